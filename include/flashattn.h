@@ -1,0 +1,471 @@
+/*
+ * flashattn.h - the public C API of libflashattn.
+ *
+ * O = softmax(softmax_scale * Q K^T, masked) V, exactly, without the matrix of scores in memory
+ * (FlashAttention: Dao et al., arXiv 2205.14135; FlashAttention-2: Dao, arXiv 2307.08691).
+ *
+ * The header is the manual. It needs only <stddef.h> and <stdint.h> and compiles alone as C89 and
+ * newer and as C++98 and newer.
+ *
+ * A call in five lines (every status unchecked here for brevity; check it in real code):
+ *
+ *     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
+ *     ... fill sizes, tensors, dtype ...
+ *     flash_workspace_size(&args, NULL, &args.workspace_size);
+ *     args.workspace = malloc(args.workspace_size);
+ *     flash_forward(&args, NULL, NULL);
+ *
+ * Conventions
+ *   Layout     Q and O are [batch, seqlen_q, n_heads, d_head]; K and V are
+ *              [batch, seqlen_k, n_heads_kv, d_head]; the innermost axis is contiguous, the other
+ *              three have strides of their own, in elements. A ragged batch (cu_seqlens_*) has no
+ *              batch axis: [total tokens, heads, d_head].
+ *   Zero       In every struct that you fill, zero means "absent" or "default". Strides and sizes
+ *              are never defaulted: a stride of 0 broadcasts, a size of 0 is empty. Where zero is
+ *              a value like any other, a flag says that the field counts.
+ *   Growth     Structs begin with struct_size and only ever grow at their end. Initialise them
+ *              with their ..._INIT macro. A smaller struct_size (an older header) reads as zeros
+ *              where fields are missing; a larger one (a newer header) is accepted when all that
+ *              this library does not know is zero, and refused with FLASH_ERROR_UNSUPPORTED
+ *              otherwise. Structs that the library fills are written up to the caller's
+ *              struct_size; FLASH_ERROR_UNSUPPORTED when a non-zero field would not fit.
+ *   Errors     Every function that can fail returns a flash_status_t (or NULL) and leaves a
+ *              message with the failed condition and the values in flash_last_error(). Nothing
+ *              aborts, exits or prints (FLASH_TRACE excepted). A refused call writes no output.
+ *   Threads    Any function may be called from any thread at any time. The thread count and the
+ *              parallel-for hook may change at any time: calls already running keep theirs.
+ *   Memory     The library keeps no pointer of yours after a call on the CPU device returns, and
+ *              allocates nothing in flash_forward() after flash_prepare(); its working memory is
+ *              the workspace that you pass.
+ *   Results    The same inputs give the same bits, whatever the number of threads.
+ *
+ * Environment (each read once, at the first call that needs it)
+ *   FLASH_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors this process
+ *                      may run on. flash_set_num_threads() overrides it.
+ *   FLASH_CPU_ISA      highest CPU family that selection and look-up may use: reference, avx2,
+ *                      avx512. Default: whatever the processor has.
+ *   FLASH_CONFIG       short form of the configuration to use wherever a call passes none; a
+ *                      problem that it cannot serve is refused.
+ *   FLASH_TRACE        1: print each distinct choice of a kernel once, to standard error.
+ *   A value that cannot be understood is refused by the first call that needs it.
+ */
+#ifndef FLASHATTN_H
+#define FLASHATTN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FLASH_VERSION_MAJOR 0
+#define FLASH_VERSION_MINOR 1
+#define FLASH_VERSION_PATCH 0
+/* Binary interface: the soname's number. It changes only when a built client could break. */
+#define FLASH_ABI_VERSION 1
+
+#if defined(__GNUC__)
+#define FLASH_API __attribute__((visibility("default")))
+#else
+#define FLASH_API
+#endif
+
+/* ---------------------------------------------------------------------------------------------
+ * Status
+ * ------------------------------------------------------------------------------------------- */
+
+/* Result of a call: one of the FLASH_... values below; 0 is success. Values never change. */
+typedef int32_t flash_status_t;
+
+enum {
+    FLASH_SUCCESS = 0,
+
+    /* The caller's mistake: the call can never succeed as it is. */
+    FLASH_ERROR_INVALID_ARGUMENT = 100,
+    FLASH_ERROR_INVALID_CONFIG = 101,      /* a configuration that breaks a rule of its family */
+    FLASH_ERROR_WORKSPACE_TOO_SMALL = 102, /* see flash_workspace_size() */
+    FLASH_ERROR_BUFFER_TOO_SMALL = 103,    /* a text buffer */
+
+    /* Sound, but not by this library, build or machine. */
+    FLASH_ERROR_UNSUPPORTED = 200,
+    FLASH_ERROR_NOT_BUILT = 201, /* a legal configuration without a kernel in this library */
+
+    /* The machine. */
+    FLASH_ERROR_OUT_OF_MEMORY = 300,
+    FLASH_ERROR_NO_DEVICE = 301,
+
+    /* A defect of this library; please report it. */
+    FLASH_ERROR_INTERNAL = 900
+};
+
+/* Name of a status, as in "FLASH_ERROR_UNSUPPORTED"; never NULL. Static storage. */
+FLASH_API const char *flash_status_string(flash_status_t status);
+
+/*
+ * Message of the calling thread's last failed call, "" when there was none. It names the failed
+ * condition and the values. Valid until the thread's next call of this library; never NULL.
+ * Successful calls leave it as it is.
+ */
+FLASH_API const char *flash_last_error(void);
+
+/* Version of the loaded library, as in "0.1.0". Static storage. */
+FLASH_API const char *flash_version(void);
+
+/* FLASH_ABI_VERSION of the loaded library. */
+FLASH_API int32_t flash_abi_version(void);
+
+/* ---------------------------------------------------------------------------------------------
+ * Kernel configurations and the kernel table
+ * ------------------------------------------------------------------------------------------- */
+
+/* Element types; values never change. */
+enum {
+    FLASH_DTYPE_FP16 = 1, /* IEEE 754 binary16 */
+    FLASH_DTYPE_BF16 = 2, /* bfloat16: the upper half of a binary32 */
+    FLASH_DTYPE_FP32 = 3  /* IEEE 754 binary32 */
+};
+
+/* Kernel families; values never change. */
+enum {
+    FLASH_ARCH_REFERENCE = 1, /* any CPU: scalar, every feature */
+    FLASH_ARCH_AVX2 = 2,      /* x86-64 with AVX2, FMA and F16C */
+    FLASH_ARCH_AVX512 = 3,    /* x86-64 with AVX-512 F, BW, DQ and VL */
+    FLASH_ARCH_SM80 = 80      /* CUDA, compute capability 8.0 and newer (mma.sync) */
+};
+
+/* What a kernel was specialised for, beyond full attention over equal lengths: a bit set. */
+enum {
+    FLASH_FEATURE_CAUSAL = 1,
+    FLASH_FEATURE_WINDOW = 2,
+    FLASH_FEATURE_SOFTCAP = 4,
+    FLASH_FEATURE_VARLEN = 8 /* cu_seqlens_q, cu_seqlens_k, seqused_k */
+};
+
+/*
+ * The key of the kernel table: one configuration, one kernel. Fields that mean nothing to a
+ * family are zero there. docs/configurations.md has the rules of each family, the named sets and
+ * the short form. The members are in sort order.
+ */
+typedef struct flash_config {
+    uint32_t struct_size;      /* sizeof(flash_config_t) */
+    int32_t arch;              /* FLASH_ARCH_... */
+    int32_t dtype;             /* FLASH_DTYPE_... of Q, K, V, O */
+    int32_t d_head;            /* head dimension; CPU families: 0 = any */
+    int32_t B_r;               /* rows of Q that a block (CPU: a task) handles */
+    int32_t B_c;               /* rows of K and V that a step handles */
+    int32_t n_warps;           /* warps a block */
+    int32_t async_copy;        /* 1: global to shared memory by cp.async; 0: through registers */
+    int32_t eager_load_blocks; /* 1: load K and V as soon as their buffer is free */
+    int32_t swizzled;          /* 1: XOR-swizzled shared memory */
+    int32_t Q_mma_load_K_fragments; /* fragments of 8 columns held at a time; 0: the whole block */
+    int32_t K_mma_load_K_fragments;
+    int32_t V_mma_load_K_fragments;  /* along B_c */
+    int32_t mma_double_buffer_loads; /* 1: the next fragments load while these multiply */
+    int32_t optimized_softmax;       /* 1: first K/V block peeled, fewer fp32 operations */
+    int32_t features;                /* FLASH_FEATURE_... bits */
+} flash_config_t;
+
+#define FLASH_CONFIG_INIT                                                                          \
+    { (uint32_t)sizeof(flash_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+/* A buffer of this size holds the short form of every configuration. */
+#define FLASH_CONFIG_TEXT_SIZE 256
+
+/*
+ * Writes the short form of *config into text[0 ... size), NUL-terminated, as in
+ *   "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax"
+ *   "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen"
+ * The tuple is (dtype, d_head, B_r, B_c, n_warps); CPU families have no n_warps. Any configuration
+ * of known enumerators has a short form, legal or not.
+ * Errors: INVALID_ARGUMENT (NULL, unknown arch, dtype or feature bits, a field that the family has
+ * no place for), BUFFER_TOO_SMALL. text is untouched then.
+ */
+FLASH_API flash_status_t flash_config_format(const flash_config_t *config, char *text, size_t size);
+
+/*
+ * Reads a short form; parse(format(c)) == c. Blanks are free, the features may come in any order.
+ * Set config->struct_size before (FLASH_CONFIG_INIT). Errors: INVALID_ARGUMENT, with the place in
+ * the text; *config is untouched then.
+ */
+FLASH_API flash_status_t flash_config_parse(const char *text, flash_config_t *config);
+
+/* An entry of the kernel table: a configuration and its compiled kernel. Static storage. */
+typedef struct flash_kernel flash_kernel_t;
+
+/*
+ * The kernel of a configuration, or NULL: flash_last_error() then says which field breaks a rule
+ * of the family, or that the kernel is legal but not in this library, or what the machine lacks to
+ * run it. A kernel that is returned runs on this machine. Binary search; no lock, no allocation.
+ */
+FLASH_API const flash_kernel_t *flash_lookup_kernel(const flash_config_t *config);
+
+/* Number of kernels in the table, whether this machine can run them or not. */
+FLASH_API int32_t flash_kernel_count(void);
+
+/* The kernel at index 0 ... flash_kernel_count() - 1, in ascending order of its configuration;
+ * NULL when the index is out of range. */
+FLASH_API const flash_kernel_t *flash_kernel_at(int32_t index);
+
+/* Fills *config (set its struct_size before). Errors: INVALID_ARGUMENT (NULL), UNSUPPORTED (a
+ * non-zero field beyond config->struct_size). */
+FLASH_API flash_status_t flash_kernel_config(const flash_kernel_t *kernel, flash_config_t *config);
+
+/* Symbol-like name, as in "flash_fwd_avx512_bf16_dany_64x128_causal_window_softcap_varlen"; NULL
+ * for a NULL kernel. Static storage. */
+FLASH_API const char *flash_kernel_name(const flash_kernel_t *kernel);
+
+/* ---------------------------------------------------------------------------------------------
+ * Devices and threads
+ * ------------------------------------------------------------------------------------------- */
+
+/* flash_forward_args_t.device: where the data lives and the kernel runs. Never switched silently.
+ * CUDA device n is FLASH_DEVICE_CUDA + n. */
+enum { FLASH_DEVICE_CPU = 0, FLASH_DEVICE_CUDA_CURRENT = 1, FLASH_DEVICE_CUDA = 2 };
+
+/* Instruction sets of a CPU device that a kernel family stands on; a bit set. */
+enum {
+    FLASH_ISA_AVX2 = 1,  /* AVX2, FMA, F16C */
+    FLASH_ISA_AVX512 = 2 /* AVX-512 F, BW, DQ, VL */
+};
+
+typedef struct flash_device_info {
+    uint32_t struct_size; /* sizeof(flash_device_info_t) */
+    int32_t device;       /* the number asked for */
+    char name[64];        /* the processor's own name, NUL-terminated */
+    uint32_t isa;         /* FLASH_ISA_... that the processor and the system have, less what
+                             FLASH_CPU_ISA hides */
+    int32_t n_threads;    /* threads that a call uses at most, the caller's included */
+} flash_device_info_t;
+
+#define FLASH_DEVICE_INFO_INIT                                                                     \
+    { (uint32_t)sizeof(flash_device_info_t), 0, {0}, 0, 0 }
+
+/* Fills *info (set its struct_size before). Errors: INVALID_ARGUMENT (NULL, a negative device),
+ * UNSUPPORTED (a CUDA device and a library without CUDA), NO_DEVICE. */
+FLASH_API flash_status_t flash_device_info(int32_t device, flash_device_info_t *info);
+
+/*
+ * Number of CPU threads that later calls use, the caller's included: 1 ... 4096, or 0 for the
+ * default. Cheap; the threads start at the first call that needs them, or in flash_prepare().
+ * Errors: INVALID_ARGUMENT.
+ */
+FLASH_API flash_status_t flash_set_num_threads(int32_t n_threads);
+
+/* Number of CPU threads that a call started now would use at most: the hook's n_workers where one
+ * is set. */
+FLASH_API int32_t flash_num_threads(void);
+
+/* One unit of work: call it with the argument that came along and an index. */
+typedef void (*flash_task_t)(void *argument, int32_t index);
+
+/*
+ * Lends the library an engine's own threads. It must call task(argument, i) exactly once for each
+ * i in 0 ... n_tasks - 1, from any threads, in any order, side by side or one after the other, and
+ * return when all of these calls have returned. It may be called from several threads at once.
+ */
+typedef void (*flash_parallel_for_t)(void *context, int32_t n_tasks, flash_task_t task,
+                                     void *argument);
+
+/*
+ * From now on CPU work runs through run(context, n_tasks <= n_workers, ...) instead of the
+ * library's own threads; work too small to share runs on the caller's thread without it. run ==
+ * NULL returns to the library's own threads. context must outlive the calls that use it: those
+ * started before this hook was replaced. Errors: INVALID_ARGUMENT (n_workers outside 1 ... 4096
+ * with a hook).
+ */
+FLASH_API flash_status_t flash_set_parallel_for(flash_parallel_for_t run, void *context,
+                                                int32_t n_workers);
+
+/* ---------------------------------------------------------------------------------------------
+ * Attention
+ * ------------------------------------------------------------------------------------------- */
+
+/* A CUDA stream: a cudaStream_t as it is. */
+struct CUstream_st;
+typedef struct CUstream_st *flash_stream_t;
+
+/*
+ * A tensor [batch, seq, head, d_head] with contiguous innermost axis. Strides in elements, never
+ * negative; 0 repeats (inputs only). data may be NULL when the tensor is empty. The memory is the
+ * caller's; inputs are only read. Any alignment (CPU). This struct never grows.
+ */
+typedef struct flash_tensor {
+    void *data;
+    int64_t stride_batch; /* ignored for a ragged batch */
+    int64_t stride_seq;
+    int64_t stride_head;
+    uint64_t reserved[2]; /* 0 */
+} flash_tensor_t;
+
+#define FLASH_TENSOR_INIT                                                                          \
+    {                                                                                              \
+        0, 0, 0, 0, {                                                                              \
+            0, 0                                                                                   \
+        }                                                                                          \
+    }
+
+/* flash_forward_args_t.flags */
+enum {
+    /* Query i sees key j when j <= i + seqlen_k - seqlen_q (bottom-right aligned). */
+    FLASH_FLAG_CAUSAL = 1,
+    /* window_left and window_right count: query i sees key j when
+     *   i + seqlen_k - seqlen_q - window_left <= j <= i + seqlen_k - seqlen_q + window_right.
+     * With FLASH_FLAG_CAUSAL too, both conditions hold. */
+    FLASH_FLAG_WINDOW = 2,
+    /* The output of a sequence depends on nothing but its own tokens: not on the batch size, nor
+     * on its neighbours. (CPU families always keep this.) */
+    FLASH_FLAG_BATCH_INVARIANT = 4
+};
+
+typedef struct flash_forward_args {
+    uint32_t struct_size; /* sizeof(flash_forward_args_t) */
+    int32_t device;       /* FLASH_DEVICE_... */
+    int32_t dtype;        /* FLASH_DTYPE_... of q, k, v and o */
+    uint32_t flags;       /* FLASH_FLAG_... */
+
+    flash_tensor_t q; /* [batch, seqlen_q, n_heads, d_head]    or [total_q, n_heads, d_head] */
+    flash_tensor_t k; /* [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head] */
+    flash_tensor_t v; /* as k, strides of its own */
+    flash_tensor_t o; /* as q, strides of its own; its elements must not overlap each other, nor
+                         any input */
+
+    /* Logarithm of the sum of exponentials of each row's scaled scores (natural logarithm), fp32,
+     * contiguous [batch, n_heads, seqlen_q], ragged: [n_heads, total_q]. NULL: not wanted.
+     * A row that sees no key has O = 0 and LSE = -infinity. */
+    float *lse;
+
+    /* Ragged batches: sequence b is tokens cu_seqlens[b] ... cu_seqlens[b + 1] - 1 of its tensor;
+     * batch + 1 ascending values from 0 on; NULL: every sequence has the full length. In memory of
+     * the device. The two may be given independently. */
+    const int32_t *cu_seqlens_q;
+    const int32_t *cu_seqlens_k;
+    /* [batch]: only the first seqused_k[b] keys of sequence b exist, for masks too. NULL: all. */
+    const int32_t *seqused_k;
+
+    int64_t batch;
+    int64_t seqlen_q; /* with cu_seqlens_q: no sequence is longer */
+    int64_t seqlen_k; /* with cu_seqlens_k: no sequence is longer */
+    int64_t n_heads;
+    int64_t n_heads_kv; /* divides n_heads; query head h uses K/V head h / (n_heads / n_heads_kv) */
+    int64_t d_head;     /* at least 1 */
+
+    int64_t window_left;  /* with FLASH_FLAG_WINDOW; -1: unbounded */
+    int64_t window_right; /* with FLASH_FLAG_WINDOW; -1: unbounded */
+    float softmax_scale;  /* finite, not negative; 0: 1 / sqrt(d_head) */
+    float softcap;        /* scores s become softcap * tanh(s / softcap); 0: none */
+
+    /* Memory of the device, any alignment, not shared with a call that runs at the same time;
+     * needs no clearing. See flash_workspace_size(). */
+    void *workspace;
+    uint64_t workspace_size; /* bytes */
+} flash_forward_args_t;
+
+#define FLASH_FORWARD_ARGS_INIT                                                                    \
+    {                                                                                              \
+        (uint32_t)sizeof(flash_forward_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,     \
+            FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0   \
+    }
+
+/*
+ * Computes attention. config NULL selects the kernel (flash_select_config() tells which); another
+ * must be in the table and serve the problem. On the CPU device the call returns when O is
+ * complete, and stream is ignored.
+ *
+ * Inside: scores, softmax and sums in fp32, O rounded once (docs/numerics.md). What no row sees
+ * (masked keys, keys beyond seqused_k) cannot matter, NaN included.
+ *
+ * Errors, all before anything is written:
+ *   INVALID_ARGUMENT     a NULL pointer, a negative or overflowing size or stride, unknown flags
+ *                        or types, n_heads not a multiple of n_heads_kv, lengths out of order, ...
+ *   INVALID_CONFIG       the configuration breaks a rule of its family
+ *   NOT_BUILT            it is legal, but not in this library
+ *   UNSUPPORTED          it cannot serve this problem, or no kernel here can, or a newer caller's
+ *                        field is unknown here
+ *   WORKSPACE_TOO_SMALL  with both sizes
+ *   NO_DEVICE, OUT_OF_MEMORY
+ */
+FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
+                                       const flash_config_t *config, flash_stream_t stream);
+
+/*
+ * The bytes of workspace that flash_forward(args, config) uses at the present number of threads;
+ * fewer threads work with less, and one thread's share is the least that is accepted. Depends on
+ * sizes, types, flags and on which of the pointers are NULL, never on data: args->q.data and the
+ * like may still be NULL, and lengths in cu_seqlens_* and seqused_k are not read (for a pointer
+ * that will be given later, pass any non-NULL value).
+ * Errors: as flash_forward(), less those about data and workspace.
+ */
+FLASH_API flash_status_t flash_workspace_size(const flash_forward_args_t *args,
+                                              const flash_config_t *config, uint64_t *size);
+
+/*
+ * Does ahead of time what the first flash_forward(args, config) would do once: starts threads.
+ * After it, flash_forward allocates nothing. Reads the same of args as flash_workspace_size().
+ */
+FLASH_API flash_status_t flash_prepare(const flash_forward_args_t *args,
+                                       const flash_config_t *config);
+
+/*
+ * The configuration that flash_forward(args, NULL) would use, into *config (set its struct_size
+ * before), and why, into reason[0 ... reason_size), cut to fit (NULL: not wanted). Reads the same
+ * of args as flash_workspace_size().
+ */
+FLASH_API flash_status_t flash_select_config(const flash_forward_args_t *args,
+                                             flash_config_t *config, char *reason,
+                                             size_t reason_size);
+
+/*
+ * FLASH_SUCCESS when flash_forward(args, config) would run with these sizes, types and flags
+ * (data pointers, lengths and the workspace are not looked at); otherwise the status that it would
+ * return, and the failed condition in reason[0 ... reason_size), cut to fit (NULL: not wanted).
+ */
+FLASH_API flash_status_t flash_query_support(const flash_forward_args_t *args,
+                                             const flash_config_t *config, char *reason,
+                                             size_t reason_size);
+
+/* ---------------------------------------------------------------------------------------------
+ * Merging partial results
+ * ------------------------------------------------------------------------------------------- */
+
+/*
+ * Attention over disjoint sets of keys, computed apart (split or sharded K/V, a shared prefix),
+ * merged by their LSE: lse = log(sum_i exp(lse_i)), o = sum_i exp(lse_i - lse) o_i.
+ */
+typedef struct flash_combine_args {
+    uint32_t struct_size;  /* sizeof(flash_combine_args_t) */
+    int32_t device;        /* FLASH_DEVICE_... */
+    int32_t dtype_partial; /* FLASH_DTYPE_... of o_partial */
+    int32_t dtype;         /* FLASH_DTYPE_... of o */
+
+    flash_tensor_t o_partial; /* [n_partials][batch, seqlen_q, n_heads, d_head] */
+    int64_t stride_partial;   /* elements from one partial result to the next */
+    const float *lse_partial; /* contiguous [n_partials, batch, n_heads, seqlen_q] */
+    flash_tensor_t o;         /* [batch, seqlen_q, n_heads, d_head]; must not overlap o_partial */
+    float *lse;               /* contiguous [batch, n_heads, seqlen_q]; NULL: not wanted */
+
+    int64_t n_partials; /* 0: o = 0, lse = -infinity */
+    int64_t batch;
+    int64_t seqlen_q;
+    int64_t n_heads;
+    int64_t d_head; /* at least 1 */
+} flash_combine_args_t;
+
+#define FLASH_COMBINE_ARGS_INIT                                                                    \
+    {                                                                                              \
+        (uint32_t)sizeof(flash_combine_args_t), 0, 0, 0, FLASH_TENSOR_INIT, 0, 0,                  \
+            FLASH_TENSOR_INIT, 0, 0, 0, 0, 0, 0                                                    \
+    }
+
+/*
+ * Merges. A partial row with an LSE of -infinity saw no key: it has no weight, and its o_partial
+ * is not looked at. stream as in flash_forward(). Errors: INVALID_ARGUMENT, UNSUPPORTED,
+ * NO_DEVICE, all before anything is written.
+ */
+FLASH_API flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,43 @@
+/*
+ * What a kernel is told: one attention problem, validated and with every default filled in.
+ * Shared by host and device code; plain data, no ownership.
+ */
+#ifndef FLASH_KERNELS_COMMON_PARAMS_H
+#define FLASH_KERNELS_COMMON_PARAMS_H
+
+#include <stdint.h>
+
+/* Distances in elements from one batch entry, token and head to the next. */
+typedef struct flash_strides {
+    int64_t batch; /* 0 where the tensor is ragged */
+    int64_t seq;
+    int64_t head;
+} flash_strides_t;
+
+typedef struct flash_params {
+    const void *q; /* [batch, seqlen_q, n_heads, d_head]    or [total_q, n_heads, d_head] */
+    const void *k; /* [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head] */
+    const void *v; /* as k */
+    void *o;       /* as q */
+    float *lse;    /* [batch, n_heads, seqlen_q] or [n_heads, total_q], contiguous; may be NULL */
+    flash_strides_t q_stride;
+    flash_strides_t k_stride;
+    flash_strides_t v_stride;
+    flash_strides_t o_stride;
+    const int32_t *cu_seqlens_q; /* [batch + 1] or NULL */
+    const int32_t *cu_seqlens_k; /* [batch + 1] or NULL */
+    const int32_t *seqused_k;    /* [batch] or NULL */
+    int32_t batch;
+    int32_t seqlen_q; /* of every sequence, or the longest */
+    int32_t seqlen_k; /* of every sequence, or the longest */
+    int32_t n_heads;
+    int32_t n_heads_kv;
+    int32_t group; /* n_heads / n_heads_kv */
+    int32_t d_head;
+    int32_t window_left;  /* -1: unbounded; causal is window_right = 0 */
+    int32_t window_right; /* -1: unbounded */
+    float softmax_scale;
+    float softcap; /* 0: none */
+} flash_params_t;
+
+#endif

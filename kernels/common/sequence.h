@@ -1,0 +1,82 @@
+/*
+ * Where the tokens of one sequence of the batch lie, and which keys a query sees.
+ */
+#ifndef FLASH_KERNELS_COMMON_SEQUENCE_H
+#define FLASH_KERNELS_COMMON_SEQUENCE_H
+
+#include "common/params.h"
+
+#include <string.h>
+
+/* For kernels of both kinds. */
+#ifdef __CUDACC__
+#define FLASH_HOST_DEVICE __host__ __device__
+#else
+#define FLASH_HOST_DEVICE
+#endif
+
+/* One sequence of the batch. Positions count tokens from the start of its batch entry. */
+typedef struct flash_sequence {
+    int64_t q_begin; /* first query; 0 unless ragged */
+    int64_t k_begin; /* first key; 0 unless ragged */
+    int32_t len_q;
+    int32_t len_k; /* keys that exist: seqused_k where it is given */
+} flash_sequence_t;
+
+/* A half-open range of keys; empty when begin >= end. */
+typedef struct flash_range {
+    int32_t begin;
+    int32_t end;
+} flash_range_t;
+
+/* array[i] of an array of any alignment. */
+FLASH_HOST_DEVICE static inline int32_t flash_load_length(const int32_t *array, int64_t i) {
+    int32_t value;
+    memcpy(&value, (const char *)array + i * (int64_t)sizeof value, sizeof value);
+    return value;
+}
+
+FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_params_t *p, int32_t batch_index) {
+    flash_sequence_t s = {0, 0, p->seqlen_q, p->seqlen_k};
+    if (p->cu_seqlens_q) {
+        const int32_t begin = flash_load_length(p->cu_seqlens_q, batch_index);
+        s.q_begin = begin;
+        s.len_q = flash_load_length(p->cu_seqlens_q, (int64_t)batch_index + 1) - begin;
+    }
+    if (p->cu_seqlens_k) {
+        const int32_t begin = flash_load_length(p->cu_seqlens_k, batch_index);
+        s.k_begin = begin;
+        s.len_k = flash_load_length(p->cu_seqlens_k, (int64_t)batch_index + 1) - begin;
+    }
+    if (p->seqused_k)
+        s.len_k = flash_load_length(p->seqused_k, batch_index);
+    return s;
+}
+
+/* Keys that query i of the sequence sees (bottom-right aligned mask). */
+FLASH_HOST_DEVICE static inline flash_range_t flash_visible_keys(const flash_params_t *p, const flash_sequence_t *s,
+                                               int64_t i) {
+    const int64_t diagonal = i + s->len_k - s->len_q;
+    int64_t begin = 0;
+    int64_t end = s->len_k;
+    if (p->window_left >= 0 && diagonal - p->window_left > begin)
+        begin = diagonal - p->window_left;
+    if (p->window_right >= 0 && diagonal + p->window_right + 1 < end)
+        end = diagonal + p->window_right + 1;
+    if (end <= begin) /* a window wholly past either end of the keys */
+        begin = end = 0;
+    const flash_range_t range = {(int32_t)begin, (int32_t)end};
+    return range;
+}
+
+/* Place of query i of query head `head` in params->lse. */
+static inline int64_t flash_lse_index(const flash_params_t *p, const flash_sequence_t *s,
+                                      int32_t batch_index, int32_t head, int64_t i) {
+    if (p->cu_seqlens_q) {
+        const int64_t total_q = flash_load_length(p->cu_seqlens_q, p->batch);
+        return head * total_q + s->q_begin + i;
+    }
+    return ((int64_t)batch_index * p->n_heads + head) * p->seqlen_q + i;
+}
+
+#endif

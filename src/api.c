@@ -1,0 +1,172 @@
+/*
+ * The exported calls of attention and of the kernel table: each a few steps, one file a step.
+ */
+#include "arguments.h"
+#include "config.h"
+#include "device.h"
+#include "environment.h"
+#include "flashattn.h"
+#include "kernel_table.h"
+#include "launch_cpu.h"
+#include "select.h"
+#include "status.h"
+#include "trace.h"
+
+#define STRINGIFY_(x) #x
+#define STRINGIFY(x)  STRINGIFY_(x)
+
+const char *flash_version(void) {
+    return STRINGIFY(FLASH_VERSION_MAJOR) "." STRINGIFY(FLASH_VERSION_MINOR) "." STRINGIFY(
+        FLASH_VERSION_PATCH);
+}
+
+int32_t flash_abi_version(void) {
+    return FLASH_ABI_VERSION;
+}
+
+/* ---- The kernel table ---- */
+
+/* The row of a checked configuration. */
+static flash_status_t find_kernel(const flash_config_t *config, const flash_kernel_t **kernel) {
+    *kernel = kernel_table_find(config);
+    if (*kernel != NULL)
+        return FLASH_SUCCESS;
+    FLASH_TRY(config_check(config));
+    char text[FLASH_CONFIG_TEXT_SIZE] = "";
+    FLASH_TRY(flash_config_format(config, text, sizeof text));
+    return status_fail(FLASH_ERROR_NOT_BUILT,
+                       "%s is a legal configuration without a kernel in this library (%d kernels)",
+                       text, kernel_table_count);
+}
+
+static flash_status_t look_up(const flash_config_t *config, const flash_kernel_t **kernel) {
+    flash_config_t own;
+    device_t cpu;
+    FLASH_TRY(config_read(&own, config));
+    FLASH_TRY(find_kernel(&own, kernel));
+    FLASH_TRY(device_describe(FLASH_DEVICE_CPU, &cpu));
+    const char *lack = device_lacks(&cpu, own.arch);
+    FLASH_REQUIRE(lack == NULL, FLASH_ERROR_UNSUPPORTED, "%s cannot run here: %s", (*kernel)->name,
+                  lack);
+    return FLASH_SUCCESS;
+}
+
+const flash_kernel_t *flash_lookup_kernel(const flash_config_t *config) {
+    const flash_kernel_t *kernel;
+    return look_up(config, &kernel) == FLASH_SUCCESS ? kernel : NULL;
+}
+
+int32_t flash_kernel_count(void) {
+    return kernel_table_count;
+}
+
+const flash_kernel_t *flash_kernel_at(int32_t index) {
+    if (index < 0 || index >= kernel_table_count) {
+        status_fail(FLASH_ERROR_INVALID_ARGUMENT, "index is %d: the table has %d kernels", index,
+                    kernel_table_count);
+        return NULL;
+    }
+    return &kernel_table[index];
+}
+
+flash_status_t flash_kernel_config(const flash_kernel_t *kernel, flash_config_t *config) {
+    FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
+    return config_write(&kernel->config, config);
+}
+
+const char *flash_kernel_name(const flash_kernel_t *kernel) {
+    if (kernel == NULL) {
+        status_fail(FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
+        return NULL;
+    }
+    return kernel->name;
+}
+
+/* ---- Attention ---- */
+
+/* A call whose arguments are read and whose kernel is known. */
+typedef struct resolved {
+    flash_forward_args_t args;
+    problem_t problem;
+    const flash_kernel_t *kernel;
+    char reason[SELECT_REASON_SIZE]; /* why this kernel */
+} resolved_t;
+
+static flash_status_t use_config(const flash_config_t *config, const char *reason,
+                                 const device_t *device, resolved_t *r) {
+    flash_config_t own;
+    FLASH_TRY(config_read(&own, config));
+    FLASH_TRY(find_kernel(&own, &r->kernel));
+    status_copy_text(reason, r->reason, sizeof r->reason);
+    return select_check(r->kernel, &r->problem, device);
+}
+
+static flash_status_t resolve_kernel(const flash_config_t *config, resolved_t *r) {
+    const environment_t *environment;
+    device_t device;
+    FLASH_TRY(environment_get(&environment));
+    FLASH_TRY(device_describe(r->args.device, &device));
+    if (config != NULL)
+        return use_config(config, "the caller's configuration", &device, r);
+    if (environment->has_config)
+        return use_config(&environment->config, "FLASH_CONFIG", &device, r);
+    return select_kernel(&r->problem, &device, &r->kernel, r->reason);
+}
+
+static flash_status_t resolve(const flash_forward_args_t *args, const flash_config_t *config,
+                              resolved_t *r) {
+    FLASH_TRY(arguments_read(args, &r->args, &r->problem));
+    return resolve_kernel(config, r);
+}
+
+flash_status_t flash_forward(const flash_forward_args_t *args, const flash_config_t *config,
+                             flash_stream_t stream) {
+    resolved_t r;
+    (void)stream;
+    FLASH_TRY(resolve(args, config, &r));
+    FLASH_TRY(arguments_check_data(&r.args, &r.problem));
+    if (!r.problem.has_output)
+        return FLASH_SUCCESS;
+    trace_choice(r.kernel, &r.problem, r.reason);
+    return launch_cpu(r.kernel, &r.problem);
+}
+
+flash_status_t flash_workspace_size(const flash_forward_args_t *args, const flash_config_t *config,
+                                    uint64_t *size) {
+    resolved_t r;
+    FLASH_REQUIRE(size != NULL, FLASH_ERROR_INVALID_ARGUMENT, "size is NULL");
+    FLASH_TRY(resolve(args, config, &r));
+    return launch_cpu_workspace(r.kernel, &r.problem, size);
+}
+
+flash_status_t flash_prepare(const flash_forward_args_t *args, const flash_config_t *config) {
+    resolved_t r;
+    FLASH_TRY(resolve(args, config, &r));
+    return launch_cpu_prepare(r.kernel, &r.problem);
+}
+
+flash_status_t flash_select_config(const flash_forward_args_t *args, flash_config_t *config,
+                                   char *reason, size_t reason_size) {
+    resolved_t r;
+    FLASH_TRY(resolve(args, NULL, &r));
+    FLASH_TRY(config_write(&r.kernel->config, config));
+    status_copy_text(r.reason, reason, reason_size);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t flash_query_support(const flash_forward_args_t *args, const flash_config_t *config,
+                                   char *reason, size_t reason_size) {
+    resolved_t r;
+    const flash_status_t status = resolve(args, config, &r);
+    status_copy_text(status == FLASH_SUCCESS ? r.reason : status_message(), reason, reason_size);
+    return status;
+}
+
+flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t stream) {
+    flash_combine_args_t own;
+    device_t device;
+    (void)stream;
+    FLASH_TRY(arguments_read_combine(args, &own));
+    FLASH_TRY(device_describe(own.device, &device));
+    return launch_cpu_combine(&own);
+}

@@ -1,0 +1,84 @@
+/*
+ * Feature bits by cpuid and xgetbv (Intel SDM volume 2, CPUID and XGETBV); never by model number.
+ */
+#include "cpu_features.h"
+
+#include "flashattn.h"
+#include "status.h"
+
+#if defined(__x86_64__)
+
+#include <cpuid.h>
+#include <stdbool.h>
+#include <string.h>
+
+/* CPUID leaf 1, ECX */
+#define LEAF1_FMA     (1u << 12)
+#define LEAF1_OSXSAVE (1u << 27)
+#define LEAF1_AVX     (1u << 28)
+#define LEAF1_F16C    (1u << 29)
+/* CPUID leaf 7, EBX */
+#define LEAF7_AVX2     (1u << 5)
+#define LEAF7_AVX512F  (1u << 16)
+#define LEAF7_AVX512DQ (1u << 17)
+#define LEAF7_AVX512BW (1u << 30)
+#define LEAF7_AVX512VL (1u << 31)
+/* XCR0: state that the system saves */
+#define XCR0_AVX    0x06u /* xmm, ymm */
+#define XCR0_AVX512 0xe6u /* and masks, zmm */
+
+static bool has_all(uint32_t value, uint32_t bits) {
+    return (value & bits) == bits;
+}
+
+static uint32_t read_xcr0(void) {
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+uint32_t cpu_features_isa(void) {
+    uint32_t eax, ebx, ecx, edx, leaf7;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) ||
+        !has_all(ecx, LEAF1_FMA | LEAF1_OSXSAVE | LEAF1_AVX | LEAF1_F16C))
+        return 0;
+    if (!__get_cpuid_count(7, 0, &eax, &leaf7, &ecx, &edx))
+        return 0;
+    const uint32_t xcr0 = read_xcr0();
+    if (!has_all(xcr0, XCR0_AVX) || !has_all(leaf7, LEAF7_AVX2))
+        return 0;
+    if (!has_all(xcr0, XCR0_AVX512) ||
+        !has_all(leaf7, LEAF7_AVX512F | LEAF7_AVX512DQ | LEAF7_AVX512BW | LEAF7_AVX512VL))
+        return FLASH_ISA_AVX2;
+    return FLASH_ISA_AVX2 | FLASH_ISA_AVX512;
+}
+
+void cpu_features_name(char name[64]) {
+    char brand[3 * 16 + 1] = {0};
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t registers[4];
+        if (!__get_cpuid(0x80000002u + i, &registers[0], &registers[1], &registers[2],
+                         &registers[3])) {
+            status_copy_text("x86-64 CPU", name, 64);
+            return;
+        }
+        memcpy(brand + (size_t)i * sizeof registers, registers, sizeof registers);
+    }
+    status_copy_text(brand + strspn(brand, " "), name, 64);
+}
+
+#else
+
+uint32_t cpu_features_isa(void) {
+    return 0;
+}
+
+void cpu_features_name(char name[64]) {
+#if defined(__aarch64__)
+    status_copy_text("AArch64 CPU", name, 64);
+#else
+    status_copy_text("CPU", name, 64);
+#endif
+}
+
+#endif

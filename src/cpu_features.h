@@ -1,0 +1,15 @@
+/*
+ * What the processor and the operating system offer.
+ */
+#ifndef FLASH_CPU_FEATURES_H
+#define FLASH_CPU_FEATURES_H
+
+#include <stdint.h>
+
+/* FLASH_ISA_... bits that the processor has and the system saves the registers of. */
+uint32_t cpu_features_isa(void);
+
+/* The processor's own name, NUL-terminated, cut to fit. */
+void cpu_features_name(char name[64]);
+
+#endif

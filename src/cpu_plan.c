@@ -1,0 +1,154 @@
+/*
+ * Cutting a problem into CPU tasks, and the layout of the workspace.
+ */
+#include "cpu_plan.h"
+
+#include "status.h"
+
+enum {
+    ALIGNMENT = 64,       /* of everything in the workspace */
+    SPLIT_MAX_ROWS = 32,  /* more packed rows than this are not split over keys */
+    SPLIT_MIN_KEYS = 512, /* a split has at least these */
+    SPLIT_MAX = 32,
+    SPLIT_STEP = 64 /* keys of a split are a multiple of this */
+};
+
+/* Multiplications below which a problem is not shared: about what waking a thread costs. */
+static const double SHARE_MIN_MULTIPLICATIONS = 1e6;
+
+static int64_t divide_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+static int64_t min64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* ---- Cutting ---- */
+
+static int32_t count_splits(int64_t n_rows, int64_t n_keys) {
+    if (n_rows > SPLIT_MAX_ROWS || n_keys < 2 * SPLIT_MIN_KEYS)
+        return 1;
+    return (int32_t)min64(SPLIT_MAX, n_keys / SPLIT_MIN_KEYS);
+}
+
+static void split_keys(cpu_cut_t *cut) {
+    const int64_t n_keys = (int64_t)cut->keys.end - cut->keys.begin;
+    const int32_t n_splits = count_splits(cut->n_rows, n_keys);
+    if (n_splits == 1)
+        return;
+    cut->keys_per_split =
+        (int32_t)(divide_up(divide_up(n_keys, n_splits), SPLIT_STEP) * SPLIT_STEP);
+    cut->n_splits = (int32_t)divide_up(n_keys, cut->keys_per_split);
+    cut->n_tasks_per_head = cut->n_splits;
+}
+
+cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t batch_index) {
+    cpu_cut_t cut = {.sequence = flash_sequence(params, batch_index), .n_splits = 1};
+    cut.n_rows = (int64_t)cut.sequence.len_q * params->group;
+    cut.n_tasks_per_head = divide_up(cut.n_rows, B_r);
+    cut.keys.begin = flash_visible_keys(params, &cut.sequence, 0).begin;
+    cut.keys.end = cut.sequence.len_k;
+    if (cut.n_rows > 0)
+        split_keys(&cut);
+    return cut;
+}
+
+/* Later rows see more keys under a causal mask: they come first. */
+static void set_row_block(cpu_task_t *task, const flash_params_t *params, int32_t B_r,
+                          const cpu_cut_t *cut, int64_t index) {
+    const int64_t block = cut->n_tasks_per_head - 1 - index;
+    task->row_begin = block * B_r;
+    task->row_end = min64(task->row_begin + B_r, cut->n_rows);
+    const int64_t first = task->row_begin / params->group;
+    const int64_t last = (task->row_end - 1) / params->group;
+    task->keys.begin = flash_visible_keys(params, &cut->sequence, first).begin;
+    task->keys.end = flash_visible_keys(params, &cut->sequence, last).end;
+}
+
+static void set_split(cpu_task_t *task, const cpu_cut_t *cut, int64_t index) {
+    task->row_begin = 0;
+    task->row_end = cut->n_rows;
+    task->keys.begin = cut->keys.begin + (int32_t)index * cut->keys_per_split;
+    task->keys.end = (int32_t)min64((int64_t)task->keys.begin + cut->keys_per_split, cut->keys.end);
+}
+
+cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut_t *cut,
+                        int32_t batch_index, int32_t head_kv, int64_t index) {
+    cpu_task_t task = {.sequence = cut->sequence, .batch_index = batch_index, .head_kv = head_kv};
+    if (cut->n_splits > 1)
+        set_split(&task, cut, index);
+    else
+        set_row_block(&task, params, B_r, cut, index);
+    return task;
+}
+
+/* ---- The workspace ---- */
+
+/* *total += the product of the factors, rounded up to the alignment; false when it overflows. */
+static bool reserve(uint64_t *total, const uint64_t *factors, int n) {
+    uint64_t size = 1;
+    for (int i = 0; i < n; i++)
+        if (__builtin_mul_overflow(size, factors[i], &size))
+            return false;
+    return !__builtin_add_overflow(size, ALIGNMENT - 1, &size) &&
+           !__builtin_add_overflow(*total, size / ALIGNMENT * ALIGNMENT, total);
+}
+
+static bool lay_out(cpu_plan_t *plan, const flash_params_t *p) {
+    const uint64_t n_rows = plan->max_splits == 1 ? 0 : (uint64_t)plan->max_rows;
+    const uint64_t first_task[] = {(uint64_t)p->batch + 1, sizeof(int64_t)};
+    const uint64_t partial[] = {
+        (uint64_t)p->batch, (uint64_t)p->n_heads_kv, (uint64_t)plan->max_splits, n_rows,
+        sizeof(float),      (uint64_t)p->d_head};
+    uint64_t total = 0;
+    if (!reserve(&total, first_task, 2))
+        return false;
+    plan->o_partial_at = total;
+    if (!reserve(&total, partial, 6))
+        return false;
+    plan->lse_partial_at = total;
+    if (!reserve(&total, partial, 5))
+        return false;
+    plan->scratch_at = total;
+    const uint64_t scratch[] = {plan->scratch_size, (uint64_t)plan->max_workers};
+    return reserve(&total, scratch, 2) && total < INT64_MAX;
+}
+
+/* Threads worth waking: one for each task, and only one when there is little to do. */
+static int32_t count_workers(const flash_params_t *p, const cpu_plan_t *plan, int32_t n_threads) {
+    const double heads = (double)p->batch * p->n_heads_kv;
+    const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
+    const double n_tasks = heads * (double)(divide_up(n_rows, plan->B_r) * plan->max_splits);
+    const double multiplications = 2 * heads * (double)n_rows * p->seqlen_k * p->d_head;
+    if (multiplications < SHARE_MIN_MULTIPLICATIONS || n_tasks < 2)
+        return 1;
+    return n_tasks < n_threads ? (int32_t)n_tasks : n_threads;
+}
+
+flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,
+                             int32_t n_threads, cpu_plan_t *plan) {
+    const int64_t n_rows = (int64_t)params->seqlen_q * params->group;
+    const bool ragged = params->cu_seqlens_q != NULL;
+    *plan = (cpu_plan_t){.B_r = config->B_r};
+    plan->max_rows = (int32_t)min64(n_rows, SPLIT_MAX_ROWS);
+    plan->max_splits = count_splits(ragged ? plan->max_rows : n_rows, params->seqlen_k);
+    plan->scratch_size = cpu_scratch_size(config->B_r, config->B_c, params->d_head);
+    plan->max_workers = count_workers(params, plan, n_threads);
+    FLASH_REQUIRE(lay_out(plan, params), FLASH_ERROR_UNSUPPORTED,
+                  "the workspace of batch %d, %d K/V heads, seqlen_k %d, d_head %d overflows 64 "
+                  "bits",
+                  params->batch, params->n_heads_kv, params->seqlen_k, params->d_head);
+    return FLASH_SUCCESS;
+}
+
+uint64_t cpu_plan_workspace(const cpu_plan_t *plan, int32_t n_workers) {
+    return ALIGNMENT - 1 + plan->scratch_at + (uint64_t)n_workers * plan->scratch_size;
+}
+
+int32_t cpu_plan_workers(const cpu_plan_t *plan, uint64_t workspace_size) {
+    if (workspace_size < cpu_plan_workspace(plan, 1))
+        return 0;
+    const uint64_t n = (workspace_size - cpu_plan_workspace(plan, 0)) / plan->scratch_size;
+    return n < (uint64_t)plan->max_workers ? (int32_t)n : plan->max_workers;
+}

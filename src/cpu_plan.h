@@ -1,0 +1,60 @@
+/*
+ * How a problem is cut into tasks for the CPU. The cut of a sequence depends on that sequence's
+ * lengths alone, never on threads or neighbours: so do the bits of its result.
+ */
+#ifndef FLASH_CPU_PLAN_H
+#define FLASH_CPU_PLAN_H
+
+#include "common/sequence.h"
+#include "cpu/cpu_kernel.h"
+#include "flashattn.h"
+#include "problem.h"
+
+/* The tasks of one sequence: for each K/V head either blocks of rows over all their keys, or,
+ * where rows are few and keys many, one block of rows over n_splits ranges of keys. */
+typedef struct cpu_cut {
+    flash_sequence_t sequence;
+    int64_t n_rows; /* packed rows a K/V head */
+    int64_t n_tasks_per_head;
+    int32_t n_splits;       /* 1: not split */
+    flash_range_t keys;     /* that some row sees */
+    int32_t keys_per_split; /* n_splits > 1 */
+} cpu_cut_t;
+
+cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t batch_index);
+
+/* Task `index` of n_tasks_per_head, the longest first. Its partials are left NULL. */
+cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut_t *cut,
+                        int32_t batch_index, int32_t head_kv, int64_t index);
+
+/*
+ * What the workspace holds, from shapes alone:
+ *   first_task  int64 [batch + 1], tasks before each sequence
+ *   o_partial   fp32  [batch, n_heads_kv, max_splits, max_rows, d_head]
+ *   lse_partial fp32  [batch, n_heads_kv, max_splits, max_rows]
+ *   scratch           [n_workers] of scratch_size bytes
+ * each from a multiple of 64 bytes on.
+ */
+typedef struct cpu_plan {
+    int32_t B_r;
+    int32_t max_splits; /* 1: no sequence can be split */
+    int32_t max_rows;   /* packed rows of a sequence that is split */
+    int32_t max_workers;
+    uint64_t o_partial_at; /* bytes from the aligned start of the workspace */
+    uint64_t lse_partial_at;
+    uint64_t scratch_at;
+    uint64_t scratch_size; /* bytes a worker */
+} cpu_plan_t;
+
+/* max_workers: at most n_threads, fewer for a problem too small to share. UNSUPPORTED when the
+ * sizes overflow. */
+flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,
+                             int32_t n_threads, cpu_plan_t *plan);
+
+/* Bytes of workspace, at any alignment, for this many workers. */
+uint64_t cpu_plan_workspace(const cpu_plan_t *plan, int32_t n_workers);
+
+/* Workers that a workspace of this size has room for, at most max_workers; 0: not even one. */
+int32_t cpu_plan_workers(const cpu_plan_t *plan, uint64_t workspace_size);
+
+#endif

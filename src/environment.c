@@ -1,0 +1,101 @@
+/*
+ * Reading the FLASH_* environment variables, once.
+ */
+#include "environment.h"
+
+#include "status.h"
+#include "thread_pool.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+static environment_t environment = {.highest_arch = FLASH_ARCH_SM80 - 1};
+static flash_status_t environment_status;
+static char environment_message[512];
+static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
+
+/* The variable's value; NULL when it is not set or empty. */
+static const char *variable(const char *name) {
+    const char *value = getenv(name);
+    return value != NULL && *value != '\0' ? value : NULL;
+}
+
+static flash_status_t read_num_threads(void) {
+    const char *value = variable("FLASH_NUM_THREADS");
+    if (value == NULL)
+        return FLASH_SUCCESS;
+    char *end;
+    errno = 0;
+    const long n = strtol(value, &end, 10);
+    FLASH_REQUIRE(errno == 0 && *end == '\0' && n >= 1 && n <= THREAD_POOL_MAX,
+                  FLASH_ERROR_INVALID_ARGUMENT, "FLASH_NUM_THREADS is \"%.64s\": not 1 ... %d",
+                  value, THREAD_POOL_MAX);
+    environment.n_threads = (int32_t)n;
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t read_cpu_isa(void) {
+    static const struct {
+        const char *name;
+        int32_t arch;
+    } isas[] = {{"reference", FLASH_ARCH_REFERENCE},
+                {"avx2", FLASH_ARCH_AVX2},
+                {"avx512", FLASH_ARCH_AVX512}};
+    const char *value = variable("FLASH_CPU_ISA");
+    if (value == NULL)
+        return FLASH_SUCCESS;
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++)
+        if (strcmp(value, isas[i].name) == 0) {
+            environment.highest_arch = isas[i].arch;
+            environment.isa_name = isas[i].name;
+            return FLASH_SUCCESS;
+        }
+    return status_fail(FLASH_ERROR_INVALID_ARGUMENT,
+                       "FLASH_CPU_ISA is \"%.64s\": not reference, avx2 or avx512", value);
+}
+
+static flash_status_t read_config(void) {
+    const char *value = variable("FLASH_CONFIG");
+    if (value == NULL)
+        return FLASH_SUCCESS;
+    flash_config_t config = FLASH_CONFIG_INIT;
+    if (flash_config_parse(value, &config) != FLASH_SUCCESS) {
+        char why[256];
+        status_copy_text(status_message(), why, sizeof why);
+        return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "FLASH_CONFIG: %s", why);
+    }
+    environment.config = config;
+    environment.has_config = true;
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t read_trace(void) {
+    const char *value = variable("FLASH_TRACE");
+    FLASH_REQUIRE(value == NULL || strcmp(value, "0") == 0 || strcmp(value, "1") == 0,
+                  FLASH_ERROR_INVALID_ARGUMENT, "FLASH_TRACE is \"%.64s\": not 0 or 1", value);
+    environment.trace = value != NULL && *value == '1';
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t read_all(void) {
+    FLASH_TRY(read_num_threads());
+    FLASH_TRY(read_cpu_isa());
+    FLASH_TRY(read_config());
+    return read_trace();
+}
+
+static void read_once(void) {
+    environment_status = read_all();
+    if (environment_status != FLASH_SUCCESS)
+        status_copy_text(status_message(), environment_message, sizeof environment_message);
+}
+
+flash_status_t environment_get(const environment_t **result) {
+    pthread_once(&environment_once, read_once);
+    *result = &environment;
+    FLASH_REQUIRE(environment_status == FLASH_SUCCESS, environment_status, "%s",
+                  environment_message);
+    return FLASH_SUCCESS;
+}

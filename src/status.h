@@ -1,0 +1,34 @@
+/*
+ * How a function inside the library fails: it returns a status and leaves a message.
+ */
+#ifndef FLASH_STATUS_H
+#define FLASH_STATUS_H
+
+#include "flashattn.h"
+
+/* Sets the calling thread's last error and returns status. */
+flash_status_t status_fail(flash_status_t status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* The calling thread's last error. */
+const char *status_message(void);
+
+/* Copies text into buffer[0 ... size), cut to fit and NUL-terminated; no buffer: nothing. */
+void status_copy_text(const char *text, char *buffer, size_t size);
+
+/* Fails with a message that names the values, unless the condition holds. */
+#define FLASH_REQUIRE(condition, status, ...)                                                      \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            return status_fail((status), __VA_ARGS__);                                             \
+    } while (0)
+
+/* Passes a failure on to the caller. */
+#define FLASH_TRY(call)                                                                            \
+    do {                                                                                           \
+        const flash_status_t try_status = (call);                                                  \
+        if (try_status != FLASH_SUCCESS)                                                           \
+            return try_status;                                                                     \
+    } while (0)
+
+#endif

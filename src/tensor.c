@@ -1,0 +1,107 @@
+/*
+ * Checks of a tensor's pointer and strides.
+ */
+#include "tensor.h"
+
+#include "status.h"
+
+#include <inttypes.h>
+
+enum { N_AXES = 3 }; /* those with a stride */
+
+typedef struct axis {
+    const char *name;
+    int64_t stride;
+    int64_t size;
+} axis_t;
+
+static void get_axes(const flash_tensor_t *tensor, const tensor_shape_t *shape,
+                     axis_t axes[N_AXES]) {
+    axes[0] = (axis_t){"stride_batch", shape->batch == 1 ? 0 : tensor->stride_batch, shape->batch};
+    axes[1] = (axis_t){"stride_seq", tensor->stride_seq, shape->seq};
+    axes[2] = (axis_t){"stride_head", tensor->stride_head, shape->heads};
+}
+
+bool tensor_is_empty(const tensor_shape_t *shape) {
+    return shape->batch == 0 || shape->seq == 0 || shape->heads == 0;
+}
+
+/* *sum += stride * (size - 1); false when it overflows. */
+static bool add_span(int64_t *sum, int64_t stride, int64_t size) {
+    int64_t span;
+    return !__builtin_mul_overflow(stride, size - 1, &span) &&
+           !__builtin_add_overflow(*sum, span, sum);
+}
+
+/* Elements from the first to past the last; false when their bytes overflow. */
+static bool extent_fits(const axis_t axes[N_AXES], const tensor_shape_t *shape, int64_t stride,
+                        int64_t n) {
+    int64_t elements = shape->d_head, bytes;
+    for (int i = 0; i < N_AXES; i++)
+        if (!add_span(&elements, axes[i].stride, axes[i].size))
+            return false;
+    return add_span(&elements, stride, n) &&
+           !__builtin_mul_overflow(elements, shape->element_size, &bytes);
+}
+
+static flash_status_t check_strides(const char *name, const axis_t axes[N_AXES]) {
+    for (int i = 0; i < N_AXES; i++)
+        FLASH_REQUIRE(axes[i].stride >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                      "%s.%s is %" PRId64 ": negative", name, axes[i].name, axes[i].stride);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t tensor_check_repeat(const char *name, const flash_tensor_t *tensor,
+                                   const tensor_shape_t *shape, int64_t stride, int64_t n) {
+    axis_t axes[N_AXES];
+    get_axes(tensor, shape, axes);
+    FLASH_REQUIRE(tensor->reserved[0] == 0 && tensor->reserved[1] == 0, FLASH_ERROR_UNSUPPORTED,
+                  "%s.reserved is not zero", name);
+    if (tensor_is_empty(shape) || n == 0)
+        return FLASH_SUCCESS;
+    FLASH_REQUIRE(tensor->data != NULL, FLASH_ERROR_INVALID_ARGUMENT, "%s.data is NULL", name);
+    FLASH_TRY(check_strides(name, axes));
+    FLASH_REQUIRE(stride >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "the stride between partial results is %" PRId64 ": negative", stride);
+    FLASH_REQUIRE(extent_fits(axes, shape, stride, n), FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s overflows 64-bit offsets: strides %" PRId64 ", %" PRId64 ", %" PRId64
+                  " over [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "]",
+                  name, axes[0].stride, axes[1].stride, axes[2].stride, shape->batch, shape->seq,
+                  shape->heads, shape->d_head);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t tensor_check(const char *name, const flash_tensor_t *tensor,
+                            const tensor_shape_t *shape) {
+    return tensor_check_repeat(name, tensor, shape, 0, 1);
+}
+
+static void sort_by_stride(axis_t axes[N_AXES]) {
+    for (int i = 1; i < N_AXES; i++)
+        for (int j = i; j > 0 && axes[j].stride < axes[j - 1].stride; j--) {
+            const axis_t axis = axes[j];
+            axes[j] = axes[j - 1];
+            axes[j - 1] = axis;
+        }
+}
+
+/* From the smallest stride to the largest, each must step over all that lies inside it. */
+flash_status_t tensor_check_output(const char *name, const flash_tensor_t *tensor,
+                                   const tensor_shape_t *shape) {
+    axis_t axes[N_AXES];
+    int64_t inside = shape->d_head;
+    if (tensor_is_empty(shape))
+        return FLASH_SUCCESS;
+    get_axes(tensor, shape, axes);
+    sort_by_stride(axes);
+    for (int i = 0; i < N_AXES; i++) {
+        if (axes[i].size == 1)
+            continue;
+        FLASH_REQUIRE(axes[i].stride >= inside, FLASH_ERROR_INVALID_ARGUMENT,
+                      "%s overlaps itself: %s is %" PRId64 ", and a step spans %" PRId64
+                      " elements",
+                      name, axes[i].name, axes[i].stride, inside);
+        inside += axes[i].stride * (axes[i].size - 1);
+    }
+    return FLASH_SUCCESS;
+}

@@ -1,0 +1,34 @@
+/*
+ * Checks of one tensor against the shape that the call gives it.
+ */
+#ifndef FLASH_TENSOR_H
+#define FLASH_TENSOR_H
+
+#include "flashattn.h"
+
+#include <stdbool.h>
+
+typedef struct tensor_shape {
+    int64_t batch; /* 1 where the tensor is ragged */
+    int64_t seq;
+    int64_t heads;
+    int64_t d_head;
+    int64_t element_size; /* bytes */
+} tensor_shape_t;
+
+bool tensor_is_empty(const tensor_shape_t *shape);
+
+/* Data where there must be some, no negative stride, offsets within an int64 of bytes, reserved
+ * fields zero. */
+flash_status_t tensor_check(const char *name, const flash_tensor_t *tensor,
+                            const tensor_shape_t *shape);
+
+/* The same for n such tensors, stride elements apart. */
+flash_status_t tensor_check_repeat(const char *name, const flash_tensor_t *tensor,
+                                   const tensor_shape_t *shape, int64_t stride, int64_t n);
+
+/* No two elements of the tensor share memory. */
+flash_status_t tensor_check_output(const char *name, const flash_tensor_t *tensor,
+                                   const tensor_shape_t *shape);
+
+#endif

@@ -1,0 +1,34 @@
+/*
+ * How CPU work is shared: among the library's own threads, or through the caller's hook. A call
+ * takes the present way once and keeps it to its end, whatever is set meanwhile.
+ */
+#ifndef FLASH_THREAD_POOL_H
+#define FLASH_THREAD_POOL_H
+
+#include "flashattn.h"
+
+enum { THREAD_POOL_MAX = 4096 }; /* threads, and workers of a hook */
+
+typedef struct thread_pool thread_pool_t;
+
+/* The way that one call takes. */
+typedef struct parallel {
+    flash_parallel_for_t run; /* the hook; NULL: pool */
+    void *context;
+    thread_pool_t *pool;
+    int32_t n_workers; /* the caller's thread included */
+} parallel_t;
+
+/* Takes the present way; parallel_release() gives it back. OUT_OF_MEMORY, INVALID_ARGUMENT
+ * (FLASH_NUM_THREADS). */
+flash_status_t parallel_acquire(parallel_t *parallel);
+void parallel_release(parallel_t *parallel);
+
+/* Starts the threads that are still missing; fewer work where the system refuses some. */
+void parallel_start(parallel_t *parallel);
+
+/* Calls task(argument, i) once for each i in 0 ... n_tasks - 1 and returns when all are done. The
+ * caller's thread takes part, so that progress needs no other thread. */
+void parallel_for(parallel_t *parallel, int32_t n_tasks, flash_task_t task, void *argument);
+
+#endif
