@@ -103,7 +103,7 @@ static flash_status_t use_config(const flash_config_t *config, const char *reaso
 
 static flash_status_t resolve_kernel(const flash_config_t *config, resolved_t *r) {
     const environment_t *environment;
-    device_t device;
+    device_t device = {0};
     FLASH_TRY(environment_get(&environment));
     FLASH_TRY(device_describe(r->args.device, &device));
     if (config != NULL)
@@ -164,7 +164,7 @@ flash_status_t flash_query_support(const flash_forward_args_t *args, const flash
 
 flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t stream) {
     flash_combine_args_t own;
-    device_t device;
+    device_t device = {0};
     (void)stream;
     FLASH_TRY(arguments_read_combine(args, &own));
     FLASH_TRY(device_describe(own.device, &device));

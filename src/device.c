@@ -60,7 +60,7 @@ const char *device_lacks(const device_t *device, int32_t arch) {
 }
 
 flash_status_t flash_device_info(int32_t number, flash_device_info_t *info) {
-    device_t device;
+    device_t device = {0};
     FLASH_TRY(device_describe(number, &device));
     flash_device_info_t own = FLASH_DEVICE_INFO_INIT;
     own.device = number;

@@ -33,7 +33,7 @@ static flash_status_t check_size(const void *theirs, const char *type, uint32_t 
 }
 
 flash_status_t struct_read(void *ours, size_t size, const void *theirs, const char *type) {
-    uint32_t their_size;
+    uint32_t their_size = 0;
     FLASH_TRY(check_size(theirs, type, &their_size));
     if (their_size > size)
         FLASH_REQUIRE(is_zero((const char *)theirs + size, their_size - size),
@@ -51,7 +51,7 @@ flash_status_t struct_read(void *ours, size_t size, const void *theirs, const ch
 }
 
 flash_status_t struct_write(const void *ours, size_t size, void *theirs, const char *type) {
-    uint32_t their_size;
+    uint32_t their_size = 0;
     FLASH_TRY(check_size(theirs, type, &their_size));
     if (their_size < size)
         FLASH_REQUIRE(

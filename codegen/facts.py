@@ -1,0 +1,81 @@
+"""The one list of what the generator and the C library share: enumerators, words and families.
+
+The values repeat include/flashattn.h; the generated kernel_table.c asserts that they agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from functools import reduce
+from operator import or_
+
+
+class Arch(IntEnum):
+    """FLASH_ARCH_..."""
+
+    REFERENCE = 1
+    AVX2 = 2
+    AVX512 = 3
+    SM80 = 80
+
+
+class Dtype(IntEnum):
+    """FLASH_DTYPE_...; the name is the word of the short form."""
+
+    FP16 = 1
+    BF16 = 2
+    FP32 = 3
+
+
+class Feature(IntFlag):
+    """FLASH_FEATURE_...; the word of the short form is the name in lower case."""
+
+    CAUSAL = 1
+    WINDOW = 2
+    SOFTCAP = 4
+    VARLEN = 8
+
+    @property
+    def word(self) -> str:
+        return str(self.name).lower()
+
+
+ALL_FEATURES = int(reduce(or_, Feature))
+
+# Fields of flash_config_t that are switches, with their words before and after the load part.
+STRATEGIES = (("async_copy", "async"), ("eager_load_blocks", "eager"), ("swizzled", "swizzled"))
+STRATEGIES_AFTER_LOAD = (
+    ("mma_double_buffer_loads", "buffer"),
+    ("optimized_softmax", "opt_softmax"),
+)
+# The three counts of the load part, in its order.
+LOADS = ("Q_mma_load_K_fragments", "K_mma_load_K_fragments", "V_mma_load_K_fragments")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kernel family: the kernels of one arch."""
+
+    arch: Arch
+    layout: str  # kind of short form, of rules and of wrapper: "cpu" or "sm80"
+    flags: tuple[str, ...] = ()  # what its kernels need from the compiler
+
+    @property
+    def name(self) -> str:
+        """The family's word on the command line, in kernel names and in file names."""
+        return self.arch.name.lower()
+
+
+AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c")
+AVX512_FLAGS = (*AVX2_FLAGS, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
+
+FAMILIES = {
+    family.arch: family
+    for family in (
+        Family(Arch.REFERENCE, "cpu"),
+        Family(Arch.AVX2, "cpu", AVX2_FLAGS),
+        Family(Arch.AVX512, "cpu", AVX512_FLAGS),
+        Family(Arch.SM80, "sm80"),
+    )
+}

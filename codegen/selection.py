@@ -1,0 +1,101 @@
+"""A selection in words, as FLASH_KERNELS and the command line hold it.
+
+    ship
+    progression tune            sets unite
+    ship dtype=BF16             filters intersect
+    arch=AVX512 B_r=64,128      the values of one filter unite
+
+Without a set, filters take from all.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .config import FIELDS, Config
+from .facts import ALL_FEATURES, Arch, Dtype, Feature
+from .sets import SETS
+
+
+class SelectionError(ValueError):
+    """A selection that cannot be understood or selects nothing."""
+
+
+def split_words(text: str) -> list[str]:
+    """Words between blanks or semicolons: a command line's or a CMake list's."""
+    return [word for word in re.split(r"[\s;]+", text) if word]
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"-?[0-9]+", text) else None
+
+
+def _parse_features(text: str) -> int | None:
+    """The exact set of features: a number, or words joined by '+'."""
+    words = {feature.word: int(feature) for feature in Feature}
+    names = text.lower().split("+")
+    if all(name in words for name in names):
+        return sum(words[name] for name in set(names))
+    number = _integer(text)
+    return number if number is not None and 0 <= number <= ALL_FEATURES else None
+
+
+def _parse_value(field: str, text: str) -> int | None:
+    """A value as a word or a number; None: neither."""
+    if field in ("arch", "dtype"):
+        enumeration = Arch if field == "arch" else Dtype
+        if text.upper() in enumeration.__members__:
+            return int(enumeration[text.upper()])
+        number = _integer(text)
+        return number if number in set(enumeration) else None
+    if field == "features":
+        return _parse_features(text)
+    if field == "d_head" and text == "any":
+        return 0
+    return _integer(text)
+
+
+def _known_values(field: str) -> str:
+    known = {
+        "arch": ", ".join(Arch.__members__),
+        "dtype": ", ".join(Dtype.__members__),
+        "d_head": "a number or any",
+        "features": f"{'+'.join(feature.word for feature in Feature)} or 0 ... {ALL_FEATURES}",
+    }
+    return known.get(field, "a number")
+
+
+def _parse_filter(word: str) -> tuple[str, set[int]]:
+    field, _, texts = word.partition("=")
+    if field not in FIELDS:
+        raise SelectionError(f"unknown field {field!r} in {word!r}; known: {', '.join(FIELDS)}")
+    values = set()
+    for text in texts.split(","):
+        value = _parse_value(field, text)
+        if value is None:
+            raise SelectionError(
+                f"unknown value {text!r} in {word!r}; known: {_known_values(field)}"
+            )
+        values.add(value)
+    return field, values
+
+
+def select(text: str) -> list[Config]:
+    """The configurations that the words select, ascending; SelectionError if there are none."""
+    words = split_words(text)
+    filters = [_parse_filter(word) for word in words if "=" in word]
+    names = [word for word in words if "=" not in word]
+    if not words:
+        raise SelectionError(f"nothing selected; sets: {', '.join(SETS)}")
+    for name in names:
+        if name not in SETS:
+            raise SelectionError(f"unknown set {name!r}; known: {', '.join(SETS)}")
+    candidates = {config for name in names or ["all"] for config in SETS[name]()}
+    selected = sorted(
+        config
+        for config in candidates
+        if all(getattr(config, field) in values for field, values in filters)
+    )
+    if not selected:
+        raise SelectionError(f"no configuration passes {' '.join(words)!r}")
+    return selected

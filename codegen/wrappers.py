@@ -1,0 +1,64 @@
+"""The translation unit of one kernel: its configuration, as a constant, around the family's code.
+
+A family kind (the `layout` of facts.py) has one Wrapper; what has none is not built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from textwrap import wrap
+
+from .config import Config, c_initialiser, kernel_name
+from .facts import FAMILIES, Arch
+from .short_form import format_config
+
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    suffix: str  # of the file
+    header: str  # declares the types of the parameters, for the table too
+    parameters: str
+    source: Callable[[Config], str]
+
+
+def indented_initialiser(config: Config, indent: str) -> str:
+    """The initialiser, folded at the usual width. Its first line is not indented."""
+    return f"\n{indent} ".join(wrap(c_initialiser(config), WIDTH - len(indent) - 4))
+
+
+def prototype(config: Config) -> str:
+    """Of the kernel's function, without what ends it."""
+    return f"void {kernel_name(config)}(\n    {wrapper_of(config).parameters})"
+
+
+def _cpu_source(config: Config) -> str:
+    family = FAMILIES[Arch(config.arch)].name
+    return f"""\
+/* {format_config(config)} */
+#include "cpu/{family}.h"
+
+{prototype(config)};
+
+{prototype(config)} {{
+    static const flash_config_t config =
+        {indented_initialiser(config, "        ")};
+    {family}_forward(&config, params, task, scratch);
+}}
+"""
+
+
+WRAPPERS = {
+    "cpu": Wrapper(
+        suffix=".c",
+        header="cpu/cpu_kernel.h",
+        parameters="const flash_params_t *params, const cpu_task_t *task, void *scratch",
+        source=_cpu_source,
+    ),
+}
+
+
+def wrapper_of(config: Config) -> Wrapper:
+    return WRAPPERS[FAMILIES[Arch(config.arch)].layout]

@@ -1,0 +1,65 @@
+"""Hypothesis strategies for configurations: sound ones, unsound ones, and those just beside."""
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+
+from codegen.config import FIELDS, INT32_MAX, INT32_MIN, Config
+from codegen.facts import ALL_FEATURES, LOADS, STRATEGIES, STRATEGIES_AFTER_LOAD, Arch, Dtype
+from codegen.sets import all_sets
+
+INTERESTING = [-1, 0, 1, 2, 3, 4, 5, 8, 12, 16, 32, 48, 64, 80, 96, 128, 192, 256, 1024, 4096]
+int32 = st.sampled_from([*INTERESTING, INT32_MIN, INT32_MAX]) | st.integers(INT32_MIN, INT32_MAX)
+
+dtypes = st.sampled_from([int(dtype) for dtype in Dtype])
+features = st.integers(0, ALL_FEATURES)
+switches = {field: st.integers(0, 1) for field, _ in (*STRATEGIES, *STRATEGIES_AFTER_LOAD)}
+
+# Any field may hold anything.
+any_config = st.builds(Config, **dict.fromkeys(FIELDS, int32))
+
+# What has a short form: any numbers, but known enumerators and words.
+cpu_config = st.builds(
+    Config,
+    arch=st.sampled_from([int(arch) for arch in Arch if arch != Arch.SM80]),
+    dtype=dtypes,
+    d_head=int32,
+    B_r=int32,
+    B_c=int32,
+    features=features,
+)
+sm80_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM80)),
+    dtype=dtypes,
+    features=features,
+    **dict.fromkeys(("d_head", "B_r", "B_c", "n_warps", *LOADS), int32),
+    **switches,
+)
+writable_config = cpu_config | sm80_config
+
+# Configurations of the SM80 family that are mostly legal.
+plausible_sm80_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM80)),
+    dtype=st.sampled_from([1, 2]),
+    d_head=st.sampled_from([32, 64, 96, 128, 192, 256]),
+    B_r=st.sampled_from([64, 128]),
+    B_c=st.sampled_from([32, 64, 128]),
+    n_warps=st.sampled_from([4, 8]),
+    features=features,
+    **{field: st.sampled_from([0, 2, 4, 8, 16, 32]) for field in LOADS},
+    **switches,
+)
+
+
+def _change(config: Config, changes: dict) -> Config:
+    return replace(config, **changes)
+
+
+# A configuration of the sets with at most three fields changed.
+near_miss = st.builds(
+    _change,
+    st.sampled_from(all_sets()),
+    st.dictionaries(st.sampled_from(FIELDS), int32, max_size=3),
+)

@@ -1,0 +1,105 @@
+"""Order, kernel name and C initialiser of a configuration."""
+
+import re
+from dataclasses import FrozenInstanceError, astuple, replace
+
+import pytest
+from config_strategies import any_config, near_miss, plausible_sm80_config
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from codegen.config import FIELDS, Config, c_initialiser, kernel_name
+from codegen.facts import LOADS, STRATEGIES, STRATEGIES_AFTER_LOAD, Arch, Dtype, Feature
+from codegen.legality import legal
+from codegen.sets import all_sets
+from codegen.short_form import parse_config
+
+NAME = re.compile(
+    r"flash_fwd_(?P<arch>[a-z0-9]+)_(?P<dtype>[a-z0-9]+)_d(?P<d_head>any|\d+)_"
+    r"(?P<B_r>\d+)x(?P<B_c>\d+)(_w(?P<n_warps>\d+)"
+    r"(?P<async_copy>_async)?(?P<eager_load_blocks>_eager)?(?P<swizzled>_swizzled)?"
+    r"_load_(?P<Q_mma_load_K_fragments>\d+)_(?P<K_mma_load_K_fragments>\d+)"
+    r"_(?P<V_mma_load_K_fragments>\d+)"
+    r"(?P<mma_double_buffer_loads>_buffer)?(?P<optimized_softmax>_optsoftmax)?)?"
+    r"(?P<features>(_[a-z]+)*)"
+)
+
+
+def read_name(name):
+    """The configuration that a kernel's name says."""
+    words = NAME.fullmatch(name).groupdict()
+    number = {"any": 0, None: 0}
+    values = {
+        field: number[words[field]] if words[field] in number else int(words[field])
+        for field in ("d_head", "B_r", "B_c", "n_warps", *LOADS)
+    }
+    for field, _ in (*STRATEGIES, *STRATEGIES_AFTER_LOAD):
+        values[field] = int(words[field] is not None)
+    return Config(
+        arch=int(Arch[words["arch"].upper()]),
+        dtype=int(Dtype[words["dtype"].upper()]),
+        features=sum(int(Feature[word.upper()]) for word in words["features"].split("_")[1:]),
+        **values,
+    )
+
+
+@given(any_config, any_config)
+def test_order_is_that_of_the_fields(a, b):
+    assert (a < b) == (astuple(a) < astuple(b))
+
+
+@given(near_miss, st.integers(0, len(FIELDS) - 1))
+def test_an_earlier_field_outweighs_all_later_ones(config, position):
+    larger = replace(config, **{FIELDS[position]: getattr(config, FIELDS[position]) + 1})
+    for field in FIELDS[position + 1 :]:
+        larger = replace(larger, **{field: -(2**31)})
+    assert config < larger
+
+
+def test_a_configuration_is_frozen():
+    with pytest.raises(FrozenInstanceError):
+        Config().B_r = 1
+
+
+@given(near_miss | plausible_sm80_config)
+def test_the_name_of_a_legal_configuration_tells_it_whole(config):
+    assume(legal(config))
+    assert read_name(kernel_name(config)) == config
+
+
+def test_names_within_the_sets_differ():
+    assert len({kernel_name(config) for config in all_sets()}) == len(all_sets())
+
+
+@pytest.mark.parametrize(
+    ("short_form", "name"),
+    [
+        (
+            "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax",
+            "flash_fwd_sm80_fp16_d128_64x64_w4_async_eager_swizzled_load_0_2_2_buffer_optsoftmax",
+        ),
+        (
+            "(BF16, 64, 128, 32, 8): load_0_0_0_tiles+causal+varlen",
+            "flash_fwd_sm80_bf16_d64_128x32_w8_load_0_0_0_causal_varlen",
+        ),
+        (
+            "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen",
+            "flash_fwd_avx512_bf16_dany_64x128_causal_window_softcap_varlen",
+        ),
+        ("REFERENCE (FP32, 80, 16, 1)", "flash_fwd_reference_fp32_d80_16x1"),
+    ],
+)
+def test_names(short_form, name):
+    assert kernel_name(parse_config(short_form)) == name
+
+
+def test_initialiser():
+    config = parse_config("(FP16, 128, 64, 32, 4): async+load_0_2_4_tiles+buffer+causal+softcap")
+    assert c_initialiser(config) == (
+        "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM80, FLASH_DTYPE_FP16, 128, 64, 32, 4, "
+        "1, 0, 0, 0, 2, 4, 1, 0, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_SOFTCAP}"
+    )
+
+
+def test_initialiser_without_features():
+    assert c_initialiser(parse_config("AVX2 (FP32, any, 64, 64)")).endswith(", 0, 0}")

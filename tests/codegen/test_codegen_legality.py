@@ -1,0 +1,141 @@
+"""Every rule of every family, by the reason it gives, and the tuning filter."""
+
+from dataclasses import replace
+
+import pytest
+from config_strategies import any_config
+from hypothesis import given
+
+from codegen.config import FIELDS, Config
+from codegen.facts import Arch
+from codegen.legality import broken_rule, legal, worth_building
+from codegen.short_form import parse_config
+
+CPU = parse_config("AVX2 (FP32, any, 64, 64): causal+window+softcap+varlen")
+SM80 = parse_config("(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer")
+Q, K, V = "Q_mma_load_K_fragments", "K_mma_load_K_fragments", "V_mma_load_K_fragments"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"arch": arch} for arch in (Arch.REFERENCE, Arch.AVX2, Arch.AVX512)),
+        *({"dtype": dtype} for dtype in (1, 2, 3)),
+        *({"d_head": d_head} for d_head in (0, 1, 80, 2**31 - 1)),
+        *({"B_r": B_r} for B_r in (1, 1024)),
+        *({"B_c": B_c} for B_c in (1, 4096)),
+        *({"features": features} for features in range(16)),
+    ],
+)
+def test_legal_for_a_cpu_family(change):
+    assert broken_rule(replace(CPU, **change)) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"arch": 0}, "arch is 0: no such kernel family"),
+        ({"arch": 4}, "arch is 4: no such kernel family"),
+        ({"dtype": 0}, "dtype is 0: the family has no such value"),
+        ({"dtype": 4}, "dtype is 4: the family has no such value"),
+        ({"d_head": -1}, "d_head is -1: not within 0 ... 2147483647"),
+        ({"B_r": 0}, "B_r is 0: not within 1 ... 1024"),
+        ({"B_r": 1025}, "B_r is 1025: not within 1 ... 1024"),
+        ({"B_c": 0}, "B_c is 0: not within 1 ... 4096"),
+        ({"B_c": 4097}, "B_c is 4097: not within 1 ... 4096"),
+        ({"features": 16}, "features is 0x10: unknown bits 0x10"),
+        ({"features": -1}, "features is 0xffffffff: unknown bits 0xfffffff0"),
+        *(
+            ({field: 1}, f"{field} is 1: it means nothing to the AVX2 family and must be 0")
+            for field in FIELDS[FIELDS.index("n_warps") : FIELDS.index("features")]
+        ),
+    ],
+)
+def test_illegal_for_a_cpu_family(change, reason):
+    assert broken_rule(replace(CPU, **change)) == reason
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"dtype": dtype} for dtype in (1, 2)),
+        *({"d_head": d_head} for d_head in (32, 64, 96, 128, 192, 256)),
+        *({"B_r": B_r} for B_r in (64, 128)),
+        *({"B_c": B_c} for B_c in (32, 64, 128)),
+        {"B_r": 128, "n_warps": 8},
+        {"eager_load_blocks": 0, "async_copy": 0},
+        {"swizzled": 0},
+        {"optimized_softmax": 1},
+        {Q: 0},
+        {Q: 0, K: 0, V: 0},
+        # d_head 128 has 16 fragments, B_c 64 has 8; half of them with double buffering.
+        {Q: 8, K: 8, V: 4},
+        {Q: 16, K: 16, V: 8, "mma_double_buffer_loads": 0},
+        *({"features": features} for features in range(16)),
+    ],
+)
+def test_legal_for_sm80(change):
+    assert broken_rule(replace(SM80, **change)) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"dtype": 3}, "dtype is 3: the family has no such value"),
+        ({"d_head": 0}, "d_head is 0: the family has no such value"),
+        ({"d_head": 48}, "d_head is 48: the family has no such value"),
+        ({"B_r": 32}, "B_r is 32: the family has no such value"),
+        ({"B_c": 96}, "B_c is 96: the family has no such value"),
+        ({"n_warps": 2}, "n_warps is 2: the family has no such value"),
+        ({"n_warps": 8}, "n_warps is 8: B_r 64 does not divide into rows of 16 for each"),
+        ({"async_copy": 2}, "async_copy is 2: not within 0 ... 1"),
+        ({"eager_load_blocks": -1}, "eager_load_blocks is -1: not within 0 ... 1"),
+        ({"swizzled": 2}, "swizzled is 2: not within 0 ... 1"),
+        ({"mma_double_buffer_loads": 2}, "mma_double_buffer_loads is 2: not within 0 ... 1"),
+        ({"optimized_softmax": 2}, "optimized_softmax is 2: not within 0 ... 1"),
+        ({"async_copy": 0}, "eager_load_blocks is 1: it needs async_copy, which is 0"),
+        ({Q: 1, K: 1}, f"{Q} is 1: not 0 or a power of two from 2 on"),
+        ({Q: 3, K: 3}, f"{Q} is 3: not 0 or a power of two from 2 on"),
+        ({K: -2}, f"{K} is -2: not 0 or a power of two from 2 on"),
+        ({V: 6}, f"{V} is 6: not 0 or a power of two from 2 on"),
+        ({Q: 16, K: 16}, f"{Q} is 16: at most 8 with d_head 128 and double buffering"),
+        ({Q: 0, K: 16}, f"{K} is 16: at most 8 with d_head 128 and double buffering"),
+        ({V: 8}, f"{V} is 8: at most 4 with B_c 64 and double buffering"),
+        ({V: 4, "B_c": 32}, f"{V} is 4: at most 2 with B_c 32 and double buffering"),
+        (
+            {Q: 32, K: 32, "mma_double_buffer_loads": 0},
+            f"{Q} is 32: at most 16 with d_head 128",
+        ),
+        ({V: 16, "mma_double_buffer_loads": 0}, f"{V} is 16: at most 8 with B_c 64"),
+        ({Q: 2, K: 4}, f"{Q} is 2: neither 0 nor {K}, 4"),
+        ({Q: 2, K: 0}, f"{Q} is 2: neither 0 nor {K}, 0"),
+        ({"features": 31}, "features is 0x1f: unknown bits 0x10"),
+    ],
+)
+def test_illegal_for_sm80(change, reason):
+    assert broken_rule(replace(SM80, **change)) == reason
+
+
+@given(any_config)
+def test_legal_means_no_broken_rule(config: Config):
+    assert legal(config) == (broken_rule(config) is None)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"B_r": 64, "B_c": 32, Q: 2}, True),
+        ({"B_r": 64, "B_c": 32, Q: 0}, False),
+        ({"B_r": 64, "B_c": 64, Q: 0}, True),
+        ({"B_r": 64, "B_c": 64, Q: 2}, False),
+        ({"B_r": 64, "B_c": 64, Q: 0, "n_warps": 8}, False),
+        ({"B_r": 128, "B_c": 32, Q: 2}, True),
+        ({"B_r": 128, "B_c": 64, Q: 2}, True),
+        ({"B_r": 128, "B_c": 64, Q: 2, "n_warps": 8}, True),
+        ({"B_r": 128, "B_c": 64, Q: 0}, False),
+        ({"B_r": 128, "B_c": 64, Q: 2, K: 4}, False),
+        ({"B_r": 64, "B_c": 64, Q: 0, K: 4}, True),
+    ],
+)
+def test_worth_building(change, expected):
+    assert worth_building(replace(SM80, **change)) is expected

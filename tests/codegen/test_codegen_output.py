@@ -1,0 +1,108 @@
+"""What is written: sorted, complete, and only where something changed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codegen.config import kernel_name
+from codegen.emit import generated_files
+from codegen.output import update
+from codegen.selection import select
+from codegen.sets import ship
+from codegen.short_form import format_config
+
+rows_of_ship = st.lists(st.sampled_from(ship()), min_size=1)
+
+
+def kernel_file(config):
+    return f"kernels/{kernel_name(config)}.c"
+
+
+@given(rows_of_ship)
+def test_the_table_is_strictly_ascending(configs):
+    """Whatever order and repetitions come in."""
+    lines = generated_files(configs)["kernel_table.c"].splitlines()
+    names = [line.strip(' ",') for line in lines if line.startswith('     "')]
+    assert names == [kernel_name(config) for config in sorted(set(configs))]
+
+
+@given(rows_of_ship)
+def test_every_row_has_its_short_form_and_its_file(configs):
+    files = generated_files(configs)
+    for config in configs:
+        comment = f"/* {format_config(config)} */\n"
+        assert f"    {comment}    {{{{" in files["kernel_table.c"]
+        assert files[kernel_file(config)].startswith(comment)
+        assert f"${{CMAKE_CURRENT_LIST_DIR}}/{kernel_file(config)}" in files["kernels.cmake"]
+
+
+def test_lines_keep_to_the_width():
+    files = generated_files(ship())
+    for path in ("config_facts.h", "kernel_table.c", *map(kernel_file, ship())):
+        assert max(map(len, files[path].splitlines())) <= 100
+
+
+def test_the_build_knows_the_files_and_flags_of_each_family():
+    lines = generated_files(select("ship arch=REFERENCE,AVX512"))["kernels.cmake"].splitlines()
+    assert "set(FLASH_KERNEL_SOURCES_AVX2)" in lines
+    assert "set(FLASH_KERNEL_SOURCES_SM80)" in lines
+    assert "set(FLASH_KERNEL_FLAGS_REFERENCE)" in lines
+    assert "set(FLASH_KERNEL_FLAGS_AVX2 -mavx2 -mfma -mf16c)" in lines
+    begin = lines.index("set(FLASH_KERNEL_SOURCES_AVX512")
+    sources = lines[begin + 1 : lines.index(")", begin)]
+    assert len(sources) == 3
+    assert all("avx512" in source for source in sources)
+
+
+def snapshot(directory):
+    return {
+        str(path.relative_to(directory)): (path.read_text(), path.stat().st_mtime_ns)
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_second_run_touches_nothing(tmp_path):
+    files = generated_files(ship())
+    first = update(tmp_path, files)
+    assert first.added == sorted(map(kernel_name, ship()))
+    before = snapshot(tmp_path)
+    assert {path: text for path, (text, _) in before.items()} == files
+    assert update(tmp_path, files) == ([], [])
+    assert snapshot(tmp_path) == before
+
+
+def test_a_damaged_file_is_mended_alone(tmp_path):
+    files = generated_files(ship())
+    update(tmp_path, files)
+    before = snapshot(tmp_path)
+    (tmp_path / "kernel_table.c").write_text("damaged")
+    assert update(tmp_path, files) == ([], [])
+    after = snapshot(tmp_path)
+    assert after["kernel_table.c"][0] == files["kernel_table.c"]
+    assert [path for path in after if after[path][1] != before[path][1]] == ["kernel_table.c"]
+
+
+def test_another_selection_adds_and_removes_kernels(tmp_path):
+    avx2, avx512 = select("ship arch=AVX2"), select("ship arch=AVX512")
+    update(tmp_path, generated_files(avx2))
+    notes = tmp_path / "kernels" / "notes.txt"
+    notes.write_text("not ours")
+    changes = update(tmp_path, generated_files(avx512))
+    assert changes.added == sorted(map(kernel_name, avx512))
+    assert changes.removed == sorted(map(kernel_name, avx2))
+    assert {p.stem for p in (tmp_path / "kernels").glob("*.c")} == set(map(kernel_name, avx512))
+    assert notes.exists()
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    update(tmp_path, generated_files(ship()))
+    before = snapshot(tmp_path)
+
+    def fail(self, target):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("pathlib.Path.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        update(tmp_path, generated_files(select("ship arch=REFERENCE")))
+    assert snapshot(tmp_path) == before

@@ -1,0 +1,104 @@
+"""The named sets, counted and spelt out."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from codegen.facts import ALL_FEATURES, LOADS, Arch, Dtype
+from codegen.legality import legal
+from codegen.sets import (
+    SETS,
+    all_sets,
+    progression,
+    progression_all_block_sizes,
+    ship,
+    tune,
+)
+from codegen.short_form import format_config, parse_config
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_set_is_legal_and_without_duplicates(name):
+    configs = SETS[name]()
+    assert configs
+    assert all(legal(config) for config in configs)
+    assert len(set(configs)) == len(configs)
+
+
+def test_progression_adds_one_optimisation_at_a_time():
+    steps = [
+        "async+load_0_0_0_tiles",
+        "async+swizzled+load_0_0_0_tiles",
+        "async+eager+swizzled+load_0_0_0_tiles",
+        "async+eager+swizzled+load_2_2_2_tiles",
+        "async+eager+swizzled+load_2_2_2_tiles+buffer",
+        "async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax",
+        "async+eager+swizzled+load_0_2_2_tiles+opt_softmax",
+    ]
+    assert [format_config(config) for config in progression()] == [
+        f"(FP16, 128, 64, 64, 4): {step}" for step in steps
+    ]
+
+
+def test_progression_at_all_block_sizes():
+    configs = progression_all_block_sizes()
+    shapes = Counter((c.B_r, c.B_c, c.n_warps) for c in configs)
+    assert shapes == {
+        (128, 128, 4): 7,
+        (128, 128, 8): 7,
+        (128, 64, 4): 7,
+        (128, 64, 8): 7,
+        (128, 32, 4): 7,
+        (128, 32, 8): 7,
+        (64, 64, 4): 7,
+        (64, 32, 4): 7,
+    }
+    assert {replace(c, B_r=64, B_c=64, n_warps=4) for c in configs} == set(progression())
+    assert set(progression()) <= set(configs)
+
+
+def test_tune_has_forty_rows_of_each_type():
+    assert len(tune()) == 80
+    assert Counter(config.dtype for config in tune()) == {Dtype.FP16: 40, Dtype.BF16: 40}
+
+
+def test_tune_varies_what_is_open_and_nothing_else():
+    def values(field):
+        return {getattr(config, field) for config in tune()}
+
+    fixed = {"arch": 80, "d_head": 128, "n_warps": 4, "features": 0}
+    fixed.update(async_copy=1, eager_load_blocks=1, swizzled=1)
+    assert {field: values(field) for field in fixed} == {f: {v} for f, v in fixed.items()}
+    assert values("B_r") == {64, 128}
+    assert values("B_c") == {32, 64}
+    assert all(values(field) == {0, 2} for field in LOADS)
+    assert values("mma_double_buffer_loads") == values("optimized_softmax") == {0, 1}
+
+
+def test_tune_by_block_shape():
+    """Q by fragments: K likewise and V free; Q whole: K and V free. Times 4 switches, 2 types."""
+    assert Counter((c.B_r, c.B_c, c.Q_mma_load_K_fragments) for c in tune()) == {
+        (64, 32, 2): 2 * 4 * 2,
+        (64, 64, 0): 4 * 4 * 2,
+        (128, 32, 2): 2 * 4 * 2,
+        (128, 64, 2): 2 * 4 * 2,
+    }
+
+
+def test_the_known_best_configuration_is_tuned():
+    best = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_0_tiles+buffer+opt_softmax"
+    assert parse_config(best) in tune()
+
+
+def test_ship_has_each_cpu_family_in_each_type_for_every_problem():
+    cpu = [config for config in ship() if config.arch != Arch.SM80]
+    assert Counter((c.arch, c.dtype) for c in cpu) == {
+        (arch, dtype): 1 for arch in (Arch.REFERENCE, Arch.AVX2, Arch.AVX512) for dtype in Dtype
+    }
+    assert all(c.d_head == 0 and c.features == ALL_FEATURES for c in cpu)
+
+
+def test_all_is_the_ascending_union():
+    everything = {*progression(), *progression_all_block_sizes(), *tune(), *ship()}
+    assert all_sets() == sorted(everything)
