@@ -41,7 +41,7 @@ static flash_status_t find_kernel(const flash_config_t *config, const flash_kern
 
 static flash_status_t look_up(const flash_config_t *config, const flash_kernel_t **kernel) {
     flash_config_t own;
-    device_t cpu;
+    device_t cpu = {0};
     FLASH_TRY(config_read(&own, config));
     FLASH_TRY(find_kernel(&own, kernel));
     FLASH_TRY(device_describe(FLASH_DEVICE_CPU, &cpu));

