@@ -29,14 +29,19 @@ typedef struct flash_range {
     int32_t end;
 } flash_range_t;
 
-/* array[i] of an array of any alignment. */
+/* array[i] of an array of any alignment; on a GPU, of its own. */
 FLASH_HOST_DEVICE static inline int32_t flash_load_length(const int32_t *array, int64_t i) {
+#ifdef __CUDA_ARCH__
+    return array[i];
+#else
     int32_t value;
     memcpy(&value, (const char *)array + i * (int64_t)sizeof value, sizeof value);
     return value;
+#endif
 }
 
-FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_params_t *p, int32_t batch_index) {
+FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_params_t *p,
+                                                                int32_t batch_index) {
     flash_sequence_t s = {0, 0, p->seqlen_q, p->seqlen_k};
     if (p->cu_seqlens_q) {
         const int32_t begin = flash_load_length(p->cu_seqlens_q, batch_index);
@@ -54,8 +59,8 @@ FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_para
 }
 
 /* Keys that query i of the sequence sees (bottom-right aligned mask). */
-FLASH_HOST_DEVICE static inline flash_range_t flash_visible_keys(const flash_params_t *p, const flash_sequence_t *s,
-                                               int64_t i) {
+FLASH_HOST_DEVICE static inline flash_range_t
+flash_visible_keys(const flash_params_t *p, const flash_sequence_t *s, int64_t i) {
     const int64_t diagonal = i + s->len_k - s->len_q;
     int64_t begin = 0;
     int64_t end = s->len_k;

@@ -1,0 +1,58 @@
+"""FlashAttention from libflashattn: exact attention without the matrix of scores in memory.
+
+    import numpy as np
+    from flashattn import flash_attn_func
+
+    q = np.random.randn(1, 512, 8, 64).astype(np.float32)   # [batch, seqlen_q, n_heads, d_head]
+    k = np.random.randn(1, 512, 2, 64).astype(np.float32)   # [batch, seqlen_k, n_heads_kv, d_head]
+    v = np.random.randn(1, 512, 2, 64).astype(np.float32)
+    o = flash_attn_func(q, k, v, causal=True)
+
+numpy, torch (CPU), DLPack and array-interface inputs; no torch needed. `python -m flashattn` has
+commands: info, list, forward, bench, check.
+"""
+
+from ._attention import (
+    Selection,
+    Support,
+    flash_attn_func,
+    flash_attn_varlen_func,
+    flash_combine,
+    query_support,
+    select_config,
+)
+from .config import Arch, Config, DType, Feature, Kernel, kernels, lookup_kernel
+from .device import DeviceInfo, Isa, device_info, num_threads, set_num_threads, version
+from .errors import (
+    FlashAttnError,
+    FlashAttnMemoryError,
+    FlashAttnNotImplementedError,
+    FlashAttnValueError,
+)
+
+__all__ = [
+    "Arch",
+    "Config",
+    "DType",
+    "DeviceInfo",
+    "Feature",
+    "FlashAttnError",
+    "FlashAttnMemoryError",
+    "FlashAttnNotImplementedError",
+    "FlashAttnValueError",
+    "Isa",
+    "Kernel",
+    "Selection",
+    "Support",
+    "device_info",
+    "flash_attn_func",
+    "flash_attn_varlen_func",
+    "flash_combine",
+    "kernels",
+    "lookup_kernel",
+    "num_threads",
+    "query_support",
+    "select_config",
+    "set_num_threads",
+    "version",
+]

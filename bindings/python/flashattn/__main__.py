@@ -1,0 +1,7 @@
+"""`python -m flashattn`: the command line; see cli/."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

@@ -1,0 +1,194 @@
+"""The C API of include/flashattn.h as ctypes sees it: constants, structs, prototypes.
+
+One-to-one with the header and under its names; the header is the manual. The test suite compares
+every number here with what a C compiler makes of the header.
+"""
+
+from __future__ import annotations
+
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    c_char,
+    c_char_p,
+    c_float,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    sizeof,
+)
+
+FLASH_ABI_VERSION = 1
+
+FLASH_SUCCESS = 0
+FLASH_ERROR_INVALID_ARGUMENT = 100
+FLASH_ERROR_INVALID_CONFIG = 101
+FLASH_ERROR_WORKSPACE_TOO_SMALL = 102
+FLASH_ERROR_BUFFER_TOO_SMALL = 103
+FLASH_ERROR_UNSUPPORTED = 200
+FLASH_ERROR_NOT_BUILT = 201
+FLASH_ERROR_OUT_OF_MEMORY = 300
+FLASH_ERROR_NO_DEVICE = 301
+FLASH_ERROR_INTERNAL = 900
+
+FLASH_DTYPE_FP16 = 1
+FLASH_DTYPE_BF16 = 2
+FLASH_DTYPE_FP32 = 3
+
+FLASH_ARCH_REFERENCE = 1
+FLASH_ARCH_AVX2 = 2
+FLASH_ARCH_AVX512 = 3
+FLASH_ARCH_SM80 = 80
+
+FLASH_FEATURE_CAUSAL = 1
+FLASH_FEATURE_WINDOW = 2
+FLASH_FEATURE_SOFTCAP = 4
+FLASH_FEATURE_VARLEN = 8
+
+FLASH_CONFIG_TEXT_SIZE = 256
+
+FLASH_DEVICE_CPU = 0
+FLASH_DEVICE_CUDA_CURRENT = 1
+FLASH_DEVICE_CUDA = 2
+
+FLASH_ISA_AVX2 = 1
+FLASH_ISA_AVX512 = 2
+
+FLASH_FLAG_CAUSAL = 1
+FLASH_FLAG_WINDOW = 2
+FLASH_FLAG_BATCH_INVARIANT = 4
+
+
+class _SizedStructure(Structure):
+    """A struct that starts with struct_size: filled in here, as the ..._INIT macros do."""
+
+    def __init__(self, **fields: object) -> None:
+        super().__init__(struct_size=sizeof(self), **fields)
+
+
+class flash_config_t(_SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("arch", c_int32),
+        ("dtype", c_int32),
+        ("d_head", c_int32),
+        ("B_r", c_int32),
+        ("B_c", c_int32),
+        ("n_warps", c_int32),
+        ("async_copy", c_int32),
+        ("eager_load_blocks", c_int32),
+        ("swizzled", c_int32),
+        ("Q_mma_load_K_fragments", c_int32),
+        ("K_mma_load_K_fragments", c_int32),
+        ("V_mma_load_K_fragments", c_int32),
+        ("mma_double_buffer_loads", c_int32),
+        ("optimized_softmax", c_int32),
+        ("features", c_int32),
+    ]
+
+
+class flash_device_info_t(_SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("device", c_int32),
+        ("name", c_char * 64),
+        ("isa", c_uint32),
+        ("n_threads", c_int32),
+    ]
+
+
+class flash_tensor_t(Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("stride_batch", c_int64),
+        ("stride_seq", c_int64),
+        ("stride_head", c_int64),
+        ("reserved", c_uint64 * 2),
+    ]
+
+
+class flash_forward_args_t(_SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("device", c_int32),
+        ("dtype", c_int32),
+        ("flags", c_uint32),
+        ("q", flash_tensor_t),
+        ("k", flash_tensor_t),
+        ("v", flash_tensor_t),
+        ("o", flash_tensor_t),
+        ("lse", c_void_p),
+        ("cu_seqlens_q", c_void_p),
+        ("cu_seqlens_k", c_void_p),
+        ("seqused_k", c_void_p),
+        ("batch", c_int64),
+        ("seqlen_q", c_int64),
+        ("seqlen_k", c_int64),
+        ("n_heads", c_int64),
+        ("n_heads_kv", c_int64),
+        ("d_head", c_int64),
+        ("window_left", c_int64),
+        ("window_right", c_int64),
+        ("softmax_scale", c_float),
+        ("softcap", c_float),
+        ("workspace", c_void_p),
+        ("workspace_size", c_uint64),
+    ]
+
+
+class flash_combine_args_t(_SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("device", c_int32),
+        ("dtype_partial", c_int32),
+        ("dtype", c_int32),
+        ("o_partial", flash_tensor_t),
+        ("stride_partial", c_int64),
+        ("lse_partial", c_void_p),
+        ("o", flash_tensor_t),
+        ("lse", c_void_p),
+        ("n_partials", c_int64),
+        ("batch", c_int64),
+        ("seqlen_q", c_int64),
+        ("n_heads", c_int64),
+        ("d_head", c_int64),
+    ]
+
+
+flash_task_t = CFUNCTYPE(None, c_void_p, c_int32)
+flash_parallel_for_t = CFUNCTYPE(None, c_void_p, c_int32, flash_task_t, c_void_p)
+
+_status = c_int32
+_kernel = c_void_p
+_stream = c_void_p
+_config_p = POINTER(flash_config_t)
+_args_p = POINTER(flash_forward_args_t)
+
+# Every exported function: name -> (restype, argtypes).
+PROTOTYPES: dict[str, tuple[object, list[object]]] = {
+    "flash_status_string": (c_char_p, [_status]),
+    "flash_last_error": (c_char_p, []),
+    "flash_version": (c_char_p, []),
+    "flash_abi_version": (c_int32, []),
+    "flash_config_format": (_status, [_config_p, c_void_p, c_size_t]),
+    "flash_config_parse": (_status, [c_char_p, _config_p]),
+    "flash_lookup_kernel": (_kernel, [_config_p]),
+    "flash_kernel_count": (c_int32, []),
+    "flash_kernel_at": (_kernel, [c_int32]),
+    "flash_kernel_config": (_status, [_kernel, _config_p]),
+    "flash_kernel_name": (c_char_p, [_kernel]),
+    "flash_device_info": (_status, [c_int32, POINTER(flash_device_info_t)]),
+    "flash_set_num_threads": (_status, [c_int32]),
+    "flash_num_threads": (c_int32, []),
+    "flash_set_parallel_for": (_status, [flash_parallel_for_t, c_void_p, c_int32]),
+    "flash_forward": (_status, [_args_p, _config_p, _stream]),
+    "flash_workspace_size": (_status, [_args_p, _config_p, POINTER(c_uint64)]),
+    "flash_prepare": (_status, [_args_p, _config_p]),
+    "flash_select_config": (_status, [_args_p, _config_p, c_void_p, c_size_t]),
+    "flash_query_support": (_status, [_args_p, _config_p, c_void_p, c_size_t]),
+    "flash_combine": (_status, [POINTER(flash_combine_args_t), _stream]),
+}

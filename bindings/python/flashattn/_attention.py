@@ -1,0 +1,246 @@
+"""The attention calls: flash_attn_func and its ragged form, merging, and asking without running.
+
+The contract is the C header's: softmax in fp32, masks aligned bottom-right, a row that sees no key
+gives O = 0 and LSE = -inf. Arrays may be numpy's (float32, float16, ml_dtypes.bfloat16), CPU torch
+tensors, or anything with DLPack or an array interface; they are never copied, and any strides do
+but the innermost axis, which must be contiguous.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _abi, _tensor
+from . import config as _config
+from ._library import check, library
+from ._problem import Problem
+from .config import Config, ConfigLike
+
+_REASON_SIZE = 1024
+
+
+def flash_attn_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    seqused_k: Any = None,
+    return_lse: bool = False,
+    out: Any = None,
+    config: ConfigLike = None,
+) -> Any:
+    """O = softmax(softmax_scale * Q K^T, masked) V.
+
+    q              [batch, seqlen_q, n_heads, d_head]
+    k, v           [batch, seqlen_k, n_heads_kv, d_head]; n_heads_kv divides n_heads, and query
+                   head h uses K/V head h // (n_heads // n_heads_kv)
+    softmax_scale  positive; None: 1 / sqrt(d_head)
+    causal         query i sees key j when j <= i + seqlen_k - seqlen_q
+    window_size    (left, right): keys seen to each side of that diagonal, -1: unbounded
+    softcap        scores s become softcap * tanh(s / softcap); 0: none
+    seqused_k      [batch] int32: only the first seqused_k[b] keys of sequence b exist
+    return_lse     also return the log-sum-exp, float32 [batch, n_heads, seqlen_q]
+    out            array to write O to, of q's shape and type; must not overlap the inputs
+    config         Config or short form of the kernel to use; None: the library selects
+
+    Returns O, or (O, LSE): `out`, torch tensors if q is one, numpy arrays otherwise.
+    Raises ValueError (shapes, types, values), TypeError (not an array), NotImplementedError (no
+    kernel serves it), MemoryError, FlashAttnError (everything else).
+    """
+    problem = Problem(
+        q,
+        k,
+        v,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap,
+        seqused_k=seqused_k,
+    )
+    return _forward(problem, q, out, return_lse, config)
+
+
+def flash_attn_varlen_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
+    seqused_k: Any = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    return_lse: bool = False,
+    out: Any = None,
+    config: ConfigLike = None,
+) -> Any:
+    """flash_attn_func over a ragged batch: sequences of different lengths, one after the other.
+
+    q              [total_q, n_heads, d_head]
+    k, v           [total_k, n_heads_kv, d_head]
+    cu_seqlens_q   [batch + 1] int32 (or a list): sequence b is tokens cu_seqlens_q[b] up to
+                   cu_seqlens_q[b + 1]; from 0 up to total_q. None: q is padded,
+                   [batch, seqlen_q, n_heads, d_head]
+    cu_seqlens_k   the same for k and v; k and v may hold more tokens than it covers
+    max_seqlen_q   no sequence of q is longer; None where cu_seqlens_q is None
+    max_seqlen_k   no sequence of k is longer; None where cu_seqlens_k is None
+    seqused_k      [batch] int32: only the first seqused_k[b] keys of sequence b exist
+
+    The rest is as in flash_attn_func; LSE is float32 [n_heads, total_q].
+    """
+    problem = Problem(
+        q,
+        k,
+        v,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+        seqused_k=seqused_k,
+    )
+    return _forward(problem, q, out, return_lse, config)
+
+
+def flash_combine(
+    o_partial: Any,
+    lse_partial: Any,
+    *,
+    dtype: str | None = None,
+    return_lse: bool = False,
+    out: Any = None,
+) -> Any:
+    """Merges attention over disjoint sets of keys, computed apart, by their LSE.
+
+    o_partial    [n_partials, batch, seqlen_q, n_heads, d_head]
+    lse_partial  float32 [n_partials, batch, n_heads, seqlen_q], contiguous; -inf: saw no key
+    dtype        "float32", "float16" or "bfloat16" of the result; None: o_partial's, or out's
+    return_lse   also return the merged LSE, float32 [batch, n_heads, seqlen_q]
+    out          array to write O to, [batch, seqlen_q, n_heads, d_head]
+
+    Returns O, or (O, LSE), in the kind of o_partial. Raises as flash_attn_func.
+    """
+    partial = _tensor.tensor_view(o_partial, "o_partial", 5)
+    if dtype is not None and dtype not in _tensor.DTYPES:
+        raise ValueError(f"dtype is {dtype!r}: not one of {', '.join(_tensor.DTYPES)}")
+    n_partials, batch, seqlen_q, n_heads, d_head = partial.shape
+    lse_in = _lse_view(lse_partial, (n_partials, batch, n_heads, seqlen_q))
+    if out is None:
+        out = _tensor.empty(o_partial, partial.shape[1:], dtype or partial.dtype)
+    o = _tensor.tensor_view(out, "out", 4)
+    if o.shape != partial.shape[1:]:
+        raise ValueError(f"out has shape {o.shape}, not {partial.shape[1:]}")
+    if dtype is not None and o.dtype != dtype:
+        raise ValueError(f"out is {o.dtype}, and dtype {dtype}")
+    if not o.writable:
+        raise ValueError("out is read-only")
+    lse = _tensor.empty(o_partial, lse_in.shape[1:], "float32") if return_lse else None
+    args = _abi.flash_combine_args_t(
+        device=partial.device,
+        dtype_partial=_tensor.DTYPES[partial.dtype],
+        dtype=_tensor.DTYPES[o.dtype],
+        o_partial=_tensor.c_tensor(partial),
+        stride_partial=partial.strides[0],
+        lse_partial=lse_in.data,
+        o=_tensor.c_tensor(o),
+        lse=None if lse is None else _tensor.view(lse, "lse").data,
+        n_partials=n_partials,
+        batch=batch,
+        seqlen_q=seqlen_q,
+        n_heads=n_heads,
+        d_head=d_head,
+    )
+    check(library().flash_combine(args, None))
+    return out if lse is None else (out, lse)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The configuration that a call without one would use, and why."""
+
+    config: Config
+    reason: str
+
+
+@dataclass(frozen=True)
+class Support:
+    """Whether a call would run; otherwise the condition that failed. True and false like it."""
+
+    supported: bool
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.supported
+
+
+def select_config(q: Any, k: Any, v: Any, **options: Any) -> Selection:
+    """What flash_attn_func(q, k, v, **options) would use, and why.
+
+    options are the keywords of flash_attn_func and flash_attn_varlen_func that describe the
+    problem. Only sizes and types are looked at: np.broadcast_to(np.zeros(d_head, dtype), shape),
+    which takes no memory, will do.
+    """
+    problem = Problem(q, k, v, **options)
+    selected = _abi.flash_config_t()
+    reason = ctypes.create_string_buffer(_REASON_SIZE)
+    check(library().flash_select_config(problem.args, selected, reason, len(reason)))
+    return Selection(_config.from_c(selected), reason.value.decode())
+
+
+def query_support(q: Any, k: Any, v: Any, *, config: ConfigLike = None, **options: Any) -> Support:
+    """Whether flash_attn_func(q, k, v, config=config, **options) would run.
+
+    Raises what that call would raise for shapes and types that do not fit each other.
+    """
+    problem = Problem(q, k, v, **options)
+    reason = ctypes.create_string_buffer(_REASON_SIZE)
+    wanted = _config.resolve(config)
+    status = library().flash_query_support(problem.args, wanted, reason, len(reason))
+    return Support(status == _abi.FLASH_SUCCESS, reason.value.decode())
+
+
+def _forward(problem: Problem, q: Any, out: Any, return_lse: bool, config: ConfigLike) -> Any:
+    if out is None:
+        out = _tensor.empty(q, problem.q_shape, problem.dtype)
+    lse = _tensor.empty(q, problem.lse_shape, "float32") if return_lse else None
+    problem.set_output(out, lse)
+    wanted = _config.resolve(config)
+    workspace = _workspace(problem.args, wanted)
+    problem.args.workspace = workspace.ctypes.data
+    problem.args.workspace_size = workspace.nbytes
+    check(library().flash_forward(problem.args, wanted, None))
+    return out if lse is None else (out, lse)
+
+
+def _workspace(args: _abi.flash_forward_args_t, config: _abi.flash_config_t | None) -> np.ndarray:
+    size = ctypes.c_uint64()
+    check(library().flash_workspace_size(args, config, size))
+    return np.empty(size.value, np.uint8)
+
+
+def _lse_view(lse: Any, shape: tuple[int, ...]) -> _tensor.View:
+    found = _tensor.tensor_view(lse, "lse_partial", len(shape))
+    if found.dtype != "float32":
+        raise ValueError(f"lse_partial is {found.dtype}, not float32")
+    if found.shape != shape:
+        raise ValueError(f"lse_partial has shape {found.shape}, o_partial needs {shape}")
+    compact = _tensor.compact_strides(shape)
+    strides_differ = any(n > 1 and a != b for n, a, b in zip(shape, found.strides, compact))
+    if strides_differ and 0 not in shape:
+        raise ValueError(f"lse_partial is not contiguous: strides {found.strides} in elements")
+    return found

@@ -1,0 +1,210 @@
+"""Turns the arguments of a Python call into flash_forward_args_t, with Python's own checks.
+
+Only what the C API cannot see is checked here (shapes against each other, types, devices, the
+memory behind ragged lengths); values are checked by the library, with its own messages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from typing import Any
+
+from . import _abi, _tensor
+from ._tensor import View
+from .device import device_info
+
+
+class Problem:
+    """One attention problem: args is filled but for o, lse and the workspace.
+
+    q_shape and lse_shape are the shapes of the outputs, dtype the name of the element type. The
+    views keep the caller's arrays alive.
+    """
+
+    def __init__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        softmax_scale: float | None = None,
+        causal: bool = False,
+        window_size: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        cu_seqlens_q: Any = None,
+        cu_seqlens_k: Any = None,
+        max_seqlen_q: int | None = None,
+        max_seqlen_k: int | None = None,
+        seqused_k: Any = None,
+    ) -> None:
+        self.ragged_q = cu_seqlens_q is not None
+        ragged_k = cu_seqlens_k is not None
+        self.q = _tensor.tensor_view(q, "q", 3 if self.ragged_q else 4)
+        self.k = _tensor.tensor_view(k, "k", 3 if ragged_k else 4)
+        self.v = _tensor.tensor_view(v, "v", 3 if ragged_k else 4)
+        self._check_shapes()
+
+        self.args = _abi.flash_forward_args_t(
+            device=self.q.device,
+            dtype=_tensor.DTYPES[self.q.dtype],
+            q=_tensor.c_tensor(self.q, ragged=self.ragged_q),
+            k=_tensor.c_tensor(self.k, ragged=ragged_k),
+            v=_tensor.c_tensor(self.v, ragged=ragged_k),
+            n_heads=self.q.shape[-2],
+            n_heads_kv=self.k.shape[-2],
+            d_head=self.q.shape[-1],
+            softmax_scale=_scale(softmax_scale),
+            softcap=_float32("softcap", softcap),
+        )
+        self._set_mask(causal, window_size)
+        self._set_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k)
+
+    @property
+    def dtype(self) -> str:
+        return self.q.dtype
+
+    @property
+    def q_shape(self) -> tuple[int, ...]:
+        return self.q.shape
+
+    @property
+    def lse_shape(self) -> tuple[int, ...]:
+        """[batch, n_heads, seqlen_q], ragged: [n_heads, total_q]."""
+        *batch, seqlen, n_heads, _ = self.q.shape
+        return (*batch, n_heads, seqlen)
+
+    def set_output(self, out: Any, lse: Any) -> None:
+        """Points args at the arrays of O and, unless None, LSE."""
+        o = _tensor.tensor_view(out, "out", len(self.q.shape))
+        _same("shape", "out", o.shape, "q", self.q.shape)
+        _same("dtype", "out", o.dtype, "q", self.q.dtype)
+        _same("device", "out", o.device, "q", self.q.device)
+        if not o.writable:
+            raise ValueError("out is read-only")
+        self.args.o = _tensor.c_tensor(o, ragged=self.ragged_q)
+        self.args.lse = None if lse is None else _tensor.view(lse, "lse").data
+
+    def _check_shapes(self) -> None:
+        q, k, v = self.q, self.k, self.v
+        for name, other in (("k", k), ("v", v)):
+            _same("dtype", name, other.dtype, "q", q.dtype)
+            _same("device", name, other.device, "q", q.device)
+        _same("shape", "v", v.shape, "k", k.shape)
+        _same("d_head (last axis)", "k", k.shape[-1], "q", q.shape[-1])
+        if len(q.shape) == 4 and len(k.shape) == 4:
+            _same("batch (first axis)", "k", k.shape[0], "q", q.shape[0])
+        if q.device != _abi.FLASH_DEVICE_CPU:
+            device_info(q.device)  # refuses what the library cannot reach, in its own words
+
+    def _set_mask(self, causal: bool, window_size: tuple[int, int]) -> None:
+        try:
+            left, right = (operator.index(side) for side in window_size)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"window_size is {window_size!r}: not a pair of integers (left, right), -1 for an "
+                "unbounded side"
+            ) from None
+        if causal:
+            self.args.flags |= _abi.FLASH_FLAG_CAUSAL
+        if (left, right) != (-1, -1):
+            self.args.flags |= _abi.FLASH_FLAG_WINDOW
+            self.args.window_left = _int64("window_size[0]", left)
+            self.args.window_right = _int64("window_size[1]", right)
+
+    def _set_lengths(
+        self,
+        cu_seqlens_q: Any,
+        cu_seqlens_k: Any,
+        max_seqlen_q: int | None,
+        max_seqlen_k: int | None,
+        seqused_k: Any,
+    ) -> None:
+        batch = _batch_size(self.q, cu_seqlens_q, "cu_seqlens_q")
+        if batch is None:
+            batch = _batch_size(self.k, cu_seqlens_k, "cu_seqlens_k")
+        args = self.args
+        args.batch = self.q.shape[0] if batch is None else batch
+        self.cu_seqlens_q = self._lengths(cu_seqlens_q, "cu_seqlens_q", args.batch + 1)
+        self.cu_seqlens_k = self._lengths(cu_seqlens_k, "cu_seqlens_k", args.batch + 1)
+        self.seqused_k = self._lengths(seqused_k, "seqused_k", args.batch)
+        args.cu_seqlens_q = _address(self.cu_seqlens_q)
+        args.cu_seqlens_k = _address(self.cu_seqlens_k)
+        args.seqused_k = _address(self.seqused_k)
+        args.seqlen_q = self._seqlen("q", self.q, self.cu_seqlens_q, max_seqlen_q)
+        args.seqlen_k = self._seqlen("k", self.k, self.cu_seqlens_k, max_seqlen_k)
+        self._check_totals()
+
+    def _lengths(self, array: Any, name: str, count: int) -> View | None:
+        if array is None:
+            return None
+        lengths = _tensor.lengths_view(array, name, count)
+        _same("device", name, lengths.device, "q", self.q.device)
+        return lengths
+
+    def _seqlen(self, side: str, tensor: View, cu_seqlens: View | None, longest: Any) -> int:
+        """The length of every sequence, or of the longest one."""
+        if cu_seqlens is None:
+            if longest is not None:
+                _same("length", f"max_seqlen_{side}", longest, side, tensor.shape[1])
+            return tensor.shape[1]
+        if longest is None:
+            raise ValueError(f"cu_seqlens_{side} is given without max_seqlen_{side}")
+        return _int64(f"max_seqlen_{side}", operator.index(longest))
+
+    def _check_totals(self) -> None:
+        """The C API knows the lengths but not how much memory is behind them."""
+        if self.q.device != _abi.FLASH_DEVICE_CPU:
+            return
+        batch = self.args.batch
+        if self.cu_seqlens_q is not None:
+            end = _tensor.read_int32(self.cu_seqlens_q, batch)
+            if end != self.q.shape[0]:
+                raise ValueError(f"cu_seqlens_q ends at {end}, q has {self.q.shape[0]} tokens")
+        if self.cu_seqlens_k is not None:
+            end = _tensor.read_int32(self.cu_seqlens_k, batch)
+            if end > self.k.shape[0]:
+                raise ValueError(f"cu_seqlens_k ends at {end}, k has {self.k.shape[0]} tokens")
+
+
+def _batch_size(tensor: View, cu_seqlens: Any, name: str) -> int | None:
+    """Sequences of a padded tensor or of a ragged one's cu_seqlens; None: neither says so."""
+    if cu_seqlens is None:
+        return tensor.shape[0]
+    count = _tensor.lengths_view(cu_seqlens, name).shape[0]
+    if count == 0:
+        raise ValueError(f"{name} is empty: batch + 1 values, from 0 on")
+    return count - 1
+
+
+def _same(what: str, name: str, value: object, other_name: str, other: object) -> None:
+    if value != other:
+        raise ValueError(f"{name} has {what} {value}, {other_name} has {other}")
+
+
+def _address(lengths: View | None) -> int | None:
+    return None if lengths is None else lengths.data
+
+
+def _int64(name: str, value: int) -> int:
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name} is {value}, which does not fit 64 bits")
+    return value
+
+
+def _scale(softmax_scale: float | None) -> float:
+    """None becomes the C API's 0, which means the default; a 0 of the caller's must not."""
+    if softmax_scale is None:
+        return 0.0
+    if ctypes.c_float(softmax_scale).value == 0:
+        raise ValueError(
+            f"softmax_scale is {softmax_scale}, which is 0 in float32: it must be positive, or "
+            "None for 1 / sqrt(d_head)"
+        )
+    return softmax_scale
+
+
+def _float32(name: str, value: float) -> float:
+    if value != 0 and ctypes.c_float(value).value == 0:
+        raise ValueError(f"{name} is {value}, which is 0 in float32")
+    return value

@@ -1,0 +1,237 @@
+"""Array adapters: where the elements of an array lie, whatever library made it.
+
+Served: numpy arrays (float32, float16, ml_dtypes.bfloat16), torch tensors, everything with
+`__dlpack__`, `__array_interface__` or `__cuda_array_interface__`. Nothing is ever copied. torch
+is used only where the caller's tensor brought it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _abi, _dlpack
+from ._dlpack import compact_strides
+
+# Name of an element type (as numpy, torch and ml_dtypes spell it) -> FLASH_DTYPE_...
+DTYPES = {
+    "float16": _abi.FLASH_DTYPE_FP16,
+    "bfloat16": _abi.FLASH_DTYPE_BF16,
+    "float32": _abi.FLASH_DTYPE_FP32,
+}
+_ITEM_SIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}
+
+
+@dataclass(frozen=True)
+class View:
+    """An array as the C API sees it."""
+
+    data: int  # address of the first element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # in elements; 0 along axes of at most one element
+    dtype: str
+    device: int  # FLASH_DEVICE_...
+    writable: bool
+    owner: object  # keeps the memory alive
+
+
+def view(array: Any, name: str) -> View:
+    """The elements of `array`; `name` is the argument's name in messages.
+
+    Raises TypeError for what is no array, ValueError for an array that cannot be used as it is.
+    """
+    if isinstance(array, np.ndarray):
+        return _view_numpy(array, name)
+    if is_torch(array):
+        return _view_torch(array, name)
+    if hasattr(array, "__dlpack__"):
+        return _view_dlpack(array, name)
+    if hasattr(array, "__array_interface__"):
+        return _view_interface(array, name, array.__array_interface__, _abi.FLASH_DEVICE_CPU)
+    if hasattr(array, "__cuda_array_interface__"):
+        interface = array.__cuda_array_interface__
+        return _view_interface(array, name, interface, _abi.FLASH_DEVICE_CUDA_CURRENT)
+    raise TypeError(
+        f"{name} is a {type(array).__name__}: neither a numpy array nor a torch tensor, and "
+        "without __dlpack__ and __array_interface__"
+    )
+
+
+def tensor_view(array: Any, name: str, n_axes: int) -> View:
+    """A view of floating-point elements with `n_axes` axes, the innermost one contiguous."""
+    result = view(array, name)
+    if result.dtype not in DTYPES:
+        raise ValueError(f"{name} is {result.dtype}: not float16, bfloat16 or float32")
+    if len(result.shape) != n_axes:
+        raise ValueError(f"{name} has {len(result.shape)} axes, not {n_axes}: {result.shape}")
+    if 0 not in result.shape and result.shape[-1] > 1 and result.strides[-1] != 1:
+        raise ValueError(
+            f"{name} is not contiguous along its innermost axis (stride {result.strides[-1]} "
+            "elements, not 1): copy it first"
+        )
+    return result
+
+
+def lengths_view(array: Any, name: str, count: int | None = None) -> View:
+    """A view of `count` contiguous int32 values; sequences of Python integers are converted."""
+    if isinstance(array, (list, tuple)):
+        array = _int32_array(array, name)
+    result = view(array, name)
+    if result.dtype != "int32":
+        raise ValueError(f"{name} is {result.dtype}, not int32")
+    if len(result.shape) != 1:
+        raise ValueError(f"{name} has {len(result.shape)} axes, not 1: {result.shape}")
+    if result.shape[0] > 1 and result.strides[0] != 1:
+        raise ValueError(f"{name} is not contiguous (stride {result.strides[0]} elements, not 1)")
+    if count is not None and result.shape[0] != count:
+        raise ValueError(f"{name} has {result.shape[0]} values, not {count}")
+    return result
+
+
+def read_int32(lengths: View, index: int) -> int:
+    """One value of a view of int32 in CPU memory."""
+    return ctypes.c_int32.from_address(lengths.data + 4 * index).value
+
+
+def c_tensor(array: View, *, ragged: bool = False) -> _abi.flash_tensor_t:
+    """The C struct of a view [batch, seq, head, d_head], ragged: [token, head, d_head]."""
+    strides = (0, *array.strides) if ragged else array.strides
+    return _abi.flash_tensor_t(array.data, *strides[-4:-1])
+
+
+def empty(like: Any, shape: Sequence[int], dtype: str) -> Any:
+    """A new array of the kind of `like`: a torch tensor on its device, or a numpy array."""
+    if is_torch(like):
+        return like.new_empty(tuple(shape), dtype=getattr(sys.modules["torch"], dtype))
+    return np.empty(tuple(shape), numpy_dtype(dtype))
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """numpy's dtype of a name in DTYPES. bfloat16 needs the package ml_dtypes."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise ImportError("bfloat16 in numpy needs the package ml_dtypes") from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def is_torch(array: Any) -> bool:
+    """Whether `array` is a torch tensor, by duck type: importing torch takes seconds."""
+    return "torch" in sys.modules and all(
+        hasattr(array, name) for name in ("data_ptr", "stride", "new_empty", "requires_grad")
+    )
+
+
+def _view_numpy(array: np.ndarray, name: str) -> View:
+    if not array.dtype.isnative:
+        raise ValueError(f"{name} has the other byte order: {array.dtype.str}")
+    return View(
+        array.ctypes.data,
+        array.shape,
+        _element_strides(array.shape, array.strides, array.itemsize, name),
+        array.dtype.name,
+        _abi.FLASH_DEVICE_CPU,
+        array.flags.writeable,
+        array,
+    )
+
+
+def _view_torch(tensor: Any, name: str) -> View:
+    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise NotImplementedError(
+            f"{name} requires a gradient, and there is no backward pass: use {name}.detach() or "
+            "torch.no_grad()"
+        )
+    return View(
+        tensor.data_ptr(),
+        tuple(tensor.shape),
+        _drop_unused(tensor.shape, tensor.stride()),
+        str(tensor.dtype).rpartition(".")[2],
+        _torch_device(tensor.device, name),
+        True,
+        tensor,
+    )
+
+
+def _torch_device(device: Any, name: str) -> int:
+    if device.type == "cpu":
+        return _abi.FLASH_DEVICE_CPU
+    if device.type != "cuda":
+        raise ValueError(f"{name} is on the device {device}: neither the CPU nor a CUDA device")
+    if device.index is None:
+        return _abi.FLASH_DEVICE_CUDA_CURRENT
+    return _abi.FLASH_DEVICE_CUDA + device.index
+
+
+def _view_dlpack(array: Any, name: str) -> View:
+    tensor = _dlpack.read(array, name)
+    return View(
+        tensor.data,
+        tensor.shape,
+        _drop_unused(tensor.shape, tensor.strides),
+        tensor.dtype,
+        tensor.device,
+        tensor.writable,
+        tensor.owner,
+    )
+
+
+def _view_interface(array: Any, name: str, interface: dict[str, Any], device: int) -> View:
+    dtype = _interface_dtype(array, name, interface["typestr"])
+    shape = tuple(interface["shape"])
+    item_size = _ITEM_SIZE.get(dtype, 1)
+    if interface.get("strides") is None:
+        strides = compact_strides(shape)
+    else:
+        strides = tuple(interface["strides"])
+        strides = _element_strides(shape, strides, item_size, name)
+    if interface.get("data") is None:
+        raise ValueError(f"{name} does not give the address of its data in __array_interface__")
+    address, read_only = interface["data"]
+    owner = (array, interface)
+    return View(address, shape, _drop_unused(shape, strides), dtype, device, not read_only, owner)
+
+
+def _interface_dtype(array: Any, name: str, typestr: str) -> str:
+    """The name of an element type; bfloat16 hides behind "<V2", where only its dtype knows."""
+    own_name = getattr(getattr(array, "dtype", None), "name", None)
+    if typestr[1:] == "V2" and own_name == "bfloat16":
+        return own_name
+    dtype = np.dtype(typestr)
+    if not dtype.isnative:
+        raise ValueError(f"{name} has the other byte order: {typestr}")
+    return dtype.name
+
+
+def _element_strides(
+    shape: Sequence[int], byte_strides: Sequence[int], item_size: int, name: str
+) -> tuple[int, ...]:
+    for length, stride in zip(shape, byte_strides):
+        if length > 1 and stride % item_size:
+            raise ValueError(
+                f"{name} has a stride of {stride} bytes, no multiple of its elements' {item_size}"
+            )
+    return _drop_unused(shape, [stride // item_size for stride in byte_strides])
+
+
+def _drop_unused(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Strides along axes of at most one element mean nothing, but array libraries leave odd
+    values there, negative ones included, that the C API would refuse."""
+    return tuple(stride if length > 1 else 0 for length, stride in zip(shape, strides))
+
+
+def _int32_array(values: Sequence[Any], name: str) -> np.ndarray:
+    wide = np.asarray(values)
+    if wide.size and (wide.ndim != 1 or wide.dtype.kind != "i"):
+        raise ValueError(f"{name} is not a flat sequence of integers")
+    narrow = wide.astype(np.int32)
+    if (narrow != wide).any():
+        raise ValueError(f"{name} holds {wide[narrow != wide][0]}, which does not fit 32 bits")
+    return narrow

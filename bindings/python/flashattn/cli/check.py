@@ -1,0 +1,75 @@
+"""`check`: walks the kernel table and compares every runnable kernel with the float64 oracle."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+
+from .. import oracle
+from .._attention import flash_attn_func, query_support
+from ..compare import Deviation, compare
+from ..config import Kernel
+from . import problem
+from .problem import BadInput
+
+# (name, q shape, k and v shape, options): each takes a path of its own through the kernels.
+_PROBLEMS: tuple[tuple[str, tuple, tuple, dict[str, Any]], ...] = (
+    ("full", (2, 65, 4, 64), (2, 129, 2, 64), {}),
+    ("causal", (1, 130, 3, 128), (1, 130, 1, 128), {"causal": True}),
+    ("window", (1, 100, 2, 80), (1, 140, 2, 80), {"window_size": (17, 5)}),
+    ("softcap", (1, 33, 4, 64), (1, 77, 4, 64), {"softcap": 5.0, "causal": True}),
+    ("seqused_k", (2, 7, 8, 96), (2, 90, 2, 96), {"seqused_k": [0, 61]}),
+    ("decode", (1, 1, 8, 128), (1, 2000, 2, 128), {"causal": True}),
+    ("odd d_head", (1, 19, 2, 37), (1, 23, 2, 37), {}),
+)
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("check", help="compare every kernel with the float64 oracle")
+    problem.add_filter_argument(parser)
+    parser.add_argument("--seed", type=int, default=0, help="of the random inputs")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    rows = problem.chosen_kernels(args.filters, runnable=True)
+    if not rows:
+        raise BadInput("no kernel that this machine can run matches")
+    failed = 0
+    for kernel in rows:
+        print(kernel.config)
+        for name, q_shape, k_shape, options in _PROBLEMS:
+            deviation = _measure(kernel, q_shape, k_shape, options, args.seed)
+            if deviation is None:
+                print(f"  {name:12} not served by this kernel")
+                continue
+            print(f"  {name:12} {'ok' if deviation.ok else 'FAILED'}  {deviation}")
+            for failure in deviation.failures:
+                print(f"      {failure}")
+            failed += not deviation.ok
+    print(f"{len(rows)} kernels, {failed} failed problems (seed {args.seed})")
+    return 1 if failed else 0
+
+
+def _measure(
+    kernel: Kernel, q_shape: tuple, k_shape: tuple, options: dict[str, Any], seed: int
+) -> Deviation | None:
+    """None: the kernel does not serve the problem."""
+    rng = np.random.default_rng(seed)
+    dtype = problem.numpy_dtype(kernel.config)
+    q, k, v = (rng.standard_normal(shape).astype(dtype) for shape in (q_shape, k_shape, k_shape))
+    if not query_support(q, k, v, config=kernel.config, **options):
+        return None
+    o, lse = flash_attn_func(q, k, v, config=kernel.config, return_lse=True, **options)
+    oracle_o, oracle_lse = oracle.attention(q, k, v, **options)
+    naive_o, _ = oracle.naive(q, k, v, **options)
+    return compare(
+        o,
+        oracle_o,
+        naive_o,
+        lse=lse,
+        oracle_lse=oracle_lse,
+        largest_score=oracle.largest_score(q, k),
+    )

@@ -1,0 +1,38 @@
+"""`info`: version, device, families of the kernel table, threads."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+
+from .. import device, kernels
+from .._library import library
+from ..config import Arch, DType
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("info", help="version, device, kernel families, threads")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    cpu = device.device_info()
+    print(f"library   libflashattn {device.version()}, {library()._name}")
+    print(f"device    {cpu.name}")
+    print(f"isa       {' '.join(isa.name for isa in device.Isa if isa in cpu.isa) or 'baseline'}")
+    print(f"threads   {cpu.n_threads}")
+    for line in _families():
+        print(line)
+    return 0
+
+
+def _families() -> list[str]:
+    table = kernels()
+    counts = Counter(kernel.config.arch for kernel in table)
+    runnable = {kernel.config.arch for kernel in table if kernel.is_runnable}
+    lines = []
+    for arch, count in sorted(counts.items()):
+        dtypes = sorted({DType(k.config.dtype).name for k in table if k.config.arch == arch})
+        state = "" if arch in runnable else ", not on this machine"
+        lines.append(f"family    {Arch(arch).name}: {count} kernels ({' '.join(dtypes)}){state}")
+    return lines

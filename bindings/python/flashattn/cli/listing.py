@@ -1,0 +1,28 @@
+"""`list`: the kernel table, filtered."""
+
+from __future__ import annotations
+
+import argparse
+
+from . import problem
+
+
+def add_parser(commands: argparse._SubParsersAction) -> None:
+    parser = commands.add_parser("list", help="the kernel table: short forms and names")
+    problem.add_filter_argument(parser)
+    parser.add_argument("--runnable", action="store_true", help="only what this machine can run")
+    parser.add_argument("--short", action="store_true", help="short forms alone, one a line")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    rows = problem.chosen_kernels(args.filters, runnable=args.runnable)
+    forms = [str(kernel.config) for kernel in rows]
+    if args.short:
+        print("\n".join(forms))
+        return 0
+    width = max(map(len, forms), default=0)
+    for form, kernel in zip(forms, rows):
+        print(f"{form:{width}}  {kernel.name}{'' if kernel.is_runnable else '  (not here)'}")
+    print(f"{len(rows)} kernels")
+    return 0

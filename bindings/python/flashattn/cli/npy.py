@@ -1,0 +1,93 @@
+"""Arrays from and to .npy files: bad files give one clear line, and no output is half written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from .. import _tensor
+from .problem import BadInput
+
+_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+DTYPES = tuple(_NAMES)
+
+
+def read_tensor(path: str, dtype: str | None) -> np.ndarray:
+    """A [batch, seqlen, heads, d_head] array of a floating-point type (or ragged: three axes).
+
+    numpy stores bfloat16 as two nameless bytes, "V2": `dtype` "bf16" says what they are; any other
+    `dtype` only asserts what the file says itself.
+    """
+    array = _read(path)
+    if array.dtype.str[1:] == "V2" and dtype == "bf16":
+        array = array.view(_tensor.numpy_dtype("bfloat16"))
+    if array.dtype.str[1:] == "V2" and array.dtype.name not in _tensor.DTYPES:
+        raise BadInput(f"{path}: elements of two nameless bytes; if bfloat16, say --dtype bf16")
+    if array.dtype.name not in _tensor.DTYPES:
+        raise BadInput(f"{path}: elements are {array.dtype.name}, not float16, bfloat16 or float32")
+    if dtype is not None and array.dtype.name != _NAMES[dtype]:
+        raise BadInput(f"{path}: elements are {array.dtype.name}, not {_NAMES[dtype]}")
+    if array.ndim not in (3, 4):
+        raise BadInput(f"{path}: shape {array.shape}, not [batch, seqlen, heads, d_head]")
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
+    return array
+
+
+def read_lengths(text: str | None, option: str) -> np.ndarray | None:
+    """int32 values: written out, as in "0,5,9", or in a .npy file."""
+    if text is None:
+        return None
+    if text.endswith(".npy"):
+        values = _read(text)
+        if values.ndim != 1 or values.dtype.kind not in "iu":
+            raise BadInput(f"{text}: {values.dtype.name} {values.shape}, not a row of integers")
+        numbers = values.tolist()
+    else:
+        try:
+            numbers = [int(word) for word in text.split(",") if word]
+        except ValueError:
+            raise BadInput(f"{option} {text}: not integers with commas between them") from None
+    if any(not -(2**31) <= number < 2**31 for number in numbers):
+        raise BadInput(f"{option}: a value does not fit 32 bits")
+    return np.array(numbers, np.int32)
+
+
+def write(path: str, array: np.ndarray) -> None:
+    """Writes the whole file or nothing: to a temporary file beside it, then renamed."""
+    target = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.save(file, array, allow_pickle=False)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror}") from None
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _read(path: str) -> np.ndarray:
+    """Maps the file: a header that announces more than the file holds costs no memory."""
+    try:
+        return np.lib.format.open_memmap(path, mode="r")
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from None
+    except (ValueError, EOFError, OverflowError, SyntaxError) as error:
+        reason = " ".join(str(error).split())
+        raise BadInput(f"{path}: not a whole .npy file: {reason}") from None
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,125 @@
+"""How right is right: compares O and LSE with the oracle by the rules of docs/numerics.md.
+
+The places of NaN and infinity first; then max|O - oracle| <= 2 max|naive - oracle| + 1e-5; then,
+where scaled scores stay within +-32, the relative error, the cosine and the LSE.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+RELATIVE_ERROR = {"bfloat16": 3e-3, "float16": 5e-4, "float32": 1e-5}
+# Half a step of the smallest numbers of each type: an error that no relative bound can exclude.
+_UNDERFLOW = {"bfloat16": 2.0**-134, "float16": 2.0**-25, "float32": 2.0**-150}
+_LSE_ERROR = 1e-5
+_SCORES_WITHIN = 32.0
+
+
+@dataclass
+class Deviation:
+    """What compare() found: errors of the finite elements, and every rule that was broken."""
+
+    max_error: float = 0.0
+    max_error_allowed: float = 0.0
+    relative_error: float = 0.0
+    cosine_distance: float = 0.0
+    lse_error: float = 0.0
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+    def __str__(self) -> str:
+        return (
+            f"max error {self.max_error:.2e} (allowed {self.max_error_allowed:.2e}), "
+            f"relative {self.relative_error:.2e}, 1 - cosine {self.cosine_distance:.2e}, "
+            f"LSE {self.lse_error:.2e}"
+        )
+
+
+def compare(
+    o: np.ndarray,
+    oracle_o: np.ndarray,
+    naive_o: np.ndarray,
+    *,
+    lse: np.ndarray | None = None,
+    oracle_lse: np.ndarray | None = None,
+    largest_score: float = 0.0,
+) -> Deviation:
+    """Measures O (in its own type) and, where given, LSE (float32) against the oracle."""
+    result = Deviation()
+    dtype = o.dtype.name
+    o = o.astype(np.float64)
+    _check_places(result, "O", o, oracle_o)
+    finite = np.isfinite(oracle_o) & np.isfinite(o)
+    _check_max_error(result, o[finite], oracle_o[finite], naive_o[finite])
+    if largest_score <= _SCORES_WITHIN:
+        _check_direction(result, o[finite], oracle_o[finite], dtype)
+    if lse is not None:
+        _check_lse(result, lse.astype(np.float64), oracle_lse, largest_score)
+    return result
+
+
+def _check_places(result: Deviation, name: str, actual: np.ndarray, expected: np.ndarray) -> None:
+    for what, holds in (
+        ("NaN", np.isnan),
+        ("+infinity", np.isposinf),
+        ("-infinity", np.isneginf),
+    ):
+        wrong = np.argwhere(holds(actual) != holds(expected))
+        if len(wrong):
+            place = tuple(int(i) for i in wrong[0])
+            result.failures.append(
+                f"{name}: {what} misplaced at {len(wrong)} of {actual.size} elements, first "
+                f"{place}: {actual[place]}, oracle {expected[place]}"
+            )
+
+
+def _check_max_error(
+    result: Deviation, o: np.ndarray, oracle_o: np.ndarray, naive_o: np.ndarray
+) -> None:
+    naive_error = np.abs(naive_o.astype(np.float64) - oracle_o)
+    naive_error = naive_error[np.isfinite(naive_error)]
+    result.max_error = float(np.abs(o - oracle_o).max(initial=0))
+    result.max_error_allowed = float(2 * naive_error.max(initial=0) + 1e-5)
+    if not result.max_error <= result.max_error_allowed:
+        result.failures.append(
+            f"O: max error {result.max_error:.3e}, allowed {result.max_error_allowed:.3e}"
+        )
+
+
+def _check_direction(result: Deviation, o: np.ndarray, oracle_o: np.ndarray, dtype: str) -> None:
+    length = np.linalg.norm(oracle_o)
+    error = np.linalg.norm(o - oracle_o)
+    allowed = RELATIVE_ERROR[dtype]
+    if error > allowed * length + _UNDERFLOW[dtype] * o.size**0.5:
+        result.failures.append(f"O: relative error {error / length:.3e}, allowed {allowed:.0e}")
+    if length == 0:
+        return
+    result.relative_error = float(error / length)
+    result.cosine_distance = float(1 - (o @ oracle_o) / (length * np.linalg.norm(o) or 1))
+    if result.relative_error <= allowed and result.cosine_distance > allowed**2 + 1e-15:
+        result.failures.append(f"O: 1 - cosine is {result.cosine_distance:.3e}")
+
+
+def _check_lse(
+    result: Deviation, lse: np.ndarray, oracle_lse: np.ndarray | None, largest_score: float
+) -> None:
+    if oracle_lse is None or lse.shape != oracle_lse.shape:
+        result.failures.append(f"LSE: shape {lse.shape}, oracle {np.shape(oracle_lse)}")
+        return
+    _check_places(result, "LSE", lse, oracle_lse)
+    finite = np.isfinite(oracle_lse) & np.isfinite(lse)
+    error = np.abs(lse[finite] - oracle_lse[finite])
+    result.lse_error = float(error.max(initial=0))
+    # Scores beyond +-32 carry a float32 error in proportion to themselves, whatever their sum.
+    allowed = _LSE_ERROR * (1 + np.maximum(np.abs(oracle_lse[finite]), max(largest_score, 32) - 32))
+    if (error > allowed).any():
+        worst = int(np.argmax(error - allowed))
+        result.failures.append(
+            f"LSE: error {error[worst]:.3e} at {oracle_lse[finite][worst]:.6g}, allowed "
+            f"{allowed[worst]:.3e}"
+        )

@@ -1,0 +1,178 @@
+"""Kernel configurations and the kernel table, mirrored.
+
+A configuration is the key of the table, a compiled kernel its value. docs/configurations.md
+explains the fields, the rules of each family and the short form.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Callable, Union
+
+from . import _abi
+from ._library import check, last_error, library
+
+
+class Arch(enum.IntEnum):
+    """Kernel families."""
+
+    REFERENCE = _abi.FLASH_ARCH_REFERENCE
+    AVX2 = _abi.FLASH_ARCH_AVX2
+    AVX512 = _abi.FLASH_ARCH_AVX512
+    SM80 = _abi.FLASH_ARCH_SM80
+
+
+class DType(enum.IntEnum):
+    """Element types of Q, K, V and O."""
+
+    FP16 = _abi.FLASH_DTYPE_FP16
+    BF16 = _abi.FLASH_DTYPE_BF16
+    FP32 = _abi.FLASH_DTYPE_FP32
+
+
+class Feature(enum.IntFlag):
+    """What a kernel was specialised for, beyond full attention over equal lengths."""
+
+    CAUSAL = _abi.FLASH_FEATURE_CAUSAL
+    WINDOW = _abi.FLASH_FEATURE_WINDOW
+    SOFTCAP = _abi.FLASH_FEATURE_SOFTCAP
+    VARLEN = _abi.FLASH_FEATURE_VARLEN
+
+
+@dataclass(frozen=True, order=True)
+class Config:
+    """flash_config_t. Fields that mean nothing to a family are zero; the order is the table's.
+
+    str(config) is the short form, Config.parse reads it: Config.parse(str(c)) == c. Both raise
+    ValueError with the library's message.
+    """
+
+    arch: int = 0
+    dtype: int = 0
+    d_head: int = 0
+    B_r: int = 0
+    B_c: int = 0
+    n_warps: int = 0
+    async_copy: int = 0
+    eager_load_blocks: int = 0
+    swizzled: int = 0
+    Q_mma_load_K_fragments: int = 0
+    K_mma_load_K_fragments: int = 0
+    V_mma_load_K_fragments: int = 0
+    mma_double_buffer_loads: int = 0
+    optimized_softmax: int = 0
+    features: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Config:
+        """Reads a short form, as in "AVX512 (BF16, any, 64, 128): causal+softcap"."""
+        config = _abi.flash_config_t()
+        check(library().flash_config_parse(text.encode(), config))
+        return from_c(config)
+
+    def __str__(self) -> str:
+        text = ctypes.create_string_buffer(_abi.FLASH_CONFIG_TEXT_SIZE)
+        check(library().flash_config_format(to_c(self), text, len(text)))
+        return text.value.decode()
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Config))
+
+# What a call accepts as its configuration: none (the library selects), a Config or a short form.
+ConfigLike = Union[Config, str, None]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An entry of the kernel table."""
+
+    config: Config
+    name: str
+
+    @property
+    def is_runnable(self) -> bool:
+        """Whether this machine can run it."""
+        return bool(library().flash_lookup_kernel(to_c(self.config)))
+
+
+def lookup_kernel(config: Config | str) -> Kernel:
+    """The kernel of a configuration, or of its short form; it runs on this machine.
+
+    Raises LookupError with the reason: a rule that the configuration breaks, a legal kernel that
+    is not in this library, or what the machine lacks. ValueError for a text that is no short form.
+    """
+    found = library().flash_lookup_kernel(resolve(config))
+    if not found:
+        raise LookupError(last_error())
+    return _kernel(found)
+
+
+def kernels() -> list[Kernel]:
+    """The whole kernel table in ascending order, whether this machine can run a row or not."""
+    table = library()
+    return [_kernel(table.flash_kernel_at(i)) for i in range(table.flash_kernel_count())]
+
+
+def resolve(config: ConfigLike) -> _abi.flash_config_t | None:
+    """The C struct of a configuration; None stays None."""
+    if config is None:
+        return None
+    return to_c(Config.parse(config) if isinstance(config, str) else config)
+
+
+def to_c(config: Config) -> _abi.flash_config_t:
+    return _abi.flash_config_t(**dataclasses.asdict(config))
+
+
+def from_c(config: _abi.flash_config_t) -> Config:
+    return Config(**{name: getattr(config, name) for name in FIELDS})
+
+
+def parse_filters(texts: Iterable[str]) -> Callable[[Config], bool]:
+    """A predicate from filters and short forms, as the command line takes them.
+
+    "arch=AVX512", "dtype=BF16" and "B_r=64" narrow the choice together; short forms are
+    alternatives to each other. Nothing given: everything. Raises ValueError.
+    """
+    wanted: dict[str, int] = {}
+    short_forms: set[Config] = set()
+    for text in texts:
+        field, equals, value = text.partition("=")
+        if equals:
+            wanted[_field_name(field.strip(), text)] = _field_value(field.strip(), value.strip())
+        else:
+            short_forms.add(Config.parse(text))
+
+    def matches(config: Config) -> bool:
+        return (not short_forms or config in short_forms) and all(
+            getattr(config, field) == value for field, value in wanted.items()
+        )
+
+    return matches
+
+
+def _field_name(field: str, text: str) -> str:
+    if field not in FIELDS:
+        raise ValueError(f"filter {text!r}: no field {field!r}, the fields are {', '.join(FIELDS)}")
+    return field
+
+
+def _field_value(field: str, value: str) -> int:
+    names = {"arch": Arch, "dtype": DType}.get(field, {})
+    if isinstance(names, type) and value.upper() in names.__members__:
+        return int(names[value.upper()])
+    try:
+        return int(value)
+    except ValueError:
+        known = ", ".join(names.__members__) if isinstance(names, type) else "an integer"
+        raise ValueError(f"filter {field}={value}: not {known}") from None
+
+
+def _kernel(pointer: int) -> Kernel:
+    config = _abi.flash_config_t()
+    check(library().flash_kernel_config(pointer, config))
+    return Kernel(from_c(config), library().flash_kernel_name(pointer).decode())

@@ -1,0 +1,43 @@
+"""Exceptions: what a status of the C API becomes in Python.
+
+Each class is also the built-in exception that a caller would expect, so that `except ValueError`
+and `except FlashAttnError` both work; `status` holds the C API's number.
+"""
+
+from __future__ import annotations
+
+from . import _abi
+
+
+class FlashAttnError(Exception):
+    """A call of the library failed. `status` is its flash_status_t, e.g. 301 (no such device)."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class FlashAttnValueError(FlashAttnError, ValueError):
+    """An argument or a configuration is wrong: the call can never succeed as it is."""
+
+
+class FlashAttnNotImplementedError(FlashAttnError, NotImplementedError):
+    """Sound, but not by this library, build or machine."""
+
+
+class FlashAttnMemoryError(FlashAttnError, MemoryError):
+    """The machine has too little memory."""
+
+
+_CLASSES = {
+    _abi.FLASH_ERROR_INVALID_ARGUMENT: FlashAttnValueError,
+    _abi.FLASH_ERROR_INVALID_CONFIG: FlashAttnValueError,
+    _abi.FLASH_ERROR_UNSUPPORTED: FlashAttnNotImplementedError,
+    _abi.FLASH_ERROR_NOT_BUILT: FlashAttnNotImplementedError,
+    _abi.FLASH_ERROR_OUT_OF_MEMORY: FlashAttnMemoryError,
+}
+
+
+def from_status(status: int, message: str) -> FlashAttnError:
+    """The exception of a failed call, with the library's own message."""
+    return _CLASSES.get(status, FlashAttnError)(message, status)

@@ -1,0 +1,188 @@
+"""Attention as its definition says, in float64: the oracle of the tests and of `check`.
+
+Written for reading and independent of the kernels: one sequence and one head at a time, the whole
+matrix of scores, the mask spelled out. `naive` is the same three steps as a plain implementation
+would take them (float32 scores; P and O rounded to the inputs' type); the distance between the two
+sets the tolerance of compare.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+import numpy as np
+
+Lengths = Optional[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What numbers an implementation computes in: scores and sums, then P and O rounded."""
+
+    compute: np.dtype
+    rounded: np.dtype
+
+    def round(self, x: np.ndarray) -> np.ndarray:
+        return x.astype(self.rounded).astype(self.compute)
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Causal mask and window; -1: an unbounded side."""
+
+    causal: bool
+    window_left: int
+    window_right: int
+
+    def visible(self, len_q: int, len_k: int) -> np.ndarray:
+        """[len_q, len_k]: whether query i sees key j, aligned bottom-right."""
+        diagonal = np.arange(len_q)[:, None] + len_k - len_q
+        j = np.arange(len_k)[None, :]
+        sees = np.ones((len_q, len_k), bool)
+        if self.causal:
+            sees &= j <= diagonal
+        if self.window_left >= 0:
+            sees &= j >= diagonal - self.window_left
+        if self.window_right >= 0:
+            sees &= j <= diagonal + self.window_right
+        return sees
+
+
+def attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object
+) -> tuple[np.ndarray, np.ndarray]:
+    """(O, LSE) in float64; shapes and options as in flash_attn_func / flash_attn_varlen_func."""
+    exact = Precision(np.dtype(np.float64), np.dtype(np.float64))
+    return _attention(q, k, v, exact, **options)
+
+
+def naive(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object
+) -> tuple[np.ndarray, np.ndarray]:
+    """(O, LSE) of the three-step attention: scores in float32, P and O in the inputs' type."""
+    plain = Precision(np.dtype(np.float32), q.dtype)
+    return _attention(q, k, v, plain, **options)
+
+
+def combine(o_partial: np.ndarray, lse_partial: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(O, LSE) in float64 of partial results [n, batch, seqlen_q, n_heads, d_head] and their LSE
+    [n, batch, n_heads, seqlen_q]."""
+    weight, lse = _softmax(np.moveaxis(lse_partial.astype(np.float64), 0, -1))
+    weight = weight.transpose(3, 0, 2, 1)[..., None]
+    o = np.where(weight > 0, o_partial.astype(np.float64), 0)  # a row without weight is not read
+    return (weight * o).sum(axis=0), lse
+
+
+def largest_score(q: np.ndarray, k: np.ndarray, softmax_scale: float | None = None) -> float:
+    """A bound on |scaled scores|: beyond 32, float32 scores themselves lose digits."""
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    longest = [np.linalg.norm(x.astype(np.float64), axis=-1).max(initial=0) for x in (q, k)]
+    return float(scale * longest[0] * longest[1])
+
+
+def _attention(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    precision: Precision,
+    *,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    cu_seqlens_q: Lengths = None,
+    cu_seqlens_k: Lengths = None,
+    seqused_k: Lengths = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    n_heads, d_head = q.shape[-2:]
+    group = n_heads // k.shape[-2] if n_heads else 1
+    scale = d_head**-0.5 if softmax_scale is None else softmax_scale
+    mask = Mask(causal, *window_size)
+    o = np.zeros(q.shape, precision.compute)
+    lse = np.full((*q.shape[:-3], n_heads, q.shape[-3]), -np.inf, precision.compute)
+
+    for q_at, k_at in _sequences(q, k, cu_seqlens_q, cu_seqlens_k, seqused_k):
+        lse_at = (*q_at[:-1], slice(None), q_at[-1])
+        for head in range(n_heads):
+            o[q_at][:, head], lse[lse_at][head] = _attend(
+                *(
+                    x.astype(precision.compute)
+                    for x in (
+                        q[q_at][:, head],
+                        k[k_at][:, head // group],
+                        v[k_at][:, head // group],
+                    )
+                ),
+                scale,
+                softcap,
+                mask,
+                precision,
+            )
+    return o, lse
+
+
+def _sequences(
+    q: np.ndarray, k: np.ndarray, cu_seqlens_q: Lengths, cu_seqlens_k: Lengths, seqused_k: Lengths
+) -> Iterator[tuple[tuple, tuple]]:
+    """For each sequence, the index of its queries in q and of its existing keys in k."""
+    if cu_seqlens_q is not None:
+        batch = len(cu_seqlens_q) - 1
+    elif cu_seqlens_k is not None:
+        batch = len(cu_seqlens_k) - 1
+    else:
+        batch = q.shape[0]
+    for b in range(batch):
+        used = None if seqused_k is None else int(seqused_k[b])
+        yield _tokens(b, cu_seqlens_q, None), _tokens(b, cu_seqlens_k, used)
+
+
+def _tokens(b: int, cu_seqlens: Lengths, used: int | None) -> tuple:
+    """Index of sequence b's tokens: rows of a ragged tensor, or an entry of a padded batch."""
+    if cu_seqlens is None:
+        return (b, slice(0, used))
+    begin = int(cu_seqlens[b])
+    return (slice(begin, int(cu_seqlens[b + 1]) if used is None else begin + used),)
+
+
+def _attend(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    scale: float,
+    softcap: float,
+    mask: Mask,
+    precision: Precision,
+) -> tuple[np.ndarray, np.ndarray]:
+    """One head of one sequence: O [len_q, d_head], LSE [len_q]."""
+    visible = mask.visible(len(q), len(k))
+    with np.errstate(all="ignore"):
+        scores = (q @ k.T) * precision.compute.type(scale)
+        if softcap > 0:
+            scores = softcap * np.tanh(scores / softcap)
+        p, lse = _softmax(np.where(visible, scores, -np.inf).astype(precision.compute))
+        o = _weighted_sum(precision.round(p), v, visible)
+    return precision.round(o), lse
+
+
+def _softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Softmax along the last axis and the log of the sum of exponentials. A row of nothing but
+    -inf has no weight anywhere, and an LSE of -inf."""
+    with np.errstate(all="ignore"):
+        highest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+        highest = np.where(highest == -np.inf, 0, highest)
+        p = np.exp(scores - highest)
+        total = p.sum(axis=-1, keepdims=True)
+        lse = np.log(total) + highest
+        return np.where(total == 0, 0, p / total), lse[..., 0]
+
+
+def _weighted_sum(p: np.ndarray, v: np.ndarray, visible: np.ndarray) -> np.ndarray:
+    """P V over visible keys only: elsewhere a weight of 0 times NaN or infinity would be NaN."""
+    finite = np.isfinite(v)
+    o = p @ np.where(finite, v, 0)
+    touched = (visible & ~finite.all(axis=-1)).any(axis=-1)
+    for i in np.flatnonzero(touched):
+        o[i] = p[i, visible[i]] @ v[visible[i]]
+    return o

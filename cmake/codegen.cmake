@@ -1,0 +1,37 @@
+# Runs the generator: kernel table, configuration facts, and one source per kernel, in the build
+# tree. It runs when the project is configured, and a change of codegen/ configures again.
+find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
+
+set(FLASH_GENERATED_DIR ${PROJECT_BINARY_DIR}/generated)
+
+set(FLASH_CPU_FAMILIES reference)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
+    list(APPEND FLASH_CPU_FAMILIES avx2 avx512)
+endif()
+
+file(GLOB_RECURSE _generator_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/codegen/*.py)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_generator_files})
+
+list(JOIN FLASH_CPU_FAMILIES "," _families)
+if(FLASH_CUDA_FAMILIES)
+    list(JOIN FLASH_CUDA_FAMILIES "," _cuda_families)
+    string(APPEND _families ",${_cuda_families}")
+endif()
+execute_process(
+    COMMAND ${CMAKE_COMMAND} -E env PYTHONDONTWRITEBYTECODE=1
+            ${Python3_EXECUTABLE} -m codegen
+            --out ${FLASH_GENERATED_DIR} --kernels ${FLASH_KERNELS} --families ${_families}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    COMMAND_ERROR_IS_FATAL ANY)
+include(${FLASH_GENERATED_DIR}/kernels.cmake)
+
+# Instruction sets of the families; the kernels run only where the processor has them.
+set(_isa_options_AVX2 -mavx2 -mfma -mf16c)
+set(_isa_options_AVX512 ${_isa_options_AVX2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+set(FLASH_CPU_KERNEL_SOURCES "")
+foreach(_family IN LISTS FLASH_CPU_FAMILIES)
+    string(TOUPPER ${_family} _family)
+    set_source_files_properties(${FLASH_KERNEL_SOURCES_${_family}} PROPERTIES
+        COMPILE_OPTIONS "${_isa_options_${_family}}")
+    list(APPEND FLASH_CPU_KERNEL_SOURCES ${FLASH_KERNEL_SOURCES_${_family}})
+endforeach()

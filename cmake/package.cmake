@@ -1,0 +1,34 @@
+# Packages: `cpack` in the build tree makes a .tar.gz, and where dpkg is there the Debian packages
+# libflashattn<ABI> (the library) and libflashattn-dev (header, link name, CMake and pkg-config
+# files).
+if(SKBUILD)
+    return()
+endif()
+
+set(CPACK_PACKAGE_NAME flashattn)
+set(CPACK_PACKAGE_VENDOR "the flashattn authors")
+set(CPACK_PACKAGE_CONTACT "the flashattn authors")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_COMPONENTS_ALL runtime development)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_VERBATIM_VARIABLES ON)
+
+set(CPACK_GENERATOR TGZ)
+find_program(FLASH_DPKG_SHLIBDEPS dpkg-shlibdeps)
+mark_as_advanced(FLASH_DPKG_SHLIBDEPS)
+if(FLASH_DPKG_SHLIBDEPS)
+    list(APPEND CPACK_GENERATOR DEB)
+endif()
+
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libflashattn${FLASH_ABI_VERSION})
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libflashattn-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
+    "libflashattn${FLASH_ABI_VERSION} (= ${PROJECT_VERSION})")
+include(CPack)

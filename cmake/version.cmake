@@ -1,0 +1,17 @@
+# FLASH_VERSION and FLASH_ABI_VERSION, read from the public header: the one place that has them.
+set(_header ${CMAKE_CURRENT_LIST_DIR}/../include/flashattn.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_header})
+
+function(_flash_read_define name result)
+    file(STRINGS ${_header} line REGEX "^#define ${name} +[0-9]+$")
+    if(NOT line MATCHES "([0-9]+)$")
+        message(FATAL_ERROR "include/flashattn.h does not define ${name} as a number")
+    endif()
+    set(${result} ${CMAKE_MATCH_1} PARENT_SCOPE)
+endfunction()
+
+_flash_read_define(FLASH_VERSION_MAJOR _major)
+_flash_read_define(FLASH_VERSION_MINOR _minor)
+_flash_read_define(FLASH_VERSION_PATCH _patch)
+_flash_read_define(FLASH_ABI_VERSION FLASH_ABI_VERSION)
+set(FLASH_VERSION ${_major}.${_minor}.${_patch})

@@ -1,0 +1,212 @@
+/*
+ * The AVX2 family (with FMA and F16C): its vector primitives, and its kernel.
+ */
+#ifndef FLASH_KERNELS_CPU_AVX2_H
+#define FLASH_KERNELS_CPU_AVX2_H
+
+#include "cpu/vector.h"
+#include "flashattn.h"
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef __m256 vec_t;
+
+/* 6 x 2 accumulators, a row of B and an element of A: 15 of 16 registers. */
+#define VEC_WIDTH 8
+#define TILE_ROWS 6
+#define TILE_VECS 2
+#define DOT_ROWS  2
+#define FEW_ROWS  6
+
+/* ---- Arithmetic ---- */
+
+ALWAYS_INLINE vec_t vec_zero(void) {
+    return _mm256_setzero_ps();
+}
+
+ALWAYS_INLINE vec_t vec_set1(float x) {
+    return _mm256_set1_ps(x);
+}
+
+ALWAYS_INLINE vec_t vec_add(vec_t a, vec_t b) {
+    return _mm256_add_ps(a, b);
+}
+
+ALWAYS_INLINE vec_t vec_sub(vec_t a, vec_t b) {
+    return _mm256_sub_ps(a, b);
+}
+
+ALWAYS_INLINE vec_t vec_mul(vec_t a, vec_t b) {
+    return _mm256_mul_ps(a, b);
+}
+
+ALWAYS_INLINE vec_t vec_div(vec_t a, vec_t b) {
+    return _mm256_div_ps(a, b);
+}
+
+ALWAYS_INLINE vec_t vec_fma(vec_t a, vec_t b, vec_t c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+
+ALWAYS_INLINE vec_t vec_max(vec_t a, vec_t b) {
+    return _mm256_max_ps(a, b);
+}
+
+ALWAYS_INLINE vec_t vec_abs(vec_t x) {
+    return _mm256_andnot_ps(vec_set1(-0.0f), x);
+}
+
+ALWAYS_INLINE vec_t vec_select_less(vec_t a, vec_t b, vec_t x, vec_t y) {
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+
+/* 2^n of whole n, -126 ... 127. */
+ALWAYS_INLINE vec_t exp2_whole(vec_t n) {
+    const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
+}
+
+/* 2^x = 2^floor(x) * 2^r; minimax polynomial of 2^r on [0, 1) with p(0) = 1, relative error
+ * 1.5e-7. Results that would be subnormal are 0: they slow everything after them down. Beyond
+ * 2^127 it stays there. The order of min's and max's operands lets a NaN pass. */
+ALWAYS_INLINE vec_t vec_exp2(vec_t x) {
+    const vec_t lowest = vec_set1(-125);
+    const vec_t clamped = _mm256_min_ps(vec_set1(127), _mm256_max_ps(lowest, x));
+    const vec_t n = _mm256_floor_ps(clamped);
+    const vec_t r = vec_sub(clamped, n);
+    vec_t p = vec_set1(0x1.e97516p-10f);
+    p = vec_fma(p, r, vec_set1(0x1.27784ep-7f));
+    p = vec_fma(p, r, vec_set1(0x1.c91ce8p-5f));
+    p = vec_fma(p, r, vec_set1(0x1.ebdb56p-3f));
+    p = vec_fma(p, r, vec_set1(0x1.62e4bap-1f));
+    p = vec_fma(p, r, vec_set1(1));
+    const vec_t normal = _mm256_cmp_ps(x, lowest, _CMP_NLT_UQ);
+    return _mm256_and_ps(normal, vec_mul(p, exp2_whole(n)));
+}
+
+/* ---- Across lanes ---- */
+
+ALWAYS_INLINE float vec_reduce_add(vec_t x) {
+    __m128 sum = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+    return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+}
+
+ALWAYS_INLINE float vec_reduce_max(vec_t x) {
+    __m128 largest = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    largest = _mm_max_ps(largest, _mm_movehl_ps(largest, largest));
+    return _mm_cvtss_f32(_mm_max_ss(largest, _mm_movehdup_ps(largest)));
+}
+
+/* [a0 + a2, b0 + b2, a1 + a3, b1 + b3] in each half. */
+ALWAYS_INLINE vec_t add_pairs(vec_t a, vec_t b) {
+    return vec_add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+}
+
+ALWAYS_INLINE vec_t unpacklo_pairs(vec_t a, vec_t b) {
+    return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+}
+
+ALWAYS_INLINE vec_t unpackhi_pairs(vec_t a, vec_t b) {
+    return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+}
+
+ALWAYS_INLINE void vec_sum4(vec_t a, vec_t b, vec_t c, vec_t d, float *sums) {
+    const vec_t ab = add_pairs(a, b), cd = add_pairs(c, d);
+    const vec_t halves = vec_add(unpacklo_pairs(ab, cd), unpackhi_pairs(ab, cd));
+    _mm_storeu_ps(sums,
+                  _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));
+}
+
+/* Transposes the 4 x 4 squares of four rows: row j of the result has column 4 i + j in half i. */
+ALWAYS_INLINE void transpose_halves(vec_t r[4]) {
+    const vec_t t0 = _mm256_unpacklo_ps(r[0], r[1]), t1 = _mm256_unpackhi_ps(r[0], r[1]);
+    const vec_t t2 = _mm256_unpacklo_ps(r[2], r[3]), t3 = _mm256_unpackhi_ps(r[2], r[3]);
+    r[0] = unpacklo_pairs(t0, t2);
+    r[1] = unpackhi_pairs(t0, t2);
+    r[2] = unpacklo_pairs(t1, t3);
+    r[3] = unpackhi_pairs(t1, t3);
+}
+
+ALWAYS_INLINE void vec_transpose(vec_t r[VEC_WIDTH]) {
+    transpose_halves(r);
+    transpose_halves(r + 4);
+    UNROLL for (int j = 0; j < 4; j++) {
+        const vec_t low = _mm256_permute2f128_ps(r[j], r[4 + j], 0x20);
+        r[4 + j] = _mm256_permute2f128_ps(r[j], r[4 + j], 0x31);
+        r[j] = low;
+    }
+}
+
+/* ---- Memory ---- */
+
+ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, __m128i x) {
+    if (dtype == FLASH_DTYPE_FP16)
+        return _mm256_cvtph_ps(x);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+}
+
+/* Rounds to nearest, ties to even; a NaN stays one. */
+ALWAYS_INLINE __m128i vec_to_bf16(vec_t x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i half_ulp = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    const __m256i rounded = _mm256_blendv_epi8(_mm256_add_epi32(bits, half_ulp), quiet, nan);
+    const __m256i high = _mm256_srli_epi32(rounded, 16);
+    return _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
+}
+
+ALWAYS_INLINE __m128i vec_to_halves(int32_t dtype, vec_t x) {
+    return dtype == FLASH_DTYPE_FP16
+               ? _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+               : vec_to_bf16(x);
+}
+
+/* All ones in the first n lanes. */
+ALWAYS_INLINE __m256i first_lanes(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {
+    if (dtype == FLASH_DTYPE_FP32)
+        return _mm256_loadu_ps(from);
+    return vec_from_halves(dtype, _mm_loadu_si128(from));
+}
+
+ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
+    if (dtype == FLASH_DTYPE_FP32)
+        return _mm256_maskload_ps(from, first_lanes(n));
+    uint16_t halves[VEC_WIDTH] = {0};
+    memcpy(halves, from, (size_t)n * sizeof halves[0]);
+    return vec_from_halves(dtype, _mm_loadu_si128((const __m128i *)halves));
+}
+
+ALWAYS_INLINE void vec_store(int32_t dtype, void *to, vec_t x) {
+    if (dtype == FLASH_DTYPE_FP32)
+        _mm256_storeu_ps(to, x);
+    else
+        _mm_storeu_si128(to, vec_to_halves(dtype, x));
+}
+
+ALWAYS_INLINE void vec_store_first(int32_t dtype, void *to, vec_t x, int n) {
+    if (dtype == FLASH_DTYPE_FP32) {
+        _mm256_maskstore_ps(to, first_lanes(n), x);
+        return;
+    }
+    uint16_t halves[VEC_WIDTH];
+    _mm_storeu_si128((__m128i *)halves, vec_to_halves(dtype, x));
+    memcpy(to, halves, (size_t)n * sizeof halves[0]);
+}
+
+#include "cpu/tiled.h"
+
+ALWAYS_INLINE void avx2_forward(const flash_config_t *config, const flash_params_t *params,
+                                const cpu_task_t *task, void *scratch) {
+    tiled_forward(config, params, task, scratch);
+}
+
+#endif

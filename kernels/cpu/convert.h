@@ -1,0 +1,103 @@
+/*
+ * One element of a tensor, to and from fp32: scalar, exact, at any alignment, on any CPU.
+ * Narrowing rounds to nearest, ties to even; subnormals, infinities and NaN keep their kind.
+ * The vector kernels have conversions of their own.
+ */
+#ifndef FLASH_KERNELS_CPU_CONVERT_H
+#define FLASH_KERNELS_CPU_CONVERT_H
+
+#include "flashattn.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline uint32_t fp32_to_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline float fp32_from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline float fp32_from_bf16(uint16_t half) {
+    return fp32_from_bits((uint32_t)half << 16);
+}
+
+static inline uint16_t bf16_from_fp32(float value) {
+    const uint32_t bits = fp32_to_bits(value);
+    if ((bits & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(bits >> 16 | 0x40); /* a NaN stays one, and becomes quiet */
+    const uint32_t half_ulp = 0x7fff + (bits >> 16 & 1);
+    return (uint16_t)((bits + half_ulp) >> 16);
+}
+
+static inline float fp32_from_fp16(uint16_t half) {
+    const uint32_t sign = (uint32_t)(half & 0x8000) << 16;
+    const uint32_t magnitude = half & 0x7fff;
+    if (magnitude >= 0x7c00) /* infinity, NaN */
+        return fp32_from_bits(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
+    if (magnitude < 0x400) { /* zero, subnormal: a whole number of 2^-24 */
+        const float value = (float)magnitude * 0x1p-24f;
+        return sign ? -value : value;
+    }
+    return fp32_from_bits(sign | ((magnitude << 13) + ((127 - 15) << 23)));
+}
+
+static inline uint16_t fp16_from_fp32(float value) {
+    const uint32_t bits = fp32_to_bits(value);
+    const uint32_t sign = bits >> 16 & 0x8000;
+    const uint32_t magnitude = bits & 0x7fffffff;
+    if (magnitude > 0x7f800000) /* a NaN stays one, and becomes quiet */
+        return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
+    if (magnitude >= 0x477ff000) /* 65520 and above round to infinity */
+        return (uint16_t)(sign | 0x7c00);
+    if (magnitude < 0x38800000) { /* below 2^-14: adding 0.5 rounds to whole numbers of 2^-24 */
+        const float shifted = fp32_from_bits(magnitude) + 0.5f;
+        return (uint16_t)(sign | (fp32_to_bits(shifted) - 0x3f000000));
+    }
+    const uint32_t half_ulp = 0xfff + (magnitude >> 13 & 1);
+    return (uint16_t)(sign | (magnitude - ((127 - 15) << 23) + half_ulp) >> 13);
+}
+
+/* Bytes of an element. */
+static inline int64_t element_size(int32_t dtype) {
+    return dtype == FLASH_DTYPE_FP32 ? 4 : 2;
+}
+
+/* Address of data[index]. */
+static inline const void *element_at(const void *data, int64_t index, int32_t dtype) {
+    return (const char *)data + index * element_size(dtype);
+}
+
+static inline void *element_at_mutable(void *data, int64_t index, int32_t dtype) {
+    return (char *)data + index * element_size(dtype);
+}
+
+static inline float element_load(const void *data, int64_t index, int32_t dtype) {
+    const void *element = element_at(data, index, dtype);
+    if (dtype == FLASH_DTYPE_FP32) {
+        float value;
+        memcpy(&value, element, sizeof value);
+        return value;
+    }
+    uint16_t half;
+    memcpy(&half, element, sizeof half);
+    return dtype == FLASH_DTYPE_FP16 ? fp32_from_fp16(half) : fp32_from_bf16(half);
+}
+
+static inline void element_store(void *data, int64_t index, int32_t dtype, float value) {
+    void *element = element_at_mutable(data, index, dtype);
+    if (dtype == FLASH_DTYPE_FP32) {
+        memcpy(element, &value, sizeof value);
+        return;
+    }
+    const uint16_t half = dtype == FLASH_DTYPE_FP16 ? fp16_from_fp32(value) : bf16_from_fp32(value);
+    memcpy(element, &half, sizeof half);
+}
+
+#endif

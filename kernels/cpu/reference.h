@@ -1,0 +1,88 @@
+/*
+ * The reference family: scalar attention for any CPU, every feature, one row after the other.
+ * Written to be read; the vector families are tested against it.
+ */
+#ifndef FLASH_KERNELS_CPU_REFERENCE_H
+#define FLASH_KERNELS_CPU_REFERENCE_H
+
+#include "cpu/rows.h"
+
+#include <math.h>
+
+/* Running result of a row: O = accumulator / sum, with exponentials relative to maximum. */
+typedef struct reference_row {
+    const float *q;     /* [d], in fp32 */
+    float *accumulator; /* [d] */
+    int64_t d;
+    float maximum;
+    float sum;
+} reference_row_t;
+
+static inline void reference_load_q(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
+                                    int64_t row, int64_t d, float *q) {
+    const int64_t index = cpu_row_index(task, &p->q_stride, cpu_row(p, task, row));
+    for (int64_t i = 0; i < d; i++)
+        q[i] = element_load(p->q, index + i, dtype);
+}
+
+static inline float reference_score(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
+                                    const reference_row_t *row, int64_t key) {
+    const int64_t index = cpu_key_index(task, &p->k_stride, key);
+    float dot = 0;
+    for (int64_t i = 0; i < row->d; i++)
+        dot += row->q[i] * element_load(p->k, index + i, dtype);
+    const float score = dot * p->softmax_scale;
+    return p->softcap != 0 ? p->softcap * tanhf(score / p->softcap) : score;
+}
+
+/* A new maximum: what was summed so far now counts less. */
+static inline void reference_rescale(reference_row_t *row, float maximum) {
+    const float factor = expf(row->maximum - maximum);
+    row->maximum = maximum;
+    row->sum *= factor;
+    for (int64_t i = 0; i < row->d; i++)
+        row->accumulator[i] *= factor;
+}
+
+static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
+                                     reference_row_t *row, int64_t key) {
+    const float score = reference_score(p, task, dtype, row, key);
+    if (score > row->maximum)
+        reference_rescale(row, score);
+    const float origin = row->maximum == -INFINITY ? 0 : row->maximum; /* -inf - -inf is NaN */
+    const float weight = expf(score - origin);
+    const int64_t index = cpu_key_index(task, &p->v_stride, key);
+    row->sum += weight;
+    for (int64_t i = 0; i < row->d; i++)
+        row->accumulator[i] += weight * element_load(p->v, index + i, dtype);
+}
+
+static inline void reference_store(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
+                                   const reference_row_t *row, int64_t row_index) {
+    void *o = task->o_partial ? task->o_partial : p->o;
+    const int32_t dtype_o = task->o_partial ? FLASH_DTYPE_FP32 : dtype;
+    const int64_t index = task->o_partial
+                              ? row_index * row->d
+                              : cpu_row_index(task, &p->o_stride, cpu_row(p, task, row_index));
+    for (int64_t i = 0; i < row->d; i++)
+        element_store(o, index + i, dtype_o, row->sum != 0 ? row->accumulator[i] / row->sum : 0);
+    cpu_store_lse(p, task, row_index, row->sum != 0 ? row->maximum + logf(row->sum) : -INFINITY);
+}
+
+static inline void reference_forward(const flash_config_t *config, const flash_params_t *p,
+                                     const cpu_task_t *task, void *scratch) {
+    const int64_t d = p->d_head;
+    float *q = scratch;
+    for (int64_t r = 0; r < task->row_end - task->row_begin; r++) {
+        reference_row_t row = {q, q + d, d, -INFINITY, 0};
+        reference_load_q(p, task, config->dtype, r, d, q);
+        for (int64_t i = 0; i < d; i++)
+            row.accumulator[i] = 0;
+        const flash_range_t keys = cpu_row_keys(p, task, cpu_row(p, task, r));
+        for (int64_t key = keys.begin; key < keys.end; key++)
+            reference_add_key(p, task, config->dtype, &row, key);
+        reference_store(p, task, config->dtype, &row, r);
+    }
+}
+
+#endif

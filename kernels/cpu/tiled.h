@@ -1,0 +1,91 @@
+/*
+ * Tiled attention for a vector instruction set, written once. A family's header (avx512.h, ...)
+ * defines the primitives below and includes this file; the instruction set itself stays there.
+ *
+ * A task's rows are cut into tiles of TILE_ROWS; its keys into blocks of B_c. For each block:
+ * scores S = Q K^T, softmax of each row over exactly the keys that it sees, O += P V. Two ways:
+ *   many rows  K is packed transposed and V as it is, in fp32, and both products run through one
+ *              register-blocked micro-kernel (multiply_tile)
+ *   few rows   K and V are read in place in their own type: packing would cost more than it saves
+ * Invariants: no K or V is read but what a row of the task sees, and what a row does not see never
+ * enters its O, not even times zero (0 * NaN is NaN).
+ *
+ * Primitives
+ *   vec_t, VEC_WIDTH          a vector of fp32, and how many
+ *   TILE_ROWS, TILE_VECS      rows and vectors of the micro-kernel's accumulators
+ *   DOT_ROWS                  rows of the dot-product micro-kernel's accumulators (times 4 keys)
+ *   FEW_ROWS                  tasks of at most these rows read K and V in place
+ *   vec_zero, vec_set1, vec_add, vec_sub, vec_mul, vec_div, vec_fma (a * b + c)
+ *   vec_max                   any order of the operands may win where one is NaN
+ *   vec_select_less           a < b ? x : y, lane by lane (NaN: y)
+ *   vec_abs, vec_exp2         2^x, 0 below 2^-125; exact for 0; keeps NaN
+ *   vec_reduce_add, vec_reduce_max
+ *   vec_sum4                  sums of four vectors, to four consecutive floats
+ *   vec_transpose             VEC_WIDTH vectors, in place
+ *   vec_load, vec_store       VEC_WIDTH elements of a type, any alignment
+ *   vec_load_first, vec_store_first  only the first n < VEC_WIDTH elements; the others read as 0
+ */
+#ifndef FLASH_KERNELS_CPU_TILED_H
+#define FLASH_KERNELS_CPU_TILED_H
+
+#include "cpu/tiled/accumulate.h"
+#include "cpu/tiled/load_store.h"
+#include "cpu/tiled/pack.h"
+#include "cpu/tiled/scores.h"
+#include "cpu/tiled/softmax.h"
+
+ALWAYS_INLINE tile_keys_t keys_at(const cpu_task_t *task, int32_t dtype, const void *data,
+                                  const flash_strides_t *stride, flash_range_t keys) {
+    const tile_keys_t from = {element_at(data, cpu_key_index(task, stride, keys.begin), dtype),
+                              stride->seq, keys.end - keys.begin};
+    return from;
+}
+
+ALWAYS_INLINE void attend_block_packed(const tile_scratch_t *t, int32_t dtype, float softcap,
+                                       const tile_keys_t *k, const tile_keys_t *v,
+                                       flash_range_t block) {
+    const int64_t n_keys = block.end - block.begin;
+    const values_t values = {.data = t->v, .n_keys = n_keys, .packed = true};
+    pack_k(t, dtype, k, n_keys);
+    score_packed(t, block);
+    softmax(t, block, softcap);
+    pack_v(t, dtype, v, n_keys);
+    accumulate(t, dtype, &values, block);
+}
+
+ALWAYS_INLINE void attend_block_in_place(const tile_scratch_t *t, int32_t dtype, float softcap,
+                                         const tile_keys_t *k, const tile_keys_t *v,
+                                         flash_range_t block) {
+    const int64_t n_keys = block.end - block.begin;
+    const values_t values = {
+        .data = v->data, .stride = v->stride, .n_keys = n_keys, .packed = false};
+    score_in_place(t, dtype, k, v, n_keys);
+    softmax(t, block, softcap);
+    accumulate(t, dtype, &values, block);
+}
+
+/* The kernel: a constant configuration specialises it. */
+ALWAYS_INLINE void tiled_forward(const flash_config_t *config, const flash_params_t *p,
+                                 const cpu_task_t *task, void *scratch) {
+    const int32_t dtype = config->dtype;
+    const int64_t d = config->d_head ? config->d_head : p->d_head;
+    const tile_scratch_t t =
+        divide_scratch(scratch, config->B_r, config->B_c, d, task->row_end - task->row_begin);
+    flash_range_t keys = find_keys(&t, p, task);
+    gather_q(&t, p, task, dtype);
+    start_rows(&t);
+    while (keys.begin < keys.end) {
+        const int32_t n_keys = min32(config->B_c, keys.end - keys.begin);
+        const flash_range_t block = {keys.begin, keys.begin + n_keys};
+        const tile_keys_t k = keys_at(task, dtype, p->k, &p->k_stride, keys);
+        const tile_keys_t v = keys_at(task, dtype, p->v, &p->v_stride, keys);
+        if (t.n_rows <= FEW_ROWS)
+            attend_block_in_place(&t, dtype, p->softcap, &k, &v, block);
+        else
+            attend_block_packed(&t, dtype, p->softcap, &k, &v, block);
+        keys.begin = block.end;
+    }
+    store_rows(&t, p, task, dtype);
+}
+
+#endif

@@ -1,0 +1,94 @@
+/*
+ * The first and the last step of a tiled kernel: rows of Q into scratch memory, rows of O out of
+ * it.
+ */
+#ifndef FLASH_KERNELS_CPU_TILED_LOAD_STORE_H
+#define FLASH_KERNELS_CPU_TILED_LOAD_STORE_H
+
+#include "cpu/rows.h"
+#include "cpu/tiled/scratch.h"
+#include "cpu/vector.h"
+
+#include <math.h>
+
+/* ---- Before the first block ---- */
+
+/* Fills begin and end of each row, and returns the keys that any of them sees. Queries are
+ * consecutive, so are these keys. */
+static inline flash_range_t find_keys(const tile_scratch_t *t, const flash_params_t *p,
+                                      const cpu_task_t *task) {
+    flash_range_t all = {INT32_MAX, 0};
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        const flash_range_t keys = cpu_row_keys(p, task, cpu_row(p, task, r));
+        t->begin[r] = keys.begin;
+        t->end[r] = keys.end;
+        if (keys.begin < keys.end) {
+            all.begin = min32(all.begin, keys.begin);
+            all.end = max32(all.end, keys.end);
+        }
+    }
+    return all;
+}
+
+ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
+                            const cpu_task_t *task, int32_t dtype) {
+    const float to_log2 = p->softcap != 0 ? 1 : LOG2_E; /* cap_scores does it otherwise */
+    const vec_t scale = vec_set1(p->softmax_scale * to_log2);
+    const int64_t whole = t->d / VEC_WIDTH * VEC_WIDTH;
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        const int64_t index = cpu_row_index(task, &p->q_stride, cpu_row(p, task, r));
+        float *q = t->q + r * t->d_pad;
+        for (int64_t i = 0; i < whole; i += VEC_WIDTH)
+            vec_store(FLASH_DTYPE_FP32, q + i,
+                      vec_mul(scale, vec_load(dtype, element_at(p->q, index + i, dtype))));
+        if (whole < t->d) {
+            const void *rest = element_at(p->q, index + whole, dtype);
+            vec_store(FLASH_DTYPE_FP32, q + whole,
+                      vec_mul(scale, vec_load_first(dtype, rest, (int)(t->d - whole))));
+        }
+        for (int64_t i = round_up(t->d, VEC_WIDTH); i < t->d_pad; i += VEC_WIDTH)
+            vec_store(FLASH_DTYPE_FP32, q + i, vec_zero());
+    }
+}
+
+static inline void start_rows(const tile_scratch_t *t) {
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        t->maximum[r] = -INFINITY;
+        t->sum[r] = 0;
+    }
+    for (int64_t i = 0; i < t->n_rows * t->d_pad; i += VEC_WIDTH)
+        vec_store(FLASH_DTYPE_FP32, t->o + i, vec_zero());
+}
+
+/* ---- After the last block ---- */
+
+ALWAYS_INLINE void store_row(const tile_scratch_t *t, int32_t dtype, int64_t row, void *o,
+                             int64_t index) {
+    const bool seen = t->sum[row] != 0;
+    const vec_t inverse = vec_set1(1 / t->sum[row]);
+    const float *from = t->o + row * t->d_pad;
+    for (int64_t i = 0; i < t->d; i += VEC_WIDTH) {
+        const vec_t x = vec_load(FLASH_DTYPE_FP32, from + i);
+        const vec_t result = seen ? vec_mul(x, inverse) : vec_zero();
+        void *to = element_at_mutable(o, index + i, dtype);
+        if (t->d - i >= VEC_WIDTH)
+            vec_store(dtype, to, result);
+        else
+            vec_store_first(dtype, to, result, (int)(t->d - i));
+    }
+}
+
+ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
+                              const cpu_task_t *task, int32_t dtype) {
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        if (task->o_partial)
+            store_row(t, FLASH_DTYPE_FP32, row, task->o_partial, row * t->d);
+        else
+            store_row(t, dtype, row, p->o,
+                      cpu_row_index(task, &p->o_stride, cpu_row(p, task, row)));
+        const float sum = t->sum[row];
+        cpu_store_lse(p, task, row, sum != 0 ? t->maximum[row] * LN_2 + logf(sum) : -INFINITY);
+    }
+}
+
+#endif

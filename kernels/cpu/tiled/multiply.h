@@ -1,0 +1,119 @@
+/*
+ * The micro-kernel of both products, C = A B and C += A B: a tile of C in registers, a row of B and
+ * an element of A at a time.
+ */
+#ifndef FLASH_KERNELS_CPU_TILED_MULTIPLY_H
+#define FLASH_KERNELS_CPU_TILED_MULTIPLY_H
+
+#include "cpu/convert.h"
+#include "cpu/vector.h"
+
+#include <stdbool.h>
+
+_Static_assert(TILE_ROWS == 6 && (TILE_VECS == 2 || TILE_VECS == 4), "one case for each below");
+
+typedef struct tile_product {
+    const float *a; /* [rows][depth] */
+    int64_t a_stride;
+    const void *b; /* [depth][vecs * VEC_WIDTH] of a type */
+    int64_t b_stride;
+    float *c; /* [rows][vecs * VEC_WIDTH] */
+    int64_t c_stride;
+    int64_t depth;
+    bool accumulate; /* C += A B */
+} tile_product_t;
+
+/* rows, vecs and dtype are constants at each call; tail: 0, or elements of the last vector of B. */
+ALWAYS_INLINE void multiply_tile(const tile_product_t *t, int32_t dtype, const int rows,
+                                 const int vecs, int tail) {
+    vec_t c[TILE_ROWS][TILE_VECS];
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int v = 0; v < vecs; v++) {
+            const float *from = t->c + r * t->c_stride + v * VEC_WIDTH;
+            c[r][v] = t->accumulate ? vec_load(FLASH_DTYPE_FP32, from) : vec_zero();
+        }
+    }
+    const float *a = t->a;
+    const char *b = t->b;
+    for (int64_t k = 0; k < t->depth; k++) {
+        vec_t b_row[TILE_VECS];
+        UNROLL for (int v = 0; v < vecs; v++) {
+            const void *from = b + v * VEC_WIDTH * element_size(dtype);
+            b_row[v] = tail ? vec_load_first(dtype, from, tail) : vec_load(dtype, from);
+        }
+        UNROLL for (int r = 0; r < rows; r++) {
+            const vec_t a_element = vec_set1(a[r * t->a_stride]);
+            UNROLL for (int v = 0; v < vecs; v++) c[r][v] = vec_fma(a_element, b_row[v], c[r][v]);
+        }
+        a++;
+        b += t->b_stride * element_size(dtype);
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int v = 0; v < vecs; v++)
+            vec_store(FLASH_DTYPE_FP32, t->c + r * t->c_stride + v * VEC_WIDTH, c[r][v]);
+    }
+}
+
+ALWAYS_INLINE void multiply_columns(const tile_product_t *t, int32_t dtype, const int rows,
+                                    int vecs, int tail) {
+    if (tail)
+        multiply_tile(t, dtype, rows, 1, tail);
+    else if (vecs == 1)
+        multiply_tile(t, dtype, rows, 1, 0);
+    else if (vecs == 2)
+        multiply_tile(t, dtype, rows, 2, 0);
+#if TILE_VECS >= 4
+    else if (vecs == 3)
+        multiply_tile(t, dtype, rows, 3, 0);
+    else
+        multiply_tile(t, dtype, rows, 4, 0);
+#endif
+}
+
+/* At most TILE_ROWS x TILE_VECS; a tail comes as a single vector. */
+ALWAYS_INLINE void multiply_as(const tile_product_t *t, int32_t dtype, int rows, int vecs,
+                               int tail) {
+    switch (rows) {
+    case 1:
+        multiply_columns(t, dtype, 1, vecs, tail);
+        break;
+    case 2:
+        multiply_columns(t, dtype, 2, vecs, tail);
+        break;
+    case 3:
+        multiply_columns(t, dtype, 3, vecs, tail);
+        break;
+    case 4:
+        multiply_columns(t, dtype, 4, vecs, tail);
+        break;
+    case 5:
+        multiply_columns(t, dtype, 5, vecs, tail);
+        break;
+    default:
+        multiply_columns(t, dtype, 6, vecs, tail);
+        break;
+    }
+}
+
+NEVER_INLINE void multiply_fp32(const tile_product_t *t, int rows, int vecs, int tail) {
+    multiply_as(t, FLASH_DTYPE_FP32, rows, vecs, tail);
+}
+
+NEVER_INLINE void multiply_fp16(const tile_product_t *t, int rows, int vecs, int tail) {
+    multiply_as(t, FLASH_DTYPE_FP16, rows, vecs, tail);
+}
+
+NEVER_INLINE void multiply_bf16(const tile_product_t *t, int rows, int vecs, int tail) {
+    multiply_as(t, FLASH_DTYPE_BF16, rows, vecs, tail);
+}
+
+ALWAYS_INLINE void multiply(const tile_product_t *t, int32_t dtype, int rows, int vecs, int tail) {
+    if (dtype == FLASH_DTYPE_FP32)
+        multiply_fp32(t, rows, vecs, tail);
+    else if (dtype == FLASH_DTYPE_FP16)
+        multiply_fp16(t, rows, vecs, tail);
+    else
+        multiply_bf16(t, rows, vecs, tail);
+}
+
+#endif

@@ -1,0 +1,88 @@
+/*
+ * Copies of a block of K and V in scratch memory, in fp32 and in the order in which the
+ * micro-kernel reads them.
+ */
+#ifndef FLASH_KERNELS_CPU_TILED_PACK_H
+#define FLASH_KERNELS_CPU_TILED_PACK_H
+
+#include "cpu/convert.h"
+#include "cpu/tiled/scratch.h"
+#include "cpu/vector.h"
+
+enum { TILE_COLUMNS = TILE_VECS * VEC_WIDTH };
+
+/*
+ * A packed matrix [depth][columns] is a sequence of panels [depth][TILE_COLUMNS], the last one
+ * narrower: the micro-kernel walks down a panel through consecutive memory.
+ */
+typedef struct panel {
+    int64_t offset; /* of the panel's first element */
+    int64_t width;
+} panel_t;
+
+static inline panel_t panel_of(int64_t column, int64_t depth, int64_t columns) {
+    const int64_t first = column / TILE_COLUMNS * TILE_COLUMNS;
+    const panel_t panel = {first * depth, min64(TILE_COLUMNS, columns - first)};
+    return panel;
+}
+
+/* K or V of one head where the caller has it, from a block's first key on. */
+typedef struct tile_keys {
+    const void *data;
+    int64_t stride; /* elements from key to key */
+    int64_t n_left; /* keys from the first one on that some row of the task sees */
+} tile_keys_t;
+
+/* Vectors of VEC_WIDTH keys from `key` on, columns column ... column + VEC_WIDTH - 1: zeros from
+ * key n_keys and from column d on. */
+ALWAYS_INLINE void load_k_square(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *k,
+                                 int64_t key, int64_t n_keys, int64_t column,
+                                 vec_t square[VEC_WIDTH]) {
+    const int64_t n = t->d - column;
+    for (int i = 0; i < VEC_WIDTH; i++) {
+        const void *row = element_at(k->data, (key + i) * k->stride + column, dtype);
+        if (key + i >= n_keys)
+            square[i] = vec_zero();
+        else if (n >= VEC_WIDTH)
+            square[i] = vec_load(dtype, row);
+        else
+            square[i] = vec_load_first(dtype, row, (int)n);
+    }
+}
+
+/* Packs K transposed: panels of [d][n_keys], n_keys padded with zeros to whole vectors. */
+ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *k,
+                          int64_t n_keys) {
+    const int64_t columns = round_up(n_keys, VEC_WIDTH);
+    for (int64_t key = 0; key < n_keys; key += VEC_WIDTH) {
+        const panel_t panel = panel_of(key, t->d, columns);
+        float *to = t->k + panel.offset + key % TILE_COLUMNS;
+        for (int64_t i = 0; i < t->d; i += VEC_WIDTH) {
+            vec_t square[VEC_WIDTH];
+            load_k_square(t, dtype, k, key, n_keys, i, square);
+            vec_transpose(square);
+            const int n = (int)min64(VEC_WIDTH, t->d - i);
+            for (int j = 0; j < n; j++)
+                vec_store(FLASH_DTYPE_FP32, to + (i + j) * panel.width, square[j]);
+        }
+    }
+}
+
+/* Packs V: panels of [n_keys][d_pad], zeros beyond d. */
+ALWAYS_INLINE void pack_v(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *v,
+                          int64_t n_keys) {
+    for (int64_t key = 0; key < n_keys; key++) {
+        for (int64_t i = 0; i < t->d_pad; i += VEC_WIDTH) {
+            const panel_t panel = panel_of(i, n_keys, t->d_pad);
+            const void *from = element_at(v->data, key * v->stride + i, dtype);
+            const int64_t n = t->d - i;
+            const vec_t x = n >= VEC_WIDTH ? vec_load(dtype, from)
+                            : n > 0        ? vec_load_first(dtype, from, (int)n)
+                                           : vec_zero();
+            vec_store(FLASH_DTYPE_FP32, t->v + panel.offset + key * panel.width + i % TILE_COLUMNS,
+                      x);
+        }
+    }
+}
+
+#endif

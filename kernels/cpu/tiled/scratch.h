@@ -1,0 +1,73 @@
+/*
+ * What the steps of a tiled kernel share: the parts of a task's scratch memory, and which of a
+ * block's keys its rows see.
+ */
+#ifndef FLASH_KERNELS_CPU_TILED_SCRATCH_H
+#define FLASH_KERNELS_CPU_TILED_SCRATCH_H
+
+#include "cpu/cpu_kernel.h"
+#include "cpu/tiled/arithmetic.h"
+
+#include <stdbool.h>
+
+/* Parts of a task's scratch: together cpu_scratch_size() bytes, each 64-byte aligned. */
+typedef struct tile_scratch {
+    float *q;       /* [B_r][d_pad], scaled, zeros beyond d */
+    float *o;       /* [B_r][d_pad], not normalised */
+    float *s;       /* [B_r][c_pad], scores, then P; column 0 is the block's first key */
+    float *k;       /* panels of K^T [d][keys of the block] */
+    float *v;       /* panels of V [keys of the block][d_pad] */
+    float *maximum; /* [B_r], of the scores so far, in units of log2 */
+    float *sum;     /* [B_r], of exp2(score - maximum) */
+    int32_t *begin; /* [B_r], keys that the row sees: begin ... end - 1 */
+    int32_t *end;   /* [B_r] */
+    int64_t d;
+    int64_t d_pad; /* a multiple of 16, as is c_pad */
+    int64_t c_pad;
+    int64_t n_rows;
+} tile_scratch_t;
+
+static inline tile_scratch_t divide_scratch(void *memory, int32_t B_r, int32_t B_c, int64_t d,
+                                            int64_t n_rows) {
+    const int64_t r = round_up(B_r, 16);
+    tile_scratch_t t = {.d = d, .n_rows = n_rows};
+    t.d_pad = round_up(d, 16);
+    t.c_pad = round_up(B_c, 16);
+    t.q = memory;
+    t.o = t.q + r * t.d_pad;
+    t.s = t.o + r * t.d_pad;
+    t.k = t.s + r * t.c_pad;
+    t.v = t.k + t.c_pad * t.d_pad;
+    t.maximum = t.v + t.c_pad * t.d_pad;
+    t.sum = t.maximum + r;
+    t.begin = (int32_t *)(t.sum + r);
+    t.end = t.begin + r;
+    return t;
+}
+
+/* Keys of the block that the row sees, counted from the block's first key. */
+static inline flash_range_t row_columns(const tile_scratch_t *t, flash_range_t block, int64_t row) {
+    const flash_range_t columns = {max32(t->begin[row], block.begin) - block.begin,
+                                   min32(t->end[row], block.end) - block.begin};
+    return columns;
+}
+
+/* Those that all rows of a tile see (common) and those that any of them does (any); either may be
+ * empty. */
+static inline void tile_columns(const tile_scratch_t *t, flash_range_t block, int64_t row, int rows,
+                                flash_range_t *common, flash_range_t *any) {
+    *common = row_columns(t, block, row);
+    *any = *common;
+    for (int r = 1; r < rows; r++) {
+        const flash_range_t columns = row_columns(t, block, row + r);
+        common->begin = max32(common->begin, columns.begin);
+        common->end = min32(common->end, columns.end);
+        if (columns.begin >= columns.end)
+            continue;
+        const bool first = any->begin >= any->end;
+        any->begin = first ? columns.begin : min32(any->begin, columns.begin);
+        any->end = first ? columns.end : max32(any->end, columns.end);
+    }
+}
+
+#endif

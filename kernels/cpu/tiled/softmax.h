@@ -1,0 +1,99 @@
+/*
+ * Online softmax: each row of S becomes P, relative to the largest score so far.
+ */
+#ifndef FLASH_KERNELS_CPU_TILED_SOFTMAX_H
+#define FLASH_KERNELS_CPU_TILED_SOFTMAX_H
+
+#include "cpu/tiled/scratch.h"
+#include "cpu/vector.h"
+
+#include <math.h>
+
+/* tanh: an odd polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel (Cephes tanhf). */
+ALWAYS_INLINE vec_t vec_tanh(vec_t x) {
+    const vec_t z = vec_mul(x, x);
+    vec_t near = vec_set1(-5.70498872745e-3f);
+    near = vec_fma(near, z, vec_set1(2.06390887954e-2f));
+    near = vec_fma(near, z, vec_set1(-5.37397155531e-2f));
+    near = vec_fma(near, z, vec_set1(1.33314422036e-1f));
+    near = vec_fma(near, z, vec_set1(-3.33332819422e-1f));
+    near = vec_fma(vec_mul(near, z), x, x);
+    const vec_t one = vec_set1(1);
+    const vec_t e_2x = vec_exp2(vec_mul(x, vec_set1(2 * LOG2_E)));
+    const vec_t far = vec_sub(one, vec_div(vec_set1(2), vec_add(e_2x, one)));
+    return vec_select_less(vec_abs(x), vec_set1(0.625f), near, far);
+}
+
+/* s = softcap * tanh(s / softcap), in units of log2. */
+static inline void cap_scores(float *s, int64_t begin, int64_t end, float softcap) {
+    const vec_t cap = vec_set1(softcap);
+    const vec_t to_log2 = vec_set1(LOG2_E);
+    for (int64_t i = begin; i < end; i += VEC_WIDTH) {
+        const vec_t capped =
+            vec_mul(cap, vec_tanh(vec_div(vec_load(FLASH_DTYPE_FP32, s + i), cap)));
+        vec_store(FLASH_DTYPE_FP32, s + i, vec_mul(capped, to_log2));
+    }
+}
+
+/* Hides what whole vectors hold beside the row's own scores, begin ... end - 1. */
+static inline void hide_rest(float *s, int64_t first, int64_t begin, int64_t end, int64_t last) {
+    for (int64_t i = first; i < begin; i++)
+        s[i] = -INFINITY;
+    for (int64_t i = end; i < last; i++)
+        s[i] = -INFINITY;
+}
+
+static inline float largest_score(const float *s, int64_t begin, int64_t end) {
+    vec_t largest = vec_load(FLASH_DTYPE_FP32, s + begin);
+    for (int64_t i = begin + VEC_WIDTH; i < end; i += VEC_WIDTH)
+        largest = vec_max(largest, vec_load(FLASH_DTYPE_FP32, s + i));
+    return vec_reduce_max(largest);
+}
+
+/* The row's maximum rises: what was summed so far counts less. */
+static inline void raise_maximum(const tile_scratch_t *t, int64_t row, float maximum) {
+    const float factor = exp2f(t->maximum[row] - maximum);
+    const vec_t factors = vec_set1(factor);
+    float *o = t->o + row * t->d_pad;
+    t->maximum[row] = maximum;
+    t->sum[row] *= factor;
+    for (int64_t i = 0; i < t->d_pad; i += VEC_WIDTH)
+        vec_store(FLASH_DTYPE_FP32, o + i, vec_mul(factors, vec_load(FLASH_DTYPE_FP32, o + i)));
+}
+
+/* s = exp2(s - origin); returns the sum. */
+static inline float exponentiate(float *s, int64_t begin, int64_t end, float origin) {
+    const vec_t origins = vec_set1(origin);
+    vec_t sum = vec_zero();
+    for (int64_t i = begin; i < end; i += VEC_WIDTH) {
+        const vec_t p = vec_exp2(vec_sub(vec_load(FLASH_DTYPE_FP32, s + i), origins));
+        vec_store(FLASH_DTYPE_FP32, s + i, p);
+        sum = vec_add(sum, p);
+    }
+    return vec_reduce_add(sum);
+}
+
+/* Turns a row's scores into P over exactly the columns that it sees. */
+static inline void softmax_row(const tile_scratch_t *t, flash_range_t columns, int64_t row,
+                               float softcap) {
+    if (columns.begin >= columns.end)
+        return;
+    float *s = t->s + row * t->c_pad;
+    const int64_t first = columns.begin / VEC_WIDTH * VEC_WIDTH;
+    const int64_t last = round_up(columns.end, VEC_WIDTH);
+    if (softcap != 0)
+        cap_scores(s, first, last, softcap);
+    hide_rest(s, first, columns.begin, columns.end, last);
+    const float largest = largest_score(s, first, last);
+    if (largest > t->maximum[row])
+        raise_maximum(t, row, largest);
+    const float origin = t->maximum[row] == -INFINITY ? 0 : t->maximum[row];
+    t->sum[row] += exponentiate(s, first, last, origin);
+}
+
+static inline void softmax(const tile_scratch_t *t, flash_range_t block, float softcap) {
+    for (int64_t row = 0; row < t->n_rows; row++)
+        softmax_row(t, row_columns(t, block, row), row, softcap);
+}
+
+#endif

@@ -1,0 +1,24 @@
+/*
+ * The public header in a program of its own, which uses every INIT macro; compiled in every
+ * dialect of C and C++ that the header promises, with no warning left.
+ */
+#include "flashattn.h"
+
+flash_config_t config = FLASH_CONFIG_INIT;
+flash_tensor_t tensor = FLASH_TENSOR_INIT;
+flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
+flash_forward_args_t forward_args = FLASH_FORWARD_ARGS_INIT;
+flash_combine_args_t combine_args = FLASH_COMBINE_ARGS_INIT;
+
+int main(void) {
+    flash_config_t local_config = FLASH_CONFIG_INIT;
+    flash_tensor_t local_tensor = FLASH_TENSOR_INIT;
+    flash_device_info_t local_info = FLASH_DEVICE_INFO_INIT;
+    flash_forward_args_t local_forward_args = FLASH_FORWARD_ARGS_INIT;
+    flash_combine_args_t local_combine_args = FLASH_COMBINE_ARGS_INIT;
+    local_forward_args.q = local_tensor;
+    local_combine_args.o = local_tensor;
+    return flash_forward(&local_forward_args, &local_config, 0) == FLASH_SUCCESS &&
+           flash_combine(&local_combine_args, 0) == FLASH_SUCCESS &&
+           flash_device_info(FLASH_DEVICE_CPU, &local_info) == FLASH_SUCCESS;
+}

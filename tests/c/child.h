@@ -1,0 +1,25 @@
+/*
+ * Running a check in a child process, for what a process can do only once or should not survive:
+ * reading the environment, forking, unloading.
+ */
+#ifndef FLASH_TESTS_CHILD_H
+#define FLASH_TESTS_CHILD_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+enum { CHILD_SECONDS = 120 }; /* a child that hangs is killed */
+
+/* Prints the condition and gives up the check; the check's function returns bool. */
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition);                \
+            return false;                                                                          \
+        }                                                                                          \
+    } while (0)
+
+/* Fails the test unless check(argument), run in a child, returns true. */
+void check_in_child(bool (*check)(void *argument), void *argument);
+
+#endif

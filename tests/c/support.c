@@ -1,0 +1,216 @@
+/*
+ * The problems of the C tests, and the attention they are compared with.
+ */
+#include "support.h"
+
+#include <math.h>
+
+enum { CANARY = 64 }; /* bytes on each side of an output */
+
+const sizes_t SMALL = {
+    .batch = 2, .seqlen_q = 3, .seqlen_k = 5, .n_heads = 4, .n_heads_kv = 2, .d_head = 8};
+
+static void *checked_malloc(size_t size) {
+    void *memory = malloc(size ? size : 1);
+    if (memory == NULL)
+        fail_msg("no memory for %zu bytes", size);
+    return memory;
+}
+
+/* Uniform in -1 ... 1. */
+static float random_number(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return (float)(*state >> 8) / 8388608.0f - 1.0f;
+}
+
+static float *random_tensor(size_t count, uint32_t *state) {
+    float *tensor = checked_malloc(count * sizeof *tensor);
+    for (size_t i = 0; i < count; i++)
+        tensor[i] = random_number(state);
+    return tensor;
+}
+
+static float *guarded_output(size_t count) {
+    const size_t bytes = count * sizeof(float);
+    unsigned char *memory = checked_malloc(bytes + 2 * CANARY);
+    memset(memory, 0xc5, bytes + 2 * CANARY);
+    return (float *)(void *)(memory + CANARY);
+}
+
+static void free_guarded(float *output) {
+    if (output != NULL)
+        free((unsigned char *)output - CANARY);
+}
+
+static flash_tensor_t contiguous(float *data, int64_t seqlen, int64_t n_heads, int64_t d_head) {
+    flash_tensor_t tensor = FLASH_TENSOR_INIT;
+    tensor.data = data;
+    tensor.stride_head = d_head;
+    tensor.stride_seq = n_heads * d_head;
+    tensor.stride_batch = seqlen * n_heads * d_head;
+    return tensor;
+}
+
+void problem_create(test_problem_t *p, sizes_t s, uint32_t seed) {
+    const size_t rows_q = (size_t)(s.batch * s.seqlen_q * s.n_heads);
+    const size_t rows_k = (size_t)(s.batch * s.seqlen_k * s.n_heads_kv);
+    const size_t d = (size_t)s.d_head;
+    flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
+    p->o_count = rows_q * d;
+    p->lse_count = rows_q;
+    p->q = random_tensor(rows_q * d, &seed);
+    p->k = random_tensor(rows_k * d, &seed);
+    p->v = random_tensor(rows_k * d, &seed);
+    p->o = guarded_output(p->o_count);
+    p->lse = guarded_output(p->lse_count);
+    args.dtype = FLASH_DTYPE_FP32;
+    args.batch = s.batch;
+    args.seqlen_q = s.seqlen_q;
+    args.seqlen_k = s.seqlen_k;
+    args.n_heads = s.n_heads;
+    args.n_heads_kv = s.n_heads_kv;
+    args.d_head = s.d_head;
+    args.q = contiguous(p->q, s.seqlen_q, s.n_heads, s.d_head);
+    args.k = contiguous(p->k, s.seqlen_k, s.n_heads_kv, s.d_head);
+    args.v = contiguous(p->v, s.seqlen_k, s.n_heads_kv, s.d_head);
+    args.o = contiguous(p->o, s.seqlen_q, s.n_heads, s.d_head);
+    args.lse = p->lse;
+    p->args = args;
+    problem_poison(p);
+    problem_reallocate_workspace(p);
+}
+
+void problem_destroy(test_problem_t *p) {
+    free(p->q);
+    free(p->k);
+    free(p->v);
+    free_guarded(p->o);
+    free_guarded(p->lse);
+    free(p->args.workspace);
+}
+
+void problem_reallocate_workspace(test_problem_t *p) {
+    free(p->args.workspace);
+    p->args.workspace = NULL;
+    assert_success(flash_workspace_size(&p->args, NULL, &p->args.workspace_size));
+    p->args.workspace = checked_malloc((size_t)p->args.workspace_size);
+}
+
+void problem_poison(test_problem_t *p) {
+    memset(p->o, 0xff, p->o_count * sizeof *p->o);
+    memset(p->lse, 0xff, p->lse_count * sizeof *p->lse);
+}
+
+static bool all_bytes_are(const void *memory, unsigned char value, size_t size) {
+    const unsigned char *bytes = memory;
+    for (size_t i = 0; i < size; i++)
+        if (bytes[i] != value)
+            return false;
+    return true;
+}
+
+bool problem_is_untouched(const test_problem_t *p) {
+    return all_bytes_are(p->o, 0xff, p->o_count * sizeof *p->o) &&
+           all_bytes_are(p->lse, 0xff, p->lse_count * sizeof *p->lse);
+}
+
+static void check_canary(const float *output, size_t count) {
+    assert_true(all_bytes_are((const unsigned char *)output - CANARY, 0xc5, CANARY));
+    assert_true(all_bytes_are(output + count, 0xc5, CANARY));
+}
+
+void problem_check_canaries(const test_problem_t *p) {
+    check_canary(p->o, p->o_count);
+    check_canary(p->lse, p->lse_count);
+}
+
+bool problem_same_bits(const test_problem_t *a, const test_problem_t *b) {
+    return a->o_count == b->o_count && a->lse_count == b->lse_count &&
+           memcmp(a->o, b->o, a->o_count * sizeof *a->o) == 0 &&
+           memcmp(a->lse, b->lse, a->lse_count * sizeof *a->lse) == 0;
+}
+
+void problem_run(test_problem_t *p) {
+    assert_success(flash_forward(&p->args, NULL, NULL));
+}
+
+void check_refusal(flash_status_t status, flash_status_t expected, const char *words) {
+    if (status != expected)
+        fail_msg("%s instead of %s; the last error is \"%s\"", flash_status_string(status),
+                 flash_status_string(expected), flash_last_error());
+    if (strstr(flash_last_error(), words) == NULL)
+        fail_msg("\"%s\" does not have \"%s\" in it", flash_last_error(), words);
+}
+
+/* ---- Attention in double, one row at a time ---- */
+
+static const float *row(const flash_tensor_t *tensor, int64_t b, int64_t s, int64_t h) {
+    return (const float *)tensor->data + b * tensor->stride_batch + s * tensor->stride_seq +
+           h * tensor->stride_head;
+}
+
+static bool sees(const flash_forward_args_t *a, int64_t i, int64_t j) {
+    const int64_t distance = j - (i + a->seqlen_k - a->seqlen_q);
+    const bool windowed = (a->flags & FLASH_FLAG_WINDOW) != 0;
+    if ((a->flags & FLASH_FLAG_CAUSAL) && distance > 0)
+        return false;
+    if (windowed && a->window_left >= 0 && distance < -a->window_left)
+        return false;
+    return !(windowed && a->window_right >= 0 && distance > a->window_right);
+}
+
+static double score(const flash_forward_args_t *a, const float *q, const float *k) {
+    const double scale =
+        a->softmax_scale > 0 ? (double)a->softmax_scale : 1.0 / sqrt((double)a->d_head);
+    double s = 0;
+    for (int64_t x = 0; x < a->d_head; x++)
+        s += (double)q[x] * (double)k[x];
+    s *= scale;
+    return a->softcap > 0 ? (double)a->softcap * tanh(s / (double)a->softcap) : s;
+}
+
+/* Scores here are small: no maximum has to be subtracted. */
+static double expected_row(const flash_forward_args_t *a, int64_t b, int64_t i, int64_t h,
+                           double *o) {
+    const int64_t h_kv = h / (a->n_heads / a->n_heads_kv);
+    double sum = 0;
+    for (int64_t x = 0; x < a->d_head; x++)
+        o[x] = 0;
+    for (int64_t j = 0; j < a->seqlen_k; j++) {
+        if (!sees(a, i, j))
+            continue;
+        const double p = exp(score(a, row(&a->q, b, i, h), row(&a->k, b, j, h_kv)));
+        sum += p;
+        for (int64_t x = 0; x < a->d_head; x++)
+            o[x] += p * (double)row(&a->v, b, j, h_kv)[x];
+    }
+    for (int64_t x = 0; x < a->d_head && sum > 0; x++)
+        o[x] /= sum;
+    return log(sum);
+}
+
+static void check_close(double actual, double expected, const char *what) {
+    const double tolerance = 1e-5 * fabs(expected) + 1e-5;
+    if (actual != expected && !(fabs(actual - expected) <= tolerance))
+        fail_msg("%s is %.9g: expected %.9g", what, actual, expected);
+}
+
+static void check_row(const test_problem_t *p, int64_t b, int64_t i, int64_t h, double *expected) {
+    const flash_forward_args_t *a = &p->args;
+    const double lse = expected_row(a, b, i, h, expected);
+    const float *o = row(&a->o, b, i, h);
+    for (int64_t x = 0; x < a->d_head; x++)
+        check_close((double)o[x], expected[x], "an element of O");
+    if (a->lse != NULL)
+        check_close((double)a->lse[(b * a->n_heads + h) * a->seqlen_q + i], lse, "LSE");
+}
+
+void problem_check_result(const test_problem_t *p) {
+    double *expected = checked_malloc((size_t)p->args.d_head * sizeof *expected);
+    for (int64_t b = 0; b < p->args.batch; b++)
+        for (int64_t h = 0; h < p->args.n_heads; h++)
+            for (int64_t i = 0; i < p->args.seqlen_q; i++)
+                check_row(p, b, i, h, expected);
+    free(expected);
+    problem_check_canaries(p);
+}

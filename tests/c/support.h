@@ -1,0 +1,77 @@
+/*
+ * What the C tests share: a small valid problem whose output is guarded, the attention of a double
+ * loop to compare with, and cmocka.
+ */
+#ifndef FLASH_TESTS_SUPPORT_H
+#define FLASH_TESTS_SUPPORT_H
+
+#include "flashattn.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A problem in fp32 with contiguous tensors that it owns. O and LSE lie between canaries. */
+typedef struct test_problem {
+    flash_forward_args_t args;
+    float *q;
+    float *k;
+    float *v;
+    float *o;
+    float *lse;
+    size_t o_count;
+    size_t lse_count;
+} test_problem_t;
+
+typedef struct sizes {
+    int64_t batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head;
+} sizes_t;
+
+/* The problem of most tests: every size differs, two query heads a K/V head. */
+extern const sizes_t SMALL;
+
+/* Fills Q, K, V with random numbers of the seed, O and LSE with NaN; allocates the workspace. */
+void problem_create(test_problem_t *p, sizes_t sizes, uint32_t seed);
+void problem_destroy(test_problem_t *p);
+
+/* Allocates the workspace anew for what the arguments have become. */
+void problem_reallocate_workspace(test_problem_t *p);
+
+/* Fills O and LSE with NaN. */
+void problem_poison(test_problem_t *p);
+
+/* No element of O or LSE was written since problem_create() or problem_poison(). */
+bool problem_is_untouched(const test_problem_t *p);
+
+/* Fails the test if a byte before or after O or LSE was written. */
+void problem_check_canaries(const test_problem_t *p);
+
+/* Fails the test unless O and LSE are those of a double loop over the problem's arguments. */
+void problem_check_result(const test_problem_t *p);
+
+/* Runs flash_forward() with the library's choice; fails the test unless it succeeds. */
+void problem_run(test_problem_t *p);
+
+/* O and LSE of two problems are the same bits. */
+bool problem_same_bits(const test_problem_t *a, const test_problem_t *b);
+
+/* Fails the test unless the call gave this status and the last error has these words in it. */
+void check_refusal(flash_status_t status, flash_status_t expected, const char *words);
+
+#define assert_success(call)                                                                       \
+    do {                                                                                           \
+        const flash_status_t status_ = (call);                                                     \
+        if (status_ != FLASH_SUCCESS)                                                              \
+            fail_msg("%s: %s: %s", #call, flash_status_string(status_), flash_last_error());       \
+    } while (0)
+
+#define assert_refused(call, expected, words) check_refusal((call), (expected), (words))
+
+#endif

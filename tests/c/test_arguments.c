@@ -1,0 +1,336 @@
+/*
+ * One test per reason to refuse a call of attention: the status, a message that names the
+ * condition and the values, and outputs left alone.
+ */
+#include "support.h"
+
+#include <math.h>
+
+/* Lengths for the tests of ragged batches: sequences of 3 and 2 queries, 5 and 4 keys. */
+static const int32_t CU_Q[] = {0, 3, 5}, CU_K[] = {0, 5, 9};
+
+/* An array for one spoiled call. */
+static const int32_t *lengths(int32_t first, int32_t second, int32_t third) {
+    static int32_t array[3];
+    array[0] = first, array[1] = second, array[2] = third;
+    return array;
+}
+
+/* How a test spoils the valid call. */
+typedef void (*spoil_t)(flash_forward_args_t *args, flash_config_t *config);
+
+typedef struct refusal {
+    spoil_t spoil;
+    flash_status_t status;
+    const char *words;
+    bool shape; /* also refused by the calls that look at no data */
+    bool config;
+} refusal_t;
+
+#define INVALID FLASH_ERROR_INVALID_ARGUMENT
+#define BIG     ((int64_t)1 << 62)
+
+/*
+ * X(name of the test, how the call is spoiled, status, words of the message)
+ * What sizes, types and flags alone are refused for: by every call that takes the arguments.
+ */
+#define SHAPE_REFUSALS(X)                                                                          \
+    X(device_negative, args->device = -1, INVALID, "device is -1")                                 \
+    X(device_cuda, args->device = FLASH_DEVICE_CUDA + 3, FLASH_ERROR_UNSUPPORTED, "device is 5")   \
+    X(dtype_zero, args->dtype = 0, INVALID, "dtype is 0")                                          \
+    X(dtype_unknown, args->dtype = 99, INVALID, "dtype is 99")                                     \
+    X(flags_unknown, args->flags = 1u << 31, INVALID, "0x80000000")                                \
+    X(batch_negative, args->batch = -1, INVALID, "batch is -1")                                    \
+    X(batch_huge, args->batch = BIG, INVALID, "batch is 4611686018427387904")                      \
+    X(seqlen_q_negative, args->seqlen_q = -2, INVALID, "seqlen_q is -2")                           \
+    X(seqlen_q_huge, args->seqlen_q = BIG, INVALID, "seqlen_q is 4611686018427387904")             \
+    X(seqlen_k_negative, args->seqlen_k = -3, INVALID, "seqlen_k is -3")                           \
+    X(seqlen_k_huge, args->seqlen_k = BIG, INVALID, "seqlen_k is 4611686018427387904")             \
+    X(n_heads_negative, args->n_heads = -4, INVALID, "n_heads is -4")                              \
+    X(n_heads_huge, args->n_heads = BIG, INVALID, "n_heads is 4611686018427387904")                \
+    X(n_heads_kv_negative, args->n_heads_kv = -2, INVALID, "n_heads_kv is -2")                     \
+    X(n_heads_kv_huge, args->n_heads_kv = BIG, INVALID, "n_heads_kv is 4611686018427387904")       \
+    X(n_heads_kv_zero, args->n_heads_kv = 0, INVALID, "n_heads_kv, 0")                             \
+    X(n_heads_kv_not_dividing, args->n_heads_kv = 3, INVALID, "n_heads is 4")                      \
+    X(n_heads_kv_above, args->n_heads_kv = 8, INVALID, "n_heads_kv, 8")                            \
+    X(d_head_zero, args->d_head = 0, INVALID, "d_head is 0")                                       \
+    X(d_head_negative, args->d_head = -8, INVALID, "d_head is -8")                                 \
+    X(d_head_huge, args->d_head = BIG, INVALID, "d_head is 4611686018427387904")                   \
+    X(window_left_below, (args->flags = FLASH_FLAG_WINDOW, args->window_left = -2), INVALID,       \
+      "window_left is -2")                                                                         \
+    X(window_right_below, (args->flags = FLASH_FLAG_WINDOW, args->window_right = -2), INVALID,     \
+      "window_right is -2")                                                                        \
+    X(window_left_without_flag, args->window_left = 4, INVALID,                                    \
+      "window_left is 4 without FLASH_FLAG_WINDOW")                                                \
+    X(window_right_without_flag, args->window_right = 4, INVALID,                                  \
+      "window_right is 4 without FLASH_FLAG_WINDOW")                                               \
+    X(softmax_scale_negative, args->softmax_scale = -0.5f, INVALID, "softmax_scale is -0.5")       \
+    X(softmax_scale_nan, args->softmax_scale = NAN, INVALID, "softmax_scale is")                   \
+    X(softmax_scale_infinite, args->softmax_scale = INFINITY, INVALID, "softmax_scale is inf")     \
+    X(softcap_negative, args->softcap = -1, INVALID, "softcap is -1")                              \
+    X(softcap_nan, args->softcap = NAN, INVALID, "softcap is")                                     \
+    X(softcap_infinite, args->softcap = INFINITY, INVALID, "softcap is inf")                       \
+    X(struct_size_zero, args->struct_size = 0, INVALID, "struct_size is 0")                        \
+    X(struct_size_odd, args->struct_size = 13, INVALID, "struct_size is 13")                       \
+    X(struct_size_enormous, args->struct_size = UINT32_MAX, INVALID, "struct_size is 4294967295")
+
+/* What only flash_forward() looks at. */
+#define DATA_REFUSALS(X)                                                                           \
+    X(q_null, args->q.data = NULL, INVALID, "q.data is NULL")                                      \
+    X(k_null, args->k.data = NULL, INVALID, "k.data is NULL")                                      \
+    X(v_null, args->v.data = NULL, INVALID, "v.data is NULL")                                      \
+    X(o_null, args->o.data = NULL, INVALID, "o.data is NULL")                                      \
+    X(stride_batch_negative, args->q.stride_batch = -1, INVALID, "q.stride_batch is -1")           \
+    X(stride_seq_negative, args->k.stride_seq = -1, INVALID, "k.stride_seq is -1")                 \
+    X(stride_head_negative, args->v.stride_head = -1, INVALID, "v.stride_head is -1")              \
+    X(o_stride_negative, args->o.stride_head = -8, INVALID, "o.stride_head is -8")                 \
+    X(stride_overflowing, args->k.stride_seq = INT64_MAX / 4, INVALID, "k overflows")              \
+    X(stride_overflowing_bytes, args->v.stride_batch = INT64_MAX / 3, INVALID, "v overflows")      \
+    X(o_stride_overflowing, args->o.stride_batch = INT64_MAX, INVALID, "o overflows")              \
+    X(o_stride_zero_batch, args->o.stride_batch = 0, INVALID, "o overlaps itself: stride_batch")   \
+    X(o_stride_zero_seq, args->o.stride_seq = 0, INVALID, "o overlaps itself: stride_seq")         \
+    X(o_stride_zero_head, args->o.stride_head = 0, INVALID, "o overlaps itself: stride_head")      \
+    X(o_rows_overlap, args->o.stride_head = 7, INVALID, "o overlaps itself: stride_head is 7")     \
+    X(o_batches_overlap, args->o.stride_batch = 95, INVALID, "o overlaps itself: stride_batch")    \
+    X(q_reserved, args->q.reserved[0] = 1, FLASH_ERROR_UNSUPPORTED, "q.reserved")                  \
+    X(k_reserved, args->k.reserved[1] = 1, FLASH_ERROR_UNSUPPORTED, "k.reserved")                  \
+    X(v_reserved, args->v.reserved[0] = 1, FLASH_ERROR_UNSUPPORTED, "v.reserved")                  \
+    X(o_reserved, args->o.reserved[1] = 1, FLASH_ERROR_UNSUPPORTED, "o.reserved")                  \
+    X(workspace_null, args->workspace = NULL, INVALID, "workspace is NULL")                        \
+    X(workspace_empty, args->workspace_size = 0, FLASH_ERROR_WORKSPACE_TOO_SMALL,                  \
+      "workspace_size is 0")                                                                       \
+    X(workspace_one_byte, args->workspace_size = 1, FLASH_ERROR_WORKSPACE_TOO_SMALL,               \
+      "workspace_size is 1")                                                                       \
+    X(cu_seqlens_q_not_from_zero, args->cu_seqlens_q = lengths(1, 3, 5), INVALID,                  \
+      "cu_seqlens_q[0] is 1")                                                                      \
+    X(cu_seqlens_q_descending, args->cu_seqlens_q = lengths(0, 3, 2), INVALID,                     \
+      "cu_seqlens_q[2] is 2")                                                                      \
+    X(cu_seqlens_q_too_long, args->cu_seqlens_q = lengths(0, 1, 5), INVALID,                       \
+      "cu_seqlens_q[2] - cu_seqlens_q[1] is 4")                                                    \
+    X(cu_seqlens_q_negative, args->cu_seqlens_q = lengths(0, -1, 2), INVALID,                      \
+      "cu_seqlens_q[1] is -1")                                                                     \
+    X(cu_seqlens_k_not_from_zero, args->cu_seqlens_k = lengths(-1, 3, 5), INVALID,                 \
+      "cu_seqlens_k[0] is -1")                                                                     \
+    X(cu_seqlens_k_descending, args->cu_seqlens_k = lengths(0, 3, 2), INVALID,                     \
+      "cu_seqlens_k[2] is 2")                                                                      \
+    X(cu_seqlens_k_too_long, args->cu_seqlens_k = lengths(0, 6, 7), INVALID,                       \
+      "cu_seqlens_k[1] - cu_seqlens_k[0] is 6")                                                    \
+    X(seqused_k_negative, args->seqused_k = lengths(5, -1, 0), INVALID, "seqused_k[1] is -1")      \
+    X(seqused_k_too_long, args->seqused_k = lengths(6, 1, 0), INVALID, "seqused_k[0] is 6")        \
+    X(seqused_k_beyond_its_sequence,                                                               \
+      (args->cu_seqlens_k = CU_K, args->seqused_k = lengths(5, 5, 0)), INVALID,                    \
+      "seqused_k[1] is 5")                                                                         \
+    X(ragged_o_overlaps, (args->cu_seqlens_q = CU_Q, args->o.stride_seq = 31), INVALID,            \
+      "o overlaps itself: stride_seq is 31")
+
+/* Refused for the configuration that the call asks for. */
+#define CONFIG_REFUSALS(X)                                                                         \
+    X(config_arch_zero, config->arch = 0, FLASH_ERROR_INVALID_CONFIG, "arch is 0")                 \
+    X(config_arch_unknown, config->arch = 90, FLASH_ERROR_INVALID_CONFIG, "arch is 90")            \
+    X(config_dtype_unknown, config->dtype = 77, FLASH_ERROR_INVALID_CONFIG, "dtype is 77")         \
+    X(config_d_head_negative, config->d_head = -1, FLASH_ERROR_INVALID_CONFIG, "d_head is -1")     \
+    X(config_B_r_zero, config->B_r = 0, FLASH_ERROR_INVALID_CONFIG, "B_r is 0")                    \
+    X(config_B_c_huge, config->B_c = 4097, FLASH_ERROR_INVALID_CONFIG, "B_c is 4097")              \
+    X(config_n_warps, config->n_warps = 4, FLASH_ERROR_INVALID_CONFIG, "n_warps is 4")             \
+    X(config_async_copy, config->async_copy = 1, FLASH_ERROR_INVALID_CONFIG, "async_copy is 1")    \
+    X(config_features, config->features = 64, FLASH_ERROR_INVALID_CONFIG, "0x40")                  \
+    X(config_not_built, config->B_r = 17, FLASH_ERROR_NOT_BUILT, "REFERENCE (FP32, any, 17, ")     \
+    X(config_sm80_not_built,                                                                       \
+      flash_config_parse("(FP16, 128, 64, 64, 4): async+load_2_2_2_tiles", config),                \
+      FLASH_ERROR_NOT_BUILT, "(FP16, 128, 64, 64, 4)")                                             \
+    X(config_of_another_dtype, args->dtype = FLASH_DTYPE_BF16, FLASH_ERROR_UNSUPPORTED,            \
+      "does not serve this problem: dtype")                                                        \
+    X(config_struct_size_zero, config->struct_size = 0, INVALID, "struct_size is 0")
+
+#define DEFINE_SPOIL(name, spoiling, status, words)                                                \
+    static void spoil_##name(flash_forward_args_t *args, flash_config_t *config) {                 \
+        (void)args;                                                                                \
+        (void)config;                                                                              \
+        (void)(spoiling);                                                                          \
+    }
+SHAPE_REFUSALS(DEFINE_SPOIL)
+DATA_REFUSALS(DEFINE_SPOIL)
+CONFIG_REFUSALS(DEFINE_SPOIL)
+
+/* A configuration of the table that serves the small problem on any machine. */
+static flash_config_t reference_config(void) {
+    for (int32_t i = 0; i < flash_kernel_count(); i++) {
+        flash_config_t config = FLASH_CONFIG_INIT;
+        assert_success(flash_kernel_config(flash_kernel_at(i), &config));
+        if (config.arch == FLASH_ARCH_REFERENCE && config.dtype == FLASH_DTYPE_FP32)
+            return config;
+    }
+    fail_msg("the table has no reference kernel for fp32");
+    return (flash_config_t)FLASH_CONFIG_INIT;
+}
+
+static void check_shape_calls(const refusal_t *r, const flash_forward_args_t *args,
+                              const flash_config_t *config) {
+    char reason[256];
+    uint64_t size = 4711;
+    assert_refused(flash_workspace_size(args, config, &size), r->status, r->words);
+    assert_int_equal(size, 4711);
+    assert_refused(flash_prepare(args, config), r->status, r->words);
+    assert_refused(flash_query_support(args, config, reason, sizeof reason), r->status, r->words);
+    assert_string_equal(reason, flash_last_error());
+}
+
+static void check_select_refuses(const refusal_t *r, const flash_forward_args_t *args) {
+    char reason[16] = "untouched";
+    flash_config_t config = FLASH_CONFIG_INIT, before = config;
+    assert_refused(flash_select_config(args, &config, reason, sizeof reason), r->status, r->words);
+    assert_memory_equal(&config, &before, sizeof config);
+    assert_string_equal(reason, "untouched");
+}
+
+static void is_refused(void **state) {
+    const refusal_t *r = *state;
+    test_problem_t p;
+    flash_config_t config = reference_config();
+    problem_create(&p, SMALL, 1);
+    flash_forward_args_t args = p.args;
+    r->spoil(&args, &config);
+    const flash_config_t *wanted = r->config ? &config : NULL;
+    assert_refused(flash_forward(&args, wanted, NULL), r->status, r->words);
+    assert_true(problem_is_untouched(&p));
+    problem_check_canaries(&p);
+    if (r->shape)
+        check_shape_calls(r, &args, wanted);
+    if (r->shape && !r->config)
+        check_select_refuses(r, &args);
+    problem_destroy(&p);
+}
+
+/* ---- Calls without arguments, or without a place for the answer ---- */
+
+static void null_arguments(void **state) {
+    flash_config_t config = FLASH_CONFIG_INIT;
+    uint64_t size;
+    (void)state;
+    assert_refused(flash_forward(NULL, NULL, NULL), INVALID, "NULL");
+    assert_refused(flash_workspace_size(NULL, NULL, &size), INVALID, "NULL");
+    assert_refused(flash_prepare(NULL, NULL), INVALID, "NULL");
+    assert_refused(flash_select_config(NULL, &config, NULL, 0), INVALID, "NULL");
+    assert_refused(flash_query_support(NULL, NULL, NULL, 0), INVALID, "NULL");
+    assert_refused(flash_combine(NULL, NULL), INVALID, "NULL");
+    assert_refused(flash_kernel_config(NULL, &config), INVALID, "NULL");
+    assert_refused(flash_kernel_config(flash_kernel_at(0), NULL), INVALID, "NULL");
+    assert_refused(flash_device_info(FLASH_DEVICE_CPU, NULL), INVALID, "NULL");
+    assert_null(flash_kernel_name(NULL));
+    assert_null(flash_lookup_kernel(NULL));
+    assert_non_null(strstr(flash_last_error(), "NULL"));
+}
+
+static void null_results(void **state) {
+    test_problem_t p;
+    (void)state;
+    problem_create(&p, SMALL, 1);
+    assert_refused(flash_workspace_size(&p.args, NULL, NULL), INVALID, "size is NULL");
+    assert_refused(flash_select_config(&p.args, NULL, NULL, 0), INVALID, "NULL");
+    problem_destroy(&p);
+}
+
+static void numbers_of_threads(void **state) {
+    (void)state;
+    assert_refused(flash_set_num_threads(-1), INVALID, "-1");
+    assert_refused(flash_set_num_threads(4097), INVALID, "4097");
+}
+
+static void lend_nothing(void *context, int32_t n_tasks, flash_task_t task, void *argument) {
+    (void)context, (void)n_tasks, (void)task, (void)argument;
+}
+
+static void numbers_of_workers(void **state) {
+    (void)state;
+    assert_refused(flash_set_parallel_for(lend_nothing, NULL, 0), INVALID, "n_workers is 0");
+    assert_refused(flash_set_parallel_for(lend_nothing, NULL, -1), INVALID, "n_workers is -1");
+    assert_refused(flash_set_parallel_for(lend_nothing, NULL, 4097), INVALID, "n_workers is 4097");
+}
+
+static void device_information(void **state) {
+    flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
+    (void)state;
+    assert_refused(flash_device_info(-1, &info), INVALID, "device is -1");
+    assert_refused(flash_device_info(FLASH_DEVICE_CUDA, &info), FLASH_ERROR_UNSUPPORTED,
+                   "device is 2");
+}
+
+static void kernel_indices(void **state) {
+    (void)state;
+    assert_null(flash_kernel_at(-1));
+    assert_non_null(strstr(flash_last_error(), "index is -1"));
+    assert_null(flash_kernel_at(flash_kernel_count()));
+    assert_non_null(strstr(flash_last_error(), "index is"));
+}
+
+/* ---- What looks odd and is served ---- */
+
+static void the_unspoiled_call_is_served(void **state) {
+    test_problem_t p;
+    const flash_config_t config = reference_config();
+    (void)state;
+    problem_create(&p, SMALL, 1);
+    assert_success(flash_forward(&p.args, &config, NULL));
+    problem_check_result(&p);
+    problem_destroy(&p);
+}
+
+static void empty_tensors_need_no_data(void **state) {
+    static const sizes_t empty[] = {
+        {.batch = 0, .seqlen_q = 3, .seqlen_k = 5, .n_heads = 4, .n_heads_kv = 2, .d_head = 8},
+        {.batch = 2, .seqlen_q = 0, .seqlen_k = 5, .n_heads = 4, .n_heads_kv = 2, .d_head = 8},
+        {.batch = 2, .seqlen_q = 3, .seqlen_k = 5, .n_heads = 0, .n_heads_kv = 0, .d_head = 8},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof empty / sizeof empty[0]; i++) {
+        test_problem_t p;
+        problem_create(&p, empty[i], 1);
+        p.args.q.data = p.args.o.data = NULL;
+        p.args.lse = NULL;
+        problem_run(&p);
+        problem_check_canaries(&p);
+        problem_destroy(&p);
+    }
+}
+
+static void cut_reasons_end_with_nul(void **state) {
+    flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
+    char reason[8];
+    (void)state;
+    memset(reason, 'x', sizeof reason);
+    assert_int_not_equal(flash_query_support(&args, NULL, reason, 5), FLASH_SUCCESS);
+    assert_int_equal(strlen(reason), 4);
+    assert_int_equal(reason[5], 'x');
+    assert_int_not_equal(flash_query_support(&args, NULL, reason, 0), FLASH_SUCCESS);
+}
+
+#define REFUSAL(name, spoiling, status, words, shape, config)                                      \
+    static refusal_t refusal_##name = {spoil_##name, status, words, shape, config};
+#define SHAPE_REFUSAL(name, spoiling, status, words)                                               \
+    REFUSAL(name, spoiling, status, words, true, false)
+#define DATA_REFUSAL(name, spoiling, status, words)                                                \
+    REFUSAL(name, spoiling, status, words, false, false)
+#define CONFIG_REFUSAL(name, spoiling, status, words)                                              \
+    REFUSAL(name, spoiling, status, words, true, true)
+SHAPE_REFUSALS(SHAPE_REFUSAL)
+DATA_REFUSALS(DATA_REFUSAL)
+CONFIG_REFUSALS(CONFIG_REFUSAL)
+
+#define REFUSAL_TEST(name, spoiling, status, words)                                                \
+    {#name " is refused", is_refused, NULL, NULL, &refusal_##name},
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_unspoiled_call_is_served),
+        SHAPE_REFUSALS(REFUSAL_TEST) DATA_REFUSALS(REFUSAL_TEST) CONFIG_REFUSALS(REFUSAL_TEST)
+            cmocka_unit_test(null_arguments),
+        cmocka_unit_test(null_results),
+        cmocka_unit_test(numbers_of_threads),
+        cmocka_unit_test(numbers_of_workers),
+        cmocka_unit_test(device_information),
+        cmocka_unit_test(kernel_indices),
+        cmocka_unit_test(empty_tensors_need_no_data),
+        cmocka_unit_test(cut_reasons_end_with_nul),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,159 @@
+/*
+ * Merging partial results: against attention over all keys at once, and every refusal.
+ */
+#include "support.h"
+
+#include <math.h>
+
+enum { PARTS = 3 };
+
+static const sizes_t SIZES = {
+    .batch = 2, .seqlen_q = 3, .seqlen_k = 10, .n_heads = 4, .n_heads_kv = 2, .d_head = 8};
+
+/* A valid call: the partial results of three disjoint ranges of keys, one of them empty. */
+typedef struct partials {
+    test_problem_t whole;
+    flash_combine_args_t args;
+    float *o;
+    float *lse;
+} partials_t;
+
+static void compute_part(const test_problem_t *whole, int64_t begin, int64_t end, float *o,
+                         float *lse) {
+    flash_forward_args_t args = whole->args;
+    args.k.data = whole->k + begin * args.k.stride_seq;
+    args.v.data = whole->v + begin * args.v.stride_seq;
+    args.seqlen_k = end - begin;
+    args.o.data = o;
+    args.lse = lse;
+    assert_success(flash_forward(&args, NULL, NULL));
+}
+
+static void partials_create(partials_t *p) {
+    static const int64_t bounds[PARTS + 1] = {0, 4, 4, 10};
+    problem_create(&p->whole, SIZES, 21);
+    p->o = malloc(PARTS * p->whole.o_count * sizeof(float));
+    p->lse = malloc(PARTS * p->whole.lse_count * sizeof(float));
+    assert_true(p->o != NULL && p->lse != NULL);
+    for (size_t i = 0; i < PARTS; i++)
+        compute_part(&p->whole, bounds[i], bounds[i + 1], p->o + i * p->whole.o_count,
+                     p->lse + i * p->whole.lse_count);
+    problem_poison(&p->whole);
+
+    flash_combine_args_t args = FLASH_COMBINE_ARGS_INIT;
+    args.dtype_partial = args.dtype = FLASH_DTYPE_FP32;
+    args.o_partial = p->whole.args.o;
+    args.o_partial.data = p->o;
+    args.stride_partial = (int64_t)p->whole.o_count;
+    args.lse_partial = p->lse;
+    args.o = p->whole.args.o;
+    args.lse = p->whole.lse;
+    args.n_partials = PARTS;
+    args.batch = SIZES.batch;
+    args.seqlen_q = SIZES.seqlen_q;
+    args.n_heads = SIZES.n_heads;
+    args.d_head = SIZES.d_head;
+    p->args = args;
+}
+
+static void partials_destroy(partials_t *p) {
+    free(p->o);
+    free(p->lse);
+    problem_destroy(&p->whole);
+}
+
+static void parts_make_the_whole(void **state) {
+    partials_t p;
+    (void)state;
+    partials_create(&p);
+    assert_success(flash_combine(&p.args, NULL));
+    problem_check_result(&p.whole);
+    partials_destroy(&p);
+}
+
+static void a_part_without_weight_is_not_looked_at(void **state) {
+    partials_t p;
+    (void)state;
+    partials_create(&p);
+    for (size_t i = 0; i < p.whole.o_count; i++) /* the empty range */
+        p.o[p.whole.o_count + i] = NAN;
+    assert_success(flash_combine(&p.args, NULL));
+    problem_check_result(&p.whole);
+    partials_destroy(&p);
+}
+
+static void no_parts_see_no_key(void **state) {
+    partials_t p;
+    (void)state;
+    partials_create(&p);
+    p.args.n_partials = 0;
+    p.args.o_partial.data = NULL;
+    p.args.lse_partial = NULL;
+    assert_success(flash_combine(&p.args, NULL));
+    for (size_t i = 0; i < p.whole.o_count; i++)
+        assert_true(p.whole.o[i] == 0.0f);
+    for (size_t i = 0; i < p.whole.lse_count; i++)
+        assert_true(isinf(p.whole.lse[i]) && p.whole.lse[i] < 0);
+    problem_check_canaries(&p.whole);
+    partials_destroy(&p);
+}
+
+/* ---- Refusals ---- */
+
+typedef struct refusal {
+    void (*spoil)(flash_combine_args_t *args);
+    flash_status_t status;
+    const char *words;
+} refusal_t;
+
+#define INVALID FLASH_ERROR_INVALID_ARGUMENT
+
+#define REFUSALS(X)                                                                                \
+    X(device_negative, args->device = -1, INVALID, "device is -1")                                 \
+    X(device_cuda, args->device = FLASH_DEVICE_CUDA, FLASH_ERROR_UNSUPPORTED, "device is 2")       \
+    X(dtype_partial, args->dtype_partial = 0, INVALID, "dtype_partial is 0")                       \
+    X(dtype, args->dtype = 9, INVALID, "dtype is 9")                                               \
+    X(n_partials, args->n_partials = -1, INVALID, "n_partials is -1")                              \
+    X(batch, args->batch = -1, INVALID, "batch is -1")                                             \
+    X(seqlen_q, args->seqlen_q = -1, INVALID, "seqlen_q is -1")                                    \
+    X(n_heads, args->n_heads = -1, INVALID, "n_heads is -1")                                       \
+    X(d_head_zero, args->d_head = 0, INVALID, "d_head is 0")                                       \
+    X(d_head_huge, args->d_head = (int64_t)1 << 40, INVALID, "d_head is 1099511627776")            \
+    X(o_partial_null, args->o_partial.data = NULL, INVALID, "o_partial.data is NULL")              \
+    X(lse_partial_null, args->lse_partial = NULL, INVALID, "lse_partial is NULL")                  \
+    X(o_null, args->o.data = NULL, INVALID, "o.data is NULL")                                      \
+    X(stride_partial_negative, args->stride_partial = -1, INVALID, "-1")                           \
+    X(stride_partial_huge, args->stride_partial = INT64_MAX, INVALID, "o_partial overflows")       \
+    X(o_partial_stride, args->o_partial.stride_seq = -1, INVALID, "o_partial.stride_seq is -1")    \
+    X(o_stride, args->o.stride_seq = -1, INVALID, "o.stride_seq is -1")                            \
+    X(o_overlaps, args->o.stride_seq = 0, INVALID, "o overlaps itself")                            \
+    X(o_reserved, args->o.reserved[0] = 1, FLASH_ERROR_UNSUPPORTED, "o.reserved")                  \
+    X(struct_size_huge, args->struct_size = UINT32_MAX, INVALID, "struct_size is 4294967295")
+
+#define DEFINE_REFUSAL(name, spoiling, status, words)                                              \
+    static void spoil_##name(flash_combine_args_t *args) {                                         \
+        spoiling;                                                                                  \
+    }                                                                                              \
+    static refusal_t refusal_##name = {spoil_##name, status, words};
+REFUSALS(DEFINE_REFUSAL)
+
+static void is_refused(void **state) {
+    const refusal_t *r = *state;
+    partials_t p;
+    partials_create(&p);
+    r->spoil(&p.args);
+    assert_refused(flash_combine(&p.args, NULL), r->status, r->words);
+    assert_true(problem_is_untouched(&p.whole));
+    partials_destroy(&p);
+}
+
+#define REFUSAL_TEST(name, spoiling, status, words)                                                \
+    {#name " is refused", is_refused, NULL, NULL, &refusal_##name},
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(parts_make_the_whole),
+                                       cmocka_unit_test(a_part_without_weight_is_not_looked_at),
+                                       cmocka_unit_test(no_parts_see_no_key),
+                                       REFUSALS(REFUSAL_TEST)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

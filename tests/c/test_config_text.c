@@ -1,0 +1,217 @@
+/*
+ * The short form of configurations, both ways.
+ */
+#include "support.h"
+
+enum { N_FIELDS = sizeof(flash_config_t) / sizeof(int32_t) - 1 };
+
+static int32_t *fields(flash_config_t *config) {
+    return &config->arch;
+}
+
+static void check_round_trip(const flash_config_t *config) {
+    char text[FLASH_CONFIG_TEXT_SIZE];
+    flash_config_t parsed = FLASH_CONFIG_INIT;
+    assert_success(flash_config_format(config, text, sizeof text));
+    assert_success(flash_config_parse(text, &parsed));
+    if (memcmp(&parsed, config, sizeof parsed) != 0)
+        fail_msg("\"%s\" reads as another configuration", text);
+}
+
+static void check_text(const char *text) {
+    char again[FLASH_CONFIG_TEXT_SIZE];
+    flash_config_t config = FLASH_CONFIG_INIT;
+    assert_success(flash_config_parse(text, &config));
+    assert_success(flash_config_format(&config, again, sizeof again));
+    assert_string_equal(again, text);
+}
+
+static flash_config_t parsed(const char *text) {
+    flash_config_t config = FLASH_CONFIG_INIT;
+    assert_success(flash_config_parse(text, &config));
+    return config;
+}
+
+static void texts_round_trip(void **state) {
+    (void)state;
+    check_text("(FP16, 128, 64, 64, 4): "
+               "async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax");
+    check_text("(BF16, 64, 128, 32, 8): load_0_0_0_tiles");
+    check_text("(BF16, 64, 128, 32, 8): async+load_8_8_4_tiles+causal+window+softcap+varlen");
+    check_text("AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen");
+    check_text("AVX2 (FP16, 40, 64, 64): softcap");
+    check_text("REFERENCE (FP32, any, 16, 1)");
+}
+
+static void fields_of_a_text(void **state) {
+    const flash_config_t c =
+        parsed("(BF16, 128, 64, 32, 4): async+swizzled+load_2_4_8_tiles+buffer+window");
+    (void)state;
+    assert_int_equal(c.struct_size, sizeof c);
+    assert_int_equal(c.arch, FLASH_ARCH_SM80);
+    assert_int_equal(c.dtype, FLASH_DTYPE_BF16);
+    assert_int_equal(c.d_head, 128);
+    assert_int_equal(c.B_r, 64);
+    assert_int_equal(c.B_c, 32);
+    assert_int_equal(c.n_warps, 4);
+    assert_int_equal(c.async_copy, 1);
+    assert_int_equal(c.eager_load_blocks, 0);
+    assert_int_equal(c.swizzled, 1);
+    assert_int_equal(c.Q_mma_load_K_fragments, 2);
+    assert_int_equal(c.K_mma_load_K_fragments, 4);
+    assert_int_equal(c.V_mma_load_K_fragments, 8);
+    assert_int_equal(c.mma_double_buffer_loads, 1);
+    assert_int_equal(c.optimized_softmax, 0);
+    assert_int_equal(c.features, FLASH_FEATURE_WINDOW);
+}
+
+static void blanks_order_and_the_tiles_suffix_are_free(void **state) {
+    const flash_config_t c = parsed("(FP16, 128, 64, 64, 4): async+load_0_2_2_tiles+causal+varlen");
+    const flash_config_t d = parsed("  ( FP16,128 ,64,\t64,4 ):varlen + load_0_2_2+causal+async ");
+    (void)state;
+    assert_memory_equal(&c, &d, sizeof c);
+}
+
+/* Every switch and feature bit, on their own and together, legal or not. */
+static void every_sm80_combination_round_trips(void **state) {
+    (void)state;
+    for (int32_t bits = 0; bits < 512; bits++) {
+        flash_config_t c = parsed("(FP16, 128, 64, 64, 4): load_0_2_4_tiles");
+        c.async_copy = bits & 1;
+        c.eager_load_blocks = bits >> 1 & 1;
+        c.swizzled = bits >> 2 & 1;
+        c.mma_double_buffer_loads = bits >> 3 & 1;
+        c.optimized_softmax = bits >> 4 & 1;
+        c.features = bits >> 5;
+        check_round_trip(&c);
+    }
+}
+
+static void the_largest_numbers_fit(void **state) {
+    flash_config_t c =
+        parsed("(FP16, 1, 1, 1, 1): async+eager+swizzled+load_0_0_0_tiles+buffer+opt_softmax+"
+               "causal+window+softcap+varlen");
+    (void)state;
+    c.d_head = c.B_r = c.B_c = c.n_warps = INT32_MIN;
+    c.Q_mma_load_K_fragments = c.K_mma_load_K_fragments = c.V_mma_load_K_fragments = INT32_MIN;
+    check_round_trip(&c);
+}
+
+static void check_format_refused(flash_config_t config, const char *words) {
+    char text[FLASH_CONFIG_TEXT_SIZE] = "untouched";
+    assert_refused(flash_config_format(&config, text, sizeof text), FLASH_ERROR_INVALID_ARGUMENT,
+                   words);
+    assert_string_equal(text, "untouched");
+}
+
+static void format_refuses_what_has_no_word(void **state) {
+    const flash_config_t sm80 = parsed("(FP16, 128, 64, 64, 4): load_0_2_2_tiles");
+    const flash_config_t cpu = parsed("AVX2 (FP16, any, 64, 64)");
+    flash_config_t c;
+    (void)state;
+    c = sm80, c.arch = 0, check_format_refused(c, "arch is 0");
+    c = sm80, c.arch = 81, check_format_refused(c, "arch is 81");
+    c = sm80, c.dtype = 0, check_format_refused(c, "dtype is 0");
+    c = sm80, c.dtype = 4, check_format_refused(c, "dtype is 4");
+    c = sm80, c.features = 16, check_format_refused(c, "features");
+    c = sm80, c.features = -1, check_format_refused(c, "features");
+    c = sm80, c.async_copy = 2, check_format_refused(c, "async_copy");
+    c = sm80, c.optimized_softmax = -1, check_format_refused(c, "optimized_softmax");
+    for (int i = 5; i < N_FIELDS - 1; i++) { /* n_warps ... optimized_softmax */
+        c = cpu;
+        fields(&c)[i] = 1;
+        check_format_refused(c, "AVX2");
+    }
+}
+
+static void format_refuses_pointers_and_buffers(void **state) {
+    const flash_config_t c = parsed("REFERENCE (FP32, any, 16, 1)");
+    char text[FLASH_CONFIG_TEXT_SIZE] = "untouched";
+    const size_t length = strlen("REFERENCE (FP32, any, 16, 1)");
+    (void)state;
+    assert_refused(flash_config_format(NULL, text, sizeof text), FLASH_ERROR_INVALID_ARGUMENT,
+                   "NULL");
+    assert_refused(flash_config_format(&c, NULL, 10), FLASH_ERROR_INVALID_ARGUMENT, "NULL");
+    assert_refused(flash_config_format(&c, text, 0), FLASH_ERROR_BUFFER_TOO_SMALL, "29");
+    assert_refused(flash_config_format(&c, text, length), FLASH_ERROR_BUFFER_TOO_SMALL, "29");
+    assert_string_equal(text, "untouched");
+    assert_success(flash_config_format(&c, text, length + 1));
+}
+
+static void parse_refuses(void **state) {
+    static const char *const texts[] = {
+        "",
+        "(",
+        "AVX",
+        "AVX5122 (BF16, any, 64, 128)",
+        "SM90 (BF16, 128, 64, 64, 4): load_0_0_0_tiles",
+        "AVX512",
+        "AVX512 BF16, any, 64, 128",
+        "AVX512 (FP8, any, 64, 128)",
+        "AVX512 (BF16 any, 64, 128)",
+        "AVX512 (BF16, all, 64, 128)",
+        "AVX512 (BF16, any, 64)",
+        "AVX512 (BF16, any, 64, 128",
+        "AVX512 (BF16, any, 64, 128, 4)",
+        "AVX512 (BF16, any, 64, 128):",
+        "AVX512 (BF16, any, 64, 128): ",
+        "AVX512 (BF16, any, 64, 128): causal+",
+        "AVX512 (BF16, any, 64, 128): causal+causal",
+        "AVX512 (BF16, any, 64, 128): causal window",
+        "AVX512 (BF16, any, 64, 128): async",
+        "AVX512 (BF16, any, 64, 128) causal",
+        "AVX512 (BF16, any, 64, 128): causal!",
+        "AVX512 (BF16, any, 64, 99999999999)",
+        "(FP16, any, 64, 64, 4): load_0_0_0_tiles",
+        "(FP16, 128, 64, 64): load_0_0_0_tiles",
+        "(FP16, 128, 64, 64, 4)",
+        "(FP16, 128, 64, 64, 4): async",
+        "(FP16, 128, 64, 64, 4): load_0_0_tiles",
+        "(FP16, 128, 64, 64, 4): load_0_0_0_tile",
+        "(FP16, 128, 64, 64, 4): load_0_0_0_tiles+load_0_0_0_tiles",
+        "(FP16, 128, 64, 64, 4): load_0_0_0_tiles+async+async",
+        "(FP16, 128, 64, 64, 4): load_0_0_0_tiles+asynchronous",
+        "(FP16, 128, 64, 64, 4): load_0_0_0_tiles) ",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        flash_config_t config = FLASH_CONFIG_INIT, before;
+        memset(&config.arch, 0x5a, sizeof config - offsetof(flash_config_t, arch));
+        before = config;
+        if (flash_config_parse(texts[i], &config) != FLASH_ERROR_INVALID_ARGUMENT)
+            fail_msg("\"%s\" was not refused", texts[i]);
+        assert_non_null(strstr(flash_last_error(), "position"));
+        assert_memory_equal(&config, &before, sizeof config);
+    }
+}
+
+static void parse_refuses_null(void **state) {
+    flash_config_t config = FLASH_CONFIG_INIT;
+    (void)state;
+    assert_refused(flash_config_parse(NULL, &config), FLASH_ERROR_INVALID_ARGUMENT, "NULL");
+    assert_refused(flash_config_parse("REFERENCE (FP32, any, 16, 1)", NULL),
+                   FLASH_ERROR_INVALID_ARGUMENT, "NULL");
+}
+
+static void parse_says_where(void **state) {
+    flash_config_t config = FLASH_CONFIG_INIT;
+    (void)state;
+    assert_refused(flash_config_parse("AVX2 (FP99, any, 64, 64)", &config),
+                   FLASH_ERROR_INVALID_ARGUMENT, "position 6");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(texts_round_trip),
+        cmocka_unit_test(fields_of_a_text),
+        cmocka_unit_test(blanks_order_and_the_tiles_suffix_are_free),
+        cmocka_unit_test(every_sm80_combination_round_trips),
+        cmocka_unit_test(the_largest_numbers_fit),
+        cmocka_unit_test(format_refuses_what_has_no_word),
+        cmocka_unit_test(format_refuses_pointers_and_buffers),
+        cmocka_unit_test(parse_refuses),
+        cmocka_unit_test(parse_refuses_null),
+        cmocka_unit_test(parse_says_where),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,229 @@
+/*
+ * The environment variables. Each is read once a process, so every check has a child of its own;
+ * this process calls nothing of the library.
+ */
+#define _GNU_SOURCE
+#include "child.h"
+#include "support.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+static const sizes_t SIZES = {
+    .batch = 1, .seqlen_q = 9, .seqlen_k = 9, .n_heads = 2, .n_heads_kv = 1, .d_head = 8};
+
+static flash_forward_args_t shape(void) {
+    flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
+    args.dtype = FLASH_DTYPE_FP32;
+    args.batch = SIZES.batch;
+    args.seqlen_q = SIZES.seqlen_q;
+    args.seqlen_k = SIZES.seqlen_k;
+    args.n_heads = SIZES.n_heads;
+    args.n_heads_kv = SIZES.n_heads_kv;
+    args.d_head = SIZES.d_head;
+    return args;
+}
+
+/* ---- FLASH_NUM_THREADS ---- */
+
+static bool three_threads(void *argument) {
+    (void)argument;
+    CHECK(setenv("FLASH_NUM_THREADS", "3", 1) == 0);
+    CHECK(flash_num_threads() == 3);
+    CHECK(setenv("FLASH_NUM_THREADS", "5", 1) == 0); /* too late */
+    CHECK(flash_num_threads() == 3);
+    CHECK(flash_set_num_threads(2) == FLASH_SUCCESS);
+    CHECK(flash_num_threads() == 2);
+    CHECK(flash_set_num_threads(0) == FLASH_SUCCESS);
+    CHECK(flash_num_threads() == 3);
+    return true;
+}
+
+static bool default_threads(void *argument) {
+    cpu_set_t one;
+    (void)argument;
+    CPU_ZERO(&one);
+    CHECK(sched_getaffinity(0, sizeof one, &one) == 0);
+    CHECK(flash_num_threads() == CPU_COUNT(&one));
+    return true;
+}
+
+static bool one_processor_is_one_thread(void *argument) {
+    cpu_set_t set;
+    int cpu = 0;
+    (void)argument;
+    CHECK(sched_getaffinity(0, sizeof set, &set) == 0);
+    while (!CPU_ISSET(cpu, &set))
+        cpu++;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    CHECK(sched_setaffinity(0, sizeof set, &set) == 0);
+    CHECK(flash_num_threads() == 1);
+    return true;
+}
+
+static void num_threads(void **state) {
+    (void)state;
+    check_in_child(three_threads, NULL);
+    check_in_child(default_threads, NULL);
+    check_in_child(one_processor_is_one_thread, NULL);
+}
+
+/* ---- Values that cannot be understood ---- */
+
+typedef struct variable {
+    const char *name;
+    const char *value;
+} variable_t;
+
+static bool value_is_refused(void *argument) {
+    const variable_t *variable = argument;
+    const flash_forward_args_t args = shape();
+    uint64_t size;
+    CHECK(setenv(variable->name, variable->value, 1) == 0);
+    for (int i = 0; i < 2; i++) { /* at every call, not only the first */
+        CHECK(flash_workspace_size(&args, NULL, &size) == FLASH_ERROR_INVALID_ARGUMENT);
+        CHECK(strstr(flash_last_error(), variable->name) != NULL);
+    }
+    return true;
+}
+
+static void bad_values(void **state) {
+    variable_t variables[] = {
+        {"FLASH_NUM_THREADS", "0"},    {"FLASH_NUM_THREADS", "-1"},
+        {"FLASH_NUM_THREADS", "4097"}, {"FLASH_NUM_THREADS", "two"},
+        {"FLASH_NUM_THREADS", "2 "},   {"FLASH_NUM_THREADS", "99999999999999999999"},
+        {"FLASH_CPU_ISA", "sse2"},     {"FLASH_CPU_ISA", "AVX2"},
+        {"FLASH_CONFIG", "fastest"},   {"FLASH_CONFIG", "AVX2 (FP32, any, 64, 64): fast"},
+        {"FLASH_TRACE", "yes"},        {"FLASH_TRACE", "2"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
+        check_in_child(value_is_refused, &variables[i]);
+}
+
+/* An empty variable is one that is not set. */
+static bool empty_value_is_default(void *argument) {
+    const flash_forward_args_t args = shape();
+    uint64_t size;
+    CHECK(setenv(argument, "", 1) == 0);
+    CHECK(flash_workspace_size(&args, NULL, &size) == FLASH_SUCCESS);
+    return true;
+}
+
+static void empty_values(void **state) {
+    (void)state;
+    check_in_child(empty_value_is_default, "FLASH_NUM_THREADS");
+    check_in_child(empty_value_is_default, "FLASH_CPU_ISA");
+    check_in_child(empty_value_is_default, "FLASH_CONFIG");
+    check_in_child(empty_value_is_default, "FLASH_TRACE");
+}
+
+/* ---- FLASH_CPU_ISA ---- */
+
+static bool isa_is_hidden(void *argument) {
+    const flash_forward_args_t args = shape();
+    flash_config_t config = FLASH_CONFIG_INIT;
+    flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
+    const bool avx2 = strcmp(argument, "avx2") == 0;
+    CHECK(setenv("FLASH_CPU_ISA", argument, 1) == 0);
+    CHECK(flash_device_info(FLASH_DEVICE_CPU, &info) == FLASH_SUCCESS);
+    CHECK((info.isa & ~(avx2 ? (uint32_t)FLASH_ISA_AVX2 : 0)) == 0);
+    CHECK(flash_select_config(&args, &config, NULL, 0) == FLASH_SUCCESS);
+    CHECK(config.arch <= (avx2 ? FLASH_ARCH_AVX2 : FLASH_ARCH_REFERENCE));
+    for (int32_t i = 0; i < flash_kernel_count(); i++) {
+        CHECK(flash_kernel_config(flash_kernel_at(i), &config) == FLASH_SUCCESS);
+        if (config.arch == FLASH_ARCH_AVX512)
+            CHECK(flash_lookup_kernel(&config) == NULL);
+    }
+    return true;
+}
+
+static void cpu_isa(void **state) {
+    (void)state;
+    check_in_child(isa_is_hidden, "reference");
+    check_in_child(isa_is_hidden, "avx2");
+}
+
+/* ---- FLASH_CONFIG ---- */
+
+/* The first row of the table is a reference kernel: it runs anywhere. */
+static bool config_is_forced(void *argument) {
+    flash_forward_args_t args = shape();
+    flash_config_t first = FLASH_CONFIG_INIT, config = FLASH_CONFIG_INIT;
+    char text[FLASH_CONFIG_TEXT_SIZE];
+    (void)argument;
+    CHECK(flash_kernel_config(flash_kernel_at(0), &first) == FLASH_SUCCESS);
+    CHECK(flash_config_format(&first, text, sizeof text) == FLASH_SUCCESS);
+    CHECK(setenv("FLASH_CONFIG", text, 1) == 0);
+    args.dtype = first.dtype;
+    CHECK(flash_select_config(&args, &config, NULL, 0) == FLASH_SUCCESS);
+    CHECK(memcmp(&config, &first, sizeof config) == 0);
+    args.dtype = first.dtype % 3 + 1;
+    CHECK(flash_query_support(&args, NULL, NULL, 0) == FLASH_ERROR_UNSUPPORTED);
+    return true;
+}
+
+static bool config_is_not_built(void *argument) {
+    const flash_forward_args_t args = shape();
+    (void)argument;
+    CHECK(setenv("FLASH_CONFIG", "REFERENCE (FP32, any, 17, 1)", 1) == 0);
+    CHECK(flash_query_support(&args, NULL, NULL, 0) == FLASH_ERROR_NOT_BUILT);
+    return true;
+}
+
+static void config(void **state) {
+    (void)state;
+    check_in_child(config_is_forced, NULL);
+    check_in_child(config_is_not_built, NULL);
+}
+
+/* ---- FLASH_TRACE ---- */
+
+/* Lines that standard error got from three calls, two of them alike. */
+static bool traced_lines(void *argument) {
+    const char *value = argument;
+    const int expected = strcmp(value, "1") == 0 ? 2 : 0;
+    char path[] = "/tmp/flashattn-trace-XXXXXX";
+    test_problem_t p;
+    int n_lines = 0;
+    CHECK(setenv("FLASH_TRACE", value, 1) == 0);
+    const int file = mkstemp(path), standard_error = dup(STDERR_FILENO);
+    CHECK(file >= 0 && standard_error >= 0 && dup2(file, STDERR_FILENO) == STDERR_FILENO);
+    unlink(path);
+    problem_create(&p, SIZES, 1);
+    const flash_status_t first = flash_forward(&p.args, NULL, NULL);
+    const flash_status_t second = flash_forward(&p.args, NULL, NULL);
+    p.args.flags = FLASH_FLAG_CAUSAL;
+    const flash_status_t third = flash_forward(&p.args, NULL, NULL);
+    fflush(stderr);
+    dup2(standard_error, STDERR_FILENO);
+    CHECK(first == FLASH_SUCCESS && second == FLASH_SUCCESS && third == FLASH_SUCCESS);
+    FILE *lines = fdopen(file, "r");
+    CHECK(lines != NULL && fseek(lines, 0, SEEK_SET) == 0);
+    for (int c = fgetc(lines); c != EOF; c = fgetc(lines))
+        n_lines += c == '\n';
+    fclose(lines);
+    problem_destroy(&p);
+    CHECK(n_lines == expected);
+    return true;
+}
+
+static void trace(void **state) {
+    (void)state;
+    check_in_child(traced_lines, "1");
+    check_in_child(traced_lines, "0");
+    check_in_child(traced_lines, "");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(num_threads), cmocka_unit_test(bad_values), cmocka_unit_test(empty_values),
+        cmocka_unit_test(cpu_isa),     cmocka_unit_test(config),     cmocka_unit_test(trace),
+    };
+    unsetenv("FLASH_NUM_THREADS");
+    unsetenv("FLASH_CPU_ISA");
+    unsetenv("FLASH_CONFIG");
+    unsetenv("FLASH_TRACE");
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

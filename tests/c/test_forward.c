@@ -1,0 +1,222 @@
+/*
+ * Results of every kernel that this machine runs, against a double loop, in fp32. The oracle, the
+ * other types and the wide ranges are tested in tests/python.
+ */
+#include "support.h"
+
+#include <math.h>
+
+static void check_flags(sizes_t sizes, uint32_t flags, int64_t left, int64_t right, float softcap) {
+    test_problem_t p;
+    problem_create(&p, sizes, 3);
+    p.args.flags = flags;
+    p.args.window_left = left;
+    p.args.window_right = right;
+    p.args.softcap = softcap;
+    problem_reallocate_workspace(&p);
+    problem_run(&p);
+    problem_check_result(&p);
+    problem_destroy(&p);
+}
+
+static const sizes_t SIZES[] = {
+    {.batch = 2, .seqlen_q = 3, .seqlen_k = 5, .n_heads = 4, .n_heads_kv = 2, .d_head = 8},
+    {.batch = 1, .seqlen_q = 65, .seqlen_k = 129, .n_heads = 3, .n_heads_kv = 1, .d_head = 24},
+    {.batch = 1, .seqlen_q = 1, .seqlen_k = 1000, .n_heads = 8, .n_heads_kv = 2, .d_head = 64},
+    {.batch = 2, .seqlen_q = 70, .seqlen_k = 33, .n_heads = 2, .n_heads_kv = 2, .d_head = 13},
+    {.batch = 1, .seqlen_q = 4, .seqlen_k = 1, .n_heads = 1, .n_heads_kv = 1, .d_head = 1},
+    {.batch = 1, .seqlen_q = 4, .seqlen_k = 0, .n_heads = 1, .n_heads_kv = 1, .d_head = 8},
+};
+enum { N_SIZES = sizeof SIZES / sizeof SIZES[0] };
+
+static void masks_and_softcap(void **state) {
+    (void)state;
+    for (int i = 0; i < N_SIZES; i++) {
+        check_flags(SIZES[i], 0, 0, 0, 0);
+        check_flags(SIZES[i], FLASH_FLAG_CAUSAL, 0, 0, 0);
+        check_flags(SIZES[i], FLASH_FLAG_WINDOW, 7, 0, 0);
+        check_flags(SIZES[i], FLASH_FLAG_WINDOW, 0, 0, 0);
+        check_flags(SIZES[i], FLASH_FLAG_WINDOW, -1, 3, 0);
+        check_flags(SIZES[i], FLASH_FLAG_WINDOW | FLASH_FLAG_CAUSAL, 5, 9, 0);
+        check_flags(SIZES[i], FLASH_FLAG_BATCH_INVARIANT, 0, 0, 0.5f);
+    }
+}
+
+static void run_with(test_problem_t *p, const flash_kernel_t *kernel) {
+    flash_config_t config = FLASH_CONFIG_INIT;
+    assert_success(flash_kernel_config(kernel, &config));
+    free(p->args.workspace);
+    assert_success(flash_workspace_size(&p->args, &config, &p->args.workspace_size));
+    p->args.workspace = malloc((size_t)p->args.workspace_size);
+    problem_poison(p);
+    assert_success(flash_forward(&p->args, &config, NULL));
+}
+
+static void every_kernel_of_the_machine(void **state) {
+    (void)state;
+    for (int i = 0; i < N_SIZES; i++) {
+        test_problem_t p;
+        int n_run = 0;
+        problem_create(&p, SIZES[i], 4);
+        p.args.flags = FLASH_FLAG_CAUSAL;
+        for (int32_t j = 0; j < flash_kernel_count(); j++) {
+            flash_config_t config = FLASH_CONFIG_INIT;
+            assert_success(flash_kernel_config(flash_kernel_at(j), &config));
+            if (config.dtype != FLASH_DTYPE_FP32 || flash_lookup_kernel(&config) == NULL)
+                continue;
+            run_with(&p, flash_kernel_at(j));
+            problem_check_result(&p);
+            n_run++;
+        }
+        assert_true(n_run > 0);
+        problem_destroy(&p);
+    }
+}
+
+static void rows_without_keys_are_zero(void **state) {
+    const sizes_t sizes = {
+        .batch = 1, .seqlen_q = 4, .seqlen_k = 2, .n_heads = 1, .n_heads_kv = 1, .d_head = 8};
+    test_problem_t p;
+    (void)state;
+    problem_create(&p, sizes, 5);
+    p.args.flags = FLASH_FLAG_CAUSAL; /* queries 0 and 1 lie before the first key */
+    problem_run(&p);
+    for (int i = 0; i < 16; i++)
+        assert_true(p.o[i] == 0.0f);
+    assert_true(isinf(p.lse[0]) && p.lse[0] < 0 && isinf(p.lse[1]) && p.lse[1] < 0);
+    assert_true(isfinite(p.lse[2]) && isfinite(p.lse[3]));
+    problem_check_result(&p);
+    problem_destroy(&p);
+}
+
+static void without_lse_nothing_else_changes(void **state) {
+    test_problem_t with, without;
+    (void)state;
+    problem_create(&with, SMALL, 6);
+    problem_create(&without, SMALL, 6);
+    without.args.lse = NULL;
+    problem_run(&with);
+    problem_run(&without);
+    assert_memory_equal(with.o, without.o, with.o_count * sizeof *with.o);
+    assert_true(isnan(without.lse[0]));
+    problem_check_canaries(&without);
+    problem_destroy(&with);
+    problem_destroy(&without);
+}
+
+static void broadcast_keys(void **state) {
+    test_problem_t p;
+    (void)state;
+    problem_create(&p, SMALL, 7);
+    p.args.k.stride_batch = p.args.v.stride_head = p.args.q.stride_seq = 0;
+    problem_run(&p);
+    problem_check_result(&p);
+    problem_destroy(&p);
+}
+
+/* Two sequences in one ragged tensor are the two sequences computed apart. */
+static void a_ragged_batch(void **state) {
+    static const int32_t cu_q[] = {0, 3, 5}, cu_k[] = {0, 5, 9}, used[] = {4, 4};
+    test_problem_t p;
+    (void)state;
+    problem_create(&p, SMALL, 8);
+    p.args.cu_seqlens_q = cu_q;
+    p.args.cu_seqlens_k = cu_k;
+    p.args.seqused_k = used;
+    problem_reallocate_workspace(&p);
+    problem_run(&p);
+    for (int b = 0; b < 2; b++) {
+        test_problem_t alone = p;
+        float lse[4 * 3];
+        alone.args.batch = 1;
+        alone.args.cu_seqlens_q = alone.args.cu_seqlens_k = alone.args.seqused_k = NULL;
+        alone.args.seqlen_q = cu_q[b + 1] - cu_q[b];
+        alone.args.seqlen_k = used[b];
+        alone.args.q.data = p.q + cu_q[b] * p.args.q.stride_seq;
+        alone.args.o.data = p.o + cu_q[b] * p.args.o.stride_seq;
+        alone.args.k.data = p.k + cu_k[b] * p.args.k.stride_seq;
+        alone.args.v.data = p.v + cu_k[b] * p.args.v.stride_seq;
+        for (int64_t h = 0; h < 4; h++) /* [n_heads, total_q] to [n_heads, seqlen_q] */
+            for (int64_t i = 0; i < alone.args.seqlen_q; i++)
+                lse[h * alone.args.seqlen_q + i] = p.lse[h * 5 + cu_q[b] + i];
+        alone.args.lse = lse;
+        problem_check_result(&alone);
+    }
+    problem_destroy(&p);
+}
+
+static void unaligned_pointers_are_served(void **state) {
+    test_problem_t p;
+    unsigned char *o, *q;
+    (void)state;
+    problem_create(&p, SMALL, 9);
+    q = malloc(p.o_count * sizeof(float) + 1);
+    o = malloc(p.o_count * sizeof(float) + 1);
+    assert_true(q != NULL && o != NULL);
+    memcpy(q + 1, p.q, p.o_count * sizeof(float));
+    p.args.q.data = q + 1;
+    p.args.o.data = o + 1;
+    problem_run(&p);
+    memcpy(p.o, o + 1, p.o_count * sizeof(float));
+    p.args.q.data = p.q;
+    p.args.o.data = p.o;
+    problem_check_result(&p);
+    free(q);
+    free(o);
+    problem_destroy(&p);
+}
+
+/* flash_workspace_size() is the truth: one thread's share is enough, a byte less is not. */
+static void the_least_workspace(void **state) {
+    test_problem_t p;
+    (void)state;
+    problem_create(&p, SIZES[2], 10);
+    assert_success(flash_set_num_threads(1));
+    problem_reallocate_workspace(&p);
+    problem_run(&p);
+    problem_check_result(&p);
+    problem_poison(&p);
+    if (p.args.workspace_size > 0) {
+        p.args.workspace_size--;
+        assert_refused(flash_forward(&p.args, NULL, NULL), FLASH_ERROR_WORKSPACE_TOO_SMALL,
+                       "workspace");
+        assert_true(problem_is_untouched(&p));
+    }
+    assert_success(flash_set_num_threads(0));
+    problem_destroy(&p);
+}
+
+/* query_support() looks at no data; select_config() tells what forward() takes. */
+static void the_selected_configuration_serves(void **state) {
+    test_problem_t p;
+    flash_config_t config = FLASH_CONFIG_INIT;
+    char reason[256] = "";
+    flash_forward_args_t shape;
+    (void)state;
+    problem_create(&p, SMALL, 11);
+    shape = p.args;
+    shape.q.data = shape.k.data = shape.v.data = shape.o.data = shape.workspace = NULL;
+    assert_success(flash_select_config(&shape, &config, reason, sizeof reason));
+    assert_true(reason[0] != '\0');
+    assert_success(flash_query_support(&shape, &config, NULL, 0));
+    assert_success(flash_prepare(&shape, &config));
+    assert_non_null(flash_lookup_kernel(&config));
+    assert_success(flash_forward(&p.args, &config, NULL));
+    problem_check_result(&p);
+    problem_destroy(&p);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(masks_and_softcap),
+        cmocka_unit_test(every_kernel_of_the_machine),
+        cmocka_unit_test(rows_without_keys_are_zero),
+        cmocka_unit_test(without_lse_nothing_else_changes),
+        cmocka_unit_test(broadcast_keys),
+        cmocka_unit_test(a_ragged_batch),
+        cmocka_unit_test(unaligned_pointers_are_served),
+        cmocka_unit_test(the_least_workspace),
+        cmocka_unit_test(the_selected_configuration_serves),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,172 @@
+/*
+ * Callers built against an older or a newer header: "Growth" in flashattn.h.
+ */
+#include "support.h"
+
+enum { TAIL = 64 }; /* bytes that a newer header added */
+
+/* A caller's struct as a newer header would have it: unknown fields behind the known ones. */
+typedef struct newer_args {
+    flash_forward_args_t known;
+    unsigned char unknown[TAIL];
+} newer_args_t;
+
+typedef struct newer_config {
+    flash_config_t known;
+    unsigned char unknown[TAIL];
+} newer_config_t;
+
+static newer_args_t newer(const flash_forward_args_t *args) {
+    newer_args_t result;
+    memset(&result, 0, sizeof result);
+    result.known = *args;
+    result.known.struct_size = sizeof result;
+    return result;
+}
+
+static void a_larger_struct_with_a_zero_tail_is_served(void **state) {
+    test_problem_t p;
+    (void)state;
+    problem_create(&p, SMALL, 2);
+    const newer_args_t args = newer(&p.args);
+    assert_success(flash_forward(&args.known, NULL, NULL));
+    problem_check_result(&p);
+    problem_destroy(&p);
+}
+
+static void a_larger_struct_with_an_unknown_field_is_refused(void **state) {
+    test_problem_t p;
+    (void)state;
+    problem_create(&p, SMALL, 2);
+    for (int i = 0; i < TAIL; i += TAIL - 1) { /* the first and the last byte */
+        newer_args_t args = newer(&p.args);
+        args.unknown[i] = 1;
+        assert_refused(flash_forward(&args.known, NULL, NULL), FLASH_ERROR_UNSUPPORTED,
+                       "flash_forward_args_t");
+    }
+    assert_true(problem_is_untouched(&p));
+    problem_destroy(&p);
+}
+
+/* An older header, in which softcap was not yet: what is missing reads as zero, and the memory
+ * behind the struct is not read. */
+static void a_smaller_struct_reads_as_zeros(void **state) {
+    const uint32_t older_size = offsetof(flash_forward_args_t, softcap);
+    test_problem_t p;
+    uint64_t size = 0, whole_size = 0;
+    void *older = malloc(older_size); /* exactly: a sanitizer sees more */
+    (void)state;
+    assert_non_null(older);
+    problem_create(&p, SMALL, 2);
+    assert_success(flash_workspace_size(&p.args, NULL, &whole_size));
+    memcpy(older, &p.args, older_size);
+    memcpy(older, &older_size, sizeof older_size);
+    assert_success(flash_workspace_size(older, NULL, &size));
+    assert_int_equal(size, whole_size);
+    assert_refused(flash_forward(older, NULL, NULL), FLASH_ERROR_WORKSPACE_TOO_SMALL,
+                   "workspace_size is 0");
+    free(older);
+    problem_destroy(&p);
+}
+
+static void fields_beyond_a_smaller_struct_do_not_count(void **state) {
+    test_problem_t p;
+    uint64_t size;
+    (void)state;
+    problem_create(&p, SMALL, 2);
+    flash_forward_args_t args = p.args;
+    args.softcap = -1; /* refused if it counted */
+    assert_refused(flash_workspace_size(&args, NULL, &size), FLASH_ERROR_INVALID_ARGUMENT,
+                   "softcap");
+    args.struct_size = offsetof(flash_forward_args_t, softcap);
+    assert_success(flash_workspace_size(&args, NULL, &size));
+    problem_destroy(&p);
+}
+
+static void the_smallest_struct_is_missing_everything(void **state) {
+    uint32_t only_size = sizeof only_size;
+    (void)state;
+    assert_refused(
+        flash_forward((const flash_forward_args_t *)(const void *)&only_size, NULL, NULL),
+        FLASH_ERROR_INVALID_ARGUMENT, "");
+}
+
+static void combine_grows_the_same_way(void **state) {
+    flash_combine_args_t args = FLASH_COMBINE_ARGS_INIT;
+    (void)state;
+    args.struct_size = 0;
+    assert_refused(flash_combine(&args, NULL), FLASH_ERROR_INVALID_ARGUMENT, "struct_size is 0");
+    args.struct_size = 7;
+    assert_refused(flash_combine(&args, NULL), FLASH_ERROR_INVALID_ARGUMENT, "struct_size is 7");
+}
+
+/* ---- Structs that the library fills ---- */
+
+static void a_filled_struct_keeps_its_own_size(void **state) {
+    newer_config_t config;
+    flash_config_t ours = FLASH_CONFIG_INIT;
+    (void)state;
+    memset(&config, 0xa5, sizeof config);
+    config.known.struct_size = sizeof config;
+    assert_success(flash_kernel_config(flash_kernel_at(0), &config.known));
+    assert_success(flash_kernel_config(flash_kernel_at(0), &ours));
+    assert_int_equal(config.known.struct_size, sizeof config);
+    assert_memory_equal(&config.known.arch, &ours.arch, sizeof ours - sizeof ours.struct_size);
+    for (int i = 0; i < TAIL; i++) /* fields that this library does not know are absent: 0 */
+        assert_int_equal(config.unknown[i], 0);
+}
+
+static void a_smaller_struct_is_filled_to_its_size(void **state) {
+    flash_config_t config;
+    (void)state;
+    memset(&config, 0xa5, sizeof config);
+    assert_success(
+        flash_config_parse("REFERENCE (FP32, any, 16, 1)", &(flash_config_t)FLASH_CONFIG_INIT));
+    config.struct_size = offsetof(flash_config_t, n_warps);
+    assert_success(flash_config_parse("REFERENCE (FP32, any, 16, 1)", &config));
+    assert_int_equal(config.struct_size, offsetof(flash_config_t, n_warps));
+    assert_int_equal(config.B_c, 1);
+    assert_int_equal(config.n_warps, (int32_t)0xa5a5a5a5);
+    assert_int_equal(config.features, (int32_t)0xa5a5a5a5);
+}
+
+static void a_field_that_does_not_fit_is_refused(void **state) {
+    flash_config_t config = FLASH_CONFIG_INIT, before;
+    (void)state;
+    config.struct_size = offsetof(flash_config_t, features);
+    before = config;
+    assert_refused(flash_config_parse("REFERENCE (FP32, any, 16, 1): causal", &config),
+                   FLASH_ERROR_UNSUPPORTED, "flash_config_t.struct_size");
+    assert_refused(flash_kernel_config(flash_kernel_at(0), &config), FLASH_ERROR_UNSUPPORTED,
+                   "flash_config_t.struct_size");
+    assert_memory_equal(&config, &before, sizeof config);
+}
+
+static void an_older_device_info_is_filled(void **state) {
+    flash_device_info_t info = FLASH_DEVICE_INFO_INIT, whole = FLASH_DEVICE_INFO_INIT;
+    (void)state;
+    assert_success(flash_device_info(FLASH_DEVICE_CPU, &whole));
+    assert_int_equal(whole.n_threads, flash_num_threads());
+    assert_true(whole.name[0] != '\0');
+    assert_non_null(memchr(whole.name, '\0', sizeof whole.name));
+
+    info.struct_size = offsetof(flash_device_info_t, n_threads);
+    assert_refused(flash_device_info(FLASH_DEVICE_CPU, &info), FLASH_ERROR_UNSUPPORTED,
+                   "flash_device_info_t.struct_size");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_larger_struct_with_a_zero_tail_is_served),
+        cmocka_unit_test(a_larger_struct_with_an_unknown_field_is_refused),
+        cmocka_unit_test(a_smaller_struct_reads_as_zeros),
+        cmocka_unit_test(fields_beyond_a_smaller_struct_do_not_count),
+        cmocka_unit_test(the_smallest_struct_is_missing_everything),
+        cmocka_unit_test(combine_grows_the_same_way),
+        cmocka_unit_test(a_filled_struct_keeps_its_own_size),
+        cmocka_unit_test(a_smaller_struct_is_filled_to_its_size),
+        cmocka_unit_test(a_field_that_does_not_fit_is_refused),
+        cmocka_unit_test(an_older_device_info_is_filled),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

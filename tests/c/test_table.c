@@ -1,0 +1,216 @@
+/*
+ * A walk over the kernel table: order, look-up of every row, and of every row with one field
+ * changed.
+ */
+#include "support.h"
+
+enum { N_FIELDS = sizeof(flash_config_t) / sizeof(int32_t) - 1 };
+
+static const char *const FIELD_NAMES[N_FIELDS] = {
+    "arch",
+    "dtype",
+    "d_head",
+    "B_r",
+    "B_c",
+    "n_warps",
+    "async_copy",
+    "eager_load_blocks",
+    "swizzled",
+    "Q_mma_load_K_fragments",
+    "K_mma_load_K_fragments",
+    "V_mma_load_K_fragments",
+    "mma_double_buffer_loads",
+    "optimized_softmax",
+    "features",
+};
+
+static int32_t *fields(flash_config_t *config) {
+    return &config->arch;
+}
+
+static flash_config_t config_at(int32_t index) {
+    flash_config_t config = FLASH_CONFIG_INIT;
+    const flash_kernel_t *kernel = flash_kernel_at(index);
+    assert_non_null(kernel);
+    assert_success(flash_kernel_config(kernel, &config));
+    return config;
+}
+
+static int compare(const flash_config_t *a, const flash_config_t *b) {
+    const int32_t *x = &a->arch, *y = &b->arch;
+    for (int i = 0; i < N_FIELDS; i++)
+        if (x[i] != y[i])
+            return x[i] < y[i] ? -1 : 1;
+    return 0;
+}
+
+static bool table_has(const flash_config_t *config) {
+    for (int32_t i = 0; i < flash_kernel_count(); i++) {
+        const flash_config_t row = config_at(i);
+        if (compare(&row, config) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool machine_runs(int32_t arch) {
+    flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
+    assert_success(flash_device_info(FLASH_DEVICE_CPU, &info));
+    switch (arch) {
+    case FLASH_ARCH_REFERENCE:
+        return true;
+    case FLASH_ARCH_AVX2:
+        return (info.isa & FLASH_ISA_AVX2) != 0;
+    case FLASH_ARCH_AVX512:
+        return (info.isa & FLASH_ISA_AVX512) != 0;
+    default:
+        return false;
+    }
+}
+
+static void the_table_has_every_type_for_any_machine(void **state) {
+    bool reference[4] = {false};
+    (void)state;
+    for (int32_t i = 0; i < flash_kernel_count(); i++) {
+        const flash_config_t c = config_at(i);
+        if (c.arch == FLASH_ARCH_REFERENCE && c.d_head == 0 && c.features == 15)
+            reference[c.dtype] = true;
+    }
+    assert_true(reference[FLASH_DTYPE_FP16]);
+    assert_true(reference[FLASH_DTYPE_BF16]);
+    assert_true(reference[FLASH_DTYPE_FP32]);
+}
+
+static void rows_ascend_strictly(void **state) {
+    (void)state;
+    for (int32_t i = 1; i < flash_kernel_count(); i++) {
+        const flash_config_t a = config_at(i - 1), b = config_at(i);
+        assert_true(compare(&a, &b) < 0);
+    }
+}
+
+static void every_row_is_found(void **state) {
+    (void)state;
+    for (int32_t i = 0; i < flash_kernel_count(); i++) {
+        const flash_config_t config = config_at(i);
+        const flash_kernel_t *found = flash_lookup_kernel(&config);
+        if (machine_runs(config.arch)) {
+            assert_ptr_equal(found, flash_kernel_at(i));
+        } else {
+            assert_null(found);
+            assert_non_null(strstr(flash_last_error(), "need"));
+        }
+    }
+}
+
+static void names_are_symbols_and_differ(void **state) {
+    (void)state;
+    for (int32_t i = 0; i < flash_kernel_count(); i++) {
+        const char *name = flash_kernel_name(flash_kernel_at(i));
+        assert_non_null(name);
+        assert_memory_equal(name, "flash_fwd_", strlen("flash_fwd_"));
+        assert_int_equal(strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_"), strlen(name));
+        for (int32_t j = 0; j < i; j++)
+            assert_string_not_equal(name, flash_kernel_name(flash_kernel_at(j)));
+    }
+}
+
+static void short_forms_round_trip(void **state) {
+    (void)state;
+    for (int32_t i = 0; i < flash_kernel_count(); i++) {
+        char text[FLASH_CONFIG_TEXT_SIZE];
+        const flash_config_t config = config_at(i);
+        flash_config_t parsed = FLASH_CONFIG_INIT;
+        assert_success(flash_config_format(&config, text, sizeof text));
+        assert_success(flash_config_parse(text, &parsed));
+        assert_memory_equal(&parsed, &config, sizeof config);
+    }
+}
+
+/* The rules of the CPU families (docs/configurations.md), written once more. */
+static bool cpu_legal(const flash_config_t *c) {
+    const int32_t *elsewhere = &c->n_warps;
+    for (int i = 0; i < 9; i++) /* n_warps ... optimized_softmax */
+        if (elsewhere[i] != 0)
+            return false;
+    return c->arch >= FLASH_ARCH_REFERENCE && c->arch <= FLASH_ARCH_AVX512 && c->dtype >= 1 &&
+           c->dtype <= 3 && c->d_head >= 0 && c->B_r >= 1 && c->B_r <= 1024 && c->B_c >= 1 &&
+           c->B_c <= 4096 && c->features >= 0 && c->features <= 15;
+}
+
+/* A problem that only the look-up of the configuration can refuse. */
+static flash_status_t status_of(const flash_config_t *config) {
+    flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
+    args.dtype = config->dtype >= 1 && config->dtype <= 3 ? config->dtype : FLASH_DTYPE_FP32;
+    args.batch = args.seqlen_q = args.seqlen_k = args.n_heads = args.n_heads_kv = 1;
+    args.d_head = config->d_head > 0 ? config->d_head : 8;
+    return flash_query_support(&args, config, NULL, 0);
+}
+
+static void check_near_miss(const flash_config_t *config, int field) {
+    if (table_has(config))
+        return;
+    assert_null(flash_lookup_kernel(config));
+    if (cpu_legal(config)) {
+        assert_non_null(strstr(flash_last_error(), "without a kernel in this library"));
+        assert_refused(status_of(config), FLASH_ERROR_NOT_BUILT, "legal");
+    } else {
+        assert_non_null(strstr(flash_last_error(), FIELD_NAMES[field]));
+        assert_refused(status_of(config), FLASH_ERROR_INVALID_CONFIG, FIELD_NAMES[field]);
+    }
+}
+
+static void every_near_miss_is_answered(void **state) {
+    static const int32_t changes[] = {-1, 1, 2, 16, 64, 1 << 20};
+    (void)state;
+    for (int32_t i = 0; i < flash_kernel_count(); i++)
+        for (int field = 0; field < N_FIELDS; field++)
+            for (size_t j = 0; j < sizeof changes / sizeof changes[0]; j++) {
+                flash_config_t config = config_at(i);
+                fields(&config)[field] += changes[j];
+                check_near_miss(&config, field);
+            }
+}
+
+/* Each breaks one rule of the SM80 family, which the message names. */
+static void sm80_rules(void **state) {
+    static const struct {
+        const char *text;
+        const char *field;
+    } illegal[] = {
+        {"(FP32, 128, 64, 64, 4): load_0_0_0_tiles", "dtype"},
+        {"(FP16, 80, 64, 64, 4): load_0_0_0_tiles", "d_head"},
+        {"(FP16, 128, 32, 64, 4): load_0_0_0_tiles", "B_r"},
+        {"(FP16, 128, 64, 16, 4): load_0_0_0_tiles", "B_c"},
+        {"(FP16, 128, 64, 64, 2): load_0_0_0_tiles", "n_warps"},
+        {"(FP16, 128, 64, 64, 8): load_0_0_0_tiles", "n_warps"},
+        {"(FP16, 128, 64, 64, 4): eager+load_0_0_0_tiles", "eager_load_blocks"},
+        {"(FP16, 128, 64, 64, 4): load_0_1_0_tiles", "K_mma_load_K_fragments"},
+        {"(FP16, 128, 64, 64, 4): load_0_3_0_tiles", "K_mma_load_K_fragments"},
+        {"(FP16, 128, 64, 64, 4): load_0_0_-2_tiles", "V_mma_load_K_fragments"},
+        {"(FP16, 128, 64, 64, 4): load_2_4_2_tiles", "Q_mma_load_K_fragments"},
+        {"(FP16, 128, 64, 64, 4): load_0_32_2_tiles", "K_mma_load_K_fragments"},
+        {"(FP16, 128, 64, 64, 4): load_0_2_16_tiles", "V_mma_load_K_fragments"},
+        {"(FP16, 128, 64, 64, 4): load_0_16_2_tiles+buffer", "K_mma_load_K_fragments"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof illegal / sizeof illegal[0]; i++) {
+        flash_config_t config = FLASH_CONFIG_INIT;
+        assert_success(flash_config_parse(illegal[i].text, &config));
+        assert_null(flash_lookup_kernel(&config));
+        check_refusal(status_of(&config), FLASH_ERROR_INVALID_CONFIG, illegal[i].field);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_table_has_every_type_for_any_machine),
+        cmocka_unit_test(rows_ascend_strictly),
+        cmocka_unit_test(every_row_is_found),
+        cmocka_unit_test(names_are_symbols_and_differ),
+        cmocka_unit_test(short_forms_round_trip),
+        cmocka_unit_test(every_near_miss_is_answered),
+        cmocka_unit_test(sm80_rules),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

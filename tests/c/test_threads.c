@@ -1,0 +1,255 @@
+/*
+ * Calls from many threads at once, the number of threads and the hook changing meanwhile: every
+ * result is, bit for bit, that of one thread. Run under ThreadSanitizer too.
+ */
+#include "support.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { N_CALLERS = 4, N_ROUNDS = 12, N_PROBLEMS = 3 };
+
+/* Many queries; one query over many keys (split over keys); a ragged middle. */
+static const sizes_t SIZES[N_PROBLEMS] = {
+    {.batch = 2, .seqlen_q = 150, .seqlen_k = 150, .n_heads = 4, .n_heads_kv = 4, .d_head = 32},
+    {.batch = 1, .seqlen_q = 1, .seqlen_k = 3000, .n_heads = 4, .n_heads_kv = 1, .d_head = 32},
+    {.batch = 1, .seqlen_q = 33, .seqlen_k = 257, .n_heads = 6, .n_heads_kv = 2, .d_head = 40},
+};
+
+static test_problem_t expected[N_PROBLEMS];
+
+/* The results of one thread. */
+static int compute_expected(void **state) {
+    (void)state;
+    assert_success(flash_set_num_threads(1));
+    for (int i = 0; i < N_PROBLEMS; i++) {
+        problem_create(&expected[i], SIZES[i], (uint32_t)i);
+        problem_run(&expected[i]);
+        problem_check_result(&expected[i]);
+    }
+    return 0;
+}
+
+static int destroy_expected(void **state) {
+    (void)state;
+    for (int i = 0; i < N_PROBLEMS; i++)
+        problem_destroy(&expected[i]);
+    return 0;
+}
+
+static int default_threads(void **state) {
+    (void)state;
+    assert_success(flash_set_parallel_for(NULL, NULL, 0));
+    assert_success(flash_set_num_threads(0));
+    return 0;
+}
+
+static void check_all(void) {
+    for (int i = 0; i < N_PROBLEMS; i++) {
+        test_problem_t p;
+        problem_create(&p, SIZES[i], (uint32_t)i);
+        problem_run(&p);
+        assert_true(problem_same_bits(&p, &expected[i]));
+        problem_check_canaries(&p);
+        problem_destroy(&p);
+    }
+}
+
+static void any_number_of_threads_gives_the_same_bits(void **state) {
+    static const int32_t n_threads[] = {1, 2, 3, 8, 0};
+    (void)state;
+    for (size_t i = 0; i < sizeof n_threads / sizeof n_threads[0]; i++) {
+        assert_success(flash_set_num_threads(n_threads[i]));
+        check_all();
+    }
+}
+
+/* Less workspace than asked for means fewer threads, and the same bits. */
+static void less_workspace_gives_the_same_bits(void **state) {
+    (void)state;
+    for (int i = 0; i < N_PROBLEMS; i++) {
+        test_problem_t p;
+        uint64_t least;
+        assert_success(flash_set_num_threads(1));
+        problem_create(&p, SIZES[i], (uint32_t)i);
+        least = p.args.workspace_size;
+        assert_success(flash_set_num_threads(4));
+        problem_reallocate_workspace(&p);
+        assert_true(p.args.workspace_size >= least);
+        p.args.workspace_size = least;
+        problem_run(&p);
+        assert_true(problem_same_bits(&p, &expected[i]));
+        problem_destroy(&p);
+    }
+}
+
+/* ---- Several callers. cmocka's assertions belong to its own thread: a caller counts. ---- */
+
+static atomic_int n_failures;
+static atomic_bool stop;
+
+static bool call_gives(const test_problem_t *right, test_problem_t *p) {
+    return flash_forward(&p->args, NULL, NULL) == FLASH_SUCCESS && problem_same_bits(p, right);
+}
+
+static void *caller(void *problems) {
+    test_problem_t *p = problems;
+    for (int i = 0; i < N_ROUNDS * N_PROBLEMS; i++)
+        if (!call_gives(&expected[i % N_PROBLEMS], &p[i % N_PROBLEMS]))
+            atomic_fetch_add(&n_failures, 1);
+    return NULL;
+}
+
+static void run_callers(void *(*meddler)(void *)) {
+    static test_problem_t problems[N_CALLERS][N_PROBLEMS];
+    pthread_t callers[N_CALLERS], meddling;
+    atomic_store(&n_failures, 0);
+    atomic_store(&stop, false);
+    for (int i = 0; i < N_CALLERS; i++)
+        for (int j = 0; j < N_PROBLEMS; j++)
+            problem_create(&problems[i][j], SIZES[j], (uint32_t)j);
+    assert_int_equal(pthread_create(&meddling, NULL, meddler, NULL), 0);
+    for (int i = 0; i < N_CALLERS; i++)
+        assert_int_equal(pthread_create(&callers[i], NULL, caller, problems[i]), 0);
+    for (int i = 0; i < N_CALLERS; i++)
+        assert_int_equal(pthread_join(callers[i], NULL), 0);
+    atomic_store(&stop, true);
+    assert_int_equal(pthread_join(meddling, NULL), 0);
+    for (int i = 0; i < N_CALLERS; i++)
+        for (int j = 0; j < N_PROBLEMS; j++)
+            problem_destroy(&problems[i][j]);
+    assert_int_equal(atomic_load(&n_failures), 0);
+}
+
+/* Looks at everything that can be looked at while others call. */
+static void *reader(void *unused) {
+    while (!atomic_load(&stop)) {
+        flash_config_t config = FLASH_CONFIG_INIT;
+        if (flash_kernel_config(flash_kernel_at(0), &config) != FLASH_SUCCESS ||
+            flash_lookup_kernel(&config) == NULL || flash_num_threads() < 1)
+            atomic_fetch_add(&n_failures, 1);
+    }
+    return unused;
+}
+
+static void many_callers_at_once(void **state) {
+    (void)state;
+    assert_success(flash_set_num_threads(3));
+    run_callers(reader);
+}
+
+static void *thread_setter(void *unused) {
+    for (int32_t i = 0; !atomic_load(&stop); i++)
+        if (flash_set_num_threads(i % 5) != FLASH_SUCCESS)
+            atomic_fetch_add(&n_failures, 1);
+    return unused;
+}
+
+static void the_number_of_threads_changes_meanwhile(void **state) {
+    (void)state;
+    assert_success(flash_set_num_threads(5));
+    run_callers(thread_setter);
+}
+
+/* ---- The hook ---- */
+
+typedef struct lender {
+    atomic_int n_calls;
+    atomic_int n_tasks;
+    int32_t n_workers;
+    atomic_int n_refused; /* calls with more tasks than workers */
+} lender_t;
+
+/* One after the other, last first: the least that a hook may do. */
+static void run_backwards(void *context, int32_t n_tasks, flash_task_t task, void *argument) {
+    lender_t *lender = context;
+    atomic_fetch_add(&lender->n_calls, 1);
+    atomic_fetch_add(&lender->n_tasks, n_tasks);
+    if (n_tasks > lender->n_workers || n_tasks < 1)
+        atomic_fetch_add(&lender->n_refused, 1);
+    for (int32_t i = n_tasks; i-- > 0;)
+        task(argument, i);
+}
+
+typedef struct unit {
+    flash_task_t task;
+    void *argument;
+    int32_t index;
+} unit_t;
+
+static void *run_unit(void *unit) {
+    const unit_t *u = unit;
+    u->task(u->argument, u->index);
+    return NULL;
+}
+
+/* Each task in a thread of its own, side by side. */
+static void run_in_threads(void *context, int32_t n_tasks, flash_task_t task, void *argument) {
+    enum { MOST = 8 };
+    lender_t *lender = context;
+    pthread_t threads[MOST];
+    unit_t units[MOST];
+    atomic_fetch_add(&lender->n_calls, 1);
+    if (n_tasks > MOST) {
+        atomic_fetch_add(&lender->n_refused, 1);
+        return;
+    }
+    for (int32_t i = 0; i < n_tasks; i++) {
+        units[i] = (unit_t){task, argument, i};
+        if (pthread_create(&threads[i], NULL, run_unit, &units[i]) != 0)
+            abort();
+    }
+    for (int32_t i = 0; i < n_tasks; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void check_hook(flash_parallel_for_t run, int32_t n_workers) {
+    lender_t lender = {.n_workers = n_workers};
+    assert_success(flash_set_parallel_for(run, &lender, n_workers));
+    assert_int_equal(flash_num_threads(), n_workers);
+    check_all();
+    assert_success(flash_set_parallel_for(NULL, NULL, 0));
+    assert_int_equal(atomic_load(&lender.n_refused), 0);
+    if (n_workers > 1)
+        assert_true(atomic_load(&lender.n_calls) > 0);
+    const int n_calls = atomic_load(&lender.n_calls);
+    check_all();
+    assert_int_equal(atomic_load(&lender.n_calls), n_calls);
+}
+
+static void a_hook_gives_the_same_bits(void **state) {
+    (void)state;
+    check_hook(run_backwards, 1);
+    check_hook(run_backwards, 2);
+    check_hook(run_backwards, 7);
+    check_hook(run_in_threads, 4);
+}
+
+static lender_t meddling_lender = {.n_workers = 3};
+
+static void *hook_setter(void *unused) {
+    for (int i = 0; !atomic_load(&stop); i++)
+        if (flash_set_parallel_for(i % 2 ? run_backwards : NULL, &meddling_lender, 3) !=
+            FLASH_SUCCESS)
+            atomic_fetch_add(&n_failures, 1);
+    return unused;
+}
+
+static void the_hook_changes_meanwhile(void **state) {
+    (void)state;
+    assert_success(flash_set_num_threads(4));
+    run_callers(hook_setter);
+    assert_int_equal(atomic_load(&meddling_lender.n_refused), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(any_number_of_threads_gives_the_same_bits, default_threads),
+        cmocka_unit_test_teardown(less_workspace_gives_the_same_bits, default_threads),
+        cmocka_unit_test_teardown(many_callers_at_once, default_threads),
+        cmocka_unit_test_teardown(the_number_of_threads_changes_meanwhile, default_threads),
+        cmocka_unit_test_teardown(a_hook_gives_the_same_bits, default_threads),
+        cmocka_unit_test_teardown(the_hook_changes_meanwhile, default_threads),
+    };
+    return cmocka_run_group_tests(tests, compute_expected, destroy_expected);
+}

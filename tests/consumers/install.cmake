@@ -1,0 +1,5 @@
+# Installs the build, then moves the tree: nothing in it may know where it was.
+file(REMOVE_RECURSE ${WORK_DIR}/made ${WORK_DIR}/moved)
+execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${WORK_DIR}/made
+                OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+file(RENAME ${WORK_DIR}/made ${WORK_DIR}/moved)

@@ -1,0 +1,31 @@
+# The packages: what they are called and which files they hold.
+file(REMOVE_RECURSE ${WORK_DIR}/packages)
+execute_process(COMMAND ${CMAKE_CPACK_COMMAND} -B ${WORK_DIR}/packages
+                WORKING_DIRECTORY ${BUILD_DIR} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+
+# Fails unless one archive of this name holds all of the files (regular expressions).
+function(check_archive pattern list_command)
+    file(GLOB archives ${WORK_DIR}/packages/${pattern})
+    list(LENGTH archives n)
+    if(NOT n EQUAL 1)
+        message(FATAL_ERROR "${n} packages are called ${pattern}")
+    endif()
+    execute_process(COMMAND ${list_command} ${archives}
+                    OUTPUT_VARIABLE listing COMMAND_ERROR_IS_FATAL ANY)
+    foreach(file IN LISTS ARGN)
+        if(NOT listing MATCHES "${file}")
+            message(FATAL_ERROR "${archives} has no ${file}:\n${listing}")
+        endif()
+    endforeach()
+endfunction()
+
+set(library "libflashattn\\.so\\.${ABI_VERSION}")
+set(development "include/flashattn\\.h" "libflashattn\\.so[ \n]" "flashattnConfig\\.cmake"
+                "pkgconfig/flashattn\\.pc")
+check_archive("flashattn-*.tar.gz" "${CMAKE_COMMAND};-E;tar;tf" ${library} ${development})
+find_program(DPKG_DEB dpkg-deb)
+find_program(DPKG_SHLIBDEPS dpkg-shlibdeps)
+if(DPKG_DEB AND DPKG_SHLIBDEPS)
+    check_archive("libflashattn${ABI_VERSION}_*.deb" "${DPKG_DEB};-c" ${library})
+    check_archive("libflashattn-dev_*.deb" "${DPKG_DEB};-c" ${development})
+endif()

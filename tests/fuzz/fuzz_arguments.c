@@ -1,0 +1,221 @@
+/*
+ * Attention with arguments made of the fuzzer's bytes. Calls that look at no data take anything.
+ * flash_forward() takes what stays within this program's memory: tiny tensors of exactly the
+ * extent that the arguments describe, so that a byte too far is seen.
+ */
+#include "check.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+enum { MOST_BYTES = 1 << 16, MOST_BATCH = 4, MOST_WORK = 1 << 16 };
+
+typedef struct input {
+    const uint8_t *data;
+    size_t size;
+} input_t;
+
+static void take(input_t *in, void *value, size_t size) {
+    const size_t n = in->size < size ? in->size : size;
+    memcpy(value, in->data, n);
+    in->data += n;
+    in->size -= n;
+}
+
+static uint8_t take_byte(input_t *in) {
+    uint8_t byte = 0;
+    take(in, &byte, 1);
+    return byte;
+}
+
+/* Mostly small, sometimes anything. */
+static int64_t take_number(input_t *in, int64_t small) {
+    const uint8_t byte = take_byte(in);
+    int64_t value = byte % (small + 1);
+    if (byte >= 250)
+        take(in, &value, sizeof value);
+    return value;
+}
+
+static flash_tensor_t take_strides(input_t *in, int64_t seqlen, int64_t heads, int64_t d_head) {
+    flash_tensor_t t = FLASH_TENSOR_INIT;
+    t.stride_head = take_byte(in) < 200 ? d_head : take_number(in, 100);
+    t.stride_seq = take_byte(in) < 200 ? (heads & 63) * (d_head & 255) : take_number(in, 200);
+    t.stride_batch =
+        take_byte(in) < 200 ? (seqlen & 63) * (heads & 63) * (d_head & 255) : take_number(in, 250);
+    if (take_byte(in) == 255)
+        take(in, t.reserved, sizeof t.reserved);
+    return t;
+}
+
+static float take_float(input_t *in) {
+    float value = 0;
+    if (take_byte(in) >= 128)
+        take(in, &value, sizeof value);
+    return value;
+}
+
+static flash_forward_args_t take_args(input_t *in) {
+    flash_forward_args_t a = FLASH_FORWARD_ARGS_INIT;
+    if (take_byte(in) == 255)
+        a.struct_size = take_byte(in); /* never more than there is */
+    a.device = take_byte(in) < 250 ? 0 : (int32_t)take_number(in, 5);
+    a.dtype = (int32_t)take_number(in, 3);
+    a.flags = (uint32_t)take_number(in, 7);
+    a.batch = take_number(in, MOST_BATCH);
+    a.seqlen_q = take_number(in, 20);
+    a.seqlen_k = take_number(in, 40);
+    a.n_heads_kv = take_number(in, 3);
+    a.n_heads = take_byte(in) < 200 ? (a.n_heads_kv & 7) * (take_byte(in) % 4) : take_number(in, 8);
+    a.d_head = take_number(in, 70);
+    a.window_left = take_number(in, 20) - 1;
+    a.window_right = take_number(in, 20) - 1;
+    a.softmax_scale = take_float(in);
+    a.softcap = take_float(in);
+    a.q = take_strides(in, a.seqlen_q, a.n_heads, a.d_head);
+    a.k = take_strides(in, a.seqlen_k, a.n_heads_kv, a.d_head);
+    a.v = take_strides(in, a.seqlen_k, a.n_heads_kv, a.d_head);
+    a.o = take_strides(in, a.seqlen_q, a.n_heads, a.d_head);
+    return a;
+}
+
+/* Numbers for the three arrays of lengths; which of them the call passes. */
+typedef struct lengths {
+    int32_t cu_q[MOST_BATCH + 1];
+    int32_t cu_k[MOST_BATCH + 1];
+    int32_t used[MOST_BATCH];
+    uint8_t given;
+} lengths_t;
+
+static void take_ascending(input_t *in, int32_t cu[MOST_BATCH + 1]) {
+    cu[0] = 0;
+    for (int i = 1; i <= MOST_BATCH; i++)
+        cu[i] = cu[i - 1] + take_byte(in) % 12;
+    if (take_byte(in) >= 240)
+        cu[take_byte(in) % (MOST_BATCH + 1)] = (int8_t)take_byte(in);
+}
+
+static void take_lengths(input_t *in, lengths_t *l, flash_forward_args_t *a) {
+    take_ascending(in, l->cu_q);
+    take_ascending(in, l->cu_k);
+    for (int i = 0; i < MOST_BATCH; i++)
+        l->used[i] = (int8_t)take_byte(in) % 16;
+    l->given = take_byte(in);
+    a->cu_seqlens_q = l->given & 1 ? l->cu_q : NULL;
+    a->cu_seqlens_k = l->given & 2 ? l->cu_k : NULL;
+    a->seqused_k = l->given & 4 ? l->used : NULL;
+}
+
+/* ---- What looks at no data ---- */
+
+static flash_status_t check_shape_calls(const flash_forward_args_t *a) {
+    flash_config_t config = FLASH_CONFIG_INIT;
+    char reason[64];
+    uint64_t size = 0;
+    const flash_status_t status = flash_query_support(a, NULL, reason, sizeof reason);
+    CHECK(flash_workspace_size(a, NULL, &size) == status);
+    CHECK(flash_select_config(a, &config, reason, sizeof reason) == status);
+    if (status == FLASH_SUCCESS) {
+        CHECK(flash_query_support(a, &config, reason, sizeof reason) == FLASH_SUCCESS);
+        CHECK(flash_lookup_kernel(&config) != NULL);
+    } else {
+        CHECK(strcmp(flash_last_error(), "") != 0);
+    }
+    return status;
+}
+
+/* ---- flash_forward() ---- */
+
+/* Bytes that a tensor spans; false when they are too many, or no number. */
+static bool extent(const flash_tensor_t *t, int64_t batch, int64_t seq, int64_t heads,
+                   int64_t d_head, int64_t *bytes) {
+    const int64_t strides[3] = {t->stride_batch, t->stride_seq, t->stride_head};
+    const int64_t sizes[3] = {batch, seq, heads};
+    int64_t elements = d_head;
+    *bytes = 0;
+    for (int i = 0; i < 3; i++)
+        if (sizes[i] == 0)
+            return true;
+    for (int i = 0; i < 3; i++) {
+        if (sizes[i] == 1 || strides[i] < 0) /* never taken; to be refused */
+            continue;
+        if (strides[i] > MOST_BYTES)
+            return false;
+        elements += strides[i] * (sizes[i] - 1);
+    }
+    *bytes = elements * (int64_t)sizeof(float); /* the largest type */
+    return *bytes <= MOST_BYTES;
+}
+
+static bool small(const flash_forward_args_t *a) {
+    return a->batch <= MOST_BATCH && a->seqlen_q <= 64 && a->seqlen_k <= 64 && a->n_heads <= 16 &&
+           a->n_heads_kv <= 16 && a->d_head <= 256 &&
+           a->batch * a->seqlen_q * a->seqlen_k * a->n_heads * a->d_head <= MOST_WORK * 16;
+}
+
+static int32_t last(const int32_t *cu, int64_t batch) {
+    return cu[batch] > 0 ? cu[batch] : 0;
+}
+
+static void *filled(int64_t bytes, uint8_t value) {
+    void *memory = malloc((size_t)bytes);
+    CHECK(memory != NULL || bytes == 0);
+    memset(memory, value, (size_t)bytes);
+    return memory;
+}
+
+/* A row of the table that serves the problem, or NULL: the library's own choice. */
+static const flash_config_t *pick_config(const flash_forward_args_t *a, uint8_t index,
+                                         flash_config_t *config) {
+    const flash_kernel_t *kernel = flash_kernel_at(index % flash_kernel_count());
+    CHECK(flash_kernel_config(kernel, config) == FLASH_SUCCESS);
+    return flash_query_support(a, config, NULL, 0) == FLASH_SUCCESS ? config : NULL;
+}
+
+static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
+    const int64_t batch_q = a->cu_seqlens_q ? 1 : a->batch;
+    const int64_t batch_k = a->cu_seqlens_k ? 1 : a->batch;
+    const int64_t seq_q = a->cu_seqlens_q ? last(a->cu_seqlens_q, a->batch) : a->seqlen_q;
+    const int64_t seq_k = a->cu_seqlens_k ? last(a->cu_seqlens_k, a->batch) : a->seqlen_k;
+    int64_t q, k, v, o;
+    if (!extent(&a->q, batch_q, seq_q, a->n_heads, a->d_head, &q) ||
+        !extent(&a->k, batch_k, seq_k, a->n_heads_kv, a->d_head, &k) ||
+        !extent(&a->v, batch_k, seq_k, a->n_heads_kv, a->d_head, &v) ||
+        !extent(&a->o, batch_q, seq_q, a->n_heads, a->d_head, &o))
+        return;
+    const int64_t shrink = a->dtype == FLASH_DTYPE_FP32 ? 1 : 2;
+    a->q.data = filled(q / shrink, value);
+    a->k.data = filled(k / shrink, (uint8_t)(value + 1));
+    a->v.data = filled(v / shrink, (uint8_t)(value + 2));
+    a->o.data = filled(o / shrink, 0xff);
+    a->lse = filled(batch_q * seq_q * a->n_heads * (int64_t)sizeof(float), 0xff);
+    flash_config_t row = FLASH_CONFIG_INIT;
+    const flash_config_t *config = pick_config(a, index, &row);
+    CHECK(flash_workspace_size(a, config, &a->workspace_size) == FLASH_SUCCESS);
+    a->workspace = filled((int64_t)a->workspace_size, 0xff);
+    const flash_status_t status = flash_forward(a, config, NULL);
+    CHECK(status == FLASH_SUCCESS || status == FLASH_ERROR_INVALID_ARGUMENT ||
+          status == FLASH_ERROR_UNSUPPORTED /* reserved fields */);
+    free(a->q.data);
+    free(a->k.data);
+    free(a->v.data);
+    free(a->o.data);
+    free(a->lse);
+    free(a->workspace);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static bool initialised;
+    input_t in = {data, size};
+    lengths_t lengths;
+    if (!initialised)
+        CHECK(flash_set_num_threads(2) == FLASH_SUCCESS);
+    initialised = true;
+    flash_forward_args_t args = take_args(&in);
+    take_lengths(&in, &lengths, &args);
+    const uint8_t value = take_byte(&in), index = take_byte(&in);
+    if (check_shape_calls(&args) == FLASH_SUCCESS && args.struct_size == sizeof args &&
+        small(&args))
+        run(&args, value, index);
+    return 0;
+}

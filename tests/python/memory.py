@@ -1,0 +1,81 @@
+"""Arrays in awkward memory: any layout, any alignment, guarded by canaries.
+
+The bytes around an array and in the gaps between its rows are filled: with NaN around inputs, so
+that reading them shows, with canaries around outputs, so that writing them shows.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+DTYPES = ("float32", "float16", "bfloat16")
+LAYOUTS = ("contiguous", "padded", "heads_first", "unaligned")
+
+_GUARD = 64  # bytes on each side
+_PADDING = 3  # elements between rows of a padded array
+_NAN = 0xFF  # every float16, bfloat16 and float32 of these bytes is a NaN
+_CANARY = 0xA5
+
+
+def dtype_of(name: str) -> np.dtype:
+    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+
+
+def arrange(values: np.ndarray, layout: str) -> np.ndarray:
+    """The same values in memory of a layout, NaN in all gaps."""
+    _, array = _allocate(values.shape, values.dtype, layout, _NAN)
+    array[...] = values
+    return array
+
+
+class Guarded:
+    """An output: NaN in every element, canaries around and between them."""
+
+    def __init__(self, shape, dtype, layout: str = "contiguous") -> None:
+        self._buffer, self.array = _allocate(shape, np.dtype(dtype), layout, _CANARY)
+        self.array[...] = np.nan
+        self._poisoned = self._buffer.copy()
+
+    def take(self) -> np.ndarray:
+        """The values, after asserting that nothing but the elements was written."""
+        values = self.array.copy()
+        self.array[...] = np.nan
+        outside = np.flatnonzero(self._buffer != self._poisoned)
+        assert not len(outside), f"{len(outside)} bytes outside the output were written"
+        return values
+
+    def assert_untouched(self) -> None:
+        assert (self._buffer == self._poisoned).all(), "a refused call wrote to its output"
+
+
+class GuardedBytes:
+    """A workspace of exactly `size` bytes at an odd address, canaries on both sides."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._buffer = np.full(size + 2 * _GUARD, _CANARY, np.uint8)
+        self._begin = _GUARD + 1
+        self._buffer[self._begin : self._begin + size] = _NAN
+        self.address = self._buffer.ctypes.data + self._begin
+
+    def assert_guards(self) -> None:
+        before, after = self._buffer[: self._begin], self._buffer[self._begin + self.size :]
+        assert (before == _CANARY).all(), "written before the workspace"
+        assert (after == _CANARY).all(), "written past the workspace"
+
+
+def _allocate(shape, dtype: np.dtype, layout: str, fill: int) -> tuple[np.ndarray, np.ndarray]:
+    """(bytes, array within them); the innermost axis is contiguous in every layout."""
+    axes = list(range(len(shape)))
+    if layout == "heads_first":
+        axes[-3], axes[-2] = axes[-2], axes[-3]
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(axes):
+        strides[axis] = step
+        step *= shape[axis]
+        step += _PADDING if layout == "padded" else 0
+    buffer = np.full(step * dtype.itemsize + 2 * _GUARD + 1, fill, np.uint8)
+    offset = _GUARD + (1 if layout == "unaligned" else 0)
+    byte_strides = [stride * dtype.itemsize for stride in strides]
+    return buffer, np.ndarray(shape, dtype, buffer, offset, byte_strides)

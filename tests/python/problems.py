@@ -1,0 +1,161 @@
+"""Attention problems for the tests: inputs, a guarded run, and the comparison with the oracle.
+
+A problem is all that its run depends on, seed included: printing it is enough to replay it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+import flashattn
+import numpy as np
+from flashattn import config as flash_config
+from flashattn import oracle
+from flashattn._library import check as check_status
+from flashattn._library import library
+from flashattn._problem import Problem as CallArguments
+from flashattn.compare import compare
+from memory import Guarded, GuardedBytes, arrange, dtype_of
+
+VALUES = ("normal", "wide", "one_large_key", "identical_keys", "growing")
+
+
+@dataclass(frozen=True)
+class AttentionProblem:
+    batch: int = 1
+    seqlen_q: int = 1
+    seqlen_k: int = 1
+    n_heads: int = 1
+    n_heads_kv: int = 1
+    d_head: int = 64
+    dtype: str = "float32"
+    causal: bool = False
+    window_size: tuple[int, int] = (-1, -1)
+    softcap: float = 0.0
+    softmax_scale: float | None = None
+    cu_seqlens_q: tuple[int, ...] | None = None
+    cu_seqlens_k: tuple[int, ...] | None = None
+    seqused_k: tuple[int, ...] | None = None
+    values: str = "normal"
+    layouts: tuple[str, str, str, str] = ("contiguous",) * 4  # of q, k, v, o
+    seed: int = 0
+
+    @property
+    def q_shape(self) -> tuple[int, ...]:
+        if self.cu_seqlens_q is not None:
+            return (self.cu_seqlens_q[-1], self.n_heads, self.d_head)
+        return (self.batch, self.seqlen_q, self.n_heads, self.d_head)
+
+    @property
+    def k_shape(self) -> tuple[int, ...]:
+        if self.cu_seqlens_k is not None:
+            return (self.cu_seqlens_k[-1], self.n_heads_kv, self.d_head)
+        return (self.batch, self.seqlen_k, self.n_heads_kv, self.d_head)
+
+    def options(self) -> dict[str, object]:
+        """Keywords of the oracle."""
+        return {
+            "causal": self.causal,
+            "window_size": self.window_size,
+            "softcap": self.softcap,
+            "softmax_scale": self.softmax_scale,
+            "cu_seqlens_q": self.cu_seqlens_q,
+            "cu_seqlens_k": self.cu_seqlens_k,
+            "seqused_k": self.seqused_k,
+        }
+
+    def call_options(self) -> dict[str, object]:
+        """Keywords of a call: the oracle's, and the longest lengths of a ragged batch."""
+        return {
+            **self.options(),
+            "max_seqlen_q": None if self.cu_seqlens_q is None else self.seqlen_q,
+            "max_seqlen_k": None if self.cu_seqlens_k is None else self.seqlen_k,
+        }
+
+
+def make_inputs(p: AttentionProblem) -> list[np.ndarray]:
+    """q, k, v: fresh random numbers of the problem's seed, in its layouts."""
+    rng = np.random.default_rng(p.seed)
+    q, k, v = (rng.standard_normal(shape) for shape in (p.q_shape, p.k_shape, p.k_shape))
+    _shape_values(p, q, k)
+    dtype = dtype_of(p.dtype)
+    return [arrange(x.astype(dtype), layout) for x, layout in zip((q, k, v), p.layouts)]
+
+
+def _shape_values(p: AttentionProblem, q: np.ndarray, k: np.ndarray) -> None:
+    """Turns normal values into those that exercise the rescaling of the online softmax."""
+    if k.size == 0:
+        return
+    seqlen = k.shape[-3]
+    if p.values == "wide":
+        q *= 8
+    elif p.values == "one_large_key":
+        k[..., seqlen // 2, :, :] *= 20
+    elif p.values == "identical_keys":
+        k[...] = k[..., :1, :, :]
+    elif p.values == "growing":
+        np.abs(q, out=q)
+        k[...] = np.abs(k) * np.linspace(0.1, 3, seqlen)[:, None, None]
+
+
+def run(
+    p: AttentionProblem, inputs: list[np.ndarray] | None = None, config: str | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(O, LSE) of one call of the library; every output and the workspace is guarded."""
+    q, k, v = inputs or make_inputs(p)
+    call = CallArguments(q, k, v, **p.call_options())
+    o = Guarded(call.q_shape, q.dtype, p.layouts[3])
+    lse = Guarded(call.lse_shape, np.float32)
+    call.set_output(o.array, lse.array)
+    wanted = flash_config.resolve(config)
+    size = ctypes.c_uint64()
+    check_status(library().flash_workspace_size(call.args, wanted, size))
+    workspace = GuardedBytes(size.value)
+    call.args.workspace, call.args.workspace_size = workspace.address, workspace.size
+    check_status(library().flash_forward(call.args, wanted, None))
+    workspace.assert_guards()
+    return o.take(), lse.take()
+
+
+def check(
+    p: AttentionProblem, inputs: list[np.ndarray] | None = None, config: str | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Runs the problem, asserts that it agrees with the oracle, and returns (O, LSE)."""
+    q, k, v = inputs or make_inputs(p)
+    o, lse = run(p, [q, k, v], config)
+    oracle_o, oracle_lse = oracle.attention(q, k, v, **p.options())
+    naive_o, _ = oracle.naive(q, k, v, **p.options())
+    deviation = compare(
+        o,
+        oracle_o,
+        naive_o,
+        lse=lse,
+        oracle_lse=oracle_lse,
+        largest_score=oracle.largest_score(q, k, p.softmax_scale),
+    )
+    assert deviation.ok, f"{deviation.failures}; {deviation}; replay: {p}, config={config!r}"
+    return o, lse
+
+
+def runnable_kernels() -> list[flashattn.Kernel]:
+    return [kernel for kernel in flashattn.kernels() if kernel.is_runnable]
+
+
+def configs_for(p: AttentionProblem) -> list[str]:
+    """Short forms of the kernels here that serve the problem."""
+    row = np.zeros(p.d_head, dtype_of(p.dtype))
+    q, k = (np.broadcast_to(row, shape) for shape in (p.q_shape, p.k_shape))
+    return [
+        str(kernel.config)
+        for kernel in runnable_kernels()
+        if flashattn.query_support(q, k, k, config=kernel.config, **p.call_options())
+    ]
+
+
+def check_every_kernel(p: AttentionProblem, inputs: list[np.ndarray] | None = None) -> None:
+    """The problem on each kernel here that serves it; at least the selected one must."""
+    configs = configs_for(p)
+    assert configs, f"no kernel serves {p}"
+    for config in configs:
+        check(p, inputs, config)

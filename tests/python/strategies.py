@@ -1,0 +1,77 @@
+"""Random attention problems for hypothesis."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from memory import DTYPES, LAYOUTS
+from problems import VALUES, AttentionProblem
+
+# print_blob: a failure prints the blob that replays it. No database: a run leaves no files.
+random_problems = settings(
+    max_examples=400,
+    deadline=None,
+    print_blob=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+_LENGTHS = st.one_of(
+    st.integers(0, 8), st.integers(0, 200), st.sampled_from([63, 64, 65, 127, 129])
+)
+_D_HEADS = st.one_of(st.sampled_from([8, 16, 32, 64, 80, 96, 128]), st.integers(1, 136))
+
+
+@st.composite
+def attention_problems(draw: st.DrawFn) -> AttentionProblem:
+    """Any problem of the API that is quick enough for float64."""
+    batch = draw(st.integers(0, 3))
+    n_heads_kv = draw(st.integers(1, 3))
+    group = draw(st.sampled_from([1, 1, 2, 3, 5, 8]))
+    seqlen_q, cu_seqlens_q = draw(_lengths(batch))
+    seqlen_k, cu_seqlens_k = draw(_lengths(batch))
+    return AttentionProblem(
+        batch=batch,
+        seqlen_q=seqlen_q,
+        seqlen_k=seqlen_k,
+        n_heads=n_heads_kv * group,
+        n_heads_kv=n_heads_kv,
+        d_head=draw(_D_HEADS),
+        dtype=draw(st.sampled_from(DTYPES)),
+        causal=draw(st.booleans()),
+        window_size=draw(st.one_of(st.just((-1, -1)), st.tuples(_sides(), _sides()))),
+        softcap=draw(st.sampled_from([0.0, 0.0, 1.5, 30.0])),
+        softmax_scale=draw(st.sampled_from([None, None, 0.3, 0.01])),
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        seqused_k=draw(_seqused(batch, seqlen_k, cu_seqlens_k)),
+        values=draw(st.sampled_from(VALUES)),
+        layouts=draw(st.tuples(*[st.sampled_from(LAYOUTS)] * 4)),
+        seed=draw(st.integers(0, 2**32 - 1)),
+    )
+
+
+def _sides() -> st.SearchStrategy[int]:
+    return st.one_of(st.just(-1), st.integers(0, 5), st.integers(0, 250))
+
+
+@st.composite
+def _lengths(draw: st.DrawFn, batch: int) -> tuple[int, tuple[int, ...] | None]:
+    """(length or longest length, cu_seqlens or None)."""
+    if draw(st.booleans()):
+        return draw(_LENGTHS), None
+    lengths = [draw(_LENGTHS) for _ in range(batch)]
+    ends = [sum(lengths[:i]) for i in range(batch + 1)]
+    return max(lengths, default=0) + draw(st.integers(0, 3)), tuple(ends)
+
+
+@st.composite
+def _seqused(
+    draw: st.DrawFn, batch: int, seqlen_k: int, cu_seqlens_k: tuple[int, ...] | None
+) -> tuple[int, ...] | None:
+    if draw(st.booleans()):
+        return None
+    lengths = [seqlen_k] * batch
+    if cu_seqlens_k is not None:
+        lengths = [b - a for a, b in zip(cu_seqlens_k, cu_seqlens_k[1:])]
+    return tuple(draw(st.integers(0, length)) for length in lengths)

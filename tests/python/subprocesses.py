@@ -1,0 +1,28 @@
+"""Python in a process of its own, for what a library reads once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import flashattn
+from flashattn._library import library
+
+_PREFIX = ("FLASH_", "FLASHATTN_")
+
+
+def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    """`python ARGUMENTS` with this process's package and library, and no FLASH_ variable but
+    those given."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
+    clean["FLASHATTN_LIBRARY"] = library()._name
+    clean["PYTHONPATH"] = str(Path(flashattn.__file__).parents[1])
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )

@@ -1,0 +1,127 @@
+"""The ctypes mirror against what a C compiler makes of the header: no number is written twice."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from flashattn import _abi
+from flashattn._library import library
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = ROOT / "include" / "flashattn.h"
+STRUCTS = [
+    _abi.flash_config_t,
+    _abi.flash_device_info_t,
+    _abi.flash_tensor_t,
+    _abi.flash_forward_args_t,
+    _abi.flash_combine_args_t,
+]
+CONSTANTS = {name: value for name, value in vars(_abi).items() if re.match(r"FLASH_[A-Z]", name)}
+
+
+def _header_text() -> str:
+    """The header without its comments."""
+    return re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def numbers_of_c(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """Every size, offset, member size and constant, printed by a C program."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    assert compiler, "this test needs a C compiler"
+    folder = tmp_path_factory.mktemp("mirror")
+    lines = [f'P("{name}", {name})' for name in CONSTANTS]
+    for struct in STRUCTS:
+        type_name = struct.__name__
+        lines.append(f'P("{type_name}", sizeof({type_name}))')
+        for field, _ in struct._fields_:
+            member = f"{type_name}.{field}"
+            lines.append(f'P("{member}", offsetof({type_name}, {field}))')
+            lines.append(f'P("sizeof {member}", sizeof((({type_name} *)0)->{field}))')
+    source = folder / "mirror.c"
+    source.write_text(
+        '#include <stdio.h>\n#include "flashattn.h"\n'
+        '#define P(name, value) printf("%s=%lld\\n", name, (long long)(value));\n'
+        "int main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
+    )
+    program = folder / "mirror"
+    command = [*compiler.split(), "-I", str(HEADER.parent), str(source), "-o", str(program)]
+    subprocess.run(command, check=True)
+    output = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    return {name: int(value) for name, value in (line.split("=") for line in output.splitlines())}
+
+
+@pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
+def test_struct_layout(struct: type, numbers_of_c: dict[str, int]) -> None:
+    name = struct.__name__
+    assert ctypes.sizeof(struct) == numbers_of_c[name]
+    for field, _ in struct._fields_:
+        descriptor = getattr(struct, field)
+        assert descriptor.offset == numbers_of_c[f"{name}.{field}"], field
+        assert descriptor.size == numbers_of_c[f"sizeof {name}.{field}"], field
+
+
+@pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
+def test_struct_has_the_headers_members_and_types(struct: type) -> None:
+    body = re.search(r"\{([^{}]*)\}\s*" + struct.__name__ + ";", _header_text()).group(1)
+    members = [
+        re.fullmatch(r"\s*(?:const )?(\w+) (\*?)(\w+)(\[\d+\])?\s*", declaration).groups()
+        for declaration in body.split(";")[:-1]
+    ]
+    assert [name for _, _, name, _ in members] == [name for name, _ in struct._fields_]
+    for (c_type, pointer, name, array), (_, mirror) in zip(members, struct._fields_):
+        assert mirror is _ctypes_type(c_type, pointer, array), name
+
+
+def _ctypes_type(c_type: str, pointer: str, array: str | None) -> type:
+    if pointer:
+        return ctypes.c_void_p
+    if c_type.startswith("flash_"):
+        return getattr(_abi, c_type)
+    plain = getattr(ctypes, f"c_{c_type.removesuffix('_t')}")
+    return plain * int(array[1:-1]) if array else plain
+
+
+def test_constants(numbers_of_c: dict[str, int]) -> None:
+    assert {name: numbers_of_c[name] for name in CONSTANTS} == CONSTANTS
+
+
+def test_no_constant_is_missing() -> None:
+    text = _header_text()
+    named = set(re.findall(r"\b(FLASH_\w+) = ", text))
+    named |= set(re.findall(r"#define (FLASH_\w+) \d+$", text, flags=re.MULTILINE))
+    not_needed = {"FLASH_VERSION_MAJOR", "FLASH_VERSION_MINOR", "FLASH_VERSION_PATCH"}
+    assert named - not_needed == set(CONSTANTS)
+
+
+def test_every_function_of_the_header_has_a_prototype() -> None:
+    declared = set(re.findall(r"FLASH_API [^;]*?\b(flash_\w+)\(", _header_text()))
+    assert declared == set(_abi.PROTOTYPES)
+
+
+def test_prototypes_have_the_headers_parameters() -> None:
+    declarations = re.findall(r"FLASH_API ([^;]*?)\b(flash_\w+)\(([^;]*)\);", _header_text())
+    for result, name, parameters in declarations:
+        restype, argtypes = _abi.PROTOTYPES[name]
+        expected = [] if parameters.strip() == "void" else parameters.split(",")
+        assert len(argtypes) == len(expected), name
+        for parameter, argtype in zip(expected, argtypes):
+            assert ctypes.sizeof(argtype) == (8 if "*" in parameter else _size(parameter)), name
+        assert ctypes.sizeof(restype) == (8 if "*" in result else 4), name
+
+
+def _size(parameter: str) -> int:
+    eight = ("size_t", "flash_stream_t", "flash_parallel_for_t")
+    return 8 if any(word in parameter for word in eight) else 4
+
+
+def test_the_loaded_library_has_every_function() -> None:
+    for name, (restype, argtypes) in _abi.PROTOTYPES.items():
+        function = getattr(library(), name)
+        assert function.restype is restype and list(function.argtypes) == argtypes

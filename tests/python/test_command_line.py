@@ -1,0 +1,302 @@
+"""`python -m flashattn`: each command, and bad input: one clear line, exit code 2, no output."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import flashattn
+import ml_dtypes
+import numpy as np
+import pytest
+from flashattn import compare as compare_module
+from flashattn.cli import main
+from problems import AttentionProblem, make_inputs, runnable_kernels
+from subprocesses import run_python
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """Paths of q, k, v and o .npy files; o is not there yet."""
+    for name, array in zip("qkv", make_inputs(AttentionProblem(2, 9, 14, 4, 2, 16))):
+        np.save(tmp_path / f"{name}.npy", array)
+    return [str(tmp_path / f"{name}.npy") for name in "qkvo"]
+
+
+def _assert_complains(capsys, code: int, *parts: str) -> None:
+    output = capsys.readouterr()
+    assert code == 2
+    assert output.out == ""
+    lines = output.err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("flashattn: "), output.err
+    for part in parts:
+        assert part in lines[0]
+
+
+def _assert_no_output(files: list[str]) -> None:
+    folder = Path(files[3]).parent
+    assert {path.name for path in folder.iterdir()} <= {"q.npy", "k.npy", "v.npy"}
+
+
+# ---- info, list ----
+
+
+def test_module_is_a_program() -> None:
+    result = run_python("-m", "flashattn", "info")
+    assert result.returncode == 0 and flashattn.version() in result.stdout
+    result = run_python("-m", "flashattn", "list", "dtype=FP99")
+    assert result.returncode == 2 and result.stderr.startswith("flashattn: filter dtype=FP99")
+    assert run_python("-m", "flashattn").returncode == 2
+
+
+def test_info(capsys) -> None:
+    assert main(["info"]) == 0
+    output = capsys.readouterr().out
+    info = flashattn.device_info()
+    assert info.name in output and f"threads   {info.n_threads}" in output
+    for kernel in flashattn.kernels():
+        assert f"family    {flashattn.Arch(kernel.config.arch).name}: " in output
+
+
+def test_list(capsys) -> None:
+    assert main(["list"]) == 0
+    output = capsys.readouterr().out
+    for kernel in flashattn.kernels():
+        assert f"{kernel.config} " in output and kernel.name in output
+    assert output.endswith(f"{len(flashattn.kernels())} kernels\n")
+
+
+def test_list_filters(capsys) -> None:
+    assert main(["list", "--short", "dtype=BF16", "arch=REFERENCE"]) == 0
+    forms = capsys.readouterr().out.splitlines()
+    assert forms and all(form.startswith("REFERENCE (BF16, ") for form in forms)
+    assert main(["list", "--short", forms[0]]) == 0
+    assert capsys.readouterr().out.splitlines() == [forms[0]]
+
+
+def test_list_complains(capsys) -> None:
+    _assert_complains(capsys, main(["list", "colour=3"]), "no field 'colour'", "dtype")
+    _assert_complains(capsys, main(["list", "AVX512 (BF16"]), "AVX512 (BF16", "position")
+
+
+# ---- forward ----
+
+
+def test_forward(files: list[str], tmp_path: Path) -> None:
+    lse = str(tmp_path / "lse.npy")
+    options = ["--causal", "--window", "5", "-1", "--softcap", "3", "--scale", "0.5"]
+    assert main(["forward", *files, *options, "--lse", lse, "--seqused-k", "14,6"]) == 0
+    expected, expected_lse = flashattn.flash_attn_func(
+        *map(np.load, files[:3]),
+        causal=True,
+        window_size=(5, -1),
+        softcap=3.0,
+        softmax_scale=0.5,
+        seqused_k=[14, 6],
+        return_lse=True,
+    )
+    assert (np.load(files[3]) == expected).all() and (np.load(lse) == expected_lse).all()
+
+
+def test_forward_ragged(files: list[str], tmp_path: Path) -> None:
+    arrays = [np.load(path).reshape(-1, heads, 16) for path, heads in zip(files, (4, 2, 2))]
+    for path, array in zip(files, arrays):
+        np.save(path, array)
+    np.save(tmp_path / "lengths.npy", np.array([0, 20, 28]))
+    options = ["--cu-seqlens-q", "0,4,18", "--cu-seqlens-k", str(tmp_path / "lengths.npy")]
+    assert main(["forward", *files, *options]) == 0
+    expected = flashattn.flash_attn_varlen_func(
+        *arrays, cu_seqlens_q=[0, 4, 18], cu_seqlens_k=[0, 20, 28], max_seqlen_q=14, max_seqlen_k=20
+    )
+    assert (np.load(files[3]) == expected).all()
+
+
+def test_forward_on_a_kernel_of_choice(files: list[str], capsys) -> None:
+    config = next(k.config for k in runnable_kernels() if k.config.dtype == flashattn.DType.FP32)
+    assert main(["forward", *files, "--config", str(config)]) == 0
+    capsys.readouterr()
+    half = next(k.config for k in runnable_kernels() if k.config.dtype == flashattn.DType.FP16)
+    Path(files[3]).unlink()
+    code = main(["forward", *files, "--config", str(half)])
+    _assert_complains(capsys, code, "does not serve this problem")
+    _assert_no_output(files)
+
+
+def test_forward_bfloat16(files: list[str], capsys) -> None:
+    arrays = [np.load(path).astype(ml_dtypes.bfloat16) for path in files[:3]]
+    for path, array in zip(files, arrays):
+        np.save(path, array)
+    _assert_complains(capsys, main(["forward", *files]), "q.npy", "say --dtype bf16")
+    assert main(["forward", *files, "--dtype", "bf16"]) == 0
+    o = np.load(files[3]).view(ml_dtypes.bfloat16)
+    assert (o == flashattn.flash_attn_func(*arrays)).all()
+
+
+def test_forward_fortran_order_is_served(files: list[str]) -> None:
+    expected = flashattn.flash_attn_func(*map(np.load, files[:3]))
+    np.save(files[0], np.asfortranarray(np.load(files[0])))
+    assert main(["forward", *files]) == 0
+    assert (np.load(files[3]) == expected).all()
+
+
+def test_forward_replaces_a_file_and_leaves_no_other(files: list[str]) -> None:
+    Path(files[3]).write_text("old")
+    assert main(["forward", *files]) == 0
+    assert np.load(files[3]).shape == (2, 9, 4, 16)
+    assert len(list(Path(files[3]).parent.iterdir())) == 4
+
+
+def _truncated(path: str) -> None:
+    content = Path(path).read_bytes()
+    Path(path).write_bytes(content[:-100])
+
+
+def _huge(path: str) -> None:
+    """A header that announces 2^42 elements over a few bytes of data."""
+    with open(path, "wb") as file:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (1, 2**32, 1, 2**10)}
+        np.lib.format.write_array_header_1_0(file, header)
+
+
+BAD_FILES = {
+    "absent": (lambda path: Path(path).unlink(), ["No such file"]),
+    "folder": (lambda path: (Path(path).unlink(), Path(path).mkdir()), ["directory"]),
+    "empty": (lambda path: Path(path).write_bytes(b""), ["not a whole .npy file"]),
+    "text": (lambda path: Path(path).write_text("hello" * 50), ["not a whole .npy file"]),
+    "header_alone": (lambda path: Path(path).write_bytes(b"\x93NUMPY\x01\0"), ["not a whole"]),
+    "bad_header": (
+        lambda path: Path(path).write_bytes(b"\x93NUMPY\x01\0\x10\0" + b"{'descr': bad  }"),
+        ["not a whole .npy file"],
+    ),
+    "truncated": (_truncated, ["not a whole .npy file"]),
+    "huge": (_huge, ["q.npy"]),
+    "objects": (lambda path: np.save(path, np.array([{}, []], object)), ["not a whole .npy file"]),
+    "float64": (lambda path: np.save(path, np.zeros((2, 9, 4, 16))), ["float64"]),
+    "integers": (lambda path: np.save(path, np.zeros((2, 9, 4, 16), np.int16)), ["int16"]),
+    "big_endian": (lambda path: np.save(path, np.zeros((2, 9, 4, 16), ">f4")), ["byte order"]),
+    "two_axes": (lambda path: np.save(path, np.zeros((9, 4), np.float32)), ["(9, 4)"]),
+    "no_axes": (lambda path: np.save(path, np.float32(1)), ["()"]),
+    "other_d_head": (lambda path: np.save(path, np.zeros((2, 9, 4, 8), np.float32)), ["16", "8"]),
+    "other_batch": (lambda path: np.save(path, np.zeros((3, 9, 4, 16), np.float32)), ["batch"]),
+    "other_dtype": (lambda path: np.save(path, np.zeros((2, 9, 4, 16), np.float16)), ["float16"]),
+    "bad_heads": (lambda path: np.save(path, np.zeros((2, 9, 3, 16), np.float32)), ["n_heads"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_forward_complains_about_files(name: str, files: list[str], capsys) -> None:
+    spoil, parts = BAD_FILES[name]
+    spoil(files[0])
+    code = main(["forward", *files])
+    _assert_complains(capsys, code, *parts)
+    _assert_no_output(files)
+
+
+@pytest.mark.parametrize(
+    "options, parts",
+    [
+        (["--dtype", "fp16"], ["q.npy", "float32, not float16"]),
+        (["--softcap", "-1"], ["softcap is -1"]),
+        (["--scale", "0"], ["softmax_scale is 0"]),
+        (["--scale", "nan"], ["softmax_scale is nan"]),
+        (["--window", "-5", "0"], ["window_left is -5"]),
+        (["--seqused-k", "3"], ["seqused_k has 1 values, not 2"]),
+        (["--seqused-k", "3,x"], ["--seqused-k 3,x"]),
+        (["--seqused-k", "3,99"], ["seqused_k[1] is 99"]),
+        (["--seqused-k", "3,99999999999"], ["--seqused-k", "32 bits"]),
+        (["--seqused-k", "absent.npy"], ["absent.npy", "No such file"]),
+        (["--cu-seqlens-q", "0,9,18"], ["q has 4 axes, not 3"]),
+        (["--cu-seqlens-q", ","], ["--cu-seqlens-q is empty"]),
+        (["--config", "REFERENCE (FP32"], ["position"]),
+    ],
+    ids=str,
+)
+def test_forward_complains_about_options(options, parts, files: list[str], capsys) -> None:
+    _assert_complains(capsys, main(["forward", *files, *options]), *parts)
+    _assert_no_output(files)
+
+
+def test_forward_complains_about_its_output(files: list[str], capsys) -> None:
+    target = str(Path(files[3]).parent / "absent" / "o.npy")
+    _assert_complains(capsys, main(["forward", *files[:3], target]), target, "cannot be written")
+    _assert_no_output(files)
+    Path(files[3]).mkdir()
+    _assert_complains(capsys, main(["forward", *files]), "o.npy", "cannot be written")
+    Path(files[3]).rmdir()
+    _assert_no_output(files)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_forward_leaves_nothing_behind_when_the_disk_is_full(files, capsys, monkeypatch) -> None:
+    def full(file, array, **_) -> None:
+        file.write(b"partial")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    _assert_complains(capsys, main(["forward", *files]), "No space left")
+    _assert_no_output(files)
+
+
+# ---- bench, check ----
+
+SMALL = ["--seqlen", "16,33", "--heads", "2", "--d-head", "16", "--runs", "1"]
+
+
+def test_bench(capsys, tmp_path: Path) -> None:
+    picture = tmp_path / "speed.png"
+    code = main(["bench", *SMALL, "--causal", "--heads-kv", "1", "--plot", str(picture)])
+    output = capsys.readouterr().out
+    assert code == 0 and picture.read_bytes().startswith(PNG)
+    for part in ("selected (FP16)", "selected (FP32)", "numpy", "GFLOP/s", "causal"):
+        assert part in output
+
+
+def test_bench_of_chosen_kernels(capsys) -> None:
+    code = main(["bench", *SMALL, "--no-numpy", "--threads", "1", "arch=REFERENCE", "dtype=FP32"])
+    output = capsys.readouterr().out
+    assert code == 0 and "REFERENCE" in output and "1 threads" in output
+    assert "numpy" not in output.replace("x numpy", "") and "BF16" not in output
+
+
+def test_bench_complains(capsys, tmp_path: Path) -> None:
+    complaints = [
+        (["--runs", "0"], ["--runs is 0"]),
+        (["--seqlen", "0"], ["--seqlen is 0"]),
+        (["--heads", "3", "--heads-kv", "2"], ["n_heads is 3"]),
+        (["--threads", "-1"], ["-1"]),
+        (["--softcap", "-1", "arch=REFERENCE"], ["softcap is -1"]),
+        (["B_r=999"], ["no kernel"]),
+        (["dtype=7up"], ["dtype=7up"]),
+    ]
+    for options, parts in complaints:
+        _assert_complains(capsys, main(["bench", "--runs", "1", "--seqlen", "8", *options]), *parts)
+
+
+@pytest.mark.parametrize(
+    "module, package", [("rich.console", "rich"), ("matplotlib", "matplotlib")]
+)
+def test_missing_extras_are_named(module: str, package: str, capsys, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    code = main(["bench", *SMALL, "--plot", "x.png"])
+    _assert_complains(capsys, code, f"package {package}", "flashattn[cli]")
+
+
+def test_check(capsys) -> None:
+    assert main(["check", "dtype=FP32"]) == 0
+    output = capsys.readouterr().out
+    kernels = [k for k in runnable_kernels() if k.config.dtype == flashattn.DType.FP32]
+    assert all(str(kernel.config) in output for kernel in kernels)
+    assert output.endswith(f"{len(kernels)} kernels, 0 failed problems (seed 0)\n")
+    assert "causal" in output and "max error" in output
+
+
+def test_check_fails_when_a_kernel_is_wrong(capsys, monkeypatch) -> None:
+    monkeypatch.setitem(compare_module.RELATIVE_ERROR, "float32", 1e-12)
+    assert main(["check", "arch=REFERENCE", "dtype=FP32"]) == 1
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_check_complains(capsys) -> None:
+    _assert_complains(capsys, main(["check", "B_r=999"]), "no kernel")

@@ -1,0 +1,142 @@
+"""The environment variables, each in a process of its own: they are read once."""
+
+import flashattn
+import pytest
+from problems import runnable_kernels
+from subprocesses import run_python
+
+CALL = """
+import numpy as np, flashattn
+q = np.ones((1, 4, 2, 16), np.float32)
+def call(**options):
+    try:
+        flashattn.flash_attn_func(q, q, q, **options)
+        print("ok")
+    except Exception as error:
+        print(f"{type(error).__mro__[2].__name__}: {error}")
+"""
+ISA = ["reference", "avx2", "avx512"]
+FAMILY = {"reference": "REFERENCE", "avx2": "AVX2", "avx512": "AVX512"}
+
+
+def _python(code: str, **environment: str) -> str:
+    result = run_python("-c", CALL + code, **environment)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def _families() -> list[str]:
+    """Names of the families that this machine can run, oldest first."""
+    archs = sorted({kernel.config.arch for kernel in runnable_kernels()})
+    return [flashattn.Arch(arch).name for arch in archs]
+
+
+@pytest.mark.parametrize("isa", ISA)
+def test_cpu_isa_is_the_highest_that_is_selected(isa: str) -> None:
+    allowed = [FAMILY[name] for name in ISA[: ISA.index(isa) + 1]]
+    expected = [family for family in _families() if family in allowed][-1]
+    code = "call(); print(flashattn.select_config(q, q, q).config)"
+    output = _python(code, FLASH_CPU_ISA=isa)
+    assert output.splitlines()[0] == "ok"
+    assert output.splitlines()[1].startswith(f"{expected} ")
+
+
+def test_cpu_isa_hides_families_from_look_up_and_device_info() -> None:
+    output = _python(
+        """
+for kernel in flashattn.kernels():
+    print(flashattn.Arch(kernel.config.arch).name, kernel.is_runnable)
+    if not kernel.is_runnable:
+        try:
+            flashattn.lookup_kernel(kernel.config)
+        except LookupError as error:
+            assert "FLASH_CPU_ISA" in str(error), error
+print(int(flashattn.device_info().isa))
+""",
+        FLASH_CPU_ISA="reference",
+    )
+    *rows, isa = output.splitlines()
+    assert rows and set(rows) <= {"REFERENCE True", "AVX2 False", "AVX512 False"}
+    assert isa == "0"
+
+
+def test_hidden_families_are_refused_by_name() -> None:
+    hidden = [k for k in runnable_kernels() if k.config.arch == flashattn.Arch.AVX512]
+    if not hidden:
+        pytest.skip("no AVX-512 here")
+    config = next(k.config for k in hidden if k.config.dtype == flashattn.DType.FP32)
+    output = _python(f"call(config={str(config)!r})", FLASH_CPU_ISA="avx2")
+    assert output.startswith("NotImplementedError: flash_fwd_avx512") and "FLASH_CPU_ISA" in output
+
+
+@pytest.mark.parametrize("n_threads", ["1", "3", "4096"])
+def test_num_threads(n_threads: str) -> None:
+    code = """
+print(flashattn.num_threads(), flashattn.device_info().n_threads)
+flashattn.set_num_threads(5); print(flashattn.num_threads())
+flashattn.set_num_threads(0); print(flashattn.num_threads())
+"""
+    expected = [f"{n_threads} {n_threads}", "5", n_threads]
+    assert _python(code, FLASH_NUM_THREADS=n_threads).splitlines() == expected
+
+
+def test_config_is_used_where_a_call_passes_none() -> None:
+    for kernel in runnable_kernels():
+        if kernel.config.dtype != flashattn.DType.FP32:
+            continue
+        code = "call(); s = flashattn.select_config(q, q, q); print(s.config); print(s.reason)"
+        lines = _python(code, FLASH_CONFIG=str(kernel.config)).splitlines()
+        assert lines[:2] == ["ok", str(kernel.config)] and "FLASH_CONFIG" in lines[2]
+
+
+def test_config_that_cannot_serve_the_problem_is_refused() -> None:
+    half = next(k.config for k in runnable_kernels() if k.config.dtype == flashattn.DType.FP16)
+    single = next(k.config for k in runnable_kernels() if k.config.dtype == flashattn.DType.FP32)
+    output = _python(f"call(); call(config={str(single)!r})", FLASH_CONFIG=str(half))
+    refused, own = output.splitlines()
+    assert refused.startswith("NotImplementedError: ") and "does not serve" in refused
+    assert own == "ok"
+    output = _python("call()", FLASH_CONFIG="REFERENCE (FP32, 3, 5, 7)")
+    assert output.startswith("NotImplementedError: ") and "without a kernel" in output
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("FLASH_CPU_ISA", "avx9"),
+        ("FLASH_CPU_ISA", "AVX2 "),
+        ("FLASH_NUM_THREADS", "0"),
+        ("FLASH_NUM_THREADS", "-3"),
+        ("FLASH_NUM_THREADS", "4097"),
+        ("FLASH_NUM_THREADS", "two"),
+        ("FLASH_NUM_THREADS", "99999999999999999999"),
+        ("FLASH_CONFIG", "AVX512 (BF16"),
+        ("FLASH_TRACE", "yes"),
+    ],
+)
+def test_a_value_that_cannot_be_understood_is_refused(name: str, value: str) -> None:
+    output = _python("call(); call()", **{name: value})
+    first, second = output.splitlines()
+    assert first.startswith("ValueError: ") and name in first
+    assert second == first, "every call that needs it is refused"
+
+
+def test_trace_prints_each_choice_once() -> None:
+    code = "call(); call(); call(causal=True); call(causal=True)"
+    result = run_python("-c", CALL + code, FLASH_TRACE="1")
+    assert result.stdout.split() == ["ok"] * 4
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(set(lines)) == 2
+    selected = str(flashattn.select_config(*[_zeros()] * 3).config)
+    assert all(line.startswith("flashattn: ") and selected in line for line in lines)
+
+
+def _zeros():
+    import numpy as np
+
+    return np.zeros((1, 4, 2, 16), np.float32)
+
+
+@pytest.mark.parametrize("value", ["", "0"])
+def test_no_trace_unless_asked(value: str) -> None:
+    assert run_python("-c", CALL + "call()", FLASH_TRACE=value).stderr == ""

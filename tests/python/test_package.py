@@ -1,0 +1,63 @@
+"""Loading the library, and the package's promises about itself."""
+
+import re
+from pathlib import Path
+
+import flashattn
+import pytest
+from subprocesses import run_python
+
+PACKAGE = Path(flashattn.__file__).parent
+
+
+def test_an_exact_path_has_no_fallback(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent.so", tmp_path):
+        result = run_python(
+            "-c", "import flashattn; flashattn.version()", FLASHATTN_LIBRARY=str(path)
+        )
+        assert result.returncode == 1
+        assert (
+            "ImportError: cannot load libflashattn" in result.stderr and str(path) in result.stderr
+        )
+
+
+def test_another_library_is_refused() -> None:
+    code = "import flashattn; flashattn.version()"
+    result = run_python("-c", code, FLASHATTN_LIBRARY="libm.so.6")
+    assert "ImportError: libm.so.6 has no flash_status_string" in result.stderr
+
+
+def test_another_abi_is_refused() -> None:
+    code = "import flashattn; flashattn._abi.FLASH_ABI_VERSION = 7; flashattn.version()"
+    result = run_python("-c", code)
+    assert re.search("ImportError: .* has ABI version 1, this package needs 7", result.stderr)
+
+
+def test_import_needs_no_library_and_the_oracle_neither() -> None:
+    code = """
+import sys
+import flashattn, flashattn.oracle, flashattn.compare, numpy as np
+x = np.ones((1, 2, 1, 4)); assert (flashattn.oracle.attention(x, x, x)[0] == 1).all()
+assert not {"torch", "rich", "matplotlib", "ml_dtypes"} & set(sys.modules)
+"""
+    assert run_python("-c", code, FLASHATTN_LIBRARY="/absent.so").returncode == 0
+
+
+def test_version_is_the_headers() -> None:
+    header = (PACKAGE.parents[2] / "include" / "flashattn.h").read_text()
+    parts = re.findall(r"#define FLASH_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header)
+    assert flashattn.version() == ".".join(parts)
+
+
+@pytest.mark.parametrize("name", flashattn.__all__)
+def test_everything_public_is_documented(name: str) -> None:
+    documented = getattr(flashattn, name)
+    assert documented.__doc__ and not documented.__doc__.startswith(f"{name}(")
+
+
+def test_device_numbers() -> None:
+    assert flashattn.device_info().device == 0 and flashattn.device_info().name
+    with pytest.raises(ValueError, match="device is -1"):
+        flashattn.device_info(-1)
+    with pytest.raises(NotImplementedError, match="device is 4, a CUDA device"):
+        flashattn.device_info(4)

@@ -1,0 +1,13 @@
+"""Random problems, strides, lengths and types on every family, against the oracle."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import AttentionProblem, check, configs_for
+from strategies import attention_problems, random_problems
+
+
+@random_problems
+@given(attention_problems(), st.data())
+def test_random_problem_agrees_with_the_oracle(p: AttentionProblem, data: st.DataObject) -> None:
+    config = data.draw(st.sampled_from([None, *configs_for(p)]), label="config")
+    check(p, config=config)

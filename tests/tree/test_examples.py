@@ -1,0 +1,81 @@
+"""The examples in the README and in examples/ compile and run, and the documents' links lead
+somewhere.
+
+FLASHATTN_LIBRARY is the library that they run with; CC the compiler (default: cc).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
+WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+
+
+def blocks(language: str) -> list[str]:
+    """The README's fenced blocks in a language."""
+    text = README.read_text()
+    found = re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+    assert found, f"the README has no example in {language}"
+    return found
+
+
+def library() -> Path:
+    path = Path(os.environ["FLASHATTN_LIBRARY"]).resolve()
+    assert path.exists()
+    return path
+
+
+def run(command: list[str | Path], **options: object) -> subprocess.CompletedProcess[str]:
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result
+
+
+def compile_and_run(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    program = folder / "program"
+    compiler = os.environ.get("CC", "cc")
+    link = [library(), f"-Wl,-rpath,{library().parent}"]
+    run([compiler, *WARNINGS, f"-I{ROOT / 'include'}", source, "-o", program, *link])
+    return run([program])
+
+
+def run_python(arguments: list[str | Path]) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT / "bindings/python"), os.environ.get("PYTHONPATH", "")])
+    return run([sys.executable, *arguments], env={**os.environ, "PYTHONPATH": path})
+
+
+@pytest.mark.parametrize("source", blocks("c"))
+def test_c_in_the_readme(source: str, tmp_path: Path) -> None:
+    (tmp_path / "example.c").write_text(source)
+    assert compile_and_run(tmp_path / "example.c", tmp_path).stderr == ""
+
+
+@pytest.mark.parametrize("source", blocks("python"))
+def test_python_in_the_readme(source: str) -> None:
+    assert run_python(["-c", source]).stderr == ""
+
+
+@pytest.mark.parametrize("source", sorted((ROOT / "examples").glob("*.c")), ids=lambda p: p.name)
+def test_c_examples(source: Path, tmp_path: Path) -> None:
+    assert compile_and_run(source, tmp_path).stdout != ""
+
+
+@pytest.mark.parametrize("source", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+def test_python_examples(source: Path) -> None:
+    assert run_python([source]).stdout != ""
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text())
+    local = [link for link in links if not link.startswith("http")]
+    assert [link for link in local if not (document.parent / link).exists()] == []
