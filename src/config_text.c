@@ -88,16 +88,17 @@ static flash_status_t check_writable(const flash_config_t *config) {
 }
 
 static flash_status_t check_writable_cpu(const flash_config_t *config) {
-    int32_t elsewhere = config->n_warps | config->Q_mma_load_K_fragments |
-                        config->K_mma_load_K_fragments | config->V_mma_load_K_fragments;
-#define COLLECT_STRATEGY(field, word) elsewhere |= config->field;
-    FLASH_CONFIG_STRATEGIES(COLLECT_STRATEGY)
-    FLASH_CONFIG_STRATEGIES_AFTER_LOAD(COLLECT_STRATEGY)
-#undef COLLECT_STRATEGY
-    FLASH_REQUIRE(elsewhere == 0, FLASH_ERROR_INVALID_ARGUMENT,
-                  "a field that means nothing to the %s family is not 0, and the short form has no "
-                  "place for it",
-                  config_arch_name(config->arch));
+#define CHECK_ABSENT(field, word)                                                                  \
+    FLASH_REQUIRE(config->field == 0, FLASH_ERROR_INVALID_ARGUMENT,                                \
+                  #field " is %d: the short form of the %s family has no place for it",            \
+                  config->field, config_arch_name(config->arch));
+    CHECK_ABSENT(n_warps, )
+    CHECK_ABSENT(Q_mma_load_K_fragments, )
+    CHECK_ABSENT(K_mma_load_K_fragments, )
+    CHECK_ABSENT(V_mma_load_K_fragments, )
+    FLASH_CONFIG_STRATEGIES(CHECK_ABSENT)
+    FLASH_CONFIG_STRATEGIES_AFTER_LOAD(CHECK_ABSENT)
+#undef CHECK_ABSENT
     return check_writable(config);
 }
 

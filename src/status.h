@@ -19,8 +19,10 @@ void status_copy_text(const char *text, char *buffer, size_t size);
 /* Fails with a message that names the values, unless the condition holds. */
 #define FLASH_REQUIRE(condition, status, ...)                                                      \
     do {                                                                                           \
-        if (!(condition))                                                                          \
-            return status_fail((status), __VA_ARGS__);                                             \
+        if (!(condition)) {                                                                        \
+            status_fail((status), __VA_ARGS__);                                                    \
+            return (status);                                                                       \
+        }                                                                                          \
     } while (0)
 
 /* Passes a failure on to the caller. */
