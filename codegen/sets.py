@@ -26,8 +26,8 @@ PROGRESSION = (
 # Tiles (B_r, B_c) of the CPU kernels that are installed.
 CPU_SHIP_TILES = {
     Arch.REFERENCE: (16, 1),
-    Arch.AVX2: (64, 64),
-    Arch.AVX512: (64, 128),
+    Arch.AVX2: (96, 128),
+    Arch.AVX512: (96, 128),
 }
 
 

@@ -7,7 +7,7 @@
 
 enum {
     ALIGNMENT = 64,       /* of everything in the workspace */
-    SPLIT_MAX_ROWS = 32,  /* more packed rows than this are not split over keys */
+    SPLIT_MAX_ROWS = 32,  /* more packed rows than this, or than B_r, are not split over keys */
     SPLIT_MIN_KEYS = 512, /* a split has at least these */
     SPLIT_MAX = 32,
     SPLIT_STEP = 64 /* keys of a split are a multiple of this */
@@ -26,15 +26,15 @@ static int64_t min64(int64_t a, int64_t b) {
 
 /* ---- Cutting ---- */
 
-static int32_t count_splits(int64_t n_rows, int64_t n_keys) {
-    if (n_rows > SPLIT_MAX_ROWS || n_keys < 2 * SPLIT_MIN_KEYS)
+static int32_t count_splits(int32_t B_r, int64_t n_rows, int64_t n_keys) {
+    if (n_rows > min64(SPLIT_MAX_ROWS, B_r) || n_keys < 2 * SPLIT_MIN_KEYS)
         return 1;
     return (int32_t)min64(SPLIT_MAX, n_keys / SPLIT_MIN_KEYS);
 }
 
-static void split_keys(cpu_cut_t *cut) {
+static void split_keys(int32_t B_r, cpu_cut_t *cut) {
     const int64_t n_keys = (int64_t)cut->keys.end - cut->keys.begin;
-    const int32_t n_splits = count_splits(cut->n_rows, n_keys);
+    const int32_t n_splits = count_splits(B_r, cut->n_rows, n_keys);
     if (n_splits == 1)
         return;
     cut->keys_per_split =
@@ -50,7 +50,7 @@ cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t ba
     cut.keys.begin = flash_visible_keys(params, &cut.sequence, 0).begin;
     cut.keys.end = cut.sequence.len_k;
     if (cut.n_rows > 0)
-        split_keys(&cut);
+        split_keys(B_r, &cut);
     return cut;
 }
 
@@ -131,8 +131,9 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
     const int64_t n_rows = (int64_t)params->seqlen_q * params->group;
     const bool ragged = params->cu_seqlens_q != NULL;
     *plan = (cpu_plan_t){.B_r = config->B_r};
-    plan->max_rows = (int32_t)min64(n_rows, SPLIT_MAX_ROWS);
-    plan->max_splits = count_splits(ragged ? plan->max_rows : n_rows, params->seqlen_k);
+    plan->max_rows = (int32_t)min64(n_rows, min64(SPLIT_MAX_ROWS, config->B_r));
+    plan->max_splits =
+        count_splits(config->B_r, ragged ? plan->max_rows : n_rows, params->seqlen_k);
     plan->scratch_size = cpu_scratch_size(config->B_r, config->B_c, params->d_head);
     plan->max_workers = count_workers(params, plan, n_threads);
     FLASH_REQUIRE(lay_out(plan, params), FLASH_ERROR_UNSUPPORTED,
