@@ -25,19 +25,16 @@ execute_process(
     COMMAND_ERROR_IS_FATAL ANY)
 include(${FLASH_GENERATED_DIR}/kernels.cmake)
 
-# Instruction sets of the families; the kernels run only where the processor has them.
-set(_isa_options_AVX2 -mavx2 -mfma -mf16c)
-set(_isa_options_AVX512 ${_isa_options_AVX2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
 # Fuzzers are about arguments, and clang takes a minute for one vector kernel with these checks,
 # which the sanitizer builds without a fuzzer keep.
 if("fuzzer" IN_LIST FLASH_SANITIZE)
-    list(APPEND _isa_options_AVX2 -fno-sanitize=undefined)
-    list(APPEND _isa_options_AVX512 -fno-sanitize=undefined)
+    list(APPEND FLASH_KERNEL_FLAGS_AVX2 -fno-sanitize=undefined)
+    list(APPEND FLASH_KERNEL_FLAGS_AVX512 -fno-sanitize=undefined)
 endif()
 set(FLASH_CPU_KERNEL_SOURCES "")
 foreach(_family IN LISTS FLASH_CPU_FAMILIES)
     string(TOUPPER ${_family} _family)
     set_source_files_properties(${FLASH_KERNEL_SOURCES_${_family}} PROPERTIES
-        COMPILE_OPTIONS "${_isa_options_${_family}}")
+        COMPILE_OPTIONS "${FLASH_KERNEL_FLAGS_${_family}}")
     list(APPEND FLASH_CPU_KERNEL_SOURCES ${FLASH_KERNEL_SOURCES_${_family}})
 endforeach()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from .config import Config
-from .facts import ALL_FEATURES, Arch, Dtype
+from .facts import ALL_FEATURES, Arch, Dtype, Feature
 from .legality import legal, worth_building
 from .short_form import parse_config
 
@@ -29,6 +29,45 @@ CPU_SHIP_TILES = {
     Arch.AVX2: (96, 128),
     Arch.AVX512: (96, 128),
 }
+
+# SM80 kernels that are installed: for each head dimension and class of features the tile and the
+# fragments held at a time that measured best (docs/performance.md). Classes are apart where the
+# features cost time: a row serves every problem that needs no more than it has.
+FULL = 0
+CAUSAL = Feature.CAUSAL
+CAUSAL_VARLEN = Feature.CAUSAL | Feature.VARLEN
+SM80_SHIP_TILES = (
+    # d_head, features, (B_r, B_c), (Q, K, V fragments)
+    (32, FULL, (128, 64), (0, 2, 2)),
+    (32, CAUSAL, (128, 64), (0, 2, 2)),
+    (32, ALL_FEATURES, (128, 64), (0, 2, 2)),
+    (64, FULL, (128, 128), (2, 2, 2)),
+    (64, CAUSAL, (128, 64), (0, 2, 2)),
+    (64, ALL_FEATURES, (128, 64), (0, 2, 2)),
+    (96, FULL, (128, 64), (2, 2, 2)),
+    (96, CAUSAL, (128, 64), (2, 2, 2)),
+    (96, ALL_FEATURES, (128, 64), (2, 2, 2)),
+    (128, FULL, (128, 64), (2, 2, 2)),
+    (128, CAUSAL_VARLEN, (128, 64), (2, 2, 2)),  # without varlen it spills on compute capability 8
+    (128, ALL_FEATURES, (128, 64), (2, 2, 2)),
+    (192, FULL, (64, 64), (0, 2, 2)),
+    (192, CAUSAL, (64, 64), (0, 2, 2)),
+    (192, ALL_FEATURES, (64, 64), (0, 2, 2)),
+    (256, FULL, (64, 64), (2, 2, 2)),
+    (256, FULL, (64, 32), (0, 2, 2)),
+    (256, CAUSAL, (64, 64), (2, 2, 2)),
+    (256, CAUSAL, (64, 32), (0, 2, 2)),
+    (256, ALL_FEATURES, (64, 64), (2, 2, 2)),
+)
+# Those that load through registers and serve every alignment, with every feature.
+SM80_SHIP_UNALIGNED_TILES = (
+    (32, (64, 64)),
+    (64, (128, 64)),
+    (96, (64, 64)),
+    (128, (64, 64)),
+    (192, (64, 64)),
+    (256, (64, 32)),
+)
 
 
 def cartesian(**values: Iterable[int]) -> list[Config]:
@@ -72,8 +111,8 @@ def tune() -> list[Config]:
     return [config for config in candidates if legal(config) and worth_building(config)]
 
 
-def ship() -> list[Config]:
-    """What an installed library holds. CPU kernels take any d_head and every feature."""
+def ship_cpu() -> list[Config]:
+    """CPU kernels take any d_head and every feature."""
     return [
         config
         for arch, (B_r, B_c) in CPU_SHIP_TILES.items()
@@ -81,6 +120,53 @@ def ship() -> list[Config]:
             arch=[arch], dtype=list(Dtype), B_r=[B_r], B_c=[B_c], features=[ALL_FEATURES]
         )
     ]
+
+
+def _sm80(
+    dtype: Dtype,
+    d_head: int,
+    features: int,
+    tile: tuple[int, int],
+    fragments: tuple[int, int, int],
+    async_copy: int,
+) -> Config:
+    return Config(
+        arch=Arch.SM80,
+        dtype=dtype,
+        d_head=d_head,
+        B_r=tile[0],
+        B_c=tile[1],
+        n_warps=4,
+        async_copy=async_copy,
+        eager_load_blocks=async_copy,
+        swizzled=1,
+        Q_mma_load_K_fragments=fragments[0],
+        K_mma_load_K_fragments=fragments[1],
+        V_mma_load_K_fragments=fragments[2],
+        optimized_softmax=1,
+        features=int(features),
+    )
+
+
+def ship_sm80() -> list[Config]:
+    """For each head dimension a row a class of features, and one for every alignment."""
+    types = (Dtype.FP16, Dtype.BF16)
+    aligned = [
+        _sm80(dtype, d_head, features, tile, fragments, async_copy=1)
+        for dtype in types
+        for d_head, features, tile, fragments in SM80_SHIP_TILES
+    ]
+    unaligned = [
+        _sm80(dtype, d_head, ALL_FEATURES, tile, (2, 2, 2), async_copy=0)
+        for dtype in types
+        for d_head, tile in SM80_SHIP_UNALIGNED_TILES
+    ]
+    return aligned + unaligned
+
+
+def ship() -> list[Config]:
+    """What an installed library holds, the default build."""
+    return ship_cpu() + ship_sm80()
 
 
 def all_sets() -> list[Config]:

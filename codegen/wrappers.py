@@ -50,12 +50,36 @@ def _cpu_source(config: Config) -> str:
 """
 
 
+def _sm80_source(config: Config) -> str:
+    return f"""\
+/* {format_config(config)} */
+#include "sm80/forward.cuh"
+
+static constexpr flash_config_t config =
+    {indented_initialiser(config, "    ")};
+
+extern "C" __global__ void
+__launch_bounds__(sm80_block_threads(&config), sm80_blocks_per_sm(&config))
+{kernel_name(config)}(
+    const __grid_constant__ flash_params_t params) {{
+    sm80_forward<config>(params);
+}}
+"""
+
+
 WRAPPERS = {
     "cpu": Wrapper(
         suffix=".c",
         header="cpu/cpu_kernel.h",
         parameters="const flash_params_t *params, const cpu_task_t *task, void *scratch",
         source=_cpu_source,
+    ),
+    # The host's side of the kernel: launched, never called.
+    "sm80": Wrapper(
+        suffix=".cu",
+        header="common/params.h",
+        parameters="flash_params_t params",
+        source=_sm80_source,
     ),
 }
 

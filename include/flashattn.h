@@ -94,6 +94,7 @@ enum {
     /* The machine. */
     FLASH_ERROR_OUT_OF_MEMORY = 300,
     FLASH_ERROR_NO_DEVICE = 301,
+    FLASH_ERROR_CUDA = 302, /* a CUDA call failed; the message has its name and CUDA's words */
 
     /* A defect of this library; please report it. */
     FLASH_ERROR_INTERNAL = 900
@@ -215,6 +216,28 @@ FLASH_API flash_status_t flash_kernel_config(const flash_kernel_t *kernel, flash
  * for a NULL kernel. Static storage. */
 FLASH_API const char *flash_kernel_name(const flash_kernel_t *kernel);
 
+/* What a compiled kernel of a CUDA family uses on a device. */
+typedef struct flash_kernel_resources {
+    uint32_t struct_size;              /* sizeof(flash_kernel_resources_t) */
+    int32_t threads;                   /* a block */
+    int32_t registers;                 /* a thread */
+    int32_t local_memory;              /* bytes a thread: spilled registers and stack */
+    int32_t shared_memory;             /* bytes a block */
+    int32_t blocks_per_multiprocessor; /* that run side by side */
+} flash_kernel_resources_t;
+
+#define FLASH_KERNEL_RESOURCES_INIT                                                                \
+    { (uint32_t)sizeof(flash_kernel_resources_t), 0, 0, 0, 0, 0 }
+
+/*
+ * Fills *resources (set its struct_size before) with what the kernel uses on the CUDA device
+ * FLASH_DEVICE_CUDA_CURRENT or FLASH_DEVICE_CUDA + n; loads the kernel there. Errors:
+ * INVALID_ARGUMENT (NULL), UNSUPPORTED (a kernel of a CPU family, which has none of these, or one
+ * that cannot run on the device), NO_DEVICE, CUDA.
+ */
+FLASH_API flash_status_t flash_kernel_resources(const flash_kernel_t *kernel, int32_t device,
+                                                flash_kernel_resources_t *resources);
+
 /* ---------------------------------------------------------------------------------------------
  * Devices and threads
  * ------------------------------------------------------------------------------------------- */
@@ -230,19 +253,23 @@ enum {
 };
 
 typedef struct flash_device_info {
-    uint32_t struct_size; /* sizeof(flash_device_info_t) */
-    int32_t device;       /* the number asked for */
-    char name[64];        /* the processor's own name, NUL-terminated */
-    uint32_t isa;         /* FLASH_ISA_... that the processor and the system have, less what
-                             FLASH_CPU_ISA hides */
-    int32_t n_threads;    /* threads that a call uses at most, the caller's included */
+    uint32_t struct_size;       /* sizeof(flash_device_info_t) */
+    int32_t device;             /* the number; of the present device where that was asked for */
+    char name[64];              /* the processor's own name, NUL-terminated */
+    uint32_t isa;               /* FLASH_ISA_... that the processor and the system have, less what
+                                   FLASH_CPU_ISA hides */
+    int32_t n_threads;          /* CPU: threads that a call uses at most, the caller's included */
+    int32_t compute_capability; /* CUDA: 10 * major + minor, as in 90 */
+    int32_t n_multiprocessors;  /* CUDA */
+    int32_t shared_memory_per_block; /* CUDA: bytes a block can have */
+    int32_t reserved;                /* 0 */
 } flash_device_info_t;
 
 #define FLASH_DEVICE_INFO_INIT                                                                     \
-    { (uint32_t)sizeof(flash_device_info_t), 0, {0}, 0, 0 }
+    { (uint32_t)sizeof(flash_device_info_t), 0, {0}, 0, 0, 0, 0, 0, 0 }
 
 /* Fills *info (set its struct_size before). Errors: INVALID_ARGUMENT (NULL, a negative device),
- * UNSUPPORTED (a CUDA device and a library without CUDA), NO_DEVICE. */
+ * UNSUPPORTED (a CUDA device and a library without CUDA), NO_DEVICE, CUDA. */
 FLASH_API flash_status_t flash_device_info(int32_t device, flash_device_info_t *info);
 
 /*
@@ -370,7 +397,10 @@ typedef struct flash_forward_args {
 /*
  * Computes attention. config NULL selects the kernel (flash_select_config() tells which); another
  * must be in the table and serve the problem. On the CPU device the call returns when O is
- * complete, and stream is ignored.
+ * complete, and stream is ignored. On a CUDA device every pointer in args (cu_seqlens_* and
+ * seqused_k too) is memory of that device, the kernel is enqueued on stream (NULL: the default
+ * stream), and the call returns at once: no allocation, no synchronisation; after flash_prepare()
+ * it can be captured in a CUDA graph. The caller's current device is left as it was.
  *
  * Inside: scores, softmax and sums in fp32, O rounded once (docs/numerics.md). What no row sees
  * (masked keys, keys beyond seqused_k) cannot matter, NaN included.
@@ -383,7 +413,8 @@ typedef struct flash_forward_args {
  *   UNSUPPORTED          it cannot serve this problem, or no kernel here can, or a newer caller's
  *                        field is unknown here
  *   WORKSPACE_TOO_SMALL  with both sizes
- *   NO_DEVICE, OUT_OF_MEMORY
+ *   NO_DEVICE, OUT_OF_MEMORY, CUDA (the launch failed; errors of the kernel itself come later,
+ *                        from the stream, as for any kernel)
  */
 FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
                                        const flash_config_t *config, flash_stream_t stream);

@@ -7,9 +7,10 @@
 #include "environment.h"
 #include "flashattn.h"
 #include "kernel_table.h"
-#include "launch_cpu.h"
+#include "launch.h"
 #include "select.h"
 #include "status.h"
+#include "struct_size.h"
 #include "trace.h"
 
 #define STRINGIFY_(x) #x
@@ -41,11 +42,12 @@ static flash_status_t find_kernel(const flash_config_t *config, const flash_kern
 
 static flash_status_t look_up(const flash_config_t *config, const flash_kernel_t **kernel) {
     flash_config_t own;
-    device_t cpu = {0};
+    device_t device = {0};
     FLASH_TRY(config_read(&own, config));
     FLASH_TRY(find_kernel(&own, kernel));
-    FLASH_TRY(device_describe(FLASH_DEVICE_CPU, &cpu));
-    const char *lack = device_lacks(&cpu, own.arch);
+    FLASH_TRY(device_describe(config_is_cpu(&own) ? FLASH_DEVICE_CPU : FLASH_DEVICE_CUDA_CURRENT,
+                              &device));
+    const char *lack = device_lacks(&device, own.arch);
     FLASH_REQUIRE(lack == NULL, FLASH_ERROR_UNSUPPORTED, "%s cannot run here: %s", (*kernel)->name,
                   lack);
     return FLASH_SUCCESS;
@@ -82,35 +84,54 @@ const char *flash_kernel_name(const flash_kernel_t *kernel) {
     return kernel->name;
 }
 
+static flash_status_t check_cuda_kernel(const flash_kernel_t *kernel, const device_t *device) {
+    const char *lack = device_lacks(device, kernel->config.arch);
+    FLASH_REQUIRE(!device_is_cpu(device), FLASH_ERROR_UNSUPPORTED,
+                  "device is 0, the CPU: its kernels have no such resources");
+    FLASH_REQUIRE(lack == NULL, FLASH_ERROR_UNSUPPORTED, "%s cannot run on device %d: %s",
+                  kernel->name, device->number, lack);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t flash_kernel_resources(const flash_kernel_t *kernel, int32_t device,
+                                      flash_kernel_resources_t *resources) {
+    flash_kernel_resources_t own = FLASH_KERNEL_RESOURCES_INIT;
+    device_t where = {0};
+    FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
+    FLASH_TRY(device_describe(device, &where));
+    FLASH_TRY(check_cuda_kernel(kernel, &where));
+    FLASH_TRY(launch_cuda_resources(kernel, &where, &own));
+    return struct_write(&own, sizeof own, resources, "flash_kernel_resources_t");
+}
+
 /* ---- Attention ---- */
 
 /* A call whose arguments are read and whose kernel is known. */
 typedef struct resolved {
     flash_forward_args_t args;
     problem_t problem;
+    device_t device;
     const flash_kernel_t *kernel;
     char reason[SELECT_REASON_SIZE]; /* why this kernel */
 } resolved_t;
 
-static flash_status_t use_config(const flash_config_t *config, const char *reason,
-                                 const device_t *device, resolved_t *r) {
+static flash_status_t use_config(const flash_config_t *config, const char *reason, resolved_t *r) {
     flash_config_t own;
     FLASH_TRY(config_read(&own, config));
     FLASH_TRY(find_kernel(&own, &r->kernel));
     status_copy_text(reason, r->reason, sizeof r->reason);
-    return select_check(r->kernel, &r->problem, device);
+    return select_check(r->kernel, &r->problem, &r->device);
 }
 
 static flash_status_t resolve_kernel(const flash_config_t *config, resolved_t *r) {
     const environment_t *environment;
-    device_t device = {0};
     FLASH_TRY(environment_get(&environment));
-    FLASH_TRY(device_describe(r->args.device, &device));
+    FLASH_TRY(device_describe(r->args.device, &r->device));
     if (config != NULL)
-        return use_config(config, "the caller's configuration", &device, r);
+        return use_config(config, "the caller's configuration", r);
     if (environment->has_config)
-        return use_config(&environment->config, "FLASH_CONFIG", &device, r);
-    return select_kernel(&r->problem, &device, &r->kernel, r->reason);
+        return use_config(&environment->config, "FLASH_CONFIG", r);
+    return select_kernel(&r->problem, &r->device, &r->kernel, r->reason);
 }
 
 static flash_status_t resolve(const flash_forward_args_t *args, const flash_config_t *config,
@@ -121,33 +142,32 @@ static flash_status_t resolve(const flash_forward_args_t *args, const flash_conf
 
 flash_status_t flash_forward(const flash_forward_args_t *args, const flash_config_t *config,
                              flash_stream_t stream) {
-    resolved_t r;
-    (void)stream;
+    resolved_t r = {0};
     FLASH_TRY(resolve(args, config, &r));
-    FLASH_TRY(arguments_check_data(&r.args, &r.problem));
+    FLASH_TRY(arguments_check_data(&r.args, device_is_cpu(&r.device), &r.problem));
     if (!r.problem.has_output)
         return FLASH_SUCCESS;
     trace_choice(r.kernel, &r.problem, r.reason);
-    return launch_cpu(r.kernel, &r.problem);
+    return launch_forward(r.kernel, &r.problem, &r.device, stream);
 }
 
 flash_status_t flash_workspace_size(const flash_forward_args_t *args, const flash_config_t *config,
                                     uint64_t *size) {
-    resolved_t r;
+    resolved_t r = {0};
     FLASH_REQUIRE(size != NULL, FLASH_ERROR_INVALID_ARGUMENT, "size is NULL");
     FLASH_TRY(resolve(args, config, &r));
-    return launch_cpu_workspace(r.kernel, &r.problem, size);
+    return launch_workspace(r.kernel, &r.problem, &r.device, size);
 }
 
 flash_status_t flash_prepare(const flash_forward_args_t *args, const flash_config_t *config) {
-    resolved_t r;
+    resolved_t r = {0};
     FLASH_TRY(resolve(args, config, &r));
-    return launch_cpu_prepare(r.kernel, &r.problem);
+    return launch_prepare(r.kernel, &r.problem, &r.device);
 }
 
 flash_status_t flash_select_config(const flash_forward_args_t *args, flash_config_t *config,
                                    char *reason, size_t reason_size) {
-    resolved_t r;
+    resolved_t r = {0};
     FLASH_TRY(resolve(args, NULL, &r));
     FLASH_TRY(config_write(&r.kernel->config, config));
     status_copy_text(r.reason, reason, reason_size);
@@ -156,7 +176,7 @@ flash_status_t flash_select_config(const flash_forward_args_t *args, flash_confi
 
 flash_status_t flash_query_support(const flash_forward_args_t *args, const flash_config_t *config,
                                    char *reason, size_t reason_size) {
-    resolved_t r;
+    resolved_t r = {0};
     const flash_status_t status = resolve(args, config, &r);
     status_copy_text(status == FLASH_SUCCESS ? r.reason : status_message(), reason, reason_size);
     return status;
@@ -165,8 +185,7 @@ flash_status_t flash_query_support(const flash_forward_args_t *args, const flash
 flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t stream) {
     flash_combine_args_t own;
     device_t device = {0};
-    (void)stream;
     FLASH_TRY(arguments_read_combine(args, &own));
     FLASH_TRY(device_describe(own.device, &device));
-    return launch_cpu_combine(&own);
+    return launch_combine(&own, &device, stream);
 }

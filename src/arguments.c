@@ -88,15 +88,24 @@ static flash_status_t check_shape(const flash_forward_args_t *a) {
     return check_not_negative("softcap", a->softcap);
 }
 
-/* The window that the flags ask for; a side that hides no key of any sequence is unbounded. */
+/* One side of the window; unbounded when it hides no key of any sequence, which a call that must
+ * not look at the longest sequence does not ask. */
+static int32_t window_side(int64_t keys, int64_t hides_none_from, bool batch_invariant) {
+    if (keys >= hides_none_from && !batch_invariant)
+        return UNBOUNDED;
+    return keys > INT32_MAX ? INT32_MAX : (int32_t)keys;
+}
+
+/* The window that the flags ask for. */
 static void set_window(flash_params_t *p, const flash_forward_args_t *a) {
     const bool window = (a->flags & FLASH_FLAG_WINDOW) != 0;
     int64_t left = window ? a->window_left : UNBOUNDED;
     int64_t right = window ? a->window_right : UNBOUNDED;
     if (a->flags & FLASH_FLAG_CAUSAL)
         right = 0;
-    p->window_left = left >= a->seqlen_k ? UNBOUNDED : (int32_t)left;
-    p->window_right = right >= a->seqlen_q - 1 ? UNBOUNDED : (int32_t)right;
+    const bool batch_invariant = (a->flags & FLASH_FLAG_BATCH_INVARIANT) != 0;
+    p->window_left = window_side(left, a->seqlen_k, batch_invariant);
+    p->window_right = window_side(right, a->seqlen_q - 1, batch_invariant);
 }
 
 static int32_t needed_features(const flash_params_t *p) {
@@ -154,6 +163,7 @@ static void set_problem(problem_t *problem, const flash_forward_args_t *a) {
     *problem = (problem_t){.dtype = a->dtype,
                            .device = a->device,
                            .has_output = a->batch > 0 && a->seqlen_q > 0 && a->n_heads > 0,
+                           .batch_invariant = (a->flags & FLASH_FLAG_BATCH_INVARIANT) != 0,
                            .workspace = a->workspace,
                            .workspace_size = a->workspace_size};
     set_params(&problem->params, a);
@@ -205,10 +215,8 @@ static flash_status_t check_seqused_k(const flash_params_t *p) {
     return FLASH_SUCCESS;
 }
 
-/* total_q, total_k: tokens of each batch entry's axis, or of the ragged tensor. */
+/* total_q, total_k: tokens of each batch entry's axis; becomes those of the ragged tensor. */
 static flash_status_t check_lengths(const flash_params_t *p, int64_t *total_q, int64_t *total_k) {
-    *total_q = p->seqlen_q;
-    *total_k = p->seqlen_k;
     if (p->cu_seqlens_q)
         FLASH_TRY(
             check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seqlen_q, total_q));
@@ -234,9 +242,19 @@ static flash_status_t check_tensors(const flash_forward_args_t *a, int64_t total
     return tensor_check_output("o", &a->o, &q);
 }
 
-flash_status_t arguments_check_data(const flash_forward_args_t *own, problem_t *problem) {
-    int64_t total_q, total_k;
-    FLASH_TRY(check_lengths(&problem->params, &total_q, &total_k));
+/* Tokens along the axis of a tensor whose lengths are not in host memory: a ragged one's number is
+ * not known, but it has some if its sequences may. */
+static int64_t known_tokens(const int32_t *cu_seqlens, int32_t seqlen) {
+    return cu_seqlens != NULL && seqlen > 1 ? 1 : seqlen;
+}
+
+flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_host,
+                                    problem_t *problem) {
+    const flash_params_t *p = &problem->params;
+    int64_t total_q = known_tokens(p->cu_seqlens_q, p->seqlen_q);
+    int64_t total_k = known_tokens(p->cu_seqlens_k, p->seqlen_k);
+    if (on_host)
+        FLASH_TRY(check_lengths(p, &total_q, &total_k));
     FLASH_TRY(check_tensors(own, total_q, total_k));
     problem->has_output = problem->has_output && total_q > 0;
     return FLASH_SUCCESS;

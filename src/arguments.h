@@ -14,8 +14,10 @@
 flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_args_t *own,
                               problem_t *problem);
 
-/* Checks what arguments_read() left out: tensors, and the lengths, which are in host memory. */
-flash_status_t arguments_check_data(const flash_forward_args_t *own, problem_t *problem);
+/* Checks what arguments_read() left out: the tensors, and the lengths where they are in host
+ * memory. */
+flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_host,
+                                    problem_t *problem);
 
 /* The checked copy of a caller's combine arguments. */
 flash_status_t arguments_read_combine(const flash_combine_args_t *args,

@@ -4,6 +4,7 @@
 #include "device.h"
 
 #include "cpu_features.h"
+#include "cuda_device.h"
 #include "environment.h"
 #include "status.h"
 #include "struct_size.h"
@@ -32,15 +33,24 @@ flash_status_t device_describe(int32_t number, device_t *device) {
     const environment_t *environment;
     FLASH_REQUIRE(number >= 0, FLASH_ERROR_INVALID_ARGUMENT, "device is %d: no such number",
                   number);
-    FLASH_REQUIRE(number == FLASH_DEVICE_CPU, FLASH_ERROR_UNSUPPORTED,
-                  "device is %d, a CUDA device, and this library has no CUDA kernels", number);
+    if (number != FLASH_DEVICE_CPU)
+        return cuda_device_describe(number, device);
     FLASH_TRY(environment_get(&environment));
     pthread_once(&processor_once, read_processor);
-    *device = (device_t){number, processor_isa & isa_up_to(environment->highest_arch)};
+    *device =
+        (device_t){.number = number, .isa = processor_isa & isa_up_to(environment->highest_arch)};
     return FLASH_SUCCESS;
 }
 
+bool device_is_cpu(const device_t *device) {
+    return device->number == FLASH_DEVICE_CPU;
+}
+
 const char *device_lacks(const device_t *device, int32_t arch) {
+    const bool for_cpu = arch < FLASH_ARCH_SM80;
+    if (device_is_cpu(device) != for_cpu)
+        return for_cpu ? "the kernel runs on the CPU device only"
+                       : "the kernel runs on CUDA devices only";
     switch (arch) {
     case FLASH_ARCH_REFERENCE:
         return NULL;
@@ -54,8 +64,12 @@ const char *device_lacks(const device_t *device, int32_t arch) {
                    ? NULL
                    : "AVX512 kernels need a processor with AVX-512 F, BW, DQ and VL that "
                      "FLASH_CPU_ISA does not hide";
+    case FLASH_ARCH_SM80:
+        return device->compute_capability >= 80
+                   ? NULL
+                   : "SM80 kernels need compute capability 8.0 or newer";
     default:
-        return "the kernel runs on CUDA devices only";
+        return "no such kernel family";
     }
 }
 
@@ -63,9 +77,16 @@ flash_status_t flash_device_info(int32_t number, flash_device_info_t *info) {
     device_t device = {0};
     FLASH_TRY(device_describe(number, &device));
     flash_device_info_t own = FLASH_DEVICE_INFO_INIT;
-    own.device = number;
-    own.isa = device.isa;
-    own.n_threads = flash_num_threads();
-    cpu_features_name(own.name);
+    own.device = device.number;
+    own.compute_capability = device.compute_capability;
+    own.n_multiprocessors = device.n_multiprocessors;
+    own.shared_memory_per_block = device.shared_memory_per_block;
+    if (device_is_cpu(&device)) {
+        own.isa = device.isa;
+        own.n_threads = flash_num_threads();
+        cpu_features_name(own.name);
+    } else {
+        cuda_device_name(&device, own.name);
+    }
     return struct_write(&own, sizeof own, info, "flash_device_info_t");
 }

@@ -6,16 +6,25 @@
 
 #include "flashattn.h"
 
+#include <stdbool.h>
+
 /* Facts about a device that decide which kernels it can run. */
 typedef struct device {
-    int32_t number; /* FLASH_DEVICE_... */
-    uint32_t isa;   /* FLASH_ISA_... usable */
+    int32_t number; /* FLASH_DEVICE_CPU, or FLASH_DEVICE_CUDA + ordinal */
+    uint32_t isa;   /* CPU: FLASH_ISA_... usable */
+
+    int32_t ordinal; /* CUDA, and all below */
+    int32_t compute_capability;
+    int32_t n_multiprocessors;
+    int32_t shared_memory_per_block; /* bytes, with opt-in */
 } device_t;
 
 /* Describes the device with this number. INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE. */
 flash_status_t device_describe(int32_t number, device_t *device);
 
-/* What a CPU device lacks for a kernel family, as "AVX512 kernels need ..."; NULL: nothing. */
+bool device_is_cpu(const device_t *device);
+
+/* What the device lacks for a kernel family, as "AVX512 kernels need ..."; NULL: nothing. */
 const char *device_lacks(const device_t *device, int32_t arch);
 
 #endif

@@ -23,30 +23,40 @@ static const char *mismatch(const flash_config_t *config, const problem_t *probl
     return NULL;
 }
 
+/* Why the device cannot run the kernel, or not for this problem; NULL: it can. */
+static const char *obstacle(const flash_config_t *config, const problem_t *problem,
+                            const device_t *device) {
+    const char *lack = device_lacks(device, config->arch);
+    if (lack != NULL || config_is_cpu(config))
+        return lack;
+    return select_sm80_obstacle(config, problem, device);
+}
+
 bool select_serves(const flash_kernel_t *kernel, const problem_t *problem, const device_t *device) {
     return mismatch(&kernel->config, problem) == NULL &&
-           device_lacks(device, kernel->config.arch) == NULL;
+           obstacle(&kernel->config, problem, device) == NULL;
 }
 
 flash_status_t select_check(const flash_kernel_t *kernel, const problem_t *problem,
                             const device_t *device) {
     const flash_config_t *c = &kernel->config;
     const char *field = mismatch(c, problem);
-    const char *lack = device_lacks(device, c->arch);
+    const char *why_not = obstacle(c, problem, device);
     FLASH_REQUIRE(
         field == NULL, FLASH_ERROR_UNSUPPORTED,
         "%s does not serve this problem: %s. The kernel has dtype %s, d_head %d, features "
         "0x%x; the problem dtype %s, d_head %d, features 0x%x",
         kernel->name, field, config_dtype_name(c->dtype), c->d_head, (unsigned)c->features,
         config_dtype_name(problem->dtype), problem->params.d_head, (unsigned)problem->features);
-    FLASH_REQUIRE(lack == NULL, FLASH_ERROR_UNSUPPORTED, "%s cannot run on device %d: %s",
-                  kernel->name, device->number, lack);
+    FLASH_REQUIRE(why_not == NULL, FLASH_ERROR_UNSUPPORTED, "%s cannot run on device %d: %s",
+                  kernel->name, device->number, why_not);
     return FLASH_SUCCESS;
 }
 
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,
                              const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]) {
-    *kernel = select_cpu(problem, device, reason);
+    *kernel = device_is_cpu(device) ? select_cpu(problem, device, reason)
+                                    : select_sm80(problem, device, reason);
     FLASH_REQUIRE(*kernel != NULL, FLASH_ERROR_UNSUPPORTED,
                   "no kernel in this library serves dtype %s, d_head %d, features 0x%x on device "
                   "%d (%d kernels in the table)",

@@ -20,9 +20,16 @@ flash_status_t select_check(const flash_kernel_t *kernel, const problem_t *probl
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,
                              const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]);
 
-/* The heuristic of the CPU families; NULL when no row serves. */
+/* The heuristics, a file a kind of family; NULL when no row serves. */
 const flash_kernel_t *select_cpu(const problem_t *problem, const device_t *device,
                                  char reason[SELECT_REASON_SIZE]);
+const flash_kernel_t *select_sm80(const problem_t *problem, const device_t *device,
+                                  char reason[SELECT_REASON_SIZE]);
+
+/* Why a kernel of the SM80 family whose types, sizes and features fit cannot be launched: shared
+ * memory, alignment, number of blocks; NULL: it can. */
+const char *select_sm80_obstacle(const flash_config_t *config, const problem_t *problem,
+                                 const device_t *device);
 
 /* select_check() without the message. */
 bool select_serves(const flash_kernel_t *kernel, const problem_t *problem, const device_t *device);

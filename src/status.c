@@ -48,6 +48,7 @@ const char *flash_status_string(flash_status_t status) {
         FLASH_STATUS_CASE(FLASH_ERROR_NOT_BUILT);
         FLASH_STATUS_CASE(FLASH_ERROR_OUT_OF_MEMORY);
         FLASH_STATUS_CASE(FLASH_ERROR_NO_DEVICE);
+        FLASH_STATUS_CASE(FLASH_ERROR_CUDA);
         FLASH_STATUS_CASE(FLASH_ERROR_INTERNAL);
     default:
         return "unknown flash_status_t";

@@ -46,6 +46,20 @@ static void print_device_info(void) {
     MEMBER(flash_device_info_t, name);
     MEMBER(flash_device_info_t, isa);
     MEMBER(flash_device_info_t, n_threads);
+    MEMBER(flash_device_info_t, compute_capability);
+    MEMBER(flash_device_info_t, n_multiprocessors);
+    MEMBER(flash_device_info_t, shared_memory_per_block);
+    MEMBER(flash_device_info_t, reserved);
+}
+
+static void print_kernel_resources(void) {
+    TYPE(flash_kernel_resources_t);
+    MEMBER(flash_kernel_resources_t, struct_size);
+    MEMBER(flash_kernel_resources_t, threads);
+    MEMBER(flash_kernel_resources_t, registers);
+    MEMBER(flash_kernel_resources_t, local_memory);
+    MEMBER(flash_kernel_resources_t, shared_memory);
+    MEMBER(flash_kernel_resources_t, blocks_per_multiprocessor);
 }
 
 static void print_tensor(void) {
@@ -115,6 +129,7 @@ static void print_values(void) {
     VALUE(FLASH_ERROR_NOT_BUILT);
     VALUE(FLASH_ERROR_OUT_OF_MEMORY);
     VALUE(FLASH_ERROR_NO_DEVICE);
+    VALUE(FLASH_ERROR_CUDA);
     VALUE(FLASH_ERROR_INTERNAL);
     VALUE(FLASH_DTYPE_FP16);
     VALUE(FLASH_DTYPE_BF16);
@@ -141,6 +156,7 @@ int main(void) {
     print_types();
     print_config();
     print_device_info();
+    print_kernel_resources();
     print_tensor();
     print_forward_args();
     print_combine_args();

@@ -7,6 +7,7 @@
 flash_config_t config = FLASH_CONFIG_INIT;
 flash_tensor_t tensor = FLASH_TENSOR_INIT;
 flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
+flash_kernel_resources_t resources = FLASH_KERNEL_RESOURCES_INIT;
 flash_forward_args_t forward_args = FLASH_FORWARD_ARGS_INIT;
 flash_combine_args_t combine_args = FLASH_COMBINE_ARGS_INIT;
 

@@ -18,6 +18,12 @@
 
 #include <cmocka.h>
 
+/* A device that no machine has; a library without CUDA kernels has no device of its kind. */
+enum { ABSENT_CUDA_DEVICE = FLASH_DEVICE_CUDA + 1000 };
+
+/* For assert_refused(): the status with which this library refuses the absent device. */
+enum { ABSENT_DEVICE_STATUS = -1 };
+
 /* A problem in fp32 with contiguous tensors that it owns. O and LSE lie between canaries. */
 typedef struct test_problem {
     flash_forward_args_t args;

@@ -36,7 +36,7 @@ typedef struct refusal {
  */
 #define SHAPE_REFUSALS(X)                                                                          \
     X(device_negative, args->device = -1, INVALID, "device is -1")                                 \
-    X(device_cuda, args->device = FLASH_DEVICE_CUDA + 3, FLASH_ERROR_UNSUPPORTED, "device is 5")   \
+    X(device_cuda, args->device = ABSENT_CUDA_DEVICE, ABSENT_DEVICE_STATUS, "device is 1002")      \
     X(dtype_zero, args->dtype = 0, INVALID, "dtype is 0")                                          \
     X(dtype_unknown, args->dtype = 99, INVALID, "dtype is 99")                                     \
     X(flags_unknown, args->flags = 1u << 31, INVALID, "0x80000000")                                \
@@ -251,8 +251,8 @@ static void device_information(void **state) {
     flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
     (void)state;
     assert_refused(flash_device_info(-1, &info), INVALID, "device is -1");
-    assert_refused(flash_device_info(FLASH_DEVICE_CUDA, &info), FLASH_ERROR_UNSUPPORTED,
-                   "device is 2");
+    assert_refused(flash_device_info(ABSENT_CUDA_DEVICE, &info), ABSENT_DEVICE_STATUS,
+                   "device is 1002");
 }
 
 static void kernel_indices(void **state) {

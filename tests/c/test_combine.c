@@ -110,7 +110,7 @@ typedef struct refusal {
 
 #define REFUSALS(X)                                                                                \
     X(device_negative, args->device = -1, INVALID, "device is -1")                                 \
-    X(device_cuda, args->device = FLASH_DEVICE_CUDA, FLASH_ERROR_UNSUPPORTED, "device is 2")       \
+    X(device_cuda, args->device = ABSENT_CUDA_DEVICE, ABSENT_DEVICE_STATUS, "device is 1002")      \
     X(dtype_partial, args->dtype_partial = 0, INVALID, "dtype_partial is 0")                       \
     X(dtype, args->dtype = 9, INVALID, "dtype is 9")                                               \
     X(n_partials, args->n_partials = -1, INVALID, "n_partials is -1")                              \

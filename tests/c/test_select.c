@@ -14,20 +14,40 @@ static problem_t problem_of(int32_t dtype, int32_t features) {
     problem.features = features;
     problem.params.batch = problem.params.n_heads = problem.params.n_heads_kv = 1;
     problem.params.group = 1;
+    problem.params.window_left = problem.params.window_right = -1;
     problem.params.seqlen_q = problem.params.seqlen_k = 512;
     problem.params.d_head = 64;
     return problem;
 }
 
+/* Facts of an H200. */
+static const device_t large_gpu = {.number = FLASH_DEVICE_CUDA,
+                                   .compute_capability = 90,
+                                   .n_multiprocessors = 132,
+                                   .shared_memory_per_block = 227 * 1024};
+
+/* Of a part with the least shared memory that the SM80 family serves: 8.6, 8.9, 12.0. */
+static const device_t small_gpu = {.number = FLASH_DEVICE_CUDA,
+                                   .compute_capability = 86,
+                                   .n_multiprocessors = 82,
+                                   .shared_memory_per_block = 99 * 1024};
+
+static bool has_cuda_kernels(void) {
+    return kernel_table[kernel_table_count - 1].config.arch == FLASH_ARCH_SM80;
+}
+
+static const flash_kernel_t *selected(const problem_t *problem, const device_t *device) {
+    const flash_kernel_t *kernel = NULL;
+    char reason[SELECT_REASON_SIZE] = "";
+    assert_success(select_kernel(problem, device, &kernel, reason));
+    assert_success(select_check(kernel, problem, device));
+    return kernel;
+}
+
 static void check_family(int32_t dtype, uint32_t isa, const char *prefix) {
     const device_t device = {.number = FLASH_DEVICE_CPU, .isa = isa};
     const problem_t problem = problem_of(dtype, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN);
-    const flash_kernel_t *kernel = NULL;
-    char reason[SELECT_REASON_SIZE] = "";
-    assert_success(select_kernel(&problem, &device, &kernel, reason));
-    assert_memory_equal(kernel->name, prefix, strlen(prefix));
-    assert_true(reason[0] != '\0');
-    assert_success(select_check(kernel, &problem, &device));
+    assert_memory_equal(selected(&problem, &device)->name, prefix, strlen(prefix));
 }
 
 static void a_bare_machine_gets_the_reference(void **state) {
@@ -52,12 +72,19 @@ static void the_newest_instruction_set_wins(void **state) {
 
 /* Each row of the table, asked for a problem that it is not for. */
 static void a_row_serves_its_own_problems_only(void **state) {
-    const device_t all = {.number = FLASH_DEVICE_CPU, .isa = UINT32_MAX};
-    const device_t none = {.number = FLASH_DEVICE_CPU, .isa = 0};
+    const device_t best_cpu = {.number = FLASH_DEVICE_CPU, .isa = UINT32_MAX};
+    const device_t bare_cpu = {.number = FLASH_DEVICE_CPU, .isa = 0};
+    const device_t old_gpu = {.number = FLASH_DEVICE_CUDA, .compute_capability = 75};
     (void)state;
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_kernel_t *kernel = &kernel_table[i];
+        const bool cuda = kernel->config.arch == FLASH_ARCH_SM80;
+        const device_t all = cuda ? large_gpu : best_cpu;
+        const device_t none = cuda ? old_gpu : bare_cpu;
         problem_t problem = problem_of(kernel->config.dtype, kernel->config.features);
+        problem.params.d_head = cuda ? kernel->config.d_head : 64;
+        assert_refused(select_check(kernel, &problem, cuda ? &best_cpu : &large_gpu),
+                       FLASH_ERROR_UNSUPPORTED, "only");
         assert_success(select_check(kernel, &problem, &all));
         if (kernel->config.arch != FLASH_ARCH_REFERENCE)
             assert_refused(select_check(kernel, &problem, &none), FLASH_ERROR_UNSUPPORTED, "need");
@@ -67,6 +94,68 @@ static void a_row_serves_its_own_problems_only(void **state) {
         problem.features = 16;
         assert_refused(select_check(kernel, &problem, &all), FLASH_ERROR_UNSUPPORTED, "features");
     }
+}
+
+static void check_cuda_row(int32_t d_head, int32_t features, const char *name) {
+    problem_t problem = problem_of(FLASH_DTYPE_BF16, features);
+    problem.params.d_head = d_head;
+    assert_string_equal(selected(&problem, &large_gpu)->name, name);
+}
+
+static void the_row_with_the_fewest_features_wins(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    check_cuda_row(64, 0,
+                   "flash_fwd_sm80_bf16_d64_128x128_w4_async_eager_swizzled_load_2_2_2_optsoftmax");
+    check_cuda_row(120, 0,
+                   "flash_fwd_sm80_bf16_d128_128x64_w4_async_eager_swizzled_load_2_2_2_optsoftmax");
+    check_cuda_row(128, FLASH_FEATURE_CAUSAL,
+                   "flash_fwd_sm80_bf16_d128_128x64_w4_async_eager_swizzled_load_2_2_2_optsoftmax_"
+                   "causal_varlen");
+    check_cuda_row(128, FLASH_FEATURE_SOFTCAP,
+                   "flash_fwd_sm80_bf16_d128_128x64_w4_async_eager_swizzled_load_2_2_2_optsoftmax_"
+                   "causal_window_softcap_varlen");
+}
+
+static void long_sequences_take_small_steps_at_d_head_256(void **state) {
+    problem_t problem = problem_of(FLASH_DTYPE_FP16, 0);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    problem.params.d_head = 256;
+    assert_int_equal(selected(&problem, &large_gpu)->config.B_c, 64);
+    problem.params.seqlen_k = 4096;
+    assert_int_equal(selected(&problem, &large_gpu)->config.B_c, 32);
+    problem.params.seqlen_k = 512;
+    problem.batch_invariant = true;
+    assert_int_equal(selected(&problem, &large_gpu)->config.B_c, 32);
+}
+
+static void what_is_chosen_fits_a_small_device(void **state) {
+    static const int32_t d_heads[] = {8, 32, 64, 96, 128, 192, 256};
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t i = 0; i < sizeof d_heads / sizeof d_heads[0]; i++)
+        for (int32_t features = 0; features < 16; features++) {
+            problem_t problem = problem_of(FLASH_DTYPE_FP16, features);
+            problem.params.d_head = d_heads[i];
+            selected(&problem, &small_gpu);
+        }
+}
+
+static void unaligned_tensors_load_through_registers(void **state) {
+    problem_t problem = problem_of(FLASH_DTYPE_FP16, 0);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    assert_int_equal(selected(&problem, &large_gpu)->config.async_copy, 1);
+    const flash_kernel_t *aligned = selected(&problem, &large_gpu);
+    problem.params.k_stride.head = 68;
+    assert_int_equal(selected(&problem, &large_gpu)->config.async_copy, 0);
+    assert_refused(select_check(aligned, &problem, &large_gpu), FLASH_ERROR_UNSUPPORTED,
+                   "16-byte aligned");
 }
 
 static void no_kernel_is_a_refusal(void **state) {
@@ -86,6 +175,10 @@ int main(void) {
         cmocka_unit_test(the_newest_instruction_set_wins),
 #endif
         cmocka_unit_test(a_row_serves_its_own_problems_only),
+        cmocka_unit_test(the_row_with_the_fewest_features_wins),
+        cmocka_unit_test(long_sequences_take_small_steps_at_d_head_256),
+        cmocka_unit_test(what_is_chosen_fits_a_small_device),
+        cmocka_unit_test(unaligned_tensors_load_through_registers),
         cmocka_unit_test(no_kernel_is_a_refusal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

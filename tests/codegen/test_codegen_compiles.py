@@ -12,7 +12,7 @@ from codegen.config import kernel_name
 from codegen.emit import generated_files
 from codegen.facts import FAMILIES
 from codegen.output import update
-from codegen.sets import ship
+from codegen.sets import ship_cpu
 
 STAND_IN = """\
 #ifndef STAND_IN_{family}
@@ -62,9 +62,9 @@ int main(void) {
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory):
-    """The ship set's sources, with a stand-in for each family."""
+    """The sources of the ship set's CPU kernels, with a stand-in for each family."""
     directory = tmp_path_factory.mktemp("generated")
-    update(directory, generated_files(ship()))
+    update(directory, generated_files(ship_cpu()))
     (directory / "cpu").mkdir()
     for family in FAMILIES.values():
         if family.layout == "cpu":
@@ -75,7 +75,7 @@ def generated(tmp_path_factory):
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
-def test_the_table_holds_the_ship_set(compiler, root, generated, tmp_path):
+def test_the_table_holds_the_cpu_kernels(compiler, root, generated, tmp_path):
     program = tmp_path / "walk"
     sources = [
         generated / "walk.c",
@@ -87,7 +87,7 @@ def test_the_table_holds_the_ship_set(compiler, root, generated, tmp_path):
     walk = subprocess.run([program], capture_output=True, text=True, check=True)
     assert walk.stdout.splitlines() == [
         " ".join([FAMILIES[c.arch].name, kernel_name(c), *(str(int(v)) for v in astuple(c))])
-        for c in sorted(ship())
+        for c in sorted(ship_cpu())
     ]
 
 

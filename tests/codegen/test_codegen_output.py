@@ -1,21 +1,24 @@
 """What is written: sorted, complete, and only where something changed."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from codegen.config import kernel_name
 from codegen.emit import generated_files
+from codegen.facts import Arch
 from codegen.output import update
 from codegen.selection import select
 from codegen.sets import ship
-from codegen.short_form import format_config
+from codegen.short_form import format_config, parse_config
 
 rows_of_ship = st.lists(st.sampled_from(ship()), min_size=1)
 
 
 def kernel_file(config):
-    return f"kernels/{kernel_name(config)}.c"
+    return f"kernels/{kernel_name(config)}{'.cu' if config.arch == Arch.SM80 else '.c'}"
 
 
 @given(rows_of_ship)
@@ -37,9 +40,20 @@ def test_every_row_has_its_short_form_and_its_file(configs):
 
 
 def test_lines_keep_to_the_width():
+    """But for kernel names and short forms, which cannot be folded."""
     files = generated_files(ship())
     for path in ("config_facts.h", "kernel_table.c", *map(kernel_file, ship())):
-        assert max(map(len, files[path].splitlines())) <= 100
+        text = re.sub(r"\bflash_fwd_\w+|/\* .* \*/", "NAME", files[path])
+        assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_cuda_kernel_is_a_wrapper_around_the_template():
+    config = parse_config("(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer")
+    source = generated_files([config])[kernel_file(config)]
+    assert '#include "sm80/forward.cuh"\n' in source
+    assert 'extern "C" __global__ void\n' in source
+    assert f"\n{kernel_name(config)}(\n    const __grid_constant__ flash_params_t params)" in source
+    assert "sm80_forward<config>(params);" in source
 
 
 def test_the_build_knows_the_files_and_flags_of_each_family():

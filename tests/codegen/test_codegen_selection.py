@@ -96,7 +96,7 @@ def test_a_configuration_passes_the_filters_made_of_it(config, fields):
         ("features=16", "unknown value '16' in 'features=16'; known: causal+window"),
         ("features=causal+alibi", "unknown value 'causal+alibi'"),
         ("B_r=77", "no configuration passes 'B_r=77'"),
-        ("ship B_c=32", "no configuration passes 'ship B_c=32'"),
+        ("ship B_c=33", "no configuration passes 'ship B_c=33'"),
         ("dtype=FP16 dtype=BF16", "no configuration passes"),
     ],
 )

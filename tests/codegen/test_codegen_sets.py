@@ -13,6 +13,7 @@ from codegen.sets import (
     progression,
     progression_all_block_sizes,
     ship,
+    ship_sm80,
     tune,
 )
 from codegen.short_form import format_config, parse_config
@@ -97,6 +98,16 @@ def test_ship_has_each_cpu_family_in_each_type_for_every_problem():
         (arch, dtype): 1 for arch in (Arch.REFERENCE, Arch.AVX2, Arch.AVX512) for dtype in Dtype
     }
     assert all(c.d_head == 0 and c.features == ALL_FEATURES for c in cpu)
+
+
+def test_ship_serves_every_sm80_problem_at_every_alignment():
+    for dtype in (Dtype.FP16, Dtype.BF16):
+        for d_head in (32, 64, 96, 128, 192, 256):
+            rows = [c for c in ship_sm80() if (c.dtype, c.d_head) == (dtype, d_head)]
+            assert all(legal(c) for c in rows)
+            assert {c.features for c in rows} >= {0, ALL_FEATURES}
+            assert {c.async_copy for c in rows if c.features == ALL_FEATURES} == {0, 1}
+            assert any(c.features in (1, 1 | 8) for c in rows), "a row for causal masks"
 
 
 def test_all_is_the_ascending_union():

@@ -87,12 +87,13 @@ class InterfaceArray:
 class CudaArray:
     """Nothing but __cuda_array_interface__."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], stream: int | None = None) -> None:
         self.__cuda_array_interface__ = {
             "shape": shape,
             "typestr": "<f2",
             "data": (0x7F0000000000, False),
             "version": 3,
+            "stream": stream,
         }
 
 
@@ -128,9 +129,11 @@ class TorchTensor:
         return TorchTensor(np.empty(shape, dtype_of(dtype.name)), self.device.type)
 
 
-def torch_module(grad_enabled: bool = True) -> types.ModuleType:
+def torch_module(grad_enabled: bool = True, stream: int = 0) -> types.ModuleType:
     module = types.ModuleType("torch")
     for name in ("float16", "bfloat16", "float32"):
         setattr(module, name, TorchDtype(name))
     module.is_grad_enabled = lambda: grad_enabled
+    current = types.SimpleNamespace(cuda_stream=stream)
+    module.cuda = types.SimpleNamespace(current_stream=lambda device: current)
     return module

@@ -138,8 +138,13 @@ def check(
     return o, lse
 
 
+def cpu_kernels() -> list[flashattn.Kernel]:
+    """Those of the CPU families; tests/gpu has the others."""
+    return [kernel for kernel in flashattn.kernels() if kernel.config.arch < flashattn.Arch.SM80]
+
+
 def runnable_kernels() -> list[flashattn.Kernel]:
-    return [kernel for kernel in flashattn.kernels() if kernel.is_runnable]
+    return [kernel for kernel in cpu_kernels() if kernel.is_runnable]
 
 
 def configs_for(p: AttentionProblem) -> list[str]:

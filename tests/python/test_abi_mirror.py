@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HEADER = ROOT / "include" / "flashattn.h"
 STRUCTS = [
     _abi.flash_config_t,
+    _abi.flash_kernel_resources_t,
     _abi.flash_device_info_t,
     _abi.flash_tensor_t,
     _abi.flash_forward_args_t,

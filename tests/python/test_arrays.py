@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 
+import absent_device
 import flashattn
 import numpy as np
 import pytest
@@ -238,15 +239,64 @@ def test_dlpack_that_cannot_be_read() -> None:
 
 def test_cuda_arrays_get_the_librarys_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = _inputs()
-    on_cuda = [DLPackArray(x, device=(2, 3)) for x in (q, k, v)]
-    _refused(NotImplementedError, "device is 5, a CUDA device", *on_cuda)
-    interface = [CudaArray((1, 4, 2, 16)) for _ in range(3)]
-    _refused(NotImplementedError, "device is 1, a CUDA device", *interface)
+    answer = absent_device.MESSAGE
+    on_cuda = [DLPackArray(x, device=(2, absent_device.ORDINAL)) for x in (q, k, v)]
+    _refused(flashattn.FlashAttnError, answer, *on_cuda)
     monkeypatch.setitem(sys.modules, "torch", torch_module())
-    tensors = [TorchTensor(x, "cuda", 0) for x in (q, k, v)]
-    _refused(NotImplementedError, "device is 2, a CUDA device", *tensors)
-    _refused(ValueError, "k has device 0, q has 2", tensors[0], k, v)
+    tensors = [TorchTensor(x, "cuda", absent_device.ORDINAL) for x in (q, k, v)]
+    _refused(flashattn.FlashAttnError, answer, *tensors)
+    _refused(ValueError, f"k has device 0, q has {absent_device.NUMBER}", tensors[0], k, v)
     _refused(ValueError, "neither the CPU nor a CUDA", TorchTensor(q, "xpu", 0), k, v)
+
+
+@pytest.mark.skipif(bool(flashattn.cuda_devices()), reason="for machines without a CUDA device")
+def test_cuda_array_interface_gets_the_librarys_own_answer() -> None:
+    _refused(flashattn.FlashAttnError, "device is 1", *[CudaArray((1, 4, 2, 16))] * 3)
+
+
+def test_arrays_of_a_call_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (CudaArray((1, 4, 2, 16), stream=stream) for stream in (5, None, 7))
+    _refused(ValueError, "v is on the CUDA stream 0x7, the call on 0x5", q, k, v)
+    monkeypatch.setitem(sys.modules, "torch", torch_module(stream=0))
+    tensor = TorchTensor(_inputs()[0], "cuda", 0)
+    _refused(ValueError, "k is on the CUDA stream 0x5, the call on 0x0", tensor, q, k)
+
+
+def test_lengths_beside_cuda_arrays_are_arrays_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flashattn._problem.device_info", lambda number: None)
+    q, k, v = (DLPackArray(x, device=(2, absent_device.ORDINAL)) for x in _inputs())
+    _refused(ValueError, "seqused_k is a list, and q is in CUDA memory", q, k, v, seqused_k=[1, 2])
+    lengths = np.array([1, 2], np.int32)
+    _refused(ValueError, "seqused_k has device 0", q, k, v, seqused_k=lengths)
+
+
+def test_cuda_arrays_without_torch_need_their_results_arrays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flashattn._problem.device_info", lambda number: None)
+    q, k, v = (DLPackArray(x, device=(2, absent_device.ORDINAL)) for x in _inputs())
+    _refused(ValueError, "DLPackArray in CUDA memory needs .* out=", q, k, v)
+    _refused(ValueError, "needs .* lse=", q, k, v, out=q, return_lse=True)
+
+
+@every_dtype
+def test_lse_is_filled_and_returned(dtype: str) -> None:
+    q, k, v = _inputs(dtype)
+    expected = flash_attn_func(q, k, v, return_lse=True)[1]
+    lse = np.empty_like(expected)
+    assert flash_attn_func(q, k, v, lse=lse)[1] is lse
+    assert (lse == expected).all()
+    _refused(ValueError, "lse has shape", q, k, v, lse=lse[:1])
+    _refused(ValueError, "lse is not contiguous", q, k, v, lse=np.empty((2, 9, 4), "f4").mT)
+    _refused(ValueError, "lse is float64: not", q, k, v, lse=lse.astype(float))
+    lse.flags.writeable = False
+    _refused(ValueError, "lse is read-only", q, k, v, lse=lse)
+
+
+def test_batch_invariance_changes_nothing_on_the_cpu() -> None:
+    arrays = _inputs()
+    expected = flash_attn_func(*arrays)
+    assert (flash_attn_func(*arrays, batch_invariant=True) == expected).all()
 
 
 def test_gradients_are_refused_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,8 @@ def test_cpu_isa_hides_families_from_look_up_and_device_info() -> None:
     output = _python(
         """
 for kernel in flashattn.kernels():
+    if kernel.config.arch >= flashattn.Arch.SM80:
+        continue
     print(flashattn.Arch(kernel.config.arch).name, kernel.is_runnable)
     if not kernel.is_runnable:
         try:

@@ -9,6 +9,7 @@ import ctypes
 from ctypes import byref, sizeof
 from typing import Callable
 
+import absent_device
 import numpy as np
 import pytest
 from direct import CombineCall, ForwardCall
@@ -60,8 +61,7 @@ SHAPE_REFUSALS = [
     ("struct_size_odd", _set("struct_size", 9), INVALID_ARGUMENT, ["struct_size is 9"]),
     ("struct_size_huge", _set("struct_size", 1 << 30), INVALID_ARGUMENT, ["1073741824"]),
     ("device_negative", _set("device", -1), INVALID_ARGUMENT, ["device is -1"]),
-    ("device_cuda", _set("device", 1), UNSUPPORTED, ["device is 1", "CUDA"]),
-    ("device_cuda_3", _set("device", 5), UNSUPPORTED, ["device is 5", "CUDA"]),
+    ("device_absent", _set("device", absent_device.NUMBER), absent_device.STATUS, ["CUDA device"]),
     ("dtype_0", _set("dtype", 0), INVALID_ARGUMENT, ["dtype is 0"]),
     ("dtype_unknown", _set("dtype", 77), INVALID_ARGUMENT, ["dtype is 77"]),
     ("dtype_negative", _set("dtype", -2), INVALID_ARGUMENT, ["dtype is -2"]),
@@ -400,7 +400,7 @@ def test_a_struct_to_fill_that_is_too_short_for_a_value() -> None:
 COMBINE_REFUSALS = [
     ("struct_size_0", _set("struct_size", 0), INVALID_ARGUMENT, ["struct_size is 0"]),
     ("device_negative", _set("device", -5), INVALID_ARGUMENT, ["device is -5"]),
-    ("device_cuda", _set("device", 2), UNSUPPORTED, ["device is 2"]),
+    ("device_absent", _set("device", absent_device.NUMBER), absent_device.STATUS, ["CUDA device"]),
     ("dtype", _set("dtype", 8), INVALID_ARGUMENT, ["dtype is 8"]),
     ("dtype_partial", _set("dtype_partial", 8), INVALID_ARGUMENT, ["dtype_partial is 8"]),
     ("n_partials", _set("n_partials", -3), INVALID_ARGUMENT, ["n_partials is -3"]),

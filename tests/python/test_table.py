@@ -7,9 +7,9 @@ import flashattn
 import numpy as np
 import pytest
 from memory import dtype_of
-from problems import AttentionProblem, check, run, runnable_kernels
+from problems import AttentionProblem, check, cpu_kernels, run, runnable_kernels
 
-KERNELS = {str(kernel.config): kernel for kernel in flashattn.kernels()}
+KERNELS = {str(kernel.config): kernel for kernel in cpu_kernels()}
 
 PROBLEMS = {
     "one_of_all": AttentionProblem(),

@@ -8,8 +8,8 @@
     v = np.random.randn(1, 512, 2, 64).astype(np.float32)
     o = flash_attn_func(q, k, v, causal=True)
 
-numpy, torch (CPU), DLPack and array-interface inputs; no torch needed. `python -m flashattn` has
-commands: info, list, forward, bench, check.
+numpy arrays, torch tensors (CPU and CUDA), DLPack and array-interface inputs; no torch needed.
+`python -m flashattn` has commands: info, list, forward, bench, check.
 """
 
 from ._attention import (
@@ -21,8 +21,26 @@ from ._attention import (
     query_support,
     select_config,
 )
-from .config import Arch, Config, DType, Feature, Kernel, kernels, lookup_kernel
-from .device import DeviceInfo, Isa, device_info, num_threads, set_num_threads, version
+from .config import (
+    Arch,
+    Config,
+    DType,
+    Feature,
+    Kernel,
+    KernelResources,
+    kernel_resources,
+    kernels,
+    lookup_kernel,
+)
+from .device import (
+    DeviceInfo,
+    Isa,
+    cuda_devices,
+    device_info,
+    num_threads,
+    set_num_threads,
+    version,
+)
 from .errors import (
     FlashAttnError,
     FlashAttnMemoryError,
@@ -42,12 +60,15 @@ __all__ = [
     "FlashAttnValueError",
     "Isa",
     "Kernel",
+    "KernelResources",
     "Selection",
     "Support",
+    "cuda_devices",
     "device_info",
     "flash_attn_func",
     "flash_attn_varlen_func",
     "flash_combine",
+    "kernel_resources",
     "kernels",
     "lookup_kernel",
     "num_threads",

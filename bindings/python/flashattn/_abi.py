@@ -33,6 +33,7 @@ FLASH_ERROR_UNSUPPORTED = 200
 FLASH_ERROR_NOT_BUILT = 201
 FLASH_ERROR_OUT_OF_MEMORY = 300
 FLASH_ERROR_NO_DEVICE = 301
+FLASH_ERROR_CUDA = 302
 FLASH_ERROR_INTERNAL = 900
 
 FLASH_DTYPE_FP16 = 1
@@ -91,6 +92,17 @@ class flash_config_t(_SizedStructure):
     ]
 
 
+class flash_kernel_resources_t(_SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("threads", c_int32),
+        ("registers", c_int32),
+        ("local_memory", c_int32),
+        ("shared_memory", c_int32),
+        ("blocks_per_multiprocessor", c_int32),
+    ]
+
+
 class flash_device_info_t(_SizedStructure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -98,6 +110,10 @@ class flash_device_info_t(_SizedStructure):
         ("name", c_char * 64),
         ("isa", c_uint32),
         ("n_threads", c_int32),
+        ("compute_capability", c_int32),
+        ("n_multiprocessors", c_int32),
+        ("shared_memory_per_block", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -181,6 +197,7 @@ PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "flash_kernel_at": (_kernel, [c_int32]),
     "flash_kernel_config": (_status, [_kernel, _config_p]),
     "flash_kernel_name": (c_char_p, [_kernel]),
+    "flash_kernel_resources": (_status, [_kernel, c_int32, POINTER(flash_kernel_resources_t)]),
     "flash_device_info": (_status, [c_int32, POINTER(flash_device_info_t)]),
     "flash_set_num_threads": (_status, [c_int32]),
     "flash_num_threads": (c_int32, []),

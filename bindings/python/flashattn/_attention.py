@@ -1,9 +1,14 @@
 """The attention calls: flash_attn_func and its ragged form, merging, and asking without running.
 
 The contract is the C header's: softmax in fp32, masks aligned bottom-right, a row that sees no key
-gives O = 0 and LSE = -inf. Arrays may be numpy's (float32, float16, ml_dtypes.bfloat16), CPU torch
+gives O = 0 and LSE = -inf. Arrays may be numpy's (float32, float16, ml_dtypes.bfloat16), torch
 tensors, or anything with DLPack or an array interface; they are never copied, and any strides do
 but the innermost axis, which must be contiguous.
+
+Arrays in CUDA memory (float16, bfloat16) are computed on their device and on the caller's current
+stream: torch's where torch brought a tensor, otherwise the one that __cuda_array_interface__ names,
+otherwise the default stream. The call returns at once. Everything that belongs to it, lengths too,
+lies on the same device.
 """
 
 from __future__ import annotations
@@ -14,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from . import _abi, _tensor
+from . import _abi, _stream, _tensor
 from . import config as _config
 from ._library import check, library
 from ._problem import Problem
 from .config import Config, ConfigLike
+from .errors import FlashAttnError
 
 _REASON_SIZE = 1024
 
@@ -33,25 +39,31 @@ def flash_attn_func(
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
     seqused_k: Any = None,
+    batch_invariant: bool = False,
     return_lse: bool = False,
     out: Any = None,
+    lse: Any = None,
     config: ConfigLike = None,
 ) -> Any:
     """O = softmax(softmax_scale * Q K^T, masked) V.
 
-    q              [batch, seqlen_q, n_heads, d_head]
-    k, v           [batch, seqlen_k, n_heads_kv, d_head]; n_heads_kv divides n_heads, and query
-                   head h uses K/V head h // (n_heads // n_heads_kv)
-    softmax_scale  positive; None: 1 / sqrt(d_head)
-    causal         query i sees key j when j <= i + seqlen_k - seqlen_q
-    window_size    (left, right): keys seen to each side of that diagonal, -1: unbounded
-    softcap        scores s become softcap * tanh(s / softcap); 0: none
-    seqused_k      [batch] int32: only the first seqused_k[b] keys of sequence b exist
-    return_lse     also return the log-sum-exp, float32 [batch, n_heads, seqlen_q]
-    out            array to write O to, of q's shape and type; must not overlap the inputs
-    config         Config or short form of the kernel to use; None: the library selects
+    q                [batch, seqlen_q, n_heads, d_head]
+    k, v             [batch, seqlen_k, n_heads_kv, d_head]; n_heads_kv divides n_heads, and query
+                     head h uses K/V head h // (n_heads // n_heads_kv)
+    softmax_scale    positive; None: 1 / sqrt(d_head)
+    causal           query i sees key j when j <= i + seqlen_k - seqlen_q
+    window_size      (left, right): keys seen to each side of that diagonal, -1: unbounded
+    softcap          scores s become softcap * tanh(s / softcap); 0: none
+    seqused_k        [batch] int32: only the first seqused_k[b] keys of sequence b exist
+    batch_invariant  a sequence's output depends on its own tokens alone, bit for bit, not on the
+                     batch size nor on its neighbours (CPU kernels always keep this)
+    return_lse       also return the log-sum-exp, float32 [batch, n_heads, seqlen_q]
+    out              array to write O to, of q's shape and type; must not overlap the inputs
+    lse              array to write the LSE to, float32, contiguous; implies return_lse
+    config           Config or short form of the kernel to use; None: the library selects
 
-    Returns O, or (O, LSE): `out`, torch tensors if q is one, numpy arrays otherwise.
+    Returns O, or (O, LSE): `out` and `lse`, torch tensors if q is one, numpy arrays otherwise.
+    CUDA arrays of other libraries need `out`, and `lse` where it is wanted.
     Raises ValueError (shapes, types, values), TypeError (not an array), NotImplementedError (no
     kernel serves it), MemoryError, FlashAttnError (everything else).
     """
@@ -64,8 +76,9 @@ def flash_attn_func(
         window_size=window_size,
         softcap=softcap,
         seqused_k=seqused_k,
+        batch_invariant=batch_invariant,
     )
-    return _forward(problem, q, out, return_lse, config)
+    return _forward(problem, q, out, lse, return_lse, config)
 
 
 def flash_attn_varlen_func(
@@ -82,16 +95,18 @@ def flash_attn_varlen_func(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
+    batch_invariant: bool = False,
     return_lse: bool = False,
     out: Any = None,
+    lse: Any = None,
     config: ConfigLike = None,
 ) -> Any:
     """flash_attn_func over a ragged batch: sequences of different lengths, one after the other.
 
     q              [total_q, n_heads, d_head]
     k, v           [total_k, n_heads_kv, d_head]
-    cu_seqlens_q   [batch + 1] int32 (or a list): sequence b is tokens cu_seqlens_q[b] up to
-                   cu_seqlens_q[b + 1]; from 0 up to total_q. None: q is padded,
+    cu_seqlens_q   [batch + 1] int32 (on the CPU also a list): sequence b is tokens cu_seqlens_q[b]
+                   up to cu_seqlens_q[b + 1]; from 0 up to total_q. None: q is padded,
                    [batch, seqlen_q, n_heads, d_head]
     cu_seqlens_k   the same for k and v; k and v may hold more tokens than it covers
     max_seqlen_q   no sequence of q is longer; None where cu_seqlens_q is None
@@ -113,8 +128,9 @@ def flash_attn_varlen_func(
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
         seqused_k=seqused_k,
+        batch_invariant=batch_invariant,
     )
-    return _forward(problem, q, out, return_lse, config)
+    return _forward(problem, q, out, lse, return_lse, config)
 
 
 def flash_combine(
@@ -124,6 +140,7 @@ def flash_combine(
     dtype: str | None = None,
     return_lse: bool = False,
     out: Any = None,
+    lse: Any = None,
 ) -> Any:
     """Merges attention over disjoint sets of keys, computed apart, by their LSE.
 
@@ -132,24 +149,33 @@ def flash_combine(
     dtype        "float32", "float16" or "bfloat16" of the result; None: o_partial's, or out's
     return_lse   also return the merged LSE, float32 [batch, n_heads, seqlen_q]
     out          array to write O to, [batch, seqlen_q, n_heads, d_head]
+    lse          array to write the LSE to, float32, contiguous; implies return_lse
 
-    Returns O, or (O, LSE), in the kind of o_partial. Raises as flash_attn_func.
+    Returns O, or (O, LSE), in the kind of o_partial; CUDA arrays as in flash_attn_func. Raises as
+    flash_attn_func.
     """
-    partial = _tensor.tensor_view(o_partial, "o_partial", 5)
+    stream = _stream.of_call(o_partial=o_partial, lse_partial=lse_partial, out=out, lse=lse)
+    partial = _tensor.tensor_view(o_partial, "o_partial", 5, stream)
     if dtype is not None and dtype not in _tensor.DTYPES:
         raise ValueError(f"dtype is {dtype!r}: not one of {', '.join(_tensor.DTYPES)}")
     n_partials, batch, seqlen_q, n_heads, d_head = partial.shape
-    lse_in = _lse_view(lse_partial, (n_partials, batch, n_heads, seqlen_q))
+    lse_in = _tensor.lse_view(
+        lse_partial, "lse_partial", (n_partials, batch, n_heads, seqlen_q), stream
+    )
     if out is None:
-        out = _tensor.empty(o_partial, partial.shape[1:], dtype or partial.dtype)
-    o = _tensor.tensor_view(out, "out", 4)
+        out = _tensor.empty(
+            o_partial, partial.device, partial.shape[1:], dtype or partial.dtype, "out"
+        )
+    if lse is None and return_lse:
+        lse = _tensor.empty(o_partial, partial.device, lse_in.shape[1:], "float32", "lse")
+    o = _tensor.tensor_view(out, "out", 4, stream)
     if o.shape != partial.shape[1:]:
         raise ValueError(f"out has shape {o.shape}, not {partial.shape[1:]}")
     if dtype is not None and o.dtype != dtype:
         raise ValueError(f"out is {o.dtype}, and dtype {dtype}")
-    if not o.writable:
-        raise ValueError("out is read-only")
-    lse = _tensor.empty(o_partial, lse_in.shape[1:], "float32") if return_lse else None
+    merged_lse = None if lse is None else _tensor.lse_view(lse, "lse", lse_in.shape[1:], stream)
+    _tensor.check_same_device(partial, lse_partial=lse_in, out=o, lse=merged_lse)
+    _tensor.check_writable(out=o, lse=merged_lse)
     args = _abi.flash_combine_args_t(
         device=partial.device,
         dtype_partial=_tensor.DTYPES[partial.dtype],
@@ -158,14 +184,14 @@ def flash_combine(
         stride_partial=partial.strides[0],
         lse_partial=lse_in.data,
         o=_tensor.c_tensor(o),
-        lse=None if lse is None else _tensor.view(lse, "lse").data,
+        lse=None if merged_lse is None else merged_lse.data,
         n_partials=n_partials,
         batch=batch,
         seqlen_q=seqlen_q,
         n_heads=n_heads,
         d_head=d_head,
     )
-    check(library().flash_combine(args, None))
+    check(library().flash_combine(args, stream))
     return out if lse is None else (out, lse)
 
 
@@ -214,33 +240,29 @@ def query_support(q: Any, k: Any, v: Any, *, config: ConfigLike = None, **option
     return Support(status == _abi.FLASH_SUCCESS, reason.value.decode())
 
 
-def _forward(problem: Problem, q: Any, out: Any, return_lse: bool, config: ConfigLike) -> Any:
+def _forward(
+    problem: Problem, q: Any, out: Any, lse: Any, return_lse: bool, config: ConfigLike
+) -> Any:
     if out is None:
-        out = _tensor.empty(q, problem.q_shape, problem.dtype)
-    lse = _tensor.empty(q, problem.lse_shape, "float32") if return_lse else None
+        out = _tensor.empty(q, problem.device, problem.q_shape, problem.dtype, "out")
+    if lse is None and return_lse:
+        lse = _tensor.empty(q, problem.device, problem.lse_shape, "float32", "lse")
     problem.set_output(out, lse)
     wanted = _config.resolve(config)
     workspace = _workspace(problem.args, wanted)
     problem.args.workspace = workspace.ctypes.data
     problem.args.workspace_size = workspace.nbytes
-    check(library().flash_forward(problem.args, wanted, None))
+    check(library().flash_forward(problem.args, wanted, problem.stream))
     return out if lse is None else (out, lse)
 
 
 def _workspace(args: _abi.flash_forward_args_t, config: _abi.flash_config_t | None) -> np.ndarray:
     size = ctypes.c_uint64()
     check(library().flash_workspace_size(args, config, size))
+    if size.value and args.device != _abi.FLASH_DEVICE_CPU:
+        raise FlashAttnError(
+            f"the library asks for {size.value} bytes of workspace on device {args.device}, and "
+            "this package has none to give in CUDA memory",
+            _abi.FLASH_ERROR_INTERNAL,
+        )
     return np.empty(size.value, np.uint8)
-
-
-def _lse_view(lse: Any, shape: tuple[int, ...]) -> _tensor.View:
-    found = _tensor.tensor_view(lse, "lse_partial", len(shape))
-    if found.dtype != "float32":
-        raise ValueError(f"lse_partial is {found.dtype}, not float32")
-    if found.shape != shape:
-        raise ValueError(f"lse_partial has shape {found.shape}, o_partial needs {shape}")
-    compact = _tensor.compact_strides(shape)
-    strides_differ = any(n > 1 and a != b for n, a, b in zip(shape, found.strides, compact))
-    if strides_differ and 0 not in shape:
-        raise ValueError(f"lse_partial is not contiguous: strides {found.strides} in elements")
-    return found

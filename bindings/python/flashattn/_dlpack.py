@@ -26,6 +26,7 @@ from typing import Any
 from . import _abi
 
 _CPU, _CUDA, _CUDA_HOST = 1, 2, 3
+_LEGACY_DEFAULT_STREAM = 1  # DLPack's name for what CUDA calls 0
 _READ_ONLY = 1  # bit 0 of a versioned tensor's flags
 _MAX_VERSION = (1, 0)
 _DTYPES = {(0, 32): "int32", (2, 16): "float16", (2, 32): "float32", (4, 16): "bfloat16"}
@@ -80,9 +81,10 @@ class DLTensor:
     owner: object
 
 
-def read(array: Any, name: str) -> DLTensor:
-    """The tensor behind array.__dlpack__(). Raises ValueError with the argument's `name`."""
-    capsule = _export(array)
+def read(array: Any, name: str, stream: int) -> DLTensor:
+    """The tensor behind array.__dlpack__(), ready for work on a CUDA stream if it is a CUDA one.
+    Raises ValueError with the argument's `name`."""
+    capsule = _export(array, stream)
     tensor, flags = _unwrap(capsule, name)
     shape = tuple(tensor.shape[: tensor.n_axes])
     strides = tuple(tensor.strides[: tensor.n_axes]) if tensor.strides else compact_strides(shape)
@@ -107,13 +109,19 @@ def compact_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _export(array: Any) -> Any:
+def _export(array: Any, stream: int) -> Any:
     """A capsule. Producers from before DLPack 1.0 do not know the argument max_version; the
     versioned form is worth asking for, as only it can export read-only memory."""
+    options = {"stream": stream or _LEGACY_DEFAULT_STREAM} if _is_cuda(array) else {}
     try:
-        return array.__dlpack__(max_version=_MAX_VERSION)
+        return array.__dlpack__(max_version=_MAX_VERSION, **options)
     except TypeError:
-        return array.__dlpack__()
+        return array.__dlpack__(**options)
+
+
+def _is_cuda(array: Any) -> bool:
+    device = getattr(array, "__dlpack_device__", None)
+    return device is not None and device()[0] == _CUDA
 
 
 def _unwrap(capsule: Any, name: str) -> tuple[_Tensor, int]:

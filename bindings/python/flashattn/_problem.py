@@ -10,7 +10,7 @@ import ctypes
 import operator
 from typing import Any
 
-from . import _abi, _tensor
+from . import _abi, _stream, _tensor
 from ._tensor import View
 from .device import device_info
 
@@ -18,8 +18,8 @@ from .device import device_info
 class Problem:
     """One attention problem: args is filled but for o, lse and the workspace.
 
-    q_shape and lse_shape are the shapes of the outputs, dtype the name of the element type. The
-    views keep the caller's arrays alive.
+    q_shape and lse_shape are the shapes of the outputs, dtype the name of the element type, stream
+    the CUDA stream of the call. The views keep the caller's arrays alive.
     """
 
     def __init__(
@@ -37,12 +37,21 @@ class Problem:
         max_seqlen_q: int | None = None,
         max_seqlen_k: int | None = None,
         seqused_k: Any = None,
+        batch_invariant: bool = False,
     ) -> None:
         self.ragged_q = cu_seqlens_q is not None
         ragged_k = cu_seqlens_k is not None
-        self.q = _tensor.tensor_view(q, "q", 3 if self.ragged_q else 4)
-        self.k = _tensor.tensor_view(k, "k", 3 if ragged_k else 4)
-        self.v = _tensor.tensor_view(v, "v", 3 if ragged_k else 4)
+        self.stream = _stream.of_call(
+            q=q,
+            k=k,
+            v=v,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            seqused_k=seqused_k,
+        )
+        self.q = _tensor.tensor_view(q, "q", 3 if self.ragged_q else 4, self.stream)
+        self.k = _tensor.tensor_view(k, "k", 3 if ragged_k else 4, self.stream)
+        self.v = _tensor.tensor_view(v, "v", 3 if ragged_k else 4, self.stream)
         self._check_shapes()
 
         self.args = _abi.flash_forward_args_t(
@@ -58,11 +67,17 @@ class Problem:
             softcap=_float32("softcap", softcap),
         )
         self._set_mask(causal, window_size)
+        if batch_invariant:
+            self.args.flags |= _abi.FLASH_FLAG_BATCH_INVARIANT
         self._set_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k)
 
     @property
     def dtype(self) -> str:
         return self.q.dtype
+
+    @property
+    def device(self) -> int:
+        return self.q.device
 
     @property
     def q_shape(self) -> tuple[int, ...]:
@@ -76,14 +91,18 @@ class Problem:
 
     def set_output(self, out: Any, lse: Any) -> None:
         """Points args at the arrays of O and, unless None, LSE."""
-        o = _tensor.tensor_view(out, "out", len(self.q.shape))
+        _stream.check(self.stream, out=out, lse=lse)
+        o = _tensor.tensor_view(out, "out", len(self.q.shape), self.stream)
         _same("shape", "out", o.shape, "q", self.q.shape)
         _same("dtype", "out", o.dtype, "q", self.q.dtype)
         _same("device", "out", o.device, "q", self.q.device)
-        if not o.writable:
-            raise ValueError("out is read-only")
+        found = None
+        if lse is not None:
+            found = _tensor.lse_view(lse, "lse", self.lse_shape, self.stream)
+            _same("device", "lse", found.device, "q", self.q.device)
+        _tensor.check_writable(out=o, lse=found)
         self.args.o = _tensor.c_tensor(o, ragged=self.ragged_q)
-        self.args.lse = None if lse is None else _tensor.view(lse, "lse").data
+        self.args.lse = None if found is None else found.data
 
     def _check_shapes(self) -> None:
         q, k, v = self.q, self.k, self.v
@@ -120,11 +139,8 @@ class Problem:
         max_seqlen_k: int | None,
         seqused_k: Any,
     ) -> None:
-        batch = _batch_size(self.q, cu_seqlens_q, "cu_seqlens_q")
-        if batch is None:
-            batch = _batch_size(self.k, cu_seqlens_k, "cu_seqlens_k")
         args = self.args
-        args.batch = self.q.shape[0] if batch is None else batch
+        args.batch = self._batch_size(cu_seqlens_q, cu_seqlens_k)
         self.cu_seqlens_q = self._lengths(cu_seqlens_q, "cu_seqlens_q", args.batch + 1)
         self.cu_seqlens_k = self._lengths(cu_seqlens_k, "cu_seqlens_k", args.batch + 1)
         self.seqused_k = self._lengths(seqused_k, "seqused_k", args.batch)
@@ -135,10 +151,26 @@ class Problem:
         args.seqlen_k = self._seqlen("k", self.k, self.cu_seqlens_k, max_seqlen_k)
         self._check_totals()
 
-    def _lengths(self, array: Any, name: str, count: int) -> View | None:
+    def _batch_size(self, cu_seqlens_q: Any, cu_seqlens_k: Any) -> int:
+        """Sequences of a padded tensor, or of a ragged one's cu_seqlens."""
+        if cu_seqlens_q is None:
+            return self.q.shape[0]
+        if cu_seqlens_k is None:
+            return self.k.shape[0]
+        count = self._lengths(cu_seqlens_q, "cu_seqlens_q", None).shape[0]
+        if count == 0:
+            raise ValueError("cu_seqlens_q is empty: batch + 1 values, from 0 on")
+        return count - 1
+
+    def _lengths(self, array: Any, name: str, count: int | None) -> View | None:
         if array is None:
             return None
-        lengths = _tensor.lengths_view(array, name, count)
+        if self.q.device != _abi.FLASH_DEVICE_CPU and isinstance(array, (list, tuple)):
+            raise ValueError(
+                f"{name} is a {type(array).__name__}, and q is in CUDA memory: lengths must be an "
+                "int32 array on q's device"
+            )
+        lengths = _tensor.lengths_view(array, name, count, self.stream)
         _same("device", name, lengths.device, "q", self.q.device)
         return lengths
 
@@ -150,7 +182,8 @@ class Problem:
             return tensor.shape[1]
         if longest is None:
             raise ValueError(f"cu_seqlens_{side} is given without max_seqlen_{side}")
-        return _int64(f"max_seqlen_{side}", operator.index(longest))
+        # No sequence is longer than all together, which the C API cannot see in CUDA memory.
+        return min(_int64(f"max_seqlen_{side}", operator.index(longest)), tensor.shape[0])
 
     def _check_totals(self) -> None:
         """The C API knows the lengths but not how much memory is behind them."""
@@ -165,16 +198,6 @@ class Problem:
             end = _tensor.read_int32(self.cu_seqlens_k, batch)
             if end > self.k.shape[0]:
                 raise ValueError(f"cu_seqlens_k ends at {end}, k has {self.k.shape[0]} tokens")
-
-
-def _batch_size(tensor: View, cu_seqlens: Any, name: str) -> int | None:
-    """Sequences of a padded tensor or of a ragged one's cu_seqlens; None: neither says so."""
-    if cu_seqlens is None:
-        return tensor.shape[0]
-    count = _tensor.lengths_view(cu_seqlens, name).shape[0]
-    if count == 0:
-        raise ValueError(f"{name} is empty: batch + 1 values, from 0 on")
-    return count - 1
 
 
 def _same(what: str, name: str, value: object, other_name: str, other: object) -> None:

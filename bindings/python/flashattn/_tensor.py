@@ -1,8 +1,8 @@
 """Array adapters: where the elements of an array lie, whatever library made it.
 
 Served: numpy arrays (float32, float16, ml_dtypes.bfloat16), torch tensors, everything with
-`__dlpack__`, `__array_interface__` or `__cuda_array_interface__`. Nothing is ever copied. torch
-is used only where the caller's tensor brought it.
+`__dlpack__`, `__array_interface__` or `__cuda_array_interface__`, in CPU or CUDA memory. Nothing is
+ever copied. torch is used only where the caller's tensor brought it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from . import _abi, _dlpack
+from . import _abi, _dlpack, _stream
 from ._dlpack import compact_strides
+from ._stream import is_torch
+from .device import device_info
 
 # Name of an element type (as numpy, torch and ml_dtypes spell it) -> FLASH_DTYPE_...
 DTYPES = {
@@ -40,8 +42,9 @@ class View:
     owner: object  # keeps the memory alive
 
 
-def view(array: Any, name: str) -> View:
-    """The elements of `array`; `name` is the argument's name in messages.
+def view(array: Any, name: str, stream: int = _stream.DEFAULT) -> View:
+    """The elements of `array`; `name` is the argument's name in messages, `stream` the CUDA stream
+    that will use them.
 
     Raises TypeError for what is no array, ValueError for an array that cannot be used as it is.
     """
@@ -50,21 +53,21 @@ def view(array: Any, name: str) -> View:
     if is_torch(array):
         return _view_torch(array, name)
     if hasattr(array, "__dlpack__"):
-        return _view_dlpack(array, name)
+        return _view_dlpack(array, name, stream)
     if hasattr(array, "__array_interface__"):
         return _view_interface(array, name, array.__array_interface__, _abi.FLASH_DEVICE_CPU)
     if hasattr(array, "__cuda_array_interface__"):
-        interface = array.__cuda_array_interface__
-        return _view_interface(array, name, interface, _abi.FLASH_DEVICE_CUDA_CURRENT)
+        device = device_info(_abi.FLASH_DEVICE_CUDA_CURRENT).device
+        return _view_interface(array, name, array.__cuda_array_interface__, device)
     raise TypeError(
         f"{name} is a {type(array).__name__}: neither a numpy array nor a torch tensor, and "
         "without __dlpack__ and __array_interface__"
     )
 
 
-def tensor_view(array: Any, name: str, n_axes: int) -> View:
+def tensor_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAULT) -> View:
     """A view of floating-point elements with `n_axes` axes, the innermost one contiguous."""
-    result = view(array, name)
+    result = view(array, name, stream)
     if result.dtype not in DTYPES:
         raise ValueError(f"{name} is {result.dtype}: not float16, bfloat16 or float32")
     if len(result.shape) != n_axes:
@@ -77,11 +80,27 @@ def tensor_view(array: Any, name: str, n_axes: int) -> View:
     return result
 
 
-def lengths_view(array: Any, name: str, count: int | None = None) -> View:
+def lse_view(array: Any, name: str, shape: tuple[int, ...], stream: int = _stream.DEFAULT) -> View:
+    """A view of contiguous float32 values of a shape."""
+    found = tensor_view(array, name, len(shape), stream)
+    if found.dtype != "float32":
+        raise ValueError(f"{name} is {found.dtype}, not float32")
+    if found.shape != shape:
+        raise ValueError(f"{name} has shape {found.shape}, not {shape}")
+    compact = compact_strides(shape)
+    strides_differ = any(n > 1 and a != b for n, a, b in zip(shape, found.strides, compact))
+    if strides_differ and 0 not in shape:
+        raise ValueError(f"{name} is not contiguous: strides {found.strides} in elements")
+    return found
+
+
+def lengths_view(
+    array: Any, name: str, count: int | None = None, stream: int = _stream.DEFAULT
+) -> View:
     """A view of `count` contiguous int32 values; sequences of Python integers are converted."""
     if isinstance(array, (list, tuple)):
         array = _int32_array(array, name)
-    result = view(array, name)
+    result = view(array, name, stream)
     if result.dtype != "int32":
         raise ValueError(f"{name} is {result.dtype}, not int32")
     if len(result.shape) != 1:
@@ -91,6 +110,20 @@ def lengths_view(array: Any, name: str, count: int | None = None) -> View:
     if count is not None and result.shape[0] != count:
         raise ValueError(f"{name} has {result.shape[0]} values, not {count}")
     return result
+
+
+def check_same_device(first: View, **others: View | None) -> None:
+    """Raises ValueError for a view on another device than the first."""
+    for name, other in others.items():
+        if other is not None and other.device != first.device:
+            raise ValueError(f"{name} is on device {other.device}, not {first.device}")
+
+
+def check_writable(**outputs: View | None) -> None:
+    """Raises ValueError for a read-only view."""
+    for name, output in outputs.items():
+        if output is not None and not output.writable:
+            raise ValueError(f"{name} is read-only")
 
 
 def read_int32(lengths: View, index: int) -> int:
@@ -104,10 +137,16 @@ def c_tensor(array: View, *, ragged: bool = False) -> _abi.flash_tensor_t:
     return _abi.flash_tensor_t(array.data, *strides[-4:-1])
 
 
-def empty(like: Any, shape: Sequence[int], dtype: str) -> Any:
-    """A new array of the kind of `like`: a torch tensor on its device, or a numpy array."""
+def empty(like: Any, device: int, shape: Sequence[int], dtype: str, keyword: str) -> Any:
+    """A new array of the kind of `like`, which is on `device`: a torch tensor there, or a numpy
+    array. Raises ValueError, with the `keyword` that takes the caller's own array, for CUDA memory
+    that only its own library could allocate."""
     if is_torch(like):
         return like.new_empty(tuple(shape), dtype=getattr(sys.modules["torch"], dtype))
+    if device != _abi.FLASH_DEVICE_CPU:
+        raise ValueError(
+            f"a {type(like).__name__} in CUDA memory needs an array for the result: {keyword}="
+        )
     return np.empty(tuple(shape), numpy_dtype(dtype))
 
 
@@ -120,13 +159,6 @@ def numpy_dtype(name: str) -> np.dtype:
     except ImportError:
         raise ImportError("bfloat16 in numpy needs the package ml_dtypes") from None
     return np.dtype(ml_dtypes.bfloat16)
-
-
-def is_torch(array: Any) -> bool:
-    """Whether `array` is a torch tensor, by duck type: importing torch takes seconds."""
-    return "torch" in sys.modules and all(
-        hasattr(array, name) for name in ("data_ptr", "stride", "new_empty", "requires_grad")
-    )
 
 
 def _view_numpy(array: np.ndarray, name: str) -> View:
@@ -170,8 +202,8 @@ def _torch_device(device: Any, name: str) -> int:
     return _abi.FLASH_DEVICE_CUDA + device.index
 
 
-def _view_dlpack(array: Any, name: str) -> View:
-    tensor = _dlpack.read(array, name)
+def _view_dlpack(array: Any, name: str, stream: int) -> View:
+    tensor = _dlpack.read(array, name, stream)
     return View(
         tensor.data,
         tensor.shape,

@@ -105,10 +105,35 @@ def lookup_kernel(config: Config | str) -> Kernel:
     Raises LookupError with the reason: a rule that the configuration breaks, a legal kernel that
     is not in this library, or what the machine lacks. ValueError for a text that is no short form.
     """
-    found = library().flash_lookup_kernel(resolve(config))
-    if not found:
-        raise LookupError(last_error())
-    return _kernel(found)
+    return _kernel(_lookup(config))
+
+
+@dataclass(frozen=True)
+class KernelResources:
+    """What a kernel of a CUDA family uses on a device: threads of a block, registers of a thread,
+    bytes of local memory (spilled registers, stack) of a thread, bytes of shared memory of a block,
+    and the blocks that a multiprocessor runs side by side."""
+
+    threads: int
+    registers: int
+    local_memory: int
+    shared_memory: int
+    blocks_per_multiprocessor: int
+
+
+def kernel_resources(
+    config: Config | str, device: int = _abi.FLASH_DEVICE_CUDA_CURRENT
+) -> KernelResources:
+    """What the kernel of a configuration uses on a CUDA device: 1 is the current one, n + 2 CUDA
+    device n.
+
+    Raises LookupError (as lookup_kernel), NotImplementedError (a kernel or a device without such
+    resources), FlashAttnError (no such device).
+    """
+    resources = _abi.flash_kernel_resources_t()
+    check(library().flash_kernel_resources(_lookup(config), device, resources))
+    values = {f.name: getattr(resources, f.name) for f in dataclasses.fields(KernelResources)}
+    return KernelResources(**values)
 
 
 def kernels() -> list[Kernel]:
@@ -170,6 +195,13 @@ def _field_value(field: str, value: str) -> int:
     except ValueError:
         known = ", ".join(names.__members__) if isinstance(names, type) else "an integer"
         raise ValueError(f"filter {field}={value}: not {known}") from None
+
+
+def _lookup(config: Config | str) -> int:
+    found = library().flash_lookup_kernel(resolve(config))
+    if not found:
+        raise LookupError(last_error())
+    return found
 
 
 def _kernel(pointer: int) -> Kernel:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from . import _abi
 from ._library import check, library
+from .errors import FlashAttnError
 
 
 class Isa(enum.IntFlag):
@@ -18,12 +19,17 @@ class Isa(enum.IntFlag):
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device: its number, the processor's own name, instruction sets, threads of a call."""
+    """A device: its number and the processor's own name; of the CPU its instruction sets and the
+    threads of a call; of a CUDA device its compute capability (90 for 9.0), multiprocessors and the
+    bytes of shared memory that a block can have."""
 
     device: int
     name: str
     isa: Isa
     n_threads: int
+    compute_capability: int
+    n_multiprocessors: int
+    shared_memory_per_block: int
 
 
 def device_info(device: int = _abi.FLASH_DEVICE_CPU) -> DeviceInfo:
@@ -34,7 +40,31 @@ def device_info(device: int = _abi.FLASH_DEVICE_CPU) -> DeviceInfo:
     """
     info = _abi.flash_device_info_t()
     check(library().flash_device_info(device, info))
-    return DeviceInfo(info.device, info.name.decode(), Isa(info.isa), info.n_threads)
+    return DeviceInfo(
+        info.device,
+        info.name.decode(),
+        Isa(info.isa),
+        info.n_threads,
+        info.compute_capability,
+        info.n_multiprocessors,
+        info.shared_memory_per_block,
+    )
+
+
+def cuda_devices() -> list[DeviceInfo]:
+    """The CUDA devices of this machine; none where the library is without CUDA, or has no driver.
+
+    Raises FlashAttnError (a device that is there and cannot be asked).
+    """
+    found: list[DeviceInfo] = []
+    absent = (_abi.FLASH_ERROR_UNSUPPORTED, _abi.FLASH_ERROR_NO_DEVICE)
+    while True:
+        try:
+            found.append(device_info(_abi.FLASH_DEVICE_CUDA + len(found)))
+        except FlashAttnError as error:
+            if error.status in absent:
+                return found
+            raise
 
 
 def set_num_threads(n_threads: int) -> None:

@@ -10,7 +10,8 @@ from . import _abi
 
 
 class FlashAttnError(Exception):
-    """A call of the library failed. `status` is its flash_status_t, e.g. 301 (no such device)."""
+    """A call of the library failed. `status` is its flash_status_t, e.g. 301 (no such device)
+    or 302 (a CUDA call failed)."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""`bench`: times any set of kernels over sequence lengths, beside numpy."""
+"""`bench`: times any set of kernels over sequence lengths, beside numpy, on a GPU beside torch."""
 
 from __future__ import annotations
 
@@ -6,40 +6,19 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Callable
 
 import numpy as np
 
-from .. import _tensor, device
+from .. import _abi, _tensor, device
 from .._attention import flash_attn_func, query_support
 from ..config import Config, DType
 from ..oracle import Mask
-from . import plot, problem
+from . import bench_cuda, plot, problem
 from .problem import BadInput
+from .timing import Contender, Timing
 
 _WARM_UP = 0.05  # seconds before the first timed run: threads, caches, clock
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Median time in seconds of one row of the table."""
-
-    label: str
-    dtype: str
-    seqlen: int
-    seconds: float
-    gflops: float
-
-
-@dataclass(frozen=True)
-class Contender:
-    """Something to time: a kernel by its configuration, the library's own choice, or numpy."""
-
-    label: str
-    dtype: DType
-    config: Config | None
-    is_numpy: bool = False
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -47,9 +26,11 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "bench",
         help="time kernels over sequence lengths",
         description="Median time and GFLOP/s (4 batch heads seqlen_q seqlen_k d_head operations, "
-        "half when causal). Without filters: the kernel that the library selects, for each dtype.",
+        "half when causal). Without filters: the kernel that the library selects, for each dtype. "
+        "With --device cuda: GPU time, beside torch's FlashAttention-2 and cuDNN.",
     )
     problem.add_filter_argument(parser)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--all", action="store_true", help="every kernel this machine can run")
     shape = parser.add_argument_group("shape")
     shape.add_argument(
@@ -57,13 +38,16 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     shape.add_argument("--seqlen-q", type=int, help="queries, if not as many as keys")
     shape.add_argument("--batch", type=int, default=1)
+    shape.add_argument("--tokens", type=int, help="batch = tokens / seqlen, at least 1")
     shape.add_argument("--heads", type=int, default=8)
     shape.add_argument("--heads-kv", type=int, help="default: as many as heads")
     shape.add_argument("--d-head", type=int, default=128)
     problem.add_mask_options(parser)
-    parser.add_argument("--runs", type=int, default=5, help="timed runs of each row")
+    parser.add_argument("--runs", type=int, help="timed runs of each row: 5, on a GPU 25")
     parser.add_argument("--threads", type=int, help="default: the library's")
-    parser.add_argument("--no-numpy", action="store_true", help="leave the numpy peer out")
+    parser.add_argument(
+        "--no-peers", "--no-numpy", action="store_true", help="leave numpy and torch's out"
+    )
     parser.add_argument("--plot", metavar="FILE.png", help="also draw GFLOP/s over the length")
     parser.set_defaults(run=run)
 
@@ -75,8 +59,7 @@ def run(args: argparse.Namespace) -> int:
     _check_numbers(args)
     if args.threads is not None:
         device.set_num_threads(args.threads)
-    jobs = [(c, n) for n in args.seqlen for c in _contenders(args)]
-    timings = [t for t in _with_progress(console, jobs, args) if t is not None]
+    timings = list(_timings(console, args))
     console.print(_table(timings, args))
     if args.plot:
         plot.draw(args.plot, timings, _title(args))
@@ -89,7 +72,10 @@ def _lengths(text: str) -> list[int]:
 
 
 def _check_numbers(args: argparse.Namespace) -> None:
+    if args.runs is None:
+        args.runs = 25 if args.device == "cuda" else 5
     numbers = {"--runs": args.runs, "--batch": args.batch, "--heads": args.heads}
+    numbers["--tokens"] = 1 if args.tokens is None else args.tokens
     numbers["--d-head"] = args.d_head
     numbers["--seqlen-q"] = 1 if args.seqlen_q is None else args.seqlen_q
     numbers["--heads-kv"] = 1 if args.heads_kv is None else args.heads_kv
@@ -99,43 +85,67 @@ def _check_numbers(args: argparse.Namespace) -> None:
             raise BadInput(f"{option} is {value}: at least 1")
 
 
-def _contenders(args: argparse.Namespace) -> list[Contender]:
-    """What to time, each dtype's kernels together, the numpy peer (float32) last."""
-    if args.filters or args.all:
-        rows = problem.chosen_kernels(args.filters, runnable=True)
-        if not rows:
-            raise BadInput("no kernel that this machine can run matches")
-        found = [Contender(str(k.config), DType(k.config.dtype), k.config) for k in rows]
-    else:
-        found = [Contender(f"selected ({dtype.name})", dtype, None) for dtype in DType]
-    if not args.no_numpy:
-        found.append(Contender("numpy (three steps)", DType.FP32, None, is_numpy=True))
-    return found
-
-
-def _with_progress(
-    console: Any, jobs: list[tuple[Contender, int]], args: argparse.Namespace
-) -> Iterator[Timing | None]:
+def _timings(console: Any, args: argparse.Namespace) -> Iterator[Timing]:
+    """Every row of the table, with a progress bar where a person sees it."""
+    rounds = [(n, c) for n in args.seqlen for c in _contenders(args)]
     progress = problem.extra("rich.progress")
     with progress.Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=len(jobs))
-        for contender, seqlen in jobs:
-            bar.update(task, description=f"{contender.label}, {seqlen}")
-            yield _measure(contender, seqlen, args)
+        task = bar.add_task("", total=len(rounds))
+        for seqlen, contenders in rounds:
+            bar.update(task, description=f"{contenders[0].label}, {seqlen}")
+            yield from _measure(contenders, seqlen, args)
             bar.advance(task)
 
 
-def _measure(contender: Contender, seqlen: int, args: argparse.Namespace) -> Timing | None:
-    """None: the kernel does not serve the problem."""
+def _contenders(args: argparse.Namespace) -> list[list[Contender]]:
+    """What to time, in groups that are timed together: each alone, or on a GPU those of a dtype."""
+    own = _own_contenders(args)
+    if args.device == "cuda":
+        by_dtype = [[c for c in own if c.dtype == dtype] for dtype in DType]
+        return [group for group in by_dtype if group]
+    numpy = Contender("numpy (three steps)", DType.FP32, None, is_peer=True)
+    return [[c] for c in [*own, *([] if args.no_peers else [numpy])]]
+
+
+def _own_contenders(args: argparse.Namespace) -> list[Contender]:
+    on_device = problem.is_cuda if args.device == "cuda" else problem.is_cpu
+    if args.filters or args.all:
+        rows = problem.chosen_kernels(args.filters, runnable=True)
+        rows = [row for row in rows if on_device(row.config)]
+        if not rows:
+            raise BadInput("no kernel that this machine can run matches")
+        return [Contender(str(k.config), DType(k.config.dtype), k.config) for k in rows]
+    dtypes = bench_cuda.DTYPES if args.device == "cuda" else DType
+    return [Contender(f"selected ({dtype.name})", dtype, None) for dtype in dtypes]
+
+
+def _measure(contenders: list[Contender], seqlen: int, args: argparse.Namespace) -> list[Timing]:
+    """The contenders of a group that serve the problem."""
+    if args.device == "cuda":
+        times = bench_cuda.measure(contenders, seqlen, _batch(seqlen, args), args)
+    else:
+        times = _measure_on_cpu(contenders[0], seqlen, args)
+    seqlen_q = args.seqlen_q or seqlen
+    operations = 4 * _batch(seqlen, args) * args.heads * seqlen_q * seqlen * args.d_head
+    if args.causal:
+        operations /= 2
+    return [
+        Timing(c.label, c.dtype.name, seqlen, seconds, operations / seconds / 1e9, c.is_peer)
+        for c, seconds in times
+    ]
+
+
+def _measure_on_cpu(
+    contender: Contender, seqlen: int, args: argparse.Namespace
+) -> list[tuple[Contender, float]]:
     q, k, v = _inputs(contender.dtype, seqlen, args)
-    make_call = _numpy_call if contender.is_numpy else _library_call
+    make_call = _numpy_call if contender.is_peer else _library_call
     call = make_call(q, k, v, contender.config, problem.mask_options(args))
-    if call is None:
-        return None
-    seconds = _median_seconds(call, args.runs)
-    operations = 4 * q.size * seqlen * (0.5 if args.causal else 1)
-    gflops = operations / seconds / 1e9
-    return Timing(contender.label, contender.dtype.name, seqlen, seconds, gflops)
+    return [] if call is None else [(contender, _median_seconds(call, args.runs))]
+
+
+def _batch(seqlen: int, args: argparse.Namespace) -> int:
+    return args.batch if args.tokens is None else max(1, args.tokens // seqlen)
 
 
 def _inputs(dtype: DType, seqlen: int, args: argparse.Namespace) -> list[np.ndarray]:
@@ -145,7 +155,7 @@ def _inputs(dtype: DType, seqlen: int, args: argparse.Namespace) -> list[np.ndar
     numpy_dtype = _tensor.numpy_dtype(problem.NUMPY_NAME[dtype])
     sizes = ((seqlen_q, args.heads), (seqlen, heads_kv), (seqlen, heads_kv))
     return [
-        rng.standard_normal((args.batch, length, heads, args.d_head), np.float32).astype(
+        rng.standard_normal((_batch(seqlen, args), length, heads, args.d_head), np.float32).astype(
             numpy_dtype
         )
         for length, heads in sizes
@@ -211,18 +221,35 @@ def _table(timings: list[Timing], args: argparse.Namespace) -> Any:
     table = problem.extra("rich.table").Table(title=_title(args))
     table.add_column("seqlen", justify="right")
     table.add_column("kernel", overflow="fold")
-    for name in ("median ms", "GFLOP/s", "x numpy"):
+    peers = list(dict.fromkeys(_short(t.label) for t in timings if t.is_peer))
+    unit, scale = ("TFLOP/s", 1e-3) if args.device == "cuda" else ("GFLOP/s", 1)
+    for name in ("median ms", unit, *(f"x {peer}" for peer in peers)):
         table.add_column(name, justify="right")
-    peers = {t.seqlen: t.seconds for t in timings if t.label.startswith("numpy")}
+    seconds = {_peer_key(t, _short(t.label), args): t.seconds for t in timings if t.is_peer}
     for t in timings:
-        speed = f"{peers[t.seqlen] / t.seconds:.2f}" if t.seqlen in peers else ""
-        row = (str(t.seqlen), t.label, f"{t.seconds * 1e3:.3f}", f"{t.gflops:.1f}", speed)
-        table.add_row(*row)
+        speeds = [seconds.get(_peer_key(t, peer, args)) for peer in peers]
+        shares = ["" if s is None else f"{s / t.seconds:.2f}" for s in speeds]
+        numbers = (f"{t.seconds * 1e3:.3f}", f"{t.gflops * scale:.1f}")
+        table.add_row(str(t.seqlen), t.label, *numbers, *shares)
     return table
 
 
+def _short(label: str) -> str:
+    return label.partition(" (")[0]
+
+
+def _peer_key(timing: Timing, peer: str, args: argparse.Namespace) -> tuple:
+    """numpy is the peer of every dtype, torch's kernels are of their own."""
+    return timing.seqlen, peer, timing.dtype if args.device == "cuda" else None
+
+
 def _title(args: argparse.Namespace) -> str:
+    batch = f"batch {args.batch}" if args.tokens is None else f"{args.tokens} tokens"
+    if args.device == "cuda":
+        where = device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT).name
+    else:
+        where = f"{device.num_threads()} threads"
     return (
-        f"batch {args.batch}, heads {args.heads}/{args.heads_kv or args.heads}, d_head "
-        f"{args.d_head}{', causal' if args.causal else ''}, {device.num_threads()} threads"
+        f"{batch}, heads {args.heads}/{args.heads_kv or args.heads}, d_head "
+        f"{args.d_head}{', causal' if args.causal else ''}, {where}"
     )

@@ -1,4 +1,4 @@
-"""`info`: version, device, families of the kernel table, threads."""
+"""`info`: version, devices, families of the kernel table, threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..config import Arch, DType
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("info", help="version, device, kernel families, threads")
+    parser = commands.add_parser("info", help="version, devices, kernel families, threads")
     parser.set_defaults(run=run)
 
 
@@ -21,9 +21,18 @@ def run(args: argparse.Namespace) -> int:
     print(f"device    {cpu.name}")
     print(f"isa       {' '.join(isa.name for isa in device.Isa if isa in cpu.isa) or 'baseline'}")
     print(f"threads   {cpu.n_threads}")
-    for line in _families():
+    for line in [*_cuda_devices(), *_families()]:
         print(line)
     return 0
+
+
+def _cuda_devices() -> list[str]:
+    return [
+        f"cuda {n}    {gpu.name}, compute capability {gpu.compute_capability / 10}, "
+        f"{gpu.n_multiprocessors} multiprocessors, {gpu.shared_memory_per_block >> 10} KiB of "
+        "shared memory a block"
+        for n, gpu in enumerate(device.cuda_devices())
+    ]
 
 
 def _families() -> list[str]:

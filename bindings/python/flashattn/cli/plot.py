@@ -14,7 +14,7 @@ def draw(path: str, timings: Sequence, title: str) -> None:
     figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
     for label in dict.fromkeys(t.label for t in timings):
         own = [t for t in timings if t.label == label]
-        style = "--" if label.startswith("numpy") else "-"
+        style = "--" if own[0].is_peer else "-"
         axes.plot([t.seqlen for t in own], [t.gflops for t in own], style, marker="o", label=label)
     axes.set(title=title, xlabel="seqlen_k", ylabel="GFLOP/s", ylim=(0, None))
     axes.set_xscale("log", base=2)

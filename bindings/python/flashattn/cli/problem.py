@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import _tensor
-from ..config import Config, DType, Kernel, kernels, parse_filters
+from ..config import Arch, Config, DType, Kernel, kernels, parse_filters
 
 NUMPY_NAME = {DType.FP16: "float16", DType.BF16: "bfloat16", DType.FP32: "float32"}
 
@@ -57,6 +57,14 @@ def chosen_kernels(filters: list[str], *, runnable: bool = False) -> list[Kernel
     """The rows of the kernel table that the filters leave; `runnable`: on this machine."""
     matches = parse_filters(filters)
     return [k for k in kernels() if matches(k.config) and (k.is_runnable or not runnable)]
+
+
+def is_cuda(config: Config) -> bool:
+    return config.arch >= Arch.SM80
+
+
+def is_cpu(config: Config) -> bool:
+    return not is_cuda(config)
 
 
 def numpy_dtype(config: Config) -> np.dtype:

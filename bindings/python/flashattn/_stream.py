@@ -1,0 +1,52 @@
+"""The CUDA stream of a call: the caller's current one, as its arrays name it.
+
+A torch tensor stands for torch's current stream on its device, `__cuda_array_interface__` says its
+own; arrays that name none (CPU arrays, DLPack) follow those that do. A stream is a cudaStream_t as
+an integer, 0 the default stream.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+DEFAULT = 0
+_LEGACY_DEFAULT = 1  # the array interface's name for the default stream
+
+
+def of_call(**arrays: Any) -> int:
+    """The stream that these arguments of a call name. Raises ValueError when two name different
+    ones: their work has no order between them."""
+    named = {name: _of_array(array) for name, array in arrays.items()}
+    stream = next((stream for stream in named.values() if stream is not None), DEFAULT)
+    check(stream, **arrays)
+    return stream
+
+
+def check(stream: int, **arrays: Any) -> None:
+    """Raises ValueError for an array that names another stream than the call's."""
+    for name, array in arrays.items():
+        own = _of_array(array)
+        if own not in (None, stream):
+            raise ValueError(
+                f"{name} is on the CUDA stream {own:#x}, the call on {stream:#x}: bring all of its "
+                "arrays onto one stream"
+            )
+
+
+def is_torch(array: Any) -> bool:
+    """Whether `array` is a torch tensor, by duck type: importing torch takes seconds."""
+    return "torch" in sys.modules and all(
+        hasattr(array, name) for name in ("data_ptr", "stride", "new_empty", "requires_grad")
+    )
+
+
+def _of_array(array: Any) -> int | None:
+    """None: it names no stream."""
+    if is_torch(array):
+        if array.device.type != "cuda":
+            return None
+        return sys.modules["torch"].cuda.current_stream(array.device).cuda_stream
+    interface = getattr(array, "__cuda_array_interface__", None) or {}
+    stream = interface.get("stream")
+    return DEFAULT if stream == _LEGACY_DEFAULT else stream

@@ -1,0 +1,23 @@
+/*
+ * Two fp32 values rounded to nearest even into one register of 16-bit elements.
+ * PTX ISA, "Data Movement and Conversion Instructions: cvt" (.f16x2, .bf16x2).
+ */
+#ifndef FLASH_KERNELS_SM80_PTX_CONVERT_CUH
+#define FLASH_KERNELS_SM80_PTX_CONVERT_CUH
+
+#include "flashattn.h"
+
+#include <stdint.h>
+
+/* low lies in bits 0 ... 15: the element that comes first in memory. */
+template <int DTYPE>
+static __device__ __forceinline__ uint32_t convert_pair(float low, float high) {
+    uint32_t pair;
+    if constexpr (DTYPE == FLASH_DTYPE_FP16)
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+#endif

@@ -1,0 +1,28 @@
+/*
+ * d[16x8] += a[16x16] * b[16x8], 16-bit operands, fp32 accumulators.
+ * PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type". With g = lane / 4 and
+ * t = lane % 4, a thread holds columns 2t, 2t + 1 of rows g (d[0], d[1]) and g + 8 (d[2], d[3]).
+ */
+#ifndef FLASH_KERNELS_SM80_PTX_MMA_CUH
+#define FLASH_KERNELS_SM80_PTX_MMA_CUH
+
+#include "flashattn.h"
+
+#include <stdint.h>
+
+template <int DTYPE>
+static __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4],
+                                                    uint32_t b0, uint32_t b1) {
+    if constexpr (DTYPE == FLASH_DTYPE_FP16)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#endif

@@ -1,0 +1,82 @@
+/*
+ * What every SM80 kernel is, for the host that launches it and for the device code that must agree
+ * with it: block and shared-memory size, number of blocks, and the alignment that a row of the
+ * table asks for. Plain C; constant expressions in CUDA C++.
+ *
+ * A kernel is an `extern "C" __global__ void name(const __grid_constant__ flash_params_t params)`.
+ * The grid has one dimension: sm80_grid_blocks() blocks of sm80_block_threads() threads with
+ * sm80_shared_bytes() of dynamic shared memory; no launch where there are no blocks.
+ * kernels/sm80/tile.cuh says which block does what.
+ */
+#ifndef FLASH_KERNELS_SM80_KERNEL_H
+#define FLASH_KERNELS_SM80_KERNEL_H
+
+#include "common/params.h"
+#include "flashattn.h"
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define SM80_CONSTANT static constexpr __host__ __device__ inline
+#else
+#define SM80_CONSTANT static inline
+#endif
+
+enum {
+    SM80_ELEMENT_BYTES = 2,
+    SM80_WARP_THREADS = 32,
+    SM80_CHUNK_BYTES = 16, /* the widest copy of a thread */
+    SM80_CHUNK_ELEMENTS = SM80_CHUNK_BYTES / SM80_ELEMENT_BYTES,
+    /* Of a multiprocessor of compute capability 8.0; newer data-centre chips have more. */
+    SM80_SHARED_BYTES_OF_SM = 164 * 1024,
+    /* Of each block: by the system, and, at most, by block_state.cuh beside the dynamic memory. */
+    SM80_SHARED_BYTES_RESERVED = 1024,
+    SM80_STATIC_SHARED_BYTES = 128
+};
+
+SM80_CONSTANT int32_t sm80_block_threads(const flash_config_t *c) {
+    return SM80_WARP_THREADS * c->n_warps;
+}
+
+/* Q (later O), K and V, one block of each. */
+SM80_CONSTANT int32_t sm80_shared_bytes(const flash_config_t *c) {
+    return (c->B_r + 2 * c->B_c) * c->d_head * SM80_ELEMENT_BYTES;
+}
+
+/* Blocks that share a multiprocessor, for the compiler that gives out registers. */
+SM80_CONSTANT int32_t sm80_blocks_per_sm(const flash_config_t *c) {
+    return c->n_warps == 8 ||
+                   2 * (sm80_shared_bytes(c) + SM80_SHARED_BYTES_RESERVED) > SM80_SHARED_BYTES_OF_SM
+               ? 1
+               : 2;
+}
+
+/* Tiles of B_r queries in each sequence and head; a launch takes at most 2^31 - 1 blocks. */
+SM80_CONSTANT int64_t sm80_tiles(const flash_config_t *c, int32_t seqlen_q) {
+    return ((int64_t)seqlen_q + c->B_r - 1) / c->B_r;
+}
+
+SM80_CONSTANT int64_t sm80_grid_blocks(const flash_config_t *c, const flash_params_t *p) {
+    return sm80_tiles(c, p->seqlen_q) * p->n_heads * p->batch;
+}
+
+/* True when each row of a tensor, its d_head elements too, is made of whole, aligned chunks. */
+static inline int sm80_chunks_aligned(const void *data, const flash_strides_t *stride,
+                                      int32_t d_head) {
+    const uint64_t elements = (uint64_t)stride->batch | (uint64_t)stride->seq |
+                              (uint64_t)stride->head | (uint64_t)(uint32_t)d_head;
+    return (uintptr_t)data % SM80_CHUNK_BYTES == 0 && elements % SM80_CHUNK_ELEMENTS == 0;
+}
+
+/*
+ * Rows with async_copy copy whole chunks and need them aligned in Q, K and V. The others choose by
+ * themselves between chunks and single elements, so that they serve every alignment. O may lie
+ * anywhere for both.
+ */
+static inline int sm80_serves_alignment(const flash_config_t *c, const flash_params_t *p) {
+    return !c->async_copy || (sm80_chunks_aligned(p->q, &p->q_stride, p->d_head) &&
+                              sm80_chunks_aligned(p->k, &p->k_stride, p->d_head) &&
+                              sm80_chunks_aligned(p->v, &p->v_stride, p->d_head));
+}
+
+#endif

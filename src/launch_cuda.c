@@ -1,0 +1,146 @@
+/*
+ * Launching on CUDA devices.
+ */
+#include "launch_cuda.h"
+
+#include "cuda_error.h"
+#include "kernel_table.h"
+#include "sm80/combine.h"
+#include "sm80/sm80_kernel.h"
+
+#include <stdbool.h>
+
+enum { SHARED_BYTES_BY_DEFAULT = 48 * 1024 };
+
+/* The device of a call made current, and the caller's again afterwards. */
+typedef struct device_scope {
+    int previous;
+    bool switched;
+} device_scope_t;
+
+static flash_status_t enter_device(const device_t *device, device_scope_t *scope) {
+    scope->switched = false;
+    FLASH_TRY_CUDA(cudaGetDevice(&scope->previous));
+    if (scope->previous == device->ordinal)
+        return FLASH_SUCCESS;
+    FLASH_TRY_CUDA(cudaSetDevice(device->ordinal));
+    scope->switched = true;
+    return FLASH_SUCCESS;
+}
+
+static void leave_device(const device_scope_t *scope) {
+    if (scope->switched)
+        cudaSetDevice(scope->previous);
+}
+
+/* The function as the runtime's calls take it; C has no conversion between the two kinds. */
+static const void *kernel_symbol(const flash_kernel_t *kernel) {
+    union {
+        void (*function)(void);
+        const void *symbol;
+    } u = {.function = kernel->function};
+    return u.symbol;
+}
+
+/* Not remembered: a device reset would forget it, and the runtime sets it in well under a
+ * microsecond. */
+static flash_status_t set_attributes(const flash_kernel_t *kernel) {
+    const int bytes = sm80_shared_bytes(&kernel->config);
+    if (bytes > SHARED_BYTES_BY_DEFAULT)
+        FLASH_TRY_CUDA(cudaFuncSetAttribute(kernel_symbol(kernel),
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t launch(const void *symbol, int64_t blocks, int32_t threads, int32_t bytes,
+                             const void *params, flash_stream_t stream) {
+    void *arguments[] = {(void *)(uintptr_t)params};
+    const cudaLaunchConfig_t config = {.gridDim = {(unsigned)blocks, 1, 1},
+                                       .blockDim = {(unsigned)threads, 1, 1},
+                                       .dynamicSmemBytes = (size_t)bytes,
+                                       .stream = stream};
+    FLASH_TRY_CUDA(cudaLaunchKernelExC(&config, symbol, arguments));
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t launch_forward(const flash_kernel_t *kernel, const problem_t *problem,
+                                     flash_stream_t stream) {
+    const flash_config_t *config = &kernel->config;
+    FLASH_TRY(set_attributes(kernel));
+    return launch(kernel_symbol(kernel), sm80_grid_blocks(config, &problem->params),
+                  sm80_block_threads(config), sm80_shared_bytes(config), &problem->params, stream);
+}
+
+flash_status_t launch_cuda(const flash_kernel_t *kernel, const problem_t *problem,
+                           const device_t *device, flash_stream_t stream) {
+    device_scope_t scope;
+    FLASH_TRY(enter_device(device, &scope));
+    const flash_status_t status = launch_forward(kernel, problem, stream);
+    leave_device(&scope);
+    return status;
+}
+
+static flash_status_t load(const flash_kernel_t *kernel, struct cudaFuncAttributes *attributes) {
+    FLASH_TRY_CUDA(cudaFuncGetAttributes(attributes, kernel_symbol(kernel)));
+    return set_attributes(kernel);
+}
+
+flash_status_t launch_cuda_prepare(const flash_kernel_t *kernel, const device_t *device) {
+    device_scope_t scope;
+    struct cudaFuncAttributes attributes;
+    FLASH_TRY(enter_device(device, &scope));
+    const flash_status_t status = load(kernel, &attributes);
+    leave_device(&scope);
+    return status;
+}
+
+/* ---- flash_combine ---- */
+
+static flash_status_t launch_combine_rows(const flash_combine_args_t *args, flash_stream_t stream) {
+    enum { MOST_BLOCKS = 1 << 20 }; /* beyond, each takes several rows */
+    union {
+        void (*function)(flash_combine_args_t);
+        const void *symbol;
+    } u = {.function = flash_combine_rows};
+    const int64_t n_rows = args->batch * args->n_heads * args->seqlen_q;
+    const int64_t blocks = (n_rows + COMBINE_WARPS - 1) / COMBINE_WARPS;
+    if (n_rows == 0)
+        return FLASH_SUCCESS;
+    return launch(u.symbol, blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS,
+                  SM80_WARP_THREADS * COMBINE_WARPS, 0, args, stream);
+}
+
+flash_status_t launch_cuda_combine(const flash_combine_args_t *args, const device_t *device,
+                                   flash_stream_t stream) {
+    device_scope_t scope;
+    FLASH_TRY(enter_device(device, &scope));
+    const flash_status_t status = launch_combine_rows(args, stream);
+    leave_device(&scope);
+    return status;
+}
+
+/* ---- flash_kernel_resources ---- */
+
+static flash_status_t get_resources(const flash_kernel_t *kernel,
+                                    flash_kernel_resources_t *resources) {
+    struct cudaFuncAttributes attributes;
+    int blocks = 0;
+    FLASH_TRY(load(kernel, &attributes));
+    resources->threads = sm80_block_threads(&kernel->config);
+    resources->registers = attributes.numRegs;
+    resources->local_memory = (int32_t)attributes.localSizeBytes;
+    resources->shared_memory = sm80_shared_bytes(&kernel->config);
+    FLASH_TRY_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        &blocks, kernel_symbol(kernel), resources->threads, (size_t)resources->shared_memory));
+    resources->blocks_per_multiprocessor = blocks;
+    return FLASH_SUCCESS;
+}
+
+flash_status_t launch_cuda_resources(const flash_kernel_t *kernel, const device_t *device,
+                                     flash_kernel_resources_t *resources) {
+    device_scope_t scope;
+    FLASH_TRY(enter_device(device, &scope));
+    const flash_status_t status = get_resources(kernel, resources);
+    leave_device(&scope);
+    return status;
+}

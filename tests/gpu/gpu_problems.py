@@ -1,0 +1,109 @@
+"""Runs attention problems on the current CUDA device and compares them with the float64 oracle.
+
+The problems are those of the CPU tests; their layouts are device_memory's.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import flashattn
+import numpy as np
+import torch
+from device_memory import Guarded, allocate, lengths, upload
+from flashattn import Arch, Kernel, oracle
+from flashattn.compare import compare
+from problems import AttentionProblem, make_inputs
+
+DTYPE_NAMES = {1: "float16", 2: "bfloat16"}
+DTYPES = tuple(DTYPE_NAMES.values())
+CONTIGUOUS = ("contiguous",) * 4
+
+
+def rows() -> list[Kernel]:
+    """The SM80 kernels of the library."""
+    return [kernel for kernel in flashattn.kernels() if kernel.config.arch == Arch.SM80]
+
+
+def host_inputs(p: AttentionProblem) -> list[np.ndarray]:
+    return make_inputs(replace(p, layouts=CONTIGUOUS))
+
+
+def device_inputs(p: AttentionProblem) -> list[torch.Tensor]:
+    return [upload(x, layout) for x, layout in zip(host_inputs(p), p.layouts)]
+
+
+def device_shapes(p: AttentionProblem) -> list[torch.Tensor]:
+    """q, k and v without values, for questions about sizes and alignment."""
+    shapes = (p.q_shape, p.k_shape, p.k_shape)
+    return [allocate(shape, p.dtype, layout) for shape, layout in zip(shapes, p.layouts)]
+
+
+def device_options(p: AttentionProblem) -> dict[str, object]:
+    """Keywords of flash_attn_varlen_func, lengths in device memory."""
+    options = p.call_options()
+    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k"):
+        options[name] = lengths(options[name])
+    return options
+
+
+def query(p: AttentionProblem, config: object = None) -> flashattn.Support:
+    return flashattn.query_support(*device_shapes(p), config=config, **device_options(p))
+
+
+def configs_for(p: AttentionProblem) -> list[flashattn.Config]:
+    """The rows that serve a problem."""
+    tensors, options = device_shapes(p), device_options(p)
+    return [
+        row.config
+        for row in rows()
+        if flashattn.query_support(*tensors, config=row.config, **options)
+    ]
+
+
+def run(
+    p: AttentionProblem,
+    tensors: list[torch.Tensor] | None = None,
+    config: object = None,
+    **options: object,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(O, LSE) of one call; outputs are poisoned and guarded."""
+    q, k, v = tensors or device_inputs(p)
+    o = Guarded(q.shape, p.dtype, p.layouts[3])
+    lse = Guarded((*q.shape[:-3], q.shape[-2], q.shape[-3]), "float32")
+    flashattn.flash_attn_varlen_func(
+        q, k, v, out=o.tensor, lse=lse.tensor, config=config, **device_options(p), **options
+    )
+    return o.take(), lse.take()
+
+
+def check(p: AttentionProblem, config: object = None) -> tuple[np.ndarray, np.ndarray]:
+    """Runs the problem, asserts that it agrees with the oracle, and returns (O, LSE)."""
+    o, lse = run(p, config=config)
+    oracle_o, oracle_lse, naive_o, largest_score = _expected(replace(p, layouts=CONTIGUOUS))
+    deviation = compare(
+        o, oracle_o, naive_o, lse=lse, oracle_lse=oracle_lse, largest_score=largest_score
+    )
+    replay = f"replay: {p}, config={str(config) if config else None!r}"
+    assert deviation.ok, f"{deviation.failures}; {deviation}; {replay}"
+    return o, lse
+
+
+def check_every_row(p: AttentionProblem) -> None:
+    configs = configs_for(p)
+    assert configs, f"no row serves {p}"
+    for config in configs:
+        check(p, config)
+
+
+def same_bits(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> bool:
+    return all(x.tobytes() == y.tobytes() for x, y in zip(a, b))
+
+
+@functools.lru_cache(maxsize=64)
+def _expected(p: AttentionProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    q, k, v = make_inputs(p)
+    oracle_o, oracle_lse = oracle.attention(q, k, v, **p.options())
+    naive_o, _ = oracle.naive(q, k, v, **p.options())
+    return oracle_o, oracle_lse, naive_o, oracle.largest_score(q, k, p.softmax_scale)

@@ -1,0 +1,97 @@
+"""Random problems, layouts, lengths and rows against the oracle; replayable."""
+
+from __future__ import annotations
+
+import math
+
+from device_memory import LAYOUTS
+from gpu_problems import DTYPES, check, configs_for
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from problems import VALUES, AttentionProblem
+
+random_problems = settings(
+    max_examples=300,
+    deadline=None,
+    print_blob=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+# The rounding of P is noise, which the relative error averages over an output, and the largest
+# error meets over the naive one's: both need some rows.
+FEWEST_ROWS = 32
+FEWEST_ELEMENTS = 1000
+
+_LENGTHS = st.one_of(
+    st.integers(0, 8), st.integers(0, 300), st.sampled_from([63, 64, 65, 127, 128, 129, 700])
+)
+_D_HEADS = st.one_of(
+    st.sampled_from([32, 64, 96, 128, 192, 256]), st.sampled_from([8, 40, 80, 104]),
+    st.integers(8, 256),
+)  # fmt: skip
+
+
+@random_problems
+@given(st.data())
+def test_random_problem_agrees_with_the_oracle(data: st.DataObject) -> None:
+    p = data.draw(_problems(), label="problem")
+    config = data.draw(st.sampled_from([None, *configs_for(p)]), label="config")
+    check(p, config)
+
+
+@st.composite
+def _problems(draw: st.DrawFn) -> AttentionProblem:
+    batch = draw(st.integers(1, 3))
+    n_heads_kv = draw(st.integers(1, 3))
+    n_heads = n_heads_kv * draw(st.sampled_from([1, 1, 2, 3, 5]))
+    d_head = draw(_D_HEADS)
+    seqlen_q, cu_seqlens_q = draw(_lengths(batch))
+    seqlen_k, cu_seqlens_k = draw(_lengths(batch))
+    tokens = batch * seqlen_q if cu_seqlens_q is None else cu_seqlens_q[-1]
+    assume(not tokens or tokens * n_heads >= FEWEST_ROWS)
+    assume(not tokens or tokens * n_heads * d_head >= FEWEST_ELEMENTS)
+    return AttentionProblem(
+        batch=batch,
+        seqlen_q=seqlen_q,
+        seqlen_k=seqlen_k,
+        n_heads=n_heads,
+        n_heads_kv=n_heads_kv,
+        d_head=d_head,
+        dtype=draw(st.sampled_from(DTYPES)),
+        causal=draw(st.booleans()),
+        window_size=draw(st.one_of(st.just((-1, -1)), st.tuples(_sides(), _sides()))),
+        softcap=draw(st.sampled_from([0.0, 0.0, 1.5, 30.0])),
+        softmax_scale=draw(st.sampled_from([None, None, 0.5 / math.sqrt(d_head)])),
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        seqused_k=draw(_seqused(batch, seqlen_k, cu_seqlens_k)),
+        values=draw(st.sampled_from(VALUES)),
+        layouts=draw(st.tuples(*[st.sampled_from(LAYOUTS)] * 4)),
+        seed=draw(st.integers(0, 2**32 - 1)),
+    )
+
+
+def _sides() -> st.SearchStrategy[int]:
+    return st.one_of(st.just(-1), st.integers(0, 5), st.integers(0, 250))
+
+
+@st.composite
+def _lengths(draw: st.DrawFn, batch: int) -> tuple[int, tuple[int, ...] | None]:
+    """(length or longest length, cu_seqlens or None)."""
+    if draw(st.booleans()):
+        return draw(_LENGTHS), None
+    own = [draw(_LENGTHS) for _ in range(batch)]
+    ends = [sum(own[:i]) for i in range(batch + 1)]
+    return max(own) + draw(st.integers(0, 3)), tuple(ends)
+
+
+@st.composite
+def _seqused(
+    draw: st.DrawFn, batch: int, seqlen_k: int, cu_seqlens_k: tuple[int, ...] | None
+) -> tuple[int, ...] | None:
+    if draw(st.booleans()):
+        return None
+    own = [seqlen_k] * batch
+    if cu_seqlens_k is not None:
+        own = [b - a for a, b in zip(cu_seqlens_k, cu_seqlens_k[1:])]
+    return tuple(draw(st.integers(0, length)) for length in own)

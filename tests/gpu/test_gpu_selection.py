@@ -1,0 +1,71 @@
+"""The choice among the rows: enough, and nothing needless."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import flashattn
+import pytest
+from flashattn import Feature
+from gpu_problems import configs_for, device_options, device_shapes, query
+from problems import AttentionProblem
+
+BASE = AttentionProblem(2, 300, 300, 4, 2, 128, "bfloat16")
+MASKS = {
+    "full": ({}, Feature(0)),
+    "causal": ({"causal": True}, Feature.CAUSAL),
+    "window": ({"window_size": (50, 0)}, Feature.WINDOW),
+    "softcap": ({"softcap": 20.0}, Feature.SOFTCAP),
+    "lengths": ({"seqused_k": (300, 4)}, Feature.VARLEN),
+    "causal_lengths": ({"causal": True, "seqused_k": (9, 300)}, Feature.CAUSAL | Feature.VARLEN),
+}
+LENGTHS = [(1, 512), (300, 300), (4096, 4096)]
+
+
+def _select(p: AttentionProblem, **options: object) -> flashattn.Config:
+    return flashattn.select_config(*device_shapes(p), **device_options(p), **options).config
+
+
+def _needless(config: flashattn.Config, needed: Feature) -> int:
+    return bin(config.features & ~needed).count("1")
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("d_head", [32, 40, 64, 96, 128, 136, 192, 256])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_selected_row_has_the_least(dtype: str, d_head: int, lengths: tuple, mask: str) -> None:
+    """The smallest head dimension that fits, then the fewest features, copied asynchronously."""
+    options, needed = MASKS[mask]
+    p = replace(BASE, seqlen_q=lengths[0], seqlen_k=lengths[1], d_head=d_head, dtype=dtype)
+    if lengths[0] == 1 and options.get("causal"):
+        needed &= ~Feature.CAUSAL  # the last query sees every key
+    p = replace(p, **options)
+    selected = _select(p)
+    rivals = configs_for(p)
+    assert selected in rivals and selected.d_head == min(c.d_head for c in rivals)
+    rivals = [c for c in rivals if c.d_head == selected.d_head]
+    assert _needless(selected, needed) == min(_needless(c, needed) for c in rivals)
+    assert selected.async_copy == 1
+
+
+def test_unaligned_rows_go_through_registers() -> None:
+    for p in (replace(BASE, d_head=125), replace(BASE, layouts=("shifted",) * 4)):
+        assert _select(p).async_copy == 0
+    only_output = replace(BASE, layouts=("contiguous",) * 3 + ("shifted",))
+    assert _select(only_output).async_copy == 1
+
+
+def test_batch_invariant_selection_looks_at_no_batch() -> None:
+    chosen = {
+        _select(replace(BASE, batch=batch, seqlen_q=300), batch_invariant=True)
+        for batch in (1, 2, 50)
+    }
+    assert len(chosen) == 1
+
+
+def test_selection_gives_its_reason() -> None:
+    tensors = device_shapes(BASE)
+    assert "multiprocessors" in flashattn.select_config(*tensors).reason
+    support = query(replace(BASE, dtype="float16"))
+    assert support and support.reason

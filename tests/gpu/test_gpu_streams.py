@@ -1,0 +1,156 @@
+"""Streams, graphs and threads: the call is enqueued on the caller's stream and nowhere else, can be
+captured after flash_prepare(), and gives the same bits every time."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import flashattn
+import pytest
+import torch
+from device_memory import download, lengths
+from flashattn._library import check as check_status
+from flashattn._library import library
+from flashattn._problem import Problem
+from gpu_problems import (
+    configs_for,
+    device_inputs,
+    device_options,
+    rows,
+    run,
+    same_bits,
+)
+from problems import AttentionProblem
+
+SLEEP = 20_000_000  # clock cycles: longer than it takes to enqueue what follows
+
+P = AttentionProblem(2, 200, 300, 6, 2, 128, "bfloat16", causal=True)
+PROBLEMS = {
+    "prefill": P,
+    "window": replace(P, window_size=(50, 0), d_head=64, dtype="float16"),
+    "ragged": AttentionProblem(
+        3, 120, 700, 4, 2, 64, "float16",
+        cu_seqlens_q=(0, 120, 121, 130), cu_seqlens_k=(0, 130, 830, 900),
+    ),
+    "few_queries": AttentionProblem(2, 2, 3000, 8, 2, 256, "bfloat16"),
+}  # fmt: skip
+every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
+
+
+@every_problem
+def test_repeats_are_bit_identical(p: AttentionProblem) -> None:
+    for config in configs_for(p):
+        first = run(p, config=config)
+        assert all(same_bits(first, run(p, config=config)) for _ in range(4))
+
+
+def test_call_waits_for_its_stream_and_for_no_other() -> None:
+    """The inputs arrive late on a side stream: a kernel on another stream would miss them."""
+    late = device_inputs(P)
+    expected = flashattn.flash_attn_func(*late, causal=True)
+    stream = torch.cuda.Stream()
+    early = [torch.zeros_like(x) for x in late]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(SLEEP)
+        for x, y in zip(early, late):
+            x.copy_(y)
+        o = flashattn.flash_attn_func(*early, causal=True)
+        assert not stream.query(), "the call waited for the device"
+    stream.synchronize()
+    assert torch.equal(o, expected)
+
+
+def test_combine_runs_on_the_callers_stream() -> None:
+    late = torch.randn(3, 2, 40, 4, 64, device="cuda")
+    lse = torch.randn(3, 2, 4, 40, device="cuda")
+    expected = flashattn.flash_combine(late, lse)
+    stream, early = torch.cuda.Stream(), torch.zeros_like(late)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(SLEEP)
+        early.copy_(late)
+        o = flashattn.flash_combine(early, lse)
+    stream.synchronize()
+    assert torch.equal(o, expected)
+
+
+def test_two_streams_at_once() -> None:
+    problems = [P, replace(P, seed=1)]
+    expected = [run(p) for p in problems]
+    tensors = [device_inputs(p) for p in problems]
+    streams = [torch.cuda.Stream() for _ in problems]
+    torch.cuda.synchronize()
+    results: list[list] = [[], []]
+    for _ in range(20):
+        for i, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                results[i].append(
+                    flashattn.flash_attn_func(*tensors[i], causal=True, return_lse=True)
+                )
+    torch.cuda.synchronize()
+    for wanted, own in zip(expected, results):
+        assert all(same_bits([download(x) for x in result], wanted) for result in own)
+
+
+def test_threads_at_once() -> None:
+    problems = [replace(p, seed=seed) for p in PROBLEMS.values() for seed in (1, 2)]
+    expected = [run(p) for p in problems]
+    failures = []
+
+    def work(p: AttentionProblem, wanted: tuple) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(5):
+                if not same_bits(run(p), wanted):
+                    failures.append(p)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(problems, expected)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+# ---- Graphs ----
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in rows() if row.config.features & 8], ids=lambda r: r.name
+)
+def test_graph_replays_with_other_lengths_and_values(row: flashattn.Kernel) -> None:
+    config = row.config
+    dtype = {1: "float16", 2: "bfloat16"}[config.dtype]
+    p = AttentionProblem(2, 90, 260, 4, 2, config.d_head, dtype, seqused_k=(260, 100))
+    tensors, options = device_inputs(p), device_options(p)
+    _prepare(tensors, options, config)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = flashattn.flash_attn_varlen_func(
+            *tensors, config=config, return_lse=True, **options
+        )
+    for seed, used in enumerate(((260, 100), (1, 64), (0, 259))):
+        own = replace(p, seqused_k=used, seed=seed)
+        for x, y in zip(tensors, device_inputs(own)):
+            x.copy_(y)
+        options["seqused_k"].copy_(lengths(used))
+        graph.replay()
+        assert same_bits([download(x) for x in captured], run(own, config=config))
+
+
+def _prepare(tensors: list, options: dict, config: flashattn.Config) -> None:
+    problem = Problem(*tensors, **options)
+    check_status(library().flash_prepare(problem.args, flashattn.config.to_c(config)))
+
+
+def test_graph_of_a_combine() -> None:
+    o, lse = torch.randn(3, 2, 40, 4, 64, device="cuda"), torch.randn(3, 2, 4, 40, device="cuda")
+    flashattn.flash_combine(o, lse)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = flashattn.flash_combine(o, lse)
+    o.normal_()
+    lse.normal_()
+    graph.replay()
+    assert torch.equal(captured, flashattn.flash_combine(o, lse))

@@ -1,0 +1,112 @@
+"""The table walk: every SM80 row against the oracle on every problem that its features, its head
+dimension and its loads serve, a refusal on every other; and what each row uses of the device.
+
+Problems come first in the order of tests, so that rows share the oracle's answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import flashattn
+import pytest
+import torch
+from flashattn import Feature
+from gpu_problems import DTYPE_NAMES, check, query, rows, run
+from problems import AttentionProblem
+
+FULL = Feature(0)
+CAUSAL, WINDOW, SOFTCAP, VARLEN = Feature.CAUSAL, Feature.WINDOW, Feature.SOFTCAP, Feature.VARLEN
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem for rows of any d_head: its own is theirs less `narrower`."""
+
+    features: Feature
+    problem: AttentionProblem
+    narrower: int = 0
+    aligned: bool = True
+
+    def for_row(self, config: flashattn.Config) -> AttentionProblem:
+        return replace(
+            self.problem,
+            d_head=config.d_head - self.narrower,
+            dtype=DTYPE_NAMES[config.dtype],
+        )
+
+
+def _case(features: Feature, *sizes: int, narrower: int = 0, aligned: bool = True, **options):
+    return Case(features, AttentionProblem(*sizes, **options), narrower, aligned)
+
+
+_RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
+CASES = {
+    "full": _case(FULL, 2, 65, 129, 4, 2),
+    "tile_edges": _case(FULL, 1, 128, 256, 2, 2),
+    "past_tile_edges": _case(FULL, 1, 129, 257, 3, 1),
+    "long": _case(FULL, 1, 150, 1023, 2, 1),
+    "one_key": _case(FULL, 2, 70, 1, 2, 2),
+    "no_key": _case(FULL, 2, 70, 0, 2, 2),
+    "few_queries": _case(FULL, 4, 3, 700, 8, 2),
+    "scale": _case(FULL, 1, 100, 100, 2, 2, softmax_scale=0.05),
+    "growing": _case(FULL, 1, 150, 300, 2, 1, values="growing"),
+    "one_large_key": _case(FULL, 1, 150, 300, 2, 1, values="one_large_key"),
+    "identical_keys": _case(FULL, 1, 150, 300, 2, 1, values="identical_keys"),
+    "narrower": _case(FULL, 1, 100, 150, 2, 1, narrower=8),
+    "padded": _case(FULL, 2, 100, 150, 2, 1, layouts=("padded",) * 4),
+    "heads_first": _case(FULL, 2, 100, 150, 2, 1, layouts=("heads_first",) * 4),
+    "shifted_output": _case(FULL, 2, 65, 90, 2, 1, layouts=("contiguous",) * 3 + ("shifted",)),
+    "odd_d_head": _case(FULL, 1, 100, 150, 2, 1, narrower=3, aligned=False),
+    "shifted": _case(FULL, 1, 100, 150, 2, 1, aligned=False, layouts=("shifted",) * 4),
+    "odd_strides": _case(
+        FULL, 1, 100, 150, 2, 1, aligned=False, layouts=("padded_by_three",) * 4
+    ),
+    "causal": _case(CAUSAL, 1, 200, 200, 2, 2, causal=True),
+    "causal_more_keys": _case(CAUSAL, 1, 67, 190, 4, 2, causal=True),
+    "causal_more_queries": _case(CAUSAL, 1, 150, 70, 2, 1, causal=True),
+    "window": _case(WINDOW, 1, 130, 170, 2, 1, window_size=(20, 7)),
+    "window_left": _case(WINDOW, 1, 130, 130, 2, 1, window_size=(33, -1)),
+    "window_right": _case(WINDOW, 1, 130, 130, 2, 1, window_size=(-1, 9)),
+    "window_causal": _case(WINDOW, 1, 260, 260, 2, 1, causal=True, window_size=(63, -1)),
+    "softcap": _case(SOFTCAP, 1, 100, 170, 2, 2, softcap=3.0),
+    "softcap_causal": _case(SOFTCAP | CAUSAL, 1, 100, 170, 2, 2, softcap=30.0, causal=True),
+    "seqused_k": _case(VARLEN, 3, 90, 200, 2, 1, seqused_k=(0, 200, 77)),
+    "ragged": _case(VARLEN, 3, 95, 150, 4, 2, **_RAGGED),
+    "ragged_causal": _case(VARLEN | CAUSAL, 3, 95, 150, 4, 2, causal=True, **_RAGGED),
+    "ragged_queries": _case(VARLEN, 2, 80, 65, 2, 2, cu_seqlens_q=(0, 33, 110)),
+    "ragged_keys": _case(VARLEN, 2, 60, 130, 2, 2, cu_seqlens_k=(0, 130, 133)),
+}  # fmt: skip
+ROWS = {row.name: row for row in rows()}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_row_agrees_with_the_oracle(case: Case, name: str) -> None:
+    config = ROWS[name].config
+    problem = case.for_row(config)
+    is_served = not case.features & ~config.features and (case.aligned or not config.async_copy)
+    assert query(problem, config).supported == is_served
+    if is_served:
+        check(problem, config)
+    else:
+        with pytest.raises(NotImplementedError, match=name):
+            run(problem, config=config)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_row_fits_the_device(name: str) -> None:
+    config = ROWS[name].config
+    device = torch.cuda.current_device()
+    used = flashattn.kernel_resources(config, 2 + device)
+    assert used == flashattn.kernel_resources(str(config))
+    assert used.local_memory == 0, "registers spilled"
+    assert used.threads == 32 * config.n_warps and 0 < used.registers <= 255
+    assert used.shared_memory == 2 * config.d_head * (config.B_r + 2 * config.B_c)
+    assert used.shared_memory <= flashattn.device_info(2 + device).shared_memory_per_block
+    assert used.blocks_per_multiprocessor >= 1
+
+
+def test_table_has_rows_of_both_types_for_every_head_dimension() -> None:
+    served = {(row.config.dtype, row.config.d_head) for row in rows()}
+    assert served >= {(dtype, d) for dtype in (1, 2) for d in (32, 64, 96, 128, 192, 256)}
