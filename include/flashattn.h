@@ -315,7 +315,8 @@ typedef struct CUstream_st *flash_stream_t;
 /*
  * A tensor [batch, seq, head, d_head] with contiguous innermost axis. Strides in elements, never
  * negative; 0 repeats (inputs only). data may be NULL when the tensor is empty. The memory is the
- * caller's; inputs are only read. Any alignment (CPU). This struct never grows.
+ * caller's; inputs are only read. Any alignment on the CPU; on CUDA devices that of the element,
+ * and 16-byte aligned rows for the fast kernels. This struct never grows.
  */
 typedef struct flash_tensor {
     void *data;

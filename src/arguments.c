@@ -228,6 +228,27 @@ static flash_status_t check_lengths(const flash_params_t *p, int64_t *total_q, i
 
 /* ---- Tensors ---- */
 
+/* CUDA kernels load and store whole elements; a NULL is aligned to everything. */
+static flash_status_t check_alignment(const char *name, const void *data, int64_t size) {
+    FLASH_REQUIRE((uintptr_t)data % (uintptr_t)size == 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s is %p: not aligned to its elements of %" PRId64
+                  " bytes, as CUDA devices need it",
+                  name, data, size);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_alignments(const flash_forward_args_t *a) {
+    const int64_t size = dtype_size(a->dtype);
+    FLASH_TRY(check_alignment("q.data", a->q.data, size));
+    FLASH_TRY(check_alignment("k.data", a->k.data, size));
+    FLASH_TRY(check_alignment("v.data", a->v.data, size));
+    FLASH_TRY(check_alignment("o.data", a->o.data, size));
+    FLASH_TRY(check_alignment("lse", a->lse, sizeof *a->lse));
+    FLASH_TRY(check_alignment("cu_seqlens_q", a->cu_seqlens_q, sizeof *a->cu_seqlens_q));
+    FLASH_TRY(check_alignment("cu_seqlens_k", a->cu_seqlens_k, sizeof *a->cu_seqlens_k));
+    return check_alignment("seqused_k", a->seqused_k, sizeof *a->seqused_k);
+}
+
 static flash_status_t check_tensors(const flash_forward_args_t *a, int64_t total_q,
                                     int64_t total_k) {
     const int64_t size = dtype_size(a->dtype);
@@ -255,6 +276,8 @@ flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_hos
     int64_t total_k = known_tokens(p->cu_seqlens_k, p->seqlen_k);
     if (on_host)
         FLASH_TRY(check_lengths(p, &total_q, &total_k));
+    else
+        FLASH_TRY(check_alignments(own));
     FLASH_TRY(check_tensors(own, total_q, total_k));
     problem->has_output = problem->has_output && total_q > 0;
     return FLASH_SUCCESS;
@@ -287,9 +310,18 @@ static flash_status_t check_combine_tensors(const flash_combine_args_t *a) {
     return tensor_check_output("o", &a->o, &o);
 }
 
+static flash_status_t check_combine_alignments(const flash_combine_args_t *a) {
+    FLASH_TRY(check_alignment("o_partial.data", a->o_partial.data, dtype_size(a->dtype_partial)));
+    FLASH_TRY(check_alignment("lse_partial", a->lse_partial, sizeof *a->lse_partial));
+    FLASH_TRY(check_alignment("o.data", a->o.data, dtype_size(a->dtype)));
+    return check_alignment("lse", a->lse, sizeof *a->lse);
+}
+
 flash_status_t arguments_read_combine(const flash_combine_args_t *args,
                                       flash_combine_args_t *checked) {
     FLASH_TRY(struct_read(checked, sizeof *checked, args, "flash_combine_args_t"));
     FLASH_TRY(check_combine_shape(checked));
+    if (checked->device != FLASH_DEVICE_CPU)
+        FLASH_TRY(check_combine_alignments(checked));
     return check_combine_tensors(checked);
 }

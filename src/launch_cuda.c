@@ -46,7 +46,7 @@ static const void *kernel_symbol(const flash_kernel_t *kernel) {
  * microsecond. */
 static flash_status_t set_attributes(const flash_kernel_t *kernel) {
     const int bytes = sm80_shared_bytes(&kernel->config);
-    if (bytes > SHARED_BYTES_BY_DEFAULT)
+    if (bytes + SM80_STATIC_SHARED_BYTES > SHARED_BYTES_BY_DEFAULT)
         FLASH_TRY_CUDA(cudaFuncSetAttribute(kernel_symbol(kernel),
                                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     return FLASH_SUCCESS;

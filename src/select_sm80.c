@@ -9,20 +9,12 @@
 
 #include <stdio.h>
 
-static bool lengths_aligned(const flash_params_t *p) {
-    const uintptr_t bits =
-        (uintptr_t)p->cu_seqlens_q | (uintptr_t)p->cu_seqlens_k | (uintptr_t)p->seqused_k;
-    return bits % sizeof(int32_t) == 0;
-}
-
 const char *select_sm80_obstacle(const flash_config_t *config, const problem_t *problem,
                                  const device_t *device) {
     if (sm80_shared_bytes(config) + SM80_STATIC_SHARED_BYTES > device->shared_memory_per_block)
         return "a block needs more shared memory than the device has";
     if (!sm80_serves_alignment(config, &problem->params))
         return "kernels with async_copy need 16-byte aligned rows of Q, K and V";
-    if (!lengths_aligned(&problem->params))
-        return "cu_seqlens_q, cu_seqlens_k and seqused_k must be 4-byte aligned on CUDA devices";
     if (sm80_grid_blocks(config, &problem->params) > INT32_MAX)
         return "the problem has more blocks than a launch can take";
     return NULL;

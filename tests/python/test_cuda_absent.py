@@ -5,6 +5,7 @@ import absent_device
 import flashattn
 import numpy as np
 import pytest
+from flashattn.cli import main
 from foreign_arrays import DLPackArray
 from problems import AttentionProblem, make_inputs
 
@@ -55,3 +56,12 @@ def test_kernel_resources_are_refused() -> None:
     assert refusal.value.status == absent_device.STATUS
     with pytest.raises(NotImplementedError, match="device is 0"):
         flashattn.kernel_resources(cpu_kernel.config, 0)
+
+
+@pytest.mark.skipif(bool(flashattn.cuda_devices()), reason="for machines without a CUDA device")
+def test_command_line_says_so_in_one_line(capsys: pytest.CaptureFixture) -> None:
+    assert main(["bench", "--device", "cuda"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("flashattn: device is 1") and error.count("\n") == 1
+    assert main(["info"]) == 0
+    assert "cuda 0" not in capsys.readouterr().out

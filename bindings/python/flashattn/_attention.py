@@ -168,11 +168,7 @@ def flash_combine(
         )
     if lse is None and return_lse:
         lse = _tensor.empty(o_partial, partial.device, lse_in.shape[1:], "float32", "lse")
-    o = _tensor.tensor_view(out, "out", 4, stream)
-    if o.shape != partial.shape[1:]:
-        raise ValueError(f"out has shape {o.shape}, not {partial.shape[1:]}")
-    if dtype is not None and o.dtype != dtype:
-        raise ValueError(f"out is {o.dtype}, and dtype {dtype}")
+    o = _merged_view(out, partial, dtype, stream)
     merged_lse = None if lse is None else _tensor.lse_view(lse, "lse", lse_in.shape[1:], stream)
     _tensor.check_same_device(partial, lse_partial=lse_in, out=o, lse=merged_lse)
     _tensor.check_writable(out=o, lse=merged_lse)
@@ -193,6 +189,15 @@ def flash_combine(
     )
     check(library().flash_combine(args, stream))
     return out if lse is None else (out, lse)
+
+
+def _merged_view(out: Any, partial: _tensor.View, dtype: str | None, stream: int) -> _tensor.View:
+    o = _tensor.tensor_view(out, "out", 4, stream)
+    if o.shape != partial.shape[1:]:
+        raise ValueError(f"out has shape {o.shape}, not {partial.shape[1:]}")
+    if dtype is not None and o.dtype != dtype:
+        raise ValueError(f"out is {o.dtype}, and dtype {dtype}")
+    return o
 
 
 @dataclass(frozen=True)

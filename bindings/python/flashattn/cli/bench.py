@@ -57,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         problem.extra("matplotlib")
     _check_numbers(args)
+    if args.device == "cuda":
+        device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT)  # refuses in the library's own words
     if args.threads is not None:
         device.set_num_threads(args.threads)
     timings = list(_timings(console, args))

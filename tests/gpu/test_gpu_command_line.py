@@ -1,0 +1,38 @@
+"""The command line on a machine with a GPU."""
+
+from __future__ import annotations
+
+import pytest
+from flashattn.cli import main
+
+SHAPE = ["--tokens", "1024", "--seqlen", "256,512", "--heads", "4", "--d-head", "64"]
+
+
+def test_info_lists_the_devices(capsys: pytest.CaptureFixture) -> None:
+    assert main(["info"]) == 0
+    output = capsys.readouterr().out
+    assert "cuda 0 " in output and "compute capability" in output
+    assert "SM80" in output and "SM80: 0" not in output
+
+
+def test_bench(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["bench", "--device", "cuda", "--runs", "3", "--causal", *SHAPE]) == 0
+    output = capsys.readouterr().out
+    assert "TFLOP/s" in output and "x torch FA2" in output
+    assert output.count("selected (FP16)") == 2 == output.count("selected (BF16)")
+
+
+def test_bench_of_chosen_kernels(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    filters = ["arch=SM80", "dtype=FP16", "d_head=64"]
+    assert main(["bench", "--device", "cuda", "--runs", "2", "--no-peers", *SHAPE, *filters]) == 0
+    output = capsys.readouterr().out
+    assert "FP16, 64" in output and "BF16" not in output and "torch" not in output
+
+
+def test_bench_says_what_no_kernel_serves(capsys: pytest.CaptureFixture) -> None:
+    assert main(["bench", "--device", "cuda", "--d-head", "300", "--seqlen", "64"]) == 2
+    assert "d_head 300" in capsys.readouterr().err
