@@ -1,5 +1,5 @@
 /*
- * Whether a kernel serves a problem, and the choice among those that do.
+ * The choice of a kernel: each kind of family has a heuristic of its own.
  */
 #include "select.h"
 
@@ -8,50 +8,6 @@
 #include "status.h"
 
 #include <stddef.h>
-
-/* Why the kernel cannot serve the problem; NULL: it can. */
-static const char *mismatch(const flash_config_t *config, const problem_t *problem) {
-    const int32_t d_head = problem->params.d_head;
-    if (config->dtype != problem->dtype)
-        return "dtype";
-    if (config_is_cpu(config) && config->d_head != 0 && config->d_head != d_head)
-        return "d_head";
-    if (!config_is_cpu(config) && config->d_head < d_head)
-        return "d_head";
-    if ((problem->features & ~config->features) != 0)
-        return "features";
-    return NULL;
-}
-
-/* Why the device cannot run the kernel, or not for this problem; NULL: it can. */
-static const char *obstacle(const flash_config_t *config, const problem_t *problem,
-                            const device_t *device) {
-    const char *lack = device_lacks(device, config->arch);
-    if (lack != NULL || config_is_cpu(config))
-        return lack;
-    return select_sm80_obstacle(config, problem, device);
-}
-
-bool select_serves(const flash_kernel_t *kernel, const problem_t *problem, const device_t *device) {
-    return mismatch(&kernel->config, problem) == NULL &&
-           obstacle(&kernel->config, problem, device) == NULL;
-}
-
-flash_status_t select_check(const flash_kernel_t *kernel, const problem_t *problem,
-                            const device_t *device) {
-    const flash_config_t *c = &kernel->config;
-    const char *field = mismatch(c, problem);
-    const char *why_not = obstacle(c, problem, device);
-    FLASH_REQUIRE(
-        field == NULL, FLASH_ERROR_UNSUPPORTED,
-        "%s does not serve this problem: %s. The kernel has dtype %s, d_head %d, features "
-        "0x%x; the problem dtype %s, d_head %d, features 0x%x",
-        kernel->name, field, config_dtype_name(c->dtype), c->d_head, (unsigned)c->features,
-        config_dtype_name(problem->dtype), problem->params.d_head, (unsigned)problem->features);
-    FLASH_REQUIRE(why_not == NULL, FLASH_ERROR_UNSUPPORTED, "%s cannot run on device %d: %s",
-                  kernel->name, device->number, why_not);
-    return FLASH_SUCCESS;
-}
 
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,
                              const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]) {

@@ -26,11 +26,6 @@ const flash_kernel_t *select_cpu(const problem_t *problem, const device_t *devic
 const flash_kernel_t *select_sm80(const problem_t *problem, const device_t *device,
                                   char reason[SELECT_REASON_SIZE]);
 
-/* Why a kernel of the SM80 family whose types, sizes and features fit cannot be launched: shared
- * memory, alignment, number of blocks; NULL: it can. */
-const char *select_sm80_obstacle(const flash_config_t *config, const problem_t *problem,
-                                 const device_t *device);
-
 /* select_check() without the message. */
 bool select_serves(const flash_kernel_t *kernel, const problem_t *problem, const device_t *device);
 

@@ -48,7 +48,7 @@ def _check(o_partial: np.ndarray, lse_partial: np.ndarray, dtype: str, **layouts
     np.testing.assert_allclose(merged_lse[finite], expected_lse[finite], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dtypes", itertools.product(DTYPES, DTYPES), ids=str)
+@pytest.mark.parametrize("dtypes", list(itertools.product(DTYPES, DTYPES)), ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_agrees_with_the_oracle(shape: tuple, dtypes: tuple[str, str]) -> None:
     _check(*_partials(shape, dtypes[0]), dtypes[1])
