@@ -68,6 +68,9 @@ static void forks_while_another_thread_calls(void **state) {
     test_problem_t right, busy;
     pthread_t thread;
     (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    skip(); /* the locks of its own runtime do not survive a fork while another thread holds them */
+#endif
     assert_success(flash_set_num_threads(4));
     problem_create(&right, SIZES, 31);
     problem_create(&busy, SIZES, 32);
