@@ -491,8 +491,8 @@ typedef struct flash_combine_args {
 
 /*
  * Merges. A partial row with an LSE of -infinity saw no key: it has no weight, and its o_partial
- * is not looked at. stream as in flash_forward(). Errors: INVALID_ARGUMENT, UNSUPPORTED,
- * NO_DEVICE, all before anything is written.
+ * is not looked at. stream as in flash_forward(). Errors, all before anything is written:
+ * INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE, OUT_OF_MEMORY, CUDA.
  */
 FLASH_API flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t stream);
 
