@@ -6,10 +6,13 @@ set(FLASH_GENERATED_DIR ${PROJECT_BINARY_DIR}/generated)
 
 set(FLASH_CPU_FAMILIES reference)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
-    list(APPEND FLASH_CPU_FAMILIES avx2 avx512)
+    list(APPEND FLASH_CPU_FAMILIES avx2 avx512 amx)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+    list(APPEND FLASH_CPU_FAMILIES neon)
 endif()
 
-file(GLOB_RECURSE _generator_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/codegen/*.py)
+file(GLOB_RECURSE _generator_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/codegen/*.py
+     ${PROJECT_SOURCE_DIR}/codegen/results/*.txt)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_generator_files})
 
 list(JOIN FLASH_CPU_FAMILIES "," _families)
@@ -30,6 +33,7 @@ include(${FLASH_GENERATED_DIR}/kernels.cmake)
 if("fuzzer" IN_LIST FLASH_SANITIZE)
     list(APPEND FLASH_KERNEL_FLAGS_AVX2 -fno-sanitize=undefined)
     list(APPEND FLASH_KERNEL_FLAGS_AVX512 -fno-sanitize=undefined)
+    list(APPEND FLASH_KERNEL_FLAGS_AMX -fno-sanitize=undefined)
 endif()
 set(FLASH_CPU_KERNEL_SOURCES "")
 foreach(_family IN LISTS FLASH_CPU_FAMILIES)

@@ -7,20 +7,37 @@ if(NOT FLASH_CUDA MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "FLASH_CUDA is \"${FLASH_CUDA}\"; it can be AUTO, ON or OFF")
 endif()
 
-# Why there is no CUDA compiler: none, or the end of what the broken one said.
+# The end of what nvcc says to a small program, at most 2,000 characters.
+function(_nvcc_complaint nvcc result)
+    set(probe ${CMAKE_BINARY_DIR}${CMAKE_FILES_DIRECTORY}/nvcc_probe)
+    file(WRITE ${probe}.cu "__global__ void probe() {}\n")
+    execute_process(COMMAND ${nvcc} -c ${probe}.cu -o ${probe}.o TIMEOUT 120
+                    RESULT_VARIABLE code OUTPUT_VARIABLE text ERROR_VARIABLE text)
+    if(code EQUAL 0)
+        set(text "(it compiles, but CMake found it unusable: see ${CMAKE_BINARY_DIR}"
+                 "${CMAKE_FILES_DIRECTORY})")
+        list(JOIN text "" text)
+    endif()
+    string(LENGTH "${text}" length)
+    if(length GREATER 2000)
+        math(EXPR begin "${length} - 2000")
+        string(SUBSTRING "${text}" ${begin} -1 text)
+    endif()
+    set(${result} "exit status ${code}: ${text}" PARENT_SCOPE)
+endfunction()
+
+# Why there is no CUDA compiler: none, or what the broken one says.
 function(_cuda_missing_reason result)
-    find_program(_nvcc nvcc HINTS ENV CUDACXX ENV CUDA_PATH PATH_SUFFIXES bin)
-    set(log ${CMAKE_BINARY_DIR}${CMAKE_FILES_DIRECTORY}/CMakeError.log)
-    if(NOT _nvcc)
-        set(reason "no nvcc found")
-    elseif(EXISTS ${log})
-        file(READ ${log} text)
-        string(LENGTH "${text}" length)
-        math(EXPR begin "${length} > 2000 ? ${length} - 2000 : 0")
-        string(SUBSTRING "${text}" ${begin} -1 tail)
-        set(reason "${_nvcc} does not work. The end of its log:\n${tail}")
+    set(nvcc "$ENV{CUDACXX}")
+    if(NOT nvcc)
+        find_program(FLASH_NVCC nvcc HINTS ENV CUDA_PATH PATH_SUFFIXES bin NO_CACHE)
+        set(nvcc "${FLASH_NVCC}")
+    endif()
+    if(nvcc)
+        _nvcc_complaint("${nvcc}" complaint)
+        set(reason "${nvcc} does not work. The end of its log:\n${complaint}")
     else()
-        set(reason "${_nvcc} does not work")
+        set(reason "no nvcc found")
     endif()
     set(${result} "${reason}" PARENT_SCOPE)
 endfunction()
@@ -36,7 +53,7 @@ if(NOT FLASH_CUDA STREQUAL OFF)
         if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS _minimum_nvcc)
             set(_reason "nvcc ${CMAKE_CUDA_COMPILER_VERSION} is older than ${_minimum_nvcc}")
         else()
-            set(FLASH_CUDA_FAMILIES sm80)
+            set(FLASH_CUDA_FAMILIES sm80 sm90)
             # Launch stubs use the C++ runtime; the library takes its part of it along.
             list(REMOVE_ITEM CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES stdc++ gcc_s)
         endif()
@@ -55,11 +72,23 @@ endif()
 # Device code for the architectures that a family's kernels run on: SASS for the chips of today
 # (an sm_80 cubin runs on 8.x only), PTX for what comes.
 set(FLASH_CUDA_ARCHITECTURES_SM80 80-real 90-real 80-virtual)
+set(FLASH_CUDA_ARCHITECTURES_SM90 90a-real) # wgmma and setmaxnreg are of this chip alone
+set(FLASH_CUDA_LAUNCHER_SM90 refuse_ptxas_notes.py)
 
-# An object library of a family's kernels: FLASH_KERNEL_SOURCES_<FAMILY> and more sources.
+# An object library of a family's kernels, FLASH_KERNEL_SOURCES_<FAMILY> and more sources, for the
+# library; none where none are selected.
 function(flash_add_cuda_family family)
     string(TOUPPER ${family} upper)
-    add_library(flashattn_${family} OBJECT ${FLASH_KERNEL_SOURCES_${upper}} ${ARGN})
+    set(sources ${FLASH_KERNEL_SOURCES_${upper}} ${ARGN})
+    if(NOT sources)
+        return()
+    endif()
+    add_library(flashattn_${family} OBJECT ${sources})
+    target_sources(flashattn_objects INTERFACE $<TARGET_OBJECTS:flashattn_${family}>)
+    if(FLASH_CUDA_LAUNCHER_${upper})
+        set_target_properties(flashattn_${family} PROPERTIES CUDA_COMPILER_LAUNCHER
+            "${Python3_EXECUTABLE};${PROJECT_SOURCE_DIR}/cmake/${FLASH_CUDA_LAUNCHER_${upper}}")
+    endif()
     set_target_properties(flashattn_${family} PROPERTIES
         CUDA_ARCHITECTURES "${FLASH_CUDA_ARCHITECTURES_${upper}}"
         CUDA_VISIBILITY_PRESET hidden

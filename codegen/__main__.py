@@ -17,6 +17,7 @@ from .output import update, write_file
 from .selection import SelectionError, select
 from .sets import SETS, ship
 from .short_form import format_config
+from .tuning import TuningError
 from .wrappers import WRAPPERS
 
 EXIT_STALE = 1
@@ -122,7 +123,7 @@ def main(arguments: list[str]) -> int:
     try:
         status = run(parsed)
         sys.stdout.flush()
-    except SelectionError as error:
+    except (SelectionError, TuningError) as error:
         print(f"codegen: {error}", file=sys.stderr)
         return EXIT_USAGE
     except BrokenPipeError:

@@ -5,9 +5,19 @@ Any integers make a Config; legality.py says which ones are sound.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
-from .facts import FAMILIES, LOADS, STRATEGIES, STRATEGIES_AFTER_LOAD, Arch, Dtype, Feature
+from .facts import (
+    FAMILIES,
+    LOADS,
+    SM90_STRATEGIES,
+    STRATEGIES,
+    STRATEGIES_AFTER_LOAD,
+    Arch,
+    Dtype,
+    Feature,
+)
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
@@ -31,6 +41,12 @@ class Config:
     mma_double_buffer_loads: int = 0
     optimized_softmax: int = 0
     features: int = 0
+    n_stages: int = 0
+    overlap: int = 0
+    ping_pong: int = 0
+    persistent: int = 0
+    longest_first: int = 0
+    fixed_reference: int = 0
 
 
 FIELDS = tuple(field.name for field in fields(Config))
@@ -51,6 +67,27 @@ def c_initialiser(config: Config) -> str:
     return "{" + ", ".join(["(uint32_t)sizeof(flash_config_t)", *values]) + "}"
 
 
+def _switches_on(config: Config, strategies: Iterable[tuple[str, str]]) -> list[str]:
+    """Their words as parts of a name, one a strategy: "opt_softmax" would read as two."""
+    return [word.replace("_", "") for field, word in strategies if getattr(config, field)]
+
+
+def _sm80_parts(config: Config) -> list[str]:
+    return [
+        *_switches_on(config, STRATEGIES),
+        "load",
+        *(str(getattr(config, field)) for field in LOADS),
+        *_switches_on(config, STRATEGIES_AFTER_LOAD),
+    ]
+
+
+def _sm90_parts(config: Config) -> list[str]:
+    return ["stages", str(config.n_stages), *_switches_on(config, SM90_STRATEGIES)]
+
+
+STRATEGY_PARTS = {"cpu": lambda config: [], "sm80": _sm80_parts, "sm90": _sm90_parts}
+
+
 def kernel_name(config: Config) -> str:
     """The symbol of a legal configuration's kernel; different for different configurations."""
     family = FAMILIES[Arch(config.arch)]
@@ -61,13 +98,8 @@ def kernel_name(config: Config) -> str:
         f"d{config.d_head or 'any'}",
         f"{config.B_r}x{config.B_c}",
     ]
-    if family.layout == "sm80":
+    if config.n_warps:
         parts.append(f"w{config.n_warps}")
-        parts += [word for field, word in STRATEGIES if getattr(config, field)]
-        parts += ["load", *(str(getattr(config, field)) for field in LOADS)]
-        # One part a strategy: "opt_softmax" would read as two.
-        parts += [
-            word.replace("_", "") for field, word in STRATEGIES_AFTER_LOAD if getattr(config, field)
-        ]
+    parts += STRATEGY_PARTS[family.layout](config)
     parts += [feature.word for feature in features_of(config)]
     return "_".join(parts)

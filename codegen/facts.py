@@ -17,7 +17,10 @@ class Arch(IntEnum):
     REFERENCE = 1
     AVX2 = 2
     AVX512 = 3
+    AMX = 4
+    NEON = 5
     SM80 = 80
+    SM90 = 90
 
 
 class Dtype(IntEnum):
@@ -43,7 +46,7 @@ class Feature(IntFlag):
 
 ALL_FEATURES = int(reduce(or_, Feature))
 
-# Fields of flash_config_t that are switches, with their words before and after the load part.
+# The switches of SM80, with their words before and after the load part.
 STRATEGIES = (("async_copy", "async"), ("eager_load_blocks", "eager"), ("swizzled", "swizzled"))
 STRATEGIES_AFTER_LOAD = (
     ("mma_double_buffer_loads", "buffer"),
@@ -51,6 +54,23 @@ STRATEGIES_AFTER_LOAD = (
 )
 # The three counts of the load part, in its order.
 LOADS = ("Q_mma_load_K_fragments", "K_mma_load_K_fragments", "V_mma_load_K_fragments")
+# The switches of SM90, with their words, after stages_<n_stages>.
+STAGES = "n_stages"
+SM90_STRATEGIES = (
+    ("overlap", "overlap"),
+    ("ping_pong", "ping_pong"),
+    ("persistent", "persistent"),
+    ("longest_first", "longest_first"),
+    ("fixed_reference", "fixed_reference"),
+)
+
+# What means something to one of the CUDA families alone, in sort order.
+SM80_FIELDS = (
+    *(field for field, _ in STRATEGIES),
+    *LOADS,
+    *(field for field, _ in STRATEGIES_AFTER_LOAD),
+)
+SM90_FIELDS = (STAGES, *(field for field, _ in SM90_STRATEGIES))
 
 
 @dataclass(frozen=True)
@@ -58,7 +78,7 @@ class Family:
     """A kernel family: the kernels of one arch."""
 
     arch: Arch
-    layout: str  # kind of short form, of rules and of wrapper: "cpu" or "sm80"
+    layout: str  # kind of short form, of rules and of wrapper: "cpu", "sm80" or "sm90"
     flags: tuple[str, ...] = ()  # what its kernels need from the compiler
 
     @property
@@ -69,6 +89,7 @@ class Family:
 
 AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c")
 AVX512_FLAGS = (*AVX2_FLAGS, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
+AMX_FLAGS = (*AVX512_FLAGS, "-mavx512bf16", "-mamx-tile", "-mamx-bf16")
 
 FAMILIES = {
     family.arch: family
@@ -76,6 +97,9 @@ FAMILIES = {
         Family(Arch.REFERENCE, "cpu"),
         Family(Arch.AVX2, "cpu", AVX2_FLAGS),
         Family(Arch.AVX512, "cpu", AVX512_FLAGS),
+        Family(Arch.AMX, "cpu", AMX_FLAGS),
+        Family(Arch.NEON, "cpu"),
         Family(Arch.SM80, "sm80"),
+        Family(Arch.SM90, "sm90"),
     )
 }

@@ -8,7 +8,7 @@ from itertools import product
 
 from .config import Config
 from .facts import ALL_FEATURES, Arch, Dtype, Feature
-from .legality import legal, worth_building
+from .legality import legal, sm90_warps, worth_building
 from .short_form import parse_config
 
 # One optimisation more from row to row, so that a person can see what each brings; the last row
@@ -23,11 +23,28 @@ PROGRESSION = (
     "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax",
 )
 
+# The same for SM90. Full attention leaves longest_first out: its tiles are all of a length.
+PROGRESSION_SM90 = (
+    "stages_2",
+    "stages_2+overlap",
+    "stages_2+overlap+ping_pong",
+    "stages_2+overlap+ping_pong+persistent",
+    "stages_2+overlap+ping_pong+persistent+longest_first",
+    "stages_2+overlap+ping_pong+persistent+longest_first+fixed_reference",
+)
+PROGRESSION_SM90_FULL = (
+    *PROGRESSION_SM90[:4],
+    "stages_2+overlap+ping_pong+persistent+fixed_reference",
+)
+PROGRESSION_SM90_SHAPE = "SM90 (BF16, 128, 128, 128, 12)"
+
 # Tiles (B_r, B_c) of the CPU kernels that are installed.
 CPU_SHIP_TILES = {
     Arch.REFERENCE: (16, 1),
     Arch.AVX2: (96, 128),
     Arch.AVX512: (96, 128),
+    Arch.AMX: (256, 256),
+    Arch.NEON: (96, 128),
 }
 
 # SM80 kernels that are installed: for each head dimension and class of features the tile and the
@@ -69,6 +86,31 @@ SM80_SHIP_UNALIGNED_TILES = (
     (256, (64, 32)),
 )
 
+# SM90 kernels that are installed, with the strategies of each in the words of the short form.
+MASKED = Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP
+ALTERNATING = "stages_3+overlap+ping_pong+persistent+fixed_reference"
+ALTERNATING_MASKED = "stages_3+overlap+ping_pong+persistent+longest_first+fixed_reference"
+OVERLAPPED = "stages_2+overlap+persistent+fixed_reference"
+OVERLAPPED_MASKED = "stages_2+overlap+persistent+longest_first+fixed_reference"
+SM90_SHIP_TILES = (
+    # d_head, features, (B_r, B_c), strategies
+    (64, FULL, (192, 128), ALTERNATING),
+    (64, CAUSAL, (128, 128), ALTERNATING_MASKED),
+    (64, MASKED, (128, 128), ALTERNATING_MASKED),
+    (96, FULL, (128, 128), ALTERNATING),
+    (96, CAUSAL, (128, 128), ALTERNATING_MASKED),
+    (96, MASKED, (128, 128), ALTERNATING_MASKED),
+    (128, FULL, (128, 128), ALTERNATING),
+    (128, CAUSAL, (128, 128), ALTERNATING_MASKED),
+    (128, MASKED, (128, 128), ALTERNATING_MASKED),
+    (192, FULL, (128, 112), OVERLAPPED),
+    (192, CAUSAL, (128, 96), OVERLAPPED_MASKED),
+    (192, MASKED, (128, 96), OVERLAPPED_MASKED),
+    (256, FULL, (128, 80), OVERLAPPED),
+    (256, CAUSAL, (128, 64), OVERLAPPED_MASKED),
+    (256, MASKED, (128, 64), OVERLAPPED_MASKED),
+)
+
 
 def cartesian(**values: Iterable[int]) -> list[Config]:
     """Every combination of the fields' values; fields not named are 0."""
@@ -78,6 +120,16 @@ def cartesian(**values: Iterable[int]) -> list[Config]:
 def progression() -> list[Config]:
     """In the order of the steps, which is not the sort order."""
     return [parse_config(step) for step in PROGRESSION]
+
+
+def progression_sm90() -> list[Config]:
+    """In the order of the steps: for full attention and for causal."""
+    steps = [(text, FULL) for text in PROGRESSION_SM90_FULL]
+    steps += [(text, CAUSAL) for text in PROGRESSION_SM90]
+    return [
+        replace(parse_config(f"{PROGRESSION_SM90_SHAPE}: {text}"), features=int(features))
+        for text, features in steps
+    ]
 
 
 def progression_all_block_sizes() -> list[Config]:
@@ -111,6 +163,17 @@ def tune() -> list[Config]:
     return [config for config in candidates if legal(config) and worth_building(config)]
 
 
+def tune_sm90() -> list[Config]:
+    """What tuning measures of SM90: tiles at d_head 128, with every strategy that pays on."""
+    candidates = [
+        _sm90(dtype, 128, features, tile, strategies)
+        for dtype in (Dtype.FP16, Dtype.BF16)
+        for features, strategies in ((FULL, ALTERNATING), (CAUSAL, ALTERNATING_MASKED))
+        for tile in product((128, 192), (80, 96, 112, 128, 144, 160, 176))
+    ]
+    return [config for config in candidates if legal(config)]
+
+
 def ship_cpu() -> list[Config]:
     """CPU kernels take any d_head and every feature."""
     return [
@@ -119,6 +182,7 @@ def ship_cpu() -> list[Config]:
         for config in cartesian(
             arch=[arch], dtype=list(Dtype), B_r=[B_r], B_c=[B_c], features=[ALL_FEATURES]
         )
+        if legal(config)
     ]
 
 
@@ -164,21 +228,45 @@ def ship_sm80() -> list[Config]:
     return aligned + unaligned
 
 
+def _sm90(
+    dtype: Dtype, d_head: int, features: int, tile: tuple[int, int], strategies: str
+) -> Config:
+    B_r, B_c = tile
+    shape = f"SM90 ({dtype.name}, {d_head}, {B_r}, {B_c}, {sm90_warps(B_r)})"
+    return replace(parse_config(f"{shape}: {strategies}"), features=int(features))
+
+
+def ship_sm90() -> list[Config]:
+    """For each head dimension a row a class of features."""
+    return [
+        _sm90(dtype, *row) for dtype in (Dtype.FP16, Dtype.BF16) for row in SM90_SHIP_TILES
+    ]
+
+
 def ship() -> list[Config]:
     """What an installed library holds, the default build."""
-    return ship_cpu() + ship_sm80()
+    return ship_cpu() + ship_sm80() + ship_sm90()
 
 
 def all_sets() -> list[Config]:
     """Everything legal that the other sets name."""
-    named = {*progression(), *progression_all_block_sizes(), *tune(), *ship()}
+    named = {
+        *progression(),
+        *progression_all_block_sizes(),
+        *progression_sm90(),
+        *tune(),
+        *tune_sm90(),
+        *ship(),
+    }
     return sorted(config for config in named if legal(config))
 
 
 SETS = {
     "progression": progression,
     "progression_all_block_sizes": progression_all_block_sizes,
+    "progression_sm90": progression_sm90,
     "tune": tune,
+    "tune_sm90": tune_sm90,
     "ship": ship,
     "all": all_sets,
 }

@@ -67,6 +67,22 @@ __launch_bounds__(sm80_block_threads(&config), sm80_blocks_per_sm(&config))
 """
 
 
+def _sm90_source(config: Config) -> str:
+    return f"""\
+/* {format_config(config)} */
+#include "sm90/forward.cuh"
+
+static constexpr flash_config_t config =
+    {indented_initialiser(config, "    ")};
+
+extern "C" __global__ void __launch_bounds__(sm90_block_threads(&config), 1)
+{kernel_name(config)}(
+    const __grid_constant__ sm90_params_t params) {{
+    sm90_forward<config>(params);
+}}
+"""
+
+
 WRAPPERS = {
     "cpu": Wrapper(
         suffix=".c",
@@ -74,12 +90,18 @@ WRAPPERS = {
         parameters="const flash_params_t *params, const cpu_task_t *task, void *scratch",
         source=_cpu_source,
     ),
-    # The host's side of the kernel: launched, never called.
+    # The host's side of a CUDA kernel: launched, never called.
     "sm80": Wrapper(
         suffix=".cu",
         header="common/params.h",
         parameters="flash_params_t params",
         source=_sm80_source,
+    ),
+    "sm90": Wrapper(
+        suffix=".cu",
+        header="sm90/sm90_kernel.h",
+        parameters="sm90_params_t params",
+        source=_sm90_source,
     ),
 }
 

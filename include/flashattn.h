@@ -43,9 +43,11 @@
  *   FLASH_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors this process
  *                      may run on. flash_set_num_threads() overrides it.
  *   FLASH_CPU_ISA      highest CPU family that selection and look-up may use: reference, avx2,
- *                      avx512. Default: whatever the processor has.
+ *                      avx512, amx, neon. Default: whatever the processor has.
  *   FLASH_CONFIG       short form of the configuration to use wherever a call passes none; a
  *                      problem that it cannot serve is refused.
+ *   FLASH_TUNING       a file of measured results that selection on CUDA devices follows (see
+ *                      flash_set_tuning()); none: not even those built into the library.
  *   FLASH_TRACE        1: print each distinct choice of a kernel once, to standard error.
  *   A value that cannot be understood is refused by the first call that needs it.
  */
@@ -132,7 +134,10 @@ enum {
     FLASH_ARCH_REFERENCE = 1, /* any CPU: scalar, every feature */
     FLASH_ARCH_AVX2 = 2,      /* x86-64 with AVX2, FMA and F16C */
     FLASH_ARCH_AVX512 = 3,    /* x86-64 with AVX-512 F, BW, DQ and VL */
-    FLASH_ARCH_SM80 = 80      /* CUDA, compute capability 8.0 and newer (mma.sync) */
+    FLASH_ARCH_AMX = 4,       /* x86-64 with AMX-BF16 and AVX512_BF16; fp16 and bf16 */
+    FLASH_ARCH_NEON = 5,      /* aarch64 */
+    FLASH_ARCH_SM80 = 80,     /* CUDA, compute capability 8.0 and newer (mma.sync) */
+    FLASH_ARCH_SM90 = 90      /* CUDA, compute capability 9.0 (wgmma, TMA) */
 };
 
 /* What a kernel was specialised for, beyond full attention over equal lengths: a bit set. */
@@ -165,10 +170,20 @@ typedef struct flash_config {
     int32_t mma_double_buffer_loads; /* 1: the next fragments load while these multiply */
     int32_t optimized_softmax;       /* 1: first K/V block peeled, fewer fp32 operations */
     int32_t features;                /* FLASH_FEATURE_... bits */
+    int32_t n_stages;                /* blocks of K, and as many of V, in shared memory at a time */
+    int32_t overlap;         /* 1: Q K^T of the next block runs beside the softmax of this one */
+    int32_t ping_pong;       /* 1: warpgroups take turns on the tensor cores */
+    int32_t persistent;      /* 1: a block per multiprocessor takes tile after tile */
+    int32_t longest_first;   /* 1: tiles that see most keys first, heads in groups that fit L2 */
+    int32_t fixed_reference; /* 1: the first blocks' maximum stays the softmax's reference; a tile
+                                whose scores outgrow it is redone with a running maximum */
 } flash_config_t;
 
 #define FLASH_CONFIG_INIT                                                                          \
-    { (uint32_t)sizeof(flash_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    {                                                                                              \
+        (uint32_t)sizeof(flash_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+            0, 0                                                                                   \
+    }
 
 /* A buffer of this size holds the short form of every configuration. */
 #define FLASH_CONFIG_TEXT_SIZE 256
@@ -176,6 +191,7 @@ typedef struct flash_config {
 /*
  * Writes the short form of *config into text[0 ... size), NUL-terminated, as in
  *   "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax"
+ *   "SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+fixed_reference"
  *   "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen"
  * The tuple is (dtype, d_head, B_r, B_c, n_warps); CPU families have no n_warps. Any configuration
  * of known enumerators has a short form, legal or not.
@@ -248,8 +264,10 @@ enum { FLASH_DEVICE_CPU = 0, FLASH_DEVICE_CUDA_CURRENT = 1, FLASH_DEVICE_CUDA = 
 
 /* Instruction sets of a CPU device that a kernel family stands on; a bit set. */
 enum {
-    FLASH_ISA_AVX2 = 1,  /* AVX2, FMA, F16C */
-    FLASH_ISA_AVX512 = 2 /* AVX-512 F, BW, DQ, VL */
+    FLASH_ISA_AVX2 = 1,   /* AVX2, FMA, F16C */
+    FLASH_ISA_AVX512 = 2, /* AVX-512 F, BW, DQ, VL */
+    FLASH_ISA_AMX = 4,    /* AMX-TILE, AMX-BF16, AVX512_BF16, and the system's permission */
+    FLASH_ISA_NEON = 8    /* Advanced SIMD of AArch64 */
 };
 
 typedef struct flash_device_info {
@@ -455,6 +473,68 @@ FLASH_API flash_status_t flash_select_config(const flash_forward_args_t *args,
 FLASH_API flash_status_t flash_query_support(const flash_forward_args_t *args,
                                              const flash_config_t *config, char *reason,
                                              size_t reason_size);
+
+/* ---------------------------------------------------------------------------------------------
+ * Measuring and tuning
+ * ------------------------------------------------------------------------------------------- */
+
+/*
+ * Runs kernels (rows of the table, flash_kernel_at()) on a problem and times them: seconds[i] is
+ * the median of n_launches launches of kernels[i], after one that is not timed (0 when O is empty).
+ * They take turns launch by launch, so that all of them see the same clocks and caches. On a CUDA
+ * device it is the device's own time, by events on stream, which is held while they are enqueued,
+ * so that the host's time stays out; on the CPU device the time of a call, with the threads at its
+ * disposal. args is as for flash_forward(), outputs are written, and the workspace must do for each
+ * kernel (the largest of their flash_workspace_size()).
+ *
+ * A tool for tuning, not for the way of a request: it allocates, and on a CUDA device it waits for
+ * the stream.
+ * Errors: as flash_forward(), of the first kernel that cannot serve; INVALID_ARGUMENT (n_kernels
+ * or n_launches below 1, a NULL kernel, a stream that is capturing).
+ */
+FLASH_API flash_status_t flash_measure(const flash_forward_args_t *args,
+                                       const flash_kernel_t *const *kernels, int32_t n_kernels,
+                                       int32_t n_launches, flash_stream_t stream, double *seconds);
+
+/* The first line of measured results. */
+#define FLASH_TUNING_HEADER "flashattn tuning 1"
+
+/* A buffer of this size holds every line of measured results. */
+#define FLASH_TUNING_TEXT_SIZE 512
+
+/*
+ * Writes a line of measured results, NUL-terminated, without a line break, into text[0 ... size):
+ * that on args->device problems like args take config that many seconds, as in
+ *   "cc=90 sms=132 dtype=BF16 d_head=128 features=causal q=2048 k=2048 heads=128 ns=155020: (BF16,
+ *    128, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax+causal+varlen"
+ * Problems are alike when the device's compute capability and multiprocessors, the types, d_head,
+ * the features that a kernel must have, and the size class are the same: the longest sequence of
+ * queries (q), the most keys that one of them sees (k), and batch * n_heads (heads), each rounded
+ * to a power of two. Reads the same of args as flash_workspace_size().
+ * Errors: as flash_query_support(); UNSUPPORTED (the CPU device, whose kernels are chosen by the
+ * processor alone; FLASH_FLAG_BATCH_INVARIANT), INVALID_ARGUMENT (seconds not positive and
+ * finite), BUFFER_TOO_SMALL.
+ */
+FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
+                                             const flash_config_t *config, double seconds,
+                                             char *text, size_t size);
+
+/*
+ * From now on selection follows these results in place of FLASH_TUNING's: FLASH_TUNING_HEADER,
+ * then a result a line, in any order; '#' begins a comment. NULL: FLASH_TUNING's again. The text is
+ * not kept; what was read of it is, for good, since calls in other threads may be looking at it.
+ *
+ * For a problem on a CUDA device selection takes the fastest result of a problem like it whose
+ * kernel serves this one: from these, where they have any, else from those built into the library
+ * for devices that were measured. Without one, or when the family that it would otherwise take is
+ * not among the results, which therefore say nothing about it, selection estimates. Problems with
+ * FLASH_FLAG_BATCH_INVARIANT, and the CPU device, never follow results. Results of configurations
+ * that this library does not hold are passed over; FLASH_TRACE tells. Another kernel may round
+ * differently, so that other results may change the last bits of O.
+ * Errors: INVALID_ARGUMENT, with the line and the place in it (the results in force stay),
+ * OUT_OF_MEMORY.
+ */
+FLASH_API flash_status_t flash_set_tuning(const char *text);
 
 /* ---------------------------------------------------------------------------------------------
  * Merging partial results

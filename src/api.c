@@ -4,11 +4,10 @@
 #include "arguments.h"
 #include "config.h"
 #include "device.h"
-#include "environment.h"
 #include "flashattn.h"
 #include "kernel_table.h"
 #include "launch.h"
-#include "select.h"
+#include "resolve.h"
 #include "status.h"
 #include "struct_size.h"
 #include "trace.h"
@@ -27,24 +26,11 @@ int32_t flash_abi_version(void) {
 
 /* ---- The kernel table ---- */
 
-/* The row of a checked configuration. */
-static flash_status_t find_kernel(const flash_config_t *config, const flash_kernel_t **kernel) {
-    *kernel = kernel_table_find(config);
-    if (*kernel != NULL)
-        return FLASH_SUCCESS;
-    FLASH_TRY(config_check(config));
-    char text[FLASH_CONFIG_TEXT_SIZE] = "";
-    FLASH_TRY(flash_config_format(config, text, sizeof text));
-    return status_fail(FLASH_ERROR_NOT_BUILT,
-                       "%s is a legal configuration without a kernel in this library (%d kernels)",
-                       text, kernel_table_count);
-}
-
 static flash_status_t look_up(const flash_config_t *config, const flash_kernel_t **kernel) {
     flash_config_t own;
     device_t device = {0};
     FLASH_TRY(config_read(&own, config));
-    FLASH_TRY(find_kernel(&own, kernel));
+    FLASH_TRY(kernel_table_require(&own, kernel));
     FLASH_TRY(device_describe(config_is_cpu(&own) ? FLASH_DEVICE_CPU : FLASH_DEVICE_CUDA_CURRENT,
                               &device));
     const char *lack = device_lacks(&device, own.arch);
@@ -105,40 +91,6 @@ flash_status_t flash_kernel_resources(const flash_kernel_t *kernel, int32_t devi
 }
 
 /* ---- Attention ---- */
-
-/* A call whose arguments are read and whose kernel is known. */
-typedef struct resolved {
-    flash_forward_args_t args;
-    problem_t problem;
-    device_t device;
-    const flash_kernel_t *kernel;
-    char reason[SELECT_REASON_SIZE]; /* why this kernel */
-} resolved_t;
-
-static flash_status_t use_config(const flash_config_t *config, const char *reason, resolved_t *r) {
-    flash_config_t own;
-    FLASH_TRY(config_read(&own, config));
-    FLASH_TRY(find_kernel(&own, &r->kernel));
-    status_copy_text(reason, r->reason, sizeof r->reason);
-    return select_check(r->kernel, &r->problem, &r->device);
-}
-
-static flash_status_t resolve_kernel(const flash_config_t *config, resolved_t *r) {
-    const environment_t *environment;
-    FLASH_TRY(environment_get(&environment));
-    FLASH_TRY(device_describe(r->args.device, &r->device));
-    if (config != NULL)
-        return use_config(config, "the caller's configuration", r);
-    if (environment->has_config)
-        return use_config(&environment->config, "FLASH_CONFIG", r);
-    return select_kernel(&r->problem, &r->device, &r->kernel, r->reason);
-}
-
-static flash_status_t resolve(const flash_forward_args_t *args, const flash_config_t *config,
-                              resolved_t *r) {
-    FLASH_TRY(arguments_read(args, &r->args, &r->problem));
-    return resolve_kernel(config, r);
-}
 
 flash_status_t flash_forward(const flash_forward_args_t *args, const flash_config_t *config,
                              flash_stream_t stream) {

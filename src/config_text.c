@@ -2,6 +2,7 @@
  * The short form of a configuration: writing and reading it.
  *
  *   (FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax+causal
+ *   SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+fixed_reference
  *   AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen
  *
  * The words come from the generator's one list (config_facts.h).
@@ -57,10 +58,14 @@ static void put_cpu(writer_t *w, const flash_config_t *config) {
     put_features(w, config);
 }
 
-static void put_sm80(writer_t *w, const flash_config_t *config) {
+static void put_cuda_tuple(writer_t *w, const flash_config_t *config) {
     put(w, "(%s, %" PRId32 ", %" PRId32 ", %" PRId32 ", %" PRId32 ")",
         config_dtype_name(config->dtype), config->d_head, config->B_r, config->B_c,
         config->n_warps);
+}
+
+static void put_sm80(writer_t *w, const flash_config_t *config) {
+    put_cuda_tuple(w, config);
 #define PUT_STRATEGY(field, word)                                                                  \
     if (config->field)                                                                             \
         put_word(w, word);
@@ -69,6 +74,15 @@ static void put_sm80(writer_t *w, const flash_config_t *config) {
     put(w, "_%" PRId32 "_%" PRId32 "_%" PRId32 "_tiles", config->Q_mma_load_K_fragments,
         config->K_mma_load_K_fragments, config->V_mma_load_K_fragments);
     FLASH_CONFIG_STRATEGIES_AFTER_LOAD(PUT_STRATEGY)
+    put_features(w, config);
+}
+
+static void put_sm90(writer_t *w, const flash_config_t *config) {
+    put(w, "%s ", config_arch_name(config->arch));
+    put_cuda_tuple(w, config);
+    put_word(w, "stages");
+    put(w, "_%" PRId32, config->n_stages);
+    FLASH_CONFIG_SM90_STRATEGIES(PUT_STRATEGY)
 #undef PUT_STRATEGY
     put_features(w, config);
 }
@@ -88,17 +102,13 @@ static flash_status_t check_writable(const flash_config_t *config) {
 }
 
 static flash_status_t check_writable_cpu(const flash_config_t *config) {
-#define CHECK_ABSENT(field, word)                                                                  \
+#define CHECK_ABSENT(field)                                                                        \
     FLASH_REQUIRE(config->field == 0, FLASH_ERROR_INVALID_ARGUMENT,                                \
                   #field " is %d: the short form of the %s family has no place for it",            \
                   config->field, config_arch_name(config->arch));
-    CHECK_ABSENT(n_warps, )
-    CHECK_ABSENT(Q_mma_load_K_fragments, )
-    CHECK_ABSENT(K_mma_load_K_fragments, )
-    CHECK_ABSENT(V_mma_load_K_fragments, )
-    FLASH_CONFIG_STRATEGIES(CHECK_ABSENT)
-    FLASH_CONFIG_STRATEGIES_AFTER_LOAD(CHECK_ABSENT)
-#undef CHECK_ABSENT
+    CHECK_ABSENT(n_warps)
+    FLASH_CONFIG_SM80_FIELDS(CHECK_ABSENT)
+    FLASH_CONFIG_SM90_FIELDS(CHECK_ABSENT)
     return check_writable(config);
 }
 
@@ -108,7 +118,15 @@ static flash_status_t check_writable_sm80(const flash_config_t *config) {
                   #field " is %d: the short form has a word for 1 alone", config->field);
     FLASH_CONFIG_STRATEGIES(CHECK_SWITCH)
     FLASH_CONFIG_STRATEGIES_AFTER_LOAD(CHECK_SWITCH)
+    FLASH_CONFIG_SM90_FIELDS(CHECK_ABSENT)
+    return check_writable(config);
+}
+
+static flash_status_t check_writable_sm90(const flash_config_t *config) {
+    FLASH_CONFIG_SM90_STRATEGIES(CHECK_SWITCH)
+    FLASH_CONFIG_SM80_FIELDS(CHECK_ABSENT)
 #undef CHECK_SWITCH
+#undef CHECK_ABSENT
     return check_writable(config);
 }
 
@@ -252,6 +270,14 @@ static flash_status_t read_tuple(reader_t *r, flash_config_t *config) {
     return take_char(r, ')') ? FLASH_SUCCESS : expected(r, "')'");
 }
 
+/* The words of a kind of family besides features. */
+typedef struct layout {
+    bool (*take_strategy)(reader_t *r, flash_config_t *config);
+    bool (*take_counts)(reader_t *r, flash_config_t *config); /* the word that is always there */
+    const char *counts;                                       /* its form; NULL: none */
+    const char *any_word;                                     /* for messages */
+} layout_t;
+
 /* "load_<Q>_<K>_<V>" with or without "_tiles". */
 static bool take_load(reader_t *r, flash_config_t *config) {
     reader_t ahead = *r;
@@ -270,7 +296,7 @@ static bool take_load(reader_t *r, flash_config_t *config) {
     return true;
 }
 
-static bool take_strategy(reader_t *r, flash_config_t *config) {
+static bool take_sm80_strategy(reader_t *r, flash_config_t *config) {
 #define READ_STRATEGY(field, word)                                                                 \
     if (!config->field && take_word(r, word)) {                                                    \
         config->field = 1;                                                                         \
@@ -278,8 +304,50 @@ static bool take_strategy(reader_t *r, flash_config_t *config) {
     }
     FLASH_CONFIG_STRATEGIES(READ_STRATEGY)
     FLASH_CONFIG_STRATEGIES_AFTER_LOAD(READ_STRATEGY)
+    return false;
+}
+
+/* "stages_<N>" */
+static bool take_stages(reader_t *r, flash_config_t *config) {
+    reader_t ahead = *r;
+    if (strncmp(ahead.at, "stages_", 7) != 0)
+        return false;
+    ahead.at += 7;
+    if (!take_digits(&ahead, &config->n_stages) || is_word_char(*ahead.at))
+        return false;
+    *r = ahead;
+    return true;
+}
+
+static bool take_sm90_strategy(reader_t *r, flash_config_t *config) {
+    FLASH_CONFIG_SM90_STRATEGIES(READ_STRATEGY)
 #undef READ_STRATEGY
     return false;
+}
+
+static bool take_nothing(reader_t *r, flash_config_t *config) {
+    (void)r;
+    (void)config;
+    return false;
+}
+
+static const layout_t layout_cpu = {take_nothing, take_nothing, NULL,
+                                    "a feature (causal, window, softcap, varlen), each once"};
+static const layout_t layout_sm80 = {take_sm80_strategy, take_load, "load_<Q>_<K>_<V>_tiles",
+                                     "a strategy, load_<Q>_<K>_<V>_tiles or a feature, each once"};
+static const layout_t layout_sm90 = {take_sm90_strategy, take_stages, "stages_<N>",
+                                     "a strategy, stages_<N> or a feature, each once"};
+
+static const layout_t *layout_of(const flash_config_t *config) {
+    switch (config->arch) {
+#define LAYOUT_OF(name, layout)                                                                    \
+    case FLASH_ARCH_##name:                                                                        \
+        return &layout_##layout;
+        FLASH_CONFIG_ARCHS(LAYOUT_OF)
+#undef LAYOUT_OF
+    default: /* read_arch() knows no other */
+        return &layout_cpu;
+    }
 }
 
 static bool take_feature(reader_t *r, flash_config_t *config) {
@@ -294,29 +362,27 @@ static bool take_feature(reader_t *r, flash_config_t *config) {
 }
 
 /* One of the words after ':'; each at most once. */
-static flash_status_t read_word(reader_t *r, flash_config_t *config, bool *has_load) {
+static flash_status_t read_word(reader_t *r, const layout_t *layout, flash_config_t *config,
+                                bool *has_counts) {
     skip_blanks(r);
-    if (take_feature(r, config))
+    if (take_feature(r, config) || layout->take_strategy(r, config))
         return FLASH_SUCCESS;
-    if (config_is_cpu(config))
-        return expected(r, "a feature (causal, window, softcap, varlen), each once");
-    if (take_strategy(r, config))
-        return FLASH_SUCCESS;
-    if (!*has_load && take_load(r, config)) {
-        *has_load = true;
+    if (!*has_counts && layout->take_counts(r, config)) {
+        *has_counts = true;
         return FLASH_SUCCESS;
     }
-    return expected(r, "a strategy, load_<Q>_<K>_<V>_tiles or a feature, each once");
+    return expected(r, layout->any_word);
 }
 
 static flash_status_t read_words(reader_t *r, flash_config_t *config) {
-    bool has_load = config_is_cpu(config);
+    const layout_t *layout = layout_of(config);
+    bool has_counts = layout->counts == NULL;
     if (take_char(r, ':')) {
         do {
-            FLASH_TRY(read_word(r, config, &has_load));
+            FLASH_TRY(read_word(r, layout, config, &has_counts));
         } while (take_char(r, '+'));
     }
-    return has_load ? FLASH_SUCCESS : expected(r, "load_<Q>_<K>_<V>_tiles");
+    return has_counts ? FLASH_SUCCESS : expected(r, layout->counts);
 }
 
 static flash_status_t read_config(reader_t *r, flash_config_t *config) {

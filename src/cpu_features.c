@@ -1,6 +1,7 @@
 /*
  * Feature bits by cpuid and xgetbv (Intel SDM volume 2, CPUID and XGETBV); never by model number.
  */
+#define _GNU_SOURCE
 #include "cpu_features.h"
 
 #include "flashattn.h"
@@ -9,8 +10,9 @@
 #if defined(__x86_64__)
 
 #include <cpuid.h>
-#include <stdbool.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* CPUID leaf 1, ECX */
 #define LEAF1_FMA     (1u << 12)
@@ -23,9 +25,18 @@
 #define LEAF7_AVX512DQ (1u << 17)
 #define LEAF7_AVX512BW (1u << 30)
 #define LEAF7_AVX512VL (1u << 31)
+/* CPUID leaf 7, EDX */
+#define LEAF7_AMX_BF16 (1u << 22)
+#define LEAF7_AMX_TILE (1u << 24)
+/* CPUID leaf 7, subleaf 1, EAX */
+#define LEAF7_1_AVX512_BF16 (1u << 5)
 /* XCR0: state that the system saves */
-#define XCR0_AVX    0x06u /* xmm, ymm */
-#define XCR0_AVX512 0xe6u /* and masks, zmm */
+#define XCR0_AVX    0x06u    /* xmm, ymm */
+#define XCR0_AVX512 0xe6u    /* and masks, zmm */
+#define XCR0_AMX    0x600e6u /* and tile configuration, tiles */
+/* Linux: asks for a state that a process does not have from its start */
+#define ARCH_REQ_XCOMP_PERM 0x1023
+#define XFEATURE_TILE_DATA  18
 
 static bool has_all(uint32_t value, uint32_t bits) {
     return (value & bits) == bits;
@@ -35,6 +46,16 @@ static uint32_t read_xcr0(void) {
     uint32_t low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return low;
+}
+
+static bool has_amx(uint32_t xcr0, uint32_t leaf7_edx) {
+    uint32_t eax, ebx, ecx, edx;
+    return has_all(xcr0, XCR0_AMX) && has_all(leaf7_edx, LEAF7_AMX_BF16 | LEAF7_AMX_TILE) &&
+           __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && has_all(eax, LEAF7_1_AVX512_BF16);
+}
+
+bool cpu_features_permit_amx(void) {
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
 }
 
 uint32_t cpu_features_isa(void) {
@@ -50,7 +71,7 @@ uint32_t cpu_features_isa(void) {
     if (!has_all(xcr0, XCR0_AVX512) ||
         !has_all(leaf7, LEAF7_AVX512F | LEAF7_AVX512DQ | LEAF7_AVX512BW | LEAF7_AVX512VL))
         return FLASH_ISA_AVX2;
-    return FLASH_ISA_AVX2 | FLASH_ISA_AVX512;
+    return FLASH_ISA_AVX2 | FLASH_ISA_AVX512 | (has_amx(xcr0, edx) ? (uint32_t)FLASH_ISA_AMX : 0);
 }
 
 void cpu_features_name(char name[64]) {
@@ -70,7 +91,15 @@ void cpu_features_name(char name[64]) {
 #else
 
 uint32_t cpu_features_isa(void) {
+#if defined(__aarch64__)
+    return FLASH_ISA_NEON; /* a part of the architecture */
+#else
     return 0;
+#endif
+}
+
+bool cpu_features_permit_amx(void) {
+    return false;
 }
 
 void cpu_features_name(char name[64]) {

@@ -4,10 +4,15 @@
 #ifndef FLASH_CPU_FEATURES_H
 #define FLASH_CPU_FEATURES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* FLASH_ISA_... bits that the processor has and the system saves the registers of. */
 uint32_t cpu_features_isa(void);
+
+/* Asks the system for the tile registers of AMX, which a process must before it uses them; false:
+ * refused. Asking again changes nothing. */
+bool cpu_features_permit_amx(void);
 
 /* The processor's own name, NUL-terminated, cut to fit. */
 void cpu_features_name(char name[64]);

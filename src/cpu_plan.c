@@ -8,10 +8,13 @@
 enum {
     ALIGNMENT = 64,       /* of everything in the workspace */
     SPLIT_MAX_ROWS = 32,  /* more packed rows than this, or than B_r, are not split over keys */
-    SPLIT_MIN_KEYS = 512, /* a split has at least these */
-    SPLIT_MAX = 32,
+    SPLIT_MIN_KEYS = 256, /* a split has at least these */
+    SPLIT_MAX = 64,
     SPLIT_STEP = 64 /* keys of a split are a multiple of this */
 };
+
+/* Bytes of packed keys, unless a single head needs more: a process should not double its memory. */
+static const uint64_t PACKED_MAX = (uint64_t)64 << 20;
 
 /* Multiplications below which a problem is not shared: about what waking a thread costs. */
 static const double SHARE_MIN_MULTIPLICATIONS = 1e6;
@@ -27,7 +30,7 @@ static int64_t min64(int64_t a, int64_t b) {
 /* ---- Cutting ---- */
 
 static int32_t count_splits(int32_t B_r, int64_t n_rows, int64_t n_keys) {
-    if (n_rows > min64(SPLIT_MAX_ROWS, B_r) || n_keys < 2 * SPLIT_MIN_KEYS)
+    if (n_rows > min64(SPLIT_MAX_ROWS, B_r) || n_keys < 4 * SPLIT_MIN_KEYS)
         return 1;
     return (int32_t)min64(SPLIT_MAX, n_keys / SPLIT_MIN_KEYS);
 }
@@ -83,6 +86,36 @@ cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut
     return task;
 }
 
+/* ---- Packing ---- */
+
+bool cpu_plan_packs(const cpu_plan_t *plan, const cpu_cut_t *cut) {
+    return cut->n_splits == 1 && cpu_shares_packed(plan->config, cut->n_rows);
+}
+
+int64_t cpu_plan_blocks(const cpu_plan_t *plan, const flash_params_t *params) {
+    return divide_up(params->seqlen_k, plan->config->B_c);
+}
+
+bool cpu_plan_pack_task(const cpu_plan_t *plan, const cpu_cut_t *cut, int64_t index,
+                        cpu_task_t *task) {
+    const int64_t B_c = plan->config->B_c;
+    task->pack = true;
+    task->keys.begin = (int32_t)min64(index * B_c, cut->keys.end);
+    task->keys.end = (int32_t)min64((index + 1) * B_c, cut->keys.end);
+    return cut->keys.begin < task->keys.end && task->keys.begin < task->keys.end;
+}
+
+/* Heads whose packed keys the workspace has room for at a time: all, or what PACKED_MAX holds. */
+static int64_t count_packed_heads(const cpu_plan_t *plan, const flash_params_t *p) {
+    const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
+    const bool all_split = plan->max_splits > 1 && p->cu_seqlens_q == NULL &&
+                           p->cu_seqlens_k == NULL && p->seqused_k == NULL;
+    if (p->seqlen_k == 0 || all_split || !cpu_shares_packed(plan->config, n_rows))
+        return 0;
+    const int64_t fitting = (int64_t)(PACKED_MAX / plan->packed_size);
+    return min64((int64_t)p->batch * p->n_heads_kv, fitting > 1 ? fitting : 1);
+}
+
 /* ---- The workspace ---- */
 
 /* *total += the product of the factors, rounded up to the alignment; false when it overflows. */
@@ -104,6 +137,10 @@ static bool lay_out(cpu_plan_t *plan, const flash_params_t *p) {
     uint64_t total = 0;
     if (!reserve(&total, first_task, 2))
         return false;
+    plan->packed_at = total;
+    const uint64_t packed[] = {(uint64_t)plan->packed_heads, plan->packed_size};
+    if (!reserve(&total, packed, 2))
+        return false;
     plan->o_partial_at = total;
     if (!reserve(&total, partial, 6))
         return false;
@@ -119,7 +156,8 @@ static bool lay_out(cpu_plan_t *plan, const flash_params_t *p) {
 static int32_t count_workers(const flash_params_t *p, const cpu_plan_t *plan, int32_t n_threads) {
     const double heads = (double)p->batch * p->n_heads_kv;
     const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
-    const double n_tasks = heads * (double)(divide_up(n_rows, plan->B_r) * plan->max_splits);
+    const double n_tasks =
+        heads * (double)(divide_up(n_rows, plan->config->B_r) * plan->max_splits);
     const double multiplications = 2 * heads * (double)n_rows * p->seqlen_k * p->d_head;
     if (multiplications < SHARE_MIN_MULTIPLICATIONS || n_tasks < 2)
         return 1;
@@ -130,11 +168,13 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
                              int32_t n_threads, cpu_plan_t *plan) {
     const int64_t n_rows = (int64_t)params->seqlen_q * params->group;
     const bool ragged = params->cu_seqlens_q != NULL;
-    *plan = (cpu_plan_t){.B_r = config->B_r};
+    *plan = (cpu_plan_t){.config = config};
     plan->max_rows = (int32_t)min64(n_rows, min64(SPLIT_MAX_ROWS, config->B_r));
     plan->max_splits =
         count_splits(config->B_r, ragged ? plan->max_rows : n_rows, params->seqlen_k);
-    plan->scratch_size = cpu_scratch_size(config->B_r, config->B_c, params->d_head);
+    plan->packed_size = cpu_packed_size(config, params->d_head, params->seqlen_k);
+    plan->packed_heads = count_packed_heads(plan, params);
+    plan->scratch_size = cpu_scratch_size(config, params->d_head);
     plan->max_workers = count_workers(params, plan, n_threads);
     FLASH_REQUIRE(lay_out(plan, params), FLASH_ERROR_UNSUPPORTED,
                   "the workspace of batch %d, %d K/V heads, seqlen_k %d, d_head %d overflows 64 "

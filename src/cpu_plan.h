@@ -10,6 +10,8 @@
 #include "flashattn.h"
 #include "problem.h"
 
+#include <stdbool.h>
+
 /* The tasks of one sequence: for each K/V head either blocks of rows over all their keys, or,
  * where rows are few and keys many, one block of rows over n_splits ranges of keys. */
 typedef struct cpu_cut {
@@ -30,17 +32,21 @@ cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut
 /*
  * What the workspace holds, from shapes alone:
  *   first_task  int64 [batch + 1], tasks before each sequence
+ *   packed            [packed_heads] of packed_size bytes: K and V of so many heads at a time
  *   o_partial   fp32  [batch, n_heads_kv, max_splits, max_rows, d_head]
  *   lse_partial fp32  [batch, n_heads_kv, max_splits, max_rows]
  *   scratch           [n_workers] of scratch_size bytes
  * each from a multiple of 64 bytes on.
  */
 typedef struct cpu_plan {
-    int32_t B_r;
-    int32_t max_splits; /* 1: no sequence can be split */
-    int32_t max_rows;   /* packed rows of a sequence that is split */
+    const flash_config_t *config;
+    int64_t packed_heads; /* 0: no sequence's tasks share packed keys */
+    uint64_t packed_size; /* bytes a head */
+    int32_t max_splits;   /* 1: no sequence can be split */
+    int32_t max_rows;     /* packed rows of a sequence that is split */
     int32_t max_workers;
-    uint64_t o_partial_at; /* bytes from the aligned start of the workspace */
+    uint64_t packed_at; /* bytes from the aligned start of the workspace */
+    uint64_t o_partial_at;
     uint64_t lse_partial_at;
     uint64_t scratch_at;
     uint64_t scratch_size; /* bytes a worker */
@@ -50,6 +56,16 @@ typedef struct cpu_plan {
  * sizes overflow. */
 flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,
                              int32_t n_threads, cpu_plan_t *plan);
+
+/* Whether the sequence's tasks share packed keys. */
+bool cpu_plan_packs(const cpu_plan_t *plan, const cpu_cut_t *cut);
+
+/* Blocks of keys that a head's tasks of packing number at most. */
+int64_t cpu_plan_blocks(const cpu_plan_t *plan, const flash_params_t *params);
+
+/* Task `index` of packing: a block of keys. False: no row sees any of it. */
+bool cpu_plan_pack_task(const cpu_plan_t *plan, const cpu_cut_t *cut, int64_t index,
+                        cpu_task_t *task);
 
 /* Bytes of workspace, at any alignment, for this many workers. */
 uint64_t cpu_plan_workspace(const cpu_plan_t *plan, int32_t n_workers);

@@ -14,11 +14,8 @@
 #include <stdio.h>
 
 static uint32_t processor_isa;
+static bool processor_amx_refused;
 static pthread_once_t processor_once = PTHREAD_ONCE_INIT;
-
-static void read_processor(void) {
-    processor_isa = cpu_features_isa();
-}
 
 static uint32_t isa_up_to(int32_t highest_arch) {
     uint32_t isa = 0;
@@ -26,7 +23,23 @@ static uint32_t isa_up_to(int32_t highest_arch) {
         isa |= FLASH_ISA_AVX2;
     if (highest_arch >= FLASH_ARCH_AVX512)
         isa |= FLASH_ISA_AVX512;
+    if (highest_arch >= FLASH_ARCH_AMX)
+        isa |= FLASH_ISA_AMX;
+    if (highest_arch >= FLASH_ARCH_NEON)
+        isa |= FLASH_ISA_NEON;
     return isa;
+}
+
+/* The environment was read before. */
+static void read_processor(void) {
+    const environment_t *environment;
+    if (environment_get(&environment) != FLASH_SUCCESS)
+        return;
+    processor_isa = cpu_features_isa() & isa_up_to(environment->highest_arch);
+    if ((processor_isa & FLASH_ISA_AMX) && !cpu_features_permit_amx()) {
+        processor_isa &= ~(uint32_t)FLASH_ISA_AMX;
+        processor_amx_refused = true;
+    }
 }
 
 flash_status_t device_describe(int32_t number, device_t *device) {
@@ -38,12 +51,22 @@ flash_status_t device_describe(int32_t number, device_t *device) {
     FLASH_TRY(environment_get(&environment));
     pthread_once(&processor_once, read_processor);
     *device =
-        (device_t){.number = number, .isa = processor_isa & isa_up_to(environment->highest_arch)};
+        (device_t){.number = number, .isa = processor_isa, .amx_refused = processor_amx_refused};
     return FLASH_SUCCESS;
 }
 
 bool device_is_cpu(const device_t *device) {
     return device->number == FLASH_DEVICE_CPU;
+}
+
+static const char *lacks_amx(const device_t *device) {
+    if (device->isa & FLASH_ISA_AMX)
+        return NULL;
+    return device->amx_refused
+               ? "the system refused this process the tile registers that AMX kernels need "
+                 "(arch_prctl, ARCH_REQ_XCOMP_PERM)"
+               : "AMX kernels need a processor with AMX-TILE, AMX-BF16 and AVX512_BF16 that "
+                 "FLASH_CPU_ISA does not hide";
 }
 
 const char *device_lacks(const device_t *device, int32_t arch) {
@@ -64,10 +87,20 @@ const char *device_lacks(const device_t *device, int32_t arch) {
                    ? NULL
                    : "AVX512 kernels need a processor with AVX-512 F, BW, DQ and VL that "
                      "FLASH_CPU_ISA does not hide";
+    case FLASH_ARCH_AMX:
+        return lacks_amx(device);
+    case FLASH_ARCH_NEON:
+        return device->isa & FLASH_ISA_NEON
+                   ? NULL
+                   : "NEON kernels need an AArch64 processor, and FLASH_CPU_ISA not to hide it";
     case FLASH_ARCH_SM80:
         return device->compute_capability >= 80
                    ? NULL
                    : "SM80 kernels need compute capability 8.0 or newer";
+    case FLASH_ARCH_SM90:
+        return device->compute_capability == 90
+                   ? NULL
+                   : "SM90 kernels need compute capability 9.0, no other";
     default:
         return "no such kernel family";
     }

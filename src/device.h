@@ -10,8 +10,9 @@
 
 /* Facts about a device that decide which kernels it can run. */
 typedef struct device {
-    int32_t number; /* FLASH_DEVICE_CPU, or FLASH_DEVICE_CUDA + ordinal */
-    uint32_t isa;   /* CPU: FLASH_ISA_... usable */
+    int32_t number;   /* FLASH_DEVICE_CPU, or FLASH_DEVICE_CUDA + ordinal */
+    uint32_t isa;     /* CPU: FLASH_ISA_... usable */
+    bool amx_refused; /* CPU: the processor has AMX, the system does not permit it */
 
     int32_t ordinal; /* CUDA, and all below */
     int32_t compute_capability;

@@ -5,6 +5,7 @@
 
 #include "status.h"
 #include "thread_pool.h"
+#include "tuning.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -42,7 +43,9 @@ static flash_status_t read_cpu_isa(void) {
         int32_t arch;
     } isas[] = {{"reference", FLASH_ARCH_REFERENCE},
                 {"avx2", FLASH_ARCH_AVX2},
-                {"avx512", FLASH_ARCH_AVX512}};
+                {"avx512", FLASH_ARCH_AVX512},
+                {"amx", FLASH_ARCH_AMX},
+                {"neon", FLASH_ARCH_NEON}};
     const char *value = variable("FLASH_CPU_ISA");
     if (value == NULL)
         return FLASH_SUCCESS;
@@ -53,7 +56,8 @@ static flash_status_t read_cpu_isa(void) {
             return FLASH_SUCCESS;
         }
     return status_fail(FLASH_ERROR_INVALID_ARGUMENT,
-                       "FLASH_CPU_ISA is \"%.64s\": not reference, avx2 or avx512", value);
+                       "FLASH_CPU_ISA is \"%.64s\": not reference, avx2, avx512, amx or neon",
+                       value);
 }
 
 static flash_status_t read_config(void) {
@@ -79,11 +83,26 @@ static flash_status_t read_trace(void) {
     return FLASH_SUCCESS;
 }
 
+static flash_status_t read_tuning(void) {
+    const char *value = variable("FLASH_TUNING");
+    tuning_results_t *results = NULL;
+    if (value == NULL)
+        return FLASH_SUCCESS;
+    if (tuning_read(value, environment.trace, &results) != FLASH_SUCCESS) {
+        char why[448];
+        status_copy_text(status_message(), why, sizeof why);
+        return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "FLASH_TUNING: %s", why);
+    }
+    environment.tuning = results;
+    return FLASH_SUCCESS;
+}
+
 static flash_status_t read_all(void) {
     FLASH_TRY(read_num_threads());
     FLASH_TRY(read_cpu_isa());
     FLASH_TRY(read_config());
-    return read_trace();
+    FLASH_TRY(read_trace());
+    return read_tuning(); /* tells the trace what it passes over */
 }
 
 static void read_once(void) {

@@ -9,12 +9,13 @@
 #include <stdbool.h>
 
 typedef struct environment {
-    int32_t n_threads;     /* FLASH_NUM_THREADS; 0: not given */
-    int32_t highest_arch;  /* FLASH_CPU_ISA: highest CPU family allowed */
-    const char *isa_name;  /* its value; NULL: not given */
-    bool has_config;       /* FLASH_CONFIG is given */
-    flash_config_t config; /* its value */
-    bool trace;            /* FLASH_TRACE */
+    int32_t n_threads;                   /* FLASH_NUM_THREADS; 0: not given */
+    int32_t highest_arch;                /* FLASH_CPU_ISA: highest CPU family allowed */
+    const char *isa_name;                /* its value; NULL: not given */
+    bool has_config;                     /* FLASH_CONFIG is given */
+    flash_config_t config;               /* its value */
+    bool trace;                          /* FLASH_TRACE */
+    const struct tuning_results *tuning; /* FLASH_TUNING; NULL: not given */
 } environment_t;
 
 /* The environment as it was at the first call; INVALID_ARGUMENT, at every call, when a variable

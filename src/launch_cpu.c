@@ -21,10 +21,12 @@ typedef struct call {
     int32_t dtype;
     cpu_plan_t plan;
     int64_t *first_task; /* [batch + 1] */
+    char *packed;
     float *o_partial;
     float *lse_partial;
     char *scratch;
-    atomic_int_least64_t next; /* task, then head to merge */
+    atomic_int_least64_t next; /* task, block to pack, or head to merge */
+    int64_t end;               /* of the tasks, or of the heads to pack */
 } call_t;
 
 /* ---- Tasks ---- */
@@ -50,13 +52,27 @@ static int32_t find_sequence(const call_t *call, int64_t t) {
     return low;
 }
 
+/* Where the packed keys of the head number `head` of [batch, n_heads_kv] lie. */
+static void *packed_at(const call_t *call, int64_t head) {
+    const int64_t slot = head % call->plan.packed_heads;
+    return call->packed + (uint64_t)slot * call->plan.packed_size;
+}
+
 static void run_task(const call_t *call, int64_t t, void *scratch) {
+    const int32_t B_r = call->plan.config->B_r;
     const int32_t b = find_sequence(call, t);
-    const cpu_cut_t cut = cpu_cut_sequence(call->params, call->plan.B_r, b);
+    const cpu_cut_t cut = cpu_cut_sequence(call->params, B_r, b);
     const int64_t of_sequence = t - call->first_task[b];
-    const int32_t head_kv = (int32_t)(of_sequence / cut.n_tasks_per_head);
-    const int64_t index = of_sequence % cut.n_tasks_per_head;
-    cpu_task_t task = cpu_cut_task(call->params, call->plan.B_r, &cut, b, head_kv, index);
+    const int32_t n_heads_kv = call->params->n_heads_kv;
+    /* The heads' keys lie side by side: a range of keys is read for all heads before the next one,
+     * whose memory pages are others. */
+    const bool by_keys = cut.n_splits > 1;
+    const int32_t head_kv =
+        (int32_t)(by_keys ? of_sequence % n_heads_kv : of_sequence / cut.n_tasks_per_head);
+    const int64_t index = by_keys ? of_sequence / n_heads_kv : of_sequence % cut.n_tasks_per_head;
+    cpu_task_t task = cpu_cut_task(call->params, B_r, &cut, b, head_kv, index);
+    if (cpu_plan_packs(&call->plan, &cut))
+        task.packed = packed_at(call, (int64_t)b * call->params->n_heads_kv + head_kv);
     if (cut.n_splits > 1) {
         const int64_t row = partial_row(call, b, head_kv, index);
         task.o_partial = call->o_partial + row * call->params->d_head;
@@ -65,15 +81,41 @@ static void run_task(const call_t *call, int64_t t, void *scratch) {
     call->kernel(call->params, &task, scratch);
 }
 
+/* Takes the next task until there are no more. */
 static void work(void *argument, int32_t index) {
     call_t *call = argument;
     char *scratch = call->scratch + (uint64_t)index * call->plan.scratch_size;
-    const int64_t n_tasks = call->first_task[call->params->batch];
     for (;;) {
         const int64_t t = atomic_fetch_add_explicit(&call->next, 1, memory_order_relaxed);
-        if (t >= n_tasks)
+        if (t >= call->end)
             return;
         run_task(call, t, scratch);
+    }
+}
+
+/* ---- Packing ---- */
+
+static void pack_block(const call_t *call, int64_t head, int64_t block, void *scratch) {
+    const int32_t b = (int32_t)(head / call->params->n_heads_kv);
+    const cpu_cut_t cut = cpu_cut_sequence(call->params, call->plan.config->B_r, b);
+    cpu_task_t task = {.sequence = cut.sequence,
+                       .batch_index = b,
+                       .head_kv = (int32_t)(head % call->params->n_heads_kv),
+                       .packed = packed_at(call, head)};
+    if (cpu_plan_packs(&call->plan, &cut) && cpu_plan_pack_task(&call->plan, &cut, block, &task))
+        call->kernel(call->params, &task, scratch);
+}
+
+/* Takes the next block of heads' keys until there are no more. */
+static void pack(void *argument, int32_t index) {
+    call_t *call = argument;
+    char *scratch = call->scratch + (uint64_t)index * call->plan.scratch_size;
+    const int64_t n_blocks = cpu_plan_blocks(&call->plan, call->params);
+    for (;;) {
+        const int64_t i = atomic_fetch_add_explicit(&call->next, 1, memory_order_relaxed);
+        if (i / n_blocks >= call->end)
+            return;
+        pack_block(call, i / n_blocks, i % n_blocks, scratch);
     }
 }
 
@@ -117,7 +159,7 @@ static void merge(void *argument, int32_t index) {
         if (i >= n_heads)
             return;
         const int32_t b = (int32_t)(i / p->n_heads_kv);
-        const cpu_cut_t cut = cpu_cut_sequence(p, call->plan.B_r, b);
+        const cpu_cut_t cut = cpu_cut_sequence(p, call->plan.config->B_r, b);
         for (int64_t row = 0; cut.n_splits > 1 && row < cut.n_rows; row++)
             merge_row(call, &cut, b, (int32_t)(i % p->n_heads_kv), row);
     }
@@ -129,7 +171,7 @@ static void count_tasks(call_t *call) {
     const flash_params_t *p = call->params;
     call->first_task[0] = 0;
     for (int32_t b = 0; b < p->batch; b++) {
-        const cpu_cut_t cut = cpu_cut_sequence(p, call->plan.B_r, b);
+        const cpu_cut_t cut = cpu_cut_sequence(p, call->plan.config->B_r, b);
         call->first_task[b + 1] = call->first_task[b] + cut.n_tasks_per_head * p->n_heads_kv;
     }
 }
@@ -137,9 +179,45 @@ static void count_tasks(call_t *call) {
 static void set_workspace(call_t *call, void *workspace) {
     char *base = (char *)(((uintptr_t)workspace + 63) & ~(uintptr_t)63);
     call->first_task = (int64_t *)base;
+    call->packed = base + call->plan.packed_at;
     call->o_partial = (float *)(base + call->plan.o_partial_at);
     call->lse_partial = (float *)(base + call->plan.lse_partial_at);
     call->scratch = base + call->plan.scratch_at;
+}
+
+/* The first task of head number `head` of [batch, n_heads_kv]. */
+static int64_t first_task_of(const call_t *call, int64_t head) {
+    const int64_t b = head / call->params->n_heads_kv,
+                  of_sequence = head % call->params->n_heads_kv;
+    const int64_t first = call->first_task[b];
+    if (of_sequence == 0)
+        return first;
+    return first + (call->first_task[b + 1] - first) / call->params->n_heads_kv * of_sequence;
+}
+
+/* As many heads at a time as the workspace holds packed keys of: first these, then the tasks. */
+static void run_packed(call_t *call, parallel_t *parallel, int32_t n_workers) {
+    const int64_t n_heads = (int64_t)call->params->batch * call->params->n_heads_kv;
+    const int64_t n_blocks = cpu_plan_blocks(&call->plan, call->params);
+    for (int64_t head = 0; head < n_heads; head += call->plan.packed_heads) {
+        const int64_t left = n_heads - head, fitting = call->plan.packed_heads;
+        const int64_t last = head + (left < fitting ? left : fitting);
+        call->end = last;
+        atomic_store(&call->next, head * n_blocks);
+        parallel_for(parallel, n_workers, pack, call);
+        call->end = first_task_of(call, last);
+        atomic_store(&call->next, first_task_of(call, head));
+        parallel_for(parallel, n_workers, work, call);
+    }
+}
+
+static void run_tasks(call_t *call, parallel_t *parallel, int32_t n_workers) {
+    if (call->plan.packed_heads > 0) {
+        run_packed(call, parallel, n_workers);
+    } else {
+        call->end = call->first_task[call->params->batch];
+        parallel_for(parallel, n_workers, work, call);
+    }
 }
 
 static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem,
@@ -159,7 +237,7 @@ static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem
                   cpu_plan_workspace(&call.plan, 1));
     set_workspace(&call, problem->workspace);
     count_tasks(&call);
-    parallel_for(parallel, n_workers, work, &call);
+    run_tasks(&call, parallel, n_workers);
     if (call.plan.max_splits > 1) {
         atomic_store(&call.next, 0);
         parallel_for(parallel, n_workers, merge, &call);

@@ -1,12 +1,14 @@
 /*
- * Launching on CUDA devices.
+ * Launching on CUDA devices: what the kernels of every family have in common.
  */
 #include "launch_cuda.h"
 
+#include "cuda_block.h"
 #include "cuda_error.h"
 #include "kernel_table.h"
+#include "launch_families.h"
 #include "sm80/combine.h"
-#include "sm80/sm80_kernel.h"
+#include "tensor_map.h"
 
 #include <stdbool.h>
 
@@ -45,43 +47,48 @@ static const void *kernel_symbol(const flash_kernel_t *kernel) {
 /* Not remembered: a device reset would forget it, and the runtime sets it in well under a
  * microsecond. */
 static flash_status_t set_attributes(const flash_kernel_t *kernel) {
-    const int bytes = sm80_shared_bytes(&kernel->config);
-    if (bytes + SM80_STATIC_SHARED_BYTES > SHARED_BYTES_BY_DEFAULT)
+    const cuda_block_t block = cuda_block(&kernel->config);
+    if (block.shared_bytes + block.static_shared_bytes > SHARED_BYTES_BY_DEFAULT)
         FLASH_TRY_CUDA(cudaFuncSetAttribute(kernel_symbol(kernel),
-                                            cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            block.shared_bytes));
     return FLASH_SUCCESS;
 }
 
-static flash_status_t launch(const void *symbol, int64_t blocks, int32_t threads, int32_t bytes,
-                             const void *params, flash_stream_t stream) {
+flash_status_t launch_grid(const void *symbol, const cuda_grid_t *grid, const void *params,
+                           flash_stream_t stream) {
     void *arguments[] = {(void *)(uintptr_t)params};
-    const cudaLaunchConfig_t config = {.gridDim = {(unsigned)blocks, 1, 1},
-                                       .blockDim = {(unsigned)threads, 1, 1},
-                                       .dynamicSmemBytes = (size_t)bytes,
+    const cudaLaunchConfig_t config = {.gridDim = {(unsigned)grid->blocks, 1, 1},
+                                       .blockDim = {(unsigned)grid->threads, 1, 1},
+                                       .dynamicSmemBytes = (size_t)grid->shared_bytes,
                                        .stream = stream};
     FLASH_TRY_CUDA(cudaLaunchKernelExC(&config, symbol, arguments));
     return FLASH_SUCCESS;
 }
 
 static flash_status_t launch_forward(const flash_kernel_t *kernel, const problem_t *problem,
-                                     flash_stream_t stream) {
+                                     const device_t *device, flash_stream_t stream) {
     const flash_config_t *config = &kernel->config;
+    const void *symbol = kernel_symbol(kernel);
     FLASH_TRY(set_attributes(kernel));
-    return launch(kernel_symbol(kernel), sm80_grid_blocks(config, &problem->params),
-                  sm80_block_threads(config), sm80_shared_bytes(config), &problem->params, stream);
+    if (config->arch == FLASH_ARCH_SM90)
+        return launch_sm90(symbol, config, problem, device, stream);
+    return launch_sm80(symbol, config, problem, stream);
 }
 
 flash_status_t launch_cuda(const flash_kernel_t *kernel, const problem_t *problem,
                            const device_t *device, flash_stream_t stream) {
     device_scope_t scope;
     FLASH_TRY(enter_device(device, &scope));
-    const flash_status_t status = launch_forward(kernel, problem, stream);
+    const flash_status_t status = launch_forward(kernel, problem, device, stream);
     leave_device(&scope);
     return status;
 }
 
 static flash_status_t load(const flash_kernel_t *kernel, struct cudaFuncAttributes *attributes) {
     FLASH_TRY_CUDA(cudaFuncGetAttributes(attributes, kernel_symbol(kernel)));
+    if (kernel->config.arch == FLASH_ARCH_SM90)
+        FLASH_TRY(tensor_map_prepare());
     return set_attributes(kernel);
 }
 
@@ -104,10 +111,11 @@ static flash_status_t launch_combine_rows(const flash_combine_args_t *args, flas
     } u = {.function = flash_combine_rows};
     const int64_t n_rows = args->batch * args->n_heads * args->seqlen_q;
     const int64_t blocks = (n_rows + COMBINE_WARPS - 1) / COMBINE_WARPS;
+    const cuda_grid_t grid = {.blocks = blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS,
+                              .threads = SM80_WARP_THREADS * COMBINE_WARPS};
     if (n_rows == 0)
         return FLASH_SUCCESS;
-    return launch(u.symbol, blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS,
-                  SM80_WARP_THREADS * COMBINE_WARPS, 0, args, stream);
+    return launch_grid(u.symbol, &grid, args, stream);
 }
 
 flash_status_t launch_cuda_combine(const flash_combine_args_t *args, const device_t *device,
@@ -123,13 +131,14 @@ flash_status_t launch_cuda_combine(const flash_combine_args_t *args, const devic
 
 static flash_status_t get_resources(const flash_kernel_t *kernel,
                                     flash_kernel_resources_t *resources) {
+    const cuda_block_t block = cuda_block(&kernel->config);
     struct cudaFuncAttributes attributes;
     int blocks = 0;
     FLASH_TRY(load(kernel, &attributes));
-    resources->threads = sm80_block_threads(&kernel->config);
+    resources->threads = block.threads;
     resources->registers = attributes.numRegs;
     resources->local_memory = (int32_t)attributes.localSizeBytes;
-    resources->shared_memory = sm80_shared_bytes(&kernel->config);
+    resources->shared_memory = block.shared_bytes;
     FLASH_TRY_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &blocks, kernel_symbol(kernel), resources->threads, (size_t)resources->shared_memory));
     resources->blocks_per_multiprocessor = blocks;

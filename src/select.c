@@ -12,7 +12,7 @@
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,
                              const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]) {
     *kernel = device_is_cpu(device) ? select_cpu(problem, device, reason)
-                                    : select_sm80(problem, device, reason);
+                                    : select_cuda(problem, device, reason);
     FLASH_REQUIRE(*kernel != NULL, FLASH_ERROR_UNSUPPORTED,
                   "no kernel in this library serves dtype %s, d_head %d, features 0x%x on device "
                   "%d (%d kernels in the table)",

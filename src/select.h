@@ -23,7 +23,7 @@ flash_status_t select_kernel(const problem_t *problem, const device_t *device,
 /* The heuristics, a file a kind of family; NULL when no row serves. */
 const flash_kernel_t *select_cpu(const problem_t *problem, const device_t *device,
                                  char reason[SELECT_REASON_SIZE]);
-const flash_kernel_t *select_sm80(const problem_t *problem, const device_t *device,
+const flash_kernel_t *select_cuda(const problem_t *problem, const device_t *device,
                                   char reason[SELECT_REASON_SIZE]);
 
 /* select_check() without the message. */

@@ -16,8 +16,9 @@ const flash_kernel_t *select_cpu(const problem_t *problem, const device_t *devic
         if (!config_is_cpu(&kernel->config) || !select_serves(kernel, problem, device))
             continue;
         snprintf(reason, SELECT_REASON_SIZE,
-                 "%s is the newest family in this library that the processor has for %s",
-                 config_arch_name(kernel->config.arch), config_dtype_name(problem->dtype));
+                 "%s is the newest family in this library that the processor has for %s%s",
+                 config_arch_name(kernel->config.arch), config_dtype_name(problem->dtype),
+                 device->amx_refused ? "; the system refused AMX's tile registers" : "");
         return kernel;
     }
     return NULL;

@@ -4,9 +4,10 @@
 #include "select.h"
 
 #include "config.h"
+#include "cuda_block.h"
 #include "kernel_table.h"
-#include "sm80/sm80_kernel.h"
 #include "status.h"
+#include "tma_tensor.h"
 
 #include <stddef.h>
 
@@ -24,16 +25,34 @@ static const char *mismatch(const flash_config_t *config, const problem_t *probl
     return NULL;
 }
 
-/* Why a kernel of the SM80 family that fits otherwise cannot be launched; NULL: it can. */
-static const char *sm80_obstacle(const flash_config_t *config, const problem_t *problem,
-                                 const device_t *device) {
-    if (sm80_shared_bytes(config) + SM80_STATIC_SHARED_BYTES > device->shared_memory_per_block)
-        return "a block needs more shared memory than the device has";
-    if (!sm80_serves_alignment(config, &problem->params))
-        return "kernels with async_copy need 16-byte aligned rows of Q, K and V";
-    if (sm80_grid_blocks(config, &problem->params) > INT32_MAX)
-        return "the problem has more blocks than a launch can take";
+/* Why a kernel of the family that fits otherwise cannot load the problem; NULL: it can. */
+static const char *sm80_obstacle(const flash_config_t *config, const flash_params_t *params) {
+    return sm80_serves_alignment(config, params)
+               ? NULL
+               : "kernels with async_copy need 16-byte aligned rows of Q, K and V";
+}
+
+static const char *sm90_obstacle(const flash_params_t *params) {
+    const tma_tensor_t tensors[] = {tma_tensor_q(params), tma_tensor_k(params),
+                                    tma_tensor_v(params)};
+    for (int i = 0; i < 3; i++) {
+        const char *obstacle = tma_tensor_obstacle(&tensors[i]);
+        if (obstacle != NULL)
+            return obstacle;
+    }
     return NULL;
+}
+
+/* Why a kernel of a CUDA family that fits otherwise cannot be launched; NULL: it can. */
+static const char *cuda_obstacle(const flash_config_t *config, const problem_t *problem,
+                                 const device_t *device) {
+    const flash_params_t *params = &problem->params;
+    const cuda_block_t block = cuda_block(config);
+    if (block.shared_bytes + block.static_shared_bytes > device->shared_memory_per_block)
+        return "a block needs more shared memory than the device has";
+    if (cuda_tiles(config, params) > cuda_most_tiles(config))
+        return "the problem has more tiles than a launch can take";
+    return config->arch == FLASH_ARCH_SM90 ? sm90_obstacle(params) : sm80_obstacle(config, params);
 }
 
 /* Why the device cannot run the kernel, or not for this problem; NULL: it can. */
@@ -42,7 +61,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     const char *lack = device_lacks(device, config->arch);
     if (lack != NULL || config_is_cpu(config))
         return lack;
-    return sm80_obstacle(config, problem, device);
+    return cuda_obstacle(config, problem, device);
 }
 
 bool select_serves(const flash_kernel_t *kernel, const problem_t *problem, const device_t *device) {

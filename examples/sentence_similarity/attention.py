@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import flashattn
+import gpu
 import numpy as np
 from batch import Batch, offsets_of, padded_batch, ragged_batch
 from model import Attention
@@ -20,6 +21,7 @@ class Implementation:
     name: str
     make_batch: Callable[[Sequence[Sequence[int]]], Batch]
     attention: Attention
+    tolerance: float = 1e-4  # of embeddings (vectors of length 1) and of every layer's attention
 
 
 def flash_varlen(q: np.ndarray, k: np.ndarray, v: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -113,6 +115,12 @@ def sequences_of(lengths: np.ndarray) -> list[slice]:
 
 BASELINE = Implementation("numpy, padded batch", padded_batch, numpy_padded)
 FLASHATTN = Implementation("flashattn, ragged batch", ragged_batch, flash_varlen)
+FLASHATTN_GPU = Implementation("flashattn, GPU in fp16", ragged_batch, gpu.flash_varlen, 1e-2)
+
+
+def preferred() -> Implementation:
+    """The one that the demo is about: on the GPU where there is one."""
+    return FLASHATTN if gpu.why_not() else FLASHATTN_GPU
 
 
 def implementations() -> list[Implementation]:
@@ -123,6 +131,8 @@ def implementations() -> list[Implementation]:
         FLASHATTN,
         Implementation("flashattn, each sequence", ragged_batch, flash_each),
     ]
+    if preferred() is FLASHATTN_GPU:
+        found.append(FLASHATTN_GPU)
     if importlib.util.find_spec("torch"):
         found.append(Implementation("torch SDPA, padded batch", padded_batch, torch_padded))
         found.append(Implementation("torch SDPA, each sequence", ragged_batch, torch_each))

@@ -11,7 +11,11 @@
 
 #include "common/params.h"
 #include "common/sequence.h"
+#include "cpu/amx/layout.h"
+#include "cpu/cpu_scratch.h"
+#include "flashattn.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,6 +29,8 @@ typedef struct cpu_task {
     flash_range_t keys; /* the row sees its visible keys within this range */
     float *o_partial;   /* [row_end - row_begin, d_head] fp32, contiguous; NULL: write O and LSE */
     float *lse_partial; /* [row_end - row_begin]; with o_partial */
+    void *packed;       /* the sequence's K and V of this head, shared by the tasks; may be NULL */
+    bool pack;          /* the task is to pack its keys, a whole block of B_c, and nothing else */
 } cpu_task_t;
 
 /*
@@ -35,13 +41,24 @@ typedef struct cpu_task {
  */
 typedef void (*cpu_kernel_t)(const flash_params_t *params, const cpu_task_t *task, void *scratch);
 
-/* Scratch bytes that a kernel of tile B_r x B_c needs for one task; a multiple of 64. */
-static inline uint64_t cpu_scratch_size(int32_t B_r, int32_t B_c, int64_t d_head) {
-    const uint64_t d = ((uint64_t)d_head + 15) / 16 * 16;
-    const uint64_t r = ((uint64_t)B_r + 15) / 16 * 16;
-    const uint64_t c = ((uint64_t)B_c + 15) / 16 * 16;
-    const uint64_t q = r * d, o = r * d, scores = r * c, k = c * d, v = c * d, rows = 8 * r;
-    return (q + o + scores + k + v + rows) * sizeof(float);
+/* Scratch bytes that a kernel needs for one task; a multiple of 64. */
+static inline uint64_t cpu_scratch_size(const flash_config_t *config, int64_t d_head) {
+    const uint64_t tiled = tiled_scratch_size(config->B_r, config->B_c, d_head);
+    if (config->arch != FLASH_ARCH_AMX)
+        return tiled;
+    const uint64_t amx = amx_scratch_size(config, d_head);
+    return amx > tiled ? amx : tiled; /* a task runs in the one way or the other */
+}
+
+/* Whether the tasks of a head with so many rows want their keys packed by tasks before them. */
+static inline bool cpu_shares_packed(const flash_config_t *config, int64_t n_rows) {
+    return config->arch == FLASH_ARCH_AMX && n_rows > AMX_MIN_ROWS;
+}
+
+/* Bytes of a head's packed keys, block after block of B_c; a multiple of 64. */
+static inline uint64_t cpu_packed_size(const flash_config_t *config, int64_t d_head,
+                                       int64_t seqlen_k) {
+    return amx_packed_size(config, d_head, seqlen_k);
 }
 
 #endif

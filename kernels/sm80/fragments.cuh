@@ -5,8 +5,8 @@
 #ifndef FLASH_KERNELS_SM80_FRAGMENTS_CUH
 #define FLASH_KERNELS_SM80_FRAGMENTS_CUH
 
+#include "common/ptx/ldmatrix.cuh"
 #include "sm80/layout.cuh"
-#include "sm80/ptx/ldmatrix.cuh"
 
 template <flash_config_t C> struct q_fragments { uint32_t r[m_tiles<C>][4]; };
 

@@ -7,38 +7,9 @@
 #ifndef FLASH_KERNELS_SM80_HIDDEN_VALUES_CUH
 #define FLASH_KERNELS_SM80_HIDDEN_VALUES_CUH
 
+#include "common/non_finite.cuh"
 #include "sm80/block_state.cuh"
 #include "sm80/load.cuh"
-#include "sm80/ptx/packed_math.cuh"
-
-/* Bits of the exponent, all set in what is not finite. */
-SM80_CONSTANT uint32_t exponent_bits(int dtype) {
-    return dtype == FLASH_DTYPE_FP16 ? 0x7c00u : 0x7f80u;
-}
-
-template <int DTYPE> static __device__ __forceinline__ bool is_finite(uint32_t element) {
-    return (element & exponent_bits(DTYPE)) != exponent_bits(DTYPE);
-}
-
-/* The pair with zeros in place of what is not finite. */
-template <int DTYPE> static __device__ __forceinline__ uint32_t finite_pair(uint32_t pair) {
-    return (is_finite<DTYPE>(pair) ? pair & 0xffffu : 0) |
-           (is_finite<DTYPE>(pair >> 16) ? pair & 0xffff0000u : 0);
-}
-
-template <int DTYPE> static __device__ __forceinline__ uint4 finite_chunk(uint4 v) {
-    return uint4{finite_pair<DTYPE>(v.x), finite_pair<DTYPE>(v.y), finite_pair<DTYPE>(v.z),
-                 finite_pair<DTYPE>(v.w)};
-}
-
-/* sum += 0 * v: stays zero until an element is not finite. */
-template <int DTYPE>
-static __device__ __forceinline__ uint32_t add_zero_times_chunk(uint32_t sum, uint4 v) {
-    sum = multiply_add_pair<DTYPE>(v.x, 0, sum);
-    sum = multiply_add_pair<DTYPE>(v.y, 0, sum);
-    sum = multiply_add_pair<DTYPE>(v.z, 0, sum);
-    return multiply_add_pair<DTYPE>(v.w, 0, sum);
-}
 
 /* Address of the thread's chunk of a block, in pass and panel index % row_panels. */
 template <flash_config_t C>
@@ -57,7 +28,7 @@ static __device__ __forceinline__ void hide_non_finite_values(uint32_t shared) {
 #pragma unroll
     for (int i = 0; i < chunks; ++i)
         sum = add_zero_times_chunk<C.dtype>(sum, shared_load(copied_chunk<C>(shared, i)));
-    if ((sum & 0x7fff7fffu) == 0)
+    if (is_pair_of_zeros(sum))
         return;
     block_state().values_hidden = 1;
 #pragma unroll 1
@@ -65,20 +36,6 @@ static __device__ __forceinline__ void hide_non_finite_values(uint32_t shared) {
         const uint32_t address = copied_chunk<C>(shared, i);
         shared_store(address, finite_chunk<C.dtype>(shared_load(address)));
     }
-}
-
-/* o + v where v is not finite, by their bits: equal infinities stay, others cancel to NaN. */
-template <int DTYPE>
-static __device__ __forceinline__ uint32_t add_non_finite(uint32_t o, uint32_t v) {
-    if (is_finite<DTYPE>(v))
-        return o;
-    return is_finite<DTYPE>(o) || o == v ? v : 0x7fffu;
-}
-
-template <int DTYPE>
-static __device__ __forceinline__ uint32_t add_non_finite_pair(uint32_t o, uint32_t v) {
-    return add_non_finite<DTYPE>(o & 0xffffu, v & 0xffffu) | add_non_finite<DTYPE>(o >> 16, v >> 16)
-                                                                 << 16;
 }
 
 /* Adds what is not finite in keys [begin, end) of V to one chunk of O. v.pointer: the chunk's

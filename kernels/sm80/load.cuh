@@ -8,10 +8,10 @@
 #ifndef FLASH_KERNELS_SM80_LOAD_CUH
 #define FLASH_KERNELS_SM80_LOAD_CUH
 
+#include "common/ptx/shared_memory.cuh"
 #include "sm80/layout.cuh"
 #include "sm80/ptx/async_copy.cuh"
 #include "sm80/ptx/opaque.cuh"
-#include "sm80/ptx/shared_memory.cuh"
 
 /* A thread's place in every block that it helps to copy. */
 template <flash_config_t C> static __device__ __forceinline__ int copy_row() {

@@ -6,8 +6,8 @@
 #ifndef FLASH_KERNELS_SM80_PRODUCTS_CUH
 #define FLASH_KERNELS_SM80_PRODUCTS_CUH
 
+#include "common/ptx/convert.cuh"
 #include "sm80/fragments.cuh"
-#include "sm80/ptx/convert.cuh"
 #include "sm80/ptx/mma.cuh"
 
 /* Accumulators. A thread's four values of a tile: see ptx/mma.cuh. */

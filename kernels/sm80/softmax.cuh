@@ -8,23 +8,16 @@
 #ifndef FLASH_KERNELS_SM80_SOFTMAX_CUH
 #define FLASH_KERNELS_SM80_SOFTMAX_CUH
 
+#include "common/quad.cuh"
+#include "common/score_unit.cuh"
 #include "sm80/products.cuh"
-#include "sm80/ptx/math.cuh"
 #include "sm80/rows.cuh"
 
-constexpr float log2_e = 1.44269504088896340736f;
-constexpr float ln_2 = 0.69314718055994530942f;
+#include <float.h>
 
 /* P stays below 2^4 relative to a maximum that lags behind. More would not be faster, but leaves
  * the largest P, which weighs most, with a rounding error of its own more often. */
 constexpr float max_growth_log2 = 4.0f;
-
-/* What one unit of the scores is worth in the exponent. */
-typedef struct score_unit {
-    float natural;
-    float log2;
-    float inverse_cap; /* of a score before the cap; 0: no cap */
-} score_unit_t;
 
 /* Of each row, relative to which sum and O are kept, in units of S (plain form: of log2). A
  * thread's sum covers its own columns until the end. */
@@ -35,18 +28,7 @@ template <flash_config_t C> struct softmax_state {
 
 template <flash_config_t C>
 static __device__ __forceinline__ score_unit_t make_score_unit(const flash_params_t &params) {
-    score_unit_t unit = {params.softmax_scale, params.softmax_scale * log2_e, 0.0f};
-    if (has_softcap<C> && params.softcap > 0.0f) {
-        unit.natural = params.softcap;
-        unit.log2 = params.softcap * log2_e;
-        unit.inverse_cap = params.softmax_scale / params.softcap;
-    }
-    return unit;
-}
-
-/* tanh by 1 - 2 / (e^2x + 1): its absolute error, 1e-7, is what counts in a score. */
-static __device__ __forceinline__ float tanh_by_exp2(float x) {
-    return 1.0f - 2.0f * reciprocal_approx(exp2_approx(x * (2.0f * log2_e)) + 1.0f);
+    return score_unit_of<has_softcap<C>>(params);
 }
 
 /* Scores become tanh(score / cap), in units of the cap. */
@@ -85,16 +67,17 @@ static __device__ __forceinline__ float own_max(const score_tile<C> &s, int m, i
     return x;
 }
 
-/* A row that has seen no key yet has a maximum of -infinity, which must not be subtracted. */
-template <flash_config_t C> static __device__ __forceinline__ float subtrahend(float max) {
-    return has_mask<C> && max == -INFINITY ? 0.0f : max;
+/* A row without a finite score yet has a maximum of -infinity, which must not be subtracted: the
+ * lowest number leaves its exponentials at 0. */
+static __device__ __forceinline__ float subtrahend(float max) {
+    return fmaxf(max, -FLT_MAX);
 }
 
 /* The past of one row relative to a new maximum. */
 template <flash_config_t C>
 static __device__ __forceinline__ void rescale_row(softmax_state<C> &state, output_tile<C> &o,
                                                    int m, int half, float max, float log2_unit) {
-    const float factor = exp2_approx((state.max[m][half] - subtrahend<C>(max)) * log2_unit);
+    const float factor = exp2_approx((state.max[m][half] - subtrahend(max)) * log2_unit);
     state.max[m][half] = max;
     state.sum[m][half] *= factor;
 #pragma unroll
@@ -175,8 +158,8 @@ static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_st
     for (int m = 0; m < m_tiles<C>; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const float max = subtrahend<C>(state.max[m][half]);
-            const float scaled_max = max * log2_unit;
+            const float max = subtrahend(state.max[m][half]);
+            const float scaled_max = subtrahend(state.max[m][half] * log2_unit);
 #pragma unroll
             for (int n = 0; n < key_tiles<C>; n += 2) {
                 float *a = &s.s[m][n][2 * half];

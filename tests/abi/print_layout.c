@@ -37,6 +37,12 @@ static void print_config(void) {
     MEMBER(flash_config_t, mma_double_buffer_loads);
     MEMBER(flash_config_t, optimized_softmax);
     MEMBER(flash_config_t, features);
+    MEMBER(flash_config_t, n_stages);
+    MEMBER(flash_config_t, overlap);
+    MEMBER(flash_config_t, ping_pong);
+    MEMBER(flash_config_t, persistent);
+    MEMBER(flash_config_t, longest_first);
+    MEMBER(flash_config_t, fixed_reference);
 }
 
 static void print_device_info(void) {
@@ -120,6 +126,7 @@ static void print_combine_args(void) {
 static void print_values(void) {
     VALUE(FLASH_ABI_VERSION);
     VALUE(FLASH_CONFIG_TEXT_SIZE);
+    VALUE(FLASH_TUNING_TEXT_SIZE);
     VALUE(FLASH_SUCCESS);
     VALUE(FLASH_ERROR_INVALID_ARGUMENT);
     VALUE(FLASH_ERROR_INVALID_CONFIG);
@@ -137,7 +144,10 @@ static void print_values(void) {
     VALUE(FLASH_ARCH_REFERENCE);
     VALUE(FLASH_ARCH_AVX2);
     VALUE(FLASH_ARCH_AVX512);
+    VALUE(FLASH_ARCH_AMX);
+    VALUE(FLASH_ARCH_NEON);
     VALUE(FLASH_ARCH_SM80);
+    VALUE(FLASH_ARCH_SM90);
     VALUE(FLASH_FEATURE_CAUSAL);
     VALUE(FLASH_FEATURE_WINDOW);
     VALUE(FLASH_FEATURE_SOFTCAP);
@@ -147,6 +157,8 @@ static void print_values(void) {
     VALUE(FLASH_DEVICE_CUDA);
     VALUE(FLASH_ISA_AVX2);
     VALUE(FLASH_ISA_AVX512);
+    VALUE(FLASH_ISA_AMX);
+    VALUE(FLASH_ISA_NEON);
     VALUE(FLASH_FLAG_CAUSAL);
     VALUE(FLASH_FLAG_WINDOW);
     VALUE(FLASH_FLAG_BATCH_INVARIANT);

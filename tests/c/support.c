@@ -137,7 +137,7 @@ void problem_run(test_problem_t *p) {
 static bool library_has_cuda(void) {
     flash_config_t config = FLASH_CONFIG_INIT;
     const flash_kernel_t *last = flash_kernel_at(flash_kernel_count() - 1);
-    return flash_kernel_config(last, &config) == FLASH_SUCCESS && config.arch == FLASH_ARCH_SM80;
+    return flash_kernel_config(last, &config) == FLASH_SUCCESS && config.arch >= FLASH_ARCH_SM80;
 }
 
 void check_refusal(flash_status_t status, flash_status_t expected, const char *words) {

@@ -126,7 +126,7 @@ typedef struct refusal {
 /* Refused for the configuration that the call asks for. */
 #define CONFIG_REFUSALS(X)                                                                         \
     X(config_arch_zero, config->arch = 0, FLASH_ERROR_INVALID_CONFIG, "arch is 0")                 \
-    X(config_arch_unknown, config->arch = 90, FLASH_ERROR_INVALID_CONFIG, "arch is 90")            \
+    X(config_arch_unknown, config->arch = 91, FLASH_ERROR_INVALID_CONFIG, "arch is 91")            \
     X(config_dtype_unknown, config->dtype = 77, FLASH_ERROR_INVALID_CONFIG, "dtype is 77")         \
     X(config_d_head_negative, config->d_head = -1, FLASH_ERROR_INVALID_CONFIG, "d_head is -1")     \
     X(config_B_r_zero, config->B_r = 0, FLASH_ERROR_INVALID_CONFIG, "B_r is 0")                    \

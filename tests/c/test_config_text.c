@@ -3,7 +3,8 @@
  */
 #include "support.h"
 
-enum { N_FIELDS = sizeof(flash_config_t) / sizeof(int32_t) - 1 };
+/* Places of fields behind struct_size. */
+enum { N_WARPS = 5, FEATURES = 14, N_FIELDS = sizeof(flash_config_t) / sizeof(int32_t) - 1 };
 
 static int32_t *fields(flash_config_t *config) {
     return &config->arch;
@@ -38,6 +39,9 @@ static void texts_round_trip(void **state) {
                "async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax");
     check_text("(BF16, 64, 128, 32, 8): load_0_0_0_tiles");
     check_text("(BF16, 64, 128, 32, 8): async+load_8_8_4_tiles+causal+window+softcap+varlen");
+    check_text("SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+"
+               "longest_first+fixed_reference+causal");
+    check_text("SM90 (FP16, 64, 64, 32, 8): stages_4");
     check_text("AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen");
     check_text("AVX2 (FP16, 40, 64, 64): softcap");
     check_text("REFERENCE (FP32, any, 16, 1)");
@@ -65,11 +69,31 @@ static void fields_of_a_text(void **state) {
     assert_int_equal(c.features, FLASH_FEATURE_WINDOW);
 }
 
+static void fields_of_a_text_of_sm90(void **state) {
+    const flash_config_t c =
+        parsed("SM90 (FP16, 64, 192, 128, 16): stages_3+overlap+persistent+fixed_reference+causal");
+    flash_config_t expected = FLASH_CONFIG_INIT;
+    (void)state;
+    expected.arch = FLASH_ARCH_SM90;
+    expected.dtype = FLASH_DTYPE_FP16;
+    expected.d_head = 64;
+    expected.B_r = 192;
+    expected.B_c = 128;
+    expected.n_warps = 16;
+    expected.features = FLASH_FEATURE_CAUSAL;
+    expected.n_stages = 3;
+    expected.overlap = expected.persistent = expected.fixed_reference = 1;
+    assert_memory_equal(&c, &expected, sizeof c);
+}
+
 static void blanks_order_and_the_tiles_suffix_are_free(void **state) {
     const flash_config_t c = parsed("(FP16, 128, 64, 64, 4): async+load_0_2_2_tiles+causal+varlen");
     const flash_config_t d = parsed("  ( FP16,128 ,64,\t64,4 ):varlen + load_0_2_2+causal+async ");
     (void)state;
     assert_memory_equal(&c, &d, sizeof c);
+    const flash_config_t e = parsed("SM90 (BF16, 64, 64, 32, 8): stages_2+overlap+causal");
+    const flash_config_t f = parsed("SM90(BF16,64, 64,32 , 8):causal+ overlap +stages_2");
+    assert_memory_equal(&e, &f, sizeof e);
 }
 
 /* Every switch and feature bit, on their own and together, legal or not. */
@@ -87,6 +111,20 @@ static void every_sm80_combination_round_trips(void **state) {
     }
 }
 
+static void every_sm90_combination_round_trips(void **state) {
+    (void)state;
+    for (int32_t bits = 0; bits < 512; bits++) {
+        flash_config_t c = parsed("SM90 (BF16, 128, 128, 176, 12): stages_2");
+        c.overlap = bits & 1;
+        c.ping_pong = bits >> 1 & 1;
+        c.persistent = bits >> 2 & 1;
+        c.longest_first = bits >> 3 & 1;
+        c.fixed_reference = bits >> 4 & 1;
+        c.features = bits >> 5;
+        check_round_trip(&c);
+    }
+}
+
 static void the_largest_numbers_fit(void **state) {
     flash_config_t c =
         parsed("(FP16, 1, 1, 1, 1): async+eager+swizzled+load_0_0_0_tiles+buffer+opt_softmax+"
@@ -94,6 +132,10 @@ static void the_largest_numbers_fit(void **state) {
     (void)state;
     c.d_head = c.B_r = c.B_c = c.n_warps = INT32_MIN;
     c.Q_mma_load_K_fragments = c.K_mma_load_K_fragments = c.V_mma_load_K_fragments = INT32_MIN;
+    check_round_trip(&c);
+    c = parsed("SM90 (FP16, 1, 1, 1, 1): stages_1+overlap+ping_pong+persistent+longest_first+"
+               "fixed_reference+causal+window+softcap+varlen");
+    c.d_head = c.B_r = c.B_c = c.n_warps = c.n_stages = INT32_MIN;
     check_round_trip(&c);
 }
 
@@ -106,6 +148,7 @@ static void check_format_refused(flash_config_t config, const char *words) {
 
 static void format_refuses_what_has_no_word(void **state) {
     const flash_config_t sm80 = parsed("(FP16, 128, 64, 64, 4): load_0_2_2_tiles");
+    const flash_config_t sm90 = parsed("SM90 (FP16, 128, 64, 64, 8): stages_2");
     const flash_config_t cpu = parsed("AVX2 (FP16, any, 64, 64)");
     flash_config_t c;
     (void)state;
@@ -117,10 +160,15 @@ static void format_refuses_what_has_no_word(void **state) {
     c = sm80, c.features = -1, check_format_refused(c, "features");
     c = sm80, c.async_copy = 2, check_format_refused(c, "async_copy");
     c = sm80, c.optimized_softmax = -1, check_format_refused(c, "optimized_softmax");
-    for (int i = 5; i < N_FIELDS - 1; i++) { /* n_warps ... optimized_softmax */
-        c = cpu;
-        fields(&c)[i] = 1;
-        check_format_refused(c, "AVX2");
+    c = sm90, c.fixed_reference = 2, check_format_refused(c, "fixed_reference");
+    for (int i = N_WARPS; i < N_FIELDS; i++) {
+        if (i == FEATURES)
+            continue;
+        c = cpu, fields(&c)[i] = 1, check_format_refused(c, "AVX2");
+        if (i > FEATURES)
+            c = sm80, fields(&c)[i] = 1, check_format_refused(c, "SM80");
+        else if (i > N_WARPS)
+            c = sm90, fields(&c)[i] = 1, check_format_refused(c, "SM90");
     }
 }
 
@@ -145,6 +193,18 @@ static void parse_refuses(void **state) {
         "AVX",
         "AVX5122 (BF16, any, 64, 128)",
         "SM90 (BF16, 128, 64, 64, 4): load_0_0_0_tiles",
+        "SM90 (BF16, 128, 64, 64, 8)",
+        "SM90 (BF16, 128, 64, 64, 8): overlap",
+        "SM90 (BF16, 128, 64, 64, 8): stages",
+        "SM90 (BF16, 128, 64, 64, 8): stages_",
+        "SM90 (BF16, 128, 64, 64, 8): stages_2_3",
+        "SM90 (BF16, 128, 64, 64, 8): stages_99999999999",
+        "SM90 (BF16, 128, 64, 64, 8): stages_2+stages_2",
+        "SM90 (BF16, 128, 64, 64, 8): stages_2+async",
+        "SM90 (BF16, any, 64, 64, 8): stages_2",
+        "SM120 (BF16, 128, 64, 64, 8): stages_2",
+        "(FP16, 128, 64, 64, 4): load_0_0_0_tiles+overlap",
+        "(FP16, 128, 64, 64, 4): stages_2",
         "AVX512",
         "AVX512 BF16, any, 64, 128",
         "AVX512 (FP8, any, 64, 128)",
@@ -204,8 +264,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_round_trip),
         cmocka_unit_test(fields_of_a_text),
+        cmocka_unit_test(fields_of_a_text_of_sm90),
         cmocka_unit_test(blanks_order_and_the_tiles_suffix_are_free),
         cmocka_unit_test(every_sm80_combination_round_trips),
+        cmocka_unit_test(every_sm90_combination_round_trips),
         cmocka_unit_test(the_largest_numbers_fit),
         cmocka_unit_test(format_refuses_what_has_no_word),
         cmocka_unit_test(format_refuses_pointers_and_buffers),

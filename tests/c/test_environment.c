@@ -6,8 +6,17 @@
 #include "child.h"
 #include "support.h"
 
+#include <errno.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <unistd.h>
+
+#if defined(__x86_64__)
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#endif
 
 static const sizes_t SIZES = {
     .batch = 1, .seqlen_q = 9, .seqlen_k = 9, .n_heads = 2, .n_heads_kv = 1, .d_head = 8};
@@ -96,6 +105,8 @@ static void bad_values(void **state) {
         {"FLASH_CPU_ISA", "sse2"},     {"FLASH_CPU_ISA", "AVX2"},
         {"FLASH_CONFIG", "fastest"},   {"FLASH_CONFIG", "AVX2 (FP32, any, 64, 64): fast"},
         {"FLASH_TRACE", "yes"},        {"FLASH_TRACE", "2"},
+        {"FLASH_TUNING", "/nowhere"},  {"FLASH_TUNING", "/"},
+        {"FLASH_TUNING", "/dev/null"}, {"FLASH_TUNING", "/dev/zero"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
@@ -117,6 +128,7 @@ static void empty_values(void **state) {
     check_in_child(empty_value_is_default, "FLASH_CPU_ISA");
     check_in_child(empty_value_is_default, "FLASH_CONFIG");
     check_in_child(empty_value_is_default, "FLASH_TRACE");
+    check_in_child(empty_value_is_default, "FLASH_TUNING");
 }
 
 /* ---- FLASH_CPU_ISA ---- */
@@ -133,11 +145,69 @@ static bool isa_is_hidden(void *argument) {
     CHECK(config.arch <= (avx2 ? FLASH_ARCH_AVX2 : FLASH_ARCH_REFERENCE));
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         CHECK(flash_kernel_config(flash_kernel_at(i), &config) == FLASH_SUCCESS);
-        if (config.arch == FLASH_ARCH_AVX512)
+        if (config.arch >= FLASH_ARCH_AVX512 && config.arch < FLASH_ARCH_SM80)
             CHECK(flash_lookup_kernel(&config) == NULL);
     }
     return true;
 }
+
+#if defined(__x86_64__)
+/* From here on the system refuses this process to ask for the tile registers of AMX. */
+static bool refuse_tiles(void) {
+    enum { REQUEST_PERMISSION = 0x1023 }; /* ARCH_REQ_XCOMP_PERM */
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_arch_prctl, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[0])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, REQUEST_PERMISSION, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+/* The next family serves, and look-up says why. */
+static bool amx_is_refused(void *argument) {
+    flash_forward_args_t args = shape();
+    flash_config_t config = FLASH_CONFIG_INIT;
+    flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
+    char reason[256] = "";
+    (void)argument;
+    CHECK(refuse_tiles());
+    CHECK(flash_device_info(FLASH_DEVICE_CPU, &info) == FLASH_SUCCESS);
+    CHECK((info.isa & FLASH_ISA_AMX) == 0);
+    args.dtype = FLASH_DTYPE_BF16;
+    CHECK(flash_select_config(&args, &config, reason, sizeof reason) == FLASH_SUCCESS);
+    CHECK(config.arch < FLASH_ARCH_AMX && strstr(reason, "refused") != NULL);
+    for (int32_t i = 0; i < flash_kernel_count(); i++) {
+        CHECK(flash_kernel_config(flash_kernel_at(i), &config) == FLASH_SUCCESS);
+        if (config.arch == FLASH_ARCH_AMX)
+            CHECK(flash_lookup_kernel(&config) == NULL &&
+                  strstr(flash_last_error(), "arch_prctl") != NULL);
+    }
+    return true;
+}
+
+static bool has_amx(void *argument) {
+    flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
+    CHECK(flash_device_info(FLASH_DEVICE_CPU, &info) == FLASH_SUCCESS);
+    *(bool *)argument = (info.isa & FLASH_ISA_AMX) != 0;
+    return true;
+}
+
+static void refused_amx(void **state) {
+    bool *amx = mmap(NULL, sizeof *amx, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    (void)state;
+    assert_true(amx != MAP_FAILED);
+    check_in_child(has_amx, amx);
+    const bool to_refuse = *amx;
+    munmap(amx, sizeof *amx);
+    if (!to_refuse)
+        skip();
+    check_in_child(amx_is_refused, NULL);
+}
+#endif
 
 static void cpu_isa(void **state) {
     (void)state;
@@ -176,6 +246,57 @@ static void config(void **state) {
     (void)state;
     check_in_child(config_is_forced, NULL);
     check_in_child(config_is_not_built, NULL);
+}
+
+/* ---- FLASH_TUNING ---- */
+
+/* Whether a call is accepted with a file of this text; its message otherwise has the words. */
+typedef struct tuning_file {
+    const char *text;
+    const char *words; /* NULL: accepted */
+} tuning_file_t;
+
+static bool file_is_read(void *argument) {
+    const tuning_file_t *given = argument;
+    const flash_forward_args_t args = shape();
+    char path[] = "/tmp/flashattn-tuning-XXXXXX";
+    uint64_t size;
+    const int file = mkstemp(path);
+    const size_t length = strlen(given->text);
+    CHECK(file >= 0 && write(file, given->text, length) == (ssize_t)length && close(file) == 0);
+    CHECK(setenv("FLASH_TUNING", path, 1) == 0);
+    const flash_status_t status = flash_workspace_size(&args, NULL, &size);
+    unlink(path);
+    if (given->words == NULL)
+        CHECK(status == FLASH_SUCCESS);
+    else
+        CHECK(status == FLASH_ERROR_INVALID_ARGUMENT &&
+              strstr(flash_last_error(), given->words) != NULL);
+    return true;
+}
+
+static bool none_is_no_file(void *argument) {
+    const flash_forward_args_t args = shape();
+    uint64_t size;
+    (void)argument;
+    CHECK(setenv("FLASH_TUNING", "none", 1) == 0);
+    CHECK(flash_workspace_size(&args, NULL, &size) == FLASH_SUCCESS);
+    return true;
+}
+
+static void tuning(void **state) {
+    tuning_file_t files[] = {
+        {FLASH_TUNING_HEADER "\n", NULL},
+        {FLASH_TUNING_HEADER "\ncc=90 sms=132 dtype=BF16 d_head=8 features=none q=1 k=1 heads=1 "
+                             "ns=1: REFERENCE (BF16, any, 16, 1): causal+window+softcap+varlen",
+         NULL},
+        {FLASH_TUNING_HEADER "\n#\ncc=90 sms=no\n", "FLASH_TUNING: line 3: expected a number"},
+        {"tuned\n", "FLASH_TUNING: line 1 is \"tuned\""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        check_in_child(file_is_read, &files[i]);
+    check_in_child(none_is_no_file, NULL);
 }
 
 /* ---- FLASH_TRACE ---- */
@@ -218,12 +339,21 @@ static void trace(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(num_threads), cmocka_unit_test(bad_values), cmocka_unit_test(empty_values),
-        cmocka_unit_test(cpu_isa),     cmocka_unit_test(config),     cmocka_unit_test(trace),
+        cmocka_unit_test(num_threads),
+        cmocka_unit_test(bad_values),
+        cmocka_unit_test(empty_values),
+        cmocka_unit_test(cpu_isa),
+        cmocka_unit_test(config),
+        cmocka_unit_test(tuning),
+        cmocka_unit_test(trace),
+#if defined(__x86_64__)
+        cmocka_unit_test(refused_amx),
+#endif
     };
     unsetenv("FLASH_NUM_THREADS");
     unsetenv("FLASH_CPU_ISA");
     unsetenv("FLASH_CONFIG");
     unsetenv("FLASH_TRACE");
+    unsetenv("FLASH_TUNING");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

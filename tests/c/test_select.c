@@ -20,10 +20,22 @@ static problem_t problem_of(int32_t dtype, int32_t features) {
     return problem;
 }
 
-/* Facts of an H200. */
-static const device_t large_gpu = {.number = FLASH_DEVICE_CUDA,
-                                   .compute_capability = 90,
-                                   .n_multiprocessors = 132,
+/* Facts of an A100. */
+static const device_t ampere = {.number = FLASH_DEVICE_CUDA,
+                                .compute_capability = 80,
+                                .n_multiprocessors = 108,
+                                .shared_memory_per_block = 163 * 1024};
+
+/* Of an H200. */
+static const device_t hopper = {.number = FLASH_DEVICE_CUDA,
+                                .compute_capability = 90,
+                                .n_multiprocessors = 132,
+                                .shared_memory_per_block = 227 * 1024};
+
+/* Of a B200, which runs neither wgmma nor anything else of compute capability 9.0 alone. */
+static const device_t blackwell = {.number = FLASH_DEVICE_CUDA,
+                                   .compute_capability = 100,
+                                   .n_multiprocessors = 148,
                                    .shared_memory_per_block = 227 * 1024};
 
 /* Of a part with the least shared memory that the SM80 family serves: 8.6, 8.9, 12.0. */
@@ -33,7 +45,7 @@ static const device_t small_gpu = {.number = FLASH_DEVICE_CUDA,
                                    .shared_memory_per_block = 99 * 1024};
 
 static bool has_cuda_kernels(void) {
-    return kernel_table[kernel_table_count - 1].config.arch == FLASH_ARCH_SM80;
+    return kernel_table[kernel_table_count - 1].config.arch >= FLASH_ARCH_SM80;
 }
 
 static const flash_kernel_t *selected(const problem_t *problem, const device_t *device) {
@@ -67,6 +79,22 @@ static void the_newest_instruction_set_wins(void **state) {
     check_family(FLASH_DTYPE_FP16, both, "flash_fwd_avx512_fp16_");
     check_family(FLASH_DTYPE_BF16, both, "flash_fwd_avx512_bf16_");
     check_family(FLASH_DTYPE_FP32, both, "flash_fwd_avx512_fp32_");
+    check_family(FLASH_DTYPE_FP16, both | FLASH_ISA_AMX, "flash_fwd_amx_fp16_");
+    check_family(FLASH_DTYPE_BF16, both | FLASH_ISA_AMX, "flash_fwd_amx_bf16_");
+    check_family(FLASH_DTYPE_FP32, both | FLASH_ISA_AMX, "flash_fwd_avx512_fp32_");
+}
+
+static void a_refused_permission_is_named(void **state) {
+    const device_t device = {
+        .number = FLASH_DEVICE_CPU, .isa = FLASH_ISA_AVX2 | FLASH_ISA_AVX512, .amx_refused = true};
+    const problem_t problem = problem_of(FLASH_DTYPE_BF16, 0);
+    const flash_kernel_t *kernel = NULL;
+    char reason[SELECT_REASON_SIZE] = "";
+    (void)state;
+    assert_success(select_kernel(&problem, &device, &kernel, reason));
+    assert_memory_equal(kernel->name, "flash_fwd_avx512_", strlen("flash_fwd_avx512_"));
+    assert_non_null(strstr(reason, "refused"));
+    assert_non_null(strstr(device_lacks(&device, FLASH_ARCH_AMX), "refused"));
 }
 #endif
 
@@ -78,12 +106,12 @@ static void a_row_serves_its_own_problems_only(void **state) {
     (void)state;
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_kernel_t *kernel = &kernel_table[i];
-        const bool cuda = kernel->config.arch == FLASH_ARCH_SM80;
-        const device_t all = cuda ? large_gpu : best_cpu;
+        const bool cuda = kernel->config.arch >= FLASH_ARCH_SM80;
+        const device_t all = cuda ? hopper : best_cpu;
         const device_t none = cuda ? old_gpu : bare_cpu;
         problem_t problem = problem_of(kernel->config.dtype, kernel->config.features);
         problem.params.d_head = cuda ? kernel->config.d_head : 64;
-        assert_refused(select_check(kernel, &problem, cuda ? &best_cpu : &large_gpu),
+        assert_refused(select_check(kernel, &problem, cuda ? &best_cpu : &hopper),
                        FLASH_ERROR_UNSUPPORTED, "only");
         assert_success(select_check(kernel, &problem, &all));
         if (kernel->config.arch != FLASH_ARCH_REFERENCE)
@@ -99,7 +127,7 @@ static void a_row_serves_its_own_problems_only(void **state) {
 static void check_cuda_row(int32_t d_head, int32_t features, const char *name) {
     problem_t problem = problem_of(FLASH_DTYPE_BF16, features);
     problem.params.d_head = d_head;
-    assert_string_equal(selected(&problem, &large_gpu)->name, name);
+    assert_string_equal(selected(&problem, &ampere)->name, name);
 }
 
 static void the_row_with_the_fewest_features_wins(void **state) {
@@ -124,12 +152,12 @@ static void long_sequences_take_small_steps_at_d_head_256(void **state) {
     if (!has_cuda_kernels())
         skip();
     problem.params.d_head = 256;
-    assert_int_equal(selected(&problem, &large_gpu)->config.B_c, 64);
+    assert_int_equal(selected(&problem, &ampere)->config.B_c, 64);
     problem.params.seqlen_k = 4096;
-    assert_int_equal(selected(&problem, &large_gpu)->config.B_c, 32);
+    assert_int_equal(selected(&problem, &ampere)->config.B_c, 32);
     problem.params.seqlen_k = 512;
     problem.batch_invariant = true;
-    assert_int_equal(selected(&problem, &large_gpu)->config.B_c, 32);
+    assert_int_equal(selected(&problem, &ampere)->config.B_c, 32);
 }
 
 static void what_is_chosen_fits_a_small_device(void **state) {
@@ -150,12 +178,123 @@ static void unaligned_tensors_load_through_registers(void **state) {
     (void)state;
     if (!has_cuda_kernels())
         skip();
-    assert_int_equal(selected(&problem, &large_gpu)->config.async_copy, 1);
-    const flash_kernel_t *aligned = selected(&problem, &large_gpu);
+    assert_int_equal(selected(&problem, &ampere)->config.async_copy, 1);
+    const flash_kernel_t *aligned = selected(&problem, &ampere);
     problem.params.k_stride.head = 68;
-    assert_int_equal(selected(&problem, &large_gpu)->config.async_copy, 0);
-    assert_refused(select_check(aligned, &problem, &large_gpu), FLASH_ERROR_UNSUPPORTED,
+    assert_int_equal(selected(&problem, &ampere)->config.async_copy, 0);
+    assert_refused(select_check(aligned, &problem, &ampere), FLASH_ERROR_UNSUPPORTED,
                    "16-byte aligned");
+}
+
+/* ---- SM90 ---- */
+
+/* Contiguous tensors of several of everything, which TMA can address. */
+static problem_t hopper_problem(int32_t d_head, int32_t features) {
+    problem_t problem = problem_of(FLASH_DTYPE_BF16, features);
+    flash_params_t *p = &problem.params;
+    const flash_strides_t contiguous = {
+        .batch = (int64_t)2 * p->seqlen_q * d_head, .seq = 2 * d_head, .head = d_head};
+    p->d_head = d_head;
+    p->batch = p->n_heads = p->n_heads_kv = 2;
+    p->q_stride = p->k_stride = p->v_stride = p->o_stride = contiguous;
+    return problem;
+}
+
+static void hopper_takes_the_rows_of_its_own_family(void **state) {
+    const int32_t masks = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP;
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (int32_t features = 0; features <= masks; features++) {
+        const problem_t problem = hopper_problem(120, features);
+        assert_int_equal(selected(&problem, &hopper)->config.arch, FLASH_ARCH_SM90);
+        assert_int_equal(selected(&problem, &hopper)->config.d_head, 128);
+        assert_int_equal(selected(&problem, &ampere)->config.arch, FLASH_ARCH_SM80);
+        assert_int_equal(selected(&problem, &blackwell)->config.arch, FLASH_ARCH_SM80);
+    }
+    const problem_t ragged = hopper_problem(128, FLASH_FEATURE_VARLEN);
+    assert_int_equal(selected(&ragged, &hopper)->config.arch, FLASH_ARCH_SM80);
+}
+
+static void the_other_families_say_what_hopper_kernels_need(void **state) {
+    const problem_t problem = hopper_problem(64, 0);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    const flash_kernel_t *kernel = selected(&problem, &hopper);
+    assert_refused(select_check(kernel, &problem, &ampere), FLASH_ERROR_UNSUPPORTED, "9.0");
+    assert_refused(select_check(kernel, &problem, &blackwell), FLASH_ERROR_UNSUPPORTED, "9.0");
+}
+
+/* The kernel for Hopper refuses with these words, and another serves. */
+static void check_tma_refuses(const problem_t *problem, const char *words) {
+    const problem_t addressable = hopper_problem(64, 0);
+    const flash_kernel_t *kernel = selected(&addressable, &hopper);
+    assert_refused(select_check(kernel, problem, &hopper), FLASH_ERROR_UNSUPPORTED, words);
+    assert_int_equal(selected(problem, &hopper)->config.arch, FLASH_ARCH_SM80);
+}
+
+static void what_tma_cannot_address_goes_to_sm80(void **state) {
+    const problem_t good = hopper_problem(64, 0);
+    problem_t p;
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    p = good, p.params.q = (const void *)(uintptr_t)8, check_tma_refuses(&p, "16-byte aligned");
+    p = good, p.params.v = (const void *)(uintptr_t)2, check_tma_refuses(&p, "16-byte aligned");
+    p = good, p.params.d_head = 60, check_tma_refuses(&p, "multiple of 8");
+    p = good, p.params.k_stride.head = 68, check_tma_refuses(&p, "multiples of 16 bytes");
+    p = good, p.params.q_stride.seq = 129, check_tma_refuses(&p, "multiples of 16 bytes");
+    p = good, p.params.v_stride.batch = 4, check_tma_refuses(&p, "multiples of 16 bytes");
+    p = good, p.params.q_stride.seq = (int64_t)1 << 39, check_tma_refuses(&p, "2^40");
+    p = good, p.params.q_stride.seq = -8, check_tma_refuses(&p, "2^40");
+}
+
+/* Largest and smallest strides; an axis of one place, whose stride is never used; O at any address;
+ * no keys. */
+static void what_tma_can_address_stays(void **state) {
+    problem_t p = hopper_problem(64, 0);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    p.params.q_stride.batch = ((int64_t)1 << 39) - 8;
+    p.params.k_stride.batch = p.params.v_stride.head = 0;
+    p.params.o_stride.seq = 131;
+    p.params.o = (void *)(uintptr_t)2;
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90);
+    p.params.batch = 1;
+    p.params.v_stride.batch = 3;
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90);
+    p.params.seqlen_k = 0;
+    p.params.k_stride.head = 1;
+    p.params.k = (const void *)(uintptr_t)2;
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90);
+}
+
+static void more_tiles_than_a_launch_takes_are_refused(void **state) {
+    problem_t problem = hopper_problem(64, 0);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    const flash_kernel_t *kernel = selected(&problem, &hopper);
+    problem.params.batch = 1 << 30;
+    assert_refused(select_check(kernel, &problem, &hopper), FLASH_ERROR_UNSUPPORTED, "tiles");
+    problem = hopper_problem(64, FLASH_FEATURE_CAUSAL);
+    problem.params.batch = 1 << 24;
+    assert_int_equal(selected(&problem, &hopper)->config.longest_first, 0);
+}
+
+static void a_batch_invariant_choice_looks_at_no_batch(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (int32_t features = 0; features < 8; features++) {
+        problem_t problem = hopper_problem(128, features);
+        problem.batch_invariant = true;
+        const flash_kernel_t *kernel = selected(&problem, &hopper);
+        for (problem.params.batch = 1; problem.params.batch < 100; problem.params.batch *= 3)
+            assert_ptr_equal(selected(&problem, &hopper), kernel);
+    }
 }
 
 static void no_kernel_is_a_refusal(void **state) {
@@ -173,12 +312,19 @@ int main(void) {
         cmocka_unit_test(a_bare_machine_gets_the_reference),
 #if defined(__x86_64__)
         cmocka_unit_test(the_newest_instruction_set_wins),
+        cmocka_unit_test(a_refused_permission_is_named),
 #endif
         cmocka_unit_test(a_row_serves_its_own_problems_only),
         cmocka_unit_test(the_row_with_the_fewest_features_wins),
         cmocka_unit_test(long_sequences_take_small_steps_at_d_head_256),
         cmocka_unit_test(what_is_chosen_fits_a_small_device),
         cmocka_unit_test(unaligned_tensors_load_through_registers),
+        cmocka_unit_test(hopper_takes_the_rows_of_its_own_family),
+        cmocka_unit_test(the_other_families_say_what_hopper_kernels_need),
+        cmocka_unit_test(what_tma_cannot_address_goes_to_sm80),
+        cmocka_unit_test(what_tma_can_address_stays),
+        cmocka_unit_test(more_tiles_than_a_launch_takes_are_refused),
+        cmocka_unit_test(a_batch_invariant_choice_looks_at_no_batch),
         cmocka_unit_test(no_kernel_is_a_refusal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

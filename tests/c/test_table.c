@@ -22,6 +22,12 @@ static const char *const FIELD_NAMES[N_FIELDS] = {
     "mma_double_buffer_loads",
     "optimized_softmax",
     "features",
+    "n_stages",
+    "overlap",
+    "ping_pong",
+    "persistent",
+    "longest_first",
+    "fixed_reference",
 };
 
 static int32_t *fields(flash_config_t *config) {
@@ -53,6 +59,15 @@ static bool table_has(const flash_config_t *config) {
     return false;
 }
 
+static bool is_cuda(int32_t arch) {
+    return arch >= FLASH_ARCH_SM80;
+}
+
+static bool has_cuda_device(void) {
+    flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
+    return flash_device_info(FLASH_DEVICE_CUDA_CURRENT, &info) == FLASH_SUCCESS;
+}
+
 static bool machine_runs(int32_t arch) {
     flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
     assert_success(flash_device_info(FLASH_DEVICE_CPU, &info));
@@ -63,9 +78,14 @@ static bool machine_runs(int32_t arch) {
         return (info.isa & FLASH_ISA_AVX2) != 0;
     case FLASH_ARCH_AVX512:
         return (info.isa & FLASH_ISA_AVX512) != 0;
+    case FLASH_ARCH_AMX:
+        return (info.isa & FLASH_ISA_AMX) != 0;
+    case FLASH_ARCH_NEON:
+        return (info.isa & FLASH_ISA_NEON) != 0;
     default:
         return flash_device_info(FLASH_DEVICE_CUDA_CURRENT, &info) == FLASH_SUCCESS &&
-               info.compute_capability >= 80;
+               (arch == FLASH_ARCH_SM90 ? info.compute_capability == 90
+                                        : info.compute_capability >= 80);
     }
 }
 
@@ -99,7 +119,7 @@ static void every_row_is_found(void **state) {
             assert_ptr_equal(found, flash_kernel_at(i));
         } else {
             assert_null(found);
-            assert_non_null(strstr(flash_last_error(), config.arch == FLASH_ARCH_SM80
+            assert_non_null(strstr(flash_last_error(), is_cuda(config.arch) && !has_cuda_device()
                                                            ? "no usable CUDA device"
                                                            : "need"));
         }
@@ -132,11 +152,13 @@ static void short_forms_round_trip(void **state) {
 
 /* The rules of the CPU families (docs/configurations.md), written once more. */
 static bool cpu_legal(const flash_config_t *c) {
-    const int32_t *elsewhere = &c->n_warps;
-    for (int i = 0; i < 9; i++) /* n_warps ... optimized_softmax */
-        if (elsewhere[i] != 0)
+    for (const int32_t *field = &c->n_warps; field <= &c->fixed_reference; field++)
+        if (field != &c->features && *field != 0)
             return false;
-    return c->arch >= FLASH_ARCH_REFERENCE && c->arch <= FLASH_ARCH_AVX512 && c->dtype >= 1 &&
+    if (c->arch == FLASH_ARCH_AMX &&
+        (c->dtype == FLASH_DTYPE_FP32 || c->B_r % 32 != 0 || c->B_c % 32 != 0))
+        return false;
+    return c->arch >= FLASH_ARCH_REFERENCE && c->arch <= FLASH_ARCH_NEON && c->dtype >= 1 &&
            c->dtype <= 3 && c->d_head >= 0 && c->B_r >= 1 && c->B_r <= 1024 && c->B_c >= 1 &&
            c->B_c <= 4096 && c->features >= 0 && c->features <= 15;
 }
@@ -151,16 +173,18 @@ static flash_status_t status_of(const flash_config_t *config) {
 }
 
 static void check_near_miss(const flash_config_t *config, int field) {
+    const bool fp32_tiles = field == 0 && config->arch == FLASH_ARCH_AMX;
+    const char *wrong = fp32_tiles ? "dtype" : FIELD_NAMES[field];
     if (table_has(config))
         return;
     assert_null(flash_lookup_kernel(config));
-    const bool cuda = field > 0 && config->arch == FLASH_ARCH_SM80;
+    const bool cuda = field > 0 && is_cuda(config->arch);
     if (cuda ? status_of(config) == FLASH_ERROR_NOT_BUILT : cpu_legal(config)) {
         assert_non_null(strstr(flash_last_error(), "without a kernel in this library"));
         assert_refused(status_of(config), FLASH_ERROR_NOT_BUILT, "legal");
     } else {
-        assert_non_null(strstr(flash_last_error(), FIELD_NAMES[field]));
-        assert_refused(status_of(config), FLASH_ERROR_INVALID_CONFIG, FIELD_NAMES[field]);
+        assert_non_null(strstr(flash_last_error(), wrong));
+        assert_refused(status_of(config), FLASH_ERROR_INVALID_CONFIG, wrong);
     }
 }
 
@@ -176,8 +200,8 @@ static void every_near_miss_is_answered(void **state) {
             }
 }
 
-/* Each breaks one rule of the SM80 family, which the message names. */
-static void sm80_rules(void **state) {
+/* Each breaks one rule of its family, which the message names. */
+static void cuda_rules(void **state) {
     static const struct {
         const char *text;
         const char *field;
@@ -196,6 +220,19 @@ static void sm80_rules(void **state) {
         {"(FP16, 128, 64, 64, 4): load_0_32_2_tiles", "K_mma_load_K_fragments"},
         {"(FP16, 128, 64, 64, 4): load_0_2_16_tiles", "V_mma_load_K_fragments"},
         {"(FP16, 128, 64, 64, 4): load_0_16_2_tiles+buffer", "K_mma_load_K_fragments"},
+        {"SM90 (FP32, 128, 128, 128, 12): stages_2", "dtype"},
+        {"SM90 (BF16, 32, 128, 128, 12): stages_2", "d_head"},
+        {"SM90 (BF16, 128, 96, 128, 10): stages_2", "B_r"},
+        {"SM90 (BF16, 128, 128, 272, 12): stages_2", "B_c is 272: not within 16 ... 256"},
+        {"SM90 (BF16, 128, 128, 104, 12): stages_2", "B_c is 104: not a multiple of 16"},
+        {"SM90 (BF16, 128, 128, 128, 8): stages_2", "n_warps is 8: 12"},
+        {"SM90 (BF16, 128, 128, 128, 12): stages_1", "n_stages"},
+        {"SM90 (BF16, 128, 128, 128, 12): stages_5", "n_stages"},
+        {"SM90 (BF16, 128, 128, 128, 12): stages_2+ping_pong", "overlap"},
+        {"SM90 (BF16, 128, 64, 128, 8): stages_2+overlap+ping_pong", "B_r of 128 or more"},
+        {"SM90 (BF16, 128, 128, 128, 12): stages_2+longest_first", "persistent"},
+        {"SM90 (BF16, 128, 128, 128, 12): stages_2+varlen", "no such feature"},
+        {"SM90 (BF16, 256, 128, 96, 12): stages_2", "bytes of shared memory: at most 232448"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof illegal / sizeof illegal[0]; i++) {
@@ -214,7 +251,7 @@ int main(void) {
         cmocka_unit_test(names_are_symbols_and_differ),
         cmocka_unit_test(short_forms_round_trip),
         cmocka_unit_test(every_near_miss_is_answered),
-        cmocka_unit_test(sm80_rules),
+        cmocka_unit_test(cuda_rules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -242,6 +242,19 @@ static void the_hook_changes_meanwhile(void **state) {
     assert_int_equal(atomic_load(&meddling_lender.n_refused), 0);
 }
 
+static void *results_setter(void *unused) {
+    for (int i = 0; !atomic_load(&stop); i++)
+        if (flash_set_tuning(i % 2 ? FLASH_TUNING_HEADER : NULL) != FLASH_SUCCESS)
+            atomic_fetch_add(&n_failures, 1);
+    return unused;
+}
+
+static void results_change_meanwhile(void **state) {
+    (void)state;
+    run_callers(results_setter);
+    assert_success(flash_set_tuning(NULL));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(any_number_of_threads_gives_the_same_bits, default_threads),
@@ -250,6 +263,7 @@ int main(void) {
         cmocka_unit_test_teardown(the_number_of_threads_changes_meanwhile, default_threads),
         cmocka_unit_test_teardown(a_hook_gives_the_same_bits, default_threads),
         cmocka_unit_test_teardown(the_hook_changes_meanwhile, default_threads),
+        cmocka_unit_test_teardown(results_change_meanwhile, default_threads),
     };
     return cmocka_run_group_tests(tests, compute_expected, destroy_expected);
 }

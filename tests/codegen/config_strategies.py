@@ -5,7 +5,18 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from codegen.config import FIELDS, INT32_MAX, INT32_MIN, Config
-from codegen.facts import ALL_FEATURES, LOADS, STRATEGIES, STRATEGIES_AFTER_LOAD, Arch, Dtype
+from codegen.facts import (
+    ALL_FEATURES,
+    FAMILIES,
+    LOADS,
+    SM90_STRATEGIES,
+    STAGES,
+    STRATEGIES,
+    STRATEGIES_AFTER_LOAD,
+    Arch,
+    Dtype,
+)
+from codegen.legality import sm90_warps
 from codegen.sets import all_sets
 
 INTERESTING = [-1, 0, 1, 2, 3, 4, 5, 8, 12, 16, 32, 48, 64, 80, 96, 128, 192, 256, 1024, 4096]
@@ -14,6 +25,7 @@ int32 = st.sampled_from([*INTERESTING, INT32_MIN, INT32_MAX]) | st.integers(INT3
 dtypes = st.sampled_from([int(dtype) for dtype in Dtype])
 features = st.integers(0, ALL_FEATURES)
 switches = {field: st.integers(0, 1) for field, _ in (*STRATEGIES, *STRATEGIES_AFTER_LOAD)}
+sm90_switches = {field: st.integers(0, 1) for field, _ in SM90_STRATEGIES}
 
 # Any field may hold anything.
 any_config = st.builds(Config, **dict.fromkeys(FIELDS, int32))
@@ -21,7 +33,7 @@ any_config = st.builds(Config, **dict.fromkeys(FIELDS, int32))
 # What has a short form: any numbers, but known enumerators and words.
 cpu_config = st.builds(
     Config,
-    arch=st.sampled_from([int(arch) for arch in Arch if arch != Arch.SM80]),
+    arch=st.sampled_from([int(f.arch) for f in FAMILIES.values() if f.layout == "cpu"]),
     dtype=dtypes,
     d_head=int32,
     B_r=int32,
@@ -36,7 +48,15 @@ sm80_config = st.builds(
     **dict.fromkeys(("d_head", "B_r", "B_c", "n_warps", *LOADS), int32),
     **switches,
 )
-writable_config = cpu_config | sm80_config
+sm90_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM90)),
+    dtype=dtypes,
+    features=features,
+    **dict.fromkeys(("d_head", "B_r", "B_c", "n_warps", STAGES), int32),
+    **sm90_switches,
+)
+writable_config = cpu_config | sm80_config | sm90_config
 
 # Configurations of the SM80 family that are mostly legal.
 plausible_sm80_config = st.builds(
@@ -51,6 +71,19 @@ plausible_sm80_config = st.builds(
     **{field: st.sampled_from([0, 2, 4, 8, 16, 32]) for field in LOADS},
     **switches,
 )
+
+# The same of the SM90 family, warps included.
+plausible_sm90_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM90)),
+    dtype=st.sampled_from([1, 2]),
+    d_head=st.sampled_from([64, 96, 128, 192, 256]),
+    B_r=st.sampled_from([64, 128, 192]),
+    B_c=st.sampled_from([16, 64, 80, 128, 176, 256]),
+    n_stages=st.sampled_from([2, 2, 3, 4]),
+    features=st.sampled_from([0, 0, 1, 2, 3, 4, 7, 8]),
+    **sm90_switches,
+).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r)))
 
 
 def _change(config: Config, changes: dict) -> Config:

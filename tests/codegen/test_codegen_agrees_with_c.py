@@ -7,7 +7,13 @@ from dataclasses import astuple
 
 import pytest
 from c_compiler import COMPILERS, compile_c
-from config_strategies import any_config, near_miss, plausible_sm80_config, writable_config
+from config_strategies import (
+    any_config,
+    near_miss,
+    plausible_sm80_config,
+    plausible_sm90_config,
+    writable_config,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,11 +23,13 @@ from codegen.legality import broken_rule
 from codegen.sets import all_sets
 from codegen.short_form import ShortFormError, format_config, parse_config
 
-SOURCES = ("config.c", "config_text.c", "status.c", "struct_size.c")
+SOURCES = ("config.c", "config_rules.c", "config_text.c", "status.c", "struct_size.c")
 TEXT_SIZE = 256
 SUCCESS = 0
 
-mixed_config = any_config | near_miss | plausible_sm80_config | writable_config
+mixed_config = (
+    any_config | near_miss | plausible_sm80_config | plausible_sm90_config | writable_config
+)
 
 
 class CConfig(ctypes.Structure):

@@ -99,8 +99,8 @@ def test_the_table_holds_the_cpu_kernels(compiler, root, generated, tmp_path):
         ("FLASH_ARCH_SM80 = 80", "FLASH_ARCH_SM80 = 8", "FLASH_ARCH_SM80"),
         ("FLASH_FEATURE_VARLEN = 8", "FLASH_FEATURE_VARLEN = 16", "FLASH_FEATURE_VARLEN"),
         ("int32_t n_warps;", "int32_t n_warps[2];", "n_warps"),
-        ("int32_t n_warps;", "int32_t n_stages; int32_t n_warps;", "n_warps"),
-        ("} flash_config_t;", "int32_t n_stages; } flash_config_t;", "flash_config_t has a field"),
+        ("int32_t n_warps;", "int32_t n_more; int32_t n_warps;", "n_warps"),
+        ("} flash_config_t;", "int32_t n_more; } flash_config_t;", "flash_config_t has a field"),
     ],
 )
 def test_a_header_of_another_mind_is_noticed(compiler, root, generated, tmp_path, old, new, told):

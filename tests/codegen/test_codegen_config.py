@@ -4,23 +4,40 @@ import re
 from dataclasses import FrozenInstanceError, astuple, replace
 
 import pytest
-from config_strategies import any_config, near_miss, plausible_sm80_config
+from config_strategies import (
+    any_config,
+    near_miss,
+    plausible_sm80_config,
+    plausible_sm90_config,
+)
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from codegen.config import FIELDS, Config, c_initialiser, kernel_name
-from codegen.facts import LOADS, STRATEGIES, STRATEGIES_AFTER_LOAD, Arch, Dtype, Feature
+from codegen.facts import (
+    LOADS,
+    SM90_STRATEGIES,
+    STAGES,
+    STRATEGIES,
+    STRATEGIES_AFTER_LOAD,
+    Arch,
+    Dtype,
+    Feature,
+)
 from codegen.legality import legal
 from codegen.sets import all_sets
 from codegen.short_form import parse_config
 
 NAME = re.compile(
     r"flash_fwd_(?P<arch>[a-z0-9]+)_(?P<dtype>[a-z0-9]+)_d(?P<d_head>any|\d+)_"
-    r"(?P<B_r>\d+)x(?P<B_c>\d+)(_w(?P<n_warps>\d+)"
-    r"(?P<async_copy>_async)?(?P<eager_load_blocks>_eager)?(?P<swizzled>_swizzled)?"
+    r"(?P<B_r>\d+)x(?P<B_c>\d+)(_w(?P<n_warps>\d+))?"
+    r"((?P<async_copy>_async)?(?P<eager_load_blocks>_eager)?(?P<swizzled>_swizzled)?"
     r"_load_(?P<Q_mma_load_K_fragments>\d+)_(?P<K_mma_load_K_fragments>\d+)"
     r"_(?P<V_mma_load_K_fragments>\d+)"
     r"(?P<mma_double_buffer_loads>_buffer)?(?P<optimized_softmax>_optsoftmax)?)?"
+    r"(_stages_(?P<n_stages>\d+)(?P<overlap>_overlap)?(?P<ping_pong>_pingpong)?"
+    r"(?P<persistent>_persistent)?(?P<longest_first>_longestfirst)?"
+    r"(?P<fixed_reference>_fixedreference)?)?"
     r"(?P<features>(_[a-z]+)*)"
 )
 
@@ -31,9 +48,9 @@ def read_name(name):
     number = {"any": 0, None: 0}
     values = {
         field: number[words[field]] if words[field] in number else int(words[field])
-        for field in ("d_head", "B_r", "B_c", "n_warps", *LOADS)
+        for field in ("d_head", "B_r", "B_c", "n_warps", *LOADS, STAGES)
     }
-    for field, _ in (*STRATEGIES, *STRATEGIES_AFTER_LOAD):
+    for field, _ in (*STRATEGIES, *STRATEGIES_AFTER_LOAD, *SM90_STRATEGIES):
         values[field] = int(words[field] is not None)
     return Config(
         arch=int(Arch[words["arch"].upper()]),
@@ -61,7 +78,7 @@ def test_a_configuration_is_frozen():
         Config().B_r = 1
 
 
-@given(near_miss | plausible_sm80_config)
+@given(near_miss | plausible_sm80_config | plausible_sm90_config)
 def test_the_name_of_a_legal_configuration_tells_it_whole(config):
     assume(legal(config))
     assert read_name(kernel_name(config)) == config
@@ -83,6 +100,13 @@ def test_names_within_the_sets_differ():
             "flash_fwd_sm80_bf16_d64_128x32_w8_load_0_0_0_causal_varlen",
         ),
         (
+            "SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+longest_first"
+            "+fixed_reference+causal",
+            "flash_fwd_sm90_bf16_d128_128x176_w12_stages_2_overlap_pingpong_persistent_longestfirst"
+            "_fixedreference_causal",
+        ),
+        ("SM90 (FP16, 64, 64, 32, 8): stages_4", "flash_fwd_sm90_fp16_d64_64x32_w8_stages_4"),
+        (
             "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen",
             "flash_fwd_avx512_bf16_dany_64x128_causal_window_softcap_varlen",
         ),
@@ -97,9 +121,19 @@ def test_initialiser():
     config = parse_config("(FP16, 128, 64, 32, 4): async+load_0_2_4_tiles+buffer+causal+softcap")
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM80, FLASH_DTYPE_FP16, 128, 64, 32, 4, "
-        "1, 0, 0, 0, 2, 4, 1, 0, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_SOFTCAP}"
+        "1, 0, 0, 0, 2, 4, 1, 0, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_SOFTCAP, "
+        "0, 0, 0, 0, 0, 0, 0}"
+    )
+
+
+def test_initialiser_of_sm90():
+    config = parse_config("SM90 (BF16, 64, 192, 128, 16): stages_3+overlap+fixed_reference+window")
+    assert c_initialiser(config) == (
+        "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM90, FLASH_DTYPE_BF16, 64, 192, 128, 16, "
+        "0, 0, 0, 0, 0, 0, 0, 0, FLASH_FEATURE_WINDOW, 3, 1, 0, 0, 0, 1, 0}"
     )
 
 
 def test_initialiser_without_features():
-    assert c_initialiser(parse_config("AVX2 (FP32, any, 64, 64)")).endswith(", 0, 0}")
+    initialiser = c_initialiser(parse_config("AVX2 (FP32, any, 64, 64)"))
+    assert initialiser.endswith(" 64, 64" + ", 0" * len(FIELDS[FIELDS.index("n_warps") :]) + "}")

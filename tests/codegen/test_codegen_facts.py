@@ -9,6 +9,10 @@ from codegen.facts import (
     ALL_FEATURES,
     FAMILIES,
     LOADS,
+    SM80_FIELDS,
+    SM90_FIELDS,
+    SM90_STRATEGIES,
+    STAGES,
     STRATEGIES,
     STRATEGIES_AFTER_LOAD,
     Arch,
@@ -37,19 +41,22 @@ def test_fields_are_those_of_the_header_in_order(header):
     assert tuple(re.findall(r"^ +int32_t (\w+);", body.group(1), re.MULTILINE)) == FIELDS
 
 
-def test_fields_after_the_family_are_the_thirteen_of_the_base_then_features():
-    assert FIELDS[0] == "arch"
-    assert FIELDS[1:14] == (
-        "dtype",
-        "d_head",
-        "B_r",
-        "B_c",
-        "n_warps",
-        *(field for field, _ in STRATEGIES),
-        *LOADS,
-        *(field for field, _ in STRATEGIES_AFTER_LOAD),
-    )
-    assert FIELDS[14:] == ("features",)
+def test_fields_are_those_of_every_family_then_of_sm80_then_features_then_of_sm90():
+    common = ("arch", "dtype", "d_head", "B_r", "B_c", "n_warps")
+    assert FIELDS == (*common, *SM80_FIELDS, "features", *SM90_FIELDS)
+
+
+def test_fields_of_a_family_are_its_counts_and_its_switches():
+    sm80_switches = [field for field, _ in (*STRATEGIES, *STRATEGIES_AFTER_LOAD)]
+    assert sorted(SM80_FIELDS) == sorted([*sm80_switches, *LOADS])
+    assert SM90_FIELDS == (STAGES, *(field for field, _ in SM90_STRATEGIES))
+
+
+def test_words_of_a_family_differ():
+    features = [feature.word for feature in Feature]
+    for strategies in ((*STRATEGIES, *STRATEGIES_AFTER_LOAD), SM90_STRATEGIES):
+        words = [*(word for _, word in strategies), *features]
+        assert len(set(words)) == len(words)
 
 
 def test_enumerators_are_not_zero():

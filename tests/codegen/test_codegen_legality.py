@@ -1,17 +1,29 @@
 """Every rule of every family, by the reason it gives, and the tuning filter."""
 
+import re
 from dataclasses import replace
 
 import pytest
 from config_strategies import any_config
 from hypothesis import given
 
-from codegen.config import FIELDS, Config
-from codegen.facts import Arch
-from codegen.legality import broken_rule, legal, worth_building
+from codegen.config import Config
+from codegen.facts import SM80_FIELDS, SM90_FIELDS, Arch, Dtype
+from codegen.legality import (
+    SM90_ELEMENT_BYTES,
+    SM90_PANEL_ELEMENTS,
+    SM90_STATE_BYTES,
+    broken_rule,
+    legal,
+    worth_building,
+)
 from codegen.short_form import parse_config
 
 CPU = parse_config("AVX2 (FP32, any, 64, 64): causal+window+softcap+varlen")
+SM90 = parse_config(
+    "SM90 (BF16, 128, 128, 128, 12): stages_2+overlap+ping_pong+persistent+longest_first"
+    "+fixed_reference"
+)
 SM80 = parse_config("(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer")
 Q, K, V = "Q_mma_load_K_fragments", "K_mma_load_K_fragments", "V_mma_load_K_fragments"
 
@@ -19,7 +31,7 @@ Q, K, V = "Q_mma_load_K_fragments", "K_mma_load_K_fragments", "V_mma_load_K_frag
 @pytest.mark.parametrize(
     "change",
     [
-        *({"arch": arch} for arch in (Arch.REFERENCE, Arch.AVX2, Arch.AVX512)),
+        *({"arch": arch} for arch in (Arch.REFERENCE, Arch.AVX2, Arch.AVX512, Arch.NEON)),
         *({"dtype": dtype} for dtype in (1, 2, 3)),
         *({"d_head": d_head} for d_head in (0, 1, 80, 2**31 - 1)),
         *({"B_r": B_r} for B_r in (1, 1024)),
@@ -35,7 +47,7 @@ def test_legal_for_a_cpu_family(change):
     ("change", "reason"),
     [
         ({"arch": 0}, "arch is 0: no such kernel family"),
-        ({"arch": 4}, "arch is 4: no such kernel family"),
+        ({"arch": 79}, "arch is 79: no such kernel family"),
         ({"dtype": 0}, "dtype is 0: the family has no such value"),
         ({"dtype": 4}, "dtype is 4: the family has no such value"),
         ({"d_head": -1}, "d_head is -1: not within 0 ... 2147483647"),
@@ -47,12 +59,27 @@ def test_legal_for_a_cpu_family(change):
         ({"features": -1}, "features is 0xffffffff: unknown bits 0xfffffff0"),
         *(
             ({field: 1}, f"{field} is 1: it means nothing to the AVX2 family and must be 0")
-            for field in FIELDS[FIELDS.index("n_warps") : FIELDS.index("features")]
+            for field in ("n_warps", *SM80_FIELDS, *SM90_FIELDS)
         ),
     ],
 )
 def test_illegal_for_a_cpu_family(change, reason):
     assert broken_rule(replace(CPU, **change)) == reason
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"dtype": Dtype.BF16, "B_r": 1024, "B_c": 32}, None),
+        ({"dtype": Dtype.FP32}, "dtype is 3: the family has no such value"),
+        ({"B_r": 48}, "B_r is 48: not a multiple of 32"),
+        ({"B_c": 1}, "B_c is 1: not a multiple of 32"),
+    ],
+)
+def test_rules_of_amx(change, reason):
+    amx = replace(CPU, arch=Arch.AMX, dtype=Dtype.FP16)
+    assert broken_rule(replace(amx, **change)) == reason
 
 
 @pytest.mark.parametrize(
@@ -110,10 +137,91 @@ def test_legal_for_sm80(change):
         ({Q: 2, K: 4}, f"{Q} is 2: neither 0 nor {K}, 4"),
         ({Q: 2, K: 0}, f"{Q} is 2: neither 0 nor {K}, 0"),
         ({"features": 31}, "features is 0x1f: unknown bits 0x10"),
+        *(
+            ({field: 1}, f"{field} is 1: it means nothing to the SM80 family and must be 0")
+            for field in SM90_FIELDS
+        ),
     ],
 )
 def test_illegal_for_sm80(change, reason):
     assert broken_rule(replace(SM80, **change)) == reason
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"dtype": dtype} for dtype in (1, 2)),
+        *({"d_head": d_head} for d_head in (64, 96)),
+        *({"d_head": d_head, "B_c": 64} for d_head in (192, 256)),
+        *({"B_c": B_c} for B_c in (16, 48, 176)),
+        {"B_c": 256, "d_head": 64},
+        {"B_r": 64, "n_warps": 8, "ping_pong": 0},
+        {"B_r": 192, "n_warps": 16},
+        {"n_stages": 3},
+        {"n_stages": 4, "B_c": 64},
+        {"overlap": 0, "ping_pong": 0},
+        {"persistent": 0, "longest_first": 0},
+        {"fixed_reference": 0},
+        {"features": 4},
+        *({"features": features} for features in range(8)),
+        # 232448 bytes less Q, less the state, leave room for 388 rows of K and V: 2 * 2 * 96.
+        {"d_head": 256, "B_r": 64, "n_warps": 8, "B_c": 96, "ping_pong": 0},
+    ],
+)
+def test_legal_for_sm90(change):
+    assert broken_rule(replace(SM90, **change)) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"dtype": 3}, "dtype is 3: the family has no such value"),
+        ({"d_head": 32}, "d_head is 32: the family has no such value"),
+        ({"B_r": 256}, "B_r is 256: the family has no such value"),
+        ({"B_c": 0}, "B_c is 0: not within 16 ... 256"),
+        ({"B_c": 272}, "B_c is 272: not within 16 ... 256"),
+        ({"B_c": 120}, "B_c is 120: not a multiple of 16"),
+        ({"n_warps": 8}, "n_warps is 8: 12 with B_r 128, 4 and one for each 16 rows"),
+        ({"B_r": 192}, "n_warps is 12: 16 with B_r 192, 4 and one for each 16 rows"),
+        *(
+            ({field: 2}, f"{field} is 2: it means nothing to the SM90 family and must be 0")
+            for field in SM80_FIELDS
+        ),
+        ({"n_stages": 1}, "n_stages is 1: not within 2 ... 4"),
+        ({"n_stages": 5}, "n_stages is 5: not within 2 ... 4"),
+        *(({field: 2}, f"{field} is 2: not within 0 ... 1") for field in SM90_FIELDS[1:]),
+        ({"overlap": 0}, "ping_pong is 1: it needs overlap, which is 0"),
+        ({"persistent": 0}, "longest_first is 1: it needs persistent, which is 0"),
+        (
+            {"B_r": 64, "n_warps": 8},
+            "ping_pong is 1: it needs a B_r of 128 or more, which is 64",
+        ),
+        ({"features": 16}, "features is 0x10: unknown bits 0x10"),
+        ({"features": 12}, "features is 0xc: the family has no such feature, 0x8"),
+        *(
+            (
+                {"d_head": d_head, "n_stages": 4},
+                f"d_head {d_head}, B_r 128, B_c 128 and n_stages 4 take "
+                f"{294912 + SM90_STATE_BYTES} bytes of shared memory: at most 232448",
+            )
+            for d_head in (96, 128)  # the room is that of whole panels of 64 columns
+        ),
+    ],
+)
+def test_illegal_for_sm90(change, reason):
+    assert broken_rule(replace(SM90, **change)) == reason
+
+
+def test_shared_memory_of_sm90_is_that_of_the_kernels(root):
+    """The numbers that legality.py repeats from the kernels' header."""
+    header = (root / "kernels/sm90/sm90_kernel.h").read_text()
+    numbers = {
+        "SM90_PANEL_ELEMENTS": SM90_PANEL_ELEMENTS,
+        "SM90_ELEMENT_BYTES": SM90_ELEMENT_BYTES,
+        "SM90_STATE_BYTES": SM90_STATE_BYTES,
+    }
+    for name, value in numbers.items():
+        assert re.search(rf"\b{name} = {value}\b", header), name
 
 
 @given(any_config)

@@ -18,7 +18,7 @@ rows_of_ship = st.lists(st.sampled_from(ship()), min_size=1)
 
 
 def kernel_file(config):
-    return f"kernels/{kernel_name(config)}{'.cu' if config.arch == Arch.SM80 else '.c'}"
+    return f"kernels/{kernel_name(config)}{'.cu' if config.arch >= Arch.SM80 else '.c'}"
 
 
 @given(rows_of_ship)

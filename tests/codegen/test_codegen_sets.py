@@ -12,9 +12,12 @@ from codegen.sets import (
     all_sets,
     progression,
     progression_all_block_sizes,
+    progression_sm90,
     ship,
     ship_sm80,
+    ship_sm90,
     tune,
+    tune_sm90,
 )
 from codegen.short_form import format_config, parse_config
 
@@ -59,6 +62,22 @@ def test_progression_at_all_block_sizes():
     assert set(progression()) <= set(configs)
 
 
+def test_progression_of_sm90_adds_one_strategy_at_a_time_for_full_and_causal_attention():
+    steps = [
+        "stages_2",
+        "stages_2+overlap",
+        "stages_2+overlap+ping_pong",
+        "stages_2+overlap+ping_pong+persistent",
+        "stages_2+overlap+ping_pong+persistent+longest_first",
+        "stages_2+overlap+ping_pong+persistent+longest_first+fixed_reference",
+    ]
+    full = [*steps[:4], "stages_2+overlap+ping_pong+persistent+fixed_reference"]
+    words = [*full, *(f"{step}+causal" for step in steps)]
+    assert [format_config(config) for config in progression_sm90()] == [
+        f"SM90 (BF16, 128, 128, 128, 12): {text}" for text in words
+    ]
+
+
 def test_tune_has_forty_rows_of_each_type():
     assert len(tune()) == 80
     assert Counter(config.dtype for config in tune()) == {Dtype.FP16: 40, Dtype.BF16: 40}
@@ -93,10 +112,11 @@ def test_the_known_best_configuration_is_tuned():
 
 
 def test_ship_has_each_cpu_family_in_each_type_for_every_problem():
-    cpu = [config for config in ship() if config.arch != Arch.SM80]
-    assert Counter((c.arch, c.dtype) for c in cpu) == {
-        (arch, dtype): 1 for arch in (Arch.REFERENCE, Arch.AVX2, Arch.AVX512) for dtype in Dtype
-    }
+    cpu = [config for config in ship() if config.arch < Arch.SM80]
+    rows = Counter((c.arch, c.dtype) for c in cpu)
+    families = (Arch.REFERENCE, Arch.AVX2, Arch.AVX512)
+    assert set(rows) >= {(arch, dtype) for arch in families for dtype in Dtype}
+    assert set(rows.values()) == {1}
     assert all(c.d_head == 0 and c.features == ALL_FEATURES for c in cpu)
 
 
@@ -110,6 +130,22 @@ def test_ship_serves_every_sm80_problem_at_every_alignment():
             assert any(c.features in (1, 1 | 8) for c in rows), "a row for causal masks"
 
 
+def test_ship_serves_full_and_masked_problems_of_sm90():
+    for dtype in (Dtype.FP16, Dtype.BF16):
+        for d_head in (64, 96, 128, 192, 256):
+            rows = [c for c in ship_sm90() if (c.dtype, c.d_head) == (dtype, d_head)]
+            assert {c.features for c in rows} >= {0, 1, 1 | 2 | 4}
+            assert all(c.longest_first == (c.features & 3 != 0) for c in rows)
+
+
+def test_tune_of_sm90_varies_the_tile_alone():
+    for masked in (0, 1):
+        rows = [c for c in tune_sm90() if c.features == masked]
+        tiles = {(c.B_r, c.B_c, c.n_warps) for c in rows}
+        assert len(tiles) > 10 and len(rows) == 2 * len(tiles)
+        assert len({replace(c, dtype=1, B_r=0, B_c=0, n_warps=0) for c in rows}) == 1
+
+
 def test_all_is_the_ascending_union():
-    everything = {*progression(), *progression_all_block_sizes(), *tune(), *ship()}
+    everything = {config for name in SETS if name != "all" for config in SETS[name]()}
     assert all_sets() == sorted(everything)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codegen.config import FIELDS, Config
-from codegen.facts import Arch, Dtype
+from codegen.facts import SM80_FIELDS, SM90_FIELDS, Arch, Dtype
 from codegen.sets import all_sets
 from codegen.short_form import ShortFormError, format_config, parse_config
 
@@ -30,6 +30,24 @@ SM80 = Config(
     optimized_softmax=1,
 )
 SM80_TEXT = "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax"
+SM90 = Config(
+    arch=Arch.SM90,
+    dtype=Dtype.BF16,
+    d_head=128,
+    B_r=128,
+    B_c=176,
+    n_warps=12,
+    n_stages=2,
+    overlap=1,
+    ping_pong=1,
+    persistent=1,
+    longest_first=1,
+    fixed_reference=1,
+)
+SM90_TEXT = (
+    "SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+longest_first"
+    "+fixed_reference"
+)
 AVX512 = Config(arch=Arch.AVX512, dtype=Dtype.BF16, B_r=64, B_c=128, features=15)
 AVX512_TEXT = "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen"
 
@@ -46,6 +64,12 @@ AVX512_TEXT = "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen"
         (
             replace(SM80, d_head=0, V_mma_load_K_fragments=-1),
             SM80_TEXT.replace("128", "0", 1).replace("load_0_2_2", "load_0_2_-1"),
+        ),
+        (SM90, SM90_TEXT),
+        (replace(SM90, features=1), SM90_TEXT + "+causal"),
+        (
+            Config(arch=Arch.SM90, dtype=Dtype.FP16, d_head=64, B_r=1, B_c=2, n_warps=3),
+            "SM90 (FP16, 64, 1, 2, 3): stages_0",
         ),
         (AVX512, AVX512_TEXT),
         (replace(AVX512, d_head=80, features=2), "AVX512 (BF16, 80, 64, 128): window"),
@@ -133,6 +157,18 @@ def test_other_ways_to_write_the_same(text):
         ("(FP16, 128, 64, 64, 4): load_0_0_0+load_0_0_0", "load_0_0_0 given twice at column 36"),
         ("(FP16, 128, 64, 64, 4): load_0_0", "unknown feature load_0_0 at column 25"),
         ("(FP16, 128, 64, 64, 4): load_0_0_0_tile", "unknown feature load_0_0_0_tile at column"),
+        ("SM90 (FP16, any, 64, 64, 8): stages_2", "d_head expected at column 13"),
+        ("SM90 (FP16, 64, 64, 64, 8)", "stages_<N> missing at column 27"),
+        ("SM90 (FP16, 64, 64, 64, 8): overlap", "stages_<N> missing at column 36"),
+        ("SM90 (FP16, 64, 64, 64, 8): stages_", "unknown feature stages_ at column 29"),
+        ("SM90 (FP16, 64, 64, 64, 8): stages_2_3", "unknown feature stages_2_3 at column 29"),
+        ("SM90 (FP16, 64, 64, 64, 8): stages_2+stages_2", "stages_2 given twice at column 38"),
+        ("SM90 (FP16, 64, 64, 64, 8): stages_2+async", "unknown feature async at column 38"),
+        ("(FP16, 64, 64, 64, 8): load_0_0_0+overlap", "unknown feature overlap at column 35"),
+        (
+            "SM90 (FP16, 64, 64, 64, 8): stages_2147483648",
+            "stages_2147483648 does not fit 32 bits at column 29",
+        ),
         (
             "(FP16, 128, 64, 64, 4): load_0_0_2147483648",
             "load_0_0_2147483648 does not fit 32 bits at column 25",
@@ -163,6 +199,9 @@ def test_any_text_is_read_or_refused(text):
         (replace(AVX512, features=-1), "features is -1"),
         (replace(SM80, async_copy=2), "async_copy is 2"),
         (replace(SM80, optimized_softmax=-1), "optimized_softmax is -1"),
+        (replace(SM90, fixed_reference=2), "fixed_reference is 2"),
+        *((replace(SM80, **{field: 1}), f"{field} is 1") for field in SM90_FIELDS),
+        *((replace(SM90, **{field: 1}), f"{field} is 1") for field in SM80_FIELDS),
         *(
             (replace(AVX512, **{field: 1}), f"{field} is 1")
             for field in FIELDS

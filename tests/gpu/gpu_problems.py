@@ -6,7 +6,7 @@ The problems are those of the CPU tests; their layouts are device_memory's.
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import flashattn
 import numpy as np
@@ -21,9 +21,20 @@ DTYPES = tuple(DTYPE_NAMES.values())
 CONTIGUOUS = ("contiguous",) * 4
 
 
+def cuda_kernels() -> list[Kernel]:
+    """Those of every CUDA family, whether this device runs them or not."""
+    return [kernel for kernel in flashattn.kernels() if kernel.config.arch >= Arch.SM80]
+
+
+@functools.lru_cache(maxsize=1)
 def rows() -> list[Kernel]:
-    """The SM80 kernels of the library."""
-    return [kernel for kernel in flashattn.kernels() if kernel.config.arch == Arch.SM80]
+    """The kernels of the CUDA families that this device runs."""
+    return [kernel for kernel in cuda_kernels() if kernel.is_runnable]
+
+
+def needs_alignment(config: flashattn.Config) -> bool:
+    """Whether the row loads whole chunks of 16 bytes, and refuses what is not made of them."""
+    return config.arch == Arch.SM90 or config.async_copy == 1
 
 
 def host_inputs(p: AttentionProblem) -> list[np.ndarray]:
@@ -81,13 +92,37 @@ def run(
 def check(p: AttentionProblem, config: object = None) -> tuple[np.ndarray, np.ndarray]:
     """Runs the problem, asserts that it agrees with the oracle, and returns (O, LSE)."""
     o, lse = run(p, config=config)
-    oracle_o, oracle_lse, naive_o, largest_score = _expected(replace(p, layouts=CONTIGUOUS))
-    deviation = compare(
-        o, oracle_o, naive_o, lse=lse, oracle_lse=oracle_lse, largest_score=largest_score
-    )
     replay = f"replay: {p}, config={str(config) if config else None!r}"
-    assert deviation.ok, f"{deviation.failures}; {deviation}; {replay}"
+    assert_agrees(o, lse, _expected(replace(p, layouts=CONTIGUOUS)), replay)
     return o, lse
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the oracle and the naive implementation make of a problem."""
+
+    o: np.ndarray
+    lse: np.ndarray
+    naive_o: np.ndarray
+    largest_score: float
+
+
+def expected_of(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object) -> Expected:
+    o, lse = oracle.attention(q, k, v, **options)
+    naive_o = oracle.naive(q, k, v, **options)
+    return Expected(o, lse, naive_o, oracle.largest_score(q, k, options.get("softmax_scale")))
+
+
+def assert_agrees(o: np.ndarray, lse: np.ndarray, expected: Expected, replay: str) -> None:
+    deviation = compare(
+        o,
+        expected.o,
+        expected.naive_o,
+        lse=lse,
+        oracle_lse=expected.lse,
+        largest_score=expected.largest_score,
+    )
+    assert deviation.ok, f"{deviation.failures}; {deviation}; {replay}"
 
 
 def check_every_row(p: AttentionProblem) -> None:
@@ -102,8 +137,5 @@ def same_bits(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _expected(p: AttentionProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    q, k, v = make_inputs(p)
-    oracle_o, oracle_lse = oracle.attention(q, k, v, **p.options())
-    naive_o, _ = oracle.naive(q, k, v, **p.options())
-    return oracle_o, oracle_lse, naive_o, oracle.largest_score(q, k, p.softmax_scale)
+def _expected(p: AttentionProblem) -> Expected:
+    return expected_of(*make_inputs(p), **p.options())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from flashattn import Arch, flash_attn_func, flash_attn_varlen_func
-from gpu_problems import device_inputs, rows
+from gpu_problems import device_inputs, needs_alignment, rows
 from problems import AttentionProblem
 
 P = AttentionProblem(2, 70, 90, 4, 2, 64, "float16")
@@ -113,14 +113,14 @@ def _refused(error: type, match: str, *arrays: object, **options: object) -> Non
         flash_attn_func(*arrays, **options)
 
 
-def test_rows_with_asynchronous_copies_name_the_alignment_they_need() -> None:
+def test_rows_that_load_whole_chunks_name_the_alignment_they_need() -> None:
     shifted = device_inputs(
         AttentionProblem(2, 70, 90, 4, 2, 64, "float16", layouts=("shifted",) * 4)
     )
     for row in rows():
-        if row.config.async_copy and row.config.dtype == 1 and row.config.d_head >= 64:
+        if needs_alignment(row.config) and row.config.dtype == 1 and row.config.d_head >= 64:
             _refused(NotImplementedError, "16-byte aligned", *shifted, config=row.config)
-    assert flashattn.select_config(*shifted).config.async_copy == 0
+    assert not needs_alignment(flashattn.select_config(*shifted).config)
 
 
 def test_element_addresses_that_no_element_has() -> None:

@@ -6,8 +6,15 @@ from dataclasses import replace
 
 import flashattn
 import pytest
-from flashattn import Feature
-from gpu_problems import configs_for, device_options, device_shapes, query
+from flashattn import Arch, Feature
+from gpu_problems import (
+    configs_for,
+    device_options,
+    device_shapes,
+    needs_alignment,
+    query,
+    rows,
+)
 from problems import AttentionProblem
 
 BASE = AttentionProblem(2, 300, 300, 4, 2, 128, "bfloat16")
@@ -35,7 +42,8 @@ def _needless(config: flashattn.Config, needed: Feature) -> int:
 @pytest.mark.parametrize("d_head", [32, 40, 64, 96, 128, 136, 192, 256])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_selected_row_has_the_least(dtype: str, d_head: int, lengths: tuple, mask: str) -> None:
-    """The smallest head dimension that fits, then the fewest features, copied asynchronously."""
+    """Of the newest family that serves the smallest head dimension that fits, then the fewest
+    features, loaded by the fast way."""
     options, needed = MASKS[mask]
     p = replace(BASE, seqlen_q=lengths[0], seqlen_k=lengths[1], d_head=d_head, dtype=dtype)
     if lengths[0] == 1 and options.get("causal"):
@@ -43,17 +51,28 @@ def test_selected_row_has_the_least(dtype: str, d_head: int, lengths: tuple, mas
     p = replace(p, **options)
     selected = _select(p)
     rivals = configs_for(p)
-    assert selected in rivals and selected.d_head == min(c.d_head for c in rivals)
+    assert selected in rivals and selected.arch == max(c.arch for c in rivals)
+    rivals = [c for c in rivals if c.arch == selected.arch]
+    assert selected.d_head == min(c.d_head for c in rivals)
     rivals = [c for c in rivals if c.d_head == selected.d_head]
     assert _needless(selected, needed) == min(_needless(c, needed) for c in rivals)
-    assert selected.async_copy == 1
+    assert needs_alignment(selected)
 
 
 def test_unaligned_rows_go_through_registers() -> None:
     for p in (replace(BASE, d_head=125), replace(BASE, layouts=("shifted",) * 4)):
-        assert _select(p).async_copy == 0
+        assert not needs_alignment(_select(p))
     only_output = replace(BASE, layouts=("contiguous",) * 3 + ("shifted",))
-    assert _select(only_output).async_copy == 1
+    assert needs_alignment(_select(only_output))
+
+
+def test_the_family_of_this_device_comes_first() -> None:
+    """But for what its loads cannot address, and for lengths in device memory."""
+    newest = max(Arch(row.config.arch) for row in rows())
+    assert _select(BASE).arch == newest
+    assert _select(replace(BASE, causal=True, window_size=(50, 3), softcap=9.0)).arch == newest
+    assert _select(replace(BASE, layouts=("shifted",) * 4)).arch == Arch.SM80
+    assert _select(replace(BASE, seqused_k=(300, 4))).arch == Arch.SM80
 
 
 def test_batch_invariant_selection_looks_at_no_batch() -> None:

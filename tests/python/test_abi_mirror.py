@@ -23,7 +23,11 @@ STRUCTS = [
     _abi.flash_forward_args_t,
     _abi.flash_combine_args_t,
 ]
-CONSTANTS = {name: value for name, value in vars(_abi).items() if re.match(r"FLASH_[A-Z]", name)}
+CONSTANTS = {
+    name: value
+    for name, value in vars(_abi).items()
+    if re.match(r"FLASH_[A-Z]", name) and isinstance(value, int)
+}
 
 
 def _header_text() -> str:
@@ -101,6 +105,11 @@ def test_no_constant_is_missing() -> None:
     assert named - not_needed == set(CONSTANTS)
 
 
+def test_strings() -> None:
+    strings = re.findall(r'#define (FLASH_\w+) "(.*)"$', _header_text(), flags=re.MULTILINE)
+    assert strings == [("FLASH_TUNING_HEADER", _abi.FLASH_TUNING_HEADER)]
+
+
 def test_every_function_of_the_header_has_a_prototype() -> None:
     declared = set(re.findall(r"FLASH_API [^;]*?\b(flash_\w+)\(", _header_text()))
     assert declared == set(_abi.PROTOTYPES)
@@ -118,7 +127,7 @@ def test_prototypes_have_the_headers_parameters() -> None:
 
 
 def _size(parameter: str) -> int:
-    eight = ("size_t", "flash_stream_t", "flash_parallel_for_t")
+    eight = ("size_t", "double", "flash_stream_t", "flash_parallel_for_t")
     return 8 if any(word in parameter for word in eight) else 4
 
 

@@ -31,6 +31,7 @@ PROBLEMS = {
     ),
     "ragged_queries": AttentionProblem(2, 33, 65, 2, 2, 64, cu_seqlens_q=(0, 33, 40), causal=True),
     "ragged_keys": AttentionProblem(2, 33, 80, 2, 2, 64, cu_seqlens_k=(0, 80, 83), causal=True),
+    "many_heads": AttentionProblem(40, 20, 33, 32, 32, 64),  # more than are packed at a time
     "decode": AttentionProblem(2, 1, 700, 8, 2, 128),
     "split_keys": AttentionProblem(1, 1, 2500, 8, 2, 64),
     "d_head_1": AttentionProblem(1, 20, 30, 2, 1, 1),

@@ -14,16 +14,18 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = r"flashattn\.h"
 GENERATED = r"config_facts\.h"
 COMMON = rf"common/\w+\.h|{PUBLIC}"
+# Also of device code: what the CUDA families share.
+DEVICE_COMMON = rf"{COMMON}|common/(\w+/)?\w+\.cuh"
 # What src/ sees of a kernel family: how its kernels are called, and its whole-call functions.
 KERNEL_INTERFACES = r"\w+/(\w+_kernel|combine)\.h"
 
 # Folder: the quoted includes that its files may have. A plain name is of the same folder.
 RULES = {
     "include": r"(?!)",
-    "kernels/common": COMMON,
+    "kernels/common": DEVICE_COMMON,
     "kernels/cpu": rf"{COMMON}|cpu/(\w+/)?\w+\.h",
-    "kernels/sm80": rf"{COMMON}|sm80/(\w+/)?\w+\.(h|cuh)",
-    "kernels/sm90": rf"{COMMON}|sm90/(\w+/)?\w+\.(h|cuh)",
+    "kernels/sm80": rf"{DEVICE_COMMON}|sm80/(\w+/)?\w+\.(h|cuh)",
+    "kernels/sm90": rf"{DEVICE_COMMON}|sm90/(\w+/)?\w+\.(h|cuh)",
     "src": rf"{COMMON}|{GENERATED}|{KERNEL_INTERFACES}|\w+\.h",
     "examples": PUBLIC,
 }
@@ -58,9 +60,12 @@ def test_includes_follow_the_rule(path: Path) -> None:
         ("kernels/cpu/x.h", "status.h"),
         ("kernels/cpu/x.h", "sm80/tile.cuh"),
         ("kernels/sm80/x.cuh", "cpu/rows.h"),
+        ("kernels/sm80/x.cuh", "sm90/tile.cuh"),
+        ("kernels/sm90/x.cuh", "sm80/tile.cuh"),
         ("kernels/common/x.h", "cpu/rows.h"),
         ("src/x.c", "cpu/rows.h"),
         ("src/x.c", "sm80/mainloop.cuh"),
+        ("src/x.c", "sm90/forward.cuh"),
         ("include/flashattn.h", "config.h"),
         ("examples/x.c", "config.h"),
     ],

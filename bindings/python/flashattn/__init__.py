@@ -9,7 +9,7 @@
     o = flash_attn_func(q, k, v, causal=True)
 
 numpy arrays, torch tensors (CPU and CUDA), DLPack and array-interface inputs; no torch needed.
-`python -m flashattn` has commands: info, list, forward, bench, check.
+`python -m flashattn` has commands: info, list, forward, bench, tune, check.
 """
 
 from ._attention import (
@@ -47,6 +47,7 @@ from .errors import (
     FlashAttnNotImplementedError,
     FlashAttnValueError,
 )
+from .tuning import TUNING_HEADER, measure, set_tuning, tuning_line
 
 __all__ = [
     "Arch",
@@ -63,6 +64,7 @@ __all__ = [
     "KernelResources",
     "Selection",
     "Support",
+    "TUNING_HEADER",
     "cuda_devices",
     "device_info",
     "flash_attn_func",
@@ -71,9 +73,12 @@ __all__ = [
     "kernel_resources",
     "kernels",
     "lookup_kernel",
+    "measure",
     "num_threads",
     "query_support",
     "select_config",
     "set_num_threads",
+    "set_tuning",
+    "tuning_line",
     "version",
 ]

@@ -12,6 +12,7 @@ from ctypes import (
     Structure,
     c_char,
     c_char_p,
+    c_double,
     c_float,
     c_int32,
     c_int64,
@@ -43,7 +44,10 @@ FLASH_DTYPE_FP32 = 3
 FLASH_ARCH_REFERENCE = 1
 FLASH_ARCH_AVX2 = 2
 FLASH_ARCH_AVX512 = 3
+FLASH_ARCH_AMX = 4
+FLASH_ARCH_NEON = 5
 FLASH_ARCH_SM80 = 80
+FLASH_ARCH_SM90 = 90
 
 FLASH_FEATURE_CAUSAL = 1
 FLASH_FEATURE_WINDOW = 2
@@ -52,12 +56,17 @@ FLASH_FEATURE_VARLEN = 8
 
 FLASH_CONFIG_TEXT_SIZE = 256
 
+FLASH_TUNING_TEXT_SIZE = 512
+FLASH_TUNING_HEADER = "flashattn tuning 1"
+
 FLASH_DEVICE_CPU = 0
 FLASH_DEVICE_CUDA_CURRENT = 1
 FLASH_DEVICE_CUDA = 2
 
 FLASH_ISA_AVX2 = 1
 FLASH_ISA_AVX512 = 2
+FLASH_ISA_AMX = 4
+FLASH_ISA_NEON = 8
 
 FLASH_FLAG_CAUSAL = 1
 FLASH_FLAG_WINDOW = 2
@@ -89,6 +98,12 @@ class flash_config_t(_SizedStructure):
         ("mma_double_buffer_loads", c_int32),
         ("optimized_softmax", c_int32),
         ("features", c_int32),
+        ("n_stages", c_int32),
+        ("overlap", c_int32),
+        ("ping_pong", c_int32),
+        ("persistent", c_int32),
+        ("longest_first", c_int32),
+        ("fixed_reference", c_int32),
     ]
 
 
@@ -207,5 +222,11 @@ PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "flash_prepare": (_status, [_args_p, _config_p]),
     "flash_select_config": (_status, [_args_p, _config_p, c_void_p, c_size_t]),
     "flash_query_support": (_status, [_args_p, _config_p, c_void_p, c_size_t]),
+    "flash_measure": (
+        _status,
+        [_args_p, POINTER(_kernel), c_int32, c_int32, _stream, POINTER(c_double)],
+    ),
+    "flash_tuning_format": (_status, [_args_p, _config_p, c_double, c_void_p, c_size_t]),
+    "flash_set_tuning": (_status, [c_char_p]),
     "flash_combine": (_status, [POINTER(flash_combine_args_t), _stream]),
 }

@@ -254,14 +254,15 @@ def _forward(
         lse = _tensor.empty(q, problem.device, problem.lse_shape, "float32", "lse")
     problem.set_output(out, lse)
     wanted = _config.resolve(config)
-    workspace = _workspace(problem.args, wanted)
-    problem.args.workspace = workspace.ctypes.data
-    problem.args.workspace_size = workspace.nbytes
+    memory = workspace(problem.args, wanted)
+    problem.args.workspace = memory.ctypes.data
+    problem.args.workspace_size = memory.nbytes
     check(library().flash_forward(problem.args, wanted, problem.stream))
     return out if lse is None else (out, lse)
 
 
-def _workspace(args: _abi.flash_forward_args_t, config: _abi.flash_config_t | None) -> np.ndarray:
+def workspace(args: _abi.flash_forward_args_t, config: _abi.flash_config_t | None) -> np.ndarray:
+    """Memory of the size that the call wants."""
     size = ctypes.c_uint64()
     check(library().flash_workspace_size(args, config, size))
     if size.value and args.device != _abi.FLASH_DEVICE_CPU:

@@ -52,13 +52,14 @@ def compare(
     oracle_lse: np.ndarray | None = None,
     largest_score: float = 0.0,
 ) -> Deviation:
-    """Measures O (in its own type) and, where given, LSE (float32) against the oracle."""
+    """Measures O (in its own type) and, where given, LSE (float32) against the oracle. naive_o is
+    [n, *O.shape], as oracle.naive() gives it."""
     result = Deviation()
     dtype = o.dtype
     o = o.astype(np.float64)
     _check_places(result, "O", o, oracle_o)
     finite = np.isfinite(oracle_o) & np.isfinite(o)
-    _check_max_error(result, o[finite], oracle_o[finite], naive_o[finite], largest_score)
+    _check_max_error(result, o[finite], oracle_o[finite], naive_o[:, finite], largest_score)
     if largest_score <= _SCORES_WITHIN:
         _check_direction(result, o[finite], oracle_o[finite], dtype)
     if lse is not None:

@@ -23,7 +23,10 @@ class Arch(enum.IntEnum):
     REFERENCE = _abi.FLASH_ARCH_REFERENCE
     AVX2 = _abi.FLASH_ARCH_AVX2
     AVX512 = _abi.FLASH_ARCH_AVX512
+    AMX = _abi.FLASH_ARCH_AMX
+    NEON = _abi.FLASH_ARCH_NEON
     SM80 = _abi.FLASH_ARCH_SM80
+    SM90 = _abi.FLASH_ARCH_SM90
 
 
 class DType(enum.IntEnum):
@@ -66,6 +69,12 @@ class Config:
     mma_double_buffer_loads: int = 0
     optimized_softmax: int = 0
     features: int = 0
+    n_stages: int = 0
+    overlap: int = 0
+    ping_pong: int = 0
+    persistent: int = 0
+    longest_first: int = 0
+    fixed_reference: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Config:
@@ -105,7 +114,7 @@ def lookup_kernel(config: Config | str) -> Kernel:
     Raises LookupError with the reason: a rule that the configuration breaks, a legal kernel that
     is not in this library, or what the machine lacks. ValueError for a text that is no short form.
     """
-    return _kernel(_lookup(config))
+    return _kernel(find(config))
 
 
 @dataclass(frozen=True)
@@ -131,7 +140,7 @@ def kernel_resources(
     resources), FlashAttnError (no such device).
     """
     resources = _abi.flash_kernel_resources_t()
-    check(library().flash_kernel_resources(_lookup(config), device, resources))
+    check(library().flash_kernel_resources(find(config), device, resources))
     values = {f.name: getattr(resources, f.name) for f in dataclasses.fields(KernelResources)}
     return KernelResources(**values)
 
@@ -197,7 +206,8 @@ def _field_value(field: str, value: str) -> int:
         raise ValueError(f"filter {field}={value}: not {known}") from None
 
 
-def _lookup(config: Config | str) -> int:
+def find(config: Config | str) -> int:
+    """The table's row of a configuration, as the C API points to it. Raises LookupError."""
     found = library().flash_lookup_kernel(resolve(config))
     if not found:
         raise LookupError(last_error())

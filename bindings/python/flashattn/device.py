@@ -15,6 +15,8 @@ class Isa(enum.IntFlag):
 
     AVX2 = _abi.FLASH_ISA_AVX2
     AVX512 = _abi.FLASH_ISA_AVX512
+    AMX = _abi.FLASH_ISA_AMX
+    NEON = _abi.FLASH_ISA_NEON
 
 
 @dataclass(frozen=True)

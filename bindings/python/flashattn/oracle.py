@@ -3,7 +3,8 @@
 Written for reading and independent of the kernels: one sequence and one head at a time, the whole
 matrix of scores, the mask spelled out. `naive` is the same three steps as a plain implementation
 would take them (float32 scores; P and O rounded to the inputs' type); the distance between the two
-sets the tolerance of compare.py.
+sets the tolerance of compare.py. How far one rounding of P goes wrong on one input is chance, so
+`naive` rounds it at several places of a binade.
 """
 
 from __future__ import annotations
@@ -17,12 +18,18 @@ import numpy as np
 Lengths = Optional[Sequence[int]]
 
 
+# Factors of P before it is rounded; afterwards they are taken out again.
+_PLACES_OF_ROUNDING = (1.0, 2**0.25, 2**0.5, 2**0.75)
+
+
 @dataclass(frozen=True)
 class Precision:
-    """What numbers an implementation computes in: scores and sums, then P and O rounded."""
+    """What numbers an implementation computes in: scores and sums, then P, at each of `places`, and
+    O rounded."""
 
     compute: np.dtype
     rounded: np.dtype
+    places: tuple[float, ...] = (1.0,)
 
     def round(self, x: np.ndarray) -> np.ndarray:
         return x.astype(self.rounded).astype(self.compute)
@@ -55,15 +62,15 @@ def attention(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(O, LSE) in float64; shapes and options as in flash_attn_func / flash_attn_varlen_func."""
     exact = Precision(np.dtype(np.float64), np.dtype(np.float64))
-    return _attention(q, k, v, exact, **options)
+    o, lse = _attention(q, k, v, exact, **options)
+    return o[0], lse
 
 
-def naive(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object
-) -> tuple[np.ndarray, np.ndarray]:
-    """(O, LSE) of the three-step attention: scores in float32, P and O in the inputs' type."""
-    plain = Precision(np.dtype(np.float32), q.dtype)
-    return _attention(q, k, v, plain, **options)
+def naive(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object) -> np.ndarray:
+    """[n, *O.shape]: O of n three-step attentions, with scores in float32, P and O in the inputs'
+    type, that differ in where P is rounded."""
+    plain = Precision(np.dtype(np.float32), q.dtype, _PLACES_OF_ROUNDING)
+    return _attention(q, k, v, plain, **options)[0]
 
 
 def combine(o_partial: np.ndarray, lse_partial: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -100,13 +107,13 @@ def _attention(
     group = n_heads // k.shape[-2] if n_heads else 1
     scale = d_head**-0.5 if softmax_scale is None else softmax_scale
     mask = Mask(causal, *window_size)
-    o = np.zeros(q.shape, precision.compute)
+    o = np.zeros((len(precision.places), *q.shape), precision.compute)
     lse = np.full((*q.shape[:-3], n_heads, q.shape[-3]), -np.inf, precision.compute)
 
     for q_at, k_at in _sequences(q, k, cu_seqlens_q, cu_seqlens_k, seqused_k):
         lse_at = (*q_at[:-1], slice(None), q_at[-1])
         for head in range(n_heads):
-            o[q_at][:, head], lse[lse_at][head] = _attend(
+            o[(slice(None), *q_at)][:, :, head], lse[lse_at][head] = _attend(
                 *(
                     x.astype(precision.compute)
                     for x in (
@@ -155,15 +162,15 @@ def _attend(
     mask: Mask,
     precision: Precision,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One head of one sequence: O [len_q, d_head], LSE [len_q]."""
+    """One head of one sequence: O [places, len_q, d_head], LSE [len_q]."""
     visible = mask.visible(len(q), len(k))
     with np.errstate(all="ignore"):
         scores = (q @ k.T) * precision.compute.type(scale)
         if softcap > 0:
             scores = softcap * np.tanh(scores / softcap)
         p, lse = _softmax(np.where(visible, scores, -np.inf).astype(precision.compute))
-        o = _weighted_sum(precision.round(p), v, visible)
-    return precision.round(o), lse
+        o = [_weighted_sum(precision.round(p * f) / f, v, visible) for f in precision.places]
+    return precision.round(np.stack(o)), lse
 
 
 def _softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

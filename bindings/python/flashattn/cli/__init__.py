@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import FlashAttnError
-from . import bench, check, forward, info, listing
+from . import bench, check, forward, info, listing, tune
 from .problem import BadInput
 
-_COMMANDS = (info, listing, forward, bench, check)
+_COMMANDS = (info, listing, forward, bench, tune, check)
 _EXPECTED = (
     BadInput,
     FlashAttnError,

@@ -1,4 +1,4 @@
-"""`bench`: times any set of kernels over sequence lengths, beside numpy, on a GPU beside torch."""
+"""`bench`: times any set of kernels over sequence lengths, beside numpy, torch and onnxruntime."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import numpy as np
 from .. import _abi, _tensor, device
 from .._attention import flash_attn_func, query_support
 from ..config import Config, DType
-from ..oracle import Mask
-from . import bench_cuda, plot, problem
+from . import bench_cpu_peers, bench_cuda, plot, problem, progression
 from .problem import BadInput
 from .timing import Contender, Timing
 
@@ -32,16 +31,12 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     problem.add_filter_argument(parser)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--all", action="store_true", help="every kernel this machine can run")
-    shape = parser.add_argument_group("shape")
-    shape.add_argument(
-        "--seqlen", type=_lengths, default="512,1024,2048", metavar="N,N,...", help="keys"
+    parser.add_argument(
+        "--set",
+        choices=("progression",),
+        help="the kernels that each have one optimisation more, step by step, on a GPU",
     )
-    shape.add_argument("--seqlen-q", type=int, help="queries, if not as many as keys")
-    shape.add_argument("--batch", type=int, default=1)
-    shape.add_argument("--tokens", type=int, help="batch = tokens / seqlen, at least 1")
-    shape.add_argument("--heads", type=int, default=8)
-    shape.add_argument("--heads-kv", type=int, help="default: as many as heads")
-    shape.add_argument("--d-head", type=int, default=128)
+    problem.add_shape_options(parser)
     problem.add_mask_options(parser)
     parser.add_argument("--runs", type=int, help="timed runs of each row: 5, on a GPU 25")
     parser.add_argument("--threads", type=int, help="default: the library's")
@@ -56,35 +51,21 @@ def run(args: argparse.Namespace) -> int:
     console = problem.extra("rich.console").Console()
     if args.plot:
         problem.extra("matplotlib")
-    _check_numbers(args)
+    if args.runs is None:
+        args.runs = 25 if args.device == "cuda" else 5
+    problem.check_at_least_one(args, "runs")
     if args.device == "cuda":
         device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT)  # refuses in the library's own words
     if args.threads is not None:
         device.set_num_threads(args.threads)
+    if args.set:
+        return progression.run(console, args)
     timings = list(_timings(console, args))
     console.print(_table(timings, args))
     if args.plot:
         plot.draw(args.plot, timings, _title(args))
         console.print(f"{args.plot} written")
     return 0
-
-
-def _lengths(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
-
-
-def _check_numbers(args: argparse.Namespace) -> None:
-    if args.runs is None:
-        args.runs = 25 if args.device == "cuda" else 5
-    numbers = {"--runs": args.runs, "--batch": args.batch, "--heads": args.heads}
-    numbers["--tokens"] = 1 if args.tokens is None else args.tokens
-    numbers["--d-head"] = args.d_head
-    numbers["--seqlen-q"] = 1 if args.seqlen_q is None else args.seqlen_q
-    numbers["--heads-kv"] = 1 if args.heads_kv is None else args.heads_kv
-    numbers["--seqlen"] = min(args.seqlen)
-    for option, value in numbers.items():
-        if value < 1:
-            raise BadInput(f"{option} is {value}: at least 1")
 
 
 def _timings(console: Any, args: argparse.Namespace) -> Iterator[Timing]:
@@ -105,8 +86,8 @@ def _contenders(args: argparse.Namespace) -> list[list[Contender]]:
     if args.device == "cuda":
         by_dtype = [[c for c in own if c.dtype == dtype] for dtype in DType]
         return [group for group in by_dtype if group]
-    numpy = Contender("numpy (three steps)", DType.FP32, None, is_peer=True)
-    return [[c] for c in [*own, *([] if args.no_peers else [numpy])]]
+    dtypes = [dtype for dtype in DType if any(c.dtype == dtype for c in own)]
+    return [[c] for c in [*own, *([] if args.no_peers else bench_cpu_peers.contenders(dtypes))]]
 
 
 def _own_contenders(args: argparse.Namespace) -> list[Contender]:
@@ -124,13 +105,10 @@ def _own_contenders(args: argparse.Namespace) -> list[Contender]:
 def _measure(contenders: list[Contender], seqlen: int, args: argparse.Namespace) -> list[Timing]:
     """The contenders of a group that serve the problem."""
     if args.device == "cuda":
-        times = bench_cuda.measure(contenders, seqlen, _batch(seqlen, args), args)
+        times = bench_cuda.measure(contenders, seqlen, problem.batch_size(seqlen, args), args)
     else:
         times = _measure_on_cpu(contenders[0], seqlen, args)
-    seqlen_q = args.seqlen_q or seqlen
-    operations = 4 * _batch(seqlen, args) * args.heads * seqlen_q * seqlen * args.d_head
-    if args.causal:
-        operations /= 2
+    operations = problem.operations(seqlen, args)
     return [
         Timing(c.label, c.dtype.name, seqlen, seconds, operations / seconds / 1e9, c.is_peer)
         for c, seconds in times
@@ -140,26 +118,24 @@ def _measure(contenders: list[Contender], seqlen: int, args: argparse.Namespace)
 def _measure_on_cpu(
     contender: Contender, seqlen: int, args: argparse.Namespace
 ) -> list[tuple[Contender, float]]:
-    q, k, v = _inputs(contender.dtype, seqlen, args)
-    make_call = _numpy_call if contender.is_peer else _library_call
-    call = make_call(q, k, v, contender.config, problem.mask_options(args))
+    q, k, v = inputs(contender.dtype, seqlen, args)
+    options = problem.mask_options(args)
+    if contender.is_peer:
+        call = bench_cpu_peers.make_call(contender.label, q, k, v, options)
+    else:
+        call = _library_call(q, k, v, contender.config, options)
     return [] if call is None else [(contender, _median_seconds(call, args.runs))]
 
 
-def _batch(seqlen: int, args: argparse.Namespace) -> int:
-    return args.batch if args.tokens is None else max(1, args.tokens // seqlen)
-
-
-def _inputs(dtype: DType, seqlen: int, args: argparse.Namespace) -> list[np.ndarray]:
+def inputs(dtype: DType, seqlen: int, args: argparse.Namespace) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     heads_kv = args.heads_kv or args.heads
     seqlen_q = args.seqlen_q or seqlen
     numpy_dtype = _tensor.numpy_dtype(problem.NUMPY_NAME[dtype])
+    batch = problem.batch_size(seqlen, args)
     sizes = ((seqlen_q, args.heads), (seqlen, heads_kv), (seqlen, heads_kv))
     return [
-        rng.standard_normal((_batch(seqlen, args), length, heads, args.d_head), np.float32).astype(
-            numpy_dtype
-        )
+        rng.standard_normal((batch, length, heads, args.d_head), np.float32).astype(numpy_dtype)
         for length, heads in sizes
     ]
 
@@ -194,31 +170,6 @@ def _library_call(
     return call
 
 
-def _numpy_call(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, _: Config | None, options: dict[str, Any]
-) -> Callable[[], None]:
-    """The three steps as a numpy user would write them, in float32."""
-    group = q.shape[2] // k.shape[2]
-    scale = np.float32(options["softmax_scale"] or q.shape[-1] ** -0.5)
-    visible = Mask(options["causal"], *options["window_size"]).visible(q.shape[1], k.shape[1])
-    bias = np.where(visible, np.float32(0), np.float32(-np.inf))
-    softcap = np.float32(options["softcap"])
-
-    def call() -> None:
-        k_all, v_all = (np.repeat(x, group, axis=2).transpose(0, 2, 1, 3) for x in (k, v))
-        scores = q.transpose(0, 2, 1, 3) @ k_all.swapaxes(-1, -2)
-        scores *= scale
-        if softcap:
-            scores = softcap * np.tanh(scores / softcap)
-        scores += bias
-        scores -= np.maximum(scores.max(axis=-1, keepdims=True), np.finfo(np.float32).min)
-        np.exp(scores, out=scores)
-        total = scores.sum(axis=-1, keepdims=True)
-        scores @ v_all / np.where(total > 0, total, 1)
-
-    return call
-
-
 def _table(timings: list[Timing], args: argparse.Namespace) -> Any:
     table = problem.extra("rich.table").Table(title=_title(args))
     table.add_column("seqlen", justify="right")
@@ -241,8 +192,9 @@ def _short(label: str) -> str:
 
 
 def _peer_key(timing: Timing, peer: str, args: argparse.Namespace) -> tuple:
-    """numpy is the peer of every dtype, torch's kernels are of their own."""
-    return timing.seqlen, peer, timing.dtype if args.device == "cuda" else None
+    """torch's kernels are the peers of their own dtype, numpy and onnxruntime of every one."""
+    alone = args.device == "cuda" or bench_cpu_peers.is_peer_of_its_type_alone(peer)
+    return timing.seqlen, peer, timing.dtype if alone else None
 
 
 def _title(args: argparse.Namespace) -> str:

@@ -28,7 +28,7 @@ def measure(
     contenders: list[Contender], seqlen: int, batch: int, args: argparse.Namespace
 ) -> list[tuple[Contender, float]]:
     """Median seconds of the contenders (of one dtype) that serve the problem, and of the peers."""
-    q, k, v = _inputs(contenders[0].dtype, seqlen, batch, args)
+    q, k, v = inputs(contenders[0].dtype, seqlen, batch, args)
     calls = [(c, _library_call(q, k, v, c, problem.mask_options(args))) for c in contenders]
     if not args.no_peers:
         calls += _peer_calls(q, k, v, contenders[0].dtype, problem.mask_options(args))
@@ -37,7 +37,7 @@ def measure(
     return [(contender, s) for (contender, _), s in zip(calls, seconds)]
 
 
-def _inputs(dtype: DType, seqlen: int, batch: int, args: argparse.Namespace) -> list[Any]:
+def inputs(dtype: DType, seqlen: int, batch: int, args: argparse.Namespace) -> list[Any]:
     torch = _torch()
     torch.manual_seed(0)
     sizes = ((args.seqlen_q or seqlen, args.heads), *[(seqlen, args.heads_kv or args.heads)] * 2)

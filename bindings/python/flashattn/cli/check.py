@@ -65,7 +65,7 @@ def _measure(
         return None
     o, lse = flash_attn_func(q, k, v, config=kernel.config, return_lse=True, **options)
     oracle_o, oracle_lse = oracle.attention(q, k, v, **options)
-    naive_o, _ = oracle.naive(q, k, v, **options)
+    naive_o = oracle.naive(q, k, v, **options)
     return compare(
         o,
         oracle_o,

@@ -19,6 +19,47 @@ class BadInput(Exception):
     """The user's input cannot be used; the text is one line."""
 
 
+def add_shape_options(parser: argparse.ArgumentParser, *, several_d_heads: bool = False) -> None:
+    group = parser.add_argument_group("shape")
+    group.add_argument(
+        "--seqlen", type=_numbers, default="512,1024,2048", metavar="N,N,...", help="keys"
+    )
+    group.add_argument("--seqlen-q", type=int, help="queries, if not as many as keys")
+    group.add_argument("--batch", type=int, default=1)
+    group.add_argument("--tokens", type=int, help="batch = tokens / seqlen, at least 1")
+    group.add_argument("--heads", type=int, default=8)
+    group.add_argument("--heads-kv", type=int, help="default: as many as heads")
+    if several_d_heads:
+        group.add_argument("--d-head", type=_numbers, default="128", metavar="N,N,...")
+    else:
+        group.add_argument("--d-head", type=int, default=128)
+
+
+def check_at_least_one(args: argparse.Namespace, *more: str) -> None:
+    """Of add_shape_options, and of other options; those that were not given are as good."""
+    options = ("batch", "heads", "tokens", "d_head", "seqlen_q", "heads_kv", "seqlen", *more)
+    for name in options:
+        value = getattr(args, name)
+        least = min(value) if isinstance(value, list) else value
+        if least is not None and least < 1:
+            raise BadInput(f"--{name.replace('_', '-')} is {least}: at least 1")
+
+
+def batch_size(seqlen: int, args: argparse.Namespace) -> int:
+    return args.batch if args.tokens is None else max(1, args.tokens // seqlen)
+
+
+def operations(seqlen: int, args: argparse.Namespace) -> float:
+    """4 batch heads seqlen_q seqlen_k d_head, half when causal."""
+    seqlen_q = args.seqlen_q or seqlen
+    full = 4 * batch_size(seqlen, args) * args.heads * seqlen_q * seqlen * args.d_head
+    return full / 2 if args.causal else full
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
 def add_mask_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("attention")
     group.add_argument("--causal", action="store_true", help="mask keys after the diagonal")

@@ -2,8 +2,8 @@
  * Ordinary loads and stores of shared memory by its 32-bit address.
  * PTX ISA, "Data Movement and Conversion Instructions": ld.shared, st.shared.
  */
-#ifndef FLASH_KERNELS_SM80_PTX_SHARED_MEMORY_CUH
-#define FLASH_KERNELS_SM80_PTX_SHARED_MEMORY_CUH
+#ifndef FLASH_KERNELS_COMMON_PTX_SHARED_MEMORY_CUH
+#define FLASH_KERNELS_COMMON_PTX_SHARED_MEMORY_CUH
 
 #include <stdint.h>
 

@@ -3,8 +3,8 @@
  * PTX ISA, "Floating Point Instructions": ex2.approx.ftz.f32 (2 ulp; exact at 0 and -inf),
  * lg2.approx.ftz.f32, rcp.approx.ftz.f32 (1 ulp).
  */
-#ifndef FLASH_KERNELS_SM80_PTX_MATH_CUH
-#define FLASH_KERNELS_SM80_PTX_MATH_CUH
+#ifndef FLASH_KERNELS_COMMON_PTX_MATH_CUH
+#define FLASH_KERNELS_COMMON_PTX_MATH_CUH
 
 static __device__ __forceinline__ float exp2_approx(float x) {
     float y;

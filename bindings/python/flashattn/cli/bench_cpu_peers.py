@@ -1,0 +1,138 @@
+"""What `bench` compares CPU kernels with: numpy, and torch and onnxruntime where installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any, Callable
+
+import numpy as np
+
+from .. import device
+from ..config import DType
+from ..oracle import Mask
+from .timing import Contender
+
+# Computes O, [batch, seqlen_q, n_heads, d_head], as an array of the peer's own.
+Call = Callable[[], Any]
+
+_TORCH, _ONNXRUNTIME, _NUMPY = "torch", "onnxruntime", "numpy"
+
+
+def contenders(dtypes: list[DType]) -> list[Contender]:
+    """torch in each of the types; the others in fp32, the peers of every type."""
+    found = [Contender(f"{_NUMPY} (three steps)", DType.FP32, None, is_peer=True)]
+    if _is_installed("onnxruntime", "onnx"):
+        label = f"{_ONNXRUNTIME} (MultiHeadAttention, FP32)"
+        found.append(Contender(label, DType.FP32, None, is_peer=True))
+    if _is_installed("torch"):
+        label = f"{_TORCH} (scaled_dot_product_attention, {{}})"
+        found += [Contender(label.format(d.name), d, None, is_peer=True) for d in dtypes]
+    return found
+
+
+def is_peer_of_its_type_alone(name: str) -> bool:
+    return name == _TORCH
+
+
+def make_call(
+    label: str, q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]
+) -> Call | None:
+    """A call of the peer with this label; None: it does not serve the problem."""
+    makers = {_TORCH: _torch_call, _ONNXRUNTIME: _onnxruntime_call, _NUMPY: _numpy_call}
+    return makers[label.partition(" (")[0]](q, k, v, options)
+
+
+def _is_installed(*modules: str) -> bool:
+    return all(importlib.util.find_spec(module) for module in modules)
+
+
+def _masks_alike(q: np.ndarray, k: np.ndarray, options: dict[str, Any]) -> bool:
+    """No window, no softcap, and a causal mask only where all agree on its diagonal."""
+    plain = tuple(options["window_size"]) == (-1, -1) and not options["softcap"]
+    return plain and (not options["causal"] or q.shape[1] == k.shape[1])
+
+
+def _torch_call(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]
+) -> Call | None:
+    if not _masks_alike(q, k, options):
+        return None
+    import torch
+
+    def tensor(x: np.ndarray) -> Any:
+        if x.dtype.name == "bfloat16":
+            return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16).transpose(1, 2)
+        return torch.from_numpy(x).transpose(1, 2)
+
+    torch.set_num_threads(device.num_threads())
+    q_t, k_t, v_t = map(tensor, (q, k, v))
+
+    def call() -> Any:
+        with torch.inference_mode():
+            o = torch.nn.functional.scaled_dot_product_attention(
+                q_t,
+                k_t,
+                v_t,
+                is_causal=options["causal"],
+                scale=options["softmax_scale"],
+                enable_gqa=q.shape[2] != k.shape[2],
+            )
+        return o.transpose(1, 2)
+
+    return call
+
+
+def _onnxruntime_call(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]
+) -> Call | None:
+    if not _masks_alike(q, k, options) or q.shape[2] != k.shape[2]:
+        return None
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = device.num_threads()
+    session = onnxruntime.InferenceSession(
+        _onnx_model(q.shape[2], options), settings, providers=["CPUExecutionProvider"]
+    )
+    rows = {name: x.reshape(*x.shape[:2], -1) for name, x in zip("qkv", (q, k, v))}
+    return lambda: session.run(None, rows)[0].reshape(q.shape)
+
+
+def _onnx_model(n_heads: int, options: dict[str, Any]) -> bytes:
+    from onnx import TensorProto, helper
+
+    def tensor(name: str) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None, None])
+
+    attributes: dict[str, Any] = {"num_heads": n_heads, "unidirectional": int(options["causal"])}
+    if options["softmax_scale"]:
+        attributes["scale"] = options["softmax_scale"]
+    node = helper.make_node(
+        "MultiHeadAttention", list("qkv"), ["o"], domain="com.microsoft", **attributes
+    )
+    graph = helper.make_graph([node], "attention", [tensor(x) for x in "qkv"], [tensor("o")])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+
+
+def _numpy_call(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]) -> Call:
+    """The three steps as a numpy user would write them, in float32."""
+    group = q.shape[2] // k.shape[2]
+    scale = np.float32(options["softmax_scale"] or q.shape[-1] ** -0.5)
+    visible = Mask(options["causal"], *options["window_size"]).visible(q.shape[1], k.shape[1])
+    bias = np.where(visible, np.float32(0), np.float32(-np.inf))
+    softcap = np.float32(options["softcap"])
+
+    def call() -> np.ndarray:
+        k_all, v_all = (np.repeat(x, group, axis=2).transpose(0, 2, 1, 3) for x in (k, v))
+        scores = q.transpose(0, 2, 1, 3) @ k_all.swapaxes(-1, -2)
+        scores *= scale
+        if softcap:
+            scores = softcap * np.tanh(scores / softcap)
+        scores += bias
+        scores -= np.maximum(scores.max(axis=-1, keepdims=True), np.finfo(np.float32).min)
+        np.exp(scores, out=scores)
+        total = scores.sum(axis=-1, keepdims=True)
+        return (scores @ v_all / np.where(total > 0, total, 1)).transpose(0, 2, 1, 3)
+
+    return call

@@ -1,0 +1,84 @@
+"""`bench --set progression`: kernels that each have one optimisation more than the one before."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .. import device
+from .._abi import FLASH_DEVICE_CUDA_CURRENT
+from ..config import Config, DType, kernels
+from . import bench_cuda, problem
+from .problem import BadInput
+from .timing import Contender
+
+# In the order of the steps, which is not the table's. The last keeps Q in registers instead of
+# loading fragments ahead.
+STEPS = (
+    "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles",
+    "(FP16, 128, 64, 64, 4): async+swizzled+load_0_0_0_tiles",
+    "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_0_0_tiles",
+    "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles",
+    "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer",
+    "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer+opt_softmax",
+    "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax",
+)
+_REFERENCE = "torch FA2"
+
+
+def run(console: Any, args: argparse.Namespace) -> int:
+    _check(args)
+    contenders = [Contender(step, DType.FP16, Config.parse(step)) for step in STEPS]
+    columns = ["seqlen", "step", "median ms", "TFLOP/s", "x step before"]
+    if not args.no_peers:
+        columns.append(f"x {_REFERENCE}")
+    table = problem.extra("rich.table").Table(title=_title(args))
+    for column in columns:
+        table.add_column(column, justify="left" if column == "step" else "right", overflow="fold")
+    for seqlen in args.seqlen:
+        measured = bench_cuda.measure(contenders, seqlen, problem.batch_size(seqlen, args), args)
+        for row in _rows(measured, seqlen, args):
+            table.add_row(*row[: len(columns)])
+        table.add_section()
+    console.print(table)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.device != "cuda":
+        raise BadInput("--set progression compares CUDA kernels: add --device cuda")
+    if args.filters or args.all or args.plot:
+        raise BadInput("--set chooses the kernels and prints a table: no filters, --all or --plot")
+    held = {str(kernel.config) for kernel in kernels()}
+    missing = [step for step in STEPS if step not in held]
+    if missing:
+        raise BadInput(
+            f"this library has no kernel {missing[0]}: build it with "
+            '-DFLASH_KERNELS="ship progression"'
+        )
+
+
+def _rows(
+    measured: list[tuple[Contender, float]], seqlen: int, args: argparse.Namespace
+) -> list[tuple[str, ...]]:
+    """A row a step, and one of the peer."""
+    peers = [(c, s) for c, s in measured if c.is_peer and c.label.startswith(_REFERENCE)]
+    steps = [(c, s) for c, s in measured if not c.is_peer]
+    if not steps:
+        raise BadInput("the kernels of the progression do not serve this problem: see their rules")
+    rows, before = [], None
+    for contender, seconds in [*steps, *peers]:
+        rate = problem.operations(seqlen, args) / seconds / 1e12
+        gain = f"{before / seconds:.2f}" if before and not contender.is_peer else ""
+        share = f"{peers[0][1] / seconds:.2f}" if peers else ""
+        figures = (f"{seconds * 1e3:.3f}", f"{rate:.0f}", gain, share)
+        rows.append((str(seqlen), contender.label, *figures))
+        before = seconds
+    return rows
+
+
+def _title(args: argparse.Namespace) -> str:
+    tokens = f"batch {args.batch}" if args.tokens is None else f"{args.tokens} tokens"
+    gpu = device.device_info(FLASH_DEVICE_CUDA_CURRENT).name
+    mask = ", causal" if args.causal else ""
+    return f"progression: {tokens}, {args.heads} heads, d_head {args.d_head}{mask}, {gpu}"

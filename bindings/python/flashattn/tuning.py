@@ -1,0 +1,87 @@
+"""Measuring kernels, and telling the library's selection what was found.
+
+A tuner measures the rows that serve a problem, writes a line for the fastest (of every family that
+it measured: a family without a line counts as not measured), and passes the lines on, headed by
+TUNING_HEADER: to set_tuning(), or as a file that the environment variable FLASH_TUNING names.
+`python -m flashattn tune` does so. include/flashattn.h says when selection follows a result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from . import _abi, _attention
+from . import config as _config
+from ._library import check, library
+from ._problem import Problem
+from .config import Config
+
+TUNING_HEADER = _abi.FLASH_TUNING_HEADER
+
+
+def measure(
+    q: Any,
+    k: Any,
+    v: Any,
+    configs: Sequence[Config | str],
+    *,
+    out: Any,
+    n_launches: int = 25,
+    **options: Any,
+) -> list[float]:
+    """Median seconds of n_launches launches of each kernel, which take turns; one more launch of
+    each comes first and is not timed.
+
+    configs are Configs or short forms of rows of the table, out and options as in flash_attn_func
+    and flash_attn_varlen_func. On a CUDA device: the device's time, on the caller's stream, which
+    is waited for. Raises what flash_attn_func raises for any of the kernels, and LookupError.
+    """
+    problem = Problem(q, k, v, **options)
+    problem.set_output(out, None)
+    pointers = (ctypes.c_void_p * len(configs))(*(_config.find(config) for config in configs))
+    seconds = (ctypes.c_double * len(configs))()
+    workspace = max(
+        (_attention.workspace(problem.args, _config.resolve(config)) for config in configs),
+        key=lambda memory: memory.nbytes,
+        default=None,
+    )
+    if workspace is not None:
+        problem.args.workspace = workspace.ctypes.data
+        problem.args.workspace_size = workspace.nbytes
+    check(
+        library().flash_measure(
+            problem.args, pointers, len(configs), n_launches, problem.stream, seconds
+        )
+    )
+    return list(seconds)
+
+
+def tuning_line(
+    q: Any, k: Any, v: Any, config: Config | str, seconds: float, **options: Any
+) -> str:
+    """The line of measured results which says that problems like this one take config that long.
+
+    Raises NotImplementedError (a problem that follows no results: arrays of the CPU,
+    batch_invariant; or one that config does not serve), ValueError.
+    """
+    problem = Problem(q, k, v, **options)
+    text = ctypes.create_string_buffer(_abi.FLASH_TUNING_TEXT_SIZE)
+    wanted = _config.resolve(config)
+    check(library().flash_tuning_format(problem.args, wanted, seconds, text, len(text)))
+    return text.value.decode()
+
+
+def set_tuning(text: str | None) -> None:
+    """From now on selection follows these results in place of FLASH_TUNING's; None: FLASH_TUNING's
+    again. Raises ValueError with the line that cannot be understood; the results in force stay.
+    """
+    check(library().flash_set_tuning(None if text is None else _text(text)))
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    if b"\0" in encoded:
+        raise ValueError("the results have a NUL character in them")
+    return encoded

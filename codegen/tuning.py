@@ -1,0 +1,120 @@
+"""Measured results that are built into the library: codegen/results/*.txt, a file a device.
+
+The form of a line is that of flash_tuning_format() in include/flashattn.h, as `python -m flashattn
+tune` writes it; src/tuning_text.c reads the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from .config import Config
+from .facts import Dtype, Feature
+from .short_form import ShortFormError, parse_config
+
+FOLDER = Path(__file__).resolve().parent / "results"
+HEADER = "flashattn tuning 1"
+
+_LINE = re.compile(
+    r"cc=(?P<compute_capability>\d+) +sms=(?P<multiprocessors>\d+) +dtype=(?P<dtype>\w+) +"
+    r"d_head=(?P<d_head>\d+) +features=(?P<features>[\w+]+) +"
+    r"q=(?P<q>\d+) +k=(?P<k>\d+) +heads=(?P<heads>\d+) +ns=(?P<nanoseconds>\d+) *:(?P<config>.*)"
+)
+
+
+class TuningError(ValueError):
+    """Measured results that cannot be understood."""
+
+
+class Key(NamedTuple):
+    """What problems that share their results have in common, in sort order (src/tuning.h)."""
+
+    compute_capability: int
+    multiprocessors: int
+    dtype: int
+    d_head: int
+    features: int
+    log2_q: int
+    log2_k: int
+    log2_heads: int
+
+
+class Result(NamedTuple):
+    """In sort order: the fastest of a key comes first."""
+
+    key: Key
+    nanoseconds: int
+    config: Config
+
+
+def size_class(size: int) -> int:
+    """Logarithm to the base 2, rounded to the nearest; 0 for sizes below 2."""
+    if size < 2:
+        return 0
+    bits = size.bit_length()
+    return bits if size * size > 1 << (2 * bits - 1) else bits - 1
+
+
+def _features(text: str) -> int:
+    words = {feature.word: int(feature) for feature in Feature}
+    return 0 if text == "none" else sum(words[word] for word in set(text.split("+")))
+
+
+def parse_result(line: str) -> Result:
+    """Raises TuningError."""
+    fields = _LINE.fullmatch(line)
+    if fields is None:
+        raise TuningError(f"not a result: {line!r}")
+    try:
+        key = Key(
+            int(fields["compute_capability"]),
+            int(fields["multiprocessors"]),
+            int(Dtype[fields["dtype"]]),
+            int(fields["d_head"]),
+            _features(fields["features"]),
+            *(size_class(int(fields[size])) for size in ("q", "k", "heads")),
+        )
+        return Result(key, int(fields["nanoseconds"]), parse_config(fields["config"].strip()))
+    except KeyError as error:
+        raise TuningError(f"unknown word {error} in {line!r}") from None
+    except ShortFormError as error:
+        raise TuningError(f"{error} in {line!r}") from None
+
+
+def parse_results(text: str) -> list[Result]:
+    """Ascending. Raises TuningError with the number of the line."""
+    lines = [(n, line.partition("#")[0].strip()) for n, line in enumerate(text.splitlines(), 1)]
+    lines = [(n, line) for n, line in lines if line]
+    if not lines or lines[0][1] != HEADER:
+        raise TuningError(f"measured results begin with {HEADER!r}")
+    results = []
+    for number, line in lines[1:]:
+        try:
+            results.append(parse_result(line))
+        except TuningError as error:
+            raise TuningError(f"line {number}: {error}") from None
+    return sorted(results)
+
+
+def committed_files() -> list[Path]:
+    return sorted(FOLDER.glob("*.txt"))
+
+
+def committed_results() -> list[Result]:
+    """Those of every file, ascending. Raises TuningError with the file's name."""
+    results: list[Result] = []
+    for path in committed_files():
+        try:
+            results += parse_results(path.read_text(encoding="utf-8"))
+        except TuningError as error:
+            raise TuningError(f"{path}: {error}") from None
+    return sorted(results)
+
+
+def results_of(configs: Iterable[Config], results: Iterable[Result]) -> list[Result]:
+    """Those of configurations that a library holds."""
+    held = set(configs)
+    return [result for result in results if result.config in held]

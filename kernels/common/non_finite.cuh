@@ -1,0 +1,56 @@
+/*
+ * Infinities and NaNs among 16-bit elements, by their bits, one chunk of 16 bytes at a time.
+ */
+#ifndef FLASH_KERNELS_COMMON_NON_FINITE_CUH
+#define FLASH_KERNELS_COMMON_NON_FINITE_CUH
+
+#include "common/ptx/packed_math.cuh"
+
+/* Bits of the exponent, all set in what is not finite. */
+static constexpr __host__ __device__ inline uint32_t exponent_bits(int dtype) {
+    return dtype == FLASH_DTYPE_FP16 ? 0x7c00u : 0x7f80u;
+}
+
+template <int DTYPE> static __device__ __forceinline__ bool is_finite(uint32_t element) {
+    return (element & exponent_bits(DTYPE)) != exponent_bits(DTYPE);
+}
+
+/* The pair with zeros in place of what is not finite. */
+template <int DTYPE> static __device__ __forceinline__ uint32_t finite_pair(uint32_t pair) {
+    return (is_finite<DTYPE>(pair) ? pair & 0xffffu : 0) |
+           (is_finite<DTYPE>(pair >> 16) ? pair & 0xffff0000u : 0);
+}
+
+template <int DTYPE> static __device__ __forceinline__ uint4 finite_chunk(uint4 v) {
+    return uint4{finite_pair<DTYPE>(v.x), finite_pair<DTYPE>(v.y), finite_pair<DTYPE>(v.z),
+                 finite_pair<DTYPE>(v.w)};
+}
+
+/* sum += 0 * v: stays a pair of zeros until an element is not finite. */
+template <int DTYPE>
+static __device__ __forceinline__ uint32_t add_zero_times_chunk(uint32_t sum, uint4 v) {
+    sum = multiply_add_pair<DTYPE>(v.x, 0, sum);
+    sum = multiply_add_pair<DTYPE>(v.y, 0, sum);
+    sum = multiply_add_pair<DTYPE>(v.z, 0, sum);
+    return multiply_add_pair<DTYPE>(v.w, 0, sum);
+}
+
+static __device__ __forceinline__ bool is_pair_of_zeros(uint32_t pair) {
+    return (pair & 0x7fff7fffu) == 0;
+}
+
+/* o + v where v is not finite: equal infinities stay, others cancel to NaN. */
+template <int DTYPE>
+static __device__ __forceinline__ uint32_t add_non_finite(uint32_t o, uint32_t v) {
+    if (is_finite<DTYPE>(v))
+        return o;
+    return is_finite<DTYPE>(o) || o == v ? v : 0x7fffu;
+}
+
+template <int DTYPE>
+static __device__ __forceinline__ uint32_t add_non_finite_pair(uint32_t o, uint32_t v) {
+    return add_non_finite<DTYPE>(o & 0xffffu, v & 0xffffu) | add_non_finite<DTYPE>(o >> 16, v >> 16)
+                                                                 << 16;
+}
+
+#endif

@@ -1,0 +1,135 @@
+/*
+ * The AMX family: bf16 operands in tile registers, fp32 results, exponentials in AVX-512.
+ *
+ * K and V are packed once a head, by tasks of their own, and shared by the tasks that attend; a
+ * task that splits the keys packs its own blocks. Tasks of few rows, and rows that see infinity or
+ * NaN, are computed as in the AVX-512 family.
+ */
+#ifndef FLASH_KERNELS_CPU_AMX_H
+#define FLASH_KERNELS_CPU_AMX_H
+
+#include "cpu/avx512.h"
+
+#include "cpu/amx/attend.h"
+#include "cpu/amx/load_store.h"
+#include "cpu/amx/pack.h"
+
+_Static_assert(AMX_MIN_ROWS >= FEW_ROWS, "the vector kernel reads the keys in place for few rows");
+
+/* ---- Infinity and NaN ---- */
+
+/* Sets the bits of the rows that see a bad key of a square that begins with `key`. */
+static inline void mark_rows(const amx_scratch_t *t, int32_t key, uint32_t bad_keys,
+                             uint32_t bad[AMX_STRIPS_MAX]) {
+    for (int64_t row = 0; row < t->n_rows; row++)
+        for (int32_t i = 0; i < AMX_SQUARE; i++)
+            if ((bad_keys >> i & 1) && t->begin[row] <= key + i && key + i < t->end[row])
+                bad[row / AMX_SQUARE] |= 1u << row % AMX_SQUARE;
+}
+
+static inline void mark_rows_of_block(const amx_scratch_t *t, const amx_block_t *block, int32_t key,
+                                      int32_t end, uint32_t bad[AMX_STRIPS_MAX]) {
+    for (int64_t j = 0; j < t->keys && key < end; j++, key += AMX_SQUARE)
+        if (block->bad[j] != 0)
+            mark_rows(t, key, block->bad[j], bad);
+}
+
+/* Computes one row of the task as the AVX-512 family does. */
+ALWAYS_INLINE void recompute_row(const flash_config_t *config, const flash_params_t *p,
+                                 const cpu_task_t *task, int64_t row, void *scratch) {
+    cpu_task_t alone = *task;
+    alone.row_begin = task->row_begin + row;
+    alone.row_end = alone.row_begin + 1;
+    if (task->o_partial) {
+        alone.o_partial = task->o_partial + row * p->d_head;
+        alone.lse_partial = task->lse_partial + row;
+    }
+    avx512_forward(config, p, &alone, scratch);
+}
+
+ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_params_t *p,
+                                  const cpu_task_t *task, const uint32_t bad[AMX_STRIPS_MAX],
+                                  void *scratch) {
+    const int64_t n_rows = task->row_end - task->row_begin;
+    for (int64_t row = 0; row < n_rows; row++)
+        if (bad[row / AMX_SQUARE] >> row % AMX_SQUARE & 1)
+            recompute_row(config, p, task, row, scratch);
+}
+
+/* ---- Tasks ---- */
+
+/* All keys of the task, from the blocks that the head's tasks share. */
+ALWAYS_INLINE void attend_shared(amx_run_t *run, int32_t terms, flash_range_t keys,
+                                 uint32_t bad[AMX_STRIPS_MAX]) {
+    const amx_scratch_t *t = run->t;
+    run->block = keys.begin / t->block_keys;
+    run->n_blocks = (keys.end + t->block_keys - 1) / t->block_keys;
+    for (int64_t i = run->block; i < run->n_blocks; i++) {
+        const amx_block_t block = amx_block_at(t, run->packed, i);
+        mark_rows_of_block(t, &block, (int32_t)i * t->block_keys, keys.end, bad);
+    }
+    run_items(run, terms);
+}
+
+/* Block after block, each packed by the task itself. */
+ALWAYS_INLINE void attend_own(amx_run_t *run, const flash_params_t *p, const cpu_task_t *task,
+                              int32_t dtype, flash_range_t keys, uint32_t bad[AMX_STRIPS_MAX]) {
+    const amx_scratch_t *t = run->t;
+    run->packed = t->block;
+    for (; keys.begin < keys.end; keys.begin += t->block_keys) {
+        const flash_range_t part = {keys.begin, min32(keys.begin + t->block_keys, keys.end)};
+        const amx_block_t block = amx_block_at(t, run->packed, 0);
+        pack_block(t, p, task, dtype, part, &block);
+        mark_rows_of_block(t, &block, part.begin, part.end, bad);
+        run->key = part.begin;
+        run->block = run->strip = 0;
+        run->n_blocks = 1;
+        run_items(run, amx_terms(dtype));
+    }
+}
+
+ALWAYS_INLINE void amx_attend(const flash_config_t *config, const flash_params_t *p,
+                              const cpu_task_t *task, void *scratch) {
+    const int32_t dtype = config->dtype;
+    const int64_t d = config->d_head ? config->d_head : p->d_head;
+    const amx_scratch_t t = amx_divide_scratch(scratch, config, d, task->row_end - task->row_begin);
+    strip_keys_t strips[AMX_STRIPS_MAX];
+    uint32_t bad[AMX_STRIPS_MAX] = {0};
+    const flash_range_t keys = find_strip_keys(&t, p, task, strips);
+    pack_q(&t, p, task, dtype, bad);
+    start_results(&t);
+    amx_run_t run = {.t = &t,
+                     .strips = strips,
+                     .scale = (p->softcap != 0 ? 1 : p->softmax_scale) * LOG2_E,
+                     .softmax_scale = p->softmax_scale,
+                     .softcap = p->softcap,
+                     .packed = task->packed};
+    const unsigned control = tiles_configure();
+    if (task->packed)
+        attend_shared(&run, amx_terms(dtype), keys, bad);
+    else
+        attend_own(&run, p, task, dtype, keys, bad);
+    tiles_release(control);
+    store_results(&t, p, task, dtype);
+    recompute_rows(config, p, task, bad, scratch);
+}
+
+ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *p,
+                            const cpu_task_t *task, void *scratch) {
+    const int64_t d = config->d_head ? config->d_head : p->d_head;
+    const amx_scratch_t t = amx_divide_scratch(scratch, config, d, 0);
+    const amx_block_t block = amx_block_at(&t, task->packed, task->keys.begin / t.block_keys);
+    pack_block(&t, p, task, config->dtype, task->keys, &block);
+}
+
+ALWAYS_INLINE void amx_forward(const flash_config_t *config, const flash_params_t *params,
+                               const cpu_task_t *task, void *scratch) {
+    if (task->pack)
+        amx_pack(config, params, task, scratch);
+    else if (task->row_end - task->row_begin <= AMX_MIN_ROWS)
+        avx512_forward(config, params, task, scratch);
+    else
+        amx_attend(config, params, task, scratch);
+}
+
+#endif

@@ -1,0 +1,225 @@
+/*
+ * The main loop. The work is a sequence of items, each a strip of 32 rows against a block of keys:
+ * for each block every strip that sees some of it. While the vector unit computes the exponentials
+ * of one item, the tile unit computes the scores of the next one and adds P V of the one before.
+ */
+#ifndef FLASH_KERNELS_CPU_AMX_ATTEND_H
+#define FLASH_KERNELS_CPU_AMX_ATTEND_H
+
+#include "cpu/amx/multiply.h"
+#include "cpu/amx/softmax.h"
+
+/* ---- Items ---- */
+
+/* Keys that some row of a strip sees, and those that all of them see; either may be empty. */
+typedef struct strip_keys {
+    flash_range_t any;
+    flash_range_t common;
+} strip_keys_t;
+
+/* A run of a task's rows over consecutive blocks of packed keys. */
+typedef struct amx_run {
+    const amx_scratch_t *t;
+    const strip_keys_t *strips;
+    float scale; /* of the scores, to log2 */
+    float softmax_scale;
+    float softcap;
+    void *packed;  /* its blocks */
+    int32_t key;   /* of block 0 */
+    int64_t block; /* of the next item */
+    int64_t n_blocks;
+    int64_t strip; /* of the next item */
+    int buffer;
+} amx_run_t;
+
+/* Whether the strip sees keys of the present block; which, into *item. */
+ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
+    const amx_scratch_t *t = run->t;
+    const flash_range_t any = run->strips[strip].any;
+    const int32_t key = run->key + (int32_t)run->block * t->block_keys;
+    const int32_t begin = max32(any.begin - key, 0);
+    const int32_t end = min32(any.end - key, t->block_keys);
+    if (begin >= end)
+        return false;
+    run->buffer ^= 1;
+    *item = (amx_item_t){.block = amx_block_at(t, run->packed, run->block),
+                         .strip = strip,
+                         .key = key,
+                         .first = begin / AMX_SQUARE,
+                         .last = (end + AMX_SQUARE - 1) / AMX_SQUARE,
+                         .buffer = run->buffer};
+    return true;
+}
+
+/* The next item of the run; false: it has no more. */
+static inline bool next_item(amx_run_t *run, amx_item_t *item) {
+    for (; run->block < run->n_blocks; run->block++) {
+        while (run->strip < run->t->n_strips)
+            if (set_item(run, run->strip++, item))
+                return true;
+        run->strip = 0;
+    }
+    return false;
+}
+
+/* ---- Products ---- */
+
+/* S = Q K^T of some squares of the item. */
+ALWAYS_INLINE void score_squares(const amx_scratch_t *t, int32_t terms, const amx_item_t *item,
+                                 const amx_scores_t *scores, const company_t *with) {
+    const int64_t step = terms * AMX_OPERANDS, columns = t->columns;
+    const uint16_t *q = t->q + item->strip * columns * step;
+    operands_t at = {q, k_square(t, &item->block, scores->first, 0)};
+    if (scores->first == scores->last)
+        return;
+    operands_load(at);
+    for (int32_t j = scores->first; j < scores->last; j++) {
+        results_zero();
+        for (int64_t c = 1; c <= columns; c++) {
+            const bool whole = c == columns, done = whole && j + 1 == scores->last;
+            const operands_t next = {whole ? q : at.left + step, done ? at.right : at.right + step};
+            terms_multiply(at, next, terms, with);
+            at = next;
+        }
+        results_store(scores_square(scores, j));
+    }
+}
+
+/* O += P V of the item, squares begin ... end - 1 along d. */
+ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, const amx_item_t *item,
+                                      int64_t begin, int64_t end, const company_t *with) {
+    const int64_t step = terms * AMX_OPERANDS;
+    const uint16_t *p = item_p(t, item, item->first);
+    operands_t at = {p, v_square(t, &item->block, item->first, begin)};
+    if (begin == end)
+        return;
+    operands_load(at);
+    for (int64_t c = begin; c < end; c++) {
+        float *o = t->o + (item->strip * t->columns + c) * AMX_OPERANDS;
+        const operands_t column = {p,
+                                   v_square(t, &item->block, item->first, min64(c + 1, end - 1))};
+        results_load(o);
+        for (int32_t j = item->first + 1; j <= item->last; j++) {
+            const operands_t below = {at.left + step, at.right + step};
+            const operands_t next = j == item->last ? column : below;
+            terms_multiply(at, next, terms, with);
+            at = next;
+        }
+        results_store(o);
+    }
+}
+
+/* ---- The pipeline ---- */
+
+/* Chunk number `index` of the item; its scores lie in S number `buffer`. */
+ALWAYS_INLINE amx_scores_t chunk_of(const amx_scratch_t *t, const amx_item_t *item, int64_t index,
+                                    int buffer) {
+    const int32_t first = item->first + (int32_t)index * AMX_CHUNK;
+    const amx_scores_t chunk = {t->s[buffer], first, min32(first + AMX_CHUNK, item->last)};
+    return chunk;
+}
+
+ALWAYS_INLINE void finish_scores(const amx_run_t *run, const amx_item_t *item,
+                                 const amx_scores_t *scores) {
+    const flash_range_t common = run->strips[item->strip].common;
+    if (run->softcap != 0)
+        cap(scores, run->softmax_scale, run->softcap);
+    if (common.begin > item->key + scores->first * AMX_SQUARE ||
+        common.end < item->key + scores->last * AMX_SQUARE)
+        hide_unseen(run->t, item, scores, common);
+}
+
+/* Some score of the item is far beyond its row's maximum: a second look at all of them. */
+NEVER_INLINE void raise_item(const amx_run_t *run, const amx_item_t *item) {
+    const amx_scratch_t *t = run->t;
+    const amx_scores_t scores = {t->s_block, item->first, item->last};
+    const company_t alone = {NULL, 0};
+    score_squares(t, t->terms, item, &scores, &alone);
+    finish_scores(run, item, &scores);
+    raise_rows(t, item, &scores, run->scale);
+}
+
+/* What runs beside the exponentials of a chunk. */
+typedef struct beside {
+    const amx_item_t *next;     /* the scores of its chunk, */
+    amx_scores_t scores;        /* none where first == last; */
+    const amx_item_t *previous; /* P V of the item before the chunk's: */
+    int64_t begin;              /* squares along d */
+    int64_t end;
+} beside_t;
+
+ALWAYS_INLINE void run_chunk(const amx_run_t *run, int32_t terms, exponentials_t *e,
+                             const beside_t *beside) {
+    const amx_scratch_t *t = run->t;
+    const amx_item_t *previous = beside->previous;
+    const int64_t n_terms = terms == 2 ? 3 : 1;
+    const int64_t products = (beside->scores.last - beside->scores.first) * t->columns +
+                             (previous->last - previous->first) * (beside->end - beside->begin);
+    const company_t with = {e, products ? ((int64_t)e->n_rows + 4 * products * n_terms - 1) /
+                                              (4 * products * n_terms)
+                                        : 0};
+    tiles_see_stores();
+    score_squares(t, terms, beside->next, &beside->scores, &with);
+    accumulate_columns(t, terms, previous, beside->begin, beside->end, &with);
+    while (e->done < e->n_rows)
+        exponentiate_next(e, terms);
+}
+
+/* Items as they pass through the pipeline: `item` is at its exponentials, the first scores of
+ * `next` come before their end, P V of `previous` beside them. */
+typedef struct pipeline {
+    amx_item_t previous;
+    amx_item_t item;
+    amx_item_t next;
+    bool more;  /* there is an item after `item` */
+    int buffer; /* of the scores of the present chunk */
+} pipeline_t;
+
+ALWAYS_INLINE void run_item(amx_run_t *run, int32_t terms, pipeline_t *pipe) {
+    const amx_scratch_t *t = run->t;
+    const amx_item_t *item = &pipe->item;
+    const int64_t n_chunks = (item->last - item->first + AMX_CHUNK - 1) / AMX_CHUNK;
+    const int64_t columns = pipe->previous.last == 0 ? 0 : t->columns;
+    exponentials_t e = start_exponentials(t, item, run->scale);
+    for (int64_t i = 0; i < n_chunks; i++) {
+        const bool is_last = i + 1 == n_chunks;
+        const amx_item_t *next = is_last ? &pipe->next : item;
+        const amx_scores_t chunk = chunk_of(t, item, i, pipe->buffer);
+        const beside_t beside = {.next = next,
+                                 .scores = chunk_of(t, next, is_last ? 0 : i + 1, !pipe->buffer),
+                                 .previous = &pipe->previous,
+                                 .begin = i * columns / n_chunks,
+                                 .end = (i + 1) * columns / n_chunks};
+        finish_scores(run, item, &chunk);
+        if (!all_rows_started(t, item->strip))
+            start_strip(t, item->strip, &chunk, run->scale);
+        set_chunk(t, item, &chunk, &e);
+        run_chunk(run, terms, &e, &beside);
+        pipe->buffer ^= 1;
+    }
+    if (_mm512_cmp_ps_mask(e.largest, vec_set1(RAISE), _CMP_GT_OQ) != 0)
+        raise_item(run, item);
+    add_item_sums(t, item->strip);
+}
+
+ALWAYS_INLINE void run_items(amx_run_t *run, int32_t terms) {
+    const company_t alone = {NULL, 0};
+    pipeline_t pipe = {.more = true};
+    if (!next_item(run, &pipe.item))
+        return;
+    const amx_scores_t chunk = chunk_of(run->t, &pipe.item, 0, 0);
+    tiles_see_stores();
+    score_squares(run->t, terms, &pipe.item, &chunk, &alone);
+    while (pipe.more) {
+        pipe.more = next_item(run, &pipe.next);
+        if (!pipe.more)
+            pipe.next.first = pipe.next.last = 0;
+        run_item(run, terms, &pipe);
+        pipe.previous = pipe.item;
+        pipe.item = pipe.next;
+    }
+    tiles_see_stores();
+    accumulate_columns(run->t, terms, &pipe.previous, 0, run->t->columns, &alone);
+}
+
+#endif

@@ -1,0 +1,67 @@
+/*
+ * Products of squares in the tile registers, and exponentials in between: the processor looks ahead
+ * over a few hundred instructions only, so that both units are busy where the code of both is mixed
+ * finely.
+ */
+#ifndef FLASH_KERNELS_CPU_AMX_MULTIPLY_H
+#define FLASH_KERNELS_CPU_AMX_MULTIPLY_H
+
+#include "cpu/amx/softmax.h"
+#include "cpu/amx/tiles.h"
+
+/* Exponentials that go along with tile products: rows after each quarter of a product. */
+typedef struct company {
+    exponentials_t *e;
+    int64_t rows;
+} company_t;
+
+ALWAYS_INLINE void keep_company(const company_t *with, int32_t terms) {
+    for (int64_t i = 0; i < with->rows; i++)
+        exponentiate_next(with->e, terms);
+}
+
+/* Operands of a product: squares of bf16, of `terms` terms each. */
+typedef struct operands {
+    const uint16_t *left;
+    const uint16_t *right;
+} operands_t;
+
+/* Packed keys are not kept in the nearest cache, which they would flush. */
+ALWAYS_INLINE void operands_load(operands_t o) {
+    _tile_loadd(4, o.left, TILE_ROW_BYTES);
+    _tile_stream_loadd(6, o.right, TILE_ROW_BYTES);
+    _tile_loadd(5, o.left + AMX_OPERANDS / 2, TILE_ROW_BYTES);
+    _tile_stream_loadd(7, o.right + AMX_OPERANDS / 2, TILE_ROW_BYTES);
+}
+
+/* Results += product of the loaded operands, and the next ones loaded as soon as a register is
+ * free. */
+ALWAYS_INLINE void square_multiply(operands_t next, int32_t terms, const company_t *with) {
+    _tile_dpbf16ps(0, 4, 6);
+    keep_company(with, terms);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(4, next.left, TILE_ROW_BYTES);
+    keep_company(with, terms);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_stream_loadd(6, next.right, TILE_ROW_BYTES);
+    keep_company(with, terms);
+    _tile_dpbf16ps(3, 5, 7);
+    _tile_loadd(5, next.left + AMX_OPERANDS / 2, TILE_ROW_BYTES);
+    _tile_stream_loadd(7, next.right + AMX_OPERANDS / 2, TILE_ROW_BYTES);
+    keep_company(with, terms);
+}
+
+/* The same for operands of one or two terms, the first of which are loaded; less the product of the
+ * low terms: it is below what fp32 holds of the whole. */
+ALWAYS_INLINE void terms_multiply(operands_t o, operands_t next, int32_t terms,
+                                  const company_t *with) {
+    if (terms == 2) {
+        const operands_t low_right = {o.left, o.right + AMX_OPERANDS};
+        const operands_t low_left = {o.left + AMX_OPERANDS, o.right};
+        square_multiply(low_right, terms, with);
+        square_multiply(low_left, terms, with);
+    }
+    square_multiply(next, terms, with);
+}
+
+#endif

@@ -1,0 +1,77 @@
+/*
+ * The parts of a task's scratch memory, and which keys its rows see.
+ */
+#ifndef FLASH_KERNELS_CPU_AMX_SCRATCH_H
+#define FLASH_KERNELS_CPU_AMX_SCRATCH_H
+
+#include "cpu/amx/layout.h"
+#include "cpu/cpu_kernel.h"
+#include "cpu/tiled/arithmetic.h"
+
+#include <stdbool.h>
+
+/* Together amx_scratch_size() bytes, each part 64-byte aligned. A strip is 32 rows of the task. */
+typedef struct amx_scratch {
+    uint16_t *q;     /* [strips][columns][terms] squares */
+    float *o;        /* [strips][columns] squares, not normalised */
+    float *s[2];     /* [AMX_CHUNK] squares: scores of a strip, two chunks in turns */
+    float *s_block;  /* [keys] squares: scores of a strip against a block, for a second look */
+    uint16_t *p[2];  /* [keys][terms] squares: exp2(score - maximum) */
+    float *sum;      /* [rows][16], of P; to be added up */
+    float *item_sum; /* [32][16], of P of the present item */
+    float *maximum;  /* [rows], an upper bound but for 2^8 of the scores so far, in units of log2;
+                        -infinity: none was seen */
+    float *origin;   /* [rows], what scores are relative to: the maximum where there is one */
+    int32_t *begin;  /* [rows], keys that the row sees: begin ... end - 1 */
+    int32_t *end;    /* [rows] */
+    uint16_t *block; /* a block of packed keys */
+    int64_t d;
+    int64_t columns;    /* squares along d */
+    int64_t keys;       /* squares of a block */
+    int64_t block_size; /* elements of a block of packed keys, its masks included */
+    int32_t terms;
+    int32_t block_keys; /* B_c */
+    int64_t n_rows;
+    int64_t n_strips;
+} amx_scratch_t;
+
+ALWAYS_INLINE void *take_bytes(char **memory, int64_t size) {
+    char *taken = *memory;
+    *memory += size;
+    return taken;
+}
+
+ALWAYS_INLINE amx_scratch_t amx_divide_scratch(void *memory, const flash_config_t *config,
+                                               int64_t d, int64_t n_rows) {
+    char *rest = memory;
+    const int64_t strips = (int64_t)amx_squares(config->B_r);
+    const int64_t rows = strips * AMX_SQUARE;
+    amx_scratch_t t = {.d = d, .n_rows = n_rows, .block_keys = config->B_c};
+    t.columns = (int64_t)amx_squares(d);
+    t.keys = (int64_t)amx_squares(config->B_c);
+    t.terms = amx_terms(config->dtype);
+    t.block_size = (int64_t)amx_block_size(config, d) / 2;
+    t.n_strips = (int64_t)amx_squares(n_rows);
+    t.q = take_bytes(&rest, strips * t.columns * t.terms * AMX_OPERAND_BYTES);
+    t.o = take_bytes(&rest, strips * t.columns * AMX_RESULT_BYTES);
+    t.block = take_bytes(&rest, (int64_t)amx_block_size(config, d));
+    t.s_block = take_bytes(&rest, t.keys * AMX_RESULT_BYTES);
+    for (int i = 0; i < 2; i++) {
+        t.s[i] = take_bytes(&rest, AMX_CHUNK * AMX_RESULT_BYTES);
+        t.p[i] = take_bytes(&rest, t.keys * t.terms * AMX_OPERAND_BYTES);
+    }
+    t.sum = take_bytes(&rest, rows * 64);
+    t.item_sum = take_bytes(&rest, AMX_SQUARE * 64);
+    t.maximum = take_bytes(&rest, rows * 4);
+    t.origin = take_bytes(&rest, rows * 4);
+    t.begin = take_bytes(&rest, rows * 4);
+    t.end = take_bytes(&rest, rows * 4);
+    return t;
+}
+
+/* Row r of a square of results. */
+ALWAYS_INLINE float *result_row(float *square, int64_t r) {
+    return square + r * AMX_SQUARE;
+}
+
+#endif

@@ -1,0 +1,76 @@
+/*
+ * The tile registers (Intel SDM volume 1, chapter 18): configured when a task begins, released when
+ * it ends. Tiles 0 ... 3 hold a square of results, 4 and 5 the left operand's, 6 and 7 the right
+ * operand's.
+ */
+#ifndef FLASH_KERNELS_CPU_AMX_TILES_H
+#define FLASH_KERNELS_CPU_AMX_TILES_H
+
+#include "cpu/amx/layout.h"
+#include "cpu/vector.h"
+
+#include <immintrin.h>
+#include <stdint.h>
+
+enum {
+    TILE_ROWS_MAX = 16,
+    TILE_ROW_BYTES = 64,
+    RESULT_ROW_BYTES = AMX_SQUARE * (int)sizeof(float)
+};
+
+/* Operand of LDTILECFG. */
+typedef struct tile_config {
+    uint8_t palette;
+    uint8_t start_row;
+    uint8_t reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_config_t;
+
+/* Subnormal results of the vector unit become zero meanwhile, as those of the tiles do: exp2 of a
+ * distant score would otherwise take a hundred cycles. Returns what tiles_release() restores. */
+ALWAYS_INLINE unsigned tiles_configure(void) {
+    tile_config_t config = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        config.row_bytes[i] = TILE_ROW_BYTES;
+        config.rows[i] = TILE_ROWS_MAX;
+    }
+    _tile_loadconfig(&config);
+    const unsigned control = _mm_getcsr();
+    _mm_setcsr(control | _MM_FLUSH_ZERO_ON);
+    return control;
+}
+
+ALWAYS_INLINE void tiles_release(unsigned control) {
+    _mm_setcsr(control);
+    _tile_release();
+}
+
+/* The compilers do not know that tile loads read memory: what was stored before is in memory from
+ * here on. */
+ALWAYS_INLINE void tiles_see_stores(void) {
+    __asm__ volatile("" ::: "memory");
+}
+
+ALWAYS_INLINE void results_zero(void) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+ALWAYS_INLINE void results_load(const float *square) {
+    _tile_loadd(0, square, RESULT_ROW_BYTES);
+    _tile_loadd(1, square + 16, RESULT_ROW_BYTES);
+    _tile_loadd(2, square + 16 * AMX_SQUARE, RESULT_ROW_BYTES);
+    _tile_loadd(3, square + 16 * AMX_SQUARE + 16, RESULT_ROW_BYTES);
+}
+
+ALWAYS_INLINE void results_store(float *square) {
+    _tile_stored(0, square, RESULT_ROW_BYTES);
+    _tile_stored(1, square + 16, RESULT_ROW_BYTES);
+    _tile_stored(2, square + 16 * AMX_SQUARE, RESULT_ROW_BYTES);
+    _tile_stored(3, square + 16 * AMX_SQUARE + 16, RESULT_ROW_BYTES);
+}
+
+#endif

@@ -1,0 +1,126 @@
+/*
+ * Shared memory of a block: the tiles of Q, K and V, the barriers that hand them from the producer
+ * to the consumers and back, and notes from role to role.
+ */
+#ifndef FLASH_KERNELS_SM90_BLOCK_STATE_CUH
+#define FLASH_KERNELS_SM90_BLOCK_STATE_CUH
+
+#include "common/ptx/shared_memory.cuh"
+#include "sm90/derive.cuh"
+#include "sm90/ptx/barrier.cuh"
+#include "sm90/ptx/warpgroup.cuh"
+#include "sm90/tile.cuh"
+
+enum { MOST_STAGES = 4, HIDDEN_NOTES = 8, TILES_AHEAD = 4 };
+
+/* A tile as the scheduler announces it to the other roles. */
+typedef struct alignas(16) assignment {
+    query_tile_t tile;
+    int32_t round; /* negative: the pass is over */
+} assignment_t;
+static_assert(sizeof(assignment_t) == 2 * sizeof(uint4), "read as two");
+
+enum { LOAD_CLASSES = 128 };
+
+/* See balance.cuh. Of the blocks of the grid: */
+typedef struct shares {
+    int32_t load[SM90_MAX_BLOCKS];   /* work so far, of which only the differences matter */
+    uint16_t place[SM90_MAX_BLOCKS]; /* in the round: by load, least first */
+    alignas(16) uint32_t class_sizes[LOAD_CLASSES];
+} shares_t;
+
+/* Behind the tiles. full: TMA has brought the tile. empty: no consumer needs it any more. */
+typedef struct block_state {
+    uint64_t q_full;
+    uint64_t q_empty;
+    uint64_t k_full[MOST_STAGES];
+    uint64_t k_empty[MOST_STAGES];
+    uint64_t v_full[MOST_STAGES];
+    uint64_t v_empty[MOST_STAGES];
+    uint64_t v_landed[MOST_STAGES]; /* a block of V that a mask cuts, before it is looked over */
+    uint64_t assigned[TILES_AHEAD];
+    uint64_t taken[TILES_AHEAD];
+    assignment_t assignments[TILES_AHEAD];
+    int32_t values_hidden[HIDDEN_NOTES]; /* [round % HIDDEN_NOTES] == round + 1: see
+                                            hidden_values.cuh */
+    shares_t shares;
+    uint32_t failed[SM90_MAX_ROUNDS / 32]; /* bit `round`: the fixed reference did not do */
+} block_state_t;
+static_assert(sizeof(block_state_t) <= SM90_STATE_BYTES, "behind the tiles");
+
+extern __shared__ __align__(SM90_TILE_ALIGNMENT)
+unsigned char shared_memory[];
+
+template <flash_config_t C> static __device__ __forceinline__ block_state_t &block_state() {
+    return *(block_state_t *)(shared_memory + sm90_shared_bytes(&C) - SM90_STATE_BYTES);
+}
+
+static __device__ __forceinline__ uint32_t q_tile() {
+    return shared_address(shared_memory);
+}
+
+template <flash_config_t C> static __device__ __forceinline__ uint32_t k_tile(int stage) {
+    return q_tile() + q_bytes<C> + stage * kv_bytes<C>;
+}
+
+template <flash_config_t C> static __device__ __forceinline__ uint32_t v_tile(int stage) {
+    return k_tile<C>(C.n_stages + stage);
+}
+
+/* A place in a ring of stages, and the parity of the barriers' phase there. */
+typedef struct ring {
+    int32_t stage;
+    uint32_t parity;
+} ring_t;
+
+template <int STAGES> static __device__ __forceinline__ void step(ring_t &ring) {
+    if (++ring.stage == STAGES) {
+        ring.stage = 0;
+        ring.parity ^= 1;
+    }
+}
+
+/* Named barriers; 0 is everyone's. */
+enum { GUARD_BARRIER = 1, TURN_BARRIER = 2 /* and on, one a consumer */ };
+
+static __device__ __forceinline__ void wait_full(const uint64_t &barrier, uint32_t parity) {
+    mbarrier_wait(shared_address(&barrier), parity);
+}
+
+/* Consumers arrive warp by warp, so that no warp's reads are still to come. */
+static __device__ __forceinline__ void release_if(bool done, const uint64_t &barrier) {
+    mbarrier_arrive_once_if(shared_address(&barrier), done);
+}
+
+static __device__ __forceinline__ void release(const uint64_t &barrier) {
+    release_if(true, barrier);
+}
+
+template <flash_config_t C> static __device__ __forceinline__ void initialize_block_state() {
+    block_state_t &state = block_state<C>();
+    constexpr int consumer_warps = consumers<C> * warpgroup_warps;
+    constexpr int reader_warps = consumer_warps + 1 + (has_mask<C> ? guard_warps : 0);
+    if (threadIdx.x == 0) {
+        mbarrier_init(shared_address(&state.q_full), 1);
+        mbarrier_init(shared_address(&state.q_empty), consumer_warps);
+        for (int i = 0; i < C.n_stages; ++i) {
+            mbarrier_init(shared_address(&state.k_full[i]), 1);
+            mbarrier_init(shared_address(&state.v_full[i]), 1);
+            mbarrier_init(shared_address(&state.v_landed[i]), 1);
+            mbarrier_init(shared_address(&state.k_empty[i]), consumer_warps);
+            mbarrier_init(shared_address(&state.v_empty[i]), consumer_warps);
+        }
+        for (int i = 0; i < TILES_AHEAD; ++i) {
+            mbarrier_init(shared_address(&state.assigned[i]), 1);
+            mbarrier_init(shared_address(&state.taken[i]), reader_warps);
+        }
+        mbarrier_init_fence();
+    }
+    for (int i = threadIdx.x; i < HIDDEN_NOTES; i += block_threads<C>)
+        state.values_hidden[i] = 0;
+    for (int i = threadIdx.x; i < SM90_MAX_ROUNDS / 32; i += block_threads<C>)
+        state.failed[i] = 0;
+    __syncthreads();
+}
+
+#endif

@@ -1,0 +1,231 @@
+/*
+ * The SM90 kernel: FlashAttention by warps with different roles (FlashAttention-3, Shah et al.,
+ * arXiv 2407.08608), specialised by a configuration. The first warpgroup loads by TMA and looks
+ * over V; each of the others multiplies by wgmma for 64 rows of Q. A generated wrapper gives each
+ * configuration its name:
+ *
+ *     static constexpr flash_config_t config = {...};
+ *     extern "C" __global__ void __launch_bounds__(sm90_block_threads(&config), 1)
+ *     NAME(const __grid_constant__ sm90_params_t params) {
+ *         sm90_forward<config>(params);
+ *     }
+ *
+ * With fixed_reference, tiles that it did not do for are noted, and done again after all others
+ * with a running maximum, over what the first pass has stored.
+ */
+#ifndef FLASH_KERNELS_SM90_FORWARD_CUH
+#define FLASH_KERNELS_SM90_FORWARD_CUH
+
+#include "sm90/epilogue.cuh"
+#include "sm90/producer.cuh"
+#include "sm90/scheduler.cuh"
+
+template <flash_config_t C> static __device__ __forceinline__ void note_failure(int32_t round) {
+    atomicOr(&block_state<C>().failed[round / 32], 1u << round % 32);
+}
+
+/* Rows that see no key. */
+template <flash_config_t C>
+static __device__ __forceinline__ void store_empty_tile(const flash_params_t &problem,
+                                                        const query_tile_t &tile) {
+    const output_chunks<C> zeros = {};
+    store_lse(problem, tile, empty_softmax(), score_unit_t{});
+    store_output<C>(problem, tile, zeros);
+}
+
+/* Waits for the next tile that has blocks to visit; those without are done on the way. False: the
+ * pass is over. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool find_work(const sm90_params_t &params,
+                                                 consumer_state<C> &x) {
+    assignment_t assignment = await_assignment<C>(x.assignments);
+#pragma unroll 1
+    while (assignment.round >= 0 && !has_blocks(assignment.tile)) {
+        store_empty_tile<C>(params.problem, assignment.tile);
+        release_assignment<C>(x.assignments);
+        assignment = await_assignment<C>(x.assignments);
+    }
+    return assignment.round >= 0;
+}
+
+/* Whether the tile after this one has blocks to visit. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool work_follows(ring_t assignments) {
+    step<TILES_AHEAD>(assignments);
+    const assignment_t next = await_assignment<C>(assignments);
+    return next.round >= 0 && has_blocks(next.tile);
+}
+
+/* What is left of a tile when its last PV is done. */
+template <flash_config_t C> struct finished_tile {
+    output_chunks<C> o;
+    softmax_state_t softmax;
+    bool hidden;
+    bool failed;
+};
+
+/* Gives V back, and takes the results out of the accumulators. No branch: the next tile's QK^T is
+ * under way. */
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void finish_tile(finished_tile<C> &done, consumer_state<C> &x) {
+    const int32_t round = read_assignment<C>(x.assignments).round;
+    done.hidden = has_mask<C> && values_hidden<C>(round);
+    finish_output<C>(x);
+    finish_sums(x.softmax);
+    done.failed = FIXED && failed<C>(x.softmax, x.o);
+    done.softmax = x.softmax;
+    normalize_output<C>(x.o, x.softmax);
+    round_output<C>(done.o, x.o);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void
+store_tile(const flash_params_t &problem, const score_unit_t &unit, const finished_tile<C> &done,
+           consumer_state<C> &x) {
+    const assignment_t assignment = read_assignment<C>(x.assignments);
+    if (done.failed)
+        note_failure<C>(assignment.round);
+    store_lse(problem, assignment.tile, done.softmax, unit);
+    store_output<C>(problem, assignment.tile, done.o);
+    if (done.hidden)
+        complete_output<C>(problem, assignment.tile);
+    release_assignment<C>(x.assignments);
+}
+
+/* Tiles one after the other, from one that has blocks to the last before one that has not: the last
+ * PV of each and the first QK^T of the next are under way together. */
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void
+compute_tiles(const flash_params_t &problem, const score_unit_t &unit, consumer_state<C> &x) {
+    finished_tile<C> done;
+    start_tile<C>(x);
+    wgmma_wait<0>();
+    while (true) {
+        x.o = output_tile<C>{};
+        process_blocks<C, FIXED>(problem, read_assignment<C>(x.assignments).tile, unit, x);
+        if (!work_follows<C>(x.assignments))
+            break;
+        await_v<C>(x);
+        await_turn<C>();
+        issue_output<C>(x.o, x.p, x.v.stage);
+        start_tile<C>(x);
+        pass_turn<C>();
+        wgmma_wait<1>();
+        finish_tile<C, FIXED>(done, x);
+        wgmma_wait<0>();
+        store_tile<C>(problem, unit, done, x);
+    }
+    await_v<C>(x);
+    await_turn<C>();
+    issue_output<C>(x.o, x.p, x.v.stage);
+    pass_turn<C>();
+    wgmma_wait<0>();
+    finish_tile<C, FIXED>(done, x);
+    store_tile<C>(problem, unit, done, x);
+}
+
+template <flash_config_t C, int PASS>
+static __device__ __forceinline__ void consume_pass(const sm90_params_t &params,
+                                                    consumer_state<C> &x) {
+    constexpr bool fixed = C.fixed_reference && PASS == FIRST_PASS;
+    const score_unit_t unit = score_unit_of<has_softcap<C>>(params.problem);
+#pragma unroll 1
+    while (find_work<C>(params, x))
+        compute_tiles<C, fixed>(params.problem, unit, x);
+    release_assignment<C>(x.assignments);
+}
+
+/* All roles have done the first pass, and its failures are known. */
+static __device__ __forceinline__ void await_second_pass() {
+    __syncthreads();
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void consume(const sm90_params_t &params) {
+    consumer_state<C> x;
+    x.k = x.v = x.assignments = ring_t{0, 0};
+    x.q_parity = 0;
+    start_turns<C>();
+    consume_pass<C, FIRST_PASS>(params, x);
+    if constexpr (C.fixed_reference) {
+        await_second_pass();
+        consume_pass<C, SECOND_PASS>(params, x);
+    }
+}
+
+/* By one thread of the warp; tiles without blocks have nothing to load. */
+template <flash_config_t C>
+static __device__ __forceinline__ void produce_pass(const sm90_params_t &params,
+                                                    producer_t &producer, ring_t &assignments) {
+    for (assignment_t assignment = take_assignment<C>(assignments); assignment.round >= 0;
+         assignment = take_assignment<C>(assignments))
+        if (has_blocks(assignment.tile) && elect_one())
+            load_tile<C>(params, assignment.tile, producer);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void guard_pass(guard_t &guard, ring_t &assignments) {
+    for (assignment_t assignment = take_assignment<C>(assignments); assignment.round >= 0;
+         assignment = take_assignment<C>(assignments))
+        if (has_blocks(assignment.tile))
+            guard_tile<C>(assignment.tile, guard, assignment.round);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void produce(const sm90_params_t &params) {
+    producer_t producer = {{0, 0}, {0, 0}, 0};
+    ring_t assignments = {0, 0};
+    produce_pass<C>(params, producer, assignments);
+    if constexpr (C.fixed_reference) {
+        await_second_pass();
+        produce_pass<C>(params, producer, assignments);
+    }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void schedule(const sm90_params_t &params) {
+    ring_t ring = {0, 0};
+    schedule_pass<C, FIRST_PASS>(params, ring);
+    if constexpr (C.fixed_reference) {
+        await_second_pass();
+        schedule_pass<C, SECOND_PASS>(params, ring);
+    }
+}
+
+template <flash_config_t C> static __device__ __forceinline__ void guard() {
+    guard_t guard = {{0, 0}, 0};
+    ring_t assignments = {0, 0};
+    if constexpr (has_mask<C>)
+        guard_pass<C>(guard, assignments);
+    if constexpr (C.fixed_reference) {
+        await_second_pass();
+        if constexpr (has_mask<C>)
+            guard_pass<C>(guard, assignments);
+    }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void load(const sm90_params_t &params) {
+    const int warp = threadIdx.x / warp_threads;
+    if (warp == PRODUCER_WARP)
+        produce<C>(params);
+    else if (warp == SCHEDULER_WARP)
+        schedule<C>(params);
+    else
+        guard<C>();
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void sm90_forward(const sm90_params_t &params) {
+    assert_legal<C>();
+    initialize_block_state<C>();
+    if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
+        acquire_registers<consumer_registers<C>>();
+        consume<C>(params);
+    } else {
+        release_registers<producer_registers<C>>();
+        load<C>(params);
+    }
+}
+
+#endif

@@ -1,0 +1,39 @@
+/*
+ * Copies of tiles from global to shared memory by the Tensor Memory Accelerator.
+ * PTX ISA, "Data Movement and Conversion Instructions: Tensor copy": cp.async.bulk.tensor; L2 hints
+ * as createpolicy makes them ("Cache eviction priority hints").
+ */
+#ifndef FLASH_KERNELS_SM90_PTX_TMA_CUH
+#define FLASH_KERNELS_SM90_PTX_TMA_CUH
+
+#include "sm90/sm90_kernel.h"
+
+#include <stdint.h>
+
+constexpr uint64_t l2_evict_first = 0x12F0000000000000;
+constexpr uint64_t l2_evict_last = 0x14F0000000000000;
+
+/* A box of a tensor: its first column, row, head and batch entry. */
+typedef struct tma_box {
+    int32_t column;
+    int32_t row;
+    int32_t head;
+    int32_t batch_index;
+} tma_box_t;
+
+static __device__ __forceinline__ void tma_prefetch_map(const sm90_tensor_map_t *map) {
+    asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
+}
+
+/* The barrier counts the bytes in, those beyond the tensor's bounds too, which become zeros. */
+static __device__ __forceinline__ void tma_load(uint32_t shared, const sm90_tensor_map_t *map,
+                                                const tma_box_t &box, uint32_t barrier,
+                                                uint64_t hint) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;\n" ::"r"(shared),
+                 "l"(map), "r"(box.column), "r"(box.row), "r"(box.head), "r"(box.batch_index),
+                 "r"(barrier), "l"(hint)
+                 : "memory");
+}
+
+#endif

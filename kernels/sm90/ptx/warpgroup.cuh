@@ -1,0 +1,30 @@
+/*
+ * What warps and warpgroups do as one.
+ * PTX ISA, "Miscellaneous Instructions: setmaxnreg"; "elect.sync".
+ */
+#ifndef FLASH_KERNELS_SM90_PTX_WARPGROUP_CUH
+#define FLASH_KERNELS_SM90_PTX_WARPGROUP_CUH
+
+#include <stdint.h>
+
+template <int N> static __device__ __forceinline__ void release_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(N));
+}
+
+template <int N> static __device__ __forceinline__ void acquire_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
+}
+
+/* One lane of a converged warp, always the same. */
+static __device__ __forceinline__ bool elect_one() {
+    uint32_t elected;
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "elect.sync _|p, 0xffffffff;\n"
+                 "selp.u32 %0, 1, 0, p;\n"
+                 "}\n"
+                 : "=r"(elected));
+    return elected != 0;
+}
+
+#endif

@@ -1,0 +1,104 @@
+/*
+ * What every SM90 kernel is, for the host that launches it and for the device code that must agree
+ * with it. Plain C; constant expressions in CUDA C++.
+ *
+ * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm90_params_t params)`.
+ * The grid has one dimension: any number of blocks up to sm90_tiles() (exactly that number unless
+ * persistent, at least sm90_least_blocks(), with longest_first at most SM90_MAX_BLOCKS),
+ * of sm90_block_threads() threads with sm90_shared_bytes() of dynamic shared memory; no launch
+ * where there are no tiles. kernels/sm90/scheduler.cuh says which block does what.
+ */
+#ifndef FLASH_KERNELS_SM90_KERNEL_H
+#define FLASH_KERNELS_SM90_KERNEL_H
+
+#include "common/params.h"
+#include "flashattn.h"
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define SM90_CONSTANT       static constexpr __host__ __device__ inline
+#define SM90_ALIGNED(bytes) alignas(bytes)
+#else
+#define SM90_CONSTANT       static inline
+#define SM90_ALIGNED(bytes) _Alignas(bytes)
+#endif
+
+enum {
+    SM90_ELEMENT_BYTES = 2,
+    SM90_WARPGROUP_THREADS = 128,
+    SM90_WARPGROUP_ROWS = 64,   /* of Q, of each warpgroup that multiplies */
+    SM90_PANEL_ELEMENTS = 64,   /* columns of a tile in shared memory: one span of the swizzle */
+    SM90_TILE_ALIGNMENT = 1024, /* bytes: eight rows of the swizzle's pattern */
+    SM90_CHUNK_BYTES = 16,      /* what TMA's addresses and strides are multiples of */
+    SM90_CHUNK_ELEMENTS = SM90_CHUNK_BYTES / SM90_ELEMENT_BYTES,
+    SM90_STATE_BYTES = 2048, /* barriers and notes behind the tiles (block_state.cuh) */
+    SM90_MAX_ROUNDS = 1024,  /* tiles that one block can take */
+    SM90_MAX_BLOCKS = 160    /* of a grid with longest_first */
+};
+
+/* A CUtensorMap, as the driver encodes it. */
+typedef struct sm90_tensor_map {
+    SM90_ALIGNED(64) uint64_t opaque[16];
+} sm90_tensor_map_t;
+
+/* Q, K, V as [batch, head, seq, d_head], innermost last; boxes of one panel of 64 columns by B_r
+ * (Q) or B_c rows of one head. Unset (zeros) where a tensor has no elements. */
+typedef struct sm90_params {
+    sm90_tensor_map_t q;
+    sm90_tensor_map_t k;
+    sm90_tensor_map_t v;
+    flash_params_t problem;
+    /* Query heads, counted over the batch, whose tiles are handed out together under
+     * longest_first; at least 1. */
+    int32_t section_heads;
+} sm90_params_t;
+
+/* Warpgroups that multiply; one more loads. */
+SM90_CONSTANT int32_t sm90_consumers(const flash_config_t *c) {
+    return c->B_r / SM90_WARPGROUP_ROWS;
+}
+
+SM90_CONSTANT int32_t sm90_block_threads(const flash_config_t *c) {
+    return (sm90_consumers(c) + 1) * SM90_WARPGROUP_THREADS;
+}
+
+SM90_CONSTANT int32_t sm90_panels(const flash_config_t *c) {
+    return (c->d_head + SM90_PANEL_ELEMENTS - 1) / SM90_PANEL_ELEMENTS;
+}
+
+/* Of a tile of rows of Q, K or V in shared memory: whole panels. */
+SM90_CONSTANT int32_t sm90_tile_bytes(const flash_config_t *c, int32_t rows) {
+    return rows * sm90_panels(c) * SM90_PANEL_ELEMENTS * SM90_ELEMENT_BYTES;
+}
+
+/* Q, and n_stages blocks of K and of V. */
+SM90_CONSTANT int32_t sm90_shared_bytes(const flash_config_t *c) {
+    return sm90_tile_bytes(c, c->B_r) + 2 * c->n_stages * sm90_tile_bytes(c, c->B_c) +
+           SM90_STATE_BYTES;
+}
+
+/* Tiles of B_r queries in each head of the batch. */
+SM90_CONSTANT int64_t sm90_tiles_of_head(const flash_config_t *c, int32_t seqlen_q) {
+    return ((int64_t)seqlen_q + c->B_r - 1) / c->B_r;
+}
+
+SM90_CONSTANT int64_t sm90_tiles(const flash_config_t *c, const flash_params_t *p) {
+    return sm90_tiles_of_head(c, p->seqlen_q) * p->n_heads * p->batch;
+}
+
+/* Fewer blocks would have to take more than SM90_MAX_ROUNDS tiles each. */
+SM90_CONSTANT int64_t sm90_least_blocks(const flash_config_t *c, const flash_params_t *p) {
+    return (sm90_tiles(c, p) + SM90_MAX_ROUNDS - 1) / SM90_MAX_ROUNDS;
+}
+
+SM90_CONSTANT int64_t sm90_most_blocks(const flash_config_t *c) {
+    return c->longest_first ? SM90_MAX_BLOCKS : INT32_MAX;
+}
+
+/* That a grid can take; a number of 32 bits in the kernel. */
+SM90_CONSTANT int64_t sm90_most_tiles(const flash_config_t *c) {
+    return c->longest_first ? (int64_t)SM90_MAX_BLOCKS * SM90_MAX_ROUNDS : INT32_MAX;
+}
+
+#endif

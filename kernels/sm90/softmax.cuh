@@ -1,0 +1,151 @@
+/*
+ * Online softmax of the two rows of S that a thread shares with its quad: row lane / 4 of the
+ * warp's sixteen, and the row 8 below.
+ *
+ * Running maximum: each block may raise a row's maximum, and the past is rescaled to it. Fixed
+ * reference: the blocks that a mask cuts, or the first one, set the maximum; after them it stays,
+ * whatever the scores, and nothing is rescaled. Every reference gives the same result as long as O,
+ * the sums and P are all relative to it and none leaves its range, which failed() finds out at the
+ * end.
+ */
+#ifndef FLASH_KERNELS_SM90_SOFTMAX_CUH
+#define FLASH_KERNELS_SM90_SOFTMAX_CUH
+
+#include "common/quad.cuh"
+#include "common/score_unit.cuh"
+#include "sm90/products.cuh"
+
+#include <float.h>
+
+/* Of each row, relative to which its sum and O are kept, in units of S. A thread's sum covers its
+ * own columns until the end. */
+typedef struct softmax_state {
+    float max[2];
+    float sum[2];
+} softmax_state_t;
+
+/* What the past is multiplied by. */
+typedef struct rescale {
+    float factor[2];
+} rescale_t;
+
+/* Row of this thread's half 0 or 1, within the tile. */
+static __device__ __forceinline__ int tile_row(int half) {
+    const int warp = threadIdx.x / warp_threads - warpgroup_warps;
+    return warp * 16 + half * 8 + threadIdx.x % warp_threads / 4;
+}
+
+/* First of the thread's two columns in eight of an accumulator. */
+static __device__ __forceinline__ int tile_column() {
+    return threadIdx.x % 4 * 2;
+}
+
+static __device__ __forceinline__ softmax_state_t empty_softmax() {
+    return softmax_state_t{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+}
+
+/* Scores become tanh(score / cap), in units of the cap. */
+template <flash_config_t C>
+static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_unit_t &unit) {
+    if constexpr (has_softcap<C>) {
+        if (unit.inverse_cap == 0.0f)
+            return;
+#pragma unroll
+        for (int i = 0; i < score_registers<C>; ++i)
+            s.s[i] = tanh_by_exp2(s.s[i] * unit.inverse_cap);
+    }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ float row_max(const score_tile<C> &s, int half) {
+    float x = fmaxf(s.s[2 * half], s.s[2 * half + 1]);
+#pragma unroll
+    for (int i = 4; i < score_registers<C>; i += 4)
+        x = fmaxf(x, fmaxf(s.s[i + 2 * half], s.s[i + 2 * half + 1]));
+    return quad_max(x);
+}
+
+/* A row without a finite score yet has a maximum of -infinity, which must not be subtracted: the
+ * lowest number leaves its exponentials at 0. */
+static __device__ __forceinline__ float subtrahend(float max) {
+    return fmaxf(max, -FLT_MAX);
+}
+
+/* Raises the maxima to those of the block, and brings the sums along. */
+template <flash_config_t C>
+static __device__ __forceinline__ rescale_t raise_max(softmax_state_t &state,
+                                                      const score_tile<C> &s,
+                                                      const score_unit_t &unit) {
+    rescale_t past;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float max = fmaxf(state.max[half], row_max<C>(s, half));
+        past.factor[half] = exp2_approx((state.max[half] - subtrahend(max)) * unit.log2);
+        state.max[half] = max;
+        state.sum[half] *= past.factor[half];
+    }
+    return past;
+}
+
+/* S becomes P, relative to the maxima; the sums take it in unrounded. */
+template <flash_config_t C>
+static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_state_t &state,
+                                                    const score_unit_t &unit) {
+    const float reference[2] = {subtrahend(state.max[0] * unit.log2),
+                                subtrahend(state.max[1] * unit.log2)};
+#pragma unroll
+    for (int i = 0; i < score_registers<C>; i += 4)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float *x = &s.s[i + 2 * half];
+            x[0] = exp2_approx(fmaf(x[0], unit.log2, -reference[half]));
+            x[1] = exp2_approx(fmaf(x[1], unit.log2, -reference[half]));
+            state.sum[half] += x[0] + x[1];
+        }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void rescale_output(output_tile<C> &o, const rescale_t &past) {
+#pragma unroll
+    for (int i = 0; i < output_registers<C>; i += 2)
+        o.o[i] *= past.factor[i / 2 % 2], o.o[i + 1] *= past.factor[i / 2 % 2];
+}
+
+/* After the last block. */
+static __device__ __forceinline__ void finish_sums(softmax_state_t &state) {
+    state.sum[0] = quad_sum(state.sum[0]);
+    state.sum[1] = quad_sum(state.sum[1]);
+}
+
+/* After the blocks with a fixed reference: a row that had none, because no score before them was
+ * finite, must fail, whatever follows. */
+static __device__ __forceinline__ void require_reference(softmax_state_t &state) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+        if (state.max[half] == -INFINITY)
+            state.sum[half] = NAN;
+}
+
+/* Whether the fixed reference did not do for this thread's rows: a sum or an element of O has left
+ * its range, or is near it. What is not finite because the inputs are not fails too, to no harm but
+ * time. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool failed(const softmax_state_t &state,
+                                              const output_tile<C> &o) {
+    constexpr float most = 0x1p100f;
+    float zero[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int i = 0; i < output_registers<C>; ++i)
+        zero[i % 4] = fmaf(o.o[i], 0.0f, zero[i % 4]);
+    const bool finite = (zero[0] + zero[1]) + (zero[2] + zero[3]) == 0.0f;
+    return !(finite && state.sum[0] < most && state.sum[1] < most);
+}
+
+/* Natural logarithm of the sum of exponentials; -infinity for a row that saw no key. */
+static __device__ __forceinline__ float row_lse(const softmax_state_t &state, int half,
+                                                const score_unit_t &unit) {
+    return state.sum[half] == 0.0f ? -INFINITY
+                                   : state.max[half] * unit.natural + logf(state.sum[half]);
+}
+
+#endif

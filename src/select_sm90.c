@@ -1,0 +1,29 @@
+/*
+ * How the rows of the SM90 family compare: the most strategies that always pay, then the least
+ * estimated time.
+ */
+#include "select_cuda.h"
+
+#include "sm90/sm90_kernel.h"
+
+/* What the beginning and the end of a tile cost, in blocks of keys. */
+enum { BLOCKS_AROUND_TILE = 2 };
+
+/* Of the longest-working multiprocessor, in scores: blocks of keys are computed whole. */
+static int64_t estimated_time(const flash_config_t *config, const problem_t *problem,
+                              const device_t *device) {
+    const int64_t n = device->n_multiprocessors;
+    const int64_t rounds = (sm90_tiles(config, &problem->params) + n - 1) / n;
+    const int64_t keys = select_visible_keys(&problem->params);
+    const int64_t blocks = (keys + config->B_c - 1) / config->B_c + BLOCKS_AROUND_TILE;
+    return rounds * blocks * config->B_r * config->B_c;
+}
+
+family_rank_t select_rank_sm90(const flash_config_t *config, const problem_t *problem,
+                               const device_t *device) {
+    const int32_t strategies = config->overlap + config->persistent + config->fixed_reference;
+    return (family_rank_t){
+        .without_strategies = -strategies,
+        .time = problem->batch_invariant ? 0 : estimated_time(config, problem, device),
+        .preference = 0};
+}

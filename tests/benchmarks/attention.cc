@@ -1,0 +1,160 @@
+// Attention of each kernel that this machine runs, in a workspace that is allocated once: prefill
+// in GFLOP/s (4 heads seqlen seqlen d_head, half when causal) and decode in bytes of K and V read a
+// second. Compare with the ceilings of the same run.
+#include "ceilings.h"
+
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Shape {
+    std::int64_t seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head;
+    bool causal;
+};
+
+std::size_t element_size(std::int32_t dtype) {
+    return dtype == FLASH_DTYPE_FP32 ? 4 : 2;
+}
+
+// Numbers of magnitude 1/2 ... 1, of either sign: the same bit pattern serves every type.
+std::vector<unsigned char> random_elements(std::size_t count, std::int32_t dtype) {
+    std::mt19937 random(1);
+    std::vector<unsigned char> memory(count * element_size(dtype));
+    for (std::size_t i = 0; i < count; i++) {
+        const std::uint32_t sign = random() & 0x80000000u;
+        const std::uint32_t fraction = random() & 0x7fffff;
+        const std::uint32_t bits = sign | 0x3f000000u | fraction;
+        const std::uint16_t bf16 = static_cast<std::uint16_t>(bits >> 16);
+        const std::uint16_t fp16 =
+            static_cast<std::uint16_t>(sign >> 16 | 0x3800u | fraction >> 13);
+        if (dtype == FLASH_DTYPE_FP32)
+            std::memcpy(&memory[i * 4], &bits, 4);
+        else
+            std::memcpy(&memory[i * 2], dtype == FLASH_DTYPE_FP16 ? &fp16 : &bf16, 2);
+    }
+    return memory;
+}
+
+class Problem {
+  public:
+    Problem(const Shape &s, const flash_config_t &config)
+        : config_(config),
+          q_(random_elements(elements(s.seqlen_q, s.n_heads, s.d_head), config.dtype)),
+          k_(random_elements(elements(s.seqlen_k, s.n_heads_kv, s.d_head), config.dtype)), v_(k_),
+          o_(q_.size()) {
+        args_.dtype = config.dtype;
+        args_.flags = s.causal ? FLASH_FLAG_CAUSAL : 0;
+        args_.q = tensor(q_, s.n_heads, s.d_head);
+        args_.k = tensor(k_, s.n_heads_kv, s.d_head);
+        args_.v = tensor(v_, s.n_heads_kv, s.d_head);
+        args_.o = tensor(o_, s.n_heads, s.d_head);
+        args_.batch = 1;
+        args_.seqlen_q = s.seqlen_q;
+        args_.seqlen_k = s.seqlen_k;
+        args_.n_heads = s.n_heads;
+        args_.n_heads_kv = s.n_heads_kv;
+        args_.d_head = s.d_head;
+    }
+
+    flash_status_t prepare() {
+        const flash_status_t status = flash_workspace_size(&args_, &config_, &args_.workspace_size);
+        workspace_.resize(args_.workspace_size);
+        args_.workspace = workspace_.data();
+        return status == FLASH_SUCCESS ? flash_prepare(&args_, &config_) : status;
+    }
+
+    flash_status_t forward() {
+        return flash_forward(&args_, &config_, nullptr);
+    }
+
+    std::size_t key_bytes() const {
+        return k_.size() + v_.size();
+    }
+
+  private:
+    static std::size_t elements(std::int64_t seqlen, std::int64_t heads, std::int64_t d_head) {
+        return static_cast<std::size_t>(seqlen * heads * d_head);
+    }
+
+    static flash_tensor_t tensor(std::vector<unsigned char> &data, std::int64_t heads,
+                                 std::int64_t d_head) {
+        flash_tensor_t t = FLASH_TENSOR_INIT;
+        t.data = data.data();
+        t.stride_head = d_head;
+        t.stride_seq = t.stride_batch = d_head * heads;
+        return t;
+    }
+
+    flash_config_t config_;
+    std::vector<unsigned char> q_, k_, v_, o_;
+    std::vector<unsigned char> workspace_;
+    flash_forward_args_t args_ = FLASH_FORWARD_ARGS_INIT;
+};
+
+void attention(benchmark::State &state, Shape shape, flash_config_t config, int threads) {
+    Problem problem(shape, config);
+    if (flash_set_num_threads(threads) != FLASH_SUCCESS || problem.prepare() != FLASH_SUCCESS)
+        return state.SkipWithError(flash_last_error());
+    for (auto _ : state)
+        if (problem.forward() != FLASH_SUCCESS)
+            return state.SkipWithError(flash_last_error());
+    const double n = static_cast<double>(state.iterations());
+    const double scores = static_cast<double>(shape.seqlen_q) *
+                          static_cast<double>(shape.seqlen_k) * (shape.causal ? 0.5 : 1);
+    if (shape.seqlen_q == 1)
+        state.SetBytesProcessed(static_cast<std::int64_t>(problem.key_bytes()) *
+                                static_cast<std::int64_t>(state.iterations()));
+    else
+        state.counters["GFLOP/s"] =
+            benchmark::Counter(4 * n * scores * static_cast<double>(shape.n_heads * shape.d_head),
+                               benchmark::Counter::kIsRate, benchmark::Counter::kIs1000);
+}
+
+void add(const std::string &what, const Shape &shape, const flash_config_t &config) {
+    char text[FLASH_CONFIG_TEXT_SIZE];
+    if (flash_config_format(&config, text, sizeof text) != FLASH_SUCCESS)
+        return;
+    std::string kernel(text);
+    kernel.erase(kernel.find(", any"));
+    kernel.replace(kernel.find(" ("), 2, "/");
+    for (const int threads : {1, 2})
+        benchmark::RegisterBenchmark(
+            (what + "/" + kernel + "/threads:" + std::to_string(threads)).c_str(), attention, shape,
+            config, threads)
+            ->UseRealTime()
+            ->Unit(benchmark::kMillisecond);
+}
+
+void add_kernel(const flash_config_t &config) {
+    for (const std::int64_t seqlen : {1024, 4096})
+        for (const std::int64_t d_head : {64, 128})
+            for (const bool causal : {false, true})
+                add("prefill/" + std::to_string(seqlen) + "/d" + std::to_string(d_head) +
+                        (causal ? "/causal" : "/full"),
+                    {seqlen, seqlen, 16, 16, d_head, causal}, config);
+    for (const std::int64_t seqlen : {8192, 32768})
+        add("decode/" + std::to_string(seqlen), {1, seqlen, 32, 8, 128, false}, config);
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    for (std::int32_t i = 0; i < flash_kernel_count(); i++) {
+        flash_config_t config = FLASH_CONFIG_INIT;
+        if (flash_kernel_config(flash_kernel_at(i), &config) == FLASH_SUCCESS &&
+            config.arch != FLASH_ARCH_REFERENCE && config.arch < FLASH_ARCH_SM80 &&
+            flash_lookup_kernel(&config) != nullptr)
+            add_kernel(config);
+    }
+    benchmark::Initialize(&argc, argv);
+    if (benchmark::ReportUnrecognizedArguments(argc, argv))
+        return 1;
+    benchmark::RunSpecifiedBenchmarks();
+    return 0;
+}

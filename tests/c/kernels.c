@@ -1,0 +1,212 @@
+/*
+ * Every CPU kernel that this machine runs, in each type, against the reference kernel of the type.
+ * Needs nothing but the library: it also runs where cmocka is not, as in a cross build. The oracle
+ * and the wide ranges are in tests/python.
+ */
+#include "flashattn.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct shape {
+    int64_t batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head;
+    uint32_t flags;
+    int64_t left, right;
+    float softcap;
+} shape_t;
+
+/* Tile edges, few rows, split keys, shared keys, every mask. */
+static const shape_t SHAPES[] = {
+    {2, 3, 5, 4, 2, 8, 0, 0, 0, 0},
+    {1, 65, 129, 3, 1, 24, FLASH_FLAG_CAUSAL, 0, 0, 0},
+    {1, 130, 300, 4, 2, 64, FLASH_FLAG_WINDOW, 40, 7, 0},
+    {1, 70, 33, 2, 2, 13, FLASH_FLAG_CAUSAL, 0, 0, 0},
+    {1, 100, 100, 2, 1, 128, 0, 0, 0, 2},
+    {2, 1, 1100, 8, 2, 64, 0, 0, 0, 0},
+    {1, 5, 1300, 4, 1, 40, FLASH_FLAG_CAUSAL, 0, 0, 0},
+    {1, 300, 600, 1, 1, 72, FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW, 90, -1, 0},
+};
+enum { N_SHAPES = sizeof SHAPES / sizeof SHAPES[0] };
+
+typedef struct buffers {
+    void *q, *k, *v, *o;
+    float *lse;
+    size_t o_count;
+    size_t lse_count;
+} buffers_t;
+
+static size_t element_size(int32_t dtype) {
+    return dtype == FLASH_DTYPE_FP32 ? 4 : 2;
+}
+
+static void *allocate(size_t size) {
+    void *memory = calloc(size + 1, 1);
+    if (memory == NULL) {
+        fprintf(stderr, "no memory for %zu bytes\n", size);
+        exit(1);
+    }
+    return memory;
+}
+
+/* Numbers of magnitude 1/2 ... 1 and either sign, exact in every type. */
+static void *random_tensor(size_t count, int32_t dtype, uint32_t *state) {
+    unsigned char *memory = allocate(count * element_size(dtype));
+    for (size_t i = 0; i < count; i++) {
+        *state = *state * 1664525u + 1013904223u;
+        const uint32_t sign = *state & 0x80000000u, fraction = *state >> 8 & 0x7f;
+        const uint32_t bits = sign | 0x3f000000u | fraction << 16;
+        const uint16_t bf16 = (uint16_t)(bits >> 16);
+        const uint16_t fp16 = (uint16_t)(sign >> 16 | 0x3800u | fraction << 3);
+        if (dtype == FLASH_DTYPE_FP32)
+            memcpy(memory + 4 * i, &bits, 4);
+        else
+            memcpy(memory + 2 * i, dtype == FLASH_DTYPE_FP16 ? &fp16 : &bf16, 2);
+    }
+    return memory;
+}
+
+static float element(const void *data, size_t i, int32_t dtype) {
+    uint16_t half;
+    uint32_t bits;
+    float value;
+    if (dtype == FLASH_DTYPE_FP32) {
+        memcpy(&value, (const char *)data + 4 * i, 4);
+        return value;
+    }
+    memcpy(&half, (const char *)data + 2 * i, 2);
+    if (dtype == FLASH_DTYPE_BF16) {
+        bits = (uint32_t)half << 16;
+        memcpy(&value, &bits, 4);
+        return value;
+    }
+    const int exponent = half >> 10 & 31;
+    const float magnitude = exponent == 0    ? ldexpf((float)(half & 1023), -24)
+                            : exponent == 31 ? NAN
+                                             : ldexpf((float)((half & 1023) | 1024), exponent - 25);
+    return half & 0x8000 ? -magnitude : magnitude;
+}
+
+static flash_tensor_t tensor(void *data, int64_t seqlen, int64_t heads, int64_t d_head) {
+    flash_tensor_t t = FLASH_TENSOR_INIT;
+    t.data = data;
+    t.stride_head = d_head;
+    t.stride_seq = heads * d_head;
+    t.stride_batch = seqlen * heads * d_head;
+    return t;
+}
+
+static flash_forward_args_t arguments(const shape_t *s, int32_t dtype, buffers_t *b) {
+    const size_t d = (size_t)s->d_head;
+    const size_t k_count = (size_t)(s->batch * s->seqlen_k * s->n_heads_kv) * d;
+    flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
+    uint32_t seed = 7;
+    b->lse_count = (size_t)(s->batch * s->seqlen_q * s->n_heads);
+    b->o_count = b->lse_count * d;
+    b->q = random_tensor(b->o_count, dtype, &seed);
+    b->k = random_tensor(k_count, dtype, &seed);
+    b->v = random_tensor(k_count, dtype, &seed);
+    b->o = allocate(b->o_count * element_size(dtype));
+    b->lse = allocate(b->lse_count * sizeof *b->lse);
+    args.dtype = dtype;
+    args.flags = s->flags;
+    args.q = tensor(b->q, s->seqlen_q, s->n_heads, s->d_head);
+    args.k = tensor(b->k, s->seqlen_k, s->n_heads_kv, s->d_head);
+    args.v = tensor(b->v, s->seqlen_k, s->n_heads_kv, s->d_head);
+    args.o = tensor(b->o, s->seqlen_q, s->n_heads, s->d_head);
+    args.lse = b->lse;
+    args.batch = s->batch;
+    args.seqlen_q = s->seqlen_q;
+    args.seqlen_k = s->seqlen_k;
+    args.n_heads = s->n_heads;
+    args.n_heads_kv = s->n_heads_kv;
+    args.d_head = s->d_head;
+    args.window_left = s->left;
+    args.window_right = s->right;
+    args.softcap = s->softcap;
+    return args;
+}
+
+static void release(buffers_t *b) {
+    free(b->q);
+    free(b->k);
+    free(b->v);
+    free(b->o);
+    free(b->lse);
+}
+
+static bool run(const shape_t *s, const flash_config_t *config, buffers_t *b) {
+    flash_forward_args_t args = arguments(s, config->dtype, b);
+    flash_status_t status = flash_workspace_size(&args, config, &args.workspace_size);
+    args.workspace = allocate((size_t)args.workspace_size);
+    if (status == FLASH_SUCCESS)
+        status = flash_forward(&args, config, NULL);
+    free(args.workspace);
+    if (status != FLASH_SUCCESS)
+        fprintf(stderr, "%s: %s\n", flash_status_string(status), flash_last_error());
+    return status == FLASH_SUCCESS;
+}
+
+/* Of elements below 1 in magnitude: a rounding of O, and of P where that has the type of O. */
+static float tolerance(int32_t dtype) {
+    return dtype == FLASH_DTYPE_BF16 ? 8e-3f : dtype == FLASH_DTYPE_FP16 ? 1e-3f : 1e-5f;
+}
+
+static bool is_close(float actual, float expected, float limit, const char *what) {
+    if (actual == expected || fabsf(actual - expected) <= limit)
+        return true;
+    fprintf(stderr, "%s is %g: expected %g\n", what, (double)actual, (double)expected);
+    return false;
+}
+
+static bool same_results(const buffers_t *a, const buffers_t *b, int32_t dtype) {
+    for (size_t i = 0; i < a->o_count; i++)
+        if (!is_close(element(a->o, i, dtype), element(b->o, i, dtype), tolerance(dtype), "O"))
+            return false;
+    for (size_t i = 0; i < a->lse_count; i++)
+        if (!is_close(a->lse[i], b->lse[i], 1e-4f, "LSE"))
+            return false;
+    return true;
+}
+
+static bool check(const flash_kernel_t *kernel, const flash_config_t *config) {
+    for (int i = 0; i < N_SHAPES; i++) {
+        flash_config_t reference = *config;
+        buffers_t actual, expected;
+        reference.arch = FLASH_ARCH_REFERENCE;
+        reference.B_r = 16;
+        reference.B_c = 1;
+        const bool good = run(&SHAPES[i], config, &actual) &&
+                          run(&SHAPES[i], &reference, &expected) &&
+                          same_results(&actual, &expected, config->dtype);
+        if (!good) {
+            fprintf(stderr, "%s fails on shape %d\n", flash_kernel_name(kernel), i);
+            return false;
+        }
+        release(&actual);
+        release(&expected);
+    }
+    return true;
+}
+
+int main(void) {
+    int n_rows = 0, n_checked = 0;
+    for (int32_t i = 0; i < flash_kernel_count(); i++) {
+        flash_config_t config = FLASH_CONFIG_INIT;
+        const flash_kernel_t *kernel = flash_kernel_at(i);
+        if (flash_kernel_config(kernel, &config) != FLASH_SUCCESS ||
+            config.arch == FLASH_ARCH_REFERENCE || config.arch >= FLASH_ARCH_SM80)
+            continue;
+        n_rows++;
+        if (flash_lookup_kernel(&config) == NULL)
+            continue;
+        if (!check(kernel, &config))
+            return 1;
+        n_checked++;
+        printf("%s\n", flash_kernel_name(kernel));
+    }
+    printf("%d kernels agree with the reference\n", n_checked);
+    return n_checked == 0 && n_rows > 0;
+}

@@ -1,0 +1,47 @@
+"""What `bench` compares with computes the same attention, or says that it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flashattn import DType, oracle
+from flashattn.cli import bench_cpu_peers
+from flashattn.cli.timing import Contender
+from memory import dtype_of
+
+NAMES = {DType.FP16: "float16", DType.BF16: "bfloat16", DType.FP32: "float32"}
+PEERS = bench_cpu_peers.contenders(list(DType))
+every_peer = pytest.mark.parametrize("peer", PEERS, ids=[peer.label for peer in PEERS])
+
+
+def _inputs(peer: Contender) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    shape = (2, 40, 4, 16)
+    return [rng.standard_normal(shape).astype(dtype_of(NAMES[peer.dtype])) for _ in range(3)]
+
+
+def _options(**changes: Any) -> dict[str, Any]:
+    plain = {"causal": False, "window_size": (-1, -1), "softcap": 0.0, "softmax_scale": None}
+    return {**plain, **changes}
+
+
+@every_peer
+@pytest.mark.parametrize("options", [_options(), _options(causal=True, softmax_scale=0.3)])
+def test_peer_agrees_with_the_oracle(peer: Contender, options: dict[str, Any]) -> None:
+    q, k, v = _inputs(peer)
+    o = bench_cpu_peers.make_call(peer.label, q, k, v, options)()
+    o = np.asarray(o.float() if hasattr(o, "float") else o)
+    expected, _ = oracle.attention(q, k, v, **options)
+    assert np.abs(o - expected).max() < (1e-5 if peer.dtype == DType.FP32 else 0.05)
+
+
+@every_peer
+@pytest.mark.parametrize("changes", [{"window_size": (5, 0)}, {"softcap": 2.0}])
+def test_peer_computes_or_declines(peer: Contender, changes: dict[str, Any]) -> None:
+    q, k, v = _inputs(peer)
+    call = bench_cpu_peers.make_call(peer.label, q, k, v, _options(**changes))
+    if call is not None:
+        expected, _ = oracle.attention(q, k, v, **_options(**changes))
+        assert np.abs(np.asarray(call()) - expected).max() < 1e-5

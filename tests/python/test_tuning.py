@@ -1,0 +1,208 @@
+"""Measuring kernels and following results, as far as a machine without a GPU can: the rest is in
+tests/gpu."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import flashattn
+import numpy as np
+import pytest
+from flashattn import TUNING_HEADER
+from flashattn.cli import main, progression, results_file
+from flashattn.cli.problem import BadInput
+from problems import runnable_kernels
+from subprocesses import run_python
+
+LINE = (
+    "cc=90 sms=132 dtype=FP32 d_head=16 features=none q=64 k=64 heads=2 ns={ns}: "
+    "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen"
+)
+SHAPE = ["--seqlen", "16,40", "--heads", "2", "--d-head", "16,8", "dtype=FP32"]
+
+
+@pytest.fixture
+def q() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((1, 40, 2, 16)).astype(np.float32)
+
+
+def _fp32_configs() -> list[flashattn.Config]:
+    rows = [k.config for k in runnable_kernels() if k.config.dtype == flashattn.DType.FP32]
+    assert rows
+    return rows
+
+
+# ---- measure, tuning_line, set_tuning ----
+
+
+def test_measure_times_each_kernel_and_computes(q: np.ndarray) -> None:
+    out = np.empty_like(q)
+    seconds = flashattn.measure(q, q, q, _fp32_configs(), out=out, n_launches=3, causal=True)
+    assert len(seconds) == len(_fp32_configs()) and all(0 < s < 60 for s in seconds)
+    np.testing.assert_allclose(out, flashattn.flash_attn_func(q, q, q, causal=True), atol=1e-5)
+
+
+def test_measure_refuses(q: np.ndarray) -> None:
+    out, configs = np.empty_like(q), _fp32_configs()
+    with pytest.raises(ValueError, match="n_kernels is 0"):
+        flashattn.measure(q, q, q, [], out=out)
+    with pytest.raises(ValueError, match="n_launches is 0"):
+        flashattn.measure(q, q, q, configs, out=out, n_launches=0)
+    with pytest.raises(LookupError, match="without a kernel"):
+        flashattn.measure(q, q, q, ["REFERENCE (FP32, any, 17, 1)"], out=out)
+    half = next(k.config for k in runnable_kernels() if k.config.dtype == flashattn.DType.FP16)
+    with pytest.raises(NotImplementedError, match="dtype"):
+        flashattn.measure(q, q, q, [half], out=out)
+    with pytest.raises(ValueError, match="out has shape"):
+        flashattn.measure(q, q, q, configs, out=out[:, :3])
+
+
+def test_the_cpu_has_no_results(q: np.ndarray) -> None:
+    with pytest.raises(NotImplementedError, match="device is 0, the CPU"):
+        flashattn.tuning_line(q, q, q, _fp32_configs()[0], 1e-3)
+
+
+def test_set_tuning_refuses_with_the_place(q: np.ndarray) -> None:
+    before = flashattn.select_config(q, q, q)
+    flashattn.set_tuning(f"{TUNING_HEADER}\n{LINE.format(ns=1)}")
+    with pytest.raises(ValueError, match="line 3: expected sms= at position 6"):
+        flashattn.set_tuning(f"{TUNING_HEADER}\n\ncc=90 fast")
+    with pytest.raises(ValueError, match=TUNING_HEADER):
+        flashattn.set_tuning("")
+    with pytest.raises(ValueError, match="NUL"):
+        flashattn.set_tuning(TUNING_HEADER + "\0")
+    assert flashattn.select_config(q, q, q) == before
+    flashattn.set_tuning(None)
+
+
+# ---- FLASH_TUNING ----
+
+_CALL = """
+import numpy as np, flashattn
+q = np.ones((1, 4, 2, 16), np.float32)
+try:
+    flashattn.flash_attn_func(q, q, q)
+    print("ok")
+except ValueError as error:
+    print(error)
+"""
+
+
+def _call(path: Path | str, **environment: str) -> tuple[str, str]:
+    result = run_python("-c", _CALL, FLASH_TUNING=str(path), **environment)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip(), result.stderr
+
+
+def test_a_file_of_results_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "results.txt"
+    path.write_text(f"{TUNING_HEADER}\n{LINE.format(ns=1)}\n")
+    assert _call(path) == ("ok", "")
+    assert _call("none") == ("ok", "")
+    path.write_text(f"{TUNING_HEADER}\nresults\n")
+    assert "FLASH_TUNING: line 2: expected cc=" in _call(path)[0]
+    assert "No such file" in _call(tmp_path / "absent")[0]
+    assert "Is a directory" in _call(tmp_path)[0]
+
+
+def test_results_of_absent_kernels_are_passed_over_aloud(tmp_path: Path) -> None:
+    path = tmp_path / "results.txt"
+    path.write_text(f"{TUNING_HEADER}\n{LINE.format(ns=1).replace('16, 1)', '17, 1)')}\n")
+    assert _call(path) == ("ok", "")
+    output, trace = _call(path, FLASH_TRACE="1")
+    assert output == "ok" and "line 2 passed over" in trace and "any, 17, 1" in trace
+
+
+# ---- The command ----
+
+
+def test_tune_ranks_on_the_cpu(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["tune", "--device", "cpu", "--launches", "2", "--top", "9", *SHAPE]) == 0
+    output = capsys.readouterr().out
+    assert output.count(f"{len(_fp32_configs())} kernels") == 4  # shapes
+    assert output.count("(selected)") == 4
+    for config in _fp32_configs():
+        assert output.count(str(config)) == 4
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--device", "cpu", "--output", "x"], "results are for CUDA devices"),
+        (["--device", "cpu", "--launches", "0"], "--launches is 0"),
+        (["--device", "cpu", "--top", "0"], "--top is 0"),
+        (["--device", "cpu", "--d-head", "64,0"], "--d-head is 0"),
+        (["--device", "cpu", "--seqlen", "0"], "--seqlen is 0"),
+        (["--device", "cpu", "arch=SM80"], "no kernel"),
+        (["--device", "cpu", "arch=SM81"], "SM81"),
+    ],
+)
+def test_tune_refuses(capsys: pytest.CaptureFixture, arguments: list[str], words: str) -> None:
+    assert main(["tune", *arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and len(output.err.splitlines()) == 1 and words in output.err
+
+
+def test_tune_needs_a_cuda_device(capsys: pytest.CaptureFixture) -> None:
+    if flashattn.cuda_devices():
+        pytest.skip("there is one")
+    assert main(["tune"]) == 2
+    assert "device is 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--set", "progression"], "add --device cuda"),
+        (["--set", "ship"], "invalid choice"),
+    ],
+)
+def test_bench_of_a_set_refuses(
+    capsys: pytest.CaptureFixture, arguments: list[str], words: str
+) -> None:
+    try:
+        code = main(["bench", *arguments])
+    except SystemExit as error:
+        code = error.code
+    assert code == 2 and words in capsys.readouterr().err
+
+
+def test_steps_of_the_progression_are_short_forms() -> None:
+    assert [str(flashattn.Config.parse(step)) for step in progression.STEPS] == list(
+        progression.STEPS
+    )
+
+
+# ---- The file ----
+
+
+def test_new_results_replace_those_of_the_same_problem(tmp_path: Path) -> None:
+    path = str(tmp_path / "results.txt")
+    other = LINE.format(ns=3).replace("q=64", "q=128")
+    assert results_file.read(path) == "" == results_file.read(None)
+    results_file.write(path, "", [LINE.format(ns=1), other], "a device")
+    first = results_file.read(path)
+    assert first.splitlines()[0] == TUNING_HEADER
+    assert first.splitlines()[1].startswith("# a device, ")
+    assert first.splitlines()[2:] == [LINE.format(ns=1), other]
+    results_file.write(path, first, [LINE.format(ns=2)], "another")
+    assert results_file.read(path).splitlines()[1:] == [
+        first.splitlines()[1],
+        other,
+        LINE.format(ns=2),
+    ]
+    flashattn.set_tuning(results_file.read(path))
+    flashattn.set_tuning(None)
+
+
+def test_another_kind_of_file_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("# notes\nbuy milk\n")
+    with pytest.raises(BadInput, match="no file of results"):
+        results_file.read(str(path))
+    with pytest.raises(BadInput, match="no such folder"):
+        results_file.read(str(tmp_path / "absent" / "results.txt"))
+    assert path.read_text() == "# notes\nbuy milk\n"
