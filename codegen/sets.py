@@ -164,12 +164,14 @@ def tune() -> list[Config]:
 
 
 def tune_sm90() -> list[Config]:
-    """What tuning measures of SM90: tiles at d_head 128, with every strategy that pays on."""
+    """What tuning measures of SM90: blocks of keys at d_head 128, with every strategy that pays
+    on."""
     candidates = [
-        _sm90(dtype, 128, features, tile, strategies)
+        replace(_sm90(dtype, 128, features, (128, B_c), strategies), n_stages=n_stages)
         for dtype in (Dtype.FP16, Dtype.BF16)
         for features, strategies in ((FULL, ALTERNATING), (CAUSAL, ALTERNATING_MASKED))
-        for tile in product((128, 192), (80, 96, 112, 128, 144, 160, 176))
+        for B_c in (80, 96, 112, 128, 144, 160, 176)
+        for n_stages in (2, 3)
     ]
     return [config for config in candidates if legal(config)]
 

@@ -122,7 +122,7 @@ def test_initialiser():
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM80, FLASH_DTYPE_FP16, 128, 64, 32, 4, "
         "1, 0, 0, 0, 2, 4, 1, 0, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_SOFTCAP, "
-        "0, 0, 0, 0, 0, 0, 0}"
+        "0, 0, 0, 0, 0, 0}"
     )
 
 
@@ -130,7 +130,7 @@ def test_initialiser_of_sm90():
     config = parse_config("SM90 (BF16, 64, 192, 128, 16): stages_3+overlap+fixed_reference+window")
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM90, FLASH_DTYPE_BF16, 64, 192, 128, 16, "
-        "0, 0, 0, 0, 0, 0, 0, 0, FLASH_FEATURE_WINDOW, 3, 1, 0, 0, 0, 1, 0}"
+        "0, 0, 0, 0, 0, 0, 0, 0, FLASH_FEATURE_WINDOW, 3, 1, 0, 0, 0, 1}"
     )
 
 

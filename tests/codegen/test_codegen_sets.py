@@ -138,12 +138,12 @@ def test_ship_serves_full_and_masked_problems_of_sm90():
             assert all(c.longest_first == (c.features & 3 != 0) for c in rows)
 
 
-def test_tune_of_sm90_varies_the_tile_alone():
+def test_tune_of_sm90_varies_the_blocks_of_keys_alone():
     for masked in (0, 1):
         rows = [c for c in tune_sm90() if c.features == masked]
-        tiles = {(c.B_r, c.B_c, c.n_warps) for c in rows}
-        assert len(tiles) > 10 and len(rows) == 2 * len(tiles)
-        assert len({replace(c, dtype=1, B_r=0, B_c=0, n_warps=0) for c in rows}) == 1
+        blocks = {(c.B_c, c.n_stages) for c in rows}
+        assert len(blocks) > 10 and len(rows) == 2 * len(blocks)
+        assert len({replace(c, dtype=1, B_c=0, n_stages=0) for c in rows}) == 1
 
 
 def test_all_is_the_ascending_union():
