@@ -59,8 +59,9 @@ BENCHMARK(amx_bf16)->Name("ceiling/amx_bf16");
     FMA(width, 1)                                                                                  \
     FMA(width, 2)                                                                                  \
     FMA(width, 3)                                                                                  \
-    FMA(width, 4) FMA(width, 5) FMA(width, 6) FMA(width, 7) FMA(width, 8) FMA(width, 9)            \
-        FMA(width, 10) FMA(width, 11)
+    FMA(width, 4)                                                                                  \
+    FMA(width, 5)                                                                                  \
+    FMA(width, 6) FMA(width, 7) FMA(width, 8) FMA(width, 9) FMA(width, 10) FMA(width, 11)
 
 #define ALL_SUMS                                                                                   \
     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11"
