@@ -96,6 +96,7 @@ SM90_SHIP_TILES = (
     # d_head, features, (B_r, B_c), strategies
     (64, FULL, (192, 128), ALTERNATING),
     (64, CAUSAL, (128, 128), ALTERNATING_MASKED),
+    (64, CAUSAL, (192, 128), ALTERNATING_MASKED),  # from 8,192 keys on
     (64, MASKED, (128, 128), ALTERNATING_MASKED),
     (96, FULL, (128, 128), ALTERNATING),
     (96, CAUSAL, (128, 128), ALTERNATING_MASKED),

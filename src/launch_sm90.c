@@ -10,7 +10,7 @@
 #include "tma_tensor.h"
 
 /* K and V of the heads whose tiles are handed out together: what an L2 keeps beside Q and O. */
-#define SECTION_BYTES ((int64_t)32 << 20)
+#define SECTION_BYTES ((int64_t)16 << 20)
 
 static int64_t most(int64_t a, int64_t b) {
     return a > b ? a : b;

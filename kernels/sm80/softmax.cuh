@@ -13,8 +13,6 @@
 #include "sm80/products.cuh"
 #include "sm80/rows.cuh"
 
-#include <float.h>
-
 /* P stays below 2^4 relative to a maximum that lags behind. More would not be faster, but leaves
  * the largest P, which weighs most, with a rounding error of its own more often. */
 constexpr float max_growth_log2 = 4.0f;
@@ -67,10 +65,9 @@ static __device__ __forceinline__ float own_max(const score_tile<C> &s, int m, i
     return x;
 }
 
-/* A row without a finite score yet has a maximum of -infinity, which must not be subtracted: the
- * lowest number leaves its exponentials at 0. */
+/* A row without a finite score yet has a maximum of -infinity, which must not be subtracted. */
 static __device__ __forceinline__ float subtrahend(float max) {
-    return fmaxf(max, -FLT_MAX);
+    return max == -INFINITY ? 0.0f : max;
 }
 
 /* The past of one row relative to a new maximum. */
@@ -159,7 +156,7 @@ static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_st
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const float max = subtrahend(state.max[m][half]);
-            const float scaled_max = subtrahend(state.max[m][half] * log2_unit);
+            const float scaled_max = max * log2_unit;
 #pragma unroll
             for (int n = 0; n < key_tiles<C>; n += 2) {
                 float *a = &s.s[m][n][2 * half];

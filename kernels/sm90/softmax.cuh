@@ -15,8 +15,6 @@
 #include "common/score_unit.cuh"
 #include "sm90/products.cuh"
 
-#include <float.h>
-
 /* Of each row, relative to which its sum and O are kept, in units of S. A thread's sum covers its
  * own columns until the end. */
 typedef struct softmax_state {
@@ -65,10 +63,9 @@ static __device__ __forceinline__ float row_max(const score_tile<C> &s, int half
     return quad_max(x);
 }
 
-/* A row without a finite score yet has a maximum of -infinity, which must not be subtracted: the
- * lowest number leaves its exponentials at 0. */
+/* A row without a finite score yet has a maximum of -infinity, which must not be subtracted. */
 static __device__ __forceinline__ float subtrahend(float max) {
-    return fmaxf(max, -FLT_MAX);
+    return max == -INFINITY ? 0.0f : max;
 }
 
 /* Raises the maxima to those of the block, and brings the sums along. */
@@ -91,8 +88,8 @@ static __device__ __forceinline__ rescale_t raise_max(softmax_state_t &state,
 template <flash_config_t C>
 static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_state_t &state,
                                                     const score_unit_t &unit) {
-    const float reference[2] = {subtrahend(state.max[0] * unit.log2),
-                                subtrahend(state.max[1] * unit.log2)};
+    const float reference[2] = {subtrahend(state.max[0]) * unit.log2,
+                                subtrahend(state.max[1]) * unit.log2};
 #pragma unroll
     for (int i = 0; i < score_registers<C>; i += 4)
 #pragma unroll
