@@ -89,7 +89,8 @@ cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut
 /* ---- Packing ---- */
 
 bool cpu_plan_packs(const cpu_plan_t *plan, const cpu_cut_t *cut) {
-    return cut->n_splits == 1 && cpu_shares_packed(plan->config, cut->n_rows);
+    return plan->packed_heads > 0 && cut->n_splits == 1 &&
+           cpu_shares_packed(plan->config, cut->n_rows);
 }
 
 int64_t cpu_plan_blocks(const cpu_plan_t *plan, const flash_params_t *params) {

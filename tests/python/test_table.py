@@ -17,6 +17,7 @@ PROBLEMS = {
     "tile_edges": AttentionProblem(1, 128, 256, 2, 2, 128),
     "past_tile_edges": AttentionProblem(1, 129, 257, 2, 1, 128),
     "causal": AttentionProblem(1, 200, 200, 2, 2, causal=True),
+    "no_key": AttentionProblem(2, 70, 0, 2, 1, 64),
     "causal_more_keys": AttentionProblem(1, 67, 190, 2, 1, 96, causal=True),
     "causal_more_queries": AttentionProblem(1, 150, 70, 2, 1, 64, causal=True),
     "window": AttentionProblem(1, 130, 170, 2, 1, 80, window_size=(20, 7)),
