@@ -241,9 +241,7 @@ def _sm90(
 
 def ship_sm90() -> list[Config]:
     """For each head dimension a row a class of features."""
-    return [
-        _sm90(dtype, *row) for dtype in (Dtype.FP16, Dtype.BF16) for row in SM90_SHIP_TILES
-    ]
+    return [_sm90(dtype, *row) for dtype in (Dtype.FP16, Dtype.BF16) for row in SM90_SHIP_TILES]
 
 
 def ship() -> list[Config]:

@@ -52,13 +52,21 @@ static inline uint64_t cpu_scratch_size(const flash_config_t *config, int64_t d_
 
 /* Whether the tasks of a head with so many rows want their keys packed by tasks before them. */
 static inline bool cpu_shares_packed(const flash_config_t *config, int64_t n_rows) {
-    return config->arch == FLASH_ARCH_AMX && n_rows > AMX_MIN_ROWS;
+    switch (config->arch) {
+    case FLASH_ARCH_REFERENCE:
+        return false;
+    case FLASH_ARCH_AMX:
+        return n_rows > AMX_MIN_ROWS;
+    default:
+        return n_rows > config->B_r; /* more than one task */
+    }
 }
 
 /* Bytes of a head's packed keys, block after block of B_c; a multiple of 64. */
 static inline uint64_t cpu_packed_size(const flash_config_t *config, int64_t d_head,
                                        int64_t seqlen_k) {
-    return amx_packed_size(config, d_head, seqlen_k);
+    return config->arch == FLASH_ARCH_AMX ? amx_packed_size(config, d_head, seqlen_k)
+                                          : tiled_packed_size(config->B_c, d_head, seqlen_k);
 }
 
 #endif

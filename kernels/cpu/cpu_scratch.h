@@ -15,4 +15,12 @@ static inline uint64_t tiled_scratch_size(int32_t B_r, int32_t B_c, int64_t d_he
     return (q + o + scores + k + v + rows) * sizeof(float);
 }
 
+/* Bytes of a head's packed K and V, block after block of B_c keys. */
+static inline uint64_t tiled_packed_size(int32_t B_c, int64_t d_head, int64_t seqlen_k) {
+    const uint64_t d = ((uint64_t)d_head + 15) / 16 * 16;
+    const uint64_t c = ((uint64_t)B_c + 15) / 16 * 16;
+    const uint64_t n_blocks = ((uint64_t)seqlen_k + (uint64_t)B_c - 1) / (uint64_t)B_c;
+    return n_blocks * 2 * c * d * sizeof(float);
+}
+
 #endif

@@ -5,7 +5,8 @@
  * A task's rows are cut into tiles of TILE_ROWS; its keys into blocks of B_c. For each block:
  * scores S = Q K^T, softmax of each row over exactly the keys that it sees, O += P V. Two ways:
  *   many rows  K is packed transposed and V as it is, in fp32, and both products run through one
- *              register-blocked micro-kernel (multiply_tile)
+ *              register-blocked micro-kernel (multiply_tile). The tasks of a head with more rows
+ *              than one task takes share the packed blocks; a lone task packs its own
  *   few rows   K and V are read in place in their own type: packing would cost more than it saves
  * Invariants: no K or V is read but what a row of the task sees, and what a row does not see never
  * enters its O, not even times zero (0 * NaN is NaN).
@@ -41,51 +42,111 @@ ALWAYS_INLINE tile_keys_t keys_at(const cpu_task_t *task, int32_t dtype, const v
     return from;
 }
 
-ALWAYS_INLINE void attend_block_packed(const tile_scratch_t *t, int32_t dtype, float softcap,
-                                       const tile_keys_t *k, const tile_keys_t *v,
-                                       flash_range_t block) {
-    const int64_t n_keys = block.end - block.begin;
-    const values_t values = {.data = t->v, .n_keys = n_keys, .packed = true};
-    pack_k(t, dtype, k, n_keys);
+/* ---- A block of keys ---- */
+
+ALWAYS_INLINE void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
+                             const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
+    const tile_keys_t k = keys_at(task, dtype, p->k, &p->k_stride, keys);
+    const tile_keys_t v = keys_at(task, dtype, p->v, &p->v_stride, keys);
+    pack_k(t, dtype, &k, keys.end - keys.begin);
+    pack_v(t, dtype, &v, keys.end - keys.begin);
+}
+
+ALWAYS_INLINE void attend_packed(const tile_scratch_t *t, int32_t dtype, float softcap,
+                                 flash_range_t block) {
+    const values_t values = {.data = t->v, .packed = true};
     score_packed(t, block);
     softmax(t, block, softcap);
-    pack_v(t, dtype, v, n_keys);
     accumulate(t, dtype, &values, block);
 }
 
-ALWAYS_INLINE void attend_block_in_place(const tile_scratch_t *t, int32_t dtype, float softcap,
-                                         const tile_keys_t *k, const tile_keys_t *v,
-                                         flash_range_t block) {
-    const int64_t n_keys = block.end - block.begin;
-    const values_t values = {
-        .data = v->data, .stride = v->stride, .n_keys = n_keys, .packed = false};
-    score_in_place(t, dtype, k, v, n_keys);
+ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, int32_t dtype, float softcap,
+                                   const tile_keys_t *k, const tile_keys_t *v,
+                                   flash_range_t block) {
+    const values_t values = {.data = v->data, .stride = v->stride, .packed = false};
+    score_in_place(t, dtype, k, v, block.end - block.begin);
     softmax(t, block, softcap);
     accumulate(t, dtype, &values, block);
 }
 
-/* The kernel: a constant configuration specialises it. */
-ALWAYS_INLINE void tiled_forward(const flash_config_t *config, const flash_params_t *p,
-                                 const cpu_task_t *task, void *scratch) {
-    const int32_t dtype = config->dtype;
-    const int64_t d = config->d_head ? config->d_head : p->d_head;
-    const tile_scratch_t t =
-        divide_scratch(scratch, config->B_r, config->B_c, d, task->row_end - task->row_begin);
-    flash_range_t keys = find_keys(&t, p, task);
-    gather_q(&t, p, task, dtype);
-    start_rows(&t);
+/* ---- A task's keys, block after block ---- */
+
+static inline flash_range_t first_block(flash_range_t keys, int32_t B_c) {
+    const flash_range_t block = {keys.begin, keys.begin + min32(B_c, keys.end - keys.begin)};
+    return block;
+}
+
+/* From the blocks that the head's tasks share, which begin at multiples of B_c. */
+ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t *p,
+                                        const cpu_task_t *task, int32_t dtype, int32_t B_c,
+                                        flash_range_t keys) {
+    keys.begin = keys.begin / B_c * B_c;
     while (keys.begin < keys.end) {
-        const int32_t n_keys = min32(config->B_c, keys.end - keys.begin);
-        const flash_range_t block = {keys.begin, keys.begin + n_keys};
-        const tile_keys_t k = keys_at(task, dtype, p->k, &p->k_stride, keys);
-        const tile_keys_t v = keys_at(task, dtype, p->v, &p->v_stride, keys);
-        if (t.n_rows <= FEW_ROWS)
-            attend_block_in_place(&t, dtype, p->softcap, &k, &v, block);
-        else
-            attend_block_packed(&t, dtype, p->softcap, &k, &v, block);
+        const flash_range_t block = first_block(keys, B_c);
+        use_packed_block(t, task->packed, block.begin / B_c);
+        attend_packed(t, dtype, p->softcap, block);
         keys.begin = block.end;
     }
+}
+
+/* Packed by the task itself. */
+ALWAYS_INLINE void attend_blocks_own(const tile_scratch_t *t, const flash_params_t *p,
+                                     const cpu_task_t *task, int32_t dtype, int32_t B_c,
+                                     flash_range_t keys) {
+    while (keys.begin < keys.end) {
+        const flash_range_t block = first_block(keys, B_c);
+        pack_keys(t, p, task, dtype, block);
+        attend_packed(t, dtype, p->softcap, block);
+        keys.begin = block.end;
+    }
+}
+
+ALWAYS_INLINE void attend_blocks_in_place(const tile_scratch_t *t, const flash_params_t *p,
+                                          const cpu_task_t *task, int32_t dtype, int32_t B_c,
+                                          flash_range_t keys) {
+    while (keys.begin < keys.end) {
+        const flash_range_t block = first_block(keys, B_c);
+        const tile_keys_t k = keys_at(task, dtype, p->k, &p->k_stride, keys);
+        const tile_keys_t v = keys_at(task, dtype, p->v, &p->v_stride, keys);
+        attend_in_place(t, dtype, p->softcap, &k, &v, block);
+        keys.begin = block.end;
+    }
+}
+
+/* ---- The kernel: a constant configuration specialises it ---- */
+
+ALWAYS_INLINE void tiled_pack(const flash_config_t *config, const flash_params_t *p,
+                              const cpu_task_t *task, void *scratch) {
+    const int64_t d = config->d_head ? config->d_head : p->d_head;
+    tile_scratch_t t = divide_scratch(scratch, config->B_r, config->B_c, d, 0);
+    use_packed_block(&t, task->packed, task->keys.begin / config->B_c);
+    pack_keys(&t, p, task, config->dtype, task->keys);
+}
+
+ALWAYS_INLINE void tiled_attend(const flash_config_t *config, const flash_params_t *p,
+                                const cpu_task_t *task, void *scratch) {
+    const int32_t dtype = config->dtype;
+    const int64_t d = config->d_head ? config->d_head : p->d_head;
+    tile_scratch_t t =
+        divide_scratch(scratch, config->B_r, config->B_c, d, task->row_end - task->row_begin);
+    const flash_range_t keys = find_keys(&t, p, task);
+    gather_q(&t, p, task, dtype);
+    start_rows(&t);
+    if (t.n_rows <= FEW_ROWS)
+        attend_blocks_in_place(&t, p, task, dtype, config->B_c, keys);
+    else if (task->packed)
+        attend_blocks_shared(&t, p, task, dtype, config->B_c, keys);
+    else
+        attend_blocks_own(&t, p, task, dtype, config->B_c, keys);
     store_rows(&t, p, task, dtype);
+}
+
+ALWAYS_INLINE void tiled_forward(const flash_config_t *config, const flash_params_t *p,
+                                 const cpu_task_t *task, void *scratch) {
+    if (task->pack)
+        tiled_pack(config, p, task, scratch);
+    else
+        tiled_attend(config, p, task, scratch);
 }
 
 #endif

@@ -24,6 +24,7 @@ PROBLEMS = {
     "window_left": AttentionProblem(1, 130, 130, 2, 1, 64, window_size=(33, -1)),
     "window_right": AttentionProblem(1, 130, 130, 2, 1, 64, window_size=(-1, 9)),
     "window_causal": AttentionProblem(1, 260, 260, 1, 1, 64, causal=True, window_size=(63, -1)),
+    "own_key_alone": AttentionProblem(1, 13, 61, 1, 1, 8, causal=True, window_size=(0, -1)),
     "softcap": AttentionProblem(1, 70, 70, 2, 2, 64, softcap=3.0),
     "scale": AttentionProblem(1, 70, 70, 2, 2, 64, softmax_scale=0.05),
     "seqused_k": AttentionProblem(3, 40, 100, 2, 1, 64, seqused_k=(0, 1, 77), causal=True),

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from . import _abi, _stream, _tensor
+from . import _abi, _stream, _tensor, _workspace
 from . import config as _config
 from ._library import check, library
 from ._problem import Problem
@@ -253,16 +253,29 @@ def _forward(
     if lse is None and return_lse:
         lse = _tensor.empty(q, problem.device, problem.lse_shape, "float32", "lse")
     problem.set_output(out, lse)
-    wanted = _config.resolve(config)
-    memory = workspace(problem.args, wanted)
-    problem.args.workspace = memory.ctypes.data
-    problem.args.workspace_size = memory.nbytes
-    check(library().flash_forward(problem.args, wanted, problem.stream))
+    _launch(problem, _config.resolve(config))
     return out if lse is None else (out, lse)
 
 
+def _launch(problem: Problem, config: _abi.flash_config_t | None) -> None:
+    args = problem.args
+    size = workspace_size(args, config)
+    if not size:
+        check(library().flash_forward(args, config, problem.stream))
+        return
+    with _workspace.lent(size) as memory:
+        args.workspace = memory.ctypes.data
+        args.workspace_size = memory.nbytes
+        check(library().flash_forward(args, config, problem.stream))
+
+
 def workspace(args: _abi.flash_forward_args_t, config: _abi.flash_config_t | None) -> np.ndarray:
-    """Memory of the size that the call wants."""
+    """New memory of the size that the call wants."""
+    return np.empty(workspace_size(args, config), np.uint8)
+
+
+def workspace_size(args: _abi.flash_forward_args_t, config: _abi.flash_config_t | None) -> int:
+    """Bytes of CPU memory that the call wants; 0 on a CUDA device."""
     size = ctypes.c_uint64()
     check(library().flash_workspace_size(args, config, size))
     if size.value and args.device != _abi.FLASH_DEVICE_CPU:
@@ -271,4 +284,4 @@ def workspace(args: _abi.flash_forward_args_t, config: _abi.flash_config_t | Non
             "this package has none to give in CUDA memory",
             _abi.FLASH_ERROR_INTERNAL,
         )
-    return np.empty(size.value, np.uint8)
+    return size.value

@@ -78,7 +78,7 @@ ALWAYS_INLINE void score_squares(const amx_scratch_t *t, int32_t terms, const am
         for (int64_t c = 1; c <= columns; c++) {
             const bool whole = c == columns, done = whole && j + 1 == scores->last;
             const operands_t next = {whole ? q : at.left + step, done ? at.right : at.right + step};
-            terms_multiply(at, next, terms, with);
+            terms_multiply(at, next, terms, true, with);
             at = next;
         }
         results_store(scores_square(scores, j));
@@ -102,7 +102,7 @@ ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, con
         for (int32_t j = item->first + 1; j <= item->last; j++) {
             const operands_t below = {at.left + step, at.right + step};
             const operands_t next = j == item->last ? column : below;
-            terms_multiply(at, next, terms, with);
+            terms_multiply(at, next, terms, false, with);
             at = next;
         }
         results_store(o);
@@ -152,11 +152,10 @@ ALWAYS_INLINE void run_chunk(const amx_run_t *run, int32_t terms, exponentials_t
                              const beside_t *beside) {
     const amx_scratch_t *t = run->t;
     const amx_item_t *previous = beside->previous;
-    const int64_t n_terms = terms == 2 ? 3 : 1;
-    const int64_t products = (beside->scores.last - beside->scores.first) * t->columns +
-                             (previous->last - previous->first) * (beside->end - beside->begin);
-    const company_t with = {e, products ? ((int64_t)e->n_rows + 4 * products * n_terms - 1) /
-                                              (4 * products * n_terms)
+    const int64_t squares_s = (beside->scores.last - beside->scores.first) * t->columns;
+    const int64_t squares_o = (previous->last - previous->first) * (beside->end - beside->begin);
+    const int64_t products = terms == 2 ? 4 * squares_s + 3 * squares_o : squares_s + squares_o;
+    const company_t with = {e, products ? ((int64_t)e->n_rows + 4 * products - 1) / (4 * products)
                                         : 0};
     tiles_see_stores();
     score_squares(t, terms, beside->next, &beside->scores, &with);

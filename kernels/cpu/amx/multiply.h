@@ -51,14 +51,17 @@ ALWAYS_INLINE void square_multiply(operands_t next, int32_t terms, const company
     keep_company(with, terms);
 }
 
-/* The same for operands of one or two terms, the first of which are loaded; less the product of the
- * low terms: it is below what fp32 holds of the whole. */
-ALWAYS_INLINE void terms_multiply(operands_t o, operands_t next, int32_t terms,
+/* The same for operands of one or two terms, the first of which are loaded. low_terms: with the
+ * product of the two low terms, of which a sum of scores may notice up to 4e-6 of its parts. */
+ALWAYS_INLINE void terms_multiply(operands_t o, operands_t next, int32_t terms, bool low_terms,
                                   const company_t *with) {
     if (terms == 2) {
         const operands_t low_right = {o.left, o.right + AMX_OPERANDS};
+        const operands_t low_both = {o.left + AMX_OPERANDS, o.right + AMX_OPERANDS};
         const operands_t low_left = {o.left + AMX_OPERANDS, o.right};
         square_multiply(low_right, terms, with);
+        if (low_terms)
+            square_multiply(low_both, terms, with);
         square_multiply(low_left, terms, with);
     }
     square_multiply(next, terms, with);

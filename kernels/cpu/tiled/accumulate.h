@@ -7,11 +7,10 @@
 #include "cpu/tiled/multiply.h"
 #include "cpu/tiled/pack.h"
 
-/* V of a block: panels in scratch, or where the caller has it. */
+/* V of a block: packed panels, or where the caller has it. */
 typedef struct values {
     const void *data; /* key 0 of the block */
     int64_t stride;   /* in place: elements from key to key */
-    int64_t n_keys;
     bool packed;
 } values_t;
 
@@ -44,13 +43,16 @@ ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const
                               .depth = keys.end - keys.begin,
                               .accumulate = true};
     if (values->packed) {
-        const panel_t panel = panel_of(slice.column, values->n_keys, t->d_pad);
-        product.b = (const float *)values->data + panel.offset + keys.begin * panel.width;
+        const panel_t panel = panel_of(slice.column, t->c_pad, t->d_pad);
+        const float *data = (const float *)values->data + panel.offset;
+        product.b = data + keys.begin * panel.width;
         product.b_stride = panel.width;
+        product.ahead = ahead_of(data, panel, t->c_pad, row);
         multiply_fp32(&product, rows, slice.vecs, 0);
     } else {
         product.b = element_at(values->data, keys.begin * values->stride + slice.column, dtype);
         product.b_stride = values->stride;
+        product.ahead = product.b; /* score_in_place has asked for V */
         multiply(&product, dtype, rows, slice.vecs, slice.tail);
     }
 }

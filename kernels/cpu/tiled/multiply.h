@@ -12,6 +12,9 @@
 
 _Static_assert(TILE_ROWS == 6 && (TILE_VECS == 2 || TILE_VECS == 4), "one case for each below");
 
+/* 16 tiles of rows ask for a whole panel of 64 columns while they use the one before it. */
+enum { AHEAD_BYTES = 16 };
+
 typedef struct tile_product {
     const float *a; /* [rows][depth] */
     int64_t a_stride;
@@ -20,7 +23,8 @@ typedef struct tile_product {
     float *c; /* [rows][vecs * VEC_WIDTH] */
     int64_t c_stride;
     int64_t depth;
-    bool accumulate; /* C += A B */
+    bool accumulate;   /* C += A B */
+    const char *ahead; /* what to bring to the level 2 cache: AHEAD_BYTES each step of depth */
 } tile_product_t;
 
 /* rows, vecs and dtype are constants at each call; tail: 0, or elements of the last vector of B. */
@@ -35,6 +39,7 @@ ALWAYS_INLINE void multiply_tile(const tile_product_t *t, int32_t dtype, const i
     }
     const float *a = t->a;
     const char *b = t->b;
+    const char *ahead = t->ahead;
     for (int64_t k = 0; k < t->depth; k++) {
         vec_t b_row[TILE_VECS];
         UNROLL for (int v = 0; v < vecs; v++) {
@@ -45,6 +50,8 @@ ALWAYS_INLINE void multiply_tile(const tile_product_t *t, int32_t dtype, const i
             const vec_t a_element = vec_set1(a[r * t->a_stride]);
             UNROLL for (int v = 0; v < vecs; v++) c[r][v] = vec_fma(a_element, b_row[v], c[r][v]);
         }
+        __builtin_prefetch(ahead, 0, 2);
+        ahead += AHEAD_BYTES;
         a++;
         b += t->b_stride * element_size(dtype);
     }

@@ -1,11 +1,11 @@
 /*
- * Copies of a block of K and V in scratch memory, in fp32 and in the order in which the
- * micro-kernel reads them.
+ * Copies of a block of K and V, in fp32 and in the order in which the micro-kernel reads them.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_PACK_H
 #define FLASH_KERNELS_CPU_TILED_PACK_H
 
 #include "cpu/convert.h"
+#include "cpu/tiled/multiply.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/vector.h"
 
@@ -24,6 +24,11 @@ static inline panel_t panel_of(int64_t column, int64_t depth, int64_t columns) {
     const int64_t first = column / TILE_COLUMNS * TILE_COLUMNS;
     const panel_t panel = {first * depth, min64(TILE_COLUMNS, columns - first)};
     return panel;
+}
+
+/* A tile of rows' share of what follows the panel at `data`: the next one, and so on. */
+static inline const char *ahead_of(const float *data, panel_t panel, int64_t depth, int64_t row) {
+    return (const char *)(data + panel.width * depth) + row / TILE_ROWS * depth * AHEAD_BYTES;
 }
 
 /* K or V of one head where the caller has it, from a block's first key on. */
@@ -50,12 +55,11 @@ ALWAYS_INLINE void load_k_square(const tile_scratch_t *t, int32_t dtype, const t
     }
 }
 
-/* Packs K transposed: panels of [d][n_keys], n_keys padded with zeros to whole vectors. */
+/* Packs K transposed: panels of [d][c_pad], n_keys padded with zeros to whole vectors. */
 ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *k,
                           int64_t n_keys) {
-    const int64_t columns = round_up(n_keys, VEC_WIDTH);
     for (int64_t key = 0; key < n_keys; key += VEC_WIDTH) {
-        const panel_t panel = panel_of(key, t->d, columns);
+        const panel_t panel = panel_of(key, t->d, t->c_pad);
         float *to = t->k + panel.offset + key % TILE_COLUMNS;
         for (int64_t i = 0; i < t->d; i += VEC_WIDTH) {
             vec_t square[VEC_WIDTH];
@@ -68,12 +72,12 @@ ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_key
     }
 }
 
-/* Packs V: panels of [n_keys][d_pad], zeros beyond d. */
+/* Packs V: panels of [c_pad][d_pad], zeros beyond d. */
 ALWAYS_INLINE void pack_v(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *v,
                           int64_t n_keys) {
     for (int64_t key = 0; key < n_keys; key++) {
         for (int64_t i = 0; i < t->d_pad; i += VEC_WIDTH) {
-            const panel_t panel = panel_of(i, n_keys, t->d_pad);
+            const panel_t panel = panel_of(i, t->c_pad, t->d_pad);
             const void *from = element_at(v->data, key * v->stride + i, dtype);
             const int64_t n = t->d - i;
             const vec_t x = n >= VEC_WIDTH ? vec_load(dtype, from)

@@ -15,11 +15,11 @@ _Static_assert(DOT_ROWS == 2 || DOT_ROWS == 6, "one case for each below");
 /* ---- Many rows ---- */
 
 /* Scores of a tile of rows against the keys of one panel that any of the rows sees. */
-static inline void score_tile(const tile_scratch_t *t, flash_range_t block, int64_t n_columns,
-                              int64_t panel_begin, int64_t row, int rows) {
+static inline void score_tile(const tile_scratch_t *t, flash_range_t block, int64_t panel_begin,
+                              int64_t row, int rows) {
     flash_range_t common, any;
     tile_columns(t, block, row, rows, &common, &any);
-    const panel_t panel = panel_of(panel_begin, t->d, n_columns);
+    const panel_t panel = panel_of(panel_begin, t->d, t->c_pad);
     const int64_t begin = any.begin > panel_begin ? any.begin / VEC_WIDTH * VEC_WIDTH : panel_begin;
     const int64_t end = min64(panel_begin + panel.width, any.end);
     if (begin >= end)
@@ -31,15 +31,15 @@ static inline void score_tile(const tile_scratch_t *t, flash_range_t block, int6
                                     .c = t->s + row * t->c_pad + begin,
                                     .c_stride = t->c_pad,
                                     .depth = t->d,
-                                    .accumulate = false};
+                                    .accumulate = false,
+                                    .ahead = ahead_of(t->k + panel.offset, panel, t->d, row)};
     multiply_fp32(&product, rows, (int)((end - begin + VEC_WIDTH - 1) / VEC_WIDTH), 0);
 }
 
 static inline void score_packed(const tile_scratch_t *t, flash_range_t block) {
-    const int64_t n_columns = round_up(block.end - block.begin, VEC_WIDTH);
-    for (int64_t panel = 0; panel < n_columns; panel += TILE_COLUMNS)
+    for (int64_t panel = 0; panel < block.end - block.begin; panel += TILE_COLUMNS)
         for (int64_t row = 0; row < t->n_rows; row += TILE_ROWS)
-            score_tile(t, block, n_columns, panel, row, (int)min64(TILE_ROWS, t->n_rows - row));
+            score_tile(t, block, panel, row, (int)min64(TILE_ROWS, t->n_rows - row));
 }
 
 /* ---- Few rows ---- */

@@ -15,8 +15,8 @@ typedef struct tile_scratch {
     float *q;       /* [B_r][d_pad], scaled, zeros beyond d */
     float *o;       /* [B_r][d_pad], not normalised */
     float *s;       /* [B_r][c_pad], scores, then P; column 0 is the block's first key */
-    float *k;       /* panels of K^T [d][keys of the block] */
-    float *v;       /* panels of V [keys of the block][d_pad] */
+    float *k;       /* panels of K^T [d][c_pad]; room for [d_pad][c_pad] */
+    float *v;       /* panels of V [c_pad][d_pad], right after K's */
     float *maximum; /* [B_r], of the scores so far, in units of log2 */
     float *sum;     /* [B_r], of exp2(score - maximum) */
     int32_t *begin; /* [B_r], keys that the row sees: begin ... end - 1 */
@@ -43,6 +43,13 @@ static inline tile_scratch_t divide_scratch(void *memory, int32_t B_r, int32_t B
     t.begin = (int32_t *)(t.sum + r);
     t.end = t.begin + r;
     return t;
+}
+
+/* K and V are the block number `block` of those that a head's tasks share. */
+static inline void use_packed_block(tile_scratch_t *t, void *packed, int64_t block) {
+    const int64_t size = t->c_pad * t->d_pad;
+    t->k = (float *)packed + block * 2 * size;
+    t->v = t->k + size;
 }
 
 /* Keys of the block that the row sees, counted from the block's first key. */
