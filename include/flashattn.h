@@ -171,7 +171,7 @@ typedef struct flash_config {
     int32_t optimized_softmax;       /* 1: first K/V block peeled, fewer fp32 operations */
     int32_t features;                /* FLASH_FEATURE_... bits */
     int32_t n_stages;                /* blocks of K, and as many of V, in shared memory at a time */
-    int32_t overlap;         /* 1: Q K^T of the next block runs beside the softmax of this one */
+    int32_t overlap;         /* 1: the softmax of a block runs beside P V of the one before it */
     int32_t ping_pong;       /* 1: warpgroups take turns on the tensor cores */
     int32_t persistent;      /* 1: a block per multiprocessor takes tile after tile */
     int32_t longest_first;   /* 1: tiles that see most keys first, heads in groups that fit L2 */

@@ -3,8 +3,7 @@
 Written for reading and independent of the kernels: one sequence and one head at a time, the whole
 matrix of scores, the mask spelled out. `naive` is the same three steps as a plain implementation
 would take them (float32 scores; P and O rounded to the inputs' type); the distance between the two
-sets the tolerance of compare.py. How far one rounding of P goes wrong on one input is chance, so
-`naive` rounds it at several places of a binade.
+sets the tolerance of compare.py.
 """
 
 from __future__ import annotations
@@ -66,10 +65,13 @@ def attention(
     return o[0], lse
 
 
-def naive(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object) -> np.ndarray:
-    """[n, *O.shape]: O of n three-step attentions, with scores in float32, P and O in the inputs'
-    type, that differ in where P is rounded."""
-    plain = Precision(np.dtype(np.float32), q.dtype, _PLACES_OF_ROUNDING)
+def naive(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, roundings: int = 1, **options: object
+) -> np.ndarray:
+    """[roundings, *O.shape]: O of the three-step attention with scores in float32, P and O in the
+    inputs' type. Beyond the first, P is rounded at other places of a binade (up to four), as it is
+    where the softmax is not relative to the row's maximum."""
+    plain = Precision(np.dtype(np.float32), q.dtype, _PLACES_OF_ROUNDING[:roundings])
     return _attention(q, k, v, plain, **options)[0]
 
 
