@@ -1,7 +1,7 @@
 """Measured results that are built into the library: codegen/results/*.txt, a file a device.
 
 The form of a line is that of flash_tuning_format() in include/flashattn.h, as `python -m flashattn
-tune` writes it; src/tuning_text.c reads the same.
+tune` writes it; src/tuning_parse.c reads the same.
 """
 
 from __future__ import annotations

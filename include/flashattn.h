@@ -373,8 +373,9 @@ typedef struct flash_forward_args {
     flash_tensor_t q; /* [batch, seqlen_q, n_heads, d_head]    or [total_q, n_heads, d_head] */
     flash_tensor_t k; /* [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head] */
     flash_tensor_t v; /* as k, strides of its own */
-    flash_tensor_t o; /* as q, strides of its own; its elements must not overlap each other, nor
-                         any input */
+    flash_tensor_t o; /* as q, strides of its own; its elements must not overlap each other, nor lse
+                         or any input: kernels read Q again after they have written O. Refused where
+                         the first row of one lies in the other */
 
     /* Logarithm of the sum of exponentials of each row's scaled scores (natural logarithm), fp32,
      * contiguous [batch, n_heads, seqlen_q], ragged: [n_heads, total_q]. NULL: not wanted.

@@ -1,13 +1,11 @@
 /*
- * Validation and normalisation of a call's arguments.
+ * From sizes, types and flags to a problem: validation, and defaults filled in.
  */
 #include "arguments.h"
 
-#include "common/sequence.h"
-#include "config.h"
+#include "argument_checks.h"
 #include "status.h"
 #include "struct_size.h"
-#include "tensor.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -19,27 +17,9 @@ enum {
 
 /* ---- Sizes, types and flags ---- */
 
-static flash_status_t check_size(const char *name, int64_t size) {
-    FLASH_REQUIRE(size >= 0 && size <= INT32_MAX, FLASH_ERROR_INVALID_ARGUMENT,
-                  "%s is %" PRId64 ": not within 0 ... %" PRId32, name, size, INT32_MAX);
-    return FLASH_SUCCESS;
-}
-
-static flash_status_t check_d_head(int64_t d_head) {
-    FLASH_TRY(check_size("d_head", d_head));
-    FLASH_REQUIRE(d_head >= 1, FLASH_ERROR_INVALID_ARGUMENT, "d_head is 0: at least 1");
-    return FLASH_SUCCESS;
-}
-
-static flash_status_t check_dtype(const char *name, int32_t dtype) {
-    FLASH_REQUIRE(dtype_size(dtype) != 0, FLASH_ERROR_INVALID_ARGUMENT,
-                  "%s is %" PRId32 ": no such element type (FLASH_DTYPE_...)", name, dtype);
-    return FLASH_SUCCESS;
-}
-
 static flash_status_t check_heads(const flash_forward_args_t *a) {
-    FLASH_TRY(check_size("n_heads", a->n_heads));
-    FLASH_TRY(check_size("n_heads_kv", a->n_heads_kv));
+    FLASH_TRY(argument_check_size("n_heads", a->n_heads));
+    FLASH_TRY(argument_check_size("n_heads_kv", a->n_heads_kv));
     if (a->n_heads == 0)
         return FLASH_SUCCESS;
     FLASH_REQUIRE(a->n_heads_kv != 0 && a->n_heads % a->n_heads_kv == 0,
@@ -50,11 +30,11 @@ static flash_status_t check_heads(const flash_forward_args_t *a) {
 }
 
 static flash_status_t check_sizes(const flash_forward_args_t *a) {
-    FLASH_TRY(check_size("batch", a->batch));
-    FLASH_TRY(check_size("seqlen_q", a->seqlen_q));
-    FLASH_TRY(check_size("seqlen_k", a->seqlen_k));
+    FLASH_TRY(argument_check_size("batch", a->batch));
+    FLASH_TRY(argument_check_size("seqlen_q", a->seqlen_q));
+    FLASH_TRY(argument_check_size("seqlen_k", a->seqlen_k));
     FLASH_TRY(check_heads(a));
-    return check_d_head(a->d_head);
+    return argument_check_d_head(a->d_head);
 }
 
 static flash_status_t check_window_side(const char *name, int64_t keys, bool counts) {
@@ -81,12 +61,14 @@ static flash_status_t check_not_negative(const char *name, float value) {
 }
 
 static flash_status_t check_shape(const flash_forward_args_t *a) {
-    FLASH_TRY(check_dtype("dtype", a->dtype));
+    FLASH_TRY(argument_check_dtype("dtype", a->dtype));
     FLASH_TRY(check_sizes(a));
     FLASH_TRY(check_mask(a));
     FLASH_TRY(check_not_negative("softmax_scale", a->softmax_scale));
     return check_not_negative("softcap", a->softcap);
 }
+
+/* ---- The problem ---- */
 
 /* One side of the window; unbounded when it hides no key of any sequence, which a call that must
  * not look at the longest sequence does not ask. */
@@ -176,152 +158,4 @@ flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_ar
     FLASH_TRY(check_shape(own));
     set_problem(problem, own);
     return FLASH_SUCCESS;
-}
-
-/* ---- Lengths ---- */
-
-/* Ascending from 0, no step longer than seqlen. *total: tokens in all. */
-static flash_status_t check_cu_seqlens(const char *name, const int32_t *cu_seqlens, int32_t batch,
-                                       int32_t seqlen, int64_t *total) {
-    int32_t last = flash_load_length(cu_seqlens, 0);
-    FLASH_REQUIRE(last == 0, FLASH_ERROR_INVALID_ARGUMENT, "%s[0] is %" PRId32 ": not 0", name,
-                  last);
-    for (int32_t b = 0; b < batch; b++) {
-        const int32_t next = flash_load_length(cu_seqlens, (int64_t)b + 1);
-        FLASH_REQUIRE(next >= last, FLASH_ERROR_INVALID_ARGUMENT,
-                      "%s[%" PRId32 "] is %" PRId32 ": below the %" PRId32 " before it", name,
-                      b + 1, next, last);
-        FLASH_REQUIRE(next - last <= seqlen, FLASH_ERROR_INVALID_ARGUMENT,
-                      "%s[%" PRId32 "] - %s[%" PRId32 "] is %" PRId32 ": longer than %" PRId32
-                      ", the longest sequence announced",
-                      name, b + 1, name, b, next - last, seqlen);
-        last = next;
-    }
-    *total = last;
-    return FLASH_SUCCESS;
-}
-
-static flash_status_t check_seqused_k(const flash_params_t *p) {
-    flash_params_t all_keys = *p;
-    all_keys.seqused_k = NULL;
-    for (int32_t b = 0; b < p->batch; b++) {
-        const int32_t used = flash_load_length(p->seqused_k, b);
-        const int32_t len_k = flash_sequence(&all_keys, b).len_k;
-        FLASH_REQUIRE(used >= 0 && used <= len_k, FLASH_ERROR_INVALID_ARGUMENT,
-                      "seqused_k[%" PRId32 "] is %" PRId32 ": not within 0 ... %" PRId32
-                      ", the keys of that sequence",
-                      b, used, len_k);
-    }
-    return FLASH_SUCCESS;
-}
-
-/* total_q, total_k: tokens of each batch entry's axis; becomes those of the ragged tensor. */
-static flash_status_t check_lengths(const flash_params_t *p, int64_t *total_q, int64_t *total_k) {
-    if (p->cu_seqlens_q)
-        FLASH_TRY(
-            check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seqlen_q, total_q));
-    if (p->cu_seqlens_k)
-        FLASH_TRY(
-            check_cu_seqlens("cu_seqlens_k", p->cu_seqlens_k, p->batch, p->seqlen_k, total_k));
-    return p->seqused_k ? check_seqused_k(p) : FLASH_SUCCESS;
-}
-
-/* ---- Tensors ---- */
-
-/* CUDA kernels load and store whole elements; a NULL is aligned to everything. */
-static flash_status_t check_alignment(const char *name, const void *data, int64_t size) {
-    FLASH_REQUIRE((uintptr_t)data % (uintptr_t)size == 0, FLASH_ERROR_INVALID_ARGUMENT,
-                  "%s is %p: not aligned to its elements of %" PRId64
-                  " bytes, as CUDA devices need it",
-                  name, data, size);
-    return FLASH_SUCCESS;
-}
-
-static flash_status_t check_alignments(const flash_forward_args_t *a) {
-    const int64_t size = dtype_size(a->dtype);
-    FLASH_TRY(check_alignment("q.data", a->q.data, size));
-    FLASH_TRY(check_alignment("k.data", a->k.data, size));
-    FLASH_TRY(check_alignment("v.data", a->v.data, size));
-    FLASH_TRY(check_alignment("o.data", a->o.data, size));
-    FLASH_TRY(check_alignment("lse", a->lse, sizeof *a->lse));
-    FLASH_TRY(check_alignment("cu_seqlens_q", a->cu_seqlens_q, sizeof *a->cu_seqlens_q));
-    FLASH_TRY(check_alignment("cu_seqlens_k", a->cu_seqlens_k, sizeof *a->cu_seqlens_k));
-    return check_alignment("seqused_k", a->seqused_k, sizeof *a->seqused_k);
-}
-
-static flash_status_t check_tensors(const flash_forward_args_t *a, int64_t total_q,
-                                    int64_t total_k) {
-    const int64_t size = dtype_size(a->dtype);
-    const int64_t batch_q = a->cu_seqlens_q ? 1 : a->batch;
-    const int64_t batch_k = a->cu_seqlens_k ? 1 : a->batch;
-    const tensor_shape_t q = {batch_q, total_q, a->n_heads, a->d_head, size};
-    const tensor_shape_t k = {batch_k, total_k, a->n_heads_kv, a->d_head, size};
-    FLASH_TRY(tensor_check("q", &a->q, &q));
-    FLASH_TRY(tensor_check("k", &a->k, &k));
-    FLASH_TRY(tensor_check("v", &a->v, &k));
-    FLASH_TRY(tensor_check("o", &a->o, &q));
-    return tensor_check_output("o", &a->o, &q);
-}
-
-/* Tokens along the axis of a tensor whose lengths are not in host memory: a ragged one's number is
- * not known, but it has some if its sequences may. */
-static int64_t known_tokens(const int32_t *cu_seqlens, int32_t seqlen) {
-    return cu_seqlens != NULL && seqlen > 1 ? 1 : seqlen;
-}
-
-flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_host,
-                                    problem_t *problem) {
-    const flash_params_t *p = &problem->params;
-    int64_t total_q = known_tokens(p->cu_seqlens_q, p->seqlen_q);
-    int64_t total_k = known_tokens(p->cu_seqlens_k, p->seqlen_k);
-    if (on_host)
-        FLASH_TRY(check_lengths(p, &total_q, &total_k));
-    else
-        FLASH_TRY(check_alignments(own));
-    FLASH_TRY(check_tensors(own, total_q, total_k));
-    problem->has_output = problem->has_output && total_q > 0;
-    return FLASH_SUCCESS;
-}
-
-/* ---- Combine ---- */
-
-static flash_status_t check_combine_shape(const flash_combine_args_t *a) {
-    FLASH_TRY(check_dtype("dtype_partial", a->dtype_partial));
-    FLASH_TRY(check_dtype("dtype", a->dtype));
-    FLASH_TRY(check_size("n_partials", a->n_partials));
-    FLASH_TRY(check_size("batch", a->batch));
-    FLASH_TRY(check_size("seqlen_q", a->seqlen_q));
-    FLASH_TRY(check_size("n_heads", a->n_heads));
-    return check_d_head(a->d_head);
-}
-
-static flash_status_t check_combine_tensors(const flash_combine_args_t *a) {
-    const tensor_shape_t partial = {a->batch, a->seqlen_q, a->n_heads, a->d_head,
-                                    dtype_size(a->dtype_partial)};
-    const tensor_shape_t o = {a->batch, a->seqlen_q, a->n_heads, a->d_head, dtype_size(a->dtype)};
-    if (a->n_partials > 0) {
-        FLASH_TRY(tensor_check("o_partial", &a->o_partial, &partial));
-        FLASH_TRY(tensor_check_repeat("o_partial", &a->o_partial, &partial, a->stride_partial,
-                                      a->n_partials));
-        FLASH_REQUIRE(a->lse_partial != NULL || tensor_is_empty(&partial),
-                      FLASH_ERROR_INVALID_ARGUMENT, "lse_partial is NULL");
-    }
-    FLASH_TRY(tensor_check("o", &a->o, &o));
-    return tensor_check_output("o", &a->o, &o);
-}
-
-static flash_status_t check_combine_alignments(const flash_combine_args_t *a) {
-    FLASH_TRY(check_alignment("o_partial.data", a->o_partial.data, dtype_size(a->dtype_partial)));
-    FLASH_TRY(check_alignment("lse_partial", a->lse_partial, sizeof *a->lse_partial));
-    FLASH_TRY(check_alignment("o.data", a->o.data, dtype_size(a->dtype)));
-    return check_alignment("lse", a->lse, sizeof *a->lse);
-}
-
-flash_status_t arguments_read_combine(const flash_combine_args_t *args,
-                                      flash_combine_args_t *checked) {
-    FLASH_TRY(struct_read(checked, sizeof *checked, args, "flash_combine_args_t"));
-    FLASH_TRY(check_combine_shape(checked));
-    if (checked->device != FLASH_DEVICE_CPU)
-        FLASH_TRY(check_combine_alignments(checked));
-    return check_combine_tensors(checked);
 }

@@ -5,35 +5,13 @@
 
 #include "cuda_block.h"
 #include "cuda_error.h"
+#include "cuda_scope.h"
 #include "kernel_table.h"
 #include "launch_families.h"
 #include "sm80/combine.h"
 #include "tensor_map.h"
 
-#include <stdbool.h>
-
 enum { SHARED_BYTES_BY_DEFAULT = 48 * 1024 };
-
-/* The device of a call made current, and the caller's again afterwards. */
-typedef struct device_scope {
-    int previous;
-    bool switched;
-} device_scope_t;
-
-static flash_status_t enter_device(const device_t *device, device_scope_t *scope) {
-    scope->switched = false;
-    FLASH_TRY_CUDA(cudaGetDevice(&scope->previous));
-    if (scope->previous == device->ordinal)
-        return FLASH_SUCCESS;
-    FLASH_TRY_CUDA(cudaSetDevice(device->ordinal));
-    scope->switched = true;
-    return FLASH_SUCCESS;
-}
-
-static void leave_device(const device_scope_t *scope) {
-    if (scope->switched)
-        cudaSetDevice(scope->previous);
-}
 
 /* The function as the runtime's calls take it; C has no conversion between the two kinds. */
 static const void *kernel_symbol(const flash_kernel_t *kernel) {
@@ -78,10 +56,10 @@ static flash_status_t launch_forward(const flash_kernel_t *kernel, const problem
 
 flash_status_t launch_cuda(const flash_kernel_t *kernel, const problem_t *problem,
                            const device_t *device, flash_stream_t stream) {
-    device_scope_t scope;
-    FLASH_TRY(enter_device(device, &scope));
+    cuda_scope_t scope;
+    FLASH_TRY(cuda_scope_enter(device, &scope));
     const flash_status_t status = launch_forward(kernel, problem, device, stream);
-    leave_device(&scope);
+    cuda_scope_leave(&scope);
     return status;
 }
 
@@ -93,11 +71,11 @@ static flash_status_t load(const flash_kernel_t *kernel, struct cudaFuncAttribut
 }
 
 flash_status_t launch_cuda_prepare(const flash_kernel_t *kernel, const device_t *device) {
-    device_scope_t scope;
+    cuda_scope_t scope;
     struct cudaFuncAttributes attributes;
-    FLASH_TRY(enter_device(device, &scope));
+    FLASH_TRY(cuda_scope_enter(device, &scope));
     const flash_status_t status = load(kernel, &attributes);
-    leave_device(&scope);
+    cuda_scope_leave(&scope);
     return status;
 }
 
@@ -120,10 +98,10 @@ static flash_status_t launch_combine_rows(const flash_combine_args_t *args, flas
 
 flash_status_t launch_cuda_combine(const flash_combine_args_t *args, const device_t *device,
                                    flash_stream_t stream) {
-    device_scope_t scope;
-    FLASH_TRY(enter_device(device, &scope));
+    cuda_scope_t scope;
+    FLASH_TRY(cuda_scope_enter(device, &scope));
     const flash_status_t status = launch_combine_rows(args, stream);
-    leave_device(&scope);
+    cuda_scope_leave(&scope);
     return status;
 }
 
@@ -147,9 +125,9 @@ static flash_status_t get_resources(const flash_kernel_t *kernel,
 
 flash_status_t launch_cuda_resources(const flash_kernel_t *kernel, const device_t *device,
                                      flash_kernel_resources_t *resources) {
-    device_scope_t scope;
-    FLASH_TRY(enter_device(device, &scope));
+    cuda_scope_t scope;
+    FLASH_TRY(cuda_scope_enter(device, &scope));
     const flash_status_t status = get_resources(kernel, resources);
-    leave_device(&scope);
+    cuda_scope_leave(&scope);
     return status;
 }

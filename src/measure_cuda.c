@@ -4,6 +4,7 @@
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include "cuda_error.h"
+#include "cuda_scope.h"
 #include "launch_cuda.h"
 #include "measure.h"
 
@@ -129,10 +130,9 @@ static flash_status_t measure_on_current(const measurement_t *m, double *times) 
 
 /* Events belong to the device that is current when they are created. */
 flash_status_t measure_cuda(const measurement_t *m, double *times) {
-    int previous = 0;
-    FLASH_TRY_CUDA(cudaGetDevice(&previous));
-    FLASH_TRY_CUDA(cudaSetDevice(m->device->ordinal));
+    cuda_scope_t scope;
+    FLASH_TRY(cuda_scope_enter(m->device, &scope));
     const flash_status_t status = measure_on_current(m, times);
-    cudaSetDevice(previous);
+    cuda_scope_leave(&scope);
     return status;
 }

@@ -31,4 +31,11 @@ flash_status_t tensor_check_repeat(const char *name, const flash_tensor_t *tenso
 flash_status_t tensor_check_output(const char *name, const flash_tensor_t *tensor,
                                    const tensor_shape_t *shape);
 
+/* Refuses two checked tensors when the first row of one begins or ends in a row of the other: any
+ * overlap of contiguous tensors, and whatever is computed in place. Never refuses tensors that
+ * share no byte, such as rows that lie between the other's rows. */
+flash_status_t tensor_check_apart(const char *name, const flash_tensor_t *tensor,
+                                  const tensor_shape_t *shape, const char *other_name,
+                                  const flash_tensor_t *other, const tensor_shape_t *other_shape);
+
 #endif

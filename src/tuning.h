@@ -1,7 +1,7 @@
 /*
  * Measured results: which kernel was the fastest for problems of a kind on a device, from the
  * caller (flash_set_tuning(), FLASH_TUNING) and built into the library. The text form of a result
- * is in tuning_text.c; flashattn.h says what a result counts for.
+ * is in tuning_format.c; flashattn.h says what a result counts for.
  */
 #ifndef FLASH_TUNING_H
 #define FLASH_TUNING_H
@@ -64,7 +64,7 @@ const tuning_results_t *tuning_in_force(const environment_t *environment);
 void tuning_follow(const tuning_results_t *own, const problem_t *problem, const device_t *device,
                    const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]);
 
-/* ---- tuning_text.c ---- */
+/* ---- tuning_parse.c, tuning_file.c, tuning_format.c ---- */
 
 /* Reads results; those of configurations that are not in the table are passed over, aloud with
  * trace. */

@@ -16,6 +16,11 @@ static const int32_t *lengths(int32_t first, int32_t second, int32_t third) {
     return array;
 }
 
+/* Address of an element. */
+static float *at(const flash_tensor_t *tensor, int64_t element) {
+    return (float *)tensor->data + element;
+}
+
 /* How a test spoils the valid call. */
 typedef void (*spoil_t)(flash_forward_args_t *args, flash_config_t *config);
 
@@ -121,7 +126,14 @@ typedef struct refusal {
       (args->cu_seqlens_k = CU_K, args->seqused_k = lengths(5, 5, 0)), INVALID,                    \
       "seqused_k[1] is 5")                                                                         \
     X(ragged_o_overlaps, (args->cu_seqlens_q = CU_Q, args->o.stride_seq = 31), INVALID,            \
-      "o overlaps itself: stride_seq is 31")
+      "o overlaps itself: stride_seq is 31")                                                       \
+    X(o_is_q, args->o = args->q, INVALID, "o overlaps q: o begins at ")                            \
+    X(q_begins_in_o, args->q.data = at(&args->o, 191), INVALID, "o overlaps q: o begins at ")      \
+    X(k_begins_in_o, args->k.data = at(&args->o, 191), INVALID, "o overlaps k: o begins at ")      \
+    X(v_begins_in_o, args->v.data = at(&args->o, 191), INVALID, "o overlaps v: o begins at ")      \
+    X(lse_begins_in_o, args->lse = at(&args->o, 191), INVALID, "o overlaps lse: o begins at ")     \
+    X(o_begins_in_q, args->o.data = at(&args->q, 191), INVALID, "o overlaps q: o begins at ")      \
+    X(ragged_o_is_q, (args->cu_seqlens_q = CU_Q, args->o = args->q), INVALID, "o overlaps q")
 
 /* Refused for the configuration that the call asks for. */
 #define CONFIG_REFUSALS(X)                                                                         \
@@ -293,6 +305,32 @@ static void empty_tensors_need_no_data(void **state) {
     }
 }
 
+/* Q, K, V and O side by side in every token of one buffer. */
+static void rows_between_rows_are_served(void **state) {
+    static const sizes_t sizes = {
+        .batch = 2, .seqlen_q = 5, .seqlen_k = 5, .n_heads = 4, .n_heads_kv = 4, .d_head = 8};
+    enum { TENSORS = 4, TOKENS = 2 * 5, TOKEN = 4 * 8 };
+    static float packed[TOKENS][TENSORS][TOKEN];
+    test_problem_t p;
+    (void)state;
+    problem_create(&p, sizes, 1);
+    problem_run(&p);
+    flash_forward_args_t args = p.args;
+    flash_tensor_t *tensors[TENSORS] = {&args.q, &args.k, &args.v, &args.o};
+    for (int i = 0; i < TENSORS; i++) {
+        for (int64_t token = 0; token < TOKENS; token++)
+            memcpy(packed[token][i], at(tensors[i], token * TOKEN), sizeof packed[token][i]);
+        tensors[i]->data = packed[0][i];
+        tensors[i]->stride_seq *= TENSORS;
+        tensors[i]->stride_batch *= TENSORS;
+    }
+    memset(packed[0][TENSORS - 1], 0, sizeof packed[0][TENSORS - 1]);
+    assert_success(flash_forward(&args, NULL, NULL));
+    for (int64_t token = 0; token < TOKENS; token++)
+        assert_memory_equal(packed[token][TENSORS - 1], p.o + token * TOKEN, sizeof packed[0][0]);
+    problem_destroy(&p);
+}
+
 static void cut_reasons_end_with_nul(void **state) {
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
     char reason[8];
@@ -330,6 +368,7 @@ int main(void) {
         cmocka_unit_test(device_information),
         cmocka_unit_test(kernel_indices),
         cmocka_unit_test(empty_tensors_need_no_data),
+        cmocka_unit_test(rows_between_rows_are_served),
         cmocka_unit_test(cut_reasons_end_with_nul),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

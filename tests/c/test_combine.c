@@ -88,6 +88,7 @@ static void no_parts_see_no_key(void **state) {
     partials_create(&p);
     p.args.n_partials = 0;
     p.args.o_partial.data = NULL;
+    p.args.o_partial.stride_seq = INT64_MAX;
     p.args.lse_partial = NULL;
     assert_success(flash_combine(&p.args, NULL));
     for (size_t i = 0; i < p.whole.o_count; i++)
@@ -127,6 +128,7 @@ typedef struct refusal {
     X(o_partial_stride, args->o_partial.stride_seq = -1, INVALID, "o_partial.stride_seq is -1")    \
     X(o_stride, args->o.stride_seq = -1, INVALID, "o.stride_seq is -1")                            \
     X(o_overlaps, args->o.stride_seq = 0, INVALID, "o overlaps itself")                            \
+    X(o_is_o_partial, args->o.data = args->o_partial.data, INVALID, "o overlaps o_partial")        \
     X(o_reserved, args->o.reserved[0] = 1, FLASH_ERROR_UNSUPPORTED, "o.reserved")                  \
     X(struct_size_huge, args->struct_size = UINT32_MAX, INVALID, "struct_size is 4294967295")
 

@@ -23,7 +23,16 @@ from codegen.legality import broken_rule
 from codegen.sets import all_sets
 from codegen.short_form import ShortFormError, format_config, parse_config
 
-SOURCES = ("config.c", "config_rules.c", "config_text.c", "status.c", "struct_size.c")
+SOURCES = (
+    "config.c",
+    "config_format.c",
+    "config_parse.c",
+    "config_rules.c",
+    "status.c",
+    "struct_size.c",
+    "text_reader.c",
+    "text_writer.c",
+)
 TEXT_SIZE = 256
 SUCCESS = 0
 

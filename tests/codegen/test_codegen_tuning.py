@@ -11,7 +11,7 @@ from flashattn.cli import progression
 from codegen.config import Config
 from codegen.emit import tuning_table
 from codegen.facts import Arch, Dtype
-from codegen.sets import PROGRESSION, ship
+from codegen.sets import SETS, ship
 from codegen.short_form import format_config
 from codegen.tuning import (
     HEADER,
@@ -108,8 +108,10 @@ def test_the_table_points_at_rows_of_the_kernel_table() -> None:
     assert "tuning_table_count = 0;" in tuning_table(CONFIGS[2:], results[1:])
 
 
-# ---- bench --set progression ----
+# ---- bench --set progression... ----
 
 
-def test_bench_has_the_steps_of_the_set() -> None:
-    assert progression.STEPS == PROGRESSION
+@pytest.mark.parametrize("name", progression.SETS)
+def test_bench_has_the_steps_of_the_set(name: str) -> None:
+    chosen = progression.SETS[name]
+    assert [*chosen.full, *chosen.causal] == [format_config(config) for config in SETS[name]()]

@@ -4,56 +4,11 @@
  * extent that the arguments describe, so that a byte too far is seen.
  */
 #include "check.h"
+#include "input.h"
 
-#include <stdbool.h>
 #include <string.h>
 
-enum { MOST_BYTES = 1 << 16, MOST_BATCH = 4, MOST_WORK = 1 << 16 };
-
-typedef struct input {
-    const uint8_t *data;
-    size_t size;
-} input_t;
-
-static void take(input_t *in, void *value, size_t size) {
-    const size_t n = in->size < size ? in->size : size;
-    memcpy(value, in->data, n);
-    in->data += n;
-    in->size -= n;
-}
-
-static uint8_t take_byte(input_t *in) {
-    uint8_t byte = 0;
-    take(in, &byte, 1);
-    return byte;
-}
-
-/* Mostly small, sometimes anything. */
-static int64_t take_number(input_t *in, int64_t small) {
-    const uint8_t byte = take_byte(in);
-    int64_t value = byte % (small + 1);
-    if (byte >= 250)
-        take(in, &value, sizeof value);
-    return value;
-}
-
-static flash_tensor_t take_strides(input_t *in, int64_t seqlen, int64_t heads, int64_t d_head) {
-    flash_tensor_t t = FLASH_TENSOR_INIT;
-    t.stride_head = take_byte(in) < 200 ? d_head : take_number(in, 100);
-    t.stride_seq = take_byte(in) < 200 ? (heads & 63) * (d_head & 255) : take_number(in, 200);
-    t.stride_batch =
-        take_byte(in) < 200 ? (seqlen & 63) * (heads & 63) * (d_head & 255) : take_number(in, 250);
-    if (take_byte(in) == 255)
-        take(in, t.reserved, sizeof t.reserved);
-    return t;
-}
-
-static float take_float(input_t *in) {
-    float value = 0;
-    if (take_byte(in) >= 128)
-        take(in, &value, sizeof value);
-    return value;
-}
+enum { MOST_BATCH = 4, MOST_WORK = 1 << 16 };
 
 static flash_forward_args_t take_args(input_t *in) {
     flash_forward_args_t a = FLASH_FORWARD_ARGS_INIT;
@@ -72,10 +27,10 @@ static flash_forward_args_t take_args(input_t *in) {
     a.window_right = take_number(in, 20) - 1;
     a.softmax_scale = take_float(in);
     a.softcap = take_float(in);
-    a.q = take_strides(in, a.seqlen_q, a.n_heads, a.d_head);
-    a.k = take_strides(in, a.seqlen_k, a.n_heads_kv, a.d_head);
-    a.v = take_strides(in, a.seqlen_k, a.n_heads_kv, a.d_head);
-    a.o = take_strides(in, a.seqlen_q, a.n_heads, a.d_head);
+    a.q = take_tensor(in, a.seqlen_q, a.n_heads, a.d_head);
+    a.k = take_tensor(in, a.seqlen_k, a.n_heads_kv, a.d_head);
+    a.v = take_tensor(in, a.seqlen_k, a.n_heads_kv, a.d_head);
+    a.o = take_tensor(in, a.seqlen_q, a.n_heads, a.d_head);
     return a;
 }
 
@@ -126,27 +81,6 @@ static flash_status_t check_shape_calls(const flash_forward_args_t *a) {
 
 /* ---- flash_forward() ---- */
 
-/* Bytes that a tensor spans; false when they are too many, or no number. */
-static bool extent(const flash_tensor_t *t, int64_t batch, int64_t seq, int64_t heads,
-                   int64_t d_head, int64_t *bytes) {
-    const int64_t strides[3] = {t->stride_batch, t->stride_seq, t->stride_head};
-    const int64_t sizes[3] = {batch, seq, heads};
-    int64_t elements = d_head;
-    *bytes = 0;
-    for (int i = 0; i < 3; i++)
-        if (sizes[i] == 0)
-            return true;
-    for (int i = 0; i < 3; i++) {
-        if (sizes[i] == 1 || strides[i] < 0) /* never taken; to be refused */
-            continue;
-        if (strides[i] > MOST_BYTES)
-            return false;
-        elements += strides[i] * (sizes[i] - 1);
-    }
-    *bytes = elements * (int64_t)sizeof(float); /* the largest type */
-    return *bytes <= MOST_BYTES;
-}
-
 static bool small(const flash_forward_args_t *a) {
     return a->batch <= MOST_BATCH && a->seqlen_q <= 64 && a->seqlen_k <= 64 && a->n_heads <= 16 &&
            a->n_heads_kv <= 16 && a->d_head <= 256 &&
@@ -155,13 +89,6 @@ static bool small(const flash_forward_args_t *a) {
 
 static int32_t last(const int32_t *cu, int64_t batch) {
     return cu[batch] > 0 ? cu[batch] : 0;
-}
-
-static void *filled(int64_t bytes, uint8_t value) {
-    void *memory = malloc((size_t)bytes);
-    CHECK(memory != NULL || bytes == 0);
-    memset(memory, value, (size_t)bytes);
-    return memory;
 }
 
 /* A row of the table that serves the problem, or NULL: the library's own choice. */
@@ -177,17 +104,19 @@ static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     const int64_t batch_k = a->cu_seqlens_k ? 1 : a->batch;
     const int64_t seq_q = a->cu_seqlens_q ? last(a->cu_seqlens_q, a->batch) : a->seqlen_q;
     const int64_t seq_k = a->cu_seqlens_k ? last(a->cu_seqlens_k, a->batch) : a->seqlen_k;
+    const int64_t sizes_q[3] = {batch_q, seq_q, a->n_heads};
+    const int64_t sizes_k[3] = {batch_k, seq_k, a->n_heads_kv};
+    const int64_t size = a->dtype == FLASH_DTYPE_FP32 ? 4 : 2;
     int64_t q, k, v, o;
-    if (!extent(&a->q, batch_q, seq_q, a->n_heads, a->d_head, &q) ||
-        !extent(&a->k, batch_k, seq_k, a->n_heads_kv, a->d_head, &k) ||
-        !extent(&a->v, batch_k, seq_k, a->n_heads_kv, a->d_head, &v) ||
-        !extent(&a->o, batch_q, seq_q, a->n_heads, a->d_head, &o))
+    if (!get_extent(&a->q, sizes_q, a->d_head, 0, 1, &q) ||
+        !get_extent(&a->k, sizes_k, a->d_head, 0, 1, &k) ||
+        !get_extent(&a->v, sizes_k, a->d_head, 0, 1, &v) ||
+        !get_extent(&a->o, sizes_q, a->d_head, 0, 1, &o))
         return;
-    const int64_t shrink = a->dtype == FLASH_DTYPE_FP32 ? 1 : 2;
-    a->q.data = filled(q / shrink, value);
-    a->k.data = filled(k / shrink, (uint8_t)(value + 1));
-    a->v.data = filled(v / shrink, (uint8_t)(value + 2));
-    a->o.data = filled(o / shrink, 0xff);
+    a->q.data = filled(q * size, value);
+    a->k.data = filled(k * size, (uint8_t)(value + 1));
+    a->v.data = filled(v * size, (uint8_t)(value + 2));
+    a->o.data = filled(o * size, 0xff);
     a->lse = filled(batch_q * seq_q * a->n_heads * (int64_t)sizeof(float), 0xff);
     flash_config_t row = FLASH_CONFIG_INIT;
     const flash_config_t *config = pick_config(a, index, &row);

@@ -33,6 +33,21 @@ def test_bench_of_chosen_kernels(
     assert "FP16, 64" in output and "BF16" not in output and "torch" not in output
 
 
+@pytest.mark.parametrize(
+    "options", [["progression"], ["progression_sm90"], ["progression_sm90", "--causal"]]
+)
+def test_progression_needs_its_kernels(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    code = main(["bench", "--device", "cuda", "--seqlen", "256", "--set", *options])
+    output = capsys.readouterr()
+    if code == 0:
+        assert "x step before" in output.out
+    else:
+        assert f'-DFLASH_KERNELS="ship {options[0]}"' in output.err
+
+
 def test_bench_says_what_no_kernel_serves(capsys: pytest.CaptureFixture) -> None:
     assert main(["bench", "--device", "cuda", "--d-head", "300", "--seqlen", "64"]) == 2
     assert "d_head 300" in capsys.readouterr().err

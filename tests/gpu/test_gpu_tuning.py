@@ -108,12 +108,3 @@ def test_tune_writes_what_a_later_process_follows(
     )
     result = run_python("-c", code, FLASH_TUNING=path)
     assert "measured: " in result.stdout and "given results" in result.stdout, result.stderr
-
-
-def test_progression_needs_its_kernels(capsys: pytest.CaptureFixture) -> None:
-    code = main(["bench", "--device", "cuda", "--set", "progression", "--seqlen", "256"])
-    output = capsys.readouterr()
-    if code == 0:
-        assert "x step before" in output.out
-    else:
-        assert '-DFLASH_KERNELS="ship progression"' in output.err

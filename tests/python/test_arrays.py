@@ -217,6 +217,7 @@ def test_out_that_does_not_fit() -> None:
     _refused(ValueError, "out has shape", q, k, v, out=np.zeros_like(k))
     _refused(ValueError, "out has dtype float16", q, k, v, out=np.zeros_like(q, np.float16))
     _refused(ValueError, "o overlaps itself", q, k, v, out=_repeating(q))
+    _refused(ValueError, "o overlaps q: ", q, k, v, out=q)
     _refused(ValueError, "out is read-only", q, k, v, out=DLPackArray(np.zeros_like(q), flags=1))
 
 

@@ -9,7 +9,7 @@ import flashattn
 import numpy as np
 import pytest
 from flashattn import TUNING_HEADER
-from flashattn.cli import main, progression, results_file
+from flashattn.cli import main, results_file
 from flashattn.cli.problem import BadInput
 from problems import runnable_kernels
 from subprocesses import run_python
@@ -151,29 +151,6 @@ def test_tune_needs_a_cuda_device(capsys: pytest.CaptureFixture) -> None:
         pytest.skip("there is one")
     assert main(["tune"]) == 2
     assert "device is 1" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (["--set", "progression"], "add --device cuda"),
-        (["--set", "ship"], "invalid choice"),
-    ],
-)
-def test_bench_of_a_set_refuses(
-    capsys: pytest.CaptureFixture, arguments: list[str], words: str
-) -> None:
-    try:
-        code = main(["bench", *arguments])
-    except SystemExit as error:
-        code = error.code
-    assert code == 2 and words in capsys.readouterr().err
-
-
-def test_steps_of_the_progression_are_short_forms() -> None:
-    assert [str(flashattn.Config.parse(step)) for step in progression.STEPS] == list(
-        progression.STEPS
-    )
 
 
 # ---- The file ----

@@ -33,7 +33,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--all", action="store_true", help="every kernel this machine can run")
     parser.add_argument(
         "--set",
-        choices=("progression",),
+        choices=tuple(progression.SETS),
         help="the kernels that each have one optimisation more, step by step, on a GPU",
     )
     problem.add_shape_options(parser)

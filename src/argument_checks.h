@@ -1,0 +1,21 @@
+/*
+ * Checks of one argument: what calls of attention and of merging have in common.
+ */
+#ifndef FLASH_ARGUMENT_CHECKS_H
+#define FLASH_ARGUMENT_CHECKS_H
+
+#include "flashattn.h"
+
+/* Within 0 ... INT32_MAX. */
+flash_status_t argument_check_size(const char *name, int64_t size);
+
+/* The same, and at least 1. */
+flash_status_t argument_check_d_head(int64_t d_head);
+
+/* One of FLASH_DTYPE_... */
+flash_status_t argument_check_dtype(const char *name, int32_t dtype);
+
+/* Aligned to elements of size bytes, which CUDA kernels load and store whole; NULL always is. */
+flash_status_t argument_check_alignment(const char *name, const void *data, int64_t size);
+
+#endif

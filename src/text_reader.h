@@ -1,0 +1,37 @@
+/*
+ * Reading a line of text word by word: the short form of a configuration, a measured result. What
+ * cannot be taken leaves the reader where it is.
+ */
+#ifndef FLASH_TEXT_READER_H
+#define FLASH_TEXT_READER_H
+
+#include "flashattn.h"
+
+#include <stdbool.h>
+
+typedef struct text_reader {
+    const char *text;
+    const char *at;      /* the place in it */
+    int32_t line_number; /* for messages; 0: the text is not part of a larger one */
+} text_reader_t;
+
+/* The refusal of what is at the place, with the place. */
+flash_status_t text_expected(const text_reader_t *r, const char *what);
+
+void text_skip_blanks(text_reader_t *r);
+
+/* Exactly these characters. */
+bool text_take(text_reader_t *r, const char *characters);
+
+/* The same, unless a longer word begins with them. */
+bool text_take_word(text_reader_t *r, const char *word);
+
+/* Whether a character can be part of a word. */
+bool text_is_word_char(char c);
+
+flash_status_t text_read_dtype(text_reader_t *r, int32_t *dtype);
+
+/* A feature that the set does not have yet. */
+bool text_take_feature(text_reader_t *r, int32_t *features);
+
+#endif
