@@ -1,6 +1,7 @@
 /*
- * Launching a kernel of the SM90 family: tensor maps of Q, K and V, and a grid that is as large as
- * the device where blocks take tile after tile.
+ * Launching a kernel of the SM90 family: tensor maps of Q, K, V and O, a grid that is as large as
+ * the device where blocks take tile after tile, and several launches for a batch of more tiles than
+ * one can take.
  */
 #include "launch_families.h"
 
@@ -43,21 +44,48 @@ static int32_t section_heads(const flash_params_t *p) {
 static flash_status_t encode_maps(const flash_config_t *config, sm90_params_t *params) {
     const flash_params_t *p = &params->problem;
     const tma_tensor_t q = tma_tensor_q(p), k = tma_tensor_k(p), v = tma_tensor_v(p);
+    const tma_tensor_t o = tma_tensor_o(p);
     FLASH_TRY(tensor_map_encode(&q, config->dtype, config->B_r, &params->q));
     FLASH_TRY(tensor_map_encode(&k, config->dtype, config->B_c, &params->k));
     FLASH_TRY(tensor_map_encode(&v, config->dtype, config->B_c, &params->v));
+    FLASH_TRY(tensor_map_encode(&o, config->dtype, SM90_WARPGROUP_ROWS, &params->o));
     return FLASH_SUCCESS;
+}
+
+static flash_status_t launch(const void *symbol, const flash_config_t *config,
+                             const flash_params_t *problem, const device_t *device,
+                             flash_stream_t stream) {
+    sm90_params_t params = {.problem = *problem, .section_heads = section_heads(problem)};
+    const cuda_block_t block = cuda_block(config);
+    const cuda_grid_t grid = {.blocks = grid_blocks(config, problem, device),
+                              .threads = block.threads,
+                              .shared_bytes = block.shared_bytes};
+    FLASH_TRY(encode_maps(config, &params));
+    return launch_grid(symbol, &grid, &params, stream);
+}
+
+/* The problem of `count` batch entries from `first` on. */
+static flash_params_t part_of_batch(const flash_params_t *p, int32_t first, int32_t count) {
+    flash_params_t part = *p;
+    part.batch = count;
+    part.q = (const uint16_t *)p->q + first * p->q_stride.batch;
+    part.k = (const uint16_t *)p->k + first * p->k_stride.batch;
+    part.v = (const uint16_t *)p->v + first * p->v_stride.batch;
+    part.o = (uint16_t *)p->o + first * p->o_stride.batch;
+    if (p->lse != NULL)
+        part.lse = p->lse + (int64_t)first * p->n_heads * p->seqlen_q;
+    return part;
 }
 
 flash_status_t launch_sm90(const void *symbol, const flash_config_t *config,
                            const problem_t *problem, const device_t *device,
                            flash_stream_t stream) {
-    sm90_params_t params = {.problem = problem->params,
-                            .section_heads = section_heads(&problem->params)};
-    const cuda_block_t block = cuda_block(config);
-    const cuda_grid_t grid = {.blocks = grid_blocks(config, &problem->params, device),
-                              .threads = block.threads,
-                              .shared_bytes = block.shared_bytes};
-    FLASH_TRY(encode_maps(config, &params));
-    return launch_grid(symbol, &grid, &params, stream);
+    const flash_params_t *p = &problem->params;
+    const int64_t entries = sm90_most_tiles(config) / sm90_tiles_of_entry(config, p);
+    for (int64_t first = 0; first < p->batch; first += entries) {
+        const int64_t count = least(entries, p->batch - first);
+        const flash_params_t part = part_of_batch(p, (int32_t)first, (int32_t)count);
+        FLASH_TRY(launch(symbol, config, &part, device, stream));
+    }
+    return FLASH_SUCCESS;
 }

@@ -29,6 +29,10 @@ tma_tensor_t tma_tensor_v(const flash_params_t *p) {
     return tensor_of(p->v, &p->v_stride, p->d_head, p->seqlen_k, p->n_heads_kv, p->batch);
 }
 
+tma_tensor_t tma_tensor_o(const flash_params_t *p) {
+    return tensor_of(p->o, &p->o_stride, p->d_head, p->seqlen_q, p->n_heads, p->batch);
+}
+
 int tma_tensor_is_empty(const tma_tensor_t *tensor) {
     for (int axis = 0; axis < TMA_AXES; axis++)
         if (tensor->extent[axis] == 0)
@@ -38,9 +42,9 @@ int tma_tensor_is_empty(const tma_tensor_t *tensor) {
 
 static const char *stride_obstacle(int64_t stride) {
     if (stride % SM90_CHUNK_ELEMENTS != 0)
-        return "TMA needs the strides of Q, K and V to be multiples of 16 bytes";
+        return "TMA needs the strides of Q, K, V and O to be multiples of 16 bytes";
     if (stride < 0 || stride >= STRIDE_LIMIT)
-        return "TMA needs the strides of Q, K and V to be below 2^40 bytes";
+        return "TMA needs the strides of Q, K, V and O to be below 2^40 bytes";
     return NULL;
 }
 
@@ -49,7 +53,7 @@ const char *tma_tensor_obstacle(const tma_tensor_t *tensor) {
     if (tma_tensor_is_empty(tensor))
         return NULL;
     if ((uintptr_t)tensor->data % SM90_CHUNK_BYTES != 0)
-        return "TMA needs Q, K and V at 16-byte aligned addresses";
+        return "TMA needs Q, K, V and O at 16-byte aligned addresses";
     if (tensor->extent[0] % SM90_CHUNK_ELEMENTS != 0)
         return "TMA needs d_head to be a multiple of 8";
     for (int axis = 1; axis < TMA_AXES; axis++) {

@@ -18,6 +18,7 @@ typedef struct tma_tensor {
 tma_tensor_t tma_tensor_q(const flash_params_t *p);
 tma_tensor_t tma_tensor_k(const flash_params_t *p);
 tma_tensor_t tma_tensor_v(const flash_params_t *p);
+tma_tensor_t tma_tensor_o(const flash_params_t *p);
 
 int tma_tensor_is_empty(const tma_tensor_t *tensor);
 

@@ -65,16 +65,19 @@ static __device__ __forceinline__ float own_max(const score_tile<C> &s, int m, i
     return x;
 }
 
-/* A row without a finite score yet has a maximum of -infinity, which must not be subtracted. */
-static __device__ __forceinline__ float subtrahend(float max) {
-    return max == -INFINITY ? 0.0f : max;
+/* A row without a finite score yet has a maximum of -infinity, which must not be subtracted. The
+ * widest kernel without features has no register left for a comparison of floats: there by the
+ * bits, beyond which there are but NaNs. */
+template <flash_config_t C> static __device__ __forceinline__ float subtrahend(float max) {
+    const bool none = C.features == 0 ? __float_as_uint(max) >= 0xff800000u : max == -INFINITY;
+    return none ? 0.0f : max;
 }
 
 /* The past of one row relative to a new maximum. */
 template <flash_config_t C>
 static __device__ __forceinline__ void rescale_row(softmax_state<C> &state, output_tile<C> &o,
                                                    int m, int half, float max, float log2_unit) {
-    const float factor = exp2_approx((state.max[m][half] - subtrahend(max)) * log2_unit);
+    const float factor = exp2_approx((state.max[m][half] - subtrahend<C>(max)) * log2_unit);
     state.max[m][half] = max;
     state.sum[m][half] *= factor;
 #pragma unroll
@@ -155,7 +158,7 @@ static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_st
     for (int m = 0; m < m_tiles<C>; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const float max = subtrahend(state.max[m][half]);
+            const float max = subtrahend<C>(state.max[m][half]);
             const float scaled_max = max * log2_unit;
 #pragma unroll
             for (int n = 0; n < key_tiles<C>; n += 2) {

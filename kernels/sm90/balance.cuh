@@ -89,9 +89,10 @@ static __device__ __forceinline__ int32_t cost_at(const flash_params_t &p, const
     const float of_section = (float)rest * (begins ? r.inverse_next : r.inverse_width);
     const int32_t tile = (int32_t)n.tiles - 1 - (int32_t)of_section;
     const int32_t diagonal = tile * C.B_r + p.seqlen_k - p.seqlen_q;
-    const int32_t end = p.window_right < 0 ? p.seqlen_k : diagonal + C.B_r + p.window_right;
-    const int32_t begin = p.window_left < 0 ? 0 : diagonal - p.window_left;
-    const int32_t keys = max(min(end, p.seqlen_k) - max(begin, 0), 0);
+    const int64_t end =
+        p.window_right < 0 ? p.seqlen_k : (int64_t)diagonal + C.B_r + p.window_right;
+    const int32_t begin = p.window_left < 0 ? 0 : max(diagonal - p.window_left, 0);
+    const int32_t keys = max((int32_t)min(end, (int64_t)p.seqlen_k) - begin, 0);
     return keys / C.B_c + tile_overhead;
 }
 

@@ -11,7 +11,7 @@
 #include "sm90/ptx/warpgroup.cuh"
 #include "sm90/tile.cuh"
 
-enum { MOST_STAGES = 4, HIDDEN_NOTES = 8, TILES_AHEAD = 4 };
+enum { MOST_STAGES = 4, MOST_Q_PLACES = 2, TILES_AHEAD = 4 };
 
 /* A tile as the scheduler announces it to the other roles. */
 typedef struct alignas(16) assignment {
@@ -31,18 +31,20 @@ typedef struct shares {
 
 /* Behind the tiles. full: TMA has brought the tile. empty: no consumer needs it any more. */
 typedef struct block_state {
-    uint64_t q_full;
-    uint64_t q_empty;
+    uint64_t q_full[MOST_Q_PLACES];
+    uint64_t q_empty[MOST_Q_PLACES];
     uint64_t k_full[MOST_STAGES];
     uint64_t k_empty[MOST_STAGES];
     uint64_t v_full[MOST_STAGES];
     uint64_t v_empty[MOST_STAGES];
     uint64_t v_landed[MOST_STAGES]; /* a block of V that a mask cuts, before it is looked over */
+    uint64_t o_staged[SM90_MOST_CONSUMERS];
+    uint64_t o_left; /* the last tile's O has left its place */
     uint64_t assigned[TILES_AHEAD];
     uint64_t taken[TILES_AHEAD];
     assignment_t assignments[TILES_AHEAD];
-    int32_t values_hidden[HIDDEN_NOTES]; /* [round % HIDDEN_NOTES] == round + 1: see
-                                            hidden_values.cuh */
+    int32_t values_hidden[TILES_AHEAD];   /* of each assignment: see hidden_values.cuh */
+    uint32_t staged[SM90_MOST_CONSUMERS]; /* see storer.cuh */
     shares_t shares;
     uint32_t failed[SM90_MAX_ROUNDS / 32]; /* bit `round`: the fixed reference did not do */
 } block_state_t;
@@ -55,12 +57,12 @@ template <flash_config_t C> static __device__ __forceinline__ block_state_t &blo
     return *(block_state_t *)(shared_memory + sm90_shared_bytes(&C) - SM90_STATE_BYTES);
 }
 
-static __device__ __forceinline__ uint32_t q_tile() {
-    return shared_address(shared_memory);
+template <flash_config_t C> static __device__ __forceinline__ uint32_t q_tile(int place) {
+    return shared_address(shared_memory) + place * q_bytes<C>;
 }
 
 template <flash_config_t C> static __device__ __forceinline__ uint32_t k_tile(int stage) {
-    return q_tile() + q_bytes<C> + stage * kv_bytes<C>;
+    return q_tile<C>(q_places<C>) + stage * kv_bytes<C>;
 }
 
 template <flash_config_t C> static __device__ __forceinline__ uint32_t v_tile(int stage) {
@@ -81,7 +83,7 @@ template <int STAGES> static __device__ __forceinline__ void step(ring_t &ring) 
 }
 
 /* Named barriers; 0 is everyone's. */
-enum { GUARD_BARRIER = 1, TURN_BARRIER = 2 /* and on, one a consumer */ };
+enum { TURN_BARRIER = 1 /* and on, one a consumer */ };
 
 static __device__ __forceinline__ void wait_full(const uint64_t &barrier, uint32_t parity) {
     mbarrier_wait(shared_address(&barrier), parity);
@@ -99,10 +101,16 @@ static __device__ __forceinline__ void release(const uint64_t &barrier) {
 template <flash_config_t C> static __device__ __forceinline__ void initialize_block_state() {
     block_state_t &state = block_state<C>();
     constexpr int consumer_warps = consumers<C> * warpgroup_warps;
-    constexpr int reader_warps = consumer_warps + 1 + (has_mask<C> ? guard_warps : 0);
+    constexpr int reader_warps = consumer_warps + 1 + has_storer<C> + has_mask<C>;
     if (threadIdx.x == 0) {
-        mbarrier_init(shared_address(&state.q_full), 1);
-        mbarrier_init(shared_address(&state.q_empty), consumer_warps);
+        for (int i = 0; i < q_places<C>; ++i) {
+            mbarrier_init(shared_address(&state.q_full[i]), 1);
+            mbarrier_init(shared_address(&state.q_empty[i]),
+                          q_in_registers<C> ? 1 : consumer_warps);
+        }
+        for (int i = 0; i < consumers<C>; ++i)
+            mbarrier_init(shared_address(&state.o_staged[i]), warpgroup_warps);
+        mbarrier_init(shared_address(&state.o_left), 1);
         for (int i = 0; i < C.n_stages; ++i) {
             mbarrier_init(shared_address(&state.k_full[i]), 1);
             mbarrier_init(shared_address(&state.v_full[i]), 1);
@@ -116,8 +124,6 @@ template <flash_config_t C> static __device__ __forceinline__ void initialize_bl
         }
         mbarrier_init_fence();
     }
-    for (int i = threadIdx.x; i < HIDDEN_NOTES; i += block_threads<C>)
-        state.values_hidden[i] = 0;
     for (int i = threadIdx.x; i < SM90_MAX_ROUNDS / 32; i += block_threads<C>)
         state.failed[i] = 0;
     __syncthreads();

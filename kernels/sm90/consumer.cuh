@@ -20,28 +20,33 @@ template <flash_config_t C> struct consumer_state {
     output_tile<C> o;
     query_fragments<C> q;
     softmax_state_t softmax;
+    ring_t q_place;
     ring_t k;
     ring_t v;
     ring_t assignments;
-    uint32_t q_parity;
+    uint32_t o_parity;
+    int number; /* of this warpgroup among the consumers */
 };
 
-template <flash_config_t C> static __device__ __forceinline__ void await_turn() {
+template <flash_config_t C>
+static __device__ __forceinline__ void await_turn(const consumer_state<C> &x) {
     if constexpr (C.ping_pong)
-        named_barrier_sync(TURN_BARRIER + consumer_number(), 2 * SM90_WARPGROUP_THREADS);
+        named_barrier_sync(TURN_BARRIER + x.number, 2 * SM90_WARPGROUP_THREADS);
 }
 
-template <flash_config_t C> static __device__ __forceinline__ void pass_turn() {
+template <flash_config_t C>
+static __device__ __forceinline__ void pass_turn(const consumer_state<C> &x) {
     if constexpr (C.ping_pong) {
-        const int next = (consumer_number() + 1) % consumers<C>;
+        const int next = x.number + 1 == consumers<C> ? 0 : x.number + 1;
         named_barrier_arrive(TURN_BARRIER + next, 2 * SM90_WARPGROUP_THREADS);
     }
 }
 
 /* The turn that the first consumer waits for at first. */
-template <flash_config_t C> static __device__ __forceinline__ void start_turns() {
-    if (consumer_number() == consumers<C> - 1)
-        pass_turn<C>();
+template <flash_config_t C>
+static __device__ __forceinline__ void start_turns(const consumer_state<C> &x) {
+    if (x.number == consumers<C> - 1)
+        pass_turn<C>(x);
 }
 
 template <flash_config_t C> static __device__ __forceinline__ void await_k(consumer_state<C> &x) {
@@ -52,6 +57,21 @@ template <flash_config_t C> static __device__ __forceinline__ void await_v(consu
     wait_full(block_state<C>().v_full[x.v.stage], x.v.parity);
 }
 
+template <flash_config_t C>
+static __device__ __forceinline__ void release_queries(consumer_state<C> &x, bool done) {
+    ring_t next = x.q_place;
+    release_if(done, block_state<C>().q_empty[x.q_place.stage]);
+    step<q_places<C>>(next);
+    x.q_place = done ? next : x.q_place;
+}
+
+/* Issues QK^T of the next block. */
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_block_scores(consumer_state<C> &x) {
+    const uint32_t tile = q_tile<C>(x.q_place.stage);
+    issue_scores<C>(x.s, x.q, tile + x.number * SM90_WARPGROUP_ROWS * panel_row_bytes, x.k.stage);
+}
+
 /* Gives K back, and Q after the last block. */
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_scores(consumer_state<C> &x, bool is_last) {
@@ -59,7 +79,7 @@ static __device__ __forceinline__ void finish_scores(consumer_state<C> &x, bool 
     pin_accumulators(x.s.s);
     release(state.k_empty[x.k.stage]);
     if constexpr (!q_in_registers<C>)
-        release_if(is_last, state.q_empty);
+        release_queries<C>(x, is_last);
     step<C.n_stages>(x.k);
 }
 
@@ -73,14 +93,13 @@ static __device__ __forceinline__ void finish_output(consumer_state<C> &x) {
 /* Issues QK^T of a tile's first block, whose Q has just arrived. */
 template <flash_config_t C>
 static __device__ __forceinline__ void start_tile(consumer_state<C> &x) {
-    wait_full(block_state<C>().q_full, x.q_parity);
-    x.q_parity ^= 1;
+    wait_full(block_state<C>().q_full[x.q_place.stage], x.q_place.parity);
     await_k<C>(x);
     if constexpr (q_in_registers<C>) {
         load_queries<C>(x.q);
-        release(block_state<C>().q_empty);
+        step<q_places<C>>(x.q_place);
     }
-    issue_scores<C>(x.s, x.q, x.k.stage);
+    issue_block_scores<C>(x);
 }
 
 /* The first block of the walk, whose QK^T is done. */
@@ -89,12 +108,11 @@ static __device__ __forceinline__ void first_block(const flash_params_t &params,
                                                    const query_tile_t &tile,
                                                    const score_unit_t &unit, consumer_state<C> &x) {
     const int32_t block = tile.block_end - 1;
-    x.softmax = empty_softmax();
     finish_scores<C>(x, block == tile.block_begin);
     cap_scores<C>(x.s, unit);
     if (is_cut(tile, block))
         mask_scores<C>(x.s, params, tile, block);
-    raise_max<C>(x.softmax, x.s, unit);
+    x.softmax = start_softmax<C>(x.s);
     exponentiate<C>(x.s, x.softmax, unit);
     round_probabilities<C>(x.p, x.s);
 }
@@ -114,12 +132,12 @@ next_block(const flash_params_t &params, const query_tile_t &tile, const score_u
         finish_output<C>(x);
     }
     await_k<C>(x);
-    await_turn<C>();
-    issue_scores<C>(s, x.q, x.k.stage);
+    await_turn<C>(x);
+    issue_block_scores<C>(x);
     if constexpr (C.overlap) {
         await_v<C>(x);
         issue_output<C>(x.o, x.p, x.v.stage);
-        pass_turn<C>();
+        pass_turn<C>(x);
     }
     wgmma_wait<C.overlap ? 1 : 0>();
     finish_scores<C>(x, block == tile.block_begin);
@@ -130,7 +148,7 @@ next_block(const flash_params_t &params, const query_tile_t &tile, const score_u
         past = raise_max<C>(x.softmax, s, unit);
     exponentiate<C>(s, x.softmax, unit);
     if constexpr (C.overlap) {
-        complete_first(x.softmax.sum[0], x.softmax.sum[1], q_tile());
+        complete_first(x.softmax.sum[0], x.softmax.sum[1], q_tile<C>(0));
         wgmma_wait<0>();
         finish_output<C>(x);
     }

@@ -16,14 +16,12 @@ constexpr int block_threads = consumer_threads<C> + SM90_WARPGROUP_THREADS;
 constexpr int warp_threads = 32;
 constexpr int warpgroup_warps = SM90_WARPGROUP_THREADS / warp_threads;
 
-/* The warps of the first warpgroup: one loads, one hands out tiles, the others look over V. */
-enum { PRODUCER_WARP, SCHEDULER_WARP, FIRST_GUARD_WARP };
-constexpr int guard_warps = warpgroup_warps - FIRST_GUARD_WARP;
-constexpr int guard_threads = guard_warps * warp_threads;
+/* The warps of the first warpgroup: one loads, one hands out tiles, one stores O, one looks over V.
+ */
+enum { PRODUCER_WARP, SCHEDULER_WARP, STORER_WARP, GUARD_WARP };
 
-/* The 64K registers of a multiprocessor, in eights: what loads needs few. */
-template <flash_config_t C> constexpr int producer_registers = consumers<C> == 3 ? 32 : 40;
-template <flash_config_t C> constexpr int consumer_registers = consumers<C> == 3 ? 160 : 232;
+template <flash_config_t C> constexpr int producer_registers = sm90_producer_registers(&C);
+template <flash_config_t C> constexpr int consumer_registers = sm90_consumer_registers(&C);
 
 /* ---- accumulators of a thread, and steps of 16 along the contractions ---- */
 
@@ -32,15 +30,7 @@ template <flash_config_t C> constexpr int output_registers = C.d_head / 2;
 template <flash_config_t C> constexpr int head_steps = C.d_head / 16;
 template <flash_config_t C> constexpr int key_steps = C.B_c / 16;
 
-/* Fragments of Q stay in registers where they leave 40 for everything else: a quarter less to read
- * from shared memory in QK^T, and Q's place is free for the next tile at once. Measured on an H200:
- * +2 % for full, +4 to 9 % for causal attention at d_head 128. */
-template <flash_config_t C> constexpr int query_registers = head_steps<C> * 4;
-template <flash_config_t C> constexpr int probability_registers = key_steps<C> * 4;
-template <flash_config_t C>
-constexpr bool q_in_registers =
-    score_registers<C> + probability_registers<C> + output_registers<C> + query_registers<C> <=
-    consumer_registers<C> - 40;
+template <flash_config_t C> constexpr bool q_in_registers = sm90_queries_in_registers(&C) != 0;
 
 /* ---- shared memory ---- */
 
@@ -50,6 +40,34 @@ template <flash_config_t C> constexpr int q_panel_bytes = C.B_r *panel_row_bytes
 template <flash_config_t C> constexpr int kv_panel_bytes = C.B_c *panel_row_bytes;
 template <flash_config_t C> constexpr int q_bytes = sm90_tile_bytes(&C, C.B_r);
 template <flash_config_t C> constexpr int kv_bytes = sm90_tile_bytes(&C, C.B_c);
+
+template <flash_config_t C>
+constexpr int warpgroup_output_bytes = SM90_WARPGROUP_ROWS *panels<C> *panel_row_bytes;
+
+/* Places of Q: with two, the next tile's Q arrives while this one's is still needed. */
+template <flash_config_t C> constexpr int q_places = sm90_has_next_query_place(&C) ? 2 : 1;
+
+/* The next tile's first QK^T is issued beside this one's last PV where its Q is sure to be there.
+ */
+template <flash_config_t C> constexpr bool starts_early = q_in_registers<C> || q_places<C> == 2;
+
+/* O leaves through shared memory by TMA where it has a place there: its own; that of Q, which the
+ * next tile's fragments have left by then; or the blocks of V, a warpgroup's O in each. */
+enum output_place { OUTPUT_OWN, OUTPUT_IN_Q, OUTPUT_IN_V, OUTPUT_NOWHERE };
+template <flash_config_t C> constexpr output_place output_place_of() {
+    if (sm90_has_output_place(&C))
+        return OUTPUT_OWN;
+    if (q_in_registers<C>)
+        return OUTPUT_IN_Q;
+    const bool fits_v = warpgroup_output_bytes<C> <= kv_bytes<C> && consumers<C> <= C.n_stages;
+    return fits_v ? OUTPUT_IN_V : OUTPUT_NOWHERE;
+}
+template <flash_config_t C> constexpr output_place place_of_o = output_place_of<C>();
+template <flash_config_t C> constexpr bool has_storer = place_of_o<C> != OUTPUT_NOWHERE;
+
+template <flash_config_t C>
+constexpr int output_panel_bytes =
+    place_of_o<C> == OUTPUT_IN_Q ? q_panel_bytes<C> : SM90_WARPGROUP_ROWS *panel_row_bytes;
 
 /* ---- features ---- */
 

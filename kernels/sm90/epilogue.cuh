@@ -1,12 +1,14 @@
 /*
- * O and LSE of a tile, from registers to global memory. The quad that holds a row exchanges words
- * so that each thread has chunks of eight columns next to each other; they are stored element by
- * element where O is not aligned to them.
+ * O and LSE of a tile, on their way to global memory. O is staged in shared memory where it has a
+ * place there; else it leaves from registers, the quad that holds a row exchanging words so that
+ * each thread has chunks of eight columns next to each other.
  */
 #ifndef FLASH_KERNELS_SM90_EPILOGUE_CUH
 #define FLASH_KERNELS_SM90_EPILOGUE_CUH
 
 #include "sm90/consumer.cuh"
+#include "sm90/ptx/predicated.cuh"
+#include "sm90/ptx/stmatrix.cuh"
 
 /* Divides by the sums; a row that saw no key becomes 0. */
 template <flash_config_t C>
@@ -36,40 +38,69 @@ static __device__ __forceinline__ void transpose_in_quad(uint32_t (&w)[4]) {
     }
 }
 
-/* O as it leaves: of both rows of the thread, chunks of eight columns, in every fourth place. */
-template <flash_config_t C> struct output_chunks { uint4 chunk[2][C.d_head / 32]; };
-
-/* Column of the thread's chunk i. */
-static __device__ __forceinline__ int chunk_column(int i) {
-    return (4 * i + threadIdx.x % 4) * SM90_CHUNK_ELEMENTS;
-}
-
-/* Rounds O. No branch: the next tile's QK^T is under way. */
+/* No branch: the next tile's QK^T is under way. */
 template <flash_config_t C>
-static __device__ __forceinline__ void round_output(output_chunks<C> &chunks,
+static __device__ __forceinline__ void round_output(rounded_output<C> &rounded,
                                                     const output_tile<C> &o) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-        for (int i = 0; i < C.d_head / 32; ++i) {
-            uint32_t w[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const float *pair = &o.o[(4 * i + j) * 4 + 2 * half];
-                w[j] = convert_pair<C.dtype>(pair[0], pair[1]);
-            }
-            transpose_in_quad(w);
-            chunks.chunk[half][i] = uint4{w[0], w[1], w[2], w[3]};
-        }
+    for (int i = 0; i < output_registers<C> / 2; ++i)
+        rounded.w[i] = convert_pair<C.dtype>(o.o[2 * i], o.o[2 * i + 1]);
 }
 
-static __device__ __forceinline__ void store_elements(uint16_t *global, uint4 chunk, int count) {
-    const uint32_t word[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+/* ---- through shared memory: see storer.cuh ---- */
+
+/* The block of V that takes the warpgroup's O, once no consumer reads it any more: the next to be
+ * loaded for the first consumer, and so on. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t await_v_place(const consumer_state<C> &x) {
+    ring_t place = x.v;
 #pragma unroll
-    for (int i = 0; i < SM90_CHUNK_ELEMENTS; ++i)
-        if (i < count)
-            global[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
+    for (int i = 1; i < consumers<C>; ++i)
+        if (i <= x.number)
+            step<C.n_stages>(place);
+    wait_full(block_state<C>().v_empty[place.stage], place.parity ^ 1);
+    return v_tile<C>(place.stage);
 }
+
+/* Where the warpgroup's O begins, once its place is free. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t await_output_place(const consumer_state<C> &x) {
+    if constexpr (place_of_o<C> == OUTPUT_IN_V)
+        return await_v_place<C>(x);
+    if constexpr (place_of_o<C> == OUTPUT_IN_Q)
+        return q_tile<C>(0) + x.number * SM90_WARPGROUP_ROWS * panel_row_bytes;
+    wait_full(block_state<C>().o_left, x.o_parity);
+    return v_tile<C>(C.n_stages) + x.number * warpgroup_output_bytes<C>;
+}
+
+/* Returns the warpgroup's place. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t stage_output(const rounded_output<C> &o,
+                                                        const consumer_state<C> &x) {
+    const uint32_t place = await_output_place<C>(x);
+    const uint32_t rows = place + warp_row_of_group() * panel_row_bytes;
+#pragma unroll
+    for (int i = 0; i < head_steps<C>; ++i)
+        stmatrix_x4(fragment_row(rows, i, output_panel_bytes<C>), o.w[4 * i], o.w[4 * i + 1],
+                    o.w[4 * i + 2], o.w[4 * i + 3]);
+    async_proxy_fence();
+    return place;
+}
+
+/* Tells the storer where the warpgroup's O of the tile before is; 0: nowhere. */
+template <flash_config_t C>
+static __device__ __forceinline__ void hand_over_output(uint32_t place,
+                                                        const consumer_state<C> &x) {
+    if constexpr (has_storer<C>) {
+        block_state_t &state = block_state<C>();
+        shared_store_if(threadIdx.x % SM90_WARPGROUP_THREADS == 0,
+                        shared_address(&state.staged[x.number]), place);
+        __syncwarp();
+        release(state.o_staged[x.number]);
+    }
+}
+
+/* ---- from registers ---- */
 
 static __device__ __forceinline__ uint16_t *output_row(const flash_params_t &p,
                                                        const query_tile_t &t, int64_t row) {
@@ -77,69 +108,53 @@ static __device__ __forceinline__ uint16_t *output_row(const flash_params_t &p,
            row * p.o_stride.seq;
 }
 
-static __device__ __forceinline__ bool output_is_aligned(const flash_params_t &p,
-                                                         const query_tile_t &t) {
-    const uint64_t head_data = (uint64_t)output_row(p, t, 0);
-    return ((head_data | (uint64_t)p.o_stride.seq * SM90_ELEMENT_BYTES) % SM90_CHUNK_BYTES) == 0;
+/* Column of the thread's chunk i. */
+static __device__ __forceinline__ int chunk_column(int i) {
+    return (4 * i + threadIdx.x % 4) * SM90_CHUNK_ELEMENTS;
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void store_row(uint16_t *row, int32_t columns,
-                                                 const uint4 (&chunks)[C.d_head / 32]) {
-    uint16_t *own = row + chunk_column(0);
+static __device__ __forceinline__ void store_row(uint16_t *row, int32_t columns, int half,
+                                                 const rounded_output<C> &o) {
 #pragma unroll
-    for (int i = 0; i < C.d_head / 32; ++i)
-        if (chunk_column(i) < columns)
-            *(uint4 *)(own + 32 * i) = chunks[i];
-}
-
-template <flash_config_t C>
-static __device__ __forceinline__ void store_row_by_element(uint16_t *row, int32_t columns,
-                                                            const uint4 (&chunks)[C.d_head / 32]) {
+    for (int i = 0; i < C.d_head / 32; ++i) {
+        uint32_t w[4];
 #pragma unroll
-    for (int i = 0; i < C.d_head / 32; ++i)
-        store_elements(row + chunk_column(i), chunks[i], columns - chunk_column(i));
+        for (int j = 0; j < 4; ++j)
+            w[j] = o.w[8 * i + 2 * j + half];
+        transpose_in_quad(w);
+        global_store_if(chunk_column(i) < columns, row + chunk_column(i),
+                        uint4{w[0], w[1], w[2], w[3]});
+    }
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void store_output(const flash_params_t &p, const query_tile_t &t,
-                                                    const output_chunks<C> &o) {
+                                                    const rounded_output<C> &o) {
     const int32_t row = t.row_begin + tile_row(0);
     uint16_t *data = output_row(p, t, row);
-    const int32_t columns[2] = {row < p.seqlen_q ? p.d_head : 0,
-                                row + 8 < p.seqlen_q ? p.d_head : 0};
-    if (output_is_aligned(p, t)) {
-        store_row<C>(data, columns[0], o.chunk[0]);
-        store_row<C>(data + 8 * p.o_stride.seq, columns[1], o.chunk[1]);
-    } else {
-        store_row_by_element<C>(data, columns[0], o.chunk[0]);
-        store_row_by_element<C>(data + 8 * p.o_stride.seq, columns[1], o.chunk[1]);
-    }
+    store_row<C>(data, row < p.seqlen_q ? p.d_head : 0, 0, o);
+    store_row<C>(data + 8 * p.o_stride.seq, row + 8 < p.seqlen_q ? p.d_head : 0, 1, o);
 }
 
 /* The rare tile: see hidden_values.cuh. The warp's rows, which it has just written. */
 template <flash_config_t C>
 static __device__ __forceinline__ void complete_output(const flash_params_t &p,
                                                        const query_tile_t &t) {
-    const int32_t first = t.row_begin + (threadIdx.x / warp_threads - warpgroup_warps) * 16;
+    const int32_t first = t.row_begin + warp_row();
     __syncwarp();
 #pragma unroll 1
     for (int32_t row = first; row < min(first + 16, p.seqlen_q); ++row)
         add_hidden_values<C>(p, t, row, output_row(p, t, row));
 }
 
+/* Two threads of each quad, a row each: see row_lse(). */
 static __device__ __forceinline__ void store_lse(const flash_params_t &p, const query_tile_t &t,
-                                                 const softmax_state_t &state,
-                                                 const score_unit_t &unit) {
-    if (!p.lse || threadIdx.x % 4 != 0)
-        return;
-    float *lse = p.lse + ((int64_t)t.batch_index * p.n_heads + t.head) * p.seqlen_q;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int32_t row = t.row_begin + tile_row(half);
-        if (row < p.seqlen_q)
-            lse[row] = row_lse(state, half, unit);
-    }
+                                                 float lse) {
+    const int half = threadIdx.x % 4;
+    const int32_t row = t.row_begin + tile_row(half);
+    const int64_t head = (int64_t)t.batch_index * p.n_heads + t.head;
+    global_store_if(p.lse && half < 2 && row < p.seqlen_q, p.lse + head * p.seqlen_q + row, lse);
 }
 
 #endif

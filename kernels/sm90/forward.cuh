@@ -1,8 +1,8 @@
 /*
  * The SM90 kernel: FlashAttention by warps with different roles (FlashAttention-3, Shah et al.,
- * arXiv 2407.08608), specialised by a configuration. The first warpgroup loads by TMA and looks
- * over V; each of the others multiplies by wgmma for 64 rows of Q. A generated wrapper gives each
- * configuration its name:
+ * arXiv 2407.08608), specialised by a configuration. The warps of the first warpgroup hand out
+ * tiles, load and store by TMA, and look over V; each of the others multiplies by wgmma for 64 rows
+ * of Q. A generated wrapper gives each configuration its name:
  *
  *     static constexpr flash_config_t config = {...};
  *     extern "C" __global__ void __launch_bounds__(sm90_block_threads(&config), 1)
@@ -18,18 +18,19 @@
 
 #include "sm90/epilogue.cuh"
 #include "sm90/producer.cuh"
-#include "sm90/scheduler.cuh"
+#include "sm90/storer.cuh"
 
-template <flash_config_t C> static __device__ __forceinline__ void note_failure(int32_t round) {
-    atomicOr(&block_state<C>().failed[round / 32], 1u << round % 32);
+template <flash_config_t C>
+static __device__ __forceinline__ void note_failure_if(bool failed, int32_t round) {
+    shared_or_if(failed, shared_address(&block_state<C>().failed[round / 32]), 1u << round % 32);
 }
 
 /* Rows that see no key. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_empty_tile(const flash_params_t &problem,
                                                         const query_tile_t &tile) {
-    const output_chunks<C> zeros = {};
-    store_lse(problem, tile, empty_softmax(), score_unit_t{});
+    const rounded_output<C> zeros = {};
+    store_lse(problem, tile, -INFINITY);
     store_output<C>(problem, tile, zeros);
 }
 
@@ -58,8 +59,8 @@ static __device__ __forceinline__ bool work_follows(ring_t assignments) {
 
 /* What is left of a tile when its last PV is done. */
 template <flash_config_t C> struct finished_tile {
-    output_chunks<C> o;
-    softmax_state_t softmax;
+    rounded_output<C> o;
+    float lse;
     bool hidden;
     bool failed;
 };
@@ -67,28 +68,37 @@ template <flash_config_t C> struct finished_tile {
 /* Gives V back, and takes the results out of the accumulators. No branch: the next tile's QK^T is
  * under way. */
 template <flash_config_t C, bool FIXED>
-static __device__ __forceinline__ void finish_tile(finished_tile<C> &done, consumer_state<C> &x) {
-    const int32_t round = read_assignment<C>(x.assignments).round;
-    done.hidden = has_mask<C> && values_hidden<C>(round);
+static __device__ __forceinline__ void finish_tile(finished_tile<C> &done, const score_unit_t &unit,
+                                                   consumer_state<C> &x) {
+    done.hidden = has_mask<C> && values_hidden<C>(x.assignments.stage);
     finish_output<C>(x);
     finish_sums(x.softmax);
-    done.failed = FIXED && failed<C>(x.softmax, x.o);
-    done.softmax = x.softmax;
+    done.lse = row_lse(x.softmax, unit);
     normalize_output<C>(x.o, x.softmax);
     round_output<C>(done.o, x.o);
+    done.failed = FIXED && failed<C>(x.softmax, done.o);
 }
 
-template <flash_config_t C>
+/* STAGED: O may leave through shared memory, since another tile follows. The other stores come
+ * after its fence, which would wait for them. */
+template <flash_config_t C, bool STAGED>
 static __device__ __forceinline__ void
-store_tile(const flash_params_t &problem, const score_unit_t &unit, const finished_tile<C> &done,
-           consumer_state<C> &x) {
+store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_state<C> &x) {
     const assignment_t assignment = read_assignment<C>(x.assignments);
-    if (done.failed)
-        note_failure<C>(assignment.round);
-    store_lse(problem, assignment.tile, done.softmax, unit);
-    store_output<C>(problem, assignment.tile, done.o);
-    if (done.hidden)
-        complete_output<C>(problem, assignment.tile);
+    uint32_t place = 0;
+    if (STAGED && !done.hidden) {
+        place = stage_output<C>(done.o, x);
+    } else {
+        store_output<C>(params.problem, assignment.tile, done.o);
+        if (done.hidden)
+            complete_output<C>(params.problem, assignment.tile);
+    }
+    if constexpr (STAGED)
+        hand_over_output<C>(place, x);
+    store_lse(params.problem, assignment.tile, done.lse);
+    if constexpr (C.fixed_reference)
+        note_failure_if<C>(done.failed, assignment.round);
+    x.o_parity ^= 1;
     release_assignment<C>(x.assignments);
 }
 
@@ -96,32 +106,39 @@ store_tile(const flash_params_t &problem, const score_unit_t &unit, const finish
  * PV of each and the first QK^T of the next are under way together. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void
-compute_tiles(const flash_params_t &problem, const score_unit_t &unit, consumer_state<C> &x) {
+compute_tiles(const sm90_params_t &params, const score_unit_t &unit, consumer_state<C> &x) {
     finished_tile<C> done;
     start_tile<C>(x);
+    hand_over_output<C>(0, x);
     wgmma_wait<0>();
     while (true) {
         x.o = output_tile<C>{};
-        process_blocks<C, FIXED>(problem, read_assignment<C>(x.assignments).tile, unit, x);
+        process_blocks<C, FIXED>(params.problem, read_assignment<C>(x.assignments).tile, unit, x);
         if (!work_follows<C>(x.assignments))
             break;
         await_v<C>(x);
-        await_turn<C>();
+        await_turn<C>(x);
         issue_output<C>(x.o, x.p, x.v.stage);
-        start_tile<C>(x);
-        pass_turn<C>();
-        wgmma_wait<1>();
-        finish_tile<C, FIXED>(done, x);
-        wgmma_wait<0>();
-        store_tile<C>(problem, unit, done, x);
+        if constexpr (starts_early<C>)
+            start_tile<C>(x);
+        pass_turn<C>(x);
+        wgmma_wait<starts_early<C> ? 1 : 0>();
+        finish_tile<C, FIXED>(done, unit, x);
+        if constexpr (starts_early<C>)
+            wgmma_wait<0>();
+        else
+            start_tile<C>(x);
+        store_tile<C, has_storer<C>>(params, done, x);
+        if constexpr (!starts_early<C>)
+            wgmma_wait<0>();
     }
     await_v<C>(x);
-    await_turn<C>();
+    await_turn<C>(x);
     issue_output<C>(x.o, x.p, x.v.stage);
-    pass_turn<C>();
+    pass_turn<C>(x);
     wgmma_wait<0>();
-    finish_tile<C, FIXED>(done, x);
-    store_tile<C>(problem, unit, done, x);
+    finish_tile<C, FIXED>(done, unit, x);
+    store_tile<C, false>(params, done, x);
 }
 
 template <flash_config_t C, int PASS>
@@ -131,21 +148,24 @@ static __device__ __forceinline__ void consume_pass(const sm90_params_t &params,
     const score_unit_t unit = score_unit_of<has_softcap<C>>(params.problem);
 #pragma unroll 1
     while (find_work<C>(params, x))
-        compute_tiles<C, fixed>(params.problem, unit, x);
+        compute_tiles<C, fixed>(params, unit, x);
     release_assignment<C>(x.assignments);
 }
 
-/* All roles have done the first pass, and its failures are known. */
+/* All roles have done the first pass, and its failures are known. What a thread stored comes before
+ * what TMA will store there. */
 static __device__ __forceinline__ void await_second_pass() {
+    async_proxy_fence_global();
     __syncthreads();
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void consume(const sm90_params_t &params) {
     consumer_state<C> x;
-    x.k = x.v = x.assignments = ring_t{0, 0};
-    x.q_parity = 0;
-    start_turns<C>();
+    x.q_place = x.k = x.v = x.assignments = ring_t{0, 0};
+    x.o_parity = 0;
+    x.number = consumer_number();
+    start_turns<C>(x);
     consume_pass<C, FIRST_PASS>(params, x);
     if constexpr (C.fixed_reference) {
         await_second_pass();
@@ -165,15 +185,19 @@ static __device__ __forceinline__ void produce_pass(const sm90_params_t &params,
 
 template <flash_config_t C>
 static __device__ __forceinline__ void guard_pass(guard_t &guard, ring_t &assignments) {
-    for (assignment_t assignment = take_assignment<C>(assignments); assignment.round >= 0;
-         assignment = take_assignment<C>(assignments))
+    while (true) {
+        const int place = assignments.stage;
+        const assignment_t assignment = take_assignment<C>(assignments);
+        if (assignment.round < 0)
+            break;
         if (has_blocks(assignment.tile))
-            guard_tile<C>(assignment.tile, guard, assignment.round);
+            guard_tile<C>(assignment.tile, guard, place);
+    }
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void produce(const sm90_params_t &params) {
-    producer_t producer = {{0, 0}, {0, 0}, 0};
+    producer_t producer = {{0, 0}, {0, 0}, {0, 0}, 0};
     ring_t assignments = {0, 0};
     produce_pass<C>(params, producer, assignments);
     if constexpr (C.fixed_reference) {
@@ -189,6 +213,19 @@ static __device__ __forceinline__ void schedule(const sm90_params_t &params) {
     if constexpr (C.fixed_reference) {
         await_second_pass();
         schedule_pass<C, SECOND_PASS>(params, ring);
+    }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void store(const sm90_params_t &params) {
+    storer_t storer = {{}, 0};
+    ring_t assignments = {0, 0};
+    if constexpr (has_storer<C>)
+        store_pass<C>(params, storer, assignments);
+    if constexpr (C.fixed_reference) {
+        await_second_pass();
+        if constexpr (has_storer<C>)
+            store_pass<C>(params, storer, assignments);
     }
 }
 
@@ -211,6 +248,8 @@ static __device__ __forceinline__ void load(const sm90_params_t &params) {
         produce<C>(params);
     else if (warp == SCHEDULER_WARP)
         schedule<C>(params);
+    else if (warp == STORER_WARP)
+        store<C>(params);
     else
         guard<C>();
 }

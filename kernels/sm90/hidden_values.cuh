@@ -1,8 +1,8 @@
 /*
  * Infinities and NaNs in V where a mask hides the key from some rows only. P is 0 there, but
- * 0 * NaN is NaN, and wgmma cannot tell. So two warps, the guards, look over
- * the few blocks of V that a mask cuts before the consumers may use them, and zero such
- * elements; the rare tile that had some adds them, at its end, to the rows that do see them.
+ * 0 * NaN is NaN, and wgmma cannot tell. So one warp, the guard, looks over the few blocks of V
+ * that a mask cuts before the consumers may use them, and zeroes such elements; the rare tile that
+ * had some adds them, at its end, to the rows that do see them.
  */
 #ifndef FLASH_KERNELS_SM90_HIDDEN_VALUES_CUH
 #define FLASH_KERNELS_SM90_HIDDEN_VALUES_CUH
@@ -18,49 +18,53 @@ typedef struct guard {
 /* Zeroes what is not finite among the thread's chunks of a block; true: there was something. */
 template <flash_config_t C>
 static __device__ __forceinline__ bool hide_non_finite_values(uint32_t tile) {
-    const uint32_t first =
-        tile + (threadIdx.x - FIRST_GUARD_WARP * warp_threads) * SM90_CHUNK_BYTES;
+    const uint32_t first = tile + threadIdx.x % warp_threads * SM90_CHUNK_BYTES;
     const uint32_t end = tile + kv_bytes<C>;
-    uint32_t sum = 0;
-#pragma unroll 4
-    for (uint32_t chunk = first; chunk < end; chunk += guard_threads * SM90_CHUNK_BYTES)
-        sum = add_zero_times_chunk<C.dtype>(sum, shared_load(chunk));
-    if (is_pair_of_zeros(sum))
+    uint32_t sum[4] = {0, 0, 0, 0};
+#pragma unroll 8
+    for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES) {
+        const uint4 v = shared_load(chunk);
+        sum[0] = multiply_add_pair<C.dtype>(v.x, 0, sum[0]);
+        sum[1] = multiply_add_pair<C.dtype>(v.y, 0, sum[1]);
+        sum[2] = multiply_add_pair<C.dtype>(v.z, 0, sum[2]);
+        sum[3] = multiply_add_pair<C.dtype>(v.w, 0, sum[3]);
+    }
+    if (is_pair_of_zeros(sum[0] | sum[1] | sum[2] | sum[3]))
         return false;
 #pragma unroll 1
-    for (uint32_t chunk = first; chunk < end; chunk += guard_threads * SM90_CHUNK_BYTES)
+    for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES)
         shared_store(chunk, finite_chunk<C.dtype>(shared_load(chunk)));
     return true;
 }
 
-/* Hands one block on to the consumers. */
+/* Hands one block on to the consumers. place: of the tile among the assignments. */
 template <flash_config_t C>
-static __device__ __forceinline__ void guard_block(guard_t &guard, int32_t round) {
+static __device__ __forceinline__ void guard_block(guard_t &guard, int place) {
     block_state_t &state = block_state<C>();
     const int stage = guard.v.stage;
     wait_full(state.v_landed[stage], guard.landed_parities >> stage & 1);
     guard.landed_parities ^= 1u << stage;
-    if (hide_non_finite_values<C>(v_tile<C>(stage)))
-        *(volatile int32_t *)&state.values_hidden[round % HIDDEN_NOTES] = round + 1;
+    const bool hidden = hide_non_finite_values<C>(v_tile<C>(stage));
     async_proxy_fence();
-    named_barrier_sync(GUARD_BARRIER, guard_threads);
-    if (threadIdx.x == FIRST_GUARD_WARP * warp_threads)
-        mbarrier_arrive(shared_address(&state.v_full[stage]));
+    if (__any_sync(0xffffffffu, hidden) && elect_one())
+        *(volatile int32_t *)&state.values_hidden[place] = 1;
+    __syncwarp();
+    release(state.v_full[stage]);
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void guard_tile(const query_tile_t &t, guard_t &guard,
-                                                  int32_t round) {
+                                                  int place) {
     for (int32_t block = t.block_end - 1; block >= t.block_begin; --block) {
         if (is_cut(t, block))
-            guard_block<C>(guard, round);
+            guard_block<C>(guard, place);
         step<C.n_stages>(guard.v);
     }
 }
 
-/* Asked before the last block of V is given back: only then is the note sure to be this round's. */
-template <flash_config_t C> static __device__ __forceinline__ bool values_hidden(int32_t round) {
-    return *(volatile int32_t *)&block_state<C>().values_hidden[round % HIDDEN_NOTES] == round + 1;
+/* Asked when all blocks of V have come, before the assignment is released. */
+template <flash_config_t C> static __device__ __forceinline__ bool values_hidden(int place) {
+    return *(volatile int32_t *)&block_state<C>().values_hidden[place] != 0;
 }
 
 /* Adds what is not finite in column `column` of keys [begin, end) of V to an element of O. */

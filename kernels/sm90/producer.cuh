@@ -9,33 +9,45 @@
 #include "sm90/ptx/tma.cuh"
 
 typedef struct producer {
+    ring_t q;
     ring_t k;
     ring_t v;
-    uint32_t q_parity;
+    uint32_t o_parity;
 } producer_t;
 
+/* A block of K or V into its ring's next place. */
 template <flash_config_t C>
-static __device__ __forceinline__ void load_kv(uint32_t shared, const sm90_tensor_map_t *map,
-                                               tma_box_t box, const uint64_t &full) {
+static __device__ __forceinline__ void load_kv(const sm90_tensor_map_t *map, tma_box_t box,
+                                               uint32_t shared, const uint64_t &full,
+                                               const uint64_t &empty, ring_t &ring) {
     const uint32_t barrier = shared_address(&full);
+    mbarrier_wait(shared_address(&empty), ring.parity ^ 1);
     mbarrier_arrive_expect(barrier, kv_bytes<C>);
 #pragma unroll
     for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
         tma_load(shared + i * kv_panel_bytes<C>, map, box, barrier, l2_evict_last);
+    step<C.n_stages>(ring);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ tma_box_t kv_box(const sm90_params_t &params,
+                                                   const query_tile_t &t, int32_t block) {
+    return tma_box_t{0, block * C.B_c, t.head / params.problem.group, t.batch_index};
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void load_q(const sm90_params_t &params, const query_tile_t &t,
                                               producer_t &producer) {
     block_state_t &state = block_state<C>();
-    const uint32_t barrier = shared_address(&state.q_full);
+    const int place = producer.q.stage;
+    const uint32_t barrier = shared_address(&state.q_full[place]);
     tma_box_t box = {0, t.row_begin, t.head, t.batch_index};
-    mbarrier_wait(shared_address(&state.q_empty), producer.q_parity ^ 1);
-    producer.q_parity ^= 1;
+    mbarrier_wait(shared_address(&state.q_empty[place]), producer.q.parity ^ 1);
     mbarrier_arrive_expect(barrier, q_bytes<C>);
 #pragma unroll
     for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
-        tma_load(q_tile() + i * q_panel_bytes<C>, &params.q, box, barrier, l2_evict_first);
+        tma_load(q_tile<C>(place) + i * q_panel_bytes<C>, &params.q, box, barrier, l2_evict_first);
+    step<q_places<C>>(producer.q);
 }
 
 template <flash_config_t C>
@@ -43,11 +55,8 @@ static __device__ __forceinline__ void load_k(const sm90_params_t &params, const
                                               int32_t block, producer_t &producer) {
     block_state_t &state = block_state<C>();
     const int stage = producer.k.stage;
-    const int32_t head_kv = t.head / params.problem.group;
-    mbarrier_wait(shared_address(&state.k_empty[stage]), producer.k.parity ^ 1);
-    load_kv<C>(k_tile<C>(stage), &params.k, {0, block * C.B_c, head_kv, t.batch_index},
-               state.k_full[stage]);
-    step<C.n_stages>(producer.k);
+    load_kv<C>(&params.k, kv_box<C>(params, t, block), k_tile<C>(stage), state.k_full[stage],
+               state.k_empty[stage], producer.k);
 }
 
 template <flash_config_t C>
@@ -55,12 +64,19 @@ static __device__ __forceinline__ void load_v(const sm90_params_t &params, const
                                               int32_t block, producer_t &producer) {
     block_state_t &state = block_state<C>();
     const int stage = producer.v.stage;
-    const int32_t head_kv = t.head / params.problem.group;
     const bool looked_over = has_mask<C> && is_cut(t, block);
-    mbarrier_wait(shared_address(&state.v_empty[stage]), producer.v.parity ^ 1);
-    load_kv<C>(v_tile<C>(stage), &params.v, {0, block * C.B_c, head_kv, t.batch_index},
-               looked_over ? state.v_landed[stage] : state.v_full[stage]);
-    step<C.n_stages>(producer.v);
+    load_kv<C>(&params.v, kv_box<C>(params, t, block), v_tile<C>(stage),
+               looked_over ? state.v_landed[stage] : state.v_full[stage], state.v_empty[stage],
+               producer.v);
+}
+
+/* The last tile's O has left the blocks of V. */
+template <flash_config_t C>
+static __device__ __forceinline__ void await_output(producer_t &producer) {
+    if constexpr (place_of_o<C> == OUTPUT_IN_V) {
+        mbarrier_wait(shared_address(&block_state<C>().o_left), producer.o_parity);
+        producer.o_parity ^= 1;
+    }
 }
 
 /* In the order in which the consumers need them. */
@@ -73,8 +89,12 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params, co
     load_q<C>(params, t, producer);
     for (int32_t block = t.block_end - 1; block > t.block_begin; --block) {
         load_k<C>(params, t, block - 1, producer);
+        if (block == t.block_end - 1)
+            await_output<C>(producer);
         load_v<C>(params, t, block, producer);
     }
+    if (t.block_begin == t.block_end - 1)
+        await_output<C>(producer);
     load_v<C>(params, t, t.block_begin, producer);
 }
 

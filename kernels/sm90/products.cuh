@@ -25,7 +25,7 @@ template <flash_config_t C> struct query_fragments {
 
 /* Number of this warpgroup among the consumers. */
 static __device__ __forceinline__ int consumer_number() {
-    return threadIdx.x / SM90_WARPGROUP_THREADS - 1;
+    return uniform(threadIdx.x / SM90_WARPGROUP_THREADS) - 1;
 }
 
 constexpr int steps_of_panel = SM90_PANEL_ELEMENTS / 16;
@@ -37,26 +37,36 @@ static constexpr __device__ __forceinline__ uint32_t head_step_offset(int step, 
     return step / steps_of_panel * panel_bytes + step % steps_of_panel * step_bytes_across;
 }
 
-/* A step of A's rows is two chunks of 16 bytes a row, at which four matrices of eight rows begin.
- */
+/* First row of the warp's sixteen in the tile, and in its warpgroup. */
+static __device__ __forceinline__ int warp_row() {
+    return (threadIdx.x / warp_threads - warpgroup_warps) * 16;
+}
+
+static __device__ __forceinline__ int warp_row_of_group() {
+    return threadIdx.x / warp_threads % warpgroup_warps * 16;
+}
+
+/* Where this lane's part of a step along d_head begins, of sixteen rows in a tile of panels: two
+ * chunks of 16 bytes a row, at which four matrices of eight rows begin. */
+static __device__ __forceinline__ uint32_t fragment_row(uint32_t rows, int step, int panel_bytes) {
+    const int row = threadIdx.x % 16, half = threadIdx.x % warp_threads / 16;
+    const uint32_t first = rows + row * panel_row_bytes + (half ^ row % 8) * SM90_CHUNK_BYTES;
+    return (first ^ step % steps_of_panel * step_bytes_across) +
+           step / steps_of_panel * panel_bytes;
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void load_queries(query_fragments<C> &q) {
-    const int lane = threadIdx.x % warp_threads;
-    const int row = (threadIdx.x / warp_threads - warpgroup_warps) * 16 + lane % 16;
-    const uint32_t shared = q_tile() + row * panel_row_bytes;
+    const uint32_t rows = q_tile<C>(0) + warp_row() * panel_row_bytes;
 #pragma unroll
-    for (int i = 0; i < head_steps<C>; ++i) {
-        const int chunk = i % steps_of_panel * 2 + lane / 16;
-        ldmatrix_x4(q.q[i], shared + i / steps_of_panel * q_panel_bytes<C> +
-                                (chunk ^ row % 8) * SM90_CHUNK_BYTES);
-    }
+    for (int i = 0; i < head_steps<C>; ++i)
+        ldmatrix_x4(q.q[i], fragment_row(rows, i, q_panel_bytes<C>));
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_scores(score_tile<C> &s, const query_fragments<C> &q,
-                                                    int stage) {
-    const uint32_t q_rows =
-        descriptor_low(q_tile() + consumer_number() * SM90_WARPGROUP_ROWS * panel_row_bytes, 0);
+                                                    uint32_t q_rows, int stage) {
+    const uint32_t q_first = uniform(descriptor_low(q_rows, 0));
     const uint32_t k = descriptor_low(k_tile<C>(stage), 0);
     wgmma_fence();
 #pragma unroll
@@ -66,7 +76,7 @@ static __device__ __forceinline__ void issue_scores(score_tile<C> &s, const quer
             wgmma<C.dtype, C.B_c>::template register_a<0>(s.s, q.q[i], k_step, i > 0);
         else
             wgmma<C.dtype, C.B_c>::shared_a(
-                s.s, descriptor(q_rows, head_step_offset(i, q_panel_bytes<C>)), k_step, i > 0);
+                s.s, descriptor(q_first, head_step_offset(i, q_panel_bytes<C>)), k_step, i > 0);
     }
     wgmma_commit();
 }

@@ -20,6 +20,7 @@ static __device__ __forceinline__ void announce(const assignment_t &assignment, 
     mbarrier_wait(shared_address(&state.taken[ring.stage]), ring.parity ^ 1);
     if (elect_one()) {
         state.assignments[ring.stage] = assignment;
+        state.values_hidden[ring.stage] = 0;
         mbarrier_arrive(shared_address(&state.assigned[ring.stage]));
     }
     __syncwarp();

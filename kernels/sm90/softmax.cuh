@@ -38,10 +38,6 @@ static __device__ __forceinline__ int tile_column() {
     return threadIdx.x % 4 * 2;
 }
 
-static __device__ __forceinline__ softmax_state_t empty_softmax() {
-    return softmax_state_t{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
-}
-
 /* Scores become tanh(score / cap), in units of the cap. */
 template <flash_config_t C>
 static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_unit_t &unit) {
@@ -66,6 +62,12 @@ static __device__ __forceinline__ float row_max(const score_tile<C> &s, int half
 /* A row without a finite score yet has a maximum of -infinity, which must not be subtracted. */
 static __device__ __forceinline__ float subtrahend(float max) {
     return max == -INFINITY ? 0.0f : max;
+}
+
+/* Before anything else. */
+template <flash_config_t C>
+static __device__ __forceinline__ softmax_state_t start_softmax(const score_tile<C> &s) {
+    return softmax_state_t{{row_max<C>(s, 0), row_max<C>(s, 1)}, {0.0f, 0.0f}};
 }
 
 /* Raises the maxima to those of the block, and brings the sums along. */
@@ -123,26 +125,33 @@ static __device__ __forceinline__ void require_reference(softmax_state_t &state)
             state.sum[half] = NAN;
 }
 
+/* O as it leaves: word 2 i + half has the thread's two columns of group i of eight, in either row.
+ */
+template <flash_config_t C> struct rounded_output { uint32_t w[output_registers<C> / 2]; };
+
 /* Whether the fixed reference did not do for this thread's rows: a sum or an element of O has left
  * its range, or is near it. What is not finite because the inputs are not fails too, to no harm but
  * time. */
 template <flash_config_t C>
 static __device__ __forceinline__ bool failed(const softmax_state_t &state,
-                                              const output_tile<C> &o) {
+                                              const rounded_output<C> &o) {
     constexpr float most = 0x1p100f;
-    float zero[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    uint32_t zero[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int i = 0; i < output_registers<C>; ++i)
-        zero[i % 4] = fmaf(o.o[i], 0.0f, zero[i % 4]);
-    const bool finite = (zero[0] + zero[1]) + (zero[2] + zero[3]) == 0.0f;
+    for (int i = 0; i < output_registers<C> / 2; ++i)
+        zero[i % 4] = multiply_add_pair<C.dtype>(o.w[i], 0, zero[i % 4]);
+    const bool finite = is_pair_of_zeros(zero[0] | zero[1] | zero[2] | zero[3]);
     return !(finite && state.sum[0] < most && state.sum[1] < most);
 }
 
-/* Natural logarithm of the sum of exponentials; -infinity for a row that saw no key. */
-static __device__ __forceinline__ float row_lse(const softmax_state_t &state, int half,
+/* Natural logarithm of the sum of exponentials, of the row that the thread stores: its quad's first
+ * in even threads, the second in odd ones. -infinity for a row that saw no key. No branch: see
+ * ptx/predicated.cuh. */
+static __device__ __forceinline__ float row_lse(const softmax_state_t &state,
                                                 const score_unit_t &unit) {
-    return state.sum[half] == 0.0f ? -INFINITY
-                                   : state.max[half] * unit.natural + logf(state.sum[half]);
+    const bool odd = threadIdx.x % 2;
+    const float max = odd ? state.max[1] : state.max[0], sum = odd ? state.sum[1] : state.sum[0];
+    return log2_approx(sum) * ln_2 + subtrahend(max) * unit.natural;
 }
 
 #endif

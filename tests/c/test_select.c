@@ -242,6 +242,8 @@ static void what_tma_cannot_address_goes_to_sm80(void **state) {
         skip();
     p = good, p.params.q = (const void *)(uintptr_t)8, check_tma_refuses(&p, "16-byte aligned");
     p = good, p.params.v = (const void *)(uintptr_t)2, check_tma_refuses(&p, "16-byte aligned");
+    p = good, p.params.o = (void *)(uintptr_t)8, check_tma_refuses(&p, "16-byte aligned");
+    p = good, p.params.o_stride.seq = 131, check_tma_refuses(&p, "multiples of 16 bytes");
     p = good, p.params.d_head = 60, check_tma_refuses(&p, "multiple of 8");
     p = good, p.params.k_stride.head = 68, check_tma_refuses(&p, "multiples of 16 bytes");
     p = good, p.params.q_stride.seq = 129, check_tma_refuses(&p, "multiples of 16 bytes");
@@ -250,8 +252,7 @@ static void what_tma_cannot_address_goes_to_sm80(void **state) {
     p = good, p.params.q_stride.seq = -8, check_tma_refuses(&p, "2^40");
 }
 
-/* Largest and smallest strides; an axis of one place, whose stride is never used; O at any address;
- * no keys. */
+/* Largest and smallest strides; an axis of one place, whose stride is never used; no keys. */
 static void what_tma_can_address_stays(void **state) {
     problem_t p = hopper_problem(64, 0);
     (void)state;
@@ -259,8 +260,6 @@ static void what_tma_can_address_stays(void **state) {
         skip();
     p.params.q_stride.batch = ((int64_t)1 << 39) - 8;
     p.params.k_stride.batch = p.params.v_stride.head = 0;
-    p.params.o_stride.seq = 131;
-    p.params.o = (void *)(uintptr_t)2;
     assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90);
     p.params.batch = 1;
     p.params.v_stride.batch = 3;
@@ -277,10 +276,13 @@ static void more_tiles_than_a_launch_takes_are_refused(void **state) {
     if (!has_cuda_kernels())
         skip();
     const flash_kernel_t *kernel = selected(&problem, &hopper);
-    problem.params.batch = 1 << 30;
+    problem.params.batch = 1 << 30; /* launched in parts */
+    assert_int_equal(select_check(kernel, &problem, &hopper), FLASH_SUCCESS);
+    problem.params.n_heads = problem.params.n_heads_kv = INT32_MAX;
+    problem.params.seqlen_q = 1000;
     assert_refused(select_check(kernel, &problem, &hopper), FLASH_ERROR_UNSUPPORTED, "tiles");
     problem = hopper_problem(64, FLASH_FEATURE_CAUSAL);
-    problem.params.batch = 1 << 24;
+    problem.params.n_heads = problem.params.n_heads_kv = 1 << 24;
     assert_int_equal(selected(&problem, &hopper)->config.longest_first, 0);
 }
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import flashattn
 import numpy as np
 import torch
-from device_memory import Guarded, allocate, lengths, upload
+from device_memory import ALIGNED_LAYOUTS, Guarded, allocate, lengths, upload
 from flashattn import Arch, Kernel, oracle
 from flashattn.compare import compare
 from problems import AttentionProblem, make_inputs
@@ -63,13 +63,19 @@ def query(p: AttentionProblem, config: object = None) -> flashattn.Support:
     return flashattn.query_support(*device_shapes(p), config=config, **device_options(p))
 
 
+def stores(config: flashattn.Config, layout: str) -> bool:
+    """Whether the row stores O in such a layout: SM90 does it by TMA."""
+    return config.arch != Arch.SM90 or layout in ALIGNED_LAYOUTS
+
+
 def configs_for(p: AttentionProblem) -> list[flashattn.Config]:
     """The rows that serve a problem."""
     tensors, options = device_shapes(p), device_options(p)
     return [
         row.config
         for row in rows()
-        if flashattn.query_support(*tensors, config=row.config, **options)
+        if stores(row.config, p.layouts[3])
+        and flashattn.query_support(*tensors, config=row.config, **options)
     ]
 
 

@@ -1,7 +1,8 @@
 /*
  * Approximate functions of the multi-function unit.
  * PTX ISA, "Floating Point Instructions": ex2.approx.ftz.f32 (2 ulp; exact at 0 and -inf),
- * lg2.approx.ftz.f32, rcp.approx.ftz.f32 (1 ulp).
+ * lg2.approx.ftz.f32 (relative error 2^-22, absolute between 0.5 and 2; -inf at 0),
+ * rcp.approx.ftz.f32 (1 ulp).
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_MATH_CUH
 #define FLASH_KERNELS_COMMON_PTX_MATH_CUH
@@ -9,6 +10,12 @@
 static __device__ __forceinline__ float exp2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ __forceinline__ float log2_approx(float x) {
+    float y;
+    asm volatile("lg2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
     return y;
 }
 

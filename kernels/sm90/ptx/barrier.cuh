@@ -73,4 +73,9 @@ static __device__ __forceinline__ void async_proxy_fence() {
     asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 
+/* The same for global memory. */
+static __device__ __forceinline__ void async_proxy_fence_global() {
+    asm volatile("fence.proxy.async.global;\n" ::: "memory");
+}
+
 #endif

@@ -1,7 +1,8 @@
 /*
- * Copies of tiles from global to shared memory by the Tensor Memory Accelerator.
- * PTX ISA, "Data Movement and Conversion Instructions: Tensor copy": cp.async.bulk.tensor; L2 hints
- * as createpolicy makes them ("Cache eviction priority hints").
+ * Copies of tiles between global and shared memory by the Tensor Memory Accelerator.
+ * PTX ISA, "Data Movement and Conversion Instructions: Tensor copy": cp.async.bulk.tensor,
+ * cp.async.bulk.commit_group, cp.async.bulk.wait_group; L2 hints as createpolicy makes them ("Cache
+ * eviction priority hints").
  */
 #ifndef FLASH_KERNELS_SM90_PTX_TMA_CUH
 #define FLASH_KERNELS_SM90_PTX_TMA_CUH
@@ -34,6 +35,30 @@ static __device__ __forceinline__ void tma_load(uint32_t shared, const sm90_tens
                  "l"(map), "r"(box.column), "r"(box.row), "r"(box.head), "r"(box.batch_index),
                  "r"(barrier), "l"(hint)
                  : "memory");
+}
+
+/* What lies beyond the tensor's bounds is not written. */
+static __device__ __forceinline__ void tma_store(const sm90_tensor_map_t *map, const tma_box_t &box,
+                                                 uint32_t shared) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], "
+                 "[%5];\n" ::"l"(map),
+                 "r"(box.column), "r"(box.row), "r"(box.head), "r"(box.batch_index), "r"(shared)
+                 : "memory");
+}
+
+/* This thread's stores since the last call become a group. */
+static __device__ __forceinline__ void tma_store_commit() {
+    asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+}
+
+/* Until this thread's stores have read what they store. */
+static __device__ __forceinline__ void tma_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+}
+
+/* Until this thread's stores are done. */
+static __device__ __forceinline__ void tma_store_wait() {
+    asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
 }
 
 #endif

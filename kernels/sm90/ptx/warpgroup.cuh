@@ -15,6 +15,12 @@ template <int N> static __device__ __forceinline__ void acquire_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
 }
 
+/* A value that all lanes have, so that ptxas sees it to be the same in all: what follows from it
+ * stays in uniform registers, and so do loops' bounds. */
+static __device__ __forceinline__ int32_t uniform(int32_t value) {
+    return __shfl_sync(0xffffffffu, value, 0);
+}
+
 /* One lane of a converged warp, always the same. */
 static __device__ __forceinline__ bool elect_one() {
     uint32_t elected;

@@ -1,0 +1,74 @@
+"""Runs rows of the table on a few small problems, for compute-sanitizer to watch; what they compute
+is compared elsewhere.
+
+    compute-sanitizer --tool racecheck python tests/gpu/sanitized_walk.py [FILTER...]
+
+Filters are those of `python -m flashattn list`. Each tensor lies in an allocation of its own, so
+that no access beyond one goes unseen.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+
+import flashattn  # noqa: E402
+import torch  # noqa: E402
+from flashattn import Feature  # noqa: E402
+from flashattn.cli.problem import chosen_kernels, is_cuda  # noqa: E402
+from gpu_problems import DTYPE_NAMES, device_inputs, device_options  # noqa: E402
+from problems import AttentionProblem  # noqa: E402
+
+# batch, seqlen_q, seqlen_k, heads, K/V heads: several blocks of keys, and rows and keys beyond the
+# last whole tile; more tiles than a device has multiprocessors; no key.
+SIZES = ((1, 200, 330, 2, 1), (2, 130, 70, 80, 40), (1, 70, 0, 2, 2))
+RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
+
+
+def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
+    """That the row serves, each of its features by itself."""
+    row = (config.d_head, DTYPE_NAMES[config.dtype])
+    for sizes in SIZES:
+        yield AttentionProblem(*sizes, *row)
+        if config.features & Feature.CAUSAL:
+            yield AttentionProblem(*sizes, *row, causal=True)
+        if config.features & Feature.WINDOW:
+            yield AttentionProblem(*sizes, *row, window_size=(90, 20))
+        if config.features & Feature.SOFTCAP:
+            yield AttentionProblem(*sizes, *row, softcap=5.0)
+    if config.features & Feature.VARLEN:
+        yield AttentionProblem(3, 91, 150, 4, 2, *row, **RAGGED)
+
+
+def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
+    """What sends tiles through their rare paths: scores that outgrow any reference taken from the
+    last keys, and a value that is no number under the diagonal."""
+    k, v = k.clone(), v.clone()
+    k[..., :8, :, :] *= 100
+    v[..., -3:, :, 5] = float("nan")
+    return [q, k, v]
+
+
+def run(problem: AttentionProblem, config: flashattn.Config) -> None:
+    tensors, options = device_inputs(problem), device_options(problem)
+    for inputs in (tensors, rare(*tensors)):
+        flashattn.flash_attn_varlen_func(*inputs, config=config, **options)
+    torch.cuda.synchronize()
+
+
+def main(filters: list[str]) -> None:
+    configs = [row.config for row in chosen_kernels(filters, runnable=True) if is_cuda(row.config)]
+    runs = [(problem, config) for config in configs for problem in problems(config)]
+    assert runs, "no row matches"
+    for problem, config in runs:
+        run(problem, config)
+    print(f"{len(configs)} rows, {len(runs)} problems")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

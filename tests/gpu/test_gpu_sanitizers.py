@@ -1,0 +1,35 @@
+"""Every row of the installed set under compute-sanitizer: no access out of bounds, no race in
+shared memory."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from flashattn import Arch
+from gpu_problems import rows
+
+WALK = Path(__file__).resolve().parent / "sanitized_walk.py"
+# A process each, so that they can run side by side.
+GROUPS = sorted({(Arch(row.config.arch).name, row.config.d_head) for row in rows()})
+TIME_LIMIT = 900  # seconds
+
+
+@pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="no compute-sanitizer here")
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+@pytest.mark.parametrize("arch, d_head", GROUPS)
+def test_rows_are_clean(arch: str, d_head: int, tool: str) -> None:
+    sanitizer = ["compute-sanitizer", "--tool", tool, "--kernel-regex", "kns=flash_"]
+    walk = [sys.executable, str(WALK), f"arch={arch}", f"d_head={d_head}"]
+    done = subprocess.run(
+        [*sanitizer, "--error-exitcode", "1", *walk],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIME_LIMIT,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert " 0 errors" in done.stdout or " 0 hazards" in done.stdout, done.stdout[-4000:]
