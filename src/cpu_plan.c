@@ -9,8 +9,9 @@ enum {
     ALIGNMENT = 64,       /* of everything in the workspace */
     SPLIT_MAX_ROWS = 32,  /* more packed rows than this, or than B_r, are not split over keys */
     SPLIT_MIN_KEYS = 256, /* a split has at least these */
-    SPLIT_MAX = 64,
-    SPLIT_STEP = 64 /* keys of a split are a multiple of this */
+    SPLIT_MAX = 1024,
+    SPLIT_STEP = 64,             /* keys of a split are a multiple of this */
+    GROUP_MAX_ELEMENTS = 1 << 17 /* of K and V: two groups' stay in a core's cache */
 };
 
 /* Bytes of packed keys, unless a single head needs more: a process should not double its memory. */
@@ -35,7 +36,7 @@ static int32_t count_splits(int32_t B_r, int64_t n_rows, int64_t n_keys) {
     return (int32_t)min64(SPLIT_MAX, n_keys / SPLIT_MIN_KEYS);
 }
 
-static void split_keys(int32_t B_r, cpu_cut_t *cut) {
+static void split_keys(const flash_params_t *params, int32_t B_r, cpu_cut_t *cut) {
     const int64_t n_keys = (int64_t)cut->keys.end - cut->keys.begin;
     const int32_t n_splits = count_splits(B_r, cut->n_rows, n_keys);
     if (n_splits == 1)
@@ -44,6 +45,10 @@ static void split_keys(int32_t B_r, cpu_cut_t *cut) {
         (int32_t)(divide_up(divide_up(n_keys, n_splits), SPLIT_STEP) * SPLIT_STEP);
     cut->n_splits = (int32_t)divide_up(n_keys, cut->keys_per_split);
     cut->n_tasks_per_head = cut->n_splits;
+    const int64_t fitting =
+        GROUP_MAX_ELEMENTS / (2 * (int64_t)cut->keys_per_split * params->d_head);
+    cut->heads_a_group = (int32_t)min64(params->n_heads_kv, fitting > 1 ? fitting : 1);
+    cut->n_groups = (int32_t)divide_up(params->n_heads_kv, cut->heads_a_group);
 }
 
 cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t batch_index) {
@@ -53,7 +58,7 @@ cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t ba
     cut.keys.begin = flash_visible_keys(params, &cut.sequence, 0).begin;
     cut.keys.end = cut.sequence.len_k;
     if (cut.n_rows > 0)
-        split_keys(B_r, &cut);
+        split_keys(params, B_r, &cut);
     return cut;
 }
 
@@ -69,11 +74,17 @@ static void set_row_block(cpu_task_t *task, const flash_params_t *params, int32_
     task->keys.end = flash_visible_keys(params, &cut->sequence, last).end;
 }
 
+static flash_range_t split_range(const cpu_cut_t *cut, int64_t index) {
+    const int64_t begin = cut->keys.begin + index * cut->keys_per_split;
+    const flash_range_t keys = {(int32_t)min64(begin, cut->keys.end),
+                                (int32_t)min64(begin + cut->keys_per_split, cut->keys.end)};
+    return keys;
+}
+
 static void set_split(cpu_task_t *task, const cpu_cut_t *cut, int64_t index) {
     task->row_begin = 0;
     task->row_end = cut->n_rows;
-    task->keys.begin = cut->keys.begin + (int32_t)index * cut->keys_per_split;
-    task->keys.end = (int32_t)min64((int64_t)task->keys.begin + cut->keys_per_split, cut->keys.end);
+    task->keys = split_range(cut, index);
 }
 
 cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut_t *cut,
@@ -86,28 +97,49 @@ cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut
     return task;
 }
 
+/*
+ * Where the heads of a key lie side by side, the processor does not foresee what one head reads,
+ * but it does foresee reads in the order of memory. So the tasks of a group of heads ask for what
+ * the next group reads, each for some of the keys and all of the heads.
+ */
+cpu_ahead_t cpu_cut_ahead(const flash_params_t *params, const cpu_cut_t *cut, int32_t head_kv,
+                          int64_t next) {
+    const int32_t n = cut->heads_a_group, first = (int32_t)(next % cut->n_groups) * n;
+    const flash_range_t keys = split_range(cut, next / cut->n_groups);
+    const int64_t share = divide_up((int64_t)keys.end - keys.begin, n), i = head_kv % n;
+    cpu_ahead_t ahead = {.head_kv = first};
+    if (params->n_heads_kv == 1 || params->k_stride.head > params->k_stride.seq)
+        return ahead;
+    ahead.n_heads = (int32_t)min64(n, params->n_heads_kv - first);
+    ahead.keys.begin = (int32_t)min64(keys.begin + i * share, keys.end);
+    ahead.keys.end = (int32_t)min64(keys.begin + (i + 1) * share, keys.end);
+    return ahead;
+}
+
 /* ---- Packing ---- */
 
-bool cpu_plan_packs(const cpu_plan_t *plan, const cpu_cut_t *cut) {
-    return plan->packed_heads > 0 && cut->n_splits == 1 &&
-           cpu_shares_packed(plan->config, cut->n_rows);
-}
-
-int64_t cpu_plan_blocks(const cpu_plan_t *plan, const flash_params_t *params) {
-    return divide_up(params->seqlen_k, plan->config->B_c);
-}
-
-bool cpu_plan_pack_task(const cpu_plan_t *plan, const cpu_cut_t *cut, int64_t index,
-                        cpu_task_t *task) {
+int64_t cpu_plan_n_packs(const cpu_plan_t *plan, const cpu_cut_t *cut) {
     const int64_t B_c = plan->config->B_c;
-    task->pack = true;
-    task->keys.begin = (int32_t)min64(index * B_c, cut->keys.end);
-    task->keys.end = (int32_t)min64((index + 1) * B_c, cut->keys.end);
-    return cut->keys.begin < task->keys.end && task->keys.begin < task->keys.end;
+    if (plan->max_slots == 0 || cut->n_splits > 1 || cut->keys.begin >= cut->keys.end ||
+        !cpu_shares_packed(plan->config, cut->n_rows))
+        return 0;
+    return divide_up(cut->keys.end, B_c) - cut->keys.begin / B_c;
 }
 
-/* Heads whose packed keys the workspace has room for at a time: all, or what PACKED_MAX holds. */
-static int64_t count_packed_heads(const cpu_plan_t *plan, const flash_params_t *p) {
+cpu_task_t cpu_plan_pack(const cpu_plan_t *plan, const cpu_cut_t *cut, int32_t batch_index,
+                         int32_t head_kv, int64_t index) {
+    const int64_t B_c = plan->config->B_c, begin = (cut->keys.begin / B_c + index) * B_c;
+    const flash_range_t keys = {(int32_t)begin, (int32_t)min64(begin + B_c, cut->keys.end)};
+    const cpu_task_t task = {.sequence = cut->sequence,
+                             .batch_index = batch_index,
+                             .head_kv = head_kv,
+                             .keys = keys,
+                             .pack = true};
+    return task;
+}
+
+/* Heads whose packed keys are kept at a time at most: all, or what PACKED_MAX holds. */
+static int64_t count_slots(const cpu_plan_t *plan, const flash_params_t *p) {
     const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
     const bool all_split = plan->max_splits > 1 && p->cu_seqlens_q == NULL &&
                            p->cu_seqlens_k == NULL && p->seqused_k == NULL;
@@ -115,6 +147,12 @@ static int64_t count_packed_heads(const cpu_plan_t *plan, const flash_params_t *
         return 0;
     const int64_t fitting = (int64_t)(PACKED_MAX / plan->packed_size);
     return min64((int64_t)p->batch * p->n_heads_kv, fitting > 1 ? fitting : 1);
+}
+
+/* One for each worker's head, and the next ones to pack meanwhile. No more: memory that was just
+ * used is still in the caches. */
+int64_t cpu_plan_slots(const cpu_plan_t *plan, int32_t n_workers) {
+    return min64(plan->max_slots, 2 * (int64_t)n_workers - 1);
 }
 
 /* ---- The workspace ---- */
@@ -131,16 +169,16 @@ static bool reserve(uint64_t *total, const uint64_t *factors, int n) {
 
 static bool lay_out(cpu_plan_t *plan, const flash_params_t *p) {
     const uint64_t n_rows = plan->max_splits == 1 ? 0 : (uint64_t)plan->max_rows;
-    const uint64_t first_task[] = {(uint64_t)p->batch + 1, sizeof(int64_t)};
+    const uint64_t first_item[] = {(uint64_t)p->batch + 1, sizeof(int64_t)};
+    const uint64_t n_left[] = {(uint64_t)p->batch, (uint64_t)p->n_heads_kv, sizeof(int64_t)};
     const uint64_t partial[] = {
         (uint64_t)p->batch, (uint64_t)p->n_heads_kv, (uint64_t)plan->max_splits, n_rows,
         sizeof(float),      (uint64_t)p->d_head};
     uint64_t total = 0;
-    if (!reserve(&total, first_task, 2))
+    if (!reserve(&total, first_item, 2))
         return false;
-    plan->packed_at = total;
-    const uint64_t packed[] = {(uint64_t)plan->packed_heads, plan->packed_size};
-    if (!reserve(&total, packed, 2))
+    plan->n_left_at = total;
+    if (!reserve(&total, n_left, 3))
         return false;
     plan->o_partial_at = total;
     if (!reserve(&total, partial, 6))
@@ -150,7 +188,9 @@ static bool lay_out(cpu_plan_t *plan, const flash_params_t *p) {
         return false;
     plan->scratch_at = total;
     const uint64_t scratch[] = {plan->scratch_size, (uint64_t)plan->max_workers};
-    return reserve(&total, scratch, 2) && total < INT64_MAX;
+    const uint64_t packed[] = {(uint64_t)cpu_plan_slots(plan, plan->max_workers),
+                               plan->packed_size};
+    return reserve(&total, scratch, 2) && reserve(&total, packed, 2) && total < INT64_MAX;
 }
 
 /* Threads worth waking: one for each task, and only one when there is little to do. */
@@ -174,7 +214,7 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
     plan->max_splits =
         count_splits(config->B_r, ragged ? plan->max_rows : n_rows, params->seqlen_k);
     plan->packed_size = cpu_packed_size(config, params->d_head, params->seqlen_k);
-    plan->packed_heads = count_packed_heads(plan, params);
+    plan->max_slots = count_slots(plan, params);
     plan->scratch_size = cpu_scratch_size(config, params->d_head);
     plan->max_workers = count_workers(params, plan, n_threads);
     FLASH_REQUIRE(lay_out(plan, params), FLASH_ERROR_UNSUPPORTED,
@@ -185,12 +225,13 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
 }
 
 uint64_t cpu_plan_workspace(const cpu_plan_t *plan, int32_t n_workers) {
-    return ALIGNMENT - 1 + plan->scratch_at + (uint64_t)n_workers * plan->scratch_size;
+    return ALIGNMENT - 1 + plan->scratch_at + (uint64_t)n_workers * plan->scratch_size +
+           (uint64_t)cpu_plan_slots(plan, n_workers) * plan->packed_size;
 }
 
 int32_t cpu_plan_workers(const cpu_plan_t *plan, uint64_t workspace_size) {
-    if (workspace_size < cpu_plan_workspace(plan, 1))
-        return 0;
-    const uint64_t n = (workspace_size - cpu_plan_workspace(plan, 0)) / plan->scratch_size;
-    return n < (uint64_t)plan->max_workers ? (int32_t)n : plan->max_workers;
+    int32_t n_workers = plan->max_workers;
+    while (n_workers > 0 && cpu_plan_workspace(plan, n_workers) > workspace_size)
+        n_workers--;
+    return n_workers;
 }

@@ -18,7 +18,9 @@ typedef struct cpu_cut {
     flash_sequence_t sequence;
     int64_t n_rows; /* packed rows a K/V head */
     int64_t n_tasks_per_head;
-    int32_t n_splits;       /* 1: not split */
+    int32_t n_splits;      /* 1: not split */
+    int32_t heads_a_group; /* n_splits > 1: a thread takes a split of so many heads at a time */
+    int32_t n_groups;
     flash_range_t keys;     /* that some row sees */
     int32_t keys_per_split; /* n_splits > 1 */
 } cpu_cut_t;
@@ -29,23 +31,29 @@ cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t ba
 cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut_t *cut,
                         int32_t batch_index, int32_t head_kv, int64_t index);
 
+/* What a task of a split is to ask for meanwhile: its share of what its thread reads next, split
+ * after split all groups of heads, number `next` of them. */
+cpu_ahead_t cpu_cut_ahead(const flash_params_t *params, const cpu_cut_t *cut, int32_t head_kv,
+                          int64_t next);
+
 /*
- * What the workspace holds, from shapes alone:
- *   first_task  int64 [batch + 1], tasks before each sequence
- *   packed            [packed_heads] of packed_size bytes: K and V of so many heads at a time
+ * What the workspace holds, from shapes and the number of workers alone:
+ *   first_item  int64 [batch + 1], items of work before each sequence
+ *   n_left      int64 [batch, n_heads_kv], a head's items that are not done
  *   o_partial   fp32  [batch, n_heads_kv, max_splits, max_rows, d_head]
  *   lse_partial fp32  [batch, n_heads_kv, max_splits, max_rows]
  *   scratch           [n_workers] of scratch_size bytes
+ *   packed            [cpu_plan_slots()] of packed_size bytes: K and V of so many heads at a time
  * each from a multiple of 64 bytes on.
  */
 typedef struct cpu_plan {
     const flash_config_t *config;
-    int64_t packed_heads; /* 0: no sequence's tasks share packed keys */
+    int64_t max_slots;    /* 0: no sequence's tasks share packed keys */
     uint64_t packed_size; /* bytes a head */
     int32_t max_splits;   /* 1: no sequence can be split */
     int32_t max_rows;     /* packed rows of a sequence that is split */
     int32_t max_workers;
-    uint64_t packed_at; /* bytes from the aligned start of the workspace */
+    uint64_t n_left_at; /* bytes from the aligned start of the workspace */
     uint64_t o_partial_at;
     uint64_t lse_partial_at;
     uint64_t scratch_at;
@@ -57,15 +65,15 @@ typedef struct cpu_plan {
 flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,
                              int32_t n_threads, cpu_plan_t *plan);
 
-/* Whether the sequence's tasks share packed keys. */
-bool cpu_plan_packs(const cpu_plan_t *plan, const cpu_cut_t *cut);
+/* Tasks of packing before a head's other tasks: a block of its keys each. 0: nothing is shared. */
+int64_t cpu_plan_n_packs(const cpu_plan_t *plan, const cpu_cut_t *cut);
 
-/* Blocks of keys that a head's tasks of packing number at most. */
-int64_t cpu_plan_blocks(const cpu_plan_t *plan, const flash_params_t *params);
+/* Packing task `index` of a head; the caller fills in where to. */
+cpu_task_t cpu_plan_pack(const cpu_plan_t *plan, const cpu_cut_t *cut, int32_t batch_index,
+                         int32_t head_kv, int64_t index);
 
-/* Task `index` of packing: a block of keys. False: no row sees any of it. */
-bool cpu_plan_pack_task(const cpu_plan_t *plan, const cpu_cut_t *cut, int64_t index,
-                        cpu_task_t *task);
+/* Heads whose packed keys the workspace of so many workers has room for. */
+int64_t cpu_plan_slots(const cpu_plan_t *plan, int32_t n_workers);
 
 /* Bytes of workspace, at any alignment, for this many workers. */
 uint64_t cpu_plan_workspace(const cpu_plan_t *plan, int32_t n_workers);

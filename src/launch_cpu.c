@@ -11,40 +11,52 @@
 #include "thread_pool.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
-/* One flash_forward(), as its workers see it. */
+/*
+ * One flash_forward(), as its workers see it. The work is a sequence of items, K/V head after K/V
+ * head: first the blocks of keys to pack, where the head's tasks share them, then the tasks. The
+ * workers take items in this order, so that an item that waits for others waits for work that some
+ * thread is at.
+ */
 typedef struct call {
     const flash_params_t *params;
     cpu_kernel_t kernel;
     int32_t dtype;
     cpu_plan_t plan;
-    int64_t *first_task; /* [batch + 1] */
-    char *packed;
+    int32_t n_workers;
+    int64_t n_slots;
+    int64_t *first_item;          /* [batch + 1] */
+    atomic_int_least64_t *n_left; /* [batch, n_heads_kv], items of the head that are not done */
     float *o_partial;
     float *lse_partial;
     char *scratch;
-    atomic_int_least64_t next; /* task, block to pack, or head to merge */
-    int64_t end;               /* of the tasks, or of the heads to pack */
+    char *packed;              /* [n_slots] */
+    atomic_int_least64_t next; /* item, or head to merge */
 } call_t;
 
-/* ---- Tasks ---- */
+/* ---- Items ---- */
+
+static int64_t head_index(const call_t *call, int32_t batch_index, int32_t head_kv) {
+    return (int64_t)batch_index * call->params->n_heads_kv + head_kv;
+}
 
 /* Where the partial results of a split lie: its row in [batch, n_heads_kv, max_splits, max_rows].
  */
 static int64_t partial_row(const call_t *call, int32_t batch_index, int32_t head_kv,
                            int64_t split) {
-    const int64_t head = (int64_t)batch_index * call->params->n_heads_kv + head_kv;
+    const int64_t head = head_index(call, batch_index, head_kv);
     return (head * call->plan.max_splits + split) * call->plan.max_rows;
 }
 
-/* The sequence that holds task t: first_task[b] <= t < first_task[b + 1]. */
-static int32_t find_sequence(const call_t *call, int64_t t) {
+/* The sequence that holds item i: first_item[b] <= i < first_item[b + 1]. */
+static int32_t find_sequence(const call_t *call, int64_t i) {
     int32_t low = 0, high = call->params->batch;
     while (high - low > 1) {
         const int32_t middle = low + (high - low) / 2;
-        if (call->first_task[middle] <= t)
+        if (call->first_item[middle] <= i)
             low = middle;
         else
             high = middle;
@@ -54,68 +66,106 @@ static int32_t find_sequence(const call_t *call, int64_t t) {
 
 /* Where the packed keys of the head number `head` of [batch, n_heads_kv] lie. */
 static void *packed_at(const call_t *call, int64_t head) {
-    const int64_t slot = head % call->plan.packed_heads;
-    return call->packed + (uint64_t)slot * call->plan.packed_size;
+    return call->packed + (uint64_t)(head % call->n_slots) * call->plan.packed_size;
 }
 
-static void run_task(const call_t *call, int64_t t, void *scratch) {
-    const int32_t B_r = call->plan.config->B_r;
-    const int32_t b = find_sequence(call, t);
-    const cpu_cut_t cut = cpu_cut_sequence(call->params, B_r, b);
-    const int64_t of_sequence = t - call->first_task[b];
-    const int32_t n_heads_kv = call->params->n_heads_kv;
-    /* The heads' keys lie side by side: a range of keys is read for all heads before the next one,
-     * whose memory pages are others. */
-    const bool by_keys = cut.n_splits > 1;
-    const int32_t head_kv =
-        (int32_t)(by_keys ? of_sequence % n_heads_kv : of_sequence / cut.n_tasks_per_head);
-    const int64_t index = by_keys ? of_sequence / n_heads_kv : of_sequence % cut.n_tasks_per_head;
-    cpu_task_t task = cpu_cut_task(call->params, B_r, &cut, b, head_kv, index);
-    if (cpu_plan_packs(&call->plan, &cut))
-        task.packed = packed_at(call, (int64_t)b * call->params->n_heads_kv + head_kv);
-    if (cut.n_splits > 1) {
-        const int64_t row = partial_row(call, b, head_kv, index);
-        task.o_partial = call->o_partial + row * call->params->d_head;
-        task.lse_partial = call->lse_partial + row;
+/* Until at most so many items of the head are not done. */
+static void wait_for(const call_t *call, int64_t head, int64_t n_left) {
+    while (atomic_load_explicit(&call->n_left[head], memory_order_acquire) > n_left)
+        sched_yield();
+}
+
+static bool packs(const call_t *call, int64_t head) {
+    const int32_t b = (int32_t)(head / call->params->n_heads_kv);
+    const cpu_cut_t cut = cpu_cut_sequence(call->params, call->plan.config->B_r, b);
+    return cpu_plan_n_packs(&call->plan, &cut) > 0;
+}
+
+/* Until the head that packed into the same slot before is done; it waited for those before it. */
+static void wait_for_slot(const call_t *call, int64_t head) {
+    int64_t before = head - call->n_slots;
+    while (before >= 0 && !packs(call, before))
+        before -= call->n_slots;
+    if (before >= 0)
+        wait_for(call, before, 0);
+}
+
+static void pack(const call_t *call, cpu_task_t *task, void *scratch) {
+    const int64_t head = head_index(call, task->batch_index, task->head_kv);
+    wait_for_slot(call, head);
+    task->packed = packed_at(call, head);
+    call->kernel(call->params, task, scratch);
+}
+
+static void attend(const call_t *call, const cpu_cut_t *cut, cpu_task_t *task, void *scratch) {
+    const int64_t head = head_index(call, task->batch_index, task->head_kv);
+    wait_for(call, head, cut->n_tasks_per_head);
+    if (cpu_plan_n_packs(&call->plan, cut) > 0)
+        task->packed = packed_at(call, head);
+    call->kernel(call->params, task, scratch);
+}
+
+/* Item of a sequence whose keys are not split: a block of keys to pack, or a task. */
+static void run_task(const call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
+                     void *scratch) {
+    const int64_t n_packs = cpu_plan_n_packs(&call->plan, cut);
+    const int64_t n_items = n_packs + cut->n_tasks_per_head, index = item % n_items;
+    const int32_t head_kv = (int32_t)(item / n_items);
+    if (index < n_packs) {
+        cpu_task_t task = cpu_plan_pack(&call->plan, cut, b, head_kv, index);
+        pack(call, &task, scratch);
+    } else {
+        cpu_task_t task =
+            cpu_cut_task(call->params, call->plan.config->B_r, cut, b, head_kv, index - n_packs);
+        attend(call, cut, &task, scratch);
     }
-    call->kernel(call->params, &task, scratch);
+    atomic_fetch_sub_explicit(&call->n_left[head_index(call, b, head_kv)], 1, memory_order_release);
 }
 
-/* Takes the next task until there are no more. */
+/* Item of a sequence whose keys are split: a split of a group of heads. The heads' keys lie side by
+ * side, so that a split is read for all heads before the next one, whose memory pages are others.
+ */
+static void run_group(const call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
+                      void *scratch) {
+    const flash_params_t *p = call->params;
+    const int64_t split = item / cut->n_groups;
+    const int32_t first = (int32_t)(item % cut->n_groups) * cut->heads_a_group;
+    for (int32_t i = 0; i < cut->heads_a_group && first + i < p->n_heads_kv; i++) {
+        const int32_t head_kv = first + i;
+        const int64_t row = partial_row(call, b, head_kv, split);
+        cpu_task_t task = cpu_cut_task(p, call->plan.config->B_r, cut, b, head_kv, split);
+        task.ahead = cpu_cut_ahead(p, cut, head_kv, item + call->n_workers);
+        task.o_partial = call->o_partial + row * p->d_head;
+        task.lse_partial = call->lse_partial + row;
+        call->kernel(p, &task, scratch);
+    }
+}
+
+static int64_t n_items_of(const call_t *call, const cpu_cut_t *cut) {
+    if (cut->n_splits > 1)
+        return (int64_t)cut->n_splits * cut->n_groups;
+    return (cpu_plan_n_packs(&call->plan, cut) + cut->n_tasks_per_head) * call->params->n_heads_kv;
+}
+
+static void run_item(const call_t *call, int64_t i, void *scratch) {
+    const int32_t b = find_sequence(call, i);
+    const cpu_cut_t cut = cpu_cut_sequence(call->params, call->plan.config->B_r, b);
+    if (cut.n_splits > 1)
+        run_group(call, &cut, b, i - call->first_item[b], scratch);
+    else
+        run_task(call, &cut, b, i - call->first_item[b], scratch);
+}
+
+/* Takes the next item until there are no more. */
 static void work(void *argument, int32_t index) {
     call_t *call = argument;
     char *scratch = call->scratch + (uint64_t)index * call->plan.scratch_size;
-    for (;;) {
-        const int64_t t = atomic_fetch_add_explicit(&call->next, 1, memory_order_relaxed);
-        if (t >= call->end)
-            return;
-        run_task(call, t, scratch);
-    }
-}
-
-/* ---- Packing ---- */
-
-static void pack_block(const call_t *call, int64_t head, int64_t block, void *scratch) {
-    const int32_t b = (int32_t)(head / call->params->n_heads_kv);
-    const cpu_cut_t cut = cpu_cut_sequence(call->params, call->plan.config->B_r, b);
-    cpu_task_t task = {.sequence = cut.sequence,
-                       .batch_index = b,
-                       .head_kv = (int32_t)(head % call->params->n_heads_kv),
-                       .packed = packed_at(call, head)};
-    if (cpu_plan_packs(&call->plan, &cut) && cpu_plan_pack_task(&call->plan, &cut, block, &task))
-        call->kernel(call->params, &task, scratch);
-}
-
-/* Takes the next block of heads' keys until there are no more. */
-static void pack(void *argument, int32_t index) {
-    call_t *call = argument;
-    char *scratch = call->scratch + (uint64_t)index * call->plan.scratch_size;
-    const int64_t n_blocks = cpu_plan_blocks(&call->plan, call->params);
+    const int64_t n_items = call->first_item[call->params->batch];
     for (;;) {
         const int64_t i = atomic_fetch_add_explicit(&call->next, 1, memory_order_relaxed);
-        if (i / n_blocks >= call->end)
+        if (i >= n_items)
             return;
-        pack_block(call, i / n_blocks, i % n_blocks, scratch);
+        run_item(call, i, scratch);
     }
 }
 
@@ -167,57 +217,28 @@ static void merge(void *argument, int32_t index) {
 
 /* ---- The call ---- */
 
-static void count_tasks(call_t *call) {
+static void count_items(call_t *call) {
     const flash_params_t *p = call->params;
-    call->first_task[0] = 0;
+    call->first_item[0] = 0;
     for (int32_t b = 0; b < p->batch; b++) {
         const cpu_cut_t cut = cpu_cut_sequence(p, call->plan.config->B_r, b);
-        call->first_task[b + 1] = call->first_task[b] + cut.n_tasks_per_head * p->n_heads_kv;
+        const int64_t n_of_head = cpu_plan_n_packs(&call->plan, &cut) + cut.n_tasks_per_head;
+        call->first_item[b + 1] = call->first_item[b] + n_items_of(call, &cut);
+        for (int32_t head = 0; head < p->n_heads_kv; head++)
+            atomic_init(&call->n_left[head_index(call, b, head)], n_of_head);
     }
 }
 
-static void set_workspace(call_t *call, void *workspace) {
+static void set_workspace(call_t *call, void *workspace, int32_t n_workers) {
     char *base = (char *)(((uintptr_t)workspace + 63) & ~(uintptr_t)63);
-    call->first_task = (int64_t *)base;
-    call->packed = base + call->plan.packed_at;
+    call->first_item = (int64_t *)base;
+    call->n_left = (atomic_int_least64_t *)(base + call->plan.n_left_at);
     call->o_partial = (float *)(base + call->plan.o_partial_at);
     call->lse_partial = (float *)(base + call->plan.lse_partial_at);
     call->scratch = base + call->plan.scratch_at;
-}
-
-/* The first task of head number `head` of [batch, n_heads_kv]. */
-static int64_t first_task_of(const call_t *call, int64_t head) {
-    const int64_t b = head / call->params->n_heads_kv,
-                  of_sequence = head % call->params->n_heads_kv;
-    const int64_t first = call->first_task[b];
-    if (of_sequence == 0)
-        return first;
-    return first + (call->first_task[b + 1] - first) / call->params->n_heads_kv * of_sequence;
-}
-
-/* As many heads at a time as the workspace holds packed keys of: first these, then the tasks. */
-static void run_packed(call_t *call, parallel_t *parallel, int32_t n_workers) {
-    const int64_t n_heads = (int64_t)call->params->batch * call->params->n_heads_kv;
-    const int64_t n_blocks = cpu_plan_blocks(&call->plan, call->params);
-    for (int64_t head = 0; head < n_heads; head += call->plan.packed_heads) {
-        const int64_t left = n_heads - head, fitting = call->plan.packed_heads;
-        const int64_t last = head + (left < fitting ? left : fitting);
-        call->end = last;
-        atomic_store(&call->next, head * n_blocks);
-        parallel_for(parallel, n_workers, pack, call);
-        call->end = first_task_of(call, last);
-        atomic_store(&call->next, first_task_of(call, head));
-        parallel_for(parallel, n_workers, work, call);
-    }
-}
-
-static void run_tasks(call_t *call, parallel_t *parallel, int32_t n_workers) {
-    if (call->plan.packed_heads > 0) {
-        run_packed(call, parallel, n_workers);
-    } else {
-        call->end = call->first_task[call->params->batch];
-        parallel_for(parallel, n_workers, work, call);
-    }
+    call->packed = call->scratch + (uint64_t)n_workers * call->plan.scratch_size;
+    call->n_workers = n_workers;
+    call->n_slots = cpu_plan_slots(&call->plan, n_workers);
 }
 
 static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem,
@@ -235,9 +256,9 @@ static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem
                   " with one thread)",
                   problem->workspace_size, cpu_plan_workspace(&call.plan, call.plan.max_workers),
                   cpu_plan_workspace(&call.plan, 1));
-    set_workspace(&call, problem->workspace);
-    count_tasks(&call);
-    run_tasks(&call, parallel, n_workers);
+    set_workspace(&call, problem->workspace, n_workers);
+    count_items(&call);
+    parallel_for(parallel, n_workers, work, &call);
     if (call.plan.max_splits > 1) {
         atomic_store(&call.next, 0);
         parallel_for(parallel, n_workers, merge, &call);

@@ -19,6 +19,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Rows of K and V that a task brings nearer for the tasks after it: keys.begin ... keys.end - 1 of
+ * n_heads heads, head inside. */
+typedef struct cpu_ahead {
+    flash_range_t keys;
+    int32_t head_kv; /* the first */
+    int32_t n_heads; /* 0: nothing is known of what comes next */
+} cpu_ahead_t;
+
 /* A block of rows of one sequence and one K/V head, against a range of its keys. */
 typedef struct cpu_task {
     flash_sequence_t sequence;
@@ -29,8 +37,9 @@ typedef struct cpu_task {
     flash_range_t keys; /* the row sees its visible keys within this range */
     float *o_partial;   /* [row_end - row_begin, d_head] fp32, contiguous; NULL: write O and LSE */
     float *lse_partial; /* [row_end - row_begin]; with o_partial */
-    void *packed;       /* the sequence's K and V of this head, shared by the tasks; may be NULL */
-    bool pack;          /* the task is to pack its keys, a whole block of B_c, and nothing else */
+    cpu_ahead_t ahead;
+    void *packed; /* the sequence's K and V of this head, shared by the tasks; may be NULL */
+    bool pack;    /* the task is to pack its keys, a whole block of B_c, and nothing else */
 } cpu_task_t;
 
 /*

@@ -27,11 +27,17 @@ static inline int64_t cpu_row_index(const cpu_task_t *task, const flash_strides_
            row.head * stride->head;
 }
 
-/* Index of a key's first element in K or V. */
+/* Index of the first element of a key of some head in K or V. */
+static inline int64_t cpu_key_index_of(const cpu_task_t *task, const flash_strides_t *stride,
+                                       int64_t key, int64_t head_kv) {
+    return task->batch_index * stride->batch + (task->sequence.k_begin + key) * stride->seq +
+           head_kv * stride->head;
+}
+
+/* The same of the task's head. */
 static inline int64_t cpu_key_index(const cpu_task_t *task, const flash_strides_t *stride,
                                     int64_t key) {
-    return task->batch_index * stride->batch + (task->sequence.k_begin + key) * stride->seq +
-           task->head_kv * stride->head;
+    return cpu_key_index_of(task, stride, key, task->head_kv);
 }
 
 /* Keys of the task that the row sees; {0, 0} when there are none. */

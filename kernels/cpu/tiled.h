@@ -38,7 +38,7 @@
 ALWAYS_INLINE tile_keys_t keys_at(const cpu_task_t *task, int32_t dtype, const void *data,
                                   const flash_strides_t *stride, flash_range_t keys) {
     const tile_keys_t from = {element_at(data, cpu_key_index(task, stride, keys.begin), dtype),
-                              stride->seq, keys.end - keys.begin};
+                              stride->seq};
     return from;
 }
 
@@ -60,12 +60,13 @@ ALWAYS_INLINE void attend_packed(const tile_scratch_t *t, int32_t dtype, float s
     accumulate(t, dtype, &values, block);
 }
 
-ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, int32_t dtype, float softcap,
-                                   const tile_keys_t *k, const tile_keys_t *v,
+ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t *p,
+                                   const cpu_task_t *task, int32_t dtype, rows_ahead_t *ahead,
                                    flash_range_t block) {
-    const values_t values = {.data = v->data, .stride = v->stride, .packed = false};
-    score_in_place(t, dtype, k, v, block.end - block.begin);
-    softmax(t, block, softcap);
+    const tile_keys_t v = keys_at(task, dtype, p->v, &p->v_stride, block);
+    const values_t values = {.data = v.data, .stride = v.stride, .packed = false};
+    score_in_place(t, p, task, dtype, ahead, block);
+    softmax(t, block, p->softcap);
     accumulate(t, dtype, &values, block);
 }
 
@@ -104,11 +105,10 @@ ALWAYS_INLINE void attend_blocks_own(const tile_scratch_t *t, const flash_params
 ALWAYS_INLINE void attend_blocks_in_place(const tile_scratch_t *t, const flash_params_t *p,
                                           const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                           flash_range_t keys) {
+    rows_ahead_t ahead = start_ahead(p, task, dtype, t->d);
     while (keys.begin < keys.end) {
         const flash_range_t block = first_block(keys, B_c);
-        const tile_keys_t k = keys_at(task, dtype, p->k, &p->k_stride, keys);
-        const tile_keys_t v = keys_at(task, dtype, p->v, &p->v_stride, keys);
-        attend_in_place(t, dtype, p->softcap, &k, &v, block);
+        attend_in_place(t, p, task, dtype, &ahead, block);
         keys.begin = block.end;
     }
 }

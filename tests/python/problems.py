@@ -94,9 +94,10 @@ def _shape_values(p: AttentionProblem, q: np.ndarray, k: np.ndarray) -> None:
         k[..., seqlen // 2, :, :] *= 20
     elif p.values == "identical_keys":
         k[...] = k[..., :1, :, :]
-    elif p.values == "growing":
+    elif p.values in ("growing", "soaring"):  # soaring: beyond the range of fp32's exponent
+        last = 3 if p.values == "growing" else 60
         np.abs(q, out=q)
-        k[...] = np.abs(k) * np.linspace(0.1, 3, seqlen)[:, None, None]
+        k[...] = np.abs(k) * np.linspace(0.1, last, seqlen)[:, None, None]
 
 
 def run(

@@ -22,6 +22,19 @@ PROBLEMS = {
         cu_seqlens_q=(0, 120, 121, 130),
         cu_seqlens_k=(0, 130, 2130, 2200),
     ),
+    # More heads than packed keys are kept of at a time, with heads between them that pack none.
+    "many heads": AttentionProblem(
+        5,
+        300,
+        1500,
+        6,
+        3,
+        32,
+        "bfloat16",
+        cu_seqlens_q=(0, 300, 301, 302, 602, 902),
+        cu_seqlens_k=(0, 300, 1800, 3300, 3600, 3900),
+        causal=True,
+    ),
 }
 every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
 

@@ -239,7 +239,9 @@ def test_large_and_small_values_of_v(dtype: str, scale: float) -> None:
 
 
 @every_dtype
-@pytest.mark.parametrize("values", ["wide", "one_large_key", "identical_keys", "growing"])
+@pytest.mark.parametrize(
+    "values", ["wide", "one_large_key", "identical_keys", "growing", "soaring"]
+)
 def test_values_that_exercise_the_rescaling(values: str, dtype: str) -> None:
     check_every_kernel(AttentionProblem(1, 37, 700, 2, 1, 64, dtype, values=values))
 

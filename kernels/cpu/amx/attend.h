@@ -129,7 +129,7 @@ ALWAYS_INLINE void finish_scores(const amx_run_t *run, const amx_item_t *item,
         hide_unseen(run->t, item, scores, common);
 }
 
-/* Some score of the item is far beyond its row's maximum: a second look at all of them. */
+/* P of some row of the item is too large: a second look at the scores. */
 NEVER_INLINE void raise_item(const amx_run_t *run, const amx_item_t *item) {
     const amx_scratch_t *t = run->t;
     const amx_scores_t scores = {t->s_block, item->first, item->last};
@@ -196,7 +196,7 @@ ALWAYS_INLINE void run_item(amx_run_t *run, int32_t terms, pipeline_t *pipe) {
         run_chunk(run, terms, &e, &beside);
         pipe->buffer ^= 1;
     }
-    if (_mm512_cmp_ps_mask(e.largest, vec_set1(RAISE), _CMP_GT_OQ) != 0)
+    if (some_row_exceeds(t))
         raise_item(run, item);
     add_item_sums(t, item->strip);
 }

@@ -13,8 +13,18 @@
 
 #include <immintrin.h>
 
+/* Rows of Q, K and V are asked for so far ahead: they lie far apart, and the processor does not
+ * foresee them. */
+enum { ROWS_AHEAD = 32 };
+
 /* 32 elements of 16 bits each. */
 typedef __m512i words_t;
+
+/* Brings a row of elements of 16 bits to the level 2 cache. */
+ALWAYS_INLINE void prefetch_words(const void *row, int64_t d) {
+    for (int64_t i = 0; i < d; i += AMX_SQUARE)
+        __builtin_prefetch((const uint16_t *)row + i, 0, 2);
+}
 
 /* Those that are infinity or NaN. */
 ALWAYS_INLINE __mmask32 not_finite(int32_t dtype, words_t x) {
@@ -81,15 +91,21 @@ ALWAYS_INLINE bool pack_q_row(const amx_scratch_t *t, int32_t dtype, const void 
     return bad != 0;
 }
 
+ALWAYS_INLINE const void *q_row(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
+                                int64_t row) {
+    return element_at(p->q, cpu_row_index(task, &p->q_stride, cpu_row(p, task, row)), dtype);
+}
+
 /* Fills Q, and sets the bits of bad rows: bit r of bad[s] is row r of strip s. Rows that the last
  * strip lacks are zeros. */
 ALWAYS_INLINE void pack_q(const amx_scratch_t *t, const flash_params_t *p, const cpu_task_t *task,
                           int32_t dtype, uint32_t bad[AMX_STRIPS_MAX]) {
     const int64_t strip = t->columns * t->terms * AMX_OPERANDS;
     memset(t->q + (t->n_strips - 1) * strip, 0, (size_t)strip * sizeof *t->q);
-    for (int64_t row = 0; row < t->n_rows; row++) {
-        const int64_t index = cpu_row_index(task, &p->q_stride, cpu_row(p, task, row));
-        if (pack_q_row(t, dtype, element_at(p->q, index, dtype), row))
+    for (int64_t row = -ROWS_AHEAD; row < t->n_rows; row++) {
+        if (row + ROWS_AHEAD < t->n_rows)
+            prefetch_words(q_row(p, task, dtype, row + ROWS_AHEAD), t->d);
+        if (row >= 0 && pack_q_row(t, dtype, q_row(p, task, dtype, row), row))
             bad[row / AMX_SQUARE] |= 1u << row % AMX_SQUARE;
     }
 }
@@ -191,6 +207,13 @@ ALWAYS_INLINE amx_keys_t keys_from(const void *data, const flash_strides_t *stri
     return keys;
 }
 
+/* Asks for rows `first` ... first + n - 1, those that there are. */
+ALWAYS_INLINE void prefetch_keys(const amx_scratch_t *t, const amx_keys_t *from, int64_t first,
+                                 int64_t n) {
+    for (int64_t i = first; i < min64(first + n, from->n_keys); i++)
+        prefetch_words(from->data + i * from->stride, t->d);
+}
+
 /* Packs keys.begin ... keys.end - 1, which begin a block. */
 ALWAYS_INLINE void pack_block(const amx_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, int32_t dtype, flash_range_t keys,
@@ -199,8 +222,15 @@ ALWAYS_INLINE void pack_block(const amx_scratch_t *t, const flash_params_t *p,
         const int64_t n_keys = keys.end - keys.begin;
         const amx_keys_t k = keys_from(p->k, &p->k_stride, task, dtype, keys.begin, n_keys);
         const amx_keys_t v = keys_from(p->v, &p->v_stride, task, dtype, keys.begin, n_keys);
+        const int64_t share = (AMX_SQUARE + t->columns - 1) / t->columns;
         uint32_t bad = 0;
+        if (j == 0) {
+            prefetch_keys(t, &k, 0, ROWS_AHEAD);
+            prefetch_keys(t, &v, 0, ROWS_AHEAD);
+        }
         for (int64_t c = 0; c < t->columns; c++) {
+            prefetch_keys(t, &k, ROWS_AHEAD + c * share, share);
+            prefetch_keys(t, &v, ROWS_AHEAD + c * share, share);
             uint16_t *to = k_square(t, block, j, c);
             pack_k_tile(t, dtype, &k, 0, c * AMX_SQUARE, to, &bad);
             pack_k_tile(t, dtype, &k, 16, c * AMX_SQUARE, to + AMX_OPERANDS / 2, &bad);

@@ -19,7 +19,7 @@ typedef struct amx_scratch {
     uint16_t *p[2];  /* [keys][terms] squares: exp2(score - maximum) */
     float *sum;      /* [rows][16], of P; to be added up */
     float *item_sum; /* [32][16], of P of the present item */
-    float *maximum;  /* [rows], an upper bound but for 2^8 of the scores so far, in units of log2;
+    float *maximum;  /* [rows], largest score at an earlier time, in units of log2 (softmax.h);
                         -infinity: none was seen */
     float *origin;   /* [rows], what scores are relative to: the maximum where there is one */
     int32_t *begin;  /* [rows], keys that the row sees: begin ... end - 1 */

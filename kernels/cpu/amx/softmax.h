@@ -3,8 +3,8 @@
  * P = exp2(S * scale - origin) in bf16, a few rows at a time, so that the products of other strips
  * can run in between (attend.h).
  *
- * The origin is the row's maximum at an earlier time. It moves only when a score exceeds it by more
- * than 2^RAISE: rarely, so that O is hardly ever rescaled, and P stays far from overflow.
+ * The origin is the row's maximum at an earlier time. It moves only when P sums up to more than
+ * SUM_MAX: rarely, so that O is hardly ever rescaled, and P stays far from overflow.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_SOFTMAX_H
 #define FLASH_KERNELS_CPU_AMX_SOFTMAX_H
@@ -16,7 +16,7 @@
 
 #include <math.h>
 
-static const float RAISE = 8; /* in units of log2 */
+static const float SUM_MAX = 256; /* of a lane of a row's sum over an item */
 
 /* A strip of rows against squares first ... last - 1 of a block. */
 typedef struct amx_item {
@@ -130,8 +130,7 @@ typedef struct exponentials {
     const float *origin; /* of the strip */
     float *sum;          /* [32][16], of the item */
     vec_t scale;
-    vec_t largest; /* of all rows, relative to their origins */
-    float *s;      /* of the chunk */
+    float *s; /* of the chunk */
     uint16_t *p;
     uint64_t done; /* rows of the chunk, square after square */
     uint64_t n_rows;
@@ -142,8 +141,6 @@ ALWAYS_INLINE void exponentiate_row(exponentials_t *e, int32_t terms, const floa
     const vec_t origins = vec_set1(origin);
     const vec_t x0 = _mm512_fmsub_ps(_mm512_load_ps(s), e->scale, origins);
     const vec_t x1 = _mm512_fmsub_ps(_mm512_load_ps(s + 16), e->scale, origins);
-    e->largest = vec_max(x0, e->largest); /* in this order a NaN does not stay */
-    e->largest = vec_max(x1, e->largest);
     const vec_t p0 = amx_exp2(x0), p1 = amx_exp2(x1);
     _mm512_store_ps(sum, vec_add(_mm512_load_ps(sum), vec_add(p0, p1)));
     words_t split[2] = {_mm512_setzero_si512()};
@@ -167,8 +164,7 @@ ALWAYS_INLINE exponentials_t start_exponentials(const amx_scratch_t *t, const am
                                                 float scale) {
     const exponentials_t e = {.origin = t->origin + item->strip * AMX_SQUARE,
                               .sum = t->item_sum,
-                              .scale = vec_set1(scale),
-                              .largest = vec_set1(-INFINITY)};
+                              .scale = vec_set1(scale)};
     memset(t->item_sum, 0, AMX_SQUARE * 64);
     return e;
 }
@@ -183,8 +179,22 @@ ALWAYS_INLINE void set_chunk(const amx_scratch_t *t, const amx_item_t *item,
 
 /* ---- After the exponentials ---- */
 
-/* Row r of the strip has a score far beyond its maximum: what was summed so far counts less, and
- * its P of this item is computed again. */
+/* Whether P of row r is too large to stay as it is. No P is above its lane's sum, and a lane adds
+ * up at most SUM_MAX of them, so that one of them is above 1. */
+ALWAYS_INLINE bool row_exceeds(const amx_scratch_t *t, int64_t r) {
+    return _mm512_cmp_ps_mask(_mm512_load_ps(t->item_sum + r * 16), vec_set1(SUM_MAX),
+                              _CMP_GT_OQ) != 0;
+}
+
+ALWAYS_INLINE bool some_row_exceeds(const amx_scratch_t *t) {
+    vec_t largest = vec_zero();
+    for (int64_t r = 0; r < AMX_SQUARE; r++)
+        largest = vec_max(_mm512_load_ps(t->item_sum + r * 16), largest); /* a NaN does not stay */
+    return _mm512_cmp_ps_mask(largest, vec_set1(SUM_MAX), _CMP_GT_OQ) != 0;
+}
+
+/* Row r of the strip has a score beyond its maximum: what was summed so far counts less, and its P
+ * of this item is computed again. */
 static inline void raise_row(const amx_scratch_t *t, const amx_item_t *item,
                              const amx_scores_t *scores, int64_t r, float maximum, float scale) {
     const int64_t row = item->strip * AMX_SQUARE + r;
@@ -197,7 +207,7 @@ static inline void raise_row(const amx_scratch_t *t, const amx_item_t *item,
         _mm512_store_ps(o, vec_mul(factor, _mm512_load_ps(o)));
         _mm512_store_ps(o + 16, vec_mul(factor, _mm512_load_ps(o + 16)));
     }
-    exponentials_t e = {.scale = vec_set1(scale), .largest = vec_zero()};
+    exponentials_t e = {.scale = vec_set1(scale)};
     _mm512_store_ps(item_sum, vec_zero());
     for (int32_t j = scores->first; j < scores->last; j++)
         exponentiate_row(&e, t->terms, result_row(scores_square(scores, j), r),
@@ -206,11 +216,9 @@ static inline void raise_row(const amx_scratch_t *t, const amx_item_t *item,
 
 static inline void raise_rows(const amx_scratch_t *t, const amx_item_t *item,
                               const amx_scores_t *scores, float scale) {
-    for (int64_t r = 0; r < AMX_SQUARE; r++) {
-        const float largest = row_maximum(scores, r, scale);
-        if (largest > t->origin[item->strip * AMX_SQUARE + r] + RAISE)
-            raise_row(t, item, scores, r, largest, scale);
-    }
+    for (int64_t r = 0; r < AMX_SQUARE; r++)
+        if (row_exceeds(t, r))
+            raise_row(t, item, scores, r, row_maximum(scores, r, scale), scale);
 }
 
 ALWAYS_INLINE void add_item_sums(const amx_scratch_t *t, int64_t strip) {

@@ -9,7 +9,10 @@
 #include "cpu/tiled/scratch.h"
 #include "cpu/vector.h"
 
-enum { TILE_COLUMNS = TILE_VECS * VEC_WIDTH };
+enum {
+    TILE_COLUMNS = TILE_VECS * VEC_WIDTH,
+    PACK_AHEAD = 16 /* keys: their rows lie far apart, and the processor does not foresee them */
+};
 
 /*
  * A packed matrix [depth][columns] is a sequence of panels [depth][TILE_COLUMNS], the last one
@@ -35,7 +38,6 @@ static inline const char *ahead_of(const float *data, panel_t panel, int64_t dep
 typedef struct tile_keys {
     const void *data;
     int64_t stride; /* elements from key to key */
-    int64_t n_left; /* keys from the first one on that some row of the task sees */
 } tile_keys_t;
 
 /* Vectors of VEC_WIDTH keys from `key` on, columns column ... column + VEC_WIDTH - 1: zeros from
@@ -55,12 +57,23 @@ ALWAYS_INLINE void load_k_square(const tile_scratch_t *t, int32_t dtype, const t
     }
 }
 
+/* Brings keys first ... first + n - 1, those that there are, to the level 2 cache. */
+static inline void prefetch_rows(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *keys,
+                                 int64_t first, int64_t n, int64_t n_keys) {
+    for (int64_t key = first; key < min64(first + n, n_keys); key++) {
+        const char *row = element_at(keys->data, key * keys->stride, dtype);
+        for (int64_t i = 0; i < t->d * element_size(dtype); i += 64)
+            __builtin_prefetch(row + i, 0, 2);
+    }
+}
+
 /* Packs K transposed: panels of [d][c_pad], n_keys padded with zeros to whole vectors. */
 ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *k,
                           int64_t n_keys) {
     for (int64_t key = 0; key < n_keys; key += VEC_WIDTH) {
         const panel_t panel = panel_of(key, t->d, t->c_pad);
         float *to = t->k + panel.offset + key % TILE_COLUMNS;
+        prefetch_rows(t, dtype, k, key + PACK_AHEAD, VEC_WIDTH, n_keys);
         for (int64_t i = 0; i < t->d; i += VEC_WIDTH) {
             vec_t square[VEC_WIDTH];
             load_k_square(t, dtype, k, key, n_keys, i, square);
@@ -76,6 +89,7 @@ ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_key
 ALWAYS_INLINE void pack_v(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *v,
                           int64_t n_keys) {
     for (int64_t key = 0; key < n_keys; key++) {
+        prefetch_rows(t, dtype, v, key + PACK_AHEAD, 1, n_keys);
         for (int64_t i = 0; i < t->d_pad; i += VEC_WIDTH) {
             const panel_t panel = panel_of(i, t->c_pad, t->d_pad);
             const void *from = element_at(v->data, key * v->stride + i, dtype);

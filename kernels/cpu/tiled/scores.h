@@ -4,11 +4,9 @@
 #ifndef FLASH_KERNELS_CPU_TILED_SCORES_H
 #define FLASH_KERNELS_CPU_TILED_SCORES_H
 
+#include "cpu/tiled/ahead.h"
 #include "cpu/tiled/multiply.h"
 #include "cpu/tiled/pack.h"
-
-/* Rows of K that are read in place are asked for so far ahead. */
-enum { PREFETCH_KEYS = 32 };
 
 _Static_assert(DOT_ROWS == 2 || DOT_ROWS == 6, "one case for each below");
 
@@ -102,30 +100,23 @@ ALWAYS_INLINE void dot_rows(const tile_scratch_t *t, int32_t dtype, const void *
     }
 }
 
-/* Brings a row of K or V to the level 2 cache. The rows of a head lie far apart, and the processor
- * does not foresee them. */
-ALWAYS_INLINE void prefetch_row(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *keys,
-                                int64_t key) {
-    const char *row = element_at(keys->data, min64(key, keys->n_left - 1) * keys->stride, dtype);
-    for (int64_t i = 0; i < t->d * element_size(dtype); i += 64)
-        __builtin_prefetch(row + i, 0, 2);
-}
-
-/* Scores of all rows against all keys of the block, in place. Meanwhile the next K and this block's
- * V come nearer. A group of four that is cut short repeats its last key; the block's columns have
- * room for the surplus scores. */
-ALWAYS_INLINE void score_in_place(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *k,
-                                  const tile_keys_t *v, int64_t n_keys) {
-    for (int64_t key = 0; key < n_keys; key += 4) {
+/* Scores of all rows against all keys of the block, in place. A group of four that is cut short
+ * repeats its last key; the block's columns have room for the surplus scores. */
+ALWAYS_INLINE void score_in_place(const tile_scratch_t *t, const flash_params_t *p,
+                                  const cpu_task_t *task, int32_t dtype, rows_ahead_t *ahead,
+                                  flash_range_t block) {
+    const int32_t n_keys = block.end - block.begin;
+    for (int32_t i = 0; i < n_keys; i += 4) {
         const void *four[4];
-        for (int j = 0; j < 4; j++) {
-            four[j] = element_at(k->data, min64(key + j, n_keys - 1) * k->stride, dtype);
-            prefetch_row(t, dtype, k, key + j + PREFETCH_KEYS);
-            prefetch_row(t, dtype, v, key + j);
+        for (int32_t j = 0; j < 4; j++) {
+            const int32_t key = block.begin + min32(i + j, n_keys - 1);
+            four[j] = element_at(p->k, cpu_key_index(task, &p->k_stride, key), dtype);
+            prefetch_next(&ahead->k);
+            prefetch_next(&ahead->v);
         }
         for (int64_t row = 0; row < t->n_rows; row += DOT_ROWS)
             dot_rows(t, dtype, four, t->q + row * t->d_pad, (int)min64(DOT_ROWS, t->n_rows - row),
-                     t->s + row * t->c_pad + key);
+                     t->s + row * t->c_pad + i);
     }
 }
 
