@@ -8,6 +8,7 @@
 #include "cuda_scope.h"
 #include "kernel_table.h"
 #include "launch_families.h"
+#include "launch_grid.h"
 #include "sm80/combine.h"
 #include "tensor_map.h"
 
@@ -30,17 +31,6 @@ static flash_status_t set_attributes(const flash_kernel_t *kernel) {
         FLASH_TRY_CUDA(cudaFuncSetAttribute(kernel_symbol(kernel),
                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             block.shared_bytes));
-    return FLASH_SUCCESS;
-}
-
-flash_status_t launch_grid(const void *symbol, const cuda_grid_t *grid, const void *params,
-                           flash_stream_t stream) {
-    void *arguments[] = {(void *)(uintptr_t)params};
-    const cudaLaunchConfig_t config = {.gridDim = {(unsigned)grid->blocks, 1, 1},
-                                       .blockDim = {(unsigned)grid->threads, 1, 1},
-                                       .dynamicSmemBytes = (size_t)grid->shared_bytes,
-                                       .stream = stream};
-    FLASH_TRY_CUDA(cudaLaunchKernelExC(&config, symbol, arguments));
     return FLASH_SUCCESS;
 }
 

@@ -4,6 +4,7 @@
 #include "launch_families.h"
 
 #include "cuda_block.h"
+#include "launch_grid.h"
 
 flash_status_t launch_sm80(const void *symbol, const flash_config_t *config,
                            const problem_t *problem, flash_stream_t stream) {

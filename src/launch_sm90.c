@@ -6,6 +6,7 @@
 #include "launch_families.h"
 
 #include "cuda_block.h"
+#include "launch_grid.h"
 #include "status.h"
 #include "tensor_map.h"
 #include "tma_tensor.h"
