@@ -52,6 +52,7 @@ CPU_SHIP_TILES = {
 # features cost time: a row serves every problem that needs no more than it has.
 FULL = 0
 CAUSAL = Feature.CAUSAL
+VARLEN = Feature.VARLEN
 CAUSAL_VARLEN = Feature.CAUSAL | Feature.VARLEN
 SM80_SHIP_TILES = (
     # d_head, features, (B_r, B_c), (Q, K, V fragments)
@@ -87,29 +88,39 @@ SM80_SHIP_UNALIGNED_TILES = (
 )
 
 # SM90 kernels that are installed, with the strategies of each in the words of the short form.
-MASKED = Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP
 ALTERNATING = "stages_3+overlap+ping_pong+persistent+fixed_reference"
-ALTERNATING_MASKED = "stages_3+overlap+ping_pong+persistent+longest_first+fixed_reference"
+# For tiles that differ in length.
+ALTERNATING_UNEVEN = "stages_3+overlap+ping_pong+persistent+longest_first+fixed_reference"
 OVERLAPPED = "stages_2+overlap+persistent+fixed_reference"
-OVERLAPPED_MASKED = "stages_2+overlap+persistent+longest_first+fixed_reference"
+OVERLAPPED_UNEVEN = "stages_2+overlap+persistent+longest_first+fixed_reference"
 SM90_SHIP_TILES = (
     # d_head, features, (B_r, B_c), strategies
     (64, FULL, (192, 128), ALTERNATING),
-    (64, CAUSAL, (128, 128), ALTERNATING_MASKED),
-    (64, CAUSAL, (192, 128), ALTERNATING_MASKED),  # from 8,192 keys on
-    (64, MASKED, (128, 128), ALTERNATING_MASKED),
+    (64, CAUSAL, (128, 128), ALTERNATING_UNEVEN),
+    (64, CAUSAL, (192, 128), ALTERNATING_UNEVEN),  # from 8,192 keys on
+    (64, VARLEN, (128, 128), ALTERNATING_UNEVEN),
+    (64, CAUSAL_VARLEN, (128, 128), ALTERNATING_UNEVEN),
+    (64, ALL_FEATURES, (128, 128), ALTERNATING_UNEVEN),
     (96, FULL, (128, 128), ALTERNATING),
-    (96, CAUSAL, (128, 128), ALTERNATING_MASKED),
-    (96, MASKED, (128, 128), ALTERNATING_MASKED),
+    (96, CAUSAL, (128, 128), ALTERNATING_UNEVEN),
+    (96, VARLEN, (128, 128), ALTERNATING_UNEVEN),
+    (96, CAUSAL_VARLEN, (128, 128), ALTERNATING_UNEVEN),
+    (96, ALL_FEATURES, (128, 128), ALTERNATING_UNEVEN),
     (128, FULL, (128, 128), ALTERNATING),
-    (128, CAUSAL, (128, 128), ALTERNATING_MASKED),
-    (128, MASKED, (128, 128), ALTERNATING_MASKED),
+    (128, CAUSAL, (128, 128), ALTERNATING_UNEVEN),
+    (128, VARLEN, (128, 128), ALTERNATING_UNEVEN),
+    (128, CAUSAL_VARLEN, (128, 128), ALTERNATING_UNEVEN),
+    (128, ALL_FEATURES, (128, 128), ALTERNATING_UNEVEN),
     (192, FULL, (128, 64), ALTERNATING),
-    (192, CAUSAL, (128, 64), ALTERNATING_MASKED),
-    (192, MASKED, (128, 64), ALTERNATING_MASKED),
+    (192, CAUSAL, (128, 64), ALTERNATING_UNEVEN),
+    (192, VARLEN, (128, 64), ALTERNATING_UNEVEN),
+    (192, CAUSAL_VARLEN, (128, 64), ALTERNATING_UNEVEN),
+    (192, ALL_FEATURES, (128, 64), ALTERNATING_UNEVEN),
     (256, FULL, (128, 64), OVERLAPPED),
-    (256, CAUSAL, (128, 64), OVERLAPPED_MASKED),
-    (256, MASKED, (128, 64), OVERLAPPED_MASKED),
+    (256, CAUSAL, (128, 64), OVERLAPPED_UNEVEN),
+    (256, VARLEN, (128, 64), OVERLAPPED_UNEVEN),
+    (256, CAUSAL_VARLEN, (128, 64), OVERLAPPED_UNEVEN),
+    (256, ALL_FEATURES, (128, 64), OVERLAPPED_UNEVEN),
 )
 
 
@@ -170,7 +181,7 @@ def tune_sm90() -> list[Config]:
     candidates = [
         replace(_sm90(dtype, 128, features, (128, B_c), strategies), n_stages=n_stages)
         for dtype in (Dtype.FP16, Dtype.BF16)
-        for features, strategies in ((FULL, ALTERNATING), (CAUSAL, ALTERNATING_MASKED))
+        for features, strategies in ((FULL, ALTERNATING), (CAUSAL, ALTERNATING_UNEVEN))
         for B_c in (80, 96, 112, 128, 144, 160, 176)
         for n_stages in (2, 3)
     ]

@@ -13,8 +13,7 @@ enum {
     MMA_ROWS = 16,
     SM90_LOADING_WARPS = 4,
     ALL_FEATURES =
-        FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP | FLASH_FEATURE_VARLEN,
-    SM90_FEATURES = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP
+        FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP | FLASH_FEATURE_VARLEN
 };
 
 static flash_status_t check_range(const char *field, int32_t value, int32_t low, int32_t high) {
@@ -178,9 +177,8 @@ static flash_status_t check_sm90_strategies(const flash_config_t *config) {
 
 static flash_status_t check_sm90_features(const flash_config_t *config) {
     FLASH_TRY(check_features(config));
-    FLASH_REQUIRE((config->features & ~SM90_FEATURES) == 0, FLASH_ERROR_INVALID_CONFIG,
-                  "features is 0x%x: the family has no such feature, 0x%x",
-                  (unsigned)config->features, (unsigned)(config->features & ~SM90_FEATURES));
+    FLASH_REQUIRE(!sm90_has_varlen(config) || config->longest_first, FLASH_ERROR_INVALID_CONFIG,
+                  "features has varlen: it needs longest_first, which is 0");
     return FLASH_SUCCESS;
 }
 

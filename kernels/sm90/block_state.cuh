@@ -15,10 +15,13 @@ enum { MOST_STAGES = 4, MOST_Q_PLACES = 2, TILES_AHEAD = 4 };
 
 /* A tile as the scheduler announces it to the other roles. */
 typedef struct alignas(16) assignment {
+    int32_t round; /* tiles that the block had before; negative: the pass is over */
     query_tile_t tile;
-    int32_t round; /* negative: the pass is over */
 } assignment_t;
-static_assert(sizeof(assignment_t) == 2 * sizeof(uint4), "read as two");
+static_assert(sizeof(assignment_t) == 3 * sizeof(uint4), "read as three");
+
+/* Of failures. */
+enum { NOTES = 1024 };
 
 enum { LOAD_CLASSES = 128 };
 
@@ -28,6 +31,13 @@ typedef struct shares {
     uint16_t place[SM90_MAX_BLOCKS]; /* in the round: by load, least first */
     alignas(16) uint32_t class_sizes[LOAD_CLASSES];
 } shares_t;
+
+/* See ragged.cuh. Of entries of the batch that follow each other: */
+typedef struct entries {
+    uint32_t end[warp_threads]; /* after the last share of the entry's tiles */
+    int32_t len_q[warp_threads];
+    int32_t len_k[warp_threads];
+} entries_t;
 
 /* Behind the tiles. full: TMA has brought the tile. empty: no consumer needs it any more. */
 typedef struct block_state {
@@ -46,7 +56,10 @@ typedef struct block_state {
     int32_t values_hidden[TILES_AHEAD];   /* of each assignment: see hidden_values.cuh */
     uint32_t staged[SM90_MOST_CONSUMERS]; /* see storer.cuh */
     shares_t shares;
-    uint32_t failed[SM90_MAX_ROUNDS / 32]; /* bit `round`: the fixed reference did not do */
+    entries_t entries;
+    int32_t lse_tokens; /* with varlen: of LSE's rows, one a head */
+    /* Bit `round % NOTES`: the fixed reference did not do; such tiles are all done again. */
+    uint32_t failed[NOTES / 32];
 } block_state_t;
 static_assert(sizeof(block_state_t) <= SM90_STATE_BYTES, "behind the tiles");
 
@@ -98,7 +111,8 @@ static __device__ __forceinline__ void release(const uint64_t &barrier) {
     release_if(true, barrier);
 }
 
-template <flash_config_t C> static __device__ __forceinline__ void initialize_block_state() {
+template <flash_config_t C>
+static __device__ __forceinline__ void initialize_block_state(const flash_params_t &p) {
     block_state_t &state = block_state<C>();
     constexpr int consumer_warps = consumers<C> * warpgroup_warps;
     constexpr int reader_warps = consumer_warps + 1 + has_storer<C> + has_mask<C>;
@@ -123,8 +137,10 @@ template <flash_config_t C> static __device__ __forceinline__ void initialize_bl
             mbarrier_init(shared_address(&state.taken[i]), reader_warps);
         }
         mbarrier_init_fence();
+        if (has_varlen<C>)
+            state.lse_tokens = p.cu_seqlens_q ? p.cu_seqlens_q[p.batch] : p.seqlen_q;
     }
-    for (int i = threadIdx.x; i < SM90_MAX_ROUNDS / 32; i += block_threads<C>)
+    for (int i = threadIdx.x; i < NOTES / 32; i += block_threads<C>)
         state.failed[i] = 0;
     __syncthreads();
 }

@@ -75,6 +75,7 @@ template <flash_config_t C> constexpr bool has_window = (C.features & FLASH_FEAT
 /* Some keys of a sequence may be hidden from some of its queries. */
 template <flash_config_t C>
 constexpr bool has_mask = has_window<C> || (C.features & FLASH_FEATURE_CAUSAL) != 0;
+template <flash_config_t C> constexpr bool has_varlen = sm90_has_varlen(&C) != 0;
 template <flash_config_t C> constexpr bool has_softcap = (C.features & FLASH_FEATURE_SOFTCAP) != 0;
 
 /* ---- legality ---- */
@@ -99,9 +100,7 @@ template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(!C.ping_pong || (C.overlap && consumers<C> > 1),
                   "ping_pong needs overlap, and two that take turns");
     static_assert(!C.longest_first || C.persistent, "longest_first needs persistent");
-    static_assert(
-        (C.features & ~(FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP)) == 0,
-        "features of other families");
+    static_assert(!has_varlen<C> || C.longest_first, "varlen needs longest_first");
 }
 
 #endif

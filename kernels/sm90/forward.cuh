@@ -22,7 +22,8 @@
 
 template <flash_config_t C>
 static __device__ __forceinline__ void note_failure_if(bool failed, int32_t round) {
-    shared_or_if(failed, shared_address(&block_state<C>().failed[round / 32]), 1u << round % 32);
+    const uint32_t note = (uint32_t)round % NOTES;
+    shared_or_if(failed, shared_address(&block_state<C>().failed[note / 32]), 1u << note % 32);
 }
 
 /* Rows that see no key. */
@@ -30,7 +31,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void store_empty_tile(const flash_params_t &problem,
                                                         const query_tile_t &tile) {
     const rounded_output<C> zeros = {};
-    store_lse(problem, tile, -INFINITY);
+    store_lse<C>(problem, tile, -INFINITY);
     store_output<C>(problem, tile, zeros);
 }
 
@@ -95,7 +96,7 @@ store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_s
     }
     if constexpr (STAGED)
         hand_over_output<C>(place, x);
-    store_lse(params.problem, assignment.tile, done.lse);
+    store_lse<C>(params.problem, assignment.tile, done.lse);
     if constexpr (C.fixed_reference)
         note_failure_if<C>(done.failed, assignment.round);
     x.o_parity ^= 1;
@@ -257,7 +258,7 @@ static __device__ __forceinline__ void load(const sm90_params_t &params) {
 template <flash_config_t C>
 static __device__ __forceinline__ void sm90_forward(const sm90_params_t &params) {
     assert_legal<C>();
-    initialize_block_state<C>();
+    initialize_block_state<C>(params.problem);
     if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
         acquire_registers<consumer_registers<C>>();
         consume<C>(params);

@@ -83,8 +83,9 @@ template <flash_config_t C>
 static __device__ void add_hidden_values(const flash_params_t &p, const query_tile_t &t,
                                          int32_t row, uint16_t *o) {
     const uint16_t *v = (const uint16_t *)p.v + t.batch_index * p.v_stride.batch +
-                        t.head / p.group * p.v_stride.head;
-    const flash_range_t keys = visible_keys<C>(p, row);
+                        t.head / p.group * p.v_stride.head +
+                        sequence_of<C>(p, t).k_begin * p.v_stride.seq;
+    const flash_range_t keys = visible_keys<C>(p, t, row);
     const int64_t whole_begin = (int64_t)t.whole_begin * C.B_c;
     const int64_t whole_end = max((int64_t)t.whole_end * C.B_c, whole_begin);
 #pragma unroll 1

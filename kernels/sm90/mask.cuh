@@ -14,7 +14,7 @@ static __device__ __forceinline__ void mask_scores(score_tile<C> &s, const flash
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const flash_range_t keys =
-            visible_keys<C>(params, (int64_t)tile.row_begin + tile_row(half));
+            visible_keys<C>(params, tile, (int64_t)tile.row_begin + tile_row(half));
         const int32_t begin = keys.begin - first_column;
         const int32_t end = keys.end - first_column;
 #pragma unroll

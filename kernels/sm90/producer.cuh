@@ -6,7 +6,7 @@
 #define FLASH_KERNELS_SM90_PRODUCER_CUH
 
 #include "sm90/block_state.cuh"
-#include "sm90/ptx/tma.cuh"
+#include "sm90/box.cuh"
 
 typedef struct producer {
     ring_t q;
@@ -25,14 +25,8 @@ static __device__ __forceinline__ void load_kv(const sm90_tensor_map_t *map, tma
     mbarrier_arrive_expect(barrier, kv_bytes<C>);
 #pragma unroll
     for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
-        tma_load(shared + i * kv_panel_bytes<C>, map, box, barrier, l2_evict_last);
+        tma_load<has_varlen<C>>(shared + i * kv_panel_bytes<C>, map, box, barrier, l2_evict_last);
     step<C.n_stages>(ring);
-}
-
-template <flash_config_t C>
-static __device__ __forceinline__ tma_box_t kv_box(const sm90_params_t &params,
-                                                   const query_tile_t &t, int32_t block) {
-    return tma_box_t{0, block * C.B_c, t.head / params.problem.group, t.batch_index};
 }
 
 template <flash_config_t C>
@@ -41,12 +35,13 @@ static __device__ __forceinline__ void load_q(const sm90_params_t &params, const
     block_state_t &state = block_state<C>();
     const int place = producer.q.stage;
     const uint32_t barrier = shared_address(&state.q_full[place]);
-    tma_box_t box = {0, t.row_begin, t.head, t.batch_index};
+    tma_box_t box = query_box<C>(t, t.row_begin, params.entry_tokens.q);
     mbarrier_wait(shared_address(&state.q_empty[place]), producer.q.parity ^ 1);
     mbarrier_arrive_expect(barrier, q_bytes<C>);
 #pragma unroll
     for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
-        tma_load(q_tile<C>(place) + i * q_panel_bytes<C>, &params.q, box, barrier, l2_evict_first);
+        tma_load<has_varlen<C>>(q_tile<C>(place) + i * q_panel_bytes<C>, &params.q, box, barrier,
+                                l2_evict_first);
     step<q_places<C>>(producer.q);
 }
 
@@ -55,8 +50,8 @@ static __device__ __forceinline__ void load_k(const sm90_params_t &params, const
                                               int32_t block, producer_t &producer) {
     block_state_t &state = block_state<C>();
     const int stage = producer.k.stage;
-    load_kv<C>(&params.k, kv_box<C>(params, t, block), k_tile<C>(stage), state.k_full[stage],
-               state.k_empty[stage], producer.k);
+    load_kv<C>(&params.k, key_box<C>(params.problem, t, block * C.B_c, params.entry_tokens.k),
+               k_tile<C>(stage), state.k_full[stage], state.k_empty[stage], producer.k);
 }
 
 template <flash_config_t C>
@@ -65,9 +60,9 @@ static __device__ __forceinline__ void load_v(const sm90_params_t &params, const
     block_state_t &state = block_state<C>();
     const int stage = producer.v.stage;
     const bool looked_over = has_mask<C> && is_cut(t, block);
-    load_kv<C>(&params.v, kv_box<C>(params, t, block), v_tile<C>(stage),
-               looked_over ? state.v_landed[stage] : state.v_full[stage], state.v_empty[stage],
-               producer.v);
+    load_kv<C>(&params.v, key_box<C>(params.problem, t, block * C.B_c, params.entry_tokens.v),
+               v_tile<C>(stage), looked_over ? state.v_landed[stage] : state.v_full[stage],
+               state.v_empty[stage], producer.v);
 }
 
 /* The last tile's O has left the blocks of V. */

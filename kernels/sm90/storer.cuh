@@ -8,7 +8,7 @@
 #ifndef FLASH_KERNELS_SM90_STORER_CUH
 #define FLASH_KERNELS_SM90_STORER_CUH
 
-#include "sm90/ptx/tma.cuh"
+#include "sm90/box.cuh"
 #include "sm90/scheduler.cuh"
 
 typedef struct storer {
@@ -20,12 +20,13 @@ typedef struct storer {
 template <flash_config_t C>
 static __device__ __forceinline__ void
 store_staged(const sm90_params_t &params, const query_tile_t &t, int consumer, uint32_t place) {
-    tma_box_t box = {0, t.row_begin + consumer * SM90_WARPGROUP_ROWS, t.head, t.batch_index};
-    if (place == 0 || box.row >= params.problem.seqlen_q)
+    const int32_t row = t.row_begin + consumer * SM90_WARPGROUP_ROWS;
+    tma_box_t box = query_box<C>(t, row, params.entry_tokens.o);
+    if (place == 0 || row >= sequence_of<C>(params.problem, t).len_q)
         return;
 #pragma unroll
     for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
-        tma_store(&params.o, box, place + i * output_panel_bytes<C>);
+        tma_store<has_varlen<C>>(&params.o, box, place + i * output_panel_bytes<C>);
 }
 
 /* O of the tile before this one. */

@@ -5,7 +5,7 @@
  * In order, tiles are numbered tile first, then head, then batch entry: neighbours in time read the
  * same keys. Under a mask the tiles of a head run from the last, which sees most, to the first.
  * With longest_first a section of heads, as many as L2 holds, runs from the last tiles of all its
- * heads to the first ones.
+ * heads to the first ones; with varlen, where entries differ in tiles, it is of one entry.
  */
 #ifndef FLASH_KERNELS_SM90_TILE_CUH
 #define FLASH_KERNELS_SM90_TILE_CUH
@@ -21,16 +21,26 @@ typedef struct query_tile {
     int32_t block_end;
     int32_t whole_begin; /* blocks that each row sees whole */
     int32_t whole_end;   /* at most block_end */
+    int32_t q_begin;     /* of the sequence, as in flash_sequence_t: with varlen only, as are */
+    int32_t k_begin;
+    int32_t len_q;
+    int32_t len_k;
 } query_tile_t;
 
-static __device__ __forceinline__ flash_sequence_t sequence_of(const flash_params_t &p) {
-    return flash_sequence_t{0, 0, p.seqlen_q, p.seqlen_k};
+template <flash_config_t C>
+static __device__ __forceinline__ flash_sequence_t sequence_of(const flash_params_t &p,
+                                                               const query_tile_t &t) {
+    if constexpr (has_varlen<C>)
+        return flash_sequence_t{t.q_begin, t.k_begin, t.len_q, t.len_k};
+    else
+        return flash_sequence_t{0, 0, p.seqlen_q, p.seqlen_k};
 }
 
 /* Keys that row i of the sequence sees. */
 template <flash_config_t C>
-static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_t &p, int64_t i) {
-    const flash_sequence_t sequence = sequence_of(p);
+static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_t &p,
+                                                             const query_tile_t &t, int64_t i) {
+    const flash_sequence_t sequence = sequence_of<C>(p, t);
     if constexpr (has_mask<C>)
         return flash_visible_keys(&p, &sequence, i);
     else
@@ -42,9 +52,9 @@ static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_
  * on do not count as whole: once they are done, each row has seen a key, if it sees any. */
 template <flash_config_t C>
 static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p, query_tile_t &t) {
-    const int32_t last_row = min(t.row_begin + C.B_r, p.seqlen_q) - 1;
-    const flash_range_t first = visible_keys<C>(p, t.row_begin);
-    const flash_range_t last = visible_keys<C>(p, last_row);
+    const int32_t last_row = min(t.row_begin + C.B_r, sequence_of<C>(p, t).len_q) - 1;
+    const flash_range_t first = visible_keys<C>(p, t, t.row_begin);
+    const flash_range_t last = visible_keys<C>(p, t, last_row);
     t.block_begin = first.begin / C.B_c;
     t.block_end = (int32_t)(((int64_t)last.end + C.B_c - 1) / C.B_c);
     t.whole_begin = (int32_t)(((int64_t)last.begin + C.B_c - 1) / C.B_c);
@@ -56,7 +66,8 @@ static __device__ __forceinline__ bool is_cut(const query_tile_t &t, int32_t blo
     return block < t.whole_begin || block >= t.whole_end;
 }
 
-/* Numbers of the head, counted over the batch, and of the tile in it, as handed out. */
+/* Numbers of the head, among those that are numbered together, and of the tile in it, as handed
+ * out. */
 typedef struct place {
     uint32_t head;
     uint32_t tile;
@@ -64,11 +75,9 @@ typedef struct place {
 
 template <flash_config_t C>
 static __device__ __forceinline__ place_t find_place(const sm90_params_t &params, uint32_t number,
-                                                     uint32_t tiles) {
+                                                     uint32_t tiles, uint32_t heads) {
     if constexpr (!C.longest_first)
         return place_t{number / tiles, number % tiles};
-    const flash_params_t &p = params.problem;
-    const uint32_t heads = (uint32_t)p.n_heads * (uint32_t)p.batch;
     const uint32_t section = number / (params.section_heads * tiles);
     const uint32_t first_head = section * params.section_heads;
     const uint32_t width = min((uint32_t)params.section_heads, heads - first_head);
@@ -76,16 +85,44 @@ static __device__ __forceinline__ place_t find_place(const sm90_params_t &params
     return place_t{first_head + rest % width, rest / width};
 }
 
+/* Of the tile with a number in its head, of so many tiles. */
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t first_row(uint32_t tiles, uint32_t tile) {
+    return (int32_t)((has_mask<C> ? tiles - 1 - tile : tile) * C.B_r);
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ query_tile_t find_tile(const sm90_params_t &params,
                                                          uint32_t number) {
     const flash_params_t &p = params.problem;
     const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, p.seqlen_q);
-    const place_t place = find_place<C>(params, number, tiles);
+    const uint32_t heads = (uint32_t)p.n_heads * (uint32_t)p.batch;
+    const place_t place = find_place<C>(params, number, tiles, heads);
     query_tile_t t;
     t.batch_index = (int32_t)(place.head / (uint32_t)p.n_heads);
     t.head = (int32_t)(place.head % (uint32_t)p.n_heads);
-    t.row_begin = (int32_t)((has_mask<C> ? tiles - 1 - place.tile : place.tile) * C.B_r);
+    t.row_begin = first_row<C>(tiles, place.tile);
+    find_key_blocks<C>(p, t);
+    return t;
+}
+
+/* With varlen; number: among the tiles of the batch entry. */
+template <flash_config_t C>
+static __device__ __forceinline__ query_tile_t find_tile_of_entry(const sm90_params_t &params,
+                                                                  int32_t batch_index,
+                                                                  uint32_t number) {
+    const flash_params_t &p = params.problem;
+    const flash_sequence_t s = flash_sequence(&p, batch_index);
+    const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, s.len_q);
+    const place_t place = find_place<C>(params, number, tiles, (uint32_t)p.n_heads);
+    query_tile_t t;
+    t.batch_index = batch_index;
+    t.head = (int32_t)place.head;
+    t.row_begin = first_row<C>(tiles, place.tile);
+    t.q_begin = (int32_t)s.q_begin;
+    t.k_begin = (int32_t)s.k_begin;
+    t.len_q = s.len_q;
+    t.len_k = s.len_k;
     find_key_blocks<C>(p, t);
     return t;
 }

@@ -231,7 +231,7 @@ static void cuda_rules(void **state) {
         {"SM90 (BF16, 128, 128, 128, 12): stages_2+ping_pong", "overlap"},
         {"SM90 (BF16, 128, 64, 128, 8): stages_2+overlap+ping_pong", "B_r of 128 or more"},
         {"SM90 (BF16, 128, 128, 128, 12): stages_2+longest_first", "persistent"},
-        {"SM90 (BF16, 128, 128, 128, 12): stages_2+varlen", "no such feature"},
+        {"SM90 (BF16, 128, 128, 128, 12): stages_2+varlen", "needs longest_first"},
         {"SM90 (BF16, 256, 128, 96, 12): stages_2", "bytes of shared memory: at most 232448"},
     };
     (void)state;

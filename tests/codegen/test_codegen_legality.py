@@ -197,7 +197,10 @@ def test_legal_for_sm90(change):
             "ping_pong is 1: it needs a B_r of 128 or more, which is 64",
         ),
         ({"features": 16}, "features is 0x10: unknown bits 0x10"),
-        ({"features": 12}, "features is 0xc: the family has no such feature, 0x8"),
+        (
+            {"features": 12, "longest_first": 0},
+            "features has varlen: it needs longest_first, which is 0",
+        ),
         *(
             (
                 {"d_head": d_head, "n_stages": 4},
