@@ -1,6 +1,7 @@
 /*
- * Launching a kernel of the SM90 family: tensor maps of Q, K, V and O, and a grid that is as large
- * as the device where blocks take tile after tile.
+ * Launching a kernel of the SM90 family: tensor maps of Q, K, V and O, a grid that is as large as
+ * the device where blocks take tile after tile, and several launches for a batch of more tiles than
+ * one can take.
  */
 #include "launch_families.h"
 
@@ -21,13 +22,15 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* A block per tile; persistent: one per multiprocessor, fewer where there are fewer tiles. */
+/* A block per tile; persistent: one per multiprocessor, fewer where there are fewer tiles, more
+ * where a block could not take its share. */
 static int64_t grid_blocks(const flash_config_t *config, const flash_params_t *params,
                            const device_t *device) {
     const int64_t tiles = sm90_tiles(config, params);
     if (!config->persistent)
         return tiles;
-    return least(least(device->n_multiprocessors, sm90_most_blocks(config)), tiles);
+    const int64_t device_blocks = least(device->n_multiprocessors, sm90_most_blocks(config));
+    return most(least(device_blocks, tiles), sm90_least_blocks(config, params));
 }
 
 /* Query heads whose K and V fit the section, whole groups of them. */
@@ -59,17 +62,42 @@ static flash_status_t encode_maps(const flash_config_t *config, sm90_params_t *p
     return FLASH_SUCCESS;
 }
 
+static flash_status_t launch(const void *symbol, const flash_config_t *config,
+                             const flash_params_t *problem, const device_t *device,
+                             flash_stream_t stream) {
+    const int64_t blocks = grid_blocks(config, problem, device);
+    const cuda_block_t block = cuda_block(config);
+    const cuda_grid_t grid = {
+        .blocks = blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
+    sm90_params_t params = {.problem = *problem,
+                            .section_heads = section_heads(config, problem),
+                            .tiles_together = tiles_together(sm90_tiles(config, problem), blocks)};
+    FLASH_TRY(encode_maps(config, &params));
+    return launch_grid(symbol, &grid, &params, stream);
+}
+
+/* The problem of `count` batch entries from `first` on. */
+static flash_params_t part_of_batch(const flash_params_t *p, int32_t first, int32_t count) {
+    flash_params_t part = *p;
+    part.batch = count;
+    part.q = (const uint16_t *)p->q + first * p->q_stride.batch;
+    part.k = (const uint16_t *)p->k + first * p->k_stride.batch;
+    part.v = (const uint16_t *)p->v + first * p->v_stride.batch;
+    part.o = (uint16_t *)p->o + first * p->o_stride.batch;
+    if (p->lse != NULL)
+        part.lse = p->lse + (int64_t)first * p->n_heads * p->seqlen_q;
+    return part;
+}
+
 flash_status_t launch_sm90(const void *symbol, const flash_config_t *config,
                            const problem_t *problem, const device_t *device,
                            flash_stream_t stream) {
     const flash_params_t *p = &problem->params;
-    const int64_t blocks = grid_blocks(config, p, device);
-    const cuda_block_t block = cuda_block(config);
-    const cuda_grid_t grid = {
-        .blocks = blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
-    sm90_params_t params = {.problem = *p,
-                            .section_heads = section_heads(config, p),
-                            .tiles_together = tiles_together(sm90_tiles(config, p), blocks)};
-    FLASH_TRY(encode_maps(config, &params));
-    return launch_grid(symbol, &grid, &params, stream);
+    const int64_t entries = sm90_most_tiles(config) / sm90_tiles_of_entry(config, p);
+    for (int64_t first = 0; first < p->batch; first += entries) {
+        const int64_t count = least(entries, p->batch - first);
+        const flash_params_t part = part_of_batch(p, (int32_t)first, (int32_t)count);
+        FLASH_TRY(launch(symbol, config, &part, device, stream));
+    }
+    return FLASH_SUCCESS;
 }

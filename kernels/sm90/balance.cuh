@@ -29,12 +29,7 @@ static __device__ __forceinline__ void start_shares(shares_t &shares) {
 }
 
 /* Of loads, only the differences matter. */
-static __device__ __forceinline__ void subtract_least(shares_t &shares) {
-    int32_t least = INT32_MAX;
-#pragma unroll 1
-    FOR_BLOCKS_OF_LANE(block)
-    least = min(least, shares.load[block]);
-    least = __reduce_min_sync(0xffffffffu, least);
+static __device__ __forceinline__ void subtract(shares_t &shares, int32_t least) {
 #pragma unroll 1
     FOR_BLOCKS_OF_LANE(block)
     shares.load[block] -= least;
@@ -94,7 +89,7 @@ static __device__ __forceinline__ uint32_t number_at(const round_tiles_t &r, uin
 /* What a tile costs, in blocks, about; tile: its number in its head, from the first rows on. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t tile_cost(const flash_params_t &p, int32_t tile,
-                                                    int32_t len_q, int32_t len_k) {
+                                                    const int32_t &len_q, const int32_t &len_k) {
     const int32_t diagonal = tile * C.B_r + len_k - len_q;
     const int64_t end = p.window_right < 0 ? len_k : (int64_t)diagonal + C.B_r + p.window_right;
     const int32_t begin = p.window_left < 0 ? 0 : max(diagonal - p.window_left, 0);
@@ -110,18 +105,24 @@ static __device__ __forceinline__ int32_t cost_at(const flash_params_t &p, const
     const bool begins = place < beginning;
     const uint32_t rest = begins ? place : r.begun + place - beginning;
     const float of_section = (float)rest * (begins ? r.inverse_next : r.inverse_width);
-    return tile_cost<C>(p, (int32_t)n.tiles - 1 - (int32_t)of_section, p.seqlen_q, p.seqlen_k);
+    const int32_t tile = (int32_t)n.tiles - 1 - (int32_t)of_section;
+    return tile_cost<C>(p, tile, p.seqlen_q, p.seqlen_k);
 }
 
 /* Adds the round to the loads. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_round(const flash_params_t &p, const numbering_t &n,
                                                  const round_tiles_t &r, shares_t &shares) {
+    int32_t least = INT32_MAX;
 #pragma unroll 1
-    FOR_BLOCKS_OF_LANE(block)
-    if (shares.place[block] < r.size)
-        shares.load[block] += cost_at<C>(p, n, r, shares.place[block]);
-    subtract_least(shares);
+    FOR_BLOCKS_OF_LANE(block) {
+        int32_t load = shares.load[block];
+        if (shares.place[block] < r.size)
+            load += cost_at<C>(p, n, r, shares.place[block]);
+        shares.load[block] = load;
+        least = min(least, load);
+    }
+    subtract(shares, __reduce_min_sync(0xffffffffu, least));
 }
 
 /* Loads are told apart in classes, of so many blocks that a cost is less than half of them. */

@@ -14,14 +14,12 @@
 enum { MOST_STAGES = 4, MOST_Q_PLACES = 2, TILES_AHEAD = 4 };
 
 /* A tile as the scheduler announces it to the other roles. */
-typedef struct alignas(16) assignment {
-    int32_t round; /* tiles that the block had before; negative: the pass is over */
-    query_tile_t tile;
-} assignment_t;
-static_assert(sizeof(assignment_t) == 3 * sizeof(uint4), "read as three");
+template <flash_config_t C> struct alignas(16) assignment_of {
+    tile_of<C> tile;
+    int32_t round; /* negative: the pass is over */
+};
 
-/* Of failures. */
-enum { NOTES = 1024 };
+enum { ASSIGNMENT_WORDS = 16 }; /* at most; a power of two */
 
 enum { LOAD_CLASSES = 128 };
 
@@ -52,14 +50,13 @@ typedef struct block_state {
     uint64_t o_left; /* the last tile's O has left its place */
     uint64_t assigned[TILES_AHEAD];
     uint64_t taken[TILES_AHEAD];
-    assignment_t assignments[TILES_AHEAD];
+    alignas(16) uint32_t assignments[TILES_AHEAD][ASSIGNMENT_WORDS]; /* assignment_of<C> */
     int32_t values_hidden[TILES_AHEAD];   /* of each assignment: see hidden_values.cuh */
     uint32_t staged[SM90_MOST_CONSUMERS]; /* see storer.cuh */
     shares_t shares;
     entries_t entries;
-    int32_t lse_tokens; /* with varlen: of LSE's rows, one a head */
-    /* Bit `round % NOTES`: the fixed reference did not do; such tiles are all done again. */
-    uint32_t failed[NOTES / 32];
+    int32_t lse_tokens;                    /* with varlen: of LSE's rows, one a head */
+    uint32_t failed[SM90_MAX_ROUNDS / 32]; /* see note_of() */
 } block_state_t;
 static_assert(sizeof(block_state_t) <= SM90_STATE_BYTES, "behind the tiles");
 
@@ -68,6 +65,12 @@ unsigned char shared_memory[];
 
 template <flash_config_t C> static __device__ __forceinline__ block_state_t &block_state() {
     return *(block_state_t *)(shared_memory + sm90_shared_bytes(&C) - SM90_STATE_BYTES);
+}
+
+/* Which of the bits of `failed` says that the fixed reference did not do in a round. With varlen a
+ * block may have more rounds than bits: tiles that share a failed one's are done again too. */
+template <flash_config_t C> static __device__ __forceinline__ int32_t note_of(int32_t round) {
+    return has_varlen<C> ? round % SM90_MAX_ROUNDS : round;
 }
 
 template <flash_config_t C> static __device__ __forceinline__ uint32_t q_tile(int place) {
@@ -140,7 +143,7 @@ static __device__ __forceinline__ void initialize_block_state(const flash_params
         if (has_varlen<C>)
             state.lse_tokens = p.cu_seqlens_q ? p.cu_seqlens_q[p.batch] : p.seqlen_q;
     }
-    for (int i = threadIdx.x; i < NOTES / 32; i += block_threads<C>)
+    for (int i = threadIdx.x; i < SM90_MAX_ROUNDS / 32; i += block_threads<C>)
         state.failed[i] = 0;
     __syncthreads();
 }

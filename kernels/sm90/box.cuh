@@ -15,7 +15,7 @@ static __device__ __forceinline__ tma_box_t ragged_box(int32_t row, int32_t head
 
 /* Of Q or O, with that tensor's entry_tokens. */
 template <flash_config_t C>
-static __device__ __forceinline__ tma_box_t query_box(const query_tile_t &t, int32_t row,
+static __device__ __forceinline__ tma_box_t query_box(const tile_of<C> &t, int32_t row,
                                                       int32_t entry_tokens) {
     if constexpr (has_varlen<C>)
         return ragged_box(row, t.head, t.q_begin + t.batch_index * entry_tokens, t.len_q);
@@ -25,7 +25,7 @@ static __device__ __forceinline__ tma_box_t query_box(const query_tile_t &t, int
 
 /* Of K or V. */
 template <flash_config_t C>
-static __device__ __forceinline__ tma_box_t key_box(const flash_params_t &p, const query_tile_t &t,
+static __device__ __forceinline__ tma_box_t key_box(const flash_params_t &p, const tile_of<C> &t,
                                                     int32_t row, int32_t entry_tokens) {
     const int32_t head = t.head / p.group;
     if constexpr (has_varlen<C>)

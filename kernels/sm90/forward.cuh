@@ -22,14 +22,14 @@
 
 template <flash_config_t C>
 static __device__ __forceinline__ void note_failure_if(bool failed, int32_t round) {
-    const uint32_t note = (uint32_t)round % NOTES;
+    const int32_t note = note_of<C>(round);
     shared_or_if(failed, shared_address(&block_state<C>().failed[note / 32]), 1u << note % 32);
 }
 
 /* Rows that see no key. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_empty_tile(const flash_params_t &problem,
-                                                        const query_tile_t &tile) {
+                                                        const tile_of<C> &tile) {
     const rounded_output<C> zeros = {};
     store_lse<C>(problem, tile, -INFINITY);
     store_output<C>(problem, tile, zeros);
@@ -40,7 +40,7 @@ static __device__ __forceinline__ void store_empty_tile(const flash_params_t &pr
 template <flash_config_t C>
 static __device__ __forceinline__ bool find_work(const sm90_params_t &params,
                                                  consumer_state<C> &x) {
-    assignment_t assignment = await_assignment<C>(x.assignments);
+    assignment_of<C> assignment = await_assignment<C>(x.assignments);
 #pragma unroll 1
     while (assignment.round >= 0 && !has_blocks(assignment.tile)) {
         store_empty_tile<C>(params.problem, assignment.tile);
@@ -54,7 +54,7 @@ static __device__ __forceinline__ bool find_work(const sm90_params_t &params,
 template <flash_config_t C>
 static __device__ __forceinline__ bool work_follows(ring_t assignments) {
     step<TILES_AHEAD>(assignments);
-    const assignment_t next = await_assignment<C>(assignments);
+    const assignment_of<C> next = await_assignment<C>(assignments);
     return next.round >= 0 && has_blocks(next.tile);
 }
 
@@ -85,7 +85,7 @@ static __device__ __forceinline__ void finish_tile(finished_tile<C> &done, const
 template <flash_config_t C, bool STAGED>
 static __device__ __forceinline__ void
 store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_state<C> &x) {
-    const assignment_t assignment = read_assignment<C>(x.assignments);
+    const assignment_of<C> assignment = read_assignment<C>(x.assignments);
     uint32_t place = 0;
     if (STAGED && !done.hidden) {
         place = stage_output<C>(done.o, x);
@@ -178,7 +178,7 @@ static __device__ __forceinline__ void consume(const sm90_params_t &params) {
 template <flash_config_t C>
 static __device__ __forceinline__ void produce_pass(const sm90_params_t &params,
                                                     producer_t &producer, ring_t &assignments) {
-    for (assignment_t assignment = take_assignment<C>(assignments); assignment.round >= 0;
+    for (assignment_of<C> assignment = take_assignment<C>(assignments); assignment.round >= 0;
          assignment = take_assignment<C>(assignments))
         if (has_blocks(assignment.tile) && elect_one())
             load_tile<C>(params, assignment.tile, producer);
@@ -188,7 +188,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void guard_pass(guard_t &guard, ring_t &assignments) {
     while (true) {
         const int place = assignments.stage;
-        const assignment_t assignment = take_assignment<C>(assignments);
+        const assignment_of<C> assignment = take_assignment<C>(assignments);
         if (assignment.round < 0)
             break;
         if (has_blocks(assignment.tile))
@@ -219,7 +219,7 @@ static __device__ __forceinline__ void schedule(const sm90_params_t &params) {
 
 template <flash_config_t C>
 static __device__ __forceinline__ void store(const sm90_params_t &params) {
-    storer_t storer = {{}, 0};
+    storer_of<C> storer = {{}, 0};
     ring_t assignments = {0, 0};
     if constexpr (has_storer<C>)
         store_pass<C>(params, storer, assignments);

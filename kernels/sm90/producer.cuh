@@ -30,7 +30,7 @@ static __device__ __forceinline__ void load_kv(const sm90_tensor_map_t *map, tma
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void load_q(const sm90_params_t &params, const query_tile_t &t,
+static __device__ __forceinline__ void load_q(const sm90_params_t &params, const tile_of<C> &t,
                                               producer_t &producer) {
     block_state_t &state = block_state<C>();
     const int place = producer.q.stage;
@@ -46,7 +46,7 @@ static __device__ __forceinline__ void load_q(const sm90_params_t &params, const
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void load_k(const sm90_params_t &params, const query_tile_t &t,
+static __device__ __forceinline__ void load_k(const sm90_params_t &params, const tile_of<C> &t,
                                               int32_t block, producer_t &producer) {
     block_state_t &state = block_state<C>();
     const int stage = producer.k.stage;
@@ -55,7 +55,7 @@ static __device__ __forceinline__ void load_k(const sm90_params_t &params, const
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void load_v(const sm90_params_t &params, const query_tile_t &t,
+static __device__ __forceinline__ void load_v(const sm90_params_t &params, const tile_of<C> &t,
                                               int32_t block, producer_t &producer) {
     block_state_t &state = block_state<C>();
     const int stage = producer.v.stage;
@@ -76,7 +76,7 @@ static __device__ __forceinline__ void await_output(producer_t &producer) {
 
 /* In the order in which the consumers need them. */
 template <flash_config_t C>
-static __device__ __forceinline__ void load_tile(const sm90_params_t &params, const query_tile_t &t,
+static __device__ __forceinline__ void load_tile(const sm90_params_t &params, const tile_of<C> &t,
                                                  producer_t &producer) {
     if (t.block_begin >= t.block_end)
         return;

@@ -123,6 +123,15 @@ static __device__ __forceinline__ void add_window(const sm90_params_t &params, c
     __syncwarp();
 }
 
+/* After a round. */
+static __device__ __forceinline__ void subtract_least(shares_t &shares) {
+    int32_t least = INT32_MAX;
+#pragma unroll 1
+    FOR_BLOCKS_OF_LANE(block)
+    least = min(least, shares.load[block]);
+    subtract(shares, __reduce_min_sync(0xffffffffu, least));
+}
+
 /* Sorts the blocks for the round; returns how many take a share. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t open_round(const sm90_params_t &params,

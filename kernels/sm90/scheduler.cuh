@@ -11,16 +11,16 @@
 enum { FIRST_PASS, SECOND_PASS };
 
 template <flash_config_t C, int PASS> static __device__ __forceinline__ bool is_due(int32_t round) {
-    const uint32_t note = (uint32_t)round % NOTES;
+    const int32_t note = note_of<C>(round);
     return PASS == FIRST_PASS || block_state<C>().failed[note / 32] >> note % 32 & 1;
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void announce(const assignment_t &assignment, ring_t &ring) {
+static __device__ __forceinline__ void announce(const assignment_of<C> &next, ring_t &ring) {
     block_state_t &state = block_state<C>();
     mbarrier_wait(shared_address(&state.taken[ring.stage]), ring.parity ^ 1);
     if (elect_one()) {
-        state.assignments[ring.stage] = assignment;
+        *(assignment_of<C> *)state.assignments[ring.stage] = next;
         state.values_hidden[ring.stage] = 0;
         mbarrier_arrive(shared_address(&state.assigned[ring.stage]));
     }
@@ -35,7 +35,7 @@ static __device__ __forceinline__ void schedule_in_turn(const sm90_params_t &par
     uint32_t number = blockIdx.x;
     for (int32_t round = 0; number < tiles; ++round, number += gridDim.x) {
         if (is_due<C, PASS>(round))
-            announce<C>(assignment_t{round, find_tile<C>(params, number)}, ring);
+            announce<C>({find_tile<C>(params, number), round}, ring);
         if (!C.persistent)
             break;
     }
@@ -52,7 +52,7 @@ static __device__ __forceinline__ void schedule_by_load(const sm90_params_t &par
         if (place >= tiles.size)
             break;
         if (is_due<C, PASS>(round))
-            announce<C>(assignment_t{round, find_tile<C>(params, number_at(tiles, place))}, ring);
+            announce<C>({find_tile<C>(params, number_at(tiles, place)), round}, ring);
         add_round<C>(params.problem, numbering, tiles, shares);
         sort_shares(shares, class_shift(params.problem.seqlen_k / C.B_c + tile_overhead));
     }
@@ -65,7 +65,7 @@ static __device__ __forceinline__ void announce_share(const sm90_params_t &param
                                                       ring_t &ring) {
     for (uint32_t number = share.begin; number < share.end; ++number, ++taken)
         if (is_due<C, PASS>(taken))
-            announce<C>({taken, find_tile_of_entry<C>(params, share.batch_index, number)}, ring);
+            announce<C>({find_tile_of_entry<C>(params, share.batch_index, number), taken}, ring);
 }
 
 template <flash_config_t C, int PASS>
@@ -91,7 +91,7 @@ static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &para
 
 template <flash_config_t C> static __device__ __forceinline__ bool any_failed() {
     uint32_t failed = 0;
-    for (int i = threadIdx.x % warp_threads; i < NOTES / 32; i += warp_threads)
+    for (int i = threadIdx.x % warp_threads; i < SM90_MAX_ROUNDS / 32; i += warp_threads)
         failed |= block_state<C>().failed[i];
     return __any_sync(0xffffffffu, failed != 0);
 }
@@ -106,26 +106,27 @@ static __device__ __forceinline__ void schedule_pass(const sm90_params_t &params
         else
             schedule_in_turn<C, PASS>(params, ring);
     }
-    announce<C>(assignment_t{-1, {}}, ring);
+    announce<C>({{}, -1}, ring);
 }
 
 /* For a warp of another role: waits for the next tile and reads it. It may be read again, instead
  * of being kept in registers, until it is released. */
 template <flash_config_t C>
-static __device__ __forceinline__ assignment_t read_assignment(const ring_t &ring) {
-    const uint32_t shared = shared_address(&block_state<C>().assignments[ring.stage]);
+static __device__ __forceinline__ assignment_of<C> read_assignment(const ring_t &ring) {
+    const uint32_t shared = shared_address(block_state<C>().assignments[ring.stage]);
     const uint4 a = shared_load(shared), b = shared_load(shared + sizeof a);
-    uint4 c = {};
-    if constexpr (has_varlen<C>)
-        c = shared_load(shared + 2 * sizeof a);
-    return assignment_t{(int32_t)a.x,
-                        {(int32_t)a.y, (int32_t)a.z, (int32_t)a.w, (int32_t)b.x, (int32_t)b.y,
-                         (int32_t)b.z, (int32_t)b.w, (int32_t)c.x, (int32_t)c.y, (int32_t)c.z,
-                         (int32_t)c.w}};
+    const query_tile_t tile = {(int32_t)a.x, (int32_t)a.y, (int32_t)a.z, (int32_t)a.w,
+                               (int32_t)b.x, (int32_t)b.y, (int32_t)b.z};
+    if constexpr (has_varlen<C>) {
+        const uint4 c = shared_load(shared + 2 * sizeof a);
+        return {{tile, (int32_t)b.w, (int32_t)c.x, (int32_t)c.y, (int32_t)c.z}, (int32_t)c.w};
+    } else {
+        return {tile, (int32_t)b.w};
+    }
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ assignment_t await_assignment(const ring_t &ring) {
+static __device__ __forceinline__ assignment_of<C> await_assignment(const ring_t &ring) {
     wait_full(block_state<C>().assigned[ring.stage], ring.parity);
     return read_assignment<C>(ring);
 }
@@ -139,8 +140,8 @@ static __device__ __forceinline__ void release_assignment(ring_t &ring) {
 
 /* Reads and releases. */
 template <flash_config_t C>
-static __device__ __forceinline__ assignment_t take_assignment(ring_t &ring) {
-    const assignment_t assignment = await_assignment<C>(ring);
+static __device__ __forceinline__ assignment_of<C> take_assignment(ring_t &ring) {
+    const assignment_of<C> assignment = await_assignment<C>(ring);
     release_assignment<C>(ring);
     return assignment;
 }

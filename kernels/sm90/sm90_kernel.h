@@ -4,9 +4,9 @@
  *
  * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm90_params_t params)`.
  * The grid has one dimension: any number of blocks up to sm90_tiles() (exactly that number unless
- * persistent, with longest_first at most SM90_MAX_BLOCKS), of sm90_block_threads() threads with
- * sm90_shared_bytes() of dynamic shared memory; no launch where there are no tiles.
- * kernels/sm90/scheduler.cuh says which block does what.
+ * persistent, at least sm90_least_blocks(), with longest_first at most SM90_MAX_BLOCKS), of
+ * sm90_block_threads() threads with sm90_shared_bytes() of dynamic shared memory; no launch where
+ * there are no tiles. kernels/sm90/scheduler.cuh says which block does what.
  */
 #ifndef FLASH_KERNELS_SM90_KERNEL_H
 #define FLASH_KERNELS_SM90_KERNEL_H
@@ -33,8 +33,9 @@ enum {
     SM90_TILE_ALIGNMENT = 1024, /* bytes: eight rows of the swizzle's pattern */
     SM90_CHUNK_BYTES = 16,      /* what TMA's addresses and strides are multiples of */
     SM90_CHUNK_ELEMENTS = SM90_CHUNK_BYTES / SM90_ELEMENT_BYTES,
-    SM90_STATE_BYTES = 2560, /* barriers and notes behind the tiles (block_state.cuh) */
+    SM90_STATE_BYTES = 2816, /* barriers and notes behind the tiles (block_state.cuh) */
     SM90_SHARED_BYTES_MAX = 227 * 1024,
+    SM90_MAX_ROUNDS = 1024,   /* tiles that one block can take; with varlen any number */
     SM90_MAX_BLOCKS = 160,    /* of a grid with longest_first */
     SM90_RAGGED_END = 1 << 30 /* coordinate of each sequence's end in a ragged tensor's map */
 };
@@ -136,13 +137,28 @@ SM90_CONSTANT int64_t sm90_tiles_of_head(const flash_config_t *c, int32_t seqlen
     return ((int64_t)seqlen_q + c->B_r - 1) / c->B_r;
 }
 
-/* With varlen: at most. A number of 31 bits in the kernel. */
+/* Of a batch entry; with varlen, at most. */
+SM90_CONSTANT int64_t sm90_tiles_of_entry(const flash_config_t *c, const flash_params_t *p) {
+    return sm90_tiles_of_head(c, p->seqlen_q) * p->n_heads;
+}
+
 SM90_CONSTANT int64_t sm90_tiles(const flash_config_t *c, const flash_params_t *p) {
-    return sm90_tiles_of_head(c, p->seqlen_q) * p->n_heads * p->batch;
+    return sm90_tiles_of_entry(c, p) * p->batch;
+}
+
+/* Fewer blocks would have to take more than SM90_MAX_ROUNDS tiles each. */
+SM90_CONSTANT int64_t sm90_least_blocks(const flash_config_t *c, const flash_params_t *p) {
+    return sm90_has_varlen(c) ? 1 : (sm90_tiles(c, p) + SM90_MAX_ROUNDS - 1) / SM90_MAX_ROUNDS;
 }
 
 SM90_CONSTANT int64_t sm90_most_blocks(const flash_config_t *c) {
     return c->longest_first ? SM90_MAX_BLOCKS : INT32_MAX;
+}
+
+/* That a grid can take; a number of 32 bits in the kernel. */
+SM90_CONSTANT int64_t sm90_most_tiles(const flash_config_t *c) {
+    const int32_t is_bounded = c->longest_first && !sm90_has_varlen(c);
+    return is_bounded ? (int64_t)SM90_MAX_BLOCKS * SM90_MAX_ROUNDS : INT32_MAX;
 }
 
 #endif

@@ -11,15 +11,15 @@
 #include "sm90/box.cuh"
 #include "sm90/scheduler.cuh"
 
-typedef struct storer {
-    query_tile_t previous;
+template <flash_config_t C> struct storer_of {
+    tile_of<C> previous;
     uint32_t parity; /* of o_staged */
-} storer_t;
+};
 
 /* By one thread. Rows and columns beyond the tensor's ends are not written. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
-store_staged(const sm90_params_t &params, const query_tile_t &t, int consumer, uint32_t place) {
+store_staged(const sm90_params_t &params, const tile_of<C> &t, int consumer, uint32_t place) {
     const int32_t row = t.row_begin + consumer * SM90_WARPGROUP_ROWS;
     tma_box_t box = query_box<C>(t, row, params.entry_tokens.o);
     if (place == 0 || row >= sequence_of<C>(params.problem, t).len_q)
@@ -32,7 +32,7 @@ store_staged(const sm90_params_t &params, const query_tile_t &t, int consumer, u
 /* O of the tile before this one. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_previous(const sm90_params_t &params,
-                                                      storer_t &storer) {
+                                                      storer_of<C> &storer) {
     block_state_t &state = block_state<C>();
 #pragma unroll 1
     for (int i = 0; i < consumers<C>; ++i) {
@@ -50,9 +50,9 @@ static __device__ __forceinline__ void store_previous(const sm90_params_t &param
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void store_pass(const sm90_params_t &params, storer_t &storer,
+static __device__ __forceinline__ void store_pass(const sm90_params_t &params, storer_of<C> &storer,
                                                   ring_t &assignments) {
-    for (assignment_t assignment = take_assignment<C>(assignments); assignment.round >= 0;
+    for (assignment_of<C> assignment = take_assignment<C>(assignments); assignment.round >= 0;
          assignment = take_assignment<C>(assignments)) {
         if (!has_blocks(assignment.tile))
             continue;

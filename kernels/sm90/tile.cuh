@@ -13,6 +13,8 @@
 #include "common/sequence.h"
 #include "sm90/derive.cuh"
 
+#include <type_traits>
+
 typedef struct query_tile {
     int32_t batch_index;
     int32_t head;
@@ -21,15 +23,22 @@ typedef struct query_tile {
     int32_t block_end;
     int32_t whole_begin; /* blocks that each row sees whole */
     int32_t whole_end;   /* at most block_end */
-    int32_t q_begin;     /* of the sequence, as in flash_sequence_t: with varlen only, as are */
+} query_tile_t;
+
+/* And its sequence, as in flash_sequence_t. */
+typedef struct ragged_tile : query_tile_t {
+    int32_t q_begin;
     int32_t k_begin;
     int32_t len_q;
     int32_t len_k;
-} query_tile_t;
+} ragged_tile_t;
+
+template <flash_config_t C>
+using tile_of = std::conditional_t<has_varlen<C>, ragged_tile_t, query_tile_t>;
 
 template <flash_config_t C>
 static __device__ __forceinline__ flash_sequence_t sequence_of(const flash_params_t &p,
-                                                               const query_tile_t &t) {
+                                                               const tile_of<C> &t) {
     if constexpr (has_varlen<C>)
         return flash_sequence_t{t.q_begin, t.k_begin, t.len_q, t.len_k};
     else
@@ -39,7 +48,7 @@ static __device__ __forceinline__ flash_sequence_t sequence_of(const flash_param
 /* Keys that row i of the sequence sees. */
 template <flash_config_t C>
 static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_t &p,
-                                                             const query_tile_t &t, int64_t i) {
+                                                             const tile_of<C> &t, int64_t i) {
     const flash_sequence_t sequence = sequence_of<C>(p, t);
     if constexpr (has_mask<C>)
         return flash_visible_keys(&p, &sequence, i);
@@ -51,7 +60,7 @@ static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_
  * key of the tile, the last row sees its last. Under a mask, blocks from the first row's last key
  * on do not count as whole: once they are done, each row has seen a key, if it sees any. */
 template <flash_config_t C>
-static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p, query_tile_t &t) {
+static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p, tile_of<C> &t) {
     const int32_t last_row = min(t.row_begin + C.B_r, sequence_of<C>(p, t).len_q) - 1;
     const flash_range_t first = visible_keys<C>(p, t, t.row_begin);
     const flash_range_t last = visible_keys<C>(p, t, last_row);
@@ -75,9 +84,11 @@ typedef struct place {
 
 template <flash_config_t C>
 static __device__ __forceinline__ place_t find_place(const sm90_params_t &params, uint32_t number,
-                                                     uint32_t tiles, uint32_t heads) {
+                                                     uint32_t tiles) {
     if constexpr (!C.longest_first)
         return place_t{number / tiles, number % tiles};
+    const flash_params_t &p = params.problem;
+    const uint32_t heads = (uint32_t)p.n_heads * (has_varlen<C> ? 1 : (uint32_t)p.batch);
     const uint32_t section = number / (params.section_heads * tiles);
     const uint32_t first_head = section * params.section_heads;
     const uint32_t width = min((uint32_t)params.section_heads, heads - first_head);
@@ -92,13 +103,12 @@ static __device__ __forceinline__ int32_t first_row(uint32_t tiles, uint32_t til
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ query_tile_t find_tile(const sm90_params_t &params,
-                                                         uint32_t number) {
+static __device__ __forceinline__ tile_of<C> find_tile(const sm90_params_t &params,
+                                                       uint32_t number) {
     const flash_params_t &p = params.problem;
     const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, p.seqlen_q);
-    const uint32_t heads = (uint32_t)p.n_heads * (uint32_t)p.batch;
-    const place_t place = find_place<C>(params, number, tiles, heads);
-    query_tile_t t;
+    const place_t place = find_place<C>(params, number, tiles);
+    tile_of<C> t;
     t.batch_index = (int32_t)(place.head / (uint32_t)p.n_heads);
     t.head = (int32_t)(place.head % (uint32_t)p.n_heads);
     t.row_begin = first_row<C>(tiles, place.tile);
@@ -108,14 +118,13 @@ static __device__ __forceinline__ query_tile_t find_tile(const sm90_params_t &pa
 
 /* With varlen; number: among the tiles of the batch entry. */
 template <flash_config_t C>
-static __device__ __forceinline__ query_tile_t find_tile_of_entry(const sm90_params_t &params,
-                                                                  int32_t batch_index,
-                                                                  uint32_t number) {
+static __device__ __forceinline__ tile_of<C>
+find_tile_of_entry(const sm90_params_t &params, int32_t batch_index, uint32_t number) {
     const flash_params_t &p = params.problem;
     const flash_sequence_t s = flash_sequence(&p, batch_index);
     const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, s.len_q);
-    const place_t place = find_place<C>(params, number, tiles, (uint32_t)p.n_heads);
-    query_tile_t t;
+    const place_t place = find_place<C>(params, number, tiles);
+    tile_of<C> t;
     t.batch_index = batch_index;
     t.head = (int32_t)place.head;
     t.row_begin = first_row<C>(tiles, place.tile);
