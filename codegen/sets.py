@@ -52,7 +52,6 @@ CPU_SHIP_TILES = {
 # features cost time: a row serves every problem that needs no more than it has.
 FULL = 0
 CAUSAL = Feature.CAUSAL
-VARLEN = Feature.VARLEN
 CAUSAL_VARLEN = Feature.CAUSAL | Feature.VARLEN
 SM80_SHIP_TILES = (
     # d_head, features, (B_r, B_c), (Q, K, V fragments)
@@ -88,6 +87,7 @@ SM80_SHIP_UNALIGNED_TILES = (
 )
 
 # SM90 kernels that are installed, with the strategies of each in the words of the short form.
+MASKED = Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP
 ALTERNATING = "stages_3+overlap+ping_pong+persistent+fixed_reference"
 # For tiles that differ in length.
 ALTERNATING_UNEVEN = "stages_3+overlap+ping_pong+persistent+longest_first+fixed_reference"
@@ -98,29 +98,29 @@ SM90_SHIP_TILES = (
     (64, FULL, (192, 128), ALTERNATING),
     (64, CAUSAL, (128, 128), ALTERNATING_UNEVEN),
     (64, CAUSAL, (192, 128), ALTERNATING_UNEVEN),  # from 8,192 keys on
-    (64, VARLEN, (128, 128), ALTERNATING_UNEVEN),
-    (64, CAUSAL_VARLEN, (128, 128), ALTERNATING_UNEVEN),
-    (64, ALL_FEATURES, (128, 128), ALTERNATING_UNEVEN),
+    (64, MASKED, (128, 128), ALTERNATING_UNEVEN),
     (96, FULL, (128, 128), ALTERNATING),
     (96, CAUSAL, (128, 128), ALTERNATING_UNEVEN),
-    (96, VARLEN, (128, 128), ALTERNATING_UNEVEN),
-    (96, CAUSAL_VARLEN, (128, 128), ALTERNATING_UNEVEN),
-    (96, ALL_FEATURES, (128, 128), ALTERNATING_UNEVEN),
+    (96, MASKED, (128, 128), ALTERNATING_UNEVEN),
     (128, FULL, (128, 128), ALTERNATING),
     (128, CAUSAL, (128, 128), ALTERNATING_UNEVEN),
-    (128, VARLEN, (128, 128), ALTERNATING_UNEVEN),
-    (128, CAUSAL_VARLEN, (128, 128), ALTERNATING_UNEVEN),
-    (128, ALL_FEATURES, (128, 128), ALTERNATING_UNEVEN),
+    (128, MASKED, (128, 128), ALTERNATING_UNEVEN),
     (192, FULL, (128, 64), ALTERNATING),
     (192, CAUSAL, (128, 64), ALTERNATING_UNEVEN),
-    (192, VARLEN, (128, 64), ALTERNATING_UNEVEN),
-    (192, CAUSAL_VARLEN, (128, 64), ALTERNATING_UNEVEN),
-    (192, ALL_FEATURES, (128, 64), ALTERNATING_UNEVEN),
+    (192, MASKED, (128, 64), ALTERNATING_UNEVEN),
     (256, FULL, (128, 64), OVERLAPPED),
     (256, CAUSAL, (128, 64), OVERLAPPED_UNEVEN),
-    (256, VARLEN, (128, 64), OVERLAPPED_UNEVEN),
-    (256, CAUSAL_VARLEN, (128, 64), OVERLAPPED_UNEVEN),
-    (256, ALL_FEATURES, (128, 64), OVERLAPPED_UNEVEN),
+    (256, MASKED, (128, 64), OVERLAPPED_UNEVEN),
+)
+
+# SM90 kernels for sequences that differ in length, each in three classes of features.
+SM90_VARLEN_TILES = (
+    # d_head, (B_r, B_c), strategies
+    (64, (128, 128), ALTERNATING_UNEVEN),
+    (96, (128, 128), ALTERNATING_UNEVEN),
+    (128, (128, 128), ALTERNATING_UNEVEN),
+    (192, (128, 64), ALTERNATING_UNEVEN),
+    (256, (128, 64), OVERLAPPED_UNEVEN),
 )
 
 
@@ -255,6 +255,16 @@ def ship_sm90() -> list[Config]:
     return [_sm90(dtype, *row) for dtype in (Dtype.FP16, Dtype.BF16) for row in SM90_SHIP_TILES]
 
 
+def varlen_sm90() -> list[Config]:
+    """SM90 for ragged batches. Not installed: lengths in device memory are served by SM80 there."""
+    return [
+        _sm90(dtype, d_head, features, tile, strategies)
+        for dtype in (Dtype.FP16, Dtype.BF16)
+        for d_head, tile, strategies in SM90_VARLEN_TILES
+        for features in (Feature.VARLEN, CAUSAL_VARLEN, ALL_FEATURES)
+    ]
+
+
 def ship() -> list[Config]:
     """What an installed library holds, the default build."""
     return ship_cpu() + ship_sm80() + ship_sm90()
@@ -268,6 +278,7 @@ def all_sets() -> list[Config]:
         *progression_sm90(),
         *tune(),
         *tune_sm90(),
+        *varlen_sm90(),
         *ship(),
     }
     return sorted(config for config in named if legal(config))
@@ -279,6 +290,7 @@ SETS = {
     "progression_sm90": progression_sm90,
     "tune": tune,
     "tune_sm90": tune_sm90,
+    "varlen_sm90": varlen_sm90,
     "ship": ship,
     "all": all_sets,
 }
