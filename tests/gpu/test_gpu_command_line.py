@@ -23,6 +23,18 @@ def test_bench(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -
     assert output.count("selected (FP16)") == 2 == output.count("selected (BF16)")
 
 
+@pytest.mark.parametrize("scores", ["growing", "growing_once"])
+def test_bench_of_scores_that_grow(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, scores: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    options = ["--runs", "2", "--no-peers", "--scores", scores]
+    assert main(["bench", "--device", "cuda", *options, *SHAPE]) == 0
+    output = capsys.readouterr().out
+    assert "x ordinary scores" in output
+    assert output.count("ordinary scores (BF16)") == 2 == output.count("selected (BF16)")
+
+
 def test_bench_of_chosen_kernels(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from .. import _abi, _tensor, device
 from .._attention import flash_attn_func, query_support
 from ..config import Config, DType
-from . import bench_cpu_peers, bench_cuda, plot, problem, progression
+from . import bench_cpu_peers, bench_cuda, bench_scores, plot, problem, progression
 from .problem import BadInput
 from .timing import Contender, Timing
 
@@ -41,6 +41,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--runs", type=int, help="timed runs of each row: 5, on a GPU 25")
     parser.add_argument("--threads", type=int, help="default: the library's")
     parser.add_argument(
+        "--scores",
+        choices=bench_scores.SCORES,
+        default=bench_scores.ORDINARY,
+        help="on a GPU, growing: for every query the key that is walked last outweighs all others, "
+        "so that kernels with fixed_reference do all tiles again that do not begin there; "
+        "growing_once: for one query. Beside the library's choice on ordinary scores",
+    )
+    parser.add_argument(
         "--no-peers", "--no-numpy", action="store_true", help="leave numpy and torch's out"
     )
     parser.add_argument("--plot", metavar="FILE.png", help="also draw GFLOP/s over the length")
@@ -56,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     problem.check_at_least_one(args, "runs")
     if args.device == "cuda":
         device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT)  # refuses in the library's own words
+    elif args.scores != bench_scores.ORDINARY:
+        raise BadInput(f"--scores {args.scores} is for CUDA kernels: add --device cuda")
     if args.threads is not None:
         device.set_num_threads(args.threads)
     if args.set:

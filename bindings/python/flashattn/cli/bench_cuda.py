@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from .._attention import flash_attn_func, query_support
 from ..config import DType
-from . import problem
+from . import bench_scores, problem
 from .problem import BadInput
 from .timing import Contender
 
@@ -28,10 +28,17 @@ def measure(
     contenders: list[Contender], seqlen: int, batch: int, args: argparse.Namespace
 ) -> list[tuple[Contender, float]]:
     """Median seconds of the contenders (of one dtype) that serve the problem, and of the peers."""
-    q, k, v = inputs(contenders[0].dtype, seqlen, batch, args)
-    calls = [(c, _library_call(q, k, v, c, problem.mask_options(args))) for c in contenders]
+    dtype, options = contenders[0].dtype, problem.mask_options(args)
+    q, k, v = inputs(dtype, seqlen, batch, args)
+    calls = []
+    if args.scores != bench_scores.ORDINARY:
+        ordinary = Contender(f"ordinary scores ({dtype.name})", dtype, None, is_peer=True)
+        calls = [(ordinary, _library_call(q, k, v, ordinary, options))]
+        once = args.scores == bench_scores.GROWING_ONCE
+        q, k = bench_scores.grow(q, k, args.scale, once=once)
+    calls += [(c, _library_call(q, k, v, c, options)) for c in contenders]
     if not args.no_peers:
-        calls += _peer_calls(q, k, v, contenders[0].dtype, problem.mask_options(args))
+        calls += _peer_calls(q, k, v, dtype, options)
     calls = [(contender, call) for contender, call in calls if call is not None]
     seconds = _median_seconds([call for _, call in calls], args.runs)
     return [(contender, s) for (contender, _), s in zip(calls, seconds)]
