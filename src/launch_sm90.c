@@ -22,14 +22,16 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* A block per tile; persistent: one per multiprocessor, fewer where there are fewer tiles, more
- * where a block could not take its share. */
+/* A block per tile; persistent: one per multiprocessor, but for whole clusters, fewer where there
+ * are fewer tiles, more where a block could not take its share. */
 static int64_t grid_blocks(const flash_config_t *config, const flash_params_t *params,
                            const device_t *device) {
     const int64_t tiles = sm90_tiles(config, params);
     if (!config->persistent)
         return tiles;
-    const int64_t device_blocks = least(device->n_multiprocessors, sm90_most_blocks(config));
+    const int32_t cluster = sm90_cluster_blocks(config);
+    const int64_t on_device = device->n_multiprocessors / cluster * cluster;
+    const int64_t device_blocks = least(on_device, sm90_most_blocks(config));
     return most(least(device_blocks, tiles), sm90_least_blocks(config, params));
 }
 
@@ -56,8 +58,8 @@ static flash_status_t encode_maps(const flash_config_t *config, sm90_params_t *p
     params->entry_tokens = (sm90_entry_tokens_t){(int32_t)q.entry_tokens, (int32_t)k.entry_tokens,
                                                  (int32_t)v.entry_tokens, (int32_t)o.entry_tokens};
     FLASH_TRY(tensor_map_encode(&q, config->dtype, config->B_r, &params->q));
-    FLASH_TRY(tensor_map_encode(&k, config->dtype, config->B_c, &params->k));
-    FLASH_TRY(tensor_map_encode(&v, config->dtype, config->B_c, &params->v));
+    FLASH_TRY(tensor_map_encode(&k, config->dtype, sm90_box_rows(config), &params->k));
+    FLASH_TRY(tensor_map_encode(&v, config->dtype, sm90_box_rows(config), &params->v));
     FLASH_TRY(tensor_map_encode(&o, config->dtype, SM90_WARPGROUP_ROWS, &params->o));
     return FLASH_SUCCESS;
 }

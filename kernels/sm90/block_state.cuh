@@ -6,8 +6,7 @@
 #define FLASH_KERNELS_SM90_BLOCK_STATE_CUH
 
 #include "common/ptx/shared_memory.cuh"
-#include "sm90/derive.cuh"
-#include "sm90/ptx/barrier.cuh"
+#include "sm90/cluster.cuh"
 #include "sm90/ptx/warpgroup.cuh"
 #include "sm90/tile.cuh"
 
@@ -127,13 +126,14 @@ static __device__ __forceinline__ void initialize_block_state(const flash_params
         }
         for (int i = 0; i < consumers<C>; ++i)
             mbarrier_init(shared_address(&state.o_staged[i]), warpgroup_warps);
-        mbarrier_init(shared_address(&state.o_left), 1);
+        mbarrier_init(shared_address(&state.o_left),
+                      place_of_o<C> == OUTPUT_IN_V ? cluster_blocks<C> : 1);
         for (int i = 0; i < C.n_stages; ++i) {
             mbarrier_init(shared_address(&state.k_full[i]), 1);
             mbarrier_init(shared_address(&state.v_full[i]), 1);
             mbarrier_init(shared_address(&state.v_landed[i]), 1);
-            mbarrier_init(shared_address(&state.k_empty[i]), consumer_warps);
-            mbarrier_init(shared_address(&state.v_empty[i]), consumer_warps);
+            mbarrier_init(shared_address(&state.k_empty[i]), cluster_blocks<C> * consumer_warps);
+            mbarrier_init(shared_address(&state.v_empty[i]), cluster_blocks<C> * consumer_warps);
         }
         for (int i = 0; i < TILES_AHEAD; ++i) {
             mbarrier_init(shared_address(&state.assigned[i]), 1);
@@ -145,7 +145,7 @@ static __device__ __forceinline__ void initialize_block_state(const flash_params
     }
     for (int i = threadIdx.x; i < SM90_MAX_ROUNDS / 32; i += block_threads<C>)
         state.failed[i] = 0;
-    __syncthreads();
+    sync_blocks<C>();
 }
 
 #endif

@@ -77,7 +77,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void finish_scores(consumer_state<C> &x, bool is_last) {
     block_state_t &state = block_state<C>();
     pin_accumulators(x.s.s);
-    release(state.k_empty[x.k.stage]);
+    release_to_producers<C>(state.k_empty[x.k.stage]);
     if constexpr (!q_in_registers<C>)
         release_queries<C>(x, is_last);
     step<C.n_stages>(x.k);
@@ -86,7 +86,7 @@ static __device__ __forceinline__ void finish_scores(consumer_state<C> &x, bool 
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_output(consumer_state<C> &x) {
     pin_accumulators(x.o.o);
-    release(block_state<C>().v_empty[x.v.stage]);
+    release_to_producers<C>(block_state<C>().v_empty[x.v.stage]);
     step<C.n_stages>(x.v);
 }
 

@@ -155,9 +155,9 @@ static __device__ __forceinline__ void consume_pass(const sm90_params_t &params,
 
 /* All roles have done the first pass, and its failures are known. What a thread stored comes before
  * what TMA will store there. */
-static __device__ __forceinline__ void await_second_pass() {
+template <flash_config_t C> static __device__ __forceinline__ void await_second_pass() {
     async_proxy_fence_global();
-    __syncthreads();
+    sync_blocks<C>();
 }
 
 template <flash_config_t C>
@@ -169,7 +169,7 @@ static __device__ __forceinline__ void consume(const sm90_params_t &params) {
     start_turns<C>(x);
     consume_pass<C, FIRST_PASS>(params, x);
     if constexpr (C.fixed_reference) {
-        await_second_pass();
+        await_second_pass<C>();
         consume_pass<C, SECOND_PASS>(params, x);
     }
 }
@@ -202,7 +202,7 @@ static __device__ __forceinline__ void produce(const sm90_params_t &params) {
     ring_t assignments = {0, 0};
     produce_pass<C>(params, producer, assignments);
     if constexpr (C.fixed_reference) {
-        await_second_pass();
+        await_second_pass<C>();
         produce_pass<C>(params, producer, assignments);
     }
 }
@@ -212,7 +212,7 @@ static __device__ __forceinline__ void schedule(const sm90_params_t &params) {
     ring_t ring = {0, 0};
     schedule_pass<C, FIRST_PASS>(params, ring);
     if constexpr (C.fixed_reference) {
-        await_second_pass();
+        await_second_pass<C>();
         schedule_pass<C, SECOND_PASS>(params, ring);
     }
 }
@@ -224,7 +224,7 @@ static __device__ __forceinline__ void store(const sm90_params_t &params) {
     if constexpr (has_storer<C>)
         store_pass<C>(params, storer, assignments);
     if constexpr (C.fixed_reference) {
-        await_second_pass();
+        await_second_pass<C>();
         if constexpr (has_storer<C>)
             store_pass<C>(params, storer, assignments);
     }
@@ -236,7 +236,7 @@ template <flash_config_t C> static __device__ __forceinline__ void guard() {
     if constexpr (has_mask<C>)
         guard_pass<C>(guard, assignments);
     if constexpr (C.fixed_reference) {
-        await_second_pass();
+        await_second_pass<C>();
         if constexpr (has_mask<C>)
             guard_pass<C>(guard, assignments);
     }
@@ -266,6 +266,8 @@ static __device__ __forceinline__ void sm90_forward(const sm90_params_t &params)
         release_registers<producer_registers<C>>();
         load<C>(params);
     }
+    if constexpr (in_cluster<C>)
+        cluster_sync();
 }
 
 #endif

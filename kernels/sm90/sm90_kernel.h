@@ -4,7 +4,8 @@
  *
  * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm90_params_t params)`.
  * The grid has one dimension: any number of blocks up to sm90_tiles() (exactly that number unless
- * persistent, at least sm90_least_blocks(), with longest_first at most SM90_MAX_BLOCKS), of
+ * persistent, at least sm90_least_blocks(), with longest_first at most SM90_MAX_BLOCKS, with
+ * multicast a multiple of SM90_CLUSTER_BLOCKS, which is the kernel's cluster dimension), of
  * sm90_block_threads() threads with sm90_shared_bytes() of dynamic shared memory; no launch where
  * there are no tiles. kernels/sm90/scheduler.cuh says which block does what.
  */
@@ -37,6 +38,7 @@ enum {
     SM90_SHARED_BYTES_MAX = 227 * 1024,
     SM90_MAX_ROUNDS = 1024,   /* tiles that one block can take; with varlen any number */
     SM90_MAX_BLOCKS = 160,    /* of a grid with longest_first */
+    SM90_CLUSTER_BLOCKS = 2,  /* with multicast */
     SM90_RAGGED_END = 1 << 30 /* coordinate of each sequence's end in a ragged tensor's map */
 };
 
@@ -54,8 +56,8 @@ typedef struct sm90_entry_tokens {
 } sm90_entry_tokens_t;
 
 /* Q, K, V, O as [batch, head, seq, d_head], innermost last, or with varlen as ptx/tma.cuh says;
- * boxes of one panel of 64 columns by B_r (Q), B_c (K, V) or SM90_WARPGROUP_ROWS (O) rows of one
- * head. Unset (zeros) where a tensor has no elements. */
+ * boxes of one panel of 64 columns by B_r (Q), sm90_box_rows() (K, V) or SM90_WARPGROUP_ROWS (O)
+ * rows of one head. Unset (zeros) where a tensor has no elements. */
 typedef struct sm90_params {
     sm90_tensor_map_t q;
     sm90_tensor_map_t k;
@@ -132,13 +134,37 @@ SM90_CONSTANT int32_t sm90_has_varlen(const flash_config_t *c) {
     return (c->features & FLASH_FEATURE_VARLEN) != 0;
 }
 
+/* Blocks of a cluster; 1: there are none. */
+SM90_CONSTANT int32_t sm90_cluster_blocks(const flash_config_t *c) {
+    return c->multicast ? SM90_CLUSTER_BLOCKS : 1;
+}
+
+/* Rows of K or V that one load brings: of a block of keys, each block of a cluster loads its part.
+ */
+SM90_CONSTANT int32_t sm90_box_rows(const flash_config_t *c) {
+    return c->B_c / sm90_cluster_blocks(c);
+}
+
 /* Tiles of B_r queries in each head of the batch. */
 SM90_CONSTANT int64_t sm90_tiles_of_head(const flash_config_t *c, int32_t seqlen_q) {
     return ((int64_t)seqlen_q + c->B_r - 1) / c->B_r;
 }
 
+/* The next number of blocks or tiles that fills whole clusters. */
+SM90_CONSTANT int64_t sm90_whole_clusters(const flash_config_t *c, int64_t n) {
+    const int32_t blocks = sm90_cluster_blocks(c);
+    return (n + blocks - 1) / blocks * blocks;
+}
+
+/* Of the query heads that share a K/V head; with multicast one without rows makes them even. */
+SM90_CONSTANT int64_t sm90_tiles_of_group(const flash_config_t *c, const flash_params_t *p) {
+    return sm90_whole_clusters(c, sm90_tiles_of_head(c, p->seqlen_q) * p->group);
+}
+
 /* Of a batch entry; with varlen, at most. */
 SM90_CONSTANT int64_t sm90_tiles_of_entry(const flash_config_t *c, const flash_params_t *p) {
+    if (c->multicast)
+        return sm90_tiles_of_group(c, p) * p->n_heads_kv;
     return sm90_tiles_of_head(c, p->seqlen_q) * p->n_heads;
 }
 
@@ -148,7 +174,8 @@ SM90_CONSTANT int64_t sm90_tiles(const flash_config_t *c, const flash_params_t *
 
 /* Fewer blocks would have to take more than SM90_MAX_ROUNDS tiles each. */
 SM90_CONSTANT int64_t sm90_least_blocks(const flash_config_t *c, const flash_params_t *p) {
-    return sm90_has_varlen(c) ? 1 : (sm90_tiles(c, p) + SM90_MAX_ROUNDS - 1) / SM90_MAX_ROUNDS;
+    const int64_t blocks = (sm90_tiles(c, p) + SM90_MAX_ROUNDS - 1) / SM90_MAX_ROUNDS;
+    return sm90_has_varlen(c) ? 1 : sm90_whole_clusters(c, blocks);
 }
 
 SM90_CONSTANT int64_t sm90_most_blocks(const flash_config_t *c) {

@@ -45,7 +45,10 @@ static __device__ __forceinline__ void store_previous(const sm90_params_t &param
         tma_store_wait_read();
     }
     __syncwarp();
-    release(place_of_o<C> == OUTPUT_IN_Q ? state.q_empty[0] : state.o_left);
+    if constexpr (place_of_o<C> == OUTPUT_IN_V)
+        release_to_producers<C>(state.o_left);
+    else
+        release(place_of_o<C> == OUTPUT_IN_Q ? state.q_empty[0] : state.o_left);
     storer.parity ^= 1;
 }
 

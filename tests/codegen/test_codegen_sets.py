@@ -72,7 +72,11 @@ def test_progression_of_sm90_adds_one_strategy_at_a_time_for_full_and_causal_att
         "stages_2+overlap+ping_pong+persistent+longest_first",
         "stages_2+overlap+ping_pong+persistent+longest_first+fixed_reference",
     ]
-    full = [*steps[:4], "stages_2+overlap+ping_pong+persistent+fixed_reference"]
+    full = [
+        *steps[:4],
+        "stages_2+overlap+ping_pong+persistent+fixed_reference",
+        "stages_2+overlap+ping_pong+persistent+fixed_reference+multicast",
+    ]
     words = [*full, *(f"{step}+causal" for step in steps)]
     assert [format_config(config) for config in progression_sm90()] == [
         f"SM90 (BF16, 128, 128, 128, 12): {text}" for text in words
