@@ -121,6 +121,7 @@ static __device__ __forceinline__ void schedule_pass(const sm90_params_t &params
  * of being kept in registers, until it is released. */
 template <flash_config_t C>
 static __device__ __forceinline__ assignment_of<C> read_assignment(const ring_t &ring) {
+    static_assert(sizeof(assignment_of<C>) == (has_varlen<C> ? 3 : 2) * sizeof(uint4), "as read");
     const uint32_t shared = shared_address(block_state<C>().assignments[ring.stage]);
     const uint4 a = shared_load(shared), b = shared_load(shared + sizeof a);
     const query_tile_t tile = {(int32_t)a.x, (int32_t)a.y, (int32_t)a.z, (int32_t)a.w,
