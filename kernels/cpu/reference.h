@@ -59,14 +59,16 @@ static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *
 
 static inline void reference_store(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
                                    const reference_row_t *row, int64_t row_index) {
+    const cpu_row_t r = cpu_row(p, task, row_index);
     void *o = task->o_partial ? task->o_partial : p->o;
     const int32_t dtype_o = task->o_partial ? FLASH_DTYPE_FP32 : dtype;
-    const int64_t index = task->o_partial
-                              ? row_index * row->d
-                              : cpu_row_index(task, &p->o_stride, cpu_row(p, task, row_index));
+    const int64_t index =
+        task->o_partial ? row_index * row->d : cpu_row_index(task, &p->o_stride, r);
     for (int64_t i = 0; i < row->d; i++)
         element_store(o, index + i, dtype_o, row->sum != 0 ? row->accumulator[i] / row->sum : 0);
-    cpu_store_lse(p, task, row_index, row->sum != 0 ? row->maximum + logf(row->sum) : -INFINITY);
+    if (cpu_wants_lse(p, task))
+        cpu_store_lse(p, task, row_index, r,
+                      row->sum != 0 ? row->maximum + logf(row->sum) : -INFINITY);
 }
 
 static inline void reference_forward(const flash_config_t *config, const flash_params_t *p,

@@ -20,6 +20,17 @@ static inline cpu_row_t cpu_row(const flash_params_t *p, const cpu_task_t *task,
     return r;
 }
 
+/* The row after it: what cpu_row() would give, without a division. */
+static inline cpu_row_t cpu_next_row(const flash_params_t *p, const cpu_task_t *task,
+                                     cpu_row_t row) {
+    const int64_t first = (int64_t)task->head_kv * p->group;
+    if (++row.head == first + p->group) {
+        row.head = first;
+        row.query++;
+    }
+    return row;
+}
+
 /* Index of the row's first element in Q or O. */
 static inline int64_t cpu_row_index(const cpu_task_t *task, const flash_strides_t *stride,
                                     cpu_row_t row) {
@@ -53,16 +64,20 @@ static inline flash_range_t cpu_row_keys(const flash_params_t *p, const cpu_task
     return keys;
 }
 
-static inline void cpu_store_lse(const flash_params_t *p, const cpu_task_t *task, int64_t row,
-                                 float lse) {
-    if (task->lse_partial) {
-        task->lse_partial[row] = lse;
-    } else if (p->lse) {
-        const cpu_row_t r = cpu_row(p, task, row);
-        const int64_t index =
-            flash_lse_index(p, &task->sequence, task->batch_index, (int32_t)r.head, r.query);
-        element_store(p->lse, index, FLASH_DTYPE_FP32, lse);
-    }
+static inline bool cpu_wants_lse(const flash_params_t *p, const cpu_task_t *task) {
+    return task->lse_partial != NULL || p->lse != NULL;
+}
+
+/* LSE of row number `index` of the task, to where it is wanted. */
+static inline void cpu_store_lse(const flash_params_t *p, const cpu_task_t *task, int64_t index,
+                                 cpu_row_t row, float lse) {
+    if (task->lse_partial)
+        task->lse_partial[index] = lse;
+    else
+        element_store(
+            p->lse,
+            flash_lse_index(p, &task->sequence, task->batch_index, (int32_t)row.head, row.query),
+            FLASH_DTYPE_FP32, lse);
 }
 
 #endif

@@ -141,6 +141,7 @@ static bool run(const shape_t *s, const flash_config_t *config, buffers_t *b) {
     flash_forward_args_t args = arguments(s, config->dtype, b);
     flash_status_t status = flash_workspace_size(&args, config, &args.workspace_size);
     args.workspace = allocate((size_t)args.workspace_size);
+    memset(args.workspace, 0xff, (size_t)args.workspace_size); /* NaN in every type */
     if (status == FLASH_SUCCESS)
         status = flash_forward(&args, config, NULL);
     free(args.workspace);

@@ -30,6 +30,8 @@ typedef struct amx_run {
     int64_t n_blocks;
     int64_t strip; /* of the next item */
     int buffer;
+    uint32_t started;  /* strips, a bit each */
+    operands_t loaded; /* in the tile registers */
 } amx_run_t;
 
 /* Whether the strip sees keys of the present block; which, into *item. */
@@ -47,7 +49,9 @@ ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
                          .key = key,
                          .first = begin / AMX_SQUARE,
                          .last = (end + AMX_SQUARE - 1) / AMX_SQUARE,
-                         .buffer = run->buffer};
+                         .buffer = run->buffer,
+                         .starts = !(run->started >> strip & 1)};
+    run->started |= 1u << strip;
     return true;
 }
 
@@ -64,49 +68,81 @@ static inline bool next_item(amx_run_t *run, amx_item_t *item) {
 
 /* ---- Products ---- */
 
-/* S = Q K^T of some squares of the item. */
+/* The operands of the first product of some squares of scores. */
+ALWAYS_INLINE operands_t first_of_scores(const amx_scratch_t *t, int32_t terms,
+                                         const amx_item_t *item, int32_t square) {
+    const operands_t first = {t->q + item->strip * t->columns * terms * AMX_OPERANDS,
+                              k_square(t, &item->block, square, 0)};
+    return first;
+}
+
+/* The operands of the first product of some squares of O. */
+ALWAYS_INLINE operands_t first_of_columns(const amx_scratch_t *t, const amx_item_t *item,
+                                          int64_t column) {
+    const operands_t first = {item_p(t, item, item->first),
+                              v_square(t, &item->block, item->first, column)};
+    return first;
+}
+
+/* Loads the operands of a first product, unless the products before it did. */
+ALWAYS_INLINE void operands_need(operands_t needed, operands_t *loaded) {
+    if (!operands_equal(needed, *loaded))
+        operands_load(needed);
+}
+
+/* S = Q K^T of some squares of the item. *loaded: the operands in the tile registers, `after` in
+ * the end. */
 ALWAYS_INLINE void score_squares(const amx_scratch_t *t, int32_t terms, const amx_item_t *item,
-                                 const amx_scores_t *scores, const company_t *with) {
+                                 const amx_scores_t *scores, operands_t *loaded, operands_t after,
+                                 const company_t *with) {
     const int64_t step = terms * AMX_OPERANDS, columns = t->columns;
-    const uint16_t *q = t->q + item->strip * columns * step;
-    operands_t at = {q, k_square(t, &item->block, scores->first, 0)};
     if (scores->first == scores->last)
         return;
-    operands_load(at);
+    const operands_t first = first_of_scores(t, terms, item, scores->first);
+    operands_t at = first;
+    operands_need(at, loaded);
     for (int32_t j = scores->first; j < scores->last; j++) {
         results_zero();
         for (int64_t c = 1; c <= columns; c++) {
-            const bool whole = c == columns, done = whole && j + 1 == scores->last;
-            const operands_t next = {whole ? q : at.left + step, done ? at.right : at.right + step};
+            operands_t next = {at.left + step, at.right + step};
+            if (c == columns) {
+                next.left = first.left;
+                if (j + 1 == scores->last)
+                    next = after;
+            }
             terms_multiply(at, next, terms, true, with);
             at = next;
         }
         results_store(scores_square(scores, j));
     }
+    *loaded = after;
 }
 
 /* O += P V of the item, squares begin ... end - 1 along d. */
 ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, const amx_item_t *item,
-                                      int64_t begin, int64_t end, const company_t *with) {
+                                      int64_t begin, int64_t end, operands_t *loaded,
+                                      operands_t after, const company_t *with) {
     const int64_t step = terms * AMX_OPERANDS;
-    const uint16_t *p = item_p(t, item, item->first);
-    operands_t at = {p, v_square(t, &item->block, item->first, begin)};
     if (begin == end)
         return;
-    operands_load(at);
+    operands_t at = first_of_columns(t, item, begin);
+    operands_need(at, loaded);
     for (int64_t c = begin; c < end; c++) {
         float *o = t->o + (item->strip * t->columns + c) * AMX_OPERANDS;
-        const operands_t column = {p,
-                                   v_square(t, &item->block, item->first, min64(c + 1, end - 1))};
-        results_load(o);
+        if (item->starts)
+            results_zero();
+        else
+            results_load(o);
         for (int32_t j = item->first + 1; j <= item->last; j++) {
-            const operands_t below = {at.left + step, at.right + step};
-            const operands_t next = j == item->last ? column : below;
+            operands_t next = {at.left + step, at.right + step};
+            if (j == item->last)
+                next = c + 1 == end ? after : first_of_columns(t, item, c + 1);
             terms_multiply(at, next, terms, false, with);
             at = next;
         }
         results_store(o);
     }
+    *loaded = after;
 }
 
 /* ---- The pipeline ---- */
@@ -133,8 +169,10 @@ ALWAYS_INLINE void finish_scores(const amx_run_t *run, const amx_item_t *item,
 NEVER_INLINE void raise_item(const amx_run_t *run, const amx_item_t *item) {
     const amx_scratch_t *t = run->t;
     const amx_scores_t scores = {t->s_block, item->first, item->last};
-    const company_t alone = {NULL, 0};
-    score_squares(t, t->terms, item, &scores, &alone);
+    operands_t loaded = {NULL, NULL};
+    const company_t alone = {NULL, 0, true};
+    score_squares(t, t->terms, item, &scores, &loaded,
+                  first_of_scores(t, t->terms, item, item->first), &alone);
     finish_scores(run, item, &scores);
     raise_rows(t, item, &scores, run->scale);
 }
@@ -146,21 +184,37 @@ typedef struct beside {
     const amx_item_t *previous; /* P V of the item before the chunk's: */
     int64_t begin;              /* squares along d */
     int64_t end;
+    operands_t after; /* of the product that follows, or a guess */
 } beside_t;
 
-ALWAYS_INLINE void run_chunk(const amx_run_t *run, int32_t terms, exponentials_t *e,
+/* The products of a chunk, with rows of exponentials in between. */
+ALWAYS_INLINE void multiply_beside(amx_run_t *run, int32_t terms, const beside_t *beside,
+                                   const company_t *with) {
+    const operands_t scored = beside->begin < beside->end
+                                  ? first_of_columns(run->t, beside->previous, beside->begin)
+                                  : beside->after;
+    tiles_see_stores();
+    score_squares(run->t, terms, beside->next, &beside->scores, &run->loaded, scored, with);
+    accumulate_columns(run->t, terms, beside->previous, beside->begin, beside->end, &run->loaded,
+                       beside->after, with);
+}
+
+ALWAYS_INLINE void run_chunk(amx_run_t *run, int32_t terms, exponentials_t *e,
                              const beside_t *beside) {
-    const amx_scratch_t *t = run->t;
     const amx_item_t *previous = beside->previous;
-    const int64_t squares_s = (beside->scores.last - beside->scores.first) * t->columns;
+    const int64_t squares_s = (beside->scores.last - beside->scores.first) * run->t->columns;
     const int64_t squares_o = (previous->last - previous->first) * (beside->end - beside->begin);
     const int64_t products = terms == 2 ? 4 * squares_s + 3 * squares_o : squares_s + squares_o;
-    const company_t with = {e, products ? ((int64_t)e->n_rows + 4 * products - 1) / (4 * products)
-                                        : 0};
-    tiles_see_stores();
-    score_squares(t, terms, beside->next, &beside->scores, &with);
-    accumulate_columns(t, terms, previous, beside->begin, beside->end, &with);
-    while (e->done < e->n_rows)
+    const int64_t n_rows = e->n / AMX_SQUARE;
+    if (n_rows == 4 * products) {
+        const company_t with = {e, 1, true};
+        multiply_beside(run, terms, beside, &with);
+    } else {
+        const company_t with = {e, products ? (n_rows + 4 * products - 1) / (4 * products) : 0,
+                                false};
+        multiply_beside(run, terms, beside, &with);
+    }
+    while (e->done < e->n)
         exponentiate_next(e, terms);
 }
 
@@ -173,6 +227,16 @@ typedef struct pipeline {
     bool more;  /* there is an item after `item` */
     int buffer; /* of the scores of the present chunk */
 } pipeline_t;
+
+/* The first operands of the scores of chunk `index` of the present item, which has n_chunks, or of
+ * the next item. Where there is no such chunk they are loaded in vain. */
+ALWAYS_INLINE operands_t guess_scores(const amx_scratch_t *t, int32_t terms, const pipeline_t *pipe,
+                                      int64_t index, int64_t n_chunks) {
+    const bool in_next = index >= n_chunks && pipe->more;
+    const amx_item_t *item = in_next ? &pipe->next : &pipe->item;
+    const int64_t square = item->first + (in_next ? index - n_chunks : index) * AMX_CHUNK;
+    return first_of_scores(t, terms, item, (int32_t)min64(square, t->keys - 1));
+}
 
 ALWAYS_INLINE void run_item(amx_run_t *run, int32_t terms, pipeline_t *pipe) {
     const amx_scratch_t *t = run->t;
@@ -188,7 +252,8 @@ ALWAYS_INLINE void run_item(amx_run_t *run, int32_t terms, pipeline_t *pipe) {
                                  .scores = chunk_of(t, next, is_last ? 0 : i + 1, !pipe->buffer),
                                  .previous = &pipe->previous,
                                  .begin = i * columns / n_chunks,
-                                 .end = (i + 1) * columns / n_chunks};
+                                 .end = (i + 1) * columns / n_chunks,
+                                 .after = guess_scores(t, terms, pipe, i + 2, n_chunks)};
         finish_scores(run, item, &chunk);
         if (!all_rows_started(t, item->strip))
             start_strip(t, item->strip, &chunk, run->scale);
@@ -196,19 +261,24 @@ ALWAYS_INLINE void run_item(amx_run_t *run, int32_t terms, pipeline_t *pipe) {
         run_chunk(run, terms, &e, &beside);
         pipe->buffer ^= 1;
     }
-    if (some_row_exceeds(t))
+    if (some_row_exceeds(t)) {
         raise_item(run, item);
+        run->loaded = (operands_t){NULL, NULL}; /* it used the tile registers */
+    }
     add_item_sums(t, item->strip);
 }
 
 ALWAYS_INLINE void run_items(amx_run_t *run, int32_t terms) {
-    const company_t alone = {NULL, 0};
+    const company_t alone = {NULL, 0, true};
+    const amx_scratch_t *t = run->t;
     pipeline_t pipe = {.more = true};
     if (!next_item(run, &pipe.item))
         return;
-    const amx_scores_t chunk = chunk_of(run->t, &pipe.item, 0, 0);
+    const amx_scores_t chunk = chunk_of(t, &pipe.item, 0, 0);
+    const operands_t first = first_of_scores(t, terms, &pipe.item, chunk.first);
+    run->loaded = (operands_t){NULL, NULL};
     tiles_see_stores();
-    score_squares(run->t, terms, &pipe.item, &chunk, &alone);
+    score_squares(t, terms, &pipe.item, &chunk, &run->loaded, first, &alone);
     while (pipe.more) {
         pipe.more = next_item(run, &pipe.next);
         if (!pipe.more)
@@ -218,7 +288,7 @@ ALWAYS_INLINE void run_items(amx_run_t *run, int32_t terms) {
         pipe.item = pipe.next;
     }
     tiles_see_stores();
-    accumulate_columns(run->t, terms, &pipe.previous, 0, run->t->columns, &alone);
+    accumulate_columns(t, terms, &pipe.previous, 0, t->columns, &run->loaded, first, &alone);
 }
 
 #endif

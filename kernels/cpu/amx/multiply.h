@@ -9,15 +9,19 @@
 #include "cpu/amx/softmax.h"
 #include "cpu/amx/tiles.h"
 
+#include <stdbool.h>
+
 /* Exponentials that go along with tile products: rows after each quarter of a product. */
 typedef struct company {
     exponentials_t *e;
     int64_t rows;
+    bool exact; /* as many rows as the products take: nobody need ask whether one is left */
 } company_t;
 
 ALWAYS_INLINE void keep_company(const company_t *with, int32_t terms) {
     for (int64_t i = 0; i < with->rows; i++)
-        exponentiate_next(with->e, terms);
+        if (with->exact || with->e->done < with->e->n)
+            exponentiate_next(with->e, terms);
 }
 
 /* Operands of a product: squares of bf16, of `terms` terms each. */
@@ -25,6 +29,10 @@ typedef struct operands {
     const uint16_t *left;
     const uint16_t *right;
 } operands_t;
+
+ALWAYS_INLINE bool operands_equal(operands_t a, operands_t b) {
+    return a.left == b.left && a.right == b.right;
+}
 
 /* Packed keys are not kept in the nearest cache, which they would flush. */
 ALWAYS_INLINE void operands_load(operands_t o) {

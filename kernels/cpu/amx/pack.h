@@ -8,7 +8,7 @@
 #define FLASH_KERNELS_CPU_AMX_PACK_H
 
 #include "cpu/amx/scratch.h"
-#include "cpu/rows.h"
+#include "cpu/row_cursor.h"
 #include "cpu/vector.h"
 
 #include <immintrin.h>
@@ -91,21 +91,20 @@ ALWAYS_INLINE bool pack_q_row(const amx_scratch_t *t, int32_t dtype, const void 
     return bad != 0;
 }
 
-ALWAYS_INLINE const void *q_row(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
-                                int64_t row) {
-    return element_at(p->q, cpu_row_index(task, &p->q_stride, cpu_row(p, task, row)), dtype);
-}
-
 /* Fills Q, and sets the bits of bad rows: bit r of bad[s] is row r of strip s. Rows that the last
  * strip lacks are zeros. */
 ALWAYS_INLINE void pack_q(const amx_scratch_t *t, const flash_params_t *p, const cpu_task_t *task,
                           int32_t dtype, uint32_t bad[AMX_STRIPS_MAX]) {
     const int64_t strip = t->columns * t->terms * AMX_OPERANDS;
+    row_cursor_t ahead = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride);
+    cpu_row_t r = cpu_row(p, task, 0);
     memset(t->q + (t->n_strips - 1) * strip, 0, (size_t)strip * sizeof *t->q);
-    for (int64_t row = -ROWS_AHEAD; row < t->n_rows; row++) {
-        if (row + ROWS_AHEAD < t->n_rows)
-            prefetch_words(q_row(p, task, dtype, row + ROWS_AHEAD), t->d);
-        if (row >= 0 && pack_q_row(t, dtype, q_row(p, task, dtype, row), row))
+    for (int64_t row = 0; row < ROWS_AHEAD; row++)
+        prefetch_next(&ahead);
+    for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
+        const void *from = element_at(p->q, cpu_row_index(task, &p->q_stride, r), dtype);
+        prefetch_next(&ahead);
+        if (pack_q_row(t, dtype, from, row))
             bad[row / AMX_SQUARE] |= 1u << row % AMX_SQUARE;
     }
 }

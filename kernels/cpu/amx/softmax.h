@@ -25,7 +25,8 @@ typedef struct amx_item {
     int32_t key; /* the block's first */
     int32_t first;
     int32_t last;
-    int buffer; /* of P */
+    int buffer;  /* of P */
+    bool starts; /* no item of the strip came before */
 } amx_item_t;
 
 /* Scores of squares first ... last - 1 of an item's block. */
@@ -132,8 +133,8 @@ typedef struct exponentials {
     vec_t scale;
     float *s; /* of the chunk */
     uint16_t *p;
-    uint64_t done; /* rows of the chunk, square after square */
-    uint64_t n_rows;
+    int64_t done; /* elements of the chunk, row after row and square after square */
+    int64_t n;
 } exponentials_t;
 
 ALWAYS_INLINE void exponentiate_row(exponentials_t *e, int32_t terms, const float *s, uint16_t *p,
@@ -149,15 +150,13 @@ ALWAYS_INLINE void exponentiate_row(exponentials_t *e, int32_t terms, const floa
         _mm512_store_si512(p + i * AMX_OPERANDS, split[i]);
 }
 
-/* The next row of the chunk; nothing when all are done. */
+/* The next row of the chunk. */
 ALWAYS_INLINE void exponentiate_next(exponentials_t *e, int32_t terms) {
-    if (e->done == e->n_rows)
-        return;
-    const uint64_t row = e->done % AMX_SQUARE;
-    const uint64_t p = terms == 1 ? e->done : e->done / AMX_SQUARE * AMX_SQUARE * 2 + row;
-    exponentiate_row(e, terms, e->s + e->done * AMX_SQUARE, e->p + p * AMX_SQUARE, e->origin[row],
-                     e->sum + row * 16);
-    e->done++;
+    const int64_t at = e->done, in_square = at % AMX_OPERANDS;
+    const int64_t p = terms == 1 ? at : at + (at - in_square);
+    exponentiate_row(e, terms, e->s + at, e->p + p, e->origin[in_square / AMX_SQUARE],
+                     e->sum + in_square / 2);
+    e->done = at + AMX_SQUARE;
 }
 
 ALWAYS_INLINE exponentials_t start_exponentials(const amx_scratch_t *t, const amx_item_t *item,
@@ -165,7 +164,6 @@ ALWAYS_INLINE exponentials_t start_exponentials(const amx_scratch_t *t, const am
     const exponentials_t e = {.origin = t->origin + item->strip * AMX_SQUARE,
                               .sum = t->item_sum,
                               .scale = vec_set1(scale)};
-    memset(t->item_sum, 0, AMX_SQUARE * 64);
     return e;
 }
 
@@ -174,7 +172,7 @@ ALWAYS_INLINE void set_chunk(const amx_scratch_t *t, const amx_item_t *item,
     e->s = chunk->s;
     e->p = item_p(t, item, chunk->first);
     e->done = 0;
-    e->n_rows = (uint64_t)(chunk->last - chunk->first) * AMX_SQUARE;
+    e->n = (int64_t)(chunk->last - chunk->first) * AMX_OPERANDS;
 }
 
 /* ---- After the exponentials ---- */
@@ -187,14 +185,17 @@ ALWAYS_INLINE bool row_exceeds(const amx_scratch_t *t, int64_t r) {
 }
 
 ALWAYS_INLINE bool some_row_exceeds(const amx_scratch_t *t) {
-    vec_t largest = vec_zero();
-    for (int64_t r = 0; r < AMX_SQUARE; r++)
-        largest = vec_max(_mm512_load_ps(t->item_sum + r * 16), largest); /* a NaN does not stay */
-    return _mm512_cmp_ps_mask(largest, vec_set1(SUM_MAX), _CMP_GT_OQ) != 0;
+    vec_t largest[4] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()};
+    UNROLL for (int i = 0; i < 8; i++) {
+        UNROLL for (int j = 0; j < 4; j++) /* a NaN does not stay */
+            largest[j] = vec_max(_mm512_load_ps(t->item_sum + (i * 4 + j) * 16), largest[j]);
+    }
+    const vec_t all = vec_max(vec_max(largest[0], largest[1]), vec_max(largest[2], largest[3]));
+    return _mm512_cmp_ps_mask(all, vec_set1(SUM_MAX), _CMP_GT_OQ) != 0;
 }
 
 /* Row r of the strip has a score beyond its maximum: what was summed so far counts less, and its P
- * of this item is computed again. */
+ * of this item is computed again. The strip's first item finds no O yet. */
 static inline void raise_row(const amx_scratch_t *t, const amx_item_t *item,
                              const amx_scores_t *scores, int64_t r, float maximum, float scale) {
     const int64_t row = item->strip * AMX_SQUARE + r;
@@ -202,7 +203,7 @@ static inline void raise_row(const amx_scratch_t *t, const amx_item_t *item,
     float *sum = t->sum + row * 16, *item_sum = t->item_sum + r * 16;
     set_maximum(t, row, maximum);
     _mm512_store_ps(sum, vec_mul(factor, _mm512_load_ps(sum)));
-    for (int64_t c = 0; c < t->columns; c++) {
+    for (int64_t c = item->starts ? t->columns : 0; c < t->columns; c++) {
         float *o = result_row(t->o + (item->strip * t->columns + c) * AMX_OPERANDS, r);
         _mm512_store_ps(o, vec_mul(factor, _mm512_load_ps(o)));
         _mm512_store_ps(o + 16, vec_mul(factor, _mm512_load_ps(o + 16)));
@@ -221,10 +222,12 @@ static inline void raise_rows(const amx_scratch_t *t, const amx_item_t *item,
             raise_row(t, item, scores, r, row_maximum(scores, r, scale), scale);
 }
 
+/* The item's sums join the strip's, and are zeros for the next item. */
 ALWAYS_INLINE void add_item_sums(const amx_scratch_t *t, int64_t strip) {
     for (int64_t r = 0; r < AMX_SQUARE; r++) {
         float *sum = t->sum + (strip * AMX_SQUARE + r) * 16;
         _mm512_store_ps(sum, vec_add(_mm512_load_ps(sum), _mm512_load_ps(t->item_sum + r * 16)));
+        _mm512_store_ps(t->item_sum + r * 16, vec_zero());
     }
 }
 

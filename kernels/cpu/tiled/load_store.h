@@ -5,11 +5,14 @@
 #ifndef FLASH_KERNELS_CPU_TILED_LOAD_STORE_H
 #define FLASH_KERNELS_CPU_TILED_LOAD_STORE_H
 
-#include "cpu/rows.h"
+#include "cpu/row_cursor.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/vector.h"
 
 #include <math.h>
+
+/* Rows of Q are asked for so far ahead. */
+enum { QUERIES_AHEAD = 16 };
 
 /* ---- Before the first block ---- */
 
@@ -18,8 +21,9 @@
 static inline flash_range_t find_keys(const tile_scratch_t *t, const flash_params_t *p,
                                       const cpu_task_t *task) {
     flash_range_t all = {INT32_MAX, 0};
-    for (int64_t r = 0; r < t->n_rows; r++) {
-        const flash_range_t keys = cpu_row_keys(p, task, cpu_row(p, task, r));
+    cpu_row_t row = cpu_row(p, task, 0);
+    for (int64_t r = 0; r < t->n_rows; r++, row = cpu_next_row(p, task, row)) {
+        const flash_range_t keys = cpu_row_keys(p, task, row);
         t->begin[r] = keys.begin;
         t->end[r] = keys.end;
         if (keys.begin < keys.end) {
@@ -35,9 +39,14 @@ ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
     const float to_log2 = p->softcap != 0 ? 1 : LOG2_E; /* cap_scores does it otherwise */
     const vec_t scale = vec_set1(p->softmax_scale * to_log2);
     const int64_t whole = t->d / VEC_WIDTH * VEC_WIDTH;
-    for (int64_t r = 0; r < t->n_rows; r++) {
-        const int64_t index = cpu_row_index(task, &p->q_stride, cpu_row(p, task, r));
+    row_cursor_t ahead = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride);
+    cpu_row_t row = cpu_row(p, task, 0);
+    for (int64_t r = 0; r < QUERIES_AHEAD; r++)
+        prefetch_next(&ahead);
+    for (int64_t r = 0; r < t->n_rows; r++, row = cpu_next_row(p, task, row)) {
+        const int64_t index = cpu_row_index(task, &p->q_stride, row);
         float *q = t->q + r * t->d_pad;
+        prefetch_next(&ahead);
         for (int64_t i = 0; i < whole; i += VEC_WIDTH)
             vec_store(FLASH_DTYPE_FP32, q + i,
                       vec_mul(scale, vec_load(dtype, element_at(p->q, index + i, dtype))));
@@ -80,14 +89,16 @@ ALWAYS_INLINE void store_row(const tile_scratch_t *t, int32_t dtype, int64_t row
 
 ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, int32_t dtype) {
-    for (int64_t row = 0; row < t->n_rows; row++) {
+    cpu_row_t r = cpu_row(p, task, 0);
+    for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
         if (task->o_partial)
             store_row(t, FLASH_DTYPE_FP32, row, task->o_partial, row * t->d);
         else
-            store_row(t, dtype, row, p->o,
-                      cpu_row_index(task, &p->o_stride, cpu_row(p, task, row)));
+            store_row(t, dtype, row, p->o, cpu_row_index(task, &p->o_stride, r));
         const float sum = t->sum[row];
-        cpu_store_lse(p, task, row, sum != 0 ? t->maximum[row] * LN_2 + logf(sum) : -INFINITY);
+        if (cpu_wants_lse(p, task))
+            cpu_store_lse(p, task, row, r,
+                          sum != 0 ? t->maximum[row] * LN_2 + logf(sum) : -INFINITY);
     }
 }
 

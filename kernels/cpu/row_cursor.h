@@ -1,0 +1,71 @@
+/*
+ * A walk over rows of a tensor that are wanted soon. The rows of a head lie far apart, and the
+ * processor does not foresee them.
+ */
+#ifndef FLASH_KERNELS_CPU_ROW_CURSOR_H
+#define FLASH_KERNELS_CPU_ROW_CURSOR_H
+
+#include "cpu/rows.h"
+#include "cpu/vector.h"
+
+/* Rows of a tensor, token after token some heads side by side. */
+typedef struct row_cursor {
+    const char *row;
+    int64_t to_next_head;  /* bytes */
+    int64_t to_next_token; /* from the last head to the first one of the next token */
+    int64_t row_bytes;
+    int64_t n_left;
+    int32_t n_heads;
+    int32_t head;
+} row_cursor_t;
+
+/* Rows of K or V. */
+static inline row_cursor_t cursor_at_keys(const cpu_task_t *task, int32_t dtype, int64_t d,
+                                          const void *data, const flash_strides_t *stride,
+                                          cpu_ahead_t rows) {
+    const int64_t size = element_size(dtype), n_keys = rows.keys.end - (int64_t)rows.keys.begin;
+    row_cursor_t cursor = {.to_next_head = stride->head * size,
+                           .to_next_token =
+                               (stride->seq - (rows.n_heads - 1) * stride->head) * size,
+                           .row_bytes = d * size,
+                           .n_left = n_keys > 0 ? n_keys * rows.n_heads : 0,
+                           .n_heads = rows.n_heads};
+    if (cursor.n_left > 0)
+        cursor.row =
+            element_at(data, cpu_key_index_of(task, stride, rows.keys.begin, rows.head_kv), dtype);
+    return cursor;
+}
+
+/* The task's rows of Q or O. */
+static inline row_cursor_t cursor_at_rows(const flash_params_t *p, const cpu_task_t *task,
+                                          int32_t dtype, int64_t d, const void *data,
+                                          const flash_strides_t *stride) {
+    const int64_t size = element_size(dtype);
+    const cpu_row_t first = cpu_row(p, task, 0);
+    const row_cursor_t cursor = {.row = element_at(data, cpu_row_index(task, stride, first), dtype),
+                                 .to_next_head = stride->head * size,
+                                 .to_next_token =
+                                     (stride->seq - (p->group - 1) * stride->head) * size,
+                                 .row_bytes = d * size,
+                                 .n_left = task->row_end - task->row_begin,
+                                 .n_heads = p->group,
+                                 .head = (int32_t)(first.head % p->group)};
+    return cursor;
+}
+
+/* Brings the next row, if there is one, to the level 2 cache. */
+ALWAYS_INLINE void prefetch_next(row_cursor_t *cursor) {
+    if (cursor->n_left == 0)
+        return;
+    for (int64_t i = 0; i < cursor->row_bytes; i += 64)
+        __builtin_prefetch(cursor->row + i, 0, 2);
+    cursor->n_left--;
+    if (++cursor->head < cursor->n_heads) {
+        cursor->row += cursor->to_next_head;
+    } else {
+        cursor->head = 0;
+        cursor->row += cursor->to_next_token;
+    }
+}
+
+#endif
