@@ -2,21 +2,12 @@
  * CUDA heuristic: the newest family that serves; among its rows the smallest head dimension, then
  * the fewest features beyond those needed, then what the family's own estimate says.
  */
-#include "select_cuda.h"
-
 #include "config.h"
 #include "kernel_table.h"
 #include "select.h"
+#include "select_families.h"
 
 #include <stdio.h>
-
-int64_t select_visible_keys(const flash_params_t *p) {
-    const bool triangular = p->window_right >= 0 && p->window_left < 0;
-    const int64_t window = (int64_t)p->window_left + p->window_right + 1;
-    if (p->window_left >= 0 && p->window_right >= 0 && window < p->seqlen_k)
-        return window;
-    return triangular ? p->seqlen_k / 2 : p->seqlen_k;
-}
 
 /* Fields by which rows are compared, the most important first; less is better. */
 enum { N_RANKS = 6 };

@@ -2,7 +2,7 @@
  * How the rows of the SM80 family compare: the most strategies that always pay, then the least
  * estimated time.
  */
-#include "select_cuda.h"
+#include "select_families.h"
 
 #include "sm80/sm80_kernel.h"
 

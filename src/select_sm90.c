@@ -2,7 +2,7 @@
  * How the rows of the SM90 family compare: the most strategies that always pay, then the least
  * estimated time; multicast, which has not paid yet, last.
  */
-#include "select_cuda.h"
+#include "select_families.h"
 
 #include "sm90/sm90_kernel.h"
 

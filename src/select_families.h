@@ -1,8 +1,8 @@
 /*
  * How the rows of a CUDA family are compared: what choosing asks of each family.
  */
-#ifndef FLASH_SELECT_CUDA_H
-#define FLASH_SELECT_CUDA_H
+#ifndef FLASH_SELECT_FAMILIES_H
+#define FLASH_SELECT_FAMILIES_H
 
 #include "device.h"
 #include "flashattn.h"
@@ -22,6 +22,12 @@ family_rank_t select_rank_sm90(const flash_config_t *config, const problem_t *pr
                                const device_t *device);
 
 /* Keys that a row of Q sees, about. */
-int64_t select_visible_keys(const flash_params_t *p);
+static inline int64_t select_visible_keys(const flash_params_t *p) {
+    const bool triangular = p->window_right >= 0 && p->window_left < 0;
+    const int64_t window = (int64_t)p->window_left + p->window_right + 1;
+    if (p->window_left >= 0 && p->window_right >= 0 && window < p->seqlen_k)
+        return window;
+    return triangular ? p->seqlen_k / 2 : p->seqlen_k;
+}
 
 #endif
