@@ -159,7 +159,7 @@ def tuning_table(configs: Sequence[Config], results: Iterable[Result]) -> str:
  * Measured results of this library's kernels, in ascending order of what they were measured on.
  * {GENERATED}
  */
-#include "tuning.h"
+#include "tuning_results.h"
 
 #include "kernel_table.h"
 

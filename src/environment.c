@@ -5,7 +5,7 @@
 
 #include "status.h"
 #include "thread_pool.h"
-#include "tuning.h"
+#include "tuning_results.h"
 
 #include <errno.h>
 #include <pthread.h>

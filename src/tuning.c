@@ -1,46 +1,13 @@
 /*
- * Measured results: their order, the ones in force, and how selection follows them.
+ * How selection follows measured results.
  */
 #include "tuning.h"
 
 #include "kernel_table.h"
-#include "status.h"
 
 #include <inttypes.h>
-#include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
-
-/* ---- Order ---- */
-
-static int compare_keys(const tuning_key_t *a, const tuning_key_t *b) {
-    for (int i = 0; i < TUNING_N_FIELDS; i++)
-        if (a->fields[i] != b->fields[i])
-            return a->fields[i] < b->fields[i] ? -1 : 1;
-    return 0;
-}
-
-int tuning_compare(const tuning_row_t *a, const tuning_row_t *b) {
-    const int keys = compare_keys(&a->key, &b->key);
-    if (keys != 0)
-        return keys;
-    if (a->nanoseconds != b->nanoseconds)
-        return a->nanoseconds < b->nanoseconds ? -1 : 1;
-    return (a->kernel > b->kernel) - (a->kernel < b->kernel);
-}
-
-/* ---- Keys ---- */
-
-int32_t tuning_size_class(int64_t size) {
-    static const double SQRT_HALF = 0.70710678118654752;
-    int exponent;
-    if (size < 2)
-        return 0;
-    const double mantissa = frexp((double)size, &exponent); /* in [0.5, 1) */
-    return mantissa > SQRT_HALF ? exponent : exponent - 1;
-}
 
 /* The most keys that a query sees. */
 static int64_t visible_keys(const flash_params_t *p) {
@@ -63,8 +30,6 @@ tuning_key_t tuning_key(const problem_t *problem, const device_t *device) {
     }};
 }
 
-/* ---- Following ---- */
-
 /* The results of one key. */
 typedef struct range {
     const tuning_row_t *rows;
@@ -75,12 +40,12 @@ static range_t find(const tuning_row_t *rows, int32_t count, const tuning_key_t 
     int32_t first = 0, end = count;
     while (first < end) {
         const int32_t middle = first + (end - first) / 2;
-        if (compare_keys(&rows[middle].key, key) < 0)
+        if (tuning_compare_keys(&rows[middle].key, key) < 0)
             first = middle + 1;
         else
             end = middle;
     }
-    while (end < count && compare_keys(&rows[end].key, key) == 0)
+    while (end < count && tuning_compare_keys(&rows[end].key, key) == 0)
         end++;
     return (range_t){rows + first, end - first};
 }
@@ -122,32 +87,4 @@ void tuning_follow(const tuning_results_t *own, const problem_t *problem, const 
              "%d with %d multiprocessors",
              row->nanoseconds, range.count, built_in ? "built-in results" : "given results",
              device->compute_capability, device->n_multiprocessors);
-}
-
-/* ---- Results in force ---- */
-
-/* Those of flash_set_tuning(), NULL: none; and all that ever were, which calls may still read. */
-static _Atomic(tuning_results_t *) current;
-static tuning_results_t *newest;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-const tuning_results_t *tuning_in_force(const environment_t *environment) {
-    const tuning_results_t *set = atomic_load_explicit(&current, memory_order_acquire);
-    return set != NULL ? set : environment->tuning;
-}
-
-flash_status_t flash_set_tuning(const char *text) {
-    const environment_t *environment;
-    tuning_results_t *results = NULL;
-    FLASH_TRY(environment_get(&environment));
-    if (text != NULL)
-        FLASH_TRY(tuning_parse(text, environment->trace, &results));
-    pthread_mutex_lock(&lock);
-    if (results != NULL) {
-        results->older = newest;
-        newest = results;
-    }
-    atomic_store_explicit(&current, results, memory_order_release);
-    pthread_mutex_unlock(&lock);
-    return FLASH_SUCCESS;
 }

@@ -3,7 +3,7 @@
  */
 #define _POSIX_C_SOURCE 200809L /* getdelim */
 #include "status.h"
-#include "tuning.h"
+#include "tuning_results.h"
 
 #include <errno.h>
 #include <stdio.h>

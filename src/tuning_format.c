@@ -11,7 +11,7 @@
 #include "kernel_table.h"
 #include "status.h"
 #include "text_writer.h"
-#include "tuning.h"
+#include "tuning_results.h"
 
 #include <inttypes.h>
 

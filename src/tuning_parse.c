@@ -6,7 +6,7 @@
 #include "kernel_table.h"
 #include "status.h"
 #include "text_reader.h"
-#include "tuning.h"
+#include "tuning_results.h"
 
 #include <ctype.h>
 #include <errno.h>
