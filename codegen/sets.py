@@ -23,7 +23,8 @@ PROGRESSION = (
     "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax",
 )
 
-# The same for SM90. Full attention leaves longest_first out: its tiles are all of a length.
+# The same for SM90. Full attention leaves longest_first out: its tiles are all of a length; and
+# multicast is for it alone.
 PROGRESSION_SM90 = (
     "stages_2",
     "stages_2+overlap",
@@ -35,6 +36,7 @@ PROGRESSION_SM90 = (
 PROGRESSION_SM90_FULL = (
     *PROGRESSION_SM90[:4],
     "stages_2+overlap+ping_pong+persistent+fixed_reference",
+    "stages_2+overlap+ping_pong+persistent+fixed_reference+multicast",
 )
 PROGRESSION_SM90_SHAPE = "SM90 (BF16, 128, 128, 128, 12)"
 
@@ -89,27 +91,38 @@ SM80_SHIP_UNALIGNED_TILES = (
 # SM90 kernels that are installed, with the strategies of each in the words of the short form.
 MASKED = Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP
 ALTERNATING = "stages_3+overlap+ping_pong+persistent+fixed_reference"
-ALTERNATING_MASKED = "stages_3+overlap+ping_pong+persistent+longest_first+fixed_reference"
+# For tiles that differ in length.
+ALTERNATING_UNEVEN = "stages_3+overlap+ping_pong+persistent+longest_first+fixed_reference"
 OVERLAPPED = "stages_2+overlap+persistent+fixed_reference"
-OVERLAPPED_MASKED = "stages_2+overlap+persistent+longest_first+fixed_reference"
+OVERLAPPED_UNEVEN = "stages_2+overlap+persistent+longest_first+fixed_reference"
 SM90_SHIP_TILES = (
     # d_head, features, (B_r, B_c), strategies
     (64, FULL, (192, 128), ALTERNATING),
-    (64, CAUSAL, (128, 128), ALTERNATING_MASKED),
-    (64, CAUSAL, (192, 128), ALTERNATING_MASKED),  # from 8,192 keys on
-    (64, MASKED, (128, 128), ALTERNATING_MASKED),
+    (64, CAUSAL, (128, 128), ALTERNATING_UNEVEN),
+    (64, CAUSAL, (192, 128), ALTERNATING_UNEVEN),  # from 8,192 keys on
+    (64, MASKED, (128, 128), ALTERNATING_UNEVEN),
     (96, FULL, (128, 128), ALTERNATING),
-    (96, CAUSAL, (128, 128), ALTERNATING_MASKED),
-    (96, MASKED, (128, 128), ALTERNATING_MASKED),
+    (96, CAUSAL, (128, 128), ALTERNATING_UNEVEN),
+    (96, MASKED, (128, 128), ALTERNATING_UNEVEN),
     (128, FULL, (128, 128), ALTERNATING),
-    (128, CAUSAL, (128, 128), ALTERNATING_MASKED),
-    (128, MASKED, (128, 128), ALTERNATING_MASKED),
+    (128, CAUSAL, (128, 128), ALTERNATING_UNEVEN),
+    (128, MASKED, (128, 128), ALTERNATING_UNEVEN),
     (192, FULL, (128, 64), ALTERNATING),
-    (192, CAUSAL, (128, 64), ALTERNATING_MASKED),
-    (192, MASKED, (128, 64), ALTERNATING_MASKED),
+    (192, CAUSAL, (128, 64), ALTERNATING_UNEVEN),
+    (192, MASKED, (128, 64), ALTERNATING_UNEVEN),
     (256, FULL, (128, 64), OVERLAPPED),
-    (256, CAUSAL, (128, 64), OVERLAPPED_MASKED),
-    (256, MASKED, (128, 64), OVERLAPPED_MASKED),
+    (256, CAUSAL, (128, 64), OVERLAPPED_UNEVEN),
+    (256, MASKED, (128, 64), OVERLAPPED_UNEVEN),
+)
+
+# SM90 kernels for sequences that differ in length, each in three classes of features.
+SM90_VARLEN_TILES = (
+    # d_head, (B_r, B_c), strategies
+    (64, (128, 128), ALTERNATING_UNEVEN),
+    (96, (128, 128), ALTERNATING_UNEVEN),
+    (128, (128, 128), ALTERNATING_UNEVEN),
+    (192, (128, 64), ALTERNATING_UNEVEN),
+    (256, (128, 64), OVERLAPPED_UNEVEN),
 )
 
 
@@ -170,7 +183,7 @@ def tune_sm90() -> list[Config]:
     candidates = [
         replace(_sm90(dtype, 128, features, (128, B_c), strategies), n_stages=n_stages)
         for dtype in (Dtype.FP16, Dtype.BF16)
-        for features, strategies in ((FULL, ALTERNATING), (CAUSAL, ALTERNATING_MASKED))
+        for features, strategies in ((FULL, ALTERNATING), (CAUSAL, ALTERNATING_UNEVEN))
         for B_c in (80, 96, 112, 128, 144, 160, 176)
         for n_stages in (2, 3)
     ]
@@ -244,6 +257,16 @@ def ship_sm90() -> list[Config]:
     return [_sm90(dtype, *row) for dtype in (Dtype.FP16, Dtype.BF16) for row in SM90_SHIP_TILES]
 
 
+def varlen_sm90() -> list[Config]:
+    """SM90 for ragged batches. Not installed: lengths in device memory are served by SM80 there."""
+    return [
+        _sm90(dtype, d_head, features, tile, strategies)
+        for dtype in (Dtype.FP16, Dtype.BF16)
+        for d_head, tile, strategies in SM90_VARLEN_TILES
+        for features in (Feature.VARLEN, CAUSAL_VARLEN, ALL_FEATURES)
+    ]
+
+
 def ship() -> list[Config]:
     """What an installed library holds, the default build."""
     return ship_cpu() + ship_sm80() + ship_sm90()
@@ -257,6 +280,7 @@ def all_sets() -> list[Config]:
         *progression_sm90(),
         *tune(),
         *tune_sm90(),
+        *varlen_sm90(),
         *ship(),
     }
     return sorted(config for config in named if legal(config))
@@ -268,6 +292,7 @@ SETS = {
     "progression_sm90": progression_sm90,
     "tune": tune,
     "tune_sm90": tune_sm90,
+    "varlen_sm90": varlen_sm90,
     "ship": ship,
     "all": all_sets,
 }

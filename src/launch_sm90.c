@@ -22,33 +22,44 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* A block per tile; persistent: one per multiprocessor, fewer where there are fewer tiles, more
- * where a block could not take its share. */
+/* A block per tile; persistent: one per multiprocessor, but for whole clusters, fewer where there
+ * are fewer tiles, more where a block could not take its share. */
 static int64_t grid_blocks(const flash_config_t *config, const flash_params_t *params,
                            const device_t *device) {
     const int64_t tiles = sm90_tiles(config, params);
     if (!config->persistent)
         return tiles;
-    const int64_t device_blocks = least(device->n_multiprocessors, sm90_most_blocks(config));
+    const int32_t cluster = sm90_cluster_blocks(config);
+    const int64_t on_device = device->n_multiprocessors / cluster * cluster;
+    const int64_t device_blocks = least(on_device, sm90_most_blocks(config));
     return most(least(device_blocks, tiles), sm90_least_blocks(config, params));
 }
 
 /* Query heads whose K and V fit the section, whole groups of them. */
-static int32_t section_heads(const flash_params_t *p) {
-    const int64_t all = (int64_t)p->batch * p->n_heads;
+static int32_t section_heads(const flash_config_t *config, const flash_params_t *p) {
+    const int64_t entries = sm90_has_varlen(config) ? 1 : p->batch;
     const int64_t bytes_of_head = 2 * (int64_t)p->seqlen_k * p->d_head * SM90_ELEMENT_BYTES;
-    if (all / p->group * bytes_of_head <= SECTION_BYTES)
-        return (int32_t)all;
+    if (entries * p->n_heads_kv * bytes_of_head <= SECTION_BYTES)
+        return (int32_t)(entries * p->n_heads);
     return (int32_t)(most(SECTION_BYTES / bytes_of_head, 1) * p->group);
+}
+
+/* As long as every block has several times as many, if the sequences are as long as they may be. */
+static int32_t tiles_together(int64_t tiles, int64_t blocks) {
+    const int64_t several = tiles / (4 * blocks);
+    return several >= 4 ? 4 : several >= 2 ? 2 : 1;
 }
 
 static flash_status_t encode_maps(const flash_config_t *config, sm90_params_t *params) {
     const flash_params_t *p = &params->problem;
-    const tma_tensor_t q = tma_tensor_q(p), k = tma_tensor_k(p), v = tma_tensor_v(p);
-    const tma_tensor_t o = tma_tensor_o(p);
+    const bool ragged = sm90_has_varlen(config);
+    const tma_tensor_t q = tma_tensor_q(p, ragged), k = tma_tensor_k(p, ragged);
+    const tma_tensor_t v = tma_tensor_v(p, ragged), o = tma_tensor_o(p, ragged);
+    params->entry_tokens = (sm90_entry_tokens_t){(int32_t)q.entry_tokens, (int32_t)k.entry_tokens,
+                                                 (int32_t)v.entry_tokens, (int32_t)o.entry_tokens};
     FLASH_TRY(tensor_map_encode(&q, config->dtype, config->B_r, &params->q));
-    FLASH_TRY(tensor_map_encode(&k, config->dtype, config->B_c, &params->k));
-    FLASH_TRY(tensor_map_encode(&v, config->dtype, config->B_c, &params->v));
+    FLASH_TRY(tensor_map_encode(&k, config->dtype, sm90_box_rows(config), &params->k));
+    FLASH_TRY(tensor_map_encode(&v, config->dtype, sm90_box_rows(config), &params->v));
     FLASH_TRY(tensor_map_encode(&o, config->dtype, SM90_WARPGROUP_ROWS, &params->o));
     return FLASH_SUCCESS;
 }
@@ -56,11 +67,13 @@ static flash_status_t encode_maps(const flash_config_t *config, sm90_params_t *p
 static flash_status_t launch(const void *symbol, const flash_config_t *config,
                              const flash_params_t *problem, const device_t *device,
                              flash_stream_t stream) {
-    sm90_params_t params = {.problem = *problem, .section_heads = section_heads(problem)};
+    const int64_t blocks = grid_blocks(config, problem, device);
     const cuda_block_t block = cuda_block(config);
-    const cuda_grid_t grid = {.blocks = grid_blocks(config, problem, device),
-                              .threads = block.threads,
-                              .shared_bytes = block.shared_bytes};
+    const cuda_grid_t grid = {
+        .blocks = blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
+    sm90_params_t params = {.problem = *problem,
+                            .section_heads = section_heads(config, problem),
+                            .tiles_together = tiles_together(sm90_tiles(config, problem), blocks)};
     FLASH_TRY(encode_maps(config, &params));
     return launch_grid(symbol, &grid, &params, stream);
 }

@@ -32,9 +32,10 @@ static const char *sm80_obstacle(const flash_config_t *config, const flash_param
                : "kernels with async_copy need 16-byte aligned rows of Q, K and V";
 }
 
-static const char *sm90_obstacle(const flash_params_t *params) {
-    const tma_tensor_t tensors[] = {tma_tensor_q(params), tma_tensor_k(params),
-                                    tma_tensor_v(params), tma_tensor_o(params)};
+static const char *sm90_obstacle(const flash_config_t *config, const flash_params_t *params) {
+    const bool ragged = sm90_has_varlen(config);
+    const tma_tensor_t tensors[] = {tma_tensor_q(params, ragged), tma_tensor_k(params, ragged),
+                                    tma_tensor_v(params, ragged), tma_tensor_o(params, ragged)};
     for (int i = 0; i < 4; i++) {
         const char *obstacle = tma_tensor_obstacle(&tensors[i]);
         if (obstacle != NULL)
@@ -52,7 +53,8 @@ static const char *cuda_obstacle(const flash_config_t *config, const problem_t *
         return "a block needs more shared memory than the device has";
     if (cuda_least_tiles(config, params) > cuda_most_tiles(config))
         return "the problem has more tiles than a launch can take";
-    return config->arch == FLASH_ARCH_SM90 ? sm90_obstacle(params) : sm80_obstacle(config, params);
+    return config->arch == FLASH_ARCH_SM90 ? sm90_obstacle(config, params)
+                                           : sm80_obstacle(config, params);
 }
 
 /* Why the device cannot run the kernel, or not for this problem; NULL: it can. */

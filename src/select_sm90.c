@@ -1,6 +1,6 @@
 /*
  * How the rows of the SM90 family compare: the most strategies that always pay, then the least
- * estimated time.
+ * estimated time; multicast, which has not paid yet, last.
  */
 #include "select_families.h"
 
@@ -25,5 +25,5 @@ family_rank_t select_rank_sm90(const flash_config_t *config, const problem_t *pr
     return (family_rank_t){
         .without_strategies = -strategies,
         .time = problem->batch_invariant ? 0 : estimated_time(config, problem, device),
-        .preference = 0};
+        .preference = config->multicast};
 }

@@ -45,13 +45,13 @@ flash_status_t tensor_map_prepare(void) {
 
 /* Extents and strides as the driver takes them; the innermost stride is understood. */
 typedef struct shape {
-    cuuint64_t extent[TMA_AXES];
-    cuuint64_t stride_bytes[TMA_AXES - 1];
+    cuuint64_t extent[TMA_MOST_AXES];
+    cuuint64_t stride_bytes[TMA_MOST_AXES - 1];
 } shape_t;
 
 static shape_t shape_of(const tma_tensor_t *tensor) {
     shape_t shape;
-    for (int axis = 0; axis < TMA_AXES; axis++) {
+    for (int axis = 0; axis < tensor->n_axes; axis++) {
         const int32_t extent = tensor->extent[axis];
         shape.extent[axis] = (cuuint64_t)extent;
         if (axis > 0) /* one place: any stride does, and the caller's may be none that TMA takes */
@@ -65,18 +65,19 @@ static shape_t shape_of(const tma_tensor_t *tensor) {
 static flash_status_t encode(const tma_tensor_t *tensor, CUtensorMapDataType type, int32_t box_rows,
                              CUtensorMap *map) {
     const shape_t shape = shape_of(tensor);
-    const cuuint32_t box[TMA_AXES] = {SM90_PANEL_ELEMENTS, (cuuint32_t)box_rows, 1, 1};
-    const cuuint32_t step[TMA_AXES] = {1, 1, 1, 1};
+    const cuuint32_t box[TMA_MOST_AXES] = {SM90_PANEL_ELEMENTS, (cuuint32_t)box_rows, 1, 1, 1};
+    const cuuint32_t step[TMA_MOST_AXES] = {1, 1, 1, 1, 1};
     const CUresult result = driver.encode(
-        map, type, TMA_AXES, (void *)(uintptr_t)tensor->data, shape.extent, shape.stride_bytes, box,
-        step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        map, type, (cuuint32_t)tensor->n_axes, (void *)(uintptr_t)tensor->data, shape.extent,
+        shape.stride_bytes, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    FLASH_REQUIRE(result == CUDA_SUCCESS, FLASH_ERROR_CUDA,
-                  "cuTensorMapEncodeTiled: error %d (extents %d, %d, %d, %d; strides %lld, %lld, "
-                  "%lld elements; boxes of %d rows)",
-                  (int)result, tensor->extent[0], tensor->extent[1], tensor->extent[2],
-                  tensor->extent[3], (long long)tensor->stride[1], (long long)tensor->stride[2],
-                  (long long)tensor->stride[3], box_rows);
+    FLASH_REQUIRE(
+        result == CUDA_SUCCESS, FLASH_ERROR_CUDA,
+        "cuTensorMapEncodeTiled: error %d (%d axes; extents %d, %d, %d, %d; strides %lld, "
+        "%lld, %lld elements; boxes of %d rows)",
+        (int)result, tensor->n_axes, tensor->extent[0], tensor->extent[1], tensor->extent[2],
+        tensor->extent[3], (long long)tensor->stride[1], (long long)tensor->stride[2],
+        (long long)tensor->stride[3], box_rows);
     return FLASH_SUCCESS;
 }
 

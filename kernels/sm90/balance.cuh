@@ -28,6 +28,13 @@ static __device__ __forceinline__ void start_shares(shares_t &shares) {
     __syncwarp();
 }
 
+/* Of loads, only the differences matter. */
+static __device__ __forceinline__ void subtract(shares_t &shares, int32_t least) {
+#pragma unroll 1
+    FOR_BLOCKS_OF_LANE(block)
+    shares.load[block] -= least;
+}
+
 /* Of a launch. */
 typedef struct numbering {
     uint32_t tiles;         /* of a head */
@@ -79,7 +86,18 @@ static __device__ __forceinline__ uint32_t number_at(const round_tiles_t &r, uin
     return r.first + (place < beginning ? r.ending + place : place - beginning);
 }
 
-/* What the tile in a place costs, in blocks, about. */
+/* What a tile costs, in blocks, about; tile: its number in its head, from the first rows on. */
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t tile_cost(const flash_params_t &p, int32_t tile,
+                                                    const int32_t &len_q, const int32_t &len_k) {
+    const int32_t diagonal = tile * C.B_r + len_k - len_q;
+    const int64_t end = p.window_right < 0 ? len_k : (int64_t)diagonal + C.B_r + p.window_right;
+    const int32_t begin = p.window_left < 0 ? 0 : max(diagonal - p.window_left, 0);
+    const int32_t keys = max((int32_t)min(end, (int64_t)len_k) - begin, 0);
+    return keys / C.B_c + tile_overhead;
+}
+
+/* What the tile in a place costs. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t cost_at(const flash_params_t &p, const numbering_t &n,
                                                   const round_tiles_t &r, uint32_t place) {
@@ -88,12 +106,7 @@ static __device__ __forceinline__ int32_t cost_at(const flash_params_t &p, const
     const uint32_t rest = begins ? place : r.begun + place - beginning;
     const float of_section = (float)rest * (begins ? r.inverse_next : r.inverse_width);
     const int32_t tile = (int32_t)n.tiles - 1 - (int32_t)of_section;
-    const int32_t diagonal = tile * C.B_r + p.seqlen_k - p.seqlen_q;
-    const int64_t end =
-        p.window_right < 0 ? p.seqlen_k : (int64_t)diagonal + C.B_r + p.window_right;
-    const int32_t begin = p.window_left < 0 ? 0 : max(diagonal - p.window_left, 0);
-    const int32_t keys = max((int32_t)min(end, (int64_t)p.seqlen_k) - begin, 0);
-    return keys / C.B_c + tile_overhead;
+    return tile_cost<C>(p, tile, p.seqlen_q, p.seqlen_k);
 }
 
 /* Adds the round to the loads. */
@@ -109,17 +122,27 @@ static __device__ __forceinline__ void add_round(const flash_params_t &p, const 
         shares.load[block] = load;
         least = min(least, load);
     }
-    least = __reduce_min_sync(0xffffffffu, least);
-#pragma unroll 1
-    FOR_BLOCKS_OF_LANE(block)
-    shares.load[block] -= least;
+    subtract(shares, __reduce_min_sync(0xffffffffu, least));
 }
 
-/* Loads are told apart in classes, of so many blocks that no tile is more than half of them. */
-template <flash_config_t C>
-static __device__ __forceinline__ int class_shift(const flash_params_t &p) {
-    const int32_t most = p.seqlen_k / C.B_c + tile_overhead;
-    return max(0, __clz(LOAD_CLASSES / 2) + 1 - __clz(most));
+/* Loads are told apart in classes, of so many blocks that a cost is less than half of them. */
+static __device__ __forceinline__ int class_shift(int32_t cost) {
+    return max(0, __clz(LOAD_CLASSES / 2) + 1 - __clz(cost));
+}
+
+static __device__ __forceinline__ int32_t class_of(int32_t load, int shift) {
+    return min(load >> shift, LOAD_CLASSES - 1);
+}
+
+/* Of the lanes before this one. */
+static __device__ __forceinline__ uint32_t sum_before(uint32_t own) {
+    uint32_t sum = own;
+#pragma unroll
+    for (int step = 1; step < warp_threads; step *= 2) {
+        const uint32_t other = __shfl_up_sync(0xffffffffu, sum, step);
+        sum += own_lane() >= step ? other : 0;
+    }
+    return sum - own;
 }
 
 /* Sizes of the classes become the numbers of blocks in the classes before. */
@@ -127,14 +150,7 @@ static __device__ __forceinline__ void sum_classes(shares_t &shares) {
     static_assert(LOAD_CLASSES == 4 * warp_threads, "four a lane");
     uint4 *own = (uint4 *)shares.class_sizes + own_lane();
     const uint4 v = *own;
-    const uint32_t total = v.x + v.y + v.z + v.w;
-    uint32_t before = total;
-#pragma unroll
-    for (int step = 1; step < warp_threads; step *= 2) {
-        const uint32_t other = __shfl_up_sync(0xffffffffu, before, step);
-        before += own_lane() >= step ? other : 0;
-    }
-    before -= total;
+    const uint32_t before = sum_before(v.x + v.y + v.z + v.w);
     *own = uint4{before, before + v.x, before + v.x + v.y, before + v.x + v.y + v.z};
     __syncwarp();
 }
@@ -148,7 +164,7 @@ static __device__ __forceinline__ void sort_shares(shares_t &shares, int shift) 
     for (uint32_t first = 0; first < gridDim.x; first += warp_threads) {
         const uint32_t block = first + own_lane();
         const bool exists = block < gridDim.x;
-        const int32_t own = exists ? min(shares.load[block] >> shift, LOAD_CLASSES - 1) : -1;
+        const int32_t own = exists ? class_of(shares.load[block], shift) : -1;
         const uint32_t same = __match_any_sync(0xffffffffu, own);
         const uint32_t before = same & ((1u << own_lane()) - 1);
         if (exists)
@@ -161,7 +177,7 @@ static __device__ __forceinline__ void sort_shares(shares_t &shares, int shift) 
     sum_classes(shares);
 #pragma unroll 1
     FOR_BLOCKS_OF_LANE(block)
-    shares.place[block] += (uint16_t)sizes[min(shares.load[block] >> shift, LOAD_CLASSES - 1)];
+    shares.place[block] += (uint16_t)sizes[class_of(shares.load[block], shift)];
     __syncwarp();
 }
 

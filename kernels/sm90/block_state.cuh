@@ -6,19 +6,19 @@
 #define FLASH_KERNELS_SM90_BLOCK_STATE_CUH
 
 #include "common/ptx/shared_memory.cuh"
-#include "sm90/derive.cuh"
-#include "sm90/ptx/barrier.cuh"
+#include "sm90/cluster.cuh"
 #include "sm90/ptx/warpgroup.cuh"
 #include "sm90/tile.cuh"
 
 enum { MOST_STAGES = 4, MOST_Q_PLACES = 2, TILES_AHEAD = 4 };
 
 /* A tile as the scheduler announces it to the other roles. */
-typedef struct alignas(16) assignment {
-    query_tile_t tile;
+template <flash_config_t C> struct alignas(16) assignment_of {
+    tile_of<C> tile;
     int32_t round; /* negative: the pass is over */
-} assignment_t;
-static_assert(sizeof(assignment_t) == 2 * sizeof(uint4), "read as two");
+};
+
+enum { ASSIGNMENT_WORDS = 16 }; /* at most; a power of two */
 
 enum { LOAD_CLASSES = 128 };
 
@@ -28,6 +28,13 @@ typedef struct shares {
     uint16_t place[SM90_MAX_BLOCKS]; /* in the round: by load, least first */
     alignas(16) uint32_t class_sizes[LOAD_CLASSES];
 } shares_t;
+
+/* See ragged.cuh. Of entries of the batch that follow each other: */
+typedef struct entries {
+    uint32_t end[warp_threads]; /* after the last share of the entry's tiles */
+    int32_t len_q[warp_threads];
+    int32_t len_k[warp_threads];
+} entries_t;
 
 /* Behind the tiles. full: TMA has brought the tile. empty: no consumer needs it any more. */
 typedef struct block_state {
@@ -42,11 +49,13 @@ typedef struct block_state {
     uint64_t o_left; /* the last tile's O has left its place */
     uint64_t assigned[TILES_AHEAD];
     uint64_t taken[TILES_AHEAD];
-    assignment_t assignments[TILES_AHEAD];
+    alignas(16) uint32_t assignments[TILES_AHEAD][ASSIGNMENT_WORDS]; /* assignment_of<C> */
     int32_t values_hidden[TILES_AHEAD];   /* of each assignment: see hidden_values.cuh */
     uint32_t staged[SM90_MOST_CONSUMERS]; /* see storer.cuh */
     shares_t shares;
-    uint32_t failed[SM90_MAX_ROUNDS / 32]; /* bit `round`: the fixed reference did not do */
+    entries_t entries;
+    int32_t lse_tokens;                    /* with varlen: of LSE's rows, one a head */
+    uint32_t failed[SM90_MAX_ROUNDS / 32]; /* see note_of() */
 } block_state_t;
 static_assert(sizeof(block_state_t) <= SM90_STATE_BYTES, "behind the tiles");
 
@@ -55,6 +64,12 @@ unsigned char shared_memory[];
 
 template <flash_config_t C> static __device__ __forceinline__ block_state_t &block_state() {
     return *(block_state_t *)(shared_memory + sm90_shared_bytes(&C) - SM90_STATE_BYTES);
+}
+
+/* Which of the bits of `failed` says that the fixed reference did not do in a round. With varlen a
+ * block may have more rounds than bits: tiles that share a failed one's are done again too. */
+template <flash_config_t C> static __device__ __forceinline__ int32_t note_of(int32_t round) {
+    return has_varlen<C> ? round % SM90_MAX_ROUNDS : round;
 }
 
 template <flash_config_t C> static __device__ __forceinline__ uint32_t q_tile(int place) {
@@ -98,7 +113,8 @@ static __device__ __forceinline__ void release(const uint64_t &barrier) {
     release_if(true, barrier);
 }
 
-template <flash_config_t C> static __device__ __forceinline__ void initialize_block_state() {
+template <flash_config_t C>
+static __device__ __forceinline__ void initialize_block_state(const flash_params_t &p) {
     block_state_t &state = block_state<C>();
     constexpr int consumer_warps = consumers<C> * warpgroup_warps;
     constexpr int reader_warps = consumer_warps + 1 + has_storer<C> + has_mask<C>;
@@ -110,23 +126,26 @@ template <flash_config_t C> static __device__ __forceinline__ void initialize_bl
         }
         for (int i = 0; i < consumers<C>; ++i)
             mbarrier_init(shared_address(&state.o_staged[i]), warpgroup_warps);
-        mbarrier_init(shared_address(&state.o_left), 1);
+        mbarrier_init(shared_address(&state.o_left),
+                      place_of_o<C> == OUTPUT_IN_V ? cluster_blocks<C> : 1);
         for (int i = 0; i < C.n_stages; ++i) {
             mbarrier_init(shared_address(&state.k_full[i]), 1);
             mbarrier_init(shared_address(&state.v_full[i]), 1);
             mbarrier_init(shared_address(&state.v_landed[i]), 1);
-            mbarrier_init(shared_address(&state.k_empty[i]), consumer_warps);
-            mbarrier_init(shared_address(&state.v_empty[i]), consumer_warps);
+            mbarrier_init(shared_address(&state.k_empty[i]), cluster_blocks<C> * consumer_warps);
+            mbarrier_init(shared_address(&state.v_empty[i]), cluster_blocks<C> * consumer_warps);
         }
         for (int i = 0; i < TILES_AHEAD; ++i) {
             mbarrier_init(shared_address(&state.assigned[i]), 1);
             mbarrier_init(shared_address(&state.taken[i]), reader_warps);
         }
         mbarrier_init_fence();
+        if (has_varlen<C>)
+            state.lse_tokens = p.cu_seqlens_q ? p.cu_seqlens_q[p.batch] : p.seqlen_q;
     }
     for (int i = threadIdx.x; i < SM90_MAX_ROUNDS / 32; i += block_threads<C>)
         state.failed[i] = 0;
-    __syncthreads();
+    sync_blocks<C>();
 }
 
 #endif

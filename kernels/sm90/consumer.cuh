@@ -77,7 +77,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void finish_scores(consumer_state<C> &x, bool is_last) {
     block_state_t &state = block_state<C>();
     pin_accumulators(x.s.s);
-    release(state.k_empty[x.k.stage]);
+    release_to_producers<C>(state.k_empty[x.k.stage]);
     if constexpr (!q_in_registers<C>)
         release_queries<C>(x, is_last);
     step<C.n_stages>(x.k);
@@ -86,7 +86,7 @@ static __device__ __forceinline__ void finish_scores(consumer_state<C> &x, bool 
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_output(consumer_state<C> &x) {
     pin_accumulators(x.o.o);
-    release(block_state<C>().v_empty[x.v.stage]);
+    release_to_producers<C>(block_state<C>().v_empty[x.v.stage]);
     step<C.n_stages>(x.v);
 }
 
@@ -105,8 +105,8 @@ static __device__ __forceinline__ void start_tile(consumer_state<C> &x) {
 /* The first block of the walk, whose QK^T is done. */
 template <flash_config_t C>
 static __device__ __forceinline__ void first_block(const flash_params_t &params,
-                                                   const query_tile_t &tile,
-                                                   const score_unit_t &unit, consumer_state<C> &x) {
+                                                   const tile_of<C> &tile, const score_unit_t &unit,
+                                                   consumer_state<C> &x) {
     const int32_t block = tile.block_end - 1;
     finish_scores<C>(x, block == tile.block_begin);
     cap_scores<C>(x.s, unit);
@@ -120,9 +120,9 @@ static __device__ __forceinline__ void first_block(const flash_params_t &params,
 /* Each block after the first; P of the block before is still to be multiplied. CUT: some row may
  * not see some key of it. FIXED: the maxima stay. */
 template <flash_config_t C, bool CUT, bool FIXED>
-static __device__ __forceinline__ void
-next_block(const flash_params_t &params, const query_tile_t &tile, const score_unit_t &unit,
-           consumer_state<C> &x, int32_t block) {
+static __device__ __forceinline__ void next_block(const flash_params_t &params,
+                                                  const tile_of<C> &tile, const score_unit_t &unit,
+                                                  consumer_state<C> &x, int32_t block) {
     rescale_t past;
     score_tile<C> &s = x.s;
     if constexpr (!C.overlap) {
@@ -161,7 +161,7 @@ next_block(const flash_params_t &params, const query_tile_t &tile, const score_u
  * blocks that are seen whole. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void
-process_blocks(const flash_params_t &params, const query_tile_t &tile, const score_unit_t &unit,
+process_blocks(const flash_params_t &params, const tile_of<C> &tile, const score_unit_t &unit,
                consumer_state<C> &x) {
     int32_t block = tile.block_end - 2;
     first_block<C>(params, tile, unit, x);

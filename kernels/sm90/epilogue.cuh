@@ -102,10 +102,11 @@ static __device__ __forceinline__ void hand_over_output(uint32_t place,
 
 /* ---- from registers ---- */
 
-static __device__ __forceinline__ uint16_t *output_row(const flash_params_t &p,
-                                                       const query_tile_t &t, int64_t row) {
+template <flash_config_t C>
+static __device__ __forceinline__ uint16_t *output_row(const flash_params_t &p, const tile_of<C> &t,
+                                                       int64_t row) {
     return (uint16_t *)p.o + t.batch_index * p.o_stride.batch + t.head * p.o_stride.head +
-           row * p.o_stride.seq;
+           (sequence_of<C>(p, t).q_begin + row) * p.o_stride.seq;
 }
 
 /* Column of the thread's chunk i. */
@@ -129,32 +130,47 @@ static __device__ __forceinline__ void store_row(uint16_t *row, int32_t columns,
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void store_output(const flash_params_t &p, const query_tile_t &t,
+static __device__ __forceinline__ void store_output(const flash_params_t &p, const tile_of<C> &t,
                                                     const rounded_output<C> &o) {
     const int32_t row = t.row_begin + tile_row(0);
-    uint16_t *data = output_row(p, t, row);
-    store_row<C>(data, row < p.seqlen_q ? p.d_head : 0, 0, o);
-    store_row<C>(data + 8 * p.o_stride.seq, row + 8 < p.seqlen_q ? p.d_head : 0, 1, o);
+    const int32_t len_q = sequence_of<C>(p, t).len_q;
+    uint16_t *data = output_row<C>(p, t, row);
+    store_row<C>(data, row < len_q ? p.d_head : 0, 0, o);
+    store_row<C>(data + 8 * p.o_stride.seq, row + 8 < len_q ? p.d_head : 0, 1, o);
 }
 
 /* The rare tile: see hidden_values.cuh. The warp's rows, which it has just written. */
 template <flash_config_t C>
 static __device__ __forceinline__ void complete_output(const flash_params_t &p,
-                                                       const query_tile_t &t) {
+                                                       const tile_of<C> &t) {
     const int32_t first = t.row_begin + warp_row();
     __syncwarp();
 #pragma unroll 1
-    for (int32_t row = first; row < min(first + 16, p.seqlen_q); ++row)
-        add_hidden_values<C>(p, t, row, output_row(p, t, row));
+    for (int32_t row = first; row < min(first + 16, sequence_of<C>(p, t).len_q); ++row)
+        add_hidden_values<C>(p, t, row, output_row<C>(p, t, row));
+}
+
+/* Place of the sequence's first query in LSE. No branch: see ptx/predicated.cuh. */
+template <flash_config_t C>
+static __device__ __forceinline__ int64_t lse_begin(const flash_params_t &p, const tile_of<C> &t) {
+    if constexpr (has_varlen<C>) {
+        const int64_t entry_heads = p.cu_seqlens_q ? 0 : p.n_heads;
+        const int64_t head = t.batch_index * entry_heads + t.head;
+        return head * block_state<C>().lse_tokens + t.q_begin;
+    } else {
+        const int64_t head = (int64_t)t.batch_index * p.n_heads + t.head;
+        return head * p.seqlen_q;
+    }
 }
 
 /* Two threads of each quad, a row each: see row_lse(). */
-static __device__ __forceinline__ void store_lse(const flash_params_t &p, const query_tile_t &t,
+template <flash_config_t C>
+static __device__ __forceinline__ void store_lse(const flash_params_t &p, const tile_of<C> &t,
                                                  float lse) {
     const int half = threadIdx.x % 4;
     const int32_t row = t.row_begin + tile_row(half);
-    const int64_t head = (int64_t)t.batch_index * p.n_heads + t.head;
-    global_store_if(p.lse && half < 2 && row < p.seqlen_q, p.lse + head * p.seqlen_q + row, lse);
+    const int32_t len_q = sequence_of<C>(p, t).len_q;
+    global_store_if(p.lse && half < 2 && row < len_q, p.lse + lse_begin<C>(p, t) + row, lse);
 }
 
 #endif

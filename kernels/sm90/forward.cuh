@@ -22,15 +22,16 @@
 
 template <flash_config_t C>
 static __device__ __forceinline__ void note_failure_if(bool failed, int32_t round) {
-    shared_or_if(failed, shared_address(&block_state<C>().failed[round / 32]), 1u << round % 32);
+    const int32_t note = note_of<C>(round);
+    shared_or_if(failed, shared_address(&block_state<C>().failed[note / 32]), 1u << note % 32);
 }
 
 /* Rows that see no key. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_empty_tile(const flash_params_t &problem,
-                                                        const query_tile_t &tile) {
+                                                        const tile_of<C> &tile) {
     const rounded_output<C> zeros = {};
-    store_lse(problem, tile, -INFINITY);
+    store_lse<C>(problem, tile, -INFINITY);
     store_output<C>(problem, tile, zeros);
 }
 
@@ -39,7 +40,7 @@ static __device__ __forceinline__ void store_empty_tile(const flash_params_t &pr
 template <flash_config_t C>
 static __device__ __forceinline__ bool find_work(const sm90_params_t &params,
                                                  consumer_state<C> &x) {
-    assignment_t assignment = await_assignment<C>(x.assignments);
+    assignment_of<C> assignment = await_assignment<C>(x.assignments);
 #pragma unroll 1
     while (assignment.round >= 0 && !has_blocks(assignment.tile)) {
         store_empty_tile<C>(params.problem, assignment.tile);
@@ -53,7 +54,7 @@ static __device__ __forceinline__ bool find_work(const sm90_params_t &params,
 template <flash_config_t C>
 static __device__ __forceinline__ bool work_follows(ring_t assignments) {
     step<TILES_AHEAD>(assignments);
-    const assignment_t next = await_assignment<C>(assignments);
+    const assignment_of<C> next = await_assignment<C>(assignments);
     return next.round >= 0 && has_blocks(next.tile);
 }
 
@@ -84,7 +85,7 @@ static __device__ __forceinline__ void finish_tile(finished_tile<C> &done, const
 template <flash_config_t C, bool STAGED>
 static __device__ __forceinline__ void
 store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_state<C> &x) {
-    const assignment_t assignment = read_assignment<C>(x.assignments);
+    const assignment_of<C> assignment = read_assignment<C>(x.assignments);
     uint32_t place = 0;
     if (STAGED && !done.hidden) {
         place = stage_output<C>(done.o, x);
@@ -95,7 +96,7 @@ store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_s
     }
     if constexpr (STAGED)
         hand_over_output<C>(place, x);
-    store_lse(params.problem, assignment.tile, done.lse);
+    store_lse<C>(params.problem, assignment.tile, done.lse);
     if constexpr (C.fixed_reference)
         note_failure_if<C>(done.failed, assignment.round);
     x.o_parity ^= 1;
@@ -154,9 +155,9 @@ static __device__ __forceinline__ void consume_pass(const sm90_params_t &params,
 
 /* All roles have done the first pass, and its failures are known. What a thread stored comes before
  * what TMA will store there. */
-static __device__ __forceinline__ void await_second_pass() {
+template <flash_config_t C> static __device__ __forceinline__ void await_second_pass() {
     async_proxy_fence_global();
-    __syncthreads();
+    sync_blocks<C>();
 }
 
 template <flash_config_t C>
@@ -168,7 +169,7 @@ static __device__ __forceinline__ void consume(const sm90_params_t &params) {
     start_turns<C>(x);
     consume_pass<C, FIRST_PASS>(params, x);
     if constexpr (C.fixed_reference) {
-        await_second_pass();
+        await_second_pass<C>();
         consume_pass<C, SECOND_PASS>(params, x);
     }
 }
@@ -177,7 +178,7 @@ static __device__ __forceinline__ void consume(const sm90_params_t &params) {
 template <flash_config_t C>
 static __device__ __forceinline__ void produce_pass(const sm90_params_t &params,
                                                     producer_t &producer, ring_t &assignments) {
-    for (assignment_t assignment = take_assignment<C>(assignments); assignment.round >= 0;
+    for (assignment_of<C> assignment = take_assignment<C>(assignments); assignment.round >= 0;
          assignment = take_assignment<C>(assignments))
         if (has_blocks(assignment.tile) && elect_one())
             load_tile<C>(params, assignment.tile, producer);
@@ -187,7 +188,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void guard_pass(guard_t &guard, ring_t &assignments) {
     while (true) {
         const int place = assignments.stage;
-        const assignment_t assignment = take_assignment<C>(assignments);
+        const assignment_of<C> assignment = take_assignment<C>(assignments);
         if (assignment.round < 0)
             break;
         if (has_blocks(assignment.tile))
@@ -201,7 +202,7 @@ static __device__ __forceinline__ void produce(const sm90_params_t &params) {
     ring_t assignments = {0, 0};
     produce_pass<C>(params, producer, assignments);
     if constexpr (C.fixed_reference) {
-        await_second_pass();
+        await_second_pass<C>();
         produce_pass<C>(params, producer, assignments);
     }
 }
@@ -211,19 +212,19 @@ static __device__ __forceinline__ void schedule(const sm90_params_t &params) {
     ring_t ring = {0, 0};
     schedule_pass<C, FIRST_PASS>(params, ring);
     if constexpr (C.fixed_reference) {
-        await_second_pass();
+        await_second_pass<C>();
         schedule_pass<C, SECOND_PASS>(params, ring);
     }
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void store(const sm90_params_t &params) {
-    storer_t storer = {{}, 0};
+    storer_of<C> storer = {{}, 0};
     ring_t assignments = {0, 0};
     if constexpr (has_storer<C>)
         store_pass<C>(params, storer, assignments);
     if constexpr (C.fixed_reference) {
-        await_second_pass();
+        await_second_pass<C>();
         if constexpr (has_storer<C>)
             store_pass<C>(params, storer, assignments);
     }
@@ -235,7 +236,7 @@ template <flash_config_t C> static __device__ __forceinline__ void guard() {
     if constexpr (has_mask<C>)
         guard_pass<C>(guard, assignments);
     if constexpr (C.fixed_reference) {
-        await_second_pass();
+        await_second_pass<C>();
         if constexpr (has_mask<C>)
             guard_pass<C>(guard, assignments);
     }
@@ -257,7 +258,7 @@ static __device__ __forceinline__ void load(const sm90_params_t &params) {
 template <flash_config_t C>
 static __device__ __forceinline__ void sm90_forward(const sm90_params_t &params) {
     assert_legal<C>();
-    initialize_block_state<C>();
+    initialize_block_state<C>(params.problem);
     if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
         acquire_registers<consumer_registers<C>>();
         consume<C>(params);
@@ -265,6 +266,8 @@ static __device__ __forceinline__ void sm90_forward(const sm90_params_t &params)
         release_registers<producer_registers<C>>();
         load<C>(params);
     }
+    if constexpr (in_cluster<C>)
+        cluster_sync();
 }
 
 #endif

@@ -53,8 +53,7 @@ static __device__ __forceinline__ void guard_block(guard_t &guard, int place) {
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void guard_tile(const query_tile_t &t, guard_t &guard,
-                                                  int place) {
+static __device__ __forceinline__ void guard_tile(const tile_of<C> &t, guard_t &guard, int place) {
     for (int32_t block = t.block_end - 1; block >= t.block_begin; --block) {
         if (is_cut(t, block))
             guard_block<C>(guard, place);
@@ -80,11 +79,12 @@ static __device__ uint32_t add_non_finite_keys(uint32_t o, const uint16_t *v, in
 /* Completes one row of O in global memory, which the warp has written: the keys that it sees in the
  * blocks that a mask cuts, left and right of the whole ones. */
 template <flash_config_t C>
-static __device__ void add_hidden_values(const flash_params_t &p, const query_tile_t &t,
-                                         int32_t row, uint16_t *o) {
+static __device__ void add_hidden_values(const flash_params_t &p, const tile_of<C> &t, int32_t row,
+                                         uint16_t *o) {
     const uint16_t *v = (const uint16_t *)p.v + t.batch_index * p.v_stride.batch +
-                        t.head / p.group * p.v_stride.head;
-    const flash_range_t keys = visible_keys<C>(p, row);
+                        t.head / p.group * p.v_stride.head +
+                        sequence_of<C>(p, t).k_begin * p.v_stride.seq;
+    const flash_range_t keys = visible_keys<C>(p, t, row);
     const int64_t whole_begin = (int64_t)t.whole_begin * C.B_c;
     const int64_t whole_end = max((int64_t)t.whole_end * C.B_c, whole_begin);
 #pragma unroll 1

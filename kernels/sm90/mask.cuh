@@ -9,12 +9,12 @@
 
 template <flash_config_t C>
 static __device__ __forceinline__ void mask_scores(score_tile<C> &s, const flash_params_t &params,
-                                                   const query_tile_t &tile, int32_t block) {
+                                                   const tile_of<C> &tile, int32_t block) {
     const int32_t first_column = block * C.B_c + tile_column();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const flash_range_t keys =
-            visible_keys<C>(params, (int64_t)tile.row_begin + tile_row(half));
+            visible_keys<C>(params, tile, (int64_t)tile.row_begin + tile_row(half));
         const int32_t begin = keys.begin - first_column;
         const int32_t end = keys.end - first_column;
 #pragma unroll

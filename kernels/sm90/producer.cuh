@@ -6,7 +6,7 @@
 #define FLASH_KERNELS_SM90_PRODUCER_CUH
 
 #include "sm90/block_state.cuh"
-#include "sm90/ptx/tma.cuh"
+#include "sm90/box.cuh"
 
 typedef struct producer {
     ring_t q;
@@ -15,7 +15,19 @@ typedef struct producer {
     uint32_t o_parity;
 } producer_t;
 
-/* A block of K or V into its ring's next place. */
+/* With multicast into the same place of both blocks. */
+template <flash_config_t C>
+static __device__ __forceinline__ void load_panel(uint32_t shared, const sm90_tensor_map_t *map,
+                                                  const tma_box_t &box, uint32_t barrier) {
+    if constexpr (in_cluster<C>)
+        tma_load_multicast(shared, map, box, barrier, (1 << SM90_CLUSTER_BLOCKS) - 1,
+                           l2_evict_last);
+    else
+        tma_load<has_varlen<C>>(shared, map, box, barrier, l2_evict_last);
+}
+
+/* A block of K or V into its ring's next place. With multicast this block's half of it, and the
+ * other half comes from the other block: see cluster.cuh. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_kv(const sm90_tensor_map_t *map, tma_box_t box,
                                                uint32_t shared, const uint64_t &full,
@@ -23,51 +35,51 @@ static __device__ __forceinline__ void load_kv(const sm90_tensor_map_t *map, tma
     const uint32_t barrier = shared_address(&full);
     mbarrier_wait(shared_address(&empty), ring.parity ^ 1);
     mbarrier_arrive_expect(barrier, kv_bytes<C>);
+    if constexpr (in_cluster<C>) {
+        const int32_t first_row = own_rank() * sm90_box_rows(&C);
+        box.row += first_row;
+        shared += first_row * panel_row_bytes;
+    }
 #pragma unroll
     for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
-        tma_load(shared + i * kv_panel_bytes<C>, map, box, barrier, l2_evict_last);
+        load_panel<C>(shared + i * kv_panel_bytes<C>, map, box, barrier);
     step<C.n_stages>(ring);
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ tma_box_t kv_box(const sm90_params_t &params,
-                                                   const query_tile_t &t, int32_t block) {
-    return tma_box_t{0, block * C.B_c, t.head / params.problem.group, t.batch_index};
-}
-
-template <flash_config_t C>
-static __device__ __forceinline__ void load_q(const sm90_params_t &params, const query_tile_t &t,
+static __device__ __forceinline__ void load_q(const sm90_params_t &params, const tile_of<C> &t,
                                               producer_t &producer) {
     block_state_t &state = block_state<C>();
     const int place = producer.q.stage;
     const uint32_t barrier = shared_address(&state.q_full[place]);
-    tma_box_t box = {0, t.row_begin, t.head, t.batch_index};
+    tma_box_t box = query_box<C>(t, t.row_begin, params.entry_tokens.q);
     mbarrier_wait(shared_address(&state.q_empty[place]), producer.q.parity ^ 1);
     mbarrier_arrive_expect(barrier, q_bytes<C>);
 #pragma unroll
     for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
-        tma_load(q_tile<C>(place) + i * q_panel_bytes<C>, &params.q, box, barrier, l2_evict_first);
+        tma_load<has_varlen<C>>(q_tile<C>(place) + i * q_panel_bytes<C>, &params.q, box, barrier,
+                                l2_evict_first);
     step<q_places<C>>(producer.q);
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void load_k(const sm90_params_t &params, const query_tile_t &t,
+static __device__ __forceinline__ void load_k(const sm90_params_t &params, const tile_of<C> &t,
                                               int32_t block, producer_t &producer) {
     block_state_t &state = block_state<C>();
     const int stage = producer.k.stage;
-    load_kv<C>(&params.k, kv_box<C>(params, t, block), k_tile<C>(stage), state.k_full[stage],
-               state.k_empty[stage], producer.k);
+    load_kv<C>(&params.k, key_box<C>(params.problem, t, block * C.B_c, params.entry_tokens.k),
+               k_tile<C>(stage), state.k_full[stage], state.k_empty[stage], producer.k);
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void load_v(const sm90_params_t &params, const query_tile_t &t,
+static __device__ __forceinline__ void load_v(const sm90_params_t &params, const tile_of<C> &t,
                                               int32_t block, producer_t &producer) {
     block_state_t &state = block_state<C>();
     const int stage = producer.v.stage;
     const bool looked_over = has_mask<C> && is_cut(t, block);
-    load_kv<C>(&params.v, kv_box<C>(params, t, block), v_tile<C>(stage),
-               looked_over ? state.v_landed[stage] : state.v_full[stage], state.v_empty[stage],
-               producer.v);
+    load_kv<C>(&params.v, key_box<C>(params.problem, t, block * C.B_c, params.entry_tokens.v),
+               v_tile<C>(stage), looked_over ? state.v_landed[stage] : state.v_full[stage],
+               state.v_empty[stage], producer.v);
 }
 
 /* The last tile's O has left the blocks of V. */
@@ -81,7 +93,7 @@ static __device__ __forceinline__ void await_output(producer_t &producer) {
 
 /* In the order in which the consumers need them. */
 template <flash_config_t C>
-static __device__ __forceinline__ void load_tile(const sm90_params_t &params, const query_tile_t &t,
+static __device__ __forceinline__ void load_tile(const sm90_params_t &params, const tile_of<C> &t,
                                                  producer_t &producer) {
     if (t.block_begin >= t.block_end)
         return;

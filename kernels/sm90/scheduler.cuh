@@ -5,21 +5,30 @@
 #ifndef FLASH_KERNELS_SM90_SCHEDULER_CUH
 #define FLASH_KERNELS_SM90_SCHEDULER_CUH
 
-#include "sm90/balance.cuh"
+#include "sm90/ragged.cuh"
 
 /* First pass: every round. Second: those that failed. */
 enum { FIRST_PASS, SECOND_PASS };
 
+/* Word i of the failures, of the whole cluster; in the second pass, when they are all known. */
+template <flash_config_t C> static __device__ __forceinline__ uint32_t failures(int i) {
+    const uint32_t &own = block_state<C>().failed[i];
+    if constexpr (in_cluster<C>)
+        return own | cluster_load(shared_address(&own), other_rank());
+    return own;
+}
+
 template <flash_config_t C, int PASS> static __device__ __forceinline__ bool is_due(int32_t round) {
-    return PASS == FIRST_PASS || block_state<C>().failed[round / 32] >> round % 32 & 1;
+    const int32_t note = note_of<C>(round);
+    return PASS == FIRST_PASS || failures<C>(note / 32) >> note % 32 & 1;
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void announce(const assignment_t &assignment, ring_t &ring) {
+static __device__ __forceinline__ void announce(const assignment_of<C> &next, ring_t &ring) {
     block_state_t &state = block_state<C>();
     mbarrier_wait(shared_address(&state.taken[ring.stage]), ring.parity ^ 1);
     if (elect_one()) {
-        state.assignments[ring.stage] = assignment;
+        *(assignment_of<C> *)state.assignments[ring.stage] = next;
         state.values_hidden[ring.stage] = 0;
         mbarrier_arrive(shared_address(&state.assigned[ring.stage]));
     }
@@ -34,7 +43,7 @@ static __device__ __forceinline__ void schedule_in_turn(const sm90_params_t &par
     uint32_t number = blockIdx.x;
     for (int32_t round = 0; number < tiles; ++round, number += gridDim.x) {
         if (is_due<C, PASS>(round))
-            announce<C>(assignment_t{find_tile<C>(params, number), round}, ring);
+            announce<C>({find_tile<C>(params, number), round}, ring);
         if (!C.persistent)
             break;
     }
@@ -51,43 +60,82 @@ static __device__ __forceinline__ void schedule_by_load(const sm90_params_t &par
         if (place >= tiles.size)
             break;
         if (is_due<C, PASS>(round))
-            announce<C>(assignment_t{find_tile<C>(params, number_at(tiles, place)), round}, ring);
+            announce<C>({find_tile<C>(params, number_at(tiles, place)), round}, ring);
         add_round<C>(params.problem, numbering, tiles, shares);
-        sort_shares(shares, class_shift<C>(params.problem));
+        sort_shares(shares, class_shift(params.problem.seqlen_k / C.B_c + tile_overhead));
+    }
+}
+
+/* taken: tiles that the block had before. */
+template <flash_config_t C, int PASS>
+static __device__ __forceinline__ void announce_share(const sm90_params_t &params,
+                                                      const tile_share_t &share, int32_t &taken,
+                                                      ring_t &ring) {
+    for (uint32_t number = share.begin; number < share.end; ++number, ++taken)
+        if (is_due<C, PASS>(taken))
+            announce<C>({find_tile_of_entry<C>(params, share.batch_index, number), taken}, ring);
+}
+
+template <flash_config_t C, int PASS>
+static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &params, ring_t &ring) {
+    shares_t &shares = block_state<C>().shares;
+    window_t window = window_at<C>(params, 0, 0);
+    uint32_t first = 0;
+    int32_t taken = 0;
+    start_shares(shares);
+    while (reach<C>(params, window, first)) {
+        const uint32_t size = open_round<C>(params, window, first, shares);
+        const uint32_t place = shares.place[blockIdx.x];
+        do {
+            if (place < size && is_inside(window, first + place))
+                announce_share<C, PASS>(params, find_share<C>(params, window, first + place), taken,
+                                        ring);
+            add_window<C>(params, window, first, size, shares);
+        } while (window.end < first + size && move_on<C>(params, window));
+        subtract_least(shares);
+        first += size;
     }
 }
 
 template <flash_config_t C> static __device__ __forceinline__ bool any_failed() {
     uint32_t failed = 0;
     for (int i = threadIdx.x % warp_threads; i < SM90_MAX_ROUNDS / 32; i += warp_threads)
-        failed |= block_state<C>().failed[i];
+        failed |= failures<C>(i);
     return __any_sync(0xffffffffu, failed != 0);
 }
 
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ void schedule_pass(const sm90_params_t &params, ring_t &ring) {
     if (PASS == FIRST_PASS || any_failed<C>()) {
-        if constexpr (C.longest_first)
+        if constexpr (has_varlen<C>)
+            schedule_ragged<C, PASS>(params, ring);
+        else if constexpr (C.longest_first)
             schedule_by_load<C, PASS>(params, ring);
         else
             schedule_in_turn<C, PASS>(params, ring);
     }
-    announce<C>(assignment_t{{}, -1}, ring);
+    announce<C>({{}, -1}, ring);
 }
 
 /* For a warp of another role: waits for the next tile and reads it. It may be read again, instead
  * of being kept in registers, until it is released. */
 template <flash_config_t C>
-static __device__ __forceinline__ assignment_t read_assignment(const ring_t &ring) {
-    const uint32_t shared = shared_address(&block_state<C>().assignments[ring.stage]);
-    const uint4 low = shared_load(shared), high = shared_load(shared + sizeof low);
-    return assignment_t{{(int32_t)low.x, (int32_t)low.y, (int32_t)low.z, (int32_t)low.w,
-                         (int32_t)high.x, (int32_t)high.y, (int32_t)high.z},
-                        (int32_t)high.w};
+static __device__ __forceinline__ assignment_of<C> read_assignment(const ring_t &ring) {
+    static_assert(sizeof(assignment_of<C>) == (has_varlen<C> ? 3 : 2) * sizeof(uint4), "as read");
+    const uint32_t shared = shared_address(block_state<C>().assignments[ring.stage]);
+    const uint4 a = shared_load(shared), b = shared_load(shared + sizeof a);
+    const query_tile_t tile = {(int32_t)a.x, (int32_t)a.y, (int32_t)a.z, (int32_t)a.w,
+                               (int32_t)b.x, (int32_t)b.y, (int32_t)b.z};
+    if constexpr (has_varlen<C>) {
+        const uint4 c = shared_load(shared + 2 * sizeof a);
+        return {{tile, (int32_t)b.w, (int32_t)c.x, (int32_t)c.y, (int32_t)c.z}, (int32_t)c.w};
+    } else {
+        return {tile, (int32_t)b.w};
+    }
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ assignment_t await_assignment(const ring_t &ring) {
+static __device__ __forceinline__ assignment_of<C> await_assignment(const ring_t &ring) {
     wait_full(block_state<C>().assigned[ring.stage], ring.parity);
     return read_assignment<C>(ring);
 }
@@ -101,8 +149,8 @@ static __device__ __forceinline__ void release_assignment(ring_t &ring) {
 
 /* Reads and releases. */
 template <flash_config_t C>
-static __device__ __forceinline__ assignment_t take_assignment(ring_t &ring) {
-    const assignment_t assignment = await_assignment<C>(ring);
+static __device__ __forceinline__ assignment_of<C> take_assignment(ring_t &ring) {
+    const assignment_of<C> assignment = await_assignment<C>(ring);
     release_assignment<C>(ring);
     return assignment;
 }

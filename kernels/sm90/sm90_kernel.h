@@ -4,9 +4,10 @@
  *
  * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm90_params_t params)`.
  * The grid has one dimension: any number of blocks up to sm90_tiles() (exactly that number unless
- * persistent, at least sm90_least_blocks(), with longest_first at most SM90_MAX_BLOCKS),
- * of sm90_block_threads() threads with sm90_shared_bytes() of dynamic shared memory; no launch
- * where there are no tiles. kernels/sm90/scheduler.cuh says which block does what.
+ * persistent, at least sm90_least_blocks(), with longest_first at most SM90_MAX_BLOCKS, with
+ * multicast a multiple of SM90_CLUSTER_BLOCKS, which is the kernel's cluster dimension), of
+ * sm90_block_threads() threads with sm90_shared_bytes() of dynamic shared memory; no launch where
+ * there are no tiles. kernels/sm90/scheduler.cuh says which block does what.
  */
 #ifndef FLASH_KERNELS_SM90_KERNEL_H
 #define FLASH_KERNELS_SM90_KERNEL_H
@@ -33,10 +34,12 @@ enum {
     SM90_TILE_ALIGNMENT = 1024, /* bytes: eight rows of the swizzle's pattern */
     SM90_CHUNK_BYTES = 16,      /* what TMA's addresses and strides are multiples of */
     SM90_CHUNK_ELEMENTS = SM90_CHUNK_BYTES / SM90_ELEMENT_BYTES,
-    SM90_STATE_BYTES = 2048, /* barriers and notes behind the tiles (block_state.cuh) */
+    SM90_STATE_BYTES = 2816, /* barriers and notes behind the tiles (block_state.cuh) */
     SM90_SHARED_BYTES_MAX = 227 * 1024,
-    SM90_MAX_ROUNDS = 1024, /* tiles that one block can take */
-    SM90_MAX_BLOCKS = 160   /* of a grid with longest_first */
+    SM90_MAX_ROUNDS = 1024,   /* tiles that one block can take; with varlen any number */
+    SM90_MAX_BLOCKS = 160,    /* of a grid with longest_first */
+    SM90_CLUSTER_BLOCKS = 2,  /* with multicast */
+    SM90_RAGGED_END = 1 << 30 /* coordinate of each sequence's end in a ragged tensor's map */
 };
 
 /* A CUtensorMap, as the driver encodes it. */
@@ -44,18 +47,28 @@ typedef struct sm90_tensor_map {
     SM90_ALIGNED(64) uint64_t opaque[16];
 } sm90_tensor_map_t;
 
-/* Q, K, V, O as [batch, head, seq, d_head], innermost last; boxes of one panel of 64 columns by B_r
- * (Q), B_c (K, V) or SM90_WARPGROUP_ROWS (O) rows of one head. Unset (zeros) where a tensor has no
- * elements. */
+/* Tokens from one batch entry's first to the next's; 0 for ragged tensors. */
+typedef struct sm90_entry_tokens {
+    int32_t q;
+    int32_t k;
+    int32_t v;
+    int32_t o;
+} sm90_entry_tokens_t;
+
+/* Q, K, V, O as [batch, head, seq, d_head], innermost last, or with varlen as ptx/tma.cuh says;
+ * boxes of one panel of 64 columns by B_r (Q), sm90_box_rows() (K, V) or SM90_WARPGROUP_ROWS (O)
+ * rows of one head. Unset (zeros) where a tensor has no elements. */
 typedef struct sm90_params {
     sm90_tensor_map_t q;
     sm90_tensor_map_t k;
     sm90_tensor_map_t v;
     sm90_tensor_map_t o;
     flash_params_t problem;
-    /* Query heads, counted over the batch, whose tiles are handed out together under
-     * longest_first; at least 1. */
+    sm90_entry_tokens_t entry_tokens; /* for kernels with varlen */
+    /* Query heads whose tiles are handed out together under longest_first; at least 1. Counted over
+     * the batch, or with varlen over each entry. */
     int32_t section_heads;
+    int32_t tiles_together; /* with varlen: short tiles handed out at a time, at most; 1, 2 or 4 */
 } sm90_params_t;
 
 /* Warpgroups that multiply; one more loads. */
@@ -117,13 +130,41 @@ SM90_CONSTANT int32_t sm90_shared_bytes(const flash_config_t *c) {
     return sm90_least_shared_bytes(c) + more_tiles * sm90_tile_bytes(c, c->B_r);
 }
 
+SM90_CONSTANT int32_t sm90_has_varlen(const flash_config_t *c) {
+    return (c->features & FLASH_FEATURE_VARLEN) != 0;
+}
+
+/* Blocks of a cluster; 1: there are none. */
+SM90_CONSTANT int32_t sm90_cluster_blocks(const flash_config_t *c) {
+    return c->multicast ? SM90_CLUSTER_BLOCKS : 1;
+}
+
+/* Rows of K or V that one load brings: of a block of keys, each block of a cluster loads its part.
+ */
+SM90_CONSTANT int32_t sm90_box_rows(const flash_config_t *c) {
+    return c->B_c / sm90_cluster_blocks(c);
+}
+
 /* Tiles of B_r queries in each head of the batch. */
 SM90_CONSTANT int64_t sm90_tiles_of_head(const flash_config_t *c, int32_t seqlen_q) {
     return ((int64_t)seqlen_q + c->B_r - 1) / c->B_r;
 }
 
-/* Of a batch entry. */
+/* The next number of blocks or tiles that fills whole clusters. */
+SM90_CONSTANT int64_t sm90_whole_clusters(const flash_config_t *c, int64_t n) {
+    const int32_t blocks = sm90_cluster_blocks(c);
+    return (n + blocks - 1) / blocks * blocks;
+}
+
+/* Of the query heads that share a K/V head; with multicast one without rows makes them even. */
+SM90_CONSTANT int64_t sm90_tiles_of_group(const flash_config_t *c, const flash_params_t *p) {
+    return sm90_whole_clusters(c, sm90_tiles_of_head(c, p->seqlen_q) * p->group);
+}
+
+/* Of a batch entry; with varlen, at most. */
 SM90_CONSTANT int64_t sm90_tiles_of_entry(const flash_config_t *c, const flash_params_t *p) {
+    if (c->multicast)
+        return sm90_tiles_of_group(c, p) * p->n_heads_kv;
     return sm90_tiles_of_head(c, p->seqlen_q) * p->n_heads;
 }
 
@@ -133,7 +174,8 @@ SM90_CONSTANT int64_t sm90_tiles(const flash_config_t *c, const flash_params_t *
 
 /* Fewer blocks would have to take more than SM90_MAX_ROUNDS tiles each. */
 SM90_CONSTANT int64_t sm90_least_blocks(const flash_config_t *c, const flash_params_t *p) {
-    return (sm90_tiles(c, p) + SM90_MAX_ROUNDS - 1) / SM90_MAX_ROUNDS;
+    const int64_t blocks = (sm90_tiles(c, p) + SM90_MAX_ROUNDS - 1) / SM90_MAX_ROUNDS;
+    return sm90_has_varlen(c) ? 1 : sm90_whole_clusters(c, blocks);
 }
 
 SM90_CONSTANT int64_t sm90_most_blocks(const flash_config_t *c) {
@@ -142,7 +184,8 @@ SM90_CONSTANT int64_t sm90_most_blocks(const flash_config_t *c) {
 
 /* That a grid can take; a number of 32 bits in the kernel. */
 SM90_CONSTANT int64_t sm90_most_tiles(const flash_config_t *c) {
-    return c->longest_first ? (int64_t)SM90_MAX_BLOCKS * SM90_MAX_ROUNDS : INT32_MAX;
+    const int32_t is_bounded = c->longest_first && !sm90_has_varlen(c);
+    return is_bounded ? (int64_t)SM90_MAX_BLOCKS * SM90_MAX_ROUNDS : INT32_MAX;
 }
 
 #endif

@@ -8,30 +8,31 @@
 #ifndef FLASH_KERNELS_SM90_STORER_CUH
 #define FLASH_KERNELS_SM90_STORER_CUH
 
-#include "sm90/ptx/tma.cuh"
+#include "sm90/box.cuh"
 #include "sm90/scheduler.cuh"
 
-typedef struct storer {
-    query_tile_t previous;
+template <flash_config_t C> struct storer_of {
+    tile_of<C> previous;
     uint32_t parity; /* of o_staged */
-} storer_t;
+};
 
 /* By one thread. Rows and columns beyond the tensor's ends are not written. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
-store_staged(const sm90_params_t &params, const query_tile_t &t, int consumer, uint32_t place) {
-    tma_box_t box = {0, t.row_begin + consumer * SM90_WARPGROUP_ROWS, t.head, t.batch_index};
-    if (place == 0 || box.row >= params.problem.seqlen_q)
+store_staged(const sm90_params_t &params, const tile_of<C> &t, int consumer, uint32_t place) {
+    const int32_t row = t.row_begin + consumer * SM90_WARPGROUP_ROWS;
+    tma_box_t box = query_box<C>(t, row, params.entry_tokens.o);
+    if (place == 0 || row >= sequence_of<C>(params.problem, t).len_q)
         return;
 #pragma unroll
     for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
-        tma_store(&params.o, box, place + i * output_panel_bytes<C>);
+        tma_store<has_varlen<C>>(&params.o, box, place + i * output_panel_bytes<C>);
 }
 
 /* O of the tile before this one. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_previous(const sm90_params_t &params,
-                                                      storer_t &storer) {
+                                                      storer_of<C> &storer) {
     block_state_t &state = block_state<C>();
 #pragma unroll 1
     for (int i = 0; i < consumers<C>; ++i) {
@@ -44,14 +45,17 @@ static __device__ __forceinline__ void store_previous(const sm90_params_t &param
         tma_store_wait_read();
     }
     __syncwarp();
-    release(place_of_o<C> == OUTPUT_IN_Q ? state.q_empty[0] : state.o_left);
+    if constexpr (place_of_o<C> == OUTPUT_IN_V)
+        release_to_producers<C>(state.o_left);
+    else
+        release(place_of_o<C> == OUTPUT_IN_Q ? state.q_empty[0] : state.o_left);
     storer.parity ^= 1;
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void store_pass(const sm90_params_t &params, storer_t &storer,
+static __device__ __forceinline__ void store_pass(const sm90_params_t &params, storer_of<C> &storer,
                                                   ring_t &assignments) {
-    for (assignment_t assignment = take_assignment<C>(assignments); assignment.round >= 0;
+    for (assignment_of<C> assignment = take_assignment<C>(assignments); assignment.round >= 0;
          assignment = take_assignment<C>(assignments)) {
         if (!has_blocks(assignment.tile))
             continue;

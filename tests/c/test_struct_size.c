@@ -83,6 +83,21 @@ static void fields_beyond_a_smaller_struct_do_not_count(void **state) {
     problem_destroy(&p);
 }
 
+/* A configuration of before its last field, of which the memory behind is not read. */
+static void an_older_configuration_is_looked_up(void **state) {
+    const uint32_t older_size = offsetof(flash_config_t, multicast);
+    flash_config_t config = FLASH_CONFIG_INIT;
+    void *older = malloc(older_size);
+    (void)state;
+    assert_non_null(older);
+    assert_success(flash_kernel_config(flash_kernel_at(0), &config));
+    memcpy(older, &config, older_size);
+    memcpy(older, &older_size, sizeof older_size);
+    assert_ptr_equal(flash_lookup_kernel(older), flash_kernel_at(0));
+    assert_success(flash_kernel_config(flash_kernel_at(0), older));
+    free(older);
+}
+
 static void the_smallest_struct_is_missing_everything(void **state) {
     uint32_t only_size = sizeof only_size;
     (void)state;
@@ -161,6 +176,7 @@ int main(void) {
         cmocka_unit_test(a_larger_struct_with_an_unknown_field_is_refused),
         cmocka_unit_test(a_smaller_struct_reads_as_zeros),
         cmocka_unit_test(fields_beyond_a_smaller_struct_do_not_count),
+        cmocka_unit_test(an_older_configuration_is_looked_up),
         cmocka_unit_test(the_smallest_struct_is_missing_everything),
         cmocka_unit_test(combine_grows_the_same_way),
         cmocka_unit_test(a_filled_struct_keeps_its_own_size),

@@ -162,6 +162,7 @@ def test_illegal_for_sm80(change, reason):
         {"overlap": 0, "ping_pong": 0},
         {"persistent": 0, "longest_first": 0},
         {"fixed_reference": 0},
+        *({"multicast": 1, "longest_first": 0, "features": features} for features in (0, 4)),
         {"features": 4},
         *({"features": features} for features in range(8)),
         # 232448 bytes less Q, less the state, leave room for 388 rows of K and V: 2 * 2 * 96.
@@ -193,11 +194,26 @@ def test_legal_for_sm90(change):
         ({"overlap": 0}, "ping_pong is 1: it needs overlap, which is 0"),
         ({"persistent": 0}, "longest_first is 1: it needs persistent, which is 0"),
         (
+            {"multicast": 1, "persistent": 0, "longest_first": 0},
+            "multicast is 1: it needs persistent, which is 0",
+        ),
+        ({"multicast": 1}, "multicast is 1: it needs longest_first to be 0, which is 1"),
+        *(
+            (
+                {"multicast": 1, "longest_first": 0, "features": features},
+                f"features is 0x{features:x}: with multicast at most 0x4",
+            )
+            for features in (1, 2, 5, 7)
+        ),
+        (
             {"B_r": 64, "n_warps": 8},
             "ping_pong is 1: it needs a B_r of 128 or more, which is 64",
         ),
         ({"features": 16}, "features is 0x10: unknown bits 0x10"),
-        ({"features": 12}, "features is 0xc: the family has no such feature, 0x8"),
+        (
+            {"features": 12, "longest_first": 0},
+            "features has varlen: it needs longest_first, which is 0",
+        ),
         *(
             (
                 {"d_head": d_head, "n_stages": 4},

@@ -18,6 +18,7 @@ from codegen.sets import (
     ship_sm90,
     tune,
     tune_sm90,
+    varlen_sm90,
 )
 from codegen.short_form import format_config, parse_config
 
@@ -71,7 +72,11 @@ def test_progression_of_sm90_adds_one_strategy_at_a_time_for_full_and_causal_att
         "stages_2+overlap+ping_pong+persistent+longest_first",
         "stages_2+overlap+ping_pong+persistent+longest_first+fixed_reference",
     ]
-    full = [*steps[:4], "stages_2+overlap+ping_pong+persistent+fixed_reference"]
+    full = [
+        *steps[:4],
+        "stages_2+overlap+ping_pong+persistent+fixed_reference",
+        "stages_2+overlap+ping_pong+persistent+fixed_reference+multicast",
+    ]
     words = [*full, *(f"{step}+causal" for step in steps)]
     assert [format_config(config) for config in progression_sm90()] == [
         f"SM90 (BF16, 128, 128, 128, 12): {text}" for text in words
@@ -136,6 +141,14 @@ def test_ship_serves_full_and_masked_problems_of_sm90():
             rows = [c for c in ship_sm90() if (c.dtype, c.d_head) == (dtype, d_head)]
             assert {c.features for c in rows} >= {0, 1, 1 | 2 | 4}
             assert all(c.longest_first == (c.features & 3 != 0) for c in rows)
+
+
+def test_varlen_of_sm90_has_three_classes_of_features():
+    for dtype in (Dtype.FP16, Dtype.BF16):
+        for d_head in (64, 96, 128, 192, 256):
+            rows = [c for c in varlen_sm90() if (c.dtype, c.d_head) == (dtype, d_head)]
+            assert [c.features for c in rows] == [8, 8 | 1, 8 | 4 | 2 | 1]
+            assert all(legal(c) and c.longest_first for c in rows)
 
 
 def test_tune_of_sm90_varies_the_blocks_of_keys_alone():

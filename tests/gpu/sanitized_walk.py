@@ -28,6 +28,8 @@ from problems import AttentionProblem  # noqa: E402
 # last whole tile; more tiles than a device has multiprocessors; no key.
 SIZES = ((1, 200, 330, 2, 1), (2, 130, 70, 80, 40), (1, 70, 0, 2, 2))
 RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
+# More tiles than a device has multiprocessors, of many sequences.
+MANY = {"cu_seqlens_q": tuple(range(0, 41 * 70, 70)), "cu_seqlens_k": tuple(range(0, 41 * 90, 90))}
 
 
 def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
@@ -43,6 +45,7 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
             yield AttentionProblem(*sizes, *row, softcap=5.0)
     if config.features & Feature.VARLEN:
         yield AttentionProblem(3, 91, 150, 4, 2, *row, **RAGGED)
+        yield AttentionProblem(40, 70, 90, 4, 2, *row, **MANY)
 
 
 def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ Problems come first in the order of tests, so that rows share the oracle's answe
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
 import flashattn
@@ -52,6 +53,14 @@ def _case(features: Feature, *sizes: int, narrower: int = 0, aligned: bool = Tru
 
 
 _RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
+# Many sequences, some without tokens, and a long one: more tiles than a device has multiprocessors,
+# and of very different lengths.
+_MANY_Q = (*(i * 37 % 150 for i in range(50)), 900, *(i * 53 % 41 for i in range(30)))
+_MANY_K = (*(i * 61 % 170 for i in range(50)), 1100, *(i * 29 % 300 for i in range(30)))
+_MANY = {
+    "cu_seqlens_q": (0, *accumulate(_MANY_Q)),
+    "cu_seqlens_k": (0, *accumulate(_MANY_K)),
+}
 CASES = {
     "full": _case(FULL, 2, 65, 129, 4, 2),
     "tile_edges": _case(FULL, 1, 128, 256, 2, 2),
@@ -85,6 +94,8 @@ CASES = {
     "seqused_k": _case(VARLEN, 3, 90, 200, 2, 1, seqused_k=(0, 200, 77)),
     "ragged": _case(VARLEN, 3, 95, 150, 4, 2, **_RAGGED),
     "ragged_causal": _case(VARLEN | CAUSAL, 3, 95, 150, 4, 2, causal=True, **_RAGGED),
+    "many": _case(VARLEN, len(_MANY_Q), 900, 1100, 3, 1, **_MANY),
+    "many_causal": _case(VARLEN | CAUSAL, len(_MANY_Q), 900, 1100, 3, 1, causal=True, **_MANY),
     "ragged_queries": _case(VARLEN, 2, 80, 65, 2, 2, cu_seqlens_q=(0, 33, 110)),
     "ragged_keys": _case(VARLEN, 2, 60, 130, 2, 2, cu_seqlens_k=(0, 130, 133)),
 }  # fmt: skip

@@ -104,6 +104,7 @@ class flash_config_t(_SizedStructure):
         ("persistent", c_int32),
         ("longest_first", c_int32),
         ("fixed_reference", c_int32),
+        ("multicast", c_int32),
     ]
 
 

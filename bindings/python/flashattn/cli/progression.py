@@ -41,7 +41,8 @@ _SM80 = Progression(
     ),
     causal=(),
 )
-# Full attention leaves longest_first out: its tiles are all of a length.
+# Full attention leaves longest_first out: its tiles are all of a length; and multicast is for it
+# alone.
 _SM90_SHAPE = "SM90 (BF16, 128, 128, 128, 12)"
 _SM90 = Progression(
     reference="torch cuDNN",
@@ -51,6 +52,7 @@ _SM90 = Progression(
         f"{_SM90_SHAPE}: stages_2+overlap+ping_pong",
         f"{_SM90_SHAPE}: stages_2+overlap+ping_pong+persistent",
         f"{_SM90_SHAPE}: stages_2+overlap+ping_pong+persistent+fixed_reference",
+        f"{_SM90_SHAPE}: stages_2+overlap+ping_pong+persistent+fixed_reference+multicast",
     ),
     causal=(
         f"{_SM90_SHAPE}: stages_2+causal",

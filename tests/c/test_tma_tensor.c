@@ -1,0 +1,144 @@
+/*
+ * What TMA can address of a ragged batch, and where its tokens are. Batches with tensors of one
+ * length are in test_select.c.
+ */
+#include "sm90/sm90_kernel.h"
+#include "support.h"
+#include "tma_tensor.h"
+
+enum { BATCH = 3, SEQLEN = 100, HEADS = 2, D_HEAD = 64, TOKEN = HEADS * D_HEAD };
+
+static unsigned char data[SM90_CHUNK_BYTES] __attribute__((aligned(SM90_CHUNK_BYTES)));
+
+static const int32_t lengths[BATCH + 1];
+
+/* Contiguous [batch, seq, head, d_head], as in a cache of K beside seqused_k. */
+static flash_params_t cached(void) {
+    const flash_strides_t contiguous = {
+        .batch = (int64_t)SEQLEN * TOKEN, .seq = TOKEN, .head = D_HEAD};
+    return (flash_params_t){.k = data,
+                            .k_stride = contiguous,
+                            .batch = BATCH,
+                            .seqlen_k = SEQLEN,
+                            .n_heads_kv = HEADS,
+                            .d_head = D_HEAD};
+}
+
+/* Contiguous [tokens, head, d_head]. */
+static flash_params_t packed(void) {
+    flash_params_t p = cached();
+    p.cu_seqlens_k = lengths;
+    p.k_stride.batch = 0;
+    return p;
+}
+
+static void check_addressed(const flash_params_t *p, int64_t entry_tokens) {
+    const tma_tensor_t tensor = tma_tensor_k(p, true);
+    assert_null(tma_tensor_obstacle(&tensor));
+    assert_int_equal(tensor.entry_tokens, entry_tokens);
+}
+
+static void check_refused(const flash_params_t *p, const char *words) {
+    const tma_tensor_t tensor = tma_tensor_k(p, true);
+    const char *obstacle = tma_tensor_obstacle(&tensor);
+    assert_non_null(obstacle);
+    assert_non_null(strstr(obstacle, words));
+}
+
+/* Row r of a sequence of `length` tokens from token b on is at
+ * base + (END - length + r) * stride[1] + (b + length) * stride[3] + END * stride[4], mod 2^64. */
+static void an_address_wraps_round_to_the_token(void **state) {
+    const flash_params_t p = packed();
+    const tma_tensor_t t = tma_tensor_k(&p, true);
+    const uint64_t begin = 1000000, length = 77, row = 5;
+    const uint64_t elements = (SM90_RAGGED_END - length + row) * (uint64_t)t.stride[1] +
+                              (begin + length) * (uint64_t)t.stride[3] +
+                              SM90_RAGGED_END * (uint64_t)t.stride[4];
+    (void)state;
+    assert_int_equal(t.n_axes, TMA_MOST_AXES);
+    assert_int_equal(t.extent[1], SM90_RAGGED_END);
+    assert_true(elements * SM90_ELEMENT_BYTES == (begin + row) * TOKEN * SM90_ELEMENT_BYTES);
+}
+
+static void entries_are_whole_numbers_of_tokens_apart(void **state) {
+    flash_params_t p = cached();
+    (void)state;
+    check_addressed(&p, SEQLEN);
+    p.k_stride.batch = 0;
+    check_addressed(&p, 0);
+    p.k_stride.batch = (int64_t)SEQLEN * TOKEN + 8;
+    check_refused(&p, "whole numbers of tokens");
+    p.batch = 1;
+    check_addressed(&p, 0);
+    p = packed();
+    check_addressed(&p, 0);
+}
+
+/* Each entry's only token, however far it would be to the next. */
+static void a_single_token_is_counted_by_entries(void **state) {
+    flash_params_t p = cached();
+    (void)state;
+    p.seqlen_k = 1;
+    p.k_stride.seq = 3;
+    check_addressed(&p, 1);
+    p.batch = 1;
+    check_addressed(&p, 0);
+}
+
+static void coordinates_have_32_bits(void **state) {
+    flash_params_t p = cached();
+    const int64_t most = (INT32_MAX - SEQLEN) / (BATCH - 1);
+    (void)state;
+    p.k_stride.seq = 8;
+    p.k_stride.batch = 8 * most;
+    check_addressed(&p, most);
+    p.k_stride.batch = 8 * (most + 1);
+    check_refused(&p, "2^31 tokens");
+}
+
+static void tokens_are_apart_but_not_too_far(void **state) {
+    flash_params_t p = packed();
+    (void)state;
+    p.k_stride.seq = ((int64_t)1 << 33) - 8;
+    check_addressed(&p, 0);
+    p.k_stride.seq += 8;
+    check_refused(&p, "2^34");
+    p.k_stride.seq = 0;
+    check_refused(&p, "more than 0");
+    p.k_stride.seq = TOKEN + 4;
+    check_refused(&p, "multiples of 16 bytes");
+}
+
+/* Look-ups may know neither. */
+static void a_tensor_without_address_and_strides_is_no_obstacle(void **state) {
+    flash_params_t p = cached();
+    (void)state;
+    p.k = NULL;
+    p.k_stride = (flash_strides_t){0};
+    check_addressed(&p, -1);
+}
+
+static void an_empty_tensor_is_no_obstacle(void **state) {
+    flash_params_t p = cached();
+    (void)state;
+    p.k = (const void *)(uintptr_t)2;
+    p.k_stride.seq = 1;
+    p.batch = 0;
+    check_addressed(&p, 0);
+    p.batch = 2;
+    p.seqlen_k = 0;
+    check_addressed(&p, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_address_wraps_round_to_the_token),
+        cmocka_unit_test(entries_are_whole_numbers_of_tokens_apart),
+        cmocka_unit_test(a_single_token_is_counted_by_entries),
+        cmocka_unit_test(coordinates_have_32_bits),
+        cmocka_unit_test(tokens_are_apart_but_not_too_far),
+        cmocka_unit_test(a_tensor_without_address_and_strides_is_no_obstacle),
+        cmocka_unit_test(an_empty_tensor_is_no_obstacle),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
