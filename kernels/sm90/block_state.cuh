@@ -51,7 +51,7 @@ typedef struct block_state {
     uint64_t taken[TILES_AHEAD];
     alignas(16) uint32_t assignments[TILES_AHEAD][ASSIGNMENT_WORDS]; /* assignment_of<C> */
     int32_t values_hidden[TILES_AHEAD];   /* of each assignment: see hidden_values.cuh */
-    uint32_t staged[SM90_MOST_CONSUMERS]; /* see storer.cuh */
+    uint32_t staged[SM90_MOST_CONSUMERS]; /* see carrier.cuh */
     shares_t shares;
     entries_t entries;
     int32_t lse_tokens;                    /* with varlen: of LSE's rows, one a head */
@@ -117,7 +117,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void initialize_block_state(const flash_params_t &p) {
     block_state_t &state = block_state<C>();
     constexpr int consumer_warps = consumers<C> * warpgroup_warps;
-    constexpr int reader_warps = consumer_warps + 1 + has_storer<C> + has_mask<C>;
+    constexpr int reader_warps = consumer_warps + 2 + has_mask<C>;
     if (threadIdx.x == 0) {
         for (int i = 0; i < q_places<C>; ++i) {
             mbarrier_init(shared_address(&state.q_full[i]), 1);

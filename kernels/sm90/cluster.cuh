@@ -13,7 +13,7 @@
  *          the phase: the other producer has waited for `empty`, for which this block's consumers
  *          must have left the place, and so have seen the phase before complete.
  *
- * Where O leaves through the blocks of V, the producers wait for the storers of both blocks
+ * Where O leaves through the blocks of V, the producers wait for the carriers of both blocks
  * (o_left counts two): either would write over the O of both. Q, and other places of O, are a
  * block's own affair.
  *

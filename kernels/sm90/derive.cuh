@@ -18,7 +18,7 @@ constexpr int warpgroup_warps = SM90_WARPGROUP_THREADS / warp_threads;
 
 /* The warps of the first warpgroup: one loads, one hands out tiles, one stores O, one looks over V.
  */
-enum { PRODUCER_WARP, SCHEDULER_WARP, STORER_WARP, GUARD_WARP };
+enum { PRODUCER_WARP, SCHEDULER_WARP, CARRIER_WARP, GUARD_WARP };
 
 template <flash_config_t C> constexpr int producer_registers = sm90_producer_registers(&C);
 template <flash_config_t C> constexpr int consumer_registers = sm90_consumer_registers(&C);
@@ -63,7 +63,7 @@ template <flash_config_t C> constexpr output_place output_place_of() {
     return fits_v ? OUTPUT_IN_V : OUTPUT_NOWHERE;
 }
 template <flash_config_t C> constexpr output_place place_of_o = output_place_of<C>();
-template <flash_config_t C> constexpr bool has_storer = place_of_o<C> != OUTPUT_NOWHERE;
+template <flash_config_t C> constexpr bool has_staged_output = place_of_o<C> != OUTPUT_NOWHERE;
 
 template <flash_config_t C>
 constexpr int output_panel_bytes =

@@ -47,7 +47,7 @@ static __device__ __forceinline__ void round_output(rounded_output<C> &rounded,
         rounded.w[i] = convert_pair<C.dtype>(o.o[2 * i], o.o[2 * i + 1]);
 }
 
-/* ---- through shared memory: see storer.cuh ---- */
+/* ---- through shared memory: see carrier.cuh ---- */
 
 /* The block of V that takes the warpgroup's O, once no consumer reads it any more: the next to be
  * loaded for the first consumer, and so on. */
@@ -87,11 +87,11 @@ static __device__ __forceinline__ uint32_t stage_output(const rounded_output<C> 
     return place;
 }
 
-/* Tells the storer where the warpgroup's O of the tile before is; 0: nowhere. */
+/* Tells the carrier where the warpgroup's O of the tile before is; 0: nowhere. */
 template <flash_config_t C>
 static __device__ __forceinline__ void hand_over_output(uint32_t place,
                                                         const consumer_state<C> &x) {
-    if constexpr (has_storer<C>) {
+    if constexpr (has_staged_output<C>) {
         block_state_t &state = block_state<C>();
         shared_store_if(threadIdx.x % SM90_WARPGROUP_THREADS == 0,
                         shared_address(&state.staged[x.number]), place);

@@ -18,7 +18,7 @@
 
 #include "sm90/epilogue.cuh"
 #include "sm90/producer.cuh"
-#include "sm90/storer.cuh"
+#include "sm90/carrier.cuh"
 
 template <flash_config_t C>
 static __device__ __forceinline__ void note_failure_if(bool failed, int32_t round) {
@@ -129,7 +129,7 @@ compute_tiles(const sm90_params_t &params, const score_unit_t &unit, consumer_st
             wgmma_wait<0>();
         else
             start_tile<C>(x);
-        store_tile<C, has_storer<C>>(params, done, x);
+        store_tile<C, has_staged_output<C>>(params, done, x);
         if constexpr (!starts_early<C>)
             wgmma_wait<0>();
     }
@@ -198,7 +198,7 @@ static __device__ __forceinline__ void guard_pass(guard_t &guard, ring_t &assign
 
 template <flash_config_t C>
 static __device__ __forceinline__ void produce(const sm90_params_t &params) {
-    producer_t producer = {{0, 0}, {0, 0}, {0, 0}, 0};
+    producer_t producer = {{0, 0}, {0, 0}, 0};
     ring_t assignments = {0, 0};
     produce_pass<C>(params, producer, assignments);
     if constexpr (C.fixed_reference) {
@@ -218,15 +218,13 @@ static __device__ __forceinline__ void schedule(const sm90_params_t &params) {
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void store(const sm90_params_t &params) {
-    storer_of<C> storer = {{}, 0};
+static __device__ __forceinline__ void carry(const sm90_params_t &params) {
+    carrier_of<C> carrier = {{}, {0, 0}, 0};
     ring_t assignments = {0, 0};
-    if constexpr (has_storer<C>)
-        store_pass<C>(params, storer, assignments);
+    carry_pass<C>(params, carrier, assignments);
     if constexpr (C.fixed_reference) {
         await_second_pass<C>();
-        if constexpr (has_storer<C>)
-            store_pass<C>(params, storer, assignments);
+        carry_pass<C>(params, carrier, assignments);
     }
 }
 
@@ -249,8 +247,8 @@ static __device__ __forceinline__ void load(const sm90_params_t &params) {
         produce<C>(params);
     else if (warp == SCHEDULER_WARP)
         schedule<C>(params);
-    else if (warp == STORER_WARP)
-        store<C>(params);
+    else if (warp == CARRIER_WARP)
+        carry<C>(params);
     else
         guard<C>();
 }

@@ -1,6 +1,6 @@
 /*
- * The warp that loads: Q of each tile, and its blocks of K and V from the last to the first, as
- * soon as the consumers have left a place for them.
+ * The warp that loads the blocks of K and V of each tile, from the last to the first, as soon as
+ * the consumers have left a place for them.
  */
 #ifndef FLASH_KERNELS_SM90_PRODUCER_CUH
 #define FLASH_KERNELS_SM90_PRODUCER_CUH
@@ -9,7 +9,6 @@
 #include "sm90/box.cuh"
 
 typedef struct producer {
-    ring_t q;
     ring_t k;
     ring_t v;
     uint32_t o_parity;
@@ -44,22 +43,6 @@ static __device__ __forceinline__ void load_kv(const sm90_tensor_map_t *map, tma
     for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
         load_panel<C>(shared + i * kv_panel_bytes<C>, map, box, barrier);
     step<C.n_stages>(ring);
-}
-
-template <flash_config_t C>
-static __device__ __forceinline__ void load_q(const sm90_params_t &params, const tile_of<C> &t,
-                                              producer_t &producer) {
-    block_state_t &state = block_state<C>();
-    const int place = producer.q.stage;
-    const uint32_t barrier = shared_address(&state.q_full[place]);
-    tma_box_t box = query_box<C>(t, t.row_begin, params.entry_tokens.q);
-    mbarrier_wait(shared_address(&state.q_empty[place]), producer.q.parity ^ 1);
-    mbarrier_arrive_expect(barrier, q_bytes<C>);
-#pragma unroll
-    for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
-        tma_load<has_varlen<C>>(q_tile<C>(place) + i * q_panel_bytes<C>, &params.q, box, barrier,
-                                l2_evict_first);
-    step<q_places<C>>(producer.q);
 }
 
 template <flash_config_t C>
@@ -98,7 +81,6 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params, co
     if (t.block_begin >= t.block_end)
         return;
     load_k<C>(params, t, t.block_end - 1, producer);
-    load_q<C>(params, t, producer);
     for (int32_t block = t.block_end - 1; block > t.block_begin; --block) {
         load_k<C>(params, t, block - 1, producer);
         if (block == t.block_end - 1)

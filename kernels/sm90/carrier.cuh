@@ -1,20 +1,41 @@
 /*
- * The warp that stores O: the consumers leave a tile's O in shared memory and go on; this warp
- * hands it to TMA, which is slow to take it while it loads, and then gives the place back.
+ * The warp that brings Q and takes O away, so that the warp that loads K and V runs ahead of both.
+ * The consumers leave a tile's O in shared memory and go on; this warp hands it to TMA, which is
+ * slow to take it while it loads, and then gives the place back.
  *
  * When they begin a tile, the consumers say where O of the tile before lies: a warpgroup's address,
  * or 0 where there is none, for it was stored from registers.
  */
-#ifndef FLASH_KERNELS_SM90_STORER_CUH
-#define FLASH_KERNELS_SM90_STORER_CUH
+#ifndef FLASH_KERNELS_SM90_CARRIER_CUH
+#define FLASH_KERNELS_SM90_CARRIER_CUH
 
 #include "sm90/box.cuh"
 #include "sm90/scheduler.cuh"
 
-template <flash_config_t C> struct storer_of {
+template <flash_config_t C> struct carrier_of {
     tile_of<C> previous;
+    ring_t q;
     uint32_t parity; /* of o_staged */
 };
+
+template <flash_config_t C>
+static __device__ __forceinline__ void load_q(const sm90_params_t &params, const tile_of<C> &t,
+                                              carrier_of<C> &carrier) {
+    block_state_t &state = block_state<C>();
+    const int place = carrier.q.stage;
+    const uint32_t barrier = shared_address(&state.q_full[place]);
+    tma_box_t box = query_box<C>(t, t.row_begin, params.entry_tokens.q);
+    mbarrier_wait(shared_address(&state.q_empty[place]), carrier.q.parity ^ 1);
+    if (elect_one()) {
+        mbarrier_arrive_expect(barrier, q_bytes<C>);
+#pragma unroll
+        for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
+            tma_load<has_varlen<C>>(q_tile<C>(place) + i * q_panel_bytes<C>, &params.q, box,
+                                    barrier, l2_evict_first);
+    }
+    __syncwarp();
+    step<q_places<C>>(carrier.q);
+}
 
 /* By one thread. Rows and columns beyond the tensor's ends are not written. */
 template <flash_config_t C>
@@ -32,13 +53,13 @@ store_staged(const sm90_params_t &params, const tile_of<C> &t, int consumer, uin
 /* O of the tile before this one. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_previous(const sm90_params_t &params,
-                                                      storer_of<C> &storer) {
+                                                      carrier_of<C> &carrier) {
     block_state_t &state = block_state<C>();
 #pragma unroll 1
     for (int i = 0; i < consumers<C>; ++i) {
-        wait_full(state.o_staged[i], storer.parity);
+        wait_full(state.o_staged[i], carrier.parity);
         if (elect_one())
-            store_staged<C>(params, storer.previous, i, *(volatile uint32_t *)&state.staged[i]);
+            store_staged<C>(params, carrier.previous, i, *(volatile uint32_t *)&state.staged[i]);
     }
     if (elect_one()) {
         tma_store_commit();
@@ -49,18 +70,20 @@ static __device__ __forceinline__ void store_previous(const sm90_params_t &param
         release_to_producers<C>(state.o_left);
     else
         release(place_of_o<C> == OUTPUT_IN_Q ? state.q_empty[0] : state.o_left);
-    storer.parity ^= 1;
+    carrier.parity ^= 1;
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void store_pass(const sm90_params_t &params, storer_of<C> &storer,
+static __device__ __forceinline__ void carry_pass(const sm90_params_t &params, carrier_of<C> &carrier,
                                                   ring_t &assignments) {
     for (assignment_of<C> assignment = take_assignment<C>(assignments); assignment.round >= 0;
          assignment = take_assignment<C>(assignments)) {
         if (!has_blocks(assignment.tile))
             continue;
-        store_previous<C>(params, storer);
-        storer.previous = assignment.tile;
+        load_q<C>(params, assignment.tile, carrier);
+        if constexpr (has_staged_output<C>)
+            store_previous<C>(params, carrier);
+        carrier.previous = assignment.tile;
     }
     if (elect_one())
         tma_store_wait();
