@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from flashattn import compare
 from flashattn.cli import main
 
 SHAPE = ["--tokens", "1024", "--seqlen", "256,512", "--heads", "4", "--d-head", "64"]
@@ -33,6 +34,39 @@ def test_bench_of_scores_that_grow(
     output = capsys.readouterr().out
     assert "x ordinary scores" in output
     assert output.count("ordinary scores (BF16)") == 2 == output.count("selected (BF16)")
+
+
+@pytest.mark.parametrize("mask", [[], ["--causal"]])
+def test_bench_of_ragged_batches(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, mask: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    batches = ["--lengths", "500,30x1-200", "--lengths", "8x1:300-900,64:256"]
+    shape = ["--heads", "4", "--heads-kv", "2", "--d-head", "64", "--runs", "2", *mask]
+    assert main(["bench", "--device", "cuda", *batches, *shape]) == 0
+    output = capsys.readouterr().out
+    assert "x torch FA2" in output and "x one length" in output
+    for label in ("selected (BF16)", "torch FA2 (FP16)", "one length (FP16)"):
+        assert output.count(label) == 2
+
+
+def test_bench_of_ragged_batches_by_chosen_kernels(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    options = ["--lengths", "9x1-200", "--heads", "4", "--runs", "2", "--no-peers"]
+    assert main(["bench", "--device", "cuda", *options, "arch=SM80", "dtype=BF16"]) == 0
+    output = capsys.readouterr().out
+    assert "varlen" in output and "FP16" not in output and "torch FA2 (" not in output
+
+
+def test_bench_notices_a_wrong_ragged_result(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(compare.RELATIVE_ERROR, "float16", 1e-9)
+    assert main(["bench", "--device", "cuda", "--lengths", "90,20", "--runs", "2"]) == 1
+    error = capsys.readouterr().err
+    assert "selected (FP16) on 90,20: O is " in error and "BF16" not in error
 
 
 def test_bench_of_chosen_kernels(

@@ -13,7 +13,15 @@ import numpy as np
 from .. import _abi, _tensor, device
 from .._attention import flash_attn_func, query_support
 from ..config import Config, DType
-from . import bench_cpu_peers, bench_cuda, bench_scores, plot, problem, progression
+from . import (
+    bench_cpu_peers,
+    bench_cuda,
+    bench_ragged,
+    bench_scores,
+    plot,
+    problem,
+    progression,
+)
 from .problem import BadInput
 from .timing import Contender, Timing
 
@@ -26,7 +34,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="time kernels over sequence lengths",
         description="Median time and GFLOP/s (4 batch heads seqlen_q seqlen_k d_head operations, "
         "half when causal). Without filters: the kernel that the library selects, for each dtype. "
-        "With --device cuda: GPU time, beside torch's FlashAttention-2 and cuDNN.",
+        "With --device cuda: GPU time, beside torch's FlashAttention-2 and cuDNN; with --lengths: "
+        "of ragged batches.",
     )
     problem.add_filter_argument(parser)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -52,6 +61,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "--no-peers", "--no-numpy", action="store_true", help="leave numpy and torch's out"
     )
     parser.add_argument("--plot", metavar="FILE.png", help="also draw GFLOP/s over the length")
+    bench_ragged.add_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -62,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     if args.runs is None:
         args.runs = 25 if args.device == "cuda" else 5
     problem.check_at_least_one(args, "runs")
+    ragged_batches = bench_ragged.batches(args)
     if args.device == "cuda":
         device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT)  # refuses in the library's own words
     elif args.scores != bench_scores.ORDINARY:
@@ -70,6 +81,8 @@ def run(args: argparse.Namespace) -> int:
         device.set_num_threads(args.threads)
     if args.set:
         return progression.run(console, args)
+    if ragged_batches:
+        return bench_ragged.run(console, args, ragged_batches, _contenders(args))
     timings = list(_timings(console, args))
     console.print(_table(timings, args))
     if args.plot:

@@ -7,10 +7,11 @@ that a spinning kernel holds until everything is enqueued, so that the cost of t
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from typing import Any, Callable
 
-from .._attention import flash_attn_func, query_support
+from .._attention import flash_attn_func, flash_attn_varlen_func, query_support
 from ..config import DType
 from . import bench_scores, problem
 from .problem import BadInput
@@ -21,7 +22,7 @@ _PEERS = {"torch FA2": "FLASH_ATTENTION", "torch cuDNN": "CUDNN_ATTENTION"}
 _WARM_UP = 3  # calls of each contender
 _SPIN_CYCLES = 200_000  # for each launch to enqueue: about 0.1 ms
 
-_Call = Callable[[], Any]
+Call = Callable[[], Any]
 
 
 def measure(
@@ -33,44 +34,53 @@ def measure(
     calls = []
     if args.scores != bench_scores.ORDINARY:
         ordinary = Contender(f"ordinary scores ({dtype.name})", dtype, None, is_peer=True)
-        calls = [(ordinary, _library_call(q, k, v, ordinary, options))]
+        calls = [(ordinary, library_call(q, k, v, ordinary, options))]
         once = args.scores == bench_scores.GROWING_ONCE
         q, k = bench_scores.grow(q, k, args.scale, once=once)
-    calls += [(c, _library_call(q, k, v, c, options)) for c in contenders]
+    calls += [(c, library_call(q, k, v, c, options)) for c in contenders]
     if not args.no_peers:
         calls += _peer_calls(q, k, v, dtype, options)
     calls = [(contender, call) for contender, call in calls if call is not None]
-    seconds = _median_seconds([call for _, call in calls], args.runs)
+    seconds = median_seconds([call for _, call in calls], args.runs)
     return [(contender, s) for (contender, _), s in zip(calls, seconds)]
 
 
 def inputs(dtype: DType, seqlen: int, batch: int, args: argparse.Namespace) -> list[Any]:
-    torch = _torch()
+    return random_inputs(dtype, (batch, args.seqlen_q or seqlen), (batch, seqlen), args)
+
+
+def random_inputs(
+    dtype: DType, queries: tuple[int, ...], keys: tuple[int, ...], args: argparse.Namespace
+) -> list[Any]:
+    """q, k and v, whose first axes are given."""
+    torch = problem.extra("torch")
     torch.manual_seed(0)
-    sizes = ((args.seqlen_q or seqlen, args.heads), *[(seqlen, args.heads_kv or args.heads)] * 2)
+    heads_kv = args.heads_kv or args.heads
     element = getattr(torch, problem.NUMPY_NAME[dtype])
     return [
-        torch.randn(batch, length, heads, args.d_head, device="cuda", dtype=element)
-        for length, heads in sizes
+        torch.randn(*axes, heads, args.d_head, device="cuda", dtype=element)
+        for axes, heads in ((queries, args.heads), (keys, heads_kv), (keys, heads_kv))
     ]
 
 
-def _library_call(
+def library_call(
     q: Any, k: Any, v: Any, contender: Contender, options: dict[str, Any]
-) -> _Call | None:
-    """None: this kernel does not serve the problem; BadInput: no kernel does."""
+) -> Call | None:
+    """None: this kernel does not serve the problem; BadInput: no kernel does. The options hold the
+    mask and, of a ragged batch, the lengths."""
     anyone = query_support(q, k, v, **options)
     if not anyone:
         raise BadInput(anyone.reason)
     if not query_support(q, k, v, config=contender.config, **options):
         return None
-    out = q.new_empty(q.shape)
-    return lambda: flash_attn_func(q, k, v, out=out, config=contender.config, **options)
+    out = q.new_full(q.shape, math.nan)  # so that what a kernel leaves out shows
+    function = flash_attn_varlen_func if "cu_seqlens_q" in options else flash_attn_func
+    return lambda: function(q, k, v, out=out, config=contender.config, **options)
 
 
 def _peer_calls(
     q: Any, k: Any, v: Any, dtype: DType, options: dict[str, Any]
-) -> list[tuple[Contender, _Call]]:
+) -> list[tuple[Contender, Call]]:
     """torch's kernels that can be asked for this problem by scaled_dot_product_attention."""
     is_square = q.shape[1] == k.shape[1]
     if options["softcap"] or options["window_size"] != (-1, -1):
@@ -80,12 +90,12 @@ def _peer_calls(
     found = []
     for label, backend in _PEERS.items():
         call = _sdpa_call(q, k, v, backend, options)
-        if _runs(call):
+        if can_run(call):
             found.append((Contender(f"{label} ({dtype.name})", dtype, None, is_peer=True), call))
     return found
 
 
-def _sdpa_call(q: Any, k: Any, v: Any, backend: str, options: dict[str, Any]) -> _Call:
+def _sdpa_call(q: Any, k: Any, v: Any, backend: str, options: dict[str, Any]) -> Call:
     attention = problem.extra("torch.nn.attention")
     function = problem.extra("torch.nn.functional").scaled_dot_product_attention
     heads_first = [x.transpose(1, 2) for x in (q, k, v)]
@@ -102,23 +112,25 @@ def _sdpa_call(q: Any, k: Any, v: Any, backend: str, options: dict[str, Any]) ->
     return call
 
 
-def _runs(call: _Call) -> bool:
+def can_run(call: Call) -> bool:
+    """Whether torch has a kernel for the problem."""
     try:
         call()
-    except RuntimeError:  # torch has no such kernel for the problem
+    except RuntimeError:
         return False
     return True
 
 
-def _median_seconds(calls: list[_Call], runs: int) -> list[float]:
-    cuda = _torch().cuda
+def median_seconds(calls: list[Call], runs: int, spin_cycles: int = _SPIN_CYCLES) -> list[float]:
+    """Of `runs` launches of each call, after a spin of so many cycles for each launch."""
+    cuda = problem.extra("torch").cuda
     for call in calls * _WARM_UP:
         call()
     cuda.synchronize()
     events = [
         [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls] for _ in range(runs)
     ]
-    cuda._sleep(_SPIN_CYCLES * runs * len(calls))
+    cuda._sleep(spin_cycles * runs * len(calls))
     for turn in events:
         for call, (begin, end) in zip(calls, turn):
             begin.record()
@@ -127,7 +139,3 @@ def _median_seconds(calls: list[_Call], runs: int) -> list[float]:
     cuda.synchronize()
     milliseconds = [[begin.elapsed_time(end) for begin, end in turn] for turn in events]
     return [statistics.median(own) / 1e3 for own in zip(*milliseconds)]
-
-
-def _torch() -> Any:
-    return problem.extra("torch")

@@ -12,6 +12,7 @@ import numpy as np
 from .. import _tensor
 from ..config import Arch, Config, DType, Kernel, kernels, parse_filters
 
+DEFAULT_SEQLEN = [512, 1024, 2048]
 NUMPY_NAME = {DType.FP16: "float16", DType.BF16: "bfloat16", DType.FP32: "float32"}
 
 
@@ -22,7 +23,7 @@ class BadInput(Exception):
 def add_shape_options(parser: argparse.ArgumentParser, *, several_d_heads: bool = False) -> None:
     group = parser.add_argument_group("shape")
     group.add_argument(
-        "--seqlen", type=_numbers, default="512,1024,2048", metavar="N,N,...", help="keys"
+        "--seqlen", type=_numbers, default=DEFAULT_SEQLEN, metavar="N,N,...", help="keys"
     )
     group.add_argument("--seqlen-q", type=int, help="queries, if not as many as keys")
     group.add_argument("--batch", type=int, default=1)
