@@ -21,18 +21,10 @@ static inline cuda_block_t cuda_block(const flash_config_t *config) {
                           SM80_STATIC_SHARED_BYTES};
 }
 
-/* Tiles of B_r queries that one launch must take, at least: SM90 can launch a batch in parts, where
- * it knows the parts. */
-static inline int64_t cuda_least_tiles(const flash_config_t *config, const flash_params_t *params) {
-    if (config->arch != FLASH_ARCH_SM90)
-        return sm80_grid_blocks(config, params);
-    return sm90_has_varlen(config) ? sm90_tiles(config, params)
-                                   : sm90_tiles_of_entry(config, params);
-}
-
-/* That a launch of the kernel can take. */
-static inline int64_t cuda_most_tiles(const flash_config_t *config) {
-    return config->arch == FLASH_ARCH_SM90 ? sm90_most_tiles(config) : INT32_MAX;
+/* Tiles of B_r queries that a launch takes; INT32_MAX is the most it can. */
+static inline int64_t cuda_tiles(const flash_config_t *config, const flash_params_t *params) {
+    return config->arch == FLASH_ARCH_SM90 ? sm90_tiles(config, params)
+                                           : sm80_grid_blocks(config, params);
 }
 
 #endif

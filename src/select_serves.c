@@ -51,7 +51,7 @@ static const char *cuda_obstacle(const flash_config_t *config, const problem_t *
     const cuda_block_t block = cuda_block(config);
     if (block.shared_bytes + block.static_shared_bytes > device->shared_memory_per_block)
         return "a block needs more shared memory than the device has";
-    if (cuda_least_tiles(config, params) > cuda_most_tiles(config))
+    if (cuda_tiles(config, params) > INT32_MAX)
         return "the problem has more tiles than a launch can take";
     return config->arch == FLASH_ARCH_SM90 ? sm90_obstacle(config, params)
                                            : sm80_obstacle(config, params);

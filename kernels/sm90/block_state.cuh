@@ -54,8 +54,8 @@ typedef struct block_state {
     uint32_t staged[SM90_MOST_CONSUMERS]; /* see carrier.cuh */
     shares_t shares;
     entries_t entries;
-    int32_t lse_tokens;                    /* with varlen: of LSE's rows, one a head */
-    uint32_t failed[SM90_MAX_ROUNDS / 32]; /* see note_of() */
+    int32_t lse_tokens;               /* with varlen: of LSE's rows, one a head */
+    uint32_t failed[SM90_NOTES / 32]; /* see note_of() */
 } block_state_t;
 static_assert(sizeof(block_state_t) <= SM90_STATE_BYTES, "behind the tiles");
 
@@ -66,10 +66,10 @@ template <flash_config_t C> static __device__ __forceinline__ block_state_t &blo
     return *(block_state_t *)(shared_memory + sm90_shared_bytes(&C) - SM90_STATE_BYTES);
 }
 
-/* Which of the bits of `failed` says that the fixed reference did not do in a round. With varlen a
- * block may have more rounds than bits: tiles that share a failed one's are done again too. */
-template <flash_config_t C> static __device__ __forceinline__ int32_t note_of(int32_t round) {
-    return has_varlen<C> ? round % SM90_MAX_ROUNDS : round;
+/* Which of the bits of `failed` says that the fixed reference did not do in a round. A block may
+ * have more rounds than bits: tiles that share a failed one's are done again too. */
+static __device__ __forceinline__ int32_t note_of(int32_t round) {
+    return round % SM90_NOTES;
 }
 
 template <flash_config_t C> static __device__ __forceinline__ uint32_t q_tile(int place) {
@@ -143,7 +143,7 @@ static __device__ __forceinline__ void initialize_block_state(const flash_params
         if (has_varlen<C>)
             state.lse_tokens = p.cu_seqlens_q ? p.cu_seqlens_q[p.batch] : p.seqlen_q;
     }
-    for (int i = threadIdx.x; i < SM90_MAX_ROUNDS / 32; i += block_threads<C>)
+    for (int i = threadIdx.x; i < SM90_NOTES / 32; i += block_threads<C>)
         state.failed[i] = 0;
     sync_blocks<C>();
 }

@@ -74,8 +74,8 @@ static __device__ __forceinline__ void store_previous(const sm90_params_t &param
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void carry_pass(const sm90_params_t &params, carrier_of<C> &carrier,
-                                                  ring_t &assignments) {
+static __device__ __forceinline__ void carry_pass(const sm90_params_t &params,
+                                                  carrier_of<C> &carrier, ring_t &assignments) {
     for (assignment_of<C> assignment = take_assignment<C>(assignments); assignment.round >= 0;
          assignment = take_assignment<C>(assignments)) {
         if (!has_blocks(assignment.tile))

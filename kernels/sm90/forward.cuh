@@ -16,13 +16,13 @@
 #ifndef FLASH_KERNELS_SM90_FORWARD_CUH
 #define FLASH_KERNELS_SM90_FORWARD_CUH
 
+#include "sm90/carrier.cuh"
 #include "sm90/epilogue.cuh"
 #include "sm90/producer.cuh"
-#include "sm90/carrier.cuh"
 
 template <flash_config_t C>
 static __device__ __forceinline__ void note_failure_if(bool failed, int32_t round) {
-    const int32_t note = note_of<C>(round);
+    const int32_t note = note_of(round);
     shared_or_if(failed, shared_address(&block_state<C>().failed[note / 32]), 1u << note % 32);
 }
 

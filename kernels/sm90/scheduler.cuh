@@ -19,7 +19,7 @@ template <flash_config_t C> static __device__ __forceinline__ uint32_t failures(
 }
 
 template <flash_config_t C, int PASS> static __device__ __forceinline__ bool is_due(int32_t round) {
-    const int32_t note = note_of<C>(round);
+    const int32_t note = note_of(round);
     return PASS == FIRST_PASS || failures<C>(note / 32) >> note % 32 & 1;
 }
 
@@ -99,7 +99,7 @@ static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &para
 
 template <flash_config_t C> static __device__ __forceinline__ bool any_failed() {
     uint32_t failed = 0;
-    for (int i = threadIdx.x % warp_threads; i < SM90_MAX_ROUNDS / 32; i += warp_threads)
+    for (int i = threadIdx.x % warp_threads; i < SM90_NOTES / 32; i += warp_threads)
         failed |= failures<C>(i);
     return __any_sync(0xffffffffu, failed != 0);
 }

@@ -3,8 +3,8 @@
  * with it. Plain C; constant expressions in CUDA C++.
  *
  * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm90_params_t params)`.
- * The grid has one dimension: any number of blocks up to sm90_tiles() (exactly that number unless
- * persistent, at least sm90_least_blocks(), with longest_first at most SM90_MAX_BLOCKS, with
+ * The grid has one dimension: any number of blocks up to sm90_tiles(), which is at most INT32_MAX
+ * (exactly that number unless persistent, with longest_first at most SM90_MAX_BLOCKS, with
  * multicast a multiple of SM90_CLUSTER_BLOCKS, which is the kernel's cluster dimension), of
  * sm90_block_threads() threads with sm90_shared_bytes() of dynamic shared memory; no launch where
  * there are no tiles. kernels/sm90/scheduler.cuh says which block does what.
@@ -36,7 +36,7 @@ enum {
     SM90_CHUNK_ELEMENTS = SM90_CHUNK_BYTES / SM90_ELEMENT_BYTES,
     SM90_STATE_BYTES = 2816, /* barriers and notes behind the tiles (block_state.cuh) */
     SM90_SHARED_BYTES_MAX = 227 * 1024,
-    SM90_MAX_ROUNDS = 1024,   /* tiles that one block can take; with varlen any number */
+    SM90_NOTES = 1024,        /* bits of a block that say which of its tiles failed */
     SM90_MAX_BLOCKS = 160,    /* of a grid with longest_first */
     SM90_CLUSTER_BLOCKS = 2,  /* with multicast */
     SM90_RAGGED_END = 1 << 30 /* coordinate of each sequence's end in a ragged tensor's map */
@@ -172,20 +172,8 @@ SM90_CONSTANT int64_t sm90_tiles(const flash_config_t *c, const flash_params_t *
     return sm90_tiles_of_entry(c, p) * p->batch;
 }
 
-/* Fewer blocks would have to take more than SM90_MAX_ROUNDS tiles each. */
-SM90_CONSTANT int64_t sm90_least_blocks(const flash_config_t *c, const flash_params_t *p) {
-    const int64_t blocks = (sm90_tiles(c, p) + SM90_MAX_ROUNDS - 1) / SM90_MAX_ROUNDS;
-    return sm90_has_varlen(c) ? 1 : sm90_whole_clusters(c, blocks);
-}
-
 SM90_CONSTANT int64_t sm90_most_blocks(const flash_config_t *c) {
     return c->longest_first ? SM90_MAX_BLOCKS : INT32_MAX;
-}
-
-/* That a grid can take; a number of 32 bits in the kernel. */
-SM90_CONSTANT int64_t sm90_most_tiles(const flash_config_t *c) {
-    const int32_t is_bounded = c->longest_first && !sm90_has_varlen(c);
-    return is_bounded ? (int64_t)SM90_MAX_BLOCKS * SM90_MAX_ROUNDS : INT32_MAX;
 }
 
 #endif

@@ -275,15 +275,15 @@ static void more_tiles_than_a_launch_takes_are_refused(void **state) {
     (void)state;
     if (!has_cuda_kernels())
         skip();
-    const flash_kernel_t *kernel = selected(&problem, &hopper);
-    problem.params.batch = 1 << 30; /* launched in parts */
-    assert_int_equal(select_check(kernel, &problem, &hopper), FLASH_SUCCESS);
-    problem.params.n_heads = problem.params.n_heads_kv = INT32_MAX;
-    problem.params.seqlen_q = 1000;
-    assert_refused(select_check(kernel, &problem, &hopper), FLASH_ERROR_UNSUPPORTED, "tiles");
-    problem = hopper_problem(64, FLASH_FEATURE_CAUSAL);
-    problem.params.n_heads = problem.params.n_heads_kv = 1 << 24;
-    assert_int_equal(selected(&problem, &hopper)->config.longest_first, 0);
+    for (int32_t features = 0; features <= FLASH_FEATURE_CAUSAL; features++) {
+        problem = hopper_problem(64, features);
+        const flash_kernel_t *kernel = selected(&problem, &hopper);
+        problem.params.n_heads = problem.params.n_heads_kv = INT32_MAX;
+        problem.params.batch = problem.params.seqlen_q = 1;
+        assert_int_equal(select_check(kernel, &problem, &hopper), FLASH_SUCCESS);
+        problem.params.batch = 2;
+        assert_refused(select_check(kernel, &problem, &hopper), FLASH_ERROR_UNSUPPORTED, "tiles");
+    }
 }
 
 static void a_batch_invariant_choice_looks_at_no_batch(void **state) {

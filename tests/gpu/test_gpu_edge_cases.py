@@ -194,8 +194,8 @@ def test_more_than_65535(shape: tuple[int, ...]) -> None:
     _assert_dense(flashattn.flash_attn_func(q, k, v), q, k, v)
 
 
-def test_more_masked_tiles_than_a_launch_takes() -> None:
-    """SM90 then launches the batch in parts. The one query of each sequence sees every key."""
+def test_more_masked_tiles_than_a_block_can_note() -> None:
+    """Of SM90, which notes the tiles to be done again. The one query of a sequence sees every key."""
     q, k, v = (_random((70_000, seqlen, 3, 64)) for seqlen in (1, 3, 3))
     lse = torch.full((70_000, 3, 1), float("nan"), device="cuda")
     o, lse = flashattn.flash_attn_func(q, k, v, causal=True, lse=lse)
