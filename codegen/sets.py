@@ -115,8 +115,8 @@ SM90_SHIP_TILES = (
     (256, MASKED, (128, 64), OVERLAPPED_UNEVEN),
 )
 
-# SM90 kernels for sequences that differ in length, each in three classes of features.
-SM90_VARLEN_TILES = (
+# The same for sequences that differ in length, each in three classes of features.
+SM90_SHIP_VARLEN_TILES = (
     # d_head, (B_r, B_c), strategies
     (64, (128, 128), ALTERNATING_UNEVEN),
     (96, (128, 128), ALTERNATING_UNEVEN),
@@ -254,16 +254,15 @@ def _sm90(
 
 def ship_sm90() -> list[Config]:
     """For each head dimension a row a class of features."""
-    return [_sm90(dtype, *row) for dtype in (Dtype.FP16, Dtype.BF16) for row in SM90_SHIP_TILES]
-
-
-def varlen_sm90() -> list[Config]:
-    """SM90 for ragged batches. Not installed: lengths in device memory are served by SM80 there."""
-    return [
-        _sm90(dtype, d_head, features, tile, strategies)
-        for dtype in (Dtype.FP16, Dtype.BF16)
-        for d_head, tile, strategies in SM90_VARLEN_TILES
+    ragged = [
+        (d_head, features, tile, strategies)
+        for d_head, tile, strategies in SM90_SHIP_VARLEN_TILES
         for features in (Feature.VARLEN, CAUSAL_VARLEN, ALL_FEATURES)
+    ]
+    return [
+        _sm90(dtype, *row)
+        for dtype in (Dtype.FP16, Dtype.BF16)
+        for row in (*SM90_SHIP_TILES, *ragged)
     ]
 
 
@@ -280,7 +279,6 @@ def all_sets() -> list[Config]:
         *progression_sm90(),
         *tune(),
         *tune_sm90(),
-        *varlen_sm90(),
         *ship(),
     }
     return sorted(config for config in named if legal(config))
@@ -292,7 +290,6 @@ SETS = {
     "progression_sm90": progression_sm90,
     "tune": tune,
     "tune_sm90": tune_sm90,
-    "varlen_sm90": varlen_sm90,
     "ship": ship,
     "all": all_sets,
 }

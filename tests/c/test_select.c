@@ -201,19 +201,18 @@ static problem_t hopper_problem(int32_t d_head, int32_t features) {
 }
 
 static void hopper_takes_the_rows_of_its_own_family(void **state) {
-    const int32_t masks = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP;
+    const int32_t all = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP |
+                        FLASH_FEATURE_VARLEN;
     (void)state;
     if (!has_cuda_kernels())
         skip();
-    for (int32_t features = 0; features <= masks; features++) {
+    for (int32_t features = 0; features <= all; features++) {
         const problem_t problem = hopper_problem(120, features);
         assert_int_equal(selected(&problem, &hopper)->config.arch, FLASH_ARCH_SM90);
         assert_int_equal(selected(&problem, &hopper)->config.d_head, 128);
         assert_int_equal(selected(&problem, &ampere)->config.arch, FLASH_ARCH_SM80);
         assert_int_equal(selected(&problem, &blackwell)->config.arch, FLASH_ARCH_SM80);
     }
-    const problem_t ragged = hopper_problem(128, FLASH_FEATURE_VARLEN);
-    assert_int_equal(selected(&ragged, &hopper)->config.arch, FLASH_ARCH_SM80);
 }
 
 static void the_other_families_say_what_hopper_kernels_need(void **state) {

@@ -18,7 +18,6 @@ from codegen.sets import (
     ship_sm90,
     tune,
     tune_sm90,
-    varlen_sm90,
 )
 from codegen.short_form import format_config, parse_config
 
@@ -135,20 +134,12 @@ def test_ship_serves_every_sm80_problem_at_every_alignment():
             assert any(c.features in (1, 1 | 8) for c in rows), "a row for causal masks"
 
 
-def test_ship_serves_full_and_masked_problems_of_sm90():
+def test_ship_serves_full_masked_and_ragged_problems_of_sm90():
     for dtype in (Dtype.FP16, Dtype.BF16):
         for d_head in (64, 96, 128, 192, 256):
             rows = [c for c in ship_sm90() if (c.dtype, c.d_head) == (dtype, d_head)]
-            assert {c.features for c in rows} >= {0, 1, 1 | 2 | 4}
-            assert all(c.longest_first == (c.features & 3 != 0) for c in rows)
-
-
-def test_varlen_of_sm90_has_three_classes_of_features():
-    for dtype in (Dtype.FP16, Dtype.BF16):
-        for d_head in (64, 96, 128, 192, 256):
-            rows = [c for c in varlen_sm90() if (c.dtype, c.d_head) == (dtype, d_head)]
-            assert [c.features for c in rows] == [8, 8 | 1, 8 | 4 | 2 | 1]
-            assert all(legal(c) and c.longest_first for c in rows)
+            assert {c.features for c in rows} == {0, 1, 1 | 2 | 4, 8, 8 | 1, 8 | 4 | 2 | 1}
+            assert all(c.longest_first == (c.features != 0) for c in rows)
 
 
 def test_tune_of_sm90_varies_the_blocks_of_keys_alone():
