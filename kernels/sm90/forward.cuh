@@ -71,7 +71,7 @@ template <flash_config_t C> struct finished_tile {
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void finish_tile(finished_tile<C> &done, const score_unit_t &unit,
                                                    consumer_state<C> &x) {
-    done.hidden = has_mask<C> && values_hidden<C>(x.assignments.stage);
+    done.hidden = is_guarded<C, FIXED> && values_hidden<C>(x.assignments.stage);
     finish_output<C>(x);
     finish_sums(x.softmax);
     done.lse = row_lse(x.softmax, unit);
@@ -175,16 +175,16 @@ static __device__ __forceinline__ void consume(const sm90_params_t &params) {
 }
 
 /* By one thread of the warp; tiles without blocks have nothing to load. */
-template <flash_config_t C>
+template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void produce_pass(const sm90_params_t &params,
                                                     producer_t &producer, ring_t &assignments) {
     for (assignment_of<C> assignment = take_assignment<C>(assignments); assignment.round >= 0;
          assignment = take_assignment<C>(assignments))
         if (has_blocks(assignment.tile) && elect_one())
-            load_tile<C>(params, assignment.tile, producer);
+            load_tile<C, FIXED>(params, assignment.tile, producer);
 }
 
-template <flash_config_t C>
+template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void guard_pass(guard_t &guard, ring_t &assignments) {
     while (true) {
         const int place = assignments.stage;
@@ -192,7 +192,7 @@ static __device__ __forceinline__ void guard_pass(guard_t &guard, ring_t &assign
         if (assignment.round < 0)
             break;
         if (has_blocks(assignment.tile))
-            guard_tile<C>(assignment.tile, guard, place);
+            guard_tile<C, FIXED>(assignment.tile, guard, place);
     }
 }
 
@@ -200,10 +200,10 @@ template <flash_config_t C>
 static __device__ __forceinline__ void produce(const sm90_params_t &params) {
     producer_t producer = {{0, 0}, {0, 0}, 0};
     ring_t assignments = {0, 0};
-    produce_pass<C>(params, producer, assignments);
+    produce_pass<C, C.fixed_reference>(params, producer, assignments);
     if constexpr (C.fixed_reference) {
         await_second_pass<C>();
-        produce_pass<C>(params, producer, assignments);
+        produce_pass<C, false>(params, producer, assignments);
     }
 }
 
@@ -232,11 +232,11 @@ template <flash_config_t C> static __device__ __forceinline__ void guard() {
     guard_t guard = {{0, 0}, 0};
     ring_t assignments = {0, 0};
     if constexpr (has_mask<C>)
-        guard_pass<C>(guard, assignments);
+        guard_pass<C, C.fixed_reference>(guard, assignments);
     if constexpr (C.fixed_reference) {
         await_second_pass<C>();
         if constexpr (has_mask<C>)
-            guard_pass<C>(guard, assignments);
+            guard_pass<C, false>(guard, assignments);
     }
 }
 

@@ -3,6 +3,11 @@
  * 0 * NaN is NaN, and wgmma cannot tell. So one warp, the guard, looks over the few blocks of V
  * that a mask cuts before the consumers may use them, and zeroes such elements; the rare tile that
  * had some adds them, at its end, to the rows that do see them.
+ *
+ * With a fixed reference V goes to the consumers as it comes, and the second pass alone is guarded.
+ * Every element of O that a hidden value has touched is NaN by then: 0 times infinity or NaN is
+ * NaN, and NaN it stays through every sum, factor (0 too) and rounding on its way to the 16 bits of
+ * O, at which failed() looks. So the tile is done again.
  */
 #ifndef FLASH_KERNELS_SM90_HIDDEN_VALUES_CUH
 #define FLASH_KERNELS_SM90_HIDDEN_VALUES_CUH
@@ -52,10 +57,10 @@ static __device__ __forceinline__ void guard_block(guard_t &guard, int place) {
     release(state.v_full[stage]);
 }
 
-template <flash_config_t C>
+template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void guard_tile(const tile_of<C> &t, guard_t &guard, int place) {
     for (int32_t block = t.block_end - 1; block >= t.block_begin; --block) {
-        if (is_cut(t, block))
+        if (is_guarded<C, FIXED> && is_cut(t, block))
             guard_block<C>(guard, place);
         step<C.n_stages>(guard.v);
     }

@@ -54,12 +54,12 @@ static __device__ __forceinline__ void load_k(const sm90_params_t &params, const
                k_tile<C>(stage), state.k_full[stage], state.k_empty[stage], producer.k);
 }
 
-template <flash_config_t C>
+template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void load_v(const sm90_params_t &params, const tile_of<C> &t,
                                               int32_t block, producer_t &producer) {
     block_state_t &state = block_state<C>();
     const int stage = producer.v.stage;
-    const bool looked_over = has_mask<C> && is_cut(t, block);
+    const bool looked_over = is_guarded<C, FIXED> && is_cut(t, block);
     load_kv<C>(&params.v, key_box<C>(params.problem, t, block * C.B_c, params.entry_tokens.v),
                v_tile<C>(stage), looked_over ? state.v_landed[stage] : state.v_full[stage],
                state.v_empty[stage], producer.v);
@@ -75,7 +75,7 @@ static __device__ __forceinline__ void await_output(producer_t &producer) {
 }
 
 /* In the order in which the consumers need them. */
-template <flash_config_t C>
+template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void load_tile(const sm90_params_t &params, const tile_of<C> &t,
                                                  producer_t &producer) {
     if (t.block_begin >= t.block_end)
@@ -85,11 +85,11 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params, co
         load_k<C>(params, t, block - 1, producer);
         if (block == t.block_end - 1)
             await_output<C>(producer);
-        load_v<C>(params, t, block, producer);
+        load_v<C, FIXED>(params, t, block, producer);
     }
     if (t.block_begin == t.block_end - 1)
         await_output<C>(producer);
-    load_v<C>(params, t, t.block_begin, producer);
+    load_v<C, FIXED>(params, t, t.block_begin, producer);
 }
 
 #endif
