@@ -10,7 +10,7 @@
 #include "sm90/ptx/warpgroup.cuh"
 #include "sm90/tile.cuh"
 
-enum { MOST_STAGES = 4, MOST_Q_PLACES = 2, TILES_AHEAD = 4 };
+enum { MOST_K_STAGES = 4, MOST_V_STAGES = 5, MOST_Q_PLACES = 2, TILES_AHEAD = 4 };
 
 /* A tile as the scheduler announces it to the other roles. */
 template <flash_config_t C> struct alignas(16) assignment_of {
@@ -40,11 +40,11 @@ typedef struct entries {
 typedef struct block_state {
     uint64_t q_full[MOST_Q_PLACES];
     uint64_t q_empty[MOST_Q_PLACES];
-    uint64_t k_full[MOST_STAGES];
-    uint64_t k_empty[MOST_STAGES];
-    uint64_t v_full[MOST_STAGES];
-    uint64_t v_empty[MOST_STAGES];
-    uint64_t v_landed[MOST_STAGES]; /* a block of V that a mask cuts, before it is looked over */
+    uint64_t k_full[MOST_K_STAGES];
+    uint64_t k_empty[MOST_K_STAGES];
+    uint64_t v_full[MOST_V_STAGES];
+    uint64_t v_empty[MOST_V_STAGES];
+    uint64_t v_landed[MOST_V_STAGES]; /* a block of V that a mask cuts, before it is looked over */
     uint64_t o_staged[SM90_MOST_CONSUMERS];
     uint64_t o_left; /* the last tile's O has left its place */
     uint64_t assigned[TILES_AHEAD];
@@ -81,7 +81,7 @@ template <flash_config_t C> static __device__ __forceinline__ uint32_t k_tile(in
 }
 
 template <flash_config_t C> static __device__ __forceinline__ uint32_t v_tile(int stage) {
-    return k_tile<C>(C.n_stages + stage);
+    return k_tile<C>(k_stages<C> + stage);
 }
 
 /* A place in a ring of stages, and the parity of the barriers' phase there. */
@@ -128,11 +128,13 @@ static __device__ __forceinline__ void initialize_block_state(const flash_params
             mbarrier_init(shared_address(&state.o_staged[i]), warpgroup_warps);
         mbarrier_init(shared_address(&state.o_left),
                       place_of_o<C> == OUTPUT_IN_V ? cluster_blocks<C> : 1);
-        for (int i = 0; i < C.n_stages; ++i) {
+        for (int i = 0; i < k_stages<C>; ++i) {
             mbarrier_init(shared_address(&state.k_full[i]), 1);
+            mbarrier_init(shared_address(&state.k_empty[i]), cluster_blocks<C> * consumer_warps);
+        }
+        for (int i = 0; i < v_stages<C>; ++i) {
             mbarrier_init(shared_address(&state.v_full[i]), 1);
             mbarrier_init(shared_address(&state.v_landed[i]), 1);
-            mbarrier_init(shared_address(&state.k_empty[i]), cluster_blocks<C> * consumer_warps);
             mbarrier_init(shared_address(&state.v_empty[i]), cluster_blocks<C> * consumer_warps);
         }
         for (int i = 0; i < TILES_AHEAD; ++i) {

@@ -80,14 +80,14 @@ static __device__ __forceinline__ void finish_scores(consumer_state<C> &x, bool 
     release_to_producers<C>(state.k_empty[x.k.stage]);
     if constexpr (!q_in_registers<C>)
         release_queries<C>(x, is_last);
-    step<C.n_stages>(x.k);
+    step<k_stages<C>>(x.k);
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_output(consumer_state<C> &x) {
     pin_accumulators(x.o.o);
     release_to_producers<C>(block_state<C>().v_empty[x.v.stage]);
-    step<C.n_stages>(x.v);
+    step<v_stages<C>>(x.v);
 }
 
 /* Issues QK^T of a tile's first block, whose Q has just arrived. */

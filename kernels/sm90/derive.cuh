@@ -44,6 +44,10 @@ template <flash_config_t C> constexpr int kv_bytes = sm90_tile_bytes(&C, C.B_c);
 template <flash_config_t C>
 constexpr int warpgroup_output_bytes = SM90_WARPGROUP_ROWS *panels<C> *panel_row_bytes;
 
+/* Places of blocks in the rings of K and V. */
+template <flash_config_t C> constexpr int k_stages = C.n_stages;
+template <flash_config_t C> constexpr int v_stages = sm90_v_stages(&C);
+
 /* Places of Q: with two, the next tile's Q arrives while this one's is still needed. */
 template <flash_config_t C> constexpr int q_places = sm90_has_next_query_place(&C) ? 2 : 1;
 
@@ -59,11 +63,15 @@ template <flash_config_t C> constexpr output_place output_place_of() {
         return OUTPUT_OWN;
     if (q_in_registers<C>)
         return OUTPUT_IN_Q;
-    const bool fits_v = warpgroup_output_bytes<C> <= kv_bytes<C> && consumers<C> <= C.n_stages;
+    const bool fits_v = warpgroup_output_bytes<C> <= kv_bytes<C> && consumers<C> <= v_stages<C>;
     return fits_v ? OUTPUT_IN_V : OUTPUT_NOWHERE;
 }
 template <flash_config_t C> constexpr output_place place_of_o = output_place_of<C>();
 template <flash_config_t C> constexpr bool has_staged_output = place_of_o<C> != OUTPUT_NOWHERE;
+
+/* Of V's places, those that O on its way out leaves to the next tile's first blocks. */
+template <flash_config_t C>
+constexpr int v_places_beside_o = place_of_o<C> == OUTPUT_IN_V ? v_stages<C> - consumers<C> : 0;
 
 template <flash_config_t C>
 constexpr int output_panel_bytes =

@@ -49,15 +49,18 @@ static __device__ __forceinline__ void round_output(rounded_output<C> &rounded,
 
 /* ---- through shared memory: see carrier.cuh ---- */
 
-/* The block of V that takes the warpgroup's O, once no consumer reads it any more: the next to be
- * loaded for the first consumer, and so on. */
+/* The place of V that takes the warpgroup's O, once no consumer reads it any more: the first
+ * consumer's comes after those that are left to the next tile's first blocks, and so on. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t await_v_place(const consumer_state<C> &x) {
     ring_t place = x.v;
 #pragma unroll
+    for (int i = 0; i < v_places_beside_o<C>; ++i)
+        step<v_stages<C>>(place);
+#pragma unroll
     for (int i = 1; i < consumers<C>; ++i)
         if (i <= x.number)
-            step<C.n_stages>(place);
+            step<v_stages<C>>(place);
     wait_full(block_state<C>().v_empty[place.stage], place.parity ^ 1);
     return v_tile<C>(place.stage);
 }
@@ -70,7 +73,7 @@ static __device__ __forceinline__ uint32_t await_output_place(const consumer_sta
     if constexpr (place_of_o<C> == OUTPUT_IN_Q)
         return q_tile<C>(0) + x.number * SM90_WARPGROUP_ROWS * panel_row_bytes;
     wait_full(block_state<C>().o_left, x.o_parity);
-    return v_tile<C>(C.n_stages) + x.number * warpgroup_output_bytes<C>;
+    return v_tile<C>(v_stages<C>) + x.number * warpgroup_output_bytes<C>;
 }
 
 /* Returns the warpgroup's place. */

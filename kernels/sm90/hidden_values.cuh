@@ -62,7 +62,7 @@ static __device__ __forceinline__ void guard_tile(const tile_of<C> &t, guard_t &
     for (int32_t block = t.block_end - 1; block >= t.block_begin; --block) {
         if (is_guarded<C, FIXED> && is_cut(t, block))
             guard_block<C>(guard, place);
-        step<C.n_stages>(guard.v);
+        step<v_stages<C>>(guard.v);
     }
 }
 

@@ -27,7 +27,7 @@ static __device__ __forceinline__ void load_panel(uint32_t shared, const sm90_te
 
 /* A block of K or V into its ring's next place. With multicast this block's half of it, and the
  * other half comes from the other block: see cluster.cuh. */
-template <flash_config_t C>
+template <flash_config_t C, int STAGES>
 static __device__ __forceinline__ void load_kv(const sm90_tensor_map_t *map, tma_box_t box,
                                                uint32_t shared, const uint64_t &full,
                                                const uint64_t &empty, ring_t &ring) {
@@ -42,7 +42,7 @@ static __device__ __forceinline__ void load_kv(const sm90_tensor_map_t *map, tma
 #pragma unroll
     for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
         load_panel<C>(shared + i * kv_panel_bytes<C>, map, box, barrier);
-    step<C.n_stages>(ring);
+    step<STAGES>(ring);
 }
 
 template <flash_config_t C>
@@ -50,7 +50,7 @@ static __device__ __forceinline__ void load_k(const sm90_params_t &params, const
                                               int32_t block, producer_t &producer) {
     block_state_t &state = block_state<C>();
     const int stage = producer.k.stage;
-    load_kv<C>(&params.k, key_box<C>(params.problem, t, block * C.B_c, params.entry_tokens.k),
+    load_kv<C, k_stages<C>>(&params.k, key_box<C>(params.problem, t, block * C.B_c, params.entry_tokens.k),
                k_tile<C>(stage), state.k_full[stage], state.k_empty[stage], producer.k);
 }
 
@@ -60,7 +60,7 @@ static __device__ __forceinline__ void load_v(const sm90_params_t &params, const
     block_state_t &state = block_state<C>();
     const int stage = producer.v.stage;
     const bool looked_over = is_guarded<C, FIXED> && is_cut(t, block);
-    load_kv<C>(&params.v, key_box<C>(params.problem, t, block * C.B_c, params.entry_tokens.v),
+    load_kv<C, v_stages<C>>(&params.v, key_box<C>(params.problem, t, block * C.B_c, params.entry_tokens.v),
                v_tile<C>(stage), looked_over ? state.v_landed[stage] : state.v_full[stage],
                state.v_empty[stage], producer.v);
 }
@@ -74,20 +74,23 @@ static __device__ __forceinline__ void await_output(producer_t &producer) {
     }
 }
 
-/* In the order in which the consumers need them. */
+/* In the order in which the consumers need them. The last tile's O leaves meanwhile: its places of V
+ * are those after the first few, and free before the tile's last block, so that they are for O of
+ * the next one. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void load_tile(const sm90_params_t &params, const tile_of<C> &t,
                                                  producer_t &producer) {
     if (t.block_begin >= t.block_end)
         return;
+    const int32_t first_in_o = max(t.block_end - 1 - v_places_beside_o<C>, t.block_begin);
     load_k<C>(params, t, t.block_end - 1, producer);
     for (int32_t block = t.block_end - 1; block > t.block_begin; --block) {
         load_k<C>(params, t, block - 1, producer);
-        if (block == t.block_end - 1)
+        if (block == first_in_o)
             await_output<C>(producer);
         load_v<C, FIXED>(params, t, block, producer);
     }
-    if (t.block_begin == t.block_end - 1)
+    if (t.block_begin == first_in_o)
         await_output<C>(producer);
     load_v<C, FIXED>(params, t, t.block_begin, producer);
 }

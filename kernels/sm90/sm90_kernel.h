@@ -125,9 +125,21 @@ SM90_CONSTANT int32_t sm90_has_next_query_place(const flash_config_t *c) {
            sm90_least_shared_bytes(c) + 2 * sm90_tile_bytes(c, c->B_r) <= SM90_SHARED_BYTES_MAX;
 }
 
+/* Whether the ring of V has a place more than that of K: where there is room that neither O, which
+ * then leaves through V's places, nor Q has a use for. */
+SM90_CONSTANT int32_t sm90_has_spare_v_place(const flash_config_t *c) {
+    return !sm90_queries_in_registers(c) && !sm90_has_output_place(c) &&
+           sm90_least_shared_bytes(c) + sm90_tile_bytes(c, c->B_c) <= SM90_SHARED_BYTES_MAX;
+}
+
+SM90_CONSTANT int32_t sm90_v_stages(const flash_config_t *c) {
+    return c->n_stages + sm90_has_spare_v_place(c);
+}
+
 SM90_CONSTANT int32_t sm90_shared_bytes(const flash_config_t *c) {
     const int32_t more_tiles = sm90_has_output_place(c) + sm90_has_next_query_place(c);
-    return sm90_least_shared_bytes(c) + more_tiles * sm90_tile_bytes(c, c->B_r);
+    return sm90_least_shared_bytes(c) + more_tiles * sm90_tile_bytes(c, c->B_r) +
+           sm90_has_spare_v_place(c) * sm90_tile_bytes(c, c->B_c);
 }
 
 SM90_CONSTANT int32_t sm90_has_varlen(const flash_config_t *c) {
