@@ -4,7 +4,7 @@
  * With overlap the products of neighbouring blocks are under way together: QK^T of this block, then
  * PV of the one before, are issued; the softmax of this block runs beside PV; then the roles move
  * on by one block. With ping_pong the consumers take turns to issue, so that one is in its softmax
- * while the other's products run.
+ * while the other's products run. Without it each has a walk of its own under a mask: see walk.cuh.
  */
 #ifndef FLASH_KERNELS_SM90_CONSUMER_CUH
 #define FLASH_KERNELS_SM90_CONSUMER_CUH
@@ -12,6 +12,7 @@
 #include "sm90/hidden_values.cuh"
 #include "sm90/mask.cuh"
 #include "sm90/ptx/order.cuh"
+#include "sm90/walk.cuh"
 
 /* What a consumer carries from block to block. */
 template <flash_config_t C> struct consumer_state {
@@ -24,6 +25,7 @@ template <flash_config_t C> struct consumer_state {
     ring_t k;
     ring_t v;
     ring_t assignments;
+    walk_t walk; /* over the tile that was started last */
     uint32_t o_parity;
     int number; /* of this warpgroup among the consumers */
 };
@@ -93,7 +95,9 @@ static __device__ __forceinline__ void finish_output(consumer_state<C> &x) {
 /* Issues QK^T of a tile's first block, whose Q has just arrived. */
 template <flash_config_t C>
 static __device__ __forceinline__ void start_tile(consumer_state<C> &x) {
-    wait_full(block_state<C>().q_full[x.q_place.stage], x.q_place.parity);
+    block_state_t &state = block_state<C>();
+    wait_full(state.q_full[x.q_place.stage], x.q_place.parity);
+    skip_last<C, k_stages<C>>(x.walk, state.k_empty, x.k);
     await_k<C>(x);
     if constexpr (q_in_registers<C>) {
         load_queries<C>(x.q);
@@ -109,6 +113,7 @@ static __device__ __forceinline__ void first_block(const flash_params_t &params,
                                                    consumer_state<C> &x) {
     const int32_t block = tile.block_end - 1;
     finish_scores<C>(x, block == tile.block_begin);
+    skip_last<C, v_stages<C>>(x.walk, block_state<C>().v_empty, x.v);
     cap_scores<C>(x.s, unit);
     if (is_cut(tile, block))
         mask_scores<C>(x.s, params, tile, block);

@@ -88,11 +88,16 @@ template <flash_config_t C> constexpr bool has_window = (C.features & FLASH_FEAT
 /* Some keys of a sequence may be hidden from some of its queries. */
 template <flash_config_t C>
 constexpr bool has_mask = has_window<C> || (C.features & FLASH_FEATURE_CAUSAL) != 0;
-/* Blocks of V that a mask cuts are looked over before they are used: see hidden_values.cuh. FIXED:
- * in a pass with a fixed reference, which finds out by itself. */
-template <flash_config_t C, bool FIXED> constexpr bool is_guarded = has_mask<C> && !FIXED;
 template <flash_config_t C> constexpr bool has_varlen = sm90_has_varlen(&C) != 0;
 template <flash_config_t C> constexpr bool has_softcap = (C.features & FLASH_FEATURE_SOFTCAP) != 0;
+
+/* Whether blocks of V that a mask cuts are looked over before they are used: see hidden_values.cuh.
+ * FIXED: in a pass with a fixed reference. */
+template <flash_config_t C, bool FIXED> constexpr bool is_guarded = has_mask<C> && !FIXED;
+
+/* Whether each consumer leaves out what its own rows do not see: see walk.cuh. */
+template <flash_config_t C>
+constexpr bool walks_apart = has_mask<C> && !C.ping_pong && consumers<C> > 1;
 
 /* ---- legality ---- */
 

@@ -50,12 +50,11 @@ static __device__ __forceinline__ bool find_work(const sm90_params_t &params,
     return assignment.round >= 0;
 }
 
-/* Whether the tile after this one has blocks to visit. */
+/* The tile after this one. */
 template <flash_config_t C>
-static __device__ __forceinline__ bool work_follows(ring_t assignments) {
+static __device__ __forceinline__ assignment_of<C> await_following(ring_t assignments) {
     step<TILES_AHEAD>(assignments);
-    const assignment_of<C> next = await_assignment<C>(assignments);
-    return next.round >= 0 && has_blocks(next.tile);
+    return await_assignment<C>(assignments);
 }
 
 /* What is left of a tile when its last PV is done. */
@@ -109,17 +108,21 @@ template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void
 compute_tiles(const sm90_params_t &params, const score_unit_t &unit, consumer_state<C> &x) {
     finished_tile<C> done;
+    x.walk = find_walk<C>(params.problem, read_assignment<C>(x.assignments).tile, x.number);
     start_tile<C>(x);
     hand_over_output<C>(0, x);
     wgmma_wait<0>();
     while (true) {
         x.o = output_tile<C>{};
-        process_blocks<C, FIXED>(params.problem, read_assignment<C>(x.assignments).tile, unit, x);
-        if (!work_follows<C>(x.assignments))
+        const tile_of<C> tile = read_assignment<C>(x.assignments).tile;
+        process_blocks<C, FIXED>(params.problem, walked_tile<C>(tile, x.walk), unit, x);
+        const assignment_of<C> next = await_following<C>(x.assignments);
+        if (next.round < 0 || !has_blocks(next.tile))
             break;
         await_v<C>(x);
         await_turn<C>(x);
         issue_output<C>(x.o, x.p, x.v.stage);
+        x.walk = find_walk<C>(params.problem, next.tile, x.number);
         if constexpr (starts_early<C>)
             start_tile<C>(x);
         pass_turn<C>(x);

@@ -50,8 +50,9 @@ static __device__ __forceinline__ void load_k(const sm90_params_t &params, const
                                               int32_t block, producer_t &producer) {
     block_state_t &state = block_state<C>();
     const int stage = producer.k.stage;
-    load_kv<C, k_stages<C>>(&params.k, key_box<C>(params.problem, t, block * C.B_c, params.entry_tokens.k),
-               k_tile<C>(stage), state.k_full[stage], state.k_empty[stage], producer.k);
+    load_kv<C, k_stages<C>>(
+        &params.k, key_box<C>(params.problem, t, block * C.B_c, params.entry_tokens.k),
+        k_tile<C>(stage), state.k_full[stage], state.k_empty[stage], producer.k);
 }
 
 template <flash_config_t C, bool FIXED>
@@ -60,9 +61,10 @@ static __device__ __forceinline__ void load_v(const sm90_params_t &params, const
     block_state_t &state = block_state<C>();
     const int stage = producer.v.stage;
     const bool looked_over = is_guarded<C, FIXED> && is_cut(t, block);
-    load_kv<C, v_stages<C>>(&params.v, key_box<C>(params.problem, t, block * C.B_c, params.entry_tokens.v),
-               v_tile<C>(stage), looked_over ? state.v_landed[stage] : state.v_full[stage],
-               state.v_empty[stage], producer.v);
+    load_kv<C, v_stages<C>>(
+        &params.v, key_box<C>(params.problem, t, block * C.B_c, params.entry_tokens.v),
+        v_tile<C>(stage), looked_over ? state.v_landed[stage] : state.v_full[stage],
+        state.v_empty[stage], producer.v);
 }
 
 /* The last tile's O has left the blocks of V. */
@@ -74,8 +76,8 @@ static __device__ __forceinline__ void await_output(producer_t &producer) {
     }
 }
 
-/* In the order in which the consumers need them. The last tile's O leaves meanwhile: its places of V
- * are those after the first few, and free before the tile's last block, so that they are for O of
+/* In the order in which the consumers need them. The last tile's O leaves meanwhile: its places of
+ * V are those after the first few, and free before the tile's last block, so that they are for O of
  * the next one. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void load_tile(const sm90_params_t &params, const tile_of<C> &t,

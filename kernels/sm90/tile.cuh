@@ -57,13 +57,15 @@ static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_
         return flash_range_t{0, sequence.len_k};
 }
 
-/* Both ends of the keys that a row sees move right from row to row: the first row sees the first
- * key of the tile, the last row sees its last. Under a mask, blocks from the first row's last key
- * on do not count as whole: once they are done, each row has seen a key, if it sees any. */
+/* The blocks of `rows` rows of the tile's sequence. Both ends of the keys that a row sees move
+ * right from row to row: the first row sees the first key of the rows', the last row sees their
+ * last. Under a mask, blocks from the first row's last key on do not count as whole: once they are
+ * done, each row has seen a key, if it sees any. */
 template <flash_config_t C>
-static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p, tile_of<C> &t) {
-    const int32_t last_row = min(t.row_begin + C.B_r, sequence_of<C>(p, t).len_q) - 1;
-    const flash_range_t first = visible_keys<C>(p, t, t.row_begin);
+static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p, tile_of<C> &t,
+                                                       int32_t first_row, int32_t rows) {
+    const int32_t last_row = min(first_row + rows, sequence_of<C>(p, t).len_q) - 1;
+    const flash_range_t first = visible_keys<C>(p, t, first_row);
     const flash_range_t last = visible_keys<C>(p, t, last_row);
     t.block_begin = first.begin / C.B_c;
     t.block_end = (int32_t)(((int64_t)last.end + C.B_c - 1) / C.B_c);
@@ -125,7 +127,7 @@ static __device__ __forceinline__ tile_of<C> find_tile(const sm90_params_t &para
     t.batch_index = (int32_t)(place.head / (uint32_t)p.n_heads);
     t.head = (int32_t)(place.head % (uint32_t)p.n_heads);
     t.row_begin = first_row<C>(tiles, place.tile);
-    find_key_blocks<C>(p, t);
+    find_key_blocks<C>(p, t, t.row_begin, C.B_r);
     return t;
 }
 
@@ -145,7 +147,7 @@ find_tile_of_entry(const sm90_params_t &params, int32_t batch_index, uint32_t nu
     t.k_begin = (int32_t)s.k_begin;
     t.len_q = s.len_q;
     t.len_k = s.len_k;
-    find_key_blocks<C>(p, t);
+    find_key_blocks<C>(p, t, t.row_begin, C.B_r);
     return t;
 }
 
