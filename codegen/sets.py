@@ -97,6 +97,7 @@ OVERLAPPED = "stages_2+overlap+persistent+fixed_reference"
 OVERLAPPED_UNEVEN = "stages_2+overlap+persistent+longest_first+fixed_reference"
 SM90_SHIP_TILES = (
     # d_head, features, (B_r, B_c), strategies
+    (64, FULL, (128, 128), ALTERNATING),  # few tiles
     (64, FULL, (192, 128), ALTERNATING),
     (64, CAUSAL, (128, 128), ALTERNATING_UNEVEN),
     (64, CAUSAL, (192, 128), ALTERNATING_UNEVEN),  # from 8,192 keys on

@@ -285,6 +285,22 @@ static void more_tiles_than_a_launch_takes_are_refused(void **state) {
     }
 }
 
+/* At d_head 64 there are tiles of 128 and of 192 rows. */
+static void hopper_takes_tiles_of_fewer_rows_where_there_are_few(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    problem_t problem = hopper_problem(64, 0);
+    problem.params.seqlen_q = 1;
+    assert_int_equal(selected(&problem, &hopper)->config.B_r, 128);
+    problem.params.batch = 1000;
+    assert_int_equal(selected(&problem, &hopper)->config.B_r, 128);
+    problem.params.seqlen_q = 4096;
+    assert_int_equal(selected(&problem, &hopper)->config.B_r, 192);
+    problem.batch_invariant = true;
+    assert_int_equal(selected(&problem, &hopper)->config.B_r, 192);
+}
+
 static void a_batch_invariant_choice_looks_at_no_batch(void **state) {
     (void)state;
     if (!has_cuda_kernels())
@@ -325,6 +341,7 @@ int main(void) {
         cmocka_unit_test(what_tma_cannot_address_goes_to_sm80),
         cmocka_unit_test(what_tma_can_address_stays),
         cmocka_unit_test(more_tiles_than_a_launch_takes_are_refused),
+        cmocka_unit_test(hopper_takes_tiles_of_fewer_rows_where_there_are_few),
         cmocka_unit_test(a_batch_invariant_choice_looks_at_no_batch),
         cmocka_unit_test(no_kernel_is_a_refusal),
     };
