@@ -97,7 +97,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void start_tile(consumer_state<C> &x) {
     block_state_t &state = block_state<C>();
     wait_full(state.q_full[x.q_place.stage], x.q_place.parity);
-    skip_last<C, k_stages<C>>(x.walk, state.k_empty, x.k);
+    skip_last<C, k_stages<C>>(x.walk, state.k_full, state.k_empty, x.k);
     await_k<C>(x);
     if constexpr (q_in_registers<C>) {
         load_queries<C>(x.q);
@@ -111,9 +111,10 @@ template <flash_config_t C>
 static __device__ __forceinline__ void first_block(const flash_params_t &params,
                                                    const tile_of<C> &tile, const score_unit_t &unit,
                                                    consumer_state<C> &x) {
+    block_state_t &state = block_state<C>();
     const int32_t block = tile.block_end - 1;
     finish_scores<C>(x, block == tile.block_begin);
-    skip_last<C, v_stages<C>>(x.walk, block_state<C>().v_empty, x.v);
+    skip_last<C, v_stages<C>>(x.walk, state.v_full, state.v_empty, x.v);
     cap_scores<C>(x.s, unit);
     if (is_cut(tile, block))
         mask_scores<C>(x.s, params, tile, block);

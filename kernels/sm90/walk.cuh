@@ -2,9 +2,6 @@
  * Where consumers do not take turns, and a mask hides keys, each walks over the blocks of keys that
  * its own 64 rows see: it gives back the tile's last block unread if they do not see it, and masks
  * the blocks that are cut for them alone.
- *
- * The consumer of the tile's last row, which sees the tile's last key, leaves out none. So no place
- * in the rings of K and V is given back by all before TMA has filled it.
  */
 #ifndef FLASH_KERNELS_SM90_WALK_CUH
 #define FLASH_KERNELS_SM90_WALK_CUH
@@ -43,15 +40,14 @@ static __device__ __forceinline__ tile_of<C> walked_tile(tile_of<C> tile, const 
     return tile;
 }
 
-/* Passes over the next block of a ring, if the walk leaves it out. What was in its place before
- * must have been left by all, or the arrival would count for that. No branch: see
- * ptx/predicated.cuh. */
+/* Passes over the next block of a ring, if the walk leaves it out. It must have come: the next wait
+ * for its place would take the phase before for its own. No branch: see ptx/predicated.cuh. */
 template <flash_config_t C, int STAGES>
-static __device__ __forceinline__ void skip_last(const walk_t &walk, const uint64_t *empty,
-                                                 ring_t &ring) {
+static __device__ __forceinline__ void skip_last(const walk_t &walk, const uint64_t *full,
+                                                 const uint64_t *empty, ring_t &ring) {
     if constexpr (walks_apart<C>) {
         ring_t next = ring;
-        wait_full(empty[ring.stage], ring.parity ^ 1);
+        wait_full(full[ring.stage], ring.parity);
         release_if(walk.skips_last, empty[ring.stage]);
         step<STAGES>(next);
         ring = walk.skips_last ? next : ring;

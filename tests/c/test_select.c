@@ -201,8 +201,8 @@ static problem_t hopper_problem(int32_t d_head, int32_t features) {
 }
 
 static void hopper_takes_the_rows_of_its_own_family(void **state) {
-    const int32_t all = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP |
-                        FLASH_FEATURE_VARLEN;
+    const int32_t all =
+        FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP | FLASH_FEATURE_VARLEN;
     (void)state;
     if (!has_cuda_kernels())
         skip();
