@@ -16,8 +16,8 @@ constexpr int block_threads = consumer_threads<C> + SM90_WARPGROUP_THREADS;
 constexpr int warp_threads = 32;
 constexpr int warpgroup_warps = SM90_WARPGROUP_THREADS / warp_threads;
 
-/* The warps of the first warpgroup: one loads, one hands out tiles, one stores O, one looks over V.
- */
+/* The warps of the first warpgroup: one loads K and V, one hands out tiles, one brings Q and takes
+ * O away, one looks over V. */
 enum { PRODUCER_WARP, SCHEDULER_WARP, CARRIER_WARP, GUARD_WARP };
 
 template <flash_config_t C> constexpr int producer_registers = sm90_producer_registers(&C);
