@@ -10,8 +10,7 @@ enum {
     SPLIT_MAX_ROWS = 32,  /* more packed rows than this, or than B_r, are not split over keys */
     SPLIT_MIN_KEYS = 256, /* a split has at least these */
     SPLIT_MAX = 1024,
-    SPLIT_STEP = 64,             /* keys of a split are a multiple of this */
-    GROUP_MAX_ELEMENTS = 1 << 17 /* of K and V: two groups' stay in a core's cache */
+    SPLIT_STEP = 64 /* keys of a split are a multiple of this */
 };
 
 /* Bytes of packed keys, unless a single head needs more: a process should not double its memory. */
@@ -36,7 +35,7 @@ static int32_t count_splits(int32_t B_r, int64_t n_rows, int64_t n_keys) {
     return (int32_t)min64(SPLIT_MAX, n_keys / SPLIT_MIN_KEYS);
 }
 
-static void split_keys(const flash_params_t *params, int32_t B_r, cpu_cut_t *cut) {
+static void split_keys(int32_t B_r, cpu_cut_t *cut) {
     const int64_t n_keys = (int64_t)cut->keys.end - cut->keys.begin;
     const int32_t n_splits = count_splits(B_r, cut->n_rows, n_keys);
     if (n_splits == 1)
@@ -45,10 +44,6 @@ static void split_keys(const flash_params_t *params, int32_t B_r, cpu_cut_t *cut
         (int32_t)(divide_up(divide_up(n_keys, n_splits), SPLIT_STEP) * SPLIT_STEP);
     cut->n_splits = (int32_t)divide_up(n_keys, cut->keys_per_split);
     cut->n_tasks_per_head = cut->n_splits;
-    const int64_t fitting =
-        GROUP_MAX_ELEMENTS / (2 * (int64_t)cut->keys_per_split * params->d_head);
-    cut->heads_a_group = (int32_t)min64(params->n_heads_kv, fitting > 1 ? fitting : 1);
-    cut->n_groups = (int32_t)divide_up(params->n_heads_kv, cut->heads_a_group);
 }
 
 cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t batch_index) {
@@ -58,7 +53,7 @@ cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t ba
     cut.keys.begin = flash_visible_keys(params, &cut.sequence, 0).begin;
     cut.keys.end = cut.sequence.len_k;
     if (cut.n_rows > 0)
-        split_keys(params, B_r, &cut);
+        split_keys(B_r, &cut);
     return cut;
 }
 
@@ -97,22 +92,9 @@ cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut
     return task;
 }
 
-/*
- * Where the heads of a key lie side by side, the processor does not foresee what one head reads,
- * but it does foresee reads in the order of memory. So the tasks of a group of heads ask for what
- * the next group reads, each for some of the keys and all of the heads.
- */
-cpu_ahead_t cpu_cut_ahead(const flash_params_t *params, const cpu_cut_t *cut, int32_t head_kv,
-                          int64_t next) {
-    const int32_t n = cut->heads_a_group, first = (int32_t)(next % cut->n_groups) * n;
-    const flash_range_t keys = split_range(cut, next / cut->n_groups);
-    const int64_t share = divide_up((int64_t)keys.end - keys.begin, n), i = head_kv % n;
-    cpu_ahead_t ahead = {.head_kv = first};
-    if (params->n_heads_kv == 1 || params->k_stride.head > params->k_stride.seq)
-        return ahead;
-    ahead.n_heads = (int32_t)min64(n, params->n_heads_kv - first);
-    ahead.keys.begin = (int32_t)min64(keys.begin + i * share, keys.end);
-    ahead.keys.end = (int32_t)min64(keys.begin + (i + 1) * share, keys.end);
+cpu_ahead_t cpu_cut_ahead(const cpu_cut_t *cut, int32_t n_heads_kv, int64_t next) {
+    const cpu_ahead_t ahead = {.keys = split_range(cut, next / n_heads_kv),
+                               .head_kv = (int32_t)(next % n_heads_kv)};
     return ahead;
 }
 

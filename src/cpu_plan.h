@@ -18,9 +18,7 @@ typedef struct cpu_cut {
     flash_sequence_t sequence;
     int64_t n_rows; /* packed rows a K/V head */
     int64_t n_tasks_per_head;
-    int32_t n_splits;      /* 1: not split */
-    int32_t heads_a_group; /* n_splits > 1: a thread takes a split of so many heads at a time */
-    int32_t n_groups;
+    int32_t n_splits;       /* 1: not split */
     flash_range_t keys;     /* that some row sees */
     int32_t keys_per_split; /* n_splits > 1 */
 } cpu_cut_t;
@@ -31,10 +29,9 @@ cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t ba
 cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut_t *cut,
                         int32_t batch_index, int32_t head_kv, int64_t index);
 
-/* What a task of a split is to ask for meanwhile: its share of what its thread reads next, split
- * after split all groups of heads, number `next` of them. */
-cpu_ahead_t cpu_cut_ahead(const flash_params_t *params, const cpu_cut_t *cut, int32_t head_kv,
-                          int64_t next);
+/* What the task number `next` of a sequence that is split reads: split after split all heads. Empty
+ * beyond the last one. */
+cpu_ahead_t cpu_cut_ahead(const cpu_cut_t *cut, int32_t n_heads_kv, int64_t next);
 
 /*
  * What the workspace holds, from shapes and the number of workers alone:

@@ -122,28 +122,22 @@ static void run_task(const call_t *call, const cpu_cut_t *cut, int32_t b, int64_
     atomic_fetch_sub_explicit(&call->n_left[head_index(call, b, head_kv)], 1, memory_order_release);
 }
 
-/* Item of a sequence whose keys are split: a split of a group of heads. The heads' keys lie side by
- * side, so that a split is read for all heads before the next one, whose memory pages are others.
- */
-static void run_group(const call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
+/* Item of a sequence whose keys are split: a split of a head. Heads are inside, because their keys
+ * may share memory pages. A thread's next item is most likely the one that n_workers are before. */
+static void run_split(const call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
                       void *scratch) {
     const flash_params_t *p = call->params;
-    const int64_t split = item / cut->n_groups;
-    const int32_t first = (int32_t)(item % cut->n_groups) * cut->heads_a_group;
-    for (int32_t i = 0; i < cut->heads_a_group && first + i < p->n_heads_kv; i++) {
-        const int32_t head_kv = first + i;
-        const int64_t row = partial_row(call, b, head_kv, split);
-        cpu_task_t task = cpu_cut_task(p, call->plan.config->B_r, cut, b, head_kv, split);
-        task.ahead = cpu_cut_ahead(p, cut, head_kv, item + call->n_workers);
-        task.o_partial = call->o_partial + row * p->d_head;
-        task.lse_partial = call->lse_partial + row;
-        call->kernel(p, &task, scratch);
-    }
+    const int64_t split = item / p->n_heads_kv;
+    const int32_t head_kv = (int32_t)(item % p->n_heads_kv);
+    const int64_t row = partial_row(call, b, head_kv, split);
+    cpu_task_t task = cpu_cut_task(p, call->plan.config->B_r, cut, b, head_kv, split);
+    task.ahead = cpu_cut_ahead(cut, p->n_heads_kv, item + call->n_workers);
+    task.o_partial = call->o_partial + row * p->d_head;
+    task.lse_partial = call->lse_partial + row;
+    call->kernel(p, &task, scratch);
 }
 
 static int64_t n_items_of(const call_t *call, const cpu_cut_t *cut) {
-    if (cut->n_splits > 1)
-        return (int64_t)cut->n_splits * cut->n_groups;
     return (cpu_plan_n_packs(&call->plan, cut) + cut->n_tasks_per_head) * call->params->n_heads_kv;
 }
 
@@ -151,7 +145,7 @@ static void run_item(const call_t *call, int64_t i, void *scratch) {
     const int32_t b = find_sequence(call, i);
     const cpu_cut_t cut = cpu_cut_sequence(call->params, call->plan.config->B_r, b);
     if (cut.n_splits > 1)
-        run_group(call, &cut, b, i - call->first_item[b], scratch);
+        run_split(call, &cut, b, i - call->first_item[b], scratch);
     else
         run_task(call, &cut, b, i - call->first_item[b], scratch);
 }

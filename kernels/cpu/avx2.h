@@ -185,6 +185,29 @@ ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
     return vec_from_halves(dtype, _mm_loadu_si128((const __m128i *)halves));
 }
 
+/* bf16: the even elements, then the odd ones; otherwise as they lie. */
+ALWAYS_INLINE void vec_load_pair(int32_t dtype, const void *from, vec_t pair[2]) {
+    if (dtype == FLASH_DTYPE_BF16) {
+        const __m256i words = _mm256_loadu_si256(from);
+        const __m256i odd = _mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000));
+        pair[0] = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+        pair[1] = _mm256_castsi256_ps(odd);
+    } else {
+        const int size = dtype == FLASH_DTYPE_FP32 ? 4 : 2;
+        pair[0] = vec_load(dtype, from);
+        pair[1] = vec_load(dtype, (const char *)from + VEC_WIDTH * size);
+    }
+}
+
+ALWAYS_INLINE void vec_sort_pair(int32_t dtype, vec_t pair[2]) {
+    const vec_t low = _mm256_unpacklo_ps(pair[0], pair[1]);
+    const vec_t high = _mm256_unpackhi_ps(pair[0], pair[1]);
+    if (dtype != FLASH_DTYPE_BF16)
+        return;
+    pair[0] = _mm256_permute2f128_ps(low, high, 0x20);
+    pair[1] = _mm256_permute2f128_ps(low, high, 0x31);
+}
+
 ALWAYS_INLINE void vec_store(int32_t dtype, void *to, vec_t x) {
     if (dtype == FLASH_DTYPE_FP32)
         _mm256_storeu_ps(to, x);

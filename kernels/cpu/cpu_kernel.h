@@ -19,12 +19,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Rows of K and V that a task brings nearer for the tasks after it: keys.begin ... keys.end - 1 of
- * n_heads heads, head inside. */
+/* What the thread reads after a task, so that the task can bring the first rows of it nearer. */
 typedef struct cpu_ahead {
-    flash_range_t keys;
-    int32_t head_kv; /* the first */
-    int32_t n_heads; /* 0: nothing is known of what comes next */
+    flash_range_t keys; /* empty: nothing is known of what comes next */
+    int32_t head_kv;
 } cpu_ahead_t;
 
 /* A block of rows of one sequence and one K/V head, against a range of its keys. */

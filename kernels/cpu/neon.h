@@ -148,6 +148,18 @@ ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
     return vec_load(dtype, bytes);
 }
 
+/* Elements as they lie. */
+ALWAYS_INLINE void vec_load_pair(int32_t dtype, const void *from, vec_t pair[2]) {
+    const int size = dtype == FLASH_DTYPE_FP32 ? 4 : 2;
+    pair[0] = vec_load(dtype, from);
+    pair[1] = vec_load(dtype, (const char *)from + VEC_WIDTH * size);
+}
+
+ALWAYS_INLINE void vec_sort_pair(int32_t dtype, vec_t pair[2]) {
+    (void)dtype;
+    (void)pair;
+}
+
 ALWAYS_INLINE void vec_store(int32_t dtype, void *to, vec_t x) {
     if (dtype == FLASH_DTYPE_FP32)
         vst1q_u8(to, vreinterpretq_u8_f32(x));

@@ -5,8 +5,8 @@
 #ifndef FLASH_KERNELS_CPU_ROW_CURSOR_H
 #define FLASH_KERNELS_CPU_ROW_CURSOR_H
 
+#include "cpu/prefetch.h"
 #include "cpu/rows.h"
-#include "cpu/vector.h"
 
 /* Rows of a tensor, token after token some heads side by side. */
 typedef struct row_cursor {
@@ -18,23 +18,6 @@ typedef struct row_cursor {
     int32_t n_heads;
     int32_t head;
 } row_cursor_t;
-
-/* Rows of K or V. */
-static inline row_cursor_t cursor_at_keys(const cpu_task_t *task, int32_t dtype, int64_t d,
-                                          const void *data, const flash_strides_t *stride,
-                                          cpu_ahead_t rows) {
-    const int64_t size = element_size(dtype), n_keys = rows.keys.end - (int64_t)rows.keys.begin;
-    row_cursor_t cursor = {.to_next_head = stride->head * size,
-                           .to_next_token =
-                               (stride->seq - (rows.n_heads - 1) * stride->head) * size,
-                           .row_bytes = d * size,
-                           .n_left = n_keys > 0 ? n_keys * rows.n_heads : 0,
-                           .n_heads = rows.n_heads};
-    if (cursor.n_left > 0)
-        cursor.row =
-            element_at(data, cpu_key_index_of(task, stride, rows.keys.begin, rows.head_kv), dtype);
-    return cursor;
-}
 
 /* The task's rows of Q or O. */
 static inline row_cursor_t cursor_at_rows(const flash_params_t *p, const cpu_task_t *task,
@@ -57,8 +40,7 @@ static inline row_cursor_t cursor_at_rows(const flash_params_t *p, const cpu_tas
 ALWAYS_INLINE void prefetch_next(row_cursor_t *cursor) {
     if (cursor->n_left == 0)
         return;
-    for (int64_t i = 0; i < cursor->row_bytes; i += 64)
-        __builtin_prefetch(cursor->row + i, 0, 2);
+    prefetch_row(cursor->row, cursor->row_bytes);
     cursor->n_left--;
     if (++cursor->head < cursor->n_heads) {
         cursor->row += cursor->to_next_head;

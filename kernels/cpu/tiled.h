@@ -25,11 +25,14 @@
  *   vec_transpose             VEC_WIDTH vectors, in place
  *   vec_load, vec_store       VEC_WIDTH elements of a type, any alignment
  *   vec_load_first, vec_store_first  only the first n < VEC_WIDTH elements; the others read as 0
+ *   vec_load_pair             2 VEC_WIDTH elements in the order that costs least
+ *   vec_sort_pair             from that order to the elements' own
  */
 #ifndef FLASH_KERNELS_CPU_TILED_H
 #define FLASH_KERNELS_CPU_TILED_H
 
 #include "cpu/tiled/accumulate.h"
+#include "cpu/tiled/in_place.h"
 #include "cpu/tiled/load_store.h"
 #include "cpu/tiled/pack.h"
 #include "cpu/tiled/scores.h"
@@ -57,16 +60,6 @@ ALWAYS_INLINE void attend_packed(const tile_scratch_t *t, int32_t dtype, float s
     const values_t values = {.data = t->v, .packed = true};
     score_packed(t, block);
     softmax(t, block, softcap);
-    accumulate(t, dtype, &values, block);
-}
-
-ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t *p,
-                                   const cpu_task_t *task, int32_t dtype, rows_ahead_t *ahead,
-                                   flash_range_t block) {
-    const tile_keys_t v = keys_at(task, dtype, p->v, &p->v_stride, block);
-    const values_t values = {.data = v.data, .stride = v.stride, .packed = false};
-    score_in_place(t, p, task, dtype, ahead, block);
-    softmax(t, block, p->softcap);
     accumulate(t, dtype, &values, block);
 }
 
@@ -105,12 +98,12 @@ ALWAYS_INLINE void attend_blocks_own(const tile_scratch_t *t, const flash_params
 ALWAYS_INLINE void attend_blocks_in_place(const tile_scratch_t *t, const flash_params_t *p,
                                           const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                           flash_range_t keys) {
-    rows_ahead_t ahead = start_ahead(p, task, dtype, t->d);
     while (keys.begin < keys.end) {
-        const flash_range_t block = first_block(keys, B_c);
-        attend_in_place(t, p, task, dtype, &ahead, block);
+        const flash_range_t block = first_block(keys, min32(B_c, IN_PLACE_KEYS));
+        attend_in_place(t, p, task, dtype, block, keys.end);
         keys.begin = block.end;
     }
+    sort_columns(t, dtype);
 }
 
 /* ---- The kernel: a constant configuration specialises it ---- */
@@ -130,9 +123,10 @@ ALWAYS_INLINE void tiled_attend(const flash_config_t *config, const flash_params
     tile_scratch_t t =
         divide_scratch(scratch, config->B_r, config->B_c, d, task->row_end - task->row_begin);
     const flash_range_t keys = find_keys(&t, p, task);
-    gather_q(&t, p, task, dtype);
+    const bool in_place = t.n_rows <= FEW_ROWS;
+    gather_q(&t, p, task, dtype, in_place);
     start_rows(&t);
-    if (t.n_rows <= FEW_ROWS)
+    if (in_place)
         attend_blocks_in_place(&t, p, task, dtype, config->B_c, keys);
     else if (task->packed)
         attend_blocks_shared(&t, p, task, dtype, config->B_c, keys);

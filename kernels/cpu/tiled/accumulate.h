@@ -9,8 +9,9 @@
 
 /* V of a block: packed panels, or where the caller has it. */
 typedef struct values {
-    const void *data; /* key 0 of the block */
-    int64_t stride;   /* in place: elements from key to key */
+    const void *data;  /* key 0 of the block */
+    const void *ahead; /* in place: rows to ask for, one for each of the block's */
+    int64_t stride;    /* in place: elements from key to key */
     bool packed;
 } values_t;
 
@@ -48,12 +49,13 @@ ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const
         product.b = data + keys.begin * panel.width;
         product.b_stride = panel.width;
         product.ahead = ahead_of(data, panel, t->c_pad, row);
-        multiply_fp32(&product, rows, slice.vecs, 0);
+        multiply_packed(&product, rows, slice.vecs);
     } else {
-        product.b = element_at(values->data, keys.begin * values->stride + slice.column, dtype);
+        const int64_t at = keys.begin * values->stride + slice.column;
+        product.b = element_at(values->data, at, dtype);
         product.b_stride = values->stride;
-        product.ahead = product.b; /* score_in_place has asked for V */
-        multiply(&product, dtype, rows, slice.vecs, slice.tail);
+        product.ahead = row == 0 ? element_at(values->ahead, at, dtype) : product.b;
+        multiply_in_place(&product, dtype, rows, slice.vecs, slice.tail);
     }
 }
 

@@ -34,8 +34,9 @@ static inline flash_range_t find_keys(const tile_scratch_t *t, const flash_param
     return all;
 }
 
+/* Rows of Q, scaled. paired: the columns as vec_load_pair() leaves them. */
 ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
-                            const cpu_task_t *task, int32_t dtype) {
+                            const cpu_task_t *task, int32_t dtype, bool paired) {
     const float to_log2 = p->softcap != 0 ? 1 : LOG2_E; /* cap_scores does it otherwise */
     const vec_t scale = vec_set1(p->softmax_scale * to_log2);
     const int64_t whole = t->d / VEC_WIDTH * VEC_WIDTH;
@@ -47,7 +48,14 @@ ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
         const int64_t index = cpu_row_index(task, &p->q_stride, row);
         float *q = t->q + r * t->d_pad;
         prefetch_next(&ahead);
-        for (int64_t i = 0; i < whole; i += VEC_WIDTH)
+        int64_t i = 0;
+        for (; paired && whole - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
+            vec_t pair[2];
+            vec_load_pair(dtype, element_at(p->q, index + i, dtype), pair);
+            vec_store(FLASH_DTYPE_FP32, q + i, vec_mul(scale, pair[0]));
+            vec_store(FLASH_DTYPE_FP32, q + i + VEC_WIDTH, vec_mul(scale, pair[1]));
+        }
+        for (; i < whole; i += VEC_WIDTH)
             vec_store(FLASH_DTYPE_FP32, q + i,
                       vec_mul(scale, vec_load(dtype, element_at(p->q, index + i, dtype))));
         if (whole < t->d) {
@@ -55,7 +63,7 @@ ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
             vec_store(FLASH_DTYPE_FP32, q + whole,
                       vec_mul(scale, vec_load_first(dtype, rest, (int)(t->d - whole))));
         }
-        for (int64_t i = round_up(t->d, VEC_WIDTH); i < t->d_pad; i += VEC_WIDTH)
+        for (i = round_up(t->d, VEC_WIDTH); i < t->d_pad; i += VEC_WIDTH)
             vec_store(FLASH_DTYPE_FP32, q + i, vec_zero());
     }
 }

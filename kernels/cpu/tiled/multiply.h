@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_CPU_TILED_MULTIPLY_H
 
 #include "cpu/convert.h"
+#include "cpu/prefetch.h"
 #include "cpu/vector.h"
 
 #include <stdbool.h>
@@ -24,12 +25,33 @@ typedef struct tile_product {
     int64_t c_stride;
     int64_t depth;
     bool accumulate;   /* C += A B */
-    const char *ahead; /* what to bring to the level 2 cache: AHEAD_BYTES each step of depth */
+    const char *ahead; /* what to bring to the level 2 cache. B packed: AHEAD_BYTES each step of
+                        * depth; in place: a row each step, as far apart as those of B */
 } tile_product_t;
 
-/* rows, vecs and dtype are constants at each call; tail: 0, or elements of the last vector of B. */
-ALWAYS_INLINE void multiply_tile(const tile_product_t *t, int32_t dtype, const int rows,
+/* Whose B it is: a packed one in fp32, or the caller's. */
+typedef struct tile_source {
+    int32_t dtype;
+    bool packed;
+} tile_source_t;
+
+/* Asks for this step's share; returns where the next one begins. */
+ALWAYS_INLINE const char *multiply_ahead(const tile_product_t *t, tile_source_t source,
+                                         const char *ahead, int vecs) {
+    const int64_t size = element_size(source.dtype);
+    if (source.packed) {
+        prefetch_row(ahead, AHEAD_BYTES);
+        return ahead + AHEAD_BYTES;
+    }
+    prefetch_row(ahead, vecs * VEC_WIDTH * size);
+    return ahead + t->b_stride * size;
+}
+
+/* source, rows and vecs are constants at each call; tail: 0, or elements of the last vector of B.
+ */
+ALWAYS_INLINE void multiply_tile(const tile_product_t *t, tile_source_t source, const int rows,
                                  const int vecs, int tail) {
+    const int32_t dtype = source.dtype;
     vec_t c[TILE_ROWS][TILE_VECS];
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int v = 0; v < vecs; v++) {
@@ -42,16 +64,17 @@ ALWAYS_INLINE void multiply_tile(const tile_product_t *t, int32_t dtype, const i
     const char *ahead = t->ahead;
     for (int64_t k = 0; k < t->depth; k++) {
         vec_t b_row[TILE_VECS];
-        UNROLL for (int v = 0; v < vecs; v++) {
-            const void *from = b + v * VEC_WIDTH * element_size(dtype);
-            b_row[v] = tail ? vec_load_first(dtype, from, tail) : vec_load(dtype, from);
+        UNROLL for (int v = 0; v < vecs / 2 * 2; v += 2)
+            vec_load_pair(dtype, b + v * VEC_WIDTH * element_size(dtype), b_row + v);
+        if (vecs % 2 != 0) {
+            const void *from = b + (vecs - 1) * VEC_WIDTH * element_size(dtype);
+            b_row[vecs - 1] = tail ? vec_load_first(dtype, from, tail) : vec_load(dtype, from);
         }
         UNROLL for (int r = 0; r < rows; r++) {
             const vec_t a_element = vec_set1(a[r * t->a_stride]);
             UNROLL for (int v = 0; v < vecs; v++) c[r][v] = vec_fma(a_element, b_row[v], c[r][v]);
         }
-        __builtin_prefetch(ahead, 0, 2);
-        ahead += AHEAD_BYTES;
+        ahead = multiply_ahead(t, source, ahead, vecs);
         a++;
         b += t->b_stride * element_size(dtype);
     }
@@ -61,60 +84,65 @@ ALWAYS_INLINE void multiply_tile(const tile_product_t *t, int32_t dtype, const i
     }
 }
 
-ALWAYS_INLINE void multiply_columns(const tile_product_t *t, int32_t dtype, const int rows,
+ALWAYS_INLINE void multiply_columns(const tile_product_t *t, tile_source_t source, const int rows,
                                     int vecs, int tail) {
     if (tail)
-        multiply_tile(t, dtype, rows, 1, tail);
+        multiply_tile(t, source, rows, 1, tail);
     else if (vecs == 1)
-        multiply_tile(t, dtype, rows, 1, 0);
+        multiply_tile(t, source, rows, 1, 0);
     else if (vecs == 2)
-        multiply_tile(t, dtype, rows, 2, 0);
+        multiply_tile(t, source, rows, 2, 0);
 #if TILE_VECS >= 4
     else if (vecs == 3)
-        multiply_tile(t, dtype, rows, 3, 0);
+        multiply_tile(t, source, rows, 3, 0);
     else
-        multiply_tile(t, dtype, rows, 4, 0);
+        multiply_tile(t, source, rows, 4, 0);
 #endif
 }
 
 /* At most TILE_ROWS x TILE_VECS; a tail comes as a single vector. */
-ALWAYS_INLINE void multiply_as(const tile_product_t *t, int32_t dtype, int rows, int vecs,
+ALWAYS_INLINE void multiply_as(const tile_product_t *t, tile_source_t source, int rows, int vecs,
                                int tail) {
     switch (rows) {
     case 1:
-        multiply_columns(t, dtype, 1, vecs, tail);
+        multiply_columns(t, source, 1, vecs, tail);
         break;
     case 2:
-        multiply_columns(t, dtype, 2, vecs, tail);
+        multiply_columns(t, source, 2, vecs, tail);
         break;
     case 3:
-        multiply_columns(t, dtype, 3, vecs, tail);
+        multiply_columns(t, source, 3, vecs, tail);
         break;
     case 4:
-        multiply_columns(t, dtype, 4, vecs, tail);
+        multiply_columns(t, source, 4, vecs, tail);
         break;
     case 5:
-        multiply_columns(t, dtype, 5, vecs, tail);
+        multiply_columns(t, source, 5, vecs, tail);
         break;
     default:
-        multiply_columns(t, dtype, 6, vecs, tail);
+        multiply_columns(t, source, 6, vecs, tail);
         break;
     }
 }
 
+NEVER_INLINE void multiply_packed(const tile_product_t *t, int rows, int vecs) {
+    multiply_as(t, (tile_source_t){FLASH_DTYPE_FP32, true}, rows, vecs, 0);
+}
+
 NEVER_INLINE void multiply_fp32(const tile_product_t *t, int rows, int vecs, int tail) {
-    multiply_as(t, FLASH_DTYPE_FP32, rows, vecs, tail);
+    multiply_as(t, (tile_source_t){FLASH_DTYPE_FP32, false}, rows, vecs, tail);
 }
 
 NEVER_INLINE void multiply_fp16(const tile_product_t *t, int rows, int vecs, int tail) {
-    multiply_as(t, FLASH_DTYPE_FP16, rows, vecs, tail);
+    multiply_as(t, (tile_source_t){FLASH_DTYPE_FP16, false}, rows, vecs, tail);
 }
 
 NEVER_INLINE void multiply_bf16(const tile_product_t *t, int rows, int vecs, int tail) {
-    multiply_as(t, FLASH_DTYPE_BF16, rows, vecs, tail);
+    multiply_as(t, (tile_source_t){FLASH_DTYPE_BF16, false}, rows, vecs, tail);
 }
 
-ALWAYS_INLINE void multiply(const tile_product_t *t, int32_t dtype, int rows, int vecs, int tail) {
+ALWAYS_INLINE void multiply_in_place(const tile_product_t *t, int32_t dtype, int rows, int vecs,
+                                     int tail) {
     if (dtype == FLASH_DTYPE_FP32)
         multiply_fp32(t, rows, vecs, tail);
     else if (dtype == FLASH_DTYPE_FP16)

@@ -5,6 +5,7 @@
 #define FLASH_KERNELS_CPU_TILED_PACK_H
 
 #include "cpu/convert.h"
+#include "cpu/prefetch.h"
 #include "cpu/tiled/multiply.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/vector.h"
@@ -60,11 +61,8 @@ ALWAYS_INLINE void load_k_square(const tile_scratch_t *t, int32_t dtype, const t
 /* Brings keys first ... first + n - 1, those that there are, to the level 2 cache. */
 static inline void prefetch_rows(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *keys,
                                  int64_t first, int64_t n, int64_t n_keys) {
-    for (int64_t key = first; key < min64(first + n, n_keys); key++) {
-        const char *row = element_at(keys->data, key * keys->stride, dtype);
-        for (int64_t i = 0; i < t->d * element_size(dtype); i += 64)
-            __builtin_prefetch(row + i, 0, 2);
-    }
+    for (int64_t key = first; key < min64(first + n, n_keys); key++)
+        prefetch_row(element_at(keys->data, key * keys->stride, dtype), t->d * element_size(dtype));
 }
 
 /* Packs K transposed: panels of [d][c_pad], n_keys padded with zeros to whole vectors. */
