@@ -70,7 +70,7 @@ ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
 
 static inline void start_rows(const tile_scratch_t *t) {
     for (int64_t r = 0; r < t->n_rows; r++) {
-        t->maximum[r] = -INFINITY;
+        t->origin[r] = -INFINITY;
         t->sum[r] = 0;
     }
     for (int64_t i = 0; i < t->n_rows * t->d_pad; i += VEC_WIDTH)
@@ -106,7 +106,7 @@ ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
         const float sum = t->sum[row];
         if (cpu_wants_lse(p, task))
             cpu_store_lse(p, task, row, r,
-                          sum != 0 ? t->maximum[row] * LN_2 + logf(sum) : -INFINITY);
+                          sum != 0 ? t->origin[row] * LN_2 + logf(sum) : -INFINITY);
     }
 }
 

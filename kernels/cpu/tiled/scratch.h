@@ -17,8 +17,8 @@ typedef struct tile_scratch {
     float *s;       /* [B_r][c_pad], scores, then P; column 0 is the block's first key */
     float *k;       /* panels of K^T [d][c_pad]; room for [d_pad][c_pad] */
     float *v;       /* panels of V [c_pad][d_pad], right after K's */
-    float *maximum; /* [B_r], of the scores so far, in units of log2 */
-    float *sum;     /* [B_r], of exp2(score - maximum) */
+    float *origin;  /* [B_r], what scores are relative to, in units of log2 */
+    float *sum;     /* [B_r], of exp2(score - origin) */
     int32_t *begin; /* [B_r], keys that the row sees: begin ... end - 1 */
     int32_t *end;   /* [B_r] */
     int64_t d;
@@ -38,8 +38,8 @@ static inline tile_scratch_t divide_scratch(void *memory, int32_t B_r, int32_t B
     t.s = t.o + r * t.d_pad;
     t.k = t.s + r * t.c_pad;
     t.v = t.k + t.c_pad * t.d_pad;
-    t.maximum = t.v + t.c_pad * t.d_pad;
-    t.sum = t.maximum + r;
+    t.origin = t.v + t.c_pad * t.d_pad;
+    t.sum = t.origin + r;
     t.begin = (int32_t *)(t.sum + r);
     t.end = t.begin + r;
     return t;

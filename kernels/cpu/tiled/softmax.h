@@ -1,5 +1,6 @@
 /*
- * Online softmax: each row of S becomes P, relative to the largest score so far.
+ * Online softmax: each row of S becomes P, relative to the row's origin. That is the largest score
+ * at an earlier time; it moves only when a score is far above it, so that O is rarely rescaled.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_SOFTMAX_H
 #define FLASH_KERNELS_CPU_TILED_SOFTMAX_H
@@ -8,6 +9,9 @@
 #include "cpu/vector.h"
 
 #include <math.h>
+
+/* How far above the origin a score may be, in units of log2: P stays far from overflow. */
+static const float ORIGIN_SLACK = 8;
 
 /* tanh: an odd polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel (Cephes tanhf). */
 ALWAYS_INLINE vec_t vec_tanh(vec_t x) {
@@ -50,12 +54,12 @@ static inline float largest_score(const float *s, int64_t begin, int64_t end) {
     return vec_reduce_max(largest);
 }
 
-/* The row's maximum rises: what was summed so far counts less. */
-static inline void raise_maximum(const tile_scratch_t *t, int64_t row, float maximum) {
-    const float factor = exp2f(t->maximum[row] - maximum);
+/* The row's origin rises: what was summed so far counts less. */
+static inline void raise_origin(const tile_scratch_t *t, int64_t row, float origin) {
+    const float factor = exp2f(t->origin[row] - origin);
     const vec_t factors = vec_set1(factor);
     float *o = t->o + row * t->d_pad;
-    t->maximum[row] = maximum;
+    t->origin[row] = origin;
     t->sum[row] *= factor;
     for (int64_t i = 0; i < t->d_pad; i += VEC_WIDTH)
         vec_store(FLASH_DTYPE_FP32, o + i, vec_mul(factors, vec_load(FLASH_DTYPE_FP32, o + i)));
@@ -85,9 +89,9 @@ static inline void softmax_row(const tile_scratch_t *t, flash_range_t columns, i
         cap_scores(s, first, last, softcap);
     hide_rest(s, first, columns.begin, columns.end, last);
     const float largest = largest_score(s, first, last);
-    if (largest > t->maximum[row])
-        raise_maximum(t, row, largest);
-    const float origin = t->maximum[row] == -INFINITY ? 0 : t->maximum[row];
+    if (largest > t->origin[row] + ORIGIN_SLACK)
+        raise_origin(t, row, largest);
+    const float origin = t->origin[row] == -INFINITY ? 0 : t->origin[row];
     t->sum[row] += exponentiate(s, first, last, origin);
 }
 
