@@ -34,10 +34,10 @@ typedef struct call {
     float *lse_partial;
     char *scratch;
     char *packed;              /* [n_slots] */
-    atomic_int_least64_t next; /* item, or head to merge */
+    atomic_int_least64_t next; /* item */
 } call_t;
 
-/* ---- Items ---- */
+/* ---- Places in the workspace ---- */
 
 static int64_t head_index(const call_t *call, int32_t batch_index, int32_t head_kv) {
     return (int64_t)batch_index * call->params->n_heads_kv + head_kv;
@@ -50,6 +50,43 @@ static int64_t partial_row(const call_t *call, int32_t batch_index, int32_t head
     const int64_t head = head_index(call, batch_index, head_kv);
     return (head * call->plan.max_splits + split) * call->plan.max_rows;
 }
+
+/* ---- Merging splits ---- */
+
+static void store_lse(const call_t *call, const cpu_cut_t *cut, int32_t batch_index, int64_t head,
+                      int64_t query, float lse) {
+    const flash_params_t *p = call->params;
+    if (p->lse == NULL)
+        return;
+    const int64_t index = flash_lse_index(p, &cut->sequence, batch_index, (int32_t)head, query);
+    memcpy((char *)p->lse + index * (int64_t)sizeof lse, &lse, sizeof lse);
+}
+
+static void merge_row(const call_t *call, const cpu_cut_t *cut, int32_t batch_index,
+                      int32_t head_kv, int64_t row) {
+    const flash_params_t *p = call->params;
+    const int64_t first = partial_row(call, batch_index, head_kv, 0) + row;
+    const combine_partials_t partials = {.o = call->o_partial + first * p->d_head,
+                                         .dtype = FLASH_DTYPE_FP32,
+                                         .o_stride = (int64_t)call->plan.max_rows * p->d_head,
+                                         .lse = call->lse_partial + first,
+                                         .lse_stride = call->plan.max_rows,
+                                         .n_partials = cut->n_splits};
+    const int64_t query = row / p->group;
+    const int64_t head = (int64_t)head_kv * p->group + row % p->group;
+    const int64_t at = batch_index * p->o_stride.batch +
+                       (cut->sequence.q_begin + query) * p->o_stride.seq + head * p->o_stride.head;
+    char *o = (char *)p->o + at * dtype_size(call->dtype);
+    const float lse = combine_row(&partials, p->d_head, o, call->dtype);
+    store_lse(call, cut, batch_index, head, query, lse);
+}
+
+static void merge_head(const call_t *call, const cpu_cut_t *cut, int32_t b, int32_t head_kv) {
+    for (int64_t row = 0; row < cut->n_rows; row++)
+        merge_row(call, cut, b, head_kv, row);
+}
+
+/* ---- Items ---- */
 
 /* The sequence that holds item i: first_item[b] <= i < first_item[b + 1]. */
 static int32_t find_sequence(const call_t *call, int64_t i) {
@@ -73,6 +110,11 @@ static void *packed_at(const call_t *call, int64_t head) {
 static void wait_for(const call_t *call, int64_t head, int64_t n_left) {
     while (atomic_load_explicit(&call->n_left[head], memory_order_acquire) > n_left)
         sched_yield();
+}
+
+/* Whether it was the last of the head's items. */
+static bool finish_item(const call_t *call, int64_t head) {
+    return atomic_fetch_sub_explicit(&call->n_left[head], 1, memory_order_acq_rel) == 1;
 }
 
 static bool packs(const call_t *call, int64_t head) {
@@ -119,11 +161,12 @@ static void run_task(const call_t *call, const cpu_cut_t *cut, int32_t b, int64_
             cpu_cut_task(call->params, call->plan.config->B_r, cut, b, head_kv, index - n_packs);
         attend(call, cut, &task, scratch);
     }
-    atomic_fetch_sub_explicit(&call->n_left[head_index(call, b, head_kv)], 1, memory_order_release);
+    finish_item(call, head_index(call, b, head_kv));
 }
 
 /* Item of a sequence whose keys are split: a split of a head. Heads are inside, because their keys
- * may share memory pages. A thread's next item is most likely the one that n_workers are before. */
+ * may share memory pages. A thread's next item is most likely the one that n_workers are before.
+ * Who does the last split of a head merges them all, in their order. */
 static void run_split(const call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
                       void *scratch) {
     const flash_params_t *p = call->params;
@@ -135,6 +178,8 @@ static void run_split(const call_t *call, const cpu_cut_t *cut, int32_t b, int64
     task.o_partial = call->o_partial + row * p->d_head;
     task.lse_partial = call->lse_partial + row;
     call->kernel(p, &task, scratch);
+    if (finish_item(call, head_index(call, b, head_kv)))
+        merge_head(call, cut, b, head_kv);
 }
 
 static int64_t n_items_of(const call_t *call, const cpu_cut_t *cut) {
@@ -160,52 +205,6 @@ static void work(void *argument, int32_t index) {
         if (i >= n_items)
             return;
         run_item(call, i, scratch);
-    }
-}
-
-/* ---- Merging splits ---- */
-
-static void store_lse(const call_t *call, const cpu_cut_t *cut, int32_t batch_index, int64_t head,
-                      int64_t query, float lse) {
-    const flash_params_t *p = call->params;
-    if (p->lse == NULL)
-        return;
-    const int64_t index = flash_lse_index(p, &cut->sequence, batch_index, (int32_t)head, query);
-    memcpy((char *)p->lse + index * (int64_t)sizeof lse, &lse, sizeof lse);
-}
-
-static void merge_row(const call_t *call, const cpu_cut_t *cut, int32_t batch_index,
-                      int32_t head_kv, int64_t row) {
-    const flash_params_t *p = call->params;
-    const int64_t first = partial_row(call, batch_index, head_kv, 0) + row;
-    const combine_partials_t partials = {.o = call->o_partial + first * p->d_head,
-                                         .dtype = FLASH_DTYPE_FP32,
-                                         .o_stride = (int64_t)call->plan.max_rows * p->d_head,
-                                         .lse = call->lse_partial + first,
-                                         .lse_stride = call->plan.max_rows,
-                                         .n_partials = cut->n_splits};
-    const int64_t query = row / p->group;
-    const int64_t head = (int64_t)head_kv * p->group + row % p->group;
-    const int64_t at = batch_index * p->o_stride.batch +
-                       (cut->sequence.q_begin + query) * p->o_stride.seq + head * p->o_stride.head;
-    char *o = (char *)p->o + at * dtype_size(call->dtype);
-    const float lse = combine_row(&partials, p->d_head, o, call->dtype);
-    store_lse(call, cut, batch_index, head, query, lse);
-}
-
-static void merge(void *argument, int32_t index) {
-    call_t *call = argument;
-    const flash_params_t *p = call->params;
-    const int64_t n_heads = (int64_t)p->batch * p->n_heads_kv;
-    (void)index;
-    for (;;) {
-        const int64_t i = atomic_fetch_add_explicit(&call->next, 1, memory_order_relaxed);
-        if (i >= n_heads)
-            return;
-        const int32_t b = (int32_t)(i / p->n_heads_kv);
-        const cpu_cut_t cut = cpu_cut_sequence(p, call->plan.config->B_r, b);
-        for (int64_t row = 0; cut.n_splits > 1 && row < cut.n_rows; row++)
-            merge_row(call, &cut, b, (int32_t)(i % p->n_heads_kv), row);
     }
 }
 
@@ -253,10 +252,6 @@ static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem
     set_workspace(&call, problem->workspace, n_workers);
     count_items(&call);
     parallel_for(parallel, n_workers, work, &call);
-    if (call.plan.max_splits > 1) {
-        atomic_store(&call.next, 0);
-        parallel_for(parallel, n_workers, merge, &call);
-    }
     return FLASH_SUCCESS;
 }
 
