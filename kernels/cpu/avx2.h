@@ -8,6 +8,7 @@
 #include "flashattn.h"
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -60,6 +61,10 @@ ALWAYS_INLINE vec_t vec_abs(vec_t x) {
 
 ALWAYS_INLINE vec_t vec_select_less(vec_t a, vec_t b, vec_t x, vec_t y) {
     return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+
+ALWAYS_INLINE bool vec_any_less(vec_t a, vec_t b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)) != 0;
 }
 
 /* 2^n of whole n, -126 ... 127. */

@@ -8,6 +8,7 @@
 #include "flashattn.h"
 
 #include <immintrin.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef __m512 vec_t;
@@ -59,6 +60,10 @@ ALWAYS_INLINE vec_t vec_abs(vec_t x) {
 
 ALWAYS_INLINE vec_t vec_select_less(vec_t a, vec_t b, vec_t x, vec_t y) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+
+ALWAYS_INLINE bool vec_any_less(vec_t a, vec_t b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ) != 0;
 }
 
 /* 2^x = 2^floor(x) * 2^r; minimax polynomial of 2^r on [0, 1) with p(0) = 1, relative error

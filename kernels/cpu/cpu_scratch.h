@@ -11,7 +11,7 @@ static inline uint64_t tiled_scratch_size(int32_t B_r, int32_t B_c, int64_t d_he
     const uint64_t d = ((uint64_t)d_head + 15) / 16 * 16;
     const uint64_t r = ((uint64_t)B_r + 15) / 16 * 16;
     const uint64_t c = ((uint64_t)B_c + 15) / 16 * 16;
-    const uint64_t q = r * d, o = r * d, scores = r * c, k = c * d, v = c * d, rows = 8 * r;
+    const uint64_t q = r * d, o = r * d, scores = r * c, k = c * d, v = c * d, rows = 19 * r;
     return (q + o + scores + k + v + rows) * sizeof(float);
 }
 

@@ -8,6 +8,7 @@
 #include "flashattn.h"
 
 #include <arm_neon.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -60,6 +61,10 @@ ALWAYS_INLINE vec_t vec_abs(vec_t x) {
 
 ALWAYS_INLINE vec_t vec_select_less(vec_t a, vec_t b, vec_t x, vec_t y) {
     return vbslq_f32(vcltq_f32(a, b), x, y);
+}
+
+ALWAYS_INLINE bool vec_any_less(vec_t a, vec_t b) {
+    return vmaxvq_u32(vcltq_f32(a, b)) != 0;
 }
 
 /* 2^n of whole n, -126 ... 127. */

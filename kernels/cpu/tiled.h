@@ -19,6 +19,7 @@
  *   vec_zero, vec_set1, vec_add, vec_sub, vec_mul, vec_div, vec_fma (a * b + c)
  *   vec_max                   any order of the operands may win where one is NaN
  *   vec_select_less           a < b ? x : y, lane by lane (NaN: y)
+ *   vec_any_less              a < b in some lane
  *   vec_abs, vec_exp2         2^x, 0 below 2^-125; exact for 0; keeps NaN
  *   vec_reduce_add, vec_reduce_max
  *   vec_sum4                  sums of four vectors, to four consecutive floats

@@ -71,7 +71,7 @@ ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
 static inline void start_rows(const tile_scratch_t *t) {
     for (int64_t r = 0; r < t->n_rows; r++) {
         t->origin[r] = -INFINITY;
-        t->sum[r] = 0;
+        vec_store(FLASH_DTYPE_FP32, t->sum + r * 16, vec_zero());
     }
     for (int64_t i = 0; i < t->n_rows * t->d_pad; i += VEC_WIDTH)
         vec_store(FLASH_DTYPE_FP32, t->o + i, vec_zero());
@@ -79,10 +79,10 @@ static inline void start_rows(const tile_scratch_t *t) {
 
 /* ---- After the last block ---- */
 
-ALWAYS_INLINE void store_row(const tile_scratch_t *t, int32_t dtype, int64_t row, void *o,
-                             int64_t index) {
-    const bool seen = t->sum[row] != 0;
-    const vec_t inverse = vec_set1(1 / t->sum[row]);
+ALWAYS_INLINE void store_row(const tile_scratch_t *t, int32_t dtype, int64_t row, float sum,
+                             void *o, int64_t index) {
+    const bool seen = sum != 0;
+    const vec_t inverse = vec_set1(1 / sum);
     const float *from = t->o + row * t->d_pad;
     for (int64_t i = 0; i < t->d; i += VEC_WIDTH) {
         const vec_t x = vec_load(FLASH_DTYPE_FP32, from + i);
@@ -99,11 +99,11 @@ ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, int32_t dtype) {
     cpu_row_t r = cpu_row(p, task, 0);
     for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
+        const float sum = vec_reduce_add(vec_load(FLASH_DTYPE_FP32, t->sum + row * 16));
         if (task->o_partial)
-            store_row(t, FLASH_DTYPE_FP32, row, task->o_partial, row * t->d);
+            store_row(t, FLASH_DTYPE_FP32, row, sum, task->o_partial, row * t->d);
         else
-            store_row(t, dtype, row, p->o, cpu_row_index(task, &p->o_stride, r));
-        const float sum = t->sum[row];
+            store_row(t, dtype, row, sum, p->o, cpu_row_index(task, &p->o_stride, r));
         if (cpu_wants_lse(p, task))
             cpu_store_lse(p, task, row, r,
                           sum != 0 ? t->origin[row] * LN_2 + logf(sum) : -INFINITY);

@@ -18,7 +18,7 @@ typedef struct tile_scratch {
     float *k;       /* panels of K^T [d][c_pad]; room for [d_pad][c_pad] */
     float *v;       /* panels of V [c_pad][d_pad], right after K's */
     float *origin;  /* [B_r], what scores are relative to, in units of log2 */
-    float *sum;     /* [B_r], of exp2(score - origin) */
+    float *sum;     /* [B_r][16], of exp2(score - origin), a sum for each lane */
     int32_t *begin; /* [B_r], keys that the row sees: begin ... end - 1 */
     int32_t *end;   /* [B_r] */
     int64_t d;
@@ -40,7 +40,7 @@ static inline tile_scratch_t divide_scratch(void *memory, int32_t B_r, int32_t B
     t.v = t.k + t.c_pad * t.d_pad;
     t.origin = t.v + t.c_pad * t.d_pad;
     t.sum = t.origin + r;
-    t.begin = (int32_t *)(t.sum + r);
+    t.begin = (int32_t *)(t.sum + r * 16);
     t.end = t.begin + r;
     return t;
 }

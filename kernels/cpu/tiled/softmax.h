@@ -47,34 +47,34 @@ static inline void hide_rest(float *s, int64_t first, int64_t begin, int64_t end
         s[i] = -INFINITY;
 }
 
-static inline float largest_score(const float *s, int64_t begin, int64_t end) {
+/* The largest score of each lane. */
+static inline vec_t largest_scores(const float *s, int64_t begin, int64_t end) {
     vec_t largest = vec_load(FLASH_DTYPE_FP32, s + begin);
     for (int64_t i = begin + VEC_WIDTH; i < end; i += VEC_WIDTH)
         largest = vec_max(largest, vec_load(FLASH_DTYPE_FP32, s + i));
-    return vec_reduce_max(largest);
+    return largest;
 }
 
 /* The row's origin rises: what was summed so far counts less. */
 static inline void raise_origin(const tile_scratch_t *t, int64_t row, float origin) {
-    const float factor = exp2f(t->origin[row] - origin);
-    const vec_t factors = vec_set1(factor);
-    float *o = t->o + row * t->d_pad;
+    const vec_t factors = vec_set1(exp2f(t->origin[row] - origin));
+    float *o = t->o + row * t->d_pad, *sum = t->sum + row * 16;
     t->origin[row] = origin;
-    t->sum[row] *= factor;
+    vec_store(FLASH_DTYPE_FP32, sum, vec_mul(factors, vec_load(FLASH_DTYPE_FP32, sum)));
     for (int64_t i = 0; i < t->d_pad; i += VEC_WIDTH)
         vec_store(FLASH_DTYPE_FP32, o + i, vec_mul(factors, vec_load(FLASH_DTYPE_FP32, o + i)));
 }
 
-/* s = exp2(s - origin); returns the sum. */
-static inline float exponentiate(float *s, int64_t begin, int64_t end, float origin) {
+/* s = exp2(s - origin), which is added to the lanes' sums. */
+static inline void exponentiate(float *s, int64_t begin, int64_t end, float origin, float *sums) {
     const vec_t origins = vec_set1(origin);
-    vec_t sum = vec_zero();
+    vec_t sum = vec_load(FLASH_DTYPE_FP32, sums);
     for (int64_t i = begin; i < end; i += VEC_WIDTH) {
         const vec_t p = vec_exp2(vec_sub(vec_load(FLASH_DTYPE_FP32, s + i), origins));
         vec_store(FLASH_DTYPE_FP32, s + i, p);
         sum = vec_add(sum, p);
     }
-    return vec_reduce_add(sum);
+    vec_store(FLASH_DTYPE_FP32, sums, sum);
 }
 
 /* Turns a row's scores into P over exactly the columns that it sees. */
@@ -88,11 +88,11 @@ static inline void softmax_row(const tile_scratch_t *t, flash_range_t columns, i
     if (softcap != 0)
         cap_scores(s, first, last, softcap);
     hide_rest(s, first, columns.begin, columns.end, last);
-    const float largest = largest_score(s, first, last);
-    if (largest > t->origin[row] + ORIGIN_SLACK)
-        raise_origin(t, row, largest);
+    const vec_t largest = largest_scores(s, first, last);
+    if (vec_any_less(vec_set1(t->origin[row] + ORIGIN_SLACK), largest))
+        raise_origin(t, row, vec_reduce_max(largest));
     const float origin = t->origin[row] == -INFINITY ? 0 : t->origin[row];
-    t->sum[row] += exponentiate(s, first, last, origin);
+    exponentiate(s, first, last, origin, t->sum + row * 16);
 }
 
 static inline void softmax(const tile_scratch_t *t, flash_range_t block, float softcap) {
