@@ -6,11 +6,11 @@
 #include "status.h"
 
 enum {
-    ALIGNMENT = 64,       /* of everything in the workspace */
-    SPLIT_MAX_ROWS = 32,  /* more packed rows than this, or than B_r, are not split over keys */
-    SPLIT_MIN_KEYS = 256, /* a split has at least these */
-    SPLIT_MAX = 1024,
-    SPLIT_STEP = 64 /* keys of a split are a multiple of this */
+    ALIGNMENT = 64,        /* of everything in the workspace */
+    SPLIT_MAX_ROWS = 32,   /* more packed rows than this, or than B_r, are not split over keys */
+    SPLIT_MIN_KEYS = 256,  /* a split has at least these */
+    SPLIT_MAX_TASKS = 512, /* of a sequence: enough for every core, and partial results are few */
+    SPLIT_STEP = 64        /* keys of a split are a multiple of this */
 };
 
 /* Bytes of packed keys, unless a single head needs more: a process should not double its memory. */
@@ -27,17 +27,21 @@ static int64_t min64(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* ---- Cutting ---- */
-
-static int32_t count_splits(int32_t B_r, int64_t n_rows, int64_t n_keys) {
-    if (n_rows > min64(SPLIT_MAX_ROWS, B_r) || n_keys < 4 * SPLIT_MIN_KEYS)
-        return 1;
-    return (int32_t)min64(SPLIT_MAX, n_keys / SPLIT_MIN_KEYS);
+static int64_t max64(int64_t a, int64_t b) {
+    return a > b ? a : b;
 }
 
-static void split_keys(int32_t B_r, cpu_cut_t *cut) {
+/* ---- Cutting ---- */
+
+static int32_t count_splits(int32_t B_r, int32_t n_heads_kv, int64_t n_rows, int64_t n_keys) {
+    if (n_rows > min64(SPLIT_MAX_ROWS, B_r) || n_keys < 4 * SPLIT_MIN_KEYS)
+        return 1;
+    return (int32_t)max64(1, min64(SPLIT_MAX_TASKS / n_heads_kv, n_keys / SPLIT_MIN_KEYS));
+}
+
+static void split_keys(int32_t B_r, int32_t n_heads_kv, cpu_cut_t *cut) {
     const int64_t n_keys = (int64_t)cut->keys.end - cut->keys.begin;
-    const int32_t n_splits = count_splits(B_r, cut->n_rows, n_keys);
+    const int32_t n_splits = count_splits(B_r, n_heads_kv, cut->n_rows, n_keys);
     if (n_splits == 1)
         return;
     cut->keys_per_split =
@@ -53,7 +57,7 @@ cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t ba
     cut.keys.begin = flash_visible_keys(params, &cut.sequence, 0).begin;
     cut.keys.end = cut.sequence.len_k;
     if (cut.n_rows > 0)
-        split_keys(B_r, &cut);
+        split_keys(B_r, params->n_heads_kv, &cut);
     return cut;
 }
 
@@ -193,8 +197,8 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
     const bool ragged = params->cu_seqlens_q != NULL;
     *plan = (cpu_plan_t){.config = config};
     plan->max_rows = (int32_t)min64(n_rows, min64(SPLIT_MAX_ROWS, config->B_r));
-    plan->max_splits =
-        count_splits(config->B_r, ragged ? plan->max_rows : n_rows, params->seqlen_k);
+    plan->max_splits = count_splits(config->B_r, params->n_heads_kv,
+                                    ragged ? plan->max_rows : n_rows, params->seqlen_k);
     plan->packed_size = cpu_packed_size(config, params->d_head, params->seqlen_k);
     plan->max_slots = count_slots(plan, params);
     plan->scratch_size = cpu_scratch_size(config, params->d_head);
