@@ -172,7 +172,8 @@ ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
 /* bf16: the even elements, then the odd ones; otherwise as they lie. */
 ALWAYS_INLINE void vec_load_pair(int32_t dtype, const void *from, vec_t pair[2]) {
     if (dtype == FLASH_DTYPE_BF16) {
-        const __m512i words = _mm512_loadu_si512(from);
+        __m512i words = _mm512_loadu_si512(from);
+        __asm__("" : "+v"(words)); /* loaded once: one that crosses lines costs twice */
         const __m512i odd = _mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000));
         pair[0] = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
         pair[1] = _mm512_castsi512_ps(odd);

@@ -10,10 +10,20 @@
 
 enum { CACHE_LINE = 64 };
 
-/* Brings a row of so many bytes to the level 2 cache. */
-ALWAYS_INLINE void prefetch_row(const void *row, int64_t bytes) {
+/* Brings the line of a byte to the level 2 cache. */
+ALWAYS_INLINE void prefetch_line(const void *byte) {
+    __builtin_prefetch(byte, 0, 2);
+}
+
+/* Part of a row: all lines of it but, where it begins within a line, the last one. */
+ALWAYS_INLINE void prefetch_part(const void *part, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += CACHE_LINE)
-        __builtin_prefetch((const char *)row + i, 0, 2);
+        prefetch_line((const char *)part + i);
+}
+
+ALWAYS_INLINE void prefetch_row(const void *row, int64_t bytes) {
+    prefetch_part(row, bytes);
+    prefetch_line((const char *)row + bytes - 1);
 }
 
 #endif

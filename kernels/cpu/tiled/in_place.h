@@ -79,7 +79,7 @@ ALWAYS_INLINE void dot_four(int32_t dtype, const int64_t d, const four_keys_t *k
     int64_t i = 0;
     for (; d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
         UNROLL for (int j = 0; j < 4; j++)
-            prefetch_row(element_at(k->ahead[j], i, dtype), 2 * VEC_WIDTH * element_size(dtype));
+            prefetch_part(element_at(k->ahead[j], i, dtype), 2 * VEC_WIDTH * element_size(dtype));
         UNROLL for (int j = 0; j < 4; j++) {
             vec_t pair[2];
             vec_load_pair(dtype, element_at(k->row[j], i, dtype), pair);
@@ -93,10 +93,12 @@ ALWAYS_INLINE void dot_four(int32_t dtype, const int64_t d, const four_keys_t *k
             const void *from = element_at(k->row[j], i, dtype);
             const vec_t k_part =
                 n < VEC_WIDTH ? vec_load_first(dtype, from, n) : vec_load(dtype, from);
-            prefetch_row(element_at(k->ahead[j], i, dtype), n * element_size(dtype));
+            prefetch_line(element_at(k->ahead[j], i, dtype));
             dot_step(q + i, q_stride, k_part, rows, j, sum);
         }
     }
+    UNROLL for (int j = 0; j < 4; j++)
+        prefetch_line((const char *)element_at(k->ahead[j], d, dtype) - 1);
     UNROLL for (int r = 0; r < rows; r++)
         vec_sum4(sum[r][0], sum[r][1], sum[r][2], sum[r][3], s + r * s_stride);
 }

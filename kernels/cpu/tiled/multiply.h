@@ -40,7 +40,7 @@ ALWAYS_INLINE const char *multiply_ahead(const tile_product_t *t, tile_source_t 
                                          const char *ahead, int vecs) {
     const int64_t size = element_size(source.dtype);
     if (source.packed) {
-        prefetch_row(ahead, AHEAD_BYTES);
+        prefetch_line(ahead);
         return ahead + AHEAD_BYTES;
     }
     prefetch_row(ahead, vecs * VEC_WIDTH * size);
