@@ -80,12 +80,12 @@ ALWAYS_INLINE void accumulate_tile(const tile_scratch_t *t, int32_t dtype, const
 
 ALWAYS_INLINE void accumulate(const tile_scratch_t *t, int32_t dtype, const values_t *values,
                               flash_range_t block) {
+    const int64_t rows = even_part(t->n_rows, TILE_ROWS);
     slice_t slice;
     for (int64_t column = 0; column < t->d; column += slice.vecs * VEC_WIDTH) {
         slice = slice_at(t, values, column);
-        for (int64_t row = 0; row < t->n_rows; row += TILE_ROWS)
-            accumulate_tile(t, dtype, values, slice, block, row,
-                            (int)min64(TILE_ROWS, t->n_rows - row));
+        for (int64_t row = 0; row < t->n_rows; row += rows)
+            accumulate_tile(t, dtype, values, slice, block, row, (int)min64(rows, t->n_rows - row));
     }
 }
 

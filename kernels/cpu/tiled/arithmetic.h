@@ -13,6 +13,12 @@ static inline int64_t round_up(int64_t n, int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
+/* Of the fewest parts of at most `most` that n is made of, the largest when they are even. */
+static inline int64_t even_part(int64_t n, int64_t most) {
+    const int64_t n_parts = (n + most - 1) / most;
+    return (n + n_parts - 1) / n_parts;
+}
+
 static inline int32_t min32(int32_t a, int32_t b) {
     return a < b ? a : b;
 }

@@ -142,9 +142,10 @@ ALWAYS_INLINE void dot_rows(const tile_scratch_t *t, int32_t dtype, const int64_
 /* Scores of all rows; the first ones ask for what comes next. */
 ALWAYS_INLINE void score_tiles(const tile_scratch_t *t, int32_t dtype, const int64_t d,
                                const in_place_t *k, int32_t n_keys) {
+    const int64_t rows = even_part(t->n_rows, DOT_ROWS);
     in_place_t keys = *k;
-    for (int64_t row = 0; row < t->n_rows; row += DOT_ROWS) {
-        dot_rows(t, dtype, d, &keys, n_keys, row, (int)min64(DOT_ROWS, t->n_rows - row));
+    for (int64_t row = 0; row < t->n_rows; row += rows) {
+        dot_rows(t, dtype, d, &keys, n_keys, row, (int)min64(rows, t->n_rows - row));
         keys.ahead = keys.data;
     }
 }
