@@ -21,6 +21,7 @@ ALWAYS_INLINE void prefetch_part(const void *part, int64_t bytes) {
         prefetch_line((const char *)part + i);
 }
 
+/* All lines of a row. */
 ALWAYS_INLINE void prefetch_row(const void *row, int64_t bytes) {
     prefetch_part(row, bytes);
     prefetch_line((const char *)row + bytes - 1);
