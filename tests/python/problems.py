@@ -120,9 +120,13 @@ def run(
 
 
 def check(
-    p: AttentionProblem, inputs: list[np.ndarray] | None = None, config: str | None = None
+    p: AttentionProblem,
+    inputs: list[np.ndarray] | None = None,
+    config: str | None = None,
+    unit: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Runs the problem, asserts that it agrees with the oracle, and returns (O, LSE)."""
+    """Runs the problem, asserts that it agrees with the oracle, and returns (O, LSE). unit: the
+    scale of V."""
     q, k, v = inputs or make_inputs(p)
     o, lse = run(p, [q, k, v], config)
     oracle_o, oracle_lse = oracle.attention(q, k, v, **p.options())
@@ -134,6 +138,7 @@ def check(
         lse=lse,
         oracle_lse=oracle_lse,
         largest_score=oracle.largest_score(q, k, p.softmax_scale),
+        unit=unit,
     )
     assert deviation.ok, f"{deviation.failures}; {deviation}; replay: {p}, config={config!r}"
     return o, lse

@@ -235,7 +235,7 @@ def test_large_and_small_values_of_v(dtype: str, scale: float) -> None:
     q, k, v = make_inputs(p)
     scaled = (v.astype(np.float64) * scale).astype(v.dtype)
     for config in configs_for(p):
-        check(p, [q, k, scaled], config)
+        check(p, [q, k, scaled], config, unit=scale)
 
 
 @every_dtype

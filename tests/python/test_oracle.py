@@ -165,6 +165,20 @@ def test_beyond_32_only_the_first_rule_holds() -> None:
     assert "relative" not in _failures(scaled, largest_score=33.0)
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1.0, 1e30], ids=str)
+def test_the_first_rule_is_in_units_of_v(unit: float) -> None:
+    def error_of(size: float) -> str:
+        exact, plain, _ = _results("float32")
+        o = exact.astype(np.float32)
+        o[0, 3, 1, 2] += size
+        return "".join(
+            compare(o * np.float32(unit), exact * unit, plain * unit, unit=unit).failures
+        )
+
+    assert error_of(5e-6) == ""
+    assert "O: max error" in error_of(5e-5)
+
+
 def test_expected_nan_must_be_there() -> None:
     exact, plain, _ = _results()
     expected = exact.copy()

@@ -1,7 +1,7 @@
 """How right is right: compares O and LSE with the oracle by the rules of docs/numerics.md.
 
-The places of NaN and infinity first; then max|O - oracle| <= 2 max|naive - oracle| + 1e-5; then,
-where scaled scores stay within +-32, the relative error, the cosine and the LSE.
+The places of NaN and infinity first; then max|O - oracle| <= 2 max|naive - oracle| + 1e-5, in units
+of V; then, where scaled scores stay within +-32, the relative error, the cosine and the LSE.
 """
 
 from __future__ import annotations
@@ -51,15 +51,17 @@ def compare(
     lse: np.ndarray | None = None,
     oracle_lse: np.ndarray | None = None,
     largest_score: float = 0.0,
+    unit: float = 1.0,
 ) -> Deviation:
     """Measures O (in its own type) and, where given, LSE (float32) against the oracle. naive_o is
-    [n, *O.shape], as oracle.naive() gives it."""
+    [n, *O.shape], as oracle.naive() gives it; unit is the scale of V, about its standard deviation.
+    """
     result = Deviation()
     dtype = o.dtype
     o = o.astype(np.float64)
     _check_places(result, "O", o, oracle_o)
     finite = np.isfinite(oracle_o) & np.isfinite(o)
-    _check_max_error(result, o[finite], oracle_o[finite], naive_o[:, finite], largest_score)
+    _check_max_error(result, o[finite], oracle_o[finite], naive_o[:, finite], largest_score, unit)
     if largest_score <= _SCORES_WITHIN:
         _check_direction(result, o[finite], oracle_o[finite], dtype)
     if lse is not None:
@@ -88,11 +90,12 @@ def _check_max_error(
     oracle_o: np.ndarray,
     naive_o: np.ndarray,
     largest_score: float,
+    unit: float,
 ) -> None:
     naive_error = np.abs(naive_o.astype(np.float64) - oracle_o)
     naive_error = naive_error[np.isfinite(naive_error)]
     result.max_error = float(np.abs(o - oracle_o).max(initial=0))
-    result.max_error_allowed = float(2 * naive_error.max(initial=0) + 1e-5)
+    result.max_error_allowed = float(2 * naive_error.max(initial=0) + 1e-5 * unit)
     if _SCORES_WITHIN < largest_score < np.inf:
         result.max_error_allowed += float(
             _SCORE_ERROR * largest_score * np.abs(oracle_o).max(initial=0)
