@@ -34,9 +34,10 @@ static int64_t max64(int64_t a, int64_t b) {
 /* ---- Cutting ---- */
 
 static int32_t count_splits(int32_t B_r, int32_t n_heads_kv, int64_t n_rows, int64_t n_keys) {
+    const int64_t most = SPLIT_MAX_TASKS / max64(n_heads_kv, 1);
     if (n_rows > min64(SPLIT_MAX_ROWS, B_r) || n_keys < 4 * SPLIT_MIN_KEYS)
         return 1;
-    return (int32_t)max64(1, min64(SPLIT_MAX_TASKS / n_heads_kv, n_keys / SPLIT_MIN_KEYS));
+    return (int32_t)max64(1, min64(most, n_keys / SPLIT_MIN_KEYS));
 }
 
 static void split_keys(int32_t B_r, int32_t n_heads_kv, cpu_cut_t *cut) {

@@ -56,6 +56,7 @@ def test_long_lengths(length: int) -> None:
         {"seqlen_k": 0},
         {"n_heads": 0, "n_heads_kv": 1},
         {"n_heads": 0, "n_heads_kv": 0},
+        {"n_heads": 0, "n_heads_kv": 0, "seqlen_q": 1, "seqlen_k": 5000},
         {"seqlen_q": 0, "seqlen_k": 0},
         {"seqused_k": (0, 0)},
     ],
