@@ -165,7 +165,7 @@ static void run_task(const call_t *call, const cpu_cut_t *cut, int32_t b, int64_
 }
 
 /* Item of a sequence whose keys are split: a split of a head. Heads are inside, because their keys
- * may share memory pages. A thread's next item is most likely the one that n_workers are before.
+ * may share memory pages. A thread's next item is most likely n_workers items on.
  * Who does the last split of a head merges them all, in their order. */
 static void run_split(const call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
                       void *scratch) {

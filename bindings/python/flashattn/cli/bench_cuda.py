@@ -34,10 +34,10 @@ def measure(
     calls = []
     if args.scores != bench_scores.ORDINARY:
         ordinary = Contender(f"ordinary scores ({dtype.name})", dtype, None, is_peer=True)
-        calls = [(ordinary, library_call(q, k, v, ordinary, options))]
+        calls = [(ordinary, kernel_call(q, k, v, ordinary, options))]
         once = args.scores == bench_scores.GROWING_ONCE
         q, k = bench_scores.grow(q, k, args.scale, once=once)
-    calls += [(c, library_call(q, k, v, c, options)) for c in contenders]
+    calls += [(c, kernel_call(q, k, v, c, options)) for c in contenders]
     if not args.no_peers:
         calls += _peer_calls(q, k, v, dtype, options)
     calls = [(contender, call) for contender, call in calls if call is not None]
@@ -63,7 +63,7 @@ def random_inputs(
     ]
 
 
-def library_call(
+def kernel_call(
     q: Any, k: Any, v: Any, contender: Contender, options: dict[str, Any]
 ) -> Call | None:
     """None: this kernel does not serve the problem; BadInput: no kernel does. The options hold the

@@ -135,7 +135,7 @@ def _ragged_entries(
     dtype, options = contenders[0].dtype, {**mask, **_length_options(batch)}
     tokens = (sum(batch.lengths_q),), (sum(batch.lengths_k),)
     q, k, v = bench_cuda.random_inputs(dtype, *tokens, args)
-    calls = [(c.label, bench_cuda.library_call(q, k, v, c, options)) for c in contenders]
+    calls = [(c.label, bench_cuda.kernel_call(q, k, v, c, options)) for c in contenders]
     entries = [_Entry(label, batch, call) for label, call in calls if call is not None]
     peer = None if args.no_peers else _peer_call(q, k, v, options)
     if peer and bench_cuda.can_run(peer):
@@ -186,7 +186,7 @@ def _one_length_entries(
     axes = (count, batch.lengths_q[0]), (count, batch.lengths_k[0])
     q, k, v = bench_cuda.random_inputs(dtype, *axes, args)
     selected = Contender(f"{_ONE_LENGTH} ({dtype.name}): {batch.name}", dtype, None)
-    call = bench_cuda.library_call(q, k, v, selected, mask)
+    call = bench_cuda.kernel_call(q, k, v, selected, mask)
     return [] if call is None else [_Entry(selected.label, batch, call, _ONE_LENGTH)]
 
 
