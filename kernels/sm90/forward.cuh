@@ -256,9 +256,19 @@ static __device__ __forceinline__ void load(const sm90_params_t &params) {
         guard<C>();
 }
 
+/* By one thread: the maps come while the block begins. */
+static __device__ __forceinline__ void prefetch_maps(const sm90_params_t &params) {
+    tma_prefetch_map(&params.q);
+    tma_prefetch_map(&params.k);
+    tma_prefetch_map(&params.v);
+    tma_prefetch_map(&params.o);
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void sm90_forward(const sm90_params_t &params) {
     assert_legal<C>();
+    if (threadIdx.x == CARRIER_WARP * warp_threads)
+        prefetch_maps(params);
     initialize_block_state<C>(params.problem);
     if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
         acquire_registers<consumer_registers<C>>();
