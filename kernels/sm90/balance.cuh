@@ -39,15 +39,16 @@ static __device__ __forceinline__ void subtract(shares_t &shares, int32_t least)
 typedef struct numbering {
     uint32_t tiles;         /* of a head */
     uint32_t total;         /* of all heads */
-    uint32_t heads;         /* of all batch entries */
+    uint32_t heads;         /* of all batch entries, but for the whole ones */
     uint32_t section_heads; /* but for the last section */
 } numbering_t;
 
 template <flash_config_t C>
 static __device__ __forceinline__ numbering_t make_numbering(const sm90_params_t &params) {
     const flash_params_t &p = params.problem;
-    return numbering_t{(uint32_t)sm90_tiles_of_head(&C, p.seqlen_q), (uint32_t)sm90_tiles(&C, &p),
-                       (uint32_t)p.n_heads * (uint32_t)p.batch, (uint32_t)params.section_heads};
+    const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, p.seqlen_q);
+    const uint32_t heads = (uint32_t)p.n_heads * (uint32_t)p.batch - params.shares.whole_heads;
+    return numbering_t{tiles, tiles * heads, heads, (uint32_t)params.shares.section_heads};
 }
 
 /* The tiles of a round: the first ones end a section, the others, if any, begin the next. */

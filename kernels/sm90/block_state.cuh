@@ -38,8 +38,8 @@ typedef struct entries {
 
 /* Behind the tiles. full: TMA has brought the tile. empty: no consumer needs it any more. */
 typedef struct block_state {
-    uint64_t q_full[MOST_Q_PLACES];
-    uint64_t q_empty[MOST_Q_PLACES];
+    uint64_t q_full[MOST_Q_PLACES][SM90_MOST_CONSUMERS]; /* of each of q_parts */
+    uint64_t q_empty[MOST_Q_PLACES][SM90_MOST_CONSUMERS];
     uint64_t k_full[MOST_K_STAGES];
     uint64_t k_empty[MOST_K_STAGES];
     uint64_t v_full[MOST_V_STAGES];
@@ -119,10 +119,12 @@ static __device__ __forceinline__ void initialize_block_state(const flash_params
     constexpr int consumer_warps = consumers<C> * warpgroup_warps;
     constexpr int reader_warps = consumer_warps + 2 + has_mask<C>;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < q_places<C>; ++i) {
-            mbarrier_init(shared_address(&state.q_full[i]), 1);
-            mbarrier_init(shared_address(&state.q_empty[i]),
-                          q_in_registers<C> ? 1 : consumer_warps);
+        for (int place = 0; place < q_places<C>; ++place) {
+            for (int part = 0; part < q_parts<C>; ++part) {
+                mbarrier_init(shared_address(&state.q_full[place][part]), 1);
+                mbarrier_init(shared_address(&state.q_empty[place][part]),
+                              q_in_registers<C> ? 1 : consumer_warps / q_parts<C>);
+            }
         }
         for (int i = 0; i < consumers<C>; ++i)
             mbarrier_init(shared_address(&state.o_staged[i]), warpgroup_warps);

@@ -18,22 +18,32 @@ template <flash_config_t C> struct carrier_of {
     uint32_t parity; /* of o_staged */
 };
 
+/* By one thread: one of q_parts into a place of Q. */
+template <flash_config_t C>
+static __device__ __forceinline__ void load_part(const sm90_params_t &params, const tile_of<C> &t,
+                                                 int part, int place) {
+    const int32_t first_row = part * q_box_rows<C>;
+    const uint32_t barrier = shared_address(&block_state<C>().q_full[place][part]);
+    const uint32_t shared = q_tile<C>(place) + first_row * panel_row_bytes;
+    tma_box_t box = query_box<C>(t, t.row_begin + first_row, params.entry_tokens.q);
+    mbarrier_arrive_expect(barrier, q_bytes<C> / q_parts<C>);
+#pragma unroll
+    for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
+        tma_load<has_varlen<C>>(shared + i * q_panel_bytes<C>, &params.q, box, barrier,
+                                l2_evict_first);
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void load_q(const sm90_params_t &params, const tile_of<C> &t,
                                               carrier_of<C> &carrier) {
-    block_state_t &state = block_state<C>();
     const int place = carrier.q.stage;
-    const uint32_t barrier = shared_address(&state.q_full[place]);
-    tma_box_t box = query_box<C>(t, t.row_begin, params.entry_tokens.q);
-    mbarrier_wait(shared_address(&state.q_empty[place]), carrier.q.parity ^ 1);
-    if (elect_one()) {
-        mbarrier_arrive_expect(barrier, q_bytes<C>);
-#pragma unroll
-        for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
-            tma_load<has_varlen<C>>(q_tile<C>(place) + i * q_panel_bytes<C>, &params.q, box,
-                                    barrier, l2_evict_first);
+#pragma unroll 1
+    for (int part = 0; part < q_parts<C>; ++part) {
+        mbarrier_wait(shared_address(&block_state<C>().q_empty[place][part]), carrier.q.parity ^ 1);
+        if (elect_one())
+            load_part<C>(params, t, part, place);
+        __syncwarp();
     }
-    __syncwarp();
     step<q_places<C>>(carrier.q);
 }
 
@@ -69,7 +79,7 @@ static __device__ __forceinline__ void store_previous(const sm90_params_t &param
     if constexpr (place_of_o<C> == OUTPUT_IN_V)
         release_to_producers<C>(state.o_left);
     else
-        release(place_of_o<C> == OUTPUT_IN_Q ? state.q_empty[0] : state.o_left);
+        release(place_of_o<C> == OUTPUT_IN_Q ? state.q_empty[0][0] : state.o_left);
     carrier.parity ^= 1;
 }
 

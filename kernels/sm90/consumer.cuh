@@ -60,9 +60,14 @@ template <flash_config_t C> static __device__ __forceinline__ void await_v(consu
 }
 
 template <flash_config_t C>
+static __device__ __forceinline__ int q_part(const consumer_state<C> &x) {
+    return q_parts<C> > 1 ? x.number : 0;
+}
+
+template <flash_config_t C>
 static __device__ __forceinline__ void release_queries(consumer_state<C> &x, bool done) {
     ring_t next = x.q_place;
-    release_if(done, block_state<C>().q_empty[x.q_place.stage]);
+    release_if(done, block_state<C>().q_empty[x.q_place.stage][q_part<C>(x)]);
     step<q_places<C>>(next);
     x.q_place = done ? next : x.q_place;
 }
@@ -96,7 +101,7 @@ static __device__ __forceinline__ void finish_output(consumer_state<C> &x) {
 template <flash_config_t C>
 static __device__ __forceinline__ void start_tile(consumer_state<C> &x) {
     block_state_t &state = block_state<C>();
-    wait_full(state.q_full[x.q_place.stage], x.q_place.parity);
+    wait_full(state.q_full[x.q_place.stage][q_part<C>(x)], x.q_place.parity);
     skip_last<C, k_stages<C>>(x.walk, state.k_full, state.k_empty, x.k);
     await_k<C>(x);
     if constexpr (q_in_registers<C>) {

@@ -51,6 +51,10 @@ template <flash_config_t C> constexpr int v_stages = sm90_v_stages(&C);
 /* Places of Q: with two, the next tile's Q arrives while this one's is still needed. */
 template <flash_config_t C> constexpr int q_places = sm90_has_next_query_place(&C) ? 2 : 1;
 
+/* Parts in which Q comes, each with its barriers. */
+template <flash_config_t C> constexpr int q_box_rows = sm90_q_box_rows(&C);
+template <flash_config_t C> constexpr int q_parts = C.B_r / q_box_rows<C>;
+
 /* The next tile's first QK^T is issued beside this one's last PV where its Q is sure to be there.
  */
 template <flash_config_t C> constexpr bool starts_early = q_in_registers<C> || q_places<C> == 2;

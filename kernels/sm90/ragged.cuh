@@ -27,7 +27,7 @@ static __device__ __forceinline__ int32_t tiles_together(const sm90_params_t &pa
                                                          int32_t len_k) {
     const int32_t cost = len_k / C.B_c + tile_overhead;
     const int32_t fitting = 4 * cost <= short_share ? 4 : 2 * cost <= short_share ? 2 : 1;
-    return min(fitting, params.tiles_together);
+    return min(fitting, params.shares.tiles_together);
 }
 
 /* By the whole warp, when none of it reads the window before any more. */
@@ -102,10 +102,11 @@ static __device__ __forceinline__ int32_t share_cost(const sm90_params_t &params
     const int32_t together = tiles_together<C>(params, len_k);
     const int32_t first = (int32_t)share.number * together;
     const int32_t tiles = (int32_t)sm90_tiles_of_head(&C, len_q);
-    const int32_t section_tiles = tiles * params.section_heads;
+    const int32_t section_tiles = tiles * params.shares.section_heads;
     const int32_t section = (int32_t)__fdividef((float)first, (float)section_tiles);
     const int32_t rest = first - section * section_tiles;
-    const int32_t width = min(p.n_heads - section * params.section_heads, params.section_heads);
+    const int32_t width =
+        min(p.n_heads - section * params.shares.section_heads, params.shares.section_heads);
     const int32_t tile = tiles - 1 - (int32_t)__fdividef((float)rest, (float)width);
     return together * tile_cost<C>(p, tile, len_q, len_k);
 }

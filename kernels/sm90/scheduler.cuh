@@ -49,8 +49,28 @@ static __device__ __forceinline__ void schedule_in_turn(const sm90_params_t &par
     }
 }
 
+/* The heads that teams take: blocks that follow each other, which as a rule are neighbours on the
+ * device too. Returns the tiles that the block has had. */
+template <flash_config_t C, int PASS>
+static __device__ __forceinline__ int32_t schedule_whole_heads(const sm90_params_t &params,
+                                                               ring_t &ring) {
+    const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, params.problem.seqlen_q);
+    const uint32_t size = params.shares.team_blocks, teams = gridDim.x / size;
+    const uint32_t team = blockIdx.x / size, rank = blockIdx.x % size;
+    for (int32_t taken = 0;; ++taken) {
+        const uint32_t number = sm90_number_in_team(tiles, size, taken, rank);
+        const uint32_t head = team + number / tiles * teams;
+        if (head >= params.shares.whole_heads)
+            return taken;
+        if (is_due<C, PASS>(taken))
+            announce<C>({tile_at<C>(params, place_t{head, number % tiles}, tiles), taken}, ring);
+    }
+}
+
+/* Whole heads first, the other heads' tiles by load. */
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ void schedule_by_load(const sm90_params_t &params, ring_t &ring) {
+    const int32_t taken = schedule_whole_heads<C, PASS>(params, ring);
     const numbering_t numbering = make_numbering<C>(params);
     shares_t &shares = block_state<C>().shares;
     start_shares(shares);
@@ -59,8 +79,8 @@ static __device__ __forceinline__ void schedule_by_load(const sm90_params_t &par
         const uint32_t place = shares.place[blockIdx.x];
         if (place >= tiles.size)
             break;
-        if (is_due<C, PASS>(round))
-            announce<C>({find_tile<C>(params, number_at(tiles, place)), round}, ring);
+        if (is_due<C, PASS>(taken + round))
+            announce<C>({find_tile<C>(params, number_at(tiles, place)), taken + round}, ring);
         add_round<C>(params.problem, numbering, tiles, shares);
         sort_shares(shares, class_shift(params.problem.seqlen_k / C.B_c + tile_overhead));
     }

@@ -4,9 +4,10 @@
  *
  * In order, tiles are numbered tile first, then head, then batch entry: neighbours in time read the
  * same keys. Under a mask the tiles of a head run from the last, which sees most, to the first.
- * With longest_first a section of heads, as many as L2 holds, runs from the last tiles of all its
- * heads to the first ones; with varlen, where entries differ in tiles, it is of one entry. With
- * multicast a tile without rows may follow those of a K/V head.
+ * With longest_first the first heads may be handed out whole (scheduler.cuh), without numbers; of
+ * the others a section of heads, as many as L2 holds, runs from the last tiles of all its heads to
+ * the first ones; with varlen, where entries differ in tiles, it is of one entry. With multicast a
+ * tile without rows may follow those of a K/V head.
  */
 #ifndef FLASH_KERNELS_SM90_TILE_CUH
 #define FLASH_KERNELS_SM90_TILE_CUH
@@ -104,11 +105,12 @@ static __device__ __forceinline__ place_t find_place(const sm90_params_t &params
         return place_t{number / tiles, number % tiles};
     const flash_params_t &p = params.problem;
     const uint32_t heads = (uint32_t)p.n_heads * (has_varlen<C> ? 1 : (uint32_t)p.batch);
-    const uint32_t section = number / (params.section_heads * tiles);
-    const uint32_t first_head = section * params.section_heads;
-    const uint32_t width = min((uint32_t)params.section_heads, heads - first_head);
+    const uint32_t whole = has_varlen<C> ? 0 : params.shares.whole_heads;
+    const uint32_t section = number / (params.shares.section_heads * tiles);
+    const uint32_t first_head = section * params.shares.section_heads;
+    const uint32_t width = min((uint32_t)params.shares.section_heads, heads - whole - first_head);
     const uint32_t rest = number - first_head * tiles;
-    return place_t{first_head + rest % width, rest / width};
+    return place_t{whole + first_head + rest % width, rest / width};
 }
 
 /* Of the tile with a number in its head, of so many tiles. */
@@ -118,17 +120,22 @@ static __device__ __forceinline__ int32_t first_row(uint32_t tiles, uint32_t til
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ tile_of<C> find_tile(const sm90_params_t &params,
-                                                       uint32_t number) {
+static __device__ __forceinline__ tile_of<C> tile_at(const sm90_params_t &params, place_t place,
+                                                     uint32_t tiles) {
     const flash_params_t &p = params.problem;
-    const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, p.seqlen_q);
-    const place_t place = find_place<C>(params, number, tiles);
     tile_of<C> t;
     t.batch_index = (int32_t)(place.head / (uint32_t)p.n_heads);
     t.head = (int32_t)(place.head % (uint32_t)p.n_heads);
     t.row_begin = first_row<C>(tiles, place.tile);
     find_key_blocks<C>(p, t, t.row_begin, C.B_r);
     return t;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ tile_of<C> find_tile(const sm90_params_t &params,
+                                                       uint32_t number) {
+    const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, params.problem.seqlen_q);
+    return tile_at<C>(params, find_place<C>(params, number, tiles), tiles);
 }
 
 /* With varlen; number: among the tiles of the batch entry. */

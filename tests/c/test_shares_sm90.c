@@ -1,0 +1,127 @@
+/*
+ * How a launch of the SM90 family shares out its tiles among the blocks of its grid.
+ */
+#include "shares_sm90.h"
+#include "support.h"
+
+#include <stdbool.h>
+
+enum { MULTIPROCESSORS = 132, TOKENS = 16384, WIDTH = 2048, MOST_BLOCKS = 4, MOST_TILES = 64 };
+
+static flash_config_t causal_row(int32_t d_head, int32_t features) {
+    return (flash_config_t){.arch = FLASH_ARCH_SM90,
+                            .dtype = FLASH_DTYPE_BF16,
+                            .d_head = d_head,
+                            .B_r = 128,
+                            .B_c = d_head == 256 ? 64 : 128,
+                            .n_warps = 12,
+                            .n_stages = 2,
+                            .persistent = 1,
+                            .longest_first = 1,
+                            .features = features};
+}
+
+static flash_params_t square(int32_t d_head, int32_t batch, int32_t heads, int32_t group,
+                             int32_t length) {
+    return (flash_params_t){.batch = batch,
+                            .seqlen_q = length,
+                            .seqlen_k = length,
+                            .n_heads = heads,
+                            .n_heads_kv = heads / group,
+                            .group = group,
+                            .d_head = d_head};
+}
+
+static sm90_shares_t shares_of(const flash_config_t *config, const flash_params_t *p) {
+    return shares_sm90(config, p, shares_sm90_blocks(config, p, MULTIPROCESSORS));
+}
+
+/* Of so many tokens and as many heads as make the usual width. */
+static int32_t team_at(int32_t d_head, int32_t length) {
+    const flash_config_t config = causal_row(d_head, FLASH_FEATURE_CAUSAL);
+    const flash_params_t p = square(d_head, TOKENS / length, WIDTH / d_head, 1, length);
+    const sm90_shares_t shares = shares_of(&config, &p);
+    return shares.whole_heads == 0 ? 0 : shares.team_blocks;
+}
+
+static void teams_grow_with_the_keys_until_they_do_not_fit(void **state) {
+    (void)state;
+    assert_int_equal(team_at(64, 512), 1);
+    assert_int_equal(team_at(64, 1024), 2);
+    assert_int_equal(team_at(64, 4096), 4);
+    assert_int_equal(team_at(64, 8192), 0);
+    assert_int_equal(team_at(128, 512), 2);
+    assert_int_equal(team_at(128, 1024), 4);
+    assert_int_equal(team_at(128, 4096), 0);
+    assert_int_equal(team_at(256, 512), 2);
+    assert_int_equal(team_at(256, 1024), 4);
+    assert_int_equal(team_at(256, 2048), 0);
+}
+
+static void every_team_takes_as_many_heads(void **state) {
+    const flash_config_t config = causal_row(128, FLASH_FEATURE_CAUSAL);
+    (void)state;
+    for (int32_t heads = 4; heads <= 400; heads += 4) {
+        const flash_params_t p = square(128, 1, heads, 4, 700);
+        const sm90_shares_t shares = shares_of(&config, &p);
+        const int64_t blocks = shares_sm90_blocks(&config, &p, MULTIPROCESSORS);
+        const int64_t teams = blocks / shares.team_blocks;
+        assert_int_equal(blocks % shares.team_blocks, 0);
+        assert_int_equal(shares.whole_heads % teams, 0);
+        assert_in_range(shares.whole_heads, 0, heads);
+        assert_in_range(shares.section_heads, 4, heads);
+        assert_int_equal(shares.section_heads % 4, 0);
+    }
+}
+
+static void ragged_batches_have_no_teams(void **state) {
+    const flash_config_t config = causal_row(64, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN);
+    const flash_params_t p = square(64, 32, 32, 1, 512);
+    (void)state;
+    assert_int_equal(shares_of(&config, &p).whole_heads, 0);
+}
+
+static void empty_problems_have_shares(void **state) {
+    const flash_config_t config = causal_row(64, FLASH_FEATURE_CAUSAL);
+    const flash_params_t no_keys = {
+        .batch = 200, .seqlen_q = 64, .n_heads = 1, .n_heads_kv = 1, .group = 1, .d_head = 64};
+    (void)state;
+    assert_int_equal(shares_of(&config, &no_keys).whole_heads, MULTIPROCESSORS);
+}
+
+/* Each tile of the heads goes to one block of the team, and each block gets as many, short ones and
+ * long ones: of a causal head, the first tile sees the most keys. */
+static void check_team(uint32_t tiles, uint32_t blocks) {
+    const uint32_t heads = 2 * blocks;
+    bool taken[2 * MOST_BLOCKS * MOST_TILES] = {false};
+    for (uint32_t rank = 0; rank < blocks; rank++) {
+        uint32_t work = 0;
+        for (uint32_t row = 0; row < heads * tiles / blocks; row++) {
+            const uint32_t number = sm90_number_in_team(tiles, blocks, row, rank);
+            assert_true(number < heads * tiles);
+            assert_false(taken[number]);
+            taken[number] = true;
+            work += tiles - number % tiles;
+        }
+        assert_in_range(work, heads * tiles * (tiles + 1) / 2 / blocks - blocks * blocks,
+                        heads * tiles * (tiles + 1) / 2 / blocks + blocks * blocks);
+    }
+}
+
+static void a_team_takes_every_tile_once_and_evenly(void **state) {
+    (void)state;
+    for (uint32_t blocks = 1; blocks <= MOST_BLOCKS; blocks *= 2)
+        for (uint32_t tiles = 2 * blocks; tiles <= MOST_TILES; tiles++)
+            check_team(tiles, blocks);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(teams_grow_with_the_keys_until_they_do_not_fit),
+        cmocka_unit_test(every_team_takes_as_many_heads),
+        cmocka_unit_test(ragged_batches_have_no_teams),
+        cmocka_unit_test(empty_problems_have_shares),
+        cmocka_unit_test(a_team_takes_every_tile_once_and_evenly),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
