@@ -1,0 +1,30 @@
+/*
+ * In the place of the library's own answers (the linker's option --wrap): AMX is there wherever the
+ * rest of its kernels can run. Asked for its permission, a system that knows no AMX says so; EPERM
+ * is a refusal.
+ */
+#include "processor.h"
+
+#include "cpu_features.h"
+#include "flashattn.h"
+
+#include <errno.h>
+
+uint32_t __real_cpu_features_isa(void);
+uint32_t __wrap_cpu_features_isa(void);
+bool __real_cpu_features_permit_amx(void);
+bool __wrap_cpu_features_permit_amx(void);
+
+bool processor_has_amx(void) {
+    return (__real_cpu_features_isa() & FLASH_ISA_AMX) && __real_cpu_features_permit_amx();
+}
+
+uint32_t __wrap_cpu_features_isa(void) {
+    const uint32_t isa = __real_cpu_features_isa();
+    const bool runs = (isa & FLASH_ISA_AVX512) && __builtin_cpu_supports("avx512bf16");
+    return isa | (runs ? (uint32_t)FLASH_ISA_AMX : 0);
+}
+
+bool __wrap_cpu_features_permit_amx(void) {
+    return __real_cpu_features_permit_amx() || errno != EPERM;
+}

@@ -1,0 +1,20 @@
+/*
+ * The tile instructions of AMX in C: what each does to the registers of the calling thread (Intel
+ * SDM volume 1, chapter 18, and volume 2, the instructions' operations). What the processor answers
+ * with #UD or #GP ends the program with a message.
+ */
+#ifndef FLASH_TESTS_AMX_TILES_H
+#define FLASH_TESTS_AMX_TILES_H
+
+#include <stddef.h>
+
+void emulated_tile_loadconfig(const void *config);
+void emulated_tile_release(void);
+void emulated_tile_zero(int tile);
+void emulated_tile_loadd(int tile, const void *from, ptrdiff_t stride);
+void emulated_tile_stored(int tile, void *to, ptrdiff_t stride);
+
+/* result += left * right, of pairs of bf16. */
+void emulated_tile_dpbf16ps(int result, int left, int right);
+
+#endif
