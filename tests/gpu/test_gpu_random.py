@@ -8,7 +8,7 @@ from device_memory import LAYOUTS
 from gpu_problems import DTYPES, check, configs_for
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from problems import VALUES, AttentionProblem
+from problems import FEWEST_ELEMENTS, FEWEST_ROWS, VALUES, AttentionProblem
 
 random_problems = settings(
     max_examples=300,
@@ -17,10 +17,6 @@ random_problems = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-# The rounding of P is noise, which the relative error averages over an output, and the largest
-# error meets over the naive one's: both need some rows.
-FEWEST_ROWS = 32
-FEWEST_ELEMENTS = 1000
 
 _LENGTHS = st.one_of(
     st.integers(0, 8), st.integers(0, 300), st.sampled_from([63, 64, 65, 127, 128, 129, 700])
