@@ -18,7 +18,7 @@ typedef __m256 vec_t;
 #define VEC_WIDTH 8
 #define TILE_ROWS 6
 #define TILE_VECS 2
-#define DOT_ROWS  2
+#define DOT_ROWS  4
 #define FEW_ROWS  6
 
 /* ---- Arithmetic ---- */

@@ -14,7 +14,8 @@
  * Primitives
  *   vec_t, VEC_WIDTH          a vector of fp32, and how many
  *   TILE_ROWS, TILE_VECS      rows and vectors of the micro-kernel's accumulators
- *   DOT_ROWS                  rows of the dot-product micro-kernel's accumulators (times 4 keys)
+ *   DOT_ROWS                  rows of the dot-product micro-kernel's accumulators: 6, times 4 keys,
+ *                             or 4, times 2 keys (in_place.h)
  *   FEW_ROWS                  tasks of at most these rows read K and V in place
  *   vec_zero, vec_set1, vec_add, vec_sub, vec_mul, vec_div, vec_fma (a * b + c)
  *   vec_max                   any order of the operands may win where one is NaN

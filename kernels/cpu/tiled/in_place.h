@@ -11,7 +11,9 @@
 #include "cpu/tiled/accumulate.h"
 #include "cpu/tiled/softmax.h"
 
-_Static_assert(DOT_ROWS == 2 || DOT_ROWS == 6, "one case for each below");
+#include <string.h>
+
+_Static_assert(DOT_ROWS == 4 || DOT_ROWS == 6, "one case for each below");
 
 /* Keys of a block. What is asked for must neither come late nor be gone when it is used. */
 enum { IN_PLACE_KEYS = 32 };
@@ -23,11 +25,11 @@ typedef struct in_place {
     int64_t stride; /* elements from key to key */
 } in_place_t;
 
-/* Four rows of K, and as many that are asked for meanwhile. */
-typedef struct four_keys {
+/* Rows of K, two or four, and as many that are asked for meanwhile. */
+typedef struct dot_keys {
     const void *row[4];
     const void *ahead[4];
-} four_keys_t;
+} dot_keys_t;
 
 /* What follows a block of keys that ends before `end`: the task's next block, or what the thread
  * reads after the task. The block itself, where that has fewer keys or is not known. */
@@ -49,6 +51,18 @@ ALWAYS_INLINE in_place_t rows_in_place(const cpu_task_t *task, int32_t dtype, co
 
 /* ---- S = Q K^T ---- */
 
+/* Rows of a tile of dot products at most. Where registers are few, tiles of more rows read K less
+ * often, which fp32 gains by; elements of 16 bits do not. */
+ALWAYS_INLINE int dot_rows_max(int32_t dtype) {
+    return DOT_ROWS == 4 && dtype != FLASH_DTYPE_FP32 ? 2 : DOT_ROWS;
+}
+
+/* Keys of a tile of so many rows: its sums are enough to keep the multipliers busy, and fit into
+ * the registers. */
+ALWAYS_INLINE int dot_n_keys(const int rows) {
+    return DOT_ROWS == 4 && rows > 2 ? 2 : 4;
+}
+
 /* sum[r][j] += the rows' vectors of Q at q, times k. */
 ALWAYS_INLINE void dot_step(const float *q, int64_t q_stride, vec_t k, const int rows, const int j,
                             vec_t sum[DOT_ROWS][4]) {
@@ -56,31 +70,49 @@ ALWAYS_INLINE void dot_step(const float *q, int64_t q_stride, vec_t k, const int
         vec_fma(vec_load(FLASH_DTYPE_FP32, q + r * q_stride), k, sum[r][j]);
 }
 
-/* Keys i ... i + 3. A group of four that is cut short repeats its last key. */
-ALWAYS_INLINE four_keys_t four_keys(int32_t dtype, const in_place_t *k, int32_t i, int32_t n_keys) {
-    four_keys_t four;
-    UNROLL for (int32_t j = 0; j < 4; j++) {
+/* Keys i ... i + n - 1. Those that there are not repeat the last one. */
+ALWAYS_INLINE dot_keys_t dot_keys_at(int32_t dtype, const in_place_t *k, int32_t i, int32_t n_keys,
+                                     const int n) {
+    dot_keys_t keys;
+    UNROLL for (int32_t j = 0; j < n; j++) {
         const int64_t at = min32(i + j, n_keys - 1) * k->stride;
-        four.row[j] = element_at(k->data, at, dtype);
-        four.ahead[j] = element_at(k->ahead, at, dtype);
+        keys.row[j] = element_at(k->data, at, dtype);
+        keys.ahead[j] = element_at(k->ahead, at, dtype);
     }
-    return four;
+    return keys;
 }
 
-/* Dot products of rows of Q [rows][d] with four rows of K, to s[row][0 ... 3], while four others
- * are asked for. */
-ALWAYS_INLINE void dot_four(int32_t dtype, const int64_t d, const four_keys_t *k, const float *q,
-                            const int rows, float *s, int64_t s_stride) {
+/* The sums of a tile, to s[row][0 ... keys - 1]. */
+ALWAYS_INLINE void dot_store(vec_t sum[DOT_ROWS][4], const int rows, float *s, int64_t s_stride) {
+    if (dot_n_keys(rows) == 4) {
+        UNROLL for (int r = 0; r < rows; r++)
+            vec_sum4(sum[r][0], sum[r][1], sum[r][2], sum[r][3], s + r * s_stride);
+        return;
+    }
+    UNROLL for (int r = 0; r < rows; r += 2) {
+        const int other = r + 1 < rows ? r + 1 : r;
+        float sums[4];
+        vec_sum4(sum[r][0], sum[r][1], sum[other][0], sum[other][1], sums);
+        memcpy(s + r * s_stride, sums, 2 * sizeof *s);
+        memcpy(s + other * s_stride, sums + 2, 2 * sizeof *s);
+    }
+}
+
+/* Dot products of rows of Q [rows][d] with rows of K, to s[row][0 ... keys - 1], while as many
+ * others are asked for. */
+ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t *k, const float *q,
+                                const int rows, float *s, int64_t s_stride) {
     const int64_t q_stride = round_up(d, 16);
+    const int n = dot_n_keys(rows);
     vec_t sum[DOT_ROWS][4];
     UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int j = 0; j < 4; j++) sum[r][j] = vec_zero();
+        UNROLL for (int j = 0; j < n; j++) sum[r][j] = vec_zero();
     }
     int64_t i = 0;
     for (; d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
-        UNROLL for (int j = 0; j < 4; j++)
+        UNROLL for (int j = 0; j < n; j++)
             prefetch_part(element_at(k->ahead[j], i, dtype), 2 * VEC_WIDTH * element_size(dtype));
-        UNROLL for (int j = 0; j < 4; j++) {
+        UNROLL for (int j = 0; j < n; j++) {
             vec_t pair[2];
             vec_load_pair(dtype, element_at(k->row[j], i, dtype), pair);
             dot_step(q + i, q_stride, pair[0], rows, j, sum);
@@ -88,61 +120,53 @@ ALWAYS_INLINE void dot_four(int32_t dtype, const int64_t d, const four_keys_t *k
         }
     }
     for (; i < d; i += VEC_WIDTH) {
-        const int n = (int)min64(d - i, VEC_WIDTH);
-        UNROLL for (int j = 0; j < 4; j++) {
+        const int left = (int)min64(d - i, VEC_WIDTH);
+        UNROLL for (int j = 0; j < n; j++) {
             const void *from = element_at(k->row[j], i, dtype);
             const vec_t k_part =
-                n < VEC_WIDTH ? vec_load_first(dtype, from, n) : vec_load(dtype, from);
+                left < VEC_WIDTH ? vec_load_first(dtype, from, left) : vec_load(dtype, from);
             prefetch_line(element_at(k->ahead[j], i, dtype));
             dot_step(q + i, q_stride, k_part, rows, j, sum);
         }
     }
-    UNROLL for (int j = 0; j < 4; j++)
+    UNROLL for (int j = 0; j < n; j++)
         prefetch_line((const char *)element_at(k->ahead[j], d, dtype) - 1);
-    UNROLL for (int r = 0; r < rows; r++)
-        vec_sum4(sum[r][0], sum[r][1], sum[r][2], sum[r][3], s + r * s_stride);
+    dot_store(sum, rows, s, s_stride);
 }
 
 /* Rows row ... row + rows - 1 against all keys; rows and dtype are constants at each call. The
- * scratch has room for the surplus scores of a group of four that is cut short. */
+ * scratch has room for the surplus scores of a tile that is cut short. */
 ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_t d,
                             const in_place_t *k, int32_t n_keys, int64_t row, const int rows) {
-    for (int32_t i = 0; i < n_keys; i += 4) {
-        const four_keys_t four = four_keys(dtype, k, i, n_keys);
-        dot_four(dtype, d, &four, t->q + row * t->d_pad, rows, t->s + row * t->c_pad + i, t->c_pad);
+    const int n = dot_n_keys(rows);
+    for (int32_t i = 0; i < n_keys; i += n) {
+        const dot_keys_t keys = dot_keys_at(dtype, k, i, n_keys, n);
+        dot_products(dtype, d, &keys, t->q + row * t->d_pad, rows, t->s + row * t->c_pad + i,
+                     t->c_pad);
     }
 }
 
 ALWAYS_INLINE void dot_rows(const tile_scratch_t *t, int32_t dtype, const int64_t d,
                             const in_place_t *k, int32_t n_keys, int64_t row, int rows) {
-    switch (rows) {
-    case 1:
+    const int most = dot_rows_max(dtype);
+    if (rows == 1)
         dot_tile(t, dtype, d, k, n_keys, row, 1);
-        break;
-    case 2:
+    else if (most > 2 && rows == 2)
         dot_tile(t, dtype, d, k, n_keys, row, 2);
-        break;
-#if DOT_ROWS == 6
-    case 3:
+    else if (most > 2 && rows == 3)
         dot_tile(t, dtype, d, k, n_keys, row, 3);
-        break;
-    case 4:
+    else if (most > 4 && rows == 4)
         dot_tile(t, dtype, d, k, n_keys, row, 4);
-        break;
-    case 5:
+    else if (most > 4 && rows == 5)
         dot_tile(t, dtype, d, k, n_keys, row, 5);
-        break;
-#endif
-    default:
-        dot_tile(t, dtype, d, k, n_keys, row, DOT_ROWS);
-        break;
-    }
+    else
+        dot_tile(t, dtype, d, k, n_keys, row, most);
 }
 
 /* Scores of all rows; the first ones ask for what comes next. */
 ALWAYS_INLINE void score_tiles(const tile_scratch_t *t, int32_t dtype, const int64_t d,
                                const in_place_t *k, int32_t n_keys) {
-    const int64_t rows = even_part(t->n_rows, DOT_ROWS);
+    const int64_t rows = even_part(t->n_rows, dot_rows_max(dtype));
     in_place_t keys = *k;
     for (int64_t row = 0; row < t->n_rows; row += rows) {
         dot_rows(t, dtype, d, &keys, n_keys, row, (int)min64(rows, t->n_rows - row));
