@@ -74,12 +74,17 @@ static int32_t tiles_together(int64_t tiles, int64_t blocks) {
     return several >= 4 ? 4 : several >= 2 ? 2 : 1;
 }
 
+/* Not where no key is hidden: there tiles that follow each other read the same keys at once. */
+static bool has_teams(const flash_config_t *config, const flash_params_t *p) {
+    const bool hides_keys = p->window_left >= 0 || p->window_right >= 0;
+    return config->longest_first && !sm90_has_varlen(config) && hides_keys;
+}
+
 sm90_shares_t shares_sm90(const flash_config_t *config, const flash_params_t *p, int64_t blocks) {
     sm90_shares_t shares = {.team_blocks = 1,
                             .section_heads = section_heads(config, p),
                             .tiles_together = tiles_together(sm90_tiles(config, p), blocks)};
-    const bool has_teams = config->longest_first && !sm90_has_varlen(config);
-    const int32_t n = has_teams ? team_blocks(config, p, blocks) : 0;
+    const int32_t n = has_teams(config, p) ? team_blocks(config, p, blocks) : 0;
     if (n > 0) {
         const int64_t teams = blocks / n, heads = (int64_t)p->batch * p->n_heads;
         shares.team_blocks = n;

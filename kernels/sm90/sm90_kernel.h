@@ -58,7 +58,7 @@ typedef struct sm90_entry_tokens {
 /* How tiles are shared out: see scheduler.cuh. Heads are query heads. */
 typedef struct sm90_shares {
     /* Under longest_first, without varlen: the first heads of the batch go to teams of blocks, each
-     * of which takes whole ones. A multiple of the teams. */
+     * of which takes whole ones. 0, or a multiple of the teams. */
     int32_t whole_heads;
     int32_t team_blocks; /* divide those of the grid */
     /* Under longest_first: of the other heads, those whose tiles are handed out together; at least

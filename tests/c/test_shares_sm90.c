@@ -21,6 +21,7 @@ static flash_config_t causal_row(int32_t d_head, int32_t features) {
                             .features = features};
 }
 
+/* Causal. */
 static flash_params_t square(int32_t d_head, int32_t batch, int32_t heads, int32_t group,
                              int32_t length) {
     return (flash_params_t){.batch = batch,
@@ -29,7 +30,8 @@ static flash_params_t square(int32_t d_head, int32_t batch, int32_t heads, int32
                             .n_heads = heads,
                             .n_heads_kv = heads / group,
                             .group = group,
-                            .d_head = d_head};
+                            .d_head = d_head,
+                            .window_left = -1};
 }
 
 static sm90_shares_t shares_of(const flash_config_t *config, const flash_params_t *p) {
@@ -81,11 +83,19 @@ static void ragged_batches_have_no_teams(void **state) {
     assert_int_equal(shares_of(&config, &p).whole_heads, 0);
 }
 
+static void full_attention_has_no_teams(void **state) {
+    const flash_config_t config = causal_row(64, FLASH_FEATURE_CAUSAL);
+    flash_params_t p = square(64, 32, 32, 1, 512);
+    (void)state;
+    p.window_right = -1;
+    assert_int_equal(shares_of(&config, &p).whole_heads, 0);
+}
+
 static void empty_problems_have_shares(void **state) {
     const flash_config_t config = causal_row(64, FLASH_FEATURE_CAUSAL);
-    const flash_params_t no_keys = {
-        .batch = 200, .seqlen_q = 64, .n_heads = 1, .n_heads_kv = 1, .group = 1, .d_head = 64};
+    flash_params_t no_keys = square(64, 200, 1, 1, 64);
     (void)state;
+    no_keys.seqlen_k = 0;
     assert_int_equal(shares_of(&config, &no_keys).whole_heads, MULTIPROCESSORS);
 }
 
@@ -120,6 +130,7 @@ int main(void) {
         cmocka_unit_test(teams_grow_with_the_keys_until_they_do_not_fit),
         cmocka_unit_test(every_team_takes_as_many_heads),
         cmocka_unit_test(ragged_batches_have_no_teams),
+        cmocka_unit_test(full_attention_has_no_teams),
         cmocka_unit_test(empty_problems_have_shares),
         cmocka_unit_test(a_team_takes_every_tile_once_and_evenly),
     };
