@@ -16,16 +16,42 @@ namespace {
 struct Shape {
     std::int64_t seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head;
     bool causal;
+    std::size_t begin; // of each tensor, in bytes from that of a cache line
 };
+
+constexpr std::size_t CACHE_LINE = 64;
+constexpr std::size_t AS_FROM_MALLOC = 16;
 
 std::size_t element_size(std::int32_t dtype) {
     return dtype == FLASH_DTYPE_FP32 ? 4 : 2;
 }
 
+// Memory that begins so many bytes into a cache line.
+class Memory {
+  public:
+    Memory(std::size_t size, std::size_t begin) : bytes_(size + 2 * CACHE_LINE), size_(size) {
+        const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
+        data_ = bytes_.data() + (CACHE_LINE - address % CACHE_LINE) + begin;
+    }
+
+    unsigned char *data() {
+        return data_;
+    }
+
+    std::size_t size() const {
+        return size_;
+    }
+
+  private:
+    std::vector<unsigned char> bytes_;
+    std::size_t size_;
+    unsigned char *data_;
+};
+
 // Numbers of magnitude 1/2 ... 1, of either sign: the same bit pattern serves every type.
-std::vector<unsigned char> random_elements(std::size_t count, std::int32_t dtype) {
+void fill(Memory &memory, std::int32_t dtype) {
     std::mt19937 random(1);
-    std::vector<unsigned char> memory(count * element_size(dtype));
+    const std::size_t count = memory.size() / element_size(dtype);
     for (std::size_t i = 0; i < count; i++) {
         const std::uint32_t sign = random() & 0x80000000u;
         const std::uint32_t fraction = random() & 0x7fffff;
@@ -34,20 +60,21 @@ std::vector<unsigned char> random_elements(std::size_t count, std::int32_t dtype
         const std::uint16_t fp16 =
             static_cast<std::uint16_t>(sign >> 16 | 0x3800u | fraction >> 13);
         if (dtype == FLASH_DTYPE_FP32)
-            std::memcpy(&memory[i * 4], &bits, 4);
+            std::memcpy(memory.data() + i * 4, &bits, 4);
         else
-            std::memcpy(&memory[i * 2], dtype == FLASH_DTYPE_FP16 ? &fp16 : &bf16, 2);
+            std::memcpy(memory.data() + i * 2, dtype == FLASH_DTYPE_FP16 ? &fp16 : &bf16, 2);
     }
-    return memory;
 }
 
 class Problem {
   public:
     Problem(const Shape &s, const flash_config_t &config)
-        : config_(config),
-          q_(random_elements(elements(s.seqlen_q, s.n_heads, s.d_head), config.dtype)),
-          k_(random_elements(elements(s.seqlen_k, s.n_heads_kv, s.d_head), config.dtype)), v_(k_),
-          o_(q_.size()) {
+        : config_(config), q_(bytes(s.seqlen_q, s.n_heads, s.d_head, config.dtype), s.begin),
+          k_(bytes(s.seqlen_k, s.n_heads_kv, s.d_head, config.dtype), s.begin),
+          v_(k_.size(), s.begin), o_(q_.size(), s.begin) {
+        fill(q_, config.dtype);
+        fill(k_, config.dtype);
+        fill(v_, config.dtype);
         args_.dtype = config.dtype;
         args_.flags = s.causal ? FLASH_FLAG_CAUSAL : 0;
         args_.q = tensor(q_, s.n_heads, s.d_head);
@@ -78,12 +105,12 @@ class Problem {
     }
 
   private:
-    static std::size_t elements(std::int64_t seqlen, std::int64_t heads, std::int64_t d_head) {
-        return static_cast<std::size_t>(seqlen * heads * d_head);
+    static std::size_t bytes(std::int64_t seqlen, std::int64_t heads, std::int64_t d_head,
+                             std::int32_t dtype) {
+        return static_cast<std::size_t>(seqlen * heads * d_head) * element_size(dtype);
     }
 
-    static flash_tensor_t tensor(std::vector<unsigned char> &data, std::int64_t heads,
-                                 std::int64_t d_head) {
+    static flash_tensor_t tensor(Memory &data, std::int64_t heads, std::int64_t d_head) {
         flash_tensor_t t = FLASH_TENSOR_INIT;
         t.data = data.data();
         t.stride_head = d_head;
@@ -92,7 +119,7 @@ class Problem {
     }
 
     flash_config_t config_;
-    std::vector<unsigned char> q_, k_, v_, o_;
+    Memory q_, k_, v_, o_;
     std::vector<unsigned char> workspace_;
     flash_forward_args_t args_ = FLASH_FORWARD_ARGS_INIT;
 };
@@ -137,9 +164,11 @@ void add_kernel(const flash_config_t &config) {
             for (const bool causal : {false, true})
                 add("prefill/" + std::to_string(seqlen) + "/d" + std::to_string(d_head) +
                         (causal ? "/causal" : "/full"),
-                    {seqlen, seqlen, 16, 16, d_head, causal}, config);
+                    {seqlen, seqlen, 16, 16, d_head, causal, AS_FROM_MALLOC}, config);
     for (const std::int64_t seqlen : {8192, 32768})
-        add("decode/" + std::to_string(seqlen), {1, seqlen, 32, 8, 128, false}, config);
+        for (const std::size_t begin : {AS_FROM_MALLOC, std::size_t{0}})
+            add("decode/" + std::to_string(seqlen) + (begin == 0 ? "/aligned" : ""),
+                {1, seqlen, 32, 8, 128, false, begin}, config);
 }
 
 } // namespace
