@@ -15,11 +15,12 @@
 typedef __m256 vec_t;
 
 /* 6 x 2 accumulators, a row of B and an element of A: 15 of 16 registers. */
-#define VEC_WIDTH 8
-#define TILE_ROWS 6
-#define TILE_VECS 2
-#define DOT_ROWS  4
-#define FEW_ROWS  6
+#define VEC_WIDTH       8
+#define TILE_ROWS       6
+#define TILE_VECS       2
+#define DOT_ROWS        4
+#define FEW_ROWS        6
+#define VEC_SPLITS_BF16 1
 
 /* ---- Arithmetic ---- */
 
@@ -190,25 +191,16 @@ ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
     return vec_from_halves(dtype, _mm_loadu_si128((const __m128i *)halves));
 }
 
-/* bf16: the even elements, then the odd ones; otherwise as they lie. */
-ALWAYS_INLINE void vec_load_pair(int32_t dtype, const void *from, vec_t pair[2]) {
-    if (dtype == FLASH_DTYPE_BF16) {
-        const __m256i words = _mm256_loadu_si256(from);
-        const __m256i odd = _mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000));
-        pair[0] = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
-        pair[1] = _mm256_castsi256_ps(odd);
-    } else {
-        const int size = dtype == FLASH_DTYPE_FP32 ? 4 : 2;
-        pair[0] = vec_load(dtype, from);
-        pair[1] = vec_load(dtype, (const char *)from + VEC_WIDTH * size);
-    }
+ALWAYS_INLINE void vec_split_bf16(const void *from, vec_t pair[2]) {
+    const __m256i words = _mm256_loadu_si256(from);
+    const __m256i odd = _mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000));
+    pair[0] = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+    pair[1] = _mm256_castsi256_ps(odd);
 }
 
-ALWAYS_INLINE void vec_sort_pair(int32_t dtype, vec_t pair[2]) {
+ALWAYS_INLINE void vec_join(vec_t pair[2]) {
     const vec_t low = _mm256_unpacklo_ps(pair[0], pair[1]);
     const vec_t high = _mm256_unpackhi_ps(pair[0], pair[1]);
-    if (dtype != FLASH_DTYPE_BF16)
-        return;
     pair[0] = _mm256_permute2f128_ps(low, high, 0x20);
     pair[1] = _mm256_permute2f128_ps(low, high, 0x31);
 }

@@ -14,11 +14,12 @@
 typedef __m512 vec_t;
 
 /* 6 x 4 accumulators, a row of B and an element of A: 29 of 32 registers. */
-#define VEC_WIDTH 16
-#define TILE_ROWS 6
-#define TILE_VECS 4
-#define DOT_ROWS  6
-#define FEW_ROWS  12
+#define VEC_WIDTH       16
+#define TILE_ROWS       6
+#define TILE_VECS       4
+#define DOT_ROWS        6
+#define FEW_ROWS        12
+#define VEC_SPLITS_BF16 1
 
 /* ---- Arithmetic ---- */
 
@@ -169,27 +170,18 @@ ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
     return dtype == FLASH_DTYPE_FP16 ? _mm512_cvtph_ps(halves) : vec_from_bf16(halves);
 }
 
-/* bf16: the even elements, then the odd ones; otherwise as they lie. */
-ALWAYS_INLINE void vec_load_pair(int32_t dtype, const void *from, vec_t pair[2]) {
-    if (dtype == FLASH_DTYPE_BF16) {
-        __m512i words = _mm512_loadu_si512(from);
-        __asm__("" : "+v"(words)); /* loaded once: one that crosses lines costs twice */
-        const __m512i odd = _mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000));
-        pair[0] = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
-        pair[1] = _mm512_castsi512_ps(odd);
-    } else {
-        const int size = dtype == FLASH_DTYPE_FP32 ? 4 : 2;
-        pair[0] = vec_load(dtype, from);
-        pair[1] = vec_load(dtype, (const char *)from + VEC_WIDTH * size);
-    }
+ALWAYS_INLINE void vec_split_bf16(const void *from, vec_t pair[2]) {
+    __m512i words = _mm512_loadu_si512(from);
+    __asm__("" : "+v"(words)); /* loaded once: one that crosses lines costs twice */
+    const __m512i odd = _mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000));
+    pair[0] = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+    pair[1] = _mm512_castsi512_ps(odd);
 }
 
-ALWAYS_INLINE void vec_sort_pair(int32_t dtype, vec_t pair[2]) {
+ALWAYS_INLINE void vec_join(vec_t pair[2]) {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
     const vec_t even = pair[0], odd = pair[1];
-    if (dtype != FLASH_DTYPE_BF16)
-        return;
     pair[0] = _mm512_permutex2var_ps(even, low, odd);
     pair[1] = _mm512_permutex2var_ps(even, high, odd);
 }

@@ -15,11 +15,12 @@
 typedef float32x4_t vec_t;
 
 /* 6 x 4 accumulators, a row of B and an element of A: 29 of 32 registers. */
-#define VEC_WIDTH 4
-#define TILE_ROWS 6
-#define TILE_VECS 4
-#define DOT_ROWS  6
-#define FEW_ROWS  12
+#define VEC_WIDTH       4
+#define TILE_ROWS       6
+#define TILE_VECS       4
+#define DOT_ROWS        6
+#define FEW_ROWS        12
+#define VEC_SPLITS_BF16 0
 
 /* ---- Arithmetic ---- */
 
@@ -151,18 +152,6 @@ ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
     uint8_t bytes[VEC_WIDTH * sizeof(float)] = {0};
     memcpy(bytes, from, (size_t)n * (dtype == FLASH_DTYPE_FP32 ? 4 : 2));
     return vec_load(dtype, bytes);
-}
-
-/* Elements as they lie. */
-ALWAYS_INLINE void vec_load_pair(int32_t dtype, const void *from, vec_t pair[2]) {
-    const int size = dtype == FLASH_DTYPE_FP32 ? 4 : 2;
-    pair[0] = vec_load(dtype, from);
-    pair[1] = vec_load(dtype, (const char *)from + VEC_WIDTH * size);
-}
-
-ALWAYS_INLINE void vec_sort_pair(int32_t dtype, vec_t pair[2]) {
-    (void)dtype;
-    (void)pair;
 }
 
 ALWAYS_INLINE void vec_store(int32_t dtype, void *to, vec_t x) {

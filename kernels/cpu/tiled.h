@@ -27,8 +27,9 @@
  *   vec_transpose             VEC_WIDTH vectors, in place
  *   vec_load, vec_store       VEC_WIDTH elements of a type, any alignment
  *   vec_load_first, vec_store_first  only the first n < VEC_WIDTH elements; the others read as 0
- *   vec_load_pair             2 VEC_WIDTH elements in the order that costs least
- *   vec_sort_pair             from that order to the elements' own
+ *   VEC_SPLITS_BF16           1: there are the next two, which cost less than to widen in order
+ *   vec_split_bf16            2 VEC_WIDTH elements, the even ones and the odd ones
+ *   vec_join                  from that order to the elements' own
  */
 #ifndef FLASH_KERNELS_CPU_TILED_H
 #define FLASH_KERNELS_CPU_TILED_H

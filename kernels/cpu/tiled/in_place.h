@@ -9,6 +9,7 @@
 #include "cpu/prefetch.h"
 #include "cpu/rows.h"
 #include "cpu/tiled/accumulate.h"
+#include "cpu/tiled/pairs.h"
 #include "cpu/tiled/softmax.h"
 
 #include <string.h>
@@ -114,7 +115,7 @@ ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t
             prefetch_part(element_at(k->ahead[j], i, dtype), 2 * VEC_WIDTH * element_size(dtype));
         UNROLL for (int j = 0; j < n; j++) {
             vec_t pair[2];
-            vec_load_pair(dtype, element_at(k->row[j], i, dtype), pair);
+            load_pair(dtype, element_at(k->row[j], i, dtype), pair);
             dot_step(q + i, q_stride, pair[0], rows, j, sum);
             dot_step(q + i + VEC_WIDTH, q_stride, pair[1], rows, j, sum);
         }
@@ -222,14 +223,14 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
     accumulate(t, dtype, &values, block);
 }
 
-/* After the last block: the columns of O, which are those of V as vec_load_pair() leaves them. */
+/* After the last block: the columns of O, which are those of V as load_pair() leaves them. */
 ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
     for (int64_t row = 0; row < t->n_rows; row++) {
         for (int64_t i = 0; t->d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
             float *o = t->o + row * t->d_pad + i;
             vec_t pair[2];
-            vec_load_pair(FLASH_DTYPE_FP32, o, pair);
-            vec_sort_pair(dtype, pair);
+            load_pair(FLASH_DTYPE_FP32, o, pair);
+            sort_pair(dtype, pair);
             vec_store(FLASH_DTYPE_FP32, o, pair[0]);
             vec_store(FLASH_DTYPE_FP32, o + VEC_WIDTH, pair[1]);
         }

@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_CPU_TILED_LOAD_STORE_H
 
 #include "cpu/row_cursor.h"
+#include "cpu/tiled/pairs.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/vector.h"
 
@@ -34,7 +35,7 @@ static inline flash_range_t find_keys(const tile_scratch_t *t, const flash_param
     return all;
 }
 
-/* Rows of Q, scaled. paired: the columns as vec_load_pair() leaves them. */
+/* Rows of Q, scaled. paired: the columns as load_pair() leaves them. */
 ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
                             const cpu_task_t *task, int32_t dtype, bool paired) {
     const float to_log2 = p->softcap != 0 ? 1 : LOG2_E; /* cap_scores does it otherwise */
@@ -51,7 +52,7 @@ ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
         int64_t i = 0;
         for (; paired && whole - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
             vec_t pair[2];
-            vec_load_pair(dtype, element_at(p->q, index + i, dtype), pair);
+            load_pair(dtype, element_at(p->q, index + i, dtype), pair);
             vec_store(FLASH_DTYPE_FP32, q + i, vec_mul(scale, pair[0]));
             vec_store(FLASH_DTYPE_FP32, q + i + VEC_WIDTH, vec_mul(scale, pair[1]));
         }

@@ -7,6 +7,7 @@
 
 #include "cpu/convert.h"
 #include "cpu/prefetch.h"
+#include "cpu/tiled/pairs.h"
 #include "cpu/vector.h"
 
 #include <stdbool.h>
@@ -65,7 +66,7 @@ ALWAYS_INLINE void multiply_tile(const tile_product_t *t, tile_source_t source, 
     for (int64_t k = 0; k < t->depth; k++) {
         vec_t b_row[TILE_VECS];
         UNROLL for (int v = 0; v < vecs / 2 * 2; v += 2)
-            vec_load_pair(dtype, b + v * VEC_WIDTH * element_size(dtype), b_row + v);
+            load_pair(dtype, b + v * VEC_WIDTH * element_size(dtype), b_row + v);
         if (vecs % 2 != 0) {
             const void *from = b + (vecs - 1) * VEC_WIDTH * element_size(dtype);
             b_row[vecs - 1] = tail ? vec_load_first(dtype, from, tail) : vec_load(dtype, from);
