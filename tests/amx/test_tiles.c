@@ -29,19 +29,13 @@ static const shape_t SHAPES[] = {{16, 16, 16}, {16, 1, 16}, {1, 16, 3}, {5, 7, 1
 
 /* ---- Configurations ---- */
 
-typedef struct config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} config_t;
-
-static void set_tile(config_t *config, int tile, int rows, int columns) {
+static void set_tile(emulated_tile_config_t *config, int tile, int rows, int columns) {
     config->rows[tile] = (uint8_t)rows;
     config->row_bytes[tile] = (uint16_t)(columns * 4);
 }
 
-static config_t config_of(shape_t s) {
-    config_t config = {.palette = 1};
+static emulated_tile_config_t config_of(shape_t s) {
+    emulated_tile_config_t config = {.palette = 1};
     set_tile(&config, 0, s.m, s.n);
     set_tile(&config, 1, s.m, s.k);
     set_tile(&config, 2, s.k, s.n);
@@ -49,7 +43,7 @@ static config_t config_of(shape_t s) {
 }
 
 static void configure(shape_t s) {
-    const config_t config = config_of(s);
+    const emulated_tile_config_t config = config_of(s);
     emulated_tile_loadconfig(&config);
 }
 
@@ -141,7 +135,7 @@ static void multiply_emulated(product_t *p, shape_t s) {
 
 __attribute__((target("amx-tile,amx-bf16"), noinline)) static void
 multiply_on_processor(product_t *p, shape_t s) {
-    const config_t config = config_of(s);
+    const emulated_tile_config_t config = config_of(s);
     __asm__ volatile("" ::: "memory"); /* what the tiles read is in memory */
     _tile_loadconfig(&config);
     _tile_loadd(0, p->c, sizeof p->c[0]);
@@ -303,7 +297,7 @@ static void configure_too_many_rows(void) {
 }
 
 static void configure_reserved_bytes(void) {
-    config_t config = config_of(SHAPES[0]);
+    emulated_tile_config_t config = config_of(SHAPES[0]);
     config.reserved[3] = 1;
     emulated_tile_loadconfig(&config);
 }

@@ -2,7 +2,6 @@
 
 #include <immintrin.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,15 +15,6 @@ typedef struct tile {
     int rows;
     int row_bytes;
 } tile_t;
-
-/* Operand of LDTILECFG. */
-typedef struct tile_config {
-    uint8_t palette;
-    uint8_t start_row;
-    uint8_t reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_config_t;
 
 static _Thread_local tile_t tiles[N_TILES];
 static _Thread_local bool configured;
@@ -46,7 +36,7 @@ static bool all_zeros(const void *bytes, size_t n) {
 }
 
 /* #GP of LDTILECFG. */
-static void check_config(const tile_config_t *config) {
+static void check_config(const emulated_tile_config_t *config) {
     require(config->palette <= 1, "the palette is 0 or 1");
     require(config->start_row == 0, "a kernel begins at row 0");
     require(all_zeros(config->reserved, sizeof config->reserved) &&
@@ -65,7 +55,7 @@ void emulated_tile_release(void) {
 }
 
 void emulated_tile_loadconfig(const void *from) {
-    tile_config_t config;
+    emulated_tile_config_t config;
     memcpy(&config, from, sizeof config);
     check_config(&config);
     emulated_tile_release();

@@ -7,7 +7,18 @@
 #define FLASH_TESTS_AMX_TILES_H
 
 #include <stddef.h>
+#include <stdint.h>
 
+/* Operand of LDTILECFG. */
+typedef struct emulated_tile_config {
+    uint8_t palette;
+    uint8_t start_row;
+    uint8_t reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} emulated_tile_config_t;
+
+/* config: an emulated_tile_config_t, or a kernel's own type of that layout. */
 void emulated_tile_loadconfig(const void *config);
 void emulated_tile_release(void);
 void emulated_tile_zero(int tile);

@@ -34,6 +34,8 @@ class Memory {
         data_ = bytes_.data() + (CACHE_LINE - address % CACHE_LINE) + begin;
     }
 
+    Memory(const Memory &) = delete;
+
     unsigned char *data() {
         return data_;
     }

@@ -18,7 +18,8 @@ ROWS = {
 
 
 def _inputs(config: flashattn.Config, length: int, heads_kv: int) -> list[torch.Tensor]:
-    """Queries of every seventh head are so large that a fixed reference does not do for them."""
+    """Under a causal mask, queries of every seventh head are so large that a fixed reference does
+    not do for them."""
     torch.manual_seed(length)
     dtype = getattr(torch, DTYPE_NAMES[config.dtype])
     shapes = [(BATCH, length, heads, config.d_head) for heads in (HEADS, heads_kv, heads_kv)]

@@ -136,13 +136,17 @@ def check(
     inputs: list[np.ndarray] | None = None,
     config: str | None = None,
     unit: float = 1.0,
+    roundings: int = 1,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Runs the problem, asserts that it agrees with the oracle, and returns (O, LSE). unit: the
-    scale of V."""
+    """Runs the problem, asserts that it agrees with the oracle, and returns (O, LSE).
+
+    unit         the scale of V
+    roundings    of P in the naive attention: see oracle.naive()
+    """
     q, k, v = inputs or make_inputs(p)
     o, lse = run(p, [q, k, v], config)
     oracle_o, oracle_lse = oracle.attention(q, k, v, **p.options())
-    naive_o = oracle.naive(q, k, v, roundings=4 if rounds_p(p, config) else 1, **p.options())
+    naive_o = oracle.naive(q, k, v, roundings=roundings, **p.options())
     deviation = compare(
         o,
         oracle_o,
