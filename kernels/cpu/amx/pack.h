@@ -8,6 +8,7 @@
 #define FLASH_KERNELS_CPU_AMX_PACK_H
 
 #include "cpu/amx/scratch.h"
+#include "cpu/prefetch.h"
 #include "cpu/row_cursor.h"
 #include "cpu/vector.h"
 
@@ -19,12 +20,6 @@ enum { ROWS_AHEAD = 32 };
 
 /* 32 elements of 16 bits each. */
 typedef __m512i words_t;
-
-/* Brings a row of elements of 16 bits to the level 2 cache. */
-ALWAYS_INLINE void prefetch_words(const void *row, int64_t d) {
-    for (int64_t i = 0; i < d; i += AMX_SQUARE)
-        __builtin_prefetch((const uint16_t *)row + i, 0, 2);
-}
 
 /* Those that are infinity or NaN. */
 ALWAYS_INLINE __mmask32 not_finite(int32_t dtype, words_t x) {
@@ -210,7 +205,7 @@ ALWAYS_INLINE amx_keys_t keys_from(const void *data, const flash_strides_t *stri
 ALWAYS_INLINE void prefetch_keys(const amx_scratch_t *t, const amx_keys_t *from, int64_t first,
                                  int64_t n) {
     for (int64_t i = first; i < min64(first + n, from->n_keys); i++)
-        prefetch_words(from->data + i * from->stride, t->d);
+        prefetch_row(from->data + i * from->stride, t->d * (int64_t)sizeof(uint16_t));
 }
 
 /* Packs keys.begin ... keys.end - 1, which begin a block. */
