@@ -52,13 +52,13 @@ static int32_t section_heads(const flash_config_t *config, const flash_params_t 
 }
 
 /* The fewest whose heads fit; else the most whose heads are at most twice as much. 0: none. Each
- * block of a team has two tiles of a head or more, a long one and a short one. */
+ * block of a team has a tile of each head, or two and more, long ones and short ones. */
 static int32_t team_blocks(const flash_config_t *config, const flash_params_t *p, int64_t blocks) {
     const int64_t tiles = sm90_tiles_of_head(config, p->seqlen_q);
     int32_t fitting = 0;
     for (int32_t n = 1; n <= MOST_TEAM_BLOCKS && blocks % n == 0; n *= 2) {
         const int64_t bytes = blocks / n * bytes_of_group(p) / p->group;
-        if (n > 1 && 2 * n > tiles)
+        if (n > 1 && n != tiles && 2 * n > tiles)
             break;
         if (bytes <= TEAM_BYTES)
             return n;
@@ -66,6 +66,12 @@ static int32_t team_blocks(const flash_config_t *config, const flash_params_t *p
             fitting = n;
     }
     return fitting;
+}
+
+/* Heads after which the blocks of a team have had as much work: where each takes one tile of a
+ * head, that of the next makes up for it. */
+static int64_t heads_alike(const flash_config_t *config, const flash_params_t *p, int32_t blocks) {
+    return blocks > 1 && blocks == sm90_tiles_of_head(config, p->seqlen_q) ? 2 : 1;
 }
 
 /* As long as every block has several times as many, if the sequences are as long as they may be. */
@@ -86,9 +92,10 @@ sm90_shares_t shares_sm90(const flash_config_t *config, const flash_params_t *p,
                             .tiles_together = tiles_together(sm90_tiles(config, p), blocks)};
     const int32_t n = has_teams(config, p) ? team_blocks(config, p, blocks) : 0;
     if (n > 0) {
-        const int64_t teams = blocks / n, heads = (int64_t)p->batch * p->n_heads;
+        const int64_t heads = (int64_t)p->batch * p->n_heads;
+        const int64_t together = blocks / n * heads_alike(config, p, n);
         shares.team_blocks = n;
-        shares.whole_heads = (int32_t)(heads / teams * teams);
+        shares.whole_heads = (int32_t)(heads / together * together);
     }
     return shares;
 }

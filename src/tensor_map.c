@@ -70,7 +70,7 @@ static flash_status_t encode(const tma_tensor_t *tensor, CUtensorMapDataType typ
     const CUresult result = driver.encode(
         map, type, (cuuint32_t)tensor->n_axes, (void *)(uintptr_t)tensor->data, shape.extent,
         shape.stride_bytes, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     FLASH_REQUIRE(
         result == CUDA_SUCCESS, FLASH_ERROR_CUDA,
         "cuTensorMapEncodeTiled: error %d (%d axes; extents %d, %d, %d, %d; strides %lld, "

@@ -113,6 +113,7 @@ static __device__ __forceinline__ void release(const uint64_t &barrier) {
     release_if(true, barrier);
 }
 
+/* Before anyone uses it all must have passed sync_blocks(). */
 template <flash_config_t C>
 static __device__ __forceinline__ void initialize_block_state(const flash_params_t &p) {
     block_state_t &state = block_state<C>();
@@ -123,7 +124,7 @@ static __device__ __forceinline__ void initialize_block_state(const flash_params
             for (int part = 0; part < q_parts<C>; ++part) {
                 mbarrier_init(shared_address(&state.q_full[place][part]), 1);
                 mbarrier_init(shared_address(&state.q_empty[place][part]),
-                              q_in_registers<C> ? 1 : consumer_warps / q_parts<C>);
+                              place_of_o<C> == OUTPUT_IN_Q ? 1 : consumer_warps / q_parts<C>);
             }
         }
         for (int i = 0; i < consumers<C>; ++i)
@@ -149,7 +150,6 @@ static __device__ __forceinline__ void initialize_block_state(const flash_params
     }
     for (int i = threadIdx.x; i < SM90_NOTES / 32; i += block_threads<C>)
         state.failed[i] = 0;
-    sync_blocks<C>();
 }
 
 #endif

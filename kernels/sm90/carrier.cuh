@@ -83,21 +83,27 @@ static __device__ __forceinline__ void store_previous(const sm90_params_t &param
     carrier.parity ^= 1;
 }
 
+/* Where Q's place is free as soon as a tile has begun, the next tile's Q comes before what O of the
+ * tile before waits for. Tiles without keys, and the end of the pass, come after all that the
+ * consumers have handed over: they hand over the next thing when the next Q has come. */
 template <flash_config_t C>
 static __device__ __forceinline__ void carry_pass(const sm90_params_t &params,
                                                   carrier_of<C> &carrier, ring_t &assignments) {
-    for (assignment_of<C> assignment = take_assignment<C>(assignments); assignment.round >= 0;
-         assignment = take_assignment<C>(assignments)) {
-        if (!has_blocks(assignment.tile))
-            continue;
-        load_q<C>(params, assignment.tile, carrier);
-        if constexpr (has_staged_output<C>)
+    constexpr bool q_first = frees_q_at_once<C>;
+    tile_of<C> begun = {};
+    bool has_begun = false, is_over = false;
+    while (!is_over) {
+        const assignment_of<C> assignment = take_assignment<C>(assignments);
+        const bool has_keys = has_blocks(assignment.tile);
+        if (has_keys)
+            load_q<C>(params, assignment.tile, carrier);
+        if (has_staged_output<C> && (q_first ? has_begun : has_keys))
             store_previous<C>(params, carrier);
-        carrier.previous = assignment.tile;
+        carrier.previous = q_first ? begun : assignment.tile;
+        begun = assignment.tile;
+        has_begun = has_keys;
+        is_over = assignment.round < 0;
     }
-    if (elect_one())
-        tma_store_wait();
-    __syncwarp();
 }
 
 #endif

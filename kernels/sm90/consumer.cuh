@@ -109,6 +109,10 @@ static __device__ __forceinline__ void start_tile(consumer_state<C> &x) {
         step<q_places<C>>(x.q_place);
     }
     issue_block_scores<C>(x);
+    if constexpr (frees_q_at_once<C>) {
+        async_proxy_fence(); /* of the fragments' loads and what TMA writes there next */
+        release(state.q_empty[0][0]);
+    }
 }
 
 /* The first block of the walk, whose QK^T is done. */

@@ -59,10 +59,10 @@ static __device__ __forceinline__ uint32_t await_v_place(const consumer_state<C>
         step<v_stages<C>>(place);
 #pragma unroll
     for (int i = 1; i < consumers<C>; ++i)
-        if (i <= x.number)
+        if (i <= x.number && i % outputs_of_v_place<C> == 0)
             step<v_stages<C>>(place);
     wait_full(block_state<C>().v_empty[place.stage], place.parity ^ 1);
-    return v_tile<C>(place.stage);
+    return v_tile<C>(place.stage) + x.number % outputs_of_v_place<C> * warpgroup_output_bytes<C>;
 }
 
 /* Where the warpgroup's O begins, once its place is free. */
@@ -76,18 +76,14 @@ static __device__ __forceinline__ uint32_t await_output_place(const consumer_sta
     return v_tile<C>(v_stages<C>) + x.number * warpgroup_output_bytes<C>;
 }
 
-/* Returns the warpgroup's place. */
 template <flash_config_t C>
-static __device__ __forceinline__ uint32_t stage_output(const rounded_output<C> &o,
-                                                        const consumer_state<C> &x) {
-    const uint32_t place = await_output_place<C>(x);
+static __device__ __forceinline__ void stage_output(const rounded_output<C> &o, uint32_t place) {
     const uint32_t rows = place + warp_row_of_group() * panel_row_bytes;
 #pragma unroll
     for (int i = 0; i < head_steps<C>; ++i)
         stmatrix_x4(fragment_row(rows, i, output_panel_bytes<C>), o.w[4 * i], o.w[4 * i + 1],
                     o.w[4 * i + 2], o.w[4 * i + 3]);
     async_proxy_fence();
-    return place;
 }
 
 /* Tells the carrier where the warpgroup's O of the tile before is; 0: nowhere. */

@@ -80,21 +80,24 @@ static __device__ __forceinline__ void finish_tile(finished_tile<C> &done, const
 }
 
 /* STAGED: O may leave through shared memory, since another tile follows. The other stores come
- * after its fence, which would wait for them. */
+ * after its fence, which would wait for them. Its place is waited for even where O is stored from
+ * registers: the carrier has then read where O of the tile before lies. */
 template <flash_config_t C, bool STAGED>
 static __device__ __forceinline__ void
 store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_state<C> &x) {
     const assignment_of<C> assignment = read_assignment<C>(x.assignments);
     uint32_t place = 0;
+    if constexpr (STAGED)
+        place = await_output_place<C>(x);
     if (STAGED && !done.hidden) {
-        place = stage_output<C>(done.o, x);
+        stage_output<C>(done.o, place);
     } else {
         store_output<C>(params.problem, assignment.tile, done.o);
         if (done.hidden)
             complete_output<C>(params.problem, assignment.tile);
     }
     if constexpr (STAGED)
-        hand_over_output<C>(place, x);
+        hand_over_output<C>(done.hidden ? 0 : place, x);
     store_lse<C>(params.problem, assignment.tile, done.lse);
     if constexpr (C.fixed_reference)
         note_failure_if<C>(done.failed, assignment.round);
@@ -156,11 +159,16 @@ static __device__ __forceinline__ void consume_pass(const sm90_params_t &params,
     release_assignment<C>(x.assignments);
 }
 
-/* All roles have done the first pass, and its failures are known. What a thread stored comes before
- * what TMA will store there. */
-template <flash_config_t C> static __device__ __forceinline__ void await_second_pass() {
+/* Waits until all roles have done the first pass; whether tiles failed in it. If so, what it stored
+ * comes before what the second one will store there. */
+template <flash_config_t C> static __device__ __forceinline__ bool await_second_pass() {
+    sync_blocks<C>();
+    if (!any_failed<C>())
+        return false;
+    tma_store_wait();
     async_proxy_fence_global();
     sync_blocks<C>();
+    return true;
 }
 
 template <flash_config_t C>
@@ -171,10 +179,9 @@ static __device__ __forceinline__ void consume(const sm90_params_t &params) {
     x.number = consumer_number();
     start_turns<C>(x);
     consume_pass<C, FIRST_PASS>(params, x);
-    if constexpr (C.fixed_reference) {
-        await_second_pass<C>();
-        consume_pass<C, SECOND_PASS>(params, x);
-    }
+    if constexpr (C.fixed_reference)
+        if (await_second_pass<C>())
+            consume_pass<C, SECOND_PASS>(params, x);
 }
 
 /* By one thread of the warp; tiles without blocks have nothing to load. */
@@ -204,20 +211,18 @@ static __device__ __forceinline__ void produce(const sm90_params_t &params) {
     producer_t producer = {{0, 0}, {0, 0}, 0};
     ring_t assignments = {0, 0};
     produce_pass<C, C.fixed_reference>(params, producer, assignments);
-    if constexpr (C.fixed_reference) {
-        await_second_pass<C>();
-        produce_pass<C, false>(params, producer, assignments);
-    }
+    if constexpr (C.fixed_reference)
+        if (await_second_pass<C>())
+            produce_pass<C, false>(params, producer, assignments);
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void schedule(const sm90_params_t &params) {
-    ring_t ring = {0, 0};
-    schedule_pass<C, FIRST_PASS>(params, ring);
-    if constexpr (C.fixed_reference) {
-        await_second_pass<C>();
-        schedule_pass<C, SECOND_PASS>(params, ring);
-    }
+    announcer_t to = {{0, 0}, has_varlen<C>};
+    schedule_pass<C, FIRST_PASS>(params, to);
+    if constexpr (C.fixed_reference)
+        if (await_second_pass<C>())
+            schedule_pass<C, SECOND_PASS>(params, to);
 }
 
 template <flash_config_t C>
@@ -225,10 +230,9 @@ static __device__ __forceinline__ void carry(const sm90_params_t &params) {
     carrier_of<C> carrier = {{}, {0, 0}, 0};
     ring_t assignments = {0, 0};
     carry_pass<C>(params, carrier, assignments);
-    if constexpr (C.fixed_reference) {
-        await_second_pass<C>();
-        carry_pass<C>(params, carrier, assignments);
-    }
+    if constexpr (C.fixed_reference)
+        if (await_second_pass<C>())
+            carry_pass<C>(params, carrier, assignments);
 }
 
 template <flash_config_t C> static __device__ __forceinline__ void guard() {
@@ -236,16 +240,16 @@ template <flash_config_t C> static __device__ __forceinline__ void guard() {
     ring_t assignments = {0, 0};
     if constexpr (has_mask<C>)
         guard_pass<C, C.fixed_reference>(guard, assignments);
-    if constexpr (C.fixed_reference) {
-        await_second_pass<C>();
-        if constexpr (has_mask<C>)
+    if constexpr (C.fixed_reference)
+        if (await_second_pass<C>() && has_mask<C>)
             guard_pass<C, false>(guard, assignments);
-    }
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void load(const sm90_params_t &params) {
     const int warp = threadIdx.x / warp_threads;
+    if (warp != SCHEDULER_WARP || has_varlen<C>)
+        sync_blocks<C>();
     if (warp == PRODUCER_WARP)
         produce<C>(params);
     else if (warp == SCHEDULER_WARP)
@@ -271,6 +275,7 @@ static __device__ __forceinline__ void sm90_forward(const sm90_params_t &params)
         prefetch_maps(params);
     initialize_block_state<C>(params.problem);
     if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
+        sync_blocks<C>();
         acquire_registers<consumer_registers<C>>();
         consume<C>(params);
     } else {

@@ -23,9 +23,20 @@ template <flash_config_t C, int PASS> static __device__ __forceinline__ bool is_
     return PASS == FIRST_PASS || failures<C>(note / 32) >> note % 32 & 1;
 }
 
+/* Where the next tile is announced. The first one is found while the block's state is set up;
+ * with varlen that would take registers that there are not. */
+typedef struct announcer {
+    ring_t ring;
+    bool begun; /* the state is there */
+} announcer_t;
+
 template <flash_config_t C>
-static __device__ __forceinline__ void announce(const assignment_of<C> &next, ring_t &ring) {
+static __device__ __forceinline__ void announce(const assignment_of<C> &next, announcer_t &to) {
     block_state_t &state = block_state<C>();
+    ring_t &ring = to.ring;
+    if (!to.begun)
+        sync_blocks<C>();
+    to.begun = true;
     mbarrier_wait(shared_address(&state.taken[ring.stage]), ring.parity ^ 1);
     if (elect_one()) {
         *(assignment_of<C> *)state.assignments[ring.stage] = next;
@@ -38,39 +49,52 @@ static __device__ __forceinline__ void announce(const assignment_of<C> &next, ri
 
 /* Block by block in turn. */
 template <flash_config_t C, int PASS>
-static __device__ __forceinline__ void schedule_in_turn(const sm90_params_t &params, ring_t &ring) {
+static __device__ __forceinline__ void schedule_in_turn(const sm90_params_t &params,
+                                                        announcer_t &to) {
     const uint32_t tiles = (uint32_t)sm90_tiles(&C, &params.problem);
     uint32_t number = blockIdx.x;
     for (int32_t round = 0; number < tiles; ++round, number += gridDim.x) {
         if (is_due<C, PASS>(round))
-            announce<C>({find_tile<C>(params, number), round}, ring);
+            announce<C>({find_tile<C>(params, number), round}, to);
         if (!C.persistent)
             break;
     }
+}
+
+/* Two neighbouring teams, which read neighbouring heads, begin with the longest tiles of theirs,
+ * the next two with the shortest: a head's first tile reads all that it sees of K and V, and not
+ * all teams should ask for most at the same time. */
+static __device__ __forceinline__ bool begins_with_longest(uint32_t team) {
+    return team / 2 % 2 == 0;
 }
 
 /* The heads that teams take: blocks that follow each other, which as a rule are neighbours on the
  * device too. Returns the tiles that the block has had. */
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ int32_t schedule_whole_heads(const sm90_params_t &params,
-                                                               ring_t &ring) {
+                                                               announcer_t &to) {
     const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, params.problem.seqlen_q);
-    const uint32_t size = params.shares.team_blocks, teams = gridDim.x / size;
-    const uint32_t team = blockIdx.x / size, rank = blockIdx.x % size;
-    for (int32_t taken = 0;; ++taken) {
-        const uint32_t number = sm90_number_in_team(tiles, size, taken, rank);
-        const uint32_t head = team + number / tiles * teams;
+    const uint32_t size = params.shares.team_blocks, shift = __ffs(size) - 1;
+    const uint32_t teams = gridDim.x >> shift;
+    const uint32_t team = blockIdx.x >> shift, rank = blockIdx.x & (size - 1);
+    sm90_team_row_t row = {0, 0, 0};
+    for (int32_t taken = 0;; ++taken, row = sm90_next_row(row, tiles, size)) {
+        const uint32_t number = sm90_tile_in_row(row, size, rank);
+        const bool is_next = number >= tiles;
+        const uint32_t head = team + (row.head + is_next) * teams, tile = number - is_next * tiles;
+        const place_t place = {head, begins_with_longest(team) ? tile : tiles - 1 - tile};
         if (head >= params.shares.whole_heads)
             return taken;
         if (is_due<C, PASS>(taken))
-            announce<C>({tile_at<C>(params, place_t{head, number % tiles}, tiles), taken}, ring);
+            announce<C>({tile_at<C>(params, place, tiles), taken}, to);
     }
 }
 
 /* Whole heads first, the other heads' tiles by load. */
 template <flash_config_t C, int PASS>
-static __device__ __forceinline__ void schedule_by_load(const sm90_params_t &params, ring_t &ring) {
-    const int32_t taken = schedule_whole_heads<C, PASS>(params, ring);
+static __device__ __forceinline__ void schedule_by_load(const sm90_params_t &params,
+                                                        announcer_t &to) {
+    const int32_t taken = schedule_whole_heads<C, PASS>(params, to);
     const numbering_t numbering = make_numbering<C>(params);
     shares_t &shares = block_state<C>().shares;
     start_shares(shares);
@@ -80,7 +104,7 @@ static __device__ __forceinline__ void schedule_by_load(const sm90_params_t &par
         if (place >= tiles.size)
             break;
         if (is_due<C, PASS>(taken + round))
-            announce<C>({find_tile<C>(params, number_at(tiles, place)), taken + round}, ring);
+            announce<C>({find_tile<C>(params, number_at(tiles, place)), taken + round}, to);
         add_round<C>(params.problem, numbering, tiles, shares);
         sort_shares(shares, class_shift(params.problem.seqlen_k / C.B_c + tile_overhead));
     }
@@ -90,14 +114,15 @@ static __device__ __forceinline__ void schedule_by_load(const sm90_params_t &par
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ void announce_share(const sm90_params_t &params,
                                                       const tile_share_t &share, int32_t &taken,
-                                                      ring_t &ring) {
+                                                      announcer_t &to) {
     for (uint32_t number = share.begin; number < share.end; ++number, ++taken)
         if (is_due<C, PASS>(taken))
-            announce<C>({find_tile_of_entry<C>(params, share.batch_index, number), taken}, ring);
+            announce<C>({find_tile_of_entry<C>(params, share.batch_index, number), taken}, to);
 }
 
 template <flash_config_t C, int PASS>
-static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &params, ring_t &ring) {
+static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &params,
+                                                       announcer_t &to) {
     shares_t &shares = block_state<C>().shares;
     window_t window = window_at<C>(params, 0, 0);
     uint32_t first = 0;
@@ -109,7 +134,7 @@ static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &para
         do {
             if (place < size && is_inside(window, first + place))
                 announce_share<C, PASS>(params, find_share<C>(params, window, first + place), taken,
-                                        ring);
+                                        to);
             add_window<C>(params, window, first, size, shares);
         } while (window.end < first + size && move_on<C>(params, window));
         subtract_least(shares);
@@ -125,16 +150,14 @@ template <flash_config_t C> static __device__ __forceinline__ bool any_failed() 
 }
 
 template <flash_config_t C, int PASS>
-static __device__ __forceinline__ void schedule_pass(const sm90_params_t &params, ring_t &ring) {
-    if (PASS == FIRST_PASS || any_failed<C>()) {
-        if constexpr (has_varlen<C>)
-            schedule_ragged<C, PASS>(params, ring);
-        else if constexpr (C.longest_first)
-            schedule_by_load<C, PASS>(params, ring);
-        else
-            schedule_in_turn<C, PASS>(params, ring);
-    }
-    announce<C>({{}, -1}, ring);
+static __device__ __forceinline__ void schedule_pass(const sm90_params_t &params, announcer_t &to) {
+    if constexpr (has_varlen<C>)
+        schedule_ragged<C, PASS>(params, to);
+    else if constexpr (C.longest_first)
+        schedule_by_load<C, PASS>(params, to);
+    else
+        schedule_in_turn<C, PASS>(params, to);
+    announce<C>({{}, -1}, to);
 }
 
 /* For a warp of another role: waits for the next tile and reads it. It may be read again, instead
