@@ -3,6 +3,7 @@
  */
 #include "cpu_plan.h"
 
+#include "config.h"
 #include "status.h"
 
 enum {
@@ -10,7 +11,9 @@ enum {
     SPLIT_MAX_ROWS = 32,   /* more packed rows than this, or than B_r, are not split over keys */
     SPLIT_MIN_KEYS = 256,  /* a split has at least these */
     SPLIT_MAX_TASKS = 512, /* of a sequence: enough for every core, and partial results are few */
-    SPLIT_STEP = 64        /* keys of a split are a multiple of this */
+    SPLIT_STEP = 64,       /* keys of a split are a multiple of this */
+    TOGETHER_BYTES = 4096, /* of a key of the heads of a task: what is asked for stays in level 2 */
+    TOGETHER_MIN_TASKS = 2 /* for each thread; else a task has one head */
 };
 
 /* Bytes of packed keys, unless a single head needs more: a process should not double its memory. */
@@ -81,26 +84,38 @@ static flash_range_t split_range(const cpu_cut_t *cut, int64_t index) {
     return keys;
 }
 
-static void set_split(cpu_task_t *task, const cpu_cut_t *cut, int64_t index) {
-    task->row_begin = 0;
-    task->row_end = cut->n_rows;
-    task->keys = split_range(cut, index);
-}
-
 cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut_t *cut,
                         int32_t batch_index, int32_t head_kv, int64_t index) {
-    cpu_task_t task = {.sequence = cut->sequence, .batch_index = batch_index, .head_kv = head_kv};
-    if (cut->n_splits > 1)
-        set_split(&task, cut, index);
-    else
-        set_row_block(&task, params, B_r, cut, index);
+    cpu_task_t task = {
+        .sequence = cut->sequence, .batch_index = batch_index, .head_kv = head_kv, .n_heads = 1};
+    set_row_block(&task, params, B_r, cut, index);
     return task;
 }
 
-cpu_ahead_t cpu_cut_ahead(const cpu_cut_t *cut, int32_t n_heads_kv, int64_t next) {
-    const cpu_ahead_t ahead = {.keys = split_range(cut, next / n_heads_kv),
-                               .head_kv = (int32_t)(next % n_heads_kv)};
-    return ahead;
+/* Tasks of a split. */
+static int64_t count_groups(const cpu_plan_t *plan, const flash_params_t *params) {
+    return divide_up(params->n_heads_kv, plan->heads_together);
+}
+
+int64_t cpu_plan_n_split_tasks(const cpu_plan_t *plan, const flash_params_t *params,
+                               const cpu_cut_t *cut) {
+    return cut->n_splits * count_groups(plan, params);
+}
+
+/* Heads are inside, because their keys may share memory pages. */
+cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *params,
+                               const cpu_cut_t *cut, int32_t batch_index, int64_t index) {
+    const int64_t n_groups = count_groups(plan, params);
+    const int32_t head_kv = (int32_t)(index % n_groups) * plan->heads_together;
+    const cpu_task_t task = {.sequence = cut->sequence,
+                             .batch_index = batch_index,
+                             .head_kv = head_kv,
+                             .n_heads =
+                                 (int32_t)min64(plan->heads_together, params->n_heads_kv - head_kv),
+                             .row_end = cut->n_rows,
+                             .keys = split_range(cut, index / n_groups),
+                             .partial_rows = (int64_t)plan->max_splits * plan->max_rows};
+    return task;
 }
 
 /* ---- Packing ---- */
@@ -120,6 +135,7 @@ cpu_task_t cpu_plan_pack(const cpu_plan_t *plan, const cpu_cut_t *cut, int32_t b
     const cpu_task_t task = {.sequence = cut->sequence,
                              .batch_index = batch_index,
                              .head_kv = head_kv,
+                             .n_heads = 1,
                              .keys = keys,
                              .pack = true};
     return task;
@@ -192,6 +208,22 @@ static int32_t count_workers(const flash_params_t *p, const cpu_plan_t *plan, in
     return n_tasks < n_threads ? (int32_t)n_tasks : n_threads;
 }
 
+static bool lie_side_by_side(const flash_strides_t *stride) {
+    return stride->head > 0 && stride->head < stride->seq;
+}
+
+/* Where the heads of a key lie side by side, they are read together, which is near the order of
+ * memory, as long as there are tasks enough. */
+static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *plan,
+                                    int32_t n_threads) {
+    const int64_t fitting = TOGETHER_BYTES / (p->d_head * dtype_size(plan->config->dtype));
+    const int64_t most = min64(cpu_most_heads(plan->config, plan->max_rows), p->n_heads_kv);
+    const int64_t heads = max64(1, min64(most, fitting));
+    const int64_t n_tasks = (int64_t)p->batch * plan->max_splits * divide_up(p->n_heads_kv, heads);
+    const bool in_order = lie_side_by_side(&p->k_stride) && lie_side_by_side(&p->v_stride);
+    return in_order && n_tasks >= TOGETHER_MIN_TASKS * (int64_t)n_threads ? (int32_t)heads : 1;
+}
+
 flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,
                              int32_t n_threads, cpu_plan_t *plan) {
     const int64_t n_rows = (int64_t)params->seqlen_q * params->group;
@@ -200,6 +232,7 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
     plan->max_rows = (int32_t)min64(n_rows, min64(SPLIT_MAX_ROWS, config->B_r));
     plan->max_splits = count_splits(config->B_r, params->n_heads_kv,
                                     ragged ? plan->max_rows : n_rows, params->seqlen_k);
+    plan->heads_together = count_heads_together(params, plan, n_threads);
     plan->packed_size = cpu_packed_size(config, params->d_head, params->seqlen_k);
     plan->max_slots = count_slots(plan, params);
     plan->scratch_size = cpu_scratch_size(config, params->d_head);

@@ -25,13 +25,9 @@ typedef struct cpu_cut {
 
 cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t batch_index);
 
-/* Task `index` of n_tasks_per_head, the longest first. Its partials are left NULL. */
+/* Task `index` of n_tasks_per_head of a sequence that is not split, the longest first. */
 cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut_t *cut,
                         int32_t batch_index, int32_t head_kv, int64_t index);
-
-/* What the task number `next` of a sequence that is split reads: split after split all heads. Empty
- * beyond the last one. */
-cpu_ahead_t cpu_cut_ahead(const cpu_cut_t *cut, int32_t n_heads_kv, int64_t next);
 
 /*
  * What the workspace holds, from shapes and the number of workers alone:
@@ -45,10 +41,11 @@ cpu_ahead_t cpu_cut_ahead(const cpu_cut_t *cut, int32_t n_heads_kv, int64_t next
  */
 typedef struct cpu_plan {
     const flash_config_t *config;
-    int64_t max_slots;    /* 0: no sequence's tasks share packed keys */
-    uint64_t packed_size; /* bytes a head */
-    int32_t max_splits;   /* 1: no sequence can be split */
-    int32_t max_rows;     /* packed rows of a sequence that is split */
+    int64_t max_slots;      /* 0: no sequence's tasks share packed keys */
+    uint64_t packed_size;   /* bytes a head */
+    int32_t max_splits;     /* 1: no sequence can be split */
+    int32_t heads_together; /* K/V heads of a task of a sequence that is split */
+    int32_t max_rows;       /* packed rows of a sequence that is split */
     int32_t max_workers;
     uint64_t n_left_at; /* bytes from the aligned start of the workspace */
     uint64_t o_partial_at;
@@ -68,6 +65,16 @@ int64_t cpu_plan_n_packs(const cpu_plan_t *plan, const cpu_cut_t *cut);
 /* Packing task `index` of a head; the caller fills in where to. */
 cpu_task_t cpu_plan_pack(const cpu_plan_t *plan, const cpu_cut_t *cut, int32_t batch_index,
                          int32_t head_kv, int64_t index);
+
+/* Tasks of a sequence that is split: split after split all heads, as many together as a task has.
+ */
+int64_t cpu_plan_n_split_tasks(const cpu_plan_t *plan, const flash_params_t *params,
+                               const cpu_cut_t *cut);
+
+/* Its task `index`; the caller fills in the partials, and what is ahead. No keys beyond the last
+ * one. */
+cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *params,
+                               const cpu_cut_t *cut, int32_t batch_index, int64_t index);
 
 /* Heads whose packed keys the workspace of so many workers has room for. */
 int64_t cpu_plan_slots(const cpu_plan_t *plan, int32_t n_workers);

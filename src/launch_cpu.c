@@ -16,10 +16,11 @@
 #include <string.h>
 
 /*
- * One flash_forward(), as its workers see it. The work is a sequence of items, K/V head after K/V
- * head: first the blocks of keys to pack, where the head's tasks share them, then the tasks. The
- * workers take items in this order, so that an item that waits for others waits for work that some
- * thread is at.
+ * One flash_forward(), as its workers see it. The work is a sequence of items, sequence after
+ * sequence and K/V head after K/V head: first the blocks of keys to pack, where the head's tasks
+ * share them, then the tasks; where the keys are split, the tasks of split after split. Last come
+ * the heads whose splits are to be merged. The workers take items in this order, so that an item
+ * that waits for others waits for work that some thread is at.
  */
 typedef struct call {
     const flash_params_t *params;
@@ -81,11 +82,6 @@ static void merge_row(const call_t *call, const cpu_cut_t *cut, int32_t batch_in
     store_lse(call, cut, batch_index, head, query, lse);
 }
 
-static void merge_head(const call_t *call, const cpu_cut_t *cut, int32_t b, int32_t head_kv) {
-    for (int64_t row = 0; row < cut->n_rows; row++)
-        merge_row(call, cut, b, head_kv, row);
-}
-
 /* ---- Items ---- */
 
 /* The sequence that holds item i: first_item[b] <= i < first_item[b + 1]. */
@@ -112,9 +108,8 @@ static void wait_for(const call_t *call, int64_t head, int64_t n_left) {
         sched_yield();
 }
 
-/* Whether it was the last of the head's items. */
-static bool finish_item(const call_t *call, int64_t head) {
-    return atomic_fetch_sub_explicit(&call->n_left[head], 1, memory_order_acq_rel) == 1;
+static void finish_item(const call_t *call, int64_t head) {
+    atomic_fetch_sub_explicit(&call->n_left[head], 1, memory_order_release);
 }
 
 static bool packs(const call_t *call, int64_t head) {
@@ -164,29 +159,52 @@ static void run_task(const call_t *call, const cpu_cut_t *cut, int32_t b, int64_
     finish_item(call, head_index(call, b, head_kv));
 }
 
-/* Item of a sequence whose keys are split: a split of a head. Heads are inside, because their keys
- * may share memory pages. A thread's next item is most likely n_workers items on.
- * Who does the last split of a head merges them all, in their order. */
+/* Item of a sequence whose keys are split. A thread's next item is most likely n_workers items on.
+ */
 static void run_split(const call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
                       void *scratch) {
     const flash_params_t *p = call->params;
-    const int64_t split = item / p->n_heads_kv;
-    const int32_t head_kv = (int32_t)(item % p->n_heads_kv);
-    const int64_t row = partial_row(call, b, head_kv, split);
-    cpu_task_t task = cpu_cut_task(p, call->plan.config->B_r, cut, b, head_kv, split);
-    task.ahead = cpu_cut_ahead(cut, p->n_heads_kv, item + call->n_workers);
+    cpu_task_t task = cpu_plan_split_task(&call->plan, p, cut, b, item);
+    const cpu_task_t next = cpu_plan_split_task(&call->plan, p, cut, b, item + call->n_workers);
+    const int64_t split = (task.keys.begin - cut->keys.begin) / cut->keys_per_split;
+    const int64_t row = partial_row(call, b, task.head_kv, split);
+    task.ahead = (cpu_ahead_t){next.keys, next.head_kv};
     task.o_partial = call->o_partial + row * p->d_head;
     task.lse_partial = call->lse_partial + row;
     call->kernel(p, &task, scratch);
-    if (finish_item(call, head_index(call, b, head_kv)))
-        merge_head(call, cut, b, head_kv);
+    for (int32_t i = 0; i < task.n_heads; i++)
+        finish_item(call, head_index(call, b, task.head_kv + i));
+}
+
+/* Merges the splits of the head number `head` of [batch, n_heads_kv], if it has any, in their
+ * order. */
+static void run_merge(const call_t *call, int64_t head) {
+    const int32_t b = (int32_t)(head / call->params->n_heads_kv);
+    const int32_t head_kv = (int32_t)(head % call->params->n_heads_kv);
+    const cpu_cut_t cut = cpu_cut_sequence(call->params, call->plan.config->B_r, b);
+    if (cut.n_splits == 1)
+        return;
+    wait_for(call, head, 0);
+    for (int64_t row = 0; row < cut.n_rows; row++)
+        merge_row(call, &cut, b, head_kv, row);
 }
 
 static int64_t n_items_of(const call_t *call, const cpu_cut_t *cut) {
+    if (cut->n_splits > 1)
+        return cpu_plan_n_split_tasks(&call->plan, call->params, cut);
     return (cpu_plan_n_packs(&call->plan, cut) + cut->n_tasks_per_head) * call->params->n_heads_kv;
 }
 
+static int64_t n_merges(const call_t *call) {
+    return call->plan.max_splits > 1 ? head_index(call, call->params->batch, 0) : 0;
+}
+
 static void run_item(const call_t *call, int64_t i, void *scratch) {
+    const int64_t n_tasks = call->first_item[call->params->batch];
+    if (i >= n_tasks) {
+        run_merge(call, i - n_tasks);
+        return;
+    }
     const int32_t b = find_sequence(call, i);
     const cpu_cut_t cut = cpu_cut_sequence(call->params, call->plan.config->B_r, b);
     if (cut.n_splits > 1)
@@ -199,7 +217,7 @@ static void run_item(const call_t *call, int64_t i, void *scratch) {
 static void work(void *argument, int32_t index) {
     call_t *call = argument;
     char *scratch = call->scratch + (uint64_t)index * call->plan.scratch_size;
-    const int64_t n_items = call->first_item[call->params->batch];
+    const int64_t n_items = call->first_item[call->params->batch] + n_merges(call);
     for (;;) {
         const int64_t i = atomic_fetch_add_explicit(&call->next, 1, memory_order_relaxed);
         if (i >= n_items)

@@ -14,7 +14,8 @@
 #include "cpu/amx/load_store.h"
 #include "cpu/amx/pack.h"
 
-_Static_assert(AMX_MIN_ROWS >= FEW_ROWS, "the vector kernel reads the keys in place for few rows");
+_Static_assert((int)AMX_MIN_ROWS >= (int)CPU_FEW_ROWS,
+               "the vector kernel reads the keys in place for few rows");
 
 /* ---- Infinity and NaN ---- */
 

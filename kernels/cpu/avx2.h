@@ -19,7 +19,6 @@ typedef __m256 vec_t;
 #define TILE_ROWS       6
 #define TILE_VECS       2
 #define DOT_ROWS        4
-#define FEW_ROWS        6
 #define VEC_SPLITS_BF16 1
 
 /* ---- Arithmetic ---- */

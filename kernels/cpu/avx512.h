@@ -18,7 +18,6 @@ typedef __m512 vec_t;
 #define TILE_ROWS       6
 #define TILE_VECS       4
 #define DOT_ROWS        6
-#define FEW_ROWS        12
 #define VEC_SPLITS_BF16 1
 
 /* ---- Arithmetic ---- */

@@ -25,16 +25,19 @@ typedef struct cpu_ahead {
     int32_t head_kv;
 } cpu_ahead_t;
 
-/* A block of rows of one sequence and one K/V head, against a range of its keys. */
+/* A block of rows of one sequence and one K/V head, or the same rows of some K/V heads, against a
+ * range of their keys. */
 typedef struct cpu_task {
     flash_sequence_t sequence;
     int32_t batch_index;
-    int32_t head_kv;
+    int32_t head_kv;   /* the first one */
+    int32_t n_heads;   /* at most cpu_most_heads() */
     int64_t row_begin; /* packed rows; at most B_r of them */
     int64_t row_end;
     flash_range_t keys; /* the row sees its visible keys within this range */
     float *o_partial;   /* [row_end - row_begin, d_head] fp32, contiguous; NULL: write O and LSE */
     float *lse_partial; /* [row_end - row_begin]; with o_partial */
+    int64_t partial_rows; /* from the partials of one head to those of the next */
     cpu_ahead_t ahead;
     void *packed; /* the sequence's K and V of this head, shared by the tasks; may be NULL */
     bool pack;    /* the task is to pack its keys, a whole block of B_c, and nothing else */
@@ -55,6 +58,20 @@ static inline uint64_t cpu_scratch_size(const flash_config_t *config, int64_t d_
         return tiled;
     const uint64_t amx = amx_scratch_size(config, d_head);
     return amx > tiled ? amx : tiled; /* a task runs in the one way or the other */
+}
+
+/* Tasks of at most so many rows read K and V where they lie; packing would cost more. */
+enum { CPU_FEW_ROWS = 12, CPU_FEW_ROWS_AVX2 = 6 };
+
+static inline int64_t cpu_few_rows(int32_t arch) {
+    return arch == FLASH_ARCH_AVX2 ? CPU_FEW_ROWS_AVX2 : CPU_FEW_ROWS;
+}
+
+/* K/V heads of n_rows each that a task may have: those that read keys in place, B_r rows in all. */
+static inline int64_t cpu_most_heads(const flash_config_t *config, int64_t n_rows) {
+    const bool in_place =
+        config->arch != FLASH_ARCH_REFERENCE && n_rows <= cpu_few_rows(config->arch);
+    return in_place && n_rows > 0 && n_rows < config->B_r ? config->B_r / n_rows : 1;
 }
 
 /* Whether the tasks of a head with so many rows want their keys packed by tasks before them. */

@@ -19,7 +19,6 @@ typedef float32x4_t vec_t;
 #define TILE_ROWS       6
 #define TILE_VECS       4
 #define DOT_ROWS        6
-#define FEW_ROWS        12
 #define VEC_SPLITS_BF16 0
 
 /* ---- Arithmetic ---- */

@@ -7,7 +7,8 @@
  *   many rows  K is packed transposed and V as it is, in fp32, and both products run through one
  *              register-blocked micro-kernel (multiply_tile). The tasks of a head with more rows
  *              than one task takes share the packed blocks; a lone task packs its own
- *   few rows   K and V are read in place in their own type: packing would cost more than it saves
+ *   few rows   K and V are read in place in their own type: packing would cost more than it saves.
+ *              A task may have several heads then
  * Invariants: no K or V is read but what a row of the task sees, and what a row does not see never
  * enters its O, not even times zero (0 * NaN is NaN).
  *
@@ -16,7 +17,6 @@
  *   TILE_ROWS, TILE_VECS      rows and vectors of the micro-kernel's accumulators
  *   DOT_ROWS                  rows of the dot-product micro-kernel's accumulators: 6, times 4 keys,
  *                             or 4, times 2 keys (in_place.h)
- *   FEW_ROWS                  tasks of at most these rows read K and V in place
  *   vec_zero, vec_set1, vec_add, vec_sub, vec_mul, vec_div, vec_fma (a * b + c)
  *   vec_max                   any order of the operands may win where one is NaN
  *   vec_select_less           a < b ? x : y, lane by lane (NaN: y)
@@ -66,6 +66,19 @@ ALWAYS_INLINE void attend_packed(const tile_scratch_t *t, int32_t dtype, float s
     accumulate(t, dtype, &values, block);
 }
 
+/* Head number `head` of the task. */
+static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int64_t d) {
+    cpu_task_t one = *task;
+    one.head_kv += head;
+    one.ahead.head_kv += head;
+    one.n_heads = 1;
+    if (one.o_partial) {
+        one.o_partial += head * one.partial_rows * d;
+        one.lse_partial += head * one.partial_rows;
+    }
+    return one;
+}
+
 /* ---- A task's keys, block after block ---- */
 
 static inline flash_range_t first_block(flash_range_t keys, int32_t B_c) {
@@ -103,7 +116,11 @@ ALWAYS_INLINE void attend_blocks_in_place(const tile_scratch_t *t, const flash_p
                                           flash_range_t keys) {
     while (keys.begin < keys.end) {
         const flash_range_t block = first_block(keys, min32(B_c, IN_PLACE_KEYS));
-        attend_in_place(t, p, task, dtype, block, keys.end);
+        for (int32_t head = 0; head < task->n_heads; head++) {
+            const cpu_task_t one = task_of_head(task, head, t->d);
+            const tile_scratch_t rows = rows_of_head(t, head);
+            attend_in_place(&rows, p, &one, dtype, block, keys.end);
+        }
         keys.begin = block.end;
     }
     sort_columns(t, dtype);
@@ -114,28 +131,49 @@ ALWAYS_INLINE void attend_blocks_in_place(const tile_scratch_t *t, const flash_p
 ALWAYS_INLINE void tiled_pack(const flash_config_t *config, const flash_params_t *p,
                               const cpu_task_t *task, void *scratch) {
     const int64_t d = config->d_head ? config->d_head : p->d_head;
-    tile_scratch_t t = divide_scratch(scratch, config->B_r, config->B_c, d, 0);
+    tile_scratch_t t = divide_scratch(scratch, config->B_r, config->B_c, d, 0, 1);
     use_packed_block(&t, task->packed, task->keys.begin / config->B_c);
     pack_keys(&t, p, task, config->dtype, task->keys);
+}
+
+/* Returns the keys that any row of a head sees: of all heads the same. */
+ALWAYS_INLINE flash_range_t gather_rows(const tile_scratch_t *t, const flash_params_t *p,
+                                        const cpu_task_t *task, int32_t dtype, bool in_place) {
+    flash_range_t keys = {0, 0};
+    for (int32_t head = 0; head < task->n_heads; head++) {
+        const cpu_task_t one = task_of_head(task, head, t->d);
+        const tile_scratch_t rows = rows_of_head(t, head);
+        keys = find_keys(&rows, p, &one);
+        gather_q(&rows, p, &one, dtype, in_place);
+    }
+    start_rows(t);
+    return keys;
+}
+
+ALWAYS_INLINE void store_heads(const tile_scratch_t *t, const flash_params_t *p,
+                               const cpu_task_t *task, int32_t dtype) {
+    for (int32_t head = 0; head < task->n_heads; head++) {
+        const cpu_task_t one = task_of_head(task, head, t->d);
+        const tile_scratch_t rows = rows_of_head(t, head);
+        store_rows(&rows, p, &one, dtype);
+    }
 }
 
 ALWAYS_INLINE void tiled_attend(const flash_config_t *config, const flash_params_t *p,
                                 const cpu_task_t *task, void *scratch) {
     const int32_t dtype = config->dtype;
     const int64_t d = config->d_head ? config->d_head : p->d_head;
-    tile_scratch_t t =
-        divide_scratch(scratch, config->B_r, config->B_c, d, task->row_end - task->row_begin);
-    const flash_range_t keys = find_keys(&t, p, task);
-    const bool in_place = t.n_rows <= FEW_ROWS;
-    gather_q(&t, p, task, dtype, in_place);
-    start_rows(&t);
+    const int64_t n_rows = task->row_end - task->row_begin;
+    const bool in_place = n_rows <= cpu_few_rows(config->arch);
+    tile_scratch_t t = divide_scratch(scratch, config->B_r, config->B_c, d, n_rows, task->n_heads);
+    const flash_range_t keys = gather_rows(&t, p, task, dtype, in_place);
     if (in_place)
         attend_blocks_in_place(&t, p, task, dtype, config->B_c, keys);
     else if (task->packed)
         attend_blocks_shared(&t, p, task, dtype, config->B_c, keys);
     else
         attend_blocks_own(&t, p, task, dtype, config->B_c, keys);
-    store_rows(&t, p, task, dtype);
+    store_heads(&t, p, task, dtype);
 }
 
 ALWAYS_INLINE void tiled_forward(const flash_config_t *config, const flash_params_t *p,

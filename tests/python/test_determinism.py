@@ -22,6 +22,8 @@ PROBLEMS = {
         cu_seqlens_q=(0, 120, 121, 130),
         cu_seqlens_k=(0, 130, 2130, 2200),
     ),
+    # Heads side by side, together where threads are few; some groups of them have fewer.
+    "heads together": AttentionProblem(1, 2, 1500, 22, 11, 256, "bfloat16", causal=True),
     # More heads than packed keys are kept of at a time, with heads between them that pack none.
     "many heads": AttentionProblem(
         5,
@@ -59,6 +61,15 @@ def test_thread_counts(p: AttentionProblem) -> None:
             assert flashattn.num_threads() == n_threads
             results.append(run(p, config=config))
         assert all(_same_bits(results[0], result) for result in results[1:])
+
+
+@every_problem
+def test_order_of_heads_in_memory(p: AttentionProblem) -> None:
+    """Token after token all heads, as elsewhere, and head after head."""
+    q, k, v = make_inputs(p)
+    by_heads = [np.ascontiguousarray(x.swapaxes(-3, -2)).swapaxes(-3, -2) for x in (k, v)]
+    for config in configs_for(p):
+        assert _same_bits(run(p, [q, k, v], config), run(p, [q, *by_heads], config))
 
 
 @pytest.mark.parametrize("seqlens", [(100, 150), (1, 3000)], ids=["prefill", "split"])

@@ -24,13 +24,14 @@ typedef struct tile_scratch {
     int64_t d;
     int64_t d_pad; /* a multiple of 16, as is c_pad */
     int64_t c_pad;
-    int64_t n_rows;
+    int64_t n_rows; /* of all heads of the task, head after head */
+    int64_t head_rows;
 } tile_scratch_t;
 
 static inline tile_scratch_t divide_scratch(void *memory, int32_t B_r, int32_t B_c, int64_t d,
-                                            int64_t n_rows) {
+                                            int64_t head_rows, int64_t n_heads) {
     const int64_t r = round_up(B_r, 16);
-    tile_scratch_t t = {.d = d, .n_rows = n_rows};
+    tile_scratch_t t = {.d = d, .n_rows = n_heads * head_rows, .head_rows = head_rows};
     t.d_pad = round_up(d, 16);
     t.c_pad = round_up(B_c, 16);
     t.q = memory;
@@ -43,6 +44,21 @@ static inline tile_scratch_t divide_scratch(void *memory, int32_t B_r, int32_t B
     t.begin = (int32_t *)(t.sum + r * 16);
     t.end = t.begin + r;
     return t;
+}
+
+/* The rows of one of the task's heads. */
+ALWAYS_INLINE tile_scratch_t rows_of_head(const tile_scratch_t *t, int64_t head) {
+    const int64_t row = head * t->head_rows;
+    tile_scratch_t rows = *t;
+    rows.q += row * t->d_pad;
+    rows.o += row * t->d_pad;
+    rows.s += row * t->c_pad;
+    rows.origin += row;
+    rows.sum += row * 16;
+    rows.begin += row;
+    rows.end += row;
+    rows.n_rows = t->head_rows;
+    return rows;
 }
 
 /* K and V are the block number `block` of those that a head's tasks share. */
