@@ -79,6 +79,11 @@ cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *par
 /* Heads whose packed keys the workspace of so many workers has room for. */
 int64_t cpu_plan_slots(const cpu_plan_t *plan, int32_t n_workers);
 
+/* Heads of [batch, n_heads_kv], the first ones, each of which one worker packs and attends alone;
+ * the slots are enough for one a worker and one for each of the other heads. */
+int64_t cpu_plan_whole_heads(const cpu_plan_t *plan, const flash_params_t *params,
+                             int32_t n_workers);
+
 /* Bytes of workspace, at any alignment, for this many workers. */
 uint64_t cpu_plan_workspace(const cpu_plan_t *plan, int32_t n_workers);
 

@@ -18,9 +18,10 @@
 /*
  * One flash_forward(), as its workers see it. The work is a sequence of items, sequence after
  * sequence and K/V head after K/V head: first the blocks of keys to pack, where the head's tasks
- * share them, then the tasks; where the keys are split, the tasks of split after split. Last come
- * the heads whose splits are to be merged. The workers take items in this order, so that an item
- * that waits for others waits for work that some thread is at.
+ * share them, then the tasks; where the keys are split, the tasks of split after split. Of whole
+ * heads, which come first, a worker takes all items at once: what it packs is in its own caches
+ * then. Last come the heads whose splits are to be merged. The workers take items in this order, so
+ * that an item that waits for others waits for work that some thread is at.
  */
 typedef struct call {
     const flash_params_t *params;
@@ -29,6 +30,7 @@ typedef struct call {
     cpu_plan_t plan;
     int32_t n_workers;
     int64_t n_slots;
+    int64_t n_whole;              /* heads */
     int64_t *first_item;          /* [batch + 1] */
     atomic_int_least64_t *n_left; /* [batch, n_heads_kv], items of the head that are not done */
     float *o_partial;
@@ -97,9 +99,10 @@ static int32_t find_sequence(const call_t *call, int64_t i) {
     return low;
 }
 
-/* Where the packed keys of the head number `head` of [batch, n_heads_kv] lie. */
-static void *packed_at(const call_t *call, int64_t head) {
-    return call->packed + (uint64_t)(head % call->n_slots) * call->plan.packed_size;
+/* Where the packed keys of the head number `head` of [batch, n_heads_kv], which is not whole, lie:
+ * behind those of whole heads, which have a slot a worker. */
+static int64_t slot_of(const call_t *call, int64_t head) {
+    return call->n_whole > 0 ? call->n_workers + head - call->n_whole : head % call->n_slots;
 }
 
 /* Until at most so many items of the head are not done. */
@@ -118,45 +121,56 @@ static bool packs(const call_t *call, int64_t head) {
     return cpu_plan_n_packs(&call->plan, &cut) > 0;
 }
 
-/* Until the head that packed into the same slot before is done; it waited for those before it. */
+/* Until the head that packed into the same slot before is done; it waited for those before it.
+ * Beside whole heads each has a slot of its own. */
 static void wait_for_slot(const call_t *call, int64_t head) {
-    int64_t before = head - call->n_slots;
+    int64_t before = call->n_whole > 0 ? -1 : head - call->n_slots;
     while (before >= 0 && !packs(call, before))
         before -= call->n_slots;
     if (before >= 0)
         wait_for(call, before, 0);
 }
 
-static void pack(const call_t *call, cpu_task_t *task, void *scratch) {
-    const int64_t head = head_index(call, task->batch_index, task->head_kv);
-    wait_for_slot(call, head);
-    task->packed = packed_at(call, head);
-    call->kernel(call->params, task, scratch);
+/* Items of a head whose keys are not split. */
+static int64_t n_items_of_head(const call_t *call, const cpu_cut_t *cut) {
+    return cpu_plan_n_packs(&call->plan, cut) + cut->n_tasks_per_head;
 }
 
-static void attend(const call_t *call, const cpu_cut_t *cut, cpu_task_t *task, void *scratch) {
-    const int64_t head = head_index(call, task->batch_index, task->head_kv);
-    wait_for(call, head, cut->n_tasks_per_head);
-    if (cpu_plan_n_packs(&call->plan, cut) > 0)
-        task->packed = packed_at(call, head);
-    call->kernel(call->params, task, scratch);
+/* One of them: a block of keys to pack, or a task. */
+static void run_item_of_head(const call_t *call, const cpu_cut_t *cut, int64_t head, int64_t item,
+                             int64_t slot, void *scratch) {
+    const int32_t b = (int32_t)(head / call->params->n_heads_kv);
+    const int32_t head_kv = (int32_t)(head % call->params->n_heads_kv);
+    const int64_t n_packs = cpu_plan_n_packs(&call->plan, cut);
+    cpu_task_t task;
+    if (item < n_packs) {
+        task = cpu_plan_pack(&call->plan, cut, b, head_kv, item);
+    } else {
+        task = cpu_cut_task(call->params, call->plan.config->B_r, cut, b, head_kv, item - n_packs);
+        wait_for(call, head, cut->n_tasks_per_head);
+    }
+    if (n_packs > 0)
+        task.packed = call->packed + (uint64_t)slot * call->plan.packed_size;
+    call->kernel(call->params, &task, scratch);
+    finish_item(call, head);
 }
 
-/* Item of a sequence whose keys are not split: a block of keys to pack, or a task. */
+/* Item of a sequence whose keys are not split. */
 static void run_task(const call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
                      void *scratch) {
+    const int64_t n_items = n_items_of_head(call, cut), index = item % n_items;
     const int64_t n_packs = cpu_plan_n_packs(&call->plan, cut);
-    const int64_t n_items = n_packs + cut->n_tasks_per_head, index = item % n_items;
-    const int32_t head_kv = (int32_t)(item / n_items);
-    if (index < n_packs) {
-        cpu_task_t task = cpu_plan_pack(&call->plan, cut, b, head_kv, index);
-        pack(call, &task, scratch);
-    } else {
-        cpu_task_t task =
-            cpu_cut_task(call->params, call->plan.config->B_r, cut, b, head_kv, index - n_packs);
-        attend(call, cut, &task, scratch);
-    }
-    finish_item(call, head_index(call, b, head_kv));
+    const int64_t head = head_index(call, b, (int32_t)(item / n_items));
+    if (index < n_packs)
+        wait_for_slot(call, head);
+    run_item_of_head(call, cut, head, index, n_packs > 0 ? slot_of(call, head) : 0, scratch);
+}
+
+static void run_whole_head(const call_t *call, int64_t head, int64_t worker, void *scratch) {
+    const cpu_cut_t cut = cpu_cut_sequence(call->params, call->plan.config->B_r,
+                                           (int32_t)(head / call->params->n_heads_kv));
+    for (int64_t item = 0; item < n_items_of_head(call, &cut); item++)
+        run_item_of_head(call, &cut, head, item, worker, scratch);
 }
 
 /* Item of a sequence whose keys are split. A thread's next item is most likely n_workers items on.
@@ -192,7 +206,7 @@ static void run_merge(const call_t *call, int64_t head) {
 static int64_t n_items_of(const call_t *call, const cpu_cut_t *cut) {
     if (cut->n_splits > 1)
         return cpu_plan_n_split_tasks(&call->plan, call->params, cut);
-    return (cpu_plan_n_packs(&call->plan, cut) + cut->n_tasks_per_head) * call->params->n_heads_kv;
+    return n_items_of_head(call, cut) * call->params->n_heads_kv;
 }
 
 static int64_t n_merges(const call_t *call) {
@@ -213,16 +227,25 @@ static void run_item(const call_t *call, int64_t i, void *scratch) {
         run_task(call, &cut, b, i - call->first_item[b], scratch);
 }
 
-/* Takes the next item until there are no more. */
+/* Items of the whole heads: where there are any, all heads have as many. */
+static int64_t n_items_of_whole(const call_t *call) {
+    return call->n_whole * (call->first_item[1] / call->params->n_heads_kv);
+}
+
+/* Takes the next whole head or item until there are no more. */
 static void work(void *argument, int32_t index) {
     call_t *call = argument;
     char *scratch = call->scratch + (uint64_t)index * call->plan.scratch_size;
-    const int64_t n_items = call->first_item[call->params->batch] + n_merges(call);
+    const int64_t n_whole = call->n_whole, first = n_whole > 0 ? n_items_of_whole(call) : 0;
+    const int64_t n_items = call->first_item[call->params->batch] - first + n_merges(call);
     for (;;) {
         const int64_t i = atomic_fetch_add_explicit(&call->next, 1, memory_order_relaxed);
-        if (i >= n_items)
+        if (i >= n_whole + n_items)
             return;
-        run_item(call, i, scratch);
+        if (i < n_whole)
+            run_whole_head(call, i, index, scratch);
+        else
+            run_item(call, first + i - n_whole, scratch);
     }
 }
 
@@ -233,7 +256,7 @@ static void count_items(call_t *call) {
     call->first_item[0] = 0;
     for (int32_t b = 0; b < p->batch; b++) {
         const cpu_cut_t cut = cpu_cut_sequence(p, call->plan.config->B_r, b);
-        const int64_t n_of_head = cpu_plan_n_packs(&call->plan, &cut) + cut.n_tasks_per_head;
+        const int64_t n_of_head = n_items_of_head(call, &cut);
         call->first_item[b + 1] = call->first_item[b] + n_items_of(call, &cut);
         for (int32_t head = 0; head < p->n_heads_kv; head++)
             atomic_init(&call->n_left[head_index(call, b, head)], n_of_head);
@@ -250,6 +273,7 @@ static void set_workspace(call_t *call, void *workspace, int32_t n_workers) {
     call->packed = call->scratch + (uint64_t)n_workers * call->plan.scratch_size;
     call->n_workers = n_workers;
     call->n_slots = cpu_plan_slots(&call->plan, n_workers);
+    call->n_whole = cpu_plan_whole_heads(&call->plan, call->params, n_workers);
 }
 
 static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem,
