@@ -1,0 +1,171 @@
+/*
+ * How a problem is cut into tasks for the CPU, and how much of it a worker takes at a time.
+ */
+#include "cpu_plan.h"
+#include "support.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+enum { B_R = 96, B_C = 128, D_HEAD = 128, MOST_WORKERS = 20 };
+
+static const flash_config_t ROW = {
+    .arch = FLASH_ARCH_AVX512, .dtype = FLASH_DTYPE_BF16, .B_r = B_R, .B_c = B_C};
+
+/* Token after token all heads. */
+static flash_params_t problem(int32_t batch, int32_t seqlen_q, int32_t seqlen_k, int32_t group,
+                              int32_t n_heads_kv) {
+    const flash_strides_t kv = {(int64_t)seqlen_k * n_heads_kv * D_HEAD, n_heads_kv * D_HEAD,
+                                D_HEAD};
+    return (flash_params_t){.k_stride = kv,
+                            .v_stride = kv,
+                            .batch = batch,
+                            .seqlen_q = seqlen_q,
+                            .seqlen_k = seqlen_k,
+                            .n_heads = n_heads_kv * group,
+                            .n_heads_kv = n_heads_kv,
+                            .group = group,
+                            .d_head = D_HEAD,
+                            .window_left = -1,
+                            .window_right = -1};
+}
+
+static cpu_plan_t plan_of(const flash_params_t *p, int32_t n_threads) {
+    cpu_plan_t plan;
+    assert_int_equal(cpu_plan_make(&ROW, p, n_threads, &plan), FLASH_SUCCESS);
+    return plan;
+}
+
+static int32_t heads_together(const flash_params_t *p, int32_t n_threads) {
+    return plan_of(p, n_threads).heads_together;
+}
+
+/* ---- Splits ---- */
+
+/* Every key of every head is in one task, and no task has more rows than the scratch memory. */
+static void check_split_tasks(const flash_params_t *p, int32_t n_threads) {
+    const cpu_plan_t plan = plan_of(p, n_threads);
+    const cpu_cut_t cut = cpu_cut_sequence(p, B_R, 0);
+    int32_t *next_key = calloc((size_t)p->n_heads_kv, sizeof *next_key);
+    assert_non_null(next_key);
+    assert_true(cut.n_splits > 1);
+    for (int64_t i = 0; i < cpu_plan_n_split_tasks(&plan, p, &cut); i++) {
+        const cpu_task_t task = cpu_plan_split_task(&plan, p, &cut, 0, i);
+        assert_true(task.n_heads >= 1 && task.n_heads * (task.row_end - task.row_begin) <= B_R);
+        for (int32_t head = task.head_kv; head < task.head_kv + task.n_heads; head++) {
+            assert_true(head < p->n_heads_kv);
+            assert_int_equal(task.keys.begin, next_key[head]);
+            assert_true(task.keys.begin < task.keys.end);
+            next_key[head] = task.keys.end;
+        }
+    }
+    for (int32_t head = 0; head < p->n_heads_kv; head++)
+        assert_int_equal(next_key[head], p->seqlen_k);
+    free(next_key);
+}
+
+static void split_tasks_have_every_key_of_every_head_once(void **state) {
+    (void)state;
+    for (int32_t n_heads_kv = 1; n_heads_kv <= 40; n_heads_kv++) {
+        for (int32_t n_threads = 1; n_threads <= MOST_WORKERS; n_threads++) {
+            const flash_params_t one = problem(1, 1, 5000, 4, n_heads_kv);
+            const flash_params_t few = problem(1, 3, 1100, 4, n_heads_kv);
+            check_split_tasks(&one, n_threads);
+            check_split_tasks(&few, n_threads);
+        }
+    }
+}
+
+static void nothing_is_beyond_the_last_split(void **state) {
+    const flash_params_t p = problem(1, 1, 5000, 4, 8);
+    const cpu_plan_t plan = plan_of(&p, 2);
+    const cpu_cut_t cut = cpu_cut_sequence(&p, B_R, 0);
+    const int64_t n_tasks = cpu_plan_n_split_tasks(&plan, &p, &cut);
+    const cpu_task_t task = cpu_plan_split_task(&plan, &p, &cut, 0, n_tasks);
+    (void)state;
+    assert_true(task.keys.begin >= task.keys.end);
+}
+
+/* ---- Heads together ---- */
+
+static void heads_side_by_side_are_together(void **state) {
+    const flash_params_t few = problem(1, 1, 8192, 4, 8), many = problem(1, 1, 8192, 1, 32);
+    (void)state;
+    assert_int_equal(heads_together(&few, 2), 8);
+    assert_int_equal(heads_together(&many, 2), 16); /* 4 KB a key */
+}
+
+static void heads_behind_each_other_are_not(void **state) {
+    flash_params_t p = problem(1, 1, 8192, 4, 8);
+    (void)state;
+    p.v_stride.seq = D_HEAD;
+    p.v_stride.head = (int64_t)8192 * D_HEAD;
+    assert_int_equal(heads_together(&p, 2), 1);
+}
+
+static void many_threads_take_a_head_each(void **state) {
+    const flash_params_t p = problem(1, 1, 8192, 4, 8); /* 32 splits */
+    (void)state;
+    assert_int_equal(heads_together(&p, 16), 8);
+    assert_int_equal(heads_together(&p, 17), 1);
+}
+
+/* Packed keys, unlike those in place, are of one head. */
+static void many_rows_are_of_one_head(void **state) {
+    const flash_params_t p = problem(1, 4, 8192, 4, 8);
+    (void)state;
+    assert_int_equal(heads_together(&p, 2), 1);
+}
+
+/* ---- Whole heads ---- */
+
+static int64_t whole_heads(const flash_params_t *p, int32_t n_workers) {
+    const cpu_plan_t plan = plan_of(p, n_workers);
+    return cpu_plan_whole_heads(&plan, p, n_workers);
+}
+
+static void every_worker_has_as_many_whole_heads_and_all_have_slots(void **state) {
+    (void)state;
+    for (int32_t n_heads_kv = 1; n_heads_kv <= 40; n_heads_kv++) {
+        const flash_params_t p = problem(2, 300, 300, 1, n_heads_kv);
+        for (int32_t n_workers = 1; n_workers <= MOST_WORKERS; n_workers++) {
+            const int64_t n_heads = 2 * n_heads_kv, whole = whole_heads(&p, n_workers);
+            const cpu_plan_t plan = plan_of(&p, n_workers);
+            assert_int_equal(whole, n_heads / n_workers * n_workers);
+            if (whole > 0)
+                assert_true(n_workers + n_heads - whole <= cpu_plan_slots(&plan, n_workers));
+        }
+    }
+}
+
+static void large_or_unlike_heads_are_shared(void **state) {
+    const int32_t used[2] = {300, 20};
+    const flash_params_t large = problem(2, 4096, 4096, 1, 8);
+    flash_params_t unlike = problem(2, 300, 300, 1, 8);
+    (void)state;
+    unlike.seqused_k = used;
+    assert_int_equal(whole_heads(&large, 2), 0);
+    assert_int_equal(whole_heads(&unlike, 2), 0);
+}
+
+static void heads_that_pack_nothing_are_not_whole(void **state) {
+    const flash_params_t split = problem(1, 1, 8192, 4, 8), short_rows = problem(2, 50, 50, 1, 8);
+    (void)state;
+    assert_int_equal(whole_heads(&split, 2), 0);
+    assert_int_equal(whole_heads(&short_rows, 2), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(split_tasks_have_every_key_of_every_head_once),
+        cmocka_unit_test(nothing_is_beyond_the_last_split),
+        cmocka_unit_test(heads_side_by_side_are_together),
+        cmocka_unit_test(heads_behind_each_other_are_not),
+        cmocka_unit_test(many_threads_take_a_head_each),
+        cmocka_unit_test(many_rows_are_of_one_head),
+        cmocka_unit_test(every_worker_has_as_many_whole_heads_and_all_have_slots),
+        cmocka_unit_test(large_or_unlike_heads_are_shared),
+        cmocka_unit_test(heads_that_pack_nothing_are_not_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
