@@ -13,6 +13,19 @@ static int64_t head_index(const cpu_call_t *call, int32_t batch_index, int32_t h
     return (int64_t)batch_index * call->params->n_heads_kv + head_kv;
 }
 
+/* The head number `head` of [batch, n_heads_kv]: its batch entry, and its number there. */
+static int32_t batch_index_of(const cpu_call_t *call, int64_t head) {
+    return (int32_t)(head / call->params->n_heads_kv);
+}
+
+static int32_t head_kv_of(const cpu_call_t *call, int64_t head) {
+    return (int32_t)(head % call->params->n_heads_kv);
+}
+
+static cpu_cut_t cut_of(const cpu_call_t *call, int32_t batch_index) {
+    return cpu_cut_sequence(call->params, call->plan.config->B_r, batch_index);
+}
+
 /* Where the partial results of a split lie: its row in [batch, n_heads_kv, max_splits, max_rows].
  */
 static int64_t partial_row(const cpu_call_t *call, int32_t batch_index, int32_t head_kv,
@@ -53,8 +66,7 @@ static void finish_item(const cpu_call_t *call, int64_t head) {
 }
 
 static bool packs(const cpu_call_t *call, int64_t head) {
-    const int32_t b = (int32_t)(head / call->params->n_heads_kv);
-    const cpu_cut_t cut = cpu_cut_sequence(call->params, call->plan.config->B_r, b);
+    const cpu_cut_t cut = cut_of(call, batch_index_of(call, head));
     return cpu_plan_n_packs(&call->plan, &cut) > 0;
 }
 
@@ -76,8 +88,7 @@ static int64_t n_items_of_head(const cpu_call_t *call, const cpu_cut_t *cut) {
 /* One of them: a block of keys to pack, or a task. */
 static void run_item_of_head(const cpu_call_t *call, const cpu_cut_t *cut, int64_t head,
                              int64_t item, int64_t slot, void *scratch) {
-    const int32_t b = (int32_t)(head / call->params->n_heads_kv);
-    const int32_t head_kv = (int32_t)(head % call->params->n_heads_kv);
+    const int32_t b = batch_index_of(call, head), head_kv = head_kv_of(call, head);
     const int64_t n_packs = cpu_plan_n_packs(&call->plan, cut);
     cpu_task_t task;
     if (item < n_packs) {
@@ -104,8 +115,7 @@ static void run_task(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, in
 }
 
 static void run_whole_head(const cpu_call_t *call, int64_t head, int64_t worker, void *scratch) {
-    const cpu_cut_t cut = cpu_cut_sequence(call->params, call->plan.config->B_r,
-                                           (int32_t)(head / call->params->n_heads_kv));
+    const cpu_cut_t cut = cut_of(call, batch_index_of(call, head));
     for (int64_t item = 0; item < n_items_of_head(call, &cut); item++)
         run_item_of_head(call, &cut, head, item, worker, scratch);
 }
@@ -130,9 +140,8 @@ static void run_split(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, i
 /* Merges the splits of the head number `head` of [batch, n_heads_kv], if it has any, in their
  * order. */
 static void run_merge(const cpu_call_t *call, int64_t head) {
-    const int32_t b = (int32_t)(head / call->params->n_heads_kv);
-    const int32_t head_kv = (int32_t)(head % call->params->n_heads_kv);
-    const cpu_cut_t cut = cpu_cut_sequence(call->params, call->plan.config->B_r, b);
+    const int32_t b = batch_index_of(call, head), head_kv = head_kv_of(call, head);
+    const cpu_cut_t cut = cut_of(call, b);
     if (cut.n_splits == 1)
         return;
     const int64_t row = partial_row(call, b, head_kv, 0);
@@ -159,7 +168,7 @@ static void run_item(const cpu_call_t *call, int64_t i, void *scratch) {
         return;
     }
     const int32_t b = find_sequence(call, i);
-    const cpu_cut_t cut = cpu_cut_sequence(call->params, call->plan.config->B_r, b);
+    const cpu_cut_t cut = cut_of(call, b);
     if (cut.n_splits > 1)
         run_split(call, &cut, b, i - call->first_item[b], scratch);
     else
@@ -193,7 +202,7 @@ static void count_items(cpu_call_t *call) {
     const flash_params_t *p = call->params;
     call->first_item[0] = 0;
     for (int32_t b = 0; b < p->batch; b++) {
-        const cpu_cut_t cut = cpu_cut_sequence(p, call->plan.config->B_r, b);
+        const cpu_cut_t cut = cut_of(call, b);
         const int64_t n_of_head = n_items_of_head(call, &cut);
         call->first_item[b + 1] = call->first_item[b] + n_items_of(call, &cut);
         for (int32_t head = 0; head < p->n_heads_kv; head++)

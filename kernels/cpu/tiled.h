@@ -111,6 +111,8 @@ ALWAYS_INLINE void attend_blocks_own(const tile_scratch_t *t, const flash_params
     }
 }
 
+/* A block of keys of all heads before the next one: where they lie side by side, that is near the
+ * order of memory. */
 ALWAYS_INLINE void attend_blocks_in_place(const tile_scratch_t *t, const flash_params_t *p,
                                           const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                           flash_range_t keys) {
