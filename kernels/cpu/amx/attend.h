@@ -71,16 +71,16 @@ static inline bool next_item(amx_run_t *run, amx_item_t *item) {
 /* The operands of the first product of some squares of scores. */
 ALWAYS_INLINE operands_t first_of_scores(const amx_scratch_t *t, int32_t terms,
                                          const amx_item_t *item, int32_t square) {
-    const operands_t first = {t->q + item->strip * t->columns * terms * AMX_OPERANDS,
-                              k_square(t, &item->block, square, 0)};
+    const operands_t first = {k_square(t, &item->block, square, 0),
+                              t->q + item->strip * t->columns * terms * AMX_OPERANDS};
     return first;
 }
 
 /* The operands of the first product of some squares of O. */
 ALWAYS_INLINE operands_t first_of_columns(const amx_scratch_t *t, const amx_item_t *item,
                                           int64_t column) {
-    const operands_t first = {item_p(t, item, item->first),
-                              v_square(t, &item->block, item->first, column)};
+    const operands_t first = {v_square(t, &item->block, item->first, column),
+                              item_p(t, item, item->first)};
     return first;
 }
 
@@ -90,7 +90,7 @@ ALWAYS_INLINE void operands_need(operands_t needed, operands_t *loaded) {
         operands_load(needed);
 }
 
-/* S = Q K^T of some squares of the item. *loaded: the operands in the tile registers, `after` in
+/* S^T = K Q^T of some squares of the item. *loaded: the operands in the tile registers, `after` in
  * the end. */
 ALWAYS_INLINE void score_squares(const amx_scratch_t *t, int32_t terms, const amx_item_t *item,
                                  const amx_scores_t *scores, operands_t *loaded, operands_t after,
@@ -106,7 +106,7 @@ ALWAYS_INLINE void score_squares(const amx_scratch_t *t, int32_t terms, const am
         for (int64_t c = 1; c <= columns; c++) {
             operands_t next = {at.left + step, at.right + step};
             if (c == columns) {
-                next.left = first.left;
+                next.right = first.right;
                 if (j + 1 == scores->last)
                     next = after;
             }
@@ -118,7 +118,7 @@ ALWAYS_INLINE void score_squares(const amx_scratch_t *t, int32_t terms, const am
     *loaded = after;
 }
 
-/* O += P V of the item, squares begin ... end - 1 along d. */
+/* O^T += V^T P^T of the item, squares begin ... end - 1 along d. */
 ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, const amx_item_t *item,
                                       int64_t begin, int64_t end, operands_t *loaded,
                                       operands_t after, const company_t *with) {
@@ -165,16 +165,16 @@ ALWAYS_INLINE void finish_scores(const amx_run_t *run, const amx_item_t *item,
         hide_unseen(run->t, item, scores, common);
 }
 
-/* P of some row of the item is too large: a second look at the scores. */
-NEVER_INLINE void raise_item(const amx_run_t *run, const amx_item_t *item) {
+/* P of some row of the item is too large: a second look at the scores. Returns the new sums. */
+NEVER_INLINE lanes_t raise_item(const amx_run_t *run, const amx_item_t *item, lanes_t sum) {
     const amx_scratch_t *t = run->t;
     const amx_scores_t scores = {t->s_block, item->first, item->last};
     operands_t loaded = {NULL, NULL};
-    const company_t alone = {NULL, 0, true};
+    const company_t alone = {NULL, 0};
     score_squares(t, t->terms, item, &scores, &loaded,
                   first_of_scores(t, t->terms, item, item->first), &alone);
     finish_scores(run, item, &scores);
-    raise_rows(t, item, &scores, run->scale);
+    return raise_rows(t, item, &scores, sum, run->scale);
 }
 
 /* What runs beside the exponentials of a chunk. */
@@ -205,15 +205,8 @@ ALWAYS_INLINE void run_chunk(amx_run_t *run, int32_t terms, exponentials_t *e,
     const int64_t squares_s = (beside->scores.last - beside->scores.first) * run->t->columns;
     const int64_t squares_o = (previous->last - previous->first) * (beside->end - beside->begin);
     const int64_t products = terms == 2 ? 4 * squares_s + 3 * squares_o : squares_s + squares_o;
-    const int64_t n_rows = e->n / AMX_SQUARE;
-    if (n_rows == 4 * products) {
-        const company_t with = {e, 1, true};
-        multiply_beside(run, terms, beside, &with);
-    } else {
-        const company_t with = {e, products ? (n_rows + 4 * products - 1) / (4 * products) : 0,
-                                false};
-        multiply_beside(run, terms, beside, &with);
-    }
+    const company_t with = {e, products ? (e->n + 2 * products - 1) / (2 * products) : 0};
+    multiply_beside(run, terms, beside, &with);
     while (e->done < e->n)
         exponentiate_next(e, terms);
 }
@@ -255,21 +248,23 @@ ALWAYS_INLINE void run_item(amx_run_t *run, int32_t terms, pipeline_t *pipe) {
                                  .end = (i + 1) * columns / n_chunks,
                                  .after = guess_scores(t, terms, pipe, i + 2, n_chunks)};
         finish_scores(run, item, &chunk);
-        if (!all_rows_started(t, item->strip))
+        if (!all_rows_started(t, item->strip)) {
             start_strip(t, item->strip, &chunk, run->scale);
+            e.origin = lanes_load(t->origin, item->strip);
+        }
         set_chunk(t, item, &chunk, &e);
         run_chunk(run, terms, &e, &beside);
         pipe->buffer ^= 1;
     }
-    if (some_row_exceeds(t)) {
-        raise_item(run, item);
+    if (some_row_exceeds(e.sum)) {
+        e.sum = raise_item(run, item, e.sum);
         run->loaded = (operands_t){NULL, NULL}; /* it used the tile registers */
     }
-    add_item_sums(t, item->strip);
+    add_item_sum(t, item->strip, e.sum);
 }
 
 ALWAYS_INLINE void run_items(amx_run_t *run, int32_t terms) {
-    const company_t alone = {NULL, 0, true};
+    const company_t alone = {NULL, 0};
     const amx_scratch_t *t = run->t;
     pipeline_t pipe = {.more = true};
     if (!next_item(run, &pipe.item))

@@ -2,11 +2,15 @@
  * Memory of the AMX family: operands as the tile registers want them. Plain C: the host library
  * reserves the memory from these sizes.
  *
- * Everything is made of squares of 32: 32 rows or keys by 32 columns. A square of bf16 operands is
- * two tiles of 16 rows x 64 bytes (2 KB), a square of fp32 results is [32][32] (4 KB).
- *   Q, P   two tiles of 16 rows each, a row 32 consecutive columns
- *   K^T, V two tiles of 16 columns each, a row two consecutive terms of the contraction for each
- *          of 16 columns (pairs of columns of K, pairs of keys of V)
+ * Everything is transposed: scores are S^T = K Q^T and results O^T = V^T P^T, a column for each row
+ * of the task, so that what belongs to a row (maximum, sum, the keys it sees) is a lane of vectors.
+ *
+ * Everything is made of squares of 32. A square of bf16 operands is two tiles of 16 rows x 64 bytes
+ * (2 KB), a square of fp32 results is [32][32] (4 KB).
+ *   K, V^T    left operands: two tiles of 16 rows each (keys; columns of d), a row 32 consecutive
+ *             terms of the contraction (columns of d; keys)
+ *   Q^T, P^T  right operands: two tiles of 16 rows of the task each, a row of the tile two
+ *             consecutive terms of the contraction for each of them
  * fp16 is held exactly as the sum of two bf16 terms, high and low: two squares in place of one.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_LAYOUT_H
@@ -21,11 +25,10 @@ enum {
     AMX_OPERANDS = AMX_SQUARE * AMX_SQUARE,               /* elements of a square */
     AMX_OPERAND_BYTES = AMX_OPERANDS * 2,                 /* bf16 */
     AMX_RESULT_BYTES = AMX_OPERANDS * (int)sizeof(float), /* fp32 */
-    AMX_ROW_BYTES = 64 + 4 * (int)sizeof(float), /* of what is kept for each row of a task */
-    AMX_ITEM_BYTES = AMX_SQUARE * 64,
-    AMX_STRIPS_MAX = 1024 / AMX_SQUARE, /* squares along the rows of the largest task */
-    AMX_CHUNK = 2,                      /* squares of scores at a time */
-    AMX_MIN_ROWS = 12                   /* at most so many rows are left to the vector kernel */
+    AMX_ROW_BYTES = 5 * (int)sizeof(float), /* of what is kept for each row of a task */
+    AMX_STRIPS_MAX = 1024 / AMX_SQUARE,     /* squares along the rows of the largest task */
+    AMX_CHUNK = 2,                          /* squares of scores at a time */
+    AMX_MIN_ROWS = 12                       /* at most so many rows are left to the vector kernel */
 };
 
 static inline uint64_t amx_squares(int64_t n) {
@@ -41,7 +44,7 @@ static inline uint64_t amx_mask_bytes(const flash_config_t *config) {
     return (amx_squares(config->B_c) * sizeof(uint32_t) + 63) / 64 * 64;
 }
 
-/* A block of B_c packed keys: K^T [B_c / 32][d / 32][terms] squares, V [d / 32][B_c / 32][terms]
+/* A block of B_c packed keys: K [B_c / 32][d / 32][terms] squares, V^T [d / 32][B_c / 32][terms]
  * squares, and a mask of keys for each square of them: those that hold infinity or NaN. */
 static inline uint64_t amx_block_size(const flash_config_t *config, int64_t d_head) {
     const uint64_t squares = amx_squares(config->B_c) * amx_squares(d_head);
@@ -64,8 +67,7 @@ static inline uint64_t amx_scratch_size(const flash_config_t *config, int64_t d_
     const uint64_t o = rows * columns * AMX_RESULT_BYTES;
     const uint64_t s = (keys + 2 * AMX_CHUNK) * AMX_RESULT_BYTES;
     const uint64_t p = 2 * keys * terms * AMX_OPERAND_BYTES;
-    return q + o + s + p + rows * AMX_SQUARE * AMX_ROW_BYTES + AMX_ITEM_BYTES +
-           amx_block_size(config, d_head);
+    return q + o + s + p + rows * AMX_SQUARE * AMX_ROW_BYTES + amx_block_size(config, d_head);
 }
 
 #endif

@@ -11,17 +11,15 @@
 
 #include <stdbool.h>
 
-/* Exponentials that go along with tile products: rows after each quarter of a product. */
+/* Exponentials that go along with tile products. */
 typedef struct company {
     exponentials_t *e;
-    int64_t rows;
-    bool exact; /* as many rows as the products take: nobody need ask whether one is left */
+    int64_t pairs; /* of keys, after each half of a product of squares */
 } company_t;
 
 ALWAYS_INLINE void keep_company(const company_t *with, int32_t terms) {
-    for (int64_t i = 0; i < with->rows; i++)
-        if (with->exact || with->e->done < with->e->n)
-            exponentiate_next(with->e, terms);
+    for (int64_t i = 0; i < with->pairs && with->e->done < with->e->n; i++)
+        exponentiate_next(with->e, terms);
 }
 
 /* Operands of a product: squares of bf16, of `terms` terms each. */
@@ -36,26 +34,24 @@ ALWAYS_INLINE bool operands_equal(operands_t a, operands_t b) {
 
 /* Packed keys are not kept in the nearest cache, which they would flush. */
 ALWAYS_INLINE void operands_load(operands_t o) {
-    _tile_loadd(4, o.left, TILE_ROW_BYTES);
-    _tile_stream_loadd(6, o.right, TILE_ROW_BYTES);
-    _tile_loadd(5, o.left + AMX_OPERANDS / 2, TILE_ROW_BYTES);
-    _tile_stream_loadd(7, o.right + AMX_OPERANDS / 2, TILE_ROW_BYTES);
+    _tile_stream_loadd(4, o.left, TILE_ROW_BYTES);
+    _tile_loadd(6, o.right, TILE_ROW_BYTES);
+    _tile_stream_loadd(5, o.left + AMX_OPERANDS / 2, TILE_ROW_BYTES);
+    _tile_loadd(7, o.right + AMX_OPERANDS / 2, TILE_ROW_BYTES);
 }
 
 /* Results += product of the loaded operands, and the next ones loaded as soon as a register is
  * free. */
 ALWAYS_INLINE void square_multiply(operands_t next, int32_t terms, const company_t *with) {
     _tile_dpbf16ps(0, 4, 6);
-    keep_company(with, terms);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(4, next.left, TILE_ROW_BYTES);
+    _tile_stream_loadd(4, next.left, TILE_ROW_BYTES);
     keep_company(with, terms);
     _tile_dpbf16ps(2, 5, 6);
-    _tile_stream_loadd(6, next.right, TILE_ROW_BYTES);
-    keep_company(with, terms);
+    _tile_loadd(6, next.right, TILE_ROW_BYTES);
     _tile_dpbf16ps(3, 5, 7);
-    _tile_loadd(5, next.left + AMX_OPERANDS / 2, TILE_ROW_BYTES);
-    _tile_stream_loadd(7, next.right + AMX_OPERANDS / 2, TILE_ROW_BYTES);
+    _tile_stream_loadd(5, next.left + AMX_OPERANDS / 2, TILE_ROW_BYTES);
+    _tile_loadd(7, next.right + AMX_OPERANDS / 2, TILE_ROW_BYTES);
     keep_company(with, terms);
 }
 

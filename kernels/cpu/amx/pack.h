@@ -14,9 +14,8 @@
 
 #include <immintrin.h>
 
-/* Rows of Q, K and V are asked for so far ahead: they lie far apart, and the processor does not
+/* Rows of Q, K and V are asked for a square ahead: they lie far apart, and the processor does not
  * foresee them. */
-enum { ROWS_AHEAD = 32 };
 
 /* 32 elements of 16 bits each. */
 typedef __m512i words_t;
@@ -68,39 +67,114 @@ ALWAYS_INLINE void split_words(int32_t dtype, words_t x, words_t split[2]) {
                      _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1)), 2, split);
 }
 
-/* ---- Q ---- */
+/* ---- Squares ---- */
 
-/* Packs a row; returns whether it holds infinity or NaN, which leave zeros. */
-ALWAYS_INLINE bool pack_q_row(const amx_scratch_t *t, int32_t dtype, const void *from,
-                              int64_t row) {
-    __mmask32 bad = 0;
-    const int64_t strip = row / AMX_SQUARE;
-    for (int64_t c = 0; c < t->columns; c++) {
-        words_t split[2] = {_mm512_setzero_si512()};
-        split_words(dtype, words_load(dtype, from, c * AMX_SQUARE, t->d, &bad), split);
-        for (int i = 0; i < t->terms; i++)
-            _mm512_store_si512(t->q + ((strip * t->columns + c) * t->terms + i) * AMX_OPERANDS +
-                                   row % AMX_SQUARE * AMX_SQUARE,
-                               split[i]);
-    }
-    return bad != 0;
+/* Rows of a tensor where the caller has it: a square has zeros beyond the last one. */
+typedef struct amx_rows {
+    const char *row[AMX_SQUARE];
+    int64_t n;
+} amx_rows_t;
+
+/* A part of row number i; sets bit i of *bad where it holds infinity or NaN. */
+ALWAYS_INLINE words_t load_part(const amx_scratch_t *t, int32_t dtype, const amx_rows_t *rows,
+                                int64_t i, int64_t column, uint32_t *bad) {
+    __mmask32 bad_here = 0;
+    if (i >= rows->n)
+        return _mm512_setzero_si512();
+    const words_t x = words_load(dtype, rows->row[i], column, t->d, &bad_here);
+    *bad |= (uint32_t)(bad_here != 0) << i;
+    return x;
 }
 
-/* Fills Q, and sets the bits of bad rows: bit r of bad[s] is row r of strip s. Rows that the last
- * strip lacks are zeros. */
+/* A square of K: its rows as they are. */
+ALWAYS_INLINE void pack_k_square(const amx_scratch_t *t, int32_t dtype, const amx_rows_t *k,
+                                 int64_t column, uint16_t *to, uint32_t *bad) {
+    for (int64_t i = 0; i < AMX_SQUARE; i++) {
+        words_t split[2] = {_mm512_setzero_si512()};
+        split_words(dtype, load_part(t, dtype, k, i, column, bad), split);
+        for (int term = 0; term < t->terms; term++)
+            _mm512_store_si512(to + term * AMX_OPERANDS + i * AMX_SQUARE, split[term]);
+    }
+}
+
+/* Rows first ... first + 15 of a square of Q, transposed in pairs of columns: a tile a term. */
+ALWAYS_INLINE void pack_q_tile(const amx_scratch_t *t, int32_t dtype, const amx_rows_t *q,
+                               int64_t first, int64_t column, uint16_t *to, uint32_t *bad) {
+    vec_t tile[2][16];
+    for (int i = 0; i < 16; i++) {
+        words_t split[2] = {_mm512_setzero_si512()};
+        split_words(dtype, load_part(t, dtype, q, first + i, column, bad), split);
+        for (int term = 0; term < t->terms; term++)
+            tile[term][i] = _mm512_castsi512_ps(split[term]);
+    }
+    for (int term = 0; term < t->terms; term++) {
+        vec_transpose(tile[term]);
+        for (int i = 0; i < 16; i++)
+            _mm512_store_ps(to + term * AMX_OPERANDS + i * AMX_SQUARE, tile[term][i]);
+    }
+}
+
+/* Elements 0 ... 15 and 16 ... 31 of two rows, alternating. */
+ALWAYS_INLINE void interleave(words_t a, words_t b, words_t alternating[2]) {
+    const words_t pairs = _mm512_set1_epi32(0x00200000); /* elements 0 of a and of b */
+    const words_t lanes =
+        _mm512_setr_epi32(0x00000, 0x10001, 0x20002, 0x30003, 0x40004, 0x50005, 0x60006, 0x70007,
+                          0x80008, 0x90009, 0xa000a, 0xb000b, 0xc000c, 0xd000d, 0xe000e, 0xf000f);
+    const words_t low = _mm512_add_epi16(pairs, lanes);
+    alternating[0] = _mm512_permutex2var_epi16(a, low, b);
+    alternating[1] = _mm512_permutex2var_epi16(a, _mm512_add_epi16(low, _mm512_set1_epi16(16)), b);
+}
+
+/* The 16 x 16 pairs of words of a tile. */
+ALWAYS_INLINE void transpose_tile(uint16_t *tile) {
+    vec_t rows[16];
+    for (int i = 0; i < 16; i++)
+        rows[i] = _mm512_load_ps(tile + i * AMX_SQUARE);
+    vec_transpose(rows);
+    for (int i = 0; i < 16; i++)
+        _mm512_store_ps(tile + i * AMX_SQUARE, rows[i]);
+}
+
+/* A square of V^T: a tile for each half of the columns. */
+ALWAYS_INLINE void pack_v_square(const amx_scratch_t *t, int32_t dtype, const amx_rows_t *v,
+                                 int64_t column, uint16_t *to, uint32_t *bad) {
+    for (int i = 0; i < AMX_SQUARE; i += 2) {
+        words_t split[2][2] = {{_mm512_setzero_si512()}};
+        for (int j = 0; j < 2; j++)
+            split_words(dtype, load_part(t, dtype, v, i + j, column, bad), split[j]);
+        for (int term = 0; term < t->terms; term++) {
+            uint16_t *row = to + term * AMX_OPERANDS + i / 2 * AMX_SQUARE;
+            words_t halves[2];
+            interleave(split[0][term], split[1][term], halves);
+            _mm512_store_si512(row, halves[0]);
+            _mm512_store_si512(row + AMX_OPERANDS / 2, halves[1]);
+        }
+    }
+    for (int i = 0; i < 2 * t->terms; i++)
+        transpose_tile(to + i * AMX_OPERANDS / 2);
+}
+
+/* ---- Q ---- */
+
+/* Fills Q, and sets the bits of bad rows: bit r of bad[s] is row r of strip s. */
 ALWAYS_INLINE void pack_q(const amx_scratch_t *t, const flash_params_t *p, const cpu_task_t *task,
                           int32_t dtype, uint32_t bad[AMX_STRIPS_MAX]) {
-    const int64_t strip = t->columns * t->terms * AMX_OPERANDS;
+    const int64_t share = (AMX_SQUARE + t->columns - 1) / t->columns;
     row_cursor_t ahead = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride);
     cpu_row_t r = cpu_row(p, task, 0);
-    memset(t->q + (t->n_strips - 1) * strip, 0, (size_t)strip * sizeof *t->q);
-    for (int64_t row = 0; row < ROWS_AHEAD; row++)
+    for (int64_t row = 0; row < AMX_SQUARE; row++)
         prefetch_next(&ahead);
-    for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
-        const void *from = element_at(p->q, cpu_row_index(task, &p->q_stride, r), dtype);
-        prefetch_next(&ahead);
-        if (pack_q_row(t, dtype, from, row))
-            bad[row / AMX_SQUARE] |= 1u << row % AMX_SQUARE;
+    for (int64_t strip = 0; strip < t->n_strips; strip++) {
+        amx_rows_t rows = {.n = min64(t->n_rows - strip * AMX_SQUARE, AMX_SQUARE)};
+        for (int64_t i = 0; i < rows.n; i++, r = cpu_next_row(p, task, r))
+            rows.row[i] = element_at(p->q, cpu_row_index(task, &p->q_stride, r), dtype);
+        for (int64_t c = 0; c < t->columns; c++) {
+            uint16_t *to = t->q + (strip * t->columns + c) * t->terms * AMX_OPERANDS;
+            for (int64_t i = 0; i < share; i++)
+                prefetch_next(&ahead);
+            pack_q_tile(t, dtype, &rows, 0, c * AMX_SQUARE, to, &bad[strip]);
+            pack_q_tile(t, dtype, &rows, 16, c * AMX_SQUARE, to + AMX_OPERANDS / 2, &bad[strip]);
+        }
     }
 }
 
@@ -130,107 +204,55 @@ ALWAYS_INLINE uint16_t *v_square(const amx_scratch_t *t, const amx_block_t *bloc
     return block->v + (column * t->keys + key) * t->terms * AMX_OPERANDS;
 }
 
-/* K or V of one head where the caller has it, from a square's first key on. */
-typedef struct amx_keys {
-    const char *data;
-    int64_t stride; /* bytes from key to key */
-    int64_t n_keys; /* zeros beyond */
-} amx_keys_t;
-
-/* A part of key number i; sets bit i of *bad where it holds infinity or NaN. */
-ALWAYS_INLINE words_t load_key(const amx_scratch_t *t, int32_t dtype, const amx_keys_t *from,
-                               int64_t i, int64_t column, uint32_t *bad) {
-    __mmask32 bad_here = 0;
-    if (i >= from->n_keys)
-        return _mm512_setzero_si512();
-    const words_t x = words_load(dtype, from->data + i * from->stride, column, t->d, &bad_here);
-    *bad |= (uint32_t)(bad_here != 0) << i;
-    return x;
+/* The first keys of a range, of the task's head in K or V. */
+ALWAYS_INLINE amx_rows_t first_keys(const void *data, const flash_strides_t *stride,
+                                    const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
+    amx_rows_t rows = {.n = min64((int64_t)keys.end - keys.begin, AMX_SQUARE)};
+    const char *row = element_at(data, cpu_key_index(task, stride, keys.begin), dtype);
+    for (int64_t i = 0; i < rows.n; i++, row += stride->seq * element_size(dtype))
+        rows.row[i] = row;
+    return rows;
 }
 
-/* Keys first ... first + 15 of a square of K, transposed in pairs of columns: a tile a term. */
-ALWAYS_INLINE void pack_k_tile(const amx_scratch_t *t, int32_t dtype, const amx_keys_t *k,
-                               int64_t first, int64_t column, uint16_t *to, uint32_t *bad) {
-    vec_t tile[2][16];
-    for (int i = 0; i < 16; i++) {
-        words_t split[2] = {_mm512_setzero_si512()};
-        split_words(dtype, load_key(t, dtype, k, first + i, column, bad), split);
-        for (int term = 0; term < t->terms; term++)
-            tile[term][i] = _mm512_castsi512_ps(split[term]);
-    }
-    for (int term = 0; term < t->terms; term++) {
-        vec_transpose(tile[term]);
-        for (int i = 0; i < 16; i++)
-            _mm512_store_ps(to + term * AMX_OPERANDS + i * AMX_SQUARE, tile[term][i]);
-    }
+ALWAYS_INLINE amx_rows_t k_rows(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
+                                flash_range_t keys) {
+    return first_keys(p->k, &p->k_stride, task, dtype, keys);
 }
 
-/* Elements 0 ... 15 and 16 ... 31 of two rows, alternating. */
-ALWAYS_INLINE void interleave(words_t a, words_t b, words_t alternating[2]) {
-    const words_t pairs = _mm512_set1_epi32(0x00200000); /* elements 0 of a and of b */
-    const words_t lanes =
-        _mm512_setr_epi32(0x00000, 0x10001, 0x20002, 0x30003, 0x40004, 0x50005, 0x60006, 0x70007,
-                          0x80008, 0x90009, 0xa000a, 0xb000b, 0xc000c, 0xd000d, 0xe000e, 0xf000f);
-    const words_t low = _mm512_add_epi16(pairs, lanes);
-    alternating[0] = _mm512_permutex2var_epi16(a, low, b);
-    alternating[1] = _mm512_permutex2var_epi16(a, _mm512_add_epi16(low, _mm512_set1_epi16(16)), b);
+ALWAYS_INLINE amx_rows_t v_rows(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
+                                flash_range_t keys) {
+    return first_keys(p->v, &p->v_stride, task, dtype, keys);
 }
 
-/* A square of V: pairs of keys interleaved, a tile for each half of the columns. */
-ALWAYS_INLINE void pack_v_square(const amx_scratch_t *t, int32_t dtype, const amx_keys_t *v,
-                                 int64_t column, uint16_t *to, uint32_t *bad) {
-    for (int i = 0; i < AMX_SQUARE; i += 2) {
-        words_t split[2][2] = {{_mm512_setzero_si512()}};
-        for (int j = 0; j < 2; j++)
-            split_words(dtype, load_key(t, dtype, v, i + j, column, bad), split[j]);
-        for (int term = 0; term < t->terms; term++) {
-            uint16_t *row = to + term * AMX_OPERANDS + i / 2 * AMX_SQUARE;
-            words_t halves[2];
-            interleave(split[0][term], split[1][term], halves);
-            _mm512_store_si512(row, halves[0]);
-            _mm512_store_si512(row + AMX_OPERANDS / 2, halves[1]);
-        }
-    }
-}
-
-ALWAYS_INLINE amx_keys_t keys_from(const void *data, const flash_strides_t *stride,
-                                   const cpu_task_t *task, int32_t dtype, int32_t key,
-                                   int64_t n_keys) {
-    const amx_keys_t keys = {element_at(data, cpu_key_index(task, stride, key), dtype),
-                             stride->seq * element_size(dtype), n_keys};
-    return keys;
-}
-
-/* Asks for rows `first` ... first + n - 1, those that there are. */
-ALWAYS_INLINE void prefetch_keys(const amx_scratch_t *t, const amx_keys_t *from, int64_t first,
-                                 int64_t n) {
-    for (int64_t i = first; i < min64(first + n, from->n_keys); i++)
-        prefetch_row(from->data + i * from->stride, t->d * (int64_t)sizeof(uint16_t));
+/* Asks for rows first ... first + n - 1, those that there are. */
+ALWAYS_INLINE void request_rows(const amx_scratch_t *t, const amx_rows_t *rows, int64_t first,
+                                int64_t n) {
+    for (int64_t i = first; i < min64(first + n, rows->n); i++)
+        prefetch_row(rows->row[i], t->d * (int64_t)sizeof(uint16_t));
 }
 
 /* Packs keys.begin ... keys.end - 1, which begin a block. */
 ALWAYS_INLINE void pack_block(const amx_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, int32_t dtype, flash_range_t keys,
                               const amx_block_t *block) {
-    for (int64_t j = 0; keys.begin < keys.end; j++, keys.begin += AMX_SQUARE) {
-        const int64_t n_keys = keys.end - keys.begin;
-        const amx_keys_t k = keys_from(p->k, &p->k_stride, task, dtype, keys.begin, n_keys);
-        const amx_keys_t v = keys_from(p->v, &p->v_stride, task, dtype, keys.begin, n_keys);
-        const int64_t share = (AMX_SQUARE + t->columns - 1) / t->columns;
+    const int64_t share = (AMX_SQUARE + t->columns - 1) / t->columns;
+    amx_rows_t k = k_rows(p, task, dtype, keys), v = v_rows(p, task, dtype, keys);
+    request_rows(t, &k, 0, AMX_SQUARE);
+    request_rows(t, &v, 0, AMX_SQUARE);
+    for (int64_t j = 0; keys.begin < keys.end; j++) {
         uint32_t bad = 0;
-        if (j == 0) {
-            prefetch_keys(t, &k, 0, ROWS_AHEAD);
-            prefetch_keys(t, &v, 0, ROWS_AHEAD);
-        }
+        keys.begin += AMX_SQUARE;
+        const amx_rows_t next_k = k_rows(p, task, dtype, keys);
+        const amx_rows_t next_v = v_rows(p, task, dtype, keys);
         for (int64_t c = 0; c < t->columns; c++) {
-            prefetch_keys(t, &k, ROWS_AHEAD + c * share, share);
-            prefetch_keys(t, &v, ROWS_AHEAD + c * share, share);
-            uint16_t *to = k_square(t, block, j, c);
-            pack_k_tile(t, dtype, &k, 0, c * AMX_SQUARE, to, &bad);
-            pack_k_tile(t, dtype, &k, 16, c * AMX_SQUARE, to + AMX_OPERANDS / 2, &bad);
+            request_rows(t, &next_k, c * share, share);
+            request_rows(t, &next_v, c * share, share);
+            pack_k_square(t, dtype, &k, c * AMX_SQUARE, k_square(t, block, j, c), &bad);
             pack_v_square(t, dtype, &v, c * AMX_SQUARE, v_square(t, block, j, c), &bad);
         }
         block->bad[j] = bad;
+        k = next_k;
+        v = next_v;
     }
 }
 

@@ -1,7 +1,7 @@
 /*
- * Scores of a strip of 32 rows against a block of keys, to P: S = [keys] squares in fp32 becomes
- * P = exp2(S * scale - origin) in bf16, a few rows at a time, so that the products of other strips
- * can run in between (attend.h).
+ * Scores of a strip of 32 rows against a block of keys, to P: S^T = [keys] squares in fp32 becomes
+ * P^T = exp2(S^T * scale - origin) in bf16, two keys at a time, so that the products of other
+ * strips can run in between (attend.h).
  *
  * The origin is the row's maximum at an earlier time. It moves only when P sums up to more than
  * SUM_MAX: rarely, so that O is hardly ever rescaled, and P stays far from overflow.
@@ -16,7 +16,24 @@
 
 #include <math.h>
 
-static const float SUM_MAX = 256; /* of a lane of a row's sum over an item */
+static const float SUM_MAX = 4096; /* of a row's P over an item; of more keys than B_c may be */
+
+/* What belongs to the rows of a strip: a lane each. */
+typedef struct lanes {
+    vec_t half[2];
+} lanes_t;
+
+ALWAYS_INLINE lanes_t lanes_load(const float *rows, int64_t strip) {
+    const float *from = rows + strip * AMX_SQUARE;
+    const lanes_t x = {{_mm512_load_ps(from), _mm512_load_ps(from + VEC_WIDTH)}};
+    return x;
+}
+
+ALWAYS_INLINE void lanes_store(float *rows, int64_t strip, lanes_t x) {
+    float *to = rows + strip * AMX_SQUARE;
+    _mm512_store_ps(to, x.half[0]);
+    _mm512_store_ps(to + VEC_WIDTH, x.half[1]);
+}
 
 /* A strip of rows against squares first ... last - 1 of a block. */
 typedef struct amx_item {
@@ -46,29 +63,24 @@ ALWAYS_INLINE uint16_t *item_p(const amx_scratch_t *t, const amx_item_t *item, i
 
 /* ---- Before the exponentials ---- */
 
-/* Hides what a row does not see of the 16 scores that begin with `key`. */
-ALWAYS_INLINE void hide_in_row(float *s, flash_range_t keys, int32_t key) {
-    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i begin = _mm512_set1_epi32(keys.begin - key);
-    const __m512i end = _mm512_set1_epi32(keys.end - key);
-    const __mmask16 seen =
-        _mm512_cmpge_epi32_mask(lanes, begin) & _mm512_cmplt_epi32_mask(lanes, end);
-    _mm512_store_ps(s, _mm512_mask_mov_ps(vec_set1(-INFINITY), seen, _mm512_load_ps(s)));
-}
-
 /* Every row of the strip sees `common`; squares within it need no mask. */
 NEVER_INLINE void hide_unseen(const amx_scratch_t *t, const amx_item_t *item,
                               const amx_scores_t *scores, flash_range_t common) {
-    for (int32_t j = scores->first; j < scores->last; j++) {
-        const int32_t key = item->key + j * AMX_SQUARE;
-        if (common.begin <= key && key + AMX_SQUARE <= common.end)
-            continue;
-        for (int64_t r = 0; r < AMX_SQUARE; r++) {
-            const int64_t row = item->strip * AMX_SQUARE + r;
-            const flash_range_t keys = {t->begin[row], t->end[row]};
-            float *s = result_row(scores_square(scores, j), r);
-            hide_in_row(s, keys, key);
-            hide_in_row(s + 16, keys, key + 16);
+    for (int64_t half = 0; half < 2; half++) {
+        const int64_t row = item->strip * AMX_SQUARE + half * VEC_WIDTH;
+        const __m512i begin = _mm512_load_si512(t->begin + row);
+        const __m512i end = _mm512_load_si512(t->end + row);
+        for (int32_t j = scores->first; j < scores->last; j++) {
+            const int32_t first = item->key + j * AMX_SQUARE;
+            if (common.begin <= first && first + AMX_SQUARE <= common.end)
+                continue;
+            for (int32_t i = 0; i < AMX_SQUARE; i++) {
+                const __m512i key = _mm512_set1_epi32(first + i);
+                const __mmask16 seen =
+                    _mm512_cmple_epi32_mask(begin, key) & _mm512_cmplt_epi32_mask(key, end);
+                float *s = result_row(scores_square(scores, j), i) + half * VEC_WIDTH;
+                _mm512_mask_store_ps(s, (__mmask16)~seen, vec_set1(-INFINITY));
+            }
         }
     }
 }
@@ -82,34 +94,43 @@ NEVER_INLINE void cap(const amx_scores_t *scores, float softmax_scale, float sof
         _mm512_store_ps(s + i, vec_mul(outer, vec_tanh(vec_mul(inner, _mm512_load_ps(s + i)))));
 }
 
-/* The largest score of row r of the strip, scaled. */
-ALWAYS_INLINE float row_maximum(const amx_scores_t *scores, int64_t r, float scale) {
+/* The largest score of each row of a half, scaled. */
+ALWAYS_INLINE vec_t row_maxima(const amx_scores_t *scores, int64_t half, vec_t scale) {
     vec_t largest = vec_set1(-INFINITY);
-    for (int32_t j = scores->first; j < scores->last; j++) {
-        const float *s = result_row(scores_square(scores, j), r);
-        largest = vec_max(largest, vec_max(_mm512_load_ps(s), _mm512_load_ps(s + 16)));
-    }
-    return vec_reduce_max(largest) * scale;
+    const int64_t n = (int64_t)(scores->last - scores->first) * AMX_SQUARE;
+    for (int64_t key = 0; key < n; key++)
+        largest = vec_max(largest, _mm512_load_ps(result_row(scores->s, key) + half * VEC_WIDTH));
+    return vec_mul(largest, scale);
 }
 
-ALWAYS_INLINE void set_maximum(const amx_scratch_t *t, int64_t row, float maximum) {
-    t->maximum[row] = maximum;
-    t->origin[row] = maximum == -INFINITY ? 0 : maximum; /* -inf - -inf is NaN */
+ALWAYS_INLINE __mmask16 nothing_seen(vec_t maximum) {
+    return _mm512_cmp_ps_mask(maximum, vec_set1(-INFINITY), _CMP_EQ_OQ);
+}
+
+ALWAYS_INLINE void set_maximum(const amx_scratch_t *t, int64_t strip, lanes_t maximum) {
+    lanes_t origin;
+    for (int half = 0; half < 2; half++) { /* -inf - -inf is NaN */
+        const vec_t x = maximum.half[half];
+        origin.half[half] = _mm512_mask_mov_ps(x, nothing_seen(x), vec_zero());
+    }
+    lanes_store(t->maximum, strip, maximum);
+    lanes_store(t->origin, strip, origin);
 }
 
 ALWAYS_INLINE bool all_rows_started(const amx_scratch_t *t, int64_t strip) {
-    const float *maximum = t->maximum + strip * AMX_SQUARE;
-    const vec_t none = vec_set1(-INFINITY);
-    return (_mm512_cmp_ps_mask(_mm512_load_ps(maximum), none, _CMP_EQ_OQ) |
-            _mm512_cmp_ps_mask(_mm512_load_ps(maximum + 16), none, _CMP_EQ_OQ)) == 0;
+    const lanes_t maximum = lanes_load(t->maximum, strip);
+    return (nothing_seen(maximum.half[0]) | nothing_seen(maximum.half[1])) == 0;
 }
 
 /* The first scores that a row sees give it its maximum. */
 NEVER_INLINE void start_strip(const amx_scratch_t *t, int64_t strip, const amx_scores_t *scores,
                               float scale) {
-    for (int64_t r = 0; r < AMX_SQUARE; r++)
-        if (t->maximum[strip * AMX_SQUARE + r] == -INFINITY)
-            set_maximum(t, strip * AMX_SQUARE + r, row_maximum(scores, r, scale));
+    lanes_t maximum = lanes_load(t->maximum, strip);
+    for (int half = 0; half < 2; half++)
+        maximum.half[half] =
+            _mm512_mask_mov_ps(maximum.half[half], nothing_seen(maximum.half[half]),
+                               row_maxima(scores, half, vec_set1(scale)));
+    set_maximum(t, strip, maximum);
 }
 
 /* ---- The exponentials ---- */
@@ -128,42 +149,57 @@ ALWAYS_INLINE vec_t amx_exp2(vec_t x) {
 
 /* The exponentials of an item, and how far those of a chunk are. */
 typedef struct exponentials {
-    const float *origin; /* of the strip */
-    float *sum;          /* [32][16], of the item */
     vec_t scale;
-    float *s; /* of the chunk */
+    lanes_t origin;
+    lanes_t sum;    /* of the item */
+    const float *s; /* of the chunk */
     uint16_t *p;
-    int64_t done; /* elements of the chunk, row after row and square after square */
+    int64_t done; /* pairs of keys of the chunk */
     int64_t n;
 } exponentials_t;
 
-ALWAYS_INLINE void exponentiate_row(exponentials_t *e, int32_t terms, const float *s, uint16_t *p,
-                                    float origin, float *sum) {
-    const vec_t origins = vec_set1(origin);
-    const vec_t x0 = _mm512_fmsub_ps(_mm512_load_ps(s), e->scale, origins);
-    const vec_t x1 = _mm512_fmsub_ps(_mm512_load_ps(s + 16), e->scale, origins);
-    const vec_t p0 = amx_exp2(x0), p1 = amx_exp2(x1);
-    _mm512_store_ps(sum, vec_add(_mm512_load_ps(sum), vec_add(p0, p1)));
-    words_t split[2] = {_mm512_setzero_si512()};
-    split_floats(p0, p1, terms, split);
-    for (int i = 0; i < terms; i++)
-        _mm512_store_si512(p + i * AMX_OPERANDS, split[i]);
+/* Rounded to bf16 in the upper halves, ties away from zero; the lower halves are anything. */
+ALWAYS_INLINE __m512i round_up_halves(vec_t x) {
+    return _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
 }
 
-/* The next row of the chunk. */
+/* The upper halves of both, alternating. */
+ALWAYS_INLINE words_t pair_halves(__m512i a, __m512i b) {
+    return _mm512_mask_mov_epi16(_mm512_srli_epi32(a, 16), 0xaaaaaaaa, b);
+}
+
+ALWAYS_INLINE void store_pair(vec_t a, vec_t b, int32_t terms, uint16_t *p) {
+    const __m512i high_a = round_up_halves(a), high_b = round_up_halves(b);
+    _mm512_store_si512(p, pair_halves(high_a, high_b));
+    if (terms == 2) {
+        const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+        const vec_t low_a = vec_sub(a, _mm512_castsi512_ps(_mm512_and_si512(high_a, upper)));
+        const vec_t low_b = vec_sub(b, _mm512_castsi512_ps(_mm512_and_si512(high_b, upper)));
+        _mm512_store_si512(p + AMX_OPERANDS,
+                           pair_halves(round_up_halves(low_a), round_up_halves(low_b)));
+    }
+}
+
+/* The next two keys of the chunk, of 32 scores each. */
 ALWAYS_INLINE void exponentiate_next(exponentials_t *e, int32_t terms) {
-    const int64_t at = e->done, in_square = at % AMX_OPERANDS;
-    const int64_t p = terms == 1 ? at : at + (at - in_square);
-    exponentiate_row(e, terms, e->s + at, e->p + p, e->origin[in_square / AMX_SQUARE],
-                     e->sum + in_square / 2);
-    e->done = at + AMX_SQUARE;
+    const int64_t in_square = e->done % (AMX_SQUARE / 2), square = e->done / (AMX_SQUARE / 2);
+    const float *s = e->s + e->done * 2 * AMX_SQUARE;
+    uint16_t *p = e->p + square * terms * AMX_OPERANDS + in_square * AMX_SQUARE;
+    UNROLL for (int half = 0; half < 2; half++, s += VEC_WIDTH, p += AMX_OPERANDS / 2) {
+        const vec_t origin = e->origin.half[half];
+        const vec_t a = amx_exp2(_mm512_fmsub_ps(_mm512_load_ps(s), e->scale, origin));
+        const vec_t b = amx_exp2(_mm512_fmsub_ps(_mm512_load_ps(s + AMX_SQUARE), e->scale, origin));
+        e->sum.half[half] = vec_add(e->sum.half[half], vec_add(a, b));
+        store_pair(a, b, terms, p);
+    }
+    e->done++;
 }
 
 ALWAYS_INLINE exponentials_t start_exponentials(const amx_scratch_t *t, const amx_item_t *item,
                                                 float scale) {
-    const exponentials_t e = {.origin = t->origin + item->strip * AMX_SQUARE,
-                              .sum = t->item_sum,
-                              .scale = vec_set1(scale)};
+    const exponentials_t e = {.scale = vec_set1(scale),
+                              .origin = lanes_load(t->origin, item->strip),
+                              .sum = {{vec_zero(), vec_zero()}}};
     return e;
 }
 
@@ -172,63 +208,60 @@ ALWAYS_INLINE void set_chunk(const amx_scratch_t *t, const amx_item_t *item,
     e->s = chunk->s;
     e->p = item_p(t, item, chunk->first);
     e->done = 0;
-    e->n = (int64_t)(chunk->last - chunk->first) * AMX_OPERANDS;
+    e->n = (int64_t)(chunk->last - chunk->first) * AMX_SQUARE / 2;
 }
 
 /* ---- After the exponentials ---- */
 
-/* Whether P of row r is too large to stay as it is. No P is above its lane's sum, and a lane adds
- * up at most SUM_MAX of them, so that one of them is above 1. */
-ALWAYS_INLINE bool row_exceeds(const amx_scratch_t *t, int64_t r) {
-    return _mm512_cmp_ps_mask(_mm512_load_ps(t->item_sum + r * 16), vec_set1(SUM_MAX),
-                              _CMP_GT_OQ) != 0;
+/* Rows whose P is too large to stay as it is: one is above 1, since B_c is at most SUM_MAX. */
+ALWAYS_INLINE __mmask16 exceeds(vec_t sum) {
+    return _mm512_cmp_ps_mask(sum, vec_set1(SUM_MAX), _CMP_GT_OQ);
 }
 
-ALWAYS_INLINE bool some_row_exceeds(const amx_scratch_t *t) {
-    vec_t largest[4] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()};
-    UNROLL for (int i = 0; i < 8; i++) {
-        UNROLL for (int j = 0; j < 4; j++) /* a NaN does not stay */
-            largest[j] = vec_max(_mm512_load_ps(t->item_sum + (i * 4 + j) * 16), largest[j]);
+ALWAYS_INLINE bool some_row_exceeds(lanes_t sum) {
+    return (exceeds(sum.half[0]) | exceeds(sum.half[1])) != 0;
+}
+
+/* O of the strip, times a factor for each row. */
+static inline void scale_o(const amx_scratch_t *t, int64_t strip, lanes_t factor) {
+    float *o = t->o + strip * t->columns * AMX_OPERANDS;
+    for (int64_t i = 0; i < t->columns * AMX_OPERANDS; i += AMX_SQUARE)
+        for (int half = 0; half < 2; half++) {
+            float *at = o + i + half * VEC_WIDTH;
+            _mm512_store_ps(at, vec_mul(_mm512_load_ps(at), factor.half[half]));
+        }
+}
+
+/* Some rows of the strip have scores beyond their maximum: what they summed so far counts less, and
+ * P of this item is computed again. The strip's first item finds no O yet. Returns the sums. */
+static inline lanes_t raise_rows(const amx_scratch_t *t, const amx_item_t *item,
+                                 const amx_scores_t *scores, lanes_t item_sum, float scale) {
+    lanes_t maximum = lanes_load(t->maximum, item->strip), sum = lanes_load(t->sum, item->strip);
+    lanes_t factor;
+    for (int half = 0; half < 2; half++) {
+        const __mmask16 raised = exceeds(item_sum.half[half]);
+        const vec_t old = maximum.half[half];
+        const vec_t new = row_maxima(scores, half, vec_set1(scale));
+        factor.half[half] = _mm512_mask_mov_ps(vec_set1(1), raised, vec_exp2(vec_sub(old, new)));
+        maximum.half[half] = _mm512_mask_mov_ps(old, raised, new);
+        sum.half[half] = vec_mul(sum.half[half], factor.half[half]);
     }
-    const vec_t all = vec_max(vec_max(largest[0], largest[1]), vec_max(largest[2], largest[3]));
-    return _mm512_cmp_ps_mask(all, vec_set1(SUM_MAX), _CMP_GT_OQ) != 0;
+    set_maximum(t, item->strip, maximum);
+    lanes_store(t->sum, item->strip, sum);
+    if (!item->starts)
+        scale_o(t, item->strip, factor);
+    exponentials_t e = start_exponentials(t, item, scale);
+    set_chunk(t, item, scores, &e);
+    while (e.done < e.n)
+        exponentiate_next(&e, t->terms);
+    return e.sum;
 }
 
-/* Row r of the strip has a score beyond its maximum: what was summed so far counts less, and its P
- * of this item is computed again. The strip's first item finds no O yet. */
-static inline void raise_row(const amx_scratch_t *t, const amx_item_t *item,
-                             const amx_scores_t *scores, int64_t r, float maximum, float scale) {
-    const int64_t row = item->strip * AMX_SQUARE + r;
-    const vec_t factor = vec_set1(exp2f(t->maximum[row] - maximum));
-    float *sum = t->sum + row * 16, *item_sum = t->item_sum + r * 16;
-    set_maximum(t, row, maximum);
-    _mm512_store_ps(sum, vec_mul(factor, _mm512_load_ps(sum)));
-    for (int64_t c = item->starts ? t->columns : 0; c < t->columns; c++) {
-        float *o = result_row(t->o + (item->strip * t->columns + c) * AMX_OPERANDS, r);
-        _mm512_store_ps(o, vec_mul(factor, _mm512_load_ps(o)));
-        _mm512_store_ps(o + 16, vec_mul(factor, _mm512_load_ps(o + 16)));
-    }
-    exponentials_t e = {.scale = vec_set1(scale)};
-    _mm512_store_ps(item_sum, vec_zero());
-    for (int32_t j = scores->first; j < scores->last; j++)
-        exponentiate_row(&e, t->terms, result_row(scores_square(scores, j), r),
-                         item_p(t, item, j) + r * AMX_SQUARE, t->origin[row], item_sum);
-}
-
-static inline void raise_rows(const amx_scratch_t *t, const amx_item_t *item,
-                              const amx_scores_t *scores, float scale) {
-    for (int64_t r = 0; r < AMX_SQUARE; r++)
-        if (row_exceeds(t, r))
-            raise_row(t, item, scores, r, row_maximum(scores, r, scale), scale);
-}
-
-/* The item's sums join the strip's, and are zeros for the next item. */
-ALWAYS_INLINE void add_item_sums(const amx_scratch_t *t, int64_t strip) {
-    for (int64_t r = 0; r < AMX_SQUARE; r++) {
-        float *sum = t->sum + (strip * AMX_SQUARE + r) * 16;
-        _mm512_store_ps(sum, vec_add(_mm512_load_ps(sum), _mm512_load_ps(t->item_sum + r * 16)));
-        _mm512_store_ps(t->item_sum + r * 16, vec_zero());
-    }
+ALWAYS_INLINE void add_item_sum(const amx_scratch_t *t, int64_t strip, lanes_t item_sum) {
+    lanes_t sum = lanes_load(t->sum, strip);
+    for (int half = 0; half < 2; half++)
+        sum.half[half] = vec_add(sum.half[half], item_sum.half[half]);
+    lanes_store(t->sum, strip, sum);
 }
 
 #endif

@@ -59,11 +59,12 @@ ALWAYS_INLINE void results_zero(void) {
     _tile_zero(3);
 }
 
+/* They were left so long ago that the nearest cache lost them, and leave soon. */
 ALWAYS_INLINE void results_load(const float *square) {
-    _tile_loadd(0, square, RESULT_ROW_BYTES);
-    _tile_loadd(1, square + 16, RESULT_ROW_BYTES);
-    _tile_loadd(2, square + 16 * AMX_SQUARE, RESULT_ROW_BYTES);
-    _tile_loadd(3, square + 16 * AMX_SQUARE + 16, RESULT_ROW_BYTES);
+    _tile_stream_loadd(0, square, RESULT_ROW_BYTES);
+    _tile_stream_loadd(1, square + 16, RESULT_ROW_BYTES);
+    _tile_stream_loadd(2, square + 16 * AMX_SQUARE, RESULT_ROW_BYTES);
+    _tile_stream_loadd(3, square + 16 * AMX_SQUARE + 16, RESULT_ROW_BYTES);
 }
 
 ALWAYS_INLINE void results_store(float *square) {
