@@ -11,6 +11,7 @@
 #include "cpu/avx512.h"
 
 #include "cpu/amx/attend.h"
+#include "cpu/amx/decode.h"
 #include "cpu/amx/load_store.h"
 #include "cpu/amx/pack.h"
 
@@ -127,6 +128,8 @@ ALWAYS_INLINE void amx_forward(const flash_config_t *config, const flash_params_
                                const cpu_task_t *task, void *scratch) {
     if (task->pack)
         amx_pack(config, params, task, scratch);
+    else if (decodes_on_tiles(config, params, task))
+        amx_decode(params, task, config->d_head ? config->d_head : params->d_head, scratch);
     else if (task->row_end - task->row_begin <= AMX_MIN_ROWS)
         avx512_forward(config, params, task, scratch);
     else

@@ -57,7 +57,9 @@ static inline uint64_t cpu_scratch_size(const flash_config_t *config, int64_t d_
     if (config->arch != FLASH_ARCH_AMX)
         return tiled;
     const uint64_t amx = amx_scratch_size(config, d_head);
-    return amx > tiled ? amx : tiled; /* a task runs in the one way or the other */
+    const uint64_t decode = amx_decode_scratch_size(config, d_head);
+    const uint64_t most = amx > decode ? amx : decode; /* a task runs in one of the ways */
+    return most > tiled ? most : tiled;
 }
 
 /* Tasks of at most so many rows read K and V where they lie; packing would cost more. */

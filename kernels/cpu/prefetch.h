@@ -23,8 +23,10 @@ ALWAYS_INLINE void prefetch_part(const void *part, int64_t bytes) {
 
 /* All lines of a row. */
 ALWAYS_INLINE void prefetch_row(const void *row, int64_t bytes) {
-    prefetch_part(row, bytes);
-    prefetch_line((const char *)row + bytes - 1);
+    const char *end = (const char *)row + bytes;
+    const char *line = (const char *)((uintptr_t)row / CACHE_LINE * CACHE_LINE);
+    for (; line < end; line += CACHE_LINE)
+        prefetch_line(line);
 }
 
 #endif

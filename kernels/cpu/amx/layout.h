@@ -70,4 +70,13 @@ static inline uint64_t amx_scratch_size(const flash_config_t *config, int64_t d_
     return q + o + s + p + rows * AMX_SQUARE * AMX_ROW_BYTES + amx_block_size(config, d_head);
 }
 
+/* What a task of few rows needs (decode.h divides it), padded to fewer than 2 B_r rows in all. */
+static inline uint64_t amx_decode_scratch_size(const flash_config_t *config, int64_t d_head) {
+    const uint64_t rows = (uint64_t)config->B_r, d = (uint64_t)d_head;
+    const uint64_t q_and_o = 2 * rows * d * (2 + sizeof(float)), lanes = rows * 2 * 64;
+    const uint64_t scores = AMX_SQUARE * 16 * (sizeof(float) + 2 * 2);
+    const uint64_t keys = 4 * AMX_SQUARE * d * 2;
+    return q_and_o + lanes + scores + keys;
+}
+
 #endif

@@ -85,11 +85,9 @@ NEVER_INLINE void hide_unseen(const amx_scratch_t *t, const amx_item_t *item,
     }
 }
 
-/* s = softcap * tanh(s * softmax_scale / softcap). */
-NEVER_INLINE void cap(const amx_scores_t *scores, float softmax_scale, float softcap) {
+/* s = softcap * tanh(s * softmax_scale / softcap) of n scores. */
+NEVER_INLINE void cap(float *s, int64_t n, float softmax_scale, float softcap) {
     const vec_t inner = vec_set1(softmax_scale / softcap), outer = vec_set1(softcap);
-    float *s = scores->s;
-    const int64_t n = (int64_t)(scores->last - scores->first) * AMX_OPERANDS;
     for (int64_t i = 0; i < n; i += VEC_WIDTH)
         _mm512_store_ps(s + i, vec_mul(outer, vec_tanh(vec_mul(inner, _mm512_load_ps(s + i)))));
 }

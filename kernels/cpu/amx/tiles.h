@@ -27,8 +27,14 @@ typedef struct tile_config {
     uint8_t rows[16];
 } tile_config_t;
 
-/* Subnormal results of the vector unit become zero meanwhile, as those of the tiles do: exp2 of a
- * distant score would otherwise take a hundred cycles. Returns what tiles_release() restores. */
+/* Subnormal results of the vector unit become zero, as those of the tiles do: exp2 of a distant
+ * score would otherwise take a hundred cycles. Returns what tiles_release() restores. */
+ALWAYS_INLINE unsigned flush_subnormals(void) {
+    const unsigned control = _mm_getcsr();
+    _mm_setcsr(control | _MM_FLUSH_ZERO_ON);
+    return control;
+}
+
 ALWAYS_INLINE unsigned tiles_configure(void) {
     tile_config_t config = {.palette = 1};
     for (int i = 0; i < 8; i++) {
@@ -36,9 +42,7 @@ ALWAYS_INLINE unsigned tiles_configure(void) {
         config.rows[i] = TILE_ROWS_MAX;
     }
     _tile_loadconfig(&config);
-    const unsigned control = _mm_getcsr();
-    _mm_setcsr(control | _MM_FLUSH_ZERO_ON);
-    return control;
+    return flush_subnormals();
 }
 
 ALWAYS_INLINE void tiles_release(unsigned control) {
