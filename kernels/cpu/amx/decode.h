@@ -225,7 +225,9 @@ NEVER_INLINE void decode_raise(const decode_scratch_t *t, int64_t head, vec_t bl
                                vec_t scale, int R) {
     float *o = t->o + head * t->d * R;
     const vec_t old = _mm512_load_ps(t->origin + head * 16);
-    const __mmask16 raised = _mm512_cmp_ps_mask(block_sum, vec_set1(SUM_MAX), _CMP_NLE_UQ);
+    const __mmask16 lanes = _mm512_cmp_ps_mask(block_sum, vec_set1(SUM_MAX), _CMP_NLE_UQ);
+    const vec_t whole_rows = rows_max(_mm512_maskz_mov_ps(lanes, vec_set1(1)), R);
+    const __mmask16 raised = _mm512_cmp_ps_mask(whole_rows, vec_zero(), _CMP_NEQ_OQ);
     vec_t new = vec_set1(-INFINITY);
     for (int i = 0; i < 2 * R; i++)
         new = vec_max(new, _mm512_load_ps(t->s + i * VEC_WIDTH));

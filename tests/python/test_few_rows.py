@@ -1,0 +1,85 @@
+"""A few query rows a K/V head, whose kernels read the keys where they lie."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from problems import AttentionProblem, check_every_kernel, make_inputs, run
+
+FEW = AttentionProblem(1, 1, 1000, 16, 2, 128, dtype="bfloat16")
+
+
+@pytest.mark.parametrize("d_head", [32, 40, 64, 96, 128, 256])
+@pytest.mark.parametrize("group", [3, 4, 5, 8, 9, 16, 17])
+def test_rows_of_a_head(group: int, d_head: int) -> None:
+    check_every_kernel(replace(FEW, n_heads=2 * group, d_head=d_head, seqlen_k=333))
+
+
+@pytest.mark.parametrize("seqlen_k", [31, 32, 63, 64, 65, 95, 97, 1023, 1024, 1087, 4133])
+def test_last_keys(seqlen_k: int) -> None:
+    check_every_kernel(replace(FEW, seqlen_k=seqlen_k))
+
+
+@pytest.mark.parametrize("n_heads_kv", [1, 3, 20])
+def test_heads_side_by_side(n_heads_kv: int) -> None:
+    check_every_kernel(replace(FEW, n_heads=4 * n_heads_kv, n_heads_kv=n_heads_kv, seqlen_k=2100))
+
+
+@pytest.mark.parametrize("layout", ["padded", "heads_first", "unaligned"])
+def test_layouts(layout: str) -> None:
+    check_every_kernel(replace(FEW, batch=2, layouts=(layout,) * 4))
+
+
+@pytest.mark.parametrize("softcap", [0.0, 5.0])
+@pytest.mark.parametrize("values", ["wide", "one_large_key", "identical_keys", "growing"])
+def test_values(values: str, softcap: float) -> None:
+    check_every_kernel(replace(FEW, values=values, softcap=softcap))
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (500, -1), (90, 0)], ids=str)
+@pytest.mark.parametrize("seqlen_q", [2, 3])
+def test_rows_that_see_different_keys(seqlen_q: int, window: tuple[int, int]) -> None:
+    p = replace(FEW, seqlen_q=seqlen_q, n_heads=8, window_size=window, seqlen_k=2500)
+    check_every_kernel(replace(p, causal=True))
+
+
+def test_scores_that_rise_with_every_block() -> None:
+    """Each block's maximum lies far beyond that of the one before it, for one row or for all."""
+    q, k, v = make_inputs(FEW)
+    k[...] = np.linspace(-1, 1, FEW.seqlen_k)[:, None, None]
+    q[...] = 1
+    check_every_kernel(replace(FEW, softmax_scale=2.0), [q, k, v])
+    q[:, :, 1::2] = -1
+    check_every_kernel(replace(FEW, softmax_scale=2.0), [q, k, v])
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_poison_in_a_query_stays_in_its_row(poison: float) -> None:
+    q, k, v = make_inputs(FEW)
+    clean, _ = run(FEW, [q, k, v])
+    q[0, 0, 3, 5] = poison
+    o, _ = run(FEW, [q, k, v])
+    assert np.isnan(o[0, 0, 3].astype(np.float32)).all()
+    others = np.delete(np.arange(FEW.n_heads), 3)
+    np.testing.assert_array_equal(o[0, 0, others], clean[0, 0, others])
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("key", [0, 40, 999])
+def test_poison_in_a_key_is_its_heads_result(key: int, poison: float) -> None:
+    q, k, v = make_inputs(FEW)
+    q[...] = np.abs(q)
+    clean, _ = run(FEW, [q, k, v])
+    k[0, key, 0] = poison
+    o, lse = run(FEW, [q, k, v])
+    assert np.isnan(o[0, 0, :8].astype(np.float32)).all() and np.isnan(lse[0, :8]).all()
+    np.testing.assert_array_equal(o[0, 0, 8:], clean[0, 0, 8:])
+
+
+def test_keys_of_minus_infinity_have_no_weight() -> None:
+    q, k, v = make_inputs(FEW)
+    q[...] = np.abs(q)
+    k[:, 200:700] = -np.inf
+    check_every_kernel(FEW, [q, k, v])
+    k[...] = -np.inf
+    check_every_kernel(FEW, [q, k, v])
