@@ -1,0 +1,72 @@
+/*
+ * S^T = K Q^T: K's rows are the left operand as they lie, 16 keys by 32 columns a tile.
+ */
+#ifndef FLASH_KERNELS_CPU_AMX_DECODE_SCORES_H
+#define FLASH_KERNELS_CPU_AMX_DECODE_SCORES_H
+
+#include "cpu/amx/decode/scratch.h"
+#include "cpu/tiled/in_place.h"
+
+#include <stdbool.h>
+
+/* ---- Q ---- */
+
+/* Four rows of 16 pairs each, to the same four of R rows. */
+ALWAYS_INLINE void store_four_rows(vec_t pairs[4], float *to, int R) {
+    transpose_quarters(pairs);
+    UNROLL for (int j = 0; j < 4; j++) {
+        _mm_storeu_ps(to + j * R, _mm512_castps512_ps128(pairs[j]));
+        _mm_storeu_ps(to + (4 + j) * R, _mm512_extractf32x4_ps(pairs[j], 1));
+        _mm_storeu_ps(to + (8 + j) * R, _mm512_extractf32x4_ps(pairs[j], 2));
+        _mm_storeu_ps(to + (12 + j) * R, _mm512_extractf32x4_ps(pairs[j], 3));
+    }
+}
+
+ALWAYS_INLINE void decode_pack_q(const decode_scratch_t *t, const flash_params_t *p,
+                                 const cpu_task_t *task, uint16_t *q, int R) {
+    const char *rows[16];
+    cpu_row_t r = cpu_row(p, task, 0);
+    for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r))
+        rows[row] = element_at(p->q, cpu_row_index(task, &p->q_stride, r), FLASH_DTYPE_BF16);
+    for (int64_t c = 0; c < t->columns; c++)
+        for (int64_t first = 0; first < R; first += 4) {
+            vec_t pairs[4];
+            for (int64_t i = 0; i < 4; i++)
+                pairs[i] = first + i < t->n_rows
+                               ? _mm512_loadu_ps(rows[first + i] + c * TILE_ROW_BYTES)
+                               : vec_zero();
+            float *to = (float *)(void *)(q + c * AMX_SQUARE * R) + first;
+            store_four_rows(pairs, to, R);
+        }
+}
+
+/* ---- S ---- */
+
+/* Asks for rows first ... first + n - 1 of the next keys. */
+ALWAYS_INLINE void request_ahead(const decode_scratch_t *t, const in_place_t *keys, int64_t first,
+                                 int64_t n) {
+    for (int64_t i = first; i < first + n; i++)
+        prefetch_row(element_at(keys->ahead, i * keys->stride, FLASH_DTYPE_BF16), t->d * 2);
+}
+
+ALWAYS_INLINE void decode_score(const decode_scratch_t *t, const in_place_t *k, const uint16_t *q,
+                                int R) {
+    const int64_t stride = k->stride * 2, share = AMX_SQUARE / t->columns;
+    _tile_zero(0);
+    _tile_zero(1);
+    for (int64_t c = 0; c < t->columns; c++) {
+        const char *tile = k->data + c * TILE_ROW_BYTES;
+        _tile_loadd(3, q + c * 32 * R, R * 4);
+        _tile_loadd(2, tile, stride);
+        _tile_loadd(7, tile + 16 * stride, stride);
+        request_ahead(t, k, c * share, share);
+        _tile_dpbf16ps(0, 2, 3);
+        _tile_dpbf16ps(1, 7, 3);
+    }
+    request_ahead(t, k, t->columns * share, AMX_SQUARE - t->columns * share);
+    _tile_stored(0, t->s, R * 4);
+    _tile_stored(1, t->s + 16 * R, R * 4);
+    tiles_see_stores();
+}
+
+#endif

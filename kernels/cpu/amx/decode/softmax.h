@@ -1,0 +1,114 @@
+/*
+ * Scores of a block of keys, [32][R], to P, [R][32], relative to an origin as in amx/softmax.h.
+ */
+#ifndef FLASH_KERNELS_CPU_AMX_DECODE_SOFTMAX_H
+#define FLASH_KERNELS_CPU_AMX_DECODE_SOFTMAX_H
+
+#include "cpu/amx/decode/values.h"
+#include "cpu/amx/softmax.h"
+
+#include <math.h>
+
+/* The larger or the sum of the lanes of each row, in all of them. */
+ALWAYS_INLINE vec_t rotate_lanes(vec_t x, int by) {
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_permutexvar_ps(_mm512_add_epi32(lanes, _mm512_set1_epi32(by)), x);
+}
+
+ALWAYS_INLINE vec_t rows_max(vec_t x, int R) {
+    for (int by = R; by < VEC_WIDTH; by *= 2)
+        x = vec_max(x, rotate_lanes(x, by));
+    return x;
+}
+
+ALWAYS_INLINE vec_t rows_sum(vec_t x, int R) {
+    for (int by = R; by < VEC_WIDTH; by *= 2)
+        x = vec_add(x, rotate_lanes(x, by));
+    return x;
+}
+
+/* P of the block, and its sum for each lane. */
+ALWAYS_INLINE vec_t decode_exponentiate(const decode_scratch_t *t, vec_t scale, vec_t origin, int R,
+                                        vec_t e[32]) {
+    vec_t sum = vec_zero();
+    UNROLL for (int i = 0; i < 2 * R; i++) {
+        e[i] = amx_exp2(_mm512_fmsub_ps(_mm512_load_ps(t->s + i * VEC_WIDTH), scale, origin));
+        sum = vec_add(sum, e[i]);
+    }
+    return sum;
+}
+
+/* Rows have scores far beyond their origin, or none yet: what was summed so far counts less. NaN is
+ * among them, and stays. */
+NEVER_INLINE void decode_raise(const decode_scratch_t *t, int64_t head, vec_t block_sum,
+                               vec_t scale, int R) {
+    float *o = t->o + head * t->d * R;
+    const vec_t old = _mm512_load_ps(t->origin + head * 16);
+    const __mmask16 lanes = _mm512_cmp_ps_mask(block_sum, vec_set1(SUM_MAX), _CMP_NLE_UQ);
+    const vec_t whole_rows = rows_max(_mm512_maskz_mov_ps(lanes, vec_set1(1)), R);
+    const __mmask16 raised = _mm512_cmp_ps_mask(whole_rows, vec_zero(), _CMP_NEQ_OQ);
+    vec_t new = vec_set1(-INFINITY);
+    for (int i = 0; i < 2 * R; i++)
+        new = vec_max(new, _mm512_load_ps(t->s + i * VEC_WIDTH));
+    new = vec_mul(rows_max(new, R), scale);
+    new = _mm512_mask_mov_ps(new, nothing_seen(new), vec_zero());
+    new = _mm512_mask_mov_ps(old, raised, new);
+    const vec_t factor =
+        _mm512_mask_mov_ps(vec_exp2(vec_sub(old, new)), nothing_seen(old), vec_zero());
+    float factors[16];
+    _mm512_storeu_ps(factors, factor);
+    _mm512_store_ps(t->origin + head * 16, new);
+    _mm512_store_ps(t->sum + head * 16, vec_mul(_mm512_load_ps(t->sum + head * 16), factor));
+    for (int64_t i = 0; nothing_seen(old) != 0xffff && i < 2 * t->columns * R; i++) {
+        float *part = o + i * VEC_WIDTH;
+        _mm512_store_ps(part, vec_mul(_mm512_load_ps(part), vec_set1(factors[i % R])));
+    }
+}
+
+/* Words of even and of odd number of two vectors. */
+ALWAYS_INLINE words_t every_other(words_t a, words_t b, int odd) {
+    const words_t pairs = _mm512_set1_epi32(0x00020000);
+    const words_t lanes = _mm512_setr_epi32(0x00000, 0x40004, 0x80008, 0xc000c, 0x100010, 0x140014,
+                                            0x180018, 0x1c001c, 0x200020, 0x240024, 0x280028,
+                                            0x2c002c, 0x300030, 0x340034, 0x380038, 0x3c003c);
+    const words_t even = _mm512_add_epi16(pairs, lanes);
+    return _mm512_permutex2var_epi16(a, _mm512_add_epi16(even, _mm512_set1_epi16((short)odd)), b);
+}
+
+/* From [keys][R] to [R][keys], in R vectors: splitting off every other row again and again leaves
+ * row r where its bits in reverse order say. */
+ALWAYS_INLINE void decode_store_p(const vec_t e[32], uint16_t *p, int R) {
+    words_t x[16], y[16];
+    UNROLL for (int i = 0; i < R; i++) x[i] = words_from_floats(e[2 * i], e[2 * i + 1]);
+    for (int n = R; n > 1; n /= 2) {
+        UNROLL for (int i = 0; i < R / 2; i++) {
+            const int group = i / (n / 2) * n, at = i % (n / 2);
+            y[group + at] = every_other(x[group + 2 * at], x[group + 2 * at + 1], 0);
+            y[group + n / 2 + at] = every_other(x[group + 2 * at], x[group + 2 * at + 1], 1);
+        }
+        UNROLL for (int i = 0; i < R; i++) x[i] = y[i];
+    }
+    UNROLL for (int i = 0; i < R; i++) {
+        int row = 0;
+        for (int bit = 1; bit < R; bit *= 2)
+            row = row * 2 + ((i & bit) != 0);
+        _mm512_store_si512(p + row * AMX_SQUARE, x[i]);
+    }
+}
+
+/* Scores to P, in a buffer. */
+ALWAYS_INLINE void decode_softmax(const decode_scratch_t *t, int64_t head, vec_t scale, int buffer,
+                                  decode_pending_t *pending, int R) {
+    vec_t e[32];
+    vec_t sum = decode_exponentiate(t, scale, _mm512_load_ps(t->origin + head * 16), R, e);
+    if (_mm512_cmp_ps_mask(sum, vec_set1(SUM_MAX), _CMP_NLE_UQ) != 0) {
+        accumulate_pending(t, pending, R); /* it may be the same head's */
+        decode_raise(t, head, sum, scale, R);
+        sum = decode_exponentiate(t, scale, _mm512_load_ps(t->origin + head * 16), R, e);
+    }
+    float *total = t->sum + head * 16;
+    _mm512_store_ps(total, vec_add(_mm512_load_ps(total), sum));
+    decode_store_p(e, t->p[buffer], R);
+}
+
+#endif
