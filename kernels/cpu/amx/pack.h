@@ -86,14 +86,15 @@ ALWAYS_INLINE words_t load_part(const amx_scratch_t *t, int32_t dtype, const amx
     return x;
 }
 
-/* A square of K: its rows as they are. */
-ALWAYS_INLINE void pack_k_square(const amx_scratch_t *t, int32_t dtype, const amx_rows_t *k,
-                                 int64_t column, uint16_t *to, uint32_t *bad) {
-    for (int64_t i = 0; i < AMX_SQUARE; i++) {
+/* Row number i of the squares of K that begin with `to`, as it is. */
+ALWAYS_INLINE void pack_k_row(const amx_scratch_t *t, int32_t dtype, const amx_rows_t *k, int64_t i,
+                              uint16_t *to, uint32_t *bad) {
+    for (int64_t c = 0; c < t->columns; c++) {
         words_t split[2] = {_mm512_setzero_si512()};
-        split_words(dtype, load_part(t, dtype, k, i, column, bad), split);
+        split_words(dtype, load_part(t, dtype, k, i, c * AMX_SQUARE, bad), split);
         for (int term = 0; term < t->terms; term++)
-            _mm512_store_si512(to + term * AMX_OPERANDS + i * AMX_SQUARE, split[term]);
+            _mm512_store_si512(to + (c * t->terms + term) * AMX_OPERANDS + i * AMX_SQUARE,
+                               split[term]);
     }
 }
 
@@ -244,10 +245,12 @@ ALWAYS_INLINE void pack_block(const amx_scratch_t *t, const flash_params_t *p,
         keys.begin += AMX_SQUARE;
         const amx_rows_t next_k = k_rows(p, task, dtype, keys);
         const amx_rows_t next_v = v_rows(p, task, dtype, keys);
+        for (int64_t i = 0; i < AMX_SQUARE; i++) {
+            request_rows(t, &next_k, i, 1);
+            pack_k_row(t, dtype, &k, i, k_square(t, block, j, 0), &bad);
+        }
         for (int64_t c = 0; c < t->columns; c++) {
-            request_rows(t, &next_k, c * share, share);
             request_rows(t, &next_v, c * share, share);
-            pack_k_square(t, dtype, &k, c * AMX_SQUARE, k_square(t, block, j, c), &bad);
             pack_v_square(t, dtype, &v, c * AMX_SQUARE, v_square(t, block, j, c), &bad);
         }
         block->bad[j] = bad;

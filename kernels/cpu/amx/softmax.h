@@ -163,7 +163,7 @@ ALWAYS_INLINE __m512i round_up_halves(vec_t x) {
 
 /* The upper halves of both, alternating. */
 ALWAYS_INLINE words_t pair_halves(__m512i a, __m512i b) {
-    return _mm512_mask_mov_epi16(_mm512_srli_epi32(a, 16), 0xaaaaaaaa, b);
+    return _mm512_mask_mov_epi16(_mm512_bsrli_epi128(a, 2), 0xaaaaaaaa, b);
 }
 
 ALWAYS_INLINE void store_pair(vec_t a, vec_t b, int32_t terms, uint16_t *p) {
