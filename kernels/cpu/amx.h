@@ -11,9 +11,9 @@
 #include "cpu/avx512.h"
 
 #include "cpu/amx/attend.h"
-#include "cpu/amx/decode.h"
 #include "cpu/amx/load_store.h"
 #include "cpu/amx/pack.h"
+#include "cpu/amx_decode.h"
 
 _Static_assert((int)AMX_MIN_ROWS >= (int)CPU_FEW_ROWS,
                "the vector kernel reads the keys in place for few rows");

@@ -4,7 +4,7 @@
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_SCORES_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_SCORES_H
 
-#include "cpu/amx/decode/scratch.h"
+#include "cpu/amx_decode/scratch.h"
 #include "cpu/tiled/in_place.h"
 
 #include <stdbool.h>

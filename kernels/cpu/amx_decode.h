@@ -12,9 +12,9 @@
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_H
 
-#include "cpu/amx/decode/scores.h"
-#include "cpu/amx/decode/softmax.h"
-#include "cpu/amx/decode/values.h"
+#include "cpu/amx_decode/scores.h"
+#include "cpu/amx_decode/softmax.h"
+#include "cpu/amx_decode/values.h"
 
 #include <math.h>
 #include <string.h>

@@ -4,8 +4,8 @@
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_SOFTMAX_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_SOFTMAX_H
 
-#include "cpu/amx/decode/values.h"
 #include "cpu/amx/softmax.h"
+#include "cpu/amx_decode/values.h"
 
 #include <math.h>
 

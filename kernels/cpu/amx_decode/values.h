@@ -5,8 +5,8 @@
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_VALUES_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_VALUES_H
 
-#include "cpu/amx/decode/scores.h"
 #include "cpu/amx/pack.h"
+#include "cpu/amx_decode/scores.h"
 
 /* P and V of a block whose product is still to be added to O: it is, beside the packing of the next
  * one. */
