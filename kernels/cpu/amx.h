@@ -2,8 +2,9 @@
  * The AMX family: bf16 operands in tile registers, fp32 results, exponentials in AVX-512.
  *
  * K and V are packed once a head, by tasks of their own, and shared by the tasks that attend; a
- * task that splits the keys packs its own blocks. Tasks of few rows, and rows that see infinity or
- * NaN, are computed as in the AVX-512 family.
+ * task that splits the keys packs its own blocks, or reads them in place where it has few rows.
+ * What tiles are no use for, and rows that see infinity or NaN, is computed as in the AVX-512
+ * family.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_H
 #define FLASH_KERNELS_CPU_AMX_H

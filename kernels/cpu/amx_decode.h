@@ -109,9 +109,7 @@ ALWAYS_INLINE void decode_store(const decode_scratch_t *t, const flash_params_t 
                       _mm512_permutex2var_ps(a, high, b));
         }
         if (cpu_wants_lse(p, task))
-            cpu_store_lse(p, task, row, r,
-                          sums[row] != 0 ? t->origin[head * 16 + row] * LN_2 + logf(sums[row])
-                                         : -INFINITY);
+            cpu_store_lse(p, task, row, r, row_lse(t->origin[head * 16 + row], sums[row]));
     }
 }
 

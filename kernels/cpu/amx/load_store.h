@@ -115,9 +115,7 @@ ALWAYS_INLINE void store_results(const amx_scratch_t *t, const flash_params_t *p
         else
             store_o_row(t, dtype, row, p->o, cpu_row_index(task, &p->o_stride, r));
         if (cpu_wants_lse(p, task))
-            cpu_store_lse(p, task, row, r,
-                          t->sum[row] != 0 ? t->maximum[row] * LN_2 + logf(t->sum[row])
-                                           : -INFINITY);
+            cpu_store_lse(p, task, row, r, row_lse(t->maximum[row], t->sum[row]));
     }
 }
 

@@ -16,7 +16,7 @@
 
 #include <math.h>
 
-static const float SUM_MAX = 4096; /* of a row's P over an item; of more keys than B_c may be */
+static const float SUM_MAX = 4096; /* of a row's P over an item; B_c is at most so many keys */
 
 /* What belongs to the rows of a strip: a lane each. */
 typedef struct lanes {

@@ -7,8 +7,6 @@
 #include "cpu/amx_decode/scratch.h"
 #include "cpu/tiled/in_place.h"
 
-#include <stdbool.h>
-
 /* ---- Q ---- */
 
 /* Four rows of 16 pairs each, to the same four of R rows. */
@@ -56,7 +54,7 @@ ALWAYS_INLINE void decode_score(const decode_scratch_t *t, const in_place_t *k, 
     _tile_zero(1);
     for (int64_t c = 0; c < t->columns; c++) {
         const char *tile = k->data + c * TILE_ROW_BYTES;
-        _tile_loadd(3, q + c * 32 * R, R * 4);
+        _tile_loadd(3, q + c * AMX_SQUARE * R, R * 4);
         _tile_loadd(2, tile, stride);
         _tile_loadd(7, tile + 16 * stride, stride);
         request_ahead(t, k, c * share, share);

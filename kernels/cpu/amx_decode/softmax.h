@@ -9,12 +9,13 @@
 
 #include <math.h>
 
-/* The larger or the sum of the lanes of each row, in all of them. */
+/* Lane i of the result is lane i + by of x. */
 ALWAYS_INLINE vec_t rotate_lanes(vec_t x, int by) {
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return _mm512_permutexvar_ps(_mm512_add_epi32(lanes, _mm512_set1_epi32(by)), x);
 }
 
+/* The largest, and the sum, of the lanes of each row, in all of them. */
 ALWAYS_INLINE vec_t rows_max(vec_t x, int R) {
     for (int by = R; by < VEC_WIDTH; by *= 2)
         x = vec_max(x, rotate_lanes(x, by));

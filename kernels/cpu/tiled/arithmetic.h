@@ -1,13 +1,19 @@
 /*
- * Constants and integer arithmetic of the tiled kernels.
+ * Constants and scalar arithmetic of the tiled kernels.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_ARITHMETIC_H
 #define FLASH_KERNELS_CPU_TILED_ARITHMETIC_H
 
+#include <math.h>
 #include <stdint.h>
 
 static const float LOG2_E = 1.44269504088896340736f;
 static const float LN_2 = 0.69314718055994530942f;
+
+/* LSE of a row that summed up 2^(score - origin), in units of log2; of no key: -infinity. */
+static inline float row_lse(float origin, float sum) {
+    return sum != 0 ? origin * LN_2 + logf(sum) : -INFINITY;
+}
 
 static inline int64_t round_up(int64_t n, int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;

@@ -106,8 +106,7 @@ ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
         else
             store_row(t, dtype, row, sum, p->o, cpu_row_index(task, &p->o_stride, r));
         if (cpu_wants_lse(p, task))
-            cpu_store_lse(p, task, row, r,
-                          sum != 0 ? t->origin[row] * LN_2 + logf(sum) : -INFINITY);
+            cpu_store_lse(p, task, row, r, row_lse(t->origin[row], sum));
     }
 }
 
