@@ -36,11 +36,25 @@ static inline row_cursor_t cursor_at_rows(const flash_params_t *p, const cpu_tas
     return cursor;
 }
 
-/* Brings the next row, if there is one, to the level 2 cache. */
-ALWAYS_INLINE void prefetch_next(row_cursor_t *cursor) {
-    if (cursor->n_left == 0)
-        return;
-    prefetch_row(cursor->row, cursor->row_bytes);
+/* The task's keys of its head in K or V. */
+static inline row_cursor_t cursor_at_keys(const cpu_task_t *task, int32_t dtype, int64_t d,
+                                          const void *data, const flash_strides_t *stride,
+                                          flash_range_t keys) {
+    const int64_t size = element_size(dtype);
+    const row_cursor_t cursor = {
+        .row = element_at(data, cpu_key_index(task, stride, keys.begin), dtype),
+        .to_next_token = stride->seq * size,
+        .row_bytes = d * size,
+        .n_left = (int64_t)keys.end - keys.begin,
+        .n_heads = 1};
+    return cursor;
+}
+
+/* The next row; NULL: there are no more. */
+ALWAYS_INLINE const char *cursor_next(row_cursor_t *cursor) {
+    if (cursor->n_left <= 0)
+        return NULL;
+    const char *row = cursor->row;
     cursor->n_left--;
     if (++cursor->head < cursor->n_heads) {
         cursor->row += cursor->to_next_head;
@@ -48,6 +62,22 @@ ALWAYS_INLINE void prefetch_next(row_cursor_t *cursor) {
         cursor->head = 0;
         cursor->row += cursor->to_next_token;
     }
+    return row;
+}
+
+/* Brings the next row, if there is one, to the level 2 cache. */
+ALWAYS_INLINE void prefetch_next(row_cursor_t *cursor) {
+    const char *row = cursor_next(cursor);
+    if (row)
+        prefetch_row(row, cursor->row_bytes);
+}
+
+/* Brings its first line there: where rows are read one after the other, each from its beginning to
+ * its end, the processor foresees the rest, and more requests hold up its own. */
+ALWAYS_INLINE void prefetch_next_start(row_cursor_t *cursor) {
+    const char *row = cursor_next(cursor);
+    if (row)
+        prefetch_line(row);
 }
 
 #endif

@@ -15,6 +15,14 @@ def test_rows_of_a_head(group: int, d_head: int) -> None:
     check_every_kernel(replace(FEW, n_heads=2 * group, d_head=d_head, seqlen_k=333))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("d_head", [40, 72, 128])
+@pytest.mark.parametrize("group", [13, 20, 32])
+def test_rows_of_a_head_whose_keys_are_split(group: int, d_head: int, dtype: str) -> None:
+    p = replace(FEW, n_heads=2 * group, d_head=d_head, seqlen_k=1500, dtype=dtype)
+    check_every_kernel(p)
+
+
 @pytest.mark.parametrize("seqlen_k", [31, 32, 63, 64, 65, 95, 97, 1023, 1024, 1087, 4133])
 def test_last_keys(seqlen_k: int) -> None:
     check_every_kernel(replace(FEW, seqlen_k=seqlen_k))

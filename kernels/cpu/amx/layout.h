@@ -67,7 +67,9 @@ static inline uint64_t amx_scratch_size(const flash_config_t *config, int64_t d_
     const uint64_t o = rows * columns * AMX_RESULT_BYTES;
     const uint64_t s = (keys + 2 * AMX_CHUNK) * AMX_RESULT_BYTES;
     const uint64_t p = 2 * keys * terms * AMX_OPERAND_BYTES;
-    return q + o + s + p + rows * AMX_SQUARE * AMX_ROW_BYTES + amx_block_size(config, d_head);
+    const uint64_t transposed = columns * terms * AMX_OPERAND_BYTES;
+    return q + o + s + p + transposed + rows * AMX_SQUARE * AMX_ROW_BYTES +
+           amx_block_size(config, d_head);
 }
 
 /* What a task of few rows needs (amx_decode.h divides it): they are padded to fewer than 2 B_r. */

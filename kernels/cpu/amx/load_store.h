@@ -6,12 +6,19 @@
 
 #include "cpu/amx/attend.h"
 
-static inline void widen(flash_range_t *any, flash_range_t keys) {
-    if (keys.begin >= keys.end)
-        return;
-    const bool first = any->begin >= any->end;
-    any->begin = first ? keys.begin : min32(any->begin, keys.begin);
-    any->end = first ? keys.end : max32(any->end, keys.end);
+/* Keys that some row of a strip sees, and those that all of them see. */
+ALWAYS_INLINE strip_keys_t keys_of_strip(const amx_scratch_t *t, int64_t strip) {
+    strip_keys_t keys = {{INT32_MAX, 0}, {0, INT32_MAX}};
+    for (int64_t row = strip * AMX_SQUARE; row < (strip + 1) * AMX_SQUARE; row += VEC_WIDTH) {
+        const __m512i begin = _mm512_load_si512(t->begin + row);
+        const __m512i end = _mm512_load_si512(t->end + row);
+        const __mmask16 sees = _mm512_cmplt_epi32_mask(begin, end);
+        keys.any.begin = min32(keys.any.begin, _mm512_mask_reduce_min_epi32(sees, begin));
+        keys.any.end = max32(keys.any.end, _mm512_mask_reduce_max_epi32(sees, end));
+        keys.common.begin = max32(keys.common.begin, _mm512_reduce_max_epi32(begin));
+        keys.common.end = min32(keys.common.end, _mm512_reduce_min_epi32(end));
+    }
+    return keys;
 }
 
 /* Fills begin and end of each row, and what each strip sees; returns what any row sees. Rows that
@@ -19,22 +26,20 @@ static inline void widen(flash_range_t *any, flash_range_t keys) {
 static inline flash_range_t find_strip_keys(const amx_scratch_t *t, const flash_params_t *p,
                                             const cpu_task_t *task,
                                             strip_keys_t strips[AMX_STRIPS_MAX]) {
-    flash_range_t all = {0, 0}, keys = {0, 0};
+    flash_range_t all = {INT32_MAX, 0}, keys = {0, 0};
     cpu_row_t r = cpu_row(p, task, 0);
     for (int64_t row = 0; row < t->n_strips * AMX_SQUARE; row++) {
-        strip_keys_t *strip = &strips[row / AMX_SQUARE];
         if (row < t->n_rows) {
             keys = cpu_row_keys(p, task, r);
             r = cpu_next_row(p, task, r);
         }
-        if (row % AMX_SQUARE == 0)
-            *strip = (strip_keys_t){keys, keys};
         t->begin[row] = keys.begin;
         t->end[row] = keys.end;
-        widen(&strip->any, keys);
-        strip->common.begin = max32(strip->common.begin, keys.begin);
-        strip->common.end = min32(strip->common.end, keys.end);
-        widen(&all, keys);
+    }
+    for (int64_t strip = 0; strip < t->n_strips; strip++) {
+        strips[strip] = keys_of_strip(t, strip);
+        all.begin = min32(all.begin, strips[strip].any.begin);
+        all.end = max32(all.end, strips[strip].any.end);
     }
     return all;
 }
@@ -49,58 +54,84 @@ static inline void start_results(const amx_scratch_t *t) {
 
 /* ---- O ---- */
 
-/* A quarter of a square of O^T, normalised and transposed; zeros where the row saw no key. */
-ALWAYS_INLINE void quarter_load(const float *from, vec_t sum, vec_t quarter[16]) {
-    const vec_t inverse = vec_div(vec_set1(1), sum);
+/* 16 rows (lanes) of a row of a square of O^T, normalised; zeros where the row saw no key. */
+ALWAYS_INLINE vec_t normalised(const float *from, vec_t sum, vec_t inverse) {
     const __mmask16 seen = _mm512_cmp_ps_mask(sum, vec_zero(), _CMP_NEQ_UQ);
-    for (int64_t i = 0; i < 16; i++)
-        quarter[i] = _mm512_maskz_mul_ps(seen, _mm512_load_ps(from + i * AMX_SQUARE), inverse);
-    vec_transpose(quarter);
+    return _mm512_maskz_mul_ps(seen, _mm512_load_ps(from), inverse);
 }
 
-ALWAYS_INLINE void quarter_store(float *to, const vec_t quarter[16]) {
-    for (int64_t i = 0; i < 16; i++)
-        _mm512_store_ps(result_row(to, i), quarter[i]);
+/* 32 floats to elements of 16 bits. */
+ALWAYS_INLINE words_t words_of(int32_t dtype, vec_t low, vec_t high) {
+    if (dtype == FLASH_DTYPE_BF16)
+        return words_from_floats(low, high);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(vec_to_halves(dtype, low)),
+                              vec_to_halves(dtype, high), 1);
 }
 
-/* Squares of a strip's O^T become squares of O, normalised. */
-NEVER_INLINE void finish_strip(const amx_scratch_t *t, int64_t strip) {
-    enum { RIGHT = VEC_WIDTH, BELOW = VEC_WIDTH * AMX_SQUARE };
+/* 16 rows of a square of O, a row 32 elements of 16 bits, from columns of O^T. */
+ALWAYS_INLINE void finish_half(int32_t dtype, const float *from, vec_t sum, uint16_t *to) {
+    const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i alternating = _mm512_or_si512(
+        lanes, _mm512_slli_epi32(_mm512_add_epi32(lanes, _mm512_set1_epi32(16)), 16));
+    const vec_t inverse = vec_div(vec_set1(1), sum);
+    vec_t pairs[16];
+    for (int64_t i = 0; i < 16; i++, from += 2 * AMX_SQUARE) {
+        const vec_t a = normalised(from, sum, inverse);
+        const vec_t b = normalised(from + AMX_SQUARE, sum, inverse);
+        pairs[i] =
+            _mm512_castsi512_ps(_mm512_permutexvar_epi16(alternating, words_of(dtype, a, b)));
+    }
+    vec_transpose(pairs);
+    for (int64_t i = 0; i < 16; i++)
+        _mm512_store_ps(to + i * AMX_SQUARE, pairs[i]);
+}
+
+/* Squares of a strip's O, side by side. */
+NEVER_INLINE void finish_strip(const amx_scratch_t *t, int32_t dtype, int64_t strip) {
     const lanes_t sum = lanes_load(t->sum, strip);
-    for (int64_t c = 0; c < t->columns; c++) {
-        float *o = t->o + (strip * t->columns + c) * AMX_OPERANDS;
-        vec_t a[16], b[16];
-        quarter_load(o, sum.half[0], a);
-        quarter_store(o, a);
-        quarter_load(o + BELOW + RIGHT, sum.half[1], a);
-        quarter_store(o + BELOW + RIGHT, a);
-        quarter_load(o + RIGHT, sum.half[1], a);
-        quarter_load(o + BELOW, sum.half[0], b);
-        quarter_store(o + BELOW, a);
-        quarter_store(o + RIGHT, b);
-    }
+    const float *from = t->o + strip * t->columns * AMX_OPERANDS;
+    for (int64_t i = 0; i < t->columns * AMX_OPERANDS; i += AMX_OPERANDS)
+        for (int64_t half = 0; half < 2; half++)
+            finish_half(dtype, from + i + half * VEC_WIDTH, sum.half[half],
+                        t->rows + i + half * (AMX_OPERANDS / 2));
 }
 
-/* Elements of 16 bits leave a cache line at a time. */
-ALWAYS_INLINE void store_o_row(const amx_scratch_t *t, int32_t dtype, int64_t row, void *o,
-                               int64_t index) {
-    float *strip = t->o + row / AMX_SQUARE * t->columns * AMX_OPERANDS;
-    const float *from = result_row(strip, row % AMX_SQUARE);
-    int64_t i = 0;
-    for (; dtype != FLASH_DTYPE_FP32 && i + AMX_SQUARE <= t->d; i += AMX_SQUARE) {
-        const float *part = from + i * AMX_SQUARE;
-        const __m256i low = vec_to_halves(dtype, _mm512_load_ps(part));
-        const __m256i high = vec_to_halves(dtype, _mm512_load_ps(part + VEC_WIDTH));
-        _mm512_storeu_si512(element_at_mutable(o, index + i, dtype),
-                            _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
+/* The first n rows of a strip as partial results, in fp32. */
+NEVER_INLINE void store_partial_strip(const amx_scratch_t *t, int64_t strip, int64_t n, float *o) {
+    const lanes_t sum = lanes_load(t->sum, strip);
+    const float *from = t->o + strip * t->columns * AMX_OPERANDS;
+    for (int64_t c = 0; c < t->d; c += VEC_WIDTH, from += VEC_WIDTH * AMX_SQUARE)
+        for (int64_t first = 0; first < n; first += VEC_WIDTH) {
+            const vec_t of_rows = sum.half[first / VEC_WIDTH];
+            const vec_t inverse = vec_div(vec_set1(1), of_rows);
+            vec_t tile[16];
+            for (int64_t i = 0; i < 16; i++)
+                tile[i] = normalised(from + i * AMX_SQUARE + first, of_rows, inverse);
+            vec_transpose(tile);
+            for (int64_t i = 0; i < min64(n - first, 16); i++)
+                _mm512_mask_storeu_ps(o + (first + i) * t->d + c, (__mmask16)present(c, t->d),
+                                      tile[i]);
+        }
+}
+
+/* Row number i of the strip in t->rows, to O. */
+ALWAYS_INLINE void store_o_row(const amx_scratch_t *t, int64_t i, uint16_t *o) {
+    const uint16_t *from = t->rows + i * AMX_SQUARE;
+    for (int64_t c = 0; c < t->d; c += AMX_SQUARE, from += AMX_OPERANDS)
+        _mm512_mask_storeu_epi16(o + c, present(c, t->d), _mm512_load_si512(from));
+}
+
+ALWAYS_INLINE void store_strip(const amx_scratch_t *t, const flash_params_t *p,
+                               const cpu_task_t *task, int32_t dtype, int64_t strip, int64_t n,
+                               cpu_row_t first) {
+    if (task->o_partial) {
+        store_partial_strip(t, strip, n, task->o_partial + strip * AMX_SQUARE * t->d);
+        return;
     }
-    for (; i < t->d; i += VEC_WIDTH) {
-        const float *part = from + i / AMX_SQUARE * AMX_OPERANDS + i % AMX_SQUARE;
-        void *to = element_at_mutable(o, index + i, dtype);
-        if (t->d - i >= VEC_WIDTH)
-            vec_store(dtype, to, _mm512_load_ps(part));
-        else
-            vec_store_first(dtype, to, _mm512_load_ps(part), (int)(t->d - i));
+    finish_strip(t, dtype, strip);
+    for (int64_t i = 0; i < n; i++, first = cpu_next_row(p, task, first)) {
+        const int64_t index = cpu_row_index(task, &p->o_stride, first);
+        store_o_row(t, i, element_at_mutable(p->o, index, dtype));
     }
 }
 
@@ -109,11 +140,7 @@ ALWAYS_INLINE void store_results(const amx_scratch_t *t, const flash_params_t *p
     cpu_row_t r = cpu_row(p, task, 0);
     for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
         if (row % AMX_SQUARE == 0)
-            finish_strip(t, row / AMX_SQUARE);
-        if (task->o_partial)
-            store_o_row(t, FLASH_DTYPE_FP32, row, task->o_partial, row * t->d);
-        else
-            store_o_row(t, dtype, row, p->o, cpu_row_index(task, &p->o_stride, r));
+            store_strip(t, p, task, dtype, row / AMX_SQUARE, min64(t->n_rows - row, AMX_SQUARE), r);
         if (cpu_wants_lse(p, task))
             cpu_store_lse(p, task, row, r, row_lse(t->maximum[row], t->sum[row]));
     }

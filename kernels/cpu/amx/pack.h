@@ -7,111 +7,19 @@
 #ifndef FLASH_KERNELS_CPU_AMX_PACK_H
 #define FLASH_KERNELS_CPU_AMX_PACK_H
 
-#include "cpu/amx/scratch.h"
-#include "cpu/prefetch.h"
+#include "cpu/amx/rows.h"
 #include "cpu/row_cursor.h"
-#include "cpu/vector.h"
 
-#include <immintrin.h>
+/* ---- Squares side by side ---- */
 
-/* Rows of Q, K and V are asked for a square ahead: they lie far apart, and the processor does not
- * foresee them. */
-
-/* 32 elements of 16 bits each. */
-typedef __m512i words_t;
-
-/* Those that are infinity or NaN. */
-ALWAYS_INLINE __mmask32 not_finite(int32_t dtype, words_t x) {
-    const words_t exponent = _mm512_set1_epi16(dtype == FLASH_DTYPE_FP16 ? 0x7c00 : 0x7f80);
-    return _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, exponent), exponent);
-}
-
-/* Elements column ... column + 31 of a row of d, zeros beyond and in place of infinity and NaN,
- * which are added to *bad. */
-ALWAYS_INLINE words_t words_load(int32_t dtype, const void *row, int64_t column, int64_t d,
-                                 __mmask32 *bad) {
-    const int64_t n = d - column;
-    const __mmask32 present = n >= AMX_SQUARE ? 0xffffffff : (1u << n) - 1;
-    const words_t x = _mm512_maskz_loadu_epi16(present, (const uint16_t *)row + column);
-    const __mmask32 bad_here = not_finite(dtype, x);
-    *bad |= bad_here;
-    return _mm512_maskz_mov_epi16(~bad_here, x);
-}
-
-ALWAYS_INLINE vec_t low_floats(words_t bf16) {
-    return vec_from_bf16(_mm512_castsi512_si256(bf16));
-}
-
-ALWAYS_INLINE vec_t high_floats(words_t bf16) {
-    return vec_from_bf16(_mm512_extracti64x4_epi64(bf16, 1));
-}
-
-/* 32 floats to bf16; rounds to nearest even, subnormals to zero. */
-ALWAYS_INLINE words_t words_from_floats(vec_t low, vec_t high) {
-    return (words_t)_mm512_cvtne2ps_pbh(high, low);
-}
-
-/* The bf16 terms of 32 floats, the second what the first leaves. */
-ALWAYS_INLINE void split_floats(vec_t low, vec_t high, int32_t terms, words_t split[2]) {
-    split[0] = words_from_floats(low, high);
-    if (terms == 2)
-        split[1] = words_from_floats(vec_sub(low, low_floats(split[0])),
-                                     vec_sub(high, high_floats(split[0])));
-}
-
-ALWAYS_INLINE void split_words(int32_t dtype, words_t x, words_t split[2]) {
-    if (dtype == FLASH_DTYPE_BF16)
-        split[0] = x;
-    else
-        split_floats(_mm512_cvtph_ps(_mm512_castsi512_si256(x)),
-                     _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1)), 2, split);
-}
-
-/* ---- Squares ---- */
-
-/* Rows of a tensor where the caller has it: a square has zeros beyond the last one. */
-typedef struct amx_rows {
-    const char *row[AMX_SQUARE];
-    int64_t n;
-} amx_rows_t;
-
-/* A part of row number i; sets bit i of *bad where it holds infinity or NaN. */
-ALWAYS_INLINE words_t load_part(const amx_scratch_t *t, int32_t dtype, const amx_rows_t *rows,
-                                int64_t i, int64_t column, uint32_t *bad) {
-    __mmask32 bad_here = 0;
-    if (i >= rows->n)
-        return _mm512_setzero_si512();
-    const words_t x = words_load(dtype, rows->row[i], column, t->d, &bad_here);
-    *bad |= (uint32_t)(bad_here != 0) << i;
-    return x;
-}
-
-/* Row number i of the squares of K that begin with `to`, as it is. */
-ALWAYS_INLINE void pack_k_row(const amx_scratch_t *t, int32_t dtype, const amx_rows_t *k, int64_t i,
-                              uint16_t *to, uint32_t *bad) {
-    for (int64_t c = 0; c < t->columns; c++) {
+/* Row number i of squares that begin with `to`, as it is. */
+ALWAYS_INLINE void put_row(amx_reader_t *r, const char *row, int64_t i, uint16_t *to) {
+    to += i * AMX_SQUARE;
+    for (int64_t c = 0; c < r->d; c += AMX_SQUARE, to += r->terms * AMX_OPERANDS) {
         words_t split[2] = {_mm512_setzero_si512()};
-        split_words(dtype, load_part(t, dtype, k, i, c * AMX_SQUARE, bad), split);
-        for (int term = 0; term < t->terms; term++)
-            _mm512_store_si512(to + (c * t->terms + term) * AMX_OPERANDS + i * AMX_SQUARE,
-                               split[term]);
-    }
-}
-
-/* Rows first ... first + 15 of a square of Q, transposed in pairs of columns: a tile a term. */
-ALWAYS_INLINE void pack_q_tile(const amx_scratch_t *t, int32_t dtype, const amx_rows_t *q,
-                               int64_t first, int64_t column, uint16_t *to, uint32_t *bad) {
-    vec_t tile[2][16];
-    for (int i = 0; i < 16; i++) {
-        words_t split[2] = {_mm512_setzero_si512()};
-        split_words(dtype, load_part(t, dtype, q, first + i, column, bad), split);
-        for (int term = 0; term < t->terms; term++)
-            tile[term][i] = _mm512_castsi512_ps(split[term]);
-    }
-    for (int term = 0; term < t->terms; term++) {
-        vec_transpose(tile[term]);
-        for (int i = 0; i < 16; i++)
-            _mm512_store_ps(to + term * AMX_OPERANDS + i * AMX_SQUARE, tile[term][i]);
+        read_part(r, row, i, c, split);
+        for (int term = 0; term < r->terms; term++)
+            _mm512_store_si512(to + term * AMX_OPERANDS, split[term]);
     }
 }
 
@@ -126,56 +34,76 @@ ALWAYS_INLINE void interleave(words_t a, words_t b, words_t alternating[2]) {
     alternating[1] = _mm512_permutex2var_epi16(a, _mm512_add_epi16(low, _mm512_set1_epi16(16)), b);
 }
 
-/* The 16 x 16 pairs of words of a tile. */
-ALWAYS_INLINE void transpose_tile(uint16_t *tile) {
-    vec_t rows[16];
-    for (int i = 0; i < 16; i++)
-        rows[i] = _mm512_load_ps(tile + i * AMX_SQUARE);
-    vec_transpose(rows);
-    for (int i = 0; i < 16; i++)
-        _mm512_store_ps(tile + i * AMX_SQUARE, rows[i]);
-}
-
-/* A square of V^T: a tile for each half of the columns. */
-ALWAYS_INLINE void pack_v_square(const amx_scratch_t *t, int32_t dtype, const amx_rows_t *v,
-                                 int64_t column, uint16_t *to, uint32_t *bad) {
-    for (int i = 0; i < AMX_SQUARE; i += 2) {
-        words_t split[2][2] = {{_mm512_setzero_si512()}};
-        for (int j = 0; j < 2; j++)
-            split_words(dtype, load_part(t, dtype, v, i + j, column, bad), split[j]);
-        for (int term = 0; term < t->terms; term++) {
-            uint16_t *row = to + term * AMX_OPERANDS + i / 2 * AMX_SQUARE;
-            words_t halves[2];
-            interleave(split[0][term], split[1][term], halves);
-            _mm512_store_si512(row, halves[0]);
-            _mm512_store_si512(row + AMX_OPERANDS / 2, halves[1]);
+/* Rows i and i + 1, alternating: row i / 2 of both tiles of each square. */
+ALWAYS_INLINE void put_pair(amx_reader_t *r, const char *row, const char *next, int64_t i,
+                            uint16_t *to) {
+    to += i / 2 * AMX_SQUARE;
+    for (int64_t c = 0; c < r->d; c += AMX_SQUARE, to += r->terms * AMX_OPERANDS) {
+        words_t a[2] = {_mm512_setzero_si512()}, b[2] = {_mm512_setzero_si512()}, halves[2];
+        read_part(r, row, i, c, a);
+        read_part(r, next, i + 1, c, b);
+        for (int term = 0; term < r->terms; term++) {
+            interleave(a[term], b[term], halves);
+            _mm512_store_si512(to + term * AMX_OPERANDS, halves[0]);
+            _mm512_store_si512(to + term * AMX_OPERANDS + AMX_OPERANDS / 2, halves[1]);
         }
     }
-    for (int i = 0; i < 2 * t->terms; i++)
-        transpose_tile(to + i * AMX_OPERANDS / 2);
+}
+
+/* The 16 x 16 pairs of words of a tile. */
+ALWAYS_INLINE void transpose_tile(const uint16_t *from, uint16_t *to) {
+    vec_t rows[16];
+    for (int i = 0; i < 16; i++)
+        rows[i] = _mm512_load_ps(from + i * AMX_SQUARE);
+    vec_transpose(rows);
+    for (int i = 0; i < 16; i++)
+        _mm512_store_ps(to + i * AMX_SQUARE, rows[i]);
+}
+
+/* The tiles of t->rows, transposed; `step` elements from the squares of a column of squares to
+ * those of the next one. */
+ALWAYS_INLINE void transpose_squares(const amx_scratch_t *t, uint16_t *to, int64_t step) {
+    const int64_t columns = t->columns, size = t->terms * AMX_OPERANDS;
+    const uint16_t *from = t->rows;
+    for (int64_t c = 0; c < columns; c++, from += size, to += step)
+        for (int64_t i = 0; i < size; i += AMX_OPERANDS / 2)
+            transpose_tile(from + i, to + i);
 }
 
 /* ---- Q ---- */
 
+/* Packs the next strip, and asks for as many rows ahead. Returns the bits of bad rows; without
+ * care, whether there are any. */
+ALWAYS_INLINE uint32_t pack_strip(const amx_scratch_t *t, int32_t dtype, bool careful,
+                                  row_cursor_t *q, row_cursor_t *ahead, uint16_t *to) {
+    amx_reader_t r = amx_reader(t, dtype, careful);
+    for (int64_t i = 0; i < AMX_SQUARE; i++) {
+        prefetch_next_start(ahead);
+        put_row(&r, cursor_next(q), i, t->rows);
+    }
+    transpose_squares(t, to, t->terms * AMX_OPERANDS);
+    return careful ? r.bad : needs_care(&r);
+}
+
+NEVER_INLINE uint32_t pack_strip_with_care(const amx_scratch_t *t, int32_t dtype, row_cursor_t q,
+                                           uint16_t *to) {
+    row_cursor_t none = {.n_left = 0};
+    return pack_strip(t, dtype, true, &q, &none, to);
+}
+
 /* Fills Q, and sets the bits of bad rows: bit r of bad[s] is row r of strip s. */
 ALWAYS_INLINE void pack_q(const amx_scratch_t *t, const flash_params_t *p, const cpu_task_t *task,
                           int32_t dtype, uint32_t bad[AMX_STRIPS_MAX]) {
-    const int64_t share = (AMX_SQUARE + t->columns - 1) / t->columns;
-    row_cursor_t ahead = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride);
-    cpu_row_t r = cpu_row(p, task, 0);
-    for (int64_t row = 0; row < AMX_SQUARE; row++)
-        prefetch_next(&ahead);
+    row_cursor_t q = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = q;
+    uint16_t *to = t->q;
+    for (int64_t i = 0; i < AMX_SQUARE; i++)
+        prefetch_next_start(&ahead);
     for (int64_t strip = 0; strip < t->n_strips; strip++) {
-        amx_rows_t rows = {.n = min64(t->n_rows - strip * AMX_SQUARE, AMX_SQUARE)};
-        for (int64_t i = 0; i < rows.n; i++, r = cpu_next_row(p, task, r))
-            rows.row[i] = element_at(p->q, cpu_row_index(task, &p->q_stride, r), dtype);
-        for (int64_t c = 0; c < t->columns; c++) {
-            uint16_t *to = t->q + (strip * t->columns + c) * t->terms * AMX_OPERANDS;
-            for (int64_t i = 0; i < share; i++)
-                prefetch_next(&ahead);
-            pack_q_tile(t, dtype, &rows, 0, c * AMX_SQUARE, to, &bad[strip]);
-            pack_q_tile(t, dtype, &rows, 16, c * AMX_SQUARE, to + AMX_OPERANDS / 2, &bad[strip]);
-        }
+        const row_cursor_t first = q;
+        bad[strip] = pack_strip(t, dtype, false, &q, &ahead, to);
+        if (bad[strip])
+            bad[strip] = pack_strip_with_care(t, dtype, first, to);
+        to += t->columns * t->terms * AMX_OPERANDS;
     }
 }
 
@@ -205,57 +133,62 @@ ALWAYS_INLINE uint16_t *v_square(const amx_scratch_t *t, const amx_block_t *bloc
     return block->v + (column * t->keys + key) * t->terms * AMX_OPERANDS;
 }
 
-/* The first keys of a range, of the task's head in K or V. */
-ALWAYS_INLINE amx_rows_t first_keys(const void *data, const flash_strides_t *stride,
-                                    const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
-    amx_rows_t rows = {.n = min64((int64_t)keys.end - keys.begin, AMX_SQUARE)};
-    const char *row = element_at(data, cpu_key_index(task, stride, keys.begin), dtype);
-    for (int64_t i = 0; i < rows.n; i++, row += stride->seq * element_size(dtype))
-        rows.row[i] = row;
-    return rows;
+/* Rows of K and V. */
+typedef struct keys_cursor {
+    row_cursor_t k;
+    row_cursor_t v;
+} keys_cursor_t;
+
+ALWAYS_INLINE keys_cursor_t cursor_at_both(const amx_scratch_t *t, const flash_params_t *p,
+                                           const cpu_task_t *task, int32_t dtype,
+                                           flash_range_t keys) {
+    const keys_cursor_t both = {cursor_at_keys(task, dtype, t->d, p->k, &p->k_stride, keys),
+                                cursor_at_keys(task, dtype, t->d, p->v, &p->v_stride, keys)};
+    return both;
 }
 
-ALWAYS_INLINE amx_rows_t k_rows(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
-                                flash_range_t keys) {
-    return first_keys(p->k, &p->k_stride, task, dtype, keys);
+/* Packs the next keys, square number j of a block, and asks for as many keys ahead. Returns the
+ * bits of bad keys; without care, whether there are any. */
+ALWAYS_INLINE uint32_t pack_square(const amx_scratch_t *t, int32_t dtype, bool careful,
+                                   keys_cursor_t *keys, keys_cursor_t *ahead,
+                                   const amx_block_t *block, int64_t j) {
+    amx_reader_t r = amx_reader(t, dtype, careful);
+    uint16_t *k = k_square(t, block, j, 0);
+    for (int64_t i = 0; i < AMX_SQUARE; i++) {
+        prefetch_next_start(&ahead->k);
+        put_row(&r, cursor_next(&keys->k), i, k);
+    }
+    for (int64_t i = 0; i < AMX_SQUARE; i += 2) {
+        prefetch_next_start(&ahead->v);
+        prefetch_next_start(&ahead->v);
+        const char *row = cursor_next(&keys->v);
+        put_pair(&r, row, cursor_next(&keys->v), i, t->rows);
+    }
+    transpose_squares(t, v_square(t, block, j, 0), t->keys * t->terms * AMX_OPERANDS);
+    return careful ? r.bad : needs_care(&r);
 }
 
-ALWAYS_INLINE amx_rows_t v_rows(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
-                                flash_range_t keys) {
-    return first_keys(p->v, &p->v_stride, task, dtype, keys);
-}
-
-/* Asks for rows first ... first + n - 1, those that there are. */
-ALWAYS_INLINE void request_rows(const amx_scratch_t *t, const amx_rows_t *rows, int64_t first,
-                                int64_t n) {
-    for (int64_t i = first; i < min64(first + n, rows->n); i++)
-        prefetch_row(rows->row[i], t->d * (int64_t)sizeof(uint16_t));
+NEVER_INLINE uint32_t pack_square_with_care(const amx_scratch_t *t, int32_t dtype,
+                                            keys_cursor_t keys, const amx_block_t *block,
+                                            int64_t j) {
+    keys_cursor_t none = {{.n_left = 0}, {.n_left = 0}};
+    return pack_square(t, dtype, true, &keys, &none, block, j);
 }
 
 /* Packs keys.begin ... keys.end - 1, which begin a block. */
 ALWAYS_INLINE void pack_block(const amx_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, int32_t dtype, flash_range_t keys,
                               const amx_block_t *block) {
-    const int64_t share = (AMX_SQUARE + t->columns - 1) / t->columns;
-    amx_rows_t k = k_rows(p, task, dtype, keys), v = v_rows(p, task, dtype, keys);
-    request_rows(t, &k, 0, AMX_SQUARE);
-    request_rows(t, &v, 0, AMX_SQUARE);
-    for (int64_t j = 0; keys.begin < keys.end; j++) {
-        uint32_t bad = 0;
-        keys.begin += AMX_SQUARE;
-        const amx_rows_t next_k = k_rows(p, task, dtype, keys);
-        const amx_rows_t next_v = v_rows(p, task, dtype, keys);
-        for (int64_t i = 0; i < AMX_SQUARE; i++) {
-            request_rows(t, &next_k, i, 1);
-            pack_k_row(t, dtype, &k, i, k_square(t, block, j, 0), &bad);
-        }
-        for (int64_t c = 0; c < t->columns; c++) {
-            request_rows(t, &next_v, c * share, share);
-            pack_v_square(t, dtype, &v, c * AMX_SQUARE, v_square(t, block, j, c), &bad);
-        }
-        block->bad[j] = bad;
-        k = next_k;
-        v = next_v;
+    keys_cursor_t next = cursor_at_both(t, p, task, dtype, keys), ahead = next;
+    for (int64_t i = 0; i < AMX_SQUARE; i++) {
+        prefetch_next_start(&ahead.k);
+        prefetch_next_start(&ahead.v);
+    }
+    for (int64_t j = 0; next.k.n_left > 0; j++) {
+        const keys_cursor_t first = next;
+        block->bad[j] = pack_square(t, dtype, false, &next, &ahead, block, j);
+        if (block->bad[j])
+            block->bad[j] = pack_square_with_care(t, dtype, first, block, j);
     }
 }
 

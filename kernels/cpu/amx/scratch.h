@@ -17,6 +17,7 @@ typedef struct amx_scratch {
     float *s[2];     /* [AMX_CHUNK] squares: scores of a strip, two chunks in turns */
     float *s_block;  /* [keys] squares: scores of a strip against a block, for a second look */
     uint16_t *p[2];  /* [keys][terms] squares: exp2(score - maximum) */
+    uint16_t *rows;  /* [columns][terms] squares: rows that are to be transposed */
     float *sum;      /* [rows], of P */
     float *maximum;  /* [rows], largest score at an earlier time, in units of log2 (softmax.h);
                         -infinity: none was seen */
@@ -59,6 +60,7 @@ ALWAYS_INLINE amx_scratch_t amx_divide_scratch(void *memory, const flash_config_
         t.s[i] = take_bytes(&rest, AMX_CHUNK * AMX_RESULT_BYTES);
         t.p[i] = take_bytes(&rest, t.keys * t.terms * AMX_OPERAND_BYTES);
     }
+    t.rows = take_bytes(&rest, t.columns * t.terms * AMX_OPERAND_BYTES);
     t.sum = take_bytes(&rest, rows * 4);
     t.maximum = take_bytes(&rest, rows * 4);
     t.origin = take_bytes(&rest, rows * 4);

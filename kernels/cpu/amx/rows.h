@@ -1,0 +1,98 @@
+/*
+ * Rows of Q, K and V, read 32 elements at a time, as bf16 terms.
+ */
+#ifndef FLASH_KERNELS_CPU_AMX_ROWS_H
+#define FLASH_KERNELS_CPU_AMX_ROWS_H
+
+#include "cpu/amx/scratch.h"
+#include "cpu/vector.h"
+
+#include <immintrin.h>
+
+/* 32 elements of 16 bits each. */
+typedef __m512i words_t;
+
+ALWAYS_INLINE vec_t low_floats(words_t bf16) {
+    return vec_from_bf16(_mm512_castsi512_si256(bf16));
+}
+
+ALWAYS_INLINE vec_t high_floats(words_t bf16) {
+    return vec_from_bf16(_mm512_extracti64x4_epi64(bf16, 1));
+}
+
+/* 32 floats to bf16; rounds to nearest even, subnormals to zero. */
+ALWAYS_INLINE words_t words_from_floats(vec_t low, vec_t high) {
+    return (words_t)_mm512_cvtne2ps_pbh(high, low);
+}
+
+/* The bf16 terms of 32 floats, the second what the first leaves. */
+ALWAYS_INLINE void split_floats(vec_t low, vec_t high, int32_t terms, words_t split[2]) {
+    split[0] = words_from_floats(low, high);
+    if (terms == 2)
+        split[1] = words_from_floats(vec_sub(low, low_floats(split[0])),
+                                     vec_sub(high, high_floats(split[0])));
+}
+
+ALWAYS_INLINE void split_words(int32_t dtype, words_t x, words_t split[2]) {
+    if (dtype == FLASH_DTYPE_BF16)
+        split[0] = x;
+    else
+        split_floats(_mm512_cvtph_ps(_mm512_castsi512_si256(x)),
+                     _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1)), 2, split);
+}
+
+/* Which of the elements column ... column + 31 a row of d has. */
+ALWAYS_INLINE __mmask32 present(int64_t column, int64_t d) {
+    return d - column >= AMX_SQUARE ? 0xffffffff : (1u << (d - column)) - 1;
+}
+
+/* ---- Reading ---- */
+
+/* How rows are read, and what was seen. Infinity and NaN are rare: rows are read as if there were
+ * none, and a second time, with care, where needs_care() says that there are some. */
+typedef struct amx_reader {
+    int32_t dtype;
+    int32_t terms;
+    int64_t d;
+    bool careful;    /* infinity and NaN become zeros, and set the row's bit of `bad` */
+    words_t largest; /* magnitudes of what was read without care */
+    uint32_t bad;
+} amx_reader_t;
+
+ALWAYS_INLINE amx_reader_t amx_reader(const amx_scratch_t *t, int32_t dtype, bool careful) {
+    const amx_reader_t r = {dtype, t->terms, t->d, careful, _mm512_setzero_si512(), 0};
+    return r;
+}
+
+ALWAYS_INLINE words_t magnitudes(words_t x) {
+    return _mm512_and_si512(x, _mm512_set1_epi16(0x7fff));
+}
+
+/* Those of some magnitudes that are infinity or NaN. */
+ALWAYS_INLINE __mmask32 not_finite(int32_t dtype, words_t magnitude) {
+    const words_t infinity = _mm512_set1_epi16(dtype == FLASH_DTYPE_FP16 ? 0x7c00 : 0x7f80);
+    return _mm512_cmpge_epi16_mask(magnitude, infinity);
+}
+
+ALWAYS_INLINE bool needs_care(const amx_reader_t *r) {
+    return not_finite(r->dtype, r->largest) != 0;
+}
+
+/* The bf16 terms of elements column ... column + 31 of row number i, zeros beyond d. row NULL:
+ * zeros, as a square has beyond the last row. */
+ALWAYS_INLINE void read_part(amx_reader_t *r, const char *row, int64_t i, int64_t column,
+                             words_t split[2]) {
+    words_t x = _mm512_setzero_si512();
+    if (row)
+        x = _mm512_maskz_loadu_epi16(present(column, r->d), (const uint16_t *)row + column);
+    if (r->careful) {
+        const __mmask32 bad = not_finite(r->dtype, magnitudes(x));
+        x = _mm512_maskz_mov_epi16(~bad, x);
+        r->bad |= (uint32_t)(bad != 0) << i;
+    } else {
+        r->largest = _mm512_max_epi16(r->largest, magnitudes(x));
+    }
+    split_words(r->dtype, x, split);
+}
+
+#endif
