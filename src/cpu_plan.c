@@ -13,7 +13,7 @@ enum {
     SPLIT_MAX_TASKS = 512, /* of a sequence: enough for every core, and partial results are few */
     SPLIT_STEP = 64,       /* keys of a split are a multiple of this */
     TOGETHER_BYTES = 4096, /* of a key of the heads of a task: what is asked for stays in level 2 */
-    TOGETHER_MIN_TASKS = 2 /* for each thread; else a task has one head */
+    TOGETHER_MIN_TASKS = 2 /* for each thread; else a task has fewer heads */
 };
 
 /* Bytes of packed keys, unless a single head needs more: a process should not double its memory. */
@@ -228,16 +228,24 @@ static bool lie_side_by_side(const flash_strides_t *stride) {
     return stride->head > 0 && stride->head < stride->seq;
 }
 
+/* Tasks of split sequences, with so many heads each. */
+static int64_t count_split_tasks(const flash_params_t *p, const cpu_plan_t *plan, int64_t heads) {
+    return (int64_t)p->batch * plan->max_splits * divide_up(p->n_heads_kv, heads);
+}
+
 /* Where the heads of a key lie side by side, they are read together, which is near the order of
- * memory, as long as there are tasks enough. */
+ * memory, as many as leave tasks enough. */
 static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *plan,
                                     int32_t n_threads) {
     const int64_t fitting = TOGETHER_BYTES / (p->d_head * dtype_size(plan->config->dtype));
     const int64_t most = min64(cpu_most_heads(plan->config, plan->max_rows), p->n_heads_kv);
-    const int64_t heads = max64(1, min64(most, fitting));
-    const int64_t n_tasks = (int64_t)p->batch * plan->max_splits * divide_up(p->n_heads_kv, heads);
-    const bool in_order = lie_side_by_side(&p->k_stride) && lie_side_by_side(&p->v_stride);
-    return in_order && n_tasks >= TOGETHER_MIN_TASKS * (int64_t)n_threads ? (int32_t)heads : 1;
+    const int64_t n_tasks = TOGETHER_MIN_TASKS * (int64_t)n_threads;
+    int64_t heads = max64(1, min64(most, fitting));
+    if (!lie_side_by_side(&p->k_stride) || !lie_side_by_side(&p->v_stride))
+        return 1;
+    while (heads > 1 && count_split_tasks(p, plan, heads) < n_tasks)
+        heads /= 2;
+    return (int32_t)heads;
 }
 
 flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,

@@ -91,8 +91,10 @@ ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t 
                                         const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                         flash_range_t keys) {
     keys.begin = keys.begin / B_c * B_c;
+    results_ahead_t ahead = results_ahead(t, p, task, dtype, keys, B_c);
     while (keys.begin < keys.end) {
         const flash_range_t block = first_block(keys, B_c);
+        request_results(&ahead);
         use_packed_block(t, task->packed, block.begin / B_c);
         attend_packed(t, dtype, p->softcap, block);
         keys.begin = block.end;
@@ -103,8 +105,10 @@ ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t 
 ALWAYS_INLINE void attend_blocks_own(const tile_scratch_t *t, const flash_params_t *p,
                                      const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                      flash_range_t keys) {
+    results_ahead_t ahead = results_ahead(t, p, task, dtype, keys, B_c);
     while (keys.begin < keys.end) {
         const flash_range_t block = first_block(keys, B_c);
+        request_results(&ahead);
         pack_keys(t, p, task, dtype, block);
         attend_packed(t, dtype, p->softcap, block);
         keys.begin = block.end;

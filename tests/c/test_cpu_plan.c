@@ -103,11 +103,13 @@ static void heads_behind_each_other_are_not(void **state) {
     assert_int_equal(heads_together(&p, 2), 1);
 }
 
-static void many_threads_take_a_head_each(void **state) {
+static void many_threads_take_fewer_heads_each(void **state) {
     const flash_params_t p = problem(1, 1, 8192, 4, 8); /* 32 splits */
     (void)state;
     assert_int_equal(heads_together(&p, 16), 8);
-    assert_int_equal(heads_together(&p, 17), 1);
+    assert_int_equal(heads_together(&p, 17), 4);
+    assert_int_equal(heads_together(&p, 64), 2);
+    assert_int_equal(heads_together(&p, 65), 1);
 }
 
 /* Packed keys, unlike those in place, are of one head. */
@@ -161,7 +163,7 @@ int main(void) {
         cmocka_unit_test(nothing_is_beyond_the_last_split),
         cmocka_unit_test(heads_side_by_side_are_together),
         cmocka_unit_test(heads_behind_each_other_are_not),
-        cmocka_unit_test(many_threads_take_a_head_each),
+        cmocka_unit_test(many_threads_take_fewer_heads_each),
         cmocka_unit_test(many_rows_are_of_one_head),
         cmocka_unit_test(every_worker_has_as_many_whole_heads_and_all_have_slots),
         cmocka_unit_test(large_or_unlike_heads_are_shared),

@@ -78,6 +78,30 @@ static inline void start_rows(const tile_scratch_t *t) {
         vec_store(FLASH_DTYPE_FP32, t->o + i, vec_zero());
 }
 
+/* ---- Beside the blocks ---- */
+
+/* The task's rows of O, a share of which is asked for beside each block of keys: in the end, stores
+ * would wait for one after the other. */
+typedef struct results_ahead {
+    row_cursor_t rows;
+    int64_t share;
+} results_ahead_t;
+
+static inline results_ahead_t results_ahead(const tile_scratch_t *t, const flash_params_t *p,
+                                            const cpu_task_t *task, int32_t dtype,
+                                            flash_range_t keys, int32_t B_c) {
+    const int64_t n_blocks = ((int64_t)keys.end - keys.begin + B_c - 1) / B_c;
+    results_ahead_t ahead = {.share = n_blocks > 0 ? (t->n_rows + n_blocks - 1) / n_blocks : 0};
+    if (!task->o_partial)
+        ahead.rows = cursor_at_rows(p, task, dtype, t->d, p->o, &p->o_stride);
+    return ahead;
+}
+
+ALWAYS_INLINE void request_results(results_ahead_t *ahead) {
+    for (int64_t i = 0; i < ahead->share; i++)
+        prefetch_next(&ahead->rows);
+}
+
 /* ---- After the last block ---- */
 
 ALWAYS_INLINE void store_row(const tile_scratch_t *t, int32_t dtype, int64_t row, float sum,

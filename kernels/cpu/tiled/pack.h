@@ -83,20 +83,26 @@ ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_key
     }
 }
 
+/* A row of V, VEC_WIDTH elements from `column` on: zeros beyond d. */
+ALWAYS_INLINE vec_t load_v(int32_t dtype, const void *row, int64_t column, int64_t d) {
+    const void *from = element_at(row, column, dtype);
+    if (d - column >= VEC_WIDTH)
+        return vec_load(dtype, from);
+    return d > column ? vec_load_first(dtype, from, (int)(d - column)) : vec_zero();
+}
+
 /* Packs V: panels of [c_pad][d_pad], zeros beyond d. */
 ALWAYS_INLINE void pack_v(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *v,
                           int64_t n_keys) {
+    const int64_t d = t->d, d_pad = t->d_pad;
     for (int64_t key = 0; key < n_keys; key++) {
+        const void *row = element_at(v->data, key * v->stride, dtype);
         prefetch_rows(t, dtype, v, key + PACK_AHEAD, 1, n_keys);
-        for (int64_t i = 0; i < t->d_pad; i += VEC_WIDTH) {
-            const panel_t panel = panel_of(i, t->c_pad, t->d_pad);
-            const void *from = element_at(v->data, key * v->stride + i, dtype);
-            const int64_t n = t->d - i;
-            const vec_t x = n >= VEC_WIDTH ? vec_load(dtype, from)
-                            : n > 0        ? vec_load_first(dtype, from, (int)n)
-                                           : vec_zero();
-            vec_store(FLASH_DTYPE_FP32, t->v + panel.offset + key * panel.width + i % TILE_COLUMNS,
-                      x);
+        for (int64_t first = 0; first < d_pad; first += TILE_COLUMNS) {
+            const panel_t panel = panel_of(first, t->c_pad, d_pad);
+            float *to = t->v + panel.offset + key * panel.width;
+            for (int64_t i = 0; i < panel.width; i += VEC_WIDTH)
+                vec_store(FLASH_DTYPE_FP32, to + i, load_v(dtype, row, first + i, d));
         }
     }
 }
