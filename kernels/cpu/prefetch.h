@@ -21,12 +21,22 @@ ALWAYS_INLINE void prefetch_part(const void *part, int64_t bytes) {
         prefetch_line((const char *)part + i);
 }
 
+ALWAYS_INLINE const char *line_of(const void *byte) {
+    return (const char *)((uintptr_t)byte / CACHE_LINE * CACHE_LINE);
+}
+
 /* All lines of a row. */
 ALWAYS_INLINE void prefetch_row(const void *row, int64_t bytes) {
     const char *end = (const char *)row + bytes;
-    const char *line = (const char *)((uintptr_t)row / CACHE_LINE * CACHE_LINE);
-    for (; line < end; line += CACHE_LINE)
+    for (const char *line = line_of(row); line < end; line += CACHE_LINE)
         prefetch_line(line);
+}
+
+/* All lines of a row to the level 1 cache, which has no room for more than a few rows. */
+ALWAYS_INLINE void prefetch_row_near(const void *row, int64_t bytes) {
+    const char *end = (const char *)row + bytes;
+    for (const char *line = line_of(row); line < end; line += CACHE_LINE)
+        __builtin_prefetch(line, 0, 3);
 }
 
 #endif

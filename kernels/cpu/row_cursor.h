@@ -72,12 +72,11 @@ ALWAYS_INLINE void prefetch_next(row_cursor_t *cursor) {
         prefetch_row(row, cursor->row_bytes);
 }
 
-/* Brings its first line there: where rows are read one after the other, each from its beginning to
- * its end, the processor foresees the rest, and more requests hold up its own. */
-ALWAYS_INLINE void prefetch_next_start(row_cursor_t *cursor) {
+/* Brings it to the level 1 cache. */
+ALWAYS_INLINE void prefetch_next_near(row_cursor_t *cursor) {
     const char *row = cursor_next(cursor);
     if (row)
-        prefetch_line(row);
+        prefetch_row_near(row, cursor->row_bytes);
 }
 
 #endif

@@ -10,6 +10,10 @@
 #include "cpu/amx/rows.h"
 #include "cpu/row_cursor.h"
 
+/* Rows are read one after the other, each from its beginning to its end, as the processor foresees
+ * best, and asked for so many rows before. */
+enum { ROWS_AHEAD = 4 };
+
 /* ---- Squares side by side ---- */
 
 /* Row number i of squares that begin with `to`, as it is. */
@@ -78,7 +82,7 @@ ALWAYS_INLINE uint32_t pack_strip(const amx_scratch_t *t, int32_t dtype, bool ca
                                   row_cursor_t *q, row_cursor_t *ahead, uint16_t *to) {
     amx_reader_t r = amx_reader(t, dtype, careful);
     for (int64_t i = 0; i < AMX_SQUARE; i++) {
-        prefetch_next_start(ahead);
+        prefetch_next_near(ahead);
         put_row(&r, cursor_next(q), i, t->rows);
     }
     transpose_squares(t, to, t->terms * AMX_OPERANDS);
@@ -96,8 +100,8 @@ ALWAYS_INLINE void pack_q(const amx_scratch_t *t, const flash_params_t *p, const
                           int32_t dtype, uint32_t bad[AMX_STRIPS_MAX]) {
     row_cursor_t q = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = q;
     uint16_t *to = t->q;
-    for (int64_t i = 0; i < AMX_SQUARE; i++)
-        prefetch_next_start(&ahead);
+    for (int64_t i = 0; i < ROWS_AHEAD; i++)
+        prefetch_next_near(&ahead);
     for (int64_t strip = 0; strip < t->n_strips; strip++) {
         const row_cursor_t first = q;
         bad[strip] = pack_strip(t, dtype, false, &q, &ahead, to);
@@ -155,12 +159,12 @@ ALWAYS_INLINE uint32_t pack_square(const amx_scratch_t *t, int32_t dtype, bool c
     amx_reader_t r = amx_reader(t, dtype, careful);
     uint16_t *k = k_square(t, block, j, 0);
     for (int64_t i = 0; i < AMX_SQUARE; i++) {
-        prefetch_next_start(&ahead->k);
+        prefetch_next_near(&ahead->k);
         put_row(&r, cursor_next(&keys->k), i, k);
     }
     for (int64_t i = 0; i < AMX_SQUARE; i += 2) {
-        prefetch_next_start(&ahead->v);
-        prefetch_next_start(&ahead->v);
+        prefetch_next_near(&ahead->v);
+        prefetch_next_near(&ahead->v);
         const char *row = cursor_next(&keys->v);
         put_pair(&r, row, cursor_next(&keys->v), i, t->rows);
     }
@@ -180,9 +184,9 @@ ALWAYS_INLINE void pack_block(const amx_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, int32_t dtype, flash_range_t keys,
                               const amx_block_t *block) {
     keys_cursor_t next = cursor_at_both(t, p, task, dtype, keys), ahead = next;
-    for (int64_t i = 0; i < AMX_SQUARE; i++) {
-        prefetch_next_start(&ahead.k);
-        prefetch_next_start(&ahead.v);
+    for (int64_t i = 0; i < ROWS_AHEAD; i++) {
+        prefetch_next_near(&ahead.k);
+        prefetch_next_near(&ahead.v);
     }
     for (int64_t j = 0; next.k.n_left > 0; j++) {
         const keys_cursor_t first = next;
