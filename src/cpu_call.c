@@ -50,9 +50,10 @@ static int32_t find_sequence(const cpu_call_t *call, int64_t i) {
 }
 
 /* Where the packed keys of the head number `head` of [batch, n_heads_kv], which is not whole, lie:
- * behind those of whole heads, which have a slot a worker. */
+ * behind those of whole heads, which have some slots a worker. */
 static int64_t slot_of(const cpu_call_t *call, int64_t head) {
-    return call->n_whole > 0 ? call->n_workers + head - call->n_whole : head % call->n_slots;
+    return call->n_whole > 0 ? call->n_workers * call->turns + head - call->n_whole
+                             : head % call->n_slots;
 }
 
 /* Until at most so many items of the head are not done. */
@@ -114,10 +115,12 @@ static void run_task(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, in
     run_item_of_head(call, cut, head, index, n_packs > 0 ? slot_of(call, head) : 0, scratch);
 }
 
-static void run_whole_head(const cpu_call_t *call, int64_t head, int64_t worker, void *scratch) {
-    const cpu_cut_t cut = cut_of(call, batch_index_of(call, head));
+/* Whole heads from `first` on, by turns: all are as much work. */
+static void run_whole_heads(const cpu_call_t *call, int64_t first, int64_t worker, void *scratch) {
+    const cpu_cut_t cut = cut_of(call, batch_index_of(call, first));
     for (int64_t item = 0; item < n_items_of_head(call, &cut); item++)
-        run_item_of_head(call, &cut, head, item, worker, scratch);
+        for (int64_t i = 0; i < call->turns; i++)
+            run_item_of_head(call, &cut, first + i, item, worker * call->turns + i, scratch);
 }
 
 /* Item of a sequence whose keys are split. A thread's next item is most likely n_workers items on.
@@ -183,16 +186,17 @@ static int64_t n_items_of_whole(const cpu_call_t *call) {
 void cpu_call_work(void *argument, int32_t index) {
     cpu_call_t *call = argument;
     char *scratch = call->scratch + (uint64_t)index * call->plan.scratch_size;
-    const int64_t n_whole = call->n_whole, first = n_whole > 0 ? n_items_of_whole(call) : 0;
+    const int64_t n_rounds = call->n_whole / call->turns;
+    const int64_t first = n_rounds > 0 ? n_items_of_whole(call) : 0;
     const int64_t n_items = call->first_item[call->params->batch] - first + n_merges(call);
     for (;;) {
         const int64_t i = atomic_fetch_add_explicit(&call->next, 1, memory_order_relaxed);
-        if (i >= n_whole + n_items)
+        if (i >= n_rounds + n_items)
             return;
-        if (i < n_whole)
-            run_whole_head(call, i, index, scratch);
+        if (i < n_rounds)
+            run_whole_heads(call, i * call->turns, index, scratch);
         else
-            run_item(call, first + i - n_whole, scratch);
+            run_item(call, first + i - n_rounds, scratch);
     }
 }
 
@@ -210,7 +214,7 @@ static void count_items(cpu_call_t *call) {
     }
 }
 
-void cpu_call_begin(cpu_call_t *call, void *workspace, int32_t n_workers) {
+void cpu_call_begin(cpu_call_t *call, void *workspace, uint64_t workspace_size, int32_t n_workers) {
     char *base = (char *)(((uintptr_t)workspace + 63) & ~(uintptr_t)63);
     call->first_item = (int64_t *)base;
     call->n_left = (atomic_int_least64_t *)(base + call->plan.n_left_at);
@@ -219,7 +223,8 @@ void cpu_call_begin(cpu_call_t *call, void *workspace, int32_t n_workers) {
     call->scratch = base + call->plan.scratch_at;
     call->packed = call->scratch + (uint64_t)n_workers * call->plan.scratch_size;
     call->n_workers = n_workers;
-    call->n_slots = cpu_plan_slots(&call->plan, n_workers);
-    call->n_whole = cpu_plan_whole_heads(&call->plan, call->params, n_workers);
+    call->n_slots = cpu_plan_slots(&call->plan, n_workers, workspace_size);
+    call->n_whole = cpu_plan_whole_heads(&call->plan, call->params, n_workers, call->n_slots);
+    call->turns = cpu_plan_turns(&call->plan, n_workers, call->n_slots);
     count_items(call);
 }

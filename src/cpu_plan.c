@@ -24,6 +24,10 @@ static const uint64_t PACKED_MAX = (uint64_t)64 << 20;
  * and 2 MB 0.7 to 1.0 times, since otherwise several threads read the same keys. */
 static const uint64_t WHOLE_MAX = (uint64_t)768 << 10;
 
+/* The same of heads that a worker takes by turns, where the heads of a token share memory pages: a
+ * page is found once for all of them. */
+static const uint64_t TURNS_MAX = (uint64_t)1152 << 10;
+
 /* Multiplications below which a problem is not shared: about what waking a thread costs. */
 static const double SHARE_MIN_MULTIPLICATIONS = 1e6;
 
@@ -157,21 +161,42 @@ static int64_t count_slots(const cpu_plan_t *plan, const flash_params_t *p) {
     return min64((int64_t)p->batch * p->n_heads_kv, fitting > 1 ? fitting : 1);
 }
 
-/* One for each worker's head, and the next ones to pack meanwhile. No more: memory that was just
- * used is still in the caches. */
-int64_t cpu_plan_slots(const cpu_plan_t *plan, int32_t n_workers) {
-    return min64(plan->max_slots, 2 * (int64_t)n_workers - 1);
+static bool lie_side_by_side(const flash_strides_t *stride) {
+    return stride->head > 0 && stride->head < stride->seq;
+}
+
+static bool heads_are_alike(const flash_params_t *p) {
+    return p->cu_seqlens_q == NULL && p->cu_seqlens_k == NULL && p->seqused_k == NULL;
+}
+
+static int64_t count_turns(const cpu_plan_t *plan, const flash_params_t *p) {
+    const bool in_order = lie_side_by_side(&p->k_stride) && lie_side_by_side(&p->v_stride);
+    if (plan->max_slots == 0 || !in_order || !heads_are_alike(p))
+        return 1;
+    return max64(1, (int64_t)(TURNS_MAX / plan->packed_size));
+}
+
+/* For each worker the heads that it takes by turns, and the others or the next ones to pack
+ * meanwhile. No more: memory that was just used is still in the caches. */
+static int64_t slots_of(const cpu_plan_t *plan, int32_t n_workers, int64_t turns) {
+    return min64(plan->max_slots, 2 * n_workers * turns - 1);
+}
+
+/* Two rounds for each worker, that they end together. */
+int64_t cpu_plan_turns(const cpu_plan_t *plan, int32_t n_workers, int64_t n_slots) {
+    return max64(1, min64(plan->max_turns, (n_slots + 1) / (2 * (int64_t)n_workers)));
 }
 
 /* As many for each worker, where all heads are as much work and their packed keys are few. */
 int64_t cpu_plan_whole_heads(const cpu_plan_t *plan, const flash_params_t *params,
-                             int32_t n_workers) {
-    const bool alike =
-        params->cu_seqlens_q == NULL && params->cu_seqlens_k == NULL && params->seqused_k == NULL;
+                             int32_t n_workers, int64_t n_slots) {
     const int64_t n_heads = (int64_t)params->batch * params->n_heads_kv;
-    const int64_t n_others = n_heads % n_workers;
-    const bool has_slots = n_workers + n_others <= cpu_plan_slots(plan, n_workers);
-    return alike && has_slots && plan->packed_size <= WHOLE_MAX ? n_heads - n_others : 0;
+    const int64_t n_taken = n_workers * cpu_plan_turns(plan, n_workers, n_slots);
+    const int64_t n_others = n_heads % n_taken;
+    const bool has_slots = n_taken + n_others <= n_slots;
+    return heads_are_alike(params) && has_slots && plan->packed_size <= WHOLE_MAX
+               ? n_heads - n_others
+               : 0;
 }
 
 /* ---- The workspace ---- */
@@ -184,6 +209,10 @@ static bool reserve(uint64_t *total, const uint64_t *factors, int n) {
             return false;
     return !__builtin_add_overflow(size, ALIGNMENT - 1, &size) &&
            !__builtin_add_overflow(*total, size / ALIGNMENT * ALIGNMENT, total);
+}
+
+static int64_t most_slots(const cpu_plan_t *plan, int32_t n_workers) {
+    return slots_of(plan, n_workers, cpu_plan_turns(plan, n_workers, plan->max_slots));
 }
 
 static bool lay_out(cpu_plan_t *plan, const flash_params_t *p) {
@@ -207,8 +236,7 @@ static bool lay_out(cpu_plan_t *plan, const flash_params_t *p) {
         return false;
     plan->scratch_at = total;
     const uint64_t scratch[] = {plan->scratch_size, (uint64_t)plan->max_workers};
-    const uint64_t packed[] = {(uint64_t)cpu_plan_slots(plan, plan->max_workers),
-                               plan->packed_size};
+    const uint64_t packed[] = {(uint64_t)most_slots(plan, plan->max_workers), plan->packed_size};
     return reserve(&total, scratch, 2) && reserve(&total, packed, 2) && total < INT64_MAX;
 }
 
@@ -222,10 +250,6 @@ static int32_t count_workers(const flash_params_t *p, const cpu_plan_t *plan, in
     if (multiplications < SHARE_MIN_MULTIPLICATIONS || n_tasks < 2)
         return 1;
     return n_tasks < n_threads ? (int32_t)n_tasks : n_threads;
-}
-
-static bool lie_side_by_side(const flash_strides_t *stride) {
-    return stride->head > 0 && stride->head < stride->seq;
 }
 
 /* Tasks of split sequences, with so many heads each. */
@@ -259,6 +283,7 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
     plan->heads_together = count_heads_together(params, plan, n_threads);
     plan->packed_size = cpu_packed_size(config, params->d_head, params->seqlen_k);
     plan->max_slots = count_slots(plan, params);
+    plan->max_turns = count_turns(plan, params);
     plan->scratch_size = cpu_scratch_size(config, params->d_head);
     plan->max_workers = count_workers(params, plan, n_threads);
     FLASH_REQUIRE(lay_out(plan, params), FLASH_ERROR_UNSUPPORTED,
@@ -268,14 +293,30 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
     return FLASH_SUCCESS;
 }
 
+static uint64_t bytes_before_packed(const cpu_plan_t *plan, int32_t n_workers) {
+    return ALIGNMENT - 1 + plan->scratch_at + (uint64_t)n_workers * plan->scratch_size;
+}
+
 uint64_t cpu_plan_workspace(const cpu_plan_t *plan, int32_t n_workers) {
-    return ALIGNMENT - 1 + plan->scratch_at + (uint64_t)n_workers * plan->scratch_size +
-           (uint64_t)cpu_plan_slots(plan, n_workers) * plan->packed_size;
+    return bytes_before_packed(plan, n_workers) +
+           (uint64_t)most_slots(plan, n_workers) * plan->packed_size;
+}
+
+uint64_t cpu_plan_least_workspace(const cpu_plan_t *plan, int32_t n_workers) {
+    return bytes_before_packed(plan, n_workers) +
+           (uint64_t)slots_of(plan, n_workers, 1) * plan->packed_size;
 }
 
 int32_t cpu_plan_workers(const cpu_plan_t *plan, uint64_t workspace_size) {
     int32_t n_workers = plan->max_workers;
-    while (n_workers > 0 && cpu_plan_workspace(plan, n_workers) > workspace_size)
+    while (n_workers > 0 && cpu_plan_least_workspace(plan, n_workers) > workspace_size)
         n_workers--;
     return n_workers;
+}
+
+int64_t cpu_plan_slots(const cpu_plan_t *plan, int32_t n_workers, uint64_t workspace_size) {
+    const uint64_t left = workspace_size - bytes_before_packed(plan, n_workers);
+    const uint64_t fitting = plan->max_slots == 0 ? 0 : left / plan->packed_size;
+    const int64_t most = most_slots(plan, n_workers);
+    return fitting < (uint64_t)most ? (int64_t)fitting : most;
 }

@@ -42,6 +42,7 @@ cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut
 typedef struct cpu_plan {
     const flash_config_t *config;
     int64_t max_slots;      /* 0: no sequence's tasks share packed keys */
+    int64_t max_turns;      /* heads that a worker takes by turns at most */
     uint64_t packed_size;   /* bytes a head */
     int32_t max_splits;     /* 1: no sequence can be split */
     int32_t heads_together; /* K/V heads of a task of a sequence that is split */
@@ -76,18 +77,23 @@ int64_t cpu_plan_n_split_tasks(const cpu_plan_t *plan, const flash_params_t *par
 cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *params,
                                const cpu_cut_t *cut, int32_t batch_index, int64_t index);
 
-/* Heads whose packed keys the workspace of so many workers has room for. */
-int64_t cpu_plan_slots(const cpu_plan_t *plan, int32_t n_workers);
-
-/* Heads of [batch, n_heads_kv], the first ones, each of which one worker packs and attends alone;
- * the slots are enough for one a worker and one for each of the other heads. */
-int64_t cpu_plan_whole_heads(const cpu_plan_t *plan, const flash_params_t *params,
-                             int32_t n_workers);
-
-/* Bytes of workspace, at any alignment, for this many workers. */
+/* Bytes of workspace, at any alignment, for this many workers: what they gain by, and what they
+ * need at least. */
 uint64_t cpu_plan_workspace(const cpu_plan_t *plan, int32_t n_workers);
+uint64_t cpu_plan_least_workspace(const cpu_plan_t *plan, int32_t n_workers);
 
 /* Workers that a workspace of this size has room for, at most max_workers; 0: not even one. */
 int32_t cpu_plan_workers(const cpu_plan_t *plan, uint64_t workspace_size);
+
+/* Heads whose packed keys are kept at a time in a workspace that has room for so many workers. */
+int64_t cpu_plan_slots(const cpu_plan_t *plan, int32_t n_workers, uint64_t workspace_size);
+
+/* Whole heads that a worker packs and attends by turns, with so many slots. */
+int64_t cpu_plan_turns(const cpu_plan_t *plan, int32_t n_workers, int64_t n_slots);
+
+/* Heads of [batch, n_heads_kv], the first ones, each of which one worker packs and attends alone;
+ * the slots are enough for those that each worker takes by turns, and for the other heads. */
+int64_t cpu_plan_whole_heads(const cpu_plan_t *plan, const flash_params_t *params,
+                             int32_t n_workers, int64_t n_slots);
 
 #endif

@@ -24,8 +24,8 @@ static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem
                   "workspace_size is %" PRIu64 ": needs %" PRIu64 " bytes (%" PRIu64
                   " with one thread)",
                   problem->workspace_size, cpu_plan_workspace(&call.plan, call.plan.max_workers),
-                  cpu_plan_workspace(&call.plan, 1));
-    cpu_call_begin(&call, problem->workspace, n_workers);
+                  cpu_plan_least_workspace(&call.plan, 1));
+    cpu_call_begin(&call, problem->workspace, problem->workspace_size, n_workers);
     parallel_for(parallel, n_workers, cpu_call_work, &call);
     return FLASH_SUCCESS;
 }

@@ -121,9 +121,37 @@ static void many_rows_are_of_one_head(void **state) {
 
 /* ---- Whole heads ---- */
 
-static int64_t whole_heads(const flash_params_t *p, int32_t n_workers) {
+/* How workers share the heads of a problem, in a workspace of some size. */
+typedef struct share {
+    int64_t n_slots;
+    int64_t turns;
+    int64_t n_whole;
+} share_t;
+
+static share_t share_within(const flash_params_t *p, int32_t n_workers, uint64_t workspace_size) {
     const cpu_plan_t plan = plan_of(p, n_workers);
-    return cpu_plan_whole_heads(&plan, p, n_workers);
+    const int64_t n_slots = cpu_plan_slots(&plan, n_workers, workspace_size);
+    const share_t share = {n_slots, cpu_plan_turns(&plan, n_workers, n_slots),
+                           cpu_plan_whole_heads(&plan, p, n_workers, n_slots)};
+    return share;
+}
+
+static share_t share_of(const flash_params_t *p, int32_t n_workers) {
+    const cpu_plan_t plan = plan_of(p, n_workers);
+    return share_within(p, n_workers, cpu_plan_workspace(&plan, n_workers));
+}
+
+static int64_t whole_heads(const flash_params_t *p, int32_t n_workers) {
+    return share_of(p, n_workers).n_whole;
+}
+
+/* Whatever the workspace has room for. */
+static void check_share(const flash_params_t *p, int32_t n_workers, share_t share) {
+    const int64_t n_heads = (int64_t)p->batch * p->n_heads_kv, n_taken = n_workers * share.turns;
+    assert_true(share.turns >= 1);
+    assert_int_equal(share.n_whole, n_heads / n_taken * n_taken);
+    if (share.n_whole > 0)
+        assert_true(n_taken + n_heads - share.n_whole <= share.n_slots);
 }
 
 static void every_worker_has_as_many_whole_heads_and_all_have_slots(void **state) {
@@ -131,13 +159,37 @@ static void every_worker_has_as_many_whole_heads_and_all_have_slots(void **state
     for (int32_t n_heads_kv = 1; n_heads_kv <= 40; n_heads_kv++) {
         const flash_params_t p = problem(2, 300, 300, 1, n_heads_kv);
         for (int32_t n_workers = 1; n_workers <= MOST_WORKERS; n_workers++) {
-            const int64_t n_heads = 2 * n_heads_kv, whole = whole_heads(&p, n_workers);
             const cpu_plan_t plan = plan_of(&p, n_workers);
-            assert_int_equal(whole, n_heads / n_workers * n_workers);
-            if (whole > 0)
-                assert_true(n_workers + n_heads - whole <= cpu_plan_slots(&plan, n_workers));
+            const uint64_t most = cpu_plan_workspace(&plan, n_workers);
+            uint64_t size = cpu_plan_least_workspace(&plan, n_workers);
+            for (; size < most; size += plan.packed_size)
+                check_share(&p, n_workers, share_within(&p, n_workers, size));
+            check_share(&p, n_workers, share_within(&p, n_workers, most));
         }
     }
+}
+
+static void heads_side_by_side_go_by_turns(void **state) {
+    const flash_params_t p = problem(1, 300, 100, 1, 16); /* 128 KB a head */
+    flash_params_t behind = p;
+    (void)state;
+    behind.k_stride.seq = D_HEAD;
+    behind.k_stride.head = (int64_t)100 * D_HEAD;
+    assert_int_equal(share_of(&p, 1).turns, 8);
+    assert_int_equal(share_of(&p, 2).turns, 4); /* two rounds each */
+    assert_int_equal(share_of(&p, 9).turns, 1);
+    assert_int_equal(share_of(&behind, 1).turns, 1);
+}
+
+static void less_memory_means_fewer_turns(void **state) {
+    const flash_params_t p = problem(1, 300, 100, 1, 16);
+    const cpu_plan_t plan = plan_of(&p, 2);
+    const uint64_t least = cpu_plan_least_workspace(&plan, 2);
+    (void)state;
+    assert_int_equal(cpu_plan_workers(&plan, least), 2);
+    assert_int_equal(share_within(&p, 2, least).turns, 1);
+    assert_int_equal(share_within(&p, 2, least + 4 * plan.packed_size).turns, 2);
+    assert_true(least < cpu_plan_workspace(&plan, 2));
 }
 
 static void large_or_unlike_heads_are_shared(void **state) {
@@ -166,6 +218,8 @@ int main(void) {
         cmocka_unit_test(many_threads_take_fewer_heads_each),
         cmocka_unit_test(many_rows_are_of_one_head),
         cmocka_unit_test(every_worker_has_as_many_whole_heads_and_all_have_slots),
+        cmocka_unit_test(heads_side_by_side_go_by_turns),
+        cmocka_unit_test(less_memory_means_fewer_turns),
         cmocka_unit_test(large_or_unlike_heads_are_shared),
         cmocka_unit_test(heads_that_pack_nothing_are_not_whole),
     };

@@ -112,19 +112,44 @@ def _shape_values(p: AttentionProblem, q: np.ndarray, k: np.ndarray) -> None:
         k[...] = np.abs(k) * np.linspace(0.1, last, seqlen)[:, None, None]
 
 
-def run(
-    p: AttentionProblem, inputs: list[np.ndarray] | None = None, config: str | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """(O, LSE) of one call of the library; every output and the workspace is guarded."""
-    q, k, v = inputs or make_inputs(p)
-    call = CallArguments(q, k, v, **p.call_options())
-    o = Guarded(call.q_shape, q.dtype, p.layouts[3])
+def workspace_size(p: AttentionProblem, config: str | None = None) -> int:
+    """The bytes that the library asks for."""
+    return _workspace_size(_make_call(p, make_inputs(p))[0], config)
+
+
+def _make_call(
+    p: AttentionProblem, inputs: list[np.ndarray]
+) -> tuple[CallArguments, Guarded, Guarded]:
+    """The call, and where it writes O and LSE."""
+    call = CallArguments(*inputs, **p.call_options())
+    o = Guarded(call.q_shape, inputs[0].dtype, p.layouts[3])
     lse = Guarded(call.lse_shape, np.float32)
     call.set_output(o.array, lse.array)
-    wanted = flash_config.resolve(config)
+    return call, o, lse
+
+
+def _workspace_size(call: CallArguments, config: str | None) -> int:
     size = ctypes.c_uint64()
+    wanted = flash_config.resolve(config)
     check_status(library().flash_workspace_size(call.args, wanted, size))
-    workspace = GuardedBytes(size.value)
+    return size.value
+
+
+def run(
+    p: AttentionProblem,
+    inputs: list[np.ndarray] | None = None,
+    config: str | None = None,
+    workspace_bytes: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(O, LSE) of one call of the library; every output and the workspace is guarded.
+
+    workspace_bytes    None: what the library asks for
+    """
+    call, o, lse = _make_call(p, inputs or make_inputs(p))
+    if workspace_bytes is None:
+        workspace_bytes = _workspace_size(call, config)
+    wanted = flash_config.resolve(config)
+    workspace = GuardedBytes(workspace_bytes)
     call.args.workspace, call.args.workspace_size = workspace.address, workspace.size
     check_status(library().flash_forward(call.args, wanted, None))
     workspace.assert_guards()

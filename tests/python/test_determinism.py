@@ -6,7 +6,7 @@ from dataclasses import replace
 import flashattn
 import numpy as np
 import pytest
-from problems import AttentionProblem, configs_for, make_inputs, run
+from problems import AttentionProblem, configs_for, make_inputs, run, workspace_size
 
 PROBLEMS = {
     "prefill": AttentionProblem(2, 200, 300, 6, 2, 64, "bfloat16", causal=True),
@@ -24,6 +24,8 @@ PROBLEMS = {
     ),
     # Heads side by side, together where threads are few; some groups of them have fewer.
     "heads together": AttentionProblem(1, 2, 1500, 22, 11, 256, "bfloat16", causal=True),
+    # Heads side by side, which a worker packs and attends by turns where memory is enough.
+    "heads by turns": AttentionProblem(2, 300, 300, 7, 7, 64, "bfloat16", causal=True),
     # More heads than packed keys are kept of at a time, with heads between them that pack none.
     "many heads": AttentionProblem(
         5,
@@ -60,6 +62,20 @@ def test_thread_counts(p: AttentionProblem) -> None:
             flashattn.set_num_threads(n_threads)
             assert flashattn.num_threads() == n_threads
             results.append(run(p, config=config))
+        assert all(_same_bits(results[0], result) for result in results[1:])
+
+
+@every_problem
+def test_workspace_sizes(p: AttentionProblem) -> None:
+    """From what one thread asks for to what four do."""
+    for config in configs_for(p):
+        flashattn.set_num_threads(1)
+        least = workspace_size(p, config)
+        flashattn.set_num_threads(4)
+        most = workspace_size(p, config)
+        results = [
+            run(p, config=config, workspace_bytes=least + i * (most - least) // 6) for i in range(7)
+        ]
         assert all(_same_bits(results[0], result) for result in results[1:])
 
 
