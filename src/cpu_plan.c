@@ -13,7 +13,8 @@ enum {
     SPLIT_MAX_TASKS = 512, /* of a sequence: enough for every core, and partial results are few */
     SPLIT_STEP = 64,       /* keys of a split are a multiple of this */
     TOGETHER_BYTES = 4096, /* of a key of the heads of a task: what is asked for stays in level 2 */
-    TOGETHER_MIN_TASKS = 2 /* for each thread; else a task has fewer heads */
+    TOGETHER_MIN_TASKS = 2, /* for each thread; else a task has fewer heads */
+    TURNS_MIN_ROUNDS = 4    /* of whole heads a worker, so that all end at about the same time */
 };
 
 /* Bytes of packed keys, unless a single head needs more: a process should not double its memory. */
@@ -182,9 +183,10 @@ static int64_t slots_of(const cpu_plan_t *plan, int32_t n_workers, int64_t turns
     return min64(plan->max_slots, 2 * n_workers * turns - 1);
 }
 
-/* Two rounds for each worker, that they end together. */
 int64_t cpu_plan_turns(const cpu_plan_t *plan, int32_t n_workers, int64_t n_slots) {
-    return max64(1, min64(plan->max_turns, (n_slots + 1) / (2 * (int64_t)n_workers)));
+    const int64_t fitting = (n_slots + 1) / (2 * (int64_t)n_workers);
+    const int64_t balanced = plan->max_slots / (TURNS_MIN_ROUNDS * (int64_t)n_workers);
+    return max64(1, min64(plan->max_turns, min64(fitting, balanced)));
 }
 
 /* As many for each worker, where all heads are as much work and their packed keys are few. */

@@ -170,19 +170,19 @@ static void every_worker_has_as_many_whole_heads_and_all_have_slots(void **state
 }
 
 static void heads_side_by_side_go_by_turns(void **state) {
-    const flash_params_t p = problem(1, 300, 100, 1, 16); /* 128 KB a head */
+    const flash_params_t p = problem(1, 300, 100, 1, 32); /* 128 KB a head */
     flash_params_t behind = p;
     (void)state;
     behind.k_stride.seq = D_HEAD;
     behind.k_stride.head = (int64_t)100 * D_HEAD;
     assert_int_equal(share_of(&p, 1).turns, 8);
-    assert_int_equal(share_of(&p, 2).turns, 4); /* two rounds each */
-    assert_int_equal(share_of(&p, 9).turns, 1);
+    assert_int_equal(share_of(&p, 2).turns, 4); /* four rounds each */
+    assert_int_equal(share_of(&p, 5).turns, 1);
     assert_int_equal(share_of(&behind, 1).turns, 1);
 }
 
 static void less_memory_means_fewer_turns(void **state) {
-    const flash_params_t p = problem(1, 300, 100, 1, 16);
+    const flash_params_t p = problem(1, 300, 100, 1, 32);
     const cpu_plan_t plan = plan_of(&p, 2);
     const uint64_t least = cpu_plan_least_workspace(&plan, 2);
     (void)state;
