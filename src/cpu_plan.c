@@ -10,10 +10,12 @@ enum {
     ALIGNMENT = 64,        /* of everything in the workspace */
     SPLIT_MAX_ROWS = 32,   /* more packed rows than this, or than B_r, are not split over keys */
     SPLIT_MIN_KEYS = 256,  /* a split has at least these */
+    SPLIT_LONG_KEYS = 512, /* and these, which is less work in all, where they are many: */
+    SPLIT_MANY = 128,      /* splits of all heads of a sequence */
     SPLIT_MAX_TASKS = 512, /* of a sequence: enough for every core, and partial results are few */
     SPLIT_STEP = 64,       /* keys of a split are a multiple of this */
     TOGETHER_BYTES = 4096, /* of a key of the heads of a task: what is asked for stays in level 2 */
-    TOGETHER_MIN_TASKS = 2, /* for each thread; else a task has fewer heads */
+    TOGETHER_MIN_TASKS = 4, /* for each thread; else a task has fewer heads */
     TURNS_MIN_ROUNDS = 4    /* of whole heads a worker, so that all end at about the same time */
 };
 
@@ -47,10 +49,11 @@ static int64_t max64(int64_t a, int64_t b) {
 /* ---- Cutting ---- */
 
 static int32_t count_splits(int32_t B_r, int32_t n_heads_kv, int64_t n_rows, int64_t n_keys) {
-    const int64_t most = SPLIT_MAX_TASKS / max64(n_heads_kv, 1);
+    const int64_t most = SPLIT_MAX_TASKS / max64(n_heads_kv, 1), n_long = n_keys / SPLIT_LONG_KEYS;
     if (n_rows > min64(SPLIT_MAX_ROWS, B_r) || n_keys < 4 * SPLIT_MIN_KEYS)
         return 1;
-    return (int32_t)max64(1, min64(most, n_keys / SPLIT_MIN_KEYS));
+    const bool are_many = n_long * n_heads_kv >= SPLIT_MANY;
+    return (int32_t)max64(1, min64(most, are_many ? n_long : n_keys / SPLIT_MIN_KEYS));
 }
 
 static void split_keys(int32_t B_r, int32_t n_heads_kv, cpu_cut_t *cut) {

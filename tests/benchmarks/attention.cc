@@ -16,7 +16,8 @@ namespace {
 struct Shape {
     std::int64_t seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head;
     bool causal;
-    std::size_t begin; // of each tensor, in bytes from that of a cache line
+    std::size_t begin;        // of each tensor, in bytes from that of a cache line
+    bool heads_first = false; // head after head all tokens, else token after token all heads
 };
 
 constexpr std::size_t CACHE_LINE = 64;
@@ -79,10 +80,10 @@ class Problem {
         fill(v_, config.dtype);
         args_.dtype = config.dtype;
         args_.flags = s.causal ? FLASH_FLAG_CAUSAL : 0;
-        args_.q = tensor(q_, s.n_heads, s.d_head);
-        args_.k = tensor(k_, s.n_heads_kv, s.d_head);
-        args_.v = tensor(v_, s.n_heads_kv, s.d_head);
-        args_.o = tensor(o_, s.n_heads, s.d_head);
+        args_.q = tensor(q_, s, s.seqlen_q, s.n_heads);
+        args_.k = tensor(k_, s, s.seqlen_k, s.n_heads_kv);
+        args_.v = tensor(v_, s, s.seqlen_k, s.n_heads_kv);
+        args_.o = tensor(o_, s, s.seqlen_q, s.n_heads);
         args_.batch = 1;
         args_.seqlen_q = s.seqlen_q;
         args_.seqlen_k = s.seqlen_k;
@@ -112,11 +113,13 @@ class Problem {
         return static_cast<std::size_t>(seqlen * heads * d_head) * element_size(dtype);
     }
 
-    static flash_tensor_t tensor(Memory &data, std::int64_t heads, std::int64_t d_head) {
+    static flash_tensor_t tensor(Memory &data, const Shape &s, std::int64_t seqlen,
+                                 std::int64_t heads) {
         flash_tensor_t t = FLASH_TENSOR_INIT;
         t.data = data.data();
-        t.stride_head = d_head;
-        t.stride_seq = t.stride_batch = d_head * heads;
+        t.stride_head = s.heads_first ? s.d_head * seqlen : s.d_head;
+        t.stride_seq = s.heads_first ? s.d_head : s.d_head * heads;
+        t.stride_batch = s.d_head * seqlen * heads;
         return t;
     }
 
@@ -160,13 +163,19 @@ void add(const std::string &what, const Shape &shape, const flash_config_t &conf
             ->Unit(benchmark::kMillisecond);
 }
 
+void add_prefill(std::int64_t seqlen, std::int64_t d_head, bool causal,
+                 const flash_config_t &config) {
+    const std::string name = "prefill/" + std::to_string(seqlen) + "/d" + std::to_string(d_head) +
+                             (causal ? "/causal" : "/full");
+    add(name, {seqlen, seqlen, 16, 16, d_head, causal, AS_FROM_MALLOC}, config);
+    add(name + "/heads_first", {seqlen, seqlen, 16, 16, d_head, causal, 0, true}, config);
+}
+
 void add_kernel(const flash_config_t &config) {
     for (const std::int64_t seqlen : {1024, 4096})
         for (const std::int64_t d_head : {64, 128})
             for (const bool causal : {false, true})
-                add("prefill/" + std::to_string(seqlen) + "/d" + std::to_string(d_head) +
-                        (causal ? "/causal" : "/full"),
-                    {seqlen, seqlen, 16, 16, d_head, causal, AS_FROM_MALLOC}, config);
+                add_prefill(seqlen, d_head, causal, config);
     for (const std::int64_t seqlen : {8192, 32768})
         for (const std::size_t begin : {AS_FROM_MALLOC, std::size_t{0}})
             add("decode/" + std::to_string(seqlen) + (begin == 0 ? "/aligned" : ""),
