@@ -61,16 +61,27 @@ ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_para
 
 /* ---- Tasks ---- */
 
+/* Whether the task's rows go through their keys from the last block to the first one: what other
+ * rows of the head read last is still in the level 2 cache then. A thread may take every second or
+ * fourth task of a head: at each of these distances two neighbours in three differ (the Thue-Morse
+ * sequence). */
+static inline bool goes_backwards(const flash_config_t *config, const cpu_task_t *task) {
+    return __builtin_parityll((unsigned long long)(task->row_begin / config->B_r)) != 0;
+}
+
 /* All keys of the task, from the blocks that the head's tasks share. */
-ALWAYS_INLINE void attend_shared(amx_run_t *run, int32_t terms, flash_range_t keys,
+ALWAYS_INLINE void attend_shared(amx_run_t *run, int32_t terms, flash_range_t keys, bool backwards,
                                  uint32_t bad[AMX_STRIPS_MAX]) {
     const amx_scratch_t *t = run->t;
-    run->block = keys.begin / t->block_keys;
-    run->n_blocks = (keys.end + t->block_keys - 1) / t->block_keys;
-    for (int64_t i = run->block; i < run->n_blocks; i++) {
+    const int64_t first = keys.begin / t->block_keys;
+    const int64_t end = (keys.end + t->block_keys - 1) / t->block_keys;
+    for (int64_t i = first; i < end; i++) {
         const amx_block_t block = amx_block_at(t, run->packed, i);
         mark_rows_of_block(t, &block, (int32_t)i * t->block_keys, keys.end, bad);
     }
+    run->block = backwards ? end - 1 : first;
+    run->step = backwards ? -1 : 1;
+    run->n_left = end - first;
     run_items(run, terms);
 }
 
@@ -86,7 +97,7 @@ ALWAYS_INLINE void attend_own(amx_run_t *run, const flash_params_t *p, const cpu
         mark_rows_of_block(t, &block, part.begin, part.end, bad);
         run->key = part.begin;
         run->block = run->strip = 0;
-        run->n_blocks = 1;
+        run->n_left = 1;
         run_items(run, amx_terms(dtype));
     }
 }
@@ -109,7 +120,7 @@ ALWAYS_INLINE void amx_attend(const flash_config_t *config, const flash_params_t
                      .packed = task->packed};
     const unsigned control = tiles_configure();
     if (task->packed)
-        attend_shared(&run, amx_terms(dtype), keys, bad);
+        attend_shared(&run, amx_terms(dtype), keys, goes_backwards(config, task), bad);
     else
         attend_own(&run, p, task, dtype, keys, bad);
     tiles_release(control);
