@@ -1,19 +1,14 @@
 /*
- * Cutting a problem into CPU tasks, and the layout of the workspace.
+ * How workers share a problem's CPU tasks, and the layout of the workspace.
  */
 #include "cpu_plan.h"
 
 #include "config.h"
+#include "int64.h"
 #include "status.h"
 
 enum {
     ALIGNMENT = 64,        /* of everything in the workspace */
-    SPLIT_MAX_ROWS = 32,   /* more packed rows than this, or than B_r, are not split over keys */
-    SPLIT_MIN_KEYS = 256,  /* a split has at least these */
-    SPLIT_LONG_KEYS = 512, /* and these, which is less work in all, where they are many: */
-    SPLIT_MANY = 128,      /* splits of all heads of a sequence */
-    SPLIT_MAX_TASKS = 512, /* of a sequence: enough for every core, and partial results are few */
-    SPLIT_STEP = 64,       /* keys of a split are a multiple of this */
     TOGETHER_BYTES = 4096, /* of a key of the heads of a task: what is asked for stays in level 2 */
     TOGETHER_MIN_TASKS = 4, /* for each thread; else a task has fewer heads */
     TURNS_MIN_ROUNDS = 4    /* of whole heads a worker, so that all end at about the same time */
@@ -34,76 +29,7 @@ static const uint64_t TURNS_MAX = (uint64_t)1152 << 10;
 /* Multiplications below which a problem is not shared: about what waking a thread costs. */
 static const double SHARE_MIN_MULTIPLICATIONS = 1e6;
 
-static int64_t divide_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
-static int64_t min64(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-/* ---- Cutting ---- */
-
-static int32_t count_splits(int32_t B_r, int32_t n_heads_kv, int64_t n_rows, int64_t n_keys) {
-    const int64_t most = SPLIT_MAX_TASKS / max64(n_heads_kv, 1), n_long = n_keys / SPLIT_LONG_KEYS;
-    if (n_rows > min64(SPLIT_MAX_ROWS, B_r) || n_keys < 4 * SPLIT_MIN_KEYS)
-        return 1;
-    const bool are_many = n_long * n_heads_kv >= SPLIT_MANY;
-    return (int32_t)max64(1, min64(most, are_many ? n_long : n_keys / SPLIT_MIN_KEYS));
-}
-
-static void split_keys(int32_t B_r, int32_t n_heads_kv, cpu_cut_t *cut) {
-    const int64_t n_keys = (int64_t)cut->keys.end - cut->keys.begin;
-    const int32_t n_splits = count_splits(B_r, n_heads_kv, cut->n_rows, n_keys);
-    if (n_splits == 1)
-        return;
-    cut->keys_per_split =
-        (int32_t)(divide_up(divide_up(n_keys, n_splits), SPLIT_STEP) * SPLIT_STEP);
-    cut->n_splits = (int32_t)divide_up(n_keys, cut->keys_per_split);
-    cut->n_tasks_per_head = cut->n_splits;
-}
-
-cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t batch_index) {
-    cpu_cut_t cut = {.sequence = flash_sequence(params, batch_index), .n_splits = 1};
-    cut.n_rows = (int64_t)cut.sequence.len_q * params->group;
-    cut.n_tasks_per_head = divide_up(cut.n_rows, B_r);
-    cut.keys.begin = flash_visible_keys(params, &cut.sequence, 0).begin;
-    cut.keys.end = cut.sequence.len_k;
-    if (cut.n_rows > 0)
-        split_keys(B_r, params->n_heads_kv, &cut);
-    return cut;
-}
-
-/* Later rows see more keys under a causal mask: they come first. */
-static void set_row_block(cpu_task_t *task, const flash_params_t *params, int32_t B_r,
-                          const cpu_cut_t *cut, int64_t index) {
-    const int64_t block = cut->n_tasks_per_head - 1 - index;
-    task->row_begin = block * B_r;
-    task->row_end = min64(task->row_begin + B_r, cut->n_rows);
-    const int64_t first = task->row_begin / params->group;
-    const int64_t last = (task->row_end - 1) / params->group;
-    task->keys.begin = flash_visible_keys(params, &cut->sequence, first).begin;
-    task->keys.end = flash_visible_keys(params, &cut->sequence, last).end;
-}
-
-static flash_range_t split_range(const cpu_cut_t *cut, int64_t index) {
-    const int64_t begin = cut->keys.begin + index * cut->keys_per_split;
-    const flash_range_t keys = {(int32_t)min64(begin, cut->keys.end),
-                                (int32_t)min64(begin + cut->keys_per_split, cut->keys.end)};
-    return keys;
-}
-
-cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut_t *cut,
-                        int32_t batch_index, int32_t head_kv, int64_t index) {
-    cpu_task_t task = {
-        .sequence = cut->sequence, .batch_index = batch_index, .head_kv = head_kv, .n_heads = 1};
-    set_row_block(&task, params, B_r, cut, index);
-    return task;
-}
+/* ---- Splits ---- */
 
 /* Tasks of a split. */
 static int64_t count_groups(const cpu_plan_t *plan, const flash_params_t *params) {
@@ -126,7 +52,7 @@ cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *par
                              .n_heads =
                                  (int32_t)min64(plan->heads_together, params->n_heads_kv - head_kv),
                              .row_end = cut->n_rows,
-                             .keys = split_range(cut, index / n_groups),
+                             .keys = cpu_cut_split_keys(cut, index / n_groups),
                              .partial_rows = (int64_t)plan->max_splits * plan->max_rows};
     return task;
 }
@@ -282,9 +208,9 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
     const int64_t n_rows = (int64_t)params->seqlen_q * params->group;
     const bool ragged = params->cu_seqlens_q != NULL;
     *plan = (cpu_plan_t){.config = config};
-    plan->max_rows = (int32_t)min64(n_rows, min64(SPLIT_MAX_ROWS, config->B_r));
-    plan->max_splits = count_splits(config->B_r, params->n_heads_kv,
-                                    ragged ? plan->max_rows : n_rows, params->seqlen_k);
+    plan->max_rows = cpu_cut_split_rows(config->B_r, n_rows);
+    plan->max_splits = cpu_cut_count_splits(config->B_r, params->n_heads_kv,
+                                            ragged ? plan->max_rows : n_rows, params->seqlen_k);
     plan->heads_together = count_heads_together(params, plan, n_threads);
     plan->packed_size = cpu_packed_size(config, params->d_head, params->seqlen_k);
     plan->max_slots = count_slots(plan, params);

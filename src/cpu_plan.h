@@ -1,33 +1,11 @@
 /*
- * How a problem is cut into tasks for the CPU. The cut of a sequence depends on that sequence's
- * lengths alone, never on threads or neighbours: so do the bits of its result.
+ * How workers share the tasks of a problem on the CPU, and what memory they need for it.
  */
 #ifndef FLASH_CPU_PLAN_H
 #define FLASH_CPU_PLAN_H
 
-#include "common/sequence.h"
-#include "cpu/cpu_kernel.h"
+#include "cpu_cut.h"
 #include "flashattn.h"
-#include "problem.h"
-
-#include <stdbool.h>
-
-/* The tasks of one sequence: for each K/V head either blocks of rows over all their keys, or,
- * where rows are few and keys many, one block of rows over n_splits ranges of keys. */
-typedef struct cpu_cut {
-    flash_sequence_t sequence;
-    int64_t n_rows; /* packed rows a K/V head */
-    int64_t n_tasks_per_head;
-    int32_t n_splits;       /* 1: not split */
-    flash_range_t keys;     /* that some row sees */
-    int32_t keys_per_split; /* n_splits > 1 */
-} cpu_cut_t;
-
-cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t batch_index);
-
-/* Task `index` of n_tasks_per_head of a sequence that is not split, the longest first. */
-cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut_t *cut,
-                        int32_t batch_index, int32_t head_kv, int64_t index);
 
 /*
  * What the workspace holds, from shapes and the number of workers alone:

@@ -7,7 +7,7 @@
 #ifndef FLASH_KERNELS_CPU_AMX_PACK_H
 #define FLASH_KERNELS_CPU_AMX_PACK_H
 
-#include "cpu/amx/rows.h"
+#include "cpu/amx/read.h"
 #include "cpu/row_cursor.h"
 
 /* Rows are read one after the other, each from its beginning to its end, as the processor foresees

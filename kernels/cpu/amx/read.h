@@ -1,8 +1,8 @@
 /*
  * Rows of Q, K and V, read 32 elements at a time, as bf16 terms.
  */
-#ifndef FLASH_KERNELS_CPU_AMX_ROWS_H
-#define FLASH_KERNELS_CPU_AMX_ROWS_H
+#ifndef FLASH_KERNELS_CPU_AMX_READ_H
+#define FLASH_KERNELS_CPU_AMX_READ_H
 
 #include "cpu/amx/scratch.h"
 #include "cpu/vector.h"

@@ -1,0 +1,37 @@
+/*
+ * How a sequence is cut into tasks for the CPU. The cut depends on the sequence's lengths alone,
+ * never on threads or neighbours: so do the bits of its result.
+ */
+#ifndef FLASH_CPU_CUT_H
+#define FLASH_CPU_CUT_H
+
+#include "common/sequence.h"
+#include "cpu/cpu_kernel.h"
+
+/* The tasks of one sequence: for each K/V head either blocks of rows over all their keys, or,
+ * where rows are few and keys many, one block of rows over n_splits ranges of keys. */
+typedef struct cpu_cut {
+    flash_sequence_t sequence;
+    int64_t n_rows; /* packed rows a K/V head */
+    int64_t n_tasks_per_head;
+    int32_t n_splits;       /* 1: not split */
+    flash_range_t keys;     /* that some row sees */
+    int32_t keys_per_split; /* n_splits > 1 */
+} cpu_cut_t;
+
+cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t batch_index);
+
+/* Task `index` of n_tasks_per_head of a sequence that is not split, the longest first. */
+cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut_t *cut,
+                        int32_t batch_index, int32_t head_kv, int64_t index);
+
+/* Keys of a split, 0 <= index < n_splits; none beyond the last one. */
+flash_range_t cpu_cut_split_keys(const cpu_cut_t *cut, int64_t index);
+
+/* The most packed rows of a sequence that is split, where it has n_rows at most. */
+int32_t cpu_cut_split_rows(int32_t B_r, int64_t n_rows);
+
+/* Splits of a sequence with so many packed rows a K/V head, and keys that they see. 1: none. */
+int32_t cpu_cut_count_splits(int32_t B_r, int32_t n_heads_kv, int64_t n_rows, int64_t n_keys);
+
+#endif
