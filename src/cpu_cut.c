@@ -8,8 +8,8 @@
 enum {
     SPLIT_MAX_ROWS = 32,   /* more packed rows than this, or than B_r, are not split over keys */
     SPLIT_MIN_KEYS = 256,  /* a split has at least these */
-    SPLIT_LONG_KEYS = 512, /* and these, which is less work in all, where they are many: */
-    SPLIT_MANY = 128,      /* splits of all heads of a sequence */
+    SPLIT_LONG_KEYS = 512, /* and these, which is less work in all, beyond SPLIT_ENOUGH splits */
+    SPLIT_ENOUGH = 128,    /* of all heads of a sequence */
     SPLIT_MAX_TASKS = 512, /* of a sequence: enough for every core, and partial results are few */
     SPLIT_STEP = 64        /* keys of a split are a multiple of this */
 };
@@ -19,11 +19,12 @@ int32_t cpu_cut_split_rows(int32_t B_r, int64_t n_rows) {
 }
 
 int32_t cpu_cut_count_splits(int32_t B_r, int32_t n_heads_kv, int64_t n_rows, int64_t n_keys) {
-    const int64_t most = SPLIT_MAX_TASKS / max64(n_heads_kv, 1), n_long = n_keys / SPLIT_LONG_KEYS;
+    const int64_t n_heads = max64(n_heads_kv, 1);
+    const int64_t n_short = min64(n_keys / SPLIT_MIN_KEYS, SPLIT_ENOUGH / n_heads);
+    const int64_t n_splits = max64(n_short, n_keys / SPLIT_LONG_KEYS);
     if (n_rows > cpu_cut_split_rows(B_r, n_rows) || n_keys < 4 * SPLIT_MIN_KEYS)
         return 1;
-    const bool are_many = n_long * n_heads_kv >= SPLIT_MANY;
-    return (int32_t)max64(1, min64(most, are_many ? n_long : n_keys / SPLIT_MIN_KEYS));
+    return (int32_t)max64(1, min64(n_splits, SPLIT_MAX_TASKS / n_heads));
 }
 
 static void split_keys(int32_t B_r, int32_t n_heads_kv, cpu_cut_t *cut) {

@@ -31,7 +31,8 @@ flash_range_t cpu_cut_split_keys(const cpu_cut_t *cut, int64_t index);
 /* The most packed rows of a sequence that is split, where it has n_rows at most. */
 int32_t cpu_cut_split_rows(int32_t B_r, int64_t n_rows);
 
-/* Splits of a sequence with so many packed rows a K/V head, and keys that they see. 1: none. */
+/* Splits of a sequence with so many packed rows a K/V head, and keys that they see. 1: none. More
+ * keys never have fewer: the workspace is for those of the longest sequence. */
 int32_t cpu_cut_count_splits(int32_t B_r, int32_t n_heads_kv, int64_t n_rows, int64_t n_keys);
 
 #endif

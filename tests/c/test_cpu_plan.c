@@ -86,6 +86,30 @@ static void nothing_is_beyond_the_last_split(void **state) {
     assert_true(task.keys.begin >= task.keys.end);
 }
 
+static void more_keys_never_have_fewer_splits(void **state) {
+    (void)state;
+    for (int32_t n_heads = 1; n_heads <= 600; n_heads = 3 * n_heads / 2 + 1) {
+        int32_t before = 1;
+        for (int64_t n_keys = 1; n_keys <= 70000; n_keys++) {
+            const int32_t n_splits = cpu_cut_count_splits(B_R, n_heads, 4, n_keys);
+            assert_true(n_splits >= before);
+            before = n_splits;
+        }
+    }
+}
+
+static void the_workspace_has_room_for_the_splits_of_shorter_sequences(void **state) {
+    (void)state;
+    for (int32_t n_heads = 1; n_heads <= 64; n_heads *= 2) {
+        int32_t used = 1;
+        flash_params_t p = problem(1, 1, 9000, 1, n_heads);
+        p.seqused_k = &used;
+        const cpu_plan_t plan = plan_of(&p, 4);
+        for (; used <= 9000; used++)
+            assert_true(cpu_cut_sequence(&p, B_R, 0).n_splits <= plan.max_splits);
+    }
+}
+
 /* ---- Heads together ---- */
 
 static void heads_side_by_side_are_together(void **state) {
@@ -213,6 +237,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(split_tasks_have_every_key_of_every_head_once),
         cmocka_unit_test(nothing_is_beyond_the_last_split),
+        cmocka_unit_test(more_keys_never_have_fewer_splits),
+        cmocka_unit_test(the_workspace_has_room_for_the_splits_of_shorter_sequences),
         cmocka_unit_test(heads_side_by_side_are_together),
         cmocka_unit_test(heads_behind_each_other_are_not),
         cmocka_unit_test(many_threads_take_fewer_heads_each),

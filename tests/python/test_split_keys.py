@@ -52,6 +52,12 @@ def test_lengths_of_a_batch_decide_one_by_one() -> None:
     )
 
 
+def test_sequences_just_shorter_than_the_longest() -> None:
+    """Splits grow longer with the number of keys, but never fewer."""
+    lengths = (8192, 8191, 5000, 4095)
+    check_every_kernel(AttentionProblem(4, 1, 8192, 16, 8, 32, "bfloat16", seqused_k=lengths))
+
+
 def test_splits_of_nothing_but_minus_infinity() -> None:
     """The first half of the keys has no weight: whole splits merge as if they were not there."""
     q, k, v = make_inputs(DECODE)
