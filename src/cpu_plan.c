@@ -80,11 +80,14 @@ cpu_task_t cpu_plan_pack(const cpu_plan_t *plan, const cpu_cut_t *cut, int32_t b
     return task;
 }
 
+static bool heads_are_alike(const flash_params_t *p) {
+    return p->cu_seqlens_q == NULL && p->cu_seqlens_k == NULL && p->seqused_k == NULL;
+}
+
 /* Heads whose packed keys are kept at a time at most: all, or what PACKED_MAX holds. */
 static int64_t count_slots(const cpu_plan_t *plan, const flash_params_t *p) {
     const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
-    const bool all_split = plan->max_splits > 1 && p->cu_seqlens_q == NULL &&
-                           p->cu_seqlens_k == NULL && p->seqused_k == NULL;
+    const bool all_split = plan->max_splits > 1 && heads_are_alike(p);
     if (p->seqlen_k == 0 || all_split || !cpu_shares_packed(plan->config, n_rows))
         return 0;
     const int64_t fitting = (int64_t)(PACKED_MAX / plan->packed_size);
@@ -93,10 +96,6 @@ static int64_t count_slots(const cpu_plan_t *plan, const flash_params_t *p) {
 
 static bool lie_side_by_side(const flash_strides_t *stride) {
     return stride->head > 0 && stride->head < stride->seq;
-}
-
-static bool heads_are_alike(const flash_params_t *p) {
-    return p->cu_seqlens_q == NULL && p->cu_seqlens_k == NULL && p->seqused_k == NULL;
 }
 
 static int64_t count_turns(const cpu_plan_t *plan, const flash_params_t *p) {

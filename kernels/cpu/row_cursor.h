@@ -1,6 +1,6 @@
 /*
- * A walk over rows of a tensor that are wanted soon. The rows of a head lie far apart, and the
- * processor does not foresee them.
+ * A walk over rows of a tensor, to read them or to ask for those that are wanted soon: the rows of
+ * a head lie far apart, and the processor does not foresee where the next one begins.
  */
 #ifndef FLASH_KERNELS_CPU_ROW_CURSOR_H
 #define FLASH_KERNELS_CPU_ROW_CURSOR_H
