@@ -94,7 +94,7 @@ def kernel_name(config: Config) -> str:
     family = FAMILIES[Arch(config.arch)]
     parts = [
         "flash_fwd",
-        family.name,
+        family.name.replace("_", ""),
         Dtype(config.dtype).name.lower(),
         f"d{config.d_head or 'any'}",
         f"{config.B_r}x{config.B_c}",

@@ -19,6 +19,7 @@ class Arch(IntEnum):
     AVX512 = 3
     AMX = 4
     NEON = 5
+    AVX512_BF16 = 6
     SM80 = 80
     SM90 = 90
 
@@ -90,7 +91,8 @@ class Family:
 
 AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c")
 AVX512_FLAGS = (*AVX2_FLAGS, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
-AMX_FLAGS = (*AVX512_FLAGS, "-mavx512bf16", "-mamx-tile", "-mamx-bf16")
+AVX512_BF16_FLAGS = (*AVX512_FLAGS, "-mavx512bf16")
+AMX_FLAGS = (*AVX512_BF16_FLAGS, "-mamx-tile", "-mamx-bf16")
 
 FAMILIES = {
     family.arch: family
@@ -100,6 +102,7 @@ FAMILIES = {
         Family(Arch.AVX512, "cpu", AVX512_FLAGS),
         Family(Arch.AMX, "cpu", AMX_FLAGS),
         Family(Arch.NEON, "cpu"),
+        Family(Arch.AVX512_BF16, "cpu", AVX512_BF16_FLAGS),
         Family(Arch.SM80, "sm80"),
         Family(Arch.SM90, "sm90"),
     )

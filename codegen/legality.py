@@ -26,6 +26,10 @@ from .facts import (
 FRAGMENT = 8  # columns along the contraction that one fragment covers
 MMA_ROWS = 16
 
+CPU_DTYPES = {
+    Arch.AMX: (Dtype.FP16, Dtype.BF16),
+    Arch.AVX512_BF16: (Dtype.BF16,),
+}  # of others: all
 CPU_B_R_MAX = 1024
 CPU_B_C_MAX = 4096
 AMX_SQUARE = 32  # of kernels/cpu/amx/layout.h
@@ -90,7 +94,7 @@ def _multiple(config: Config, field: str, of: int) -> Iterator[str]:
 
 def _cpu_rules(config: Config) -> Iterator[str]:
     amx = config.arch == Arch.AMX
-    yield from _choice(config, "dtype", (Dtype.FP16, Dtype.BF16) if amx else tuple(Dtype))
+    yield from _choice(config, "dtype", CPU_DTYPES.get(Arch(config.arch), tuple(Dtype)))
     yield from _range(config, "d_head", 0, INT32_MAX)
     yield from _range(config, "B_r", 1, CPU_B_R_MAX)
     yield from _range(config, "B_c", 1, CPU_B_C_MAX)

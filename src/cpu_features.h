@@ -14,6 +14,9 @@ uint32_t cpu_features_isa(void);
  * refused. Asking again changes nothing. */
 bool cpu_features_permit_amx(void);
 
+/* Whether a product of bf16 pairs (AVX512_BF16) takes no longer than a multiply-add of fp32. */
+bool cpu_features_dots_pay(void);
+
 /* The processor's own name, NUL-terminated, cut to fit. */
 void cpu_features_name(char name[64]);
 

@@ -12,22 +12,16 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 
 static uint32_t processor_isa;
 static bool processor_amx_refused;
+static bool processor_dots_pay;
 static pthread_once_t processor_once = PTHREAD_ONCE_INIT;
 
-static uint32_t isa_up_to(int32_t highest_arch) {
-    uint32_t isa = 0;
-    if (highest_arch >= FLASH_ARCH_AVX2)
-        isa |= FLASH_ISA_AVX2;
-    if (highest_arch >= FLASH_ARCH_AVX512)
-        isa |= FLASH_ISA_AVX512;
-    if (highest_arch >= FLASH_ARCH_AMX)
-        isa |= FLASH_ISA_AMX;
-    if (highest_arch >= FLASH_ARCH_NEON)
-        isa |= FLASH_ISA_NEON;
-    return isa;
+/* Who names this instruction set wants it, paying or not. */
+static bool wants_dots(const environment_t *environment) {
+    return environment->isa_name != NULL && strcmp(environment->isa_name, "avx512_bf16") == 0;
 }
 
 /* The environment was read before. */
@@ -35,7 +29,8 @@ static void read_processor(void) {
     const environment_t *environment;
     if (environment_get(&environment) != FLASH_SUCCESS)
         return;
-    processor_isa = cpu_features_isa() & isa_up_to(environment->highest_arch);
+    processor_isa = cpu_features_isa() & environment->isa;
+    processor_dots_pay = cpu_features_dots_pay() || wants_dots(environment);
     if ((processor_isa & FLASH_ISA_AMX) && !cpu_features_permit_amx()) {
         processor_isa &= ~(uint32_t)FLASH_ISA_AMX;
         processor_amx_refused = true;
@@ -50,8 +45,10 @@ flash_status_t device_describe(int32_t number, device_t *device) {
         return cuda_device_describe(number, device);
     FLASH_TRY(environment_get(&environment));
     pthread_once(&processor_once, read_processor);
-    *device =
-        (device_t){.number = number, .isa = processor_isa, .amx_refused = processor_amx_refused};
+    *device = (device_t){.number = number,
+                         .isa = processor_isa,
+                         .amx_refused = processor_amx_refused,
+                         .dots_pay = processor_dots_pay};
     return FLASH_SUCCESS;
 }
 
@@ -87,6 +84,11 @@ const char *device_lacks(const device_t *device, int32_t arch) {
                    ? NULL
                    : "AVX512 kernels need a processor with AVX-512 F, BW, DQ and VL that "
                      "FLASH_CPU_ISA does not hide";
+    case FLASH_ARCH_AVX512_BF16:
+        return device->isa & FLASH_ISA_AVX512_BF16
+                   ? NULL
+                   : "AVX512_BF16 kernels need a processor with AVX-512 F, BW, DQ, VL and "
+                     "AVX512_BF16 that FLASH_CPU_ISA does not hide";
     case FLASH_ARCH_AMX:
         return lacks_amx(device);
     case FLASH_ARCH_NEON:

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static environment_t environment = {.highest_arch = FLASH_ARCH_SM80 - 1};
+static environment_t environment = {.isa = UINT32_MAX};
 static flash_status_t environment_status;
 static char environment_message[512];
 static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
@@ -40,23 +40,28 @@ static flash_status_t read_num_threads(void) {
 static flash_status_t read_cpu_isa(void) {
     static const struct {
         const char *name;
-        int32_t arch;
-    } isas[] = {{"reference", FLASH_ARCH_REFERENCE},
-                {"avx2", FLASH_ARCH_AVX2},
-                {"avx512", FLASH_ARCH_AVX512},
-                {"amx", FLASH_ARCH_AMX},
-                {"neon", FLASH_ARCH_NEON}};
+        uint32_t isa; /* what comes with this one */
+    } isas[] = {{"reference", 0},
+                {"avx2", FLASH_ISA_AVX2},
+                {"avx512", FLASH_ISA_AVX512},
+                {"avx512_bf16", FLASH_ISA_AVX512_BF16},
+                {"amx", FLASH_ISA_AMX},
+                {"neon", FLASH_ISA_NEON}};
     const char *value = variable("FLASH_CPU_ISA");
+    uint32_t isa = 0;
     if (value == NULL)
         return FLASH_SUCCESS;
-    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++)
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+        isa |= isas[i].isa;
         if (strcmp(value, isas[i].name) == 0) {
-            environment.highest_arch = isas[i].arch;
+            environment.isa = isa;
             environment.isa_name = isas[i].name;
             return FLASH_SUCCESS;
         }
+    }
     return status_fail(FLASH_ERROR_INVALID_ARGUMENT,
-                       "FLASH_CPU_ISA is \"%.64s\": not reference, avx2, avx512, amx or neon",
+                       "FLASH_CPU_ISA is \"%.64s\": not reference, avx2, avx512, avx512_bf16, amx "
+                       "or neon",
                        value);
 }
 

@@ -10,7 +10,7 @@
 
 typedef struct environment {
     int32_t n_threads;                   /* FLASH_NUM_THREADS; 0: not given */
-    int32_t highest_arch;                /* FLASH_CPU_ISA: highest CPU family allowed */
+    uint32_t isa;                        /* FLASH_CPU_ISA: FLASH_ISA_... allowed */
     const char *isa_name;                /* its value; NULL: not given */
     bool has_config;                     /* FLASH_CONFIG is given */
     flash_config_t config;               /* its value */

@@ -20,6 +20,7 @@ typedef __m256 vec_t;
 #define TILE_VECS       2
 #define DOT_ROWS        4
 #define VEC_SPLITS_BF16 1
+#define VEC_DOTS_BF16   0
 
 /* ---- Arithmetic ---- */
 

@@ -51,9 +51,15 @@ typedef struct cpu_task {
  */
 typedef void (*cpu_kernel_t)(const flash_params_t *params, const cpu_task_t *task, void *scratch);
 
+/* Bytes of an element of K and V as the vector kernels pack them. */
+static inline int64_t cpu_packed_element_size(int32_t arch) {
+    return arch == FLASH_ARCH_AVX512_BF16 ? 2 : 4;
+}
+
 /* Scratch bytes that a kernel needs for one task; a multiple of 64. */
 static inline uint64_t cpu_scratch_size(const flash_config_t *config, int64_t d_head) {
-    const uint64_t tiled = tiled_scratch_size(config->B_r, config->B_c, d_head);
+    const uint64_t tiled =
+        tiled_scratch_size(config->B_r, config->B_c, d_head, cpu_packed_element_size(config->arch));
     if (config->arch != FLASH_ARCH_AMX)
         return tiled;
     const uint64_t amx = amx_scratch_size(config, d_head);
@@ -91,8 +97,9 @@ static inline bool cpu_shares_packed(const flash_config_t *config, int64_t n_row
 /* Bytes of a head's packed keys, block after block of B_c; a multiple of 64. */
 static inline uint64_t cpu_packed_size(const flash_config_t *config, int64_t d_head,
                                        int64_t seqlen_k) {
-    return config->arch == FLASH_ARCH_AMX ? amx_packed_size(config, d_head, seqlen_k)
-                                          : tiled_packed_size(config->B_c, d_head, seqlen_k);
+    if (config->arch == FLASH_ARCH_AMX)
+        return amx_packed_size(config, d_head, seqlen_k);
+    return tiled_packed_size(config->B_c, d_head, seqlen_k, cpu_packed_element_size(config->arch));
 }
 
 #endif

@@ -6,21 +6,29 @@
 
 #include <stdint.h>
 
+/* Bytes of a block of packed K and V, whose elements are of so many bytes, and of what is known of
+ * V; a multiple of 64. */
+static inline uint64_t tiled_block_size(int32_t B_c, int64_t d_head, int64_t element_size) {
+    const uint64_t d = ((uint64_t)d_head + 15) / 16 * 16;
+    const uint64_t c = ((uint64_t)B_c + 15) / 16 * 16;
+    return 2 * c * d * (uint64_t)element_size + 64;
+}
+
 /* Bytes that a tile of B_r x B_c needs for one task; a multiple of 64. */
-static inline uint64_t tiled_scratch_size(int32_t B_r, int32_t B_c, int64_t d_head) {
+static inline uint64_t tiled_scratch_size(int32_t B_r, int32_t B_c, int64_t d_head,
+                                          int64_t element_size) {
     const uint64_t d = ((uint64_t)d_head + 15) / 16 * 16;
     const uint64_t r = ((uint64_t)B_r + 15) / 16 * 16;
     const uint64_t c = ((uint64_t)B_c + 15) / 16 * 16;
-    const uint64_t q = r * d, o = r * d, scores = r * c, k = c * d, v = c * d, rows = 19 * r;
-    return (q + o + scores + k + v + rows) * sizeof(float);
+    const uint64_t q = r * d, o = r * d, scores = r * c, rows = 19 * r;
+    return (q + o + scores + rows) * sizeof(float) + tiled_block_size(B_c, d_head, element_size);
 }
 
 /* Bytes of a head's packed K and V, block after block of B_c keys. */
-static inline uint64_t tiled_packed_size(int32_t B_c, int64_t d_head, int64_t seqlen_k) {
-    const uint64_t d = ((uint64_t)d_head + 15) / 16 * 16;
-    const uint64_t c = ((uint64_t)B_c + 15) / 16 * 16;
+static inline uint64_t tiled_packed_size(int32_t B_c, int64_t d_head, int64_t seqlen_k,
+                                         int64_t element_size) {
     const uint64_t n_blocks = ((uint64_t)seqlen_k + (uint64_t)B_c - 1) / (uint64_t)B_c;
-    return n_blocks * 2 * c * d * sizeof(float);
+    return n_blocks * tiled_block_size(B_c, d_head, element_size);
 }
 
 #endif

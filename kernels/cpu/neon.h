@@ -20,6 +20,7 @@ typedef float32x4_t vec_t;
 #define TILE_VECS       4
 #define DOT_ROWS        6
 #define VEC_SPLITS_BF16 0
+#define VEC_DOTS_BF16   0
 
 /* ---- Arithmetic ---- */
 

@@ -4,13 +4,12 @@
  *
  * A task's rows are cut into tiles of TILE_ROWS; its keys into blocks of B_c. For each block:
  * scores S = Q K^T, softmax of each row over exactly the keys that it sees, O += P V. Two ways:
- *   many rows  K is packed transposed and V as it is, in fp32, and both products run through one
- *              register-blocked micro-kernel (multiply_tile). The tasks of a head with more rows
- *              than one task takes share the packed blocks; a lone task packs its own
- *   few rows   K and V are read in place in their own type: packing would cost more than it saves.
- *              A task may have several heads then
- * Invariants: no K or V is read but what a row of the task sees, and what a row does not see never
- * enters its O, not even times zero (0 * NaN is NaN).
+ *   many rows  K is packed transposed and V as it is, in fp32 or pairs of bf16 (words.h), and both
+ *              products run through one register-blocked micro-kernel (multiply_tile). The tasks of
+ * a head with more rows than one task takes share the packed blocks; a lone task packs its own few
+ * rows   K and V are read in place in their own type: packing would cost more than it saves. A task
+ * may have several heads then Invariants: no K or V is read but what a row of the task sees, and
+ * what a row does not see never enters its O, not even times zero (0 * NaN is NaN).
  *
  * Primitives
  *   vec_t, VEC_WIDTH          a vector of fp32, and how many
@@ -30,6 +29,11 @@
  *   VEC_SPLITS_BF16           1: there are the next two, which cost less than to widen in order
  *   vec_split_bf16            2 VEC_WIDTH elements, the even ones and the odd ones
  *   vec_join                  from that order to the elements' own
+ *   VEC_DOTS_BF16             1: there are the next ones; K and V are packed in bf16
+ *   vec_dot_bf16              c + a * b summed over pairs of bf16, lane by lane
+ *   vec_load_bf16             the first n of 2 VEC_WIDTH elements; the others read as 0
+ *   vec_zip_bf16              the elements of two vectors in turns, VEC_WIDTH pairs to a vector
+ *   vec_store_bf16            VEC_WIDTH elements
  */
 #ifndef FLASH_KERNELS_CPU_TILED_H
 #define FLASH_KERNELS_CPU_TILED_H
@@ -58,11 +62,11 @@ ALWAYS_INLINE void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
     pack_v(t, dtype, &v, keys.end - keys.begin);
 }
 
-ALWAYS_INLINE void attend_packed(const tile_scratch_t *t, int32_t dtype, float softcap,
+ALWAYS_INLINE void attend_packed(const tile_scratch_t *t, int32_t dtype, const flash_params_t *p,
                                  flash_range_t block) {
-    const values_t values = {.data = t->v, .packed = true};
+    const values_t values = {.data = t->v, .packed = true, .finite = *t->v_is_finite != 0};
     score_packed(t, block);
-    softmax(t, block, softcap);
+    softmax(t, block, p, true);
     accumulate(t, dtype, &values, block);
 }
 
@@ -96,7 +100,7 @@ ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t 
         const flash_range_t block = first_block(keys, B_c);
         request_results(&ahead);
         use_packed_block(t, task->packed, block.begin / B_c);
-        attend_packed(t, dtype, p->softcap, block);
+        attend_packed(t, dtype, p, block);
         keys.begin = block.end;
     }
 }
@@ -110,7 +114,7 @@ ALWAYS_INLINE void attend_blocks_own(const tile_scratch_t *t, const flash_params
         const flash_range_t block = first_block(keys, B_c);
         request_results(&ahead);
         pack_keys(t, p, task, dtype, block);
-        attend_packed(t, dtype, p->softcap, block);
+        attend_packed(t, dtype, p, block);
         keys.begin = block.end;
     }
 }

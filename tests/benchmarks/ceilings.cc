@@ -52,41 +52,61 @@ __attribute__((target("amx-tile"))) void amx_bf16(benchmark::State &state) {
 }
 BENCHMARK(amx_bf16)->Name("ceiling/amx_bf16");
 
-// x += y * z for twelve registers x; all zeros, so that no value slows a product down.
-#define FMA(width, x) "vfmadd231ps %%" width "mm12, %%" width "mm13, %%" width "mm" #x "\n\t"
-#define FMA_12(width)                                                                              \
-    FMA(width, 0)                                                                                  \
-    FMA(width, 1)                                                                                  \
-    FMA(width, 2)                                                                                  \
-    FMA(width, 3)                                                                                  \
-    FMA(width, 4)                                                                                  \
-    FMA(width, 5)                                                                                  \
-    FMA(width, 6) FMA(width, 7) FMA(width, 8) FMA(width, 9) FMA(width, 10) FMA(width, 11)
+// x += y * z for fourteen registers x; all zeros, so that no value slows a product down.
+#define SUM(product, width, x) product " %%" width "mm14, %%" width "mm15, %%" width "mm" #x "\n\t"
+#define SUM_14(product, width)                                                                     \
+    SUM(product, width, 0)                                                                         \
+    SUM(product, width, 1)                                                                         \
+    SUM(product, width, 2)                                                                         \
+    SUM(product, width, 3)                                                                         \
+    SUM(product, width, 4)                                                                         \
+    SUM(product, width, 5)                                                                         \
+    SUM(product, width, 6)                                                                         \
+    SUM(product, width, 7)                                                                         \
+    SUM(product, width, 8)                                                                         \
+    SUM(product, width, 9)                                                                         \
+    SUM(product, width, 10)                                                                        \
+    SUM(product, width, 11)                                                                        \
+    SUM(product, width, 12)                                                                        \
+    SUM(product, width, 13)
 
 #define ALL_SUMS                                                                                   \
-    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11"
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",       \
+        "xmm11", "xmm12", "xmm13"
 
-// Twelve independent sums.
+// Fourteen independent sums of pairs' products.
+void avx512_bf16_dot(benchmark::State &state) {
+    if (!machine_has(FLASH_ISA_AVX512_BF16))
+        return state.SkipWithError("no AVX512_BF16");
+    __asm__ volatile("vzeroall" : : : ALL_SUMS, "xmm14", "xmm15");
+    for (auto _ : state)
+        for (int i = 0; i < kRounds; i++)
+            __asm__ volatile(SUM_14("vdpbf16ps", "z") : : : ALL_SUMS);
+    report<14>(state, 2.0 * 32);
+}
+BENCHMARK(avx512_bf16_dot)->Name("ceiling/avx512_bf16_dot");
+
+// Fourteen independent sums.
 void avx512_fma(benchmark::State &state) {
     if (!machine_has(FLASH_ISA_AVX512))
         return state.SkipWithError("no AVX-512");
-    __asm__ volatile("vzeroall" : : : ALL_SUMS, "xmm12", "xmm13");
+    __asm__ volatile("vzeroall" : : : ALL_SUMS, "xmm14", "xmm15");
     for (auto _ : state)
         for (int i = 0; i < kRounds; i++)
-            __asm__ volatile(FMA_12("z") : : : ALL_SUMS);
-    report<12>(state, 2.0 * 16);
+            __asm__ volatile(SUM_14("vfmadd231ps", "z") : : : ALL_SUMS);
+    report<14>(state, 2.0 * 16);
 }
 BENCHMARK(avx512_fma)->Name("ceiling/avx512_fma");
 
-// Twelve independent sums.
+// Fourteen independent sums.
 void avx2_fma(benchmark::State &state) {
     if (!machine_has(FLASH_ISA_AVX2))
         return state.SkipWithError("no AVX2");
-    __asm__ volatile("vzeroall" : : : ALL_SUMS, "xmm12", "xmm13");
+    __asm__ volatile("vzeroall" : : : ALL_SUMS, "xmm14", "xmm15");
     for (auto _ : state)
         for (int i = 0; i < kRounds; i++)
-            __asm__ volatile(FMA_12("y") : : : ALL_SUMS);
-    report<12>(state, 2.0 * 8);
+            __asm__ volatile(SUM_14("vfmadd231ps", "y") : : : ALL_SUMS);
+    report<14>(state, 2.0 * 8);
 }
 BENCHMARK(avx2_fma)->Name("ceiling/avx2_fma");
 

@@ -84,6 +84,24 @@ static void the_newest_instruction_set_wins(void **state) {
     check_family(FLASH_DTYPE_FP32, both | FLASH_ISA_AMX, "flash_fwd_avx512_fp32_");
 }
 
+/* Selected only where they are fast, and never before AMX. */
+static void products_of_pairs_must_pay(void **state) {
+    device_t device = {.number = FLASH_DEVICE_CPU,
+                       .isa = FLASH_ISA_AVX2 | FLASH_ISA_AVX512 | FLASH_ISA_AVX512_BF16};
+    const problem_t bf16 = problem_of(FLASH_DTYPE_BF16, 0), fp16 = problem_of(FLASH_DTYPE_FP16, 0);
+    const flash_kernel_t *kernel = NULL;
+    char reason[SELECT_REASON_SIZE] = "";
+    (void)state;
+    assert_success(select_kernel(&bf16, &device, &kernel, reason));
+    assert_int_equal(kernel->config.arch, FLASH_ARCH_AVX512);
+    assert_non_null(strstr(reason, "AVX512_BF16"));
+    device.dots_pay = true;
+    assert_int_equal(selected(&bf16, &device)->config.arch, FLASH_ARCH_AVX512_BF16);
+    assert_int_equal(selected(&fp16, &device)->config.arch, FLASH_ARCH_AVX512);
+    device.isa |= FLASH_ISA_AMX;
+    assert_int_equal(selected(&bf16, &device)->config.arch, FLASH_ARCH_AMX);
+}
+
 static void a_refused_permission_is_named(void **state) {
     const device_t device = {
         .number = FLASH_DEVICE_CPU, .isa = FLASH_ISA_AVX2 | FLASH_ISA_AVX512, .amx_refused = true};
@@ -329,6 +347,7 @@ int main(void) {
         cmocka_unit_test(a_bare_machine_gets_the_reference),
 #if defined(__x86_64__)
         cmocka_unit_test(the_newest_instruction_set_wins),
+        cmocka_unit_test(products_of_pairs_must_pay),
         cmocka_unit_test(a_refused_permission_is_named),
 #endif
         cmocka_unit_test(a_row_serves_its_own_problems_only),

@@ -17,6 +17,7 @@ class Isa(enum.IntFlag):
     AVX512 = _abi.FLASH_ISA_AVX512
     AMX = _abi.FLASH_ISA_AMX
     NEON = _abi.FLASH_ISA_NEON
+    AVX512_BF16 = _abi.FLASH_ISA_AVX512_BF16
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ typedef struct values {
     const void *ahead; /* in place: rows to ask for, one for each of the block's */
     int64_t stride;    /* in place: elements from key to key */
     bool packed;
+    bool finite; /* all of it */
 } values_t;
 
 /* The part of O that one call of the micro-kernel computes: columns of V. */
@@ -32,49 +33,96 @@ static inline slice_t slice_at(const tile_scratch_t *t, const values_t *values, 
     return slice;
 }
 
-/* O[row ... row + rows)[slice] += P V over these keys, which all of the rows see. */
-ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const values_t *values,
-                                   slice_t slice, flash_range_t keys, int64_t row, int rows) {
-    if (keys.begin >= keys.end)
-        return;
-    tile_product_t product = {.a = t->s + row * t->c_pad + keys.begin,
-                              .a_stride = t->c_pad,
-                              .c = t->o + row * t->d_pad + slice.column,
-                              .c_stride = t->d_pad,
-                              .depth = keys.end - keys.begin,
-                              .accumulate = true};
-    if (values->packed) {
-        const panel_t panel = panel_of(slice.column, t->c_pad, t->d_pad);
-        const float *data = (const float *)values->data + panel.offset;
-        product.b = data + keys.begin * panel.width;
-        product.b_stride = panel.width;
-        product.ahead = ahead_of(data, panel, t->c_pad, row);
-        multiply_packed(&product, rows, slice.vecs);
-    } else {
-        const int64_t at = keys.begin * values->stride + slice.column;
-        product.b = element_at(values->data, at, dtype);
-        product.b_stride = values->stride;
-        product.ahead = row == 0 ? element_at(values->ahead, at, dtype) : product.b;
-        multiply_in_place(&product, dtype, rows, slice.vecs, slice.tail);
-    }
+ALWAYS_INLINE tile_product_t product_of(const tile_scratch_t *t, slice_t slice, int64_t row) {
+    const tile_product_t product = {.a = t->s + row * t->c_pad,
+                                    .a_stride = t->c_pad,
+                                    .c = t->o + row * t->d_pad + slice.column,
+                                    .c_stride = t->d_pad,
+                                    .accumulate = true};
+    return product;
 }
 
-/* A tile of rows: together over the keys that all of them see, one by one over the others. */
+/* O[row ... row + rows)[slice] += P V over words first ... end - 1 of packed keys. */
+ALWAYS_INLINE void accumulate_words(const tile_scratch_t *t, const values_t *values, slice_t slice,
+                                    int64_t first, int64_t end, int64_t row, int rows) {
+    const int64_t c_words = count_words(t->c_pad);
+    const panel_t panel = panel_of(slice.column, c_words, t->d_pad);
+    const float *data = (const float *)values->data + panel.offset;
+    tile_product_t product = product_of(t, slice, row);
+    product.a += first;
+    product.b = data + first * panel.width;
+    product.b_stride = panel.width;
+    product.depth = end - first;
+    product.ahead = ahead_of(data, panel, c_words, row);
+    if (first < end)
+        multiply_packed(&product, rows, slice.vecs);
+}
+
+/* The same of one key of a word: nothing of the word's other keys is read. */
+ALWAYS_INLINE void accumulate_alone(const tile_scratch_t *t, const values_t *values, slice_t slice,
+                                    int64_t key, int64_t row) {
+    float alone[TILE_COLUMNS];
+    const panel_t panel = panel_of(slice.column, count_words(t->c_pad), t->d_pad);
+    const float *data = (const float *)values->data + panel.offset;
+    tile_product_t product = product_of(t, slice, row);
+    words_keep(data + key / WORD_ELEMENTS * panel.width, key % WORD_ELEMENTS,
+               slice.vecs * VEC_WIDTH, alone);
+    product.a += key / WORD_ELEMENTS;
+    product.b = alone;
+    product.depth = 1;
+    product.ahead = (const char *)alone;
+    multiply_packed(&product, 1, slice.vecs);
+}
+
+/* What the row sees of packed keys that may be infinite or NaN. */
+ALWAYS_INLINE void accumulate_row(const tile_scratch_t *t, const values_t *values, slice_t slice,
+                                  flash_range_t keys, int64_t row) {
+    const int64_t first = count_words(keys.begin), end = keys.end / WORD_ELEMENTS;
+    if (keys.begin < first * WORD_ELEMENTS && keys.begin < keys.end)
+        accumulate_alone(t, values, slice, keys.begin, row);
+    accumulate_words(t, values, slice, first, end, row, 1);
+    if (end * WORD_ELEMENTS < keys.end && keys.begin <= end * WORD_ELEMENTS)
+        accumulate_alone(t, values, slice, end * WORD_ELEMENTS, row);
+}
+
+/* O[row ... row + rows)[slice] += P V over keys in place, which all of the rows see. */
+ALWAYS_INLINE void accumulate_in_place(const tile_scratch_t *t, int32_t dtype,
+                                       const values_t *values, slice_t slice, flash_range_t keys,
+                                       int64_t row, int rows) {
+    const int64_t at = keys.begin * values->stride + slice.column;
+    tile_product_t product = product_of(t, slice, row);
+    product.a += keys.begin;
+    product.b = element_at(values->data, at, dtype);
+    product.b_stride = values->stride;
+    product.depth = keys.end - keys.begin;
+    product.ahead = row == 0 ? element_at(values->ahead, at, dtype) : product.b;
+    if (keys.begin < keys.end)
+        multiply_in_place(&product, dtype, rows, slice.vecs, slice.tail);
+}
+
+/* A tile of rows over the keys that any of them sees. Of packed keys P is 0 where a row does not
+ * see one; infinity or NaN times 0 would be NaN: where there may be any, and in place where the
+ * rows do not see the same keys, they go one by one. */
 ALWAYS_INLINE void accumulate_tile(const tile_scratch_t *t, int32_t dtype, const values_t *values,
                                    slice_t slice, flash_range_t block, int64_t row, int rows) {
     flash_range_t common, any;
     tile_columns(t, block, row, rows, &common, &any);
-    if (common.begin >= common.end)
-        common.begin = common.end = any.end; /* then all of it is before */
-    accumulate_keys(t, dtype, values, slice, common, row, rows);
-    if (common.begin <= any.begin && any.end <= common.end)
+    const bool alike = common.begin == any.begin && common.end == any.end;
+    if (values->packed && values->finite) {
+        accumulate_words(t, values, slice, any.begin / WORD_ELEMENTS, count_words(any.end), row,
+                         rows);
         return;
+    }
+    if (!values->packed && alike) {
+        accumulate_in_place(t, dtype, values, slice, any, row, rows);
+        return;
+    }
     for (int64_t r = row; r < row + rows; r++) {
         const flash_range_t own = row_columns(t, block, r);
-        const flash_range_t before = {own.begin, min32(own.end, common.begin)};
-        const flash_range_t after = {max32(own.begin, common.end), own.end};
-        accumulate_keys(t, dtype, values, slice, before, r, 1);
-        accumulate_keys(t, dtype, values, slice, after, r, 1);
+        if (values->packed)
+            accumulate_row(t, values, slice, own, r);
+        else
+            accumulate_in_place(t, dtype, values, slice, own, r, 1);
     }
 }
 

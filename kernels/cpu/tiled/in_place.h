@@ -217,9 +217,9 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
     const cpu_ahead_t after = after_block(task, block, end);
     const in_place_t k = rows_in_place(task, dtype, p->k, &p->k_stride, block, after);
     const in_place_t v = rows_in_place(task, dtype, p->v, &p->v_stride, block, after);
-    const values_t values = {.data = v.data, .ahead = v.ahead, .stride = v.stride, .packed = false};
+    const values_t values = {.data = v.data, .ahead = v.ahead, .stride = v.stride};
     score_rows(t, dtype, &k, block.end - block.begin);
-    softmax(t, block, p->softcap);
+    softmax(t, block, p, false);
     accumulate(t, dtype, &values, block);
 }
 

@@ -35,37 +35,38 @@ static inline flash_range_t find_keys(const tile_scratch_t *t, const flash_param
     return all;
 }
 
-/* Rows of Q, scaled. paired: the columns as load_pair() leaves them. */
+/* Columns of a row as load_pair() leaves them. */
+ALWAYS_INLINE void gather_paired(const tile_scratch_t *t, int32_t dtype, const void *row,
+                                 float *q) {
+    int64_t i = 0;
+    for (; t->d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
+        vec_t pair[2];
+        load_pair(dtype, element_at(row, i, dtype), pair);
+        vec_store(FLASH_DTYPE_FP32, q + i, pair[0]);
+        vec_store(FLASH_DTYPE_FP32, q + i + VEC_WIDTH, pair[1]);
+    }
+    for (; i < t->d_pad; i += VEC_WIDTH)
+        vec_store(FLASH_DTYPE_FP32, q + i, load_columns(dtype, row, i, t->d));
+}
+
+ALWAYS_INLINE void gather_words(const tile_scratch_t *t, int32_t dtype, const void *row, float *q) {
+    for (int64_t i = 0; i < count_words(t->d); i += VEC_WIDTH)
+        vec_store(FLASH_DTYPE_FP32, q + i, words_load(dtype, row, i * WORD_ELEMENTS, t->d));
+}
+
+/* Rows of Q: in place, to be multiplied by keys in place; otherwise by packed ones. */
 ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
-                            const cpu_task_t *task, int32_t dtype, bool paired) {
-    const float to_log2 = p->softcap != 0 ? 1 : LOG2_E; /* cap_scores does it otherwise */
-    const vec_t scale = vec_set1(p->softmax_scale * to_log2);
-    const int64_t whole = t->d / VEC_WIDTH * VEC_WIDTH;
-    row_cursor_t ahead = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride);
-    cpu_row_t row = cpu_row(p, task, 0);
+                            const cpu_task_t *task, int32_t dtype, bool in_place) {
+    row_cursor_t rows = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = rows;
     for (int64_t r = 0; r < QUERIES_AHEAD; r++)
         prefetch_next(&ahead);
-    for (int64_t r = 0; r < t->n_rows; r++, row = cpu_next_row(p, task, row)) {
-        const int64_t index = cpu_row_index(task, &p->q_stride, row);
-        float *q = t->q + r * t->d_pad;
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        const char *row = cursor_next(&rows);
         prefetch_next(&ahead);
-        int64_t i = 0;
-        for (; paired && whole - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
-            vec_t pair[2];
-            load_pair(dtype, element_at(p->q, index + i, dtype), pair);
-            vec_store(FLASH_DTYPE_FP32, q + i, vec_mul(scale, pair[0]));
-            vec_store(FLASH_DTYPE_FP32, q + i + VEC_WIDTH, vec_mul(scale, pair[1]));
-        }
-        for (; i < whole; i += VEC_WIDTH)
-            vec_store(FLASH_DTYPE_FP32, q + i,
-                      vec_mul(scale, vec_load(dtype, element_at(p->q, index + i, dtype))));
-        if (whole < t->d) {
-            const void *rest = element_at(p->q, index + whole, dtype);
-            vec_store(FLASH_DTYPE_FP32, q + whole,
-                      vec_mul(scale, vec_load_first(dtype, rest, (int)(t->d - whole))));
-        }
-        for (i = round_up(t->d, VEC_WIDTH); i < t->d_pad; i += VEC_WIDTH)
-            vec_store(FLASH_DTYPE_FP32, q + i, vec_zero());
+        if (in_place)
+            gather_paired(t, dtype, row, t->q + r * t->d_pad);
+        else
+            gather_words(t, dtype, row, t->q + r * t->d_pad);
     }
 }
 

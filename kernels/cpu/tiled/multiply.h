@@ -1,6 +1,6 @@
 /*
  * The micro-kernel of both products, C = A B and C += A B: a tile of C in registers, a row of B and
- * an element of A at a time.
+ * an element of A at a time; words of packed operands take the place of elements.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_MULTIPLY_H
 #define FLASH_KERNELS_CPU_TILED_MULTIPLY_H
@@ -8,6 +8,7 @@
 #include "cpu/convert.h"
 #include "cpu/prefetch.h"
 #include "cpu/tiled/pairs.h"
+#include "cpu/tiled/words.h"
 #include "cpu/vector.h"
 
 #include <stdbool.h>
@@ -30,7 +31,7 @@ typedef struct tile_product {
                         * depth; in place: a row each step, as far apart as those of B */
 } tile_product_t;
 
-/* Whose B it is: a packed one in fp32, or the caller's. */
+/* Whose B it is: a packed one, in words, or the caller's. */
 typedef struct tile_source {
     int32_t dtype;
     bool packed;
@@ -46,6 +47,10 @@ ALWAYS_INLINE const char *multiply_ahead(const tile_product_t *t, tile_source_t 
     }
     prefetch_row(ahead, vecs * VEC_WIDTH * size);
     return ahead + t->b_stride * size;
+}
+
+ALWAYS_INLINE vec_t multiply_add(tile_source_t source, vec_t a, vec_t b, vec_t c) {
+    return source.packed ? words_multiply(a, b, c) : vec_fma(a, b, c);
 }
 
 /* source, rows and vecs are constants at each call; tail: 0, or elements of the last vector of B.
@@ -73,7 +78,8 @@ ALWAYS_INLINE void multiply_tile(const tile_product_t *t, tile_source_t source, 
         }
         UNROLL for (int r = 0; r < rows; r++) {
             const vec_t a_element = vec_set1(a[r * t->a_stride]);
-            UNROLL for (int v = 0; v < vecs; v++) c[r][v] = vec_fma(a_element, b_row[v], c[r][v]);
+            UNROLL for (int v = 0; v < vecs; v++) c[r][v] =
+                multiply_add(source, a_element, b_row[v], c[r][v]);
         }
         ahead = multiply_ahead(t, source, ahead, vecs);
         a++;

@@ -12,7 +12,8 @@ static inline void score_tile(const tile_scratch_t *t, flash_range_t block, int6
                               int64_t row, int rows) {
     flash_range_t common, any;
     tile_columns(t, block, row, rows, &common, &any);
-    const panel_t panel = panel_of(panel_begin, t->d, t->c_pad);
+    const int64_t d_words = count_words(t->d);
+    const panel_t panel = panel_of(panel_begin, d_words, t->c_pad);
     const int64_t begin = any.begin > panel_begin ? any.begin / VEC_WIDTH * VEC_WIDTH : panel_begin;
     const int64_t end = min64(panel_begin + panel.width, any.end);
     if (begin >= end)
@@ -23,9 +24,9 @@ static inline void score_tile(const tile_scratch_t *t, flash_range_t block, int6
                                     .b_stride = panel.width,
                                     .c = t->s + row * t->c_pad + begin,
                                     .c_stride = t->c_pad,
-                                    .depth = t->d,
+                                    .depth = d_words,
                                     .accumulate = false,
-                                    .ahead = ahead_of(t->k + panel.offset, panel, t->d, row)};
+                                    .ahead = ahead_of(t->k + panel.offset, panel, d_words, row)};
     multiply_packed(&product, rows, (int)((end - begin + VEC_WIDTH - 1) / VEC_WIDTH));
 }
 

@@ -7,26 +7,39 @@
 
 #include "cpu/cpu_kernel.h"
 #include "cpu/tiled/arithmetic.h"
+#include "cpu/tiled/words.h"
 
 #include <stdbool.h>
 
 /* Parts of a task's scratch: together cpu_scratch_size() bytes, each 64-byte aligned. */
 typedef struct tile_scratch {
-    float *q;       /* [B_r][d_pad], scaled, zeros beyond d */
-    float *o;       /* [B_r][d_pad], not normalised */
-    float *s;       /* [B_r][c_pad], scores, then P; column 0 is the block's first key */
-    float *k;       /* panels of K^T [d][c_pad]; room for [d_pad][c_pad] */
-    float *v;       /* panels of V [c_pad][d_pad], right after K's */
-    float *origin;  /* [B_r], what scores are relative to, in units of log2 */
-    float *sum;     /* [B_r][16], of exp2(score - origin), a sum for each lane */
-    int32_t *begin; /* [B_r], keys that the row sees: begin ... end - 1 */
-    int32_t *end;   /* [B_r] */
+    float *q; /* [B_r][d_pad], zeros beyond d; for packed keys in words, d_pad apart */
+    float *o; /* [B_r][d_pad], not normalised */
+    float *s; /* [B_r][c_pad], scores, then P; column 0 is the block's first key; P for packed
+               * keys in words */
+    float *k; /* panels of K^T, words [d_words][c_pad]; room for d_pad elements */
+    float *v; /* panels of V, words [c_words][d_pad], right after K's */
+    int32_t *v_is_finite; /* after V */
+    float *origin;        /* [B_r], what scores are relative to, in units of log2 */
+    float *sum;           /* [B_r][16], of exp2(score - origin), a sum for each lane */
+    int32_t *begin;       /* [B_r], keys that the row sees: begin ... end - 1 */
+    int32_t *end;         /* [B_r] */
     int64_t d;
     int64_t d_pad; /* a multiple of 16, as is c_pad */
     int64_t c_pad;
     int64_t n_rows; /* of all heads of the task, head after head */
     int64_t head_rows;
 } tile_scratch_t;
+
+/* K and V are the block number `block` of those at `packed`. Returns where it ends. */
+static inline void *use_packed_block(tile_scratch_t *t, void *packed, int64_t block) {
+    const int64_t size = (int64_t)tiled_block_size((int32_t)t->c_pad, t->d, WORD_ELEMENT_SIZE);
+    const int64_t words = t->c_pad * t->d_pad / WORD_ELEMENTS;
+    t->k = (float *)(void *)((char *)packed + block * size);
+    t->v = t->k + words;
+    t->v_is_finite = (int32_t *)(void *)(t->v + words);
+    return (char *)t->k + size;
+}
 
 static inline tile_scratch_t divide_scratch(void *memory, int32_t B_r, int32_t B_c, int64_t d,
                                             int64_t head_rows, int64_t n_heads) {
@@ -37,9 +50,7 @@ static inline tile_scratch_t divide_scratch(void *memory, int32_t B_r, int32_t B
     t.q = memory;
     t.o = t.q + r * t.d_pad;
     t.s = t.o + r * t.d_pad;
-    t.k = t.s + r * t.c_pad;
-    t.v = t.k + t.c_pad * t.d_pad;
-    t.origin = t.v + t.c_pad * t.d_pad;
+    t.origin = use_packed_block(&t, t.s + r * t.c_pad, 0);
     t.sum = t.origin + r;
     t.begin = (int32_t *)(t.sum + r * 16);
     t.end = t.begin + r;
@@ -59,13 +70,6 @@ ALWAYS_INLINE tile_scratch_t rows_of_head(const tile_scratch_t *t, int64_t head)
     rows.end += row;
     rows.n_rows = t->head_rows;
     return rows;
-}
-
-/* K and V are the block number `block` of those that a head's tasks share. */
-static inline void use_packed_block(tile_scratch_t *t, void *packed, int64_t block) {
-    const int64_t size = t->c_pad * t->d_pad;
-    t->k = (float *)packed + block * 2 * size;
-    t->v = t->k + size;
 }
 
 /* Keys of the block that the row sees, counted from the block's first key. */

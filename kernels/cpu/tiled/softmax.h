@@ -6,9 +6,11 @@
 #define FLASH_KERNELS_CPU_TILED_SOFTMAX_H
 
 #include "cpu/tiled/scratch.h"
+#include "cpu/tiled/words.h"
 #include "cpu/vector.h"
 
 #include <math.h>
+#include <string.h>
 
 /* How far above the origin a score may be, in units of log2: P stays far from overflow. */
 static const float ORIGIN_SLACK = 8;
@@ -28,14 +30,13 @@ ALWAYS_INLINE vec_t vec_tanh(vec_t x) {
     return vec_select_less(vec_abs(x), vec_set1(0.625f), near, far);
 }
 
-/* s = softcap * tanh(s / softcap), in units of log2. */
-static inline void cap_scores(float *s, int64_t begin, int64_t end, float softcap) {
-    const vec_t cap = vec_set1(softcap);
-    const vec_t to_log2 = vec_set1(LOG2_E);
+/* s = softcap * tanh(s * softmax_scale / softcap). */
+static inline void cap_scores(float *s, int64_t begin, int64_t end, float softmax_scale,
+                              float softcap) {
+    const vec_t inner = vec_set1(softmax_scale / softcap), outer = vec_set1(softcap);
     for (int64_t i = begin; i < end; i += VEC_WIDTH) {
-        const vec_t capped =
-            vec_mul(cap, vec_tanh(vec_div(vec_load(FLASH_DTYPE_FP32, s + i), cap)));
-        vec_store(FLASH_DTYPE_FP32, s + i, vec_mul(capped, to_log2));
+        const vec_t x = vec_mul(inner, vec_load(FLASH_DTYPE_FP32, s + i));
+        vec_store(FLASH_DTYPE_FP32, s + i, vec_mul(outer, vec_tanh(x)));
     }
 }
 
@@ -65,39 +66,76 @@ static inline void raise_origin(const tile_scratch_t *t, int64_t row, float orig
         vec_store(FLASH_DTYPE_FP32, o + i, vec_mul(factors, vec_load(FLASH_DTYPE_FP32, o + i)));
 }
 
-/* s = exp2(s - origin), which is added to the lanes' sums. */
-static inline void exponentiate(float *s, int64_t begin, int64_t end, float origin, float *sums) {
-    const vec_t origins = vec_set1(origin);
+/* How scores become P. */
+typedef struct softmax_rule {
+    float softmax_scale;
+    float softcap;
+    float to_log2; /* what scores, capped where they are, are multiplied by */
+    bool packed;   /* P is for packed keys: in words, zeros beside what the row sees */
+} softmax_rule_t;
+
+static inline softmax_rule_t softmax_rule(const flash_params_t *p, bool packed) {
+    const softmax_rule_t rule = {p->softmax_scale, p->softcap,
+                                 (p->softcap != 0 ? 1 : p->softmax_scale) * LOG2_E, packed};
+    return rule;
+}
+
+/* P = exp2(s * to_log2 - origin), which is added to the lanes' sums. Not in one rounding: P of the
+ * origin's own score is 1. */
+ALWAYS_INLINE void exponentiate(float *s, int64_t begin, int64_t end, const softmax_rule_t *rule,
+                                float origin, float *sums) {
+    const vec_t to_log2 = vec_set1(rule->to_log2), origins = vec_set1(origin);
     vec_t sum = vec_load(FLASH_DTYPE_FP32, sums);
     for (int64_t i = begin; i < end; i += VEC_WIDTH) {
-        const vec_t p = vec_exp2(vec_sub(vec_load(FLASH_DTYPE_FP32, s + i), origins));
-        vec_store(FLASH_DTYPE_FP32, s + i, p);
+        const vec_t x = vec_mul(vec_load(FLASH_DTYPE_FP32, s + i), to_log2);
+        const vec_t p = vec_exp2(vec_sub(x, origins));
+        if (rule->packed)
+            words_store((char *)s + i * WORD_ELEMENT_SIZE, p);
+        else
+            vec_store(FLASH_DTYPE_FP32, s + i, p);
         sum = vec_add(sum, p);
     }
     vec_store(FLASH_DTYPE_FP32, sums, sum);
 }
 
-/* Turns a row's scores into P over exactly the columns that it sees. */
-static inline void softmax_row(const tile_scratch_t *t, flash_range_t columns, int64_t row,
-                               float softcap) {
-    if (columns.begin >= columns.end)
-        return;
+/* P of columns begin ... end - 1 for packed keys. */
+static inline void clear_p(float *s, int64_t begin, int64_t end) {
+    if (begin < end)
+        memset((char *)s + begin * WORD_ELEMENT_SIZE, 0,
+               (size_t)((end - begin) * WORD_ELEMENT_SIZE));
+}
+
+/* Turns a row's scores into P over exactly the columns that it sees, of n_columns. */
+ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, flash_range_t columns, int64_t row,
+                               const softmax_rule_t *rule, int64_t n_columns) {
     float *s = t->s + row * t->c_pad;
     const int64_t first = columns.begin / VEC_WIDTH * VEC_WIDTH;
     const int64_t last = round_up(columns.end, VEC_WIDTH);
-    if (softcap != 0)
-        cap_scores(s, first, last, softcap);
+    if (columns.begin >= columns.end) {
+        if (rule->packed)
+            clear_p(s, 0, n_columns);
+        return;
+    }
+    if (rule->softcap != 0)
+        cap_scores(s, first, last, rule->softmax_scale, rule->softcap);
     hide_rest(s, first, columns.begin, columns.end, last);
-    const vec_t largest = largest_scores(s, first, last);
+    const vec_t largest = vec_mul(largest_scores(s, first, last), vec_set1(rule->to_log2));
     if (vec_any_less(vec_set1(t->origin[row] + ORIGIN_SLACK), largest))
         raise_origin(t, row, vec_reduce_max(largest));
     const float origin = t->origin[row] == -INFINITY ? 0 : t->origin[row];
-    exponentiate(s, first, last, origin, t->sum + row * 16);
+    exponentiate(s, first, last, rule, origin, t->sum + row * 16);
+    if (rule->packed) {
+        clear_p(s, 0, first);
+        clear_p(s, last, n_columns);
+    }
 }
 
-static inline void softmax(const tile_scratch_t *t, flash_range_t block, float softcap) {
+ALWAYS_INLINE void softmax(const tile_scratch_t *t, flash_range_t block, const flash_params_t *p,
+                           bool packed) {
+    const softmax_rule_t rule = softmax_rule(p, packed);
+    const int64_t n_columns = round_up(block.end - block.begin, WORD_ELEMENTS);
     for (int64_t row = 0; row < t->n_rows; row++)
-        softmax_row(t, row_columns(t, block, row), row, softcap);
+        softmax_row(t, row_columns(t, block, row), row, &rule, n_columns);
 }
 
 #endif

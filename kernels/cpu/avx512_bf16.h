@@ -1,0 +1,42 @@
+/*
+ * The AVX512_BF16 family: products of bf16 in pairs, for processors on which such an instruction
+ * takes no longer than a multiply-add of fp32. Everything else is AVX-512's.
+ */
+#ifndef FLASH_KERNELS_CPU_AVX512_BF16_H
+#define FLASH_KERNELS_CPU_AVX512_BF16_H
+
+#include "cpu/avx512_vectors.h"
+
+#define VEC_DOTS_BF16 1
+
+/* Subnormal elements count as zero (Intel SDM, VDPBF16PS). */
+ALWAYS_INLINE vec_t vec_dot_bf16(vec_t a, vec_t b, vec_t c) {
+    return _mm512_dpbf16_ps(c, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
+}
+
+ALWAYS_INLINE vec_t vec_load_bf16(const void *from, int n) {
+    const __mmask32 mask = n < 2 * VEC_WIDTH ? (1u << n) - 1 : 0xffffffff;
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, from));
+}
+
+ALWAYS_INLINE void vec_zip_bf16(vec_t a, vec_t b, vec_t zipped[2]) {
+    const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
+                                         8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+    const __m512i a_bits = _mm512_castps_si512(a), b_bits = _mm512_castps_si512(b);
+    zipped[0] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a_bits, low, b_bits));
+    zipped[1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a_bits, high, b_bits));
+}
+
+ALWAYS_INLINE void vec_store_bf16(void *to, vec_t x) {
+    _mm256_storeu_si256(to, (__m256i)_mm512_cvtneps_pbh(x));
+}
+
+#include "cpu/tiled.h"
+
+ALWAYS_INLINE void avx512_bf16_forward(const flash_config_t *config, const flash_params_t *params,
+                                       const cpu_task_t *task, void *scratch) {
+    tiled_forward(config, params, task, scratch);
+}
+
+#endif
