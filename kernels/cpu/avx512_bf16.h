@@ -15,8 +15,9 @@ ALWAYS_INLINE vec_t vec_dot_bf16(vec_t a, vec_t b, vec_t c) {
 }
 
 ALWAYS_INLINE vec_t vec_load_bf16(const void *from, int n) {
-    const __mmask32 mask = n < 2 * VEC_WIDTH ? (1u << n) - 1 : 0xffffffff;
-    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, from));
+    if (n >= 2 * VEC_WIDTH)
+        return _mm512_loadu_ps(from);
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16((1u << n) - 1, from));
 }
 
 ALWAYS_INLINE void vec_zip_bf16(vec_t a, vec_t b, vec_t zipped[2]) {
