@@ -33,7 +33,7 @@ static inline void copy_tail(const decode_scratch_t *t, in_place_t *keys, int64_
         memcpy(tail + i * t->d, element_at(keys->data, i * keys->stride, FLASH_DTYPE_BF16),
                (size_t)t->d * 2);
     memset(tail + n * t->d, 0, (size_t)((AMX_SQUARE - n) * t->d) * 2);
-    *keys = (in_place_t){(const char *)tail, (const char *)tail, t->d};
+    *keys = (in_place_t){(const char *)tail, (const char *)tail, t->d, true};
 }
 
 /* A block of n keys of a head. */
@@ -69,8 +69,10 @@ ALWAYS_INLINE void decode_blocks(const decode_scratch_t *t, const flash_params_t
     while (keys.begin < keys.end) {
         const flash_range_t block = first_block(keys, AMX_SQUARE);
         const cpu_ahead_t after = after_block(task, block, keys.end);
-        in_place_t k = rows_in_place(task, FLASH_DTYPE_BF16, p->k, &p->k_stride, block, after);
-        in_place_t v = rows_in_place(task, FLASH_DTYPE_BF16, p->v, &p->v_stride, block, after);
+        in_place_t k = rows_in_place(task, task->n_heads, FLASH_DTYPE_BF16, t->d, p->k,
+                                     &p->k_stride, block, after);
+        in_place_t v = rows_in_place(task, task->n_heads, FLASH_DTYPE_BF16, t->d, p->v,
+                                     &p->v_stride, block, after);
         for (int32_t head = 0; head < task->n_heads; head++) {
             decode_block(t, p, head, block.end - block.begin, k, v, &pending, R);
             to_next_head(&k, &p->k_stride);

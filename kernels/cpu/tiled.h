@@ -129,7 +129,7 @@ ALWAYS_INLINE void attend_blocks_in_place(const tile_scratch_t *t, const flash_p
         for (int32_t head = 0; head < task->n_heads; head++) {
             const cpu_task_t one = task_of_head(task, head, t->d);
             const tile_scratch_t rows = rows_of_head(t, head);
-            attend_in_place(&rows, p, &one, dtype, block, keys.end);
+            attend_in_place(&rows, p, &one, task->n_heads, dtype, block, keys.end);
         }
         keys.begin = block.end;
     }

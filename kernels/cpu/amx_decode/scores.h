@@ -43,8 +43,12 @@ ALWAYS_INLINE void decode_pack_q(const decode_scratch_t *t, const flash_params_t
 /* Asks for rows first ... first + n - 1 of the next keys. */
 ALWAYS_INLINE void request_ahead(const decode_scratch_t *t, const in_place_t *keys, int64_t first,
                                  int64_t n) {
-    for (int64_t i = first; i < first + n; i++)
-        prefetch_row(element_at(keys->ahead, i * keys->stride, FLASH_DTYPE_BF16), t->d * 2);
+    for (int64_t i = first; i < first + n; i++) {
+        const char *row = element_at(keys->ahead, i * keys->stride, FLASH_DTYPE_BF16);
+        prefetch_part(row, t->d * 2);
+        if (!keys->adjoin)
+            prefetch_line(row + t->d * 2 - 1);
+    }
 }
 
 ALWAYS_INLINE void decode_score(const decode_scratch_t *t, const in_place_t *k, const uint16_t *q,

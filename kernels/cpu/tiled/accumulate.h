@@ -12,6 +12,7 @@ typedef struct values {
     const void *data;  /* key 0 of the block */
     const void *ahead; /* in place: rows to ask for, one for each of the block's */
     int64_t stride;    /* in place: elements from key to key */
+    bool adjoin;       /* in place: in_place.h */
     bool packed;
     bool finite; /* all of it */
 } values_t;
@@ -96,6 +97,7 @@ ALWAYS_INLINE void accumulate_in_place(const tile_scratch_t *t, int32_t dtype,
     product.b_stride = values->stride;
     product.depth = keys.end - keys.begin;
     product.ahead = row == 0 ? element_at(values->ahead, at, dtype) : product.b;
+    product.ahead_ends = !values->adjoin && slice.column + slice.vecs * VEC_WIDTH >= t->d;
     if (keys.begin < keys.end)
         multiply_in_place(&product, dtype, rows, slice.vecs, slice.tail);
 }

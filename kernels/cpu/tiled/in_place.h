@@ -24,12 +24,15 @@ typedef struct in_place {
     const char *data;
     const char *ahead;
     int64_t stride; /* elements from key to key */
+    bool adjoin;    /* a row begins where another one ends: all of the lines that both are in are
+                     * asked for by asking for those where each part of a row begins */
 } in_place_t;
 
 /* Rows of K, two or four, and as many that are asked for meanwhile. */
 typedef struct dot_keys {
     const void *row[4];
     const void *ahead[4];
+    bool adjoin;
 } dot_keys_t;
 
 /* What follows a block of keys that ends before `end`: the task's next block, or what the thread
@@ -41,12 +44,14 @@ static inline cpu_ahead_t after_block(const cpu_task_t *task, flash_range_t bloc
     return enough ? after : self;
 }
 
-ALWAYS_INLINE in_place_t rows_in_place(const cpu_task_t *task, int32_t dtype, const void *data,
-                                       const flash_strides_t *stride, flash_range_t block,
-                                       cpu_ahead_t after) {
+/* Rows of d elements. n_heads: that the task has, each block of which is asked for. */
+ALWAYS_INLINE in_place_t rows_in_place(const cpu_task_t *task, int32_t n_heads, int32_t dtype,
+                                       int64_t d, const void *data, const flash_strides_t *stride,
+                                       flash_range_t block, cpu_ahead_t after) {
     const int64_t ahead = cpu_key_index_of(task, stride, after.keys.begin, after.head_kv);
     const in_place_t rows = {element_at(data, cpu_key_index(task, stride, block.begin), dtype),
-                             element_at(data, ahead, dtype), stride->seq};
+                             element_at(data, ahead, dtype), stride->seq,
+                             stride->seq == d || (n_heads > 1 && stride->head == d)};
     return rows;
 }
 
@@ -74,7 +79,7 @@ ALWAYS_INLINE void dot_step(const float *q, int64_t q_stride, vec_t k, const int
 /* Keys i ... i + n - 1. Those that there are not repeat the last one. */
 ALWAYS_INLINE dot_keys_t dot_keys_at(int32_t dtype, const in_place_t *k, int32_t i, int32_t n_keys,
                                      const int n) {
-    dot_keys_t keys;
+    dot_keys_t keys = {.adjoin = k->adjoin};
     UNROLL for (int32_t j = 0; j < n; j++) {
         const int64_t at = min32(i + j, n_keys - 1) * k->stride;
         keys.row[j] = element_at(k->data, at, dtype);
@@ -130,8 +135,10 @@ ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t
             dot_step(q + i, q_stride, k_part, rows, j, sum);
         }
     }
-    UNROLL for (int j = 0; j < n; j++)
-        prefetch_line((const char *)element_at(k->ahead[j], d, dtype) - 1);
+    if (!k->adjoin) {
+        UNROLL for (int j = 0; j < n; j++)
+            prefetch_line((const char *)element_at(k->ahead[j], d, dtype) - 1);
+    }
     dot_store(sum, rows, s, s_stride);
 }
 
@@ -210,14 +217,17 @@ ALWAYS_INLINE void score_rows(const tile_scratch_t *t, int32_t dtype, const in_p
 
 /* ---- A block of keys ---- */
 
-/* `end`: of the task's keys. */
+/* Of one of the task's n_heads. `end`: of the task's keys. */
 ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t *p,
-                                   const cpu_task_t *task, int32_t dtype, flash_range_t block,
-                                   int32_t end) {
-    const cpu_ahead_t after = after_block(task, block, end);
-    const in_place_t k = rows_in_place(task, dtype, p->k, &p->k_stride, block, after);
-    const in_place_t v = rows_in_place(task, dtype, p->v, &p->v_stride, block, after);
-    const values_t values = {.data = v.data, .ahead = v.ahead, .stride = v.stride};
+                                   const cpu_task_t *head, int32_t n_heads, int32_t dtype,
+                                   flash_range_t block, int32_t end) {
+    const cpu_ahead_t after = after_block(head, block, end);
+    const in_place_t k =
+        rows_in_place(head, n_heads, dtype, t->d, p->k, &p->k_stride, block, after);
+    const in_place_t v =
+        rows_in_place(head, n_heads, dtype, t->d, p->v, &p->v_stride, block, after);
+    const values_t values = {
+        .data = v.data, .ahead = v.ahead, .stride = v.stride, .adjoin = v.adjoin};
     score_rows(t, dtype, &k, block.end - block.begin);
     softmax(t, block, p, false);
     accumulate(t, dtype, &values, block);

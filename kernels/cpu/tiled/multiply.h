@@ -29,6 +29,7 @@ typedef struct tile_product {
     bool accumulate;   /* C += A B */
     const char *ahead; /* what to bring to the level 2 cache. B packed: AHEAD_BYTES each step of
                         * depth; in place: a row each step, as far apart as those of B */
+    bool ahead_ends;   /* in place: the lines where rows end, too */
 } tile_product_t;
 
 /* Whose B it is: a packed one, in words, or the caller's. */
@@ -45,7 +46,9 @@ ALWAYS_INLINE const char *multiply_ahead(const tile_product_t *t, tile_source_t 
         prefetch_line(ahead);
         return ahead + AHEAD_BYTES;
     }
-    prefetch_row(ahead, vecs * VEC_WIDTH * size);
+    prefetch_part(ahead, vecs * VEC_WIDTH * size);
+    if (t->ahead_ends)
+        prefetch_line(ahead + vecs * VEC_WIDTH * size - 1);
     return ahead + t->b_stride * size;
 }
 
