@@ -20,6 +20,7 @@ class Arch(IntEnum):
     AMX = 4
     NEON = 5
     AVX512_BF16 = 6
+    NEON_BF16 = 7
     SM80 = 80
     SM90 = 90
 
@@ -103,6 +104,7 @@ FAMILIES = {
         Family(Arch.AMX, "cpu", AMX_FLAGS),
         Family(Arch.NEON, "cpu"),
         Family(Arch.AVX512_BF16, "cpu", AVX512_BF16_FLAGS),
+        Family(Arch.NEON_BF16, "cpu", ("-march=armv8.2-a+bf16",)),
         Family(Arch.SM80, "sm80"),
         Family(Arch.SM90, "sm90"),
     )

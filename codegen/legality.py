@@ -29,6 +29,7 @@ MMA_ROWS = 16
 CPU_DTYPES = {
     Arch.AMX: (Dtype.FP16, Dtype.BF16),
     Arch.AVX512_BF16: (Dtype.BF16,),
+    Arch.NEON_BF16: (Dtype.BF16,),
 }  # of others: all
 CPU_B_R_MAX = 1024
 CPU_B_C_MAX = 4096

@@ -48,6 +48,7 @@ CPU_SHIP_TILES = {
     Arch.AMX: (256, 256),
     Arch.NEON: (96, 128),
     Arch.AVX512_BF16: (96, 256),
+    Arch.NEON_BF16: (96, 256),
 }
 
 # SM80 kernels that are installed: for each head dimension and class of features the tile and the

@@ -43,8 +43,8 @@
  *   FLASH_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors this process
  *                      may run on. flash_set_num_threads() overrides it.
  *   FLASH_CPU_ISA      highest CPU family that selection and look-up may use: reference, avx2,
- *                      avx512, avx512_bf16, amx, neon. Default: whatever the processor has, and
- *                      avx512_bf16 only where its products are fast.
+ *                      avx512, avx512_bf16, amx, neon, neon_bf16. Default: whatever the
+ *                      processor has, and avx512_bf16 only where its products are fast.
  *   FLASH_CONFIG       short form of the configuration to use wherever a call passes none; a
  *                      problem that it cannot serve is refused.
  *   FLASH_TUNING       a file of measured results that selection on CUDA devices follows (see
@@ -138,6 +138,7 @@ enum {
     FLASH_ARCH_AMX = 4,         /* x86-64 with AMX-BF16 and AVX512_BF16; fp16 and bf16 */
     FLASH_ARCH_NEON = 5,        /* aarch64 */
     FLASH_ARCH_AVX512_BF16 = 6, /* x86-64 with AVX-512 as above and AVX512_BF16; bf16 */
+    FLASH_ARCH_NEON_BF16 = 7,   /* aarch64 with FEAT_BF16; bf16 */
     FLASH_ARCH_SM80 = 80,       /* CUDA, compute capability 8.0 and newer (mma.sync) */
     FLASH_ARCH_SM90 = 90        /* CUDA, compute capability 9.0 (wgmma, TMA) */
 };
@@ -268,11 +269,12 @@ enum { FLASH_DEVICE_CPU = 0, FLASH_DEVICE_CUDA_CURRENT = 1, FLASH_DEVICE_CUDA = 
 
 /* Instruction sets of a CPU device that a kernel family stands on; a bit set. */
 enum {
-    FLASH_ISA_AVX2 = 1,        /* AVX2, FMA, F16C */
-    FLASH_ISA_AVX512 = 2,      /* AVX-512 F, BW, DQ, VL */
-    FLASH_ISA_AMX = 4,         /* AMX-TILE, AMX-BF16, AVX512_BF16, and the system's permission */
-    FLASH_ISA_NEON = 8,        /* Advanced SIMD of AArch64 */
-    FLASH_ISA_AVX512_BF16 = 16 /* AVX-512 as above, AVX512_BF16 */
+    FLASH_ISA_AVX2 = 1,         /* AVX2, FMA, F16C */
+    FLASH_ISA_AVX512 = 2,       /* AVX-512 F, BW, DQ, VL */
+    FLASH_ISA_AMX = 4,          /* AMX-TILE, AMX-BF16, AVX512_BF16, and the system's permission */
+    FLASH_ISA_NEON = 8,         /* Advanced SIMD of AArch64 */
+    FLASH_ISA_AVX512_BF16 = 16, /* AVX-512 as above, AVX512_BF16 */
+    FLASH_ISA_NEON_BF16 = 32    /* Advanced SIMD, FEAT_BF16 */
 };
 
 typedef struct flash_device_info {

@@ -101,9 +101,17 @@ void cpu_features_name(char name[64]) {
 
 #else
 
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+
+/* Linux: the processor has FEAT_BF16 */
+#define HWCAP2_FEAT_BF16 (1u << 14)
+#endif
+
 uint32_t cpu_features_isa(void) {
 #if defined(__aarch64__)
-    return FLASH_ISA_NEON; /* a part of the architecture */
+    const bool bf16 = (getauxval(AT_HWCAP2) & HWCAP2_FEAT_BF16) != 0;
+    return FLASH_ISA_NEON | (bf16 ? (uint32_t)FLASH_ISA_NEON_BF16 : 0); /* all have NEON */
 #else
     return 0;
 #endif

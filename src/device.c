@@ -95,6 +95,11 @@ const char *device_lacks(const device_t *device, int32_t arch) {
         return device->isa & FLASH_ISA_NEON
                    ? NULL
                    : "NEON kernels need an AArch64 processor, and FLASH_CPU_ISA not to hide it";
+    case FLASH_ARCH_NEON_BF16:
+        return device->isa & FLASH_ISA_NEON_BF16
+                   ? NULL
+                   : "NEON_BF16 kernels need an AArch64 processor with FEAT_BF16 that "
+                     "FLASH_CPU_ISA does not hide";
     case FLASH_ARCH_SM80:
         return device->compute_capability >= 80
                    ? NULL

@@ -46,7 +46,8 @@ static flash_status_t read_cpu_isa(void) {
                 {"avx512", FLASH_ISA_AVX512},
                 {"avx512_bf16", FLASH_ISA_AVX512_BF16},
                 {"amx", FLASH_ISA_AMX},
-                {"neon", FLASH_ISA_NEON}};
+                {"neon", FLASH_ISA_NEON},
+                {"neon_bf16", FLASH_ISA_NEON_BF16}};
     const char *value = variable("FLASH_CPU_ISA");
     uint32_t isa = 0;
     if (value == NULL)
@@ -60,8 +61,8 @@ static flash_status_t read_cpu_isa(void) {
         }
     }
     return status_fail(FLASH_ERROR_INVALID_ARGUMENT,
-                       "FLASH_CPU_ISA is \"%.64s\": not reference, avx2, avx512, avx512_bf16, amx "
-                       "or neon",
+                       "FLASH_CPU_ISA is \"%.64s\": not reference, avx2, avx512, avx512_bf16, "
+                       "amx, neon or neon_bf16",
                        value);
 }
 

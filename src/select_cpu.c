@@ -9,8 +9,9 @@
 
 #include <stdio.h>
 
-static const int32_t newest_first[] = {FLASH_ARCH_NEON,   FLASH_ARCH_AMX,  FLASH_ARCH_AVX512_BF16,
-                                       FLASH_ARCH_AVX512, FLASH_ARCH_AVX2, FLASH_ARCH_REFERENCE};
+static const int32_t newest_first[] = {FLASH_ARCH_NEON_BF16,   FLASH_ARCH_NEON,   FLASH_ARCH_AMX,
+                                       FLASH_ARCH_AVX512_BF16, FLASH_ARCH_AVX512, FLASH_ARCH_AVX2,
+                                       FLASH_ARCH_REFERENCE};
 
 /* The last row of a family that serves; NULL: none does. */
 static const flash_kernel_t *serving(int32_t arch, const problem_t *problem,

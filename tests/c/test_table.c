@@ -83,6 +83,8 @@ static bool machine_runs(int32_t arch) {
         return (info.isa & FLASH_ISA_AVX512_BF16) != 0;
     case FLASH_ARCH_AMX:
         return (info.isa & FLASH_ISA_AMX) != 0;
+    case FLASH_ARCH_NEON_BF16:
+        return (info.isa & FLASH_ISA_NEON_BF16) != 0;
     case FLASH_ARCH_NEON:
         return (info.isa & FLASH_ISA_NEON) != 0;
     default:
@@ -161,9 +163,9 @@ static bool cpu_legal(const flash_config_t *c) {
     if (c->arch == FLASH_ARCH_AMX &&
         (c->dtype == FLASH_DTYPE_FP32 || c->B_r % 32 != 0 || c->B_c % 32 != 0))
         return false;
-    if (c->arch == FLASH_ARCH_AVX512_BF16 && c->dtype != FLASH_DTYPE_BF16)
+    if (c->arch >= FLASH_ARCH_AVX512_BF16 && c->dtype != FLASH_DTYPE_BF16)
         return false;
-    return c->arch >= FLASH_ARCH_REFERENCE && c->arch <= FLASH_ARCH_AVX512_BF16 && c->dtype >= 1 &&
+    return c->arch >= FLASH_ARCH_REFERENCE && c->arch <= FLASH_ARCH_NEON_BF16 && c->dtype >= 1 &&
            c->dtype <= 3 && c->d_head >= 0 && c->B_r >= 1 && c->B_r <= 1024 && c->B_c >= 1 &&
            c->B_c <= 4096 && c->features >= 0 && c->features <= 15;
 }
@@ -178,8 +180,9 @@ static flash_status_t status_of(const flash_config_t *config) {
 }
 
 static void check_near_miss(const flash_config_t *config, int field) {
-    const bool other_type =
-        config->arch == FLASH_ARCH_AMX || config->arch == FLASH_ARCH_AVX512_BF16;
+    const bool other_type = config->arch == FLASH_ARCH_AMX ||
+                            config->arch == FLASH_ARCH_AVX512_BF16 ||
+                            config->arch == FLASH_ARCH_NEON_BF16;
     const char *wrong = field == 0 && other_type ? "dtype" : FIELD_NAMES[field];
     if (table_has(config))
         return;

@@ -198,7 +198,7 @@ def rounds_p(p: AttentionProblem, config: str | None) -> bool:
     """Whether the kernel, or one that may be selected, rounds P to bf16, at any place of a binade:
     relative to what was the row's maximum at an earlier time."""
     configs = [config] if config else [str(kernel.config) for kernel in runnable_kernels()]
-    rounding = ("AMX (BF16", "AVX512_BF16 (BF16")
+    rounding = ("AMX (BF16", "AVX512_BF16 (BF16", "NEON_BF16 (BF16")
     return p.dtype == "bfloat16" and any(c.startswith(rounding) for c in configs)
 
 

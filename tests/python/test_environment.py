@@ -15,7 +15,7 @@ def call(**options):
     except Exception as error:
         print(f"{type(error).__mro__[2].__name__}: {error}")
 """
-ISA = ["reference", "avx2", "avx512", "avx512_bf16", "amx", "neon"]
+ISA = ["reference", "avx2", "avx512", "avx512_bf16", "amx", "neon", "neon_bf16"]
 FAMILY = {isa: isa.upper() for isa in ISA}
 
 

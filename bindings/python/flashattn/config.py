@@ -26,6 +26,7 @@ class Arch(enum.IntEnum):
     AMX = _abi.FLASH_ARCH_AMX
     NEON = _abi.FLASH_ARCH_NEON
     AVX512_BF16 = _abi.FLASH_ARCH_AVX512_BF16
+    NEON_BF16 = _abi.FLASH_ARCH_NEON_BF16
     SM80 = _abi.FLASH_ARCH_SM80
     SM90 = _abi.FLASH_ARCH_SM90
 

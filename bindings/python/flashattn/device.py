@@ -18,6 +18,7 @@ class Isa(enum.IntFlag):
     AMX = _abi.FLASH_ISA_AMX
     NEON = _abi.FLASH_ISA_NEON
     AVX512_BF16 = _abi.FLASH_ISA_AVX512_BF16
+    NEON_BF16 = _abi.FLASH_ISA_NEON_BF16
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,42 @@
+/*
+ * The NEON_BF16 family: products of bf16 in pairs (FEAT_BF16 of AArch64). Everything else is
+ * NEON's.
+ */
+#ifndef FLASH_KERNELS_CPU_NEON_BF16_H
+#define FLASH_KERNELS_CPU_NEON_BF16_H
+
+#include "cpu/neon_vectors.h"
+
+#define VEC_DOTS_BF16 1
+
+/* Subnormal elements count as zero, and each sum is rounded to odd (Arm ARM, BFDOT). */
+ALWAYS_INLINE vec_t vec_dot_bf16(vec_t a, vec_t b, vec_t c) {
+    return vbfdotq_f32(c, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b));
+}
+
+ALWAYS_INLINE vec_t vec_load_bf16(const void *from, int n) {
+    if (n >= 2 * VEC_WIDTH)
+        return vec_load(FLASH_DTYPE_FP32, from);
+    uint8_t bytes[VEC_WIDTH * sizeof(float)] = {0};
+    memcpy(bytes, from, (size_t)n * 2);
+    return vec_load(FLASH_DTYPE_FP32, bytes);
+}
+
+ALWAYS_INLINE void vec_zip_bf16(vec_t a, vec_t b, vec_t zipped[2]) {
+    const uint16x8_t a_bits = vreinterpretq_u16_f32(a), b_bits = vreinterpretq_u16_f32(b);
+    zipped[0] = vreinterpretq_f32_u16(vzip1q_u16(a_bits, b_bits));
+    zipped[1] = vreinterpretq_f32_u16(vzip2q_u16(a_bits, b_bits));
+}
+
+ALWAYS_INLINE void vec_store_bf16(void *to, vec_t x) {
+    vst1_u8(to, vreinterpret_u8_bf16(vcvt_bf16_f32(x)));
+}
+
+#include "cpu/tiled.h"
+
+ALWAYS_INLINE void neon_bf16_forward(const flash_config_t *config, const flash_params_t *params,
+                                     const cpu_task_t *task, void *scratch) {
+    tiled_forward(config, params, task, scratch);
+}
+
+#endif

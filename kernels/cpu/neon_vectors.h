@@ -1,0 +1,169 @@
+/*
+ * The vector primitives of NEON (Advanced SIMD of AArch64), as tiled.h wants them.
+ */
+#ifndef FLASH_KERNELS_CPU_NEON_VECTORS_H
+#define FLASH_KERNELS_CPU_NEON_VECTORS_H
+
+#include "cpu/vector.h"
+#include "flashattn.h"
+
+#include <arm_neon.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef float32x4_t vec_t;
+
+/* 6 x 4 accumulators, a row of B and an element of A: 29 of 32 registers. */
+#define VEC_WIDTH       4
+#define TILE_ROWS       6
+#define TILE_VECS       4
+#define DOT_ROWS        6
+#define VEC_SPLITS_BF16 0
+
+/* ---- Arithmetic ---- */
+
+ALWAYS_INLINE vec_t vec_zero(void) {
+    return vdupq_n_f32(0);
+}
+
+ALWAYS_INLINE vec_t vec_set1(float x) {
+    return vdupq_n_f32(x);
+}
+
+ALWAYS_INLINE vec_t vec_add(vec_t a, vec_t b) {
+    return vaddq_f32(a, b);
+}
+
+ALWAYS_INLINE vec_t vec_sub(vec_t a, vec_t b) {
+    return vsubq_f32(a, b);
+}
+
+ALWAYS_INLINE vec_t vec_mul(vec_t a, vec_t b) {
+    return vmulq_f32(a, b);
+}
+
+ALWAYS_INLINE vec_t vec_div(vec_t a, vec_t b) {
+    return vdivq_f32(a, b);
+}
+
+ALWAYS_INLINE vec_t vec_fma(vec_t a, vec_t b, vec_t c) {
+    return vfmaq_f32(c, a, b);
+}
+
+ALWAYS_INLINE vec_t vec_max(vec_t a, vec_t b) {
+    return vmaxq_f32(a, b);
+}
+
+ALWAYS_INLINE vec_t vec_abs(vec_t x) {
+    return vabsq_f32(x);
+}
+
+ALWAYS_INLINE vec_t vec_select_less(vec_t a, vec_t b, vec_t x, vec_t y) {
+    return vbslq_f32(vcltq_f32(a, b), x, y);
+}
+
+ALWAYS_INLINE bool vec_any_less(vec_t a, vec_t b) {
+    return vmaxvq_u32(vcltq_f32(a, b)) != 0;
+}
+
+/* 2^n of whole n, -126 ... 127. */
+ALWAYS_INLINE vec_t exp2_whole(vec_t n) {
+    const int32x4_t biased = vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127));
+    return vreinterpretq_f32_s32(vshlq_n_s32(biased, 23));
+}
+
+/* 2^x = 2^floor(x) * 2^r; minimax polynomial of 2^r on [0, 1) with p(0) = 1, relative error
+ * 1.5e-7. Results that would be subnormal are 0. Beyond 2^127 it stays there. */
+ALWAYS_INLINE vec_t vec_exp2(vec_t x) {
+    const vec_t lowest = vec_set1(-125);
+    const vec_t clamped = vminq_f32(vec_set1(127), vmaxq_f32(lowest, x));
+    const vec_t n = vrndmq_f32(clamped);
+    const vec_t r = vec_sub(clamped, n);
+    vec_t p = vec_set1(0x1.e97516p-10f);
+    p = vec_fma(p, r, vec_set1(0x1.27784ep-7f));
+    p = vec_fma(p, r, vec_set1(0x1.c91ce8p-5f));
+    p = vec_fma(p, r, vec_set1(0x1.ebdb56p-3f));
+    p = vec_fma(p, r, vec_set1(0x1.62e4bap-1f));
+    p = vec_fma(p, r, vec_set1(1));
+    return vec_select_less(x, lowest, vec_zero(), vec_mul(p, exp2_whole(n)));
+}
+
+/* ---- Across lanes ---- */
+
+ALWAYS_INLINE float vec_reduce_add(vec_t x) {
+    return vaddvq_f32(x);
+}
+
+ALWAYS_INLINE float vec_reduce_max(vec_t x) {
+    return vmaxvq_f32(x);
+}
+
+ALWAYS_INLINE void vec_sum4(vec_t a, vec_t b, vec_t c, vec_t d, float *sums) {
+    vst1q_f32(sums, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
+}
+
+ALWAYS_INLINE vec_t low_halves(vec_t a, vec_t b) {
+    return vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
+}
+
+ALWAYS_INLINE vec_t high_halves(vec_t a, vec_t b) {
+    return vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(a), vreinterpretq_f64_f32(b)));
+}
+
+ALWAYS_INLINE void vec_transpose(vec_t r[VEC_WIDTH]) {
+    const vec_t even_01 = vtrn1q_f32(r[0], r[1]), odd_01 = vtrn2q_f32(r[0], r[1]);
+    const vec_t even_23 = vtrn1q_f32(r[2], r[3]), odd_23 = vtrn2q_f32(r[2], r[3]);
+    r[0] = low_halves(even_01, even_23);
+    r[1] = low_halves(odd_01, odd_23);
+    r[2] = high_halves(even_01, even_23);
+    r[3] = high_halves(odd_01, odd_23);
+}
+
+/* ---- Memory: byte by byte, for any alignment ---- */
+
+ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, uint16x4_t x) {
+    if (dtype == FLASH_DTYPE_FP16)
+        return vcvt_f32_f16(vreinterpret_f16_u16(x));
+    return vreinterpretq_f32_u32(vshll_n_u16(x, 16));
+}
+
+/* Rounds to nearest, ties to even; a NaN stays one. */
+ALWAYS_INLINE uint16x4_t vec_to_bf16(vec_t x) {
+    const uint32x4_t bits = vreinterpretq_u32_f32(x);
+    const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+    const uint32x4_t rounded = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+    const uint32x4_t quiet = vorrq_u32(bits, vdupq_n_u32(0x400000));
+    return vshrn_n_u32(vbslq_u32(vceqq_f32(x, x), rounded, quiet), 16);
+}
+
+ALWAYS_INLINE uint16x4_t vec_to_halves(int32_t dtype, vec_t x) {
+    return dtype == FLASH_DTYPE_FP16 ? vreinterpret_u16_f16(vcvt_f16_f32(x)) : vec_to_bf16(x);
+}
+
+ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {
+    if (dtype == FLASH_DTYPE_FP32)
+        return vreinterpretq_f32_u8(vld1q_u8(from));
+    return vec_from_halves(dtype, vreinterpret_u16_u8(vld1_u8(from)));
+}
+
+ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
+    uint8_t bytes[VEC_WIDTH * sizeof(float)] = {0};
+    memcpy(bytes, from, (size_t)n * (dtype == FLASH_DTYPE_FP32 ? 4 : 2));
+    return vec_load(dtype, bytes);
+}
+
+ALWAYS_INLINE void vec_store(int32_t dtype, void *to, vec_t x) {
+    if (dtype == FLASH_DTYPE_FP32)
+        vst1q_u8(to, vreinterpretq_u8_f32(x));
+    else
+        vst1_u8(to, vreinterpret_u8_u16(vec_to_halves(dtype, x)));
+}
+
+ALWAYS_INLINE void vec_store_first(int32_t dtype, void *to, vec_t x, int n) {
+    uint8_t bytes[VEC_WIDTH * sizeof(float)];
+    vec_store(dtype, bytes, x);
+    memcpy(to, bytes, (size_t)n * (dtype == FLASH_DTYPE_FP32 ? 4 : 2));
+}
+
+#endif
