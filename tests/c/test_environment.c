@@ -179,7 +179,7 @@ static bool amx_is_refused(void *argument) {
     CHECK((info.isa & FLASH_ISA_AMX) == 0);
     args.dtype = FLASH_DTYPE_BF16;
     CHECK(flash_select_config(&args, &config, reason, sizeof reason) == FLASH_SUCCESS);
-    CHECK(config.arch < FLASH_ARCH_AMX && strstr(reason, "refused") != NULL);
+    CHECK(config.arch != FLASH_ARCH_AMX && strstr(reason, "refused") != NULL);
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         CHECK(flash_kernel_config(flash_kernel_at(i), &config) == FLASH_SUCCESS);
         if (config.arch == FLASH_ARCH_AMX)
