@@ -46,10 +46,27 @@ typedef struct tile_keys {
 ALWAYS_INLINE void load_k_square(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *k,
                                  int64_t key, int64_t n_keys, int64_t column,
                                  vec_t square[VEC_WIDTH]) {
-    for (int i = 0; i < VEC_WIDTH; i++) {
-        const void *row = element_at(k->data, (key + i) * k->stride, dtype);
-        square[i] = key + i < n_keys ? words_load(dtype, row, column, t->d) : vec_zero();
+    const int64_t end = column + WORD_ELEMENTS * VEC_WIDTH;
+    const char *row = element_at(k->data, key * k->stride, dtype);
+    const int64_t step = k->stride * element_size(dtype);
+    if (key + VEC_WIDTH <= n_keys && end <= t->d) {
+        UNROLL for (int i = 0; i < VEC_WIDTH; i++) square[i] =
+            words_load(dtype, row + i * step, column, end);
+        return;
     }
+    for (int i = 0; i < VEC_WIDTH; i++)
+        square[i] = key + i < n_keys ? words_load(dtype, row + i * step, column, t->d) : vec_zero();
+}
+
+ALWAYS_INLINE void store_square(const vec_t square[VEC_WIDTH], int64_t n, float *to,
+                                int64_t stride) {
+    if (n == VEC_WIDTH) {
+        UNROLL for (int i = 0; i < VEC_WIDTH; i++)
+            vec_store(FLASH_DTYPE_FP32, to + i * stride, square[i]);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        vec_store(FLASH_DTYPE_FP32, to + i * stride, square[i]);
 }
 
 /* Brings keys first ... first + n - 1, those that there are, to the level 2 cache. */
@@ -71,43 +88,63 @@ ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_key
             vec_t square[VEC_WIDTH];
             load_k_square(t, dtype, k, key, n_keys, i * WORD_ELEMENTS, square);
             vec_transpose(square);
-            const int n = (int)min64(VEC_WIDTH, d_words - i);
-            for (int j = 0; j < n; j++)
-                vec_store(FLASH_DTYPE_FP32, to + (i + j) * panel.width, square[j]);
+            store_square(square, min64(VEC_WIDTH, d_words - i), to + i * panel.width, panel.width);
         }
     }
 }
 
-/* A word's keys, from number `key` on; NULL: there are no more. */
-ALWAYS_INLINE void word_rows(int32_t dtype, const tile_keys_t *v, int64_t key, int64_t n_keys,
-                             const void *rows[WORD_ELEMENTS]) {
+/* The keys of a word, from number `key` on; NULL: there are no more. */
+ALWAYS_INLINE void word_keys(int32_t dtype, const tile_keys_t *v, int64_t key, int64_t n_keys,
+                             const void *keys[WORD_ELEMENTS]) {
     for (int i = 0; i < WORD_ELEMENTS; i++)
-        rows[i] = key + i < n_keys ? element_at(v->data, (key + i) * v->stride, dtype) : NULL;
+        keys[i] = key + i < n_keys ? element_at(v->data, (key + i) * v->stride, dtype) : NULL;
 }
 
-/* Packs V: panels of [c_words][d_pad], zeros beyond d; and notes whether all of it is finite. */
-ALWAYS_INLINE void pack_v(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *v,
-                          int64_t n_keys) {
-    const int64_t c_words = count_words(t->c_pad), d_pad = t->d_pad;
-    vec_t sum = vec_zero(); /* of zeros, where all is finite */
-    for (int64_t key = 0; key < n_keys; key += WORD_ELEMENTS) {
-        const void *rows[WORD_ELEMENTS];
-        word_rows(dtype, v, key, n_keys, rows);
-        prefetch_rows(t, dtype, v, key + PACK_AHEAD, WORD_ELEMENTS, n_keys);
-        for (int64_t first = 0; first < d_pad; first += TILE_COLUMNS) {
-            const panel_t panel = panel_of(first, c_words, d_pad);
-            float *to = t->v + panel.offset + key / WORD_ELEMENTS * panel.width;
-            for (int64_t i = 0; i < panel.width; i += WORD_ELEMENTS * VEC_WIDTH) {
-                vec_t words[WORD_ELEMENTS];
-                words_across(dtype, rows, first + i, t->d, words);
-                for (int64_t j = 0; j < WORD_ELEMENTS && i + j * VEC_WIDTH < panel.width; j++) {
-                    vec_store(FLASH_DTYPE_FP32, to + i + j * VEC_WIDTH, words[j]);
-                    sum = words_multiply(words[j], vec_zero(), sum);
-                }
+/* Zeros where all that was noted is finite, otherwise NaN. Two sums, so that one need not wait for
+ * the other. */
+typedef struct finite {
+    vec_t sum[2];
+} finite_t;
+
+ALWAYS_INLINE void note_words(finite_t *f, vec_t words) {
+    const vec_t first = f->sum[0];
+    f->sum[0] = f->sum[1];
+    f->sum[1] = words_multiply(words, vec_zero(), first);
+}
+
+ALWAYS_INLINE bool is_finite(const finite_t *f) {
+    return vec_reduce_add(vec_add(f->sum[0], f->sum[1])) == 0;
+}
+
+/* A row of words of V, number `row`: zeros beyond d. */
+ALWAYS_INLINE void pack_v_row(const tile_scratch_t *t, int32_t dtype,
+                              const void *const keys[WORD_ELEMENTS], int64_t row,
+                              finite_t *finite) {
+    for (int64_t first = 0; first < t->d_pad; first += TILE_COLUMNS) {
+        const panel_t panel = panel_of(first, count_words(t->c_pad), t->d_pad);
+        float *to = t->v + panel.offset + row * panel.width;
+        for (int64_t i = 0; i < panel.width; i += WORD_ELEMENTS * VEC_WIDTH) {
+            vec_t words[WORD_ELEMENTS];
+            words_across(dtype, keys, first + i, t->d, words);
+            for (int64_t j = 0; j < WORD_ELEMENTS && i + j * VEC_WIDTH < panel.width; j++) {
+                vec_store(FLASH_DTYPE_FP32, to + i + j * VEC_WIDTH, words[j]);
+                note_words(finite, words[j]);
             }
         }
     }
-    *t->v_is_finite = vec_reduce_add(sum) == 0;
+}
+
+/* Packs V: panels of [c_words][d_pad]; and notes whether all of it is finite. */
+ALWAYS_INLINE void pack_v(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *v,
+                          int64_t n_keys) {
+    finite_t finite = {{vec_zero(), vec_zero()}};
+    for (int64_t key = 0; key < n_keys; key += WORD_ELEMENTS) {
+        const void *keys[WORD_ELEMENTS];
+        word_keys(dtype, v, key, n_keys, keys);
+        prefetch_rows(t, dtype, v, key + PACK_AHEAD, WORD_ELEMENTS, n_keys);
+        pack_v_row(t, dtype, keys, key / WORD_ELEMENTS, &finite);
+    }
+    *t->v_is_finite = is_finite(&finite);
 }
 
 #endif
