@@ -77,8 +77,8 @@ uint32_t cpu_features_isa(void) {
     return FLASH_ISA_AVX2 | FLASH_ISA_AVX512 | bf16_isa(xcr0, edx);
 }
 
-/* AMD's do (measured: Zen 5, twice the fp32 rate of operations). On Intel's such a product takes as
- * long as four multiply-adds (measured: Sapphire Rapids, half that rate). */
+/* AMD's processors do twice as many operations in such products as in multiply-adds (measured on
+ * Zen 5), Intel's half as many (measured on Sapphire Rapids). */
 bool cpu_features_dots_pay(void) {
     uint32_t eax, name[3];
     return __get_cpuid(0, &eax, &name[0], &name[2], &name[1]) &&

@@ -1,6 +1,6 @@
 /*
- * CPU heuristic: the newest instruction set that the device has, that pays, and that the table has
- * a kernel for.
+ * CPU heuristic: the fastest instruction set that the device has and that the table has a kernel
+ * for.
  */
 #include "select.h"
 
@@ -9,9 +9,14 @@
 
 #include <stdio.h>
 
-static const int32_t newest_first[] = {FLASH_ARCH_NEON_BF16,   FLASH_ARCH_NEON,   FLASH_ARCH_AMX,
-                                       FLASH_ARCH_AVX512_BF16, FLASH_ARCH_AVX512, FLASH_ARCH_AVX2,
-                                       FLASH_ARCH_REFERENCE};
+enum { N_FAMILIES = 7 };
+
+/* Fastest first, by whether products of bf16 pairs pay. */
+static const int32_t families[2][N_FAMILIES] = {
+    {FLASH_ARCH_NEON_BF16, FLASH_ARCH_NEON, FLASH_ARCH_AMX, FLASH_ARCH_AVX512,
+     FLASH_ARCH_AVX512_BF16, FLASH_ARCH_AVX2, FLASH_ARCH_REFERENCE},
+    {FLASH_ARCH_NEON_BF16, FLASH_ARCH_NEON, FLASH_ARCH_AMX, FLASH_ARCH_AVX512_BF16,
+     FLASH_ARCH_AVX512, FLASH_ARCH_AVX2, FLASH_ARCH_REFERENCE}};
 
 /* The last row of a family that serves; NULL: none does. */
 static const flash_kernel_t *serving(int32_t arch, const problem_t *problem,
@@ -24,23 +29,27 @@ static const flash_kernel_t *serving(int32_t arch, const problem_t *problem,
     return NULL;
 }
 
+/* What kept a family that the processor has from being chosen in this one's place. */
+static const char *obstacle(const device_t *device, int32_t arch, int32_t dtype) {
+    const bool slow_dots = (device->isa & FLASH_ISA_AVX512_BF16) && !device->dots_pay;
+    if (device->amx_refused)
+        return "; the system refused AMX's tile registers";
+    return slow_dots && arch == FLASH_ARCH_AVX512 && dtype == FLASH_DTYPE_BF16
+               ? "; products of bf16 pairs are slow on it"
+               : "";
+}
+
 const flash_kernel_t *select_cpu(const problem_t *problem, const device_t *device,
                                  char reason[SELECT_REASON_SIZE]) {
-    bool passed_over = false;
-    for (size_t i = 0; i < sizeof newest_first / sizeof newest_first[0]; i++) {
-        const int32_t arch = newest_first[i];
+    for (int i = 0; i < N_FAMILIES; i++) {
+        const int32_t arch = families[device->dots_pay][i];
         const flash_kernel_t *kernel = serving(arch, problem, device);
         if (kernel == NULL)
             continue;
-        if (arch == FLASH_ARCH_AVX512_BF16 && !device->dots_pay) {
-            passed_over = true;
-            continue;
-        }
         snprintf(reason, SELECT_REASON_SIZE,
-                 "%s is the newest family in this library that the processor has for %s%s%s",
+                 "%s is the fastest family in this library that the processor has for %s%s",
                  config_arch_name(arch), config_dtype_name(problem->dtype),
-                 device->amx_refused ? "; the system refused AMX's tile registers" : "",
-                 passed_over ? "; AVX512_BF16's products are slow on it" : "");
+                 obstacle(device, arch, problem->dtype));
         return kernel;
     }
     return NULL;

@@ -21,8 +21,7 @@ bool processor_has_amx(void) {
 
 uint32_t __wrap_cpu_features_isa(void) {
     const uint32_t isa = __real_cpu_features_isa();
-    const bool runs = (isa & FLASH_ISA_AVX512) && __builtin_cpu_supports("avx512bf16");
-    return isa | (runs ? (uint32_t)FLASH_ISA_AMX : 0);
+    return isa | (isa & FLASH_ISA_AVX512_BF16 ? (uint32_t)FLASH_ISA_AMX : 0);
 }
 
 bool __wrap_cpu_features_permit_amx(void) {
