@@ -26,11 +26,12 @@ from .facts import (
 FRAGMENT = 8  # columns along the contraction that one fragment covers
 MMA_ROWS = 16
 
+# Of families that do not have all.
 CPU_DTYPES = {
     Arch.AMX: (Dtype.FP16, Dtype.BF16),
     Arch.AVX512_BF16: (Dtype.BF16,),
     Arch.NEON_BF16: (Dtype.BF16,),
-}  # of others: all
+}
 CPU_B_R_MAX = 1024
 CPU_B_C_MAX = 4096
 AMX_SQUARE = 32  # of kernels/cpu/amx/layout.h

@@ -75,7 +75,7 @@ static flash_status_t check_cpu(const flash_config_t *config) {
     const bool amx = config->arch == FLASH_ARCH_AMX;
     if (amx)
         CHECK_CHOICE(config, dtype, FLASH_DTYPE_FP16, FLASH_DTYPE_BF16);
-    else if (config->arch == FLASH_ARCH_AVX512_BF16 || config->arch == FLASH_ARCH_NEON_BF16)
+    else if (cpu_multiplies_pairs(config->arch))
         CHECK_CHOICE(config, dtype, FLASH_DTYPE_BF16);
     else
         CHECK_CHOICE(config, dtype, FLASH_DTYPE_FP16, FLASH_DTYPE_BF16, FLASH_DTYPE_FP32);

@@ -114,7 +114,7 @@ ALWAYS_INLINE void amx_attend(const flash_config_t *config, const flash_params_t
     start_results(&t);
     amx_run_t run = {.t = &t,
                      .strips = strips,
-                     .scale = (p->softcap != 0 ? 1 : p->softmax_scale) * LOG2_E,
+                     .scale = scores_to_log2(p),
                      .softmax_scale = p->softmax_scale,
                      .softcap = p->softcap,
                      .packed = task->packed};

@@ -40,7 +40,7 @@ static inline void copy_tail(const decode_scratch_t *t, in_place_t *keys, int64_
 ALWAYS_INLINE void decode_block(const decode_scratch_t *t, const flash_params_t *p, int64_t head,
                                 int64_t n, in_place_t k, in_place_t v, decode_pending_t *pending,
                                 int R) {
-    const float scale = (p->softcap != 0 ? 1 : p->softmax_scale) * LOG2_E;
+    const float scale = scores_to_log2(p);
     const int buffer = !pending->buffer;
     if (n < AMX_SQUARE) {
         copy_tail(t, &k, n, t->k_tail);
@@ -48,7 +48,7 @@ ALWAYS_INLINE void decode_block(const decode_scratch_t *t, const flash_params_t 
     }
     decode_score(t, &k, t->q + head * t->d * R, R);
     if (p->softcap != 0)
-        cap(t->s, AMX_SQUARE * R, p->softmax_scale, p->softcap);
+        cap_scores(t->s, AMX_SQUARE * R, p->softmax_scale, p->softcap);
     for (int64_t i = n * R; i < AMX_SQUARE * R; i++)
         t->s[i] = -INFINITY;
     decode_softmax(t, head, vec_set1(scale), buffer, pending, R);

@@ -51,9 +51,14 @@ typedef struct cpu_task {
  */
 typedef void (*cpu_kernel_t)(const flash_params_t *params, const cpu_task_t *task, void *scratch);
 
+/* Whether a vector family multiplies pairs of bf16: its VEC_DOTS_BF16 (tiled.h). */
+static inline bool cpu_multiplies_pairs(int32_t arch) {
+    return arch == FLASH_ARCH_AVX512_BF16 || arch == FLASH_ARCH_NEON_BF16;
+}
+
 /* Bytes of an element of K and V as the vector kernels pack them. */
 static inline int64_t cpu_packed_element_size(int32_t arch) {
-    return arch == FLASH_ARCH_AVX512_BF16 || arch == FLASH_ARCH_NEON_BF16 ? 2 : 4;
+    return cpu_multiplies_pairs(arch) ? 2 : 4;
 }
 
 /* Scratch bytes that a kernel needs for one task; a multiple of 64. */

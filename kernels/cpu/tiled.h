@@ -4,12 +4,13 @@
  *
  * A task's rows are cut into tiles of TILE_ROWS; its keys into blocks of B_c. For each block:
  * scores S = Q K^T, softmax of each row over exactly the keys that it sees, O += P V. Two ways:
- *   many rows  K is packed transposed and V as it is, in fp32 or pairs of bf16 (words.h), and both
- *              products run through one register-blocked micro-kernel (multiply_tile). The tasks of
- * a head with more rows than one task takes share the packed blocks; a lone task packs its own few
- * rows   K and V are read in place in their own type: packing would cost more than it saves. A task
- * may have several heads then Invariants: no K or V is read but what a row of the task sees, and
- * what a row does not see never enters its O, not even times zero (0 * NaN is NaN).
+ *   many rows  K is packed transposed and V as it is, in words (words.h), and both products run
+ *              through one register-blocked micro-kernel (multiply_tile). The tasks of a head with
+ *              more rows than one task takes share the packed blocks; a lone task packs its own
+ *   few rows   K and V are read in place in their own type: packing would cost more than it saves.
+ *              A task may have several heads then
+ * Invariants: no K or V is read but what a row of the task sees, and what a row does not see never
+ * enters its O: it is multiplied by zero at most, and only where it is finite (0 * NaN is NaN).
  *
  * Primitives
  *   vec_t, VEC_WIDTH          a vector of fp32, and how many

@@ -70,7 +70,7 @@ static void a_bare_machine_gets_the_reference(void **state) {
 }
 
 #if defined(__x86_64__)
-static void the_newest_instruction_set_wins(void **state) {
+static void the_fastest_instruction_set_wins(void **state) {
     const uint32_t both = FLASH_ISA_AVX2 | FLASH_ISA_AVX512;
     (void)state;
     check_family(FLASH_DTYPE_FP16, FLASH_ISA_AVX2, "flash_fwd_avx2_fp16_");
@@ -349,7 +349,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bare_machine_gets_the_reference),
 #if defined(__x86_64__)
-        cmocka_unit_test(the_newest_instruction_set_wins),
+        cmocka_unit_test(the_fastest_instruction_set_wins),
         cmocka_unit_test(products_of_pairs_must_pay),
         cmocka_unit_test(a_refused_permission_is_named),
 #endif

@@ -160,8 +160,8 @@ ALWAYS_INLINE void finish_scores(const amx_run_t *run, const amx_item_t *item,
                                  const amx_scores_t *scores) {
     const flash_range_t common = run->strips[item->strip].common;
     if (run->softcap != 0)
-        cap(scores->s, (int64_t)(scores->last - scores->first) * AMX_OPERANDS, run->softmax_scale,
-            run->softcap);
+        cap_scores(scores->s, (int64_t)(scores->last - scores->first) * AMX_OPERANDS,
+                   run->softmax_scale, run->softcap);
     if (common.begin > item->key + scores->first * AMX_SQUARE ||
         common.end < item->key + scores->last * AMX_SQUARE)
         hide_unseen(run->t, item, scores, common);

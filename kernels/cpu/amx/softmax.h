@@ -85,13 +85,6 @@ NEVER_INLINE void hide_unseen(const amx_scratch_t *t, const amx_item_t *item,
     }
 }
 
-/* s = softcap * tanh(s * softmax_scale / softcap) of n scores. */
-NEVER_INLINE void cap(float *s, int64_t n, float softmax_scale, float softcap) {
-    const vec_t inner = vec_set1(softmax_scale / softcap), outer = vec_set1(softcap);
-    for (int64_t i = 0; i < n; i += VEC_WIDTH)
-        _mm512_store_ps(s + i, vec_mul(outer, vec_tanh(vec_mul(inner, _mm512_load_ps(s + i)))));
-}
-
 /* The largest score of each row of a half, scaled. */
 ALWAYS_INLINE vec_t row_maxima(const amx_scores_t *scores, int64_t half, vec_t scale) {
     vec_t largest = vec_set1(-INFINITY);

@@ -79,10 +79,12 @@ ALWAYS_INLINE void accumulate_alone(const tile_scratch_t *t, const values_t *val
 ALWAYS_INLINE void accumulate_row(const tile_scratch_t *t, const values_t *values, slice_t slice,
                                   flash_range_t keys, int64_t row) {
     const int64_t first = count_words(keys.begin), end = keys.end / WORD_ELEMENTS;
-    if (keys.begin < first * WORD_ELEMENTS && keys.begin < keys.end)
+    if (keys.begin >= keys.end)
+        return;
+    if (keys.begin < first * WORD_ELEMENTS)
         accumulate_alone(t, values, slice, keys.begin, row);
     accumulate_words(t, values, slice, first, end, row, 1);
-    if (end * WORD_ELEMENTS < keys.end && keys.begin <= end * WORD_ELEMENTS)
+    if (end * WORD_ELEMENTS < keys.end)
         accumulate_alone(t, values, slice, end * WORD_ELEMENTS, row);
 }
 

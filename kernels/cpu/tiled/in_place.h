@@ -32,7 +32,7 @@ typedef struct in_place {
 typedef struct dot_keys {
     const void *row[4];
     const void *ahead[4];
-    bool adjoin;
+    bool adjoin; /* in_place_t */
 } dot_keys_t;
 
 /* What follows a block of keys that ends before `end`: the task's next block, or what the thread

@@ -30,11 +30,10 @@ ALWAYS_INLINE vec_t vec_tanh(vec_t x) {
     return vec_select_less(vec_abs(x), vec_set1(0.625f), near, far);
 }
 
-/* s = softcap * tanh(s * softmax_scale / softcap). */
-static inline void cap_scores(float *s, int64_t begin, int64_t end, float softmax_scale,
-                              float softcap) {
+/* s = softcap * tanh(s * softmax_scale / softcap) of n scores, a multiple of VEC_WIDTH. */
+NEVER_INLINE void cap_scores(float *s, int64_t n, float softmax_scale, float softcap) {
     const vec_t inner = vec_set1(softmax_scale / softcap), outer = vec_set1(softcap);
-    for (int64_t i = begin; i < end; i += VEC_WIDTH) {
+    for (int64_t i = 0; i < n; i += VEC_WIDTH) {
         const vec_t x = vec_mul(inner, vec_load(FLASH_DTYPE_FP32, s + i));
         vec_store(FLASH_DTYPE_FP32, s + i, vec_mul(outer, vec_tanh(x)));
     }
@@ -66,17 +65,21 @@ static inline void raise_origin(const tile_scratch_t *t, int64_t row, float orig
         vec_store(FLASH_DTYPE_FP32, o + i, vec_mul(factors, vec_load(FLASH_DTYPE_FP32, o + i)));
 }
 
+/* What scores are multiplied by, after they are capped where they are, for units of log2. */
+static inline float scores_to_log2(const flash_params_t *p) {
+    return (p->softcap != 0 ? 1 : p->softmax_scale) * LOG2_E;
+}
+
 /* How scores become P. */
 typedef struct softmax_rule {
     float softmax_scale;
     float softcap;
-    float to_log2; /* what scores, capped where they are, are multiplied by */
+    float to_log2; /* scores_to_log2() */
     bool packed;   /* P is for packed keys: in words, zeros beside what the row sees */
 } softmax_rule_t;
 
 static inline softmax_rule_t softmax_rule(const flash_params_t *p, bool packed) {
-    const softmax_rule_t rule = {p->softmax_scale, p->softcap,
-                                 (p->softcap != 0 ? 1 : p->softmax_scale) * LOG2_E, packed};
+    const softmax_rule_t rule = {p->softmax_scale, p->softcap, scores_to_log2(p), packed};
     return rule;
 }
 
@@ -98,7 +101,7 @@ ALWAYS_INLINE void exponentiate(float *s, int64_t begin, int64_t end, const soft
     vec_store(FLASH_DTYPE_FP32, sums, sum);
 }
 
-/* P of columns begin ... end - 1 for packed keys. */
+/* P of columns begin ... end - 1, for packed keys, becomes 0. */
 static inline void clear_p(float *s, int64_t begin, int64_t end) {
     if (begin < end)
         memset((char *)s + begin * WORD_ELEMENT_SIZE, 0,
@@ -117,7 +120,7 @@ ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, flash_range_t columns, i
         return;
     }
     if (rule->softcap != 0)
-        cap_scores(s, first, last, rule->softmax_scale, rule->softcap);
+        cap_scores(s + first, last - first, rule->softmax_scale, rule->softcap);
     hide_rest(s, first, columns.begin, columns.end, last);
     const vec_t largest = vec_mul(largest_scores(s, first, last), vec_set1(rule->to_log2));
     if (vec_any_less(vec_set1(t->origin[row] + ORIGIN_SLACK), largest))
