@@ -132,7 +132,8 @@ static void run_split(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, i
     const cpu_task_t next = cpu_plan_split_task(&call->plan, p, cut, b, item + call->n_workers);
     const int64_t split = (task.keys.begin - cut->keys.begin) / cut->keys_per_split;
     const int64_t row = partial_row(call, b, task.head_kv, split);
-    task.ahead = (cpu_ahead_t){next.keys, next.head_kv};
+    if (next.n_heads == task.n_heads)
+        task.ahead = (cpu_ahead_t){next.keys, next.head_kv};
     task.o_partial = call->o_partial + row * p->d_head;
     task.lse_partial = call->lse_partial + row;
     call->kernel(p, &task, scratch);
@@ -154,9 +155,9 @@ static void run_merge(const cpu_call_t *call, int64_t head) {
     cpu_merge_splits(call->params, call->dtype, &cut, b, head_kv, &partials);
 }
 
-static int64_t n_items_of(const cpu_call_t *call, const cpu_cut_t *cut) {
+static int64_t n_items_of(const cpu_call_t *call, const cpu_cut_t *cut, int32_t batch_index) {
     if (cut->n_splits > 1)
-        return cpu_plan_n_split_tasks(&call->plan, call->params, cut);
+        return cpu_plan_n_split_tasks(&call->plan, call->params, cut, batch_index);
     return n_items_of_head(call, cut) * call->params->n_heads_kv;
 }
 
@@ -208,7 +209,7 @@ static void count_items(cpu_call_t *call) {
     for (int32_t b = 0; b < p->batch; b++) {
         const cpu_cut_t cut = cut_of(call, b);
         const int64_t n_of_head = n_items_of_head(call, &cut);
-        call->first_item[b + 1] = call->first_item[b] + n_items_of(call, &cut);
+        call->first_item[b + 1] = call->first_item[b] + n_items_of(call, &cut, b);
         for (int32_t head = 0; head < p->n_heads_kv; head++)
             atomic_init(&call->n_left[head_index(call, b, head)], n_of_head);
     }

@@ -10,7 +10,8 @@
 enum {
     ALIGNMENT = 64,        /* of everything in the workspace */
     TOGETHER_BYTES = 4096, /* of a key of the heads of a task: what is asked for stays in level 2 */
-    TOGETHER_MIN_TASKS = 4, /* for each thread; else a task has fewer heads */
+    TOGETHER_MIN_TASKS = 2, /* for each thread; else a task has fewer heads */
+    LAST_PARTS = 4,         /* tasks in place of one, for every second thread, at a call's end */
     TURNS_MIN_ROUNDS = 4    /* of whole heads a worker, so that all end at about the same time */
 };
 
@@ -31,28 +32,54 @@ static const double SHARE_MIN_MULTIPLICATIONS = 1e6;
 
 /* ---- Splits ---- */
 
-/* Tasks of a split. */
-static int64_t count_groups(const cpu_plan_t *plan, const flash_params_t *params) {
-    return divide_up(params->n_heads_kv, plan->heads_together);
+/* Splits of a sequence whose tasks have so many heads each. */
+typedef struct alike {
+    int64_t n_splits;
+    int32_t heads;
+    int64_t n_groups; /* tasks of a split */
+} alike_t;
+
+static alike_t alike(const flash_params_t *params, int64_t n_splits, int32_t heads) {
+    return (alike_t){n_splits, heads, divide_up(params->n_heads_kv, heads)};
+}
+
+/* The last splits of a call have smaller tasks, so that its threads, which are not equally fast,
+ * end at about the same time. */
+static void share_splits(const cpu_plan_t *plan, const flash_params_t *params, const cpu_cut_t *cut,
+                         int32_t batch_index, alike_t *first, alike_t *last) {
+    const bool ends = batch_index + 1 == params->batch;
+    const int32_t fewer = plan->heads_together / LAST_PARTS;
+    *first = alike(params, cut->n_splits, plan->heads_together);
+    *last = alike(params, 0, fewer > 1 ? fewer : 1);
+    if (ends)
+        last->n_splits = min64(cut->n_splits, divide_up(plan->max_workers / 2, first->n_groups));
+    first->n_splits -= last->n_splits;
 }
 
 int64_t cpu_plan_n_split_tasks(const cpu_plan_t *plan, const flash_params_t *params,
-                               const cpu_cut_t *cut) {
-    return cut->n_splits * count_groups(plan, params);
+                               const cpu_cut_t *cut, int32_t batch_index) {
+    alike_t first, last;
+    share_splits(plan, params, cut, batch_index, &first, &last);
+    return first.n_splits * first.n_groups + last.n_splits * last.n_groups;
 }
 
 /* Heads are inside, because their keys may share memory pages. */
 cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *params,
                                const cpu_cut_t *cut, int32_t batch_index, int64_t index) {
-    const int64_t n_groups = count_groups(plan, params);
-    const int32_t head_kv = (int32_t)(index % n_groups) * plan->heads_together;
+    alike_t first, last;
+    share_splits(plan, params, cut, batch_index, &first, &last);
+    const int64_t n_first = first.n_splits * first.n_groups;
+    const bool is_last = index >= n_first;
+    const alike_t own = is_last ? last : first;
+    const int64_t at = is_last ? index - n_first : index;
+    const int64_t split = at / own.n_groups + (is_last ? first.n_splits : 0);
+    const int32_t head_kv = (int32_t)(at % own.n_groups) * own.heads;
     const cpu_task_t task = {.sequence = cut->sequence,
                              .batch_index = batch_index,
                              .head_kv = head_kv,
-                             .n_heads =
-                                 (int32_t)min64(plan->heads_together, params->n_heads_kv - head_kv),
+                             .n_heads = (int32_t)min64(own.heads, params->n_heads_kv - head_kv),
                              .row_end = cut->n_rows,
-                             .keys = cpu_cut_split_keys(cut, index / n_groups),
+                             .keys = cpu_cut_split_keys(cut, split),
                              .partial_rows = (int64_t)plan->max_splits * plan->max_rows};
     return task;
 }

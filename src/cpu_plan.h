@@ -23,7 +23,7 @@ typedef struct cpu_plan {
     int64_t max_turns;      /* heads that a worker takes by turns at most */
     uint64_t packed_size;   /* bytes a head */
     int32_t max_splits;     /* 1: no sequence can be split */
-    int32_t heads_together; /* K/V heads of a task of a sequence that is split */
+    int32_t heads_together; /* K/V heads of a task of a sequence that is split, or fewer */
     int32_t max_rows;       /* packed rows of a sequence that is split */
     int32_t max_workers;
     uint64_t n_left_at; /* bytes from the aligned start of the workspace */
@@ -48,7 +48,7 @@ cpu_task_t cpu_plan_pack(const cpu_plan_t *plan, const cpu_cut_t *cut, int32_t b
 /* Tasks of a sequence that is split: split after split all heads, as many together as a task has.
  */
 int64_t cpu_plan_n_split_tasks(const cpu_plan_t *plan, const flash_params_t *params,
-                               const cpu_cut_t *cut);
+                               const cpu_cut_t *cut, int32_t batch_index);
 
 /* Its task `index`; the caller fills in the partials, and what is ahead. No keys beyond the last
  * one. */

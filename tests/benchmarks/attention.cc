@@ -171,15 +171,20 @@ void add_prefill(std::int64_t seqlen, std::int64_t d_head, bool causal,
     add(name + "/heads_first", {seqlen, seqlen, 16, 16, d_head, causal, 0, true}, config);
 }
 
+void add_decode(std::int64_t seqlen, const flash_config_t &config) {
+    const std::string name = "decode/" + std::to_string(seqlen);
+    add(name, {1, seqlen, 32, 8, 128, false, AS_FROM_MALLOC}, config);
+    add(name + "/aligned", {1, seqlen, 32, 8, 128, false, 0}, config);
+    add(name + "/heads_first", {1, seqlen, 32, 8, 128, false, 0, true}, config);
+}
+
 void add_kernel(const flash_config_t &config) {
     for (const std::int64_t seqlen : {1024, 4096})
         for (const std::int64_t d_head : {64, 128})
             for (const bool causal : {false, true})
                 add_prefill(seqlen, d_head, causal, config);
     for (const std::int64_t seqlen : {8192, 32768})
-        for (const std::size_t begin : {AS_FROM_MALLOC, std::size_t{0}})
-            add("decode/" + std::to_string(seqlen) + (begin == 0 ? "/aligned" : ""),
-                {1, seqlen, 32, 8, 128, false, begin}, config);
+        add_decode(seqlen, config);
 }
 
 } // namespace

@@ -49,7 +49,7 @@ static void check_split_tasks(const flash_params_t *p, int32_t n_threads) {
     int32_t *next_key = calloc((size_t)p->n_heads_kv, sizeof *next_key);
     assert_non_null(next_key);
     assert_true(cut.n_splits > 1);
-    for (int64_t i = 0; i < cpu_plan_n_split_tasks(&plan, p, &cut); i++) {
+    for (int64_t i = 0; i < cpu_plan_n_split_tasks(&plan, p, &cut, 0); i++) {
         const cpu_task_t task = cpu_plan_split_task(&plan, p, &cut, 0, i);
         assert_true(task.n_heads >= 1 && task.n_heads * (task.row_end - task.row_begin) <= B_R);
         for (int32_t head = task.head_kv; head < task.head_kv + task.n_heads; head++) {
@@ -70,8 +70,10 @@ static void split_tasks_have_every_key_of_every_head_once(void **state) {
         for (int32_t n_threads = 1; n_threads <= MOST_WORKERS; n_threads++) {
             const flash_params_t one = problem(1, 1, 5000, 4, n_heads_kv);
             const flash_params_t few = problem(1, 3, 1100, 4, n_heads_kv);
+            const flash_params_t first = problem(2, 1, 5000, 4, n_heads_kv);
             check_split_tasks(&one, n_threads);
             check_split_tasks(&few, n_threads);
+            check_split_tasks(&first, n_threads);
         }
     }
 }
@@ -80,10 +82,38 @@ static void nothing_is_beyond_the_last_split(void **state) {
     const flash_params_t p = problem(1, 1, 5000, 4, 8);
     const cpu_plan_t plan = plan_of(&p, 2);
     const cpu_cut_t cut = cpu_cut_sequence(&p, B_R, 0);
-    const int64_t n_tasks = cpu_plan_n_split_tasks(&plan, &p, &cut);
+    const int64_t n_tasks = cpu_plan_n_split_tasks(&plan, &p, &cut, 0);
     const cpu_task_t task = cpu_plan_split_task(&plan, &p, &cut, 0, n_tasks);
     (void)state;
     assert_true(task.keys.begin >= task.keys.end);
+}
+
+/* Heads of the sequence's task `index`; from the end where it is negative. */
+static int32_t heads_of_task(const flash_params_t *p, int32_t n_threads, int32_t batch_index,
+                             int64_t index) {
+    const cpu_plan_t plan = plan_of(p, n_threads);
+    const cpu_cut_t cut = cpu_cut_sequence(p, B_R, batch_index);
+    const int64_t n_tasks = cpu_plan_n_split_tasks(&plan, p, &cut, batch_index);
+    return cpu_plan_split_task(&plan, p, &cut, batch_index, index < 0 ? n_tasks + index : index)
+        .n_heads;
+}
+
+/* 16 splits of 8 heads: half a task for each thread is in parts of two heads. */
+static void a_call_ends_with_smaller_tasks(void **state) {
+    const flash_params_t p = problem(1, 1, 8192, 4, 8);
+    (void)state;
+    assert_int_equal(heads_of_task(&p, 8, 0, 0), 8);
+    assert_int_equal(heads_of_task(&p, 8, 0, 11), 8);
+    assert_int_equal(heads_of_task(&p, 8, 0, 12), 2);
+    assert_int_equal(heads_of_task(&p, 8, 0, -1), 2);
+    assert_int_equal(heads_of_task(&p, 1, 0, -1), 8);
+}
+
+static void only_the_last_sequence_does(void **state) {
+    const flash_params_t p = problem(2, 1, 8192, 4, 8);
+    (void)state;
+    assert_int_equal(heads_of_task(&p, 8, 0, -1), 8);
+    assert_int_equal(heads_of_task(&p, 8, 1, -1), 2);
 }
 
 static void more_keys_never_have_fewer_splits(void **state) {
@@ -130,10 +160,10 @@ static void heads_behind_each_other_are_not(void **state) {
 static void many_threads_take_fewer_heads_each(void **state) {
     const flash_params_t p = problem(1, 1, 8192, 4, 8); /* 16 splits */
     (void)state;
-    assert_int_equal(heads_together(&p, 4), 8);
-    assert_int_equal(heads_together(&p, 5), 4);
-    assert_int_equal(heads_together(&p, 16), 2);
-    assert_int_equal(heads_together(&p, 17), 1);
+    assert_int_equal(heads_together(&p, 8), 8);
+    assert_int_equal(heads_together(&p, 9), 4);
+    assert_int_equal(heads_together(&p, 32), 2);
+    assert_int_equal(heads_together(&p, 33), 1);
 }
 
 /* Packed keys, unlike those in place, are of one head. */
@@ -237,6 +267,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(split_tasks_have_every_key_of_every_head_once),
         cmocka_unit_test(nothing_is_beyond_the_last_split),
+        cmocka_unit_test(a_call_ends_with_smaller_tasks),
+        cmocka_unit_test(only_the_last_sequence_does),
         cmocka_unit_test(more_keys_never_have_fewer_splits),
         cmocka_unit_test(the_workspace_has_room_for_the_splits_of_shorter_sequences),
         cmocka_unit_test(heads_side_by_side_are_together),
