@@ -12,7 +12,7 @@ enum {
     TOGETHER_BYTES = 4096, /* of a key of the heads of a task: what is asked for stays in level 2 */
     TOGETHER_MIN_TASKS = 2, /* for each thread; else a task has fewer heads */
     LAST_PARTS = 4,         /* tasks in place of one, for every second thread, at a call's end */
-    TURNS_MIN_ROUNDS = 4    /* of whole heads a worker, so that all end at about the same time */
+    WHOLE_MIN_ROUNDS = 4    /* of whole heads a worker, so that all end at about the same time */
 };
 
 /* Bytes of packed keys, unless a single head needs more: a process should not double its memory. */
@@ -140,8 +140,17 @@ static int64_t slots_of(const cpu_plan_t *plan, int32_t n_workers, int64_t turns
 
 int64_t cpu_plan_turns(const cpu_plan_t *plan, int32_t n_workers, int64_t n_slots) {
     const int64_t fitting = (n_slots + 1) / (2 * (int64_t)n_workers);
-    const int64_t balanced = plan->max_slots / (TURNS_MIN_ROUNDS * (int64_t)n_workers);
+    const int64_t balanced = plan->max_slots / (WHOLE_MIN_ROUNDS * (int64_t)n_workers);
     return max64(1, min64(plan->max_turns, min64(fitting, balanced)));
+}
+
+/* Whether it pays that a worker is alone with a head, although workers that are not equally fast do
+ * not end together unless they have some rounds of heads: what it saves, the way of packed keys to
+ * another one's cache, counts where few rows share them. */
+static bool pays_alone(const flash_params_t *params, int32_t n_workers) {
+    const int64_t n_heads = (int64_t)params->batch * params->n_heads_kv;
+    const int64_t n_rows = (int64_t)params->seqlen_q * params->group;
+    return n_rows <= params->seqlen_k || n_heads >= WHOLE_MIN_ROUNDS * (int64_t)n_workers;
 }
 
 /* As many for each worker, where all heads are as much work and their packed keys are few. */
@@ -151,7 +160,8 @@ int64_t cpu_plan_whole_heads(const cpu_plan_t *plan, const flash_params_t *param
     const int64_t n_taken = n_workers * cpu_plan_turns(plan, n_workers, n_slots);
     const int64_t n_others = n_heads % n_taken;
     const bool has_slots = n_taken + n_others <= n_slots;
-    return heads_are_alike(params) && has_slots && plan->packed_size <= WHOLE_MAX
+    return heads_are_alike(params) && pays_alone(params, n_workers) && has_slots &&
+                   plan->packed_size <= WHOLE_MAX
                ? n_heads - n_others
                : 0;
 }

@@ -256,6 +256,15 @@ static void large_or_unlike_heads_are_shared(void **state) {
     assert_int_equal(whole_heads(&unlike, 2), 0);
 }
 
+static void heads_of_many_rows_are_whole_in_four_rounds(void **state) {
+    const flash_params_t many = problem(1, 300, 300, 4, 8), few = problem(1, 100, 400, 4, 8);
+    (void)state;
+    assert_int_equal(whole_heads(&many, 2), 8);
+    assert_int_equal(whole_heads(&many, 3), 0);
+    assert_int_equal(whole_heads(&many, 8), 0);
+    assert_int_equal(whole_heads(&few, 8), 8);
+}
+
 static void heads_that_pack_nothing_are_not_whole(void **state) {
     const flash_params_t split = problem(1, 1, 8192, 4, 8), short_rows = problem(2, 50, 50, 1, 8);
     (void)state;
@@ -279,6 +288,7 @@ int main(void) {
         cmocka_unit_test(heads_side_by_side_go_by_turns),
         cmocka_unit_test(less_memory_means_fewer_turns),
         cmocka_unit_test(large_or_unlike_heads_are_shared),
+        cmocka_unit_test(heads_of_many_rows_are_whole_in_four_rounds),
         cmocka_unit_test(heads_that_pack_nothing_are_not_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
