@@ -38,10 +38,23 @@ static void split_keys(int32_t B_r, int32_t n_heads_kv, cpu_cut_t *cut) {
     cut->n_tasks_per_head = cut->n_splits;
 }
 
-cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t batch_index) {
-    cpu_cut_t cut = {.sequence = flash_sequence(params, batch_index), .n_splits = 1};
+/* Tasks of rows_per_task. */
+static int64_t count_alike(int32_t B_r, int32_t rows_per_task, int64_t n_rows) {
+    return n_rows / B_r * (B_r / rows_per_task);
+}
+
+int64_t cpu_cut_count_tasks(int32_t B_r, int32_t rows_per_task, int64_t n_rows) {
+    return count_alike(B_r, rows_per_task, n_rows) + (n_rows % B_r != 0);
+}
+
+cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t rows_per_task,
+                           int32_t batch_index) {
+    cpu_cut_t cut = {.sequence = flash_sequence(params, batch_index),
+                     .n_splits = 1,
+                     .rows_per_task = rows_per_task};
     cut.n_rows = (int64_t)cut.sequence.len_q * params->group;
-    cut.n_tasks_per_head = divide_up(cut.n_rows, B_r);
+    cut.n_alike = count_alike(B_r, rows_per_task, cut.n_rows);
+    cut.n_tasks_per_head = cpu_cut_count_tasks(B_r, rows_per_task, cut.n_rows);
     cut.keys.begin = flash_visible_keys(params, &cut.sequence, 0).begin;
     cut.keys.end = cut.sequence.len_k;
     if (cut.n_rows > 0)
@@ -50,11 +63,11 @@ cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t ba
 }
 
 /* Later rows see more keys under a causal mask: they come first. */
-static void set_row_block(cpu_task_t *task, const flash_params_t *params, int32_t B_r,
-                          const cpu_cut_t *cut, int64_t index) {
+static void set_row_block(cpu_task_t *task, const flash_params_t *params, const cpu_cut_t *cut,
+                          int64_t index) {
     const int64_t block = cut->n_tasks_per_head - 1 - index;
-    task->row_begin = block * B_r;
-    task->row_end = min64(task->row_begin + B_r, cut->n_rows);
+    task->row_begin = block * cut->rows_per_task;
+    task->row_end = block < cut->n_alike ? task->row_begin + cut->rows_per_task : cut->n_rows;
     const int64_t first = task->row_begin / params->group;
     const int64_t last = (task->row_end - 1) / params->group;
     task->keys.begin = flash_visible_keys(params, &cut->sequence, first).begin;
@@ -68,10 +81,10 @@ flash_range_t cpu_cut_split_keys(const cpu_cut_t *cut, int64_t index) {
     return keys;
 }
 
-cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut_t *cut,
-                        int32_t batch_index, int32_t head_kv, int64_t index) {
+cpu_task_t cpu_cut_task(const flash_params_t *params, const cpu_cut_t *cut, int32_t batch_index,
+                        int32_t head_kv, int64_t index) {
     cpu_task_t task = {
         .sequence = cut->sequence, .batch_index = batch_index, .head_kv = head_kv, .n_heads = 1};
-    set_row_block(&task, params, B_r, cut, index);
+    set_row_block(&task, params, cut, index);
     return task;
 }

@@ -1,6 +1,7 @@
 /*
- * How a sequence is cut into tasks for the CPU. The cut depends on the sequence's lengths alone,
- * never on threads or neighbours: so do the bits of its result.
+ * How a sequence is cut into tasks for the CPU. Splits of keys depend on the sequence's lengths
+ * alone, never on threads or neighbours: so do the bits of its result, which how many of its rows a
+ * task has does not change.
  */
 #ifndef FLASH_CPU_CUT_H
 #define FLASH_CPU_CUT_H
@@ -14,16 +15,23 @@ typedef struct cpu_cut {
     flash_sequence_t sequence;
     int64_t n_rows; /* packed rows a K/V head */
     int64_t n_tasks_per_head;
+    int64_t n_alike; /* tasks of rows_per_task */
+    int32_t rows_per_task;
     int32_t n_splits;       /* 1: not split */
     flash_range_t keys;     /* that some row sees */
     int32_t keys_per_split; /* n_splits > 1 */
 } cpu_cut_t;
 
-cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t batch_index);
+/* Tasks of a sequence of n_rows rows that is not split: those of rows_per_task, which divides B_r,
+ * and one of the rows that do not fill a B_r. */
+int64_t cpu_cut_count_tasks(int32_t B_r, int32_t rows_per_task, int64_t n_rows);
+
+cpu_cut_t cpu_cut_sequence(const flash_params_t *params, int32_t B_r, int32_t rows_per_task,
+                           int32_t batch_index);
 
 /* Task `index` of n_tasks_per_head of a sequence that is not split, the longest first. */
-cpu_task_t cpu_cut_task(const flash_params_t *params, int32_t B_r, const cpu_cut_t *cut,
-                        int32_t batch_index, int32_t head_kv, int64_t index);
+cpu_task_t cpu_cut_task(const flash_params_t *params, const cpu_cut_t *cut, int32_t batch_index,
+                        int32_t head_kv, int64_t index);
 
 /* Keys of a split, 0 <= index < n_splits; none beyond the last one. */
 flash_range_t cpu_cut_split_keys(const cpu_cut_t *cut, int64_t index);

@@ -211,12 +211,28 @@ static bool lay_out(cpu_plan_t *plan, const flash_params_t *p) {
 static int32_t count_workers(const flash_params_t *p, const cpu_plan_t *plan, int32_t n_threads) {
     const double heads = (double)p->batch * p->n_heads_kv;
     const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
-    const double n_tasks =
-        heads * (double)(divide_up(n_rows, plan->config->B_r) * plan->max_splits);
+    const int64_t n_blocks = cpu_cut_count_tasks(plan->config->B_r, plan->rows_per_task, n_rows);
+    const double n_tasks = heads * (double)(n_blocks * plan->max_splits);
     const double multiplications = 2 * heads * (double)n_rows * p->seqlen_k * p->d_head;
     if (multiplications < SHARE_MIN_MULTIPLICATIONS || n_tasks < 2)
         return 1;
     return n_tasks < n_threads ? (int32_t)n_tasks : n_threads;
+}
+
+/* Rows of a task where a head's tasks share packed keys: a part of B_r where there are fewer tasks
+ * than threads. */
+static int32_t count_rows_per_task(const flash_params_t *p, const cpu_plan_t *plan,
+                                   int32_t n_threads) {
+    const int32_t B_r = plan->config->B_r, unit = cpu_row_unit(plan->config->arch);
+    const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
+    const int64_t n_heads = (int64_t)p->batch * p->n_heads_kv;
+    int32_t rows = B_r;
+    if (!cpu_shares_packed(plan->config, n_rows))
+        return B_r;
+    while (rows % (2 * unit) == 0 && rows > 2 * unit &&
+           n_heads * cpu_cut_count_tasks(B_r, rows, n_rows) < n_threads)
+        rows /= 2;
+    return rows;
 }
 
 /* Tasks of split sequences, with so many heads each. */
@@ -248,6 +264,7 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
     plan->max_splits = cpu_cut_count_splits(config->B_r, params->n_heads_kv,
                                             ragged ? plan->max_rows : n_rows, params->seqlen_k);
     plan->heads_together = count_heads_together(params, plan, n_threads);
+    plan->rows_per_task = count_rows_per_task(params, plan, n_threads);
     plan->packed_size = cpu_packed_size(config, params->d_head, params->seqlen_k);
     plan->max_slots = count_slots(plan, params);
     plan->max_turns = count_turns(plan, params);

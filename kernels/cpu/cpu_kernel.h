@@ -80,6 +80,14 @@ static inline int64_t cpu_few_rows(int32_t arch) {
     return arch == FLASH_ARCH_AVX2 ? CPU_FEW_ROWS_AVX2 : CPU_FEW_ROWS;
 }
 
+/* A task may have a part of B_r rows that is a multiple of this: all that is done to a row is the
+ * same then, and so are its bits. */
+enum { CPU_ROW_UNIT = 24 };
+
+static inline int32_t cpu_row_unit(int32_t arch) {
+    return arch == FLASH_ARCH_AMX ? (int32_t)AMX_SQUARE : (int32_t)CPU_ROW_UNIT;
+}
+
 /* K/V heads of n_rows each that a task may have: those that read keys in place, B_r rows in all. */
 static inline int64_t cpu_most_heads(const flash_config_t *config, int64_t n_rows) {
     const bool in_place =

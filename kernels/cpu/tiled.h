@@ -46,6 +46,9 @@
 #include "cpu/tiled/scores.h"
 #include "cpu/tiled/softmax.h"
 
+_Static_assert(CPU_ROW_UNIT % TILE_ROWS == 0 && (int)CPU_ROW_UNIT > (int)CPU_FEW_ROWS,
+               "parts of a block of rows have its tiles, and packed keys as well");
+
 ALWAYS_INLINE tile_keys_t keys_at(const cpu_task_t *task, int32_t dtype, const void *data,
                                   const flash_strides_t *stride, flash_range_t keys) {
     const tile_keys_t from = {element_at(data, cpu_key_index(task, stride, keys.begin), dtype),

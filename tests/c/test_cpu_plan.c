@@ -45,7 +45,7 @@ static int32_t heads_together(const flash_params_t *p, int32_t n_threads) {
 /* Every key of every head is in one task, and no task has more rows than the scratch memory. */
 static void check_split_tasks(const flash_params_t *p, int32_t n_threads) {
     const cpu_plan_t plan = plan_of(p, n_threads);
-    const cpu_cut_t cut = cpu_cut_sequence(p, B_R, 0);
+    const cpu_cut_t cut = cpu_cut_sequence(p, B_R, B_R, 0);
     int32_t *next_key = calloc((size_t)p->n_heads_kv, sizeof *next_key);
     assert_non_null(next_key);
     assert_true(cut.n_splits > 1);
@@ -81,7 +81,7 @@ static void split_tasks_have_every_key_of_every_head_once(void **state) {
 static void nothing_is_beyond_the_last_split(void **state) {
     const flash_params_t p = problem(1, 1, 5000, 4, 8);
     const cpu_plan_t plan = plan_of(&p, 2);
-    const cpu_cut_t cut = cpu_cut_sequence(&p, B_R, 0);
+    const cpu_cut_t cut = cpu_cut_sequence(&p, B_R, B_R, 0);
     const int64_t n_tasks = cpu_plan_n_split_tasks(&plan, &p, &cut, 0);
     const cpu_task_t task = cpu_plan_split_task(&plan, &p, &cut, 0, n_tasks);
     (void)state;
@@ -92,7 +92,7 @@ static void nothing_is_beyond_the_last_split(void **state) {
 static int32_t heads_of_task(const flash_params_t *p, int32_t n_threads, int32_t batch_index,
                              int64_t index) {
     const cpu_plan_t plan = plan_of(p, n_threads);
-    const cpu_cut_t cut = cpu_cut_sequence(p, B_R, batch_index);
+    const cpu_cut_t cut = cpu_cut_sequence(p, B_R, B_R, batch_index);
     const int64_t n_tasks = cpu_plan_n_split_tasks(&plan, p, &cut, batch_index);
     return cpu_plan_split_task(&plan, p, &cut, batch_index, index < 0 ? n_tasks + index : index)
         .n_heads;
@@ -136,7 +136,7 @@ static void the_workspace_has_room_for_the_splits_of_shorter_sequences(void **st
         p.seqused_k = &used;
         const cpu_plan_t plan = plan_of(&p, 4);
         for (; used <= 9000; used++)
-            assert_true(cpu_cut_sequence(&p, B_R, 0).n_splits <= plan.max_splits);
+            assert_true(cpu_cut_sequence(&p, B_R, B_R, 0).n_splits <= plan.max_splits);
     }
 }
 
@@ -171,6 +171,41 @@ static void many_rows_are_of_one_head(void **state) {
     const flash_params_t p = problem(1, 4, 8192, 4, 8);
     (void)state;
     assert_int_equal(heads_together(&p, 2), 1);
+}
+
+/* ---- Rows of a task ---- */
+
+/* Every row is in one task, the last ones first. */
+static void check_rows(const flash_params_t *p, int32_t n_threads) {
+    const cpu_plan_t plan = plan_of(p, n_threads);
+    const cpu_cut_t cut = cpu_cut_sequence(p, B_R, plan.rows_per_task, 0);
+    int64_t left = cut.n_rows;
+    for (int64_t i = 0; i < cut.n_tasks_per_head; i++) {
+        const cpu_task_t task = cpu_cut_task(p, &cut, 0, 0, i);
+        assert_int_equal(task.row_end, left);
+        assert_true(task.row_begin < task.row_end && task.row_end - task.row_begin <= B_R);
+        left = task.row_begin;
+    }
+    assert_int_equal(left, 0);
+}
+
+static void tasks_have_every_row_once(void **state) {
+    (void)state;
+    for (int32_t seqlen = 1; seqlen <= 5 * B_R; seqlen++) {
+        const flash_params_t p = problem(1, seqlen, seqlen, 1, 2);
+        for (int32_t n_threads = 1; n_threads <= MOST_WORKERS; n_threads++)
+            check_rows(&p, n_threads);
+    }
+}
+
+static void tasks_have_fewer_rows_where_threads_have_none(void **state) {
+    const flash_params_t blocks = problem(1, 2 * B_R, 300, 1, 4), one = problem(1, B_R, 300, 1, 4);
+    (void)state;
+    assert_int_equal(plan_of(&blocks, 8).rows_per_task, B_R);
+    assert_int_equal(plan_of(&blocks, 9).rows_per_task, B_R / 2);
+    assert_int_equal(plan_of(&blocks, 64).rows_per_task, B_R / 2); /* two units */
+    assert_int_equal(plan_of(&blocks, 64).max_workers, 16);
+    assert_int_equal(plan_of(&one, 64).rows_per_task, B_R); /* packs its own keys */
 }
 
 /* ---- Whole heads ---- */
@@ -284,6 +319,8 @@ int main(void) {
         cmocka_unit_test(heads_behind_each_other_are_not),
         cmocka_unit_test(many_threads_take_fewer_heads_each),
         cmocka_unit_test(many_rows_are_of_one_head),
+        cmocka_unit_test(tasks_have_every_row_once),
+        cmocka_unit_test(tasks_have_fewer_rows_where_threads_have_none),
         cmocka_unit_test(every_worker_has_as_many_whole_heads_and_all_have_slots),
         cmocka_unit_test(heads_side_by_side_go_by_turns),
         cmocka_unit_test(less_memory_means_fewer_turns),
