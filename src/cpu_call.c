@@ -27,12 +27,9 @@ static cpu_cut_t cut_of(const cpu_call_t *call, int32_t batch_index) {
                             batch_index);
 }
 
-/* Where the partial results of a split lie: its row in [batch, n_heads_kv, max_splits, max_rows].
- */
-static int64_t partial_row(const cpu_call_t *call, int32_t batch_index, int32_t head_kv,
-                           int64_t split) {
-    const int64_t head = head_index(call, batch_index, head_kv);
-    return (head * call->plan.max_splits + split) * call->plan.max_rows;
+/* Where the partial results of a head lie: its first row in [batch, n_heads_kv, partial_rows]. */
+static int64_t partial_row(const cpu_call_t *call, int32_t batch_index, int32_t head_kv) {
+    return head_index(call, batch_index, head_kv) * call->plan.partial_rows;
 }
 
 /* ---- Items ---- */
@@ -132,7 +129,7 @@ static void run_split(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, i
     cpu_task_t task = cpu_plan_split_task(&call->plan, p, cut, b, item);
     const cpu_task_t next = cpu_plan_split_task(&call->plan, p, cut, b, item + call->n_workers);
     const int64_t split = (task.keys.begin - cut->keys.begin) / cut->keys_per_split;
-    const int64_t row = partial_row(call, b, task.head_kv, split);
+    const int64_t row = partial_row(call, b, task.head_kv) + split * cut->n_rows;
     if (next.n_heads == task.n_heads)
         task.ahead = (cpu_ahead_t){next.keys, next.head_kv};
     task.o_partial = call->o_partial + row * p->d_head;
@@ -149,9 +146,9 @@ static void run_merge(const cpu_call_t *call, int64_t head) {
     const cpu_cut_t cut = cut_of(call, b);
     if (cut.n_splits == 1)
         return;
-    const int64_t row = partial_row(call, b, head_kv, 0);
+    const int64_t row = partial_row(call, b, head_kv);
     const cpu_partials_t partials = {call->o_partial + row * call->params->d_head,
-                                     call->lse_partial + row, call->plan.max_rows};
+                                     call->lse_partial + row};
     wait_for(call, head, 0);
     cpu_merge_splits(call->params, call->dtype, &cut, b, head_kv, &partials);
 }

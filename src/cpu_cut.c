@@ -6,25 +6,27 @@
 #include "int64.h"
 
 enum {
-    SPLIT_MAX_ROWS = 32,   /* more packed rows than this, or than B_r, are not split over keys */
     SPLIT_MIN_KEYS = 256,  /* a split has at least these */
     SPLIT_LONG_KEYS = 512, /* and these, which is less work in all, beyond SPLIT_ENOUGH splits */
     SPLIT_ENOUGH = 128,    /* of all heads of a sequence */
+    SPLIT_ROW_KEYS = 16,   /* and these for each packed row: partial results are few beside keys */
     SPLIT_MAX_TASKS = 512, /* of a sequence: enough for every core, and partial results are few */
     SPLIT_STEP = 64        /* keys of a split are a multiple of this */
 };
 
-int32_t cpu_cut_split_rows(int32_t B_r, int64_t n_rows) {
-    return (int32_t)min64(n_rows, min64(SPLIT_MAX_ROWS, B_r));
+int64_t cpu_cut_partial_rows(int32_t max_splits, int64_t max_rows, int64_t n_keys) {
+    return max_splits == 1 ? 0 : min64(max_splits * max_rows, n_keys / SPLIT_ROW_KEYS);
 }
 
 int32_t cpu_cut_count_splits(int32_t B_r, int32_t n_heads_kv, int64_t n_rows, int64_t n_keys) {
     const int64_t n_heads = max64(n_heads_kv, 1);
     const int64_t n_short = min64(n_keys / SPLIT_MIN_KEYS, SPLIT_ENOUGH / n_heads);
     const int64_t n_splits = max64(n_short, n_keys / SPLIT_LONG_KEYS);
-    if (n_rows > cpu_cut_split_rows(B_r, n_rows) || n_keys < 4 * SPLIT_MIN_KEYS)
+    const int64_t most =
+        min64(SPLIT_MAX_TASKS / n_heads, n_keys / SPLIT_ROW_KEYS / max64(n_rows, 1));
+    if (n_rows > B_r || n_keys < 4 * SPLIT_MIN_KEYS)
         return 1;
-    return (int32_t)max64(1, min64(n_splits, SPLIT_MAX_TASKS / n_heads));
+    return (int32_t)max64(1, min64(n_splits, most));
 }
 
 static void split_keys(int32_t B_r, int32_t n_heads_kv, cpu_cut_t *cut) {

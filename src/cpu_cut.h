@@ -36,11 +36,13 @@ cpu_task_t cpu_cut_task(const flash_params_t *params, const cpu_cut_t *cut, int3
 /* Keys of a split, 0 <= index < n_splits; none beyond the last one. */
 flash_range_t cpu_cut_split_keys(const cpu_cut_t *cut, int64_t index);
 
-/* The most packed rows of a sequence that is split, where it has n_rows at most. */
-int32_t cpu_cut_split_rows(int32_t B_r, int64_t n_rows);
-
-/* Splits of a sequence with so many packed rows a K/V head, and keys that they see. 1: none. More
- * keys never have fewer: the workspace is for those of the longest sequence. */
+/* Splits of a sequence with so many packed rows a K/V head, and keys that they see. 1: none, as for
+ * more rows than B_r. More keys never have fewer, nor have fewer rows that are split: the workspace
+ * is for those of the longest sequence. */
 int32_t cpu_cut_count_splits(int32_t B_r, int32_t n_heads_kv, int64_t n_rows, int64_t n_keys);
+
+/* Rows of the partial results of a head: the splits of a sequence times its rows, whatever it has
+ * of max_splits, max_rows and n_keys. */
+int64_t cpu_cut_partial_rows(int32_t max_splits, int64_t max_rows, int64_t n_keys);
 
 #endif

@@ -13,9 +13,9 @@ static float merge_row(const flash_params_t *p, int32_t dtype, const cpu_cut_t *
                        const cpu_partials_t *partials, int64_t row, int64_t o_index) {
     const combine_partials_t parts = {.o = partials->o + row * p->d_head,
                                       .dtype = FLASH_DTYPE_FP32,
-                                      .o_stride = (int64_t)partials->max_rows * p->d_head,
+                                      .o_stride = cut->n_rows * p->d_head,
                                       .lse = partials->lse + row,
-                                      .lse_stride = partials->max_rows,
+                                      .lse_stride = cut->n_rows,
                                       .n_partials = cut->n_splits};
     return combine_row(&parts, p->d_head, (char *)p->o + o_index * dtype_size(dtype), dtype);
 }

@@ -6,11 +6,10 @@
 
 #include "cpu_plan.h"
 
-/* The partial results: split after split max_rows rows, of which the head has cut->n_rows. */
+/* The partial results: split after split the rows of the head. */
 typedef struct cpu_partials {
-    const float *o;   /* [n_splits, max_rows, d_head] */
-    const float *lse; /* [n_splits, max_rows] */
-    int32_t max_rows;
+    const float *o;   /* [n_splits, n_rows, d_head] */
+    const float *lse; /* [n_splits, n_rows] */
 } cpu_partials_t;
 
 /* Writes O of every row of the head, in elements of `dtype`, and LSE where it is wanted. */

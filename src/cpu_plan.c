@@ -80,7 +80,7 @@ cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *par
                              .n_heads = (int32_t)min64(own.heads, params->n_heads_kv - head_kv),
                              .row_end = cut->n_rows,
                              .keys = cpu_cut_split_keys(cut, split),
-                             .partial_rows = (int64_t)plan->max_splits * plan->max_rows};
+                             .partial_rows = plan->partial_rows};
     return task;
 }
 
@@ -183,12 +183,10 @@ static int64_t most_slots(const cpu_plan_t *plan, int32_t n_workers) {
 }
 
 static bool lay_out(cpu_plan_t *plan, const flash_params_t *p) {
-    const uint64_t n_rows = plan->max_splits == 1 ? 0 : (uint64_t)plan->max_rows;
     const uint64_t first_item[] = {(uint64_t)p->batch + 1, sizeof(int64_t)};
     const uint64_t n_left[] = {(uint64_t)p->batch, (uint64_t)p->n_heads_kv, sizeof(int64_t)};
-    const uint64_t partial[] = {
-        (uint64_t)p->batch, (uint64_t)p->n_heads_kv, (uint64_t)plan->max_splits, n_rows,
-        sizeof(float),      (uint64_t)p->d_head};
+    const uint64_t partial[] = {(uint64_t)p->batch, (uint64_t)p->n_heads_kv,
+                                (uint64_t)plan->partial_rows, sizeof(float), (uint64_t)p->d_head};
     uint64_t total = 0;
     if (!reserve(&total, first_item, 2))
         return false;
@@ -196,10 +194,10 @@ static bool lay_out(cpu_plan_t *plan, const flash_params_t *p) {
     if (!reserve(&total, n_left, 3))
         return false;
     plan->o_partial_at = total;
-    if (!reserve(&total, partial, 6))
+    if (!reserve(&total, partial, 5))
         return false;
     plan->lse_partial_at = total;
-    if (!reserve(&total, partial, 5))
+    if (!reserve(&total, partial, 4))
         return false;
     plan->scratch_at = total;
     const uint64_t scratch[] = {plan->scratch_size, (uint64_t)plan->max_workers};
@@ -260,9 +258,10 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
     const int64_t n_rows = (int64_t)params->seqlen_q * params->group;
     const bool ragged = params->cu_seqlens_q != NULL;
     *plan = (cpu_plan_t){.config = config};
-    plan->max_rows = cpu_cut_split_rows(config->B_r, n_rows);
-    plan->max_splits = cpu_cut_count_splits(config->B_r, params->n_heads_kv,
-                                            ragged ? plan->max_rows : n_rows, params->seqlen_k);
+    plan->max_rows = min64(n_rows, config->B_r);
+    plan->max_splits = cpu_cut_count_splits(config->B_r, params->n_heads_kv, ragged ? 1 : n_rows,
+                                            params->seqlen_k);
+    plan->partial_rows = cpu_cut_partial_rows(plan->max_splits, plan->max_rows, params->seqlen_k);
     plan->heads_together = count_heads_together(params, plan, n_threads);
     plan->rows_per_task = count_rows_per_task(params, plan, n_threads);
     plan->packed_size = cpu_packed_size(config, params->d_head, params->seqlen_k);

@@ -11,8 +11,8 @@
  * What the workspace holds, from shapes and the number of workers alone:
  *   first_item  int64 [batch + 1], items of work before each sequence
  *   n_left      int64 [batch, n_heads_kv], a head's items that are not done
- *   o_partial   fp32  [batch, n_heads_kv, max_splits, max_rows, d_head]
- *   lse_partial fp32  [batch, n_heads_kv, max_splits, max_rows]
+ *   o_partial   fp32  [batch, n_heads_kv, partial_rows, d_head]
+ *   lse_partial fp32  [batch, n_heads_kv, partial_rows]
  *   scratch           [n_workers] of scratch_size bytes
  *   packed            [cpu_plan_slots()] of packed_size bytes: K and V of so many heads at a time
  * each from a multiple of 64 bytes on.
@@ -25,7 +25,8 @@ typedef struct cpu_plan {
     int32_t rows_per_task;  /* B_r, or a part of it */
     int32_t max_splits;     /* 1: no sequence can be split */
     int32_t heads_together; /* K/V heads of a task of a sequence that is split, or fewer */
-    int32_t max_rows;       /* packed rows of a sequence that is split */
+    int64_t max_rows;       /* packed rows of a sequence that is split */
+    int64_t partial_rows;   /* of partial results, for each head */
     int32_t max_workers;
     uint64_t n_left_at; /* bytes from the aligned start of the workspace */
     uint64_t o_partial_at;

@@ -140,6 +140,20 @@ static void the_workspace_has_room_for_the_splits_of_shorter_sequences(void **st
     }
 }
 
+static void the_workspace_has_room_for_the_splits_of_fewer_rows(void **state) {
+    (void)state;
+    for (int32_t n_keys = 1000; n_keys <= 40000; n_keys = 3 * n_keys / 2 + 1) {
+        int32_t begin[2] = {0, 200};
+        flash_params_t p = problem(1, 200, n_keys, 1, 2);
+        p.cu_seqlens_q = begin;
+        const cpu_plan_t plan = plan_of(&p, 4);
+        for (begin[1] = 1; begin[1] <= 200; begin[1]++) {
+            const cpu_cut_t cut = cpu_cut_sequence(&p, B_R, B_R, 0);
+            assert_true(cut.n_splits == 1 || cut.n_splits * cut.n_rows <= plan.partial_rows);
+        }
+    }
+}
+
 /* ---- Heads together ---- */
 
 static void heads_side_by_side_are_together(void **state) {
@@ -315,6 +329,7 @@ int main(void) {
         cmocka_unit_test(only_the_last_sequence_does),
         cmocka_unit_test(more_keys_never_have_fewer_splits),
         cmocka_unit_test(the_workspace_has_room_for_the_splits_of_shorter_sequences),
+        cmocka_unit_test(the_workspace_has_room_for_the_splits_of_fewer_rows),
         cmocka_unit_test(heads_side_by_side_are_together),
         cmocka_unit_test(heads_behind_each_other_are_not),
         cmocka_unit_test(many_threads_take_fewer_heads_each),

@@ -30,6 +30,15 @@ def test_several_queries(seqlen_q: int, n_heads: int) -> None:
     check_every_kernel(replace(p, causal=True))
 
 
+# Up to 96 rows, or 256, are one task, and split where keys are many.
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(12, 4000), (24, 3100), (25, 4000), (64, 8200)])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_more_rows(seqlen_q: int, seqlen_k: int, dtype: str) -> None:
+    p = replace(DECODE, seqlen_q=seqlen_q, seqlen_k=seqlen_k, dtype=dtype)
+    check_every_kernel(p)
+    check_every_kernel(replace(p, causal=True))
+
+
 @pytest.mark.parametrize("window", [(0, -1), (700, -1), (2500, -1), (-1, 100), (1500, 3)], ids=str)
 def test_windows_leave_splits_with_nothing_to_do(window: tuple[int, int]) -> None:
     check_every_kernel(replace(DECODE, seqlen_q=8, window_size=window))
