@@ -6,10 +6,10 @@
 #include "int64.h"
 
 enum {
-    SPLIT_MIN_KEYS = 256,  /* a split has at least these */
+    SPLIT_MIN_KEYS = 256,  /* a split has at least these, */
+    SPLIT_ROW_KEYS = 16,   /* these for each packed row: partial results are few beside keys, */
     SPLIT_LONG_KEYS = 512, /* and these, which is less work in all, beyond SPLIT_ENOUGH splits */
     SPLIT_ENOUGH = 128,    /* of all heads of a sequence */
-    SPLIT_ROW_KEYS = 16,   /* and these for each packed row: partial results are few beside keys */
     SPLIT_MAX_TASKS = 512, /* of a sequence: enough for every core, and partial results are few */
     SPLIT_STEP = 64        /* keys of a split are a multiple of this */
 };

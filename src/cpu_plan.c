@@ -111,11 +111,14 @@ static bool heads_are_alike(const flash_params_t *p) {
     return p->cu_seqlens_q == NULL && p->cu_seqlens_k == NULL && p->seqused_k == NULL;
 }
 
+static bool all_are_split(const cpu_plan_t *plan, const flash_params_t *p) {
+    return plan->max_splits > 1 && heads_are_alike(p);
+}
+
 /* Heads whose packed keys are kept at a time at most: all, or what PACKED_MAX holds. */
 static int64_t count_slots(const cpu_plan_t *plan, const flash_params_t *p) {
     const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
-    const bool all_split = plan->max_splits > 1 && heads_are_alike(p);
-    if (p->seqlen_k == 0 || all_split || !cpu_shares_packed(plan->config, n_rows))
+    if (p->seqlen_k == 0 || all_are_split(plan, p) || !cpu_shares_packed(plan->config, n_rows))
         return 0;
     const int64_t fitting = (int64_t)(PACKED_MAX / plan->packed_size);
     return min64((int64_t)p->batch * p->n_heads_kv, fitting > 1 ? fitting : 1);
@@ -225,7 +228,7 @@ static int32_t count_rows_per_task(const flash_params_t *p, const cpu_plan_t *pl
     const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
     const int64_t n_heads = (int64_t)p->batch * p->n_heads_kv;
     int32_t rows = B_r;
-    if (!cpu_shares_packed(plan->config, n_rows))
+    if (all_are_split(plan, p) || !cpu_shares_packed(plan->config, n_rows))
         return B_r;
     while (rows % (2 * unit) == 0 && rows > 2 * unit &&
            n_heads * cpu_cut_count_tasks(B_r, rows, n_rows) < n_threads)

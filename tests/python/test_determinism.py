@@ -27,7 +27,7 @@ PROBLEMS = {
     # Heads side by side, which a worker packs and attends by turns where memory is enough.
     "heads by turns": AttentionProblem(2, 300, 300, 7, 7, 64, "bfloat16", causal=True),
     # Fewer blocks of rows than threads, which then take parts of them.
-    "few blocks": AttentionProblem(1, 300, 300, 2, 2, 64, "bfloat16", causal=True),
+    "few blocks": AttentionProblem(1, 300, 300, 1, 1, 64, "bfloat16", causal=True),
     # More heads than packed keys are kept of at a time, with heads between them that pack none.
     "many heads": AttentionProblem(
         5,
