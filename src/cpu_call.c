@@ -23,8 +23,7 @@ static int32_t head_kv_of(const cpu_call_t *call, int64_t head) {
 }
 
 static cpu_cut_t cut_of(const cpu_call_t *call, int32_t batch_index) {
-    return cpu_cut_sequence(call->params, call->plan.config->B_r, call->plan.rows_per_task,
-                            batch_index);
+    return cpu_cut_sequence(call->params, call->plan.config, call->plan.rows_per_task, batch_index);
 }
 
 /* Where the partial results of a head lie: its first row in [batch, n_heads_kv, partial_rows]. */

@@ -261,16 +261,17 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
     const int64_t n_rows = (int64_t)params->seqlen_q * params->group;
     const bool ragged = params->cu_seqlens_q != NULL;
     *plan = (cpu_plan_t){.config = config};
-    plan->max_rows = min64(n_rows, config->B_r);
-    plan->max_splits = cpu_cut_count_splits(config->B_r, params->n_heads_kv, ragged ? 1 : n_rows,
-                                            params->seqlen_k);
+    plan->max_rows = min64(n_rows, cpu_most_split_rows(config));
+    plan->max_splits =
+        cpu_cut_count_splits(config, params->n_heads_kv, ragged ? 1 : n_rows, params->seqlen_k);
     plan->partial_rows = cpu_cut_partial_rows(plan->max_splits, plan->max_rows, params->seqlen_k);
     plan->heads_together = count_heads_together(params, plan, n_threads);
     plan->rows_per_task = count_rows_per_task(params, plan, n_threads);
     plan->packed_size = cpu_packed_size(config, params->d_head, params->seqlen_k);
     plan->max_slots = count_slots(plan, params);
     plan->max_turns = count_turns(plan, params);
-    plan->scratch_size = cpu_scratch_size(config, params->d_head);
+    plan->scratch_size =
+        cpu_scratch_size(config, plan->max_splits > 1 ? plan->max_rows : 0, params->d_head);
     plan->max_workers = count_workers(params, plan, n_threads);
     FLASH_REQUIRE(lay_out(plan, params), FLASH_ERROR_UNSUPPORTED,
                   "the workspace of batch %d, %d K/V heads, seqlen_k %d, d_head %d overflows 64 "

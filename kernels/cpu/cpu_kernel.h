@@ -61,13 +61,15 @@ static inline int64_t cpu_packed_element_size(int32_t arch) {
     return cpu_multiplies_pairs(arch) ? 2 : 4;
 }
 
-/* Scratch bytes that a kernel needs for one task; a multiple of 64. */
-static inline uint64_t cpu_scratch_size(const flash_config_t *config, int64_t d_head) {
+/* Scratch bytes that a kernel needs for one task of at most so many rows; a multiple of 64. */
+static inline uint64_t cpu_scratch_size(const flash_config_t *config, int64_t n_rows,
+                                        int64_t d_head) {
+    const int64_t rows = cpu_scratch_rows(config->B_r, n_rows);
     const uint64_t tiled =
-        tiled_scratch_size(config->B_r, config->B_c, d_head, cpu_packed_element_size(config->arch));
+        tiled_scratch_size(rows, config->B_c, d_head, cpu_packed_element_size(config->arch));
     if (config->arch != FLASH_ARCH_AMX)
         return tiled;
-    const uint64_t amx = amx_scratch_size(config, d_head);
+    const uint64_t amx = amx_scratch_size(config, rows, d_head);
     const uint64_t decode = amx_decode_scratch_size(config, d_head);
     const uint64_t most = amx > decode ? amx : decode; /* a task runs in one of the ways */
     return most > tiled ? most : tiled;
@@ -86,6 +88,17 @@ enum { CPU_ROW_UNIT = 24 };
 
 static inline int32_t cpu_row_unit(int32_t arch) {
     return arch == FLASH_ARCH_AMX ? (int32_t)AMX_SQUARE : (int32_t)CPU_ROW_UNIT;
+}
+
+/* Rows of a task that splits the keys: packing a block of keys for a few blocks of rows costs less
+ * than the way of all packed keys to memory and back. */
+enum { CPU_SPLIT_BLOCKS = 4 };
+
+static inline int64_t cpu_most_split_rows(const flash_config_t *config) {
+    const int64_t rows = (int64_t)config->B_r * CPU_SPLIT_BLOCKS;
+    if (config->arch == FLASH_ARCH_REFERENCE)
+        return config->B_r;
+    return config->arch == FLASH_ARCH_AMX && rows > AMX_ROWS_MAX ? AMX_ROWS_MAX : rows;
 }
 
 /* K/V heads of n_rows each that a task may have: those that read keys in place, B_r rows in all. */

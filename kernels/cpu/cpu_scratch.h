@@ -14,14 +14,20 @@ static inline uint64_t tiled_block_size(int32_t B_c, int64_t d_head, int64_t ele
     return 2 * c * d * (uint64_t)element_size + 64;
 }
 
-/* Bytes that a tile of B_r x B_c needs for one task; a multiple of 64. */
-static inline uint64_t tiled_scratch_size(int32_t B_r, int32_t B_c, int64_t d_head,
+/* Rows that a task's scratch memory has room for: a task that splits the keys may have more than
+ * B_r. */
+static inline int64_t cpu_scratch_rows(int32_t B_r, int64_t n_rows) {
+    return n_rows > B_r ? n_rows : B_r;
+}
+
+/* Bytes that so many rows and blocks of B_c keys need for one task; a multiple of 64. */
+static inline uint64_t tiled_scratch_size(int64_t rows, int32_t B_c, int64_t d_head,
                                           int64_t element_size) {
     const uint64_t d = ((uint64_t)d_head + 15) / 16 * 16;
-    const uint64_t r = ((uint64_t)B_r + 15) / 16 * 16;
+    const uint64_t r = ((uint64_t)rows + 15) / 16 * 16;
     const uint64_t c = ((uint64_t)B_c + 15) / 16 * 16;
-    const uint64_t q = r * d, o = r * d, scores = r * c, rows = 19 * r;
-    return (q + o + scores + rows) * sizeof(float) + tiled_block_size(B_c, d_head, element_size);
+    const uint64_t q = r * d, o = r * d, scores = r * c, notes = 19 * r;
+    return (q + o + scores + notes) * sizeof(float) + tiled_block_size(B_c, d_head, element_size);
 }
 
 /* Bytes of a head's packed K and V, block after block of B_c keys. */

@@ -179,7 +179,8 @@ ALWAYS_INLINE void tiled_attend(const flash_config_t *config, const flash_params
     const int64_t d = config->d_head ? config->d_head : p->d_head;
     const int64_t n_rows = task->row_end - task->row_begin;
     const bool in_place = n_rows <= cpu_few_rows(config->arch);
-    tile_scratch_t t = divide_scratch(scratch, config->B_r, config->B_c, d, n_rows, task->n_heads);
+    tile_scratch_t t = divide_scratch(scratch, cpu_scratch_rows(config->B_r, n_rows), config->B_c,
+                                      d, n_rows, task->n_heads);
     const flash_range_t keys = gather_rows(&t, p, task, dtype, in_place);
     if (in_place)
         attend_blocks_in_place(&t, p, task, dtype, config->B_c, keys);

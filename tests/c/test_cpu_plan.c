@@ -45,7 +45,7 @@ static int32_t heads_together(const flash_params_t *p, int32_t n_threads) {
 /* Every key of every head is in one task, and no task has more rows than the scratch memory. */
 static void check_split_tasks(const flash_params_t *p, int32_t n_threads) {
     const cpu_plan_t plan = plan_of(p, n_threads);
-    const cpu_cut_t cut = cpu_cut_sequence(p, B_R, B_R, 0);
+    const cpu_cut_t cut = cpu_cut_sequence(p, &ROW, B_R, 0);
     int32_t *next_key = calloc((size_t)p->n_heads_kv, sizeof *next_key);
     assert_non_null(next_key);
     assert_true(cut.n_splits > 1);
@@ -81,7 +81,7 @@ static void split_tasks_have_every_key_of_every_head_once(void **state) {
 static void nothing_is_beyond_the_last_split(void **state) {
     const flash_params_t p = problem(1, 1, 5000, 4, 8);
     const cpu_plan_t plan = plan_of(&p, 2);
-    const cpu_cut_t cut = cpu_cut_sequence(&p, B_R, B_R, 0);
+    const cpu_cut_t cut = cpu_cut_sequence(&p, &ROW, B_R, 0);
     const int64_t n_tasks = cpu_plan_n_split_tasks(&plan, &p, &cut, 0);
     const cpu_task_t task = cpu_plan_split_task(&plan, &p, &cut, 0, n_tasks);
     (void)state;
@@ -92,7 +92,7 @@ static void nothing_is_beyond_the_last_split(void **state) {
 static int32_t heads_of_task(const flash_params_t *p, int32_t n_threads, int32_t batch_index,
                              int64_t index) {
     const cpu_plan_t plan = plan_of(p, n_threads);
-    const cpu_cut_t cut = cpu_cut_sequence(p, B_R, B_R, batch_index);
+    const cpu_cut_t cut = cpu_cut_sequence(p, &ROW, B_R, batch_index);
     const int64_t n_tasks = cpu_plan_n_split_tasks(&plan, p, &cut, batch_index);
     return cpu_plan_split_task(&plan, p, &cut, batch_index, index < 0 ? n_tasks + index : index)
         .n_heads;
@@ -121,7 +121,7 @@ static void more_keys_never_have_fewer_splits(void **state) {
     for (int32_t n_heads = 1; n_heads <= 600; n_heads = 3 * n_heads / 2 + 1) {
         int32_t before = 1;
         for (int64_t n_keys = 1; n_keys <= 70000; n_keys++) {
-            const int32_t n_splits = cpu_cut_count_splits(B_R, n_heads, 4, n_keys);
+            const int32_t n_splits = cpu_cut_count_splits(&ROW, n_heads, 4, n_keys);
             assert_true(n_splits >= before);
             before = n_splits;
         }
@@ -136,19 +136,19 @@ static void the_workspace_has_room_for_the_splits_of_shorter_sequences(void **st
         p.seqused_k = &used;
         const cpu_plan_t plan = plan_of(&p, 4);
         for (; used <= 9000; used++)
-            assert_true(cpu_cut_sequence(&p, B_R, B_R, 0).n_splits <= plan.max_splits);
+            assert_true(cpu_cut_sequence(&p, &ROW, B_R, 0).n_splits <= plan.max_splits);
     }
 }
 
 static void the_workspace_has_room_for_the_splits_of_fewer_rows(void **state) {
     (void)state;
     for (int32_t n_keys = 1000; n_keys <= 40000; n_keys = 3 * n_keys / 2 + 1) {
-        int32_t begin[2] = {0, 200};
-        flash_params_t p = problem(1, 200, n_keys, 1, 2);
+        int32_t begin[2] = {0, 500};
+        flash_params_t p = problem(1, 500, n_keys, 1, 2);
         p.cu_seqlens_q = begin;
         const cpu_plan_t plan = plan_of(&p, 4);
-        for (begin[1] = 1; begin[1] <= 200; begin[1]++) {
-            const cpu_cut_t cut = cpu_cut_sequence(&p, B_R, B_R, 0);
+        for (begin[1] = 1; begin[1] <= 500; begin[1]++) {
+            const cpu_cut_t cut = cpu_cut_sequence(&p, &ROW, B_R, 0);
             assert_true(cut.n_splits == 1 || cut.n_splits * cut.n_rows <= plan.partial_rows);
         }
     }
@@ -192,7 +192,7 @@ static void many_rows_are_of_one_head(void **state) {
 /* Every row is in one task, the last ones first. */
 static void check_rows(const flash_params_t *p, int32_t n_threads) {
     const cpu_plan_t plan = plan_of(p, n_threads);
-    const cpu_cut_t cut = cpu_cut_sequence(p, B_R, plan.rows_per_task, 0);
+    const cpu_cut_t cut = cpu_cut_sequence(p, &ROW, plan.rows_per_task, 0);
     int64_t left = cut.n_rows;
     for (int64_t i = 0; i < cut.n_tasks_per_head; i++) {
         const cpu_task_t task = cpu_cut_task(p, &cut, 0, 0, i);

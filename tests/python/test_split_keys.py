@@ -30,13 +30,18 @@ def test_several_queries(seqlen_q: int, n_heads: int) -> None:
     check_every_kernel(replace(p, causal=True))
 
 
-# Up to 96 rows, or 256, are one task, and split where keys are many.
 @pytest.mark.parametrize("seqlen_q, seqlen_k", [(12, 4000), (24, 3100), (25, 4000), (64, 8200)])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_more_rows(seqlen_q: int, seqlen_k: int, dtype: str) -> None:
     p = replace(DECODE, seqlen_q=seqlen_q, seqlen_k=seqlen_k, dtype=dtype)
     check_every_kernel(p)
     check_every_kernel(replace(p, causal=True))
+
+
+# More than one block of 96, or of 256, rows, where 24 tasks have 8 keys for each row.
+@pytest.mark.parametrize("seqlen_q, seqlen_k", [(60, 6000), (140, 14_000)])
+def test_blocks_of_rows(seqlen_q: int, seqlen_k: int) -> None:
+    check_every_kernel(AttentionProblem(1, seqlen_q, seqlen_k, 8, 4, 32, "bfloat16", causal=True))
 
 
 @pytest.mark.parametrize("window", [(0, -1), (700, -1), (2500, -1), (-1, 100), (1500, 3)], ids=str)

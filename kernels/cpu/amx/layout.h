@@ -26,9 +26,10 @@ enum {
     AMX_OPERAND_BYTES = AMX_OPERANDS * 2,                 /* bf16 */
     AMX_RESULT_BYTES = AMX_OPERANDS * (int)sizeof(float), /* fp32 */
     AMX_ROW_BYTES = 5 * (int)sizeof(float), /* of what is kept for each row of a task */
-    AMX_STRIPS_MAX = 1024 / AMX_SQUARE,     /* squares along the rows of the largest task */
-    AMX_CHUNK = 2,                          /* squares of scores at a time */
-    AMX_MIN_ROWS = 12                       /* at most so many rows are left to the vector kernel */
+    AMX_ROWS_MAX = 1024,                    /* of a task */
+    AMX_STRIPS_MAX = AMX_ROWS_MAX / AMX_SQUARE,
+    AMX_CHUNK = 2,    /* squares of scores at a time */
+    AMX_MIN_ROWS = 12 /* at most so many rows are left to the vector kernel */
 };
 
 static inline uint64_t amx_squares(int64_t n) {
@@ -58,10 +59,11 @@ static inline uint64_t amx_packed_size(const flash_config_t *config, int64_t d_h
     return n_blocks * amx_block_size(config, d_head);
 }
 
-/* What a task needs: see amx_scratch_t, which divides it. */
-static inline uint64_t amx_scratch_size(const flash_config_t *config, int64_t d_head) {
+/* What a task of so many rows needs: see amx_scratch_t, which divides it. */
+static inline uint64_t amx_scratch_size(const flash_config_t *config, int64_t n_rows,
+                                        int64_t d_head) {
     const uint64_t terms = (uint64_t)amx_terms(config->dtype);
-    const uint64_t rows = amx_squares(config->B_r), keys = amx_squares(config->B_c);
+    const uint64_t rows = amx_squares(n_rows), keys = amx_squares(config->B_c);
     const uint64_t columns = amx_squares(d_head);
     const uint64_t q = rows * columns * terms * AMX_OPERAND_BYTES;
     const uint64_t o = rows * columns * AMX_RESULT_BYTES;

@@ -44,7 +44,7 @@ ALWAYS_INLINE void *take_bytes(char **memory, int64_t size) {
 ALWAYS_INLINE amx_scratch_t amx_divide_scratch(void *memory, const flash_config_t *config,
                                                int64_t d, int64_t n_rows) {
     char *rest = memory;
-    const int64_t strips = (int64_t)amx_squares(config->B_r);
+    const int64_t strips = (int64_t)amx_squares(cpu_scratch_rows(config->B_r, n_rows));
     const int64_t rows = strips * AMX_SQUARE;
     amx_scratch_t t = {.d = d, .n_rows = n_rows, .block_keys = config->B_c};
     t.columns = (int64_t)amx_squares(d);

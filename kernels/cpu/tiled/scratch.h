@@ -41,9 +41,9 @@ static inline void *use_packed_block(tile_scratch_t *t, void *packed, int64_t bl
     return (char *)t->k + size;
 }
 
-static inline tile_scratch_t divide_scratch(void *memory, int32_t B_r, int32_t B_c, int64_t d,
+static inline tile_scratch_t divide_scratch(void *memory, int64_t rows, int32_t B_c, int64_t d,
                                             int64_t head_rows, int64_t n_heads) {
-    const int64_t r = round_up(B_r, 16);
+    const int64_t r = round_up(rows, 16);
     tile_scratch_t t = {.d = d, .n_rows = n_heads * head_rows, .head_rows = head_rows};
     t.d_pad = round_up(d, 16);
     t.c_pad = round_up(B_c, 16);
