@@ -10,7 +10,7 @@
 #include "cpu/cpu_kernel.h"
 
 /* The tasks of one sequence: for each K/V head either blocks of rows over all their keys, or,
- * where rows are few and keys many, one block of rows over n_splits ranges of keys. */
+ * where rows are few and keys many, all rows over n_splits ranges of keys. */
 typedef struct cpu_cut {
     flash_sequence_t sequence;
     int64_t n_rows; /* packed rows a K/V head */
