@@ -129,7 +129,7 @@ static void run_split(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, i
     const cpu_task_t next = cpu_plan_split_task(&call->plan, p, cut, b, item + call->n_workers);
     const int64_t split = (task.keys.begin - cut->keys.begin) / cut->keys_per_split;
     const int64_t row = partial_row(call, b, task.head_kv) + split * cut->n_rows;
-    if (next.n_heads == task.n_heads)
+    if (next.n_heads == task.n_heads) /* as many rows are asked for as are read */
         task.ahead = (cpu_ahead_t){next.keys, next.head_kv};
     task.o_partial = call->o_partial + row * p->d_head;
     task.lse_partial = call->lse_partial + row;

@@ -64,10 +64,11 @@ static inline int64_t cpu_packed_element_size(int32_t arch) {
 /* Scratch bytes that a kernel needs for one task of at most so many rows; a multiple of 64. */
 static inline uint64_t cpu_scratch_size(const flash_config_t *config, int64_t n_rows,
                                         int64_t d_head) {
+    const bool is_amx = config->arch == FLASH_ARCH_AMX; /* few rows go the tiled way, within B_r */
     const int64_t rows = cpu_scratch_rows(config->B_r, n_rows);
-    const uint64_t tiled =
-        tiled_scratch_size(rows, config->B_c, d_head, cpu_packed_element_size(config->arch));
-    if (config->arch != FLASH_ARCH_AMX)
+    const uint64_t tiled = tiled_scratch_size(is_amx ? config->B_r : rows, config->B_c, d_head,
+                                              cpu_packed_element_size(config->arch));
+    if (!is_amx)
         return tiled;
     const uint64_t amx = amx_scratch_size(config, rows, d_head);
     const uint64_t decode = amx_decode_scratch_size(config, d_head);

@@ -25,10 +25,10 @@ enum {
     AMX_OPERANDS = AMX_SQUARE * AMX_SQUARE,               /* elements of a square */
     AMX_OPERAND_BYTES = AMX_OPERANDS * 2,                 /* bf16 */
     AMX_RESULT_BYTES = AMX_OPERANDS * (int)sizeof(float), /* fp32 */
-    AMX_ROW_BYTES = 5 * (int)sizeof(float), /* of what is kept for each row of a task */
-    AMX_ROWS_MAX = 1024,                    /* of a task */
-    AMX_STRIPS_MAX = AMX_ROWS_MAX / AMX_SQUARE,
-    AMX_CHUNK = 2,    /* squares of scores at a time */
+    AMX_ROW_BYTES = 5 * (int)sizeof(float),     /* of what is kept for each row of a task */
+    AMX_ROWS_MAX = 1024,                        /* of a task */
+    AMX_STRIPS_MAX = AMX_ROWS_MAX / AMX_SQUARE, /* squares along these */
+    AMX_CHUNK = 2,                              /* squares of scores at a time */
     AMX_MIN_ROWS = 12 /* at most so many rows are left to the vector kernel */
 };
 
