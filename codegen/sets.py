@@ -40,16 +40,18 @@ PROGRESSION_SM90_FULL = (
 )
 PROGRESSION_SM90_SHAPE = "SM90 (BF16, 128, 128, 128, 12)"
 
-# Tiles (B_r, B_c) of the CPU kernels that are installed.
-CPU_SHIP_TILES = {
-    Arch.REFERENCE: (16, 1),
-    Arch.AVX2: (96, 128),
-    Arch.AVX512: (96, 128),
-    Arch.AMX: (256, 256),
-    Arch.NEON: (96, 128),
-    Arch.AVX512_BF16: (96, 256),
-    Arch.NEON_BF16: (96, 256),
-}
+# CPU kernels that are installed.
+CPU_SHIP_TILES = (
+    # arch, types, (B_r, B_c)
+    (Arch.REFERENCE, tuple(Dtype), (16, 1)),
+    (Arch.AVX2, tuple(Dtype), (96, 128)),
+    (Arch.AVX512, tuple(Dtype), (96, 128)),
+    (Arch.AMX, (Dtype.FP16,), (256, 128)),  # P takes twice the memory of BF16's
+    (Arch.AMX, (Dtype.BF16,), (256, 256)),
+    (Arch.NEON, tuple(Dtype), (96, 128)),
+    (Arch.AVX512_BF16, (Dtype.BF16,), (96, 256)),
+    (Arch.NEON_BF16, (Dtype.BF16,), (96, 256)),
+)
 
 # SM80 kernels that are installed: for each head dimension and class of features the tile and the
 # fragments held at a time that measured best (docs/performance.md). Classes are apart where the
@@ -197,11 +199,10 @@ def ship_cpu() -> list[Config]:
     """CPU kernels take any d_head and every feature."""
     return [
         config
-        for arch, (B_r, B_c) in CPU_SHIP_TILES.items()
+        for arch, types, (B_r, B_c) in CPU_SHIP_TILES
         for config in cartesian(
-            arch=[arch], dtype=list(Dtype), B_r=[B_r], B_c=[B_c], features=[ALL_FEATURES]
+            arch=[arch], dtype=types, B_r=[B_r], B_c=[B_c], features=[ALL_FEATURES]
         )
-        if legal(config)
     ]
 
 

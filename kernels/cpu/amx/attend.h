@@ -114,6 +114,7 @@ ALWAYS_INLINE void score_squares(const amx_scratch_t *t, int32_t terms, const am
             terms_multiply(at, next, terms, true, with);
             at = next;
         }
+        finish_company(with, terms, (j + 1 - scores->first) * AMX_SQUARE / 2);
         results_store(scores_square(scores, j));
     }
     *loaded = after;
@@ -148,11 +149,14 @@ ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, con
 
 /* ---- The pipeline ---- */
 
-/* Chunk number `index` of the item; its scores lie in S number `buffer`. */
-ALWAYS_INLINE amx_scores_t chunk_of(const amx_scratch_t *t, const amx_item_t *item, int64_t index,
-                                    int buffer) {
-    const int32_t first = item->first + (int32_t)index * AMX_CHUNK;
-    const amx_scores_t chunk = {t->s[buffer], first, min32(first + AMX_CHUNK, item->last)};
+ALWAYS_INLINE int64_t n_chunks(const amx_scratch_t *t, const amx_item_t *item) {
+    const int64_t chunks = (item->last - item->first + t->chunk - 1) / t->chunk;
+    return chunks ? chunks : 1;
+}
+
+ALWAYS_INLINE amx_scores_t chunk_of(const amx_scratch_t *t, const amx_item_t *item, int64_t index) {
+    const int32_t first = item->first + (int32_t)(index * t->chunk);
+    const amx_scores_t chunk = {t->s, first, min32(first + (int32_t)t->chunk, item->last)};
     return chunk;
 }
 
@@ -179,26 +183,28 @@ NEVER_INLINE lanes_t raise_item(const amx_run_t *run, const amx_item_t *item, la
     return raise_rows(t, item, &scores, sum, run->scale);
 }
 
-/* What runs beside the exponentials of a chunk. */
+/* What runs beside the exponentials of a chunk: P V of the item before, then the next scores, which
+ * take the place of those that became P. */
 typedef struct beside {
-    const amx_item_t *next;     /* the scores of its chunk, */
-    amx_scores_t scores;        /* none where first == last; */
-    const amx_item_t *previous; /* P V of the item before the chunk's: */
-    int64_t begin;              /* squares along d */
+    const amx_item_t *previous; /* P V of this item, */
+    int64_t begin;              /* squares begin ... end - 1 along d */
     int64_t end;
-    operands_t after; /* of the product that follows, or a guess */
+    const amx_item_t *next; /* scores of this item; */
+    amx_scores_t scores;    /* none where first == last */
+    operands_t after;       /* of the product that follows, or a guess */
 } beside_t;
 
 /* The products of a chunk, with rows of exponentials in between. */
 ALWAYS_INLINE void multiply_beside(amx_run_t *run, int32_t terms, const beside_t *beside,
                                    const company_t *with) {
-    const operands_t scored = beside->begin < beside->end
-                                  ? first_of_columns(run->t, beside->previous, beside->begin)
+    const amx_scores_t *scores = &beside->scores;
+    const operands_t scored = scores->first < scores->last
+                                  ? first_of_scores(run->t, terms, beside->next, scores->first)
                                   : beside->after;
     tiles_see_stores();
-    score_squares(run->t, terms, beside->next, &beside->scores, &run->loaded, scored, with);
     accumulate_columns(run->t, terms, beside->previous, beside->begin, beside->end, &run->loaded,
-                       beside->after, with);
+                       scored, with);
+    score_squares(run->t, terms, beside->next, scores, &run->loaded, beside->after, with);
 }
 
 ALWAYS_INLINE void run_chunk(amx_run_t *run, int32_t terms, exponentials_t *e,
@@ -213,42 +219,55 @@ ALWAYS_INLINE void run_chunk(amx_run_t *run, int32_t terms, exponentials_t *e,
         exponentiate_next(e, terms);
 }
 
-/* Items as they pass through the pipeline: `item` is at its exponentials, the first scores of
- * `next` come before their end, P V of `previous` beside them. */
+/* Items as they pass through the pipeline: `item` is at its exponentials, P V of `previous` beside
+ * them, the first scores of `next` come before their end. */
 typedef struct pipeline {
     amx_item_t previous;
     amx_item_t item;
     amx_item_t next;
-    bool more;  /* there is an item after `item` */
-    int buffer; /* of the scores of the present chunk */
+    bool more; /* there is an item after `item` */
 } pipeline_t;
 
-/* The first operands of the scores of chunk `index` of the present item, which has n_chunks, or of
- * the next item. Where there is no such chunk they are loaded in vain. */
-ALWAYS_INLINE operands_t guess_scores(const amx_scratch_t *t, int32_t terms, const pipeline_t *pipe,
-                                      int64_t index, int64_t n_chunks) {
-    const bool in_next = index >= n_chunks && pipe->more;
-    const amx_item_t *item = in_next ? &pipe->next : &pipe->item;
-    const int64_t square = item->first + (in_next ? index - n_chunks : index) * AMX_CHUNK;
+/* P V of `previous` beside chunk `index` of the item: the first square along d. */
+ALWAYS_INLINE int64_t first_column(const amx_scratch_t *t, const amx_item_t *previous,
+                                   const amx_item_t *item, int64_t index) {
+    return previous->last == 0 ? 0 : index * t->columns / n_chunks(t, item);
+}
+
+/* The operands of the first product beside chunk `index` of the item; those of its next scores are
+ * loaded in vain where they are another item's. */
+ALWAYS_INLINE operands_t first_beside(const amx_scratch_t *t, int32_t terms,
+                                      const amx_item_t *previous, const amx_item_t *item,
+                                      int64_t index) {
+    const int64_t column = first_column(t, previous, item, index);
+    if (column < first_column(t, previous, item, index + 1))
+        return first_of_columns(t, previous, column);
+    const int64_t square = item->first + (index + 1) * t->chunk;
     return first_of_scores(t, terms, item, (int32_t)min64(square, t->keys - 1));
+}
+
+ALWAYS_INLINE beside_t beside_chunk(const amx_scratch_t *t, int32_t terms, const pipeline_t *pipe,
+                                    int64_t index) {
+    const amx_item_t *previous = &pipe->previous, *item = &pipe->item;
+    const bool is_last = index + 1 == n_chunks(t, item);
+    const amx_item_t *next = is_last ? &pipe->next : item;
+    const beside_t beside = {.previous = previous,
+                             .begin = first_column(t, previous, item, index),
+                             .end = first_column(t, previous, item, index + 1),
+                             .next = next,
+                             .scores = chunk_of(t, next, is_last ? 0 : index + 1),
+                             .after = is_last ? first_beside(t, terms, item, next, 0)
+                                              : first_beside(t, terms, previous, item, index + 1)};
+    return beside;
 }
 
 ALWAYS_INLINE void run_item(amx_run_t *run, int32_t terms, pipeline_t *pipe) {
     const amx_scratch_t *t = run->t;
     const amx_item_t *item = &pipe->item;
-    const int64_t n_chunks = (item->last - item->first + AMX_CHUNK - 1) / AMX_CHUNK;
-    const int64_t columns = pipe->previous.last == 0 ? 0 : t->columns;
     exponentials_t e = start_exponentials(t, item, run->scale);
-    for (int64_t i = 0; i < n_chunks; i++) {
-        const bool is_last = i + 1 == n_chunks;
-        const amx_item_t *next = is_last ? &pipe->next : item;
-        const amx_scores_t chunk = chunk_of(t, item, i, pipe->buffer);
-        const beside_t beside = {.next = next,
-                                 .scores = chunk_of(t, next, is_last ? 0 : i + 1, !pipe->buffer),
-                                 .previous = &pipe->previous,
-                                 .begin = i * columns / n_chunks,
-                                 .end = (i + 1) * columns / n_chunks,
-                                 .after = guess_scores(t, terms, pipe, i + 2, n_chunks)};
+    for (int64_t i = 0; i < n_chunks(t, item); i++) {
+        const amx_scores_t chunk = chunk_of(t, item, i);
+        const beside_t beside = beside_chunk(t, terms, pipe, i);
         finish_scores(run, item, &chunk);
         if (!all_rows_started(t, item->strip)) {
             start_strip(t, item->strip, &chunk, run->scale);
@@ -256,12 +275,12 @@ ALWAYS_INLINE void run_item(amx_run_t *run, int32_t terms, pipeline_t *pipe) {
         }
         set_chunk(t, item, &chunk, &e);
         run_chunk(run, terms, &e, &beside);
-        pipe->buffer ^= 1;
     }
-    if (some_row_exceeds(e.sum)) {
+    const bool raised = some_row_exceeds(e.sum);
+    if (raised)
         e.sum = raise_item(run, item, e.sum);
-        run->loaded = (operands_t){NULL, NULL}; /* it used the tile registers */
-    }
+    if (raised || n_chunks(t, item) == 1) /* P changed after it may have been loaded */
+        run->loaded = (operands_t){NULL, NULL};
     add_item_sum(t, item->strip, e.sum);
 }
 
@@ -271,7 +290,7 @@ ALWAYS_INLINE void run_items(amx_run_t *run, int32_t terms) {
     pipeline_t pipe = {.more = true};
     if (!next_item(run, &pipe.item))
         return;
-    const amx_scores_t chunk = chunk_of(t, &pipe.item, 0, 0);
+    const amx_scores_t chunk = chunk_of(t, &pipe.item, 0);
     const operands_t first = first_of_scores(t, terms, &pipe.item, chunk.first);
     run->loaded = (operands_t){NULL, NULL};
     tiles_see_stores();

@@ -28,12 +28,18 @@ enum {
     AMX_ROW_BYTES = 5 * (int)sizeof(float),     /* of what is kept for each row of a task */
     AMX_ROWS_MAX = 1024,                        /* of a task */
     AMX_STRIPS_MAX = AMX_ROWS_MAX / AMX_SQUARE, /* squares along these */
-    AMX_CHUNK = 2,                              /* squares of scores at a time */
     AMX_MIN_ROWS = 12 /* at most so many rows are left to the vector kernel */
 };
 
 static inline uint64_t amx_squares(int64_t n) {
     return ((uint64_t)n + AMX_SQUARE - 1) / AMX_SQUARE;
+}
+
+/* Squares of scores at a time. Beside their exponentials runs P V of about one square along d, and
+ * the level 1 cache has room for little more than P and Q. */
+static inline int64_t amx_chunk(const flash_config_t *config, int64_t d_head) {
+    const uint64_t share = amx_squares(config->B_c) / amx_squares(d_head);
+    return share < 1 ? 1 : share > 4 ? 4 : (int64_t)share;
 }
 
 /* bf16 terms of an element. */
@@ -67,7 +73,7 @@ static inline uint64_t amx_scratch_size(const flash_config_t *config, int64_t n_
     const uint64_t columns = amx_squares(d_head);
     const uint64_t q = rows * columns * terms * AMX_OPERAND_BYTES;
     const uint64_t o = rows * columns * AMX_RESULT_BYTES;
-    const uint64_t s = (keys + 2 * AMX_CHUNK) * AMX_RESULT_BYTES;
+    const uint64_t s = (keys + (uint64_t)amx_chunk(config, d_head)) * AMX_RESULT_BYTES;
     const uint64_t p = 2 * keys * terms * AMX_OPERAND_BYTES;
     const uint64_t transposed = columns * terms * AMX_OPERAND_BYTES;
     return q + o + s + p + transposed + rows * AMX_SQUARE * AMX_ROW_BYTES +

@@ -22,6 +22,12 @@ ALWAYS_INLINE void keep_company(const company_t *with, int32_t terms) {
         exponentiate_next(with->e, terms);
 }
 
+/* The exponentials of the chunk's first `pairs` of keys are done from here on. */
+ALWAYS_INLINE void finish_company(const company_t *with, int32_t terms, int64_t pairs) {
+    while (with->e && with->e->done < min64(pairs, with->e->n))
+        exponentiate_next(with->e, terms);
+}
+
 /* Operands of a product: squares of bf16, of `terms` terms each. */
 typedef struct operands {
     const uint16_t *left;

@@ -14,7 +14,7 @@
 typedef struct amx_scratch {
     uint16_t *q;     /* [strips][columns][terms] squares */
     float *o;        /* [strips][columns] squares, not normalised */
-    float *s[2];     /* [AMX_CHUNK] squares: scores of a strip, two chunks in turns */
+    float *s;        /* [chunk] squares: scores of a strip */
     float *s_block;  /* [keys] squares: scores of a strip against a block, for a second look */
     uint16_t *p[2];  /* [keys][terms] squares: exp2(score - maximum) */
     uint16_t *rows;  /* [columns][terms] squares: rows that are to be transposed */
@@ -28,6 +28,7 @@ typedef struct amx_scratch {
     int64_t d;
     int64_t columns;    /* squares along d */
     int64_t keys;       /* squares of a block */
+    int64_t chunk;      /* squares of scores at a time */
     int64_t block_size; /* elements of a block of packed keys, its masks included */
     int32_t terms;
     int32_t block_keys; /* B_c */
@@ -49,6 +50,7 @@ ALWAYS_INLINE amx_scratch_t amx_divide_scratch(void *memory, const flash_config_
     amx_scratch_t t = {.d = d, .n_rows = n_rows, .block_keys = config->B_c};
     t.columns = (int64_t)amx_squares(d);
     t.keys = (int64_t)amx_squares(config->B_c);
+    t.chunk = amx_chunk(config, d);
     t.terms = amx_terms(config->dtype);
     t.block_size = (int64_t)amx_block_size(config, d) / 2;
     t.n_strips = (int64_t)amx_squares(n_rows);
@@ -56,10 +58,9 @@ ALWAYS_INLINE amx_scratch_t amx_divide_scratch(void *memory, const flash_config_
     t.o = take_bytes(&rest, strips * t.columns * AMX_RESULT_BYTES);
     t.block = take_bytes(&rest, (int64_t)amx_block_size(config, d));
     t.s_block = take_bytes(&rest, t.keys * AMX_RESULT_BYTES);
-    for (int i = 0; i < 2; i++) {
-        t.s[i] = take_bytes(&rest, AMX_CHUNK * AMX_RESULT_BYTES);
+    t.s = take_bytes(&rest, t.chunk * AMX_RESULT_BYTES);
+    for (int i = 0; i < 2; i++)
         t.p[i] = take_bytes(&rest, t.keys * t.terms * AMX_OPERAND_BYTES);
-    }
     t.rows = take_bytes(&rest, t.columns * t.terms * AMX_OPERAND_BYTES);
     t.sum = take_bytes(&rest, rows * 4);
     t.maximum = take_bytes(&rest, rows * 4);
