@@ -45,13 +45,14 @@ static void split_keys(const flash_config_t *config, int32_t n_heads_kv, cpu_cut
     cut->n_tasks_per_head = cut->n_splits;
 }
 
-/* Tasks of rows_per_task. */
+/* Tasks of rows_per_task: parts of whole blocks of B_r, or several such blocks. */
 static int64_t count_alike(int32_t B_r, int32_t rows_per_task, int64_t n_rows) {
-    return n_rows / B_r * (B_r / rows_per_task);
+    return rows_per_task < B_r ? n_rows / B_r * (B_r / rows_per_task) : n_rows / rows_per_task;
 }
 
 int64_t cpu_cut_count_tasks(int32_t B_r, int32_t rows_per_task, int64_t n_rows) {
-    return count_alike(B_r, rows_per_task, n_rows) + (n_rows % B_r != 0);
+    const int64_t n_alike = count_alike(B_r, rows_per_task, n_rows);
+    return n_alike + divide_up(n_rows - n_alike * rows_per_task, B_r);
 }
 
 cpu_cut_t cpu_cut_sequence(const flash_params_t *params, const flash_config_t *config,
@@ -59,6 +60,7 @@ cpu_cut_t cpu_cut_sequence(const flash_params_t *params, const flash_config_t *c
     const int32_t B_r = config->B_r;
     cpu_cut_t cut = {.sequence = flash_sequence(params, batch_index),
                      .n_splits = 1,
+                     .B_r = B_r,
                      .rows_per_task = rows_per_task};
     cut.n_rows = (int64_t)cut.sequence.len_q * params->group;
     cut.n_alike = count_alike(B_r, rows_per_task, cut.n_rows);
@@ -74,8 +76,10 @@ cpu_cut_t cpu_cut_sequence(const flash_params_t *params, const flash_config_t *c
 static void set_row_block(cpu_task_t *task, const flash_params_t *params, const cpu_cut_t *cut,
                           int64_t index) {
     const int64_t block = cut->n_tasks_per_head - 1 - index;
-    task->row_begin = block * cut->rows_per_task;
-    task->row_end = block < cut->n_alike ? task->row_begin + cut->rows_per_task : cut->n_rows;
+    const int64_t n_before = min64(block, cut->n_alike);
+    const int64_t rows = block < cut->n_alike ? cut->rows_per_task : cut->B_r;
+    task->row_begin = n_before * cut->rows_per_task + (block - n_before) * cut->B_r;
+    task->row_end = min64(task->row_begin + rows, cut->n_rows);
     const int64_t first = task->row_begin / params->group;
     const int64_t last = (task->row_end - 1) / params->group;
     task->keys.begin = flash_visible_keys(params, &cut->sequence, first).begin;

@@ -15,15 +15,16 @@ typedef struct cpu_cut {
     flash_sequence_t sequence;
     int64_t n_rows; /* packed rows a K/V head */
     int64_t n_tasks_per_head;
-    int64_t n_alike; /* tasks of rows_per_task */
+    int64_t n_alike; /* tasks of rows_per_task; the others have B_r rows, and the last one fewer */
+    int32_t B_r;
     int32_t rows_per_task;
     int32_t n_splits;       /* 1: not split */
     flash_range_t keys;     /* that some row sees */
     int32_t keys_per_split; /* n_splits > 1 */
 } cpu_cut_t;
 
-/* Tasks of a sequence of n_rows rows that is not split: those of rows_per_task, which divides B_r,
- * and one of the rows that do not fill a B_r. */
+/* Tasks of a sequence of n_rows rows that is not split, where rows_per_task divides B_r or is a
+ * multiple of it. */
 int64_t cpu_cut_count_tasks(int32_t B_r, int32_t rows_per_task, int64_t n_rows);
 
 cpu_cut_t cpu_cut_sequence(const flash_params_t *params, const flash_config_t *config,

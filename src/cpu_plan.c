@@ -12,7 +12,8 @@ enum {
     TOGETHER_BYTES = 4096, /* of a key of the heads of a task: what is asked for stays in level 2 */
     TOGETHER_MIN_TASKS = 2, /* for each thread; else a task has fewer heads */
     LAST_PARTS = 4,         /* tasks in place of one, for every second thread, at a call's end */
-    WHOLE_MIN_ROUNDS = 4    /* of whole heads a worker, so that all end at about the same time */
+    WHOLE_MIN_ROUNDS = 4,   /* of whole heads a worker, so that all end at about the same time */
+    LARGE_MIN_TASKS = 32    /* of several blocks of rows for each thread, likewise */
 };
 
 /* Bytes of packed keys, unless a single head needs more: a process should not double its memory. */
@@ -220,16 +221,20 @@ static int32_t count_workers(const flash_params_t *p, const cpu_plan_t *plan, in
     return n_tasks < n_threads ? (int32_t)n_tasks : n_threads;
 }
 
-/* Rows of a task where a head's tasks share packed keys: a part of B_r where there are fewer tasks
- * than threads. */
+/* Rows of a task where a head's tasks share packed keys: several blocks of B_r where these keys are
+ * more than a level 2 cache holds and every thread has many tasks, a part of one where there are
+ * fewer tasks than threads. */
 static int32_t count_rows_per_task(const flash_params_t *p, const cpu_plan_t *plan,
                                    int32_t n_threads) {
     const int32_t B_r = plan->config->B_r, unit = cpu_row_unit(plan->config->arch);
     const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
     const int64_t n_heads = (int64_t)p->batch * p->n_heads_kv;
-    int32_t rows = B_r;
+    const int64_t n_many = LARGE_MIN_TASKS * (int64_t)n_threads;
+    int32_t rows = plan->packed_size > TURNS_MAX ? cpu_most_task_rows(plan->config) : B_r;
     if (all_are_split(plan, p) || !cpu_shares_packed(plan->config, n_rows))
         return B_r;
+    while (rows > B_r && n_heads * cpu_cut_count_tasks(B_r, rows, n_rows) < n_many)
+        rows /= 2;
     while (rows % (2 * unit) == 0 && rows > 2 * unit &&
            n_heads * cpu_cut_count_tasks(B_r, rows, n_rows) < n_threads)
         rows /= 2;
@@ -266,12 +271,13 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
         cpu_cut_count_splits(config, params->n_heads_kv, ragged ? 1 : n_rows, params->seqlen_k);
     plan->partial_rows = cpu_cut_partial_rows(plan->max_splits, plan->max_rows, params->seqlen_k);
     plan->heads_together = count_heads_together(params, plan, n_threads);
-    plan->rows_per_task = count_rows_per_task(params, plan, n_threads);
     plan->packed_size = cpu_packed_size(config, params->d_head, params->seqlen_k);
+    plan->rows_per_task = count_rows_per_task(params, plan, n_threads);
     plan->max_slots = count_slots(plan, params);
     plan->max_turns = count_turns(plan, params);
-    plan->scratch_size =
-        cpu_scratch_size(config, plan->max_splits > 1 ? plan->max_rows : 0, params->d_head);
+    plan->scratch_size = cpu_scratch_size(
+        config, max64(plan->rows_per_task, plan->max_splits > 1 ? plan->max_rows : 0),
+        params->d_head);
     plan->max_workers = count_workers(params, plan, n_threads);
     FLASH_REQUIRE(lay_out(plan, params), FLASH_ERROR_UNSUPPORTED,
                   "the workspace of batch %d, %d K/V heads, seqlen_k %d, d_head %d overflows 64 "

@@ -22,7 +22,7 @@ typedef struct cpu_plan {
     int64_t max_slots;      /* 0: no sequence's tasks share packed keys */
     int64_t max_turns;      /* heads that a worker takes by turns at most */
     uint64_t packed_size;   /* bytes a head */
-    int32_t rows_per_task;  /* B_r, or a part of it */
+    int32_t rows_per_task;  /* B_r, a part of it, or several */
     int32_t max_splits;     /* 1: no sequence can be split */
     int32_t heads_together; /* K/V heads of a task of a sequence that is split, or fewer */
     int64_t max_rows;       /* packed rows of a sequence that is split */

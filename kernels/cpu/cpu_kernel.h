@@ -32,7 +32,7 @@ typedef struct cpu_task {
     int32_t batch_index;
     int32_t head_kv;   /* the first one */
     int32_t n_heads;   /* at most cpu_most_heads() */
-    int64_t row_begin; /* packed rows; at most B_r of them */
+    int64_t row_begin; /* packed rows; at most cpu_most_split_rows() */
     int64_t row_end;
     flash_range_t keys; /* the row sees its visible keys within this range */
     float *o_partial;   /* [row_end - row_begin, d_head] fp32, contiguous; NULL: write O and LSE */
@@ -100,6 +100,12 @@ static inline int64_t cpu_most_split_rows(const flash_config_t *config) {
     if (config->arch == FLASH_ARCH_REFERENCE)
         return config->B_r;
     return config->arch == FLASH_ARCH_AMX && rows > AMX_ROWS_MAX ? AMX_ROWS_MAX : rows;
+}
+
+/* Rows of any other task. The AMX family multiplies faster than packed keys come from beyond a
+ * level 2 cache, and several blocks of rows read them once. */
+static inline int32_t cpu_most_task_rows(const flash_config_t *config) {
+    return config->arch == FLASH_ARCH_AMX ? amx_most_task_rows(config) : config->B_r;
 }
 
 /* K/V heads of n_rows each that a task may have: those that read keys in place, B_r rows in all. */

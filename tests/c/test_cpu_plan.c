@@ -2,6 +2,7 @@
  * How a problem is cut into tasks for the CPU, and how much of it a worker takes at a time.
  */
 #include "cpu_plan.h"
+#include "int64.h"
 #include "support.h"
 
 #include <stdbool.h>
@@ -11,6 +12,9 @@ enum { B_R = 96, B_C = 128, D_HEAD = 128, MOST_WORKERS = 20 };
 
 static const flash_config_t ROW = {
     .arch = FLASH_ARCH_AVX512, .dtype = FLASH_DTYPE_BF16, .B_r = B_R, .B_c = B_C};
+
+static const flash_config_t AMX_ROW = {
+    .arch = FLASH_ARCH_AMX, .dtype = FLASH_DTYPE_BF16, .B_r = 256, .B_c = 256};
 
 /* Token after token all heads. */
 static flash_params_t problem(int32_t batch, int32_t seqlen_q, int32_t seqlen_k, int32_t group,
@@ -30,10 +34,15 @@ static flash_params_t problem(int32_t batch, int32_t seqlen_q, int32_t seqlen_k,
                             .window_right = -1};
 }
 
-static cpu_plan_t plan_of(const flash_params_t *p, int32_t n_threads) {
+static cpu_plan_t plan_with(const flash_config_t *config, const flash_params_t *p,
+                            int32_t n_threads) {
     cpu_plan_t plan;
-    assert_int_equal(cpu_plan_make(&ROW, p, n_threads, &plan), FLASH_SUCCESS);
+    assert_int_equal(cpu_plan_make(config, p, n_threads, &plan), FLASH_SUCCESS);
     return plan;
+}
+
+static cpu_plan_t plan_of(const flash_params_t *p, int32_t n_threads) {
+    return plan_with(&ROW, p, n_threads);
 }
 
 static int32_t heads_together(const flash_params_t *p, int32_t n_threads) {
@@ -189,15 +198,18 @@ static void many_rows_are_of_one_head(void **state) {
 
 /* ---- Rows of a task ---- */
 
-/* Every row is in one task, the last ones first. */
-static void check_rows(const flash_params_t *p, int32_t n_threads) {
-    const cpu_plan_t plan = plan_of(p, n_threads);
-    const cpu_cut_t cut = cpu_cut_sequence(p, &ROW, plan.rows_per_task, 0);
+/* Every row is in one task, the last ones first, and no task has more rows than a worker has
+ * scratch memory for. */
+static void check_rows(const flash_config_t *config, const flash_params_t *p, int32_t n_threads) {
+    const cpu_plan_t plan = plan_with(config, p, n_threads);
+    const cpu_cut_t cut = cpu_cut_sequence(p, config, plan.rows_per_task, 0);
     int64_t left = cut.n_rows;
     for (int64_t i = 0; i < cut.n_tasks_per_head; i++) {
         const cpu_task_t task = cpu_cut_task(p, &cut, 0, 0, i);
+        const int64_t n_rows = task.row_end - task.row_begin;
         assert_int_equal(task.row_end, left);
-        assert_true(task.row_begin < task.row_end && task.row_end - task.row_begin <= B_R);
+        assert_true(n_rows >= 1 && n_rows <= max64(plan.rows_per_task, config->B_r));
+        assert_true(cpu_scratch_size(config, n_rows, D_HEAD) <= plan.scratch_size);
         left = task.row_begin;
     }
     assert_int_equal(left, 0);
@@ -208,8 +220,29 @@ static void tasks_have_every_row_once(void **state) {
     for (int32_t seqlen = 1; seqlen <= 5 * B_R; seqlen++) {
         const flash_params_t p = problem(1, seqlen, seqlen, 1, 2);
         for (int32_t n_threads = 1; n_threads <= MOST_WORKERS; n_threads++)
-            check_rows(&p, n_threads);
+            check_rows(&ROW, &p, n_threads);
     }
+}
+
+static void large_tasks_have_every_row_once(void **state) {
+    (void)state;
+    for (int32_t seqlen = 1025; seqlen <= 5000; seqlen += 61) { /* fewer are split */
+        const flash_params_t p = problem(1, seqlen, 4096, 1, 16);
+        for (int32_t n_threads = 1; n_threads <= 4; n_threads++)
+            check_rows(&AMX_ROW, &p, n_threads);
+    }
+}
+
+/* 16 heads of 4096 rows. */
+static void tasks_have_several_blocks_of_rows_where_keys_are_many(void **state) {
+    const flash_params_t few_keys = problem(1, 4096, 1024, 1, 16);
+    const flash_params_t many_keys = problem(1, 4096, 4096, 1, 16);
+    (void)state;
+    assert_int_equal(plan_with(&AMX_ROW, &few_keys, 1).rows_per_task, 256);
+    assert_int_equal(plan_with(&AMX_ROW, &many_keys, 2).rows_per_task, 1024);
+    assert_int_equal(plan_with(&AMX_ROW, &many_keys, 3).rows_per_task, 512);
+    assert_int_equal(plan_with(&AMX_ROW, &many_keys, 5).rows_per_task, 256);
+    assert_int_equal(plan_of(&many_keys, 1).rows_per_task, B_R);
 }
 
 static void tasks_have_fewer_rows_where_threads_have_none(void **state) {
@@ -335,6 +368,8 @@ int main(void) {
         cmocka_unit_test(many_threads_take_fewer_heads_each),
         cmocka_unit_test(many_rows_are_of_one_head),
         cmocka_unit_test(tasks_have_every_row_once),
+        cmocka_unit_test(large_tasks_have_every_row_once),
+        cmocka_unit_test(tasks_have_several_blocks_of_rows_where_keys_are_many),
         cmocka_unit_test(tasks_have_fewer_rows_where_threads_have_none),
         cmocka_unit_test(every_worker_has_as_many_whole_heads_and_all_have_slots),
         cmocka_unit_test(heads_side_by_side_go_by_turns),

@@ -28,6 +28,8 @@ PROBLEMS = {
     "heads by turns": AttentionProblem(2, 300, 300, 7, 7, 64, "bfloat16", causal=True),
     # Fewer blocks of rows than threads, which then take parts of them.
     "few blocks": AttentionProblem(1, 300, 300, 1, 1, 64, "bfloat16", causal=True),
+    # Keys that a level 2 cache has no room for: a task has several blocks of rows.
+    "large tasks": AttentionProblem(1, 520, 9300, 32, 8, 8, "bfloat16", window_size=(200, 0)),
     # Keys of several blocks of rows are split.
     "split blocks": AttentionProblem(1, 60, 6000, 8, 4, 32, "bfloat16", causal=True),
     # More heads than packed keys are kept of at a time, with heads between them that pack none.
