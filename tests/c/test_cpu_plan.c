@@ -60,7 +60,9 @@ static void check_split_tasks(const flash_params_t *p, int32_t n_threads) {
     assert_true(cut.n_splits > 1);
     for (int64_t i = 0; i < cpu_plan_n_split_tasks(&plan, p, &cut, 0); i++) {
         const cpu_task_t task = cpu_plan_split_task(&plan, p, &cut, 0, i);
-        assert_true(task.n_heads >= 1 && task.n_heads * (task.row_end - task.row_begin) <= B_R);
+        const int64_t n_rows = task.row_end - task.row_begin;
+        assert_true(task.n_heads == 1 || (task.n_heads > 1 && task.n_heads * n_rows <= B_R));
+        assert_true(cpu_scratch_size(&ROW, n_rows, D_HEAD) <= plan.scratch_size);
         for (int32_t head = task.head_kv; head < task.head_kv + task.n_heads; head++) {
             assert_true(head < p->n_heads_kv);
             assert_int_equal(task.keys.begin, next_key[head]);
@@ -85,6 +87,15 @@ static void split_tasks_have_every_key_of_every_head_once(void **state) {
             check_split_tasks(&first, n_threads);
         }
     }
+}
+
+static void splits_of_several_blocks_of_rows_have_every_key_once(void **state) {
+    (void)state;
+    for (int32_t n_heads_kv = 3; n_heads_kv <= 20; n_heads_kv++)
+        for (int32_t n_threads = 1; n_threads <= MOST_WORKERS; n_threads++) {
+            const flash_params_t p = problem(1, 40, 12000, 4, n_heads_kv);
+            check_split_tasks(&p, n_threads);
+        }
 }
 
 static void nothing_is_beyond_the_last_split(void **state) {
@@ -357,6 +368,7 @@ static void heads_that_pack_nothing_are_not_whole(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(split_tasks_have_every_key_of_every_head_once),
+        cmocka_unit_test(splits_of_several_blocks_of_rows_have_every_key_once),
         cmocka_unit_test(nothing_is_beyond_the_last_split),
         cmocka_unit_test(a_call_ends_with_smaller_tasks),
         cmocka_unit_test(only_the_last_sequence_does),
