@@ -44,12 +44,14 @@ ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
     const int32_t end = min32(any.end - key, t->block_keys);
     if (begin >= end)
         return false;
+    const int32_t first = begin / AMX_SQUARE, last = (end + AMX_SQUARE - 1) / AMX_SQUARE;
     run->buffer ^= 1;
     *item = (amx_item_t){.block = amx_block_at(t, run->packed, run->block),
                          .strip = strip,
                          .key = key,
-                         .first = begin / AMX_SQUARE,
-                         .last = (end + AMX_SQUARE - 1) / AMX_SQUARE,
+                         .first = first,
+                         .last = last,
+                         .n_chunks = (last - first + t->chunk - 1) / t->chunk,
                          .buffer = run->buffer,
                          .starts = !(run->started >> strip & 1)};
     run->started |= 1u << strip;
@@ -149,14 +151,10 @@ ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, con
 
 /* ---- The pipeline ---- */
 
-ALWAYS_INLINE int64_t n_chunks(const amx_scratch_t *t, const amx_item_t *item) {
-    const int64_t chunks = (item->last - item->first + t->chunk - 1) / t->chunk;
-    return chunks ? chunks : 1;
-}
-
-ALWAYS_INLINE amx_scores_t chunk_of(const amx_scratch_t *t, const amx_item_t *item, int64_t index) {
-    const int32_t first = item->first + (int32_t)(index * t->chunk);
-    const amx_scores_t chunk = {t->s, first, min32(first + (int32_t)t->chunk, item->last)};
+/* Squares of scores number `index` of the item. */
+ALWAYS_INLINE amx_scores_t chunk_of(const amx_scratch_t *t, const amx_item_t *item, int32_t index) {
+    const int32_t first = item->first + index * t->chunk;
+    const amx_scores_t chunk = {t->s, first, min32(first + t->chunk, item->last)};
     return chunk;
 }
 
@@ -229,27 +227,27 @@ typedef struct pipeline {
 } pipeline_t;
 
 /* P V of `previous` beside chunk `index` of the item: the first square along d. */
-ALWAYS_INLINE int64_t first_column(const amx_scratch_t *t, const amx_item_t *previous,
-                                   const amx_item_t *item, int64_t index) {
-    return previous->last == 0 ? 0 : index * t->columns / n_chunks(t, item);
+ALWAYS_INLINE int32_t first_column(const amx_scratch_t *t, const amx_item_t *previous,
+                                   const amx_item_t *item, int32_t index) {
+    return previous->last == 0 ? 0 : index * (int32_t)t->columns / item->n_chunks;
 }
 
 /* The operands of the first product beside chunk `index` of the item; those of its next scores are
  * loaded in vain where they are another item's. */
 ALWAYS_INLINE operands_t first_beside(const amx_scratch_t *t, int32_t terms,
                                       const amx_item_t *previous, const amx_item_t *item,
-                                      int64_t index) {
-    const int64_t column = first_column(t, previous, item, index);
+                                      int32_t index) {
+    const int32_t column = first_column(t, previous, item, index);
     if (column < first_column(t, previous, item, index + 1))
         return first_of_columns(t, previous, column);
-    const int64_t square = item->first + (index + 1) * t->chunk;
-    return first_of_scores(t, terms, item, (int32_t)min64(square, t->keys - 1));
+    const int32_t square = item->first + (index + 1) * t->chunk;
+    return first_of_scores(t, terms, item, min32(square, (int32_t)t->keys - 1));
 }
 
 ALWAYS_INLINE beside_t beside_chunk(const amx_scratch_t *t, int32_t terms, const pipeline_t *pipe,
-                                    int64_t index) {
+                                    int32_t index) {
     const amx_item_t *previous = &pipe->previous, *item = &pipe->item;
-    const bool is_last = index + 1 == n_chunks(t, item);
+    const bool is_last = index + 1 == item->n_chunks;
     const amx_item_t *next = is_last ? &pipe->next : item;
     const beside_t beside = {.previous = previous,
                              .begin = first_column(t, previous, item, index),
@@ -265,7 +263,7 @@ ALWAYS_INLINE void run_item(amx_run_t *run, int32_t terms, pipeline_t *pipe) {
     const amx_scratch_t *t = run->t;
     const amx_item_t *item = &pipe->item;
     exponentials_t e = start_exponentials(t, item, run->scale);
-    for (int64_t i = 0; i < n_chunks(t, item); i++) {
+    for (int32_t i = 0; i < item->n_chunks; i++) {
         const amx_scores_t chunk = chunk_of(t, item, i);
         const beside_t beside = beside_chunk(t, terms, pipe, i);
         finish_scores(run, item, &chunk);
@@ -279,7 +277,7 @@ ALWAYS_INLINE void run_item(amx_run_t *run, int32_t terms, pipeline_t *pipe) {
     const bool raised = some_row_exceeds(e.sum);
     if (raised)
         e.sum = raise_item(run, item, e.sum);
-    if (raised || n_chunks(t, item) == 1) /* P changed after it may have been loaded */
+    if (raised || item->n_chunks == 1) /* P changed after it may have been loaded */
         run->loaded = (operands_t){NULL, NULL};
     add_item_sum(t, item->strip, e.sum);
 }
@@ -298,7 +296,7 @@ ALWAYS_INLINE void run_items(amx_run_t *run, int32_t terms) {
     while (pipe.more) {
         pipe.more = next_item(run, &pipe.next);
         if (!pipe.more)
-            pipe.next.first = pipe.next.last = 0;
+            pipe.next = (amx_item_t){.n_chunks = 1}; /* nothing to score beside P V */
         run_item(run, terms, &pipe);
         pipe.previous = pipe.item;
         pipe.item = pipe.next;

@@ -38,9 +38,9 @@ static inline uint64_t amx_squares(int64_t n) {
 
 /* Squares of scores at a time. Beside their exponentials runs P V of about one square along d, and
  * the level 1 cache has room for little more than P and Q. */
-static inline int64_t amx_chunk(const flash_config_t *config, int64_t d_head) {
+static inline int32_t amx_chunk(const flash_config_t *config, int64_t d_head) {
     const uint64_t share = amx_squares(config->B_c) / amx_squares(d_head);
-    return share < 1 ? 1 : share > 4 ? 4 : (int64_t)share;
+    return share < 1 ? 1 : share > 4 ? 4 : (int32_t)share;
 }
 
 /* bf16 terms of an element. */

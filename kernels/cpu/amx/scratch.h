@@ -28,9 +28,9 @@ typedef struct amx_scratch {
     int64_t d;
     int64_t columns;    /* squares along d */
     int64_t keys;       /* squares of a block */
-    int64_t chunk;      /* squares of scores at a time */
     int64_t block_size; /* elements of a block of packed keys, its masks included */
     int32_t terms;
+    int32_t chunk;      /* squares of scores at a time */
     int32_t block_keys; /* B_c */
     int64_t n_rows;
     int64_t n_strips;

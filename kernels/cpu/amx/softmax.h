@@ -42,6 +42,7 @@ typedef struct amx_item {
     int32_t key; /* the block's first */
     int32_t first;
     int32_t last;
+    int32_t n_chunks;
     int buffer;  /* of P */
     bool starts; /* no item of the strip came before */
 } amx_item_t;
