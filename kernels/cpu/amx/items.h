@@ -1,0 +1,69 @@
+/*
+ * A task's work as a sequence of items, each a strip of 32 rows against a block of keys: for each
+ * block every strip that sees some of it.
+ */
+#ifndef FLASH_KERNELS_CPU_AMX_ITEMS_H
+#define FLASH_KERNELS_CPU_AMX_ITEMS_H
+
+#include "cpu/amx/multiply.h"
+#include "cpu/amx/softmax.h"
+
+/* Keys that some row of a strip sees, and those that all of them see; either may be empty. */
+typedef struct strip_keys {
+    flash_range_t any;
+    flash_range_t common;
+} strip_keys_t;
+
+/* A run of a task's rows over consecutive blocks of packed keys. */
+typedef struct amx_run {
+    const amx_scratch_t *t;
+    const strip_keys_t *strips;
+    float scale; /* of the scores, to log2 */
+    float softmax_scale;
+    float softcap;
+    void *packed;   /* its blocks */
+    int32_t key;    /* of block 0 */
+    int64_t block;  /* of the next item */
+    int64_t step;   /* from block to block: 1 or -1 */
+    int64_t n_left; /* blocks, that of the next item included */
+    int64_t strip;  /* of the next item */
+    int buffer;
+    uint32_t started;  /* strips, a bit each */
+    operands_t loaded; /* in the tile registers */
+} amx_run_t;
+
+/* Whether the strip sees keys of the present block; which, into *item. */
+ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
+    const amx_scratch_t *t = run->t;
+    const flash_range_t any = run->strips[strip].any;
+    const int32_t key = run->key + (int32_t)run->block * t->block_keys;
+    const int32_t begin = max32(any.begin - key, 0);
+    const int32_t end = min32(any.end - key, t->block_keys);
+    if (begin >= end)
+        return false;
+    const int32_t first = begin / AMX_SQUARE, last = (end + AMX_SQUARE - 1) / AMX_SQUARE;
+    run->buffer ^= 1;
+    *item = (amx_item_t){.block = amx_block_at(t, run->packed, run->block),
+                         .strip = strip,
+                         .key = key,
+                         .first = first,
+                         .last = last,
+                         .n_chunks = (last - first + t->chunk - 1) / t->chunk,
+                         .buffer = run->buffer,
+                         .starts = !(run->started >> strip & 1)};
+    run->started |= 1u << strip;
+    return true;
+}
+
+/* The next item of the run; false: it has no more. */
+static inline bool next_item(amx_run_t *run, amx_item_t *item) {
+    for (; run->n_left > 0; run->n_left--, run->block += run->step) {
+        while (run->strip < run->t->n_strips)
+            if (set_item(run, run->strip++, item))
+                return true;
+        run->strip = 0;
+    }
+    return false;
+}
+
+#endif

@@ -1,0 +1,87 @@
+/*
+ * The products of an item: some squares of scores, and P V for some squares along d.
+ */
+#ifndef FLASH_KERNELS_CPU_AMX_PRODUCTS_H
+#define FLASH_KERNELS_CPU_AMX_PRODUCTS_H
+
+#include "cpu/amx/items.h"
+
+/* The operands of the first product of some squares of scores. */
+ALWAYS_INLINE operands_t first_of_scores(const amx_scratch_t *t, int32_t terms,
+                                         const amx_item_t *item, int32_t square) {
+    const operands_t first = {k_square(t, &item->block, square, 0),
+                              t->q + item->strip * t->columns * terms * AMX_OPERANDS};
+    return first;
+}
+
+/* The operands of the first product of some squares of O. */
+ALWAYS_INLINE operands_t first_of_columns(const amx_scratch_t *t, const amx_item_t *item,
+                                          int64_t column) {
+    const operands_t first = {v_square(t, &item->block, item->first, column),
+                              item_p(t, item, item->first)};
+    return first;
+}
+
+/* Loads the operands of a first product, unless the products before it did. */
+ALWAYS_INLINE void operands_need(operands_t needed, operands_t *loaded) {
+    if (!operands_equal(needed, *loaded))
+        operands_load(needed);
+}
+
+/* S^T = K Q^T of some squares of the item. *loaded: the operands in the tile registers, `after` in
+ * the end. */
+ALWAYS_INLINE void score_squares(const amx_scratch_t *t, int32_t terms, const amx_item_t *item,
+                                 const amx_scores_t *scores, operands_t *loaded, operands_t after,
+                                 const company_t *with) {
+    const int64_t step = terms * AMX_OPERANDS, columns = t->columns;
+    if (scores->first == scores->last)
+        return;
+    const operands_t first = first_of_scores(t, terms, item, scores->first);
+    operands_t at = first;
+    operands_need(at, loaded);
+    for (int32_t j = scores->first; j < scores->last; j++) {
+        results_zero();
+        for (int64_t c = 1; c <= columns; c++) {
+            operands_t next = {at.left + step, at.right + step};
+            if (c == columns) {
+                next.right = first.right;
+                if (j + 1 == scores->last)
+                    next = after;
+            }
+            terms_multiply(at, next, terms, true, with);
+            at = next;
+        }
+        finish_company(with, terms, (j + 1 - scores->first) * AMX_SQUARE / 2);
+        results_store(scores_square(scores, j));
+    }
+    *loaded = after;
+}
+
+/* O^T += V^T P^T of the item, squares begin ... end - 1 along d. */
+ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, const amx_item_t *item,
+                                      int64_t begin, int64_t end, operands_t *loaded,
+                                      operands_t after, const company_t *with) {
+    const int64_t step = terms * AMX_OPERANDS;
+    if (begin == end)
+        return;
+    operands_t at = first_of_columns(t, item, begin);
+    operands_need(at, loaded);
+    for (int64_t c = begin; c < end; c++) {
+        float *o = t->o + (item->strip * t->columns + c) * AMX_OPERANDS;
+        if (item->starts)
+            results_zero();
+        else
+            results_load(o);
+        for (int32_t j = item->first + 1; j <= item->last; j++) {
+            operands_t next = {at.left + step, at.right + step};
+            if (j == item->last)
+                next = c + 1 == end ? after : first_of_columns(t, item, c + 1);
+            terms_multiply(at, next, terms, false, with);
+            at = next;
+        }
+        results_store(o);
+    }
+    *loaded = after;
+}
+
+#endif
