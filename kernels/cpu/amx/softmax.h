@@ -42,9 +42,9 @@ typedef struct amx_item {
     int32_t key; /* the block's first */
     int32_t first;
     int32_t last;
-    int32_t n_chunks;
-    int buffer;  /* of P */
-    bool starts; /* no item of the strip came before */
+    int32_t n_chunks; /* of scores */
+    int buffer;       /* of P */
+    bool starts;      /* no item of the strip came before */
 } amx_item_t;
 
 /* Scores of squares first ... last - 1 of an item's block. */
