@@ -63,8 +63,8 @@ ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_para
 
 /* Whether the task's rows go through their keys from the last block to the first one: what other
  * rows of the head read last is still in the level 2 cache then. The same for all rows that may be
- * one task's, whether they are. A thread may take every second or fourth task of a head: at each of
- * these distances two neighbours in three differ (the Thue-Morse sequence). */
+ * one task's, whether or not they are. A thread may take every second or fourth task of a head: at
+ * each of these distances two neighbours in three differ (the Thue-Morse sequence). */
 static inline bool goes_backwards(const flash_config_t *config, const cpu_task_t *task) {
     const int64_t index = task->row_begin / amx_most_task_rows(config);
     return __builtin_parityll((unsigned long long)index) != 0;

@@ -29,7 +29,8 @@ enum {
     AMX_ROWS_MAX = 1024,                    /* of a task */
     AMX_TASK_BLOCKS = 4, /* of B_r rows, or a half or a fourth of them within AMX_ROWS_MAX */
     AMX_STRIPS_MAX = AMX_ROWS_MAX / AMX_SQUARE, /* squares along these */
-    AMX_MIN_ROWS = 12 /* at most so many rows are left to the vector kernel */
+    AMX_CHUNK_MAX = 4, /* squares of scores at a time: more push P and Q out of level 1 */
+    AMX_MIN_ROWS = 12  /* at most so many rows are left to the vector kernel */
 };
 
 static inline uint64_t amx_squares(int64_t n) {
@@ -40,7 +41,7 @@ static inline uint64_t amx_squares(int64_t n) {
  * the level 1 cache has room for little more than P and Q. */
 static inline int32_t amx_chunk(const flash_config_t *config, int64_t d_head) {
     const uint64_t share = amx_squares(config->B_c) / amx_squares(d_head);
-    return share < 1 ? 1 : share > 4 ? 4 : (int32_t)share;
+    return share < 1 ? 1 : share > AMX_CHUNK_MAX ? AMX_CHUNK_MAX : (int32_t)share;
 }
 
 /* bf16 terms of an element. */
