@@ -3,7 +3,7 @@
  * limit then, so that tiles of mostly unused columns or rows cost nothing.
  *
  *   S^T = K Q^T   K's rows are the left operand as they lie, 16 keys by 32 columns a tile
- *   O = P V       V is the right operand, whose rows alternate in pairs of keys
+ *   O = P V       V's rows are the right operand as they lie, likewise
  *
  * A head's rows are padded to R: 4, 8 or 16. Scores are [32 keys][R], so that lane i of each
  * vector belongs to row i % R. Blocks, their order, and what each asks for are those of
@@ -20,7 +20,7 @@
 #include <string.h>
 
 /* With fewer the vector kernel is as fast or faster. */
-enum { DECODE_MIN_ROWS = 4, DECODE_MAX_ROWS = 16, DECODE_MIN_KEYS = 64 };
+enum { DECODE_MIN_ROWS = 2, DECODE_MAX_ROWS = 16, DECODE_MIN_KEYS = 64 };
 
 _Static_assert((int)IN_PLACE_KEYS == (int)AMX_SQUARE, "a block is two tiles of keys");
 
@@ -41,19 +41,19 @@ ALWAYS_INLINE void decode_block(const decode_scratch_t *t, const flash_params_t 
                                 int64_t n, in_place_t k, in_place_t v, decode_pending_t *pending,
                                 int R) {
     const float scale = scores_to_log2(p);
-    const int buffer = !pending->buffer;
+    const in_place_t ask = v;
     if (n < AMX_SQUARE) {
+        decode_values(t, pending, NULL, R); /* its V may be in the tail, too */
         copy_tail(t, &k, n, t->k_tail);
         copy_tail(t, &v, n, t->v_tail);
     }
     decode_score(t, &k, t->q + head * t->d * R, R);
+    decode_values(t, pending, &ask, R);
     if (p->softcap != 0)
         cap_scores(t->s, AMX_SQUARE * R, p->softmax_scale, p->softcap);
-    for (int64_t i = n * R; i < AMX_SQUARE * R; i++)
-        t->s[i] = -INFINITY;
-    decode_softmax(t, head, vec_set1(scale), buffer, pending, R);
-    decode_values(t, &v, buffer, pending, R);
-    *pending = (decode_pending_t){t->o + head * t->d * R, buffer};
+    hide_keys(t, n, R);
+    decode_softmax(t, head, vec_set1(scale), R);
+    *pending = (decode_pending_t){t->o + head * t->d * R, v};
 }
 
 ALWAYS_INLINE void to_next_head(in_place_t *keys, const flash_strides_t *stride) {
@@ -65,7 +65,7 @@ ALWAYS_INLINE void to_next_head(in_place_t *keys, const flash_strides_t *stride)
 ALWAYS_INLINE void decode_blocks(const decode_scratch_t *t, const flash_params_t *p,
                                  const cpu_task_t *task, flash_range_t keys, int R) {
     const unsigned control = decode_configure(R);
-    decode_pending_t pending = {NULL, 0};
+    decode_pending_t pending = {.o = NULL};
     while (keys.begin < keys.end) {
         const flash_range_t block = first_block(keys, AMX_SQUARE);
         const cpu_ahead_t after = after_block(task, block, keys.end);
@@ -80,7 +80,7 @@ ALWAYS_INLINE void decode_blocks(const decode_scratch_t *t, const flash_params_t
         }
         keys.begin = block.end;
     }
-    accumulate_pending(t, &pending, R);
+    decode_values(t, &pending, NULL, R);
     tiles_release(control);
 }
 
@@ -89,7 +89,7 @@ ALWAYS_INLINE void decode_blocks(const decode_scratch_t *t, const flash_params_t
 /* The rows of a head, normalised; zeros where a sum is zero. */
 ALWAYS_INLINE void decode_store(const decode_scratch_t *t, const flash_params_t *p,
                                 const cpu_task_t *task, int64_t head, int R) {
-    const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
     const int32_t dtype = task->o_partial ? FLASH_DTYPE_FP32 : FLASH_DTYPE_BF16;
     void *o = task->o_partial ? (void *)task->o_partial : p->o;
@@ -117,19 +117,27 @@ ALWAYS_INLINE void decode_store(const decode_scratch_t *t, const flash_params_t 
 
 /* ---- Tasks ---- */
 
+ALWAYS_INLINE void decode_start(const decode_scratch_t *t, int64_t n_heads, int R) {
+    memset(t->o, 0, (size_t)(n_heads * t->d * R) * sizeof *t->o);
+    memset(t->sum, 0, (size_t)n_heads * 64);
+    for (int64_t i = 0; i < n_heads * 16; i++)
+        t->origin[i] = -INFINITY;
+}
+
 ALWAYS_INLINE void decode_padded(const flash_params_t *p, const cpu_task_t *task, int64_t d,
                                  flash_range_t keys, void *scratch, int R) {
     const int64_t n_rows = task->row_end - task->row_begin;
-    const decode_scratch_t t = decode_divide_scratch(scratch, d, n_rows, task->n_heads, R);
-    memset(t.o, 0, (size_t)(task->n_heads * d * R) * sizeof *t.o);
-    memset(t.sum, 0, (size_t)task->n_heads * 64);
-    for (int64_t i = 0; i < task->n_heads * 16; i++)
-        t.origin[i] = -INFINITY;
+    decode_scratch_t t = decode_divide_scratch(scratch, d, n_rows, task->n_heads, R);
     for (int32_t head = 0; head < task->n_heads; head++) {
         const cpu_task_t one = task_of_head(task, head, d);
         decode_pack_q(&t, p, &one, t.q + head * d * R, R);
     }
-    decode_blocks(&t, p, task, keys, R);
+    for (bool is_done = false; !is_done;) {
+        decode_start(&t, task->n_heads, R);
+        decode_blocks(&t, p, task, keys, R);
+        is_done = t.apart || decode_is_finite(&t, task->n_heads, R);
+        t.apart = true;
+    }
     for (int32_t head = 0; head < task->n_heads; head++) {
         const cpu_task_t one = task_of_head(task, head, d);
         decode_store(&t, p, &one, head, R);

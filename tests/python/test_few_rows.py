@@ -84,6 +84,23 @@ def test_poison_in_a_key_is_its_heads_result(key: int, poison: float) -> None:
     np.testing.assert_array_equal(o[0, 0, 8:], clean[0, 0, 8:])
 
 
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("group", [2, 4, 8, 16])
+@pytest.mark.parametrize("key,column", [(0, 6), (17, 7), (40, 64), (1499, 127)])
+def test_poison_in_a_value_stays_in_its_column(
+    key: int, column: int, group: int, poison: float
+) -> None:
+    p = replace(FEW, n_heads=2 * group, seqlen_k=1500)
+    q, k, v = make_inputs(p)
+    clean, _ = run(p, [q, k, v])
+    v[0, key, 1, column] = poison
+    o, _ = run(p, [q, k, v])
+    poisoned = o[0, 0, group:, column].astype(np.float32)
+    np.testing.assert_array_equal(poisoned, np.full(group, poison, np.float32))
+    o[0, 0, group:, column] = clean[0, 0, group:, column]
+    np.testing.assert_array_equal(o, clean)
+
+
 def test_keys_of_minus_infinity_have_no_weight() -> None:
     q, k, v = make_inputs(FEW)
     q[...] = np.abs(q)

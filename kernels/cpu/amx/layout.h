@@ -94,9 +94,9 @@ static inline uint64_t amx_scratch_size(const flash_config_t *config, int64_t n_
 static inline uint64_t amx_decode_scratch_size(const flash_config_t *config, int64_t d_head) {
     const uint64_t rows = (uint64_t)config->B_r, d = (uint64_t)d_head;
     const uint64_t q_and_o = 2 * rows * d * (2 + sizeof(float)), lanes = rows * 2 * 64;
-    const uint64_t scores = AMX_SQUARE * 16 * (sizeof(float) + 2 * 2);
-    const uint64_t keys = 4 * AMX_SQUARE * d * 2;
-    return q_and_o + lanes + scores + keys;
+    const uint64_t scores = AMX_SQUARE * 16 * (sizeof(float) + 4 * 2);
+    const uint64_t tails = 2 * AMX_SQUARE * d * 2;
+    return q_and_o + lanes + scores + tails;
 }
 
 #endif

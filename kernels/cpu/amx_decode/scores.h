@@ -7,6 +7,8 @@
 #include "cpu/amx_decode/scratch.h"
 #include "cpu/tiled/in_place.h"
 
+#include <math.h>
+
 /* ---- Q ---- */
 
 /* Four rows of 16 pairs each, to the same four of R rows. */
@@ -51,24 +53,31 @@ ALWAYS_INLINE void request_ahead(const decode_scratch_t *t, const in_place_t *ke
     }
 }
 
+/* Keys i and i + 16 come to lie beside each other. */
 ALWAYS_INLINE void decode_score(const decode_scratch_t *t, const in_place_t *k, const uint16_t *q,
                                 int R) {
-    const int64_t stride = k->stride * 2, share = AMX_SQUARE / t->columns;
-    _tile_zero(0);
-    _tile_zero(1);
-    for (int64_t c = 0; c < t->columns; c++) {
-        const char *tile = k->data + c * TILE_ROW_BYTES;
-        _tile_loadd(3, q + c * AMX_SQUARE * R, R * 4);
-        _tile_loadd(2, tile, stride);
-        _tile_loadd(7, tile + 16 * stride, stride);
-        request_ahead(t, k, c * share, share);
-        _tile_dpbf16ps(0, 2, 3);
-        _tile_dpbf16ps(1, 7, 3);
+    const int64_t stride = k->stride * 2, share = AMX_SQUARE / 2 / t->columns;
+    for (int half = 0; half < 2; half++) {
+        const char *tile = k->data + half * 16 * stride;
+        int64_t asked = half * 16;
+        _tile_zero(0);
+        for (int64_t c = 0; c < t->columns; c++, asked += share) {
+            _tile_loadd(2, q + c * AMX_SQUARE * R, R * 4);
+            _tile_loadd(1, tile + c * TILE_ROW_BYTES, stride);
+            request_ahead(t, k, asked, share);
+            _tile_dpbf16ps(0, 1, 2);
+        }
+        request_ahead(t, k, asked, (half + 1) * 16 - asked);
+        _tile_stored(0, t->s + half * R, 2 * R * 4);
     }
-    request_ahead(t, k, t->columns * share, AMX_SQUARE - t->columns * share);
-    _tile_stored(0, t->s, R * 4);
-    _tile_stored(1, t->s + 16 * R, R * 4);
     tiles_see_stores();
+}
+
+/* Keys that a block does not have are not seen. */
+ALWAYS_INLINE void hide_keys(const decode_scratch_t *t, int64_t n, int R) {
+    for (int64_t key = n; key < AMX_SQUARE; key++)
+        for (int64_t row = 0; row < R; row++)
+            t->s[(key % 16 * 2 + key / 16) * R + row] = -INFINITY;
 }
 
 #endif

@@ -11,17 +11,17 @@
 
 /* Parts of a task's scratch memory. */
 typedef struct decode_scratch {
-    uint16_t *q; /* [heads][columns][16][R][2], pairs of columns */
-    float *o;    /* [heads][2 columns][R][16], not normalised; columns as alternate() leaves them */
-    float *origin;  /* [heads][16], what a lane's scores are relative to, in units of log2 */
-    float *sum;     /* [heads][16], of P */
-    float *s;       /* [32][R] */
-    uint16_t *p[2]; /* [R][32], of two blocks in turns */
-    uint16_t *v[2]; /* [2 columns][16][16][2], pairs of keys, likewise */
+    uint16_t *q;   /* [heads][columns][16][R][2], pairs of columns */
+    float *o;      /* [heads][columns][2][R][16], even and odd columns, not normalised */
+    float *origin; /* [heads][16], what a lane's scores are relative to, in units of log2 */
+    float *sum;    /* [heads][16], of P */
+    float *s;      /* [16][2][R], of keys 0 ... 15 and 16 ... 31 */
+    uint16_t *p;   /* [2][2][R][16][2], of the same keys, for even and for odd columns */
     uint16_t *k_tail, *v_tail; /* [32][d], the last keys, where they do not fill a block */
     int64_t d;
     int64_t columns; /* squares along d */
     int64_t n_rows;
+    bool apart; /* even and odd columns of O are computed one after the other */
 } decode_scratch_t;
 
 ALWAYS_INLINE decode_scratch_t decode_divide_scratch(void *memory, int64_t d, int64_t n_rows,
@@ -33,22 +33,20 @@ ALWAYS_INLINE decode_scratch_t decode_divide_scratch(void *memory, int64_t d, in
     t.origin = take_bytes(&rest, n_heads * 64);
     t.sum = take_bytes(&rest, n_heads * 64);
     t.s = take_bytes(&rest, AMX_SQUARE * R * 4);
-    for (int i = 0; i < 2; i++) {
-        t.p[i] = take_bytes(&rest, AMX_SQUARE * R * 2);
-        t.v[i] = take_bytes(&rest, AMX_SQUARE * d * 2);
-    }
+    t.p = take_bytes(&rest, 4 * R * TILE_ROW_BYTES);
     t.k_tail = take_bytes(&rest, AMX_SQUARE * d * 2);
     t.v_tail = take_bytes(&rest, AMX_SQUARE * d * 2);
     return t;
 }
 
-/* 0 and 1: scores of 16 keys each; 2 and 7: their K; 3: Q^T; 4: P; 5: V; 6: O. */
+/* 0: scores of 16 keys; 1: their K or V; 2: Q^T; 3 and 4: P of both; 5: O. */
 ALWAYS_INLINE unsigned decode_configure(int R) {
     tile_config_t config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        const bool narrow = i == 0 || i == 1 || i == 3, flat = i == 4 || i == 6;
+    const int p_rows = 2 * R < TILE_ROWS_MAX ? 2 * R : TILE_ROWS_MAX;
+    for (int i = 0; i < 6; i++) {
+        const bool narrow = i == 0 || i == 2, flat = i >= 3;
         config.row_bytes[i] = (uint16_t)(narrow ? R * 4 : TILE_ROW_BYTES);
-        config.rows[i] = (uint8_t)(flat ? R : TILE_ROWS_MAX);
+        config.rows[i] = (uint8_t)(flat ? p_rows : TILE_ROWS_MAX);
     }
     _tile_loadconfig(&config);
     return flush_subnormals();

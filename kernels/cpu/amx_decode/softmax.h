@@ -1,11 +1,11 @@
 /*
- * Scores of a block of keys, [32][R], to P, [R][32], relative to an origin as in amx/softmax.h.
+ * Scores of a block of keys to P, relative to an origin as in amx/softmax.h.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_SOFTMAX_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_SOFTMAX_H
 
 #include "cpu/amx/softmax.h"
-#include "cpu/amx_decode/values.h"
+#include "cpu/amx_decode/scores.h"
 
 #include <math.h>
 
@@ -76,9 +76,10 @@ ALWAYS_INLINE words_t every_other(words_t a, words_t b, int odd) {
     return _mm512_permutex2var_epi16(a, _mm512_add_epi16(even, _mm512_set1_epi16((short)odd)), b);
 }
 
-/* From [keys][R] to [R][keys], in R vectors: splitting off every other row again and again leaves
- * row r where its bits in reverse order say. */
+/* Scores' order of keys to P, as the right operand wants it: splitting off every other row again
+ * and again leaves row r where its bits in reverse order say. */
 ALWAYS_INLINE void decode_store_p(const vec_t e[32], uint16_t *p, int R) {
+    const words_t low = _mm512_set1_epi32(0xffff);
     words_t x[16], y[16];
     UNROLL for (int i = 0; i < R; i++) x[i] = words_from_floats(e[2 * i], e[2 * i + 1]);
     for (int n = R; n > 1; n /= 2) {
@@ -93,23 +94,25 @@ ALWAYS_INLINE void decode_store_p(const vec_t e[32], uint16_t *p, int R) {
         int row = 0;
         for (int bit = 1; bit < R; bit *= 2)
             row = row * 2 + ((i & bit) != 0);
-        _mm512_store_si512(p + row * AMX_SQUARE, x[i]);
+        uint16_t *first = p + row * AMX_SQUARE, *last = first + 2 * R * AMX_SQUARE;
+        _mm512_store_si512(first, _mm512_and_si512(x[i], low));
+        _mm512_store_si512(first + R * AMX_SQUARE, _mm512_slli_epi32(x[i], 16));
+        _mm512_store_si512(last, _mm512_srli_epi32(x[i], 16));
+        _mm512_store_si512(last + R * AMX_SQUARE, _mm512_andnot_si512(low, x[i]));
     }
 }
 
-/* Scores to P, in a buffer. */
-ALWAYS_INLINE void decode_softmax(const decode_scratch_t *t, int64_t head, vec_t scale, int buffer,
-                                  decode_pending_t *pending, int R) {
+/* Scores to P. */
+ALWAYS_INLINE void decode_softmax(const decode_scratch_t *t, int64_t head, vec_t scale, int R) {
     vec_t e[32];
     vec_t sum = decode_exponentiate(t, scale, _mm512_load_ps(t->origin + head * 16), R, e);
     if (_mm512_cmp_ps_mask(sum, vec_set1(SUM_MAX), _CMP_NLE_UQ) != 0) {
-        accumulate_pending(t, pending, R); /* it may be the same head's */
         decode_raise(t, head, sum, scale, R);
         sum = decode_exponentiate(t, scale, _mm512_load_ps(t->origin + head * 16), R, e);
     }
     float *total = t->sum + head * 16;
     _mm512_store_ps(total, vec_add(_mm512_load_ps(total), sum));
-    decode_store_p(e, t->p[buffer], R);
+    decode_store_p(e, t->p, R);
 }
 
 #endif

@@ -1,75 +1,95 @@
 /*
- * O += P V: V is the right operand, whose rows alternate in pairs of keys. A block is added beside
- * the packing of the next one, since tile loads wait for what was just stored.
+ * O += P V: V's rows are the right operand as they lie, 16 keys by 32 columns a tile. A tile
+ * product sums over pairs of the right operand's elements (TDPBF16PS, Intel SDM volume 2), which
+ * here are two columns of a key: P is there twice, beside zeros for the odd columns and beside
+ * zeros for the even ones. Infinity or NaN in one column makes NaN of the other: then they are
+ * computed apart.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_VALUES_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_VALUES_H
 
-#include "cpu/amx/pack.h"
 #include "cpu/amx_decode/scores.h"
 
-/* P and V of a block whose product is still to be added to O: it is, beside the packing of the next
- * one. */
+#include <string.h>
+
+/* A block whose P V is still to be added to O: it is, after the next block's scores, so that tile
+ * loads of P do not wait for its stores. */
 typedef struct decode_pending {
     float *o; /* NULL: none */
-    int buffer;
+    in_place_t v;
 } decode_pending_t;
 
-/* Tiles first ... last - 1 of the product. */
-ALWAYS_INLINE void accumulate_tiles(const decode_scratch_t *t, const decode_pending_t *pending,
-                                    int64_t first, int64_t last, int R) {
-    for (int64_t i = first; i < last; i++) {
-        float *o = pending->o + i * R * VEC_WIDTH;
-        const uint16_t *v = t->v[pending->buffer] + i * (AMX_OPERANDS / 2);
-        _tile_loadd(6, o, TILE_ROW_BYTES);
-        _tile_loadd(5, v, TILE_ROW_BYTES);
-        _tile_dpbf16ps(6, 4, 5);
-        _tile_stored(6, o, TILE_ROW_BYTES);
+/* 32 columns of O, for the rows of P in the tile registers. */
+ALWAYS_INLINE void decode_add(const char *v, int64_t stride, const float *o, float *to) {
+    _tile_loadd(5, o, TILE_ROW_BYTES);
+    _tile_loadd(1, v, stride);
+    _tile_dpbf16ps(5, 3, 1);
+    _tile_loadd(1, v + 16 * stride, stride);
+    _tile_dpbf16ps(5, 4, 1);
+    _tile_stored(5, to, TILE_ROW_BYTES);
+}
+
+/* The same, even columns without the odd ones, and the other way round. The first n_even rows are
+ * those of even columns. */
+NEVER_INLINE void decode_add_apart(const char *v, int64_t stride, float *o, int n_rows,
+                                   int n_even) {
+    _Alignas(64) uint16_t column[AMX_SQUARE][AMX_SQUARE];
+    _Alignas(64) float sums[2][TILE_ROWS_MAX][VEC_WIDTH];
+    for (int odd = 0; odd < 2; odd++) {
+        const words_t kept = _mm512_set1_epi32(odd ? -0x10000 : 0xffff);
+        for (int i = 0; i < AMX_SQUARE; i++)
+            _mm512_store_si512(column[i],
+                               _mm512_and_si512(_mm512_loadu_si512(v + i * stride), kept));
+        tiles_see_stores();
+        decode_add((const char *)column, TILE_ROW_BYTES, o, sums[odd][0]);
+        tiles_see_stores();
+    }
+    for (int i = 0; i < n_rows; i++)
+        memcpy(o + i * VEC_WIDTH, sums[i >= n_even][i], sizeof sums[0][i]);
+}
+
+/* Adds what is pending, where `first` of P's 2 R rows and those after it fill the registers. */
+ALWAYS_INLINE void decode_add_pending(const decode_scratch_t *t, const decode_pending_t *pending,
+                                      const in_place_t *ask, int first, int R) {
+    const int64_t share = AMX_SQUARE / t->columns;
+    const uint16_t *p = t->p + first * AMX_SQUARE;
+    _tile_loadd(3, p, TILE_ROW_BYTES);
+    _tile_loadd(4, p + 2 * R * AMX_SQUARE, TILE_ROW_BYTES);
+    for (int64_t c = 0; c < t->columns; c++) {
+        const char *v = pending->v.data + c * TILE_ROW_BYTES;
+        float *o = pending->o + (2 * c * R + first) * VEC_WIDTH;
+        if (t->apart)
+            decode_add_apart(v, pending->v.stride * 2, o, min32(2 * R, TILE_ROWS_MAX), R - first);
+        else
+            decode_add(v, pending->v.stride * 2, o, o);
+        if (ask)
+            request_ahead(t, ask, c * share, share);
     }
 }
 
-/* The whole product, if one is pending. */
-ALWAYS_INLINE void accumulate_pending(const decode_scratch_t *t, decode_pending_t *pending, int R) {
-    if (pending->o == NULL)
-        return;
+/* Adds what is pending, if anything is, and asks for the next rows of `ask`, if there are any. */
+ALWAYS_INLINE void decode_values(const decode_scratch_t *t, decode_pending_t *pending,
+                                 const in_place_t *ask, int R) {
+    int64_t asked = 0;
     tiles_see_stores();
-    _tile_loadd(4, t->p[pending->buffer], TILE_ROW_BYTES);
-    accumulate_tiles(t, pending, 0, 2 * t->columns, R);
+    if (pending->o) {
+        decode_add_pending(t, pending, ask, 0, R);
+        if (R == TILE_ROWS_MAX)
+            decode_add_pending(t, pending, NULL, TILE_ROWS_MAX, R);
+        asked = AMX_SQUARE / t->columns * t->columns;
+    }
+    if (ask)
+        request_ahead(t, ask, asked, AMX_SQUARE - asked);
     tiles_see_stores();
     pending->o = NULL;
 }
 
-/* Quarters of two rows, alternating: their elements 8 q ... 8 q + 3, or the four after these. */
-ALWAYS_INLINE vec_t alternate(words_t a, words_t b, int upper) {
-    return _mm512_castsi512_ps(upper ? _mm512_unpackhi_epi16(a, b) : _mm512_unpacklo_epi16(a, b));
-}
-
-/* Rows 2 i and 2 i + 1 of V, alternating. */
-ALWAYS_INLINE void decode_pack_v(const decode_scratch_t *t, const in_place_t *v, int64_t i,
-                                 uint16_t *to) {
-    const char *a = element_at(v->data, 2 * i * v->stride, FLASH_DTYPE_BF16);
-    const char *b = a + v->stride * 2;
-    for (int64_t c = 0; c < t->columns; c++) {
-        const words_t x = _mm512_loadu_si512(a + c * TILE_ROW_BYTES);
-        const words_t y = _mm512_loadu_si512(b + c * TILE_ROW_BYTES);
-        uint16_t *square = to + c * AMX_OPERANDS + i * AMX_SQUARE;
-        _mm512_store_ps(square, alternate(x, y, 0));
-        _mm512_store_ps(square + AMX_OPERANDS / 2, alternate(x, y, 1));
-    }
-}
-
-/* Packs V to a buffer, asks for the next rows, and adds what is pending from the other buffer. */
-ALWAYS_INLINE void decode_values(const decode_scratch_t *t, const in_place_t *v, int buffer,
-                                 const decode_pending_t *pending, int R) {
-    const int64_t n_tiles = pending->o ? 2 * t->columns : 0;
-    tiles_see_stores();
-    _tile_loadd(4, t->p[!buffer], TILE_ROW_BYTES);
-    for (int64_t i = 0; i < 16; i++) {
-        request_ahead(t, v, 2 * i, 2);
-        decode_pack_v(t, v, i, t->v[buffer]);
-        accumulate_tiles(t, pending, i * n_tiles / 16, (i + 1) * n_tiles / 16, R);
-    }
-    tiles_see_stores();
+/* Whether all of O is. */
+ALWAYS_INLINE bool decode_is_finite(const decode_scratch_t *t, int64_t n_heads, int R) {
+    vec_t zeros = vec_zero();
+    for (int64_t i = 0; i < n_heads * t->d * R; i += VEC_WIDTH)
+        zeros = vec_fma(_mm512_load_ps(t->o + i), vec_zero(), zeros);
+    return _mm512_cmp_ps_mask(zeros, vec_zero(), _CMP_EQ_OQ) == 0xffff;
 }
 
 #endif
