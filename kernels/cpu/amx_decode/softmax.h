@@ -28,13 +28,28 @@ ALWAYS_INLINE vec_t rows_sum(vec_t x, int R) {
     return x;
 }
 
-/* P of the block, and its sum for each lane. */
+/* Words i and i + R of each 2 R, together. */
+ALWAYS_INLINE words_t pair_keys(words_t x, int R) {
+    uint16_t from[32];
+    UNROLL for (int i = 0; i < 16; i++) {
+        from[2 * i] = (uint16_t)(i / R * 2 * R + i % R);
+        from[2 * i + 1] = (uint16_t)(from[2 * i] + R);
+    }
+    return _mm512_permutexvar_epi16(_mm512_loadu_si512(from), x);
+}
+
+/* P of the block, [16][R] pairs of keys, and its sum for each lane. */
 ALWAYS_INLINE vec_t decode_exponentiate(const decode_scratch_t *t, vec_t scale, vec_t origin, int R,
-                                        vec_t e[32]) {
+                                        words_t p[16]) {
     vec_t sum = vec_zero();
-    UNROLL for (int i = 0; i < 2 * R; i++) {
-        e[i] = amx_exp2(_mm512_fmsub_ps(_mm512_load_ps(t->s + i * VEC_WIDTH), scale, origin));
-        sum = vec_add(sum, e[i]);
+    UNROLL for (int i = 0; i < R; i++) {
+        vec_t e[2];
+        UNROLL for (int j = 0; j < 2; j++) {
+            const vec_t s = _mm512_load_ps(t->s + (2 * i + j) * VEC_WIDTH);
+            e[j] = amx_exp2(_mm512_fmsub_ps(s, scale, origin));
+            sum = vec_add(sum, e[j]);
+        }
+        p[i] = pair_keys(words_from_floats(e[0], e[1]), R);
     }
     return sum;
 }
@@ -66,22 +81,18 @@ NEVER_INLINE void decode_raise(const decode_scratch_t *t, int64_t head, vec_t bl
     }
 }
 
-/* Words of even and of odd number of two vectors. */
+/* Lanes of even or of odd number of two vectors. */
 ALWAYS_INLINE words_t every_other(words_t a, words_t b, int odd) {
-    const words_t pairs = _mm512_set1_epi32(0x00020000);
-    const words_t lanes = _mm512_setr_epi32(0x00000, 0x40004, 0x80008, 0xc000c, 0x100010, 0x140014,
-                                            0x180018, 0x1c001c, 0x200020, 0x240024, 0x280028,
-                                            0x2c002c, 0x300030, 0x340034, 0x380038, 0x3c003c);
-    const words_t even = _mm512_add_epi16(pairs, lanes);
-    return _mm512_permutex2var_epi16(a, _mm512_add_epi16(even, _mm512_set1_epi16((short)odd)), b);
+    const words_t even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    return _mm512_permutex2var_epi32(a, _mm512_add_epi32(even, _mm512_set1_epi32(odd)), b);
 }
 
-/* Scores' order of keys to P, as the right operand wants it: splitting off every other row again
- * and again leaves row r where its bits in reverse order say. */
-ALWAYS_INLINE void decode_store_p(const vec_t e[32], uint16_t *p, int R) {
+/* Row after row of P, as the tile products want it: splitting off every other row again and again
+ * leaves row r where its bits in reverse order say. */
+ALWAYS_INLINE void decode_store_p(words_t x[16], uint16_t *p, int R) {
     const words_t low = _mm512_set1_epi32(0xffff);
-    words_t x[16], y[16];
-    UNROLL for (int i = 0; i < R; i++) x[i] = words_from_floats(e[2 * i], e[2 * i + 1]);
+    words_t y[16];
     for (int n = R; n > 1; n /= 2) {
         UNROLL for (int i = 0; i < R / 2; i++) {
             const int group = i / (n / 2) * n, at = i % (n / 2);
@@ -104,15 +115,15 @@ ALWAYS_INLINE void decode_store_p(const vec_t e[32], uint16_t *p, int R) {
 
 /* Scores to P. */
 ALWAYS_INLINE void decode_softmax(const decode_scratch_t *t, int64_t head, vec_t scale, int R) {
-    vec_t e[32];
-    vec_t sum = decode_exponentiate(t, scale, _mm512_load_ps(t->origin + head * 16), R, e);
+    words_t p[16];
+    vec_t sum = decode_exponentiate(t, scale, _mm512_load_ps(t->origin + head * 16), R, p);
     if (_mm512_cmp_ps_mask(sum, vec_set1(SUM_MAX), _CMP_NLE_UQ) != 0) {
         decode_raise(t, head, sum, scale, R);
-        sum = decode_exponentiate(t, scale, _mm512_load_ps(t->origin + head * 16), R, e);
+        sum = decode_exponentiate(t, scale, _mm512_load_ps(t->origin + head * 16), R, p);
     }
     float *total = t->sum + head * 16;
     _mm512_store_ps(total, vec_add(_mm512_load_ps(total), sum));
-    decode_store_p(e, t->p, R);
+    decode_store_p(p, t->p, R);
 }
 
 #endif
