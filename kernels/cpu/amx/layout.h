@@ -90,7 +90,7 @@ static inline uint64_t amx_scratch_size(const flash_config_t *config, int64_t n_
            amx_block_size(config, d_head);
 }
 
-/* What a task of few rows needs (amx_decode.h divides it): they are padded to fewer than 2 B_r. */
+/* What a task of few rows needs (amx_decode.h divides it): they are padded to at most 2 B_r. */
 static inline uint64_t amx_decode_scratch_size(const flash_config_t *config, int64_t d_head) {
     const uint64_t rows = (uint64_t)config->B_r, d = (uint64_t)d_head;
     const uint64_t q_and_o = 2 * rows * d * (2 + sizeof(float)), lanes = rows * 2 * 64;
