@@ -5,9 +5,9 @@
  *   S^T = K Q^T   K's rows are the left operand as they lie, 16 keys by 32 columns a tile
  *   O = P V       V's rows are the right operand as they lie, likewise
  *
- * A head's rows are padded to R: 4, 8 or 16. Scores are [32 keys][R], so that lane i of each
- * vector belongs to row i % R. Blocks, their order, and what each asks for are those of
- * tiled/in_place.h.
+ * A head's rows are padded to R: 4, 8 or 16. Scores are [32 keys][R], keys i and i + 16 side by
+ * side, so that lane i of each vector belongs to row i % R. Blocks, their order, and what each asks
+ * for are those of tiled/in_place.h.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_H
