@@ -33,7 +33,8 @@ static inline void copy_tail(const decode_scratch_t *t, in_place_t *keys, int64_
         memcpy(tail + i * t->d, element_at(keys->data, i * keys->stride, FLASH_DTYPE_BF16),
                (size_t)t->d * 2);
     memset(tail + n * t->d, 0, (size_t)((AMX_SQUARE - n) * t->d) * 2);
-    *keys = (in_place_t){(const char *)tail, (const char *)tail, t->d, true};
+    *keys = (in_place_t){
+        .data = (const char *)tail, .ahead = (const char *)tail, .stride = t->d, .adjoin = true};
 }
 
 /* A block of n keys of a head. */
@@ -56,27 +57,21 @@ ALWAYS_INLINE void decode_block(const decode_scratch_t *t, const flash_params_t 
     *pending = (decode_pending_t){t->o + head * t->d * R, v};
 }
 
-ALWAYS_INLINE void to_next_head(in_place_t *keys, const flash_strides_t *stride) {
-    keys->data += stride->head * element_size(FLASH_DTYPE_BF16);
-    keys->ahead += stride->head * element_size(FLASH_DTYPE_BF16);
-}
-
-/* A block of keys of all heads before the next one, as attend_blocks_in_place() does. */
+/* A block of keys of all heads before the next one, as attend_few_rows() does. */
 ALWAYS_INLINE void decode_blocks(const decode_scratch_t *t, const flash_params_t *p,
                                  const cpu_task_t *task, flash_range_t keys, int R) {
     const unsigned control = decode_configure(R);
     decode_pending_t pending = {.o = NULL};
     while (keys.begin < keys.end) {
         const flash_range_t block = first_block(keys, AMX_SQUARE);
-        const cpu_ahead_t after = after_block(task, block, keys.end);
         in_place_t k = rows_in_place(task, task->n_heads, FLASH_DTYPE_BF16, t->d, p->k,
-                                     &p->k_stride, block, after);
+                                     &p->k_stride, block, keys.end);
         in_place_t v = rows_in_place(task, task->n_heads, FLASH_DTYPE_BF16, t->d, p->v,
-                                     &p->v_stride, block, after);
+                                     &p->v_stride, block, keys.end);
         for (int32_t head = 0; head < task->n_heads; head++) {
             decode_block(t, p, head, block.end - block.begin, k, v, &pending, R);
-            to_next_head(&k, &p->k_stride);
-            to_next_head(&v, &p->v_stride);
+            to_next_head(&k);
+            to_next_head(&v);
         }
         keys.begin = block.end;
     }

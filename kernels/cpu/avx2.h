@@ -21,6 +21,7 @@ typedef __m256 vec_t;
 #define DOT_ROWS        4
 #define VEC_SPLITS_BF16 1
 #define VEC_DOTS_BF16   0
+#define VEC_STEP_BYTES  0
 
 /* ---- Arithmetic ---- */
 

@@ -9,6 +9,9 @@
 
 #define VEC_DOTS_BF16 1
 
+/* These processors read memory fastest in its order (docs/performance.md, "Steps of keys"). */
+#define VEC_STEP_BYTES 8192
+
 /* Subnormal elements count as zero (Intel SDM, VDPBF16PS). */
 ALWAYS_INLINE vec_t vec_dot_bf16(vec_t a, vec_t b, vec_t c) {
     return _mm512_dpbf16_ps(c, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));

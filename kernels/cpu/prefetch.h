@@ -15,10 +15,9 @@ ALWAYS_INLINE void prefetch_line(const void *byte) {
     __builtin_prefetch(byte, 0, 2);
 }
 
-/* Part of a row: all lines of it but, where it begins within a line, the last one. */
-ALWAYS_INLINE void prefetch_part(const void *part, int64_t bytes) {
-    for (int64_t i = 0; i < bytes; i += CACHE_LINE)
-        prefetch_line((const char *)part + i);
+/* The same to the level 1 cache. */
+ALWAYS_INLINE void prefetch_line_near(const void *byte) {
+    __builtin_prefetch(byte, 0, 3);
 }
 
 ALWAYS_INLINE const char *line_of(const void *byte) {
@@ -36,7 +35,7 @@ ALWAYS_INLINE void prefetch_row(const void *row, int64_t bytes) {
 ALWAYS_INLINE void prefetch_row_near(const void *row, int64_t bytes) {
     const char *end = (const char *)row + bytes;
     for (const char *line = line_of(row); line < end; line += CACHE_LINE)
-        __builtin_prefetch(line, 0, 3);
+        prefetch_line_near(line);
 }
 
 #endif

@@ -16,7 +16,7 @@
  *   vec_t, VEC_WIDTH          a vector of fp32, and how many
  *   TILE_ROWS, TILE_VECS      rows and vectors of the micro-kernel's accumulators
  *   DOT_ROWS                  rows of the dot-product micro-kernel's accumulators: 6, times 4 keys,
- *                             or 4, times 2 keys (in_place.h)
+ *                             or 4, times 2 keys (in_place_scores.h)
  *   vec_zero, vec_set1, vec_add, vec_sub, vec_mul, vec_div, vec_fma (a * b + c)
  *   vec_max                   any order of the operands may win where one is NaN
  *   vec_select_less           a < b ? x : y, lane by lane (NaN: y)
@@ -30,6 +30,8 @@
  *   VEC_SPLITS_BF16           1: there are the next two, which cost less than to widen in order
  *   vec_split_bf16            2 VEC_WIDTH elements, the even ones and the odd ones
  *   vec_join                  from that order to the elements' own
+ *   VEC_STEP_BYTES            of K or V in place, all heads together, that few rows read before
+ *                             they ask for as many again; 0: a block of keys of each head
  *   VEC_DOTS_BF16             1: there are the next ones; K and V are packed in bf16
  *   vec_dot_bf16              c + a * b summed over pairs of bf16, lane by lane
  *   vec_load_bf16             the first n of 2 VEC_WIDTH elements; the others read as 0
@@ -40,7 +42,7 @@
 #define FLASH_KERNELS_CPU_TILED_H
 
 #include "cpu/tiled/accumulate.h"
-#include "cpu/tiled/in_place.h"
+#include "cpu/tiled/few_rows.h"
 #include "cpu/tiled/load_store.h"
 #include "cpu/tiled/pack.h"
 #include "cpu/tiled/scores.h"
@@ -66,33 +68,15 @@ ALWAYS_INLINE void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
     pack_v(t, dtype, &v, keys.end - keys.begin);
 }
 
-ALWAYS_INLINE void attend_packed(const tile_scratch_t *t, int32_t dtype, const flash_params_t *p,
+ALWAYS_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *p,
                                  flash_range_t block) {
-    const values_t values = {.data = t->v, .packed = true, .finite = *t->v_is_finite != 0};
+    const values_t values = {t->v, *t->v_is_finite != 0};
     score_packed(t, block);
     softmax(t, block, p, true);
-    accumulate(t, dtype, &values, block);
-}
-
-/* Head number `head` of the task. */
-static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int64_t d) {
-    cpu_task_t one = *task;
-    one.head_kv += head;
-    one.ahead.head_kv += head;
-    one.n_heads = 1;
-    if (one.o_partial) {
-        one.o_partial += head * one.partial_rows * d;
-        one.lse_partial += head * one.partial_rows;
-    }
-    return one;
+    accumulate(t, &values, block);
 }
 
 /* ---- A task's keys, block after block ---- */
-
-static inline flash_range_t first_block(flash_range_t keys, int32_t B_c) {
-    const flash_range_t block = {keys.begin, keys.begin + min32(B_c, keys.end - keys.begin)};
-    return block;
-}
 
 /* From the blocks that the head's tasks share, which begin at multiples of B_c. */
 ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t *p,
@@ -104,7 +88,7 @@ ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t 
         const flash_range_t block = first_block(keys, B_c);
         request_results(&ahead);
         use_packed_block(t, task->packed, block.begin / B_c);
-        attend_packed(t, dtype, p, block);
+        attend_packed(t, p, block);
         keys.begin = block.end;
     }
 }
@@ -118,26 +102,9 @@ ALWAYS_INLINE void attend_blocks_own(const tile_scratch_t *t, const flash_params
         const flash_range_t block = first_block(keys, B_c);
         request_results(&ahead);
         pack_keys(t, p, task, dtype, block);
-        attend_packed(t, dtype, p, block);
+        attend_packed(t, p, block);
         keys.begin = block.end;
     }
-}
-
-/* A block of keys of all heads before the next one: where they lie side by side, that is near the
- * order of memory. */
-ALWAYS_INLINE void attend_blocks_in_place(const tile_scratch_t *t, const flash_params_t *p,
-                                          const cpu_task_t *task, int32_t dtype, int32_t B_c,
-                                          flash_range_t keys) {
-    while (keys.begin < keys.end) {
-        const flash_range_t block = first_block(keys, min32(B_c, IN_PLACE_KEYS));
-        for (int32_t head = 0; head < task->n_heads; head++) {
-            const cpu_task_t one = task_of_head(task, head, t->d);
-            const tile_scratch_t rows = rows_of_head(t, head);
-            attend_in_place(&rows, p, &one, task->n_heads, dtype, block, keys.end);
-        }
-        keys.begin = block.end;
-    }
-    sort_columns(t, dtype);
 }
 
 /* ---- The kernel: a constant configuration specialises it ---- */
@@ -179,11 +146,12 @@ ALWAYS_INLINE void tiled_attend(const flash_config_t *config, const flash_params
     const int64_t d = config->d_head ? config->d_head : p->d_head;
     const int64_t n_rows = task->row_end - task->row_begin;
     const bool in_place = n_rows <= cpu_few_rows(config->arch);
-    tile_scratch_t t = divide_scratch(scratch, cpu_scratch_rows(config->B_r, n_rows), config->B_c,
-                                      d, n_rows, task->n_heads);
+    const int32_t columns = in_place ? min32(config->B_c, IN_PLACE_KEYS) : config->B_c;
+    tile_scratch_t t = divide_scratch(scratch, cpu_scratch_rows(config->B_r, n_rows), columns, d,
+                                      n_rows, task->n_heads);
     const flash_range_t keys = gather_rows(&t, p, task, dtype, in_place);
     if (in_place)
-        attend_blocks_in_place(&t, p, task, dtype, config->B_c, keys);
+        attend_few_rows(&t, p, task, dtype, config->B_c, keys);
     else if (task->packed)
         attend_blocks_shared(&t, p, task, dtype, config->B_c, keys);
     else

@@ -6,6 +6,7 @@
 
 #include "cpu/amx_decode/scratch.h"
 #include "cpu/tiled/in_place.h"
+#include "cpu/tiled/request.h"
 
 #include <math.h>
 
@@ -47,9 +48,9 @@ ALWAYS_INLINE void request_ahead(const decode_scratch_t *t, const in_place_t *ke
                                  int64_t n) {
     for (int64_t i = first; i < first + n; i++) {
         const char *row = element_at(keys->ahead, i * keys->stride, FLASH_DTYPE_BF16);
-        prefetch_part(row, t->d * 2);
+        request_part(row, t->d * 2);
         if (!keys->adjoin)
-            prefetch_line(row + t->d * 2 - 1);
+            request_line(row + t->d * 2 - 1);
     }
 }
 

@@ -1,5 +1,5 @@
 /*
- * O += P V for a block of keys, packed or in place.
+ * O += P V for a block of packed keys.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_ACCUMULATE_H
 #define FLASH_KERNELS_CPU_TILED_ACCUMULATE_H
@@ -7,13 +7,9 @@
 #include "cpu/tiled/multiply.h"
 #include "cpu/tiled/pack.h"
 
-/* V of a block: packed panels, or where the caller has it. */
+/* V of a block: packed panels. */
 typedef struct values {
-    const void *data;  /* key 0 of the block */
-    const void *ahead; /* in place: rows to ask for, one for each of the block's */
-    int64_t stride;    /* in place: elements from key to key */
-    bool adjoin;       /* in place: in_place.h */
-    bool packed;
+    const float *data;
     bool finite; /* all of it */
 } values_t;
 
@@ -24,12 +20,13 @@ typedef struct slice {
     int tail; /* elements of the only vector, 0: all */
 } slice_t;
 
-static inline slice_t slice_at(const tile_scratch_t *t, const values_t *values, int64_t column) {
-    const int64_t vecs = ((values->packed ? t->d_pad : t->d) - column) / VEC_WIDTH;
+/* Of d columns. */
+static inline slice_t slice_at(int64_t d, int64_t column) {
+    const int64_t vecs = (d - column) / VEC_WIDTH;
     slice_t slice = {column, (int)min64(vecs, TILE_VECS), 0};
     if (vecs == 0) {
         slice.vecs = 1;
-        slice.tail = (int)(t->d - column);
+        slice.tail = (int)(d - column);
     }
     return slice;
 }
@@ -48,7 +45,7 @@ ALWAYS_INLINE void accumulate_words(const tile_scratch_t *t, const values_t *val
                                     int64_t first, int64_t end, int64_t row, int rows) {
     const int64_t c_words = count_words(t->c_pad);
     const panel_t panel = panel_of(slice.column, c_words, t->d_pad);
-    const float *data = (const float *)values->data + panel.offset;
+    const float *data = values->data + panel.offset;
     tile_product_t product = product_of(t, slice, row);
     product.a += first;
     product.b = data + first * panel.width;
@@ -64,7 +61,7 @@ ALWAYS_INLINE void accumulate_alone(const tile_scratch_t *t, const values_t *val
                                     int64_t key, int64_t row) {
     float alone[TILE_COLUMNS];
     const panel_t panel = panel_of(slice.column, count_words(t->c_pad), t->d_pad);
-    const float *data = (const float *)values->data + panel.offset;
+    const float *data = values->data + panel.offset;
     tile_product_t product = product_of(t, slice, row);
     words_keep(data + key / WORD_ELEMENTS * panel.width, key % WORD_ELEMENTS,
                slice.vecs * VEC_WIDTH, alone);
@@ -88,56 +85,29 @@ ALWAYS_INLINE void accumulate_row(const tile_scratch_t *t, const values_t *value
         accumulate_alone(t, values, slice, end * WORD_ELEMENTS, row);
 }
 
-/* O[row ... row + rows)[slice] += P V over keys in place, which all of the rows see. */
-ALWAYS_INLINE void accumulate_in_place(const tile_scratch_t *t, int32_t dtype,
-                                       const values_t *values, slice_t slice, flash_range_t keys,
-                                       int64_t row, int rows) {
-    const int64_t at = keys.begin * values->stride + slice.column;
-    tile_product_t product = product_of(t, slice, row);
-    product.a += keys.begin;
-    product.b = element_at(values->data, at, dtype);
-    product.b_stride = values->stride;
-    product.depth = keys.end - keys.begin;
-    product.ahead = row == 0 ? element_at(values->ahead, at, dtype) : product.b;
-    product.ahead_ends = !values->adjoin && slice.column + slice.vecs * VEC_WIDTH >= t->d;
-    if (keys.begin < keys.end)
-        multiply_in_place(&product, dtype, rows, slice.vecs, slice.tail);
-}
-
-/* A tile of rows over the keys that any of them sees. Of packed keys P is 0 where a row does not
- * see one; infinity or NaN times 0 would be NaN: where there may be any, and in place where the
- * rows do not see the same keys, they go one by one. */
-ALWAYS_INLINE void accumulate_tile(const tile_scratch_t *t, int32_t dtype, const values_t *values,
-                                   slice_t slice, flash_range_t block, int64_t row, int rows) {
+/* A tile of rows over the keys that any of them sees. P is 0 where a row does not see one; infinity
+ * or NaN times 0 would be NaN: where there may be any, rows go one by one. */
+ALWAYS_INLINE void accumulate_tile(const tile_scratch_t *t, const values_t *values, slice_t slice,
+                                   flash_range_t block, int64_t row, int rows) {
     flash_range_t common, any;
     tile_columns(t, block, row, rows, &common, &any);
-    const bool alike = common.begin == any.begin && common.end == any.end;
-    if (values->packed && values->finite) {
+    if (values->finite) {
         accumulate_words(t, values, slice, any.begin / WORD_ELEMENTS, count_words(any.end), row,
                          rows);
         return;
     }
-    if (!values->packed && alike) {
-        accumulate_in_place(t, dtype, values, slice, any, row, rows);
-        return;
-    }
-    for (int64_t r = row; r < row + rows; r++) {
-        const flash_range_t own = row_columns(t, block, r);
-        if (values->packed)
-            accumulate_row(t, values, slice, own, r);
-        else
-            accumulate_in_place(t, dtype, values, slice, own, r, 1);
-    }
+    for (int64_t r = row; r < row + rows; r++)
+        accumulate_row(t, values, slice, row_columns(t, block, r), r);
 }
 
-ALWAYS_INLINE void accumulate(const tile_scratch_t *t, int32_t dtype, const values_t *values,
+ALWAYS_INLINE void accumulate(const tile_scratch_t *t, const values_t *values,
                               flash_range_t block) {
     const int64_t rows = even_part(t->n_rows, TILE_ROWS);
     slice_t slice;
     for (int64_t column = 0; column < t->d; column += slice.vecs * VEC_WIDTH) {
-        slice = slice_at(t, values, column);
+        slice = slice_at(t->d_pad, column);
         for (int64_t row = 0; row < t->n_rows; row += rows)
-            accumulate_tile(t, dtype, values, slice, block, row, (int)min64(rows, t->n_rows - row));
+            accumulate_tile(t, values, slice, block, row, (int)min64(rows, t->n_rows - row));
     }
 }
 

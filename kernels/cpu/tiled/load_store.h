@@ -54,7 +54,8 @@ ALWAYS_INLINE void gather_words(const tile_scratch_t *t, int32_t dtype, const vo
         vec_store(FLASH_DTYPE_FP32, q + i, words_load(dtype, row, i * WORD_ELEMENTS, t->d));
 }
 
-/* Rows of Q: in place, to be multiplied by keys in place; otherwise by packed ones. */
+/* Rows of Q: in place, to be multiplied by keys in place; otherwise by packed ones. Both are words
+ * where the instruction set multiplies pairs. */
 ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
                             const cpu_task_t *task, int32_t dtype, bool in_place) {
     row_cursor_t rows = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = rows;
@@ -63,7 +64,7 @@ ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
     for (int64_t r = 0; r < t->n_rows; r++) {
         const char *row = cursor_next(&rows);
         prefetch_next(&ahead);
-        if (in_place)
+        if (in_place && !VEC_DOTS_BF16)
             gather_paired(t, dtype, row, t->q + r * t->d_pad);
         else
             gather_words(t, dtype, row, t->q + r * t->d_pad);

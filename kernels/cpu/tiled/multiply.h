@@ -8,6 +8,7 @@
 #include "cpu/convert.h"
 #include "cpu/prefetch.h"
 #include "cpu/tiled/pairs.h"
+#include "cpu/tiled/request.h"
 #include "cpu/tiled/words.h"
 #include "cpu/vector.h"
 
@@ -27,8 +28,8 @@ typedef struct tile_product {
     int64_t c_stride;
     int64_t depth;
     bool accumulate;   /* C += A B */
-    const char *ahead; /* what to bring to the level 2 cache. B packed: AHEAD_BYTES each step of
-                        * depth; in place: a row each step, as far apart as those of B */
+    const char *ahead; /* what to ask for. B packed: AHEAD_BYTES each step of depth; in place: a row
+                        * each step, as far apart as those of B */
     bool ahead_ends;   /* in place: the lines where rows end, too */
 } tile_product_t;
 
@@ -46,9 +47,9 @@ ALWAYS_INLINE const char *multiply_ahead(const tile_product_t *t, tile_source_t 
         prefetch_line(ahead);
         return ahead + AHEAD_BYTES;
     }
-    prefetch_part(ahead, vecs * VEC_WIDTH * size);
+    request_part(ahead, vecs * VEC_WIDTH * size);
     if (t->ahead_ends)
-        prefetch_line(ahead + vecs * VEC_WIDTH * size - 1);
+        request_line(ahead + vecs * VEC_WIDTH * size - 1);
     return ahead + t->b_stride * size;
 }
 
@@ -137,28 +138,6 @@ ALWAYS_INLINE void multiply_as(const tile_product_t *t, tile_source_t source, in
 
 NEVER_INLINE void multiply_packed(const tile_product_t *t, int rows, int vecs) {
     multiply_as(t, (tile_source_t){FLASH_DTYPE_FP32, true}, rows, vecs, 0);
-}
-
-NEVER_INLINE void multiply_fp32(const tile_product_t *t, int rows, int vecs, int tail) {
-    multiply_as(t, (tile_source_t){FLASH_DTYPE_FP32, false}, rows, vecs, tail);
-}
-
-NEVER_INLINE void multiply_fp16(const tile_product_t *t, int rows, int vecs, int tail) {
-    multiply_as(t, (tile_source_t){FLASH_DTYPE_FP16, false}, rows, vecs, tail);
-}
-
-NEVER_INLINE void multiply_bf16(const tile_product_t *t, int rows, int vecs, int tail) {
-    multiply_as(t, (tile_source_t){FLASH_DTYPE_BF16, false}, rows, vecs, tail);
-}
-
-ALWAYS_INLINE void multiply_in_place(const tile_product_t *t, int32_t dtype, int rows, int vecs,
-                                     int tail) {
-    if (dtype == FLASH_DTYPE_FP32)
-        multiply_fp32(t, rows, vecs, tail);
-    else if (dtype == FLASH_DTYPE_FP16)
-        multiply_fp16(t, rows, vecs, tail);
-    else
-        multiply_bf16(t, rows, vecs, tail);
 }
 
 #endif

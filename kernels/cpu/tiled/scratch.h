@@ -72,6 +72,26 @@ ALWAYS_INLINE tile_scratch_t rows_of_head(const tile_scratch_t *t, int64_t head)
     return rows;
 }
 
+/* From the rows of one head to those of the next one. */
+ALWAYS_INLINE void to_next_rows(tile_scratch_t *rows) {
+    const int64_t n = rows->head_rows;
+    rows->q += n * rows->d_pad;
+    rows->o += n * rows->d_pad;
+    rows->s += n * rows->c_pad;
+    rows->origin += n;
+    rows->sum += n * 16;
+    rows->begin += n;
+    rows->end += n;
+}
+
+/* Whether all rows see all keys of the block. */
+static inline bool rows_see(const tile_scratch_t *t, flash_range_t block) {
+    bool see = true;
+    for (int64_t row = 0; row < t->n_rows; row++)
+        see = see && t->begin[row] <= block.begin && t->end[row] >= block.end;
+    return see;
+}
+
 /* Keys of the block that the row sees, counted from the block's first key. */
 static inline flash_range_t row_columns(const tile_scratch_t *t, flash_range_t block, int64_t row) {
     const flash_range_t columns = {max32(t->begin[row], block.begin) - block.begin,

@@ -1,0 +1,98 @@
+/*
+ * A task of few rows: its keys in place, a short block of them at a time.
+ */
+#ifndef FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
+#define FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
+
+#include "cpu/tiled/in_place_scores.h"
+#include "cpu/tiled/in_place_values.h"
+#include "cpu/tiled/softmax.h"
+
+static inline flash_range_t first_block(flash_range_t keys, int32_t B_c) {
+    const flash_range_t block = {keys.begin, keys.begin + min32(B_c, keys.end - keys.begin)};
+    return block;
+}
+
+/* The one after it, of keys that end before `end`. */
+static inline flash_range_t next_block(flash_range_t block, int32_t end, int32_t B_c) {
+    const flash_range_t rest = {block.end, end};
+    return first_block(rest, B_c);
+}
+
+/* Head number `head` of the task. */
+static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int64_t d) {
+    cpu_task_t one = *task;
+    one.head_kv += head;
+    one.ahead.head_kv += head;
+    one.n_heads = 1;
+    if (one.o_partial) {
+        one.o_partial += head * one.partial_rows * d;
+        one.lse_partial += head * one.partial_rows;
+    }
+    return one;
+}
+
+/* Keys of a step of all heads, of key_bytes together: a multiple of what a tile of scores takes. */
+static inline int32_t step_keys(int64_t key_bytes) {
+    const int64_t n = VEC_STEP_BYTES / key_bytes / 4 * 4;
+    return VEC_STEP_BYTES == 0 || n > IN_PLACE_KEYS ? IN_PLACE_KEYS : n < 4 ? 4 : (int32_t)n;
+}
+
+/* A block of keys of all the task's heads, K and then V, in steps: where heads lie side by side,
+ * those follow the order of memory. */
+ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t *p,
+                                   const cpu_task_t *task, int32_t n_asked, int32_t dtype,
+                                   flash_range_t block, int32_t end) {
+    const int32_t n = step_keys(task->n_heads * t->d * element_size(dtype));
+    const flash_range_t first = first_block(block, n);
+    const bool all_see = rows_see(t, block);
+    for (flash_range_t s = first; s.begin < s.end; s = next_block(s, block.end, n)) {
+        in_place_t k = rows_in_place(task, n_asked, dtype, t->d, p->k, &p->k_stride, s, end);
+        k.column = s.begin - block.begin;
+        score_rows(t, dtype, &k, s.end - s.begin);
+    }
+    softmax(t, block, p, false);
+    for (flash_range_t s = first; s.begin < s.end; s = next_block(s, block.end, n)) {
+        in_place_t v = rows_in_place(task, n_asked, dtype, t->d, p->v, &p->v_stride, s, end);
+        v.column = s.begin - block.begin;
+        accumulate_in_place(t, dtype, &v, s, all_see);
+    }
+}
+
+/* After the last block: the columns of O, which are those of V as load_pair() leaves them. */
+ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        for (int64_t i = 0; t->d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
+            float *o = t->o + row * t->d_pad + i;
+            vec_t pair[2];
+            load_pair(FLASH_DTYPE_FP32, o, pair);
+            sort_pair(dtype, pair);
+            vec_store(FLASH_DTYPE_FP32, o, pair[0]);
+            vec_store(FLASH_DTYPE_FP32, o + VEC_WIDTH, pair[1]);
+        }
+    }
+}
+
+/* A block of keys of all heads before the next one: where they lie side by side, that is near the
+ * order of memory. */
+ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t *p,
+                                   const cpu_task_t *task, int32_t dtype, int32_t B_c,
+                                   flash_range_t keys) {
+    const int32_t n_heads = task->n_heads;
+    while (keys.begin < keys.end) {
+        const flash_range_t block = first_block(keys, min32(B_c, IN_PLACE_KEYS));
+        keys.begin = block.end;
+        if (VEC_STEP_BYTES > 0) {
+            attend_in_place(t, p, task, n_heads, dtype, block, keys.end);
+            continue;
+        }
+        for (int32_t head = 0; head < n_heads; head++) {
+            const cpu_task_t one = task_of_head(task, head, t->d);
+            const tile_scratch_t rows = rows_of_head(t, head);
+            attend_in_place(&rows, p, &one, n_heads, dtype, block, keys.end);
+        }
+    }
+    sort_columns(t, dtype);
+}
+
+#endif

@@ -1,0 +1,226 @@
+/*
+ * S = Q K^T with K in place: dot products of a few rows of Q and a few keys at a time.
+ */
+#ifndef FLASH_KERNELS_CPU_TILED_IN_PLACE_SCORES_H
+#define FLASH_KERNELS_CPU_TILED_IN_PLACE_SCORES_H
+
+#include "cpu/tiled/in_place.h"
+#include "cpu/tiled/pairs.h"
+#include "cpu/tiled/request.h"
+#include "cpu/tiled/scratch.h"
+#include "cpu/tiled/words.h"
+
+#include <string.h>
+
+_Static_assert(DOT_ROWS == 4 || DOT_ROWS == 6, "one case for each below");
+
+/* Rows of K, two or four, and as many that are asked for meanwhile. */
+typedef struct dot_keys {
+    const void *row[4];
+    const void *ahead[4];
+    bool adjoin; /* in_place_t */
+} dot_keys_t;
+
+/* Rows of a tile of dot products at most. Where registers are few, tiles of more rows read K less
+ * often, which fp32 gains by; elements of 16 bits do not. */
+ALWAYS_INLINE int dot_rows_max(int32_t dtype) {
+    return DOT_ROWS == 4 && dtype != FLASH_DTYPE_FP32 ? 2 : DOT_ROWS;
+}
+
+/* Keys of a tile of so many rows: its sums are enough to keep the multipliers busy, and fit into
+ * the registers. */
+ALWAYS_INLINE int dot_n_keys(const int rows) {
+    return DOT_ROWS == 4 && rows > 2 ? 2 : 4;
+}
+
+/* Keys i ... i + n - 1. Those that there are not repeat the last one. */
+ALWAYS_INLINE dot_keys_t dot_keys_at(int32_t dtype, const in_place_t *k, int32_t i, int32_t n_keys,
+                                     const int n) {
+    dot_keys_t keys = {.adjoin = k->adjoin};
+    UNROLL for (int32_t j = 0; j < n; j++) {
+        const int64_t at = min32(i + j, n_keys - 1) * k->stride;
+        keys.row[j] = element_at(k->data, at, dtype);
+        keys.ahead[j] = element_at(k->ahead, at, dtype);
+    }
+    return keys;
+}
+
+/* The sums of a tile, to s[row][0 ... keys - 1]. */
+ALWAYS_INLINE void dot_store(vec_t sum[DOT_ROWS][4], const int rows, float *s, int64_t s_stride) {
+    if (dot_n_keys(rows) == 4) {
+        UNROLL for (int r = 0; r < rows; r++)
+            vec_sum4(sum[r][0], sum[r][1], sum[r][2], sum[r][3], s + r * s_stride);
+        return;
+    }
+    UNROLL for (int r = 0; r < rows; r += 2) {
+        const int other = r + 1 < rows ? r + 1 : r;
+        float sums[4];
+        vec_sum4(sum[r][0], sum[r][1], sum[other][0], sum[other][1], sums);
+        memcpy(s + r * s_stride, sums, 2 * sizeof *s);
+        memcpy(s + other * s_stride, sums + 2, 2 * sizeof *s);
+    }
+}
+
+#if VEC_DOTS_BF16
+
+/* sum[r][j] += q[r] k[j], in words; the keys ahead are asked for. */
+ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k, const float *q,
+                            const int rows, vec_t sum[DOT_ROWS][4]) {
+    const int64_t q_stride = round_up(d, 16);
+    const int n = dot_n_keys(rows);
+    for (int64_t i = 0; i < d; i += 2 * VEC_WIDTH) {
+        vec_t k_part[4];
+        UNROLL for (int j = 0; j < n; j++) {
+            request_part(element_at(k->ahead[j], i, dtype), 2 * VEC_WIDTH * element_size(dtype));
+            k_part[j] = words_load(dtype, k->row[j], i, d);
+        }
+        UNROLL for (int r = 0; r < rows; r++) {
+            const vec_t q_part = vec_load(FLASH_DTYPE_FP32, q + r * q_stride + i / 2);
+            UNROLL for (int j = 0; j < n; j++) sum[r][j] =
+                words_multiply(q_part, k_part[j], sum[r][j]);
+        }
+    }
+}
+
+#else
+
+/* sum[r][j] += the rows' vectors of Q at q, times k. */
+ALWAYS_INLINE void dot_step(const float *q, int64_t q_stride, vec_t k, const int rows, const int j,
+                            vec_t sum[DOT_ROWS][4]) {
+    UNROLL for (int r = 0; r < rows; r++) sum[r][j] =
+        vec_fma(vec_load(FLASH_DTYPE_FP32, q + r * q_stride), k, sum[r][j]);
+}
+
+/* sum[r][j] += q[r] k[j]; the keys ahead are asked for. */
+ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k, const float *q,
+                            const int rows, vec_t sum[DOT_ROWS][4]) {
+    const int64_t q_stride = round_up(d, 16);
+    const int n = dot_n_keys(rows);
+    int64_t i = 0;
+    for (; d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
+        UNROLL for (int j = 0; j < n; j++)
+            request_part(element_at(k->ahead[j], i, dtype), 2 * VEC_WIDTH * element_size(dtype));
+        UNROLL for (int j = 0; j < n; j++) {
+            vec_t pair[2];
+            load_pair(dtype, element_at(k->row[j], i, dtype), pair);
+            dot_step(q + i, q_stride, pair[0], rows, j, sum);
+            dot_step(q + i + VEC_WIDTH, q_stride, pair[1], rows, j, sum);
+        }
+    }
+    for (; i < d; i += VEC_WIDTH) {
+        const int left = (int)min64(d - i, VEC_WIDTH);
+        UNROLL for (int j = 0; j < n; j++) {
+            const void *from = element_at(k->row[j], i, dtype);
+            const vec_t k_part =
+                left < VEC_WIDTH ? vec_load_first(dtype, from, left) : vec_load(dtype, from);
+            request_line(element_at(k->ahead[j], i, dtype));
+            dot_step(q + i, q_stride, k_part, rows, j, sum);
+        }
+    }
+}
+
+#endif
+
+/* Dot products of rows of Q with rows of K, to s[row][0 ... keys - 1], while as many others are
+ * asked for. */
+ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t *k, const float *q,
+                                const int rows, float *s, int64_t s_stride) {
+    const int n = dot_n_keys(rows);
+    vec_t sum[DOT_ROWS][4];
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int j = 0; j < n; j++) sum[r][j] = vec_zero();
+    }
+    dot_sums(dtype, d, k, q, rows, sum);
+    if (!k->adjoin) {
+        UNROLL for (int j = 0; j < n; j++)
+            request_line((const char *)element_at(k->ahead[j], d, dtype) - 1);
+    }
+    dot_store(sum, rows, s, s_stride);
+}
+
+/* Rows row ... row + rows - 1 against all keys; rows and dtype are constants at each call. The
+ * scratch has room for the surplus scores of a tile that is cut short. */
+ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_t d,
+                            const in_place_t *k, int32_t n_keys, int64_t row, const int rows) {
+    const int n = dot_n_keys(rows);
+    for (int32_t i = 0; i < n_keys; i += n) {
+        const dot_keys_t keys = dot_keys_at(dtype, k, i, n_keys, n);
+        dot_products(dtype, d, &keys, t->q + row * t->d_pad, rows,
+                     t->s + row * t->c_pad + k->column + i, t->c_pad);
+    }
+}
+
+ALWAYS_INLINE void dot_rows(const tile_scratch_t *t, int32_t dtype, const int64_t d,
+                            const in_place_t *k, int32_t n_keys, int64_t row, int rows) {
+    const int most = dot_rows_max(dtype);
+    if (rows == 1)
+        dot_tile(t, dtype, d, k, n_keys, row, 1);
+    else if (most > 2 && rows == 2)
+        dot_tile(t, dtype, d, k, n_keys, row, 2);
+    else if (most > 2 && rows == 3)
+        dot_tile(t, dtype, d, k, n_keys, row, 3);
+    else if (most > 4 && rows == 4)
+        dot_tile(t, dtype, d, k, n_keys, row, 4);
+    else if (most > 4 && rows == 5)
+        dot_tile(t, dtype, d, k, n_keys, row, 5);
+    else
+        dot_tile(t, dtype, d, k, n_keys, row, most);
+}
+
+/* Scores of all rows of a head; the first ones ask for what comes next. */
+ALWAYS_INLINE void score_tiles(const tile_scratch_t *t, int32_t dtype, const int64_t d,
+                               const in_place_t *k, int32_t n_keys) {
+    const int64_t rows = even_part(t->head_rows, dot_rows_max(dtype));
+    in_place_t keys = *k;
+    for (int64_t row = 0; row < t->head_rows; row += rows) {
+        dot_rows(t, dtype, d, &keys, n_keys, row, (int)min64(rows, t->head_rows - row));
+        keys.ahead = keys.data;
+    }
+}
+
+/* Of all heads. */
+ALWAYS_INLINE void score_heads(const tile_scratch_t *t, int32_t dtype, const int64_t d,
+                               const in_place_t *k, int32_t n_keys) {
+    in_place_t keys = *k;
+    tile_scratch_t rows = *t;
+    for (int32_t head = 0; head < k->n_heads; head++) {
+        score_tiles(&rows, dtype, d, &keys, n_keys);
+        to_next_head(&keys);
+        to_next_rows(&rows);
+    }
+}
+
+/* Head dimensions that are common have code of their own. */
+ALWAYS_INLINE void score_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *k,
+                                  int32_t n_keys) {
+    if (t->d == 128)
+        score_heads(t, dtype, 128, k, n_keys);
+    else if (t->d == 64)
+        score_heads(t, dtype, 64, k, n_keys);
+    else
+        score_heads(t, dtype, t->d, k, n_keys);
+}
+
+NEVER_INLINE void score_fp32(const tile_scratch_t *t, const in_place_t *k, int32_t n_keys) {
+    score_in_place(t, FLASH_DTYPE_FP32, k, n_keys);
+}
+
+NEVER_INLINE void score_fp16(const tile_scratch_t *t, const in_place_t *k, int32_t n_keys) {
+    score_in_place(t, FLASH_DTYPE_FP16, k, n_keys);
+}
+
+NEVER_INLINE void score_bf16(const tile_scratch_t *t, const in_place_t *k, int32_t n_keys) {
+    score_in_place(t, FLASH_DTYPE_BF16, k, n_keys);
+}
+
+ALWAYS_INLINE void score_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *k,
+                              int32_t n_keys) {
+    if (dtype == FLASH_DTYPE_FP32)
+        score_fp32(t, k, n_keys);
+    else if (dtype == FLASH_DTYPE_FP16)
+        score_fp16(t, k, n_keys);
+    else
+        score_bf16(t, k, n_keys);
+}
+
+#endif
