@@ -7,7 +7,7 @@
 #include "cpu/tiled/multiply.h"
 #include "cpu/tiled/pack.h"
 
-/* V of a block: packed panels. */
+/* V of a block, packed. */
 typedef struct values {
     const float *data;
     bool finite; /* all of it */

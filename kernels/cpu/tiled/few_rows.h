@@ -19,18 +19,25 @@ static inline flash_range_t next_block(flash_range_t block, int32_t end, int32_t
     return first_block(rest, B_c);
 }
 
-/* Head number `head` of the task. */
-static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int64_t d) {
-    cpu_task_t one = *task;
-    one.head_kv += head;
-    one.ahead.head_kv += head;
-    one.n_heads = 1;
-    if (one.o_partial) {
-        one.o_partial += head * one.partial_rows * d;
-        one.lse_partial += head * one.partial_rows;
+/* Heads number head ... head + n - 1 of the task. */
+static inline cpu_task_t task_of_heads(const cpu_task_t *task, int32_t head, int32_t n, int64_t d) {
+    cpu_task_t some = *task;
+    some.head_kv += head;
+    some.ahead.head_kv += head;
+    some.n_heads = n;
+    if (some.o_partial) {
+        some.o_partial += head * some.partial_rows * d;
+        some.lse_partial += head * some.partial_rows;
     }
-    return one;
+    return some;
 }
+
+static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int64_t d) {
+    return task_of_heads(task, head, 1, d);
+}
+
+/* Rows of a head at most that go in steps: O of all heads comes and goes in each. */
+enum { STEP_ROWS = 8 };
 
 /* Keys of a step of all heads, of key_bytes together: a multiple of what a tile of scores takes. */
 static inline int32_t step_keys(int64_t key_bytes) {
@@ -78,19 +85,16 @@ ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
 ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                    flash_range_t keys) {
-    const int32_t n_heads = task->n_heads;
+    const bool in_steps = VEC_STEP_BYTES > 0 && t->head_rows <= STEP_ROWS;
+    const int32_t n_together = in_steps ? task->n_heads : 1;
     while (keys.begin < keys.end) {
         const flash_range_t block = first_block(keys, min32(B_c, IN_PLACE_KEYS));
+        for (int32_t head = 0; head < task->n_heads; head += n_together) {
+            const cpu_task_t some = task_of_heads(task, head, n_together, t->d);
+            const tile_scratch_t rows = rows_of_heads(t, head, n_together);
+            attend_in_place(&rows, p, &some, task->n_heads, dtype, block, keys.end);
+        }
         keys.begin = block.end;
-        if (VEC_STEP_BYTES > 0) {
-            attend_in_place(t, p, task, n_heads, dtype, block, keys.end);
-            continue;
-        }
-        for (int32_t head = 0; head < n_heads; head++) {
-            const cpu_task_t one = task_of_head(task, head, t->d);
-            const tile_scratch_t rows = rows_of_head(t, head);
-            attend_in_place(&rows, p, &one, n_heads, dtype, block, keys.end);
-        }
     }
     sort_columns(t, dtype);
 }

@@ -186,7 +186,7 @@ ALWAYS_INLINE void score_heads(const tile_scratch_t *t, int32_t dtype, const int
     for (int32_t head = 0; head < k->n_heads; head++) {
         score_tiles(&rows, dtype, d, &keys, n_keys);
         to_next_head(&keys);
-        to_next_rows(&rows);
+        skip_rows(&rows, t->head_rows);
     }
 }
 

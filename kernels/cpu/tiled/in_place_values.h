@@ -33,7 +33,7 @@ ALWAYS_INLINE void accumulate_rows(const tile_scratch_t *t, int32_t dtype, const
             accumulate_slice(&o, dtype, &values, slice, keys, row, rows);
         }
         to_next_head(&values);
-        to_next_rows(&o);
+        skip_rows(&o, t->head_rows);
     }
 }
 
@@ -94,7 +94,7 @@ ALWAYS_INLINE void accumulate_in_place(const tile_scratch_t *t, int32_t dtype, c
         for (int32_t head = 0; head < v->n_heads; head++) {
             accumulate_seen(&o, dtype, &one, step, row, n);
             to_next_head(&one);
-            to_next_rows(&o);
+            skip_rows(&o, t->head_rows);
         }
     }
 }

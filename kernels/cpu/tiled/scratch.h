@@ -57,31 +57,27 @@ static inline tile_scratch_t divide_scratch(void *memory, int64_t rows, int32_t 
     return t;
 }
 
-/* The rows of one of the task's heads. */
-ALWAYS_INLINE tile_scratch_t rows_of_head(const tile_scratch_t *t, int64_t head) {
-    const int64_t row = head * t->head_rows;
+/* Leaves out the first n rows. */
+ALWAYS_INLINE void skip_rows(tile_scratch_t *t, int64_t n) {
+    t->q += n * t->d_pad;
+    t->o += n * t->d_pad;
+    t->s += n * t->c_pad;
+    t->origin += n;
+    t->sum += n * 16;
+    t->begin += n;
+    t->end += n;
+}
+
+/* The rows of n of the task's heads. */
+ALWAYS_INLINE tile_scratch_t rows_of_heads(const tile_scratch_t *t, int64_t head, int64_t n) {
     tile_scratch_t rows = *t;
-    rows.q += row * t->d_pad;
-    rows.o += row * t->d_pad;
-    rows.s += row * t->c_pad;
-    rows.origin += row;
-    rows.sum += row * 16;
-    rows.begin += row;
-    rows.end += row;
-    rows.n_rows = t->head_rows;
+    skip_rows(&rows, head * t->head_rows);
+    rows.n_rows = n * t->head_rows;
     return rows;
 }
 
-/* From the rows of one head to those of the next one. */
-ALWAYS_INLINE void to_next_rows(tile_scratch_t *rows) {
-    const int64_t n = rows->head_rows;
-    rows->q += n * rows->d_pad;
-    rows->o += n * rows->d_pad;
-    rows->s += n * rows->c_pad;
-    rows->origin += n;
-    rows->sum += n * 16;
-    rows->begin += n;
-    rows->end += n;
+ALWAYS_INLINE tile_scratch_t rows_of_head(const tile_scratch_t *t, int64_t head) {
+    return rows_of_heads(t, head, 1);
 }
 
 /* Whether all rows see all keys of the block. */
