@@ -6,8 +6,8 @@
  *   O = P V       V's rows are the right operand as they lie, likewise
  *
  * A head's rows are padded to R: 4, 8 or 16. Scores are [32 keys][R], keys i and i + 16 side by
- * side, so that lane i of each vector belongs to row i % R. Blocks, their order, and what each asks
- * for are those of tiled/in_place.h.
+ * side, so that lane i of each vector belongs to row i % R. A head has a block of keys at
+ * a time, which asks for the next one as tiled/in_place.h says.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_H

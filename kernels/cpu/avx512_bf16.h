@@ -9,7 +9,7 @@
 
 #define VEC_DOTS_BF16 1
 
-/* These processors read memory fastest in its order (docs/performance.md, "Steps of keys"). */
+/* Measured on a Zen 5 (docs/performance.md, "Steps of keys"). */
 #define VEC_STEP_BYTES 8192
 
 /* Subnormal elements count as zero (Intel SDM, VDPBF16PS). */

@@ -42,7 +42,9 @@ enum { STEP_ROWS = 8 };
 /* Keys of a step of all heads, of key_bytes together: a multiple of what a tile of scores takes. */
 static inline int32_t step_keys(int64_t key_bytes) {
     const int64_t n = VEC_STEP_BYTES / key_bytes / 4 * 4;
-    return VEC_STEP_BYTES == 0 || n > IN_PLACE_KEYS ? IN_PLACE_KEYS : n < 4 ? 4 : (int32_t)n;
+    if (VEC_STEP_BYTES == 0)
+        return IN_PLACE_KEYS;
+    return n < 4 ? 4 : (int32_t)min64(n, IN_PLACE_KEYS);
 }
 
 /* A block of keys of all the task's heads, K and then V, in steps: where heads lie side by side,
@@ -80,8 +82,8 @@ ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
     }
 }
 
-/* A block of keys of all heads before the next one: where they lie side by side, that is near the
- * order of memory. */
+/* A block of keys of all heads, together or one by one, before the next one: where they lie side by
+ * side, that is near the order of memory. */
 ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                    flash_range_t keys) {
