@@ -32,6 +32,21 @@ ALWAYS_INLINE void vec_zip_bf16(vec_t a, vec_t b, vec_t zipped[2]) {
     zipped[1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a_bits, high, b_bits));
 }
 
+ALWAYS_INLINE void vec_mix_bf16(vec_t a, vec_t b, vec_t mixed[2]) {
+    __m512i a_bits = _mm512_castps_si512(a), b_bits = _mm512_castps_si512(b);
+    __asm__("" : "+v"(a_bits), "+v"(b_bits)); /* loaded once: one that crosses lines costs twice */
+    mixed[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(a_bits, b_bits));
+    mixed[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(a_bits, b_bits));
+}
+
+ALWAYS_INLINE void vec_unmix(vec_t mixed[2]) {
+    const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    const vec_t first = mixed[0], second = mixed[1];
+    mixed[0] = _mm512_permutex2var_ps(first, low, second);
+    mixed[1] = _mm512_permutex2var_ps(first, high, second);
+}
+
 ALWAYS_INLINE void vec_store_bf16(void *to, vec_t x) {
     _mm256_storeu_si256(to, (__m256i)_mm512_cvtneps_pbh(x));
 }

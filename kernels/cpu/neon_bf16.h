@@ -29,6 +29,14 @@ ALWAYS_INLINE void vec_zip_bf16(vec_t a, vec_t b, vec_t zipped[2]) {
     zipped[1] = vreinterpretq_f32_u16(vzip2q_u16(a_bits, b_bits));
 }
 
+ALWAYS_INLINE void vec_mix_bf16(vec_t a, vec_t b, vec_t mixed[2]) {
+    vec_zip_bf16(a, b, mixed);
+}
+
+ALWAYS_INLINE void vec_unmix(vec_t mixed[2]) {
+    (void)mixed;
+}
+
 ALWAYS_INLINE void vec_store_bf16(void *to, vec_t x) {
     vst1_u8(to, vreinterpret_u8_bf16(vcvt_bf16_f32(x)));
 }

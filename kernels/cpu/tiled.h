@@ -36,6 +36,8 @@
  *   vec_dot_bf16              c + a * b summed over pairs of bf16, lane by lane
  *   vec_load_bf16             the first n of 2 VEC_WIDTH elements; the others read as 0
  *   vec_zip_bf16              the elements of two vectors in turns, VEC_WIDTH pairs to a vector
+ *   vec_mix_bf16              the same in an order of columns that costs less
+ *   vec_unmix                 from that order to the columns' own
  *   vec_store_bf16            VEC_WIDTH elements
  */
 #ifndef FLASH_KERNELS_CPU_TILED_H
@@ -72,7 +74,7 @@ ALWAYS_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *
                                  flash_range_t block) {
     const values_t values = {t->v, *t->v_is_finite != 0};
     score_packed(t, block);
-    softmax(t, block, p, true);
+    softmax(t, block, p);
     accumulate(t, &values, block);
 }
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from problems import AttentionProblem, check_every_kernel, make_inputs, run
+from flashattn.oracle import Mask
+from problems import AttentionProblem, check_every_kernel, configs_for, make_inputs, run
 
 FEW = AttentionProblem(1, 1, 1000, 16, 2, 128, dtype="bfloat16")
 
@@ -49,6 +50,21 @@ def test_values(values: str, softcap: float) -> None:
 def test_rows_that_see_different_keys(seqlen_q: int, window: tuple[int, int]) -> None:
     p = replace(FEW, seqlen_q=seqlen_q, n_heads=8, window_size=window, seqlen_k=2500)
     check_every_kernel(replace(p, causal=True))
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("key", [407, 408, 497, 498, 499])
+def test_poison_in_a_value_reaches_only_the_rows_that_see_it(key: int, poison: float) -> None:
+    """The three rows see keys 407 to 497, 408 to 498 and 409 to 499."""
+    p = replace(FEW, seqlen_q=3, seqlen_k=500, n_heads=8, causal=True, window_size=(90, 0))
+    sees = Mask(True, 90, 0).visible(3, 500)[:, key]
+    for config in configs_for(p):
+        q, k, v = make_inputs(p)
+        clean, _ = run(p, [q, k, v], config)
+        v[:, key] = poison
+        o, _ = run(p, [q, k, v], config)
+        np.testing.assert_array_equal(o[:, ~sees], clean[:, ~sees])
+        assert not np.isfinite(o[:, sees].astype(np.float32)).any()
 
 
 def test_scores_that_rise_with_every_block() -> None:

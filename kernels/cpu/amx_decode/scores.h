@@ -6,7 +6,6 @@
 
 #include "cpu/amx_decode/scratch.h"
 #include "cpu/tiled/in_place.h"
-#include "cpu/tiled/request.h"
 
 #include <math.h>
 
@@ -43,17 +42,6 @@ ALWAYS_INLINE void decode_pack_q(const decode_scratch_t *t, const flash_params_t
 
 /* ---- S ---- */
 
-/* Asks for rows first ... first + n - 1 of the next keys. */
-ALWAYS_INLINE void request_ahead(const decode_scratch_t *t, const in_place_t *keys, int64_t first,
-                                 int64_t n) {
-    for (int64_t i = first; i < first + n; i++) {
-        const char *row = element_at(keys->ahead, i * keys->stride, FLASH_DTYPE_BF16);
-        request_part(row, t->d * 2);
-        if (!keys->adjoin)
-            request_line(row + t->d * 2 - 1);
-    }
-}
-
 /* Keys i and i + 16 come to lie beside each other. */
 ALWAYS_INLINE void decode_score(const decode_scratch_t *t, const in_place_t *k, const uint16_t *q,
                                 int R) {
@@ -65,10 +53,10 @@ ALWAYS_INLINE void decode_score(const decode_scratch_t *t, const in_place_t *k, 
         for (int64_t c = 0; c < t->columns; c++, asked += share) {
             _tile_loadd(2, q + c * AMX_SQUARE * R, R * 4);
             _tile_loadd(1, tile + c * TILE_ROW_BYTES, stride);
-            request_ahead(t, k, asked, share);
+            request_ahead(k, FLASH_DTYPE_BF16, t->d, asked, share);
             _tile_dpbf16ps(0, 1, 2);
         }
-        request_ahead(t, k, asked, (half + 1) * 16 - asked);
+        request_ahead(k, FLASH_DTYPE_BF16, t->d, asked, (half + 1) * 16 - asked);
         _tile_stored(0, t->s + half * R, 2 * R * 4);
     }
     tiles_see_stores();

@@ -63,7 +63,7 @@ ALWAYS_INLINE void decode_add_pending(const decode_scratch_t *t, const decode_pe
         else
             decode_add(v, pending->v.stride * 2, o, o);
         if (ask)
-            request_ahead(t, ask, c * share, share);
+            request_ahead(ask, FLASH_DTYPE_BF16, t->d, c * share, share);
     }
 }
 
@@ -79,7 +79,7 @@ ALWAYS_INLINE void decode_values(const decode_scratch_t *t, decode_pending_t *pe
         asked = AMX_SQUARE / t->columns * t->columns;
     }
     if (ask)
-        request_ahead(t, ask, asked, AMX_SQUARE - asked);
+        request_ahead(ask, FLASH_DTYPE_BF16, t->d, asked, AMX_SQUARE - asked);
     tiles_see_stores();
     pending->o = NULL;
 }

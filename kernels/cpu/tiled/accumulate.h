@@ -6,30 +6,13 @@
 
 #include "cpu/tiled/multiply.h"
 #include "cpu/tiled/pack.h"
+#include "cpu/tiled/slice.h"
 
 /* V of a block, packed. */
 typedef struct values {
     const float *data;
     bool finite; /* all of it */
 } values_t;
-
-/* The part of O that one call of the micro-kernel computes: columns of V. */
-typedef struct slice {
-    int64_t column;
-    int vecs;
-    int tail; /* elements of the only vector, 0: all */
-} slice_t;
-
-/* Of d columns. */
-static inline slice_t slice_at(int64_t d, int64_t column) {
-    const int64_t vecs = (d - column) / VEC_WIDTH;
-    slice_t slice = {column, (int)min64(vecs, TILE_VECS), 0};
-    if (vecs == 0) {
-        slice.vecs = 1;
-        slice.tail = (int)(d - column);
-    }
-    return slice;
-}
 
 ALWAYS_INLINE tile_product_t product_of(const tile_scratch_t *t, slice_t slice, int64_t row) {
     const tile_product_t product = {.a = t->s + row * t->c_pad,

@@ -47,6 +47,36 @@ static inline int32_t step_keys(int64_t key_bytes) {
     return n < 4 ? 4 : (int32_t)min64(n, IN_PLACE_KEYS);
 }
 
+/* Asks for part i of n_parts of n keys of the first head. */
+ALWAYS_INLINE void request_share(const in_place_t *keys, int32_t dtype, int64_t d, int32_t n,
+                                 int64_t i, int64_t n_parts) {
+    const int64_t first = i * n / n_parts;
+    request_ahead(keys, dtype, d, first, (i + 1) * n / n_parts - first);
+}
+
+/* P of all rows. Where a block has several steps of n keys, V of the second one is asked for
+ * already, so that memory does not rest meanwhile; v is the first one. */
+ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t *p, int32_t dtype,
+                                    const in_place_t *v, int32_t n, flash_range_t block,
+                                    bool all_see) {
+    const softmax_rule_t rule = softmax_rule(p);
+    const int32_t n_keys = block.end - block.begin;
+    const int64_t n_columns = round_up(n_keys, WORD_ELEMENTS);
+    const bool whole = all_see && n_keys == IN_PLACE_KEYS && p->softcap == 0;
+    in_place_t next = *v;
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        const int64_t i = row % t->head_rows;
+        if (n < n_keys)
+            request_share(&next, dtype, t->d, n, i, t->head_rows);
+        if (i + 1 == t->head_rows)
+            to_next_head(&next);
+        if (whole)
+            scores_to_p(t, row, 0, IN_PLACE_KEYS, &rule);
+        else
+            softmax_row(t, row_columns(t, block, row), row, &rule, n_columns);
+    }
+}
+
 /* A block of keys of all the task's heads, K and then V, in steps: where heads lie side by side,
  * those follow the order of memory. */
 ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t *p,
@@ -60,9 +90,10 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
         k.column = s.begin - block.begin;
         score_rows(t, dtype, &k, s.end - s.begin);
     }
-    softmax(t, block, p, false);
+    in_place_t v = rows_in_place(task, n_asked, dtype, t->d, p->v, &p->v_stride, first, end);
+    softmax_in_place(t, p, dtype, &v, n, block, all_see);
     for (flash_range_t s = first; s.begin < s.end; s = next_block(s, block.end, n)) {
-        in_place_t v = rows_in_place(task, n_asked, dtype, t->d, p->v, &p->v_stride, s, end);
+        v = rows_in_place(task, n_asked, dtype, t->d, p->v, &p->v_stride, s, end);
         v.column = s.begin - block.begin;
         accumulate_in_place(t, dtype, &v, s, all_see);
     }

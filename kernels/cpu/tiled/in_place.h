@@ -9,6 +9,7 @@
 #include "cpu/cpu_kernel.h"
 #include "cpu/rows.h"
 #include "cpu/tiled/arithmetic.h"
+#include "cpu/tiled/request.h"
 
 /* Keys of a block. What is asked for must neither come late nor be gone when it is used. */
 enum { IN_PLACE_KEYS = 32 };
@@ -49,6 +50,28 @@ ALWAYS_INLINE in_place_t rows_in_place(const cpu_task_t *task, int32_t n_asked, 
                              .n_heads = task->n_heads,
                              .adjoin = stride->seq == d || (n_asked > 1 && stride->head == d)};
     return rows;
+}
+
+/* The same without the first n keys. */
+ALWAYS_INLINE in_place_t keys_from(const in_place_t *keys, int32_t dtype, int32_t n) {
+    const int64_t bytes = n * keys->stride * element_size(dtype);
+    in_place_t rest = *keys;
+    rest.data += bytes;
+    rest.ahead += bytes;
+    rest.column += n;
+    return rest;
+}
+
+/* Asks for rows first ... first + n - 1, of d elements, of the first head's next keys. */
+ALWAYS_INLINE void request_ahead(const in_place_t *keys, int32_t dtype, int64_t d, int64_t first,
+                                 int64_t n) {
+    const int64_t bytes = d * element_size(dtype);
+    for (int64_t i = first; i < first + n; i++) {
+        const char *row = element_at(keys->ahead, i * keys->stride, dtype);
+        request_part(row, bytes);
+        if (!keys->adjoin)
+            request_line(row + bytes - 1);
+    }
 }
 
 ALWAYS_INLINE void to_next_head(in_place_t *keys) {

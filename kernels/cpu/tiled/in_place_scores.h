@@ -6,7 +6,6 @@
 
 #include "cpu/tiled/in_place.h"
 #include "cpu/tiled/pairs.h"
-#include "cpu/tiled/request.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/tiled/words.h"
 
@@ -16,9 +15,9 @@ _Static_assert(DOT_ROWS == 4 || DOT_ROWS == 6, "one case for each below");
 
 /* Rows of K, two or four, and as many that are asked for meanwhile. */
 typedef struct dot_keys {
-    const void *row[4];
-    const void *ahead[4];
-    bool adjoin; /* in_place_t */
+    const char *row[4];
+    int64_t ahead; /* bytes from a row to the one that is asked for */
+    bool adjoin;   /* in_place_t */
 } dot_keys_t;
 
 /* Rows of a tile of dot products at most. Where registers are few, tiles of more rows read K less
@@ -33,15 +32,10 @@ ALWAYS_INLINE int dot_n_keys(const int rows) {
     return DOT_ROWS == 4 && rows > 2 ? 2 : 4;
 }
 
-/* Keys i ... i + n - 1. Those that there are not repeat the last one. */
-ALWAYS_INLINE dot_keys_t dot_keys_at(int32_t dtype, const in_place_t *k, int32_t i, int32_t n_keys,
-                                     const int n) {
-    dot_keys_t keys = {.adjoin = k->adjoin};
-    UNROLL for (int32_t j = 0; j < n; j++) {
-        const int64_t at = min32(i + j, n_keys - 1) * k->stride;
-        keys.row[j] = element_at(k->data, at, dtype);
-        keys.ahead[j] = element_at(k->ahead, at, dtype);
-    }
+/* n_keys keys from `row` on, n at most. Those that there are not repeat the last one. */
+ALWAYS_INLINE dot_keys_t dot_keys_at(const char *row, int64_t stride, int32_t n_keys, const int n) {
+    dot_keys_t keys = {.row = {row}};
+    UNROLL for (int j = 1; j < n; j++) keys.row[j] = row + min32(j, n_keys - 1) * stride;
     return keys;
 }
 
@@ -71,7 +65,8 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
     for (int64_t i = 0; i < d; i += 2 * VEC_WIDTH) {
         vec_t k_part[4];
         UNROLL for (int j = 0; j < n; j++) {
-            request_part(element_at(k->ahead[j], i, dtype), 2 * VEC_WIDTH * element_size(dtype));
+            request_part(element_at(k->row[j] + k->ahead, i, dtype),
+                         2 * VEC_WIDTH * element_size(dtype));
             k_part[j] = words_load(dtype, k->row[j], i, d);
         }
         UNROLL for (int r = 0; r < rows; r++) {
@@ -98,8 +93,8 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
     const int n = dot_n_keys(rows);
     int64_t i = 0;
     for (; d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
-        UNROLL for (int j = 0; j < n; j++)
-            request_part(element_at(k->ahead[j], i, dtype), 2 * VEC_WIDTH * element_size(dtype));
+        UNROLL for (int j = 0; j < n; j++) request_part(element_at(k->row[j] + k->ahead, i, dtype),
+                                                        2 * VEC_WIDTH * element_size(dtype));
         UNROLL for (int j = 0; j < n; j++) {
             vec_t pair[2];
             load_pair(dtype, element_at(k->row[j], i, dtype), pair);
@@ -113,7 +108,7 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
             const void *from = element_at(k->row[j], i, dtype);
             const vec_t k_part =
                 left < VEC_WIDTH ? vec_load_first(dtype, from, left) : vec_load(dtype, from);
-            request_line(element_at(k->ahead[j], i, dtype));
+            request_line(element_at(k->row[j] + k->ahead, i, dtype));
             dot_step(q + i, q_stride, k_part, rows, j, sum);
         }
     }
@@ -133,20 +128,31 @@ ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t
     dot_sums(dtype, d, k, q, rows, sum);
     if (!k->adjoin) {
         UNROLL for (int j = 0; j < n; j++)
-            request_line((const char *)element_at(k->ahead[j], d, dtype) - 1);
+            request_line((const char *)element_at(k->row[j] + k->ahead, d, dtype) - 1);
     }
     dot_store(sum, rows, s, s_stride);
 }
 
-/* Rows row ... row + rows - 1 against all keys; rows and dtype are constants at each call. The
- * scratch has room for the surplus scores of a tile that is cut short. */
+/* Rows row ... row + rows - 1 of each head against all keys; rows and dtype are constants at each
+ * call. The scratch has room for the surplus scores of a tile that is cut short. */
 ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_t d,
                             const in_place_t *k, int32_t n_keys, int64_t row, const int rows) {
     const int n = dot_n_keys(rows);
-    for (int32_t i = 0; i < n_keys; i += n) {
-        const dot_keys_t keys = dot_keys_at(dtype, k, i, n_keys, n);
-        dot_products(dtype, d, &keys, t->q + row * t->d_pad, rows,
-                     t->s + row * t->c_pad + k->column + i, t->c_pad);
+    const int64_t stride = k->stride * element_size(dtype), ahead = k->ahead - k->data;
+    const float *q = t->q + row * t->d_pad;
+    float *s = t->s + row * t->c_pad + k->column;
+    const char *data = k->data;
+    for (int32_t head = 0; head < k->n_heads; head++) {
+        const char *first = data;
+        for (int32_t i = 0; i < n_keys; i += n, first += n * stride) {
+            dot_keys_t keys = dot_keys_at(first, stride, n_keys - i, n);
+            keys.ahead = ahead;
+            keys.adjoin = k->adjoin;
+            dot_products(dtype, d, &keys, q, rows, s + i, t->c_pad);
+        }
+        data += k->head_bytes;
+        q += t->head_rows * t->d_pad;
+        s += t->head_rows * t->c_pad;
     }
 }
 
@@ -167,7 +173,7 @@ ALWAYS_INLINE void dot_rows(const tile_scratch_t *t, int32_t dtype, const int64_
         dot_tile(t, dtype, d, k, n_keys, row, most);
 }
 
-/* Scores of all rows of a head; the first ones ask for what comes next. */
+/* Scores of all rows; the first ones of each head ask for what comes next. */
 ALWAYS_INLINE void score_tiles(const tile_scratch_t *t, int32_t dtype, const int64_t d,
                                const in_place_t *k, int32_t n_keys) {
     const int64_t rows = even_part(t->head_rows, dot_rows_max(dtype));
@@ -178,27 +184,15 @@ ALWAYS_INLINE void score_tiles(const tile_scratch_t *t, int32_t dtype, const int
     }
 }
 
-/* Of all heads. */
-ALWAYS_INLINE void score_heads(const tile_scratch_t *t, int32_t dtype, const int64_t d,
-                               const in_place_t *k, int32_t n_keys) {
-    in_place_t keys = *k;
-    tile_scratch_t rows = *t;
-    for (int32_t head = 0; head < k->n_heads; head++) {
-        score_tiles(&rows, dtype, d, &keys, n_keys);
-        to_next_head(&keys);
-        skip_rows(&rows, t->head_rows);
-    }
-}
-
 /* Head dimensions that are common have code of their own. */
 ALWAYS_INLINE void score_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *k,
                                   int32_t n_keys) {
     if (t->d == 128)
-        score_heads(t, dtype, 128, k, n_keys);
+        score_tiles(t, dtype, 128, k, n_keys);
     else if (t->d == 64)
-        score_heads(t, dtype, 64, k, n_keys);
+        score_tiles(t, dtype, 64, k, n_keys);
     else
-        score_heads(t, dtype, t->d, k, n_keys);
+        score_tiles(t, dtype, t->d, k, n_keys);
 }
 
 NEVER_INLINE void score_fp32(const tile_scratch_t *t, const in_place_t *k, int32_t n_keys) {

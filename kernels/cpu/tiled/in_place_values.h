@@ -1,68 +1,248 @@
 /*
- * O += P V with V in place.
+ * O += P V with V in place: words of keys, as tiled/words.h has them for packed ones.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_IN_PLACE_VALUES_H
 #define FLASH_KERNELS_CPU_TILED_IN_PLACE_VALUES_H
 
-#include "cpu/tiled/accumulate.h"
 #include "cpu/tiled/in_place.h"
+#include "cpu/tiled/pairs.h"
+#include "cpu/tiled/request.h"
+#include "cpu/tiled/scratch.h"
+#include "cpu/tiled/slice.h"
+#include "cpu/tiled/words.h"
 
-/* O[row ... row + rows)[slice] += P V over keys begin ... end - 1, which all of the rows see. */
-ALWAYS_INLINE void accumulate_slice(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
-                                    slice_t slice, flash_range_t keys, int64_t row, int rows) {
-    const int64_t at = keys.begin * v->stride + slice.column;
-    tile_product_t product = product_of(t, slice, row);
-    product.a += v->column + keys.begin;
-    product.b = element_at(v->data, at, dtype);
-    product.b_stride = v->stride;
-    product.depth = keys.end - keys.begin;
-    product.ahead = row == 0 ? element_at(v->ahead, at, dtype) : product.b;
-    product.ahead_ends = !v->adjoin && slice.column + slice.vecs * VEC_WIDTH >= t->d;
-    multiply_as(&product, (tile_source_t){dtype, false}, rows, slice.vecs, slice.tail);
+#include <string.h>
+
+_Static_assert(TILE_ROWS == 6 && (TILE_VECS == 2 || TILE_VECS == 4), "one case for each below");
+
+/* Words of a head's keys, from some column on, and P of some rows. */
+typedef struct value_words {
+    const char *v;
+    int64_t stride; /* bytes from key to key */
+    int64_t ahead;  /* bytes from a key to the one that is asked for */
+    bool ends;      /* the lines where rows end are asked for, too */
+    const float *p; /* [rows][n] */
+    int64_t p_stride;
+    int64_t n;
+} value_words_t;
+
+/* A word of keys, vecs vectors of columns in the order of pairs.h; n_last: elements of the last
+ * vector. */
+ALWAYS_INLINE void load_values(int32_t dtype, const char *v, int64_t stride, const int vecs,
+                               int n_last, vec_t word[TILE_VECS]) {
+    const int64_t pair_bytes = 2 * VEC_WIDTH * element_size(dtype);
+    const char *last = v + vecs / 2 * pair_bytes;
+    UNROLL for (int i = 0; i < vecs / 2; i++)
+        load_word_pair(dtype, v + i * pair_bytes, stride, word + 2 * i);
+    if (vecs % 2 != 0)
+        word[vecs - 1] = load_word(dtype, last, stride, n_last);
 }
 
-/* The same of each head and all columns. */
-ALWAYS_INLINE void accumulate_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
-                                   flash_range_t keys, int64_t row, int rows) {
-    in_place_t values = *v;
-    tile_scratch_t o = *t;
-    for (int32_t head = 0; head < v->n_heads; head++) {
-        slice_t slice;
-        for (int64_t column = 0; column < t->d; column += slice.vecs * VEC_WIDTH) {
-            slice = slice_at(t->d, column);
-            accumulate_slice(&o, dtype, &values, slice, keys, row, rows);
-        }
-        to_next_head(&values);
-        skip_rows(&o, t->head_rows);
+/* Asks for the keys of a word. */
+ALWAYS_INLINE void request_values(int32_t dtype, const value_words_t *w, const char *v,
+                                  const int vecs) {
+    const int64_t bytes = vecs * VEC_WIDTH * element_size(dtype);
+    UNROLL for (int i = 0; i < WORD_ELEMENTS; i++) {
+        const char *row = v + i * w->stride + w->ahead;
+        request_part(row, bytes);
+        if (w->ends)
+            request_line(row + bytes - 1);
     }
 }
 
-NEVER_INLINE void accumulate_rows_fp32(const tile_scratch_t *t, const in_place_t *v,
-                                       flash_range_t keys, int64_t row, int rows) {
-    accumulate_rows(t, FLASH_DTYPE_FP32, v, keys, row, rows);
+/* O[rows][vecs vectors] += P V; dtype, rows and vecs are constants at each call. */
+ALWAYS_INLINE void values_tile(int32_t dtype, const value_words_t *w, float *o,
+                               const int64_t o_stride, const int rows, const int vecs, int n_last) {
+    vec_t sum[TILE_ROWS][TILE_VECS];
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int i = 0; i < vecs; i++) sum[r][i] =
+            vec_load(FLASH_DTYPE_FP32, o + r * o_stride + i * VEC_WIDTH);
+    }
+    const char *v = w->v;
+    for (int64_t k = 0; k < w->n; k++) {
+        vec_t word[TILE_VECS];
+        load_values(dtype, v, w->stride, vecs, n_last, word);
+        request_values(dtype, w, v, vecs);
+        UNROLL for (int r = 0; r < rows; r++) {
+            const vec_t p = vec_set1(w->p[r * w->p_stride + k]);
+            UNROLL for (int i = 0; i < vecs; i++) sum[r][i] = words_multiply(p, word[i], sum[r][i]);
+        }
+        v += WORD_ELEMENTS * w->stride;
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        UNROLL for (int i = 0; i < vecs; i++)
+            vec_store(FLASH_DTYPE_FP32, o + r * o_stride + i * VEC_WIDTH, sum[r][i]);
+    }
 }
 
-NEVER_INLINE void accumulate_rows_fp16(const tile_scratch_t *t, const in_place_t *v,
-                                       flash_range_t keys, int64_t row, int rows) {
-    accumulate_rows(t, FLASH_DTYPE_FP16, v, keys, row, rows);
-}
-
-NEVER_INLINE void accumulate_rows_bf16(const tile_scratch_t *t, const in_place_t *v,
-                                       flash_range_t keys, int64_t row, int rows) {
-    accumulate_rows(t, FLASH_DTYPE_BF16, v, keys, row, rows);
-}
-
-ALWAYS_INLINE void accumulate_rows_as(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
-                                      flash_range_t keys, int64_t row, int rows) {
-    if (keys.begin >= keys.end)
-        return;
-    if (dtype == FLASH_DTYPE_FP32)
-        accumulate_rows_fp32(t, v, keys, row, rows);
-    else if (dtype == FLASH_DTYPE_FP16)
-        accumulate_rows_fp16(t, v, keys, row, rows);
+/* The columns of a slice that is not a whole one. */
+ALWAYS_INLINE void values_slice(int32_t dtype, const value_words_t *w, float *o, int64_t o_stride,
+                                const int rows, slice_t slice) {
+    if (slice.vecs == 1)
+        values_tile(dtype, w, o, o_stride, rows, 1, slice.tail ? slice.tail : VEC_WIDTH);
+#if TILE_VECS >= 4
+    else if (slice.vecs == 2)
+        values_tile(dtype, w, o, o_stride, rows, 2, VEC_WIDTH);
     else
-        accumulate_rows_bf16(t, v, keys, row, rows);
+        values_tile(dtype, w, o, o_stride, rows, 3, VEC_WIDTH);
+#endif
 }
+
+/* All columns of n keys, which begin and end with words, for rows row ... row + rows - 1 of each
+ * head. */
+ALWAYS_INLINE void values_heads(const tile_scratch_t *t, int32_t dtype, const int64_t d,
+                                const in_place_t *v, int64_t n, int64_t row, const int rows) {
+    const int64_t d_pad = round_up(d, 16), size = element_size(dtype);
+    value_words_t w = {.stride = v->stride * size,
+                       .ahead = row == 0 ? v->ahead - v->data : 0,
+                       .p = t->s + row * t->c_pad + v->column / WORD_ELEMENTS,
+                       .p_stride = t->c_pad,
+                       .n = n / WORD_ELEMENTS};
+    float *o = t->o + row * d_pad;
+    for (int32_t head = 0; head < v->n_heads; head++) {
+        int64_t column = 0;
+        w.v = v->data + head * v->head_bytes;
+        for (; d - column >= TILE_COLUMNS; column += TILE_COLUMNS) {
+            w.ends = !v->adjoin && d - column == TILE_COLUMNS;
+            values_tile(dtype, &w, o + column, d_pad, rows, TILE_VECS, VEC_WIDTH);
+            w.v += TILE_COLUMNS * size;
+        }
+        w.ends = !v->adjoin;
+        for (slice_t slice; column < d; column += slice.vecs * VEC_WIDTH) {
+            slice = slice_at(d, column);
+            values_slice(dtype, &w, o + column, d_pad, rows, slice);
+            w.v += slice.vecs * VEC_WIDTH * size;
+        }
+        o += t->head_rows * d_pad;
+        w.p += t->head_rows * t->c_pad;
+    }
+}
+
+ALWAYS_INLINE void values_rows(const tile_scratch_t *t, int32_t dtype, const int64_t d,
+                               const in_place_t *v, int64_t n, int64_t row, int rows) {
+    switch (rows) {
+    case 1:
+        values_heads(t, dtype, d, v, n, row, 1);
+        break;
+    case 2:
+        values_heads(t, dtype, d, v, n, row, 2);
+        break;
+    case 3:
+        values_heads(t, dtype, d, v, n, row, 3);
+        break;
+    case 4:
+        values_heads(t, dtype, d, v, n, row, 4);
+        break;
+    case 5:
+        values_heads(t, dtype, d, v, n, row, 5);
+        break;
+    default:
+        values_heads(t, dtype, d, v, n, row, 6);
+        break;
+    }
+}
+
+/* A head dimension that is common has code of its own. */
+ALWAYS_INLINE void values_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
+                                   int64_t n, int64_t row, int rows) {
+    if (t->d == 128)
+        values_rows(t, dtype, 128, v, n, row, rows);
+    else
+        values_rows(t, dtype, t->d, v, n, row, rows);
+}
+
+NEVER_INLINE void values_fp32(const tile_scratch_t *t, const in_place_t *v, int64_t n, int64_t row,
+                              int rows) {
+    values_in_place(t, FLASH_DTYPE_FP32, v, n, row, rows);
+}
+
+NEVER_INLINE void values_fp16(const tile_scratch_t *t, const in_place_t *v, int64_t n, int64_t row,
+                              int rows) {
+    values_in_place(t, FLASH_DTYPE_FP16, v, n, row, rows);
+}
+
+NEVER_INLINE void values_bf16(const tile_scratch_t *t, const in_place_t *v, int64_t n, int64_t row,
+                              int rows) {
+    values_in_place(t, FLASH_DTYPE_BF16, v, n, row, rows);
+}
+
+/* The first n keys, which begin and end with words. */
+ALWAYS_INLINE void accumulate_words_in_place(const tile_scratch_t *t, int32_t dtype,
+                                             const in_place_t *v, int64_t n, int64_t row,
+                                             int rows) {
+    if (dtype == FLASH_DTYPE_FP32)
+        values_fp32(t, v, n, row, rows);
+    else if (dtype == FLASH_DTYPE_FP16)
+        values_fp16(t, v, n, row, rows);
+    else
+        values_bf16(t, v, n, row, rows);
+}
+
+#if VEC_DOTS_BF16
+
+/* A row's O += P V of one key, in fp32: in a word after a zero, an element is its own fp32. */
+static inline void add_key(const tile_scratch_t *t, int32_t dtype, const char *word, int32_t column,
+                           int64_t row) {
+    const int64_t stride = t->d * element_size(dtype);
+    const vec_t p = vec_set1(element_load(t->s + row * t->c_pad, column, dtype));
+    float *o = t->o + row * t->d_pad;
+    for (int64_t i = 0; i < t->d;) {
+        const char *from = element_at(word, i, dtype);
+        vec_t v[2];
+        int n = 1;
+        if (t->d - i >= 2 * VEC_WIDTH) {
+            load_word_pair(dtype, from, stride, v);
+            n = 2;
+        } else {
+            v[0] = load_word(dtype, from, stride, (int)min64(t->d - i, VEC_WIDTH));
+        }
+        for (int j = 0; j < n; j++, i += VEC_WIDTH)
+            vec_store(FLASH_DTYPE_FP32, o + i, vec_fma(p, v[j], vec_load(FLASH_DTYPE_FP32, o + i)));
+    }
+}
+
+/* The first key, alone of its word: nothing of the word's other key is read, and one key alone
+ * gives back V's subnormals, too. The scratch of packed keys has room for the word. */
+NEVER_INLINE void accumulate_key(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
+                                 int64_t row, int rows) {
+    const size_t bytes = (size_t)(t->d * element_size(dtype));
+    char *word = (char *)t->k;
+    memset(word, 0, bytes);
+    for (int32_t head = 0; head < v->n_heads; head++) {
+        memcpy(word + bytes, v->data + head * v->head_bytes, bytes);
+        for (int64_t r = row; r < row + rows; r++)
+            add_key(t, dtype, word, v->column, head * t->head_rows + r);
+    }
+}
+
+/* Keys begin ... end - 1 of the step, which all of the rows see. */
+ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
+                                   flash_range_t keys, int64_t row, int rows) {
+    int32_t n = keys.end - keys.begin;
+    in_place_t some = keys_from(v, dtype, keys.begin);
+    if (n > 0 && some.column % 2 != 0) {
+        accumulate_key(t, dtype, &some, row, rows);
+        some = keys_from(&some, dtype, 1);
+        n--;
+    }
+    if (n >= 2)
+        accumulate_words_in_place(t, dtype, &some, n / 2 * 2, row, rows);
+    if (n > 0 && n % 2 != 0) {
+        some = keys_from(&some, dtype, n - 1);
+        accumulate_key(t, dtype, &some, row, rows);
+    }
+}
+
+#else
+
+ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
+                                   flash_range_t keys, int64_t row, int rows) {
+    const in_place_t some = keys_from(v, dtype, keys.begin);
+    if (keys.begin < keys.end)
+        accumulate_words_in_place(t, dtype, &some, keys.end - keys.begin, row, rows);
+}
+
+#endif
 
 /* A tile of rows of one head; rows that do not see the same keys go one by one. */
 ALWAYS_INLINE void accumulate_seen(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
@@ -70,11 +250,11 @@ ALWAYS_INLINE void accumulate_seen(const tile_scratch_t *t, int32_t dtype, const
     flash_range_t common, any;
     tile_columns(t, step, row, rows, &common, &any);
     if (common.begin == any.begin && common.end == any.end) {
-        accumulate_rows_as(t, dtype, v, any, row, rows);
+        accumulate_keys(t, dtype, v, any, row, rows);
         return;
     }
     for (int64_t r = row; r < row + rows; r++)
-        accumulate_rows_as(t, dtype, v, row_columns(t, step, r), r, 1);
+        accumulate_keys(t, dtype, v, row_columns(t, step, r), r, 1);
 }
 
 /* All rows of all heads, over a step of keys. */
@@ -85,7 +265,7 @@ ALWAYS_INLINE void accumulate_in_place(const tile_scratch_t *t, int32_t dtype, c
     for (int64_t row = 0; row < t->head_rows; row += rows) {
         const int n = (int)min64(rows, t->head_rows - row);
         if (all_see) {
-            accumulate_rows_as(t, dtype, v, all, row, n);
+            accumulate_keys(t, dtype, v, all, row, n);
             continue;
         }
         in_place_t one = *v;

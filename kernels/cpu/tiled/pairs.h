@@ -1,6 +1,7 @@
 /*
- * Two vectors of elements in the order that costs least: of bf16 the even ones, then the odd ones,
- * where the instruction set has VEC_SPLITS_BF16; otherwise as they lie.
+ * Two vectors of elements in the order that costs least: of bf16 words of two rows where the
+ * instruction set has VEC_DOTS_BF16, in an order of its own; the even ones, then the odd ones,
+ * where it has VEC_SPLITS_BF16; otherwise as they lie.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_PAIRS_H
 #define FLASH_KERNELS_CPU_TILED_PAIRS_H
@@ -19,9 +20,36 @@ ALWAYS_INLINE void load_pair(int32_t dtype, const void *from, vec_t pair[2]) {
     pair[1] = vec_load(dtype, element_at(from, VEC_WIDTH, dtype));
 }
 
+/* A word of 2 VEC_WIDTH columns of rows that lie stride bytes apart, in that order. */
+ALWAYS_INLINE void load_word_pair(int32_t dtype, const char *row, int64_t stride, vec_t pair[2]) {
+#if VEC_DOTS_BF16
+    (void)dtype;
+    vec_mix_bf16(vec_load_bf16(row, 2 * VEC_WIDTH), vec_load_bf16(row + stride, 2 * VEC_WIDTH),
+                 pair);
+#else
+    (void)stride;
+    load_pair(dtype, row, pair);
+#endif
+}
+
+/* The same of n columns, VEC_WIDTH at most, as they lie. */
+ALWAYS_INLINE vec_t load_word(int32_t dtype, const char *row, int64_t stride, int n) {
+#if VEC_DOTS_BF16
+    vec_t zipped[2];
+    (void)dtype;
+    vec_zip_bf16(vec_load_bf16(row, n), vec_load_bf16(row + stride, n), zipped);
+    return zipped[0];
+#else
+    (void)stride;
+    return n < VEC_WIDTH ? vec_load_first(dtype, row, n) : vec_load(dtype, row);
+#endif
+}
+
 /* From that order to the elements' own. */
 ALWAYS_INLINE void sort_pair(int32_t dtype, vec_t pair[2]) {
-#if VEC_SPLITS_BF16
+#if VEC_DOTS_BF16
+    vec_unmix(pair);
+#elif VEC_SPLITS_BF16
     if (dtype == FLASH_DTYPE_BF16)
         vec_join(pair);
 #endif

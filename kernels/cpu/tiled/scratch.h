@@ -15,8 +15,7 @@
 typedef struct tile_scratch {
     float *q; /* [B_r][d_pad], zeros beyond d; for packed keys in words, d_pad apart */
     float *o; /* [B_r][d_pad], not normalised */
-    float *s; /* [B_r][c_pad], scores, then P; column 0 is the block's first key; P for packed
-               * keys in words */
+    float *s; /* [B_r][c_pad], scores, then P in words; column 0 is the block's first key */
     float *k; /* panels of K^T, words [d_words][c_pad]; room for d_pad elements */
     float *v; /* panels of V, words [c_words][d_pad], right after K's */
     int32_t *v_is_finite; /* after V */

@@ -56,7 +56,7 @@ static inline vec_t largest_scores(const float *s, int64_t begin, int64_t end) {
 }
 
 /* The row's origin rises: what was summed so far counts less. */
-static inline void raise_origin(const tile_scratch_t *t, int64_t row, float origin) {
+NEVER_INLINE void raise_origin(const tile_scratch_t *t, int64_t row, float origin) {
     const vec_t factors = vec_set1(exp2f(t->origin[row] - origin));
     float *o = t->o + row * t->d_pad, *sum = t->sum + row * 16;
     t->origin[row] = origin;
@@ -75,16 +75,15 @@ typedef struct softmax_rule {
     float softmax_scale;
     float softcap;
     float to_log2; /* scores_to_log2() */
-    bool packed;   /* P is for packed keys: in words, zeros beside what the row sees */
 } softmax_rule_t;
 
-static inline softmax_rule_t softmax_rule(const flash_params_t *p, bool packed) {
-    const softmax_rule_t rule = {p->softmax_scale, p->softcap, scores_to_log2(p), packed};
+static inline softmax_rule_t softmax_rule(const flash_params_t *p) {
+    const softmax_rule_t rule = {p->softmax_scale, p->softcap, scores_to_log2(p)};
     return rule;
 }
 
-/* P = exp2(s * to_log2 - origin), which is added to the lanes' sums. Not in one rounding: P of the
- * origin's own score is 1. */
+/* P = exp2(s * to_log2 - origin), in words, which is added to the lanes' sums. Not in one rounding:
+ * P of the origin's own score is 1. */
 ALWAYS_INLINE void exponentiate(float *s, int64_t begin, int64_t end, const softmax_rule_t *rule,
                                 float origin, float *sums) {
     const vec_t to_log2 = vec_set1(rule->to_log2), origins = vec_set1(origin);
@@ -92,50 +91,51 @@ ALWAYS_INLINE void exponentiate(float *s, int64_t begin, int64_t end, const soft
     for (int64_t i = begin; i < end; i += VEC_WIDTH) {
         const vec_t x = vec_mul(vec_load(FLASH_DTYPE_FP32, s + i), to_log2);
         const vec_t p = vec_exp2(vec_sub(x, origins));
-        if (rule->packed)
-            words_store((char *)s + i * WORD_ELEMENT_SIZE, p);
-        else
-            vec_store(FLASH_DTYPE_FP32, s + i, p);
+        words_store((char *)s + i * WORD_ELEMENT_SIZE, p);
         sum = vec_add(sum, p);
     }
     vec_store(FLASH_DTYPE_FP32, sums, sum);
 }
 
-/* P of columns begin ... end - 1, for packed keys, becomes 0. */
+/* Scores first ... last - 1 of a row, whole vectors, become P. */
+ALWAYS_INLINE void scores_to_p(const tile_scratch_t *t, int64_t row, int64_t first, int64_t last,
+                               const softmax_rule_t *rule) {
+    float *s = t->s + row * t->c_pad;
+    const vec_t largest = vec_mul(largest_scores(s, first, last), vec_set1(rule->to_log2));
+    if (vec_any_less(vec_set1(t->origin[row] + ORIGIN_SLACK), largest))
+        raise_origin(t, row, vec_reduce_max(largest));
+    const float origin = t->origin[row] == -INFINITY ? 0 : t->origin[row];
+    exponentiate(s, first, last, rule, origin, t->sum + row * 16);
+}
+
+/* P of columns begin ... end - 1 becomes 0. */
 static inline void clear_p(float *s, int64_t begin, int64_t end) {
     if (begin < end)
         memset((char *)s + begin * WORD_ELEMENT_SIZE, 0,
                (size_t)((end - begin) * WORD_ELEMENT_SIZE));
 }
 
-/* Turns a row's scores into P over exactly the columns that it sees, of n_columns. */
+/* Turns a row's scores into P over exactly the columns that it sees, and zeros beside them, of
+ * n_columns. */
 ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, flash_range_t columns, int64_t row,
                                const softmax_rule_t *rule, int64_t n_columns) {
     float *s = t->s + row * t->c_pad;
     const int64_t first = columns.begin / VEC_WIDTH * VEC_WIDTH;
     const int64_t last = round_up(columns.end, VEC_WIDTH);
     if (columns.begin >= columns.end) {
-        if (rule->packed)
-            clear_p(s, 0, n_columns);
+        clear_p(s, 0, n_columns);
         return;
     }
     if (rule->softcap != 0)
         cap_scores(s + first, last - first, rule->softmax_scale, rule->softcap);
     hide_rest(s, first, columns.begin, columns.end, last);
-    const vec_t largest = vec_mul(largest_scores(s, first, last), vec_set1(rule->to_log2));
-    if (vec_any_less(vec_set1(t->origin[row] + ORIGIN_SLACK), largest))
-        raise_origin(t, row, vec_reduce_max(largest));
-    const float origin = t->origin[row] == -INFINITY ? 0 : t->origin[row];
-    exponentiate(s, first, last, rule, origin, t->sum + row * 16);
-    if (rule->packed) {
-        clear_p(s, 0, first);
-        clear_p(s, last, n_columns);
-    }
+    scores_to_p(t, row, first, last, rule);
+    clear_p(s, 0, first);
+    clear_p(s, last, n_columns);
 }
 
-ALWAYS_INLINE void softmax(const tile_scratch_t *t, flash_range_t block, const flash_params_t *p,
-                           bool packed) {
-    const softmax_rule_t rule = softmax_rule(p, packed);
+ALWAYS_INLINE void softmax(const tile_scratch_t *t, flash_range_t block, const flash_params_t *p) {
+    const softmax_rule_t rule = softmax_rule(p);
     const int64_t n_columns = round_up(block.end - block.begin, WORD_ELEMENTS);
     for (int64_t row = 0; row < t->n_rows; row++)
         softmax_row(t, row_columns(t, block, row), row, &rule, n_columns);
