@@ -42,18 +42,18 @@ ALWAYS_INLINE void decode_block(const decode_scratch_t *t, const flash_params_t 
                                 int64_t n, in_place_t k, in_place_t v, decode_pending_t *pending,
                                 int R) {
     const float scale = scores_to_log2(p);
-    const in_place_t ask = v;
+    const decode_next_t next = {k, v};
     if (n < AMX_SQUARE) {
         decode_values(t, pending, NULL, R); /* its V may be in the tail, too */
         copy_tail(t, &k, n, t->k_tail);
         copy_tail(t, &v, n, t->v_tail);
     }
-    decode_score(t, &k, t->q + head * t->d * R, R);
-    decode_values(t, pending, &ask, R);
+    decode_score(t, &k, &next.k, t->q + head * t->d * R, R);
+    decode_values(t, pending, &next.v, R);
     if (p->softcap != 0)
         cap_scores(t->s, AMX_SQUARE * R, p->softmax_scale, p->softcap);
     hide_keys(t, n, R);
-    decode_softmax(t, head, vec_set1(scale), R);
+    decode_softmax(t, &next, head, vec_set1(scale), R);
     *pending = (decode_pending_t){t->o + head * t->d * R, v};
 }
 

@@ -38,12 +38,15 @@ ALWAYS_INLINE words_t pair_keys(words_t x, int R) {
     return _mm512_permutexvar_epi16(_mm512_loadu_si512(from), x);
 }
 
-/* P of the block, [16][R] pairs of keys, and its sum for each lane. */
-ALWAYS_INLINE vec_t decode_exponentiate(const decode_scratch_t *t, vec_t scale, vec_t origin, int R,
-                                        words_t p[16]) {
+/* P of the block, [16][R] pairs of keys, and its sum for each lane, while the rest of the
+ * next block, if there is one, is asked for. */
+ALWAYS_INLINE vec_t decode_exponentiate(const decode_scratch_t *t, const decode_next_t *next,
+                                        vec_t scale, vec_t origin, int R, words_t p[16]) {
     vec_t sum = vec_zero();
     UNROLL for (int i = 0; i < R; i++) {
         vec_t e[2];
+        if (next)
+            request_rest(t, next, i, R);
         UNROLL for (int j = 0; j < 2; j++) {
             const vec_t s = _mm512_load_ps(t->s + (2 * i + j) * VEC_WIDTH);
             e[j] = amx_exp2(_mm512_fmsub_ps(s, scale, origin));
@@ -114,12 +117,13 @@ ALWAYS_INLINE void decode_store_p(words_t x[16], uint16_t *p, int R) {
 }
 
 /* Scores to P. */
-ALWAYS_INLINE void decode_softmax(const decode_scratch_t *t, int64_t head, vec_t scale, int R) {
+ALWAYS_INLINE void decode_softmax(const decode_scratch_t *t, const decode_next_t *next,
+                                  int64_t head, vec_t scale, int R) {
     words_t p[16];
-    vec_t sum = decode_exponentiate(t, scale, _mm512_load_ps(t->origin + head * 16), R, p);
+    vec_t sum = decode_exponentiate(t, next, scale, _mm512_load_ps(t->origin + head * 16), R, p);
     if (_mm512_cmp_ps_mask(sum, vec_set1(SUM_MAX), _CMP_NLE_UQ) != 0) {
         decode_raise(t, head, sum, scale, R);
-        sum = decode_exponentiate(t, scale, _mm512_load_ps(t->origin + head * 16), R, p);
+        sum = decode_exponentiate(t, NULL, scale, _mm512_load_ps(t->origin + head * 16), R, p);
     }
     float *total = t->sum + head * 16;
     _mm512_store_ps(total, vec_add(_mm512_load_ps(total), sum));

@@ -50,8 +50,8 @@ NEVER_INLINE void decode_add_apart(const char *v, int64_t stride, float *o, int 
 
 /* Adds what is pending, where `first` of P's 2 R rows and those after it fill the registers. */
 ALWAYS_INLINE void decode_add_pending(const decode_scratch_t *t, const decode_pending_t *pending,
-                                      const in_place_t *ask, int first, int R) {
-    const int64_t share = AMX_SQUARE / t->columns;
+                                      const in_place_t *next, int first, int R) {
+    const int64_t share = ASKED_BY_PRODUCTS / t->columns;
     const uint16_t *p = t->p + first * AMX_SQUARE;
     _tile_loadd(3, p, TILE_ROW_BYTES);
     _tile_loadd(4, p + 2 * R * AMX_SQUARE, TILE_ROW_BYTES);
@@ -62,24 +62,24 @@ ALWAYS_INLINE void decode_add_pending(const decode_scratch_t *t, const decode_pe
             decode_add_apart(v, pending->v.stride * 2, o, min32(2 * R, TILE_ROWS_MAX), R - first);
         else
             decode_add(v, pending->v.stride * 2, o, o);
-        if (ask)
-            request_ahead(ask, FLASH_DTYPE_BF16, t->d, c * share, share);
+        if (next)
+            request_rows(t, next, c * share, (c + 1) * share);
     }
 }
 
-/* Adds what is pending, if anything is, and asks for the next rows of `ask`, if there are any. */
+/* Adds what is pending, if anything is, and asks for the next block, if there is one. */
 ALWAYS_INLINE void decode_values(const decode_scratch_t *t, decode_pending_t *pending,
-                                 const in_place_t *ask, int R) {
+                                 const in_place_t *next, int R) {
     int64_t asked = 0;
     tiles_see_stores();
     if (pending->o) {
-        decode_add_pending(t, pending, ask, 0, R);
+        decode_add_pending(t, pending, next, 0, R);
         if (R == TILE_ROWS_MAX)
             decode_add_pending(t, pending, NULL, TILE_ROWS_MAX, R);
-        asked = AMX_SQUARE / t->columns * t->columns;
+        asked += ASKED_BY_PRODUCTS / t->columns * t->columns;
     }
-    if (ask)
-        request_ahead(ask, FLASH_DTYPE_BF16, t->d, asked, AMX_SQUARE - asked);
+    if (next)
+        request_rows(t, next, asked, ASKED_BY_PRODUCTS);
     tiles_see_stores();
     pending->o = NULL;
 }
