@@ -36,15 +36,27 @@ static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int6
     return task_of_heads(task, head, 1, d);
 }
 
-/* Rows of a head at most that go in steps: O of all heads comes and goes in each. */
-enum { STEP_ROWS = 8 };
+/* Steps of all heads together are of VEC_STEP_BYTES, or of STEP_MAX_BYTES where so few keys take
+ * as much: O of these heads comes and goes in each of them, and the level 1 cache has to hold it
+ * beside two steps. */
+enum {
+    STEP_UNIT = 4, /* keys of a tile of scores, which those of a step are a multiple of */
+    STEP_MAX_BYTES = VEC_STEP_BYTES * 3 / 2,
+    STEP_MAX_ROWS = 8 /* of a head */
+};
 
-/* Keys of a step of all heads, of key_bytes together: a multiple of what a tile of scores takes. */
+/* Heads that go together, of n_heads that have row_bytes a key each. */
+static inline int64_t heads_together(int64_t n_heads, int64_t head_rows, int64_t row_bytes) {
+    const int64_t most = STEP_MAX_BYTES / (STEP_UNIT * row_bytes);
+    return most > 0 && head_rows <= STEP_MAX_ROWS ? even_part(n_heads, most) : 1;
+}
+
+/* Keys of a step of heads that have key_bytes together. */
 static inline int32_t step_keys(int64_t key_bytes) {
-    const int64_t n = VEC_STEP_BYTES / key_bytes / 4 * 4;
+    const int64_t n = VEC_STEP_BYTES / key_bytes / STEP_UNIT * STEP_UNIT;
     if (VEC_STEP_BYTES == 0)
         return IN_PLACE_KEYS;
-    return n < 4 ? 4 : (int32_t)min64(n, IN_PLACE_KEYS);
+    return n < STEP_UNIT ? STEP_UNIT : (int32_t)min64(n, IN_PLACE_KEYS);
 }
 
 /* Asks for part i of n_parts of n keys of the first head. */
@@ -113,18 +125,19 @@ ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
     }
 }
 
-/* A block of keys of all heads, together or one by one, before the next one: where they lie side by
+/* A block of keys of all heads, some of them together, before the next one: where they lie side by
  * side, that is near the order of memory. */
 ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                    flash_range_t keys) {
-    const bool in_steps = VEC_STEP_BYTES > 0 && t->head_rows <= STEP_ROWS;
-    const int32_t n_together = in_steps ? task->n_heads : 1;
+    const int32_t most =
+        (int32_t)heads_together(task->n_heads, t->head_rows, t->d * element_size(dtype));
     while (keys.begin < keys.end) {
         const flash_range_t block = first_block(keys, min32(B_c, IN_PLACE_KEYS));
-        for (int32_t head = 0; head < task->n_heads; head += n_together) {
-            const cpu_task_t some = task_of_heads(task, head, n_together, t->d);
-            const tile_scratch_t rows = rows_of_heads(t, head, n_together);
+        for (int32_t head = 0; head < task->n_heads; head += most) {
+            const int32_t n = min32(most, task->n_heads - head);
+            const cpu_task_t some = task_of_heads(task, head, n, t->d);
+            const tile_scratch_t rows = rows_of_heads(t, head, n);
             attend_in_place(&rows, p, &some, task->n_heads, dtype, block, keys.end);
         }
         keys.begin = block.end;

@@ -32,10 +32,16 @@ ALWAYS_INLINE int dot_n_keys(const int rows) {
     return DOT_ROWS == 4 && rows > 2 ? 2 : 4;
 }
 
-/* n_keys keys from `row` on, n at most. Those that there are not repeat the last one. */
-ALWAYS_INLINE dot_keys_t dot_keys_at(const char *row, int64_t stride, int32_t n_keys, const int n) {
+/* n_keys keys from `row` on, n at most. Those that there are not repeat the last one. Which way
+ * their addresses are computed makes 5 % with gcc 12 (docs/performance.md, "Less between the
+ * products"). */
+ALWAYS_INLINE dot_keys_t dot_keys_at(int32_t dtype, const char *row, int64_t stride, int32_t n_keys,
+                                     const int n) {
+    const bool one_by_one = VEC_DOTS_BF16 || dtype == FLASH_DTYPE_FP32;
     dot_keys_t keys = {.row = {row}};
-    UNROLL for (int j = 1; j < n; j++) keys.row[j] = row + min32(j, n_keys - 1) * stride;
+    UNROLL for (int j = 1; j < n; j++) keys.row[j] =
+        one_by_one ? keys.row[j - 1] + (j < n_keys ? stride : 0)
+                   : row + min32(j, n_keys - 1) * stride;
     return keys;
 }
 
@@ -145,7 +151,7 @@ ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_
     for (int32_t head = 0; head < k->n_heads; head++) {
         const char *first = data;
         for (int32_t i = 0; i < n_keys; i += n, first += n * stride) {
-            dot_keys_t keys = dot_keys_at(first, stride, n_keys - i, n);
+            dot_keys_t keys = dot_keys_at(dtype, first, stride, n_keys - i, n);
             keys.ahead = ahead;
             keys.adjoin = k->adjoin;
             dot_products(dtype, d, &keys, q, rows, s + i, t->c_pad);
