@@ -40,11 +40,7 @@ ALWAYS_INLINE void vec_mix_bf16(vec_t a, vec_t b, vec_t mixed[2]) {
 }
 
 ALWAYS_INLINE void vec_unmix(vec_t mixed[2]) {
-    const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-    const vec_t first = mixed[0], second = mixed[1];
-    mixed[0] = _mm512_permutex2var_ps(first, low, second);
-    mixed[1] = _mm512_permutex2var_ps(first, high, second);
+    permute_pair(mixed, _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23));
 }
 
 ALWAYS_INLINE void vec_store_bf16(void *to, vec_t x) {

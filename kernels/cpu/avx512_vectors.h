@@ -177,12 +177,16 @@ ALWAYS_INLINE void vec_split_bf16(const void *from, vec_t pair[2]) {
     pair[1] = _mm512_castsi512_ps(odd);
 }
 
-ALWAYS_INLINE void vec_join(vec_t pair[2]) {
-    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+/* Lanes of both vectors, 0 to 31: those of `low`, and those eight further. */
+ALWAYS_INLINE void permute_pair(vec_t pair[2], __m512i low) {
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-    const vec_t even = pair[0], odd = pair[1];
-    pair[0] = _mm512_permutex2var_ps(even, low, odd);
-    pair[1] = _mm512_permutex2var_ps(even, high, odd);
+    const vec_t first = pair[0], second = pair[1];
+    pair[0] = _mm512_permutex2var_ps(first, low, second);
+    pair[1] = _mm512_permutex2var_ps(first, high, second);
+}
+
+ALWAYS_INLINE void vec_join(vec_t pair[2]) {
+    permute_pair(pair, _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
 }
 
 ALWAYS_INLINE __m256i vec_to_halves(int32_t dtype, vec_t x) {
