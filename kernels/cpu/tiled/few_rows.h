@@ -4,8 +4,8 @@
 #ifndef FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
 #define FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
 
+#include "cpu/tiled/in_place_accumulate.h"
 #include "cpu/tiled/in_place_scores.h"
-#include "cpu/tiled/in_place_values.h"
 #include "cpu/tiled/softmax.h"
 
 static inline flash_range_t first_block(flash_range_t keys, int32_t B_c) {

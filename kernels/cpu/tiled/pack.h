@@ -8,12 +8,11 @@
 #include "cpu/prefetch.h"
 #include "cpu/tiled/multiply.h"
 #include "cpu/tiled/scratch.h"
+#include "cpu/tiled/slice.h"
 #include "cpu/vector.h"
 
-enum {
-    TILE_COLUMNS = TILE_VECS * VEC_WIDTH,
-    PACK_AHEAD = 16 /* keys: their rows lie far apart, and the processor does not foresee them */
-};
+/* Keys: their rows lie far apart, and the processor does not foresee them. */
+enum { PACK_AHEAD = 16 };
 
 /*
  * A packed matrix of words [depth][columns] is a sequence of panels [depth][TILE_COLUMNS], the last

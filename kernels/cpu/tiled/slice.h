@@ -1,11 +1,13 @@
 /*
- * Cutting the columns of V into what a call of a micro-kernel takes.
+ * Columns that a call of a micro-kernel takes, and cutting those of V into as many.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_SLICE_H
 #define FLASH_KERNELS_CPU_TILED_SLICE_H
 
 #include "cpu/tiled/arithmetic.h"
 #include "cpu/vector.h"
+
+enum { TILE_COLUMNS = TILE_VECS * VEC_WIDTH };
 
 /* The part of O that one call of the micro-kernel computes: columns of V. */
 typedef struct slice {

@@ -1,0 +1,112 @@
+/*
+ * O += P V with V in place, over exactly the keys that each row sees.
+ */
+#ifndef FLASH_KERNELS_CPU_TILED_IN_PLACE_ACCUMULATE_H
+#define FLASH_KERNELS_CPU_TILED_IN_PLACE_ACCUMULATE_H
+
+#include "cpu/tiled/in_place_values.h"
+
+#include <string.h>
+
+#if VEC_DOTS_BF16
+
+/* A row's O += P V of one key, in fp32: in a word after a zero, an element is its own fp32. */
+static inline void add_key(const tile_scratch_t *t, int32_t dtype, const char *word, int32_t column,
+                           int64_t row) {
+    const int64_t stride = t->d * element_size(dtype);
+    const vec_t p = vec_set1(element_load(t->s + row * t->c_pad, column, dtype));
+    float *o = t->o + row * t->d_pad;
+    for (int64_t i = 0; i < t->d;) {
+        const char *from = element_at(word, i, dtype);
+        vec_t v[2];
+        int n = 1;
+        if (t->d - i >= 2 * VEC_WIDTH) {
+            load_word_pair(dtype, from, stride, v);
+            n = 2;
+        } else {
+            v[0] = load_word(dtype, from, stride, (int)min64(t->d - i, VEC_WIDTH));
+        }
+        for (int j = 0; j < n; j++, i += VEC_WIDTH)
+            vec_store(FLASH_DTYPE_FP32, o + i, vec_fma(p, v[j], vec_load(FLASH_DTYPE_FP32, o + i)));
+    }
+}
+
+/* The first key, alone of its word: nothing of the word's other key is read, and one key alone
+ * gives back V's subnormals, too. The scratch of packed keys has room for the word. */
+NEVER_INLINE void accumulate_key(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
+                                 int64_t row, int rows) {
+    const size_t bytes = (size_t)(t->d * element_size(dtype));
+    char *word = (char *)t->k;
+    memset(word, 0, bytes);
+    for (int32_t head = 0; head < v->n_heads; head++) {
+        memcpy(word + bytes, v->data + head * v->head_bytes, bytes);
+        for (int64_t r = row; r < row + rows; r++)
+            add_key(t, dtype, word, v->column, head * t->head_rows + r);
+    }
+}
+
+/* Keys begin ... end - 1 of the step, which all of the rows see. */
+ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
+                                   flash_range_t keys, int64_t row, int rows) {
+    int32_t n = keys.end - keys.begin;
+    in_place_t some = keys_from(v, dtype, keys.begin);
+    if (n > 0 && some.column % 2 != 0) {
+        accumulate_key(t, dtype, &some, row, rows);
+        some = keys_from(&some, dtype, 1);
+        n--;
+    }
+    if (n >= 2)
+        accumulate_words_in_place(t, dtype, &some, n / 2 * 2, row, rows);
+    if (n > 0 && n % 2 != 0) {
+        some = keys_from(&some, dtype, n - 1);
+        accumulate_key(t, dtype, &some, row, rows);
+    }
+}
+
+#else
+
+ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
+                                   flash_range_t keys, int64_t row, int rows) {
+    const in_place_t some = keys_from(v, dtype, keys.begin);
+    if (keys.begin < keys.end)
+        accumulate_words_in_place(t, dtype, &some, keys.end - keys.begin, row, rows);
+}
+
+#endif
+
+/* A tile of rows of one head; rows that do not see the same keys go one by one. */
+ALWAYS_INLINE void accumulate_seen(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
+                                   flash_range_t step, int64_t row, int rows) {
+    flash_range_t common, any;
+    tile_columns(t, step, row, rows, &common, &any);
+    if (common.begin == any.begin && common.end == any.end) {
+        accumulate_keys(t, dtype, v, any, row, rows);
+        return;
+    }
+    for (int64_t r = row; r < row + rows; r++)
+        accumulate_keys(t, dtype, v, row_columns(t, step, r), r, 1);
+}
+
+/* All rows of all heads, over a step of keys. */
+ALWAYS_INLINE void accumulate_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
+                                       flash_range_t step, bool all_see) {
+    const int64_t rows = even_part(t->head_rows, TILE_ROWS);
+    const flash_range_t all = {0, step.end - step.begin};
+    for (int64_t row = 0; row < t->head_rows; row += rows) {
+        const int n = (int)min64(rows, t->head_rows - row);
+        if (all_see) {
+            accumulate_keys(t, dtype, v, all, row, n);
+            continue;
+        }
+        in_place_t one = *v;
+        tile_scratch_t o = *t;
+        one.n_heads = 1;
+        for (int32_t head = 0; head < v->n_heads; head++) {
+            accumulate_seen(&o, dtype, &one, step, row, n);
+            to_next_head(&one);
+            skip_rows(&o, t->head_rows);
+        }
+    }
+}
+
+#endif
