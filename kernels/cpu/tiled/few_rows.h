@@ -111,7 +111,7 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
     }
 }
 
-/* After the last block: the columns of O, which are those of V as load_pair() leaves them. */
+/* After the last block: the columns of O, which are in the order of pairs.h. */
 ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
     for (int64_t row = 0; row < t->n_rows; row++) {
         for (int64_t i = 0; t->d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
