@@ -36,9 +36,9 @@ static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int6
     return task_of_heads(task, head, 1, d);
 }
 
-/* Steps of all heads together are of VEC_STEP_BYTES, or of STEP_MAX_BYTES where so few keys take
- * as much: O of these heads comes and goes in each of them, and the level 1 cache has to hold it
- * beside two steps. */
+/* Steps are of VEC_STEP_BYTES, or more where STEP_UNIT keys take that, but of STEP_MAX_BYTES at
+ * most, which limits the heads: O of all of them comes and goes in each step, and the level 1 cache
+ * has to hold it beside two steps. */
 enum {
     STEP_UNIT = 4, /* keys of a tile of scores, which those of a step are a multiple of */
     STEP_MAX_BYTES = VEC_STEP_BYTES * 3 / 2,

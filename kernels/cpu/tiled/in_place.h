@@ -1,7 +1,7 @@
 /*
  * Few rows: K and V where the caller has them. The rows of a head lie far apart, and the processor
  * does not foresee them, so that keys are asked for while those before them are used: for K beside
- * the scores, for V beside P V, a row for each that is used.
+ * the scores, for V beside P V, a row for each that is used, and some beside the softmax.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_IN_PLACE_H
 #define FLASH_KERNELS_CPU_TILED_IN_PLACE_H
