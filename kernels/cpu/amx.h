@@ -14,6 +14,7 @@
 #include "cpu/amx/attend.h"
 #include "cpu/amx/load_store.h"
 #include "cpu/amx/pack.h"
+#include "cpu/amx/recompute.h"
 #include "cpu/amx_decode.h"
 
 _Static_assert((int)AMX_MIN_ROWS >= (int)CPU_FEW_ROWS,
@@ -35,28 +36,6 @@ static inline void mark_rows_of_block(const amx_scratch_t *t, const amx_block_t 
     for (int64_t j = 0; j < t->keys && key < end; j++, key += AMX_SQUARE)
         if (block->bad[j] != 0)
             mark_rows(t, key, block->bad[j], bad);
-}
-
-/* Computes one row of the task as the AVX-512 family does. */
-ALWAYS_INLINE void recompute_row(const flash_config_t *config, const flash_params_t *p,
-                                 const cpu_task_t *task, int64_t row, void *scratch) {
-    cpu_task_t alone = *task;
-    alone.row_begin = task->row_begin + row;
-    alone.row_end = alone.row_begin + 1;
-    if (task->o_partial) {
-        alone.o_partial = task->o_partial + row * p->d_head;
-        alone.lse_partial = task->lse_partial + row;
-    }
-    avx512_forward(config, p, &alone, scratch);
-}
-
-ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_params_t *p,
-                                  const cpu_task_t *task, const uint32_t bad[AMX_STRIPS_MAX],
-                                  void *scratch) {
-    const int64_t n_rows = task->row_end - task->row_begin;
-    for (int64_t row = 0; row < n_rows; row++)
-        if (bad[row / AMX_SQUARE] >> row % AMX_SQUARE & 1)
-            recompute_row(config, p, task, row, scratch);
 }
 
 /* ---- Tasks ---- */
@@ -139,10 +118,11 @@ ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *
 
 ALWAYS_INLINE void amx_forward(const flash_config_t *config, const flash_params_t *params,
                                const cpu_task_t *task, void *scratch) {
+    decode_rows_t rows;
     if (task->pack)
         amx_pack(config, params, task, scratch);
-    else if (decodes_on_tiles(config, params, task))
-        amx_decode(params, task, config->d_head ? config->d_head : params->d_head, scratch);
+    else if (decodes_on_tiles(config, params, task, &rows))
+        amx_decode(config, params, task, &rows, scratch);
     else if (task->row_end - task->row_begin <= AMX_MIN_ROWS)
         avx512_forward(config, params, task, scratch);
     else

@@ -12,6 +12,8 @@
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_H
 
+#include "cpu/amx/recompute.h"
+#include "cpu/amx_decode/rows.h"
 #include "cpu/amx_decode/scores.h"
 #include "cpu/amx_decode/softmax.h"
 #include "cpu/amx_decode/values.h"
@@ -19,49 +21,45 @@
 #include <math.h>
 #include <string.h>
 
-/* With fewer the vector kernel is as fast or faster. */
-enum { DECODE_MIN_ROWS = 2, DECODE_MAX_ROWS = 16, DECODE_MIN_KEYS = 64 };
+enum { DECODE_MAX_HEADS = AMX_ROWS_MAX / DECODE_MIN_ROWS };
 
 _Static_assert((int)IN_PLACE_KEYS == (int)AMX_SQUARE, "a block is two tiles of keys");
 
 /* ---- Blocks ---- */
 
-/* The keys of a block that is not full, and zeros. */
-static inline void copy_tail(const decode_scratch_t *t, in_place_t *keys, int64_t n,
-                             uint16_t *tail) {
-    for (int64_t i = 0; i < n; i++)
-        memcpy(tail + i * t->d, element_at(keys->data, i * keys->stride, FLASH_DTYPE_BF16),
-               (size_t)t->d * 2);
-    memset(tail + n * t->d, 0, (size_t)((AMX_SQUARE - n) * t->d) * 2);
-    *keys = (in_place_t){
-        .data = (const char *)tail, .ahead = (const char *)tail, .stride = t->d, .adjoin = true};
-}
-
-/* A block of n keys of a head. */
-ALWAYS_INLINE void decode_block(const decode_scratch_t *t, const flash_params_t *p, int64_t head,
-                                int64_t n, in_place_t k, in_place_t v, decode_pending_t *pending,
-                                int R) {
+/* A block of keys of a head. Returns the rows that see what V must not have on tiles. */
+ALWAYS_INLINE uint32_t decode_block(const decode_scratch_t *t, const flash_params_t *p,
+                                    const decode_rows_t *rows, int64_t head, flash_range_t block,
+                                    in_place_t k, in_place_t v, decode_pending_t *pending, int R) {
     const float scale = scores_to_log2(p);
     const decode_next_t next = {k, v};
-    if (n < AMX_SQUARE) {
-        decode_values(t, pending, NULL, R); /* its V may be in the tail, too */
-        copy_tail(t, &k, n, t->k_tail);
-        copy_tail(t, &v, n, t->v_tail);
+    const bool all_see = all_see_block(rows, block.begin);
+    uint32_t bad = 0;
+    if (!all_see) {
+        decode_values(t, pending, NULL, R); /* its V may be a copy, too */
+        copy_edge(t, &k, block.end - block.begin, t->k_edge);
+        copy_edge(t, &v, block.end - block.begin, t->v_edge);
+        bad = clear_edge(t, rows, block.begin);
     }
     decode_score(t, &k, &next.k, t->q + head * t->d * R, R);
     decode_values(t, pending, &next.v, R);
     if (p->softcap != 0)
         cap_scores(t->s, AMX_SQUARE * R, p->softmax_scale, p->softcap);
-    hide_keys(t, n, R);
+    if (!all_see)
+        hide_unseen_keys(t, rows, block.begin, R);
     decode_softmax(t, &next, head, vec_set1(scale), R);
     *pending = (decode_pending_t){t->o + head * t->d * R, v};
+    return bad;
 }
 
-/* A block of keys of all heads before the next one, as attend_few_rows() does. */
+/* A block of keys of all heads before the next one, as attend_few_rows() does. bad: of each head,
+ * the rows that decode_block() returns. */
 ALWAYS_INLINE void decode_blocks(const decode_scratch_t *t, const flash_params_t *p,
-                                 const cpu_task_t *task, flash_range_t keys, int R) {
+                                 const cpu_task_t *task, const decode_rows_t *rows, uint32_t *bad,
+                                 int R) {
     const unsigned control = decode_configure(R);
     decode_pending_t pending = {.o = NULL};
+    flash_range_t keys = rows->any;
     while (keys.begin < keys.end) {
         const flash_range_t block = first_block(keys, AMX_SQUARE);
         in_place_t k = rows_in_place(task, task->n_heads, FLASH_DTYPE_BF16, t->d, p->k,
@@ -69,7 +67,7 @@ ALWAYS_INLINE void decode_blocks(const decode_scratch_t *t, const flash_params_t
         in_place_t v = rows_in_place(task, task->n_heads, FLASH_DTYPE_BF16, t->d, p->v,
                                      &p->v_stride, block, keys.end);
         for (int32_t head = 0; head < task->n_heads; head++) {
-            decode_block(t, p, head, block.end - block.begin, k, v, &pending, R);
+            bad[head] |= decode_block(t, p, rows, head, block, k, v, &pending, R);
             to_next_head(&k);
             to_next_head(&v);
         }
@@ -119,9 +117,12 @@ ALWAYS_INLINE void decode_start(const decode_scratch_t *t, int64_t n_heads, int 
         t->origin[i] = -INFINITY;
 }
 
-ALWAYS_INLINE void decode_padded(const flash_params_t *p, const cpu_task_t *task, int64_t d,
-                                 flash_range_t keys, void *scratch, int R) {
+ALWAYS_INLINE void decode_padded(const flash_config_t *config, const flash_params_t *p,
+                                 const cpu_task_t *task, const decode_rows_t *rows, void *scratch,
+                                 int R) {
+    const int64_t d = config->d_head ? config->d_head : p->d_head;
     const int64_t n_rows = task->row_end - task->row_begin;
+    uint32_t bad[DECODE_MAX_HEADS] = {0};
     decode_scratch_t t = decode_divide_scratch(scratch, d, n_rows, task->n_heads, R);
     for (int32_t head = 0; head < task->n_heads; head++) {
         const cpu_task_t one = task_of_head(task, head, d);
@@ -129,7 +130,7 @@ ALWAYS_INLINE void decode_padded(const flash_params_t *p, const cpu_task_t *task
     }
     for (bool is_done = false; !is_done;) {
         decode_start(&t, task->n_heads, R);
-        decode_blocks(&t, p, task, keys, R);
+        decode_blocks(&t, p, task, rows, bad, R);
         is_done = t.apart || decode_is_finite(&t, task->n_heads, R);
         t.apart = true;
     }
@@ -137,35 +138,33 @@ ALWAYS_INLINE void decode_padded(const flash_params_t *p, const cpu_task_t *task
         const cpu_task_t one = task_of_head(task, head, d);
         decode_store(&t, p, &one, head, R);
     }
+    for (int32_t head = 0; head < task->n_heads; head++) {
+        const cpu_task_t one = task_of_head(task, head, d);
+        recompute_rows(config, p, &one, bad + head, scratch);
+    }
 }
 
-/* Whether amx_decode() can, and pays: for rows that see the same keys, which nobody has packed. */
+/* Whether amx_decode() can, and pays: for keys that nobody has packed. What the rows see of them,
+ * into *rows. */
 static inline bool decodes_on_tiles(const flash_config_t *config, const flash_params_t *p,
-                                    const cpu_task_t *task) {
+                                    const cpu_task_t *task, decode_rows_t *rows) {
     const int64_t n_rows = task->row_end - task->row_begin;
     if (config->dtype != FLASH_DTYPE_BF16 || p->d_head % AMX_SQUARE != 0 ||
         n_rows < DECODE_MIN_ROWS || n_rows > DECODE_MAX_ROWS || task->packed != NULL)
         return false;
-    cpu_row_t r = cpu_row(p, task, 0);
-    const flash_range_t keys = cpu_row_keys(p, task, r);
-    for (int64_t row = 0; row < n_rows; row++, r = cpu_next_row(p, task, r)) {
-        const flash_range_t own = cpu_row_keys(p, task, r);
-        if (own.begin != keys.begin || own.end != keys.end)
-            return false;
-    }
-    return keys.end - keys.begin >= DECODE_MIN_KEYS;
+    *rows = decode_find_rows(p, task);
+    return rows->any.end - rows->any.begin >= DECODE_MIN_KEYS;
 }
 
-ALWAYS_INLINE void amx_decode(const flash_params_t *p, const cpu_task_t *task, int64_t d,
-                              void *scratch) {
+ALWAYS_INLINE void amx_decode(const flash_config_t *config, const flash_params_t *p,
+                              const cpu_task_t *task, const decode_rows_t *rows, void *scratch) {
     const int64_t n_rows = task->row_end - task->row_begin;
-    const flash_range_t keys = cpu_row_keys(p, task, cpu_row(p, task, 0));
     if (n_rows <= 4)
-        decode_padded(p, task, d, keys, scratch, 4);
+        decode_padded(config, p, task, rows, scratch, 4);
     else if (n_rows <= 8)
-        decode_padded(p, task, d, keys, scratch, 8);
+        decode_padded(config, p, task, rows, scratch, 8);
     else
-        decode_padded(p, task, d, keys, scratch, 16);
+        decode_padded(config, p, task, rows, scratch, 16);
 }
 
 #endif

@@ -46,7 +46,7 @@ def test_values(values: str, softcap: float) -> None:
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (500, -1), (90, 0)], ids=str)
-@pytest.mark.parametrize("seqlen_q", [2, 3])
+@pytest.mark.parametrize("seqlen_q", [2, 3, 4])
 def test_rows_that_see_different_keys(seqlen_q: int, window: tuple[int, int]) -> None:
     p = replace(FEW, seqlen_q=seqlen_q, n_heads=8, window_size=window, seqlen_k=2500)
     check_every_kernel(replace(p, causal=True))

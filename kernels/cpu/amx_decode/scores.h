@@ -7,8 +7,6 @@
 #include "cpu/amx_decode/scratch.h"
 #include "cpu/tiled/in_place.h"
 
-#include <math.h>
-
 /* ---- Q ---- */
 
 /* Four rows of 16 pairs each, to the same four of R rows. */
@@ -88,13 +86,6 @@ ALWAYS_INLINE void decode_score(const decode_scratch_t *t, const in_place_t *k,
     }
     request_rows(t, next, asked, ASKED_BY_PRODUCTS);
     tiles_see_stores();
-}
-
-/* Keys that a block does not have are not seen. */
-ALWAYS_INLINE void hide_keys(const decode_scratch_t *t, int64_t n, int R) {
-    for (int64_t key = n; key < AMX_SQUARE; key++)
-        for (int64_t row = 0; row < R; row++)
-            t->s[(key % 16 * 2 + key / 16) * R + row] = -INFINITY;
 }
 
 #endif

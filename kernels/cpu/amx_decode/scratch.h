@@ -9,6 +9,10 @@
 
 #include <stdbool.h>
 
+/* Rows of a head, and keys that any of them sees; with fewer the vector kernel is as fast or
+ * faster. */
+enum { DECODE_MIN_ROWS = 2, DECODE_MAX_ROWS = 16, DECODE_MIN_KEYS = 64 };
+
 /* Parts of a task's scratch memory. */
 typedef struct decode_scratch {
     uint16_t *q;   /* [heads][columns][16][R][2], pairs of columns */
@@ -17,7 +21,7 @@ typedef struct decode_scratch {
     float *sum;    /* [heads][16], of P */
     float *s;      /* [16][2][R], of keys 0 ... 15 and 16 ... 31 */
     uint16_t *p;   /* [2][2][R][16][2], of the same keys, for even and for odd columns */
-    uint16_t *k_tail, *v_tail; /* [32][d], the last keys, where they do not fill a block */
+    uint16_t *k_edge, *v_edge; /* [32][d], a block of keys that not all rows see (rows.h) */
     int64_t d;
     int64_t columns; /* squares along d */
     int64_t n_rows;
@@ -34,8 +38,8 @@ ALWAYS_INLINE decode_scratch_t decode_divide_scratch(void *memory, int64_t d, in
     t.sum = take_bytes(&rest, n_heads * 64);
     t.s = take_bytes(&rest, AMX_SQUARE * R * 4);
     t.p = take_bytes(&rest, 4 * R * TILE_ROW_BYTES);
-    t.k_tail = take_bytes(&rest, AMX_SQUARE * d * 2);
-    t.v_tail = take_bytes(&rest, AMX_SQUARE * d * 2);
+    t.k_edge = take_bytes(&rest, AMX_SQUARE * d * 2);
+    t.v_edge = take_bytes(&rest, AMX_SQUARE * d * 2);
     return t;
 }
 

@@ -1,0 +1,106 @@
+/*
+ * Which keys the rows of a decoding task see, and blocks of keys that not all of them do: those of
+ * several queries see a key more each, and some keys do not fill a block.
+ */
+#ifndef FLASH_KERNELS_CPU_AMX_DECODE_ROWS_H
+#define FLASH_KERNELS_CPU_AMX_DECODE_ROWS_H
+
+#include "cpu/amx/read.h"
+#include "cpu/amx_decode/scratch.h"
+#include "cpu/tiled/in_place.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What the rows of each head see of the task's keys. */
+typedef struct decode_rows {
+    flash_range_t row[DECODE_MAX_ROWS]; /* those that a head lacks see what its last one does */
+    flash_range_t any;                  /* seen by any row */
+    flash_range_t common;               /* by all; may be empty */
+} decode_rows_t;
+
+static inline decode_rows_t decode_find_rows(const flash_params_t *p, const cpu_task_t *task) {
+    decode_rows_t rows = {.any = {INT32_MAX, 0}, .common = {0, INT32_MAX}};
+    const int64_t n_rows = task->row_end - task->row_begin;
+    flash_range_t keys = {0, 0};
+    cpu_row_t r = cpu_row(p, task, 0);
+    for (int64_t row = 0; row < DECODE_MAX_ROWS; row++) {
+        if (row < n_rows) {
+            keys = cpu_row_keys(p, task, r);
+            r = cpu_next_row(p, task, r);
+        }
+        rows.row[row] = keys;
+        rows.common.begin = max32(rows.common.begin, keys.begin);
+        rows.common.end = min32(rows.common.end, keys.end);
+        if (keys.begin < keys.end) {
+            rows.any.begin = min32(rows.any.begin, keys.begin);
+            rows.any.end = max32(rows.any.end, keys.end);
+        }
+    }
+    return rows;
+}
+
+/* Whether all rows see the whole block that begins with `key`. */
+ALWAYS_INLINE bool all_see_block(const decode_rows_t *rows, int32_t key) {
+    return rows->common.begin <= key && key + AMX_SQUARE <= rows->common.end;
+}
+
+ALWAYS_INLINE bool row_sees(const decode_rows_t *rows, int64_t row, int32_t key) {
+    return rows->row[row].begin <= key && key < rows->row[row].end;
+}
+
+/* A bit for each row that sees the key. */
+static inline uint32_t rows_that_see(const decode_rows_t *rows, int64_t n_rows, int32_t key) {
+    uint32_t seeing = 0;
+    for (int64_t row = 0; row < n_rows; row++)
+        seeing |= (uint32_t)row_sees(rows, row, key) << row;
+    return seeing;
+}
+
+/* ---- A block that not all rows see, at the edge of what they see ---- */
+
+/* Scores that do not count. */
+static inline void hide_unseen_keys(const decode_scratch_t *t, const decode_rows_t *rows,
+                                    int32_t first, int R) {
+    for (int32_t i = 0; i < AMX_SQUARE; i++)
+        for (int64_t row = 0; row < R; row++)
+            if (!row_sees(rows, row, first + i))
+                t->s[(i % 16 * 2 + i / 16) * R + row] = -INFINITY;
+}
+
+/* Its n rows of K or V, and zeros. */
+static inline void copy_edge(const decode_scratch_t *t, in_place_t *keys, int64_t n,
+                             uint16_t *edge) {
+    for (int64_t i = 0; i < n; i++)
+        memcpy(edge + i * t->d, element_at(keys->data, i * keys->stride, FLASH_DTYPE_BF16),
+               (size_t)t->d * 2);
+    memset(edge + n * t->d, 0, (size_t)((AMX_SQUARE - n) * t->d) * 2);
+    *keys = (in_place_t){
+        .data = (const char *)edge, .ahead = (const char *)edge, .stride = t->d, .adjoin = true};
+}
+
+static inline bool is_finite_key(const uint16_t *key, int64_t d) {
+    words_t largest = _mm512_setzero_si512();
+    for (int64_t i = 0; i < d; i += AMX_SQUARE)
+        largest = _mm512_max_epi16(largest, magnitudes(_mm512_loadu_si512(key + i)));
+    return not_finite(FLASH_DTYPE_BF16, largest) == 0;
+}
+
+/* Of V's copy, what some rows do not see and is not finite: zeros take its place, since P of these
+ * rows, 0, would make NaN of it. Returns the rows that do see some of it. */
+static inline uint32_t clear_edge(const decode_scratch_t *t, const decode_rows_t *rows,
+                                  int32_t first) {
+    const uint32_t all = (1u << t->n_rows) - 1;
+    uint32_t bad = 0;
+    for (int32_t i = 0; i < AMX_SQUARE; i++) {
+        uint16_t *key = t->v_edge + i * t->d;
+        const uint32_t seeing = rows_that_see(rows, t->n_rows, first + i);
+        if (seeing != all && !is_finite_key(key, t->d)) {
+            memset(key, 0, (size_t)t->d * 2);
+            bad |= seeing;
+        }
+    }
+    return bad;
+}
+
+#endif
