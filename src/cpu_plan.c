@@ -251,7 +251,8 @@ static int64_t count_split_tasks(const flash_params_t *p, const cpu_plan_t *plan
 static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *plan,
                                     int32_t n_threads) {
     const int64_t fitting = TOGETHER_BYTES / (p->d_head * dtype_size(plan->config->dtype));
-    const int64_t most = min64(cpu_most_heads(plan->config, plan->max_rows), p->n_heads_kv);
+    const int64_t most =
+        min64(cpu_most_heads(plan->config, plan->max_rows, p->d_head), p->n_heads_kv);
     const int64_t n_tasks = TOGETHER_MIN_TASKS * (int64_t)n_threads;
     int64_t heads = max64(1, min64(most, fitting));
     if (!lie_side_by_side(&p->k_stride) || !lie_side_by_side(&p->v_stride))

@@ -14,13 +14,15 @@
 #include "cpu/amx/attend.h"
 #include "cpu/amx/load_store.h"
 #include "cpu/amx/pack.h"
-#include "cpu/amx/recompute.h"
 #include "cpu/amx_decode.h"
 
 _Static_assert((int)AMX_MIN_ROWS >= (int)CPU_FEW_ROWS,
                "the vector kernel reads the keys in place for few rows");
 
 /* ---- Infinity and NaN ---- */
+
+/* Words of bits: for one head's strips, or for some heads of one strip each. */
+enum { AMX_BAD_MAX = AMX_ROWS_MAX / AMX_DECODE_MIN_ROWS };
 
 /* Sets the bits of the rows that see a bad key of a square that begins with `key`. */
 static inline void mark_rows(const amx_scratch_t *t, int32_t key, uint32_t bad_keys,
@@ -36,6 +38,27 @@ static inline void mark_rows_of_block(const amx_scratch_t *t, const amx_block_t 
     for (int64_t j = 0; j < t->keys && key < end; j++, key += AMX_SQUARE)
         if (block->bad[j] != 0)
             mark_rows(t, key, block->bad[j], bad);
+}
+
+/* Computes one row of the task as the AVX-512 family does. */
+ALWAYS_INLINE void recompute_row(const flash_config_t *config, const flash_params_t *p,
+                                 const cpu_task_t *task, int64_t row, void *scratch) {
+    cpu_task_t alone = *task;
+    alone.row_begin = task->row_begin + row;
+    alone.row_end = alone.row_begin + 1;
+    if (task->o_partial) {
+        alone.o_partial = task->o_partial + row * p->d_head;
+        alone.lse_partial = task->lse_partial + row;
+    }
+    avx512_forward(config, p, &alone, scratch);
+}
+
+ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_params_t *p,
+                                  const cpu_task_t *task, const uint32_t *bad, void *scratch) {
+    const int64_t n_rows = task->row_end - task->row_begin;
+    for (int64_t row = 0; row < n_rows; row++)
+        if (bad[row / AMX_SQUARE] >> row % AMX_SQUARE & 1)
+            recompute_row(config, p, task, row, scratch);
 }
 
 /* ---- Tasks ---- */
@@ -82,13 +105,13 @@ ALWAYS_INLINE void attend_own(amx_run_t *run, const flash_params_t *p, const cpu
     }
 }
 
+/* bad: the rows that see infinity or NaN, where bit r of bad[s] is row r of strip s. */
 ALWAYS_INLINE void amx_attend(const flash_config_t *config, const flash_params_t *p,
-                              const cpu_task_t *task, void *scratch) {
+                              const cpu_task_t *task, void *scratch, uint32_t *bad) {
     const int32_t dtype = config->dtype;
     const int64_t d = config->d_head ? config->d_head : p->d_head;
     const amx_scratch_t t = amx_divide_scratch(scratch, config, d, task->row_end - task->row_begin);
     strip_keys_t strips[AMX_STRIPS_MAX];
-    uint32_t bad[AMX_STRIPS_MAX] = {0};
     const flash_range_t keys = find_strip_keys(&t, p, task, strips);
     pack_q(&t, p, task, dtype, bad);
     start_results(&t);
@@ -105,7 +128,6 @@ ALWAYS_INLINE void amx_attend(const flash_config_t *config, const flash_params_t
         attend_own(&run, p, task, dtype, keys, bad);
     tiles_release(control);
     store_results(&t, p, task, dtype);
-    recompute_rows(config, p, task, bad, scratch);
 }
 
 ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *p,
@@ -118,15 +140,25 @@ ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *
 
 ALWAYS_INLINE void amx_forward(const flash_config_t *config, const flash_params_t *params,
                                const cpu_task_t *task, void *scratch) {
+    const int64_t d = config->d_head ? config->d_head : params->d_head;
+    uint32_t bad[AMX_BAD_MAX];
     decode_rows_t rows;
-    if (task->pack)
+    if (task->pack) {
         amx_pack(config, params, task, scratch);
-    else if (decodes_on_tiles(config, params, task, &rows))
-        amx_decode(config, params, task, &rows, scratch);
-    else if (task->row_end - task->row_begin <= AMX_MIN_ROWS)
+        return;
+    }
+    if (decodes_on_tiles(config, params, task, &rows)) {
+        amx_decode(params, task, d, &rows, scratch, bad);
+    } else if (task->row_end - task->row_begin > AMX_MIN_ROWS) {
+        amx_attend(config, params, task, scratch, bad);
+    } else {
         avx512_forward(config, params, task, scratch);
-    else
-        amx_attend(config, params, task, scratch);
+        return;
+    }
+    for (int32_t head = 0; head < task->n_heads; head++) {
+        const cpu_task_t one = task_of_head(task, head, d);
+        recompute_rows(config, params, &one, bad + head, scratch);
+    }
 }
 
 #endif

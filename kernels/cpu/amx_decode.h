@@ -12,7 +12,6 @@
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_H
 
-#include "cpu/amx/recompute.h"
 #include "cpu/amx_decode/rows.h"
 #include "cpu/amx_decode/scores.h"
 #include "cpu/amx_decode/softmax.h"
@@ -21,7 +20,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { DECODE_MAX_HEADS = AMX_ROWS_MAX / DECODE_MIN_ROWS };
+/* With fewer the vector kernel is as fast. */
+enum { DECODE_MIN_KEYS = 64 };
 
 _Static_assert((int)IN_PLACE_KEYS == (int)AMX_SQUARE, "a block is two tiles of keys");
 
@@ -37,9 +37,9 @@ ALWAYS_INLINE uint32_t decode_block(const decode_scratch_t *t, const flash_param
     uint32_t bad = 0;
     if (!all_see) {
         decode_values(t, pending, NULL, R); /* its V may be a copy, too */
-        copy_edge(t, &k, block.end - block.begin, t->k_edge);
-        copy_edge(t, &v, block.end - block.begin, t->v_edge);
-        bad = clear_edge(t, rows, block.begin);
+        bad = copy_edge(t, rows, block, k, v);
+        k = edge_in_place(t, t->k_edge);
+        v = edge_in_place(t, t->v_edge);
     }
     decode_score(t, &k, &next.k, t->q + head * t->d * R, R);
     decode_values(t, pending, &next.v, R);
@@ -117,12 +117,10 @@ ALWAYS_INLINE void decode_start(const decode_scratch_t *t, int64_t n_heads, int 
         t->origin[i] = -INFINITY;
 }
 
-ALWAYS_INLINE void decode_padded(const flash_config_t *config, const flash_params_t *p,
-                                 const cpu_task_t *task, const decode_rows_t *rows, void *scratch,
-                                 int R) {
-    const int64_t d = config->d_head ? config->d_head : p->d_head;
+/* bad: as decode_blocks(). */
+ALWAYS_INLINE void decode_padded(const flash_params_t *p, const cpu_task_t *task, int64_t d,
+                                 const decode_rows_t *rows, void *scratch, uint32_t *bad, int R) {
     const int64_t n_rows = task->row_end - task->row_begin;
-    uint32_t bad[DECODE_MAX_HEADS] = {0};
     decode_scratch_t t = decode_divide_scratch(scratch, d, n_rows, task->n_heads, R);
     for (int32_t head = 0; head < task->n_heads; head++) {
         const cpu_task_t one = task_of_head(task, head, d);
@@ -138,10 +136,6 @@ ALWAYS_INLINE void decode_padded(const flash_config_t *config, const flash_param
         const cpu_task_t one = task_of_head(task, head, d);
         decode_store(&t, p, &one, head, R);
     }
-    for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t one = task_of_head(task, head, d);
-        recompute_rows(config, p, &one, bad + head, scratch);
-    }
 }
 
 /* Whether amx_decode() can, and pays: for keys that nobody has packed. What the rows see of them,
@@ -149,22 +143,22 @@ ALWAYS_INLINE void decode_padded(const flash_config_t *config, const flash_param
 static inline bool decodes_on_tiles(const flash_config_t *config, const flash_params_t *p,
                                     const cpu_task_t *task, decode_rows_t *rows) {
     const int64_t n_rows = task->row_end - task->row_begin;
-    if (config->dtype != FLASH_DTYPE_BF16 || p->d_head % AMX_SQUARE != 0 ||
-        n_rows < DECODE_MIN_ROWS || n_rows > DECODE_MAX_ROWS || task->packed != NULL)
+    if (!amx_decodes(config, n_rows, p->d_head) || task->packed != NULL)
         return false;
     *rows = decode_find_rows(p, task);
-    return rows->any.end - rows->any.begin >= DECODE_MIN_KEYS;
+    return n_rows > AMX_MIN_ROWS || rows->any.end - rows->any.begin >= DECODE_MIN_KEYS;
 }
 
-ALWAYS_INLINE void amx_decode(const flash_config_t *config, const flash_params_t *p,
-                              const cpu_task_t *task, const decode_rows_t *rows, void *scratch) {
+ALWAYS_INLINE void amx_decode(const flash_params_t *p, const cpu_task_t *task, int64_t d,
+                              const decode_rows_t *rows, void *scratch, uint32_t *bad) {
     const int64_t n_rows = task->row_end - task->row_begin;
+    memset(bad, 0, (size_t)task->n_heads * sizeof *bad);
     if (n_rows <= 4)
-        decode_padded(config, p, task, rows, scratch, 4);
+        decode_padded(p, task, d, rows, scratch, bad, 4);
     else if (n_rows <= 8)
-        decode_padded(config, p, task, rows, scratch, 8);
+        decode_padded(p, task, d, rows, scratch, bad, 8);
     else
-        decode_padded(config, p, task, rows, scratch, 16);
+        decode_padded(p, task, d, rows, scratch, bad, 16);
 }
 
 #endif

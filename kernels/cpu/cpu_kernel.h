@@ -108,10 +108,17 @@ static inline int32_t cpu_most_task_rows(const flash_config_t *config) {
     return config->arch == FLASH_ARCH_AMX ? amx_most_task_rows(config) : config->B_r;
 }
 
-/* K/V heads of n_rows each that a task may have: those that read keys in place, B_r rows in all. */
-static inline int64_t cpu_most_heads(const flash_config_t *config, int64_t n_rows) {
-    const bool in_place =
-        config->arch != FLASH_ARCH_REFERENCE && n_rows <= cpu_few_rows(config->arch);
+/* Whether a task that splits the keys reads them where they lie. */
+static inline bool cpu_reads_in_place(const flash_config_t *config, int64_t n_rows,
+                                      int64_t d_head) {
+    if (config->arch == FLASH_ARCH_AMX && amx_decodes(config, n_rows, d_head))
+        return true;
+    return config->arch != FLASH_ARCH_REFERENCE && n_rows <= cpu_few_rows(config->arch);
+}
+
+/* K/V heads of n_rows each that such a task may have: B_r rows in all. */
+static inline int64_t cpu_most_heads(const flash_config_t *config, int64_t n_rows, int64_t d_head) {
+    const bool in_place = cpu_reads_in_place(config, n_rows, d_head);
     return in_place && n_rows > 0 && n_rows < config->B_r ? config->B_r / n_rows : 1;
 }
 

@@ -18,6 +18,7 @@
 
 #include "flashattn.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
@@ -30,7 +31,10 @@ enum {
     AMX_TASK_BLOCKS = 4, /* of B_r rows, or a half or a fourth of them within AMX_ROWS_MAX */
     AMX_STRIPS_MAX = AMX_ROWS_MAX / AMX_SQUARE, /* squares along these */
     AMX_CHUNK_MAX = 4, /* squares of scores at a time: more push P and Q out of level 1 */
-    AMX_MIN_ROWS = 12  /* at most so many rows are left to the vector kernel */
+    AMX_MIN_ROWS = 12, /* at most so many rows are left to the vector kernel */
+    /* Rows of a head that read the keys where they lie; with fewer the vector kernel is as fast. */
+    AMX_DECODE_MIN_ROWS = 2,
+    AMX_DECODE_MAX_ROWS = 16
 };
 
 static inline uint64_t amx_squares(int64_t n) {
@@ -88,6 +92,12 @@ static inline uint64_t amx_scratch_size(const flash_config_t *config, int64_t n_
     const uint64_t transposed = columns * terms * AMX_OPERAND_BYTES;
     return q + o + s + p + transposed + rows * AMX_SQUARE * AMX_ROW_BYTES +
            amx_block_size(config, d_head);
+}
+
+/* Whether a head with so many rows, where its tasks split the keys, is decoded on tiles. */
+static inline bool amx_decodes(const flash_config_t *config, int64_t n_rows, int64_t d_head) {
+    return config->dtype == FLASH_DTYPE_BF16 && d_head % AMX_SQUARE == 0 &&
+           n_rows >= AMX_DECODE_MIN_ROWS && n_rows <= AMX_DECODE_MAX_ROWS;
 }
 
 /* What a task of few rows needs (amx_decode.h divides it): they are padded to at most 2 B_r. */

@@ -14,21 +14,18 @@
 
 /* What the rows of each head see of the task's keys. */
 typedef struct decode_rows {
-    flash_range_t row[DECODE_MAX_ROWS]; /* those that a head lacks see what its last one does */
-    flash_range_t any;                  /* seen by any row */
-    flash_range_t common;               /* by all; may be empty */
+    flash_range_t row[AMX_DECODE_MAX_ROWS]; /* those that a head lacks see what its last one does */
+    flash_range_t any;                      /* seen by any row */
+    flash_range_t common;                   /* by all; may be empty */
 } decode_rows_t;
 
 static inline decode_rows_t decode_find_rows(const flash_params_t *p, const cpu_task_t *task) {
     decode_rows_t rows = {.any = {INT32_MAX, 0}, .common = {0, INT32_MAX}};
     const int64_t n_rows = task->row_end - task->row_begin;
-    flash_range_t keys = {0, 0};
     cpu_row_t r = cpu_row(p, task, 0);
-    for (int64_t row = 0; row < DECODE_MAX_ROWS; row++) {
-        if (row < n_rows) {
-            keys = cpu_row_keys(p, task, r);
-            r = cpu_next_row(p, task, r);
-        }
+    flash_range_t keys = cpu_row_keys(p, task, r);
+    for (int64_t row = 0; row < AMX_DECODE_MAX_ROWS; row++) {
+        const int64_t query = r.query;
         rows.row[row] = keys;
         rows.common.begin = max32(rows.common.begin, keys.begin);
         rows.common.end = min32(rows.common.end, keys.end);
@@ -36,6 +33,10 @@ static inline decode_rows_t decode_find_rows(const flash_params_t *p, const cpu_
             rows.any.begin = min32(rows.any.begin, keys.begin);
             rows.any.end = max32(rows.any.end, keys.end);
         }
+        if (row + 1 < n_rows)
+            r = cpu_next_row(p, task, r);
+        if (r.query != query)
+            keys = cpu_row_keys(p, task, r);
     }
     return rows;
 }
@@ -60,23 +61,21 @@ static inline uint32_t rows_that_see(const decode_rows_t *rows, int64_t n_rows, 
 /* ---- A block that not all rows see, at the edge of what they see ---- */
 
 /* Scores that do not count. */
-static inline void hide_unseen_keys(const decode_scratch_t *t, const decode_rows_t *rows,
-                                    int32_t first, int R) {
+NEVER_INLINE void hide_unseen_keys(const decode_scratch_t *t, const decode_rows_t *rows,
+                                   int32_t first, int R) {
     for (int32_t i = 0; i < AMX_SQUARE; i++)
         for (int64_t row = 0; row < R; row++)
             if (!row_sees(rows, row, first + i))
                 t->s[(i % 16 * 2 + i / 16) * R + row] = -INFINITY;
 }
 
-/* Its n rows of K or V, and zeros. */
-static inline void copy_edge(const decode_scratch_t *t, in_place_t *keys, int64_t n,
+/* n rows of K or V, and zeros. */
+static inline void copy_rows(const decode_scratch_t *t, const in_place_t *from, int64_t n,
                              uint16_t *edge) {
     for (int64_t i = 0; i < n; i++)
-        memcpy(edge + i * t->d, element_at(keys->data, i * keys->stride, FLASH_DTYPE_BF16),
+        memcpy(edge + i * t->d, element_at(from->data, i * from->stride, FLASH_DTYPE_BF16),
                (size_t)t->d * 2);
     memset(edge + n * t->d, 0, (size_t)((AMX_SQUARE - n) * t->d) * 2);
-    *keys = (in_place_t){
-        .data = (const char *)edge, .ahead = (const char *)edge, .stride = t->d, .adjoin = true};
 }
 
 static inline bool is_finite_key(const uint16_t *key, int64_t d) {
@@ -86,21 +85,31 @@ static inline bool is_finite_key(const uint16_t *key, int64_t d) {
     return not_finite(FLASH_DTYPE_BF16, largest) == 0;
 }
 
-/* Of V's copy, what some rows do not see and is not finite: zeros take its place, since P of these
- * rows, 0, would make NaN of it. Returns the rows that do see some of it. */
-static inline uint32_t clear_edge(const decode_scratch_t *t, const decode_rows_t *rows,
-                                  int32_t first) {
+/* Copies K and V of the block. What is not finite of V and not seen by all rows is left out, since
+ * P of some, 0, would make NaN of it. Returns the rows that do see some of that. */
+NEVER_INLINE uint32_t copy_edge(const decode_scratch_t *t, const decode_rows_t *rows,
+                                flash_range_t block, in_place_t k, in_place_t v) {
     const uint32_t all = (1u << t->n_rows) - 1;
+    const int32_t n = block.end - block.begin;
     uint32_t bad = 0;
-    for (int32_t i = 0; i < AMX_SQUARE; i++) {
+    copy_rows(t, &k, n, t->k_edge);
+    copy_rows(t, &v, n, t->v_edge);
+    for (int32_t i = 0; i < n; i++) {
         uint16_t *key = t->v_edge + i * t->d;
-        const uint32_t seeing = rows_that_see(rows, t->n_rows, first + i);
+        const uint32_t seeing = rows_that_see(rows, t->n_rows, block.begin + i);
         if (seeing != all && !is_finite_key(key, t->d)) {
             memset(key, 0, (size_t)t->d * 2);
             bad |= seeing;
         }
     }
     return bad;
+}
+
+/* K or V where the copy is. */
+ALWAYS_INLINE in_place_t edge_in_place(const decode_scratch_t *t, const uint16_t *edge) {
+    const char *data = (const char *)edge;
+    const in_place_t rows = {.data = data, .ahead = data, .stride = t->d, .adjoin = true};
+    return rows;
 }
 
 #endif

@@ -9,10 +9,6 @@
 
 #include <stdbool.h>
 
-/* Rows of a head, and keys that any of them sees; with fewer the vector kernel is as fast or
- * faster. */
-enum { DECODE_MIN_ROWS = 2, DECODE_MAX_ROWS = 16, DECODE_MIN_KEYS = 64 };
-
 /* Parts of a task's scratch memory. */
 typedef struct decode_scratch {
     uint16_t *q;   /* [heads][columns][16][R][2], pairs of columns */
