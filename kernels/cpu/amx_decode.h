@@ -27,33 +27,39 @@ _Static_assert((int)IN_PLACE_KEYS == (int)AMX_SQUARE, "a block is two tiles of k
 
 /* ---- Blocks ---- */
 
-/* A block of keys of a head. Returns the rows that see what V must not have on tiles. */
-ALWAYS_INLINE uint32_t decode_block(const decode_scratch_t *t, const flash_params_t *p,
-                                    const decode_rows_t *rows, int64_t head, flash_range_t block,
-                                    in_place_t k, in_place_t v, decode_pending_t *pending, int R) {
+/* A block of keys of a head. edge: where not all rows see
+ * all of it, what they see; first: its first key. */
+ALWAYS_INLINE void decode_block(const decode_scratch_t *t, const flash_params_t *p, int64_t head,
+                                in_place_t k, in_place_t v, const decode_next_t *next,
+                                const decode_rows_t *edge, int32_t first, decode_pending_t *pending,
+                                int R) {
     const float scale = scores_to_log2(p);
-    const decode_next_t next = {k, v};
-    const bool all_see = all_see_block(rows, block.begin);
-    uint32_t bad = 0;
-    if (!all_see) {
-        decode_values(t, pending, NULL, R); /* its V may be a copy, too */
-        bad = copy_edge(t, rows, block, k, v);
-        k = edge_in_place(t, t->k_edge);
-        v = edge_in_place(t, t->v_edge);
-    }
-    decode_score(t, &k, &next.k, t->q + head * t->d * R, R);
-    decode_values(t, pending, &next.v, R);
+    decode_score(t, &k, &next->k, t->q + head * t->d * R, R);
+    decode_values(t, pending, &next->v, R);
     if (p->softcap != 0)
         cap_scores(t->s, AMX_SQUARE * R, p->softmax_scale, p->softcap);
-    if (!all_see)
-        hide_unseen_keys(t, rows, block.begin, R);
-    decode_softmax(t, &next, head, vec_set1(scale), R);
+    if (edge)
+        hide_unseen_keys(t, edge, first, R);
+    decode_softmax(t, next, head, vec_set1(scale), R);
     *pending = (decode_pending_t){t->o + head * t->d * R, v};
-    return bad;
+}
+
+/* A block that not all rows see, of which there are few. Adds to *bad the rows that see what V must
+ * not have on tiles; returns what is pending. */
+NEVER_INLINE decode_pending_t decode_edge(const decode_scratch_t *t, const flash_params_t *p,
+                                          const decode_rows_t *rows, int64_t head,
+                                          flash_range_t block, in_place_t k, in_place_t v,
+                                          decode_pending_t pending, uint32_t *bad, int R) {
+    const decode_next_t next = {k, v};
+    decode_values(t, &pending, NULL, R); /* its V may be a copy, too */
+    *bad |= copy_edge(t, rows, block, &k, &v);
+    decode_block(t, p, head, edge_in_place(t, t->k_edge), edge_in_place(t, t->v_edge), &next, rows,
+                 block.begin, &pending, R);
+    return pending;
 }
 
 /* A block of keys of all heads before the next one, as attend_few_rows() does. bad: of each head,
- * the rows that decode_block() returns. */
+ * the rows that decode_edge() finds. */
 ALWAYS_INLINE void decode_blocks(const decode_scratch_t *t, const flash_params_t *p,
                                  const cpu_task_t *task, const decode_rows_t *rows, uint32_t *bad,
                                  int R) {
@@ -62,12 +68,17 @@ ALWAYS_INLINE void decode_blocks(const decode_scratch_t *t, const flash_params_t
     flash_range_t keys = rows->any;
     while (keys.begin < keys.end) {
         const flash_range_t block = first_block(keys, AMX_SQUARE);
+        const bool all_see = all_see_block(rows, block.begin);
         in_place_t k = rows_in_place(task, task->n_heads, FLASH_DTYPE_BF16, t->d, p->k,
                                      &p->k_stride, block, keys.end);
         in_place_t v = rows_in_place(task, task->n_heads, FLASH_DTYPE_BF16, t->d, p->v,
                                      &p->v_stride, block, keys.end);
         for (int32_t head = 0; head < task->n_heads; head++) {
-            bad[head] |= decode_block(t, p, rows, head, block, k, v, &pending, R);
+            const decode_next_t next = {k, v};
+            if (LIKELY(all_see))
+                decode_block(t, p, head, k, v, &next, NULL, 0, &pending, R);
+            else
+                pending = decode_edge(t, p, rows, head, block, k, v, pending, bad + head, R);
             to_next_head(&k);
             to_next_head(&v);
         }

@@ -207,6 +207,17 @@ static void many_rows_are_of_one_head(void **state) {
     assert_int_equal(heads_together(&p, 2), 1);
 }
 
+/* Unless they are decoded on tiles. */
+static void rows_on_tiles_are_of_several_heads(void **state) {
+    const flash_params_t few = problem(1, 4, 8192, 4, 8), many = problem(1, 5, 8192, 4, 8);
+    flash_config_t halves = AMX_ROW;
+    halves.dtype = FLASH_DTYPE_FP16;
+    (void)state;
+    assert_int_equal(plan_with(&AMX_ROW, &few, 2).heads_together, 8);
+    assert_int_equal(plan_with(&AMX_ROW, &many, 2).heads_together, 1);
+    assert_int_equal(plan_with(&halves, &few, 2).heads_together, 1);
+}
+
 /* ---- Rows of a task ---- */
 
 /* Every row is in one task, the last ones first, and no task has more rows than a worker has
@@ -379,6 +390,7 @@ int main(void) {
         cmocka_unit_test(heads_behind_each_other_are_not),
         cmocka_unit_test(many_threads_take_fewer_heads_each),
         cmocka_unit_test(many_rows_are_of_one_head),
+        cmocka_unit_test(rows_on_tiles_are_of_several_heads),
         cmocka_unit_test(tasks_have_every_row_once),
         cmocka_unit_test(large_tasks_have_every_row_once),
         cmocka_unit_test(tasks_have_several_blocks_of_rows_where_keys_are_many),

@@ -24,6 +24,8 @@ PROBLEMS = {
     ),
     # Heads side by side, together where threads are few; some groups of them have fewer.
     "heads together": AttentionProblem(1, 2, 1500, 22, 11, 256, "bfloat16", causal=True),
+    # The same of heads with more rows, those of several queries.
+    "rows together": AttentionProblem(1, 4, 2500, 20, 5, 64, "bfloat16", causal=True),
     # Heads side by side, which a worker packs and attends by turns where memory is enough.
     "heads by turns": AttentionProblem(2, 300, 300, 7, 7, 64, "bfloat16", causal=True),
     # Fewer blocks of rows than threads, which then take parts of them.

@@ -46,10 +46,20 @@ def test_values(values: str, softcap: float) -> None:
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (500, -1), (90, 0)], ids=str)
-@pytest.mark.parametrize("seqlen_q", [2, 3, 4])
-def test_rows_that_see_different_keys(seqlen_q: int, window: tuple[int, int]) -> None:
-    p = replace(FEW, seqlen_q=seqlen_q, n_heads=8, window_size=window, seqlen_k=2500)
+@pytest.mark.parametrize("seqlen_q", [2, 3, 4, 5, 16])
+@pytest.mark.parametrize("group", [1, 4])
+def test_rows_that_see_different_keys(group: int, seqlen_q: int, window: tuple[int, int]) -> None:
+    p = replace(FEW, seqlen_q=seqlen_q, n_heads=2 * group, window_size=window, seqlen_k=2500)
     check_every_kernel(replace(p, causal=True))
+
+
+@pytest.mark.parametrize("n_last", [1, 2, 3, 40])
+def test_rows_that_see_nothing_of_the_last_keys(n_last: int) -> None:
+    """Eight splits of 320 keys, and those that only the last one, two or three queries see."""
+    p = replace(FEW, seqlen_q=4, n_heads=8, seqlen_k=2560 + n_last, causal=True)
+    q, k, v = make_inputs(p)
+    q[...], k[...] = np.abs(q), -np.abs(k)
+    check_every_kernel(replace(p, softmax_scale=4.0), [q, k, v])
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])

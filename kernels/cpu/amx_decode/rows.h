@@ -14,18 +14,21 @@
 
 /* What the rows of each head see of the task's keys. */
 typedef struct decode_rows {
-    flash_range_t row[AMX_DECODE_MAX_ROWS]; /* those that a head lacks see what its last one does */
-    flash_range_t any;                      /* seen by any row */
-    flash_range_t common;                   /* by all; may be empty */
+    flash_range_t row[AMX_DECODE_MAX_ROWS];
+    flash_range_t any;    /* seen by any row */
+    flash_range_t common; /* by all; may be empty */
 } decode_rows_t;
 
 static inline decode_rows_t decode_find_rows(const flash_params_t *p, const cpu_task_t *task) {
     decode_rows_t rows = {.any = {INT32_MAX, 0}, .common = {0, INT32_MAX}};
     const int64_t n_rows = task->row_end - task->row_begin;
+    flash_range_t keys = {0, 0};
+    int64_t query = -1; /* of these keys */
     cpu_row_t r = cpu_row(p, task, 0);
-    flash_range_t keys = cpu_row_keys(p, task, r);
-    for (int64_t row = 0; row < AMX_DECODE_MAX_ROWS; row++) {
-        const int64_t query = r.query;
+    for (int64_t row = 0; row < n_rows; row++, r = cpu_next_row(p, task, r)) {
+        if (r.query != query)
+            keys = cpu_row_keys(p, task, r);
+        query = r.query;
         rows.row[row] = keys;
         rows.common.begin = max32(rows.common.begin, keys.begin);
         rows.common.end = min32(rows.common.end, keys.end);
@@ -33,10 +36,6 @@ static inline decode_rows_t decode_find_rows(const flash_params_t *p, const cpu_
             rows.any.begin = min32(rows.any.begin, keys.begin);
             rows.any.end = max32(rows.any.end, keys.end);
         }
-        if (row + 1 < n_rows)
-            r = cpu_next_row(p, task, r);
-        if (r.query != query)
-            keys = cpu_row_keys(p, task, r);
     }
     return rows;
 }
@@ -60,11 +59,11 @@ static inline uint32_t rows_that_see(const decode_rows_t *rows, int64_t n_rows, 
 
 /* ---- A block that not all rows see, at the edge of what they see ---- */
 
-/* Scores that do not count. */
-NEVER_INLINE void hide_unseen_keys(const decode_scratch_t *t, const decode_rows_t *rows,
-                                   int32_t first, int R) {
+/* Scores that do not count: of R rows a key, as those of a head are padded. */
+static inline void hide_unseen_keys(const decode_scratch_t *t, const decode_rows_t *rows,
+                                    int32_t first, int R) {
     for (int32_t i = 0; i < AMX_SQUARE; i++)
-        for (int64_t row = 0; row < R; row++)
+        for (int64_t row = 0; row < t->n_rows; row++)
             if (!row_sees(rows, row, first + i))
                 t->s[(i % 16 * 2 + i / 16) * R + row] = -INFINITY;
 }
@@ -87,13 +86,13 @@ static inline bool is_finite_key(const uint16_t *key, int64_t d) {
 
 /* Copies K and V of the block. What is not finite of V and not seen by all rows is left out, since
  * P of some, 0, would make NaN of it. Returns the rows that do see some of that. */
-NEVER_INLINE uint32_t copy_edge(const decode_scratch_t *t, const decode_rows_t *rows,
-                                flash_range_t block, in_place_t k, in_place_t v) {
+static inline uint32_t copy_edge(const decode_scratch_t *t, const decode_rows_t *rows,
+                                 flash_range_t block, const in_place_t *k, const in_place_t *v) {
     const uint32_t all = (1u << t->n_rows) - 1;
     const int32_t n = block.end - block.begin;
     uint32_t bad = 0;
-    copy_rows(t, &k, n, t->k_edge);
-    copy_rows(t, &v, n, t->v_edge);
+    copy_rows(t, k, n, t->k_edge);
+    copy_rows(t, v, n, t->v_edge);
     for (int32_t i = 0; i < n; i++) {
         uint16_t *key = t->v_edge + i * t->d;
         const uint32_t seeing = rows_that_see(rows, t->n_rows, block.begin + i);
