@@ -12,6 +12,10 @@
 #include <math.h>
 #include <string.h>
 
+/* Each query sees what the one before it does, a key on: a row that sees some of the task's keys
+ * sees some of its first block, and has an origin from there on. */
+_Static_assert((int)AMX_DECODE_MAX_ROWS <= (int)AMX_SQUARE, "rows begin within one block");
+
 /* What the rows of each head see of the task's keys. */
 typedef struct decode_rows {
     flash_range_t row[AMX_DECODE_MAX_ROWS];

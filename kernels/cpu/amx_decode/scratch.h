@@ -39,11 +39,12 @@ ALWAYS_INLINE decode_scratch_t decode_divide_scratch(void *memory, int64_t d, in
     return t;
 }
 
-/* 0: scores of 16 keys; 1: their K or V; 2: Q^T; 3 and 4: P of both; 5: O. */
+/* 0: scores of 16 keys; 1: their K or V; 2: Q^T; 3 and 4: P of both; 5: O. Of 16 rows the odd
+ * columns are apart: 6 and 7: P; 0: O. */
 ALWAYS_INLINE unsigned decode_configure(int R) {
     tile_config_t config = {.palette = 1};
     const int p_rows = 2 * R < TILE_ROWS_MAX ? 2 * R : TILE_ROWS_MAX;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 8; i++) {
         const bool narrow = i == 0 || i == 2, flat = i >= 3;
         config.row_bytes[i] = (uint16_t)(narrow ? R * 4 : TILE_ROW_BYTES);
         config.rows[i] = (uint8_t)(flat ? p_rows : TILE_ROWS_MAX);

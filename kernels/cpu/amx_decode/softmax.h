@@ -7,7 +7,6 @@
 #include "cpu/amx/softmax.h"
 #include "cpu/amx_decode/scores.h"
 
-#include <float.h>
 #include <math.h>
 
 /* Lane i of the result is lane i + by of x. */
@@ -37,12 +36,6 @@ ALWAYS_INLINE words_t pair_keys(words_t x, int R) {
         from[2 * i + 1] = (uint16_t)(from[2 * i] + R);
     }
     return _mm512_permutexvar_epi16(_mm512_loadu_si512(from), x);
-}
-
-/* What scores of a head are relative to. Of rows that saw nothing yet so little that any score they
- * see raises it. NaN stays. */
-ALWAYS_INLINE vec_t decode_origin(const decode_scratch_t *t, int64_t head) {
-    return _mm512_max_ps(vec_set1(-FLT_MAX), _mm512_load_ps(t->origin + head * 16));
 }
 
 /* P of the block, [16][R] pairs of keys, and its sum for each lane, while the rest of the
@@ -127,10 +120,10 @@ ALWAYS_INLINE void decode_store_p(words_t x[16], uint16_t *p, int R) {
 ALWAYS_INLINE void decode_softmax(const decode_scratch_t *t, const decode_next_t *next,
                                   int64_t head, vec_t scale, int R) {
     words_t p[16];
-    vec_t sum = decode_exponentiate(t, next, scale, decode_origin(t, head), R, p);
+    vec_t sum = decode_exponentiate(t, next, scale, _mm512_load_ps(t->origin + head * 16), R, p);
     if (_mm512_cmp_ps_mask(sum, vec_set1(SUM_MAX), _CMP_NLE_UQ) != 0) {
         decode_raise(t, head, sum, scale, R);
-        sum = decode_exponentiate(t, NULL, scale, decode_origin(t, head), R, p);
+        sum = decode_exponentiate(t, NULL, scale, _mm512_load_ps(t->origin + head * 16), R, p);
     }
     float *total = t->sum + head * 16;
     _mm512_store_ps(total, vec_add(_mm512_load_ps(total), sum));

@@ -19,49 +19,64 @@ typedef struct decode_pending {
     in_place_t v;
 } decode_pending_t;
 
-/* 32 columns of O, for the rows of P in the tile registers. */
-ALWAYS_INLINE void decode_add(const char *v, int64_t stride, const float *o, float *to) {
+/* P of the block: rows of even columns and of odd ones, of 16 rows in registers of their own. */
+ALWAYS_INLINE void decode_load_p(const uint16_t *p, int R) {
+    const uint16_t *last = p + 2 * R * AMX_SQUARE;
+    _tile_loadd(3, p, TILE_ROW_BYTES);
+    _tile_loadd(4, last, TILE_ROW_BYTES);
+    if (R == TILE_ROWS_MAX) {
+        _tile_loadd(6, p + R * AMX_SQUARE, TILE_ROW_BYTES);
+        _tile_loadd(7, last + R * AMX_SQUARE, TILE_ROW_BYTES);
+    }
+}
+
+/* 32 columns of O. */
+ALWAYS_INLINE void decode_add(const char *v, int64_t stride, const float *o, float *to, int R) {
+    const bool in_two = R == TILE_ROWS_MAX;
     _tile_loadd(5, o, TILE_ROW_BYTES);
+    if (in_two)
+        _tile_loadd(0, o + R * VEC_WIDTH, TILE_ROW_BYTES);
     _tile_loadd(1, v, stride);
     _tile_dpbf16ps(5, 3, 1);
+    if (in_two)
+        _tile_dpbf16ps(0, 6, 1);
     _tile_loadd(1, v + 16 * stride, stride);
     _tile_dpbf16ps(5, 4, 1);
     _tile_stored(5, to, TILE_ROW_BYTES);
+    if (in_two) {
+        _tile_dpbf16ps(0, 7, 1);
+        _tile_stored(0, to + R * VEC_WIDTH, TILE_ROW_BYTES);
+    }
 }
 
-/* The same, even columns without the odd ones, and the other way round. The first n_even rows are
- * those of even columns. */
-NEVER_INLINE void decode_add_apart(const char *v, int64_t stride, float *o, int n_rows,
-                                   int n_even) {
+/* The same, even columns without the odd ones, and the other way round. */
+NEVER_INLINE void decode_add_apart(const char *v, int64_t stride, float *o, int R) {
     _Alignas(64) uint16_t column[AMX_SQUARE][AMX_SQUARE];
-    _Alignas(64) float sums[2][TILE_ROWS_MAX][VEC_WIDTH];
+    _Alignas(64) float sums[2][2 * TILE_ROWS_MAX][VEC_WIDTH];
     for (int odd = 0; odd < 2; odd++) {
         const words_t kept = _mm512_set1_epi32(odd ? -0x10000 : 0xffff);
         for (int i = 0; i < AMX_SQUARE; i++)
             _mm512_store_si512(column[i],
                                _mm512_and_si512(_mm512_loadu_si512(v + i * stride), kept));
         tiles_see_stores();
-        decode_add((const char *)column, TILE_ROW_BYTES, o, sums[odd][0]);
+        decode_add((const char *)column, TILE_ROW_BYTES, o, sums[odd][0], R);
         tiles_see_stores();
     }
-    for (int i = 0; i < n_rows; i++)
-        memcpy(o + i * VEC_WIDTH, sums[i >= n_even][i], sizeof sums[0][i]);
+    for (int i = 0; i < 2 * R; i++)
+        memcpy(o + i * VEC_WIDTH, sums[i >= R][i], sizeof sums[0][i]);
 }
 
-/* Adds what is pending, where `first` of P's 2 R rows and those after it fill the registers. */
 ALWAYS_INLINE void decode_add_pending(const decode_scratch_t *t, const decode_pending_t *pending,
-                                      const in_place_t *next, int first, int R) {
+                                      const in_place_t *next, int R) {
     const int64_t share = ASKED_BY_PRODUCTS / t->columns;
-    const uint16_t *p = t->p + first * AMX_SQUARE;
-    _tile_loadd(3, p, TILE_ROW_BYTES);
-    _tile_loadd(4, p + 2 * R * AMX_SQUARE, TILE_ROW_BYTES);
+    decode_load_p(t->p, R);
     for (int64_t c = 0; c < t->columns; c++) {
         const char *v = pending->v.data + c * TILE_ROW_BYTES;
-        float *o = pending->o + (2 * c * R + first) * VEC_WIDTH;
+        float *o = pending->o + 2 * c * R * VEC_WIDTH;
         if (t->apart)
-            decode_add_apart(v, pending->v.stride * 2, o, min32(2 * R, TILE_ROWS_MAX), R - first);
+            decode_add_apart(v, pending->v.stride * 2, o, R);
         else
-            decode_add(v, pending->v.stride * 2, o, o);
+            decode_add(v, pending->v.stride * 2, o, o, R);
         if (next)
             request_rows(t, next, c * share, (c + 1) * share);
     }
@@ -73,9 +88,7 @@ ALWAYS_INLINE void decode_values(const decode_scratch_t *t, decode_pending_t *pe
     int64_t asked = 0;
     tiles_see_stores();
     if (pending->o) {
-        decode_add_pending(t, pending, next, 0, R);
-        if (R == TILE_ROWS_MAX)
-            decode_add_pending(t, pending, NULL, TILE_ROWS_MAX, R);
+        decode_add_pending(t, pending, next, R);
         asked += ASKED_BY_PRODUCTS / t->columns * t->columns;
     }
     if (next)
