@@ -76,11 +76,15 @@ static inline uint64_t cpu_scratch_size(const flash_config_t *config, int64_t n_
     return most > tiled ? most : tiled;
 }
 
-/* Tasks of at most so many rows read K and V where they lie; packing would cost more. */
-enum { CPU_FEW_ROWS = 12, CPU_FEW_ROWS_AVX2 = 6 };
+/* Vector tasks of at most so many rows read K and V where they lie; packing would cost more. Where
+ * keys are split, they are many, and those in place may be of several heads, near the order of
+ * memory. */
+enum { CPU_FEW_ROWS = 12, CPU_FEW_ROWS_SPLIT = 24, CPU_FEW_ROWS_SPLIT_FP32 = 16 };
 
-static inline int64_t cpu_few_rows(int32_t arch) {
-    return arch == FLASH_ARCH_AVX2 ? CPU_FEW_ROWS_AVX2 : CPU_FEW_ROWS;
+static inline int64_t cpu_few_rows(const flash_config_t *config, bool is_split) {
+    if (!is_split || config->arch == FLASH_ARCH_AMX)
+        return CPU_FEW_ROWS;
+    return config->dtype == FLASH_DTYPE_FP32 ? CPU_FEW_ROWS_SPLIT_FP32 : CPU_FEW_ROWS_SPLIT;
 }
 
 /* A task may have a part of B_r rows that is a multiple of this: all that is done to a row is the
@@ -113,7 +117,7 @@ static inline bool cpu_reads_in_place(const flash_config_t *config, int64_t n_ro
                                       int64_t d_head) {
     if (config->arch == FLASH_ARCH_AMX && amx_decodes(config, n_rows, d_head))
         return true;
-    return config->arch != FLASH_ARCH_REFERENCE && n_rows <= cpu_few_rows(config->arch);
+    return config->arch != FLASH_ARCH_REFERENCE && n_rows <= cpu_few_rows(config, true);
 }
 
 /* K/V heads of n_rows each that such a task may have: B_r rows in all. */

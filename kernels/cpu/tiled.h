@@ -147,7 +147,7 @@ ALWAYS_INLINE void tiled_attend(const flash_config_t *config, const flash_params
     const int32_t dtype = config->dtype;
     const int64_t d = config->d_head ? config->d_head : p->d_head;
     const int64_t n_rows = task->row_end - task->row_begin;
-    const bool in_place = n_rows <= cpu_few_rows(config->arch);
+    const bool in_place = n_rows <= cpu_few_rows(config, task->o_partial != NULL);
     const int32_t columns = in_place ? min32(config->B_c, IN_PLACE_KEYS) : config->B_c;
     tile_scratch_t t = divide_scratch(scratch, cpu_scratch_rows(config->B_r, n_rows), columns, d,
                                       n_rows, task->n_heads);

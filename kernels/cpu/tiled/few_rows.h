@@ -37,18 +37,19 @@ static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int6
 }
 
 /* Steps are of VEC_STEP_BYTES, or more where STEP_UNIT keys take that, but of STEP_MAX_BYTES at
- * most, which limits the heads: O of all of them comes and goes in each step, and the level 1 cache
- * has to hold it beside two steps. */
+ * most, which limits the heads. So does O of all of them, which comes and goes in each step: the
+ * level 1 cache has to hold it beside two steps. */
 enum {
     STEP_UNIT = 4, /* keys of a tile of scores, which those of a step are a multiple of */
     STEP_MAX_BYTES = VEC_STEP_BYTES * 3 / 2,
-    STEP_MAX_ROWS = 8 /* of a head */
+    STEP_O_BYTES = VEC_STEP_BYTES * 2
 };
 
-/* Heads that go together, of n_heads that have row_bytes a key each. */
-static inline int64_t heads_together(int64_t n_heads, int64_t head_rows, int64_t row_bytes) {
-    const int64_t most = STEP_MAX_BYTES / (STEP_UNIT * row_bytes);
-    return most > 0 && head_rows <= STEP_MAX_ROWS ? even_part(n_heads, most) : 1;
+/* Heads that go together, of n_heads. */
+static inline int64_t heads_together(int64_t n_heads, int64_t head_rows, int64_t d, int32_t dtype) {
+    const int64_t most = min64(STEP_MAX_BYTES / (STEP_UNIT * d * element_size(dtype)),
+                               STEP_O_BYTES / (head_rows * d * element_size(FLASH_DTYPE_FP32)));
+    return most > 0 ? even_part(n_heads, most) : 1;
 }
 
 /* Keys of a step of heads that have key_bytes together. */
@@ -130,8 +131,7 @@ ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
 ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                    flash_range_t keys) {
-    const int32_t most =
-        (int32_t)heads_together(task->n_heads, t->head_rows, t->d * element_size(dtype));
+    const int32_t most = (int32_t)heads_together(task->n_heads, t->head_rows, t->d, dtype);
     while (keys.begin < keys.end) {
         const flash_range_t block = first_block(keys, min32(B_c, IN_PLACE_KEYS));
         for (int32_t head = 0; head < task->n_heads; head += most) {

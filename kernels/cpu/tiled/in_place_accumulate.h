@@ -74,17 +74,24 @@ ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const
 
 #endif
 
-/* A tile of rows of one head; rows that do not see the same keys go one by one. */
+/* A tile of rows of one head: together over the keys that all of them see, one by one over others
+ * that they see. */
 ALWAYS_INLINE void accumulate_seen(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    flash_range_t step, int64_t row, int rows) {
     flash_range_t common, any;
     tile_columns(t, step, row, rows, &common, &any);
-    if (common.begin == any.begin && common.end == any.end) {
-        accumulate_keys(t, dtype, v, any, row, rows);
+    if (common.begin >= common.end)
+        common = (flash_range_t){any.end, any.end};
+    accumulate_keys(t, dtype, v, common, row, rows);
+    if (common.begin == any.begin && common.end == any.end)
         return;
+    for (int64_t r = row; r < row + rows; r++) {
+        const flash_range_t seen = row_columns(t, step, r);
+        const flash_range_t before = {seen.begin, min32(seen.end, common.begin)};
+        const flash_range_t after = {max32(seen.begin, common.end), seen.end};
+        accumulate_keys(t, dtype, v, before, r, 1);
+        accumulate_keys(t, dtype, v, after, r, 1);
     }
-    for (int64_t r = row; r < row + rows; r++)
-        accumulate_keys(t, dtype, v, row_columns(t, step, r), r, 1);
 }
 
 /* All rows of all heads, over a step of keys. */
