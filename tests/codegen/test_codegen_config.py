@@ -42,6 +42,9 @@ NAME = re.compile(
 )
 
 
+ARCH_WORDS = {arch.name.lower().replace("_", ""): arch for arch in Arch}
+
+
 def read_name(name):
     """The configuration that a kernel's name says."""
     words = NAME.fullmatch(name).groupdict()
@@ -53,7 +56,7 @@ def read_name(name):
     for field, _ in (*STRATEGIES, *STRATEGIES_AFTER_LOAD, *SM90_STRATEGIES):
         values[field] = int(words[field] is not None)
     return Config(
-        arch=int(Arch[words["arch"].upper()]),
+        arch=int(ARCH_WORDS[words["arch"]]),
         dtype=int(Dtype[words["dtype"].upper()]),
         features=sum(int(Feature[word.upper()]) for word in words["features"].split("_")[1:]),
         **values,
@@ -82,6 +85,11 @@ def test_a_configuration_is_frozen():
 def test_the_name_of_a_legal_configuration_tells_it_whole(config):
     assume(legal(config))
     assert read_name(kernel_name(config)) == config
+
+
+def test_the_name_of_every_configuration_of_the_sets_tells_it_whole():
+    for config in all_sets():
+        assert read_name(kernel_name(config)) == config
 
 
 def test_names_within_the_sets_differ():
