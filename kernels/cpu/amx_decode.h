@@ -6,8 +6,9 @@
  *   O = P V       V's rows are the right operand as they lie, likewise
  *
  * A head's rows are padded to R: 4, 8 or 16. Scores are [32 keys][R], keys i and i + 16 side by
- * side, so that lane i of each vector belongs to row i % R. A head has a block of keys at
- * a time, which asks for the next one as tiled/in_place.h says.
+ * side, so that lane i of each vector belongs to row i % R. A head has a block of keys at a time,
+ * which asks for the next one as tiled/in_place.h says; a block that not all rows see is copied
+ * first (rows.h).
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_H
@@ -27,8 +28,8 @@ _Static_assert((int)IN_PLACE_KEYS == (int)AMX_SQUARE, "a block is two tiles of k
 
 /* ---- Blocks ---- */
 
-/* A block of keys of a head. edge: where not all rows see
- * all of it, what they see; first: its first key. */
+/* A block of keys of a head. edge: what the rows see, where not all see the whole block, which
+ * begins with key `first`; else NULL. */
 ALWAYS_INLINE void decode_block(const decode_scratch_t *t, const flash_params_t *p, int64_t head,
                                 in_place_t k, in_place_t v, const decode_next_t *next,
                                 const decode_rows_t *edge, int32_t first, decode_pending_t *pending,

@@ -19,7 +19,8 @@ typedef struct decode_pending {
     in_place_t v;
 } decode_pending_t;
 
-/* P of the block: rows of even columns and of odd ones, of 16 rows in registers of their own. */
+/* P of the block: R rows for even columns, then R for odd ones, which have registers of their own
+ * where R is 16. */
 ALWAYS_INLINE void decode_load_p(const uint16_t *p, int R) {
     const uint16_t *last = p + 2 * R * AMX_SQUARE;
     _tile_loadd(3, p, TILE_ROW_BYTES);
