@@ -45,18 +45,30 @@ ALWAYS_INLINE void decode_block(const decode_scratch_t *t, const flash_params_t 
     *pending = (decode_pending_t){t->o + head * t->d * R, v};
 }
 
-/* A block that not all rows see, of which there are few. Adds to *bad the rows that see what V must
- * not have on tiles; returns what is pending. */
-NEVER_INLINE decode_pending_t decode_edge(const decode_scratch_t *t, const flash_params_t *p,
-                                          const decode_rows_t *rows, int64_t head,
-                                          flash_range_t block, in_place_t k, in_place_t v,
-                                          decode_pending_t pending, uint32_t *bad, int R) {
+/* A block that not all rows see. */
+ALWAYS_INLINE decode_pending_t decode_copy(const decode_scratch_t *t, const flash_params_t *p,
+                                           const decode_rows_t *rows, int64_t head,
+                                           flash_range_t block, in_place_t k, in_place_t v,
+                                           decode_pending_t pending, uint32_t *bad, int R) {
     const decode_next_t next = {k, v};
     decode_values(t, &pending, NULL, R); /* its V may be a copy, too */
     *bad |= copy_edge(t, rows, block, &k, &v);
     decode_block(t, p, head, edge_in_place(t, t->k_edge), edge_in_place(t, t->v_edge), &next, rows,
                  block.begin, &pending, R);
     return pending;
+}
+
+/* The same, out of the way of the other blocks, which are many more. Adds to *bad the rows that see
+ * what V must not have on tiles; returns what is pending. */
+NEVER_INLINE decode_pending_t decode_edge(const decode_scratch_t *t, const flash_params_t *p,
+                                          const decode_rows_t *rows, int64_t head,
+                                          flash_range_t block, in_place_t k, in_place_t v,
+                                          decode_pending_t pending, uint32_t *bad, int R) {
+    if (R == 4)
+        return decode_copy(t, p, rows, head, block, k, v, pending, bad, 4);
+    if (R == 8)
+        return decode_copy(t, p, rows, head, block, k, v, pending, bad, 8);
+    return decode_copy(t, p, rows, head, block, k, v, pending, bad, 16);
 }
 
 /* A block of keys of all heads before the next one, as attend_few_rows() does. bad: of each head,

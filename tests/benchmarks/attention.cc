@@ -1,6 +1,7 @@
 // Attention of each kernel that this machine runs, in a workspace that is allocated once: prefill
-// in GFLOP/s (4 heads seqlen seqlen d_head, half when causal) and decode in bytes of K and V read a
-// second. Compare with the ceilings of the same run.
+// in GFLOP/s (4 heads seqlen seqlen d_head, half when causal) and decode, of one query or of four
+// as speculative decoding has them, in bytes of K and V read a second. Compare with the ceilings of
+// the same run.
 #include "ceilings.h"
 
 #include <benchmark/benchmark.h>
@@ -139,7 +140,7 @@ void attention(benchmark::State &state, Shape shape, flash_config_t config, int 
     const double n = static_cast<double>(state.iterations());
     const double scores = static_cast<double>(shape.seqlen_q) *
                           static_cast<double>(shape.seqlen_k) * (shape.causal ? 0.5 : 1);
-    if (shape.seqlen_q == 1)
+    if (shape.seqlen_q < shape.seqlen_k)
         state.SetBytesProcessed(static_cast<std::int64_t>(problem.key_bytes()) *
                                 static_cast<std::int64_t>(state.iterations()));
     else
@@ -176,6 +177,7 @@ void add_decode(std::int64_t seqlen, const flash_config_t &config) {
     add(name, {1, seqlen, 32, 8, 128, false, AS_FROM_MALLOC}, config);
     add(name + "/aligned", {1, seqlen, 32, 8, 128, false, 0}, config);
     add(name + "/heads_first", {1, seqlen, 32, 8, 128, false, 0, true}, config);
+    add(name + "/queries_4", {4, seqlen, 32, 8, 128, true, AS_FROM_MALLOC}, config);
 }
 
 void add_kernel(const flash_config_t &config) {
