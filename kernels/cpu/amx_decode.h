@@ -162,8 +162,9 @@ ALWAYS_INLINE void decode_padded(const flash_params_t *p, const cpu_task_t *task
     }
 }
 
-/* Whether amx_decode() can, and pays: for keys that nobody has packed. What the rows see of them,
- * into *rows. */
+/* Whether amx_decode() can, and pays: for keys that nobody has packed; always for rows that the
+ * vector kernel would pack, since such a task may have several heads (cpu_reads_in_place()). What
+ * the rows see, into *rows. */
 static inline bool decodes_on_tiles(const flash_config_t *config, const flash_params_t *p,
                                     const cpu_task_t *task, decode_rows_t *rows) {
     const int64_t n_rows = task->row_end - task->row_begin;

@@ -56,8 +56,8 @@ def test_rows_that_see_different_keys(group: int, seqlen_q: int, window: tuple[i
 
 @pytest.mark.parametrize("n_last", [1, 2, 3, 40])
 def test_rows_that_see_nothing_of_the_last_keys(n_last: int) -> None:
-    """Eight splits of 320 keys, and those that only the last one, two or three queries see. One
-    thread takes all heads together."""
+    """Eight splits of 320 keys, and some that only the last one, two or three queries see, or all
+    four. One thread takes all heads together."""
     flashattn.set_num_threads(1)
     p = replace(FEW, seqlen_q=4, n_heads=8, seqlen_k=2560 + n_last, causal=True)
     q, k, v = make_inputs(p)

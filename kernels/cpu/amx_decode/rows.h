@@ -46,18 +46,14 @@ static inline decode_rows_t decode_find_rows(const flash_params_t *p, const cpu_
 
 /* Whether all rows see the whole block that begins with `key`. */
 ALWAYS_INLINE bool all_see_block(const decode_rows_t *rows, int32_t key) {
-    return rows->common.begin <= key && key + AMX_SQUARE <= rows->common.end;
-}
-
-ALWAYS_INLINE bool row_sees(const decode_rows_t *rows, int64_t row, int32_t key) {
-    return rows->row[row].begin <= key && key < rows->row[row].end;
+    return rows->common.begin <= key && rows->common.end - key >= AMX_SQUARE;
 }
 
 /* A bit for each row that sees the key. */
 static inline uint32_t rows_that_see(const decode_rows_t *rows, int64_t n_rows, int32_t key) {
     uint32_t seeing = 0;
     for (int64_t row = 0; row < n_rows; row++)
-        seeing |= (uint32_t)row_sees(rows, row, key) << row;
+        seeing |= (uint32_t)(rows->row[row].begin <= key && key < rows->row[row].end) << row;
     return seeing;
 }
 
@@ -66,10 +62,12 @@ static inline uint32_t rows_that_see(const decode_rows_t *rows, int64_t n_rows, 
 /* Scores that do not count: of R rows a key, as those of a head are padded. */
 static inline void hide_unseen_keys(const decode_scratch_t *t, const decode_rows_t *rows,
                                     int32_t first, int R) {
-    for (int32_t i = 0; i < AMX_SQUARE; i++)
-        for (int64_t row = 0; row < t->n_rows; row++)
-            if (!row_sees(rows, row, first + i))
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        const int32_t begin = rows->row[row].begin - first, end = rows->row[row].end - first;
+        for (int32_t i = 0; i < AMX_SQUARE; i++)
+            if (i < begin || i >= end)
                 t->s[(i % 16 * 2 + i / 16) * R + row] = -INFINITY;
+    }
 }
 
 /* n rows of K or V, and zeros. */

@@ -80,7 +80,7 @@ ALWAYS_INLINE void accumulate_seen(const tile_scratch_t *t, int32_t dtype, const
                                    flash_range_t step, int64_t row, int rows) {
     flash_range_t common, any;
     tile_columns(t, step, row, rows, &common, &any);
-    if (common.begin >= common.end)
+    if (common.begin >= common.end) /* whatever a row sees comes before it then */
         common = (flash_range_t){any.end, any.end};
     accumulate_keys(t, dtype, v, common, row, rows);
     if (common.begin == any.begin && common.end == any.end)
