@@ -15,13 +15,14 @@
 typedef __m256 vec_t;
 
 /* 6 x 2 accumulators, a row of B and an element of A: 15 of 16 registers. */
-#define VEC_WIDTH       8
-#define TILE_ROWS       6
-#define TILE_VECS       2
-#define DOT_ROWS        4
-#define VEC_SPLITS_BF16 1
-#define VEC_DOTS_BF16   0
-#define VEC_STEP_BYTES  0
+#define VEC_WIDTH          8
+#define TILE_ROWS          6
+#define TILE_VECS          2
+#define DOT_ROWS           4
+#define VEC_SPLITS_BF16    1
+#define VEC_DOTS_BF16      0
+#define VEC_STEP_BYTES     8192
+#define VEC_ROW_STEP_BYTES 0
 
 /* ---- Arithmetic ---- */
 

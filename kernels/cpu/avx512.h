@@ -6,8 +6,9 @@
 
 #include "cpu/avx512_vectors.h"
 
-#define VEC_DOTS_BF16  0
-#define VEC_STEP_BYTES 0
+#define VEC_DOTS_BF16      0
+#define VEC_STEP_BYTES     8192
+#define VEC_ROW_STEP_BYTES 32768
 
 #include "cpu/tiled.h"
 

@@ -10,7 +10,8 @@
 #define VEC_DOTS_BF16 1
 
 /* Measured on a Zen 5 (docs/performance.md, "Steps of keys"). */
-#define VEC_STEP_BYTES 8192
+#define VEC_STEP_BYTES     8192
+#define VEC_ROW_STEP_BYTES 0
 
 /* Subnormal elements count as zero (Intel SDM, VDPBF16PS). */
 ALWAYS_INLINE vec_t vec_dot_bf16(vec_t a, vec_t b, vec_t c) {

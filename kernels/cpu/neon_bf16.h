@@ -7,8 +7,9 @@
 
 #include "cpu/neon_vectors.h"
 
-#define VEC_DOTS_BF16  1
-#define VEC_STEP_BYTES 0
+#define VEC_DOTS_BF16      1
+#define VEC_STEP_BYTES     0
+#define VEC_ROW_STEP_BYTES 0
 
 /* Subnormal elements count as zero, and each sum is rounded to odd (Arm ARM, BFDOT). */
 ALWAYS_INLINE vec_t vec_dot_bf16(vec_t a, vec_t b, vec_t c) {

@@ -32,6 +32,8 @@
  *   vec_join                  from that order to the elements' own
  *   VEC_STEP_BYTES            of K or V in place, all heads together, that few rows read before
  *                             they ask for as many again; 0: a block of keys of each head
+ *   VEC_ROW_STEP_BYTES        the same for a lone row of fp32 of each head, which asks for nothing;
+ *                             0: it is like other rows
  *   VEC_DOTS_BF16             1: there are the next ones; K and V are packed in bf16
  *   vec_dot_bf16              c + a * b summed over pairs of bf16, lane by lane
  *   vec_load_bf16             the first n of 2 VEC_WIDTH elements; the others read as 0
@@ -148,7 +150,8 @@ ALWAYS_INLINE void tiled_attend(const flash_config_t *config, const flash_params
     const int64_t d = config->d_head ? config->d_head : p->d_head;
     const int64_t n_rows = task->row_end - task->row_begin;
     const bool in_place = n_rows <= cpu_few_rows(config, task->o_partial != NULL);
-    const int32_t columns = in_place ? min32(config->B_c, IN_PLACE_KEYS) : config->B_c;
+    const int32_t columns =
+        in_place ? min32(config->B_c, in_place_keys(dtype, n_rows)) : config->B_c;
     tile_scratch_t t = divide_scratch(scratch, cpu_scratch_rows(config->B_r, n_rows), columns, d,
                                       n_rows, task->n_heads);
     const flash_range_t keys = gather_rows(&t, p, task, dtype, in_place);

@@ -16,10 +16,10 @@ PEERS = bench_cpu_peers.contenders(list(DType))
 every_peer = pytest.mark.parametrize("peer", PEERS, ids=[peer.label for peer in PEERS])
 
 
-def _inputs(peer: Contender) -> list[np.ndarray]:
+def _inputs(peer: Contender, seqlen_q: int = 40, n_heads_kv: int = 4) -> list[np.ndarray]:
     rng = np.random.default_rng(0)
-    shape = (2, 40, 4, 16)
-    return [rng.standard_normal(shape).astype(dtype_of(NAMES[peer.dtype])) for _ in range(3)]
+    shapes = (2, seqlen_q, 4, 16), *((2, 40, n_heads_kv, 16),) * 2
+    return [rng.standard_normal(shape).astype(dtype_of(NAMES[peer.dtype])) for shape in shapes]
 
 
 def _options(**changes: Any) -> dict[str, Any]:
@@ -30,11 +30,23 @@ def _options(**changes: Any) -> dict[str, Any]:
 @every_peer
 @pytest.mark.parametrize("options", [_options(), _options(causal=True, softmax_scale=0.3)])
 def test_peer_agrees_with_the_oracle(peer: Contender, options: dict[str, Any]) -> None:
-    q, k, v = _inputs(peer)
-    o = bench_cpu_peers.make_call(peer.label, q, k, v, options)()
-    o = np.asarray(o.float() if hasattr(o, "float") else o)
-    expected, _ = oracle.attention(q, k, v, **options)
-    assert np.abs(o - expected).max() < (1e-5 if peer.dtype == DType.FP32 else 0.05)
+    _check(peer, _inputs(peer), options)
+
+
+@every_peer
+@pytest.mark.parametrize("seqlen_q, causal", [(1, False), (40, True)])
+def test_peer_serves_grouped_heads(peer: Contender, seqlen_q: int, causal: bool) -> None:
+    _check(peer, _inputs(peer, seqlen_q, n_heads_kv=2), _options(causal=causal))
+
+
+def _check(peer: Contender, inputs: list[np.ndarray], options: dict[str, Any]) -> None:
+    """Twice, since a peer may keep state from call to call."""
+    call = bench_cpu_peers.make_call(peer.label, *inputs, options)
+    expected, _ = oracle.attention(*inputs, **options)
+    for _ in range(2):
+        o = call()
+        o = np.asarray(o.float() if hasattr(o, "float") else o)
+        assert np.abs(o - expected).max() < (1e-5 if peer.dtype == DType.FP32 else 0.05)
 
 
 @every_peer

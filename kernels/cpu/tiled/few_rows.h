@@ -36,28 +36,44 @@ static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int6
     return task_of_heads(task, head, 1, d);
 }
 
-/* Steps are of VEC_STEP_BYTES, or more where STEP_UNIT keys take that, but of STEP_MAX_BYTES at
- * most, which limits the heads. So does O of all of them, which comes and goes in each step: the
- * level 1 cache has to hold it beside two steps. */
 enum {
     STEP_UNIT = 4, /* keys of a tile of scores, which those of a step are a multiple of */
-    STEP_MAX_BYTES = VEC_STEP_BYTES * 3 / 2,
-    STEP_O_BYTES = VEC_STEP_BYTES * 2
+    STEP_O_BYTES = VEC_STEP_BYTES * 2,
+    FEW_SETS_BYTES = 1024 /* keys a multiple of this apart share few sets of the level 1 cache */
 };
 
-/* Heads that go together, of n_heads. */
-static inline int64_t heads_together(int64_t n_heads, int64_t head_rows, int64_t d, int32_t dtype) {
-    const int64_t most = min64(STEP_MAX_BYTES / (STEP_UNIT * d * element_size(dtype)),
+/* Whether blocks of keys that lie so far apart are read in steps. Where a cache line is one vector,
+ * there is little to do for it, and memory is best read in its order. Elsewhere whole blocks of a
+ * head cost less, if the level 1 cache can hold one. */
+ALWAYS_INLINE bool takes_steps(int32_t dtype, int64_t d, int64_t stride) {
+    const int64_t size = element_size(dtype);
+    return size * WORD_ELEMENTS * VEC_WIDTH == CACHE_LINE || stride == d ||
+           stride * size % FEW_SETS_BYTES == 0;
+}
+
+/* Bytes of K of a step; 0: a whole block of one head. */
+ALWAYS_INLINE int64_t step_bytes(int32_t dtype, int64_t head_rows, int64_t d, int64_t stride) {
+    if (!asks_ahead(dtype, head_rows))
+        return VEC_ROW_STEP_BYTES;
+    return takes_steps(dtype, d, stride) ? VEC_STEP_BYTES : 0;
+}
+
+/* Heads that go together, of n_heads: STEP_UNIT keys of them may take half as much again as a step
+ * does. And O of all of them comes and goes in each step: the level 1 cache has to hold it beside
+ * two steps. */
+static inline int64_t heads_together(int64_t bytes, int64_t n_heads, int64_t head_rows, int64_t d,
+                                     int32_t dtype) {
+    const int64_t most = min64(bytes * 3 / 2 / (STEP_UNIT * d * element_size(dtype)),
                                STEP_O_BYTES / (head_rows * d * element_size(FLASH_DTYPE_FP32)));
     return most > 0 ? even_part(n_heads, most) : 1;
 }
 
-/* Keys of a step of heads that have key_bytes together. */
-static inline int32_t step_keys(int64_t key_bytes) {
-    const int64_t n = VEC_STEP_BYTES / key_bytes / STEP_UNIT * STEP_UNIT;
-    if (VEC_STEP_BYTES == 0)
-        return IN_PLACE_KEYS;
-    return n < STEP_UNIT ? STEP_UNIT : (int32_t)min64(n, IN_PLACE_KEYS);
+/* Keys of a step of heads that have key_bytes together, of `most`. */
+static inline int32_t step_keys(int64_t bytes, int64_t key_bytes, int32_t most) {
+    const int64_t n = bytes / key_bytes / STEP_UNIT * STEP_UNIT;
+    if (bytes == 0)
+        return most;
+    return n < STEP_UNIT ? STEP_UNIT : (int32_t)min64(n, most);
 }
 
 /* Asks for part i of n_parts of n keys of the first head. */
@@ -75,27 +91,28 @@ ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_
     const softmax_rule_t rule = softmax_rule(p);
     const int32_t n_keys = block.end - block.begin;
     const int64_t n_columns = round_up(n_keys, WORD_ELEMENTS);
-    const bool whole = all_see && n_keys == IN_PLACE_KEYS && p->softcap == 0;
+    const int32_t most = in_place_keys(dtype, t->head_rows);
+    const bool whole = all_see && n_keys == most && p->softcap == 0;
+    const bool asks = n < n_keys && asks_ahead(dtype, t->head_rows);
     in_place_t next = *v;
     for (int64_t row = 0; row < t->n_rows; row++) {
         const int64_t i = row % t->head_rows;
-        if (n < n_keys)
+        if (asks)
             request_share(&next, dtype, t->d, n, i, t->head_rows);
         if (i + 1 == t->head_rows)
             to_next_head(&next);
         if (whole)
-            scores_to_p(t, row, 0, IN_PLACE_KEYS, &rule);
+            scores_to_p(t, row, 0, most, &rule);
         else
             softmax_row(t, row_columns(t, block, row), row, &rule, n_columns);
     }
 }
 
-/* A block of keys of all the task's heads, K and then V, in steps: where heads lie side by side,
- * those follow the order of memory. */
+/* A block of keys of all the task's heads, K and then V, in steps of n keys: where heads lie side
+ * by side, those follow the order of memory. */
 ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t n_asked, int32_t dtype,
-                                   flash_range_t block, int32_t end) {
-    const int32_t n = step_keys(task->n_heads * t->d * element_size(dtype));
+                                   int32_t n, flash_range_t block, int32_t end) {
     const flash_range_t first = first_block(block, n);
     const bool all_see = rows_see(t, block);
     for (flash_range_t s = first; s.begin < s.end; s = next_block(s, block.end, n)) {
@@ -131,14 +148,17 @@ ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
 ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                    flash_range_t keys) {
-    const int32_t most = (int32_t)heads_together(task->n_heads, t->head_rows, t->d, dtype);
+    const int32_t block_keys = min32(B_c, in_place_keys(dtype, t->head_rows));
+    const int64_t bytes = step_bytes(dtype, t->head_rows, t->d, p->k_stride.seq);
+    const int32_t most = (int32_t)heads_together(bytes, task->n_heads, t->head_rows, t->d, dtype);
+    const int32_t n_keys = step_keys(bytes, most * t->d * element_size(dtype), block_keys);
     while (keys.begin < keys.end) {
-        const flash_range_t block = first_block(keys, min32(B_c, IN_PLACE_KEYS));
+        const flash_range_t block = first_block(keys, block_keys);
         for (int32_t head = 0; head < task->n_heads; head += most) {
             const int32_t n = min32(most, task->n_heads - head);
             const cpu_task_t some = task_of_heads(task, head, n, t->d);
             const tile_scratch_t rows = rows_of_heads(t, head, n);
-            attend_in_place(&rows, p, &some, task->n_heads, dtype, block, keys.end);
+            attend_in_place(&rows, p, &some, task->n_heads, dtype, n_keys, block, keys.end);
         }
         keys.begin = block.end;
     }

@@ -12,7 +12,17 @@
 #include "cpu/tiled/request.h"
 
 /* Keys of a block. What is asked for must neither come late nor be gone when it is used. */
-enum { IN_PLACE_KEYS = 32 };
+enum { IN_PLACE_KEYS = 32, LONE_ROW_KEYS = 64 };
+
+/* Whether a head's rows leave the processor too little room to look ahead for itself. A lone row of
+ * fp32 does no more with a vector of K or V than to multiply it once: then requests only cost. */
+ALWAYS_INLINE bool asks_ahead(int32_t dtype, int64_t head_rows) {
+    return VEC_ROW_STEP_BYTES == 0 || dtype != FLASH_DTYPE_FP32 || head_rows > 1;
+}
+
+ALWAYS_INLINE int32_t in_place_keys(int32_t dtype, int64_t head_rows) {
+    return asks_ahead(dtype, head_rows) ? IN_PLACE_KEYS : LONE_ROW_KEYS;
+}
 
 /* Some keys of some heads in place, and as many that are asked for meanwhile. */
 typedef struct in_place {

@@ -97,10 +97,13 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
                             const int rows, vec_t sum[DOT_ROWS][4]) {
     const int64_t q_stride = round_up(d, 16);
     const int n = dot_n_keys(rows);
+    const bool asks = asks_ahead(dtype, rows);
     int64_t i = 0;
     for (; d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
-        UNROLL for (int j = 0; j < n; j++) request_part(element_at(k->row[j] + k->ahead, i, dtype),
-                                                        2 * VEC_WIDTH * element_size(dtype));
+        if (asks) {
+            UNROLL for (int j = 0; j < n; j++) request_part(
+                element_at(k->row[j] + k->ahead, i, dtype), 2 * VEC_WIDTH * element_size(dtype));
+        }
         UNROLL for (int j = 0; j < n; j++) {
             vec_t pair[2];
             load_pair(dtype, element_at(k->row[j], i, dtype), pair);
@@ -114,7 +117,8 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
             const void *from = element_at(k->row[j], i, dtype);
             const vec_t k_part =
                 left < VEC_WIDTH ? vec_load_first(dtype, from, left) : vec_load(dtype, from);
-            request_line(element_at(k->row[j] + k->ahead, i, dtype));
+            if (asks)
+                request_line(element_at(k->row[j] + k->ahead, i, dtype));
             dot_step(q + i, q_stride, k_part, rows, j, sum);
         }
     }
@@ -132,7 +136,7 @@ ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t
         UNROLL for (int j = 0; j < n; j++) sum[r][j] = vec_zero();
     }
     dot_sums(dtype, d, k, q, rows, sum);
-    if (!k->adjoin) {
+    if (!k->adjoin && asks_ahead(dtype, rows)) {
         UNROLL for (int j = 0; j < n; j++)
             request_line((const char *)element_at(k->row[j] + k->ahead, d, dtype) - 1);
     }

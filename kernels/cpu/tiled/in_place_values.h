@@ -61,7 +61,8 @@ ALWAYS_INLINE void values_tile(int32_t dtype, const value_words_t *w, float *o,
     for (int64_t k = 0; k < w->n; k++) {
         vec_t word[TILE_VECS];
         load_values(dtype, v, w->stride, vecs, n_last, word);
-        request_values(dtype, w, v, vecs);
+        if (asks_ahead(dtype, rows))
+            request_values(dtype, w, v, vecs);
         UNROLL for (int r = 0; r < rows; r++) {
             const vec_t p = vec_set1(w->p[r * w->p_stride + k]);
             UNROLL for (int i = 0; i < vecs; i++) sum[r][i] = words_multiply(p, word[i], sum[r][i]);

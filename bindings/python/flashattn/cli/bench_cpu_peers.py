@@ -10,6 +10,7 @@ import numpy as np
 from .. import device
 from ..config import DType
 from ..oracle import Mask
+from . import bench_onnxruntime
 from .timing import Contender
 
 # Computes O, [batch, seqlen_q, n_heads, d_head], as an array of the peer's own.
@@ -22,8 +23,7 @@ def contenders(dtypes: list[DType]) -> list[Contender]:
     """torch in each of the types; the others in fp32, the peers of every type."""
     found = [Contender(f"{_NUMPY} (three steps)", DType.FP32, None, is_peer=True)]
     if _is_installed("onnxruntime", "onnx"):
-        label = f"{_ONNXRUNTIME} (MultiHeadAttention, FP32)"
-        found.append(Contender(label, DType.FP32, None, is_peer=True))
+        found.append(Contender(f"{_ONNXRUNTIME} (FP32)", DType.FP32, None, is_peer=True))
     if _is_installed("torch"):
         label = f"{_TORCH} (scaled_dot_product_attention, {{}})"
         found += [Contender(label.format(d.name), d, None, is_peer=True) for d in dtypes]
@@ -85,34 +85,7 @@ def _torch_call(
 def _onnxruntime_call(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]
 ) -> Call | None:
-    if not _masks_alike(q, k, options) or q.shape[2] != k.shape[2]:
-        return None
-    import onnxruntime
-
-    settings = onnxruntime.SessionOptions()
-    settings.intra_op_num_threads = device.num_threads()
-    session = onnxruntime.InferenceSession(
-        _onnx_model(q.shape[2], options), settings, providers=["CPUExecutionProvider"]
-    )
-    rows = {name: x.reshape(*x.shape[:2], -1) for name, x in zip("qkv", (q, k, v))}
-    return lambda: session.run(None, rows)[0].reshape(q.shape)
-
-
-def _onnx_model(n_heads: int, options: dict[str, Any]) -> bytes:
-    from onnx import TensorProto, helper
-
-    def tensor(name: str) -> Any:
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None, None])
-
-    attributes: dict[str, Any] = {"num_heads": n_heads, "unidirectional": int(options["causal"])}
-    if options["softmax_scale"]:
-        attributes["scale"] = options["softmax_scale"]
-    node = helper.make_node(
-        "MultiHeadAttention", list("qkv"), ["o"], domain="com.microsoft", **attributes
-    )
-    graph = helper.make_graph([node], "attention", [tensor(x) for x in "qkv"], [tensor("o")])
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    return bench_onnxruntime.make_call(q, k, v, options) if _masks_alike(q, k, options) else None
 
 
 def _numpy_call(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]) -> Call:
