@@ -187,6 +187,7 @@ void add_kernel(const flash_config_t &config) {
                 add_prefill(seqlen, d_head, causal, config);
     for (const std::int64_t seqlen : {8192, 32768})
         add_decode(seqlen, config);
+    add("decode/8192/ungrouped", {1, 8192, 32, 32, 128, false, AS_FROM_MALLOC}, config);
 }
 
 } // namespace

@@ -244,7 +244,8 @@ def test_forward_leaves_nothing_behind_when_the_disk_is_full(files, capsys, monk
 SMALL = ["--seqlen", "16,33", "--heads", "2", "--d-head", "16", "--runs", "1"]
 
 
-def test_bench(capsys, tmp_path: Path) -> None:
+def test_bench(capsys, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "160")  # room for a column for every peer that is installed
     picture = tmp_path / "speed.png"
     code = main(["bench", *SMALL, "--causal", "--heads-kv", "1", "--plot", str(picture)])
     output = capsys.readouterr().out

@@ -53,7 +53,7 @@ enum { ASKED_BY_PRODUCTS = 24 };
 /* Asks for rows begin ... end - 1. */
 ALWAYS_INLINE void request_rows(const decode_scratch_t *t, const in_place_t *keys, int64_t begin,
                                 int64_t end) {
-    request_ahead(keys, FLASH_DTYPE_BF16, t->d, begin, end - begin);
+    request_ahead(keys, FLASH_DTYPE_BF16, t->d, begin, end - begin, false);
 }
 
 /* Part i of n_parts of the rows that are left to the softmax. */

@@ -80,7 +80,7 @@ static inline int32_t step_keys(int64_t bytes, int64_t key_bytes, int32_t most) 
 ALWAYS_INLINE void request_share(const in_place_t *keys, int32_t dtype, int64_t d, int32_t n,
                                  int64_t i, int64_t n_parts) {
     const int64_t first = i * n / n_parts;
-    request_ahead(keys, dtype, d, first, (i + 1) * n / n_parts - first);
+    request_ahead(keys, dtype, d, first, (i + 1) * n / n_parts - first, STEPS_NEAR);
 }
 
 /* P of all rows. Where a block has several steps of n keys, V of the second one is asked for

@@ -74,13 +74,13 @@ ALWAYS_INLINE in_place_t keys_from(const in_place_t *keys, int32_t dtype, int32_
 
 /* Asks for rows first ... first + n - 1, of d elements, of the first head's next keys. */
 ALWAYS_INLINE void request_ahead(const in_place_t *keys, int32_t dtype, int64_t d, int64_t first,
-                                 int64_t n) {
+                                 int64_t n, const bool near) {
     const int64_t bytes = d * element_size(dtype);
     for (int64_t i = first; i < first + n; i++) {
         const char *row = element_at(keys->ahead, i * keys->stride, dtype);
-        request_part(row, bytes);
+        request_part(row, bytes, near);
         if (!keys->adjoin)
-            request_line(row + bytes - 1);
+            request_line(row + bytes - 1, near);
     }
 }
 

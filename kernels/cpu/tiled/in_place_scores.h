@@ -72,7 +72,7 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
         vec_t k_part[4];
         UNROLL for (int j = 0; j < n; j++) {
             request_part(element_at(k->row[j] + k->ahead, i, dtype),
-                         2 * VEC_WIDTH * element_size(dtype));
+                         2 * VEC_WIDTH * element_size(dtype), STEPS_NEAR);
             k_part[j] = words_load(dtype, k->row[j], i, d);
         }
         UNROLL for (int r = 0; r < rows; r++) {
@@ -101,8 +101,9 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
     int64_t i = 0;
     for (; d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
         if (asks) {
-            UNROLL for (int j = 0; j < n; j++) request_part(
-                element_at(k->row[j] + k->ahead, i, dtype), 2 * VEC_WIDTH * element_size(dtype));
+            UNROLL for (int j = 0; j < n; j++)
+                request_part(element_at(k->row[j] + k->ahead, i, dtype),
+                             2 * VEC_WIDTH * element_size(dtype), STEPS_NEAR);
         }
         UNROLL for (int j = 0; j < n; j++) {
             vec_t pair[2];
@@ -118,7 +119,7 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
             const vec_t k_part =
                 left < VEC_WIDTH ? vec_load_first(dtype, from, left) : vec_load(dtype, from);
             if (asks)
-                request_line(element_at(k->row[j] + k->ahead, i, dtype));
+                request_line(element_at(k->row[j] + k->ahead, i, dtype), STEPS_NEAR);
             dot_step(q + i, q_stride, k_part, rows, j, sum);
         }
     }
@@ -138,7 +139,7 @@ ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t
     dot_sums(dtype, d, k, q, rows, sum);
     if (!k->adjoin && asks_ahead(dtype, rows)) {
         UNROLL for (int j = 0; j < n; j++)
-            request_line((const char *)element_at(k->row[j] + k->ahead, d, dtype) - 1);
+            request_line((const char *)element_at(k->row[j] + k->ahead, d, dtype) - 1, STEPS_NEAR);
     }
     dot_store(sum, rows, s, s_stride);
 }

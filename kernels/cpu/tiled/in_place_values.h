@@ -43,9 +43,9 @@ ALWAYS_INLINE void request_values(int32_t dtype, const value_words_t *w, const c
     const int64_t bytes = vecs * VEC_WIDTH * element_size(dtype);
     UNROLL for (int i = 0; i < WORD_ELEMENTS; i++) {
         const char *row = v + i * w->stride + w->ahead;
-        request_part(row, bytes);
+        request_part(row, bytes, STEPS_NEAR);
         if (w->ends)
-            request_line(row + bytes - 1);
+            request_line(row + bytes - 1, STEPS_NEAR);
     }
 }
 

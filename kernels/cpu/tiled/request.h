@@ -1,23 +1,28 @@
 /*
- * Asking for keys in place: steps of keys (VEC_STEP_BYTES) to the level 1 cache, which has room for
- * them, whole blocks to level 2.
+ * Asking for keys in place.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_REQUEST_H
 #define FLASH_KERNELS_CPU_TILED_REQUEST_H
 
 #include "cpu/prefetch.h"
 
-ALWAYS_INLINE void request_line(const void *byte) {
-    if (VEC_STEP_BYTES > 0)
+#include <stdbool.h>
+
+/* To the level 1 cache, which has room for steps of keys (VEC_STEP_BYTES); otherwise to level 2,
+ * which has room for whole blocks. */
+enum { STEPS_NEAR = VEC_STEP_BYTES > 0 };
+
+ALWAYS_INLINE void request_line(const void *byte, const bool near) {
+    if (near)
         prefetch_line_near(byte);
     else
         prefetch_line(byte);
 }
 
 /* Part of a row: all lines of it but, where it begins within a line, the last one. */
-ALWAYS_INLINE void request_part(const void *part, int64_t bytes) {
+ALWAYS_INLINE void request_part(const void *part, int64_t bytes, const bool near) {
     for (int64_t i = 0; i < bytes; i += CACHE_LINE)
-        request_line((const char *)part + i);
+        request_line((const char *)part + i, near);
 }
 
 #endif
