@@ -9,7 +9,7 @@
 
 #define VEC_DOTS_BF16 1
 
-/* Measured on a Zen 5 (docs/performance.md, "Steps of keys"). */
+/* Measured on a Zen 5 (docs/performance-cpu.md, "Steps of keys"). */
 #define VEC_STEP_BYTES     8192
 #define VEC_ROW_STEP_BYTES 0
 
