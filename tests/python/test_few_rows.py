@@ -30,9 +30,31 @@ def test_last_keys(seqlen_k: int) -> None:
     check_every_kernel(replace(FEW, seqlen_k=seqlen_k))
 
 
-@pytest.mark.parametrize("n_heads_kv", [1, 3, 20])
-def test_heads_side_by_side(n_heads_kv: int) -> None:
-    check_every_kernel(replace(FEW, n_heads=4 * n_heads_kv, n_heads_kv=n_heads_kv, seqlen_k=2100))
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("group", [1, 4])
+@pytest.mark.parametrize("n_heads_kv, d_head", [(1, 128), (3, 128), (8, 40), (20, 128)])
+def test_heads_side_by_side(n_heads_kv: int, d_head: int, group: int, dtype: str) -> None:
+    p = replace(FEW, n_heads=group * n_heads_kv, n_heads_kv=n_heads_kv, d_head=d_head, dtype=dtype)
+    check_every_kernel(replace(p, seqlen_k=2100))
+
+
+@pytest.mark.parametrize("softcap", [0.0, 5.0])
+@pytest.mark.parametrize("window", [(-1, -1), (90, 0)], ids=str)
+@pytest.mark.parametrize("seqlen_k", [1, 63, 64, 65, 127, 1000, 2113])
+def test_lone_rows(seqlen_k: int, window: tuple[int, int], softcap: float) -> None:
+    p = replace(FEW, n_heads=5, n_heads_kv=5, seqlen_k=seqlen_k, dtype="float32")
+    check_every_kernel(replace(p, window_size=window, softcap=softcap))
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_poison_in_a_value_that_a_lone_row_does_not_see(poison: float) -> None:
+    p = replace(FEW, n_heads=5, n_heads_kv=5, dtype="float32", window_size=(90, 0))
+    for config in configs_for(p):
+        q, k, v = make_inputs(p)
+        clean, _ = run(p, [q, k, v], config)
+        v[:, : FEW.seqlen_k - 91] = poison
+        o, _ = run(p, [q, k, v], config)
+        np.testing.assert_array_equal(o, clean)
 
 
 @pytest.mark.parametrize("layout", ["padded", "heads_first", "unaligned"])

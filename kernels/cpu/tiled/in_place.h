@@ -12,10 +12,13 @@
 #include "cpu/tiled/request.h"
 
 /* Keys of a block. What is asked for must neither come late nor be gone when it is used. */
-enum { IN_PLACE_KEYS = 32, LONE_ROW_KEYS = 64 };
+enum { IN_PLACE_KEYS = 32 };
 
-/* Whether a head's rows leave the processor too little room to look ahead for itself. A lone row of
- * fp32 does no more with a vector of K or V than to multiply it once: then requests only cost. */
+/* The same where nothing is asked for. */
+enum { LONE_ROW_KEYS = 64 };
+
+/* Whether a head with so many rows asks for keys. A lone row of fp32 multiplies each vector of K or
+ * V just once: where the processor then looks far enough ahead for itself, requests only cost. */
 ALWAYS_INLINE bool asks_ahead(int32_t dtype, int64_t head_rows) {
     return VEC_ROW_STEP_BYTES == 0 || dtype != FLASH_DTYPE_FP32 || head_rows > 1;
 }

@@ -8,8 +8,8 @@
 
 #include <stdbool.h>
 
-/* To the level 1 cache, which has room for steps of keys (VEC_STEP_BYTES); otherwise to level 2,
- * which has room for whole blocks. */
+/* To the level 1 cache where families have steps of keys (VEC_STEP_BYTES), for which it has room;
+ * elsewhere to level 2. */
 enum { STEPS_NEAR = VEC_STEP_BYTES > 0 };
 
 ALWAYS_INLINE void request_line(const void *byte, const bool near) {

@@ -13,13 +13,13 @@ import numpy as np
 
 from .. import device
 
+Call = Callable[[], np.ndarray]
+
 _OPSETS = {"": 17, "com.microsoft": 1}
 _IR_VERSION = 8
 
 
-def make_call(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]
-) -> Callable[[], np.ndarray] | None:
+def make_call(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]) -> Call | None:
     """A call that computes O, [batch, seqlen_q, n_heads, d_head]; None: no operator serves this.
 
     options: causal, where seqlen_q == seqlen_k, and softmax_scale; no window and no softcap.
@@ -31,9 +31,7 @@ def make_call(
     return None
 
 
-def _cached_call(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]
-) -> Callable[[], np.ndarray]:
+def _cached_call(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]) -> Call:
     (batch, seqlen_q), seqlen_k = q.shape[:2], k.shape[1]
     own = slice(seqlen_k - seqlen_q, seqlen_k)
     k_cache, v_cache = (np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in (k, v))
@@ -48,17 +46,20 @@ def _cached_call(
         "total": np.array([seqlen_k], np.int32),
     }
     outputs = {"o": _rows(o), "k_cache_after": k_cache, "v_cache_after": v_cache}
-    attributes = {"num_heads": q.shape[2], "kv_num_heads": k.shape[2]}
-    return _call("GroupQueryAttention", inputs, outputs, attributes, options, o)
+    attributes = _attributes(options, num_heads=q.shape[2], kv_num_heads=k.shape[2])
+    return _call("GroupQueryAttention", inputs, outputs, attributes, o)
 
 
-def _multi_head_call(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]
-) -> Callable[[], np.ndarray]:
+def _multi_head_call(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]) -> Call:
     o = np.empty_like(q)
     inputs = {"q": _rows(q), "k": _rows(k), "v": _rows(v)}
-    attributes = {"num_heads": q.shape[2]}
-    return _call("MultiHeadAttention", inputs, {"o": _rows(o)}, attributes, options, o)
+    attributes = _attributes(options, num_heads=q.shape[2])
+    return _call("MultiHeadAttention", inputs, {"o": _rows(o)}, attributes, o)
+
+
+def _attributes(options: dict[str, Any], **numbers: int) -> dict[str, Any]:
+    scale = options["softmax_scale"]
+    return {**numbers, "scale": scale} if scale else numbers
 
 
 def _rows(x: np.ndarray) -> np.ndarray:
@@ -71,14 +72,11 @@ def _call(
     inputs: dict[str, np.ndarray],
     outputs: dict[str, np.ndarray],
     attributes: dict[str, Any],
-    options: dict[str, Any],
     o: np.ndarray,
-) -> Callable[[], np.ndarray]:
+) -> Call:
     """Runs the operator on these arrays themselves; what is read and written may be the same."""
     import onnxruntime
 
-    if options["softmax_scale"]:
-        attributes = {**attributes, "scale": options["softmax_scale"]}
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = device.num_threads()
     session = onnxruntime.InferenceSession(
