@@ -8,13 +8,16 @@
 #include "status.h"
 
 enum {
-    ALIGNMENT = 64,        /* of everything in the workspace */
-    TOGETHER_BYTES = 4096, /* of a key of the heads of a task: what is asked for stays in level 2 */
+    ALIGNMENT = 64,         /* of everything in the workspace */
     TOGETHER_MIN_TASKS = 2, /* for each thread; else a task has fewer heads */
     LAST_PARTS = 4,         /* tasks in place of one, for every second thread, at a call's end */
     WHOLE_MIN_ROUNDS = 4,   /* of whole heads a worker, so that all end at about the same time */
     LARGE_MIN_TASKS = 32    /* of several blocks of rows for each thread, likewise */
 };
+
+/* Bytes of a key of the heads of a task. Blocks of all of them are asked for, and stay in a level 2
+ * cache; steps are small, but longer runs of memory gain no more. */
+enum { TOGETHER_BLOCKS_BYTES = 4096, TOGETHER_STEPS_BYTES = 8192 };
 
 /* Bytes of packed keys, unless a single head needs more: a process should not double its memory. */
 static const uint64_t PACKED_MAX = (uint64_t)64 << 20;
@@ -246,11 +249,22 @@ static int64_t count_split_tasks(const flash_params_t *p, const cpu_plan_t *plan
     return (int64_t)p->batch * plan->max_splits * divide_up(p->n_heads_kv, heads);
 }
 
+/* Whether tasks read keys in steps because these lie so far apart. */
+static bool reads_steps(const flash_params_t *p, const cpu_plan_t *plan) {
+    const int32_t arch = plan->config->arch;
+    const int64_t key_bytes = p->k_stride.seq * dtype_size(plan->config->dtype);
+    const bool has_steps = arch != FLASH_ARCH_NEON && arch != FLASH_ARCH_NEON_BF16;
+    const bool on_tiles =
+        arch == FLASH_ARCH_AMX && amx_decodes(plan->config, plan->max_rows, p->d_head);
+    return has_steps && !on_tiles && key_bytes % CPU_FEW_SETS_BYTES == 0;
+}
+
 /* Where the heads of a key lie side by side, they are read together, which is near the order of
  * memory, as many as leave tasks enough. */
 static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *plan,
                                     int32_t n_threads) {
-    const int64_t fitting = TOGETHER_BYTES / (p->d_head * dtype_size(plan->config->dtype));
+    const int64_t bytes = reads_steps(p, plan) ? TOGETHER_STEPS_BYTES : TOGETHER_BLOCKS_BYTES;
+    const int64_t fitting = bytes / (p->d_head * dtype_size(plan->config->dtype));
     const int64_t most =
         min64(cpu_most_heads(plan->config, plan->max_rows, p->d_head), p->n_heads_kv);
     const int64_t n_tasks = TOGETHER_MIN_TASKS * (int64_t)n_threads;

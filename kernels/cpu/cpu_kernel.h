@@ -120,6 +120,10 @@ static inline bool cpu_reads_in_place(const flash_config_t *config, int64_t n_ro
     return config->arch != FLASH_ARCH_REFERENCE && n_rows <= cpu_few_rows(config, true);
 }
 
+/* Keys in place that lie a multiple of this apart share few sets of a level 1 cache: x86 families
+ * read them in steps (tiled/few_rows.h). */
+enum { CPU_FEW_SETS_BYTES = 1024 };
+
 /* K/V heads of n_rows each that such a task may have: B_r rows in all. */
 static inline int64_t cpu_most_heads(const flash_config_t *config, int64_t n_rows, int64_t d_head) {
     const bool in_place = cpu_reads_in_place(config, n_rows, d_head);

@@ -177,10 +177,13 @@ static void the_workspace_has_room_for_the_splits_of_fewer_rows(void **state) {
 /* ---- Heads together ---- */
 
 static void heads_side_by_side_are_together(void **state) {
-    const flash_params_t few = problem(1, 1, 8192, 4, 8), many = problem(1, 1, 8192, 1, 32);
+    const flash_params_t few = problem(1, 1, 8192, 4, 8);
+    flash_params_t many = problem(1, 1, 8192, 1, 64);
     (void)state;
     assert_int_equal(heads_together(&few, 2), 8);
-    assert_int_equal(heads_together(&many, 2), 16); /* 4 KB a key */
+    assert_int_equal(heads_together(&many, 2), 32); /* 8 KB a key */
+    many.k_stride.seq += 8;
+    assert_int_equal(heads_together(&many, 2), 16); /* not in steps */
 }
 
 static void heads_behind_each_other_are_not(void **state) {
@@ -217,6 +220,13 @@ static void rows_on_tiles_are_of_several_heads(void **state) {
     assert_int_equal(plan_with(&AMX_ROW, &few, 2).heads_together, 8);
     assert_int_equal(plan_with(&AMX_ROW, &many, 2).heads_together, 1);
     assert_int_equal(plan_with(&halves, &few, 2).heads_together, 1);
+}
+
+static void heads_on_tiles_are_fewer(void **state) {
+    const flash_params_t lone = problem(1, 1, 8192, 1, 64), pairs = problem(1, 1, 8192, 2, 64);
+    (void)state;
+    assert_int_equal(plan_with(&AMX_ROW, &lone, 2).heads_together, 32); /* 8 KB a key */
+    assert_int_equal(plan_with(&AMX_ROW, &pairs, 2).heads_together, 16);
 }
 
 /* ---- Rows of a task ---- */
@@ -392,6 +402,7 @@ int main(void) {
         cmocka_unit_test(many_threads_take_fewer_heads_each),
         cmocka_unit_test(many_rows_are_of_one_head),
         cmocka_unit_test(rows_on_tiles_are_of_several_heads),
+        cmocka_unit_test(heads_on_tiles_are_fewer),
         cmocka_unit_test(tasks_have_every_row_once),
         cmocka_unit_test(large_tasks_have_every_row_once),
         cmocka_unit_test(tasks_have_several_blocks_of_rows_where_keys_are_many),

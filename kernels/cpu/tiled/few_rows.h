@@ -38,8 +38,7 @@ static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int6
 
 enum {
     STEP_UNIT = 4, /* keys of a tile of scores, which those of a step are a multiple of */
-    STEP_O_BYTES = VEC_STEP_BYTES * 2,
-    FEW_SETS_BYTES = 1024 /* keys a multiple of this apart share few sets of the level 1 cache */
+    STEP_O_BYTES = VEC_STEP_BYTES * 2
 };
 
 /* Whether blocks of keys that lie so far apart are read in steps. Where a cache line is one vector,
@@ -48,7 +47,7 @@ enum {
 ALWAYS_INLINE bool takes_steps(int32_t dtype, int64_t d, int64_t stride) {
     const int64_t size = element_size(dtype);
     return size * WORD_ELEMENTS * VEC_WIDTH == CACHE_LINE || stride == d ||
-           stride * size % FEW_SETS_BYTES == 0;
+           stride * size % CPU_FEW_SETS_BYTES == 0;
 }
 
 /* Bytes of K of a step; 0: a whole block of one head. */
