@@ -252,11 +252,11 @@ static int64_t count_split_tasks(const flash_params_t *p, const cpu_plan_t *plan
 /* Whether tasks read keys in steps because these lie so far apart. */
 static bool reads_steps(const flash_params_t *p, const cpu_plan_t *plan) {
     const int32_t arch = plan->config->arch;
-    const int64_t key_bytes = p->k_stride.seq * dtype_size(plan->config->dtype);
+    const int64_t few_sets = CPU_FEW_SETS_BYTES / dtype_size(plan->config->dtype);
     const bool has_steps = arch != FLASH_ARCH_NEON && arch != FLASH_ARCH_NEON_BF16;
     const bool on_tiles =
         arch == FLASH_ARCH_AMX && amx_decodes(plan->config, plan->max_rows, p->d_head);
-    return has_steps && !on_tiles && key_bytes % CPU_FEW_SETS_BYTES == 0;
+    return has_steps && !on_tiles && p->k_stride.seq % few_sets == 0;
 }
 
 /* Where the heads of a key lie side by side, they are read together, which is near the order of

@@ -47,7 +47,7 @@ enum {
 ALWAYS_INLINE bool takes_steps(int32_t dtype, int64_t d, int64_t stride) {
     const int64_t size = element_size(dtype);
     return size * WORD_ELEMENTS * VEC_WIDTH == CACHE_LINE || stride == d ||
-           stride * size % CPU_FEW_SETS_BYTES == 0;
+           stride % (CPU_FEW_SETS_BYTES / size) == 0;
 }
 
 /* Bytes of K of a step; 0: a whole block of one head. */
