@@ -123,7 +123,7 @@ def kernel_table(configs: Sequence[Config]) -> str:
  * The kernels of this library, in ascending order of their configurations.
  * {GENERATED}
  */
-#include "kernel_table.h"
+#include "config/kernel_table.h"
 
 {includes}#include "flashattn.h"
 
@@ -159,9 +159,9 @@ def tuning_table(configs: Sequence[Config], results: Iterable[Result]) -> str:
  * Measured results of this library's kernels, in ascending order of what they were measured on.
  * {GENERATED}
  */
-#include "tuning_results.h"
+#include "select/tuning/results.h"
 
-#include "kernel_table.h"
+#include "config/kernel_table.h"
 
 #include <stdint.h>
 

@@ -5,7 +5,7 @@
  */
 #include "processor.h"
 
-#include "cpu_features.h"
+#include "cpu/features.h"
 #include "flashattn.h"
 
 #include <errno.h>

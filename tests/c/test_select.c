@@ -4,8 +4,8 @@
  */
 #include "support.h"
 
-#include "kernel_table.h"
-#include "select.h"
+#include "config/kernel_table.h"
+#include "select/select.h"
 
 static problem_t problem_of(int32_t dtype, int32_t features) {
     problem_t problem;

@@ -1,7 +1,7 @@
 /*
  * How a launch of the SM90 family shares out its tiles among the blocks of its grid.
  */
-#include "shares_sm90.h"
+#include "cuda/shares_sm90.h"
 #include "support.h"
 
 #include <stdbool.h>

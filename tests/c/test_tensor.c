@@ -3,7 +3,7 @@
  */
 #include "support.h"
 
-#include "tensor.h"
+#include "arguments/tensor.h"
 
 enum { LAYOUTS = 20000, BYTES = 4096, AXES = 3 };
 

@@ -4,10 +4,10 @@
  */
 #include "support.h"
 
-#include "config.h"
-#include "kernel_table.h"
-#include "select.h"
-#include "tuning.h"
+#include "config/config.h"
+#include "config/kernel_table.h"
+#include "select/select.h"
+#include "select/tuning/follow.h"
 
 /* Facts of an H200. */
 static const device_t GPU = {.number = FLASH_DEVICE_CUDA,

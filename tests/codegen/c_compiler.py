@@ -17,7 +17,7 @@ WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wmissing-prototypes", "-Werror")
 
 def compile_c(compiler, root, sources, *arguments, include=()):
     """Runs the compiler over the sources, the directories of include before the library's own."""
-    directories = [*include, root / "include", root / "src", root / "kernels"]
+    directories = [*include, root / "include", root, root / "src", root / "kernels"]
     command = [compiler, "-std=c11", *WARNINGS, *(f"-I{path}" for path in directories)]
     return subprocess.run(
         [*command, *map(str, sources), *map(str, arguments)], capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""The library's own order, rules and short form (src/config*.c) against the generator's: the same
+"""The library's own order, rules and short form (src/config/) against the generator's: the same
 configurations are legal, for the same reasons, and the same texts are read and written.
 """
 
@@ -24,14 +24,14 @@ from codegen.sets import all_sets
 from codegen.short_form import ShortFormError, format_config, parse_config
 
 SOURCES = (
-    "config.c",
-    "config_format.c",
-    "config_parse.c",
-    "config_rules.c",
-    "status.c",
-    "struct_size.c",
-    "text_reader.c",
-    "text_writer.c",
+    "config/config.c",
+    "config/format.c",
+    "config/parse.c",
+    "config/rules.c",
+    "core/status.c",
+    "core/struct_size.c",
+    "core/text_reader.c",
+    "core/text_writer.c",
 )
 TEXT_SIZE = 256
 SUCCESS = 0

@@ -37,7 +37,7 @@ static inline void {family}_forward(const flash_config_t *config, const flash_pa
 WALK = """\
 #include "config_facts.h"
 #include "cpu/cpu_kernel.h"
-#include "kernel_table.h"
+#include "config/kernel_table.h"
 #include <stdio.h>
 #include <string.h>
 extern const char *called_family;

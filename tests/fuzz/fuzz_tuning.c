@@ -4,7 +4,7 @@
  */
 #include "check.h"
 
-#include "tuning.h"
+#include "select/tuning/follow.h"
 
 #include <string.h>
 

@@ -1,0 +1,76 @@
+/*
+ * See combine.h. lse = log(sum_i exp(lse_i)), o = sum_i exp(lse_i - lse) o_i, in fp32, relative to
+ * the largest lse_i. Columns go in chunks, so that the sums need no memory but the stack's.
+ */
+#include "cpu/combine_row.h"
+#include "cpu/convert.h"
+
+#include <math.h>
+
+enum { CHUNK = 64 }; /* columns */
+
+static float load_lse(const combine_partials_t *p, int64_t i) {
+    return element_load(p->lse, i * p->lse_stride, FLASH_DTYPE_FP32);
+}
+
+static float largest_lse(const combine_partials_t *p) {
+    float largest = -INFINITY;
+    for (int64_t i = 0; i < p->n_partials; i++) {
+        const float lse = load_lse(p, i);
+        largest = lse > largest ? lse : largest;
+    }
+    return largest;
+}
+
+/* Sum of exp(lse_i - origin). */
+static float sum_weights(const combine_partials_t *p, float origin) {
+    float sum = 0;
+    for (int64_t i = 0; i < p->n_partials; i++)
+        sum += expf(load_lse(p, i) - origin);
+    return sum;
+}
+
+/* sum[0 ... n) += weight * row[first ... first + n); dtype is a constant at each call. */
+static inline void add_weighted_as(int32_t dtype, const void *row, int64_t first, int64_t n,
+                                   float weight, float *sum) {
+    for (int64_t j = 0; j < n; j++)
+        sum[j] += weight * element_load(row, first + j, dtype);
+}
+
+static void add_weighted(int32_t dtype, const void *row, int64_t first, int64_t n, float weight,
+                         float *sum) {
+    if (dtype == FLASH_DTYPE_FP32)
+        add_weighted_as(FLASH_DTYPE_FP32, row, first, n, weight, sum);
+    else if (dtype == FLASH_DTYPE_FP16)
+        add_weighted_as(FLASH_DTYPE_FP16, row, first, n, weight, sum);
+    else
+        add_weighted_as(FLASH_DTYPE_BF16, row, first, n, weight, sum);
+}
+
+/* Columns first ... first + n of the merged row, times total. */
+static void merge_columns(const combine_partials_t *p, int64_t first, int64_t n, float origin,
+                          float *sum) {
+    for (int64_t j = 0; j < n; j++)
+        sum[j] = 0;
+    for (int64_t i = 0; i < p->n_partials; i++) {
+        const float lse = load_lse(p, i);
+        if (lse == -INFINITY)
+            continue;
+        const void *row = element_at(p->o, i * p->o_stride, p->dtype);
+        add_weighted(p->dtype, row, first, n, expf(lse - origin), sum);
+    }
+}
+
+float combine_row(const combine_partials_t *partials, int64_t d_head, void *o, int32_t dtype_o) {
+    const float largest = largest_lse(partials);
+    const float origin = largest == -INFINITY ? 0 : largest; /* -inf - -inf is NaN */
+    const float total = sum_weights(partials, origin);
+    for (int64_t first = 0; first < d_head; first += CHUNK) {
+        const int64_t n = d_head - first < CHUNK ? d_head - first : CHUNK;
+        float sum[CHUNK];
+        merge_columns(partials, first, n, origin, sum);
+        for (int64_t j = 0; j < n; j++)
+            element_store(o, first + j, dtype_o, total != 0 ? sum[j] / total : 0);
+    }
+    return total != 0 ? origin + logf(total) : -INFINITY;
+}

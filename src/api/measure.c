@@ -1,0 +1,60 @@
+/*
+ * Medians of kernels that take turns; the clock of the CPU device.
+ */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime */
+#include "core/measurement.h"
+
+#include "cpu/launch.h"
+#include "core/status.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static flash_status_t measure_cpu(const measurement_t *m, double *times) {
+    for (int32_t i = 0; i < m->n_kernels; i++)
+        FLASH_TRY(launch_cpu(m->kernels[i], m->problem));
+    for (int64_t i = 0; i < measurement_launches(m); i++) {
+        const double begin = now();
+        FLASH_TRY(launch_cpu(measurement_kernel(m, i), m->problem));
+        times[i] = now() - begin;
+    }
+    return FLASH_SUCCESS;
+}
+
+static int compare_times(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of one kernel's times, gathered in own[0 ... m->n_launches). */
+static double median(const measurement_t *m, const double *times, int32_t kernel, double *own) {
+    const int32_t n = m->n_launches;
+    for (int32_t i = 0; i < n; i++)
+        own[i] = times[(int64_t)i * m->n_kernels + kernel];
+    qsort(own, (size_t)n, sizeof own[0], compare_times);
+    return (own[(n - 1) / 2] + own[n / 2]) / 2;
+}
+
+/* times has room for every launch, and for those of one kernel behind them. */
+static flash_status_t measure_into(const measurement_t *m, double *times, double *seconds) {
+    FLASH_TRY(device_is_cpu(m->device) ? measure_cpu(m, times) : measure_cuda(m, times));
+    for (int32_t i = 0; i < m->n_kernels; i++)
+        seconds[i] = median(m, times, i, times + measurement_launches(m));
+    return FLASH_SUCCESS;
+}
+
+flash_status_t measure(const measurement_t *m, double *seconds) {
+    double *times = calloc((size_t)m->n_launches, ((size_t)m->n_kernels + 1) * sizeof(double));
+    FLASH_REQUIRE(times != NULL, FLASH_ERROR_OUT_OF_MEMORY,
+                  "no memory for the times of %d launches of %d kernels", m->n_launches,
+                  m->n_kernels);
+    const flash_status_t status = measure_into(m, times, seconds);
+    free(times);
+    return status;
+}

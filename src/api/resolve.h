@@ -1,0 +1,26 @@
+/*
+ * From a call's arguments to the kernel that will run: what every call on attention begins with.
+ */
+#ifndef FLASH_RESOLVE_H
+#define FLASH_RESOLVE_H
+
+#include "core/device.h"
+#include "flashattn.h"
+#include "core/problem.h"
+#include "select/select.h"
+
+/* A call whose arguments are read and whose kernel is known. */
+typedef struct resolved {
+    flash_forward_args_t args;
+    problem_t problem;
+    device_t device;
+    const flash_kernel_t *kernel;
+    char reason[SELECT_REASON_SIZE]; /* why this kernel */
+} resolved_t;
+
+/* Reads the arguments and finds the kernel: the caller's configuration, FLASH_CONFIG, or the
+ * library's choice. */
+flash_status_t resolve(const flash_forward_args_t *args, const flash_config_t *config,
+                       resolved_t *r);
+
+#endif

@@ -1,0 +1,90 @@
+/*
+ * The exported calls of measuring and tuning; flash_set_tuning() is in tuning.c.
+ */
+#include "arguments/forward.h"
+#include "config/config.h"
+#include "core/measurement.h"
+#include "api/resolve.h"
+#include "select/select.h"
+#include "core/status.h"
+#include "select/tuning/follow.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- flash_measure ---- */
+
+static flash_status_t check_counts(const flash_kernel_t *const *kernels, int32_t n_kernels,
+                                   int32_t n_launches, const double *seconds) {
+    FLASH_REQUIRE(kernels != NULL && seconds != NULL, FLASH_ERROR_INVALID_ARGUMENT, "%s is NULL",
+                  kernels == NULL ? "kernels" : "seconds");
+    FLASH_REQUIRE(n_kernels >= 1, FLASH_ERROR_INVALID_ARGUMENT, "n_kernels is %d: at least 1",
+                  n_kernels);
+    FLASH_REQUIRE(n_launches >= 1, FLASH_ERROR_INVALID_ARGUMENT, "n_launches is %d: at least 1",
+                  n_launches);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_kernels(const flash_kernel_t *const *kernels, int32_t n_kernels,
+                                    const problem_t *problem, const device_t *device) {
+    for (int32_t i = 0; i < n_kernels; i++) {
+        FLASH_REQUIRE(kernels[i] != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernels[%d] is NULL", i);
+        FLASH_TRY(select_check(kernels[i], problem, device));
+    }
+    return FLASH_SUCCESS;
+}
+
+flash_status_t flash_measure(const flash_forward_args_t *args, const flash_kernel_t *const *kernels,
+                             int32_t n_kernels, int32_t n_launches, flash_stream_t stream,
+                             double *seconds) {
+    flash_forward_args_t own;
+    problem_t problem;
+    device_t device = {0};
+    FLASH_TRY(check_counts(kernels, n_kernels, n_launches, seconds));
+    FLASH_TRY(arguments_read(args, &own, &problem));
+    FLASH_TRY(device_describe(own.device, &device));
+    FLASH_TRY(arguments_check_data(&own, device_is_cpu(&device), &problem));
+    FLASH_TRY(check_kernels(kernels, n_kernels, &problem, &device));
+    memset(seconds, 0, (size_t)n_kernels * sizeof *seconds);
+    if (!problem.has_output)
+        return FLASH_SUCCESS;
+    const measurement_t m = {.kernels = kernels,
+                             .n_kernels = n_kernels,
+                             .n_launches = n_launches,
+                             .problem = &problem,
+                             .device = &device,
+                             .stream = stream};
+    return measure(&m, seconds);
+}
+
+/* ---- flash_tuning_format ---- */
+
+/* What a result of these problems could be followed for. */
+static flash_status_t check_tunable(const problem_t *problem, const device_t *device) {
+    FLASH_REQUIRE(!device_is_cpu(device), FLASH_ERROR_UNSUPPORTED,
+                  "device is 0, the CPU: its kernels are chosen by the processor alone");
+    FLASH_REQUIRE(!problem->batch_invariant, FLASH_ERROR_UNSUPPORTED,
+                  "flags has FLASH_FLAG_BATCH_INVARIANT: such problems follow no results");
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t to_nanoseconds(double seconds, int64_t *nanoseconds) {
+    const double rounded = round(seconds * 1e9);
+    FLASH_REQUIRE(seconds > 0 && rounded < 0x1p63, FLASH_ERROR_INVALID_ARGUMENT,
+                  "seconds is %g: not positive and finite", seconds);
+    *nanoseconds = rounded < 1 ? 1 : (int64_t)rounded;
+    return FLASH_SUCCESS;
+}
+
+flash_status_t flash_tuning_format(const flash_forward_args_t *args, const flash_config_t *config,
+                                   double seconds, char *text, size_t size) {
+    resolved_t r = {0};
+    tuning_row_t row;
+    FLASH_REQUIRE(config != NULL, FLASH_ERROR_INVALID_ARGUMENT, "config is NULL");
+    FLASH_TRY(to_nanoseconds(seconds, &row.nanoseconds));
+    FLASH_TRY(resolve(args, config, &r));
+    FLASH_TRY(check_tunable(&r.problem, &r.device));
+    row.key = tuning_key(&r.problem, &r.device);
+    row.kernel = r.kernel;
+    return tuning_write(&row, text, size);
+}

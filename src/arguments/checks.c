@@ -1,0 +1,35 @@
+/*
+ * See argument_checks.h.
+ */
+#include "arguments/checks.h"
+
+#include "config/config.h"
+#include "core/status.h"
+
+#include <inttypes.h>
+
+flash_status_t argument_check_size(const char *name, int64_t size) {
+    FLASH_REQUIRE(size >= 0 && size <= INT32_MAX, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s is %" PRId64 ": not within 0 ... %" PRId32, name, size, INT32_MAX);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t argument_check_d_head(int64_t d_head) {
+    FLASH_TRY(argument_check_size("d_head", d_head));
+    FLASH_REQUIRE(d_head >= 1, FLASH_ERROR_INVALID_ARGUMENT, "d_head is 0: at least 1");
+    return FLASH_SUCCESS;
+}
+
+flash_status_t argument_check_dtype(const char *name, int32_t dtype) {
+    FLASH_REQUIRE(dtype_size(dtype) != 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s is %" PRId32 ": no such element type (FLASH_DTYPE_...)", name, dtype);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t argument_check_alignment(const char *name, const void *data, int64_t size) {
+    FLASH_REQUIRE((uintptr_t)data % (uintptr_t)size == 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s is %p: not aligned to its elements of %" PRId64
+                  " bytes, as CUDA devices need it",
+                  name, data, size);
+    return FLASH_SUCCESS;
+}

@@ -1,0 +1,122 @@
+/*
+ * Checks of what lies behind a call's pointers: lengths, tensors, and that O is apart from all that
+ * the call reads.
+ */
+#include "arguments/checks.h"
+#include "arguments/forward.h"
+#include "kernels/common/sequence.h"
+#include "config/config.h"
+#include "core/status.h"
+#include "arguments/tensor.h"
+
+#include <inttypes.h>
+
+/* ---- Lengths ---- */
+
+/* Ascending from 0, no step longer than seqlen. *total: tokens in all. */
+static flash_status_t check_cu_seqlens(const char *name, const int32_t *cu_seqlens, int32_t batch,
+                                       int32_t seqlen, int64_t *total) {
+    int32_t last = flash_load_length(cu_seqlens, 0);
+    FLASH_REQUIRE(last == 0, FLASH_ERROR_INVALID_ARGUMENT, "%s[0] is %" PRId32 ": not 0", name,
+                  last);
+    for (int32_t b = 0; b < batch; b++) {
+        const int32_t next = flash_load_length(cu_seqlens, (int64_t)b + 1);
+        FLASH_REQUIRE(next >= last, FLASH_ERROR_INVALID_ARGUMENT,
+                      "%s[%" PRId32 "] is %" PRId32 ": below the %" PRId32 " before it", name,
+                      b + 1, next, last);
+        FLASH_REQUIRE(next - last <= seqlen, FLASH_ERROR_INVALID_ARGUMENT,
+                      "%s[%" PRId32 "] - %s[%" PRId32 "] is %" PRId32 ": longer than %" PRId32
+                      ", the longest sequence announced",
+                      name, b + 1, name, b, next - last, seqlen);
+        last = next;
+    }
+    *total = last;
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_seqused_k(const flash_params_t *p) {
+    flash_params_t all_keys = *p;
+    all_keys.seqused_k = NULL;
+    for (int32_t b = 0; b < p->batch; b++) {
+        const int32_t used = flash_load_length(p->seqused_k, b);
+        const int32_t len_k = flash_sequence(&all_keys, b).len_k;
+        FLASH_REQUIRE(used >= 0 && used <= len_k, FLASH_ERROR_INVALID_ARGUMENT,
+                      "seqused_k[%" PRId32 "] is %" PRId32 ": not within 0 ... %" PRId32
+                      ", the keys of that sequence",
+                      b, used, len_k);
+    }
+    return FLASH_SUCCESS;
+}
+
+/* total_q, total_k: tokens of each batch entry's axis; becomes those of the ragged tensor. */
+static flash_status_t check_lengths(const flash_params_t *p, int64_t *total_q, int64_t *total_k) {
+    if (p->cu_seqlens_q)
+        FLASH_TRY(
+            check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seqlen_q, total_q));
+    if (p->cu_seqlens_k)
+        FLASH_TRY(
+            check_cu_seqlens("cu_seqlens_k", p->cu_seqlens_k, p->batch, p->seqlen_k, total_k));
+    return p->seqused_k ? check_seqused_k(p) : FLASH_SUCCESS;
+}
+
+/* ---- Tensors ---- */
+
+static flash_status_t check_alignments(const flash_forward_args_t *a) {
+    const int64_t size = dtype_size(a->dtype);
+    FLASH_TRY(argument_check_alignment("q.data", a->q.data, size));
+    FLASH_TRY(argument_check_alignment("k.data", a->k.data, size));
+    FLASH_TRY(argument_check_alignment("v.data", a->v.data, size));
+    FLASH_TRY(argument_check_alignment("o.data", a->o.data, size));
+    FLASH_TRY(argument_check_alignment("lse", a->lse, sizeof *a->lse));
+    FLASH_TRY(argument_check_alignment("cu_seqlens_q", a->cu_seqlens_q, sizeof *a->cu_seqlens_q));
+    FLASH_TRY(argument_check_alignment("cu_seqlens_k", a->cu_seqlens_k, sizeof *a->cu_seqlens_k));
+    return argument_check_alignment("seqused_k", a->seqused_k, sizeof *a->seqused_k);
+}
+
+/* Kernels read Q again after O has been written, and tasks read K and V while others write O. */
+static flash_status_t check_apart(const flash_forward_args_t *a, const tensor_shape_t *q,
+                                  const tensor_shape_t *k) {
+    const flash_tensor_t lse = {
+        .data = a->lse, .stride_batch = q->heads * q->seq, .stride_seq = 1, .stride_head = q->seq};
+    const tensor_shape_t lse_shape = {q->batch, q->seq, q->heads, 1, sizeof *a->lse};
+    FLASH_TRY(tensor_check_apart("o", &a->o, q, "q", &a->q, q));
+    FLASH_TRY(tensor_check_apart("o", &a->o, q, "k", &a->k, k));
+    FLASH_TRY(tensor_check_apart("o", &a->o, q, "v", &a->v, k));
+    return a->lse == NULL ? FLASH_SUCCESS
+                          : tensor_check_apart("o", &a->o, q, "lse", &lse, &lse_shape);
+}
+
+static flash_status_t check_tensors(const flash_forward_args_t *a, int64_t total_q,
+                                    int64_t total_k) {
+    const int64_t size = dtype_size(a->dtype);
+    const int64_t batch_q = a->cu_seqlens_q ? 1 : a->batch;
+    const int64_t batch_k = a->cu_seqlens_k ? 1 : a->batch;
+    const tensor_shape_t q = {batch_q, total_q, a->n_heads, a->d_head, size};
+    const tensor_shape_t k = {batch_k, total_k, a->n_heads_kv, a->d_head, size};
+    FLASH_TRY(tensor_check("q", &a->q, &q));
+    FLASH_TRY(tensor_check("k", &a->k, &k));
+    FLASH_TRY(tensor_check("v", &a->v, &k));
+    FLASH_TRY(tensor_check("o", &a->o, &q));
+    FLASH_TRY(tensor_check_output("o", &a->o, &q));
+    return check_apart(a, &q, &k);
+}
+
+/* Tokens along the axis of a tensor whose lengths are not in host memory: a ragged one's number is
+ * not known, but it has some if its sequences may. */
+static int64_t known_tokens(const int32_t *cu_seqlens, int32_t seqlen) {
+    return cu_seqlens != NULL && seqlen > 1 ? 1 : seqlen;
+}
+
+flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_host,
+                                    problem_t *problem) {
+    const flash_params_t *p = &problem->params;
+    int64_t total_q = known_tokens(p->cu_seqlens_q, p->seqlen_q);
+    int64_t total_k = known_tokens(p->cu_seqlens_k, p->seqlen_k);
+    if (on_host)
+        FLASH_TRY(check_lengths(p, &total_q, &total_k));
+    else
+        FLASH_TRY(check_alignments(own));
+    FLASH_TRY(check_tensors(own, total_q, total_k));
+    problem->has_output = problem->has_output && total_q > 0;
+    return FLASH_SUCCESS;
+}

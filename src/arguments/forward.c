@@ -1,0 +1,161 @@
+/*
+ * From sizes, types and flags to a problem: validation, and defaults filled in.
+ */
+#include "arguments/forward.h"
+
+#include "arguments/checks.h"
+#include "core/status.h"
+#include "core/struct_size.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+enum {
+    ALL_FLAGS = FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW | FLASH_FLAG_BATCH_INVARIANT,
+    UNBOUNDED = -1
+};
+
+/* ---- Sizes, types and flags ---- */
+
+static flash_status_t check_heads(const flash_forward_args_t *a) {
+    FLASH_TRY(argument_check_size("n_heads", a->n_heads));
+    FLASH_TRY(argument_check_size("n_heads_kv", a->n_heads_kv));
+    if (a->n_heads == 0)
+        return FLASH_SUCCESS;
+    FLASH_REQUIRE(a->n_heads_kv != 0 && a->n_heads % a->n_heads_kv == 0,
+                  FLASH_ERROR_INVALID_ARGUMENT,
+                  "n_heads is %" PRId64 ": not a multiple of n_heads_kv, %" PRId64, a->n_heads,
+                  a->n_heads_kv);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_sizes(const flash_forward_args_t *a) {
+    FLASH_TRY(argument_check_size("batch", a->batch));
+    FLASH_TRY(argument_check_size("seqlen_q", a->seqlen_q));
+    FLASH_TRY(argument_check_size("seqlen_k", a->seqlen_k));
+    FLASH_TRY(check_heads(a));
+    return argument_check_d_head(a->d_head);
+}
+
+static flash_status_t check_window_side(const char *name, int64_t keys, bool counts) {
+    FLASH_REQUIRE(keys >= UNBOUNDED, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s is %" PRId64 ": not -1 (unbounded) or a number of keys", name, keys);
+    FLASH_REQUIRE(counts || keys <= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s is %" PRId64 " without FLASH_FLAG_WINDOW", name, keys);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_mask(const flash_forward_args_t *a) {
+    const bool window = (a->flags & FLASH_FLAG_WINDOW) != 0;
+    FLASH_REQUIRE((a->flags & ~(uint32_t)ALL_FLAGS) == 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "flags is 0x%" PRIx32 ": unknown bits 0x%" PRIx32, a->flags,
+                  a->flags & ~(uint32_t)ALL_FLAGS);
+    FLASH_TRY(check_window_side("window_left", a->window_left, window));
+    return check_window_side("window_right", a->window_right, window);
+}
+
+static flash_status_t check_not_negative(const char *name, float value) {
+    FLASH_REQUIRE(isfinite(value) && value >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s is %g: not finite and at least 0", name, (double)value);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_shape(const flash_forward_args_t *a) {
+    FLASH_TRY(argument_check_dtype("dtype", a->dtype));
+    FLASH_TRY(check_sizes(a));
+    FLASH_TRY(check_mask(a));
+    FLASH_TRY(check_not_negative("softmax_scale", a->softmax_scale));
+    return check_not_negative("softcap", a->softcap);
+}
+
+/* ---- The problem ---- */
+
+/* One side of the window; unbounded when it hides no key of any sequence, which a call that must
+ * not look at the longest sequence does not ask. */
+static int32_t window_side(int64_t keys, int64_t hides_none_from, bool batch_invariant) {
+    if (keys >= hides_none_from && !batch_invariant)
+        return UNBOUNDED;
+    return keys > INT32_MAX ? INT32_MAX : (int32_t)keys;
+}
+
+/* The window that the flags ask for. */
+static void set_window(flash_params_t *p, const flash_forward_args_t *a) {
+    const bool window = (a->flags & FLASH_FLAG_WINDOW) != 0;
+    int64_t left = window ? a->window_left : UNBOUNDED;
+    int64_t right = window ? a->window_right : UNBOUNDED;
+    if (a->flags & FLASH_FLAG_CAUSAL)
+        right = 0;
+    const bool batch_invariant = (a->flags & FLASH_FLAG_BATCH_INVARIANT) != 0;
+    p->window_left = window_side(left, a->seqlen_k, batch_invariant);
+    p->window_right = window_side(right, a->seqlen_q - 1, batch_invariant);
+}
+
+static int32_t needed_features(const flash_params_t *p) {
+    int32_t features = 0;
+    if (p->window_left == UNBOUNDED && p->window_right == 0)
+        features |= FLASH_FEATURE_CAUSAL;
+    else if (p->window_left != UNBOUNDED || p->window_right != UNBOUNDED)
+        features |= FLASH_FEATURE_WINDOW;
+    if (p->softcap > 0)
+        features |= FLASH_FEATURE_SOFTCAP;
+    if (p->cu_seqlens_q || p->cu_seqlens_k || p->seqused_k)
+        features |= FLASH_FEATURE_VARLEN;
+    return features;
+}
+
+static flash_strides_t strides(const flash_tensor_t *tensor, bool ragged) {
+    const flash_strides_t s = {ragged ? 0 : tensor->stride_batch, tensor->stride_seq,
+                               tensor->stride_head};
+    return s;
+}
+
+static void set_tensors(flash_params_t *p, const flash_forward_args_t *a) {
+    const bool ragged_q = a->cu_seqlens_q != NULL;
+    const bool ragged_k = a->cu_seqlens_k != NULL;
+    p->q = a->q.data;
+    p->k = a->k.data;
+    p->v = a->v.data;
+    p->o = a->o.data;
+    p->lse = a->lse;
+    p->q_stride = strides(&a->q, ragged_q);
+    p->k_stride = strides(&a->k, ragged_k);
+    p->v_stride = strides(&a->v, ragged_k);
+    p->o_stride = strides(&a->o, ragged_q);
+    p->cu_seqlens_q = a->cu_seqlens_q;
+    p->cu_seqlens_k = a->cu_seqlens_k;
+    p->seqused_k = a->seqused_k;
+}
+
+static void set_params(flash_params_t *p, const flash_forward_args_t *a) {
+    set_tensors(p, a);
+    p->batch = (int32_t)a->batch;
+    p->seqlen_q = (int32_t)a->seqlen_q;
+    p->seqlen_k = (int32_t)a->seqlen_k;
+    p->n_heads = (int32_t)a->n_heads;
+    p->n_heads_kv = (int32_t)a->n_heads_kv;
+    p->group = a->n_heads == 0 ? 0 : (int32_t)(a->n_heads / a->n_heads_kv);
+    p->d_head = (int32_t)a->d_head;
+    p->softmax_scale =
+        a->softmax_scale > 0 ? a->softmax_scale : (float)(1.0 / sqrt((double)a->d_head));
+    p->softcap = a->softcap;
+    set_window(p, a);
+}
+
+static void set_problem(problem_t *problem, const flash_forward_args_t *a) {
+    *problem = (problem_t){.dtype = a->dtype,
+                           .device = a->device,
+                           .has_output = a->batch > 0 && a->seqlen_q > 0 && a->n_heads > 0,
+                           .batch_invariant = (a->flags & FLASH_FLAG_BATCH_INVARIANT) != 0,
+                           .workspace = a->workspace,
+                           .workspace_size = a->workspace_size};
+    set_params(&problem->params, a);
+    problem->features = needed_features(&problem->params);
+}
+
+flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_args_t *own,
+                              problem_t *problem) {
+    FLASH_TRY(struct_read(own, sizeof *own, args, "flash_forward_args_t"));
+    FLASH_TRY(check_shape(own));
+    set_problem(problem, own);
+    return FLASH_SUCCESS;
+}

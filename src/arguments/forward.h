@@ -1,0 +1,26 @@
+/*
+ * From the caller's arguments to a problem: every refusal that concerns the arguments alone.
+ */
+#ifndef FLASH_ARGUMENTS_H
+#define FLASH_ARGUMENTS_H
+
+#include "flashattn.h"
+#include "core/problem.h"
+
+/*
+ * Copies the caller's arguments, checks sizes, types and flags, and makes the problem of them. The
+ * tensors' strides and whatever lies behind a pointer are not looked at.
+ */
+flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_args_t *own,
+                              problem_t *problem);
+
+/* Checks what arguments_read() left out: the tensors, and the lengths where they are in host
+ * memory. */
+flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_host,
+                                    problem_t *problem);
+
+/* The checked copy of a caller's combine arguments. */
+flash_status_t arguments_read_combine(const flash_combine_args_t *args,
+                                      flash_combine_args_t *checked);
+
+#endif

@@ -1,0 +1,171 @@
+/*
+ * Checks of a tensor's pointer and strides, and of where tensors lie.
+ */
+#include "arguments/tensor.h"
+
+#include "core/status.h"
+
+#include <inttypes.h>
+
+enum { N_AXES = 3 }; /* those with a stride */
+
+typedef struct axis {
+    const char *name;
+    int64_t stride;
+    int64_t size;
+} axis_t;
+
+static void get_axes(const flash_tensor_t *tensor, const tensor_shape_t *shape,
+                     axis_t axes[N_AXES]) {
+    axes[0] = (axis_t){"stride_batch", shape->batch == 1 ? 0 : tensor->stride_batch, shape->batch};
+    axes[1] = (axis_t){"stride_seq", tensor->stride_seq, shape->seq};
+    axes[2] = (axis_t){"stride_head", tensor->stride_head, shape->heads};
+}
+
+bool tensor_is_empty(const tensor_shape_t *shape) {
+    return shape->batch == 0 || shape->seq == 0 || shape->heads == 0;
+}
+
+/* *sum += stride * (size - 1); false when it overflows. */
+static bool add_span(int64_t *sum, int64_t stride, int64_t size) {
+    int64_t span;
+    return !__builtin_mul_overflow(stride, size - 1, &span) &&
+           !__builtin_add_overflow(*sum, span, sum);
+}
+
+/* Bytes from the first element to past the last; false when they overflow. */
+static bool get_extent(const axis_t axes[N_AXES], const tensor_shape_t *shape, int64_t stride,
+                       int64_t n, int64_t *bytes) {
+    int64_t elements = shape->d_head;
+    for (int i = 0; i < N_AXES; i++)
+        if (!add_span(&elements, axes[i].stride, axes[i].size))
+            return false;
+    return add_span(&elements, stride, n) &&
+           !__builtin_mul_overflow(elements, shape->element_size, bytes);
+}
+
+static flash_status_t check_strides(const char *name, const axis_t axes[N_AXES]) {
+    for (int i = 0; i < N_AXES; i++)
+        FLASH_REQUIRE(axes[i].stride >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                      "%s.%s is %" PRId64 ": negative", name, axes[i].name, axes[i].stride);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t tensor_check_repeat(const char *name, const flash_tensor_t *tensor,
+                                   const tensor_shape_t *shape, int64_t stride, int64_t n) {
+    axis_t axes[N_AXES];
+    int64_t bytes;
+    get_axes(tensor, shape, axes);
+    FLASH_REQUIRE(tensor->reserved[0] == 0 && tensor->reserved[1] == 0, FLASH_ERROR_UNSUPPORTED,
+                  "%s.reserved is not zero", name);
+    if (tensor_is_empty(shape) || n == 0)
+        return FLASH_SUCCESS;
+    FLASH_REQUIRE(tensor->data != NULL, FLASH_ERROR_INVALID_ARGUMENT, "%s.data is NULL", name);
+    FLASH_TRY(check_strides(name, axes));
+    FLASH_REQUIRE(stride >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "the stride between partial results is %" PRId64 ": negative", stride);
+    FLASH_REQUIRE(get_extent(axes, shape, stride, n, &bytes), FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s overflows 64-bit offsets: strides %" PRId64 ", %" PRId64 ", %" PRId64
+                  " over [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "]",
+                  name, axes[0].stride, axes[1].stride, axes[2].stride, shape->batch, shape->seq,
+                  shape->heads, shape->d_head);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t tensor_check(const char *name, const flash_tensor_t *tensor,
+                            const tensor_shape_t *shape) {
+    return tensor_check_repeat(name, tensor, shape, 0, 1);
+}
+
+static void sort_by_stride(axis_t axes[N_AXES]) {
+    for (int i = 1; i < N_AXES; i++)
+        for (int j = i; j > 0 && axes[j].stride < axes[j - 1].stride; j--) {
+            const axis_t axis = axes[j];
+            axes[j] = axes[j - 1];
+            axes[j - 1] = axis;
+        }
+}
+
+/* From the smallest stride to the largest, each must step over all that lies inside it. */
+flash_status_t tensor_check_output(const char *name, const flash_tensor_t *tensor,
+                                   const tensor_shape_t *shape) {
+    axis_t axes[N_AXES];
+    int64_t inside = shape->d_head;
+    if (tensor_is_empty(shape))
+        return FLASH_SUCCESS;
+    get_axes(tensor, shape, axes);
+    sort_by_stride(axes);
+    for (int i = 0; i < N_AXES; i++) {
+        if (axes[i].size == 1)
+            continue;
+        FLASH_REQUIRE(axes[i].stride >= inside, FLASH_ERROR_INVALID_ARGUMENT,
+                      "%s overlaps itself: %s is %" PRId64 ", and a step spans %" PRId64
+                      " elements",
+                      name, axes[i].name, axes[i].stride, inside);
+        inside += axes[i].stride * (axes[i].size - 1);
+    }
+    return FLASH_SUCCESS;
+}
+
+/* ---- Where two tensors lie ---- */
+
+/* Addresses from the first byte to past the last. */
+typedef struct range {
+    uintptr_t begin;
+    uintptr_t end;
+} range_t;
+
+static range_t range_of(const flash_tensor_t *tensor, const tensor_shape_t *shape) {
+    axis_t axes[N_AXES];
+    int64_t bytes = 0;
+    get_axes(tensor, shape, axes);
+    get_extent(axes, shape, 0, 1, &bytes);
+    return (range_t){(uintptr_t)tensor->data, (uintptr_t)tensor->data + (uintptr_t)bytes};
+}
+
+static range_t first_row(const flash_tensor_t *tensor, const tensor_shape_t *shape) {
+    const uintptr_t begin = (uintptr_t)tensor->data;
+    return (range_t){begin, begin + (uintptr_t)(shape->d_head * shape->element_size)};
+}
+
+/* Whether an address is an element's: from the largest stride to the smallest, as many steps as do
+ * not pass it. Misses some where strides are smaller than what lies inside them. */
+static bool holds(const flash_tensor_t *tensor, const tensor_shape_t *shape, uintptr_t address) {
+    axis_t axes[N_AXES];
+    const range_t row = first_row(tensor, shape);
+    if (address < row.begin)
+        return false;
+    uint64_t rest = address - row.begin;
+    get_axes(tensor, shape, axes);
+    sort_by_stride(axes);
+    for (int i = N_AXES - 1; i >= 0; i--) {
+        const uint64_t last = (uint64_t)axes[i].size - 1;
+        if (last == 0 || axes[i].stride == 0)
+            continue;
+        const uint64_t stride = (uint64_t)(axes[i].stride * shape->element_size);
+        const uint64_t steps = rest / stride;
+        rest -= stride * (steps < last ? steps : last);
+    }
+    return rest < row.end - row.begin;
+}
+
+static bool first_row_lies_in(const flash_tensor_t *a, const tensor_shape_t *a_shape,
+                              const flash_tensor_t *b, const tensor_shape_t *b_shape) {
+    const range_t row = first_row(a, a_shape);
+    return holds(b, b_shape, row.begin) || holds(b, b_shape, row.end - 1);
+}
+
+flash_status_t tensor_check_apart(const char *name, const flash_tensor_t *tensor,
+                                  const tensor_shape_t *shape, const char *other_name,
+                                  const flash_tensor_t *other, const tensor_shape_t *other_shape) {
+    if (tensor_is_empty(shape) || tensor_is_empty(other_shape))
+        return FLASH_SUCCESS;
+    const range_t a = range_of(tensor, shape), b = range_of(other, other_shape);
+    if (a.end <= b.begin || b.end <= a.begin)
+        return FLASH_SUCCESS;
+    FLASH_REQUIRE(!first_row_lies_in(tensor, shape, other, other_shape) &&
+                      !first_row_lies_in(other, other_shape, tensor, shape),
+                  FLASH_ERROR_INVALID_ARGUMENT, "%s overlaps %s: %s begins at %p, %s at %p", name,
+                  other_name, name, tensor->data, other_name, other->data);
+    return FLASH_SUCCESS;
+}

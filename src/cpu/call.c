@@ -1,0 +1,228 @@
+/*
+ * The items of a call, and what its workers do with them.
+ */
+#include "cpu/call.h"
+
+#include "cpu/merge.h"
+
+#include <sched.h>
+
+/* ---- Places in the workspace ---- */
+
+static int64_t head_index(const cpu_call_t *call, int32_t batch_index, int32_t head_kv) {
+    return (int64_t)batch_index * call->params->n_heads_kv + head_kv;
+}
+
+/* The head number `head` of [batch, n_heads_kv]: its batch entry, and its number there. */
+static int32_t batch_index_of(const cpu_call_t *call, int64_t head) {
+    return (int32_t)(head / call->params->n_heads_kv);
+}
+
+static int32_t head_kv_of(const cpu_call_t *call, int64_t head) {
+    return (int32_t)(head % call->params->n_heads_kv);
+}
+
+static cpu_cut_t cut_of(const cpu_call_t *call, int32_t batch_index) {
+    return cpu_cut_sequence(call->params, call->plan.config, call->plan.rows_per_task, batch_index);
+}
+
+/* Where the partial results of a head lie: its first row in [batch, n_heads_kv, partial_rows]. */
+static int64_t partial_row(const cpu_call_t *call, int32_t batch_index, int32_t head_kv) {
+    return head_index(call, batch_index, head_kv) * call->plan.partial_rows;
+}
+
+/* ---- Items ---- */
+
+/* The sequence that holds item i: first_item[b] <= i < first_item[b + 1]. */
+static int32_t find_sequence(const cpu_call_t *call, int64_t i) {
+    int32_t low = 0, high = call->params->batch;
+    while (high - low > 1) {
+        const int32_t middle = low + (high - low) / 2;
+        if (call->first_item[middle] <= i)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Where the packed keys of the head number `head` of [batch, n_heads_kv], which is not whole, lie:
+ * behind those of whole heads, which have some slots a worker. */
+static int64_t slot_of(const cpu_call_t *call, int64_t head) {
+    return call->n_whole > 0 ? call->n_workers * call->turns + head - call->n_whole
+                             : head % call->n_slots;
+}
+
+/* Until at most so many items of the head are not done. */
+static void wait_for(const cpu_call_t *call, int64_t head, int64_t n_left) {
+    while (atomic_load_explicit(&call->n_left[head], memory_order_acquire) > n_left)
+        sched_yield();
+}
+
+static void finish_item(const cpu_call_t *call, int64_t head) {
+    atomic_fetch_sub_explicit(&call->n_left[head], 1, memory_order_release);
+}
+
+static bool packs(const cpu_call_t *call, int64_t head) {
+    const cpu_cut_t cut = cut_of(call, batch_index_of(call, head));
+    return cpu_plan_n_packs(&call->plan, &cut) > 0;
+}
+
+/* Until the head that packed into the same slot before is done; it waited for those before it.
+ * Beside whole heads each has a slot of its own. */
+static void wait_for_slot(const cpu_call_t *call, int64_t head) {
+    int64_t before = call->n_whole > 0 ? -1 : head - call->n_slots;
+    while (before >= 0 && !packs(call, before))
+        before -= call->n_slots;
+    if (before >= 0)
+        wait_for(call, before, 0);
+}
+
+/* Items of a head whose keys are not split. */
+static int64_t n_items_of_head(const cpu_call_t *call, const cpu_cut_t *cut) {
+    return cpu_plan_n_packs(&call->plan, cut) + cut->n_tasks_per_head;
+}
+
+/* One of them: a block of keys to pack, or a task. */
+static void run_item_of_head(const cpu_call_t *call, const cpu_cut_t *cut, int64_t head,
+                             int64_t item, int64_t slot, void *scratch) {
+    const int32_t b = batch_index_of(call, head), head_kv = head_kv_of(call, head);
+    const int64_t n_packs = cpu_plan_n_packs(&call->plan, cut);
+    cpu_task_t task;
+    if (item < n_packs) {
+        task = cpu_plan_pack(&call->plan, cut, b, head_kv, item);
+    } else {
+        task = cpu_cut_task(call->params, cut, b, head_kv, item - n_packs);
+        wait_for(call, head, cut->n_tasks_per_head);
+    }
+    if (n_packs > 0)
+        task.packed = call->packed + (uint64_t)slot * call->plan.packed_size;
+    call->kernel(call->params, &task, scratch);
+    finish_item(call, head);
+}
+
+/* Item of a sequence whose keys are not split. */
+static void run_task(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
+                     void *scratch) {
+    const int64_t n_items = n_items_of_head(call, cut), index = item % n_items;
+    const int64_t n_packs = cpu_plan_n_packs(&call->plan, cut);
+    const int64_t head = head_index(call, b, (int32_t)(item / n_items));
+    if (index < n_packs)
+        wait_for_slot(call, head);
+    run_item_of_head(call, cut, head, index, n_packs > 0 ? slot_of(call, head) : 0, scratch);
+}
+
+/* Whole heads from `first` on, by turns: all are as much work. */
+static void run_whole_heads(const cpu_call_t *call, int64_t first, int64_t worker, void *scratch) {
+    const cpu_cut_t cut = cut_of(call, batch_index_of(call, first));
+    for (int64_t item = 0; item < n_items_of_head(call, &cut); item++)
+        for (int64_t i = 0; i < call->turns; i++)
+            run_item_of_head(call, &cut, first + i, item, worker * call->turns + i, scratch);
+}
+
+/* Item of a sequence whose keys are split. A thread's next item is most likely n_workers items on.
+ */
+static void run_split(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
+                      void *scratch) {
+    const flash_params_t *p = call->params;
+    cpu_task_t task = cpu_plan_split_task(&call->plan, p, cut, b, item);
+    const cpu_task_t next = cpu_plan_split_task(&call->plan, p, cut, b, item + call->n_workers);
+    const int64_t split = (task.keys.begin - cut->keys.begin) / cut->keys_per_split;
+    const int64_t row = partial_row(call, b, task.head_kv) + split * cut->n_rows;
+    if (next.n_heads == task.n_heads) /* as many rows are asked for as are read */
+        task.ahead = (cpu_ahead_t){next.keys, next.head_kv};
+    task.o_partial = call->o_partial + row * p->d_head;
+    task.lse_partial = call->lse_partial + row;
+    call->kernel(p, &task, scratch);
+    for (int32_t i = 0; i < task.n_heads; i++)
+        finish_item(call, head_index(call, b, task.head_kv + i));
+}
+
+/* Merges the splits of the head number `head` of [batch, n_heads_kv], if it has any, in their
+ * order. */
+static void run_merge(const cpu_call_t *call, int64_t head) {
+    const int32_t b = batch_index_of(call, head), head_kv = head_kv_of(call, head);
+    const cpu_cut_t cut = cut_of(call, b);
+    if (cut.n_splits == 1)
+        return;
+    const int64_t row = partial_row(call, b, head_kv);
+    const cpu_partials_t partials = {call->o_partial + row * call->params->d_head,
+                                     call->lse_partial + row};
+    wait_for(call, head, 0);
+    cpu_merge_splits(call->params, call->dtype, &cut, b, head_kv, &partials);
+}
+
+static int64_t n_items_of(const cpu_call_t *call, const cpu_cut_t *cut, int32_t batch_index) {
+    if (cut->n_splits > 1)
+        return cpu_plan_n_split_tasks(&call->plan, call->params, cut, batch_index);
+    return n_items_of_head(call, cut) * call->params->n_heads_kv;
+}
+
+static int64_t n_merges(const cpu_call_t *call) {
+    return call->plan.max_splits > 1 ? head_index(call, call->params->batch, 0) : 0;
+}
+
+static void run_item(const cpu_call_t *call, int64_t i, void *scratch) {
+    const int64_t n_tasks = call->first_item[call->params->batch];
+    if (i >= n_tasks) {
+        run_merge(call, i - n_tasks);
+        return;
+    }
+    const int32_t b = find_sequence(call, i);
+    const cpu_cut_t cut = cut_of(call, b);
+    if (cut.n_splits > 1)
+        run_split(call, &cut, b, i - call->first_item[b], scratch);
+    else
+        run_task(call, &cut, b, i - call->first_item[b], scratch);
+}
+
+/* Items of the whole heads: where there are any, all heads have as many. */
+static int64_t n_items_of_whole(const cpu_call_t *call) {
+    return call->n_whole * (call->first_item[1] / call->params->n_heads_kv);
+}
+
+void cpu_call_work(void *argument, int32_t index) {
+    cpu_call_t *call = argument;
+    char *scratch = call->scratch + (uint64_t)index * call->plan.scratch_size;
+    const int64_t n_rounds = call->n_whole / call->turns;
+    const int64_t first = n_rounds > 0 ? n_items_of_whole(call) : 0;
+    const int64_t n_items = call->first_item[call->params->batch] - first + n_merges(call);
+    for (;;) {
+        const int64_t i = atomic_fetch_add_explicit(&call->next, 1, memory_order_relaxed);
+        if (i >= n_rounds + n_items)
+            return;
+        if (i < n_rounds)
+            run_whole_heads(call, i * call->turns, index, scratch);
+        else
+            run_item(call, first + i - n_rounds, scratch);
+    }
+}
+
+/* ---- The beginning ---- */
+
+static void count_items(cpu_call_t *call) {
+    const flash_params_t *p = call->params;
+    call->first_item[0] = 0;
+    for (int32_t b = 0; b < p->batch; b++) {
+        const cpu_cut_t cut = cut_of(call, b);
+        const int64_t n_of_head = n_items_of_head(call, &cut);
+        call->first_item[b + 1] = call->first_item[b] + n_items_of(call, &cut, b);
+        for (int32_t head = 0; head < p->n_heads_kv; head++)
+            atomic_init(&call->n_left[head_index(call, b, head)], n_of_head);
+    }
+}
+
+void cpu_call_begin(cpu_call_t *call, void *workspace, uint64_t workspace_size, int32_t n_workers) {
+    char *base = (char *)(((uintptr_t)workspace + 63) & ~(uintptr_t)63);
+    call->first_item = (int64_t *)base;
+    call->n_left = (atomic_int_least64_t *)(base + call->plan.n_left_at);
+    call->o_partial = (float *)(base + call->plan.o_partial_at);
+    call->lse_partial = (float *)(base + call->plan.lse_partial_at);
+    call->scratch = base + call->plan.scratch_at;
+    call->packed = call->scratch + (uint64_t)n_workers * call->plan.scratch_size;
+    call->n_workers = n_workers;
+    call->n_slots = cpu_plan_slots(&call->plan, n_workers, workspace_size);
+    call->n_whole = cpu_plan_whole_heads(&call->plan, call->params, n_workers, call->n_slots);
+    call->turns = cpu_plan_turns(&call->plan, n_workers, call->n_slots);
+    count_items(call);
+}

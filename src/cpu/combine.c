@@ -1,0 +1,77 @@
+/*
+ * flash_combine() on the CPU: the rows are shared among threads.
+ */
+#include "config/config.h"
+#include "kernels/cpu/combine_row.h"
+#include "cpu/launch.h"
+#include "core/status.h"
+#include "cpu/thread_pool.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+typedef struct combine_call {
+    const flash_combine_args_t *args;
+    atomic_int_least64_t next; /* row of [batch, n_heads, seqlen_q] / ROWS_AT_A_TIME */
+} combine_call_t;
+
+enum { ROWS_AT_A_TIME = 16 };
+
+static int64_t tensor_index(const flash_tensor_t *t, int64_t batch, int64_t seq, int64_t head) {
+    return batch * t->stride_batch + seq * t->stride_seq + head * t->stride_head;
+}
+
+/* Without any, neither pointers nor strides mean anything. */
+static combine_partials_t partials_of(const flash_combine_args_t *a, int64_t batch, int64_t seq,
+                                      int64_t head, int64_t row) {
+    if (a->n_partials == 0)
+        return (combine_partials_t){.dtype = a->dtype_partial};
+    const int64_t from = tensor_index(&a->o_partial, batch, seq, head);
+    return (combine_partials_t){
+        .o = (const char *)a->o_partial.data + from * dtype_size(a->dtype_partial),
+        .dtype = a->dtype_partial,
+        .o_stride = a->stride_partial,
+        .lse = (const float *)((const char *)a->lse_partial + row * (int64_t)sizeof(float)),
+        .lse_stride = a->batch * a->n_heads * a->seqlen_q,
+        .n_partials = a->n_partials};
+}
+
+static void combine_one(const flash_combine_args_t *a, int64_t row) {
+    const int64_t seq = row % a->seqlen_q;
+    const int64_t head = row / a->seqlen_q % a->n_heads;
+    const int64_t batch = row / a->seqlen_q / a->n_heads;
+    const combine_partials_t partials = partials_of(a, batch, seq, head, row);
+    const int64_t to = tensor_index(&a->o, batch, seq, head);
+    char *o = (char *)a->o.data + to * dtype_size(a->dtype);
+    const float lse = combine_row(&partials, a->d_head, o, a->dtype);
+    if (a->lse != NULL)
+        memcpy((char *)a->lse + row * (int64_t)sizeof lse, &lse, sizeof lse);
+}
+
+static void combine_work(void *argument, int32_t index) {
+    combine_call_t *call = argument;
+    const flash_combine_args_t *a = call->args;
+    const int64_t n_rows = a->batch * a->n_heads * a->seqlen_q;
+    (void)index;
+    for (;;) {
+        const int64_t first =
+            ROWS_AT_A_TIME * atomic_fetch_add_explicit(&call->next, 1, memory_order_relaxed);
+        if (first >= n_rows)
+            return;
+        for (int64_t row = first; row < first + ROWS_AT_A_TIME && row < n_rows; row++)
+            combine_one(a, row);
+    }
+}
+
+flash_status_t launch_cpu_combine(const flash_combine_args_t *args) {
+    enum { SHARE_MIN_ELEMENTS = 1 << 18 };
+    combine_call_t call = {.args = args};
+    parallel_t parallel;
+    const double elements = (double)args->batch * (double)args->n_heads * (double)args->seqlen_q *
+                            (double)args->d_head * (double)args->n_partials;
+    FLASH_TRY(parallel_acquire(&parallel));
+    parallel_for(&parallel, elements < SHARE_MIN_ELEMENTS ? 1 : parallel.n_workers, combine_work,
+                 &call);
+    parallel_release(&parallel);
+    return FLASH_SUCCESS;
+}

@@ -1,0 +1,102 @@
+/*
+ * Cutting a sequence into CPU tasks.
+ */
+#include "cpu/cut.h"
+
+#include "core/int64.h"
+
+enum {
+    SPLIT_MIN_KEYS = 256,    /* a split has at least these, */
+    SPLIT_ROW_KEYS = 16,     /* these for each packed row: partial results are few beside keys, */
+    SPLIT_BLOCKS_KEYS = 8,   /* these where there are several blocks of B_r rows, */
+    SPLIT_LONG_KEYS = 512,   /* and these, which is less work in all, beyond SPLIT_ENOUGH splits */
+    SPLIT_ENOUGH = 128,      /* of all heads of a sequence */
+    SPLIT_MAX_TASKS = 512,   /* of a sequence: enough for every core, and partial results are few */
+    SPLIT_BLOCKS_TASKS = 24, /* and so many tasks at least: else blocks of rows are the tasks */
+    SPLIT_STEP = 64          /* keys of a split are a multiple of this */
+};
+
+int64_t cpu_cut_partial_rows(int32_t max_splits, int64_t max_rows, int64_t n_keys) {
+    return max_splits == 1 ? 0 : min64(max_splits * max_rows, n_keys / SPLIT_BLOCKS_KEYS);
+}
+
+int32_t cpu_cut_count_splits(const flash_config_t *config, int32_t n_heads_kv, int64_t n_rows,
+                             int64_t n_keys) {
+    const int64_t n_heads = max64(n_heads_kv, 1);
+    const int64_t n_short = min64(n_keys / SPLIT_MIN_KEYS, SPLIT_ENOUGH / n_heads);
+    const int64_t n_worth = max64(n_short, n_keys / SPLIT_LONG_KEYS);
+    const bool has_blocks = n_rows > config->B_r;
+    const int64_t row_keys = has_blocks ? SPLIT_BLOCKS_KEYS : SPLIT_ROW_KEYS;
+    const int64_t fitting = n_keys / (row_keys * max64(n_rows, 1));
+    const int64_t n_splits = max64(1, min64(min64(n_worth, fitting), SPLIT_MAX_TASKS / n_heads));
+    if (n_rows > cpu_most_split_rows(config) || n_keys < 4 * SPLIT_MIN_KEYS)
+        return 1;
+    return has_blocks && n_splits * n_heads < SPLIT_BLOCKS_TASKS ? 1 : (int32_t)n_splits;
+}
+
+static void split_keys(const flash_config_t *config, int32_t n_heads_kv, cpu_cut_t *cut) {
+    const int64_t n_keys = (int64_t)cut->keys.end - cut->keys.begin;
+    const int32_t n_splits = cpu_cut_count_splits(config, n_heads_kv, cut->n_rows, n_keys);
+    if (n_splits == 1)
+        return;
+    cut->keys_per_split =
+        (int32_t)(divide_up(divide_up(n_keys, n_splits), SPLIT_STEP) * SPLIT_STEP);
+    cut->n_splits = (int32_t)divide_up(n_keys, cut->keys_per_split);
+    cut->n_tasks_per_head = cut->n_splits;
+}
+
+/* Tasks of rows_per_task: parts of whole blocks of B_r, or several such blocks. */
+static int64_t count_alike(int32_t B_r, int32_t rows_per_task, int64_t n_rows) {
+    return rows_per_task < B_r ? n_rows / B_r * (B_r / rows_per_task) : n_rows / rows_per_task;
+}
+
+int64_t cpu_cut_count_tasks(int32_t B_r, int32_t rows_per_task, int64_t n_rows) {
+    const int64_t n_alike = count_alike(B_r, rows_per_task, n_rows);
+    return n_alike + divide_up(n_rows - n_alike * rows_per_task, B_r);
+}
+
+cpu_cut_t cpu_cut_sequence(const flash_params_t *params, const flash_config_t *config,
+                           int32_t rows_per_task, int32_t batch_index) {
+    const int32_t B_r = config->B_r;
+    cpu_cut_t cut = {.sequence = flash_sequence(params, batch_index),
+                     .n_splits = 1,
+                     .B_r = B_r,
+                     .rows_per_task = rows_per_task};
+    cut.n_rows = (int64_t)cut.sequence.len_q * params->group;
+    cut.n_alike = count_alike(B_r, rows_per_task, cut.n_rows);
+    cut.n_tasks_per_head = cpu_cut_count_tasks(B_r, rows_per_task, cut.n_rows);
+    cut.keys.begin = flash_visible_keys(params, &cut.sequence, 0).begin;
+    cut.keys.end = cut.sequence.len_k;
+    if (cut.n_rows > 0)
+        split_keys(config, params->n_heads_kv, &cut);
+    return cut;
+}
+
+/* Later rows see more keys under a causal mask: they come first. */
+static void set_row_block(cpu_task_t *task, const flash_params_t *params, const cpu_cut_t *cut,
+                          int64_t index) {
+    const int64_t block = cut->n_tasks_per_head - 1 - index;
+    const int64_t n_before = min64(block, cut->n_alike);
+    const int64_t rows = block < cut->n_alike ? cut->rows_per_task : cut->B_r;
+    task->row_begin = n_before * cut->rows_per_task + (block - n_before) * cut->B_r;
+    task->row_end = min64(task->row_begin + rows, cut->n_rows);
+    const int64_t first = task->row_begin / params->group;
+    const int64_t last = (task->row_end - 1) / params->group;
+    task->keys.begin = flash_visible_keys(params, &cut->sequence, first).begin;
+    task->keys.end = flash_visible_keys(params, &cut->sequence, last).end;
+}
+
+flash_range_t cpu_cut_split_keys(const cpu_cut_t *cut, int64_t index) {
+    const int64_t begin = cut->keys.begin + index * cut->keys_per_split;
+    const flash_range_t keys = {(int32_t)min64(begin, cut->keys.end),
+                                (int32_t)min64(begin + cut->keys_per_split, cut->keys.end)};
+    return keys;
+}
+
+cpu_task_t cpu_cut_task(const flash_params_t *params, const cpu_cut_t *cut, int32_t batch_index,
+                        int32_t head_kv, int64_t index) {
+    cpu_task_t task = {
+        .sequence = cut->sequence, .batch_index = batch_index, .head_kv = head_kv, .n_heads = 1};
+    set_row_block(&task, params, cut, index);
+    return task;
+}

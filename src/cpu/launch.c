@@ -1,0 +1,64 @@
+/*
+ * Sharing a problem's tasks among threads.
+ */
+#include "cpu/launch.h"
+
+#include "cpu/call.h"
+#include "config/kernel_table.h"
+#include "core/status.h"
+#include "cpu/thread_pool.h"
+
+#include <inttypes.h>
+
+static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem,
+                          parallel_t *parallel) {
+    cpu_call_t call = {.params = &problem->params,
+                       .kernel = (cpu_kernel_t)kernel->function,
+                       .dtype = problem->dtype};
+    FLASH_TRY(cpu_plan_make(&kernel->config, call.params, parallel->n_workers, &call.plan));
+    const int32_t n_workers = cpu_plan_workers(&call.plan, problem->workspace_size);
+    FLASH_REQUIRE(problem->workspace != NULL || problem->workspace_size == 0,
+                  FLASH_ERROR_INVALID_ARGUMENT, "workspace is NULL, and workspace_size is %" PRIu64,
+                  problem->workspace_size);
+    FLASH_REQUIRE(n_workers > 0, FLASH_ERROR_WORKSPACE_TOO_SMALL,
+                  "workspace_size is %" PRIu64 ": needs %" PRIu64 " bytes (%" PRIu64
+                  " with one thread)",
+                  problem->workspace_size, cpu_plan_workspace(&call.plan, call.plan.max_workers),
+                  cpu_plan_least_workspace(&call.plan, 1));
+    cpu_call_begin(&call, problem->workspace, problem->workspace_size, n_workers);
+    parallel_for(parallel, n_workers, cpu_call_work, &call);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t launch_cpu(const flash_kernel_t *kernel, const problem_t *problem) {
+    parallel_t parallel;
+    FLASH_TRY(parallel_acquire(&parallel));
+    const flash_status_t status = run(kernel, problem, &parallel);
+    parallel_release(&parallel);
+    return status;
+}
+
+flash_status_t launch_cpu_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                    uint64_t *size) {
+    parallel_t parallel;
+    cpu_plan_t plan;
+    FLASH_TRY(parallel_acquire(&parallel));
+    const flash_status_t status =
+        cpu_plan_make(&kernel->config, &problem->params, parallel.n_workers, &plan);
+    parallel_release(&parallel);
+    FLASH_TRY(status);
+    *size = problem->has_output ? cpu_plan_workspace(&plan, plan.max_workers) : 0;
+    return FLASH_SUCCESS;
+}
+
+flash_status_t launch_cpu_prepare(const flash_kernel_t *kernel, const problem_t *problem) {
+    parallel_t parallel;
+    cpu_plan_t plan;
+    FLASH_TRY(parallel_acquire(&parallel));
+    const flash_status_t status =
+        cpu_plan_make(&kernel->config, &problem->params, parallel.n_workers, &plan);
+    if (status == FLASH_SUCCESS && plan.max_workers > 1)
+        parallel_start(&parallel);
+    parallel_release(&parallel);
+    return status;
+}

@@ -1,0 +1,286 @@
+/*
+ * The library's own threads, and the caller's hook in their place. No OpenMP: two runtimes in one
+ * process clash, and it does not survive fork().
+ */
+#define _GNU_SOURCE
+#include "cpu/thread_pool.h"
+
+#include "core/environment.h"
+#include "core/status.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* One parallel_for(), on its caller's stack. Guarded by its pool's lock. */
+typedef struct job {
+    struct job *next;
+    flash_task_t task;
+    void *argument;
+    int32_t n_tasks;
+    int32_t n_claimed;
+    int32_t n_done;
+} job_t;
+
+struct thread_pool {
+    int32_t references; /* guarded by state.lock */
+    int32_t n_workers;  /* the caller's thread included */
+
+    pthread_mutex_t lock;
+    pthread_cond_t work;     /* a job came, or stop */
+    pthread_cond_t finished; /* a job's last task is done */
+    job_t *jobs;             /* those with unclaimed tasks */
+    bool stop;
+    int32_t n_started;
+    pthread_t threads[]; /* n_workers - 1 */
+};
+
+static struct {
+    pthread_mutex_t lock;
+    int32_t n_threads; /* flash_set_num_threads(); 0: the default */
+    flash_parallel_for_t run;
+    void *context;
+    int32_t n_workers;   /* of the hook */
+    thread_pool_t *pool; /* made when first needed */
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* ---- Jobs ---- */
+
+static void remove_job(thread_pool_t *pool, const job_t *job) {
+    job_t **link = &pool->jobs;
+    while (*link != job)
+        link = &(*link)->next;
+    *link = job->next;
+}
+
+static void append_job(thread_pool_t *pool, job_t *job) {
+    job_t **link = &pool->jobs;
+    while (*link != NULL)
+        link = &(*link)->next;
+    *link = job;
+}
+
+/* Runs one unclaimed task of the job. The pool's lock is held before and after. */
+static void run_one(thread_pool_t *pool, job_t *job) {
+    const int32_t index = job->n_claimed++;
+    if (job->n_claimed == job->n_tasks)
+        remove_job(pool, job);
+    pthread_mutex_unlock(&pool->lock);
+    job->task(job->argument, index);
+    pthread_mutex_lock(&pool->lock);
+    if (++job->n_done == job->n_tasks)
+        pthread_cond_broadcast(&pool->finished);
+}
+
+static void *worker(void *argument) {
+    thread_pool_t *pool = argument;
+    pthread_mutex_lock(&pool->lock);
+    for (;;) {
+        while (pool->jobs == NULL && !pool->stop)
+            pthread_cond_wait(&pool->work, &pool->lock);
+        if (pool->stop)
+            break;
+        run_one(pool, pool->jobs);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return NULL;
+}
+
+static void run_job(thread_pool_t *pool, job_t *job) {
+    pthread_mutex_lock(&pool->lock);
+    append_job(pool, job);
+    pthread_cond_broadcast(&pool->work);
+    while (job->n_claimed < job->n_tasks)
+        run_one(pool, job);
+    while (job->n_done < job->n_tasks)
+        pthread_cond_wait(&pool->finished, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* ---- Life of a pool ---- */
+
+static thread_pool_t *pool_new(int32_t n_workers) {
+    const size_t n_threads = (size_t)n_workers - 1;
+    thread_pool_t *pool = calloc(1, sizeof *pool + n_threads * sizeof pool->threads[0]);
+    if (pool == NULL)
+        return NULL;
+    pool->references = 1;
+    pool->n_workers = n_workers;
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->work, NULL);
+    pthread_cond_init(&pool->finished, NULL);
+    return pool;
+}
+
+/* Threads are born with every signal blocked: the program's handlers run in its own threads. */
+static void start_threads(thread_pool_t *pool) {
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    while (pool->n_started < pool->n_workers - 1 &&
+           pthread_create(&pool->threads[pool->n_started], NULL, worker, pool) == 0)
+        pool->n_started++;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+static void pool_start(thread_pool_t *pool) {
+    pthread_mutex_lock(&pool->lock);
+    if (pool->n_started < pool->n_workers - 1)
+        start_threads(pool);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void pool_delete(thread_pool_t *pool) {
+    pthread_mutex_lock(&pool->lock);
+    pool->stop = true;
+    pthread_cond_broadcast(&pool->work);
+    pthread_mutex_unlock(&pool->lock);
+    for (int32_t i = 0; i < pool->n_started; i++)
+        pthread_join(pool->threads[i], NULL);
+    pthread_cond_destroy(&pool->finished);
+    pthread_cond_destroy(&pool->work);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+static void pool_release(thread_pool_t *pool) {
+    if (pool == NULL)
+        return;
+    pthread_mutex_lock(&state.lock);
+    const bool last = --pool->references == 0;
+    pthread_mutex_unlock(&state.lock);
+    if (last)
+        pool_delete(pool);
+}
+
+/* ---- Fork and unload ---- */
+
+static void before_fork(void) {
+    pthread_mutex_lock(&state.lock);
+}
+
+static void after_fork_in_parent(void) {
+    pthread_mutex_unlock(&state.lock);
+}
+
+/* The pool's threads did not come along: the child starts its own when it needs them. */
+static void after_fork_in_child(void) {
+    free(state.pool);
+    state.pool = NULL;
+    pthread_mutex_unlock(&state.lock);
+}
+
+static void watch_forks(void) {
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+/* At dlclose() and exit(). A call that still runs in another thread keeps its pool. */
+__attribute__((destructor)) static void unload(void) {
+    pthread_mutex_lock(&state.lock);
+    thread_pool_t *pool = state.pool;
+    state.pool = NULL;
+    pthread_mutex_unlock(&state.lock);
+    pool_release(pool);
+}
+
+/* ---- The present way ---- */
+
+/* Processors that this process may run on. */
+static int32_t count_processors(void) {
+    unsigned long mask[1024];
+    cpu_set_t *set = (cpu_set_t *)mask;
+    if (sched_getaffinity(0, sizeof mask, set) != 0)
+        return 1;
+    const int count = CPU_COUNT_S(sizeof mask, set);
+    return count < 1 ? 1 : count > THREAD_POOL_MAX ? THREAD_POOL_MAX : count;
+}
+
+/* Makes state.pool where there is none; state.lock is held. */
+static flash_status_t ensure_pool(const environment_t *environment) {
+    static pthread_once_t watching = PTHREAD_ONCE_INIT;
+    if (state.pool != NULL)
+        return FLASH_SUCCESS;
+    pthread_once(&watching, watch_forks);
+    const int32_t n = state.n_threads          ? state.n_threads
+                      : environment->n_threads ? environment->n_threads
+                                               : count_processors();
+    state.pool = pool_new(n);
+    FLASH_REQUIRE(state.pool != NULL, FLASH_ERROR_OUT_OF_MEMORY,
+                  "no memory for a pool of %d threads", n);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t acquire_locked(parallel_t *parallel, const environment_t *environment) {
+    *parallel = (parallel_t){state.run, state.context, NULL, state.n_workers};
+    if (state.run != NULL)
+        return FLASH_SUCCESS;
+    FLASH_TRY(ensure_pool(environment));
+    state.pool->references++;
+    parallel->pool = state.pool;
+    parallel->n_workers = state.pool->n_workers;
+    return FLASH_SUCCESS;
+}
+
+flash_status_t parallel_acquire(parallel_t *parallel) {
+    const environment_t *environment;
+    FLASH_TRY(environment_get(&environment));
+    pthread_mutex_lock(&state.lock);
+    const flash_status_t status = acquire_locked(parallel, environment);
+    pthread_mutex_unlock(&state.lock);
+    return status;
+}
+
+void parallel_release(parallel_t *parallel) {
+    pool_release(parallel->pool);
+}
+
+void parallel_start(parallel_t *parallel) {
+    if (parallel->pool != NULL)
+        pool_start(parallel->pool);
+}
+
+void parallel_for(parallel_t *parallel, int32_t n_tasks, flash_task_t task, void *argument) {
+    if (n_tasks == 1) {
+        task(argument, 0);
+    } else if (parallel->run != NULL) {
+        parallel->run(parallel->context, n_tasks, task, argument);
+    } else if (n_tasks > 1) {
+        job_t job = {.task = task, .argument = argument, .n_tasks = n_tasks};
+        pool_start(parallel->pool);
+        run_job(parallel->pool, &job);
+    }
+}
+
+flash_status_t flash_set_num_threads(int32_t n_threads) {
+    FLASH_REQUIRE(n_threads >= 0 && n_threads <= THREAD_POOL_MAX, FLASH_ERROR_INVALID_ARGUMENT,
+                  "n_threads is %d: not 0 (the default) or 1 ... %d", n_threads, THREAD_POOL_MAX);
+    pthread_mutex_lock(&state.lock);
+    thread_pool_t *old = state.pool;
+    state.n_threads = n_threads;
+    state.pool = NULL;
+    pthread_mutex_unlock(&state.lock);
+    pool_release(old);
+    return FLASH_SUCCESS;
+}
+
+int32_t flash_num_threads(void) {
+    parallel_t parallel;
+    if (parallel_acquire(&parallel) != FLASH_SUCCESS)
+        return 0;
+    parallel_release(&parallel);
+    return parallel.n_workers;
+}
+
+flash_status_t flash_set_parallel_for(flash_parallel_for_t run, void *context, int32_t n_workers) {
+    if (run != NULL)
+        FLASH_REQUIRE(n_workers >= 1 && n_workers <= THREAD_POOL_MAX, FLASH_ERROR_INVALID_ARGUMENT,
+                      "n_workers is %d: not 1 ... %d", n_workers, THREAD_POOL_MAX);
+    pthread_mutex_lock(&state.lock);
+    state.run = run;
+    state.context = context;
+    state.n_workers = n_workers;
+    pthread_mutex_unlock(&state.lock);
+    return FLASH_SUCCESS;
+}

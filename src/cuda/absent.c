@@ -1,0 +1,55 @@
+/*
+ * The CUDA side of a library that was built without it. Describing a CUDA device fails, so that
+ * the other calls are never reached.
+ */
+#include "cuda/device.h"
+#include "cuda/launch.h"
+#include "core/measurement.h"
+#include "core/status.h"
+
+static flash_status_t absent(int32_t number) {
+    return status_fail(FLASH_ERROR_UNSUPPORTED,
+                       "device is %d, a CUDA device, and this library has no CUDA kernels", number);
+}
+
+flash_status_t cuda_device_describe(int32_t number, device_t *device) {
+    (void)device;
+    return absent(number);
+}
+
+void cuda_device_name(const device_t *device, char name[64]) {
+    (void)device;
+    name[0] = '\0';
+}
+
+flash_status_t launch_cuda_prepare(const flash_kernel_t *kernel, const device_t *device) {
+    (void)kernel;
+    return absent(device->number);
+}
+
+flash_status_t launch_cuda(const flash_kernel_t *kernel, const problem_t *problem,
+                           const device_t *device, flash_stream_t stream) {
+    (void)kernel;
+    (void)problem;
+    (void)stream;
+    return absent(device->number);
+}
+
+flash_status_t launch_cuda_combine(const flash_combine_args_t *args, const device_t *device,
+                                   flash_stream_t stream) {
+    (void)args;
+    (void)stream;
+    return absent(device->number);
+}
+
+flash_status_t launch_cuda_resources(const flash_kernel_t *kernel, const device_t *device,
+                                     flash_kernel_resources_t *resources) {
+    (void)kernel;
+    (void)resources;
+    return absent(device->number);
+}
+
+flash_status_t measure_cuda(const measurement_t *m, double *times) {
+    (void)times;
+    return absent(m->device->number);
+}

@@ -1,0 +1,84 @@
+/*
+ * The CUDA devices of this machine. Their facts never change, and are asked for once.
+ */
+#include "cuda/device.h"
+
+#include "cuda/error.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+enum { MAX_DEVICES = 64 };
+
+static struct {
+    pthread_mutex_t lock;
+    bool known[MAX_DEVICES];
+    device_t devices[MAX_DEVICES];
+} cache = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+flash_status_t cuda_error_status(cudaError_t error, const char *call) {
+    const flash_status_t status =
+        error == cudaErrorMemoryAllocation ? FLASH_ERROR_OUT_OF_MEMORY : FLASH_ERROR_CUDA;
+    return status_fail(status, "%s: %s (%s)", call, cudaGetErrorString(error),
+                       cudaGetErrorName(error));
+}
+
+static flash_status_t attribute(enum cudaDeviceAttr which, int ordinal, int32_t *value) {
+    int v = 0;
+    FLASH_TRY_CUDA(cudaDeviceGetAttribute(&v, which, ordinal));
+    *value = v;
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t ask(int ordinal, device_t *device) {
+    int32_t major = 0, minor = 0;
+    *device = (device_t){.number = FLASH_DEVICE_CUDA + ordinal, .ordinal = ordinal};
+    FLASH_TRY(attribute(cudaDevAttrComputeCapabilityMajor, ordinal, &major));
+    FLASH_TRY(attribute(cudaDevAttrComputeCapabilityMinor, ordinal, &minor));
+    FLASH_TRY(attribute(cudaDevAttrMultiProcessorCount, ordinal, &device->n_multiprocessors));
+    FLASH_TRY(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal,
+                        &device->shared_memory_per_block));
+    device->compute_capability = 10 * major + minor;
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t look_up(int ordinal, device_t *device) {
+    flash_status_t status = FLASH_SUCCESS;
+    pthread_mutex_lock(&cache.lock);
+    if (!cache.known[ordinal]) {
+        status = ask(ordinal, &cache.devices[ordinal]);
+        cache.known[ordinal] = status == FLASH_SUCCESS;
+    }
+    *device = cache.devices[ordinal];
+    pthread_mutex_unlock(&cache.lock);
+    return status;
+}
+
+/* Any error of the first call means that there is no GPU, or no driver for it. */
+static flash_status_t find_ordinal(int32_t number, int *ordinal) {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    FLASH_REQUIRE(error == cudaSuccess && count > 0, FLASH_ERROR_NO_DEVICE,
+                  "device is %d, and this machine has no usable CUDA device: %s", number,
+                  cudaGetErrorString(error));
+    if (number == FLASH_DEVICE_CUDA_CURRENT)
+        FLASH_TRY_CUDA(cudaGetDevice(ordinal));
+    else
+        *ordinal = number - FLASH_DEVICE_CUDA;
+    FLASH_REQUIRE(*ordinal < count && *ordinal < MAX_DEVICES, FLASH_ERROR_NO_DEVICE,
+                  "device is %d: CUDA device %d of %d", number, *ordinal, count);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t cuda_device_describe(int32_t number, device_t *device) {
+    int ordinal;
+    FLASH_TRY(find_ordinal(number, &ordinal));
+    return look_up(ordinal, device);
+}
+
+void cuda_device_name(const device_t *device, char name[64]) {
+    struct cudaDeviceProp properties;
+    name[0] = '\0';
+    if (cudaGetDeviceProperties(&properties, device->ordinal) == cudaSuccess)
+        status_copy_text(properties.name, name, 64);
+}

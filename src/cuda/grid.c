@@ -1,0 +1,17 @@
+/*
+ * A launch of any kernel, by the CUDA runtime.
+ */
+#include "cuda/grid.h"
+
+#include "cuda/error.h"
+
+flash_status_t launch_grid(const void *symbol, const cuda_grid_t *grid, const void *params,
+                           flash_stream_t stream) {
+    void *arguments[] = {(void *)(uintptr_t)params};
+    const cudaLaunchConfig_t config = {.gridDim = {(unsigned)grid->blocks, 1, 1},
+                                       .blockDim = {(unsigned)grid->threads, 1, 1},
+                                       .dynamicSmemBytes = (size_t)grid->shared_bytes,
+                                       .stream = stream};
+    FLASH_TRY_CUDA(cudaLaunchKernelExC(&config, symbol, arguments));
+    return FLASH_SUCCESS;
+}

@@ -1,0 +1,39 @@
+/*
+ * Launching a kernel of the SM90 family: tensor maps of Q, K, V and O, and a grid that is as large
+ * as the device where blocks take tile after tile.
+ */
+#include "cuda/families.h"
+
+#include "cuda/block.h"
+#include "cuda/grid.h"
+#include "cuda/shares_sm90.h"
+#include "core/status.h"
+#include "cuda/tensor_map.h"
+#include "cuda/tma_tensor.h"
+
+static flash_status_t encode_maps(const flash_config_t *config, sm90_params_t *params) {
+    const flash_params_t *p = &params->problem;
+    const bool ragged = sm90_has_varlen(config);
+    const tma_tensor_t q = tma_tensor_q(p, ragged), k = tma_tensor_k(p, ragged);
+    const tma_tensor_t v = tma_tensor_v(p, ragged), o = tma_tensor_o(p, ragged);
+    params->entry_tokens = (sm90_entry_tokens_t){(int32_t)q.entry_tokens, (int32_t)k.entry_tokens,
+                                                 (int32_t)v.entry_tokens, (int32_t)o.entry_tokens};
+    FLASH_TRY(tensor_map_encode(&q, config->dtype, sm90_q_box_rows(config), &params->q));
+    FLASH_TRY(tensor_map_encode(&k, config->dtype, sm90_box_rows(config), &params->k));
+    FLASH_TRY(tensor_map_encode(&v, config->dtype, sm90_box_rows(config), &params->v));
+    FLASH_TRY(tensor_map_encode(&o, config->dtype, SM90_WARPGROUP_ROWS, &params->o));
+    return FLASH_SUCCESS;
+}
+
+flash_status_t launch_sm90(const void *symbol, const flash_config_t *config,
+                           const problem_t *problem, const device_t *device,
+                           flash_stream_t stream) {
+    const flash_params_t *p = &problem->params;
+    const int64_t blocks = shares_sm90_blocks(config, p, device->n_multiprocessors);
+    const cuda_block_t block = cuda_block(config);
+    const cuda_grid_t grid = {
+        .blocks = blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
+    sm90_params_t params = {.problem = *p, .shares = shares_sm90(config, p, blocks)};
+    FLASH_TRY(encode_maps(config, &params));
+    return launch_grid(symbol, &grid, &params, stream);
+}

@@ -1,0 +1,96 @@
+/*
+ * Tensor maps by cuTensorMapEncodeTiled(), which the runtime finds in the driver. The function only
+ * computes: it can be called while a stream is captured.
+ */
+#include "cuda/tensor_map.h"
+
+#include "cuda/error.h"
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <pthread.h>
+#include <string.h>
+
+_Static_assert(sizeof(sm90_tensor_map_t) == sizeof(CUtensorMap),
+               "sm90_tensor_map_t is not of the driver's size");
+
+enum { FIRST_CUDA_WITH_MAPS = 12000 };
+
+static struct {
+    pthread_once_t once;
+    cudaError_t error;
+    enum cudaDriverEntryPointQueryResult result;
+    PFN_cuTensorMapEncodeTiled_v12000 encode;
+} driver = {.once = PTHREAD_ONCE_INIT};
+
+static void look_up(void) {
+    void *function = NULL;
+    driver.result = cudaDriverEntryPointSymbolNotFound;
+    driver.error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, FIRST_CUDA_WITH_MAPS,
+                                         cudaEnableDefault, &driver.result);
+    memcpy(&driver.encode, &function, sizeof function);
+}
+
+flash_status_t tensor_map_prepare(void) {
+    pthread_once(&driver.once, look_up);
+    if (driver.error != cudaSuccess)
+        return cuda_error_status(driver.error, "cudaGetDriverEntryPointByVersion");
+    FLASH_REQUIRE(driver.result == cudaDriverEntryPointSuccess && driver.encode != NULL,
+                  FLASH_ERROR_CUDA,
+                  "the driver has no cuTensorMapEncodeTiled of CUDA 12.0 (query result %d)",
+                  (int)driver.result);
+    return FLASH_SUCCESS;
+}
+
+/* Extents and strides as the driver takes them; the innermost stride is understood. */
+typedef struct shape {
+    cuuint64_t extent[TMA_MOST_AXES];
+    cuuint64_t stride_bytes[TMA_MOST_AXES - 1];
+} shape_t;
+
+static shape_t shape_of(const tma_tensor_t *tensor) {
+    shape_t shape;
+    for (int axis = 0; axis < tensor->n_axes; axis++) {
+        const int32_t extent = tensor->extent[axis];
+        shape.extent[axis] = (cuuint64_t)extent;
+        if (axis > 0) /* one place: any stride does, and the caller's may be none that TMA takes */
+            shape.stride_bytes[axis - 1] =
+                extent > 1 ? (cuuint64_t)tensor->stride[axis] * SM90_ELEMENT_BYTES
+                           : (cuuint64_t)SM90_CHUNK_BYTES;
+    }
+    return shape;
+}
+
+static flash_status_t encode(const tma_tensor_t *tensor, CUtensorMapDataType type, int32_t box_rows,
+                             CUtensorMap *map) {
+    const shape_t shape = shape_of(tensor);
+    const cuuint32_t box[TMA_MOST_AXES] = {SM90_PANEL_ELEMENTS, (cuuint32_t)box_rows, 1, 1, 1};
+    const cuuint32_t step[TMA_MOST_AXES] = {1, 1, 1, 1, 1};
+    const CUresult result = driver.encode(
+        map, type, (cuuint32_t)tensor->n_axes, (void *)(uintptr_t)tensor->data, shape.extent,
+        shape.stride_bytes, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    FLASH_REQUIRE(
+        result == CUDA_SUCCESS, FLASH_ERROR_CUDA,
+        "cuTensorMapEncodeTiled: error %d (%d axes; extents %d, %d, %d, %d; strides %lld, "
+        "%lld, %lld elements; boxes of %d rows)",
+        (int)result, tensor->n_axes, tensor->extent[0], tensor->extent[1], tensor->extent[2],
+        tensor->extent[3], (long long)tensor->stride[1], (long long)tensor->stride[2],
+        (long long)tensor->stride[3], box_rows);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t tensor_map_encode(const tma_tensor_t *tensor, int32_t dtype, int32_t box_rows,
+                                 sm90_tensor_map_t *map) {
+    const CUtensorMapDataType type = dtype == FLASH_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    CUtensorMap own;
+    memset(map, 0, sizeof *map);
+    if (tma_tensor_is_empty(tensor))
+        return FLASH_SUCCESS;
+    FLASH_TRY(tensor_map_prepare());
+    FLASH_TRY(encode(tensor, type, box_rows, &own));
+    memcpy(map, &own, sizeof own);
+    return FLASH_SUCCESS;
+}

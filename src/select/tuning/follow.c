@@ -1,0 +1,90 @@
+/*
+ * How selection follows measured results.
+ */
+#include "select/tuning/follow.h"
+
+#include "config/kernel_table.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+
+/* The most keys that a query sees. */
+static int64_t visible_keys(const flash_params_t *p) {
+    const int64_t window = (int64_t)p->window_left + p->window_right + 1;
+    const bool bounded = p->window_left >= 0 && p->window_right >= 0;
+    return bounded && window < p->seqlen_k ? window : p->seqlen_k;
+}
+
+tuning_key_t tuning_key(const problem_t *problem, const device_t *device) {
+    const flash_params_t *p = &problem->params;
+    return (tuning_key_t){{
+        [TUNING_COMPUTE_CAPABILITY] = device->compute_capability,
+        [TUNING_MULTIPROCESSORS] = device->n_multiprocessors,
+        [TUNING_DTYPE] = problem->dtype,
+        [TUNING_D_HEAD] = p->d_head,
+        [TUNING_FEATURES] = problem->features,
+        [TUNING_LOG2_Q] = tuning_size_class(p->seqlen_q),
+        [TUNING_LOG2_K] = tuning_size_class(visible_keys(p)),
+        [TUNING_LOG2_HEADS] = tuning_size_class((int64_t)p->batch * p->n_heads),
+    }};
+}
+
+/* The results of one key. */
+typedef struct range {
+    const tuning_row_t *rows;
+    int32_t count;
+} range_t;
+
+static range_t find(const tuning_row_t *rows, int32_t count, const tuning_key_t *key) {
+    int32_t first = 0, end = count;
+    while (first < end) {
+        const int32_t middle = first + (end - first) / 2;
+        if (tuning_compare_keys(&rows[middle].key, key) < 0)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    while (end < count && tuning_compare_keys(&rows[end].key, key) == 0)
+        end++;
+    return (range_t){rows + first, end - first};
+}
+
+/* A family that is not among the results was not measured, and may be faster than all that were. */
+static bool has_family(range_t range, int32_t arch) {
+    for (int32_t i = 0; i < range.count; i++)
+        if (range.rows[i].kernel->config.arch == arch)
+            return true;
+    return false;
+}
+
+/* The fastest whose kernel serves this very problem, or NULL. */
+static const tuning_row_t *fastest(range_t range, const problem_t *problem,
+                                   const device_t *device) {
+    for (int32_t i = 0; i < range.count; i++)
+        if (select_serves(range.rows[i].kernel, problem, device))
+            return &range.rows[i];
+    return NULL;
+}
+
+void tuning_follow(const tuning_results_t *own, const problem_t *problem, const device_t *device,
+                   const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]) {
+    if (device_is_cpu(device) || problem->batch_invariant)
+        return;
+    const tuning_key_t key = tuning_key(problem, device);
+    range_t range = {NULL, 0};
+    if (own != NULL)
+        range = find(own->rows, own->count, &key);
+    const bool built_in = range.count == 0 && !(own != NULL && own->alone);
+    if (built_in)
+        range = find(tuning_table, tuning_table_count, &key);
+    const tuning_row_t *row = fastest(range, problem, device);
+    if (row == NULL || !has_family(range, (*kernel)->config.arch))
+        return;
+    *kernel = row->kernel;
+    snprintf(reason, SELECT_REASON_SIZE,
+             "measured: %" PRId64 " ns, the fastest of %d %s for this size on compute capability "
+             "%d with %d multiprocessors",
+             row->nanoseconds, range.count, built_in ? "built-in results" : "given results",
+             device->compute_capability, device->n_multiprocessors);
+}
