@@ -1,18 +1,24 @@
-"""The one list of what the generator and the C library share: enumerators, words and families.
+"""The one list of what the generator and the C library share: the fields of a configuration, their
+enumerators, and for each kernel family its rules, its words, its features and its compiler flags.
 
-The values repeat include/flashattn.h; the generated kernel_table.c asserts that they agree.
+The values of enumerators repeat include/flashattn.h; the generated kernel_table.c asserts that they
+agree. Everything else about a configuration is generated from here (config_facts.h and
+config_facts.c): order, short form, rules of single fields. What a rule says of several fields at
+once is in legality.py and in the family's own file in src/.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
-from functools import reduce
-from operator import or_
+from typing import Union
+
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
 
 class Arch(IntEnum):
-    """FLASH_ARCH_..."""
+    """FLASH_ARCH_..., the kernel families."""
 
     REFERENCE = 1
     AVX2 = 2
@@ -23,6 +29,22 @@ class Arch(IntEnum):
     NEON_BF16 = 7
     SM80 = 80
     SM90 = 90
+
+
+class Op(IntEnum):
+    """FLASH_OP_..., what a kernel computes; the word of the short form is the name in lower case,
+    and that of FORWARD is left out."""
+
+    FORWARD = 0
+
+    @property
+    def symbol(self) -> str:
+        """The operation in the name of a kernel."""
+        return {"FORWARD": "fwd"}[self.name]
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
 
 
 class Dtype(IntEnum):
@@ -46,34 +68,193 @@ class Feature(IntFlag):
         return str(self.name).lower()
 
 
-ALL_FEATURES = int(reduce(or_, Feature))
+KNOWN_FEATURES = sum(map(int, Feature))
+# What every family of today covers. A feature that comes later is added to the families that have
+# it, by name: no row claims it otherwise, and no kernel is renamed.
+BASIC_FEATURES = int(Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP | Feature.VARLEN)
 
-# The switches of SM80, with their words before and after the load part.
-STRATEGIES = (("async_copy", "async"), ("eager_load_blocks", "eager"), ("swizzled", "swizzled"))
-STRATEGIES_AFTER_LOAD = (
-    ("mma_double_buffer_loads", "buffer"),
-    ("optimized_softmax", "opt_softmax"),
-)
-# The three counts of the load part, in its order.
-LOADS = ("Q_mma_load_K_fragments", "K_mma_load_K_fragments", "V_mma_load_K_fragments")
-# The switches of SM90, with their words, after stages_<n_stages>.
-STAGES = "n_stages"
-SM90_STRATEGIES = (
-    ("overlap", "overlap"),
-    ("ping_pong", "ping_pong"),
-    ("persistent", "persistent"),
-    ("longest_first", "longest_first"),
-    ("fixed_reference", "fixed_reference"),
-    ("multicast", "multicast"),
+# The members of flash_config_t after struct_size, in sort order.
+FIELDS = (
+    "arch",
+    "op",
+    "dtype",
+    "d_head",
+    "B_r",
+    "B_c",
+    "n_warps",
+    "async_copy",
+    "eager_load_blocks",
+    "swizzled",
+    "Q_mma_load_K_fragments",
+    "K_mma_load_K_fragments",
+    "V_mma_load_K_fragments",
+    "mma_double_buffer_loads",
+    "optimized_softmax",
+    "features",
+    "n_stages",
+    "overlap",
+    "ping_pong",
+    "persistent",
+    "longest_first",
+    "fixed_reference",
 )
 
-# What means something to one of the CUDA families alone, in sort order.
-SM80_FIELDS = (
-    *(field for field, _ in STRATEGIES),
-    *LOADS,
-    *(field for field, _ in STRATEGIES_AFTER_LOAD),
+# ---- Rules of one field ----
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The field is one of these values."""
+
+    values: tuple[int, ...]
+
+    def broken(self, name: str, value: int, _family: str) -> Iterator[str]:
+        if value not in self.values:
+            yield f"{name} is {value}: the family has no such value"
+
+
+@dataclass(frozen=True)
+class Range:
+    """The field is within low ... high, and a multiple of step."""
+
+    low: int
+    high: int
+    step: int = 1
+
+    def broken(self, name: str, value: int, _family: str) -> Iterator[str]:
+        if not self.low <= value <= self.high:
+            yield f"{name} is {value}: not within {self.low} ... {self.high}"
+        elif value % self.step:
+            yield f"{name} is {value}: not a multiple of {self.step}"
+
+
+@dataclass(frozen=True)
+class Zero:
+    """The field means nothing to the family."""
+
+    def broken(self, name: str, value: int, family: str) -> Iterator[str]:
+        if value != 0:
+            yield f"{name} is {value}: it means nothing to the {family} family and must be 0"
+
+
+@dataclass(frozen=True)
+class FeatureBits:
+    """The field is a set of features that the family covers."""
+
+    covered: int
+
+    def broken(self, name: str, value: int, family: str) -> Iterator[str]:
+        bits = value & 0xFFFFFFFF
+        unknown = bits & ~self.covered
+        if unknown:
+            yield f"{name} is 0x{bits:x}: the {family} family does not have 0x{unknown:x}"
+
+
+Rule = Union[Choice, Range, Zero, FeatureBits]
+
+SWITCH = Range(0, 1)
+
+# ---- Words of the short form ----
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word after the colon: a switch, which is on where the word stands, or counts, a word with
+    the numbers of some fields, which is always there."""
+
+    word: str
+    fields: tuple[str, ...]
+    places: tuple[str, ...] = ()  # counts: a letter for each field, for messages
+    suffix: str = ""  # counts: written at the end, and may be missing where a text is read
+
+    @property
+    def is_counts(self) -> bool:
+        return bool(self.places)
+
+    @property
+    def form(self) -> str:
+        """How the word looks, as in load_<Q>_<K>_<V>_tiles."""
+        return self.word + "".join(f"_<{place}>" for place in self.places) + self.suffix
+
+
+def _switch(field_name: str, word: str) -> Word:
+    return Word(word, (field_name,))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A kind of family: the fields that its configurations have and how they are written."""
+
+    name: str  # of the wrapper of its kernels, too
+    on_cpu: bool
+    shape: tuple[str, ...]  # in the parentheses, after dtype and d_head
+    words: tuple[Word, ...] = ()  # after the colon, before the features, as they are written
+    needs: tuple[tuple[str, str], ...] = ()  # a switch, and the one without which it means nothing
+
+    @property
+    def any_d_head(self) -> bool:
+        """Whether a d_head of 0, written "any", stands for every head dimension. Where it does not,
+        a kernel serves smaller head dimensions than its own too."""
+        return self.on_cpu
+
+    @property
+    def counts(self) -> Word | None:
+        return next((word for word in self.words if word.is_counts), None)
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        return tuple(name for word in self.words if not word.is_counts for name in word.fields)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that mean something to the family, in sort order."""
+        own = {*self.shape, *(name for word in self.words for name in word.fields)}
+        return tuple(f for f in FIELDS if f in own | {"arch", "op", "dtype", "d_head", "features"})
+
+    @property
+    def words_text(self) -> str:
+        """For messages: what may stand after the colon."""
+        features = f"a feature ({', '.join(f.word for f in Feature)})"
+        own = ", ".join(word.form for word in self.words)
+        return f"{own} or {features}, each once" if own else f"{features}, each once"
+
+
+CPU = Layout("cpu", on_cpu=True, shape=("B_r", "B_c"))
+SM80 = Layout(
+    "sm80",
+    on_cpu=False,
+    shape=("B_r", "B_c", "n_warps"),
+    words=(
+        _switch("async_copy", "async"),
+        _switch("eager_load_blocks", "eager"),
+        _switch("swizzled", "swizzled"),
+        Word(
+            "load",
+            ("Q_mma_load_K_fragments", "K_mma_load_K_fragments", "V_mma_load_K_fragments"),
+            places=("Q", "K", "V"),
+            suffix="_tiles",
+        ),
+        _switch("mma_double_buffer_loads", "buffer"),
+        _switch("optimized_softmax", "opt_softmax"),
+    ),
+    needs=(("eager_load_blocks", "async_copy"),),
 )
-SM90_FIELDS = (STAGES, *(field for field, _ in SM90_STRATEGIES))
+SM90 = Layout(
+    "sm90",
+    on_cpu=False,
+    shape=("B_r", "B_c", "n_warps"),
+    words=(
+        Word("stages", ("n_stages",), places=("N",)),
+        _switch("overlap", "overlap"),
+        _switch("ping_pong", "ping_pong"),
+        _switch("persistent", "persistent"),
+        _switch("longest_first", "longest_first"),
+        _switch("fixed_reference", "fixed_reference"),
+    ),
+    needs=(("ping_pong", "overlap"), ("longest_first", "persistent")),
+)
+
+# ---- Families ----
 
 
 @dataclass(frozen=True)
@@ -81,7 +262,9 @@ class Family:
     """A kernel family: the kernels of one arch."""
 
     arch: Arch
-    layout: str  # kind of short form, of rules and of wrapper: "cpu", "sm80" or "sm90"
+    layout: Layout
+    given_rules: Mapping[str, Rule] = field(default_factory=dict)  # of fields that are no switches
+    features: int = BASIC_FEATURES  # that its rows may cover
     flags: tuple[str, ...] = ()  # what its kernels need from the compiler
 
     @property
@@ -89,23 +272,76 @@ class Family:
         """The family's word on the command line, in kernel names and in file names."""
         return self.arch.name.lower()
 
+    def rule(self, name: str) -> Rule:
+        """The rule of a field other than arch."""
+        if name == "features":
+            return FeatureBits(self.features)
+        if name in self.layout.switches:
+            return SWITCH
+        return self.given_rules[name] if name in self.layout.fields else Zero()
+
 
 AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c")
 AVX512_FLAGS = (*AVX2_FLAGS, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
 AVX512_BF16_FLAGS = (*AVX512_FLAGS, "-mavx512bf16")
 AMX_FLAGS = (*AVX512_BF16_FLAGS, "-mamx-tile", "-mamx-bf16")
 
+AMX_SQUARE = 32  # of kernels/cpu/amx/layout.h
+MMA_ROWS = 16
+FRAGMENT = 8  # columns of the contraction that a fragment covers
+HALVES = (Dtype.FP16, Dtype.BF16)
+# The count follows from others: legality.py.
+ANY_FRAGMENTS = Range(INT32_MIN, INT32_MAX)
+FORWARD_ONLY = Choice((Op.FORWARD,))
+
+
+def _cpu(
+    arch: Arch, types: Iterable[Dtype] = Dtype, step: int = 1, flags: tuple[str, ...] = ()
+) -> Family:
+    rules = {
+        "op": FORWARD_ONLY,
+        "dtype": Choice(tuple(types)),
+        "d_head": Range(0, INT32_MAX),
+        "B_r": Range(1, 1024, step),
+        "B_c": Range(1, 4096, step),
+    }
+    return Family(arch, CPU, rules, flags=flags)
+
+
+_SM80_RULES = {
+    "op": FORWARD_ONLY,
+    "dtype": Choice(HALVES),
+    "d_head": Choice((32, 64, 96, 128, 192, 256)),
+    "B_r": Choice((64, 128)),
+    "B_c": Choice((32, 64, 128)),
+    "n_warps": Choice((4, 8)),
+    "Q_mma_load_K_fragments": ANY_FRAGMENTS,
+    "K_mma_load_K_fragments": ANY_FRAGMENTS,
+    "V_mma_load_K_fragments": ANY_FRAGMENTS,
+}
+_SM90_RULES = {
+    "op": FORWARD_ONLY,
+    "dtype": Choice(HALVES),
+    "d_head": Choice((64, 96, 128, 192, 256)),
+    "B_r": Choice((64, 128, 192)),
+    "B_c": Range(MMA_ROWS, 256, MMA_ROWS),
+    "n_warps": Choice((8, 12, 16)),
+    "n_stages": Range(2, 4),
+}
+
 FAMILIES = {
     family.arch: family
     for family in (
-        Family(Arch.REFERENCE, "cpu"),
-        Family(Arch.AVX2, "cpu", AVX2_FLAGS),
-        Family(Arch.AVX512, "cpu", AVX512_FLAGS),
-        Family(Arch.AMX, "cpu", AMX_FLAGS),
-        Family(Arch.NEON, "cpu"),
-        Family(Arch.AVX512_BF16, "cpu", AVX512_BF16_FLAGS),
-        Family(Arch.NEON_BF16, "cpu", ("-march=armv8.2-a+bf16",)),
-        Family(Arch.SM80, "sm80"),
-        Family(Arch.SM90, "sm90"),
+        _cpu(Arch.REFERENCE),
+        _cpu(Arch.AVX2, flags=AVX2_FLAGS),
+        _cpu(Arch.AVX512, flags=AVX512_FLAGS),
+        _cpu(Arch.AMX, HALVES, step=AMX_SQUARE, flags=AMX_FLAGS),
+        _cpu(Arch.NEON),
+        _cpu(Arch.AVX512_BF16, (Dtype.BF16,), flags=AVX512_BF16_FLAGS),
+        _cpu(Arch.NEON_BF16, (Dtype.BF16,), flags=("-march=armv8.2-a+bf16",)),
+        Family(Arch.SM80, SM80, _SM80_RULES),
+        Family(Arch.SM90, SM90, _SM90_RULES),
     )
 }
+# The family whose short form may begin with the parenthesis, and is written so.
+UNNAMED_ARCH = Arch.SM80

@@ -1,59 +1,17 @@
 """Which configurations a family can have at all, and which are worth building.
 
-The rules are those of src/config_rules.c, reason for reason; a test compares the two.
+The rules of single fields are in facts.py, from which the library's are generated. Here are those
+that say something of several fields at once; the library has them in src/cuda/sm80.c and sm90.c, in
+the same order and the same words, and a test compares the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .config import INT32_MAX, Config
-from .facts import (
-    ALL_FEATURES,
-    FAMILIES,
-    LOADS,
-    SM80_FIELDS,
-    SM90_FIELDS,
-    SM90_STRATEGIES,
-    STAGES,
-    STRATEGIES,
-    STRATEGIES_AFTER_LOAD,
-    Arch,
-    Dtype,
-    Feature,
-)
+from .config import Config
+from .facts import FAMILIES, FRAGMENT, MMA_ROWS, SM80, Arch, Family, Feature
 
-FRAGMENT = 8  # columns along the contraction that one fragment covers
-MMA_ROWS = 16
-
-# Of families that do not have all.
-CPU_DTYPES = {
-    Arch.AMX: (Dtype.FP16, Dtype.BF16),
-    Arch.AVX512_BF16: (Dtype.BF16,),
-    Arch.NEON_BF16: (Dtype.BF16,),
-}
-CPU_B_R_MAX = 1024
-CPU_B_C_MAX = 4096
-AMX_SQUARE = 32  # of kernels/cpu/amx/layout.h
-
-SM80_CHOICES = {
-    "dtype": (Dtype.FP16, Dtype.BF16),
-    "d_head": (32, 64, 96, 128, 192, 256),
-    "B_r": (64, 128),
-    "B_c": (32, 64, 128),
-    "n_warps": (4, 8),
-}
-
-SM80_SWITCHES = tuple(field for field, _ in (*STRATEGIES, *STRATEGIES_AFTER_LOAD))
-
-SM90_CHOICES = {
-    "dtype": (Dtype.FP16, Dtype.BF16),
-    "d_head": (64, 96, 128, 192, 256),
-    "B_r": (64, 128, 192),
-}
-SM90_B_C_MAX = 256
-SM90_MULTICAST_FEATURES = Feature.SOFTCAP
-SM90_SWITCHES = tuple(field for field, _ in SM90_STRATEGIES)
 SM90_LOADING_WARPS = 4
 # Of kernels/sm90/sm90_kernel.h.
 SM90_PANEL_ELEMENTS = 64
@@ -62,49 +20,15 @@ SM90_STATE_BYTES = 2816
 SM90_SHARED_BYTES_MAX = 227 * 1024
 
 
-def _choice(config: Config, field: str, allowed: tuple[int, ...]) -> Iterator[str]:
-    value = getattr(config, field)
-    if value not in allowed:
-        yield f"{field} is {value}: the family has no such value"
-
-
-def _range(config: Config, field: str, low: int, high: int) -> Iterator[str]:
-    value = getattr(config, field)
-    if not low <= value <= high:
-        yield f"{field} is {value}: not within {low} ... {high}"
-
-
-def _zero(config: Config, field: str) -> Iterator[str]:
-    value = getattr(config, field)
-    if value != 0:
-        family = Arch(config.arch).name
-        yield f"{field} is {value}: it means nothing to the {family} family and must be 0"
-
-
-def _features(config: Config) -> Iterator[str]:
-    bits = config.features & 0xFFFFFFFF
-    unknown = bits & ~ALL_FEATURES
-    if unknown:
-        yield f"features is 0x{bits:x}: unknown bits 0x{unknown:x}"
-
-
-def _multiple(config: Config, field: str, of: int) -> Iterator[str]:
-    value = getattr(config, field)
-    if value % of:
-        yield f"{field} is {value}: not a multiple of {of}"
-
-
-def _cpu_rules(config: Config) -> Iterator[str]:
-    amx = config.arch == Arch.AMX
-    yield from _choice(config, "dtype", CPU_DTYPES.get(Arch(config.arch), tuple(Dtype)))
-    yield from _range(config, "d_head", 0, INT32_MAX)
-    yield from _range(config, "B_r", 1, CPU_B_R_MAX)
-    yield from _range(config, "B_c", 1, CPU_B_C_MAX)
-    for field in ("B_r", "B_c"):
-        yield from _multiple(config, field, AMX_SQUARE if amx else 1)
-    for field in ("n_warps", *SM80_FIELDS, *SM90_FIELDS):
-        yield from _zero(config, field)
-    yield from _features(config)
+def _field_rules(config: Config, family: Family) -> Iterator[str]:
+    """Those of each field, and of switches that mean nothing without another one."""
+    for field in config.__dataclass_fields__:
+        if field != "arch":
+            value = getattr(config, field)
+            yield from family.rule(field).broken(field, value, family.arch.name)
+    for switch, needed in family.layout.needs:
+        if getattr(config, switch) and not getattr(config, needed):
+            yield f"{switch} is 1: it needs {needed}, which is 0"
 
 
 def _fragments(config: Config, field: str, axis: str) -> Iterator[str]:
@@ -121,8 +45,13 @@ def _fragments(config: Config, field: str, axis: str) -> Iterator[str]:
         yield f"{field} is {count}: at most {most} with {axis} {contraction}{with_buffer}"
 
 
-def _sm80_loads(config: Config) -> Iterator[str]:
-    q_field, k_field, v_field = LOADS
+def _sm80_rules(config: Config) -> Iterator[str]:
+    if config.B_r % (MMA_ROWS * config.n_warps):
+        yield (
+            f"n_warps is {config.n_warps}: B_r {config.B_r} does not divide into rows of "
+            f"{MMA_ROWS} for each"
+        )
+    q_field, k_field, v_field = SM80.counts.fields
     yield from _fragments(config, q_field, "d_head")
     yield from _fragments(config, k_field, "d_head")
     yield from _fragments(config, v_field, "B_c")
@@ -131,74 +60,9 @@ def _sm80_loads(config: Config) -> Iterator[str]:
         yield f"{q_field} is {q_count}: neither 0 nor {k_field}, {k_count}"
 
 
-def _sm80_rules(config: Config) -> Iterator[str]:
-    for field, allowed in SM80_CHOICES.items():
-        yield from _choice(config, field, allowed)
-    if config.B_r % (MMA_ROWS * config.n_warps):
-        yield (
-            f"n_warps is {config.n_warps}: B_r {config.B_r} does not divide into rows of "
-            f"{MMA_ROWS} for each"
-        )
-    for field in SM80_SWITCHES:
-        yield from _range(config, field, 0, 1)
-    if config.eager_load_blocks and not config.async_copy:
-        yield "eager_load_blocks is 1: it needs async_copy, which is 0"
-    yield from _sm80_loads(config)
-    for field in SM90_FIELDS:
-        yield from _zero(config, field)
-    yield from _features(config)
-
-
 def sm90_warps(B_r: int) -> int:
     """A warpgroup that loads, and a warp for each 16 rows."""
     return SM90_LOADING_WARPS + B_r // MMA_ROWS
-
-
-def _sm90_shape(config: Config) -> Iterator[str]:
-    for field, allowed in SM90_CHOICES.items():
-        yield from _choice(config, field, allowed)
-    yield from _range(config, "B_c", MMA_ROWS, SM90_B_C_MAX)
-    if config.B_c % MMA_ROWS:
-        yield f"B_c is {config.B_c}: not a multiple of {MMA_ROWS}"
-    n_warps = sm90_warps(config.B_r)
-    if config.n_warps != n_warps:
-        yield (
-            f"n_warps is {config.n_warps}: {n_warps} with B_r {config.B_r}, "
-            f"{SM90_LOADING_WARPS} and one for each {MMA_ROWS} rows"
-        )
-
-
-def _needs(config: Config, switch: str, needed: str) -> Iterator[str]:
-    if getattr(config, switch) and not getattr(config, needed):
-        yield f"{switch} is 1: it needs {needed}, which is 0"
-
-
-def _sm90_strategies(config: Config) -> Iterator[str]:
-    yield from _range(config, STAGES, 2, 4)
-    for field in SM90_SWITCHES:
-        yield from _range(config, field, 0, 1)
-    yield from _needs(config, "ping_pong", "overlap")
-    yield from _needs(config, "longest_first", "persistent")
-    yield from _needs(config, "multicast", "persistent")
-    if config.ping_pong and config.B_r < 128:
-        yield f"ping_pong is 1: it needs a B_r of 128 or more, which is {config.B_r}"
-
-
-def _sm90_features(config: Config) -> Iterator[str]:
-    yield from _features(config)
-    if config.features & Feature.VARLEN and not config.longest_first:
-        yield "features has varlen: it needs longest_first, which is 0"
-
-
-def _sm90_multicast(config: Config) -> Iterator[str]:
-    """Neighbouring tiles must be handed out together, and see the same keys."""
-    if config.multicast and config.longest_first:
-        yield "multicast is 1: it needs longest_first to be 0, which is 1"
-    if config.multicast and config.features & ~SM90_MULTICAST_FEATURES:
-        yield (
-            f"features is 0x{config.features:x}: with multicast at most "
-            f"0x{int(SM90_MULTICAST_FEATURES):x}"
-        )
 
 
 def sm90_shared_bytes(config: Config) -> int:
@@ -209,12 +73,16 @@ def sm90_shared_bytes(config: Config) -> int:
 
 
 def _sm90_rules(config: Config) -> Iterator[str]:
-    yield from _sm90_shape(config)
-    for field in SM80_FIELDS:
-        yield from _zero(config, field)
-    yield from _sm90_strategies(config)
-    yield from _sm90_features(config)
-    yield from _sm90_multicast(config)
+    n_warps = sm90_warps(config.B_r)
+    if config.n_warps != n_warps:
+        yield (
+            f"n_warps is {config.n_warps}: {n_warps} with B_r {config.B_r}, "
+            f"{SM90_LOADING_WARPS} and one for each {MMA_ROWS} rows"
+        )
+    if config.ping_pong and config.B_r < 128:
+        yield f"ping_pong is 1: it needs a B_r of 128 or more, which is {config.B_r}"
+    if config.features & Feature.VARLEN and not config.longest_first:
+        yield "features has varlen: it needs longest_first, which is 0"
     n_bytes = sm90_shared_bytes(config)
     if n_bytes > SM90_SHARED_BYTES_MAX:
         yield (
@@ -224,18 +92,22 @@ def _sm90_rules(config: Config) -> Iterator[str]:
         )
 
 
-RULES = {"cpu": _cpu_rules, "sm80": _sm80_rules, "sm90": _sm90_rules}
+RULES_AMONG_FIELDS = {Arch.SM80: _sm80_rules, Arch.SM90: _sm90_rules}
+
+
+def _rules(config: Config) -> Iterator[str]:
+    """In order and lazily: each may rely on those before it."""
+    arch = Arch(config.arch)
+    yield from _field_rules(config, FAMILIES[arch])
+    if arch in RULES_AMONG_FIELDS:
+        yield from RULES_AMONG_FIELDS[arch](config)
 
 
 def broken_rule(config: Config) -> str | None:
-    """The first rule of its family that the configuration breaks; None: it is legal.
-
-    Rules run in order and lazily: each may rely on those before it.
-    """
+    """The first rule of its family that the configuration breaks; None: it is legal."""
     if config.arch not in set(Arch):
         return f"arch is {config.arch}: no such kernel family"
-    rules = RULES[FAMILIES[Arch(config.arch)].layout]
-    return next(rules(config), None)
+    return next(_rules(config), None)
 
 
 def legal(config: Config) -> bool:

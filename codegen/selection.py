@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import re
 
-from .config import FIELDS, Config
-from .facts import ALL_FEATURES, Arch, Dtype, Feature
+from .config import Config
+from .facts import FIELDS, KNOWN_FEATURES, Arch, Dtype, Feature, Op
 from .sets import SETS
+
+
+ENUMERATIONS = {"arch": Arch, "op": Op, "dtype": Dtype}
 
 
 class SelectionError(ValueError):
@@ -37,13 +40,13 @@ def _parse_features(text: str) -> int | None:
     if all(name in words for name in names):
         return sum(words[name] for name in set(names))
     number = _integer(text)
-    return number if number is not None and 0 <= number <= ALL_FEATURES else None
+    return number if number is not None and 0 <= number <= KNOWN_FEATURES else None
 
 
 def _parse_value(field: str, text: str) -> int | None:
     """A value as a word or a number; None: neither."""
-    if field in ("arch", "dtype"):
-        enumeration = Arch if field == "arch" else Dtype
+    if field in ENUMERATIONS:
+        enumeration = ENUMERATIONS[field]
         if text.upper() in enumeration.__members__:
             return int(enumeration[text.upper()])
         number = _integer(text)
@@ -57,10 +60,9 @@ def _parse_value(field: str, text: str) -> int | None:
 
 def _known_values(field: str) -> str:
     known = {
-        "arch": ", ".join(Arch.__members__),
-        "dtype": ", ".join(Dtype.__members__),
+        **{name: ", ".join(members.__members__) for name, members in ENUMERATIONS.items()},
         "d_head": "a number or any",
-        "features": f"{'+'.join(feature.word for feature in Feature)} or 0 ... {ALL_FEATURES}",
+        "features": f"{'+'.join(feature.word for feature in Feature)} or 0 ... {KNOWN_FEATURES}",
     }
     return known.get(field, "a number")
 

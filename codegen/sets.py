@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from .config import Config
-from .facts import ALL_FEATURES, Arch, Dtype, Feature
+from .facts import BASIC_FEATURES, Arch, Dtype, Feature
 from .legality import legal, sm90_warps, worth_building
 from .short_form import parse_config
 
@@ -23,8 +23,7 @@ PROGRESSION = (
     "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax",
 )
 
-# The same for SM90. Full attention leaves longest_first out: its tiles are all of a length; and
-# multicast is for it alone.
+# The same for SM90. Full attention leaves longest_first out: its tiles are all of a length.
 PROGRESSION_SM90 = (
     "stages_2",
     "stages_2+overlap",
@@ -36,7 +35,6 @@ PROGRESSION_SM90 = (
 PROGRESSION_SM90_FULL = (
     *PROGRESSION_SM90[:4],
     "stages_2+overlap+ping_pong+persistent+fixed_reference",
-    "stages_2+overlap+ping_pong+persistent+fixed_reference+multicast",
 )
 PROGRESSION_SM90_SHAPE = "SM90 (BF16, 128, 128, 128, 12)"
 
@@ -63,24 +61,24 @@ SM80_SHIP_TILES = (
     # d_head, features, (B_r, B_c), (Q, K, V fragments)
     (32, FULL, (128, 64), (0, 2, 2)),
     (32, CAUSAL, (128, 64), (0, 2, 2)),
-    (32, ALL_FEATURES, (128, 64), (0, 2, 2)),
+    (32, BASIC_FEATURES, (128, 64), (0, 2, 2)),
     (64, FULL, (128, 128), (2, 2, 2)),
     (64, CAUSAL, (128, 64), (0, 2, 2)),
-    (64, ALL_FEATURES, (128, 64), (0, 2, 2)),
+    (64, BASIC_FEATURES, (128, 64), (0, 2, 2)),
     (96, FULL, (128, 64), (2, 2, 2)),
     (96, CAUSAL, (128, 64), (2, 2, 2)),
-    (96, ALL_FEATURES, (128, 64), (2, 2, 2)),
+    (96, BASIC_FEATURES, (128, 64), (2, 2, 2)),
     (128, FULL, (128, 64), (2, 2, 2)),
     (128, CAUSAL_VARLEN, (128, 64), (2, 2, 2)),  # without varlen it spills on compute capability 8
-    (128, ALL_FEATURES, (128, 64), (2, 2, 2)),
+    (128, BASIC_FEATURES, (128, 64), (2, 2, 2)),
     (192, FULL, (64, 64), (0, 2, 2)),
     (192, CAUSAL, (64, 64), (0, 2, 2)),
-    (192, ALL_FEATURES, (64, 64), (0, 2, 2)),
+    (192, BASIC_FEATURES, (64, 64), (0, 2, 2)),
     (256, FULL, (64, 64), (2, 2, 2)),
     (256, FULL, (64, 32), (0, 2, 2)),
     (256, CAUSAL, (64, 64), (2, 2, 2)),
     (256, CAUSAL, (64, 32), (0, 2, 2)),
-    (256, ALL_FEATURES, (64, 64), (2, 2, 2)),
+    (256, BASIC_FEATURES, (64, 64), (2, 2, 2)),
 )
 # Those that load through registers and serve every alignment, with every feature.
 SM80_SHIP_UNALIGNED_TILES = (
@@ -201,7 +199,7 @@ def ship_cpu() -> list[Config]:
         config
         for arch, types, (B_r, B_c) in CPU_SHIP_TILES
         for config in cartesian(
-            arch=[arch], dtype=types, B_r=[B_r], B_c=[B_c], features=[ALL_FEATURES]
+            arch=[arch], dtype=types, B_r=[B_r], B_c=[B_c], features=[BASIC_FEATURES]
         )
     ]
 
@@ -241,7 +239,7 @@ def ship_sm80() -> list[Config]:
         for d_head, features, tile, fragments in SM80_SHIP_TILES
     ]
     unaligned = [
-        _sm80(dtype, d_head, ALL_FEATURES, tile, (2, 2, 2), async_copy=0)
+        _sm80(dtype, d_head, BASIC_FEATURES, tile, (2, 2, 2), async_copy=0)
         for dtype in types
         for d_head, tile in SM80_SHIP_UNALIGNED_TILES
     ]
@@ -261,7 +259,7 @@ def ship_sm90() -> list[Config]:
     ragged = [
         (d_head, features, tile, strategies)
         for d_head, tile, strategies in SM90_SHIP_VARLEN_TILES
-        for features in (Feature.VARLEN, CAUSAL_VARLEN, ALL_FEATURES)
+        for features in (Feature.VARLEN, CAUSAL_VARLEN, BASIC_FEATURES)
     ]
     return [
         _sm90(dtype, *row)

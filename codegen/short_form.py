@@ -1,90 +1,35 @@
-"""The short form of a configuration: format_config() writes it, parse_config() reads it.
+"""The short form of a configuration: printable, and parse_config(format_config(c)) == c.
 
-    (FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax
+    (FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax+causal
     SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+fixed_reference
     AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen
 
-parse_config(format_config(c)) == c for every configuration that has a short form, legal or not.
+src/config/format.c and parse.c have the same text from the same facts; a test compares the two.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import NoReturn
 
-from .config import INT32_MAX, INT32_MIN, Config, features_of
+from .config import Config, features_of
 from .facts import (
-    ALL_FEATURES,
     FAMILIES,
-    LOADS,
-    SM80_FIELDS,
-    SM90_FIELDS,
-    SM90_STRATEGIES,
-    STAGES,
-    STRATEGIES,
-    STRATEGIES_AFTER_LOAD,
+    FIELDS,
+    INT32_MAX,
+    INT32_MIN,
+    KNOWN_FEATURES,
+    UNNAMED_ARCH,
     Arch,
     Dtype,
     Family,
     Feature,
+    Layout,
+    Op,
+    Word,
 )
 
-
-@dataclass(frozen=True)
-class Counts:
-    """The word that carries numbers, which is always there."""
-
-    word: str  # how it is written, a {} for each field
-    pattern: re.Pattern[str]  # what is read, a group for each field
-    fields: tuple[str, ...]
-    name: str  # for messages
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What the short form of a family's kind holds besides dtype, d_head and features."""
-
-    tuple_fields: tuple[str, ...]  # after dtype and d_head, in parentheses
-    absent: tuple[str, ...]  # fields of other families, which must be 0
-    switches: tuple[tuple[str, str], ...] = ()  # before the counts
-    counts: Counts | None = None
-    switches_after: tuple[tuple[str, str], ...] = ()
-    any_d_head: bool = False  # 0 is written as a word
-
-    @property
-    def all_switches(self) -> tuple[tuple[str, str], ...]:
-        return (*self.switches, *self.switches_after)
-
-
 INTEGER = re.compile(r"-?[0-9]+")
-LAYOUTS = {
-    "cpu": Layout(
-        tuple_fields=("B_r", "B_c"),
-        absent=("n_warps", *SM80_FIELDS, *SM90_FIELDS),
-        any_d_head=True,
-    ),
-    "sm80": Layout(
-        tuple_fields=("B_r", "B_c", "n_warps"),
-        absent=SM90_FIELDS,
-        switches=STRATEGIES,
-        counts=Counts(
-            "load_{}_{}_{}_tiles",
-            re.compile(r"load_(-?[0-9]+)_(-?[0-9]+)_(-?[0-9]+)(?:_tiles)?"),
-            LOADS,
-            "load_<Q>_<K>_<V>",
-        ),
-        switches_after=STRATEGIES_AFTER_LOAD,
-    ),
-    "sm90": Layout(
-        tuple_fields=("B_r", "B_c", "n_warps"),
-        absent=SM80_FIELDS,
-        counts=Counts("stages_{}", re.compile(r"stages_(-?[0-9]+)"), (STAGES,), "stages_<N>"),
-        switches_after=SM90_STRATEGIES,
-    ),
-}
-# The family whose short form may begin with the parenthesis, and is written so.
-UNNAMED_ARCH = Arch.SM80
 # The word for a d_head of 0, where it has a meaning.
 ANY_D_HEAD = "any"
 
@@ -101,45 +46,46 @@ def _require(condition: bool, message: str) -> None:
         raise ShortFormError(message)
 
 
-def layout_of(config: Config) -> Layout:
-    return LAYOUTS[FAMILIES[Arch(config.arch)].layout]
-
-
 def _check_formattable(config: Config) -> None:
     """Every field must be one that the text can carry back."""
     _require(config.arch in set(Arch), f"arch is {config.arch}: no such kernel family")
+    _require(config.op in set(Op), f"op is {config.op}: no such operation")
     _require(config.dtype in set(Dtype), f"dtype is {config.dtype}: no such type")
-    _require(config.features & ~ALL_FEATURES == 0, f"features is {config.features}: unknown bits")
-    layout = layout_of(config)
-    for field in layout.absent:
+    _require(config.features & ~KNOWN_FEATURES == 0, f"features is {config.features}: unknown bits")
+    layout = FAMILIES[Arch(config.arch)].layout
+    for field in FIELDS:
         value = getattr(config, field)
-        _require(value == 0, f"{field} is {value}: the family has no place for it")
-    for field, _ in layout.all_switches:
-        value = getattr(config, field)
-        _require(value in (0, 1), f"{field} is {value}: neither 0 nor 1")
+        if field not in layout.fields:
+            _require(value == 0, f"{field} is {value}: the family has no place for it")
+        if field in layout.switches:
+            _require(value in (0, 1), f"{field} is {value}: neither 0 nor 1")
 
 
-def _words(config: Config) -> list[str]:
-    layout = layout_of(config)
-    words = [word for field, word in layout.switches if getattr(config, field)]
-    if layout.counts:
-        counts = (getattr(config, field) for field in layout.counts.fields)
-        words.append(layout.counts.word.format(*counts))
-    words += [word for field, word in layout.switches_after if getattr(config, field)]
-    return words + [feature.word for feature in features_of(config)]
+def _format_word(config: Config, word: Word) -> str:
+    """Empty where a switch is off."""
+    values = [getattr(config, field) for field in word.fields]
+    if word.is_counts:
+        return "_".join([word.word, *map(str, values)]) + word.suffix
+    return word.word if values[0] else ""
+
+
+def _format_name(config: Config) -> str:
+    if config.op == Op.FORWARD:
+        return "" if config.arch == UNNAMED_ARCH else f"{Arch(config.arch).name} "
+    return f"{Arch(config.arch).name} {Op(config.op).word} "
 
 
 def format_config(config: Config) -> str:
     """The short form; ShortFormError where the configuration has none."""
     _check_formattable(config)
-    family = "" if config.arch == UNNAMED_ARCH else f"{Arch(config.arch).name} "
-    layout = layout_of(config)
+    layout = FAMILIES[Arch(config.arch)].layout
     any_d_head = layout.any_d_head and config.d_head == 0
     d_head = ANY_D_HEAD if any_d_head else str(config.d_head)
-    numbers = [str(getattr(config, field)) for field in layout.tuple_fields]
+    numbers = [str(getattr(config, field)) for field in layout.shape]
     shape = ", ".join([Dtype(config.dtype).name, d_head, *numbers])
-    words = _words(config)
-    return f"{family}({shape})" + (f": {'+'.join(words)}" if words else "")
+    words = [text for word in layout.words if (text := _format_word(config, word))]
+    words += [feature.word for feature in features_of(config)]
+    return f"{_format_name(config)}({shape})" + (f": {'+'.join(words)}" if words else "")
 
 
 class _Scanner:
@@ -190,14 +136,26 @@ class _Scanner:
 
 
 def _parse_family(scanner: _Scanner) -> Family:
-    if scanner.accept("("):
+    if scanner.text.startswith("(", scanner.position):
         return FAMILIES[UNNAMED_ARCH]
     position = scanner.position
     word = scanner.take(WORD, "a family or '('")
     if word not in Arch.__members__:
         scanner.fail(f"unknown family {word}", position)
-    scanner.expect("(")
     return FAMILIES[Arch[word]]
+
+
+def _parse_op(scanner: _Scanner) -> Op:
+    """The operation's word, or the parenthesis that follows it."""
+    if scanner.accept("("):
+        return Op.FORWARD
+    position = scanner.position
+    ops = {op.word: op for op in Op}
+    word = scanner.take(WORD, "'('")
+    if word not in ops:
+        scanner.fail(f"unknown operation {word}", position)
+    scanner.expect("(")
+    return ops[word]
 
 
 def _parse_shape(scanner: _Scanner, layout: Layout) -> dict[str, int]:
@@ -209,22 +167,33 @@ def _parse_shape(scanner: _Scanner, layout: Layout) -> dict[str, int]:
     any_d_head = layout.any_d_head and scanner.accept(ANY_D_HEAD)
     d_head = 0 if any_d_head else scanner.int32("d_head")
     values = {"dtype": int(Dtype[dtype]), "d_head": d_head}
-    for field in layout.tuple_fields:
+    for field in layout.shape:
         scanner.expect(",")
         values[field] = scanner.int32(field)
     scanner.expect(")")
     return values
 
 
-def _parse_word(word: str, layout: Layout) -> dict[str, int]:
+def _parse_counts(text: str, word: Word) -> dict[str, int]:
+    """Empty: the text is not this word with its numbers."""
+    numbers = r"_(-?[0-9]+)" * len(word.fields)
+    counts = re.fullmatch(rf"{word.word}{numbers}(?:{word.suffix})?", text)
+    return dict(zip(word.fields, map(int, counts.groups()))) if counts else {}
+
+
+def _parse_word(text: str, layout: Layout) -> dict[str, int]:
     """What one word after the colon sets; empty: unknown word."""
     features = {feature.word: int(feature) for feature in Feature}
-    if word in features:
-        return {"features": features[word]}
-    counts = layout.counts and layout.counts.pattern.fullmatch(word)
-    if counts:
-        return dict(zip(layout.counts.fields, map(int, counts.groups())))
-    return {field: 1 for field, strategy in layout.all_switches if strategy == word}
+    if text in features:
+        return {"features": features[text]}
+    for word in layout.words:
+        if word.is_counts:
+            setting = _parse_counts(text, word)
+        else:
+            setting = {word.fields[0]: 1} if word.word == text else {}
+        if setting:
+            return setting
+    return {}
 
 
 def _parse_words(scanner: _Scanner, layout: Layout) -> dict[str, int]:
@@ -251,12 +220,12 @@ def parse_config(text: str) -> Config:
     """Reads a short form; ShortFormError names the place where it stops being one."""
     scanner = _Scanner(text)
     family = _parse_family(scanner)
-    layout = LAYOUTS[family.layout]
-    values = _parse_shape(scanner, layout)
+    layout = family.layout
+    values = {"op": int(_parse_op(scanner)), **_parse_shape(scanner, layout)}
     if scanner.accept(":"):
         values.update(_parse_words(scanner, layout))
     if not scanner.at_end():
         scanner.fail("end of the short form expected")
     if layout.counts and layout.counts.fields[0] not in values:
-        scanner.fail(f"{layout.counts.name} missing")
+        scanner.fail(f"{layout.counts.form} missing")
     return Config(arch=int(family.arch), **values)

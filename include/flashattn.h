@@ -143,6 +143,11 @@ enum {
     FLASH_ARCH_SM90 = 90        /* CUDA, compute capability 9.0 (wgmma, TMA) */
 };
 
+/* What a kernel computes; values never change. */
+enum flash_op {
+    FLASH_OP_FORWARD = 0 /* O, and LSE where it is wanted */
+};
+
 /* What a kernel was specialised for, beyond full attention over equal lengths: a bit set. */
 enum {
     FLASH_FEATURE_CAUSAL = 1,
@@ -159,6 +164,7 @@ enum {
 typedef struct flash_config {
     uint32_t struct_size;      /* sizeof(flash_config_t) */
     int32_t arch;              /* FLASH_ARCH_... */
+    int32_t op;                /* FLASH_OP_... */
     int32_t dtype;             /* FLASH_DTYPE_... of Q, K, V, O */
     int32_t d_head;            /* head dimension; CPU families: 0 = any */
     int32_t B_r;               /* rows of Q that a block (CPU: a task) handles */
@@ -180,8 +186,6 @@ typedef struct flash_config {
     int32_t longest_first;   /* 1: tiles that see most keys first, heads in groups that fit L2 */
     int32_t fixed_reference; /* 1: the first blocks' maximum stays the softmax's reference; a tile
                                 whose scores outgrow it is redone with a running maximum */
-    int32_t multicast;       /* 1: two blocks of a cluster take neighbouring tiles, and each loads
-                                half of every block of K and V for both */
 } flash_config_t;
 
 #define FLASH_CONFIG_INIT                                                                          \

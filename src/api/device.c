@@ -1,7 +1,7 @@
 /*
  * The devices of this machine.
  */
-#include "core/device.h"
+#include "api/device.h"
 
 #include "cpu/features.h"
 #include "cuda/device.h"
@@ -50,67 +50,6 @@ flash_status_t device_describe(int32_t number, device_t *device) {
                          .amx_refused = processor_amx_refused,
                          .dots_pay = processor_dots_pay};
     return FLASH_SUCCESS;
-}
-
-bool device_is_cpu(const device_t *device) {
-    return device->number == FLASH_DEVICE_CPU;
-}
-
-static const char *lacks_amx(const device_t *device) {
-    if (device->isa & FLASH_ISA_AMX)
-        return NULL;
-    return device->amx_refused
-               ? "the system refused this process the tile registers that AMX kernels need "
-                 "(arch_prctl, ARCH_REQ_XCOMP_PERM)"
-               : "AMX kernels need a processor with AMX-TILE, AMX-BF16 and AVX512_BF16 that "
-                 "FLASH_CPU_ISA does not hide";
-}
-
-const char *device_lacks(const device_t *device, int32_t arch) {
-    const bool for_cpu = arch < FLASH_ARCH_SM80;
-    if (device_is_cpu(device) != for_cpu)
-        return for_cpu ? "the kernel runs on the CPU device only"
-                       : "the kernel runs on CUDA devices only";
-    switch (arch) {
-    case FLASH_ARCH_REFERENCE:
-        return NULL;
-    case FLASH_ARCH_AVX2:
-        return device->isa & FLASH_ISA_AVX2
-                   ? NULL
-                   : "AVX2 kernels need a processor with AVX2, FMA and F16C that FLASH_CPU_ISA "
-                     "does not hide";
-    case FLASH_ARCH_AVX512:
-        return device->isa & FLASH_ISA_AVX512
-                   ? NULL
-                   : "AVX512 kernels need a processor with AVX-512 F, BW, DQ and VL that "
-                     "FLASH_CPU_ISA does not hide";
-    case FLASH_ARCH_AVX512_BF16:
-        return device->isa & FLASH_ISA_AVX512_BF16
-                   ? NULL
-                   : "AVX512_BF16 kernels need a processor with AVX-512 F, BW, DQ, VL and "
-                     "AVX512_BF16 that FLASH_CPU_ISA does not hide";
-    case FLASH_ARCH_AMX:
-        return lacks_amx(device);
-    case FLASH_ARCH_NEON:
-        return device->isa & FLASH_ISA_NEON
-                   ? NULL
-                   : "NEON kernels need an AArch64 processor, and FLASH_CPU_ISA not to hide it";
-    case FLASH_ARCH_NEON_BF16:
-        return device->isa & FLASH_ISA_NEON_BF16
-                   ? NULL
-                   : "NEON_BF16 kernels need an AArch64 processor with FEAT_BF16 that "
-                     "FLASH_CPU_ISA does not hide";
-    case FLASH_ARCH_SM80:
-        return device->compute_capability >= 80
-                   ? NULL
-                   : "SM80 kernels need compute capability 8.0 or newer";
-    case FLASH_ARCH_SM90:
-        return device->compute_capability == 90
-                   ? NULL
-                   : "SM90 kernels need compute capability 9.0, no other";
-    default:
-        return "no such kernel family";
-    }
 }
 
 flash_status_t flash_device_info(int32_t number, flash_device_info_t *info) {

@@ -3,12 +3,13 @@
  */
 #include "arguments/forward.h"
 #include "config/config.h"
-#include "core/device.h"
+#include "api/device.h"
 #include "flashattn.h"
 #include "config/kernel_table.h"
-#include "api/launch.h"
 #include "api/resolve.h"
 #include "core/status.h"
+#include "cpu/combine.h"
+#include "cuda/combine.h"
 #include "select/trace.h"
 
 #define STRINGIFY_(x) #x
@@ -33,7 +34,7 @@ flash_status_t flash_forward(const flash_forward_args_t *args, const flash_confi
     if (!r.problem.has_output)
         return FLASH_SUCCESS;
     trace_choice(r.kernel, &r.problem, r.reason);
-    return launch_forward(r.kernel, &r.problem, &r.device, stream);
+    return kernel_ops(r.kernel)->launch(r.kernel, &r.problem, &r.device, stream);
 }
 
 flash_status_t flash_workspace_size(const flash_forward_args_t *args, const flash_config_t *config,
@@ -41,13 +42,13 @@ flash_status_t flash_workspace_size(const flash_forward_args_t *args, const flas
     resolved_t r = {0};
     FLASH_REQUIRE(size != NULL, FLASH_ERROR_INVALID_ARGUMENT, "size is NULL");
     FLASH_TRY(resolve(args, config, &r));
-    return launch_workspace(r.kernel, &r.problem, &r.device, size);
+    return kernel_ops(r.kernel)->workspace(r.kernel, &r.problem, &r.device, size);
 }
 
 flash_status_t flash_prepare(const flash_forward_args_t *args, const flash_config_t *config) {
     resolved_t r = {0};
     FLASH_TRY(resolve(args, config, &r));
-    return launch_prepare(r.kernel, &r.problem, &r.device);
+    return kernel_ops(r.kernel)->prepare(r.kernel, &r.problem, &r.device);
 }
 
 flash_status_t flash_select_config(const flash_forward_args_t *args, flash_config_t *config,
@@ -72,5 +73,5 @@ flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t st
     device_t device = {0};
     FLASH_TRY(arguments_read_combine(args, &own));
     FLASH_TRY(device_describe(own.device, &device));
-    return launch_combine(&own, &device, stream);
+    return device_is_cpu(&device) ? cpu_combine(&own) : cuda_combine(&own, &device, stream);
 }

@@ -2,10 +2,10 @@
  * Medians of kernels that take turns; the clock of the CPU device.
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
-#include "core/measurement.h"
+#include "api/measure.h"
 
-#include "cpu/launch.h"
 #include "core/status.h"
+#include "cuda/measure.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -18,10 +18,10 @@ static double now(void) {
 
 static flash_status_t measure_cpu(const measurement_t *m, double *times) {
     for (int32_t i = 0; i < m->n_kernels; i++)
-        FLASH_TRY(launch_cpu(m->kernels[i], m->problem));
+        FLASH_TRY(measurement_launch(m, m->kernels[i]));
     for (int64_t i = 0; i < measurement_launches(m); i++) {
         const double begin = now();
-        FLASH_TRY(launch_cpu(measurement_kernel(m, i), m->problem));
+        FLASH_TRY(measurement_launch(m, measurement_kernel(m, i)));
         times[i] = now() - begin;
     }
     return FLASH_SUCCESS;

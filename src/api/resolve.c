@@ -4,11 +4,14 @@
  */
 #include "api/resolve.h"
 
+#include "api/device.h"
+
 #include "arguments/forward.h"
 #include "config/config.h"
 #include "core/environment.h"
 #include "config/kernel_table.h"
 #include "core/status.h"
+#include "select/serves.h"
 #include "select/tuning/follow.h"
 
 static flash_status_t use_config(const flash_config_t *config, const char *reason, resolved_t *r) {

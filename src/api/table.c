@@ -2,10 +2,10 @@
  * The exported calls of the kernel table.
  */
 #include "config/config.h"
-#include "core/device.h"
+#include "api/device.h"
 #include "flashattn.h"
 #include "config/kernel_table.h"
-#include "api/launch.h"
+#include "cuda/launch.h"
 #include "core/status.h"
 #include "core/struct_size.h"
 
@@ -14,9 +14,10 @@ static flash_status_t look_up(const flash_config_t *config, const flash_kernel_t
     device_t device = {0};
     FLASH_TRY(config_read(&own, config));
     FLASH_TRY(kernel_table_require(&own, kernel));
-    FLASH_TRY(device_describe(config_is_cpu(&own) ? FLASH_DEVICE_CPU : FLASH_DEVICE_CUDA_CURRENT,
-                              &device));
-    const char *lack = device_lacks(&device, own.arch);
+    const family_t *family = (*kernel)->family;
+    const bool on_cpu = family->facts->layout->on_cpu;
+    FLASH_TRY(device_describe(on_cpu ? FLASH_DEVICE_CPU : FLASH_DEVICE_CUDA_CURRENT, &device));
+    const char *lack = family_lack(family, &device);
     FLASH_REQUIRE(lack == NULL, FLASH_ERROR_UNSUPPORTED, "%s cannot run here: %s", (*kernel)->name,
                   lack);
     return FLASH_SUCCESS;
@@ -56,7 +57,7 @@ const char *flash_kernel_name(const flash_kernel_t *kernel) {
 /* ---- flash_kernel_resources ---- */
 
 static flash_status_t check_cuda_kernel(const flash_kernel_t *kernel, const device_t *device) {
-    const char *lack = device_lacks(device, kernel->config.arch);
+    const char *lack = family_lack(kernel->family, device);
     FLASH_REQUIRE(!device_is_cpu(device), FLASH_ERROR_UNSUPPORTED,
                   "device is 0, the CPU: its kernels have no such resources");
     FLASH_REQUIRE(lack == NULL, FLASH_ERROR_UNSUPPORTED, "%s cannot run on device %d: %s",
@@ -71,6 +72,6 @@ flash_status_t flash_kernel_resources(const flash_kernel_t *kernel, int32_t devi
     FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
     FLASH_TRY(device_describe(device, &where));
     FLASH_TRY(check_cuda_kernel(kernel, &where));
-    FLASH_TRY(launch_cuda_resources(kernel, &where, &own));
+    FLASH_TRY(cuda_resources(kernel, &where, &own));
     return struct_write(&own, sizeof own, resources, "flash_kernel_resources_t");
 }

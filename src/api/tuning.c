@@ -3,9 +3,10 @@
  */
 #include "arguments/forward.h"
 #include "config/config.h"
-#include "core/measurement.h"
+#include "api/device.h"
+#include "api/measure.h"
 #include "api/resolve.h"
-#include "select/select.h"
+#include "select/serves.h"
 #include "core/status.h"
 #include "select/tuning/follow.h"
 

@@ -3,7 +3,7 @@
  */
 #include "arguments/checks.h"
 
-#include "config/config.h"
+#include "kernels/common/dtype.h"
 #include "core/status.h"
 
 #include <inttypes.h>

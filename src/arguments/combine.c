@@ -3,7 +3,7 @@
  */
 #include "arguments/checks.h"
 #include "arguments/forward.h"
-#include "config/config.h"
+#include "kernels/common/dtype.h"
 #include "core/status.h"
 #include "core/struct_size.h"
 #include "arguments/tensor.h"

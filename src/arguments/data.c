@@ -5,7 +5,7 @@
 #include "arguments/checks.h"
 #include "arguments/forward.h"
 #include "kernels/common/sequence.h"
-#include "config/config.h"
+#include "kernels/common/dtype.h"
 #include "core/status.h"
 #include "arguments/tensor.h"
 

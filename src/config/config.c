@@ -1,18 +1,17 @@
 /*
- * Order of configurations, names, and the way in and out of the interface. The fields and names
- * come from the generator's one list (config_facts.h).
+ * See config.h. The fields and names come from the generator's one list (config_facts.h).
  */
 #include "config/config.h"
 
-#include "config_facts.h"
+#include "config/facts.h"
 #include "core/struct_size.h"
 
 int config_compare(const flash_config_t *a, const flash_config_t *b) {
-#define COMPARE_FIELD(field)                                                                       \
-    if (a->field != b->field)                                                                      \
-        return a->field < b->field ? -1 : 1;
-    FLASH_CONFIG_FIELDS(COMPARE_FIELD)
-#undef COMPARE_FIELD
+    for (int32_t field = 0; field < CONFIG_N_FIELDS; field++) {
+        const int32_t x = config_field(a, field), y = config_field(b, field);
+        if (x != y)
+            return x < y ? -1 : 1;
+    }
     return 0;
 }
 
@@ -24,11 +23,20 @@ flash_status_t config_write(const flash_config_t *ours, flash_config_t *theirs) 
     return struct_write(ours, sizeof *ours, theirs, "flash_config_t");
 }
 
+const char *config_field_name(int32_t field) {
+    static const char *const names[CONFIG_N_FIELDS] = {
+#define FIELD_NAME(field) #field,
+        FLASH_CONFIG_FIELDS(FIELD_NAME)
+#undef FIELD_NAME
+    };
+    return names[field];
+}
+
 const char *config_arch_name(int32_t arch) {
     switch (arch) {
-#define ARCH_NAME(name, layout)                                                                    \
-    case FLASH_ARCH_##name:                                                                        \
-        return #name;
+#define ARCH_NAME(NAME, name)                                                                      \
+    case FLASH_ARCH_##NAME:                                                                        \
+        return #NAME;
         FLASH_CONFIG_ARCHS(ARCH_NAME)
 #undef ARCH_NAME
     default:
@@ -46,20 +54,4 @@ const char *config_dtype_name(int32_t dtype) {
     default:
         return "unknown";
     }
-}
-
-int64_t dtype_size(int32_t dtype) {
-    switch (dtype) {
-    case FLASH_DTYPE_FP16:
-    case FLASH_DTYPE_BF16:
-        return 2;
-    case FLASH_DTYPE_FP32:
-        return 4;
-    default:
-        return 0;
-    }
-}
-
-bool config_is_cpu(const flash_config_t *config) {
-    return config->arch < FLASH_ARCH_SM80;
 }

@@ -1,31 +1,21 @@
 /*
- * Configurations: order, legality, and the way in and out of the interface.
+ * Configurations: their order, the names of their enumerators, and the way in and out of the
+ * interface.
  */
 #ifndef FLASH_CONFIG_H
 #define FLASH_CONFIG_H
 
 #include "flashattn.h"
 
-#include <stdbool.h>
-
 /* Negative, zero or positive, field by field in sort order. */
 int config_compare(const flash_config_t *a, const flash_config_t *b);
-
-/* INVALID_CONFIG with the broken rule of the family, unless the configuration is legal. */
-flash_status_t config_check(const flash_config_t *config);
 
 /* Reads a caller's configuration; fills one. */
 flash_status_t config_read(flash_config_t *ours, const flash_config_t *theirs);
 flash_status_t config_write(const flash_config_t *ours, flash_config_t *theirs);
 
-/* Whether the family runs on a CPU. */
-bool config_is_cpu(const flash_config_t *config);
-
 /* Names for messages; "unknown" where there is none. */
 const char *config_arch_name(int32_t arch);
 const char *config_dtype_name(int32_t dtype);
-
-/* Bytes of an element; 0 for an unknown type. */
-int64_t dtype_size(int32_t dtype);
 
 #endif

@@ -1,121 +1,106 @@
 /*
- * Writing the short form of a configuration (config_parse.c reads it).
+ * Writing the short form of a configuration (parse.c reads it).
  *
  *   (FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax+causal
  *   SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+fixed_reference
  *   AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen
- *
- * The words come from the generator's one list (config_facts.h).
  */
 #include "config/config.h"
-#include "config_facts.h"
+#include "config/facts.h"
+#include "config/family.h"
+#include "config/words.h"
 #include "core/status.h"
-#include "core/text_writer.h"
 
 #include <inttypes.h>
 
-static void put_cpu(text_writer_t *w, const flash_config_t *config) {
-    text_put(w, "%s (%s, ", config_arch_name(config->arch), config_dtype_name(config->dtype));
-    if (config->d_head == 0)
-        text_put(w, "any");
-    else
-        text_put(w, "%" PRId32, config->d_head);
-    text_put(w, ", %" PRId32 ", %" PRId32 ")", config->B_r, config->B_c);
-    text_put_features(w, config->features);
-}
+/* ---- What the short form has no place for ---- */
 
-static void put_cuda_tuple(text_writer_t *w, const flash_config_t *config) {
-    text_put(w, "(%s, %" PRId32 ", %" PRId32 ", %" PRId32 ", %" PRId32 ")",
-             config_dtype_name(config->dtype), config->d_head, config->B_r, config->B_c,
-             config->n_warps);
-}
-
-static void put_sm80(text_writer_t *w, const flash_config_t *config) {
-    put_cuda_tuple(w, config);
-#define PUT_STRATEGY(field, word)                                                                  \
-    if (config->field)                                                                             \
-        text_put_word(w, word);
-    FLASH_CONFIG_STRATEGIES(PUT_STRATEGY)
-    text_put_word(w, "load");
-    text_put(w, "_%" PRId32 "_%" PRId32 "_%" PRId32 "_tiles", config->Q_mma_load_K_fragments,
-             config->K_mma_load_K_fragments, config->V_mma_load_K_fragments);
-    FLASH_CONFIG_STRATEGIES_AFTER_LOAD(PUT_STRATEGY)
-    text_put_features(w, config->features);
-}
-
-static void put_sm90(text_writer_t *w, const flash_config_t *config) {
-    text_put(w, "%s ", config_arch_name(config->arch));
-    put_cuda_tuple(w, config);
-    text_put_word(w, "stages");
-    text_put(w, "_%" PRId32, config->n_stages);
-    FLASH_CONFIG_SM90_STRATEGIES(PUT_STRATEGY)
-#undef PUT_STRATEGY
-    text_put_features(w, config->features);
-}
-
-/* What the short form has no place for. */
-static flash_status_t check_writable(const flash_config_t *config) {
-    int32_t unknown = config->features;
-#define KNOWN_FEATURE(name, word) unknown &= ~FLASH_FEATURE_##name;
-    FLASH_CONFIG_FEATURES(KNOWN_FEATURE)
-#undef KNOWN_FEATURE
+static flash_status_t check_enumerators(const flash_config_t *config) {
+    const int32_t unknown = config->features & ~words_features();
+    FLASH_REQUIRE(words_op(config->op) != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "op is %" PRId32 ": it has no word", config->op);
+    FLASH_REQUIRE(words_dtype(config->dtype) != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "dtype is %" PRId32 ": it has no word", config->dtype);
     FLASH_REQUIRE(unknown == 0, FLASH_ERROR_INVALID_ARGUMENT,
-                  "features is 0x%x: the bits 0x%x have no word", (unsigned)config->features,
-                  (unsigned)unknown);
-    FLASH_REQUIRE(dtype_size(config->dtype) != 0, FLASH_ERROR_INVALID_ARGUMENT,
-                  "dtype is %d: it has no word", config->dtype);
+                  "features is 0x%" PRIx32 ": the bits 0x%" PRIx32 " have no word",
+                  (uint32_t)config->features, (uint32_t)unknown);
     return FLASH_SUCCESS;
 }
 
-static flash_status_t check_writable_cpu(const flash_config_t *config) {
-#define CHECK_ABSENT(field)                                                                        \
-    FLASH_REQUIRE(config->field == 0, FLASH_ERROR_INVALID_ARGUMENT,                                \
-                  #field " is %d: the short form of the %s family has no place for it",            \
-                  config->field, config_arch_name(config->arch));
-    CHECK_ABSENT(n_warps)
-    FLASH_CONFIG_SM80_FIELDS(CHECK_ABSENT)
-    FLASH_CONFIG_SM90_FIELDS(CHECK_ABSENT)
-    return check_writable(config);
-}
-
-static flash_status_t check_writable_sm80(const flash_config_t *config) {
-#define CHECK_SWITCH(field, word)                                                                  \
-    FLASH_REQUIRE(config->field == 0 || config->field == 1, FLASH_ERROR_INVALID_ARGUMENT,          \
-                  #field " is %d: the short form has a word for 1 alone", config->field);
-    FLASH_CONFIG_STRATEGIES(CHECK_SWITCH)
-    FLASH_CONFIG_STRATEGIES_AFTER_LOAD(CHECK_SWITCH)
-    FLASH_CONFIG_SM90_FIELDS(CHECK_ABSENT)
-    return check_writable(config);
-}
-
-static flash_status_t check_writable_sm90(const flash_config_t *config) {
-    FLASH_CONFIG_SM90_STRATEGIES(CHECK_SWITCH)
-    FLASH_CONFIG_SM80_FIELDS(CHECK_ABSENT)
-#undef CHECK_SWITCH
-#undef CHECK_ABSENT
-    return check_writable(config);
-}
-
-static flash_status_t write_config(text_writer_t *w, const flash_config_t *config) {
-    w->separator = ": ";
-    switch (config->arch) {
-#define WRITE_ARCH(name, layout)                                                                   \
-    case FLASH_ARCH_##name:                                                                        \
-        FLASH_TRY(check_writable_##layout(config));                                                \
-        put_##layout(w, config);                                                                   \
-        return FLASH_SUCCESS;
-        FLASH_CONFIG_ARCHS(WRITE_ARCH)
-#undef WRITE_ARCH
-    default:
-        return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "arch is %d: no such kernel family",
-                           config->arch);
+static flash_status_t check_switches(const flash_config_t *config, const config_layout_t *layout) {
+    for (int32_t i = 0; i < layout->n_words; i++) {
+        const config_word_t *word = &layout->words[i];
+        const int32_t value = config_field(config, word->fields[0]);
+        FLASH_REQUIRE(word->n_counts > 0 || value == 0 || value == 1, FLASH_ERROR_INVALID_ARGUMENT,
+                      "%s is %" PRId32 ": the short form has a word for 1 alone",
+                      config_field_name(word->fields[0]), value);
     }
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_absent(const flash_config_t *config, const family_facts_t *facts) {
+    for (int32_t field = 0; field < CONFIG_N_FIELDS; field++)
+        FLASH_REQUIRE(facts->rules[field].kind != RULE_ZERO || config_field(config, field) == 0,
+                      FLASH_ERROR_INVALID_ARGUMENT,
+                      "%s is %" PRId32 ": the short form of the %s family has no place for it",
+                      config_field_name(field), config_field(config, field), facts->name);
+    return FLASH_SUCCESS;
+}
+
+/* ---- The text ---- */
+
+/* The family, and the operation unless it is the forward pass; nothing for the family that needs no
+ * name. */
+static void put_name(text_writer_t *w, const flash_config_t *config, const family_facts_t *facts) {
+    if (config->op != FLASH_OP_FORWARD)
+        text_put(w, "%s %s ", facts->name, words_op(config->op));
+    else if (config->arch != FLASH_CONFIG_UNNAMED_ARCH)
+        text_put(w, "%s ", facts->name);
+}
+
+static void put_shape(text_writer_t *w, const flash_config_t *config,
+                      const config_layout_t *layout) {
+    text_put(w, "(%s, ", words_dtype(config->dtype));
+    if (layout->any_d_head && config->d_head == 0)
+        text_put(w, "any");
+    else
+        text_put(w, "%" PRId32, config->d_head);
+    for (int32_t i = 0; i < layout->n_shape; i++)
+        text_put(w, ", %" PRId32, config_field(config, layout->shape[i]));
+    text_put(w, ")");
+}
+
+static void put_counts(text_writer_t *w, const flash_config_t *config, const config_word_t *word) {
+    text_put_word(w, word->word);
+    for (int32_t i = 0; i < word->n_counts; i++)
+        text_put(w, "_%" PRId32, config_field(config, word->fields[i]));
+    text_put(w, "%s", word->suffix);
+}
+
+static void put_words(text_writer_t *w, const flash_config_t *config,
+                      const config_layout_t *layout) {
+    w->separator = ": ";
+    for (int32_t i = 0; i < layout->n_words; i++) {
+        const config_word_t *word = &layout->words[i];
+        if (word->n_counts > 0)
+            put_counts(w, config, word);
+        else if (config_field(config, word->fields[0]))
+            text_put_word(w, word->word);
+    }
+    words_put_features(w, config->features);
 }
 
 flash_status_t flash_config_format(const flash_config_t *config, char *text, size_t size) {
     flash_config_t own;
     text_writer_t w = {.length = 0};
+    const family_t *family;
     FLASH_TRY(config_read(&own, config));
-    FLASH_TRY(write_config(&w, &own));
+    FLASH_TRY(family_require(own.arch, FLASH_ERROR_INVALID_ARGUMENT, &family));
+    FLASH_TRY(check_enumerators(&own));
+    FLASH_TRY(check_switches(&own, family->facts->layout));
+    FLASH_TRY(check_absent(&own, family->facts));
+    put_name(&w, &own, family->facts);
+    put_shape(&w, &own, family->facts->layout);
+    put_words(&w, &own, family->facts->layout);
     return text_copy(&w, "the short form", text, size);
 }

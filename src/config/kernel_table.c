@@ -4,6 +4,7 @@
 #include "config/kernel_table.h"
 
 #include "config/config.h"
+#include "config/rules.h"
 #include "core/status.h"
 
 #include <stdlib.h>

@@ -4,12 +4,14 @@
 #ifndef FLASH_KERNEL_TABLE_H
 #define FLASH_KERNEL_TABLE_H
 
+#include "config/family.h"
 #include "flashattn.h"
 
 struct flash_kernel {
     flash_config_t config;
     const char *name;
-    void (*function)(void); /* CPU families: a cpu_kernel_t (cpu/cpu_kernel.h) */
+    void (*function)(void); /* CPU families: a cpu_kernel_t (kernels/cpu/cpu_kernel.h) */
+    const family_t *family;
 };
 
 extern const struct flash_kernel kernel_table[];
@@ -20,5 +22,10 @@ const flash_kernel_t *kernel_table_find(const flash_config_t *config);
 
 /* The same, or a refusal: INVALID_CONFIG with the broken rule, or NOT_BUILT. */
 flash_status_t kernel_table_require(const flash_config_t *config, const flash_kernel_t **kernel);
+
+/* What the kernel's family does with it, by its operation. */
+static inline const launch_ops_t *kernel_ops(const flash_kernel_t *kernel) {
+    return kernel->family->ops[kernel->config.op];
+}
 
 #endif

@@ -1,15 +1,25 @@
 /*
- * Reading the short form of a configuration, as config_format.c writes it, with blanks and in any
- * order of the words.
+ * Reading the short form of a configuration, as format.c writes it, with blanks and in any order of
+ * the words.
  */
 #include "config/config.h"
-#include "config_facts.h"
+#include "config/facts.h"
+#include "config/family.h"
+#include "config/words.h"
 #include "core/status.h"
 #include "core/text_reader.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
+
+/* A configuration while it is read. */
+typedef struct reading {
+    text_reader_t at;
+    flash_config_t config;
+    const config_layout_t *layout; /* of its family, once that is known */
+    bool has_counts;               /* the word that is always there has come */
+} reading_t;
 
 static bool take_char(text_reader_t *r, char c) {
     text_skip_blanks(r);
@@ -34,170 +44,139 @@ static bool take_digits(text_reader_t *r, int32_t *value) {
     return true;
 }
 
-static flash_status_t read_separator(text_reader_t *r) {
-    return take_char(r, ',') ? FLASH_SUCCESS : text_expected(r, "','");
-}
+/* ---- The family, the operation and the shape ---- */
 
-static flash_status_t read_number(text_reader_t *r, const char *what, int32_t *value) {
+static flash_status_t read_arch(text_reader_t *r, int32_t *arch) {
     text_skip_blanks(r);
-    return take_digits(r, value) ? FLASH_SUCCESS : text_expected(r, what);
-}
-
-static flash_status_t read_arch(text_reader_t *r, flash_config_t *config) {
-    text_skip_blanks(r);
-#define READ_ARCH(name, layout)                                                                    \
-    if (text_take_word(r, #name)) {                                                                \
-        config->arch = FLASH_ARCH_##name;                                                          \
+#define READ_ARCH(NAME, name)                                                                      \
+    if (text_take_word(r, #NAME)) {                                                                \
+        *arch = FLASH_ARCH_##NAME;                                                                 \
         return FLASH_SUCCESS;                                                                      \
     }
     FLASH_CONFIG_ARCHS(READ_ARCH)
 #undef READ_ARCH
     if (*r->at != '(')
         return text_expected(r, "the name of a kernel family or '('");
-    config->arch = FLASH_ARCH_SM80;
+    *arch = FLASH_CONFIG_UNNAMED_ARCH;
     return FLASH_SUCCESS;
 }
 
-static flash_status_t read_dtype(text_reader_t *r, flash_config_t *config) {
-    text_skip_blanks(r);
-    return text_read_dtype(r, &config->dtype);
+static flash_status_t read_family(reading_t *r) {
+    const family_t *family;
+    FLASH_TRY(read_arch(&r->at, &r->config.arch));
+    FLASH_TRY(family_require(r->config.arch, FLASH_ERROR_INVALID_ARGUMENT, &family));
+    text_skip_blanks(&r->at);
+    words_take_op(&r->at, &r->config.op);
+    r->layout = family->facts->layout;
+    r->has_counts = true;
+    for (int32_t i = 0; i < r->layout->n_words; i++)
+        if (r->layout->words[i].n_counts > 0)
+            r->has_counts = false;
+    return FLASH_SUCCESS;
 }
 
-static flash_status_t read_d_head(text_reader_t *r, flash_config_t *config) {
-    text_skip_blanks(r);
-    if (config_is_cpu(config) && text_take_word(r, "any"))
+static flash_status_t read_separator(text_reader_t *r) {
+    return take_char(r, ',') ? FLASH_SUCCESS : text_expected(r, "','");
+}
+
+static flash_status_t read_field(reading_t *r, int32_t field) {
+    int32_t value;
+    text_skip_blanks(&r->at);
+    if (!take_digits(&r->at, &value))
+        return text_expected(&r->at, config_field_name(field));
+    config_set_field(&r->config, field, value);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t read_d_head(reading_t *r) {
+    text_skip_blanks(&r->at);
+    if (r->layout->any_d_head && text_take_word(&r->at, "any"))
         return FLASH_SUCCESS;
-    return read_number(r, "d_head", &config->d_head);
+    return read_field(r, CONFIG_FIELD_d_head);
 }
 
-/* "(dtype, d_head, B_r, B_c[, n_warps])" */
-static flash_status_t read_tuple(text_reader_t *r, flash_config_t *config) {
-    if (!take_char(r, '('))
-        return text_expected(r, "'('");
-    FLASH_TRY(read_dtype(r, config));
-    FLASH_TRY(read_separator(r));
-    FLASH_TRY(read_d_head(r, config));
-    FLASH_TRY(read_separator(r));
-    FLASH_TRY(read_number(r, "B_r", &config->B_r));
-    FLASH_TRY(read_separator(r));
-    FLASH_TRY(read_number(r, "B_c", &config->B_c));
-    if (!config_is_cpu(config)) {
-        FLASH_TRY(read_separator(r));
-        FLASH_TRY(read_number(r, "n_warps", &config->n_warps));
+/* "(dtype, d_head, B_r, ...)" */
+static flash_status_t read_shape(reading_t *r) {
+    if (!take_char(&r->at, '('))
+        return text_expected(&r->at, "'('");
+    text_skip_blanks(&r->at);
+    FLASH_TRY(words_read_dtype(&r->at, &r->config.dtype));
+    FLASH_TRY(read_separator(&r->at));
+    FLASH_TRY(read_d_head(r));
+    for (int32_t i = 0; i < r->layout->n_shape; i++) {
+        FLASH_TRY(read_separator(&r->at));
+        FLASH_TRY(read_field(r, r->layout->shape[i]));
     }
-    return take_char(r, ')') ? FLASH_SUCCESS : text_expected(r, "')'");
+    return take_char(&r->at, ')') ? FLASH_SUCCESS : text_expected(&r->at, "')'");
 }
 
-/* The words of a kind of family besides features; counts are the word that is always there. */
-typedef struct layout {
-    bool (*take_strategy)(text_reader_t *r, flash_config_t *config);
-    bool (*take_counts)(text_reader_t *r, flash_config_t *config);
-    const char *counts;   /* its form; NULL: none */
-    const char *any_word; /* for messages */
-} layout_t;
+/* ---- The words ---- */
 
-/* "load_<Q>_<K>_<V>" with or without "_tiles". */
-static bool take_load(text_reader_t *r, flash_config_t *config) {
-    text_reader_t ahead = *r;
-    if (!text_take(&ahead, "load_") || !take_digits(&ahead, &config->Q_mma_load_K_fragments) ||
-        !text_take(&ahead, "_") || !take_digits(&ahead, &config->K_mma_load_K_fragments) ||
-        !text_take(&ahead, "_") || !take_digits(&ahead, &config->V_mma_load_K_fragments))
+static bool take_switch(reading_t *r, const config_word_t *word) {
+    const int32_t field = word->fields[0];
+    if (config_field(&r->config, field) || !text_take_word(&r->at, word->word))
         return false;
-    text_take(&ahead, "_tiles");
+    config_set_field(&r->config, field, 1);
+    return true;
+}
+
+/* The word, its numbers, and its suffix or none. */
+static bool take_counts(reading_t *r, const config_word_t *word) {
+    int32_t values[CONFIG_WORD_FIELDS];
+    text_reader_t ahead = r->at;
+    if (r->has_counts || !text_take(&ahead, word->word))
+        return false;
+    for (int32_t i = 0; i < word->n_counts; i++)
+        if (!text_take(&ahead, "_") || !take_digits(&ahead, &values[i]))
+            return false;
+    text_take(&ahead, word->suffix);
     if (text_is_word_char(*ahead.at))
         return false;
-    *r = ahead;
+    for (int32_t i = 0; i < word->n_counts; i++)
+        config_set_field(&r->config, word->fields[i], values[i]);
+    r->at = ahead;
+    r->has_counts = true;
     return true;
-}
-
-static bool take_sm80_strategy(text_reader_t *r, flash_config_t *config) {
-#define READ_STRATEGY(field, word)                                                                 \
-    if (!config->field && text_take_word(r, word)) {                                               \
-        config->field = 1;                                                                         \
-        return true;                                                                               \
-    }
-    FLASH_CONFIG_STRATEGIES(READ_STRATEGY)
-    FLASH_CONFIG_STRATEGIES_AFTER_LOAD(READ_STRATEGY)
-    return false;
-}
-
-/* "stages_<N>" */
-static bool take_stages(text_reader_t *r, flash_config_t *config) {
-    text_reader_t ahead = *r;
-    if (!text_take(&ahead, "stages_") || !take_digits(&ahead, &config->n_stages) ||
-        text_is_word_char(*ahead.at))
-        return false;
-    *r = ahead;
-    return true;
-}
-
-static bool take_sm90_strategy(text_reader_t *r, flash_config_t *config) {
-    FLASH_CONFIG_SM90_STRATEGIES(READ_STRATEGY)
-#undef READ_STRATEGY
-    return false;
-}
-
-static bool take_nothing(text_reader_t *r, flash_config_t *config) {
-    (void)r;
-    (void)config;
-    return false;
-}
-
-static const layout_t layout_cpu = {take_nothing, take_nothing, NULL,
-                                    "a feature (causal, window, softcap, varlen), each once"};
-static const layout_t layout_sm80 = {take_sm80_strategy, take_load, "load_<Q>_<K>_<V>_tiles",
-                                     "a strategy, load_<Q>_<K>_<V>_tiles or a feature, each once"};
-static const layout_t layout_sm90 = {take_sm90_strategy, take_stages, "stages_<N>",
-                                     "a strategy, stages_<N> or a feature, each once"};
-
-static const layout_t *layout_of(const flash_config_t *config) {
-    switch (config->arch) {
-#define LAYOUT_OF(name, layout)                                                                    \
-    case FLASH_ARCH_##name:                                                                        \
-        return &layout_##layout;
-        FLASH_CONFIG_ARCHS(LAYOUT_OF)
-#undef LAYOUT_OF
-    default: /* read_arch() knows no other */
-        return &layout_cpu;
-    }
 }
 
 /* One of the words after ':'; each at most once. */
-static flash_status_t read_word(text_reader_t *r, const layout_t *layout, flash_config_t *config,
-                                bool *has_counts) {
-    text_skip_blanks(r);
-    if (text_take_feature(r, &config->features) || layout->take_strategy(r, config))
+static flash_status_t read_word(reading_t *r) {
+    text_skip_blanks(&r->at);
+    if (words_take_feature(&r->at, &r->config.features))
         return FLASH_SUCCESS;
-    if (!*has_counts && layout->take_counts(r, config)) {
-        *has_counts = true;
-        return FLASH_SUCCESS;
+    for (int32_t i = 0; i < r->layout->n_words; i++) {
+        const config_word_t *word = &r->layout->words[i];
+        if (word->n_counts > 0 ? take_counts(r, word) : take_switch(r, word))
+            return FLASH_SUCCESS;
     }
-    return text_expected(r, layout->any_word);
+    return text_expected(&r->at, r->layout->words_text);
 }
 
-static flash_status_t read_words(text_reader_t *r, flash_config_t *config) {
-    const layout_t *layout = layout_of(config);
-    bool has_counts = layout->counts == NULL;
-    if (take_char(r, ':')) {
+/* What is missing where a text ends without the word that is always there. */
+static const char *counts_form(const config_layout_t *layout) {
+    int32_t i = 0;
+    while (layout->words[i].n_counts == 0)
+        i++;
+    return layout->words[i].form;
+}
+
+static flash_status_t read_words(reading_t *r) {
+    if (take_char(&r->at, ':')) {
         do {
-            FLASH_TRY(read_word(r, layout, config, &has_counts));
-        } while (take_char(r, '+'));
+            FLASH_TRY(read_word(r));
+        } while (take_char(&r->at, '+'));
     }
-    return has_counts ? FLASH_SUCCESS : text_expected(r, layout->counts);
-}
-
-static flash_status_t read_config(text_reader_t *r, flash_config_t *config) {
-    FLASH_TRY(read_arch(r, config));
-    FLASH_TRY(read_tuple(r, config));
-    FLASH_TRY(read_words(r, config));
-    text_skip_blanks(r);
-    return *r->at == '\0' ? FLASH_SUCCESS : text_expected(r, "the end");
+    return r->has_counts ? FLASH_SUCCESS : text_expected(&r->at, counts_form(r->layout));
 }
 
 flash_status_t flash_config_parse(const char *text, flash_config_t *config) {
-    flash_config_t own = FLASH_CONFIG_INIT;
     FLASH_REQUIRE(text != NULL, FLASH_ERROR_INVALID_ARGUMENT, "text is NULL");
-    text_reader_t r = {.text = text, .at = text};
-    FLASH_TRY(read_config(&r, &own));
-    return config_write(&own, config);
+    reading_t r = {.at = {.text = text, .at = text}, .config = FLASH_CONFIG_INIT};
+    FLASH_TRY(read_family(&r));
+    FLASH_TRY(read_shape(&r));
+    FLASH_TRY(read_words(&r));
+    text_skip_blanks(&r.at);
+    if (*r.at.at != '\0')
+        return text_expected(&r.at, "the end");
+    return config_write(&r.config, config);
 }

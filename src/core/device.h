@@ -21,12 +21,8 @@ typedef struct device {
     int32_t shared_memory_per_block; /* bytes, with opt-in */
 } device_t;
 
-/* Describes the device with this number. INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE. */
-flash_status_t device_describe(int32_t number, device_t *device);
-
-bool device_is_cpu(const device_t *device);
-
-/* What the device lacks for a kernel family, as "AVX512 kernels need ..."; NULL: nothing. */
-const char *device_lacks(const device_t *device, int32_t arch);
+static inline bool device_is_cpu(const device_t *device) {
+    return device->number == FLASH_DEVICE_CPU;
+}
 
 #endif

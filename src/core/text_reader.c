@@ -1,9 +1,8 @@
 /*
- * See text_reader.h. The words come from the generator's one list (config_facts.h).
+ * See text_reader.h.
  */
 #include "core/text_reader.h"
 
-#include "config_facts.h"
 #include "core/status.h"
 
 #include <ctype.h>
@@ -42,26 +41,4 @@ bool text_take_word(text_reader_t *r, const char *word) {
         return false;
     *r = ahead;
     return true;
-}
-
-flash_status_t text_read_dtype(text_reader_t *r, int32_t *dtype) {
-#define READ_DTYPE(name)                                                                           \
-    if (text_take_word(r, #name)) {                                                                \
-        *dtype = FLASH_DTYPE_##name;                                                               \
-        return FLASH_SUCCESS;                                                                      \
-    }
-    FLASH_CONFIG_DTYPES(READ_DTYPE)
-#undef READ_DTYPE
-    return text_expected(r, "an element type (FP16, BF16, FP32)");
-}
-
-bool text_take_feature(text_reader_t *r, int32_t *features) {
-#define TAKE_FEATURE(name, word)                                                                   \
-    if (!(*features & FLASH_FEATURE_##name) && text_take_word(r, word)) {                          \
-        *features |= FLASH_FEATURE_##name;                                                         \
-        return true;                                                                               \
-    }
-    FLASH_CONFIG_FEATURES(TAKE_FEATURE)
-#undef TAKE_FEATURE
-    return false;
 }

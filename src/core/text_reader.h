@@ -29,9 +29,4 @@ bool text_take_word(text_reader_t *r, const char *word);
 /* Whether a character can be part of a word. */
 bool text_is_word_char(char c);
 
-flash_status_t text_read_dtype(text_reader_t *r, int32_t *dtype);
-
-/* A feature that the set does not have yet. */
-bool text_take_feature(text_reader_t *r, int32_t *features);
-
 #endif

@@ -1,9 +1,8 @@
 /*
- * See text_writer.h. The words come from the generator's one list (config_facts.h).
+ * See text_writer.h.
  */
 #include "core/text_writer.h"
 
-#include "config_facts.h"
 #include "core/status.h"
 
 #include <stdarg.h>
@@ -21,14 +20,6 @@ void text_put(text_writer_t *w, const char *format, ...) {
 void text_put_word(text_writer_t *w, const char *word) {
     text_put(w, "%s%s", w->separator, word);
     w->separator = "+";
-}
-
-void text_put_features(text_writer_t *w, int32_t features) {
-#define PUT_FEATURE(name, word)                                                                    \
-    if (features & FLASH_FEATURE_##name)                                                           \
-        text_put_word(w, word);
-    FLASH_CONFIG_FEATURES(PUT_FEATURE)
-#undef PUT_FEATURE
 }
 
 flash_status_t text_copy(const text_writer_t *w, const char *what, char *text, size_t size) {

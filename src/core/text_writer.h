@@ -18,9 +18,6 @@ void text_put(text_writer_t *w, const char *format, ...) __attribute__((format(p
 /* The separator and the word; '+' comes before the next. */
 void text_put_word(text_writer_t *w, const char *word);
 
-/* The words of FLASH_FEATURE_... bits. */
-void text_put_features(text_writer_t *w, int32_t features);
-
 /* Copies the line into the caller's text[0 ... size). INVALID_ARGUMENT (NULL), BUFFER_TOO_SMALL;
  * what names the line in the message. */
 flash_status_t text_copy(const text_writer_t *w, const char *what, char *text, size_t size);

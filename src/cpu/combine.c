@@ -1,9 +1,9 @@
 /*
  * flash_combine() on the CPU: the rows are shared among threads.
  */
-#include "config/config.h"
+#include "kernels/common/dtype.h"
 #include "kernels/cpu/combine_row.h"
-#include "cpu/launch.h"
+#include "cpu/combine.h"
 #include "core/status.h"
 #include "cpu/thread_pool.h"
 
@@ -63,7 +63,7 @@ static void combine_work(void *argument, int32_t index) {
     }
 }
 
-flash_status_t launch_cpu_combine(const flash_combine_args_t *args) {
+flash_status_t cpu_combine(const flash_combine_args_t *args) {
     enum { SHARE_MIN_ELEMENTS = 1 << 18 };
     combine_call_t call = {.args = args};
     parallel_t parallel;

@@ -30,7 +30,10 @@ static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem
     return FLASH_SUCCESS;
 }
 
-flash_status_t launch_cpu(const flash_kernel_t *kernel, const problem_t *problem) {
+static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *problem,
+                             const device_t *device, flash_stream_t stream) {
+    (void)device;
+    (void)stream; /* the call returns when O is complete */
     parallel_t parallel;
     FLASH_TRY(parallel_acquire(&parallel));
     const flash_status_t status = run(kernel, problem, &parallel);
@@ -38,8 +41,9 @@ flash_status_t launch_cpu(const flash_kernel_t *kernel, const problem_t *problem
     return status;
 }
 
-flash_status_t launch_cpu_workspace(const flash_kernel_t *kernel, const problem_t *problem,
-                                    uint64_t *size) {
+static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                const device_t *device, uint64_t *size) {
+    (void)device;
     parallel_t parallel;
     cpu_plan_t plan;
     FLASH_TRY(parallel_acquire(&parallel));
@@ -51,7 +55,9 @@ flash_status_t launch_cpu_workspace(const flash_kernel_t *kernel, const problem_
     return FLASH_SUCCESS;
 }
 
-flash_status_t launch_cpu_prepare(const flash_kernel_t *kernel, const problem_t *problem) {
+static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *problem,
+                              const device_t *device) {
+    (void)device;
     parallel_t parallel;
     cpu_plan_t plan;
     FLASH_TRY(parallel_acquire(&parallel));
@@ -62,3 +68,6 @@ flash_status_t launch_cpu_prepare(const flash_kernel_t *kernel, const problem_t 
     parallel_release(&parallel);
     return status;
 }
+
+const launch_ops_t cpu_forward_ops = {
+    .workspace = workspace, .prepare = prepare, .launch = launch};

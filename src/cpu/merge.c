@@ -3,7 +3,7 @@
  */
 #include "cpu/merge.h"
 
-#include "config/config.h"
+#include "kernels/common/dtype.h"
 #include "kernels/cpu/combine_row.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
  */
 #include "cpu/plan.h"
 
-#include "config/config.h"
+#include "kernels/common/dtype.h"
 #include "core/int64.h"
 #include "core/status.h"
 

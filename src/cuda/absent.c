@@ -2,10 +2,12 @@
  * The CUDA side of a library that was built without it. Describing a CUDA device fails, so that
  * the other calls are never reached.
  */
-#include "cuda/device.h"
-#include "cuda/launch.h"
-#include "core/measurement.h"
 #include "core/status.h"
+#include "cuda/combine.h"
+#include "cuda/device.h"
+#include "cuda/family.h"
+#include "cuda/launch.h"
+#include "cuda/measure.h"
 
 static flash_status_t absent(int32_t number) {
     return status_fail(FLASH_ERROR_UNSUPPORTED,
@@ -22,28 +24,41 @@ void cuda_device_name(const device_t *device, char name[64]) {
     name[0] = '\0';
 }
 
-flash_status_t launch_cuda_prepare(const flash_kernel_t *kernel, const device_t *device) {
+static flash_status_t no_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                   const device_t *device, uint64_t *size) {
     (void)kernel;
+    (void)problem;
+    (void)size;
     return absent(device->number);
 }
 
-flash_status_t launch_cuda(const flash_kernel_t *kernel, const problem_t *problem,
-                           const device_t *device, flash_stream_t stream) {
+static flash_status_t no_prepare(const flash_kernel_t *kernel, const problem_t *problem,
+                                 const device_t *device) {
+    (void)kernel;
+    (void)problem;
+    return absent(device->number);
+}
+
+static flash_status_t no_launch(const flash_kernel_t *kernel, const problem_t *problem,
+                                const device_t *device, flash_stream_t stream) {
     (void)kernel;
     (void)problem;
     (void)stream;
     return absent(device->number);
 }
 
-flash_status_t launch_cuda_combine(const flash_combine_args_t *args, const device_t *device,
-                                   flash_stream_t stream) {
+const launch_ops_t sm80_forward_ops = {no_workspace, no_prepare, no_launch};
+const launch_ops_t sm90_forward_ops = {no_workspace, no_prepare, no_launch};
+
+flash_status_t cuda_combine(const flash_combine_args_t *args, const device_t *device,
+                            flash_stream_t stream) {
     (void)args;
     (void)stream;
     return absent(device->number);
 }
 
-flash_status_t launch_cuda_resources(const flash_kernel_t *kernel, const device_t *device,
-                                     flash_kernel_resources_t *resources) {
+flash_status_t cuda_resources(const flash_kernel_t *kernel, const device_t *device,
+                              flash_kernel_resources_t *resources) {
     (void)kernel;
     (void)resources;
     return absent(device->number);

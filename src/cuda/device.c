@@ -16,13 +16,6 @@ static struct {
     device_t devices[MAX_DEVICES];
 } cache = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-flash_status_t cuda_error_status(cudaError_t error, const char *call) {
-    const flash_status_t status =
-        error == cudaErrorMemoryAllocation ? FLASH_ERROR_OUT_OF_MEMORY : FLASH_ERROR_CUDA;
-    return status_fail(status, "%s: %s (%s)", call, cudaGetErrorString(error),
-                       cudaGetErrorName(error));
-}
-
 static flash_status_t attribute(enum cudaDeviceAttr which, int ordinal, int32_t *value) {
     int v = 0;
     FLASH_TRY_CUDA(cudaDeviceGetAttribute(&v, which, ordinal));

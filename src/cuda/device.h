@@ -1,13 +1,12 @@
 /*
- * CUDA devices, and calls that run on one. A build without CUDA has the same functions
- * (cuda_absent.c); each of them refuses.
+ * The CUDA devices of this machine. A build without CUDA has the same functions (absent.c), which
+ * refuse.
  */
 #ifndef FLASH_CUDA_DEVICE_H
 #define FLASH_CUDA_DEVICE_H
 
 #include "core/device.h"
 #include "flashattn.h"
-#include "core/problem.h"
 
 /* Describes FLASH_DEVICE_CUDA_CURRENT or FLASH_DEVICE_CUDA + n. UNSUPPORTED in a build without
  * CUDA, NO_DEVICE without a driver or that device. */

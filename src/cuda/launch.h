@@ -1,26 +1,32 @@
 /*
  * Launching a kernel of a CUDA family on the caller's stream: no allocation, no synchronisation.
  */
-#ifndef FLASH_LAUNCH_CUDA_H
-#define FLASH_LAUNCH_CUDA_H
+#ifndef FLASH_CUDA_LAUNCH_H
+#define FLASH_CUDA_LAUNCH_H
 
-#include "core/device.h"
-#include "flashattn.h"
-#include "core/problem.h"
+#include "cuda/family.h"
+
+/* The function of a kernel as the runtime's calls take it. */
+const void *cuda_kernel_symbol(const flash_kernel_t *kernel);
+
+/* How a kernel is enqueued; its device is current, its attributes are set. */
+typedef flash_status_t cuda_enqueue_t(const flash_kernel_t *kernel, const problem_t *problem,
+                                      const device_t *device, flash_stream_t stream);
+
+/* Enqueues on the device and leaves the caller's device current. */
+flash_status_t cuda_launch(const flash_kernel_t *kernel, const problem_t *problem,
+                           const device_t *device, flash_stream_t stream, cuda_enqueue_t *enqueue);
 
 /* Loads the kernel and sets its attributes on the device. */
-flash_status_t launch_cuda_prepare(const flash_kernel_t *kernel, const device_t *device);
+flash_status_t cuda_prepare(const flash_kernel_t *kernel, const problem_t *problem,
+                            const device_t *device);
 
-/* Enqueues the problem, which has output and checked data. */
-flash_status_t launch_cuda(const flash_kernel_t *kernel, const problem_t *problem,
-                           const device_t *device, flash_stream_t stream);
-
-/* Enqueues the merging of partial results; the arguments are checked. */
-flash_status_t launch_cuda_combine(const flash_combine_args_t *args, const device_t *device,
-                                   flash_stream_t stream);
+/* For kernels that need no workspace. */
+flash_status_t cuda_no_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                 const device_t *device, uint64_t *size);
 
 /* What the compiled kernel uses on the device. */
-flash_status_t launch_cuda_resources(const flash_kernel_t *kernel, const device_t *device,
-                                     flash_kernel_resources_t *resources);
+flash_status_t cuda_resources(const flash_kernel_t *kernel, const device_t *device,
+                              flash_kernel_resources_t *resources);
 
 #endif

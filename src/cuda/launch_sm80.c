@@ -1,16 +1,25 @@
 /*
  * Launching a kernel of the SM80 family: a block for each tile.
  */
-#include "cuda/families.h"
-
-#include "cuda/block.h"
+#include "config/kernel_table.h"
 #include "cuda/grid.h"
+#include "cuda/launch.h"
 
-flash_status_t launch_sm80(const void *symbol, const flash_config_t *config,
-                           const problem_t *problem, flash_stream_t stream) {
-    const cuda_block_t block = cuda_block(config);
-    const cuda_grid_t grid = {.blocks = sm80_grid_blocks(config, &problem->params),
+static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
+                              const device_t *device, flash_stream_t stream) {
+    const cuda_family_t *family = kernel->family->cuda;
+    const cuda_block_t block = family->block(&kernel->config);
+    const cuda_grid_t grid = {.blocks = family->tiles(&kernel->config, &problem->params),
                               .threads = block.threads,
                               .shared_bytes = block.shared_bytes};
-    return launch_grid(symbol, &grid, &problem->params, stream);
+    (void)device;
+    return launch_grid(cuda_kernel_symbol(kernel), &grid, &problem->params, stream);
 }
+
+static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *problem,
+                             const device_t *device, flash_stream_t stream) {
+    return cuda_launch(kernel, problem, device, stream, enqueue);
+}
+
+const launch_ops_t sm80_forward_ops = {
+    .workspace = cuda_no_workspace, .prepare = cuda_prepare, .launch = launch};

@@ -2,10 +2,9 @@
  * Launching a kernel of the SM90 family: tensor maps of Q, K, V and O, and a grid that is as large
  * as the device where blocks take tile after tile.
  */
-#include "cuda/families.h"
-
-#include "cuda/block.h"
+#include "config/kernel_table.h"
 #include "cuda/grid.h"
+#include "cuda/launch.h"
 #include "cuda/shares_sm90.h"
 #include "core/status.h"
 #include "cuda/tensor_map.h"
@@ -25,15 +24,29 @@ static flash_status_t encode_maps(const flash_config_t *config, sm90_params_t *p
     return FLASH_SUCCESS;
 }
 
-flash_status_t launch_sm90(const void *symbol, const flash_config_t *config,
-                           const problem_t *problem, const device_t *device,
-                           flash_stream_t stream) {
+static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
+                              const device_t *device, flash_stream_t stream) {
+    const flash_config_t *config = &kernel->config;
     const flash_params_t *p = &problem->params;
     const int64_t blocks = shares_sm90_blocks(config, p, device->n_multiprocessors);
-    const cuda_block_t block = cuda_block(config);
+    const cuda_block_t block = kernel->family->cuda->block(config);
     const cuda_grid_t grid = {
         .blocks = blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
     sm90_params_t params = {.problem = *p, .shares = shares_sm90(config, p, blocks)};
     FLASH_TRY(encode_maps(config, &params));
-    return launch_grid(symbol, &grid, &params, stream);
+    return launch_grid(cuda_kernel_symbol(kernel), &grid, &params, stream);
 }
+
+static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *problem,
+                             const device_t *device, flash_stream_t stream) {
+    return cuda_launch(kernel, problem, device, stream, enqueue);
+}
+
+static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *problem,
+                              const device_t *device) {
+    FLASH_TRY(tensor_map_prepare());
+    return cuda_prepare(kernel, problem, device);
+}
+
+const launch_ops_t sm90_forward_ops = {
+    .workspace = cuda_no_workspace, .prepare = prepare, .launch = launch};

@@ -5,8 +5,7 @@
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
 #include "cuda/error.h"
 #include "cuda/scope.h"
-#include "cuda/launch.h"
-#include "core/measurement.h"
+#include "cuda/measure.h"
 
 #include <stdatomic.h>
 #include <time.h>
@@ -41,7 +40,7 @@ static flash_status_t enqueue(const measurement_t *m, int64_t first, int count,
                               const events_t *events) {
     for (int i = 0; i < count; i++) {
         FLASH_TRY_CUDA(cudaEventRecord(events->begin[i], m->stream));
-        FLASH_TRY(launch_cuda(measurement_kernel(m, first + i), m->problem, m->device, m->stream));
+        FLASH_TRY(measurement_launch(m, measurement_kernel(m, first + i)));
         FLASH_TRY_CUDA(cudaEventRecord(events->end[i], m->stream));
     }
     return FLASH_SUCCESS;
@@ -85,7 +84,7 @@ static flash_status_t run_batches(const measurement_t *m, const events_t *events
 /* Loading a kernel may wait for the device: all are loaded before a gate is shut. */
 static flash_status_t warm_up(const measurement_t *m) {
     for (int32_t i = 0; i < m->n_kernels; i++)
-        FLASH_TRY(launch_cuda(m->kernels[i], m->problem, m->device, m->stream));
+        FLASH_TRY(measurement_launch(m, m->kernels[i]));
     FLASH_TRY_CUDA(cudaStreamSynchronize(m->stream));
     return FLASH_SUCCESS;
 }

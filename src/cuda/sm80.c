@@ -1,10 +1,87 @@
 /*
- * How the rows of the SM80 family compare: the most strategies that always pay, then the least
- * estimated time.
+ * The SM80 family, as the host knows it: the rules among its fields, what it needs of a device, and
+ * how its rows compare: the most strategies that always pay, then the least estimated time.
  */
-#include "select/families.h"
-
+#include "core/status.h"
+#include "cuda/family.h"
 #include "kernels/sm80/sm80_kernel.h"
+
+#include <stddef.h>
+
+enum {
+    FRAGMENT = 8, /* columns along the contraction that one fragment covers */
+    MMA_ROWS = 16
+};
+
+/* ---- Rules, as in codegen/legality.py ---- */
+
+/* Fragments held at a time: 0, or a power of two from 2 up to what the contraction has, half of
+ * that when the next ones load meanwhile. */
+static flash_status_t check_fragments(const char *field, int32_t count, const char *axis,
+                                      int32_t contraction, bool double_buffered) {
+    const int32_t most = contraction / FRAGMENT / (double_buffered ? 2 : 1);
+    FLASH_REQUIRE(count >= 0 && count != 1 && (count & (count - 1)) == 0,
+                  FLASH_ERROR_INVALID_CONFIG, "%s is %d: not 0 or a power of two from 2 on", field,
+                  count);
+    FLASH_REQUIRE(count <= most, FLASH_ERROR_INVALID_CONFIG, "%s is %d: at most %d with %s %d%s",
+                  field, count, most, axis, contraction,
+                  double_buffered ? " and double buffering" : "");
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_all_fragments(const flash_config_t *config) {
+    const bool buffered = config->mma_double_buffer_loads != 0;
+    FLASH_TRY(check_fragments("Q_mma_load_K_fragments", config->Q_mma_load_K_fragments, "d_head",
+                              config->d_head, buffered));
+    FLASH_TRY(check_fragments("K_mma_load_K_fragments", config->K_mma_load_K_fragments, "d_head",
+                              config->d_head, buffered));
+    FLASH_TRY(check_fragments("V_mma_load_K_fragments", config->V_mma_load_K_fragments, "B_c",
+                              config->B_c, buffered));
+    FLASH_REQUIRE(config->Q_mma_load_K_fragments == 0 ||
+                      config->Q_mma_load_K_fragments == config->K_mma_load_K_fragments,
+                  FLASH_ERROR_INVALID_CONFIG,
+                  "Q_mma_load_K_fragments is %d: neither 0 nor K_mma_load_K_fragments, %d",
+                  config->Q_mma_load_K_fragments, config->K_mma_load_K_fragments);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check(const flash_config_t *config) {
+    FLASH_REQUIRE(config->B_r % (MMA_ROWS * config->n_warps) == 0, FLASH_ERROR_INVALID_CONFIG,
+                  "n_warps is %d: B_r %d does not divide into rows of %d for each", config->n_warps,
+                  config->B_r, MMA_ROWS);
+    return check_all_fragments(config);
+}
+
+/* ---- Devices and problems ---- */
+
+static const char *lacks(const device_t *device) {
+    return device->compute_capability >= 80 ? NULL
+                                            : "SM80 kernels need compute capability 8.0 or newer";
+}
+
+static cuda_block_t block(const flash_config_t *config) {
+    return (cuda_block_t){sm80_block_threads(config), sm80_shared_bytes(config),
+                          SM80_STATIC_SHARED_BYTES};
+}
+
+static const cuda_family_t cuda = {.block = block, .tiles = sm80_grid_blocks};
+
+static const char *obstacle(const flash_config_t *config, const problem_t *problem,
+                            const device_t *device) {
+    const char *of_launch = cuda_launch_obstacle(&cuda, config, problem, device);
+    if (of_launch != NULL)
+        return of_launch;
+    return sm80_serves_alignment(config, &problem->params)
+               ? NULL
+               : "kernels with async_copy need 16-byte aligned rows of Q, K and V";
+}
+
+/* ---- Selection ---- */
+
+static int32_t priority(const device_t *device) {
+    (void)device;
+    return 80;
+}
 
 /* What the steps over K and V cost a block beside its rows of Q, in rows: 64 rows run at 0.82 of
  * the speed of 128 (docs/performance.md). */
@@ -22,12 +99,12 @@ static int64_t estimated_time(const flash_config_t *config, const problem_t *pro
  */
 static int32_t step_preference(const flash_config_t *config, const problem_t *problem) {
     enum { LONG = 1024 };
-    const bool is_short = !problem->batch_invariant && select_visible_keys(&problem->params) < LONG;
+    const bool is_short = !problem->batch_invariant && problem_mean_keys(&problem->params) < LONG;
     return is_short ? -config->B_c : config->B_c;
 }
 
-family_rank_t select_rank_sm80(const flash_config_t *config, const problem_t *problem,
-                               const device_t *device) {
+static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device) {
     const int32_t strategies = config->async_copy + config->eager_load_blocks + config->swizzled +
                                config->optimized_softmax;
     return (family_rank_t){
@@ -35,3 +112,12 @@ family_rank_t select_rank_sm80(const flash_config_t *config, const problem_t *pr
         .time = problem->batch_invariant ? 0 : estimated_time(config, problem, device),
         .preference = step_preference(config, problem)};
 }
+
+const family_t family_sm80 = {.facts = &family_facts_sm80,
+                              .check = check,
+                              .lacks = lacks,
+                              .obstacle = obstacle,
+                              .priority = priority,
+                              .rank = rank,
+                              .ops = {[FAMILY_OP_FORWARD] = &sm80_forward_ops},
+                              .cuda = &cuda};

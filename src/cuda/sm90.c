@@ -1,10 +1,76 @@
 /*
- * How the rows of the SM90 family compare: the most strategies that always pay, then the least
- * estimated time; multicast, which has not paid yet, last.
+ * The SM90 family, as the host knows it: the rules among its fields, what it needs of a device, and
+ * how its rows compare: the most strategies that always pay, then the least estimated time.
  */
-#include "select/families.h"
-
+#include "core/status.h"
+#include "cuda/family.h"
+#include "cuda/tma_tensor.h"
 #include "kernels/sm90/sm90_kernel.h"
+
+#include <stddef.h>
+
+enum {
+    MMA_ROWS = 16,
+    LOADING_WARPS = 4
+};
+
+/* ---- Rules, as in codegen/legality.py ---- */
+
+static flash_status_t check_warps(const flash_config_t *config) {
+    const int32_t n_warps = LOADING_WARPS + config->B_r / MMA_ROWS;
+    FLASH_REQUIRE(config->n_warps == n_warps, FLASH_ERROR_INVALID_CONFIG,
+                  "n_warps is %d: %d with B_r %d, %d and one for each %d rows", config->n_warps,
+                  n_warps, config->B_r, LOADING_WARPS, MMA_ROWS);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check(const flash_config_t *config) {
+    FLASH_TRY(check_warps(config));
+    FLASH_REQUIRE(!config->ping_pong || config->B_r >= 2 * SM90_WARPGROUP_ROWS,
+                  FLASH_ERROR_INVALID_CONFIG,
+                  "ping_pong is 1: it needs a B_r of %d or more, which is %d",
+                  2 * SM90_WARPGROUP_ROWS, config->B_r);
+    FLASH_REQUIRE(!sm90_has_varlen(config) || config->longest_first, FLASH_ERROR_INVALID_CONFIG,
+                  "features has varlen: it needs longest_first, which is 0");
+    FLASH_REQUIRE(
+        sm90_shared_bytes(config) <= SM90_SHARED_BYTES_MAX, FLASH_ERROR_INVALID_CONFIG,
+        "d_head %d, B_r %d, B_c %d and n_stages %d take %d bytes of shared memory: at most %d",
+        config->d_head, config->B_r, config->B_c, config->n_stages, sm90_shared_bytes(config),
+        SM90_SHARED_BYTES_MAX);
+    return FLASH_SUCCESS;
+}
+
+/* ---- Devices and problems ---- */
+
+static const char *lacks(const device_t *device) {
+    return device->compute_capability == 90 ? NULL
+                                            : "SM90 kernels need compute capability 9.0, no other";
+}
+
+static cuda_block_t block(const flash_config_t *config) {
+    return (cuda_block_t){sm90_block_threads(config), sm90_shared_bytes(config), 0};
+}
+
+static const cuda_family_t cuda = {.block = block, .tiles = sm90_tiles};
+
+static const char *obstacle(const flash_config_t *config, const problem_t *problem,
+                            const device_t *device) {
+    const bool ragged = sm90_has_varlen(config);
+    const flash_params_t *p = &problem->params;
+    const tma_tensor_t tensors[] = {tma_tensor_q(p, ragged), tma_tensor_k(p, ragged),
+                                    tma_tensor_v(p, ragged), tma_tensor_o(p, ragged)};
+    const char *found = cuda_launch_obstacle(&cuda, config, problem, device);
+    for (int i = 0; i < 4 && found == NULL; i++)
+        found = tma_tensor_obstacle(&tensors[i]);
+    return found;
+}
+
+/* ---- Selection ---- */
+
+static int32_t priority(const device_t *device) {
+    (void)device;
+    return 90;
+}
 
 /* What the beginning and the end of a tile cost, in blocks of keys. */
 enum { BLOCKS_AROUND_TILE = 2 };
@@ -23,7 +89,7 @@ static int64_t estimated_time(const flash_config_t *config, const problem_t *pro
                               const device_t *device) {
     const int64_t n = device->n_multiprocessors;
     const int64_t rounds = (sm90_tiles(config, &problem->params) + n - 1) / n;
-    const int64_t keys = select_visible_keys(&problem->params);
+    const int64_t keys = problem_mean_keys(&problem->params);
     const int64_t blocks = (keys + config->B_c - 1) / config->B_c + BLOCKS_AROUND_TILE;
     return rounds * blocks * block_time(config);
 }
@@ -34,12 +100,20 @@ static int64_t time_at_length(const flash_config_t *config) {
     return ROWS * block_time(config) / ((int64_t)config->B_r * config->B_c);
 }
 
-family_rank_t select_rank_sm90(const flash_config_t *config, const problem_t *problem,
-                               const device_t *device) {
+static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device) {
     const int32_t strategies = config->overlap + config->persistent + config->fixed_reference;
     return (family_rank_t){.without_strategies = -strategies,
                            .time = problem->batch_invariant
                                        ? time_at_length(config)
-                                       : estimated_time(config, problem, device),
-                           .preference = config->multicast};
+                                       : estimated_time(config, problem, device)};
 }
+
+const family_t family_sm90 = {.facts = &family_facts_sm90,
+                              .check = check,
+                              .lacks = lacks,
+                              .obstacle = obstacle,
+                              .priority = priority,
+                              .rank = rank,
+                              .ops = {[FAMILY_OP_FORWARD] = &sm90_forward_ops},
+                              .cuda = &cuda};

@@ -62,6 +62,20 @@ static shape_t shape_of(const tma_tensor_t *tensor) {
     return shape;
 }
 
+/* The driver's type of elements; every type that a kernel of the family may have. */
+static flash_status_t find_type(int32_t dtype, CUtensorMapDataType *type) {
+    switch (dtype) {
+    case FLASH_DTYPE_FP16:
+        *type = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+        return FLASH_SUCCESS;
+    case FLASH_DTYPE_BF16:
+        *type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+        return FLASH_SUCCESS;
+    default:
+        return status_fail(FLASH_ERROR_INTERNAL, "dtype is %d: it has no tensor map", dtype);
+    }
+}
+
 static flash_status_t encode(const tma_tensor_t *tensor, CUtensorMapDataType type, int32_t box_rows,
                              CUtensorMap *map) {
     const shape_t shape = shape_of(tensor);
@@ -83,12 +97,12 @@ static flash_status_t encode(const tma_tensor_t *tensor, CUtensorMapDataType typ
 
 flash_status_t tensor_map_encode(const tma_tensor_t *tensor, int32_t dtype, int32_t box_rows,
                                  sm90_tensor_map_t *map) {
-    const CUtensorMapDataType type = dtype == FLASH_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-                                                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    CUtensorMapDataType type;
     CUtensorMap own;
     memset(map, 0, sizeof *map);
     if (tma_tensor_is_empty(tensor))
         return FLASH_SUCCESS;
+    FLASH_TRY(find_type(dtype, &type));
     FLASH_TRY(tensor_map_prepare());
     FLASH_TRY(encode(tensor, type, box_rows, &own));
     memcpy(map, &own, sizeof own);

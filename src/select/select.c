@@ -1,22 +1,81 @@
 /*
- * The choice of a kernel: each kind of family has a heuristic of its own.
+ * The heuristic: of the kernels that serve, those of the family with the highest priority on the
+ * device; among its rows the smallest head dimension, then the fewest features beyond those needed,
+ * then what the family's own estimate says.
  */
 #include "select/select.h"
 
 #include "config/config.h"
 #include "config/kernel_table.h"
 #include "core/status.h"
+#include "select/serves.h"
 
 #include <stddef.h>
+#include <stdio.h>
+
+/* Fields by which rows are compared, the most important first; less is better. */
+enum { N_RANKS = 6 };
+typedef struct rank {
+    int64_t fields[N_RANKS];
+} rank_t;
+
+static rank_t rank_row(const flash_kernel_t *kernel, const problem_t *problem,
+                       const device_t *device) {
+    const family_t *family = kernel->family;
+    const flash_config_t *config = &kernel->config;
+    const int32_t extra = config->features & ~problem->features;
+    const family_rank_t own = family->rank(config, problem, device);
+    const rank_t rank = {{-(int64_t)family->priority(device), config->d_head,
+                          __builtin_popcount((unsigned)extra), own.without_strategies, own.time,
+                          own.preference}};
+    return rank;
+}
+
+static bool ranks_before(const rank_t *a, const rank_t *b) {
+    for (int i = 0; i < N_RANKS; i++)
+        if (a->fields[i] != b->fields[i])
+            return a->fields[i] < b->fields[i];
+    return false;
+}
+
+static const flash_kernel_t *best(const problem_t *problem, const device_t *device) {
+    const flash_kernel_t *best = NULL;
+    rank_t best_rank = {{0}};
+    for (int32_t i = 0; i < kernel_table_count; i++) {
+        const flash_kernel_t *kernel = &kernel_table[i];
+        if (!select_serves(kernel, problem, device))
+            continue;
+        const rank_t rank = rank_row(kernel, problem, device);
+        if (best == NULL || ranks_before(&rank, &best_rank)) {
+            best = kernel;
+            best_rank = rank;
+        }
+    }
+    return best;
+}
+
+static void give_reason(const flash_kernel_t *kernel, const problem_t *problem,
+                        const device_t *device, char reason[SELECT_REASON_SIZE]) {
+    const char *name = kernel->family->facts->name;
+    const char *remark = kernel->family->remark == NULL ? "" : kernel->family->remark(problem, device);
+    if (device_is_cpu(device))
+        snprintf(reason, SELECT_REASON_SIZE,
+                 "%s is the fastest family in this library that the processor has for %s%s", name,
+                 config_dtype_name(problem->dtype), remark);
+    else
+        snprintf(reason, SELECT_REASON_SIZE,
+                 "the least estimated time on %d multiprocessors among the %s rows of d_head %d%s",
+                 device->n_multiprocessors, name, kernel->config.d_head, remark);
+}
 
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,
                              const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]) {
-    *kernel = device_is_cpu(device) ? select_cpu(problem, device, reason)
-                                    : select_cuda(problem, device, reason);
+    *kernel = best(problem, device);
     FLASH_REQUIRE(*kernel != NULL, FLASH_ERROR_UNSUPPORTED,
                   "no kernel in this library serves dtype %s, d_head %d, features 0x%x on device "
                   "%d (%d kernels in the table)",
                   config_dtype_name(problem->dtype), problem->params.d_head,
                   (unsigned)problem->features, device->number, kernel_table_count);
+    give_reason(*kernel, problem, device, reason);
     return FLASH_SUCCESS;
 }

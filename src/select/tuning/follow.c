@@ -4,17 +4,11 @@
 #include "select/tuning/follow.h"
 
 #include "config/kernel_table.h"
+#include "select/serves.h"
 
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
-
-/* The most keys that a query sees. */
-static int64_t visible_keys(const flash_params_t *p) {
-    const int64_t window = (int64_t)p->window_left + p->window_right + 1;
-    const bool bounded = p->window_left >= 0 && p->window_right >= 0;
-    return bounded && window < p->seqlen_k ? window : p->seqlen_k;
-}
 
 tuning_key_t tuning_key(const problem_t *problem, const device_t *device) {
     const flash_params_t *p = &problem->params;
@@ -25,7 +19,7 @@ tuning_key_t tuning_key(const problem_t *problem, const device_t *device) {
         [TUNING_D_HEAD] = p->d_head,
         [TUNING_FEATURES] = problem->features,
         [TUNING_LOG2_Q] = tuning_size_class(p->seqlen_q),
-        [TUNING_LOG2_K] = tuning_size_class(visible_keys(p)),
+        [TUNING_LOG2_K] = tuning_size_class(problem_most_keys(p)),
         [TUNING_LOG2_HEADS] = tuning_size_class((int64_t)p->batch * p->n_heads),
     }};
 }
@@ -51,9 +45,9 @@ static range_t find(const tuning_row_t *rows, int32_t count, const tuning_key_t 
 }
 
 /* A family that is not among the results was not measured, and may be faster than all that were. */
-static bool has_family(range_t range, int32_t arch) {
+static bool has_family(range_t range, const family_t *family) {
     for (int32_t i = 0; i < range.count; i++)
-        if (range.rows[i].kernel->config.arch == arch)
+        if (range.rows[i].kernel->family == family)
             return true;
     return false;
 }
@@ -79,7 +73,7 @@ void tuning_follow(const tuning_results_t *own, const problem_t *problem, const 
     if (built_in)
         range = find(tuning_table, tuning_table_count, &key);
     const tuning_row_t *row = fastest(range, problem, device);
-    if (row == NULL || !has_family(range, (*kernel)->config.arch))
+    if (row == NULL || !has_family(range, (*kernel)->family))
         return;
     *kernel = row->kernel;
     snprintf(reason, SELECT_REASON_SIZE,

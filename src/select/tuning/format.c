@@ -9,6 +9,7 @@
  */
 #include "config/config.h"
 #include "config/kernel_table.h"
+#include "config/words.h"
 #include "core/status.h"
 #include "core/text_writer.h"
 #include "select/tuning/results.h"
@@ -19,7 +20,7 @@ static void put_features(text_writer_t *w, int32_t features) {
     w->separator = " features=";
     if (features == 0)
         text_put_word(w, "none");
-    text_put_features(w, features);
+    words_put_features(w, features);
 }
 
 static void put_key(text_writer_t *w, const tuning_key_t *key) {

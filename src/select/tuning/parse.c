@@ -4,6 +4,7 @@
  */
 #include "config/config.h"
 #include "config/kernel_table.h"
+#include "config/words.h"
 #include "core/status.h"
 #include "core/text_reader.h"
 #include "select/tuning/results.h"
@@ -54,7 +55,7 @@ static flash_status_t read_size(text_reader_t *r, const char *name, int32_t *siz
 
 static flash_status_t read_dtype(text_reader_t *r, int32_t *dtype) {
     FLASH_TRY(read_name(r, "dtype="));
-    return text_read_dtype(r, dtype);
+    return words_read_dtype(r, dtype);
 }
 
 static flash_status_t read_features(text_reader_t *r, int32_t *features) {
@@ -63,7 +64,7 @@ static flash_status_t read_features(text_reader_t *r, int32_t *features) {
     if (text_take_word(r, "none"))
         return FLASH_SUCCESS;
     do {
-        if (!text_take_feature(r, features))
+        if (!words_take_feature(r, features))
             return text_expected(r,
                                  "none or features (causal, window, softcap, varlen), each once");
     } while (text_take(r, "+"));

@@ -1,14 +1,12 @@
 /*
- * Timing kernels on a problem.
+ * What flash_measure() times: kernels that take turns on one problem.
  */
-#ifndef FLASH_MEASURE_H
-#define FLASH_MEASURE_H
+#ifndef FLASH_SELECT_MEASUREMENT_H
+#define FLASH_SELECT_MEASUREMENT_H
 
-#include "core/device.h"
-#include "flashattn.h"
-#include "core/problem.h"
+#include "config/kernel_table.h"
 
-/* What is timed. The problem has output and checked data; each kernel serves it. */
+/* The problem has output and checked data; each kernel serves it. */
 typedef struct measurement {
     const flash_kernel_t *const *kernels;
     int32_t n_kernels;
@@ -27,10 +25,9 @@ static inline int64_t measurement_launches(const measurement_t *m) {
     return (int64_t)m->n_kernels * m->n_launches;
 }
 
-/* The median seconds of each kernel's launches. */
-flash_status_t measure(const measurement_t *m, double *seconds);
-
-/* On a CUDA device: the seconds of each launch, times[0 ... measurement_launches(m)). */
-flash_status_t measure_cuda(const measurement_t *m, double *times);
+static inline flash_status_t measurement_launch(const measurement_t *m,
+                                                const flash_kernel_t *kernel) {
+    return kernel_ops(kernel)->launch(kernel, m->problem, m->device, m->stream);
+}
 
 #endif

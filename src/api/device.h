@@ -1,0 +1,13 @@
+/*
+ * The devices of this machine.
+ */
+#ifndef FLASH_API_DEVICE_H
+#define FLASH_API_DEVICE_H
+
+#include "core/device.h"
+#include "flashattn.h"
+
+/* Describes the device with this number. INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE. */
+flash_status_t device_describe(int32_t number, device_t *device);
+
+#endif

@@ -1,0 +1,37 @@
+/*
+ * See family.h.
+ */
+#include "config/family.h"
+
+#include "core/status.h"
+
+#include <inttypes.h>
+
+#define ASSERT_OP(name, word)                                                                      \
+    _Static_assert((int)FAMILY_OP_##name == (int)FLASH_OP_##name,                                  \
+                   "operations are counted from 0, without gaps");
+FLASH_CONFIG_OPS(ASSERT_OP)
+#undef ASSERT_OP
+
+static const family_t *const families[] = {
+#define LIST_FAMILY(NAME, name) &family_##name,
+    FLASH_CONFIG_ARCHS(LIST_FAMILY)
+#undef LIST_FAMILY
+};
+
+flash_status_t family_require(int32_t arch, flash_status_t refusal, const family_t **family) {
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
+        if (families[i]->facts->arch == arch) {
+            *family = families[i];
+            return FLASH_SUCCESS;
+        }
+    return status_fail(refusal, "arch is %" PRId32 ": no such kernel family", arch);
+}
+
+const char *family_lack(const family_t *family, const device_t *device) {
+    const bool on_cpu = family->facts->layout->on_cpu;
+    if (device_is_cpu(device) != on_cpu)
+        return on_cpu ? "the kernel runs on the CPU device only"
+                      : "the kernel runs on CUDA devices only";
+    return family->lacks(device);
+}

@@ -1,0 +1,31 @@
+/*
+ * The words of enumerators that more than one kind of text has: the short form of a configuration,
+ * a measured result.
+ */
+#ifndef FLASH_CONFIG_WORDS_H
+#define FLASH_CONFIG_WORDS_H
+
+#include "core/text_reader.h"
+#include "core/text_writer.h"
+#include "flashattn.h"
+
+/* The word of a FLASH_DTYPE_..., of a FLASH_OP_...; NULL where there is none. */
+const char *words_dtype(int32_t dtype);
+const char *words_op(int32_t op);
+
+/* All FLASH_FEATURE_... bits that have a word. */
+int32_t words_features(void);
+
+/* Writes the words of FLASH_FEATURE_... bits. */
+void words_put_features(text_writer_t *w, int32_t features);
+
+/* Takes the word of a type. INVALID_ARGUMENT with the place where there is none. */
+flash_status_t words_read_dtype(text_reader_t *r, int32_t *dtype);
+
+/* Takes the word of an operation, where one is. */
+bool words_take_op(text_reader_t *r, int32_t *op);
+
+/* Takes the word of a feature that the set does not have yet, and adds it. */
+bool words_take_feature(text_reader_t *r, int32_t *features);
+
+#endif

@@ -1,0 +1,12 @@
+/*
+ * flash_combine() on the CPU.
+ */
+#ifndef FLASH_CPU_COMBINE_H
+#define FLASH_CPU_COMBINE_H
+
+#include "flashattn.h"
+
+/* Merges partial results; the arguments are checked. */
+flash_status_t cpu_combine(const flash_combine_args_t *args);
+
+#endif

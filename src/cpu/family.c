@@ -1,0 +1,117 @@
+/*
+ * The CPU families: which instruction set each stands on, and which is taken first.
+ */
+#include "config/family.h"
+
+#include "cpu/launch.h"
+
+#include <stddef.h>
+
+/* ---- What they have in common ---- */
+
+/* Large tiles first, where a build holds several rows of a family. */
+static family_rank_t rank_by_tile(const flash_config_t *config, const problem_t *problem,
+                                  const device_t *device) {
+    (void)problem;
+    (void)device;
+    return (family_rank_t){.preference = -(int64_t)config->B_r * config->B_c};
+}
+
+static const char *remark_on_refusal(const problem_t *problem, const device_t *device) {
+    (void)problem;
+    return device->amx_refused ? "; the system refused AMX's tile registers" : "";
+}
+
+#define CPU_FAMILY(name, lacks_, priority_, remark_)                                               \
+    const family_t family_##name = {.facts = &family_facts_##name,                                 \
+                                    .lacks = (lacks_),                                             \
+                                    .priority = (priority_),                                       \
+                                    .rank = rank_by_tile,                                          \
+                                    .remark = (remark_),                                           \
+                                    .ops = {[FAMILY_OP_FORWARD] = &cpu_forward_ops}}
+
+/* A family that needs instruction sets, in these words, and has this priority where they are. */
+#define DEFINE_LACKS(name, isa_, words)                                                            \
+    static const char *lacks_##name(const device_t *device) {                                      \
+        return device->isa & (isa_) ? NULL : words;                                                \
+    }
+#define DEFINE_PRIORITY(name, value)                                                               \
+    static int32_t priority_##name(const device_t *device) {                                       \
+        (void)device;                                                                              \
+        return value;                                                                              \
+    }
+
+/* The order in which families are taken, those of one kind of processor beside each other. */
+enum {
+    PRIORITY_REFERENCE,
+    PRIORITY_AVX2,
+    PRIORITY_AVX512_BF16_SLOW, /* where products of bf16 pairs take longer than of fp32 */
+    PRIORITY_AVX512,
+    PRIORITY_AVX512_BF16_FAST,
+    PRIORITY_AMX,
+    PRIORITY_NEON,
+    PRIORITY_NEON_BF16
+};
+
+/* ---- Any processor ---- */
+
+static const char *lacks_nothing(const device_t *device) {
+    (void)device;
+    return NULL;
+}
+DEFINE_PRIORITY(reference, PRIORITY_REFERENCE)
+CPU_FAMILY(reference, lacks_nothing, priority_reference, remark_on_refusal);
+
+/* ---- x86-64 ---- */
+
+DEFINE_LACKS(avx2, FLASH_ISA_AVX2,
+             "AVX2 kernels need a processor with AVX2, FMA and F16C that FLASH_CPU_ISA does not "
+             "hide")
+DEFINE_PRIORITY(avx2, PRIORITY_AVX2)
+CPU_FAMILY(avx2, lacks_avx2, priority_avx2, remark_on_refusal);
+
+/* Says why AVX512_BF16 was not taken in its place. */
+static const char *remark_on_pairs(const problem_t *problem, const device_t *device) {
+    const bool slow_pairs = (device->isa & FLASH_ISA_AVX512_BF16) && !device->dots_pay;
+    if (!device->amx_refused && slow_pairs && problem->dtype == FLASH_DTYPE_BF16)
+        return "; products of bf16 pairs are slow on it";
+    return remark_on_refusal(problem, device);
+}
+DEFINE_LACKS(avx512, FLASH_ISA_AVX512,
+             "AVX512 kernels need a processor with AVX-512 F, BW, DQ and VL that FLASH_CPU_ISA "
+             "does not hide")
+DEFINE_PRIORITY(avx512, PRIORITY_AVX512)
+CPU_FAMILY(avx512, lacks_avx512, priority_avx512, remark_on_pairs);
+
+static int32_t priority_avx512_bf16(const device_t *device) {
+    return device->dots_pay ? PRIORITY_AVX512_BF16_FAST : PRIORITY_AVX512_BF16_SLOW;
+}
+DEFINE_LACKS(avx512_bf16, FLASH_ISA_AVX512_BF16,
+             "AVX512_BF16 kernels need a processor with AVX-512 F, BW, DQ, VL and AVX512_BF16 that "
+             "FLASH_CPU_ISA does not hide")
+CPU_FAMILY(avx512_bf16, lacks_avx512_bf16, priority_avx512_bf16, remark_on_refusal);
+
+static const char *lacks_amx(const device_t *device) {
+    if (device->isa & FLASH_ISA_AMX)
+        return NULL;
+    return device->amx_refused
+               ? "the system refused this process the tile registers that AMX kernels need "
+                 "(arch_prctl, ARCH_REQ_XCOMP_PERM)"
+               : "AMX kernels need a processor with AMX-TILE, AMX-BF16 and AVX512_BF16 that "
+                 "FLASH_CPU_ISA does not hide";
+}
+DEFINE_PRIORITY(amx, PRIORITY_AMX)
+CPU_FAMILY(amx, lacks_amx, priority_amx, remark_on_refusal);
+
+/* ---- AArch64 ---- */
+
+DEFINE_LACKS(neon, FLASH_ISA_NEON,
+             "NEON kernels need an AArch64 processor, and FLASH_CPU_ISA not to hide it")
+DEFINE_PRIORITY(neon, PRIORITY_NEON)
+CPU_FAMILY(neon, lacks_neon, priority_neon, remark_on_refusal);
+
+DEFINE_LACKS(neon_bf16, FLASH_ISA_NEON_BF16,
+             "NEON_BF16 kernels need an AArch64 processor with FEAT_BF16 that FLASH_CPU_ISA does "
+             "not hide")
+DEFINE_PRIORITY(neon_bf16, PRIORITY_NEON_BF16)
+CPU_FAMILY(neon_bf16, lacks_neon_bf16, priority_neon_bf16, remark_on_refusal);

@@ -1,0 +1,12 @@
+/*
+ * Timing launches on CUDA devices.
+ */
+#ifndef FLASH_CUDA_MEASURE_H
+#define FLASH_CUDA_MEASURE_H
+
+#include "select/measurement.h"
+
+/* The seconds of each launch, times[0 ... measurement_launches(m)). */
+flash_status_t measure_cuda(const measurement_t *m, double *times);
+
+#endif

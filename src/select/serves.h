@@ -1,0 +1,19 @@
+/*
+ * Whether a kernel serves a problem on a device, and if not, why.
+ */
+#ifndef FLASH_SELECT_SERVES_H
+#define FLASH_SELECT_SERVES_H
+
+#include "core/device.h"
+#include "core/problem.h"
+#include "flashattn.h"
+
+#include <stdbool.h>
+
+bool select_serves(const flash_kernel_t *kernel, const problem_t *problem, const device_t *device);
+
+/* The same as a status: UNSUPPORTED with the condition that fails. */
+flash_status_t select_check(const flash_kernel_t *kernel, const problem_t *problem,
+                            const device_t *device);
+
+#endif
