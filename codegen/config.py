@@ -47,7 +47,6 @@ class Config:
     persistent: int = 0
     longest_first: int = 0
     fixed_reference: int = 0
-    multicast: int = 0
 
 
 FIELDS = tuple(field.name for field in fields(Config))

@@ -64,7 +64,6 @@ SM90_STRATEGIES = (
     ("persistent", "persistent"),
     ("longest_first", "longest_first"),
     ("fixed_reference", "fixed_reference"),
-    ("multicast", "multicast"),
 )
 
 # What means something to one of the CUDA families alone, in sort order.

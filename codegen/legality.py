@@ -52,7 +52,6 @@ SM90_CHOICES = {
     "B_r": (64, 128, 192),
 }
 SM90_B_C_MAX = 256
-SM90_MULTICAST_FEATURES = Feature.SOFTCAP
 SM90_SWITCHES = tuple(field for field, _ in SM90_STRATEGIES)
 SM90_LOADING_WARPS = 4
 # Of kernels/sm90/sm90_kernel.h.
@@ -179,7 +178,6 @@ def _sm90_strategies(config: Config) -> Iterator[str]:
         yield from _range(config, field, 0, 1)
     yield from _needs(config, "ping_pong", "overlap")
     yield from _needs(config, "longest_first", "persistent")
-    yield from _needs(config, "multicast", "persistent")
     if config.ping_pong and config.B_r < 128:
         yield f"ping_pong is 1: it needs a B_r of 128 or more, which is {config.B_r}"
 
@@ -188,17 +186,6 @@ def _sm90_features(config: Config) -> Iterator[str]:
     yield from _features(config)
     if config.features & Feature.VARLEN and not config.longest_first:
         yield "features has varlen: it needs longest_first, which is 0"
-
-
-def _sm90_multicast(config: Config) -> Iterator[str]:
-    """Neighbouring tiles must be handed out together, and see the same keys."""
-    if config.multicast and config.longest_first:
-        yield "multicast is 1: it needs longest_first to be 0, which is 1"
-    if config.multicast and config.features & ~SM90_MULTICAST_FEATURES:
-        yield (
-            f"features is 0x{config.features:x}: with multicast at most "
-            f"0x{int(SM90_MULTICAST_FEATURES):x}"
-        )
 
 
 def sm90_shared_bytes(config: Config) -> int:
@@ -214,7 +201,6 @@ def _sm90_rules(config: Config) -> Iterator[str]:
         yield from _zero(config, field)
     yield from _sm90_strategies(config)
     yield from _sm90_features(config)
-    yield from _sm90_multicast(config)
     n_bytes = sm90_shared_bytes(config)
     if n_bytes > SM90_SHARED_BYTES_MAX:
         yield (

@@ -23,8 +23,7 @@ PROGRESSION = (
     "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax",
 )
 
-# The same for SM90. Full attention leaves longest_first out: its tiles are all of a length; and
-# multicast is for it alone.
+# The same for SM90. Full attention leaves longest_first out: its tiles are all of a length.
 PROGRESSION_SM90 = (
     "stages_2",
     "stages_2+overlap",
@@ -36,7 +35,6 @@ PROGRESSION_SM90 = (
 PROGRESSION_SM90_FULL = (
     *PROGRESSION_SM90[:4],
     "stages_2+overlap+ping_pong+persistent+fixed_reference",
-    "stages_2+overlap+ping_pong+persistent+fixed_reference+multicast",
 )
 PROGRESSION_SM90_SHAPE = "SM90 (BF16, 128, 128, 128, 12)"
 

@@ -68,7 +68,6 @@ __launch_bounds__(sm80_block_threads(&config), sm80_blocks_per_sm(&config))
 
 
 def _sm90_source(config: Config) -> str:
-    cluster = "__cluster_dims__(SM90_CLUSTER_BLOCKS) " if config.multicast else ""
     return f"""\
 /* {format_config(config)} */
 #include "sm90/forward.cuh"
@@ -76,7 +75,7 @@ def _sm90_source(config: Config) -> str:
 static constexpr flash_config_t config =
     {indented_initialiser(config, "    ")};
 
-extern "C" __global__ void {cluster}__launch_bounds__(sm90_block_threads(&config), 1)
+extern "C" __global__ void __launch_bounds__(sm90_block_threads(&config), 1)
 {kernel_name(config)}(
     const __grid_constant__ sm90_params_t params) {{
     sm90_forward<config>(params);

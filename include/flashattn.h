@@ -180,14 +180,12 @@ typedef struct flash_config {
     int32_t longest_first;   /* 1: tiles that see most keys first, heads in groups that fit L2 */
     int32_t fixed_reference; /* 1: the first blocks' maximum stays the softmax's reference; a tile
                                 whose scores outgrow it is redone with a running maximum */
-    int32_t multicast;       /* 1: two blocks of a cluster take neighbouring tiles, and each loads
-                                half of every block of K and V for both */
 } flash_config_t;
 
 #define FLASH_CONFIG_INIT                                                                          \
     {                                                                                              \
         (uint32_t)sizeof(flash_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0, 0                                                                                \
+            0, 0                                                                                   \
     }
 
 /* A buffer of this size holds the short form of every configuration. */

@@ -13,8 +13,7 @@ enum {
     MMA_ROWS = 16,
     SM90_LOADING_WARPS = 4,
     ALL_FEATURES =
-        FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP | FLASH_FEATURE_VARLEN,
-    SM90_MULTICAST_FEATURES = FLASH_FEATURE_SOFTCAP
+        FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP | FLASH_FEATURE_VARLEN
 };
 
 static flash_status_t check_range(const char *field, int32_t value, int32_t low, int32_t high) {
@@ -170,7 +169,6 @@ static flash_status_t check_sm90_strategies(const flash_config_t *config) {
     FLASH_TRY(check_needs(#field, config->field, #needed, config->needed))
     CHECK_NEEDS(ping_pong, overlap);
     CHECK_NEEDS(longest_first, persistent);
-    CHECK_NEEDS(multicast, persistent);
 #undef CHECK_NEEDS
     FLASH_REQUIRE(!config->ping_pong || config->B_r >= 2 * SM90_WARPGROUP_ROWS,
                   FLASH_ERROR_INVALID_CONFIG,
@@ -186,22 +184,11 @@ static flash_status_t check_sm90_features(const flash_config_t *config) {
     return FLASH_SUCCESS;
 }
 
-/* Neighbouring tiles must be handed out together, and see the same keys. */
-static flash_status_t check_sm90_multicast(const flash_config_t *config) {
-    FLASH_REQUIRE(!config->multicast || !config->longest_first, FLASH_ERROR_INVALID_CONFIG,
-                  "multicast is 1: it needs longest_first to be 0, which is 1");
-    FLASH_REQUIRE(!config->multicast || (config->features & ~SM90_MULTICAST_FEATURES) == 0,
-                  FLASH_ERROR_INVALID_CONFIG, "features is 0x%x: with multicast at most 0x%x",
-                  (unsigned)config->features, (unsigned)SM90_MULTICAST_FEATURES);
-    return FLASH_SUCCESS;
-}
-
 static flash_status_t check_sm90(const flash_config_t *config) {
     FLASH_TRY(check_sm90_shape(config));
     FLASH_TRY(check_no_sm80_fields(config));
     FLASH_TRY(check_sm90_strategies(config));
     FLASH_TRY(check_sm90_features(config));
-    FLASH_TRY(check_sm90_multicast(config));
     FLASH_REQUIRE(
         sm90_shared_bytes(config) <= SM90_SHARED_BYTES_MAX, FLASH_ERROR_INVALID_CONFIG,
         "d_head %d, B_r %d, B_c %d and n_stages %d take %d bytes of shared memory: at most %d",

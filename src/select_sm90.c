@@ -1,6 +1,6 @@
 /*
- * How the rows of the SM90 family compare: the most strategies that always pay, then the least
- * estimated time; multicast, which has not paid yet, last.
+ * How the rows of the SM90 family compare: by most strategies that always pay, then by least
+ * estimated time.
  */
 #include "select_families.h"
 
@@ -40,6 +40,5 @@ family_rank_t select_rank_sm90(const flash_config_t *config, const problem_t *pr
     return (family_rank_t){.without_strategies = -strategies,
                            .time = problem->batch_invariant
                                        ? time_at_length(config)
-                                       : estimated_time(config, problem, device),
-                           .preference = config->multicast};
+                                       : estimated_time(config, problem, device)};
 }
