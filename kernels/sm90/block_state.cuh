@@ -1,12 +1,34 @@
 /*
  * Shared memory of a block: the tiles of Q, K and V, the barriers that hand them from the producer
  * to the consumers and back, and notes from role to role.
+ *
+ * K and V each have a ring of stages, and each stage two barriers. For the n-th use of a stage:
+ *
+ *   empty  counts the consumers' warps, each of which arrives when it has read the stage for the
+ *          last time. Complete: the stage is free, and the producer may load into it. Before the
+ *          first use it counts as complete, for a wait on the parity before the first passes.
+ *   full   counts one arrival and the bytes of a whole block: the producer arrives, announces the
+ *          bytes and starts the load, whose bytes TMA counts as they land. The phase stays open
+ *          until both are there. Complete: the consumers may read the stage.
+ *
+ * Neither barrier can run a phase ahead: the producer waits for `empty` before it uses a stage
+ * again, and the consumers, who make `empty` complete, wait for `full` before they read.
+ *
+ * A block of V that a mask cuts takes a step more: its bytes are counted by `v_landed`, for which
+ * the guard alone waits; `v_full` then counts the guard's arrival, once V is fit to be read.
+ *
+ * Q has `q_full` and `q_empty` in the same way. O on its way out lies in Q's place, in stages of V
+ * or in a place of its own: each consumer's warps arrive at `o_staged` when they have left it
+ * there, and the carrier arrives at `o_left`, or for Q's place at `q_empty`, when TMA has read it.
+ *
+ * Tiles go from the scheduler to everyone by `assigned` and `taken`, which are full and empty of a
+ * ring of assignments.
  */
 #ifndef FLASH_KERNELS_SM90_BLOCK_STATE_CUH
 #define FLASH_KERNELS_SM90_BLOCK_STATE_CUH
 
 #include "common/ptx/shared_memory.cuh"
-#include "sm90/cluster.cuh"
+#include "sm90/ptx/barrier.cuh"
 #include "sm90/ptx/warpgroup.cuh"
 #include "sm90/tile.cuh"
 
@@ -113,7 +135,7 @@ static __device__ __forceinline__ void release(const uint64_t &barrier) {
     release_if(true, barrier);
 }
 
-/* Before anyone uses it all must have passed sync_blocks(). */
+/* All threads must pass __syncthreads() before any of them uses the state. */
 template <flash_config_t C>
 static __device__ __forceinline__ void initialize_block_state(const flash_params_t &p) {
     block_state_t &state = block_state<C>();
@@ -129,16 +151,15 @@ static __device__ __forceinline__ void initialize_block_state(const flash_params
         }
         for (int i = 0; i < consumers<C>; ++i)
             mbarrier_init(shared_address(&state.o_staged[i]), warpgroup_warps);
-        mbarrier_init(shared_address(&state.o_left),
-                      place_of_o<C> == OUTPUT_IN_V ? cluster_blocks<C> : 1);
+        mbarrier_init(shared_address(&state.o_left), 1);
         for (int i = 0; i < k_stages<C>; ++i) {
             mbarrier_init(shared_address(&state.k_full[i]), 1);
-            mbarrier_init(shared_address(&state.k_empty[i]), cluster_blocks<C> * consumer_warps);
+            mbarrier_init(shared_address(&state.k_empty[i]), consumer_warps);
         }
         for (int i = 0; i < v_stages<C>; ++i) {
             mbarrier_init(shared_address(&state.v_full[i]), 1);
             mbarrier_init(shared_address(&state.v_landed[i]), 1);
-            mbarrier_init(shared_address(&state.v_empty[i]), cluster_blocks<C> * consumer_warps);
+            mbarrier_init(shared_address(&state.v_empty[i]), consumer_warps);
         }
         for (int i = 0; i < TILES_AHEAD; ++i) {
             mbarrier_init(shared_address(&state.assigned[i]), 1);

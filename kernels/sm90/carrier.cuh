@@ -76,10 +76,7 @@ static __device__ __forceinline__ void store_previous(const sm90_params_t &param
         tma_store_wait_read();
     }
     __syncwarp();
-    if constexpr (place_of_o<C> == OUTPUT_IN_V)
-        release_to_producers<C>(state.o_left);
-    else
-        release(place_of_o<C> == OUTPUT_IN_Q ? state.q_empty[0][0] : state.o_left);
+    release(place_of_o<C> == OUTPUT_IN_Q ? state.q_empty[0][0] : state.o_left);
     carrier.parity ^= 1;
 }
 

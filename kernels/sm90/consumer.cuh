@@ -84,7 +84,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void finish_scores(consumer_state<C> &x, bool is_last) {
     block_state_t &state = block_state<C>();
     pin_accumulators(x.s.s);
-    release_to_producers<C>(state.k_empty[x.k.stage]);
+    release(state.k_empty[x.k.stage]);
     if constexpr (!q_in_registers<C>)
         release_queries<C>(x, is_last);
     step<k_stages<C>>(x.k);
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void finish_scores(consumer_state<C> &x, bool 
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_output(consumer_state<C> &x) {
     pin_accumulators(x.o.o);
-    release_to_producers<C>(block_state<C>().v_empty[x.v.stage]);
+    release(block_state<C>().v_empty[x.v.stage]);
     step<v_stages<C>>(x.v);
 }
 

@@ -122,11 +122,6 @@ template <flash_config_t C>
 constexpr int output_panel_bytes =
     place_of_o<C> == OUTPUT_IN_Q ? q_panel_bytes<C> : SM90_WARPGROUP_ROWS *panel_row_bytes;
 
-/* ---- the cluster ---- */
-
-template <flash_config_t C> constexpr bool in_cluster = C.multicast != 0;
-template <flash_config_t C> constexpr int cluster_blocks = sm90_cluster_blocks(&C);
-
 /* ---- legality ---- */
 
 SM90_CONSTANT bool is_bool(int32_t value) {
@@ -144,17 +139,12 @@ template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.n_warps * warp_threads == block_threads<C>, "n_warps");
     static_assert(C.n_stages >= 2 && C.n_stages <= 4, "n_stages");
     static_assert(is_bool(C.overlap) && is_bool(C.ping_pong) && is_bool(C.persistent) &&
-                      is_bool(C.longest_first) && is_bool(C.fixed_reference) &&
-                      is_bool(C.multicast),
+                      is_bool(C.longest_first) && is_bool(C.fixed_reference),
                   "a switch is 0 or 1");
     static_assert(!C.ping_pong || (C.overlap && consumers<C> > 1),
                   "ping_pong needs overlap, and two that take turns");
     static_assert(!C.longest_first || C.persistent, "longest_first needs persistent");
     static_assert(!has_varlen<C> || C.longest_first, "varlen needs longest_first");
-    static_assert(!C.multicast || (C.persistent && !C.longest_first),
-                  "multicast needs neighbouring tiles to be handed out together");
-    static_assert(!C.multicast || (C.features & ~FLASH_FEATURE_SOFTCAP) == 0,
-                  "multicast needs tiles that see the same keys");
 }
 
 #endif

@@ -162,12 +162,12 @@ static __device__ __forceinline__ void consume_pass(const sm90_params_t &params,
 /* Waits until all roles have done the first pass; whether tiles failed in it. If so, what it stored
  * comes before what the second one will store there. */
 template <flash_config_t C> static __device__ __forceinline__ bool await_second_pass() {
-    sync_blocks<C>();
+    __syncthreads();
     if (!any_failed<C>())
         return false;
     tma_store_wait();
     async_proxy_fence_global();
-    sync_blocks<C>();
+    __syncthreads();
     return true;
 }
 
@@ -249,7 +249,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void load(const sm90_params_t &params) {
     const int warp = threadIdx.x / warp_threads;
     if (warp != SCHEDULER_WARP || has_varlen<C>)
-        sync_blocks<C>();
+        __syncthreads();
     if (warp == PRODUCER_WARP)
         produce<C>(params);
     else if (warp == SCHEDULER_WARP)
@@ -275,15 +275,13 @@ static __device__ __forceinline__ void sm90_forward(const sm90_params_t &params)
         prefetch_maps(params);
     initialize_block_state<C>(params.problem);
     if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
-        sync_blocks<C>();
+        __syncthreads();
         acquire_registers<consumer_registers<C>>();
         consume<C>(params);
     } else {
         release_registers<producer_registers<C>>();
         load<C>(params);
     }
-    if constexpr (in_cluster<C>)
-        cluster_sync();
 }
 
 #endif

@@ -14,19 +14,7 @@ typedef struct producer {
     uint32_t o_parity;
 } producer_t;
 
-/* With multicast into the same place of both blocks. */
-template <flash_config_t C>
-static __device__ __forceinline__ void load_panel(uint32_t shared, const sm90_tensor_map_t *map,
-                                                  const tma_box_t &box, uint32_t barrier) {
-    if constexpr (in_cluster<C>)
-        tma_load_multicast(shared, map, box, barrier, (1 << SM90_CLUSTER_BLOCKS) - 1,
-                           l2_evict_last);
-    else
-        tma_load<has_varlen<C>>(shared, map, box, barrier, l2_evict_last);
-}
-
-/* A block of K or V into its ring's next place. With multicast this block's half of it, and the
- * other half comes from the other block: see cluster.cuh. */
+/* A block of K or V into its ring's next place. */
 template <flash_config_t C, int STAGES>
 static __device__ __forceinline__ void load_kv(const sm90_tensor_map_t *map, tma_box_t box,
                                                uint32_t shared, const uint64_t &full,
@@ -34,14 +22,9 @@ static __device__ __forceinline__ void load_kv(const sm90_tensor_map_t *map, tma
     const uint32_t barrier = shared_address(&full);
     mbarrier_wait(shared_address(&empty), ring.parity ^ 1);
     mbarrier_arrive_expect(barrier, kv_bytes<C>);
-    if constexpr (in_cluster<C>) {
-        const int32_t first_row = own_rank() * sm90_box_rows(&C);
-        box.row += first_row;
-        shared += first_row * panel_row_bytes;
-    }
 #pragma unroll
     for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
-        load_panel<C>(shared + i * kv_panel_bytes<C>, map, box, barrier);
+        tma_load<has_varlen<C>>(shared + i * kv_panel_bytes<C>, map, box, barrier, l2_evict_last);
     step<STAGES>(ring);
 }
 

@@ -66,8 +66,8 @@ static __device__ __forceinline__ void load_queries(query_fragments<C> &q) {
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_scores(score_tile<C> &s, const query_fragments<C> &q,
                                                     uint32_t q_rows, int stage) {
-    const uint32_t q_first = uniform(descriptor_low<in_cluster<C>>(q_rows, 0));
-    const uint32_t k = descriptor_low<in_cluster<C>>(k_tile<C>(stage), 0);
+    const uint32_t q_first = uniform(descriptor_low(q_rows, 0));
+    const uint32_t k = descriptor_low(k_tile<C>(stage), 0);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < head_steps<C>; ++i) {
@@ -84,7 +84,7 @@ static __device__ __forceinline__ void issue_scores(score_tile<C> &s, const quer
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_output(output_tile<C> &o, const probability_tile<C> &p,
                                                     int stage) {
-    const uint32_t v = descriptor_low<in_cluster<C>>(v_tile<C>(stage), kv_panel_bytes<C>);
+    const uint32_t v = descriptor_low(v_tile<C>(stage), kv_panel_bytes<C>);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < key_steps<C>; ++i)

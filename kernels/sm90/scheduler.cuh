@@ -10,17 +10,9 @@
 /* First pass: every round. Second: those that failed. */
 enum { FIRST_PASS, SECOND_PASS };
 
-/* Word i of the failures, of the whole cluster; in the second pass, when they are all known. */
-template <flash_config_t C> static __device__ __forceinline__ uint32_t failures(int i) {
-    const uint32_t &own = block_state<C>().failed[i];
-    if constexpr (in_cluster<C>)
-        return own | cluster_load(shared_address(&own), other_rank());
-    return own;
-}
-
 template <flash_config_t C, int PASS> static __device__ __forceinline__ bool is_due(int32_t round) {
     const int32_t note = note_of(round);
-    return PASS == FIRST_PASS || failures<C>(note / 32) >> note % 32 & 1;
+    return PASS == FIRST_PASS || block_state<C>().failed[note / 32] >> note % 32 & 1;
 }
 
 /* Where the next tile is announced. The first one is found while the block's state is set up;
@@ -35,7 +27,7 @@ static __device__ __forceinline__ void announce(const assignment_of<C> &next, an
     block_state_t &state = block_state<C>();
     ring_t &ring = to.ring;
     if (!to.begun)
-        sync_blocks<C>();
+        __syncthreads();
     to.begun = true;
     mbarrier_wait(shared_address(&state.taken[ring.stage]), ring.parity ^ 1);
     if (elect_one()) {
@@ -145,7 +137,7 @@ static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &para
 template <flash_config_t C> static __device__ __forceinline__ bool any_failed() {
     uint32_t failed = 0;
     for (int i = threadIdx.x % warp_threads; i < SM90_NOTES / 32; i += warp_threads)
-        failed |= failures<C>(i);
+        failed |= block_state<C>().failed[i];
     return __any_sync(0xffffffffu, failed != 0);
 }
 

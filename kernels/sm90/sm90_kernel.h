@@ -4,8 +4,7 @@
  *
  * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm90_params_t params)`.
  * The grid has one dimension: any number of blocks up to sm90_tiles(), which is at most INT32_MAX
- * (exactly that number unless persistent, with longest_first at most SM90_MAX_BLOCKS, with
- * multicast a multiple of SM90_CLUSTER_BLOCKS, which is the kernel's cluster dimension), of
+ * (exactly that number unless persistent, with longest_first at most SM90_MAX_BLOCKS), of
  * sm90_block_threads() threads with sm90_shared_bytes() of dynamic shared memory; no launch where
  * there are no tiles. kernels/sm90/scheduler.cuh says which block does what.
  */
@@ -38,7 +37,6 @@ enum {
     SM90_SHARED_BYTES_MAX = 227 * 1024,
     SM90_NOTES = 1024,        /* bits of a block that say which of its tiles failed */
     SM90_MAX_BLOCKS = 160,    /* of a grid with longest_first */
-    SM90_CLUSTER_BLOCKS = 2,  /* with multicast */
     SM90_RAGGED_END = 1 << 30 /* coordinate of each sequence's end in a ragged tensor's map */
 };
 
@@ -68,7 +66,7 @@ typedef struct sm90_shares {
 } sm90_shares_t;
 
 /* Q, K, V, O as [batch, head, seq, d_head], innermost last, or with varlen as ptx/tma.cuh says;
- * boxes of one panel of 64 columns by sm90_q_box_rows() (Q), sm90_box_rows() (K, V) or
+ * boxes of one panel of 64 columns by sm90_q_box_rows() (Q), B_c (K, V) or
  * SM90_WARPGROUP_ROWS (O) rows of one head. Unset (zeros) where a tensor has no elements. */
 typedef struct sm90_params {
     sm90_tensor_map_t q;
@@ -163,37 +161,13 @@ SM90_CONSTANT int32_t sm90_has_varlen(const flash_config_t *c) {
     return (c->features & FLASH_FEATURE_VARLEN) != 0;
 }
 
-/* Blocks of a cluster; 1: there are none. */
-SM90_CONSTANT int32_t sm90_cluster_blocks(const flash_config_t *c) {
-    return c->multicast ? SM90_CLUSTER_BLOCKS : 1;
-}
-
-/* Rows of K or V that one load brings: of a block of keys, each block of a cluster loads its part.
- */
-SM90_CONSTANT int32_t sm90_box_rows(const flash_config_t *c) {
-    return c->B_c / sm90_cluster_blocks(c);
-}
-
 /* Tiles of B_r queries in each head of the batch. */
 SM90_CONSTANT int64_t sm90_tiles_of_head(const flash_config_t *c, int32_t seqlen_q) {
     return ((int64_t)seqlen_q + c->B_r - 1) / c->B_r;
 }
 
-/* The next number of blocks or tiles that fills whole clusters. */
-SM90_CONSTANT int64_t sm90_whole_clusters(const flash_config_t *c, int64_t n) {
-    const int32_t blocks = sm90_cluster_blocks(c);
-    return (n + blocks - 1) / blocks * blocks;
-}
-
-/* Of the query heads that share a K/V head; with multicast one without rows makes them even. */
-SM90_CONSTANT int64_t sm90_tiles_of_group(const flash_config_t *c, const flash_params_t *p) {
-    return sm90_whole_clusters(c, sm90_tiles_of_head(c, p->seqlen_q) * p->group);
-}
-
 /* Of a batch entry; with varlen, at most. */
 SM90_CONSTANT int64_t sm90_tiles_of_entry(const flash_config_t *c, const flash_params_t *p) {
-    if (c->multicast)
-        return sm90_tiles_of_group(c, p) * p->n_heads_kv;
     return sm90_tiles_of_head(c, p->seqlen_q) * p->n_heads;
 }
 

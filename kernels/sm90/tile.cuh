@@ -6,8 +6,7 @@
  * same keys. Under a mask the tiles of a head run from the last, which sees most, to the first.
  * With longest_first the first heads may be handed out whole (scheduler.cuh), without numbers; of
  * the others a section of heads, as many as L2 holds, runs from the last tiles of all its heads to
- * the first ones; with varlen, where entries differ in tiles, it is of one entry. With multicast a
- * tile without rows may follow those of a K/V head.
+ * the first ones; with varlen, where entries differ in tiles, it is of one entry.
  */
 #ifndef FLASH_KERNELS_SM90_TILE_CUH
 #define FLASH_KERNELS_SM90_TILE_CUH
@@ -86,21 +85,9 @@ typedef struct place {
     uint32_t tile;
 } place_t;
 
-/* The tile without rows comes after the last of the group's last head. */
-static __device__ __forceinline__ place_t find_place_in_group(uint32_t number, uint32_t tiles,
-                                                              uint32_t group,
-                                                              uint32_t tiles_of_group) {
-    const uint32_t rest = number % tiles_of_group;
-    const uint32_t head = min(rest / tiles, group - 1);
-    return place_t{number / tiles_of_group * group + head, rest - head * tiles};
-}
-
 template <flash_config_t C>
 static __device__ __forceinline__ place_t find_place(const sm90_params_t &params, uint32_t number,
                                                      uint32_t tiles) {
-    if constexpr (in_cluster<C>)
-        return find_place_in_group(number, tiles, (uint32_t)params.problem.group,
-                                   (uint32_t)sm90_tiles_of_group(&C, &params.problem));
     if constexpr (!C.longest_first)
         return place_t{number / tiles, number % tiles};
     const flash_params_t &p = params.problem;

@@ -18,8 +18,8 @@ static flash_status_t encode_maps(const flash_config_t *config, sm90_params_t *p
     params->entry_tokens = (sm90_entry_tokens_t){(int32_t)q.entry_tokens, (int32_t)k.entry_tokens,
                                                  (int32_t)v.entry_tokens, (int32_t)o.entry_tokens};
     FLASH_TRY(tensor_map_encode(&q, config->dtype, sm90_q_box_rows(config), &params->q));
-    FLASH_TRY(tensor_map_encode(&k, config->dtype, sm90_box_rows(config), &params->k));
-    FLASH_TRY(tensor_map_encode(&v, config->dtype, sm90_box_rows(config), &params->v));
+    FLASH_TRY(tensor_map_encode(&k, config->dtype, config->B_c, &params->k));
+    FLASH_TRY(tensor_map_encode(&v, config->dtype, config->B_c, &params->v));
     FLASH_TRY(tensor_map_encode(&o, config->dtype, SM90_WARPGROUP_ROWS, &params->o));
     return FLASH_SUCCESS;
 }

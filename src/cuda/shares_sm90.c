@@ -32,9 +32,7 @@ int64_t shares_sm90_blocks(const flash_config_t *config, const flash_params_t *p
     const int64_t tiles = sm90_tiles(config, p);
     if (!config->persistent)
         return tiles;
-    const int32_t cluster = sm90_cluster_blocks(config);
-    const int64_t on_device = n_multiprocessors / cluster * cluster;
-    return least(least(on_device, sm90_most_blocks(config)), tiles);
+    return least(least(n_multiprocessors, sm90_most_blocks(config)), tiles);
 }
 
 /* Of one K/V head. */

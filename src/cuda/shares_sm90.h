@@ -6,8 +6,8 @@
 
 #include "kernels/sm90/sm90_kernel.h"
 
-/* Blocks of the grid: one per tile; persistent: one per multiprocessor, but for whole clusters, and
- * fewer where there are fewer tiles. */
+/* Blocks of the grid: one per tile; persistent: one per multiprocessor, and fewer
+ * where there are fewer tiles. */
 int64_t shares_sm90_blocks(const flash_config_t *config, const flash_params_t *p,
                            int32_t n_multiprocessors);
 

@@ -43,7 +43,6 @@ static void print_config(void) {
     MEMBER(flash_config_t, persistent);
     MEMBER(flash_config_t, longest_first);
     MEMBER(flash_config_t, fixed_reference);
-    MEMBER(flash_config_t, multicast);
 }
 
 static void print_device_info(void) {

@@ -85,7 +85,7 @@ static void fields_beyond_a_smaller_struct_do_not_count(void **state) {
 
 /* A configuration of before its last field, of which the memory behind is not read. */
 static void an_older_configuration_is_looked_up(void **state) {
-    const uint32_t older_size = offsetof(flash_config_t, multicast);
+    const uint32_t older_size = offsetof(flash_config_t, fixed_reference);
     flash_config_t config = FLASH_CONFIG_INIT;
     void *older = malloc(older_size);
     (void)state;

@@ -28,7 +28,6 @@ static const char *const FIELD_NAMES[N_FIELDS] = {
     "persistent",
     "longest_first",
     "fixed_reference",
-    "multicast",
 };
 
 static int32_t *fields(flash_config_t *config) {
@@ -157,7 +156,7 @@ static void short_forms_round_trip(void **state) {
 
 /* The rules of the CPU families (docs/configurations.md), written once more. */
 static bool cpu_legal(const flash_config_t *c) {
-    for (const int32_t *field = &c->n_warps; field <= &c->multicast; field++)
+    for (const int32_t *field = &c->n_warps; field <= &c->fixed_reference; field++)
         if (field != &c->features && *field != 0)
             return false;
     if (c->arch == FLASH_ARCH_AMX &&
@@ -241,13 +240,6 @@ static void cuda_rules(void **state) {
         {"SM90 (BF16, 128, 64, 128, 8): stages_2+overlap+ping_pong", "B_r of 128 or more"},
         {"SM90 (BF16, 128, 128, 128, 12): stages_2+longest_first", "persistent"},
         {"SM90 (BF16, 128, 128, 128, 12): stages_2+varlen", "needs longest_first"},
-        {"SM90 (BF16, 128, 128, 128, 12): stages_2+multicast", "persistent"},
-        {"SM90 (BF16, 128, 128, 128, 12): stages_2+persistent+longest_first+multicast",
-         "longest_first"},
-        {"SM90 (BF16, 128, 128, 128, 12): stages_2+persistent+multicast+causal",
-         "features is 0x1: with multicast"},
-        {"SM90 (BF16, 128, 128, 128, 12): stages_2+persistent+multicast+window",
-         "features is 0x2: with multicast"},
         {"SM90 (BF16, 256, 128, 96, 12): stages_2", "bytes of shared memory: at most 232448"},
     };
     (void)state;

@@ -37,7 +37,7 @@ NAME = re.compile(
     r"(?P<mma_double_buffer_loads>_buffer)?(?P<optimized_softmax>_optsoftmax)?)?"
     r"(_stages_(?P<n_stages>\d+)(?P<overlap>_overlap)?(?P<ping_pong>_pingpong)?"
     r"(?P<persistent>_persistent)?(?P<longest_first>_longestfirst)?"
-    r"(?P<fixed_reference>_fixedreference)?(?P<multicast>_multicast)?)?"
+    r"(?P<fixed_reference>_fixedreference)?)?"
     r"(?P<features>(_[a-z]+)*)"
 )
 
@@ -113,10 +113,6 @@ def test_names_within_the_sets_differ():
             "flash_fwd_sm90_bf16_d128_128x176_w12_stages_2_overlap_pingpong_persistent_longestfirst"
             "_fixedreference_causal",
         ),
-        (
-            "SM90 (BF16, 128, 128, 128, 12): stages_2+persistent+multicast+softcap",
-            "flash_fwd_sm90_bf16_d128_128x128_w12_stages_2_persistent_multicast_softcap",
-        ),
         ("SM90 (FP16, 64, 64, 32, 8): stages_4", "flash_fwd_sm90_fp16_d64_64x32_w8_stages_4"),
         (
             "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen",
@@ -134,7 +130,7 @@ def test_initialiser():
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM80, FLASH_DTYPE_FP16, 128, 64, 32, 4, "
         "1, 0, 0, 0, 2, 4, 1, 0, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_SOFTCAP, "
-        "0, 0, 0, 0, 0, 0, 0}"
+        "0, 0, 0, 0, 0, 0}"
     )
 
 
@@ -142,7 +138,7 @@ def test_initialiser_of_sm90():
     config = parse_config("SM90 (BF16, 64, 192, 128, 16): stages_3+overlap+fixed_reference+window")
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM90, FLASH_DTYPE_BF16, 64, 192, 128, 16, "
-        "0, 0, 0, 0, 0, 0, 0, 0, FLASH_FEATURE_WINDOW, 3, 1, 0, 0, 0, 1, 0}"
+        "0, 0, 0, 0, 0, 0, 0, 0, FLASH_FEATURE_WINDOW, 3, 1, 0, 0, 0, 1}"
     )
 
 

@@ -165,7 +165,6 @@ def test_illegal_for_sm80(change, reason):
         {"overlap": 0, "ping_pong": 0},
         {"persistent": 0, "longest_first": 0},
         {"fixed_reference": 0},
-        *({"multicast": 1, "longest_first": 0, "features": features} for features in (0, 4)),
         {"features": 4},
         *({"features": features} for features in range(8)),
         # 232448 bytes less Q, less the state, leave room for 388 rows of K and V: 2 * 2 * 96.
@@ -196,18 +195,6 @@ def test_legal_for_sm90(change):
         *(({field: 2}, f"{field} is 2: not within 0 ... 1") for field in SM90_FIELDS[1:]),
         ({"overlap": 0}, "ping_pong is 1: it needs overlap, which is 0"),
         ({"persistent": 0}, "longest_first is 1: it needs persistent, which is 0"),
-        (
-            {"multicast": 1, "persistent": 0, "longest_first": 0},
-            "multicast is 1: it needs persistent, which is 0",
-        ),
-        ({"multicast": 1}, "multicast is 1: it needs longest_first to be 0, which is 1"),
-        *(
-            (
-                {"multicast": 1, "longest_first": 0, "features": features},
-                f"features is 0x{features:x}: with multicast at most 0x4",
-            )
-            for features in (1, 2, 5, 7)
-        ),
         (
             {"B_r": 64, "n_warps": 8},
             "ping_pong is 1: it needs a B_r of 128 or more, which is 64",

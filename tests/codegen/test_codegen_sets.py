@@ -74,7 +74,6 @@ def test_progression_of_sm90_adds_one_strategy_at_a_time_for_full_and_causal_att
     full = [
         *steps[:4],
         "stages_2+overlap+ping_pong+persistent+fixed_reference",
-        "stages_2+overlap+ping_pong+persistent+fixed_reference+multicast",
     ]
     words = [*full, *(f"{step}+causal" for step in steps)]
     assert [format_config(config) for config in progression_sm90()] == [

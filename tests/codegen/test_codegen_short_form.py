@@ -43,11 +43,10 @@ SM90 = Config(
     persistent=1,
     longest_first=1,
     fixed_reference=1,
-    multicast=1,
 )
 SM90_TEXT = (
     "SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+longest_first"
-    "+fixed_reference+multicast"
+    "+fixed_reference"
 )
 AVX512 = Config(arch=Arch.AVX512, dtype=Dtype.BF16, B_r=64, B_c=128, features=15)
 AVX512_TEXT = "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen"
@@ -201,7 +200,6 @@ def test_any_text_is_read_or_refused(text):
         (replace(SM80, async_copy=2), "async_copy is 2"),
         (replace(SM80, optimized_softmax=-1), "optimized_softmax is -1"),
         (replace(SM90, fixed_reference=2), "fixed_reference is 2"),
-        (replace(SM90, multicast=-1), "multicast is -1"),
         *((replace(SM80, **{field: 1}), f"{field} is 1") for field in SM90_FIELDS),
         *((replace(SM90, **{field: 1}), f"{field} is 1") for field in SM80_FIELDS),
         *(

@@ -53,7 +53,7 @@ def table_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Table]:
     ("name", "options", "peer", "n_steps"),
     [
         ("progression", [], "torch FA2", 7),
-        ("progression_sm90", [], "torch cuDNN", 6),
+        ("progression_sm90", [], "torch cuDNN", 5),
         ("progression_sm90", ["--causal"], "torch cuDNN", 6),
     ],
 )
@@ -70,7 +70,7 @@ def test_a_step_is_compared_with_the_one_before_and_with_the_peer(
 
 def test_steps_without_peers(table_of: Callable[..., Table]) -> None:
     head, *rows = table_of("progression_sm90", "--no-peers")
-    assert head[-1] == "x step before" and len(rows) == 6
+    assert head[-1] == "x step before" and len(rows) == 5
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,6 @@ class flash_config_t(_SizedStructure):
         ("persistent", c_int32),
         ("longest_first", c_int32),
         ("fixed_reference", c_int32),
-        ("multicast", c_int32),
     ]
 
 

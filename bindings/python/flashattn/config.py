@@ -77,7 +77,6 @@ class Config:
     persistent: int = 0
     longest_first: int = 0
     fixed_reference: int = 0
-    multicast: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Config:

@@ -14,12 +14,9 @@
 constexpr uint32_t descriptor_high = 1024 >> 4 | 1u << 30;
 
 /* What differs from operand to operand. leading_bytes: from panel to panel along N; no matter where
- * the operand is K-major. IN_CLUSTER: addresses carry the block's rank above 18 bits, which the
- * descriptor has no place for. */
-template <bool IN_CLUSTER>
+ * the operand is K-major. */
 static __device__ __forceinline__ uint32_t descriptor_low(uint32_t shared, uint32_t leading_bytes) {
-    const uint32_t address = IN_CLUSTER ? shared % (1 << 18) : shared;
-    return address >> 4 | (leading_bytes >> 4) << 16;
+    return shared >> 4 | (leading_bytes >> 4) << 16;
 }
 
 /* Of the operand that begins `bytes` after the one of `low`. */

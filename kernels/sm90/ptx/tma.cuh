@@ -52,20 +52,6 @@ static __device__ __forceinline__ void tma_load(uint32_t shared, const sm90_tens
                      : "memory");
 }
 
-/* Into every block of the cluster that `ranks` has a bit for: to the same address, counted by the
- * same barrier. */
-static __device__ __forceinline__ void tma_load_multicast(uint32_t shared,
-                                                          const sm90_tensor_map_t *map,
-                                                          const tma_box_t &box, uint32_t barrier,
-                                                          uint16_t ranks, uint64_t hint) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster.L2::cache_hint "
-                 "[%0], [%1, {%2, %3, %4, %5}], [%6], %7, %8;\n" ::"r"(shared),
-                 "l"(map), "r"(box.column), "r"(box.row), "r"(box.head), "r"(box.entry),
-                 "r"(barrier), "h"(ranks), "l"(hint)
-                 : "memory");
-}
-
 /* What lies beyond the tensor's bounds is not written. */
 template <bool RAGGED>
 static __device__ __forceinline__ void tma_store(const sm90_tensor_map_t *map, const tma_box_t &box,

@@ -41,8 +41,7 @@ _SM80 = Progression(
     ),
     causal=(),
 )
-# Full attention leaves longest_first out: its tiles are all of a length; and multicast is for it
-# alone.
+# Full attention leaves longest_first out: its tiles are all of a length.
 _SM90_SHAPE = "SM90 (BF16, 128, 128, 128, 12)"
 _SM90 = Progression(
     reference="torch cuDNN",
@@ -52,7 +51,6 @@ _SM90 = Progression(
         f"{_SM90_SHAPE}: stages_2+overlap+ping_pong",
         f"{_SM90_SHAPE}: stages_2+overlap+ping_pong+persistent",
         f"{_SM90_SHAPE}: stages_2+overlap+ping_pong+persistent+fixed_reference",
-        f"{_SM90_SHAPE}: stages_2+overlap+ping_pong+persistent+fixed_reference+multicast",
     ),
     causal=(
         f"{_SM90_SHAPE}: stages_2+causal",
