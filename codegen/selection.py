@@ -16,7 +16,6 @@ from .config import Config
 from .facts import FIELDS, KNOWN_FEATURES, Arch, Dtype, Feature, Op
 from .sets import SETS
 
-
 ENUMERATIONS = {"arch": Arch, "op": Op, "dtype": Dtype}
 
 

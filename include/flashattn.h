@@ -191,7 +191,7 @@ typedef struct flash_config {
 #define FLASH_CONFIG_INIT                                                                          \
     {                                                                                              \
         (uint32_t)sizeof(flash_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0                                                                                   \
+            0, 0, 0                                                                                \
     }
 
 /* A buffer of this size holds the short form of every configuration. */

@@ -3,12 +3,12 @@
  */
 #include "api/device.h"
 
-#include "cpu/features.h"
-#include "cuda/device.h"
 #include "core/environment.h"
 #include "core/status.h"
 #include "core/struct_size.h"
+#include "cpu/features.h"
 #include "cpu/thread_pool.h"
+#include "cuda/device.h"
 
 #include <pthread.h>
 #include <stdio.h>

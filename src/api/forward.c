@@ -2,14 +2,14 @@
  * The exported calls of attention, and the versions: each a few steps, one file a step.
  */
 #include "arguments/forward.h"
-#include "config/config.h"
 #include "api/device.h"
-#include "flashattn.h"
-#include "config/kernel_table.h"
 #include "api/resolve.h"
+#include "config/config.h"
+#include "config/kernel_table.h"
 #include "core/status.h"
 #include "cpu/combine.h"
 #include "cuda/combine.h"
+#include "flashattn.h"
 #include "select/trace.h"
 
 #define STRINGIFY_(x) #x

@@ -8,8 +8,8 @@
 
 #include "arguments/forward.h"
 #include "config/config.h"
-#include "core/environment.h"
 #include "config/kernel_table.h"
+#include "core/environment.h"
 #include "core/status.h"
 #include "select/serves.h"
 #include "select/tuning/follow.h"

@@ -5,8 +5,8 @@
 #define FLASH_RESOLVE_H
 
 #include "core/device.h"
-#include "flashattn.h"
 #include "core/problem.h"
+#include "flashattn.h"
 #include "select/select.h"
 
 /* A call whose arguments are read and whose kernel is known. */

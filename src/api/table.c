@@ -1,13 +1,13 @@
 /*
  * The exported calls of the kernel table.
  */
-#include "config/config.h"
 #include "api/device.h"
-#include "flashattn.h"
+#include "config/config.h"
 #include "config/kernel_table.h"
-#include "cuda/launch.h"
 #include "core/status.h"
 #include "core/struct_size.h"
+#include "cuda/launch.h"
+#include "flashattn.h"
 
 static flash_status_t look_up(const flash_config_t *config, const flash_kernel_t **kernel) {
     flash_config_t own;

@@ -1,13 +1,13 @@
 /*
  * The exported calls of measuring and tuning; flash_set_tuning() is in tuning.c.
  */
-#include "arguments/forward.h"
-#include "config/config.h"
 #include "api/device.h"
 #include "api/measure.h"
 #include "api/resolve.h"
-#include "select/serves.h"
+#include "arguments/forward.h"
+#include "config/config.h"
 #include "core/status.h"
+#include "select/serves.h"
 #include "select/tuning/follow.h"
 
 #include <math.h>

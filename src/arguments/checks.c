@@ -3,8 +3,8 @@
  */
 #include "arguments/checks.h"
 
-#include "kernels/common/dtype.h"
 #include "core/status.h"
+#include "kernels/common/dtype.h"
 
 #include <inttypes.h>
 

@@ -3,10 +3,10 @@
  */
 #include "arguments/checks.h"
 #include "arguments/forward.h"
-#include "kernels/common/dtype.h"
+#include "arguments/tensor.h"
 #include "core/status.h"
 #include "core/struct_size.h"
-#include "arguments/tensor.h"
+#include "kernels/common/dtype.h"
 
 static flash_status_t check_shape(const flash_combine_args_t *a) {
     FLASH_TRY(argument_check_dtype("dtype_partial", a->dtype_partial));

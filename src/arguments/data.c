@@ -4,10 +4,10 @@
  */
 #include "arguments/checks.h"
 #include "arguments/forward.h"
-#include "kernels/common/sequence.h"
-#include "kernels/common/dtype.h"
-#include "core/status.h"
 #include "arguments/tensor.h"
+#include "core/status.h"
+#include "kernels/common/dtype.h"
+#include "kernels/common/sequence.h"
 
 #include <inttypes.h>
 

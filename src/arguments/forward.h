@@ -4,8 +4,8 @@
 #ifndef FLASH_ARGUMENTS_H
 #define FLASH_ARGUMENTS_H
 
-#include "flashattn.h"
 #include "core/problem.h"
+#include "flashattn.h"
 
 /*
  * Copies the caller's arguments, checks sizes, types and flags, and makes the problem of them. The

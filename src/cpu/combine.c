@@ -1,11 +1,11 @@
 /*
  * flash_combine() on the CPU: the rows are shared among threads.
  */
-#include "kernels/common/dtype.h"
-#include "kernels/cpu/combine_row.h"
 #include "cpu/combine.h"
 #include "core/status.h"
 #include "cpu/thread_pool.h"
+#include "kernels/common/dtype.h"
+#include "kernels/cpu/combine_row.h"
 
 #include <stdatomic.h>
 #include <string.h>

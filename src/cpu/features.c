@@ -4,8 +4,8 @@
 #define _GNU_SOURCE
 #include "cpu/features.h"
 
-#include "flashattn.h"
 #include "core/status.h"
+#include "flashattn.h"
 
 #if defined(__x86_64__)
 

@@ -3,9 +3,9 @@
  */
 #include "cpu/launch.h"
 
-#include "cpu/call.h"
 #include "config/kernel_table.h"
 #include "core/status.h"
+#include "cpu/call.h"
 #include "cpu/thread_pool.h"
 
 #include <inttypes.h>
@@ -69,5 +69,4 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
     return status;
 }
 
-const launch_ops_t cpu_forward_ops = {
-    .workspace = workspace, .prepare = prepare, .launch = launch};
+const launch_ops_t cpu_forward_ops = {.workspace = workspace, .prepare = prepare, .launch = launch};

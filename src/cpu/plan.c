@@ -3,9 +3,9 @@
  */
 #include "cpu/plan.h"
 
-#include "kernels/common/dtype.h"
 #include "core/int64.h"
 #include "core/status.h"
+#include "kernels/common/dtype.h"
 
 enum {
     ALIGNMENT = 64,         /* of everything in the workspace */

@@ -3,11 +3,11 @@
  */
 #include "cuda/combine.h"
 
+#include "core/status.h"
 #include "cuda/grid.h"
 #include "cuda/scope.h"
 #include "kernels/sm80/combine.h"
 #include "kernels/sm80/sm80_kernel.h"
-#include "core/status.h"
 
 static flash_status_t enqueue(const flash_combine_args_t *args, flash_stream_t stream) {
     enum { MOST_BLOCKS = 1 << 20 }; /* beyond, each takes several rows */

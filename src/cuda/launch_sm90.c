@@ -3,10 +3,10 @@
  * as the device where blocks take tile after tile.
  */
 #include "config/kernel_table.h"
+#include "core/status.h"
 #include "cuda/grid.h"
 #include "cuda/launch.h"
 #include "cuda/shares_sm90.h"
-#include "core/status.h"
 #include "cuda/tensor_map.h"
 #include "cuda/tma_tensor.h"
 

@@ -3,9 +3,9 @@
  * holds the stream, so that the device then runs them without waiting for the host.
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
+#include "cuda/measure.h"
 #include "cuda/error.h"
 #include "cuda/scope.h"
-#include "cuda/measure.h"
 
 #include <stdatomic.h>
 #include <time.h>

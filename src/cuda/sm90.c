@@ -9,10 +9,7 @@
 
 #include <stddef.h>
 
-enum {
-    MMA_ROWS = 16,
-    LOADING_WARPS = 4
-};
+enum { MMA_ROWS = 16, LOADING_WARPS = 4 };
 
 /* ---- Rules, as in codegen/legality.py ---- */
 

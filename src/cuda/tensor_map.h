@@ -5,9 +5,9 @@
 #ifndef FLASH_TENSOR_MAP_H
 #define FLASH_TENSOR_MAP_H
 
+#include "cuda/tma_tensor.h"
 #include "flashattn.h"
 #include "kernels/sm90/sm90_kernel.h"
-#include "cuda/tma_tensor.h"
 
 /* Finds the driver's function; the maps need no more than that. */
 flash_status_t tensor_map_prepare(void);

@@ -57,7 +57,8 @@ static const flash_kernel_t *best(const problem_t *problem, const device_t *devi
 static void give_reason(const flash_kernel_t *kernel, const problem_t *problem,
                         const device_t *device, char reason[SELECT_REASON_SIZE]) {
     const char *name = kernel->family->facts->name;
-    const char *remark = kernel->family->remark == NULL ? "" : kernel->family->remark(problem, device);
+    const char *remark =
+        kernel->family->remark == NULL ? "" : kernel->family->remark(problem, device);
     if (device_is_cpu(device))
         snprintf(reason, SELECT_REASON_SIZE,
                  "%s is the fastest family in this library that the processor has for %s%s", name,

@@ -4,8 +4,8 @@
 #include "select/trace.h"
 
 #include "config/config.h"
-#include "core/environment.h"
 #include "config/kernel_table.h"
+#include "core/environment.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

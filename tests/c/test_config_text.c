@@ -4,7 +4,7 @@
 #include "support.h"
 
 /* Places of fields behind struct_size. */
-enum { N_WARPS = 5, FEATURES = 14, N_FIELDS = sizeof(flash_config_t) / sizeof(int32_t) - 1 };
+enum { N_WARPS = 6, FEATURES = 15, N_FIELDS = sizeof(flash_config_t) / sizeof(int32_t) - 1 };
 
 static int32_t *fields(flash_config_t *config) {
     return &config->arch;
@@ -154,6 +154,7 @@ static void format_refuses_what_has_no_word(void **state) {
     (void)state;
     c = sm80, c.arch = 0, check_format_refused(c, "arch is 0");
     c = sm80, c.arch = 81, check_format_refused(c, "arch is 81");
+    c = sm80, c.op = 1, check_format_refused(c, "op is 1");
     c = sm80, c.dtype = 0, check_format_refused(c, "dtype is 0");
     c = sm80, c.dtype = 4, check_format_refused(c, "dtype is 4");
     c = sm80, c.features = 16, check_format_refused(c, "features");

@@ -1,8 +1,8 @@
 /*
  * How a problem is cut into tasks for the CPU, and how much of it a worker takes at a time.
  */
-#include "cpu/plan.h"
 #include "core/int64.h"
+#include "cpu/plan.h"
 #include "support.h"
 
 #include <stdbool.h>

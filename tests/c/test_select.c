@@ -6,6 +6,7 @@
 
 #include "config/kernel_table.h"
 #include "select/select.h"
+#include "select/serves.h"
 
 static problem_t problem_of(int32_t dtype, int32_t features) {
     problem_t problem;
@@ -115,7 +116,7 @@ static void a_refused_permission_is_named(void **state) {
     assert_success(select_kernel(&problem, &device, &kernel, reason));
     assert_memory_equal(kernel->name, "flash_fwd_avx512_", strlen("flash_fwd_avx512_"));
     assert_non_null(strstr(reason, "refused"));
-    assert_non_null(strstr(device_lacks(&device, FLASH_ARCH_AMX), "refused"));
+    assert_non_null(strstr(family_lack(&family_amx, &device), "refused"));
 }
 #endif
 

@@ -4,30 +4,14 @@
  */
 #include "support.h"
 
+#include "config_facts.h"
+
 enum { N_FIELDS = sizeof(flash_config_t) / sizeof(int32_t) - 1 };
 
 static const char *const FIELD_NAMES[N_FIELDS] = {
-    "arch",
-    "dtype",
-    "d_head",
-    "B_r",
-    "B_c",
-    "n_warps",
-    "async_copy",
-    "eager_load_blocks",
-    "swizzled",
-    "Q_mma_load_K_fragments",
-    "K_mma_load_K_fragments",
-    "V_mma_load_K_fragments",
-    "mma_double_buffer_loads",
-    "optimized_softmax",
-    "features",
-    "n_stages",
-    "overlap",
-    "ping_pong",
-    "persistent",
-    "longest_first",
-    "fixed_reference",
+#define FIELD_NAME(field) #field,
+    FLASH_CONFIG_FIELDS(FIELD_NAME)
+#undef FIELD_NAME
 };
 
 static int32_t *fields(flash_config_t *config) {
@@ -164,9 +148,9 @@ static bool cpu_legal(const flash_config_t *c) {
         return false;
     if (c->arch >= FLASH_ARCH_AVX512_BF16 && c->dtype != FLASH_DTYPE_BF16)
         return false;
-    return c->arch >= FLASH_ARCH_REFERENCE && c->arch <= FLASH_ARCH_NEON_BF16 && c->dtype >= 1 &&
-           c->dtype <= 3 && c->d_head >= 0 && c->B_r >= 1 && c->B_r <= 1024 && c->B_c >= 1 &&
-           c->B_c <= 4096 && c->features >= 0 && c->features <= 15;
+    return c->arch >= FLASH_ARCH_REFERENCE && c->arch <= FLASH_ARCH_NEON_BF16 && c->op == 0 &&
+           c->dtype >= 1 && c->dtype <= 3 && c->d_head >= 0 && c->B_r >= 1 && c->B_r <= 1024 &&
+           c->B_c >= 1 && c->B_c <= 4096 && c->features >= 0 && c->features <= 15;
 }
 
 /* A problem that only the look-up of the configuration can refuse. */

@@ -2,9 +2,9 @@
  * What TMA can address of a ragged batch, and where its tokens are. Batches with tensors of one
  * length are in test_select.c.
  */
+#include "cuda/tma_tensor.h"
 #include "kernels/sm90/sm90_kernel.h"
 #include "support.h"
-#include "cuda/tma_tensor.h"
 
 enum { BATCH = 3, SEQLEN = 100, HEADS = 2, D_HEAD = 64, TOKEN = HEADS * D_HEAD };
 

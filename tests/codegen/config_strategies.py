@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from codegen.config import FIELDS, INT32_MAX, INT32_MIN, Config
+from codegen.config import Config
 from codegen.facts import (
-    ALL_FEATURES,
     FAMILIES,
-    LOADS,
-    SM90_STRATEGIES,
-    STAGES,
-    STRATEGIES,
-    STRATEGIES_AFTER_LOAD,
+    FIELDS,
+    INT32_MAX,
+    INT32_MIN,
+    KNOWN_FEATURES,
+    SM80,
+    SM90,
     Arch,
     Dtype,
 )
@@ -23,9 +23,13 @@ INTERESTING = [-1, 0, 1, 2, 3, 4, 5, 8, 12, 16, 32, 48, 64, 80, 96, 128, 192, 25
 int32 = st.sampled_from([*INTERESTING, INT32_MIN, INT32_MAX]) | st.integers(INT32_MIN, INT32_MAX)
 
 dtypes = st.sampled_from([int(dtype) for dtype in Dtype])
-features = st.integers(0, ALL_FEATURES)
-switches = {field: st.integers(0, 1) for field, _ in (*STRATEGIES, *STRATEGIES_AFTER_LOAD)}
-sm90_switches = {field: st.integers(0, 1) for field, _ in SM90_STRATEGIES}
+features = st.integers(0, KNOWN_FEATURES)
+LOADS = SM80.counts.fields
+# What means something to one of the CUDA families alone.
+SM80_FIELDS = tuple(field for field in SM80.fields if field not in SM90.fields)
+SM90_FIELDS = tuple(field for field in SM90.fields if field not in SM80.fields)
+switches = dict.fromkeys(SM80.switches, st.integers(0, 1))
+sm90_switches = dict.fromkeys(SM90.switches, st.integers(0, 1))
 
 # Any field may hold anything.
 any_config = st.builds(Config, **dict.fromkeys(FIELDS, int32))
@@ -33,7 +37,7 @@ any_config = st.builds(Config, **dict.fromkeys(FIELDS, int32))
 # What has a short form: any numbers, but known enumerators and words.
 cpu_config = st.builds(
     Config,
-    arch=st.sampled_from([int(f.arch) for f in FAMILIES.values() if f.layout == "cpu"]),
+    arch=st.sampled_from([int(f.arch) for f in FAMILIES.values() if f.layout.on_cpu]),
     dtype=dtypes,
     d_head=int32,
     B_r=int32,
@@ -53,7 +57,7 @@ sm90_config = st.builds(
     arch=st.just(int(Arch.SM90)),
     dtype=dtypes,
     features=features,
-    **dict.fromkeys(("d_head", "B_r", "B_c", "n_warps", STAGES), int32),
+    **dict.fromkeys(("d_head", "B_r", "B_c", "n_warps", "n_stages"), int32),
     **sm90_switches,
 )
 writable_config = cpu_config | sm80_config | sm90_config

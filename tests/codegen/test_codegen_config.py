@@ -5,6 +5,7 @@ from dataclasses import FrozenInstanceError, astuple, replace
 
 import pytest
 from config_strategies import (
+    LOADS,
     any_config,
     near_miss,
     plausible_sm80_config,
@@ -13,17 +14,8 @@ from config_strategies import (
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from codegen.config import FIELDS, Config, c_initialiser, kernel_name
-from codegen.facts import (
-    LOADS,
-    SM90_STRATEGIES,
-    STAGES,
-    STRATEGIES,
-    STRATEGIES_AFTER_LOAD,
-    Arch,
-    Dtype,
-    Feature,
-)
+from codegen.config import Config, c_initialiser, kernel_name
+from codegen.facts import FIELDS, SM80, SM90, Arch, Dtype, Feature
 from codegen.legality import legal
 from codegen.sets import all_sets
 from codegen.short_form import parse_config
@@ -51,9 +43,9 @@ def read_name(name):
     number = {"any": 0, None: 0}
     values = {
         field: number[words[field]] if words[field] in number else int(words[field])
-        for field in ("d_head", "B_r", "B_c", "n_warps", *LOADS, STAGES)
+        for field in ("d_head", "B_r", "B_c", "n_warps", *LOADS, "n_stages")
     }
-    for field, _ in (*STRATEGIES, *STRATEGIES_AFTER_LOAD, *SM90_STRATEGIES):
+    for field in (*SM80.switches, *SM90.switches):
         values[field] = int(words[field] is not None)
     return Config(
         arch=int(ARCH_WORDS[words["arch"]]),
@@ -128,8 +120,8 @@ def test_names(short_form, name):
 def test_initialiser():
     config = parse_config("(FP16, 128, 64, 32, 4): async+load_0_2_4_tiles+buffer+causal+softcap")
     assert c_initialiser(config) == (
-        "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM80, FLASH_DTYPE_FP16, 128, 64, 32, 4, "
-        "1, 0, 0, 0, 2, 4, 1, 0, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_SOFTCAP, "
+        "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM80, FLASH_OP_FORWARD, FLASH_DTYPE_FP16, "
+        "128, 64, 32, 4, 1, 0, 0, 0, 2, 4, 1, 0, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_SOFTCAP, "
         "0, 0, 0, 0, 0, 0}"
     )
 
@@ -137,8 +129,8 @@ def test_initialiser():
 def test_initialiser_of_sm90():
     config = parse_config("SM90 (BF16, 64, 192, 128, 16): stages_3+overlap+fixed_reference+window")
     assert c_initialiser(config) == (
-        "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM90, FLASH_DTYPE_BF16, 64, 192, 128, 16, "
-        "0, 0, 0, 0, 0, 0, 0, 0, FLASH_FEATURE_WINDOW, 3, 1, 0, 0, 0, 1}"
+        "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM90, FLASH_OP_FORWARD, FLASH_DTYPE_BF16, "
+        "64, 192, 128, 16, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_FEATURE_WINDOW, 3, 1, 0, 0, 0, 1}"
     )
 
 

@@ -4,21 +4,21 @@ import re
 
 import pytest
 
-from codegen.config import FIELDS
 from codegen.facts import (
-    ALL_FEATURES,
+    BASIC_FEATURES,
     FAMILIES,
-    LOADS,
-    SM80_FIELDS,
-    SM90_FIELDS,
-    SM90_STRATEGIES,
-    STAGES,
-    STRATEGIES,
-    STRATEGIES_AFTER_LOAD,
+    FIELDS,
+    KNOWN_FEATURES,
+    SM80,
+    SM90,
     Arch,
     Dtype,
     Feature,
+    Op,
+    Zero,
 )
+from codegen.legality import RULES_AMONG_FIELDS
+from codegen.sets import all_sets
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def header(root):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "enumeration"), [("ARCH", Arch), ("DTYPE", Dtype), ("FEATURE", Feature)]
+    ("prefix", "enumeration"), [("ARCH", Arch), ("OP", Op), ("DTYPE", Dtype), ("FEATURE", Feature)]
 )
 def test_enumerators_are_those_of_the_header(header, prefix, enumeration):
     declared = re.findall(rf"^ +FLASH_{prefix}_(\w+) = (\d+)", header, re.MULTILINE)
@@ -41,32 +41,48 @@ def test_fields_are_those_of_the_header_in_order(header):
     assert tuple(re.findall(r"^ +int32_t (\w+);", body.group(1), re.MULTILINE)) == FIELDS
 
 
-def test_fields_are_those_of_every_family_then_of_sm80_then_features_then_of_sm90():
-    common = ("arch", "dtype", "d_head", "B_r", "B_c", "n_warps")
-    assert FIELDS == (*common, *SM80_FIELDS, "features", *SM90_FIELDS)
+def test_fields_are_those_of_the_python_binding(root):
+    text = (root / "bindings/python/flashattn/_abi.py").read_text()
+    body = re.search(r"^CONFIG_FIELDS = \((.*?)^\)", text, re.DOTALL | re.MULTILINE)
+    assert tuple(re.findall(r'"(\w+)"', body.group(1))) == FIELDS
 
 
-def test_fields_of_a_family_are_its_counts_and_its_switches():
-    sm80_switches = [field for field, _ in (*STRATEGIES, *STRATEGIES_AFTER_LOAD)]
-    assert sorted(SM80_FIELDS) == sorted([*sm80_switches, *LOADS])
-    assert SM90_FIELDS == (STAGES, *(field for field, _ in SM90_STRATEGIES))
+def test_every_field_means_something_to_a_family():
+    assert {name for family in FAMILIES.values() for name in family.layout.fields} == set(FIELDS)
 
 
-def test_words_of_a_family_differ():
-    features = [feature.word for feature in Feature]
-    for strategies in ((*STRATEGIES, *STRATEGIES_AFTER_LOAD), SM90_STRATEGIES):
-        words = [*(word for _, word in strategies), *features]
-        assert len(set(words)) == len(words)
+def test_every_field_of_a_family_has_a_rule_and_no_other_field_has():
+    for family in FAMILIES.values():
+        for name in FIELDS[1:]:
+            means_nothing = isinstance(family.rule(name), Zero)
+            assert means_nothing == (name not in family.layout.fields)
 
 
-def test_enumerators_are_not_zero():
+@pytest.mark.parametrize("layout", [SM80, SM90])
+def test_words_of_a_family_differ(layout):
+    words = [*(word.word for word in layout.words), *(feature.word for feature in Feature)]
+    assert len(set(words)) == len(words)
+
+
+def test_enumerators_that_a_forgotten_field_would_have_are_free():
     assert 0 not in {*map(int, Arch), *map(int, Dtype), *map(int, Feature)}
 
 
 def test_features_are_single_bits():
     assert all(feature & (feature - 1) == 0 for feature in map(int, Feature))
-    assert sum(map(int, Feature)) == ALL_FEATURES
+    assert sum(map(int, Feature)) == KNOWN_FEATURES
+
+
+def test_no_family_has_a_feature_that_is_unknown():
+    assert all(family.features & ~KNOWN_FEATURES == 0 for family in FAMILIES.values())
+    assert BASIC_FEATURES & ~KNOWN_FEATURES == 0
+
+
+def test_no_row_has_a_feature_that_its_family_does_not_claim():
+    for config in all_sets():
+        assert config.features & ~FAMILIES[config.arch].features == 0
 
 
 def test_every_arch_has_a_family():
     assert set(FAMILIES) == set(Arch)
+    assert set(RULES_AMONG_FIELDS) <= set(Arch)

@@ -4,11 +4,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from config_strategies import any_config
+from config_strategies import SM80_FIELDS, SM90_FIELDS, any_config
 from hypothesis import given
 
 from codegen.config import Config
-from codegen.facts import SM80_FIELDS, SM90_FIELDS, Arch, Dtype
+from codegen.facts import Arch, Dtype
 from codegen.legality import (
     SM90_ELEMENT_BYTES,
     SM90_PANEL_ELEMENTS,
@@ -58,8 +58,11 @@ def test_legal_for_a_cpu_family(change):
         ({"B_r": 1025}, "B_r is 1025: not within 1 ... 1024"),
         ({"B_c": 0}, "B_c is 0: not within 1 ... 4096"),
         ({"B_c": 4097}, "B_c is 4097: not within 1 ... 4096"),
-        ({"features": 16}, "features is 0x10: unknown bits 0x10"),
-        ({"features": -1}, "features is 0xffffffff: unknown bits 0xfffffff0"),
+        ({"features": 16}, "features is 0x10: the AVX2 family does not have 0x10"),
+        (
+            {"features": -1},
+            "features is 0xffffffff: the AVX2 family does not have 0xfffffff0",
+        ),
         *(
             ({field: 1}, f"{field} is 1: it means nothing to the AVX2 family and must be 0")
             for field in ("n_warps", *SM80_FIELDS, *SM90_FIELDS)
@@ -139,7 +142,7 @@ def test_legal_for_sm80(change):
         ({V: 16, "mma_double_buffer_loads": 0}, f"{V} is 16: at most 8 with B_c 64"),
         ({Q: 2, K: 4}, f"{Q} is 2: neither 0 nor {K}, 4"),
         ({Q: 2, K: 0}, f"{Q} is 2: neither 0 nor {K}, 0"),
-        ({"features": 31}, "features is 0x1f: unknown bits 0x10"),
+        ({"features": 31}, "features is 0x1f: the SM80 family does not have 0x10"),
         *(
             ({field: 1}, f"{field} is 1: it means nothing to the SM80 family and must be 0")
             for field in SM90_FIELDS
@@ -184,6 +187,7 @@ def test_legal_for_sm90(change):
         ({"B_c": 0}, "B_c is 0: not within 16 ... 256"),
         ({"B_c": 272}, "B_c is 272: not within 16 ... 256"),
         ({"B_c": 120}, "B_c is 120: not a multiple of 16"),
+        ({"op": 1}, "op is 1: the family has no such value"),
         ({"n_warps": 8}, "n_warps is 8: 12 with B_r 128, 4 and one for each 16 rows"),
         ({"B_r": 192}, "n_warps is 12: 16 with B_r 192, 4 and one for each 16 rows"),
         *(
@@ -199,7 +203,7 @@ def test_legal_for_sm90(change):
             {"B_r": 64, "n_warps": 8},
             "ping_pong is 1: it needs a B_r of 128 or more, which is 64",
         ),
-        ({"features": 16}, "features is 0x10: unknown bits 0x10"),
+        ({"features": 16}, "features is 0x10: the SM90 family does not have 0x10"),
         (
             {"features": 12, "longest_first": 0},
             "features has varlen: it needs longest_first, which is 0",

@@ -82,7 +82,7 @@ def test_a_configuration_passes_the_filters_made_of_it(config, fields):
         ("  ", "nothing selected"),
         ("shop", "unknown set 'shop'; known: progression, "),
         ("ship shop", "unknown set 'shop'"),
-        ("head=128", "unknown field 'head' in 'head=128'; known: arch, dtype, d_head, "),
+        ("head=128", "unknown field 'head' in 'head=128'; known: arch, op, dtype, "),
         ("=128", "unknown field '' in '=128'"),
         ("struct_size=64", "unknown field 'struct_size'"),
         ("dtype=FP8", "unknown value 'FP8' in 'dtype=FP8'; known: FP16, BF16, FP32"),

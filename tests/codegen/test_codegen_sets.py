@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from codegen.facts import ALL_FEATURES, LOADS, Arch, Dtype
+from codegen.facts import BASIC_FEATURES, SM80, Arch, Dtype
 from codegen.legality import legal
 from codegen.sets import (
     SETS,
@@ -95,7 +95,7 @@ def test_tune_varies_what_is_open_and_nothing_else():
     assert {field: values(field) for field in fixed} == {f: {v} for f, v in fixed.items()}
     assert values("B_r") == {64, 128}
     assert values("B_c") == {32, 64}
-    assert all(values(field) == {0, 2} for field in LOADS)
+    assert all(values(field) == {0, 2} for field in SM80.counts.fields)
     assert values("mma_double_buffer_loads") == values("optimized_softmax") == {0, 1}
 
 
@@ -120,7 +120,7 @@ def test_ship_has_each_cpu_family_in_each_type_for_every_problem():
     families = (Arch.REFERENCE, Arch.AVX2, Arch.AVX512)
     assert set(rows) >= {(arch, dtype) for arch in families for dtype in Dtype}
     assert set(rows.values()) == {1}
-    assert all(c.d_head == 0 and c.features == ALL_FEATURES for c in cpu)
+    assert all(c.d_head == 0 and c.features == BASIC_FEATURES for c in cpu)
 
 
 def test_ship_serves_every_sm80_problem_at_every_alignment():
@@ -128,8 +128,8 @@ def test_ship_serves_every_sm80_problem_at_every_alignment():
         for d_head in (32, 64, 96, 128, 192, 256):
             rows = [c for c in ship_sm80() if (c.dtype, c.d_head) == (dtype, d_head)]
             assert all(legal(c) for c in rows)
-            assert {c.features for c in rows} >= {0, ALL_FEATURES}
-            assert {c.async_copy for c in rows if c.features == ALL_FEATURES} == {0, 1}
+            assert {c.features for c in rows} >= {0, BASIC_FEATURES}
+            assert {c.async_copy for c in rows if c.features == BASIC_FEATURES} == {0, 1}
             assert any(c.features in (1, 1 | 8) for c in rows), "a row for causal masks"
 
 

@@ -51,6 +51,8 @@ FLASH_ARCH_NEON_BF16 = 7
 FLASH_ARCH_SM80 = 80
 FLASH_ARCH_SM90 = 90
 
+FLASH_OP_FORWARD = 0
+
 FLASH_FEATURE_CAUSAL = 1
 FLASH_FEATURE_WINDOW = 2
 FLASH_FEATURE_SOFTCAP = 4
@@ -77,6 +79,33 @@ FLASH_FLAG_WINDOW = 2
 FLASH_FLAG_BATCH_INVARIANT = 4
 
 
+# The members of flash_config_t after struct_size, in sort order.
+CONFIG_FIELDS = (
+    "arch",
+    "op",
+    "dtype",
+    "d_head",
+    "B_r",
+    "B_c",
+    "n_warps",
+    "async_copy",
+    "eager_load_blocks",
+    "swizzled",
+    "Q_mma_load_K_fragments",
+    "K_mma_load_K_fragments",
+    "V_mma_load_K_fragments",
+    "mma_double_buffer_loads",
+    "optimized_softmax",
+    "features",
+    "n_stages",
+    "overlap",
+    "ping_pong",
+    "persistent",
+    "longest_first",
+    "fixed_reference",
+)
+
+
 class _SizedStructure(Structure):
     """A struct that starts with struct_size: filled in here, as the ..._INIT macros do."""
 
@@ -85,30 +114,7 @@ class _SizedStructure(Structure):
 
 
 class flash_config_t(_SizedStructure):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("arch", c_int32),
-        ("dtype", c_int32),
-        ("d_head", c_int32),
-        ("B_r", c_int32),
-        ("B_c", c_int32),
-        ("n_warps", c_int32),
-        ("async_copy", c_int32),
-        ("eager_load_blocks", c_int32),
-        ("swizzled", c_int32),
-        ("Q_mma_load_K_fragments", c_int32),
-        ("K_mma_load_K_fragments", c_int32),
-        ("V_mma_load_K_fragments", c_int32),
-        ("mma_double_buffer_loads", c_int32),
-        ("optimized_softmax", c_int32),
-        ("features", c_int32),
-        ("n_stages", c_int32),
-        ("overlap", c_int32),
-        ("ping_pong", c_int32),
-        ("persistent", c_int32),
-        ("longest_first", c_int32),
-        ("fixed_reference", c_int32),
-    ]
+    _fields_ = [("struct_size", c_uint32), *((name, c_int32) for name in CONFIG_FIELDS)]
 
 
 class flash_kernel_resources_t(_SizedStructure):

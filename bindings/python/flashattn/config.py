@@ -39,6 +39,12 @@ class DType(enum.IntEnum):
     FP32 = _abi.FLASH_DTYPE_FP32
 
 
+class Op(enum.IntEnum):
+    """What a kernel computes."""
+
+    FORWARD = _abi.FLASH_OP_FORWARD
+
+
 class Feature(enum.IntFlag):
     """What a kernel was specialised for, beyond full attention over equal lengths."""
 
@@ -48,35 +54,8 @@ class Feature(enum.IntFlag):
     VARLEN = _abi.FLASH_FEATURE_VARLEN
 
 
-@dataclass(frozen=True, order=True)
-class Config:
-    """flash_config_t. Fields that mean nothing to a family are zero; the order is the table's.
-
-    str(config) is the short form, Config.parse reads it: Config.parse(str(c)) == c. Both raise
-    ValueError with the library's message.
-    """
-
-    arch: int = 0
-    dtype: int = 0
-    d_head: int = 0
-    B_r: int = 0
-    B_c: int = 0
-    n_warps: int = 0
-    async_copy: int = 0
-    eager_load_blocks: int = 0
-    swizzled: int = 0
-    Q_mma_load_K_fragments: int = 0
-    K_mma_load_K_fragments: int = 0
-    V_mma_load_K_fragments: int = 0
-    mma_double_buffer_loads: int = 0
-    optimized_softmax: int = 0
-    features: int = 0
-    n_stages: int = 0
-    overlap: int = 0
-    ping_pong: int = 0
-    persistent: int = 0
-    longest_first: int = 0
-    fixed_reference: int = 0
+class _ShortForm:
+    """What a configuration does besides holding its fields."""
 
     @classmethod
     def parse(cls, text: str) -> Config:
@@ -91,7 +70,21 @@ class Config:
         return text.value.decode()
 
 
-FIELDS = tuple(field.name for field in dataclasses.fields(Config))
+FIELDS = _abi.CONFIG_FIELDS
+
+Config = dataclasses.make_dataclass(
+    "Config",
+    [(name, int, 0) for name in FIELDS],
+    bases=(_ShortForm,),
+    namespace={"__module__": __name__},
+    frozen=True,
+    order=True,
+)
+Config.__doc__ = """flash_config_t. Fields that mean nothing to a family are zero; the order is the table's.
+
+str(config) is the short form, Config.parse reads it: Config.parse(str(c)) == c. Both raise
+ValueError with the library's message.
+"""
 
 # What a call accepts as its configuration: none (the library selects), a Config or a short form.
 ConfigLike = Union[Config, str, None]
@@ -198,7 +191,7 @@ def _field_name(field: str, text: str) -> str:
 
 
 def _field_value(field: str, value: str) -> int:
-    names = {"arch": Arch, "dtype": DType}.get(field, {})
+    names = {"arch": Arch, "op": Op, "dtype": DType}.get(field, {})
     if isinstance(names, type) and value.upper() in names.__members__:
         return int(names[value.upper()])
     try:
