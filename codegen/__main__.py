@@ -23,7 +23,9 @@ from .wrappers import WRAPPERS
 EXIT_STALE = 1
 EXIT_USAGE = 2
 
-BUILDABLE = {family.name: arch for arch, family in FAMILIES.items() if family.layout.name in WRAPPERS}
+BUILDABLE = {
+    family.name: arch for arch, family in FAMILIES.items() if family.layout.name in WRAPPERS
+}
 
 
 def parse_arguments(arguments: list[str]) -> argparse.Namespace:

@@ -1,7 +1,7 @@
 """Measured results that are built into the library: codegen/results/*.txt, a file a device.
 
 The form of a line is that of flash_tuning_format() in include/flashattn.h, as `python -m flashattn
-tune` writes it; src/tuning_parse.c reads the same.
+tune` writes it; src/select/tuning/parse.c reads the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TuningError(ValueError):
 
 
 class Key(NamedTuple):
-    """What problems that share their results have in common, in sort order (src/tuning.h)."""
+    """What problems that share their results have in common, in sort order (src/select/tuning/results.h)."""
 
     compute_capability: int
     multiprocessors: int

@@ -1,9 +1,10 @@
 /*
  * The exported calls of attention, and the versions: each a few steps, one file a step.
  */
-#include "arguments/forward.h"
 #include "api/device.h"
 #include "api/resolve.h"
+#include "arguments/combine.h"
+#include "arguments/data.h"
 #include "config/config.h"
 #include "config/kernel_table.h"
 #include "core/status.h"

@@ -13,6 +13,7 @@
 #include "core/status.h"
 #include "select/serves.h"
 #include "select/tuning/follow.h"
+#include "select/tuning/in_force.h"
 
 static flash_status_t use_config(const flash_config_t *config, const char *reason, resolved_t *r) {
     flash_config_t own;

@@ -4,11 +4,13 @@
 #include "api/device.h"
 #include "api/measure.h"
 #include "api/resolve.h"
+#include "arguments/data.h"
 #include "arguments/forward.h"
 #include "config/config.h"
 #include "core/status.h"
 #include "select/serves.h"
 #include "select/tuning/follow.h"
+#include "select/tuning/format.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,8 +1,9 @@
 /*
  * Validation of the arguments of flash_combine().
  */
+#include "arguments/combine.h"
+
 #include "arguments/checks.h"
-#include "arguments/forward.h"
 #include "arguments/tensor.h"
 #include "core/status.h"
 #include "core/struct_size.h"

@@ -2,8 +2,9 @@
  * Checks of what lies behind a call's pointers: lengths, tensors, and that O is apart from all that
  * the call reads.
  */
+#include "arguments/data.h"
+
 #include "arguments/checks.h"
-#include "arguments/forward.h"
 #include "arguments/tensor.h"
 #include "core/status.h"
 #include "kernels/common/dtype.h"

@@ -1,8 +1,8 @@
 /*
  * From the caller's arguments to a problem: every refusal that concerns the arguments alone.
  */
-#ifndef FLASH_ARGUMENTS_H
-#define FLASH_ARGUMENTS_H
+#ifndef FLASH_ARGUMENTS_FORWARD_H
+#define FLASH_ARGUMENTS_FORWARD_H
 
 #include "core/problem.h"
 #include "flashattn.h"
@@ -13,14 +13,5 @@
  */
 flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_args_t *own,
                               problem_t *problem);
-
-/* Checks what arguments_read() left out: the tensors, and the lengths where they are in host
- * memory. */
-flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_host,
-                                    problem_t *problem);
-
-/* The checked copy of a caller's combine arguments. */
-flash_status_t arguments_read_combine(const flash_combine_args_t *args,
-                                      flash_combine_args_t *checked);
 
 #endif

@@ -23,15 +23,6 @@ flash_status_t config_write(const flash_config_t *ours, flash_config_t *theirs) 
     return struct_write(ours, sizeof *ours, theirs, "flash_config_t");
 }
 
-const char *config_field_name(int32_t field) {
-    static const char *const names[CONFIG_N_FIELDS] = {
-#define FIELD_NAME(field) #field,
-        FLASH_CONFIG_FIELDS(FIELD_NAME)
-#undef FIELD_NAME
-    };
-    return names[field];
-}
-
 const char *config_arch_name(int32_t arch) {
     switch (arch) {
 #define ARCH_NAME(NAME, name)                                                                      \

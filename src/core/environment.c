@@ -5,7 +5,7 @@
 
 #include "core/status.h"
 #include "cpu/thread_pool.h"
-#include "select/tuning/results.h"
+#include "select/tuning/file.h"
 
 #include <errno.h>
 #include <pthread.h>

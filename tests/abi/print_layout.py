@@ -17,8 +17,8 @@ PROGRAM = """\
 #include <stdio.h>
 
 #define TYPE(type) printf("%s size %zu\\n", #type, sizeof(type))
-#define MEMBER(type, member)                                                                       \\
-    printf("%s.%s offset %zu size %zu\\n", #type, #member, offsetof(type, member),                  \\
+#define MEMBER(type, member) \\
+    printf("%s.%s offset %zu size %zu\\n", #type, #member, offsetof(type, member), \\
            sizeof(((type *)0)->member))
 #define VALUE(name) printf("%s = %ld\\n", #name, (long)(name))
 

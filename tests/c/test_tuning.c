@@ -9,6 +9,8 @@
 #include "select/select.h"
 #include "select/serves.h"
 #include "select/tuning/follow.h"
+#include "select/tuning/format.h"
+#include "select/tuning/parse.h"
 
 /* Facts of an H200. */
 static const device_t GPU = {.number = FLASH_DEVICE_CUDA,

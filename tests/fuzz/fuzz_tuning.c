@@ -4,7 +4,8 @@
  */
 #include "check.h"
 
-#include "select/tuning/follow.h"
+#include "select/tuning/format.h"
+#include "select/tuning/parse.h"
 
 #include <string.h>
 

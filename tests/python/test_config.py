@@ -103,7 +103,7 @@ def test_str_of_what_has_no_short_form(change: dict, match: str) -> None:
 
 
 def test_fields_are_in_sort_order() -> None:
-    assert FIELDS[:5] == ("arch", "dtype", "d_head", "B_r", "B_c")
+    assert FIELDS[:6] == ("arch", "op", "dtype", "d_head", "B_r", "B_c")
     assert sorted([SM80, AVX512]) == [AVX512, SM80]
 
 

@@ -1,10 +1,11 @@
-"""Who may include whom: the table of docs/architecture.md."""
+"""Who may include whom: the table of docs/architecture.md, and no circles."""
 
 from __future__ import annotations
 
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,25 +17,45 @@ GENERATED = r"config_facts\.h"
 COMMON = rf"common/\w+\.h|{PUBLIC}"
 # Also of device code: what the CUDA families share.
 DEVICE_COMMON = rf"{COMMON}|common/(\w+/)?\w+\.cuh"
-# What src/ sees of a kernel family: how its kernels are called, and its whole-call functions.
-KERNEL_INTERFACES = r"\w+/(\w+_kernel|combine)\.h"
+# What src/ sees of kernels: what all share, how a family's kernels are called, and whole-call
+# functions.
+KERNEL_INTERFACES = r"kernels/(common/\w+|\w+/(\w+_kernel|\w*combine\w*|tuning|family))\.h"
+
+# The rooms of src/ from the bottom up: a room includes itself and those below it. Rooms of one
+# floor do not see each other.
+FLOORS = (("core",), ("config", "arguments"), ("select",), ("cpu", "cuda"), ("api",))
 
 # Folder: the quoted includes that its files may have. A plain name is of the same folder.
-RULES = {
+KERNEL_RULES = {
     "include": r"(?!)",
     "kernels/common": DEVICE_COMMON,
     "kernels/cpu": rf"{COMMON}|cpu/(\w+/)?\w+\.h",
     "kernels/sm80": rf"{DEVICE_COMMON}|sm80/(\w+/)?\w+\.(h|cuh)",
     "kernels/sm90": rf"{DEVICE_COMMON}|sm90/(\w+/)?\w+\.(h|cuh)",
-    "src": rf"{COMMON}|{GENERATED}|{KERNEL_INTERFACES}|\w+\.h",
     "examples": PUBLIC,
 }
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
 
 
-def sources() -> list[Path]:
-    folders = [ROOT / folder for folder in RULES if (ROOT / folder).exists()]
-    files = [p for folder in folders for p in folder.rglob("*") if p.suffix in SUFFIXES]
+def room_rules() -> dict[str, str]:
+    rules = {}
+    below: list[str] = []
+    for floor in FLOORS:
+        for room in floor:
+            own = "|".join([*below, room])
+            rules[f"src/{room}"] = (
+                rf"({own})/(\w+/)?\w+\.h|{PUBLIC}|{GENERATED}|{KERNEL_INTERFACES}"
+            )
+        below += floor
+    return rules
+
+
+RULES = {**KERNEL_RULES, **room_rules()}
+
+
+def sources(*folders: str) -> list[Path]:
+    found = [ROOT / folder for folder in folders or RULES if (ROOT / folder).exists()]
+    files = [p for folder in found for p in folder.rglob("*") if p.suffix in SUFFIXES]
     assert len(files) > 20
     return files
 
@@ -44,9 +65,12 @@ def rule_of(path: str) -> str:
     return RULES[folder]
 
 
+def included(text: str) -> list[str]:
+    return re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, flags=re.MULTILINE)
+
+
 def violations(path: str, text: str) -> list[str]:
-    quoted = re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, flags=re.MULTILINE)
-    return [name for name in quoted if not re.fullmatch(rule_of(path), name)]
+    return [name for name in included(text) if not re.fullmatch(rule_of(path), name)]
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
@@ -54,24 +78,121 @@ def test_includes_follow_the_rule(path: Path) -> None:
     assert violations(path.relative_to(ROOT).as_posix(), path.read_text()) == []
 
 
+def test_every_file_of_src_is_in_a_room() -> None:
+    strays = [p for p in (ROOT / "src").iterdir() if p.suffix in SUFFIXES]
+    assert strays == []
+
+
 @pytest.mark.parametrize(
     ("path", "include"),
     [
-        ("kernels/cpu/x.h", "status.h"),
+        ("kernels/cpu/x.h", "core/status.h"),
         ("kernels/cpu/x.h", "sm80/tile.cuh"),
         ("kernels/sm80/x.cuh", "cpu/rows.h"),
         ("kernels/sm80/x.cuh", "sm90/tile.cuh"),
         ("kernels/sm90/x.cuh", "sm80/tile.cuh"),
         ("kernels/common/x.h", "cpu/rows.h"),
-        ("src/x.c", "cpu/rows.h"),
-        ("src/x.c", "sm80/mainloop.cuh"),
-        ("src/x.c", "sm90/forward.cuh"),
-        ("include/flashattn.h", "config.h"),
-        ("examples/x.c", "config.h"),
+        ("src/cpu/x.c", "kernels/cpu/rows.h"),
+        ("src/cuda/x.c", "kernels/sm80/mainloop.cuh"),
+        ("src/cuda/x.c", "kernels/sm90/forward.cuh"),
+        ("src/core/x.c", "config/config.h"),
+        ("src/config/x.c", "arguments/forward.h"),
+        ("src/arguments/x.c", "select/select.h"),
+        ("src/select/x.c", "cpu/plan.h"),
+        ("src/cpu/x.c", "cuda/scope.h"),
+        ("src/cuda/x.c", "api/resolve.h"),
+        ("include/flashattn.h", "config/config.h"),
+        ("examples/x.c", "config/config.h"),
     ],
 )
 def test_the_rule_refuses(path: str, include: str) -> None:
     assert violations(path, f'#include "{include}"\n') == [include]
+
+
+# ---- Circles ----
+
+
+@cache
+def units(folder: str) -> dict[str, set[str]]:
+    """Each header with its source, as one, and the units whose headers it includes."""
+    files = {p.relative_to(ROOT / folder).as_posix(): p for p in sources(folder)}
+    graph: dict[str, set[str]] = {}
+    for name, path in files.items():
+        unit = name.rsplit(".", 1)[0]
+        own = {i.rsplit(".", 1)[0] for i in included(path.read_text()) if i in files}
+        graph.setdefault(unit, set()).update(own - {unit})
+    return graph
+
+
+def find_circle(graph: dict[str, set[str]]) -> list[str]:
+    """The units of a circle, in order; empty: there is none."""
+    done: set[str] = set()
+
+    def walk(unit: str, trail: list[str]) -> list[str]:
+        if unit in trail:
+            return trail[trail.index(unit) :]
+        if unit not in done:
+            for other in sorted(graph.get(unit, ())):
+                circle = walk(other, [*trail, unit])
+                if circle:
+                    return circle
+            done.add(unit)
+        return []
+
+    return next((circle for unit in sorted(graph) if (circle := walk(unit, []))), [])
+
+
+@pytest.mark.parametrize("folder", ["src", "kernels"])
+def test_files_include_each_other_in_no_circle(folder: str) -> None:
+    assert find_circle(units(folder)) == []
+
+
+def test_a_circle_is_found() -> None:
+    assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert find_circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_a_name_below_src_is_none_below_kernels() -> None:
+    """Both are searched for includes."""
+    assert not units("src").keys() & units("kernels").keys()
+
+
+def functions(text: str) -> set[str]:
+    """Names of the functions that a header declares without defining them."""
+    code = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    declaration = r"^(?!static|typedef)\w[\w *]*?\b(\w+)\([^;{]*\)(?:\s*__\w+.*?)?;"
+    return set(re.findall(declaration, code, re.MULTILINE))
+
+
+def test_a_function_is_defined_beside_its_header() -> None:
+    """A .h and the .c of the same name belong together."""
+    stray = {}
+    for header in (ROOT / "src").rglob("*.h"):
+        source = header.with_suffix(".c")
+        declared = functions(header.read_text())
+        text = source.read_text() if source.exists() else ""
+        missing = {name for name in declared if not re.search(rf"\b{name}\(", text)}
+        if missing:
+            stray[header.relative_to(ROOT).as_posix()] = missing
+    assert stray == {}
+
+
+# ---- Families ----
+
+FAMILY_FILES = re.compile(
+    r"src/cpu/family\.c|src/cuda/sm\d+\.c|src/config/(config|family|format|parse)\.c"
+)
+
+
+def test_nobody_but_a_family_asks_which_family_it_is() -> None:
+    asks = re.compile(r"\barch\s*(==|!=|<|>)|case FLASH_ARCH_\w")
+    for path in sources("src"):
+        name = path.relative_to(ROOT).as_posix()
+        if not FAMILY_FILES.fullmatch(name):
+            assert not asks.search(path.read_text()), name
+
+
+# ---- Public header and generator ----
 
 
 def test_the_public_header_needs_the_c_library_alone() -> None:

@@ -80,7 +80,8 @@ Config = dataclasses.make_dataclass(
     frozen=True,
     order=True,
 )
-Config.__doc__ = """flash_config_t. Fields that mean nothing to a family are zero; the order is the table's.
+Config.__doc__ = """flash_config_t. Fields that mean nothing to a family are zero; the order is
+that of the table.
 
 str(config) is the short form, Config.parse reads it: Config.parse(str(c)) == c. Both raise
 ValueError with the library's message.

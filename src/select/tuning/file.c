@@ -2,8 +2,10 @@
  * The value of FLASH_TUNING: a file of measured results, or "none".
  */
 #define _POSIX_C_SOURCE 200809L /* getdelim */
+#include "select/tuning/file.h"
+
 #include "core/status.h"
-#include "select/tuning/results.h"
+#include "select/tuning/parse.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -5,15 +5,11 @@
 #define FLASH_TUNING_H
 
 #include "core/device.h"
-#include "core/environment.h"
 #include "core/problem.h"
 #include "select/select.h"
 #include "select/tuning/results.h"
 
 tuning_key_t tuning_key(const problem_t *problem, const device_t *device);
-
-/* Results of the caller that are in force, or NULL (tuning_in_force.c). */
-const tuning_results_t *tuning_in_force(const environment_t *environment);
 
 /* Replaces the kernel that was estimated to be the best, and the reason, where results say more.
  * own may be NULL. */

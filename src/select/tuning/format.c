@@ -1,5 +1,5 @@
 /*
- * Writing a measured result as a line (tuning_parse.c reads it): the key's fields in their order,
+ * Writing a measured result as a line (parse.c reads it): the key's fields in their order,
  * the time, and the short form of the kernel's configuration.
  *
  *   cc=90 sms=132 dtype=BF16 d_head=128 features=none q=512 k=512 heads=16 ns=155020: (BF16, ...
@@ -7,12 +7,13 @@
  * Sizes are written as the power of two that they were rounded to. All numbers are integers: the C
  * library writes and reads others by the process's locale.
  */
+#include "select/tuning/format.h"
+
 #include "config/config.h"
 #include "config/kernel_table.h"
 #include "config/words.h"
 #include "core/status.h"
 #include "core/text_writer.h"
-#include "select/tuning/results.h"
 
 #include <inttypes.h>
 

@@ -1,9 +1,10 @@
 /*
  * The measured results that count: those that the caller has set, else those of the environment.
  */
-#include "select/tuning/follow.h"
+#include "select/tuning/in_force.h"
 
 #include "core/status.h"
+#include "select/tuning/parse.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,13 +1,14 @@
 /*
- * Reading measured results: a header, then a result a line as tuning_format.c writes it, and
+ * Reading measured results: a header, then a result a line as format.c writes it, and
  * comments.
  */
+#include "select/tuning/parse.h"
+
 #include "config/config.h"
 #include "config/kernel_table.h"
 #include "config/words.h"
 #include "core/status.h"
 #include "core/text_reader.h"
-#include "select/tuning/results.h"
 
 #include <ctype.h>
 #include <errno.h>

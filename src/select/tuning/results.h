@@ -1,7 +1,7 @@
 /*
  * Measured results: which kernel was the fastest for problems of a kind on a device, from the
  * caller (flash_set_tuning(), FLASH_TUNING) and built into the library. The text form of a result
- * is in tuning_format.c; flashattn.h says what a result counts for.
+ * is in format.c; flashattn.h says what a result counts for.
  */
 #ifndef FLASH_TUNING_RESULTS_H
 #define FLASH_TUNING_RESULTS_H
@@ -55,17 +55,5 @@ int tuning_compare(const tuning_row_t *a, const tuning_row_t *b);
 
 /* Logarithm to the base 2, rounded to the nearest; 0 for sizes below 2. */
 int32_t tuning_size_class(int64_t size);
-
-/* ---- tuning_parse.c, tuning_file.c, tuning_format.c ---- */
-
-/* Reads results; those of configurations that are not in the table are passed over, aloud with
- * trace. */
-flash_status_t tuning_parse(const char *text, bool trace, tuning_results_t **results);
-
-/* Reads the value of FLASH_TUNING: a file, or "none". */
-flash_status_t tuning_read(const char *value, bool trace, tuning_results_t **results);
-
-/* Writes the line of a result. */
-flash_status_t tuning_write(const tuning_row_t *row, char *text, size_t size);
 
 #endif

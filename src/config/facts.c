@@ -1,0 +1,13 @@
+/*
+ * See facts.h. The tables themselves are generated: config_facts.c.
+ */
+#include "config/facts.h"
+
+const char *config_field_name(int32_t field) {
+    static const char *const names[CONFIG_N_FIELDS] = {
+#define FIELD_NAME(field) #field,
+        FLASH_CONFIG_FIELDS(FIELD_NAME)
+#undef FIELD_NAME
+    };
+    return names[field];
+}

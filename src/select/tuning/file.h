@@ -1,0 +1,12 @@
+/*
+ * The value of FLASH_TUNING.
+ */
+#ifndef FLASH_TUNING_FILE_H
+#define FLASH_TUNING_FILE_H
+
+#include "select/tuning/results.h"
+
+/* Reads the value: a file of measured results, or "none". INVALID_ARGUMENT, OUT_OF_MEMORY. */
+flash_status_t tuning_read(const char *value, bool trace, tuning_results_t **results);
+
+#endif

@@ -1,0 +1,12 @@
+/*
+ * Writing a measured result as a line.
+ */
+#ifndef FLASH_TUNING_FORMAT_H
+#define FLASH_TUNING_FORMAT_H
+
+#include "select/tuning/results.h"
+
+/* Writes the line of a result. INVALID_ARGUMENT (NULL), BUFFER_TOO_SMALL. */
+flash_status_t tuning_write(const tuning_row_t *row, char *text, size_t size);
+
+#endif
