@@ -14,16 +14,20 @@ typedef struct flash_strides {
     int64_t head;
 } flash_strides_t;
 
+/* A stride of heads: as many elements as the ragged batch has queries, cu_seqlens_q[batch]. */
+#define FLASH_STRIDE_TOTAL (-1)
+
 typedef struct flash_params {
     const void *q; /* [batch, seqlen_q, n_heads, d_head]    or [total_q, n_heads, d_head] */
     const void *k; /* [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head] */
     const void *v; /* as k */
     void *o;       /* as q */
-    float *lse;    /* [batch, n_heads, seqlen_q] or [n_heads, total_q], contiguous; may be NULL */
+    float *lse;    /* [batch, n_heads, seqlen_q] or [n_heads, total_q]; may be NULL */
     flash_strides_t q_stride;
     flash_strides_t k_stride;
     flash_strides_t v_stride;
     flash_strides_t o_stride;
+    flash_strides_t lse_stride; /* head may be FLASH_STRIDE_TOTAL */
     const int32_t *cu_seqlens_q; /* [batch + 1] or NULL */
     const int32_t *cu_seqlens_k; /* [batch + 1] or NULL */
     const int32_t *seqused_k;    /* [batch] or NULL */

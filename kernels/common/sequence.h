@@ -74,14 +74,19 @@ flash_visible_keys(const flash_params_t *p, const flash_sequence_t *s, int64_t i
     return range;
 }
 
+/* Elements between the rows of params->lse of one head and those of the next. */
+FLASH_HOST_DEVICE static inline int64_t flash_lse_head_stride(const flash_params_t *p) {
+    return p->lse_stride.head == FLASH_STRIDE_TOTAL ? flash_load_length(p->cu_seqlens_q, p->batch)
+                                                    : p->lse_stride.head;
+}
+
 /* Place of query i of query head `head` in params->lse. */
-static inline int64_t flash_lse_index(const flash_params_t *p, const flash_sequence_t *s,
-                                      int32_t batch_index, int32_t head, int64_t i) {
-    if (p->cu_seqlens_q) {
-        const int64_t total_q = flash_load_length(p->cu_seqlens_q, p->batch);
-        return head * total_q + s->q_begin + i;
-    }
-    return ((int64_t)batch_index * p->n_heads + head) * p->seqlen_q + i;
+FLASH_HOST_DEVICE static inline int64_t flash_lse_index(const flash_params_t *p,
+                                                        const flash_sequence_t *s,
+                                                        int32_t batch_index, int32_t head,
+                                                        int64_t i) {
+    return batch_index * p->lse_stride.batch + head * flash_lse_head_stride(p) +
+           (s->q_begin + i) * p->lse_stride.seq;
 }
 
 #endif

@@ -81,7 +81,7 @@ static __device__ __forceinline__ float merge_element(const flash_combine_args_t
         if (lse == -INFINITY)
             continue;
         const int64_t at = i * a.stride_partial + row.partial_at + column;
-        sum += expf(lse - row.origin) * load_element(a.o_partial.data, at, a.dtype_partial);
+        sum += expf(lse - row.origin) * load_element(a.o_partial.data, at, a.o_partial.dtype);
     }
     return row.total != 0 ? sum / row.total : 0;
 }
@@ -89,7 +89,7 @@ static __device__ __forceinline__ float merge_element(const flash_combine_args_t
 static __device__ __forceinline__ void merge_row(const flash_combine_args_t &a,
                                                  const combine_row_t &row, int lane) {
     for (int64_t column = lane; column < a.d_head; column += 32)
-        store_element(a.o.data, row.o_at + column, a.dtype, merge_element(a, row, column));
+        store_element(a.o.data, row.o_at + column, a.o.dtype, merge_element(a, row, column));
     if (a.lse && lane == 0)
         a.lse[row.number] = row.total != 0 ? row.origin + logf(row.total) : -INFINITY;
 }

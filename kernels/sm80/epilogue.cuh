@@ -99,33 +99,21 @@ static __device__ __forceinline__ void store_output(const flash_params_t &params
         store_rows_by_element<C>(global, row_stride, tile.rows, params.d_head, shared);
 }
 
-/* The tile's first LSE: of [batch, n_heads, seqlen_q], or of [n_heads, total_q] where Q is ragged.
- */
-template <flash_config_t C>
-static __device__ __forceinline__ float *tile_lse(const flash_params_t &params,
-                                                  const query_tile_t &tile) {
-    if (has_varlen<C> && params.cu_seqlens_q) {
-        const int64_t total_q = flash_load_length(params.cu_seqlens_q, params.batch);
-        return params.lse + tile.head * total_q + tile.sequence.q_begin + tile.row_begin;
-    }
-    return params.lse + ((int64_t)tile.batch_index * params.n_heads + tile.head) * params.seqlen_q +
-           tile.row_begin;
-}
-
 template <flash_config_t C>
 static __device__ __forceinline__ void
 store_lse(const flash_params_t &params, const query_tile_t &tile, const softmax_state<C> &state,
           const score_unit_t &unit) {
     if (!params.lse || threadIdx.x % 4 != 0)
         return;
-    float *lse = tile_lse<C>(params, tile);
+    float *lse = params.lse + flash_lse_index(&params, &tile.sequence, tile.batch_index, tile.head,
+                                              tile.row_begin);
 #pragma unroll
     for (int m = 0; m < m_tiles<C>; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int row = tile_row<C>(m, half);
             if (row < tile.rows)
-                lse[row] = row_lse<C>(state, m, half, unit);
+                lse[row * params.lse_stride.seq] = row_lse<C>(state, m, half, unit);
         }
 }
 

@@ -76,7 +76,7 @@ typedef struct block_state {
     uint32_t staged[SM90_MOST_CONSUMERS]; /* see carrier.cuh */
     shares_t shares;
     entries_t entries;
-    int32_t lse_tokens;               /* with varlen: of LSE's rows, one a head */
+    int64_t lse_head_stride;          /* with varlen: as flash_lse_head_stride() says */
     uint32_t failed[SM90_NOTES / 32]; /* see note_of() */
 } block_state_t;
 static_assert(sizeof(block_state_t) <= SM90_STATE_BYTES, "behind the tiles");
@@ -167,7 +167,7 @@ static __device__ __forceinline__ void initialize_block_state(const flash_params
         }
         mbarrier_init_fence();
         if (has_varlen<C>)
-            state.lse_tokens = p.cu_seqlens_q ? p.cu_seqlens_q[p.batch] : p.seqlen_q;
+            state.lse_head_stride = flash_lse_head_stride(&p);
     }
     for (int i = threadIdx.x; i < SM90_NOTES / 32; i += block_threads<C>)
         state.failed[i] = 0;

@@ -149,17 +149,17 @@ static __device__ __forceinline__ void complete_output(const flash_params_t &p,
         add_hidden_values<C>(p, t, row, output_row<C>(p, t, row));
 }
 
-/* Place of the sequence's first query in LSE. No branch: see ptx/predicated.cuh. */
+/* Place of a query of the tile's sequence in LSE. No branch: see ptx/predicated.cuh. */
 template <flash_config_t C>
-static __device__ __forceinline__ int64_t lse_begin(const flash_params_t &p, const tile_of<C> &t) {
+static __device__ __forceinline__ int64_t lse_place(const flash_params_t &p, const tile_of<C> &t,
+                                                    int32_t query) {
+    int64_t head_stride = p.lse_stride.head;
+    int64_t token = query;
     if constexpr (has_varlen<C>) {
-        const int64_t entry_heads = p.cu_seqlens_q ? 0 : p.n_heads;
-        const int64_t head = t.batch_index * entry_heads + t.head;
-        return head * block_state<C>().lse_tokens + t.q_begin;
-    } else {
-        const int64_t head = (int64_t)t.batch_index * p.n_heads + t.head;
-        return head * p.seqlen_q;
+        head_stride = block_state<C>().lse_head_stride;
+        token += t.q_begin;
     }
+    return t.batch_index * p.lse_stride.batch + t.head * head_stride + token * p.lse_stride.seq;
 }
 
 /* Two threads of each quad, a row each: see row_lse(). */
@@ -169,7 +169,7 @@ static __device__ __forceinline__ void store_lse(const flash_params_t &p, const 
     const int half = threadIdx.x % 4;
     const int32_t row = t.row_begin + tile_row(half);
     const int32_t len_q = sequence_of<C>(p, t).len_q;
-    global_store_if(p.lse && half < 2 && row < len_q, p.lse + lse_begin<C>(p, t) + row, lse);
+    global_store_if(p.lse && half < 2 && row < len_q, p.lse + lse_place<C>(p, t, row), lse);
 }
 
 #endif

@@ -39,10 +39,11 @@ static void read_processor(void) {
 
 flash_status_t device_describe(int32_t number, device_t *device) {
     const environment_t *environment;
-    FLASH_REQUIRE(number >= 0, FLASH_ERROR_INVALID_ARGUMENT, "device is %d: no such number",
-                  number);
-    if (number != FLASH_DEVICE_CPU)
+    if (device_kind(number) == device_kind(FLASH_DEVICE_CUDA))
         return cuda_device_describe(number, device);
+    FLASH_REQUIRE(number == FLASH_DEVICE_CPU, FLASH_ERROR_INVALID_ARGUMENT,
+                  "device is 0x%x: neither FLASH_DEVICE_CPU nor FLASH_DEVICE_CUDA + n",
+                  (unsigned)number);
     FLASH_TRY(environment_get(&environment));
     pthread_once(&processor_once, read_processor);
     *device = (device_t){.number = number,

@@ -5,7 +5,6 @@
 #include "api/resolve.h"
 #include "arguments/combine.h"
 #include "arguments/data.h"
-#include "config/config.h"
 #include "config/kernel_table.h"
 #include "core/status.h"
 #include "cpu/combine.h"
@@ -27,10 +26,10 @@ int32_t flash_abi_version(void) {
 
 /* ---- Attention ---- */
 
-flash_status_t flash_forward(const flash_forward_args_t *args, const flash_config_t *config,
+flash_status_t flash_forward(const flash_forward_args_t *args, const flash_kernel_t *kernel,
                              flash_stream_t stream) {
     resolved_t r = {0};
-    FLASH_TRY(resolve(args, config, &r));
+    FLASH_TRY(resolve(args, kernel, &r));
     FLASH_TRY(arguments_check_data(&r.args, device_is_cpu(&r.device), &r.problem));
     if (!r.problem.has_output)
         return FLASH_SUCCESS;
@@ -38,33 +37,34 @@ flash_status_t flash_forward(const flash_forward_args_t *args, const flash_confi
     return kernel_ops(r.kernel)->launch(r.kernel, &r.problem, &r.device, stream);
 }
 
-flash_status_t flash_workspace_size(const flash_forward_args_t *args, const flash_config_t *config,
+flash_status_t flash_workspace_size(const flash_forward_args_t *args, const flash_kernel_t *kernel,
                                     uint64_t *size) {
     resolved_t r = {0};
     FLASH_REQUIRE(size != NULL, FLASH_ERROR_INVALID_ARGUMENT, "size is NULL");
-    FLASH_TRY(resolve(args, config, &r));
+    FLASH_TRY(resolve(args, kernel, &r));
     return kernel_ops(r.kernel)->workspace(r.kernel, &r.problem, &r.device, size);
 }
 
-flash_status_t flash_prepare(const flash_forward_args_t *args, const flash_config_t *config) {
+flash_status_t flash_prepare(const flash_forward_args_t *args, const flash_kernel_t *kernel) {
     resolved_t r = {0};
-    FLASH_TRY(resolve(args, config, &r));
+    FLASH_TRY(resolve(args, kernel, &r));
     return kernel_ops(r.kernel)->prepare(r.kernel, &r.problem, &r.device);
 }
 
-flash_status_t flash_select_config(const flash_forward_args_t *args, flash_config_t *config,
+flash_status_t flash_select_kernel(const flash_forward_args_t *args, const flash_kernel_t **kernel,
                                    char *reason, size_t reason_size) {
     resolved_t r = {0};
+    FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
     FLASH_TRY(resolve(args, NULL, &r));
-    FLASH_TRY(config_write(&r.kernel->config, config));
+    *kernel = r.kernel;
     status_copy_text(r.reason, reason, reason_size);
     return FLASH_SUCCESS;
 }
 
-flash_status_t flash_query_support(const flash_forward_args_t *args, const flash_config_t *config,
+flash_status_t flash_query_support(const flash_forward_args_t *args, const flash_kernel_t *kernel,
                                    char *reason, size_t reason_size) {
     resolved_t r = {0};
-    const flash_status_t status = resolve(args, config, &r);
+    const flash_status_t status = resolve(args, kernel, &r);
     status_copy_text(status == FLASH_SUCCESS ? r.reason : status_message(), reason, reason_size);
     return status;
 }

@@ -7,7 +7,6 @@
 #include "api/device.h"
 
 #include "arguments/forward.h"
-#include "config/config.h"
 #include "config/kernel_table.h"
 #include "core/environment.h"
 #include "core/status.h"
@@ -15,12 +14,17 @@
 #include "select/tuning/follow.h"
 #include "select/tuning/in_force.h"
 
-static flash_status_t use_config(const flash_config_t *config, const char *reason, resolved_t *r) {
-    flash_config_t own;
-    FLASH_TRY(config_read(&own, config));
-    FLASH_TRY(kernel_table_require(&own, &r->kernel));
+static flash_status_t use_kernel(const flash_kernel_t *kernel, const char *reason, resolved_t *r) {
+    FLASH_TRY(kernel_table_check(kernel));
+    r->kernel = kernel;
     status_copy_text(reason, r->reason, sizeof r->reason);
     return select_check(r->kernel, &r->problem, &r->device);
+}
+
+static flash_status_t use_config(const flash_config_t *config, const char *reason, resolved_t *r) {
+    const flash_kernel_t *kernel;
+    FLASH_TRY(kernel_table_require(config, &kernel));
+    return use_kernel(kernel, reason, r);
 }
 
 static flash_status_t choose(const environment_t *environment, resolved_t *r) {
@@ -29,19 +33,19 @@ static flash_status_t choose(const environment_t *environment, resolved_t *r) {
     return FLASH_SUCCESS;
 }
 
-static flash_status_t resolve_kernel(const flash_config_t *config, resolved_t *r) {
+static flash_status_t resolve_kernel(const flash_kernel_t *kernel, resolved_t *r) {
     const environment_t *environment;
     FLASH_TRY(environment_get(&environment));
     FLASH_TRY(device_describe(r->args.device, &r->device));
-    if (config != NULL)
-        return use_config(config, "the caller's configuration", r);
+    if (kernel != NULL)
+        return use_kernel(kernel, "the caller's kernel", r);
     if (environment->has_config)
         return use_config(&environment->config, "FLASH_CONFIG", r);
     return choose(environment, r);
 }
 
-flash_status_t resolve(const flash_forward_args_t *args, const flash_config_t *config,
+flash_status_t resolve(const flash_forward_args_t *args, const flash_kernel_t *kernel,
                        resolved_t *r) {
     FLASH_TRY(arguments_read(args, &r->args, &r->problem));
-    return resolve_kernel(config, r);
+    return resolve_kernel(kernel, r);
 }

@@ -42,16 +42,12 @@ const flash_kernel_t *flash_kernel_at(int32_t index) {
 }
 
 flash_status_t flash_kernel_config(const flash_kernel_t *kernel, flash_config_t *config) {
-    FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
+    FLASH_TRY(kernel_table_check(kernel));
     return config_write(&kernel->config, config);
 }
 
 const char *flash_kernel_name(const flash_kernel_t *kernel) {
-    if (kernel == NULL) {
-        status_fail(FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
-        return NULL;
-    }
-    return kernel->name;
+    return kernel_table_check(kernel) == FLASH_SUCCESS ? kernel->name : NULL;
 }
 
 /* ---- flash_kernel_resources ---- */
@@ -59,7 +55,8 @@ const char *flash_kernel_name(const flash_kernel_t *kernel) {
 static flash_status_t check_cuda_kernel(const flash_kernel_t *kernel, const device_t *device) {
     const char *lack = family_lack(kernel->family, device);
     FLASH_REQUIRE(!device_is_cpu(device), FLASH_ERROR_UNSUPPORTED,
-                  "device is 0, the CPU: its kernels have no such resources");
+                  "device is %d, the CPU: its kernels have no such resources",
+                  device->number);
     FLASH_REQUIRE(lack == NULL, FLASH_ERROR_UNSUPPORTED, "%s cannot run on device %d: %s",
                   kernel->name, device->number, lack);
     return FLASH_SUCCESS;
@@ -69,7 +66,7 @@ flash_status_t flash_kernel_resources(const flash_kernel_t *kernel, int32_t devi
                                       flash_kernel_resources_t *resources) {
     flash_kernel_resources_t own = FLASH_KERNEL_RESOURCES_INIT;
     device_t where = {0};
-    FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
+    FLASH_TRY(kernel_table_check(kernel));
     FLASH_TRY(device_describe(device, &where));
     FLASH_TRY(check_cuda_kernel(kernel, &where));
     FLASH_TRY(cuda_resources(kernel, &where, &own));

@@ -1,12 +1,12 @@
 /*
- * The exported calls of measuring and tuning; flash_set_tuning() is in tuning.c.
+ * The exported calls of measuring and tuning; flash_set_tuning() is in select/tuning/in_force.c.
  */
 #include "api/device.h"
 #include "api/measure.h"
 #include "api/resolve.h"
 #include "arguments/data.h"
 #include "arguments/forward.h"
-#include "config/config.h"
+#include "config/kernel_table.h"
 #include "core/status.h"
 #include "select/serves.h"
 #include "select/tuning/follow.h"
@@ -32,6 +32,7 @@ static flash_status_t check_kernels(const flash_kernel_t *const *kernels, int32_
                                     const problem_t *problem, const device_t *device) {
     for (int32_t i = 0; i < n_kernels; i++) {
         FLASH_REQUIRE(kernels[i] != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernels[%d] is NULL", i);
+        FLASH_TRY(kernel_table_check(kernels[i]));
         FLASH_TRY(select_check(kernels[i], problem, device));
     }
     return FLASH_SUCCESS;
@@ -79,13 +80,13 @@ static flash_status_t to_nanoseconds(double seconds, int64_t *nanoseconds) {
     return FLASH_SUCCESS;
 }
 
-flash_status_t flash_tuning_format(const flash_forward_args_t *args, const flash_config_t *config,
+flash_status_t flash_tuning_format(const flash_forward_args_t *args, const flash_kernel_t *kernel,
                                    double seconds, char *text, size_t size) {
     resolved_t r = {0};
     tuning_row_t row;
-    FLASH_REQUIRE(config != NULL, FLASH_ERROR_INVALID_ARGUMENT, "config is NULL");
+    FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
     FLASH_TRY(to_nanoseconds(seconds, &row.nanoseconds));
-    FLASH_TRY(resolve(args, config, &r));
+    FLASH_TRY(resolve(args, kernel, &r));
     FLASH_TRY(check_tunable(&r.problem, &r.device));
     row.key = tuning_key(&r.problem, &r.device);
     row.kernel = r.kernel;

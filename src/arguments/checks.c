@@ -1,5 +1,5 @@
 /*
- * See argument_checks.h.
+ * See checks.h.
  */
 #include "arguments/checks.h"
 
@@ -14,10 +14,9 @@ flash_status_t argument_check_size(const char *name, int64_t size) {
     return FLASH_SUCCESS;
 }
 
-flash_status_t argument_check_d_head(int64_t d_head) {
-    FLASH_TRY(argument_check_size("d_head", d_head));
-    FLASH_REQUIRE(d_head >= 1, FLASH_ERROR_INVALID_ARGUMENT, "d_head is 0: at least 1");
-    return FLASH_SUCCESS;
+flash_status_t argument_check_count(const char *name, int64_t count) {
+    FLASH_REQUIRE(count != 0, FLASH_ERROR_INVALID_ARGUMENT, "%s is 0: it must be at least 1", name);
+    return argument_check_size(name, count);
 }
 
 flash_status_t argument_check_dtype(const char *name, int32_t dtype) {

@@ -9,8 +9,8 @@
 /* Within 0 ... INT32_MAX. */
 flash_status_t argument_check_size(const char *name, int64_t size);
 
-/* The same, and at least 1. */
-flash_status_t argument_check_d_head(int64_t d_head);
+/* Within 1 ... INT32_MAX. */
+flash_status_t argument_check_count(const char *name, int64_t count);
 
 /* One of FLASH_DTYPE_... */
 flash_status_t argument_check_dtype(const char *name, int32_t dtype);

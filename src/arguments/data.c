@@ -74,32 +74,68 @@ static flash_status_t check_alignments(const flash_forward_args_t *a) {
     return argument_check_alignment("seqused_k", a->seqused_k, sizeof *a->seqused_k);
 }
 
+/* LSE as a tensor of rows of one element. */
+static flash_tensor_t lse_tensor(const flash_forward_args_t *a, const flash_params_t *p,
+                                 const tensor_shape_t *q) {
+    const flash_strides_t *s = &p->lse_stride;
+    return (flash_tensor_t){.data = a->lse,
+                            .stride_batch = s->batch,
+                            .stride_seq = s->seq,
+                            .stride_head = s->head == FLASH_STRIDE_TOTAL ? q->seq : s->head};
+}
+
+static flash_status_t check_lse(const flash_forward_args_t *a, const flash_params_t *p,
+                                const tensor_shape_t *q, const tensor_shape_t *k) {
+    const flash_tensor_t lse = lse_tensor(a, p, q);
+    tensor_shape_t shape = *q;
+    shape.d_head = 1;
+    shape.element_size = sizeof *a->lse;
+    if (a->lse == NULL)
+        return FLASH_SUCCESS;
+    FLASH_TRY(tensor_check("lse", &lse, &shape));
+    FLASH_TRY(tensor_check_output("lse", &lse, &shape));
+    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "o", &a->o, q));
+    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "q", &a->q, q));
+    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "k", &a->k, k));
+    return tensor_check_apart("lse", &lse, &shape, "v", &a->v, k);
+}
+
 /* Kernels read Q again after O has been written, and tasks read K and V while others write O. */
 static flash_status_t check_apart(const flash_forward_args_t *a, const tensor_shape_t *q,
                                   const tensor_shape_t *k) {
-    const flash_tensor_t lse = {
-        .data = a->lse, .stride_batch = q->heads * q->seq, .stride_seq = 1, .stride_head = q->seq};
-    const tensor_shape_t lse_shape = {q->batch, q->seq, q->heads, 1, sizeof *a->lse};
     FLASH_TRY(tensor_check_apart("o", &a->o, q, "q", &a->q, q));
     FLASH_TRY(tensor_check_apart("o", &a->o, q, "k", &a->k, k));
-    FLASH_TRY(tensor_check_apart("o", &a->o, q, "v", &a->v, k));
-    return a->lse == NULL ? FLASH_SUCCESS
-                          : tensor_check_apart("o", &a->o, q, "lse", &lse, &lse_shape);
+    return tensor_check_apart("o", &a->o, q, "v", &a->v, k);
 }
 
-static flash_status_t check_tensors(const flash_forward_args_t *a, int64_t total_q,
-                                    int64_t total_k) {
-    const int64_t size = dtype_size(a->dtype);
-    const int64_t batch_q = a->cu_seqlens_q ? 1 : a->batch;
-    const int64_t batch_k = a->cu_seqlens_k ? 1 : a->batch;
-    const tensor_shape_t q = {batch_q, total_q, a->n_heads, a->d_head, size};
-    const tensor_shape_t k = {batch_k, total_k, a->n_heads_kv, a->d_head, size};
+/* Tokens of a tensor's sequence axis: how many there are, as far as the host can know, and whether
+ * there may be more than one. */
+typedef struct tokens {
+    int64_t known;
+    int64_t longest;
+} tokens_t;
+
+static flash_status_t check_tensors(const flash_forward_args_t *a, const flash_params_t *p,
+                                    tokens_t q_tokens, tokens_t k_tokens) {
+    tensor_shape_t q = {.batch = a->cu_seqlens_q ? 1 : a->batch,
+                        .seq = q_tokens.known,
+                        .longest_seq = q_tokens.longest,
+                        .heads = a->n_heads,
+                        .d_head = a->d_head,
+                        .element_size = dtype_size(a->dtype),
+                        .may_repeat = (a->flags & FLASH_FLAG_BROADCAST) != 0};
+    tensor_shape_t k = q;
+    k.batch = a->cu_seqlens_k ? 1 : a->batch;
+    k.seq = k_tokens.known;
+    k.longest_seq = k_tokens.longest;
+    k.heads = a->n_heads_kv;
     FLASH_TRY(tensor_check("q", &a->q, &q));
     FLASH_TRY(tensor_check("k", &a->k, &k));
     FLASH_TRY(tensor_check("v", &a->v, &k));
     FLASH_TRY(tensor_check("o", &a->o, &q));
     FLASH_TRY(tensor_check_output("o", &a->o, &q));
-    return check_apart(a, &q, &k);
+    FLASH_TRY(check_apart(a, &q, &k));
+    return check_lse(a, p, &q, &k);
 }
 
 /* Tokens along the axis of a tensor whose lengths are not in host memory: a ragged one's number is
@@ -117,7 +153,8 @@ flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_hos
         FLASH_TRY(check_lengths(p, &total_q, &total_k));
     else
         FLASH_TRY(check_alignments(own));
-    FLASH_TRY(check_tensors(own, total_q, total_k));
+    FLASH_TRY(check_tensors(own, p, (tokens_t){total_q, p->seqlen_q},
+                            (tokens_t){total_k, p->seqlen_k}));
     problem->has_output = problem->has_output && total_q > 0;
     return FLASH_SUCCESS;
 }

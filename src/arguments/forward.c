@@ -11,18 +11,17 @@
 #include <math.h>
 
 enum {
-    ALL_FLAGS = FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW | FLASH_FLAG_BATCH_INVARIANT,
+    ALL_FLAGS = FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW | FLASH_FLAG_BATCH_INVARIANT |
+                FLASH_FLAG_BROADCAST,
     UNBOUNDED = -1
 };
 
 /* ---- Sizes, types and flags ---- */
 
 static flash_status_t check_heads(const flash_forward_args_t *a) {
-    FLASH_TRY(argument_check_size("n_heads", a->n_heads));
-    FLASH_TRY(argument_check_size("n_heads_kv", a->n_heads_kv));
-    if (a->n_heads == 0)
-        return FLASH_SUCCESS;
-    FLASH_REQUIRE(a->n_heads_kv != 0 && a->n_heads % a->n_heads_kv == 0,
+    FLASH_TRY(argument_check_count("n_heads", a->n_heads));
+    FLASH_TRY(argument_check_count("n_heads_kv", a->n_heads_kv));
+    FLASH_REQUIRE(a->n_heads % a->n_heads_kv == 0,
                   FLASH_ERROR_INVALID_ARGUMENT,
                   "n_heads is %" PRId64 ": not a multiple of n_heads_kv, %" PRId64, a->n_heads,
                   a->n_heads_kv);
@@ -34,7 +33,7 @@ static flash_status_t check_sizes(const flash_forward_args_t *a) {
     FLASH_TRY(argument_check_size("seqlen_q", a->seqlen_q));
     FLASH_TRY(argument_check_size("seqlen_k", a->seqlen_k));
     FLASH_TRY(check_heads(a));
-    return argument_check_d_head(a->d_head);
+    return argument_check_count("d_head", a->d_head);
 }
 
 static flash_status_t check_window_side(const char *name, int64_t keys, bool counts) {
@@ -51,17 +50,41 @@ static flash_status_t check_mask(const flash_forward_args_t *a) {
                   "flags is 0x%" PRIx32 ": unknown bits 0x%" PRIx32, a->flags,
                   a->flags & ~(uint32_t)ALL_FLAGS);
     FLASH_TRY(check_window_side("window_left", a->window_left, window));
-    return check_window_side("window_right", a->window_right, window);
+    FLASH_TRY(check_window_side("window_right", a->window_right, window));
+    FLASH_REQUIRE(!window || a->window_left != UNBOUNDED || a->window_right != UNBOUNDED,
+                  FLASH_ERROR_INVALID_ARGUMENT,
+                  "flags has FLASH_FLAG_WINDOW, and neither window_left nor window_right bounds it: "
+                  "both are -1");
+    return FLASH_SUCCESS;
 }
 
 static flash_status_t check_not_negative(const char *name, float value) {
     FLASH_REQUIRE(isfinite(value) && value >= 0, FLASH_ERROR_INVALID_ARGUMENT,
-                  "%s is %g: not finite and at least 0", name, (double)value);
+                  "%s is %g: it must be finite and at least 0", name, (double)value);
     return FLASH_SUCCESS;
 }
 
-static flash_status_t check_shape(const flash_forward_args_t *a) {
+/* Kernels that mix types would be rows of their own. */
+static flash_status_t check_tensor_dtype(const char *name, const flash_tensor_t *tensor,
+                                         int32_t dtype) {
+    if (tensor->dtype != 0)
+        FLASH_TRY(argument_check_dtype(name, tensor->dtype));
+    FLASH_REQUIRE(tensor->dtype == 0 || tensor->dtype == dtype, FLASH_ERROR_UNSUPPORTED,
+                  "%s is %" PRId32 " and dtype is %" PRId32 ": no kernel here mixes types", name,
+                  tensor->dtype, dtype);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_types(const flash_forward_args_t *a) {
     FLASH_TRY(argument_check_dtype("dtype", a->dtype));
+    FLASH_TRY(check_tensor_dtype("q.dtype", &a->q, a->dtype));
+    FLASH_TRY(check_tensor_dtype("k.dtype", &a->k, a->dtype));
+    FLASH_TRY(check_tensor_dtype("v.dtype", &a->v, a->dtype));
+    return check_tensor_dtype("o.dtype", &a->o, a->dtype);
+}
+
+static flash_status_t check_shape(const flash_forward_args_t *a) {
+    FLASH_TRY(check_types(a));
     FLASH_TRY(check_sizes(a));
     FLASH_TRY(check_mask(a));
     FLASH_TRY(check_not_negative("softmax_scale", a->softmax_scale));
@@ -109,6 +132,22 @@ static flash_strides_t strides(const flash_tensor_t *tensor, bool ragged) {
     return s;
 }
 
+static bool has_lse_strides(const flash_forward_args_t *a) {
+    return a->lse_stride_batch != 0 || a->lse_stride_head != 0 || a->lse_stride_seq != 0;
+}
+
+/* Without strides of its own LSE is contiguous; ragged, its heads are as far apart as the batch has
+ * queries, which may be known on the device alone. */
+static flash_strides_t lse_strides(const flash_forward_args_t *a) {
+    const bool ragged = a->cu_seqlens_q != NULL;
+    if (has_lse_strides(a))
+        return (flash_strides_t){ragged ? 0 : a->lse_stride_batch, a->lse_stride_seq,
+                                 a->lse_stride_head};
+    if (ragged)
+        return (flash_strides_t){.batch = 0, .seq = 1, .head = FLASH_STRIDE_TOTAL};
+    return (flash_strides_t){.batch = a->n_heads * a->seqlen_q, .seq = 1, .head = a->seqlen_q};
+}
+
 static void set_tensors(flash_params_t *p, const flash_forward_args_t *a) {
     const bool ragged_q = a->cu_seqlens_q != NULL;
     const bool ragged_k = a->cu_seqlens_k != NULL;
@@ -121,6 +160,7 @@ static void set_tensors(flash_params_t *p, const flash_forward_args_t *a) {
     p->k_stride = strides(&a->k, ragged_k);
     p->v_stride = strides(&a->v, ragged_k);
     p->o_stride = strides(&a->o, ragged_q);
+    p->lse_stride = lse_strides(a);
     p->cu_seqlens_q = a->cu_seqlens_q;
     p->cu_seqlens_k = a->cu_seqlens_k;
     p->seqused_k = a->seqused_k;
@@ -133,7 +173,7 @@ static void set_params(flash_params_t *p, const flash_forward_args_t *a) {
     p->seqlen_k = (int32_t)a->seqlen_k;
     p->n_heads = (int32_t)a->n_heads;
     p->n_heads_kv = (int32_t)a->n_heads_kv;
-    p->group = a->n_heads == 0 ? 0 : (int32_t)(a->n_heads / a->n_heads_kv);
+    p->group = (int32_t)(a->n_heads / a->n_heads_kv);
     p->d_head = (int32_t)a->d_head;
     p->softmax_scale =
         a->softmax_scale > 0 ? a->softmax_scale : (float)(1.0 / sqrt((double)a->d_head));
@@ -144,7 +184,7 @@ static void set_params(flash_params_t *p, const flash_forward_args_t *a) {
 static void set_problem(problem_t *problem, const flash_forward_args_t *a) {
     *problem = (problem_t){.dtype = a->dtype,
                            .device = a->device,
-                           .has_output = a->batch > 0 && a->seqlen_q > 0 && a->n_heads > 0,
+                           .has_output = a->batch > 0 && a->seqlen_q > 0,
                            .batch_invariant = (a->flags & FLASH_FLAG_BATCH_INVARIANT) != 0,
                            .workspace = a->workspace,
                            .workspace_size = a->workspace_size};

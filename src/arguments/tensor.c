@@ -7,7 +7,7 @@
 
 #include <inttypes.h>
 
-enum { N_AXES = 3 }; /* those with a stride */
+enum { AXIS_BATCH, AXIS_SEQ, AXIS_HEAD, N_AXES }; /* those with a stride */
 
 typedef struct axis {
     const char *name;
@@ -17,9 +17,9 @@ typedef struct axis {
 
 static void get_axes(const flash_tensor_t *tensor, const tensor_shape_t *shape,
                      axis_t axes[N_AXES]) {
-    axes[0] = (axis_t){"stride_batch", shape->batch == 1 ? 0 : tensor->stride_batch, shape->batch};
-    axes[1] = (axis_t){"stride_seq", tensor->stride_seq, shape->seq};
-    axes[2] = (axis_t){"stride_head", tensor->stride_head, shape->heads};
+    axes[AXIS_BATCH] = (axis_t){"stride_batch", shape->batch == 1 ? 0 : tensor->stride_batch, shape->batch};
+    axes[AXIS_SEQ] = (axis_t){"stride_seq", tensor->stride_seq, shape->seq};
+    axes[AXIS_HEAD] = (axis_t){"stride_head", tensor->stride_head, shape->heads};
 }
 
 bool tensor_is_empty(const tensor_shape_t *shape) {
@@ -44,10 +44,27 @@ static bool get_extent(const axis_t axes[N_AXES], const tensor_shape_t *shape, i
            !__builtin_mul_overflow(elements, shape->element_size, bytes);
 }
 
-static flash_status_t check_strides(const char *name, const axis_t axes[N_AXES]) {
-    for (int i = 0; i < N_AXES; i++)
+static flash_status_t check_strides(const char *name, const axis_t axes[N_AXES],
+                                    const tensor_shape_t *shape) {
+    for (int i = 0; i < N_AXES; i++) {
+        const bool is_seq = &axes[i] == &axes[AXIS_SEQ];
+        const bool is_long = axes[i].size > 1 || (is_seq && shape->longest_seq > 1);
         FLASH_REQUIRE(axes[i].stride >= 0, FLASH_ERROR_INVALID_ARGUMENT,
                       "%s.%s is %" PRId64 ": negative", name, axes[i].name, axes[i].stride);
+        FLASH_REQUIRE(axes[i].stride > 0 || !is_long || shape->may_repeat,
+                      FLASH_ERROR_INVALID_ARGUMENT,
+                      "%s.%s is 0 along more than one place: FLASH_FLAG_BROADCAST says that this is "
+                      "meant",
+                      name, axes[i].name);
+    }
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_reserved(const char *name, const flash_tensor_t *tensor) {
+    uint64_t any = (uint32_t)tensor->reserved32;
+    for (size_t i = 0; i < sizeof tensor->reserved / sizeof tensor->reserved[0]; i++)
+        any |= tensor->reserved[i];
+    FLASH_REQUIRE(any == 0, FLASH_ERROR_UNSUPPORTED, "%s.reserved is not zero", name);
     return FLASH_SUCCESS;
 }
 
@@ -56,12 +73,11 @@ flash_status_t tensor_check_repeat(const char *name, const flash_tensor_t *tenso
     axis_t axes[N_AXES];
     int64_t bytes;
     get_axes(tensor, shape, axes);
-    FLASH_REQUIRE(tensor->reserved[0] == 0 && tensor->reserved[1] == 0, FLASH_ERROR_UNSUPPORTED,
-                  "%s.reserved is not zero", name);
+    FLASH_TRY(check_reserved(name, tensor));
     if (tensor_is_empty(shape) || n == 0)
         return FLASH_SUCCESS;
     FLASH_REQUIRE(tensor->data != NULL, FLASH_ERROR_INVALID_ARGUMENT, "%s.data is NULL", name);
-    FLASH_TRY(check_strides(name, axes));
+    FLASH_TRY(check_strides(name, axes, shape));
     FLASH_REQUIRE(stride >= 0, FLASH_ERROR_INVALID_ARGUMENT,
                   "the stride between partial results is %" PRId64 ": negative", stride);
     FLASH_REQUIRE(get_extent(axes, shape, stride, n, &bytes), FLASH_ERROR_INVALID_ARGUMENT,

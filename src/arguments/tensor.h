@@ -11,15 +11,17 @@
 typedef struct tensor_shape {
     int64_t batch; /* 1 where the tensor is ragged */
     int64_t seq;
+    int64_t longest_seq; /* of a sequence: that of a ragged tensor may be all that is known */
     int64_t heads;
     int64_t d_head;
     int64_t element_size; /* bytes */
+    bool may_repeat;      /* a stride of 0 is meant */
 } tensor_shape_t;
 
 bool tensor_is_empty(const tensor_shape_t *shape);
 
-/* Data where there must be some, no negative stride, offsets within an int64 of bytes, reserved
- * fields zero. */
+/* Data where there must be some, no negative stride, none that was forgotten, offsets within an
+ * int64 of bytes, reserved fields zero. */
 flash_status_t tensor_check(const char *name, const flash_tensor_t *tensor,
                             const tensor_shape_t *shape);
 

@@ -20,7 +20,10 @@ extern const int32_t kernel_table_count;
 /* The row of a configuration, or NULL when the table has none. */
 const flash_kernel_t *kernel_table_find(const flash_config_t *config);
 
-/* The same, or a refusal: INVALID_CONFIG with the broken rule, or NOT_BUILT. */
+/* INVALID_ARGUMENT unless the pointer is a row's. */
+flash_status_t kernel_table_check(const flash_kernel_t *kernel);
+
+/* The row of a configuration, or a refusal: INVALID_CONFIG with the broken rule, or NOT_BUILT. */
 flash_status_t kernel_table_require(const flash_config_t *config, const flash_kernel_t **kernel);
 
 /* What the kernel's family does with it, by its operation. */

@@ -1,5 +1,5 @@
 /*
- * Status names and the thread's last error.
+ * Status names, and the thread's last error with its status.
  */
 #define _POSIX_C_SOURCE 200809L /* strnlen */
 #include "core/status.h"
@@ -9,12 +9,14 @@
 #include <string.h>
 
 static _Thread_local char last_error[512];
+static _Thread_local flash_status_t last_status;
 
 flash_status_t status_fail(flash_status_t status, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(last_error, sizeof last_error, format, arguments);
     va_end(arguments);
+    last_status = status;
     return status;
 }
 
@@ -32,6 +34,10 @@ void status_copy_text(const char *text, char *buffer, size_t size) {
 
 const char *flash_last_error(void) {
     return status_message();
+}
+
+flash_status_t flash_last_status(void) {
+    return last_status;
 }
 
 const char *flash_status_string(flash_status_t status) {

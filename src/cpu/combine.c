@@ -25,11 +25,11 @@ static int64_t tensor_index(const flash_tensor_t *t, int64_t batch, int64_t seq,
 static combine_partials_t partials_of(const flash_combine_args_t *a, int64_t batch, int64_t seq,
                                       int64_t head, int64_t row) {
     if (a->n_partials == 0)
-        return (combine_partials_t){.dtype = a->dtype_partial};
+        return (combine_partials_t){.dtype = a->o_partial.dtype};
     const int64_t from = tensor_index(&a->o_partial, batch, seq, head);
     return (combine_partials_t){
-        .o = (const char *)a->o_partial.data + from * dtype_size(a->dtype_partial),
-        .dtype = a->dtype_partial,
+        .o = (const char *)a->o_partial.data + from * dtype_size(a->o_partial.dtype),
+        .dtype = a->o_partial.dtype,
         .o_stride = a->stride_partial,
         .lse = (const float *)((const char *)a->lse_partial + row * (int64_t)sizeof(float)),
         .lse_stride = a->batch * a->n_heads * a->seqlen_q,
@@ -42,8 +42,8 @@ static void combine_one(const flash_combine_args_t *a, int64_t row) {
     const int64_t batch = row / a->seqlen_q / a->n_heads;
     const combine_partials_t partials = partials_of(a, batch, seq, head, row);
     const int64_t to = tensor_index(&a->o, batch, seq, head);
-    char *o = (char *)a->o.data + to * dtype_size(a->dtype);
-    const float lse = combine_row(&partials, a->d_head, o, a->dtype);
+    char *o = (char *)a->o.data + to * dtype_size(a->o.dtype);
+    const float lse = combine_row(&partials, a->d_head, o, a->o.dtype);
     if (a->lse != NULL)
         memcpy((char *)a->lse + row * (int64_t)sizeof lse, &lse, sizeof lse);
 }

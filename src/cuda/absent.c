@@ -11,7 +11,8 @@
 
 static flash_status_t absent(int32_t number) {
     return status_fail(FLASH_ERROR_UNSUPPORTED,
-                       "device is %d, a CUDA device, and this library has no CUDA kernels", number);
+                       "device is CUDA device %d, and this library was built without CUDA",
+                       number - FLASH_DEVICE_CUDA);
 }
 
 flash_status_t cuda_device_describe(int32_t number, device_t *device) {

@@ -52,14 +52,15 @@ static flash_status_t find_ordinal(int32_t number, int *ordinal) {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
     FLASH_REQUIRE(error == cudaSuccess && count > 0, FLASH_ERROR_NO_DEVICE,
-                  "device is %d, and this machine has no usable CUDA device: %s", number,
+                  "device is CUDA device %d, and this machine has no usable CUDA device: %s",
+                  number - FLASH_DEVICE_CUDA,
                   cudaGetErrorString(error));
     if (number == FLASH_DEVICE_CUDA_CURRENT)
         FLASH_TRY_CUDA(cudaGetDevice(ordinal));
     else
         *ordinal = number - FLASH_DEVICE_CUDA;
     FLASH_REQUIRE(*ordinal < count && *ordinal < MAX_DEVICES, FLASH_ERROR_NO_DEVICE,
-                  "device is %d: CUDA device %d of %d", number, *ordinal, count);
+                  "device is CUDA device %d of %d", *ordinal, count);
     return FLASH_SUCCESS;
 }
 
