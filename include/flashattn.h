@@ -78,6 +78,8 @@ extern "C" {
 #endif
 #if defined(__cplusplus) && __cplusplus >= 201103L
 #define FLASH_NULL_ nullptr
+#elif defined(__cplusplus) && defined(__GNUC__)
+#define FLASH_NULL_ __null
 #else
 #define FLASH_NULL_ 0
 #endif
@@ -198,7 +200,7 @@ typedef struct flash_config {
     int32_t async_copy;        /**< 1: global to shared memory by cp.async; 0: through registers */
     int32_t eager_load_blocks; /**< 1: load K and V as soon as their buffer is free */
     int32_t swizzled;          /**< 1: XOR-swizzled shared memory */
-    int32_t Q_mma_load_K_fragments;  /**< fragments of 8 columns held; 0: the whole block */
+    int32_t Q_mma_load_K_fragments; /**< fragments of 8 columns held; 0: the whole block */
     int32_t K_mma_load_K_fragments;
     int32_t V_mma_load_K_fragments;  /**< along B_c */
     int32_t mma_double_buffer_loads; /**< 1: the next fragments load while these multiply */

@@ -27,7 +27,7 @@ typedef struct flash_params {
     flash_strides_t k_stride;
     flash_strides_t v_stride;
     flash_strides_t o_stride;
-    flash_strides_t lse_stride; /* head may be FLASH_STRIDE_TOTAL */
+    flash_strides_t lse_stride;  /* head may be FLASH_STRIDE_TOTAL */
     const int32_t *cu_seqlens_q; /* [batch + 1] or NULL */
     const int32_t *cu_seqlens_k; /* [batch + 1] or NULL */
     const int32_t *seqused_k;    /* [batch] or NULL */

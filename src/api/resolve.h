@@ -18,8 +18,8 @@ typedef struct resolved {
     char reason[SELECT_REASON_SIZE]; /* why this kernel */
 } resolved_t;
 
-/* Reads the arguments and finds the kernel: the caller's, that of FLASH_CONFIG, or, for NULL without
- * FLASH_CONFIG, the library's choice. */
+/* Reads the arguments and finds the kernel: the caller's, that of FLASH_CONFIG, or, for NULL
+ * without FLASH_CONFIG, the library's choice. */
 flash_status_t resolve(const flash_forward_args_t *args, const flash_kernel_t *kernel,
                        resolved_t *r);
 

@@ -27,10 +27,8 @@ static flash_status_t check_shape(const flash_combine_args_t *a) {
 
 /* Rows of merged and partial results go together; a row is written after it was read. */
 static flash_status_t check_lse(const flash_combine_args_t *a, const tensor_shape_t *o) {
-    const flash_tensor_t lse = {.data = a->lse,
-                                .stride_batch = o->heads * o->seq,
-                                .stride_seq = 1,
-                                .stride_head = o->seq};
+    const flash_tensor_t lse = {
+        .data = a->lse, .stride_batch = o->heads * o->seq, .stride_seq = 1, .stride_head = o->seq};
     const tensor_shape_t lse_shape = {
         .batch = o->batch, .seq = o->seq, .heads = o->heads, .d_head = 1, .element_size = 4};
     return a->lse == NULL ? FLASH_SUCCESS

@@ -153,8 +153,8 @@ flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_hos
         FLASH_TRY(check_lengths(p, &total_q, &total_k));
     else
         FLASH_TRY(check_alignments(own));
-    FLASH_TRY(check_tensors(own, p, (tokens_t){total_q, p->seqlen_q},
-                            (tokens_t){total_k, p->seqlen_k}));
+    FLASH_TRY(
+        check_tensors(own, p, (tokens_t){total_q, p->seqlen_q}, (tokens_t){total_k, p->seqlen_k}));
     problem->has_output = problem->has_output && total_q > 0;
     return FLASH_SUCCESS;
 }

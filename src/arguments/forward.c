@@ -11,8 +11,8 @@
 #include <math.h>
 
 enum {
-    ALL_FLAGS = FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW | FLASH_FLAG_BATCH_INVARIANT |
-                FLASH_FLAG_BROADCAST,
+    ALL_FLAGS =
+        FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW | FLASH_FLAG_BATCH_INVARIANT | FLASH_FLAG_BROADCAST,
     UNBOUNDED = -1
 };
 
@@ -21,8 +21,7 @@ enum {
 static flash_status_t check_heads(const flash_forward_args_t *a) {
     FLASH_TRY(argument_check_count("n_heads", a->n_heads));
     FLASH_TRY(argument_check_count("n_heads_kv", a->n_heads_kv));
-    FLASH_REQUIRE(a->n_heads % a->n_heads_kv == 0,
-                  FLASH_ERROR_INVALID_ARGUMENT,
+    FLASH_REQUIRE(a->n_heads % a->n_heads_kv == 0, FLASH_ERROR_INVALID_ARGUMENT,
                   "n_heads is %" PRId64 ": not a multiple of n_heads_kv, %" PRId64, a->n_heads,
                   a->n_heads_kv);
     return FLASH_SUCCESS;
@@ -51,10 +50,11 @@ static flash_status_t check_mask(const flash_forward_args_t *a) {
                   a->flags & ~(uint32_t)ALL_FLAGS);
     FLASH_TRY(check_window_side("window_left", a->window_left, window));
     FLASH_TRY(check_window_side("window_right", a->window_right, window));
-    FLASH_REQUIRE(!window || a->window_left != UNBOUNDED || a->window_right != UNBOUNDED,
-                  FLASH_ERROR_INVALID_ARGUMENT,
-                  "flags has FLASH_FLAG_WINDOW, and neither window_left nor window_right bounds it: "
-                  "both are -1");
+    FLASH_REQUIRE(
+        !window || a->window_left != UNBOUNDED || a->window_right != UNBOUNDED,
+        FLASH_ERROR_INVALID_ARGUMENT,
+        "flags has FLASH_FLAG_WINDOW, and neither window_left nor window_right bounds it: "
+        "both are -1");
     return FLASH_SUCCESS;
 }
 

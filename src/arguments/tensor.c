@@ -17,7 +17,8 @@ typedef struct axis {
 
 static void get_axes(const flash_tensor_t *tensor, const tensor_shape_t *shape,
                      axis_t axes[N_AXES]) {
-    axes[AXIS_BATCH] = (axis_t){"stride_batch", shape->batch == 1 ? 0 : tensor->stride_batch, shape->batch};
+    axes[AXIS_BATCH] =
+        (axis_t){"stride_batch", shape->batch == 1 ? 0 : tensor->stride_batch, shape->batch};
     axes[AXIS_SEQ] = (axis_t){"stride_seq", tensor->stride_seq, shape->seq};
     axes[AXIS_HEAD] = (axis_t){"stride_head", tensor->stride_head, shape->heads};
 }
@@ -51,11 +52,11 @@ static flash_status_t check_strides(const char *name, const axis_t axes[N_AXES],
         const bool is_long = axes[i].size > 1 || (is_seq && shape->longest_seq > 1);
         FLASH_REQUIRE(axes[i].stride >= 0, FLASH_ERROR_INVALID_ARGUMENT,
                       "%s.%s is %" PRId64 ": negative", name, axes[i].name, axes[i].stride);
-        FLASH_REQUIRE(axes[i].stride > 0 || !is_long || shape->may_repeat,
-                      FLASH_ERROR_INVALID_ARGUMENT,
-                      "%s.%s is 0 along more than one place: FLASH_FLAG_BROADCAST says that this is "
-                      "meant",
-                      name, axes[i].name);
+        FLASH_REQUIRE(
+            axes[i].stride > 0 || !is_long || shape->may_repeat, FLASH_ERROR_INVALID_ARGUMENT,
+            "%s.%s is 0 along more than one place: FLASH_FLAG_BROADCAST says that this is "
+            "meant",
+            name, axes[i].name);
     }
     return FLASH_SUCCESS;
 }

@@ -22,11 +22,12 @@ const flash_kernel_t *kernel_table_find(const flash_config_t *config) {
 
 flash_status_t kernel_table_check(const flash_kernel_t *kernel) {
     const uintptr_t offset = (uintptr_t)kernel - (uintptr_t)kernel_table;
-    FLASH_REQUIRE(offset % sizeof kernel_table[0] == 0 &&
-                      offset / sizeof kernel_table[0] < (uintptr_t)kernel_table_count,
-                  FLASH_ERROR_INVALID_ARGUMENT,
-                  "kernel is %p: no row of this library's table, as flash_lookup_kernel() returns it",
-                  (const void *)kernel);
+    FLASH_REQUIRE(
+        offset % sizeof kernel_table[0] == 0 &&
+            offset / sizeof kernel_table[0] < (uintptr_t)kernel_table_count,
+        FLASH_ERROR_INVALID_ARGUMENT,
+        "kernel is %p: no row of this library's table, as flash_lookup_kernel() returns it",
+        (const void *)kernel);
     return FLASH_SUCCESS;
 }
 

@@ -53,8 +53,7 @@ static flash_status_t find_ordinal(int32_t number, int *ordinal) {
     const cudaError_t error = cudaGetDeviceCount(&count);
     FLASH_REQUIRE(error == cudaSuccess && count > 0, FLASH_ERROR_NO_DEVICE,
                   "device is CUDA device %d, and this machine has no usable CUDA device: %s",
-                  number - FLASH_DEVICE_CUDA,
-                  cudaGetErrorString(error));
+                  number - FLASH_DEVICE_CUDA, cudaGetErrorString(error));
     if (number == FLASH_DEVICE_CUDA_CURRENT)
         FLASH_TRY_CUDA(cudaGetDevice(ordinal));
     else

@@ -13,13 +13,17 @@ flash_combine_args_t combine_args = FLASH_COMBINE_ARGS_INIT;
 
 int main(void) {
     flash_config_t local_config = FLASH_CONFIG_INIT;
+    float data[2] = {0, 0};
     flash_tensor_t local_tensor = FLASH_TENSOR_INIT;
     flash_device_info_t local_info = FLASH_DEVICE_INFO_INIT;
     flash_forward_args_t local_forward_args = FLASH_FORWARD_ARGS_INIT;
     flash_combine_args_t local_combine_args = FLASH_COMBINE_ARGS_INIT;
     local_forward_args.q = local_tensor;
+    local_forward_args.k = flash_tensor_bshd(data, 1, 1, 2);
+    local_forward_args.v = flash_tensor_bhsd(data, 1, 1, 2);
     local_combine_args.o = local_tensor;
-    return flash_forward(&local_forward_args, &local_config, 0) == FLASH_SUCCESS &&
-           flash_combine(&local_combine_args, 0) == FLASH_SUCCESS &&
+    return flash_forward(&local_forward_args, flash_lookup_kernel(&local_config), FLASH_NULL_) ==
+               FLASH_SUCCESS &&
+           flash_combine(&local_combine_args, FLASH_NULL_) == FLASH_SUCCESS &&
            flash_device_info(FLASH_DEVICE_CPU, &local_info) == FLASH_SUCCESS;
 }

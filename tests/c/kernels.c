@@ -151,13 +151,13 @@ static void release(buffers_t *b) {
     free(b->lse);
 }
 
-static bool run(const shape_t *s, const flash_config_t *config, buffers_t *b) {
-    flash_forward_args_t args = arguments(s, config->dtype, b);
-    flash_status_t status = flash_workspace_size(&args, config, &args.workspace_size);
+static bool run(const shape_t *s, const flash_kernel_t *kernel, int32_t dtype, buffers_t *b) {
+    flash_forward_args_t args = arguments(s, dtype, b);
+    flash_status_t status = flash_workspace_size(&args, kernel, &args.workspace_size);
     args.workspace = allocate((size_t)args.workspace_size);
     memset(args.workspace, 0xff, (size_t)args.workspace_size); /* NaN in every type */
     if (status == FLASH_SUCCESS)
-        status = flash_forward(&args, config, NULL);
+        status = flash_forward(&args, kernel, NULL);
     free(args.workspace);
     if (status != FLASH_SUCCESS)
         fprintf(stderr, "%s: %s\n", flash_status_string(status), flash_last_error());
@@ -187,16 +187,22 @@ static bool same_results(const buffers_t *a, const buffers_t *b, int32_t dtype) 
     return true;
 }
 
+/* The reference kernel of the same type. */
+static const flash_kernel_t *reference_of(const flash_config_t *config) {
+    flash_config_t reference = *config;
+    reference.arch = FLASH_ARCH_REFERENCE;
+    reference.B_r = 16;
+    reference.B_c = 1;
+    return flash_lookup_kernel(&reference);
+}
+
 static bool check(const flash_kernel_t *kernel, const flash_config_t *config) {
+    const int32_t dtype = config->dtype;
     for (int i = 0; i < N_SHAPES; i++) {
-        flash_config_t reference = *config;
         buffers_t actual, expected;
-        reference.arch = FLASH_ARCH_REFERENCE;
-        reference.B_r = 16;
-        reference.B_c = 1;
-        const bool good = run(&SHAPES[i], config, &actual) &&
-                          run(&SHAPES[i], &reference, &expected) &&
-                          same_results(&actual, &expected, config->dtype);
+        const bool good = run(&SHAPES[i], kernel, dtype, &actual) &&
+                          run(&SHAPES[i], reference_of(config), dtype, &expected) &&
+                          same_results(&actual, &expected, dtype);
         if (!good) {
             fprintf(stderr, "%s fails on shape %d\n", flash_kernel_name(kernel), i);
             return false;

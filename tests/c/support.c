@@ -42,15 +42,6 @@ static void free_guarded(float *output) {
         free((unsigned char *)output - CANARY);
 }
 
-static flash_tensor_t contiguous(float *data, int64_t seqlen, int64_t n_heads, int64_t d_head) {
-    flash_tensor_t tensor = FLASH_TENSOR_INIT;
-    tensor.data = data;
-    tensor.stride_head = d_head;
-    tensor.stride_seq = n_heads * d_head;
-    tensor.stride_batch = seqlen * n_heads * d_head;
-    return tensor;
-}
-
 void problem_create(test_problem_t *p, sizes_t s, uint32_t seed) {
     const size_t rows_q = (size_t)(s.batch * s.seqlen_q * s.n_heads);
     const size_t rows_k = (size_t)(s.batch * s.seqlen_k * s.n_heads_kv);
@@ -70,10 +61,10 @@ void problem_create(test_problem_t *p, sizes_t s, uint32_t seed) {
     args.n_heads = s.n_heads;
     args.n_heads_kv = s.n_heads_kv;
     args.d_head = s.d_head;
-    args.q = contiguous(p->q, s.seqlen_q, s.n_heads, s.d_head);
-    args.k = contiguous(p->k, s.seqlen_k, s.n_heads_kv, s.d_head);
-    args.v = contiguous(p->v, s.seqlen_k, s.n_heads_kv, s.d_head);
-    args.o = contiguous(p->o, s.seqlen_q, s.n_heads, s.d_head);
+    args.q = flash_tensor_bshd(p->q, s.seqlen_q, s.n_heads, s.d_head);
+    args.k = flash_tensor_bshd(p->k, s.seqlen_k, s.n_heads_kv, s.d_head);
+    args.v = flash_tensor_bshd(p->v, s.seqlen_k, s.n_heads_kv, s.d_head);
+    args.o = flash_tensor_bshd(p->o, s.seqlen_q, s.n_heads, s.d_head);
     args.lse = p->lse;
     p->args = args;
     problem_poison(p);

@@ -22,14 +22,14 @@ static float *at(const flash_tensor_t *tensor, int64_t element) {
 }
 
 /* How a test spoils the valid call. */
-typedef void (*spoil_t)(flash_forward_args_t *args, flash_config_t *config);
+typedef void (*spoil_t)(flash_forward_args_t *args, const flash_kernel_t **kernel);
 
 typedef struct refusal {
     spoil_t spoil;
     flash_status_t status;
     const char *words;
-    bool shape; /* also refused by the calls that look at no data */
-    bool config;
+    bool shape;  /* also refused by the calls that look at no data */
+    bool kernel; /* the call names a kernel */
 } refusal_t;
 
 #define INVALID FLASH_ERROR_INVALID_ARGUMENT
@@ -40,8 +40,10 @@ typedef struct refusal {
  * What sizes, types and flags alone are refused for: by every call that takes the arguments.
  */
 #define SHAPE_REFUSALS(X)                                                                          \
-    X(device_negative, args->device = -1, INVALID, "device is -1")                                 \
-    X(device_cuda, args->device = ABSENT_CUDA_DEVICE, ABSENT_DEVICE_STATUS, "device is 1002")      \
+    X(device_negative, args->device = -1, INVALID, "device is 0xffffffff")                         \
+    X(device_of_no_kind, args->device = 0x20000, INVALID, "device is 0x20000")                     \
+    X(device_cpu_with_a_number, args->device = 1, INVALID, "device is 0x1")                        \
+    X(device_cuda, args->device = ABSENT_CUDA_DEVICE, ABSENT_DEVICE_STATUS, "CUDA device 1000")    \
     X(dtype_zero, args->dtype = 0, INVALID, "dtype is 0")                                          \
     X(dtype_unknown, args->dtype = 99, INVALID, "dtype is 99")                                     \
     X(flags_unknown, args->flags = 1u << 31, INVALID, "0x80000000")                                \
@@ -51,11 +53,12 @@ typedef struct refusal {
     X(seqlen_q_huge, args->seqlen_q = BIG, INVALID, "seqlen_q is 4611686018427387904")             \
     X(seqlen_k_negative, args->seqlen_k = -3, INVALID, "seqlen_k is -3")                           \
     X(seqlen_k_huge, args->seqlen_k = BIG, INVALID, "seqlen_k is 4611686018427387904")             \
+    X(n_heads_zero, args->n_heads = 0, INVALID, "n_heads is 0")                                    \
     X(n_heads_negative, args->n_heads = -4, INVALID, "n_heads is -4")                              \
     X(n_heads_huge, args->n_heads = BIG, INVALID, "n_heads is 4611686018427387904")                \
     X(n_heads_kv_negative, args->n_heads_kv = -2, INVALID, "n_heads_kv is -2")                     \
     X(n_heads_kv_huge, args->n_heads_kv = BIG, INVALID, "n_heads_kv is 4611686018427387904")       \
-    X(n_heads_kv_zero, args->n_heads_kv = 0, INVALID, "n_heads_kv, 0")                             \
+    X(n_heads_kv_zero, args->n_heads_kv = 0, INVALID, "n_heads_kv is 0")                           \
     X(n_heads_kv_not_dividing, args->n_heads_kv = 3, INVALID, "n_heads is 4")                      \
     X(n_heads_kv_above, args->n_heads_kv = 8, INVALID, "n_heads_kv, 8")                            \
     X(d_head_zero, args->d_head = 0, INVALID, "d_head is 0")                                       \
@@ -69,6 +72,14 @@ typedef struct refusal {
       "window_left is 4 without FLASH_FLAG_WINDOW")                                                \
     X(window_right_without_flag, args->window_right = 4, INVALID,                                  \
       "window_right is 4 without FLASH_FLAG_WINDOW")                                               \
+    X(window_without_bounds,                                                                       \
+      (args->flags = FLASH_FLAG_WINDOW, args->window_left = args->window_right = -1), INVALID,     \
+      "neither window_left nor window_right")                                                      \
+    X(q_dtype_unknown, args->q.dtype = 99, INVALID, "q.dtype is 99")                               \
+    X(k_of_another_type, args->k.dtype = FLASH_DTYPE_BF16, FLASH_ERROR_UNSUPPORTED,                \
+      "k.dtype is 2 and dtype is 3")                                                               \
+    X(o_of_another_type, args->o.dtype = FLASH_DTYPE_FP16, FLASH_ERROR_UNSUPPORTED,                \
+      "o.dtype is 1 and dtype is 3")                                                               \
     X(softmax_scale_negative, args->softmax_scale = -0.5f, INVALID, "softmax_scale is -0.5")       \
     X(softmax_scale_nan, args->softmax_scale = NAN, INVALID, "softmax_scale is")                   \
     X(softmax_scale_infinite, args->softmax_scale = INFINITY, INVALID, "softmax_scale is inf")     \
@@ -92,15 +103,24 @@ typedef struct refusal {
     X(stride_overflowing, args->k.stride_seq = INT64_MAX / 4, INVALID, "k overflows")              \
     X(stride_overflowing_bytes, args->v.stride_batch = INT64_MAX / 3, INVALID, "v overflows")      \
     X(o_stride_overflowing, args->o.stride_batch = INT64_MAX, INVALID, "o overflows")              \
-    X(o_stride_zero_batch, args->o.stride_batch = 0, INVALID, "o overlaps itself: stride_batch")   \
-    X(o_stride_zero_seq, args->o.stride_seq = 0, INVALID, "o overlaps itself: stride_seq")         \
-    X(o_stride_zero_head, args->o.stride_head = 0, INVALID, "o overlaps itself: stride_head")      \
+    X(q_stride_forgotten, args->q.stride_head = 0, INVALID, "q.stride_head is 0 along more")       \
+    X(k_stride_forgotten, args->k.stride_seq = 0, INVALID, "k.stride_seq is 0 along more")         \
+    X(v_stride_forgotten, args->v.stride_batch = 0, INVALID, "v.stride_batch is 0 along more")     \
+    X(ragged_stride_forgotten, (args->cu_seqlens_k = CU_K, args->k.stride_seq = 0), INVALID,       \
+      "k.stride_seq is 0 along more")                                                              \
+    X(o_stride_zero_batch, (args->flags = FLASH_FLAG_BROADCAST, args->o.stride_batch = 0),         \
+      INVALID, "o overlaps itself: stride_batch")                                                  \
+    X(o_stride_zero_seq, (args->flags = FLASH_FLAG_BROADCAST, args->o.stride_seq = 0), INVALID,    \
+      "o overlaps itself: stride_seq")                                                             \
+    X(o_stride_zero_head, (args->flags = FLASH_FLAG_BROADCAST, args->o.stride_head = 0), INVALID,  \
+      "o overlaps itself: stride_head")                                                            \
     X(o_rows_overlap, args->o.stride_head = 7, INVALID, "o overlaps itself: stride_head is 7")     \
     X(o_batches_overlap, args->o.stride_batch = 95, INVALID, "o overlaps itself: stride_batch")    \
     X(q_reserved, args->q.reserved[0] = 1, FLASH_ERROR_UNSUPPORTED, "q.reserved")                  \
     X(k_reserved, args->k.reserved[1] = 1, FLASH_ERROR_UNSUPPORTED, "k.reserved")                  \
     X(v_reserved, args->v.reserved[0] = 1, FLASH_ERROR_UNSUPPORTED, "v.reserved")                  \
-    X(o_reserved, args->o.reserved[1] = 1, FLASH_ERROR_UNSUPPORTED, "o.reserved")                  \
+    X(o_reserved, args->o.reserved[3] = 1, FLASH_ERROR_UNSUPPORTED, "o.reserved")                  \
+    X(q_reserved32, args->q.reserved32 = 1, FLASH_ERROR_UNSUPPORTED, "q.reserved")                 \
     X(workspace_null, args->workspace = NULL, INVALID, "workspace is NULL")                        \
     X(workspace_empty, args->workspace_size = 0, FLASH_ERROR_WORKSPACE_TOO_SMALL,                  \
       "workspace_size is 0")                                                                       \
@@ -131,101 +151,150 @@ typedef struct refusal {
     X(q_begins_in_o, args->q.data = at(&args->o, 191), INVALID, "o overlaps q: o begins at ")      \
     X(k_begins_in_o, args->k.data = at(&args->o, 191), INVALID, "o overlaps k: o begins at ")      \
     X(v_begins_in_o, args->v.data = at(&args->o, 191), INVALID, "o overlaps v: o begins at ")      \
-    X(lse_begins_in_o, args->lse = at(&args->o, 191), INVALID, "o overlaps lse: o begins at ")     \
+    X(lse_begins_in_o, args->lse = at(&args->o, 191), INVALID, "lse overlaps o: lse begins at ")   \
+    X(lse_begins_in_q, args->lse = at(&args->q, 191), INVALID, "lse overlaps q: lse begins at ")   \
+    X(lse_is_k, args->lse = args->k.data, INVALID, "lse overlaps k: lse begins at ")               \
+    X(v_begins_in_lse, args->v.data = args->lse + 23, INVALID, "lse overlaps v: lse begins at ")   \
+    X(lse_stride_negative,                                                                         \
+      (args->lse_stride_seq = 1, args->lse_stride_head = -1, args->lse_stride_batch = 8), INVALID, \
+      "lse.stride_head is -1")                                                                     \
+    X(lse_stride_forgotten, args->lse_stride_seq = 1, INVALID, "lse.stride_batch is 0 along")      \
+    X(lse_rows_overlap,                                                                            \
+      (args->lse_stride_seq = 1, args->lse_stride_head = 2, args->lse_stride_batch = 8), INVALID,  \
+      "lse overlaps itself: stride_head is 2")                                                     \
     X(o_begins_in_q, args->o.data = at(&args->q, 191), INVALID, "o overlaps q: o begins at ")      \
     X(ragged_o_is_q, (args->cu_seqlens_q = CU_Q, args->o = args->q), INVALID, "o overlaps q")
 
-/* Refused for the configuration that the call asks for. */
-#define CONFIG_REFUSALS(X)                                                                         \
-    X(config_arch_zero, config->arch = 0, FLASH_ERROR_INVALID_CONFIG, "arch is 0")                 \
-    X(config_arch_unknown, config->arch = 91, FLASH_ERROR_INVALID_CONFIG, "arch is 91")            \
-    X(config_dtype_unknown, config->dtype = 77, FLASH_ERROR_INVALID_CONFIG, "dtype is 77")         \
-    X(config_d_head_negative, config->d_head = -1, FLASH_ERROR_INVALID_CONFIG, "d_head is -1")     \
-    X(config_B_r_zero, config->B_r = 0, FLASH_ERROR_INVALID_CONFIG, "B_r is 0")                    \
-    X(config_B_c_huge, config->B_c = 4097, FLASH_ERROR_INVALID_CONFIG, "B_c is 4097")              \
-    X(config_n_warps, config->n_warps = 4, FLASH_ERROR_INVALID_CONFIG, "n_warps is 4")             \
-    X(config_async_copy, config->async_copy = 1, FLASH_ERROR_INVALID_CONFIG, "async_copy is 1")    \
-    X(config_features, config->features = 64, FLASH_ERROR_INVALID_CONFIG, "0x40")                  \
-    X(config_not_built, config->B_r = 17, FLASH_ERROR_NOT_BUILT, "REFERENCE (FP32, any, 17, ")     \
-    X(config_sm80_not_built,                                                                       \
-      flash_config_parse("(FP16, 128, 64, 64, 4): async+load_2_2_2_tiles", config),                \
-      FLASH_ERROR_NOT_BUILT, "(FP16, 128, 64, 64, 4)")                                             \
-    X(config_of_another_dtype, args->dtype = FLASH_DTYPE_BF16, FLASH_ERROR_UNSUPPORTED,            \
-      "does not serve this problem: dtype")                                                        \
-    X(config_struct_size_zero, config->struct_size = 0, INVALID, "struct_size is 0")
+/* Refused for the kernel that the call names. */
+#define KERNEL_REFUSALS(X)                                                                         \
+    X(kernel_of_no_table, *kernel = (const void *)args, INVALID, "no row of this library's table") \
+    X(kernel_between_rows, *kernel = (const void *)((const char *)*kernel + 8), INVALID,           \
+      "no row of this library's table")                                                            \
+    X(kernel_past_the_table, *kernel = past_the_table(), INVALID,                                  \
+      "no row of this library's table")                                                            \
+    X(kernel_of_another_type, args->dtype = FLASH_DTYPE_BF16, FLASH_ERROR_UNSUPPORTED,             \
+      "does not serve this problem: dtype")
+
+/* A row's distance from the one before it, once more behind the last row. */
+static const flash_kernel_t *past_the_table(void) {
+    const int32_t last = flash_kernel_count() - 1;
+    const char *end = (const char *)flash_kernel_at(last);
+    return (const void *)(end + (end - (const char *)flash_kernel_at(last - 1)));
+}
 
 #define DEFINE_SPOIL(name, spoiling, status, words)                                                \
-    static void spoil_##name(flash_forward_args_t *args, flash_config_t *config) {                 \
+    static void spoil_##name(flash_forward_args_t *args, const flash_kernel_t **kernel) {          \
         (void)args;                                                                                \
-        (void)config;                                                                              \
+        (void)kernel;                                                                              \
         (void)(spoiling);                                                                          \
     }
 SHAPE_REFUSALS(DEFINE_SPOIL)
 DATA_REFUSALS(DEFINE_SPOIL)
-CONFIG_REFUSALS(DEFINE_SPOIL)
+KERNEL_REFUSALS(DEFINE_SPOIL)
 
-/* A configuration of the table that serves the small problem on any machine. */
-static flash_config_t reference_config(void) {
+/* A row of the table that serves the small problem on any machine. */
+static const flash_kernel_t *reference_kernel(void) {
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         flash_config_t config = FLASH_CONFIG_INIT;
         assert_success(flash_kernel_config(flash_kernel_at(i), &config));
         if (config.arch == FLASH_ARCH_REFERENCE && config.dtype == FLASH_DTYPE_FP32)
-            return config;
+            return flash_kernel_at(i);
     }
     fail_msg("the table has no reference kernel for fp32");
-    return (flash_config_t)FLASH_CONFIG_INIT;
+    return NULL;
 }
 
 static void check_shape_calls(const refusal_t *r, const flash_forward_args_t *args,
-                              const flash_config_t *config) {
+                              const flash_kernel_t *kernel) {
     char reason[256];
     uint64_t size = 4711;
-    assert_refused(flash_workspace_size(args, config, &size), r->status, r->words);
+    assert_refused(flash_workspace_size(args, kernel, &size), r->status, r->words);
     assert_int_equal(size, 4711);
-    assert_refused(flash_prepare(args, config), r->status, r->words);
-    assert_refused(flash_query_support(args, config, reason, sizeof reason), r->status, r->words);
+    assert_refused(flash_prepare(args, kernel), r->status, r->words);
+    assert_refused(flash_query_support(args, kernel, reason, sizeof reason), r->status, r->words);
     assert_string_equal(reason, flash_last_error());
 }
 
 static void check_select_refuses(const refusal_t *r, const flash_forward_args_t *args) {
     char reason[16] = "untouched";
-    flash_config_t config = FLASH_CONFIG_INIT, before = config;
-    assert_refused(flash_select_config(args, &config, reason, sizeof reason), r->status, r->words);
-    assert_memory_equal(&config, &before, sizeof config);
+    const flash_kernel_t *kernel = NULL;
+    assert_refused(flash_select_kernel(args, &kernel, reason, sizeof reason), r->status, r->words);
+    assert_null(kernel);
     assert_string_equal(reason, "untouched");
 }
 
 static void is_refused(void **state) {
     const refusal_t *r = *state;
     test_problem_t p;
-    flash_config_t config = reference_config();
+    const flash_kernel_t *kernel = reference_kernel();
     problem_create(&p, SMALL, 1);
     flash_forward_args_t args = p.args;
-    r->spoil(&args, &config);
-    const flash_config_t *wanted = r->config ? &config : NULL;
+    r->spoil(&args, &kernel);
+    const flash_kernel_t *wanted = r->kernel ? kernel : NULL;
     assert_refused(flash_forward(&args, wanted, NULL), r->status, r->words);
     assert_true(problem_is_untouched(&p));
     problem_check_canaries(&p);
     if (r->shape)
         check_shape_calls(r, &args, wanted);
-    if (r->shape && !r->config)
+    if (r->shape && !r->kernel)
         check_select_refuses(r, &args);
     problem_destroy(&p);
+}
+
+/* ---- Configurations ---- */
+
+typedef struct bad_config {
+    const char *text; /* a legal one */
+    int32_t flash_config_t_offset;
+    int32_t value;
+    flash_status_t status;
+    const char *words;
+} bad_config_t;
+
+#define FIELD(member) (int32_t) offsetof(flash_config_t, member)
+
+static void configurations_that_cannot_be_looked_up(void **state) {
+    static const char reference[] = "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen";
+    static const char sm80[] = "(FP16, 128, 64, 64, 4): async+load_2_2_2_tiles";
+    static const bad_config_t bad[] = {
+        {reference, FIELD(arch), 0, FLASH_ERROR_INVALID_CONFIG, "arch is 0"},
+        {reference, FIELD(arch), 91, FLASH_ERROR_INVALID_CONFIG, "arch is 91"},
+        {reference, FIELD(op), 1, FLASH_ERROR_INVALID_CONFIG, "op is 1"},
+        {reference, FIELD(dtype), 77, FLASH_ERROR_INVALID_CONFIG, "dtype is 77"},
+        {reference, FIELD(d_head), -1, FLASH_ERROR_INVALID_CONFIG, "d_head is -1"},
+        {reference, FIELD(B_r), 0, FLASH_ERROR_INVALID_CONFIG, "B_r is 0"},
+        {reference, FIELD(B_c), 4097, FLASH_ERROR_INVALID_CONFIG, "B_c is 4097"},
+        {reference, FIELD(n_warps), 4, FLASH_ERROR_INVALID_CONFIG, "n_warps is 4"},
+        {reference, FIELD(async_copy), 1, FLASH_ERROR_INVALID_CONFIG, "async_copy is 1"},
+        {reference, FIELD(features), 64, FLASH_ERROR_INVALID_CONFIG, "0x40"},
+        {reference, FIELD(B_r), 17, FLASH_ERROR_NOT_BUILT, "REFERENCE (FP32, any, 17, "},
+        {reference, FIELD(struct_size), 0, INVALID, "struct_size is 0"},
+        {sm80, FIELD(n_warps), 4, FLASH_ERROR_NOT_BUILT, "(FP16, 128, 64, 64, 4)"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        flash_config_t config = FLASH_CONFIG_INIT;
+        assert_success(flash_config_parse(bad[i].text, &config));
+        memcpy((char *)&config + bad[i].flash_config_t_offset, &bad[i].value, sizeof bad[i].value);
+        assert_null(flash_lookup_kernel(&config));
+        assert_refused(flash_last_status(), bad[i].status, bad[i].words);
+    }
 }
 
 /* ---- Calls without arguments, or without a place for the answer ---- */
 
 static void null_arguments(void **state) {
     flash_config_t config = FLASH_CONFIG_INIT;
+    const flash_kernel_t *kernel;
     uint64_t size;
     (void)state;
     assert_refused(flash_forward(NULL, NULL, NULL), INVALID, "NULL");
     assert_refused(flash_workspace_size(NULL, NULL, &size), INVALID, "NULL");
     assert_refused(flash_prepare(NULL, NULL), INVALID, "NULL");
-    assert_refused(flash_select_config(NULL, &config, NULL, 0), INVALID, "NULL");
+    assert_refused(flash_select_kernel(NULL, &kernel, NULL, 0), INVALID, "NULL");
     assert_refused(flash_query_support(NULL, NULL, NULL, 0), INVALID, "NULL");
     assert_refused(flash_combine(NULL, NULL), INVALID, "NULL");
-    assert_refused(flash_kernel_config(NULL, &config), INVALID, "NULL");
+    assert_refused(flash_kernel_config(NULL, &config), INVALID, "no row of this library's table");
     assert_refused(flash_kernel_config(flash_kernel_at(0), NULL), INVALID, "NULL");
     assert_refused(flash_device_info(FLASH_DEVICE_CPU, NULL), INVALID, "NULL");
     assert_null(flash_kernel_name(NULL));
@@ -238,7 +307,7 @@ static void null_results(void **state) {
     (void)state;
     problem_create(&p, SMALL, 1);
     assert_refused(flash_workspace_size(&p.args, NULL, NULL), INVALID, "size is NULL");
-    assert_refused(flash_select_config(&p.args, NULL, NULL, 0), INVALID, "NULL");
+    assert_refused(flash_select_kernel(&p.args, NULL, NULL, 0), INVALID, "kernel is NULL");
     problem_destroy(&p);
 }
 
@@ -262,9 +331,9 @@ static void numbers_of_workers(void **state) {
 static void device_information(void **state) {
     flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
     (void)state;
-    assert_refused(flash_device_info(-1, &info), INVALID, "device is -1");
+    assert_refused(flash_device_info(-1, &info), INVALID, "device is 0xffffffff");
     assert_refused(flash_device_info(ABSENT_CUDA_DEVICE, &info), ABSENT_DEVICE_STATUS,
-                   "device is 1002");
+                   "CUDA device 1000");
 }
 
 static void kernel_indices(void **state) {
@@ -279,10 +348,9 @@ static void kernel_indices(void **state) {
 
 static void the_unspoiled_call_is_served(void **state) {
     test_problem_t p;
-    const flash_config_t config = reference_config();
     (void)state;
     problem_create(&p, SMALL, 1);
-    assert_success(flash_forward(&p.args, &config, NULL));
+    assert_success(flash_forward(&p.args, reference_kernel(), NULL));
     problem_check_result(&p);
     problem_destroy(&p);
 }
@@ -291,7 +359,6 @@ static void empty_tensors_need_no_data(void **state) {
     static const sizes_t empty[] = {
         {.batch = 0, .seqlen_q = 3, .seqlen_k = 5, .n_heads = 4, .n_heads_kv = 2, .d_head = 8},
         {.batch = 2, .seqlen_q = 0, .seqlen_k = 5, .n_heads = 4, .n_heads_kv = 2, .d_head = 8},
-        {.batch = 2, .seqlen_q = 3, .seqlen_k = 5, .n_heads = 0, .n_heads_kv = 0, .d_head = 8},
     };
     (void)state;
     for (size_t i = 0; i < sizeof empty / sizeof empty[0]; i++) {
@@ -303,6 +370,47 @@ static void empty_tensors_need_no_data(void **state) {
         problem_check_canaries(&p);
         problem_destroy(&p);
     }
+}
+
+/* LSE with its rows apart: what is between them stays. */
+static void lse_has_strides_of_its_own(void **state) {
+    enum { SEQ = 2, HEAD = 8, BATCH = 40, COUNT = 2 * BATCH };
+    float spread[COUNT];
+    test_problem_t p;
+    (void)state;
+    problem_create(&p, SMALL, 1);
+    problem_run(&p);
+    for (int i = 0; i < COUNT; i++)
+        spread[i] = 4711;
+    p.args.lse = spread;
+    p.args.lse_stride_batch = BATCH, p.args.lse_stride_head = HEAD, p.args.lse_stride_seq = SEQ;
+    assert_success(flash_forward(&p.args, NULL, NULL));
+    for (int64_t b = 0; b < SMALL.batch; b++)
+        for (int64_t h = 0; h < SMALL.n_heads; h++)
+            for (int64_t i = 0; i < SMALL.seqlen_q; i++) {
+                float *row = &spread[b * BATCH + h * HEAD + i * SEQ];
+                const int64_t at = (b * SMALL.n_heads + h) * SMALL.seqlen_q + i;
+                assert_memory_equal(row, &p.lse[at], sizeof *row);
+                *row = 4711;
+            }
+    for (int i = 0; i < COUNT; i++)
+        assert_true(spread[i] == 4711);
+    problem_destroy(&p);
+}
+
+static void helpers_make_the_usual_layouts(void **state) {
+    float data[2 * 3 * 4 * 8];
+    const flash_tensor_t seq_first = flash_tensor_bshd(data, 3, 4, 8);
+    const flash_tensor_t heads_first = flash_tensor_bhsd(data, 4, 3, 8);
+    (void)state;
+    assert_ptr_equal(seq_first.data, data);
+    assert_int_equal(seq_first.stride_batch, 3 * 4 * 8);
+    assert_int_equal(seq_first.stride_seq, 4 * 8);
+    assert_int_equal(seq_first.stride_head, 8);
+    assert_int_equal(heads_first.stride_batch, 4 * 3 * 8);
+    assert_int_equal(heads_first.stride_seq, 8);
+    assert_int_equal(heads_first.stride_head, 3 * 8);
+    assert_int_equal(heads_first.dtype, 0);
 }
 
 /* Q, K, V and O side by side in every token of one buffer. */
@@ -342,17 +450,17 @@ static void cut_reasons_end_with_nul(void **state) {
     assert_int_not_equal(flash_query_support(&args, NULL, reason, 0), FLASH_SUCCESS);
 }
 
-#define REFUSAL(name, spoiling, status, words, shape, config)                                      \
-    static refusal_t refusal_##name = {spoil_##name, status, words, shape, config};
+#define REFUSAL(name, spoiling, status, words, shape, kernel)                                      \
+    static refusal_t refusal_##name = {spoil_##name, status, words, shape, kernel};
 #define SHAPE_REFUSAL(name, spoiling, status, words)                                               \
     REFUSAL(name, spoiling, status, words, true, false)
 #define DATA_REFUSAL(name, spoiling, status, words)                                                \
     REFUSAL(name, spoiling, status, words, false, false)
-#define CONFIG_REFUSAL(name, spoiling, status, words)                                              \
+#define KERNEL_REFUSAL(name, spoiling, status, words)                                              \
     REFUSAL(name, spoiling, status, words, true, true)
 SHAPE_REFUSALS(SHAPE_REFUSAL)
 DATA_REFUSALS(DATA_REFUSAL)
-CONFIG_REFUSALS(CONFIG_REFUSAL)
+KERNEL_REFUSALS(KERNEL_REFUSAL)
 
 #define REFUSAL_TEST(name, spoiling, status, words)                                                \
     {#name " is refused", is_refused, NULL, NULL, &refusal_##name},
@@ -360,14 +468,17 @@ CONFIG_REFUSALS(CONFIG_REFUSAL)
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_unspoiled_call_is_served),
-        SHAPE_REFUSALS(REFUSAL_TEST) DATA_REFUSALS(REFUSAL_TEST) CONFIG_REFUSALS(REFUSAL_TEST)
+        SHAPE_REFUSALS(REFUSAL_TEST) DATA_REFUSALS(REFUSAL_TEST) KERNEL_REFUSALS(REFUSAL_TEST)
             cmocka_unit_test(null_arguments),
+        cmocka_unit_test(configurations_that_cannot_be_looked_up),
         cmocka_unit_test(null_results),
         cmocka_unit_test(numbers_of_threads),
         cmocka_unit_test(numbers_of_workers),
         cmocka_unit_test(device_information),
         cmocka_unit_test(kernel_indices),
         cmocka_unit_test(empty_tensors_need_no_data),
+        cmocka_unit_test(lse_has_strides_of_its_own),
+        cmocka_unit_test(helpers_make_the_usual_layouts),
         cmocka_unit_test(rows_between_rows_are_served),
         cmocka_unit_test(cut_reasons_end_with_nul),
     };

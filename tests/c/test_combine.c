@@ -41,7 +41,7 @@ static void partials_create(partials_t *p) {
     problem_poison(&p->whole);
 
     flash_combine_args_t args = FLASH_COMBINE_ARGS_INIT;
-    args.dtype_partial = args.dtype = FLASH_DTYPE_FP32;
+    args.dtype = FLASH_DTYPE_FP32;
     args.o_partial = p->whole.args.o;
     args.o_partial.data = p->o;
     args.stride_partial = (int64_t)p->whole.o_count;
@@ -110,9 +110,13 @@ typedef struct refusal {
 #define INVALID FLASH_ERROR_INVALID_ARGUMENT
 
 #define REFUSALS(X)                                                                                \
-    X(device_negative, args->device = -1, INVALID, "device is -1")                                 \
-    X(device_cuda, args->device = ABSENT_CUDA_DEVICE, ABSENT_DEVICE_STATUS, "device is 1002")      \
-    X(dtype_partial, args->dtype_partial = 0, INVALID, "dtype_partial is 0")                       \
+    X(device_negative, args->device = -1, INVALID, "device is 0xffffffff")                         \
+    X(device_cuda, args->device = ABSENT_CUDA_DEVICE, ABSENT_DEVICE_STATUS, "CUDA device 1000")    \
+    X(o_partial_dtype, args->o_partial.dtype = 9, INVALID, "o_partial.dtype is 9")                 \
+    X(flags, args->flags = FLASH_FLAG_CAUSAL, INVALID, "flags is 0x1")                             \
+    X(n_heads_zero, args->n_heads = 0, INVALID, "n_heads is 0")                                    \
+    X(stride_forgotten, args->o_partial.stride_seq = 0, INVALID, "o_partial.stride_seq is 0")      \
+    X(lse_in_o, args->lse = args->o.data, INVALID, "o overlaps lse")                               \
     X(dtype, args->dtype = 9, INVALID, "dtype is 9")                                               \
     X(n_partials, args->n_partials = -1, INVALID, "n_partials is -1")                              \
     X(batch, args->batch = -1, INVALID, "batch is -1")                                             \
@@ -127,7 +131,7 @@ typedef struct refusal {
     X(stride_partial_huge, args->stride_partial = INT64_MAX, INVALID, "o_partial overflows")       \
     X(o_partial_stride, args->o_partial.stride_seq = -1, INVALID, "o_partial.stride_seq is -1")    \
     X(o_stride, args->o.stride_seq = -1, INVALID, "o.stride_seq is -1")                            \
-    X(o_overlaps, args->o.stride_seq = 0, INVALID, "o overlaps itself")                            \
+    X(o_overlaps, args->o.stride_seq = 1, INVALID, "o overlaps itself")                            \
     X(o_is_o_partial, args->o.data = args->o_partial.data, INVALID, "o overlaps o_partial")        \
     X(o_reserved, args->o.reserved[0] = 1, FLASH_ERROR_UNSUPPORTED, "o.reserved")                  \
     X(struct_size_huge, args->struct_size = UINT32_MAX, INVALID, "struct_size is 4294967295")

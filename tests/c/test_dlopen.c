@@ -27,9 +27,9 @@ enum { N_LOADS = 100, N_WARM_UP = 10, N_THREADS = 4, SEQLEN = 200, HEADS = 4, D_
 typedef struct library {
     void *handle;
     flash_status_t (*set_num_threads)(int32_t);
-    flash_status_t (*workspace_size)(const flash_forward_args_t *, const flash_config_t *,
+    flash_status_t (*workspace_size)(const flash_forward_args_t *, const flash_kernel_t *,
                                      uint64_t *);
-    flash_status_t (*forward)(const flash_forward_args_t *, const flash_config_t *, flash_stream_t);
+    flash_status_t (*forward)(const flash_forward_args_t *, const flash_kernel_t *, flash_stream_t);
     flash_status_t (*failing)(const flash_kernel_t *, flash_config_t *);
     const char *(*last_error)(void);
 } library_t;

@@ -43,13 +43,11 @@ static void masks_and_softcap(void **state) {
 }
 
 static void run_with(test_problem_t *p, const flash_kernel_t *kernel) {
-    flash_config_t config = FLASH_CONFIG_INIT;
-    assert_success(flash_kernel_config(kernel, &config));
     free(p->args.workspace);
-    assert_success(flash_workspace_size(&p->args, &config, &p->args.workspace_size));
+    assert_success(flash_workspace_size(&p->args, kernel, &p->args.workspace_size));
     p->args.workspace = malloc((size_t)p->args.workspace_size);
     problem_poison(p);
-    assert_success(flash_forward(&p->args, &config, NULL));
+    assert_success(flash_forward(&p->args, kernel, NULL));
 }
 
 static void every_kernel_of_the_machine(void **state) {
@@ -108,6 +106,7 @@ static void broadcast_keys(void **state) {
     test_problem_t p;
     (void)state;
     problem_create(&p, SMALL, 7);
+    p.args.flags = FLASH_FLAG_BROADCAST;
     p.args.k.stride_batch = p.args.v.stride_head = p.args.q.stride_seq = 0;
     problem_run(&p);
     problem_check_result(&p);
@@ -186,22 +185,24 @@ static void the_least_workspace(void **state) {
     problem_destroy(&p);
 }
 
-/* query_support() looks at no data; select_config() tells what forward() takes. */
-static void the_selected_configuration_serves(void **state) {
+/* query_support() looks at no data; select_kernel() tells what forward() takes. */
+static void the_selected_kernel_serves(void **state) {
     test_problem_t p;
     flash_config_t config = FLASH_CONFIG_INIT;
+    const flash_kernel_t *kernel = NULL;
     char reason[256] = "";
     flash_forward_args_t shape;
     (void)state;
     problem_create(&p, SMALL, 11);
     shape = p.args;
     shape.q.data = shape.k.data = shape.v.data = shape.o.data = shape.workspace = NULL;
-    assert_success(flash_select_config(&shape, &config, reason, sizeof reason));
+    assert_success(flash_select_kernel(&shape, &kernel, reason, sizeof reason));
     assert_true(reason[0] != '\0');
-    assert_success(flash_query_support(&shape, &config, NULL, 0));
-    assert_success(flash_prepare(&shape, &config));
-    assert_non_null(flash_lookup_kernel(&config));
-    assert_success(flash_forward(&p.args, &config, NULL));
+    assert_success(flash_query_support(&shape, kernel, NULL, 0));
+    assert_success(flash_prepare(&shape, kernel));
+    assert_success(flash_kernel_config(kernel, &config));
+    assert_ptr_equal(flash_lookup_kernel(&config), kernel);
+    assert_success(flash_forward(&p.args, kernel, NULL));
     problem_check_result(&p);
     problem_destroy(&p);
 }
@@ -216,7 +217,7 @@ int main(void) {
         cmocka_unit_test(a_ragged_batch),
         cmocka_unit_test(unaligned_pointers_are_served),
         cmocka_unit_test(the_least_workspace),
-        cmocka_unit_test(the_selected_configuration_serves),
+        cmocka_unit_test(the_selected_kernel_serves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,10 +10,9 @@ enum { MOST_KERNELS = 64 };
 static int32_t serving(const flash_forward_args_t *args, const flash_kernel_t **kernels) {
     int32_t count = 0;
     for (int32_t i = 0; i < flash_kernel_count() && count < MOST_KERNELS; i++) {
-        flash_config_t config = FLASH_CONFIG_INIT;
-        assert_success(flash_kernel_config(flash_kernel_at(i), &config));
-        if (flash_query_support(args, &config, NULL, 0) == FLASH_SUCCESS)
-            kernels[count++] = flash_kernel_at(i);
+        const flash_kernel_t *kernel = flash_kernel_at(i);
+        if (flash_query_support(args, kernel, NULL, 0) == FLASH_SUCCESS)
+            kernels[count++] = kernel;
     }
     assert_true(count > 0);
     return count;
@@ -23,10 +22,8 @@ static int32_t serving(const flash_forward_args_t *args, const flash_kernel_t **
 static void provide_workspace(test_problem_t *p, const flash_kernel_t **kernels, int32_t count) {
     uint64_t most = 0;
     for (int32_t i = 0; i < count; i++) {
-        flash_config_t config = FLASH_CONFIG_INIT;
         uint64_t size = 0;
-        assert_success(flash_kernel_config(kernels[i], &config));
-        assert_success(flash_workspace_size(&p->args, &config, &size));
+        assert_success(flash_workspace_size(&p->args, kernels[i], &size));
         most = size > most ? size : most;
     }
     free(p->args.workspace);
@@ -105,19 +102,19 @@ static void an_empty_output_takes_no_time(void **state) {
 
 static void results_of_the_cpu_are_refused(void **state) {
     char text[FLASH_TUNING_TEXT_SIZE] = "untouched";
-    flash_config_t config = FLASH_CONFIG_INIT;
+    const flash_kernel_t *kernel = NULL;
     test_problem_t p;
     (void)state;
     problem_create(&p, SMALL, 1);
-    assert_success(flash_select_config(&p.args, &config, NULL, 0));
+    assert_success(flash_select_kernel(&p.args, &kernel, NULL, 0));
     const size_t size = sizeof text;
-    assert_refused(flash_tuning_format(&p.args, &config, 1e-3, text, size), FLASH_ERROR_UNSUPPORTED,
+    assert_refused(flash_tuning_format(&p.args, kernel, 1e-3, text, size), FLASH_ERROR_UNSUPPORTED,
                    "device is 0, the CPU");
     assert_refused(flash_tuning_format(&p.args, NULL, 1e-3, text, size),
-                   FLASH_ERROR_INVALID_ARGUMENT, "config is NULL");
+                   FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
     static const double bad[] = {0, -1, 1e300};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
-        assert_refused(flash_tuning_format(&p.args, &config, bad[i], text, size),
+        assert_refused(flash_tuning_format(&p.args, kernel, bad[i], text, size),
                        FLASH_ERROR_INVALID_ARGUMENT, "seconds is");
     assert_string_equal(text, "untouched");
     problem_destroy(&p);
@@ -134,16 +131,16 @@ static void results_are_set_or_refused_whole(void **state) {
 
 /* Results never change what the CPU device does. */
 static void the_cpu_follows_no_results(void **state) {
-    flash_config_t before = FLASH_CONFIG_INIT, after = FLASH_CONFIG_INIT;
+    const flash_kernel_t *before = NULL, *after = NULL;
     test_problem_t p;
     (void)state;
     problem_create(&p, SMALL, 1);
-    assert_success(flash_select_config(&p.args, &before, NULL, 0));
+    assert_success(flash_select_kernel(&p.args, &before, NULL, 0));
     assert_success(flash_set_tuning(
         FLASH_TUNING_HEADER "\ncc=1 sms=1 dtype=FP32 d_head=8 features=none q=8 k=8 heads=8 ns=1: "
                             "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen\n"));
-    assert_success(flash_select_config(&p.args, &after, NULL, 0));
-    assert_memory_equal(&before, &after, sizeof before);
+    assert_success(flash_select_kernel(&p.args, &after, NULL, 0));
+    assert_ptr_equal(before, after);
     assert_success(flash_set_tuning(NULL));
     problem_destroy(&p);
 }

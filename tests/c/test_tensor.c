@@ -46,9 +46,12 @@ static void set_any_strides(layout_t *layout) {
 }
 
 static layout_t random_layout(int64_t d_head, int64_t element_size) {
-    layout_t layout = {{0}, {0}};
-    layout.shape = (tensor_shape_t){1 + random_number(3), 1 + random_number(3),
-                                    1 + random_number(3), d_head, element_size};
+    layout_t layout = {.tensor = FLASH_TENSOR_INIT};
+    layout.shape = (tensor_shape_t){.batch = 1 + random_number(3),
+                                    .seq = 1 + random_number(3),
+                                    .heads = 1 + random_number(3),
+                                    .d_head = d_head,
+                                    .element_size = element_size};
     layout.tensor.data = memory + random_number(1200);
     return layout;
 }

@@ -64,15 +64,17 @@ static void take_lengths(input_t *in, lengths_t *l, flash_forward_args_t *a) {
 /* ---- What looks at no data ---- */
 
 static flash_status_t check_shape_calls(const flash_forward_args_t *a) {
-    flash_config_t config = FLASH_CONFIG_INIT;
+    const flash_kernel_t *kernel = NULL;
     char reason[64];
     uint64_t size = 0;
     const flash_status_t status = flash_query_support(a, NULL, reason, sizeof reason);
     CHECK(flash_workspace_size(a, NULL, &size) == status);
-    CHECK(flash_select_config(a, &config, reason, sizeof reason) == status);
+    CHECK(flash_select_kernel(a, &kernel, reason, sizeof reason) == status);
     if (status == FLASH_SUCCESS) {
-        CHECK(flash_query_support(a, &config, reason, sizeof reason) == FLASH_SUCCESS);
-        CHECK(flash_lookup_kernel(&config) != NULL);
+        flash_config_t config = FLASH_CONFIG_INIT;
+        CHECK(flash_query_support(a, kernel, reason, sizeof reason) == FLASH_SUCCESS);
+        CHECK(flash_kernel_config(kernel, &config) == FLASH_SUCCESS);
+        CHECK(flash_lookup_kernel(&config) == kernel);
     } else {
         CHECK(strcmp(flash_last_error(), "") != 0);
     }
@@ -92,11 +94,9 @@ static int32_t last(const int32_t *cu, int64_t batch) {
 }
 
 /* A row of the table that serves the problem, or NULL: the library's own choice. */
-static const flash_config_t *pick_config(const flash_forward_args_t *a, uint8_t index,
-                                         flash_config_t *config) {
+static const flash_kernel_t *pick_kernel(const flash_forward_args_t *a, uint8_t index) {
     const flash_kernel_t *kernel = flash_kernel_at(index % flash_kernel_count());
-    CHECK(flash_kernel_config(kernel, config) == FLASH_SUCCESS);
-    return flash_query_support(a, config, NULL, 0) == FLASH_SUCCESS ? config : NULL;
+    return flash_query_support(a, kernel, NULL, 0) == FLASH_SUCCESS ? kernel : NULL;
 }
 
 static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
@@ -118,11 +118,10 @@ static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     a->v.data = filled(v * size, (uint8_t)(value + 2));
     a->o.data = filled(o * size, 0xff);
     a->lse = filled(batch_q * seq_q * a->n_heads * (int64_t)sizeof(float), 0xff);
-    flash_config_t row = FLASH_CONFIG_INIT;
-    const flash_config_t *config = pick_config(a, index, &row);
-    CHECK(flash_workspace_size(a, config, &a->workspace_size) == FLASH_SUCCESS);
+    const flash_kernel_t *kernel = pick_kernel(a, index);
+    CHECK(flash_workspace_size(a, kernel, &a->workspace_size) == FLASH_SUCCESS);
     a->workspace = filled((int64_t)a->workspace_size, 0xff);
-    const flash_status_t status = flash_forward(a, config, NULL);
+    const flash_status_t status = flash_forward(a, kernel, NULL);
     CHECK(status == FLASH_SUCCESS || status == FLASH_ERROR_INVALID_ARGUMENT ||
           status == FLASH_ERROR_UNSUPPORTED /* reserved fields */);
     free(a->q.data);

@@ -16,7 +16,7 @@ static flash_combine_args_t take_args(input_t *in) {
     if (take_byte(in) == 255)
         a.struct_size = (uint32_t)(take_byte(in) % (sizeof a + 1)); /* no more than there is */
     a.device = take_byte(in) < 250 ? 0 : (int32_t)take_number(in, 5);
-    a.dtype_partial = (int32_t)take_number(in, 3);
+    a.o_partial.dtype = (int32_t)take_number(in, 3);
     a.dtype = (int32_t)take_number(in, 3);
     a.n_partials = take_number(in, MOST_PARTIALS);
     a.batch = take_number(in, 3);
@@ -99,7 +99,10 @@ static void run(flash_combine_args_t *a, input_t *in, uint8_t value) {
         !get_extent(&a->o, sizes, a->d_head, 0, 1, &o))
         return;
     float *lse_partial = take_lse(in, a->n_partials * n_rows);
-    a->o_partial.data = filled(partial * (a->dtype_partial == FLASH_DTYPE_FP32 ? 4 : 2), value);
+    a->o_partial.data = filled(
+        partial *
+            ((a->o_partial.dtype ? a->o_partial.dtype : a->dtype) == FLASH_DTYPE_FP32 ? 4 : 2),
+        value);
     a->o.data = filled(o * (a->dtype == FLASH_DTYPE_FP32 ? 4 : 2), 0xff);
     a->lse_partial = lse_partial;
     a->lse = filled(n_rows * (int64_t)sizeof *a->lse, 0xff);
