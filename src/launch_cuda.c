@@ -3,13 +3,13 @@
  */
 #include "launch_cuda.h"
 
+#include "common/combine.h"
 #include "cuda_block.h"
 #include "cuda_error.h"
 #include "cuda_scope.h"
 #include "kernel_table.h"
 #include "launch_families.h"
 #include "launch_grid.h"
-#include "sm80/combine.h"
 #include "tensor_map.h"
 
 enum { SHARED_BYTES_BY_DEFAULT = 48 * 1024 };

@@ -33,7 +33,7 @@ flash_status_t launch_sm90(const void *symbol, const flash_config_t *config,
     const cuda_block_t block = cuda_block(config);
     const cuda_grid_t grid = {
         .blocks = blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
-    sm90_params_t params = {.problem = *p, .shares = shares_sm90(config, p, blocks)};
+    sm90_params_t params = {.problem = *p, .schedule = shares_sm90(config, p, blocks)};
     FLASH_TRY(encode_maps(config, &params));
     return launch_grid(symbol, &grid, &params, stream);
 }
