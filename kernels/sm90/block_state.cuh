@@ -2,14 +2,15 @@
  * Shared memory of a block: the tiles of Q, K and V, and behind them the barriers that hand these
  * from the warps that load to the consumers and back, and what roles tell each other.
  *
- *     0                                                                     sm90_shared_bytes()
- *     | Q slot 0 | Q slot 1 | K 0 | K 1 | ... | V 0 | V 1 | ... | O slot | block_state_t |
- *       B_r rows   if there   n_stages of       n_stages of       if there   SM90_STATE_BYTES
- *                  is room    B_c rows          B_c rows, and     is room
- *                                               one if it fits
+ *     0                                                                sm90_shared_bytes()
+ *     | Q 0 | (Q 1) | K 0 | K 1 | ... | V 0 | V 1 | ... | (O)    | block_state_t    |
+ *      \___________/ \_______________/ \_______________/ \______/ \________________/
+ *       q_slots,      k_stages,         v_stages,         B_r      SM90_STATE_BYTES
+ *       B_r rows each B_c rows each     B_c rows each     rows
  *
- * A tile lies in panels of 64 columns, 128 bytes per row, swizzled as TMA writes them. Where O has
- * no slot of its own it leaves through Q's slot or through stages of V (derive.cuh).
+ * What is in brackets is there if it fits. A tile lies in panels of 64 columns, 128 bytes per row,
+ * swizzled as TMA writes them. Where O has no slot of its own it leaves through Q's slot or through
+ * stages of V (derive.cuh).
  *
  * K and V each have a ring of stages, and each stage two barriers:
  *
