@@ -70,7 +70,8 @@ if(NOT FLASH_CUDA STREQUAL OFF)
 endif()
 
 # Device code for the architectures that a family's kernels run on: SASS for the chips of today
-# (an sm_80 cubin runs on 8.x only), PTX for what comes.
+# (an sm_80 cubin runs on 8.x only), PTX for what comes. COMMON: what every family uses.
+set(FLASH_CUDA_ARCHITECTURES_COMMON 80-real 90-real 80-virtual)
 set(FLASH_CUDA_ARCHITECTURES_SM80 80-real 90-real 80-virtual)
 set(FLASH_CUDA_ARCHITECTURES_SM90 90a-real) # wgmma and setmaxnreg are of this chip alone
 set(FLASH_CUDA_LAUNCHER_SM90 refuse_ptxas_notes.py)

@@ -15,7 +15,7 @@ typedef struct flash_strides {
 } flash_strides_t;
 
 /* A stride of heads: as many elements as the ragged batch has queries, cu_seqlens_q[batch]. */
-#define FLASH_STRIDE_TOTAL (-1)
+#define FLASH_STRIDE_TOTAL INT64_MIN
 
 typedef struct flash_params {
     const void *q; /* [batch, seqlen_q, n_heads, d_head]    or [total_q, n_heads, d_head] */

@@ -12,8 +12,8 @@
 #ifndef FLASH_KERNELS_SM80_FORWARD_CUH
 #define FLASH_KERNELS_SM80_FORWARD_CUH
 
-#include "sm80/epilogue.cuh"
-#include "sm80/mainloop.cuh"
+#include "sm80/forward/epilogue.cuh"
+#include "sm80/forward/mainloop.cuh"
 
 /* False when the tile lies past the end of its sequence. */
 template <flash_config_t C>

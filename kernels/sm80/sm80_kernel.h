@@ -6,7 +6,7 @@
  * A kernel is an `extern "C" __global__ void name(const __grid_constant__ flash_params_t params)`.
  * The grid has one dimension: sm80_grid_blocks() blocks of sm80_block_threads() threads with
  * sm80_shared_bytes() of dynamic shared memory; no launch where there are no blocks.
- * kernels/sm80/tile.cuh says which block does what.
+ * kernels/sm80/forward/tile.cuh says which block does what.
  */
 #ifndef FLASH_KERNELS_SM80_KERNEL_H
 #define FLASH_KERNELS_SM80_KERNEL_H

@@ -20,21 +20,22 @@ constexpr int block_threads = consumer_threads<C> + SM90_WARPGROUP_THREADS;
 constexpr int warp_threads = 32;
 constexpr int warpgroup_warps = SM90_WARPGROUP_THREADS / warp_threads;
 
-/* The warps of the first warpgroup: one loads K and V, one hands out tiles, one brings Q and takes
- * O away, one looks over V. */
-enum { PRODUCER_WARP, SCHEDULER_WARP, CARRIER_WARP, GUARD_WARP };
+/* Each warp of the first warpgroup, the producer, has a role of its own: one loads K and V, one
+ * schedules tiles, one loads Q and stores O, one sanitises V. The other warpgroups are the
+ * consumers. */
+enum { KV_LOAD_WARP, SCHEDULER_WARP, Q_LOAD_O_STORE_WARP, SANITISE_WARP };
 
 template <flash_config_t C> constexpr int producer_registers = sm90_producer_registers(&C);
 template <flash_config_t C> constexpr int consumer_registers = sm90_consumer_registers(&C);
 
-/* ---- accumulators of a thread, and steps of 16 along the contractions ---- */
+/* ---- accumulators per thread, and steps of 16 along the contractions ---- */
 
 template <flash_config_t C> constexpr int score_registers = C.B_c / 2;
 template <flash_config_t C> constexpr int output_registers = C.d_head / 2;
 template <flash_config_t C> constexpr int head_steps = C.d_head / 16;
 template <flash_config_t C> constexpr int key_steps = C.B_c / 16;
 
-template <flash_config_t C> constexpr bool q_in_registers = sm90_queries_in_registers(&C) != 0;
+template <flash_config_t C> constexpr bool q_in_registers = sm90_q_in_registers(&C) != 0;
 
 /* ---- features ---- */
 
@@ -45,11 +46,11 @@ constexpr bool has_mask = has_window<C> || (C.features & FLASH_FEATURE_CAUSAL) !
 template <flash_config_t C> constexpr bool has_varlen = sm90_has_varlen(&C) != 0;
 template <flash_config_t C> constexpr bool has_softcap = (C.features & FLASH_FEATURE_SOFTCAP) != 0;
 
-/* Whether blocks of V that a mask cuts are looked over before they are used: see hidden_values.cuh.
- * FIXED: in a pass with a fixed reference. */
-template <flash_config_t C, bool FIXED> constexpr bool is_guarded = has_mask<C> && !FIXED;
+/* Blocks of V that a mask cuts are sanitised before they are multiplied (load/sanitise_v.cuh), but
+ * for the pass with a fixed reference, which FIXED stands for. */
+template <flash_config_t C, bool FIXED> constexpr bool sanitises_v = has_mask<C> && !FIXED;
 
-/* Whether each consumer leaves out what its own rows do not see: see walk.cuh. */
+/* Each consumer leaves out blocks that its own rows do not see: see mma/walk.cuh. */
 template <flash_config_t C>
 constexpr bool walks_apart = has_mask<C> && !C.ping_pong && consumers<C> > 1;
 
@@ -65,62 +66,63 @@ template <flash_config_t C> constexpr int kv_bytes = sm90_tile_bytes(&C, C.B_c);
 template <flash_config_t C>
 constexpr int warpgroup_output_bytes = SM90_WARPGROUP_ROWS *panels<C> *panel_row_bytes;
 
-/* Places of blocks in the rings of K and V. */
+/* Stages of the rings of K and V, a block of keys each. */
 template <flash_config_t C> constexpr int k_stages = C.n_stages;
 template <flash_config_t C> constexpr int v_stages = sm90_v_stages(&C);
 
-/* Places of Q: with two, the next tile's Q arrives while this one's is still needed. */
-template <flash_config_t C> constexpr int q_places = sm90_has_next_query_place(&C) ? 2 : 1;
+/* Slots of Q: with two, the next tile's Q arrives while this tile's is still needed. */
+template <flash_config_t C> constexpr int q_slots = sm90_has_second_q_slot(&C) ? 2 : 1;
 
-/* Parts in which Q comes, each with its barriers. */
+/* Q is loaded in parts, each with its own barriers. */
 template <flash_config_t C> constexpr int q_box_rows = sm90_q_box_rows(&C);
 template <flash_config_t C> constexpr int q_parts = C.B_r / q_box_rows<C>;
 
-/* The next tile's first QK^T is issued beside this one's last PV where its Q is sure to be there.
- */
-template <flash_config_t C> constexpr bool starts_early = q_in_registers<C> || q_places<C> == 2;
+/* The next tile's first QK^T is issued beside this tile's last PV where the next Q is sure to be
+ * there. */
+template <flash_config_t C> constexpr bool starts_early = q_in_registers<C> || q_slots<C> == 2;
 
-/* Warpgroups whose O fits in a place of V, and the places that O of all takes. */
+/* The O of so many consumers fits in a stage of V, and the O of all takes so many stages. */
 template <flash_config_t C>
-constexpr int outputs_of_v_place = at_least_1(kv_bytes<C> / warpgroup_output_bytes<C>);
+constexpr int outputs_per_v_stage = at_least_1(kv_bytes<C> / warpgroup_output_bytes<C>);
 template <flash_config_t C>
-constexpr int output_v_places = (consumers<C> + outputs_of_v_place<C> - 1) / outputs_of_v_place<C>;
+constexpr int
+    output_v_stages = (consumers<C> + outputs_per_v_stage<C> - 1) / outputs_per_v_stage<C>;
 
-/* O leaves through shared memory by TMA where it has a place there: its own; that of Q, which the
- * next tile's fragments have left by then; or places of V. The next tile's Q then need not wait for
- * it. Measured on an H200, V's places instead of Q's at d_head 128 and 512 keys: causal +1 %, full
- * -3 %. */
-enum output_place { OUTPUT_OWN, OUTPUT_IN_Q, OUTPUT_IN_V, OUTPUT_NOWHERE };
-template <flash_config_t C> constexpr output_place output_place_of() {
-    if (sm90_has_output_place(&C))
-        return OUTPUT_OWN;
+/* O is staged in shared memory, from where TMA stores it, if there is room: in a slot of its own;
+ * in Q's slot, which the next tile's fragments have left by then; or in stages of V, and the next
+ * tile's Q then need not wait for it. Otherwise it is stored from registers. Measured on an H200,
+ * stages of V instead of Q's slot at d_head 128 and 512 keys: causal +1 %, full -3 %. */
+enum output_staging { STAGED_ALONE, STAGED_IN_Q, STAGED_IN_V, NOT_STAGED };
+template <flash_config_t C> constexpr output_staging choose_staging() {
+    if (sm90_has_o_slot(&C))
+        return STAGED_ALONE;
     const bool fits_v =
-        warpgroup_output_bytes<C> <= kv_bytes<C> && output_v_places<C> <= v_stages<C>;
+        warpgroup_output_bytes<C> <= kv_bytes<C> && output_v_stages<C> <= v_stages<C>;
     if (q_in_registers<C> && !(has_mask<C> && fits_v))
-        return OUTPUT_IN_Q;
-    return fits_v ? OUTPUT_IN_V : OUTPUT_NOWHERE;
+        return STAGED_IN_Q;
+    return fits_v ? STAGED_IN_V : NOT_STAGED;
 }
-template <flash_config_t C> constexpr output_place place_of_o = output_place_of<C>();
-template <flash_config_t C> constexpr bool has_staged_output = place_of_o<C> != OUTPUT_NOWHERE;
+template <flash_config_t C> constexpr output_staging staging_of_o = choose_staging<C>();
+template <flash_config_t C> constexpr bool stages_o = staging_of_o<C> != NOT_STAGED;
 
-/* Of V's places, those that O on its way out leaves to the next tile's first blocks. The last of
- * them was read last, by the consumer whose turn comes last: the first one does not wait for that.
- */
-template <flash_config_t C> constexpr int v_places_beside_o_of() {
-    const int others = v_stages<C> - output_v_places<C>;
-    if (place_of_o<C> != OUTPUT_IN_V)
+/* Where O is staged in V, so many stages, in the order of the ring, come before it and are left to
+ * the next tile's first blocks. With ping_pong one stage comes after it: the one that was read
+ * last. The consumer whose turn comes last still reads it when the first consumer stages its O. */
+template <flash_config_t C> constexpr int count_v_stages_beside_o() {
+    const int others = v_stages<C> - output_v_stages<C>;
+    if (staging_of_o<C> != STAGED_IN_V)
         return 0;
-    return C.ping_pong && outputs_of_v_place<C> > 1 && others > 0 ? others - 1 : others;
+    return C.ping_pong && outputs_per_v_stage<C> > 1 && others > 0 ? others - 1 : others;
 }
-template <flash_config_t C> constexpr int v_places_beside_o = v_places_beside_o_of<C>();
+template <flash_config_t C> constexpr int v_stages_beside_o = count_v_stages_beside_o<C>();
 
-/* Whether Q's place is free as soon as its fragments are in registers. */
+/* Q's slot is free as soon as its fragments are in registers, if O is not staged there. */
 template <flash_config_t C>
-constexpr bool frees_q_at_once = q_in_registers<C> &&place_of_o<C> != OUTPUT_IN_Q;
+constexpr bool frees_q_at_once = q_in_registers<C> &&staging_of_o<C> != STAGED_IN_Q;
 
 template <flash_config_t C>
 constexpr int output_panel_bytes =
-    place_of_o<C> == OUTPUT_IN_Q ? q_panel_bytes<C> : SM90_WARPGROUP_ROWS *panel_row_bytes;
+    staging_of_o<C> == STAGED_IN_Q ? q_panel_bytes<C> : SM90_WARPGROUP_ROWS *panel_row_bytes;
 
 /* ---- legality ---- */
 

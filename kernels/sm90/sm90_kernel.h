@@ -5,8 +5,9 @@
  * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm90_params_t params)`.
  * The grid has one dimension: any number of blocks up to sm90_tiles(), which is at most INT32_MAX
  * (exactly that number unless persistent, with longest_first at most SM90_MAX_BLOCKS), of
- * sm90_block_threads() threads with sm90_shared_bytes() of dynamic shared memory; no launch where
- * there are no tiles. kernels/sm90/scheduler.cuh says which block does what.
+ * sm90_block_threads() threads with sm90_shared_bytes() of dynamic shared memory (drawn in
+ * block_state.cuh); no launch where there are no tiles. schedule/schedule.cuh says which block does
+ * what.
  */
 #ifndef FLASH_KERNELS_SM90_KERNEL_H
 #define FLASH_KERNELS_SM90_KERNEL_H
@@ -28,14 +29,14 @@ enum {
     SM90_ELEMENT_BYTES = 2,
     SM90_WARPGROUP_THREADS = 128,
     SM90_WARPGROUP_ROWS = 64, /* of Q, of each warpgroup that multiplies */
-    SM90_MOST_CONSUMERS = 3,
+    SM90_MAX_CONSUMERS = 3,
     SM90_PANEL_ELEMENTS = 64,   /* columns of a tile in shared memory: one span of the swizzle */
     SM90_TILE_ALIGNMENT = 1024, /* bytes: eight rows of the swizzle's pattern */
     SM90_CHUNK_BYTES = 16,      /* what TMA's addresses and strides are multiples of */
     SM90_CHUNK_ELEMENTS = SM90_CHUNK_BYTES / SM90_ELEMENT_BYTES,
-    SM90_STATE_BYTES = 2816, /* barriers and notes behind the tiles (block_state.cuh) */
+    SM90_STATE_BYTES = 2816, /* block_state_t, behind the tiles (block_state.cuh) */
     SM90_SHARED_BYTES_MAX = 227 * 1024,
-    SM90_NOTES = 1024,        /* bits of a block that say which of its tiles failed */
+    SM90_FAILURE_BITS = 1024, /* of a block: which of its tiles the second pass computes again */
     SM90_MAX_BLOCKS = 160,    /* of a grid with longest_first */
     SM90_RAGGED_END = 1 << 30 /* coordinate of each sequence's end in a ragged tensor's map */
 };
@@ -53,17 +54,17 @@ typedef struct sm90_entry_tokens {
     int32_t o;
 } sm90_entry_tokens_t;
 
-/* How tiles are shared out: see scheduler.cuh. Heads are query heads. */
-typedef struct sm90_shares {
-    /* Under longest_first, without varlen: the first heads of the batch go to teams of blocks, each
-     * of which takes whole ones. 0, or a multiple of the teams. */
+/* What the host decides about the schedule (schedule/schedule.cuh). Heads are query heads. */
+typedef struct sm90_schedule {
+    /* Under longest_first, without varlen: the first heads of the batch, which go to teams of
+     * blocks; each team takes whole heads. 0, or a multiple of the teams. */
     int32_t whole_heads;
-    int32_t team_blocks; /* divide those of the grid */
-    /* Under longest_first: of the other heads, those whose tiles are handed out together; at least
-     * 1. With varlen counted over each entry. */
+    int32_t team_blocks; /* blocks per team; divides the blocks of the grid */
+    /* Under longest_first: how many of the other heads make a section, whose K and V fit L2
+     * together; at least 1. With varlen a section has heads of one batch entry only. */
     int32_t section_heads;
-    int32_t tiles_together; /* with varlen: short tiles handed out at a time, at most; 1, 2 or 4 */
-} sm90_shares_t;
+    int32_t bundle_tiles; /* with varlen: short tiles handed out at a time, at most; 1, 2 or 4 */
+} sm90_schedule_t;
 
 /* Q, K, V, O as [batch, head, seq, d_head], innermost last, or with varlen as ptx/tma.cuh says;
  * boxes of one panel of 64 columns by sm90_q_box_rows() (Q), B_c (K, V) or
@@ -75,7 +76,7 @@ typedef struct sm90_params {
     sm90_tensor_map_t o;
     flash_params_t problem;
     sm90_entry_tokens_t entry_tokens; /* for kernels with varlen */
-    sm90_shares_t shares;
+    sm90_schedule_t schedule;
 } sm90_params_t;
 
 /* Warpgroups that multiply; one more loads. */
@@ -96,77 +97,77 @@ SM90_CONSTANT int32_t sm90_consumer_registers(const flash_config_t *c) {
     return sm90_consumers(c) == 3 ? 160 : 232;
 }
 
-/* Fragments of Q stay in registers where they leave 40 beside scores, probabilities and O: a
- * quarter less to read from shared memory in QK^T, and Q's place is free for something else.
- * Measured on an H200: +2 % for full, +4 to 9 % for causal attention at d_head 128. */
-SM90_CONSTANT int32_t sm90_queries_in_registers(const flash_config_t *c) {
+/* The fragments of Q stay in registers where they leave 40 beside scores, probabilities and O: QK^T
+ * then reads a quarter less from shared memory, and Q's slot is free for something else. Measured
+ * on an H200: +2 % for full, +4 to 9 % for causal attention at d_head 128. */
+SM90_CONSTANT int32_t sm90_q_in_registers(const flash_config_t *c) {
     return c->B_c / 2 + c->B_c / 4 + c->d_head / 2 + c->d_head / 4 <=
            sm90_consumer_registers(c) - 40;
 }
 
-/* Rows of Q that one load brings: all of a tile; or, where Q stays in shared memory until the tile
- * is done, a consumer's, which need not wait for the other's. Measured on an H200, d_head 256: +2 %
- * at 512 and 1,024 keys, 0 to -1 % at 8,192. */
+/* One load of Q brings all rows of a tile; or, where Q stays in shared memory until the tile is
+ * done, the rows of one consumer, which need not wait for the other's. Measured on an H200, d_head
+ * 256: +2 % at 512 and 1,024 keys, 0 to -1 % at 8,192. */
 SM90_CONSTANT int32_t sm90_q_box_rows(const flash_config_t *c) {
-    return sm90_queries_in_registers(c) ? c->B_r : SM90_WARPGROUP_ROWS;
+    return sm90_q_in_registers(c) ? c->B_r : SM90_WARPGROUP_ROWS;
 }
 
 SM90_CONSTANT int32_t sm90_panels(const flash_config_t *c) {
     return (c->d_head + SM90_PANEL_ELEMENTS - 1) / SM90_PANEL_ELEMENTS;
 }
 
-/* Of a tile of rows of Q, K or V in shared memory: whole panels. */
+/* A tile of Q, K or V takes so many bytes of shared memory: whole panels of 64 columns. */
 SM90_CONSTANT int32_t sm90_tile_bytes(const flash_config_t *c, int32_t rows) {
     return rows * sm90_panels(c) * SM90_PANEL_ELEMENTS * SM90_ELEMENT_BYTES;
 }
 
-/* Q, n_stages blocks of K and of V, and the block's state. */
-SM90_CONSTANT int32_t sm90_least_shared_bytes(const flash_config_t *c) {
+/* The least that a block needs: Q, n_stages blocks of K and of V, and the block's state. */
+SM90_CONSTANT int32_t sm90_min_shared_bytes(const flash_config_t *c) {
     return sm90_tile_bytes(c, c->B_r) + 2 * c->n_stages * sm90_tile_bytes(c, c->B_c) +
            SM90_STATE_BYTES;
 }
 
-/* Whether O on its way out has a place of its own: where there is room. Measured on an H200, at
- * d_head 64 and 512 keys causal: +3 %, of the place of Q, which is free if its fragments are in
- * registers, but then waits for O. */
-SM90_CONSTANT int32_t sm90_has_output_place(const flash_config_t *c) {
-    return sm90_least_shared_bytes(c) + sm90_tile_bytes(c, c->B_r) <= SM90_SHARED_BYTES_MAX;
+/* O on its way out has a slot of its own where there is room. Measured on an H200, at d_head 64 and
+ * 512 keys causal: +3 % beside Q's slot, which is free if Q's fragments are in registers, but the
+ * next Q then waits for O. */
+SM90_CONSTANT int32_t sm90_has_o_slot(const flash_config_t *c) {
+    return sm90_min_shared_bytes(c) + sm90_tile_bytes(c, c->B_r) <= SM90_SHARED_BYTES_MAX;
 }
 
-/* Whether the next tile's Q has a place beside this one's: where there is still room. */
-SM90_CONSTANT int32_t sm90_has_next_query_place(const flash_config_t *c) {
-    return !sm90_queries_in_registers(c) &&
-           sm90_least_shared_bytes(c) + 2 * sm90_tile_bytes(c, c->B_r) <= SM90_SHARED_BYTES_MAX;
+/* The next tile's Q has a slot beside this tile's where there is still room. */
+SM90_CONSTANT int32_t sm90_has_second_q_slot(const flash_config_t *c) {
+    return !sm90_q_in_registers(c) &&
+           sm90_min_shared_bytes(c) + 2 * sm90_tile_bytes(c, c->B_r) <= SM90_SHARED_BYTES_MAX;
 }
 
-/* Whether V has a place more than K: where there is room for it, but for no tile of B_r rows. O
- * then leaves through V's places, and the next tile's first block of V need not wait for it.
+/* V has one stage more than K where there is room for a block of keys, but for no tile of B_r rows.
+ * O then leaves through stages of V, and the next tile's first block of V need not wait for it.
  * Measured on an H200, at d_head 256 and 512 or 1,024 keys: +3 to 7 % full, +2 to 3 % causal. */
-SM90_CONSTANT int32_t sm90_has_spare_v_place(const flash_config_t *c) {
-    return !sm90_queries_in_registers(c) && !sm90_has_output_place(c) &&
-           sm90_least_shared_bytes(c) + sm90_tile_bytes(c, c->B_c) <= SM90_SHARED_BYTES_MAX;
+SM90_CONSTANT int32_t sm90_has_spare_v_stage(const flash_config_t *c) {
+    return !sm90_q_in_registers(c) && !sm90_has_o_slot(c) &&
+           sm90_min_shared_bytes(c) + sm90_tile_bytes(c, c->B_c) <= SM90_SHARED_BYTES_MAX;
 }
 
 SM90_CONSTANT int32_t sm90_v_stages(const flash_config_t *c) {
-    return c->n_stages + sm90_has_spare_v_place(c);
+    return c->n_stages + sm90_has_spare_v_stage(c);
 }
 
 SM90_CONSTANT int32_t sm90_shared_bytes(const flash_config_t *c) {
-    const int32_t more_tiles = sm90_has_output_place(c) + sm90_has_next_query_place(c);
-    return sm90_least_shared_bytes(c) + more_tiles * sm90_tile_bytes(c, c->B_r) +
-           sm90_has_spare_v_place(c) * sm90_tile_bytes(c, c->B_c);
+    const int32_t more_tiles = sm90_has_o_slot(c) + sm90_has_second_q_slot(c);
+    return sm90_min_shared_bytes(c) + more_tiles * sm90_tile_bytes(c, c->B_r) +
+           sm90_has_spare_v_stage(c) * sm90_tile_bytes(c, c->B_c);
 }
 
 SM90_CONSTANT int32_t sm90_has_varlen(const flash_config_t *c) {
     return (c->features & FLASH_FEATURE_VARLEN) != 0;
 }
 
-/* Tiles of B_r queries in each head of the batch. */
+/* A query head has so many tiles of B_r queries. */
 SM90_CONSTANT int64_t sm90_tiles_of_head(const flash_config_t *c, int32_t seqlen_q) {
     return ((int64_t)seqlen_q + c->B_r - 1) / c->B_r;
 }
 
-/* Of a batch entry; with varlen, at most. */
+/* A batch entry has so many tiles; with varlen, at most. */
 SM90_CONSTANT int64_t sm90_tiles_of_entry(const flash_config_t *c, const flash_params_t *p) {
     return sm90_tiles_of_head(c, p->seqlen_q) * p->n_heads;
 }
@@ -175,16 +176,22 @@ SM90_CONSTANT int64_t sm90_tiles(const flash_config_t *c, const flash_params_t *
     return sm90_tiles_of_entry(c, p) * p->batch;
 }
 
-/* Tiles of a team, head after head and each head's as they are handed out, in rows of as many as
- * the team has blocks, each of which takes one. Rows run forth and back, in every other head the
- * other way round, so that long and short tiles meet every block alike. */
+/* A team takes its heads one after the other, and the tiles of each in rows of one tile per block.
+ * Rows run forth and back, and in every other head the other way round, so that long and short
+ * tiles meet every block alike. Two blocks, and heads of four tiles, 0 the longest:
+ *
+ *               head A      head B
+ *     block 0   A0  A3      B1  B2
+ *     block 1   A1  A2      B0  B3
+ *     row        0   1       2   3
+ */
 typedef struct sm90_team_row {
-    uint32_t head; /* of the first tile, among the team's */
-    uint32_t tile; /* the first tile's number in it */
-    uint32_t back; /* 1: the last block takes it */
+    uint32_t head; /* head of the row's first tile, counted among the team's heads */
+    uint32_t tile; /* number of the row's first tile in that head */
+    uint32_t back; /* 1: the last block of the team takes the first tile */
 } sm90_team_row_t;
 
-/* A team has at most as many blocks as a head has tiles. */
+/* The next row; a team has at most as many blocks as a head has tiles. */
 SM90_CONSTANT sm90_team_row_t sm90_next_row(sm90_team_row_t row, uint32_t tiles_of_head,
                                             uint32_t team_blocks) {
     const uint32_t rows_of_head = tiles_of_head / team_blocks;
@@ -198,12 +205,13 @@ SM90_CONSTANT sm90_team_row_t sm90_next_row(sm90_team_row_t row, uint32_t tiles_
     return row;
 }
 
-/* Number of block `rank`'s tile in head number row.head, or beyond its tiles in the next one. */
+/* The tile of the team's block `rank`, as its number in head row.head; a number beyond that head's
+ * tiles goes on in the next head. */
 SM90_CONSTANT uint32_t sm90_tile_in_row(sm90_team_row_t row, uint32_t team_blocks, uint32_t rank) {
     return row.tile + (row.back ? team_blocks - 1 - rank : rank);
 }
 
-SM90_CONSTANT int64_t sm90_most_blocks(const flash_config_t *c) {
+SM90_CONSTANT int64_t sm90_max_blocks(const flash_config_t *c) {
     return c->longest_first ? SM90_MAX_BLOCKS : INT32_MAX;
 }
 

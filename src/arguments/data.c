@@ -84,6 +84,12 @@ static flash_tensor_t lse_tensor(const flash_forward_args_t *a, const flash_para
                             .stride_head = s->head == FLASH_STRIDE_TOTAL ? q->seq : s->head};
 }
 
+static flash_status_t check_lse_stride(const char *name, int64_t stride) {
+    FLASH_REQUIRE(stride >= 0, FLASH_ERROR_INVALID_ARGUMENT, "%s is %" PRId64 ": negative", name,
+                  stride);
+    return FLASH_SUCCESS;
+}
+
 static flash_status_t check_lse(const flash_forward_args_t *a, const flash_params_t *p,
                                 const tensor_shape_t *q, const tensor_shape_t *k) {
     const flash_tensor_t lse = lse_tensor(a, p, q);
@@ -92,6 +98,9 @@ static flash_status_t check_lse(const flash_forward_args_t *a, const flash_param
     shape.element_size = sizeof *a->lse;
     if (a->lse == NULL)
         return FLASH_SUCCESS;
+    FLASH_TRY(check_lse_stride("lse_stride_batch", a->lse_stride_batch));
+    FLASH_TRY(check_lse_stride("lse_stride_head", a->lse_stride_head));
+    FLASH_TRY(check_lse_stride("lse_stride_seq", a->lse_stride_seq));
     FLASH_TRY(tensor_check("lse", &lse, &shape));
     FLASH_TRY(tensor_check_output("lse", &lse, &shape));
     FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "o", &a->o, q));

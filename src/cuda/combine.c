@@ -6,7 +6,7 @@
 #include "core/status.h"
 #include "cuda/grid.h"
 #include "cuda/scope.h"
-#include "kernels/sm80/combine.h"
+#include "kernels/common/combine.h"
 #include "kernels/sm80/sm80_kernel.h"
 
 static flash_status_t enqueue(const flash_combine_args_t *args, flash_stream_t stream) {

@@ -32,7 +32,7 @@ static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *pro
     const cuda_block_t block = kernel->family->cuda->block(config);
     const cuda_grid_t grid = {
         .blocks = blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
-    sm90_params_t params = {.problem = *p, .shares = shares_sm90(config, p, blocks)};
+    sm90_params_t params = {.problem = *p, .schedule = shares_sm90(config, p, blocks)};
     FLASH_TRY(encode_maps(config, &params));
     return launch_grid(cuda_kernel_symbol(kernel), &grid, &params, stream);
 }

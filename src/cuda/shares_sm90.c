@@ -1,8 +1,9 @@
 /*
- * Sections and teams keep what they read of K and V in L2. An L2 has two halves, each of which
- * serves half of the multiprocessors and reads what the other holds over a link between them; what
- * a single team reads crosses it once. At 512 keys under a causal mask the link is what tiles wait
- * for.
+ * The host's part of the SM90 schedule: how many blocks a launch has, how many heads make a
+ * section, and which heads go whole to teams of blocks. Sections and teams are so small that K and
+ * V of their heads fit L2. An L2 has two halves, each of which serves half of the multiprocessors
+ * and reads what the other holds over a link between them; what a single team reads crosses the
+ * link once. At 512 keys under a causal mask the link is what tiles wait for.
  */
 #include "cuda/shares_sm90.h"
 
@@ -32,15 +33,15 @@ int64_t shares_sm90_blocks(const flash_config_t *config, const flash_params_t *p
     const int64_t tiles = sm90_tiles(config, p);
     if (!config->persistent)
         return tiles;
-    return least(least(n_multiprocessors, sm90_most_blocks(config)), tiles);
+    return least(least(n_multiprocessors, sm90_max_blocks(config)), tiles);
 }
 
-/* Of one K/V head. */
+/* The bytes of K and V of one K/V head. */
 static int64_t bytes_of_group(const flash_params_t *p) {
     return 2 * (int64_t)p->seqlen_k * p->d_head * SM90_ELEMENT_BYTES;
 }
 
-/* Whole groups. */
+/* The query heads of a section: whole groups, as many as fit L2, or more to have enough tiles. */
 static int32_t section_heads(const flash_config_t *config, const flash_params_t *p) {
     const int64_t groups = (sm90_has_varlen(config) ? 1 : p->batch) * (int64_t)p->n_heads_kv;
     const int64_t tiles_of_group = sm90_tiles_of_head(config, p->seqlen_q) * p->group;
@@ -49,8 +50,9 @@ static int32_t section_heads(const flash_config_t *config, const flash_params_t 
     return (int32_t)(least(most(fitting, enough), groups) * p->group);
 }
 
-/* The fewest whose heads fit; else the most whose heads are at most twice as much. 0: none. Each
- * block of a team has a tile of each head, or two and more, long ones and short ones. */
+/* The blocks of a team, 0 for no teams. Larger teams have fewer heads in L2 at a time: the smallest
+ * team is taken whose heads fit TEAM_BYTES, or else the largest whose heads take at most twice as
+ * much. In a head each block has one tile, or two and more, long ones and short ones. */
 static int32_t team_blocks(const flash_config_t *config, const flash_params_t *p, int64_t blocks) {
     const int64_t tiles = sm90_tiles_of_head(config, p->seqlen_q);
     int32_t fitting = 0;
@@ -66,34 +68,36 @@ static int32_t team_blocks(const flash_config_t *config, const flash_params_t *p
     return fitting;
 }
 
-/* Heads after which the blocks of a team have had as much work: where each takes one tile of a
- * head, that of the next makes up for it. */
+/* After so many heads all blocks of a team have had the same work. Where each block takes one tile
+ * of a head, it takes two heads, of which the second makes up for the first. */
 static int64_t heads_alike(const flash_config_t *config, const flash_params_t *p, int32_t blocks) {
     return blocks > 1 && blocks == sm90_tiles_of_head(config, p->seqlen_q) ? 2 : 1;
 }
 
-/* As long as every block has several times as many, if the sequences are as long as they may be. */
-static int32_t tiles_together(int64_t tiles, int64_t blocks) {
+/* The tiles of a bundle, at most: so few that every block has several bundles if all sequences are
+ * as long as the longest. */
+static int32_t bundle_tiles(int64_t tiles, int64_t blocks) {
     const int64_t several = tiles / (4 * blocks);
     return several >= 4 ? 4 : several >= 2 ? 2 : 1;
 }
 
-/* Not where no key is hidden: there tiles that follow each other read the same keys at once. */
+/* Heads go whole to teams under a mask alone: without one, tiles that follow each other read the
+ * same keys at the same time. */
 static bool has_teams(const flash_config_t *config, const flash_params_t *p) {
     const bool hides_keys = p->window_left >= 0 || p->window_right >= 0;
     return config->longest_first && !sm90_has_varlen(config) && hides_keys;
 }
 
-sm90_shares_t shares_sm90(const flash_config_t *config, const flash_params_t *p, int64_t blocks) {
-    sm90_shares_t shares = {.team_blocks = 1,
-                            .section_heads = section_heads(config, p),
-                            .tiles_together = tiles_together(sm90_tiles(config, p), blocks)};
+sm90_schedule_t shares_sm90(const flash_config_t *config, const flash_params_t *p, int64_t blocks) {
+    sm90_schedule_t schedule = {.team_blocks = 1,
+                                .section_heads = section_heads(config, p),
+                                .bundle_tiles = bundle_tiles(sm90_tiles(config, p), blocks)};
     const int32_t n = has_teams(config, p) ? team_blocks(config, p, blocks) : 0;
     if (n > 0) {
         const int64_t heads = (int64_t)p->batch * p->n_heads;
         const int64_t together = blocks / n * heads_alike(config, p, n);
-        shares.team_blocks = n;
-        shares.whole_heads = (int32_t)(heads / together * together);
+        schedule.team_blocks = n;
+        schedule.whole_heads = (int32_t)(heads / together * together);
     }
-    return shares;
+    return schedule;
 }

@@ -1,17 +1,18 @@
 /*
- * How a launch of the SM90 family shares out its tiles: see kernels/sm90/scheduler.cuh.
+ * What a launch of the SM90 family decides about its schedule, that is, which block computes which
+ * tiles: see kernels/sm90/schedule/schedule.cuh.
  */
 #ifndef FLASH_SHARES_SM90_H
 #define FLASH_SHARES_SM90_H
 
 #include "kernels/sm90/sm90_kernel.h"
 
-/* Blocks of the grid: one per tile; persistent: one per multiprocessor, and fewer
+/* The blocks of the grid: one per tile; persistent: one per multiprocessor, and fewer
  * where there are fewer tiles. */
 int64_t shares_sm90_blocks(const flash_config_t *config, const flash_params_t *p,
                            int32_t n_multiprocessors);
 
-/* Of a grid with so many blocks, at least one. */
-sm90_shares_t shares_sm90(const flash_config_t *config, const flash_params_t *p, int64_t blocks);
+/* The schedule of a grid with so many blocks, at least one. */
+sm90_schedule_t shares_sm90(const flash_config_t *config, const flash_params_t *p, int64_t blocks);
 
 #endif

@@ -157,7 +157,7 @@ typedef struct refusal {
     X(v_begins_in_lse, args->v.data = args->lse + 23, INVALID, "lse overlaps v: lse begins at ")   \
     X(lse_stride_negative,                                                                         \
       (args->lse_stride_seq = 1, args->lse_stride_head = -1, args->lse_stride_batch = 8), INVALID, \
-      "lse.stride_head is -1")                                                                     \
+      "lse_stride_head is -1")                                                                     \
     X(lse_stride_forgotten, args->lse_stride_seq = 1, INVALID, "lse.stride_batch is 0 along")      \
     X(lse_rows_overlap,                                                                            \
       (args->lse_stride_seq = 1, args->lse_stride_head = 2, args->lse_stride_batch = 8), INVALID,  \

@@ -1,5 +1,5 @@
 /*
- * How a launch of the SM90 family shares out its tiles among the blocks of its grid.
+ * What a launch of the SM90 family decides about its schedule: its grid, sections and teams.
  */
 #include "cuda/shares_sm90.h"
 #include "support.h"
@@ -34,7 +34,7 @@ static flash_params_t square(int32_t d_head, int32_t batch, int32_t heads, int32
                             .window_left = -1};
 }
 
-static sm90_shares_t shares_of(const flash_config_t *config, const flash_params_t *p) {
+static sm90_schedule_t shares_of(const flash_config_t *config, const flash_params_t *p) {
     return shares_sm90(config, p, shares_sm90_blocks(config, p, MULTIPROCESSORS));
 }
 
@@ -42,7 +42,7 @@ static sm90_shares_t shares_of(const flash_config_t *config, const flash_params_
 static int32_t team_at(int32_t d_head, int32_t length) {
     const flash_config_t config = causal_row(d_head, FLASH_FEATURE_CAUSAL);
     const flash_params_t p = square(d_head, TOKENS / length, WIDTH / d_head, 1, length);
-    const sm90_shares_t shares = shares_of(&config, &p);
+    const sm90_schedule_t shares = shares_of(&config, &p);
     return shares.whole_heads == 0 ? 0 : shares.team_blocks;
 }
 
@@ -65,7 +65,7 @@ static void every_team_takes_as_many_heads(void **state) {
     (void)state;
     for (int32_t heads = 4; heads <= 400; heads += 4) {
         const flash_params_t p = square(128, 1, heads, 4, 700);
-        const sm90_shares_t shares = shares_of(&config, &p);
+        const sm90_schedule_t shares = shares_of(&config, &p);
         const int64_t blocks = shares_sm90_blocks(&config, &p, MULTIPROCESSORS);
         const int64_t teams = blocks / shares.team_blocks;
         assert_int_equal(blocks % shares.team_blocks, 0);
@@ -82,7 +82,7 @@ static void blocks_of_one_tile_a_head_take_heads_in_pairs(void **state) {
     (void)state;
     for (int32_t batch = 1; batch <= 40; batch++) {
         const flash_params_t p = square(256, batch, 8, 1, 512);
-        const sm90_shares_t shares = shares_of(&config, &p);
+        const sm90_schedule_t shares = shares_of(&config, &p);
         const int64_t blocks = shares_sm90_blocks(&config, &p, MULTIPROCESSORS);
         if (shares.team_blocks == 4)
             assert_int_equal(shares.whole_heads % (2 * blocks / 4), 0);

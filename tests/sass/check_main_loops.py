@@ -3,7 +3,7 @@
 usage: check_main_loops.py cuobjdump object...
 
 A loop that multiplies (HGMMA) both Q K^T and P V must not move anything from vector to uniform
-registers (R2UR). It does where ptxas does not see that all lanes of a warp have the same place in
+registers (R2UR). It does where ptxas does not see that all lanes of a warp are at the same stage of
 the rings of K and V, mostly for a branch between tiles in which lanes may part; each product then
 costs vector instructions.
 """

@@ -25,13 +25,33 @@ KERNEL_INTERFACES = r"kernels/(common/\w+|\w+/(\w+_kernel|\w*combine\w*|tuning|f
 # floor do not see each other.
 FLOORS = (("core",), ("config", "arguments"), ("select",), ("cpu", "cuda"), ("api",))
 
-# Folder: the quoted includes that its files may have. A plain name is of the same folder.
+# The rooms of kernels/sm90: all may include what lies outside of them, and load/ the schedule's
+# interface.
+SM90_SHARED = r"sm90/(sm90_kernel\.h|(derive|tile|fragments|block_state)\.cuh)"
+SM90_SCHEDULE = r"sm90/schedule/schedule\.cuh"
+
+
+def sm90_room(*rooms: str) -> str:
+    """What the first of the rooms may include: itself and the others."""
+    return rf"{DEVICE_COMMON}|{SM90_SHARED}|sm90/({'|'.join(rooms)})/\w+\.cuh"
+
+
+# Folder: the quoted includes that its files may have, the first folder that fits a path. A plain
+# name is of the same folder.
 KERNEL_RULES = {
     "include": r"(?!)",
     "kernels/common": DEVICE_COMMON,
     "kernels/cpu": rf"{COMMON}|cpu/(\w+/)?\w+\.h",
     "kernels/sm80": rf"{DEVICE_COMMON}|sm80/(\w+/)?\w+\.(h|cuh)",
-    "kernels/sm90": rf"{DEVICE_COMMON}|sm90/(\w+/)?\w+\.(h|cuh)",
+    "kernels/sm90/ptx": rf"{DEVICE_COMMON}|sm90/sm90_kernel\.h",
+    "kernels/sm90/schedule": sm90_room("schedule", "ptx"),
+    "kernels/sm90/load": rf"{sm90_room('load', 'ptx')}|{SM90_SCHEDULE}",
+    "kernels/sm90/softmax": sm90_room("softmax", "ptx"),
+    "kernels/sm90/mma": sm90_room("mma", "softmax", "ptx"),
+    "kernels/sm90/store": sm90_room("store", "mma", "softmax", "ptx"),
+    # Puts the rooms together; block_state.cuh gives the schedule's state its memory.
+    "kernels/sm90": rf"{DEVICE_COMMON}|{SM90_SCHEDULE}|sm90/schedule/state\.cuh"
+    r"|sm90/((load|mma|softmax|store|ptx)/)?\w+\.(h|cuh)",
     "examples": PUBLIC,
 }
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
@@ -55,9 +75,9 @@ RULES = {**KERNEL_RULES, **room_rules()}
 
 def sources(*folders: str) -> list[Path]:
     found = [ROOT / folder for folder in folders or RULES if (ROOT / folder).exists()]
-    files = [p for folder in found for p in folder.rglob("*") if p.suffix in SUFFIXES]
+    files = {p for folder in found for p in folder.rglob("*") if p.suffix in SUFFIXES}
     assert len(files) > 20
-    return files
+    return sorted(files)
 
 
 def rule_of(path: str) -> str:
@@ -87,13 +107,20 @@ def test_every_file_of_src_is_in_a_room() -> None:
     ("path", "include"),
     [
         ("kernels/cpu/x.h", "core/status.h"),
-        ("kernels/cpu/x.h", "sm80/tile.cuh"),
+        ("kernels/cpu/x.h", "sm80/forward/tile.cuh"),
         ("kernels/sm80/x.cuh", "cpu/rows.h"),
         ("kernels/sm80/x.cuh", "sm90/tile.cuh"),
-        ("kernels/sm90/x.cuh", "sm80/tile.cuh"),
+        ("kernels/sm90/x.cuh", "sm80/forward/tile.cuh"),
+        ("kernels/sm90/x.cuh", "sm90/schedule/ragged.cuh"),
+        ("kernels/sm90/load/x.cuh", "sm90/schedule/ranks.cuh"),
+        ("kernels/sm90/load/x.cuh", "sm90/mma/products.cuh"),
+        ("kernels/sm90/schedule/x.cuh", "sm90/load/kv.cuh"),
+        ("kernels/sm90/softmax/x.cuh", "sm90/mma/products.cuh"),
+        ("kernels/sm90/mma/x.cuh", "sm90/store/direct.cuh"),
+        ("kernels/sm90/ptx/x.cuh", "sm90/tile.cuh"),
         ("kernels/common/x.h", "cpu/rows.h"),
         ("src/cpu/x.c", "kernels/cpu/rows.h"),
-        ("src/cuda/x.c", "kernels/sm80/mainloop.cuh"),
+        ("src/cuda/x.c", "kernels/sm80/forward/mainloop.cuh"),
         ("src/cuda/x.c", "kernels/sm90/forward.cuh"),
         ("src/core/x.c", "config/config.h"),
         ("src/config/x.c", "arguments/forward.h"),

@@ -24,8 +24,8 @@ static __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
 
-/* One lane of the warp arrives, if asked to: without a branch, over which ptxas would not keep
- * track of the wgmma under way. */
+/* One lane of the warp arrives if `arrive` is true. There is no branch: ptxas would not keep track
+ * of the wgmma under way over it. */
 static __device__ __forceinline__ void mbarrier_arrive_once_if(uint32_t barrier, bool arrive) {
     asm volatile("{\n"
                  ".reg .pred elected, asked;\n"

@@ -1,0 +1,107 @@
+/*
+ * The combine kernel, of every CUDA family: it merges partial results by their LSE,
+ *
+ *     lse = log(sum_i exp(lse_i)),  o = sum_i exp(lse_i - lse) o_i.
+ *
+ * One warp merges one row, in fp32, relative to the largest lse_i. Partial results whose LSE is
+ * -infinity have no weight and are not read.
+ */
+#include "common/combine.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+static __device__ __forceinline__ float load_element(const void *data, int64_t i, int dtype) {
+    if (dtype == FLASH_DTYPE_FP16)
+        return __half2float(static_cast<const __half *>(data)[i]);
+    if (dtype == FLASH_DTYPE_BF16)
+        return __bfloat162float(static_cast<const __nv_bfloat16 *>(data)[i]);
+    return static_cast<const float *>(data)[i];
+}
+
+static __device__ __forceinline__ void store_element(void *data, int64_t i, int dtype, float x) {
+    if (dtype == FLASH_DTYPE_FP16)
+        static_cast<__half *>(data)[i] = __float2half_rn(x);
+    else if (dtype == FLASH_DTYPE_BF16)
+        static_cast<__nv_bfloat16 *>(data)[i] = __float2bfloat16_rn(x);
+    else
+        static_cast<float *>(data)[i] = x;
+}
+
+/* A row of [batch, n_heads, seqlen_q], as lse has them. */
+typedef struct combine_row {
+    int64_t number;
+    int64_t partial_at; /* of its first element in the first partial result */
+    int64_t o_at;
+    float max_lse; /* reference maximum: the largest lse_i; 0 where there is none */
+    float total;   /* sum of exp(lse_i - max_lse) */
+} combine_row_t;
+
+static __device__ __forceinline__ int64_t element_at(const flash_tensor_t &tensor, int64_t batch,
+                                                     int64_t seq, int64_t head) {
+    return batch * tensor.stride_batch + seq * tensor.stride_seq + head * tensor.stride_head;
+}
+
+static __device__ __forceinline__ float partial_lse(const flash_combine_args_t &a,
+                                                    const combine_row_t &row, int64_t i) {
+    return a.lse_partial[i * a.batch * a.n_heads * a.seqlen_q + row.number];
+}
+
+static __device__ __forceinline__ float warp_max(float x) {
+    for (int step = 16; step > 0; step /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
+static __device__ __forceinline__ float warp_sum(float x) {
+    for (int step = 16; step > 0; step /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+static __device__ __forceinline__ combine_row_t find_row(const flash_combine_args_t &a,
+                                                         int64_t number, int lane) {
+    const int64_t seq = number % a.seqlen_q;
+    const int64_t head = number / a.seqlen_q % a.n_heads;
+    const int64_t batch = number / a.seqlen_q / a.n_heads;
+    combine_row_t row = {number, element_at(a.o_partial, batch, seq, head),
+                         element_at(a.o, batch, seq, head), -INFINITY, 0};
+    for (int64_t i = lane; i < a.n_partials; i += 32)
+        row.max_lse = fmaxf(row.max_lse, partial_lse(a, row, i));
+    row.max_lse = warp_max(row.max_lse);
+    row.max_lse = row.max_lse == -INFINITY ? 0 : row.max_lse; /* -inf - -inf is NaN */
+    for (int64_t i = lane; i < a.n_partials; i += 32)
+        row.total += expf(partial_lse(a, row, i) - row.max_lse);
+    row.total = warp_sum(row.total);
+    return row;
+}
+
+static __device__ __forceinline__ float merge_element(const flash_combine_args_t &a,
+                                                      const combine_row_t &row, int64_t column) {
+    float sum = 0;
+    for (int64_t i = 0; i < a.n_partials; i++) {
+        const float lse = partial_lse(a, row, i);
+        if (lse == -INFINITY)
+            continue;
+        const int64_t at = i * a.stride_partial + row.partial_at + column;
+        sum += expf(lse - row.max_lse) * load_element(a.o_partial.data, at, a.o_partial.dtype);
+    }
+    return row.total != 0 ? sum / row.total : 0;
+}
+
+static __device__ __forceinline__ void merge_row(const flash_combine_args_t &a,
+                                                 const combine_row_t &row, int lane) {
+    for (int64_t column = lane; column < a.d_head; column += 32)
+        store_element(a.o.data, row.o_at + column, a.o.dtype, merge_element(a, row, column));
+    if (a.lse && lane == 0)
+        a.lse[row.number] = row.total != 0 ? row.max_lse + logf(row.total) : -INFINITY;
+}
+
+extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
+    flash_combine_rows(const __grid_constant__ flash_combine_args_t args) {
+    const int64_t n_rows = args.batch * args.n_heads * args.seqlen_q;
+    const int lane = threadIdx.x % 32;
+    const int64_t first = (int64_t)blockIdx.x * COMBINE_WARPS + threadIdx.x / 32;
+    for (int64_t number = first; number < n_rows; number += (int64_t)gridDim.x * COMBINE_WARPS)
+        merge_row(args, find_row(args, number, lane), lane);
+}

@@ -1,0 +1,16 @@
+/*
+ * The combine kernel for the host that launches it: flash_combine() with one warp per row.
+ */
+#ifndef FLASH_KERNELS_COMMON_COMBINE_H
+#define FLASH_KERNELS_COMMON_COMBINE_H
+
+#include "flashattn.h"
+
+enum { COMBINE_WARPS = 4 }; /* per block */
+
+#ifndef __CUDACC__
+/* The host's side of the kernel in combine.cu; launched, never called. */
+void flash_combine_rows(flash_combine_args_t args);
+#endif
+
+#endif

@@ -1,0 +1,52 @@
+/*
+ * What a thread block under a mask keeps in static shared memory, because the registers of the
+ * main loop are full: 16 bytes beside the dynamic shared memory. The first thread writes it before
+ * the main loop, whose barriers order all later accesses.
+ */
+#ifndef FLASH_KERNELS_SM80_FORWARD_BLOCK_STATE_CUH
+#define FLASH_KERNELS_SM80_FORWARD_BLOCK_STATE_CUH
+
+#include "sm80/forward/tile.cuh"
+
+typedef struct block_state {
+    int32_t block_begin; /* as in query_tile_t */
+    int32_t whole_begin;
+    int32_t whole_end;
+    int32_t v_sanitised; /* V had something to zero: see sanitise_v.cuh */
+} block_state_t;
+
+/* Volatile: each read is a load, not a register that stays. */
+static __device__ __forceinline__ volatile block_state_t &block_state() {
+    __shared__ block_state_t state;
+    return state;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void initialize_block_state(const query_tile_t &tile) {
+    if (!has_mask<C> || threadIdx.x != 0)
+        return;
+    volatile block_state_t &state = block_state();
+    state.block_begin = tile.block_begin;
+    state.whole_begin = tile.whole_begin;
+    state.whole_end = tile.whole_end;
+    state.v_sanitised = 0;
+}
+
+/* Last block of the walk, which runs downwards. */
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t final_block(const query_tile_t &tile) {
+    if constexpr (has_mask<C>)
+        return block_state().block_begin;
+    else
+        return tile.block_begin;
+}
+
+/* Some row may not see some key of the block. */
+template <flash_config_t C> static __device__ __forceinline__ bool is_cut(int32_t block) {
+    if constexpr (has_mask<C>)
+        return block < block_state().whole_begin || block >= block_state().whole_end;
+    else
+        return false;
+}
+
+#endif

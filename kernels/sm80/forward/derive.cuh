@@ -1,0 +1,116 @@
+/*
+ * Constants that follow from a configuration, and its legality at compile time. Everything here
+ * is a constant expression: no branch on a configuration field is left in a kernel.
+ */
+#ifndef FLASH_KERNELS_SM80_FORWARD_DERIVE_CUH
+#define FLASH_KERNELS_SM80_FORWARD_DERIVE_CUH
+
+#include "sm80/sm80_kernel.h"
+
+/* ---- mma tiles (m16n8k16): how many of them cover a warp's share ---- */
+
+template <flash_config_t C> constexpr int warp_rows = C.B_r / C.n_warps;
+template <flash_config_t C> constexpr int m_tiles = warp_rows<C> / 16; /* of Q, S, P, O */
+template <flash_config_t C> constexpr int key_tiles = C.B_c / 8;       /* columns of S */
+template <flash_config_t C> constexpr int key_steps = C.B_c / 16;      /* contraction of PV */
+template <flash_config_t C> constexpr int head_tiles = C.d_head / 8;   /* columns of O */
+template <flash_config_t C> constexpr int head_steps = C.d_head / 16;  /* contraction of QK^T */
+
+/* ---- fragments in registers, in steps of the contraction (two fragments of 8 a step) ---- */
+
+SM80_CONSTANT int fragment_steps(int fragments, int whole) {
+    return fragments ? fragments / 2 : whole;
+}
+
+template <flash_config_t C> constexpr bool q_resident = C.Q_mma_load_K_fragments == 0;
+template <flash_config_t C>
+constexpr int score_steps = fragment_steps(C.K_mma_load_K_fragments, head_steps<C>);
+template <flash_config_t C>
+constexpr int value_steps = fragment_steps(C.V_mma_load_K_fragments, key_steps<C>);
+
+/* Sets of fragments: with two, ldmatrix fills one while mma works on the other. */
+SM80_CONSTANT int fragment_buffers(bool double_buffer, int steps, int whole) {
+    return double_buffer && steps < whole ? 2 : 1;
+}
+
+template <flash_config_t C>
+constexpr int score_buffers = fragment_buffers(C.mma_double_buffer_loads, score_steps<C>,
+                                               head_steps<C>);
+template <flash_config_t C>
+constexpr int value_buffers = fragment_buffers(C.mma_double_buffer_loads, value_steps<C>,
+                                               key_steps<C>);
+
+/* ---- shared memory: rows of 16-byte chunks ---- */
+
+template <flash_config_t C> constexpr int row_bytes = C.d_head *SM80_ELEMENT_BYTES;
+template <flash_config_t C> constexpr int row_chunks = C.d_head / SM80_CHUNK_ELEMENTS;
+
+/* Chunks that the swizzle permutes among themselves: 128 bytes, all banks, where rows are made of
+ * whole 128 bytes; else 64 bytes, and two rows next to each other fill the banks. */
+template <flash_config_t C> constexpr int panel_chunks = row_chunks<C> % 8 == 0 ? 8 : 4;
+template <flash_config_t C> constexpr int row_panels = row_chunks<C> / panel_chunks<C>;
+
+template <flash_config_t C> constexpr int q_bytes = C.B_r *row_bytes<C>;
+template <flash_config_t C> constexpr int kv_bytes = C.B_c *row_bytes<C>;
+
+/* ---- copies between global and shared memory: a pass is one chunk of a panel a thread ---- */
+
+template <flash_config_t C> constexpr int block_threads = SM80_WARP_THREADS *C.n_warps;
+template <flash_config_t C> constexpr int pass_rows = block_threads<C> / panel_chunks<C>;
+
+/* Eager loads: whether the wait for V comes after the softmax, at the price of a third barrier a
+ * block. It pays where QK^T is too short to hide V's way; measured on an H200: +6 % at d_head 64,
+ * nothing at 128, -1 % at 256. */
+template <flash_config_t C> constexpr bool await_v_late = !C.eager_load_blocks || C.d_head < 128;
+
+/* ---- masks ---- */
+
+/* Some keys of a sequence may be hidden from some of its queries, or from all of them. */
+template <flash_config_t C>
+constexpr bool has_mask = (C.features & (FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW)) != 0;
+template <flash_config_t C> constexpr bool has_window = (C.features & FLASH_FEATURE_WINDOW) != 0;
+template <flash_config_t C> constexpr bool has_softcap = (C.features & FLASH_FEATURE_SOFTCAP) != 0;
+template <flash_config_t C> constexpr bool has_varlen = (C.features & FLASH_FEATURE_VARLEN) != 0;
+
+/* ---- legality ---- */
+
+SM80_CONSTANT bool is_bool(int value) {
+    return value == 0 || value == 1;
+}
+
+SM80_CONSTANT bool legal_fragments(int fragments, int contraction, bool double_buffer) {
+    const int most = contraction / 8 / (double_buffer ? 2 : 1);
+    return fragments == 0 ||
+           (fragments > 1 && (fragments & (fragments - 1)) == 0 && fragments <= most);
+}
+
+template <flash_config_t C> __device__ constexpr void assert_legal() {
+    static_assert(C.arch == FLASH_ARCH_SM80, "a configuration of another family");
+    static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16, "dtype");
+    static_assert(C.d_head == 32 || C.d_head == 64 || C.d_head == 96 || C.d_head == 128 ||
+                      C.d_head == 192 || C.d_head == 256,
+                  "d_head");
+    static_assert(C.B_r == 64 || C.B_r == 128, "B_r");
+    static_assert(C.B_c == 32 || C.B_c == 64 || C.B_c == 128, "B_c");
+    static_assert(C.n_warps == 4 || (C.n_warps == 8 && C.B_r == 128), "n_warps");
+    static_assert(is_bool(C.async_copy) && is_bool(C.eager_load_blocks) && is_bool(C.swizzled) &&
+                      is_bool(C.mma_double_buffer_loads) && is_bool(C.optimized_softmax),
+                  "a switch is 0 or 1");
+    static_assert(C.async_copy || !C.eager_load_blocks, "eager loads need async_copy");
+    static_assert(
+        legal_fragments(C.Q_mma_load_K_fragments, C.d_head, C.mma_double_buffer_loads) &&
+            legal_fragments(C.K_mma_load_K_fragments, C.d_head, C.mma_double_buffer_loads) &&
+            legal_fragments(C.V_mma_load_K_fragments, C.B_c, C.mma_double_buffer_loads),
+        "fragment counts");
+    static_assert(C.Q_mma_load_K_fragments == 0 ||
+                      C.Q_mma_load_K_fragments == C.K_mma_load_K_fragments,
+                  "Q's fragment count is K's, or 0");
+    static_assert((C.features & ~(FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW |
+                                  FLASH_FEATURE_SOFTCAP | FLASH_FEATURE_VARLEN)) == 0,
+                  "unknown features");
+    static_assert(warp_rows<C> % 16 == 0 && C.B_r % pass_rows<C> == 0 && C.B_c % pass_rows<C> == 0,
+                  "blocks are made of whole tiles and whole passes");
+    static_assert(pass_rows<C> % 8 == 0, "a thread's rows share one swizzle");
+}
+
+#endif

@@ -1,0 +1,136 @@
+/*
+ * O and LSE of a tile to global memory. O goes through shared memory, in the place of the warp's
+ * own rows of Q, so that each row leaves in whole chunks next to each other; element by element
+ * where O is not aligned to them.
+ */
+#ifndef FLASH_KERNELS_SM80_FORWARD_EPILOGUE_CUH
+#define FLASH_KERNELS_SM80_FORWARD_EPILOGUE_CUH
+
+#include "sm80/forward/mainloop.cuh"
+
+/* Divides by the sum; a row that saw no key becomes 0. */
+template <flash_config_t C>
+static __device__ __forceinline__ void normalize_output(output_tile<C> &o,
+                                                        const softmax_state<C> &state) {
+#pragma unroll
+    for (int m = 0; m < m_tiles<C>; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float sum = state.sum[m][half];
+            const float inverse = sum == 0.0f ? 0.0f : reciprocal_approx(sum);
+#pragma unroll
+            for (int n = 0; n < head_tiles<C>; ++n) {
+                o.o[m][n][2 * half] *= inverse;
+                o.o[m][n][2 * half + 1] *= inverse;
+            }
+        }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void output_to_shared(const output_tile<C> &o, uint32_t shared) {
+#pragma unroll
+    for (int m = 0; m < m_tiles<C>; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+            for (int n = 0; n < head_tiles<C>; ++n)
+                shared_store(shared + chunk_offset<C>(tile_row<C>(m, half), n) +
+                                 tile_column() * SM80_ELEMENT_BYTES,
+                             convert_pair<C.dtype>(o.o[m][n][2 * half], o.o[m][n][2 * half + 1]));
+}
+
+static __device__ __forceinline__ void store_elements(char *global, uint4 chunk, int columns) {
+    const uint32_t word[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+#pragma unroll
+    for (int i = 0; i < SM80_CHUNK_ELEMENTS; ++i)
+        if (i < columns)
+            ((uint16_t *)global)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
+}
+
+/* Rows of whole, aligned chunks: a warp stores a panel of several of its rows at a time. */
+template <flash_config_t C>
+static __device__ __forceinline__ void store_rows(char *global, int64_t row_stride, int32_t rows,
+                                                  int32_t d_head, uint32_t shared) {
+    constexpr int rows_at_once = SM80_WARP_THREADS / panel_chunks<C>;
+    const int first_row = threadIdx.x / SM80_WARP_THREADS * warp_rows<C> +
+                          threadIdx.x % SM80_WARP_THREADS / panel_chunks<C>;
+    const int first_chunk = threadIdx.x % panel_chunks<C>;
+#pragma unroll
+    for (int i = 0; i < warp_rows<C>; i += rows_at_once)
+#pragma unroll
+        for (int panel = 0; panel < row_panels<C>; ++panel) {
+            const int row = first_row + i;
+            const int chunk = panel * panel_chunks<C> + first_chunk;
+            if (row < rows && chunk * SM80_CHUNK_ELEMENTS < d_head)
+                *(uint4 *)(global + row * row_stride + chunk * SM80_CHUNK_BYTES) =
+                    shared_load(shared + chunk_offset<C>(row, chunk));
+        }
+}
+
+/* Rows at any alignment. */
+template <flash_config_t C>
+static __device__ __forceinline__ void store_rows_by_element(char *global, int64_t row_stride,
+                                                             int32_t rows, int32_t d_head,
+                                                             uint32_t shared) {
+    const int first_row = threadIdx.x / SM80_WARP_THREADS * warp_rows<C>;
+#pragma unroll 1
+    for (int i = threadIdx.x % SM80_WARP_THREADS; i < warp_rows<C> * row_chunks<C>;
+         i += SM80_WARP_THREADS) {
+        const int row = first_row + i / row_chunks<C>;
+        const int chunk = i % row_chunks<C>;
+        if (row < rows)
+            store_elements(global + row * row_stride + chunk * SM80_CHUNK_BYTES,
+                           shared_load(shared + chunk_offset<C>(row, chunk)),
+                           d_head - chunk * SM80_CHUNK_ELEMENTS);
+    }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void store_output(const flash_params_t &params,
+                                                    const query_tile_t &tile, uint32_t shared) {
+    const int64_t row_stride = params.o_stride.seq * SM80_ELEMENT_BYTES;
+    char *head_data = (char *)params.o + (tile.batch_index * params.o_stride.batch +
+                                          tile.head * params.o_stride.head) *
+                                             SM80_ELEMENT_BYTES;
+    char *global = head_data + (tile.sequence.q_begin + tile.row_begin) * row_stride;
+    if (chunks_aligned(head_data, row_stride, params.d_head))
+        store_rows<C>(global, row_stride, tile.rows, params.d_head, shared);
+    else
+        store_rows_by_element<C>(global, row_stride, tile.rows, params.d_head, shared);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void
+store_lse(const flash_params_t &params, const query_tile_t &tile, const softmax_state<C> &state,
+          const score_unit_t &unit) {
+    if (!params.lse || threadIdx.x % 4 != 0)
+        return;
+    float *lse = params.lse + flash_lse_index(&params, &tile.sequence, tile.batch_index, tile.head,
+                                              tile.row_begin);
+#pragma unroll
+    for (int m = 0; m < m_tiles<C>; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int row = tile_row<C>(m, half);
+            if (row < tile.rows)
+                lse[row * params.lse_stride.seq] = row_lse<C>(state, m, half, unit);
+        }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void store_tile(const flash_params_t &params,
+                                                  const query_tile_t &tile, warp_state<C> &state,
+                                                  uint32_t shared) {
+    finish_sums<C>(state.softmax);
+    store_lse<C>(params, tile, state.softmax, make_score_unit<C>(params));
+    normalize_output<C>(state.o, state.softmax);
+    output_to_shared<C>(state.o, shared);
+    __syncwarp();
+    if (has_mask<C> && tile.block_begin < tile.block_end && block_state().v_sanitised) {
+        add_non_finite_v<C>(params, tile, shared);
+        __syncwarp();
+    }
+    store_output<C>(params, tile, shared);
+}
+
+#endif

@@ -1,0 +1,157 @@
+/*
+ * Blocks of rows from global to shared memory: by cp.async, or through registers, where the rows
+ * may also lie at any alignment. Rows past the end of the sequence and columns past d_head become
+ * zeros: whatever lies there in memory is never read.
+ *
+ * A thread copies chunk (threadIdx.x % panel_chunks) of each panel, of every pass_rows-th row.
+ */
+#ifndef FLASH_KERNELS_SM80_FORWARD_LOAD_CUH
+#define FLASH_KERNELS_SM80_FORWARD_LOAD_CUH
+
+#include "common/ptx/shared_memory.cuh"
+#include "sm80/forward/layout.cuh"
+#include "sm80/ptx/async_copy.cuh"
+#include "sm80/ptx/opaque.cuh"
+
+/* The row and column of a thread's first chunk in every block that it helps to copy. */
+template <flash_config_t C> static __device__ __forceinline__ int copy_row() {
+    return threadIdx.x / panel_chunks<C>;
+}
+
+template <flash_config_t C> static __device__ __forceinline__ int copy_column() {
+    return threadIdx.x % panel_chunks<C> * SM80_CHUNK_ELEMENTS;
+}
+
+template <flash_config_t C> constexpr int panel_elements = panel_chunks<C> *SM80_CHUNK_ELEMENTS;
+template <flash_config_t C> constexpr int panel_bytes = panel_chunks<C> *SM80_CHUNK_BYTES;
+
+/* Rows of one head of one sequence in global memory, from a row and a column on. */
+typedef struct row_source {
+    const char *pointer;
+    int64_t row_stride; /* bytes */
+    int32_t columns;    /* that exist from the first one on; may be negative */
+    bool aligned;       /* made of whole chunks, aligned; known to be so with async_copy */
+} row_source_t;
+
+static __device__ __forceinline__ bool chunks_aligned(const char *head_data, int64_t row_stride,
+                                                      int32_t d_head) {
+    return ((uint64_t)head_data | (uint64_t)row_stride | (uint64_t)d_head * SM80_ELEMENT_BYTES) %
+               SM80_CHUNK_BYTES ==
+           0;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ row_source_t make_row_source(const void *data,
+                                                               const flash_strides_t &stride,
+                                                               int32_t d_head, int64_t batch_index,
+                                                               int64_t head, int64_t row,
+                                                               int32_t column) {
+    const char *head_data =
+        (const char *)data + (batch_index * stride.batch + head * stride.head) * SM80_ELEMENT_BYTES;
+    row_source_t source;
+    source.row_stride = stride.seq * SM80_ELEMENT_BYTES;
+    source.columns = d_head - column;
+    source.aligned = C.async_copy || chunks_aligned(head_data, source.row_stride, d_head);
+    source.pointer = head_data + row * source.row_stride + column * SM80_ELEMENT_BYTES;
+    return source;
+}
+
+/* From the thread's own chunk on of a block of rows that begins at row. */
+template <flash_config_t C>
+static __device__ __forceinline__ row_source_t make_copy_source(const void *data,
+                                                                const flash_strides_t &stride,
+                                                                int32_t d_head, int64_t batch_index,
+                                                                int64_t head, int64_t row) {
+    return make_row_source<C>(data, stride, d_head, batch_index, head, row + copy_row<C>(),
+                              copy_column<C>());
+}
+
+/* The thread's next pass; its address follows from this one's, not each from the first. */
+template <flash_config_t C>
+static __device__ __forceinline__ const char *next_pass(const char *global,
+                                                        const row_source_t &source) {
+    return opaque(global + pass_rows<C> * source.row_stride);
+}
+
+/* Moves to the block of ROWS rows before this one. */
+template <int ROWS> static __device__ __forceinline__ void step_back(row_source_t &source) {
+    source.pointer -= ROWS * source.row_stride;
+}
+
+/* The elements of one chunk that exist, one by one; the rest zero. */
+static __device__ __forceinline__ uint4 load_elements(const char *global, int columns) {
+    uint32_t word[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < SM80_CHUNK_ELEMENTS; ++i)
+        if (i < columns)
+            word[i / 2] |= (uint32_t)((const uint16_t *)global)[i] << i % 2 * 16;
+    return uint4{word[0], word[1], word[2], word[3]};
+}
+
+static __device__ __forceinline__ uint4 load_chunk(const row_source_t &source, const char *global,
+                                                   int columns) {
+    if (columns <= 0)
+        return uint4{0, 0, 0, 0};
+    return source.aligned ? *(const uint4 *)global : load_elements(global, columns);
+}
+
+template <flash_config_t C, int ROWS>
+static __device__ __forceinline__ void
+copy_through_registers(uint32_t shared, const row_source_t &source, int32_t rows) {
+    const uint32_t target = shared + chunk_offset<C>(copy_row<C>(), threadIdx.x % panel_chunks<C>);
+    const char *global = source.pointer;
+#pragma unroll 2
+    for (int row = 0; row < ROWS; row += pass_rows<C>) {
+        const bool exists = copy_row<C>() + row < rows;
+        uint4 chunk[row_panels<C>];
+#pragma unroll
+        for (int panel = 0; panel < row_panels<C>; ++panel)
+            chunk[panel] = load_chunk(source, global + panel * panel_bytes<C>,
+                                      exists ? source.columns - panel * panel_elements<C> : 0);
+#pragma unroll
+        for (int panel = 0; panel < row_panels<C>; ++panel)
+            shared_store(target + row * row_bytes<C> + panel * panel_bytes<C>, chunk[panel]);
+        global = next_pass<C>(global, source);
+    }
+}
+
+/* PARTIAL: rows may be missing, and the zeros of missing columns are written too. They stay, so
+ * that later, whole blocks need only leave them alone. */
+template <flash_config_t C, int ROWS, bool PARTIAL>
+static __device__ __forceinline__ void
+copy_asynchronously(uint32_t shared, const row_source_t &source, int32_t rows) {
+    const uint32_t target = shared + chunk_offset<C>(copy_row<C>(), threadIdx.x % panel_chunks<C>);
+    const char *global = source.pointer;
+#pragma unroll
+    for (int row = 0; row < ROWS; row += pass_rows<C>) {
+#pragma unroll
+        for (int panel = 0; panel < row_panels<C>; ++panel) {
+            const uint32_t to = target + row * row_bytes<C> + panel * panel_bytes<C>;
+            const char *from = global + panel * panel_bytes<C>;
+            const bool column_exists = source.columns > panel * panel_elements<C>;
+            if constexpr (PARTIAL)
+                async_copy_or_zero(to, from, column_exists && copy_row<C>() + row < rows);
+            else
+                async_copy_if(to, from, column_exists);
+        }
+        global = next_pass<C>(global, source);
+    }
+}
+
+/* Starts (async_copy) or does the copy of a block of ROWS rows, of which the first `rows` exist. */
+template <flash_config_t C, int ROWS, bool PARTIAL>
+static __device__ __forceinline__ void load_block(uint32_t shared, const row_source_t &source,
+                                                  int32_t rows) {
+    if constexpr (C.async_copy)
+        copy_asynchronously<C, ROWS, PARTIAL>(shared, source, rows);
+    else
+        copy_through_registers<C, ROWS>(shared, source, rows);
+}
+
+/* The thread's copies have arrived. */
+template <flash_config_t C> static __device__ __forceinline__ void wait_for_loads() {
+    if constexpr (C.async_copy)
+        async_copy_wait_all();
+}
+
+#endif

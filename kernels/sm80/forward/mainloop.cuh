@@ -1,0 +1,170 @@
+/*
+ * The walk over the blocks of keys, last to first: the first block visited is the one that the
+ * end of the sequence or the diagonal cuts. Each block is a sequence of named steps.
+ *
+ * K and V have one buffer each. Late loads come just before their use. Eager ones start as soon as
+ * the buffer is free: V is on its way during QK^T (and the softmax, with await_v_late), the next K
+ * during the softmax and PV. A barrier says both "this has arrived" and "the other buffer is free".
+ */
+#ifndef FLASH_KERNELS_SM80_FORWARD_MAINLOOP_CUH
+#define FLASH_KERNELS_SM80_FORWARD_MAINLOOP_CUH
+
+#include "sm80/forward/block_state.cuh"
+#include "sm80/forward/load.cuh"
+#include "sm80/forward/mask.cuh"
+#include "sm80/forward/products.cuh"
+#include "sm80/forward/sanitise_v.cuh"
+#include "sm80/forward/softmax.cuh"
+#include "sm80/forward/tile.cuh"
+
+/* What a warp carries from block to block. */
+template <flash_config_t C> struct warp_state {
+    output_tile<C> o;
+    softmax_state<C> softmax;
+};
+
+/* Where a thread finds its operands. */
+template <flash_config_t C> struct operands {
+    uint32_t k_shared;
+    uint32_t v_shared;
+    lane_address<C> q_at;
+    lane_address<C> k_at;
+    lane_address<C> v_at;
+    q_block<C> q;
+    row_source_t k;
+    row_source_t v;
+    int32_t last_rows; /* keys in the block visited first */
+};
+
+/* Starts (or does) the load of the next block of K or V; FIRST: of the one visited first. */
+template <flash_config_t C, bool FIRST>
+static __device__ __forceinline__ void load_next(uint32_t shared, row_source_t &source,
+                                                 int32_t last_rows) {
+    load_block<C, C.B_c, FIRST>(shared, source, FIRST ? last_rows : C.B_c);
+    step_back<C.B_c>(source);
+}
+
+/* K has arrived, and V's buffer is free. */
+template <flash_config_t C, bool FIRST>
+static __device__ __forceinline__ void await_k(operands<C> &x) {
+    if constexpr (!C.eager_load_blocks)
+        load_next<C, FIRST>(x.k_shared, x.k, x.last_rows);
+    wait_for_loads<C>();
+    __syncthreads();
+    if constexpr (C.eager_load_blocks) {
+        load_next<C, FIRST>(x.v_shared, x.v, x.last_rows);
+        async_copy_commit();
+    }
+}
+
+/* V has arrived; behind it, if anything, only K is on its way. */
+template <flash_config_t C, bool FIRST, bool MASKED>
+static __device__ __forceinline__ void await_v(operands<C> &x) {
+    if constexpr (!C.eager_load_blocks)
+        load_next<C, FIRST>(x.v_shared, x.v, x.last_rows);
+    if constexpr (C.eager_load_blocks && await_v_late<C>)
+        async_copy_wait_all_but_last();
+    else
+        wait_for_loads<C>();
+    if constexpr (MASKED && has_mask<C>)
+        zero_non_finite<C>(x.v_shared);
+    __syncthreads();
+}
+
+/* Eager: all warps have passed QK^T (a barrier has seen to that), so the next K may come. */
+template <flash_config_t C>
+static __device__ __forceinline__ void load_next_k(operands<C> &x, bool more) {
+    if (more)
+        load_next<C, false>(x.k_shared, x.k, C.B_c);
+    async_copy_commit();
+}
+
+/* Between QK^T and the softmax: where loads are eager, K's buffer is filled anew. */
+template <flash_config_t C, bool FIRST, bool MASKED>
+static __device__ __forceinline__ void reload_k(operands<C> &x, bool more) {
+    if constexpr (await_v_late<C>)
+        __syncthreads();
+    else
+        await_v<C, FIRST, MASKED>(x);
+    load_next_k<C>(x, more);
+}
+
+/* One block of keys. FIRST: of the walk. MASKED: some row may not see some key of it. */
+template <flash_config_t C, bool FIRST, bool MASKED>
+static __device__ __forceinline__ void
+process_block(const flash_params_t &params, const score_unit_t &unit, operands<C> &x,
+              warp_state<C> &state, int32_t block, bool more) {
+    score_tile<C> s;
+    await_k<C, FIRST>(x);
+    compute_scores<C>(s, x.q, x.q_at, renew<C>(x.k_at));
+    if constexpr (has_softcap<C>)
+        cap_scores<C>(s, unit);
+    if constexpr (MASKED)
+        mask_scores<C>(s, params, find_tile<C>(params), block);
+    if constexpr (C.eager_load_blocks)
+        reload_k<C, FIRST, MASKED>(x, more);
+    softmax_block<C, FIRST>(s, state.softmax, state.o, unit);
+    if constexpr (await_v_late<C>)
+        await_v<C, FIRST, MASKED>(x);
+    accumulate_output<C>(state.o, round_probabilities<C>(s), renew<C>(x.v_at));
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ operands<C>
+make_operands(const flash_params_t &params, const query_tile_t &tile, uint32_t q_shared) {
+    const int64_t last_key = (int64_t)(tile.block_end - 1) * C.B_c;
+    const int64_t first_row = tile.sequence.k_begin + last_key;
+    const int32_t head_kv = tile.head / params.group;
+    const int warp = threadIdx.x / SM80_WARP_THREADS;
+    operands<C> x;
+    x.k_shared = q_shared + q_bytes<C>;
+    x.v_shared = x.k_shared + kv_bytes<C>;
+    x.q_at = lane_address_down_first<C>(q_shared + warp * warp_rows<C> * row_bytes<C>);
+    x.k_at = lane_address_across_first<C>(x.k_shared);
+    x.v_at = lane_address_down_first<C>(x.v_shared);
+    x.k = make_copy_source<C>(params.k, params.k_stride, params.d_head, tile.batch_index, head_kv,
+                              first_row);
+    x.v = make_copy_source<C>(params.v, params.v_stride, params.d_head, tile.batch_index, head_kv,
+                              first_row);
+    x.last_rows = (int32_t)(tile.sequence.len_k - last_key);
+    return x;
+}
+
+/* Q, and K's first block along with it where loads are eager. */
+template <flash_config_t C>
+static __device__ __forceinline__ void load_first(const flash_params_t &params,
+                                                  const query_tile_t &tile, uint32_t q_shared,
+                                                  operands<C> &x) {
+    const row_source_t q =
+        make_copy_source<C>(params.q, params.q_stride, params.d_head, tile.batch_index, tile.head,
+                            tile.sequence.q_begin + tile.row_begin);
+    load_block<C, C.B_r, true>(q_shared, q, tile.rows);
+    if constexpr (C.eager_load_blocks)
+        load_next<C, true>(x.k_shared, x.k, x.last_rows);
+    if constexpr (q_resident<C>) {
+        wait_for_loads<C>();
+        __syncthreads();
+        load_q_block<C>(x.q, x.q_at);
+    }
+}
+
+/* All blocks of a tile that has at least one. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+process_blocks(const flash_params_t &params, const query_tile_t &tile, const score_unit_t &unit,
+               uint32_t q_shared, warp_state<C> &state) {
+    operands<C> x = make_operands<C>(params, tile, q_shared);
+    initialize_block_state<C>(tile);
+    load_first<C>(params, tile, q_shared, x);
+    process_block<C, true, true>(params, unit, x, state, tile.block_end - 1,
+                                 tile.block_end - 1 > tile.block_begin);
+    for (int32_t block = tile.block_end - 2; block >= final_block<C>(tile); --block) {
+        const bool more = block > final_block<C>(tile);
+        if (is_cut<C>(block))
+            process_block<C, false, true>(params, unit, x, state, block, more);
+        else
+            process_block<C, false, false>(params, unit, x, state, block, more);
+    }
+}
+
+#endif

@@ -1,0 +1,93 @@
+/*
+ * Sanitising V: what becomes of infinities and NaNs where a mask hides the key from some rows only.
+ * P is 0 there, but 0 * NaN is NaN, and mma cannot tell. So in the few blocks that a mask cuts,
+ * such elements are replaced by zeros before they are multiplied, and the rare tile that had some
+ * adds them, at its end, to the rows that do see them.
+ */
+#ifndef FLASH_KERNELS_SM80_FORWARD_SANITISE_V_CUH
+#define FLASH_KERNELS_SM80_FORWARD_SANITISE_V_CUH
+
+#include "common/non_finite.cuh"
+#include "sm80/forward/block_state.cuh"
+#include "sm80/forward/load.cuh"
+
+/* Address of the thread's chunk of a block, in pass and panel index % row_panels. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t copied_chunk(uint32_t shared, int index) {
+    return shared + chunk_offset<C>(copy_row<C>(), threadIdx.x % panel_chunks<C>) +
+           index / row_panels<C> * pass_rows<C> * row_bytes<C> +
+           index % row_panels<C> * panel_bytes<C>;
+}
+
+/* Zeroes what is not finite in the chunks of V that this thread has copied itself, so that no
+ * barrier is needed before. */
+template <flash_config_t C>
+static __device__ __forceinline__ void zero_non_finite(uint32_t shared) {
+    constexpr int chunks = C.B_c / pass_rows<C> * row_panels<C>;
+    uint32_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < chunks; ++i)
+        sum = add_zero_times_chunk<C.dtype>(sum, shared_load(copied_chunk<C>(shared, i)));
+    if (is_pair_of_zeros(sum))
+        return;
+    block_state().v_sanitised = 1;
+#pragma unroll 1
+    for (int i = 0; i < chunks; ++i) {
+        const uint32_t address = copied_chunk<C>(shared, i);
+        shared_store(address, finite_chunk<C.dtype>(shared_load(address)));
+    }
+}
+
+/* Adds what is not finite in keys [begin, end) of V to one chunk of O. v.pointer: the chunk's
+ * columns in key 0 of the sequence. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint4 add_non_finite_keys(uint4 o, const row_source_t &v,
+                                                            int64_t begin, int64_t end) {
+#pragma unroll 1
+    for (int64_t key = begin; key < end; ++key) {
+        const uint4 chunk = load_chunk(v, v.pointer + key * v.row_stride, v.columns);
+        o.x = add_non_finite_pair<C.dtype>(o.x, chunk.x);
+        o.y = add_non_finite_pair<C.dtype>(o.y, chunk.y);
+        o.z = add_non_finite_pair<C.dtype>(o.z, chunk.z);
+        o.w = add_non_finite_pair<C.dtype>(o.w, chunk.w);
+    }
+    return o;
+}
+
+/* The keys that row sees in the blocks that a mask cuts, left and right of the whole ones. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint4 add_visible_non_finite(uint4 o,
+                                                               const flash_params_t &params,
+                                                               const query_tile_t &tile,
+                                                               const row_source_t &v, int row) {
+    const flash_range_t keys =
+        visible_keys<C>(params, tile.sequence, (int64_t)tile.row_begin + row);
+    const int64_t whole_begin = (int64_t)tile.whole_begin * C.B_c;
+    const int64_t whole_end = max((int64_t)tile.whole_end * C.B_c, whole_begin);
+    o = add_non_finite_keys<C>(o, v, keys.begin, min(whole_begin, (int64_t)keys.end));
+    return add_non_finite_keys<C>(o, v, max(whole_end, (int64_t)keys.begin), keys.end);
+}
+
+/* Completes the warp's rows of O in shared memory. */
+template <flash_config_t C>
+static __device__ void add_non_finite_v(const flash_params_t &params, const query_tile_t &tile,
+                                        uint32_t shared) {
+    const int first_row = threadIdx.x / SM80_WARP_THREADS * warp_rows<C>;
+    const row_source_t rows =
+        make_row_source<C>(params.v, params.v_stride, params.d_head, tile.batch_index,
+                           tile.head / params.group, tile.sequence.k_begin, 0);
+#pragma unroll 1
+    for (int i = threadIdx.x % SM80_WARP_THREADS; i < warp_rows<C> * row_chunks<C>;
+         i += SM80_WARP_THREADS) {
+        const int row = first_row + i / row_chunks<C>;
+        const int chunk = i % row_chunks<C>;
+        const uint32_t address = shared + chunk_offset<C>(row, chunk);
+        row_source_t v = rows;
+        v.pointer += chunk * SM80_CHUNK_BYTES;
+        v.columns -= chunk * SM80_CHUNK_ELEMENTS;
+        shared_store(address,
+                     add_visible_non_finite<C>(shared_load(address), params, tile, v, row));
+    }
+}
+
+#endif

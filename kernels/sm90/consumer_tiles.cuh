@@ -1,0 +1,151 @@
+/*
+ * The way of a consumer from tile to tile: it computes each (mma/consumer.cuh) and stores it
+ * (store/). Between two tiles the tensor cores have nothing but the last PV of the one and the
+ * first QK^T of the next, so the rest of the work is done beside these.
+ */
+#ifndef FLASH_KERNELS_SM90_CONSUMER_TILES_CUH
+#define FLASH_KERNELS_SM90_CONSUMER_TILES_CUH
+
+#include "sm90/load/sanitise_v.cuh"
+#include "sm90/mma/consumer.cuh"
+#include "sm90/schedule/schedule.cuh"
+#include "sm90/store/direct.cuh"
+#include "sm90/store/staged.cuh"
+
+/* Stores a tile whose rows see no key. */
+template <flash_config_t C>
+static __device__ __forceinline__ void store_empty_tile(const flash_params_t &problem,
+                                                        const tile_of<C> &tile) {
+    const rounded_output<C> zeros = {};
+    store_lse<C>(problem, tile, -INFINITY);
+    store_output<C>(problem, tile, zeros);
+}
+
+/* Waits for the next tile that has blocks to visit; those without are done on the way. False: the
+ * pass is over. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool find_work(const sm90_params_t &params,
+                                                 consumer_state<C> &consumer) {
+    assignment_of<C> assignment = await_assignment<C>(consumer.assignments);
+#pragma unroll 1
+    while (assignment.index >= 0 && !has_blocks(assignment.tile)) {
+        store_empty_tile<C>(params.problem, assignment.tile);
+        release_assignment<C>(consumer.assignments);
+        assignment = await_assignment<C>(consumer.assignments);
+    }
+    return assignment.index >= 0;
+}
+
+/* Waits for the tile after this one. */
+template <flash_config_t C>
+static __device__ __forceinline__ assignment_of<C> await_following(ring_t assignments) {
+    step<ASSIGNMENT_SLOTS>(assignments);
+    return await_assignment<C>(assignments);
+}
+
+/* What is left to store of a tile when its last PV is done. */
+template <flash_config_t C> struct finished_tile {
+    rounded_output<C> o;
+    float lse;
+    bool sanitised; /* V had something that O must be completed by */
+    bool failed;    /* the fixed reference does not serve the tile */
+};
+
+/* Gives V back, and takes the results out of the accumulators. No branch: the next tile's QK^T is
+ * under way. */
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void finish_tile(finished_tile<C> &done, const score_unit_t &unit,
+                                                   consumer_state<C> &consumer) {
+    done.sanitised = sanitises_v<C, FIXED> && v_was_sanitised<C>(consumer.assignments.stage);
+    finish_output<C>(consumer);
+    finish_sums(consumer.softmax);
+    done.lse = row_lse(consumer.softmax, unit);
+    normalize_output<C>(consumer.o, consumer.softmax);
+    round_output<C>(done.o, consumer.o);
+    done.failed = FIXED && failed<C>(consumer.softmax, done.o);
+}
+
+/* Stores a finished tile. STAGED: O may leave through shared memory, since another tile follows.
+ * The other stores come after its fence, which would wait for them. Its shared memory is waited for
+ * even where O is stored from registers: the Q-load/O-store warp has then read where the O of the
+ * tile before is staged. */
+template <flash_config_t C, bool STAGED>
+static __device__ __forceinline__ void
+store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_state<C> &consumer) {
+    const assignment_of<C> assignment = read_assignment<C>(consumer.assignments);
+    uint32_t shared = 0;
+    if constexpr (STAGED)
+        shared = await_o_slot<C>(consumer);
+    if (STAGED && !done.sanitised) {
+        stage_output<C>(done.o, shared);
+    } else {
+        store_output<C>(params.problem, assignment.tile, done.o);
+        if (done.sanitised)
+            complete_output<C>(params.problem, assignment.tile);
+    }
+    if constexpr (STAGED)
+        hand_over_output<C>(done.sanitised ? 0 : shared, consumer);
+    store_lse<C>(params.problem, assignment.tile, done.lse);
+    if constexpr (C.fixed_reference)
+        record_failure_if<C>(done.failed, assignment.index);
+    consumer.o_parity ^= 1;
+    release_assignment<C>(consumer.assignments);
+}
+
+/* Computes tiles one after the other, from one that has blocks to the last before one that has not.
+ * The last PV of each and the first QK^T of the next are under way together. */
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void
+compute_tiles(const sm90_params_t &params, const score_unit_t &unit, consumer_state<C> &consumer) {
+    finished_tile<C> done;
+    consumer.walk = find_walk<C>(params.problem, read_assignment<C>(consumer.assignments).tile,
+                                 consumer.number);
+    start_tile<C>(consumer);
+    hand_over_output<C>(0, consumer);
+    wgmma_wait<0>();
+    while (true) {
+        consumer.o = output_tile<C>{};
+        const tile_of<C> tile = read_assignment<C>(consumer.assignments).tile;
+        process_blocks<C, FIXED>(params.problem, walked_tile<C>(tile, consumer.walk), unit,
+                                 consumer);
+        const assignment_of<C> next = await_following<C>(consumer.assignments);
+        if (next.index < 0 || !has_blocks(next.tile))
+            break;
+        await_v<C>(consumer);
+        await_turn<C>(consumer);
+        issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
+        consumer.walk = find_walk<C>(params.problem, next.tile, consumer.number);
+        if constexpr (starts_early<C>)
+            start_tile<C>(consumer);
+        pass_turn<C>(consumer);
+        wgmma_wait<starts_early<C> ? 1 : 0>();
+        finish_tile<C, FIXED>(done, unit, consumer);
+        if constexpr (starts_early<C>)
+            wgmma_wait<0>();
+        else
+            start_tile<C>(consumer);
+        store_tile<C, stages_o<C>>(params, done, consumer);
+        if constexpr (!starts_early<C>)
+            wgmma_wait<0>();
+    }
+    await_v<C>(consumer);
+    await_turn<C>(consumer);
+    issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
+    pass_turn<C>(consumer);
+    wgmma_wait<0>();
+    finish_tile<C, FIXED>(done, unit, consumer);
+    store_tile<C, false>(params, done, consumer);
+}
+
+template <flash_config_t C, int PASS>
+static __device__ __forceinline__ void consume_pass(const sm90_params_t &params,
+                                                    consumer_state<C> &consumer) {
+    constexpr bool fixed = C.fixed_reference && PASS == FIRST_PASS;
+    const score_unit_t unit = score_unit_of<has_softcap<C>>(params.problem);
+#pragma unroll 1
+    while (find_work<C>(params, consumer))
+        compute_tiles<C, fixed>(params, unit, consumer);
+    release_assignment<C>(consumer.assignments);
+}
+
+#endif

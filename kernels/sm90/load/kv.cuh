@@ -1,0 +1,94 @@
+/*
+ * The KV-load warp: it loads the blocks of K and V of each tile, from the last to the first, as
+ * soon as the consumers have left a stage for them.
+ */
+#ifndef FLASH_KERNELS_SM90_LOAD_KV_CUH
+#define FLASH_KERNELS_SM90_LOAD_KV_CUH
+
+#include "sm90/block_state.cuh"
+#include "sm90/load/box.cuh"
+#include "sm90/schedule/schedule.cuh"
+
+typedef struct kv_loader {
+    ring_t k;
+    ring_t v;
+    uint32_t o_parity; /* of o_left */
+} kv_loader_t;
+
+/* Loads a block of K or V into its ring's next stage, which begins at `shared`. */
+template <flash_config_t C, int STAGES>
+static __device__ __forceinline__ void load_stage(const sm90_tensor_map_t *map, tma_box_t box,
+                                                  uint32_t shared, const uint64_t &full,
+                                                  const uint64_t &empty, ring_t &ring) {
+    const uint32_t barrier = shared_address(&full);
+    mbarrier_wait(shared_address(&empty), ring.parity ^ 1);
+    mbarrier_arrive_expect(barrier, kv_bytes<C>);
+#pragma unroll
+    for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
+        tma_load<has_varlen<C>>(shared + i * kv_panel_bytes<C>, map, box, barrier, l2_evict_last);
+    step<STAGES>(ring);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void load_k(const sm90_params_t &params, const tile_of<C> &tile,
+                                              int32_t block, kv_loader_t &loader) {
+    block_state_t &state = block_state<C>();
+    const int stage = loader.k.stage;
+    load_stage<C, k_stages<C>>(
+        &params.k, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.k),
+        k_tile<C>(stage), state.k_full[stage], state.k_empty[stage], loader.k);
+}
+
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void load_v(const sm90_params_t &params, const tile_of<C> &tile,
+                                              int32_t block, kv_loader_t &loader) {
+    block_state_t &state = block_state<C>();
+    const int stage = loader.v.stage;
+    const bool sanitised = sanitises_v<C, FIXED> && is_cut(tile, block);
+    load_stage<C, v_stages<C>>(
+        &params.v, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.v),
+        v_tile<C>(stage), sanitised ? state.v_landed[stage] : state.v_full[stage],
+        state.v_empty[stage], loader.v);
+}
+
+/* Waits until the O of the tile before has left the stages of V. */
+template <flash_config_t C>
+static __device__ __forceinline__ void await_output(kv_loader_t &loader) {
+    if constexpr (staging_of_o<C> == STAGED_IN_V) {
+        mbarrier_wait(shared_address(&block_state<C>().o_left), loader.o_parity);
+        loader.o_parity ^= 1;
+    }
+}
+
+/* Loads K and V in the order in which the consumers need them. Where the O of the tile before is
+ * staged in V, it leaves meanwhile: its stages come after v_stages_beside_o others, and are free
+ * again before this tile's last block. */
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
+                                                 const tile_of<C> &tile, kv_loader_t &loader) {
+    if (tile.block_begin >= tile.block_end)
+        return;
+    const int32_t first_in_o = max(tile.block_end - 1 - v_stages_beside_o<C>, tile.block_begin);
+    load_k<C>(params, tile, tile.block_end - 1, loader);
+    for (int32_t block = tile.block_end - 1; block > tile.block_begin; --block) {
+        load_k<C>(params, tile, block - 1, loader);
+        if (block == first_in_o)
+            await_output<C>(loader);
+        load_v<C, FIXED>(params, tile, block, loader);
+    }
+    if (tile.block_begin == first_in_o)
+        await_output<C>(loader);
+    load_v<C, FIXED>(params, tile, tile.block_begin, loader);
+}
+
+/* One thread of the warp loads; tiles without blocks have nothing to load. */
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void load_kv_pass(const sm90_params_t &params,
+                                                    kv_loader_t &loader, ring_t &assignments) {
+    for (assignment_of<C> assignment = take_assignment<C>(assignments); assignment.index >= 0;
+         assignment = take_assignment<C>(assignments))
+        if (has_blocks(assignment.tile) && elect_one())
+            load_tile<C, FIXED>(params, assignment.tile, loader);
+}
+
+#endif

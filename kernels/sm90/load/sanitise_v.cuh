@@ -1,0 +1,88 @@
+/*
+ * The sanitise warp: it replaces infinities and NaNs in V by zeros where a mask hides the key from
+ * some rows only. P is 0 there, but 0 * NaN is NaN, and wgmma cannot tell. So this warp looks at
+ * the few blocks of V that a mask cuts before the consumers may multiply by them; the rare tile
+ * that had such an element adds it, at its end, to the rows that do see it (store/non_finite.cuh).
+ *
+ * With a fixed reference V goes to the consumers as it comes, and only the second pass sanitises.
+ * Every element of O that a hidden value has touched is NaN by then: 0 times infinity or NaN is
+ * NaN, and NaN it stays through every sum, factor (0 too) and rounding on its way to the 16 bits of
+ * O, at which failed() looks. So the tile is done again.
+ */
+#ifndef FLASH_KERNELS_SM90_LOAD_SANITISE_V_CUH
+#define FLASH_KERNELS_SM90_LOAD_SANITISE_V_CUH
+
+#include "common/non_finite.cuh"
+#include "sm90/block_state.cuh"
+#include "sm90/schedule/schedule.cuh"
+
+typedef struct sanitiser {
+    ring_t v;
+    uint32_t landed_parities; /* a bit per stage */
+} sanitiser_t;
+
+/* Zeroes what is not finite among the thread's chunks of a block; true: there was something. */
+template <flash_config_t C> static __device__ __forceinline__ bool zero_non_finite(uint32_t block) {
+    const uint32_t first = block + threadIdx.x % warp_threads * SM90_CHUNK_BYTES;
+    const uint32_t end = block + kv_bytes<C>;
+    uint32_t sum[4] = {0, 0, 0, 0};
+#pragma unroll 8
+    for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES) {
+        const uint4 v = shared_load(chunk);
+        sum[0] = multiply_add_pair<C.dtype>(v.x, 0, sum[0]);
+        sum[1] = multiply_add_pair<C.dtype>(v.y, 0, sum[1]);
+        sum[2] = multiply_add_pair<C.dtype>(v.z, 0, sum[2]);
+        sum[3] = multiply_add_pair<C.dtype>(v.w, 0, sum[3]);
+    }
+    if (is_pair_of_zeros(sum[0] | sum[1] | sum[2] | sum[3]))
+        return false;
+#pragma unroll 1
+    for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES)
+        shared_store(chunk, finite_chunk<C.dtype>(shared_load(chunk)));
+    return true;
+}
+
+/* Sanitises one block and hands it on to the consumers. slot: of the tile's assignment. */
+template <flash_config_t C>
+static __device__ __forceinline__ void sanitise_block(sanitiser_t &sanitiser, int slot) {
+    block_state_t &state = block_state<C>();
+    const int stage = sanitiser.v.stage;
+    wait_full(state.v_landed[stage], sanitiser.landed_parities >> stage & 1);
+    sanitiser.landed_parities ^= 1u << stage;
+    const bool found = zero_non_finite<C>(v_tile<C>(stage));
+    async_proxy_fence();
+    if (__any_sync(0xffffffffu, found) && elect_one())
+        *(volatile int32_t *)&state.v_sanitised[slot] = 1;
+    __syncwarp();
+    release(state.v_full[stage]);
+}
+
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void sanitise_tile(const tile_of<C> &tile, sanitiser_t &sanitiser,
+                                                     int slot) {
+    for (int32_t block = tile.block_end - 1; block >= tile.block_begin; --block) {
+        if (sanitises_v<C, FIXED> && is_cut(tile, block))
+            sanitise_block<C>(sanitiser, slot);
+        step<v_stages<C>>(sanitiser.v);
+    }
+}
+
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void sanitise_pass(sanitiser_t &sanitiser, ring_t &assignments) {
+    while (true) {
+        const int slot = assignments.stage;
+        const assignment_of<C> assignment = take_assignment<C>(assignments);
+        if (assignment.index < 0)
+            break;
+        if (has_blocks(assignment.tile))
+            sanitise_tile<C, FIXED>(assignment.tile, sanitiser, slot);
+    }
+}
+
+/* Whether V of the tile had something to sanitise. Known when all of its blocks have come, until
+ * the assignment in this slot is released. */
+template <flash_config_t C> static __device__ __forceinline__ bool v_was_sanitised(int slot) {
+    return *(volatile int32_t *)&block_state<C>().v_sanitised[slot] != 0;
+}
+
+#endif

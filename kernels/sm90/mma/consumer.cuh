@@ -1,0 +1,211 @@
+/*
+ * A consumer, which is a warpgroup that multiplies: how its 64 rows go over a tile's blocks of
+ * keys, from the last to the first. consumer_tiles.cuh has the way from tile to tile.
+ *
+ * With overlap the products of neighbouring blocks are under way together: QK^T of block j, then PV
+ * of block j + 1, are issued, and the softmax of block j runs beside that PV.
+ *
+ *     tensor cores   | QK^T j | PV j+1      | QK^T j-1 | PV j        | ...
+ *     other units             | softmax j   |          | softmax j-1 | ...
+ *
+ * With ping_pong the consumers take turns to issue, so that one is in its softmax while another's
+ * products run. Without it each consumer may leave out blocks under a mask: see walk.cuh.
+ */
+#ifndef FLASH_KERNELS_SM90_MMA_CONSUMER_CUH
+#define FLASH_KERNELS_SM90_MMA_CONSUMER_CUH
+
+#include "sm90/mma/products.cuh"
+#include "sm90/mma/walk.cuh"
+#include "sm90/ptx/order.cuh"
+#include "sm90/softmax/mask.cuh"
+#include "sm90/softmax/softmax.cuh"
+
+/* What a consumer carries from block to block. */
+template <flash_config_t C> struct consumer_state {
+    score_tile<C> s;
+    probability_tile<C> p;
+    output_tile<C> o;
+    query_fragments<C> q;
+    softmax_state_t softmax;
+    ring_t q_slot;
+    ring_t k;
+    ring_t v;
+    ring_t assignments;
+    walk_t walk; /* over the tile that was started last */
+    uint32_t o_parity;
+    int number; /* of this warpgroup among the consumers */
+};
+
+template <flash_config_t C>
+static __device__ __forceinline__ void await_turn(const consumer_state<C> &consumer) {
+    if constexpr (C.ping_pong)
+        named_barrier_sync(TURN_BARRIER + consumer.number, 2 * SM90_WARPGROUP_THREADS);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void pass_turn(const consumer_state<C> &consumer) {
+    if constexpr (C.ping_pong) {
+        const int next = consumer.number + 1 == consumers<C> ? 0 : consumer.number + 1;
+        named_barrier_arrive(TURN_BARRIER + next, 2 * SM90_WARPGROUP_THREADS);
+    }
+}
+
+/* Gives the first consumer its first turn. */
+template <flash_config_t C>
+static __device__ __forceinline__ void start_turns(const consumer_state<C> &consumer) {
+    if (consumer.number == consumers<C> - 1)
+        pass_turn<C>(consumer);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void await_k(consumer_state<C> &consumer) {
+    wait_full(block_state<C>().k_full[consumer.k.stage], consumer.k.parity);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void await_v(consumer_state<C> &consumer) {
+    wait_full(block_state<C>().v_full[consumer.v.stage], consumer.v.parity);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ int q_part(const consumer_state<C> &consumer) {
+    return q_parts<C> > 1 ? consumer.number : 0;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void release_queries(consumer_state<C> &consumer, bool done) {
+    ring_t next = consumer.q_slot;
+    release_if(done, block_state<C>().q_empty[consumer.q_slot.stage][q_part<C>(consumer)]);
+    step<q_slots<C>>(next);
+    consumer.q_slot = done ? next : consumer.q_slot;
+}
+
+/* Issues QK^T of the next block. */
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_block_scores(consumer_state<C> &consumer) {
+    const uint32_t tile = q_tile<C>(consumer.q_slot.stage);
+    issue_scores<C>(consumer.s, consumer.q,
+                    tile + consumer.number * SM90_WARPGROUP_ROWS * panel_row_bytes,
+                    consumer.k.stage);
+}
+
+/* Gives K back, and Q after the last block. */
+template <flash_config_t C>
+static __device__ __forceinline__ void finish_scores(consumer_state<C> &consumer, bool is_last) {
+    block_state_t &state = block_state<C>();
+    pin_accumulators(consumer.s.s);
+    release(state.k_empty[consumer.k.stage]);
+    if constexpr (!q_in_registers<C>)
+        release_queries<C>(consumer, is_last);
+    step<k_stages<C>>(consumer.k);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void finish_output(consumer_state<C> &consumer) {
+    pin_accumulators(consumer.o.o);
+    release(block_state<C>().v_empty[consumer.v.stage]);
+    step<v_stages<C>>(consumer.v);
+}
+
+/* Waits for a tile's Q, and issues QK^T of its first block. */
+template <flash_config_t C>
+static __device__ __forceinline__ void start_tile(consumer_state<C> &consumer) {
+    block_state_t &state = block_state<C>();
+    wait_full(state.q_full[consumer.q_slot.stage][q_part<C>(consumer)], consumer.q_slot.parity);
+    skip_last<C, k_stages<C>>(consumer.walk, state.k_full, state.k_empty, consumer.k);
+    await_k<C>(consumer);
+    if constexpr (q_in_registers<C>) {
+        load_queries<C>(consumer.q);
+        step<q_slots<C>>(consumer.q_slot);
+    }
+    issue_block_scores<C>(consumer);
+    if constexpr (frees_q_at_once<C>) {
+        async_proxy_fence(); /* of the fragments' loads and what TMA writes there next */
+        release(state.q_empty[0][0]);
+    }
+}
+
+/* Computes P of the walk's first block, whose QK^T is done. */
+template <flash_config_t C>
+static __device__ __forceinline__ void first_block(const flash_params_t &params,
+                                                   const tile_of<C> &tile, const score_unit_t &unit,
+                                                   consumer_state<C> &consumer) {
+    block_state_t &state = block_state<C>();
+    const int32_t block = tile.block_end - 1;
+    finish_scores<C>(consumer, block == tile.block_begin);
+    skip_last<C, v_stages<C>>(consumer.walk, state.v_full, state.v_empty, consumer.v);
+    cap_scores<C>(consumer.s, unit);
+    if (is_cut(tile, block))
+        mask_scores<C>(consumer.s, params, tile, block);
+    consumer.softmax = start_softmax<C>(consumer.s);
+    exponentiate<C>(consumer.s, consumer.softmax, unit);
+    round_probabilities<C>(consumer.p, consumer.s);
+}
+
+/* Computes each block after the first, when P of the block before is still to be multiplied. CUT:
+ * some row may not see some key of the block. FIXED: the reference maxima stay. */
+template <flash_config_t C, bool CUT, bool FIXED>
+static __device__ __forceinline__ void next_block(const flash_params_t &params,
+                                                  const tile_of<C> &tile, const score_unit_t &unit,
+                                                  consumer_state<C> &consumer, int32_t block) {
+    rescale_t past;
+    score_tile<C> &s = consumer.s;
+    if constexpr (!C.overlap) {
+        await_v<C>(consumer);
+        issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
+        wgmma_wait<0>();
+        finish_output<C>(consumer);
+    }
+    await_k<C>(consumer);
+    await_turn<C>(consumer);
+    issue_block_scores<C>(consumer);
+    if constexpr (C.overlap) {
+        await_v<C>(consumer);
+        issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
+        pass_turn<C>(consumer);
+    }
+    wgmma_wait<C.overlap ? 1 : 0>();
+    finish_scores<C>(consumer, block == tile.block_begin);
+    cap_scores<C>(s, unit);
+    if constexpr (CUT)
+        mask_scores<C>(s, params, tile, block);
+    if constexpr (!FIXED)
+        past = raise_max<C>(consumer.softmax, s, unit);
+    exponentiate<C>(s, consumer.softmax, unit);
+    if constexpr (C.overlap) {
+        complete_first(consumer.softmax.sum[0], consumer.softmax.sum[1], q_tile<C>(0));
+        wgmma_wait<0>();
+        finish_output<C>(consumer);
+    }
+    if constexpr (!FIXED)
+        rescale_output<C>(consumer.o, past);
+    round_probabilities<C>(consumer.p, s);
+}
+
+/* Computes all blocks of a tile that has at least one, but for PV of the last. FIXED: the reference
+ * maxima stay in blocks that each row sees whole. */
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void
+process_blocks(const flash_params_t &params, const tile_of<C> &tile, const score_unit_t &unit,
+               consumer_state<C> &consumer) {
+    int32_t block = tile.block_end - 2;
+    first_block<C>(params, tile, unit, consumer);
+    if constexpr (has_mask<C>)
+#pragma unroll 1
+        for (; block >= max(tile.whole_end, tile.block_begin); --block)
+            next_block<C, true, false>(params, tile, unit, consumer, block);
+    const int32_t whole_begin = has_window<C> ? tile.whole_begin : tile.block_begin;
+    if (block >= whole_begin) {
+#pragma unroll 1
+        for (; block >= whole_begin; --block)
+            next_block<C, false, FIXED>(params, tile, unit, consumer, block);
+        if constexpr (FIXED)
+            require_reference(consumer.softmax);
+    }
+    if constexpr (has_window<C>)
+#pragma unroll 1
+        for (; block >= tile.block_begin; --block)
+            next_block<C, true, false>(params, tile, unit, consumer, block);
+}
+
+#endif

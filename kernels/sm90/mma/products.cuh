@@ -1,0 +1,70 @@
+/*
+ * The two matrix products of a warpgroup's 64 rows: S = Q K^T from shared memory, O += P V with P
+ * from registers. They are issued here; the caller waits for them.
+ */
+#ifndef FLASH_KERNELS_SM90_MMA_PRODUCTS_CUH
+#define FLASH_KERNELS_SM90_MMA_PRODUCTS_CUH
+
+#include "common/ptx/convert.cuh"
+#include "common/ptx/ldmatrix.cuh"
+#include "sm90/block_state.cuh"
+#include "sm90/fragments.cuh"
+#include "sm90/ptx/descriptor.cuh"
+#include "sm90/ptx/wgmma.cuh"
+
+/* Where step `step` along d_head begins in a tile of panels. */
+static constexpr __device__ __forceinline__ uint32_t head_step_offset(int step, int panel_bytes) {
+    return step / steps_per_panel * panel_bytes + step % steps_per_panel * step_bytes;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void load_queries(query_fragments<C> &q) {
+    const uint32_t rows = q_tile<C>(0) + warp_row() * panel_row_bytes;
+#pragma unroll
+    for (int i = 0; i < head_steps<C>; ++i)
+        ldmatrix_x4(q.q[i], fragment_row(rows, i, q_panel_bytes<C>));
+}
+
+/* q_rows: where the warpgroup's rows begin in shared memory; stage: of K. */
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_scores(score_tile<C> &s, const query_fragments<C> &q,
+                                                    uint32_t q_rows, int stage) {
+    const uint32_t q_first = uniform(descriptor_low(q_rows, 0));
+    const uint32_t k = descriptor_low(k_tile<C>(stage), 0);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < head_steps<C>; ++i) {
+        const uint64_t k_step = descriptor(k, head_step_offset(i, kv_panel_bytes<C>));
+        if constexpr (q_in_registers<C>)
+            wgmma<C.dtype, C.B_c>::template register_a<0>(s.s, q.q[i], k_step, i > 0);
+        else
+            wgmma<C.dtype, C.B_c>::shared_a(
+                s.s, descriptor(q_first, head_step_offset(i, q_panel_bytes<C>)), k_step, i > 0);
+    }
+    wgmma_commit();
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_output(output_tile<C> &o, const probability_tile<C> &p,
+                                                    int stage) {
+    constexpr int step_bytes_down = 16 * panel_row_bytes; /* sixteen keys */
+    const uint32_t v = descriptor_low(v_tile<C>(stage), kv_panel_bytes<C>);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < key_steps<C>; ++i)
+        wgmma<C.dtype, C.d_head>::template register_a<1>(o.o, p.p[i],
+                                                         descriptor(v, i * step_bytes_down), true);
+    wgmma_commit();
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void round_probabilities(probability_tile<C> &p,
+                                                           const score_tile<C> &s) {
+#pragma unroll
+    for (int i = 0; i < key_steps<C>; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+            p.p[i][j] = convert_pair<C.dtype>(s.s[8 * i + 2 * j], s.s[8 * i + 2 * j + 1]);
+}
+
+#endif

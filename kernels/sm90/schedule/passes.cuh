@@ -1,0 +1,40 @@
+/*
+ * The two passes over a block's tiles. With a fixed reference a tile may fail in the first pass:
+ * its consumers record that, and the second pass schedules the same tiles again, of which only
+ * those that failed are due. Without a fixed reference there is only the first pass.
+ */
+#ifndef FLASH_KERNELS_SM90_SCHEDULE_PASSES_CUH
+#define FLASH_KERNELS_SM90_SCHEDULE_PASSES_CUH
+
+#include "sm90/block_state.cuh"
+#include "sm90/ptx/predicated.cuh"
+
+enum { FIRST_PASS, SECOND_PASS };
+
+/* The bit of block_state_t::failed that stands for a tile, given by its index among the block's. A
+ * block may have more tiles than bits; those that share a failed one's bit are done again too. */
+static __device__ __forceinline__ int32_t failure_bit(int32_t index) {
+    return index % SM90_FAILURE_BITS;
+}
+
+/* No branch: see ptx/predicated.cuh. */
+template <flash_config_t C>
+static __device__ __forceinline__ void record_failure_if(bool failed, int32_t index) {
+    const int32_t bit = failure_bit(index);
+    shared_or_if(failed, shared_address(&block_state<C>().failed[bit / 32]), 1u << bit % 32);
+}
+
+/* Whether any tile of the block has failed; called by whole warps, after the first pass. */
+template <flash_config_t C> static __device__ __forceinline__ bool any_failed() {
+    uint32_t failed = 0;
+    for (int i = threadIdx.x % warp_threads; i < SM90_FAILURE_BITS / 32; i += warp_threads)
+        failed |= block_state<C>().failed[i];
+    return __any_sync(0xffffffffu, failed != 0);
+}
+
+template <flash_config_t C, int PASS> static __device__ __forceinline__ bool is_due(int32_t index) {
+    const int32_t bit = failure_bit(index);
+    return PASS == FIRST_PASS || block_state<C>().failed[bit / 32] >> bit % 32 & 1;
+}
+
+#endif

@@ -1,0 +1,124 @@
+/*
+ * The scheduler: the warp that finds the tiles of its block, one after the other, ahead of the
+ * other roles, and announces them.
+ */
+#ifndef FLASH_KERNELS_SM90_SCHEDULE_SCHEDULER_CUH
+#define FLASH_KERNELS_SM90_SCHEDULE_SCHEDULER_CUH
+
+#include "sm90/schedule/assignments.cuh"
+#include "sm90/schedule/order.cuh"
+#include "sm90/schedule/passes.cuh"
+#include "sm90/schedule/ragged.cuh"
+#include "sm90/schedule/rounds.cuh"
+
+/* Without longest_first: tile after tile to block after block. */
+template <flash_config_t C, int PASS>
+static __device__ __forceinline__ void schedule_in_turn(const sm90_params_t &params,
+                                                        announcer_t &to) {
+    const uint32_t tiles = (uint32_t)sm90_tiles(&C, &params.problem);
+    uint32_t number = blockIdx.x;
+    for (int32_t index = 0; number < tiles; ++index, number += gridDim.x) {
+        if (is_due<C, PASS>(index))
+            announce<C>({find_tile<C>(params, number), index}, to);
+        if (!C.persistent)
+            break;
+    }
+}
+
+/* Two neighbouring teams, which read neighbouring heads, begin with the longest tiles of theirs,
+ * the next two teams with the shortest: a head's first tile reads all that it sees of K and V from
+ * memory, and not all teams should read most at the same time. */
+static __device__ __forceinline__ bool begins_with_longest(uint32_t team) {
+    return team / 2 % 2 == 0;
+}
+
+/* Deals out the first heads whole, to teams of blocks that follow each other, which as a rule are
+ * neighbours on the device too; sm90_next_row() draws how a team shares its heads. Returns how many
+ * tiles the block has had. */
+template <flash_config_t C, int PASS>
+static __device__ __forceinline__ int32_t schedule_whole_heads(const sm90_params_t &params,
+                                                               announcer_t &to) {
+    const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, params.problem.seqlen_q);
+    const uint32_t size = params.schedule.team_blocks, shift = __ffs(size) - 1;
+    const uint32_t teams = gridDim.x >> shift;
+    const uint32_t team = blockIdx.x >> shift, rank = blockIdx.x & (size - 1);
+    sm90_team_row_t row = {0, 0, 0};
+    for (int32_t index = 0;; ++index, row = sm90_next_row(row, tiles, size)) {
+        const uint32_t number = sm90_tile_in_row(row, size, rank);
+        const bool is_next = number >= tiles;
+        const uint32_t head = team + (row.head + is_next) * teams, tile = number - is_next * tiles;
+        const tile_position_t position = {head,
+                                          begins_with_longest(team) ? tile : tiles - 1 - tile};
+        if (head >= params.schedule.whole_heads)
+            return index;
+        if (is_due<C, PASS>(index))
+            announce<C>({tile_at<C>(params, position, tiles), index}, to);
+    }
+}
+
+/* With longest_first: whole heads first, then the other heads' tiles by the LPT schedule. */
+template <flash_config_t C, int PASS>
+static __device__ __forceinline__ void schedule_longest_first(const sm90_params_t &params,
+                                                              announcer_t &to) {
+    const int32_t had = schedule_whole_heads<C, PASS>(params, to);
+    const tile_counts_t counts = count_tiles<C>(params);
+    block_ranks_t &blocks = block_state<C>().schedule.blocks;
+    start_ranks(blocks);
+    for (int32_t number = 0;; ++number) {
+        const round_t r = find_round(counts, number);
+        const uint32_t rank = blocks.rank[blockIdx.x];
+        if (rank >= r.size)
+            break;
+        if (is_due<C, PASS>(had + number))
+            announce<C>({find_tile<C>(params, number_at(r, rank)), had + number}, to);
+        add_round<C>(params.problem, counts, r, blocks);
+        rank_blocks(blocks, class_shift(params.problem.seqlen_k / C.B_c + tile_overhead_blocks));
+    }
+}
+
+/* index: of the bundle's first tile among the tiles of the block; moves on past the last one. */
+template <flash_config_t C, int PASS>
+static __device__ __forceinline__ void announce_bundle(const sm90_params_t &params,
+                                                       const tile_bundle_t &bundle, int32_t &index,
+                                                       announcer_t &to) {
+    for (uint32_t number = bundle.begin; number < bundle.end; ++number, ++index)
+        if (is_due<C, PASS>(index))
+            announce<C>({find_tile_of_entry<C>(params, bundle.batch_index, number), index}, to);
+}
+
+/* With varlen. A round may reach over several slices of the batch. */
+template <flash_config_t C, int PASS>
+static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &params,
+                                                       announcer_t &to) {
+    block_ranks_t &blocks = block_state<C>().schedule.blocks;
+    batch_slice_t slice = read_slice<C>(params, 0, 0);
+    uint32_t first = 0;
+    int32_t index = 0;
+    start_ranks(blocks);
+    while (reach_bundle<C>(params, slice, first)) {
+        const uint32_t size = open_round<C>(params, slice, first, blocks);
+        const uint32_t rank = blocks.rank[blockIdx.x];
+        do {
+            if (rank < size && has_bundle(slice, first + rank))
+                announce_bundle<C, PASS>(params, find_bundle<C>(params, slice, first + rank), index,
+                                         to);
+            add_bundles<C>(params, slice, first, size, blocks);
+        } while (slice.end < first + size && next_slice<C>(params, slice));
+        subtract_least(blocks);
+        first += size;
+    }
+}
+
+/* Announces the block's tiles of one pass, and its end. */
+template <flash_config_t C, int PASS>
+static __device__ __forceinline__ void schedule_pass(const sm90_params_t &params, announcer_t &to) {
+    if constexpr (has_varlen<C>)
+        schedule_ragged<C, PASS>(params, to);
+    else if constexpr (C.longest_first)
+        schedule_longest_first<C, PASS>(params, to);
+    else
+        schedule_in_turn<C, PASS>(params, to);
+    announce<C>({{}, -1}, to);
+}
+
+#endif

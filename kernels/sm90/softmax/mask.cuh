@@ -1,0 +1,81 @@
+/*
+ * The mask: the scores of keys that a row does not see become -infinity, exactly.
+ */
+#ifndef FLASH_KERNELS_SM90_SOFTMAX_MASK_CUH
+#define FLASH_KERNELS_SM90_SOFTMAX_MASK_CUH
+
+#include "sm90/fragments.cuh"
+#include "sm90/ptx/bit_mask.cuh"
+#include "sm90/tile.cuh"
+
+/* The keys of a block that the tile's first row sees are [begin, end), counted from the block's
+ * first key, as far as they exist. Both ends move on by one with each row. */
+typedef struct block_mask {
+    int32_t begin;
+    int32_t end;
+    int32_t existing;
+} block_mask_t;
+
+/* Clamps to beyond every block either way, with room for the rows of a tile. */
+static __device__ __forceinline__ int32_t clamp_key(int64_t key) {
+    constexpr int64_t far = 1 << 20;
+    return (int32_t)max(min(key, far), -far);
+}
+
+/* Computes the same as flash_visible_keys(), from uniform values alone. */
+template <flash_config_t C>
+static __device__ __forceinline__ block_mask_t find_block_mask(const flash_params_t &p,
+                                                               const tile_of<C> &tile,
+                                                               int32_t block) {
+    const flash_sequence_t sequence = sequence_of<C>(p, tile);
+    const int64_t existing = sequence.len_k - (int64_t)block * C.B_c;
+    const int64_t diagonal = existing + tile.row_begin - sequence.len_q;
+    return block_mask_t{p.window_left < 0 ? INT32_MIN / 2 : clamp_key(diagonal - p.window_left),
+                        p.window_right < 0 ? INT32_MAX / 2
+                                           : clamp_key(diagonal + p.window_right + 1),
+                        clamp_key(existing)};
+}
+
+/* Counts those of the thread's columns, two in eight, that come before a key of the block. */
+static __device__ __forceinline__ int32_t columns_before(int32_t key) {
+    const int32_t rest = max(key - tile_column(), 0);
+    return rest / 8 * 2 + min(rest % 8, 2);
+}
+
+/* A bit for each of the thread's columns of a row: ptxas turns eight at a time into predicates. */
+template <int COLUMNS> struct column_bits { uint32_t words[(COLUMNS + 31) / 32]; };
+
+/* The first n of the thread's columns. */
+template <int COLUMNS>
+static __device__ __forceinline__ column_bits<COLUMNS> first_columns(int32_t n) {
+    column_bits<COLUMNS> bits;
+#pragma unroll
+    for (int i = 0; i < (COLUMNS + 31) / 32; ++i)
+        bits.words[i] = low_bits(max(n - 32 * i, 0));
+    return bits;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void mask_scores(score_tile<C> &s, const flash_params_t &params,
+                                                   const tile_of<C> &tile, int32_t block) {
+    constexpr int columns = C.B_c / 4;
+    const block_mask_t mask = find_block_mask<C>(params, tile, block);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int32_t row = tile_row(half);
+        const int32_t end = min(mask.end + row, mask.existing);
+        column_bits<columns> seen = first_columns<columns>(columns_before(end));
+        if constexpr (has_window<C>) {
+            const auto left = first_columns<columns>(columns_before(mask.begin + row));
+#pragma unroll
+            for (int i = 0; i < (columns + 31) / 32; ++i)
+                seen.words[i] &= ~left.words[i];
+        }
+#pragma unroll
+        for (int i = 0; i < columns; ++i)
+            if (!(seen.words[i / 32] >> i % 32 & 1))
+                s.s[i / 2 * 4 + 2 * half + i % 2] = -INFINITY;
+    }
+}
+
+#endif

@@ -1,0 +1,141 @@
+/*
+ * Online softmax of the two rows of S that a thread shares with its quad (fragments.cuh).
+ *
+ * O and the sum of a row are kept relative to a reference maximum. With a running maximum each
+ * block of keys may raise it, and O and the sum are rescaled. With a fixed reference the blocks
+ * that a mask cuts, or the first one, set it; after them it stays, whatever the scores, and nothing
+ * is rescaled. Every reference gives the same result as long as O, the sums and P are all relative
+ * to it and none leaves its range, which failed() finds out at the end.
+ */
+#ifndef FLASH_KERNELS_SM90_SOFTMAX_SOFTMAX_CUH
+#define FLASH_KERNELS_SM90_SOFTMAX_SOFTMAX_CUH
+
+#include "common/non_finite.cuh"
+#include "common/quad.cuh"
+#include "common/score_unit.cuh"
+#include "sm90/fragments.cuh"
+
+/* Of each of the thread's two rows. */
+typedef struct softmax_state {
+    float max[2]; /* reference maximum, in units of S */
+    float sum[2]; /* of exponentials; until finish_sums() over the thread's own columns */
+} softmax_state_t;
+
+/* O and the sum of each row are multiplied by these factors when its maximum rises. */
+typedef struct rescale {
+    float factor[2];
+} rescale_t;
+
+/* Turns scores into tanh(score / cap), in units of the cap. */
+template <flash_config_t C>
+static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_unit_t &unit) {
+    if constexpr (has_softcap<C>) {
+        if (unit.inverse_cap == 0.0f)
+            return;
+#pragma unroll
+        for (int i = 0; i < score_registers<C>; ++i)
+            s.s[i] = tanh_by_exp2(s.s[i] * unit.inverse_cap);
+    }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ float row_max(const score_tile<C> &s, int half) {
+    float x = fmaxf(s.s[2 * half], s.s[2 * half + 1]);
+#pragma unroll
+    for (int i = 4; i < score_registers<C>; i += 4)
+        x = fmaxf(x, fmaxf(s.s[i + 2 * half], s.s[i + 2 * half + 1]));
+    return quad_max(x);
+}
+
+/* A row without a finite score yet has a maximum of -infinity, which must not be subtracted. */
+static __device__ __forceinline__ float subtrahend(float max) {
+    return max == -INFINITY ? 0.0f : max;
+}
+
+/* Takes the reference maximum from the first block. */
+template <flash_config_t C>
+static __device__ __forceinline__ softmax_state_t start_softmax(const score_tile<C> &s) {
+    return softmax_state_t{{row_max<C>(s, 0), row_max<C>(s, 1)}, {0.0f, 0.0f}};
+}
+
+/* Raises the reference maxima to those of the block, and rescales the sums. */
+template <flash_config_t C>
+static __device__ __forceinline__ rescale_t raise_max(softmax_state_t &state,
+                                                      const score_tile<C> &s,
+                                                      const score_unit_t &unit) {
+    rescale_t past;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float max = fmaxf(state.max[half], row_max<C>(s, half));
+        past.factor[half] = exp2_approx((state.max[half] - subtrahend(max)) * unit.log2);
+        state.max[half] = max;
+        state.sum[half] *= past.factor[half];
+    }
+    return past;
+}
+
+/* Turns S into P, relative to the reference maxima, and adds it, unrounded, to the sums. */
+template <flash_config_t C>
+static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_state_t &state,
+                                                    const score_unit_t &unit) {
+    const float reference[2] = {subtrahend(state.max[0]) * unit.log2,
+                                subtrahend(state.max[1]) * unit.log2};
+#pragma unroll
+    for (int i = 0; i < score_registers<C>; i += 4)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float *x = &s.s[i + 2 * half];
+            x[0] = exp2_approx(fmaf(x[0], unit.log2, -reference[half]));
+            x[1] = exp2_approx(fmaf(x[1], unit.log2, -reference[half]));
+            state.sum[half] += x[0] + x[1];
+        }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void rescale_output(output_tile<C> &o, const rescale_t &past) {
+#pragma unroll
+    for (int i = 0; i < output_registers<C>; i += 2)
+        o.o[i] *= past.factor[i / 2 % 2], o.o[i + 1] *= past.factor[i / 2 % 2];
+}
+
+/* Adds up the sums of the quad, after the last block. */
+static __device__ __forceinline__ void finish_sums(softmax_state_t &state) {
+    state.sum[0] = quad_sum(state.sum[0]);
+    state.sum[1] = quad_sum(state.sum[1]);
+}
+
+/* Makes a row fail that has no reference, because no score was finite in the blocks that set it.
+ * Called after the blocks that used the fixed reference; whatever follows, the row fails. */
+static __device__ __forceinline__ void require_reference(softmax_state_t &state) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+        if (state.max[half] == -INFINITY)
+            state.sum[half] = NAN;
+}
+
+/* Whether the fixed reference has failed this thread's rows: a sum or an element of O has left its
+ * range, or is near its end. What is not finite because the inputs are not fails too, which costs
+ * time but does no harm. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool failed(const softmax_state_t &state,
+                                              const rounded_output<C> &o) {
+    constexpr float max_sum = 0x1p100f;
+    uint32_t zero[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < output_registers<C> / 2; ++i)
+        zero[i % 4] = multiply_add_pair<C.dtype>(o.w[i], 0, zero[i % 4]);
+    const bool finite = is_pair_of_zeros(zero[0] | zero[1] | zero[2] | zero[3]);
+    return !(finite && state.sum[0] < max_sum && state.sum[1] < max_sum);
+}
+
+/* LSE, the natural logarithm of the sum of exponentials, of the row whose LSE the thread stores:
+ * its quad's first row in even threads, the second in odd ones. -infinity for a row that saw no
+ * key. No branch: see ptx/predicated.cuh. */
+static __device__ __forceinline__ float row_lse(const softmax_state_t &state,
+                                                const score_unit_t &unit) {
+    const bool odd = threadIdx.x % 2;
+    const float max = odd ? state.max[1] : state.max[0], sum = odd ? state.sum[1] : state.sum[0];
+    return log2_approx(sum) * ln_2 + subtrahend(max) * unit.natural;
+}
+
+#endif

@@ -1,0 +1,124 @@
+/*
+ * O and LSE on their way out from registers. The quad that holds a row of O exchanges words, so
+ * that each thread has chunks of eight columns next to each other.
+ */
+#ifndef FLASH_KERNELS_SM90_STORE_DIRECT_CUH
+#define FLASH_KERNELS_SM90_STORE_DIRECT_CUH
+
+#include "common/ptx/convert.cuh"
+#include "sm90/block_state.cuh"
+#include "sm90/ptx/predicated.cuh"
+#include "sm90/softmax/softmax.cuh"
+#include "sm90/store/non_finite.cuh"
+
+/* Divides O by the sums; a row that saw no key becomes 0. */
+template <flash_config_t C>
+static __device__ __forceinline__ void normalize_output(output_tile<C> &o,
+                                                        const softmax_state_t &state) {
+    rescale_t inverse;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+        inverse.factor[half] = state.sum[half] == 0.0f ? 0.0f : reciprocal_approx(state.sum[half]);
+    rescale_output<C>(o, inverse);
+}
+
+/* Rounds O to its type. No branch: the next tile's QK^T is under way. */
+template <flash_config_t C>
+static __device__ __forceinline__ void round_output(rounded_output<C> &rounded,
+                                                    const output_tile<C> &o) {
+#pragma unroll
+    for (int i = 0; i < output_registers<C> / 2; ++i)
+        rounded.w[i] = convert_pair<C.dtype>(o.o[2 * i], o.o[2 * i + 1]);
+}
+
+/* Transposes the words of the quad: its thread k gives word i to thread i, and gets word k of
+ * each. */
+static __device__ __forceinline__ void transpose_in_quad(uint32_t (&w)[4]) {
+    const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? w[i] : w[i + 1], 1);
+        w[i] = odd ? other : w[i];
+        w[i + 1] = odd ? w[i + 1] : other;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? w[i] : w[i + 2], 2);
+        w[i] = upper ? other : w[i];
+        w[i + 2] = upper ? w[i + 2] : other;
+    }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ uint16_t *output_row(const flash_params_t &p,
+                                                       const tile_of<C> &tile, int64_t row) {
+    return (uint16_t *)p.o + tile.batch_index * p.o_stride.batch + tile.head * p.o_stride.head +
+           (sequence_of<C>(p, tile).q_begin + row) * p.o_stride.seq;
+}
+
+/* The first column of the thread's chunk i. */
+static __device__ __forceinline__ int chunk_column(int i) {
+    return (4 * i + threadIdx.x % 4) * SM90_CHUNK_ELEMENTS;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void store_row(uint16_t *row, int32_t columns, int half,
+                                                 const rounded_output<C> &o) {
+#pragma unroll
+    for (int i = 0; i < C.d_head / 32; ++i) {
+        uint32_t w[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+            w[j] = o.w[8 * i + 2 * j + half];
+        transpose_in_quad(w);
+        global_store_if(chunk_column(i) < columns, row + chunk_column(i),
+                        uint4{w[0], w[1], w[2], w[3]});
+    }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void store_output(const flash_params_t &p, const tile_of<C> &tile,
+                                                    const rounded_output<C> &o) {
+    const int32_t row = tile.row_begin + tile_row(0);
+    const int32_t len_q = sequence_of<C>(p, tile).len_q;
+    uint16_t *data = output_row<C>(p, tile, row);
+    store_row<C>(data, row < len_q ? p.d_head : 0, 0, o);
+    store_row<C>(data + 8 * p.o_stride.seq, row + 8 < len_q ? p.d_head : 0, 1, o);
+}
+
+/* Completes the warp's rows, which it has just written, where V was sanitised (non_finite.cuh). */
+template <flash_config_t C>
+static __device__ __forceinline__ void complete_output(const flash_params_t &p,
+                                                       const tile_of<C> &tile) {
+    const int32_t first = tile.row_begin + warp_row();
+    __syncwarp();
+#pragma unroll 1
+    for (int32_t row = first; row < min(first + 16, sequence_of<C>(p, tile).len_q); ++row)
+        add_non_finite_v<C>(p, tile, row, output_row<C>(p, tile, row));
+}
+
+/* The place of a query of the tile's sequence in LSE. No branch: see ptx/predicated.cuh. */
+template <flash_config_t C>
+static __device__ __forceinline__ int64_t lse_place(const flash_params_t &p, const tile_of<C> &tile,
+                                                    int32_t query) {
+    int64_t head_stride = p.lse_stride.head;
+    int64_t token = query;
+    if constexpr (has_varlen<C>) {
+        head_stride = block_state<C>().lse_head_stride;
+        token += tile.q_begin;
+    }
+    return tile.batch_index * p.lse_stride.batch + tile.head * head_stride +
+           token * p.lse_stride.seq;
+}
+
+/* Two threads of each quad store a row each: see row_lse(). */
+template <flash_config_t C>
+static __device__ __forceinline__ void store_lse(const flash_params_t &p, const tile_of<C> &tile,
+                                                 float lse) {
+    const int half = threadIdx.x % 4;
+    const int32_t row = tile.row_begin + tile_row(half);
+    const int32_t len_q = sequence_of<C>(p, tile).len_q;
+    global_store_if(p.lse && half < 2 && row < len_q, p.lse + lse_place<C>(p, tile, row), lse);
+}
+
+#endif

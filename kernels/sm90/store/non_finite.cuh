@@ -1,0 +1,44 @@
+/*
+ * The infinities and NaNs of V that were zeroed because a mask hides their keys from some rows
+ * (load/sanitise_v.cuh), added to those rows of O that see them. Only the rare tile that had any
+ * comes here, after its O has been written to global memory.
+ */
+#ifndef FLASH_KERNELS_SM90_STORE_NON_FINITE_CUH
+#define FLASH_KERNELS_SM90_STORE_NON_FINITE_CUH
+
+#include "common/non_finite.cuh"
+#include "sm90/tile.cuh"
+
+/* Adds what is not finite in keys [begin, end) of one column of V to an element of O. */
+template <flash_config_t C>
+static __device__ uint32_t add_non_finite_keys(uint32_t o, const uint16_t *v, int64_t stride,
+                                               int64_t begin, int64_t end) {
+#pragma unroll 1
+    for (int64_t key = begin; key < end; ++key)
+        o = add_non_finite<C.dtype>(o, v[key * stride]);
+    return o;
+}
+
+/* Completes one row of O, which the warp has written, by the keys that the row sees in the blocks
+ * that a mask cuts, left and right of the whole ones. */
+template <flash_config_t C>
+static __device__ void add_non_finite_v(const flash_params_t &p, const tile_of<C> &tile,
+                                        int32_t row, uint16_t *o) {
+    const uint16_t *v = (const uint16_t *)p.v + tile.batch_index * p.v_stride.batch +
+                        tile.head / p.group * p.v_stride.head +
+                        sequence_of<C>(p, tile).k_begin * p.v_stride.seq;
+    const flash_range_t keys = visible_keys<C>(p, tile, row);
+    const int64_t whole_begin = (int64_t)tile.whole_begin * C.B_c;
+    const int64_t whole_end = max((int64_t)tile.whole_end * C.B_c, whole_begin);
+#pragma unroll 1
+    for (int column = threadIdx.x % warp_threads; column < p.d_head; column += warp_threads) {
+        uint32_t element = o[column];
+        element = add_non_finite_keys<C>(element, v + column, p.v_stride.seq, keys.begin,
+                                         min(whole_begin, (int64_t)keys.end));
+        element = add_non_finite_keys<C>(element, v + column, p.v_stride.seq,
+                                         max(whole_end, (int64_t)keys.begin), keys.end);
+        o[column] = (uint16_t)element;
+    }
+}
+
+#endif
