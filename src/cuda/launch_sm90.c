@@ -6,7 +6,7 @@
 #include "core/status.h"
 #include "cuda/grid.h"
 #include "cuda/launch.h"
-#include "cuda/shares_sm90.h"
+#include "cuda/schedule_sm90.h"
 #include "cuda/tensor_map.h"
 #include "cuda/tma_tensor.h"
 
@@ -28,11 +28,11 @@ static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *pro
                               const device_t *device, flash_stream_t stream) {
     const flash_config_t *config = &kernel->config;
     const flash_params_t *p = &problem->params;
-    const int64_t blocks = shares_sm90_blocks(config, p, device->n_multiprocessors);
+    const int64_t blocks = schedule_sm90_blocks(config, p, device->n_multiprocessors);
     const cuda_block_t block = kernel->family->cuda->block(config);
     const cuda_grid_t grid = {
         .blocks = blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
-    sm90_params_t params = {.problem = *p, .schedule = shares_sm90(config, p, blocks)};
+    sm90_params_t params = {.problem = *p, .schedule = schedule_sm90(config, p, blocks)};
     FLASH_TRY(encode_maps(config, &params));
     return launch_grid(cuda_kernel_symbol(kernel), &grid, &params, stream);
 }

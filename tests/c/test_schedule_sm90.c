@@ -1,7 +1,7 @@
 /*
  * What a launch of the SM90 family decides about its schedule: its grid, sections and teams.
  */
-#include "cuda/shares_sm90.h"
+#include "cuda/schedule_sm90.h"
 #include "support.h"
 
 #include <stdbool.h>
@@ -35,7 +35,7 @@ static flash_params_t square(int32_t d_head, int32_t batch, int32_t heads, int32
 }
 
 static sm90_schedule_t shares_of(const flash_config_t *config, const flash_params_t *p) {
-    return shares_sm90(config, p, shares_sm90_blocks(config, p, MULTIPROCESSORS));
+    return schedule_sm90(config, p, schedule_sm90_blocks(config, p, MULTIPROCESSORS));
 }
 
 /* Of so many tokens and as many heads as make the usual width. */
@@ -66,7 +66,7 @@ static void every_team_takes_as_many_heads(void **state) {
     for (int32_t heads = 4; heads <= 400; heads += 4) {
         const flash_params_t p = square(128, 1, heads, 4, 700);
         const sm90_schedule_t shares = shares_of(&config, &p);
-        const int64_t blocks = shares_sm90_blocks(&config, &p, MULTIPROCESSORS);
+        const int64_t blocks = schedule_sm90_blocks(&config, &p, MULTIPROCESSORS);
         const int64_t teams = blocks / shares.team_blocks;
         assert_int_equal(blocks % shares.team_blocks, 0);
         assert_int_equal(shares.whole_heads % teams, 0);
@@ -83,7 +83,7 @@ static void blocks_of_one_tile_a_head_take_heads_in_pairs(void **state) {
     for (int32_t batch = 1; batch <= 40; batch++) {
         const flash_params_t p = square(256, batch, 8, 1, 512);
         const sm90_schedule_t shares = shares_of(&config, &p);
-        const int64_t blocks = shares_sm90_blocks(&config, &p, MULTIPROCESSORS);
+        const int64_t blocks = schedule_sm90_blocks(&config, &p, MULTIPROCESSORS);
         if (shares.team_blocks == 4)
             assert_int_equal(shares.whole_heads % (2 * blocks / 4), 0);
     }

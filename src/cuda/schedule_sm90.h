@@ -2,17 +2,17 @@
  * What a launch of the SM90 family decides about its schedule, that is, which block computes which
  * tiles: see kernels/sm90/schedule/schedule.cuh.
  */
-#ifndef FLASH_SHARES_SM90_H
-#define FLASH_SHARES_SM90_H
+#ifndef FLASH_SCHEDULE_SM90_H
+#define FLASH_SCHEDULE_SM90_H
 
 #include "kernels/sm90/sm90_kernel.h"
 
 /* The blocks of the grid: one per tile; persistent: one per multiprocessor, and fewer
  * where there are fewer tiles. */
-int64_t shares_sm90_blocks(const flash_config_t *config, const flash_params_t *p,
+int64_t schedule_sm90_blocks(const flash_config_t *config, const flash_params_t *p,
                            int32_t n_multiprocessors);
 
 /* The schedule of a grid with so many blocks, at least one. */
-sm90_schedule_t shares_sm90(const flash_config_t *config, const flash_params_t *p, int64_t blocks);
+sm90_schedule_t schedule_sm90(const flash_config_t *config, const flash_params_t *p, int64_t blocks);
 
 #endif
