@@ -18,6 +18,7 @@ set -euo pipefail
 
 SUITE=bookworm
 CHECKOUT=/root/flashattn
+CERTIFICATES=/root/pip-certificates.crt
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 usage() {
@@ -90,6 +91,8 @@ copy_settings() {
         while read -r path; do
             [ ! -e "$path" ] || cp -rL --parents "$path" "$ROOT"
         done
+    path=${PIP_CERT:-$(python3 -m pip config get global.cert 2>/dev/null || true)}
+    [ -z "$path" ] || cp -L "$path" "$ROOT$CERTIFICATES"
 }
 
 # The last commit, and the build/ that an earlier run left.
@@ -126,6 +129,8 @@ clean_up() {
 run_inside() { # command line
     local outside
     mapfile -t outside < <(env | grep -E '^(PIP_[A-Z_]*|(https?|no)_proxy|TERM)=' || true)
+    # Where the package ca-certificates does not write over them.
+    [ ! -e "$ROOT$CERTIFICATES" ] || outside+=("PIP_CERT=$CERTIFICATES")
     echo "--- $1"
     env -i HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
         "${outside[@]}" chroot "$ROOT" /bin/bash -c "cd $CHECKOUT && $1"
