@@ -3,27 +3,27 @@
 
 # Name, the step that must have run before it (or -), what it checks. checks.sh does it.
 STEPS='
-format          -      C, CUDA, Python and shell: format and lint
-manifest        -      codegen/ship.manifest is what the generator makes
-build           -      the library and its tests build with gcc
-unit            build  tests in C
-processors      build  tests in C on processors that can do less than this one
-interface       build  header dialects, layout, symbols, ABI
-generator       build  tests of codegen/
-python          build  tests in Python
-tree            build  include rule, documented examples, links, this script
-demo            build  tests of the demo
-consumers       build  find_package, pkg-config, FetchContent, packages
-wheel           -      the wheel, its exports, the time it takes to build
-broken-nvcc     -      configuring with a CUDA compiler that fails
-cuda            -      the library with its CUDA kernels
-amx             -      AMX kernels with emulated tiles
-clang           -      build and tests in C with clang
-address         -      tests in C with address and undefined behaviour sanitizers
-address-python  -      tests in Python with the same
-thread          -      tests of threads with the thread sanitizer
-fuzz            -      each fuzzer for 12 seconds
-aarch64         -      a cross build and tests in C under qemu
+format          -        C, CUDA, Python and shell: format and lint
+manifest        -        codegen/ship.manifest is what the generator makes
+build           -        the library and its tests build with gcc
+unit            build    tests in C
+processors      build    tests in C on processors that can do less than this one
+interface       build    header dialects, layout, symbols, ABI
+generator       build    tests of codegen/
+python          build    tests in Python
+tree            build    include rule, documented examples, links, this script
+demo            build    tests of the demo
+consumers       build    find_package, pkg-config, FetchContent, packages
+wheel           -        the wheel, its exports, the time it takes to build
+broken-nvcc     -        configuring with a CUDA compiler that fails
+cuda            -        the library with its CUDA kernels
+amx             -        AMX kernels with emulated tiles; pointers that overflow in them
+clang           -        build and tests in C with clang
+address         -        tests in C with address and undefined behaviour sanitizers
+address-python  address  tests in Python with the same
+thread          -        tests of threads with the thread sanitizer
+fuzz            -        each fuzzer for 12 seconds
+aarch64         -        a cross build and tests in C under qemu
 '
 QUICK='format manifest build unit interface tree'
 
