@@ -142,30 +142,26 @@ print(*(line for line in lines if line and line[0] != "#" and is_missing(line)))
 END
 }
 
-# Whether the demo can run with the system's Python. With a model of one's own, the demo itself
-# says what it lacks.
+# Whether the demo can run with the system's Python and its packages. With a model of one's own, the
+# demo itself says what it lacks.
 system_python_serves() { # argument of the demo...
-    [[ " $*" == *" --model"* ]] || [ -z "$(missing_requirements "$DEMO_REQUIREMENTS")" ]
+    [ -z "$(missing_packages "${BUILD_NEEDS[@]}")" ] &&
+        { [[ " $*" == *" --model"* ]] || [ -z "$(missing_requirements "$DEMO_REQUIREMENTS")" ]; }
 }
 
 # A virtual environment; where it cannot be made or filled, the system's Python with what it has.
 set_up_demo() { # argument of the demo...
     PART='[1/3] '
-    if has python3 && ! has @venv && ! can_install && system_python_serves "$@"; then
-        install_packages "${BUILD_NEEDS[@]}"
-    else
-        install_packages "${DEMO_NEEDS[@]}"
-        PART='[2/3] '
-        if install_demo_requirements; then
-            lend_torch
-            return
+    if has @venv || can_install || ! system_python_serves "$@"; then
+        if (install_packages "${DEMO_NEEDS[@]}"); then
+            PART='[2/3] '
+            if install_demo_requirements; then
+                lend_torch
+                return
+            fi
         fi
+        system_python_serves "$@" || exit 1
     fi
     PYTHON=python3
-    if ! system_python_serves "$@"; then
-        echo "The demo needs Python packages that are not there and could not be installed:" \
-            "$(missing_requirements "$DEMO_REQUIREMENTS")" >&2
-        exit 1
-    fi
     echo "the demo runs with the system's Python and its packages"
 }
