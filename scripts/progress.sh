@@ -13,8 +13,8 @@ clock() {
 # Sets PROCESSOR to the tenths of a second of processor time that this shell's children took.
 processor_clock() {
     times >"$LOGS/times" # not in a pipe, which would be another shell with other children
-    PROCESSOR=$(awk -F '[ms ]+' 'NR == 2 { printf "%d", ($1 + $3) * 600 + ($2 + $4) * 10 }' \
-        "$LOGS/times")
+    PROCESSOR=$(tr , . <"$LOGS/times" |
+        awk -F '[ms ]+' 'NR == 2 { printf "%d", ($1 + $3) * 600 + ($2 + $4) * 10 }')
 }
 
 seconds() { # tenths of a second

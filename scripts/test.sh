@@ -78,8 +78,11 @@ run_step() { # name
 }
 
 sum_up() {
+    local name
     [ ${#SKIPS[@]} -eq 0 ] || printf 'skipped: %s\n' "${SKIPS[@]}"
-    [ ${#FAILED[@]} -eq 0 ] || printf 'failed: %s\n' "${FAILED[@]/%/, log: $LOGS/*.log}"
+    for name in "${FAILED[@]}"; do
+        echo "failed: $name  log: $LOGS/$name.log"
+    done
     processor_clock
     echo "took $(seconds $(($(clock) - BEGIN))), processor $(seconds "$PROCESSOR")"
     echo "$N_PASSED passed, ${#FAILED[@]} failed"
