@@ -141,6 +141,7 @@ check_machine
 WORK=${WORK:-$(mktemp -d "${TMPDIR:-/tmp}/fresh-machine.XXXXXX")}
 mkdir -p "$WORK"
 ROOT=$(cd "$WORK" && pwd)/root
+! mountpoint -q "$ROOT/proc" || die "another run is using $ROOT"
 trap clean_up EXIT
 trap 'exit 130' INT TERM HUP
 make_root
