@@ -14,8 +14,9 @@ if(FLASH_SANITIZE)
     endif()
     list(TRANSFORM FLASH_SANITIZE REPLACE "^fuzzer$" "fuzzer-no-link" OUTPUT_VARIABLE _sanitizers)
     list(JOIN _sanitizers "," _sanitizers)
+    # -g1: lines for the reports; to track variables too takes gcc longer than all else.
     set(FLASH_SANITIZER_OPTIONS
-        -fsanitize=${_sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
+        -fsanitize=${_sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
 endif()
 
 function(flash_compile_options target)

@@ -1,4 +1,5 @@
-# Packages: `cpack` in the build tree makes a .tar.gz, and where dpkg is there the Debian packages
+# Packages: `cpack` in the build tree makes a .tar.gz. Where the programs are found that CPack's
+# Debian generator runs (dpkg, dpkg-shlibdeps and file), it also makes the Debian packages
 # libflashattn<ABI> (the library) and libflashattn-dev (header, link name, CMake and pkg-config
 # files).
 if(SKBUILD)
@@ -15,9 +16,11 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_VERBATIM_VARIABLES ON)
 
 set(CPACK_GENERATOR TGZ)
+find_program(FLASH_DPKG dpkg)
 find_program(FLASH_DPKG_SHLIBDEPS dpkg-shlibdeps)
-mark_as_advanced(FLASH_DPKG_SHLIBDEPS)
-if(FLASH_DPKG_SHLIBDEPS)
+find_program(FLASH_FILE file)
+mark_as_advanced(FLASH_DPKG FLASH_DPKG_SHLIBDEPS FLASH_FILE)
+if(FLASH_DPKG AND FLASH_DPKG_SHLIBDEPS AND FLASH_FILE)
     list(APPEND CPACK_GENERATOR DEB)
 endif()
 

@@ -1,0 +1,72 @@
+# shellcheck shell=bash
+# Builds the library, and the commands that are a build and little more.
+
+# Where ccache is there, it compiles again only what changed, also in a build folder made anew.
+! command -v ccache >/dev/null || export CMAKE_C_COMPILER_LAUNCHER=ccache
+
+# Without the CUDA kernels, which take minutes, unless an option says so.
+configure() { # folder below build/, CMake option...
+    local folder=build/$1
+    shift
+    cmake -S . -B "$folder" -G Ninja -DFLASH_CUDA=OFF "$@"
+}
+
+compile() { # folder below build/, [target...]
+    local folder=build/$1
+    shift
+    cmake --build "$folder" --parallel "$JOBS" ${1:+--target "$@"}
+}
+
+build_release() { # CMake option...
+    configure release -DCMAKE_BUILD_TYPE=Release -DFLASH_BUILD_TESTS=OFF "$@"
+    compile release
+}
+
+demo() {
+    local cuda=OFF duration='1 minute on two idle cores'
+    set_up_demo "$@"
+    ! has_gpu || cuda=AUTO duration='minutes, with CUDA kernels'
+    PART='[3/3] '
+    run_logged "library ($duration)" "$LOGS/demo.log" build_release -DFLASH_CUDA=$cuda
+    [ "$STATUS" -eq 0 ] || exit "$STATUS"
+    FLASHATTN_LIBRARY=$PWD/build/release/libflashattn.so PYTHONPATH=$BINDINGS \
+        exec "$PYTHON" examples/sentence_similarity "$@"
+}
+
+bench() {
+    install_packages "${BENCH_NEEDS[@]}"
+    run_logged "building the benchmarks" "$LOGS/bench.log" \
+        build_release -DFLASH_BUILD_BENCHMARKS=ON
+    [ "$STATUS" -eq 0 ] || exit "$STATUS"
+    build/release/tests/benchmarks/benchmark_overhead "$@"
+    build/release/tests/benchmarks/benchmark_attention "$@"
+}
+
+build() {
+    install_packages "${DEMO_NEEDS[@]}"
+    # With debug information, which the ABI check reads; the code is that of Release.
+    configure gcc -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=RelWithDebInfo
+    compile gcc
+}
+
+manifest() {
+    python3 -m codegen --manifest codegen/ship.manifest
+}
+
+abi_baseline() {
+    build
+    build/gcc/tests/abi/print_layout >tests/abi/layout.txt
+    python3 tests/abi/check_abi.py --update include/flashattn.h build/gcc/libflashattn.so
+}
+
+c_sources() {
+    find include src kernels tests examples -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' \
+        -o -name '*.cuh'
+}
+
+format() {
+    install_packages "${DEMO_NEEDS[@]}"
+    install_requirements tests/requirements.txt
+    c_sources | xargs "$VENV/bin/clang-format" -i
+    "$VENV/bin/ruff" check --fix .
+}

@@ -1,0 +1,230 @@
+# shellcheck shell=bash
+# What each step of the test does: step_NAME for the step NAME that test.sh lists.
+
+shell_scripts() {
+    find dev .ci/run scripts tests -name '*.sh' -o -name dev -o -path .ci/run
+}
+
+step_format() {
+    local script
+    c_sources | xargs "$VENV/bin/clang-format" --dry-run -Werror
+    "$VENV/bin/ruff" check .
+    for script in $(shell_scripts); do
+        bash -n "$script"
+    done
+    ! command -v shellcheck >/dev/null || shell_scripts | xargs shellcheck
+}
+
+step_manifest() {
+    python3 -m codegen --check codegen/ship.manifest
+}
+
+step_build() {
+    build
+}
+
+run_pytest() { # pytest argument...
+    FLASHATTN_LIBRARY=$PWD/${LIBRARY:-build/gcc}/libflashattn.so PYTHONPATH=$BINDINGS \
+        "$PYTHON" -m pytest -q -p no:cacheprovider "$@"
+}
+
+# Spread over the processors.
+run_pytest_parallel() { # pytest argument...
+    run_pytest --numprocesses "$JOBS" "$@"
+}
+
+run_ctest() { # folder below build/, ctest option...
+    local folder=build/$1
+    shift
+    ctest --test-dir "$folder" --output-on-failure --no-tests=error --parallel "$JOBS" "$@"
+}
+
+step_unit() {
+    run_ctest gcc -L unit
+}
+
+# Every processor short of this one: each set is one where another is above it.
+step_processors() {
+    local isa isas=(reference avx2)
+    ! grep -qw avx512_bf16 /proc/cpuinfo || isas+=(avx512)
+    ! grep -qw amx_bf16 /proc/cpuinfo || isas+=(avx512_bf16)
+    for isa in "${isas[@]}"; do
+        FLASH_CPU_ISA=$isa run_ctest gcc -R '^(table|forward|combine|threads)$'
+    done
+}
+
+step_interface() {
+    run_ctest gcc -L abi
+}
+
+step_generator() {
+    run_pytest_parallel tests/codegen
+}
+
+step_python() {
+    run_pytest_parallel tests/python
+}
+
+step_tree() {
+    run_pytest tests/tree
+}
+
+step_demo() {
+    run_pytest_parallel --dist loadfile examples/tests
+}
+
+step_consumers() {
+    run_ctest gcc -L consumer
+}
+
+# The wheel, and the time that its build takes, in seconds of processor time, which other work on the
+# machine hardly changes: 60 for the CPU library, 6 to configure it and to pack.
+step_wheel() {
+    local seconds TIMEFORMAT='%U %S'
+    rm -rf build/wheel
+    { time env -u CMAKE_C_COMPILER_LAUNCHER "$PYTHON" -m build --wheel --no-isolation \
+        --outdir build/wheel --config-setting=cmake.define.FLASH_CUDA=OFF . \
+        >"$LOGS/wheel-build.log" 2>&1; } 2>"$LOGS/wheel-build.time" || {
+        cat "$LOGS/wheel-build.log"
+        return 1
+    }
+    seconds=$(awk '{ print int($1 + $2 + 0.5) }' "$LOGS/wheel-build.time")
+    echo "the wheel takes $seconds s of processor time to build"
+    [ "$seconds" -le 66 ]
+    "$PYTHON" -m pip install --quiet --no-deps --target build/wheel/site \
+        build/wheel/flashattn-*-py3-none-*.whl
+    python3 tests/abi/check_exports.py include/flashattn.h \
+        build/wheel/site/flashattn/libflashattn.so
+    (cd build/wheel && PYTHONPATH=$PWD/site "$PYTHON" -m flashattn info)
+}
+
+# The library with its CUDA kernels: it loads and serves the CPU with and without a GPU, and where
+# there is one its kernels are tested too.
+step_cuda() {
+    if ! command -v nvcc >/dev/null; then
+        ! configure cuda -DFLASH_CUDA=ON >"$LOGS/no-cuda.log" 2>&1 || return 1
+        grep -o 'FLASH_CUDA=ON, but no nvcc found' "$LOGS/no-cuda.log"
+        echo "needs nvcc of CUDA 13.0 or newer"
+        return "$SKIPPED"
+    fi
+    configure cuda -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Release -DFLASH_CUDA=ON
+    compile cuda
+    run_ctest cuda -L unit
+    run_ctest cuda -R '^(exports|dynamic|sm90_main_loops)$'
+    LIBRARY=build/cuda run_pytest tests/python/test_{arrays,refusals,package}.py tests/gpu
+}
+
+# A CUDA compiler that is there and broken: the CPU library where it may be, a refusal where CUDA is
+# insisted on, and the compiler's own words both times.
+step_broken_nvcc() {
+    local fake=$PWD/build/broken-nvcc/bin/nvcc words='fake nvcc: out of order'
+    rm -rf build/broken-nvcc
+    mkdir -p "${fake%/*}"
+    printf '#!/bin/sh\necho "%s" >&2\nexit 3\n' "$words" >"$fake"
+    chmod +x "$fake"
+    CUDACXX=$fake configure broken-nvcc/auto -DFLASH_CUDA=AUTO -DFLASH_BUILD_TESTS=OFF \
+        >"$LOGS/broken-nvcc-auto.log" 2>&1
+    ! CUDACXX=$fake configure broken-nvcc/on -DFLASH_CUDA=ON -DFLASH_BUILD_TESTS=OFF \
+        >"$LOGS/broken-nvcc-on.log" 2>&1 || return 1
+    grep 'building the CPU library' "$LOGS/broken-nvcc-auto.log"
+    grep "$words" "$LOGS/broken-nvcc-auto.log"
+    grep 'FLASH_CUDA=ON, but' "$LOGS/broken-nvcc-on.log"
+    grep "$words" "$LOGS/broken-nvcc-on.log"
+}
+
+step_clang() {
+    configure clang -DCMAKE_C_COMPILER=clang -DCMAKE_BUILD_TYPE=Release
+    compile clang
+    run_ctest clang -L unit
+}
+
+# The AMX kernels with tile instructions in C: those of the processor may not be there, and what
+# they read and write is hidden from the sanitizers.
+EMULATED_AMX=()
+[ "$(uname -m)" != x86_64 ] || EMULATED_AMX=(-DFLASH_EMULATE_AMX=ON)
+
+configure_sanitized() { # folder, compiler, sanitizers, [CMake option...]
+    configure "$1" -DCMAKE_C_COMPILER="$2" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+        -DFLASH_SANITIZE="$3" "${EMULATED_AMX[@]}" "${@:4}"
+}
+
+# Without the rows that do not need it; `select` wants all families. With the check of pointers that
+# overflow, for which gcc takes too long in AMX kernels that have every other check too.
+step_amx() {
+    local tests=tests/python/test
+    if ! grep -qw avx512_bf16 /proc/cpuinfo; then
+        echo "needs a processor with AVX512_BF16, which AMX kernels use besides tiles"
+        return "$SKIPPED"
+    fi
+    configure_sanitized amx gcc pointer-overflow -DFLASH_KERNELS='ship arch=REFERENCE,AMX'
+    compile amx
+    run_ctest amx -L unit -E '^select$'
+    LIBRARY=build/amx run_pytest_parallel \
+        "$tests"_{determinism,edge_cases,few_rows,random_problems}.py \
+        "$tests"_{split_keys,table,threads,workspace}.py
+}
+
+step_address() {
+    configure_sanitized address gcc 'address;undefined'
+    compile address
+    UBSAN_OPTIONS=print_stacktrace=1 run_ctest address -L unit
+}
+
+# The interpreter is not instrumented: the runtime is loaded before it, and its leaks are its own.
+run_sanitized_pytest() { # pytest argument...
+    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
+        LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
+        LIBRARY=build/address run_pytest_parallel "$@"
+}
+
+# Problems of all kinds, less the largest, which need more memory and time than they add here; and
+# those of the table walk on kernels that load and store tiles.
+step_address_python() {
+    local tests=tests/python/test
+    run_sanitized_pytest -k 'not 2_to_the_31 and not long_lengths' \
+        "$tests"_{arrays,combine,edge_cases,few_rows,random_problems,refusals,split_keys}.py
+    run_sanitized_pytest -k 'AMX or runnable' "$tests"_table.py
+}
+
+# ThreadSanitizer does not know every layout of memory that newer kernels choose.
+step_thread() {
+    local fixed_layout=()
+    ! setarch -R true 2>/dev/null || fixed_layout=(setarch -R)
+    configure_sanitized thread gcc thread
+    compile thread kernels test_threads
+    TSAN_OPTIONS=halt_on_error=1 "${fixed_layout[@]}" \
+        ctest --test-dir build/thread --output-on-failure --no-tests=error -L thread
+}
+
+fuzz() { # target [libFuzzer option...]
+    local target=$1
+    shift
+    mkdir -p "build/corpus/$target"
+    "build/fuzzer/tests/fuzz/fuzz_$target" -max_total_time=12 -timeout=20 -print_final_stats=1 \
+        -artifact_prefix="build/fuzzer/$target-" "$@" "build/corpus/$target"
+}
+
+step_fuzz() {
+    configure_sanitized fuzzer clang 'fuzzer;address;undefined'
+    compile fuzzer
+    fuzz arguments -max_len=512
+    fuzz combine -max_len=512
+    fuzz config_text -dict=tests/fuzz/config_text.dict -max_len=300
+    fuzz lookup -max_len=64
+    fuzz tuning -dict=tests/fuzz/tuning.dict -max_len=2000
+}
+
+step_aarch64() {
+    local missing
+    missing=$(missing_packages aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
+        qemu-aarch64:qemu-user | paste -sd' ')
+    if [ -n "$missing" ]; then
+        echo "needs the packages: $missing"
+        return "$SKIPPED"
+    fi
+    configure aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+        -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_BUILD_TYPE=Release \
+        -DCMAKE_CROSSCOMPILING_EMULATOR='qemu-aarch64;-L;/usr/aarch64-linux-gnu'
+    compile aarch64 flashattn smoke kernels print_layout
+    run_ctest aarch64 -R '^(smoke|kernels|layout)$'
+}

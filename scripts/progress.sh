@@ -1,0 +1,66 @@
+# shellcheck shell=bash
+# Runs the long parts of a command: a line that says which part runs, since when and where its log
+# is; then a line with its result and how long it took.
+
+SKIPPED=77 # exit status of a part that this machine has no tools for
+PART=      # "[2/3] " before the name of the second part of three
+
+# Tenths of a second since 1970.
+clock() {
+    echo $((${EPOCHREALTIME/[.,]/} / 100000))
+}
+
+# Sets PROCESSOR to the tenths of a second of processor time that this shell's children took.
+processor_clock() {
+    times >"$LOGS/times" # not in a pipe, which would be another shell with other children
+    PROCESSOR=$(tr , . <"$LOGS/times" |
+        awk -F '[ms ]+' 'NR == 2 { printf "%d", ($1 + $3) * 600 + ($2 + $4) * 10 }')
+}
+
+seconds() { # tenths of a second
+    printf '%d.%d s' $(($1 / 10)) $(($1 % 10))
+}
+
+# The line of what runs, with the time since it began, until this is killed or the script ends.
+show_elapsed() { # label, log
+    local since=$SECONDS elapsed
+    while kill -0 $$ 2>/dev/null; do
+        elapsed=$((SECONDS - since))
+        printf '\r%s  %d:%02d  log: %s ' "$1" $((elapsed / 60)) $((elapsed % 60)) "$2"
+        sleep 1
+    done
+}
+
+# Runs a command with its output in a log, which is shown only when the command fails. STATUS is its
+# exit status; where it is SKIPPED, the last line of the log says why. It is no condition of an `if`
+# or `||`: bash would then ignore failures inside of the command.
+run_logged() { # label, log, command...
+    local label=$PART$1 log=$2 begin processor took ticker=
+    shift 2
+    mkdir -p "$LOGS"
+    begin=$(clock)
+    processor_clock
+    processor=$PROCESSOR
+    if [ -t 1 ]; then
+        show_elapsed "$label" "$log" &
+        ticker=$!
+    else
+        printf '%s  since %(%H:%M:%S)T  log: %s\n' "$label" -1 "$log"
+    fi
+    set +e
+    (set -e; "$@") >"$log" 2>&1 </dev/null
+    STATUS=$?
+    set -e
+    if [ -n "$ticker" ]; then
+        kill "$ticker" 2>/dev/null || true
+        wait "$ticker" 2>/dev/null || true
+        printf '\r\033[K'
+    fi
+    processor_clock
+    took="$(seconds $(($(clock) - begin))), processor $(seconds $((PROCESSOR - processor)))"
+    case $STATUS in
+    0) echo "$label  ok       $took" ;;
+    "$SKIPPED") echo "$label  skipped  $(tail -n 1 "$log")" ;;
+    *) echo "$label  FAILED   $took" && cat "$log" ;;
+    esac
+}

@@ -1,0 +1,93 @@
+"""What ./dev says before it does anything: how it refuses, which steps it lists, what it asks a
+person to install."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ["awk", "cat", "dirname", "grep", "mkdir", "mktemp", "nproc", "paste", "sed", "tr"]
+
+
+def dev(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ROOT / "dev", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments, named",
+    [
+        (["nonsense"], "'nonsense'"),
+        (["test", "--fast"], "'--fast'"),
+        (["test", "unit", "no-such-step"], "'no-such-step'"),
+        (["build", "release"], "'release'"),
+    ],
+)
+def test_an_unknown_argument_is_refused_with_the_usage(arguments, named):
+    result = dev(*arguments)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("usage: ./dev COMMAND")
+    assert named in result.stderr.splitlines()[-1]
+
+
+def test_every_listed_step_is_defined_and_every_defined_step_listed():
+    listing, quick = dev("test", "--list").stdout.split("\nquick: ")
+    listed = [line.split()[0] for line in listing.splitlines()]
+    defined = re.findall(r"^step_(\w+)\(\)", (ROOT / "scripts/checks.sh").read_text(), re.MULTILINE)
+    assert sorted(name.replace("-", "_") for name in listed) == sorted(defined)
+    assert set(quick.split()) <= set(listed)
+
+
+def bare_machine(folder: Path, **scripts: str) -> str:
+    """A PATH with what every Debian has, apt-get, and an ordinary user."""
+    for name in PROGRAMS:
+        (folder / name).symlink_to(Path("/usr/bin") / name)
+    scripts = {"apt-get": "exit 1", "id": "[ $1 = -u ] && echo 1000 || echo users", **scripts}
+    for name, body in scripts.items():
+        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
+    return str(folder)
+
+
+def printed_command(result: subprocess.CompletedProcess[str]) -> list[str]:
+    """The one command that a person is asked to paste, in words."""
+    assert result.returncode == 1
+    assert result.stdout == ""
+    commands = [line for line in result.stderr.splitlines() if "apt-get" in line]
+    assert len(commands) == 1
+    return shlex.split(commands[0])
+
+
+@pytest.mark.parametrize("command", ["demo", "test", "build", "bench"])
+def test_a_user_without_sudo_is_given_all_packages_in_one_command(command, tmp_path):
+    words = printed_command(dev(command, PATH=bare_machine(tmp_path)))
+    assert words[:3] == ["su", "-", "-c"]
+    update, install = words[3].split(" && ")
+    assert update == "apt-get update"
+    assert {"gcc", "libc6-dev", "python3", "python3-venv"} <= set(install.split()[3:])
+
+
+def test_a_user_who_may_use_sudo_is_given_a_command_with_sudo(tmp_path):
+    user = bare_machine(
+        tmp_path, sudo="exit 1", id="[ $1 = -u ] && echo 1000 || echo users sudo"
+    )
+    words = printed_command(dev("demo", PATH=user))
+    assert words[:4] == ["sudo", "apt-get", "update", "&&"]
+    assert words[4:8] == ["sudo", "apt-get", "install", "-y"]
+
+
+def test_the_test_asks_for_what_the_debian_packages_are_made_with(tmp_path):
+    words = printed_command(dev("test", PATH=bare_machine(tmp_path)))
+    assert {"dpkg-dev", "file"} <= set(words[3].split())
