@@ -97,7 +97,7 @@ static flash_status_t encode(const tma_tensor_t *tensor, CUtensorMapDataType typ
 
 flash_status_t tensor_map_encode(const tma_tensor_t *tensor, int32_t dtype, int32_t box_rows,
                                  sm90_tensor_map_t *map) {
-    CUtensorMapDataType type;
+    CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_UINT8;
     CUtensorMap own;
     memset(map, 0, sizeof *map);
     if (tma_tensor_is_empty(tensor))
