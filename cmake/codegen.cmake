@@ -1,31 +1,43 @@
-# Runs the generator: kernel table, configuration facts, and one source per kernel, in the build
-# tree. It runs when the project is configured, and a change of codegen/ configures again.
-find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
-
-set(FLASH_GENERATED_DIR ${PROJECT_BINARY_DIR}/generated)
-
+# Decides where the generated sources come from: kernel table, facts of configurations, and one source
+# per kernel. In a checkout the generator (codegen/, Python) writes them to the build tree when the
+# project is configured, and a change of codegen/ configures again. A source release brings those of
+# the ship set along, in generated/, and needs no Python.
 set(FLASH_CPU_FAMILIES reference)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
     list(APPEND FLASH_CPU_FAMILIES avx2 avx512 avx512_bf16 amx)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
     list(APPEND FLASH_CPU_FAMILIES neon neon_bf16)
 endif()
-
-file(GLOB_RECURSE _generator_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/codegen/*.py
-     ${PROJECT_SOURCE_DIR}/codegen/results/*.txt)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_generator_files})
-
 list(JOIN FLASH_CPU_FAMILIES "," _families)
 if(FLASH_CUDA_FAMILIES)
     list(JOIN FLASH_CUDA_FAMILIES "," _cuda_families)
     string(APPEND _families ",${_cuda_families}")
 endif()
-execute_process(
-    COMMAND ${CMAKE_COMMAND} -E env PYTHONDONTWRITEBYTECODE=1
-            ${Python3_EXECUTABLE} -m codegen
-            --out ${FLASH_GENERATED_DIR} --kernels "${FLASH_KERNELS}" --families "${_families}"
-    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-    COMMAND_ERROR_IS_FATAL ANY)
+
+find_package(Python3 3.9 COMPONENTS Interpreter)
+
+function(_flash_generate directory)
+    if(NOT Python3_Interpreter_FOUND)
+        message(FATAL_ERROR "The sources of FLASH_KERNELS=\"${FLASH_KERNELS}\" for the families "
+                            "${_families} are to be generated: this needs Python 3.9 or newer")
+    endif()
+    file(GLOB_RECURSE generator_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/codegen/*.py
+         ${PROJECT_SOURCE_DIR}/codegen/results/*.txt)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${generator_files})
+    execute_process(
+        COMMAND ${CMAKE_COMMAND} -E env PYTHONDONTWRITEBYTECODE=1
+                ${Python3_EXECUTABLE} -m codegen
+                --out ${directory} --kernels "${FLASH_KERNELS}" --families "${_families}"
+        WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+        COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+string(REPLACE "," "-" _released ${_families})
+set(FLASH_GENERATED_DIR ${PROJECT_SOURCE_DIR}/generated/${_released})
+if(NOT FLASH_KERNELS STREQUAL "ship" OR NOT EXISTS ${FLASH_GENERATED_DIR})
+    set(FLASH_GENERATED_DIR ${PROJECT_BINARY_DIR}/generated)
+    _flash_generate(${FLASH_GENERATED_DIR})
+endif()
 include(${FLASH_GENERATED_DIR}/kernels.cmake)
 
 # Fuzzers are about arguments; the sanitizer builds without a fuzzer check the kernels. There, every

@@ -76,6 +76,8 @@ set(FLASH_CUDA_ARCHITECTURES_SM80 80-real 90-real 80-virtual)
 set(FLASH_CUDA_ARCHITECTURES_SM90 90a-real) # wgmma and setmaxnreg are of this chip alone
 set(FLASH_CUDA_LAUNCHER_SM90 refuse_ptxas_notes.py)
 
+set(FLASH_CUDA_OBJECT_TARGETS "") # those of the function below
+
 # An object library of a family's kernels, FLASH_KERNEL_SOURCES_<FAMILY> and more sources, for the
 # library; none where none are selected.
 function(flash_add_cuda_family family)
@@ -86,7 +88,8 @@ function(flash_add_cuda_family family)
     endif()
     add_library(flashattn_${family} OBJECT ${sources})
     target_sources(flashattn_objects INTERFACE $<TARGET_OBJECTS:flashattn_${family}>)
-    if(FLASH_CUDA_LAUNCHER_${upper})
+    set(FLASH_CUDA_OBJECT_TARGETS ${FLASH_CUDA_OBJECT_TARGETS} flashattn_${family} PARENT_SCOPE)
+    if(FLASH_CUDA_LAUNCHER_${upper} AND Python3_Interpreter_FOUND)
         set_target_properties(flashattn_${family} PROPERTIES CUDA_COMPILER_LAUNCHER
             "${Python3_EXECUTABLE};${PROJECT_SOURCE_DIR}/cmake/${FLASH_CUDA_LAUNCHER_${upper}}")
     endif()

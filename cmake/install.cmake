@@ -15,12 +15,21 @@ install(TARGETS flashattn EXPORT flashattn
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime
         NAMELINK_COMPONENT development
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES include/flashattn.h
+if(TARGET flashattn_static)
+    install(TARGETS flashattn_static EXPORT flashattn
+            ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development
+            INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+endif()
+install(FILES include/flashattn.h include/flashattn.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime)
 
 install(EXPORT flashattn NAMESPACE flashattn:: FILE flashattnTargets.cmake
         DESTINATION ${_config_dir} COMPONENT development)
+set(FLASH_NEEDS_CUDART OFF) # of the static library: the shared one holds its own
+if(TARGET flashattn_static AND FLASH_CUDA_FAMILIES)
+    set(FLASH_NEEDS_CUDART ON)
+endif()
 configure_package_config_file(cmake/flashattnConfig.cmake.in flashattnConfig.cmake
     INSTALL_DESTINATION ${_config_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(flashattnConfigVersion.cmake COMPATIBILITY SameMinorVersion)

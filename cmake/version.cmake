@@ -1,6 +1,8 @@
 # FLASH_VERSION and FLASH_ABI_VERSION, read from the public header: the one place that has them.
 set(_header ${CMAKE_CURRENT_LIST_DIR}/../include/flashattn.h)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_header})
+if(NOT CMAKE_SCRIPT_MODE_FILE)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_header})
+endif()
 
 function(_flash_read_define name result)
     file(STRINGS ${_header} line REGEX "^#define ${name} +[0-9]+$")

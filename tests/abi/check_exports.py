@@ -1,6 +1,6 @@
 """The library exports what the header declares, all of it and nothing else.
 
-usage: check_exports.py flashattn.h libflashattn.so
+usage: check_exports.py flashattn.h libflashattn.so|libflashattn.a
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ def declared(header: str) -> set[str]:
 
 
 def exported(library: str) -> set[str]:
-    command = ["nm", "--dynamic", "--defined-only", "--format=posix", library]
+    """Symbols that a program can meet: dynamic ones, or the global ones of an archive."""
+    kind = "--extern-only" if library.endswith(".a") else "--dynamic"
+    command = ["nm", kind, "--defined-only", "--format=posix", library]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    symbols = {line.split()[0].split("@")[0] for line in lines if line.split()[1] != "A"}
-    return symbols
+    rows = [line.split() for line in lines if len(line.split()) > 1]
+    return {name.split("@")[0] for name, symbol_type, *_ in rows if symbol_type != "A"}
 
 
 def main() -> int:

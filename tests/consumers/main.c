@@ -6,21 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static flash_tensor_t tensor(float *data) {
-    flash_tensor_t t = FLASH_TENSOR_INIT;
-    t.data = data;
-    t.stride_batch = t.stride_seq = t.stride_head = 1;
-    return t;
-}
-
 int main(void) {
     float q[1] = {0}, k[2] = {1, 2}, v[2] = {3, 5}, o[1] = {0};
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
     args.dtype = FLASH_DTYPE_FP32;
-    args.q = tensor(q);
-    args.k = tensor(k);
-    args.v = tensor(v);
-    args.o = tensor(o);
+    args.q = flash_tensor_bshd(q, 1, 1, 1);
+    args.k = flash_tensor_bshd(k, 2, 1, 1);
+    args.v = flash_tensor_bshd(v, 2, 1, 1);
+    args.o = flash_tensor_bshd(o, 1, 1, 1);
     args.batch = args.seqlen_q = args.n_heads = args.n_heads_kv = args.d_head = 1;
     args.seqlen_k = 2;
     if (flash_workspace_size(&args, NULL, &args.workspace_size) != FLASH_SUCCESS)

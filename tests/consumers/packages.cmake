@@ -20,7 +20,7 @@ function(check_archive pattern list_command)
 endfunction()
 
 set(library "libflashattn\\.so\\.${ABI_VERSION}")
-set(development "include/flashattn\\.h" "libflashattn\\.so[ \n]" "flashattnConfig\\.cmake"
+set(development "include/flashattn\\.h" "include/flashattn\\.hpp" "libflashattn\\.a" "libflashattn\\.so[ \n]" "flashattnConfig\\.cmake"
                 "pkgconfig/flashattn\\.pc")
 check_archive("flashattn-*.tar.gz" "${CMAKE_COMMAND};-E;tar;tf" ${library} ${development})
 find_program(DPKG dpkg)

@@ -1,0 +1,37 @@
+# Makes a source release of the commit that is checked out: its files, and the generated sources of
+# the ship set for each kind of machine, so that it builds without Python.
+#
+# usage: cmake -P cmake/dist.cmake [FOLDER]      (default: build/dist)
+cmake_minimum_required(VERSION 3.25)
+get_filename_component(_source ${CMAKE_CURRENT_LIST_DIR}/.. ABSOLUTE)
+include(${CMAKE_CURRENT_LIST_DIR}/version.cmake)
+
+set(_folder ${_source}/build/dist)
+if(CMAKE_ARGC GREATER 3)
+    get_filename_component(_folder ${CMAKE_ARGV3} ABSOLUTE)
+endif()
+set(_name flashattn-${FLASH_VERSION})
+set(_cpu_families reference reference,avx2,avx512,avx512_bf16,amx reference,neon,neon_bf16)
+
+file(REMOVE_RECURSE ${_folder}/${_name})
+file(MAKE_DIRECTORY ${_folder})
+execute_process(COMMAND git archive --prefix=${_name}/ -o ${_folder}/sources.tar HEAD
+                WORKING_DIRECTORY ${_source} COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${CMAKE_COMMAND} -E tar xf sources.tar
+                WORKING_DIRECTORY ${_folder} COMMAND_ERROR_IS_FATAL ANY)
+file(REMOVE ${_folder}/sources.tar)
+
+find_program(_python NAMES python3 REQUIRED)
+foreach(_cpu IN LISTS _cpu_families)
+    foreach(_families ${_cpu} ${_cpu},sm80,sm90)
+        string(REPLACE "," "-" _released ${_families})
+        execute_process(
+            COMMAND ${CMAKE_COMMAND} -E env PYTHONDONTWRITEBYTECODE=1 ${_python} -m codegen
+                    --out generated/${_released} --kernels ship --families ${_families}
+            WORKING_DIRECTORY ${_folder}/${_name}
+            OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+    endforeach()
+endforeach()
+execute_process(COMMAND ${CMAKE_COMMAND} -E tar czf ${_name}.tar.gz ${_name}
+                WORKING_DIRECTORY ${_folder} COMMAND_ERROR_IS_FATAL ANY)
+message(STATUS "${_folder}/${_name}.tar.gz")

@@ -1,0 +1,192 @@
+/**
+ * @file
+ * flashattn.hpp - the C API of libflashattn for C++17: failures are exceptions, inputs are const,
+ * types follow from pointers. Header only, and on flashattn.h alone: everything here is inline, so
+ * that the binary interface stays that of C.
+ *
+ *     flashattn::Forward call;
+ *     call.q(q, {batch, seqlen_q, n_heads, d_head}).k(k, {...}).v(v, {...}).o(o, {...}).causal();
+ *     std::vector<std::byte> workspace(call.workspace_size());
+ *     call.run(workspace.data(), workspace.size());
+ */
+#ifndef FLASHATTN_HPP
+#define FLASHATTN_HPP
+
+#include "flashattn.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace flashattn {
+
+/** A call that failed: what() is flash_last_error(), status() the call's status. */
+class Error : public std::runtime_error {
+public:
+    Error(flash_status_t status, const std::string &message)
+        : std::runtime_error(message), status_(status) {}
+
+    flash_status_t status() const noexcept { return status_; }
+
+private:
+    flash_status_t status_;
+};
+
+/** Throws Error unless the status is FLASH_SUCCESS. */
+inline void check(flash_status_t status) {
+    if (status != FLASH_SUCCESS)
+        throw Error(status, flash_last_error());
+}
+
+/** A row of the kernel table; default-constructed: the library's choice. */
+class Kernel {
+public:
+    Kernel() = default;
+    explicit Kernel(const flash_kernel_t *kernel) : kernel_(kernel) {}
+
+    /** The kernel of a short form, as in "AVX512 (BF16, any, 64, 128): causal". Throws Error. */
+    static Kernel of(const std::string &short_form) {
+        flash_config_t config = FLASH_CONFIG_INIT;
+        check(flash_config_parse(short_form.c_str(), &config));
+        return lookup(config);
+    }
+
+    /** The kernel of a configuration. Throws Error. */
+    static Kernel lookup(const flash_config_t &config) {
+        const flash_kernel_t *kernel = flash_lookup_kernel(&config);
+        if (kernel == nullptr)
+            throw Error(flash_last_status(), flash_last_error());
+        return Kernel(kernel);
+    }
+
+    const flash_kernel_t *get() const noexcept { return kernel_; }
+
+    /** "" for the library's choice. */
+    std::string name() const { return kernel_ == nullptr ? "" : flash_kernel_name(kernel_); }
+
+    flash_config_t config() const {
+        flash_config_t config = FLASH_CONFIG_INIT;
+        check(flash_kernel_config(kernel_, &config));
+        return config;
+    }
+
+private:
+    const flash_kernel_t *kernel_ = nullptr;
+};
+
+/** Sizes of a tensor, and where its axes lie in memory. */
+struct Shape {
+    std::int64_t batch = 0;
+    std::int64_t seqlen = 0;
+    std::int64_t n_heads = 0;
+    std::int64_t d_head = 0;
+};
+
+enum class Layout {
+    bshd, /**< [batch, seqlen, n_heads, d_head] */
+    bhsd  /**< [batch, n_heads, seqlen, d_head] */
+};
+
+/** A contiguous tensor of a shape. Inputs are const: the library only reads them. */
+inline flash_tensor_t tensor(const void *data, const Shape &s, Layout layout = Layout::bshd) {
+    void *mutable_data = const_cast<void *>(data);
+    return layout == Layout::bshd ? flash_tensor_bshd(mutable_data, s.seqlen, s.n_heads, s.d_head)
+                                  : flash_tensor_bhsd(mutable_data, s.n_heads, s.seqlen, s.d_head);
+}
+
+/**
+ * One call of attention. Shapes of the inputs set the sizes of the call; args() reaches everything
+ * else. The memory behind the pointers is the caller's, and must outlive run().
+ */
+class Forward {
+public:
+    explicit Forward(std::int32_t dtype = FLASH_DTYPE_FP32) { args_.dtype = dtype; }
+
+    Forward &q(const void *data, const Shape &s, Layout layout = Layout::bshd) {
+        args_.q = tensor(data, s, layout);
+        args_.batch = s.batch;
+        args_.seqlen_q = s.seqlen;
+        args_.n_heads = s.n_heads;
+        args_.d_head = s.d_head;
+        return *this;
+    }
+
+    Forward &k(const void *data, const Shape &s, Layout layout = Layout::bshd) {
+        args_.k = tensor(data, s, layout);
+        args_.seqlen_k = s.seqlen;
+        args_.n_heads_kv = s.n_heads;
+        return *this;
+    }
+
+    Forward &v(const void *data, const Shape &s, Layout layout = Layout::bshd) {
+        args_.v = tensor(data, s, layout);
+        return *this;
+    }
+
+    Forward &o(void *data, const Shape &s, Layout layout = Layout::bshd) {
+        args_.o = tensor(data, s, layout);
+        return *this;
+    }
+
+    Forward &lse(float *data) {
+        args_.lse = data;
+        return *this;
+    }
+
+    Forward &causal() {
+        args_.flags |= static_cast<std::uint32_t>(FLASH_FLAG_CAUSAL);
+        return *this;
+    }
+
+    /** -1: that side is unbounded. */
+    Forward &window(std::int64_t left, std::int64_t right) {
+        args_.flags |= static_cast<std::uint32_t>(FLASH_FLAG_WINDOW);
+        args_.window_left = left;
+        args_.window_right = right;
+        return *this;
+    }
+
+    Forward &device(std::int32_t number) {
+        args_.device = number;
+        return *this;
+    }
+
+    flash_forward_args_t &args() noexcept { return args_; }
+    const flash_forward_args_t &args() const noexcept { return args_; }
+
+    /** Bytes; see flash_workspace_size(). Throws Error. */
+    std::uint64_t workspace_size(const Kernel &kernel = Kernel()) const {
+        std::uint64_t size = 0;
+        check(flash_workspace_size(&args_, kernel.get(), &size));
+        return size;
+    }
+
+    /** Does ahead of time what the first run() would do once. Throws Error. */
+    void prepare(const Kernel &kernel = Kernel()) const {
+        check(flash_prepare(&args_, kernel.get()));
+    }
+
+    /** The kernel that run() would take. Throws Error. */
+    Kernel select() const {
+        const flash_kernel_t *kernel = nullptr;
+        check(flash_select_kernel(&args_, &kernel, nullptr, 0));
+        return Kernel(kernel);
+    }
+
+    /** Computes, or enqueues on the stream of a CUDA device. Throws Error. */
+    void run(void *workspace, std::uint64_t workspace_size, const Kernel &kernel = Kernel(),
+             flash_stream_t stream = nullptr) {
+        args_.workspace = workspace;
+        args_.workspace_size = workspace_size;
+        check(flash_forward(&args_, kernel.get(), stream));
+    }
+
+private:
+    flash_forward_args_t args_ = FLASH_FORWARD_ARGS_INIT;
+};
+
+} // namespace flashattn
+
+#endif
