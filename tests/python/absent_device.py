@@ -9,4 +9,4 @@ ORDINAL = 63
 NUMBER = _abi.FLASH_DEVICE_CUDA + ORDINAL
 HAS_CUDA = any(kernel.config.arch >= flashattn.Arch.SM80 for kernel in flashattn.kernels())
 STATUS = _abi.FLASH_ERROR_NO_DEVICE if HAS_CUDA else _abi.FLASH_ERROR_UNSUPPORTED
-MESSAGE = f"device is {NUMBER}"
+MESSAGE = f"device is CUDA device {ORDINAL}"

@@ -46,8 +46,8 @@ class ForwardCall:
         self.lengths.append(np.array(values, np.int32))
         setattr(self.args, name, self.lengths[-1].ctypes.data)
 
-    def run(self, config: _abi.flash_config_t | None = None) -> int:
-        return library().flash_forward(self.args, config, None)
+    def run(self, kernel: int | None = None) -> int:
+        return library().flash_forward(self.args, kernel, None)
 
     def needed_workspace(self) -> int:
         size = ctypes.c_uint64()
@@ -71,7 +71,6 @@ class CombineCall:
         self.o = Guarded(shape[1:], np.float32)
         self.lse = Guarded((BATCH, N_HEADS, SEQLEN_Q), np.float32)
         self.args = _abi.flash_combine_args_t(
-            dtype_partial=_abi.FLASH_DTYPE_FP32,
             dtype=_abi.FLASH_DTYPE_FP32,
             o_partial=tensor(self.o_partial[0]),
             stride_partial=self.o_partial[0].size,

@@ -130,8 +130,8 @@ def _make_call(
 
 def _workspace_size(call: CallArguments, config: str | None) -> int:
     size = ctypes.c_uint64()
-    wanted = flash_config.resolve(config)
-    check_status(library().flash_workspace_size(call.args, wanted, size))
+    kernel = flash_config.resolve(config)
+    check_status(library().flash_workspace_size(call.args, kernel, size))
     return size.value
 
 
@@ -148,10 +148,10 @@ def run(
     call, o, lse = _make_call(p, inputs or make_inputs(p))
     if workspace_bytes is None:
         workspace_bytes = _workspace_size(call, config)
-    wanted = flash_config.resolve(config)
+    kernel = flash_config.resolve(config)
     workspace = GuardedBytes(workspace_bytes)
     call.args.workspace, call.args.workspace_size = workspace.address, workspace.size
-    check_status(library().flash_forward(call.args, wanted, None))
+    check_status(library().flash_forward(call.args, kernel, None))
     workspace.assert_guards()
     return o.take(), lse.take()
 

@@ -18,8 +18,8 @@ from foreign_arrays import (
     TorchTensor,
     torch_module,
 )
-from memory import DTYPES, arrange, dtype_of
-from problems import AttentionProblem, make_inputs
+from memory import DTYPES, Guarded, arrange, dtype_of
+from problems import AttentionProblem, configs_for, make_inputs
 
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
@@ -185,6 +185,8 @@ def test_shapes_that_do_not_fit() -> None:
     _refused(ValueError, r"k has batch \(first axis\) 1, q has 2", q, k[:1], v[:1])
     _refused(ValueError, "n_heads is 3: not a multiple of n_heads_kv, 2", q[:, :, :3], k, v)
     _refused(ValueError, "d_head is 0", q[..., :0], k[..., :0], v[..., :0])
+    _refused(ValueError, "n_heads is 0", q[:, :, :0], k, v)
+    _refused(ValueError, "n_heads_kv is 0", q, k[:, :, :0], v[:, :, :0])
 
 
 def test_types_that_do_not_fit() -> None:
@@ -196,6 +198,32 @@ def test_types_that_do_not_fit() -> None:
     swapped = k.astype(k.dtype.newbyteorder())
     _refused(ValueError, "k has the other byte order: >f4", q, swapped, v)
     _refused(ValueError, "byte order", InterfaceArray(q, typestr=">f4"), k, v)
+
+
+@pytest.mark.parametrize("strides", [(), (64,), (3584, 128, 64), (0, 3584, 128, 64, 4)], ids=len)
+def test_array_interface_with_other_strides_than_axes(strides: tuple) -> None:
+    q, k, v = _inputs()
+    match = f"k.__array_interface__ has {len(strides)} strides for 4 axes"
+    _refused(ValueError, match, q, InterfaceArray(k, strides=strides), v)
+
+
+def test_array_interface_without_an_address() -> None:
+    q, k, v = _inputs()
+    for data in (None, bytes(2)):
+        match = "does not give the address of its data in __array_interface__"
+        _refused(ValueError, match, q, k, InterfaceArray(v, data=data))
+
+
+def test_masks_that_would_be_ignored() -> None:
+    q, k, v = _inputs()
+    masked = np.ma.masked_array(k, mask=k < 0)
+    _refused(ValueError, r"k is a masked array.*k.filled", q, masked, v)
+    _refused(ValueError, "q is a masked array", np.ma.masked_array(q), k, v)
+    _refused(ValueError, "out is a masked array", q, k, v, out=np.ma.masked_array(np.zeros_like(q)))
+    used = np.ma.masked_array(np.array([1, 2], np.int32), mask=[True, False])
+    _refused(ValueError, "seqused_k is a masked array", q, k, v, seqused_k=used)
+    mask = InterfaceArray(np.zeros(v.shape, bool))
+    _refused(ValueError, "v has a mask in __array_interface__", q, k, InterfaceArray(v, mask=mask))
 
 
 def test_layouts_that_are_not_served() -> None:
@@ -216,7 +244,7 @@ def test_out_that_does_not_fit() -> None:
     _refused(ValueError, "out is read-only", q, k, v, out=read_only)
     _refused(ValueError, "out has shape", q, k, v, out=np.zeros_like(k))
     _refused(ValueError, "out has dtype float16", q, k, v, out=np.zeros_like(q, np.float16))
-    _refused(ValueError, "o overlaps itself", q, k, v, out=_repeating(q))
+    _refused(ValueError, "out overlaps itself: ", q, k, v, out=_repeating(q))
     _refused(ValueError, "o overlaps q: ", q, k, v, out=q)
     _refused(ValueError, "out is read-only", q, k, v, out=DLPackArray(np.zeros_like(q), flags=1))
 
@@ -246,13 +274,15 @@ def test_cuda_arrays_get_the_librarys_own_answer(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "torch", torch_module())
     tensors = [TorchTensor(x, "cuda", absent_device.ORDINAL) for x in (q, k, v)]
     _refused(flashattn.FlashAttnError, answer, *tensors)
-    _refused(ValueError, f"k has device 0, q has {absent_device.NUMBER}", tensors[0], k, v)
+    _refused(
+        ValueError, f"k is on the CPU, q on CUDA device {absent_device.ORDINAL}", tensors[0], k, v
+    )
     _refused(ValueError, "neither the CPU nor a CUDA", TorchTensor(q, "xpu", 0), k, v)
 
 
 @pytest.mark.skipif(bool(flashattn.cuda_devices()), reason="for machines without a CUDA device")
 def test_cuda_array_interface_gets_the_librarys_own_answer() -> None:
-    _refused(flashattn.FlashAttnError, "device is 1", *[CudaArray((1, 4, 2, 16))] * 3)
+    _refused(flashattn.FlashAttnError, "device is CUDA", *[CudaArray((1, 4, 2, 16))] * 3)
 
 
 def test_arrays_of_a_call_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +298,7 @@ def test_lengths_beside_cuda_arrays_are_arrays_too(monkeypatch: pytest.MonkeyPat
     q, k, v = (DLPackArray(x, device=(2, absent_device.ORDINAL)) for x in _inputs())
     _refused(ValueError, "seqused_k is a list, and q is in CUDA memory", q, k, v, seqused_k=[1, 2])
     lengths = np.array([1, 2], np.int32)
-    _refused(ValueError, "seqused_k has device 0", q, k, v, seqused_k=lengths)
+    _refused(ValueError, "seqused_k is on the CPU", q, k, v, seqused_k=lengths)
 
 
 def test_cuda_arrays_without_torch_need_their_results_arrays(
@@ -288,10 +318,46 @@ def test_lse_is_filled_and_returned(dtype: str) -> None:
     assert flash_attn_func(q, k, v, lse=lse)[1] is lse
     assert (lse == expected).all()
     _refused(ValueError, "lse has shape", q, k, v, lse=lse[:1])
-    _refused(ValueError, "lse is not contiguous", q, k, v, lse=np.empty((2, 9, 4), "f4").mT)
-    _refused(ValueError, "lse is float64: not", q, k, v, lse=lse.astype(float))
+    _refused(ValueError, "lse is float64, not", q, k, v, lse=lse.astype(float))
     lse.flags.writeable = False
     _refused(ValueError, "lse is read-only", q, k, v, lse=lse)
+
+
+@pytest.mark.parametrize("layout", ["padded", "heads_first"])
+@every_dtype
+def test_lse_of_any_strides(dtype: str, layout: str) -> None:
+    q, k, v = _inputs(dtype)
+    expected = flash_attn_func(q, k, v, return_lse=True)[1]
+    for config in configs_for(AttentionProblem(2, 9, 14, 4, 2, 16, dtype)):
+        lse = Guarded(expected.shape, np.float32, layout)
+        flash_attn_func(q, k, v, lse=lse.array, config=config)
+        np.testing.assert_allclose(lse.take(), expected, rtol=1e-2, atol=1e-2)
+    by_tokens = np.empty((2, 9, 4), np.float32).swapaxes(1, 2)
+    assert (flash_attn_func(q, k, v, lse=by_tokens)[1] == expected).all()
+
+
+def test_lse_of_any_strides_of_a_ragged_batch() -> None:
+    q, k, v = (x.reshape(-1, *x.shape[2:]) for x in _inputs())
+    lengths = {"cu_seqlens_q": [0, 4, 18], "cu_seqlens_k": [0, 14, 28]}
+    options = {**lengths, "max_seqlen_q": 14, "max_seqlen_k": 14}
+    expected = flash_attn_varlen_func(q, k, v, **options, return_lse=True)[1]
+    by_tokens = np.full((18, 7), np.nan, np.float32)
+    assert (flash_attn_varlen_func(q, k, v, **options, lse=by_tokens.T[2:6])[1] == expected).all()
+    assert np.isnan(by_tokens[:, :2]).all() and np.isnan(by_tokens[:, 6:]).all()
+
+
+def test_lse_that_the_strides_of_c_cannot_say() -> None:
+    """All strides 0 mean contiguous there."""
+    q, k, v = _inputs()
+    single = np.zeros(1, np.float32)
+    repeated = np.lib.stride_tricks.as_strided(single, (2, 4, 9), (0, 0, 0))
+    _refused(ValueError, "lse overlaps itself", q, k, v, lse=repeated)
+    _refused(
+        ValueError, "stride_seq is -1: negative", q, k, v, lse=np.empty((2, 4, 9), "f4")[..., ::-1]
+    )
+    one = [x[:1, :1, :1] for x in (q, k, v)]
+    lse = np.empty((3, 3, 3), np.float32)[1:2, 1:2, 1:2]
+    assert flash_attn_func(*one, lse=lse)[1] == flash_attn_func(*one, return_lse=True)[1]
 
 
 def test_batch_invariance_changes_nothing_on_the_cpu() -> None:
@@ -407,7 +473,11 @@ def test_config_by_object_and_by_short_form() -> None:
 
 def test_config_that_is_refused() -> None:
     arrays = _inputs()
-    _refused(NotImplementedError, "without a kernel", *arrays, config="REFERENCE (FP32, 3, 5, 7)")
+    absent = "REFERENCE (FP32, 3, 5, 7)"
+    for kind in (NotImplementedError, LookupError):
+        _refused(kind, "without a kernel", *arrays, config=absent)
+    support = flashattn.query_support(*arrays, config=absent)
+    assert not support and "without a kernel" in support.reason
     _refused(ValueError, "position", *arrays, config="REFERENCE (")
     _refused(ValueError, "B_r is 0", *arrays, config="REFERENCE (FP32, any, 0, 1)")
     half = next(k for k in flashattn.kernels() if k.config.dtype == flashattn.DType.FP16)
@@ -443,6 +513,9 @@ def test_combine_shapes_that_do_not_fit() -> None:
         ({"lse_partial": lse[:2]}, r"lse_partial has shape \(2, 2, 4, 5\)"),
         ({"lse_partial": lse.astype(np.float16)}, "lse_partial is float16"),
         ({"lse_partial": lse.transpose(0, 1, 3, 2).copy().transpose(0, 1, 3, 2)}, "contiguous"),
+        ({"lse": np.zeros((2, 5, 4), np.float32).swapaxes(1, 2)}, "lse is not contiguous"),
+        ({"out": np.broadcast_to(o[0, :1], o[0].shape)}, "out is read-only"),
+        ({"out": _repeating(o[0])}, "out overlaps itself"),
         ({"o_partial": o[0]}, "o_partial has 4 axes"),
         ({"dtype": "float64"}, "dtype is 'float64'"),
         ({"out": np.zeros((2, 5, 4, 9), np.float32)}, "out has shape"),

@@ -4,6 +4,7 @@ import dataclasses
 
 import flashattn
 import pytest
+from flashattn import config as flash_config
 from flashattn.config import FIELDS, Arch, Config, DType, parse_filters
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,14 +109,28 @@ def test_fields_are_in_sort_order() -> None:
 
 
 def test_lookup_says_why_not() -> None:
-    for config, match in (
-        (SM80, "without a kernel|CUDA"),
-        (dataclasses.replace(SM80, n_warps=3), "n_warps"),
-        (dataclasses.replace(AVX512, B_r=0), "B_r is 0"),
-        ("AVX512 (BF16, 3, 5, 7)", "without a kernel"),
+    """By the message, and by the class beside LookupError that a caller would expect."""
+    for config, kind, match in (
+        (SM80, flashattn.FlashAttnError, "without a kernel|CUDA"),
+        (dataclasses.replace(SM80, n_warps=3), ValueError, "n_warps"),
+        (dataclasses.replace(AVX512, B_r=0), ValueError, "B_r is 0"),
+        (dataclasses.replace(AVX512, op=1), ValueError, "op is 1"),
+        ("AVX512 (BF16, 3, 5, 7)", NotImplementedError, "without a kernel"),
     ):
-        with pytest.raises(LookupError, match=match):
+        with pytest.raises(LookupError, match=match) as refusal:
             flashattn.lookup_kernel(config)
+        assert isinstance(refusal.value, kind)
+        assert isinstance(refusal.value, flashattn.FlashAttnLookupError) and refusal.value.status
+
+
+def test_a_row_is_found_once_however_it_is_written() -> None:
+    kernel = flashattn.kernels()[0]
+    first = flash_config.row(kernel.config)
+    assert flash_config.row(str(kernel.config)) == flash_config.resolve(kernel.config) == first
+    hits = flash_config.row.cache_info().hits
+    assert flash_config.row(str(kernel.config)) == first
+    assert flash_config.row.cache_info().hits == hits + 1
+    assert flash_config.resolve(None) is None
 
 
 def test_filters() -> None:

@@ -58,7 +58,8 @@ def test_everything_public_is_documented(name: str) -> None:
 
 def test_device_numbers() -> None:
     assert flashattn.device_info().device == 0 and flashattn.device_info().name
-    with pytest.raises(ValueError, match="device is -1"):
-        flashattn.device_info(-1)
+    for no_kind in (-1, 1, 0x20000):
+        with pytest.raises(ValueError, match=f"device is {no_kind & 0xFFFFFFFF:#x}"):
+            flashattn.device_info(no_kind)
     with pytest.raises(flashattn.FlashAttnError, match=absent_device.MESSAGE):
         flashattn.device_info(absent_device.NUMBER)

@@ -10,12 +10,13 @@ from ctypes import byref, sizeof
 from typing import Callable
 
 import absent_device
+import flashattn
 import numpy as np
 import pytest
 from direct import CombineCall, ForwardCall
 from flashattn import _abi
 from flashattn._library import last_error, library
-from flashattn.config import to_c
+from flashattn.config import row, to_c
 from problems import runnable_kernels
 
 INVALID_ARGUMENT = _abi.FLASH_ERROR_INVALID_ARGUMENT
@@ -46,6 +47,18 @@ def _reserved(name: str) -> Callable[[_abi.flash_forward_args_t], None]:
     return spoil
 
 
+def _copy(path: str, source: str) -> Callable[[_abi.flash_forward_args_t], None]:
+    """Sets a member to what another one is."""
+
+    def spoil(args: _abi.flash_forward_args_t) -> None:
+        value = args
+        for name in source.split("."):
+            value = getattr(value, name)
+        _set(path, value)(args)
+
+    return spoil
+
+
 def _both(*spoilers: Callable) -> Callable[[_abi.flash_forward_args_t], None]:
     def spoil(args: _abi.flash_forward_args_t) -> None:
         for one in spoilers:
@@ -54,17 +67,21 @@ def _both(*spoilers: Callable) -> Callable[[_abi.flash_forward_args_t], None]:
     return spoil
 
 
-# What flash_forward(), flash_workspace_size(), flash_prepare(), flash_select_config() and
+# What flash_forward(), flash_workspace_size(), flash_prepare(), flash_select_kernel() and
 # flash_query_support() all see: (name, change, status, parts of the message).
 SHAPE_REFUSALS = [
     ("struct_size_0", _set("struct_size", 0), INVALID_ARGUMENT, ["struct_size is 0"]),
     ("struct_size_odd", _set("struct_size", 9), INVALID_ARGUMENT, ["struct_size is 9"]),
     ("struct_size_huge", _set("struct_size", 1 << 30), INVALID_ARGUMENT, ["1073741824"]),
-    ("device_negative", _set("device", -1), INVALID_ARGUMENT, ["device is -1"]),
+    ("device_negative", _set("device", -1), INVALID_ARGUMENT, ["device is 0xffffffff"]),
+    ("device_1", _set("device", 1), INVALID_ARGUMENT, ["device is 0x1"]),
+    ("device_of_no_kind", _set("device", 0x20000), INVALID_ARGUMENT, ["device is 0x20000"]),
     ("device_absent", _set("device", absent_device.NUMBER), absent_device.STATUS, ["CUDA device"]),
     ("dtype_0", _set("dtype", 0), INVALID_ARGUMENT, ["dtype is 0"]),
     ("dtype_unknown", _set("dtype", 77), INVALID_ARGUMENT, ["dtype is 77"]),
     ("dtype_negative", _set("dtype", -2), INVALID_ARGUMENT, ["dtype is -2"]),
+    ("k_dtype_unknown", _set("k.dtype", 77), INVALID_ARGUMENT, ["k.dtype is 77"]),
+    ("v_dtype_of_its_own", _set("v.dtype", 2), UNSUPPORTED, ["v.dtype is 2", "dtype is 3"]),
     ("flags_unknown", _set("flags", 0x81), INVALID_ARGUMENT, ["flags", "0x81", "0x80"]),
     ("batch_negative", _set("batch", -1), INVALID_ARGUMENT, ["batch is -1"]),
     ("batch_over_31_bits", _set("batch", 2**31), INVALID_ARGUMENT, ["batch", "2147483648"]),
@@ -75,7 +92,8 @@ SHAPE_REFUSALS = [
     ("n_heads_negative", _set("n_heads", -2), INVALID_ARGUMENT, ["n_heads is -2"]),
     ("n_heads_huge", _set("n_heads", 2**33), INVALID_ARGUMENT, ["n_heads", str(2**33)]),
     ("n_heads_kv_negative", _set("n_heads_kv", -2), INVALID_ARGUMENT, ["n_heads_kv is -2"]),
-    ("n_heads_kv_zero", _set("n_heads_kv", 0), INVALID_ARGUMENT, ["n_heads", "n_heads_kv", "0"]),
+    ("n_heads_zero", _set("n_heads", 0), INVALID_ARGUMENT, ["n_heads is 0"]),
+    ("n_heads_kv_zero", _set("n_heads_kv", 0), INVALID_ARGUMENT, ["n_heads_kv is 0"]),
     ("heads_not_divisible", _set("n_heads", 5), INVALID_ARGUMENT, ["n_heads is 5", "2"]),
     ("more_heads_kv", _set("n_heads_kv", 8), INVALID_ARGUMENT, ["n_heads is 4", "8"]),
     ("d_head_zero", _set("d_head", 0), INVALID_ARGUMENT, ["d_head is 0"]),
@@ -100,6 +118,12 @@ SHAPE_REFUSALS = [
         ["window_right is -9"],
     ),
     (
+        "window_without_bounds",
+        _both(_set("flags", 2), _set("window_left", -1), _set("window_right", -1)),
+        INVALID_ARGUMENT,
+        ["window_left", "window_right", "-1"],
+    ),
+    (
         "window_without_its_flag",
         _set("window_left", 16),
         INVALID_ARGUMENT,
@@ -121,11 +145,36 @@ DATA_REFUSALS = [
     ("k_overflow", _set("k.stride_seq", 2**61), INVALID_ARGUMENT, ["k", str(2**61)]),
     ("v_overflow", _set("v.stride_head", 2**62), INVALID_ARGUMENT, ["v", str(2**62)]),
     ("o_overflow", _set("o.stride_batch", 2**62), INVALID_ARGUMENT, ["o", str(2**62)]),
-    ("o_repeats", _set("o.stride_batch", 0), INVALID_ARGUMENT, ["o overlaps", "stride_batch is 0"]),
+    ("q_forgotten", _set("q.stride_seq", 0), INVALID_ARGUMENT, ["q.stride_seq is 0", "BROADCAST"]),
+    ("k_forgotten", _set("k.stride_head", 0), INVALID_ARGUMENT, ["k.stride_head is 0"]),
+    ("v_forgotten", _set("v.stride_batch", 0), INVALID_ARGUMENT, ["v.stride_batch is 0"]),
+    ("o_forgotten", _set("o.stride_batch", 0), INVALID_ARGUMENT, ["o.stride_batch is 0"]),
+    (
+        "o_repeats",
+        _both(_set("flags", 8), _set("o.stride_batch", 0)),
+        INVALID_ARGUMENT,
+        ["o overlaps", "stride_batch is 0"],
+    ),
+    ("lse_forgotten", _set("lse_stride_seq", 1), INVALID_ARGUMENT, ["lse.stride_batch is 0"]),
+    (
+        "lse_negative",
+        _both(_set("lse_stride_batch", 20), _set("lse_stride_head", -5), _set("lse_stride_seq", 1)),
+        INVALID_ARGUMENT,
+        ["lse.stride_head is -5"],
+    ),
+    (
+        "lse_overlaps",
+        _both(_set("lse_stride_batch", 20), _set("lse_stride_head", 4), _set("lse_stride_seq", 1)),
+        INVALID_ARGUMENT,
+        ["lse overlaps itself", "stride_head is 4"],
+    ),
+    ("lse_in_q", _copy("lse", "q.data"), INVALID_ARGUMENT, ["lse overlaps q"]),
+    ("lse_in_o", _copy("lse", "o.data"), INVALID_ARGUMENT, ["lse overlaps o"]),
     ("o_overlaps", _set("o.stride_head", 7), INVALID_ARGUMENT, ["o overlaps", "stride_head is 7"]),
     ("o_heads_overlap", _set("o.stride_seq", 31), INVALID_ARGUMENT, ["o overlaps", "is 31"]),
     ("o_batches_overlap", _set("o.stride_batch", 159), INVALID_ARGUMENT, ["o overlaps", "is 159"]),
     ("q_reserved", _reserved("q"), UNSUPPORTED, ["q.reserved"]),
+    ("k_reserved32", _set("k.reserved32", 1), UNSUPPORTED, ["k.reserved"]),
     ("o_reserved", _reserved("o"), UNSUPPORTED, ["o.reserved"]),
     (
         "workspace_null",
@@ -175,11 +224,11 @@ def test_other_calls_refuse_the_same(
     _assert_refused(library().flash_workspace_size(args, None, size), status, parts)
     assert size.value == 12345
     _assert_refused(library().flash_prepare(args, None), status, parts)
-    selected = _abi.flash_config_t(B_r=7)
+    selected = ctypes.c_void_p(7)
     reason = ctypes.create_string_buffer(b"untouched", 300)
-    refused = library().flash_select_config(args, selected, reason, 300)
+    refused = library().flash_select_kernel(args, selected, reason, 300)
     _assert_refused(refused, status, parts)
-    assert selected.B_r == 7 and selected.arch == 0
+    assert selected.value == 7 and reason.value == b"untouched"
     _assert_refused(library().flash_query_support(args, None, reason, 300), status, parts)
     assert all(part in reason.value.decode() for part in parts)
 
@@ -198,11 +247,12 @@ def test_sizes_and_support_do_not_look_at_data(
 
 def test_null_arguments() -> None:
     args, size, config = ForwardCall().args, ctypes.c_uint64(), _abi.flash_config_t()
+    kernel = ctypes.c_void_p()
     calls = {
         "flash_forward": (None, None, None),
         "flash_workspace_size": (None, None, size),
         "flash_prepare": (None, None),
-        "flash_select_config": (None, config, None, 0),
+        "flash_select_kernel": (None, kernel, None, 0),
         "flash_query_support": (None, None, None, 0),
         "flash_combine": (None, None),
     }
@@ -210,7 +260,8 @@ def test_null_arguments() -> None:
         _assert_refused(getattr(library(), name)(*arguments), INVALID_ARGUMENT, ["NULL"])
     null_results = [
         library().flash_workspace_size(args, None, None),
-        library().flash_select_config(args, None, None, 0),
+        library().flash_select_kernel(args, None, None, 0),
+        library().flash_tuning_format(args, None, 1.0, ctypes.create_string_buffer(512), 512),
         library().flash_device_info(0, None),
         library().flash_kernel_config(None, config),
         library().flash_kernel_config(library().flash_kernel_at(0), None),
@@ -222,6 +273,7 @@ def test_null_arguments() -> None:
         assert status == INVALID_ARGUMENT
         assert "NULL" in last_error()
     assert not library().flash_lookup_kernel(None) and "NULL" in last_error()
+    assert library().flash_last_status() == INVALID_ARGUMENT
     assert library().flash_kernel_name(None) is None
 
 
@@ -280,11 +332,33 @@ def test_one_threads_share_is_the_least_that_is_accepted() -> None:
     assert call.run() == TOO_SMALL
 
 
-# ---- Configurations ----
+# ---- Kernels and configurations ----
 
 
 def _runnable_config(dtype: int = _abi.FLASH_DTYPE_FP32) -> _abi.flash_config_t:
     return next(to_c(k.config) for k in runnable_kernels() if k.config.dtype == dtype)
+
+
+def _assert_kernel_refused(kernel: int, status: int, parts: list[str]) -> None:
+    """By every call that takes one."""
+    call = ForwardCall()
+    _assert_refused(call.run(kernel), status, parts)
+    call.assert_untouched()
+    size = ctypes.c_uint64(12345)
+    _assert_refused(library().flash_workspace_size(call.args, kernel, size), status, parts)
+    assert size.value == 12345
+    _assert_refused(library().flash_prepare(call.args, kernel), status, parts)
+    reason = ctypes.create_string_buffer(300)
+    _assert_refused(library().flash_query_support(call.args, kernel, reason, 300), status, parts)
+    assert all(part in reason.value.decode() for part in parts)
+
+
+@pytest.mark.parametrize("offset", [-1, 1, 8, 1 << 20])
+def test_a_pointer_that_is_no_row_of_the_table(offset: int) -> None:
+    pointer = library().flash_kernel_at(0) + offset
+    _assert_kernel_refused(pointer, INVALID_ARGUMENT, [hex(pointer), "no row"])
+    assert library().flash_kernel_name(pointer) is None
+    assert library().flash_last_status() == INVALID_ARGUMENT
 
 
 CONFIG_REFUSALS = [
@@ -300,54 +374,52 @@ CONFIG_REFUSALS = [
     ("fragments_on_cpu", {"Q_mma_load_K_fragments": 2}, INVALID_CONFIG, ["Q_mma_load_K_fr"]),
     ("features_unknown", {"features": 0x100}, INVALID_CONFIG, ["features", "0x100"]),
     ("not_built", {"B_r": 17, "B_c": 19}, NOT_BUILT, ["17, 19", "legal"]),
+    ("unknown_op", {"op": 5}, INVALID_CONFIG, ["op is 5"]),
     ("struct_size_0", {"struct_size": 0}, INVALID_ARGUMENT, ["struct_size is 0"]),
 ]
 
 
 @pytest.mark.parametrize("name, fields, status, parts", CONFIG_REFUSALS, ids=_ids(CONFIG_REFUSALS))
-def test_forward_refuses_configuration(
+def test_look_up_refuses_configuration(
     name: str, fields: dict[str, int], status: int, parts: list[str]
 ) -> None:
-    call, config = ForwardCall(), _runnable_config()
-    assert call.run(config) == 0
-    call = ForwardCall()
+    config = _runnable_config()
+    assert ForwardCall().run(library().flash_lookup_kernel(config)) == 0
     for field, value in fields.items():
         setattr(config, field, value)
-    _assert_refused(call.run(config), status, parts)
-    call.assert_untouched()
-    size = ctypes.c_uint64(12345)
-    _assert_refused(library().flash_workspace_size(call.args, config, size), status, parts)
-    assert size.value == 12345
-    _assert_refused(library().flash_prepare(call.args, config), status, parts)
-    reason = ctypes.create_string_buffer(300)
-    _assert_refused(library().flash_query_support(call.args, config, reason, 300), status, parts)
-    assert all(part in reason.value.decode() for part in parts)
     assert not library().flash_lookup_kernel(config)
+    _assert_refused(library().flash_last_status(), status, parts)
 
 
-def test_configuration_of_another_type() -> None:
-    call = ForwardCall()
-    config = _runnable_config(_abi.FLASH_DTYPE_BF16)
-    _assert_refused(call.run(config), UNSUPPORTED, ["dtype", "BF16", "FP32"])
-    call.assert_untouched()
+def test_the_last_status_is_that_of_the_last_failed_call() -> None:
+    runnable = _runnable_config()
+    assert not library().flash_kernel_at(-1)
+    assert library().flash_last_status() == INVALID_ARGUMENT
+    assert not library().flash_lookup_kernel(_abi.flash_config_t())
+    assert library().flash_last_status() == INVALID_CONFIG
+    assert library().flash_lookup_kernel(runnable)
+    assert library().flash_last_status() == INVALID_CONFIG
 
 
-def test_sm80_configuration_is_legal_but_not_here() -> None:
-    """Legal, whatever this library holds: on the CPU device it is refused either way."""
-    config = _abi.flash_config_t()
-    text = b"(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax"
-    assert library().flash_config_parse(text, config) == 0
-    call = ForwardCall()
-    assert call.run(config) in (NOT_BUILT, UNSUPPORTED)
-    call.assert_untouched()
+def test_kernel_of_another_type() -> None:
+    kernel = library().flash_lookup_kernel(_runnable_config(_abi.FLASH_DTYPE_BF16))
+    _assert_kernel_refused(kernel, UNSUPPORTED, ["dtype", "BF16", "FP32"])
+
+
+def test_cuda_kernels_do_not_serve_the_cpu_device() -> None:
+    """Rows of the table that this machine cannot run, or that belong to another device."""
+    for kernel in flashattn.kernels():
+        if kernel.config.arch >= flashattn.Arch.SM80:
+            _assert_kernel_refused(row(kernel.config), UNSUPPORTED, [kernel.name])
 
 
 def test_illegal_sm80_configuration() -> None:
     config = _abi.flash_config_t()
     text = b"(FP16, 128, 64, 64, 4): eager+load_0_2_2_tiles"
     assert library().flash_config_parse(text, config) == 0
-    call = ForwardCall()
-    _assert_refused(call.run(config), INVALID_CONFIG, ["eager_load_blocks", "async_copy"])
+    assert not library().flash_lookup_kernel(config)
+    status = library().flash_last_status()
+    _assert_refused(status, INVALID_CONFIG, ["eager_load_blocks", "async_copy"])
 
 
 # ---- Struct sizes ----
@@ -388,25 +460,28 @@ def test_an_older_callers_missing_fields_read_as_zero() -> None:
 
 
 def test_a_struct_to_fill_that_is_too_short_for_a_value() -> None:
-    selected = _abi.flash_config_t(B_c=77)
-    selected.struct_size = _abi.flash_config_t.B_c.offset
-    status = library().flash_select_config(ForwardCall().args, selected, None, 0)
-    _assert_refused(status, UNSUPPORTED, ["flash_config_t.struct_size is 20"])
-    assert selected.arch == 0 and selected.B_c == 77
+    config = _abi.flash_config_t(B_c=77)
+    config.struct_size = _abi.flash_config_t.B_c.offset
+    status = library().flash_kernel_config(library().flash_kernel_at(0), config)
+    _assert_refused(status, UNSUPPORTED, [f"flash_config_t.struct_size is {config.struct_size}"])
+    assert config.arch == 0 and config.B_c == 77
 
 
 # ---- Combine ----
 
 COMBINE_REFUSALS = [
     ("struct_size_0", _set("struct_size", 0), INVALID_ARGUMENT, ["struct_size is 0"]),
-    ("device_negative", _set("device", -5), INVALID_ARGUMENT, ["device is -5"]),
+    ("device_negative", _set("device", -5), INVALID_ARGUMENT, ["device is 0xfffffffb"]),
     ("device_absent", _set("device", absent_device.NUMBER), absent_device.STATUS, ["CUDA device"]),
     ("dtype", _set("dtype", 8), INVALID_ARGUMENT, ["dtype is 8"]),
-    ("dtype_partial", _set("dtype_partial", 8), INVALID_ARGUMENT, ["dtype_partial is 8"]),
+    ("dtype_partial", _set("o_partial.dtype", 8), INVALID_ARGUMENT, ["o_partial.dtype is 8"]),
+    ("dtype_o", _set("o.dtype", 9), INVALID_ARGUMENT, ["o.dtype is 9"]),
+    ("flags", _set("flags", 9), INVALID_ARGUMENT, ["flags is 0x9"]),
     ("n_partials", _set("n_partials", -3), INVALID_ARGUMENT, ["n_partials is -3"]),
     ("batch", _set("batch", -2), INVALID_ARGUMENT, ["batch is -2"]),
     ("seqlen_q", _set("seqlen_q", 2**31), INVALID_ARGUMENT, ["seqlen_q", "2147483648"]),
     ("n_heads", _set("n_heads", -1), INVALID_ARGUMENT, ["n_heads is -1"]),
+    ("n_heads_zero", _set("n_heads", 0), INVALID_ARGUMENT, ["n_heads is 0"]),
     ("d_head", _set("d_head", 0), INVALID_ARGUMENT, ["d_head is 0"]),
     ("o_partial_null", _set("o_partial.data", None), INVALID_ARGUMENT, ["o_partial.data is NULL"]),
     ("lse_partial_null", _set("lse_partial", None), INVALID_ARGUMENT, ["lse_partial is NULL"]),
@@ -414,7 +489,13 @@ COMBINE_REFUSALS = [
     ("stride", _set("o_partial.stride_seq", -1), INVALID_ARGUMENT, ["stride_seq is -1"]),
     ("stride_partial", _set("stride_partial", -9), INVALID_ARGUMENT, ["-9"]),
     ("overflow", _set("stride_partial", 2**62), INVALID_ARGUMENT, ["o_partial", "overflows"]),
-    ("o_repeats", _set("o.stride_head", 0), INVALID_ARGUMENT, ["o overlaps", "stride_head is 0"]),
+    ("forgotten", _set("o_partial.stride_seq", 0), INVALID_ARGUMENT, ["stride_seq is 0"]),
+    (
+        "o_repeats",
+        _both(_set("flags", 8), _set("o.stride_head", 0)),
+        INVALID_ARGUMENT,
+        ["o overlaps", "stride_head is 0"],
+    ),
     ("reserved", _reserved("o_partial"), UNSUPPORTED, ["o_partial.reserved"]),
 ]
 

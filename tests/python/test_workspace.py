@@ -1,7 +1,8 @@
-"""The workspace that a thread keeps between CPU calls."""
+"""The workspace that the process keeps between CPU calls."""
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ PROBLEMS = [
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
-    _workspace._kept.memory = None
+    _workspace._pool = _workspace._Pool()
 
 
 def address(size: int) -> int:
@@ -68,39 +69,81 @@ def test_what_a_huge_call_took_goes_back() -> None:
     assert huge() is None
 
 
-def test_threads_share_nothing_and_release_at_their_end() -> None:
-    n_threads = 4
-    kept = [None] * n_threads
-    all_have = threading.Barrier(n_threads + 1)
+def test_a_call_takes_the_smallest_that_does() -> None:
+    with _workspace.lent(1 << 20) as large, _workspace.lent(1 << 10) as small:
+        pass
+    assert address(500) == small.ctypes.data
+    assert address(1 << 19) == large.ctypes.data
+
+
+def test_memory_that_is_too_small_makes_room() -> None:
+    with _workspace.lent(1000) as first:
+        small = weakref.ref(first)
+    del first
+    address(1 << 20)
+    assert small() is None
+
+
+def _in_threads(n_threads: int, size: int) -> list[weakref.ref]:
+    """What each of some threads was lent, all at the same time, while they are still alive."""
+    lent = [None] * n_threads
+    all_have, all_gave = threading.Barrier(n_threads + 1), threading.Barrier(n_threads + 1)
 
     def work(i: int) -> None:
-        with _workspace.lent(1000) as memory:
-            kept[i] = weakref.ref(memory)
+        with _workspace.lent(size) as memory:
+            lent[i] = weakref.ref(memory)
+            all_have.wait()
         del memory
-        all_have.wait()
-        all_have.wait()
+        all_gave.wait()
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(n_threads)]
     for thread in threads:
         thread.start()
     all_have.wait()
-    addresses = {memory().ctypes.data for memory in kept}
-    all_have.wait()
+    assert len({memory().ctypes.data for memory in lent}) == n_threads
+    all_gave.wait()
     for thread in threads:
         thread.join()
-    assert len(addresses) == n_threads
-    assert [memory() for memory in kept] == [None] * n_threads
+    return lent
+
+
+def test_threads_share_nothing_at_a_time_and_what_they_took_serves_others() -> None:
+    kept = {memory().ctypes.data for memory in _in_threads(4, 1000) if memory() is not None}
+    assert address(1000) in kept
+
+
+def test_many_threads_keep_no_more_than_the_process_may() -> None:
+    lent = _in_threads(8, _workspace.KEPT_BYTES_MAX // 3)
+    kept = [memory().nbytes for memory in lent if memory() is not None]
+    assert 0 < sum(kept) == _workspace._pool.kept_bytes <= _workspace.KEPT_BYTES_MAX
+
+
+def test_a_finalizer_in_the_middle_of_the_pool_does_without() -> None:
+    with _workspace.lent(1000) as kept:
+        pass
+    with _workspace._pool._lock:
+        assert address(1000) != kept.ctypes.data
+    assert address(1000) == kept.ctypes.data
+
+
+def test_a_child_of_a_fork_that_came_amid_another_threads_call_computes() -> None:
+    with _workspace._pool._lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if address(1000) else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_calls_use_it_whatever_it_holds() -> None:
     q, k, v = make_inputs(PROBLEMS[0])
     expected = call(PROBLEMS[0])
-    memory = _workspace._kept.memory
+    with _workspace.lent(1) as memory:
+        pass
     size = _attention.workspace_size(CallArguments(q, k, v, causal=True).args, None)
     assert memory.nbytes >= size > 0
     memory[:] = 0xFF  # NaN in every type
     assert call(PROBLEMS[0]).tobytes() == expected.tobytes()
-    assert _workspace._kept.memory is memory and (memory[:size] != 0xFF).any()
+    assert address(1) == memory.ctypes.data and (memory[:size] != 0xFF).any()
 
 
 def test_calls_of_different_sizes_take_turns() -> None:

@@ -64,8 +64,8 @@ FLASH_TUNING_TEXT_SIZE = 512
 FLASH_TUNING_HEADER = "flashattn tuning 1"
 
 FLASH_DEVICE_CPU = 0
-FLASH_DEVICE_CUDA_CURRENT = 1
-FLASH_DEVICE_CUDA = 2
+FLASH_DEVICE_CUDA = 0x10000
+FLASH_DEVICE_CUDA_CURRENT = 0x1FFFF
 
 FLASH_ISA_AVX2 = 1
 FLASH_ISA_AVX512 = 2
@@ -77,6 +77,7 @@ FLASH_ISA_NEON_BF16 = 32
 FLASH_FLAG_CAUSAL = 1
 FLASH_FLAG_WINDOW = 2
 FLASH_FLAG_BATCH_INVARIANT = 4
+FLASH_FLAG_BROADCAST = 8
 
 
 # The members of flash_config_t after struct_size, in sort order.
@@ -148,7 +149,9 @@ class flash_tensor_t(Structure):
         ("stride_batch", c_int64),
         ("stride_seq", c_int64),
         ("stride_head", c_int64),
-        ("reserved", c_uint64 * 2),
+        ("dtype", c_int32),
+        ("reserved32", c_int32),
+        ("reserved", c_uint64 * 4),
     ]
 
 
@@ -163,6 +166,9 @@ class flash_forward_args_t(_SizedStructure):
         ("v", flash_tensor_t),
         ("o", flash_tensor_t),
         ("lse", c_void_p),
+        ("lse_stride_batch", c_int64),
+        ("lse_stride_head", c_int64),
+        ("lse_stride_seq", c_int64),
         ("cu_seqlens_q", c_void_p),
         ("cu_seqlens_k", c_void_p),
         ("seqused_k", c_void_p),
@@ -185,8 +191,8 @@ class flash_combine_args_t(_SizedStructure):
     _fields_ = [
         ("struct_size", c_uint32),
         ("device", c_int32),
-        ("dtype_partial", c_int32),
         ("dtype", c_int32),
+        ("flags", c_uint32),
         ("o_partial", flash_tensor_t),
         ("stride_partial", c_int64),
         ("lse_partial", c_void_p),
@@ -213,6 +219,7 @@ _args_p = POINTER(flash_forward_args_t)
 PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "flash_status_string": (c_char_p, [_status]),
     "flash_last_error": (c_char_p, []),
+    "flash_last_status": (_status, []),
     "flash_version": (c_char_p, []),
     "flash_abi_version": (c_int32, []),
     "flash_config_format": (_status, [_config_p, c_void_p, c_size_t]),
@@ -227,16 +234,16 @@ PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "flash_set_num_threads": (_status, [c_int32]),
     "flash_num_threads": (c_int32, []),
     "flash_set_parallel_for": (_status, [flash_parallel_for_t, c_void_p, c_int32]),
-    "flash_forward": (_status, [_args_p, _config_p, _stream]),
-    "flash_workspace_size": (_status, [_args_p, _config_p, POINTER(c_uint64)]),
-    "flash_prepare": (_status, [_args_p, _config_p]),
-    "flash_select_config": (_status, [_args_p, _config_p, c_void_p, c_size_t]),
-    "flash_query_support": (_status, [_args_p, _config_p, c_void_p, c_size_t]),
+    "flash_forward": (_status, [_args_p, _kernel, _stream]),
+    "flash_workspace_size": (_status, [_args_p, _kernel, POINTER(c_uint64)]),
+    "flash_prepare": (_status, [_args_p, _kernel]),
+    "flash_select_kernel": (_status, [_args_p, POINTER(_kernel), c_void_p, c_size_t]),
+    "flash_query_support": (_status, [_args_p, _kernel, c_void_p, c_size_t]),
     "flash_measure": (
         _status,
         [_args_p, POINTER(_kernel), c_int32, c_int32, _stream, POINTER(c_double)],
     ),
-    "flash_tuning_format": (_status, [_args_p, _config_p, c_double, c_void_p, c_size_t]),
+    "flash_tuning_format": (_status, [_args_p, _kernel, c_double, c_void_p, c_size_t]),
     "flash_set_tuning": (_status, [c_char_p]),
     "flash_combine": (_status, [POINTER(flash_combine_args_t), _stream]),
 }

@@ -17,14 +17,13 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from . import _abi, _stream, _tensor, _workspace
 from . import config as _config
 from ._library import check, library
 from ._problem import Problem
 from .config import Config, ConfigLike
-from .errors import FlashAttnError
+from .device import device_text
+from .errors import FlashAttnError, FlashAttnLookupError
 
 _REASON_SIZE = 1024
 
@@ -59,7 +58,7 @@ def flash_attn_func(
                      batch size nor on its neighbours (CPU kernels always keep this)
     return_lse       also return the log-sum-exp, float32 [batch, n_heads, seqlen_q]
     out              array to write O to, of q's shape and type; must not overlap the inputs
-    lse              array to write the LSE to, float32, contiguous; implies return_lse
+    lse              array to write the LSE to, float32, of any strides; implies return_lse
     config           Config or short form of the kernel to use; None: the library selects
 
     Returns O, or (O, LSE): `out` and `lse`, torch tensors if q is one, numpy arrays otherwise.
@@ -159,23 +158,26 @@ def flash_combine(
     if dtype is not None and dtype not in _tensor.DTYPES:
         raise ValueError(f"dtype is {dtype!r}: not one of {', '.join(_tensor.DTYPES)}")
     n_partials, batch, seqlen_q, n_heads, d_head = partial.shape
-    lse_in = _tensor.lse_view(
-        lse_partial, "lse_partial", (n_partials, batch, n_heads, seqlen_q), stream
+    lse_shape = (batch, n_heads, seqlen_q)
+    lse_in = _tensor.contiguous_lse_view(
+        lse_partial, "lse_partial", (n_partials, *lse_shape), stream
     )
     if out is None:
         out = _tensor.empty(
             o_partial, partial.device, partial.shape[1:], dtype or partial.dtype, "out"
         )
     if lse is None and return_lse:
-        lse = _tensor.empty(o_partial, partial.device, lse_in.shape[1:], "float32", "lse")
+        lse = _tensor.empty(o_partial, partial.device, lse_shape, "float32", "lse")
     o = _merged_view(out, partial, dtype, stream)
-    merged_lse = None if lse is None else _tensor.lse_view(lse, "lse", lse_in.shape[1:], stream)
-    _tensor.check_same_device(partial, lse_partial=lse_in, out=o, lse=merged_lse)
-    _tensor.check_writable(out=o, lse=merged_lse)
+    merged_lse = None
+    if lse is not None:
+        merged_lse = _tensor.contiguous_lse_view(lse, "lse", lse_shape, stream)
+    _tensor.check_same_device("o_partial", partial, lse_partial=lse_in, out=o, lse=merged_lse)
+    _tensor.check_outputs(out=o, lse=merged_lse)
     args = _abi.flash_combine_args_t(
         device=partial.device,
-        dtype_partial=_tensor.DTYPES[partial.dtype],
         dtype=_tensor.DTYPES[o.dtype],
+        flags=_abi.FLASH_FLAG_BROADCAST if partial.repeats else 0,
         o_partial=_tensor.c_tensor(partial),
         stride_partial=partial.strides[0],
         lse_partial=lse_in.data,
@@ -187,6 +189,7 @@ def flash_combine(
         n_heads=n_heads,
         d_head=d_head,
     )
+    args.o_partial.dtype = _tensor.DTYPES[partial.dtype]
     check(library().flash_combine(args, stream))
     return out if lse is None else (out, lse)
 
@@ -227,10 +230,10 @@ def select_config(q: Any, k: Any, v: Any, **options: Any) -> Selection:
     which takes no memory, will do.
     """
     problem = Problem(q, k, v, **options)
-    selected = _abi.flash_config_t()
+    kernel = ctypes.c_void_p()
     reason = ctypes.create_string_buffer(_REASON_SIZE)
-    check(library().flash_select_config(problem.args, selected, reason, len(reason)))
-    return Selection(_config.from_c(selected), reason.value.decode())
+    check(library().flash_select_kernel(problem.args, kernel, reason, len(reason)))
+    return Selection(_config.config_of(kernel.value), reason.value.decode())
 
 
 def query_support(q: Any, k: Any, v: Any, *, config: ConfigLike = None, **options: Any) -> Support:
@@ -239,9 +242,12 @@ def query_support(q: Any, k: Any, v: Any, *, config: ConfigLike = None, **option
     Raises what that call would raise for shapes and types that do not fit each other.
     """
     problem = Problem(q, k, v, **options)
+    try:
+        kernel = _config.resolve(config)
+    except FlashAttnLookupError as error:
+        return Support(False, str(error))
     reason = ctypes.create_string_buffer(_REASON_SIZE)
-    wanted = _config.resolve(config)
-    status = library().flash_query_support(problem.args, wanted, reason, len(reason))
+    status = library().flash_query_support(problem.args, kernel, reason, len(reason))
     return Support(status == _abi.FLASH_SUCCESS, reason.value.decode())
 
 
@@ -257,31 +263,27 @@ def _forward(
     return out if lse is None else (out, lse)
 
 
-def _launch(problem: Problem, config: _abi.flash_config_t | None) -> None:
+def _launch(problem: Problem, kernel: int | None) -> None:
     args = problem.args
-    size = workspace_size(args, config)
+    size = workspace_size(args, kernel)
     if not size:
-        check(library().flash_forward(args, config, problem.stream))
+        check(library().flash_forward(args, kernel, problem.stream))
         return
     with _workspace.lent(size) as memory:
         args.workspace = memory.ctypes.data
         args.workspace_size = memory.nbytes
-        check(library().flash_forward(args, config, problem.stream))
+        check(library().flash_forward(args, kernel, problem.stream))
 
 
-def workspace(args: _abi.flash_forward_args_t, config: _abi.flash_config_t | None) -> np.ndarray:
-    """New memory of the size that the call wants."""
-    return np.empty(workspace_size(args, config), np.uint8)
-
-
-def workspace_size(args: _abi.flash_forward_args_t, config: _abi.flash_config_t | None) -> int:
-    """Bytes of CPU memory that the call wants; 0 on a CUDA device."""
+def workspace_size(args: _abi.flash_forward_args_t, kernel: int | None) -> int:
+    """Bytes of CPU memory that the call wants; 0 on a CUDA device. kernel: as config.resolve()
+    gives it."""
     size = ctypes.c_uint64()
-    check(library().flash_workspace_size(args, config, size))
+    check(library().flash_workspace_size(args, kernel, size))
     if size.value and args.device != _abi.FLASH_DEVICE_CPU:
         raise FlashAttnError(
-            f"the library asks for {size.value} bytes of workspace on device {args.device}, and "
-            "this package has none to give in CUDA memory",
+            f"the library wants {size.value} bytes of workspace on {device_text(args.device)}, "
+            "and this package has none to give in CUDA memory",
             _abi.FLASH_ERROR_INTERNAL,
         )
     return size.value

@@ -65,6 +65,11 @@ def last_error() -> str:
     return library().flash_last_error().decode()
 
 
+def lookup_error() -> errors.FlashAttnLookupError:
+    """The exception of this thread's last call, which looked for a kernel and found none."""
+    return errors.from_lookup(library().flash_last_status(), last_error())
+
+
 def check(status: int) -> None:
     """Raises the exception of a status that is not success."""
     if status != _abi.FLASH_SUCCESS:

@@ -69,6 +69,8 @@ class Problem:
         self._set_mask(causal, window_size)
         if batch_invariant:
             self.args.flags |= _abi.FLASH_FLAG_BATCH_INVARIANT
+        if self.q.repeats or self.k.repeats or self.v.repeats:
+            self.args.flags |= _abi.FLASH_FLAG_BROADCAST
         self._set_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k)
 
     @property
@@ -95,20 +97,22 @@ class Problem:
         o = _tensor.tensor_view(out, "out", len(self.q.shape), self.stream)
         _same("shape", "out", o.shape, "q", self.q.shape)
         _same("dtype", "out", o.dtype, "q", self.q.dtype)
-        _same("device", "out", o.device, "q", self.q.device)
         found = None
         if lse is not None:
             found = _tensor.lse_view(lse, "lse", self.lse_shape, self.stream)
-            _same("device", "lse", found.device, "q", self.q.device)
-        _tensor.check_writable(out=o, lse=found)
+        _tensor.check_same_device("q", self.q, out=o, lse=found)
+        _tensor.check_outputs(out=o, lse=found)
         self.args.o = _tensor.c_tensor(o, ragged=self.ragged_q)
-        self.args.lse = None if found is None else found.data
+        if found is not None:
+            self.args.lse = found.data
+            for member, stride in _tensor.lse_strides(found, ragged=self.ragged_q).items():
+                setattr(self.args, member, stride)
 
     def _check_shapes(self) -> None:
         q, k, v = self.q, self.k, self.v
         for name, other in (("k", k), ("v", v)):
             _same("dtype", name, other.dtype, "q", q.dtype)
-            _same("device", name, other.device, "q", q.device)
+        _tensor.check_same_device("q", q, k=k, v=v)
         _same("shape", "v", v.shape, "k", k.shape)
         _same("d_head (last axis)", "k", k.shape[-1], "q", q.shape[-1])
         if len(q.shape) == 4 and len(k.shape) == 4:
@@ -171,7 +175,7 @@ class Problem:
                 "int32 array on q's device"
             )
         lengths = _tensor.lengths_view(array, name, count, self.stream)
-        _same("device", name, lengths.device, "q", self.q.device)
+        _tensor.check_same_device("q", self.q, **{name: lengths})
         return lengths
 
     def _seqlen(self, side: str, tensor: View, cu_seqlens: View | None, longest: Any) -> int:

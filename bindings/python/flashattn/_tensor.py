@@ -8,17 +8,17 @@ ever copied. torch is used only where the caller's tensor brought it.
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _abi, _dlpack, _stream
 from ._dlpack import compact_strides
 from ._stream import is_torch
-from .device import device_info
+from .device import device_info, device_text
 
 # Name of an element type (as numpy, torch and ml_dtypes spell it) -> FLASH_DTYPE_...
 DTYPES = {
@@ -29,8 +29,7 @@ DTYPES = {
 _ITEM_SIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """An array as the C API sees it."""
 
     data: int  # address of the first element
@@ -40,6 +39,15 @@ class View:
     device: int  # FLASH_DEVICE_...
     writable: bool
     owner: object  # keeps the memory alive
+
+    @property
+    def repeats(self) -> bool:
+        """Whether elements lie in the same place: a stride of 0 along more than one of them."""
+        if 0 in self.strides:
+            for stride, length in zip(self.strides, self.shape):
+                if stride == 0 and length > 1:
+                    return True
+        return False
 
 
 def view(array: Any, name: str, stream: int = _stream.DEFAULT) -> View:
@@ -55,10 +63,10 @@ def view(array: Any, name: str, stream: int = _stream.DEFAULT) -> View:
     if hasattr(array, "__dlpack__"):
         return _view_dlpack(array, name, stream)
     if hasattr(array, "__array_interface__"):
-        return _view_interface(array, name, array.__array_interface__, _abi.FLASH_DEVICE_CPU)
+        return _view_interface(array, name, "__array_interface__", _abi.FLASH_DEVICE_CPU)
     if hasattr(array, "__cuda_array_interface__"):
         device = device_info(_abi.FLASH_DEVICE_CUDA_CURRENT).device
-        return _view_interface(array, name, array.__cuda_array_interface__, device)
+        return _view_interface(array, name, "__cuda_array_interface__", device)
     raise TypeError(
         f"{name} is a {type(array).__name__}: neither a numpy array nor a torch tensor, and "
         "without __dlpack__ and __array_interface__"
@@ -81,15 +89,22 @@ def tensor_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAUL
 
 
 def lse_view(array: Any, name: str, shape: tuple[int, ...], stream: int = _stream.DEFAULT) -> View:
-    """A view of contiguous float32 values of a shape."""
-    found = tensor_view(array, name, len(shape), stream)
+    """A view of float32 values of a shape, with any strides."""
+    found = view(array, name, stream)
     if found.dtype != "float32":
         raise ValueError(f"{name} is {found.dtype}, not float32")
     if found.shape != shape:
         raise ValueError(f"{name} has shape {found.shape}, not {shape}")
-    compact = compact_strides(shape)
-    strides_differ = any(n > 1 and a != b for n, a, b in zip(shape, found.strides, compact))
-    if strides_differ and 0 not in shape:
+    return found
+
+
+def contiguous_lse_view(
+    array: Any, name: str, shape: tuple[int, ...], stream: int = _stream.DEFAULT
+) -> View:
+    """The same of values that must be contiguous."""
+    found = lse_view(array, name, shape, stream)
+    compact = _drop_unused(shape, compact_strides(shape))
+    if found.strides != compact and 0 not in shape:
         raise ValueError(f"{name} is not contiguous: strides {found.strides} in elements")
     return found
 
@@ -112,18 +127,29 @@ def lengths_view(
     return result
 
 
-def check_same_device(first: View, **others: View | None) -> None:
+def check_same_device(first_name: str, first: View, **others: View | None) -> None:
     """Raises ValueError for a view on another device than the first."""
     for name, other in others.items():
         if other is not None and other.device != first.device:
-            raise ValueError(f"{name} is on device {other.device}, not {first.device}")
+            raise ValueError(
+                f"{name} is on {device_text(other.device)}, {first_name} on "
+                f"{device_text(first.device)}"
+            )
 
 
-def check_writable(**outputs: View | None) -> None:
-    """Raises ValueError for a read-only view."""
+def check_outputs(**outputs: View | None) -> None:
+    """Raises ValueError for a view that cannot be written to: read-only, or one that holds several
+    elements in one place."""
     for name, output in outputs.items():
-        if output is not None and not output.writable:
+        if output is None:
+            continue
+        if not output.writable:
             raise ValueError(f"{name} is read-only")
+        if output.repeats and 0 not in output.shape:
+            raise ValueError(
+                f"{name} overlaps itself: shape {output.shape}, strides {output.strides} in "
+                "elements"
+            )
 
 
 def read_int32(lengths: View, index: int) -> int:
@@ -133,8 +159,18 @@ def read_int32(lengths: View, index: int) -> int:
 
 def c_tensor(array: View, *, ragged: bool = False) -> _abi.flash_tensor_t:
     """The C struct of a view [batch, seq, head, d_head], ragged: [token, head, d_head]."""
-    strides = (0, *array.strides) if ragged else array.strides
-    return _abi.flash_tensor_t(array.data, *strides[-4:-1])
+    return _abi.flash_tensor_t(array.data, *_three_strides(array.strides[:-1], ragged))
+
+
+def lse_strides(array: View, *, ragged: bool) -> dict[str, int]:
+    """The members of flash_forward_args_t for a view [batch, head, seq], ragged: [head, token].
+    They are all 0, which means contiguous to the C API, for a single element alone."""
+    batch, head, seq = _three_strides(array.strides, ragged)
+    return {"lse_stride_batch": batch, "lse_stride_head": head, "lse_stride_seq": seq}
+
+
+def _three_strides(strides: tuple[int, ...], ragged: bool) -> tuple[int, ...]:
+    return (0, *strides) if ragged else strides[-3:]
 
 
 def empty(like: Any, device: int, shape: Sequence[int], dtype: str, keyword: str) -> Any:
@@ -162,17 +198,28 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 def _view_numpy(array: np.ndarray, name: str) -> View:
+    if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+        raise ValueError(
+            f"{name} is a masked array, whose mask would be ignored: pass {name}.filled(value) or "
+            f"{name}.data"
+        )
     if not array.dtype.isnative:
         raise ValueError(f"{name} has the other byte order: {array.dtype.str}")
     return View(
         array.ctypes.data,
         array.shape,
         _element_strides(array.shape, array.strides, array.itemsize, name),
-        array.dtype.name,
+        _dtype_name(array.dtype),
         _abi.FLASH_DEVICE_CPU,
         array.flags.writeable,
         array,
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _dtype_name(dtype: np.dtype) -> str:
+    """numpy makes the name anew each time, which takes microseconds."""
+    return dtype.name
 
 
 def _view_torch(tensor: Any, name: str) -> View:
@@ -215,20 +262,27 @@ def _view_dlpack(array: Any, name: str, stream: int) -> View:
     )
 
 
-def _view_interface(array: Any, name: str, interface: dict[str, Any], device: int) -> View:
+def _view_interface(array: Any, name: str, attribute: str, device: int) -> View:
+    interface = getattr(array, attribute)
     dtype = _interface_dtype(array, name, interface["typestr"])
     shape = tuple(interface["shape"])
-    item_size = _ITEM_SIZE.get(dtype, 1)
-    if interface.get("strides") is None:
-        strides = compact_strides(shape)
-    else:
-        strides = tuple(interface["strides"])
-        strides = _element_strides(shape, strides, item_size, name)
-    if interface.get("data") is None:
-        raise ValueError(f"{name} does not give the address of its data in __array_interface__")
+    if interface.get("mask") is not None:
+        raise ValueError(f"{name} has a mask in {attribute}, which would be ignored")
+    if not isinstance(interface.get("data"), tuple):
+        raise ValueError(f"{name} does not give the address of its data in {attribute}")
     address, read_only = interface["data"]
-    owner = (array, interface)
-    return View(address, shape, _drop_unused(shape, strides), dtype, device, not read_only, owner)
+    strides = _interface_strides(interface.get("strides"), shape, dtype, f"{name}.{attribute}")
+    return View(address, shape, strides, dtype, device, not read_only, (array, interface))
+
+
+def _interface_strides(
+    byte_strides: Sequence[int] | None, shape: tuple[int, ...], dtype: str, name: str
+) -> tuple[int, ...]:
+    if byte_strides is None:
+        return _drop_unused(shape, compact_strides(shape))
+    if len(byte_strides) != len(shape):
+        raise ValueError(f"{name} has {len(byte_strides)} strides for {len(shape)} axes")
+    return _element_strides(shape, byte_strides, _ITEM_SIZE.get(dtype, 1), name)
 
 
 def _interface_dtype(array: Any, name: str, typestr: str) -> str:

@@ -1,44 +1,83 @@
-"""The workspace of CPU calls: memory that each thread keeps from call to call.
+"""The workspace of CPU calls: memory that the process keeps from call to call.
 
 Fresh memory comes from the system in pages that are cleared on first use, which costs each call a
-few percent.
+few percent. What is kept belongs to no thread: it serves whichever call comes next.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
-# A thread keeps no more than this between calls: what a single huge call took goes back.
-KEPT_BYTES_MAX = 256 << 20
+# The process keeps no more than this between calls; the largest memory goes back first.
+KEPT_BYTES_MAX = 128 << 20
 
 
-class _Kept(threading.local):
-    """This thread's memory; None while a call has it, and before the first."""
+class _Pool:
+    """Memory that no call uses, by size.
 
-    memory: np.ndarray | None = None
+    Nobody waits for it: a call that comes while another thread, or the code that its own finalizer
+    interrupted, is in here does without. So no thread of a child process hangs on a lock that was
+    held at the fork.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._serial = itertools.count()  # memory of one size is told apart by its number
+        self._free: list[tuple[int, int, np.ndarray]] = []
+        self.kept_bytes = 0
+
+    def take(self, size: int) -> np.ndarray | None:
+        """The smallest memory of at least `size` bytes, or None. Then the largest is dropped: new
+        memory takes its place."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            place = bisect_left(self._free, (size,))
+            is_there = place < len(self._free)
+            found = self._remove(place if is_there else -1) if self._free else None
+            return found if is_there else None
+        finally:
+            self._lock.release()
+
+    def give(self, memory: np.ndarray) -> None:
+        """Keeps memory for a later call, within the limit."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            insort(self._free, (memory.nbytes, next(self._serial), memory))
+            self.kept_bytes += memory.nbytes
+            while self.kept_bytes > KEPT_BYTES_MAX:
+                self._remove(-1)
+        finally:
+            self._lock.release()
+
+    def _remove(self, place: int) -> np.ndarray:
+        n_bytes, _, memory = self._free.pop(place)
+        self.kept_bytes -= n_bytes
+        return memory
 
 
-_kept = _Kept()
+_pool = _Pool()
 
 
 @contextmanager
 def lent(size: int) -> Iterator[np.ndarray]:
-    """At least `size` bytes of CPU memory, uninitialised, for one call of this thread.
+    """At least `size` bytes of CPU memory, uninitialised, for one call.
 
     A call within a call (from a parallel-for hook, or a finalizer that runs in one) gets memory of
     its own.
     """
-    memory, _kept.memory = _kept.memory, None
-    if memory is None or memory.nbytes < size:
-        del memory
+    memory = _pool.take(size)
+    if memory is None:
         # With room for lengths that grow from call to call; pages beyond `size` stay untouched.
         memory = np.empty(size + size // 4, np.uint8)
     try:
         yield memory
     finally:
-        if memory.nbytes <= KEPT_BYTES_MAX:
-            _kept.memory = memory
+        _pool.give(memory)

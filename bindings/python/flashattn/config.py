@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import enum
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Callable, Union
 
 from . import _abi
-from ._library import check, last_error, library
+from ._library import check, library, lookup_error
 
 
 class Arch(enum.IntEnum):
@@ -107,10 +108,14 @@ class Kernel:
 def lookup_kernel(config: Config | str) -> Kernel:
     """The kernel of a configuration, or of its short form; it runs on this machine.
 
-    Raises LookupError with the reason: a rule that the configuration breaks, a legal kernel that
-    is not in this library, or what the machine lacks. ValueError for a text that is no short form.
+    Raises LookupError with the reason, which is also ValueError (a rule that the configuration
+    breaks), NotImplementedError (a legal kernel that is not in this library, or cannot run here) or
+    FlashAttnError alone (no CUDA device). ValueError for a text that is no short form.
     """
-    return _kernel(find(config))
+    found = library().flash_lookup_kernel(to_c(_parsed(config)))
+    if not found:
+        raise lookup_error()
+    return _kernel(found)
 
 
 @dataclass(frozen=True)
@@ -129,29 +134,52 @@ class KernelResources:
 def kernel_resources(
     config: Config | str, device: int = _abi.FLASH_DEVICE_CUDA_CURRENT
 ) -> KernelResources:
-    """What the kernel of a configuration uses on a CUDA device: 1 is the current one, n + 2 CUDA
-    device n.
+    """What the kernel of a configuration uses on a CUDA device, Device.CUDA + n or
+    Device.CUDA_CURRENT.
 
-    Raises LookupError (as lookup_kernel), NotImplementedError (a kernel or a device without such
-    resources), FlashAttnError (no such device).
+    Raises LookupError (no such kernel in this library), NotImplementedError (a kernel or a device
+    without such resources, or one that does not run the kernel), FlashAttnError (no such device).
     """
     resources = _abi.flash_kernel_resources_t()
-    check(library().flash_kernel_resources(find(config), device, resources))
+    check(library().flash_kernel_resources(row(config), device, resources))
     values = {f.name: getattr(resources, f.name) for f in dataclasses.fields(KernelResources)}
     return KernelResources(**values)
 
 
 def kernels() -> list[Kernel]:
     """The whole kernel table in ascending order, whether this machine can run a row or not."""
+    return [_kernel(pointer) for pointer in _rows()]
+
+
+def resolve(config: ConfigLike) -> int | None:
+    """What a call of the C API takes as its kernel: the row of a configuration; None stays None."""
+    return None if config is None else row(config)
+
+
+@functools.lru_cache(maxsize=256)
+def row(config: Config | str) -> int:
+    """The table's row of a configuration, as the C API points to it, whether this machine can run
+    it or not. Raises LookupError (none), ValueError (a text that is no short form)."""
+    wanted = _parsed(config)
+    found = _rows_by_config().get(wanted)
+    if found is None:
+        library().flash_lookup_kernel(to_c(wanted))  # says why
+        raise lookup_error()
+    return found
+
+
+@functools.cache
+def _rows_by_config() -> dict[Config, int]:
+    return {config_of(pointer): pointer for pointer in _rows()}
+
+
+def _rows() -> list[int]:
     table = library()
-    return [_kernel(table.flash_kernel_at(i)) for i in range(table.flash_kernel_count())]
+    return [table.flash_kernel_at(i) for i in range(table.flash_kernel_count())]
 
 
-def resolve(config: ConfigLike) -> _abi.flash_config_t | None:
-    """The C struct of a configuration; None stays None."""
-    if config is None:
-        return None
-    return to_c(Config.parse(config) if isinstance(config, str) else config)
+def _parsed(config: Config | str) -> Config:
+    return Config.parse(config) if isinstance(config, str) else config
 
 
 def to_c(config: Config) -> _abi.flash_config_t:
@@ -202,15 +230,12 @@ def _field_value(field: str, value: str) -> int:
         raise ValueError(f"filter {field}={value}: not {known}") from None
 
 
-def find(config: Config | str) -> int:
-    """The table's row of a configuration, as the C API points to it. Raises LookupError."""
-    found = library().flash_lookup_kernel(resolve(config))
-    if not found:
-        raise LookupError(last_error())
-    return found
+def config_of(pointer: int) -> Config:
+    """The configuration of a row of the table."""
+    config = _abi.flash_config_t()
+    check(library().flash_kernel_config(pointer, config))
+    return from_c(config)
 
 
 def _kernel(pointer: int) -> Kernel:
-    config = _abi.flash_config_t()
-    check(library().flash_kernel_config(pointer, config))
-    return Kernel(from_c(config), library().flash_kernel_name(pointer).decode())
+    return Kernel(config_of(pointer), library().flash_kernel_name(pointer).decode())

@@ -10,6 +10,15 @@ from ._library import check, library
 from .errors import FlashAttnError
 
 
+class Device(enum.IntEnum):
+    """Devices by their numbers: the kind in the upper 16 bits, the number of the device below.
+    Device.CUDA + n is CUDA device n."""
+
+    CPU = _abi.FLASH_DEVICE_CPU
+    CUDA = _abi.FLASH_DEVICE_CUDA
+    CUDA_CURRENT = _abi.FLASH_DEVICE_CUDA_CURRENT
+
+
 class Isa(enum.IntFlag):
     """Instruction sets of a CPU that a kernel family stands on."""
 
@@ -37,10 +46,10 @@ class DeviceInfo:
 
 
 def device_info(device: int = _abi.FLASH_DEVICE_CPU) -> DeviceInfo:
-    """The device of a number: 0 is the CPU, 1 the current CUDA device, n + 2 CUDA device n.
+    """The device of a number: Device.CPU, Device.CUDA + n, or Device.CUDA_CURRENT.
 
-    Raises ValueError (negative), NotImplementedError (a CUDA device and a library without CUDA),
-    FlashAttnError (no such device).
+    Raises ValueError (a number of no kind of device), NotImplementedError (a CUDA device and a
+    library without CUDA), FlashAttnError (no such device).
     """
     info = _abi.flash_device_info_t()
     check(library().flash_device_info(device, info))
@@ -69,6 +78,13 @@ def cuda_devices() -> list[DeviceInfo]:
             if error.status in absent:
                 return found
             raise
+
+
+def device_text(number: int) -> str:
+    """A device's number in words."""
+    if number == Device.CUDA_CURRENT:
+        return "the current CUDA device"
+    return "the CPU" if number == Device.CPU else f"CUDA device {number - Device.CUDA}"
 
 
 def set_num_threads(n_threads: int) -> None:

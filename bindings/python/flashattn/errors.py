@@ -30,6 +30,20 @@ class FlashAttnMemoryError(FlashAttnError, MemoryError):
     """The machine has too little memory."""
 
 
+class FlashAttnLookupError(FlashAttnError, LookupError):
+    """No kernel of a configuration: one that breaks a rule of its family is also a
+    FlashAttnValueError, one that is not in this library, or cannot run on this machine, a
+    FlashAttnNotImplementedError."""
+
+
+class _InvalidConfigError(FlashAttnLookupError, FlashAttnValueError):
+    """A configuration that breaks a rule of its family."""
+
+
+class _AbsentKernelError(FlashAttnLookupError, FlashAttnNotImplementedError):
+    """A legal configuration, but not in this library, or not for this machine."""
+
+
 _CLASSES = {
     _abi.FLASH_ERROR_INVALID_ARGUMENT: FlashAttnValueError,
     _abi.FLASH_ERROR_INVALID_CONFIG: FlashAttnValueError,
@@ -39,6 +53,18 @@ _CLASSES = {
 }
 
 
+_LOOKUP_CLASSES = {
+    FlashAttnValueError: _InvalidConfigError,
+    FlashAttnNotImplementedError: _AbsentKernelError,
+}
+
+
 def from_status(status: int, message: str) -> FlashAttnError:
     """The exception of a failed call, with the library's own message."""
     return _CLASSES.get(status, FlashAttnError)(message, status)
+
+
+def from_lookup(status: int, message: str) -> FlashAttnLookupError:
+    """The exception of a look-up that found no kernel."""
+    kind = _CLASSES.get(status, FlashAttnError)
+    return _LOOKUP_CLASSES.get(kind, FlashAttnLookupError)(message, status)

@@ -12,6 +12,8 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from . import _abi, _attention
 from . import config as _config
 from ._library import check, library
@@ -40,19 +42,16 @@ def measure(
     """
     problem = Problem(q, k, v, **options)
     problem.set_output(out, None)
-    pointers = (ctypes.c_void_p * len(configs))(*(_config.find(config) for config in configs))
-    seconds = (ctypes.c_double * len(configs))()
-    workspace = max(
-        (_attention.workspace(problem.args, _config.resolve(config)) for config in configs),
-        key=lambda memory: memory.nbytes,
-        default=None,
-    )
-    if workspace is not None:
-        problem.args.workspace = workspace.ctypes.data
-        problem.args.workspace_size = workspace.nbytes
+    rows = [_config.row(config) for config in configs]
+    sizes = [_attention.workspace_size(problem.args, row) for row in rows]
+    workspace = np.empty(max(sizes, default=0), np.uint8)
+    problem.args.workspace = workspace.ctypes.data
+    problem.args.workspace_size = workspace.nbytes
+    pointers = (ctypes.c_void_p * len(rows))(*rows)
+    seconds = (ctypes.c_double * len(rows))()
     check(
         library().flash_measure(
-            problem.args, pointers, len(configs), n_launches, problem.stream, seconds
+            problem.args, pointers, len(rows), n_launches, problem.stream, seconds
         )
     )
     return list(seconds)
@@ -64,12 +63,12 @@ def tuning_line(
     """The line of measured results which says that problems like this one take config that long.
 
     Raises NotImplementedError (a problem that follows no results: arrays of the CPU,
-    batch_invariant; or one that config does not serve), ValueError.
+    batch_invariant; or one that config does not serve), LookupError, ValueError.
     """
     problem = Problem(q, k, v, **options)
     text = ctypes.create_string_buffer(_abi.FLASH_TUNING_TEXT_SIZE)
-    wanted = _config.resolve(config)
-    check(library().flash_tuning_format(problem.args, wanted, seconds, text, len(text)))
+    kernel = _config.row(config)
+    check(library().flash_tuning_format(problem.args, kernel, seconds, text, len(text)))
     return text.value.decode()
 
 
