@@ -160,7 +160,7 @@ DATA_REFUSALS = [
         "lse_negative",
         _both(_set("lse_stride_batch", 20), _set("lse_stride_head", -5), _set("lse_stride_seq", 1)),
         INVALID_ARGUMENT,
-        ["lse.stride_head is -5"],
+        ["lse_stride_head is -5"],
     ),
     (
         "lse_overlaps",
