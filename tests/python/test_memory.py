@@ -8,8 +8,9 @@ from memory import LAYOUTS, Guarded, arrange, between_forbidden_pages
 from subprocesses import run_python
 
 _TOUCH = """
-import ctypes, sys
+import ctypes, resource, sys
 import numpy as np
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 sys.path.insert(0, {folder!r})
 from memory import arrange
 x = arrange(np.ones((2, 3, 4, 5), np.float32), {layout!r})
