@@ -1,5 +1,6 @@
 /*
- * Causal attention over random data, on the CPU: fill the arguments, bring the workspace, call.
+ * Causal attention over random data, on the CPU: fill the arguments, choose a kernel, bring the
+ * workspace, call.
  *
  *     cc examples/attention.c $(pkg-config --cflags --libs flashattn) -o attention && ./attention
  */
@@ -34,12 +35,7 @@ static flash_tensor_t random_tensor(int64_t n_heads) {
     float *data = allocate((uint64_t)count * sizeof *data);
     for (int64_t i = 0; i < count; i++)
         data[i] = 2.0f * (float)rand() / (float)RAND_MAX - 1.0f;
-    flash_tensor_t tensor = FLASH_TENSOR_INIT;
-    tensor.data = data;
-    tensor.stride_batch = SEQLEN * n_heads * D_HEAD;
-    tensor.stride_seq = n_heads * D_HEAD;
-    tensor.stride_head = D_HEAD;
-    return tensor;
+    return flash_tensor_bshd(data, SEQLEN, n_heads, D_HEAD);
 }
 
 int main(void) {
@@ -58,16 +54,14 @@ int main(void) {
     args.n_heads_kv = N_HEADS_KV;
     args.d_head = D_HEAD;
 
-    check(flash_workspace_size(&args, NULL, &args.workspace_size));
+    const flash_kernel_t *kernel; /* chosen once; NULL in its place chooses in each call */
+    check(flash_select_kernel(&args, &kernel, NULL, 0));
+    check(flash_workspace_size(&args, kernel, &args.workspace_size));
     args.workspace = allocate(args.workspace_size);
-    check(flash_forward(&args, NULL, NULL));
+    check(flash_forward(&args, kernel, NULL));
 
-    flash_config_t config = FLASH_CONFIG_INIT;
-    char kernel[FLASH_CONFIG_TEXT_SIZE];
-    check(flash_select_config(&args, &config, NULL, 0));
-    check(flash_config_format(&config, kernel, sizeof kernel));
     const float *o = args.o.data;
-    printf("libflashattn %s, kernel %s\n", flash_version(), kernel);
+    printf("libflashattn %s, kernel %s\n", flash_version(), flash_kernel_name(kernel));
     printf("O = %.4f %.4f %.4f %.4f ...\n", o[0], o[1], o[2], o[3]);
 
     free(args.q.data);

@@ -28,26 +28,21 @@ static void *allocate(size_t bytes) {
 }
 
 static flash_tensor_t tensor(void) { /* [batch, seqlen, heads, d_head], contiguous, zeros */
-    flash_tensor_t t = FLASH_TENSOR_INIT;
-    t.data = allocate((size_t)BATCH * SEQLEN * HEADS * D_HEAD * sizeof(float));
-    t.stride_batch = SEQLEN * HEADS * D_HEAD;
-    t.stride_seq = HEADS * D_HEAD;
-    t.stride_head = D_HEAD;
-    return t;
+    void *data = allocate((size_t)BATCH * SEQLEN * HEADS * D_HEAD * sizeof(float));
+    return flash_tensor_bshd(data, SEQLEN, HEADS, D_HEAD);
 }
 
 /* The rows of the table that serve the problem here; the workspace grows to what they need. */
 static int32_t find_kernels(flash_forward_args_t *args, const flash_kernel_t **kernels) {
     int32_t count = 0;
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
-        flash_config_t config = FLASH_CONFIG_INIT;
+        const flash_kernel_t *kernel = flash_kernel_at(i);
         uint64_t size = 0;
-        check(flash_kernel_config(flash_kernel_at(i), &config));
-        if (flash_query_support(args, &config, NULL, 0) != FLASH_SUCCESS)
+        if (flash_query_support(args, kernel, NULL, 0) != FLASH_SUCCESS)
             continue;
-        check(flash_workspace_size(args, &config, &size));
+        check(flash_workspace_size(args, kernel, &size));
         args->workspace_size = size > args->workspace_size ? size : args->workspace_size;
-        kernels[count++] = flash_kernel_at(i);
+        kernels[count++] = kernel;
     }
     return count;
 }

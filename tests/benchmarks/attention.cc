@@ -21,6 +21,22 @@ struct Shape {
     bool heads_first = false; // head after head all tokens, else token after token all heads
 };
 
+// A row of the table and what is shown of its configuration, as in "AMX/BF16".
+struct Kernel {
+    const flash_kernel_t *row;
+    std::int32_t dtype;
+    std::string name;
+};
+
+std::string short_name(const flash_config_t &config) {
+    char text[FLASH_CONFIG_TEXT_SIZE] = "";
+    if (flash_config_format(&config, text, sizeof text) != FLASH_SUCCESS)
+        return "unnamed";
+    std::string name(text);
+    name.erase(name.find(", any"));
+    return name.replace(name.find(" ("), 2, "/");
+}
+
 constexpr std::size_t CACHE_LINE = 64;
 constexpr std::size_t AS_FROM_MALLOC = 16;
 
@@ -72,14 +88,14 @@ void fill(Memory &memory, std::int32_t dtype) {
 
 class Problem {
   public:
-    Problem(const Shape &s, const flash_config_t &config)
-        : config_(config), q_(bytes(s.seqlen_q, s.n_heads, s.d_head, config.dtype), s.begin),
-          k_(bytes(s.seqlen_k, s.n_heads_kv, s.d_head, config.dtype), s.begin),
+    Problem(const Shape &s, const Kernel &kernel)
+        : kernel_(kernel.row), q_(bytes(s.seqlen_q, s.n_heads, s.d_head, kernel.dtype), s.begin),
+          k_(bytes(s.seqlen_k, s.n_heads_kv, s.d_head, kernel.dtype), s.begin),
           v_(k_.size(), s.begin), o_(q_.size(), s.begin) {
-        fill(q_, config.dtype);
-        fill(k_, config.dtype);
-        fill(v_, config.dtype);
-        args_.dtype = config.dtype;
+        fill(q_, kernel.dtype);
+        fill(k_, kernel.dtype);
+        fill(v_, kernel.dtype);
+        args_.dtype = kernel.dtype;
         args_.flags = s.causal ? FLASH_FLAG_CAUSAL : 0;
         args_.q = tensor(q_, s, s.seqlen_q, s.n_heads);
         args_.k = tensor(k_, s, s.seqlen_k, s.n_heads_kv);
@@ -94,14 +110,14 @@ class Problem {
     }
 
     flash_status_t prepare() {
-        const flash_status_t status = flash_workspace_size(&args_, &config_, &args_.workspace_size);
+        const flash_status_t status = flash_workspace_size(&args_, kernel_, &args_.workspace_size);
         workspace_.resize(args_.workspace_size);
         args_.workspace = workspace_.data();
-        return status == FLASH_SUCCESS ? flash_prepare(&args_, &config_) : status;
+        return status == FLASH_SUCCESS ? flash_prepare(&args_, kernel_) : status;
     }
 
     flash_status_t forward() {
-        return flash_forward(&args_, &config_, nullptr);
+        return flash_forward(&args_, kernel_, nullptr);
     }
 
     std::size_t key_bytes() const {
@@ -116,22 +132,18 @@ class Problem {
 
     static flash_tensor_t tensor(Memory &data, const Shape &s, std::int64_t seqlen,
                                  std::int64_t heads) {
-        flash_tensor_t t = FLASH_TENSOR_INIT;
-        t.data = data.data();
-        t.stride_head = s.heads_first ? s.d_head * seqlen : s.d_head;
-        t.stride_seq = s.heads_first ? s.d_head : s.d_head * heads;
-        t.stride_batch = s.d_head * seqlen * heads;
-        return t;
+        return s.heads_first ? flash_tensor_bhsd(data.data(), heads, seqlen, s.d_head)
+                             : flash_tensor_bshd(data.data(), seqlen, heads, s.d_head);
     }
 
-    flash_config_t config_;
+    const flash_kernel_t *kernel_;
     Memory q_, k_, v_, o_;
     std::vector<unsigned char> workspace_;
     flash_forward_args_t args_ = FLASH_FORWARD_ARGS_INIT;
 };
 
-void attention(benchmark::State &state, Shape shape, flash_config_t config, int threads) {
-    Problem problem(shape, config);
+void attention(benchmark::State &state, Shape shape, Kernel kernel, int threads) {
+    Problem problem(shape, kernel);
     if (flash_set_num_threads(threads) != FLASH_SUCCESS || problem.prepare() != FLASH_SUCCESS)
         return state.SkipWithError(flash_last_error());
     for (auto _ : state)
@@ -149,45 +161,38 @@ void attention(benchmark::State &state, Shape shape, flash_config_t config, int 
                                benchmark::Counter::kIsRate, benchmark::Counter::kIs1000);
 }
 
-void add(const std::string &what, const Shape &shape, const flash_config_t &config) {
-    char text[FLASH_CONFIG_TEXT_SIZE];
-    if (flash_config_format(&config, text, sizeof text) != FLASH_SUCCESS)
-        return;
-    std::string kernel(text);
-    kernel.erase(kernel.find(", any"));
-    kernel.replace(kernel.find(" ("), 2, "/");
+void add(const std::string &what, const Shape &shape, const Kernel &kernel) {
     for (const int threads : {1, 2})
         benchmark::RegisterBenchmark(
-            (what + "/" + kernel + "/threads:" + std::to_string(threads)).c_str(), attention, shape,
-            config, threads)
+            (what + "/" + kernel.name + "/threads:" + std::to_string(threads)).c_str(), attention,
+            shape, kernel, threads)
             ->UseRealTime()
             ->Unit(benchmark::kMillisecond);
 }
 
-void add_prefill(std::int64_t seqlen, std::int64_t d_head, bool causal,
-                 const flash_config_t &config) {
+void add_prefill(std::int64_t seqlen, std::int64_t d_head, bool causal, const Kernel &kernel) {
     const std::string name = "prefill/" + std::to_string(seqlen) + "/d" + std::to_string(d_head) +
                              (causal ? "/causal" : "/full");
-    add(name, {seqlen, seqlen, 16, 16, d_head, causal, AS_FROM_MALLOC}, config);
-    add(name + "/heads_first", {seqlen, seqlen, 16, 16, d_head, causal, 0, true}, config);
+    add(name, {seqlen, seqlen, 16, 16, d_head, causal, AS_FROM_MALLOC}, kernel);
+    add(name + "/heads_first", {seqlen, seqlen, 16, 16, d_head, causal, 0, true}, kernel);
 }
 
-void add_decode(std::int64_t seqlen, const flash_config_t &config) {
+void add_decode(std::int64_t seqlen, const Kernel &kernel) {
     const std::string name = "decode/" + std::to_string(seqlen);
-    add(name, {1, seqlen, 32, 8, 128, false, AS_FROM_MALLOC}, config);
-    add(name + "/aligned", {1, seqlen, 32, 8, 128, false, 0}, config);
-    add(name + "/heads_first", {1, seqlen, 32, 8, 128, false, 0, true}, config);
-    add(name + "/queries_4", {4, seqlen, 32, 8, 128, true, AS_FROM_MALLOC}, config);
+    add(name, {1, seqlen, 32, 8, 128, false, AS_FROM_MALLOC}, kernel);
+    add(name + "/aligned", {1, seqlen, 32, 8, 128, false, 0}, kernel);
+    add(name + "/heads_first", {1, seqlen, 32, 8, 128, false, 0, true}, kernel);
+    add(name + "/queries_4", {4, seqlen, 32, 8, 128, true, AS_FROM_MALLOC}, kernel);
 }
 
-void add_kernel(const flash_config_t &config) {
+void add_kernel(const Kernel &kernel) {
     for (const std::int64_t seqlen : {1024, 4096})
         for (const std::int64_t d_head : {64, 128})
             for (const bool causal : {false, true})
-                add_prefill(seqlen, d_head, causal, config);
+                add_prefill(seqlen, d_head, causal, kernel);
     for (const std::int64_t seqlen : {8192, 32768})
-        add_decode(seqlen, config);
-    add("decode/8192/ungrouped", {1, 8192, 32, 32, 128, false, AS_FROM_MALLOC}, config);
+        add_decode(seqlen, kernel);
+    add("decode/8192/ungrouped", {1, 8192, 32, 32, 128, false, AS_FROM_MALLOC}, kernel);
 }
 
 } // namespace
@@ -198,7 +203,7 @@ int main(int argc, char **argv) {
         if (flash_kernel_config(flash_kernel_at(i), &config) == FLASH_SUCCESS &&
             config.arch != FLASH_ARCH_REFERENCE && config.arch < FLASH_ARCH_SM80 &&
             flash_lookup_kernel(&config) != nullptr)
-            add_kernel(config);
+            add_kernel({flash_kernel_at(i), config.dtype, short_name(config)});
     }
     benchmark::Initialize(&argc, argv);
     if (benchmark::ReportUnrecognizedArguments(argc, argv))

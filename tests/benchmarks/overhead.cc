@@ -1,5 +1,6 @@
 // What a call costs before any attention is computed: look-up, workspace size, selection, and
-// flash_forward() on a problem of one score. docs/performance.md has the aims and the results.
+// flash_forward() on a problem of one score, the kernel chosen or given. docs/performance.md has
+// the aims and the results.
 #include "flashattn.h"
 
 #include <benchmark/benchmark.h>
@@ -24,9 +25,9 @@ class Problem {
         : q_(static_cast<std::size_t>(n_heads * kHead)), o_(q_.size()),
           k_(static_cast<std::size_t>(seqlen_k * n_heads * kHead)) {
         args_.dtype = FLASH_DTYPE_FP32;
-        args_.q = tensor(q_.data(), n_heads);
-        args_.o = tensor(o_.data(), n_heads);
-        args_.k = args_.v = tensor(k_.data(), n_heads);
+        args_.q = flash_tensor_bshd(q_.data(), 1, n_heads, kHead);
+        args_.o = flash_tensor_bshd(o_.data(), 1, n_heads, kHead);
+        args_.k = args_.v = flash_tensor_bshd(k_.data(), seqlen_k, n_heads, kHead);
         args_.batch = args_.seqlen_q = 1;
         args_.seqlen_k = seqlen_k;
         args_.n_heads = args_.n_heads_kv = n_heads;
@@ -46,14 +47,6 @@ class Problem {
 
   private:
     static constexpr std::int64_t kHead = 8;
-
-    static flash_tensor_t tensor(float *data, std::int64_t n_heads) {
-        flash_tensor_t t = FLASH_TENSOR_INIT;
-        t.data = data;
-        t.stride_head = kHead;
-        t.stride_batch = t.stride_seq = kHead * n_heads;
-        return t;
-    }
 
     std::vector<float> q_, o_, k_;
     std::vector<unsigned char> workspace_;
@@ -87,31 +80,34 @@ void workspace_size(benchmark::State &state) {
 }
 BENCHMARK(workspace_size);
 
-void select_config(benchmark::State &state) {
+void select_kernel(benchmark::State &state) {
     const Problem problem(1, 1);
-    flash_config_t config = FLASH_CONFIG_INIT;
+    const flash_kernel_t *kernel = nullptr;
     for (auto _ : state)
-        if (failed(state, flash_select_config(problem.args(), &config, nullptr, 0)))
+        if (failed(state, flash_select_kernel(problem.args(), &kernel, nullptr, 0)))
             return;
 }
-BENCHMARK(select_config);
+BENCHMARK(select_kernel);
 
 void forward(benchmark::State &state) {
     Problem problem(state.range(0), state.range(1));
+    const flash_kernel_t *kernel = nullptr;
     if (failed(state, flash_set_num_threads(static_cast<std::int32_t>(state.range(2)))) ||
         failed(state, problem.allocate_workspace()) ||
-        failed(state, flash_prepare(problem.args(), nullptr)))
+        failed(state, flash_prepare(problem.args(), nullptr)) ||
+        (state.range(3) && failed(state, flash_select_kernel(problem.args(), &kernel, nullptr, 0))))
         return;
     for (auto _ : state)
-        if (failed(state, flash_forward(problem.args(), nullptr, nullptr)))
+        if (failed(state, flash_forward(problem.args(), kernel, nullptr)))
             return;
     flash_set_num_threads(0);
 }
 BENCHMARK(forward)
-    ->ArgNames({"keys", "heads", "threads"})
-    ->Args({1, 1, 1})
-    ->Args({8192, 8, 1})
-    ->Args({8192, 8, 2})
+    ->ArgNames({"keys", "heads", "threads", "given"})
+    ->Args({1, 1, 1, 0})
+    ->Args({1, 1, 1, 1})
+    ->Args({8192, 8, 1, 0})
+    ->Args({8192, 8, 2, 0})
     ->UseRealTime();
 
 } // namespace

@@ -48,12 +48,7 @@ template <typename call_t> double median_microseconds(call_t call) {
 }
 
 flash_tensor_t tensor(void *data) {
-    flash_tensor_t t = FLASH_TENSOR_INIT;
-    t.data = data;
-    t.stride_batch = TOKENS * HEADS * D_HEAD;
-    t.stride_seq = HEADS * D_HEAD;
-    t.stride_head = D_HEAD;
-    return t;
+    return flash_tensor_bshd(data, TOKENS, HEADS, D_HEAD);
 }
 
 flash_forward_args_t arguments(char *memory) {
@@ -78,17 +73,17 @@ int main() {
     void *memory = nullptr;
     require(cudaMalloc(&memory, size_t{8} * TOKENS * HEADS * D_HEAD) == cudaSuccess, "cudaMalloc");
     flash_forward_args_t args = arguments(static_cast<char *>(memory));
-    flash_config_t config = FLASH_CONFIG_INIT;
+    const flash_kernel_t *kernel = nullptr;
     require(flash_prepare(&args, nullptr) == FLASH_SUCCESS, "flash_prepare");
-    require(flash_select_config(&args, &config, nullptr, 0) == FLASH_SUCCESS,
-            "flash_select_config");
+    require(flash_select_kernel(&args, &kernel, nullptr, 0) == FLASH_SUCCESS,
+            "flash_select_kernel");
 
     const auto empty = [] { empty_kernel<<<HEADS, 128>>>(large_params{}); };
     const auto selected = [&] { flash_forward(&args, nullptr, nullptr); };
-    const auto given = [&] { flash_forward(&args, &config, nullptr); };
-    require(flash_forward(&args, &config, nullptr) == FLASH_SUCCESS, "flash_forward");
+    const auto given = [&] { flash_forward(&args, kernel, nullptr); };
+    require(flash_forward(&args, kernel, nullptr) == FLASH_SUCCESS, "flash_forward");
     for (int turn = 0; turn < 3; turn++)
-        std::printf("empty kernel %.2f us, flash_forward %.2f us, with a configuration %.2f us\n",
+        std::printf("empty kernel %.2f us, flash_forward %.2f us, with a kernel %.2f us\n",
                     median_microseconds(empty), median_microseconds(selected),
                     median_microseconds(given));
     return 0;

@@ -10,7 +10,7 @@ def missing() -> str | None:
     if not any(kernel.config.arch >= flashattn.Arch.SM80 for kernel in flashattn.kernels()):
         return "GPU tests need a library with CUDA kernels (FLASH_CUDA=ON)"
     try:
-        flashattn.device_info(1)
+        flashattn.device_info(flashattn.Device.CUDA_CURRENT)
     except flashattn.FlashAttnError as error:
         return f"GPU tests need a CUDA device: {error}"
     try:

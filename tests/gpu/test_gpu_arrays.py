@@ -151,21 +151,21 @@ def test_types_and_families_that_no_row_serves() -> None:
 
 def test_arrays_of_several_devices() -> None:
     q, k, v = _tensors()
-    _refused(ValueError, "k has device 0, q has 2", q, k.cpu(), v)
-    _refused(ValueError, "v has device 0, q has 2", q, k, v.cpu().numpy())
-    _refused(ValueError, "out has device 0, q has 2", q, k, v, out=q.cpu())
-    _refused(ValueError, "lse has device 0", q, k, v, lse=torch.empty(2, 4, 70))
+    _refused(ValueError, "k is on the CPU, q on CUDA device 0", q, k.cpu(), v)
+    _refused(ValueError, "v is on the CPU, q on CUDA", q, k, v.cpu().numpy())
+    _refused(ValueError, "out is on the CPU, q on CUDA", q, k, v, out=q.cpu())
+    _refused(ValueError, "lse is on the CPU", q, k, v, lse=torch.empty(2, 4, 70))
 
 
 def test_lengths_of_another_device() -> None:
     q, k, v = _tensors()
     used = torch.tensor([9, 8], dtype=torch.int32)
-    _refused(ValueError, "seqused_k has device 0, q has 2", q, k, v, seqused_k=used)
-    _refused(ValueError, "seqused_k has device 0", q, k, v, seqused_k=used.numpy())
+    _refused(ValueError, "seqused_k is on the CPU, q on CUDA", q, k, v, seqused_k=used)
+    _refused(ValueError, "seqused_k is on the CPU", q, k, v, seqused_k=used.numpy())
     _refused(ValueError, "seqused_k is a list", q, k, v, seqused_k=[9, 8])
     ragged = [x.reshape(-1, *x.shape[2:]) for x in (q, k, v)]
     longest = {"max_seqlen_q": 70, "max_seqlen_k": 90}
-    with pytest.raises(ValueError, match="cu_seqlens_q has device 0, q has 2"):
+    with pytest.raises(ValueError, match="cu_seqlens_q is on the CPU, q on CUDA"):
         flash_attn_varlen_func(
             *ragged,
             cu_seqlens_q=torch.tensor([0, 70, 140], dtype=torch.int32),
@@ -184,7 +184,9 @@ def test_results_that_only_another_library_could_allocate() -> None:
 def test_heads_that_do_not_divide_and_outputs_that_overlap() -> None:
     q, k, v = _tensors()
     _refused(ValueError, "n_heads is 3: not a multiple", q[:, :, :3], k, v)
-    _refused(ValueError, "o overlaps itself", q, k, v, out=q[:1].expand_as(q))
+    _refused(ValueError, "out overlaps itself", q, k, v, out=q[:1].expand_as(q))
+    lse = torch.empty(2, 4, 1, device="cuda").expand(2, 4, 70)
+    _refused(ValueError, "lse overlaps itself", q, k, v, lse=lse)
     _refused(ValueError, "stride", q, k, v, out=torch.empty(2, 70, 4, 128, dtype=q.dtype,
                                                           device="cuda")[..., ::2])  # fmt: skip
 

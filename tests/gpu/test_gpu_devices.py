@@ -73,6 +73,8 @@ def test_tensors_of_two_devices_are_refused() -> None:
 
 
 def test_both_devices_are_described() -> None:
-    first, second = (flashattn.device_info(2 + device.index) for device in (FIRST, SECOND))
+    numbers = [flashattn.Device.CUDA + device.index for device in (FIRST, SECOND)]
+    first, second = map(flashattn.device_info, numbers)
+    assert [first.device, second.device] == numbers
     assert first.name == torch.cuda.get_device_name(FIRST)
     assert second.name == torch.cuda.get_device_name(SECOND)

@@ -11,6 +11,7 @@ heads      the ratios 1, 3, 5, 7, 8, 12
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import flashattn
 import numpy as np
@@ -19,7 +20,15 @@ import torch
 from device_memory import download
 from flashattn.compare import compare
 from flashattn.oracle import Mask
-from gpu_problems import DTYPES, check, check_every_row, configs_for, device_inputs, run
+from gpu_problems import (
+    DTYPES,
+    check,
+    check_every_row,
+    configs_for,
+    device_inputs,
+    device_options,
+    run,
+)
 from problems import AttentionProblem
 
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
@@ -47,8 +56,6 @@ def test_long_keys() -> None:
         {"batch": 0},
         {"seqlen_q": 0},
         {"seqlen_k": 0},
-        {"n_heads": 0, "n_heads_kv": 1},
-        {"n_heads": 0, "n_heads_kv": 0},
         {"seqlen_q": 0, "seqlen_k": 0},
         {"seqused_k": (0, 0)},
     ],
@@ -172,6 +179,30 @@ def test_odd_element_addresses(tensor: int, dtype: str) -> None:
     p = AttentionProblem(1, 100, 90, 2, 1, D_HEAD, dtype, causal=True, layouts=tuple(layouts))
     check(p)
     check_every_row(p)
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        AttentionProblem(2, 80, 100, 4, 2, 64, "bfloat16", causal=True),
+        AttentionProblem(
+            3, 95, 150, 4, 2, 64, "float16",
+            cu_seqlens_q=(0, 70, 70, 161), cu_seqlens_k=(0, 40, 60, 210),
+        ),
+    ],
+    ids=["padded", "ragged"],
+)  # fmt: skip
+def test_lse_of_any_strides(p: AttentionProblem) -> None:
+    """Token after token all heads, with gaps, which stay as they are."""
+    tensors, options = device_inputs(p), device_options(p)
+    for config in configs_for(p):
+        call = partial(flashattn.flash_attn_varlen_func, *tensors, **options, config=config)
+        expected = call(return_lse=True)[1]
+        tokens = expected.transpose(-2, -1).shape[:-1]
+        wide = torch.full((*tokens, p.n_heads + 3), torch.nan, device="cuda")
+        lse = wide[..., : p.n_heads].transpose(-2, -1)
+        assert call(lse=lse)[1] is lse and torch.equal(lse, expected), str(config)
+        assert wide[..., p.n_heads :].isnan().all(), str(config)
 
 
 def test_strides_over_31_bits() -> None:

@@ -140,14 +140,14 @@ def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
 @pytest.mark.parametrize("name", ROWS)
 def test_row_fits_the_device(name: str) -> None:
     config = ROWS[name].config
-    device = torch.cuda.current_device()
-    used = flashattn.kernel_resources(config, 2 + device)
+    device = flashattn.Device.CUDA + torch.cuda.current_device()
+    used = flashattn.kernel_resources(config, device)
     assert used == flashattn.kernel_resources(str(config))
     assert used.local_memory <= _local_memory(config) or name not in SHIPPED, "spilled"
     assert used.threads == 32 * config.n_warps and 0 < used.registers <= 255
     least, most = _shared_bytes(config)
     assert least <= used.shared_memory <= most
-    assert used.shared_memory <= flashattn.device_info(2 + device).shared_memory_per_block
+    assert used.shared_memory <= flashattn.device_info(device).shared_memory_per_block
     assert used.blocks_per_multiprocessor >= 1
 
 
@@ -161,7 +161,7 @@ def test_table_has_rows_of_both_types_for_every_head_dimension(arch: Arch, d_hea
 
 
 def test_rows_that_do_not_run_here_name_the_compute_capability_that_they_need() -> None:
-    capability = flashattn.device_info(2 + torch.cuda.current_device()).compute_capability
+    capability = flashattn.device_info(flashattn.Device.CUDA_CURRENT).compute_capability
     for kernel in cuda_kernels():
         runs = capability == 90 if kernel.config.arch == Arch.SM90 else capability >= 80
         assert kernel.is_runnable == runs

@@ -76,7 +76,7 @@ def test_selection_follows_a_result(estimated: flashattn.Selection) -> None:
     q, k, v = device_shapes(P)
     rival = next(c for c in configs_for(P) if c != estimated.config)
     line = flashattn.tuning_line(q, k, v, rival, 1.5e-5)
-    info = flashattn.device_info(1)
+    info = flashattn.device_info(flashattn.Device.CUDA_CURRENT)
     assert line == (
         f"cc={info.compute_capability} sms={info.n_multiprocessors} dtype=BF16 d_head=64 "
         f"features=none q=256 k=256 heads=8 ns=15000: {rival}"

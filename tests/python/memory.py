@@ -1,16 +1,26 @@
-"""Arrays in awkward memory: any layout, any alignment, guarded by canaries.
+"""Arrays in awkward memory: any layout, any alignment, guarded by pages and canaries.
 
-The bytes around an array and in the gaps between its rows are filled: with NaN around inputs, so
-that reading them shows, with canaries around outputs, so that writing them shows.
+Memory lies between two pages that nobody may touch. The bytes around an array and in the gaps
+between its rows are filled: with NaN around inputs, so that reading them shows, with canaries
+around outputs, so that writing them shows.
+
+contiguous    ends where the second of the pages begins
+at_begin      the same, but begins where the first one ends
+padded        gaps after each axis
+heads_first   head after head all tokens
+unaligned     begins at an odd address
 """
 
 from __future__ import annotations
+
+import ctypes
+import mmap
 
 import ml_dtypes
 import numpy as np
 
 DTYPES = ("float32", "float16", "bfloat16")
-LAYOUTS = ("contiguous", "padded", "heads_first", "unaligned")
+LAYOUTS = ("contiguous", "at_begin", "padded", "heads_first", "unaligned")
 
 _GUARD = 64  # bytes on each side
 _PADDING = 3  # elements between rows of a padded array
@@ -75,7 +85,29 @@ def _allocate(shape, dtype: np.dtype, layout: str, fill: int) -> tuple[np.ndarra
         strides[axis] = step
         step *= shape[axis]
         step += _PADDING if layout == "padded" else 0
-    buffer = np.full(step * dtype.itemsize + 2 * _GUARD + 1, fill, np.uint8)
-    offset = _GUARD + (1 if layout == "unaligned" else 0)
+    n_bytes = step * dtype.itemsize
+    buffer = between_forbidden_pages(n_bytes + 2 * _GUARD + 1)
+    buffer[:] = fill
+    offset = {
+        "contiguous": buffer.size - n_bytes,
+        "at_begin": 0,
+        "unaligned": _GUARD + 1,
+    }.get(layout, _GUARD)
     byte_strides = [stride * dtype.itemsize for stride in strides]
     return buffer, np.ndarray(shape, dtype, buffer, offset, byte_strides)
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_NO_ACCESS = 0  # PROT_NONE
+
+
+def between_forbidden_pages(n_bytes: int) -> np.ndarray:
+    """At least n_bytes, whole pages; touching a byte before or after them ends the process."""
+    size = -(-max(n_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+    mapping = mmap.mmap(-1, size + 2 * mmap.PAGESIZE)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+    for page in (begin, begin + mmap.PAGESIZE + size):
+        if _LIBC.mprotect(page, mmap.PAGESIZE, _NO_ACCESS) != 0:
+            raise OSError(ctypes.get_errno(), "mprotect")
+    return np.frombuffer(mapping, np.uint8, size, mmap.PAGESIZE)

@@ -121,11 +121,24 @@ def _make_call(
     p: AttentionProblem, inputs: list[np.ndarray]
 ) -> tuple[CallArguments, Guarded, Guarded]:
     """The call, and where it writes O and LSE."""
-    call = CallArguments(*inputs, **p.call_options())
+    call = CallArguments(*inputs, **{**p.call_options(), **_lengths(p)})
     o = Guarded(call.q_shape, inputs[0].dtype, p.layouts[3])
-    lse = Guarded(call.lse_shape, np.float32)
+    lse = Guarded(call.lse_shape, np.float32, _lse_layout(p))
     call.set_output(o.array, lse.array)
     return call, o, lse
+
+
+def _lengths(p: AttentionProblem) -> dict[str, np.ndarray]:
+    """Those that the problem has, each in memory of its own."""
+    layout = "at_begin" if p.layouts[0] == "at_begin" else "contiguous"
+    names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")
+    values = {name: getattr(p, name) for name in names if getattr(p, name) is not None}
+    return {name: arrange(np.array(x, np.int32), layout) for name, x in values.items()}
+
+
+def _lse_layout(p: AttentionProblem) -> str:
+    """O's, where it is one of float32 values [batch, head, seq], ragged [head, token]."""
+    return p.layouts[3] if p.layouts[3] in ("at_begin", "padded") else "contiguous"
 
 
 def _workspace_size(call: CallArguments, config: str | None) -> int:

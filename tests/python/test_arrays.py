@@ -200,7 +200,9 @@ def test_types_that_do_not_fit() -> None:
     _refused(ValueError, "byte order", InterfaceArray(q, typestr=">f4"), k, v)
 
 
-@pytest.mark.parametrize("strides", [(), (64,), (3584, 128, 64), (0, 3584, 128, 64, 4)], ids=len)
+@pytest.mark.parametrize(
+    "strides", [(), (4,), (64, 4), (128, 64, 4), (0, 3584, 128, 64, 4)], ids=len
+)
 def test_array_interface_with_other_strides_than_axes(strides: tuple) -> None:
     q, k, v = _inputs()
     match = f"k.__array_interface__ has {len(strides)} strides for 4 axes"
