@@ -61,8 +61,16 @@ step_generator() {
     run_pytest_parallel tests/codegen
 }
 
+# Files whose tests take seconds together and meet all of the binding and every family.
+FAST_PYTHON_TESTS=(tests/python/test_{abi_mirror,arrays,combine,config,edge_cases,random_problems}.py
+    tests/python/test_{cuda_absent,environment,package,refusals}.py)
+
 step_python() {
-    run_pytest_parallel tests/python
+    run_pytest_parallel "${FAST_PYTHON_TESTS[@]}"
+}
+
+step_python_long() {
+    run_pytest_parallel "${FAST_PYTHON_TESTS[@]/#/--ignore=}" tests/python
 }
 
 step_tree() {
