@@ -61,16 +61,25 @@ step_generator() {
     run_pytest_parallel tests/codegen
 }
 
+# Files whose tests take seconds together and meet all of the binding and every family.
+FAST_PYTHON_TESTS=(tests/python/test_{abi_mirror,arrays,combine,config,edge_cases,random_problems}.py
+    tests/python/test_{cuda_absent,environment,package,refusals}.py)
+
 step_python() {
-    run_pytest_parallel tests/python
+    run_pytest_parallel "${FAST_PYTHON_TESTS[@]}"
+}
+
+step_python_long() {
+    run_pytest_parallel "${FAST_PYTHON_TESTS[@]/#/--ignore=}" tests/python
 }
 
 step_tree() {
     run_pytest tests/tree
 }
 
+# One thread for numpy: more would wait for each other on processors that are busy.
 step_demo() {
-    run_pytest_parallel --dist loadfile examples/tests
+    OPENBLAS_NUM_THREADS=1 run_pytest_parallel examples/tests
 }
 
 step_consumers() {

@@ -10,7 +10,8 @@ unit            build    tests in C
 processors      build    tests in C on processors that can do less than this one
 interface       build    header dialects, layout, symbols, ABI
 generator       build    tests of codegen/
-python          build    tests in Python
+python          build    tests in Python that are fast
+python-long     build    the others: every kernel, many lengths, threads, command line
 tree            build    include rule, documented examples, links, this script
 demo            build    tests of the demo
 consumers       build    find_package, pkg-config, FetchContent, packages
@@ -25,7 +26,7 @@ thread          -        tests of threads with the thread sanitizer
 fuzz            -        each fuzzer for 12 seconds
 aarch64         -        a cross build and tests in C under qemu
 '
-QUICK='format manifest build unit interface tree'
+QUICK='format manifest build unit interface generator python tree'
 
 all_steps() {
     awk 'NF { print $1 }' <<<"$STEPS"

@@ -136,18 +136,23 @@ run_inside() { # command line
         "${outside[@]}" chroot "$ROOT" /bin/bash -c "cd $CHECKOUT && $1"
 }
 
-parse_arguments "$@"
-check_machine
-WORK=${WORK:-$(mktemp -d "${TMPDIR:-/tmp}/fresh-machine.XXXXXX")}
-mkdir -p "$WORK"
-ROOT=$(cd "$WORK" && pwd)/root
-! mountpoint -q "$ROOT/proc" || die "another run is using $ROOT"
-trap clean_up EXIT
-trap 'exit 130' INT TERM HUP
-make_root
-copy_settings
-copy_checkout
-mount_systems
-for command in "${COMMANDS[@]}"; do
-    run_inside "$command"
-done
+main() {
+    local command
+    parse_arguments "$@"
+    check_machine
+    WORK=${WORK:-$(mktemp -d "${TMPDIR:-/tmp}/fresh-machine.XXXXXX")}
+    mkdir -p "$WORK"
+    ROOT=$(cd "$WORK" && pwd)/root
+    ! mountpoint -q "$ROOT/proc" || die "another run is using $ROOT"
+    trap clean_up EXIT
+    trap 'exit 130' INT TERM HUP
+    make_root
+    copy_settings
+    copy_checkout
+    mount_systems
+    for command in "${COMMANDS[@]}"; do
+        run_inside "$command"
+    done
+}
+
+main "$@"
