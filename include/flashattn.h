@@ -34,6 +34,8 @@
  *              aborts, exits or prints (FLASH_TRACE excepted). A refused call writes no output.
  *   Threads    Any function may be called from any thread at any time. The thread count and the
  *              parallel-for hook may change at any time: calls already running keep theirs.
+ *              A thread that is cancelled (pthread_cancel()) inside a call ends when the call is
+ *              done, nothing left half done.
  *   Memory     The library keeps no pointer of yours after a call on the CPU device returns, and
  *              allocates nothing in flash_forward() after flash_prepare(); its working memory is
  *              the workspace that you pass.

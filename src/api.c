@@ -2,6 +2,7 @@
  * The exported calls of attention, and the versions: each a few steps, one file a step.
  */
 #include "arguments.h"
+#include "call_scope.h"
 #include "config.h"
 #include "device.h"
 #include "flashattn.h"
@@ -27,6 +28,7 @@ int32_t flash_abi_version(void) {
 
 flash_status_t flash_forward(const flash_forward_args_t *args, const flash_config_t *config,
                              flash_stream_t stream) {
+    FLASH_CALL_SCOPE();
     resolved_t r = {0};
     FLASH_TRY(resolve(args, config, &r));
     FLASH_TRY(arguments_check_data(&r.args, device_is_cpu(&r.device), &r.problem));
@@ -38,6 +40,7 @@ flash_status_t flash_forward(const flash_forward_args_t *args, const flash_confi
 
 flash_status_t flash_workspace_size(const flash_forward_args_t *args, const flash_config_t *config,
                                     uint64_t *size) {
+    FLASH_CALL_SCOPE();
     resolved_t r = {0};
     FLASH_REQUIRE(size != NULL, FLASH_ERROR_INVALID_ARGUMENT, "size is NULL");
     FLASH_TRY(resolve(args, config, &r));
@@ -45,6 +48,7 @@ flash_status_t flash_workspace_size(const flash_forward_args_t *args, const flas
 }
 
 flash_status_t flash_prepare(const flash_forward_args_t *args, const flash_config_t *config) {
+    FLASH_CALL_SCOPE();
     resolved_t r = {0};
     FLASH_TRY(resolve(args, config, &r));
     return launch_prepare(r.kernel, &r.problem, &r.device);
@@ -52,6 +56,7 @@ flash_status_t flash_prepare(const flash_forward_args_t *args, const flash_confi
 
 flash_status_t flash_select_config(const flash_forward_args_t *args, flash_config_t *config,
                                    char *reason, size_t reason_size) {
+    FLASH_CALL_SCOPE();
     resolved_t r = {0};
     FLASH_TRY(resolve(args, NULL, &r));
     FLASH_TRY(config_write(&r.kernel->config, config));
@@ -61,6 +66,7 @@ flash_status_t flash_select_config(const flash_forward_args_t *args, flash_confi
 
 flash_status_t flash_query_support(const flash_forward_args_t *args, const flash_config_t *config,
                                    char *reason, size_t reason_size) {
+    FLASH_CALL_SCOPE();
     resolved_t r = {0};
     const flash_status_t status = resolve(args, config, &r);
     status_copy_text(status == FLASH_SUCCESS ? r.reason : status_message(), reason, reason_size);
@@ -68,6 +74,7 @@ flash_status_t flash_query_support(const flash_forward_args_t *args, const flash
 }
 
 flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t stream) {
+    FLASH_CALL_SCOPE();
     flash_combine_args_t own;
     device_t device = {0};
     FLASH_TRY(arguments_read_combine(args, &own));

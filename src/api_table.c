@@ -1,6 +1,7 @@
 /*
  * The exported calls of the kernel table.
  */
+#include "call_scope.h"
 #include "config.h"
 #include "device.h"
 #include "flashattn.h"
@@ -23,6 +24,7 @@ static flash_status_t look_up(const flash_config_t *config, const flash_kernel_t
 }
 
 const flash_kernel_t *flash_lookup_kernel(const flash_config_t *config) {
+    FLASH_CALL_SCOPE();
     const flash_kernel_t *kernel;
     return look_up(config, &kernel) == FLASH_SUCCESS ? kernel : NULL;
 }
@@ -66,6 +68,7 @@ static flash_status_t check_cuda_kernel(const flash_kernel_t *kernel, const devi
 
 flash_status_t flash_kernel_resources(const flash_kernel_t *kernel, int32_t device,
                                       flash_kernel_resources_t *resources) {
+    FLASH_CALL_SCOPE();
     flash_kernel_resources_t own = FLASH_KERNEL_RESOURCES_INIT;
     device_t where = {0};
     FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");

@@ -2,6 +2,7 @@
  * The exported calls of measuring and tuning; flash_set_tuning() is in tuning.c.
  */
 #include "arguments.h"
+#include "call_scope.h"
 #include "config.h"
 #include "measure.h"
 #include "resolve.h"
@@ -37,6 +38,7 @@ static flash_status_t check_kernels(const flash_kernel_t *const *kernels, int32_
 flash_status_t flash_measure(const flash_forward_args_t *args, const flash_kernel_t *const *kernels,
                              int32_t n_kernels, int32_t n_launches, flash_stream_t stream,
                              double *seconds) {
+    FLASH_CALL_SCOPE();
     flash_forward_args_t own;
     problem_t problem;
     device_t device = {0};
@@ -78,6 +80,7 @@ static flash_status_t to_nanoseconds(double seconds, int64_t *nanoseconds) {
 
 flash_status_t flash_tuning_format(const flash_forward_args_t *args, const flash_config_t *config,
                                    double seconds, char *text, size_t size) {
+    FLASH_CALL_SCOPE();
     resolved_t r = {0};
     tuning_row_t row;
     FLASH_REQUIRE(config != NULL, FLASH_ERROR_INVALID_ARGUMENT, "config is NULL");

@@ -3,6 +3,7 @@
  */
 #include "device.h"
 
+#include "call_scope.h"
 #include "cpu_features.h"
 #include "cuda_device.h"
 #include "environment.h"
@@ -114,6 +115,7 @@ const char *device_lacks(const device_t *device, int32_t arch) {
 }
 
 flash_status_t flash_device_info(int32_t number, flash_device_info_t *info) {
+    FLASH_CALL_SCOPE();
     device_t device = {0};
     FLASH_TRY(device_describe(number, &device));
     flash_device_info_t own = FLASH_DEVICE_INFO_INIT;

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "thread_pool.h"
 
+#include "call_scope.h"
 #include "environment.h"
 #include "status.h"
 
@@ -76,6 +77,7 @@ static void run_one(thread_pool_t *pool, job_t *job) {
 
 static void *worker(void *argument) {
     thread_pool_t *pool = argument;
+    call_scope_enter(); /* to the thread's end */
     pthread_mutex_lock(&pool->lock);
     for (;;) {
         while (pool->jobs == NULL && !pool->stop)
@@ -241,11 +243,25 @@ void parallel_start(parallel_t *parallel) {
         pool_start(parallel->pool);
 }
 
+/* A task as the hook's threads run it. */
+typedef struct lent_task {
+    flash_task_t task;
+    void *argument;
+} lent_task_t;
+
+static void run_lent_task(void *lent_task, int32_t index) {
+    const lent_task_t *lent = lent_task;
+    const call_scope_t scope = call_scope_enter();
+    lent->task(lent->argument, index);
+    call_scope_leave(&scope);
+}
+
 void parallel_for(parallel_t *parallel, int32_t n_tasks, flash_task_t task, void *argument) {
     if (n_tasks == 1) {
         task(argument, 0);
     } else if (parallel->run != NULL) {
-        parallel->run(parallel->context, n_tasks, task, argument);
+        lent_task_t lent = {task, argument};
+        parallel->run(parallel->context, n_tasks, run_lent_task, &lent);
     } else if (n_tasks > 1) {
         job_t job = {.task = task, .argument = argument, .n_tasks = n_tasks};
         pool_start(parallel->pool);
@@ -254,6 +270,7 @@ void parallel_for(parallel_t *parallel, int32_t n_tasks, flash_task_t task, void
 }
 
 flash_status_t flash_set_num_threads(int32_t n_threads) {
+    FLASH_CALL_SCOPE();
     FLASH_REQUIRE(n_threads >= 0 && n_threads <= THREAD_POOL_MAX, FLASH_ERROR_INVALID_ARGUMENT,
                   "n_threads is %d: not 0 (the default) or 1 ... %d", n_threads, THREAD_POOL_MAX);
     pthread_mutex_lock(&state.lock);
@@ -266,6 +283,7 @@ flash_status_t flash_set_num_threads(int32_t n_threads) {
 }
 
 int32_t flash_num_threads(void) {
+    FLASH_CALL_SCOPE();
     parallel_t parallel;
     if (parallel_acquire(&parallel) != FLASH_SUCCESS)
         return 0;
@@ -274,6 +292,7 @@ int32_t flash_num_threads(void) {
 }
 
 flash_status_t flash_set_parallel_for(flash_parallel_for_t run, void *context, int32_t n_workers) {
+    FLASH_CALL_SCOPE();
     if (run != NULL)
         FLASH_REQUIRE(n_workers >= 1 && n_workers <= THREAD_POOL_MAX, FLASH_ERROR_INVALID_ARGUMENT,
                       "n_workers is %d: not 1 ... %d", n_workers, THREAD_POOL_MAX);

@@ -3,6 +3,7 @@
  */
 #include "tuning.h"
 
+#include "call_scope.h"
 #include "status.h"
 
 #include <pthread.h>
@@ -20,6 +21,7 @@ const tuning_results_t *tuning_in_force(const environment_t *environment) {
 }
 
 flash_status_t flash_set_tuning(const char *text) {
+    FLASH_CALL_SCOPE();
     const environment_t *environment;
     tuning_results_t *results = NULL;
     FLASH_TRY(environment_get(&environment));

@@ -5,7 +5,9 @@
 #include "support.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 enum { N_CALLERS = 4, N_ROUNDS = 12, N_PROBLEMS = 3 };
 
@@ -255,6 +257,61 @@ static void results_change_meanwhile(void **state) {
     assert_success(flash_set_tuning(NULL));
 }
 
+/* ---- Cancellation ---- */
+
+enum { N_CANCELS = 10 };
+
+/* A thread that calls without end. */
+typedef struct endless {
+    test_problem_t problem;
+    atomic_int n_calls;
+} endless_t;
+
+static void *call_endlessly(void *argument) {
+    endless_t *endless = argument;
+    for (;;) {
+        if (flash_forward(&endless->problem.args, NULL, NULL) != FLASH_SUCCESS)
+            atomic_fetch_add(&n_failures, 1);
+        atomic_fetch_add(&endless->n_calls, 1);
+    }
+    return NULL;
+}
+
+/* The thread is hardly ever between two calls. */
+static void cancel_a_caller(endless_t *endless) {
+    pthread_t thread;
+    void *result;
+    atomic_store(&endless->n_calls, 0);
+    assert_int_equal(pthread_create(&thread, NULL, call_endlessly, endless), 0);
+    while (atomic_load(&endless->n_calls) < 3)
+        sched_yield();
+    assert_int_equal(pthread_cancel(thread), 0);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_true(result == PTHREAD_CANCELED);
+}
+
+static void check_cancelled_callers(void) {
+    static endless_t endless;
+    atomic_store(&n_failures, 0);
+    problem_create(&endless.problem, SIZES[0], 0);
+    for (int i = 0; i < N_CANCELS; i++) {
+        cancel_a_caller(&endless);
+        check_all();
+    }
+    assert_true(problem_same_bits(&endless.problem, &expected[0])); /* its last call was done */
+    problem_destroy(&endless.problem);
+    assert_int_equal(atomic_load(&n_failures), 0);
+}
+
+/* A lock that stays held is a program that hangs. */
+static void a_cancelled_caller_leaves_the_library_usable(void **state) {
+    (void)state;
+    alarm(240);
+    assert_success(flash_set_num_threads(4));
+    check_cancelled_callers();
+    alarm(0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(any_number_of_threads_gives_the_same_bits, default_threads),
@@ -264,6 +321,7 @@ int main(void) {
         cmocka_unit_test_teardown(a_hook_gives_the_same_bits, default_threads),
         cmocka_unit_test_teardown(the_hook_changes_meanwhile, default_threads),
         cmocka_unit_test_teardown(results_change_meanwhile, default_threads),
+        cmocka_unit_test_teardown(a_cancelled_caller_leaves_the_library_usable, default_threads),
     };
     return cmocka_run_group_tests(tests, compute_expected, destroy_expected);
 }
