@@ -39,7 +39,9 @@
  *   Memory     The library keeps no pointer of yours after a call on the CPU device returns, and
  *              allocates nothing in flash_forward() after flash_prepare(); its working memory is
  *              the workspace that you pass.
- *   Results    The same inputs give the same bits, whatever the number of threads.
+ *   Results    The same inputs give the same bits, whatever the number of threads and whatever
+ *              floating-point modes (rounding, denormals, traps) the caller has set; a call
+ *              leaves these, and the exception flags, as they were.
  *
  * Environment (each read once, at the first call that needs it)
  *   FLASH_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors this process
@@ -316,7 +318,8 @@ typedef void (*flash_task_t)(void *argument, int32_t index);
 /*
  * Lends the library an engine's own threads. It must call task(argument, i) exactly once for each
  * i in 0 ... n_tasks - 1, from any threads, in any order, side by side or one after the other, and
- * return when all of these calls have returned. It may be called from several threads at once.
+ * return when all of these calls have returned. It may be called from several threads at once. It
+ * runs in the default floating-point modes, and pthread_cancel() waits until the call is done.
  */
 typedef void (*flash_parallel_for_t)(void *context, int32_t n_tasks, flash_task_t task,
                                      void *argument);

@@ -1,14 +1,18 @@
 /*
- * What a thread must not bring into the library's work: cancellation. It is set aside for the time
- * of an exported call, and of a task that runs in a thread of the caller.
+ * What a thread must not bring into the library's work: cancellation, and floating-point modes that
+ * would change the bits of results. Both are set aside for the time of an exported call, and of a
+ * task that runs in a thread of the caller.
  */
 #ifndef FLASH_CALL_SCOPE_H
 #define FLASH_CALL_SCOPE_H
+
+#include "float_modes.h"
 
 #include <pthread.h>
 
 /* What the thread had before. */
 typedef struct call_scope {
+    float_modes_t float_modes;
     int cancel_state;
 } call_scope_t;
 
@@ -18,11 +22,13 @@ typedef struct call_scope {
 static inline call_scope_t call_scope_enter(void) {
     call_scope_t scope;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &scope.cancel_state);
+    scope.float_modes = float_modes_enter();
     return scope;
 }
 
 static inline void call_scope_leave(const call_scope_t *scope) {
     int disabled;
+    float_modes_leave(&scope->float_modes);
     pthread_setcancelstate(scope->cancel_state, &disabled);
 }
 
