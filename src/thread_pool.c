@@ -6,6 +6,7 @@
 #include "thread_pool.h"
 
 #include "call_scope.h"
+#include "countdown.h"
 #include "environment.h"
 #include "status.h"
 
@@ -15,24 +16,24 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* One parallel_for(), on its caller's stack. Guarded by its pool's lock. */
+/* One parallel_for(), on its caller's stack: gone when n_left is 0. */
 typedef struct job {
-    struct job *next;
+    struct job *next;  /* guarded by the pool's lock, */
+    int32_t n_claimed; /* and so is this */
     flash_task_t task;
     void *argument;
     int32_t n_tasks;
-    int32_t n_claimed;
-    int32_t n_done;
+    atomic_int_least64_t n_left; /* tasks that are not done */
 } job_t;
 
 struct thread_pool {
-    int32_t references; /* guarded by state.lock */
-    int32_t n_workers;  /* the caller's thread included */
+    int32_t references;           /* guarded by state.lock */
+    int32_t n_workers;            /* the caller's thread included */
+    countdown_sleepers_t callers; /* who wait for the last tasks of their jobs */
 
-    pthread_mutex_t lock;
-    pthread_cond_t work;     /* a job came, or stop */
-    pthread_cond_t finished; /* a job's last task is done */
-    job_t *jobs;             /* those with unclaimed tasks */
+    pthread_mutex_t lock; /* of all below */
+    pthread_cond_t work;  /* a job came, or stop */
+    job_t *jobs;          /* those with unclaimed tasks */
     bool stop;
     int32_t n_started;
     pthread_t threads[]; /* n_workers - 1 */
@@ -63,16 +64,19 @@ static void append_job(thread_pool_t *pool, job_t *job) {
     *link = job;
 }
 
-/* Runs one unclaimed task of the job. The pool's lock is held before and after. */
-static void run_one(thread_pool_t *pool, job_t *job) {
+/* Takes an unclaimed task of the job; the pool's lock is held. */
+static int32_t claim(thread_pool_t *pool, job_t *job) {
     const int32_t index = job->n_claimed++;
     if (job->n_claimed == job->n_tasks)
         remove_job(pool, job);
-    pthread_mutex_unlock(&pool->lock);
+    return index;
+}
+
+/* Runs a task that was claimed; the pool's lock is not held. */
+static void run_task(thread_pool_t *pool, job_t *job, int32_t index) {
     job->task(job->argument, index);
-    pthread_mutex_lock(&pool->lock);
-    if (++job->n_done == job->n_tasks)
-        pthread_cond_broadcast(&pool->finished);
+    if (atomic_fetch_sub(&job->n_left, 1) == 1)
+        countdown_tell(&pool->callers);
 }
 
 static void *worker(void *argument) {
@@ -84,21 +88,42 @@ static void *worker(void *argument) {
             pthread_cond_wait(&pool->work, &pool->lock);
         if (pool->stop)
             break;
-        run_one(pool, pool->jobs);
+        job_t *job = pool->jobs;
+        const int32_t index = claim(pool, job);
+        pthread_mutex_unlock(&pool->lock);
+        run_task(pool, job, index);
+        pthread_mutex_lock(&pool->lock);
     }
     pthread_mutex_unlock(&pool->lock);
     return NULL;
 }
 
+/* Wakes as many as there are tasks for, and not into a lock that is held. */
+static void wake_workers(thread_pool_t *pool, int32_t n) {
+    if (n >= pool->n_workers - 1)
+        pthread_cond_broadcast(&pool->work);
+    else
+        for (int32_t i = 0; i < n; i++)
+            pthread_cond_signal(&pool->work);
+}
+
+/* The caller's thread takes what no other has taken; then it waits for those that others are at. */
 static void run_job(thread_pool_t *pool, job_t *job) {
     pthread_mutex_lock(&pool->lock);
     append_job(pool, job);
-    pthread_cond_broadcast(&pool->work);
-    while (job->n_claimed < job->n_tasks)
-        run_one(pool, job);
-    while (job->n_done < job->n_tasks)
-        pthread_cond_wait(&pool->finished, &pool->lock);
+    int32_t index = claim(pool, job);
     pthread_mutex_unlock(&pool->lock);
+    wake_workers(pool, job->n_tasks - 1);
+    run_task(pool, job, index);
+    pthread_mutex_lock(&pool->lock);
+    while (job->n_claimed < job->n_tasks) {
+        index = claim(pool, job);
+        pthread_mutex_unlock(&pool->lock);
+        run_task(pool, job, index);
+        pthread_mutex_lock(&pool->lock);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    countdown_wait(&job->n_left, 0, &pool->callers);
 }
 
 /* ---- Life of a pool ---- */
@@ -112,7 +137,7 @@ static thread_pool_t *pool_new(int32_t n_workers) {
     pool->n_workers = n_workers;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
-    pthread_cond_init(&pool->finished, NULL);
+    countdown_sleepers_init(&pool->callers);
     return pool;
 }
 
@@ -141,7 +166,7 @@ static void pool_delete(thread_pool_t *pool) {
     pthread_mutex_unlock(&pool->lock);
     for (int32_t i = 0; i < pool->n_started; i++)
         pthread_join(pool->threads[i], NULL);
-    pthread_cond_destroy(&pool->finished);
+    countdown_sleepers_destroy(&pool->callers);
     pthread_cond_destroy(&pool->work);
     pthread_mutex_destroy(&pool->lock);
     free(pool);
@@ -263,7 +288,7 @@ void parallel_for(parallel_t *parallel, int32_t n_tasks, flash_task_t task, void
         lent_task_t lent = {task, argument};
         parallel->run(parallel->context, n_tasks, run_lent_task, &lent);
     } else if (n_tasks > 1) {
-        job_t job = {.task = task, .argument = argument, .n_tasks = n_tasks};
+        job_t job = {.task = task, .argument = argument, .n_tasks = n_tasks, .n_left = n_tasks};
         pool_start(parallel->pool);
         run_job(parallel->pool, &job);
     }
