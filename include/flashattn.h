@@ -303,7 +303,8 @@ FLASH_API flash_status_t flash_device_info(int32_t device, flash_device_info_t *
 
 /*
  * Number of CPU threads that later calls use, the caller's included: 1 ... 4096, or 0 for the
- * default. Cheap; the threads start at the first call that needs them, or in flash_prepare().
+ * default. Cheap; the threads start at the first call that needs them, or in flash_prepare(). Where
+ * the system refuses a thread, those that there are do all the work until the number is set anew.
  * Errors: INVALID_ARGUMENT.
  */
 FLASH_API flash_status_t flash_set_num_threads(int32_t n_threads);

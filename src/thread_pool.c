@@ -35,6 +35,7 @@ struct thread_pool {
     pthread_cond_t work;  /* a job came, or stop */
     job_t *jobs;          /* those with unclaimed tasks */
     bool stop;
+    bool refused; /* the system gives no more threads: it is not asked again */
     int32_t n_started;
     pthread_t threads[]; /* n_workers - 1 */
 };
@@ -141,20 +142,26 @@ static thread_pool_t *pool_new(int32_t n_workers) {
     return pool;
 }
 
+static bool start_thread(thread_pool_t *pool) {
+    if (pthread_create(&pool->threads[pool->n_started], NULL, worker, pool) != 0)
+        return false;
+    pool->n_started++;
+    return true;
+}
+
 /* Threads are born with every signal blocked: the program's handlers run in its own threads. */
 static void start_threads(thread_pool_t *pool) {
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    while (pool->n_started < pool->n_workers - 1 &&
-           pthread_create(&pool->threads[pool->n_started], NULL, worker, pool) == 0)
-        pool->n_started++;
+    while (!pool->refused && pool->n_started < pool->n_workers - 1)
+        pool->refused = !start_thread(pool);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
 static void pool_start(thread_pool_t *pool) {
     pthread_mutex_lock(&pool->lock);
-    if (pool->n_started < pool->n_workers - 1)
+    if (!pool->refused && pool->n_started < pool->n_workers - 1)
         start_threads(pool);
     pthread_mutex_unlock(&pool->lock);
 }
