@@ -47,14 +47,15 @@
  *   FLASH_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors this process
  *                      may run on. flash_set_num_threads() overrides it.
  *   FLASH_CPU_ISA      highest CPU family that selection and look-up may use: reference, avx2,
- *                      avx512, avx512_bf16, amx, neon, neon_bf16. Default: whatever the
- *                      processor has, and avx512_bf16 only where its products are fast.
+ *                      avx512, avx512_bf16, amx, neon, neon_bf16, in any letter case. Default:
+ *                      whatever the processor has, and avx512_bf16 only where its products are
+ *                      fast.
  *   FLASH_CONFIG       short form of the configuration to use wherever a call passes none; a
  *                      problem that it cannot serve is refused.
  *   FLASH_TUNING       a file of measured results that selection on CUDA devices follows (see
  *                      flash_set_tuning()); none: not even those built into the library.
  *   FLASH_TRACE        1: print each distinct choice of a kernel once, to standard error.
- *   A value that cannot be understood is refused by the first call that needs it.
+ *   A value that cannot be understood is refused by every call that needs it.
  */
 #ifndef FLASHATTN_H
 #define FLASHATTN_H

@@ -34,7 +34,8 @@ flash_status_t flash_forward(const flash_forward_args_t *args, const flash_confi
     FLASH_TRY(arguments_check_data(&r.args, device_is_cpu(&r.device), &r.problem));
     if (!r.problem.has_output)
         return FLASH_SUCCESS;
-    trace_choice(r.kernel, &r.problem, r.reason);
+    if (r.traced)
+        trace_choice(r.kernel, &r.problem, r.reason);
     return launch_forward(r.kernel, &r.problem, &r.device, stream);
 }
 

@@ -6,32 +6,24 @@
 #include "call_scope.h"
 #include "cpu_features.h"
 #include "cuda_device.h"
-#include "environment.h"
 #include "status.h"
 #include "struct_size.h"
 #include "thread_pool.h"
 
 #include <pthread.h>
 #include <stdio.h>
-#include <string.h>
 
 static uint32_t processor_isa;
 static bool processor_amx_refused;
 static bool processor_dots_pay;
 static pthread_once_t processor_once = PTHREAD_ONCE_INIT;
 
-/* Who names this instruction set wants it, paying or not. */
-static bool wants_dots(const environment_t *environment) {
-    return environment->isa_name != NULL && strcmp(environment->isa_name, "avx512_bf16") == 0;
-}
-
-/* The environment was read before. */
 static void read_processor(void) {
-    const environment_t *environment;
-    if (environment_get(&environment) != FLASH_SUCCESS)
+    cpu_features_limit_t limit;
+    if (cpu_features_limit(&limit) != FLASH_SUCCESS)
         return;
-    processor_isa = cpu_features_isa() & environment->isa;
-    processor_dots_pay = cpu_features_dots_pay() || wants_dots(environment);
+    processor_isa = cpu_features_isa() & limit.isa;
+    processor_dots_pay = cpu_features_dots_pay() || limit.wants_dots;
     if ((processor_isa & FLASH_ISA_AMX) && !cpu_features_permit_amx()) {
         processor_isa &= ~(uint32_t)FLASH_ISA_AMX;
         processor_amx_refused = true;
@@ -39,12 +31,12 @@ static void read_processor(void) {
 }
 
 flash_status_t device_describe(int32_t number, device_t *device) {
-    const environment_t *environment;
+    cpu_features_limit_t limit;
     FLASH_REQUIRE(number >= 0, FLASH_ERROR_INVALID_ARGUMENT, "device is %d: no such number",
                   number);
     if (number != FLASH_DEVICE_CPU)
         return cuda_device_describe(number, device);
-    FLASH_TRY(environment_get(&environment));
+    FLASH_TRY(cpu_features_limit(&limit));
     pthread_once(&processor_once, read_processor);
     *device = (device_t){.number = number,
                          .isa = processor_isa,

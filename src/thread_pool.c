@@ -10,6 +10,7 @@
 #include "environment.h"
 #include "status.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -219,6 +220,26 @@ __attribute__((destructor)) static void unload(void) {
     pool_release(pool);
 }
 
+/* ---- FLASH_NUM_THREADS ---- */
+
+static environment_variable_t variable = ENVIRONMENT_VARIABLE_INIT;
+static int32_t n_threads_of_environment; /* 0: not given */
+
+static flash_status_t parse(const char *value) {
+    char *end;
+    errno = 0;
+    const long n = strtol(value, &end, 10);
+    FLASH_REQUIRE(errno == 0 && *end == '\0' && n >= 1 && n <= THREAD_POOL_MAX,
+                  FLASH_ERROR_INVALID_ARGUMENT, "FLASH_NUM_THREADS is \"%.64s\": not 1 ... %d",
+                  value, THREAD_POOL_MAX);
+    n_threads_of_environment = (int32_t)n;
+    return FLASH_SUCCESS;
+}
+
+static void read_variable(void) {
+    environment_parse(&variable, "FLASH_NUM_THREADS", parse);
+}
+
 /* ---- The present way ---- */
 
 /* Processors that this process may run on. */
@@ -232,25 +253,25 @@ static int32_t count_processors(void) {
 }
 
 /* Makes state.pool where there is none; state.lock is held. */
-static flash_status_t ensure_pool(const environment_t *environment) {
+static flash_status_t ensure_pool(void) {
     static pthread_once_t watching = PTHREAD_ONCE_INIT;
     if (state.pool != NULL)
         return FLASH_SUCCESS;
     pthread_once(&watching, watch_forks);
-    const int32_t n = state.n_threads          ? state.n_threads
-                      : environment->n_threads ? environment->n_threads
-                                               : count_processors();
+    const int32_t n = state.n_threads            ? state.n_threads
+                      : n_threads_of_environment ? n_threads_of_environment
+                                                 : count_processors();
     state.pool = pool_new(n);
     FLASH_REQUIRE(state.pool != NULL, FLASH_ERROR_OUT_OF_MEMORY,
                   "no memory for a pool of %d threads", n);
     return FLASH_SUCCESS;
 }
 
-static flash_status_t acquire_locked(parallel_t *parallel, const environment_t *environment) {
+static flash_status_t acquire_locked(parallel_t *parallel) {
     *parallel = (parallel_t){state.run, state.context, NULL, state.n_workers};
     if (state.run != NULL)
         return FLASH_SUCCESS;
-    FLASH_TRY(ensure_pool(environment));
+    FLASH_TRY(ensure_pool());
     state.pool->references++;
     parallel->pool = state.pool;
     parallel->n_workers = state.pool->n_workers;
@@ -258,10 +279,9 @@ static flash_status_t acquire_locked(parallel_t *parallel, const environment_t *
 }
 
 flash_status_t parallel_acquire(parallel_t *parallel) {
-    const environment_t *environment;
-    FLASH_TRY(environment_get(&environment));
+    FLASH_TRY(environment_read(&variable, read_variable));
     pthread_mutex_lock(&state.lock);
-    const flash_status_t status = acquire_locked(parallel, environment);
+    const flash_status_t status = acquire_locked(parallel);
     pthread_mutex_unlock(&state.lock);
     return status;
 }

@@ -5,15 +5,15 @@
 #define FLASH_TUNING_H
 
 #include "device.h"
-#include "environment.h"
 #include "problem.h"
 #include "select.h"
 #include "tuning_results.h"
 
 tuning_key_t tuning_key(const problem_t *problem, const device_t *device);
 
-/* Results of the caller that are in force, or NULL (tuning_in_force.c). */
-const tuning_results_t *tuning_in_force(const environment_t *environment);
+/* Results of the caller that are in force, or NULL (tuning_in_force.c). INVALID_ARGUMENT
+ * (FLASH_TUNING). */
+flash_status_t tuning_in_force(const tuning_results_t **results);
 
 /* Replaces the kernel that was estimated to be the best, and the reason, where results say more.
  * own may be NULL. */

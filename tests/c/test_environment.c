@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -102,7 +103,7 @@ static void bad_values(void **state) {
         {"FLASH_NUM_THREADS", "0"},    {"FLASH_NUM_THREADS", "-1"},
         {"FLASH_NUM_THREADS", "4097"}, {"FLASH_NUM_THREADS", "two"},
         {"FLASH_NUM_THREADS", "2 "},   {"FLASH_NUM_THREADS", "99999999999999999999"},
-        {"FLASH_CPU_ISA", "sse2"},     {"FLASH_CPU_ISA", "AVX2"},
+        {"FLASH_CPU_ISA", "sse2"},     {"FLASH_CPU_ISA", "avx2 "},
         {"FLASH_CONFIG", "fastest"},   {"FLASH_CONFIG", "AVX2 (FP32, any, 64, 64): fast"},
         {"FLASH_TRACE", "yes"},        {"FLASH_TRACE", "2"},
         {"FLASH_TUNING", "/nowhere"},  {"FLASH_TUNING", "/"},
@@ -137,7 +138,7 @@ static bool isa_is_hidden(void *argument) {
     const flash_forward_args_t args = shape();
     flash_config_t config = FLASH_CONFIG_INIT;
     flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
-    const bool avx2 = strcmp(argument, "avx2") == 0;
+    const bool avx2 = strcasecmp(argument, "avx2") == 0;
     CHECK(setenv("FLASH_CPU_ISA", argument, 1) == 0);
     CHECK(flash_device_info(FLASH_DEVICE_CPU, &info) == FLASH_SUCCESS);
     CHECK((info.isa & ~(avx2 ? (uint32_t)FLASH_ISA_AVX2 : 0)) == 0);
@@ -213,6 +214,8 @@ static void cpu_isa(void **state) {
     (void)state;
     check_in_child(isa_is_hidden, "reference");
     check_in_child(isa_is_hidden, "avx2");
+    check_in_child(isa_is_hidden, "AVX2");
+    check_in_child(isa_is_hidden, "Reference");
 }
 
 /* ---- FLASH_CONFIG ---- */
