@@ -45,7 +45,8 @@
  *
  * Environment (each read once, at the first call that needs it)
  *   FLASH_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors this process
- *                      may run on. flash_set_num_threads() overrides it.
+ *                      may run on, or the CPU quota of its control group (a container's) where
+ *                      that is less. flash_set_num_threads() overrides it.
  *   FLASH_CPU_ISA      highest CPU family that selection and look-up may use: reference, avx2,
  *                      avx512, avx512_bf16, amx, neon, neon_bf16, in any letter case. Default:
  *                      whatever the processor has, and avx512_bf16 only where its products are

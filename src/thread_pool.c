@@ -7,12 +7,12 @@
 
 #include "call_scope.h"
 #include "countdown.h"
+#include "cpu_count.h"
 #include "environment.h"
 #include "status.h"
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -242,14 +242,9 @@ static void read_variable(void) {
 
 /* ---- The present way ---- */
 
-/* Processors that this process may run on. */
-static int32_t count_processors(void) {
-    unsigned long mask[1024];
-    cpu_set_t *set = (cpu_set_t *)mask;
-    if (sched_getaffinity(0, sizeof mask, set) != 0)
-        return 1;
-    const int count = CPU_COUNT_S(sizeof mask, set);
-    return count < 1 ? 1 : count > THREAD_POOL_MAX ? THREAD_POOL_MAX : count;
+static int32_t default_n_threads(void) {
+    const int32_t n = n_threads_of_environment ? n_threads_of_environment : cpu_count("");
+    return n > THREAD_POOL_MAX ? THREAD_POOL_MAX : n;
 }
 
 /* Makes state.pool where there is none; state.lock is held. */
@@ -258,9 +253,7 @@ static flash_status_t ensure_pool(void) {
     if (state.pool != NULL)
         return FLASH_SUCCESS;
     pthread_once(&watching, watch_forks);
-    const int32_t n = state.n_threads            ? state.n_threads
-                      : n_threads_of_environment ? n_threads_of_environment
-                                                 : count_processors();
+    const int32_t n = state.n_threads ? state.n_threads : default_n_threads();
     state.pool = pool_new(n);
     FLASH_REQUIRE(state.pool != NULL, FLASH_ERROR_OUT_OF_MEMORY,
                   "no memory for a pool of %d threads", n);
