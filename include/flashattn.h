@@ -53,8 +53,8 @@
  *                      fast.
  *   FLASH_CONFIG       short form of the configuration to use wherever a call passes none; a
  *                      problem that it cannot serve is refused.
- *   FLASH_TUNING       a file of measured results that selection on CUDA devices follows (see
- *                      flash_set_tuning()); none: not even those built into the library.
+ *   FLASH_TUNING       a regular file of measured results that selection on CUDA devices follows
+ *                      (see flash_set_tuning()); none: not even those built into the library.
  *   FLASH_TRACE        1: print each distinct choice of a kernel once, to standard error.
  *   A value that cannot be understood is refused by every call that needs it.
  */

@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <strings.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -278,6 +279,23 @@ static bool file_is_read(void *argument) {
     return true;
 }
 
+/* Nobody ever writes to it: a call that waited would not come back. */
+static bool fifo_is_refused(void *argument) {
+    const flash_forward_args_t args = shape();
+    char folder[] = "/tmp/flashattn-fifo-XXXXXX", path[64];
+    uint64_t size;
+    (void)argument;
+    alarm(20);
+    CHECK(mkdtemp(folder) != NULL);
+    snprintf(path, sizeof path, "%s/fifo", folder);
+    CHECK(mkfifo(path, 0600) == 0 && setenv("FLASH_TUNING", path, 1) == 0);
+    const flash_status_t status = flash_workspace_size(&args, NULL, &size);
+    CHECK(unlink(path) == 0 && rmdir(folder) == 0);
+    CHECK(status == FLASH_ERROR_INVALID_ARGUMENT);
+    CHECK(strstr(flash_last_error(), "fifo: not a regular file") != NULL);
+    return true;
+}
+
 static bool none_is_no_file(void *argument) {
     const flash_forward_args_t args = shape();
     uint64_t size;
@@ -300,6 +318,7 @@ static void tuning(void **state) {
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
         check_in_child(file_is_read, &files[i]);
     check_in_child(none_is_no_file, NULL);
+    check_in_child(fifo_is_refused, NULL);
 }
 
 /* ---- FLASH_TRACE ---- */
