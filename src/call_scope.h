@@ -41,7 +41,7 @@ static inline void call_scope_leave_call(const call_scope_t *scope) {
 /* The first line of an exported call that waits, reads files, prints or runs tasks: the scope lasts
  * to the function's end. */
 #define FLASH_CALL_SCOPE()                                                                         \
-    __attribute__((cleanup(call_scope_leave_call))) const call_scope_t call_scope =                \
+    __attribute__((cleanup(call_scope_leave_call), unused)) const call_scope_t call_scope =        \
         call_scope_enter()
 
 #endif
