@@ -36,23 +36,29 @@
  *              aborts, exits or prints (FLASH_TRACE excepted). A refused call writes no output.
  *   Threads    Any function may be called from any thread at any time. The thread count and the
  *              parallel-for hook may change at any time: calls already running keep theirs.
+ *              A thread that is cancelled (pthread_cancel()) inside a call ends when the call is
+ *              done, nothing left half done.
  *   Memory     The library keeps no pointer of yours after a call on the CPU device returns, and
  *              allocates nothing in flash_forward() after flash_prepare(); its working memory is
  *              the workspace that you pass.
- *   Results    The same inputs give the same bits, whatever the number of threads.
+ *   Results    The same inputs give the same bits, whatever the number of threads and whatever
+ *              floating-point modes (rounding, denormals, traps) the caller has set; a call
+ *              leaves these, and the exception flags, as they were.
  *
  * Environment (each read once, at the first call that needs it)
  *   FLASH_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors this process
- *                      may run on. flash_set_num_threads() overrides it.
+ *                      may run on, or the CPU quota of its control group (a container's) where
+ *                      that is less. flash_set_num_threads() overrides it.
  *   FLASH_CPU_ISA      highest CPU family that selection and look-up may use: reference, avx2,
- *                      avx512, avx512_bf16, amx, neon, neon_bf16. Default: whatever the
- *                      processor has, and avx512_bf16 only where its products are fast.
+ *                      avx512, avx512_bf16, amx, neon, neon_bf16, in any letter case. Default:
+ *                      whatever the processor has, and avx512_bf16 only where its products are
+ *                      fast.
  *   FLASH_CONFIG       short form of the configuration to use wherever a call passes none; a
  *                      problem that it cannot serve is refused.
- *   FLASH_TUNING       a file of measured results that selection on CUDA devices follows (see
- *                      flash_set_tuning()); none: not even those built into the library.
+ *   FLASH_TUNING       a regular file of measured results that selection on CUDA devices follows
+ *                      (see flash_set_tuning()); none: not even those built into the library.
  *   FLASH_TRACE        1: print each distinct choice of a kernel once, to standard error.
- *   A value that cannot be understood is refused by the first call that needs it.
+ *   A value that cannot be understood is refused by every call that needs it.
  */
 #ifndef FLASHATTN_H
 #define FLASHATTN_H
@@ -339,7 +345,8 @@ FLASH_API flash_status_t flash_device_info(int32_t device, flash_device_info_t *
 
 /**
  * Number of CPU threads that later calls use, the caller's included: 1 ... 4096, or 0 for the
- * default. Cheap; the threads start at the first call that needs them, or in flash_prepare().
+ * default. Cheap; the threads start at the first call that needs them, or in flash_prepare(). Where
+ * the system refuses a thread, those that there are do all the work until the number is set anew.
  * Errors: INVALID_ARGUMENT.
  */
 FLASH_API flash_status_t flash_set_num_threads(int32_t n_threads);
@@ -354,7 +361,8 @@ typedef void (*flash_task_t)(void *argument, int32_t index);
 /**
  * Lends the library an engine's own threads. It must call task(argument, i) exactly once for each
  * i in 0 ... n_tasks - 1, from any threads, in any order, side by side or one after the other, and
- * return when all of these calls have returned. It may be called from several threads at once.
+ * return when all of these calls have returned. It may be called from several threads at once. It
+ * runs in the default floating-point modes, and pthread_cancel() waits until the call is done.
  */
 typedef void (*flash_parallel_for_t)(void *context, int32_t n_tasks, flash_task_t task,
                                      void *argument);

@@ -24,13 +24,16 @@ namespace flashattn {
 
 /** A call that failed: what() is flash_last_error(), status() the call's status. */
 class Error : public std::runtime_error {
-public:
+  public:
     Error(flash_status_t status, const std::string &message)
-        : std::runtime_error(message), status_(status) {}
+        : std::runtime_error(message), status_(status) {
+    }
 
-    flash_status_t status() const noexcept { return status_; }
+    flash_status_t status() const noexcept {
+        return status_;
+    }
 
-private:
+  private:
     flash_status_t status_;
 };
 
@@ -42,9 +45,10 @@ inline void check(flash_status_t status) {
 
 /** A row of the kernel table; default-constructed: the library's choice. */
 class Kernel {
-public:
+  public:
     Kernel() = default;
-    explicit Kernel(const flash_kernel_t *kernel) : kernel_(kernel) {}
+    explicit Kernel(const flash_kernel_t *kernel) : kernel_(kernel) {
+    }
 
     /** The kernel of a short form, as in "AVX512 (BF16, any, 64, 128): causal". Throws Error. */
     static Kernel of(const std::string &short_form) {
@@ -61,10 +65,14 @@ public:
         return Kernel(kernel);
     }
 
-    const flash_kernel_t *get() const noexcept { return kernel_; }
+    const flash_kernel_t *get() const noexcept {
+        return kernel_;
+    }
 
     /** "" for the library's choice. */
-    std::string name() const { return kernel_ == nullptr ? "" : flash_kernel_name(kernel_); }
+    std::string name() const {
+        return kernel_ == nullptr ? "" : flash_kernel_name(kernel_);
+    }
 
     flash_config_t config() const {
         flash_config_t config = FLASH_CONFIG_INIT;
@@ -72,7 +80,7 @@ public:
         return config;
     }
 
-private:
+  private:
     const flash_kernel_t *kernel_ = nullptr;
 };
 
@@ -101,8 +109,10 @@ inline flash_tensor_t tensor(const void *data, const Shape &s, Layout layout = L
  * else. The memory behind the pointers is the caller's, and must outlive run().
  */
 class Forward {
-public:
-    explicit Forward(std::int32_t dtype = FLASH_DTYPE_FP32) { args_.dtype = dtype; }
+  public:
+    explicit Forward(std::int32_t dtype = FLASH_DTYPE_FP32) {
+        args_.dtype = dtype;
+    }
 
     Forward &q(const void *data, const Shape &s, Layout layout = Layout::bshd) {
         args_.q = tensor(data, s, layout);
@@ -153,8 +163,12 @@ public:
         return *this;
     }
 
-    flash_forward_args_t &args() noexcept { return args_; }
-    const flash_forward_args_t &args() const noexcept { return args_; }
+    flash_forward_args_t &args() noexcept {
+        return args_;
+    }
+    const flash_forward_args_t &args() const noexcept {
+        return args_;
+    }
 
     /** Bytes; see flash_workspace_size(). Throws Error. */
     std::uint64_t workspace_size(const Kernel &kernel = Kernel()) const {
@@ -183,7 +197,7 @@ public:
         check(flash_forward(&args_, kernel.get(), stream));
     }
 
-private:
+  private:
     flash_forward_args_t args_ = FLASH_FORWARD_ARGS_INIT;
 };
 

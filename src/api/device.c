@@ -3,7 +3,7 @@
  */
 #include "api/device.h"
 
-#include "core/environment.h"
+#include "core/call_scope.h"
 #include "core/status.h"
 #include "core/struct_size.h"
 #include "cpu/features.h"
@@ -12,25 +12,18 @@
 
 #include <pthread.h>
 #include <stdio.h>
-#include <string.h>
 
 static uint32_t processor_isa;
 static bool processor_amx_refused;
 static bool processor_dots_pay;
 static pthread_once_t processor_once = PTHREAD_ONCE_INIT;
 
-/* Who names this instruction set wants it, paying or not. */
-static bool wants_dots(const environment_t *environment) {
-    return environment->isa_name != NULL && strcmp(environment->isa_name, "avx512_bf16") == 0;
-}
-
-/* The environment was read before. */
 static void read_processor(void) {
-    const environment_t *environment;
-    if (environment_get(&environment) != FLASH_SUCCESS)
+    cpu_features_limit_t limit;
+    if (cpu_features_limit(&limit) != FLASH_SUCCESS)
         return;
-    processor_isa = cpu_features_isa() & environment->isa;
-    processor_dots_pay = cpu_features_dots_pay() || wants_dots(environment);
+    processor_isa = cpu_features_isa() & limit.isa;
+    processor_dots_pay = cpu_features_dots_pay() || limit.wants_dots;
     if ((processor_isa & FLASH_ISA_AMX) && !cpu_features_permit_amx()) {
         processor_isa &= ~(uint32_t)FLASH_ISA_AMX;
         processor_amx_refused = true;
@@ -38,13 +31,13 @@ static void read_processor(void) {
 }
 
 flash_status_t device_describe(int32_t number, device_t *device) {
-    const environment_t *environment;
+    cpu_features_limit_t limit;
     if (device_kind(number) == device_kind(FLASH_DEVICE_CUDA))
         return cuda_device_describe(number, device);
     FLASH_REQUIRE(number == FLASH_DEVICE_CPU, FLASH_ERROR_INVALID_ARGUMENT,
                   "device is 0x%x: neither FLASH_DEVICE_CPU nor FLASH_DEVICE_CUDA + n",
                   (unsigned)number);
-    FLASH_TRY(environment_get(&environment));
+    FLASH_TRY(cpu_features_limit(&limit));
     pthread_once(&processor_once, read_processor);
     *device = (device_t){.number = number,
                          .isa = processor_isa,
@@ -54,6 +47,7 @@ flash_status_t device_describe(int32_t number, device_t *device) {
 }
 
 flash_status_t flash_device_info(int32_t number, flash_device_info_t *info) {
+    FLASH_CALL_SCOPE();
     device_t device = {0};
     FLASH_TRY(device_describe(number, &device));
     flash_device_info_t own = FLASH_DEVICE_INFO_INIT;

@@ -6,6 +6,7 @@
 #include "arguments/combine.h"
 #include "arguments/data.h"
 #include "config/kernel_table.h"
+#include "core/call_scope.h"
 #include "core/status.h"
 #include "cpu/combine.h"
 #include "cuda/combine.h"
@@ -28,17 +29,20 @@ int32_t flash_abi_version(void) {
 
 flash_status_t flash_forward(const flash_forward_args_t *args, const flash_kernel_t *kernel,
                              flash_stream_t stream) {
+    FLASH_CALL_SCOPE();
     resolved_t r = {0};
     FLASH_TRY(resolve(args, kernel, &r));
     FLASH_TRY(arguments_check_data(&r.args, device_is_cpu(&r.device), &r.problem));
     if (!r.problem.has_output)
         return FLASH_SUCCESS;
-    trace_choice(r.kernel, &r.problem, r.reason);
+    if (r.traced)
+        trace_choice(r.kernel, &r.problem, r.reason);
     return kernel_ops(r.kernel)->launch(r.kernel, &r.problem, &r.device, stream);
 }
 
 flash_status_t flash_workspace_size(const flash_forward_args_t *args, const flash_kernel_t *kernel,
                                     uint64_t *size) {
+    FLASH_CALL_SCOPE();
     resolved_t r = {0};
     FLASH_REQUIRE(size != NULL, FLASH_ERROR_INVALID_ARGUMENT, "size is NULL");
     FLASH_TRY(resolve(args, kernel, &r));
@@ -46,6 +50,7 @@ flash_status_t flash_workspace_size(const flash_forward_args_t *args, const flas
 }
 
 flash_status_t flash_prepare(const flash_forward_args_t *args, const flash_kernel_t *kernel) {
+    FLASH_CALL_SCOPE();
     resolved_t r = {0};
     FLASH_TRY(resolve(args, kernel, &r));
     return kernel_ops(r.kernel)->prepare(r.kernel, &r.problem, &r.device);
@@ -53,6 +58,7 @@ flash_status_t flash_prepare(const flash_forward_args_t *args, const flash_kerne
 
 flash_status_t flash_select_kernel(const flash_forward_args_t *args, const flash_kernel_t **kernel,
                                    char *reason, size_t reason_size) {
+    FLASH_CALL_SCOPE();
     resolved_t r = {0};
     FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
     FLASH_TRY(resolve(args, NULL, &r));
@@ -63,6 +69,7 @@ flash_status_t flash_select_kernel(const flash_forward_args_t *args, const flash
 
 flash_status_t flash_query_support(const flash_forward_args_t *args, const flash_kernel_t *kernel,
                                    char *reason, size_t reason_size) {
+    FLASH_CALL_SCOPE();
     resolved_t r = {0};
     const flash_status_t status = resolve(args, kernel, &r);
     status_copy_text(status == FLASH_SUCCESS ? r.reason : status_message(), reason, reason_size);
@@ -70,6 +77,7 @@ flash_status_t flash_query_support(const flash_forward_args_t *args, const flash
 }
 
 flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t stream) {
+    FLASH_CALL_SCOPE();
     flash_combine_args_t own;
     device_t device = {0};
     FLASH_TRY(arguments_read_combine(args, &own));

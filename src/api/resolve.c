@@ -11,8 +11,31 @@
 #include "core/environment.h"
 #include "core/status.h"
 #include "select/serves.h"
+#include "select/trace.h"
 #include "select/tuning/follow.h"
 #include "select/tuning/in_force.h"
+
+/* ---- FLASH_CONFIG ---- */
+
+static environment_variable_t variable = ENVIRONMENT_VARIABLE_INIT;
+static bool is_forced;
+static flash_config_t forced = FLASH_CONFIG_INIT;
+
+static flash_status_t parse(const char *value) {
+    if (flash_config_parse(value, &forced) != FLASH_SUCCESS) {
+        char why[256];
+        status_copy_text(status_message(), why, sizeof why);
+        return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "FLASH_CONFIG: %s", why);
+    }
+    is_forced = true;
+    return FLASH_SUCCESS;
+}
+
+static void read_variable(void) {
+    environment_parse(&variable, "FLASH_CONFIG", parse);
+}
+
+/* ---- The kernel ---- */
 
 static flash_status_t use_kernel(const flash_kernel_t *kernel, const char *reason, resolved_t *r) {
     FLASH_TRY(kernel_table_check(kernel));
@@ -27,21 +50,23 @@ static flash_status_t use_config(const flash_config_t *config, const char *reaso
     return use_kernel(kernel, reason, r);
 }
 
-static flash_status_t choose(const environment_t *environment, resolved_t *r) {
+static flash_status_t choose(resolved_t *r) {
+    const tuning_results_t *results;
+    FLASH_TRY(tuning_in_force(&results));
     FLASH_TRY(select_kernel(&r->problem, &r->device, &r->kernel, r->reason));
-    tuning_follow(tuning_in_force(environment), &r->problem, &r->device, &r->kernel, r->reason);
+    tuning_follow(results, &r->problem, &r->device, &r->kernel, r->reason);
     return FLASH_SUCCESS;
 }
 
 static flash_status_t resolve_kernel(const flash_kernel_t *kernel, resolved_t *r) {
-    const environment_t *environment;
-    FLASH_TRY(environment_get(&environment));
+    FLASH_TRY(trace_is_on(&r->traced));
+    FLASH_TRY(environment_read(&variable, read_variable));
     FLASH_TRY(device_describe(r->args.device, &r->device));
     if (kernel != NULL)
         return use_kernel(kernel, "the caller's kernel", r);
-    if (environment->has_config)
-        return use_config(&environment->config, "FLASH_CONFIG", r);
-    return choose(environment, r);
+    if (is_forced)
+        return use_config(&forced, "FLASH_CONFIG", r);
+    return choose(r);
 }
 
 flash_status_t resolve(const flash_forward_args_t *args, const flash_kernel_t *kernel,

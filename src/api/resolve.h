@@ -9,6 +9,8 @@
 #include "flashattn.h"
 #include "select/select.h"
 
+#include <stdbool.h>
+
 /* A call whose arguments are read and whose kernel is known. */
 typedef struct resolved {
     flash_forward_args_t args;
@@ -16,6 +18,7 @@ typedef struct resolved {
     device_t device;
     const flash_kernel_t *kernel;
     char reason[SELECT_REASON_SIZE]; /* why this kernel */
+    bool traced;                     /* FLASH_TRACE wants to know */
 } resolved_t;
 
 /* Reads the arguments and finds the kernel: the caller's, that of FLASH_CONFIG, or, for NULL

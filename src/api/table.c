@@ -4,6 +4,7 @@
 #include "api/device.h"
 #include "config/config.h"
 #include "config/kernel_table.h"
+#include "core/call_scope.h"
 #include "core/status.h"
 #include "core/struct_size.h"
 #include "cuda/launch.h"
@@ -24,6 +25,7 @@ static flash_status_t look_up(const flash_config_t *config, const flash_kernel_t
 }
 
 const flash_kernel_t *flash_lookup_kernel(const flash_config_t *config) {
+    FLASH_CALL_SCOPE();
     const flash_kernel_t *kernel;
     return look_up(config, &kernel) == FLASH_SUCCESS ? kernel : NULL;
 }
@@ -63,6 +65,7 @@ static flash_status_t check_cuda_kernel(const flash_kernel_t *kernel, const devi
 
 flash_status_t flash_kernel_resources(const flash_kernel_t *kernel, int32_t device,
                                       flash_kernel_resources_t *resources) {
+    FLASH_CALL_SCOPE();
     flash_kernel_resources_t own = FLASH_KERNEL_RESOURCES_INIT;
     device_t where = {0};
     FLASH_TRY(kernel_table_check(kernel));

@@ -7,6 +7,7 @@
 #include "arguments/data.h"
 #include "arguments/forward.h"
 #include "config/kernel_table.h"
+#include "core/call_scope.h"
 #include "core/status.h"
 #include "select/serves.h"
 #include "select/tuning/follow.h"
@@ -41,6 +42,7 @@ static flash_status_t check_kernels(const flash_kernel_t *const *kernels, int32_
 flash_status_t flash_measure(const flash_forward_args_t *args, const flash_kernel_t *const *kernels,
                              int32_t n_kernels, int32_t n_launches, flash_stream_t stream,
                              double *seconds) {
+    FLASH_CALL_SCOPE();
     flash_forward_args_t own;
     problem_t problem;
     device_t device = {0};
@@ -82,6 +84,7 @@ static flash_status_t to_nanoseconds(double seconds, int64_t *nanoseconds) {
 
 flash_status_t flash_tuning_format(const flash_forward_args_t *args, const flash_kernel_t *kernel,
                                    double seconds, char *text, size_t size) {
+    FLASH_CALL_SCOPE();
     resolved_t r = {0};
     tuning_row_t row;
     FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");

@@ -1,25 +1,30 @@
 /*
- * The FLASH_* environment variables (documented in flashattn.h), each read once.
+ * The FLASH_* environment variables (documented in flashattn.h). Each belongs to the file that
+ * parses it, and is read once, when a call first needs it.
  */
 #ifndef FLASH_ENVIRONMENT_H
 #define FLASH_ENVIRONMENT_H
 
 #include "flashattn.h"
 
-#include <stdbool.h>
+#include <pthread.h>
 
-typedef struct environment {
-    int32_t n_threads;                   /* FLASH_NUM_THREADS; 0: not given */
-    uint32_t isa;                        /* FLASH_CPU_ISA: FLASH_ISA_... allowed */
-    const char *isa_name;                /* its value; NULL: not given */
-    bool has_config;                     /* FLASH_CONFIG is given */
-    flash_config_t config;               /* its value */
-    bool trace;                          /* FLASH_TRACE */
-    const struct tuning_results *tuning; /* FLASH_TUNING; NULL: not given */
-} environment_t;
+/* What became of reading a variable; static, from ENVIRONMENT_VARIABLE_INIT. */
+typedef struct environment_variable {
+    pthread_once_t once;
+    flash_status_t status;
+    char message[512];
+} environment_variable_t;
 
-/* The environment as it was at the first call; INVALID_ARGUMENT, at every call, when a variable
- * could not be understood. */
-flash_status_t environment_get(const environment_t **environment);
+#define ENVIRONMENT_VARIABLE_INIT                                                                  \
+    { PTHREAD_ONCE_INIT, FLASH_SUCCESS, "" }
+
+/* Calls read() the first time, which calls environment_parse(). INVALID_ARGUMENT, with the same
+ * message at every call, when the value could not be understood. */
+flash_status_t environment_read(environment_variable_t *variable, void (*read)(void));
+
+/* Calls parse() with the value of the variable `name`, unless it is not set or empty. */
+void environment_parse(environment_variable_t *variable, const char *name,
+                       flash_status_t (*parse)(const char *value));
 
 #endif

@@ -5,8 +5,6 @@
 
 #include "cpu/merge.h"
 
-#include <sched.h>
-
 /* ---- Places in the workspace ---- */
 
 static int64_t head_index(const cpu_call_t *call, int32_t batch_index, int32_t head_kv) {
@@ -55,12 +53,14 @@ static int64_t slot_of(const cpu_call_t *call, int64_t head) {
 
 /* Until at most so many items of the head are not done. */
 static void wait_for(const cpu_call_t *call, int64_t head, int64_t n_left) {
-    while (atomic_load_explicit(&call->n_left[head], memory_order_acquire) > n_left)
-        sched_yield();
+    countdown_wait(&call->n_left[head], n_left, call->sleepers);
 }
 
-static void finish_item(const cpu_call_t *call, int64_t head) {
-    atomic_fetch_sub_explicit(&call->n_left[head], 1, memory_order_release);
+/* Workers wait for the last of a head's packs, which leaves n_tasks, and for its last item. */
+static void finish_item(const cpu_call_t *call, int64_t head, int64_t n_tasks) {
+    const int64_t n_left = atomic_fetch_sub(&call->n_left[head], 1) - 1;
+    if (n_left == n_tasks || n_left == 0)
+        countdown_tell(call->sleepers);
 }
 
 static bool packs(const cpu_call_t *call, int64_t head) {
@@ -98,7 +98,7 @@ static void run_item_of_head(const cpu_call_t *call, const cpu_cut_t *cut, int64
     if (n_packs > 0)
         task.packed = call->packed + (uint64_t)slot * call->plan.packed_size;
     call->kernel(call->params, &task, scratch);
-    finish_item(call, head);
+    finish_item(call, head, cut->n_tasks_per_head);
 }
 
 /* Item of a sequence whose keys are not split. */
@@ -135,7 +135,7 @@ static void run_split(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, i
     task.lse_partial = call->lse_partial + row;
     call->kernel(p, &task, scratch);
     for (int32_t i = 0; i < task.n_heads; i++)
-        finish_item(call, head_index(call, b, task.head_kv + i));
+        finish_item(call, head_index(call, b, task.head_kv + i), 0);
 }
 
 /* Merges the splits of the head number `head` of [batch, n_heads_kv], if it has any, in their

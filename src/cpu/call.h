@@ -4,6 +4,7 @@
 #ifndef FLASH_CPU_CALL_H
 #define FLASH_CPU_CALL_H
 
+#include "cpu/countdown.h"
 #include "cpu/plan.h"
 
 #include <stdatomic.h>
@@ -24,10 +25,11 @@ typedef struct cpu_call {
     cpu_plan_t plan;
     int32_t n_workers;
     int64_t n_slots;
-    int64_t n_whole;              /* heads */
-    int64_t turns;                /* of them, by turns */
-    int64_t *first_item;          /* [batch + 1] */
-    atomic_int_least64_t *n_left; /* [batch, n_heads_kv], items of the head that are not done */
+    int64_t n_whole;                /* heads */
+    int64_t turns;                  /* of them, by turns */
+    int64_t *first_item;            /* [batch + 1] */
+    atomic_int_least64_t *n_left;   /* [batch, n_heads_kv], items of the head that are not done */
+    countdown_sleepers_t *sleepers; /* until some of n_left fall */
     float *o_partial;
     float *lse_partial;
     char *scratch;
@@ -35,8 +37,8 @@ typedef struct cpu_call {
     atomic_int_least64_t next; /* item */
 } cpu_call_t;
 
-/* Lays the call out for so many workers. params, kernel, dtype and plan are set; the workspace is
- * at least as large as cpu_plan_least_workspace() says. */
+/* Lays the call out for so many workers. params, kernel, dtype, plan and sleepers are set; the
+ * workspace is at least as large as cpu_plan_least_workspace() says. */
 void cpu_call_begin(cpu_call_t *call, void *workspace, uint64_t workspace_size, int32_t n_workers);
 
 /* What each worker does, 0 <= index < n_workers: takes whole heads and items until there are no

@@ -4,8 +4,54 @@
 #define _GNU_SOURCE
 #include "cpu/features.h"
 
+#include "core/environment.h"
 #include "core/status.h"
 #include "flashattn.h"
+
+#include <strings.h>
+
+/* ---- FLASH_CPU_ISA ---- */
+
+static environment_variable_t variable = ENVIRONMENT_VARIABLE_INIT;
+static cpu_features_limit_t limit_in_force = {.isa = UINT32_MAX};
+
+static flash_status_t parse(const char *value) {
+    static const struct {
+        const char *name; /* in any letter case */
+        uint32_t isa;     /* what comes with this one */
+    } isas[] = {{"reference", 0},
+                {"avx2", FLASH_ISA_AVX2},
+                {"avx512", FLASH_ISA_AVX512},
+                {"avx512_bf16", FLASH_ISA_AVX512_BF16},
+                {"amx", FLASH_ISA_AMX},
+                {"neon", FLASH_ISA_NEON},
+                {"neon_bf16", FLASH_ISA_NEON_BF16}};
+    uint32_t isa = 0;
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+        isa |= isas[i].isa;
+        if (strcasecmp(value, isas[i].name) == 0) {
+            limit_in_force.isa = isa;
+            limit_in_force.wants_dots = isas[i].isa == FLASH_ISA_AVX512_BF16;
+            return FLASH_SUCCESS;
+        }
+    }
+    return status_fail(FLASH_ERROR_INVALID_ARGUMENT,
+                       "FLASH_CPU_ISA is \"%.64s\": not reference, avx2, avx512, avx512_bf16, "
+                       "amx, neon or neon_bf16",
+                       value);
+}
+
+static void read_variable(void) {
+    environment_parse(&variable, "FLASH_CPU_ISA", parse);
+}
+
+flash_status_t cpu_features_limit(cpu_features_limit_t *limit) {
+    FLASH_TRY(environment_read(&variable, read_variable));
+    *limit = limit_in_force;
+    return FLASH_SUCCESS;
+}
+
+/* ---- The processor ---- */
 
 #if defined(__x86_64__)
 

@@ -4,8 +4,19 @@
 #ifndef FLASH_CPU_FEATURES_H
 #define FLASH_CPU_FEATURES_H
 
+#include "flashattn.h"
+
 #include <stdbool.h>
 #include <stdint.h>
+
+/* What the user allows: FLASH_CPU_ISA. */
+typedef struct cpu_features_limit {
+    uint32_t isa;    /* FLASH_ISA_... bits */
+    bool wants_dots; /* AVX512_BF16 is named, paying or not */
+} cpu_features_limit_t;
+
+/* INVALID_ARGUMENT when the variable could not be understood. */
+flash_status_t cpu_features_limit(cpu_features_limit_t *limit);
 
 /* FLASH_ISA_... bits that the processor has and the system saves the registers of. */
 uint32_t cpu_features_isa(void);

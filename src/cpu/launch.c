@@ -12,9 +12,11 @@
 
 static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem,
                           parallel_t *parallel) {
+    countdown_sleepers_t sleepers;
     cpu_call_t call = {.params = &problem->params,
                        .kernel = (cpu_kernel_t)kernel->function,
-                       .dtype = problem->dtype};
+                       .dtype = problem->dtype,
+                       .sleepers = &sleepers};
     FLASH_TRY(cpu_plan_make(&kernel->config, call.params, parallel->n_workers, &call.plan));
     const int32_t n_workers = cpu_plan_workers(&call.plan, problem->workspace_size);
     FLASH_REQUIRE(problem->workspace != NULL || problem->workspace_size == 0,
@@ -26,7 +28,9 @@ static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem
                   problem->workspace_size, cpu_plan_workspace(&call.plan, call.plan.max_workers),
                   cpu_plan_least_workspace(&call.plan, 1));
     cpu_call_begin(&call, problem->workspace, problem->workspace_size, n_workers);
+    countdown_sleepers_init(&sleepers);
     parallel_for(parallel, n_workers, cpu_call_work, &call);
+    countdown_sleepers_destroy(&sleepers);
     return FLASH_SUCCESS;
 }
 

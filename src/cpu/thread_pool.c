@@ -5,34 +5,38 @@
 #define _GNU_SOURCE
 #include "cpu/thread_pool.h"
 
+#include "core/call_scope.h"
 #include "core/environment.h"
 #include "core/status.h"
+#include "cpu/count.h"
+#include "cpu/countdown.h"
 
+#include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* One parallel_for(), on its caller's stack. Guarded by its pool's lock. */
+/* One parallel_for(), on its caller's stack: gone when n_left is 0. */
 typedef struct job {
-    struct job *next;
+    struct job *next;  /* guarded by the pool's lock, */
+    int32_t n_claimed; /* and so is this */
     flash_task_t task;
     void *argument;
     int32_t n_tasks;
-    int32_t n_claimed;
-    int32_t n_done;
+    atomic_int_least64_t n_left; /* tasks that are not done */
 } job_t;
 
 struct thread_pool {
-    int32_t references; /* guarded by state.lock */
-    int32_t n_workers;  /* the caller's thread included */
+    int32_t references;           /* guarded by state.lock */
+    int32_t n_workers;            /* the caller's thread included */
+    countdown_sleepers_t callers; /* who wait for the last tasks of their jobs */
 
-    pthread_mutex_t lock;
-    pthread_cond_t work;     /* a job came, or stop */
-    pthread_cond_t finished; /* a job's last task is done */
-    job_t *jobs;             /* those with unclaimed tasks */
+    pthread_mutex_t lock; /* of all below */
+    pthread_cond_t work;  /* a job came, or stop */
+    job_t *jobs;          /* those with unclaimed tasks */
     bool stop;
+    bool refused; /* the system gives no more threads: it is not asked again */
     int32_t n_started;
     pthread_t threads[]; /* n_workers - 1 */
 };
@@ -62,41 +66,66 @@ static void append_job(thread_pool_t *pool, job_t *job) {
     *link = job;
 }
 
-/* Runs one unclaimed task of the job. The pool's lock is held before and after. */
-static void run_one(thread_pool_t *pool, job_t *job) {
+/* Takes an unclaimed task of the job; the pool's lock is held. */
+static int32_t claim(thread_pool_t *pool, job_t *job) {
     const int32_t index = job->n_claimed++;
     if (job->n_claimed == job->n_tasks)
         remove_job(pool, job);
-    pthread_mutex_unlock(&pool->lock);
+    return index;
+}
+
+/* Runs a task that was claimed; the pool's lock is not held. */
+static void run_task(thread_pool_t *pool, job_t *job, int32_t index) {
     job->task(job->argument, index);
-    pthread_mutex_lock(&pool->lock);
-    if (++job->n_done == job->n_tasks)
-        pthread_cond_broadcast(&pool->finished);
+    if (atomic_fetch_sub(&job->n_left, 1) == 1)
+        countdown_tell(&pool->callers);
 }
 
 static void *worker(void *argument) {
     thread_pool_t *pool = argument;
+    call_scope_enter(); /* to the thread's end */
     pthread_mutex_lock(&pool->lock);
     for (;;) {
         while (pool->jobs == NULL && !pool->stop)
             pthread_cond_wait(&pool->work, &pool->lock);
         if (pool->stop)
             break;
-        run_one(pool, pool->jobs);
+        job_t *job = pool->jobs;
+        const int32_t index = claim(pool, job);
+        pthread_mutex_unlock(&pool->lock);
+        run_task(pool, job, index);
+        pthread_mutex_lock(&pool->lock);
     }
     pthread_mutex_unlock(&pool->lock);
     return NULL;
 }
 
+/* Wakes as many as there are tasks for, and not into a lock that is held. */
+static void wake_workers(thread_pool_t *pool, int32_t n) {
+    if (n >= pool->n_workers - 1)
+        pthread_cond_broadcast(&pool->work);
+    else
+        for (int32_t i = 0; i < n; i++)
+            pthread_cond_signal(&pool->work);
+}
+
+/* The caller's thread takes what no other has taken; then it waits for those that others are at. */
 static void run_job(thread_pool_t *pool, job_t *job) {
     pthread_mutex_lock(&pool->lock);
     append_job(pool, job);
-    pthread_cond_broadcast(&pool->work);
-    while (job->n_claimed < job->n_tasks)
-        run_one(pool, job);
-    while (job->n_done < job->n_tasks)
-        pthread_cond_wait(&pool->finished, &pool->lock);
+    int32_t index = claim(pool, job);
     pthread_mutex_unlock(&pool->lock);
+    wake_workers(pool, job->n_tasks - 1);
+    run_task(pool, job, index);
+    pthread_mutex_lock(&pool->lock);
+    while (job->n_claimed < job->n_tasks) {
+        index = claim(pool, job);
+        pthread_mutex_unlock(&pool->lock);
+        run_task(pool, job, index);
+        pthread_mutex_lock(&pool->lock);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    countdown_wait(&job->n_left, 0, &pool->callers);
 }
 
 /* ---- Life of a pool ---- */
@@ -110,8 +139,15 @@ static thread_pool_t *pool_new(int32_t n_workers) {
     pool->n_workers = n_workers;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
-    pthread_cond_init(&pool->finished, NULL);
+    countdown_sleepers_init(&pool->callers);
     return pool;
+}
+
+static bool start_thread(thread_pool_t *pool) {
+    if (pthread_create(&pool->threads[pool->n_started], NULL, worker, pool) != 0)
+        return false;
+    pool->n_started++;
+    return true;
 }
 
 /* Threads are born with every signal blocked: the program's handlers run in its own threads. */
@@ -119,15 +155,14 @@ static void start_threads(thread_pool_t *pool) {
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    while (pool->n_started < pool->n_workers - 1 &&
-           pthread_create(&pool->threads[pool->n_started], NULL, worker, pool) == 0)
-        pool->n_started++;
+    while (!pool->refused && pool->n_started < pool->n_workers - 1)
+        pool->refused = !start_thread(pool);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
 static void pool_start(thread_pool_t *pool) {
     pthread_mutex_lock(&pool->lock);
-    if (pool->n_started < pool->n_workers - 1)
+    if (!pool->refused && pool->n_started < pool->n_workers - 1)
         start_threads(pool);
     pthread_mutex_unlock(&pool->lock);
 }
@@ -139,7 +174,7 @@ static void pool_delete(thread_pool_t *pool) {
     pthread_mutex_unlock(&pool->lock);
     for (int32_t i = 0; i < pool->n_started; i++)
         pthread_join(pool->threads[i], NULL);
-    pthread_cond_destroy(&pool->finished);
+    countdown_sleepers_destroy(&pool->callers);
     pthread_cond_destroy(&pool->work);
     pthread_mutex_destroy(&pool->lock);
     free(pool);
@@ -185,38 +220,51 @@ __attribute__((destructor)) static void unload(void) {
     pool_release(pool);
 }
 
+/* ---- FLASH_NUM_THREADS ---- */
+
+static environment_variable_t variable = ENVIRONMENT_VARIABLE_INIT;
+static int32_t n_threads_of_environment; /* 0: not given */
+
+static flash_status_t parse(const char *value) {
+    char *end;
+    errno = 0;
+    const long n = strtol(value, &end, 10);
+    FLASH_REQUIRE(errno == 0 && *end == '\0' && n >= 1 && n <= THREAD_POOL_MAX,
+                  FLASH_ERROR_INVALID_ARGUMENT, "FLASH_NUM_THREADS is \"%.64s\": not 1 ... %d",
+                  value, THREAD_POOL_MAX);
+    n_threads_of_environment = (int32_t)n;
+    return FLASH_SUCCESS;
+}
+
+static void read_variable(void) {
+    environment_parse(&variable, "FLASH_NUM_THREADS", parse);
+}
+
 /* ---- The present way ---- */
 
-/* Processors that this process may run on. */
-static int32_t count_processors(void) {
-    unsigned long mask[1024];
-    cpu_set_t *set = (cpu_set_t *)mask;
-    if (sched_getaffinity(0, sizeof mask, set) != 0)
-        return 1;
-    const int count = CPU_COUNT_S(sizeof mask, set);
-    return count < 1 ? 1 : count > THREAD_POOL_MAX ? THREAD_POOL_MAX : count;
+static int32_t default_n_threads(void) {
+    const int32_t n = n_threads_of_environment ? n_threads_of_environment : cpu_count("");
+    return n > THREAD_POOL_MAX ? THREAD_POOL_MAX : n;
 }
 
 /* Makes state.pool where there is none; state.lock is held. */
-static flash_status_t ensure_pool(const environment_t *environment) {
+static flash_status_t ensure_pool(void) {
     static pthread_once_t watching = PTHREAD_ONCE_INIT;
     if (state.pool != NULL)
         return FLASH_SUCCESS;
     pthread_once(&watching, watch_forks);
-    const int32_t n = state.n_threads          ? state.n_threads
-                      : environment->n_threads ? environment->n_threads
-                                               : count_processors();
+    const int32_t n = state.n_threads ? state.n_threads : default_n_threads();
     state.pool = pool_new(n);
     FLASH_REQUIRE(state.pool != NULL, FLASH_ERROR_OUT_OF_MEMORY,
                   "no memory for a pool of %d threads", n);
     return FLASH_SUCCESS;
 }
 
-static flash_status_t acquire_locked(parallel_t *parallel, const environment_t *environment) {
+static flash_status_t acquire_locked(parallel_t *parallel) {
     *parallel = (parallel_t){state.run, state.context, NULL, state.n_workers};
     if (state.run != NULL)
         return FLASH_SUCCESS;
-    FLASH_TRY(ensure_pool(environment));
+    FLASH_TRY(ensure_pool());
     state.pool->references++;
     parallel->pool = state.pool;
     parallel->n_workers = state.pool->n_workers;
@@ -224,10 +272,9 @@ static flash_status_t acquire_locked(parallel_t *parallel, const environment_t *
 }
 
 flash_status_t parallel_acquire(parallel_t *parallel) {
-    const environment_t *environment;
-    FLASH_TRY(environment_get(&environment));
+    FLASH_TRY(environment_read(&variable, read_variable));
     pthread_mutex_lock(&state.lock);
-    const flash_status_t status = acquire_locked(parallel, environment);
+    const flash_status_t status = acquire_locked(parallel);
     pthread_mutex_unlock(&state.lock);
     return status;
 }
@@ -241,19 +288,34 @@ void parallel_start(parallel_t *parallel) {
         pool_start(parallel->pool);
 }
 
+/* A task as the hook's threads run it. */
+typedef struct lent_task {
+    flash_task_t task;
+    void *argument;
+} lent_task_t;
+
+static void run_lent_task(void *lent_task, int32_t index) {
+    const lent_task_t *lent = lent_task;
+    const call_scope_t scope = call_scope_enter();
+    lent->task(lent->argument, index);
+    call_scope_leave(&scope);
+}
+
 void parallel_for(parallel_t *parallel, int32_t n_tasks, flash_task_t task, void *argument) {
     if (n_tasks == 1) {
         task(argument, 0);
     } else if (parallel->run != NULL) {
-        parallel->run(parallel->context, n_tasks, task, argument);
+        lent_task_t lent = {task, argument};
+        parallel->run(parallel->context, n_tasks, run_lent_task, &lent);
     } else if (n_tasks > 1) {
-        job_t job = {.task = task, .argument = argument, .n_tasks = n_tasks};
+        job_t job = {.task = task, .argument = argument, .n_tasks = n_tasks, .n_left = n_tasks};
         pool_start(parallel->pool);
         run_job(parallel->pool, &job);
     }
 }
 
 flash_status_t flash_set_num_threads(int32_t n_threads) {
+    FLASH_CALL_SCOPE();
     FLASH_REQUIRE(n_threads >= 0 && n_threads <= THREAD_POOL_MAX, FLASH_ERROR_INVALID_ARGUMENT,
                   "n_threads is %d: not 0 (the default) or 1 ... %d", n_threads, THREAD_POOL_MAX);
     pthread_mutex_lock(&state.lock);
@@ -266,6 +328,7 @@ flash_status_t flash_set_num_threads(int32_t n_threads) {
 }
 
 int32_t flash_num_threads(void) {
+    FLASH_CALL_SCOPE();
     parallel_t parallel;
     if (parallel_acquire(&parallel) != FLASH_SUCCESS)
         return 0;
@@ -274,6 +337,7 @@ int32_t flash_num_threads(void) {
 }
 
 flash_status_t flash_set_parallel_for(flash_parallel_for_t run, void *context, int32_t n_workers) {
+    FLASH_CALL_SCOPE();
     if (run != NULL)
         FLASH_REQUIRE(n_workers >= 1 && n_workers <= THREAD_POOL_MAX, FLASH_ERROR_INVALID_ARGUMENT,
                       "n_workers is %d: not 1 ... %d", n_workers, THREAD_POOL_MAX);

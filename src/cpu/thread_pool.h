@@ -24,7 +24,8 @@ typedef struct parallel {
 flash_status_t parallel_acquire(parallel_t *parallel);
 void parallel_release(parallel_t *parallel);
 
-/* Starts the threads that are still missing; fewer work where the system refuses some. */
+/* Starts the threads that are still missing. Where the system refuses one, those that there are do
+ * the work until the thread count is set anew. */
 void parallel_start(parallel_t *parallel);
 
 /* Calls task(argument, i) once for each i in 0 ... n_tasks - 1 and returns when all are done. The

@@ -29,7 +29,7 @@ static int64_t least(int64_t a, int64_t b) {
 }
 
 int64_t schedule_sm90_blocks(const flash_config_t *config, const flash_params_t *p,
-                           int32_t n_multiprocessors) {
+                             int32_t n_multiprocessors) {
     const int64_t tiles = sm90_tiles(config, p);
     if (!config->persistent)
         return tiles;
@@ -88,7 +88,8 @@ static bool has_teams(const flash_config_t *config, const flash_params_t *p) {
     return config->longest_first && !sm90_has_varlen(config) && hides_keys;
 }
 
-sm90_schedule_t schedule_sm90(const flash_config_t *config, const flash_params_t *p, int64_t blocks) {
+sm90_schedule_t schedule_sm90(const flash_config_t *config, const flash_params_t *p,
+                              int64_t blocks) {
     sm90_schedule_t schedule = {.team_blocks = 1,
                                 .section_heads = section_heads(config, p),
                                 .bundle_tiles = bundle_tiles(sm90_tiles(config, p), blocks)};

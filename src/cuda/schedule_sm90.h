@@ -10,9 +10,10 @@
 /* The blocks of the grid: one per tile; persistent: one per multiprocessor, and fewer
  * where there are fewer tiles. */
 int64_t schedule_sm90_blocks(const flash_config_t *config, const flash_params_t *p,
-                           int32_t n_multiprocessors);
+                             int32_t n_multiprocessors);
 
 /* The schedule of a grid with so many blocks, at least one. */
-sm90_schedule_t schedule_sm90(const flash_config_t *config, const flash_params_t *p, int64_t blocks);
+sm90_schedule_t schedule_sm90(const flash_config_t *config, const flash_params_t *p,
+                              int64_t blocks);
 
 #endif

@@ -6,9 +6,35 @@
 #include "config/config.h"
 #include "config/kernel_table.h"
 #include "core/environment.h"
+#include "core/status.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
+
+/* ---- FLASH_TRACE ---- */
+
+static environment_variable_t variable = ENVIRONMENT_VARIABLE_INIT;
+static bool is_on;
+
+static flash_status_t parse(const char *value) {
+    FLASH_REQUIRE(strcmp(value, "0") == 0 || strcmp(value, "1") == 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "FLASH_TRACE is \"%.64s\": not 0 or 1", value);
+    is_on = *value == '1';
+    return FLASH_SUCCESS;
+}
+
+static void read_variable(void) {
+    environment_parse(&variable, "FLASH_TRACE", parse);
+}
+
+flash_status_t trace_is_on(bool *on) {
+    FLASH_TRY(environment_read(&variable, read_variable));
+    *on = is_on;
+    return FLASH_SUCCESS;
+}
+
+/* ---- Choices ---- */
 
 /* One bit for each kernel and set of features that was printed. */
 enum { TRACED_FEATURES = 16, TRACED_KERNELS = 4096 };
@@ -24,9 +50,7 @@ static bool is_new(const flash_kernel_t *kernel, const problem_t *problem) {
 }
 
 void trace_choice(const flash_kernel_t *kernel, const problem_t *problem, const char *reason) {
-    const environment_t *environment;
-    if (environment_get(&environment) != FLASH_SUCCESS || !environment->trace ||
-        !is_new(kernel, problem))
+    if (!is_new(kernel, problem))
         return;
     char text[FLASH_CONFIG_TEXT_SIZE];
     flash_config_format(&kernel->config, text, sizeof text);

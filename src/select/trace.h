@@ -7,7 +7,12 @@
 #include "core/problem.h"
 #include "flashattn.h"
 
-/* Prints the choice unless it was printed before or tracing is off. */
+#include <stdbool.h>
+
+/* Whether to trace: FLASH_TRACE. INVALID_ARGUMENT when it could not be understood. */
+flash_status_t trace_is_on(bool *on);
+
+/* Prints the choice unless it was printed before. */
 void trace_choice(const flash_kernel_t *kernel, const problem_t *problem, const char *reason);
 
 #endif

@@ -2,10 +2,16 @@
  * Calls from many threads at once, the number of threads and the hook changing meanwhile: every
  * result is, bit for bit, that of one thread. Run under ThreadSanitizer too.
  */
+#define _GNU_SOURCE /* pthread_setattr_default_np */
 #include "support.h"
 
+#include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
 
 enum { N_CALLERS = 4, N_ROUNDS = 12, N_PROBLEMS = 3 };
 
@@ -158,6 +164,7 @@ typedef struct lender {
     atomic_int n_tasks;
     int32_t n_workers;
     atomic_int n_refused; /* calls with more tasks than workers */
+    bool disturbs;        /* cancels its threads, and stops each for a while */
 } lender_t;
 
 /* One after the other, last first: the least that a hook may do. */
@@ -198,7 +205,11 @@ static void run_in_threads(void *context, int32_t n_tasks, flash_task_t task, vo
         units[i] = (unit_t){task, argument, i};
         if (pthread_create(&threads[i], NULL, run_unit, &units[i]) != 0)
             abort();
+        if (lender->disturbs)
+            pthread_cancel(threads[i]);
     }
+    for (int32_t i = 0; i < 8 * n_tasks && lender->disturbs; i++)
+        pthread_kill(threads[i % n_tasks], SIGUSR1);
     for (int32_t i = 0; i < n_tasks; i++)
         pthread_join(threads[i], NULL);
 }
@@ -255,6 +266,183 @@ static void results_change_meanwhile(void **state) {
     assert_success(flash_set_tuning(NULL));
 }
 
+/* ---- Cancellation ---- */
+
+enum { N_CANCELS = 10 };
+
+/* A thread that calls without end. */
+typedef struct endless {
+    test_problem_t problem;
+    atomic_int n_calls;
+} endless_t;
+
+static void *call_endlessly(void *argument) {
+    endless_t *endless = argument;
+    for (;;) {
+        if (flash_forward(&endless->problem.args, NULL, NULL) != FLASH_SUCCESS)
+            atomic_fetch_add(&n_failures, 1);
+        atomic_fetch_add(&endless->n_calls, 1);
+    }
+    return NULL;
+}
+
+/* The thread is hardly ever between two calls. */
+static void cancel_a_caller(endless_t *endless) {
+    pthread_t thread;
+    void *result;
+    atomic_store(&endless->n_calls, 0);
+    assert_int_equal(pthread_create(&thread, NULL, call_endlessly, endless), 0);
+    while (atomic_load(&endless->n_calls) < 3)
+        sched_yield();
+    assert_int_equal(pthread_cancel(thread), 0);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_true(result == PTHREAD_CANCELED);
+}
+
+static void check_cancelled_callers(void) {
+    static endless_t endless;
+    atomic_store(&n_failures, 0);
+    problem_create(&endless.problem, SIZES[0], 0);
+    for (int i = 0; i < N_CANCELS; i++) {
+        cancel_a_caller(&endless);
+        check_all();
+    }
+    assert_true(problem_same_bits(&endless.problem, &expected[0])); /* its last call was done */
+    problem_destroy(&endless.problem);
+    assert_int_equal(atomic_load(&n_failures), 0);
+}
+
+/* A lock that stays held is a program that hangs. */
+static void a_cancelled_caller_leaves_the_library_usable(void **state) {
+    (void)state;
+    alarm(240);
+    assert_success(flash_set_num_threads(4));
+    check_cancelled_callers();
+    alarm(0);
+}
+
+/* So long that others who wait for the thread go to sleep. */
+static void stop_for_a_while(int signal) {
+    struct timespec begin, now;
+    (void)signal;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - begin.tv_sec) * 1000000000 + now.tv_nsec - begin.tv_nsec < 500000);
+}
+
+/* A task that is left undone is one that others wait for. */
+static void cancelled_threads_of_a_hook_do_their_tasks(void **state) {
+    const struct sigaction action = {.sa_handler = stop_for_a_while, .sa_flags = SA_RESTART};
+    struct sigaction before;
+    lender_t lender = {.disturbs = true};
+    const sizes_t sizes = {/* fewer heads than threads, which share their keys */
+                           .batch = 1,   .seqlen_q = 900, .seqlen_k = 900,
+                           .n_heads = 3, .n_heads_kv = 3, .d_head = 32};
+    test_problem_t p;
+    (void)state;
+    assert_int_equal(sigaction(SIGUSR1, &action, &before), 0);
+    alarm(240);
+    assert_success(flash_set_parallel_for(run_in_threads, &lender, 8));
+    problem_create(&p, sizes, 7);
+    for (int i = 0; i < 3 * N_CANCELS; i++)
+        problem_run(&p);
+    problem_destroy(&p);
+    assert_int_equal(atomic_load(&lender.n_refused), 0);
+    alarm(0);
+    sigaction(SIGUSR1, &before, NULL);
+}
+
+/* ---- Threads as the system sees them ---- */
+
+enum { MOST_THREADS = 64 };
+
+/* The numbers of the process' threads. */
+typedef struct threads {
+    int count;
+    long number[MOST_THREADS];
+} threads_t;
+
+static threads_t list_threads(void) {
+    threads_t threads = {0};
+    DIR *folder = opendir("/proc/self/task");
+    assert_non_null(folder);
+    for (const struct dirent *e = readdir(folder); e != NULL; e = readdir(folder))
+        if (e->d_name[0] != '.' && threads.count < MOST_THREADS)
+            threads.number[threads.count++] = strtol(e->d_name, NULL, 10);
+    closedir(folder);
+    return threads;
+}
+
+static bool has_thread(const threads_t *threads, long number) {
+    for (int i = 0; i < threads->count; i++)
+        if (threads->number[i] == number)
+            return true;
+    return false;
+}
+
+/* Bit s - 1: the thread blocks signal s. */
+static uint64_t read_blocked_signals(long thread) {
+    char path[64], line[128];
+    unsigned long long blocked = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%ld/status", thread);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL && sscanf(line, "SigBlk: %llx", &blocked) != 1)
+        continue;
+    fclose(file);
+    return blocked;
+}
+
+static void check_that_signals_are_blocked(long thread) {
+    const uint64_t blocked = read_blocked_signals(thread);
+    for (int signal = 1; signal < 32; signal++)
+        if (signal != SIGKILL && signal != SIGSTOP && !(blocked >> (signal - 1) & 1))
+            fail_msg("thread %ld does not block signal %d", thread, signal);
+}
+
+static void the_pools_threads_take_no_signals(void **state) {
+    (void)state;
+    assert_success(flash_set_num_threads(1));
+    const threads_t before = list_threads();
+    assert_success(flash_set_num_threads(4));
+    check_all();
+    const threads_t after = list_threads();
+    assert_int_equal(after.count, before.count + 3);
+    for (int i = 0; i < after.count; i++)
+        if (!has_thread(&before, after.number[i]))
+            check_that_signals_are_blocked(after.number[i]);
+}
+
+/* Threads that the process starts have stacks of this size: with more than there is memory for,
+ * it gets none. */
+static size_t set_stack_size(size_t size) {
+    pthread_attr_t attributes;
+    size_t before;
+    assert_int_equal(pthread_getattr_default_np(&attributes), 0);
+    assert_int_equal(pthread_attr_getstacksize(&attributes, &before), 0);
+    assert_int_equal(pthread_attr_setstacksize(&attributes, size), 0);
+    assert_int_equal(pthread_setattr_default_np(&attributes), 0);
+    pthread_attr_destroy(&attributes);
+    return before;
+}
+
+static void a_refused_thread_is_not_asked_for_again(void **state) {
+    (void)state;
+    assert_success(flash_set_num_threads(1));
+    const int n_before = list_threads().count;
+    const size_t size = set_stack_size(SIZE_MAX / 4);
+    assert_success(flash_set_num_threads(4));
+    check_all();
+    assert_int_equal(list_threads().count, n_before);
+    set_stack_size(size);
+    check_all();
+    assert_int_equal(list_threads().count, n_before);
+    assert_success(flash_set_num_threads(4));
+    check_all();
+    assert_int_equal(list_threads().count, n_before + 3);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(any_number_of_threads_gives_the_same_bits, default_threads),
@@ -264,6 +452,10 @@ int main(void) {
         cmocka_unit_test_teardown(a_hook_gives_the_same_bits, default_threads),
         cmocka_unit_test_teardown(the_hook_changes_meanwhile, default_threads),
         cmocka_unit_test_teardown(results_change_meanwhile, default_threads),
+        cmocka_unit_test_teardown(a_cancelled_caller_leaves_the_library_usable, default_threads),
+        cmocka_unit_test_teardown(cancelled_threads_of_a_hook_do_their_tasks, default_threads),
+        cmocka_unit_test_teardown(the_pools_threads_take_no_signals, default_threads),
+        cmocka_unit_test_teardown(a_refused_thread_is_not_asked_for_again, default_threads),
     };
     return cmocka_run_group_tests(tests, compute_expected, destroy_expected);
 }

@@ -1,33 +1,47 @@
 /*
  * The value of FLASH_TUNING: a file of measured results, or "none".
  */
-#define _POSIX_C_SOURCE 200809L /* getdelim */
+#define _POSIX_C_SOURCE 200809L /* getdelim, fdopen */
 #include "select/tuning/file.h"
 
 #include "core/status.h"
 #include "select/tuning/parse.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Not to be waited for: a FIFO that nobody writes to opens at once, and is refused. */
+static flash_status_t open_file(const char *path, FILE **file) {
+    struct stat status;
+    const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    FLASH_REQUIRE(descriptor >= 0, FLASH_ERROR_INVALID_ARGUMENT, "%.200s: %s", path,
+                  strerror(errno));
+    const bool is_regular = fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+    *file = is_regular ? fdopen(descriptor, "r") : NULL;
+    if (*file != NULL)
+        return FLASH_SUCCESS;
+    close(descriptor);
+    return is_regular
+               ? status_fail(FLASH_ERROR_OUT_OF_MEMORY, "%.200s: no memory to read it", path)
+               : status_fail(FLASH_ERROR_INVALID_ARGUMENT, "%.200s: not a regular file", path);
+}
 
 /* The file's text, to be freed; NULL with errno where it cannot be read, or holds a NUL. */
-static char *read_file(const char *path) {
+static char *read_text(FILE *file) {
     char *text = NULL;
     size_t size = 0;
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return NULL;
     errno = 0;
     ssize_t length = getdelim(&text, &size, '\0', file); /* to the end: text has no NUL */
     if (length < 0 && feof(file) && text != NULL) {
         text[0] = '\0';
         length = 0;
     }
-    const bool is_whole = length >= 0 && feof(file) && !ferror(file);
-    fclose(file);
-    if (is_whole)
+    if (length >= 0 && feof(file) && !ferror(file))
         return text;
     if (errno == 0)
         errno = EILSEQ;
@@ -35,10 +49,26 @@ static char *read_file(const char *path) {
     return NULL;
 }
 
+static flash_status_t read_file(const char *path, char **text) {
+    FILE *file;
+    FLASH_TRY(open_file(path, &file));
+    *text = read_text(file);
+    const int error = errno;
+    fclose(file);
+    FLASH_REQUIRE(*text != NULL, FLASH_ERROR_INVALID_ARGUMENT, "%.200s: %s", path, strerror(error));
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t read_none(char **text) {
+    *text = strdup(FLASH_TUNING_HEADER);
+    FLASH_REQUIRE(*text != NULL, FLASH_ERROR_OUT_OF_MEMORY, "no memory for measured results");
+    return FLASH_SUCCESS;
+}
+
 flash_status_t tuning_read(const char *value, bool trace, tuning_results_t **results) {
     const bool is_file = strcmp(value, "none") != 0;
-    char *text = is_file ? read_file(value) : strdup(FLASH_TUNING_HEADER);
-    FLASH_REQUIRE(text != NULL, FLASH_ERROR_INVALID_ARGUMENT, "%.200s: %s", value, strerror(errno));
+    char *text;
+    FLASH_TRY(is_file ? read_file(value, &text) : read_none(&text));
     const flash_status_t status = tuning_parse(text, trace, results);
     free(text);
     if (status == FLASH_SUCCESS)

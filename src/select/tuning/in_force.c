@@ -3,29 +3,58 @@
  */
 #include "select/tuning/in_force.h"
 
+#include "core/call_scope.h"
+#include "core/environment.h"
 #include "core/status.h"
+#include "select/trace.h"
+#include "select/tuning/file.h"
 #include "select/tuning/parse.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
+/* ---- FLASH_TUNING ---- */
+
+static environment_variable_t variable = ENVIRONMENT_VARIABLE_INIT;
+static tuning_results_t *of_environment;
+
+static flash_status_t parse(const char *value) {
+    bool traced;
+    FLASH_TRY(trace_is_on(&traced));
+    if (tuning_read(value, traced, &of_environment) != FLASH_SUCCESS) {
+        char why[448];
+        status_copy_text(status_message(), why, sizeof why);
+        return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "FLASH_TUNING: %s", why);
+    }
+    return FLASH_SUCCESS;
+}
+
+static void read_variable(void) {
+    environment_parse(&variable, "FLASH_TUNING", parse);
+}
+
+/* ---- Those in force ---- */
+
 /* Those of flash_set_tuning(), NULL: none; and all that ever were, which calls may still read. */
 static _Atomic(tuning_results_t *) current;
 static tuning_results_t *newest;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-const tuning_results_t *tuning_in_force(const environment_t *environment) {
+flash_status_t tuning_in_force(const tuning_results_t **results) {
+    FLASH_TRY(environment_read(&variable, read_variable));
     const tuning_results_t *set = atomic_load_explicit(&current, memory_order_acquire);
-    return set != NULL ? set : environment->tuning;
+    *results = set != NULL ? set : of_environment;
+    return FLASH_SUCCESS;
 }
 
 flash_status_t flash_set_tuning(const char *text) {
-    const environment_t *environment;
+    FLASH_CALL_SCOPE();
     tuning_results_t *results = NULL;
-    FLASH_TRY(environment_get(&environment));
+    bool traced;
+    FLASH_TRY(trace_is_on(&traced));
     if (text != NULL)
-        FLASH_TRY(tuning_parse(text, environment->trace, &results));
+        FLASH_TRY(tuning_parse(text, traced, &results));
     pthread_mutex_lock(&lock);
     if (results != NULL) {
         results->older = newest;

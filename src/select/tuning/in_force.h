@@ -4,10 +4,9 @@
 #ifndef FLASH_TUNING_IN_FORCE_H
 #define FLASH_TUNING_IN_FORCE_H
 
-#include "core/environment.h"
 #include "select/tuning/results.h"
 
-/* Results of the caller that are in force, or NULL. */
-const tuning_results_t *tuning_in_force(const environment_t *environment);
+/* Results of the caller that are in force, or NULL. INVALID_ARGUMENT (FLASH_TUNING). */
+flash_status_t tuning_in_force(const tuning_results_t **results);
 
 #endif

@@ -1,0 +1,292 @@
+/*
+ * Floating-point modes of the caller: they change no bit of a result, and a call changes none of
+ * them, in the calling thread and in those of a hook.
+ */
+#define _GNU_SOURCE /* feenableexcept */
+#include "support.h"
+
+#include <fenv.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* Enough work for several threads, in forward and in combine. */
+static const sizes_t SIZES = {
+    .batch = 2, .seqlen_q = 150, .seqlen_k = 150, .n_heads = 4, .n_heads_kv = 4, .d_head = 40};
+enum { N_PARTIALS = 8 };
+
+/* ---- Modes ---- */
+
+typedef struct modes {
+    const char *name;
+    int rounding;
+    bool flushes; /* denormals count as zero, and results that would be denormal become zero */
+} modes_t;
+
+static const modes_t MODES[] = {{"upward", FE_UPWARD, false},
+                                {"downward", FE_DOWNWARD, false},
+                                {"toward zero", FE_TOWARDZERO, false},
+                                {"denormals flushed", FE_TONEAREST, true},
+                                {"downward, denormals flushed", FE_DOWNWARD, true}};
+enum { N_MODES = sizeof MODES / sizeof MODES[0] };
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+
+static void flush_denormals(void) {
+    _mm_setcsr(_mm_getcsr() | 0x8040); /* FTZ, DAZ */
+}
+
+static uint64_t read_modes(void) {
+    return _mm_getcsr(); /* with the flags */
+}
+#elif defined(__aarch64__)
+static void flush_denormals(void) {
+    uint64_t fpcr;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
+    __asm__ volatile("msr fpcr, %0" : : "r"(fpcr | 1u << 24)); /* FZ */
+}
+
+static uint64_t read_modes(void) {
+    uint64_t fpcr, fpsr;
+    __asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(fpcr), "=r"(fpsr));
+    return fpcr << 32 | fpsr;
+}
+#else
+static void flush_denormals(void) {
+}
+
+static uint64_t read_modes(void) {
+    return (uint64_t)fegetround() << 32 | (uint64_t)fetestexcept(FE_ALL_EXCEPT);
+}
+#endif
+
+/* With one flag raised, which should stay the only one. */
+static void enter(const modes_t *modes) {
+    feclearexcept(FE_ALL_EXCEPT);
+    feraiseexcept(FE_DIVBYZERO);
+    fesetround(modes->rounding);
+    if (modes->flushes)
+        flush_denormals();
+}
+
+static void leave(void) {
+    fesetenv(FE_DFL_ENV);
+}
+
+/* ---- Calls ---- */
+
+/* A forward whose output is denormal, or not; a combine of outputs, likewise. */
+typedef struct calls {
+    test_problem_t forward;
+    float *o_partial;
+    float *lse_partial;
+    float *o_combined;
+    float *lse_combined;
+    flash_combine_args_t combine;
+} calls_t;
+
+static float *allocate(size_t count) {
+    float *memory = malloc(count * sizeof *memory);
+    assert_non_null(memory);
+    memset(memory, 0xff, count * sizeof *memory);
+    return memory;
+}
+
+static void scale(float *values, size_t count, float factor) {
+    for (size_t i = 0; i < count; i++)
+        values[i] *= factor;
+}
+
+/* Partial results that are the values of Q, and LSEs that are too. */
+static void create_combine(calls_t *c) {
+    const test_problem_t *p = &c->forward;
+    flash_combine_args_t args = FLASH_COMBINE_ARGS_INIT;
+    c->o_partial = allocate(N_PARTIALS * p->o_count);
+    c->lse_partial = allocate(N_PARTIALS * p->lse_count);
+    c->o_combined = allocate(p->o_count);
+    c->lse_combined = allocate(p->lse_count);
+    for (size_t i = 0; i < N_PARTIALS; i++) {
+        for (size_t j = 0; j < p->o_count; j++)
+            c->o_partial[i * p->o_count + j] = p->v[(i + j) % p->o_count];
+        memcpy(c->lse_partial + i * p->lse_count, p->q + i, p->lse_count * sizeof(float));
+    }
+    args.dtype = FLASH_DTYPE_FP32;
+    args.o_partial = args.o = p->args.o;
+    args.o_partial.data = c->o_partial;
+    args.stride_partial = (int64_t)p->o_count;
+    args.lse_partial = c->lse_partial;
+    args.o.data = c->o_combined;
+    args.lse = c->lse_combined;
+    args.n_partials = N_PARTIALS;
+    args.batch = SIZES.batch;
+    args.seqlen_q = SIZES.seqlen_q;
+    args.n_heads = SIZES.n_heads;
+    args.d_head = SIZES.d_head;
+    c->combine = args;
+}
+
+static void create(calls_t *c, float size_of_v) {
+    problem_create(&c->forward, SIZES, 41);
+    scale(c->forward.v, c->forward.o_count, size_of_v);
+    create_combine(c);
+}
+
+static void destroy(calls_t *c) {
+    problem_destroy(&c->forward);
+    free(c->o_partial);
+    free(c->lse_partial);
+    free(c->o_combined);
+    free(c->lse_combined);
+}
+
+static bool succeed(calls_t *c) {
+    return flash_prepare(&c->forward.args, NULL) == FLASH_SUCCESS &&
+           flash_forward(&c->forward.args, NULL, NULL) == FLASH_SUCCESS &&
+           flash_combine(&c->combine, NULL) == FLASH_SUCCESS;
+}
+
+static bool same_bits(const calls_t *a, const calls_t *b) {
+    return problem_same_bits(&a->forward, &b->forward) &&
+           memcmp(a->o_combined, b->o_combined, a->forward.o_count * sizeof(float)) == 0 &&
+           memcmp(a->lse_combined, b->lse_combined, a->forward.lse_count * sizeof(float)) == 0;
+}
+
+static calls_t expected_normal, expected_denormal;
+
+static int compute_expected(void **state) {
+    (void)state;
+    assert_success(flash_set_num_threads(1));
+    create(&expected_normal, 1.0f);
+    create(&expected_denormal, 1e-39f);
+    return succeed(&expected_normal) && succeed(&expected_denormal) ? 0 : -1;
+}
+
+static int destroy_expected(void **state) {
+    (void)state;
+    destroy(&expected_normal);
+    destroy(&expected_denormal);
+    return 0;
+}
+
+static int default_threads(void **state) {
+    (void)state;
+    assert_success(flash_set_parallel_for(NULL, NULL, 0));
+    assert_success(flash_set_num_threads(0));
+    return 0;
+}
+
+/* Nothing is asserted, which may compute, before the default modes are back. */
+static void check(const modes_t *modes, const calls_t *expected, float size_of_v) {
+    calls_t c;
+    create(&c, size_of_v);
+    enter(modes);
+    const uint64_t before = read_modes();
+    const bool succeeded = succeed(&c);
+    const uint64_t after = read_modes();
+    leave();
+    if (!succeeded || before != after || !same_bits(&c, expected))
+        fail_msg("%s: %s; modes 0x%llx before, 0x%llx after; %s bits", modes->name,
+                 succeeded ? "succeeded" : flash_last_error(), (unsigned long long)before,
+                 (unsigned long long)after, same_bits(&c, expected) ? "the same" : "other");
+    destroy(&c);
+}
+
+static void check_all(void) {
+    for (size_t i = 0; i < N_MODES; i++) {
+        check(&MODES[i], &expected_normal, 1.0f);
+        check(&MODES[i], &expected_denormal, 1e-39f);
+    }
+}
+
+static void modes_of_the_caller_change_nothing(void **state) {
+    (void)state;
+    for (int32_t n_threads = 1; n_threads <= 4; n_threads += 3) {
+        assert_success(flash_set_num_threads(n_threads));
+        check_all();
+    }
+}
+
+/* Threads have the modes of the thread that starts them, if they set none of their own. */
+static void modes_at_the_start_of_the_threads_change_nothing(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_MODES; i++) {
+        enter(&MODES[i]);
+        const flash_status_t set = flash_set_num_threads(4);
+        const flash_status_t started = flash_prepare(&expected_normal.forward.args, NULL);
+        leave();
+        assert_int_equal(set, FLASH_SUCCESS);
+        assert_int_equal(started, FLASH_SUCCESS);
+        check(&MODES[i], &expected_normal, 1.0f);
+    }
+}
+
+/* A trap would be the end of the program. */
+static void traps_of_the_caller_do_not_spring(void **state) {
+    calls_t c;
+    (void)state;
+    create(&c, 1e-39f);
+    assert_success(flash_set_num_threads(4));
+    if (feenableexcept(FE_INEXACT | FE_UNDERFLOW) == -1)
+        skip(); /* the processor has none */
+    const bool succeeded = succeed(&c);
+    const int enabled = fegetexcept();
+    leave();
+    assert_true(succeeded && same_bits(&c, &expected_denormal));
+    assert_int_equal(enabled, FE_INEXACT | FE_UNDERFLOW);
+    destroy(&c);
+}
+
+/* ---- A hook whose threads have modes of their own ---- */
+
+static atomic_int n_changed; /* tasks that left other modes behind */
+
+typedef struct unit {
+    flash_task_t task;
+    void *argument;
+    int32_t index;
+} unit_t;
+
+static void *run_unit(void *unit) {
+    const unit_t *u = unit;
+    enter(&MODES[(size_t)u->index % N_MODES]);
+    const uint64_t before = read_modes();
+    u->task(u->argument, u->index);
+    if (read_modes() != before)
+        atomic_fetch_add(&n_changed, 1);
+    return NULL;
+}
+
+static void run_in_threads(void *context, int32_t n_tasks, flash_task_t task, void *argument) {
+    enum { MOST = 8 };
+    pthread_t threads[MOST];
+    unit_t units[MOST];
+    (void)context;
+    if (n_tasks > MOST)
+        abort();
+    for (int32_t i = 0; i < n_tasks; i++) {
+        units[i] = (unit_t){task, argument, i};
+        if (pthread_create(&threads[i], NULL, run_unit, &units[i]) != 0)
+            abort();
+    }
+    for (int32_t i = 0; i < n_tasks; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void modes_of_the_hooks_threads_change_nothing(void **state) {
+    (void)state;
+    assert_success(flash_set_parallel_for(run_in_threads, NULL, N_MODES));
+    atomic_store(&n_changed, 0);
+    check_all();
+    assert_int_equal(atomic_load(&n_changed), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(modes_of_the_caller_change_nothing, default_threads),
+        cmocka_unit_test_teardown(modes_at_the_start_of_the_threads_change_nothing,
+                                  default_threads),
+        cmocka_unit_test_teardown(traps_of_the_caller_do_not_spring, default_threads),
+        cmocka_unit_test_teardown(modes_of_the_hooks_threads_change_nothing, default_threads),
+    };
+    return cmocka_run_group_tests(tests, compute_expected, destroy_expected);
+}
