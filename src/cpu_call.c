@@ -23,7 +23,9 @@ static int32_t head_kv_of(const cpu_call_t *call, int64_t head) {
 }
 
 static cpu_cut_t cut_of(const cpu_call_t *call, int32_t batch_index) {
-    return cpu_cut_sequence(call->params, call->plan.config, call->plan.rows_per_task, batch_index);
+    const cpu_plan_t *plan = &call->plan;
+    return cpu_cut_sequence(plan->family, plan->config, call->params, plan->rows_per_task,
+                            batch_index);
 }
 
 /* Where the partial results of a head lie: its first row in [batch, n_heads_kv, partial_rows]. */
@@ -92,7 +94,7 @@ static void run_item_of_head(const cpu_call_t *call, const cpu_cut_t *cut, int64
     if (item < n_packs) {
         task = cpu_plan_pack(&call->plan, cut, b, head_kv, item);
     } else {
-        task = cpu_cut_task(call->params, cut, b, head_kv, item - n_packs);
+        task = cpu_plan_row_task(&call->plan, call->params, cut, b, head_kv, item - n_packs);
         wait_for(call, head, cut->n_tasks_per_head);
     }
     if (n_packs > 0)

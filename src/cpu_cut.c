@@ -3,25 +3,15 @@
  */
 #include "cpu_cut.h"
 
+#include "cpu_way.h"
 #include "int64.h"
-
-enum {
-    SPLIT_MIN_KEYS = 256,    /* a split has at least these, */
-    SPLIT_ROW_KEYS = 16,     /* these for each packed row: partial results are few beside keys, */
-    SPLIT_BLOCKS_KEYS = 8,   /* these where there are several blocks of B_r rows, */
-    SPLIT_LONG_KEYS = 512,   /* and these, which is less work in all, beyond SPLIT_ENOUGH splits */
-    SPLIT_ENOUGH = 128,      /* of all heads of a sequence */
-    SPLIT_MAX_TASKS = 512,   /* of a sequence: enough for every core, and partial results are few */
-    SPLIT_BLOCKS_TASKS = 24, /* and so many tasks at least: else blocks of rows are the tasks */
-    SPLIT_STEP = 64          /* keys of a split are a multiple of this */
-};
 
 int64_t cpu_cut_partial_rows(int32_t max_splits, int64_t max_rows, int64_t n_keys) {
     return max_splits == 1 ? 0 : min64(max_splits * max_rows, n_keys / SPLIT_BLOCKS_KEYS);
 }
 
-int32_t cpu_cut_count_splits(const flash_config_t *config, int32_t n_heads_kv, int64_t n_rows,
-                             int64_t n_keys) {
+int32_t cpu_cut_count_splits(const cpu_family_t *family, const flash_config_t *config,
+                             int32_t n_heads_kv, int64_t n_rows, int64_t n_keys) {
     const int64_t n_heads = max64(n_heads_kv, 1);
     const int64_t n_short = min64(n_keys / SPLIT_MIN_KEYS, SPLIT_ENOUGH / n_heads);
     const int64_t n_worth = max64(n_short, n_keys / SPLIT_LONG_KEYS);
@@ -29,14 +19,15 @@ int32_t cpu_cut_count_splits(const flash_config_t *config, int32_t n_heads_kv, i
     const int64_t row_keys = has_blocks ? SPLIT_BLOCKS_KEYS : SPLIT_ROW_KEYS;
     const int64_t fitting = n_keys / (row_keys * max64(n_rows, 1));
     const int64_t n_splits = max64(1, min64(min64(n_worth, fitting), SPLIT_MAX_TASKS / n_heads));
-    if (n_rows > cpu_most_split_rows(config) || n_keys < 4 * SPLIT_MIN_KEYS)
+    if (n_rows > cpu_way_split_rows(family, config) || n_keys < 4 * SPLIT_MIN_KEYS)
         return 1;
     return has_blocks && n_splits * n_heads < SPLIT_BLOCKS_TASKS ? 1 : (int32_t)n_splits;
 }
 
-static void split_keys(const flash_config_t *config, int32_t n_heads_kv, cpu_cut_t *cut) {
+static void split_keys(const cpu_family_t *family, const flash_config_t *config, int32_t n_heads_kv,
+                       cpu_cut_t *cut) {
     const int64_t n_keys = (int64_t)cut->keys.end - cut->keys.begin;
-    const int32_t n_splits = cpu_cut_count_splits(config, n_heads_kv, cut->n_rows, n_keys);
+    const int32_t n_splits = cpu_cut_count_splits(family, config, n_heads_kv, cut->n_rows, n_keys);
     if (n_splits == 1)
         return;
     cut->keys_per_split =
@@ -55,8 +46,9 @@ int64_t cpu_cut_count_tasks(int32_t B_r, int32_t rows_per_task, int64_t n_rows) 
     return n_alike + divide_up(n_rows - n_alike * rows_per_task, B_r);
 }
 
-cpu_cut_t cpu_cut_sequence(const flash_params_t *params, const flash_config_t *config,
-                           int32_t rows_per_task, int32_t batch_index) {
+cpu_cut_t cpu_cut_sequence(const cpu_family_t *family, const flash_config_t *config,
+                           const flash_params_t *params, int32_t rows_per_task,
+                           int32_t batch_index) {
     const int32_t B_r = config->B_r;
     cpu_cut_t cut = {.sequence = flash_sequence(params, batch_index),
                      .n_splits = 1,
@@ -68,7 +60,7 @@ cpu_cut_t cpu_cut_sequence(const flash_params_t *params, const flash_config_t *c
     cut.keys.begin = flash_visible_keys(params, &cut.sequence, 0).begin;
     cut.keys.end = cut.sequence.len_k;
     if (cut.n_rows > 0)
-        split_keys(config, params->n_heads_kv, &cut);
+        split_keys(family, config, params->n_heads_kv, &cut);
     return cut;
 }
 

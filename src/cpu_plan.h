@@ -5,6 +5,7 @@
 #define FLASH_CPU_PLAN_H
 
 #include "cpu_cut.h"
+#include "cpu_way.h"
 #include "flashattn.h"
 
 /*
@@ -19,6 +20,7 @@
  */
 typedef struct cpu_plan {
     const flash_config_t *config;
+    const cpu_family_t *family;
     int64_t max_slots;      /* 0: no sequence's tasks share packed keys */
     int64_t max_turns;      /* heads that a worker takes by turns at most */
     uint64_t packed_size;   /* bytes a head */
@@ -36,7 +38,7 @@ typedef struct cpu_plan {
 } cpu_plan_t;
 
 /* max_workers: at most n_threads, fewer for a problem too small to share. UNSUPPORTED when the
- * sizes overflow. */
+ * sizes overflow, INTERNAL when the family is unknown. */
 flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,
                              int32_t n_threads, cpu_plan_t *plan);
 
@@ -46,6 +48,12 @@ int64_t cpu_plan_n_packs(const cpu_plan_t *plan, const cpu_cut_t *cut);
 /* Packing task `index` of a head; the caller fills in where to. */
 cpu_task_t cpu_plan_pack(const cpu_plan_t *plan, const cpu_cut_t *cut, int32_t batch_index,
                          int32_t head_kv, int64_t index);
+
+/* Task `index` of a head of a sequence that is not split, the longest first; the caller fills in
+ * what is packed. */
+cpu_task_t cpu_plan_row_task(const cpu_plan_t *plan, const flash_params_t *params,
+                             const cpu_cut_t *cut, int32_t batch_index, int32_t head_kv,
+                             int64_t index);
 
 /* Tasks of a sequence that is split: split after split all heads, as many together as a task has.
  */
