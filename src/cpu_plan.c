@@ -7,7 +7,13 @@
 #include "int64.h"
 #include "status.h"
 
-enum { ALIGNMENT = 64 }; /* bytes, of everything in the workspace */
+/* Items of work of a call, rows and blocks of keys: far from where counting them would overflow. */
+enum { MOST_ITEMS_BITS = 52 };
+
+/* K/V heads of the whole batch. */
+static int64_t count_heads(const flash_params_t *p) {
+    return (int64_t)p->batch * p->n_heads_kv;
+}
 
 /* ---- Splits ---- */
 
@@ -122,7 +128,7 @@ static int64_t count_slots(const cpu_plan_t *plan, const flash_params_t *p) {
         !cpu_way_shares(plan->family, plan->config, n_rows))
         return 0;
     const int64_t fitting = (int64_t)(PACKED_MAX_BYTES / plan->packed_size);
-    return min64((int64_t)p->batch * p->n_heads_kv, fitting > 1 ? fitting : 1);
+    return min64(count_heads(p), fitting > 1 ? fitting : 1);
 }
 
 static bool lie_side_by_side(const flash_strides_t *stride) {
@@ -152,7 +158,7 @@ int64_t cpu_plan_turns(const cpu_plan_t *plan, int32_t n_workers, int64_t n_slot
  * not end together unless they have some rounds of heads: what it saves, the way of packed keys to
  * another one's cache, counts where few rows share them. */
 static bool pays_alone(const flash_params_t *params, int32_t n_workers) {
-    const int64_t n_heads = (int64_t)params->batch * params->n_heads_kv;
+    const int64_t n_heads = count_heads(params);
     const int64_t n_rows = (int64_t)params->seqlen_q * params->group;
     return n_rows <= params->seqlen_k || n_heads >= WHOLE_MIN_ROUNDS * (int64_t)n_workers;
 }
@@ -160,7 +166,7 @@ static bool pays_alone(const flash_params_t *params, int32_t n_workers) {
 /* As many for each worker, where all heads are as much work and their packed keys are few. */
 int64_t cpu_plan_whole_heads(const cpu_plan_t *plan, const flash_params_t *params,
                              int32_t n_workers, int64_t n_slots) {
-    const int64_t n_heads = (int64_t)params->batch * params->n_heads_kv;
+    const int64_t n_heads = count_heads(params);
     const int64_t n_taken = n_workers * cpu_plan_turns(plan, n_workers, n_slots);
     const int64_t n_others = n_heads % n_taken;
     const bool has_slots = n_taken + n_others <= n_slots;
@@ -172,53 +178,24 @@ int64_t cpu_plan_whole_heads(const cpu_plan_t *plan, const flash_params_t *param
 
 /* ---- The workspace ---- */
 
-/* *total += the product of the factors, rounded up to the alignment; false when it overflows. */
-static bool reserve(uint64_t *total, const uint64_t *factors, int n) {
-    uint64_t size = 1;
-    for (int i = 0; i < n; i++)
-        if (__builtin_mul_overflow(size, factors[i], &size))
-            return false;
-    return !__builtin_add_overflow(size, ALIGNMENT - 1, &size) &&
-           !__builtin_add_overflow(*total, size / ALIGNMENT * ALIGNMENT, total);
-}
-
 static int64_t most_slots(const cpu_plan_t *plan, int32_t n_workers) {
     return slots_of(plan, n_workers, cpu_plan_turns(plan, n_workers, plan->max_slots));
 }
 
-static bool lay_out(cpu_plan_t *plan, const flash_params_t *p) {
-    const uint64_t first_item[] = {(uint64_t)p->batch + 1, sizeof(int64_t)};
-    const uint64_t n_left[] = {(uint64_t)p->batch, (uint64_t)p->n_heads_kv, sizeof(int64_t)};
-    const uint64_t partial[] = {(uint64_t)p->batch, (uint64_t)p->n_heads_kv,
-                                (uint64_t)plan->partial_rows, sizeof(float), (uint64_t)p->d_head};
-    uint64_t total = 0;
-    if (!reserve(&total, first_item, 2))
-        return false;
-    plan->n_left_at = total;
-    if (!reserve(&total, n_left, 3))
-        return false;
-    plan->o_partial_at = total;
-    if (!reserve(&total, partial, 5))
-        return false;
-    plan->lse_partial_at = total;
-    if (!reserve(&total, partial, 4))
-        return false;
-    plan->scratch_at = total;
-    const uint64_t scratch[] = {plan->scratch_size, (uint64_t)plan->max_workers};
-    const uint64_t packed[] = {(uint64_t)most_slots(plan, plan->max_workers), plan->packed_size};
-    return reserve(&total, scratch, 2) && reserve(&total, packed, 2) && total < INT64_MAX;
+static void lay_out(cpu_plan_t *plan, const flash_params_t *p) {
+    plan->n_left_at = cpu_workspace_items(p);
+    plan->o_partial_at = plan->n_left_at + cpu_workspace_left(p);
+    plan->lse_partial_at =
+        plan->o_partial_at + cpu_workspace_partials(p, plan->partial_rows, p->d_head);
+    plan->scratch_at = plan->lse_partial_at + cpu_workspace_partials(p, plan->partial_rows, 1);
 }
 
 /* Threads worth waking: one for each task, and only one when there is little to do. */
 static int32_t count_workers(const flash_params_t *p, const cpu_plan_t *plan, int32_t n_threads) {
-    const double heads = (double)p->batch * p->n_heads_kv;
     const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
     const int64_t n_blocks = cpu_cut_count_tasks(plan->config->B_r, plan->rows_per_task, n_rows);
-    const double n_tasks = heads * (double)(n_blocks * plan->max_splits);
-    const double multiplications = 2 * heads * (double)n_rows * p->seqlen_k * p->d_head;
-    if (multiplications < SHARE_MIN_MULTIPLICATIONS || n_tasks < 2)
-        return 1;
-    return n_tasks < n_threads ? (int32_t)n_tasks : n_threads;
+    const int64_t n_tasks = count_heads(p) * max64(n_blocks, plan->max_splits);
+    return cpu_way_is_small(p) ? 1 : (int32_t)max64(1, min64(n_tasks, n_threads));
 }
 
 /* Rows of a task where a head's tasks share packed keys: several blocks of B_r where these keys are
@@ -226,9 +203,8 @@ static int32_t count_workers(const flash_params_t *p, const cpu_plan_t *plan, in
  * fewer tasks than threads. */
 static int32_t count_rows_per_task(const flash_params_t *p, const cpu_plan_t *plan,
                                    int32_t n_threads) {
-    const int32_t B_r = plan->config->B_r, unit = plan->family->row_unit;
-    const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
-    const int64_t n_heads = (int64_t)p->batch * p->n_heads_kv;
+    const int32_t B_r = plan->config->B_r;
+    const int64_t n_rows = (int64_t)p->seqlen_q * p->group, n_heads = count_heads(p);
     const int64_t n_many = LARGE_TASKS_PER_THREAD * (int64_t)n_threads;
     const bool is_large = plan->packed_size > TURNS_MAX_BYTES;
     int32_t rows = is_large ? cpu_way_task_rows(plan->family, plan->config) : B_r;
@@ -236,7 +212,7 @@ static int32_t count_rows_per_task(const flash_params_t *p, const cpu_plan_t *pl
         return B_r;
     while (rows > B_r && n_heads * cpu_cut_count_tasks(B_r, rows, n_rows) < n_many)
         rows /= 2;
-    while (rows % (2 * unit) == 0 && rows > 2 * unit &&
+    while (cpu_way_is_divisible(plan->family, rows) &&
            n_heads * cpu_cut_count_tasks(B_r, rows, n_rows) < n_threads)
         rows /= 2;
     return rows;
@@ -271,37 +247,71 @@ static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *p
     return (int32_t)heads;
 }
 
+const char *cpu_plan_obstacle(const flash_config_t *config, const flash_params_t *p) {
+    const cpu_family_t *family = cpu_family(config->arch);
+    const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
+    if (family == NULL)
+        return "it is no family of CPU kernels";
+    const uint64_t n_heads = (uint64_t)p->batch * (uint64_t)p->n_heads_kv;
+    const uint64_t n_packs = (uint64_t)p->seqlen_k / (uint64_t)config->B_c + 1;
+    const uint64_t n_items = saturating_multiply(n_heads, (uint64_t)n_rows + n_packs + 1);
+    if (n_items >> MOST_ITEMS_BITS != 0)
+        return "it has more rows and blocks of keys than 52 bits count";
+    if (n_heads > 0 && n_rows > 0 && cpu_workspace_least(family, config, p) > INT64_MAX)
+        return "its workspace has more bytes than 63 bits count";
+    return NULL;
+}
+
+/* Rows of partial results of each head: of the sequences, which are split or not, together at most
+ * what the keys allow; of sequences that may have any rows, the most. */
+static int64_t count_partial_rows(const cpu_plan_t *plan, const flash_params_t *p,
+                                  const cpu_cut_bounds_t *bounds) {
+    if (plan->max_splits == 1)
+        return 0;
+    if (p->cu_seqlens_q != NULL)
+        return bounds->partial_rows;
+    return min64(plan->max_splits * plan->max_rows, p->seqlen_k / SPLIT_BLOCKS_KEYS);
+}
+
+static uint64_t scratch_size(const cpu_plan_t *plan, const flash_params_t *p,
+                             const cpu_cut_bounds_t *bounds) {
+    const int64_t split_rows = plan->max_splits > 1 ? bounds->split_rows : 0;
+    return plan->family->scratch_size(plan->config, max64(plan->rows_per_task, split_rows),
+                                      p->d_head);
+}
+
 flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,
                              int32_t n_threads, cpu_plan_t *plan) {
     const int64_t n_rows = (int64_t)params->seqlen_q * params->group;
-    const bool ragged = params->cu_seqlens_q != NULL;
+    const int64_t fewest_rows = params->cu_seqlens_q != NULL ? 1 : n_rows;
     const cpu_family_t *family = cpu_family(config->arch);
-    FLASH_REQUIRE(family != NULL, FLASH_ERROR_INTERNAL, "%s is no family of CPU kernels",
-                  config_arch_name(config->arch));
+    const char *obstacle = cpu_plan_obstacle(config, params);
+    FLASH_REQUIRE(obstacle == NULL, FLASH_ERROR_UNSUPPORTED,
+                  "%s cannot run batch %d, %d K/V heads, %d queries, %d keys, d_head %d: %s",
+                  config_arch_name(config->arch), params->batch, params->n_heads_kv,
+                  params->seqlen_q, params->seqlen_k, params->d_head, obstacle);
     *plan = (cpu_plan_t){.config = config, .family = family};
+    const cpu_cut_bounds_t bounds =
+        cpu_cut_bounds(family, config, params->n_heads_kv, n_rows, params->seqlen_k);
     plan->max_rows = min64(n_rows, cpu_way_split_rows(family, config));
-    plan->max_splits = cpu_cut_count_splits(family, config, params->n_heads_kv, ragged ? 1 : n_rows,
-                                            params->seqlen_k);
-    plan->partial_rows = cpu_cut_partial_rows(plan->max_splits, plan->max_rows, params->seqlen_k);
+    plan->max_splits =
+        cpu_cut_count_splits(family, config, params->n_heads_kv, fewest_rows, params->seqlen_k);
+    plan->partial_rows = count_partial_rows(plan, params, &bounds);
     plan->heads_together = count_heads_together(params, plan, n_threads);
-    plan->packed_size =
-        family->packs ? family->packed_size(config, params->d_head, params->seqlen_k) : 0;
+    plan->packed_size = cpu_workspace_packed(family, config, params->d_head, params->seqlen_k);
     plan->rows_per_task = count_rows_per_task(params, plan, n_threads);
     plan->max_slots = count_slots(plan, params);
     plan->max_turns = count_turns(plan, params);
-    plan->scratch_size = family->scratch_size(
-        config, max64(plan->rows_per_task, plan->max_splits > 1 ? plan->max_rows : 0),
-        params->d_head);
+    plan->scratch_size = scratch_size(plan, params, &bounds);
     plan->max_workers = count_workers(params, plan, n_threads);
-    FLASH_REQUIRE(lay_out(plan, params), FLASH_ERROR_UNSUPPORTED,
-                  "the workspace of batch %d, %d K/V heads, seqlen_k %d, d_head %d overflows 64 "
-                  "bits",
-                  params->batch, params->n_heads_kv, params->seqlen_k, params->d_head);
+    plan->least_workspace = cpu_workspace_least(family, config, params);
+    lay_out(plan, params);
     return FLASH_SUCCESS;
 }
 
 static uint64_t bytes_before_packed(const cpu_plan_t *plan, int32_t n_workers) {
-    return ALIGNMENT - 1 + plan->scratch_at + (uint64_t)n_workers * plan->scratch_size;
+    return CPU_WORKSPACE_ALIGNMENT - 1 + plan->scratch_at +
+           (uint64_t)n_workers * plan->scratch_size;
 }
 
 uint64_t cpu_plan_workspace(const cpu_plan_t *plan, int32_t n_workers) {
@@ -315,7 +325,7 @@ uint64_t cpu_plan_least_workspace(const cpu_plan_t *plan, int32_t n_workers) {
 }
 
 int32_t cpu_plan_workers(const cpu_plan_t *plan, uint64_t workspace_size) {
-    int32_t n_workers = plan->max_workers;
+    int32_t n_workers = workspace_size < plan->least_workspace ? 0 : plan->max_workers;
     while (n_workers > 0 && cpu_plan_least_workspace(plan, n_workers) > workspace_size)
         n_workers--;
     return n_workers;

@@ -6,6 +6,7 @@
 
 #include "cpu_cut.h"
 #include "cpu_way.h"
+#include "cpu_workspace.h"
 #include "flashattn.h"
 
 /*
@@ -16,7 +17,8 @@
  *   lse_partial fp32  [batch, n_heads_kv, partial_rows]
  *   scratch           [n_workers] of scratch_size bytes
  *   packed            [cpu_plan_slots()] of packed_size bytes: K and V of so many heads at a time
- * each from a multiple of 64 bytes on.
+ * each from a multiple of 64 bytes on. What is left of it beyond these is for smaller problems
+ * (cpu_workspace.h).
  */
 typedef struct cpu_plan {
     const flash_config_t *config;
@@ -34,11 +36,16 @@ typedef struct cpu_plan {
     uint64_t o_partial_at;
     uint64_t lse_partial_at;
     uint64_t scratch_at;
-    uint64_t scratch_size; /* bytes a worker */
+    uint64_t scratch_size;    /* bytes per worker */
+    uint64_t least_workspace; /* bytes: cpu_workspace_least() */
 } cpu_plan_t;
 
-/* max_workers: at most n_threads, fewer for a problem too small to share. UNSUPPORTED when the
- * sizes overflow, INTERNAL when the family is unknown. */
+/* Why no call can compute the problem with kernels of this configuration, whatever the number of
+ * threads; NULL: calls can. Static storage. */
+const char *cpu_plan_obstacle(const flash_config_t *config, const flash_params_t *params);
+
+/* max_workers: at most n_threads, fewer for a problem too small to share. UNSUPPORTED when there is
+ * an obstacle. */
 flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,
                              int32_t n_threads, cpu_plan_t *plan);
 
@@ -65,12 +72,14 @@ int64_t cpu_plan_n_split_tasks(const cpu_plan_t *plan, const flash_params_t *par
 cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *params,
                                const cpu_cut_t *cut, int32_t batch_index, int64_t index);
 
-/* Bytes of workspace, at any alignment, for this many workers: what they gain by, and what they
- * need at least. */
+/* Bytes of workspace, at any alignment, that this problem has a use for with this many workers:
+ * what they gain by, and what they need. Smaller problems may have a use for more
+ * (cpu_workspace.h). */
 uint64_t cpu_plan_workspace(const cpu_plan_t *plan, int32_t n_workers);
 uint64_t cpu_plan_least_workspace(const cpu_plan_t *plan, int32_t n_workers);
 
-/* Workers that a workspace of this size has room for, at most max_workers; 0: not even one. */
+/* Workers that a workspace of this size has room for, at most max_workers; 0: it is less than
+ * least_workspace. */
 int32_t cpu_plan_workers(const cpu_plan_t *plan, uint64_t workspace_size);
 
 /* Heads whose packed keys are kept at a time in a workspace that has room for so many workers. */

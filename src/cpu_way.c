@@ -18,6 +18,22 @@ int32_t cpu_way_task_rows(const cpu_family_t *family, const flash_config_t *conf
     return rows;
 }
 
+int32_t cpu_way_least_rows(const cpu_family_t *family, const flash_config_t *config) {
+    int32_t rows = config->B_r;
+    while (cpu_way_is_divisible(family, rows))
+        rows /= 2;
+    return rows;
+}
+
+bool cpu_way_is_divisible(const cpu_family_t *family, int32_t rows) {
+    return rows % (2 * family->row_unit) == 0 && rows > 2 * family->row_unit;
+}
+
+bool cpu_way_is_small(const flash_params_t *p) {
+    const double heads = (double)p->batch * p->n_heads, pairs = (double)p->seqlen_q * p->seqlen_k;
+    return 2 * heads * pairs * p->d_head < SHARE_MIN_MULTIPLICATIONS;
+}
+
 bool cpu_way_shares(const cpu_family_t *family, const flash_config_t *config, int64_t n_rows) {
     const int32_t from = family->shares_from_rows > 0 ? family->shares_from_rows : config->B_r;
     return family->packs && n_rows > from;

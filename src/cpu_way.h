@@ -18,6 +18,15 @@ typedef enum cpu_keys {
 int64_t cpu_way_split_rows(const cpu_family_t *family, const flash_config_t *config);
 int32_t cpu_way_task_rows(const cpu_family_t *family, const flash_config_t *config);
 
+/* Whether tasks of so many rows, a block or a part of one, can be two tasks each. */
+bool cpu_way_is_divisible(const cpu_family_t *family, int32_t rows);
+
+/* Rows of a task at least, where a block of rows is several tasks' and none has the last rows. */
+int32_t cpu_way_least_rows(const cpu_family_t *family, const flash_config_t *config);
+
+/* Whether a problem is too little work for more than one thread. */
+bool cpu_way_is_small(const flash_params_t *params);
+
 /* Whether the tasks of a head with so many rows want its keys packed by tasks before them. */
 bool cpu_way_shares(const cpu_family_t *family, const flash_config_t *config, int64_t n_rows);
 

@@ -10,6 +10,11 @@
 
 #include <inttypes.h>
 
+static uint64_t full_workspace(const cpu_plan_t *plan, const flash_params_t *params,
+                               int32_t n_threads) {
+    return cpu_workspace_full(plan->family, plan->config, params, n_threads);
+}
+
 static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem,
                           parallel_t *parallel) {
     cpu_call_t call = {.params = &problem->params,
@@ -20,11 +25,11 @@ static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem
     FLASH_REQUIRE(problem->workspace != NULL || problem->workspace_size == 0,
                   FLASH_ERROR_INVALID_ARGUMENT, "workspace is NULL, and workspace_size is %" PRIu64,
                   problem->workspace_size);
-    FLASH_REQUIRE(n_workers > 0, FLASH_ERROR_WORKSPACE_TOO_SMALL,
-                  "workspace_size is %" PRIu64 ": needs %" PRIu64 " bytes (%" PRIu64
-                  " with one thread)",
-                  problem->workspace_size, cpu_plan_workspace(&call.plan, call.plan.max_workers),
-                  cpu_plan_least_workspace(&call.plan, 1));
+    FLASH_REQUIRE(
+        n_workers > 0, FLASH_ERROR_WORKSPACE_TOO_SMALL,
+        "workspace_size is %" PRIu64 ": needs %" PRIu64 " bytes (%" PRIu64 " with one thread)",
+        problem->workspace_size, full_workspace(&call.plan, call.params, parallel->n_workers),
+        call.plan.least_workspace);
     cpu_call_begin(&call, problem->workspace, problem->workspace_size, n_workers);
     parallel_for(parallel, n_workers, cpu_call_work, &call);
     return FLASH_SUCCESS;
@@ -47,7 +52,7 @@ flash_status_t launch_cpu_workspace(const flash_kernel_t *kernel, const problem_
         cpu_plan_make(&kernel->config, &problem->params, parallel.n_workers, &plan);
     parallel_release(&parallel);
     FLASH_TRY(status);
-    *size = problem->has_output ? cpu_plan_workspace(&plan, plan.max_workers) : 0;
+    *size = problem->has_output ? full_workspace(&plan, &problem->params, parallel.n_workers) : 0;
     return FLASH_SUCCESS;
 }
 

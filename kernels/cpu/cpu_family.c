@@ -39,12 +39,12 @@ static uint64_t tiles_scratch_size(const flash_config_t *config, int64_t n_rows,
     return most > vectors ? most : vectors;
 }
 
-static uint64_t fp32_packed_size(const flash_config_t *config, int64_t d_head, int64_t seqlen_k) {
-    return tiled_packed_size(config->B_c, d_head, seqlen_k, FP32_BYTES);
+static uint64_t fp32_block_size(const flash_config_t *config, int64_t d_head) {
+    return tiled_block_size(config->B_c, d_head, FP32_BYTES);
 }
 
-static uint64_t pairs_packed_size(const flash_config_t *config, int64_t d_head, int64_t seqlen_k) {
-    return tiled_packed_size(config->B_c, d_head, seqlen_k, BF16_BYTES);
+static uint64_t pairs_block_size(const flash_config_t *config, int64_t d_head) {
+    return tiled_block_size(config->B_c, d_head, BF16_BYTES);
 }
 
 /* ---- The families ---- */
@@ -64,11 +64,11 @@ static const cpu_family_t reference = {.arch = FLASH_ARCH_REFERENCE,
 
 #define FP32_FAMILY                                                                                \
     VECTOR_FAMILY, .packed_element_size = FP32_BYTES, .scratch_size = fp32_scratch_size,           \
-                   .packed_size = fp32_packed_size
+                   .block_size = fp32_block_size
 
 #define PAIRS_FAMILY                                                                               \
     VECTOR_FAMILY, .packed_element_size = BF16_BYTES, .scratch_size = pairs_scratch_size,          \
-                   .packed_size = pairs_packed_size
+                   .block_size = pairs_block_size
 
 static const cpu_family_t avx2 = {FP32_FAMILY, .arch = FLASH_ARCH_AVX2, .vector_elements = 8,
                                   .step_bytes = AVX2_STEP_BYTES};
@@ -104,7 +104,7 @@ static const cpu_family_t amx = {.arch = FLASH_ARCH_AMX,
                                  .lone_row_step_bytes = AVX512_LONE_ROW_STEP_BYTES,
                                  .alternates = true,
                                  .scratch_size = tiles_scratch_size,
-                                 .packed_size = amx_packed_size,
+                                 .block_size = amx_block_size,
                                  .decodes = amx_decodes};
 
 static const cpu_family_t *const families[] = {&reference, &avx2,        &avx512,   &amx,

@@ -44,9 +44,9 @@ typedef struct cpu_family {
 
     /* Scratch bytes of a task of at most n_rows rows; a multiple of 64. */
     uint64_t (*scratch_size)(const flash_config_t *config, int64_t n_rows, int64_t d_head);
-    /* Bytes of a head's packed K and V, block after block of B_c keys; a multiple of 64. NULL where
-     * the family does not pack. */
-    uint64_t (*packed_size)(const flash_config_t *config, int64_t d_head, int64_t seqlen_k);
+    /* Bytes of a block of B_c packed keys, of K and V; a multiple of 64. NULL where the family does
+     * not pack. */
+    uint64_t (*block_size)(const flash_config_t *config, int64_t d_head);
     /* Whether a task with so many rows of each head can decode on tiles. NULL: there are no tiles.
      */
     bool (*decodes)(const flash_config_t *config, int64_t n_rows, int64_t d_head);

@@ -58,12 +58,6 @@ static inline uint64_t amx_block_size(const flash_config_t *config, int64_t d_he
            amx_mask_bytes(config);
 }
 
-static inline uint64_t amx_packed_size(const flash_config_t *config, int64_t d_head,
-                                       int64_t seqlen_k) {
-    const uint64_t n_blocks = ((uint64_t)seqlen_k + (uint64_t)config->B_c - 1) / config->B_c;
-    return n_blocks * amx_block_size(config, d_head);
-}
-
 /* What a task of so many rows needs: see amx_scratch_t, which divides it. */
 static inline uint64_t amx_scratch_size(const flash_config_t *config, int64_t n_rows,
                                         int64_t d_head) {
