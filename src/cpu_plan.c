@@ -7,7 +7,8 @@
 #include "int64.h"
 #include "status.h"
 
-/* Items of work of a call, rows and blocks of keys: far from where counting them would overflow. */
+/* Rows and keys of all K/V heads, which items of work are not more than: far from where counting
+ * these would overflow. */
 enum { MOST_ITEMS_BITS = 52 };
 
 /* K/V heads of the whole batch. */
@@ -247,18 +248,26 @@ static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *p
     return (int32_t)heads;
 }
 
+/* Whether the sizes are so far from where they would overflow that they need not be computed: 40
+ * bits of items of fewer than 16 bits of elements each. */
+static bool is_ordinary(uint64_t n_items, const flash_params_t *p) {
+    return n_items >> 40 == 0 && p->d_head >> 16 == 0;
+}
+
 const char *cpu_plan_obstacle(const flash_config_t *config, const flash_params_t *p) {
     const cpu_family_t *family = cpu_family(config->arch);
-    const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
+    const uint64_t n_rows = (uint64_t)p->seqlen_q * (uint64_t)p->group;
+    const uint64_t n_heads = (uint64_t)p->batch * (uint64_t)p->n_heads_kv;
+    const uint64_t n_keys = (uint64_t)p->seqlen_k;
+    const uint64_t n_items = saturating_multiply(n_heads, n_rows + n_keys + 1);
     if (family == NULL)
         return "it is no family of CPU kernels";
-    const uint64_t n_heads = (uint64_t)p->batch * (uint64_t)p->n_heads_kv;
-    const uint64_t n_packs = (uint64_t)p->seqlen_k / (uint64_t)config->B_c + 1;
-    const uint64_t n_items = saturating_multiply(n_heads, (uint64_t)n_rows + n_packs + 1);
+    if (is_ordinary(n_items, p))
+        return NULL;
     if (n_items >> MOST_ITEMS_BITS != 0)
-        return "it has more rows and blocks of keys than 52 bits count";
+        return "the problem has more rows and keys than 52 bits count";
     if (n_heads > 0 && n_rows > 0 && cpu_workspace_least(family, config, p) > INT64_MAX)
-        return "its workspace has more bytes than 63 bits count";
+        return "the workspace has more bytes than 63 bits count";
     return NULL;
 }
 

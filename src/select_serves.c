@@ -4,6 +4,7 @@
 #include "select.h"
 
 #include "config.h"
+#include "cpu_plan.h"
 #include "cuda_block.h"
 #include "kernel_table.h"
 #include "status.h"
@@ -61,9 +62,10 @@ static const char *cuda_obstacle(const flash_config_t *config, const problem_t *
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     const char *lack = device_lacks(device, config->arch);
-    if (lack != NULL || config_is_cpu(config))
+    if (lack != NULL)
         return lack;
-    return cuda_obstacle(config, problem, device);
+    return config_is_cpu(config) ? cpu_plan_obstacle(config, &problem->params)
+                                 : cuda_obstacle(config, problem, device);
 }
 
 bool select_serves(const flash_kernel_t *kernel, const problem_t *problem, const device_t *device) {

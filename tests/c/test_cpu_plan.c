@@ -482,6 +482,124 @@ static void heads_that_pack_nothing_are_not_whole(void **state) {
     assert_int_equal(whole_heads(&short_rows, 2), 0);
 }
 
+/* ---- What cannot be ---- */
+
+static const flash_params_t UNCOUNTABLE[] = {{.batch = INT32_MAX,
+                                              .n_heads = INT32_MAX,
+                                              .n_heads_kv = INT32_MAX,
+                                              .group = 1,
+                                              .seqlen_q = 1000,
+                                              .seqlen_k = 1000,
+                                              .d_head = 64},
+                                             {.batch = INT32_MAX,
+                                              .n_heads = INT32_MAX,
+                                              .n_heads_kv = INT32_MAX,
+                                              .group = 1,
+                                              .seqlen_q = 0,
+                                              .seqlen_k = 1000,
+                                              .d_head = 64},
+                                             {.batch = 1,
+                                              .n_heads = INT32_MAX,
+                                              .n_heads_kv = 1,
+                                              .group = INT32_MAX,
+                                              .seqlen_q = INT32_MAX,
+                                              .seqlen_k = 1,
+                                              .d_head = 64},
+                                             {.batch = INT32_MAX,
+                                              .n_heads = INT32_MAX,
+                                              .n_heads_kv = 1,
+                                              .group = INT32_MAX,
+                                              .seqlen_q = INT32_MAX,
+                                              .seqlen_k = INT32_MAX,
+                                              .d_head = INT32_MAX},
+                                             {.batch = INT32_MAX,
+                                              .n_heads = 64,
+                                              .n_heads_kv = 64,
+                                              .group = 1,
+                                              .seqlen_q = 1,
+                                              .seqlen_k = 4096,
+                                              .d_head = INT32_MAX}};
+
+static const int32_t ARCHS[] = {FLASH_ARCH_REFERENCE,   FLASH_ARCH_AVX2, FLASH_ARCH_AVX512,
+                                FLASH_ARCH_AVX512_BF16, FLASH_ARCH_AMX,  FLASH_ARCH_NEON,
+                                FLASH_ARCH_NEON_BF16};
+enum { N_ARCHS = sizeof ARCHS / sizeof ARCHS[0] };
+
+static flash_config_t config_of(int32_t arch) {
+    return (flash_config_t){.arch = arch, .dtype = FLASH_DTYPE_BF16, .B_r = 96, .B_c = 128};
+}
+
+static void what_cannot_be_counted_is_refused(void **state) {
+    (void)state;
+    for (int i = 0; i < N_ARCHS; i++)
+        for (size_t j = 0; j < sizeof UNCOUNTABLE / sizeof UNCOUNTABLE[0]; j++) {
+            const flash_config_t config = config_of(ARCHS[i]);
+            cpu_plan_t plan;
+            assert_non_null(cpu_plan_obstacle(&config, &UNCOUNTABLE[j]));
+            assert_int_equal(cpu_plan_make(&config, &UNCOUNTABLE[j], 16, &plan),
+                             FLASH_ERROR_UNSUPPORTED);
+        }
+}
+
+static void packed_keys_that_cannot_be_counted_are_refused(void **state) {
+    const flash_params_t p = {.batch = 1,
+                              .n_heads = 1,
+                              .n_heads_kv = 1,
+                              .group = 1,
+                              .seqlen_q = 5000,
+                              .seqlen_k = INT32_MAX,
+                              .d_head = INT32_MAX};
+    (void)state;
+    for (int i = 0; i < N_ARCHS; i++) {
+        const flash_config_t config = config_of(ARCHS[i]);
+        assert_int_equal(cpu_plan_obstacle(&config, &p) != NULL, cpu_family(ARCHS[i])->packs);
+    }
+}
+
+/* Sizes that are far from ordinary, and whose workspace 63 bits count. */
+static void what_can_be_counted_is_planned(void **state) {
+    const flash_params_t problems[] = {{.batch = 1,
+                                        .n_heads = 1,
+                                        .n_heads_kv = 1,
+                                        .group = 1,
+                                        .seqlen_q = INT32_MAX,
+                                        .seqlen_k = INT32_MAX,
+                                        .d_head = 64},
+                                       {.batch = 1,
+                                        .n_heads = 1 << 20,
+                                        .n_heads_kv = 1,
+                                        .group = 1 << 20,
+                                        .seqlen_q = INT32_MAX,
+                                        .seqlen_k = INT32_MAX,
+                                        .d_head = 64},
+                                       {.batch = INT32_MAX,
+                                        .n_heads = 512,
+                                        .n_heads_kv = 512,
+                                        .group = 1,
+                                        .seqlen_q = 1,
+                                        .seqlen_k = 1000,
+                                        .d_head = 64},
+                                       {.batch = 1,
+                                        .n_heads = 1,
+                                        .n_heads_kv = 1,
+                                        .group = 1,
+                                        .seqlen_q = 1,
+                                        .seqlen_k = 1 << 20,
+                                        .d_head = INT32_MAX}};
+    (void)state;
+    for (int i = 0; i < N_ARCHS; i++)
+        for (size_t j = 0; j < sizeof problems / sizeof problems[0]; j++) {
+            const flash_config_t config = config_of(ARCHS[i]);
+            const cpu_plan_t plan = plan_with(&config, &problems[j], 4096);
+            const cpu_cut_t cut =
+                cpu_cut_sequence(plan.family, &config, &problems[j], plan.rows_per_task, 0);
+            assert_null(cpu_plan_obstacle(&config, &problems[j]));
+            assert_true(plan.max_workers >= 1 && cut.n_tasks_per_head >= 1);
+            assert_true(cpu_plan_workers(&plan, plan.least_workspace) >= 1);
+            assert_true(cpu_plan_workers(&plan, plan.least_workspace - 1) == 0);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_cpu_kernel_has_a_family),
@@ -491,6 +609,9 @@ int main(void) {
         cmocka_unit_test(steps_are_for_keys_that_share_few_sets_or_fill_lines),
         cmocka_unit_test(tiles_decode_two_to_sixteen_rows_of_bf16),
         cmocka_unit_test(the_reference_goes_row_by_row),
+        cmocka_unit_test(what_cannot_be_counted_is_refused),
+        cmocka_unit_test(packed_keys_that_cannot_be_counted_are_refused),
+        cmocka_unit_test(what_can_be_counted_is_planned),
         cmocka_unit_test(split_tasks_have_every_key_of_every_head_once),
         cmocka_unit_test(splits_of_several_blocks_of_rows_have_every_key_once),
         cmocka_unit_test(nothing_is_beyond_the_last_split),

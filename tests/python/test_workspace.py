@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import threading
 import weakref
@@ -11,7 +12,9 @@ from dataclasses import replace
 import flashattn
 import numpy as np
 import pytest
-from flashattn import _attention, _workspace
+from direct import ForwardCall
+from flashattn import _abi, _attention, _workspace
+from flashattn._library import library
 from flashattn._problem import Problem as CallArguments
 from hypothesis import given
 from hypothesis import strategies as st
@@ -180,3 +183,32 @@ def test_smaller_problems_ask_for_no_more(data: st.DataObject) -> None:
         size = asked_size(larger, config)
         flashattn.set_num_threads(fewer)
         assert asked_size(smaller, config) <= size, config
+
+
+# ---- What no workspace could hold --------------------------------------------------------------
+
+MOST = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"batch": MOST, "n_heads": MOST, "n_heads_kv": MOST, "seqlen_q": 1000},
+        {"n_heads": MOST, "n_heads_kv": 1, "seqlen_q": MOST},
+        {"batch": MOST, "n_heads": 64, "n_heads_kv": 64, "seqlen_k": 4096, "d_head": MOST},
+    ],
+    ids=str,
+)
+def test_every_call_refuses_what_cannot_be_counted(sizes: dict[str, int]) -> None:
+    call = ForwardCall()
+    for name, size in sizes.items():
+        setattr(call.args, name, size)
+    config, size = _abi.flash_config_t(), ctypes.c_uint64()
+    assert [
+        library().flash_query_support(call.args, None, None, 0),
+        library().flash_select_config(call.args, config, None, 0),
+        library().flash_workspace_size(call.args, None, size),
+        library().flash_prepare(call.args, None),
+        call.run(),
+    ] == [_abi.FLASH_ERROR_UNSUPPORTED] * 5
+    call.assert_untouched()
