@@ -107,6 +107,14 @@ static int64_t known_tokens(const int32_t *cu_seqlens, int32_t seqlen) {
     return cu_seqlens != NULL && seqlen > 1 ? 1 : seqlen;
 }
 
+/* A ragged tensor of one token has no stride along tokens, as other axes of length 1. */
+static void drop_unused_strides(flash_params_t *p, int64_t total_q, int64_t total_k) {
+    if (p->cu_seqlens_q && total_q <= 1)
+        p->q_stride.seq = p->o_stride.seq = 0;
+    if (p->cu_seqlens_k && total_k <= 1)
+        p->k_stride.seq = p->v_stride.seq = 0;
+}
+
 flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_host,
                                     problem_t *problem) {
     const flash_params_t *p = &problem->params;
@@ -117,6 +125,8 @@ flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_hos
     else
         FLASH_TRY(check_alignments(own));
     FLASH_TRY(check_tensors(own, total_q, total_k));
+    if (on_host)
+        drop_unused_strides(&problem->params, total_q, total_k);
     problem->has_output = problem->has_output && total_q > 0;
     return FLASH_SUCCESS;
 }
