@@ -3,6 +3,7 @@
  */
 #include "cpu_call.h"
 
+#include "cpu_lengths.h"
 #include "cpu_merge.h"
 
 #include <sched.h>
@@ -214,8 +215,12 @@ static void count_items(cpu_call_t *call) {
     }
 }
 
-void cpu_call_begin(cpu_call_t *call, void *workspace, uint64_t workspace_size, int32_t n_workers) {
-    char *base = (char *)(((uintptr_t)workspace + 63) & ~(uintptr_t)63);
+void cpu_call_begin(cpu_call_t *call, const problem_t *problem, int32_t n_workers) {
+    char *base = (char *)(((uintptr_t)problem->workspace + 63) & ~(uintptr_t)63);
+    const cpu_totals_t totals = {problem->total_q, problem->total_k};
+    call->own = problem->params;
+    call->params = &call->own;
+    cpu_lengths_copy(&call->own, &totals, base + call->plan.lengths_at);
     call->first_item = (int64_t *)base;
     call->n_left = (atomic_int_least64_t *)(base + call->plan.n_left_at);
     call->o_partial = (float *)(base + call->plan.o_partial_at);
@@ -223,7 +228,7 @@ void cpu_call_begin(cpu_call_t *call, void *workspace, uint64_t workspace_size, 
     call->scratch = base + call->plan.scratch_at;
     call->packed = call->scratch + (uint64_t)n_workers * call->plan.scratch_size;
     call->n_workers = n_workers;
-    call->n_slots = cpu_plan_slots(&call->plan, n_workers, workspace_size);
+    call->n_slots = cpu_plan_slots(&call->plan, n_workers, problem->workspace_size);
     call->n_whole = cpu_plan_whole_heads(&call->plan, call->params, n_workers, call->n_slots);
     call->turns = cpu_plan_turns(&call->plan, n_workers, call->n_slots);
     count_items(call);

@@ -4,6 +4,7 @@
 #include "cpu_plan.h"
 
 #include "config.h"
+#include "cpu_lengths.h"
 #include "int64.h"
 #include "status.h"
 
@@ -184,7 +185,8 @@ static int64_t most_slots(const cpu_plan_t *plan, int32_t n_workers) {
 }
 
 static void lay_out(cpu_plan_t *plan, const flash_params_t *p) {
-    plan->n_left_at = cpu_workspace_items(p);
+    plan->lengths_at = cpu_workspace_items(p);
+    plan->n_left_at = plan->lengths_at + cpu_lengths_size(p);
     plan->o_partial_at = plan->n_left_at + cpu_workspace_left(p);
     plan->lse_partial_at =
         plan->o_partial_at + cpu_workspace_partials(p, plan->partial_rows, p->d_head);

@@ -12,6 +12,7 @@
 /*
  * What the workspace holds, from shapes and the number of workers alone:
  *   first_item  int64 [batch + 1], items of work before each sequence
+ *   lengths     int32, copies of cu_seqlens_q, cu_seqlens_k and seqused_k (cpu_lengths.h)
  *   n_left      int64 [batch, n_heads_kv], a head's items that are not done
  *   o_partial   fp32  [batch, n_heads_kv, partial_rows, d_head]
  *   lse_partial fp32  [batch, n_heads_kv, partial_rows]
@@ -32,7 +33,8 @@ typedef struct cpu_plan {
     int64_t max_rows;       /* packed rows of a sequence that is split */
     int64_t partial_rows;   /* of partial results, for each head */
     int32_t max_workers;
-    uint64_t n_left_at; /* bytes from the aligned start of the workspace */
+    uint64_t lengths_at; /* bytes from the aligned start of the workspace */
+    uint64_t n_left_at;
     uint64_t o_partial_at;
     uint64_t lse_partial_at;
     uint64_t scratch_at;

@@ -5,6 +5,7 @@
 #include "cpu_workspace.h"
 
 #include "cpu_cut.h"
+#include "cpu_lengths.h"
 #include "cpu_way.h"
 #include "int64.h"
 
@@ -113,7 +114,8 @@ static uint64_t sum_up(const limits_t *l, uint64_t n_workers, uint64_t slots) {
     const uint64_t tasks =
         l->alike ? max_u64(saturating_add(of_split, partials), saturating_add(of_rows, slots))
                  : saturating_add(max_u64(of_split, of_rows), saturating_add(partials, slots));
-    const uint64_t fixed = saturating_add(cpu_workspace_items(l->p), cpu_workspace_left(l->p));
+    const uint64_t fixed = saturating_add(cpu_workspace_items(l->p) + cpu_lengths_size(l->p),
+                                          cpu_workspace_left(l->p));
     return saturating_add(saturating_add(fixed, tasks), CPU_WORKSPACE_ALIGNMENT - 1);
 }
 

@@ -19,6 +19,8 @@ enum { CPU_WORKSPACE_ALIGNMENT = 64 }; /* bytes, of each part */
 /* int64 [batch + 1]: items of work before each sequence. */
 uint64_t cpu_workspace_items(const flash_params_t *params);
 
+/* Then cpu_lengths_size(): copies of the lengths of a ragged batch. */
+
 /* int64 [batch, n_heads_kv]: a head's items that are not done. */
 uint64_t cpu_workspace_left(const flash_params_t *params);
 

@@ -17,20 +17,19 @@ static uint64_t full_workspace(const cpu_plan_t *plan, const flash_params_t *par
 
 static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem,
                           parallel_t *parallel) {
-    cpu_call_t call = {.params = &problem->params,
-                       .kernel = (cpu_kernel_t)kernel->function,
-                       .dtype = problem->dtype};
-    FLASH_TRY(cpu_plan_make(&kernel->config, call.params, parallel->n_workers, &call.plan));
+    const flash_params_t *params = &problem->params;
+    cpu_call_t call = {.kernel = (cpu_kernel_t)kernel->function, .dtype = problem->dtype};
+    FLASH_TRY(cpu_plan_make(&kernel->config, params, parallel->n_workers, &call.plan));
     const int32_t n_workers = cpu_plan_workers(&call.plan, problem->workspace_size);
     FLASH_REQUIRE(problem->workspace != NULL || problem->workspace_size == 0,
                   FLASH_ERROR_INVALID_ARGUMENT, "workspace is NULL, and workspace_size is %" PRIu64,
                   problem->workspace_size);
-    FLASH_REQUIRE(
-        n_workers > 0, FLASH_ERROR_WORKSPACE_TOO_SMALL,
-        "workspace_size is %" PRIu64 ": needs %" PRIu64 " bytes (%" PRIu64 " with one thread)",
-        problem->workspace_size, full_workspace(&call.plan, call.params, parallel->n_workers),
-        call.plan.least_workspace);
-    cpu_call_begin(&call, problem->workspace, problem->workspace_size, n_workers);
+    FLASH_REQUIRE(n_workers > 0, FLASH_ERROR_WORKSPACE_TOO_SMALL,
+                  "workspace_size is %" PRIu64 ": needs %" PRIu64 " bytes (%" PRIu64
+                  " with one thread)",
+                  problem->workspace_size, full_workspace(&call.plan, params, parallel->n_workers),
+                  call.plan.least_workspace);
+    cpu_call_begin(&call, problem, n_workers);
     parallel_for(parallel, n_workers, cpu_call_work, &call);
     return FLASH_SUCCESS;
 }
