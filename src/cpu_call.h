@@ -19,8 +19,7 @@
  * is at.
  */
 typedef struct cpu_call {
-    const flash_params_t *params; /* own */
-    flash_params_t own;           /* the problem's, with lengths in the workspace */
+    flash_params_t params; /* the problem's, with lengths in the workspace */
     cpu_kernel_t kernel;
     int32_t dtype;
     cpu_plan_t plan;

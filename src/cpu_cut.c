@@ -76,8 +76,8 @@ cpu_cut_bounds_t cpu_cut_bounds(const cpu_family_t *family, const flash_config_t
     const int64_t n_heads = max64(n_heads_kv, 1), n_splits = most_splits(n_heads, n_keys);
     const int64_t of_block = split_rows_of_block(n_heads, min64(n_rows, config->B_r), n_keys);
     const int64_t most = min64(n_rows, cpu_way_split_rows(family, config));
-    const int64_t some = split_rows_of_blocks(n_heads, most, n_keys);
-    const int64_t of_blocks = some > config->B_r ? some : 0;
+    const int64_t of_several = split_rows_of_blocks(n_heads, most, n_keys);
+    const int64_t of_blocks = of_several > config->B_r ? of_several : 0;
     return (cpu_cut_bounds_t){
         .split_rows = max64(of_block, of_blocks),
         .partial_rows = max64(min64(n_splits * of_block, n_keys / SPLIT_ROW_KEYS),
