@@ -16,9 +16,6 @@
 #include "cpu/amx/pack.h"
 #include "cpu/amx_decode.h"
 
-_Static_assert((int)AMX_MIN_ROWS >= (int)CPU_FEW_ROWS,
-               "the vector kernel reads the keys in place for few rows");
-
 /* ---- Infinity and NaN ---- */
 
 /* Words of bits: for one head's strips, or for some heads of one strip each. */
@@ -44,13 +41,14 @@ static inline void mark_rows_of_block(const amx_scratch_t *t, const amx_block_t 
 ALWAYS_INLINE void recompute_row(const flash_config_t *config, const flash_params_t *p,
                                  const cpu_task_t *task, int64_t row, void *scratch) {
     cpu_task_t alone = *task;
+    alone.way = CPU_WAY_BLOCKS;
     alone.row_begin = task->row_begin + row;
     alone.row_end = alone.row_begin + 1;
     if (task->o_partial) {
         alone.o_partial = task->o_partial + row * p->d_head;
         alone.lse_partial = task->lse_partial + row;
     }
-    avx512_forward(config, p, &alone, scratch);
+    tiled_in_place(config, p, &alone, scratch);
 }
 
 ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_params_t *p,
@@ -62,15 +60,6 @@ ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_para
 }
 
 /* ---- Tasks ---- */
-
-/* Whether the task's rows go through their keys from the last block to the first one: what other
- * rows of the head read last is still in the level 2 cache then. The same for all rows that may be
- * one task's, whether or not they are. A thread may take every second or fourth task of a head: at
- * each of these distances two neighbours in three differ (the Thue-Morse sequence). */
-static inline bool goes_backwards(const flash_config_t *config, const cpu_task_t *task) {
-    const int64_t index = task->row_begin / amx_most_task_rows(config);
-    return __builtin_parityll((unsigned long long)index) != 0;
-}
 
 /* All keys of the task, from the blocks that the head's tasks share. */
 ALWAYS_INLINE void attend_shared(amx_run_t *run, int32_t terms, flash_range_t keys, bool backwards,
@@ -122,8 +111,8 @@ ALWAYS_INLINE void amx_attend(const flash_config_t *config, const flash_params_t
                      .softcap = p->softcap,
                      .packed = task->packed};
     const unsigned control = tiles_configure();
-    if (task->packed)
-        attend_shared(&run, amx_terms(dtype), keys, goes_backwards(config, task), bad);
+    if (task->way == CPU_WAY_SHARED)
+        attend_shared(&run, amx_terms(dtype), keys, task->backwards, bad);
     else
         attend_own(&run, p, task, dtype, keys, bad);
     tiles_release(control);
@@ -138,27 +127,40 @@ ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *
     pack_block(&t, p, task, config->dtype, task->keys, &block);
 }
 
+/* Computes the rows that the tiles could not. bad: of each head (amx_attend(), amx_decode()). */
+ALWAYS_INLINE void recompute_heads(const flash_config_t *config, const flash_params_t *p,
+                                   const cpu_task_t *task, const uint32_t *bad, void *scratch) {
+    for (int32_t head = 0; head < task->n_heads; head++) {
+        const cpu_task_t one = task_of_head(task, head, p->d_head);
+        recompute_rows(config, p, &one, bad + head, scratch);
+    }
+}
+
 ALWAYS_INLINE void amx_forward(const flash_config_t *config, const flash_params_t *params,
                                const cpu_task_t *task, void *scratch) {
-    const int64_t d = config->d_head ? config->d_head : params->d_head;
     uint32_t bad[AMX_BAD_MAX];
-    decode_rows_t rows;
-    if (task->pack) {
+    switch (task->way) {
+    case CPU_WAY_PACK:
         amx_pack(config, params, task, scratch);
         return;
-    }
-    if (decodes_on_tiles(config, params, task, &rows)) {
-        amx_decode(params, task, d, &rows, scratch, bad);
-    } else if (task->row_end - task->row_begin > AMX_MIN_ROWS) {
+    case CPU_WAY_SHARED:
+    case CPU_WAY_OWN:
         amx_attend(config, params, task, scratch, bad);
-    } else {
-        avx512_forward(config, params, task, scratch);
+        break;
+    case CPU_WAY_DECODE:
+        if (config->dtype != FLASH_DTYPE_BF16) /* a constant: no code of others */
+            return;
+        amx_decode(params, task, config->d_head ? config->d_head : params->d_head, scratch, bad);
+        break;
+    case CPU_WAY_BLOCKS:
+    case CPU_WAY_STEPS:
+        tiled_in_place(config, params, task, scratch);
+        return;
+    case CPU_WAY_ROW_BY_ROW: /* no way of this family */
+    case CPU_WAY_LONE_ROWS:
         return;
     }
-    for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t one = task_of_head(task, head, d);
-        recompute_rows(config, params, &one, bad + head, scratch);
-    }
+    recompute_heads(config, params, task, bad, scratch);
 }
 
 #endif

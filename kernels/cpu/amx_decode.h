@@ -21,83 +21,100 @@
 #include <math.h>
 #include <string.h>
 
-/* With fewer the vector kernel is as fast. */
-enum { DECODE_MIN_KEYS = 64 };
-
 _Static_assert((int)IN_PLACE_KEYS == (int)AMX_SQUARE, "a block is two tiles of keys");
 
 /* ---- Blocks ---- */
 
-/* A block of keys of a head. edge: what the rows see, where not all see the whole block, which
- * begins with key `first`; else NULL. */
-ALWAYS_INLINE void decode_block(const decode_scratch_t *t, const flash_params_t *p, int64_t head,
-                                in_place_t k, in_place_t v, const decode_next_t *next,
-                                const decode_rows_t *edge, int32_t first, decode_pending_t *pending,
-                                int R) {
+/* A task on its way through its keys. */
+typedef struct decode_run {
+    const flash_params_t *p;
+    const cpu_task_t *task;
+    const decode_rows_t *rows;
+    decode_scratch_t t;
+    uint32_t *bad; /* [heads], the rows that see what V must not have on tiles: a bit each */
+} decode_run_t;
+
+/* A block of keys of a head, and what is prefetched meanwhile. */
+typedef struct decode_block {
+    decode_keys_t keys;
+    decode_keys_t next;
+    const decode_rows_t *edge; /* what the rows see, where not all see all of it; else NULL */
+    int32_t first;             /* the block's first key */
+} decode_block_t;
+
+/* Adds what is pending to O; the block's own P V is pending then. */
+ALWAYS_INLINE void decode_attend(const decode_run_t *run, int64_t head, const decode_block_t *block,
+                                 decode_pending_t *pending, int R) {
+    const decode_scratch_t *t = &run->t;
+    const flash_params_t *p = run->p;
     const float scale = scores_to_log2(p);
-    decode_score(t, &k, &next->k, t->q + head * t->d * R, R);
-    decode_values(t, pending, &next->v, R);
+    decode_score(t, &block->keys.k, &block->next.k, t->q + head * t->d * R, R);
+    decode_values(t, pending, &block->next.v, R);
     if (p->softcap != 0)
         cap_scores(t->s, AMX_SQUARE * R, p->softmax_scale, p->softcap);
-    if (edge)
-        hide_unseen_keys(t, edge, first, R);
-    decode_softmax(t, next, head, vec_set1(scale), R);
-    *pending = (decode_pending_t){t->o + head * t->d * R, v};
+    if (block->edge)
+        hide_unseen_keys(t, block->edge, block->first, R);
+    decode_softmax(t, &block->next, head, vec_set1(scale), R);
+    *pending = (decode_pending_t){t->o + head * t->d * R, block->keys.v};
 }
 
-/* A block that not all rows see. */
-ALWAYS_INLINE decode_pending_t decode_copy(const decode_scratch_t *t, const flash_params_t *p,
-                                           const decode_rows_t *rows, int64_t head,
-                                           flash_range_t block, in_place_t k, in_place_t v,
-                                           decode_pending_t pending, uint32_t *bad, int R) {
-    const decode_next_t next = {k, v};
+/* A block that not all rows see, from a copy. */
+ALWAYS_INLINE decode_pending_t decode_copy(const decode_run_t *run, int64_t head,
+                                           flash_range_t keys, const decode_keys_t *from,
+                                           decode_pending_t pending, int R) {
+    const decode_scratch_t *t = &run->t;
     decode_values(t, &pending, NULL, R); /* its V may be a copy, too */
-    *bad |= copy_edge(t, rows, block, &k, &v);
-    decode_block(t, p, head, edge_in_place(t, t->k_edge), edge_in_place(t, t->v_edge), &next, rows,
-                 block.begin, &pending, R);
+    run->bad[head] |= copy_edge(t, run->rows, keys, &from->k, &from->v);
+    const decode_block_t block = {
+        .keys = {edge_in_place(t, t->k_edge), edge_in_place(t, t->v_edge)},
+        .next = *from,
+        .edge = run->rows,
+        .first = keys.begin};
+    decode_attend(run, head, &block, &pending, R);
     return pending;
 }
 
-/* The same, out of the way of the other blocks, which are many more. Adds to *bad the rows that see
- * what V must not have on tiles; returns what is pending. */
-NEVER_INLINE decode_pending_t decode_edge(const decode_scratch_t *t, const flash_params_t *p,
-                                          const decode_rows_t *rows, int64_t head,
-                                          flash_range_t block, in_place_t k, in_place_t v,
-                                          decode_pending_t pending, uint32_t *bad, int R) {
+/* The same, out of the way of the other blocks, which are many more. Returns what is pending. */
+NEVER_INLINE decode_pending_t decode_edge(const decode_run_t *run, int64_t head, flash_range_t keys,
+                                          const decode_keys_t *from, decode_pending_t pending,
+                                          int R) {
     if (R == 4)
-        return decode_copy(t, p, rows, head, block, k, v, pending, bad, 4);
+        return decode_copy(run, head, keys, from, pending, 4);
     if (R == 8)
-        return decode_copy(t, p, rows, head, block, k, v, pending, bad, 8);
-    return decode_copy(t, p, rows, head, block, k, v, pending, bad, 16);
+        return decode_copy(run, head, keys, from, pending, 8);
+    return decode_copy(run, head, keys, from, pending, 16);
 }
 
-/* A block of keys of all heads before the next one, as attend_few_rows() does. bad: of each head,
- * the rows that decode_edge() finds. */
-ALWAYS_INLINE void decode_blocks(const decode_scratch_t *t, const flash_params_t *p,
-                                 const cpu_task_t *task, const decode_rows_t *rows, uint32_t *bad,
-                                 int R) {
+/* A block of keys of all heads before the next one, as attend_few_rows() does. */
+ALWAYS_INLINE void decode_blocks(const decode_run_t *run, int R) {
+    const flash_params_t *p = run->p;
+    const cpu_task_t *task = run->task;
+    const in_place_tensor_t from_k = {p->k, &p->k_stride, run->t.d, FLASH_DTYPE_BF16,
+                                      task->n_heads};
+    const in_place_tensor_t from_v = {p->v, &p->v_stride, run->t.d, FLASH_DTYPE_BF16,
+                                      task->n_heads};
     const unsigned control = decode_configure(R);
     decode_pending_t pending = {.o = NULL};
-    flash_range_t keys = rows->any;
+    flash_range_t keys = run->rows->any;
     while (keys.begin < keys.end) {
         const flash_range_t block = first_block(keys, AMX_SQUARE);
-        const bool all_see = all_see_block(rows, block.begin);
-        in_place_t k = rows_in_place(task, task->n_heads, FLASH_DTYPE_BF16, t->d, p->k,
-                                     &p->k_stride, block, keys.end);
-        in_place_t v = rows_in_place(task, task->n_heads, FLASH_DTYPE_BF16, t->d, p->v,
-                                     &p->v_stride, block, keys.end);
+        const bool all_see = all_see_block(run->rows, block.begin);
+        in_place_t k = rows_in_place(task, &from_k, block, keys.end);
+        in_place_t v = rows_in_place(task, &from_v, block, keys.end);
         for (int32_t head = 0; head < task->n_heads; head++) {
-            const decode_next_t next = {k, v};
-            if (LIKELY(all_see))
-                decode_block(t, p, head, k, v, &next, NULL, 0, &pending, R);
-            else
-                pending = decode_edge(t, p, rows, head, block, k, v, pending, bad + head, R);
+            if (LIKELY(all_see)) {
+                const decode_block_t whole = {.keys = {k, v}, .next = {k, v}};
+                decode_attend(run, head, &whole, &pending, R);
+            } else {
+                const decode_keys_t from = {k, v};
+                pending = decode_edge(run, head, block, &from, pending, R);
+            }
             to_next_head(&k);
             to_next_head(&v);
         }
         keys.begin = block.end;
     }
-    decode_values(t, &pending, NULL, R);
+    decode_values(&run->t, &pending, NULL, R);
     tiles_release(control);
 }
 
@@ -141,49 +158,41 @@ ALWAYS_INLINE void decode_start(const decode_scratch_t *t, int64_t n_heads, int 
         t->origin[i] = -INFINITY;
 }
 
-/* bad: as decode_blocks(). */
-ALWAYS_INLINE void decode_padded(const flash_params_t *p, const cpu_task_t *task, int64_t d,
-                                 const decode_rows_t *rows, void *scratch, uint32_t *bad, int R) {
+ALWAYS_INLINE void decode_padded(decode_run_t *run, int64_t d, void *scratch, int R) {
+    const flash_params_t *p = run->p;
+    const cpu_task_t *task = run->task;
     const int64_t n_rows = task->row_end - task->row_begin;
-    decode_scratch_t t = decode_divide_scratch(scratch, d, n_rows, task->n_heads, R);
+    decode_scratch_t *t = &run->t;
+    *t = decode_divide_scratch(scratch, d, n_rows, task->n_heads, R);
     for (int32_t head = 0; head < task->n_heads; head++) {
         const cpu_task_t one = task_of_head(task, head, d);
-        decode_pack_q(&t, p, &one, t.q + head * d * R, R);
+        decode_pack_q(t, p, &one, t->q + head * d * R, R);
     }
     for (bool is_done = false; !is_done;) {
-        decode_start(&t, task->n_heads, R);
-        decode_blocks(&t, p, task, rows, bad, R);
-        is_done = t.apart || decode_is_finite(&t, task->n_heads, R);
-        t.apart = true;
+        decode_start(t, task->n_heads, R);
+        decode_blocks(run, R);
+        is_done = t->apart || decode_is_finite(t, task->n_heads, R);
+        t->apart = true;
     }
     for (int32_t head = 0; head < task->n_heads; head++) {
         const cpu_task_t one = task_of_head(task, head, d);
-        decode_store(&t, p, &one, head, R);
+        decode_store(t, p, &one, head, R);
     }
 }
 
-/* Whether amx_decode() can, and pays: for keys that nobody has packed; always for rows that the
- * vector kernel would pack, since such a task may have several heads (cpu_reads_in_place()). What
- * the rows see, into *rows. */
-static inline bool decodes_on_tiles(const flash_config_t *config, const flash_params_t *p,
-                                    const cpu_task_t *task, decode_rows_t *rows) {
-    const int64_t n_rows = task->row_end - task->row_begin;
-    if (!amx_decodes(config, n_rows, p->d_head) || task->packed != NULL)
-        return false;
-    *rows = decode_find_rows(p, task);
-    return n_rows > AMX_MIN_ROWS || rows->any.end - rows->any.begin >= DECODE_MIN_KEYS;
-}
-
+/* bad: of each head, the rows that see infinity or NaN that the tiles left out. */
 ALWAYS_INLINE void amx_decode(const flash_params_t *p, const cpu_task_t *task, int64_t d,
-                              const decode_rows_t *rows, void *scratch, uint32_t *bad) {
+                              void *scratch, uint32_t *bad) {
     const int64_t n_rows = task->row_end - task->row_begin;
+    const decode_rows_t rows = decode_find_rows(p, task);
+    decode_run_t run = {.p = p, .task = task, .rows = &rows, .bad = bad};
     memset(bad, 0, (size_t)task->n_heads * sizeof *bad);
     if (n_rows <= 4)
-        decode_padded(p, task, d, rows, scratch, bad, 4);
+        decode_padded(&run, d, scratch, 4);
     else if (n_rows <= 8)
-        decode_padded(p, task, d, rows, scratch, bad, 8);
+        decode_padded(&run, d, scratch, 8);
     else
-        decode_padded(p, task, d, rows, scratch, bad, 16);
+        decode_padded(&run, d, scratch, 16);
 }
 
 #endif

@@ -4,6 +4,7 @@
 #ifndef FLASH_KERNELS_CPU_AVX2_H
 #define FLASH_KERNELS_CPU_AVX2_H
 
+#include "cpu/tuning.h"
 #include "cpu/vector.h"
 #include "flashattn.h"
 
@@ -21,7 +22,7 @@ typedef __m256 vec_t;
 #define DOT_ROWS           4
 #define VEC_SPLITS_BF16    1
 #define VEC_DOTS_BF16      0
-#define VEC_STEP_BYTES     8192
+#define VEC_STEP_BYTES     AVX2_STEP_BYTES
 #define VEC_ROW_STEP_BYTES 0
 
 /* ---- Arithmetic ---- */

@@ -5,10 +5,11 @@
 #define FLASH_KERNELS_CPU_AVX512_H
 
 #include "cpu/avx512_vectors.h"
+#include "cpu/tuning.h"
 
 #define VEC_DOTS_BF16      0
-#define VEC_STEP_BYTES     8192
-#define VEC_ROW_STEP_BYTES 32768
+#define VEC_STEP_BYTES     AVX512_STEP_BYTES
+#define VEC_ROW_STEP_BYTES AVX512_LONE_ROW_STEP_BYTES
 
 #include "cpu/tiled.h"
 

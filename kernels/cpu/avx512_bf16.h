@@ -6,11 +6,10 @@
 #define FLASH_KERNELS_CPU_AVX512_BF16_H
 
 #include "cpu/avx512_vectors.h"
+#include "cpu/tuning.h"
 
-#define VEC_DOTS_BF16 1
-
-/* Measured on a Zen 5 (docs/performance-cpu.md, "Steps of keys"). */
-#define VEC_STEP_BYTES     8192
+#define VEC_DOTS_BF16      1
+#define VEC_STEP_BYTES     AVX512_BF16_STEP_BYTES
 #define VEC_ROW_STEP_BYTES 0
 
 /* Subnormal elements count as zero (Intel SDM, VDPBF16PS). */

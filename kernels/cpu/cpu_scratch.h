@@ -30,11 +30,4 @@ static inline uint64_t tiled_scratch_size(int64_t rows, int32_t B_c, int64_t d_h
     return (q + o + scores + notes) * sizeof(float) + tiled_block_size(B_c, d_head, element_size);
 }
 
-/* Bytes of a head's packed K and V, block after block of B_c keys. */
-static inline uint64_t tiled_packed_size(int32_t B_c, int64_t d_head, int64_t seqlen_k,
-                                         int64_t element_size) {
-    const uint64_t n_blocks = ((uint64_t)seqlen_k + (uint64_t)B_c - 1) / (uint64_t)B_c;
-    return n_blocks * tiled_block_size(B_c, d_head, element_size);
-}
-
 #endif

@@ -6,9 +6,10 @@
 #define FLASH_KERNELS_CPU_NEON_BF16_H
 
 #include "cpu/neon_vectors.h"
+#include "cpu/tuning.h"
 
 #define VEC_DOTS_BF16      1
-#define VEC_STEP_BYTES     0
+#define VEC_STEP_BYTES     NEON_STEP_BYTES
 #define VEC_ROW_STEP_BYTES 0
 
 /* Subnormal elements count as zero, and each sum is rounded to odd (Arm ARM, BFDOT). */

@@ -4,11 +4,10 @@
 #ifndef FLASH_KERNELS_CPU_PREFETCH_H
 #define FLASH_KERNELS_CPU_PREFETCH_H
 
+#include "cpu/tuning.h"
 #include "cpu/vector.h"
 
 #include <stdint.h>
-
-enum { CACHE_LINE = 64 };
 
 /* Brings the line of a byte to the level 2 cache. */
 ALWAYS_INLINE void prefetch_line(const void *byte) {

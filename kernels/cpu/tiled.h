@@ -3,14 +3,14 @@
  * defines the primitives below and includes this file; the instruction set itself stays there.
  *
  * A task's rows are cut into tiles of TILE_ROWS; its keys into blocks of B_c. For each block:
- * scores S = Q K^T, softmax of each row over exactly the keys that it sees, O += P V. Two ways:
- *   many rows  K is packed transposed and V as it is, in words (words.h), and both products run
- *              through one register-blocked micro-kernel (multiply_tile). The tasks of a head with
- *              more rows than one task takes share the packed blocks; a lone task packs its own
- *   few rows   K and V are read in place in their own type: packing would cost more than it saves.
- *              A task may have several heads then
- * Invariants: no K or V is read but what a row of the task sees, and what a row does not see never
- * enters its O: it is multiplied by zero at most, and only where it is finite (0 * NaN is NaN).
+ * scores S = Q K^T, softmax of each row over exactly the keys that it sees, O += P V. The task's
+ * way (cpu_kernel.h) says how it reads the block: packed    CPU_WAY_SHARED, CPU_WAY_OWN: K is
+ * packed transposed and V as it is, in words (words.h), and both products run through one
+ * register-blocked micro-kernel (multiply_tile) in place  CPU_WAY_BLOCKS, CPU_WAY_STEPS,
+ * CPU_WAY_LONE_ROWS: K and V are read in their own type, and the task may have several heads
+ * (few_rows.h) Invariants: no K or V is read but what a row of the task sees, and what a row does
+ * not see never enters its O: it is multiplied by zero at most, and only where it is finite (0 *
+ * NaN is NaN).
  *
  * Primitives
  *   vec_t, VEC_WIDTH          a vector of fp32, and how many
@@ -30,10 +30,8 @@
  *   VEC_SPLITS_BF16           1: there are the next two, which cost less than to widen in order
  *   vec_split_bf16            2 VEC_WIDTH elements, the even ones and the odd ones
  *   vec_join                  from that order to the elements' own
- *   VEC_STEP_BYTES            of K or V in place, all heads together, that few rows read before
- *                             they ask for as many again; 0: a block of keys of each head
- *   VEC_ROW_STEP_BYTES        the same for a lone row of fp32 of each head, which asks for nothing;
- *                             0: it is like other rows
+ *   VEC_STEP_BYTES            of K or V in place of a step (tuning.h); 0: there are no steps
+ *   VEC_ROW_STEP_BYTES        the same for a lone row of fp32 of each head; 0: it is like others
  *   VEC_DOTS_BF16             1: there are the next ones; K and V are packed in bf16
  *   vec_dot_bf16              c + a * b summed over pairs of bf16, lane by lane
  *   vec_load_bf16             the first n of 2 VEC_WIDTH elements; the others read as 0
@@ -52,13 +50,13 @@
 #include "cpu/tiled/scores.h"
 #include "cpu/tiled/softmax.h"
 
-_Static_assert(CPU_ROW_UNIT % TILE_ROWS == 0 && (int)CPU_ROW_UNIT > (int)CPU_FEW_ROWS,
+_Static_assert(VECTOR_ROW_UNIT % TILE_ROWS == 0 && (int)VECTOR_ROW_UNIT > (int)FEW_ROWS,
                "parts of a block of rows have its tiles, and packed keys as well");
 
 ALWAYS_INLINE tile_keys_t keys_at(const cpu_task_t *task, int32_t dtype, const void *data,
                                   const flash_strides_t *stride, flash_range_t keys) {
     const tile_keys_t from = {element_at(data, cpu_key_index(task, stride, keys.begin), dtype),
-                              stride->seq};
+                              stride->seq, (int64_t)keys.end - keys.begin};
     return from;
 }
 
@@ -68,8 +66,8 @@ ALWAYS_INLINE void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
                              const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
     const tile_keys_t k = keys_at(task, dtype, p->k, &p->k_stride, keys);
     const tile_keys_t v = keys_at(task, dtype, p->v, &p->v_stride, keys);
-    pack_k(t, dtype, &k, keys.end - keys.begin);
-    pack_v(t, dtype, &v, keys.end - keys.begin);
+    pack_k(t, dtype, &k);
+    pack_v(t, dtype, &v);
 }
 
 ALWAYS_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *p,
@@ -144,32 +142,55 @@ ALWAYS_INLINE void store_heads(const tile_scratch_t *t, const flash_params_t *p,
     }
 }
 
-ALWAYS_INLINE void tiled_attend(const flash_config_t *config, const flash_params_t *p,
+/* Packed keys. */
+ALWAYS_INLINE void tiled_packed(const flash_config_t *config, const flash_params_t *p,
                                 const cpu_task_t *task, void *scratch) {
+    const int32_t dtype = config->dtype, B_c = config->B_c;
+    const int64_t d = config->d_head ? config->d_head : p->d_head;
+    const int64_t n_rows = task->row_end - task->row_begin;
+    const int64_t room = cpu_scratch_rows(config->B_r, n_rows);
+    tile_scratch_t t = divide_scratch(scratch, room, B_c, d, n_rows, task->n_heads);
+    const flash_range_t keys = gather_rows(&t, p, task, dtype, false);
+    if (task->way == CPU_WAY_SHARED)
+        attend_blocks_shared(&t, p, task, dtype, B_c, keys);
+    else
+        attend_blocks_own(&t, p, task, dtype, B_c, keys);
+    store_heads(&t, p, task, dtype);
+}
+
+/* Keys where they lie. */
+ALWAYS_INLINE void tiled_in_place(const flash_config_t *config, const flash_params_t *p,
+                                  const cpu_task_t *task, void *scratch) {
     const int32_t dtype = config->dtype;
     const int64_t d = config->d_head ? config->d_head : p->d_head;
     const int64_t n_rows = task->row_end - task->row_begin;
-    const bool in_place = n_rows <= cpu_few_rows(config, task->o_partial != NULL);
-    const int32_t columns =
-        in_place ? min32(config->B_c, in_place_keys(dtype, n_rows)) : config->B_c;
-    tile_scratch_t t = divide_scratch(scratch, cpu_scratch_rows(config->B_r, n_rows), columns, d,
-                                      n_rows, task->n_heads);
-    const flash_range_t keys = gather_rows(&t, p, task, dtype, in_place);
-    if (in_place)
-        attend_few_rows(&t, p, task, dtype, config->B_c, keys);
-    else if (task->packed)
-        attend_blocks_shared(&t, p, task, dtype, config->B_c, keys);
-    else
-        attend_blocks_own(&t, p, task, dtype, config->B_c, keys);
+    const int64_t room = cpu_scratch_rows(config->B_r, n_rows);
+    const int32_t columns = min32(config->B_c, in_place_keys(task->way));
+    tile_scratch_t t = divide_scratch(scratch, room, columns, d, n_rows, task->n_heads);
+    const flash_range_t keys = gather_rows(&t, p, task, dtype, true);
+    attend_few_rows(&t, p, task, dtype, config->B_c, keys);
     store_heads(&t, p, task, dtype);
 }
 
 ALWAYS_INLINE void tiled_forward(const flash_config_t *config, const flash_params_t *p,
                                  const cpu_task_t *task, void *scratch) {
-    if (task->pack)
+    switch (task->way) {
+    case CPU_WAY_PACK:
         tiled_pack(config, p, task, scratch);
-    else
-        tiled_attend(config, p, task, scratch);
+        break;
+    case CPU_WAY_SHARED:
+    case CPU_WAY_OWN:
+        tiled_packed(config, p, task, scratch);
+        break;
+    case CPU_WAY_BLOCKS:
+    case CPU_WAY_STEPS:
+    case CPU_WAY_LONE_ROWS:
+        tiled_in_place(config, p, task, scratch);
+        break;
+    case CPU_WAY_ROW_BY_ROW: /* no way of a vector family */
+    case CPU_WAY_DECODE:
+        break;
+    }
 }
 
 #endif

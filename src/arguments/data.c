@@ -35,14 +35,19 @@ static flash_status_t check_cu_seqlens(const char *name, const int32_t *cu_seqle
     return FLASH_SUCCESS;
 }
 
+/* Keys of a sequence, used or not; more than 32 bits where another thread changes the lengths. */
+static int64_t count_keys(const flash_params_t *p, int64_t b) {
+    return p->cu_seqlens_k ? (int64_t)flash_load_length(p->cu_seqlens_k, b + 1) -
+                                 flash_load_length(p->cu_seqlens_k, b)
+                           : p->seqlen_k;
+}
+
 static flash_status_t check_seqused_k(const flash_params_t *p) {
-    flash_params_t all_keys = *p;
-    all_keys.seqused_k = NULL;
     for (int32_t b = 0; b < p->batch; b++) {
         const int32_t used = flash_load_length(p->seqused_k, b);
-        const int32_t len_k = flash_sequence(&all_keys, b).len_k;
+        const int64_t len_k = count_keys(p, b);
         FLASH_REQUIRE(used >= 0 && used <= len_k, FLASH_ERROR_INVALID_ARGUMENT,
-                      "seqused_k[%" PRId32 "] is %" PRId32 ": not within 0 ... %" PRId32
+                      "seqused_k[%" PRId32 "] is %" PRId32 ": not within 0 ... %" PRId64
                       ", the keys of that sequence",
                       b, used, len_k);
     }
@@ -153,6 +158,14 @@ static int64_t known_tokens(const int32_t *cu_seqlens, int32_t seqlen) {
     return cu_seqlens != NULL && seqlen > 1 ? 1 : seqlen;
 }
 
+/* A ragged tensor of one token has no stride along tokens, as other axes of length 1. */
+static void drop_unused_strides(flash_params_t *p, int64_t total_q, int64_t total_k) {
+    if (p->cu_seqlens_q && total_q <= 1)
+        p->q_stride.seq = p->o_stride.seq = 0;
+    if (p->cu_seqlens_k && total_k <= 1)
+        p->k_stride.seq = p->v_stride.seq = 0;
+}
+
 flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_host,
                                     problem_t *problem) {
     const flash_params_t *p = &problem->params;
@@ -164,6 +177,10 @@ flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_hos
         FLASH_TRY(check_alignments(own));
     FLASH_TRY(
         check_tensors(own, p, (tokens_t){total_q, p->seqlen_q}, (tokens_t){total_k, p->seqlen_k}));
+    if (on_host)
+        drop_unused_strides(&problem->params, total_q, total_k);
+    problem->total_q = total_q;
+    problem->total_k = total_k;
     problem->has_output = problem->has_output && total_q > 0;
     return FLASH_SUCCESS;
 }

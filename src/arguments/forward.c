@@ -126,9 +126,17 @@ static int32_t needed_features(const flash_params_t *p) {
     return features;
 }
 
-static flash_strides_t strides(const flash_tensor_t *tensor, bool ragged) {
-    const flash_strides_t s = {ragged ? 0 : tensor->stride_batch, tensor->stride_seq,
-                               tensor->stride_head};
+/* An axis of length 1 has no stride, whatever the caller says: its products would overflow. */
+static int64_t stride_of(int64_t stride, int64_t length) {
+    return length > 1 ? stride : 0;
+}
+
+/* How many tokens a ragged tensor has is in data that has not been read. */
+static flash_strides_t strides(const flash_tensor_t *tensor, bool ragged, const int64_t shape[3]) {
+    const flash_strides_t s = {ragged ? 0 : stride_of(tensor->stride_batch, shape[0]),
+                               ragged ? tensor->stride_seq
+                                      : stride_of(tensor->stride_seq, shape[1]),
+                               stride_of(tensor->stride_head, shape[2])};
     return s;
 }
 
@@ -151,15 +159,17 @@ static flash_strides_t lse_strides(const flash_forward_args_t *a) {
 static void set_tensors(flash_params_t *p, const flash_forward_args_t *a) {
     const bool ragged_q = a->cu_seqlens_q != NULL;
     const bool ragged_k = a->cu_seqlens_k != NULL;
+    const int64_t q[3] = {a->batch, a->seqlen_q, a->n_heads};
+    const int64_t k[3] = {a->batch, a->seqlen_k, a->n_heads_kv};
     p->q = a->q.data;
     p->k = a->k.data;
     p->v = a->v.data;
     p->o = a->o.data;
     p->lse = a->lse;
-    p->q_stride = strides(&a->q, ragged_q);
-    p->k_stride = strides(&a->k, ragged_k);
-    p->v_stride = strides(&a->v, ragged_k);
-    p->o_stride = strides(&a->o, ragged_q);
+    p->q_stride = strides(&a->q, ragged_q, q);
+    p->k_stride = strides(&a->k, ragged_k, k);
+    p->v_stride = strides(&a->v, ragged_k, k);
+    p->o_stride = strides(&a->o, ragged_q, q);
     p->lse_stride = lse_strides(a);
     p->cu_seqlens_q = a->cu_seqlens_q;
     p->cu_seqlens_k = a->cu_seqlens_k;

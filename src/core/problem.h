@@ -12,7 +12,9 @@ typedef struct problem {
     flash_params_t params; /* what the kernel is told */
     int32_t dtype;
     int32_t device;
-    int32_t features;     /* FLASH_FEATURE_... bits that a kernel must have */
+    int32_t features; /* FLASH_FEATURE_... bits that a kernel must have */
+    int64_t total_q;  /* tokens of ragged tensors, where lengths in host memory were checked */
+    int64_t total_k;
     bool has_output;      /* some row of O exists */
     bool batch_invariant; /* the choice of a kernel must not look at the batch */
     void *workspace;

@@ -3,25 +3,28 @@
  */
 #include "cpu/call.h"
 
+#include "cpu/lengths.h"
 #include "cpu/merge.h"
 
 /* ---- Places in the workspace ---- */
 
 static int64_t head_index(const cpu_call_t *call, int32_t batch_index, int32_t head_kv) {
-    return (int64_t)batch_index * call->params->n_heads_kv + head_kv;
+    return (int64_t)batch_index * call->params.n_heads_kv + head_kv;
 }
 
 /* The head number `head` of [batch, n_heads_kv]: its batch entry, and its number there. */
 static int32_t batch_index_of(const cpu_call_t *call, int64_t head) {
-    return (int32_t)(head / call->params->n_heads_kv);
+    return (int32_t)(head / call->params.n_heads_kv);
 }
 
 static int32_t head_kv_of(const cpu_call_t *call, int64_t head) {
-    return (int32_t)(head % call->params->n_heads_kv);
+    return (int32_t)(head % call->params.n_heads_kv);
 }
 
 static cpu_cut_t cut_of(const cpu_call_t *call, int32_t batch_index) {
-    return cpu_cut_sequence(call->params, call->plan.config, call->plan.rows_per_task, batch_index);
+    const cpu_plan_t *plan = &call->plan;
+    return cpu_cut_sequence(plan->family, plan->config, &call->params, plan->rows_per_task,
+                            batch_index);
 }
 
 /* Where the partial results of a head lie: its first row in [batch, n_heads_kv, partial_rows]. */
@@ -33,7 +36,7 @@ static int64_t partial_row(const cpu_call_t *call, int32_t batch_index, int32_t 
 
 /* The sequence that holds item i: first_item[b] <= i < first_item[b + 1]. */
 static int32_t find_sequence(const cpu_call_t *call, int64_t i) {
-    int32_t low = 0, high = call->params->batch;
+    int32_t low = 0, high = call->params.batch;
     while (high - low > 1) {
         const int32_t middle = low + (high - low) / 2;
         if (call->first_item[middle] <= i)
@@ -92,12 +95,12 @@ static void run_item_of_head(const cpu_call_t *call, const cpu_cut_t *cut, int64
     if (item < n_packs) {
         task = cpu_plan_pack(&call->plan, cut, b, head_kv, item);
     } else {
-        task = cpu_cut_task(call->params, cut, b, head_kv, item - n_packs);
+        task = cpu_plan_row_task(&call->plan, &call->params, cut, b, head_kv, item - n_packs);
         wait_for(call, head, cut->n_tasks_per_head);
     }
     if (n_packs > 0)
         task.packed = call->packed + (uint64_t)slot * call->plan.packed_size;
-    call->kernel(call->params, &task, scratch);
+    call->kernel(&call->params, &task, scratch);
     finish_item(call, head, cut->n_tasks_per_head);
 }
 
@@ -124,7 +127,7 @@ static void run_whole_heads(const cpu_call_t *call, int64_t first, int64_t worke
  */
 static void run_split(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
                       void *scratch) {
-    const flash_params_t *p = call->params;
+    const flash_params_t *p = &call->params;
     cpu_task_t task = cpu_plan_split_task(&call->plan, p, cut, b, item);
     const cpu_task_t next = cpu_plan_split_task(&call->plan, p, cut, b, item + call->n_workers);
     const int64_t split = (task.keys.begin - cut->keys.begin) / cut->keys_per_split;
@@ -146,24 +149,24 @@ static void run_merge(const cpu_call_t *call, int64_t head) {
     if (cut.n_splits == 1)
         return;
     const int64_t row = partial_row(call, b, head_kv);
-    const cpu_partials_t partials = {call->o_partial + row * call->params->d_head,
+    const cpu_partials_t partials = {call->o_partial + row * call->params.d_head,
                                      call->lse_partial + row};
     wait_for(call, head, 0);
-    cpu_merge_splits(call->params, call->dtype, &cut, b, head_kv, &partials);
+    cpu_merge_splits(&call->params, call->dtype, &cut, b, head_kv, &partials);
 }
 
 static int64_t n_items_of(const cpu_call_t *call, const cpu_cut_t *cut, int32_t batch_index) {
     if (cut->n_splits > 1)
-        return cpu_plan_n_split_tasks(&call->plan, call->params, cut, batch_index);
-    return n_items_of_head(call, cut) * call->params->n_heads_kv;
+        return cpu_plan_n_split_tasks(&call->plan, &call->params, cut, batch_index);
+    return n_items_of_head(call, cut) * call->params.n_heads_kv;
 }
 
 static int64_t n_merges(const cpu_call_t *call) {
-    return call->plan.max_splits > 1 ? head_index(call, call->params->batch, 0) : 0;
+    return call->plan.max_splits > 1 ? head_index(call, call->params.batch, 0) : 0;
 }
 
 static void run_item(const cpu_call_t *call, int64_t i, void *scratch) {
-    const int64_t n_tasks = call->first_item[call->params->batch];
+    const int64_t n_tasks = call->first_item[call->params.batch];
     if (i >= n_tasks) {
         run_merge(call, i - n_tasks);
         return;
@@ -178,7 +181,7 @@ static void run_item(const cpu_call_t *call, int64_t i, void *scratch) {
 
 /* Items of the whole heads: where there are any, all heads have as many. */
 static int64_t n_items_of_whole(const cpu_call_t *call) {
-    return call->n_whole * (call->first_item[1] / call->params->n_heads_kv);
+    return call->n_whole * (call->first_item[1] / call->params.n_heads_kv);
 }
 
 void cpu_call_work(void *argument, int32_t index) {
@@ -186,7 +189,7 @@ void cpu_call_work(void *argument, int32_t index) {
     char *scratch = call->scratch + (uint64_t)index * call->plan.scratch_size;
     const int64_t n_rounds = call->n_whole / call->turns;
     const int64_t first = n_rounds > 0 ? n_items_of_whole(call) : 0;
-    const int64_t n_items = call->first_item[call->params->batch] - first + n_merges(call);
+    const int64_t n_items = call->first_item[call->params.batch] - first + n_merges(call);
     for (;;) {
         const int64_t i = atomic_fetch_add_explicit(&call->next, 1, memory_order_relaxed);
         if (i >= n_rounds + n_items)
@@ -201,7 +204,7 @@ void cpu_call_work(void *argument, int32_t index) {
 /* ---- The beginning ---- */
 
 static void count_items(cpu_call_t *call) {
-    const flash_params_t *p = call->params;
+    const flash_params_t *p = &call->params;
     call->first_item[0] = 0;
     for (int32_t b = 0; b < p->batch; b++) {
         const cpu_cut_t cut = cut_of(call, b);
@@ -212,8 +215,11 @@ static void count_items(cpu_call_t *call) {
     }
 }
 
-void cpu_call_begin(cpu_call_t *call, void *workspace, uint64_t workspace_size, int32_t n_workers) {
-    char *base = (char *)(((uintptr_t)workspace + 63) & ~(uintptr_t)63);
+void cpu_call_begin(cpu_call_t *call, const problem_t *problem, int32_t n_workers) {
+    char *base = (char *)(((uintptr_t)problem->workspace + 63) & ~(uintptr_t)63);
+    const cpu_totals_t totals = {problem->total_q, problem->total_k};
+    call->params = problem->params;
+    cpu_lengths_copy(&call->params, &totals, base + call->plan.lengths_at);
     call->first_item = (int64_t *)base;
     call->n_left = (atomic_int_least64_t *)(base + call->plan.n_left_at);
     call->o_partial = (float *)(base + call->plan.o_partial_at);
@@ -221,8 +227,8 @@ void cpu_call_begin(cpu_call_t *call, void *workspace, uint64_t workspace_size, 
     call->scratch = base + call->plan.scratch_at;
     call->packed = call->scratch + (uint64_t)n_workers * call->plan.scratch_size;
     call->n_workers = n_workers;
-    call->n_slots = cpu_plan_slots(&call->plan, n_workers, workspace_size);
-    call->n_whole = cpu_plan_whole_heads(&call->plan, call->params, n_workers, call->n_slots);
+    call->n_slots = cpu_plan_slots(&call->plan, n_workers, problem->workspace_size);
+    call->n_whole = cpu_plan_whole_heads(&call->plan, &call->params, n_workers, call->n_slots);
     call->turns = cpu_plan_turns(&call->plan, n_workers, call->n_slots);
     count_items(call);
 }

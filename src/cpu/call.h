@@ -4,6 +4,7 @@
 #ifndef FLASH_CPU_CALL_H
 #define FLASH_CPU_CALL_H
 
+#include "core/problem.h"
 #include "cpu/countdown.h"
 #include "cpu/plan.h"
 
@@ -19,7 +20,7 @@
  * is at.
  */
 typedef struct cpu_call {
-    const flash_params_t *params;
+    flash_params_t params; /* the problem's, with lengths in the workspace */
     cpu_kernel_t kernel;
     int32_t dtype;
     cpu_plan_t plan;
@@ -37,9 +38,9 @@ typedef struct cpu_call {
     atomic_int_least64_t next; /* item */
 } cpu_call_t;
 
-/* Lays the call out for so many workers. params, kernel, dtype, plan and sleepers are set; the
+/* Lays the call out for so many workers. kernel, dtype, plan and sleepers are set; the problem's
  * workspace is at least as large as cpu_plan_least_workspace() says. */
-void cpu_call_begin(cpu_call_t *call, void *workspace, uint64_t workspace_size, int32_t n_workers);
+void cpu_call_begin(cpu_call_t *call, const problem_t *problem, int32_t n_workers);
 
 /* What each worker does, 0 <= index < n_workers: takes whole heads and items until there are no
  * more. `call`: a cpu_call_t. */

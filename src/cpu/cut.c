@@ -4,39 +4,93 @@
 #include "cpu/cut.h"
 
 #include "core/int64.h"
+#include "cpu/way.h"
 
-enum {
-    SPLIT_MIN_KEYS = 256,    /* a split has at least these, */
-    SPLIT_ROW_KEYS = 16,     /* these for each packed row: partial results are few beside keys, */
-    SPLIT_BLOCKS_KEYS = 8,   /* these where there are several blocks of B_r rows, */
-    SPLIT_LONG_KEYS = 512,   /* and these, which is less work in all, beyond SPLIT_ENOUGH splits */
-    SPLIT_ENOUGH = 128,      /* of all heads of a sequence */
-    SPLIT_MAX_TASKS = 512,   /* of a sequence: enough for every core, and partial results are few */
-    SPLIT_BLOCKS_TASKS = 24, /* and so many tasks at least: else blocks of rows are the tasks */
-    SPLIT_STEP = 64          /* keys of a split are a multiple of this */
-};
+/* Keys with fewer of which a sequence is never split. */
+enum { SPLIT_LEAST_KEYS = 4 * SPLIT_MIN_KEYS };
 
-int64_t cpu_cut_partial_rows(int32_t max_splits, int64_t max_rows, int64_t n_keys) {
-    return max_splits == 1 ? 0 : min64(max_splits * max_rows, n_keys / SPLIT_BLOCKS_KEYS);
-}
-
-int32_t cpu_cut_count_splits(const flash_config_t *config, int32_t n_heads_kv, int64_t n_rows,
-                             int64_t n_keys) {
-    const int64_t n_heads = max64(n_heads_kv, 1);
+/* Splits of a sequence of so many keys, if rows are few. */
+static int64_t most_splits(int64_t n_heads, int64_t n_keys) {
     const int64_t n_short = min64(n_keys / SPLIT_MIN_KEYS, SPLIT_ENOUGH / n_heads);
     const int64_t n_worth = max64(n_short, n_keys / SPLIT_LONG_KEYS);
-    const bool has_blocks = n_rows > config->B_r;
-    const int64_t row_keys = has_blocks ? SPLIT_BLOCKS_KEYS : SPLIT_ROW_KEYS;
-    const int64_t fitting = n_keys / (row_keys * max64(n_rows, 1));
-    const int64_t n_splits = max64(1, min64(min64(n_worth, fitting), SPLIT_MAX_TASKS / n_heads));
-    if (n_rows > cpu_most_split_rows(config) || n_keys < 4 * SPLIT_MIN_KEYS)
-        return 1;
-    return has_blocks && n_splits * n_heads < SPLIT_BLOCKS_TASKS ? 1 : (int32_t)n_splits;
+    return n_keys < SPLIT_LEAST_KEYS ? 1 : min64(n_worth, SPLIT_MAX_TASKS / n_heads);
 }
 
-static void split_keys(const flash_config_t *config, int32_t n_heads_kv, cpu_cut_t *cut) {
+/* Splits of a sequence with more than one block of rows, if it is split. */
+static int64_t least_splits_of_blocks(int64_t n_heads) {
+    return max64(2, divide_up(SPLIT_BLOCKS_TASKS, n_heads));
+}
+
+int32_t cpu_cut_count_splits(const cpu_family_t *family, const flash_config_t *config,
+                             int32_t n_heads_kv, int64_t n_rows, int64_t n_keys) {
+    const int64_t n_heads = max64(n_heads_kv, 1);
+    const bool has_blocks = n_rows > config->B_r;
+    const int64_t row_keys = has_blocks ? SPLIT_BLOCKS_KEYS : SPLIT_ROW_KEYS;
+    const int64_t fitting = n_keys / row_keys / max64(n_rows, 1);
+    const int64_t n_splits = max64(1, min64(most_splits(n_heads, n_keys), fitting));
+    if (n_rows > cpu_way_split_rows(family, config))
+        return 1;
+    return has_blocks && n_splits < least_splits_of_blocks(n_heads) ? 1 : (int32_t)n_splits;
+}
+
+/* ---- Bounds ---- */
+
+/* Rows of one block, where the keys are split; 0: they never are. */
+static int64_t split_rows_of_block(int64_t n_heads, int64_t n_rows, int64_t n_keys) {
+    return most_splits(n_heads, n_keys) < 2 ? 0 : min64(n_rows, n_keys / (2 * SPLIT_ROW_KEYS));
+}
+
+/* Rows of several blocks, likewise. */
+static int64_t split_rows_of_blocks(int64_t n_heads, int64_t n_rows, int64_t n_keys) {
+    const int64_t least = least_splits_of_blocks(n_heads);
+    return most_splits(n_heads, n_keys) < least ? 0
+                                                : min64(n_rows, n_keys / SPLIT_BLOCKS_KEYS / least);
+}
+
+/* Keys from which on every sequence of at most n_rows rows is split, of at least so many splits
+ * with row_keys keys per row; INT64_MAX: none is. */
+static int64_t split_from_keys(int64_t n_heads, int64_t n_rows, int64_t n_splits,
+                               int64_t row_keys) {
+    const int64_t keys = n_splits * max64(row_keys * n_rows, SPLIT_LONG_KEYS);
+    return SPLIT_MAX_TASKS / n_heads < n_splits ? INT64_MAX : max64(keys, SPLIT_LEAST_KEYS);
+}
+
+static int64_t most_shared_keys(const cpu_family_t *family, const flash_config_t *config,
+                                int64_t n_heads, int64_t n_rows) {
+    const int64_t of_block = min64(n_rows, config->B_r);
+    int64_t from = 0;
+    if (!cpu_way_shares(family, config, n_rows))
+        return 0;
+    if (n_rows > cpu_way_split_rows(family, config))
+        return INT64_MAX;
+    if (cpu_way_shares(family, config, of_block))
+        from = split_from_keys(n_heads, of_block, 2, SPLIT_ROW_KEYS);
+    if (n_rows > config->B_r)
+        from = max64(from, split_from_keys(n_heads, n_rows, least_splits_of_blocks(n_heads),
+                                           SPLIT_BLOCKS_KEYS));
+    return from - 1;
+}
+
+cpu_cut_bounds_t cpu_cut_bounds(const cpu_family_t *family, const flash_config_t *config,
+                                int32_t n_heads_kv, int64_t n_rows, int64_t n_keys) {
+    const int64_t n_heads = max64(n_heads_kv, 1), n_splits = most_splits(n_heads, n_keys);
+    const int64_t of_block = split_rows_of_block(n_heads, min64(n_rows, config->B_r), n_keys);
+    const int64_t most = min64(n_rows, cpu_way_split_rows(family, config));
+    const int64_t of_several = split_rows_of_blocks(n_heads, most, n_keys);
+    const int64_t of_blocks = of_several > config->B_r ? of_several : 0;
+    return (cpu_cut_bounds_t){
+        .split_rows = max64(of_block, of_blocks),
+        .partial_rows = max64(min64(n_splits * of_block, n_keys / SPLIT_ROW_KEYS),
+                              min64(n_splits * of_blocks, n_keys / SPLIT_BLOCKS_KEYS)),
+        .shared_keys = min64(n_keys, most_shared_keys(family, config, n_heads, n_rows))};
+}
+
+/* ---- One sequence ---- */
+
+static void split_keys(const cpu_family_t *family, const flash_config_t *config, int32_t n_heads_kv,
+                       cpu_cut_t *cut) {
     const int64_t n_keys = (int64_t)cut->keys.end - cut->keys.begin;
-    const int32_t n_splits = cpu_cut_count_splits(config, n_heads_kv, cut->n_rows, n_keys);
+    const int32_t n_splits = cpu_cut_count_splits(family, config, n_heads_kv, cut->n_rows, n_keys);
     if (n_splits == 1)
         return;
     cut->keys_per_split =
@@ -55,8 +109,9 @@ int64_t cpu_cut_count_tasks(int32_t B_r, int32_t rows_per_task, int64_t n_rows) 
     return n_alike + divide_up(n_rows - n_alike * rows_per_task, B_r);
 }
 
-cpu_cut_t cpu_cut_sequence(const flash_params_t *params, const flash_config_t *config,
-                           int32_t rows_per_task, int32_t batch_index) {
+cpu_cut_t cpu_cut_sequence(const cpu_family_t *family, const flash_config_t *config,
+                           const flash_params_t *params, int32_t rows_per_task,
+                           int32_t batch_index) {
     const int32_t B_r = config->B_r;
     cpu_cut_t cut = {.sequence = flash_sequence(params, batch_index),
                      .n_splits = 1,
@@ -68,7 +123,7 @@ cpu_cut_t cpu_cut_sequence(const flash_params_t *params, const flash_config_t *c
     cut.keys.begin = flash_visible_keys(params, &cut.sequence, 0).begin;
     cut.keys.end = cut.sequence.len_k;
     if (cut.n_rows > 0)
-        split_keys(config, params->n_heads_kv, &cut);
+        split_keys(family, config, params->n_heads_kv, &cut);
     return cut;
 }
 

@@ -27,10 +27,12 @@ typedef struct cpu_cut {
  * multiple of it. */
 int64_t cpu_cut_count_tasks(int32_t B_r, int32_t rows_per_task, int64_t n_rows);
 
-cpu_cut_t cpu_cut_sequence(const flash_params_t *params, const flash_config_t *config,
-                           int32_t rows_per_task, int32_t batch_index);
+cpu_cut_t cpu_cut_sequence(const cpu_family_t *family, const flash_config_t *config,
+                           const flash_params_t *params, int32_t rows_per_task,
+                           int32_t batch_index);
 
-/* Task `index` of n_tasks_per_head of a sequence that is not split, the longest first. */
+/* Task `index` of n_tasks_per_head of a sequence that is not split, the longest first, its way not
+ * decided. */
 cpu_task_t cpu_cut_task(const flash_params_t *params, const cpu_cut_t *cut, int32_t batch_index,
                         int32_t head_kv, int64_t index);
 
@@ -40,11 +42,18 @@ flash_range_t cpu_cut_split_keys(const cpu_cut_t *cut, int64_t index);
 /* Splits of a sequence with so many packed rows a K/V head, and keys that they see. 1: none. More
  * keys never have fewer, nor have fewer rows that are split: the workspace is for those of the
  * longest sequence. */
-int32_t cpu_cut_count_splits(const flash_config_t *config, int32_t n_heads_kv, int64_t n_rows,
-                             int64_t n_keys);
+int32_t cpu_cut_count_splits(const cpu_family_t *family, const flash_config_t *config,
+                             int32_t n_heads_kv, int64_t n_rows, int64_t n_keys);
 
-/* Rows of the partial results of a head: the splits of a sequence times its rows, whatever it has
- * of max_splits, max_rows and n_keys. */
-int64_t cpu_cut_partial_rows(int32_t max_splits, int64_t max_rows, int64_t n_keys);
+/* The most of any sequence that has no more packed rows per K/V head and no more keys. No bound is
+ * less where there are more rows, or more keys. */
+typedef struct cpu_cut_bounds {
+    int64_t split_rows;   /* rows, where the keys are split; 0: they never are */
+    int64_t partial_rows; /* rows times splits, likewise */
+    int64_t shared_keys;  /* keys, where they are not split and tasks share packed ones; 0: never */
+} cpu_cut_bounds_t;
+
+cpu_cut_bounds_t cpu_cut_bounds(const cpu_family_t *family, const flash_config_t *config,
+                                int32_t n_heads_kv, int64_t n_rows, int64_t n_keys);
 
 #endif

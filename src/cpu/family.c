@@ -4,10 +4,17 @@
 #include "config/family.h"
 
 #include "cpu/launch.h"
+#include "cpu/plan.h"
 
 #include <stddef.h>
 
 /* ---- What they have in common ---- */
+
+static const char *obstacle(const flash_config_t *config, const problem_t *problem,
+                            const device_t *device) {
+    (void)device;
+    return cpu_plan_obstacle(config, &problem->params);
+}
 
 /* Large tiles first, where a build holds several rows of a family. */
 static family_rank_t rank_by_tile(const flash_config_t *config, const problem_t *problem,
@@ -25,6 +32,7 @@ static const char *remark_on_refusal(const problem_t *problem, const device_t *d
 #define CPU_FAMILY(name, lacks_, priority_, remark_)                                               \
     const family_t family_##name = {.facts = &family_facts_##name,                                 \
                                     .lacks = (lacks_),                                             \
+                                    .obstacle = obstacle,                                          \
                                     .priority = (priority_),                                       \
                                     .rank = rank_by_tile,                                          \
                                     .remark = (remark_),                                           \

@@ -10,14 +10,18 @@
 
 #include <inttypes.h>
 
+static uint64_t full_workspace(const cpu_plan_t *plan, const flash_params_t *params,
+                               int32_t n_threads) {
+    return cpu_workspace_full(plan->family, plan->config, params, n_threads);
+}
+
 static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem,
                           parallel_t *parallel) {
     countdown_sleepers_t sleepers;
-    cpu_call_t call = {.params = &problem->params,
-                       .kernel = (cpu_kernel_t)kernel->function,
-                       .dtype = problem->dtype,
-                       .sleepers = &sleepers};
-    FLASH_TRY(cpu_plan_make(&kernel->config, call.params, parallel->n_workers, &call.plan));
+    const flash_params_t *params = &problem->params;
+    cpu_call_t call = {
+        .kernel = (cpu_kernel_t)kernel->function, .dtype = problem->dtype, .sleepers = &sleepers};
+    FLASH_TRY(cpu_plan_make(&kernel->config, params, parallel->n_workers, &call.plan));
     const int32_t n_workers = cpu_plan_workers(&call.plan, problem->workspace_size);
     FLASH_REQUIRE(problem->workspace != NULL || problem->workspace_size == 0,
                   FLASH_ERROR_INVALID_ARGUMENT, "workspace is NULL, and workspace_size is %" PRIu64,
@@ -25,9 +29,9 @@ static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem
     FLASH_REQUIRE(n_workers > 0, FLASH_ERROR_WORKSPACE_TOO_SMALL,
                   "workspace_size is %" PRIu64 ": needs %" PRIu64 " bytes (%" PRIu64
                   " with one thread)",
-                  problem->workspace_size, cpu_plan_workspace(&call.plan, call.plan.max_workers),
-                  cpu_plan_least_workspace(&call.plan, 1));
-    cpu_call_begin(&call, problem->workspace, problem->workspace_size, n_workers);
+                  problem->workspace_size, full_workspace(&call.plan, params, parallel->n_workers),
+                  call.plan.least_workspace);
+    cpu_call_begin(&call, problem, n_workers);
     countdown_sleepers_init(&sleepers);
     parallel_for(parallel, n_workers, cpu_call_work, &call);
     countdown_sleepers_destroy(&sleepers);
@@ -55,7 +59,7 @@ static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *p
         cpu_plan_make(&kernel->config, &problem->params, parallel.n_workers, &plan);
     parallel_release(&parallel);
     FLASH_TRY(status);
-    *size = problem->has_output ? cpu_plan_workspace(&plan, plan.max_workers) : 0;
+    *size = problem->has_output ? full_workspace(&plan, &problem->params, parallel.n_workers) : 0;
     return FLASH_SUCCESS;
 }
 

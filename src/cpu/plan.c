@@ -3,36 +3,20 @@
  */
 #include "cpu/plan.h"
 
+#include "config/config.h"
 #include "core/int64.h"
 #include "core/status.h"
+#include "cpu/lengths.h"
 #include "kernels/common/dtype.h"
 
-enum {
-    ALIGNMENT = 64,         /* of everything in the workspace */
-    TOGETHER_MIN_TASKS = 2, /* for each thread; else a task has fewer heads */
-    LAST_PARTS = 4,         /* tasks in place of one, for every second thread, at a call's end */
-    WHOLE_MIN_ROUNDS = 4,   /* of whole heads a worker, so that all end at about the same time */
-    LARGE_MIN_TASKS = 32    /* of several blocks of rows for each thread, likewise */
-};
+/* Rows and keys of all K/V heads, which items of work are not more than: far from where counting
+ * these would overflow. */
+enum { MOST_ITEMS_BITS = 52 };
 
-/* Bytes of a key of the heads of a task. Blocks of all of them are asked for, and stay in a level 2
- * cache; steps are small, but longer runs of memory gain no more. */
-enum { TOGETHER_BLOCKS_BYTES = 4096, TOGETHER_STEPS_BYTES = 8192 };
-
-/* Bytes of packed keys, unless a single head needs more: a process should not double its memory. */
-static const uint64_t PACKED_MAX = (uint64_t)64 << 20;
-
-/* Bytes of packed keys of a head that a level 2 cache keeps beside a task. Measured on Emerald
- * Rapids (2 MB): with two threads whole heads of 0.5 MB are 1.1 to 1.4 times as fast, those of 1
- * and 2 MB 0.7 to 1.0 times, since otherwise several threads read the same keys. */
-static const uint64_t WHOLE_MAX = (uint64_t)768 << 10;
-
-/* The same of heads that a worker takes by turns, where the heads of a token share memory pages: a
- * page is found once for all of them. */
-static const uint64_t TURNS_MAX = (uint64_t)1152 << 10;
-
-/* Multiplications below which a problem is not shared: about what waking a thread costs. */
-static const double SHARE_MIN_MULTIPLICATIONS = 1e6;
+/* K/V heads of the whole batch. */
+static int64_t count_heads(const flash_params_t *p) {
+    return (int64_t)p->batch * p->n_heads_kv;
+}
 
 /* ---- Splits ---- */
 
@@ -78,14 +62,16 @@ cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *par
     const int64_t at = is_last ? index - n_first : index;
     const int64_t split = at / own.n_groups + (is_last ? first.n_splits : 0);
     const int32_t head_kv = (int32_t)(at % own.n_groups) * own.heads;
-    const cpu_task_t task = {.sequence = cut->sequence,
-                             .batch_index = batch_index,
-                             .head_kv = head_kv,
-                             .n_heads = (int32_t)min64(own.heads, params->n_heads_kv - head_kv),
-                             .row_end = cut->n_rows,
-                             .keys = cpu_cut_split_keys(cut, split),
-                             .partial_rows = plan->partial_rows};
-    return task;
+    const flash_range_t keys = cpu_cut_split_keys(cut, split);
+    return (cpu_task_t){.way = cpu_way(plan->family, plan->config, params, CPU_KEYS_SPLIT,
+                                       cut->n_rows, (int64_t)keys.end - keys.begin),
+                        .sequence = cut->sequence,
+                        .batch_index = batch_index,
+                        .head_kv = head_kv,
+                        .n_heads = (int32_t)min64(own.heads, params->n_heads_kv - head_kv),
+                        .row_end = cut->n_rows,
+                        .keys = keys,
+                        .partial_rows = plan->partial_rows};
 }
 
 /* ---- Packing ---- */
@@ -93,7 +79,7 @@ cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *par
 int64_t cpu_plan_n_packs(const cpu_plan_t *plan, const cpu_cut_t *cut) {
     const int64_t B_c = plan->config->B_c;
     if (plan->max_slots == 0 || cut->n_splits > 1 || cut->keys.begin >= cut->keys.end ||
-        !cpu_shares_packed(plan->config, cut->n_rows))
+        !cpu_way_shares(plan->family, plan->config, cut->n_rows))
         return 0;
     return divide_up(cut->keys.end, B_c) - cut->keys.begin / B_c;
 }
@@ -102,12 +88,31 @@ cpu_task_t cpu_plan_pack(const cpu_plan_t *plan, const cpu_cut_t *cut, int32_t b
                          int32_t head_kv, int64_t index) {
     const int64_t B_c = plan->config->B_c, begin = (cut->keys.begin / B_c + index) * B_c;
     const flash_range_t keys = {(int32_t)begin, (int32_t)min64(begin + B_c, cut->keys.end)};
-    const cpu_task_t task = {.sequence = cut->sequence,
-                             .batch_index = batch_index,
-                             .head_kv = head_kv,
-                             .n_heads = 1,
-                             .keys = keys,
-                             .pack = true};
+    return (cpu_task_t){.way = CPU_WAY_PACK,
+                        .sequence = cut->sequence,
+                        .batch_index = batch_index,
+                        .head_kv = head_kv,
+                        .n_heads = 1,
+                        .keys = keys};
+}
+
+/* What other rows of the head read last is still in a level 2 cache. The same for all rows that may
+ * be one task's, whether or not they are. A thread may take every second or fourth task of a head:
+ * at each of these distances two neighbours in three differ (the Thue-Morse sequence). */
+static bool goes_backwards(const cpu_plan_t *plan, int64_t row_begin) {
+    const int64_t index = row_begin / cpu_way_task_rows(plan->family, plan->config);
+    return plan->family->alternates && __builtin_parityll((unsigned long long)index) != 0;
+}
+
+cpu_task_t cpu_plan_row_task(const cpu_plan_t *plan, const flash_params_t *params,
+                             const cpu_cut_t *cut, int32_t batch_index, int32_t head_kv,
+                             int64_t index) {
+    const bool shared = cpu_plan_n_packs(plan, cut) > 0;
+    cpu_task_t task = cpu_cut_task(params, cut, batch_index, head_kv, index);
+    task.way =
+        cpu_way(plan->family, plan->config, params, shared ? CPU_KEYS_PACKED : CPU_KEYS_ALONE,
+                task.row_end - task.row_begin, (int64_t)task.keys.end - task.keys.begin);
+    task.backwards = goes_backwards(plan, task.row_begin);
     return task;
 }
 
@@ -119,13 +124,14 @@ static bool all_are_split(const cpu_plan_t *plan, const flash_params_t *p) {
     return plan->max_splits > 1 && heads_are_alike(p);
 }
 
-/* Heads whose packed keys are kept at a time at most: all, or what PACKED_MAX holds. */
+/* Heads whose packed keys are kept at a time at most: all, or what PACKED_MAX_BYTES hold. */
 static int64_t count_slots(const cpu_plan_t *plan, const flash_params_t *p) {
     const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
-    if (p->seqlen_k == 0 || all_are_split(plan, p) || !cpu_shares_packed(plan->config, n_rows))
+    if (p->seqlen_k == 0 || all_are_split(plan, p) ||
+        !cpu_way_shares(plan->family, plan->config, n_rows))
         return 0;
-    const int64_t fitting = (int64_t)(PACKED_MAX / plan->packed_size);
-    return min64((int64_t)p->batch * p->n_heads_kv, fitting > 1 ? fitting : 1);
+    const int64_t fitting = (int64_t)(PACKED_MAX_BYTES / plan->packed_size);
+    return min64(count_heads(p), fitting > 1 ? fitting : 1);
 }
 
 static bool lie_side_by_side(const flash_strides_t *stride) {
@@ -136,7 +142,7 @@ static int64_t count_turns(const cpu_plan_t *plan, const flash_params_t *p) {
     const bool in_order = lie_side_by_side(&p->k_stride) && lie_side_by_side(&p->v_stride);
     if (plan->max_slots == 0 || !in_order || !heads_are_alike(p))
         return 1;
-    return max64(1, (int64_t)(TURNS_MAX / plan->packed_size));
+    return max64(1, (int64_t)(TURNS_MAX_BYTES / plan->packed_size));
 }
 
 /* For each worker the heads that it takes by turns, and the others or the next ones to pack
@@ -155,7 +161,7 @@ int64_t cpu_plan_turns(const cpu_plan_t *plan, int32_t n_workers, int64_t n_slot
  * not end together unless they have some rounds of heads: what it saves, the way of packed keys to
  * another one's cache, counts where few rows share them. */
 static bool pays_alone(const flash_params_t *params, int32_t n_workers) {
-    const int64_t n_heads = (int64_t)params->batch * params->n_heads_kv;
+    const int64_t n_heads = count_heads(params);
     const int64_t n_rows = (int64_t)params->seqlen_q * params->group;
     return n_rows <= params->seqlen_k || n_heads >= WHOLE_MIN_ROUNDS * (int64_t)n_workers;
 }
@@ -163,65 +169,37 @@ static bool pays_alone(const flash_params_t *params, int32_t n_workers) {
 /* As many for each worker, where all heads are as much work and their packed keys are few. */
 int64_t cpu_plan_whole_heads(const cpu_plan_t *plan, const flash_params_t *params,
                              int32_t n_workers, int64_t n_slots) {
-    const int64_t n_heads = (int64_t)params->batch * params->n_heads_kv;
+    const int64_t n_heads = count_heads(params);
     const int64_t n_taken = n_workers * cpu_plan_turns(plan, n_workers, n_slots);
     const int64_t n_others = n_heads % n_taken;
     const bool has_slots = n_taken + n_others <= n_slots;
     return heads_are_alike(params) && pays_alone(params, n_workers) && has_slots &&
-                   plan->packed_size <= WHOLE_MAX
+                   plan->packed_size <= WHOLE_HEAD_MAX_BYTES
                ? n_heads - n_others
                : 0;
 }
 
 /* ---- The workspace ---- */
 
-/* *total += the product of the factors, rounded up to the alignment; false when it overflows. */
-static bool reserve(uint64_t *total, const uint64_t *factors, int n) {
-    uint64_t size = 1;
-    for (int i = 0; i < n; i++)
-        if (__builtin_mul_overflow(size, factors[i], &size))
-            return false;
-    return !__builtin_add_overflow(size, ALIGNMENT - 1, &size) &&
-           !__builtin_add_overflow(*total, size / ALIGNMENT * ALIGNMENT, total);
-}
-
 static int64_t most_slots(const cpu_plan_t *plan, int32_t n_workers) {
     return slots_of(plan, n_workers, cpu_plan_turns(plan, n_workers, plan->max_slots));
 }
 
-static bool lay_out(cpu_plan_t *plan, const flash_params_t *p) {
-    const uint64_t first_item[] = {(uint64_t)p->batch + 1, sizeof(int64_t)};
-    const uint64_t n_left[] = {(uint64_t)p->batch, (uint64_t)p->n_heads_kv, sizeof(int64_t)};
-    const uint64_t partial[] = {(uint64_t)p->batch, (uint64_t)p->n_heads_kv,
-                                (uint64_t)plan->partial_rows, sizeof(float), (uint64_t)p->d_head};
-    uint64_t total = 0;
-    if (!reserve(&total, first_item, 2))
-        return false;
-    plan->n_left_at = total;
-    if (!reserve(&total, n_left, 3))
-        return false;
-    plan->o_partial_at = total;
-    if (!reserve(&total, partial, 5))
-        return false;
-    plan->lse_partial_at = total;
-    if (!reserve(&total, partial, 4))
-        return false;
-    plan->scratch_at = total;
-    const uint64_t scratch[] = {plan->scratch_size, (uint64_t)plan->max_workers};
-    const uint64_t packed[] = {(uint64_t)most_slots(plan, plan->max_workers), plan->packed_size};
-    return reserve(&total, scratch, 2) && reserve(&total, packed, 2) && total < INT64_MAX;
+static void lay_out(cpu_plan_t *plan, const flash_params_t *p) {
+    plan->lengths_at = cpu_workspace_items(p);
+    plan->n_left_at = plan->lengths_at + cpu_lengths_size(p);
+    plan->o_partial_at = plan->n_left_at + cpu_workspace_left(p);
+    plan->lse_partial_at =
+        plan->o_partial_at + cpu_workspace_partials(p, plan->partial_rows, p->d_head);
+    plan->scratch_at = plan->lse_partial_at + cpu_workspace_partials(p, plan->partial_rows, 1);
 }
 
 /* Threads worth waking: one for each task, and only one when there is little to do. */
 static int32_t count_workers(const flash_params_t *p, const cpu_plan_t *plan, int32_t n_threads) {
-    const double heads = (double)p->batch * p->n_heads_kv;
     const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
     const int64_t n_blocks = cpu_cut_count_tasks(plan->config->B_r, plan->rows_per_task, n_rows);
-    const double n_tasks = heads * (double)(n_blocks * plan->max_splits);
-    const double multiplications = 2 * heads * (double)n_rows * p->seqlen_k * p->d_head;
-    if (multiplications < SHARE_MIN_MULTIPLICATIONS || n_tasks < 2)
-        return 1;
-    return n_tasks < n_threads ? (int32_t)n_tasks : n_threads;
+    const int64_t n_tasks = count_heads(p) * max64(n_blocks, plan->max_splits);
+    return cpu_way_is_small(p) ? 1 : (int32_t)max64(1, min64(n_tasks, n_threads));
 }
 
 /* Rows of a task where a head's tasks share packed keys: several blocks of B_r where these keys are
@@ -229,16 +207,16 @@ static int32_t count_workers(const flash_params_t *p, const cpu_plan_t *plan, in
  * fewer tasks than threads. */
 static int32_t count_rows_per_task(const flash_params_t *p, const cpu_plan_t *plan,
                                    int32_t n_threads) {
-    const int32_t B_r = plan->config->B_r, unit = cpu_row_unit(plan->config->arch);
-    const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
-    const int64_t n_heads = (int64_t)p->batch * p->n_heads_kv;
-    const int64_t n_many = LARGE_MIN_TASKS * (int64_t)n_threads;
-    int32_t rows = plan->packed_size > TURNS_MAX ? cpu_most_task_rows(plan->config) : B_r;
-    if (all_are_split(plan, p) || !cpu_shares_packed(plan->config, n_rows))
+    const int32_t B_r = plan->config->B_r;
+    const int64_t n_rows = (int64_t)p->seqlen_q * p->group, n_heads = count_heads(p);
+    const int64_t n_many = LARGE_TASKS_PER_THREAD * (int64_t)n_threads;
+    const bool is_large = plan->packed_size > TURNS_MAX_BYTES;
+    int32_t rows = is_large ? cpu_way_task_rows(plan->family, plan->config) : B_r;
+    if (all_are_split(plan, p) || !cpu_way_shares(plan->family, plan->config, n_rows))
         return B_r;
     while (rows > B_r && n_heads * cpu_cut_count_tasks(B_r, rows, n_rows) < n_many)
         rows /= 2;
-    while (rows % (2 * unit) == 0 && rows > 2 * unit &&
+    while (cpu_way_is_divisible(plan->family, rows) &&
            n_heads * cpu_cut_count_tasks(B_r, rows, n_rows) < n_threads)
         rows /= 2;
     return rows;
@@ -249,25 +227,22 @@ static int64_t count_split_tasks(const flash_params_t *p, const cpu_plan_t *plan
     return (int64_t)p->batch * plan->max_splits * divide_up(p->n_heads_kv, heads);
 }
 
-/* Whether tasks read keys in steps because these lie so far apart. */
-static bool reads_steps(const flash_params_t *p, const cpu_plan_t *plan) {
-    const int32_t arch = plan->config->arch;
-    const int64_t few_sets = CPU_FEW_SETS_BYTES / dtype_size(plan->config->dtype);
-    const bool has_steps = arch != FLASH_ARCH_NEON && arch != FLASH_ARCH_NEON_BF16;
-    const bool on_tiles =
-        arch == FLASH_ARCH_AMX && amx_decodes(plan->config, plan->max_rows, p->d_head);
-    return has_steps && !on_tiles && p->k_stride.seq % few_sets == 0;
+/* K/V heads of a task of that way that splits the keys of max_rows rows: B_r rows in all. */
+static int64_t most_heads(const cpu_plan_t *plan, cpu_way_t way) {
+    const int64_t rows = plan->max_rows, B_r = plan->config->B_r;
+    return cpu_way_is_in_place(way) && rows > 0 && rows < B_r ? B_r / rows : 1;
 }
 
 /* Where the heads of a key lie side by side, they are read together, which is near the order of
  * memory, as many as leave tasks enough. */
 static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *plan,
                                     int32_t n_threads) {
-    const int64_t bytes = reads_steps(p, plan) ? TOGETHER_STEPS_BYTES : TOGETHER_BLOCKS_BYTES;
+    const cpu_way_t way =
+        cpu_way(plan->family, plan->config, p, CPU_KEYS_SPLIT, plan->max_rows, p->seqlen_k);
+    const int64_t bytes = cpu_way_has_steps(way) ? HEADS_STEPS_BYTES : HEADS_BLOCKS_BYTES;
     const int64_t fitting = bytes / (p->d_head * dtype_size(plan->config->dtype));
-    const int64_t most =
-        min64(cpu_most_heads(plan->config, plan->max_rows, p->d_head), p->n_heads_kv);
-    const int64_t n_tasks = TOGETHER_MIN_TASKS * (int64_t)n_threads;
+    const int64_t most = min64(most_heads(plan, way), p->n_heads_kv);
+    const int64_t n_tasks = HEADS_TASKS_PER_THREAD * (int64_t)n_threads;
     int64_t heads = max64(1, min64(most, fitting));
     if (!lie_side_by_side(&p->k_stride) || !lie_side_by_side(&p->v_stride))
         return 1;
@@ -276,33 +251,79 @@ static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *p
     return (int32_t)heads;
 }
 
+/* Whether the sizes are so far from where they would overflow that they need not be computed: 40
+ * bits of items of fewer than 16 bits of elements each. */
+static bool is_ordinary(uint64_t n_items, const flash_params_t *p) {
+    return n_items >> 40 == 0 && p->d_head >> 16 == 0;
+}
+
+const char *cpu_plan_obstacle(const flash_config_t *config, const flash_params_t *p) {
+    const cpu_family_t *family = cpu_family(config->arch);
+    const uint64_t n_rows = (uint64_t)p->seqlen_q * (uint64_t)p->group;
+    const uint64_t n_heads = (uint64_t)p->batch * (uint64_t)p->n_heads_kv;
+    const uint64_t n_keys = (uint64_t)p->seqlen_k;
+    const uint64_t n_items = saturating_multiply(n_heads, n_rows + n_keys + 1);
+    if (family == NULL)
+        return "it is no family of CPU kernels";
+    if (is_ordinary(n_items, p))
+        return NULL;
+    if (n_items >> MOST_ITEMS_BITS != 0)
+        return "the problem has more rows and keys than 52 bits count";
+    if (n_heads > 0 && n_rows > 0 && cpu_workspace_least(family, config, p) > INT64_MAX)
+        return "the workspace has more bytes than 63 bits count";
+    return NULL;
+}
+
+/* Rows of partial results of each head: of the sequences, which are split or not, together at most
+ * what the keys allow; of sequences that may have any rows, the most. */
+static int64_t count_partial_rows(const cpu_plan_t *plan, const flash_params_t *p,
+                                  const cpu_cut_bounds_t *bounds) {
+    if (plan->max_splits == 1)
+        return 0;
+    if (p->cu_seqlens_q != NULL)
+        return bounds->partial_rows;
+    return min64(plan->max_splits * plan->max_rows, p->seqlen_k / SPLIT_BLOCKS_KEYS);
+}
+
+static uint64_t scratch_size(const cpu_plan_t *plan, const flash_params_t *p,
+                             const cpu_cut_bounds_t *bounds) {
+    const int64_t split_rows = plan->max_splits > 1 ? bounds->split_rows : 0;
+    return plan->family->scratch_size(plan->config, max64(plan->rows_per_task, split_rows),
+                                      p->d_head);
+}
+
 flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,
                              int32_t n_threads, cpu_plan_t *plan) {
     const int64_t n_rows = (int64_t)params->seqlen_q * params->group;
-    const bool ragged = params->cu_seqlens_q != NULL;
-    *plan = (cpu_plan_t){.config = config};
-    plan->max_rows = min64(n_rows, cpu_most_split_rows(config));
+    const int64_t fewest_rows = params->cu_seqlens_q != NULL ? 1 : n_rows;
+    const cpu_family_t *family = cpu_family(config->arch);
+    const char *obstacle = cpu_plan_obstacle(config, params);
+    FLASH_REQUIRE(obstacle == NULL, FLASH_ERROR_UNSUPPORTED,
+                  "%s cannot run batch %d, %d K/V heads, %d queries, %d keys, d_head %d: %s",
+                  config_arch_name(config->arch), params->batch, params->n_heads_kv,
+                  params->seqlen_q, params->seqlen_k, params->d_head, obstacle);
+    *plan = (cpu_plan_t){.config = config, .family = family};
+    const cpu_cut_bounds_t bounds =
+        cpu_cut_bounds(family, config, params->n_heads_kv, n_rows, params->seqlen_k);
+    plan->max_rows = min64(n_rows, cpu_way_split_rows(family, config));
     plan->max_splits =
-        cpu_cut_count_splits(config, params->n_heads_kv, ragged ? 1 : n_rows, params->seqlen_k);
-    plan->partial_rows = cpu_cut_partial_rows(plan->max_splits, plan->max_rows, params->seqlen_k);
+        cpu_cut_count_splits(family, config, params->n_heads_kv, fewest_rows, params->seqlen_k);
+    plan->partial_rows = count_partial_rows(plan, params, &bounds);
     plan->heads_together = count_heads_together(params, plan, n_threads);
-    plan->packed_size = cpu_packed_size(config, params->d_head, params->seqlen_k);
+    plan->packed_size = cpu_workspace_packed(family, config, params->d_head, params->seqlen_k);
     plan->rows_per_task = count_rows_per_task(params, plan, n_threads);
     plan->max_slots = count_slots(plan, params);
     plan->max_turns = count_turns(plan, params);
-    plan->scratch_size = cpu_scratch_size(
-        config, max64(plan->rows_per_task, plan->max_splits > 1 ? plan->max_rows : 0),
-        params->d_head);
+    plan->scratch_size = scratch_size(plan, params, &bounds);
     plan->max_workers = count_workers(params, plan, n_threads);
-    FLASH_REQUIRE(lay_out(plan, params), FLASH_ERROR_UNSUPPORTED,
-                  "the workspace of batch %d, %d K/V heads, seqlen_k %d, d_head %d overflows 64 "
-                  "bits",
-                  params->batch, params->n_heads_kv, params->seqlen_k, params->d_head);
+    plan->least_workspace = cpu_workspace_least(family, config, params);
+    lay_out(plan, params);
     return FLASH_SUCCESS;
 }
 
 static uint64_t bytes_before_packed(const cpu_plan_t *plan, int32_t n_workers) {
-    return ALIGNMENT - 1 + plan->scratch_at + (uint64_t)n_workers * plan->scratch_size;
+    return CPU_WORKSPACE_ALIGNMENT - 1 + plan->scratch_at +
+           (uint64_t)n_workers * plan->scratch_size;
 }
 
 uint64_t cpu_plan_workspace(const cpu_plan_t *plan, int32_t n_workers) {
@@ -316,7 +337,7 @@ uint64_t cpu_plan_least_workspace(const cpu_plan_t *plan, int32_t n_workers) {
 }
 
 int32_t cpu_plan_workers(const cpu_plan_t *plan, uint64_t workspace_size) {
-    int32_t n_workers = plan->max_workers;
+    int32_t n_workers = workspace_size < plan->least_workspace ? 0 : plan->max_workers;
     while (n_workers > 0 && cpu_plan_least_workspace(plan, n_workers) > workspace_size)
         n_workers--;
     return n_workers;

@@ -1,6 +1,7 @@
 /*
  * How a problem is cut into tasks for the CPU, and how much of it a worker takes at a time.
  */
+#include "config/kernel_table.h"
 #include "core/int64.h"
 #include "cpu/plan.h"
 #include "support.h"
@@ -49,12 +50,103 @@ static int32_t heads_together(const flash_params_t *p, int32_t n_threads) {
     return plan_of(p, n_threads).heads_together;
 }
 
+/* ---- Families and ways ---- */
+
+static void every_cpu_kernel_has_a_family(void **state) {
+    (void)state;
+    for (int32_t i = 0; i < kernel_table_count; i++) {
+        const flash_config_t *config = &kernel_table[i].config;
+        if (kernel_table[i].family->facts->layout->on_cpu) {
+            assert_non_null(cpu_family(config->arch));
+            assert_int_equal(cpu_family(config->arch)->arch, config->arch);
+        }
+    }
+}
+
+static void a_family_without_an_entry_is_refused(void **state) {
+    const flash_params_t p = problem(1, 1, 100, 1, 1);
+    flash_config_t config = ROW;
+    cpu_plan_t plan;
+    (void)state;
+    config.arch = FLASH_ARCH_SM90;
+    assert_null(cpu_family(config.arch));
+    assert_int_equal(cpu_plan_make(&config, &p, 1, &plan), FLASH_ERROR_UNSUPPORTED);
+}
+
+static cpu_way_t way_of(int32_t arch, int32_t dtype, cpu_keys_t keys, int64_t n_rows) {
+    const flash_config_t config = {.arch = arch, .dtype = dtype, .B_r = B_R, .B_c = B_C};
+    const flash_params_t p = problem(1, 1, 5000, 1, 8); /* keys a multiple of 1 KB apart */
+    return cpu_way(cpu_family(arch), &config, &p, keys, n_rows, 5000);
+}
+
+static void many_rows_pack_their_keys_or_share_them(void **state) {
+    static const int32_t archs[] = {FLASH_ARCH_AVX2, FLASH_ARCH_AVX512,
+                                    FLASH_ARCH_AMX,  FLASH_ARCH_AVX512_BF16,
+                                    FLASH_ARCH_NEON, FLASH_ARCH_NEON_BF16};
+    (void)state;
+    for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++) {
+        const int32_t arch = archs[i], bf16 = FLASH_DTYPE_BF16;
+        assert_int_equal(way_of(arch, bf16, CPU_KEYS_PACKED, 40), CPU_WAY_SHARED);
+        assert_int_equal(way_of(arch, bf16, CPU_KEYS_ALONE, 40), CPU_WAY_OWN);
+        assert_int_equal(way_of(arch, bf16, CPU_KEYS_SPLIT, 40), CPU_WAY_OWN);
+    }
+}
+
+static void few_rows_read_keys_where_they_lie(void **state) {
+    const int32_t bf16 = FLASH_DTYPE_BF16, fp32 = FLASH_DTYPE_FP32;
+    (void)state;
+    assert_int_equal(way_of(FLASH_ARCH_AVX2, bf16, CPU_KEYS_ALONE, 12), CPU_WAY_STEPS);
+    assert_int_equal(way_of(FLASH_ARCH_AVX2, bf16, CPU_KEYS_ALONE, 13), CPU_WAY_OWN);
+    assert_int_equal(way_of(FLASH_ARCH_AVX2, bf16, CPU_KEYS_PACKED, 12), CPU_WAY_STEPS);
+    assert_int_equal(way_of(FLASH_ARCH_AVX2, bf16, CPU_KEYS_SPLIT, 24), CPU_WAY_STEPS);
+    assert_int_equal(way_of(FLASH_ARCH_AVX2, fp32, CPU_KEYS_SPLIT, 16), CPU_WAY_STEPS);
+    assert_int_equal(way_of(FLASH_ARCH_AVX2, fp32, CPU_KEYS_SPLIT, 17), CPU_WAY_OWN);
+    assert_int_equal(way_of(FLASH_ARCH_NEON, bf16, CPU_KEYS_SPLIT, 24), CPU_WAY_BLOCKS);
+    assert_int_equal(way_of(FLASH_ARCH_AVX512, fp32, CPU_KEYS_SPLIT, 1), CPU_WAY_LONE_ROWS);
+    assert_int_equal(way_of(FLASH_ARCH_AVX512, fp32, CPU_KEYS_SPLIT, 2), CPU_WAY_STEPS);
+    assert_int_equal(way_of(FLASH_ARCH_AVX512, bf16, CPU_KEYS_SPLIT, 1), CPU_WAY_STEPS);
+}
+
+static void steps_are_for_keys_that_share_few_sets_or_fill_lines(void **state) {
+    flash_params_t p = problem(1, 1, 5000, 1, 8);
+    const cpu_family_t *avx512 = cpu_family(FLASH_ARCH_AVX512);
+    flash_config_t config = ROW;
+    (void)state;
+    p.k_stride.seq += 8;
+    assert_int_equal(cpu_way(avx512, &config, &p, CPU_KEYS_SPLIT, 2, 5000), CPU_WAY_BLOCKS);
+    config.dtype = FLASH_DTYPE_FP32; /* a line is one vector */
+    assert_int_equal(cpu_way(avx512, &config, &p, CPU_KEYS_SPLIT, 2, 5000), CPU_WAY_STEPS);
+}
+
+static void tiles_decode_two_to_sixteen_rows_of_bf16(void **state) {
+    const int32_t amx = FLASH_ARCH_AMX, bf16 = FLASH_DTYPE_BF16, fp16 = FLASH_DTYPE_FP16;
+    const flash_params_t p = problem(1, 1, 63, 1, 8);
+    (void)state;
+    assert_int_equal(way_of(amx, bf16, CPU_KEYS_SPLIT, 1), CPU_WAY_STEPS);
+    assert_int_equal(way_of(amx, bf16, CPU_KEYS_SPLIT, 2), CPU_WAY_DECODE);
+    assert_int_equal(way_of(amx, bf16, CPU_KEYS_ALONE, 16), CPU_WAY_DECODE);
+    assert_int_equal(way_of(amx, bf16, CPU_KEYS_SPLIT, 17), CPU_WAY_OWN);
+    assert_int_equal(way_of(amx, bf16, CPU_KEYS_PACKED, 12), CPU_WAY_STEPS);
+    assert_int_equal(way_of(amx, bf16, CPU_KEYS_PACKED, 13), CPU_WAY_SHARED);
+    assert_int_equal(way_of(amx, fp16, CPU_KEYS_SPLIT, 12), CPU_WAY_STEPS);
+    assert_int_equal(way_of(amx, fp16, CPU_KEYS_SPLIT, 13), CPU_WAY_OWN);
+    assert_int_equal(cpu_way(cpu_family(amx), &AMX_ROW, &p, CPU_KEYS_ALONE, 12, 63), CPU_WAY_STEPS);
+}
+
+static void the_reference_goes_row_by_row(void **state) {
+    (void)state;
+    assert_int_equal(way_of(FLASH_ARCH_REFERENCE, FLASH_DTYPE_FP32, CPU_KEYS_ALONE, 1),
+                     CPU_WAY_ROW_BY_ROW);
+    assert_int_equal(way_of(FLASH_ARCH_REFERENCE, FLASH_DTYPE_FP32, CPU_KEYS_SPLIT, 90),
+                     CPU_WAY_ROW_BY_ROW);
+}
+
 /* ---- Splits ---- */
 
 /* Every key of every head is in one task, and no task has more rows than the scratch memory. */
 static void check_split_tasks(const flash_params_t *p, int32_t n_threads) {
     const cpu_plan_t plan = plan_of(p, n_threads);
-    const cpu_cut_t cut = cpu_cut_sequence(p, &ROW, B_R, 0);
+    const cpu_cut_t cut = cpu_cut_sequence(cpu_family(ROW.arch), &ROW, p, B_R, 0);
     int32_t *next_key = calloc((size_t)p->n_heads_kv, sizeof *next_key);
     assert_non_null(next_key);
     assert_true(cut.n_splits > 1);
@@ -62,7 +154,7 @@ static void check_split_tasks(const flash_params_t *p, int32_t n_threads) {
         const cpu_task_t task = cpu_plan_split_task(&plan, p, &cut, 0, i);
         const int64_t n_rows = task.row_end - task.row_begin;
         assert_true(task.n_heads == 1 || (task.n_heads > 1 && task.n_heads * n_rows <= B_R));
-        assert_true(cpu_scratch_size(&ROW, n_rows, D_HEAD) <= plan.scratch_size);
+        assert_true(plan.family->scratch_size(&ROW, n_rows, D_HEAD) <= plan.scratch_size);
         for (int32_t head = task.head_kv; head < task.head_kv + task.n_heads; head++) {
             assert_true(head < p->n_heads_kv);
             assert_int_equal(task.keys.begin, next_key[head]);
@@ -101,7 +193,7 @@ static void splits_of_several_blocks_of_rows_have_every_key_once(void **state) {
 static void nothing_is_beyond_the_last_split(void **state) {
     const flash_params_t p = problem(1, 1, 5000, 4, 8);
     const cpu_plan_t plan = plan_of(&p, 2);
-    const cpu_cut_t cut = cpu_cut_sequence(&p, &ROW, B_R, 0);
+    const cpu_cut_t cut = cpu_cut_sequence(cpu_family(ROW.arch), &ROW, &p, B_R, 0);
     const int64_t n_tasks = cpu_plan_n_split_tasks(&plan, &p, &cut, 0);
     const cpu_task_t task = cpu_plan_split_task(&plan, &p, &cut, 0, n_tasks);
     (void)state;
@@ -112,7 +204,7 @@ static void nothing_is_beyond_the_last_split(void **state) {
 static int32_t heads_of_task(const flash_params_t *p, int32_t n_threads, int32_t batch_index,
                              int64_t index) {
     const cpu_plan_t plan = plan_of(p, n_threads);
-    const cpu_cut_t cut = cpu_cut_sequence(p, &ROW, B_R, batch_index);
+    const cpu_cut_t cut = cpu_cut_sequence(cpu_family(ROW.arch), &ROW, p, B_R, batch_index);
     const int64_t n_tasks = cpu_plan_n_split_tasks(&plan, p, &cut, batch_index);
     return cpu_plan_split_task(&plan, p, &cut, batch_index, index < 0 ? n_tasks + index : index)
         .n_heads;
@@ -141,7 +233,8 @@ static void more_keys_never_have_fewer_splits(void **state) {
     for (int32_t n_heads = 1; n_heads <= 600; n_heads = 3 * n_heads / 2 + 1) {
         int32_t before = 1;
         for (int64_t n_keys = 1; n_keys <= 70000; n_keys++) {
-            const int32_t n_splits = cpu_cut_count_splits(&ROW, n_heads, 4, n_keys);
+            const int32_t n_splits =
+                cpu_cut_count_splits(cpu_family(ROW.arch), &ROW, n_heads, 4, n_keys);
             assert_true(n_splits >= before);
             before = n_splits;
         }
@@ -156,7 +249,8 @@ static void the_workspace_has_room_for_the_splits_of_shorter_sequences(void **st
         p.seqused_k = &used;
         const cpu_plan_t plan = plan_of(&p, 4);
         for (; used <= 9000; used++)
-            assert_true(cpu_cut_sequence(&p, &ROW, B_R, 0).n_splits <= plan.max_splits);
+            assert_true(cpu_cut_sequence(cpu_family(ROW.arch), &ROW, &p, B_R, 0).n_splits <=
+                        plan.max_splits);
     }
 }
 
@@ -168,7 +262,7 @@ static void the_workspace_has_room_for_the_splits_of_fewer_rows(void **state) {
         p.cu_seqlens_q = begin;
         const cpu_plan_t plan = plan_of(&p, 4);
         for (begin[1] = 1; begin[1] <= 500; begin[1]++) {
-            const cpu_cut_t cut = cpu_cut_sequence(&p, &ROW, B_R, 0);
+            const cpu_cut_t cut = cpu_cut_sequence(cpu_family(ROW.arch), &ROW, &p, B_R, 0);
             assert_true(cut.n_splits == 1 || cut.n_splits * cut.n_rows <= plan.partial_rows);
         }
     }
@@ -235,14 +329,14 @@ static void heads_on_tiles_are_fewer(void **state) {
  * scratch memory for. */
 static void check_rows(const flash_config_t *config, const flash_params_t *p, int32_t n_threads) {
     const cpu_plan_t plan = plan_with(config, p, n_threads);
-    const cpu_cut_t cut = cpu_cut_sequence(p, config, plan.rows_per_task, 0);
+    const cpu_cut_t cut = cpu_cut_sequence(plan.family, config, p, plan.rows_per_task, 0);
     int64_t left = cut.n_rows;
     for (int64_t i = 0; i < cut.n_tasks_per_head; i++) {
         const cpu_task_t task = cpu_cut_task(p, &cut, 0, 0, i);
         const int64_t n_rows = task.row_end - task.row_begin;
         assert_int_equal(task.row_end, left);
         assert_true(n_rows >= 1 && n_rows <= max64(plan.rows_per_task, config->B_r));
-        assert_true(cpu_scratch_size(config, n_rows, D_HEAD) <= plan.scratch_size);
+        assert_true(plan.family->scratch_size(config, n_rows, D_HEAD) <= plan.scratch_size);
         left = task.row_begin;
     }
     assert_int_equal(left, 0);
@@ -387,8 +481,136 @@ static void heads_that_pack_nothing_are_not_whole(void **state) {
     assert_int_equal(whole_heads(&short_rows, 2), 0);
 }
 
+/* ---- What cannot be ---- */
+
+static const flash_params_t UNCOUNTABLE[] = {{.batch = INT32_MAX,
+                                              .n_heads = INT32_MAX,
+                                              .n_heads_kv = INT32_MAX,
+                                              .group = 1,
+                                              .seqlen_q = 1000,
+                                              .seqlen_k = 1000,
+                                              .d_head = 64},
+                                             {.batch = INT32_MAX,
+                                              .n_heads = INT32_MAX,
+                                              .n_heads_kv = INT32_MAX,
+                                              .group = 1,
+                                              .seqlen_q = 0,
+                                              .seqlen_k = 1000,
+                                              .d_head = 64},
+                                             {.batch = 1,
+                                              .n_heads = INT32_MAX,
+                                              .n_heads_kv = 1,
+                                              .group = INT32_MAX,
+                                              .seqlen_q = INT32_MAX,
+                                              .seqlen_k = 1,
+                                              .d_head = 64},
+                                             {.batch = INT32_MAX,
+                                              .n_heads = INT32_MAX,
+                                              .n_heads_kv = 1,
+                                              .group = INT32_MAX,
+                                              .seqlen_q = INT32_MAX,
+                                              .seqlen_k = INT32_MAX,
+                                              .d_head = INT32_MAX},
+                                             {.batch = INT32_MAX,
+                                              .n_heads = 64,
+                                              .n_heads_kv = 64,
+                                              .group = 1,
+                                              .seqlen_q = 1,
+                                              .seqlen_k = 4096,
+                                              .d_head = INT32_MAX}};
+
+static const int32_t ARCHS[] = {FLASH_ARCH_REFERENCE,   FLASH_ARCH_AVX2, FLASH_ARCH_AVX512,
+                                FLASH_ARCH_AVX512_BF16, FLASH_ARCH_AMX,  FLASH_ARCH_NEON,
+                                FLASH_ARCH_NEON_BF16};
+enum { N_ARCHS = sizeof ARCHS / sizeof ARCHS[0] };
+
+static flash_config_t config_of(int32_t arch) {
+    return (flash_config_t){.arch = arch, .dtype = FLASH_DTYPE_BF16, .B_r = 96, .B_c = 128};
+}
+
+static void what_cannot_be_counted_is_refused(void **state) {
+    (void)state;
+    for (int i = 0; i < N_ARCHS; i++)
+        for (size_t j = 0; j < sizeof UNCOUNTABLE / sizeof UNCOUNTABLE[0]; j++) {
+            const flash_config_t config = config_of(ARCHS[i]);
+            cpu_plan_t plan;
+            assert_non_null(cpu_plan_obstacle(&config, &UNCOUNTABLE[j]));
+            assert_int_equal(cpu_plan_make(&config, &UNCOUNTABLE[j], 16, &plan),
+                             FLASH_ERROR_UNSUPPORTED);
+        }
+}
+
+static void packed_keys_that_cannot_be_counted_are_refused(void **state) {
+    const flash_params_t p = {.batch = 1,
+                              .n_heads = 1,
+                              .n_heads_kv = 1,
+                              .group = 1,
+                              .seqlen_q = 5000,
+                              .seqlen_k = INT32_MAX,
+                              .d_head = INT32_MAX};
+    (void)state;
+    for (int i = 0; i < N_ARCHS; i++) {
+        const flash_config_t config = config_of(ARCHS[i]);
+        assert_int_equal(cpu_plan_obstacle(&config, &p) != NULL, cpu_family(ARCHS[i])->packs);
+    }
+}
+
+/* Sizes that are far from ordinary, and whose workspace 63 bits count. */
+static void what_can_be_counted_is_planned(void **state) {
+    const flash_params_t problems[] = {{.batch = 1,
+                                        .n_heads = 1,
+                                        .n_heads_kv = 1,
+                                        .group = 1,
+                                        .seqlen_q = INT32_MAX,
+                                        .seqlen_k = INT32_MAX,
+                                        .d_head = 64},
+                                       {.batch = 1,
+                                        .n_heads = 1 << 20,
+                                        .n_heads_kv = 1,
+                                        .group = 1 << 20,
+                                        .seqlen_q = INT32_MAX,
+                                        .seqlen_k = INT32_MAX,
+                                        .d_head = 64},
+                                       {.batch = INT32_MAX,
+                                        .n_heads = 512,
+                                        .n_heads_kv = 512,
+                                        .group = 1,
+                                        .seqlen_q = 1,
+                                        .seqlen_k = 1000,
+                                        .d_head = 64},
+                                       {.batch = 1,
+                                        .n_heads = 1,
+                                        .n_heads_kv = 1,
+                                        .group = 1,
+                                        .seqlen_q = 1,
+                                        .seqlen_k = 1 << 20,
+                                        .d_head = INT32_MAX}};
+    (void)state;
+    for (int i = 0; i < N_ARCHS; i++)
+        for (size_t j = 0; j < sizeof problems / sizeof problems[0]; j++) {
+            const flash_config_t config = config_of(ARCHS[i]);
+            const cpu_plan_t plan = plan_with(&config, &problems[j], 4096);
+            const cpu_cut_t cut =
+                cpu_cut_sequence(plan.family, &config, &problems[j], plan.rows_per_task, 0);
+            assert_null(cpu_plan_obstacle(&config, &problems[j]));
+            assert_true(plan.max_workers >= 1 && cut.n_tasks_per_head >= 1);
+            assert_true(cpu_plan_workers(&plan, plan.least_workspace) >= 1);
+            assert_true(cpu_plan_workers(&plan, plan.least_workspace - 1) == 0);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_cpu_kernel_has_a_family),
+        cmocka_unit_test(a_family_without_an_entry_is_refused),
+        cmocka_unit_test(many_rows_pack_their_keys_or_share_them),
+        cmocka_unit_test(few_rows_read_keys_where_they_lie),
+        cmocka_unit_test(steps_are_for_keys_that_share_few_sets_or_fill_lines),
+        cmocka_unit_test(tiles_decode_two_to_sixteen_rows_of_bf16),
+        cmocka_unit_test(the_reference_goes_row_by_row),
+        cmocka_unit_test(what_cannot_be_counted_is_refused),
+        cmocka_unit_test(packed_keys_that_cannot_be_counted_are_refused),
+        cmocka_unit_test(what_can_be_counted_is_planned),
         cmocka_unit_test(split_tasks_have_every_key_of_every_head_once),
         cmocka_unit_test(splits_of_several_blocks_of_rows_have_every_key_once),
         cmocka_unit_test(nothing_is_beyond_the_last_split),

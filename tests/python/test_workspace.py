@@ -1,18 +1,27 @@
-"""The workspace that the process keeps between CPU calls."""
+"""The workspace: how large a one suffices, and what the process keeps between CPU calls."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import flashattn
 import numpy as np
 import pytest
-from flashattn import _attention, _workspace
+from direct import ForwardCall
+from flashattn import _abi, _attention, _workspace
+from flashattn._library import library
 from flashattn._problem import Problem as CallArguments
-from problems import AttentionProblem, make_inputs, run
+from hypothesis import given
+from hypothesis import strategies as st
+from memory import dtype_of
+from problems import AttentionProblem, configs_for, make_inputs, run
+from strategies import random_problems
 
 PROBLEMS = [
     AttentionProblem(2, 200, 200, 4, 2, 64, causal=True),
@@ -157,3 +166,92 @@ def test_threads_side_by_side_compute_the_same_bits() -> None:
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(call, PROBLEMS * 8))
     assert [o.tobytes() for o in results] == expected * 8
+
+
+# ---- What suffices for a problem suffices for every smaller one --------------------------------
+
+CHUNK = AttentionProblem(1, 32, 4096, 32, 8, 64, dtype="float16", causal=True)
+# Not split, unlike the larger one: its tasks share packed keys.
+SMALLER_CHUNK = replace(CHUNK, seqlen_q=25, seqlen_k=2262)
+THREADS = (1, 2, 3, 16, 64)
+
+
+def asked_size(p: AttentionProblem, config: str) -> int:
+    row = np.zeros(p.d_head, dtype_of(p.dtype))
+    q, k = (np.broadcast_to(row, shape) for shape in (p.q_shape, p.k_shape))
+    call = CallArguments(q, k, k, **p.call_options())
+    return _attention.workspace_size(call.args, flashattn.config.resolve(config))
+
+
+def least_size(p: AttentionProblem, config: str) -> int:
+    """Where the library refuses to run with less."""
+    with pytest.raises(flashattn.FlashAttnError, match="with one thread") as refusal:
+        run(p, config=config, workspace_bytes=1)
+    return int(re.search(r"\((\d+) with one thread", str(refusal.value)).group(1))
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_a_workspace_serves_smaller_chunks(n_threads: int) -> None:
+    flashattn.set_num_threads(n_threads)
+    for config in configs_for(CHUNK):
+        expected, _ = run(SMALLER_CHUNK, config=config)
+        for size in (asked_size(CHUNK, config), least_size(CHUNK, config)):
+            o, _ = run(SMALLER_CHUNK, config=config, workspace_bytes=size)
+            assert o.tobytes() == expected.tobytes()
+
+
+LENGTHS = st.one_of(st.integers(0, 300), st.integers(0, 20_000), st.integers(0, 300_000))
+
+
+@random_problems
+@given(st.data())
+def test_smaller_problems_ask_for_no_more(data: st.DataObject) -> None:
+    n_heads_kv, group = data.draw(st.sampled_from([(1, 1), (1, 16), (8, 4), (32, 1), (3, 7)]))
+    d_head = data.draw(st.sampled_from([8, 64, 128]))
+    dtype = data.draw(st.sampled_from(["float32", "float16", "bfloat16"]))
+    batch, seqlen_q, seqlen_k = data.draw(st.tuples(st.integers(0, 9), LENGTHS, LENGTHS))
+    larger = AttentionProblem(
+        batch, seqlen_q, seqlen_k, n_heads_kv * group, n_heads_kv, d_head, dtype
+    )
+    smaller = replace(
+        larger,
+        batch=data.draw(st.integers(0, batch)),
+        seqlen_q=data.draw(st.integers(0, seqlen_q)),
+        seqlen_k=data.draw(st.integers(0, seqlen_k)),
+    )
+    most = data.draw(st.sampled_from(THREADS))
+    fewer = data.draw(st.sampled_from([n for n in THREADS if n <= most]))
+    for config in configs_for(larger):
+        flashattn.set_num_threads(most)
+        size = asked_size(larger, config)
+        flashattn.set_num_threads(fewer)
+        assert asked_size(smaller, config) <= size, config
+
+
+# ---- What no workspace could hold --------------------------------------------------------------
+
+MOST = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"batch": MOST, "n_heads": MOST, "n_heads_kv": MOST, "seqlen_q": 1000},
+        {"n_heads": MOST, "n_heads_kv": 1, "seqlen_q": MOST},
+        {"batch": MOST, "n_heads": 64, "n_heads_kv": 64, "seqlen_k": 4096, "d_head": MOST},
+    ],
+    ids=str,
+)
+def test_every_call_refuses_what_cannot_be_counted(sizes: dict[str, int]) -> None:
+    call = ForwardCall()
+    for name, size in sizes.items():
+        setattr(call.args, name, size)
+    config, size = _abi.flash_config_t(), ctypes.c_uint64()
+    assert [
+        library().flash_query_support(call.args, None, None, 0),
+        library().flash_select_config(call.args, config, None, 0),
+        library().flash_workspace_size(call.args, None, size),
+        library().flash_prepare(call.args, None),
+        call.run(),
+    ] == [_abi.FLASH_ERROR_UNSUPPORTED] * 5
+    call.assert_untouched()

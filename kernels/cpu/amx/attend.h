@@ -29,10 +29,10 @@ ALWAYS_INLINE void finish_scores(const amx_run_t *run, const amx_item_t *item,
 NEVER_INLINE lanes_t raise_item(const amx_run_t *run, const amx_item_t *item, lanes_t sum) {
     const amx_scratch_t *t = run->t;
     const amx_scores_t scores = {t->s_block, item->first, item->last};
-    operands_t loaded = {NULL, NULL};
     const company_t alone = {NULL, 0};
-    score_squares(t, t->terms, item, &scores, &loaded,
-                  first_of_scores(t, t->terms, item, item->first), &alone);
+    product_chain_t chain = {.after = first_of_scores(t, t->terms, item, item->first),
+                             .with = &alone};
+    score_squares(t, t->terms, item, &scores, &chain);
     finish_scores(run, item, &scores);
     return raise_rows(t, item, &scores, sum, run->scale);
 }
@@ -55,10 +55,12 @@ ALWAYS_INLINE void multiply_beside(amx_run_t *run, int32_t terms, const beside_t
     const operands_t scored = scores->first < scores->last
                                   ? first_of_scores(run->t, terms, beside->next, scores->first)
                                   : beside->after;
+    product_chain_t chain = {run->loaded, scored, with};
     tiles_see_stores();
-    accumulate_columns(run->t, terms, beside->previous, beside->begin, beside->end, &run->loaded,
-                       scored, with);
-    score_squares(run->t, terms, beside->next, scores, &run->loaded, beside->after, with);
+    accumulate_columns(run->t, terms, beside->previous, beside->begin, beside->end, &chain);
+    chain.after = beside->after;
+    score_squares(run->t, terms, beside->next, scores, &chain);
+    run->loaded = chain.loaded;
 }
 
 ALWAYS_INLINE void run_chunk(amx_run_t *run, int32_t terms, exponentials_t *e,
@@ -146,9 +148,10 @@ ALWAYS_INLINE void run_items(amx_run_t *run, int32_t terms) {
         return;
     const amx_scores_t chunk = chunk_of(t, &pipe.item, 0);
     const operands_t first = first_of_scores(t, terms, &pipe.item, chunk.first);
-    run->loaded = (operands_t){NULL, NULL};
+    product_chain_t chain = {.after = first, .with = &alone};
     tiles_see_stores();
-    score_squares(t, terms, &pipe.item, &chunk, &run->loaded, first, &alone);
+    score_squares(t, terms, &pipe.item, &chunk, &chain);
+    run->loaded = chain.loaded;
     while (pipe.more) {
         pipe.more = next_item(run, &pipe.next);
         if (!pipe.more)
@@ -157,8 +160,9 @@ ALWAYS_INLINE void run_items(amx_run_t *run, int32_t terms) {
         pipe.previous = pipe.item;
         pipe.item = pipe.next;
     }
+    chain.loaded = run->loaded;
     tiles_see_stores();
-    accumulate_columns(t, terms, &pipe.previous, 0, t->columns, &run->loaded, first, &alone);
+    accumulate_columns(t, terms, &pipe.previous, 0, t->columns, &chain);
 }
 
 #endif

@@ -16,25 +16,18 @@
 #ifndef FLASH_KERNELS_CPU_AMX_LAYOUT_H
 #define FLASH_KERNELS_CPU_AMX_LAYOUT_H
 
+#include "cpu/tuning.h"
 #include "flashattn.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 enum {
-    AMX_SQUARE = 32,                                      /* rows and columns */
     AMX_OPERANDS = AMX_SQUARE * AMX_SQUARE,               /* elements of a square */
     AMX_OPERAND_BYTES = AMX_OPERANDS * 2,                 /* bf16 */
     AMX_RESULT_BYTES = AMX_OPERANDS * (int)sizeof(float), /* fp32 */
-    AMX_ROW_BYTES = 5 * (int)sizeof(float), /* of what is kept for each row of a task */
-    AMX_ROWS_MAX = 1024,                    /* of a task */
-    AMX_TASK_BLOCKS = 4, /* of B_r rows, or a half or a fourth of them within AMX_ROWS_MAX */
-    AMX_STRIPS_MAX = AMX_ROWS_MAX / AMX_SQUARE, /* squares along these */
-    AMX_CHUNK_MAX = 4, /* squares of scores at a time: more push P and Q out of level 1 */
-    AMX_MIN_ROWS = 12, /* at most so many rows are left to the vector kernel */
-    /* Rows of a head that read the keys where they lie; with fewer the vector kernel is as fast. */
-    AMX_DECODE_MIN_ROWS = 2,
-    AMX_DECODE_MAX_ROWS = 16
+    AMX_ROW_BYTES = 5 * (int)sizeof(float),    /* of what is kept for each row of a task */
+    AMX_STRIPS_MAX = AMX_ROWS_MAX / AMX_SQUARE /* squares along the rows of a task */
 };
 
 static inline uint64_t amx_squares(int64_t n) {
@@ -63,20 +56,6 @@ static inline uint64_t amx_block_size(const flash_config_t *config, int64_t d_he
     const uint64_t squares = amx_squares(config->B_c) * amx_squares(d_head);
     return 2 * squares * (uint64_t)amx_terms(config->dtype) * AMX_OPERAND_BYTES +
            amx_mask_bytes(config);
-}
-
-static inline uint64_t amx_packed_size(const flash_config_t *config, int64_t d_head,
-                                       int64_t seqlen_k) {
-    const uint64_t n_blocks = ((uint64_t)seqlen_k + (uint64_t)config->B_c - 1) / config->B_c;
-    return n_blocks * amx_block_size(config, d_head);
-}
-
-/* Rows of a task that does not split the keys, at most. */
-static inline int32_t amx_most_task_rows(const flash_config_t *config) {
-    int32_t rows = AMX_TASK_BLOCKS * config->B_r;
-    while (rows > AMX_ROWS_MAX)
-        rows /= 2;
-    return rows;
 }
 
 /* What a task of so many rows needs: see amx_scratch_t, which divides it. */

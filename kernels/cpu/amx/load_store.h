@@ -121,9 +121,11 @@ ALWAYS_INLINE void store_o_row(const amx_scratch_t *t, int64_t i, uint16_t *o) {
         _mm512_mask_storeu_epi16(o + c, present(c, t->d), _mm512_load_si512(from));
 }
 
+/* A strip, whose first row is `first`. */
 ALWAYS_INLINE void store_strip(const amx_scratch_t *t, const flash_params_t *p,
-                               const cpu_task_t *task, int32_t dtype, int64_t strip, int64_t n,
+                               const cpu_task_t *task, int32_t dtype, int64_t strip,
                                cpu_row_t first) {
+    const int64_t n = min64(t->n_rows - strip * AMX_SQUARE, AMX_SQUARE);
     if (task->o_partial) {
         store_partial_strip(t, strip, n, task->o_partial + strip * AMX_SQUARE * t->d);
         return;
@@ -140,7 +142,7 @@ ALWAYS_INLINE void store_results(const amx_scratch_t *t, const flash_params_t *p
     cpu_row_t r = cpu_row(p, task, 0);
     for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
         if (row % AMX_SQUARE == 0)
-            store_strip(t, p, task, dtype, row / AMX_SQUARE, min64(t->n_rows - row, AMX_SQUARE), r);
+            store_strip(t, p, task, dtype, row / AMX_SQUARE, r);
         if (cpu_wants_lse(p, task))
             cpu_store_lse(p, task, row, r, row_lse(t->maximum[row], t->sum[row]));
     }

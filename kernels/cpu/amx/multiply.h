@@ -34,6 +34,13 @@ typedef struct operands {
     const uint16_t *right;
 } operands_t;
 
+/* What products have beside them, and which operands the tile registers hold, before and after. */
+typedef struct product_chain {
+    operands_t loaded;
+    operands_t after; /* of the product that follows, to be loaded at the end */
+    const company_t *with;
+} product_chain_t;
+
 ALWAYS_INLINE bool operands_equal(operands_t a, operands_t b) {
     return a.left == b.left && a.right == b.right;
 }

@@ -11,8 +11,7 @@
 #include "cpu/row_cursor.h"
 
 /* Rows are read one after the other, each from its beginning to its end, as the processor foresees
- * best, and asked for so many rows before. */
-enum { ROWS_AHEAD = 4 };
+ * best, and prefetched AMX_PREFETCH_ROWS before. */
 
 /* ---- Squares side by side ---- */
 
@@ -100,7 +99,7 @@ ALWAYS_INLINE void pack_q(const amx_scratch_t *t, const flash_params_t *p, const
                           int32_t dtype, uint32_t bad[AMX_STRIPS_MAX]) {
     row_cursor_t q = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = q;
     uint16_t *to = t->q;
-    for (int64_t i = 0; i < ROWS_AHEAD; i++)
+    for (int64_t i = 0; i < AMX_PREFETCH_ROWS; i++)
         prefetch_next_near(&ahead);
     for (int64_t strip = 0; strip < t->n_strips; strip++) {
         const row_cursor_t first = q;
@@ -151,22 +150,27 @@ ALWAYS_INLINE keys_cursor_t cursor_at_both(const amx_scratch_t *t, const flash_p
     return both;
 }
 
-/* Packs the next keys, square number j of a block, and asks for as many keys ahead. Returns the
- * bits of bad keys; without care, whether there are any. */
+/* A walk through keys, and one that prefetches them, some rows before. */
+typedef struct keys_walk {
+    keys_cursor_t next;
+    keys_cursor_t ahead;
+} keys_walk_t;
+
+/* Packs the next keys, square number j of a block, and prefetches as many. Returns the bits of bad
+ * keys; without care, whether there are any. */
 ALWAYS_INLINE uint32_t pack_square(const amx_scratch_t *t, int32_t dtype, bool careful,
-                                   keys_cursor_t *keys, keys_cursor_t *ahead,
-                                   const amx_block_t *block, int64_t j) {
+                                   keys_walk_t *keys, const amx_block_t *block, int64_t j) {
     amx_reader_t r = amx_reader(t, dtype, careful);
     uint16_t *k = k_square(t, block, j, 0);
     for (int64_t i = 0; i < AMX_SQUARE; i++) {
-        prefetch_next_near(&ahead->k);
-        put_row(&r, cursor_next(&keys->k), i, k);
+        prefetch_next_near(&keys->ahead.k);
+        put_row(&r, cursor_next(&keys->next.k), i, k);
     }
     for (int64_t i = 0; i < AMX_SQUARE; i += 2) {
-        prefetch_next_near(&ahead->v);
-        prefetch_next_near(&ahead->v);
-        const char *row = cursor_next(&keys->v);
-        put_pair(&r, row, cursor_next(&keys->v), i, t->rows);
+        prefetch_next_near(&keys->ahead.v);
+        prefetch_next_near(&keys->ahead.v);
+        const char *row = cursor_next(&keys->next.v);
+        put_pair(&r, row, cursor_next(&keys->next.v), i, t->rows);
     }
     transpose_squares(t, v_square(t, block, j, 0), t->keys * t->terms * AMX_OPERANDS);
     return careful ? r.bad : needs_care(&r);
@@ -175,22 +179,23 @@ ALWAYS_INLINE uint32_t pack_square(const amx_scratch_t *t, int32_t dtype, bool c
 NEVER_INLINE uint32_t pack_square_with_care(const amx_scratch_t *t, int32_t dtype,
                                             keys_cursor_t keys, const amx_block_t *block,
                                             int64_t j) {
-    keys_cursor_t none = {{.n_left = 0}, {.n_left = 0}};
-    return pack_square(t, dtype, true, &keys, &none, block, j);
+    keys_walk_t walk = {.next = keys}; /* nothing is prefetched */
+    return pack_square(t, dtype, true, &walk, block, j);
 }
 
 /* Packs keys.begin ... keys.end - 1, which begin a block. */
 ALWAYS_INLINE void pack_block(const amx_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, int32_t dtype, flash_range_t keys,
                               const amx_block_t *block) {
-    keys_cursor_t next = cursor_at_both(t, p, task, dtype, keys), ahead = next;
-    for (int64_t i = 0; i < ROWS_AHEAD; i++) {
-        prefetch_next_near(&ahead.k);
-        prefetch_next_near(&ahead.v);
+    const keys_cursor_t begin = cursor_at_both(t, p, task, dtype, keys);
+    keys_walk_t walk = {begin, begin};
+    for (int64_t i = 0; i < AMX_PREFETCH_ROWS; i++) {
+        prefetch_next_near(&walk.ahead.k);
+        prefetch_next_near(&walk.ahead.v);
     }
-    for (int64_t j = 0; next.k.n_left > 0; j++) {
-        const keys_cursor_t first = next;
-        block->bad[j] = pack_square(t, dtype, false, &next, &ahead, block, j);
+    for (int64_t j = 0; walk.next.k.n_left > 0; j++) {
+        const keys_cursor_t first = walk.next;
+        block->bad[j] = pack_square(t, dtype, false, &walk, block, j);
         if (block->bad[j])
             block->bad[j] = pack_square_with_care(t, dtype, first, block, j);
     }

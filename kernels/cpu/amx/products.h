@@ -28,17 +28,15 @@ ALWAYS_INLINE void operands_need(operands_t needed, operands_t *loaded) {
         operands_load(needed);
 }
 
-/* S^T = K Q^T of some squares of the item. *loaded: the operands in the tile registers, `after` in
- * the end. */
+/* S^T = K Q^T of some squares of the item. */
 ALWAYS_INLINE void score_squares(const amx_scratch_t *t, int32_t terms, const amx_item_t *item,
-                                 const amx_scores_t *scores, operands_t *loaded, operands_t after,
-                                 const company_t *with) {
+                                 const amx_scores_t *scores, product_chain_t *chain) {
     const int64_t step = terms * AMX_OPERANDS, columns = t->columns;
     if (scores->first == scores->last)
         return;
     const operands_t first = first_of_scores(t, terms, item, scores->first);
     operands_t at = first;
-    operands_need(at, loaded);
+    operands_need(at, &chain->loaded);
     for (int32_t j = scores->first; j < scores->last; j++) {
         results_zero();
         for (int64_t c = 1; c <= columns; c++) {
@@ -46,26 +44,25 @@ ALWAYS_INLINE void score_squares(const amx_scratch_t *t, int32_t terms, const am
             if (c == columns) {
                 next.right = first.right;
                 if (j + 1 == scores->last)
-                    next = after;
+                    next = chain->after;
             }
-            terms_multiply(at, next, terms, true, with);
+            terms_multiply(at, next, terms, true, chain->with);
             at = next;
         }
-        finish_company(with, terms, (j + 1 - scores->first) * AMX_SQUARE / 2);
+        finish_company(chain->with, terms, (j + 1 - scores->first) * AMX_SQUARE / 2);
         results_store(scores_square(scores, j));
     }
-    *loaded = after;
+    chain->loaded = chain->after;
 }
 
 /* O^T += V^T P^T of the item, squares begin ... end - 1 along d. */
 ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, const amx_item_t *item,
-                                      int64_t begin, int64_t end, operands_t *loaded,
-                                      operands_t after, const company_t *with) {
+                                      int64_t begin, int64_t end, product_chain_t *chain) {
     const int64_t step = terms * AMX_OPERANDS;
     if (begin == end)
         return;
     operands_t at = first_of_columns(t, item, begin);
-    operands_need(at, loaded);
+    operands_need(at, &chain->loaded);
     for (int64_t c = begin; c < end; c++) {
         float *o = t->o + (item->strip * t->columns + c) * AMX_OPERANDS;
         if (item->starts)
@@ -75,13 +72,13 @@ ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, con
         for (int32_t j = item->first + 1; j <= item->last; j++) {
             operands_t next = {at.left + step, at.right + step};
             if (j == item->last)
-                next = c + 1 == end ? after : first_of_columns(t, item, c + 1);
-            terms_multiply(at, next, terms, false, with);
+                next = c + 1 == end ? chain->after : first_of_columns(t, item, c + 1);
+            terms_multiply(at, next, terms, false, chain->with);
             at = next;
         }
         results_store(o);
     }
-    *loaded = after;
+    chain->loaded = chain->after;
 }
 
 #endif

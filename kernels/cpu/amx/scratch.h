@@ -6,6 +6,7 @@
 
 #include "cpu/amx/layout.h"
 #include "cpu/cpu_kernel.h"
+#include "cpu/cpu_scratch.h"
 #include "cpu/tiled/arithmetic.h"
 
 #include <stdbool.h>

@@ -40,15 +40,10 @@ ALWAYS_INLINE void decode_pack_q(const decode_scratch_t *t, const flash_params_t
 
 /* ---- Requests ---- */
 
-/* K and V of the block that is asked for beside the work on another one. */
-typedef struct decode_next {
+/* K and V of a block of a head. */
+typedef struct decode_keys {
     in_place_t k, v;
-} decode_next_t;
-
-/* Rows of K that are asked for beside the scores, and of V beside P V; the others are beside the
- * softmax: about as many in the same time, since caches wait for so many lines at once and no
- * more. */
-enum { ASKED_BY_PRODUCTS = 24 };
+} decode_keys_t;
 
 /* Asks for rows begin ... end - 1. */
 ALWAYS_INLINE void request_rows(const decode_scratch_t *t, const in_place_t *keys, int64_t begin,
@@ -57,11 +52,11 @@ ALWAYS_INLINE void request_rows(const decode_scratch_t *t, const in_place_t *key
 }
 
 /* Part i of n_parts of the rows that are left to the softmax. */
-ALWAYS_INLINE void request_rest(const decode_scratch_t *t, const decode_next_t *next, int i,
+ALWAYS_INLINE void request_rest(const decode_scratch_t *t, const decode_keys_t *next, int i,
                                 int n_parts) {
-    const int rest = IN_PLACE_KEYS - ASKED_BY_PRODUCTS;
-    const int begin = ASKED_BY_PRODUCTS + i * rest / n_parts;
-    const int end = ASKED_BY_PRODUCTS + (i + 1) * rest / n_parts;
+    const int rest = IN_PLACE_KEYS - AMX_DECODE_PREFETCH_ROWS;
+    const int begin = AMX_DECODE_PREFETCH_ROWS + i * rest / n_parts;
+    const int end = AMX_DECODE_PREFETCH_ROWS + (i + 1) * rest / n_parts;
     request_rows(t, &next->k, begin, end);
     request_rows(t, &next->v, begin, end);
 }
@@ -71,7 +66,7 @@ ALWAYS_INLINE void request_rest(const decode_scratch_t *t, const decode_next_t *
 /* Keys i and i + 16 come to lie beside each other. */
 ALWAYS_INLINE void decode_score(const decode_scratch_t *t, const in_place_t *k,
                                 const in_place_t *next, const uint16_t *q, int R) {
-    const int64_t stride = k->stride * 2, share = ASKED_BY_PRODUCTS / (2 * t->columns);
+    const int64_t stride = k->stride * 2, share = AMX_DECODE_PREFETCH_ROWS / (2 * t->columns);
     int64_t asked = 0;
     for (int half = 0; half < 2; half++) {
         const char *tile = k->data + half * 16 * stride;
@@ -84,7 +79,7 @@ ALWAYS_INLINE void decode_score(const decode_scratch_t *t, const in_place_t *k,
         }
         _tile_stored(0, t->s + half * R, 2 * R * 4);
     }
-    request_rows(t, next, asked, ASKED_BY_PRODUCTS);
+    request_rows(t, next, asked, AMX_DECODE_PREFETCH_ROWS);
     tiles_see_stores();
 }
 

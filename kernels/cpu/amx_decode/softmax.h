@@ -40,7 +40,7 @@ ALWAYS_INLINE words_t pair_keys(words_t x, int R) {
 
 /* P of the block, [16][R] pairs of keys, and its sum for each lane, while the rest of the
  * next block, if there is one, is asked for. */
-ALWAYS_INLINE vec_t decode_exponentiate(const decode_scratch_t *t, const decode_next_t *next,
+ALWAYS_INLINE vec_t decode_exponentiate(const decode_scratch_t *t, const decode_keys_t *next,
                                         vec_t scale, vec_t origin, int R, words_t p[16]) {
     vec_t sum = vec_zero();
     UNROLL for (int i = 0; i < R; i++) {
@@ -117,7 +117,7 @@ ALWAYS_INLINE void decode_store_p(words_t x[16], uint16_t *p, int R) {
 }
 
 /* Scores to P. */
-ALWAYS_INLINE void decode_softmax(const decode_scratch_t *t, const decode_next_t *next,
+ALWAYS_INLINE void decode_softmax(const decode_scratch_t *t, const decode_keys_t *next,
                                   int64_t head, vec_t scale, int R) {
     words_t p[16];
     vec_t sum = decode_exponentiate(t, next, scale, _mm512_load_ps(t->origin + head * 16), R, p);

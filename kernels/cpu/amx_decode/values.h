@@ -69,7 +69,7 @@ NEVER_INLINE void decode_add_apart(const char *v, int64_t stride, float *o, int 
 
 ALWAYS_INLINE void decode_add_pending(const decode_scratch_t *t, const decode_pending_t *pending,
                                       const in_place_t *next, int R) {
-    const int64_t share = ASKED_BY_PRODUCTS / t->columns;
+    const int64_t share = AMX_DECODE_PREFETCH_ROWS / t->columns;
     decode_load_p(t->p, R);
     for (int64_t c = 0; c < t->columns; c++) {
         const char *v = pending->v.data + c * TILE_ROW_BYTES;
@@ -90,10 +90,10 @@ ALWAYS_INLINE void decode_values(const decode_scratch_t *t, decode_pending_t *pe
     tiles_see_stores();
     if (pending->o) {
         decode_add_pending(t, pending, next, R);
-        asked += ASKED_BY_PRODUCTS / t->columns * t->columns;
+        asked += AMX_DECODE_PREFETCH_ROWS / t->columns * t->columns;
     }
     if (next)
-        request_rows(t, next, asked, ASKED_BY_PRODUCTS);
+        request_rows(t, next, asked, AMX_DECODE_PREFETCH_ROWS);
     tiles_see_stores();
     pending->o = NULL;
 }

@@ -23,19 +23,25 @@ ALWAYS_INLINE tile_product_t product_of(const tile_scratch_t *t, slice_t slice, 
     return product;
 }
 
-/* O[row ... row + rows)[slice] += P V over words first ... end - 1 of packed keys. */
+/* Words begin ... end - 1 of a block of packed keys. */
+typedef struct word_range {
+    int64_t begin;
+    int64_t end;
+} word_range_t;
+
+/* O[row ... row + rows)[slice] += P V over some words of packed keys. */
 ALWAYS_INLINE void accumulate_words(const tile_scratch_t *t, const values_t *values, slice_t slice,
-                                    int64_t first, int64_t end, int64_t row, int rows) {
+                                    word_range_t words, int64_t row, int rows) {
     const int64_t c_words = count_words(t->c_pad);
     const panel_t panel = panel_of(slice.column, c_words, t->d_pad);
     const float *data = values->data + panel.offset;
     tile_product_t product = product_of(t, slice, row);
-    product.a += first;
-    product.b = data + first * panel.width;
+    product.a += words.begin;
+    product.b = data + words.begin * panel.width;
     product.b_stride = panel.width;
-    product.depth = end - first;
+    product.depth = words.end - words.begin;
     product.ahead = ahead_of(data, panel, c_words, row);
-    if (first < end)
+    if (words.begin < words.end)
         multiply_packed(&product, rows, slice.vecs);
 }
 
@@ -58,14 +64,14 @@ ALWAYS_INLINE void accumulate_alone(const tile_scratch_t *t, const values_t *val
 /* What the row sees of packed keys that may be infinite or NaN. */
 ALWAYS_INLINE void accumulate_row(const tile_scratch_t *t, const values_t *values, slice_t slice,
                                   flash_range_t keys, int64_t row) {
-    const int64_t first = count_words(keys.begin), end = keys.end / WORD_ELEMENTS;
+    const word_range_t whole = {count_words(keys.begin), keys.end / WORD_ELEMENTS};
     if (keys.begin >= keys.end)
         return;
-    if (keys.begin < first * WORD_ELEMENTS)
+    if (keys.begin < whole.begin * WORD_ELEMENTS)
         accumulate_alone(t, values, slice, keys.begin, row);
-    accumulate_words(t, values, slice, first, end, row, 1);
-    if (end * WORD_ELEMENTS < keys.end)
-        accumulate_alone(t, values, slice, end * WORD_ELEMENTS, row);
+    accumulate_words(t, values, slice, whole, row, 1);
+    if (whole.end * WORD_ELEMENTS < keys.end)
+        accumulate_alone(t, values, slice, whole.end * WORD_ELEMENTS, row);
 }
 
 /* A tile of rows over the keys that any of them sees. P is 0 where a row does not see one; infinity
@@ -75,8 +81,8 @@ ALWAYS_INLINE void accumulate_tile(const tile_scratch_t *t, const values_t *valu
     flash_range_t common, any;
     tile_columns(t, block, row, rows, &common, &any);
     if (values->finite) {
-        accumulate_words(t, values, slice, any.begin / WORD_ELEMENTS, count_words(any.end), row,
-                         rows);
+        const word_range_t words = {any.begin / WORD_ELEMENTS, count_words(any.end)};
+        accumulate_words(t, values, slice, words, row, rows);
         return;
     }
     for (int64_t r = row; r < row + rows; r++)

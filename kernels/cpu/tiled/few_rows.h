@@ -36,25 +36,11 @@ static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int6
     return task_of_heads(task, head, 1, d);
 }
 
-enum {
-    STEP_UNIT = 4, /* keys of a tile of scores, which those of a step are a multiple of */
-    STEP_O_BYTES = VEC_STEP_BYTES * 2
-};
-
-/* Whether blocks of keys that lie so far apart are read in steps. Where a cache line is one vector,
- * there is little to do for it, and memory is best read in its order. Elsewhere whole blocks of a
- * head cost less, if the level 1 cache can hold one. */
-ALWAYS_INLINE bool takes_steps(int32_t dtype, int64_t d, int64_t stride) {
-    const int64_t size = element_size(dtype);
-    return size * WORD_ELEMENTS * VEC_WIDTH == CACHE_LINE || stride == d ||
-           stride % (CPU_FEW_SETS_BYTES / size) == 0;
-}
-
 /* Bytes of K of a step; 0: a whole block of one head. */
-ALWAYS_INLINE int64_t step_bytes(int32_t dtype, int64_t head_rows, int64_t d, int64_t stride) {
-    if (!asks_ahead(dtype, head_rows))
-        return VEC_ROW_STEP_BYTES;
-    return takes_steps(dtype, d, stride) ? VEC_STEP_BYTES : 0;
+static inline int64_t step_bytes(cpu_way_t way) {
+    return way == CPU_WAY_LONE_ROWS ? VEC_ROW_STEP_BYTES
+           : way == CPU_WAY_STEPS   ? VEC_STEP_BYTES
+                                    : 0;
 }
 
 /* Heads that go together, of n_heads: STEP_UNIT keys of them may take half as much again as a step
@@ -62,8 +48,9 @@ ALWAYS_INLINE int64_t step_bytes(int32_t dtype, int64_t head_rows, int64_t d, in
  * two steps. */
 static inline int64_t heads_together(int64_t bytes, int64_t n_heads, int64_t head_rows, int64_t d,
                                      int32_t dtype) {
-    const int64_t most = min64(bytes * 3 / 2 / (STEP_UNIT * d * element_size(dtype)),
-                               STEP_O_BYTES / (head_rows * d * element_size(FLASH_DTYPE_FP32)));
+    const int64_t most =
+        min64(bytes * 3 / 2 / (STEP_UNIT * d * element_size(dtype)),
+              STEP_O_FACTOR * VEC_STEP_BYTES / (head_rows * d * element_size(FLASH_DTYPE_FP32)));
     return most > 0 ? even_part(n_heads, most) : 1;
 }
 
@@ -82,17 +69,26 @@ ALWAYS_INLINE void request_share(const in_place_t *keys, int32_t dtype, int64_t 
     request_ahead(keys, dtype, d, first, (i + 1) * n / n_parts - first, STEPS_NEAR);
 }
 
-/* P of all rows. Where a block has several steps of n keys, V of the second one is asked for
- * already, so that memory does not rest meanwhile; v is the first one. */
+/* A block of keys, and how it is gone through. */
+typedef struct in_place_block {
+    flash_range_t keys;
+    int32_t end;       /* of the task's keys */
+    int32_t step_keys; /* as many as the block where there are no steps */
+    int32_t n_asked;   /* heads of the task (in_place_tensor_t) */
+    bool asks;         /* keys are prefetched */
+} in_place_block_t;
+
+/* P of all rows. Where a block has several steps, V of the second one is prefetched already, so
+ * that memory does not rest meanwhile; v is the first one. */
 ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t *p, int32_t dtype,
-                                    const in_place_t *v, int32_t n, flash_range_t block,
+                                    const in_place_t *v, const in_place_block_t *block,
                                     bool all_see) {
     const softmax_rule_t rule = softmax_rule(p);
-    const int32_t n_keys = block.end - block.begin;
+    const int32_t n_keys = block->keys.end - block->keys.begin, n = block->step_keys;
     const int64_t n_columns = round_up(n_keys, WORD_ELEMENTS);
-    const int32_t most = in_place_keys(dtype, t->head_rows);
+    const int32_t most = block->asks ? IN_PLACE_KEYS : LONE_ROW_KEYS;
     const bool whole = all_see && n_keys == most && p->softcap == 0;
-    const bool asks = n < n_keys && asks_ahead(dtype, t->head_rows);
+    const bool asks = n < n_keys && block->asks;
     in_place_t next = *v;
     for (int64_t row = 0; row < t->n_rows; row++) {
         const int64_t i = row % t->head_rows;
@@ -103,27 +99,30 @@ ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_
         if (whole)
             scores_to_p(t, row, 0, most, &rule);
         else
-            softmax_row(t, row_columns(t, block, row), row, &rule, n_columns);
+            softmax_row(t, row_columns(t, block->keys, row), row, &rule, n_columns);
     }
 }
 
-/* A block of keys of all the task's heads, K and then V, in steps of n keys: where heads lie side
- * by side, those follow the order of memory. */
+/* A block of keys of all the task's heads, K and then V, in steps: where heads lie side by side,
+ * those follow the order of memory. */
 ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t *p,
-                                   const cpu_task_t *task, int32_t n_asked, int32_t dtype,
-                                   int32_t n, flash_range_t block, int32_t end) {
-    const flash_range_t first = first_block(block, n);
-    const bool all_see = rows_see(t, block);
-    for (flash_range_t s = first; s.begin < s.end; s = next_block(s, block.end, n)) {
-        in_place_t k = rows_in_place(task, n_asked, dtype, t->d, p->k, &p->k_stride, s, end);
-        k.column = s.begin - block.begin;
-        score_rows(t, dtype, &k, s.end - s.begin);
+                                   const cpu_task_t *task, int32_t dtype,
+                                   const in_place_block_t *block) {
+    const in_place_tensor_t from_k = {p->k, &p->k_stride, t->d, dtype, block->n_asked};
+    const in_place_tensor_t from_v = {p->v, &p->v_stride, t->d, dtype, block->n_asked};
+    const int32_t n = block->step_keys, end = block->end;
+    const flash_range_t keys = block->keys, first = first_block(keys, n);
+    const bool all_see = rows_see(t, keys);
+    for (flash_range_t s = first; s.begin < s.end; s = next_block(s, keys.end, n)) {
+        in_place_t k = rows_in_place(task, &from_k, s, end);
+        k.column = s.begin - keys.begin;
+        score_rows(t, dtype, &k);
     }
-    in_place_t v = rows_in_place(task, n_asked, dtype, t->d, p->v, &p->v_stride, first, end);
-    softmax_in_place(t, p, dtype, &v, n, block, all_see);
-    for (flash_range_t s = first; s.begin < s.end; s = next_block(s, block.end, n)) {
-        v = rows_in_place(task, n_asked, dtype, t->d, p->v, &p->v_stride, s, end);
-        v.column = s.begin - block.begin;
+    in_place_t v = rows_in_place(task, &from_v, first, end);
+    softmax_in_place(t, p, dtype, &v, block, all_see);
+    for (flash_range_t s = first; s.begin < s.end; s = next_block(s, keys.end, n)) {
+        v = rows_in_place(task, &from_v, s, end);
+        v.column = s.begin - keys.begin;
         accumulate_in_place(t, dtype, &v, s, all_see);
     }
 }
@@ -147,19 +146,23 @@ ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
 ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                    flash_range_t keys) {
-    const int32_t block_keys = min32(B_c, in_place_keys(dtype, t->head_rows));
-    const int64_t bytes = step_bytes(dtype, t->head_rows, t->d, p->k_stride.seq);
+    const int32_t block_keys = min32(B_c, in_place_keys(task->way));
+    const int64_t bytes = step_bytes(task->way);
     const int32_t most = (int32_t)heads_together(bytes, task->n_heads, t->head_rows, t->d, dtype);
     const int32_t n_keys = step_keys(bytes, most * t->d * element_size(dtype), block_keys);
+    in_place_block_t block = {.end = keys.end,
+                              .step_keys = n_keys,
+                              .n_asked = task->n_heads,
+                              .asks = task->way != CPU_WAY_LONE_ROWS};
     while (keys.begin < keys.end) {
-        const flash_range_t block = first_block(keys, block_keys);
+        block.keys = first_block(keys, block_keys);
         for (int32_t head = 0; head < task->n_heads; head += most) {
             const int32_t n = min32(most, task->n_heads - head);
             const cpu_task_t some = task_of_heads(task, head, n, t->d);
             const tile_scratch_t rows = rows_of_heads(t, head, n);
-            attend_in_place(&rows, p, &some, task->n_heads, dtype, n_keys, block, keys.end);
+            attend_in_place(&rows, p, &some, dtype, &block);
         }
-        keys.begin = block.end;
+        keys.begin = block.keys.end;
     }
     sort_columns(t, dtype);
 }

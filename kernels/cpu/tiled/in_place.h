@@ -11,21 +11,25 @@
 #include "cpu/tiled/arithmetic.h"
 #include "cpu/tiled/request.h"
 
-/* Keys of a block. What is asked for must neither come late nor be gone when it is used. */
-enum { IN_PLACE_KEYS = 32 };
-
-/* The same where nothing is asked for. */
-enum { LONE_ROW_KEYS = 64 };
-
-/* Whether a head with so many rows asks for keys. A lone row of fp32 multiplies each vector of K or
- * V just once: where the processor then looks far enough ahead for itself, requests only cost. */
-ALWAYS_INLINE bool asks_ahead(int32_t dtype, int64_t head_rows) {
-    return VEC_ROW_STEP_BYTES == 0 || dtype != FLASH_DTYPE_FP32 || head_rows > 1;
+/* Whether a micro-kernel of so many rows, a constant, prefetches keys: not those of lone rows of
+ * fp32 (CPU_WAY_LONE_ROWS), where the family has a way for them. */
+ALWAYS_INLINE bool asks_ahead(int32_t dtype, const int rows) {
+    return VEC_ROW_STEP_BYTES == 0 || dtype != FLASH_DTYPE_FP32 || rows > 1;
 }
 
-ALWAYS_INLINE int32_t in_place_keys(int32_t dtype, int64_t head_rows) {
-    return asks_ahead(dtype, head_rows) ? IN_PLACE_KEYS : LONE_ROW_KEYS;
+/* Keys of a block of a task that goes this way. */
+ALWAYS_INLINE int32_t in_place_keys(cpu_way_t way) {
+    return way == CPU_WAY_LONE_ROWS ? LONE_ROW_KEYS : IN_PLACE_KEYS;
 }
+
+/* K or V of a task, and how many of its heads are prefetched one after the other. */
+typedef struct in_place_tensor {
+    const void *data;
+    const flash_strides_t *stride;
+    int64_t d;
+    int32_t dtype;
+    int32_t n_asked;
+} in_place_tensor_t;
 
 /* Some keys of some heads in place, and as many that are asked for meanwhile. */
 typedef struct in_place {
@@ -34,6 +38,7 @@ typedef struct in_place {
     int64_t stride; /* elements from key to key */
     int64_t head_bytes;
     int32_t n_heads;
+    int32_t n_keys;
     int32_t column; /* of S: the first key's */
     bool adjoin;    /* a row begins where another one ends: all of the lines that both are in are
                      * asked for by asking for those where each part of a row begins */
@@ -48,31 +53,35 @@ static inline cpu_ahead_t after_keys(const cpu_task_t *task, flash_range_t keys,
     return enough ? after : self;
 }
 
-/* Rows of d elements of the task's heads. `end`: of the task's keys. n_asked: heads whose keys are
- * asked for one after the other. */
-ALWAYS_INLINE in_place_t rows_in_place(const cpu_task_t *task, int32_t n_asked, int32_t dtype,
-                                       int64_t d, const void *data, const flash_strides_t *stride,
+/* Keys of the task's heads. `end`: of the task's keys. */
+ALWAYS_INLINE in_place_t rows_in_place(const cpu_task_t *task, const in_place_tensor_t *from,
                                        flash_range_t keys, int32_t end) {
+    const flash_strides_t *stride = from->stride;
+    const int64_t d = from->d;
     const cpu_ahead_t after = after_keys(task, keys, end);
+    const int64_t first = cpu_key_index(task, stride, keys.begin);
     const int64_t ahead = cpu_key_index_of(task, stride, after.keys.begin, after.head_kv);
-    const in_place_t rows = {.data =
-                                 element_at(data, cpu_key_index(task, stride, keys.begin), dtype),
-                             .ahead = element_at(data, ahead, dtype),
+    const bool adjoin = stride->seq == d || (from->n_asked > 1 && stride->head == d);
+    const in_place_t rows = {.data = element_at(from->data, first, from->dtype),
+                             .ahead = element_at(from->data, ahead, from->dtype),
                              .stride = stride->seq,
-                             .head_bytes = stride->head * element_size(dtype),
+                             .head_bytes = stride->head * element_size(from->dtype),
                              .n_heads = task->n_heads,
-                             .adjoin = stride->seq == d || (n_asked > 1 && stride->head == d)};
+                             .n_keys = keys.end - keys.begin,
+                             .adjoin = adjoin};
     return rows;
 }
 
-/* The same without the first n keys. */
-ALWAYS_INLINE in_place_t keys_from(const in_place_t *keys, int32_t dtype, int32_t n) {
-    const int64_t bytes = n * keys->stride * element_size(dtype);
-    in_place_t rest = *keys;
-    rest.data += bytes;
-    rest.ahead += bytes;
-    rest.column += n;
-    return rest;
+/* n of the keys, from number `first` on. */
+ALWAYS_INLINE in_place_t keys_from(const in_place_t *keys, int32_t dtype, int32_t first,
+                                   int32_t n) {
+    const int64_t bytes = first * keys->stride * element_size(dtype);
+    in_place_t some = *keys;
+    some.data += bytes;
+    some.ahead += bytes;
+    some.column += first;
+    some.n_keys = n;
+    return some;
 }
 
 /* Asks for rows first ... first + n - 1, of d elements, of the first head's next keys. */

@@ -127,27 +127,34 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
 
 #endif
 
+/* Rows of Q, and where their scores go. */
+typedef struct dot_operands {
+    const float *q;
+    float *s;
+    int64_t s_stride;
+} dot_operands_t;
+
 /* Dot products of rows of Q with rows of K, to s[row][0 ... keys - 1], while as many others are
  * asked for. */
-ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t *k, const float *q,
-                                const int rows, float *s, int64_t s_stride) {
+ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t *k,
+                                const dot_operands_t *operands, const int rows) {
     const int n = dot_n_keys(rows);
     vec_t sum[DOT_ROWS][4];
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int j = 0; j < n; j++) sum[r][j] = vec_zero();
     }
-    dot_sums(dtype, d, k, q, rows, sum);
+    dot_sums(dtype, d, k, operands->q, rows, sum);
     if (!k->adjoin && asks_ahead(dtype, rows)) {
         UNROLL for (int j = 0; j < n; j++)
             request_line((const char *)element_at(k->row[j] + k->ahead, d, dtype) - 1, STEPS_NEAR);
     }
-    dot_store(sum, rows, s, s_stride);
+    dot_store(sum, rows, operands->s, operands->s_stride);
 }
 
 /* Rows row ... row + rows - 1 of each head against all keys; rows and dtype are constants at each
  * call. The scratch has room for the surplus scores of a tile that is cut short. */
 ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_t d,
-                            const in_place_t *k, int32_t n_keys, int64_t row, const int rows) {
+                            const in_place_t *k, int64_t row, const int rows) {
     const int n = dot_n_keys(rows);
     const int64_t stride = k->stride * element_size(dtype), ahead = k->ahead - k->data;
     const float *q = t->q + row * t->d_pad;
@@ -155,11 +162,12 @@ ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_
     const char *data = k->data;
     for (int32_t head = 0; head < k->n_heads; head++) {
         const char *first = data;
-        for (int32_t i = 0; i < n_keys; i += n, first += n * stride) {
-            dot_keys_t keys = dot_keys_at(dtype, first, stride, n_keys - i, n);
+        for (int32_t i = 0; i < k->n_keys; i += n, first += n * stride) {
+            const dot_operands_t operands = {q, s + i, t->c_pad};
+            dot_keys_t keys = dot_keys_at(dtype, first, stride, k->n_keys - i, n);
             keys.ahead = ahead;
             keys.adjoin = k->adjoin;
-            dot_products(dtype, d, &keys, q, rows, s + i, t->c_pad);
+            dot_products(dtype, d, &keys, &operands, rows);
         }
         data += k->head_bytes;
         q += t->head_rows * t->d_pad;
@@ -168,64 +176,62 @@ ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_
 }
 
 ALWAYS_INLINE void dot_rows(const tile_scratch_t *t, int32_t dtype, const int64_t d,
-                            const in_place_t *k, int32_t n_keys, int64_t row, int rows) {
+                            const in_place_t *k, int64_t row, int rows) {
     const int most = dot_rows_max(dtype);
     if (rows == 1)
-        dot_tile(t, dtype, d, k, n_keys, row, 1);
+        dot_tile(t, dtype, d, k, row, 1);
     else if (most > 2 && rows == 2)
-        dot_tile(t, dtype, d, k, n_keys, row, 2);
+        dot_tile(t, dtype, d, k, row, 2);
     else if (most > 2 && rows == 3)
-        dot_tile(t, dtype, d, k, n_keys, row, 3);
+        dot_tile(t, dtype, d, k, row, 3);
     else if (most > 4 && rows == 4)
-        dot_tile(t, dtype, d, k, n_keys, row, 4);
+        dot_tile(t, dtype, d, k, row, 4);
     else if (most > 4 && rows == 5)
-        dot_tile(t, dtype, d, k, n_keys, row, 5);
+        dot_tile(t, dtype, d, k, row, 5);
     else
-        dot_tile(t, dtype, d, k, n_keys, row, most);
+        dot_tile(t, dtype, d, k, row, most);
 }
 
 /* Scores of all rows; the first ones of each head ask for what comes next. */
 ALWAYS_INLINE void score_tiles(const tile_scratch_t *t, int32_t dtype, const int64_t d,
-                               const in_place_t *k, int32_t n_keys) {
+                               const in_place_t *k) {
     const int64_t rows = even_part(t->head_rows, dot_rows_max(dtype));
     in_place_t keys = *k;
     for (int64_t row = 0; row < t->head_rows; row += rows) {
-        dot_rows(t, dtype, d, &keys, n_keys, row, (int)min64(rows, t->head_rows - row));
+        dot_rows(t, dtype, d, &keys, row, (int)min64(rows, t->head_rows - row));
         keys.ahead = keys.data;
     }
 }
 
 /* Head dimensions that are common have code of their own. */
-ALWAYS_INLINE void score_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *k,
-                                  int32_t n_keys) {
+ALWAYS_INLINE void score_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *k) {
     if (t->d == 128)
-        score_tiles(t, dtype, 128, k, n_keys);
+        score_tiles(t, dtype, 128, k);
     else if (t->d == 64)
-        score_tiles(t, dtype, 64, k, n_keys);
+        score_tiles(t, dtype, 64, k);
     else
-        score_tiles(t, dtype, t->d, k, n_keys);
+        score_tiles(t, dtype, t->d, k);
 }
 
-NEVER_INLINE void score_fp32(const tile_scratch_t *t, const in_place_t *k, int32_t n_keys) {
-    score_in_place(t, FLASH_DTYPE_FP32, k, n_keys);
+NEVER_INLINE void score_fp32(const tile_scratch_t *t, const in_place_t *k) {
+    score_in_place(t, FLASH_DTYPE_FP32, k);
 }
 
-NEVER_INLINE void score_fp16(const tile_scratch_t *t, const in_place_t *k, int32_t n_keys) {
-    score_in_place(t, FLASH_DTYPE_FP16, k, n_keys);
+NEVER_INLINE void score_fp16(const tile_scratch_t *t, const in_place_t *k) {
+    score_in_place(t, FLASH_DTYPE_FP16, k);
 }
 
-NEVER_INLINE void score_bf16(const tile_scratch_t *t, const in_place_t *k, int32_t n_keys) {
-    score_in_place(t, FLASH_DTYPE_BF16, k, n_keys);
+NEVER_INLINE void score_bf16(const tile_scratch_t *t, const in_place_t *k) {
+    score_in_place(t, FLASH_DTYPE_BF16, k);
 }
 
-ALWAYS_INLINE void score_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *k,
-                              int32_t n_keys) {
+ALWAYS_INLINE void score_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *k) {
     if (dtype == FLASH_DTYPE_FP32)
-        score_fp32(t, k, n_keys);
+        score_fp32(t, k);
     else if (dtype == FLASH_DTYPE_FP16)
-        score_fp16(t, k, n_keys);
+        score_fp16(t, k);
     else
-        score_bf16(t, k, n_keys);
+        score_bf16(t, k);
 }
 
 #endif

@@ -23,6 +23,7 @@ typedef struct value_words {
     const float *p; /* [rows][n] */
     int64_t p_stride;
     int64_t n;
+    float *o; /* [rows], these columns */
 } value_words_t;
 
 /* A word of keys, vecs vectors of columns in the order of pairs.h; n_last: elements of the last
@@ -49,9 +50,11 @@ ALWAYS_INLINE void request_values(int32_t dtype, const value_words_t *w, const c
     }
 }
 
-/* O[rows][vecs vectors] += P V; dtype, rows and vecs are constants at each call. */
-ALWAYS_INLINE void values_tile(int32_t dtype, const value_words_t *w, float *o,
-                               const int64_t o_stride, const int rows, const int vecs, int n_last) {
+/* O[rows][vecs vectors] += P V; dtype, rows and vecs are constants at each call. n_last: elements
+ * of the last vector. */
+ALWAYS_INLINE void values_tile(int32_t dtype, const value_words_t *w, const int64_t o_stride,
+                               const int rows, const int vecs, int n_last) {
+    float *o = w->o;
     vec_t sum[TILE_ROWS][TILE_VECS];
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int i = 0; i < vecs; i++) sum[r][i] =
@@ -76,41 +79,49 @@ ALWAYS_INLINE void values_tile(int32_t dtype, const value_words_t *w, float *o,
 }
 
 /* The columns of a slice that is not a whole one. */
-ALWAYS_INLINE void values_slice(int32_t dtype, const value_words_t *w, float *o, int64_t o_stride,
+ALWAYS_INLINE void values_slice(int32_t dtype, const value_words_t *w, const int64_t o_stride,
                                 const int rows, slice_t slice) {
     if (slice.vecs == 1)
-        values_tile(dtype, w, o, o_stride, rows, 1, slice.tail ? slice.tail : VEC_WIDTH);
+        values_tile(dtype, w, o_stride, rows, 1, slice.tail ? slice.tail : VEC_WIDTH);
 #if TILE_VECS >= 4
     else if (slice.vecs == 2)
-        values_tile(dtype, w, o, o_stride, rows, 2, VEC_WIDTH);
+        values_tile(dtype, w, o_stride, rows, 2, VEC_WIDTH);
     else
-        values_tile(dtype, w, o, o_stride, rows, 3, VEC_WIDTH);
+        values_tile(dtype, w, o_stride, rows, 3, VEC_WIDTH);
 #endif
 }
 
-/* All columns of n keys, which begin and end with words, for rows row ... row + rows - 1 of each
- * head. */
+/* Rows first ... first + n - 1 of each head. */
+typedef struct row_span {
+    int64_t first;
+    int n;
+} row_span_t;
+
+/* All columns of the first n keys, which begin and end with words; the number of rows is a constant
+ * at each call. */
 ALWAYS_INLINE void values_heads(const tile_scratch_t *t, int32_t dtype, const int64_t d,
-                                const in_place_t *v, int64_t n, int64_t row, const int rows) {
+                                const in_place_t *v, int64_t n, const row_span_t rows) {
     const int64_t d_pad = round_up(d, 16), size = element_size(dtype);
     value_words_t w = {.stride = v->stride * size,
-                       .ahead = row == 0 ? v->ahead - v->data : 0,
-                       .p = t->s + row * t->c_pad + v->column / WORD_ELEMENTS,
+                       .ahead = rows.first == 0 ? v->ahead - v->data : 0,
+                       .p = t->s + rows.first * t->c_pad + v->column / WORD_ELEMENTS,
                        .p_stride = t->c_pad,
                        .n = n / WORD_ELEMENTS};
-    float *o = t->o + row * d_pad;
+    float *o = t->o + rows.first * d_pad;
     for (int32_t head = 0; head < v->n_heads; head++) {
         int64_t column = 0;
         w.v = v->data + head * v->head_bytes;
         for (; d - column >= TILE_COLUMNS; column += TILE_COLUMNS) {
             w.ends = !v->adjoin && d - column == TILE_COLUMNS;
-            values_tile(dtype, &w, o + column, d_pad, rows, TILE_VECS, VEC_WIDTH);
+            w.o = o + column;
+            values_tile(dtype, &w, d_pad, rows.n, TILE_VECS, VEC_WIDTH);
             w.v += TILE_COLUMNS * size;
         }
         w.ends = !v->adjoin;
         for (slice_t slice; column < d; column += slice.vecs * VEC_WIDTH) {
             slice = slice_at(d, column);
-            values_slice(dtype, &w, o + column, d_pad, rows, slice);
+            w.o = o + column;
+            values_slice(dtype, &w, d_pad, rows.n, slice);
             w.v += slice.vecs * VEC_WIDTH * size;
         }
         o += t->head_rows * d_pad;
@@ -119,25 +130,25 @@ ALWAYS_INLINE void values_heads(const tile_scratch_t *t, int32_t dtype, const in
 }
 
 ALWAYS_INLINE void values_rows(const tile_scratch_t *t, int32_t dtype, const int64_t d,
-                               const in_place_t *v, int64_t n, int64_t row, int rows) {
-    switch (rows) {
+                               const in_place_t *v, int64_t n, row_span_t rows) {
+    switch (rows.n) {
     case 1:
-        values_heads(t, dtype, d, v, n, row, 1);
+        values_heads(t, dtype, d, v, n, (row_span_t){rows.first, 1});
         break;
     case 2:
-        values_heads(t, dtype, d, v, n, row, 2);
+        values_heads(t, dtype, d, v, n, (row_span_t){rows.first, 2});
         break;
     case 3:
-        values_heads(t, dtype, d, v, n, row, 3);
+        values_heads(t, dtype, d, v, n, (row_span_t){rows.first, 3});
         break;
     case 4:
-        values_heads(t, dtype, d, v, n, row, 4);
+        values_heads(t, dtype, d, v, n, (row_span_t){rows.first, 4});
         break;
     case 5:
-        values_heads(t, dtype, d, v, n, row, 5);
+        values_heads(t, dtype, d, v, n, (row_span_t){rows.first, 5});
         break;
     default:
-        values_heads(t, dtype, d, v, n, row, 6);
+        values_heads(t, dtype, d, v, n, (row_span_t){rows.first, 6});
         break;
     }
 }
@@ -146,9 +157,9 @@ ALWAYS_INLINE void values_rows(const tile_scratch_t *t, int32_t dtype, const int
 ALWAYS_INLINE void values_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    int64_t n, int64_t row, int rows) {
     if (t->d == 128)
-        values_rows(t, dtype, 128, v, n, row, rows);
+        values_rows(t, dtype, 128, v, n, (row_span_t){row, rows});
     else
-        values_rows(t, dtype, t->d, v, n, row, rows);
+        values_rows(t, dtype, t->d, v, n, (row_span_t){row, rows});
 }
 
 NEVER_INLINE void values_fp32(const tile_scratch_t *t, const in_place_t *v, int64_t n, int64_t row,
@@ -166,16 +177,15 @@ NEVER_INLINE void values_bf16(const tile_scratch_t *t, const in_place_t *v, int6
     values_in_place(t, FLASH_DTYPE_BF16, v, n, row, rows);
 }
 
-/* The first n keys, which begin and end with words. */
+/* Keys that begin and end with words. */
 ALWAYS_INLINE void accumulate_words_in_place(const tile_scratch_t *t, int32_t dtype,
-                                             const in_place_t *v, int64_t n, int64_t row,
-                                             int rows) {
+                                             const in_place_t *v, int64_t row, int rows) {
     if (dtype == FLASH_DTYPE_FP32)
-        values_fp32(t, v, n, row, rows);
+        values_fp32(t, v, v->n_keys, row, rows);
     else if (dtype == FLASH_DTYPE_FP16)
-        values_fp16(t, v, n, row, rows);
+        values_fp16(t, v, v->n_keys, row, rows);
     else
-        values_bf16(t, v, n, row, rows);
+        values_bf16(t, v, v->n_keys, row, rows);
 }
 
 #endif

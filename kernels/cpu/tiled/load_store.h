@@ -12,9 +12,6 @@
 
 #include <math.h>
 
-/* Rows of Q are asked for so far ahead. */
-enum { QUERIES_AHEAD = 16 };
-
 /* ---- Before the first block ---- */
 
 /* Fills begin and end of each row, and returns the keys that any of them sees. Queries are
@@ -59,7 +56,7 @@ ALWAYS_INLINE void gather_words(const tile_scratch_t *t, int32_t dtype, const vo
 ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
                             const cpu_task_t *task, int32_t dtype, bool in_place) {
     row_cursor_t rows = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = rows;
-    for (int64_t r = 0; r < QUERIES_AHEAD; r++)
+    for (int64_t r = 0; r < PREFETCH_QUERIES; r++)
         prefetch_next(&ahead);
     for (int64_t r = 0; r < t->n_rows; r++) {
         const char *row = cursor_next(&rows);

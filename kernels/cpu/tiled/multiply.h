@@ -14,9 +14,6 @@
 
 _Static_assert(TILE_ROWS == 6 && (TILE_VECS == 2 || TILE_VECS == 4), "one case for each below");
 
-/* 16 tiles of rows ask for a whole panel of 64 columns while they use the one before it. */
-enum { AHEAD_BYTES = 16 };
-
 typedef struct tile_product {
     const float *a; /* [rows][depth] words */
     int64_t a_stride;
@@ -26,7 +23,7 @@ typedef struct tile_product {
     int64_t c_stride;
     int64_t depth;
     bool accumulate;   /* C += A B */
-    const char *ahead; /* what to ask for, AHEAD_BYTES each step of depth */
+    const char *ahead; /* what to prefetch, PANEL_PREFETCH_BYTES each step of depth */
 } tile_product_t;
 
 /* rows and vecs are constants at each call. */
@@ -50,7 +47,7 @@ ALWAYS_INLINE void multiply_tile(const tile_product_t *t, const int rows, const 
                 words_multiply(a_word, b_row[v], c[r][v]);
         }
         prefetch_line(ahead);
-        ahead += AHEAD_BYTES;
+        ahead += PANEL_PREFETCH_BYTES;
         a++;
         b += t->b_stride;
     }

@@ -11,9 +11,6 @@
 #include "cpu/tiled/slice.h"
 #include "cpu/vector.h"
 
-/* Keys: their rows lie far apart, and the processor does not foresee them. */
-enum { PACK_AHEAD = 16 };
-
 /*
  * A packed matrix of words [depth][columns] is a sequence of panels [depth][TILE_COLUMNS], the last
  * one narrower: the micro-kernel walks down a panel through consecutive memory.
@@ -31,30 +28,32 @@ static inline panel_t panel_of(int64_t column, int64_t depth, int64_t columns) {
 
 /* A tile of rows' share of what follows the panel at `data`: the next one, and so on. */
 static inline const char *ahead_of(const float *data, panel_t panel, int64_t depth, int64_t row) {
-    return (const char *)(data + panel.width * depth) + row / TILE_ROWS * depth * AHEAD_BYTES;
+    return (const char *)(data + panel.width * depth) +
+           row / TILE_ROWS * depth * PANEL_PREFETCH_BYTES;
 }
 
-/* K or V of one head where the caller has it, from a block's first key on. */
+/* A block of K or V of one head where the caller has it. Rows of keys lie far apart, and the
+ * processor does not foresee them: they are prefetched. */
 typedef struct tile_keys {
     const void *data;
     int64_t stride; /* elements from key to key */
+    int64_t n;      /* keys */
 } tile_keys_t;
 
-/* Words of VEC_WIDTH keys from `key` on, those of columns `column` and on: zeros from key n_keys
- * and from column d on. */
+/* Words of VEC_WIDTH keys from `key` on, those of columns `column` and on: zeros beyond the last
+ * key and from column d on. */
 ALWAYS_INLINE void load_k_square(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *k,
-                                 int64_t key, int64_t n_keys, int64_t column,
-                                 vec_t square[VEC_WIDTH]) {
+                                 int64_t key, int64_t column, vec_t square[VEC_WIDTH]) {
     const int64_t end = column + WORD_ELEMENTS * VEC_WIDTH;
     const char *row = element_at(k->data, key * k->stride, dtype);
     const int64_t step = k->stride * element_size(dtype);
-    if (key + VEC_WIDTH <= n_keys && end <= t->d) {
+    if (key + VEC_WIDTH <= k->n && end <= t->d) {
         UNROLL for (int i = 0; i < VEC_WIDTH; i++) square[i] =
             words_load(dtype, row + i * step, column, end);
         return;
     }
     for (int i = 0; i < VEC_WIDTH; i++)
-        square[i] = key + i < n_keys ? words_load(dtype, row + i * step, column, t->d) : vec_zero();
+        square[i] = key + i < k->n ? words_load(dtype, row + i * step, column, t->d) : vec_zero();
 }
 
 ALWAYS_INLINE void store_square(const vec_t square[VEC_WIDTH], int64_t n, float *to,
@@ -70,22 +69,21 @@ ALWAYS_INLINE void store_square(const vec_t square[VEC_WIDTH], int64_t n, float 
 
 /* Brings keys first ... first + n - 1, those that there are, to the level 2 cache. */
 static inline void prefetch_rows(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *keys,
-                                 int64_t first, int64_t n, int64_t n_keys) {
-    for (int64_t key = first; key < min64(first + n, n_keys); key++)
+                                 int64_t first, int64_t n) {
+    for (int64_t key = first; key < min64(first + n, keys->n); key++)
         prefetch_row(element_at(keys->data, key * keys->stride, dtype), t->d * element_size(dtype));
 }
 
-/* Packs K transposed: panels of [d_words][c_pad], n_keys padded with zeros to whole vectors. */
-ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *k,
-                          int64_t n_keys) {
+/* Packs K transposed: panels of [d_words][c_pad], keys padded with zeros to whole vectors. */
+ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *k) {
     const int64_t d_words = count_words(t->d);
-    for (int64_t key = 0; key < n_keys; key += VEC_WIDTH) {
+    for (int64_t key = 0; key < k->n; key += VEC_WIDTH) {
         const panel_t panel = panel_of(key, d_words, t->c_pad);
         float *to = t->k + panel.offset + key % TILE_COLUMNS;
-        prefetch_rows(t, dtype, k, key + PACK_AHEAD, VEC_WIDTH, n_keys);
+        prefetch_rows(t, dtype, k, key + PACK_PREFETCH_KEYS, VEC_WIDTH);
         for (int64_t i = 0; i < d_words; i += VEC_WIDTH) {
             vec_t square[VEC_WIDTH];
-            load_k_square(t, dtype, k, key, n_keys, i * WORD_ELEMENTS, square);
+            load_k_square(t, dtype, k, key, i * WORD_ELEMENTS, square);
             vec_transpose(square);
             store_square(square, min64(VEC_WIDTH, d_words - i), to + i * panel.width, panel.width);
         }
@@ -93,10 +91,10 @@ ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_key
 }
 
 /* The keys of a word, from number `key` on; NULL: there are no more. */
-ALWAYS_INLINE void word_keys(int32_t dtype, const tile_keys_t *v, int64_t key, int64_t n_keys,
+ALWAYS_INLINE void word_keys(int32_t dtype, const tile_keys_t *v, int64_t key,
                              const void *keys[WORD_ELEMENTS]) {
     for (int i = 0; i < WORD_ELEMENTS; i++)
-        keys[i] = key + i < n_keys ? element_at(v->data, (key + i) * v->stride, dtype) : NULL;
+        keys[i] = key + i < v->n ? element_at(v->data, (key + i) * v->stride, dtype) : NULL;
 }
 
 /* Zeros where all that was noted is finite, otherwise NaN. Two sums, so that one need not wait for
@@ -134,13 +132,12 @@ ALWAYS_INLINE void pack_v_row(const tile_scratch_t *t, int32_t dtype,
 }
 
 /* Packs V: panels of [c_words][d_pad]; and notes whether all of it is finite. */
-ALWAYS_INLINE void pack_v(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *v,
-                          int64_t n_keys) {
+ALWAYS_INLINE void pack_v(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *v) {
     finite_t finite = {{vec_zero(), vec_zero()}};
-    for (int64_t key = 0; key < n_keys; key += WORD_ELEMENTS) {
+    for (int64_t key = 0; key < v->n; key += WORD_ELEMENTS) {
         const void *keys[WORD_ELEMENTS];
-        word_keys(dtype, v, key, n_keys, keys);
-        prefetch_rows(t, dtype, v, key + PACK_AHEAD, WORD_ELEMENTS, n_keys);
+        word_keys(dtype, v, key, keys);
+        prefetch_rows(t, dtype, v, key + PACK_PREFETCH_KEYS, WORD_ELEMENTS);
         pack_v_row(t, dtype, keys, key / WORD_ELEMENTS, &finite);
     }
     *t->v_is_finite = is_finite(&finite);

@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_CPU_TILED_SCRATCH_H
 
 #include "cpu/cpu_kernel.h"
+#include "cpu/cpu_scratch.h"
 #include "cpu/tiled/arithmetic.h"
 #include "cpu/tiled/words.h"
 

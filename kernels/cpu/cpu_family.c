@@ -1,0 +1,118 @@
+/*
+ * The table of CPU families.
+ */
+#include "cpu/cpu_family.h"
+
+#include "cpu/amx/layout.h"
+#include "cpu/cpu_scratch.h"
+#include "cpu/tuning.h"
+
+#include <stddef.h>
+
+enum { FP32_BYTES = 4, BF16_BYTES = 2 }; /* of an element of packed keys */
+
+/* ---- Sizes ---- */
+
+/* A row of Q, and what is summed up of O. */
+static uint64_t reference_scratch_size(const flash_config_t *config, int64_t n_rows,
+                                       int64_t d_head) {
+    (void)config, (void)n_rows;
+    return (2 * (uint64_t)d_head * sizeof(float) + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+}
+
+static uint64_t fp32_scratch_size(const flash_config_t *config, int64_t n_rows, int64_t d_head) {
+    return tiled_scratch_size(cpu_scratch_rows(config->B_r, n_rows), config->B_c, d_head,
+                              FP32_BYTES);
+}
+
+static uint64_t pairs_scratch_size(const flash_config_t *config, int64_t n_rows, int64_t d_head) {
+    return tiled_scratch_size(cpu_scratch_rows(config->B_r, n_rows), config->B_c, d_head,
+                              BF16_BYTES);
+}
+
+/* A task runs in one of the ways: with tiles, or, of few rows, with vectors. */
+static uint64_t tiles_scratch_size(const flash_config_t *config, int64_t n_rows, int64_t d_head) {
+    const uint64_t vectors = tiled_scratch_size(config->B_r, config->B_c, d_head, FP32_BYTES);
+    const uint64_t attend = amx_scratch_size(config, cpu_scratch_rows(config->B_r, n_rows), d_head);
+    const uint64_t decode = amx_decode_scratch_size(config, d_head);
+    const uint64_t most = attend > decode ? attend : decode;
+    return most > vectors ? most : vectors;
+}
+
+static uint64_t fp32_block_size(const flash_config_t *config, int64_t d_head) {
+    return tiled_block_size(config->B_c, d_head, FP32_BYTES);
+}
+
+static uint64_t pairs_block_size(const flash_config_t *config, int64_t d_head) {
+    return tiled_block_size(config->B_c, d_head, BF16_BYTES);
+}
+
+/* ---- The families ---- */
+
+static const cpu_family_t reference = {.arch = FLASH_ARCH_REFERENCE,
+                                       .row_unit = 1,
+                                       .rows_max = VECTOR_ROWS_MAX,
+                                       .task_blocks = 1,
+                                       .split_blocks = 1,
+                                       .scratch_size = reference_scratch_size};
+
+/* What vector families have in common. */
+#define VECTOR_FAMILY                                                                              \
+    .row_unit = VECTOR_ROW_UNIT, .rows_max = VECTOR_ROWS_MAX, .task_blocks = 1,                    \
+    .split_blocks = SPLIT_BLOCKS, .few_rows = FEW_ROWS, .few_rows_split = FEW_ROWS_SPLIT,          \
+    .few_rows_split_fp32 = FEW_ROWS_SPLIT_FP32, .packs = true
+
+#define FP32_FAMILY                                                                                \
+    VECTOR_FAMILY, .packed_element_size = FP32_BYTES, .scratch_size = fp32_scratch_size,           \
+                   .block_size = fp32_block_size
+
+#define PAIRS_FAMILY                                                                               \
+    VECTOR_FAMILY, .packed_element_size = BF16_BYTES, .scratch_size = pairs_scratch_size,          \
+                   .block_size = pairs_block_size
+
+static const cpu_family_t avx2 = {FP32_FAMILY, .arch = FLASH_ARCH_AVX2, .vector_elements = 8,
+                                  .step_bytes = AVX2_STEP_BYTES};
+
+static const cpu_family_t avx512 = {FP32_FAMILY, .arch = FLASH_ARCH_AVX512, .vector_elements = 16,
+                                    .step_bytes = AVX512_STEP_BYTES,
+                                    .lone_row_step_bytes = AVX512_LONE_ROW_STEP_BYTES};
+
+static const cpu_family_t avx512_bf16 = {PAIRS_FAMILY, .arch = FLASH_ARCH_AVX512_BF16,
+                                         .vector_elements = 32,
+                                         .step_bytes = AVX512_BF16_STEP_BYTES};
+
+static const cpu_family_t neon = {FP32_FAMILY, .arch = FLASH_ARCH_NEON, .vector_elements = 4,
+                                  .step_bytes = NEON_STEP_BYTES};
+
+static const cpu_family_t neon_bf16 = {PAIRS_FAMILY, .arch = FLASH_ARCH_NEON_BF16,
+                                       .vector_elements = 8, .step_bytes = NEON_STEP_BYTES};
+
+/* Its vector code is AVX-512's. */
+static const cpu_family_t amx = {.arch = FLASH_ARCH_AMX,
+                                 .row_unit = AMX_SQUARE,
+                                 .rows_max = AMX_ROWS_MAX,
+                                 .task_blocks = AMX_TASK_BLOCKS,
+                                 .split_blocks = SPLIT_BLOCKS,
+                                 .few_rows = AMX_VECTOR_ROWS,
+                                 .few_rows_split = AMX_VECTOR_ROWS,
+                                 .few_rows_split_fp32 = AMX_VECTOR_ROWS,
+                                 .packs = true,
+                                 .shares_from_rows = AMX_VECTOR_ROWS,
+                                 .packed_element_size = FP32_BYTES,
+                                 .vector_elements = 16,
+                                 .step_bytes = AVX512_STEP_BYTES,
+                                 .lone_row_step_bytes = AVX512_LONE_ROW_STEP_BYTES,
+                                 .alternates = true,
+                                 .scratch_size = tiles_scratch_size,
+                                 .block_size = amx_block_size,
+                                 .decodes = amx_decodes};
+
+static const cpu_family_t *const families[] = {&reference, &avx2,        &avx512,   &amx,
+                                               &neon,      &avx512_bf16, &neon_bf16};
+
+const cpu_family_t *cpu_family(int32_t arch) {
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
+        if (families[i]->arch == arch)
+            return families[i];
+    return NULL;
+}

@@ -1,0 +1,64 @@
+/*
+ * What the host has to know of a CPU kernel family: how many rows its tasks may have, how they may
+ * read keys, and what memory they need. One constant struct per family, and nothing else asks which
+ * family it has in hand.
+ */
+#ifndef FLASH_KERNELS_CPU_FAMILY_H
+#define FLASH_KERNELS_CPU_FAMILY_H
+
+#include "flashattn.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Rows are packed rows (cpu_kernel.h), blocks of rows are B_r of them. */
+typedef struct cpu_family {
+    int32_t arch; /* FLASH_ARCH_... */
+
+    /* Rows of a task. */
+    int32_t row_unit;     /* a task has whole blocks, or a part of one that is a multiple of this */
+    int32_t rows_max;     /* of any task */
+    int32_t task_blocks;  /* blocks of rows of a task whose keys are not split, at most */
+    int32_t split_blocks; /* blocks of rows of a task whose keys are split, at most */
+
+    /* Rows of a task that reads K and V in place, at most; 0: such a task has a way of its own. */
+    int32_t few_rows;            /* where its keys are not split */
+    int32_t few_rows_split;      /* where they are; elements of 16 bits */
+    int32_t few_rows_split_fp32; /* where they are; fp32 */
+
+    /* Packed keys. */
+    bool packs;                  /* false: tasks never pack keys */
+    int32_t shares_from_rows;    /* a head with more rows has its keys packed for all of its tasks;
+                                  * 0: with more than one block of rows */
+    int32_t packed_element_size; /* bytes of an element of packed K and V in vector code */
+
+    /* Keys in place. */
+    int32_t vector_elements; /* of a row of K that one vector multiplies */
+    int32_t step_bytes;      /* of K of a step; 0: there are no steps */
+    int32_t
+        lone_row_step_bytes; /* of K of a step of lone rows of fp32; 0: they are as other rows */
+
+    /* Whether the order of the blocks of keys alternates from task to task of a head, so that one
+     * task ends with the blocks that another one begins with. */
+    bool alternates;
+
+    /* Scratch bytes of a task of at most n_rows rows; a multiple of 64. */
+    uint64_t (*scratch_size)(const flash_config_t *config, int64_t n_rows, int64_t d_head);
+    /* Bytes of a block of B_c packed keys, of K and V; a multiple of 64. NULL where the family does
+     * not pack. */
+    uint64_t (*block_size)(const flash_config_t *config, int64_t d_head);
+    /* Whether a task with so many rows of each head can decode on tiles. NULL: there are no tiles.
+     */
+    bool (*decodes)(const flash_config_t *config, int64_t n_rows, int64_t d_head);
+} cpu_family_t;
+
+/* The facts of a CPU family; NULL: `arch` is none, or one without an entry. */
+const cpu_family_t *cpu_family(int32_t arch);
+
+/* Whether a vector family multiplies pairs of bf16: its VEC_DOTS_BF16 (tiled.h). */
+static inline bool cpu_multiplies_pairs(int32_t arch) {
+    const cpu_family_t *family = cpu_family(arch);
+    return family != NULL && family->packed_element_size == 2;
+}
+
+#endif

@@ -1,0 +1,174 @@
+/*
+ * How large a workspace suffices for a problem and all smaller ones: the largest of what the ways
+ * need that any of them may go, each from quantities that only grow with lengths and threads.
+ */
+#include "cpu/workspace.h"
+
+#include "core/int64.h"
+#include "cpu/cut.h"
+#include "cpu/lengths.h"
+#include "cpu/way.h"
+
+/* ---- Parts ---- */
+
+static uint64_t round_up(uint64_t size) {
+    const uint64_t last = saturating_add(size, CPU_WORKSPACE_ALIGNMENT - 1);
+    return last == UINT64_MAX ? last : last / CPU_WORKSPACE_ALIGNMENT * CPU_WORKSPACE_ALIGNMENT;
+}
+
+static uint64_t count_heads(const flash_params_t *p) {
+    return (uint64_t)p->batch * (uint64_t)p->n_heads_kv;
+}
+
+uint64_t cpu_workspace_items(const flash_params_t *p) {
+    return round_up(((uint64_t)p->batch + 1) * sizeof(int64_t));
+}
+
+uint64_t cpu_workspace_left(const flash_params_t *p) {
+    return round_up(saturating_multiply(count_heads(p), sizeof(int64_t)));
+}
+
+uint64_t cpu_workspace_partials(const flash_params_t *p, int64_t rows, int64_t width) {
+    const uint64_t of_head = saturating_multiply((uint64_t)rows, (uint64_t)width * sizeof(float));
+    return round_up(saturating_multiply(count_heads(p), of_head));
+}
+
+uint64_t cpu_workspace_packed(const cpu_family_t *family, const flash_config_t *config,
+                              int64_t d_head, int64_t n_keys) {
+    return family->packs ? saturating_multiply((uint64_t)divide_up(n_keys, config->B_c),
+                                               family->block_size(config, d_head))
+                         : 0;
+}
+
+/* ---- What tasks need ---- */
+
+/* A problem, and what bounds it and all smaller ones. */
+typedef struct limits {
+    const cpu_family_t *family;
+    const flash_config_t *config;
+    const flash_params_t *p;
+    uint64_t n_heads; /* K/V heads of the whole batch */
+    int64_t n_rows;   /* packed rows of a sequence */
+    cpu_cut_bounds_t cut;
+    bool alike; /* all sequences are as long: they are split, or share packed keys, or neither */
+    uint64_t packed; /* bytes of packed keys of a head */
+} limits_t;
+
+static limits_t limits_of(const cpu_family_t *family, const flash_config_t *config,
+                          const flash_params_t *p) {
+    limits_t l = {.family = family,
+                  .config = config,
+                  .p = p,
+                  .n_heads = count_heads(p),
+                  .n_rows = (int64_t)p->seqlen_q * p->group,
+                  .alike = !p->cu_seqlens_q && !p->cu_seqlens_k && !p->seqused_k};
+    l.cut = cpu_cut_bounds(family, config, p->n_heads_kv, l.n_rows, p->seqlen_k);
+    const bool shares = cpu_way_shares(family, config, l.n_rows);
+    const int64_t keys = l.alike ? l.cut.shared_keys : shares ? p->seqlen_k : 0;
+    l.packed = cpu_workspace_packed(family, config, p->d_head, keys);
+    return l;
+}
+
+static uint64_t scratch_of(const limits_t *l, int64_t rows) {
+    return l->family->scratch_size(l->config, rows, l->p->d_head);
+}
+
+static uint64_t split_scratch(const limits_t *l) {
+    return scratch_of(l, l->cut.split_rows);
+}
+
+static uint64_t split_partials(const limits_t *l) {
+    return saturating_add(cpu_workspace_partials(l->p, l->cut.partial_rows, l->p->d_head),
+                          cpu_workspace_partials(l->p, l->cut.partial_rows, 1));
+}
+
+/* Threads for each of which a call can have LARGE_TASKS_PER_THREAD tasks of so many rows, several
+ * blocks of B_r. */
+static uint64_t threads_of_large_tasks(const limits_t *l, int32_t rows) {
+    const int64_t rest = min64(divide_up(l->n_rows, l->config->B_r), rows / l->config->B_r);
+    const uint64_t of_head = (uint64_t)(l->n_rows / rows + rest);
+    return saturating_multiply(l->n_heads, of_head) / LARGE_TASKS_PER_THREAD;
+}
+
+/* Scratch of at most n_workers whose tasks do not split the keys: of one block of rows each, or of
+ * several where they are fewer. */
+static uint64_t row_scratch(const limits_t *l, uint64_t n_workers) {
+    const int32_t B_r = l->config->B_r;
+    uint64_t most = saturating_multiply(n_workers, scratch_of(l, B_r));
+    if (l->packed <= TURNS_MAX_BYTES)
+        return most;
+    for (int32_t rows = cpu_way_task_rows(l->family, l->config); rows > B_r; rows /= 2) {
+        const uint64_t n = min_u64(n_workers, threads_of_large_tasks(l, rows));
+        most = max_u64(most, saturating_multiply(n, scratch_of(l, rows)));
+    }
+    return most;
+}
+
+/* ---- Together ---- */
+
+/* The whole of a call, from what its tasks need where keys are split and where they are not. */
+static uint64_t sum_up(const limits_t *l, uint64_t n_workers, uint64_t slots) {
+    const uint64_t of_split = saturating_multiply(n_workers, split_scratch(l));
+    const uint64_t of_rows = row_scratch(l, n_workers);
+    const uint64_t partials = split_partials(l);
+    const uint64_t tasks =
+        l->alike ? max_u64(saturating_add(of_split, partials), saturating_add(of_rows, slots))
+                 : saturating_add(max_u64(of_split, of_rows), saturating_add(partials, slots));
+    const uint64_t fixed = saturating_add(cpu_workspace_items(l->p) + cpu_lengths_size(l->p),
+                                          cpu_workspace_left(l->p));
+    return saturating_add(saturating_add(fixed, tasks), CPU_WORKSPACE_ALIGNMENT - 1);
+}
+
+uint64_t cpu_workspace_least(const cpu_family_t *family, const flash_config_t *config,
+                             const flash_params_t *params) {
+    const limits_t l = limits_of(family, config, params);
+    return sum_up(&l, 1, l.packed);
+}
+
+/* ---- What workers gain by ---- */
+
+/* Tasks of one head at most. */
+static int64_t most_tasks(const limits_t *l) {
+    const int32_t B_r = l->config->B_r;
+    const int32_t parts = B_r / cpu_way_least_rows(l->family, l->config);
+    const int64_t n_blocks = l->n_rows / B_r * parts + (l->n_rows % B_r != 0);
+    const int64_t n_splits =
+        cpu_cut_count_splits(l->family, l->config, l->p->n_heads_kv, 1, l->p->seqlen_k);
+    return max64(n_blocks, n_splits);
+}
+
+static uint64_t most_workers(const limits_t *l, int32_t n_threads) {
+    const uint64_t n_tasks = saturating_multiply(l->n_heads, (uint64_t)most_tasks(l));
+    return cpu_way_is_small(l->p) ? 1 : max_u64(1, min_u64((uint64_t)n_threads, n_tasks));
+}
+
+/* Packed keys of heads that are taken by turns, `turns` of them by each worker: those of shorter
+ * heads, where these are too long. */
+static uint64_t slots_by_turns(const limits_t *l, int32_t n_threads, uint64_t turns) {
+    const uint64_t block = l->family->block_size(l->config, l->p->d_head);
+    const uint64_t n_workers =
+        min_u64((uint64_t)n_threads, l->n_heads / (WHOLE_MIN_ROUNDS * turns));
+    const uint64_t packed = min_u64(l->packed, TURNS_MAX_BYTES / turns / block * block);
+    return n_workers == 0 ? 0 : saturating_multiply(2 * n_workers * turns - 1, packed);
+}
+
+/* Packed keys of the heads that are kept at a time: of one that each worker attends to, and one to
+ * pack meanwhile, as many as PACKED_MAX_BYTES hold, or more of them, taken by turns. */
+static uint64_t most_slots(const limits_t *l, int32_t n_threads) {
+    const uint64_t n_slots = min_u64(l->n_heads, 2 * (uint64_t)n_threads - 1);
+    const uint64_t limit = max_u64(PACKED_MAX_BYTES, l->packed);
+    uint64_t most = min_u64(saturating_multiply(n_slots, l->packed), limit);
+    if (l->packed == 0)
+        return 0;
+    const uint64_t block = l->family->block_size(l->config, l->p->d_head);
+    for (uint64_t turns = 2; turns <= TURNS_MAX_BYTES / block; turns++)
+        most = max_u64(most, slots_by_turns(l, n_threads, turns));
+    return most;
+}
+
+uint64_t cpu_workspace_full(const cpu_family_t *family, const flash_config_t *config,
+                            const flash_params_t *params, int32_t n_threads) {
+    const limits_t l = limits_of(family, config, params);
+    const uint64_t slots = max_u64(l.packed, most_slots(&l, n_threads));
+    return sum_up(&l, most_workers(&l, n_threads), slots);
+}

@@ -1,0 +1,174 @@
+/*
+ * Lengths that change while a call reads them: what workers see of them, and that no call leaves
+ * its tensors.
+ */
+#include "cpu/lengths.h"
+#include "support.h"
+
+#include "flashattn.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum { BATCH = 4, SEQLEN = 10, TOTAL = 25, ROOM = 64 };
+
+static _Alignas(64) int32_t memory[3 * ROOM];
+
+static flash_params_t copied(const int32_t *cu_q, const int32_t *cu_k, const int32_t *used) {
+    const cpu_totals_t totals = {TOTAL, TOTAL};
+    flash_params_t p = {.cu_seqlens_q = cu_q,
+                        .cu_seqlens_k = cu_k,
+                        .seqused_k = used,
+                        .batch = BATCH,
+                        .seqlen_q = SEQLEN,
+                        .seqlen_k = SEQLEN};
+    assert_true(cpu_lengths_size(&p) <= sizeof memory);
+    assert_int_equal(cpu_lengths_size(&p) % 64, 0);
+    cpu_lengths_copy(&p, &totals, memory);
+    return p;
+}
+
+static void lengths_that_do_not_change_are_copied(void **state) {
+    const int32_t cu_q[] = {0, 10, 10, 13, 20}, cu_k[] = {0, 1, 5, 15, 25}, used[] = {1, 0, 7, 10};
+    const flash_params_t p = copied(cu_q, cu_k, used);
+    (void)state;
+    assert_ptr_not_equal(p.cu_seqlens_q, cu_q);
+    assert_memory_equal(p.cu_seqlens_q, cu_q, sizeof cu_q);
+    assert_memory_equal(p.cu_seqlens_k, cu_k, sizeof cu_k);
+    assert_memory_equal(p.seqused_k, used, sizeof used);
+}
+
+static void lengths_that_are_not_given_have_no_copy(void **state) {
+    const flash_params_t p = copied(NULL, NULL, NULL);
+    (void)state;
+    assert_int_equal(cpu_lengths_size(&p), 0);
+    assert_null(p.cu_seqlens_q);
+    assert_null(p.cu_seqlens_k);
+    assert_null(p.seqused_k);
+}
+
+static void used_keys_without_ragged_ones_are_of_the_whole_length(void **state) {
+    const int32_t used[] = {-5, 0, 10, 11};
+    const int32_t expected[] = {0, 0, 10, 10};
+    (void)state;
+    assert_memory_equal(copied(NULL, NULL, used).seqused_k, expected, sizeof expected);
+}
+
+static void check_bounds(const flash_params_t *p) {
+    for (int b = 0; b < BATCH; b++) {
+        const int32_t len_q = p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b];
+        const int32_t len_k = p->cu_seqlens_k[b + 1] - p->cu_seqlens_k[b];
+        assert_true(len_q >= 0 && len_q <= SEQLEN && len_k >= 0 && len_k <= SEQLEN);
+        assert_true(p->seqused_k[b] >= 0 && p->seqused_k[b] <= len_k);
+    }
+    assert_int_equal(p->cu_seqlens_q[0], 0);
+    assert_int_equal(p->cu_seqlens_k[0], 0);
+    assert_true(p->cu_seqlens_q[BATCH] <= TOTAL && p->cu_seqlens_k[BATCH] <= TOTAL);
+}
+
+static int32_t random_length(uint32_t *bits) {
+    static const int32_t extremes[] = {INT32_MIN, INT32_MAX, -1, 0, TOTAL, TOTAL + 1};
+    *bits = *bits * 1664525u + 1013904223u;
+    const uint32_t x = *bits >> 8;
+    return x % 3 == 0 ? extremes[x / 3 % 6] : (int32_t)(x / 3 % 40) - 5;
+}
+
+static void whatever_is_read_stays_within_the_tensors(void **state) {
+    uint32_t bits = 1;
+    (void)state;
+    for (int i = 0; i < 100000; i++) {
+        int32_t cu_q[BATCH + 1], cu_k[BATCH + 1], used[BATCH];
+        for (int b = 0; b <= BATCH; b++) {
+            cu_q[b] = random_length(&bits);
+            cu_k[b] = random_length(&bits);
+            used[b % BATCH] = random_length(&bits);
+        }
+        const flash_params_t p = copied(cu_q, cu_k, used);
+        check_bounds(&p);
+    }
+}
+
+/* ---- A thread that changes them during calls ---- */
+
+enum { N_CALLS = 3000, N_HEADS = 4, D_HEAD = 16, SEQLEN_K = 1100, MOST_TOKENS = BATCH * SEQLEN_K };
+
+static _Atomic int32_t cu_seqlens[BATCH + 1], seqused[BATCH]; /* read as int32_t by the library */
+static atomic_bool is_done;
+
+/* Good lengths, then others. */
+static void set_lengths(int32_t step, int32_t used) {
+    for (int b = 0; b <= BATCH; b++)
+        atomic_store_explicit(&cu_seqlens[b], b * step, memory_order_relaxed);
+    for (int b = 0; b < BATCH; b++)
+        atomic_store_explicit(&seqused[b], used, memory_order_relaxed);
+}
+
+static void *change_lengths(void *argument) {
+    (void)argument;
+    while (!atomic_load(&is_done)) {
+        set_lengths(1, 1);
+        set_lengths(1 << 28, 1 << 30);
+        set_lengths(SEQLEN_K, SEQLEN_K);
+        set_lengths(-(1 << 28), -(1 << 30));
+        set_lengths(SEQLEN_K / 2, 3);
+    }
+    return NULL;
+}
+
+/* Tensors end with the last token that good lengths can have: the sanitizer sees what is beyond. */
+static flash_forward_args_t ragged_call(void *tensors[4], float *lse) {
+    flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
+    flash_tensor_t *const all[] = {&args.q, &args.k, &args.v, &args.o};
+    for (int i = 0; i < 4; i++) {
+        all[i]->data = tensors[i];
+        all[i]->stride_seq = N_HEADS * D_HEAD;
+        all[i]->stride_head = D_HEAD;
+    }
+    args.dtype = FLASH_DTYPE_FP32;
+    args.lse = lse;
+    args.batch = BATCH;
+    args.seqlen_q = args.seqlen_k = SEQLEN_K;
+    args.n_heads = args.n_heads_kv = N_HEADS;
+    args.d_head = D_HEAD;
+    args.cu_seqlens_q = args.cu_seqlens_k = (const int32_t *)cu_seqlens;
+    args.seqused_k = (const int32_t *)seqused;
+    return args;
+}
+
+static void calls_survive_lengths_that_change(void **state) {
+    void *tensors[4];
+    float *lse = calloc((size_t)MOST_TOKENS * N_HEADS, sizeof *lse);
+    pthread_t thread;
+    uint64_t size;
+    int32_t n_served = 0;
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        assert_non_null(tensors[i] = calloc((size_t)MOST_TOKENS * N_HEADS * D_HEAD, sizeof(float)));
+    flash_forward_args_t args = ragged_call(tensors, lse);
+    set_lengths(1, 1);
+    assert_success(flash_workspace_size(&args, NULL, &size));
+    assert_non_null(args.workspace = malloc(size));
+    args.workspace_size = size;
+    assert_int_equal(pthread_create(&thread, NULL, change_lengths, NULL), 0);
+    for (int i = 0; i < N_CALLS; i++)
+        n_served += flash_forward(&args, NULL, NULL) == FLASH_SUCCESS;
+    atomic_store(&is_done, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    print_message("%d of %d calls found good lengths\n", n_served, N_CALLS);
+    free(args.workspace);
+    free(lse);
+    for (int i = 0; i < 4; i++)
+        free(tensors[i]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lengths_that_do_not_change_are_copied),
+        cmocka_unit_test(lengths_that_are_not_given_have_no_copy),
+        cmocka_unit_test(used_keys_without_ragged_ones_are_of_the_whole_length),
+        cmocka_unit_test(whatever_is_read_stays_within_the_tensors),
+        cmocka_unit_test(calls_survive_lengths_that_change),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,232 @@
+/*
+ * How large a workspace CPU calls ask for: enough for every smaller problem, and what workers use
+ * of it stays inside.
+ */
+#include "core/int64.h"
+#include "cpu/plan.h"
+#include "support.h"
+
+#include <stdbool.h>
+
+static const flash_config_t CONFIGS[] = {
+    {.arch = FLASH_ARCH_REFERENCE, .dtype = FLASH_DTYPE_FP32, .B_r = 16, .B_c = 1},
+    {.arch = FLASH_ARCH_AVX2, .dtype = FLASH_DTYPE_FP32, .B_r = 96, .B_c = 128},
+    {.arch = FLASH_ARCH_AVX512, .dtype = FLASH_DTYPE_BF16, .B_r = 96, .B_c = 128},
+    {.arch = FLASH_ARCH_AVX512, .dtype = FLASH_DTYPE_FP32, .B_r = 24, .B_c = 33},
+    {.arch = FLASH_ARCH_AVX512_BF16, .dtype = FLASH_DTYPE_BF16, .B_r = 96, .B_c = 256},
+    {.arch = FLASH_ARCH_NEON, .dtype = FLASH_DTYPE_FP16, .B_r = 96, .B_c = 128},
+    {.arch = FLASH_ARCH_AMX, .dtype = FLASH_DTYPE_BF16, .B_r = 256, .B_c = 256},
+    {.arch = FLASH_ARCH_AMX, .dtype = FLASH_DTYPE_FP16, .B_r = 256, .B_c = 128},
+    {.arch = FLASH_ARCH_AMX, .dtype = FLASH_DTYPE_BF16, .B_r = 32, .B_c = 64},
+};
+enum { N_CONFIGS = sizeof CONFIGS / sizeof CONFIGS[0], N_PAIRS = 40000, MOST_THREADS = 128 };
+
+/* ---- Random problems ---- */
+
+static uint64_t random_state = 1;
+
+static uint32_t random_bits(void) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(random_state >> 32);
+}
+
+/* 0 ... most, of every magnitude alike. */
+static int32_t random_length(int32_t most) {
+    int32_t bits = 0;
+    while (most >> bits > 1)
+        bits++;
+    const int32_t limit = (int32_t)(random_bits() % ((2u << (random_bits() % (bits + 1)))));
+    return limit > most ? most : limit;
+}
+
+/* One of the factors, at random. */
+#define ONE_OF(array) ((array)[random_bits() % (sizeof(array) / sizeof((array)[0]))])
+
+/* Token after token all heads, or head after head all tokens. */
+static flash_strides_t strides_of(const flash_params_t *p, bool heads_first) {
+    const int64_t row = p->d_head, token = row * p->n_heads_kv;
+    const flash_strides_t tokens = {token * p->seqlen_k, token, row};
+    const flash_strides_t heads = {token * p->seqlen_k, row, row * p->seqlen_k};
+    return heads_first ? heads : tokens;
+}
+
+static void set_lengths(flash_params_t *p, int32_t batch, int32_t seqlen_q, int32_t seqlen_k) {
+    p->batch = batch;
+    p->seqlen_q = seqlen_q;
+    p->seqlen_k = seqlen_k;
+    p->k_stride = p->v_stride = strides_of(p, random_bits() % 2);
+}
+
+/* What smaller problems have in common with it, and no lengths. */
+static flash_params_t random_kind(void) {
+    static const int32_t heads[] = {1, 2, 3, 8, 24, 32, 100, 300, 600}, groups[] = {1, 2, 4, 7, 16};
+    static const int32_t dims[] = {8, 40, 64, 128, 256};
+    static const int32_t some = 0;
+    flash_params_t p = {
+        .n_heads_kv = ONE_OF(heads), .group = ONE_OF(groups), .d_head = ONE_OF(dims)};
+    const uint32_t kind = random_bits() % 8;
+    p.n_heads = p.n_heads_kv * p.group;
+    p.window_left = p.window_right = -1;
+    p.cu_seqlens_q = kind == 1 || kind == 2 ? &some : NULL;
+    p.cu_seqlens_k = kind == 2 ? &some : NULL;
+    p.seqused_k = kind == 3 ? &some : NULL;
+    return p;
+}
+
+typedef struct needs {
+    uint64_t least;
+    uint64_t full;
+} needs_t;
+
+static needs_t needs_of(const flash_config_t *config, const flash_params_t *p, int32_t n_threads) {
+    const cpu_family_t *family = cpu_family(config->arch);
+    return (needs_t){cpu_workspace_least(family, config, p),
+                     cpu_workspace_full(family, config, p, n_threads)};
+}
+
+static void print_problem(const flash_config_t *c, const flash_params_t *p, int32_t n_threads) {
+    print_message("arch %d dtype %d B_r %d B_c %d: batch %d, %d queries, %d keys, %d K/V heads, "
+                  "group %d, d_head %d, %d threads, ragged %d %d %d\n",
+                  c->arch, c->dtype, c->B_r, c->B_c, p->batch, p->seqlen_q, p->seqlen_k,
+                  p->n_heads_kv, p->group, p->d_head, n_threads, p->cu_seqlens_q != NULL,
+                  p->cu_seqlens_k != NULL, p->seqused_k != NULL);
+}
+
+/* ---- What suffices ---- */
+
+static bool no_larger(needs_t a, needs_t b) {
+    return a.least <= b.least && a.full <= b.full;
+}
+
+static void what_suffices_for_a_problem_suffices_for_every_smaller_one(void **state) {
+    (void)state;
+    for (int i = 0; i < N_PAIRS; i++) {
+        const flash_config_t *config = &ONE_OF(CONFIGS);
+        flash_params_t large = random_kind(), small = large;
+        const int32_t n_large = 1 + random_length(MOST_THREADS - 1);
+        const int32_t n_small = 1 + random_length(n_large - 1);
+        set_lengths(&large, 1 + random_length(20), random_length(20000), random_length(200000));
+        set_lengths(&small, random_length(large.batch), random_length(large.seqlen_q),
+                    random_length(large.seqlen_k));
+        if (no_larger(needs_of(config, &small, n_small), needs_of(config, &large, n_large)))
+            continue;
+        print_problem(config, &large, n_large);
+        print_problem(config, &small, n_small);
+        fail_msg("the smaller problem needs more (problem number %d)", i);
+    }
+}
+
+/* One query, key, sequence or thread more, where splits and shared keys begin and end. */
+static void no_size_falls_from_one_length_to_the_next(void **state) {
+    (void)state;
+    for (int i = 0; i < N_CONFIGS; i++) {
+        flash_params_t p = {.n_heads = 32, .n_heads_kv = 8, .group = 4, .d_head = 64};
+        needs_t before = {0, 0};
+        for (int32_t n = 0; n < 6000; n++) {
+            set_lengths(&p, 1, 40, n);
+            assert_true(no_larger(before, needs_of(&CONFIGS[i], &p, 2)));
+            before = needs_of(&CONFIGS[i], &p, 2);
+        }
+        before = (needs_t){0, 0};
+        for (int32_t n = 0; n < 3000; n++) {
+            set_lengths(&p, 2, n, 4000);
+            assert_true(no_larger(before, needs_of(&CONFIGS[i], &p, 3)));
+            before = needs_of(&CONFIGS[i], &p, 3);
+        }
+        before = (needs_t){0, 0};
+        for (int32_t n = 1; n < 4096; n++) {
+            set_lengths(&p, 4, 2000, 2000);
+            assert_true(no_larger(before, needs_of(&CONFIGS[i], &p, n)));
+            before = needs_of(&CONFIGS[i], &p, n);
+        }
+    }
+}
+
+/* 32 queries and 4096 keys are split; 25 and 2262 are not, and pack all of their keys. */
+static void a_chunk_that_is_not_split_fits_where_a_larger_one_is(void **state) {
+    flash_params_t p = {.n_heads = 32, .n_heads_kv = 8, .group = 4, .d_head = 64};
+    const flash_config_t *config = &CONFIGS[2];
+    cpu_plan_t plan;
+    (void)state;
+    set_lengths(&p, 1, 32, 4096);
+    const needs_t large = needs_of(config, &p, 1);
+    set_lengths(&p, 1, 25, 2262);
+    assert_int_equal(cpu_plan_make(config, &p, 1, &plan), FLASH_SUCCESS);
+    assert_int_equal(cpu_plan_workers(&plan, large.least), 1);
+}
+
+/* ---- What is used ---- */
+
+static cpu_plan_t random_plan(flash_params_t *p, int32_t *n_threads) {
+    const flash_config_t *config = &ONE_OF(CONFIGS);
+    cpu_plan_t plan;
+    *p = random_kind();
+    *n_threads = 1 + random_length(MOST_THREADS - 1);
+    set_lengths(p, 1 + random_length(20), 1 + random_length(20000), random_length(200000));
+    assert_int_equal(cpu_plan_make(config, p, *n_threads, &plan), FLASH_SUCCESS);
+    return plan;
+}
+
+static void the_full_size_is_all_that_the_workers_gain_by(void **state) {
+    (void)state;
+    for (int i = 0; i < N_PAIRS; i++) {
+        flash_params_t p;
+        int32_t n_threads;
+        const cpu_plan_t plan = random_plan(&p, &n_threads);
+        const needs_t sizes = needs_of(plan.config, &p, n_threads);
+        assert_true(sizes.least <= sizes.full);
+        assert_true(cpu_plan_least_workspace(&plan, 1) <= sizes.least);
+        for (int32_t n = 1; n <= plan.max_workers; n++)
+            assert_true(cpu_plan_workspace(&plan, n) <= sizes.full);
+        assert_int_equal(cpu_plan_workers(&plan, sizes.full), plan.max_workers);
+        assert_int_equal(cpu_plan_workers(&plan, sizes.least - 1), 0);
+        assert_true(cpu_plan_workers(&plan, sizes.least) >= 1);
+    }
+}
+
+/* The scratch memory of n workers and their slots end within the workspace, wherever it begins. */
+static void check_use(const cpu_plan_t *plan, const flash_params_t *p, uint64_t size) {
+    const int32_t n = cpu_plan_workers(plan, size);
+    const int64_t n_heads = (int64_t)p->batch * p->n_heads_kv;
+    if (size < plan->least_workspace)
+        return;
+    const int64_t n_slots = cpu_plan_slots(plan, n, size), turns = cpu_plan_turns(plan, n, n_slots);
+    const uint64_t end =
+        plan->scratch_at + (uint64_t)n * plan->scratch_size + (uint64_t)n_slots * plan->packed_size;
+    assert_true(n >= 1 && n <= plan->max_workers);
+    assert_true(CPU_WORKSPACE_ALIGNMENT - 1 + end <= size);
+    assert_true(n_slots >= min64(plan->max_slots, 2 * n - 1) && n_slots <= plan->max_slots);
+    const int64_t n_whole = cpu_plan_whole_heads(plan, p, n, n_slots);
+    assert_true(n_whole == 0 || n * turns + n_heads - n_whole <= n_slots);
+}
+
+static void scratch_and_slots_fit_in_every_size(void **state) {
+    (void)state;
+    for (int i = 0; i < N_PAIRS / 20; i++) {
+        flash_params_t p;
+        int32_t n_threads;
+        const cpu_plan_t plan = random_plan(&p, &n_threads);
+        const uint64_t full = cpu_workspace_full(plan.family, plan.config, &p, n_threads);
+        for (int32_t n = 1; n <= MOST_THREADS; n++) { /* where one more of something just fits */
+            const uint64_t before =
+                CPU_WORKSPACE_ALIGNMENT - 1 + plan.scratch_at + (uint64_t)n * plan.scratch_size;
+            for (uint64_t slots = 0; slots <= 2 * (uint64_t)n + 2; slots++)
+                for (uint64_t more = 0; more < 3; more++)
+                    check_use(&plan, &p,
+                              min_u64(full, before + slots * plan.packed_size - 1 + more));
+        }
+        for (uint64_t size = plan.least_workspace; size <= full; size += (full - size) / 50 + 1)
+            check_use(&plan, &p, size);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_suffices_for_a_problem_suffices_for_every_smaller_one),
+        cmocka_unit_test(no_size_falls_from_one_length_to_the_next),
+        cmocka_unit_test(a_chunk_that_is_not_split_fits_where_a_larger_one_is),
+        cmocka_unit_test(the_full_size_is_all_that_the_workers_gain_by),
+        cmocka_unit_test(scratch_and_slots_fit_in_every_size),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
