@@ -94,23 +94,26 @@ def test_memory_that_is_too_small_makes_room() -> None:
 
 
 def _in_threads(n_threads: int, size: int) -> list[weakref.ref]:
-    """What each of some threads was lent, all at the same time, while they are still alive."""
+    """What each of some threads was lent, all at the same time; they end after all have given it
+    back."""
     lent = [None] * n_threads
-    all_have, all_gave = threading.Barrier(n_threads + 1), threading.Barrier(n_threads + 1)
+    phase = threading.Barrier(n_threads + 1)
 
     def work(i: int) -> None:
         with _workspace.lent(size) as memory:
             lent[i] = weakref.ref(memory)
-            all_have.wait()
+            phase.wait()
+            phase.wait()
         del memory
-        all_gave.wait()
+        phase.wait()
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(n_threads)]
     for thread in threads:
         thread.start()
-    all_have.wait()
+    phase.wait()
     assert len({memory().ctypes.data for memory in lent}) == n_threads
-    all_gave.wait()
+    phase.wait()
+    phase.wait()
     for thread in threads:
         thread.join()
     return lent
