@@ -377,6 +377,52 @@ typedef void (*flash_parallel_for_t)(void *context, int32_t n_tasks, flash_task_
 FLASH_API flash_status_t flash_set_parallel_for(flash_parallel_for_t run, void *context,
                                                 int32_t n_workers);
 
+/**
+ * Who runs the tasks of one call on the CPU device, instead of what is set for the process:
+ * flash_forward_args_t.executor and flash_combine_args_t.executor. It must stay as it is until the
+ * call returns.
+ */
+typedef struct flash_executor {
+    uint32_t struct_size;     /**< sizeof(flash_executor_t) */
+    int32_t n_workers;        /**< tasks that may run side by side, 1 ... 4096; without run, library
+                                 threads to use at most, 0: all */
+    flash_parallel_for_t run; /**< NULL: the library's own threads */
+    void *context;            /**< for run */
+} flash_executor_t;
+
+#define FLASH_EXECUTOR_INIT                                                                        \
+    { FLASH_SIZEOF_(flash_executor_t), 0, FLASH_NULL_, FLASH_NULL_ }
+
+/**
+ * A team: threads that are all inside one operation already (the threads of a graph's node, of an
+ * OpenMP region), of which one, the leader, makes calls and the others help.
+ *
+ *     leader:   executor.run = flash_team_run; executor.context = &team; executor.n_workers = n;
+ *               flash_forward(...) any number of times; flash_team_finish(&team);
+ *     others:   flash_team_help(&team);
+ *
+ * Each of the n_threads does its part once per round, in any order in time. The memory is the
+ * caller's; this struct never grows.
+ */
+typedef struct flash_team {
+    uint64_t reserved[48];
+} flash_team_t;
+
+/** Makes a team of n_threads, 1 ... 4096, the leader included. Errors: INVALID_ARGUMENT. */
+FLASH_API flash_status_t flash_team_init(flash_team_t *team, int32_t n_threads);
+
+/** Gives back what the team holds; no thread is in it. NULL: nothing. */
+FLASH_API void flash_team_destroy(flash_team_t *team);
+
+/** The run of an executor whose context is a team; for the leader's calls alone. */
+FLASH_API void flash_team_run(void *context, int32_t n_tasks, flash_task_t task, void *argument);
+
+/** Runs tasks of the leader's calls until the leader finishes the round. */
+FLASH_API void flash_team_help(flash_team_t *team);
+
+/** Ends the round of the leader, and returns when all helpers have left it. */
+FLASH_API void flash_team_finish(flash_team_t *team);
+
 /* ---------------------------------------------------------------------------------------------
  * Attention
  * ------------------------------------------------------------------------------------------- */
@@ -494,13 +540,16 @@ typedef struct flash_forward_args {
      * needs no clearing. See flash_workspace_size(). */
     void *workspace;
     uint64_t workspace_size; /**< bytes */
+
+    /* CPU device: who runs the tasks of this call. NULL: the threads or the hook of the process. */
+    const flash_executor_t *executor;
 } flash_forward_args_t;
 
 #define FLASH_FORWARD_ARGS_INIT                                                                    \
     {                                                                                              \
         FLASH_SIZEOF_(flash_forward_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,        \
             FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, FLASH_NULL_, FLASH_NULL_,  \
-            FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0                              \
+            FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_                 \
     }
 
 /**
@@ -652,12 +701,14 @@ typedef struct flash_combine_args {
     int64_t seqlen_q;
     int64_t n_heads; /**< at least 1 */
     int64_t d_head;  /**< at least 1 */
+
+    const flash_executor_t *executor; /**< as in flash_forward_args_t */
 } flash_combine_args_t;
 
 #define FLASH_COMBINE_ARGS_INIT                                                                    \
     {                                                                                              \
         FLASH_SIZEOF_(flash_combine_args_t), 0, 0, 0, FLASH_TENSOR_INIT, 0, FLASH_NULL_,           \
-            FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, 0, 0                                          \
+            FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, 0, 0, FLASH_NULL_                             \
     }
 
 /**

@@ -5,6 +5,7 @@
 #include "api/resolve.h"
 #include "arguments/combine.h"
 #include "arguments/data.h"
+#include "arguments/executor.h"
 #include "config/kernel_table.h"
 #include "core/call_scope.h"
 #include "core/status.h"
@@ -80,7 +81,10 @@ flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t st
     FLASH_CALL_SCOPE();
     flash_combine_args_t own;
     device_t device = {0};
+    executor_t executor;
     FLASH_TRY(arguments_read_combine(args, &own));
+    FLASH_TRY(arguments_read_executor(own.executor, &executor));
     FLASH_TRY(device_describe(own.device, &device));
-    return device_is_cpu(&device) ? cpu_combine(&own) : cuda_combine(&own, &device, stream);
+    return device_is_cpu(&device) ? cpu_combine(&own, &executor)
+                                  : cuda_combine(&own, &device, stream);
 }

@@ -39,6 +39,14 @@ static flash_status_t check_kernels(const flash_kernel_t *const *kernels, int32_
     return FLASH_SUCCESS;
 }
 
+/* Before any of them has written something. */
+static flash_status_t check_workspaces(const flash_kernel_t *const *kernels, int32_t n_kernels,
+                                       const problem_t *problem, const device_t *device) {
+    for (int32_t i = 0; i < n_kernels; i++)
+        FLASH_TRY(kernel_ops(kernels[i])->check_workspace(kernels[i], problem, device));
+    return FLASH_SUCCESS;
+}
+
 flash_status_t flash_measure(const flash_forward_args_t *args, const flash_kernel_t *const *kernels,
                              int32_t n_kernels, int32_t n_launches, flash_stream_t stream,
                              double *seconds) {
@@ -51,9 +59,11 @@ flash_status_t flash_measure(const flash_forward_args_t *args, const flash_kerne
     FLASH_TRY(device_describe(own.device, &device));
     FLASH_TRY(arguments_check_data(&own, device_is_cpu(&device), &problem));
     FLASH_TRY(check_kernels(kernels, n_kernels, &problem, &device));
-    memset(seconds, 0, (size_t)n_kernels * sizeof *seconds);
-    if (!problem.has_output)
+    if (!problem.has_output) {
+        memset(seconds, 0, (size_t)n_kernels * sizeof *seconds);
         return FLASH_SUCCESS;
+    }
+    FLASH_TRY(check_workspaces(kernels, n_kernels, &problem, &device));
     const measurement_t m = {.kernels = kernels,
                              .n_kernels = n_kernels,
                              .n_launches = n_launches,

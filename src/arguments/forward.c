@@ -4,6 +4,7 @@
 #include "arguments/forward.h"
 
 #include "arguments/checks.h"
+#include "arguments/executor.h"
 #include "core/status.h"
 #include "core/struct_size.h"
 
@@ -207,5 +208,5 @@ flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_ar
     FLASH_TRY(struct_read(own, sizeof *own, args, "flash_forward_args_t"));
     FLASH_TRY(check_shape(own));
     set_problem(problem, own);
-    return FLASH_SUCCESS;
+    return arguments_read_executor(own->executor, &problem->executor);
 }

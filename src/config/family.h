@@ -34,6 +34,10 @@ typedef struct launch_ops {
     /* Does what the first launch would do once. */
     flash_status_t (*prepare)(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device);
+    /* WORKSPACE_TOO_SMALL, or INVALID_ARGUMENT, unless the problem's workspace does for the kernel.
+     */
+    flash_status_t (*check_workspace)(const flash_kernel_t *kernel, const problem_t *problem,
+                                      const device_t *device);
     /* Computes or enqueues the problem, which has output and checked data. */
     flash_status_t (*launch)(const flash_kernel_t *kernel, const problem_t *problem,
                              const device_t *device, flash_stream_t stream);

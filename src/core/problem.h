@@ -4,9 +4,20 @@
 #ifndef FLASH_PROBLEM_H
 #define FLASH_PROBLEM_H
 
+#include "flashattn.h"
 #include "kernels/common/params.h"
 
 #include <stdbool.h>
+
+enum { EXECUTOR_MAX_WORKERS = 4096 };
+
+/* Who runs the tasks of a call on the CPU. Without run the library's own threads, n_workers of them
+ * at most; all zero: what is set for the process. */
+typedef struct executor {
+    flash_parallel_for_t run;
+    void *context;
+    int32_t n_workers;
+} executor_t;
 
 typedef struct problem {
     flash_params_t params; /* what the kernel is told */
@@ -19,6 +30,7 @@ typedef struct problem {
     bool batch_invariant; /* the choice of a kernel must not look at the batch */
     void *workspace;
     uint64_t workspace_size;
+    executor_t executor;
 } problem_t;
 
 /* The most keys that a row of Q sees. */

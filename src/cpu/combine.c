@@ -63,13 +63,13 @@ static void combine_work(void *argument, int32_t index) {
     }
 }
 
-flash_status_t cpu_combine(const flash_combine_args_t *args) {
+flash_status_t cpu_combine(const flash_combine_args_t *args, const executor_t *executor) {
     enum { SHARE_MIN_ELEMENTS = 1 << 18 };
     combine_call_t call = {.args = args};
     parallel_t parallel;
     const double elements = (double)args->batch * (double)args->n_heads * (double)args->seqlen_q *
                             (double)args->d_head * (double)args->n_partials;
-    FLASH_TRY(parallel_acquire(&parallel));
+    FLASH_TRY(parallel_acquire(executor, &parallel));
     parallel_for(&parallel, elements < SHARE_MIN_ELEMENTS ? 1 : parallel.n_workers, combine_work,
                  &call);
     parallel_release(&parallel);

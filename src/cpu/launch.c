@@ -15,22 +15,30 @@ static uint64_t full_workspace(const cpu_plan_t *plan, const flash_params_t *par
     return cpu_workspace_full(plan->family, plan->config, params, n_threads);
 }
 
-static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem,
-                          parallel_t *parallel) {
-    countdown_sleepers_t sleepers;
+/* The plan, and the workers that the problem's workspace has room for. */
+static flash_status_t make_plan(const flash_kernel_t *kernel, const problem_t *problem,
+                                const parallel_t *parallel, cpu_plan_t *plan, int32_t *n_workers) {
     const flash_params_t *params = &problem->params;
-    cpu_call_t call = {
-        .kernel = (cpu_kernel_t)kernel->function, .dtype = problem->dtype, .sleepers = &sleepers};
-    FLASH_TRY(cpu_plan_make(&kernel->config, params, parallel->n_workers, &call.plan));
-    const int32_t n_workers = cpu_plan_workers(&call.plan, problem->workspace_size);
+    FLASH_TRY(cpu_plan_make(&kernel->config, params, parallel->n_workers, plan));
+    *n_workers = cpu_plan_workers(plan, problem->workspace_size);
     FLASH_REQUIRE(problem->workspace != NULL || problem->workspace_size == 0,
                   FLASH_ERROR_INVALID_ARGUMENT, "workspace is NULL, and workspace_size is %" PRIu64,
                   problem->workspace_size);
-    FLASH_REQUIRE(n_workers > 0, FLASH_ERROR_WORKSPACE_TOO_SMALL,
+    FLASH_REQUIRE(*n_workers > 0, FLASH_ERROR_WORKSPACE_TOO_SMALL,
                   "workspace_size is %" PRIu64 ": needs %" PRIu64 " bytes (%" PRIu64
                   " with one thread)",
-                  problem->workspace_size, full_workspace(&call.plan, params, parallel->n_workers),
-                  call.plan.least_workspace);
+                  problem->workspace_size, full_workspace(plan, params, parallel->n_workers),
+                  plan->least_workspace);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem,
+                          parallel_t *parallel) {
+    countdown_sleepers_t sleepers;
+    int32_t n_workers = 0;
+    cpu_call_t call = {
+        .kernel = (cpu_kernel_t)kernel->function, .dtype = problem->dtype, .sleepers = &sleepers};
+    FLASH_TRY(make_plan(kernel, problem, parallel, &call.plan, &n_workers));
     cpu_call_begin(&call, problem, n_workers);
     countdown_sleepers_init(&sleepers);
     parallel_for(parallel, n_workers, cpu_call_work, &call);
@@ -43,7 +51,7 @@ static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *prob
     (void)device;
     (void)stream; /* the call returns when O is complete */
     parallel_t parallel;
-    FLASH_TRY(parallel_acquire(&parallel));
+    FLASH_TRY(parallel_acquire(&problem->executor, &parallel));
     const flash_status_t status = run(kernel, problem, &parallel);
     parallel_release(&parallel);
     return status;
@@ -54,7 +62,7 @@ static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *p
     (void)device;
     parallel_t parallel;
     cpu_plan_t plan;
-    FLASH_TRY(parallel_acquire(&parallel));
+    FLASH_TRY(parallel_acquire(&problem->executor, &parallel));
     const flash_status_t status =
         cpu_plan_make(&kernel->config, &problem->params, parallel.n_workers, &plan);
     parallel_release(&parallel);
@@ -68,7 +76,7 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
     (void)device;
     parallel_t parallel;
     cpu_plan_t plan;
-    FLASH_TRY(parallel_acquire(&parallel));
+    FLASH_TRY(parallel_acquire(&problem->executor, &parallel));
     const flash_status_t status =
         cpu_plan_make(&kernel->config, &problem->params, parallel.n_workers, &plan);
     if (status == FLASH_SUCCESS && plan.max_workers > 1)
@@ -77,4 +85,19 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
     return status;
 }
 
-const launch_ops_t cpu_forward_ops = {.workspace = workspace, .prepare = prepare, .launch = launch};
+static flash_status_t check_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                      const device_t *device) {
+    (void)device;
+    parallel_t parallel;
+    cpu_plan_t plan;
+    int32_t n_workers;
+    FLASH_TRY(parallel_acquire(&problem->executor, &parallel));
+    const flash_status_t status = make_plan(kernel, problem, &parallel, &plan, &n_workers);
+    parallel_release(&parallel);
+    return status;
+}
+
+const launch_ops_t cpu_forward_ops = {.workspace = workspace,
+                                      .prepare = prepare,
+                                      .check_workspace = check_workspace,
+                                      .launch = launch};

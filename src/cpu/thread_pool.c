@@ -260,21 +260,32 @@ static flash_status_t ensure_pool(void) {
     return FLASH_SUCCESS;
 }
 
-static flash_status_t acquire_locked(parallel_t *parallel) {
-    *parallel = (parallel_t){state.run, state.context, NULL, state.n_workers};
-    if (state.run != NULL)
-        return FLASH_SUCCESS;
+/* The process' pool, n_workers of it at most; 0: all of it. */
+static flash_status_t acquire_pool(int32_t n_workers, parallel_t *parallel) {
     FLASH_TRY(ensure_pool());
     state.pool->references++;
     parallel->pool = state.pool;
     parallel->n_workers = state.pool->n_workers;
+    if (n_workers > 0 && n_workers < parallel->n_workers)
+        parallel->n_workers = n_workers;
     return FLASH_SUCCESS;
 }
 
-flash_status_t parallel_acquire(parallel_t *parallel) {
+static flash_status_t acquire_locked(const executor_t *executor, parallel_t *parallel) {
+    const bool is_own = executor->run == NULL && executor->n_workers > 0;
+    *parallel = (parallel_t){state.run, state.context, NULL, state.n_workers};
+    if (executor->run != NULL)
+        *parallel = (parallel_t){executor->run, executor->context, NULL, executor->n_workers};
+    if (parallel->run != NULL && !is_own)
+        return FLASH_SUCCESS;
+    parallel->run = NULL;
+    return acquire_pool(executor->n_workers, parallel);
+}
+
+flash_status_t parallel_acquire(const executor_t *executor, parallel_t *parallel) {
     FLASH_TRY(environment_read(&variable, read_variable));
     pthread_mutex_lock(&state.lock);
-    const flash_status_t status = acquire_locked(parallel);
+    const flash_status_t status = acquire_locked(executor, parallel);
     pthread_mutex_unlock(&state.lock);
     return status;
 }
@@ -329,8 +340,9 @@ flash_status_t flash_set_num_threads(int32_t n_threads) {
 
 int32_t flash_num_threads(void) {
     FLASH_CALL_SCOPE();
+    const executor_t of_process = {0};
     parallel_t parallel;
-    if (parallel_acquire(&parallel) != FLASH_SUCCESS)
+    if (parallel_acquire(&of_process, &parallel) != FLASH_SUCCESS)
         return 0;
     parallel_release(&parallel);
     return parallel.n_workers;

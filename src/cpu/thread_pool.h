@@ -5,9 +5,10 @@
 #ifndef FLASH_THREAD_POOL_H
 #define FLASH_THREAD_POOL_H
 
+#include "core/problem.h"
 #include "flashattn.h"
 
-enum { THREAD_POOL_MAX = 4096 }; /* threads, and workers of a hook */
+enum { THREAD_POOL_MAX = EXECUTOR_MAX_WORKERS }; /* threads */
 
 typedef struct thread_pool thread_pool_t;
 
@@ -19,9 +20,9 @@ typedef struct parallel {
     int32_t n_workers; /* the caller's thread included */
 } parallel_t;
 
-/* Takes the present way; parallel_release() gives it back. OUT_OF_MEMORY, INVALID_ARGUMENT
- * (FLASH_NUM_THREADS). */
-flash_status_t parallel_acquire(parallel_t *parallel);
+/* Takes the executor's way, or the present one of the process; parallel_release() gives it back.
+ * OUT_OF_MEMORY, INVALID_ARGUMENT (FLASH_NUM_THREADS). */
+flash_status_t parallel_acquire(const executor_t *executor, parallel_t *parallel);
 void parallel_release(parallel_t *parallel);
 
 /* Starts the threads that are still missing. Where the system refuses one, those that there are do

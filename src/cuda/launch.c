@@ -53,6 +53,14 @@ flash_status_t cuda_no_workspace(const flash_kernel_t *kernel, const problem_t *
     return FLASH_SUCCESS;
 }
 
+flash_status_t cuda_needs_no_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                       const device_t *device) {
+    (void)kernel;
+    (void)problem;
+    (void)device;
+    return FLASH_SUCCESS;
+}
+
 static flash_status_t load(const flash_kernel_t *kernel, struct cudaFuncAttributes *attributes) {
     FLASH_TRY_CUDA(cudaFuncGetAttributes(attributes, cuda_kernel_symbol(kernel)));
     return set_attributes(kernel);

@@ -25,6 +25,9 @@ flash_status_t cuda_prepare(const flash_kernel_t *kernel, const problem_t *probl
 flash_status_t cuda_no_workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                  const device_t *device, uint64_t *size);
 
+flash_status_t cuda_needs_no_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                       const device_t *device);
+
 /* What the compiled kernel uses on the device. */
 flash_status_t cuda_resources(const flash_kernel_t *kernel, const device_t *device,
                               flash_kernel_resources_t *resources);

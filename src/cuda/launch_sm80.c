@@ -21,5 +21,7 @@ static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *prob
     return cuda_launch(kernel, problem, device, stream, enqueue);
 }
 
-const launch_ops_t sm80_forward_ops = {
-    .workspace = cuda_no_workspace, .prepare = cuda_prepare, .launch = launch};
+const launch_ops_t sm80_forward_ops = {.workspace = cuda_no_workspace,
+                                       .prepare = cuda_prepare,
+                                       .check_workspace = cuda_needs_no_workspace,
+                                       .launch = launch};

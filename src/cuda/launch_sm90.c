@@ -48,5 +48,7 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
     return cuda_prepare(kernel, problem, device);
 }
 
-const launch_ops_t sm90_forward_ops = {
-    .workspace = cuda_no_workspace, .prepare = prepare, .launch = launch};
+const launch_ops_t sm90_forward_ops = {.workspace = cuda_no_workspace,
+                                       .prepare = prepare,
+                                       .check_workspace = cuda_needs_no_workspace,
+                                       .launch = launch};

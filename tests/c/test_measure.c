@@ -67,7 +67,38 @@ static void bad_measurements_are_refused(void **state) {
     p.args.workspace_size = 0;
     assert_refused(flash_measure(&p.args, kernels, 1, 1, NULL, seconds),
                    FLASH_ERROR_WORKSPACE_TOO_SMALL, "workspace_size is 0");
-    assert_true(problem_is_untouched(&p));
+    assert_true(problem_is_untouched(&p) && seconds[0] == -1);
+    problem_destroy(&p);
+}
+
+/* The first kernel has workspace enough, a later one has not. */
+static void a_workspace_that_does_for_some_kernels_is_refused(void **state) {
+    static const sizes_t sizes = {
+        .batch = 1, .seqlen_q = 300, .seqlen_k = 300, .n_heads = 2, .n_heads_kv = 2, .d_head = 64};
+    const flash_kernel_t *kernels[MOST_KERNELS];
+    double seconds[MOST_KERNELS] = {-1, -1};
+    uint64_t least = UINT64_MAX, most = 0;
+    test_problem_t p;
+    (void)state;
+    assert_success(flash_set_num_threads(1));
+    problem_create(&p, sizes, 1);
+    const int32_t count = serving(&p.args, kernels);
+    const flash_kernel_t *pair[2] = {NULL, NULL};
+    for (int32_t i = 0; i < count; i++) {
+        uint64_t size = 0;
+        assert_success(flash_workspace_size(&p.args, kernels[i], &size));
+        if (size < least)
+            least = size, pair[0] = kernels[i];
+        if (size > most)
+            most = size, pair[1] = kernels[i];
+    }
+    provide_workspace(&p, pair, 1);
+    if (least == most)
+        skip();
+    assert_refused(flash_measure(&p.args, pair, 2, 1, NULL, seconds),
+                   FLASH_ERROR_WORKSPACE_TOO_SMALL, "workspace_size is");
+    assert_true(problem_is_untouched(&p) && seconds[0] == -1);
+    assert_success(flash_set_num_threads(0));
     problem_destroy(&p);
 }
 
@@ -149,6 +180,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_are_timed_and_computed),
         cmocka_unit_test(bad_measurements_are_refused),
+        cmocka_unit_test(a_workspace_that_does_for_some_kernels_is_refused),
         cmocka_unit_test(a_kernel_of_another_type_is_refused),
         cmocka_unit_test(an_empty_output_takes_no_time),
         cmocka_unit_test(results_of_the_cpu_are_refused),

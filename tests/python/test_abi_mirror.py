@@ -22,6 +22,8 @@ STRUCTS = [
     _abi.flash_tensor_t,
     _abi.flash_forward_args_t,
     _abi.flash_combine_args_t,
+    _abi.flash_executor_t,
+    _abi.flash_team_t,
 ]
 CONSTANTS = {
     name: value
@@ -123,11 +125,12 @@ def test_prototypes_have_the_headers_parameters() -> None:
         assert len(argtypes) == len(expected), name
         for parameter, argtype in zip(expected, argtypes):
             assert ctypes.sizeof(argtype) == (8 if "*" in parameter else _size(parameter)), name
-        assert ctypes.sizeof(restype) == (8 if "*" in result else 4), name
+        returned = 0 if restype is None else ctypes.sizeof(restype)
+        assert returned == (8 if "*" in result else 0 if result.strip() == "void" else 4), name
 
 
 def _size(parameter: str) -> int:
-    eight = ("size_t", "double", "flash_stream_t", "flash_parallel_for_t")
+    eight = ("size_t", "double", "flash_stream_t", "flash_parallel_for_t", "flash_task_t")
     return 8 if any(word in parameter for word in eight) else 4
 
 

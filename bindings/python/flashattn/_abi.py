@@ -184,7 +184,12 @@ class flash_forward_args_t(_SizedStructure):
         ("softcap", c_float),
         ("workspace", c_void_p),
         ("workspace_size", c_uint64),
+        ("executor", c_void_p),
     ]
+
+
+class flash_team_t(Structure):
+    _fields_ = [("reserved", c_uint64 * 48)]
 
 
 class flash_combine_args_t(_SizedStructure):
@@ -203,11 +208,22 @@ class flash_combine_args_t(_SizedStructure):
         ("seqlen_q", c_int64),
         ("n_heads", c_int64),
         ("d_head", c_int64),
+        ("executor", c_void_p),
     ]
 
 
 flash_task_t = CFUNCTYPE(None, c_void_p, c_int32)
 flash_parallel_for_t = CFUNCTYPE(None, c_void_p, c_int32, flash_task_t, c_void_p)
+
+
+class flash_executor_t(_SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("n_workers", c_int32),
+        ("run", flash_parallel_for_t),
+        ("context", c_void_p),
+    ]
+
 
 _status = c_int32
 _kernel = c_void_p
@@ -243,6 +259,11 @@ PROTOTYPES: dict[str, tuple[object, list[object]]] = {
         _status,
         [_args_p, POINTER(_kernel), c_int32, c_int32, _stream, POINTER(c_double)],
     ),
+    "flash_team_init": (_status, [POINTER(flash_team_t), c_int32]),
+    "flash_team_destroy": (None, [POINTER(flash_team_t)]),
+    "flash_team_run": (None, [c_void_p, c_int32, flash_task_t, c_void_p]),
+    "flash_team_help": (None, [POINTER(flash_team_t)]),
+    "flash_team_finish": (None, [POINTER(flash_team_t)]),
     "flash_tuning_format": (_status, [_args_p, _kernel, c_double, c_void_p, c_size_t]),
     "flash_set_tuning": (_status, [c_char_p]),
     "flash_combine": (_status, [POINTER(flash_combine_args_t), _stream]),

@@ -1,0 +1,138 @@
+/*
+ * A team: threads of the caller that are all inside one operation and help one of them with its
+ * calls. The caller owns the memory; nothing here allocates.
+ *
+ * A round is one use of the team by all of its threads: each helper enters and leaves once, and the
+ * leader's flash_team_finish() ends it when all have left, so that a thread that comes early for
+ * the next round, or late for this one, finds its place.
+ */
+#include "core/call_scope.h"
+#include "core/status.h"
+#include "cpu/countdown.h"
+#include "cpu/thread_pool.h"
+#include "flashattn.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* What lies in a flash_team_t. Guarded by the lock, but for the counts that threads wait for. */
+typedef struct team {
+    pthread_mutex_t lock;
+    countdown_sleepers_t sleepers;
+    atomic_int_least64_t events; /* falls by 1 whenever something below has changed for helpers */
+    atomic_int_least64_t n_left; /* tasks of the present job that are not done */
+    flash_task_t task;           /* the present job */
+    void *argument;
+    int32_t n_tasks;
+    int32_t n_claimed;
+    int32_t n_helpers; /* threads of the team, less the leader */
+    int32_t n_entered; /* helpers of this round */
+    int32_t n_gone;
+    bool is_over; /* the leader has no more calls in this round */
+} team_t;
+
+_Static_assert(sizeof(team_t) <= sizeof(flash_team_t), "a team does not fit into flash_team_t");
+_Static_assert(_Alignof(team_t) <= _Alignof(flash_team_t), "flash_team_t is aligned too little");
+
+static team_t *team_of(flash_team_t *team) {
+    return (team_t *)(void *)team;
+}
+
+/* ---- Waiting; the lock is held before and after ---- */
+
+static void tell(team_t *team) {
+    atomic_fetch_sub(&team->events, 1);
+    countdown_tell(&team->sleepers);
+}
+
+static void wait_for_event(team_t *team) {
+    const int64_t seen = atomic_load(&team->events);
+    pthread_mutex_unlock(&team->lock);
+    countdown_wait(&team->events, seen - 1, &team->sleepers);
+    pthread_mutex_lock(&team->lock);
+}
+
+/* ---- Tasks; the lock is held before and after ---- */
+
+static bool has_task(const team_t *team) {
+    return team->n_claimed < team->n_tasks;
+}
+
+static void run_one(team_t *team) {
+    const flash_task_t task = team->task;
+    void *argument = team->argument;
+    const int32_t index = team->n_claimed++;
+    pthread_mutex_unlock(&team->lock);
+    task(argument, index);
+    if (atomic_fetch_sub(&team->n_left, 1) == 1)
+        countdown_tell(&team->sleepers);
+    pthread_mutex_lock(&team->lock);
+}
+
+/* ---- The interface ---- */
+
+flash_status_t flash_team_init(flash_team_t *team, int32_t n_threads) {
+    FLASH_REQUIRE(team != NULL, FLASH_ERROR_INVALID_ARGUMENT, "team is NULL");
+    FLASH_REQUIRE(n_threads >= 1 && n_threads <= THREAD_POOL_MAX, FLASH_ERROR_INVALID_ARGUMENT,
+                  "n_threads is %d: not 1 ... %d", n_threads, THREAD_POOL_MAX);
+    team_t *t = team_of(team);
+    *t = (team_t){.n_helpers = n_threads - 1};
+    pthread_mutex_init(&t->lock, NULL);
+    countdown_sleepers_init(&t->sleepers);
+    atomic_init(&t->events, INT64_MAX);
+    atomic_init(&t->n_left, 0);
+    return FLASH_SUCCESS;
+}
+
+void flash_team_destroy(flash_team_t *team) {
+    if (team == NULL)
+        return;
+    countdown_sleepers_destroy(&team_of(team)->sleepers);
+    pthread_mutex_destroy(&team_of(team)->lock);
+}
+
+void flash_team_run(void *context, int32_t n_tasks, flash_task_t task, void *argument) {
+    team_t *team = team_of(context);
+    pthread_mutex_lock(&team->lock);
+    team->task = task;
+    team->argument = argument;
+    team->n_tasks = n_tasks;
+    team->n_claimed = 0;
+    atomic_store(&team->n_left, n_tasks);
+    tell(team);
+    while (has_task(team))
+        run_one(team);
+    pthread_mutex_unlock(&team->lock);
+    countdown_wait(&team->n_left, 0, &team->sleepers);
+}
+
+void flash_team_help(flash_team_t *team) {
+    FLASH_CALL_SCOPE();
+    team_t *t = team_of(team);
+    pthread_mutex_lock(&t->lock);
+    while (t->n_entered == t->n_helpers) /* all have come: this is for the next round */
+        wait_for_event(t);
+    t->n_entered++;
+    while (has_task(t) || !t->is_over)
+        if (has_task(t))
+            run_one(t);
+        else
+            wait_for_event(t);
+    t->n_gone++;
+    tell(t);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void flash_team_finish(flash_team_t *team) {
+    FLASH_CALL_SCOPE();
+    team_t *t = team_of(team);
+    pthread_mutex_lock(&t->lock);
+    t->is_over = true;
+    tell(t);
+    while (t->n_gone < t->n_helpers)
+        wait_for_event(t);
+    t->n_entered = t->n_gone = t->n_tasks = t->n_claimed = 0;
+    t->is_over = false;
+    tell(t);
+    pthread_mutex_unlock(&t->lock);
+}
