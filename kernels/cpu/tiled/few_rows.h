@@ -116,7 +116,7 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
     for (flash_range_t s = first; s.begin < s.end; s = next_block(s, keys.end, n)) {
         in_place_t k = rows_in_place(task, &from_k, s, end);
         k.column = s.begin - keys.begin;
-        score_rows(t, dtype, &k);
+        score_rows(t, dtype, &k, s.end - s.begin);
     }
     in_place_t v = rows_in_place(task, &from_v, first, end);
     softmax_in_place(t, p, dtype, &v, block, all_see);

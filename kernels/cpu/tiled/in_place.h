@@ -22,6 +22,12 @@ ALWAYS_INLINE int32_t in_place_keys(cpu_way_t way) {
     return way == CPU_WAY_LONE_ROWS ? LONE_ROW_KEYS : IN_PLACE_KEYS;
 }
 
+/* Rows first ... first + n - 1 of each head. */
+typedef struct row_span {
+    int64_t first;
+    int n;
+} row_span_t;
+
 /* K or V of a task, and how many of its heads are prefetched one after the other. */
 typedef struct in_place_tensor {
     const void *data;
@@ -38,7 +44,6 @@ typedef struct in_place {
     int64_t stride; /* elements from key to key */
     int64_t head_bytes;
     int32_t n_heads;
-    int32_t n_keys;
     int32_t column; /* of S: the first key's */
     bool adjoin;    /* a row begins where another one ends: all of the lines that both are in are
                      * asked for by asking for those where each part of a row begins */
@@ -67,21 +72,18 @@ ALWAYS_INLINE in_place_t rows_in_place(const cpu_task_t *task, const in_place_te
                              .stride = stride->seq,
                              .head_bytes = stride->head * element_size(from->dtype),
                              .n_heads = task->n_heads,
-                             .n_keys = keys.end - keys.begin,
                              .adjoin = adjoin};
     return rows;
 }
 
-/* n of the keys, from number `first` on. */
-ALWAYS_INLINE in_place_t keys_from(const in_place_t *keys, int32_t dtype, int32_t first,
-                                   int32_t n) {
-    const int64_t bytes = first * keys->stride * element_size(dtype);
-    in_place_t some = *keys;
-    some.data += bytes;
-    some.ahead += bytes;
-    some.column += first;
-    some.n_keys = n;
-    return some;
+/* The same without the first n keys. */
+ALWAYS_INLINE in_place_t keys_from(const in_place_t *keys, int32_t dtype, int32_t n) {
+    const int64_t bytes = n * keys->stride * element_size(dtype);
+    in_place_t rest = *keys;
+    rest.data += bytes;
+    rest.ahead += bytes;
+    rest.column += n;
+    return rest;
 }
 
 /* Asks for rows first ... first + n - 1, of d elements, of the first head's next keys. */

@@ -49,16 +49,16 @@ NEVER_INLINE void accumulate_key(const tile_scratch_t *t, int32_t dtype, const i
 ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    flash_range_t keys, int64_t row, int rows) {
     int32_t n = keys.end - keys.begin;
-    in_place_t some = keys_from(v, dtype, keys.begin, n);
+    in_place_t some = keys_from(v, dtype, keys.begin);
     if (n > 0 && some.column % 2 != 0) {
         accumulate_key(t, dtype, &some, row, rows);
-        some = keys_from(&some, dtype, 1, --n);
+        some = keys_from(&some, dtype, 1);
+        n--;
     }
-    some.n_keys = n / 2 * 2;
     if (n >= 2)
-        accumulate_words_in_place(t, dtype, &some, row, rows);
+        accumulate_words_in_place(t, dtype, &some, n / 2 * 2, row, rows);
     if (n > 0 && n % 2 != 0) {
-        some = keys_from(&some, dtype, n - 1, 1);
+        some = keys_from(&some, dtype, n - 1);
         accumulate_key(t, dtype, &some, row, rows);
     }
 }
@@ -67,9 +67,9 @@ ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const
 
 ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    flash_range_t keys, int64_t row, int rows) {
-    const in_place_t some = keys_from(v, dtype, keys.begin, keys.end - keys.begin);
+    const in_place_t some = keys_from(v, dtype, keys.begin);
     if (keys.begin < keys.end)
-        accumulate_words_in_place(t, dtype, &some, row, rows);
+        accumulate_words_in_place(t, dtype, &some, keys.end - keys.begin, row, rows);
 }
 
 #endif

@@ -151,23 +151,23 @@ ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t
     dot_store(sum, rows, operands->s, operands->s_stride);
 }
 
-/* Rows row ... row + rows - 1 of each head against all keys; rows and dtype are constants at each
- * call. The scratch has room for the surplus scores of a tile that is cut short. */
+/* Some rows against n_keys keys; dtype and the number of rows are constants at each call. The
+ * scratch has room for the surplus scores of a tile that is cut short. */
 ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_t d,
-                            const in_place_t *k, int64_t row, const int rows) {
-    const int n = dot_n_keys(rows);
+                            const in_place_t *k, int32_t n_keys, const row_span_t rows) {
+    const int n = dot_n_keys(rows.n);
     const int64_t stride = k->stride * element_size(dtype), ahead = k->ahead - k->data;
-    const float *q = t->q + row * t->d_pad;
-    float *s = t->s + row * t->c_pad + k->column;
+    const float *q = t->q + rows.first * t->d_pad;
+    float *s = t->s + rows.first * t->c_pad + k->column;
     const char *data = k->data;
     for (int32_t head = 0; head < k->n_heads; head++) {
         const char *first = data;
-        for (int32_t i = 0; i < k->n_keys; i += n, first += n * stride) {
+        for (int32_t i = 0; i < n_keys; i += n, first += n * stride) {
             const dot_operands_t operands = {q, s + i, t->c_pad};
-            dot_keys_t keys = dot_keys_at(dtype, first, stride, k->n_keys - i, n);
+            dot_keys_t keys = dot_keys_at(dtype, first, stride, n_keys - i, n);
             keys.ahead = ahead;
             keys.adjoin = k->adjoin;
-            dot_products(dtype, d, &keys, &operands, rows);
+            dot_products(dtype, d, &keys, &operands, rows.n);
         }
         data += k->head_bytes;
         q += t->head_rows * t->d_pad;
@@ -176,62 +176,65 @@ ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_
 }
 
 ALWAYS_INLINE void dot_rows(const tile_scratch_t *t, int32_t dtype, const int64_t d,
-                            const in_place_t *k, int64_t row, int rows) {
+                            const in_place_t *k, int32_t n_keys, row_span_t rows) {
     const int most = dot_rows_max(dtype);
-    if (rows == 1)
-        dot_tile(t, dtype, d, k, row, 1);
-    else if (most > 2 && rows == 2)
-        dot_tile(t, dtype, d, k, row, 2);
-    else if (most > 2 && rows == 3)
-        dot_tile(t, dtype, d, k, row, 3);
-    else if (most > 4 && rows == 4)
-        dot_tile(t, dtype, d, k, row, 4);
-    else if (most > 4 && rows == 5)
-        dot_tile(t, dtype, d, k, row, 5);
+    if (rows.n == 1)
+        dot_tile(t, dtype, d, k, n_keys, (row_span_t){rows.first, 1});
+    else if (most > 2 && rows.n == 2)
+        dot_tile(t, dtype, d, k, n_keys, (row_span_t){rows.first, 2});
+    else if (most > 2 && rows.n == 3)
+        dot_tile(t, dtype, d, k, n_keys, (row_span_t){rows.first, 3});
+    else if (most > 4 && rows.n == 4)
+        dot_tile(t, dtype, d, k, n_keys, (row_span_t){rows.first, 4});
+    else if (most > 4 && rows.n == 5)
+        dot_tile(t, dtype, d, k, n_keys, (row_span_t){rows.first, 5});
     else
-        dot_tile(t, dtype, d, k, row, most);
+        dot_tile(t, dtype, d, k, n_keys, (row_span_t){rows.first, most});
 }
 
 /* Scores of all rows; the first ones of each head ask for what comes next. */
 ALWAYS_INLINE void score_tiles(const tile_scratch_t *t, int32_t dtype, const int64_t d,
-                               const in_place_t *k) {
+                               const in_place_t *k, int32_t n_keys) {
     const int64_t rows = even_part(t->head_rows, dot_rows_max(dtype));
     in_place_t keys = *k;
     for (int64_t row = 0; row < t->head_rows; row += rows) {
-        dot_rows(t, dtype, d, &keys, row, (int)min64(rows, t->head_rows - row));
+        const row_span_t span = {row, (int)min64(rows, t->head_rows - row)};
+        dot_rows(t, dtype, d, &keys, n_keys, span);
         keys.ahead = keys.data;
     }
 }
 
 /* Head dimensions that are common have code of their own. */
-ALWAYS_INLINE void score_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *k) {
+ALWAYS_INLINE void score_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *k,
+                                  int32_t n_keys) {
     if (t->d == 128)
-        score_tiles(t, dtype, 128, k);
+        score_tiles(t, dtype, 128, k, n_keys);
     else if (t->d == 64)
-        score_tiles(t, dtype, 64, k);
+        score_tiles(t, dtype, 64, k, n_keys);
     else
-        score_tiles(t, dtype, t->d, k);
+        score_tiles(t, dtype, t->d, k, n_keys);
 }
 
-NEVER_INLINE void score_fp32(const tile_scratch_t *t, const in_place_t *k) {
-    score_in_place(t, FLASH_DTYPE_FP32, k);
+NEVER_INLINE void score_fp32(const tile_scratch_t *t, const in_place_t *k, int32_t n_keys) {
+    score_in_place(t, FLASH_DTYPE_FP32, k, n_keys);
 }
 
-NEVER_INLINE void score_fp16(const tile_scratch_t *t, const in_place_t *k) {
-    score_in_place(t, FLASH_DTYPE_FP16, k);
+NEVER_INLINE void score_fp16(const tile_scratch_t *t, const in_place_t *k, int32_t n_keys) {
+    score_in_place(t, FLASH_DTYPE_FP16, k, n_keys);
 }
 
-NEVER_INLINE void score_bf16(const tile_scratch_t *t, const in_place_t *k) {
-    score_in_place(t, FLASH_DTYPE_BF16, k);
+NEVER_INLINE void score_bf16(const tile_scratch_t *t, const in_place_t *k, int32_t n_keys) {
+    score_in_place(t, FLASH_DTYPE_BF16, k, n_keys);
 }
 
-ALWAYS_INLINE void score_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *k) {
+ALWAYS_INLINE void score_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *k,
+                              int32_t n_keys) {
     if (dtype == FLASH_DTYPE_FP32)
-        score_fp32(t, k);
+        score_fp32(t, k, n_keys);
     else if (dtype == FLASH_DTYPE_FP16)
-        score_fp16(t, k);
+        score_fp16(t, k, n_keys);
     else
-        score_bf16(t, k);
+        score_bf16(t, k, n_keys);
 }
 
 #endif

@@ -91,12 +91,6 @@ ALWAYS_INLINE void values_slice(int32_t dtype, const value_words_t *w, const int
 #endif
 }
 
-/* Rows first ... first + n - 1 of each head. */
-typedef struct row_span {
-    int64_t first;
-    int n;
-} row_span_t;
-
 /* All columns of the first n keys, which begin and end with words; the number of rows is a constant
  * at each call. */
 ALWAYS_INLINE void values_heads(const tile_scratch_t *t, int32_t dtype, const int64_t d,
@@ -177,15 +171,16 @@ NEVER_INLINE void values_bf16(const tile_scratch_t *t, const in_place_t *v, int6
     values_in_place(t, FLASH_DTYPE_BF16, v, n, row, rows);
 }
 
-/* Keys that begin and end with words. */
+/* The first n keys, which begin and end with words. */
 ALWAYS_INLINE void accumulate_words_in_place(const tile_scratch_t *t, int32_t dtype,
-                                             const in_place_t *v, int64_t row, int rows) {
+                                             const in_place_t *v, int64_t n, int64_t row,
+                                             int rows) {
     if (dtype == FLASH_DTYPE_FP32)
-        values_fp32(t, v, v->n_keys, row, rows);
+        values_fp32(t, v, n, row, rows);
     else if (dtype == FLASH_DTYPE_FP16)
-        values_fp16(t, v, v->n_keys, row, rows);
+        values_fp16(t, v, n, row, rows);
     else
-        values_bf16(t, v, v->n_keys, row, rows);
+        values_bf16(t, v, n, row, rows);
 }
 
 #endif
