@@ -15,20 +15,27 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Not to be waited for: a FIFO that nobody writes to opens at once, and is refused. */
-static flash_status_t open_file(const char *path, FILE **file) {
+/* What keeps an open file from being read to its end; NULL: nothing. */
+static const char *obstacle(int descriptor) {
     struct stat status;
+    if (fstat(descriptor, &status) != 0)
+        return strerror(errno);
+    if (S_ISDIR(status.st_mode))
+        return strerror(EISDIR);
+    return S_ISREG(status.st_mode) ? NULL : "not a regular file";
+}
+
+/* Opens at once, a FIFO too that nobody writes to, and refuses what could block. */
+static flash_status_t open_file(const char *path, FILE **file) {
     const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    FLASH_REQUIRE(descriptor >= 0, FLASH_ERROR_INVALID_ARGUMENT, "%.200s: %s", path,
-                  strerror(errno));
-    const bool is_regular = fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
-    *file = is_regular ? fdopen(descriptor, "r") : NULL;
+    const char *why = descriptor < 0 ? strerror(errno) : obstacle(descriptor);
+    *file = why == NULL ? fdopen(descriptor, "r") : NULL;
     if (*file != NULL)
         return FLASH_SUCCESS;
-    close(descriptor);
-    return is_regular
-               ? status_fail(FLASH_ERROR_OUT_OF_MEMORY, "%.200s: no memory to read it", path)
-               : status_fail(FLASH_ERROR_INVALID_ARGUMENT, "%.200s: not a regular file", path);
+    if (descriptor >= 0)
+        close(descriptor);
+    return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "%.200s: %s", path,
+                       why != NULL ? why : "no memory to read it");
 }
 
 /* The file's text, to be freed; NULL with errno where it cannot be read, or holds a NUL. */
