@@ -249,10 +249,10 @@ def test_every_call_refuses_what_cannot_be_counted(sizes: dict[str, int]) -> Non
     call = ForwardCall()
     for name, size in sizes.items():
         setattr(call.args, name, size)
-    config, size = _abi.flash_config_t(), ctypes.c_uint64()
+    kernel, size = ctypes.c_void_p(), ctypes.c_uint64()
     assert [
         library().flash_query_support(call.args, None, None, 0),
-        library().flash_select_config(call.args, config, None, 0),
+        library().flash_select_kernel(call.args, kernel, None, 0),
         library().flash_workspace_size(call.args, None, size),
         library().flash_prepare(call.args, None),
         call.run(),
