@@ -54,6 +54,15 @@ class Dtype(IntEnum):
     BF16 = 2
     FP32 = 3
 
+    @property
+    def size(self) -> int:
+        """Bytes of an element."""
+        return DTYPE_BYTES[self]
+
+
+# As in kernels/common/dtype.h.
+DTYPE_BYTES = {Dtype.FP16: 2, Dtype.BF16: 2, Dtype.FP32: 4}
+
 
 class Feature(IntFlag):
     """FLASH_FEATURE_...; the word of the short form is the name in lower case."""

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .config import Config
-from .facts import FAMILIES, FRAGMENT, MMA_ROWS, SM80, Arch, Family, Feature
+from .facts import FAMILIES, FRAGMENT, MMA_ROWS, SM80, Arch, Dtype, Family, Feature
 
 SM90_LOADING_WARPS = 4
 # Of kernels/sm90/sm90_kernel.h.
-SM90_PANEL_ELEMENTS = 64
-SM90_ELEMENT_BYTES = 2
+SM90_PANEL_BYTES = 128
 SM90_STATE_BYTES = 2816
 SM90_SHARED_BYTES_MAX = 227 * 1024
 
@@ -67,9 +66,9 @@ def sm90_warps(B_r: int) -> int:
 
 def sm90_shared_bytes(config: Config) -> int:
     """Q, n_stages blocks of K and of V, in whole panels, and the state behind them."""
-    panels = -(-config.d_head // SM90_PANEL_ELEMENTS)
+    panels = -(-config.d_head * Dtype(config.dtype).size // SM90_PANEL_BYTES)
     rows = config.B_r + 2 * config.n_stages * config.B_c
-    return rows * panels * SM90_PANEL_ELEMENTS * SM90_ELEMENT_BYTES + SM90_STATE_BYTES
+    return rows * panels * SM90_PANEL_BYTES + SM90_STATE_BYTES
 
 
 def _sm90_rules(config: Config) -> Iterator[str]:

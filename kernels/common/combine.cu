@@ -7,25 +7,27 @@
  * -infinity have no weight and are not read.
  */
 #include "common/combine.h"
+#include "common/dtype.cuh"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+/* The last case is no answer for whatever else: a new type stops here, and gets a case of its own.
+ * Chains, not switches: ptxas then unrolls the loop over partial results for each type apart. */
+static_assert(N_DTYPES == 3, "load_element() and store_element() have a case for each type");
 
 static __device__ __forceinline__ float load_element(const void *data, int64_t i, int dtype) {
     if (dtype == FLASH_DTYPE_FP16)
-        return __half2float(static_cast<const __half *>(data)[i]);
+        return dtype_load<FLASH_DTYPE_FP16>(data, i);
     if (dtype == FLASH_DTYPE_BF16)
-        return __bfloat162float(static_cast<const __nv_bfloat16 *>(data)[i]);
-    return static_cast<const float *>(data)[i];
+        return dtype_load<FLASH_DTYPE_BF16>(data, i);
+    return dtype_load<FLASH_DTYPE_FP32>(data, i);
 }
 
 static __device__ __forceinline__ void store_element(void *data, int64_t i, int dtype, float x) {
     if (dtype == FLASH_DTYPE_FP16)
-        static_cast<__half *>(data)[i] = __float2half_rn(x);
+        dtype_store<FLASH_DTYPE_FP16>(data, i, x);
     else if (dtype == FLASH_DTYPE_BF16)
-        static_cast<__nv_bfloat16 *>(data)[i] = __float2bfloat16_rn(x);
+        dtype_store<FLASH_DTYPE_BF16>(data, i, x);
     else
-        static_cast<float *>(data)[i] = x;
+        dtype_store<FLASH_DTYPE_FP32>(data, i, x);
 }
 
 /* A row of [batch, n_heads, seqlen_q], as lse has them. */

@@ -6,13 +6,10 @@
 
 #include "common/ptx/packed_math.cuh"
 
-/* Bits of the exponent, all set in what is not finite. */
-static constexpr __host__ __device__ inline uint32_t exponent_bits(int dtype) {
-    return dtype == FLASH_DTYPE_FP16 ? 0x7c00u : 0x7f80u;
-}
-
 template <int DTYPE> static __device__ __forceinline__ bool is_finite(uint32_t element) {
-    return (element & exponent_bits(DTYPE)) != exponent_bits(DTYPE);
+    constexpr uint32_t exponent = dtype_exponent_bits(DTYPE);
+    static_assert(dtype_size(DTYPE) == 2, "an element is half of a pair");
+    return (element & exponent) != exponent;
 }
 
 /* The pair with zeros in place of what is not finite. */

@@ -4,6 +4,7 @@
 #ifndef FLASH_KERNELS_CPU_AVX2_H
 #define FLASH_KERNELS_CPU_AVX2_H
 
+#include "common/dtype.h"
 #include "cpu/tuning.h"
 #include "cpu/vector.h"
 #include "flashattn.h"
@@ -151,10 +152,20 @@ ALWAYS_INLINE void vec_transpose(vec_t r[VEC_WIDTH]) {
 
 /* ---- Memory ---- */
 
-ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, __m128i x) {
-    if (dtype == FLASH_DTYPE_FP16)
-        return _mm256_cvtph_ps(x);
+ALWAYS_INLINE vec_t vec_from_bf16(__m128i x) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+}
+
+ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, __m128i x) {
+    DTYPE_SWITCH(dtype) {
+    case FLASH_DTYPE_FP16:
+        return _mm256_cvtph_ps(x);
+    case FLASH_DTYPE_BF16:
+        return vec_from_bf16(x);
+    case FLASH_DTYPE_FP32: /* no halves */
+        break;
+    }
+    DTYPE_NEVER();
 }
 
 /* Rounds to nearest, ties to even; a NaN stays one. */
@@ -170,9 +181,15 @@ ALWAYS_INLINE __m128i vec_to_bf16(vec_t x) {
 }
 
 ALWAYS_INLINE __m128i vec_to_halves(int32_t dtype, vec_t x) {
-    return dtype == FLASH_DTYPE_FP16
-               ? _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-               : vec_to_bf16(x);
+    DTYPE_SWITCH(dtype) {
+    case FLASH_DTYPE_FP16:
+        return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    case FLASH_DTYPE_BF16:
+        return vec_to_bf16(x);
+    case FLASH_DTYPE_FP32: /* no halves */
+        break;
+    }
+    DTYPE_NEVER();
 }
 
 /* All ones in the first n lanes. */

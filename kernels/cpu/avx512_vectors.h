@@ -4,6 +4,7 @@
 #ifndef FLASH_KERNELS_CPU_AVX512_VECTORS_H
 #define FLASH_KERNELS_CPU_AVX512_VECTORS_H
 
+#include "common/dtype.h"
 #include "cpu/vector.h"
 #include "flashattn.h"
 
@@ -154,19 +155,29 @@ ALWAYS_INLINE __m256i vec_to_bf16(vec_t x) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 }
 
+ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, __m256i x) {
+    DTYPE_SWITCH(dtype) {
+    case FLASH_DTYPE_FP16:
+        return _mm512_cvtph_ps(x);
+    case FLASH_DTYPE_BF16:
+        return vec_from_bf16(x);
+    case FLASH_DTYPE_FP32: /* no halves */
+        break;
+    }
+    DTYPE_NEVER();
+}
+
 ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {
     if (dtype == FLASH_DTYPE_FP32)
         return _mm512_loadu_ps(from);
-    const __m256i halves = _mm256_loadu_si256(from);
-    return dtype == FLASH_DTYPE_FP16 ? _mm512_cvtph_ps(halves) : vec_from_bf16(halves);
+    return vec_from_halves(dtype, _mm256_loadu_si256(from));
 }
 
 ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
     const __mmask16 mask = (__mmask16)((1u << n) - 1);
     if (dtype == FLASH_DTYPE_FP32)
         return _mm512_maskz_loadu_ps(mask, from);
-    const __m256i halves = _mm256_maskz_loadu_epi16(mask, from);
-    return dtype == FLASH_DTYPE_FP16 ? _mm512_cvtph_ps(halves) : vec_from_bf16(halves);
+    return vec_from_halves(dtype, _mm256_maskz_loadu_epi16(mask, from));
 }
 
 ALWAYS_INLINE void vec_split_bf16(const void *from, vec_t pair[2]) {
@@ -190,9 +201,15 @@ ALWAYS_INLINE void vec_join(vec_t pair[2]) {
 }
 
 ALWAYS_INLINE __m256i vec_to_halves(int32_t dtype, vec_t x) {
-    return dtype == FLASH_DTYPE_FP16
-               ? _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-               : vec_to_bf16(x);
+    DTYPE_SWITCH(dtype) {
+    case FLASH_DTYPE_FP16:
+        return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    case FLASH_DTYPE_BF16:
+        return vec_to_bf16(x);
+    case FLASH_DTYPE_FP32: /* no halves */
+        break;
+    }
+    DTYPE_NEVER();
 }
 
 ALWAYS_INLINE void vec_store(int32_t dtype, void *to, vec_t x) {

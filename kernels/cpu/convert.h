@@ -6,7 +6,7 @@
 #ifndef FLASH_KERNELS_CPU_CONVERT_H
 #define FLASH_KERNELS_CPU_CONVERT_H
 
-#include "flashattn.h"
+#include "common/dtype.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -66,7 +66,7 @@ static inline uint16_t fp16_from_fp32(float value) {
 
 /* Bytes of an element. */
 static inline int64_t element_size(int32_t dtype) {
-    return dtype == FLASH_DTYPE_FP32 ? 4 : 2;
+    return dtype_size(dtype);
 }
 
 /* Address of data[index]. */
@@ -78,26 +78,49 @@ static inline void *element_at_mutable(void *data, int64_t index, int32_t dtype)
     return (char *)data + index * element_size(dtype);
 }
 
-static inline float element_load(const void *data, int64_t index, int32_t dtype) {
-    const void *element = element_at(data, index, dtype);
-    if (dtype == FLASH_DTYPE_FP32) {
-        float value;
-        memcpy(&value, element, sizeof value);
-        return value;
-    }
+static inline uint16_t load_half(const void *element) {
     uint16_t half;
     memcpy(&half, element, sizeof half);
-    return dtype == FLASH_DTYPE_FP16 ? fp32_from_fp16(half) : fp32_from_bf16(half);
+    return half;
+}
+
+static inline void store_half(void *element, uint16_t half) {
+    memcpy(element, &half, sizeof half);
+}
+
+static inline float load_fp32(const void *element) {
+    float value;
+    memcpy(&value, element, sizeof value);
+    return value;
+}
+
+static inline float element_load(const void *data, int64_t index, int32_t dtype) {
+    const void *element = element_at(data, index, dtype);
+    DTYPE_SWITCH(dtype) {
+    case FLASH_DTYPE_FP16:
+        return fp32_from_fp16(load_half(element));
+    case FLASH_DTYPE_BF16:
+        return fp32_from_bf16(load_half(element));
+    case FLASH_DTYPE_FP32:
+        return load_fp32(element);
+    }
+    DTYPE_NEVER();
 }
 
 static inline void element_store(void *data, int64_t index, int32_t dtype, float value) {
     void *element = element_at_mutable(data, index, dtype);
-    if (dtype == FLASH_DTYPE_FP32) {
+    DTYPE_SWITCH(dtype) {
+    case FLASH_DTYPE_FP16:
+        store_half(element, fp16_from_fp32(value));
+        return;
+    case FLASH_DTYPE_BF16:
+        store_half(element, bf16_from_fp32(value));
+        return;
+    case FLASH_DTYPE_FP32:
         memcpy(element, &value, sizeof value);
         return;
     }
-    const uint16_t half = dtype == FLASH_DTYPE_FP16 ? fp16_from_fp32(value) : bf16_from_fp32(value);
-    memcpy(element, &half, sizeof half);
+    DTYPE_NEVER();
 }
 
 #endif

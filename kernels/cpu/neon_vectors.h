@@ -4,6 +4,7 @@
 #ifndef FLASH_KERNELS_CPU_NEON_VECTORS_H
 #define FLASH_KERNELS_CPU_NEON_VECTORS_H
 
+#include "common/dtype.h"
 #include "cpu/vector.h"
 #include "flashattn.h"
 
@@ -123,9 +124,15 @@ ALWAYS_INLINE void vec_transpose(vec_t r[VEC_WIDTH]) {
 /* ---- Memory: byte by byte, for any alignment ---- */
 
 ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, uint16x4_t x) {
-    if (dtype == FLASH_DTYPE_FP16)
+    DTYPE_SWITCH(dtype) {
+    case FLASH_DTYPE_FP16:
         return vcvt_f32_f16(vreinterpret_f16_u16(x));
-    return vreinterpretq_f32_u32(vshll_n_u16(x, 16));
+    case FLASH_DTYPE_BF16:
+        return vreinterpretq_f32_u32(vshll_n_u16(x, 16));
+    case FLASH_DTYPE_FP32: /* no halves */
+        break;
+    }
+    DTYPE_NEVER();
 }
 
 /* Rounds to nearest, ties to even; a NaN stays one. */
@@ -138,7 +145,15 @@ ALWAYS_INLINE uint16x4_t vec_to_bf16(vec_t x) {
 }
 
 ALWAYS_INLINE uint16x4_t vec_to_halves(int32_t dtype, vec_t x) {
-    return dtype == FLASH_DTYPE_FP16 ? vreinterpret_u16_f16(vcvt_f16_f32(x)) : vec_to_bf16(x);
+    DTYPE_SWITCH(dtype) {
+    case FLASH_DTYPE_FP16:
+        return vreinterpret_u16_f16(vcvt_f16_f32(x));
+    case FLASH_DTYPE_BF16:
+        return vec_to_bf16(x);
+    case FLASH_DTYPE_FP32: /* no halves */
+        break;
+    }
+    DTYPE_NEVER();
 }
 
 ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {
@@ -149,7 +164,7 @@ ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {
 
 ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
     uint8_t bytes[VEC_WIDTH * sizeof(float)] = {0};
-    memcpy(bytes, from, (size_t)n * (dtype == FLASH_DTYPE_FP32 ? 4 : 2));
+    memcpy(bytes, from, (size_t)(n * dtype_size(dtype)));
     return vec_load(dtype, bytes);
 }
 
@@ -163,7 +178,7 @@ ALWAYS_INLINE void vec_store(int32_t dtype, void *to, vec_t x) {
 ALWAYS_INLINE void vec_store_first(int32_t dtype, void *to, vec_t x, int n) {
     uint8_t bytes[VEC_WIDTH * sizeof(float)];
     vec_store(dtype, bytes, x);
-    memcpy(to, bytes, (size_t)n * (dtype == FLASH_DTYPE_FP32 ? 4 : 2));
+    memcpy(to, bytes, (size_t)(n * dtype_size(dtype)));
 }
 
 #endif

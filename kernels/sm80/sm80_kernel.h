@@ -11,6 +11,7 @@
 #ifndef FLASH_KERNELS_SM80_KERNEL_H
 #define FLASH_KERNELS_SM80_KERNEL_H
 
+#include "common/dtype.h"
 #include "common/params.h"
 #include "flashattn.h"
 
@@ -23,10 +24,8 @@
 #endif
 
 enum {
-    SM80_ELEMENT_BYTES = 2,
     SM80_WARP_THREADS = 32,
     SM80_CHUNK_BYTES = 16, /* the widest copy of a thread */
-    SM80_CHUNK_ELEMENTS = SM80_CHUNK_BYTES / SM80_ELEMENT_BYTES,
     /* Of a multiprocessor of compute capability 8.0; newer data-centre chips have more. */
     SM80_SHARED_BYTES_OF_SM = 164 * 1024,
     /* Of each block: by the system, and, at most, by block_state.cuh beside the dynamic memory. */
@@ -34,13 +33,21 @@ enum {
     SM80_STATIC_SHARED_BYTES = 128
 };
 
+SM80_CONSTANT int32_t sm80_element_bytes(const flash_config_t *c) {
+    return dtype_size(c->dtype);
+}
+
+SM80_CONSTANT int32_t sm80_chunk_elements(const flash_config_t *c) {
+    return SM80_CHUNK_BYTES / sm80_element_bytes(c);
+}
+
 SM80_CONSTANT int32_t sm80_block_threads(const flash_config_t *c) {
     return SM80_WARP_THREADS * c->n_warps;
 }
 
 /* Q (later O), K and V, one block of each. */
 SM80_CONSTANT int32_t sm80_shared_bytes(const flash_config_t *c) {
-    return (c->B_r + 2 * c->B_c) * c->d_head * SM80_ELEMENT_BYTES;
+    return (c->B_r + 2 * c->B_c) * c->d_head * sm80_element_bytes(c);
 }
 
 /* Blocks that share a multiprocessor, for the compiler that gives out registers. */
@@ -61,11 +68,12 @@ SM80_CONSTANT int64_t sm80_grid_blocks(const flash_config_t *c, const flash_para
 }
 
 /* True when each row of a tensor, its d_head elements too, is made of whole, aligned chunks. */
-static inline int sm80_chunks_aligned(const void *data, const flash_strides_t *stride,
-                                      int32_t d_head) {
+static inline int sm80_chunks_aligned(const flash_config_t *c, const void *data,
+                                      const flash_strides_t *stride, int32_t d_head) {
     const uint64_t elements = (uint64_t)stride->batch | (uint64_t)stride->seq |
                               (uint64_t)stride->head | (uint64_t)(uint32_t)d_head;
-    return (uintptr_t)data % SM80_CHUNK_BYTES == 0 && elements % SM80_CHUNK_ELEMENTS == 0;
+    const uint64_t of_chunk = (uint64_t)sm80_chunk_elements(c);
+    return (uintptr_t)data % SM80_CHUNK_BYTES == 0 && elements % of_chunk == 0;
 }
 
 /*
@@ -74,9 +82,9 @@ static inline int sm80_chunks_aligned(const void *data, const flash_strides_t *s
  * anywhere for both.
  */
 static inline int sm80_serves_alignment(const flash_config_t *c, const flash_params_t *p) {
-    return !c->async_copy || (sm80_chunks_aligned(p->q, &p->q_stride, p->d_head) &&
-                              sm80_chunks_aligned(p->k, &p->k_stride, p->d_head) &&
-                              sm80_chunks_aligned(p->v, &p->v_stride, p->d_head));
+    return !c->async_copy || (sm80_chunks_aligned(c, p->q, &p->q_stride, p->d_head) &&
+                              sm80_chunks_aligned(c, p->k, &p->k_stride, p->d_head) &&
+                              sm80_chunks_aligned(c, p->v, &p->v_stride, p->d_head));
 }
 
 #endif

@@ -5,6 +5,7 @@
 #ifndef FLASH_KERNELS_SM90_DERIVE_CUH
 #define FLASH_KERNELS_SM90_DERIVE_CUH
 
+#include "common/bits.cuh"
 #include "sm90/sm90_kernel.h"
 
 SM90_CONSTANT int at_least_1(int n) {
@@ -27,6 +28,13 @@ enum { KV_LOAD_WARP, SCHEDULER_WARP, Q_LOAD_O_STORE_WARP, SANITISE_WARP };
 
 template <flash_config_t C> constexpr int producer_registers = sm90_producer_registers(&C);
 template <flash_config_t C> constexpr int consumer_registers = sm90_consumer_registers(&C);
+
+/* ---- elements ---- */
+
+template <flash_config_t C> constexpr int element_bytes = sm90_element_bytes(&C);
+template <flash_config_t C> constexpr int chunk_elements = sm90_chunk_elements(&C);
+template <flash_config_t C> constexpr int panel_elements = sm90_panel_elements(&C);
+template <flash_config_t C> using element_bits = bits_of<element_bytes<C>>;
 
 /* ---- accumulators per thread, and steps of 16 along the contractions ---- */
 
@@ -56,15 +64,14 @@ constexpr bool walks_apart = has_mask<C> && !C.ping_pong && consumers<C> > 1;
 
 /* ---- shared memory ---- */
 
-constexpr int panel_row_bytes = SM90_PANEL_ELEMENTS * SM90_ELEMENT_BYTES;
 template <flash_config_t C> constexpr int panels = sm90_panels(&C);
-template <flash_config_t C> constexpr int q_panel_bytes = C.B_r *panel_row_bytes;
-template <flash_config_t C> constexpr int kv_panel_bytes = C.B_c *panel_row_bytes;
+template <flash_config_t C> constexpr int q_panel_bytes = C.B_r *SM90_PANEL_BYTES;
+template <flash_config_t C> constexpr int kv_panel_bytes = C.B_c *SM90_PANEL_BYTES;
 template <flash_config_t C> constexpr int q_bytes = sm90_tile_bytes(&C, C.B_r);
 template <flash_config_t C> constexpr int kv_bytes = sm90_tile_bytes(&C, C.B_c);
 
 template <flash_config_t C>
-constexpr int warpgroup_output_bytes = SM90_WARPGROUP_ROWS *panels<C> *panel_row_bytes;
+constexpr int warpgroup_output_bytes = SM90_WARPGROUP_ROWS *panels<C> *SM90_PANEL_BYTES;
 
 /* Stages of the rings of K and V, a block of keys each. */
 template <flash_config_t C> constexpr int k_stages = C.n_stages;
@@ -122,7 +129,7 @@ constexpr bool frees_q_at_once = q_in_registers<C> &&staging_of_o<C> != STAGED_I
 
 template <flash_config_t C>
 constexpr int output_panel_bytes =
-    staging_of_o<C> == STAGED_IN_Q ? q_panel_bytes<C> : SM90_WARPGROUP_ROWS *panel_row_bytes;
+    staging_of_o<C> == STAGED_IN_Q ? q_panel_bytes<C> : SM90_WARPGROUP_ROWS *SM90_PANEL_BYTES;
 
 /* ---- legality ---- */
 
@@ -133,6 +140,7 @@ SM90_CONSTANT bool is_bool(int32_t value) {
 template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.arch == FLASH_ARCH_SM90, "a configuration of another family");
     static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16, "dtype");
+    static_assert(element_bytes<C> == 2, "steps of wgmma are 16 elements of 16 bits");
     static_assert(C.d_head == 64 || C.d_head == 96 || C.d_head == 128 || C.d_head == 192 ||
                       C.d_head == 256,
                   "d_head");

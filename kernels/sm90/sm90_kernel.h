@@ -12,6 +12,7 @@
 #ifndef FLASH_KERNELS_SM90_KERNEL_H
 #define FLASH_KERNELS_SM90_KERNEL_H
 
+#include "common/dtype.h"
 #include "common/params.h"
 #include "flashattn.h"
 
@@ -26,15 +27,13 @@
 #endif
 
 enum {
-    SM90_ELEMENT_BYTES = 2,
     SM90_WARPGROUP_THREADS = 128,
     SM90_WARPGROUP_ROWS = 64, /* of Q, of each warpgroup that multiplies */
     SM90_MAX_CONSUMERS = 3,
-    SM90_PANEL_ELEMENTS = 64,   /* columns of a tile in shared memory: one span of the swizzle */
+    SM90_PANEL_BYTES = 128,     /* of a row of a tile in shared memory: one span of the swizzle */
     SM90_TILE_ALIGNMENT = 1024, /* bytes: eight rows of the swizzle's pattern */
     SM90_CHUNK_BYTES = 16,      /* what TMA's addresses and strides are multiples of */
-    SM90_CHUNK_ELEMENTS = SM90_CHUNK_BYTES / SM90_ELEMENT_BYTES,
-    SM90_STATE_BYTES = 2816, /* block_state_t, behind the tiles (block_state.cuh) */
+    SM90_STATE_BYTES = 2816,    /* block_state_t, behind the tiles (block_state.cuh) */
     SM90_SHARED_BYTES_MAX = 227 * 1024,
     SM90_FAILURE_BITS = 1024, /* of a block: which of its tiles the second pass computes again */
     SM90_MAX_BLOCKS = 160,    /* of a grid with longest_first */
@@ -67,7 +66,7 @@ typedef struct sm90_schedule {
 } sm90_schedule_t;
 
 /* Q, K, V, O as [batch, head, seq, d_head], innermost last, or with varlen as ptx/tma.cuh says;
- * boxes of one panel of 64 columns by sm90_q_box_rows() (Q), B_c (K, V) or
+ * boxes of one panel of columns by sm90_q_box_rows() (Q), B_c (K, V) or
  * SM90_WARPGROUP_ROWS (O) rows of one head. Unset (zeros) where a tensor has no elements. */
 typedef struct sm90_params {
     sm90_tensor_map_t q;
@@ -78,6 +77,19 @@ typedef struct sm90_params {
     sm90_entry_tokens_t entry_tokens; /* for kernels with varlen */
     sm90_schedule_t schedule;
 } sm90_params_t;
+
+SM90_CONSTANT int32_t sm90_element_bytes(const flash_config_t *c) {
+    return dtype_size(c->dtype);
+}
+
+SM90_CONSTANT int32_t sm90_chunk_elements(const flash_config_t *c) {
+    return SM90_CHUNK_BYTES / sm90_element_bytes(c);
+}
+
+/* Columns of a panel. */
+SM90_CONSTANT int32_t sm90_panel_elements(const flash_config_t *c) {
+    return SM90_PANEL_BYTES / sm90_element_bytes(c);
+}
 
 /* Warpgroups that multiply; one more loads. */
 SM90_CONSTANT int32_t sm90_consumers(const flash_config_t *c) {
@@ -113,12 +125,12 @@ SM90_CONSTANT int32_t sm90_q_box_rows(const flash_config_t *c) {
 }
 
 SM90_CONSTANT int32_t sm90_panels(const flash_config_t *c) {
-    return (c->d_head + SM90_PANEL_ELEMENTS - 1) / SM90_PANEL_ELEMENTS;
+    return (c->d_head + sm90_panel_elements(c) - 1) / sm90_panel_elements(c);
 }
 
-/* A tile of Q, K or V takes so many bytes of shared memory: whole panels of 64 columns. */
+/* A tile of Q, K or V takes so many bytes of shared memory: whole panels. */
 SM90_CONSTANT int32_t sm90_tile_bytes(const flash_config_t *c, int32_t rows) {
-    return rows * sm90_panels(c) * SM90_PANEL_ELEMENTS * SM90_ELEMENT_BYTES;
+    return rows * sm90_panels(c) * SM90_PANEL_BYTES;
 }
 
 /* The least that a block needs: Q, n_stages blocks of K and of V, and the block's state. */

@@ -12,9 +12,8 @@
 
 static flash_status_t encode_maps(const flash_config_t *config, sm90_params_t *params) {
     const flash_params_t *p = &params->problem;
-    const bool ragged = sm90_has_varlen(config);
-    const tma_tensor_t q = tma_tensor_q(p, ragged), k = tma_tensor_k(p, ragged);
-    const tma_tensor_t v = tma_tensor_v(p, ragged), o = tma_tensor_o(p, ragged);
+    const tma_tensor_t q = tma_tensor_q(config, p), k = tma_tensor_k(config, p);
+    const tma_tensor_t v = tma_tensor_v(config, p), o = tma_tensor_o(config, p);
     params->entry_tokens = (sm90_entry_tokens_t){(int32_t)q.entry_tokens, (int32_t)k.entry_tokens,
                                                  (int32_t)v.entry_tokens, (int32_t)o.entry_tokens};
     FLASH_TRY(tensor_map_encode(&q, config->dtype, sm90_q_box_rows(config), &params->q));

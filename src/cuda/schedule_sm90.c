@@ -37,15 +37,15 @@ int64_t schedule_sm90_blocks(const flash_config_t *config, const flash_params_t 
 }
 
 /* The bytes of K and V of one K/V head. */
-static int64_t bytes_of_group(const flash_params_t *p) {
-    return 2 * (int64_t)p->seqlen_k * p->d_head * SM90_ELEMENT_BYTES;
+static int64_t bytes_of_group(const flash_config_t *config, const flash_params_t *p) {
+    return 2 * (int64_t)p->seqlen_k * p->d_head * sm90_element_bytes(config);
 }
 
 /* The query heads of a section: whole groups, as many as fit L2, or more to have enough tiles. */
 static int32_t section_heads(const flash_config_t *config, const flash_params_t *p) {
     const int64_t groups = (sm90_has_varlen(config) ? 1 : p->batch) * (int64_t)p->n_heads_kv;
     const int64_t tiles_of_group = sm90_tiles_of_head(config, p->seqlen_q) * p->group;
-    const int64_t fitting = SECTION_BYTES / most(bytes_of_group(p), 1);
+    const int64_t fitting = SECTION_BYTES / most(bytes_of_group(config, p), 1);
     const int64_t enough = (SECTION_TILES + tiles_of_group - 1) / tiles_of_group;
     return (int32_t)(least(most(fitting, enough), groups) * p->group);
 }
@@ -57,7 +57,7 @@ static int32_t team_blocks(const flash_config_t *config, const flash_params_t *p
     const int64_t tiles = sm90_tiles_of_head(config, p->seqlen_q);
     int32_t fitting = 0;
     for (int32_t n = 1; n <= MOST_TEAM_BLOCKS && blocks % n == 0; n *= 2) {
-        const int64_t bytes = blocks / n * bytes_of_group(p) / p->group;
+        const int64_t bytes = blocks / n * bytes_of_group(config, p) / p->group;
         if (n > 1 && n != tiles && 2 * n > tiles)
             break;
         if (bytes <= TEAM_BYTES)

@@ -52,10 +52,9 @@ static const cuda_family_t cuda = {.block = block, .tiles = sm90_tiles};
 
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
-    const bool ragged = sm90_has_varlen(config);
     const flash_params_t *p = &problem->params;
-    const tma_tensor_t tensors[] = {tma_tensor_q(p, ragged), tma_tensor_k(p, ragged),
-                                    tma_tensor_v(p, ragged), tma_tensor_o(p, ragged)};
+    const tma_tensor_t tensors[] = {tma_tensor_q(config, p), tma_tensor_k(config, p),
+                                    tma_tensor_v(config, p), tma_tensor_o(config, p)};
     const char *found = cuda_launch_obstacle(&cuda, config, problem, device);
     for (int i = 0; i < 4 && found == NULL; i++)
         found = tma_tensor_obstacle(&tensors[i]);

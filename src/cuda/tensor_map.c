@@ -56,7 +56,7 @@ static shape_t shape_of(const tma_tensor_t *tensor) {
         shape.extent[axis] = (cuuint64_t)extent;
         if (axis > 0) /* one place: any stride does, and the caller's may be none that TMA takes */
             shape.stride_bytes[axis - 1] =
-                extent > 1 ? (cuuint64_t)tensor->stride[axis] * SM90_ELEMENT_BYTES
+                extent > 1 ? (cuuint64_t)tensor->stride[axis] * (cuuint64_t)tensor->element_bytes
                            : (cuuint64_t)SM90_CHUNK_BYTES;
     }
     return shape;
@@ -79,7 +79,8 @@ static flash_status_t find_type(int32_t dtype, CUtensorMapDataType *type) {
 static flash_status_t encode(const tma_tensor_t *tensor, CUtensorMapDataType type, int32_t box_rows,
                              CUtensorMap *map) {
     const shape_t shape = shape_of(tensor);
-    const cuuint32_t box[TMA_MOST_AXES] = {SM90_PANEL_ELEMENTS, (cuuint32_t)box_rows, 1, 1, 1};
+    const cuuint32_t columns = (cuuint32_t)(SM90_PANEL_BYTES / tensor->element_bytes);
+    const cuuint32_t box[TMA_MOST_AXES] = {columns, (cuuint32_t)box_rows, 1, 1, 1};
     const cuuint32_t step[TMA_MOST_AXES] = {1, 1, 1, 1, 1};
     const CUresult result = driver.encode(
         map, type, (cuuint32_t)tensor->n_axes, (void *)(uintptr_t)tensor->data, shape.extent,

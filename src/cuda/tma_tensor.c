@@ -8,11 +8,11 @@
 #include <stddef.h>
 
 /* Bytes from one place on an axis to the next are below 2^40. */
-#define STRIDE_LIMIT (((int64_t)1 << 40) / SM90_ELEMENT_BYTES)
+static const int64_t STRIDE_LIMIT_BYTES = (int64_t)1 << 40;
 
 /* Steps of a ragged map's last axis and of its rows make 2^34 bytes: SM90_RAGGED_END of both wrap
  * an address round. */
-#define WRAPPING_STRIDE (((int64_t)1 << 34) / SM90_ELEMENT_BYTES)
+static const int64_t WRAPPING_STRIDE_BYTES = (int64_t)1 << 34;
 
 /* What the four tensors differ in. */
 typedef struct layout {
@@ -23,8 +23,9 @@ typedef struct layout {
     int32_t n_heads;
 } layout_t;
 
-static tma_tensor_t batched(const flash_params_t *p, const layout_t *l) {
+static tma_tensor_t batched(const flash_config_t *c, const flash_params_t *p, const layout_t *l) {
     return (tma_tensor_t){.data = l->data,
+                          .element_bytes = sm90_element_bytes(c),
                           .n_axes = 4,
                           .extent = {p->d_head, l->seqlen, l->n_heads, p->batch},
                           .stride = {1, l->stride->seq, l->stride->head, l->stride->batch}};
@@ -32,10 +33,10 @@ static tma_tensor_t batched(const flash_params_t *p, const layout_t *l) {
 
 /* Elements from one token to the next. Where each batch entry has one, they are as far apart as the
  * entries; a single token is nowhere near another. */
-static int64_t token_stride(const flash_params_t *p, const layout_t *l) {
+static int64_t token_stride(const flash_config_t *c, const flash_params_t *p, const layout_t *l) {
     if (l->cu_seqlens != NULL || l->seqlen > 1)
         return l->stride->seq;
-    return p->batch > 1 ? l->stride->batch : SM90_CHUNK_ELEMENTS;
+    return p->batch > 1 ? l->stride->batch : sm90_chunk_elements(c);
 }
 
 /* Coordinates of tokens have 32 bits. */
@@ -48,39 +49,41 @@ static int64_t entry_tokens(const flash_params_t *p, const layout_t *l, int64_t 
     return tokens <= (INT32_MAX - l->seqlen) / (p->batch - 1) ? tokens : -1;
 }
 
-static tma_tensor_t ragged(const flash_params_t *p, const layout_t *l) {
-    const int64_t token = token_stride(p, l);
+static tma_tensor_t ragged(const flash_config_t *c, const flash_params_t *p, const layout_t *l) {
+    const int64_t token = token_stride(c, p, l);
+    const int64_t wrapping = WRAPPING_STRIDE_BYTES / sm90_element_bytes(c);
     if (p->batch == 0 || l->seqlen == 0)
-        return batched(p, l);
+        return batched(c, p, l);
     return (tma_tensor_t){.data = l->data,
+                          .element_bytes = sm90_element_bytes(c),
                           .n_axes = 5,
                           .extent = {p->d_head, SM90_RAGGED_END, l->n_heads, INT32_MAX, INT32_MAX},
-                          .stride = {1, token, l->stride->head, token, WRAPPING_STRIDE - token},
+                          .stride = {1, token, l->stride->head, token, wrapping - token},
                           .entry_tokens = entry_tokens(p, l, token)};
 }
 
-static tma_tensor_t tensor_of(const flash_params_t *p, const layout_t *l, bool is_ragged) {
-    return is_ragged ? ragged(p, l) : batched(p, l);
+static tma_tensor_t tensor_of(const flash_config_t *c, const flash_params_t *p, const layout_t *l) {
+    return sm90_has_varlen(c) ? ragged(c, p, l) : batched(c, p, l);
 }
 
-tma_tensor_t tma_tensor_q(const flash_params_t *p, bool ragged) {
+tma_tensor_t tma_tensor_q(const flash_config_t *config, const flash_params_t *p) {
     const layout_t q = {p->q, &p->q_stride, p->cu_seqlens_q, p->seqlen_q, p->n_heads};
-    return tensor_of(p, &q, ragged);
+    return tensor_of(config, p, &q);
 }
 
-tma_tensor_t tma_tensor_k(const flash_params_t *p, bool ragged) {
+tma_tensor_t tma_tensor_k(const flash_config_t *config, const flash_params_t *p) {
     const layout_t k = {p->k, &p->k_stride, p->cu_seqlens_k, p->seqlen_k, p->n_heads_kv};
-    return tensor_of(p, &k, ragged);
+    return tensor_of(config, p, &k);
 }
 
-tma_tensor_t tma_tensor_v(const flash_params_t *p, bool ragged) {
+tma_tensor_t tma_tensor_v(const flash_config_t *config, const flash_params_t *p) {
     const layout_t v = {p->v, &p->v_stride, p->cu_seqlens_k, p->seqlen_k, p->n_heads_kv};
-    return tensor_of(p, &v, ragged);
+    return tensor_of(config, p, &v);
 }
 
-tma_tensor_t tma_tensor_o(const flash_params_t *p, bool ragged) {
+tma_tensor_t tma_tensor_o(const flash_config_t *config, const flash_params_t *p) {
     const layout_t o = {p->o, &p->o_stride, p->cu_seqlens_q, p->seqlen_q, p->n_heads};
-    return tensor_of(p, &o, ragged);
+    return tensor_of(config, p, &o);
 }
 
 bool tma_tensor_is_empty(const tma_tensor_t *tensor) {
@@ -90,10 +93,10 @@ bool tma_tensor_is_empty(const tma_tensor_t *tensor) {
     return false;
 }
 
-static const char *stride_obstacle(int64_t stride) {
-    if (stride % SM90_CHUNK_ELEMENTS != 0)
+static const char *stride_obstacle(const tma_tensor_t *tensor, int64_t stride) {
+    if (stride % (SM90_CHUNK_BYTES / tensor->element_bytes) != 0)
         return "TMA needs the strides of Q, K, V and O to be multiples of 16 bytes";
-    if (stride < 0 || stride >= STRIDE_LIMIT)
+    if (stride < 0 || stride >= STRIDE_LIMIT_BYTES / tensor->element_bytes)
         return "TMA needs the strides of Q, K, V and O to be below 2^40 bytes";
     return NULL;
 }
@@ -103,7 +106,7 @@ static const char *raggedness_obstacle(const tma_tensor_t *tensor) {
     const int64_t token = tensor->stride[1];
     if (tensor->data == NULL && token == 0)
         return NULL;
-    if (token <= 0 || token >= WRAPPING_STRIDE)
+    if (token <= 0 || token >= WRAPPING_STRIDE_BYTES / tensor->element_bytes)
         return "TMA needs tokens of a ragged batch to be less than 2^34 bytes apart, and more than "
                "0";
     if (tensor->entry_tokens < 0)
@@ -118,11 +121,11 @@ const char *tma_tensor_obstacle(const tma_tensor_t *tensor) {
         return NULL;
     if ((uintptr_t)tensor->data % SM90_CHUNK_BYTES != 0)
         return "TMA needs Q, K, V and O at 16-byte aligned addresses";
-    if (tensor->extent[0] % SM90_CHUNK_ELEMENTS != 0)
-        return "TMA needs d_head to be a multiple of 8";
+    if (tensor->extent[0] % (SM90_CHUNK_BYTES / tensor->element_bytes) != 0)
+        return "TMA needs the d_head elements of a row to be a multiple of 16 bytes";
     for (int axis = 1; axis < tensor->n_axes; axis++) {
         const char *obstacle =
-            tensor->extent[axis] > 1 ? stride_obstacle(tensor->stride[axis]) : NULL;
+            tensor->extent[axis] > 1 ? stride_obstacle(tensor, tensor->stride[axis]) : NULL;
         if (obstacle != NULL)
             return obstacle;
     }

@@ -5,6 +5,7 @@
 #ifndef FLASH_TMA_TENSOR_H
 #define FLASH_TMA_TENSOR_H
 
+#include "flashattn.h"
 #include "kernels/common/params.h"
 
 #include <stdbool.h>
@@ -15,18 +16,20 @@ enum { TMA_MOST_AXES = 5 };
  * (kernels/sm90/ptx/tma.cuh), for tensors of which not all batch entries have the same tokens. */
 typedef struct tma_tensor {
     const void *data;
+    int32_t element_bytes;
     int32_t n_axes;
     int32_t extent[TMA_MOST_AXES];
-    int64_t stride[TMA_MOST_AXES]; /* in elements of 16 bits; the first is 1 */
+    int64_t stride[TMA_MOST_AXES]; /* in elements; the first is 1 */
     /* Of a ragged map: tokens from one batch entry to the next, 0 where the tensor itself is
      * ragged; negative: not a whole number, or too many. */
     int64_t entry_tokens;
 } tma_tensor_t;
 
-tma_tensor_t tma_tensor_q(const flash_params_t *p, bool ragged);
-tma_tensor_t tma_tensor_k(const flash_params_t *p, bool ragged);
-tma_tensor_t tma_tensor_v(const flash_params_t *p, bool ragged);
-tma_tensor_t tma_tensor_o(const flash_params_t *p, bool ragged);
+/* As a kernel of the configuration sees it: in elements of its type, ragged if it has varlen. */
+tma_tensor_t tma_tensor_q(const flash_config_t *config, const flash_params_t *p);
+tma_tensor_t tma_tensor_k(const flash_config_t *config, const flash_params_t *p);
+tma_tensor_t tma_tensor_v(const flash_config_t *config, const flash_params_t *p);
+tma_tensor_t tma_tensor_o(const flash_config_t *config, const flash_params_t *p);
 
 bool tma_tensor_is_empty(const tma_tensor_t *tensor);
 

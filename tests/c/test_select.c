@@ -265,7 +265,8 @@ static void what_tma_cannot_address_goes_to_sm80(void **state) {
     p = good, p.params.v = (const void *)(uintptr_t)2, check_tma_refuses(&p, "16-byte aligned");
     p = good, p.params.o = (void *)(uintptr_t)8, check_tma_refuses(&p, "16-byte aligned");
     p = good, p.params.o_stride.seq = 131, check_tma_refuses(&p, "multiples of 16 bytes");
-    p = good, p.params.d_head = 60, check_tma_refuses(&p, "multiple of 8");
+    p = good, p.params.d_head = 60,
+    check_tma_refuses(&p, "d_head elements of a row to be a multiple of 16 bytes");
     p = good, p.params.k_stride.head = 68, check_tma_refuses(&p, "multiples of 16 bytes");
     p = good, p.params.q_stride.seq = 129, check_tma_refuses(&p, "multiples of 16 bytes");
     p = good, p.params.v_stride.batch = 4, check_tma_refuses(&p, "multiples of 16 bytes");

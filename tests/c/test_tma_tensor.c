@@ -12,6 +12,9 @@ static unsigned char data[SM90_CHUNK_BYTES] __attribute__((aligned(SM90_CHUNK_BY
 
 static const int32_t lengths[BATCH + 1];
 
+/* What the kernel that asks has: elements of 16 bits, and ragged maps. */
+static const flash_config_t varlen = {.dtype = FLASH_DTYPE_BF16, .features = FLASH_FEATURE_VARLEN};
+
 /* Contiguous [batch, seq, head, d_head], as in a cache of K beside seqused_k. */
 static flash_params_t cached(void) {
     const flash_strides_t contiguous = {
@@ -33,13 +36,13 @@ static flash_params_t packed(void) {
 }
 
 static void check_addressed(const flash_params_t *p, int64_t entry_tokens) {
-    const tma_tensor_t tensor = tma_tensor_k(p, true);
+    const tma_tensor_t tensor = tma_tensor_k(&varlen, p);
     assert_null(tma_tensor_obstacle(&tensor));
     assert_int_equal(tensor.entry_tokens, entry_tokens);
 }
 
 static void check_refused(const flash_params_t *p, const char *words) {
-    const tma_tensor_t tensor = tma_tensor_k(p, true);
+    const tma_tensor_t tensor = tma_tensor_k(&varlen, p);
     const char *obstacle = tma_tensor_obstacle(&tensor);
     assert_non_null(obstacle);
     assert_non_null(strstr(obstacle, words));
@@ -49,7 +52,7 @@ static void check_refused(const flash_params_t *p, const char *words) {
  * base + (END - length + r) * stride[1] + (b + length) * stride[3] + END * stride[4], mod 2^64. */
 static void an_address_wraps_round_to_the_token(void **state) {
     const flash_params_t p = packed();
-    const tma_tensor_t t = tma_tensor_k(&p, true);
+    const tma_tensor_t t = tma_tensor_k(&varlen, &p);
     const uint64_t begin = 1000000, length = 77, row = 5;
     const uint64_t elements = (SM90_RAGGED_END - length + row) * (uint64_t)t.stride[1] +
                               (begin + length) * (uint64_t)t.stride[3] +
@@ -57,7 +60,8 @@ static void an_address_wraps_round_to_the_token(void **state) {
     (void)state;
     assert_int_equal(t.n_axes, TMA_MOST_AXES);
     assert_int_equal(t.extent[1], SM90_RAGGED_END);
-    assert_true(elements * SM90_ELEMENT_BYTES == (begin + row) * TOKEN * SM90_ELEMENT_BYTES);
+    assert_int_equal(t.element_bytes, 2);
+    assert_true(elements * 2 == (begin + row) * TOKEN * 2);
 }
 
 static void entries_are_whole_numbers_of_tokens_apart(void **state) {

@@ -10,8 +10,7 @@ from hypothesis import given
 from codegen.config import Config
 from codegen.facts import Arch, Dtype
 from codegen.legality import (
-    SM90_ELEMENT_BYTES,
-    SM90_PANEL_ELEMENTS,
+    SM90_PANEL_BYTES,
     SM90_STATE_BYTES,
     broken_rule,
     legal,
@@ -226,12 +225,18 @@ def test_shared_memory_of_sm90_is_that_of_the_kernels(root):
     """The numbers that legality.py repeats from the kernels' header."""
     header = (root / "kernels/sm90/sm90_kernel.h").read_text()
     numbers = {
-        "SM90_PANEL_ELEMENTS": SM90_PANEL_ELEMENTS,
-        "SM90_ELEMENT_BYTES": SM90_ELEMENT_BYTES,
+        "SM90_PANEL_BYTES": SM90_PANEL_BYTES,
         "SM90_STATE_BYTES": SM90_STATE_BYTES,
     }
     for name, value in numbers.items():
         assert re.search(rf"\b{name} = {value}\b", header), name
+
+
+def test_element_sizes_are_those_of_the_kernels(root):
+    """The sizes that facts.py repeats from the kernels' list of types."""
+    header = (root / "kernels/common/dtype.h").read_text()
+    listed = re.findall(r"^    X\((\w+), (\d+), ", header, re.MULTILINE)
+    assert {name: int(size) for name, size in listed} == {t.name: t.size for t in Dtype}
 
 
 @given(any_config)

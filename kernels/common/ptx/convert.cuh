@@ -5,19 +5,20 @@
 #ifndef FLASH_KERNELS_COMMON_PTX_CONVERT_CUH
 #define FLASH_KERNELS_COMMON_PTX_CONVERT_CUH
 
-#include "flashattn.h"
+#include "common/ptx/pair_types.cuh"
 
 #include <stdint.h>
 
 /* low lies in bits 0 ... 15: the element that comes first in memory. */
-template <int DTYPE>
-static __device__ __forceinline__ uint32_t convert_pair(float low, float high) {
-    uint32_t pair;
-    if constexpr (DTYPE == FLASH_DTYPE_FP16)
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(high), "f"(low));
-    else
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
+template <int DTYPE> static __device__ uint32_t convert_pair(float low, float high);
+
+#define CONVERT_PAIR(DTYPE, TYPE)                                                                  \
+    template <> __device__ __forceinline__ uint32_t convert_pair<DTYPE>(float low, float high) {   \
+        uint32_t pair;                                                                             \
+        asm("cvt.rn." TYPE "x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(high), "f"(low));             \
+        return pair;                                                                               \
+    }
+FLASH_PAIR_TYPES(CONVERT_PAIR)
+#undef CONVERT_PAIR
 
 #endif

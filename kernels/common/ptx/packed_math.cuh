@@ -5,19 +5,23 @@
 #ifndef FLASH_KERNELS_COMMON_PTX_PACKED_MATH_CUH
 #define FLASH_KERNELS_COMMON_PTX_PACKED_MATH_CUH
 
-#include "flashattn.h"
+#include "common/ptx/pair_types.cuh"
 
 #include <stdint.h>
 
 /* a * b + c, of each element. */
 template <int DTYPE>
-static __device__ __forceinline__ uint32_t multiply_add_pair(uint32_t a, uint32_t b, uint32_t c) {
-    uint32_t d;
-    if constexpr (DTYPE == FLASH_DTYPE_FP16)
-        asm("fma.rn.f16x2 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    else
-        asm("fma.rn.bf16x2 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
-}
+static __device__ uint32_t multiply_add_pair(uint32_t a, uint32_t b, uint32_t c);
+
+#define MULTIPLY_ADD_PAIR(DTYPE, TYPE)                                                             \
+    template <>                                                                                    \
+    __device__ __forceinline__ uint32_t multiply_add_pair<DTYPE>(uint32_t a, uint32_t b,           \
+                                                                 uint32_t c) {                     \
+        uint32_t d;                                                                                \
+        asm("fma.rn." TYPE "x2 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));             \
+        return d;                                                                                  \
+    }
+FLASH_PAIR_TYPES(MULTIPLY_ADD_PAIR)
+#undef MULTIPLY_ADD_PAIR
 
 #endif

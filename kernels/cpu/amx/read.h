@@ -34,11 +34,18 @@ ALWAYS_INLINE void split_floats(vec_t low, vec_t high, int32_t terms, words_t sp
 }
 
 ALWAYS_INLINE void split_words(int32_t dtype, words_t x, words_t split[2]) {
-    if (dtype == FLASH_DTYPE_BF16)
+    DTYPE_SWITCH(dtype) {
+    case FLASH_DTYPE_BF16:
         split[0] = x;
-    else
+        return;
+    case FLASH_DTYPE_FP16:
         split_floats(_mm512_cvtph_ps(_mm512_castsi512_si256(x)),
                      _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1)), 2, split);
+        return;
+    case FLASH_DTYPE_FP32: /* the family has no such kernels */
+        break;
+    }
+    DTYPE_NEVER();
 }
 
 /* Which of the elements column ... column + 31 a row of d has. */
@@ -70,7 +77,7 @@ ALWAYS_INLINE words_t magnitudes(words_t x) {
 
 /* Those of some magnitudes that are infinity or NaN. */
 ALWAYS_INLINE __mmask32 not_finite(int32_t dtype, words_t magnitude) {
-    const words_t infinity = _mm512_set1_epi16(dtype == FLASH_DTYPE_FP16 ? 0x7c00 : 0x7f80);
+    const words_t infinity = _mm512_set1_epi16((int16_t)dtype_exponent_bits(dtype));
     return _mm512_cmpge_epi16_mask(magnitude, infinity);
 }
 

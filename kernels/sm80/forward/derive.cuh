@@ -5,6 +5,7 @@
 #ifndef FLASH_KERNELS_SM80_FORWARD_DERIVE_CUH
 #define FLASH_KERNELS_SM80_FORWARD_DERIVE_CUH
 
+#include "common/bits.cuh"
 #include "sm80/sm80_kernel.h"
 
 /* ---- mma tiles (m16n8k16): how many of them cover a warp's share ---- */
@@ -40,10 +41,17 @@ template <flash_config_t C>
 constexpr int value_buffers = fragment_buffers(C.mma_double_buffer_loads, value_steps<C>,
                                                key_steps<C>);
 
+/* ---- elements ---- */
+
+template <flash_config_t C> constexpr int element_bytes = sm80_element_bytes(&C);
+template <flash_config_t C> constexpr int chunk_elements = sm80_chunk_elements(&C);
+template <flash_config_t C> constexpr int word_elements = 4 / element_bytes<C>; /* of 32 bits */
+template <flash_config_t C> using element_bits = bits_of<element_bytes<C>>;
+
 /* ---- shared memory: rows of 16-byte chunks ---- */
 
-template <flash_config_t C> constexpr int row_bytes = C.d_head *SM80_ELEMENT_BYTES;
-template <flash_config_t C> constexpr int row_chunks = C.d_head / SM80_CHUNK_ELEMENTS;
+template <flash_config_t C> constexpr int row_bytes = C.d_head *element_bytes<C>;
+template <flash_config_t C> constexpr int row_chunks = C.d_head / chunk_elements<C>;
 
 /* Chunks that the swizzle permutes among themselves: 128 bytes, all banks, where rows are made of
  * whole 128 bytes; else 64 bytes, and two rows next to each other fill the banks. */
@@ -87,6 +95,7 @@ SM80_CONSTANT bool legal_fragments(int fragments, int contraction, bool double_b
 template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.arch == FLASH_ARCH_SM80, "a configuration of another family");
     static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16, "dtype");
+    static_assert(element_bytes<C> == 2, "mma.m16n8k16 and ldmatrix have elements of 16 bits");
     static_assert(C.d_head == 32 || C.d_head == 64 || C.d_head == 96 || C.d_head == 128 ||
                       C.d_head == 192 || C.d_head == 256,
                   "d_head");

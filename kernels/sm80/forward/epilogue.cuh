@@ -35,16 +35,19 @@ static __device__ __forceinline__ void output_to_shared(const output_tile<C> &o,
 #pragma unroll
             for (int n = 0; n < head_tiles<C>; ++n)
                 shared_store(shared + chunk_offset<C>(tile_row<C>(m, half), n) +
-                                 tile_column() * SM80_ELEMENT_BYTES,
+                                 tile_column() * element_bytes<C>,
                              convert_pair<C.dtype>(o.o[m][n][2 * half], o.o[m][n][2 * half + 1]));
 }
 
+template <flash_config_t C>
 static __device__ __forceinline__ void store_elements(char *global, uint4 chunk, int columns) {
     const uint32_t word[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll
-    for (int i = 0; i < SM80_CHUNK_ELEMENTS; ++i)
+    for (int i = 0; i < chunk_elements<C>; ++i)
         if (i < columns)
-            ((uint16_t *)global)[i] = (uint16_t)(word[i / 2] >> i % 2 * 16);
+            ((element_bits<C> *)global)[i] =
+                (element_bits<C>)(word[i / word_elements<C>] >>
+                                  i % word_elements<C> * element_bytes<C> * 8);
 }
 
 /* Rows of whole, aligned chunks: a warp stores a panel of several of its rows at a time. */
@@ -61,7 +64,7 @@ static __device__ __forceinline__ void store_rows(char *global, int64_t row_stri
         for (int panel = 0; panel < row_panels<C>; ++panel) {
             const int row = first_row + i;
             const int chunk = panel * panel_chunks<C> + first_chunk;
-            if (row < rows && chunk * SM80_CHUNK_ELEMENTS < d_head)
+            if (row < rows && chunk * chunk_elements<C> < d_head)
                 *(uint4 *)(global + row * row_stride + chunk * SM80_CHUNK_BYTES) =
                     shared_load(shared + chunk_offset<C>(row, chunk));
         }
@@ -79,21 +82,21 @@ static __device__ __forceinline__ void store_rows_by_element(char *global, int64
         const int row = first_row + i / row_chunks<C>;
         const int chunk = i % row_chunks<C>;
         if (row < rows)
-            store_elements(global + row * row_stride + chunk * SM80_CHUNK_BYTES,
-                           shared_load(shared + chunk_offset<C>(row, chunk)),
-                           d_head - chunk * SM80_CHUNK_ELEMENTS);
+            store_elements<C>(global + row * row_stride + chunk * SM80_CHUNK_BYTES,
+                              shared_load(shared + chunk_offset<C>(row, chunk)),
+                              d_head - chunk * chunk_elements<C>);
     }
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void store_output(const flash_params_t &params,
                                                     const query_tile_t &tile, uint32_t shared) {
-    const int64_t row_stride = params.o_stride.seq * SM80_ELEMENT_BYTES;
+    const int64_t row_stride = params.o_stride.seq * element_bytes<C>;
     char *head_data = (char *)params.o + (tile.batch_index * params.o_stride.batch +
                                           tile.head * params.o_stride.head) *
-                                             SM80_ELEMENT_BYTES;
+                                             element_bytes<C>;
     char *global = head_data + (tile.sequence.q_begin + tile.row_begin) * row_stride;
-    if (chunks_aligned(head_data, row_stride, params.d_head))
+    if (chunks_aligned<C>(head_data, row_stride, params.d_head))
         store_rows<C>(global, row_stride, tile.rows, params.d_head, shared);
     else
         store_rows_by_element<C>(global, row_stride, tile.rows, params.d_head, shared);

@@ -19,10 +19,10 @@ template <flash_config_t C> static __device__ __forceinline__ int copy_row() {
 }
 
 template <flash_config_t C> static __device__ __forceinline__ int copy_column() {
-    return threadIdx.x % panel_chunks<C> * SM80_CHUNK_ELEMENTS;
+    return threadIdx.x % panel_chunks<C> * chunk_elements<C>;
 }
 
-template <flash_config_t C> constexpr int panel_elements = panel_chunks<C> *SM80_CHUNK_ELEMENTS;
+template <flash_config_t C> constexpr int panel_elements = panel_chunks<C> *chunk_elements<C>;
 template <flash_config_t C> constexpr int panel_bytes = panel_chunks<C> *SM80_CHUNK_BYTES;
 
 /* Rows of one head of one sequence in global memory, from a row and a column on. */
@@ -33,9 +33,10 @@ typedef struct row_source {
     bool aligned;       /* made of whole chunks, aligned; known to be so with async_copy */
 } row_source_t;
 
+template <flash_config_t C>
 static __device__ __forceinline__ bool chunks_aligned(const char *head_data, int64_t row_stride,
                                                       int32_t d_head) {
-    return ((uint64_t)head_data | (uint64_t)row_stride | (uint64_t)d_head * SM80_ELEMENT_BYTES) %
+    return ((uint64_t)head_data | (uint64_t)row_stride | (uint64_t)d_head * element_bytes<C>) %
                SM80_CHUNK_BYTES ==
            0;
 }
@@ -47,12 +48,12 @@ static __device__ __forceinline__ row_source_t make_row_source(const void *data,
                                                                int64_t head, int64_t row,
                                                                int32_t column) {
     const char *head_data =
-        (const char *)data + (batch_index * stride.batch + head * stride.head) * SM80_ELEMENT_BYTES;
+        (const char *)data + (batch_index * stride.batch + head * stride.head) * element_bytes<C>;
     row_source_t source;
-    source.row_stride = stride.seq * SM80_ELEMENT_BYTES;
+    source.row_stride = stride.seq * element_bytes<C>;
     source.columns = d_head - column;
-    source.aligned = C.async_copy || chunks_aligned(head_data, source.row_stride, d_head);
-    source.pointer = head_data + row * source.row_stride + column * SM80_ELEMENT_BYTES;
+    source.aligned = C.async_copy || chunks_aligned<C>(head_data, source.row_stride, d_head);
+    source.pointer = head_data + row * source.row_stride + column * element_bytes<C>;
     return source;
 }
 
@@ -79,20 +80,23 @@ template <int ROWS> static __device__ __forceinline__ void step_back(row_source_
 }
 
 /* The elements of one chunk that exist, one by one; the rest zero. */
+template <flash_config_t C>
 static __device__ __forceinline__ uint4 load_elements(const char *global, int columns) {
     uint32_t word[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int i = 0; i < SM80_CHUNK_ELEMENTS; ++i)
+    for (int i = 0; i < chunk_elements<C>; ++i)
         if (i < columns)
-            word[i / 2] |= (uint32_t)((const uint16_t *)global)[i] << i % 2 * 16;
+            word[i / word_elements<C>] |= (uint32_t)((const element_bits<C> *)global)[i]
+                                          << i % word_elements<C> * element_bytes<C> * 8;
     return uint4{word[0], word[1], word[2], word[3]};
 }
 
+template <flash_config_t C>
 static __device__ __forceinline__ uint4 load_chunk(const row_source_t &source, const char *global,
                                                    int columns) {
     if (columns <= 0)
         return uint4{0, 0, 0, 0};
-    return source.aligned ? *(const uint4 *)global : load_elements(global, columns);
+    return source.aligned ? *(const uint4 *)global : load_elements<C>(global, columns);
 }
 
 template <flash_config_t C, int ROWS>
@@ -106,8 +110,8 @@ copy_through_registers(uint32_t shared, const row_source_t &source, int32_t rows
         uint4 chunk[row_panels<C>];
 #pragma unroll
         for (int panel = 0; panel < row_panels<C>; ++panel)
-            chunk[panel] = load_chunk(source, global + panel * panel_bytes<C>,
-                                      exists ? source.columns - panel * panel_elements<C> : 0);
+            chunk[panel] = load_chunk<C>(source, global + panel * panel_bytes<C>,
+                                         exists ? source.columns - panel * panel_elements<C> : 0);
 #pragma unroll
         for (int panel = 0; panel < row_panels<C>; ++panel)
             shared_store(target + row * row_bytes<C> + panel * panel_bytes<C>, chunk[panel]);

@@ -45,7 +45,7 @@ static __device__ __forceinline__ uint4 add_non_finite_keys(uint4 o, const row_s
                                                             int64_t begin, int64_t end) {
 #pragma unroll 1
     for (int64_t key = begin; key < end; ++key) {
-        const uint4 chunk = load_chunk(v, v.pointer + key * v.row_stride, v.columns);
+        const uint4 chunk = load_chunk<C>(v, v.pointer + key * v.row_stride, v.columns);
         o.x = add_non_finite_pair<C.dtype>(o.x, chunk.x);
         o.y = add_non_finite_pair<C.dtype>(o.y, chunk.y);
         o.z = add_non_finite_pair<C.dtype>(o.z, chunk.z);
@@ -84,7 +84,7 @@ static __device__ void add_non_finite_v(const flash_params_t &params, const quer
         const uint32_t address = shared + chunk_offset<C>(row, chunk);
         row_source_t v = rows;
         v.pointer += chunk * SM80_CHUNK_BYTES;
-        v.columns -= chunk * SM80_CHUNK_ELEMENTS;
+        v.columns -= chunk * chunk_elements<C>;
         shared_store(address,
                      add_visible_non_finite<C>(shared_load(address), params, tile, v, row));
     }

@@ -6,23 +6,24 @@
 #ifndef FLASH_KERNELS_SM80_PTX_MMA_CUH
 #define FLASH_KERNELS_SM80_PTX_MMA_CUH
 
-#include "flashattn.h"
+#include "common/ptx/pair_types.cuh"
 
 #include <stdint.h>
 
 template <int DTYPE>
-static __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4],
-                                                    uint32_t b0, uint32_t b1) {
-    if constexpr (DTYPE == FLASH_DTYPE_FP16)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+static __device__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                    uint32_t b1);
+
+#define SM80_MMA(DTYPE, TYPE)                                                                      \
+    template <>                                                                                    \
+    __device__ __forceinline__ void mma_m16n8k16<DTYPE>(float(&d)[4], const uint32_t(&a)[4],       \
+                                                        uint32_t b0, uint32_t b1) {                \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, "       \
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"                                      \
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                       \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                       \
+    }
+FLASH_PAIR_TYPES(SM80_MMA)
+#undef SM80_MMA
 
 #endif

@@ -24,7 +24,7 @@ static __device__ __forceinline__ void load_stage(const sm90_tensor_map_t *map, 
     mbarrier_wait(shared_address(&empty), ring.parity ^ 1);
     mbarrier_arrive_expect(barrier, kv_bytes<C>);
 #pragma unroll
-    for (int i = 0; i < panels<C>; ++i, box.column += SM90_PANEL_ELEMENTS)
+    for (int i = 0; i < panels<C>; ++i, box.column += panel_elements<C>)
         tma_load<has_varlen<C>>(shared + i * kv_panel_bytes<C>, map, box, barrier, l2_evict_last);
     step<STAGES>(ring);
 }

@@ -85,7 +85,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void issue_block_scores(consumer_state<C> &consumer) {
     const uint32_t tile = q_tile<C>(consumer.q_slot.stage);
     issue_scores<C>(consumer.s, consumer.q,
-                    tile + consumer.number * SM90_WARPGROUP_ROWS * panel_row_bytes,
+                    tile + consumer.number * SM90_WARPGROUP_ROWS * SM90_PANEL_BYTES,
                     consumer.k.stage);
 }
 

@@ -19,7 +19,7 @@ static constexpr __device__ __forceinline__ uint32_t head_step_offset(int step, 
 
 template <flash_config_t C>
 static __device__ __forceinline__ void load_queries(query_fragments<C> &q) {
-    const uint32_t rows = q_tile<C>(0) + warp_row() * panel_row_bytes;
+    const uint32_t rows = q_tile<C>(0) + warp_row() * SM90_PANEL_BYTES;
 #pragma unroll
     for (int i = 0; i < head_steps<C>; ++i)
         ldmatrix_x4(q.q[i], fragment_row(rows, i, q_panel_bytes<C>));
@@ -47,7 +47,7 @@ static __device__ __forceinline__ void issue_scores(score_tile<C> &s, const quer
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_output(output_tile<C> &o, const probability_tile<C> &p,
                                                     int stage) {
-    constexpr int step_bytes_down = 16 * panel_row_bytes; /* sixteen keys */
+    constexpr int step_bytes_down = 16 * SM90_PANEL_BYTES; /* sixteen keys */
     const uint32_t v = descriptor_low(v_tile<C>(stage), kv_panel_bytes<C>);
     wgmma_fence();
 #pragma unroll

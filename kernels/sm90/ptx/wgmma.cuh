@@ -9,7 +9,7 @@
 #ifndef FLASH_KERNELS_SM90_PTX_WGMMA_CUH
 #define FLASH_KERNELS_SM90_PTX_WGMMA_CUH
 
-#include "flashattn.h"
+#include "common/ptx/pair_types.cuh"
 
 #include <stdint.h>
 
@@ -121,9 +121,7 @@ template <int DTYPE, int N> struct wgmma;
                            "r"((int)accumulate), "n"(N_MAJOR));                                    \
         }                                                                                          \
     };
-#define SM90_WGMMA(N, ...)                                                                         \
-    SM90_WGMMA_OF_TYPE(FLASH_DTYPE_FP16, "f16", N, __VA_ARGS__)                                    \
-    SM90_WGMMA_OF_TYPE(FLASH_DTYPE_BF16, "bf16", N, __VA_ARGS__)
+#define SM90_WGMMA(N, ...) FLASH_PAIR_TYPES(SM90_WGMMA_OF_TYPE, N, __VA_ARGS__)
 
 SM90_WGMMA(16, "8", "9", "10", "11", "12", "13", "14")
 SM90_WGMMA(32, "16", "17", "18", "19", "20", "21", "22")

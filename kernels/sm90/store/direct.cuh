@@ -50,19 +50,19 @@ static __device__ __forceinline__ void transpose_in_quad(uint32_t (&w)[4]) {
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ uint16_t *output_row(const flash_params_t &p,
-                                                       const tile_of<C> &tile, int64_t row) {
-    return (uint16_t *)p.o + tile.batch_index * p.o_stride.batch + tile.head * p.o_stride.head +
-           (sequence_of<C>(p, tile).q_begin + row) * p.o_stride.seq;
+static __device__ __forceinline__ element_bits<C> *output_row(const flash_params_t &p,
+                                                              const tile_of<C> &tile, int64_t row) {
+    return (element_bits<C> *)p.o + tile.batch_index * p.o_stride.batch +
+           tile.head * p.o_stride.head + (sequence_of<C>(p, tile).q_begin + row) * p.o_stride.seq;
 }
 
 /* The first column of the thread's chunk i. */
-static __device__ __forceinline__ int chunk_column(int i) {
-    return (4 * i + threadIdx.x % 4) * SM90_CHUNK_ELEMENTS;
+template <flash_config_t C> static __device__ __forceinline__ int chunk_column(int i) {
+    return (4 * i + threadIdx.x % 4) * chunk_elements<C>;
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void store_row(uint16_t *row, int32_t columns, int half,
+static __device__ __forceinline__ void store_row(element_bits<C> *row, int32_t columns, int half,
                                                  const rounded_output<C> &o) {
 #pragma unroll
     for (int i = 0; i < C.d_head / 32; ++i) {
@@ -71,7 +71,7 @@ static __device__ __forceinline__ void store_row(uint16_t *row, int32_t columns,
         for (int j = 0; j < 4; ++j)
             w[j] = o.w[8 * i + 2 * j + half];
         transpose_in_quad(w);
-        global_store_if(chunk_column(i) < columns, row + chunk_column(i),
+        global_store_if(chunk_column<C>(i) < columns, row + chunk_column<C>(i),
                         uint4{w[0], w[1], w[2], w[3]});
     }
 }
@@ -81,7 +81,7 @@ static __device__ __forceinline__ void store_output(const flash_params_t &p, con
                                                     const rounded_output<C> &o) {
     const int32_t row = tile.row_begin + tile_row(0);
     const int32_t len_q = sequence_of<C>(p, tile).len_q;
-    uint16_t *data = output_row<C>(p, tile, row);
+    element_bits<C> *data = output_row<C>(p, tile, row);
     store_row<C>(data, row < len_q ? p.d_head : 0, 0, o);
     store_row<C>(data + 8 * p.o_stride.seq, row + 8 < len_q ? p.d_head : 0, 1, o);
 }

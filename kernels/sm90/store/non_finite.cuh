@@ -11,7 +11,7 @@
 
 /* Adds what is not finite in keys [begin, end) of one column of V to an element of O. */
 template <flash_config_t C>
-static __device__ uint32_t add_non_finite_keys(uint32_t o, const uint16_t *v, int64_t stride,
+static __device__ uint32_t add_non_finite_keys(uint32_t o, const element_bits<C> *v, int64_t stride,
                                                int64_t begin, int64_t end) {
 #pragma unroll 1
     for (int64_t key = begin; key < end; ++key)
@@ -23,10 +23,10 @@ static __device__ uint32_t add_non_finite_keys(uint32_t o, const uint16_t *v, in
  * that a mask cuts, left and right of the whole ones. */
 template <flash_config_t C>
 static __device__ void add_non_finite_v(const flash_params_t &p, const tile_of<C> &tile,
-                                        int32_t row, uint16_t *o) {
-    const uint16_t *v = (const uint16_t *)p.v + tile.batch_index * p.v_stride.batch +
-                        tile.head / p.group * p.v_stride.head +
-                        sequence_of<C>(p, tile).k_begin * p.v_stride.seq;
+                                        int32_t row, element_bits<C> *o) {
+    const element_bits<C> *v = (const element_bits<C> *)p.v + tile.batch_index * p.v_stride.batch +
+                               tile.head / p.group * p.v_stride.head +
+                               sequence_of<C>(p, tile).k_begin * p.v_stride.seq;
     const flash_range_t keys = visible_keys<C>(p, tile, row);
     const int64_t whole_begin = (int64_t)tile.whole_begin * C.B_c;
     const int64_t whole_end = max((int64_t)tile.whole_end * C.B_c, whole_begin);
@@ -37,7 +37,7 @@ static __device__ void add_non_finite_v(const flash_params_t &p, const tile_of<C
                                          min(whole_begin, (int64_t)keys.end));
         element = add_non_finite_keys<C>(element, v + column, p.v_stride.seq,
                                          max(whole_end, (int64_t)keys.begin), keys.end);
-        o[column] = (uint16_t)element;
+        o[column] = (element_bits<C>)element;
     }
 }
 

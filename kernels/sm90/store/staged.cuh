@@ -34,7 +34,7 @@ static __device__ __forceinline__ uint32_t await_o_slot(const consumer_state<C> 
     if constexpr (staging_of_o<C> == STAGED_IN_V)
         return await_v_stage<C>(consumer);
     if constexpr (staging_of_o<C> == STAGED_IN_Q)
-        return q_tile<C>(0) + consumer.number * SM90_WARPGROUP_ROWS * panel_row_bytes;
+        return q_tile<C>(0) + consumer.number * SM90_WARPGROUP_ROWS * SM90_PANEL_BYTES;
     wait_full(block_state<C>().o_left, consumer.o_parity);
     return v_tile<C>(v_stages<C>) + consumer.number * warpgroup_output_bytes<C>;
 }
@@ -42,7 +42,7 @@ static __device__ __forceinline__ uint32_t await_o_slot(const consumer_state<C> 
 /* Stages O at `shared`, visible to TMA. */
 template <flash_config_t C>
 static __device__ __forceinline__ void stage_output(const rounded_output<C> &o, uint32_t shared) {
-    const uint32_t rows = shared + warp_row_of_group() * panel_row_bytes;
+    const uint32_t rows = shared + warp_row_of_group() * SM90_PANEL_BYTES;
 #pragma unroll
     for (int i = 0; i < head_steps<C>; ++i)
         stmatrix_x4(fragment_row(rows, i, output_panel_bytes<C>), o.w[4 * i], o.w[4 * i + 1],

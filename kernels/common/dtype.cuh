@@ -1,0 +1,58 @@
+/*
+ * Element types in device code: the C++ type of an element, and its conversions to and from fp32,
+ * rounded to nearest even.
+ */
+#ifndef FLASH_KERNELS_COMMON_DTYPE_CUH
+#define FLASH_KERNELS_COMMON_DTYPE_CUH
+
+#include "common/dtype.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+/* One specialisation per type. */
+template <int DTYPE> struct dtype_traits;
+
+template <> struct dtype_traits<FLASH_DTYPE_FP16> {
+    typedef __half element;
+    static __device__ __forceinline__ float to_fp32(element x) {
+        return __half2float(x);
+    }
+    static __device__ __forceinline__ element from_fp32(float x) {
+        return __float2half_rn(x);
+    }
+};
+
+template <> struct dtype_traits<FLASH_DTYPE_BF16> {
+    typedef __nv_bfloat16 element;
+    static __device__ __forceinline__ float to_fp32(element x) {
+        return __bfloat162float(x);
+    }
+    static __device__ __forceinline__ element from_fp32(float x) {
+        return __float2bfloat16_rn(x);
+    }
+};
+
+template <> struct dtype_traits<FLASH_DTYPE_FP32> {
+    typedef float element;
+    static __device__ __forceinline__ float to_fp32(element x) {
+        return x;
+    }
+    static __device__ __forceinline__ element from_fp32(float x) {
+        return x;
+    }
+};
+
+template <int DTYPE>
+static __device__ __forceinline__ float dtype_load(const void *data, int64_t i) {
+    typedef dtype_traits<DTYPE> traits;
+    return traits::to_fp32(static_cast<const typename traits::element *>(data)[i]);
+}
+
+template <int DTYPE>
+static __device__ __forceinline__ void dtype_store(void *data, int64_t i, float x) {
+    typedef dtype_traits<DTYPE> traits;
+    static_cast<typename traits::element *>(data)[i] = traits::from_fp32(x);
+}
+
+#endif
