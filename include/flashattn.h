@@ -689,12 +689,32 @@ typedef struct flash_combine_args {
     int32_t dtype;        /**< FLASH_DTYPE_... of the tensors that name none */
     uint32_t flags;       /**< FLASH_FLAG_BROADCAST or 0 */
 
-    flash_tensor_t o_partial; /**< [n_partials][batch, seqlen_q, n_heads, d_head] */
-    int64_t stride_partial;   /**< elements from one partial result to the next */
-    const float *lse_partial; /**< contiguous [n_partials, batch, n_heads, seqlen_q] */
-    flash_tensor_t
-        o;      /**< [batch, seqlen_q, n_heads, d_head]; must not overlap o_partial, nor lse */
-    float *lse; /**< contiguous [batch, n_heads, seqlen_q]; NULL: not wanted */
+    /* Partial results [n_partials][batch, seqlen_q, n_heads, d_head]: from o_partial.data on,
+     * stride_partial elements from one to the next, or, where o_partials is given, from its
+     * pointers on, n_partials of them in memory of the device. The other strides are those of
+     * o_partial. */
+    flash_tensor_t o_partial;
+    int64_t stride_partial;
+    const void *const *o_partials;
+
+    /* Their LSE, fp32 [n_partials][batch, n_heads, seqlen_q], in the same two ways. All four
+     * strides 0: contiguous. */
+    const float *lse_partial;
+    const float *const *lse_partials;
+    int64_t
+        lse_partial_stride; /**< from one partial result to the next; not used with lse_partials */
+    int64_t lse_partial_stride_batch;
+    int64_t lse_partial_stride_head;
+    int64_t lse_partial_stride_seq;
+
+    /* [batch, seqlen_q, n_heads, d_head]; must not overlap lse. It may be one of the partial
+     * results, merged in place: the same pointer, strides and type. Any other overlap is not
+     * allowed, and refused where the pointers are in host memory. */
+    flash_tensor_t o;
+    float *lse; /**< [batch, n_heads, seqlen_q]; NULL: not wanted; may be one of the partial LSE */
+    int64_t lse_stride_batch; /**< all three 0: contiguous */
+    int64_t lse_stride_head;
+    int64_t lse_stride_seq;
 
     int64_t n_partials; /**< 0: o = 0, lse = -infinity */
     int64_t batch;
@@ -708,7 +728,8 @@ typedef struct flash_combine_args {
 #define FLASH_COMBINE_ARGS_INIT                                                                    \
     {                                                                                              \
         FLASH_SIZEOF_(flash_combine_args_t), 0, 0, 0, FLASH_TENSOR_INIT, 0, FLASH_NULL_,           \
-            FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, 0, 0, FLASH_NULL_                             \
+            FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, 0, 0,   \
+            0, 0, 0, FLASH_NULL_                                                                   \
     }
 
 /**

@@ -32,9 +32,10 @@ static __device__ __forceinline__ void store_element(void *data, int64_t i, int 
 
 /* A row of [batch, n_heads, seqlen_q], as lse has them. */
 typedef struct combine_row {
-    int64_t number;
-    int64_t partial_at; /* of its first element in the first partial result */
+    int64_t partial_at; /* of its first element in a partial result */
     int64_t o_at;
+    int64_t partial_lse_at; /* of its LSE in those of a partial result */
+    int64_t lse_at;
     float max_lse; /* reference maximum: the largest lse_i; 0 where there is none */
     float total;   /* sum of exp(lse_i - max_lse) */
 } combine_row_t;
@@ -46,7 +47,8 @@ static __device__ __forceinline__ int64_t element_at(const flash_tensor_t &tenso
 
 static __device__ __forceinline__ float partial_lse(const flash_combine_args_t &a,
                                                     const combine_row_t &row, int64_t i) {
-    return a.lse_partial[i * a.batch * a.n_heads * a.seqlen_q + row.number];
+    return a.lse_partials ? a.lse_partials[i][row.partial_lse_at]
+                          : a.lse_partial[i * a.lse_partial_stride + row.partial_lse_at];
 }
 
 static __device__ __forceinline__ float warp_max(float x) {
@@ -66,8 +68,14 @@ static __device__ __forceinline__ combine_row_t find_row(const flash_combine_arg
     const int64_t seq = number % a.seqlen_q;
     const int64_t head = number / a.seqlen_q % a.n_heads;
     const int64_t batch = number / a.seqlen_q / a.n_heads;
-    combine_row_t row = {number, element_at(a.o_partial, batch, seq, head),
-                         element_at(a.o, batch, seq, head), -INFINITY, 0};
+    combine_row_t row = {element_at(a.o_partial, batch, seq, head),
+                         element_at(a.o, batch, seq, head),
+                         batch * a.lse_partial_stride_batch + seq * a.lse_partial_stride_seq +
+                             head * a.lse_partial_stride_head,
+                         batch * a.lse_stride_batch + seq * a.lse_stride_seq +
+                             head * a.lse_stride_head,
+                         -INFINITY,
+                         0};
     for (int64_t i = lane; i < a.n_partials; i += 32)
         row.max_lse = fmaxf(row.max_lse, partial_lse(a, row, i));
     row.max_lse = warp_max(row.max_lse);
@@ -85,8 +93,10 @@ static __device__ __forceinline__ float merge_element(const flash_combine_args_t
         const float lse = partial_lse(a, row, i);
         if (lse == -INFINITY)
             continue;
-        const int64_t at = i * a.stride_partial + row.partial_at + column;
-        sum += expf(lse - row.max_lse) * load_element(a.o_partial.data, at, a.o_partial.dtype);
+        const void *partial = a.o_partials ? a.o_partials[i] : a.o_partial.data;
+        const int64_t from = a.o_partials ? 0 : i * a.stride_partial;
+        const int64_t at = from + row.partial_at + column;
+        sum += expf(lse - row.max_lse) * load_element(partial, at, a.o_partial.dtype);
     }
     return row.total != 0 ? sum / row.total : 0;
 }
@@ -95,8 +105,9 @@ static __device__ __forceinline__ void merge_row(const flash_combine_args_t &a,
                                                  const combine_row_t &row, int lane) {
     for (int64_t column = lane; column < a.d_head; column += 32)
         store_element(a.o.data, row.o_at + column, a.o.dtype, merge_element(a, row, column));
+    __syncwarp(); /* lse may be a partial one, which other lanes were still reading */
     if (a.lse && lane == 0)
-        a.lse[row.number] = row.total != 0 ? row.max_lse + logf(row.total) : -INFINITY;
+        a.lse[row.lse_at] = row.total != 0 ? row.max_lse + logf(row.total) : -INFINITY;
 }
 
 extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)

@@ -1,6 +1,6 @@
 /*
- * See combine.h. lse = log(sum_i exp(lse_i)), o = sum_i exp(lse_i - lse) o_i, in fp32, relative to
- * the largest lse_i. Columns go in chunks, so that the sums need no memory but the stack's.
+ * See combine_row.h. lse = log(sum_i exp(lse_i)), o = sum_i exp(lse_i - lse) o_i, in fp32, relative
+ * to the largest lse_i. Columns go in chunks, so that the sums need no memory but the stack's.
  */
 #include "cpu/combine_row.h"
 #include "cpu/convert.h"
@@ -10,7 +10,13 @@
 enum { CHUNK = 64 }; /* columns */
 
 static float load_lse(const combine_partials_t *p, int64_t i) {
-    return element_load(p->lse, i * p->lse_stride, FLASH_DTYPE_FP32);
+    return p->lse_list != NULL ? element_load(p->lse_list[i], p->lse_at, FLASH_DTYPE_FP32)
+                               : element_load(p->lse, i * p->lse_stride, FLASH_DTYPE_FP32);
+}
+
+static const void *partial_row(const combine_partials_t *p, int64_t i) {
+    return p->o_list != NULL ? element_at(p->o_list[i], p->o_at, p->dtype)
+                             : element_at(p->o, i * p->o_stride, p->dtype);
 }
 
 static float largest_lse(const combine_partials_t *p) {
@@ -59,8 +65,7 @@ static void merge_columns(const combine_partials_t *p, int64_t first, int64_t n,
         const float lse = load_lse(p, i);
         if (lse == -INFINITY)
             continue;
-        const void *row = element_at(p->o, i * p->o_stride, p->dtype);
-        add_weighted(p->dtype, row, first, n, expf(lse - origin), sum);
+        add_weighted(p->dtype, partial_row(p, i), first, n, expf(lse - origin), sum);
     }
 }
 

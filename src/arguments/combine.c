@@ -25,35 +25,119 @@ static flash_status_t check_shape(const flash_combine_args_t *a) {
     return argument_check_count("d_head", a->d_head);
 }
 
-/* Rows of merged and partial results go together; a row is written after it was read. */
-static flash_status_t check_lse(const flash_combine_args_t *a, const tensor_shape_t *o) {
-    const flash_tensor_t lse = {
-        .data = a->lse, .stride_batch = o->heads * o->seq, .stride_seq = 1, .stride_head = o->seq};
-    const tensor_shape_t lse_shape = {
-        .batch = o->batch, .seq = o->seq, .heads = o->heads, .d_head = 1, .element_size = 4};
-    return a->lse == NULL ? FLASH_SUCCESS
-                          : tensor_check_apart("o", &a->o, o, "lse", &lse, &lse_shape);
+/* ---- Where results lie ---- */
+
+static tensor_shape_t shape_of(const flash_combine_args_t *a, int32_t dtype) {
+    return (tensor_shape_t){.batch = a->batch,
+                            .seq = a->seqlen_q,
+                            .heads = a->n_heads,
+                            .d_head = a->d_head,
+                            .element_size = dtype_size(dtype),
+                            .may_repeat = (a->flags & FLASH_FLAG_BROADCAST) != 0};
 }
 
-static flash_status_t check_tensors(const flash_combine_args_t *a) {
-    const tensor_shape_t partial = {.batch = a->batch,
-                                    .seq = a->seqlen_q,
-                                    .heads = a->n_heads,
-                                    .d_head = a->d_head,
-                                    .element_size = dtype_size(a->o_partial.dtype),
-                                    .may_repeat = (a->flags & FLASH_FLAG_BROADCAST) != 0};
-    tensor_shape_t o = partial;
-    o.element_size = dtype_size(a->o.dtype);
+/* LSE as a tensor of rows of one element. */
+static tensor_shape_t lse_shape_of(const flash_combine_args_t *a) {
+    tensor_shape_t shape = shape_of(a, FLASH_DTYPE_FP32);
+    shape.d_head = 1;
+    return shape;
+}
+
+static flash_tensor_t lse_of(const flash_combine_args_t *a) {
+    return (flash_tensor_t){.data = a->lse,
+                            .stride_batch = a->lse_stride_batch,
+                            .stride_seq = a->lse_stride_seq,
+                            .stride_head = a->lse_stride_head};
+}
+
+/* Partial results as one tensor, without their data. */
+static flash_tensor_t lse_partial_of(const flash_combine_args_t *a) {
+    return (flash_tensor_t){.stride_batch = a->lse_partial_stride_batch,
+                            .stride_seq = a->lse_partial_stride_seq,
+                            .stride_head = a->lse_partial_stride_head};
+}
+
+/* ---- Outputs ---- */
+
+static flash_status_t check_outputs(const flash_combine_args_t *a) {
+    tensor_shape_t o = shape_of(a, a->o.dtype), lse_shape = lse_shape_of(a);
+    const flash_tensor_t lse = lse_of(a);
+    o.may_repeat = lse_shape.may_repeat = false;
     FLASH_TRY(tensor_check("o", &a->o, &o));
     FLASH_TRY(tensor_check_output("o", &a->o, &o));
-    FLASH_TRY(check_lse(a, &o));
-    if (a->n_partials == 0)
+    if (a->lse == NULL)
         return FLASH_SUCCESS;
+    FLASH_TRY(tensor_check("lse", &lse, &lse_shape));
+    FLASH_TRY(tensor_check_output("lse", &lse, &lse_shape));
+    return tensor_check_apart("o", &a->o, &o, "lse", &lse, &lse_shape);
+}
+
+/* ---- Partial results ---- */
+
+static bool same_strides(const flash_tensor_t *a, const flash_tensor_t *b) {
+    return a->stride_batch == b->stride_batch && a->stride_seq == b->stride_seq &&
+           a->stride_head == b->stride_head;
+}
+
+/* Whether o is the partial result that begins at data: each row is written where it was read. */
+static bool is_in_place(const flash_combine_args_t *a, const void *data) {
+    return a->o.data == data && a->o.dtype == a->o_partial.dtype &&
+           same_strides(&a->o, &a->o_partial);
+}
+
+static flash_status_t check_partial(const flash_combine_args_t *a, const void *data) {
+    const tensor_shape_t o = shape_of(a, a->o.dtype), partial = shape_of(a, a->o_partial.dtype);
+    flash_tensor_t tensor = a->o_partial;
+    tensor.data = (void *)(uintptr_t)data;
+    FLASH_TRY(tensor_check("o_partial", &tensor, &partial));
+    return is_in_place(a, data)
+               ? FLASH_SUCCESS
+               : tensor_check_apart("o", &a->o, &o, "o_partial", &tensor, &partial);
+}
+
+/* Pointers in host memory are looked at one by one. */
+static flash_status_t check_listed(const flash_combine_args_t *a) {
+    for (int64_t i = 0; i < a->n_partials; i++)
+        FLASH_TRY(check_partial(a, a->o_partials[i]));
+    return FLASH_SUCCESS;
+}
+
+/* The partial results side by side: o is one of them, or apart from all. */
+static flash_status_t check_side_by_side(const flash_combine_args_t *a) {
+    const tensor_shape_t partial = shape_of(a, a->o_partial.dtype);
     FLASH_TRY(tensor_check_repeat("o_partial", &a->o_partial, &partial, a->stride_partial,
                                   a->n_partials));
-    FLASH_REQUIRE(a->lse_partial != NULL || tensor_is_empty(&partial), FLASH_ERROR_INVALID_ARGUMENT,
-                  "lse_partial is NULL");
-    return tensor_check_apart("o", &a->o, &o, "o_partial", &a->o_partial, &partial);
+    const int64_t step = a->stride_partial * partial.element_size;
+    for (int64_t i = 0; i < a->n_partials; i++)
+        FLASH_TRY(check_partial(a, (const char *)a->o_partial.data + i * step));
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_partial_lse(const flash_combine_args_t *a) {
+    const tensor_shape_t shape = lse_shape_of(a);
+    flash_tensor_t lse = lse_partial_of(a);
+    FLASH_REQUIRE(a->lse_partials != NULL || a->lse_partial != NULL || tensor_is_empty(&shape),
+                  FLASH_ERROR_INVALID_ARGUMENT, "lse_partial is NULL");
+    if (a->lse_partials == NULL) {
+        lse.data = (void *)(uintptr_t)a->lse_partial;
+        return tensor_check_repeat("lse_partial", &lse, &shape, a->lse_partial_stride,
+                                   a->n_partials);
+    }
+    for (int64_t i = 0; a->device == FLASH_DEVICE_CPU && i < a->n_partials; i++) {
+        lse.data = (void *)(uintptr_t)a->lse_partials[i];
+        FLASH_TRY(tensor_check("lse_partial", &lse, &shape));
+    }
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_partials(const flash_combine_args_t *a) {
+    const tensor_shape_t shape = shape_of(a, a->o_partial.dtype);
+    if (a->n_partials == 0 || tensor_is_empty(&shape))
+        return FLASH_SUCCESS;
+    FLASH_TRY(check_partial_lse(a));
+    if (a->o_partials == NULL)
+        return check_side_by_side(a);
+    return a->device == FLASH_DEVICE_CPU ? check_listed(a) : FLASH_SUCCESS;
 }
 
 static flash_status_t check_alignments(const flash_combine_args_t *a) {
@@ -64,7 +148,8 @@ static flash_status_t check_alignments(const flash_combine_args_t *a) {
     return argument_check_alignment("lse", a->lse, sizeof *a->lse);
 }
 
-/* What reads the copy need not know what 0 stands for. */
+/* ---- Defaults: what reads the copy need not know what 0 stands for ---- */
+
 static void set_default_types(flash_combine_args_t *a) {
     if (a->o_partial.dtype == 0)
         a->o_partial.dtype = a->dtype;
@@ -72,12 +157,39 @@ static void set_default_types(flash_combine_args_t *a) {
         a->o.dtype = a->dtype;
 }
 
+/* Contiguous where the caller gives no strides. */
+static flash_status_t set_default_strides(flash_combine_args_t *a) {
+    const int64_t head = a->seqlen_q;
+    int64_t batch = 0, partial = 0;
+    FLASH_REQUIRE(!__builtin_mul_overflow(a->n_heads, head, &batch) &&
+                      !__builtin_mul_overflow(a->batch, batch, &partial),
+                  FLASH_ERROR_INVALID_ARGUMENT,
+                  "batch %" PRId64 ", n_heads %" PRId64 " and seqlen_q %" PRId64
+                  " have more rows than 64 bits count",
+                  a->batch, a->n_heads, a->seqlen_q);
+    if (!(a->lse_stride_batch | a->lse_stride_head | a->lse_stride_seq)) {
+        a->lse_stride_batch = batch;
+        a->lse_stride_head = head;
+        a->lse_stride_seq = 1;
+    }
+    if (!(a->lse_partial_stride | a->lse_partial_stride_batch | a->lse_partial_stride_head |
+          a->lse_partial_stride_seq)) {
+        a->lse_partial_stride = partial;
+        a->lse_partial_stride_batch = batch;
+        a->lse_partial_stride_head = head;
+        a->lse_partial_stride_seq = 1;
+    }
+    return FLASH_SUCCESS;
+}
+
 flash_status_t arguments_read_combine(const flash_combine_args_t *args,
                                       flash_combine_args_t *checked) {
     FLASH_TRY(struct_read(checked, sizeof *checked, args, "flash_combine_args_t"));
     set_default_types(checked);
     FLASH_TRY(check_shape(checked));
+    FLASH_TRY(set_default_strides(checked));
     if (checked->device != FLASH_DEVICE_CPU)
         FLASH_TRY(check_alignments(checked));
-    return check_tensors(checked);
+    FLASH_TRY(check_outputs(checked));
+    return check_partials(checked);
 }

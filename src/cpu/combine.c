@@ -2,6 +2,7 @@
  * flash_combine() on the CPU: the rows are shared among threads.
  */
 #include "cpu/combine.h"
+
 #include "core/status.h"
 #include "cpu/thread_pool.h"
 #include "kernels/common/dtype.h"
@@ -21,31 +22,53 @@ static int64_t tensor_index(const flash_tensor_t *t, int64_t batch, int64_t seq,
     return batch * t->stride_batch + seq * t->stride_seq + head * t->stride_head;
 }
 
-/* Without any, neither pointers nor strides mean anything. */
-static combine_partials_t partials_of(const flash_combine_args_t *a, int64_t batch, int64_t seq,
-                                      int64_t head, int64_t row) {
-    if (a->n_partials == 0)
-        return (combine_partials_t){.dtype = a->o_partial.dtype};
-    const int64_t from = tensor_index(&a->o_partial, batch, seq, head);
-    return (combine_partials_t){
-        .o = (const char *)a->o_partial.data + from * dtype_size(a->o_partial.dtype),
-        .dtype = a->o_partial.dtype,
-        .o_stride = a->stride_partial,
-        .lse = (const float *)((const char *)a->lse_partial + row * (int64_t)sizeof(float)),
-        .lse_stride = a->batch * a->n_heads * a->seqlen_q,
-        .n_partials = a->n_partials};
+/* A row of [batch, seqlen_q, n_heads]. */
+typedef struct row {
+    int64_t batch;
+    int64_t seq;
+    int64_t head;
+} row_t;
+
+/* An element of fp32 data of any alignment. */
+static const float *float_at(const float *data, int64_t index) {
+    return (const float *)(const void *)((const char *)data + index * (int64_t)sizeof *data);
 }
 
-static void combine_one(const flash_combine_args_t *a, int64_t row) {
-    const int64_t seq = row % a->seqlen_q;
-    const int64_t head = row / a->seqlen_q % a->n_heads;
-    const int64_t batch = row / a->seqlen_q / a->n_heads;
-    const combine_partials_t partials = partials_of(a, batch, seq, head, row);
-    const int64_t to = tensor_index(&a->o, batch, seq, head);
-    char *o = (char *)a->o.data + to * dtype_size(a->o.dtype);
+/* Without any, neither pointers nor strides mean anything. */
+static combine_partials_t partials_of(const flash_combine_args_t *a, const row_t *row) {
+    if (a->n_partials == 0)
+        return (combine_partials_t){.dtype = a->o_partial.dtype};
+    const int64_t o_at = tensor_index(&a->o_partial, row->batch, row->seq, row->head);
+    const int64_t lse_at = row->batch * a->lse_partial_stride_batch +
+                           row->seq * a->lse_partial_stride_seq +
+                           row->head * a->lse_partial_stride_head;
+    combine_partials_t partials = {.o_list = a->o_partials,
+                                   .o_at = o_at,
+                                   .o_stride = a->stride_partial,
+                                   .dtype = a->o_partial.dtype,
+                                   .lse_list = a->lse_partials,
+                                   .lse_at = lse_at,
+                                   .lse_stride = a->lse_partial_stride,
+                                   .n_partials = a->n_partials};
+    if (a->o_partials == NULL)
+        partials.o = (const char *)a->o_partial.data + o_at * dtype_size(a->o_partial.dtype);
+    if (a->lse_partials == NULL)
+        partials.lse = float_at(a->lse_partial, lse_at);
+    return partials;
+}
+
+static void combine_one(const flash_combine_args_t *a, int64_t number) {
+    const row_t row = {.batch = number / a->seqlen_q / a->n_heads,
+                       .seq = number % a->seqlen_q,
+                       .head = number / a->seqlen_q % a->n_heads};
+    const combine_partials_t partials = partials_of(a, &row);
+    const int64_t o_at = tensor_index(&a->o, row.batch, row.seq, row.head);
+    const int64_t lse_at = row.batch * a->lse_stride_batch + row.seq * a->lse_stride_seq +
+                           row.head * a->lse_stride_head;
+    char *o = (char *)a->o.data + o_at * dtype_size(a->o.dtype);
     const float lse = combine_row(&partials, a->d_head, o, a->o.dtype);
     if (a->lse != NULL)
-        memcpy((char *)a->lse + row * (int64_t)sizeof lse, &lse, sizeof lse);
+        memcpy((char *)a->lse + lse_at * (int64_t)sizeof lse, &lse, sizeof lse);
 }
 
 static void combine_work(void *argument, int32_t index) {

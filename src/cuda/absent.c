@@ -10,6 +10,8 @@
 #include "cuda/measure.h"
 
 static flash_status_t absent(int32_t number) {
+    FLASH_REQUIRE(number != FLASH_DEVICE_CUDA_CURRENT, FLASH_ERROR_UNSUPPORTED,
+                  "device is the current CUDA device, and this library was built without CUDA");
     return status_fail(FLASH_ERROR_UNSUPPORTED,
                        "device is CUDA device %d, and this library was built without CUDA",
                        number - FLASH_DEVICE_CUDA);

@@ -109,11 +109,11 @@ typedef struct refusal {
     X(ragged_stride_forgotten, (args->cu_seqlens_k = CU_K, args->k.stride_seq = 0), INVALID,       \
       "k.stride_seq is 0 along more")                                                              \
     X(o_stride_zero_batch, (args->flags = FLASH_FLAG_BROADCAST, args->o.stride_batch = 0),         \
-      INVALID, "o overlaps itself: stride_batch")                                                  \
+      INVALID, "o.stride_batch is 0 along more")                                                   \
     X(o_stride_zero_seq, (args->flags = FLASH_FLAG_BROADCAST, args->o.stride_seq = 0), INVALID,    \
-      "o overlaps itself: stride_seq")                                                             \
+      "o.stride_seq is 0 along more")                                                              \
     X(o_stride_zero_head, (args->flags = FLASH_FLAG_BROADCAST, args->o.stride_head = 0), INVALID,  \
-      "o overlaps itself: stride_head")                                                            \
+      "o.stride_head is 0 along more")                                                             \
     X(o_rows_overlap, args->o.stride_head = 7, INVALID, "o overlaps itself: stride_head is 7")     \
     X(o_batches_overlap, args->o.stride_batch = 95, INVALID, "o overlaps itself: stride_batch")    \
     X(q_reserved, args->q.reserved[0] = 1, FLASH_ERROR_UNSUPPORTED, "q.reserved")                  \

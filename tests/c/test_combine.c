@@ -99,6 +99,81 @@ static void no_parts_see_no_key(void **state) {
     partials_destroy(&p);
 }
 
+/* ---- Where partial results and results may lie ---- */
+
+/* Each partial result in turn is where the merged one goes. */
+static void a_partial_result_is_merged_in_place(void **state) {
+    (void)state;
+    for (int64_t i = 0; i < PARTS; i++) {
+        partials_t p;
+        partials_create(&p);
+        p.args.o.data = p.o + i * (int64_t)p.whole.o_count;
+        p.args.lse = p.lse + i * (int64_t)p.whole.lse_count;
+        assert_success(flash_combine(&p.args, NULL));
+        memcpy(p.whole.o, p.args.o.data, p.whole.o_count * sizeof(float));
+        memcpy(p.whole.lse, p.args.lse, p.whole.lse_count * sizeof(float));
+        problem_check_result(&p.whole);
+        partials_destroy(&p);
+    }
+}
+
+static void partial_results_may_lie_anywhere(void **state) {
+    partials_t p;
+    float *o[PARTS], *lse[PARTS];
+    (void)state;
+    partials_create(&p);
+    for (size_t i = 0; i < PARTS; i++) {
+        const size_t from = PARTS - 1 - i; /* the order does not matter much */
+        o[i] = malloc(p.whole.o_count * sizeof(float));
+        lse[i] = malloc(p.whole.lse_count * sizeof(float));
+        assert_true(o[i] != NULL && lse[i] != NULL);
+        memcpy(o[i], p.o + from * p.whole.o_count, p.whole.o_count * sizeof(float));
+        memcpy(lse[i], p.lse + from * p.whole.lse_count, p.whole.lse_count * sizeof(float));
+    }
+    p.args.o_partial.data = NULL;
+    p.args.lse_partial = NULL;
+    p.args.o_partials = (const void *const *)o;
+    p.args.lse_partials = (const float *const *)lse;
+    assert_success(flash_combine(&p.args, NULL));
+    problem_check_result(&p.whole);
+    problem_check_canaries(&p.whole);
+    for (size_t i = 0; i < PARTS; i++) {
+        free(o[i]);
+        free(lse[i]);
+    }
+    partials_destroy(&p);
+}
+
+/* LSE with tokens before heads, as [n_partials, batch, seqlen_q, n_heads] and the same merged. */
+static void lse_of_any_strides_is_merged(void **state) {
+    const int64_t seq = SIZES.n_heads, batch = SIZES.seqlen_q * SIZES.n_heads;
+    const int64_t part = SIZES.batch * batch;
+    float turned[PARTS * 2 * 3 * 4], merged[2 * 3 * 4];
+    partials_t p;
+    (void)state;
+    partials_create(&p);
+    for (int64_t i = 0; i < PARTS; i++)
+        for (int64_t b = 0; b < SIZES.batch; b++)
+            for (int64_t h = 0; h < SIZES.n_heads; h++)
+                for (int64_t s = 0; s < SIZES.seqlen_q; s++)
+                    turned[i * part + b * batch + s * seq + h] =
+                        p.lse[i * part + (b * SIZES.n_heads + h) * SIZES.seqlen_q + s];
+    p.args.lse_partial = turned;
+    p.args.lse_partial_stride = part;
+    p.args.lse_partial_stride_batch = p.args.lse_stride_batch = batch;
+    p.args.lse_partial_stride_seq = p.args.lse_stride_seq = seq;
+    p.args.lse_partial_stride_head = p.args.lse_stride_head = 1;
+    p.args.lse = merged;
+    assert_success(flash_combine(&p.args, NULL));
+    for (int64_t b = 0; b < SIZES.batch; b++)
+        for (int64_t h = 0; h < SIZES.n_heads; h++)
+            for (int64_t s = 0; s < SIZES.seqlen_q; s++)
+                p.whole.lse[(b * SIZES.n_heads + h) * SIZES.seqlen_q + s] =
+                    merged[b * batch + s * seq + h];
+    problem_check_result(&p.whole);
+    partials_destroy(&p);
+}
+
 /* ---- Refusals ---- */
 
 typedef struct refusal {
@@ -108,6 +183,8 @@ typedef struct refusal {
 } refusal_t;
 
 #define INVALID FLASH_ERROR_INVALID_ARGUMENT
+
+static const void *const with_null[PARTS] = {NULL, NULL, NULL};
 
 #define REFUSALS(X)                                                                                \
     X(device_negative, args->device = -1, INVALID, "device is 0xffffffff")                         \
@@ -132,7 +209,20 @@ typedef struct refusal {
     X(o_partial_stride, args->o_partial.stride_seq = -1, INVALID, "o_partial.stride_seq is -1")    \
     X(o_stride, args->o.stride_seq = -1, INVALID, "o.stride_seq is -1")                            \
     X(o_overlaps, args->o.stride_seq = 1, INVALID, "o overlaps itself")                            \
-    X(o_is_o_partial, args->o.data = args->o_partial.data, INVALID, "o overlaps o_partial")        \
+    X(o_in_o_partial, args->o.data = (float *)args->o_partial.data + 8, INVALID,                   \
+      "o overlaps o_partial")                                                                      \
+    X(o_is_o_partial_of_another_type,                                                              \
+      (args->o.data = args->o_partial.data, args->o.dtype = FLASH_DTYPE_FP16), INVALID,            \
+      "o overlaps o_partial")                                                                      \
+    X(o_is_o_partial_of_other_strides,                                                             \
+      (args->o.data = args->o_partial.data, args->o.stride_batch += 8), INVALID,                   \
+      "o overlaps o_partial")                                                                      \
+    X(listed_null, args->o_partials = with_null, INVALID, "o_partial.data is NULL")                \
+    X(listed_lse_null, args->lse_partials = (const float *const *)with_null, INVALID,              \
+      "lse_partial.data is NULL")                                                                  \
+    X(lse_strides_overlap, args->lse_stride_head = 1, INVALID, "lse.stride_batch is 0 along more") \
+    X(rows_beyond_64_bits, args->batch = args->n_heads = args->seqlen_q = INT32_MAX, INVALID,      \
+      "more rows than 64 bits count")                                                              \
     X(o_reserved, args->o.reserved[0] = 1, FLASH_ERROR_UNSUPPORTED, "o.reserved")                  \
     X(struct_size_huge, args->struct_size = UINT32_MAX, INVALID, "struct_size is 4294967295")
 
@@ -159,6 +249,9 @@ static void is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(parts_make_the_whole),
                                        cmocka_unit_test(a_part_without_weight_is_not_looked_at),
+                                       cmocka_unit_test(a_partial_result_is_merged_in_place),
+                                       cmocka_unit_test(partial_results_may_lie_anywhere),
+                                       cmocka_unit_test(lse_of_any_strides_is_merged),
                                        cmocka_unit_test(no_parts_see_no_key),
                                        REFUSALS(REFUSAL_TEST)};
     return cmocka_run_group_tests(tests, NULL, NULL);

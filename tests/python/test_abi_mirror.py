@@ -74,11 +74,15 @@ def test_struct_layout(struct: type, numbers_of_c: dict[str, int]) -> None:
         assert descriptor.size == numbers_of_c[f"sizeof {name}.{field}"], field
 
 
+# The type, a star for a pointer, the name, the length of an array.
+MEMBER = r"\s*(?:const )?(\w+)\s+(?:\*const )?(\*?)(\w+)(\[\d+\])?\s*"
+
+
 @pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
 def test_struct_has_the_headers_members_and_types(struct: type) -> None:
     body = re.search(r"\{([^{}]*)\}\s*" + struct.__name__ + ";", _header_text()).group(1)
     members = [
-        re.fullmatch(r"\s*(?:const )?(\w+)\s+(\*?)(\w+)(\[\d+\])?\s*", declaration).groups()
+        re.fullmatch(MEMBER, declaration).groups()
         for declaration in body.split(";")[:-1]
     ]
     assert [name for _, _, name, _ in members] == [name for name, _ in struct._fields_]
