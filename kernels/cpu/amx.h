@@ -48,7 +48,7 @@ ALWAYS_INLINE void recompute_row(const flash_config_t *config, const flash_param
         alone.o_partial = task->o_partial + row * p->d_head;
         alone.lse_partial = task->lse_partial + row;
     }
-    tiled_in_place(config, p, &alone, scratch);
+    tiled_attend(config, p, &alone, scratch, false);
 }
 
 ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_params_t *p,
@@ -154,7 +154,7 @@ ALWAYS_INLINE void amx_forward(const flash_config_t *config, const flash_params_
         break;
     case CPU_WAY_BLOCKS:
     case CPU_WAY_STEPS:
-        tiled_in_place(config, params, task, scratch);
+        tiled_attend(config, params, task, scratch, false);
         return;
     case CPU_WAY_ROW_BY_ROW: /* no way of this family */
     case CPU_WAY_LONE_ROWS:

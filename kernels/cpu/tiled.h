@@ -56,7 +56,7 @@ _Static_assert(VECTOR_ROW_UNIT % TILE_ROWS == 0 && (int)VECTOR_ROW_UNIT > (int)F
 ALWAYS_INLINE tile_keys_t keys_at(const cpu_task_t *task, int32_t dtype, const void *data,
                                   const flash_strides_t *stride, flash_range_t keys) {
     const tile_keys_t from = {element_at(data, cpu_key_index(task, stride, keys.begin), dtype),
-                              stride->seq, (int64_t)keys.end - keys.begin};
+                              stride->seq};
     return from;
 }
 
@@ -66,8 +66,8 @@ ALWAYS_INLINE void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
                              const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
     const tile_keys_t k = keys_at(task, dtype, p->k, &p->k_stride, keys);
     const tile_keys_t v = keys_at(task, dtype, p->v, &p->v_stride, keys);
-    pack_k(t, dtype, &k);
-    pack_v(t, dtype, &v);
+    pack_k(t, dtype, &k, keys.end - keys.begin);
+    pack_v(t, dtype, &v, keys.end - keys.begin);
 }
 
 ALWAYS_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *p,
@@ -142,55 +142,53 @@ ALWAYS_INLINE void store_heads(const tile_scratch_t *t, const flash_params_t *p,
     }
 }
 
-/* Packed keys. */
-ALWAYS_INLINE void tiled_packed(const flash_config_t *config, const flash_params_t *p,
-                                const cpu_task_t *task, void *scratch) {
+/* A task's blocks of keys, as its way says. packs: a constant; false: keys are in place. */
+ALWAYS_INLINE void attend_blocks(tile_scratch_t *t, const flash_config_t *config,
+                                 const flash_params_t *p, const cpu_task_t *task,
+                                 flash_range_t keys, const bool packs) {
     const int32_t dtype = config->dtype, B_c = config->B_c;
-    const int64_t d = config->d_head ? config->d_head : p->d_head;
-    const int64_t n_rows = task->row_end - task->row_begin;
-    const int64_t room = cpu_scratch_rows(config->B_r, n_rows);
-    tile_scratch_t t = divide_scratch(scratch, room, B_c, d, n_rows, task->n_heads);
-    const flash_range_t keys = gather_rows(&t, p, task, dtype, false);
-    if (task->way == CPU_WAY_SHARED)
-        attend_blocks_shared(&t, p, task, dtype, B_c, keys);
-    else
-        attend_blocks_own(&t, p, task, dtype, B_c, keys);
-    store_heads(&t, p, task, dtype);
+    switch (task->way) {
+    case CPU_WAY_SHARED:
+        if (packs)
+            attend_blocks_shared(t, p, task, dtype, B_c, keys);
+        break;
+    case CPU_WAY_OWN:
+        if (packs)
+            attend_blocks_own(t, p, task, dtype, B_c, keys);
+        break;
+    case CPU_WAY_BLOCKS:
+    case CPU_WAY_STEPS:
+    case CPU_WAY_LONE_ROWS:
+        attend_few_rows(t, p, task, dtype, B_c, keys);
+        break;
+    case CPU_WAY_ROW_BY_ROW: /* no way of a vector family */
+    case CPU_WAY_DECODE:
+    case CPU_WAY_PACK: /* tiled_pack() */
+        break;
+    }
 }
 
-/* Keys where they lie. */
-ALWAYS_INLINE void tiled_in_place(const flash_config_t *config, const flash_params_t *p,
-                                  const cpu_task_t *task, void *scratch) {
+/* packs: as attend_blocks(). */
+ALWAYS_INLINE void tiled_attend(const flash_config_t *config, const flash_params_t *p,
+                                const cpu_task_t *task, void *scratch, const bool packs) {
     const int32_t dtype = config->dtype;
     const int64_t d = config->d_head ? config->d_head : p->d_head;
     const int64_t n_rows = task->row_end - task->row_begin;
-    const int64_t room = cpu_scratch_rows(config->B_r, n_rows);
-    const int32_t columns = min32(config->B_c, in_place_keys(task->way));
-    tile_scratch_t t = divide_scratch(scratch, room, columns, d, n_rows, task->n_heads);
-    const flash_range_t keys = gather_rows(&t, p, task, dtype, true);
-    attend_few_rows(&t, p, task, dtype, config->B_c, keys);
+    const bool in_place = !packs || (task->way != CPU_WAY_SHARED && task->way != CPU_WAY_OWN);
+    const int32_t columns = in_place ? min32(config->B_c, in_place_keys(task->way)) : config->B_c;
+    tile_scratch_t t = divide_scratch(scratch, cpu_scratch_rows(config->B_r, n_rows), columns, d,
+                                      n_rows, task->n_heads);
+    const flash_range_t keys = gather_rows(&t, p, task, dtype, in_place);
+    attend_blocks(&t, config, p, task, keys, packs);
     store_heads(&t, p, task, dtype);
 }
 
 ALWAYS_INLINE void tiled_forward(const flash_config_t *config, const flash_params_t *p,
                                  const cpu_task_t *task, void *scratch) {
-    switch (task->way) {
-    case CPU_WAY_PACK:
+    if (task->way == CPU_WAY_PACK)
         tiled_pack(config, p, task, scratch);
-        break;
-    case CPU_WAY_SHARED:
-    case CPU_WAY_OWN:
-        tiled_packed(config, p, task, scratch);
-        break;
-    case CPU_WAY_BLOCKS:
-    case CPU_WAY_STEPS:
-    case CPU_WAY_LONE_ROWS:
-        tiled_in_place(config, p, task, scratch);
-        break;
-    case CPU_WAY_ROW_BY_ROW: /* no way of a vector family */
-    case CPU_WAY_DECODE:
-        break;
-    }
+    else
+        tiled_attend(config, p, task, scratch, true);
 }
 
 #endif

@@ -32,28 +32,33 @@ static inline const char *ahead_of(const float *data, panel_t panel, int64_t dep
            row / TILE_ROWS * depth * PANEL_PREFETCH_BYTES;
 }
 
-/* A block of K or V of one head where the caller has it. Rows of keys lie far apart, and the
- * processor does not foresee them: they are prefetched. */
+/* K or V of one head where the caller has it, from a block's first key on. Rows of keys lie far
+ * apart, and the processor does not foresee them: they are prefetched. */
 typedef struct tile_keys {
     const void *data;
     int64_t stride; /* elements from key to key */
-    int64_t n;      /* keys */
 } tile_keys_t;
 
-/* Words of VEC_WIDTH keys from `key` on, those of columns `column` and on: zeros beyond the last
- * key and from column d on. */
+/* Where a square of keys and columns begins. */
+typedef struct square_corner {
+    int64_t key;
+    int64_t column;
+} square_corner_t;
+
+/* Words of VEC_WIDTH keys: zeros from key n_keys and from column d on. */
 ALWAYS_INLINE void load_k_square(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *k,
-                                 int64_t key, int64_t column, vec_t square[VEC_WIDTH]) {
+                                 square_corner_t corner, int64_t n_keys, vec_t square[VEC_WIDTH]) {
+    const int64_t key = corner.key, column = corner.column;
     const int64_t end = column + WORD_ELEMENTS * VEC_WIDTH;
     const char *row = element_at(k->data, key * k->stride, dtype);
     const int64_t step = k->stride * element_size(dtype);
-    if (key + VEC_WIDTH <= k->n && end <= t->d) {
+    if (key + VEC_WIDTH <= n_keys && end <= t->d) {
         UNROLL for (int i = 0; i < VEC_WIDTH; i++) square[i] =
             words_load(dtype, row + i * step, column, end);
         return;
     }
     for (int i = 0; i < VEC_WIDTH; i++)
-        square[i] = key + i < k->n ? words_load(dtype, row + i * step, column, t->d) : vec_zero();
+        square[i] = key + i < n_keys ? words_load(dtype, row + i * step, column, t->d) : vec_zero();
 }
 
 ALWAYS_INLINE void store_square(const vec_t square[VEC_WIDTH], int64_t n, float *to,
@@ -69,21 +74,22 @@ ALWAYS_INLINE void store_square(const vec_t square[VEC_WIDTH], int64_t n, float 
 
 /* Brings keys first ... first + n - 1, those that there are, to the level 2 cache. */
 static inline void prefetch_rows(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *keys,
-                                 int64_t first, int64_t n) {
-    for (int64_t key = first; key < min64(first + n, keys->n); key++)
+                                 int64_t first, int64_t n, int64_t n_keys) {
+    for (int64_t key = first; key < min64(first + n, n_keys); key++)
         prefetch_row(element_at(keys->data, key * keys->stride, dtype), t->d * element_size(dtype));
 }
 
-/* Packs K transposed: panels of [d_words][c_pad], keys padded with zeros to whole vectors. */
-ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *k) {
+/* Packs K transposed: panels of [d_words][c_pad], n_keys padded with zeros to whole vectors. */
+ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *k,
+                          int64_t n_keys) {
     const int64_t d_words = count_words(t->d);
-    for (int64_t key = 0; key < k->n; key += VEC_WIDTH) {
+    for (int64_t key = 0; key < n_keys; key += VEC_WIDTH) {
         const panel_t panel = panel_of(key, d_words, t->c_pad);
         float *to = t->k + panel.offset + key % TILE_COLUMNS;
-        prefetch_rows(t, dtype, k, key + PACK_PREFETCH_KEYS, VEC_WIDTH);
+        prefetch_rows(t, dtype, k, key + PACK_PREFETCH_KEYS, VEC_WIDTH, n_keys);
         for (int64_t i = 0; i < d_words; i += VEC_WIDTH) {
             vec_t square[VEC_WIDTH];
-            load_k_square(t, dtype, k, key, i * WORD_ELEMENTS, square);
+            load_k_square(t, dtype, k, (square_corner_t){key, i * WORD_ELEMENTS}, n_keys, square);
             vec_transpose(square);
             store_square(square, min64(VEC_WIDTH, d_words - i), to + i * panel.width, panel.width);
         }
@@ -91,10 +97,10 @@ ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_key
 }
 
 /* The keys of a word, from number `key` on; NULL: there are no more. */
-ALWAYS_INLINE void word_keys(int32_t dtype, const tile_keys_t *v, int64_t key,
+ALWAYS_INLINE void word_keys(int32_t dtype, const tile_keys_t *v, int64_t key, int64_t n_keys,
                              const void *keys[WORD_ELEMENTS]) {
     for (int i = 0; i < WORD_ELEMENTS; i++)
-        keys[i] = key + i < v->n ? element_at(v->data, (key + i) * v->stride, dtype) : NULL;
+        keys[i] = key + i < n_keys ? element_at(v->data, (key + i) * v->stride, dtype) : NULL;
 }
 
 /* Zeros where all that was noted is finite, otherwise NaN. Two sums, so that one need not wait for
@@ -132,12 +138,13 @@ ALWAYS_INLINE void pack_v_row(const tile_scratch_t *t, int32_t dtype,
 }
 
 /* Packs V: panels of [c_words][d_pad]; and notes whether all of it is finite. */
-ALWAYS_INLINE void pack_v(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *v) {
+ALWAYS_INLINE void pack_v(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *v,
+                          int64_t n_keys) {
     finite_t finite = {{vec_zero(), vec_zero()}};
-    for (int64_t key = 0; key < v->n; key += WORD_ELEMENTS) {
+    for (int64_t key = 0; key < n_keys; key += WORD_ELEMENTS) {
         const void *keys[WORD_ELEMENTS];
-        word_keys(dtype, v, key, keys);
-        prefetch_rows(t, dtype, v, key + PACK_PREFETCH_KEYS, WORD_ELEMENTS);
+        word_keys(dtype, v, key, n_keys, keys);
+        prefetch_rows(t, dtype, v, key + PACK_PREFETCH_KEYS, WORD_ELEMENTS, n_keys);
         pack_v_row(t, dtype, keys, key / WORD_ELEMENTS, &finite);
     }
     *t->v_is_finite = is_finite(&finite);
