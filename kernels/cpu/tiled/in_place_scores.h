@@ -226,18 +226,13 @@ NEVER_INLINE void score_bf16(const tile_scratch_t *t, const in_place_t *k) {
 }
 
 ALWAYS_INLINE void score_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *k) {
-    DTYPE_SWITCH(dtype) {
-    case FLASH_DTYPE_FP16:
-        score_fp16(t, k);
-        return;
-    case FLASH_DTYPE_BF16:
-        score_bf16(t, k);
-        return;
-    case FLASH_DTYPE_FP32:
+    DTYPES_KNOWN(3);
+    if (dtype == FLASH_DTYPE_FP32)
         score_fp32(t, k);
-        return;
-    }
-    DTYPE_NEVER();
+    else if (dtype == FLASH_DTYPE_FP16)
+        score_fp16(t, k);
+    else
+        score_bf16(t, k);
 }
 
 #endif
