@@ -4,7 +4,7 @@
  *
  * A new type gets an enumerator in flashattn.h and a line below. What else it needs, the compiler
  * then asks for: DTYPES_KNOWN() stops it at each chain of conditions that does not know the type
- * yet; and instructions and conversions of device code are templates that are only declared
+ * yet; and instructions and conversions of device code are templates without a general case
  * (common/dtype.cuh, common/ptx/, sm80/ptx/mma.cuh, sm90/ptx/wgmma.cuh), so that a kernel of a type
  * without a specialisation does not compile. The driver's name of the type is in
  * src/cuda/tensor_map.c; which families have it is said in codegen/facts.py.
