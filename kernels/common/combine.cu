@@ -9,11 +9,8 @@
 #include "common/combine.h"
 #include "common/dtype.cuh"
 
-/* The last case is no answer for whatever else: a new type stops here, and gets a case of its own.
- * Chains, not switches: ptxas then unrolls the loop over partial results for each type apart. */
-static_assert(N_DTYPES == 3, "load_element() and store_element() have a case for each type");
-
 static __device__ __forceinline__ float load_element(const void *data, int64_t i, int dtype) {
+    DTYPES_KNOWN(3);
     if (dtype == FLASH_DTYPE_FP16)
         return dtype_load<FLASH_DTYPE_FP16>(data, i);
     if (dtype == FLASH_DTYPE_BF16)
@@ -22,6 +19,7 @@ static __device__ __forceinline__ float load_element(const void *data, int64_t i
 }
 
 static __device__ __forceinline__ void store_element(void *data, int64_t i, int dtype, float x) {
+    DTYPES_KNOWN(3);
     if (dtype == FLASH_DTYPE_FP16)
         dtype_store<FLASH_DTYPE_FP16>(data, i, x);
     else if (dtype == FLASH_DTYPE_BF16)

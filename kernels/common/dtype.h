@@ -3,10 +3,11 @@
  * facts from here; none of them has a branch that takes a new type for an old one.
  *
  * A new type gets an enumerator in flashattn.h and a line below. What else it needs, the compiler
- * then asks for: C code tells types apart by DTYPE_SWITCH without a default, so that -Wswitch names
- * each place that does not know the type; device code by templates that are only declared
+ * then asks for: DTYPES_KNOWN() stops it at each chain of conditions that does not know the type
+ * yet; and instructions and conversions of device code are templates without a general case
  * (common/dtype.cuh, common/ptx/, sm80/ptx/mma.cuh, sm90/ptx/wgmma.cuh), so that a kernel of a type
- * without an entry does not compile. Which families have the type is said in codegen/facts.py.
+ * without a specialisation does not compile. The driver's name of the type is in
+ * src/cuda/tensor_map.c; which families have it is said in codegen/facts.py.
  */
 #ifndef FLASH_KERNELS_COMMON_DTYPE_H
 #define FLASH_KERNELS_COMMON_DTYPE_H
@@ -29,38 +30,29 @@ enum { N_DTYPES = FLASH_DTYPES(COUNT_DTYPE) };
 #ifdef __CUDACC__
 #define DTYPE_CONSTANT static constexpr __host__ __device__ inline
 #else
-#define DTYPE_CONSTANT static inline
+#define DTYPE_CONSTANT static inline __attribute__((always_inline))
 #endif
 
-/* A switch over all types, for code that has no answer for others: arguments and configurations are
- * checked before. DTYPE_NEVER comes after it. */
-#define DTYPE_SWITCH(dtype) switch ((enum flash_dtype)(dtype))
-#define DTYPE_NEVER()       __builtin_unreachable()
+/* Stands before a chain of conditions on a type that ends with an else: a new type stops here, gets
+ * a case of its own, and n is raised. */
+#ifdef __cplusplus
+#define DTYPES_KNOWN(n) static_assert(N_DTYPES == (n), "a new element type needs a case here")
+#else
+#define DTYPES_KNOWN(n) _Static_assert(N_DTYPES == (n), "a new element type needs a case here")
+#endif
 
 /* Bytes of an element; 0 for a number that is no type. */
 DTYPE_CONSTANT int32_t dtype_size(int32_t dtype) {
-    switch (dtype) {
-#define DTYPE_SIZE(name, bytes, exponent)                                                          \
-    case FLASH_DTYPE_##name:                                                                       \
-        return bytes;
-        FLASH_DTYPES(DTYPE_SIZE)
+#define DTYPE_SIZE(name, bytes, exponent) dtype == FLASH_DTYPE_##name ? bytes:
+    return FLASH_DTYPES(DTYPE_SIZE) 0;
 #undef DTYPE_SIZE
-    default:
-        return 0;
-    }
 }
 
 /* Bits of an element's exponent, all set in what is not finite; 0 for a number that is no type. */
 DTYPE_CONSTANT uint32_t dtype_exponent_bits(int32_t dtype) {
-    switch (dtype) {
-#define DTYPE_EXPONENT_BITS(name, bytes, exponent)                                                 \
-    case FLASH_DTYPE_##name:                                                                       \
-        return exponent;
-        FLASH_DTYPES(DTYPE_EXPONENT_BITS)
+#define DTYPE_EXPONENT_BITS(name, bytes, exponent) dtype == FLASH_DTYPE_##name ? exponent:
+    return FLASH_DTYPES(DTYPE_EXPONENT_BITS) 0;
 #undef DTYPE_EXPONENT_BITS
-    default:
-        return 0;
-    }
 }
 
 #endif

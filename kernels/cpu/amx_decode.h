@@ -97,8 +97,8 @@ ALWAYS_INLINE void decode_blocks(const decode_run_t *run, int R) {
     decode_pending_t pending = {.o = NULL};
     flash_range_t keys = run->rows->any;
     while (keys.begin < keys.end) {
-        const flash_range_t block = first_block(keys, AMX_SQUARE);
-        const bool all_see = all_see_block(run->rows, block.begin);
+        const flash_range_t block = cpu_first_keys(task, keys, AMX_SQUARE);
+        const bool all_see = all_see_block(run->rows, block);
         in_place_t k = rows_in_place(task, &from_k, block, keys.end);
         in_place_t v = rows_in_place(task, &from_v, block, keys.end);
         for (int32_t head = 0; head < task->n_heads; head++) {

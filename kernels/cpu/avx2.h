@@ -152,20 +152,11 @@ ALWAYS_INLINE void vec_transpose(vec_t r[VEC_WIDTH]) {
 
 /* ---- Memory ---- */
 
-ALWAYS_INLINE vec_t vec_from_bf16(__m128i x) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
-}
-
 ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, __m128i x) {
-    DTYPE_SWITCH(dtype) {
-    case FLASH_DTYPE_FP16:
+    DTYPES_KNOWN(3);
+    if (dtype == FLASH_DTYPE_FP16)
         return _mm256_cvtph_ps(x);
-    case FLASH_DTYPE_BF16:
-        return vec_from_bf16(x);
-    case FLASH_DTYPE_FP32: /* no halves */
-        break;
-    }
-    DTYPE_NEVER();
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
 }
 
 /* Rounds to nearest, ties to even; a NaN stays one. */
@@ -181,15 +172,10 @@ ALWAYS_INLINE __m128i vec_to_bf16(vec_t x) {
 }
 
 ALWAYS_INLINE __m128i vec_to_halves(int32_t dtype, vec_t x) {
-    DTYPE_SWITCH(dtype) {
-    case FLASH_DTYPE_FP16:
-        return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    case FLASH_DTYPE_BF16:
-        return vec_to_bf16(x);
-    case FLASH_DTYPE_FP32: /* no halves */
-        break;
-    }
-    DTYPE_NEVER();
+    DTYPES_KNOWN(3);
+    return dtype == FLASH_DTYPE_FP16
+               ? _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+               : vec_to_bf16(x);
 }
 
 /* All ones in the first n lanes. */

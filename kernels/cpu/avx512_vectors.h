@@ -155,29 +155,21 @@ ALWAYS_INLINE __m256i vec_to_bf16(vec_t x) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 }
 
-ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, __m256i x) {
-    DTYPE_SWITCH(dtype) {
-    case FLASH_DTYPE_FP16:
-        return _mm512_cvtph_ps(x);
-    case FLASH_DTYPE_BF16:
-        return vec_from_bf16(x);
-    case FLASH_DTYPE_FP32: /* no halves */
-        break;
-    }
-    DTYPE_NEVER();
-}
-
 ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {
+    DTYPES_KNOWN(3);
     if (dtype == FLASH_DTYPE_FP32)
         return _mm512_loadu_ps(from);
-    return vec_from_halves(dtype, _mm256_loadu_si256(from));
+    const __m256i halves = _mm256_loadu_si256(from);
+    return dtype == FLASH_DTYPE_FP16 ? _mm512_cvtph_ps(halves) : vec_from_bf16(halves);
 }
 
 ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
+    DTYPES_KNOWN(3);
     const __mmask16 mask = (__mmask16)((1u << n) - 1);
     if (dtype == FLASH_DTYPE_FP32)
         return _mm512_maskz_loadu_ps(mask, from);
-    return vec_from_halves(dtype, _mm256_maskz_loadu_epi16(mask, from));
+    const __m256i halves = _mm256_maskz_loadu_epi16(mask, from);
+    return dtype == FLASH_DTYPE_FP16 ? _mm512_cvtph_ps(halves) : vec_from_bf16(halves);
 }
 
 ALWAYS_INLINE void vec_split_bf16(const void *from, vec_t pair[2]) {
@@ -201,15 +193,10 @@ ALWAYS_INLINE void vec_join(vec_t pair[2]) {
 }
 
 ALWAYS_INLINE __m256i vec_to_halves(int32_t dtype, vec_t x) {
-    DTYPE_SWITCH(dtype) {
-    case FLASH_DTYPE_FP16:
-        return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    case FLASH_DTYPE_BF16:
-        return vec_to_bf16(x);
-    case FLASH_DTYPE_FP32: /* no halves */
-        break;
-    }
-    DTYPE_NEVER();
+    DTYPES_KNOWN(3);
+    return dtype == FLASH_DTYPE_FP16
+               ? _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+               : vec_to_bf16(x);
 }
 
 ALWAYS_INLINE void vec_store(int32_t dtype, void *to, vec_t x) {

@@ -45,15 +45,13 @@ static inline void add_weighted_as(int32_t dtype, const void *row, int64_t first
 
 static void add_weighted(int32_t dtype, const void *row, int64_t first, int64_t n, float weight,
                          float *sum) {
-    DTYPE_SWITCH(dtype) {
-#define ADD_WEIGHTED(name, ...)                                                                    \
-    case FLASH_DTYPE_##name:                                                                       \
-        add_weighted_as(FLASH_DTYPE_##name, row, first, n, weight, sum);                           \
-        return;
-        FLASH_DTYPES(ADD_WEIGHTED)
-#undef ADD_WEIGHTED
-    }
-    DTYPE_NEVER();
+    DTYPES_KNOWN(3);
+    if (dtype == FLASH_DTYPE_FP32)
+        add_weighted_as(FLASH_DTYPE_FP32, row, first, n, weight, sum);
+    else if (dtype == FLASH_DTYPE_FP16)
+        add_weighted_as(FLASH_DTYPE_FP16, row, first, n, weight, sum);
+    else
+        add_weighted_as(FLASH_DTYPE_BF16, row, first, n, weight, sum);
 }
 
 /* Columns first ... first + n of the merged row, times total. */

@@ -78,49 +78,28 @@ static inline void *element_at_mutable(void *data, int64_t index, int32_t dtype)
     return (char *)data + index * element_size(dtype);
 }
 
-static inline uint16_t load_half(const void *element) {
-    uint16_t half;
-    memcpy(&half, element, sizeof half);
-    return half;
-}
-
-static inline void store_half(void *element, uint16_t half) {
-    memcpy(element, &half, sizeof half);
-}
-
-static inline float load_fp32(const void *element) {
-    float value;
-    memcpy(&value, element, sizeof value);
-    return value;
-}
-
 static inline float element_load(const void *data, int64_t index, int32_t dtype) {
     const void *element = element_at(data, index, dtype);
-    DTYPE_SWITCH(dtype) {
-    case FLASH_DTYPE_FP16:
-        return fp32_from_fp16(load_half(element));
-    case FLASH_DTYPE_BF16:
-        return fp32_from_bf16(load_half(element));
-    case FLASH_DTYPE_FP32:
-        return load_fp32(element);
+    DTYPES_KNOWN(3);
+    if (dtype == FLASH_DTYPE_FP32) {
+        float value;
+        memcpy(&value, element, sizeof value);
+        return value;
     }
-    DTYPE_NEVER();
+    uint16_t half;
+    memcpy(&half, element, sizeof half);
+    return dtype == FLASH_DTYPE_FP16 ? fp32_from_fp16(half) : fp32_from_bf16(half);
 }
 
 static inline void element_store(void *data, int64_t index, int32_t dtype, float value) {
     void *element = element_at_mutable(data, index, dtype);
-    DTYPE_SWITCH(dtype) {
-    case FLASH_DTYPE_FP16:
-        store_half(element, fp16_from_fp32(value));
-        return;
-    case FLASH_DTYPE_BF16:
-        store_half(element, bf16_from_fp32(value));
-        return;
-    case FLASH_DTYPE_FP32:
+    DTYPES_KNOWN(3);
+    if (dtype == FLASH_DTYPE_FP32) {
         memcpy(element, &value, sizeof value);
         return;
     }
-    DTYPE_NEVER();
+    const uint16_t half = dtype == FLASH_DTYPE_FP16 ? fp16_from_fp32(value) : bf16_from_fp32(value);
+    memcpy(element, &half, sizeof half);
 }
 
 #endif

@@ -124,15 +124,10 @@ ALWAYS_INLINE void vec_transpose(vec_t r[VEC_WIDTH]) {
 /* ---- Memory: byte by byte, for any alignment ---- */
 
 ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, uint16x4_t x) {
-    DTYPE_SWITCH(dtype) {
-    case FLASH_DTYPE_FP16:
+    DTYPES_KNOWN(3);
+    if (dtype == FLASH_DTYPE_FP16)
         return vcvt_f32_f16(vreinterpret_f16_u16(x));
-    case FLASH_DTYPE_BF16:
-        return vreinterpretq_f32_u32(vshll_n_u16(x, 16));
-    case FLASH_DTYPE_FP32: /* no halves */
-        break;
-    }
-    DTYPE_NEVER();
+    return vreinterpretq_f32_u32(vshll_n_u16(x, 16));
 }
 
 /* Rounds to nearest, ties to even; a NaN stays one. */
@@ -145,15 +140,8 @@ ALWAYS_INLINE uint16x4_t vec_to_bf16(vec_t x) {
 }
 
 ALWAYS_INLINE uint16x4_t vec_to_halves(int32_t dtype, vec_t x) {
-    DTYPE_SWITCH(dtype) {
-    case FLASH_DTYPE_FP16:
-        return vreinterpret_u16_f16(vcvt_f16_f32(x));
-    case FLASH_DTYPE_BF16:
-        return vec_to_bf16(x);
-    case FLASH_DTYPE_FP32: /* no halves */
-        break;
-    }
-    DTYPE_NEVER();
+    DTYPES_KNOWN(3);
+    return dtype == FLASH_DTYPE_FP16 ? vreinterpret_u16_f16(vcvt_f16_f32(x)) : vec_to_bf16(x);
 }
 
 ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {

@@ -36,13 +36,14 @@ static inline row_cursor_t cursor_at_rows(const flash_params_t *p, const cpu_tas
     return cursor;
 }
 
-/* The task's keys of its head in K or V. */
+/* The task's keys of its head in K or V, all in one run. */
 static inline row_cursor_t cursor_at_keys(const cpu_task_t *task, int32_t dtype, int64_t d,
                                           const void *data, const flash_strides_t *stride,
                                           flash_range_t keys) {
     const int64_t size = element_size(dtype);
+    const flash_kv_run_t run = cpu_key_run(task, keys.begin);
     const row_cursor_t cursor = {
-        .row = element_at(data, cpu_key_index(task, stride, keys.begin), dtype),
+        .row = element_at(data, flash_kv_offset(stride, &run, task->head_kv), dtype),
         .to_next_token = stride->seq * size,
         .row_bytes = d * size,
         .n_left = (int64_t)keys.end - keys.begin,

@@ -1,9 +1,11 @@
 /*
- * Where the packed rows of a task lie in the tensors (see cpu_kernel.h), and which keys they see.
+ * Where the packed rows of a task (see cpu_kernel.h) and its keys lie in the tensors, and which
+ * keys the rows see.
  */
 #ifndef FLASH_KERNELS_CPU_ROWS_H
 #define FLASH_KERNELS_CPU_ROWS_H
 
+#include "common/kv.h"
 #include "cpu/convert.h"
 #include "cpu/cpu_kernel.h"
 
@@ -38,17 +40,19 @@ static inline int64_t cpu_row_index(const cpu_task_t *task, const flash_strides_
            row.head * stride->head;
 }
 
-/* Index of the first element of a key of some head in K or V. */
-static inline int64_t cpu_key_index_of(const cpu_task_t *task, const flash_strides_t *stride,
-                                       int64_t key, int64_t head_kv) {
-    return task->batch_index * stride->batch + (task->sequence.k_begin + key) * stride->seq +
-           head_kv * stride->head;
+/* The run that the key is in. */
+static inline flash_kv_run_t cpu_key_run(const cpu_task_t *task, int64_t key) {
+    return flash_kv_run(&task->sequence, task->batch_index, key);
 }
 
-/* The same of the task's head. */
-static inline int64_t cpu_key_index(const cpu_task_t *task, const flash_strides_t *stride,
-                                    int64_t key) {
-    return cpu_key_index_of(task, stride, key, task->head_kv);
+/* The first keys of a range, those that lie in one run, at most `most`. */
+static inline flash_range_t cpu_first_keys(const cpu_task_t *task, flash_range_t keys,
+                                           int32_t most) {
+    const flash_kv_run_t run = cpu_key_run(task, keys.begin);
+    const int32_t in_run = (int32_t)flash_kv_left(&run), left = keys.end - keys.begin;
+    const int32_t n = left < most ? left : most;
+    const flash_range_t first = {keys.begin, keys.begin + (in_run < n ? in_run : n)};
+    return first;
 }
 
 /* Keys of the task that the row sees; {0, 0} when there are none. */

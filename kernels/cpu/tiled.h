@@ -53,10 +53,12 @@
 _Static_assert(VECTOR_ROW_UNIT % TILE_ROWS == 0 && (int)VECTOR_ROW_UNIT > (int)FEW_ROWS,
                "parts of a block of rows have its tiles, and packed keys as well");
 
+/* Keys of one run. */
 ALWAYS_INLINE tile_keys_t keys_at(const cpu_task_t *task, int32_t dtype, const void *data,
                                   const flash_strides_t *stride, flash_range_t keys) {
-    const tile_keys_t from = {element_at(data, cpu_key_index(task, stride, keys.begin), dtype),
-                              stride->seq};
+    const flash_kv_run_t run = cpu_key_run(task, keys.begin);
+    const int64_t first = flash_kv_offset(stride, &run, task->head_kv);
+    const tile_keys_t from = {element_at(data, first, dtype), stride->seq};
     return from;
 }
 
@@ -101,7 +103,7 @@ ALWAYS_INLINE void attend_blocks_own(const tile_scratch_t *t, const flash_params
                                      flash_range_t keys) {
     results_ahead_t ahead = results_ahead(t, p, task, dtype, keys, B_c);
     while (keys.begin < keys.end) {
-        const flash_range_t block = first_block(keys, B_c);
+        const flash_range_t block = cpu_first_keys(task, keys, B_c);
         request_results(&ahead);
         pack_keys(t, p, task, dtype, block);
         attend_packed(t, p, block);

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* low lies in bits 0 ... 15: the element that comes first in memory. */
-template <int DTYPE> static __device__ uint32_t convert_pair(float low, float high);
+template <int DTYPE> static __device__ uint32_t convert_pair(float low, float high) = delete;
 
 #define CONVERT_PAIR(DTYPE, TYPE)                                                                  \
     template <> __device__ __forceinline__ uint32_t convert_pair<DTYPE>(float low, float high) {   \

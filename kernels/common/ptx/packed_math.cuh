@@ -11,7 +11,7 @@
 
 /* a * b + c, of each element. */
 template <int DTYPE>
-static __device__ uint32_t multiply_add_pair(uint32_t a, uint32_t b, uint32_t c);
+static __device__ uint32_t multiply_add_pair(uint32_t a, uint32_t b, uint32_t c) = delete;
 
 #define MULTIPLY_ADD_PAIR(DTYPE, TYPE)                                                             \
     template <>                                                                                    \

@@ -1,7 +1,7 @@
 /*
  * Types of 16 bits, two elements to a register, as PTX names them. Each instruction on such pairs
- * is a template that is only declared, and has a specialisation per line below: for another type it
- * does not compile. PTX ISA, "Types: Alternate Floating-Point Data Formats, Packed Data Types".
+ * is a deleted template with a specialisation per line below: for another type it does not compile.
+ * PTX ISA, "Types: Alternate Floating-Point Data Formats, Packed Data Types".
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_PAIR_TYPES_CUH
 #define FLASH_KERNELS_COMMON_PTX_PAIR_TYPES_CUH

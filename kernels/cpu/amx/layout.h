@@ -42,17 +42,10 @@ static inline int32_t amx_chunk(const flash_config_t *config, int64_t d_head) {
     return share < 1 ? 1 : share > AMX_CHUNK_MAX ? AMX_CHUNK_MAX : (int32_t)share;
 }
 
-/* bf16 terms of an element; 0 for types that the family does not have. */
+/* bf16 terms of an element of 16 bits. */
 static inline int32_t amx_terms(int32_t dtype) {
-    DTYPE_SWITCH(dtype) {
-    case FLASH_DTYPE_FP16:
-        return 2;
-    case FLASH_DTYPE_BF16:
-        return 1;
-    case FLASH_DTYPE_FP32:
-        break;
-    }
-    return 0;
+    DTYPES_KNOWN(3);
+    return dtype == FLASH_DTYPE_FP16 ? 2 : 1;
 }
 
 static inline uint64_t amx_mask_bytes(const flash_config_t *config) {

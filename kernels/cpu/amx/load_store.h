@@ -62,16 +62,11 @@ ALWAYS_INLINE vec_t normalised(const float *from, vec_t sum, vec_t inverse) {
 
 /* 32 floats to elements of 16 bits. */
 ALWAYS_INLINE words_t words_of(int32_t dtype, vec_t low, vec_t high) {
-    DTYPE_SWITCH(dtype) {
-    case FLASH_DTYPE_BF16:
+    DTYPES_KNOWN(3);
+    if (dtype == FLASH_DTYPE_BF16)
         return words_from_floats(low, high);
-    case FLASH_DTYPE_FP16:
-        return _mm512_inserti64x4(_mm512_castsi256_si512(vec_to_halves(dtype, low)),
-                                  vec_to_halves(dtype, high), 1);
-    case FLASH_DTYPE_FP32: /* the family has no such kernels */
-        break;
-    }
-    DTYPE_NEVER();
+    return _mm512_inserti64x4(_mm512_castsi256_si512(vec_to_halves(dtype, low)),
+                              vec_to_halves(dtype, high), 1);
 }
 
 /* 16 rows of a square of O, a row 32 elements of 16 bits, from columns of O^T. */

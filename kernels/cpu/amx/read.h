@@ -34,18 +34,12 @@ ALWAYS_INLINE void split_floats(vec_t low, vec_t high, int32_t terms, words_t sp
 }
 
 ALWAYS_INLINE void split_words(int32_t dtype, words_t x, words_t split[2]) {
-    DTYPE_SWITCH(dtype) {
-    case FLASH_DTYPE_BF16:
+    DTYPES_KNOWN(3);
+    if (dtype == FLASH_DTYPE_BF16)
         split[0] = x;
-        return;
-    case FLASH_DTYPE_FP16:
+    else
         split_floats(_mm512_cvtph_ps(_mm512_castsi512_si256(x)),
                      _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1)), 2, split);
-        return;
-    case FLASH_DTYPE_FP32: /* the family has no such kernels */
-        break;
-    }
-    DTYPE_NEVER();
 }
 
 /* Which of the elements column ... column + 31 a row of d has. */

@@ -44,9 +44,10 @@ static inline decode_rows_t decode_find_rows(const flash_params_t *p, const cpu_
     return rows;
 }
 
-/* Whether all rows see the whole block that begins with `key`. */
-ALWAYS_INLINE bool all_see_block(const decode_rows_t *rows, int32_t key) {
-    return rows->common.begin <= key && rows->common.end - key >= AMX_SQUARE;
+/* Whether the block is a whole one, and all rows see it. */
+ALWAYS_INLINE bool all_see_block(const decode_rows_t *rows, flash_range_t block) {
+    return rows->common.begin <= block.begin && rows->common.end >= block.end &&
+           block.end - block.begin == AMX_SQUARE;
 }
 
 /* A bit for each row that sees the key. */

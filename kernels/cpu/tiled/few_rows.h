@@ -155,7 +155,7 @@ ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t
                               .n_asked = task->n_heads,
                               .asks = task->way != CPU_WAY_LONE_ROWS};
     while (keys.begin < keys.end) {
-        block.keys = first_block(keys, block_keys);
+        block.keys = cpu_first_keys(task, keys, block_keys);
         for (int32_t head = 0; head < task->n_heads; head += most) {
             const int32_t n = min32(most, task->n_heads - head);
             const cpu_task_t some = task_of_heads(task, head, n, t->d);

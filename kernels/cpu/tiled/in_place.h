@@ -58,14 +58,16 @@ static inline cpu_ahead_t after_keys(const cpu_task_t *task, flash_range_t keys,
     return enough ? after : self;
 }
 
-/* Keys of the task's heads. `end`: of the task's keys. */
+/* Keys of one run, of the task's heads. `end`: of the task's keys. */
 ALWAYS_INLINE in_place_t rows_in_place(const cpu_task_t *task, const in_place_tensor_t *from,
                                        flash_range_t keys, int32_t end) {
     const flash_strides_t *stride = from->stride;
     const int64_t d = from->d;
     const cpu_ahead_t after = after_keys(task, keys, end);
-    const int64_t first = cpu_key_index(task, stride, keys.begin);
-    const int64_t ahead = cpu_key_index_of(task, stride, after.keys.begin, after.head_kv);
+    const flash_kv_run_t run = cpu_key_run(task, keys.begin);
+    const flash_kv_run_t next_run = cpu_key_run(task, after.keys.begin);
+    const int64_t first = flash_kv_offset(stride, &run, task->head_kv);
+    const int64_t ahead = flash_kv_offset(stride, &next_run, after.head_kv);
     const bool adjoin = stride->seq == d || (from->n_asked > 1 && stride->head == d);
     const in_place_t rows = {.data = element_at(from->data, first, from->dtype),
                              .ahead = element_at(from->data, ahead, from->dtype),

@@ -229,18 +229,13 @@ NEVER_INLINE void score_bf16(const tile_scratch_t *t, const in_place_t *k, int32
 
 ALWAYS_INLINE void score_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *k,
                               int32_t n_keys) {
-    DTYPE_SWITCH(dtype) {
-    case FLASH_DTYPE_FP16:
-        score_fp16(t, k, n_keys);
-        return;
-    case FLASH_DTYPE_BF16:
-        score_bf16(t, k, n_keys);
-        return;
-    case FLASH_DTYPE_FP32:
+    DTYPES_KNOWN(3);
+    if (dtype == FLASH_DTYPE_FP32)
         score_fp32(t, k, n_keys);
-        return;
-    }
-    DTYPE_NEVER();
+    else if (dtype == FLASH_DTYPE_FP16)
+        score_fp16(t, k, n_keys);
+    else
+        score_bf16(t, k, n_keys);
 }
 
 #endif

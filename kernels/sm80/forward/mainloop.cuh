@@ -9,6 +9,7 @@
 #ifndef FLASH_KERNELS_SM80_FORWARD_MAINLOOP_CUH
 #define FLASH_KERNELS_SM80_FORWARD_MAINLOOP_CUH
 
+#include "common/kv.h"
 #include "sm80/forward/block_state.cuh"
 #include "sm80/forward/load.cuh"
 #include "sm80/forward/mask.cuh"
@@ -109,11 +110,13 @@ process_block(const flash_params_t &params, const score_unit_t &unit, operands<C
     accumulate_output<C>(state.o, round_probabilities<C>(s), renew<C>(x.v_at));
 }
 
+/* The sources of K and V begin with the last block's keys, and step back from there: the whole
+ * sequence is one run. */
 template <flash_config_t C>
 static __device__ __forceinline__ operands<C>
 make_operands(const flash_params_t &params, const query_tile_t &tile, uint32_t q_shared) {
     const int64_t last_key = (int64_t)(tile.block_end - 1) * C.B_c;
-    const int64_t first_row = tile.sequence.k_begin + last_key;
+    const flash_kv_run_t run = flash_kv_run(&tile.sequence, tile.batch_index, last_key);
     const int32_t head_kv = tile.head / params.group;
     const int warp = threadIdx.x / SM80_WARP_THREADS;
     operands<C> x;
@@ -122,11 +125,11 @@ make_operands(const flash_params_t &params, const query_tile_t &tile, uint32_t q
     x.q_at = lane_address_down_first<C>(q_shared + warp * warp_rows<C> * row_bytes<C>);
     x.k_at = lane_address_across_first<C>(x.k_shared);
     x.v_at = lane_address_down_first<C>(x.v_shared);
-    x.k = make_copy_source<C>(params.k, params.k_stride, params.d_head, tile.batch_index, head_kv,
-                              first_row);
-    x.v = make_copy_source<C>(params.v, params.v_stride, params.d_head, tile.batch_index, head_kv,
-                              first_row);
-    x.last_rows = (int32_t)(tile.sequence.len_k - last_key);
+    x.k = make_copy_source<C>(params.k, params.k_stride, params.d_head, run.entry, head_kv,
+                              run.begin + run.at);
+    x.v = make_copy_source<C>(params.v, params.v_stride, params.d_head, run.entry, head_kv,
+                              run.begin + run.at);
+    x.last_rows = (int32_t)flash_kv_left(&run);
     return x;
 }
 

@@ -7,6 +7,7 @@
 #ifndef FLASH_KERNELS_SM80_FORWARD_SANITISE_V_CUH
 #define FLASH_KERNELS_SM80_FORWARD_SANITISE_V_CUH
 
+#include "common/kv.h"
 #include "common/non_finite.cuh"
 #include "sm80/forward/block_state.cuh"
 #include "sm80/forward/load.cuh"
@@ -73,9 +74,9 @@ template <flash_config_t C>
 static __device__ void add_non_finite_v(const flash_params_t &params, const query_tile_t &tile,
                                         uint32_t shared) {
     const int first_row = threadIdx.x / SM80_WARP_THREADS * warp_rows<C>;
-    const row_source_t rows =
-        make_row_source<C>(params.v, params.v_stride, params.d_head, tile.batch_index,
-                           tile.head / params.group, tile.sequence.k_begin, 0);
+    const flash_kv_run_t run = flash_kv_run(&tile.sequence, tile.batch_index, 0);
+    const row_source_t rows = make_row_source<C>(params.v, params.v_stride, params.d_head,
+                                                 run.entry, tile.head / params.group, run.begin, 0);
 #pragma unroll 1
     for (int i = threadIdx.x % SM80_WARP_THREADS; i < warp_rows<C> * row_chunks<C>;
          i += SM80_WARP_THREADS) {

@@ -12,7 +12,7 @@
 
 template <int DTYPE>
 static __device__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
-                                    uint32_t b1);
+                                    uint32_t b1) = delete;
 
 #define SM80_MMA(DTYPE, TYPE)                                                                      \
     template <>                                                                                    \

@@ -6,6 +6,7 @@
 #ifndef FLASH_KERNELS_SM90_STORE_NON_FINITE_CUH
 #define FLASH_KERNELS_SM90_STORE_NON_FINITE_CUH
 
+#include "common/kv.h"
 #include "common/non_finite.cuh"
 #include "sm90/tile.cuh"
 
@@ -24,9 +25,10 @@ static __device__ uint32_t add_non_finite_keys(uint32_t o, const element_bits<C>
 template <flash_config_t C>
 static __device__ void add_non_finite_v(const flash_params_t &p, const tile_of<C> &tile,
                                         int32_t row, element_bits<C> *o) {
-    const element_bits<C> *v = (const element_bits<C> *)p.v + tile.batch_index * p.v_stride.batch +
-                               tile.head / p.group * p.v_stride.head +
-                               sequence_of<C>(p, tile).k_begin * p.v_stride.seq;
+    const flash_sequence_t sequence = sequence_of<C>(p, tile);
+    const flash_kv_run_t run = flash_kv_run(&sequence, tile.batch_index, 0);
+    const element_bits<C> *v = (const element_bits<C> *)p.v + run.entry * p.v_stride.batch +
+                               tile.head / p.group * p.v_stride.head + run.begin * p.v_stride.seq;
     const flash_range_t keys = visible_keys<C>(p, tile, row);
     const int64_t whole_begin = (int64_t)tile.whole_begin * C.B_c;
     const int64_t whole_end = max((int64_t)tile.whole_end * C.B_c, whole_begin);
