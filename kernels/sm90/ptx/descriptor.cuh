@@ -1,6 +1,5 @@
 /*
- * Descriptors of operands in shared memory: panels of 64 elements a row, 128 bytes, swizzled as TMA
- * writes them.
+ * Descriptors of operands in shared memory: panels of 128 bytes a row, swizzled as TMA writes them.
  * PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions: Matrix Descriptor": bits 0-13
  * address, 16-29 leading and 32-45 stride byte offset, each / 16; bits 62-63 swizzle, 1 = 128
  * bytes.
