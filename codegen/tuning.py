@@ -30,7 +30,8 @@ class TuningError(ValueError):
 
 
 class Key(NamedTuple):
-    """What problems that share their results have in common, in sort order (src/select/tuning/results.h)."""
+    """What problems that share their results have in common, in sort order: tuning_key_t of
+    src/select/tuning/results.h."""
 
     compute_capability: int
     multiprocessors: int

@@ -2,7 +2,7 @@
 # What each step of the test does: step_NAME for the step NAME that test.sh lists.
 
 shell_scripts() {
-    find dev .ci/run scripts tests -name '*.sh' -o -name dev -o -path .ci/run
+    find dev .ci/run tests -name '*.sh' -o -name dev -o -path .ci/run
 }
 
 step_format() {
