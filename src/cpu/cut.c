@@ -71,9 +71,10 @@ static int64_t most_shared_keys(const cpu_family_t *family, const flash_config_t
     return from - 1;
 }
 
-cpu_cut_bounds_t cpu_cut_bounds(const cpu_family_t *family, const flash_config_t *config,
-                                int32_t n_heads_kv, int64_t n_rows, int64_t n_keys) {
-    const int64_t n_heads = max64(n_heads_kv, 1), n_splits = most_splits(n_heads, n_keys);
+/* Bounds where some sequence may be split. */
+static cpu_cut_bounds_t bounds_of_splits(const cpu_family_t *family, const flash_config_t *config,
+                                         int64_t n_heads, int64_t n_rows, int64_t n_keys) {
+    const int64_t n_splits = most_splits(n_heads, n_keys);
     const int64_t of_block = split_rows_of_block(n_heads, min64(n_rows, config->B_r), n_keys);
     const int64_t most = min64(n_rows, cpu_way_split_rows(family, config));
     const int64_t of_several = split_rows_of_blocks(n_heads, most, n_keys);
@@ -83,6 +84,13 @@ cpu_cut_bounds_t cpu_cut_bounds(const cpu_family_t *family, const flash_config_t
         .partial_rows = max64(min64(n_splits * of_block, n_keys / SPLIT_ROW_KEYS),
                               min64(n_splits * of_blocks, n_keys / SPLIT_BLOCKS_KEYS)),
         .shared_keys = min64(n_keys, most_shared_keys(family, config, n_heads, n_rows))};
+}
+
+cpu_cut_bounds_t cpu_cut_bounds(const cpu_family_t *family, const flash_config_t *config,
+                                int32_t n_heads_kv, int64_t n_rows, int64_t n_keys) {
+    if (n_keys >= SPLIT_LEAST_KEYS)
+        return bounds_of_splits(family, config, max64(n_heads_kv, 1), n_rows, n_keys);
+    return (cpu_cut_bounds_t){.shared_keys = cpu_way_shares(family, config, n_rows) ? n_keys : 0};
 }
 
 /* ---- One sequence ---- */

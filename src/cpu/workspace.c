@@ -74,10 +74,12 @@ static uint64_t scratch_of(const limits_t *l, int64_t rows) {
 }
 
 static uint64_t split_scratch(const limits_t *l) {
-    return scratch_of(l, l->cut.split_rows);
+    return l->cut.split_rows > 0 ? scratch_of(l, l->cut.split_rows) : 0;
 }
 
 static uint64_t split_partials(const limits_t *l) {
+    if (l->cut.partial_rows == 0)
+        return 0;
     return saturating_add(cpu_workspace_partials(l->p, l->cut.partial_rows, l->p->d_head),
                           cpu_workspace_partials(l->p, l->cut.partial_rows, 1));
 }
