@@ -17,7 +17,8 @@ enum { FP32_BYTES = 4, BF16_BYTES = 2 }; /* of an element of packed keys */
 static uint64_t reference_scratch_size(const flash_config_t *config, int64_t n_rows,
                                        int64_t d_head) {
     (void)config, (void)n_rows;
-    return (2 * (uint64_t)d_head * sizeof(float) + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    return ((uint64_t)d_head * (sizeof(float) + sizeof(double)) + CACHE_LINE - 1) / CACHE_LINE *
+           CACHE_LINE;
 }
 
 static uint64_t fp32_scratch_size(const flash_config_t *config, int64_t n_rows, int64_t d_head) {

@@ -9,13 +9,14 @@
 
 #include <math.h>
 
-/* Running result of a row: O = accumulator / sum, with exponentials relative to maximum. */
+/* Running result of a row: O = accumulator / sum, with exponentials relative to maximum. Both are
+ * double: chains of millions of keys lose too much in fp32. */
 typedef struct reference_row {
-    const float *q;     /* [d], in fp32 */
-    float *accumulator; /* [d] */
+    const float *q;      /* [d], in fp32 */
+    double *accumulator; /* [d] */
     int64_t d;
     float maximum;
-    float sum;
+    double sum;
 } reference_row_t;
 
 static inline void reference_load_q(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
@@ -65,18 +66,20 @@ static inline void reference_store(const flash_params_t *p, const cpu_task_t *ta
     const int64_t index =
         task->o_partial ? row_index * row->d : cpu_row_index(task, &p->o_stride, r);
     for (int64_t i = 0; i < row->d; i++)
-        element_store(o, index + i, dtype_o, row->sum != 0 ? row->accumulator[i] / row->sum : 0);
+        element_store(o, index + i, dtype_o,
+                      row->sum != 0 ? (float)(row->accumulator[i] / row->sum) : 0);
     if (cpu_wants_lse(p, task))
         cpu_store_lse(p, task, row_index, r,
-                      row->sum != 0 ? row->maximum + logf(row->sum) : -INFINITY);
+                      row->sum != 0 ? row->maximum + logf((float)row->sum) : -INFINITY);
 }
 
 static inline void reference_forward(const flash_config_t *config, const flash_params_t *p,
                                      const cpu_task_t *task, void *scratch) {
     const int64_t d = p->d_head;
-    float *q = scratch;
+    double *accumulator = scratch;
+    float *q = (float *)(accumulator + d);
     for (int64_t r = 0; r < task->row_end - task->row_begin; r++) {
-        reference_row_t row = {q, q + d, d, -INFINITY, 0};
+        reference_row_t row = {q, accumulator, d, -INFINITY, 0};
         reference_load_q(p, task, config->dtype, r, d, q);
         for (int64_t i = 0; i < d; i++)
             row.accumulator[i] = 0;
