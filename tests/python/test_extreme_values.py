@@ -1,5 +1,7 @@
-"""Scales, softcaps, scores and values near the ends of fp32's range, on every kernel that serves them
-here: few rows, more rows than are read in place, and split keys."""
+"""Scales, softcaps, scores and values near the ends of fp32's range, on every kernel that runs here.
+
+Few rows, more rows than are read in place, and split keys.
+"""
 
 from dataclasses import replace
 
