@@ -94,8 +94,8 @@ ALWAYS_INLINE void attend_own(amx_run_t *run, const flash_params_t *p, const cpu
     }
 }
 
-/* bad: the rows that see infinity or NaN, or whose scores are beyond fp32 in units of log2, where
- * bit r of bad[s] is row r of strip s. */
+/* bad: the rows that see infinity or NaN, or are not sound (is_sound()): bit r of bad[s] is row r
+ * of strip s. */
 ALWAYS_INLINE void amx_attend(const flash_config_t *config, const flash_params_t *p,
                               const cpu_task_t *task, void *scratch, uint32_t *bad) {
     const int32_t dtype = config->dtype;

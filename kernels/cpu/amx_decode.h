@@ -120,23 +120,21 @@ ALWAYS_INLINE void decode_blocks(const decode_run_t *run, int R) {
 /* ---- O ---- */
 
 /* Stores the rows of a head, normalised; zeros where a sum is zero. Returns a bit for each row that
- * is empty or has scores beyond fp32 in units of log2: below, all of them are -infinity there, and
- * above, the origin is. */
+ * is empty or not sound. */
 ALWAYS_INLINE uint32_t decode_store(const decode_scratch_t *t, const flash_params_t *p,
                                     const cpu_task_t *task, int64_t head, int R) {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
     const int32_t dtype = task->o_partial ? FLASH_DTYPE_FP32 : FLASH_DTYPE_BF16;
     void *o = task->o_partial ? (void *)task->o_partial : p->o;
-    uint32_t beyond = 0;
+    uint32_t bad = 0;
     float sums[16];
     _mm512_storeu_ps(sums, rows_sum(_mm512_load_ps(t->sum + head * 16), R));
     cpu_row_t r = cpu_row(p, task, 0);
     for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
         const int64_t at = task->o_partial ? row * t->d : cpu_row_index(task, &p->o_stride, r);
         const __mmask16 seen = sums[row] != 0 ? 0xffff : 0;
-        const float origin = t->origin[head * 16 + row];
-        beyond |= (uint32_t)(!(sums[row] > 0) || !isfinite(origin)) << row;
+        bad |= (uint32_t)!is_sound(sums[row]) << row;
         const vec_t inverse = vec_set1(1 / sums[row]);
         for (int64_t c = 0; c < t->columns; c++) {
             const float *from = t->o + head * t->d * R + (2 * c * R + row) * VEC_WIDTH;
@@ -149,9 +147,9 @@ ALWAYS_INLINE uint32_t decode_store(const decode_scratch_t *t, const flash_param
                       _mm512_permutex2var_ps(a, high, b));
         }
         if (cpu_wants_lse(p, task))
-            cpu_store_lse(p, task, row, r, row_lse(origin, LN_2, sums[row]));
+            cpu_store_lse(p, task, row, r, row_lse(t->origin[head * 16 + row], LN_2, sums[row]));
     }
-    return beyond;
+    return bad;
 }
 
 /* ---- Tasks ---- */

@@ -6,8 +6,6 @@
 
 #include "cpu/amx/attend.h"
 
-#include <math.h>
-
 /* Keys that some row of a strip sees, and those that all of them see. */
 ALWAYS_INLINE strip_keys_t keys_of_strip(const amx_scratch_t *t, int64_t strip) {
     strip_keys_t keys = {{INT32_MAX, 0}, {0, INT32_MAX}};
@@ -139,19 +137,13 @@ ALWAYS_INLINE void store_strip(const amx_scratch_t *t, const flash_params_t *p,
     }
 }
 
-/* Whether the row sees keys, and its scores are beyond fp32 in units of log2: below, all of them
- * are -infinity there, and above, the maximum is. Or NaN, which is the same then. */
-static inline bool is_beyond_range(const amx_scratch_t *t, int64_t row) {
-    return t->begin[row] < t->end[row] && !isfinite(t->maximum[row]);
-}
-
 /* Sets the bits of rows that are to be computed in another way: bit r of bad[s] is row r of strip
  * s. */
 ALWAYS_INLINE void store_results(const amx_scratch_t *t, const flash_params_t *p,
                                  const cpu_task_t *task, int32_t dtype, uint32_t *bad) {
     cpu_row_t r = cpu_row(p, task, 0);
     for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
-        if (is_beyond_range(t, row))
+        if (t->begin[row] < t->end[row] && !is_sound(t->sum[row]))
             bad[row / AMX_SQUARE] |= 1u << row % AMX_SQUARE;
         if (row % AMX_SQUARE == 0)
             store_strip(t, p, task, dtype, row / AMX_SQUARE, r);

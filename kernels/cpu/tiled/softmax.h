@@ -67,20 +67,26 @@ static inline void cap_scores(float *s, int64_t n, float factor, float softcap) 
     }
 }
 
-/* The same where that factor would not be an ordinary number, or without a softcap, if it is 0. */
+/* The same where one of them is no ordinary number, or without a softcap, if it is 0. tanh(x) is x
+ * where x is small: there, a score far below the softcap stays as it is, lest it be lost among
+ * subnormal numbers. */
 static inline void rewrite_extreme_scores(float *s, int64_t n, float softmax_scale, float softcap) {
+    const vec_t scale = vec_set1(softmax_scale), cap = vec_set1(softcap);
     for (int64_t i = 0; i < n; i += VEC_WIDTH) {
-        vec_t x = vec_mul(vec_set1(softmax_scale), vec_load(FLASH_DTYPE_FP32, s + i));
-        if (softcap != 0)
-            x = vec_mul(vec_set1(softcap), vec_tanh(vec_div(x, vec_set1(softcap))));
-        vec_store(FLASH_DTYPE_FP32, s + i, x);
+        vec_t score = vec_mul(scale, vec_load(FLASH_DTYPE_FP32, s + i));
+        if (softcap != 0) {
+            const vec_t x = vec_div(score, cap);
+            score =
+                vec_select_less(vec_abs(x), vec_set1(0x1p-20f), score, vec_mul(cap, vec_tanh(x)));
+        }
+        vec_store(FLASH_DTYPE_FP32, s + i, score);
     }
 }
 
 /* Scales, and caps, n scores, a multiple of VEC_WIDTH. */
 NEVER_INLINE void rewrite_scores(float *s, int64_t n, const softmax_rule_t *rule) {
     const float factor = rule->softmax_scale / rule->softcap;
-    if (rule->softcap != 0 && is_ordinary(factor))
+    if (is_ordinary(rule->softcap) && is_ordinary(factor))
         cap_scores(s, n, factor, rule->softcap);
     else
         rewrite_extreme_scores(s, n, rule->softmax_scale, rule->softcap);
