@@ -94,7 +94,8 @@ ALWAYS_INLINE void attend_own(amx_run_t *run, const flash_params_t *p, const cpu
     }
 }
 
-/* bad: the rows that see infinity or NaN, where bit r of bad[s] is row r of strip s. */
+/* bad: the rows that see infinity or NaN, or are not sound (is_sound()): bit r of bad[s] is row r
+ * of strip s. */
 ALWAYS_INLINE void amx_attend(const flash_config_t *config, const flash_params_t *p,
                               const cpu_task_t *task, void *scratch, uint32_t *bad) {
     const int32_t dtype = config->dtype;
@@ -104,19 +105,14 @@ ALWAYS_INLINE void amx_attend(const flash_config_t *config, const flash_params_t
     const flash_range_t keys = find_strip_keys(&t, p, task, strips);
     pack_q(&t, p, task, dtype, bad);
     start_results(&t);
-    amx_run_t run = {.t = &t,
-                     .strips = strips,
-                     .scale = scores_to_log2(p),
-                     .softmax_scale = p->softmax_scale,
-                     .softcap = p->softcap,
-                     .packed = task->packed};
+    amx_run_t run = {.t = &t, .strips = strips, .rule = softmax_rule(p), .packed = task->packed};
     const unsigned control = tiles_configure();
     if (task->way == CPU_WAY_SHARED)
         attend_shared(&run, amx_terms(dtype), keys, task->backwards, bad);
     else
         attend_own(&run, p, task, dtype, keys, bad);
     tiles_release(control);
-    store_results(&t, p, task, dtype);
+    store_results(&t, p, task, dtype, bad);
 }
 
 ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *p,

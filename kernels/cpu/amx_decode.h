@@ -31,7 +31,8 @@ typedef struct decode_run {
     const cpu_task_t *task;
     const decode_rows_t *rows;
     decode_scratch_t t;
-    uint32_t *bad; /* [heads], the rows that see what V must not have on tiles: a bit each */
+    uint32_t *bad; /* [heads], the rows that are to be computed in another way: a bit each */
+    softmax_rule_t rule;
 } decode_run_t;
 
 /* A block of keys of a head, and what is prefetched meanwhile. */
@@ -46,15 +47,13 @@ typedef struct decode_block {
 ALWAYS_INLINE void decode_attend(const decode_run_t *run, int64_t head, const decode_block_t *block,
                                  decode_pending_t *pending, int R) {
     const decode_scratch_t *t = &run->t;
-    const flash_params_t *p = run->p;
-    const float scale = scores_to_log2(p);
     decode_score(t, &block->keys.k, &block->next.k, t->q + head * t->d * R, R);
     decode_values(t, pending, &block->next.v, R);
-    if (p->softcap != 0)
-        cap_scores(t->s, AMX_SQUARE * R, p->softmax_scale, p->softcap);
+    if (run->rule.rewrites)
+        rewrite_scores(t->s, AMX_SQUARE * R, &run->rule);
     if (block->edge)
         hide_unseen_keys(t, block->edge, block->first, R);
-    decode_softmax(t, &block->next, head, vec_set1(scale), R);
+    decode_softmax(t, &block->next, head, vec_set1(run->rule.to_log2), R);
     *pending = (decode_pending_t){t->o + head * t->d * R, block->keys.v};
 }
 
@@ -120,19 +119,22 @@ ALWAYS_INLINE void decode_blocks(const decode_run_t *run, int R) {
 
 /* ---- O ---- */
 
-/* The rows of a head, normalised; zeros where a sum is zero. */
-ALWAYS_INLINE void decode_store(const decode_scratch_t *t, const flash_params_t *p,
-                                const cpu_task_t *task, int64_t head, int R) {
+/* Stores the rows of a head, normalised; zeros where a sum is zero. Returns a bit for each row that
+ * is empty or not sound. */
+ALWAYS_INLINE uint32_t decode_store(const decode_scratch_t *t, const flash_params_t *p,
+                                    const cpu_task_t *task, int64_t head, int R) {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
     const int32_t dtype = task->o_partial ? FLASH_DTYPE_FP32 : FLASH_DTYPE_BF16;
     void *o = task->o_partial ? (void *)task->o_partial : p->o;
+    uint32_t bad = 0;
     float sums[16];
     _mm512_storeu_ps(sums, rows_sum(_mm512_load_ps(t->sum + head * 16), R));
     cpu_row_t r = cpu_row(p, task, 0);
     for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
         const int64_t at = task->o_partial ? row * t->d : cpu_row_index(task, &p->o_stride, r);
         const __mmask16 seen = sums[row] != 0 ? 0xffff : 0;
+        bad |= (uint32_t)!is_sound(sums[row]) << row;
         const vec_t inverse = vec_set1(1 / sums[row]);
         for (int64_t c = 0; c < t->columns; c++) {
             const float *from = t->o + head * t->d * R + (2 * c * R + row) * VEC_WIDTH;
@@ -145,8 +147,9 @@ ALWAYS_INLINE void decode_store(const decode_scratch_t *t, const flash_params_t 
                       _mm512_permutex2var_ps(a, high, b));
         }
         if (cpu_wants_lse(p, task))
-            cpu_store_lse(p, task, row, r, row_lse(t->origin[head * 16 + row], sums[row]));
+            cpu_store_lse(p, task, row, r, row_lse(t->origin[head * 16 + row], LN_2, sums[row]));
     }
+    return bad;
 }
 
 /* ---- Tasks ---- */
@@ -176,16 +179,17 @@ ALWAYS_INLINE void decode_padded(decode_run_t *run, int64_t d, void *scratch, in
     }
     for (int32_t head = 0; head < task->n_heads; head++) {
         const cpu_task_t one = task_of_head(task, head, d);
-        decode_store(t, p, &one, head, R);
+        run->bad[head] |= decode_store(t, p, &one, head, R);
     }
 }
 
-/* bad: of each head, the rows that see infinity or NaN that the tiles left out. */
+/* bad: of each head, the rows that see infinity or NaN that the tiles left out, and those of
+ * decode_store(). */
 ALWAYS_INLINE void amx_decode(const flash_params_t *p, const cpu_task_t *task, int64_t d,
                               void *scratch, uint32_t *bad) {
     const int64_t n_rows = task->row_end - task->row_begin;
     const decode_rows_t rows = decode_find_rows(p, task);
-    decode_run_t run = {.p = p, .task = task, .rows = &rows, .bad = bad};
+    decode_run_t run = {.p = p, .task = task, .rows = &rows, .bad = bad, .rule = softmax_rule(p)};
     memset(bad, 0, (size_t)task->n_heads * sizeof *bad);
     if (n_rows <= 4)
         decode_padded(&run, d, scratch, 4);

@@ -13,11 +13,12 @@ enum { FP32_BYTES = 4, BF16_BYTES = 2 }; /* of an element of packed keys */
 
 /* ---- Sizes ---- */
 
-/* A row of Q, and what is summed up of O. */
+/* A row of Q, and sums of O in fp32 and in double. */
 static uint64_t reference_scratch_size(const flash_config_t *config, int64_t n_rows,
                                        int64_t d_head) {
+    const uint64_t row_bytes = (uint64_t)d_head * (2 * sizeof(float) + sizeof(double));
     (void)config, (void)n_rows;
-    return (2 * (uint64_t)d_head * sizeof(float) + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    return (row_bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
 }
 
 static uint64_t fp32_scratch_size(const flash_config_t *config, int64_t n_rows, int64_t d_head) {

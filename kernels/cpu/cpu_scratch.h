@@ -26,8 +26,9 @@ static inline uint64_t tiled_scratch_size(int64_t rows, int32_t B_c, int64_t d_h
     const uint64_t d = ((uint64_t)d_head + 15) / 16 * 16;
     const uint64_t r = ((uint64_t)rows + 15) / 16 * 16;
     const uint64_t c = ((uint64_t)B_c + 15) / 16 * 16;
-    const uint64_t q = r * d, o = r * d, scores = r * c, notes = 19 * r;
-    return (q + o + scores + notes) * sizeof(float) + tiled_block_size(B_c, d_head, element_size);
+    const uint64_t q = r * d, o = r * d, scores = r * c, notes = 20 * r, totals = r * (d + 16);
+    return (q + o + scores + notes) * sizeof(float) + totals * sizeof(double) +
+           tiled_block_size(B_c, d_head, element_size);
 }
 
 #endif

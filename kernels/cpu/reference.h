@@ -8,14 +8,21 @@
 #include "cpu/rows.h"
 
 #include <math.h>
+#include <string.h>
 
-/* Running result of a row: O = accumulator / sum, with exponentials relative to maximum. */
+/* Keys whose sums are fp32, one after the other. Those of all keys are double: a chain of 2^20
+ * additions of fp32 would lose four digits. */
+enum { REFERENCE_PART_KEYS = 256 };
+
+/* Running result of a row: O = total / sum_total, with exponentials relative to maximum. */
 typedef struct reference_row {
     const float *q;     /* [d], in fp32 */
-    float *accumulator; /* [d] */
+    float *accumulator; /* [d], of the last few keys, which total lacks */
+    double *total;      /* [d] */
     int64_t d;
     float maximum;
-    float sum;
+    float sum; /* of the same keys */
+    double sum_total;
 } reference_row_t;
 
 static inline void reference_load_q(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
@@ -41,8 +48,21 @@ static inline void reference_rescale(reference_row_t *row, float maximum) {
     const float factor = expf(row->maximum - maximum);
     row->maximum = maximum;
     row->sum *= factor;
-    for (int64_t i = 0; i < row->d; i++)
+    row->sum_total *= (double)factor;
+    for (int64_t i = 0; i < row->d; i++) {
         row->accumulator[i] *= factor;
+        row->total[i] *= (double)factor;
+    }
+}
+
+/* Adds the sums of the last few keys to those of all. */
+static inline void reference_end_part(reference_row_t *row) {
+    row->sum_total += (double)row->sum;
+    row->sum = 0;
+    for (int64_t i = 0; i < row->d; i++) {
+        row->total[i] += (double)row->accumulator[i];
+        row->accumulator[i] = 0;
+    }
 }
 
 static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
@@ -67,24 +87,35 @@ static inline void reference_store(const flash_params_t *p, const cpu_task_t *ta
     const int64_t index =
         task->o_partial ? row_index * row->d : cpu_row_index(task, &p->o_stride, r);
     for (int64_t i = 0; i < row->d; i++)
-        element_store(o, index + i, dtype_o, row->sum != 0 ? row->accumulator[i] / row->sum : 0);
+        element_store(o, index + i, dtype_o,
+                      row->sum_total != 0 ? (float)(row->total[i] / row->sum_total) : 0);
     if (cpu_wants_lse(p, task))
         cpu_store_lse(p, task, row_index, r,
-                      row->sum != 0 ? row->maximum + logf(row->sum) : -INFINITY);
+                      row->sum_total != 0 ? row->maximum + logf((float)row->sum_total) : -INFINITY);
+}
+
+static inline reference_row_t reference_start(const flash_params_t *p, const cpu_task_t *task,
+                                              int32_t dtype, int64_t row_index, void *scratch) {
+    const int64_t d = p->d_head;
+    double *total = scratch;
+    float *q = (float *)(total + d);
+    reference_load_q(p, task, dtype, row_index, d, q);
+    memset(q + d, 0, (size_t)d * sizeof *q);
+    memset(total, 0, (size_t)d * sizeof *total);
+    return (reference_row_t){q, q + d, total, d, -INFINITY, 0, 0};
 }
 
 static inline void reference_forward(const flash_config_t *config, const flash_params_t *p,
                                      const cpu_task_t *task, void *scratch) {
-    const int64_t d = p->d_head;
-    float *q = scratch;
     for (int64_t r = 0; r < task->row_end - task->row_begin; r++) {
-        reference_row_t row = {q, q + d, d, -INFINITY, 0};
-        reference_load_q(p, task, config->dtype, r, d, q);
-        for (int64_t i = 0; i < d; i++)
-            row.accumulator[i] = 0;
+        reference_row_t row = reference_start(p, task, config->dtype, r, scratch);
         const flash_range_t keys = cpu_row_keys(p, task, cpu_row(p, task, r));
-        for (int64_t key = keys.begin; key < keys.end; key++)
+        for (int64_t key = keys.begin; key < keys.end; key++) {
             reference_add_key(p, task, config->dtype, &row, key);
+            if ((key + 1) % REFERENCE_PART_KEYS == 0)
+                reference_end_part(&row);
+        }
+        reference_end_part(&row);
         reference_store(p, task, config->dtype, &row, r);
     }
 }

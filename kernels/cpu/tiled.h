@@ -49,6 +49,7 @@
 #include "cpu/tiled/pack.h"
 #include "cpu/tiled/scores.h"
 #include "cpu/tiled/softmax.h"
+#include "cpu/tiled/totals.h"
 
 _Static_assert(VECTOR_ROW_UNIT % TILE_ROWS == 0 && (int)VECTOR_ROW_UNIT > (int)FEW_ROWS,
                "parts of a block of rows have its tiles, and packed keys as well");
@@ -73,11 +74,12 @@ ALWAYS_INLINE void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
 }
 
 ALWAYS_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *p,
-                                 flash_range_t block) {
+                                 flash_range_t block, int32_t B_c) {
     const values_t values = {t->v, *t->v_is_finite != 0};
     score_packed(t, block);
     softmax(t, block, p);
     accumulate(t, &values, block);
+    end_block(t, block, PART_BLOCKS_PACKED * B_c);
 }
 
 /* ---- A task's keys, block after block ---- */
@@ -92,7 +94,7 @@ ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t 
         const flash_range_t block = first_block(keys, B_c);
         request_results(&ahead);
         use_packed_block(t, task->packed, block.begin / B_c);
-        attend_packed(t, p, block);
+        attend_packed(t, p, block, B_c);
         keys.begin = block.end;
     }
 }
@@ -106,7 +108,7 @@ ALWAYS_INLINE void attend_blocks_own(const tile_scratch_t *t, const flash_params
         const flash_range_t block = cpu_first_keys(task, keys, B_c);
         request_results(&ahead);
         pack_keys(t, p, task, dtype, block);
-        attend_packed(t, p, block);
+        attend_packed(t, p, block, B_c);
         keys.begin = block.end;
     }
 }
@@ -153,10 +155,12 @@ ALWAYS_INLINE void attend_blocks(tile_scratch_t *t, const flash_config_t *config
     case CPU_WAY_SHARED:
         if (packs)
             attend_blocks_shared(t, p, task, dtype, B_c, keys);
+        add_parts(t);
         break;
     case CPU_WAY_OWN:
         if (packs)
             attend_blocks_own(t, p, task, dtype, B_c, keys);
+        add_parts(t);
         break;
     case CPU_WAY_BLOCKS:
     case CPU_WAY_STEPS:

@@ -45,7 +45,8 @@ def test_an_unknown_argument_is_refused_with_the_usage(arguments, named):
 def test_every_listed_step_is_defined_and_every_defined_step_listed():
     listing, quick = dev("test", "--list").stdout.split("\nquick: ")
     listed = [line.split()[0] for line in listing.splitlines()]
-    defined = re.findall(r"^step_(\w+)\(\)", (ROOT / "tests/dev/checks.sh").read_text(), re.MULTILINE)
+    checks = (ROOT / "tests/dev/checks.sh").read_text()
+    defined = re.findall(r"^step_(\w+)\(\)", checks, re.MULTILINE)
     assert sorted(name.replace("-", "_") for name in listed) == sorted(defined)
     assert set(quick.split()) <= set(listed)
 

@@ -17,9 +17,9 @@ ALWAYS_INLINE amx_scores_t chunk_of(const amx_scratch_t *t, const amx_item_t *it
 ALWAYS_INLINE void finish_scores(const amx_run_t *run, const amx_item_t *item,
                                  const amx_scores_t *scores) {
     const flash_range_t common = run->strips[item->strip].common;
-    if (run->softcap != 0)
-        cap_scores(scores->s, (int64_t)(scores->last - scores->first) * AMX_OPERANDS,
-                   run->softmax_scale, run->softcap);
+    if (run->rule.rewrites)
+        rewrite_scores(scores->s, (int64_t)(scores->last - scores->first) * AMX_OPERANDS,
+                       &run->rule);
     if (common.begin > item->key + scores->first * AMX_SQUARE ||
         common.end < item->key + scores->last * AMX_SQUARE)
         hide_unseen(run->t, item, scores, common);
@@ -34,7 +34,7 @@ NEVER_INLINE lanes_t raise_item(const amx_run_t *run, const amx_item_t *item, la
                              .with = &alone};
     score_squares(t, t->terms, item, &scores, &chain);
     finish_scores(run, item, &scores);
-    return raise_rows(t, item, &scores, sum, run->scale);
+    return raise_rows(t, item, &scores, sum, run->rule.to_log2);
 }
 
 /* What runs beside the exponentials of a chunk: P V of the item before, then the next scores, which
@@ -120,13 +120,13 @@ ALWAYS_INLINE beside_t beside_chunk(const amx_scratch_t *t, int32_t terms, const
 ALWAYS_INLINE void run_item(amx_run_t *run, int32_t terms, pipeline_t *pipe) {
     const amx_scratch_t *t = run->t;
     const amx_item_t *item = &pipe->item;
-    exponentials_t e = start_exponentials(t, item, run->scale);
+    exponentials_t e = start_exponentials(t, item, run->rule.to_log2);
     for (int32_t i = 0; i < item->n_chunks; i++) {
         const amx_scores_t chunk = chunk_of(t, item, i);
         const beside_t beside = beside_chunk(t, terms, pipe, i);
         finish_scores(run, item, &chunk);
         if (!all_rows_started(t, item->strip)) {
-            start_strip(t, item->strip, &chunk, run->scale);
+            start_strip(t, item->strip, &chunk, run->rule.to_log2);
             e.origin = lanes_load(t->origin, item->strip);
         }
         set_chunk(t, item, &chunk, &e);

@@ -18,9 +18,7 @@ typedef struct strip_keys {
 typedef struct amx_run {
     const amx_scratch_t *t;
     const strip_keys_t *strips;
-    float scale; /* of the scores, to log2 */
-    float softmax_scale;
-    float softcap;
+    softmax_rule_t rule;
     void *packed;   /* its blocks */
     int32_t key;    /* of block 0 */
     int64_t block;  /* of the next item */

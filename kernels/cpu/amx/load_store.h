@@ -138,14 +138,18 @@ ALWAYS_INLINE void store_strip(const amx_scratch_t *t, const flash_params_t *p,
     }
 }
 
+/* Sets the bits of rows that are to be computed in another way: bit r of bad[s] is row r of strip
+ * s. */
 ALWAYS_INLINE void store_results(const amx_scratch_t *t, const flash_params_t *p,
-                                 const cpu_task_t *task, int32_t dtype) {
+                                 const cpu_task_t *task, int32_t dtype, uint32_t *bad) {
     cpu_row_t r = cpu_row(p, task, 0);
     for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
+        if (t->begin[row] < t->end[row] && !is_sound(t->sum[row]))
+            bad[row / AMX_SQUARE] |= 1u << row % AMX_SQUARE;
         if (row % AMX_SQUARE == 0)
             store_strip(t, p, task, dtype, row / AMX_SQUARE, r);
         if (cpu_wants_lse(p, task))
-            cpu_store_lse(p, task, row, r, row_lse(t->maximum[row], t->sum[row]));
+            cpu_store_lse(p, task, row, r, row_lse(t->maximum[row], LN_2, t->sum[row]));
     }
 }
 

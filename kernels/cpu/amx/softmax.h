@@ -15,8 +15,16 @@
 #include "cpu/vector.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 static const float SUM_MAX = 4096; /* of a row's P over an item; B_c is at most so many keys */
+
+/* Whether P of a row, whose sum this is, can be trusted. Scores beyond 1e9 cannot be computed in
+ * units of log2, in which the row's own maximum is rounded: its P is far from 1 then, if not 0,
+ * infinity or NaN. */
+static inline bool is_sound(float sum) {
+    return sum >= 0x1p-40f && sum <= 0x1p60f;
+}
 
 /* What belongs to the rows of a strip: a lane each. */
 typedef struct lanes {

@@ -10,9 +10,9 @@
 static const float LOG2_E = 1.44269504088896340736f;
 static const float LN_2 = 0.69314718055994530942f;
 
-/* LSE of a row that summed up 2^(score - origin), in units of log2; of no key: -infinity. */
-static inline float row_lse(float origin, float sum) {
-    return sum != 0 ? origin * LN_2 + logf(sum) : -INFINITY;
+/* LSE of a row that summed up exp(unit * (score - origin)); of no key: -infinity. */
+static inline float row_lse(float origin, float unit, float sum) {
+    return sum != 0 ? origin * unit + logf(sum) : -INFINITY;
 }
 
 static inline int64_t round_up(int64_t n, int64_t multiple) {

@@ -7,6 +7,7 @@
 #include "cpu/tiled/in_place_accumulate.h"
 #include "cpu/tiled/in_place_scores.h"
 #include "cpu/tiled/softmax.h"
+#include "cpu/tiled/totals.h"
 
 static inline flash_range_t first_block(flash_range_t keys, int32_t B_c) {
     const flash_range_t block = {keys.begin, keys.begin + min32(B_c, keys.end - keys.begin)};
@@ -87,7 +88,7 @@ ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_
     const int32_t n_keys = block->keys.end - block->keys.begin, n = block->step_keys;
     const int64_t n_columns = round_up(n_keys, WORD_ELEMENTS);
     const int32_t most = block->asks ? IN_PLACE_KEYS : LONE_ROW_KEYS;
-    const bool whole = all_see && n_keys == most && p->softcap == 0;
+    const bool whole = all_see && n_keys == most && !rule.rewrites;
     const bool asks = n < n_keys && block->asks;
     in_place_t next = *v;
     for (int64_t row = 0; row < t->n_rows; row++) {
@@ -162,8 +163,10 @@ ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t
             const tile_scratch_t rows = rows_of_heads(t, head, n);
             attend_in_place(&rows, p, &some, dtype, &block);
         }
+        end_block(t, block.keys, PART_KEYS_IN_PLACE);
         keys.begin = block.keys.end;
     }
+    add_parts(t);
     sort_columns(t, dtype);
 }
 

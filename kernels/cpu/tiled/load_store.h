@@ -8,6 +8,7 @@
 #include "cpu/row_cursor.h"
 #include "cpu/tiled/pairs.h"
 #include "cpu/tiled/scratch.h"
+#include "cpu/tiled/softmax.h"
 #include "cpu/vector.h"
 
 #include <math.h>
@@ -71,6 +72,7 @@ ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
 static inline void start_rows(const tile_scratch_t *t) {
     for (int64_t r = 0; r < t->n_rows; r++) {
         t->origin[r] = -INFINITY;
+        t->has_totals[r] = false;
         vec_store(FLASH_DTYPE_FP32, t->sum + r * 16, vec_zero());
     }
     for (int64_t i = 0; i < t->n_rows * t->d_pad; i += VEC_WIDTH)
@@ -121,6 +123,8 @@ ALWAYS_INLINE void store_row(const tile_scratch_t *t, int32_t dtype, int64_t row
 
 ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, int32_t dtype) {
+    const softmax_rule_t rule = softmax_rule(p);
+    const float unit = rule.rewrites ? 1 : rule.softmax_scale;
     cpu_row_t r = cpu_row(p, task, 0);
     for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
         const float sum = vec_reduce_add(vec_load(FLASH_DTYPE_FP32, t->sum + row * 16));
@@ -129,7 +133,7 @@ ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
         else
             store_row(t, dtype, row, sum, p->o, cpu_row_index(task, &p->o_stride, r));
         if (cpu_wants_lse(p, task))
-            cpu_store_lse(p, task, row, r, row_lse(t->origin[row], sum));
+            cpu_store_lse(p, task, row, r, row_lse(t->origin[row], unit, sum));
     }
 }
 

@@ -22,7 +22,7 @@ typedef struct tile_product {
     float *c; /* [rows][vecs * VEC_WIDTH] */
     int64_t c_stride;
     int64_t depth;
-    bool accumulate;   /* C += A B */
+    bool accumulate;   /* C += A B; A B is summed up apart, so that chains are short */
     const char *ahead; /* what to prefetch, PANEL_PREFETCH_BYTES each step of depth */
 } tile_product_t;
 
@@ -30,10 +30,7 @@ typedef struct tile_product {
 ALWAYS_INLINE void multiply_tile(const tile_product_t *t, const int rows, const int vecs) {
     vec_t c[TILE_ROWS][TILE_VECS];
     UNROLL for (int r = 0; r < rows; r++) {
-        UNROLL for (int v = 0; v < vecs; v++) {
-            const float *from = t->c + r * t->c_stride + v * VEC_WIDTH;
-            c[r][v] = t->accumulate ? vec_load(FLASH_DTYPE_FP32, from) : vec_zero();
-        }
+        UNROLL for (int v = 0; v < vecs; v++) c[r][v] = vec_zero();
     }
     const float *a = t->a, *b = t->b;
     const char *ahead = t->ahead;
@@ -50,6 +47,12 @@ ALWAYS_INLINE void multiply_tile(const tile_product_t *t, const int rows, const 
         ahead += PANEL_PREFETCH_BYTES;
         a++;
         b += t->b_stride;
+    }
+    if (t->accumulate) {
+        UNROLL for (int r = 0; r < rows; r++) {
+            UNROLL for (int v = 0; v < vecs; v++) c[r][v] = vec_add(
+                c[r][v], vec_load(FLASH_DTYPE_FP32, t->c + r * t->c_stride + v * VEC_WIDTH));
+        }
     }
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int v = 0; v < vecs; v++)

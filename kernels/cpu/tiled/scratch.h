@@ -20,10 +20,13 @@ typedef struct tile_scratch {
     float *k; /* panels of K^T, words [d_words][c_pad]; room for d_pad elements */
     float *v; /* panels of V, words [c_words][d_pad], right after K's */
     int32_t *v_is_finite; /* after V */
-    float *origin;        /* [B_r], what scores are relative to, in units of log2 */
-    float *sum;           /* [B_r][16], of exp2(score - origin), a sum for each lane */
+    float *origin;        /* [B_r], the score that others are relative to */
+    float *sum;           /* [B_r][16], of P, a sum for each lane */
     int32_t *begin;       /* [B_r], keys that the row sees: begin ... end - 1 */
     int32_t *end;         /* [B_r] */
+    int32_t *has_totals;  /* [B_r], whether the next two have parts of O and sum (totals.h) */
+    double *sum_total;    /* [B_r][16] */
+    double *o_total;      /* [B_r][d_pad] */
     int64_t d;
     int64_t d_pad; /* a multiple of 16, as is c_pad */
     int64_t c_pad;
@@ -54,6 +57,9 @@ static inline tile_scratch_t divide_scratch(void *memory, int64_t rows, int32_t 
     t.sum = t.origin + r;
     t.begin = (int32_t *)(t.sum + r * 16);
     t.end = t.begin + r;
+    t.has_totals = t.end + r;
+    t.sum_total = (double *)(void *)(t.has_totals + r);
+    t.o_total = t.sum_total + r * 16;
     return t;
 }
 
@@ -66,6 +72,9 @@ ALWAYS_INLINE void skip_rows(tile_scratch_t *t, int64_t n) {
     t->sum += n * 16;
     t->begin += n;
     t->end += n;
+    t->has_totals += n;
+    t->sum_total += n * 16;
+    t->o_total += n * t->d_pad;
 }
 
 /* The rows of n of the task's heads. */

@@ -1,6 +1,10 @@
 /*
  * Online softmax: each row of S becomes P, relative to the row's origin. That is the largest score
  * at an earlier time; it moves only when a score is far above it, so that O is rarely rescaled.
+ *
+ * P = exp2((s - origin) * to_log2): the difference comes first, so that no score that fp32 holds
+ * overflows on its way. A difference that does is one of scores whose ratio is 0 in any case, since
+ * to_log2 is an ordinary number (softmax_rule()).
  */
 #ifndef FLASH_KERNELS_CPU_TILED_SOFTMAX_H
 #define FLASH_KERNELS_CPU_TILED_SOFTMAX_H
@@ -9,6 +13,7 @@
 #include "cpu/tiled/words.h"
 #include "cpu/vector.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -30,13 +35,61 @@ ALWAYS_INLINE vec_t vec_tanh(vec_t x) {
     return vec_select_less(vec_abs(x), vec_set1(0.625f), near, far);
 }
 
-/* s = softcap * tanh(s * softmax_scale / softcap) of n scores, a multiple of VEC_WIDTH. */
-NEVER_INLINE void cap_scores(float *s, int64_t n, float softmax_scale, float softcap) {
-    const vec_t inner = vec_set1(softmax_scale / softcap), outer = vec_set1(softcap);
+/* Whether a factor, and its product with log2(e), is so far from the ends of fp32's range that it
+ * turns no difference of scores that matters into 0 or infinity. */
+static inline bool is_ordinary(float factor) {
+    return factor >= 0x1p-100f && factor <= 0x1p100f;
+}
+
+/* How scores become P. */
+typedef struct softmax_rule {
+    float softmax_scale;
+    float softcap; /* 0: none */
+    bool rewrites; /* scores are scaled and capped in memory first (rewrite_scores()) */
+    float to_log2; /* what they are multiplied by after that, for units of log2 */
+} softmax_rule_t;
+
+/* A softcap below the least normal number caps to what is as good as 0, as that number does. */
+static inline softmax_rule_t softmax_rule(const flash_params_t *p) {
+    const float softcap = p->softcap != 0 && p->softcap < FLT_MIN ? FLT_MIN : p->softcap;
+    const bool rewrites = softcap != 0 || !is_ordinary(p->softmax_scale);
+    const softmax_rule_t rule = {p->softmax_scale, softcap, rewrites,
+                                 (rewrites ? 1 : p->softmax_scale) * LOG2_E};
+    return rule;
+}
+
+/* s = softcap * tanh(s * factor / softcap) of n scores, with one factor for both. */
+static inline void cap_scores(float *s, int64_t n, float factor, float softcap) {
+    const vec_t inner = vec_set1(factor), outer = vec_set1(softcap);
     for (int64_t i = 0; i < n; i += VEC_WIDTH) {
         const vec_t x = vec_mul(inner, vec_load(FLASH_DTYPE_FP32, s + i));
         vec_store(FLASH_DTYPE_FP32, s + i, vec_mul(outer, vec_tanh(x)));
     }
+}
+
+/* The same where one of them is no ordinary number, or without a softcap, if it is 0. tanh(x) is x
+ * where x is small: there, a score far below the softcap stays as it is, lest it be lost among
+ * subnormal numbers. */
+static inline void rewrite_extreme_scores(float *s, int64_t n, float softmax_scale, float softcap) {
+    const vec_t scale = vec_set1(softmax_scale), cap = vec_set1(softcap);
+    for (int64_t i = 0; i < n; i += VEC_WIDTH) {
+        vec_t score = vec_mul(scale, vec_load(FLASH_DTYPE_FP32, s + i));
+        if (softcap != 0) {
+            const vec_t x = vec_div(score, cap);
+            score =
+                vec_select_less(vec_abs(x), vec_set1(0x1p-20f), score, vec_mul(cap, vec_tanh(x)));
+        }
+        vec_store(FLASH_DTYPE_FP32, s + i, score);
+    }
+}
+
+/* Scales, and caps, n scores, a multiple of VEC_WIDTH. */
+NEVER_INLINE void rewrite_scores(float *s, int64_t n, const softmax_rule_t *rule) {
+    const float factor = rule->softmax_scale / rule->softcap;
+    if (is_ordinary(rule->softcap) && is_ordinary(factor))
+        cap_scores(s, n, factor, rule->softcap);
+    else
+        rewrite_extreme_scores(s, n, rule->softmax_scale, rule->softcap);
 }
 
 /* Hides what whole vectors hold beside the row's own scores, begin ... end - 1. */
@@ -55,42 +108,37 @@ static inline vec_t largest_scores(const float *s, int64_t begin, int64_t end) {
     return largest;
 }
 
+static inline void scale_sums(float *x, int64_t n, float factor) {
+    for (int64_t i = 0; i < n; i += VEC_WIDTH)
+        vec_store(FLASH_DTYPE_FP32, x + i,
+                  vec_mul(vec_set1(factor), vec_load(FLASH_DTYPE_FP32, x + i)));
+}
+
+static inline void scale_totals(double *x, int64_t n, float factor) {
+    for (int64_t i = 0; i < n; i++)
+        x[i] *= (double)factor;
+}
+
 /* The row's origin rises: what was summed so far counts less. */
-NEVER_INLINE void raise_origin(const tile_scratch_t *t, int64_t row, float origin) {
-    const vec_t factors = vec_set1(exp2f(t->origin[row] - origin));
-    float *o = t->o + row * t->d_pad, *sum = t->sum + row * 16;
+NEVER_INLINE void raise_origin(const tile_scratch_t *t, int64_t row, float origin, float to_log2) {
+    const float factor = exp2f((t->origin[row] - origin) * to_log2);
     t->origin[row] = origin;
-    vec_store(FLASH_DTYPE_FP32, sum, vec_mul(factors, vec_load(FLASH_DTYPE_FP32, sum)));
-    for (int64_t i = 0; i < t->d_pad; i += VEC_WIDTH)
-        vec_store(FLASH_DTYPE_FP32, o + i, vec_mul(factors, vec_load(FLASH_DTYPE_FP32, o + i)));
+    scale_sums(t->sum + row * 16, VEC_WIDTH, factor);
+    scale_sums(t->o + row * t->d_pad, t->d_pad, factor);
+    if (t->has_totals[row]) {
+        scale_totals(t->sum_total + row * 16, VEC_WIDTH, factor);
+        scale_totals(t->o_total + row * t->d_pad, t->d_pad, factor);
+    }
 }
 
-/* What scores are multiplied by, after they are capped where they are, for units of log2. */
-static inline float scores_to_log2(const flash_params_t *p) {
-    return (p->softcap != 0 ? 1 : p->softmax_scale) * LOG2_E;
-}
-
-/* How scores become P. */
-typedef struct softmax_rule {
-    float softmax_scale;
-    float softcap;
-    float to_log2; /* scores_to_log2() */
-} softmax_rule_t;
-
-static inline softmax_rule_t softmax_rule(const flash_params_t *p) {
-    const softmax_rule_t rule = {p->softmax_scale, p->softcap, scores_to_log2(p)};
-    return rule;
-}
-
-/* P = exp2(s * to_log2 - origin), in words, which is added to the lanes' sums. Not in one rounding:
- * P of the origin's own score is 1. */
+/* P = exp2((s - origin) * to_log2), in words, which is added to the lanes' sums. */
 ALWAYS_INLINE void exponentiate(float *s, int64_t begin, int64_t end, const softmax_rule_t *rule,
                                 float origin, float *sums) {
     const vec_t to_log2 = vec_set1(rule->to_log2), origins = vec_set1(origin);
     vec_t sum = vec_load(FLASH_DTYPE_FP32, sums);
     for (int64_t i = begin; i < end; i += VEC_WIDTH) {
-        const vec_t x = vec_mul(vec_load(FLASH_DTYPE_FP32, s + i), to_log2);
-        const vec_t p = vec_exp2(vec_sub(x, origins));
+        const vec_t above = vec_sub(vec_load(FLASH_DTYPE_FP32, s + i), origins);
+        const vec_t p = vec_exp2(vec_mul(above, to_log2));
         words_store((char *)s + i * WORD_ELEMENT_SIZE, p);
         sum = vec_add(sum, p);
     }
@@ -101,9 +149,11 @@ ALWAYS_INLINE void exponentiate(float *s, int64_t begin, int64_t end, const soft
 ALWAYS_INLINE void scores_to_p(const tile_scratch_t *t, int64_t row, int64_t first, int64_t last,
                                const softmax_rule_t *rule) {
     float *s = t->s + row * t->c_pad;
-    const vec_t largest = vec_mul(largest_scores(s, first, last), vec_set1(rule->to_log2));
-    if (vec_any_less(vec_set1(t->origin[row] + ORIGIN_SLACK), largest))
-        raise_origin(t, row, vec_reduce_max(largest));
+    const vec_t largest = largest_scores(s, first, last);
+    const vec_t above =
+        vec_mul(vec_sub(largest, vec_set1(t->origin[row])), vec_set1(rule->to_log2));
+    if (vec_any_less(vec_set1(ORIGIN_SLACK), above))
+        raise_origin(t, row, vec_reduce_max(largest), rule->to_log2);
     const float origin = t->origin[row] == -INFINITY ? 0 : t->origin[row];
     exponentiate(s, first, last, rule, origin, t->sum + row * 16);
 }
@@ -126,8 +176,8 @@ ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, flash_range_t columns, i
         clear_p(s, 0, n_columns);
         return;
     }
-    if (rule->softcap != 0)
-        cap_scores(s + first, last - first, rule->softmax_scale, rule->softcap);
+    if (rule->rewrites)
+        rewrite_scores(s + first, last - first, rule);
     hide_rest(s, first, columns.begin, columns.end, last);
     scores_to_p(t, row, first, last, rule);
     clear_p(s, 0, first);
