@@ -1,6 +1,6 @@
 /*
- * See combine.h. lse = log(sum_i exp(lse_i)), o = sum_i exp(lse_i - lse) o_i, in fp32, relative to
- * the largest lse_i. Columns go in chunks, so that the sums need no memory but the stack's.
+ * See combine_row.h. lse = log(sum_i exp(lse_i)), o = sum_i exp(lse_i - lse) o_i, in fp32, relative
+ * to the largest lse_i. Columns go in chunks, so that the sums need no memory but the stack's.
  */
 #include "cpu/combine_row.h"
 #include "cpu/convert.h"

@@ -29,7 +29,8 @@ enum {
     SM80_CHUNK_ELEMENTS = SM80_CHUNK_BYTES / SM80_ELEMENT_BYTES,
     /* Of a multiprocessor of compute capability 8.0; newer data-centre chips have more. */
     SM80_SHARED_BYTES_OF_SM = 164 * 1024,
-    /* Of each block: by the system, and, at most, by block_state.cuh beside the dynamic memory. */
+    /* Of each block: by the system, and, at most, by forward/block_state.cuh beside the dynamic
+     * memory. */
     SM80_SHARED_BYTES_RESERVED = 1024,
     SM80_STATIC_SHARED_BYTES = 128
 };
