@@ -1,6 +1,6 @@
 /*
- * What every CPU kernel is: a function that computes one task. src/cpu_plan.c cuts a problem into
- * tasks and decides how each reads its keys; src/cpu_call.c hands them to workers, each with
+ * What every CPU kernel is: a function that computes one task. src/cpu/plan.c cuts a problem into
+ * tasks and decides how each reads its keys; src/cpu/call.c hands them to workers, each with
  * scratch memory of its own, and merges what tasks share rows.
  *
  * Rows: the query heads of a K/V head's group are packed into one axis, so that K and V are read
@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How a task reads its keys: decided by the host (src/cpu_way.c), followed by the kernel. */
+/* How a task reads its keys: decided by the host (src/cpu/way.c), followed by the kernel. */
 typedef enum cpu_way {
     CPU_WAY_ROW_BY_ROW = 0, /* where they lie, for one row after the other: the reference family */
     CPU_WAY_PACK,           /* packs them, a whole block of B_c, and does nothing else */

@@ -28,7 +28,8 @@ enum {
     SM80_CHUNK_BYTES = 16, /* the widest copy of a thread */
     /* Of a multiprocessor of compute capability 8.0; newer data-centre chips have more. */
     SM80_SHARED_BYTES_OF_SM = 164 * 1024,
-    /* Of each block: by the system, and, at most, by block_state.cuh beside the dynamic memory. */
+    /* Of each block: by the system, and, at most, by forward/block_state.cuh beside the dynamic
+     * memory. */
     SM80_SHARED_BYTES_RESERVED = 1024,
     SM80_STATIC_SHARED_BYTES = 128
 };

@@ -12,14 +12,14 @@
 /*
  * What the workspace holds, from shapes and the number of workers alone:
  *   first_item  int64 [batch + 1], items of work before each sequence
- *   lengths     int32, copies of cu_seqlens_q, cu_seqlens_k and seqused_k (cpu_lengths.h)
+ *   lengths     int32, copies of cu_seqlens_q, cu_seqlens_k and seqused_k (lengths.h)
  *   n_left      int64 [batch, n_heads_kv], a head's items that are not done
  *   o_partial   fp32  [batch, n_heads_kv, partial_rows, d_head]
  *   lse_partial fp32  [batch, n_heads_kv, partial_rows]
  *   scratch           [n_workers] of scratch_size bytes
  *   packed            [cpu_plan_slots()] of packed_size bytes: K and V of so many heads at a time
  * each from a multiple of 64 bytes on. What is left of it beyond these is for smaller problems
- * (cpu_workspace.h).
+ * (workspace.h).
  */
 typedef struct cpu_plan {
     const flash_config_t *config;
@@ -76,7 +76,7 @@ cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *par
 
 /* Bytes of workspace, at any alignment, that this problem has a use for with this many workers:
  * what they gain by, and what they need. Smaller problems may have a use for more
- * (cpu_workspace.h). */
+ * (workspace.h). */
 uint64_t cpu_plan_workspace(const cpu_plan_t *plan, int32_t n_workers);
 uint64_t cpu_plan_least_workspace(const cpu_plan_t *plan, int32_t n_workers);
 

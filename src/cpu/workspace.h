@@ -1,7 +1,7 @@
 /*
  * Bytes of the workspace of a CPU call. What suffices for a problem suffices for every smaller one:
  * of the same types, heads, d_head, flags and pointers, with no larger batch, seqlen_q and
- * seqlen_k, and no more threads. cpu_plan.h says what a problem itself needs, which may be more
+ * seqlen_k, and no more threads. plan.h says what a problem itself needs, which may be more
  * than what a larger one does: few rows have partial results where many have none, short heads are
  * taken several at a time. The sizes here are therefore upper bounds, each of which never falls
  * while a length, the batch or the number of threads grows.

@@ -1,5 +1,5 @@
 /*
- * See cuda_scope.h. The runtime keeps a current device for each host thread.
+ * See scope.h. The runtime keeps a current device for each host thread.
  */
 #include "cuda/scope.h"
 

@@ -12,7 +12,7 @@ interface       build    header dialects, layout, symbols, ABI
 generator       build    tests of codegen/
 python          build    tests in Python that are fast
 python-long     build    the others: every kernel, many lengths, threads, command line
-tree            build    include rule, documented examples, links, this script
+tree            build    include rule, documented examples, paths and links, this script
 demo            build    tests of the demo
 consumers       build    find_package, pkg-config, FetchContent, packages
 wheel           -        the wheel, its exports, the time it takes to build
