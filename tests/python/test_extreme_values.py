@@ -1,4 +1,4 @@
-"""Scales, softcaps, scores and values near the ends of fp32's range, on every kernel that runs here.
+"""Scales, softcaps, scores and values near the ends of fp32's range, on every kernel that runs.
 
 Few rows, more rows than are read in place, and split keys.
 """

@@ -12,8 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 from codegen.emit import generated_files  # noqa: E402
 
-FOLDERS = (".ci", "bindings", "cmake", "codegen", "docs", "examples", "include", "kernels")
-FOLDERS += ("scripts", "src", "tests")
+FOLDERS = ".ci bindings cmake codegen docs examples include kernels src tests".split()
 SUFFIX = r"\.(?:c|h|cu|cuh|hpp|py|md|cmake|sh)\b"
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

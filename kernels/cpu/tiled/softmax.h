@@ -47,14 +47,16 @@ typedef struct softmax_rule {
     float softcap; /* 0: none */
     bool rewrites; /* scores are scaled and capped in memory first (rewrite_scores()) */
     float to_log2; /* what they are multiplied by after that, for units of log2 */
+    float slack;   /* ORIGIN_SLACK in units of scores */
 } softmax_rule_t;
 
 /* A softcap below the least normal number caps to what is as good as 0, as that number does. */
 static inline softmax_rule_t softmax_rule(const flash_params_t *p) {
     const float softcap = p->softcap != 0 && p->softcap < FLT_MIN ? FLT_MIN : p->softcap;
     const bool rewrites = softcap != 0 || !is_ordinary(p->softmax_scale);
-    const softmax_rule_t rule = {p->softmax_scale, softcap, rewrites,
-                                 (rewrites ? 1 : p->softmax_scale) * LOG2_E};
+    const float to_log2 = (rewrites ? 1 : p->softmax_scale) * LOG2_E;
+    const softmax_rule_t rule = {p->softmax_scale, softcap, rewrites, to_log2,
+                                 ORIGIN_SLACK / to_log2};
     return rule;
 }
 
@@ -150,9 +152,7 @@ ALWAYS_INLINE void scores_to_p(const tile_scratch_t *t, int64_t row, int64_t fir
                                const softmax_rule_t *rule) {
     float *s = t->s + row * t->c_pad;
     const vec_t largest = largest_scores(s, first, last);
-    const vec_t above =
-        vec_mul(vec_sub(largest, vec_set1(t->origin[row])), vec_set1(rule->to_log2));
-    if (vec_any_less(vec_set1(ORIGIN_SLACK), above))
+    if (vec_any_less(vec_set1(t->origin[row] + rule->slack), largest))
         raise_origin(t, row, vec_reduce_max(largest), rule->to_log2);
     const float origin = t->origin[row] == -INFINITY ? 0 : t->origin[row];
     exponentiate(s, first, last, rule, origin, t->sum + row * 16);
