@@ -62,7 +62,7 @@ static flash_tensor_t lse_partial_of(const flash_combine_args_t *a) {
 static flash_status_t check_outputs(const flash_combine_args_t *a) {
     tensor_shape_t o = shape_of(a, a->o.dtype), lse_shape = lse_shape_of(a);
     const flash_tensor_t lse = lse_of(a);
-    o.may_repeat = lse_shape.may_repeat = false;
+    o.is_output = lse_shape.is_output = true;
     FLASH_TRY(tensor_check("o", &a->o, &o));
     FLASH_TRY(tensor_check_output("o", &a->o, &o));
     if (a->lse == NULL)

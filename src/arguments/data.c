@@ -101,7 +101,7 @@ static flash_status_t check_lse(const flash_forward_args_t *a, const flash_param
     tensor_shape_t shape = *q;
     shape.d_head = 1;
     shape.element_size = sizeof *a->lse;
-    shape.may_repeat = false;
+    shape.is_output = true;
     if (a->lse == NULL)
         return FLASH_SUCCESS;
     FLASH_TRY(check_lse_stride("lse_stride_batch", a->lse_stride_batch));
@@ -148,7 +148,7 @@ static flash_status_t check_tensors(const flash_forward_args_t *a, const flash_p
     FLASH_TRY(tensor_check("k", &a->k, &k));
     FLASH_TRY(tensor_check("v", &a->v, &k));
     tensor_shape_t o = q;
-    o.may_repeat = false;
+    o.is_output = true;
     FLASH_TRY(tensor_check("o", &a->o, &o));
     FLASH_TRY(tensor_check_output("o", &a->o, &o));
     FLASH_TRY(check_apart(a, &q, &k));

@@ -52,11 +52,11 @@ static flash_status_t check_strides(const char *name, const axis_t axes[N_AXES],
         const bool is_long = axes[i].size > 1 || (is_seq && shape->longest_seq > 1);
         FLASH_REQUIRE(axes[i].stride >= 0, FLASH_ERROR_INVALID_ARGUMENT,
                       "%s.%s is %" PRId64 ": negative", name, axes[i].name, axes[i].stride);
-        FLASH_REQUIRE(
-            axes[i].stride > 0 || !is_long || shape->may_repeat, FLASH_ERROR_INVALID_ARGUMENT,
-            "%s.%s is 0 along more than one place: FLASH_FLAG_BROADCAST says that this is "
-            "meant",
-            name, axes[i].name);
+        FLASH_REQUIRE(axes[i].stride > 0 || !is_long || (shape->may_repeat && !shape->is_output),
+                      FLASH_ERROR_INVALID_ARGUMENT, "%s.%s is 0 along more than one place: %s",
+                      name, axes[i].name,
+                      shape->is_output ? "no place of an output may repeat"
+                                       : "FLASH_FLAG_BROADCAST says that this is meant");
     }
     return FLASH_SUCCESS;
 }

@@ -15,7 +15,8 @@ typedef struct tensor_shape {
     int64_t heads;
     int64_t d_head;
     int64_t element_size; /* bytes */
-    bool may_repeat;      /* a stride of 0 is meant */
+    bool may_repeat;      /* a stride of 0 is meant, unless it is an output */
+    bool is_output;
 } tensor_shape_t;
 
 bool tensor_is_empty(const tensor_shape_t *shape);

@@ -240,7 +240,7 @@ static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *p
     const cpu_way_t way =
         cpu_way(plan->family, plan->config, p, CPU_KEYS_SPLIT, plan->max_rows, p->seqlen_k);
     const int64_t bytes = cpu_way_has_steps(way) ? HEADS_STEPS_BYTES : HEADS_BLOCKS_BYTES;
-    const int64_t fitting = bytes / (p->d_head * dtype_size(plan->config->dtype));
+    const int64_t fitting = bytes / ((int64_t)p->d_head * dtype_size(plan->config->dtype));
     const int64_t most = min64(most_heads(plan, way), p->n_heads_kv);
     const int64_t n_tasks = HEADS_TASKS_PER_THREAD * (int64_t)n_threads;
     int64_t heads = max64(1, min64(most, fitting));

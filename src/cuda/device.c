@@ -51,10 +51,15 @@ static flash_status_t look_up(int ordinal, device_t *device) {
 static flash_status_t find_ordinal(int32_t number, int *ordinal) {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
-    FLASH_REQUIRE(error == cudaSuccess && count > 0, FLASH_ERROR_NO_DEVICE,
+    const bool any = error == cudaSuccess && count > 0,
+               is_current = number == FLASH_DEVICE_CUDA_CURRENT;
+    FLASH_REQUIRE(any || !is_current, FLASH_ERROR_NO_DEVICE,
+                  "device is the current CUDA device, and this machine has no usable one: %s",
+                  cudaGetErrorString(error));
+    FLASH_REQUIRE(any, FLASH_ERROR_NO_DEVICE,
                   "device is CUDA device %d, and this machine has no usable CUDA device: %s",
                   number - FLASH_DEVICE_CUDA, cudaGetErrorString(error));
-    if (number == FLASH_DEVICE_CUDA_CURRENT)
+    if (is_current)
         FLASH_TRY_CUDA(cudaGetDevice(ordinal));
     else
         *ordinal = number - FLASH_DEVICE_CUDA;

@@ -153,7 +153,7 @@ DATA_REFUSALS = [
         "o_repeats",
         _both(_set("flags", 8), _set("o.stride_batch", 0)),
         INVALID_ARGUMENT,
-        ["o overlaps", "stride_batch is 0"],
+        ["o.stride_batch is 0", "no place of an output may repeat"],
     ),
     ("lse_forgotten", _set("lse_stride_seq", 1), INVALID_ARGUMENT, ["lse.stride_batch is 0"]),
     (
@@ -494,7 +494,7 @@ COMBINE_REFUSALS = [
         "o_repeats",
         _both(_set("flags", 8), _set("o.stride_head", 0)),
         INVALID_ARGUMENT,
-        ["o overlaps", "stride_head is 0"],
+        ["o.stride_head is 0", "no place of an output may repeat"],
     ),
     ("reserved", _reserved("o_partial"), UNSUPPORTED, ["o_partial.reserved"]),
 ]

@@ -150,7 +150,7 @@ def test_tune_needs_a_cuda_device(capsys: pytest.CaptureFixture) -> None:
     if flashattn.cuda_devices():
         pytest.skip("there is one")
     assert main(["tune"]) == 2
-    assert "device is CUDA" in capsys.readouterr().err
+    assert "device is the current CUDA device" in capsys.readouterr().err
 
 
 # ---- The file ----
