@@ -284,7 +284,8 @@ def test_cuda_arrays_get_the_librarys_own_answer(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.skipif(bool(flashattn.cuda_devices()), reason="for machines without a CUDA device")
 def test_cuda_array_interface_gets_the_librarys_own_answer() -> None:
-    _refused(flashattn.FlashAttnError, "device is the current CUDA", *[CudaArray((1, 4, 2, 16))] * 3)
+    arrays = [CudaArray((1, 4, 2, 16))] * 3
+    _refused(flashattn.FlashAttnError, "device is the current CUDA device", *arrays)
 
 
 def test_arrays_of_a_call_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,7 @@ def test_kernel_resources_are_refused() -> None:
 def test_command_line_says_so_in_one_line(capsys: pytest.CaptureFixture) -> None:
     assert main(["bench", "--device", "cuda"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("flashattn: device is the current CUDA device") and error.count("\n") == 1
+    assert error.startswith("flashattn: device is the current CUDA device")
+    assert error.count("\n") == 1
     assert main(["info"]) == 0
     assert "cuda 0" not in capsys.readouterr().out
