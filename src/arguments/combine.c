@@ -107,9 +107,10 @@ static flash_status_t check_side_by_side(const flash_combine_args_t *a) {
     const tensor_shape_t partial = shape_of(a, a->o_partial.dtype);
     FLASH_TRY(tensor_check_repeat("o_partial", &a->o_partial, &partial, a->stride_partial,
                                   a->n_partials));
-    const int64_t step = a->stride_partial * partial.element_size;
-    for (int64_t i = 0; i < a->n_partials; i++)
-        FLASH_TRY(check_partial(a, (const char *)a->o_partial.data + i * step));
+    for (int64_t i = 0; i < a->n_partials; i++) {
+        const int64_t offset = i * a->stride_partial * partial.element_size;
+        FLASH_TRY(check_partial(a, (const char *)a->o_partial.data + offset));
+    }
     return FLASH_SUCCESS;
 }
 

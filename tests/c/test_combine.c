@@ -99,6 +99,20 @@ static void no_parts_see_no_key(void **state) {
     partials_destroy(&p);
 }
 
+/* No step is taken between partial results where there is one: any stride will do. */
+static void one_part_is_the_whole(void **state) {
+    partials_t p;
+    (void)state;
+    partials_create(&p);
+    compute_part(&p.whole, 0, SIZES.seqlen_k, p.o, p.lse);
+    problem_poison(&p.whole);
+    p.args.n_partials = 1;
+    p.args.stride_partial = INT64_MAX;
+    assert_success(flash_combine(&p.args, NULL));
+    problem_check_result(&p.whole);
+    partials_destroy(&p);
+}
+
 /* ---- Where partial results and results may lie ---- */
 
 /* Each partial result in turn is where the merged one goes. */
@@ -249,6 +263,7 @@ static void is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(parts_make_the_whole),
                                        cmocka_unit_test(a_part_without_weight_is_not_looked_at),
+                                       cmocka_unit_test(one_part_is_the_whole),
                                        cmocka_unit_test(a_partial_result_is_merged_in_place),
                                        cmocka_unit_test(partial_results_may_lie_anywhere),
                                        cmocka_unit_test(lse_of_any_strides_is_merged),

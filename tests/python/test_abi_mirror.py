@@ -81,10 +81,7 @@ MEMBER = r"\s*(?:const )?(\w+)\s+(?:\*const )?(\*?)(\w+)(\[\d+\])?\s*"
 @pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: struct.__name__)
 def test_struct_has_the_headers_members_and_types(struct: type) -> None:
     body = re.search(r"\{([^{}]*)\}\s*" + struct.__name__ + ";", _header_text()).group(1)
-    members = [
-        re.fullmatch(MEMBER, declaration).groups()
-        for declaration in body.split(";")[:-1]
-    ]
+    members = [re.fullmatch(MEMBER, declaration).groups() for declaration in body.split(";")[:-1]]
     assert [name for _, _, name, _ in members] == [name for name, _ in struct._fields_]
     for (c_type, pointer, name, array), (_, mirror) in zip(members, struct._fields_):
         assert mirror is _ctypes_type(c_type, pointer, array), name

@@ -81,9 +81,7 @@ def test_a_user_without_sudo_is_given_all_packages_in_one_command(command, tmp_p
 
 
 def test_a_user_who_may_use_sudo_is_given_a_command_with_sudo(tmp_path):
-    user = bare_machine(
-        tmp_path, sudo="exit 1", id="[ $1 = -u ] && echo 1000 || echo users sudo"
-    )
+    user = bare_machine(tmp_path, sudo="exit 1", id="[ $1 = -u ] && echo 1000 || echo users sudo")
     words = printed_command(dev("demo", PATH=user))
     assert words[:4] == ["sudo", "apt-get", "update", "&&"]
     assert words[4:8] == ["sudo", "apt-get", "install", "-y"]
