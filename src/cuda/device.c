@@ -53,9 +53,10 @@ static flash_status_t find_ordinal(int32_t number, int *ordinal) {
     const cudaError_t error = cudaGetDeviceCount(&count);
     const bool any = error == cudaSuccess && count > 0,
                is_current = number == FLASH_DEVICE_CUDA_CURRENT;
-    FLASH_REQUIRE(any || !is_current, FLASH_ERROR_NO_DEVICE,
-                  "device is the current CUDA device, and this machine has no usable one: %s",
-                  cudaGetErrorString(error));
+    FLASH_REQUIRE(
+        any || !is_current, FLASH_ERROR_NO_DEVICE,
+        "device is the current CUDA device, and this machine has no usable CUDA device: %s",
+        cudaGetErrorString(error));
     FLASH_REQUIRE(any, FLASH_ERROR_NO_DEVICE,
                   "device is CUDA device %d, and this machine has no usable CUDA device: %s",
                   number - FLASH_DEVICE_CUDA, cudaGetErrorString(error));
