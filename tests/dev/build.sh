@@ -62,8 +62,8 @@ abi_baseline() {
 }
 
 c_sources() {
-    find include src kernels tests examples -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' \
-        -o -name '*.cuh'
+    find include src kernels tests examples -name '*.[ch]' -o -name '*.hpp' -o -name '*.cc' \
+        -o -name '*.cu' -o -name '*.cuh'
 }
 
 format() {

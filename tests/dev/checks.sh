@@ -2,7 +2,8 @@
 # What each step of the test does: step_NAME for the step NAME that test.sh lists.
 
 shell_scripts() {
-    find dev .ci/run tests -name '*.sh' -o -name dev -o -path .ci/run
+    find dev .ci/run
+    find tests -name '*.sh'
 }
 
 step_format() {
