@@ -582,7 +582,8 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
  * fewer threads work with less, and one thread's share is the least that is accepted. Depends on
  * sizes, types, flags and on which of the pointers are NULL, never on data: args->q.data and the
  * like may still be NULL, and lengths in cu_seqlens_* and seqused_k are not read (for a pointer
- * that will be given later, pass any non-NULL value).
+ * that will be given later, pass any non-NULL value). The size suffices for a smaller batch and
+ * shorter lengths on the same kernel too: ask once, for the largest.
  * Errors: as flash_forward(), less those about data and workspace.
  */
 FLASH_API flash_status_t flash_workspace_size(const flash_forward_args_t *args,
