@@ -78,7 +78,7 @@ class Feature(IntFlag):
 
 
 KNOWN_FEATURES = sum(map(int, Feature))
-# What every family of today covers. A feature that comes later is added to the families that have
+# Every family of today covers these. A feature that comes later is added to the families that have
 # it, by name: no row claims it otherwise, and no kernel is renamed.
 BASIC_FEATURES = int(Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP | Feature.VARLEN)
 

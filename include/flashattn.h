@@ -176,12 +176,12 @@ enum flash_arch {
     FLASH_ARCH_SM90 = 90        /**< CUDA, compute capability 9.0 (wgmma, TMA) */
 };
 
-/** What a kernel computes; values never change. */
+/** These say what a kernel computes; values never change. */
 enum flash_op {
     FLASH_OP_FORWARD = 0 /**< O, and LSE where it is wanted */
 };
 
-/** What a kernel was specialised for, beyond full attention over equal lengths: a bit set. */
+/** These bits say what a kernel serves beyond full attention over equal lengths. */
 enum flash_feature {
     FLASH_FEATURE_CAUSAL = 1,
     FLASH_FEATURE_WINDOW = 2,
@@ -275,7 +275,7 @@ FLASH_API flash_status_t flash_kernel_config(const flash_kernel_t *kernel, flash
  * for a NULL kernel. Static storage. */
 FLASH_API const char *flash_kernel_name(const flash_kernel_t *kernel);
 
-/** What a compiled kernel of a CUDA family uses on a device. */
+/** This is what a compiled kernel of a CUDA family uses on a device. */
 typedef struct flash_kernel_resources {
     uint32_t struct_size;              /**< sizeof(flash_kernel_resources_t) */
     int32_t threads;                   /**< a block */

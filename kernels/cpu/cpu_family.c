@@ -57,7 +57,7 @@ static const cpu_family_t reference = {.arch = FLASH_ARCH_REFERENCE,
                                        .split_blocks = 1,
                                        .scratch_size = reference_scratch_size};
 
-/* What vector families have in common. */
+/* This is what vector families have in common. */
 #define VECTOR_FAMILY                                                                              \
     .row_unit = VECTOR_ROW_UNIT, .rows_max = VECTOR_ROWS_MAX, .task_blocks = 1,                    \
     .split_blocks = SPLIT_BLOCKS, .few_rows = FEW_ROWS, .few_rows_split = FEW_ROWS_SPLIT,          \
