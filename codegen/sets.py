@@ -23,7 +23,7 @@ PROGRESSION = (
     "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax",
 )
 
-# SM90's are the same by features. Full attention leaves longest_first out: its tiles are all of a length.
+# SM90 has the same order. Full attention leaves longest_first out: all its tiles have one length.
 PROGRESSION_SM90 = (
     "stages_2",
     "stages_2+overlap",
