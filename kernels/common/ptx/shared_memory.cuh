@@ -21,6 +21,13 @@ static __device__ __forceinline__ void shared_store(uint32_t shared, uint4 value
                  : "memory");
 }
 
+/* 16 bits, in the lower half of what is returned. */
+static __device__ __forceinline__ uint32_t shared_load_16(uint32_t shared) {
+    uint16_t value;
+    asm volatile("ld.shared.b16 %0, [%1];\n" : "=h"(value) : "r"(shared) : "memory");
+    return value;
+}
+
 static __device__ __forceinline__ uint4 shared_load(uint32_t shared) {
     uint4 value;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"

@@ -21,6 +21,28 @@ static __device__ __forceinline__ void async_copy_or_zero(uint32_t shared, const
                  : "memory");
 }
 
+/* How long the second-level cache should keep what is read. PTX ISA, "createpolicy". */
+static __device__ __forceinline__ uint64_t cache_policy(bool evict_first) {
+    uint64_t policy;
+    if (evict_first)
+        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
+    else /* as without a policy; evict_normal is not */
+        asm("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;\n" : "=l"(policy));
+    return policy;
+}
+
+/* The same by a cache policy. */
+static __device__ __forceinline__ void async_copy_or_zero(uint32_t shared, const void *global,
+                                                          bool copy, uint64_t policy) {
+    asm volatile("{\n"
+                 ".reg .pred ignore;\n"
+                 "setp.eq.b32 ignore, %2, 0;\n"
+                 "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, ignore, %3;\n"
+                 "}\n" ::"r"(shared),
+                 "l"(global), "r"((int)copy), "l"(policy)
+                 : "memory");
+}
+
 /* Copies 16 bytes, or leaves shared memory as it is. */
 static __device__ __forceinline__ void async_copy_if(uint32_t shared, const void *global,
                                                      bool copy) {
@@ -36,6 +58,11 @@ static __device__ __forceinline__ void async_copy_if(uint32_t shared, const void
 /* The copies since the last call, even if there are none, become a group. */
 static __device__ __forceinline__ void async_copy_commit() {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+
+/* Waits for the thread's own groups but the last N. */
+template <int N> static __device__ __forceinline__ void async_copy_wait_all_but() {
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
 /* Waits for the thread's own groups but the last one; a barrier then makes what has arrived

@@ -1,0 +1,107 @@
+/*
+ * The SM80_DECODE kernel: attention of a few rows (queries x query heads of a group) over many keys,
+ * bound by how fast K and V can be read. Each warp reads its own keys into its own ring of slots in
+ * shared memory and needs no other warp until its piece is done. A generated wrapper gives each
+ * configuration its name:
+ *
+ *     static constexpr flash_config_t config = {...};
+ *     extern "C" __global__ void __launch_bounds__(decode_block_threads(&config))
+ *     NAME(const __grid_constant__ sm80_decode_params_t params) {
+ *         sm80_decode<config>(params);
+ *     }
+ *
+ * Flash-Decoding: Dao, Haziza, Massa, Sizov, 2023 (pytorch.org/blog/flash-decoding).
+ */
+#ifndef FLASH_KERNELS_SM80_DECODE_CUH
+#define FLASH_KERNELS_SM80_DECODE_CUH
+
+#include "sm80/decode/result.cuh"
+#include "sm80/decode/sanitise_v.cuh"
+#include "sm80/ptx/dependent_launch.cuh"
+
+template <flash_config_t C> struct warp_state {
+    output_tile<C> o;
+    softmax_state<C> softmax;
+};
+
+/* Waits for the oldest slot in flight. */
+template <flash_config_t C> static __device__ __forceinline__ void await_slot() {
+    async_copy_wait_all_but<2 * C.n_stages - 1>();
+    __syncwarp();
+}
+
+/* The keys of one step, from `step_key` on, whose slots are `slot` and the next one; refills them.
+ */
+template <flash_config_t C>
+static __device__ __forceinline__ void process_step(warp_state<C> &state, kv_stream_t &stream,
+                                                    const query_fragments<C> &q,
+                                                    const row_masks<C> &masks, int32_t step_key,
+                                                    uint32_t slot, const score_unit_t &unit) {
+    const bool whole = is_whole_step<C>(masks, step_key);
+    score_tile<C> s;
+    await_slot<C>();
+    multiply_q_k<C>(s, q, slot);
+    __syncwarp();
+    load_k<C>(slot, stream);
+    cap_scores<C>(s, unit);
+    if (!whole)
+        mask_scores<C>(s, masks, step_key);
+    update_max<C>(state.softmax, state.o, s, unit.log2);
+    const weight_fragments<C> p = exponentiate<C>(s, state.softmax, unit.log2);
+    await_slot<C>();
+    if (!whole)
+        sanitise_v<C>(state.o, slot + slot_bytes<C>, masks, step_key);
+    multiply_p_v<C>(state.o, p, slot + slot_bytes<C>);
+    __syncwarp();
+    load_v<C>(slot + slot_bytes<C>, stream);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void fill_ring(uint32_t ring, kv_stream_t &stream) {
+#pragma unroll 1
+    for (int stage = 0; stage < C.n_stages; ++stage) {
+        load_k<C>(ring + 2 * stage * slot_bytes<C>, stream);
+        load_v<C>(ring + (2 * stage + 1) * slot_bytes<C>, stream);
+    }
+}
+
+/* The warp's steps over the keys of the block. */
+template <flash_config_t C>
+static __device__ __forceinline__ void process_keys(const sm80_decode_params_t &params,
+                                                    const decode_block_t &block,
+                                                    warp_state<C> &state, uint32_t ring,
+                                                    const score_unit_t &unit) {
+    const warp_part_t part = own_warp_part<C>(params);
+    kv_stream_t stream = make_kv_stream<C>(params.attention, block, part);
+    fill_ring<C>(ring, stream);
+    const query_fragments<C> q =
+        load_queries<C>(params, block, block.first_head_kv + part.head);
+    const row_masks<C> masks = make_row_masks<C>(params, block);
+    int stage = 0;
+#pragma unroll 1
+    for (int32_t key = block.key_begin + part.number * C.B_c; key < block.key_end;
+         key += part.count * C.B_c) {
+        process_step<C>(state, stream, q, masks, key, ring + 2 * stage * slot_bytes<C>, unit);
+        stage = stage + 1 == C.n_stages ? 0 : stage + 1;
+    }
+    __syncwarp();
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void sm80_decode(const sm80_decode_params_t &params) {
+    assert_legal<C>();
+    extern __shared__ __align__(128) unsigned char shared[];
+    decode_block_t block;
+    launch_dependents();
+    if (!find_block<C>(params, block))
+        return;
+    const score_unit_t unit = score_unit_of<true>(params.attention);
+    warp_state<C> state = {{}, empty_softmax<C>()};
+    const int warp = threadIdx.x / DECODE_WARP_THREADS;
+    process_keys<C>(params, block, state, shared_address(shared) + warp * warp_ring_bytes<C>, unit);
+    stage_results<C>(shared, state.o, state.softmax);
+    __syncthreads();
+    finish_block<C>(params, block, shared, unit);
+}
+
+#endif

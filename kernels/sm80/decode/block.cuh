@@ -1,0 +1,90 @@
+/*
+ * What a block computes, and each warp of it.
+ */
+#ifndef FLASH_KERNELS_SM80_DECODE_BLOCK_CUH
+#define FLASH_KERNELS_SM80_DECODE_BLOCK_CUH
+
+#include "sm80/decode/piece.cuh"
+
+typedef struct decode_block {
+    flash_sequence_t sequence;
+    decode_piece_t piece;
+    int32_t piece_index; /* among those of all sequences */
+    int32_t row_begin; /* rows of a K/V head: query * group + query head of its group */
+    int32_t rows;      /* that exist, at most B_r */
+    int32_t first_head_kv;
+    int32_t key_begin; /* a multiple of DECODE_UNIT_KEYS */
+    int32_t key_end;
+    int64_t units; /* of all sequences: what the call reads */
+} decode_block_t;
+
+/* The part of a block that a warp has: one K/V head, every n-th step over the keys. */
+typedef struct warp_part {
+    int32_t head; /* of the block */
+    int32_t number;
+    int32_t count;
+} warp_part_t;
+
+template <flash_config_t C>
+static __device__ __forceinline__ warp_part_t own_warp_part(const sm80_decode_params_t &params) {
+    const int32_t warp = threadIdx.x / DECODE_WARP_THREADS;
+    const int32_t heads = params.heads_per_block; /* 1, 2 or 4 */
+    const int32_t shift = heads >> 1;             /* its logarithm */
+    return {warp & (heads - 1), warp >> shift, C.n_warps >> shift};
+}
+
+static __device__ __forceinline__ bool is_whole(const decode_piece_t &piece) {
+    return piece.count == 1;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ decode_piece_t
+find_piece(const sm80_decode_params_t &params, int32_t number, int64_t &units) {
+    if (params.pieces == 0) {
+        __shared__ cut_scratch<C.n_warps> scratch;
+        return cut_batch<C.n_warps>(params, number, scratch, units);
+    }
+    const int32_t batch_index = flash_divide(number, params.by_pieces);
+    units = (int64_t)count_units(params.attention, batch_index) * params.attention.batch;
+    return {batch_index, number - batch_index * params.pieces, params.pieces, batch_index};
+}
+
+/* The keys of the piece: whole units, but for the last one. */
+static __device__ __forceinline__ void find_keys(const flash_params_t &p, decode_block_t &block) {
+    const unit_range_t all = visible_units(p, block.sequence);
+    const int64_t units = all.end - all.begin;
+    const decode_piece_t &piece = block.piece;
+    block.key_begin = all.begin;
+    block.key_end = all.end;
+    if (!is_whole(piece)) {
+        block.key_begin = all.begin + (int32_t)(units * piece.number / piece.count);
+        block.key_end = all.begin + (int32_t)(units * (piece.number + 1) / piece.count);
+    }
+    block.key_begin *= DECODE_UNIT_KEYS;
+    block.key_end = (int32_t)min((int64_t)block.key_end * DECODE_UNIT_KEYS,
+                                 (int64_t)block.sequence.len_k);
+}
+
+/* False when there is nothing for this block. The same for all of its threads. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool find_block(const sm80_decode_params_t &params,
+                                                  decode_block_t &block) {
+    const flash_params_t &p = params.attention;
+    const int32_t tile = flash_divide((int32_t)blockIdx.x, params.by_head_blocks);
+    const int32_t piece = flash_divide(tile, params.by_row_tiles);
+    block.piece_index = piece;
+    block.piece = find_piece<C>(params, piece, block.units);
+    if (block.piece.count == 0)
+        return false;
+    block.first_head_kv =
+        ((int32_t)blockIdx.x - tile * params.head_blocks) * params.heads_per_block;
+    block.sequence = flash_sequence(&p, block.piece.batch_index);
+    block.row_begin = (tile - piece * params.row_tiles) * C.B_r;
+    block.rows = min(block.sequence.len_q * p.group - block.row_begin, C.B_r);
+    if (block.rows <= 0)
+        return false;
+    find_keys(p, block);
+    return true;
+}
+
+#endif

@@ -1,0 +1,50 @@
+/*
+ * Constants that follow from the configuration of a decode kernel, and its legality at compile
+ * time.
+ *
+ * The products are turned around: S^T = K Q^T and O^T = V^T P^T, so that keys, then columns of V,
+ * are the 16 rows of an mma, and the rows of Q its 8 columns. A warp needs no other warp then.
+ */
+#ifndef FLASH_KERNELS_SM80_DECODE_DERIVE_CUH
+#define FLASH_KERNELS_SM80_DECODE_DERIVE_CUH
+
+#include "sm80/decode_kernel.h"
+
+/* ---- mma tiles (m16n8k16) ---- */
+
+template <flash_config_t C> constexpr int row_groups = C.B_r / 8;     /* of Q, columns of an mma */
+template <flash_config_t C> constexpr int key_tiles = C.B_c / 16;     /* rows of S^T of a step */
+template <flash_config_t C> constexpr int head_tiles = C.d_head / 16; /* contraction; rows of O^T */
+
+/* ---- shared memory: panels of 128 bytes of a row, chunks of 16 bytes swizzled ---- */
+
+template <flash_config_t C> constexpr int element_bytes = dtype_size(C.dtype);
+template <flash_config_t C> constexpr int chunk_elements = DECODE_CHUNK_BYTES / element_bytes<C>;
+template <flash_config_t C> constexpr int row_chunks = C.d_head / chunk_elements<C>;
+template <flash_config_t C> constexpr int panel_bytes = C.B_c *DECODE_PANEL_BYTES;
+template <flash_config_t C> constexpr int slot_bytes = decode_slot_bytes(&C);
+template <flash_config_t C> constexpr int warp_ring_bytes = C.n_stages * 2 * slot_bytes<C>;
+
+/* Rows that one copy instruction of a warp covers, and the instructions of a slot. */
+template <flash_config_t C> constexpr int copy_rows = DECODE_WARP_THREADS / row_chunks<C>;
+template <flash_config_t C> constexpr int copies = C.B_c / copy_rows<C>;
+
+/* A warp's results at the end of a piece lie over its ring: rows of fp32, padded against bank
+ * conflicts, and a weight for each. */
+template <flash_config_t C> constexpr int result_pitch = C.d_head + 4;
+template <flash_config_t C>
+constexpr int result_bytes = C.B_r * (result_pitch<C> * 4 + (int)sizeof(decode_weight_t));
+
+template <flash_config_t C> __device__ constexpr void assert_legal() {
+    static_assert(C.arch == FLASH_ARCH_SM80, "a configuration of another family");
+    static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16, "dtype");
+    static_assert(C.d_head == 64 || C.d_head == 128 || C.d_head == 256, "d_head");
+    static_assert(C.B_r == 8 || C.B_r == 16, "B_r");
+    static_assert(C.B_c == 16 || C.B_c == 32 || C.B_c == 64, "B_c");
+    static_assert(C.n_warps == 4 || C.n_warps == 8, "n_warps");
+    static_assert(C.n_stages >= 2 && C.n_stages <= 8, "n_stages");
+    static_assert(DECODE_UNIT_KEYS % C.B_c == 0, "a piece is made of whole steps");
+    static_assert(result_bytes<C> <= warp_ring_bytes<C>, "results lie over the ring");
+}
+
+#endif

@@ -1,0 +1,206 @@
+/*
+ * Which piece of which sequence a block has.
+ *
+ * Where the host knows the lengths, every sequence is cut into the same number of pieces. Else each
+ * block works out the cut for itself, from the lengths on the device: sequences longer than an even
+ * share of the batch are cut into pieces of about that share, and pieces are numbered in this
+ * order: those of cut sequences, then whole sequences, the longest classes of length first. Blocks
+ * are dealt to multiprocessors in the order of their numbers, so that long pieces start first.
+ */
+#ifndef FLASH_KERNELS_SM80_DECODE_PIECE_CUH
+#define FLASH_KERNELS_SM80_DECODE_PIECE_CUH
+
+#include "common/sequence.h"
+#include "sm80/decode/derive.cuh"
+
+/* One of `count` pieces of a sequence; count 0: there is none for this block. */
+typedef struct decode_piece {
+    int32_t batch_index;
+    int32_t number;
+    int32_t count;
+    int32_t split; /* number among the sequences that are cut, where the device cuts */
+} decode_piece_t;
+
+/* ---- Lengths in units ---- */
+
+typedef struct unit_range {
+    int32_t begin;
+    int32_t end;
+} unit_range_t;
+
+/* The units with keys that some query of the sequence sees. Both ends of what a query sees move
+ * right from query to query. */
+static __device__ __forceinline__ unit_range_t visible_units(const flash_params_t &p,
+                                                             const flash_sequence_t &s) {
+    if (s.len_q <= 0)
+        return {0, 0};
+    const int32_t begin = flash_visible_keys(&p, &s, 0).begin;
+    const int32_t end = flash_visible_keys(&p, &s, s.len_q - 1).end;
+    return {begin / DECODE_UNIT_KEYS,
+            (int32_t)(((int64_t)end + DECODE_UNIT_KEYS - 1) / DECODE_UNIT_KEYS)};
+}
+
+static __device__ __forceinline__ int32_t count_units(const flash_params_t &p, int32_t b) {
+    const flash_sequence_t s = flash_sequence(&p, b);
+    const unit_range_t units = visible_units(p, s);
+    return units.end - units.begin;
+}
+
+/* ---- Cutting the batch on the device ---- */
+
+/* What a batch has of each kind. Whole sequences are in N_LENGTHS classes of length, the longest
+ * ones first. */
+enum { CUT_PIECES, CUT_SEQUENCES, WHOLE, N_LENGTHS = 6, N_COUNTS = WHOLE + N_LENGTHS };
+
+typedef struct batch_counts {
+    int32_t of[N_COUNTS];
+} batch_counts_t;
+
+/* For the exchange between the warps of a block. */
+template <int WARPS> struct cut_scratch {
+    int64_t units[WARPS];
+    batch_counts_t counts[WARPS];
+    decode_piece_t piece;
+};
+
+/* The sequences of the batch that a thread looks at: neighbours. */
+template <int THREADS> struct batch_part {
+    int32_t begin;
+    int32_t end;
+};
+
+template <int THREADS>
+static __device__ __forceinline__ batch_part<THREADS> own_part(int32_t batch) {
+    const int32_t per_thread = (batch + THREADS - 1) / THREADS;
+    const int32_t begin = min((int32_t)threadIdx.x * per_thread, batch);
+    return {begin, min(begin + per_thread, batch)};
+}
+
+template <int WARPS>
+static __device__ __forceinline__ int64_t sum_units(const flash_params_t &p,
+                                                    cut_scratch<WARPS> &scratch) {
+    const auto part = own_part<WARPS * DECODE_WARP_THREADS>(p.batch);
+    long long sum = 0;
+    for (int32_t b = part.begin; b < part.end; ++b)
+        sum += count_units(p, b);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (threadIdx.x % DECODE_WARP_THREADS == 0)
+        scratch.units[threadIdx.x / DECODE_WARP_THREADS] = sum;
+    __syncthreads();
+    sum = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w)
+        sum += scratch.units[w];
+    return sum;
+}
+
+/* Pieces of a sequence that is cut at shares; 1: it stays whole. */
+static __device__ __forceinline__ int32_t count_pieces(int32_t units, int32_t share) {
+    return units > share ? (units + share - 1) / share : 1;
+}
+
+/* The class of a whole sequence, 0 ... N_LENGTHS - 1. */
+static __device__ __forceinline__ int32_t length_class(int32_t units, int32_t share) {
+    return (int32_t)((int64_t)(share - units) * N_LENGTHS / ((int64_t)share + 1));
+}
+
+static __device__ __forceinline__ void count_sequence(batch_counts_t &counts, int32_t units,
+                                                      int32_t share) {
+    const int32_t pieces = count_pieces(units, share);
+    const int32_t whole = pieces > 1 ? -1 : WHOLE + length_class(units, share);
+    counts.of[CUT_PIECES] += pieces > 1 ? pieces : 0;
+    counts.of[CUT_SEQUENCES] += pieces > 1;
+#pragma unroll
+    for (int i = WHOLE; i < N_COUNTS; ++i)
+        counts.of[i] += i == whole;
+}
+
+/* Of a thread's sequences, of those before them, and of the batch. */
+typedef struct count_scan {
+    batch_counts_t own;
+    batch_counts_t before;
+    batch_counts_t all;
+} count_scan_t;
+
+template <int WARPS>
+static __device__ __forceinline__ count_scan_t scan_counts(const batch_counts_t &own,
+                                                           cut_scratch<WARPS> &scratch) {
+    const int warp = threadIdx.x / DECODE_WARP_THREADS, lane = threadIdx.x % DECODE_WARP_THREADS;
+    count_scan_t scan = {own, {}, {}};
+#pragma unroll
+    for (int i = 0; i < N_COUNTS; ++i) {
+        int32_t sum = own.of[i];
+#pragma unroll
+        for (int step = 1; step < DECODE_WARP_THREADS; step *= 2) {
+            const int32_t left = __shfl_up_sync(0xffffffffu, sum, step);
+            sum += lane >= step ? left : 0;
+        }
+        scan.before.of[i] = sum - own.of[i];
+        if (lane == DECODE_WARP_THREADS - 1)
+            scratch.counts[warp].of[i] = sum;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w)
+#pragma unroll
+        for (int i = 0; i < N_COUNTS; ++i) {
+            const int32_t of_warp = scratch.counts[w].of[i];
+            scan.before.of[i] += w < warp ? of_warp : 0;
+            scan.all.of[i] += of_warp;
+        }
+    return scan;
+}
+
+/* Looks for piece `number` of kind `kind` among the thread's sequences. */
+static __device__ __forceinline__ decode_piece_t find_own_piece(const flash_params_t &p,
+                                                                int32_t begin, int32_t kind,
+                                                                int32_t number, int32_t split,
+                                                                int32_t share) {
+    for (int32_t b = begin;; ++b) {
+        const int32_t units = count_units(p, b);
+        const int32_t pieces = count_pieces(units, share);
+        const bool is_kind =
+            kind == CUT_PIECES ? pieces > 1
+                               : pieces == 1 && WHOLE + length_class(units, share) == kind;
+        if (is_kind && number < pieces)
+            return {b, number, pieces, split};
+        number -= is_kind ? pieces : 0;
+        split += is_kind;
+    }
+}
+
+/* The piece of this number, by all threads of the block. */
+template <int WARPS>
+static __device__ decode_piece_t cut_batch(const sm80_decode_params_t &params, int32_t number,
+                                           cut_scratch<WARPS> &scratch, int64_t &units) {
+    const flash_params_t &p = params.attention;
+    const auto part = own_part<WARPS * DECODE_WARP_THREADS>(p.batch);
+    units = sum_units(p, scratch);
+    const int64_t even = (units + params.target_pieces - 1) / params.target_pieces;
+    const int32_t share = (int32_t)min(max(even, (int64_t)params.min_units), (int64_t)INT32_MAX);
+    batch_counts_t own = {};
+    for (int32_t b = part.begin; b < part.end; ++b)
+        count_sequence(own, count_units(p, b), share);
+    const count_scan_t scan = scan_counts<WARPS>(own, scratch);
+    if (threadIdx.x == 0)
+        scratch.piece.count = 0;
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        *params.n_splits = scan.all.of[CUT_SEQUENCES];
+    __syncthreads();
+#pragma unroll
+    for (int kind = 0; kind < N_COUNTS; ++kind) {
+        if (kind == CUT_SEQUENCES)
+            continue;
+        const int32_t at = number - scan.before.of[kind];
+        if (number >= 0 && number < scan.all.of[kind] && at >= 0 && at < scan.own.of[kind])
+            scratch.piece = find_own_piece(p, part.begin, kind, at,
+                                           scan.before.of[CUT_SEQUENCES], share);
+        number -= scan.all.of[kind];
+    }
+    __syncthreads();
+    return scratch.piece;
+}
+
+#endif

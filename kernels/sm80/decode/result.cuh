@@ -1,0 +1,117 @@
+/*
+ * The end of a piece: the warps of a head merge what they have, in the order of their numbers, and
+ * O and LSE leave, or a partial result for the kernel that merges pieces.
+ */
+#ifndef FLASH_KERNELS_SM80_DECODE_RESULT_CUH
+#define FLASH_KERNELS_SM80_DECODE_RESULT_CUH
+
+#include "sm80/decode/store.cuh"
+#include "sm80/decode/softmax.cuh"
+
+/* A warp's rows of O, fp32, and their weights, over its ring. */
+template <flash_config_t C>
+static __device__ __forceinline__ float *warp_output(unsigned char *shared, int32_t warp) {
+    return (float *)(shared + warp * warp_ring_bytes<C>);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ decode_weight_t *warp_weights(unsigned char *shared,
+                                                                int32_t warp) {
+    return (decode_weight_t *)(warp_output<C>(shared, warp) + C.B_r * result_pitch<C>);
+}
+
+/* All lanes have read the last slot. */
+template <flash_config_t C>
+static __device__ __forceinline__ void stage_results(unsigned char *shared,
+                                                     const output_tile<C> &o,
+                                                     const softmax_state<C> &state) {
+    const int warp = threadIdx.x / DECODE_WARP_THREADS, lane = threadIdx.x % DECODE_WARP_THREADS;
+    float *output = warp_output<C>(shared, warp);
+    decode_weight_t *weights = warp_weights<C>(shared, warp);
+#pragma unroll
+    for (int n = 0; n < row_groups<C>; ++n)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const int row = n * 8 + lane % 4 * 2 + j;
+            const float sum = row_sum(state.sum[n][j]);
+            if (lane / 4 == 0)
+                weights[row] = {state.max[n][j], sum};
+#pragma unroll
+            for (int d = 0; d < head_tiles<C>; ++d)
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
+                    output[row * result_pitch<C> + d * 16 + half * 8 + lane / 4] =
+                        o.of[n][d][2 * half + j];
+        }
+}
+
+/* The weight of a row over the warps of its head. */
+template <flash_config_t C>
+static __device__ __forceinline__ decode_weight_t merge_weights(unsigned char *shared, int head,
+                                                                int32_t heads, int row,
+                                                                float log2_unit) {
+    decode_weight_t merged = {-INFINITY, 0.0f};
+    for (int warp = head; warp < C.n_warps; warp += heads)
+        merged.max = fmaxf(merged.max, warp_weights<C>(shared, warp)[row].max);
+    for (int warp = head; warp < C.n_warps; warp += heads) {
+        const decode_weight_t own = warp_weights<C>(shared, warp)[row];
+        merged.sum += own.sum * relative_weight(own.max, merged.max, log2_unit);
+    }
+    return merged;
+}
+
+/* Four columns of a row over the warps of its head. */
+template <flash_config_t C>
+static __device__ __forceinline__ float4 merge_columns(unsigned char *shared, int head,
+                                                       int32_t heads, int row, int column,
+                                                       float max, float log2_unit) {
+    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (int warp = head; warp < C.n_warps; warp += heads) {
+        const float4 own = *(const float4 *)(warp_output<C>(shared, warp) +
+                                             row * result_pitch<C> + column);
+        sum = add_weighted(sum, own,
+                           relative_weight(warp_weights<C>(shared, warp)[row].max, max, log2_unit));
+    }
+    return sum;
+}
+
+/* Row `row` of head `head` of the block, four columns from `column` on. */
+template <flash_config_t C>
+static __device__ __forceinline__ void finish_columns(const sm80_decode_params_t &params,
+                                                      const decode_block_t &block,
+                                                      unsigned char *shared, int head, int row,
+                                                      int column, const score_unit_t &unit) {
+    const int32_t heads = params.heads_per_block;
+    const decode_weight_t weight = merge_weights<C>(shared, head, heads, row, unit.log2);
+    const float4 sum =
+        merge_columns<C>(shared, head, heads, row, column, weight.max, unit.log2);
+    if (is_whole(block.piece)) {
+        const head_row_t at = find_row(params, block.row_begin + row);
+        const output_row_t to = find_output_row(params, block, block.first_head_kv + head, at);
+        store_row(params, to, column, sum, weight, unit);
+    } else {
+        const int64_t partial =
+            ((int64_t)blockIdx.x * heads + head) * C.B_r + row;
+        *(float4 *)(params.partial_o + partial * C.d_head + column) = sum;
+        if (column == 0)
+            params.partial_weights[partial] = weight;
+    }
+}
+
+/* Every warp has staged its results. */
+template <flash_config_t C>
+static __device__ __forceinline__ void finish_block(const sm80_decode_params_t &params,
+                                                    const decode_block_t &block,
+                                                    unsigned char *shared,
+                                                    const score_unit_t &unit) {
+    constexpr int fours = C.d_head / 4;
+    if (threadIdx.x == 0 && params.pieces == 0 && block.piece.count > 1 &&
+        block.piece.number == 0)
+        params.splits[block.piece.split] = {block.piece.batch_index, block.piece_index,
+                                            block.piece.count};
+    for (int head = 0; head < params.heads_per_block; ++head)
+        for (int i = threadIdx.x; i < block.rows * fours; i += decode_block_threads(&C))
+            finish_columns<C>(params, block, shared, head, i / fours, i % fours * 4, unit);
+}
+
+#endif

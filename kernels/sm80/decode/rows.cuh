@@ -1,0 +1,106 @@
+/*
+ * The rows of a block: which query and query head each one is, what keys it sees, and its Q as the
+ * second operand of S^T = K Q^T. With g = lane / 4 and t = lane % 4 a lane holds Q of row g of each
+ * group of eight rows, and scores of rows 2t and 2t + 1.
+ */
+#ifndef FLASH_KERNELS_SM80_DECODE_ROWS_CUH
+#define FLASH_KERNELS_SM80_DECODE_ROWS_CUH
+
+#include "sm80/decode/block.cuh"
+
+/* A row of a K/V head: a query of the sequence and a query head of the group. */
+typedef struct head_row {
+    int32_t query;
+    int32_t head; /* in the group */
+} head_row_t;
+
+static __device__ __forceinline__ head_row_t find_row(const sm80_decode_params_t &params,
+                                                      int32_t number) {
+    const int32_t query = flash_divide(number, params.by_group);
+    return {query, number - query * params.attention.group};
+}
+
+/* Elements from the first one of a tensor like Q to the first of the row. */
+static __device__ __forceinline__ int64_t row_offset(const flash_params_t &p,
+                                                     const flash_strides_t &stride,
+                                                     const decode_block_t &block, int32_t head_kv,
+                                                     const head_row_t &row) {
+    return block.piece.batch_index * stride.batch +
+           (block.sequence.q_begin + row.query) * stride.seq +
+           ((int64_t)head_kv * p.group + row.head) * stride.head;
+}
+
+template <flash_config_t C> struct query_fragments {
+    uint32_t pair[row_groups<C>][head_tiles<C>][2]; /* columns 2t, 2t + 1 and 2t + 8, 2t + 9 */
+};
+
+static __device__ __forceinline__ uint32_t load_pair_if(const char *pointer, bool exists) {
+    return exists ? __ldg((const uint32_t *)pointer) : 0;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ query_fragments<C>
+load_queries(const sm80_decode_params_t &params, const decode_block_t &block, int32_t head_kv) {
+    const flash_params_t &p = params.attention;
+    const int lane = threadIdx.x % DECODE_WARP_THREADS;
+    const int column = lane % 4 * 2;
+    query_fragments<C> q;
+#pragma unroll
+    for (int n = 0; n < row_groups<C>; ++n) {
+        const int32_t row = n * 8 + lane / 4;
+        const bool exists = row < block.rows;
+        const head_row_t at = find_row(params, block.row_begin + (exists ? row : 0));
+        const char *data = (const char *)p.q + (row_offset(p, p.q_stride, block, head_kv, at) +
+                                                column) * element_bytes<C>;
+#pragma unroll
+        for (int i = 0; i < head_tiles<C>; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int first = i * 16 + half * 8;
+                q.pair[n][i][half] = load_pair_if(data + first * element_bytes<C>,
+                                                  exists && first + column < p.d_head);
+            }
+    }
+    return q;
+}
+
+/* ---- Masks ---- */
+
+/* The keys that each of the lane's rows sees, and those that all rows of the block see. */
+template <flash_config_t C> struct row_masks {
+    flash_range_t row[row_groups<C>][2];
+    flash_range_t whole;
+};
+
+template <flash_config_t C>
+static __device__ __forceinline__ row_masks<C> make_row_masks(const sm80_decode_params_t &params,
+                                                              const decode_block_t &block) {
+    const flash_params_t &p = params.attention;
+    const flash_sequence_t &s = block.sequence;
+    const int32_t first = find_row(params, block.row_begin).query;
+    const int32_t last = find_row(params, block.row_begin + block.rows - 1).query;
+    row_masks<C> masks;
+    masks.whole = {flash_visible_keys(&p, &s, last).begin, flash_visible_keys(&p, &s, first).end};
+#pragma unroll
+    for (int n = 0; n < row_groups<C>; ++n)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const int32_t row = min(n * 8 + (int)threadIdx.x % 4 * 2 + j, block.rows - 1);
+            const int32_t query = find_row(params, block.row_begin + row).query;
+            masks.row[n][j] = flash_visible_keys(&p, &s, query);
+        }
+    return masks;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ bool sees(const row_masks<C> &masks, int n, int j, int32_t key) {
+    return key >= masks.row[n][j].begin && key < masks.row[n][j].end;
+}
+
+/* Whether every row sees all keys of the step that begins at this one. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool is_whole_step(const row_masks<C> &masks, int32_t key) {
+    return key >= masks.whole.begin && key + C.B_c <= masks.whole.end;
+}
+
+#endif

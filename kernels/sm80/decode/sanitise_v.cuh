@@ -1,0 +1,89 @@
+/*
+ * Infinities and NaNs of V in a step that some row does not see whole. P is 0 there, but 0 * NaN is
+ * NaN, and mma cannot tell: such elements are added to the rows that see them, whatever their
+ * weight, and replaced by zeros before they are multiplied.
+ */
+#ifndef FLASH_KERNELS_SM80_DECODE_SANITISE_V_CUH
+#define FLASH_KERNELS_SM80_DECODE_SANITISE_V_CUH
+
+#include "common/non_finite.cuh"
+#include "common/ptx/shared_memory.cuh"
+#include "sm80/decode/products.cuh"
+
+/* The lane's i-th chunk of a slot; together the lanes have all of them. */
+static __device__ __forceinline__ uint32_t own_chunk(uint32_t slot, int i) {
+    return slot + (i * DECODE_WARP_THREADS + threadIdx.x % DECODE_WARP_THREADS) *
+                      DECODE_CHUNK_BYTES;
+}
+
+template <flash_config_t C> constexpr int own_chunks = slot_bytes<C> / DECODE_CHUNK_BYTES /
+                                                       DECODE_WARP_THREADS;
+
+template <flash_config_t C> static __device__ __forceinline__ bool has_non_finite(uint32_t slot) {
+    uint32_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < own_chunks<C>; ++i)
+        sum = add_zero_times_chunk<C.dtype>(sum, shared_load(own_chunk(slot, i)));
+    return __any_sync(0xffffffffu, !is_pair_of_zeros(sum));
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void zero_non_finite(uint32_t slot) {
+#pragma unroll 1
+    for (int i = 0; i < own_chunks<C>; ++i) {
+        const uint32_t address = own_chunk(slot, i);
+        shared_store(address, finite_chunk<C.dtype>(shared_load(address)));
+    }
+}
+
+/* An infinity or a NaN, by its bits. */
+template <int DTYPE> static __device__ __forceinline__ float non_finite_value(uint32_t element) {
+    const float magnitude = (element & 0x7fffu) == dtype_exponent_bits(DTYPE) ? INFINITY : NAN;
+    return element & 0x8000u ? -magnitude : magnitude;
+}
+
+/* One element of V to the rows that see its key. */
+template <flash_config_t C>
+static __device__ __forceinline__ void add_non_finite(output_tile<C> &o, int d, int half,
+                                                      const row_masks<C> &masks, int32_t key,
+                                                      uint32_t element) {
+    if (is_finite<C.dtype>(element))
+        return;
+    const float value = non_finite_value<C.dtype>(element);
+#pragma unroll
+    for (int n = 0; n < row_groups<C>; ++n)
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+            if (sees<C>(masks, n, j, key))
+                o.of[n][d][2 * half + j] += value;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void add_visible_non_finite(output_tile<C> &o, uint32_t slot,
+                                                              const row_masks<C> &masks,
+                                                              int32_t step_key) {
+    const int g = threadIdx.x % DECODE_WARP_THREADS / 4;
+#pragma unroll 1
+    for (int key = 0; key < C.B_c; ++key)
+#pragma unroll
+        for (int d = 0; d < head_tiles<C>; ++d)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const uint32_t address = slot + chunk_offset<C>(key, d * 2 + half) +
+                                         g * element_bytes<C>;
+                add_non_finite<C>(o, d, half, masks, step_key + key, shared_load_16(address));
+            }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void sanitise_v(output_tile<C> &o, uint32_t slot,
+                                                  const row_masks<C> &masks, int32_t step_key) {
+    if (!has_non_finite<C>(slot))
+        return;
+    add_visible_non_finite<C>(o, slot, masks, step_key);
+    __syncwarp();
+    zero_non_finite<C>(slot);
+    __syncwarp();
+}
+
+#endif

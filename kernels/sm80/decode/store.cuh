@@ -1,0 +1,80 @@
+/*
+ * Merged rows of O, and their LSE, to global memory; four columns at a time.
+ */
+#ifndef FLASH_KERNELS_SM80_DECODE_STORE_CUH
+#define FLASH_KERNELS_SM80_DECODE_STORE_CUH
+
+#include "common/ptx/convert.cuh"
+#include "common/score_unit.cuh"
+#include "sm80/decode/rows.cuh"
+
+/* What the sums of one part of the keys weigh beside those of another. */
+static __device__ __forceinline__ float relative_weight(float max, float reference,
+                                                        float log2_unit) {
+    return exp2_approx((max - (reference == -INFINITY ? 0.0f : reference)) * log2_unit);
+}
+
+static __device__ __forceinline__ float4 add_weighted(float4 sum, float4 x, float weight) {
+    return {fmaf(x.x, weight, sum.x), fmaf(x.y, weight, sum.y), fmaf(x.z, weight, sum.z),
+            fmaf(x.w, weight, sum.w)};
+}
+
+/* Where a row of O and its LSE go: elements from the first one of each. */
+typedef struct output_row {
+    int64_t o;
+    int64_t lse;
+} output_row_t;
+
+static __device__ __forceinline__ output_row_t find_output_row(const sm80_decode_params_t &params,
+                                                               const decode_block_t &block,
+                                                               int32_t head_kv,
+                                                               const head_row_t &row) {
+    const flash_params_t &p = params.attention;
+    const int32_t head = head_kv * p.group + row.head;
+    return {row_offset(p, p.o_stride, block, head_kv, row),
+            flash_lse_index(&p, &block.sequence, block.piece.batch_index, head, row.query)};
+}
+
+template <int DTYPE>
+static __device__ __forceinline__ void store_pairs(char *o, float4 x) {
+    const uint2 pairs = {convert_pair<DTYPE>(x.x, x.y), convert_pair<DTYPE>(x.z, x.w)};
+    if ((uintptr_t)o % sizeof pairs == 0) {
+        *(uint2 *)o = pairs;
+        return;
+    }
+    uint16_t *element = (uint16_t *)o;
+    element[0] = (uint16_t)pairs.x;
+    element[1] = (uint16_t)(pairs.x >> 16);
+    element[2] = (uint16_t)pairs.y;
+    element[3] = (uint16_t)(pairs.y >> 16);
+}
+
+/* Four elements from element `at` of O on. */
+static __device__ __forceinline__ void store_four(void *o, int64_t at, float4 x, int32_t dtype) {
+    char *to = (char *)o + at * dtype_size(dtype);
+    DTYPES_KNOWN(3);
+    if (dtype == FLASH_DTYPE_FP16)
+        store_pairs<FLASH_DTYPE_FP16>(to, x);
+    else if (dtype == FLASH_DTYPE_BF16)
+        store_pairs<FLASH_DTYPE_BF16>(to, x);
+    else
+        for (int i = 0; i < 4; ++i)
+            ((float *)to)[i] = (&x.x)[i];
+}
+
+/* sum: of P V; a row that saw no key becomes 0. */
+static __device__ __forceinline__ void store_row(const sm80_decode_params_t &params,
+                                                 const output_row_t &to, int column, float4 sum,
+                                                 const decode_weight_t &weight,
+                                                 const score_unit_t &unit) {
+    const flash_params_t &p = params.attention;
+    const bool saw_none = weight.sum == 0.0f;
+    const float inverse = saw_none ? 0.0f : 1.0f / weight.sum;
+    const float4 o = {sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse};
+    if (column < p.d_head)
+        store_four(p.o, to.o + column, o, params.o_dtype);
+    if (column == 0 && p.lse)
+        p.lse[to.lse] = saw_none ? -INFINITY : weight.max * unit.natural + logf(weight.sum);
+}
+
+#endif

@@ -1,0 +1,24 @@
+/*
+ * Programmatic dependent launch: a kernel that was launched as the dependent of the one before it
+ * in the stream may start early and then waits.
+ * PTX ISA, "Parallel Synchronization and Communication Instructions: griddepcontrol". Compute
+ * capability 9.0 and newer; elsewhere kernels of a stream run one after the other anyway.
+ */
+#ifndef FLASH_KERNELS_SM80_PTX_DEPENDENT_LAUNCH_CUH
+#define FLASH_KERNELS_SM80_PTX_DEPENDENT_LAUNCH_CUH
+
+/* Lets the dependent kernel start as soon as every block of this one has said so or ended. */
+static __device__ __forceinline__ void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
+/* Waits until the kernel before is complete and what it wrote is visible. */
+static __device__ __forceinline__ void wait_for_primary() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+
+#endif
