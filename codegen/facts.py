@@ -71,6 +71,7 @@ class Feature(IntFlag):
     WINDOW = 2
     SOFTCAP = 4
     VARLEN = 8
+    PAGED = 16
 
     @property
     def word(self) -> str:
@@ -78,9 +79,10 @@ class Feature(IntFlag):
 
 
 KNOWN_FEATURES = sum(map(int, Feature))
-# Every family of today covers these. A feature that comes later is added to the families that have
-# it, by name: no row claims it otherwise, and no kernel is renamed.
+# Every family covers these. Another feature is added to the families that have it, by name: no row
+# claims it otherwise.
 BASIC_FEATURES = int(Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP | Feature.VARLEN)
+CPU_FEATURES = BASIC_FEATURES | Feature.PAGED.value
 
 # The members of flash_config_t after struct_size, in sort order.
 FIELDS = (
@@ -314,7 +316,7 @@ def _cpu(
         "B_r": Range(1, 1024, step),
         "B_c": Range(1, 4096, step),
     }
-    return Family(arch, CPU, rules, flags=flags)
+    return Family(arch, CPU, rules, CPU_FEATURES, flags)
 
 
 _SM80_RULES = {

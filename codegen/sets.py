@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from .config import Config
-from .facts import BASIC_FEATURES, Arch, Dtype, Feature
+from .facts import BASIC_FEATURES, CPU_FEATURES, Arch, Dtype, Feature
 from .legality import legal, sm90_warps, worth_building
 from .short_form import parse_config
 
@@ -199,7 +199,7 @@ def ship_cpu() -> list[Config]:
         config
         for arch, types, (B_r, B_c) in CPU_SHIP_TILES
         for config in cartesian(
-            arch=[arch], dtype=types, B_r=[B_r], B_c=[B_c], features=[BASIC_FEATURES]
+            arch=[arch], dtype=types, B_r=[B_r], B_c=[B_c], features=[CPU_FEATURES]
         )
     ]
 

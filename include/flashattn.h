@@ -186,7 +186,8 @@ enum flash_feature {
     FLASH_FEATURE_CAUSAL = 1,
     FLASH_FEATURE_WINDOW = 2,
     FLASH_FEATURE_SOFTCAP = 4,
-    FLASH_FEATURE_VARLEN = 8 /**< cu_seqlens_q, cu_seqlens_k, seqused_k */
+    FLASH_FEATURE_VARLEN = 8, /**< cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k */
+    FLASH_FEATURE_PAGED = 16  /**< flash_paging_t */
 };
 
 /**
@@ -234,7 +235,7 @@ typedef struct flash_config {
  * Writes the short form of *config into text[0 ... size), NUL-terminated, as in
  *   "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax"
  *   "SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+fixed_reference"
- *   "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen"
+ *   "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen+paged"
  * The tuple is (dtype, d_head, B_r, B_c, n_warps); CPU families have no n_warps. Any configuration
  * of known enumerators has a short form, legal or not.
  * Errors: INVALID_ARGUMENT (NULL, unknown arch, dtype or feature bits, a field that the family has
@@ -271,8 +272,8 @@ FLASH_API const flash_kernel_t *flash_kernel_at(int32_t index);
  * non-zero field beyond config->struct_size). */
 FLASH_API flash_status_t flash_kernel_config(const flash_kernel_t *kernel, flash_config_t *config);
 
-/** Symbol-like name, as in "flash_fwd_avx512_bf16_dany_64x128_causal_window_softcap_varlen"; NULL
- * for a NULL kernel. Static storage. */
+/** Symbol-like name, as in "flash_fwd_avx512_bf16_dany_64x128_causal_window_softcap_varlen_paged";
+ * NULL for a NULL kernel. Static storage. */
 FLASH_API const char *flash_kernel_name(const flash_kernel_t *kernel);
 
 /** This is what a compiled kernel of a CUDA family uses on a device. */
@@ -493,6 +494,45 @@ enum flash_flag {
     FLASH_FLAG_BROADCAST = 8
 };
 
+/**
+ * K and V in pages: flash_forward_args_t.paging. K and V are [n_pages, page_size, n_heads_kv,
+ * d_head], a pool that sequences share; stride_batch is the stride of a page, stride_seq of a token
+ * in it, stride_head of a head. Key j of sequence b is token j % page_size of the page
+ * page_table[begin + j / page_size], where begin is row(b) * page_table_stride, or page_indptr[b],
+ * and row(b) is page_rows[b], or b.
+ *
+ * Without a page_table it is a cache of slots, one contiguous place per sequence: page_rows[b] is
+ * the slot of sequence b, page_size its capacity, n_pages the number of slots.
+ *
+ * seqused_k is required: the lengths. args.seqlen_k is their bound. cu_seqlens_k must be NULL. Ids
+ * beyond a sequence's length are never looked at, nor is a token of the last page beyond it.
+ *
+ * On the CPU a length beyond what the table's row holds, or an id that is no page, is refused. On a
+ * CUDA device, where the call cannot look, the length is cut to what the row holds, and the keys of
+ * an id that is no page read as zeros. There the arrays are in memory of the device; this struct is
+ * always in memory of the host, and is only read during the call.
+ */
+typedef struct flash_paging {
+    uint32_t struct_size;       /**< sizeof(flash_paging_t) */
+    int32_t reserved32;         /**< 0 */
+    int64_t page_size;          /**< tokens a page, at least 1 */
+    int64_t n_pages;            /**< of the pool; ids are 0 ... n_pages - 1 */
+    const int32_t *page_table;  /**< ids of K's pages, and of V's unless v_page_table is given */
+    int64_t page_table_stride;  /**< ids from one row of the table to the next: what a row holds; 0
+                                     with page_indptr and without a page_table */
+    const int32_t *page_indptr; /**< [batch + 1], ascending: sequence b has the ids from
+                                     page_indptr[b] to page_indptr[b + 1]; NULL: rows */
+    const int32_t *page_rows;   /**< [batch]: row of the table, or the slot, of each sequence; NULL:
+                                     row b is that of sequence b */
+    const int32_t *v_page_table; /**< ids of V's pages, at the same places; NULL: as K's */
+} flash_paging_t;
+
+#define FLASH_PAGING_INIT                                                                          \
+    {                                                                                              \
+        FLASH_SIZEOF_(flash_paging_t), 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_, FLASH_NULL_,          \
+            FLASH_NULL_                                                                            \
+    }
+
 typedef struct flash_forward_args {
     uint32_t struct_size; /**< sizeof(flash_forward_args_t) */
     int32_t device;       /**< FLASH_DEVICE_... */
@@ -525,7 +565,7 @@ typedef struct flash_forward_args {
 
     int64_t batch;
     int64_t seqlen_q;   /**< with cu_seqlens_q: no sequence is longer */
-    int64_t seqlen_k;   /**< with cu_seqlens_k: no sequence is longer */
+    int64_t seqlen_k;   /**< with cu_seqlens_k or paging: no sequence is longer */
     int64_t n_heads;    /**< at least 1 */
     int64_t n_heads_kv; /**< at least 1, divides n_heads; query head h uses K/V head h / (n_heads /
                            n_heads_kv) */
@@ -543,20 +583,27 @@ typedef struct flash_forward_args {
 
     /* CPU device: who runs the tasks of this call. NULL: the threads or the hook of the process. */
     const flash_executor_t *executor;
+
+    /* K and V in pages. NULL: contiguous. */
+    const flash_paging_t *paging;
+    /* [batch]: only the first seqused_q[b] queries of sequence b exist, for masks too; the rows of O
+     * and LSE beyond them are not written. In memory of the device. NULL: all. */
+    const int32_t *seqused_q;
 } flash_forward_args_t;
 
 #define FLASH_FORWARD_ARGS_INIT                                                                    \
     {                                                                                              \
         FLASH_SIZEOF_(flash_forward_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,        \
             FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, FLASH_NULL_, FLASH_NULL_,  \
-            FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_                 \
+            FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_, FLASH_NULL_,   \
+            FLASH_NULL_                                                                            \
     }
 
 /**
  * Computes attention. kernel NULL lets the library choose (flash_select_kernel() tells which it
  * takes); another must serve the problem. On the CPU device the call returns when O is
  * complete, and stream is ignored. On a CUDA device every pointer in args (cu_seqlens_* and
- * seqused_k too) is memory of that device, the kernel is enqueued on stream (NULL: the default
+ * seqused_* too) is memory of that device, the kernel is enqueued on stream (NULL: the default
  * stream), and the call returns at once: no allocation, no synchronisation; after flash_prepare()
  * it can be captured in a CUDA graph. The caller's current device is left as it was.
  *
@@ -581,7 +628,7 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
  * The bytes of workspace that flash_forward(args, kernel) uses at the present number of threads;
  * fewer threads work with less, and one thread's share is the least that is accepted. Depends on
  * sizes, types, flags and on which of the pointers are NULL, never on data: args->q.data and the
- * like may still be NULL, and lengths in cu_seqlens_* and seqused_k are not read (for a pointer
+ * like may still be NULL, and lengths in cu_seqlens_* and seqused_* are not read (for a pointer
  * that will be given later, pass any non-NULL value). The size suffices for a smaller batch and
  * shorter lengths on the same kernel too: ask once, for the largest.
  * Errors: as flash_forward(), less those about data and workspace.

@@ -6,18 +6,16 @@
  * reads no further than it reaches: by addresses, from flash_kv_offset() on (kernels/cpu,
  * kernels/sm80), or by the run's coordinates (the boxes of TMA, kernels/sm90/load/box.cuh).
  *
- * In a contiguous or ragged cache the whole sequence is one run: a loop that asks once never comes
- * to its end. A paged cache, [n_pages, page_size, n_heads_kv, d_head] with the stride of a page as
- * stride.batch, answers shorter runs, one per page:
+ * In a contiguous or ragged cache the whole sequence is one run. A paged cache, [n_pages, page_size,
+ * n_heads_kv, d_head] with the stride of a page as stride.batch, has a run for each page of a
+ * sequence, and K's and V's runs may lie in different entries, but are equally long:
  *
  *     at     = key % page_size
- *     entry  = table[key / page_size]              the sequence's row of the page table, which
- *     begin  = 0                                   flash_sequence() finds, as it finds k_begin
- *     length = min(page_size, len_k - (key - at))
+ *     entry  = table[first id + key / page_size]
+ *     begin  = 0
+ *     length = page_size, or what the sequence's length leaves of it
  *
- * Loops that take the keys of one run at a time (cpu_first_keys() in kernels/cpu/rows.h) then have
- * smaller blocks. Those that ask once and go on have to ask again at a run's end: the walk of SM80
- * and SM90's boxes, and on CPUs what packs a block of B_c keys (keys_at(), cursor_at_keys()).
+ * In a cache of slots it has one run, in the entry of its slot.
  */
 #ifndef FLASH_KERNELS_COMMON_KV_H
 #define FLASH_KERNELS_COMMON_KV_H
@@ -38,6 +36,54 @@ FLASH_HOST_DEVICE static inline flash_kv_run_t flash_kv_run(const flash_sequence
     const flash_kv_run_t run = {batch_index, s->k_begin, key, s->len_k};
     return run;
 }
+
+/* ---- Pages ---- */
+
+/* Where the ids of a sequence begin in the page table; in a cache of slots, its slot. */
+FLASH_HOST_DEVICE static inline int64_t flash_kv_first_id(const flash_params_t *p,
+                                                          int32_t batch_index) {
+    const flash_pages_t *pages = &p->pages;
+    if (pages->indptr)
+        return flash_load_length(pages->indptr, batch_index);
+    const int64_t row = pages->rows ? flash_load_length(pages->rows, batch_index) : batch_index;
+    return pages->table ? row * pages->table_stride : row;
+}
+
+/* Keys that the sequence's part of the page table, or its slot, holds. */
+FLASH_HOST_DEVICE static inline int64_t flash_kv_room(const flash_params_t *p,
+                                                      int32_t batch_index) {
+    const flash_pages_t *pages = &p->pages;
+    int64_t n_ids = pages->table ? pages->table_stride : 1;
+    if (pages->indptr)
+        n_ids = (int64_t)flash_load_length(pages->indptr, (int64_t)batch_index + 1) -
+                flash_load_length(pages->indptr, batch_index);
+    return n_ids * pages->page_size;
+}
+
+/* The sequence with no more keys than its pages hold, whatever seqused_k says. */
+FLASH_HOST_DEVICE static inline flash_sequence_t flash_paged_sequence(const flash_params_t *p,
+                                                                      int32_t batch_index) {
+    flash_sequence_t s = flash_sequence(p, batch_index);
+    const int64_t room = flash_kv_room(p, batch_index);
+    s.len_k = s.len_k > room ? (int32_t)room : s.len_k;
+    return s;
+}
+
+/* The run that a key of a sequence is in. table: pages.table for K, pages.v_table for V; first_id:
+ * flash_kv_first_id(). The entry is a page of the pool only if the id is one. */
+FLASH_HOST_DEVICE static inline flash_kv_run_t flash_kv_paged_run(const flash_pages_t *pages,
+                                                                  const int32_t *table,
+                                                                  const flash_sequence_t *s,
+                                                                  int64_t first_id, int64_t key) {
+    const int64_t page = table ? key / pages->page_size : 0, begin = page * pages->page_size;
+    const int64_t left = s->len_k - begin;
+    const flash_kv_run_t run = {table ? flash_load_length(table, first_id + page) : first_id, 0,
+                                key - begin,
+                                left < pages->page_size ? (int32_t)left : pages->page_size};
+    return run;
+}
+
+/* ---- Places ---- */
 
 /* Keys from the one that was asked for to the end of the run. */
 FLASH_HOST_DEVICE static inline int64_t flash_kv_left(const flash_kv_run_t *run) {

@@ -17,9 +17,21 @@ typedef struct flash_strides {
 /* A stride of heads: as many elements as the ragged batch has queries, cu_seqlens_q[batch]. */
 #define FLASH_STRIDE_TOTAL INT64_MIN
 
+/* K and V in pages, as flash_paging_t says; all zero where they are not. */
+typedef struct flash_pages {
+    const int32_t *table;   /* ids of K's pages; NULL: a cache of slots */
+    int64_t table_stride;   /* ids that a row of the table holds */
+    const int32_t *indptr;  /* [batch + 1] or NULL */
+    const int32_t *rows;    /* [batch] or NULL */
+    const int32_t *v_table; /* ids of V's pages; never NULL beside a table */
+    int32_t page_size;      /* tokens; 0: K and V are not in pages */
+    int32_t n_pages;        /* of the pool */
+} flash_pages_t;
+
 typedef struct flash_params {
     const void *q; /* [batch, seqlen_q, n_heads, d_head]    or [total_q, n_heads, d_head] */
-    const void *k; /* [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head] */
+    const void *k; /* [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head], or
+                      [n_pages, page_size, n_heads_kv, d_head] */
     const void *v; /* as k */
     void *o;       /* as q */
     float *lse;    /* [batch, n_heads, seqlen_q] or [n_heads, total_q]; may be NULL */
@@ -30,7 +42,9 @@ typedef struct flash_params {
     flash_strides_t lse_stride;  /* head may be FLASH_STRIDE_TOTAL */
     const int32_t *cu_seqlens_q; /* [batch + 1] or NULL */
     const int32_t *cu_seqlens_k; /* [batch + 1] or NULL */
+    const int32_t *seqused_q;    /* [batch] or NULL */
     const int32_t *seqused_k;    /* [batch] or NULL */
+    flash_pages_t pages;         /* of K and V, whose stride.batch is then that of a page */
     int32_t batch;
     int32_t seqlen_q; /* of every sequence, or the longest */
     int32_t seqlen_k; /* of every sequence, or the longest */

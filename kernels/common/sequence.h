@@ -19,8 +19,8 @@
 typedef struct flash_sequence {
     int64_t q_begin; /* first query; 0 unless ragged */
     int64_t k_begin; /* first key; 0 unless ragged */
-    int32_t len_q;
-    int32_t len_k; /* keys that exist: seqused_k where it is given */
+    int32_t len_q;   /* queries that exist: at most seqused_q where it is given */
+    int32_t len_k;   /* keys that exist: seqused_k where it is given */
 } flash_sequence_t;
 
 /* A half-open range of keys; empty when begin >= end. */
@@ -52,6 +52,10 @@ FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_para
         const int32_t begin = flash_load_length(p->cu_seqlens_k, batch_index);
         s.k_begin = begin;
         s.len_k = flash_load_length(p->cu_seqlens_k, (int64_t)batch_index + 1) - begin;
+    }
+    if (p->seqused_q) {
+        const int32_t used = flash_load_length(p->seqused_q, batch_index);
+        s.len_q = used < s.len_q ? used : s.len_q;
     }
     if (p->seqused_k)
         s.len_k = flash_load_length(p->seqused_k, batch_index);

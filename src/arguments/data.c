@@ -5,6 +5,7 @@
 #include "arguments/data.h"
 
 #include "arguments/checks.h"
+#include "arguments/paging.h"
 #include "arguments/tensor.h"
 #include "core/status.h"
 #include "kernels/common/dtype.h"
@@ -54,6 +55,25 @@ static flash_status_t check_seqused_k(const flash_params_t *p) {
     return FLASH_SUCCESS;
 }
 
+/* Queries of a sequence, used or not. */
+static int64_t count_queries(const flash_params_t *p, int64_t b) {
+    return p->cu_seqlens_q ? (int64_t)flash_load_length(p->cu_seqlens_q, b + 1) -
+                                 flash_load_length(p->cu_seqlens_q, b)
+                           : p->seqlen_q;
+}
+
+static flash_status_t check_seqused_q(const flash_params_t *p) {
+    for (int32_t b = 0; b < p->batch; b++) {
+        const int32_t used = flash_load_length(p->seqused_q, b);
+        const int64_t len_q = count_queries(p, b);
+        FLASH_REQUIRE(used >= 0 && used <= len_q, FLASH_ERROR_INVALID_ARGUMENT,
+                      "seqused_q[%" PRId32 "] is %" PRId32 ": not within 0 ... %" PRId64
+                      ", the queries of that sequence",
+                      b, used, len_q);
+    }
+    return FLASH_SUCCESS;
+}
+
 /* total_q, total_k: tokens of each batch entry's axis; becomes those of the ragged tensor. */
 static flash_status_t check_lengths(const flash_params_t *p, int64_t *total_q, int64_t *total_k) {
     if (p->cu_seqlens_q)
@@ -62,12 +82,22 @@ static flash_status_t check_lengths(const flash_params_t *p, int64_t *total_q, i
     if (p->cu_seqlens_k)
         FLASH_TRY(
             check_cu_seqlens("cu_seqlens_k", p->cu_seqlens_k, p->batch, p->seqlen_k, total_k));
+    if (p->seqused_q)
+        FLASH_TRY(check_seqused_q(p));
     return p->seqused_k ? check_seqused_k(p) : FLASH_SUCCESS;
 }
 
 /* ---- Tensors ---- */
 
-static flash_status_t check_alignments(const flash_forward_args_t *a) {
+static flash_status_t check_page_alignments(const flash_pages_t *pages) {
+    const int64_t size = sizeof *pages->table;
+    FLASH_TRY(argument_check_alignment("page_table", pages->table, size));
+    FLASH_TRY(argument_check_alignment("v_page_table", pages->v_table, size));
+    FLASH_TRY(argument_check_alignment("page_indptr", pages->indptr, size));
+    return argument_check_alignment("page_rows", pages->rows, size);
+}
+
+static flash_status_t check_alignments(const flash_forward_args_t *a, const flash_params_t *p) {
     const int64_t size = dtype_size(a->dtype);
     FLASH_TRY(argument_check_alignment("q.data", a->q.data, size));
     FLASH_TRY(argument_check_alignment("k.data", a->k.data, size));
@@ -76,7 +106,9 @@ static flash_status_t check_alignments(const flash_forward_args_t *a) {
     FLASH_TRY(argument_check_alignment("lse", a->lse, sizeof *a->lse));
     FLASH_TRY(argument_check_alignment("cu_seqlens_q", a->cu_seqlens_q, sizeof *a->cu_seqlens_q));
     FLASH_TRY(argument_check_alignment("cu_seqlens_k", a->cu_seqlens_k, sizeof *a->cu_seqlens_k));
-    return argument_check_alignment("seqused_k", a->seqused_k, sizeof *a->seqused_k);
+    FLASH_TRY(argument_check_alignment("seqused_q", a->seqused_q, sizeof *a->seqused_q));
+    FLASH_TRY(argument_check_alignment("seqused_k", a->seqused_k, sizeof *a->seqused_k));
+    return check_page_alignments(&p->pages);
 }
 
 /* LSE as a tensor of rows of one element. */
@@ -140,7 +172,7 @@ static flash_status_t check_tensors(const flash_forward_args_t *a, const flash_p
                         .element_size = dtype_size(a->dtype),
                         .may_repeat = (a->flags & FLASH_FLAG_BROADCAST) != 0};
     tensor_shape_t k = q;
-    k.batch = a->cu_seqlens_k ? 1 : a->batch;
+    k.batch = p->pages.page_size > 0 ? p->pages.n_pages : a->cu_seqlens_k ? 1 : a->batch;
     k.seq = k_tokens.known;
     k.longest_seq = k_tokens.longest;
     k.heads = a->n_heads_kv;
@@ -173,13 +205,16 @@ flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_hos
                                     problem_t *problem) {
     const flash_params_t *p = &problem->params;
     int64_t total_q = known_tokens(p->cu_seqlens_q, p->seqlen_q);
-    int64_t total_k = known_tokens(p->cu_seqlens_k, p->seqlen_k);
+    const int32_t longest_k = p->pages.page_size > 0 ? p->pages.page_size : p->seqlen_k;
+    int64_t total_k = known_tokens(p->cu_seqlens_k, longest_k);
     if (on_host)
         FLASH_TRY(check_lengths(p, &total_q, &total_k));
     else
-        FLASH_TRY(check_alignments(own));
+        FLASH_TRY(check_alignments(own, p));
+    if (on_host && p->pages.page_size > 0)
+        FLASH_TRY(arguments_check_pages(p, &problem->page_limits));
     FLASH_TRY(
-        check_tensors(own, p, (tokens_t){total_q, p->seqlen_q}, (tokens_t){total_k, p->seqlen_k}));
+        check_tensors(own, p, (tokens_t){total_q, p->seqlen_q}, (tokens_t){total_k, longest_k}));
     if (on_host)
         drop_unused_strides(&problem->params, total_q, total_k);
     problem->total_q = total_q;

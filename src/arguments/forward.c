@@ -5,6 +5,7 @@
 
 #include "arguments/checks.h"
 #include "arguments/executor.h"
+#include "arguments/paging.h"
 #include "core/status.h"
 #include "core/struct_size.h"
 
@@ -122,8 +123,10 @@ static int32_t needed_features(const flash_params_t *p) {
         features |= FLASH_FEATURE_WINDOW;
     if (p->softcap > 0)
         features |= FLASH_FEATURE_SOFTCAP;
-    if (p->cu_seqlens_q || p->cu_seqlens_k || p->seqused_k)
+    if (p->cu_seqlens_q || p->cu_seqlens_k || p->seqused_q || p->seqused_k)
         features |= FLASH_FEATURE_VARLEN;
+    if (p->pages.page_size > 0)
+        features |= FLASH_FEATURE_PAGED;
     return features;
 }
 
@@ -157,6 +160,15 @@ static flash_strides_t lse_strides(const flash_forward_args_t *a) {
     return (flash_strides_t){.batch = a->n_heads * a->seqlen_q, .seq = 1, .head = a->seqlen_q};
 }
 
+/* K and V are a pool of pages: tokens of a page of one lie as far apart as pages. */
+static flash_strides_t pool_strides(const flash_tensor_t *tensor, const flash_params_t *p) {
+    const int64_t shape[3] = {p->pages.n_pages, p->pages.page_size, p->n_heads_kv};
+    flash_strides_t s = strides(tensor, false, shape);
+    if (p->pages.page_size == 1)
+        s.seq = s.batch;
+    return s;
+}
+
 static void set_tensors(flash_params_t *p, const flash_forward_args_t *a) {
     const bool ragged_q = a->cu_seqlens_q != NULL;
     const bool ragged_k = a->cu_seqlens_k != NULL;
@@ -174,7 +186,13 @@ static void set_tensors(flash_params_t *p, const flash_forward_args_t *a) {
     p->lse_stride = lse_strides(a);
     p->cu_seqlens_q = a->cu_seqlens_q;
     p->cu_seqlens_k = a->cu_seqlens_k;
+    p->seqused_q = a->seqused_q;
     p->seqused_k = a->seqused_k;
+}
+
+static void set_pool(flash_params_t *p, const flash_forward_args_t *a) {
+    p->k_stride = pool_strides(&a->k, p);
+    p->v_stride = pool_strides(&a->v, p);
 }
 
 static void set_params(flash_params_t *p, const flash_forward_args_t *a) {
@@ -192,21 +210,27 @@ static void set_params(flash_params_t *p, const flash_forward_args_t *a) {
     set_window(p, a);
 }
 
-static void set_problem(problem_t *problem, const flash_forward_args_t *a) {
+static void set_problem(problem_t *problem, const flash_forward_args_t *a,
+                        const flash_pages_t *pages) {
     *problem = (problem_t){.dtype = a->dtype,
                            .device = a->device,
                            .has_output = a->batch > 0 && a->seqlen_q > 0,
                            .batch_invariant = (a->flags & FLASH_FLAG_BATCH_INVARIANT) != 0,
                            .workspace = a->workspace,
                            .workspace_size = a->workspace_size};
+    problem->params.pages = *pages;
     set_params(&problem->params, a);
+    if (pages->page_size > 0)
+        set_pool(&problem->params, a);
     problem->features = needed_features(&problem->params);
 }
 
 flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_args_t *own,
                               problem_t *problem) {
     FLASH_TRY(struct_read(own, sizeof *own, args, "flash_forward_args_t"));
+    flash_pages_t pages;
     FLASH_TRY(check_shape(own));
-    set_problem(problem, own);
+    FLASH_TRY(arguments_read_paging(own, &pages));
+    set_problem(problem, own, &pages);
     return arguments_read_executor(own->executor, &problem->executor);
 }

@@ -19,6 +19,12 @@ typedef struct executor {
     int32_t n_workers;
 } executor_t;
 
+/* What was found in the arrays of a paged cache when they were checked. */
+typedef struct page_limits {
+    int64_t ids;  /* page_indptr[batch] */
+    int64_t rows; /* past the largest of page_rows */
+} page_limits_t;
+
 typedef struct problem {
     flash_params_t params; /* what the kernel is told */
     int32_t dtype;
@@ -26,6 +32,7 @@ typedef struct problem {
     int32_t features; /* FLASH_FEATURE_... bits that a kernel must have */
     int64_t total_q;  /* tokens of ragged tensors, where lengths in host memory were checked */
     int64_t total_k;
+    page_limits_t page_limits;
     bool has_output;      /* some row of O exists */
     bool batch_invariant; /* the choice of a kernel must not look at the batch */
     void *workspace;

@@ -57,6 +57,7 @@ FLASH_FEATURE_CAUSAL = 1
 FLASH_FEATURE_WINDOW = 2
 FLASH_FEATURE_SOFTCAP = 4
 FLASH_FEATURE_VARLEN = 8
+FLASH_FEATURE_PAGED = 16
 
 FLASH_CONFIG_TEXT_SIZE = 256
 
@@ -155,6 +156,20 @@ class flash_tensor_t(Structure):
     ]
 
 
+class flash_paging_t(_SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("reserved32", c_int32),
+        ("page_size", c_int64),
+        ("n_pages", c_int64),
+        ("page_table", c_void_p),
+        ("page_table_stride", c_int64),
+        ("page_indptr", c_void_p),
+        ("page_rows", c_void_p),
+        ("v_page_table", c_void_p),
+    ]
+
+
 class flash_forward_args_t(_SizedStructure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -185,6 +200,8 @@ class flash_forward_args_t(_SizedStructure):
         ("workspace", c_void_p),
         ("workspace_size", c_uint64),
         ("executor", c_void_p),
+        ("paging", c_void_p),
+        ("seqused_q", c_void_p),
     ]
 
 

@@ -53,6 +53,7 @@ class Feature(enum.IntFlag):
     WINDOW = _abi.FLASH_FEATURE_WINDOW
     SOFTCAP = _abi.FLASH_FEATURE_SOFTCAP
     VARLEN = _abi.FLASH_FEATURE_VARLEN
+    PAGED = _abi.FLASH_FEATURE_PAGED
 
 
 class _ShortForm:

@@ -67,7 +67,7 @@ static flash_status_t read_features(text_reader_t *r, int32_t *features) {
     do {
         if (!words_take_feature(r, features))
             return text_expected(r,
-                                 "none or features (causal, window, softcap, varlen), each once");
+                                 "none or features (causal, window, softcap, varlen, paged), each once");
     } while (text_take(r, "+"));
     return FLASH_SUCCESS;
 }
