@@ -53,7 +53,7 @@ if(NOT FLASH_CUDA STREQUAL OFF)
         if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS _minimum_nvcc)
             set(_reason "nvcc ${CMAKE_CUDA_COMPILER_VERSION} is older than ${_minimum_nvcc}")
         else()
-            set(FLASH_CUDA_FAMILIES sm80 sm90)
+            set(FLASH_CUDA_FAMILIES sm80 sm80_decode sm90)
             # Launch stubs use the C++ runtime; the library takes its part of it along.
             list(REMOVE_ITEM CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES stdc++ gcc_s)
         endif()
@@ -73,6 +73,8 @@ endif()
 # (an sm_80 cubin runs on 8.x only), PTX for what comes. COMMON: what every family uses.
 set(FLASH_CUDA_ARCHITECTURES_COMMON 80-real 90-real 80-virtual)
 set(FLASH_CUDA_ARCHITECTURES_SM80 80-real 90-real 80-virtual)
+# Dependent launches are in code for 9.0 and newer alone.
+set(FLASH_CUDA_ARCHITECTURES_SM80_DECODE 80-real 90-real 90-virtual)
 set(FLASH_CUDA_ARCHITECTURES_SM90 90a-real) # wgmma and setmaxnreg are of this chip alone
 set(FLASH_CUDA_LAUNCHER_SM90 refuse_ptxas_notes.py)
 

@@ -23,7 +23,7 @@ file(REMOVE ${_folder}/sources.tar)
 
 find_program(_python NAMES python3 REQUIRED)
 foreach(_cpu IN LISTS _cpu_families)
-    foreach(_families ${_cpu} ${_cpu},sm80,sm90)
+    foreach(_families ${_cpu} ${_cpu},sm80,sm80_decode,sm90)
         string(REPLACE "," "-" _released ${_families})
         execute_process(
             COMMAND ${CMAKE_COMMAND} -E env PYTHONDONTWRITEBYTECODE=1 ${_python} -m codegen

@@ -28,6 +28,7 @@ class Arch(IntEnum):
     AVX512_BF16 = 6
     NEON_BF16 = 7
     SM80 = 80
+    SM80_DECODE = 81
     SM90 = 90
 
 
@@ -250,6 +251,12 @@ SM80 = Layout(
     ),
     needs=(("eager_load_blocks", "async_copy"),),
 )
+SM80_DECODE = Layout(
+    "sm80_decode",
+    on_cpu=False,
+    shape=("B_r", "B_c", "n_warps"),
+    words=(Word("stages", ("n_stages",), places=("N",)),),
+)
 SM90 = Layout(
     "sm90",
     on_cpu=False,
@@ -330,6 +337,15 @@ _SM80_RULES = {
     "K_mma_load_K_fragments": ANY_FRAGMENTS,
     "V_mma_load_K_fragments": ANY_FRAGMENTS,
 }
+_SM80_DECODE_RULES = {
+    "op": FORWARD_ONLY,
+    "dtype": Choice(HALVES),
+    "d_head": Choice((64, 128, 256)),
+    "B_r": Choice((8, 16)),
+    "B_c": Choice((16, 32)),
+    "n_warps": Choice((4, 8)),
+    "n_stages": Range(2, 8),
+}
 _SM90_RULES = {
     "op": FORWARD_ONLY,
     "dtype": Choice(HALVES),
@@ -351,6 +367,7 @@ FAMILIES = {
         _cpu(Arch.AVX512_BF16, (Dtype.BF16,), flags=AVX512_BF16_FLAGS),
         _cpu(Arch.NEON_BF16, (Dtype.BF16,), flags=("-march=armv8.2-a+bf16",)),
         Family(Arch.SM80, SM80, _SM80_RULES),
+        Family(Arch.SM80_DECODE, SM80_DECODE, _SM80_DECODE_RULES, BASIC_FEATURES | Feature.PAGED),
         Family(Arch.SM90, SM90, _SM90_RULES),
     )
 }

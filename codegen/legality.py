@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from .config import Config
 from .facts import FAMILIES, FRAGMENT, MMA_ROWS, SM80, Arch, Dtype, Family, Feature
 
+# Of kernels/sm80/decode_kernel.h.
+SM80_DECODE_SHARED_BYTES_MAX = 226 * 1024
+
 SM90_LOADING_WARPS = 4
 # Of kernels/sm90/sm90_kernel.h.
 SM90_PANEL_BYTES = 128
@@ -59,6 +62,22 @@ def _sm80_rules(config: Config) -> Iterator[str]:
         yield f"{q_field} is {q_count}: neither 0 nor {k_field}, {k_count}"
 
 
+def sm80_decode_shared_bytes(config: Config) -> int:
+    """For each warp a ring of n_stages slots of B_c keys of K and as many of V."""
+    slot = config.B_c * config.d_head * Dtype(config.dtype).size
+    return config.n_warps * config.n_stages * 2 * slot
+
+
+def _sm80_decode_rules(config: Config) -> Iterator[str]:
+    n_bytes = sm80_decode_shared_bytes(config)
+    if n_bytes > SM80_DECODE_SHARED_BYTES_MAX:
+        yield (
+            f"d_head {config.d_head}, B_c {config.B_c}, n_warps {config.n_warps} and n_stages "
+            f"{config.n_stages} take {n_bytes} bytes of shared memory: at most "
+            f"{SM80_DECODE_SHARED_BYTES_MAX}"
+        )
+
+
 def sm90_warps(B_r: int) -> int:
     """A warpgroup that loads, and a warp for each 16 rows."""
     return SM90_LOADING_WARPS + B_r // MMA_ROWS
@@ -91,7 +110,11 @@ def _sm90_rules(config: Config) -> Iterator[str]:
         )
 
 
-RULES_AMONG_FIELDS = {Arch.SM80: _sm80_rules, Arch.SM90: _sm90_rules}
+RULES_AMONG_FIELDS = {
+    Arch.SM80: _sm80_rules,
+    Arch.SM80_DECODE: _sm80_decode_rules,
+    Arch.SM90: _sm90_rules,
+}
 
 
 def _rules(config: Config) -> Iterator[str]:

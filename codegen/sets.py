@@ -90,6 +90,16 @@ SM80_SHIP_UNALIGNED_TILES = (
     (256, (64, 32)),
 )
 
+# Decode kernels that are installed: 96 KB of shared memory each.
+SM80_DECODE_SHIP_SHAPES = (
+    # d_head, B_r, B_c, n_warps
+    ("64, 8, 32, 4", "stages_3"),
+    ("64, 16, 32, 4", "stages_3"),
+    ("128, 8, 16, 4", "stages_3"),
+    ("128, 16, 16, 4", "stages_3"),
+    ("256, 8, 16, 4", "stages_2"),
+)
+
 # SM90 kernels that are installed, with the strategies of each in the words of the short form.
 MASKED = Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP
 ALTERNATING = "stages_3+overlap+ping_pong+persistent+fixed_reference"
@@ -246,6 +256,16 @@ def ship_sm80() -> list[Config]:
     return aligned + unaligned
 
 
+def ship_sm80_decode() -> list[Config]:
+    """For each head dimension a row a number of rows, contiguous and in pages."""
+    return [
+        replace(parse_config(f"SM80_DECODE ({dtype.name}, {shape}): {stages}"), features=features)
+        for dtype in (Dtype.FP16, Dtype.BF16)
+        for shape, stages in SM80_DECODE_SHIP_SHAPES
+        for features in (int(BASIC_FEATURES), int(BASIC_FEATURES | Feature.PAGED))
+    ]
+
+
 def _sm90(
     dtype: Dtype, d_head: int, features: int, tile: tuple[int, int], strategies: str
 ) -> Config:
@@ -270,7 +290,7 @@ def ship_sm90() -> list[Config]:
 
 def ship() -> list[Config]:
     """What an installed library holds, the default build."""
-    return ship_cpu() + ship_sm80() + ship_sm90()
+    return ship_cpu() + ship_sm80() + ship_sm80_decode() + ship_sm90()
 
 
 def all_sets() -> list[Config]:

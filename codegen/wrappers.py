@@ -67,6 +67,23 @@ __launch_bounds__(sm80_block_threads(&config), sm80_blocks_per_sm(&config))
 """
 
 
+def _sm80_decode_source(config: Config) -> str:
+    return f"""\
+/* {format_config(config)} */
+#include "sm80/decode.cuh"
+
+static constexpr flash_config_t config =
+    {indented_initialiser(config, "    ")};
+
+extern "C" __global__ void
+__launch_bounds__(decode_block_threads(&config), decode_blocks_per_sm(&config))
+{kernel_name(config)}(
+    const __grid_constant__ sm80_decode_params_t params) {{
+    sm80_decode<config>(params);
+}}
+"""
+
+
 def _sm90_source(config: Config) -> str:
     return f"""\
 /* {format_config(config)} */
@@ -96,6 +113,12 @@ WRAPPERS = {
         header="common/params.h",
         parameters="flash_params_t params",
         source=_sm80_source,
+    ),
+    "sm80_decode": Wrapper(
+        suffix=".cu",
+        header="sm80/decode_kernel.h",
+        parameters="sm80_decode_params_t params",
+        source=_sm80_decode_source,
     ),
     "sm90": Wrapper(
         suffix=".cu",

@@ -173,6 +173,7 @@ enum flash_arch {
     FLASH_ARCH_AVX512_BF16 = 6, /**< x86-64 with AVX-512 as above and AVX512_BF16; bf16 */
     FLASH_ARCH_NEON_BF16 = 7,   /**< aarch64 with FEAT_BF16; bf16 */
     FLASH_ARCH_SM80 = 80,       /**< CUDA, compute capability 8.0 and newer (mma.sync) */
+    FLASH_ARCH_SM80_DECODE = 81, /**< as SM80, for few queries over many keys */
     FLASH_ARCH_SM90 = 90        /**< CUDA, compute capability 9.0 (wgmma, TMA) */
 };
 

@@ -24,6 +24,13 @@ template <flash_config_t C> struct warp_state {
     softmax_state<C> softmax;
 };
 
+/* What every step of a warp takes. */
+template <flash_config_t C> struct step_operands {
+    query_fragments<C> q;
+    row_masks<C> masks;
+    score_unit_t unit;
+};
+
 /* Waits for the oldest slot in flight. */
 template <flash_config_t C> static __device__ __forceinline__ void await_slot() {
     async_copy_wait_all_but<2 * C.n_stages - 1>();
@@ -34,34 +41,35 @@ template <flash_config_t C> static __device__ __forceinline__ void await_slot() 
  */
 template <flash_config_t C>
 static __device__ __forceinline__ void process_step(warp_state<C> &state, kv_stream_t &stream,
-                                                    const query_fragments<C> &q,
-                                                    const row_masks<C> &masks, int32_t step_key,
-                                                    uint32_t slot, const score_unit_t &unit) {
-    const bool whole = is_whole_step<C>(masks, step_key);
+                                                    const sm80_decode_params_t &params,
+                                                    const step_operands<C> &with, int32_t step_key,
+                                                    uint32_t slot) {
+    const bool whole = is_whole_step<C>(with.masks, step_key);
     score_tile<C> s;
     await_slot<C>();
-    multiply_q_k<C>(s, q, slot);
+    multiply_q_k<C>(s, with.q, slot);
     __syncwarp();
     load_k<C>(slot, stream);
-    cap_scores<C>(s, unit);
+    cap_scores<C>(s, with.unit);
     if (!whole)
-        mask_scores<C>(s, masks, step_key);
-    update_max<C>(state.softmax, state.o, s, unit.log2);
-    const weight_fragments<C> p = exponentiate<C>(s, state.softmax, unit.log2);
+        mask_scores<C>(s, with.masks, step_key);
+    update_max<C>(state.softmax, state.o, s, with.unit.log2);
+    const weight_fragments<C> p = exponentiate<C>(s, state.softmax, with.unit.log2);
     await_slot<C>();
     if (!whole)
-        sanitise_v<C>(state.o, slot + slot_bytes<C>, masks, step_key);
+        sanitise_v<C>(state.o, slot + slot_bytes<C>, with.masks, step_key);
     multiply_p_v<C>(state.o, p, slot + slot_bytes<C>);
     __syncwarp();
-    load_v<C>(slot + slot_bytes<C>, stream);
+    load_v<C>(slot + slot_bytes<C>, stream, params);
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void fill_ring(uint32_t ring, kv_stream_t &stream) {
+static __device__ __forceinline__ void fill_ring(uint32_t ring, kv_stream_t &stream,
+                                                 const sm80_decode_params_t &params) {
 #pragma unroll 1
     for (int stage = 0; stage < C.n_stages; ++stage) {
         load_k<C>(ring + 2 * stage * slot_bytes<C>, stream);
-        load_v<C>(ring + (2 * stage + 1) * slot_bytes<C>, stream);
+        load_v<C>(ring + (2 * stage + 1) * slot_bytes<C>, stream, params);
     }
 }
 
@@ -72,16 +80,16 @@ static __device__ __forceinline__ void process_keys(const sm80_decode_params_t &
                                                     warp_state<C> &state, uint32_t ring,
                                                     const score_unit_t &unit) {
     const warp_part_t part = own_warp_part<C>(params);
-    kv_stream_t stream = make_kv_stream<C>(params.attention, block, part);
-    fill_ring<C>(ring, stream);
-    const query_fragments<C> q =
-        load_queries<C>(params, block, block.first_head_kv + part.head);
-    const row_masks<C> masks = make_row_masks<C>(params, block);
+    kv_stream_t stream = make_kv_stream<C>(params, block, part);
+    fill_ring<C>(ring, stream, params);
+    const step_operands<C> with = {
+        load_queries<C>(params, block, block.first_head_kv + part.head),
+        make_row_masks<C>(params, block), unit};
     int stage = 0;
 #pragma unroll 1
     for (int32_t key = block.key_begin + part.number * C.B_c; key < block.key_end;
          key += part.count * C.B_c) {
-        process_step<C>(state, stream, q, masks, key, ring + 2 * stage * slot_bytes<C>, unit);
+        process_step<C>(state, stream, params, with, key, ring + 2 * stage * slot_bytes<C>);
         stage = stage + 1 == C.n_stages ? 0 : stage + 1;
     }
     __syncwarp();

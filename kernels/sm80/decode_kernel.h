@@ -35,6 +35,8 @@ enum {
     DECODE_UNIT_KEYS = 64, /* sequences are cut into pieces between units */
     DECODE_MOST_HEADS_PER_BLOCK = 4,
     DECODE_STATIC_SHARED_BYTES = 1024, /* at most */
+    DECODE_SHARED_BYTES_MAX = 226 * 1024,
+    DECODE_SHARED_BYTES_OF_SM = 226 * 1024, /* of compute capability 9.0, less the system's */
     DECODE_COMBINE_WARPS = 4
 };
 
@@ -68,6 +70,7 @@ typedef struct sm80_decode_params {
     flash_divider_t by_row_tiles;
     flash_divider_t by_pieces;
     flash_divider_t by_group;
+    flash_divider_t by_page_size; /* where K and V are in pages */
     /* Partial results, by slot and row of heads_per_block * B_r. */
     float *partial_o;
     decode_weight_t *partial_weights;
@@ -86,6 +89,14 @@ DECODE_CONSTANT int32_t decode_slot_bytes(const flash_config_t *c) {
 
 DECODE_CONSTANT int32_t decode_shared_bytes(const flash_config_t *c) {
     return c->n_warps * c->n_stages * 2 * decode_slot_bytes(c);
+}
+
+/* Blocks that share a multiprocessor of compute capability 9.0, for the compiler that gives out
+ * registers. */
+DECODE_CONSTANT int32_t decode_blocks_per_sm(const flash_config_t *c) {
+    return 2 * (decode_shared_bytes(c) + DECODE_STATIC_SHARED_BYTES) <= DECODE_SHARED_BYTES_OF_SM
+               ? 2
+               : 1;
 }
 
 #ifndef __CUDACC__

@@ -41,11 +41,11 @@ template <flash_config_t C>
 static __device__ __forceinline__ decode_piece_t
 find_piece(const sm80_decode_params_t &params, int32_t number, int64_t &units) {
     if (params.pieces == 0) {
-        __shared__ cut_scratch<C.n_warps> scratch;
-        return cut_batch<C.n_warps>(params, number, scratch, units);
+        __shared__ cut_scratch<C> scratch;
+        return cut_batch<C>(params, number, scratch, units);
     }
     const int32_t batch_index = flash_divide(number, params.by_pieces);
-    units = (int64_t)count_units(params.attention, batch_index) * params.attention.batch;
+    units = (int64_t)count_units<C>(params.attention, batch_index) * params.attention.batch;
     return {batch_index, number - batch_index * params.pieces, params.pieces, batch_index};
 }
 
@@ -78,7 +78,7 @@ static __device__ __forceinline__ bool find_block(const sm80_decode_params_t &pa
         return false;
     block.first_head_kv =
         ((int32_t)blockIdx.x - tile * params.head_blocks) * params.heads_per_block;
-    block.sequence = flash_sequence(&p, block.piece.batch_index);
+    block.sequence = sequence_of<C>(p, block.piece.batch_index);
     block.row_begin = (tile - piece * params.row_tiles) * C.B_r;
     block.rows = min(block.sequence.len_q * p.group - block.row_begin, C.B_r);
     if (block.rows <= 0)

@@ -35,12 +35,16 @@ template <flash_config_t C> constexpr int result_pitch = C.d_head + 4;
 template <flash_config_t C>
 constexpr int result_bytes = C.B_r * (result_pitch<C> * 4 + (int)sizeof(decode_weight_t));
 
+/* ---- features: causal masks, windows, softcap and lengths come with every kernel ---- */
+
+template <flash_config_t C> constexpr bool has_pages = (C.features & FLASH_FEATURE_PAGED) != 0;
+
 template <flash_config_t C> __device__ constexpr void assert_legal() {
-    static_assert(C.arch == FLASH_ARCH_SM80, "a configuration of another family");
+    static_assert(C.arch == FLASH_ARCH_SM80_DECODE, "a configuration of another family");
     static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16, "dtype");
     static_assert(C.d_head == 64 || C.d_head == 128 || C.d_head == 256, "d_head");
     static_assert(C.B_r == 8 || C.B_r == 16, "B_r");
-    static_assert(C.B_c == 16 || C.B_c == 32 || C.B_c == 64, "B_c");
+    static_assert(C.B_c == 16 || C.B_c == 32, "B_c: a lane for each key");
     static_assert(C.n_warps == 4 || C.n_warps == 8, "n_warps");
     static_assert(C.n_stages >= 2 && C.n_stages <= 8, "n_stages");
     static_assert(DECODE_UNIT_KEYS % C.B_c == 0, "a piece is made of whole steps");

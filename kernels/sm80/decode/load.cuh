@@ -7,13 +7,16 @@
 #ifndef FLASH_KERNELS_SM80_DECODE_LOAD_CUH
 #define FLASH_KERNELS_SM80_DECODE_LOAD_CUH
 
-#include "common/kv.h"
-#include "sm80/decode/block.cuh"
+#include "sm80/decode/pages.cuh"
 #include "sm80/ptx/async_copy.cuh"
 
-/* Rows of one head of K or V: the lane's chunk of the first key of the next step. */
+/* Reads of at most so many bytes leave the second-level cache to others sooner than by its own
+ * rule, which pays; larger ones lose by it (measured on an H200). */
+constexpr int64_t evict_first_bytes = 256ll << 20;
+
+/* Rows of one head of K or V, from the lane's chunk on. */
 typedef struct row_stream {
-    const char *row;
+    const char *row;     /* of the first key of the next step; in pages, of the first page */
     int64_t step_stride; /* bytes from step to step of this warp */
     int32_t row_stride;  /* bytes */
 } row_stream_t;
@@ -21,17 +24,13 @@ typedef struct row_stream {
 typedef struct kv_stream {
     row_stream_t k;
     row_stream_t v;
-    int32_t k_left; /* keys from the next step's first one to the last of the piece */
-    int32_t v_left;
-    int32_t step_keys; /* from step to step of this warp */
+    int32_t left;         /* keys from the next step's first one to the last of the piece */
+    int32_t step_keys;    /* from step to step of this warp */
     uint32_t slot_offset; /* of the lane's chunk of the first row in a slot */
     bool column_exists;
     uint64_t policy;
+    page_stream_t pages;
 } kv_stream_t;
-
-/* Reads of at most so many bytes leave the second-level cache to others sooner than by its own
- * rule, which pays; larger ones lose by it (measured on an H200). */
-constexpr int64_t evict_first_bytes = 256ll << 20;
 
 template <flash_config_t C> static __device__ __forceinline__ int copy_chunk() {
     return threadIdx.x % DECODE_WARP_THREADS % row_chunks<C>;
@@ -48,65 +47,103 @@ static __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
            ((chunk % 8 ^ row % 8) * DECODE_CHUNK_BYTES);
 }
 
+/* From the first key of the run on, or of the pool. */
 template <flash_config_t C>
 static __device__ __forceinline__ row_stream_t
 make_row_stream(const void *data, const flash_strides_t &stride, const flash_kv_run_t &run,
                 int32_t head_kv, int32_t step_keys) {
-    const int64_t first = flash_kv_offset(&stride, &run, head_kv) + copy_chunk<C>() * chunk_elements<C>;
+    const int64_t first =
+        flash_kv_offset(&stride, &run, head_kv) + copy_chunk<C>() * chunk_elements<C>;
     return {(const char *)data + first * element_bytes<C>,
             stride.seq * element_bytes<C> * step_keys, (int32_t)(stride.seq * element_bytes<C>)};
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ kv_stream_t make_kv_stream(const flash_params_t &p,
+static __device__ __forceinline__ kv_stream_t make_kv_stream(const sm80_decode_params_t &params,
                                                              const decode_block_t &block,
                                                              const warp_part_t &part) {
+    const flash_params_t &p = params.attention;
     const int32_t first = block.key_begin + part.number * C.B_c;
     const int32_t head_kv = block.first_head_kv + part.head;
-    const flash_kv_run_t run = flash_kv_run(&block.sequence, block.piece.batch_index, first);
-    const int64_t bytes = block.units * DECODE_UNIT_KEYS * 2 * p.d_head * element_bytes<C> *
-                          p.n_heads_kv;
+    const flash_kv_run_t run =
+        has_pages<C> ? flash_kv_run_t{0, 0, 0, 0}
+                     : flash_kv_run(&block.sequence, block.piece.batch_index, first);
+    const int64_t bytes =
+        block.units * DECODE_UNIT_KEYS * 2 * p.d_head * element_bytes<C> * p.n_heads_kv;
     kv_stream_t stream;
     stream.step_keys = part.count * C.B_c;
     stream.k = make_row_stream<C>(p.k, p.k_stride, run, head_kv, stream.step_keys);
     stream.v = make_row_stream<C>(p.v, p.v_stride, run, head_kv, stream.step_keys);
-    stream.k_left = stream.v_left = block.key_end - 1 - first;
+    stream.left = block.key_end - 1 - first;
     stream.slot_offset = chunk_offset<C>(copy_row<C>(), copy_chunk<C>());
     stream.column_exists = copy_chunk<C>() * chunk_elements<C> < p.d_head;
     stream.policy = cache_policy(bytes <= evict_first_bytes);
+    if constexpr (has_pages<C>)
+        start_pages<C>(stream.pages, params, block.piece.batch_index, stream.step_keys, first,
+                       stream.left);
     return stream;
 }
 
-/* Starts the copy of the next step's rows into a slot. left: keys from its first one to the last of
- * the piece. */
+/* Where a copy goes: the i-th of a slot. */
 template <flash_config_t C>
-static __device__ __forceinline__ void load_slot(uint32_t slot, row_stream_t &rows, int32_t left,
+static __device__ __forceinline__ uint32_t copy_target(uint32_t slot, const kv_stream_t &stream,
+                                                       int i) {
+    return slot + i * copy_rows<C> * DECODE_PANEL_BYTES +
+           (stream.slot_offset ^ (i * copy_rows<C> % 8 * DECODE_CHUNK_BYTES));
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void load_rows(uint32_t slot, row_stream_t &rows,
                                                  const kv_stream_t &stream) {
 #pragma unroll
     for (int i = 0; i < copies<C>; ++i) {
-        const int32_t row = min(i * copy_rows<C> + copy_row<C>(), left);
-        const uint32_t to = slot + i * copy_rows<C> * DECODE_PANEL_BYTES +
-                            (stream.slot_offset ^ (i * copy_rows<C> % 8 * DECODE_CHUNK_BYTES));
-        async_copy_or_zero(to, rows.row + (int64_t)row * rows.row_stride, stream.column_exists,
+        const int32_t row = min(i * copy_rows<C> + copy_row<C>(), stream.left);
+        async_copy_or_zero(copy_target<C>(slot, stream, i),
+                           rows.row + (int64_t)row * rows.row_stride, stream.column_exists,
                            stream.policy);
     }
     rows.row += rows.step_stride;
 }
 
+/* offset: bytes from the pool's first row to that of the lane's key; negative: it has none. */
+template <flash_config_t C>
+static __device__ __forceinline__ void load_page_rows(uint32_t slot, const row_stream_t &rows,
+                                                      int64_t offset, const kv_stream_t &stream) {
+#pragma unroll
+    for (int i = 0; i < copies<C>; ++i) {
+        const long long of_row =
+            __shfl_sync(0xffffffffu, (long long)offset, i * copy_rows<C> + copy_row<C>());
+        async_copy_or_zero(copy_target<C>(slot, stream, i), rows.row + max(of_row, 0ll),
+                           stream.column_exists && of_row >= 0, stream.policy);
+    }
+}
+
+/* Starts the copy of the next step's keys of K. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_k(uint32_t slot, kv_stream_t &stream) {
-    if (stream.k_left >= 0)
-        load_slot<C>(slot, stream.k, stream.k_left, stream);
-    stream.k_left -= stream.step_keys;
+    if (stream.left >= 0) {
+        if constexpr (has_pages<C>)
+            load_page_rows<C>(slot, stream.k, stream.pages.k_offset, stream);
+        else
+            load_rows<C>(slot, stream.k, stream);
+    }
     async_copy_commit();
 }
 
+/* Starts the copy of the next step's keys of V, and moves to the step after it. */
 template <flash_config_t C>
-static __device__ __forceinline__ void load_v(uint32_t slot, kv_stream_t &stream) {
-    if (stream.v_left >= 0)
-        load_slot<C>(slot, stream.v, stream.v_left, stream);
-    stream.v_left -= stream.step_keys;
+static __device__ __forceinline__ void load_v(uint32_t slot, kv_stream_t &stream,
+                                              const sm80_decode_params_t &params) {
+    if (stream.left >= 0) {
+        if constexpr (has_pages<C>)
+            load_page_rows<C>(slot, stream.v, stream.pages.v_offset, stream);
+        else
+            load_rows<C>(slot, stream.v, stream);
+    }
     async_copy_commit();
+    stream.left -= stream.step_keys;
+    if constexpr (has_pages<C>)
+        next_pages<C>(stream.pages, params, stream.step_keys, stream.left);
 }
 
 #endif

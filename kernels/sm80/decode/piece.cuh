@@ -10,7 +10,7 @@
 #ifndef FLASH_KERNELS_SM80_DECODE_PIECE_CUH
 #define FLASH_KERNELS_SM80_DECODE_PIECE_CUH
 
-#include "common/sequence.h"
+#include "common/kv.h"
 #include "sm80/decode/derive.cuh"
 
 /* One of `count` pieces of a sequence; count 0: there is none for this block. */
@@ -40,9 +40,15 @@ static __device__ __forceinline__ unit_range_t visible_units(const flash_params_
             (int32_t)(((int64_t)end + DECODE_UNIT_KEYS - 1) / DECODE_UNIT_KEYS)};
 }
 
+template <flash_config_t C>
+static __device__ __forceinline__ flash_sequence_t sequence_of(const flash_params_t &p,
+                                                               int32_t batch_index) {
+    return has_pages<C> ? flash_paged_sequence(&p, batch_index) : flash_sequence(&p, batch_index);
+}
+
+template <flash_config_t C>
 static __device__ __forceinline__ int32_t count_units(const flash_params_t &p, int32_t b) {
-    const flash_sequence_t s = flash_sequence(&p, b);
-    const unit_range_t units = visible_units(p, s);
+    const unit_range_t units = visible_units(p, sequence_of<C>(p, b));
     return units.end - units.begin;
 }
 
@@ -57,32 +63,33 @@ typedef struct batch_counts {
 } batch_counts_t;
 
 /* For the exchange between the warps of a block. */
-template <int WARPS> struct cut_scratch {
-    int64_t units[WARPS];
-    batch_counts_t counts[WARPS];
+template <flash_config_t C> struct cut_scratch {
+    int64_t units[C.n_warps];
+    batch_counts_t counts[C.n_warps];
     decode_piece_t piece;
 };
 
 /* The sequences of the batch that a thread looks at: neighbours. */
-template <int THREADS> struct batch_part {
+typedef struct batch_part {
     int32_t begin;
     int32_t end;
-};
+} batch_part_t;
 
-template <int THREADS>
-static __device__ __forceinline__ batch_part<THREADS> own_part(int32_t batch) {
-    const int32_t per_thread = (batch + THREADS - 1) / THREADS;
+template <flash_config_t C>
+static __device__ __forceinline__ batch_part_t own_part(int32_t batch) {
+    constexpr int32_t threads = decode_block_threads(&C);
+    const int32_t per_thread = (batch + threads - 1) / threads;
     const int32_t begin = min((int32_t)threadIdx.x * per_thread, batch);
     return {begin, min(begin + per_thread, batch)};
 }
 
-template <int WARPS>
+template <flash_config_t C>
 static __device__ __forceinline__ int64_t sum_units(const flash_params_t &p,
-                                                    cut_scratch<WARPS> &scratch) {
-    const auto part = own_part<WARPS * DECODE_WARP_THREADS>(p.batch);
+                                                    cut_scratch<C> &scratch) {
+    const batch_part_t part = own_part<C>(p.batch);
     long long sum = 0;
     for (int32_t b = part.begin; b < part.end; ++b)
-        sum += count_units(p, b);
+        sum += count_units<C>(p, b);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2)
         sum += __shfl_xor_sync(0xffffffffu, sum, step);
@@ -91,7 +98,7 @@ static __device__ __forceinline__ int64_t sum_units(const flash_params_t &p,
     __syncthreads();
     sum = 0;
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w)
+    for (int w = 0; w < C.n_warps; ++w)
         sum += scratch.units[w];
     return sum;
 }
@@ -124,9 +131,9 @@ typedef struct count_scan {
     batch_counts_t all;
 } count_scan_t;
 
-template <int WARPS>
+template <flash_config_t C>
 static __device__ __forceinline__ count_scan_t scan_counts(const batch_counts_t &own,
-                                                           cut_scratch<WARPS> &scratch) {
+                                                           cut_scratch<C> &scratch) {
     const int warp = threadIdx.x / DECODE_WARP_THREADS, lane = threadIdx.x % DECODE_WARP_THREADS;
     count_scan_t scan = {own, {}, {}};
 #pragma unroll
@@ -143,7 +150,7 @@ static __device__ __forceinline__ count_scan_t scan_counts(const batch_counts_t 
     }
     __syncthreads();
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w)
+    for (int w = 0; w < C.n_warps; ++w)
 #pragma unroll
         for (int i = 0; i < N_COUNTS; ++i) {
             const int32_t of_warp = scratch.counts[w].of[i];
@@ -154,12 +161,13 @@ static __device__ __forceinline__ count_scan_t scan_counts(const batch_counts_t 
 }
 
 /* Looks for piece `number` of kind `kind` among the thread's sequences. */
+template <flash_config_t C>
 static __device__ __forceinline__ decode_piece_t find_own_piece(const flash_params_t &p,
                                                                 int32_t begin, int32_t kind,
                                                                 int32_t number, int32_t split,
                                                                 int32_t share) {
     for (int32_t b = begin;; ++b) {
-        const int32_t units = count_units(p, b);
+        const int32_t units = count_units<C>(p, b);
         const int32_t pieces = count_pieces(units, share);
         const bool is_kind =
             kind == CUT_PIECES ? pieces > 1
@@ -172,18 +180,18 @@ static __device__ __forceinline__ decode_piece_t find_own_piece(const flash_para
 }
 
 /* The piece of this number, by all threads of the block. */
-template <int WARPS>
+template <flash_config_t C>
 static __device__ decode_piece_t cut_batch(const sm80_decode_params_t &params, int32_t number,
-                                           cut_scratch<WARPS> &scratch, int64_t &units) {
+                                           cut_scratch<C> &scratch, int64_t &units) {
     const flash_params_t &p = params.attention;
-    const auto part = own_part<WARPS * DECODE_WARP_THREADS>(p.batch);
+    const batch_part_t part = own_part<C>(p.batch);
     units = sum_units(p, scratch);
     const int64_t even = (units + params.target_pieces - 1) / params.target_pieces;
     const int32_t share = (int32_t)min(max(even, (int64_t)params.min_units), (int64_t)INT32_MAX);
     batch_counts_t own = {};
     for (int32_t b = part.begin; b < part.end; ++b)
-        count_sequence(own, count_units(p, b), share);
-    const count_scan_t scan = scan_counts<WARPS>(own, scratch);
+        count_sequence(own, count_units<C>(p, b), share);
+    const count_scan_t scan = scan_counts<C>(own, scratch);
     if (threadIdx.x == 0)
         scratch.piece.count = 0;
     if (blockIdx.x == 0 && threadIdx.x == 0)
@@ -195,7 +203,7 @@ static __device__ decode_piece_t cut_batch(const sm80_decode_params_t &params, i
             continue;
         const int32_t at = number - scan.before.of[kind];
         if (number >= 0 && number < scan.all.of[kind] && at >= 0 && at < scan.own.of[kind])
-            scratch.piece = find_own_piece(p, part.begin, kind, at,
+            scratch.piece = find_own_piece<C>(p, part.begin, kind, at,
                                            scan.before.of[CUT_SEQUENCES], share);
         number -= scan.all.of[kind];
     }

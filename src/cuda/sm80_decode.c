@@ -1,0 +1,100 @@
+/*
+ * The SM80_DECODE family, as the host knows it: attention of few rows (queries x query heads of a
+ * group) over many keys, which takes as long as K and V take to read.
+ */
+#include "core/status.h"
+#include "cuda/family.h"
+#include "cuda/plan_sm80_decode.h"
+#include "kernels/sm80/decode_kernel.h"
+
+#include <stddef.h>
+
+/* Rows of a K/V head up to which reading K and V is what takes time. */
+enum { MOST_ROWS = 64 };
+
+/* ---- Rules, as in codegen/legality.py ---- */
+
+static flash_status_t check(const flash_config_t *config) {
+    const int32_t bytes = decode_shared_bytes(config);
+    FLASH_REQUIRE(bytes <= DECODE_SHARED_BYTES_MAX, FLASH_ERROR_INVALID_CONFIG,
+                  "d_head %d, B_c %d, n_warps %d and n_stages %d take %d bytes of shared memory: at "
+                  "most %d",
+                  config->d_head, config->B_c, config->n_warps, config->n_stages, bytes,
+                  (int)DECODE_SHARED_BYTES_MAX);
+    return FLASH_SUCCESS;
+}
+
+/* ---- Devices and problems ---- */
+
+static const char *lacks(const device_t *device) {
+    return device->compute_capability >= 80
+               ? NULL
+               : "SM80_DECODE kernels need compute capability 8.0 or newer";
+}
+
+static cuda_block_t block(const flash_config_t *config) {
+    return (cuda_block_t){decode_block_threads(config), decode_shared_bytes(config),
+                          DECODE_STATIC_SHARED_BYTES};
+}
+
+static int64_t tiles(const flash_config_t *config, const flash_params_t *p) {
+    const int64_t rows = (int64_t)p->seqlen_q * p->group;
+    return (rows + config->B_r - 1) / config->B_r * p->n_heads_kv * p->batch;
+}
+
+static const cuda_family_t cuda = {.block = block, .tiles = tiles};
+
+/* Rows of Q, K and V are read by 16 bytes. */
+static bool chunks_aligned(const void *data, const flash_strides_t *stride, int32_t d_head) {
+    const uint64_t elements = (uint64_t)stride->batch | (uint64_t)stride->seq |
+                              (uint64_t)stride->head | (uint64_t)(uint32_t)d_head;
+    return (uintptr_t)data % DECODE_CHUNK_BYTES == 0 && elements % (DECODE_CHUNK_BYTES / 2) == 0;
+}
+
+/* From key to key 32 bits of bytes are enough. */
+static bool close_keys(const flash_strides_t *stride) {
+    return stride->seq <= INT32_MAX / 2;
+}
+
+static const char *obstacle(const flash_config_t *config, const problem_t *problem,
+                            const device_t *device) {
+    const flash_params_t *p = &problem->params;
+    if ((int64_t)p->seqlen_q * p->group > MOST_ROWS)
+        return "decode kernels take at most 64 rows (queries x query heads of a K/V head)";
+    if (problem->batch_invariant && p->cu_seqlens_q != NULL)
+        return "with FLASH_FLAG_BATCH_INVARIANT the queries of other sequences must not decide "
+               "between decode and other kernels";
+    if (!chunks_aligned(p->q, &p->q_stride, p->d_head) ||
+        !chunks_aligned(p->k, &p->k_stride, p->d_head) ||
+        !chunks_aligned(p->v, &p->v_stride, p->d_head))
+        return "decode kernels need 16-byte aligned rows of Q, K and V";
+    if (!close_keys(&p->k_stride) || !close_keys(&p->v_stride))
+        return "decode kernels need strides of tokens below 2^31 bytes";
+    return cuda_launch_obstacle(&cuda, config, problem, device);
+}
+
+/* ---- Selection ---- */
+
+/* Where a decode kernel serves, it is the fastest. */
+static int32_t priority(const device_t *device) {
+    (void)device;
+    return 1000;
+}
+
+/* The fewest tiles of rows, each of which reads K and V; then the smallest tiles. */
+static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device) {
+    const int64_t rows = (int64_t)problem->params.seqlen_q * problem->params.group;
+    (void)device;
+    return (family_rank_t){.time = (rows + config->B_r - 1) / config->B_r,
+                           .preference = config->B_r};
+}
+
+const family_t family_sm80_decode = {.facts = &family_facts_sm80_decode,
+                                     .check = check,
+                                     .lacks = lacks,
+                                     .obstacle = obstacle,
+                                     .priority = priority,
+                                     .rank = rank,
+                                     .ops = {[FAMILY_OP_FORWARD] = &sm80_decode_ops},
+                                     .cuda = &cuda};
