@@ -1,6 +1,10 @@
 /*
  * Merges the pieces of sequences that decode kernels have cut, in the order of the pieces: a block
- * for each row, a warp for every n-th piece. Launched as the dependent of the decode kernel.
+ * for each row, a warp for every n-th piece.
+ *
+ * Launched as the dependent of the decode kernel, it is there before the pieces are. Until then it
+ * goes once through the motions, without loads and stores of results, so that its instructions and
+ * parameters are in the caches when they are wanted: from memory they take several microseconds.
  */
 #include "sm80/decode/store.cuh"
 #include "sm80/ptx/dependent_launch.cuh"
@@ -19,8 +23,10 @@ typedef struct row_sum {
     decode_weight_t weight;
 } row_sum_t;
 
-/* The block's row; pieces 0: it has none. */
-static __device__ __forceinline__ split_row_t find_split_row(const sm80_decode_params_t &params) {
+/* The block's row; pieces 0: it has none. Before the decode kernel is complete it is not known where
+ * the device has cut the batch. */
+static __device__ __forceinline__ split_row_t find_split_row(const sm80_decode_params_t &params,
+                                                             bool complete) {
     const flash_params_t &p = params.attention;
     const uint32_t rows = (uint32_t)p.seqlen_q * (uint32_t)p.group;
     const uint32_t heads = blockIdx.x / rows;
@@ -28,11 +34,11 @@ static __device__ __forceinline__ split_row_t find_split_row(const sm80_decode_p
     split_row_t row = {{number, number * params.pieces, params.pieces},
                        (int32_t)(heads % (uint32_t)p.n_heads_kv),
                        (int32_t)(blockIdx.x % rows)};
-    if (params.pieces == 0) {
+    if (params.pieces == 0 && complete) {
         if (number < *params.n_splits)
             row.split = params.splits[number];
-        else
-            row.split.pieces = 0;
+    } else if (!complete) {
+        row.split = {0, 0, 0};
     }
     return row;
 }
@@ -92,9 +98,11 @@ static __device__ __forceinline__ row_sum_t sum_own_pieces(const sm80_decode_par
                                                            const split_row_t &row, int column,
                                                            float log2_unit) {
     row_sum_t sum = empty_sum();
-    for (int32_t piece = threadIdx.x / DECODE_WARP_THREADS; piece < row.split.pieces;
-         piece += DECODE_COMBINE_WARPS * PIECES_AT_ONCE)
+    int32_t piece = threadIdx.x / DECODE_WARP_THREADS;
+    do {
         sum = add_pieces(params, row, sum, piece, column, log2_unit);
+        piece += DECODE_COMBINE_WARPS * PIECES_AT_ONCE;
+    } while (piece < row.split.pieces);
     return sum;
 }
 
@@ -124,7 +132,7 @@ static __device__ __forceinline__ void store_merged(const sm80_decode_params_t &
     block.piece.batch_index = row.split.batch_index;
     block.sequence = flash_sequence(&p, row.split.batch_index);
     const head_row_t at = find_row(params, row.number);
-    if (at.query < block.sequence.len_q)
+    if (row.split.pieces > 0 && at.query < block.sequence.len_q)
         store_row(params, find_output_row(params, block, row.head_kv, at), column, sum.o,
                   sum.weight, unit);
 }
@@ -134,16 +142,21 @@ extern "C" __global__ void __launch_bounds__(DECODE_WARP_THREADS *DECODE_COMBINE
     __shared__ row_sum_t sums[DECODE_COMBINE_WARPS][DECODE_WARP_THREADS];
     const int warp = threadIdx.x / DECODE_WARP_THREADS, lane = threadIdx.x % DECODE_WARP_THREADS;
     const score_unit_t unit = score_unit_of<true>(params.attention);
-    wait_for_primary();
-    const split_row_t row = find_split_row(params);
-    if (row.split.pieces == 0)
-        return;
-    for (int begin = 0; begin < params.columns; begin += COLUMNS_AT_ONCE) {
-        const int column = begin + lane * 4;
-        sums[warp][lane] = sum_own_pieces(params, row, column, unit.log2);
-        __syncthreads();
-        if (warp == 0)
-            store_merged(params, row, column, merge_warps(sums, unit.log2), unit);
-        __syncthreads();
+#pragma unroll 1
+    for (int complete = 0; complete < 2; ++complete) {
+        if (complete)
+            wait_for_primary();
+        const split_row_t row = find_split_row(params, complete);
+        if (complete && row.split.pieces == 0)
+            return;
+#pragma unroll 1
+        for (int begin = 0; begin < params.columns; begin += COLUMNS_AT_ONCE) {
+            const int column = begin + lane * 4;
+            sums[warp][lane] = sum_own_pieces(params, row, column, unit.log2);
+            __syncthreads();
+            if (warp == 0)
+                store_merged(params, row, column, merge_warps(sums, unit.log2), unit);
+            __syncthreads();
+        }
     }
 }

@@ -35,8 +35,9 @@ enum {
     DECODE_UNIT_KEYS = 64, /* sequences are cut into pieces between units */
     DECODE_MOST_HEADS_PER_BLOCK = 4,
     DECODE_STATIC_SHARED_BYTES = 1024, /* at most */
+    DECODE_REGISTERS_OF_SM = 65536,
     DECODE_SHARED_BYTES_MAX = 226 * 1024,
-    DECODE_SHARED_BYTES_OF_SM = 226 * 1024, /* of compute capability 9.0, less the system's */
+    DECODE_SHARED_BYTES_OF_SM = 227 * 1024, /* of compute capability 9.0, less the system's */
     DECODE_COMBINE_WARPS = 4
 };
 
@@ -60,6 +61,7 @@ typedef struct sm80_decode_params {
     int32_t row_tiles;       /* of B_r rows, of the longest sequence of queries */
     int32_t row_tile;        /* B_r */
     int32_t o_dtype;
+    int32_t dry;
     int32_t columns;         /* d_head of the kernel, of a row of partial_o */
     /* Pieces of each sequence; 0: every block cuts the batch by the lengths on the device, into
      * about target_pieces pieces of at least min_units units. */
@@ -94,9 +96,10 @@ DECODE_CONSTANT int32_t decode_shared_bytes(const flash_config_t *c) {
 /* Blocks that share a multiprocessor of compute capability 9.0, for the compiler that gives out
  * registers. */
 DECODE_CONSTANT int32_t decode_blocks_per_sm(const flash_config_t *c) {
-    return 2 * (decode_shared_bytes(c) + DECODE_STATIC_SHARED_BYTES) <= DECODE_SHARED_BYTES_OF_SM
-               ? 2
-               : 1;
+    const int32_t by_memory =
+        DECODE_SHARED_BYTES_OF_SM / (decode_shared_bytes(c) + DECODE_STATIC_SHARED_BYTES);
+    const int32_t by_registers = DECODE_REGISTERS_OF_SM / (168 * decode_block_threads(c));
+    return by_memory < by_registers ? by_memory : by_registers > 0 ? by_registers : 1;
 }
 
 #ifndef __CUDACC__

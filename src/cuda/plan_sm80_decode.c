@@ -116,6 +116,7 @@ decode_plan_t plan_sm80_decode(const flash_config_t *config, const problem_t *pr
     params->row_tiles = (int32_t)ceil_div((int64_t)p->seqlen_q * p->group, config->B_r);
     params->o_dtype = problem->dtype;
     params->columns = config->d_head;
+    params->dry = getenv("DEC_DRY") ? atoi(getenv("DEC_DRY")) : 0;
     const int64_t items_of_sequence = (int64_t)params->head_blocks * params->row_tiles;
     if (host_knows_lengths(p))
         plan_known_lengths(&plan, items_of_sequence, resident);

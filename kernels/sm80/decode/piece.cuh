@@ -88,6 +88,7 @@ static __device__ __forceinline__ int64_t sum_units(const flash_params_t &p,
                                                     cut_scratch<C> &scratch) {
     const batch_part_t part = own_part<C>(p.batch);
     long long sum = 0;
+#pragma unroll 1
     for (int32_t b = part.begin; b < part.end; ++b)
         sum += count_units<C>(p, b);
 #pragma unroll
@@ -160,22 +161,47 @@ static __device__ __forceinline__ count_scan_t scan_counts(const batch_counts_t 
     return scan;
 }
 
-/* Looks for piece `number` of kind `kind` among the thread's sequences. */
+/* A kind of pieces, and one of them by its number among those of a thread's sequences. */
+typedef struct numbered_kind {
+    int32_t kind; /* negative: the piece is another thread's */
+    int32_t number;
+} numbered_kind_t;
+
+/* Piece `number` of the batch, if it is among the thread's sequences. */
+static __device__ __forceinline__ numbered_kind_t find_own_kind(const count_scan_t &scan,
+                                                                int32_t number) {
+    numbered_kind_t found = {-1, 0};
+#pragma unroll
+    for (int kind = 0; kind < N_COUNTS; ++kind) {
+        if (kind == CUT_SEQUENCES)
+            continue;
+        const int32_t at = number - scan.before.of[kind];
+        if (number >= 0 && number < scan.all.of[kind] && at >= 0 && at < scan.own.of[kind])
+            found = {kind, at};
+        number -= scan.all.of[kind];
+    }
+    return found;
+}
+
+/* The piece that a thread knows to be among its sequences, which begin with `begin`; `split`
+ * sequences before them are cut. */
 template <flash_config_t C>
 static __device__ __forceinline__ decode_piece_t find_own_piece(const flash_params_t &p,
-                                                                int32_t begin, int32_t kind,
-                                                                int32_t number, int32_t split,
-                                                                int32_t share) {
+                                                                int32_t begin,
+                                                                numbered_kind_t own,
+                                                                int32_t split, int32_t share) {
+    int32_t number = own.number;
+#pragma unroll 1
     for (int32_t b = begin;; ++b) {
         const int32_t units = count_units<C>(p, b);
         const int32_t pieces = count_pieces(units, share);
-        const bool is_kind =
-            kind == CUT_PIECES ? pieces > 1
-                               : pieces == 1 && WHOLE + length_class(units, share) == kind;
+        const int32_t kind = pieces > 1 ? (int32_t)CUT_PIECES
+                                        : WHOLE + length_class(units, share);
+        const bool is_kind = kind == own.kind;
         if (is_kind && number < pieces)
             return {b, number, pieces, split};
         number -= is_kind ? pieces : 0;
-        split += is_kind;
+        split += pieces > 1;
     }
 }
 
@@ -189,6 +215,7 @@ static __device__ decode_piece_t cut_batch(const sm80_decode_params_t &params, i
     const int64_t even = (units + params.target_pieces - 1) / params.target_pieces;
     const int32_t share = (int32_t)min(max(even, (int64_t)params.min_units), (int64_t)INT32_MAX);
     batch_counts_t own = {};
+#pragma unroll 1
     for (int32_t b = part.begin; b < part.end; ++b)
         count_sequence(own, count_units<C>(p, b), share);
     const count_scan_t scan = scan_counts<C>(own, scratch);
@@ -197,16 +224,10 @@ static __device__ decode_piece_t cut_batch(const sm80_decode_params_t &params, i
     if (blockIdx.x == 0 && threadIdx.x == 0)
         *params.n_splits = scan.all.of[CUT_SEQUENCES];
     __syncthreads();
-#pragma unroll
-    for (int kind = 0; kind < N_COUNTS; ++kind) {
-        if (kind == CUT_SEQUENCES)
-            continue;
-        const int32_t at = number - scan.before.of[kind];
-        if (number >= 0 && number < scan.all.of[kind] && at >= 0 && at < scan.own.of[kind])
-            scratch.piece = find_own_piece<C>(p, part.begin, kind, at,
-                                           scan.before.of[CUT_SEQUENCES], share);
-        number -= scan.all.of[kind];
-    }
+    const numbered_kind_t own_kind = find_own_kind(scan, number);
+    if (own_kind.kind >= 0)
+        scratch.piece = find_own_piece<C>(p, part.begin, own_kind,
+                                          scan.before.of[CUT_SEQUENCES], share);
     __syncthreads();
     return scratch.piece;
 }

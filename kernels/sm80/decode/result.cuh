@@ -51,8 +51,10 @@ static __device__ __forceinline__ decode_weight_t merge_weights(unsigned char *s
                                                                 int32_t heads, int row,
                                                                 float log2_unit) {
     decode_weight_t merged = {-INFINITY, 0.0f};
+#pragma unroll 1
     for (int warp = head; warp < C.n_warps; warp += heads)
         merged.max = fmaxf(merged.max, warp_weights<C>(shared, warp)[row].max);
+#pragma unroll 1
     for (int warp = head; warp < C.n_warps; warp += heads) {
         const decode_weight_t own = warp_weights<C>(shared, warp)[row];
         merged.sum += own.sum * relative_weight(own.max, merged.max, log2_unit);
@@ -66,6 +68,7 @@ static __device__ __forceinline__ float4 merge_columns(unsigned char *shared, in
                                                        int32_t heads, int row, int column,
                                                        float max, float log2_unit) {
     float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 1
     for (int warp = head; warp < C.n_warps; warp += heads) {
         const float4 own = *(const float4 *)(warp_output<C>(shared, warp) +
                                              row * result_pitch<C> + column);
@@ -109,7 +112,9 @@ static __device__ __forceinline__ void finish_block(const sm80_decode_params_t &
         block.piece.number == 0)
         params.splits[block.piece.split] = {block.piece.batch_index, block.piece_index,
                                             block.piece.count};
+#pragma unroll 1
     for (int head = 0; head < params.heads_per_block; ++head)
+#pragma unroll 1
         for (int i = threadIdx.x; i < block.rows * fours; i += decode_block_threads(&C))
             finish_columns<C>(params, block, shared, head, i / fours, i % fours * 4, unit);
 }
