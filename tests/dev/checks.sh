@@ -64,7 +64,7 @@ step_generator() {
 
 # Files whose tests take seconds together and meet all of the binding and every family.
 FAST_PYTHON_TESTS=(tests/python/test_{abi_mirror,arrays,combine,config,edge_cases,random_problems}.py
-    tests/python/test_{cuda_absent,environment,package,refusals}.py)
+    tests/python/test_{cuda_absent,environment,header_readers,package,refusals}.py)
 
 step_python() {
     run_pytest_parallel "${FAST_PYTHON_TESTS[@]}"
@@ -106,6 +106,36 @@ step_wheel() {
     python3 tests/abi/check_exports.py include/flashattn.h \
         build/wheel/site/flashattn/libflashattn.so
     (cd build/wheel && PYTHONPATH=$PWD/site "$PYTHON" -m flashattn info)
+}
+
+# The working tree, files that git does not know yet included, as an object that git can archive.
+working_tree() { # index to make
+    export GIT_INDEX_FILE=$1
+    git read-tree HEAD
+    git add --all
+    git write-tree
+}
+
+# The source release of the working tree, built where there is no Python, installed, and a program
+# that uses it. Debug takes a fraction of the time of Release; what is built is the same.
+step_dist() {
+    local dist=$PWD/build/dist sources
+    if ! git rev-parse --quiet --verify HEAD; then
+        echo "needs a git checkout"
+        return "$SKIPPED"
+    fi
+    rm -rf "$dist"
+    mkdir -p "$dist/unpacked"
+    cmake -P cmake/dist.cmake "$dist" "$(working_tree "$dist/index")"
+    tar -xf "$dist"/flashattn-*.tar.gz -C "$dist/unpacked"
+    sources=$(echo "$dist"/unpacked/flashattn-*)
+    cmake -S "$sources" -B "$dist/build" -G Ninja -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug \
+        -DFLASH_CUDA=OFF -DFLASH_STATIC=OFF -DCMAKE_DISABLE_FIND_PACKAGE_Python3=ON
+    cmake --build "$dist/build" --parallel "$JOBS"
+    cmake --install "$dist/build" --prefix "$dist/installed"
+    cmake -D SOURCE_DIR="$sources/tests/consumers/find_package" -D WORK_DIR="$dist/consumer" \
+        -D PREFIX="$dist/installed" -D C_COMPILER=gcc -D GENERATOR=Ninja \
+        -P "$sources/tests/consumers/build_and_run.cmake"
 }
 
 # The library with its CUDA kernels: it loads and serves the CPU with and without a GPU, and where
