@@ -4,6 +4,7 @@
 # usage: cmake -P cmake/dist.cmake [FOLDER [COMMIT]]      (default: build/dist HEAD)
 cmake_minimum_required(VERSION 3.25)
 get_filename_component(_source ${CMAKE_CURRENT_LIST_DIR}/.. ABSOLUTE)
+include(${CMAKE_CURRENT_LIST_DIR}/families.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/version.cmake)
 
 set(_folder ${_source}/build/dist)
@@ -15,7 +16,6 @@ if(CMAKE_ARGC GREATER 4)
     set(_commit ${CMAKE_ARGV4})
 endif()
 set(_name flashattn-${FLASH_VERSION})
-set(_cpu_families reference reference,avx2,avx512,avx512_bf16,amx reference,neon,neon_bf16)
 
 file(REMOVE_RECURSE ${_folder}/${_name})
 file(MAKE_DIRECTORY ${_folder})
@@ -26,9 +26,11 @@ execute_process(COMMAND ${CMAKE_COMMAND} -E tar xf sources.tar
 file(REMOVE ${_folder}/sources.tar)
 
 find_program(_python NAMES python3 REQUIRED)
-foreach(_cpu IN LISTS _cpu_families)
-    foreach(_families ${_cpu} ${_cpu},sm80,sm90)
-        string(REPLACE "," "-" _released ${_families})
+foreach(_processor OTHER X86_64 AARCH64)
+    foreach(_device OTHER CUDA)
+        set(_list reference ${FLASH_FAMILIES_${_processor}} ${FLASH_FAMILIES_${_device}})
+        list(JOIN _list "," _families)
+        list(JOIN _list "-" _released)
         execute_process(
             COMMAND ${CMAKE_COMMAND} -E env PYTHONDONTWRITEBYTECODE=1 ${_python} -m codegen
                     --out generated/${_released} --kernels ship --families ${_families}

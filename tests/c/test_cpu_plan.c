@@ -1,7 +1,6 @@
 /*
  * How a problem is cut into tasks for the CPU, and how much of it a worker takes at a time.
  */
-#include "config/kernel_table.h"
 #include "core/int64.h"
 #include "cpu/plan.h"
 #include "support.h"
@@ -52,18 +51,7 @@ static int32_t heads_together(const flash_params_t *p, int32_t n_threads) {
 
 /* ---- Families and ways ---- */
 
-static void every_cpu_kernel_has_a_family(void **state) {
-    (void)state;
-    for (int32_t i = 0; i < kernel_table_count; i++) {
-        const flash_config_t *config = &kernel_table[i].config;
-        if (kernel_table[i].family->facts->layout->on_cpu) {
-            assert_non_null(cpu_family(config->arch));
-            assert_int_equal(cpu_family(config->arch)->arch, config->arch);
-        }
-    }
-}
-
-static void a_family_without_an_entry_is_refused(void **state) {
+static void a_family_of_cuda_is_refused(void **state) {
     const flash_params_t p = problem(1, 1, 100, 1, 1);
     flash_config_t config = ROW;
     cpu_plan_t plan;
@@ -623,8 +611,7 @@ static void what_can_be_counted_is_planned(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_cpu_kernel_has_a_family),
-        cmocka_unit_test(a_family_without_an_entry_is_refused),
+        cmocka_unit_test(a_family_of_cuda_is_refused),
         cmocka_unit_test(many_rows_pack_their_keys_or_share_them),
         cmocka_unit_test(few_rows_read_keys_where_they_lie),
         cmocka_unit_test(steps_are_for_keys_that_share_few_sets_or_fill_lines),

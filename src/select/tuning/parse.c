@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "config/kernel_table.h"
 #include "config/words.h"
+#include "config_facts.h"
 #include "core/status.h"
 #include "core/text_reader.h"
 
@@ -66,8 +67,7 @@ static flash_status_t read_features(text_reader_t *r, int32_t *features) {
         return FLASH_SUCCESS;
     do {
         if (!words_take_feature(r, features))
-            return text_expected(r,
-                                 "none or features (causal, window, softcap, varlen), each once");
+            return text_expected(r, "none or features (" FLASH_CONFIG_FEATURE_WORDS "), each once");
     } while (text_take(r, "+"));
     return FLASH_SUCCESS;
 }
