@@ -22,7 +22,7 @@
     X(BF16, 2, 0x7f80)                                                                             \
     X(FP32, 4, 0x7f800000)
 
-/* How many they are. */
+/* N_DTYPES is the number of types. */
 #define COUNT_DTYPE(name, bytes, exponent) +1
 enum { N_DTYPES = FLASH_DTYPES(COUNT_DTYPE) };
 #undef COUNT_DTYPE

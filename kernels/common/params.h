@@ -14,7 +14,8 @@ typedef struct flash_strides {
     int64_t head;
 } flash_strides_t;
 
-/* A stride of heads: as many elements as the ragged batch has queries, cu_seqlens_q[batch]. */
+/* A stride of heads with this value is as many elements as the ragged batch has queries,
+ * cu_seqlens_q[batch]. */
 #define FLASH_STRIDE_TOTAL INT64_MIN
 
 typedef struct flash_params {

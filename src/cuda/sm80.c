@@ -87,7 +87,7 @@ static int32_t priority(const device_t *device) {
  * the speed of 128 (docs/performance.md). */
 enum { STEP_ROWS = 36 };
 
-/* Of the longest-working multiprocessor, in rows of Q. */
+/* Estimates the time of the longest-working multiprocessor, in rows of Q. */
 static int64_t estimated_time(const flash_config_t *config, const problem_t *problem,
                               const device_t *device) {
     const int64_t n = device->n_multiprocessors;

@@ -49,7 +49,7 @@ enum {
 enum { TRACED_KERNELS = 4096, WORD_BITS = 32, WORDS = (FEATURE_SETS + WORD_BITS - 1) / WORD_BITS };
 static atomic_uint printed[TRACED_KERNELS][WORDS];
 
-/* Whether this is the first such choice. */
+/* Says whether this is the first such choice. */
 static bool is_new(const flash_kernel_t *kernel, const problem_t *problem) {
     const ptrdiff_t row = kernel - kernel_table;
     if (row >= TRACED_KERNELS)

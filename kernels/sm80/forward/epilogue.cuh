@@ -1,7 +1,7 @@
 /*
- * O and LSE of a tile to global memory. O goes through shared memory, in the place of the warp's
- * own rows of Q, so that each row leaves in whole chunks next to each other; element by element
- * where O is not aligned to them.
+ * The epilogue writes O and LSE of a tile to global memory. O goes through shared memory, in the
+ * place of the warp's own rows of Q, so that each row leaves in whole chunks next to each other;
+ * element by element where O is not aligned to them.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_EPILOGUE_CUH
 #define FLASH_KERNELS_SM80_FORWARD_EPILOGUE_CUH
@@ -50,7 +50,7 @@ static __device__ __forceinline__ void store_elements(char *global, uint4 chunk,
                                   i % word_elements<C> * element_bytes<C> * 8);
 }
 
-/* Rows of whole, aligned chunks: a warp stores a panel of several of its rows at a time. */
+/* Stores rows of whole, aligned chunks: a warp stores a panel of several of its rows at a time. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_rows(char *global, int64_t row_stride, int32_t rows,
                                                   int32_t d_head, uint32_t shared) {
@@ -70,7 +70,7 @@ static __device__ __forceinline__ void store_rows(char *global, int64_t row_stri
         }
 }
 
-/* Rows at any alignment. */
+/* Stores rows at any alignment. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_rows_by_element(char *global, int64_t row_stride,
                                                              int32_t rows, int32_t d_head,

@@ -32,7 +32,7 @@ static __device__ __forceinline__ void load_q_block(q_block<C> &q, const lane_ad
     }
 }
 
-/* Steps [begin, begin + score_steps) of the contraction, those that exist. */
+/* The operands are those of steps [begin, begin + score_steps) of the contraction that exist. */
 template <flash_config_t C> struct score_operands {
     q_fragments<C> q[score_steps<C>];
     k_fragments<C> k[score_steps<C>];
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void multiply_scores(score_tile<C> &s, const q
                                   k.r[n / 2][n % 2 * 2 + 1]);
 }
 
-/* S = Q K^T. */
+/* Computes S = Q K^T. */
 template <flash_config_t C>
 static __device__ __forceinline__ void compute_scores(score_tile<C> &s, const q_block<C> &q,
                                                       const lane_address<C> &q_at,
@@ -121,7 +121,7 @@ static __device__ __forceinline__ void multiply_values(output_tile<C> &o, const 
                                   v.r[n / 2][n % 2 * 2 + 1]);
 }
 
-/* O += P V. */
+/* Computes O += P V. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 accumulate_output(output_tile<C> &o, const probabilities<C> &p, const lane_address<C> &v_at) {

@@ -17,8 +17,8 @@
  * the largest P, which weighs most, with a rounding error of its own more often. */
 constexpr float max_growth_log2 = 4.0f;
 
-/* Of each row, relative to which sum and O are kept, in units of S (plain form: of log2). A
- * thread's sum covers its own columns until the end. */
+/* Each row has a maximum, relative to which its sum and O are kept, in units of S (plain form: of
+ * log2). A thread's sum covers its own columns until the end. */
 template <flash_config_t C> struct softmax_state {
     float max[m_tiles<C>][2];
     float sum[m_tiles<C>][2];
@@ -55,7 +55,7 @@ template <flash_config_t C> static __device__ __forceinline__ softmax_state<C> e
     return state;
 }
 
-/* Of the thread's own columns. */
+/* Returns the maximum of the thread's own columns. */
 template <flash_config_t C>
 static __device__ __forceinline__ float own_max(const score_tile<C> &s, int m, int half) {
     float x = fmaxf(s.s[m][0][2 * half], s.s[m][0][2 * half + 1]);
@@ -73,7 +73,7 @@ template <flash_config_t C> static __device__ __forceinline__ float subtrahend(f
     return none ? 0.0f : max;
 }
 
-/* The past of one row relative to a new maximum. */
+/* Rescales the sum and O of one row to a new maximum. */
 template <flash_config_t C>
 static __device__ __forceinline__ void rescale_row(softmax_state<C> &state, output_tile<C> &o,
                                                    int m, int half, float max, float log2_unit) {
@@ -98,7 +98,7 @@ static __device__ __forceinline__ void scale_scores(score_tile<C> &s, float log2
                 s.s[m][n][i] *= log2_unit;
 }
 
-/* Plain: every row, every block. */
+/* The plain form rescales every row in every block. */
 template <flash_config_t C>
 static __device__ __forceinline__ void update_max(softmax_state<C> &state, output_tile<C> &o,
                                                   const score_tile<C> &s) {
@@ -110,8 +110,9 @@ static __device__ __forceinline__ void update_max(softmax_state<C> &state, outpu
                            fmaxf(state.max[m][half], quad_max(own_max<C>(s, m, half))), 1.0f);
 }
 
-/* Optimized: the rows of a warp together, and only when one of them needs it. The vote stands in
- * for the exchange of maxima within quads, which only the rare case then pays for. */
+/* The optimized form rescales the rows of a warp together, and only when one of them needs it. The
+ * vote stands in for the exchange of maxima within quads, which only the rare case then pays for.
+ */
 template <flash_config_t C>
 static __device__ __forceinline__ void update_max_lazily(softmax_state<C> &state, output_tile<C> &o,
                                                          const score_tile<C> &s, float log2_unit) {
@@ -143,7 +144,7 @@ static __device__ __forceinline__ void assign_max(softmax_state<C> &state, const
             state.max[m][half] = quad_max(own_max<C>(s, m, half));
 }
 
-/* exp(score - max), unnormalised. scaled_max: max in the exponent's units. */
+/* Returns exp(score - max), unnormalised. scaled_max: max in the exponent's units. */
 template <flash_config_t C>
 static __device__ __forceinline__ float exponential(float score, float log2_unit, float max,
                                                     float scaled_max) {
@@ -173,7 +174,8 @@ static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_st
         }
 }
 
-/* One block of keys. FIRST: there is no past. */
+/* Updates the state by one block of keys, and turns S into P. FIRST: there is no block before it.
+ */
 template <flash_config_t C, bool FIRST>
 static __device__ __forceinline__ void softmax_block(score_tile<C> &s, softmax_state<C> &state,
                                                      output_tile<C> &o, const score_unit_t &unit) {
@@ -188,7 +190,7 @@ static __device__ __forceinline__ void softmax_block(score_tile<C> &s, softmax_s
     exponentiate<C>(s, state, unit.log2);
 }
 
-/* After the last block. */
+/* Adds up the sums of the quad, after the last block. */
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_sums(softmax_state<C> &state) {
 #pragma unroll
@@ -198,7 +200,7 @@ static __device__ __forceinline__ void finish_sums(softmax_state<C> &state) {
             state.sum[m][half] = quad_sum(state.sum[m][half]);
 }
 
-/* Natural logarithm of the sum of exponentials; -infinity for a row that saw no key. */
+/* Returns the natural logarithm of the sum of exponentials; -infinity for a row that saw no key. */
 template <flash_config_t C>
 static __device__ __forceinline__ float row_lse(const softmax_state<C> &state, int m, int half,
                                                 const score_unit_t &unit) {

@@ -15,7 +15,7 @@
 #include "common/score_unit.cuh"
 #include "sm90/fragments.cuh"
 
-/* Of each of the thread's two rows. */
+/* A thread has this state of each of its two rows. */
 typedef struct softmax_state {
     float max[2]; /* reference maximum, in units of S */
     float sum[2]; /* of exponentials; until finish_sums() over the thread's own columns */

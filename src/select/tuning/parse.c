@@ -20,7 +20,7 @@
 
 /* ---- A line ---- */
 
-/* "name=", after blanks. */
+/* Takes "name=", after blanks. */
 static flash_status_t read_name(text_reader_t *r, const char *name) {
     text_skip_blanks(r);
     return text_take(r, name) ? FLASH_SUCCESS : text_expected(r, name);
@@ -117,7 +117,7 @@ static bool is_blank(char c) {
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* The next line that holds something; "" at the end. */
+/* Finds the next line that holds something; "" at the end. */
 static flash_status_t next_line(lines_t *lines) {
     lines->line[0] = '\0';
     while (lines->line[0] == '\0' && *lines->rest != '\0') {
@@ -170,7 +170,7 @@ static int compare_rows(const void *a, const void *b) {
     return tuning_compare(a, b);
 }
 
-/* Room for as many rows as the text has lines. */
+/* Allocates room for as many rows as the text has lines. */
 static tuning_results_t *allocate(const char *text) {
     size_t n_lines = 1;
     for (; *text != '\0'; text++)
