@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-/* Distances in elements from one batch entry, token and head to the next. */
+/* Strides are distances in elements from one batch entry, token and head to the next. */
 typedef struct flash_strides {
     int64_t batch; /* 0 where the tensor is ragged */
     int64_t seq;

@@ -29,7 +29,7 @@ static __device__ __forceinline__ score_unit_t score_unit_of(const flash_params_
     return unit;
 }
 
-/* tanh by 1 - 2 / (e^2x + 1): its absolute error, 1e-7, is what counts in a score. */
+/* Computes tanh by 1 - 2 / (e^2x + 1): its absolute error, 1e-7, is what counts in a score. */
 static __device__ __forceinline__ float tanh_by_exp2(float x) {
     return 1.0f - 2.0f * reciprocal_approx(exp2_approx(x * (2.0f * log2_e)) + 1.0f);
 }

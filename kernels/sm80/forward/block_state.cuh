@@ -41,7 +41,7 @@ static __device__ __forceinline__ int32_t final_block(const query_tile_t &tile) 
         return tile.block_begin;
 }
 
-/* Some row may not see some key of the block. */
+/* Says whether some row may not see some key of the block. */
 template <flash_config_t C> static __device__ __forceinline__ bool is_cut(int32_t block) {
     if constexpr (has_mask<C>)
         return block < block_state().whole_begin || block >= block_state().whole_end;

@@ -10,15 +10,15 @@
 #include "sm80/forward/fragments.cuh"
 #include "sm80/ptx/mma.cuh"
 
-/* Accumulators. A thread's four values of a tile: see ptx/mma.cuh. */
+/* S and O are accumulators; ptx/mma.cuh says which four values of a tile a thread has. */
 template <flash_config_t C> struct score_tile { float s[m_tiles<C>][key_tiles<C>][4]; };
 
 template <flash_config_t C> struct output_tile { float o[m_tiles<C>][head_tiles<C>][4]; };
 
-/* P, rounded to the operand type: the accumulators of S are the fragments of A as they lie. */
+/* P is rounded to the operand type: the accumulators of S are the fragments of A as they lie. */
 template <flash_config_t C> struct probabilities { uint32_t p[m_tiles<C>][key_steps<C>][4]; };
 
-/* Q in registers for the whole call, where the configuration keeps it there. */
+/* Q stays in registers for the whole call, where the configuration keeps it there. */
 template <flash_config_t C> struct q_block {
     q_fragments<C> step[q_resident<C> ? head_steps<C> : 1];
 };
