@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import cffi
 import pytest
 from flashattn._library import library
 
@@ -55,7 +56,7 @@ def declarations(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def ffi(declarations: str):
-    ffi = pytest.importorskip("cffi").FFI()
+    ffi = cffi.FFI()
     ffi.cdef(declarations)
     return ffi
 
