@@ -17,12 +17,7 @@ static __device__ __forceinline__ void normalize_output(output_tile<C> &o,
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const float sum = state.sum[m][half];
-            const float inverse = sum == 0.0f ? 0.0f : reciprocal_approx(sum);
-#pragma unroll
-            for (int n = 0; n < head_tiles<C>; ++n) {
-                o.o[m][n][2 * half] *= inverse;
-                o.o[m][n][2 * half + 1] *= inverse;
-            }
+            scale_output_row<C>(o, m, half, sum == 0.0f ? 0.0f : reciprocal_approx(sum));
         }
 }
 

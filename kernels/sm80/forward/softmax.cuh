@@ -29,18 +29,24 @@ static __device__ __forceinline__ score_unit_t make_score_unit(const flash_param
     return score_unit_of<has_softcap<C>>(params);
 }
 
-/* Scores become tanh(score / cap), in units of the cap. */
-template <flash_config_t C>
-static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_unit_t &unit) {
-    if (unit.inverse_cap == 0.0f)
-        return;
+/* Puts f of each of the thread's scores in its place. */
+template <flash_config_t C, typename F>
+static __device__ __forceinline__ void transform_scores(score_tile<C> &s, const F &f) {
 #pragma unroll
     for (int m = 0; m < m_tiles<C>; ++m)
 #pragma unroll
         for (int n = 0; n < key_tiles<C>; ++n)
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                s.s[m][n][i] = tanh_by_exp2(s.s[m][n][i] * unit.inverse_cap);
+                s.s[m][n][i] = f(s.s[m][n][i]);
+}
+
+/* Scores become tanh(score / cap), in units of the cap. */
+template <flash_config_t C>
+static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_unit_t &unit) {
+    if (unit.inverse_cap == 0.0f)
+        return;
+    transform_scores<C>(s, [&](float x) { return tanh_by_exp2(x * unit.inverse_cap); });
 }
 
 template <flash_config_t C> static __device__ __forceinline__ softmax_state<C> empty_softmax() {
@@ -73,13 +79,10 @@ template <flash_config_t C> static __device__ __forceinline__ float subtrahend(f
     return none ? 0.0f : max;
 }
 
-/* Rescales the sum and O of one row to a new maximum. */
+/* Multiplies one row of O by a factor. */
 template <flash_config_t C>
-static __device__ __forceinline__ void rescale_row(softmax_state<C> &state, output_tile<C> &o,
-                                                   int m, int half, float max, float log2_unit) {
-    const float factor = exp2_approx((state.max[m][half] - subtrahend<C>(max)) * log2_unit);
-    state.max[m][half] = max;
-    state.sum[m][half] *= factor;
+static __device__ __forceinline__ void scale_output_row(output_tile<C> &o, int m, int half,
+                                                        float factor) {
 #pragma unroll
     for (int n = 0; n < head_tiles<C>; ++n) {
         o.o[m][n][2 * half] *= factor;
@@ -87,15 +90,19 @@ static __device__ __forceinline__ void rescale_row(softmax_state<C> &state, outp
     }
 }
 
+/* Rescales the sum and O of one row to a new maximum. */
+template <flash_config_t C>
+static __device__ __forceinline__ void rescale_row(softmax_state<C> &state, output_tile<C> &o,
+                                                   int m, int half, float max, float log2_unit) {
+    const float factor = exp2_approx((state.max[m][half] - subtrahend<C>(max)) * log2_unit);
+    state.max[m][half] = max;
+    state.sum[m][half] *= factor;
+    scale_output_row<C>(o, m, half, factor);
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void scale_scores(score_tile<C> &s, float log2_unit) {
-#pragma unroll
-    for (int m = 0; m < m_tiles<C>; ++m)
-#pragma unroll
-        for (int n = 0; n < key_tiles<C>; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                s.s[m][n][i] *= log2_unit;
+    transform_scores<C>(s, [&](float x) { return x * log2_unit; });
 }
 
 /* The plain form rescales every row in every block. */
