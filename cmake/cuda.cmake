@@ -53,7 +53,7 @@ if(NOT FLASH_CUDA STREQUAL OFF)
         if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS _minimum_nvcc)
             set(_reason "nvcc ${CMAKE_CUDA_COMPILER_VERSION} is older than ${_minimum_nvcc}")
         else()
-            set(FLASH_CUDA_FAMILIES sm80 sm80_decode sm90)
+            set(FLASH_CUDA_FAMILIES ${FLASH_FAMILIES_CUDA})
             # Launch stubs use the C++ runtime; the library takes its part of it along.
             list(REMOVE_ITEM CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES stdc++ gcc_s)
         endif()

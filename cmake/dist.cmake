@@ -1,30 +1,36 @@
-# Makes a source release of the commit that is checked out: its files, and the generated sources of
-# the ship set for each kind of machine, so that it builds without Python.
+# Makes a source release of a commit: its files, and the generated sources of the ship set for each
+# kind of machine, so that it builds without Python.
 #
-# usage: cmake -P cmake/dist.cmake [FOLDER]      (default: build/dist)
+# usage: cmake -P cmake/dist.cmake [FOLDER [COMMIT]]      (default: build/dist HEAD)
 cmake_minimum_required(VERSION 3.25)
 get_filename_component(_source ${CMAKE_CURRENT_LIST_DIR}/.. ABSOLUTE)
+include(${CMAKE_CURRENT_LIST_DIR}/families.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/version.cmake)
 
 set(_folder ${_source}/build/dist)
 if(CMAKE_ARGC GREATER 3)
     get_filename_component(_folder ${CMAKE_ARGV3} ABSOLUTE)
 endif()
+set(_commit HEAD)
+if(CMAKE_ARGC GREATER 4)
+    set(_commit ${CMAKE_ARGV4})
+endif()
 set(_name flashattn-${FLASH_VERSION})
-set(_cpu_families reference reference,avx2,avx512,avx512_bf16,amx reference,neon,neon_bf16)
 
 file(REMOVE_RECURSE ${_folder}/${_name})
 file(MAKE_DIRECTORY ${_folder})
-execute_process(COMMAND git archive --prefix=${_name}/ -o ${_folder}/sources.tar HEAD
+execute_process(COMMAND git archive --prefix=${_name}/ -o ${_folder}/sources.tar ${_commit}
                 WORKING_DIRECTORY ${_source} COMMAND_ERROR_IS_FATAL ANY)
 execute_process(COMMAND ${CMAKE_COMMAND} -E tar xf sources.tar
                 WORKING_DIRECTORY ${_folder} COMMAND_ERROR_IS_FATAL ANY)
 file(REMOVE ${_folder}/sources.tar)
 
 find_program(_python NAMES python3 REQUIRED)
-foreach(_cpu IN LISTS _cpu_families)
-    foreach(_families ${_cpu} ${_cpu},sm80,sm80_decode,sm90)
-        string(REPLACE "," "-" _released ${_families})
+foreach(_processor OTHER X86_64 AARCH64)
+    foreach(_device OTHER CUDA)
+        set(_list reference ${FLASH_FAMILIES_${_processor}} ${FLASH_FAMILIES_${_device}})
+        list(JOIN _list "," _families)
+        list(JOIN _list "-" _released)
         execute_process(
             COMMAND ${CMAKE_COMMAND} -E env PYTHONDONTWRITEBYTECODE=1 ${_python} -m codegen
                     --out generated/${_released} --kernels ship --families ${_families}

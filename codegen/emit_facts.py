@@ -38,6 +38,11 @@ def facts_header() -> str:
     macros = {
         "FIELDS": FIELDS,
         "ARCHS": [f"{family.arch.name}, {family.name}" for family in FAMILIES.values()],
+        "CPU_ARCHS": [
+            f"{family.arch.name}, {family.name}"
+            for family in FAMILIES.values()
+            if family.layout.on_cpu
+        ],
         "OPS": [f'{op.name}, "{op.word}"' for op in Op],
         "DTYPES": [dtype.name for dtype in Dtype],
         "FEATURES": [f'{feature.name}, "{feature.word}"' for feature in Feature],
@@ -51,6 +56,10 @@ def facts_header() -> str:
 #define FLASH_CONFIG_FACTS_H
 
 {"".join(_x_macro(f"FLASH_CONFIG_{name}", rows) for name, rows in macros.items())}\
+/* For messages. */
+#define FLASH_CONFIG_DTYPE_WORDS   "{", ".join(dtype.name for dtype in Dtype)}"
+#define FLASH_CONFIG_FEATURE_WORDS "{", ".join(feature.word for feature in Feature)}"
+
 /* The family whose short form needs no name. */
 #define FLASH_CONFIG_UNNAMED_ARCH FLASH_ARCH_{UNNAMED_ARCH.name}
 

@@ -308,13 +308,14 @@ AMX_SQUARE = 32  # of kernels/cpu/amx/layout.h
 MMA_ROWS = 16
 FRAGMENT = 8  # columns of the contraction that a fragment covers
 HALVES = (Dtype.FP16, Dtype.BF16)
+BASIC_TYPES = (*HALVES, Dtype.FP32)  # by name: a type that comes later is no family's unasked
 # The count follows from others: legality.py.
 ANY_FRAGMENTS = Range(INT32_MIN, INT32_MAX)
 FORWARD_ONLY = Choice((Op.FORWARD,))
 
 
 def _cpu(
-    arch: Arch, types: Iterable[Dtype] = Dtype, step: int = 1, flags: tuple[str, ...] = ()
+    arch: Arch, types: Iterable[Dtype] = BASIC_TYPES, step: int = 1, flags: tuple[str, ...] = ()
 ) -> Family:
     rules = {
         "op": FORWARD_ONLY,

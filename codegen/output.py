@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 KERNELS = "kernels"
-KERNEL_PREFIX = "flash_fwd_"
+KERNEL_PREFIX = "flash_"
 
 
 class Changes(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from .config import Config
-from .facts import BASIC_FEATURES, CPU_FEATURES, Arch, Dtype, Feature
+from .facts import BASIC_FEATURES, BASIC_TYPES, CPU_FEATURES, Arch, Dtype, Feature
 from .legality import legal, sm90_warps, worth_building
 from .short_form import parse_config
 
@@ -41,12 +41,12 @@ PROGRESSION_SM90_SHAPE = "SM90 (BF16, 128, 128, 128, 12)"
 # CPU kernels that are installed.
 CPU_SHIP_TILES = (
     # arch, types, (B_r, B_c)
-    (Arch.REFERENCE, tuple(Dtype), (16, 1)),
-    (Arch.AVX2, tuple(Dtype), (96, 128)),
-    (Arch.AVX512, tuple(Dtype), (96, 128)),
+    (Arch.REFERENCE, BASIC_TYPES, (16, 1)),
+    (Arch.AVX2, BASIC_TYPES, (96, 128)),
+    (Arch.AVX512, BASIC_TYPES, (96, 128)),
     (Arch.AMX, (Dtype.FP16,), (256, 128)),  # P takes twice the memory of BF16's
     (Arch.AMX, (Dtype.BF16,), (256, 256)),
-    (Arch.NEON, tuple(Dtype), (96, 128)),
+    (Arch.NEON, BASIC_TYPES, (96, 128)),
     (Arch.AVX512_BF16, (Dtype.BF16,), (96, 256)),
     (Arch.NEON_BF16, (Dtype.BF16,), (96, 256)),
 )

@@ -110,6 +110,7 @@ extern "C" {
 /** Result of a call: one of the FLASH_... values below; 0 is success. Values never change. */
 typedef int32_t flash_status_t;
 
+/** A call results in one of these; the hundreds say whose matter an error is. */
 enum flash_status {
     FLASH_SUCCESS = 0,
 
@@ -325,6 +326,7 @@ enum flash_isa {
     FLASH_ISA_NEON_BF16 = 32    /**< Advanced SIMD, FEAT_BF16 */
 };
 
+/** This is what the library found out about a device. */
 typedef struct flash_device_info {
     uint32_t struct_size;       /**< sizeof(flash_device_info_t) */
     int32_t device;             /**< the number; of the present device where that was asked for */
@@ -534,6 +536,7 @@ typedef struct flash_paging {
             FLASH_NULL_                                                                            \
     }
 
+/** These are the arguments of a call that computes attention. */
 typedef struct flash_forward_args {
     uint32_t struct_size; /**< sizeof(flash_forward_args_t) */
     int32_t device;       /**< FLASH_DEVICE_... */

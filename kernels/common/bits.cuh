@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* One specialisation per size of an element that kernels move. */
+/* There is one specialisation per size of an element that kernels move. */
 template <int BYTES> struct unsigned_of_size;
 template <> struct unsigned_of_size<2> { typedef uint16_t type; };
 

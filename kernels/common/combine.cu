@@ -28,7 +28,7 @@ static __device__ __forceinline__ void store_element(void *data, int64_t i, int 
         dtype_store<FLASH_DTYPE_FP32>(data, i, x);
 }
 
-/* A row of [batch, n_heads, seqlen_q], as lse has them. */
+/* A row is one of [batch, n_heads, seqlen_q], in the order of lse. */
 typedef struct combine_row {
     int64_t partial_at; /* of its first element in a partial result */
     int64_t o_at;

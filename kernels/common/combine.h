@@ -9,7 +9,7 @@
 enum { COMBINE_WARPS = 4 }; /* per block */
 
 #ifndef __CUDACC__
-/* The host's side of the kernel in combine.cu; launched, never called. */
+/* The kernel of combine.cu is declared here for the host, which launches it and never calls it. */
 void flash_combine_rows(flash_combine_args_t args);
 #endif
 

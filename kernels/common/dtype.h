@@ -22,7 +22,7 @@
     X(BF16, 2, 0x7f80)                                                                             \
     X(FP32, 4, 0x7f800000)
 
-/* How many they are. */
+/* N_DTYPES is the number of types. */
 #define COUNT_DTYPE(name, bytes, exponent) +1
 enum { N_DTYPES = FLASH_DTYPES(COUNT_DTYPE) };
 #undef COUNT_DTYPE
@@ -41,14 +41,15 @@ enum { N_DTYPES = FLASH_DTYPES(COUNT_DTYPE) };
 #define DTYPES_KNOWN(n) _Static_assert(N_DTYPES == (n), "a new element type needs a case here")
 #endif
 
-/* Bytes of an element; 0 for a number that is no type. */
+/* Returns the bytes of an element; 0 for a number that is no type. */
 DTYPE_CONSTANT int32_t dtype_size(int32_t dtype) {
 #define DTYPE_SIZE(name, bytes, exponent) dtype == FLASH_DTYPE_##name ? bytes:
     return FLASH_DTYPES(DTYPE_SIZE) 0;
 #undef DTYPE_SIZE
 }
 
-/* Bits of an element's exponent, all set in what is not finite; 0 for a number that is no type. */
+/* Returns the bits of an element's exponent, all set in what is not finite; 0 for a number that is
+ * no type. */
 DTYPE_CONSTANT uint32_t dtype_exponent_bits(int32_t dtype) {
 #define DTYPE_EXPONENT_BITS(name, bytes, exponent) dtype == FLASH_DTYPE_##name ? exponent:
     return FLASH_DTYPES(DTYPE_EXPONENT_BITS) 0;

@@ -12,7 +12,7 @@ template <int DTYPE> static __device__ __forceinline__ bool is_finite(uint32_t e
     return (element & exponent) != exponent;
 }
 
-/* The pair with zeros in place of what is not finite. */
+/* Returns the pair with zeros in place of what is not finite. */
 template <int DTYPE> static __device__ __forceinline__ uint32_t finite_pair(uint32_t pair) {
     return (is_finite<DTYPE>(pair) ? pair & 0xffffu : 0) |
            (is_finite<DTYPE>(pair >> 16) ? pair & 0xffff0000u : 0);
@@ -23,7 +23,7 @@ template <int DTYPE> static __device__ __forceinline__ uint4 finite_chunk(uint4 
                  finite_pair<DTYPE>(v.w)};
 }
 
-/* sum += 0 * v: stays a pair of zeros until an element is not finite. */
+/* Adds 0 * v to the sum, which stays a pair of zeros until an element is not finite. */
 template <int DTYPE>
 static __device__ __forceinline__ uint32_t add_zero_times_chunk(uint32_t sum, uint4 v) {
     sum = multiply_add_pair<DTYPE>(v.x, 0, sum);
@@ -36,7 +36,7 @@ static __device__ __forceinline__ bool is_pair_of_zeros(uint32_t pair) {
     return (pair & 0x7fff7fffu) == 0;
 }
 
-/* o + v where v is not finite: equal infinities stay, others cancel to NaN. */
+/* Returns o + v where v is not finite, else o: equal infinities stay, others cancel to NaN. */
 template <int DTYPE>
 static __device__ __forceinline__ uint32_t add_non_finite(uint32_t o, uint32_t v) {
     if (is_finite<DTYPE>(v))

@@ -7,14 +7,15 @@
 
 #include <stdint.h>
 
-/* Distances in elements from one batch entry, token and head to the next. */
+/* Strides are distances in elements from one batch entry, token and head to the next. */
 typedef struct flash_strides {
     int64_t batch; /* 0 where the tensor is ragged */
     int64_t seq;
     int64_t head;
 } flash_strides_t;
 
-/* A stride of heads: as many elements as the ragged batch has queries, cu_seqlens_q[batch]. */
+/* A stride of heads with this value is as many elements as the ragged batch has queries,
+ * cu_seqlens_q[batch]. */
 #define FLASH_STRIDE_TOTAL INT64_MIN
 
 /* K and V in pages, as flash_paging_t says; all zero where they are not. */

@@ -10,14 +10,14 @@
 constexpr float log2_e = 1.44269504088896340736f;
 constexpr float ln_2 = 0.69314718055994530942f;
 
-/* What one unit of the scores is worth in the exponent. */
+/* One unit of the scores is worth this much in the exponent. */
 typedef struct score_unit {
     float natural;
     float log2;
     float inverse_cap; /* of a score before the cap; 0: no cap */
 } score_unit_t;
 
-/* MAY_CAP: the kernel has softcap. */
+/* Returns the unit of a call. MAY_CAP: the kernel has softcap. */
 template <bool MAY_CAP>
 static __device__ __forceinline__ score_unit_t score_unit_of(const flash_params_t &params) {
     score_unit_t unit = {params.softmax_scale, params.softmax_scale * log2_e, 0.0f};
@@ -29,7 +29,7 @@ static __device__ __forceinline__ score_unit_t score_unit_of(const flash_params_
     return unit;
 }
 
-/* tanh by 1 - 2 / (e^2x + 1): its absolute error, 1e-7, is what counts in a score. */
+/* Computes tanh by 1 - 2 / (e^2x + 1): its absolute error, 1e-7, is what counts in a score. */
 static __device__ __forceinline__ float tanh_by_exp2(float x) {
     return 1.0f - 2.0f * reciprocal_approx(exp2_approx(x * (2.0f * log2_e)) + 1.0f);
 }

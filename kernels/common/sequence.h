@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* For kernels of both kinds. */
+/* Host and device code use the functions below. */
 #ifdef __CUDACC__
 #define FLASH_HOST_DEVICE __host__ __device__
 #else
@@ -29,7 +29,8 @@ typedef struct flash_range {
     int32_t end;
 } flash_range_t;
 
-/* array[i] of an array of any alignment; on a GPU, of its own. */
+/* Reads array[i]. The array may have any alignment on the CPU; on a GPU it has that of its
+ * elements. */
 FLASH_HOST_DEVICE static inline int32_t flash_load_length(const int32_t *array, int64_t i) {
 #ifdef __CUDA_ARCH__
     return array[i];
@@ -62,7 +63,7 @@ FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_para
     return s;
 }
 
-/* Keys that query i of the sequence sees (bottom-right aligned mask). */
+/* Returns the keys that query i of the sequence sees (bottom-right aligned mask). */
 FLASH_HOST_DEVICE static inline flash_range_t
 flash_visible_keys(const flash_params_t *p, const flash_sequence_t *s, int64_t i) {
     const int64_t diagonal = i + s->len_k - s->len_q;
@@ -78,13 +79,13 @@ flash_visible_keys(const flash_params_t *p, const flash_sequence_t *s, int64_t i
     return range;
 }
 
-/* Elements between the rows of params->lse of one head and those of the next. */
+/* Returns the elements between the rows of params->lse of one head and those of the next. */
 FLASH_HOST_DEVICE static inline int64_t flash_lse_head_stride(const flash_params_t *p) {
     return p->lse_stride.head == FLASH_STRIDE_TOTAL ? flash_load_length(p->cu_seqlens_q, p->batch)
                                                     : p->lse_stride.head;
 }
 
-/* Place of query i of query head `head` in params->lse. */
+/* Returns the place of query i of query head `head` in params->lse. */
 FLASH_HOST_DEVICE static inline int64_t flash_lse_index(const flash_params_t *p,
                                                         const flash_sequence_t *s,
                                                         int32_t batch_index, int32_t head,

@@ -3,6 +3,7 @@
  */
 #include "cpu/cpu_family.h"
 
+#include "config_facts.h"
 #include "cpu/amx/layout.h"
 #include "cpu/cpu_scratch.h"
 #include "cpu/tuning.h"
@@ -50,8 +51,7 @@ static uint64_t pairs_block_size(const flash_config_t *config, int64_t d_head) {
 
 /* ---- The families ---- */
 
-static const cpu_family_t reference = {.arch = FLASH_ARCH_REFERENCE,
-                                       .row_unit = 1,
+static const cpu_family_t reference = {.row_unit = 1,
                                        .rows_max = VECTOR_ROWS_MAX,
                                        .task_blocks = 1,
                                        .split_blocks = 1,
@@ -71,26 +71,22 @@ static const cpu_family_t reference = {.arch = FLASH_ARCH_REFERENCE,
     VECTOR_FAMILY, .packed_element_size = BF16_BYTES, .scratch_size = pairs_scratch_size,          \
                    .block_size = pairs_block_size
 
-static const cpu_family_t avx2 = {FP32_FAMILY, .arch = FLASH_ARCH_AVX2, .vector_elements = 8,
-                                  .step_bytes = AVX2_STEP_BYTES};
+static const cpu_family_t avx2 = {FP32_FAMILY, .vector_elements = 8, .step_bytes = AVX2_STEP_BYTES};
 
-static const cpu_family_t avx512 = {FP32_FAMILY, .arch = FLASH_ARCH_AVX512, .vector_elements = 16,
+static const cpu_family_t avx512 = {FP32_FAMILY, .vector_elements = 16,
                                     .step_bytes = AVX512_STEP_BYTES,
                                     .lone_row_step_bytes = AVX512_LONE_ROW_STEP_BYTES};
 
-static const cpu_family_t avx512_bf16 = {PAIRS_FAMILY, .arch = FLASH_ARCH_AVX512_BF16,
-                                         .vector_elements = 32,
+static const cpu_family_t avx512_bf16 = {PAIRS_FAMILY, .vector_elements = 32,
                                          .step_bytes = AVX512_BF16_STEP_BYTES};
 
-static const cpu_family_t neon = {FP32_FAMILY, .arch = FLASH_ARCH_NEON, .vector_elements = 4,
-                                  .step_bytes = NEON_STEP_BYTES};
+static const cpu_family_t neon = {FP32_FAMILY, .vector_elements = 4, .step_bytes = NEON_STEP_BYTES};
 
-static const cpu_family_t neon_bf16 = {PAIRS_FAMILY, .arch = FLASH_ARCH_NEON_BF16,
-                                       .vector_elements = 8, .step_bytes = NEON_STEP_BYTES};
+static const cpu_family_t neon_bf16 = {PAIRS_FAMILY, .vector_elements = 8,
+                                       .step_bytes = NEON_STEP_BYTES};
 
 /* Its vector code is AVX-512's. */
-static const cpu_family_t amx = {.arch = FLASH_ARCH_AMX,
-                                 .row_unit = AMX_SQUARE,
+static const cpu_family_t amx = {.row_unit = AMX_SQUARE,
                                  .rows_max = AMX_ROWS_MAX,
                                  .task_blocks = AMX_TASK_BLOCKS,
                                  .split_blocks = SPLIT_BLOCKS,
@@ -108,12 +104,15 @@ static const cpu_family_t amx = {.arch = FLASH_ARCH_AMX,
                                  .block_size = amx_block_size,
                                  .decodes = amx_decodes};
 
-static const cpu_family_t *const families[] = {&reference, &avx2,        &avx512,   &amx,
-                                               &neon,      &avx512_bf16, &neon_bf16};
-
+/* The list is the generator's, so that a family without an entry above does not compile. */
 const cpu_family_t *cpu_family(int32_t arch) {
-    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
-        if (families[i]->arch == arch)
-            return families[i];
-    return NULL;
+    switch (arch) {
+#define FAMILY_CASE(NAME, name)                                                                    \
+    case FLASH_ARCH_##NAME:                                                                        \
+        return &name;
+        FLASH_CONFIG_CPU_ARCHS(FAMILY_CASE)
+#undef FAMILY_CASE
+    default:
+        return NULL;
+    }
 }

@@ -13,8 +13,6 @@
 
 /* Rows are packed rows (cpu_kernel.h), blocks of rows are B_r of them. */
 typedef struct cpu_family {
-    int32_t arch; /* FLASH_ARCH_... */
-
     /* Rows of a task. */
     int32_t row_unit;     /* a task has whole blocks, or a part of one that is a multiple of this */
     int32_t rows_max;     /* of any task */
@@ -52,13 +50,7 @@ typedef struct cpu_family {
     bool (*decodes)(const flash_config_t *config, int64_t n_rows, int64_t d_head);
 } cpu_family_t;
 
-/* The facts of a CPU family; NULL: `arch` is none, or one without an entry. */
+/* The facts of a FLASH_ARCH_...; NULL where it is no CPU family. */
 const cpu_family_t *cpu_family(int32_t arch);
-
-/* Whether a vector family multiplies pairs of bf16: its VEC_DOTS_BF16 (tiled.h). */
-static inline bool cpu_multiplies_pairs(int32_t arch) {
-    const cpu_family_t *family = cpu_family(arch);
-    return family != NULL && family->packed_element_size == 2;
-}
 
 #endif

@@ -26,10 +26,10 @@
 enum {
     SM80_WARP_THREADS = 32,
     SM80_CHUNK_BYTES = 16, /* the widest copy of a thread */
-    /* Of a multiprocessor of compute capability 8.0; newer data-centre chips have more. */
+    /* A multiprocessor of compute capability 8.0 has so much; newer data-centre chips have more. */
     SM80_SHARED_BYTES_OF_SM = 164 * 1024,
-    /* Of each block: by the system, and, at most, by forward/block_state.cuh beside the dynamic
-     * memory. */
+    /* Beside its dynamic memory a block needs so much for the system, and at most so much for
+     * forward/block_state.cuh. */
     SM80_SHARED_BYTES_RESERVED = 1024,
     SM80_STATIC_SHARED_BYTES = 128
 };
@@ -46,12 +46,12 @@ SM80_CONSTANT int32_t sm80_block_threads(const flash_config_t *c) {
     return SM80_WARP_THREADS * c->n_warps;
 }
 
-/* Q (later O), K and V, one block of each. */
+/* Dynamic shared memory holds Q (later O), K and V, one block of each. */
 SM80_CONSTANT int32_t sm80_shared_bytes(const flash_config_t *c) {
     return (c->B_r + 2 * c->B_c) * c->d_head * sm80_element_bytes(c);
 }
 
-/* Blocks that share a multiprocessor, for the compiler that gives out registers. */
+/* So many blocks share a multiprocessor; the compiler gives out registers accordingly. */
 SM80_CONSTANT int32_t sm80_blocks_per_sm(const flash_config_t *c) {
     return c->n_warps == 8 ||
                    2 * (sm80_shared_bytes(c) + SM80_SHARED_BYTES_RESERVED) > SM80_SHARED_BYTES_OF_SM
@@ -59,7 +59,8 @@ SM80_CONSTANT int32_t sm80_blocks_per_sm(const flash_config_t *c) {
                : 2;
 }
 
-/* Tiles of B_r queries in each sequence and head; a launch takes at most 2^31 - 1 blocks. */
+/* Each sequence and head has so many tiles of B_r queries; a launch takes at most 2^31 - 1 blocks.
+ */
 SM80_CONSTANT int64_t sm80_tiles(const flash_config_t *c, int32_t seqlen_q) {
     return ((int64_t)seqlen_q + c->B_r - 1) / c->B_r;
 }
@@ -68,7 +69,7 @@ SM80_CONSTANT int64_t sm80_grid_blocks(const flash_config_t *c, const flash_para
     return sm80_tiles(c, p->seqlen_q) * p->n_heads * p->batch;
 }
 
-/* True when each row of a tensor, its d_head elements too, is made of whole, aligned chunks. */
+/* Says whether each row of a tensor, its d_head elements too, is made of whole, aligned chunks. */
 static inline int sm80_chunks_aligned(const flash_config_t *c, const void *data,
                                       const flash_strides_t *stride, int32_t d_head) {
     const uint64_t elements = (uint64_t)stride->batch | (uint64_t)stride->seq |

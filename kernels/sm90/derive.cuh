@@ -77,7 +77,8 @@ constexpr int warpgroup_output_bytes = SM90_WARPGROUP_ROWS *panels<C> *SM90_PANE
 template <flash_config_t C> constexpr int k_stages = C.n_stages;
 template <flash_config_t C> constexpr int v_stages = sm90_v_stages(&C);
 
-/* Slots of Q: with two, the next tile's Q arrives while this tile's is still needed. */
+/* There are one or two slots of Q: with two, the next tile's Q arrives while this tile's is still
+ * needed. */
 template <flash_config_t C> constexpr int q_slots = sm90_has_second_q_slot(&C) ? 2 : 1;
 
 /* Q is loaded in parts, each with its own barriers. */

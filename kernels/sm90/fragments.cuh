@@ -13,16 +13,17 @@ template <flash_config_t C> struct score_tile { float s[score_registers<C>]; };
 
 template <flash_config_t C> struct output_tile { float o[output_registers<C>]; };
 
-/* Fragments of P as operand A, for each step along the keys: the accumulators of S, in pairs. */
+/* The fragments of P as operand A, for each step along the keys, are the accumulators of S, in
+ * pairs. */
 template <flash_config_t C> struct probability_tile { uint32_t p[key_steps<C>][4]; };
 
-/* Fragments of Q as operand A, where they stay in registers. */
+/* The fragments of Q are operand A, where they stay in registers. */
 template <flash_config_t C> struct query_fragments {
     uint32_t q[q_in_registers<C> ? head_steps<C> : 1][4];
 };
 
-/* O as it is stored: word 2 i + half has the thread's two columns of group i of eight, in row
- * `half` of its two. */
+/* O is stored from these words: word 2 i + half has the thread's two columns of group i of eight,
+ * in row `half` of its two. */
 template <flash_config_t C> struct rounded_output { uint32_t w[output_registers<C> / 2]; };
 
 /* The number of this warpgroup among the consumers. */

@@ -86,12 +86,12 @@ SM90_CONSTANT int32_t sm90_chunk_elements(const flash_config_t *c) {
     return SM90_CHUNK_BYTES / sm90_element_bytes(c);
 }
 
-/* Columns of a panel. */
+/* A panel has so many columns. */
 SM90_CONSTANT int32_t sm90_panel_elements(const flash_config_t *c) {
     return SM90_PANEL_BYTES / sm90_element_bytes(c);
 }
 
-/* Warpgroups that multiply; one more loads. */
+/* So many warpgroups multiply; one more loads. */
 SM90_CONSTANT int32_t sm90_consumers(const flash_config_t *c) {
     return c->B_r / SM90_WARPGROUP_ROWS;
 }
@@ -100,7 +100,8 @@ SM90_CONSTANT int32_t sm90_block_threads(const flash_config_t *c) {
     return (sm90_consumers(c) + 1) * SM90_WARPGROUP_THREADS;
 }
 
-/* The 64K registers of a multiprocessor, in eights: what loads needs few. */
+/* Producer and consumers share the 64K registers of a multiprocessor, in eights: what loads needs
+ * few. */
 SM90_CONSTANT int32_t sm90_producer_registers(const flash_config_t *c) {
     return sm90_consumers(c) == 3 ? 32 : 40;
 }
@@ -133,7 +134,7 @@ SM90_CONSTANT int32_t sm90_tile_bytes(const flash_config_t *c, int32_t rows) {
     return rows * sm90_panels(c) * SM90_PANEL_BYTES;
 }
 
-/* The least that a block needs: Q, n_stages blocks of K and of V, and the block's state. */
+/* A block needs at least Q, n_stages blocks of K and of V, and the block's state. */
 SM90_CONSTANT int32_t sm90_min_shared_bytes(const flash_config_t *c) {
     return sm90_tile_bytes(c, c->B_r) + 2 * c->n_stages * sm90_tile_bytes(c, c->B_c) +
            SM90_STATE_BYTES;

@@ -32,7 +32,7 @@ static int compare_times(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Of one kernel's times, gathered in own[0 ... m->n_launches). */
+/* Returns the median of one kernel's times, which it gathers in own[0 ... m->n_launches). */
 static double median(const measurement_t *m, const double *times, int32_t kernel, double *own) {
     const int32_t n = m->n_launches;
     for (int32_t i = 0; i < n; i++)

@@ -39,7 +39,7 @@ static flash_status_t check_kernels(const flash_kernel_t *const *kernels, int32_
     return FLASH_SUCCESS;
 }
 
-/* Before any of them has written something. */
+/* Checks all workspaces before any kernel has written something. */
 static flash_status_t check_workspaces(const flash_kernel_t *const *kernels, int32_t n_kernels,
                                        const problem_t *problem, const device_t *device) {
     for (int32_t i = 0; i < n_kernels; i++)
@@ -75,7 +75,7 @@ flash_status_t flash_measure(const flash_forward_args_t *args, const flash_kerne
 
 /* ---- flash_tuning_format ---- */
 
-/* What a result of these problems could be followed for. */
+/* Refuses problems for which selection would follow no result. */
 static flash_status_t check_tunable(const problem_t *problem, const device_t *device) {
     FLASH_REQUIRE(!device_is_cpu(device), FLASH_ERROR_UNSUPPORTED,
                   "device is 0, the CPU: its kernels are chosen by the processor alone");

@@ -6,16 +6,17 @@
 
 #include "flashattn.h"
 
-/* Within 0 ... INT32_MAX. */
+/* Requires a size within 0 ... INT32_MAX. */
 flash_status_t argument_check_size(const char *name, int64_t size);
 
-/* Within 1 ... INT32_MAX. */
+/* Requires a count within 1 ... INT32_MAX. */
 flash_status_t argument_check_count(const char *name, int64_t count);
 
-/* One of FLASH_DTYPE_... */
+/* Requires one of FLASH_DTYPE_... */
 flash_status_t argument_check_dtype(const char *name, int32_t dtype);
 
-/* Aligned to elements of size bytes, which CUDA kernels load and store whole; NULL always is. */
+/* Requires data that is aligned to elements of size bytes, which CUDA kernels load and store whole;
+ * NULL always is. */
 flash_status_t argument_check_alignment(const char *name, const void *data, int64_t size);
 
 #endif

@@ -21,16 +21,16 @@ typedef struct tensor_shape {
 
 bool tensor_is_empty(const tensor_shape_t *shape);
 
-/* Data where there must be some, no negative stride, none that was forgotten, offsets within an
- * int64 of bytes, reserved fields zero. */
+/* Requires data where there must be some, no negative stride, none that was forgotten, offsets
+ * within an int64 of bytes, reserved fields zero. */
 flash_status_t tensor_check(const char *name, const flash_tensor_t *tensor,
                             const tensor_shape_t *shape);
 
-/* The same for n such tensors, stride elements apart. */
+/* Requires the same of n such tensors that are stride elements apart. */
 flash_status_t tensor_check_repeat(const char *name, const flash_tensor_t *tensor,
                                    const tensor_shape_t *shape, int64_t stride, int64_t n);
 
-/* No two elements of the tensor share memory. */
+/* Requires that no two elements of the tensor share memory. */
 flash_status_t tensor_check_output(const char *name, const flash_tensor_t *tensor,
                                    const tensor_shape_t *shape);
 

@@ -78,7 +78,7 @@ typedef struct family_facts {
 FLASH_CONFIG_ARCHS(DECLARE_FACTS)
 #undef DECLARE_FACTS
 
-/* The place of a field in a configuration, in which every member is 32 bits wide. */
+/* Returns the place of a field in a configuration, in which every member is 32 bits wide. */
 static inline size_t config_field_offset(int32_t field) {
     return offsetof(flash_config_t, arch) + (size_t)field * sizeof(int32_t);
 }
@@ -91,7 +91,7 @@ static inline void config_set_field(flash_config_t *config, int32_t field, int32
     *(int32_t *)((char *)config + config_field_offset(field)) = value;
 }
 
-/* The name of a field. */
+/* Returns the name of a field. */
 const char *config_field_name(int32_t field);
 
 #endif

@@ -72,10 +72,10 @@ typedef struct family {
 FLASH_CONFIG_ARCHS(DECLARE_FAMILY)
 #undef DECLARE_FAMILY
 
-/* The family of a FLASH_ARCH_..., or a refusal with this status. */
+/* Finds the family of a FLASH_ARCH_..., or refuses with this status. */
 flash_status_t family_require(int32_t arch, flash_status_t refusal, const family_t **family);
 
-/* What the device lacks to run kernels of the family, its kind included; NULL: nothing. */
+/* Returns what the device lacks to run kernels of the family, its kind included; NULL: nothing. */
 const char *family_lack(const family_t *family, const device_t *device);
 
 #endif

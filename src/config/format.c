@@ -49,8 +49,8 @@ static flash_status_t check_absent(const flash_config_t *config, const family_fa
 
 /* ---- The text ---- */
 
-/* The family, and the operation unless it is the forward pass; nothing for the family that needs no
- * name. */
+/* Writes the family, and the operation unless it is the forward pass; nothing for the family that
+ * needs no name. */
 static void put_name(text_writer_t *w, const flash_config_t *config, const family_facts_t *facts) {
     if (config->op != FLASH_OP_FORWARD)
         text_put(w, "%s %s ", facts->name, words_op(config->op));

@@ -17,16 +17,17 @@ struct flash_kernel {
 extern const struct flash_kernel kernel_table[];
 extern const int32_t kernel_table_count;
 
-/* The row of a configuration, or NULL when the table has none. */
+/* Returns the row of a configuration, or NULL when the table has none. */
 const flash_kernel_t *kernel_table_find(const flash_config_t *config);
 
-/* INVALID_ARGUMENT unless the pointer is a row's. */
+/* Returns INVALID_ARGUMENT unless the pointer is a row's. */
 flash_status_t kernel_table_check(const flash_kernel_t *kernel);
 
-/* The row of a configuration, or a refusal: INVALID_CONFIG with the broken rule, or NOT_BUILT. */
+/* Finds the row of a configuration, or refuses: INVALID_CONFIG with the broken rule, or NOT_BUILT.
+ */
 flash_status_t kernel_table_require(const flash_config_t *config, const flash_kernel_t **kernel);
 
-/* What the kernel's family does with it, by its operation. */
+/* Returns what the kernel's family does with it, by its operation. */
 static inline const launch_ops_t *kernel_ops(const flash_kernel_t *kernel) {
     return kernel->family->ops[kernel->config.op];
 }

@@ -29,7 +29,7 @@ static bool take_char(text_reader_t *r, char c) {
     return true;
 }
 
-/* An int32 without blanks before it. */
+/* Reads an int32 that no blanks precede. */
 static bool take_digits(text_reader_t *r, int32_t *value) {
     const char *digits = r->at + (*r->at == '-');
     if (!isdigit((unsigned char)*digits))
@@ -95,7 +95,7 @@ static flash_status_t read_d_head(reading_t *r) {
     return read_field(r, CONFIG_FIELD_d_head);
 }
 
-/* "(dtype, d_head, B_r, ...)" */
+/* Reads "(dtype, d_head, B_r, ...)". */
 static flash_status_t read_shape(reading_t *r) {
     if (!take_char(&r->at, '('))
         return text_expected(&r->at, "'('");
@@ -120,7 +120,7 @@ static bool take_switch(reading_t *r, const config_word_t *word) {
     return true;
 }
 
-/* The word, its numbers, and its suffix or none. */
+/* Reads the word, its numbers, and its suffix or none. */
 static bool take_counts(reading_t *r, const config_word_t *word) {
     int32_t values[CONFIG_WORD_FIELDS];
     text_reader_t ahead = r->at;
@@ -139,7 +139,7 @@ static bool take_counts(reading_t *r, const config_word_t *word) {
     return true;
 }
 
-/* One of the words after ':'; each at most once. */
+/* Reads one of the words after ':'; each at most once. */
 static flash_status_t read_word(reading_t *r) {
     text_skip_blanks(&r->at);
     if (words_take_feature(&r->at, &r->config.features))
@@ -152,7 +152,7 @@ static flash_status_t read_word(reading_t *r) {
     return text_expected(&r->at, r->layout->words_text);
 }
 
-/* What is missing where a text ends without the word that is always there. */
+/* Says what is missing where a text ends without the word that is always there. */
 static const char *counts_form(const config_layout_t *layout) {
     int32_t i = 0;
     while (layout->words[i].n_counts == 0)

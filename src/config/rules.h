@@ -6,7 +6,7 @@
 
 #include "flashattn.h"
 
-/* INVALID_CONFIG with the first rule of its family that the configuration breaks. */
+/* Returns INVALID_CONFIG with the first rule of its family that the configuration breaks. */
 flash_status_t config_check(const flash_config_t *config);
 
 #endif

@@ -55,7 +55,7 @@ flash_status_t words_read_dtype(text_reader_t *r, int32_t *dtype) {
     }
     FLASH_CONFIG_DTYPES(READ_DTYPE)
 #undef READ_DTYPE
-    return text_expected(r, "an element type (FP16, BF16, FP32)");
+    return text_expected(r, "an element type (" FLASH_CONFIG_DTYPE_WORDS ")");
 }
 
 bool words_take_op(text_reader_t *r, int32_t *op) {

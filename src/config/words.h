@@ -9,11 +9,11 @@
 #include "core/text_writer.h"
 #include "flashattn.h"
 
-/* The word of a FLASH_DTYPE_..., of a FLASH_OP_...; NULL where there is none. */
+/* Return the word of a FLASH_DTYPE_..., of a FLASH_OP_...; NULL where there is none. */
 const char *words_dtype(int32_t dtype);
 const char *words_op(int32_t op);
 
-/* All FLASH_FEATURE_... bits that have a word. */
+/* Returns all FLASH_FEATURE_... bits that have a word. */
 int32_t words_features(void);
 
 /* Writes the words of FLASH_FEATURE_... bits. */

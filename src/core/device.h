@@ -21,7 +21,7 @@ typedef struct device {
     int32_t shared_memory_per_block; /* bytes, with opt-in */
 } device_t;
 
-/* The kind of device in a device's number. */
+/* Returns the kind of device in a device's number. */
 static inline int32_t device_kind(int32_t number) {
     return number >> 16;
 }

@@ -40,14 +40,14 @@ typedef struct problem {
     executor_t executor;
 } problem_t;
 
-/* The most keys that a row of Q sees. */
+/* Returns the most keys that a row of Q sees. */
 static inline int64_t problem_most_keys(const flash_params_t *p) {
     const int64_t window = (int64_t)p->window_left + p->window_right + 1;
     const bool bounded = p->window_left >= 0 && p->window_right >= 0;
     return bounded && window < p->seqlen_k ? window : p->seqlen_k;
 }
 
-/* The keys that a row of Q sees in the mean, about. */
+/* Estimates the keys that a row of Q sees in the mean. */
 static inline int64_t problem_mean_keys(const flash_params_t *p) {
     const bool triangular = p->window_right >= 0 && p->window_left < 0;
     return triangular ? p->seqlen_k / 2 : problem_most_keys(p);

@@ -15,18 +15,18 @@ typedef struct text_reader {
     int32_t line_number; /* for messages; 0: the text is not part of a larger one */
 } text_reader_t;
 
-/* The refusal of what is at the place, with the place. */
+/* Refuses what is at the place, and names the place. */
 flash_status_t text_expected(const text_reader_t *r, const char *what);
 
 void text_skip_blanks(text_reader_t *r);
 
-/* Exactly these characters. */
+/* Takes exactly these characters, if they are there. */
 bool text_take(text_reader_t *r, const char *characters);
 
-/* The same, unless a longer word begins with them. */
+/* Takes these characters, unless a longer word begins with them. */
 bool text_take_word(text_reader_t *r, const char *word);
 
-/* Whether a character can be part of a word. */
+/* Says whether a character can be part of a word. */
 bool text_is_word_char(char c);
 
 #endif

@@ -15,7 +15,7 @@ typedef struct text_writer {
 
 void text_put(text_writer_t *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The separator and the word; '+' comes before the next. */
+/* Writes the separator and the word; '+' comes before the next. */
 void text_put_word(text_writer_t *w, const char *word);
 
 /* Copies the line into the caller's text[0 ... size). INVALID_ARGUMENT (NULL), BUFFER_TOO_SMALL;

@@ -54,7 +54,7 @@ static int64_t slot_of(const cpu_call_t *call, int64_t head) {
                              : head % call->n_slots;
 }
 
-/* Until at most so many items of the head are not done. */
+/* Waits until at most so many items of the head are not done. */
 static void wait_for(const cpu_call_t *call, int64_t head, int64_t n_left) {
     countdown_wait(&call->n_left[head], n_left, call->sleepers);
 }
@@ -71,8 +71,8 @@ static bool packs(const cpu_call_t *call, int64_t head) {
     return cpu_plan_n_packs(&call->plan, &cut) > 0;
 }
 
-/* Until the head that packed into the same slot before is done; it waited for those before it.
- * Beside whole heads each has a slot of its own. */
+/* Waits until the head that packed into the same slot before is done; it waited for those before
+ * it. Beside whole heads each has a slot of its own. */
 static void wait_for_slot(const cpu_call_t *call, int64_t head) {
     int64_t before = call->n_whole > 0 ? -1 : head - call->n_slots;
     while (before >= 0 && !packs(call, before))
@@ -81,12 +81,12 @@ static void wait_for_slot(const cpu_call_t *call, int64_t head) {
         wait_for(call, before, 0);
 }
 
-/* Items of a head whose keys are not split. */
+/* Counts the items of a head whose keys are not split. */
 static int64_t n_items_of_head(const cpu_call_t *call, const cpu_cut_t *cut) {
     return cpu_plan_n_packs(&call->plan, cut) + cut->n_tasks_per_head;
 }
 
-/* One of them: a block of keys to pack, or a task. */
+/* Runs one of a head's items: a block of keys to pack, or a task. */
 static void run_item_of_head(const cpu_call_t *call, const cpu_cut_t *cut, int64_t head,
                              int64_t item, int64_t slot, void *scratch) {
     const int32_t b = batch_index_of(call, head), head_kv = head_kv_of(call, head);
@@ -104,7 +104,7 @@ static void run_item_of_head(const cpu_call_t *call, const cpu_cut_t *cut, int64
     finish_item(call, head, cut->n_tasks_per_head);
 }
 
-/* Item of a sequence whose keys are not split. */
+/* Runs an item of a sequence whose keys are not split. */
 static void run_task(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
                      void *scratch) {
     const int64_t n_items = n_items_of_head(call, cut), index = item % n_items;
@@ -115,7 +115,7 @@ static void run_task(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, in
     run_item_of_head(call, cut, head, index, n_packs > 0 ? slot_of(call, head) : 0, scratch);
 }
 
-/* Whole heads from `first` on, by turns: all are as much work. */
+/* Runs whole heads from `first` on, by turns: all are as much work. */
 static void run_whole_heads(const cpu_call_t *call, int64_t first, int64_t worker, void *scratch) {
     const cpu_cut_t cut = cut_of(call, batch_index_of(call, first));
     for (int64_t item = 0; item < n_items_of_head(call, &cut); item++)
@@ -123,8 +123,8 @@ static void run_whole_heads(const cpu_call_t *call, int64_t first, int64_t worke
             run_item_of_head(call, &cut, first + i, item, worker * call->turns + i, scratch);
 }
 
-/* Item of a sequence whose keys are split. A thread's next item is most likely n_workers items on.
- */
+/* Runs an item of a sequence whose keys are split. A thread's next item is most likely n_workers
+ * items on. */
 static void run_split(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
                       void *scratch) {
     const flash_params_t *p = &call->params;

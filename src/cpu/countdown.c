@@ -7,8 +7,9 @@
 #include <stdbool.h>
 #include <time.h>
 
-/* Longer than a thread takes for a block of keys to pack, or for the rest of a task of others that
- * began together; short beside the milliseconds for which a system takes a processor away. */
+/* This is longer than a thread takes for a block of keys to pack, or for the rest of a task of
+ * others that began together; short beside the milliseconds for which a system takes a processor
+ * away. */
 enum { SPIN_NANOSECONDS = 50000 };
 
 static int64_t nanoseconds(void) {
@@ -25,7 +26,7 @@ static inline void pause_processor(void) {
 #endif
 }
 
-/* Whether the count fell meanwhile. */
+/* Says whether the count fell meanwhile. */
 static bool spin(const atomic_int_least64_t *count, int64_t most) {
     const int64_t end = nanoseconds() + SPIN_NANOSECONDS;
     do {

@@ -6,17 +6,17 @@
 #include "core/int64.h"
 #include "cpu/way.h"
 
-/* Keys with fewer of which a sequence is never split. */
+/* A sequence with fewer keys is never split. */
 enum { SPLIT_LEAST_KEYS = 4 * SPLIT_MIN_KEYS };
 
-/* Splits of a sequence of so many keys, if rows are few. */
+/* Counts the splits of a sequence of so many keys, if rows are few. */
 static int64_t most_splits(int64_t n_heads, int64_t n_keys) {
     const int64_t n_short = min64(n_keys / SPLIT_MIN_KEYS, SPLIT_ENOUGH / n_heads);
     const int64_t n_worth = max64(n_short, n_keys / SPLIT_LONG_KEYS);
     return n_keys < SPLIT_LEAST_KEYS ? 1 : min64(n_worth, SPLIT_MAX_TASKS / n_heads);
 }
 
-/* Splits of a sequence with more than one block of rows, if it is split. */
+/* Counts the fewest splits of a sequence with more than one block of rows, if it is split. */
 static int64_t least_splits_of_blocks(int64_t n_heads) {
     return max64(2, divide_up(SPLIT_BLOCKS_TASKS, n_heads));
 }
@@ -35,20 +35,20 @@ int32_t cpu_cut_count_splits(const cpu_family_t *family, const flash_config_t *c
 
 /* ---- Bounds ---- */
 
-/* Rows of one block, where the keys are split; 0: they never are. */
+/* Bounds the rows of one block, where the keys are split; 0: they never are. */
 static int64_t split_rows_of_block(int64_t n_heads, int64_t n_rows, int64_t n_keys) {
     return most_splits(n_heads, n_keys) < 2 ? 0 : min64(n_rows, n_keys / (2 * SPLIT_ROW_KEYS));
 }
 
-/* Rows of several blocks, likewise. */
+/* Bounds the rows of several blocks, likewise. */
 static int64_t split_rows_of_blocks(int64_t n_heads, int64_t n_rows, int64_t n_keys) {
     const int64_t least = least_splits_of_blocks(n_heads);
     return most_splits(n_heads, n_keys) < least ? 0
                                                 : min64(n_rows, n_keys / SPLIT_BLOCKS_KEYS / least);
 }
 
-/* Keys from which on every sequence of at most n_rows rows is split, of at least so many splits
- * with row_keys keys per row; INT64_MAX: none is. */
+/* Finds the number of keys from which on every sequence of at most n_rows rows is split, of at
+ * least so many splits with row_keys keys per row; INT64_MAX: none is. */
 static int64_t split_from_keys(int64_t n_heads, int64_t n_rows, int64_t n_splits,
                                int64_t row_keys) {
     const int64_t keys = n_splits * max64(row_keys * n_rows, SPLIT_LONG_KEYS);
@@ -71,7 +71,7 @@ static int64_t most_shared_keys(const cpu_family_t *family, const flash_config_t
     return from - 1;
 }
 
-/* Bounds where some sequence may be split. */
+/* Finds the bounds where some sequence may be split. */
 static cpu_cut_bounds_t bounds_of_splits(const cpu_family_t *family, const flash_config_t *config,
                                          int64_t n_heads, int64_t n_rows, int64_t n_keys) {
     const int64_t n_splits = most_splits(n_heads, n_keys);

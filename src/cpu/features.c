@@ -94,7 +94,7 @@ static uint32_t read_xcr0(void) {
     return low;
 }
 
-/* Of a processor with AVX-512. */
+/* Finds what a processor with AVX-512 has for bf16. */
 static uint32_t bf16_isa(uint32_t xcr0, uint32_t leaf7_edx) {
     uint32_t eax, ebx, ecx, edx;
     if (!__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) || !has_all(eax, LEAF7_1_AVX512_BF16))

@@ -15,17 +15,18 @@ typedef struct cpu_features_limit {
     bool wants_dots; /* AVX512_BF16 is named, paying or not */
 } cpu_features_limit_t;
 
-/* INVALID_ARGUMENT when the variable could not be understood. */
+/* Returns INVALID_ARGUMENT when the variable could not be understood. */
 flash_status_t cpu_features_limit(cpu_features_limit_t *limit);
 
-/* FLASH_ISA_... bits that the processor has and the system saves the registers of. */
+/* Returns the FLASH_ISA_... bits that the processor has and the system saves the registers of. */
 uint32_t cpu_features_isa(void);
 
 /* Asks the system for the tile registers of AMX, which a process must before it uses them; false:
  * refused. Asking again changes nothing. */
 bool cpu_features_permit_amx(void);
 
-/* Whether a product of bf16 pairs (AVX512_BF16) takes no longer than a multiply-add of fp32. */
+/* Says whether a product of bf16 pairs (AVX512_BF16) takes no longer than a multiply-add of fp32.
+ */
 bool cpu_features_dots_pay(void);
 
 /* The processor's own name, NUL-terminated, cut to fit. */

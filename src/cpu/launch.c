@@ -57,17 +57,25 @@ static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *prob
     return status;
 }
 
+/* Acquires threads and makes the plan for them. Where it fails there is nothing to release. */
+static flash_status_t acquire_and_plan(const flash_kernel_t *kernel, const problem_t *problem,
+                                       parallel_t *parallel, cpu_plan_t *plan) {
+    FLASH_TRY(parallel_acquire(&problem->executor, parallel));
+    const flash_status_t status =
+        cpu_plan_make(&kernel->config, &problem->params, parallel->n_workers, plan);
+    if (status != FLASH_SUCCESS)
+        parallel_release(parallel);
+    return status;
+}
+
 static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                 const device_t *device, uint64_t *size) {
     (void)device;
     parallel_t parallel;
     cpu_plan_t plan;
-    FLASH_TRY(parallel_acquire(&problem->executor, &parallel));
-    const flash_status_t status =
-        cpu_plan_make(&kernel->config, &problem->params, parallel.n_workers, &plan);
-    parallel_release(&parallel);
-    FLASH_TRY(status);
+    FLASH_TRY(acquire_and_plan(kernel, problem, &parallel, &plan));
     *size = problem->has_output ? full_workspace(&plan, &problem->params, parallel.n_workers) : 0;
+    parallel_release(&parallel);
     return FLASH_SUCCESS;
 }
 
@@ -76,13 +84,11 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
     (void)device;
     parallel_t parallel;
     cpu_plan_t plan;
-    FLASH_TRY(parallel_acquire(&problem->executor, &parallel));
-    const flash_status_t status =
-        cpu_plan_make(&kernel->config, &problem->params, parallel.n_workers, &plan);
-    if (status == FLASH_SUCCESS && plan.max_workers > 1)
+    FLASH_TRY(acquire_and_plan(kernel, problem, &parallel, &plan));
+    if (plan.max_workers > 1)
         parallel_start(&parallel);
     parallel_release(&parallel);
-    return status;
+    return FLASH_SUCCESS;
 }
 
 static flash_status_t check_workspace(const flash_kernel_t *kernel, const problem_t *problem,

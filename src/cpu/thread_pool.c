@@ -211,7 +211,7 @@ static void watch_forks(void) {
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-/* At dlclose() and exit(). A call that still runs in another thread keeps its pool. */
+/* Runs at dlclose() and exit(). A call that still runs in another thread keeps its pool. */
 __attribute__((destructor)) static void unload(void) {
     pthread_mutex_lock(&state.lock);
     thread_pool_t *pool = state.pool;

@@ -22,8 +22,8 @@ static cuda_block_t block_of(const flash_kernel_t *kernel) {
     return kernel->family->cuda->block(&kernel->config);
 }
 
-/* Not remembered: a device reset would forget it, and the runtime sets it in well under a
- * microsecond. */
+/* The attributes are set at each launch: a device reset would forget them, and it takes well under
+ * a microsecond. */
 static flash_status_t set_attributes(const flash_kernel_t *kernel) {
     const cuda_block_t block = block_of(kernel);
     if (block.shared_bytes + block.static_shared_bytes > SHARED_BYTES_BY_DEFAULT)

@@ -21,14 +21,14 @@ flash_status_t cuda_launch(const flash_kernel_t *kernel, const problem_t *proble
 flash_status_t cuda_prepare(const flash_kernel_t *kernel, const problem_t *problem,
                             const device_t *device);
 
-/* For kernels that need no workspace. */
+/* Serves as an operation of kernels that need no workspace. */
 flash_status_t cuda_no_workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                  const device_t *device, uint64_t *size);
 
 flash_status_t cuda_needs_no_workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                        const device_t *device);
 
-/* What the compiled kernel uses on the device. */
+/* Finds what the compiled kernel uses on the device. */
 flash_status_t cuda_resources(const flash_kernel_t *kernel, const device_t *device,
                               flash_kernel_resources_t *resources);
 

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-/* Few enough that the stream's queue takes all of a batch while the gate is shut. */
+/* A batch is so small that the stream's queue takes all of it while the gate is shut. */
 enum { BATCH_LAUNCHES = 128 };
 
 /* ---- The gate ---- */

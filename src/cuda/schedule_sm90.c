@@ -16,7 +16,8 @@ enum {
     MOST_TEAM_BLOCKS = 4
 };
 
-/* K and V of the heads that are computed at the same time, beside which L2 keeps Q and O. */
+/* K and V of the heads that are computed at the same time take at most so many bytes, beside which
+ * L2 keeps Q and O. */
 #define SECTION_BYTES (16 * MIB)
 #define TEAM_BYTES    (20 * MIB)
 

@@ -16,7 +16,7 @@ typedef struct cuda_scope {
 
 flash_status_t cuda_scope_enter(const device_t *device, cuda_scope_t *scope);
 
-/* Of a scope that was entered. */
+/* Leaves a scope that was entered. */
 void cuda_scope_leave(const cuda_scope_t *scope);
 
 #endif

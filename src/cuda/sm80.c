@@ -15,8 +15,8 @@ enum {
 
 /* ---- Rules, as in codegen/legality.py ---- */
 
-/* Fragments held at a time: 0, or a power of two from 2 up to what the contraction has, half of
- * that when the next ones load meanwhile. */
+/* The fragments held at a time are 0, or a power of two from 2 up to what the contraction has, half
+ * of that when the next ones load meanwhile. */
 static flash_status_t check_fragments(const char *field, int32_t count, const char *axis,
                                       int32_t contraction, bool double_buffered) {
     const int32_t most = contraction / FRAGMENT / (double_buffered ? 2 : 1);
@@ -87,7 +87,7 @@ static int32_t priority(const device_t *device) {
  * the speed of 128 (docs/performance.md). */
 enum { STEP_ROWS = 36 };
 
-/* Of the longest-working multiprocessor, in rows of Q. */
+/* Estimates the time of the longest-working multiprocessor, in rows of Q. */
 static int64_t estimated_time(const flash_config_t *config, const problem_t *problem,
                               const device_t *device) {
     const int64_t n = device->n_multiprocessors;

@@ -80,7 +80,8 @@ static int64_t block_time(const flash_config_t *config) {
     return (int64_t)(config->B_r + (masked ? 0 : ROWS_AROUND_BLOCK)) * config->B_c;
 }
 
-/* Of the longest-working multiprocessor, in scores: blocks of keys are computed whole. */
+/* Estimates the time of the longest-working multiprocessor, in scores: blocks of keys are computed
+ * whole. */
 static int64_t estimated_time(const flash_config_t *config, const problem_t *problem,
                               const device_t *device) {
     const int64_t n = device->n_multiprocessors;
@@ -90,7 +91,7 @@ static int64_t estimated_time(const flash_config_t *config, const problem_t *pro
     return rounds * blocks * block_time(config);
 }
 
-/* Of many rows against many keys, whatever the problem's lengths. */
+/* Estimates the time of many rows against many keys, whatever the problem's lengths. */
 static int64_t time_at_length(const flash_config_t *config) {
     enum { ROWS = 1 << 20 };
     return ROWS * block_time(config) / ((int64_t)config->B_r * config->B_c);

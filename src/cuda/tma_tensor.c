@@ -31,8 +31,8 @@ static tma_tensor_t batched(const flash_config_t *c, const flash_params_t *p, co
                           .stride = {1, l->stride->seq, l->stride->head, l->stride->batch}};
 }
 
-/* Elements from one token to the next. Where each batch entry has one, they are as far apart as the
- * entries; a single token is nowhere near another. */
+/* Returns the elements from one token to the next. Where each batch entry has one, they are as far
+ * apart as the entries; a single token is nowhere near another. */
 static int64_t token_stride(const flash_config_t *c, const flash_params_t *p, const layout_t *l) {
     if (l->cu_seqlens != NULL || l->seqlen > 1)
         return l->stride->seq;

@@ -20,12 +20,13 @@ typedef struct tma_tensor {
     int32_t n_axes;
     int32_t extent[TMA_MOST_AXES];
     int64_t stride[TMA_MOST_AXES]; /* in elements; the first is 1 */
-    /* Of a ragged map: tokens from one batch entry to the next, 0 where the tensor itself is
-     * ragged; negative: not a whole number, or too many. */
+    /* A ragged map has so many tokens from one batch entry to the next, 0 where the tensor itself
+     * is ragged; negative: not a whole number, or too many. */
     int64_t entry_tokens;
 } tma_tensor_t;
 
-/* As a kernel of the configuration sees it: in elements of its type, ragged if it has varlen. */
+/* Describes the tensor as a kernel of the configuration sees it: in elements of its type, ragged if
+ * it has varlen. */
 tma_tensor_t tma_tensor_q(const flash_config_t *config, const flash_params_t *p);
 tma_tensor_t tma_tensor_k(const flash_config_t *config, const flash_params_t *p);
 tma_tensor_t tma_tensor_v(const flash_config_t *config, const flash_params_t *p);
@@ -33,7 +34,7 @@ tma_tensor_t tma_tensor_o(const flash_config_t *config, const flash_params_t *p)
 
 bool tma_tensor_is_empty(const tma_tensor_t *tensor);
 
-/* Why TMA cannot address the tensor; NULL: it can. */
+/* Returns why TMA cannot address the tensor; NULL: it can. */
 const char *tma_tensor_obstacle(const tma_tensor_t *tensor);
 
 #endif

@@ -16,7 +16,7 @@ typedef struct measurement {
     flash_stream_t stream;
 } measurement_t;
 
-/* Launch number i of all: the kernels take turns. */
+/* Returns the kernel of launch number i of all: the kernels take turns. */
 static inline const flash_kernel_t *measurement_kernel(const measurement_t *m, int64_t i) {
     return m->kernels[i % m->n_kernels];
 }

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* Fields by which rows are compared, the most important first; less is better. */
+/* Rows are compared by these fields, the most important first; less is better. */
 enum { N_RANKS = 6 };
 typedef struct rank {
     int64_t fields[N_RANKS];

@@ -11,8 +11,8 @@
 
 enum { SELECT_REASON_SIZE = 256 };
 
-/* The best kernel in the table for the problem, by estimates, and why it is. UNSUPPORTED: none
- * serves. */
+/* Finds the best kernel in the table for the problem, by estimates, and why it is. UNSUPPORTED:
+ * none serves. */
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,
                              const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]);
 

@@ -18,7 +18,7 @@ static bool serves_d_head(const flash_kernel_t *kernel, int32_t d_head) {
     return own >= d_head;
 }
 
-/* The field by which the kernel does not fit the problem; NULL: it fits. */
+/* Returns the field by which the kernel does not fit the problem; NULL: it fits. */
 static const char *mismatch(const flash_kernel_t *kernel, const problem_t *problem) {
     if (kernel->config.op != FLASH_OP_FORWARD)
         return "op";
@@ -31,7 +31,7 @@ static const char *mismatch(const flash_kernel_t *kernel, const problem_t *probl
     return NULL;
 }
 
-/* Why the device cannot run the kernel, or not for this problem; NULL: it can. */
+/* Returns why the device cannot run the kernel, or not for this problem; NULL: it can. */
 static const char *obstacle(const flash_kernel_t *kernel, const problem_t *problem,
                             const device_t *device) {
     const char *lack = family_lack(kernel->family, device);

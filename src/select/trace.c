@@ -5,6 +5,7 @@
 
 #include "config/config.h"
 #include "config/kernel_table.h"
+#include "config_facts.h"
 #include "core/environment.h"
 #include "core/status.h"
 
@@ -36,17 +37,26 @@ flash_status_t trace_is_on(bool *on) {
 
 /* ---- Choices ---- */
 
-/* One bit for each kernel and set of features that was printed. */
-enum { TRACED_FEATURES = 16, TRACED_KERNELS = 4096 };
-static atomic_uint printed[TRACED_KERNELS];
+/* The sets of features: a problem's is a number below FEATURE_SETS. */
+enum {
+#define ADD_FEATURE(name, word) | FLASH_FEATURE_##name
+    ALL_FEATURES = 0 FLASH_CONFIG_FEATURES(ADD_FEATURE),
+#undef ADD_FEATURE
+    FEATURE_SETS = ALL_FEATURES + 1
+};
 
-/* Whether this is the first such choice. */
+/* One bit for each kernel and set of features that was printed. */
+enum { TRACED_KERNELS = 4096, WORD_BITS = 32, WORDS = (FEATURE_SETS + WORD_BITS - 1) / WORD_BITS };
+static atomic_uint printed[TRACED_KERNELS][WORDS];
+
+/* Says whether this is the first such choice. */
 static bool is_new(const flash_kernel_t *kernel, const problem_t *problem) {
     const ptrdiff_t row = kernel - kernel_table;
     if (row >= TRACED_KERNELS)
         return true;
-    const unsigned bit = 1u << (problem->features % TRACED_FEATURES);
-    return (atomic_fetch_or(&printed[row], bit) & bit) == 0;
+    atomic_uint *word = &printed[row][problem->features / WORD_BITS];
+    const unsigned bit = 1u << (problem->features % WORD_BITS);
+    return (atomic_fetch_or(word, bit) & bit) == 0;
 }
 
 void trace_choice(const flash_kernel_t *kernel, const problem_t *problem, const char *reason) {

@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-/* Whether to trace: FLASH_TRACE. INVALID_ARGUMENT when it could not be understood. */
+/* Says whether to trace: FLASH_TRACE. INVALID_ARGUMENT when it could not be understood. */
 flash_status_t trace_is_on(bool *on);
 
 /* Prints the choice unless it was printed before. */

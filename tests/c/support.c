@@ -131,6 +131,13 @@ static bool library_has_cuda(void) {
     return flash_kernel_config(last, &config) == FLASH_SUCCESS && config.arch >= FLASH_ARCH_SM80;
 }
 
+int default_threads(void **state) {
+    (void)state;
+    assert_success(flash_set_parallel_for(NULL, NULL, 0));
+    assert_success(flash_set_num_threads(0));
+    return 0;
+}
+
 void check_refusal(flash_status_t status, flash_status_t expected, const char *words) {
     if (expected == ABSENT_DEVICE_STATUS)
         expected = library_has_cuda() ? FLASH_ERROR_NO_DEVICE : FLASH_ERROR_UNSUPPORTED;

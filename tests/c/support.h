@@ -68,6 +68,9 @@ void problem_run(test_problem_t *p);
 /* O and LSE of two problems are the same bits. */
 bool problem_same_bits(const test_problem_t *a, const test_problem_t *b);
 
+/* A teardown: later tests have neither a hook nor a number of threads set. */
+int default_threads(void **state);
+
 /* Fails the test unless the call gave this status and the last error has these words in it. */
 void check_refusal(flash_status_t status, flash_status_t expected, const char *words);
 

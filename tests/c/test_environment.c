@@ -50,7 +50,7 @@ static bool three_threads(void *argument) {
     return true;
 }
 
-static bool default_threads(void *argument) {
+static bool there_are_default_threads(void *argument) {
     cpu_set_t one;
     (void)argument;
     CPU_ZERO(&one);
@@ -76,7 +76,7 @@ static bool one_processor_is_one_thread(void *argument) {
 static void num_threads(void **state) {
     (void)state;
     check_in_child(three_threads, NULL);
-    check_in_child(default_threads, NULL);
+    check_in_child(there_are_default_threads, NULL);
     check_in_child(one_processor_is_one_thread, NULL);
 }
 

@@ -168,13 +168,6 @@ static int destroy_expected(void **state) {
     return 0;
 }
 
-static int default_threads(void **state) {
-    (void)state;
-    assert_success(flash_set_parallel_for(NULL, NULL, 0));
-    assert_success(flash_set_num_threads(0));
-    return 0;
-}
-
 /* Nothing is asserted, which may compute, before the default modes are back. */
 static void check(const modes_t *modes, const calls_t *expected, float size_of_v) {
     calls_t c;

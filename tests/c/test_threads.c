@@ -43,13 +43,6 @@ static int destroy_expected(void **state) {
     return 0;
 }
 
-static int default_threads(void **state) {
-    (void)state;
-    assert_success(flash_set_parallel_for(NULL, NULL, 0));
-    assert_success(flash_set_num_threads(0));
-    return 0;
-}
-
 static void check_all(void) {
     for (int i = 0; i < N_PROBLEMS; i++) {
         test_problem_t p;

@@ -19,6 +19,7 @@ from codegen.facts import (
 )
 from codegen.legality import RULES_AMONG_FIELDS
 from codegen.sets import all_sets
+from codegen.wrappers import WRAPPERS
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,17 @@ def test_no_family_has_a_feature_that_is_unknown():
 def test_no_row_has_a_feature_that_its_family_does_not_claim():
     for config in all_sets():
         assert config.features & ~FAMILIES[config.arch].features == 0
+
+
+def test_the_build_has_every_family(root):
+    """cmake/families.cmake names those that some machine compiles, and no other."""
+    text = re.sub("#.*", "", (root / "cmake/families.cmake").read_text())
+    lists = re.findall(r"set\(FLASH_FAMILIES_(\w+) ([^)]*)\)", text)
+    on_cpu = {name for key, names in lists if key != "CUDA" for name in names.split()}
+    on_cuda = {name for key, names in lists if key == "CUDA" for name in names.split()}
+    expected = [family for family in FAMILIES.values() if family.layout.name in WRAPPERS]
+    assert on_cpu == {f.name for f in expected if f.layout.on_cpu} - {"reference"}
+    assert on_cuda == {f.name for f in expected if not f.layout.on_cpu}
 
 
 def test_every_arch_has_a_family():

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from flashattn import _abi
 from flashattn._library import library
+from flashattn.config import Arch, DType, Feature, Op
+from flashattn.device import Device, Isa
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = ROOT / "include" / "flashattn.h"
@@ -25,6 +27,14 @@ STRUCTS = [
     _abi.flash_executor_t,
     _abi.flash_team_t,
 ]
+ENUMERATIONS = {
+    "FLASH_ARCH_": Arch,
+    "FLASH_OP_": Op,
+    "FLASH_DTYPE_": DType,
+    "FLASH_FEATURE_": Feature,
+    "FLASH_DEVICE_": Device,
+    "FLASH_ISA_": Isa,
+}
 CONSTANTS = {
     name: value
     for name, value in vars(_abi).items()
@@ -98,6 +108,19 @@ def _ctypes_type(c_type: str, pointer: str, array: str | None) -> type:
 
 def test_constants(numbers_of_c: dict[str, int]) -> None:
     assert {name: numbers_of_c[name] for name in CONSTANTS} == CONSTANTS
+
+
+@pytest.mark.parametrize("prefix", ENUMERATIONS)
+def test_an_enumeration_has_every_constant(prefix: str) -> None:
+    members = ENUMERATIONS[prefix].__members__
+    assert {f"{prefix}{name}": int(member) for name, member in members.items()} == {
+        name: value for name, value in CONSTANTS.items() if name.startswith(prefix)
+    }
+
+
+def test_no_struct_is_missing() -> None:
+    defined = re.findall(r"typedef struct (\w+) \{", _header_text())
+    assert [f"{name}_t" for name in sorted(defined)] == sorted(s.__name__ for s in STRUCTS)
 
 
 def test_no_constant_is_missing() -> None:

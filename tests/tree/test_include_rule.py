@@ -41,7 +41,7 @@ def sm90_room(*rooms: str) -> str:
 KERNEL_RULES = {
     "include": r"(?!)",
     "kernels/common": DEVICE_COMMON,
-    "kernels/cpu": rf"{COMMON}|cpu/(\w+/)?\w+\.h",
+    "kernels/cpu": rf"{COMMON}|{GENERATED}|cpu/(\w+/)?\w+\.h",
     "kernels/sm80": rf"{DEVICE_COMMON}|sm80/(\w+/)?\w+\.(h|cuh)",
     "kernels/sm90/ptx": rf"{DEVICE_COMMON}|sm90/sm90_kernel\.h",
     "kernels/sm90/schedule": sm90_room("schedule", "ptx"),
@@ -101,6 +101,24 @@ def test_includes_follow_the_rule(path: Path) -> None:
 def test_every_file_of_src_is_in_a_room() -> None:
     strays = [p for p in (ROOT / "src").iterdir() if p.suffix in SUFFIXES]
     assert strays == []
+
+
+def folders_without_a_rule(root: Path) -> list[str]:
+    """A family's folder, a room of src, a room of SM90, whose files nothing else would check."""
+    parents = [root / parent for parent in ("kernels", "kernels/sm90", "src")]
+    folders = [folder for parent in parents for folder in parent.iterdir()]
+    names = [f.relative_to(root).as_posix() for f in folders if f.is_dir()]
+    return sorted(name for name in names if name not in RULES)
+
+
+def test_every_folder_has_a_rule() -> None:
+    assert folders_without_a_rule(ROOT) == []
+
+
+def test_a_folder_without_a_rule_is_found(tmp_path: Path) -> None:
+    for folder in ("kernels/sm100/ptx", "kernels/sm90/mma", "kernels/sm90/decode", "src/api"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert folders_without_a_rule(tmp_path) == ["kernels/sm100", "kernels/sm90/decode"]
 
 
 @pytest.mark.parametrize(

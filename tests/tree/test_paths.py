@@ -1,4 +1,5 @@
-"""Files that the documents and the comments of the sources name are there."""
+"""What the documents and the comments of the sources name is there: files, and constants of the CPU
+kernels with their values."""
 
 from __future__ import annotations
 
@@ -53,6 +54,24 @@ def test_documents_name_files_that_are_there(document: Path) -> None:
     assert [path for path in paths if not is_in_the_tree(path)] == []
 
 
+# ---- Documents: constants, as in `FEW_ROWS` (12)
+
+
+def constants_of_document(text: str) -> list[tuple[str, str]]:
+    return re.findall(r"`([A-Z][A-Z0-9_]+)` \((\d+)\)", text)
+
+
+def is_a_constant(name: str, value: str) -> bool:
+    tuning = (ROOT / "kernels/cpu/tuning.h").read_text()
+    return re.search(rf"^ *{name} = {value}\b", tuning, re.MULTILINE) is not None
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_documents_have_the_values_of_constants(document: Path) -> None:
+    constants = constants_of_document(document.read_text())
+    assert [constant for constant in constants if not is_a_constant(*constant)] == []
+
+
 # ---- Comments: paths from the file's own folder, one above it, that of its name (tiled.h: tiled/),
 # ---- or where includes begin
 
@@ -82,6 +101,12 @@ def test_stale_paths_are_found() -> None:
     text = "See `src/gone.c`, src/cpu/gone/, `gone.h`, kernels/*/gone.h and docs/abi.md."
     stale = [path for path in paths_of_document(text) if not is_in_the_tree(path)]
     assert stale == ["src/gone.c", "src/cpu/gone/", "kernels/*/gone.h", "gone.h"]
+
+
+def test_stale_values_are_found() -> None:
+    text = "At least `SPLIT_ROW_KEYS` (16), `SPLIT_ROW_KEYS` (1) and `GONE` (16)."
+    stale = [c for c in constants_of_document(text) if not is_a_constant(*c)]
+    assert stale == [("SPLIT_ROW_KEYS", "1"), ("GONE", "16")]
 
 
 def test_stale_paths_in_comments_are_found() -> None:

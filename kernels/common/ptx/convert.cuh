@@ -1,6 +1,6 @@
 /*
- * Two fp32 values rounded to nearest even into one register of 16-bit elements.
- * PTX ISA, "Data Movement and Conversion Instructions: cvt" (.f16x2, .bf16x2).
+ * Conversion rounds two fp32 values to nearest even into one register of 16-bit elements. PTX ISA,
+ * "Data Movement and Conversion Instructions: cvt" (.f16x2, .bf16x2).
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_CONVERT_CUH
 #define FLASH_KERNELS_COMMON_PTX_CONVERT_CUH

@@ -14,7 +14,7 @@ static __device__ __forceinline__ void ldmatrix_x4(uint32_t (&fragment)[4], uint
                  : "memory");
 }
 
-/* Each matrix transposed. */
+/* Loads each matrix transposed. */
 static __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&fragment)[4], uint32_t shared) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                  : "=r"(fragment[0]), "=r"(fragment[1]), "=r"(fragment[2]), "=r"(fragment[3])

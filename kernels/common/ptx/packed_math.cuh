@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-/* a * b + c, of each element. */
+/* Returns a * b + c, of each element. */
 template <int DTYPE>
 static __device__ uint32_t multiply_add_pair(uint32_t a, uint32_t b, uint32_t c) = delete;
 

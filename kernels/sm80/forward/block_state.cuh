@@ -15,7 +15,7 @@ typedef struct block_state {
     int32_t v_sanitised; /* V had something to zero: see sanitise_v.cuh */
 } block_state_t;
 
-/* Volatile: each read is a load, not a register that stays. */
+/* The state is volatile, so that each read is a load and no register stays with a value. */
 static __device__ __forceinline__ volatile block_state_t &block_state() {
     __shared__ block_state_t state;
     return state;
@@ -32,7 +32,7 @@ static __device__ __forceinline__ void initialize_block_state(const query_tile_t
     state.v_sanitised = 0;
 }
 
-/* Last block of the walk, which runs downwards. */
+/* Returns the last block of the walk, which runs downwards. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t final_block(const query_tile_t &tile) {
     if constexpr (has_mask<C>)
@@ -41,7 +41,7 @@ static __device__ __forceinline__ int32_t final_block(const query_tile_t &tile) 
         return tile.block_begin;
 }
 
-/* Some row may not see some key of the block. */
+/* Says whether some row may not see some key of the block. */
 template <flash_config_t C> static __device__ __forceinline__ bool is_cut(int32_t block) {
     if constexpr (has_mask<C>)
         return block < block_state().whole_begin || block >= block_state().whole_end;

@@ -29,7 +29,8 @@ constexpr int score_steps = fragment_steps(C.K_mma_load_K_fragments, head_steps<
 template <flash_config_t C>
 constexpr int value_steps = fragment_steps(C.V_mma_load_K_fragments, key_steps<C>);
 
-/* Sets of fragments: with two, ldmatrix fills one while mma works on the other. */
+/* There are one or two sets of fragments: with two, ldmatrix fills one while mma works on the
+ * other. */
 SM80_CONSTANT int fragment_buffers(bool double_buffer, int steps, int whole) {
     return double_buffer && steps < whole ? 2 : 1;
 }
@@ -53,8 +54,8 @@ template <flash_config_t C> using element_bits = bits_of<element_bytes<C>>;
 template <flash_config_t C> constexpr int row_bytes = C.d_head *element_bytes<C>;
 template <flash_config_t C> constexpr int row_chunks = C.d_head / chunk_elements<C>;
 
-/* Chunks that the swizzle permutes among themselves: 128 bytes, all banks, where rows are made of
- * whole 128 bytes; else 64 bytes, and two rows next to each other fill the banks. */
+/* The swizzle permutes the chunks of a panel among themselves: 128 bytes, all banks, where rows are
+ * made of whole 128 bytes; else 64 bytes, and two rows next to each other fill the banks. */
 template <flash_config_t C> constexpr int panel_chunks = row_chunks<C> % 8 == 0 ? 8 : 4;
 template <flash_config_t C> constexpr int row_panels = row_chunks<C> / panel_chunks<C>;
 
@@ -66,9 +67,9 @@ template <flash_config_t C> constexpr int kv_bytes = C.B_c *row_bytes<C>;
 template <flash_config_t C> constexpr int block_threads = SM80_WARP_THREADS *C.n_warps;
 template <flash_config_t C> constexpr int pass_rows = block_threads<C> / panel_chunks<C>;
 
-/* Eager loads: whether the wait for V comes after the softmax, at the price of a third barrier a
- * block. It pays where QK^T is too short to hide V's way; measured on an H200: +6 % at d_head 64,
- * nothing at 128, -1 % at 256. */
+/* With eager loads, this says whether V is waited for after the softmax, at the price of a third
+ * barrier a block. It pays where QK^T is too short to hide V's way; measured on an H200: +6 % at
+ * d_head 64, nothing at 128, -1 % at 256. */
 template <flash_config_t C> constexpr bool await_v_late = !C.eager_load_blocks || C.d_head < 128;
 
 /* ---- masks ---- */

@@ -1,7 +1,7 @@
 /*
- * O and LSE of a tile to global memory. O goes through shared memory, in the place of the warp's
- * own rows of Q, so that each row leaves in whole chunks next to each other; element by element
- * where O is not aligned to them.
+ * The epilogue writes O and LSE of a tile to global memory. O goes through shared memory, in the
+ * place of the warp's own rows of Q, so that each row leaves in whole chunks next to each other;
+ * element by element where O is not aligned to them.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_EPILOGUE_CUH
 #define FLASH_KERNELS_SM80_FORWARD_EPILOGUE_CUH
@@ -17,12 +17,7 @@ static __device__ __forceinline__ void normalize_output(output_tile<C> &o,
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const float sum = state.sum[m][half];
-            const float inverse = sum == 0.0f ? 0.0f : reciprocal_approx(sum);
-#pragma unroll
-            for (int n = 0; n < head_tiles<C>; ++n) {
-                o.o[m][n][2 * half] *= inverse;
-                o.o[m][n][2 * half + 1] *= inverse;
-            }
+            scale_output_row<C>(o, m, half, sum == 0.0f ? 0.0f : reciprocal_approx(sum));
         }
 }
 
@@ -50,7 +45,7 @@ static __device__ __forceinline__ void store_elements(char *global, uint4 chunk,
                                   i % word_elements<C> * element_bytes<C> * 8);
 }
 
-/* Rows of whole, aligned chunks: a warp stores a panel of several of its rows at a time. */
+/* Stores rows of whole, aligned chunks: a warp stores a panel of several of its rows at a time. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_rows(char *global, int64_t row_stride, int32_t rows,
                                                   int32_t d_head, uint32_t shared) {
@@ -70,7 +65,7 @@ static __device__ __forceinline__ void store_rows(char *global, int64_t row_stri
         }
 }
 
-/* Rows at any alignment. */
+/* Stores rows at any alignment. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_rows_by_element(char *global, int64_t row_stride,
                                                              int32_t rows, int32_t d_head,

@@ -15,43 +15,44 @@ template <flash_config_t C> static __device__ __forceinline__ int swizzle(int ro
         return panel_chunks<C> == 8 ? row & 7 : (row >> 1) & 3;
 }
 
-/* Offset in bytes of a chunk in a block of rows. */
+/* Returns the offset in bytes of a chunk in a block of rows. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
     return (uint32_t)(row * row_bytes<C> + (chunk ^ swizzle<C>(row)) * SM80_CHUNK_BYTES);
 }
 
 /*
- * The address from which a lane reads tile (0, 0), 16x16, of a block of rows by ldmatrix.x4. Of
- * any other tile of its row of tiles the address differs in the bits of the chunk, as long as the
- * block begins at a whole panel, and in an immediate offset.
+ * A lane reads tile (0, 0), 16x16, of a block of rows from this address, by ldmatrix.x4. Of any
+ * other tile of its row of tiles the address differs in the bits of the chunk, as long as the block
+ * begins at a whole panel, and in an immediate offset.
  */
 template <flash_config_t C> struct lane_address { uint32_t base; };
 
-/* The same address, from here on: those of other tiles are then computed where they are used,
- * instead of waiting in registers all over the main loop. */
+/* Returns the same address, as a value that the compiler takes for a new one: addresses of other
+ * tiles are then computed where they are used, instead of waiting in registers all over the main
+ * loop. */
 template <flash_config_t C>
 static __device__ __forceinline__ lane_address<C> renew(const lane_address<C> &address) {
     return {opaque(address.base)};
 }
 
-/* The four matrices of a tile in the order that fragments want, so that what mma takes together
- * lies in neighbouring registers. Down first: A from rows (Q), and B from columns (V, transposed).
- */
+/* The four matrices of a tile come in the order that fragments want, so that what mma takes
+ * together lies in neighbouring registers. Down first: A from rows (Q), and B from columns (V,
+ * transposed). */
 template <flash_config_t C>
 static __device__ __forceinline__ lane_address<C> lane_address_down_first(uint32_t block) {
     const int lane = threadIdx.x % SM80_WARP_THREADS;
     return {block + chunk_offset<C>(lane % 16, lane / 16)};
 }
 
-/* Across first: B from rows (K). */
+/* The matrices come across first: B from rows (K). */
 template <flash_config_t C>
 static __device__ __forceinline__ lane_address<C> lane_address_across_first(uint32_t block) {
     const int lane = threadIdx.x % SM80_WARP_THREADS;
     return {opaque(block + chunk_offset<C>(lane / 16 * 8 + lane % 8, lane / 8 % 2))};
 }
 
-/* Address of tile (row_tile, column_tile), both in units of 16. */
+/* Returns the address of tile (row_tile, column_tile), both in units of 16. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t tile_address(const lane_address<C> &address,
                                                         int row_tile, int column_tile) {

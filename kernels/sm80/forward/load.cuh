@@ -1,7 +1,7 @@
 /*
- * Blocks of rows from global to shared memory: by cp.async, or through registers, where the rows
- * may also lie at any alignment. Rows past the end of the sequence and columns past d_head become
- * zeros: whatever lies there in memory is never read.
+ * These functions copy blocks of rows from global to shared memory: by cp.async, or through
+ * registers, where the rows may also lie at any alignment. Rows past the end of the sequence and
+ * columns past d_head become zeros: whatever lies there in memory is never read.
  *
  * A thread copies chunk (threadIdx.x % panel_chunks) of each panel, of every pass_rows-th row.
  */
@@ -57,7 +57,7 @@ static __device__ __forceinline__ row_source_t make_row_source(const void *data,
     return source;
 }
 
-/* From the thread's own chunk on of a block of rows that begins at row. */
+/* Returns the rows of a block that begins at `row`, from the thread's own chunk on. */
 template <flash_config_t C>
 static __device__ __forceinline__ row_source_t make_copy_source(const void *data,
                                                                 const flash_strides_t &stride,
@@ -67,7 +67,8 @@ static __device__ __forceinline__ row_source_t make_copy_source(const void *data
                               copy_column<C>());
 }
 
-/* The thread's next pass; its address follows from this one's, not each from the first. */
+/* Returns where the thread's next pass begins; its address follows from this one's, not each from
+ * the first. */
 template <flash_config_t C>
 static __device__ __forceinline__ const char *next_pass(const char *global,
                                                         const row_source_t &source) {
@@ -79,7 +80,7 @@ template <int ROWS> static __device__ __forceinline__ void step_back(row_source_
     source.pointer -= ROWS * source.row_stride;
 }
 
-/* The elements of one chunk that exist, one by one; the rest zero. */
+/* Loads the elements of one chunk that exist, one by one; the rest are zero. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint4 load_elements(const char *global, int columns) {
     uint32_t word[4] = {0, 0, 0, 0};
@@ -119,8 +120,8 @@ copy_through_registers(uint32_t shared, const row_source_t &source, int32_t rows
     }
 }
 
-/* PARTIAL: rows may be missing, and the zeros of missing columns are written too. They stay, so
- * that later, whole blocks need only leave them alone. */
+/* Starts the copy of a block. PARTIAL: rows may be missing, and the zeros of missing columns are
+ * written too. They stay, so that later, whole blocks need only leave them alone. */
 template <flash_config_t C, int ROWS, bool PARTIAL>
 static __device__ __forceinline__ void
 copy_asynchronously(uint32_t shared, const row_source_t &source, int32_t rows) {
@@ -152,7 +153,7 @@ static __device__ __forceinline__ void load_block(uint32_t shared, const row_sou
         copy_through_registers<C, ROWS>(shared, source, rows);
 }
 
-/* The thread's copies have arrived. */
+/* Waits until the thread's copies have arrived. */
 template <flash_config_t C> static __device__ __forceinline__ void wait_for_loads() {
     if constexpr (C.async_copy)
         async_copy_wait_all();

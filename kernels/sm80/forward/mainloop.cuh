@@ -45,7 +45,7 @@ static __device__ __forceinline__ void load_next(uint32_t shared, row_source_t &
     step_back<C.B_c>(source);
 }
 
-/* K has arrived, and V's buffer is free. */
+/* Waits until K has arrived and V's buffer is free. */
 template <flash_config_t C, bool FIRST>
 static __device__ __forceinline__ void await_k(operands<C> &x) {
     if constexpr (!C.eager_load_blocks)
@@ -58,7 +58,7 @@ static __device__ __forceinline__ void await_k(operands<C> &x) {
     }
 }
 
-/* V has arrived; behind it, if anything, only K is on its way. */
+/* Waits until V has arrived; behind it, if anything, only K is on its way. */
 template <flash_config_t C, bool FIRST, bool MASKED>
 static __device__ __forceinline__ void await_v(operands<C> &x) {
     if constexpr (!C.eager_load_blocks)
@@ -72,7 +72,7 @@ static __device__ __forceinline__ void await_v(operands<C> &x) {
     __syncthreads();
 }
 
-/* Eager: all warps have passed QK^T (a barrier has seen to that), so the next K may come. */
+/* Loads the next K, where loads are eager: all warps have passed QK^T, as a barrier has seen to. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_next_k(operands<C> &x, bool more) {
     if (more)
@@ -80,7 +80,7 @@ static __device__ __forceinline__ void load_next_k(operands<C> &x, bool more) {
     async_copy_commit();
 }
 
-/* Between QK^T and the softmax: where loads are eager, K's buffer is filled anew. */
+/* Fills K's buffer anew between QK^T and the softmax, where loads are eager. */
 template <flash_config_t C, bool FIRST, bool MASKED>
 static __device__ __forceinline__ void reload_k(operands<C> &x, bool more) {
     if constexpr (await_v_late<C>)
@@ -90,7 +90,8 @@ static __device__ __forceinline__ void reload_k(operands<C> &x, bool more) {
     load_next_k<C>(x, more);
 }
 
-/* One block of keys. FIRST: of the walk. MASKED: some row may not see some key of it. */
+/* Computes one block of keys. FIRST: it is the walk's first. MASKED: some row may not see some key
+ * of it. */
 template <flash_config_t C, bool FIRST, bool MASKED>
 static __device__ __forceinline__ void
 process_block(const flash_params_t &params, const score_unit_t &unit, operands<C> &x,
@@ -133,7 +134,7 @@ make_operands(const flash_params_t &params, const query_tile_t &tile, uint32_t q
     return x;
 }
 
-/* Q, and K's first block along with it where loads are eager. */
+/* Loads Q, and K's first block along with it where loads are eager. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_first(const flash_params_t &params,
                                                   const query_tile_t &tile, uint32_t q_shared,
@@ -151,7 +152,7 @@ static __device__ __forceinline__ void load_first(const flash_params_t &params,
     }
 }
 
-/* All blocks of a tile that has at least one. */
+/* Computes all blocks of a tile that has at least one. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 process_blocks(const flash_params_t &params, const query_tile_t &tile, const score_unit_t &unit,

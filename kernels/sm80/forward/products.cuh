@@ -10,15 +10,15 @@
 #include "sm80/forward/fragments.cuh"
 #include "sm80/ptx/mma.cuh"
 
-/* Accumulators. A thread's four values of a tile: see ptx/mma.cuh. */
+/* S and O are accumulators; ptx/mma.cuh says which four values of a tile a thread has. */
 template <flash_config_t C> struct score_tile { float s[m_tiles<C>][key_tiles<C>][4]; };
 
 template <flash_config_t C> struct output_tile { float o[m_tiles<C>][head_tiles<C>][4]; };
 
-/* P, rounded to the operand type: the accumulators of S are the fragments of A as they lie. */
+/* P is rounded to the operand type: the accumulators of S are the fragments of A as they lie. */
 template <flash_config_t C> struct probabilities { uint32_t p[m_tiles<C>][key_steps<C>][4]; };
 
-/* Q in registers for the whole call, where the configuration keeps it there. */
+/* Q stays in registers for the whole call, where the configuration keeps it there. */
 template <flash_config_t C> struct q_block {
     q_fragments<C> step[q_resident<C> ? head_steps<C> : 1];
 };
@@ -32,7 +32,7 @@ static __device__ __forceinline__ void load_q_block(q_block<C> &q, const lane_ad
     }
 }
 
-/* Steps [begin, begin + score_steps) of the contraction, those that exist. */
+/* The operands are those of steps [begin, begin + score_steps) of the contraction that exist. */
 template <flash_config_t C> struct score_operands {
     q_fragments<C> q[score_steps<C>];
     k_fragments<C> k[score_steps<C>];
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void multiply_scores(score_tile<C> &s, const q
                                   k.r[n / 2][n % 2 * 2 + 1]);
 }
 
-/* S = Q K^T. */
+/* Computes S = Q K^T. */
 template <flash_config_t C>
 static __device__ __forceinline__ void compute_scores(score_tile<C> &s, const q_block<C> &q,
                                                       const lane_address<C> &q_at,
@@ -121,7 +121,7 @@ static __device__ __forceinline__ void multiply_values(output_tile<C> &o, const 
                                   v.r[n / 2][n % 2 * 2 + 1]);
 }
 
-/* O += P V. */
+/* Computes O += P V. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 accumulate_output(output_tile<C> &o, const probabilities<C> &p, const lane_address<C> &v_at) {

@@ -7,14 +7,14 @@
 
 #include "sm80/forward/derive.cuh"
 
-/* Row of the query tile that half 0 or 1 of tile m of this thread is. */
+/* Returns the row of the query tile that half 0 or 1 of tile m of this thread is. */
 template <flash_config_t C> static __device__ __forceinline__ int tile_row(int m, int half) {
     const int warp = threadIdx.x / SM80_WARP_THREADS;
     const int lane = threadIdx.x % SM80_WARP_THREADS;
     return warp * warp_rows<C> + m * 16 + half * 8 + lane / 4;
 }
 
-/* First of the thread's two columns in a tile of 8. */
+/* Returns the first of the thread's two columns in a tile of 8. */
 static __device__ __forceinline__ int tile_column() {
     return threadIdx.x % 4 * 2;
 }

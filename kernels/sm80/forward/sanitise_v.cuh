@@ -12,7 +12,7 @@
 #include "sm80/forward/block_state.cuh"
 #include "sm80/forward/load.cuh"
 
-/* Address of the thread's chunk of a block, in pass and panel index % row_panels. */
+/* Returns the address of the thread's chunk of a block, in pass and panel index % row_panels. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t copied_chunk(uint32_t shared, int index) {
     return shared + chunk_offset<C>(copy_row<C>(), threadIdx.x % panel_chunks<C>) +
@@ -55,7 +55,9 @@ static __device__ __forceinline__ uint4 add_non_finite_keys(uint4 o, const row_s
     return o;
 }
 
-/* The keys that row sees in the blocks that a mask cuts, left and right of the whole ones. */
+/* Adds what is not finite in the keys that a row sees in the blocks that a mask cuts, left and
+ * right of the whole ones.
+ */
 template <flash_config_t C>
 static __device__ __forceinline__ uint4 add_visible_non_finite(uint4 o,
                                                                const flash_params_t &params,

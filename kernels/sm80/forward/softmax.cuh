@@ -17,8 +17,8 @@
  * the largest P, which weighs most, with a rounding error of its own more often. */
 constexpr float max_growth_log2 = 4.0f;
 
-/* Of each row, relative to which sum and O are kept, in units of S (plain form: of log2). A
- * thread's sum covers its own columns until the end. */
+/* Each row has a maximum, relative to which its sum and O are kept, in units of S (plain form: of
+ * log2). A thread's sum covers its own columns until the end. */
 template <flash_config_t C> struct softmax_state {
     float max[m_tiles<C>][2];
     float sum[m_tiles<C>][2];
@@ -29,18 +29,24 @@ static __device__ __forceinline__ score_unit_t make_score_unit(const flash_param
     return score_unit_of<has_softcap<C>>(params);
 }
 
-/* Scores become tanh(score / cap), in units of the cap. */
-template <flash_config_t C>
-static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_unit_t &unit) {
-    if (unit.inverse_cap == 0.0f)
-        return;
+/* Puts f of each of the thread's scores in its place. */
+template <flash_config_t C, typename F>
+static __device__ __forceinline__ void transform_scores(score_tile<C> &s, const F &f) {
 #pragma unroll
     for (int m = 0; m < m_tiles<C>; ++m)
 #pragma unroll
         for (int n = 0; n < key_tiles<C>; ++n)
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                s.s[m][n][i] = tanh_by_exp2(s.s[m][n][i] * unit.inverse_cap);
+                s.s[m][n][i] = f(s.s[m][n][i]);
+}
+
+/* Scores become tanh(score / cap), in units of the cap. */
+template <flash_config_t C>
+static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_unit_t &unit) {
+    if (unit.inverse_cap == 0.0f)
+        return;
+    transform_scores<C>(s, [&](float x) { return tanh_by_exp2(x * unit.inverse_cap); });
 }
 
 template <flash_config_t C> static __device__ __forceinline__ softmax_state<C> empty_softmax() {
@@ -55,7 +61,7 @@ template <flash_config_t C> static __device__ __forceinline__ softmax_state<C> e
     return state;
 }
 
-/* Of the thread's own columns. */
+/* Returns the maximum of the thread's own columns. */
 template <flash_config_t C>
 static __device__ __forceinline__ float own_max(const score_tile<C> &s, int m, int half) {
     float x = fmaxf(s.s[m][0][2 * half], s.s[m][0][2 * half + 1]);
@@ -73,13 +79,10 @@ template <flash_config_t C> static __device__ __forceinline__ float subtrahend(f
     return none ? 0.0f : max;
 }
 
-/* The past of one row relative to a new maximum. */
+/* Multiplies one row of O by a factor. */
 template <flash_config_t C>
-static __device__ __forceinline__ void rescale_row(softmax_state<C> &state, output_tile<C> &o,
-                                                   int m, int half, float max, float log2_unit) {
-    const float factor = exp2_approx((state.max[m][half] - subtrahend<C>(max)) * log2_unit);
-    state.max[m][half] = max;
-    state.sum[m][half] *= factor;
+static __device__ __forceinline__ void scale_output_row(output_tile<C> &o, int m, int half,
+                                                        float factor) {
 #pragma unroll
     for (int n = 0; n < head_tiles<C>; ++n) {
         o.o[m][n][2 * half] *= factor;
@@ -87,18 +90,22 @@ static __device__ __forceinline__ void rescale_row(softmax_state<C> &state, outp
     }
 }
 
+/* Rescales the sum and O of one row to a new maximum. */
 template <flash_config_t C>
-static __device__ __forceinline__ void scale_scores(score_tile<C> &s, float log2_unit) {
-#pragma unroll
-    for (int m = 0; m < m_tiles<C>; ++m)
-#pragma unroll
-        for (int n = 0; n < key_tiles<C>; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                s.s[m][n][i] *= log2_unit;
+static __device__ __forceinline__ void rescale_row(softmax_state<C> &state, output_tile<C> &o,
+                                                   int m, int half, float max, float log2_unit) {
+    const float factor = exp2_approx((state.max[m][half] - subtrahend<C>(max)) * log2_unit);
+    state.max[m][half] = max;
+    state.sum[m][half] *= factor;
+    scale_output_row<C>(o, m, half, factor);
 }
 
-/* Plain: every row, every block. */
+template <flash_config_t C>
+static __device__ __forceinline__ void scale_scores(score_tile<C> &s, float log2_unit) {
+    transform_scores<C>(s, [&](float x) { return x * log2_unit; });
+}
+
+/* The plain form rescales every row in every block. */
 template <flash_config_t C>
 static __device__ __forceinline__ void update_max(softmax_state<C> &state, output_tile<C> &o,
                                                   const score_tile<C> &s) {
@@ -110,8 +117,9 @@ static __device__ __forceinline__ void update_max(softmax_state<C> &state, outpu
                            fmaxf(state.max[m][half], quad_max(own_max<C>(s, m, half))), 1.0f);
 }
 
-/* Optimized: the rows of a warp together, and only when one of them needs it. The vote stands in
- * for the exchange of maxima within quads, which only the rare case then pays for. */
+/* The optimized form rescales the rows of a warp together, and only when one of them needs it. The
+ * vote stands in for the exchange of maxima within quads, which only the rare case then pays for.
+ */
 template <flash_config_t C>
 static __device__ __forceinline__ void update_max_lazily(softmax_state<C> &state, output_tile<C> &o,
                                                          const score_tile<C> &s, float log2_unit) {
@@ -143,7 +151,7 @@ static __device__ __forceinline__ void assign_max(softmax_state<C> &state, const
             state.max[m][half] = quad_max(own_max<C>(s, m, half));
 }
 
-/* exp(score - max), unnormalised. scaled_max: max in the exponent's units. */
+/* Returns exp(score - max), unnormalised. scaled_max: max in the exponent's units. */
 template <flash_config_t C>
 static __device__ __forceinline__ float exponential(float score, float log2_unit, float max,
                                                     float scaled_max) {
@@ -173,7 +181,8 @@ static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_st
         }
 }
 
-/* One block of keys. FIRST: there is no past. */
+/* Updates the state by one block of keys, and turns S into P. FIRST: there is no block before it.
+ */
 template <flash_config_t C, bool FIRST>
 static __device__ __forceinline__ void softmax_block(score_tile<C> &s, softmax_state<C> &state,
                                                      output_tile<C> &o, const score_unit_t &unit) {
@@ -188,7 +197,7 @@ static __device__ __forceinline__ void softmax_block(score_tile<C> &s, softmax_s
     exponentiate<C>(s, state, unit.log2);
 }
 
-/* After the last block. */
+/* Adds up the sums of the quad, after the last block. */
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_sums(softmax_state<C> &state) {
 #pragma unroll
@@ -198,7 +207,7 @@ static __device__ __forceinline__ void finish_sums(softmax_state<C> &state) {
             state.sum[m][half] = quad_sum(state.sum[m][half]);
 }
 
-/* Natural logarithm of the sum of exponentials; -infinity for a row that saw no key. */
+/* Returns the natural logarithm of the sum of exponentials; -infinity for a row that saw no key. */
 template <flash_config_t C>
 static __device__ __forceinline__ float row_lse(const softmax_state<C> &state, int m, int half,
                                                 const score_unit_t &unit) {

@@ -35,7 +35,7 @@ static __device__ __forceinline__ flash_sequence_t tile_sequence(const flash_par
         return flash_sequence_t{0, 0, p.seqlen_q, p.seqlen_k};
 }
 
-/* Keys that row i of the sequence sees. */
+/* Returns the keys that row i of the sequence sees. */
 template <flash_config_t C>
 static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_t &p,
                                                              const flash_sequence_t &s, int64_t i) {
@@ -60,8 +60,8 @@ static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p,
     tile.whole_end = tile.whole_end < tile.block_end ? tile.whole_end : tile.block_end - 1;
 }
 
-/* The tile of this thread block. Cheap enough to be found again after the main loop, which then
- * need not keep it in registers; hence the volatile read of the block's number. */
+/* Finds the tile of this thread block. That is cheap enough to be done again after the main loop,
+ * which then need not keep it in registers; hence the volatile read of the block's number. */
 template <flash_config_t C>
 static __device__ __forceinline__ query_tile_t find_tile(const flash_params_t &p) {
     const uint32_t number = block_number();

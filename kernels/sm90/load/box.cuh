@@ -8,14 +8,14 @@
 #include "sm90/ptx/tma.cuh"
 #include "sm90/tile.cuh"
 
-/* The box from row `row` on of a sequence of `length` tokens, of which the first is token `begin`
- * of the tensor. */
+/* Returns the box from row `row` on of a sequence of `length` tokens, of which the first is token
+ * `begin` of the tensor. */
 static __device__ __forceinline__ tma_box_t ragged_box(int32_t row, int32_t head, int32_t begin,
                                                        int32_t length) {
     return tma_box_t{0, SM90_RAGGED_END - length + row, head, begin + length};
 }
 
-/* A box of Q or O, with that tensor's entry_tokens. */
+/* Returns a box of Q or O, with that tensor's entry_tokens. */
 template <flash_config_t C>
 static __device__ __forceinline__ tma_box_t query_box(const tile_of<C> &tile, int32_t row,
                                                       int32_t entry_tokens) {
@@ -26,8 +26,8 @@ static __device__ __forceinline__ tma_box_t query_box(const tile_of<C> &tile, in
         return tma_box_t{0, row, tile.head, tile.batch_index};
 }
 
-/* The box that begins with the key of a run of K or V, with that tensor's entry_tokens. It may have
- * more rows than are left of the run: TMA stops where the run ends. */
+/* Returns the box that begins with the key of a run of K or V, with that tensor's entry_tokens. It
+ * may have more rows than are left of the run: TMA stops where the run ends. */
 template <flash_config_t C>
 static __device__ __forceinline__ tma_box_t run_box(const flash_kv_run_t &run, int32_t head_kv,
                                                     int32_t entry_tokens) {
@@ -38,7 +38,7 @@ static __device__ __forceinline__ tma_box_t run_box(const flash_kv_run_t &run, i
         return tma_box_t{0, begin + at, head_kv, entry};
 }
 
-/* The box of K or V that begins with a key of the tile's sequence. */
+/* Returns the box of K or V that begins with a key of the tile's sequence. */
 template <flash_config_t C>
 static __device__ __forceinline__ tma_box_t key_box(const flash_params_t &p, const tile_of<C> &tile,
                                                     int32_t key, int32_t entry_tokens) {

@@ -79,8 +79,8 @@ static __device__ __forceinline__ void sanitise_pass(sanitiser_t &sanitiser, rin
     }
 }
 
-/* Whether V of the tile had something to sanitise. Known when all of its blocks have come, until
- * the assignment in this slot is released. */
+/* Says whether V of the tile had something to sanitise. This is known when all of its blocks have
+ * come, until the assignment in this slot is released. */
 template <flash_config_t C> static __device__ __forceinline__ bool v_was_sanitised(int slot) {
     return *(volatile int32_t *)&block_state<C>().v_sanitised[slot] != 0;
 }

@@ -12,7 +12,7 @@
 #include "sm90/ptx/descriptor.cuh"
 #include "sm90/ptx/wgmma.cuh"
 
-/* Where step `step` along d_head begins in a tile of panels. */
+/* Returns where step `step` along d_head begins in a tile of panels. */
 static constexpr __device__ __forceinline__ uint32_t head_step_offset(int step, int panel_bytes) {
     return step / steps_per_panel * panel_bytes + step % steps_per_panel * step_bytes;
 }
@@ -25,7 +25,7 @@ static __device__ __forceinline__ void load_queries(query_fragments<C> &q) {
         ldmatrix_x4(q.q[i], fragment_row(rows, i, q_panel_bytes<C>));
 }
 
-/* q_rows: where the warpgroup's rows begin in shared memory; stage: of K. */
+/* Issues S = Q K^T. q_rows: where the warpgroup's rows begin in shared memory; stage: that of K. */
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_scores(score_tile<C> &s, const query_fragments<C> &q,
                                                     uint32_t q_rows, int stage) {

@@ -15,7 +15,8 @@ typedef struct walk {
     int32_t whole_end;
 } walk_t;
 
-/* Computed from uniform values alone, so that loops and descriptors stay in uniform registers. */
+/* Finds the walk from uniform values alone, so that loops and descriptors stay in uniform
+ * registers. */
 template <flash_config_t C>
 static __device__ __forceinline__ walk_t find_walk(const flash_params_t &p, const tile_of<C> &tile,
                                                    int consumer) {
@@ -30,7 +31,7 @@ static __device__ __forceinline__ walk_t find_walk(const flash_params_t &p, cons
     return walk_t{};
 }
 
-/* The tile as the consumer walks over it. */
+/* Returns the tile as the consumer walks over it. */
 template <flash_config_t C>
 static __device__ __forceinline__ tile_of<C> walked_tile(tile_of<C> tile, const walk_t &walk) {
     if constexpr (walks_apart<C>) {

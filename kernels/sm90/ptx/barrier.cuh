@@ -44,7 +44,7 @@ static __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, 
                  : "memory");
 }
 
-/* Until the phase of this parity has completed; that before the first has parity 1. */
+/* Waits until the phase of this parity has completed; that before the first has parity 1. */
 static __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n"
                  ".reg .pred complete;\n"
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
     asm volatile("barrier.cta.sync.aligned %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* Arrives only. */
+/* Arrives, and does not wait. */
 static __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
     asm volatile("barrier.cta.arrive.aligned %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
@@ -73,7 +73,7 @@ static __device__ __forceinline__ void async_proxy_fence() {
     asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 
-/* The same for global memory. */
+/* Orders this thread's ordinary accesses to global memory before what TMA does there. */
 static __device__ __forceinline__ void async_proxy_fence_global() {
     asm volatile("fence.proxy.async.global;\n" ::: "memory");
 }

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* The lowest n bits; all from 32 on. */
+/* Returns the lowest n bits; all from 32 on. */
 static __device__ __forceinline__ uint32_t low_bits(uint32_t n) {
     uint32_t mask;
     asm("bmsk.clamp.b32 %0, 0, %1;\n" : "=r"(mask) : "r"(n));

@@ -12,13 +12,13 @@
 /* Eight rows of a panel, the period of the swizzle, are the stride; it never differs. */
 constexpr uint32_t descriptor_high = 1024 >> 4 | 1u << 30;
 
-/* What differs from operand to operand. leading_bytes: from panel to panel along N; no matter where
- * the operand is K-major. */
+/* Returns the half of a descriptor that differs from operand to operand. leading_bytes lead from
+ * panel to panel along N; they do not matter where the operand is K-major. */
 static __device__ __forceinline__ uint32_t descriptor_low(uint32_t shared, uint32_t leading_bytes) {
     return shared >> 4 | (leading_bytes >> 4) << 16;
 }
 
-/* Of the operand that begins `bytes` after the one of `low`. */
+/* Returns the descriptor of the operand that begins `bytes` after the one of `low`. */
 static __device__ __forceinline__ uint64_t descriptor(uint32_t low, uint32_t bytes) {
     return (uint64_t)descriptor_high << 32 | (low + (bytes >> 4));
 }

@@ -74,12 +74,12 @@ static __device__ __forceinline__ void tma_store_commit() {
     asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 }
 
-/* Until this thread's stores have read what they store. */
+/* Waits until this thread's stores have read what they store. */
 static __device__ __forceinline__ void tma_store_wait_read() {
     asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
 }
 
-/* Until this thread's stores are done. */
+/* Waits until this thread's stores are done. */
 static __device__ __forceinline__ void tma_store_wait() {
     asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
 }

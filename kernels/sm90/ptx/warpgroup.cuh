@@ -15,13 +15,13 @@ template <int N> static __device__ __forceinline__ void acquire_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
 }
 
-/* A value that all lanes have, so that ptxas sees it to be the same in all: what follows from it
- * stays in uniform registers, and so do loops' bounds. */
+/* Returns a value that all lanes have, in a way by which ptxas sees that it is the same in all:
+ * what follows from it stays in uniform registers, and so do loops' bounds. */
 static __device__ __forceinline__ int32_t uniform(int32_t value) {
     return __shfl_sync(0xffffffffu, value, 0);
 }
 
-/* One lane of a converged warp, always the same. */
+/* Says whether this is the elected lane of a converged warp, which is always the same one. */
 static __device__ __forceinline__ bool elect_one() {
     uint32_t elected;
     asm volatile("{\n"

@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-/* Between ordinary accesses to registers and the first wgmma that uses them. */
+/* Stands between ordinary accesses to registers and the first wgmma that uses them. */
 static __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
@@ -23,7 +23,7 @@ static __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
 
-/* Until at most PENDING groups are under way. */
+/* Waits until at most PENDING groups are under way. */
 template <int PENDING> static __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(PENDING) : "memory");
 }
@@ -36,8 +36,8 @@ template <int N> static __device__ __forceinline__ void pin_accumulators(float (
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* shared_a: A and B from shared memory, both K-major. register_a: A from registers, B from shared
- * memory, N-major. accumulate false: d is overwritten. */
+/* The instruction has two forms. shared_a: A and B from shared memory, both K-major. register_a: A
+ * from registers, B from shared memory, N-major. accumulate false: d is overwritten. */
 template <int DTYPE, int N> struct wgmma;
 
 /* The accumulators in the instruction, and as operands of asm: eight a macro. */

@@ -45,7 +45,7 @@ static __device__ __forceinline__ int32_t columns_before(int32_t key) {
 /* A bit for each of the thread's columns of a row: ptxas turns eight at a time into predicates. */
 template <int COLUMNS> struct column_bits { uint32_t words[(COLUMNS + 31) / 32]; };
 
-/* The first n of the thread's columns. */
+/* Returns bits that are set for the first n of the thread's columns. */
 template <int COLUMNS>
 static __device__ __forceinline__ column_bits<COLUMNS> first_columns(int32_t n) {
     column_bits<COLUMNS> bits;

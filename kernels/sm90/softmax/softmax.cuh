@@ -15,7 +15,7 @@
 #include "common/score_unit.cuh"
 #include "sm90/fragments.cuh"
 
-/* Of each of the thread's two rows. */
+/* A thread has this state of each of its two rows. */
 typedef struct softmax_state {
     float max[2]; /* reference maximum, in units of S */
     float sum[2]; /* of exponentials; until finish_sums() over the thread's own columns */
@@ -113,9 +113,9 @@ static __device__ __forceinline__ void require_reference(softmax_state_t &state)
             state.sum[half] = NAN;
 }
 
-/* Whether the fixed reference has failed this thread's rows: a sum or an element of O has left its
- * range, or is near its end. What is not finite because the inputs are not fails too, which costs
- * time but does no harm. */
+/* Says whether the fixed reference has failed this thread's rows: a sum or an element of O has left
+ * its range, or is near its end. What is not finite because the inputs are not fails too, which
+ * costs time but does no harm. */
 template <flash_config_t C>
 static __device__ __forceinline__ bool failed(const softmax_state_t &state,
                                               const rounded_output<C> &o) {
@@ -128,9 +128,9 @@ static __device__ __forceinline__ bool failed(const softmax_state_t &state,
     return !(finite && state.sum[0] < max_sum && state.sum[1] < max_sum);
 }
 
-/* LSE, the natural logarithm of the sum of exponentials, of the row whose LSE the thread stores:
- * its quad's first row in even threads, the second in odd ones. -infinity for a row that saw no
- * key. No branch: see ptx/predicated.cuh. */
+/* Returns LSE, the natural logarithm of the sum of exponentials, of the row whose LSE the thread
+ * stores: its quad's first row in even threads, the second in odd ones. -infinity for a row that
+ * saw no key. No branch: see ptx/predicated.cuh. */
 static __device__ __forceinline__ float row_lse(const softmax_state_t &state,
                                                 const score_unit_t &unit) {
     const bool odd = threadIdx.x % 2;

@@ -97,7 +97,7 @@ static __device__ __forceinline__ void complete_output(const flash_params_t &p,
         add_non_finite_v<C>(p, tile, row, output_row<C>(p, tile, row));
 }
 
-/* The place of a query of the tile's sequence in LSE. No branch: see ptx/predicated.cuh. */
+/* Returns the place of a query of the tile's sequence in LSE. No branch: see ptx/predicated.cuh. */
 template <flash_config_t C>
 static __device__ __forceinline__ int64_t lse_place(const flash_params_t &p, const tile_of<C> &tile,
                                                     int32_t query) {

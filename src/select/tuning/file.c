@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What keeps an open file from being read to its end; NULL: nothing. */
+/* Says what keeps an open file from being read to its end; NULL: nothing. */
 static const char *obstacle(int descriptor) {
     struct stat status;
     if (fstat(descriptor, &status) != 0)
@@ -38,7 +38,7 @@ static flash_status_t open_file(const char *path, FILE **file) {
                        why != NULL ? why : "no memory to read it");
 }
 
-/* The file's text, to be freed; NULL with errno where it cannot be read, or holds a NUL. */
+/* Reads the file's text, to be freed; NULL with errno where it cannot be read, or holds a NUL. */
 static char *read_text(FILE *file) {
     char *text = NULL;
     size_t size = 0;

@@ -24,7 +24,7 @@ tuning_key_t tuning_key(const problem_t *problem, const device_t *device) {
     }};
 }
 
-/* The results of one key. */
+/* A range holds the results of one key. */
 typedef struct range {
     const tuning_row_t *rows;
     int32_t count;
@@ -52,7 +52,7 @@ static bool has_family(range_t range, const family_t *family) {
     return false;
 }
 
-/* The fastest whose kernel serves this very problem, or NULL. */
+/* Finds the fastest result whose kernel serves this very problem, or NULL. */
 static const tuning_row_t *fastest(range_t range, const problem_t *problem,
                                    const device_t *device) {
     for (int32_t i = 0; i < range.count; i++)

@@ -36,7 +36,8 @@ static void read_variable(void) {
 
 /* ---- Those in force ---- */
 
-/* Those of flash_set_tuning(), NULL: none; and all that ever were, which calls may still read. */
+/* The results of flash_set_tuning() are kept, NULL for none, and with them all that ever were,
+ * which calls may still read. */
 static _Atomic(tuning_results_t *) current;
 static tuning_results_t *newest;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

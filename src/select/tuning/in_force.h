@@ -6,7 +6,7 @@
 
 #include "select/tuning/results.h"
 
-/* Results of the caller that are in force, or NULL. INVALID_ARGUMENT (FLASH_TUNING). */
+/* Finds the results of the caller that are in force, or NULL. INVALID_ARGUMENT (FLASH_TUNING). */
 flash_status_t tuning_in_force(const tuning_results_t **results);
 
 #endif

@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "config/kernel_table.h"
 #include "config/words.h"
+#include "config_facts.h"
 #include "core/status.h"
 #include "core/text_reader.h"
 
@@ -19,7 +20,7 @@
 
 /* ---- A line ---- */
 
-/* "name=", after blanks. */
+/* Takes "name=", after blanks. */
 static flash_status_t read_name(text_reader_t *r, const char *name) {
     text_skip_blanks(r);
     return text_take(r, name) ? FLASH_SUCCESS : text_expected(r, name);
@@ -66,8 +67,7 @@ static flash_status_t read_features(text_reader_t *r, int32_t *features) {
         return FLASH_SUCCESS;
     do {
         if (!words_take_feature(r, features))
-            return text_expected(r,
-                                 "none or features (causal, window, softcap, varlen, paged), each once");
+            return text_expected(r, "none or features (" FLASH_CONFIG_FEATURE_WORDS "), each once");
     } while (text_take(r, "+"));
     return FLASH_SUCCESS;
 }
@@ -117,7 +117,7 @@ static bool is_blank(char c) {
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* The next line that holds something; "" at the end. */
+/* Finds the next line that holds something; "" at the end. */
 static flash_status_t next_line(lines_t *lines) {
     lines->line[0] = '\0';
     while (lines->line[0] == '\0' && *lines->rest != '\0') {
@@ -170,7 +170,7 @@ static int compare_rows(const void *a, const void *b) {
     return tuning_compare(a, b);
 }
 
-/* Room for as many rows as the text has lines. */
+/* Allocates room for as many rows as the text has lines. */
 static tuning_results_t *allocate(const char *text) {
     size_t n_lines = 1;
     for (; *text != '\0'; text++)

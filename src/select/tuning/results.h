@@ -50,10 +50,10 @@ typedef struct tuning_results {
 
 int tuning_compare_keys(const tuning_key_t *a, const tuning_key_t *b);
 
-/* Ascending: by key, the fastest first, then in the order of the kernel table. */
+/* Compares in ascending order: by key, the fastest first, then in the order of the kernel table. */
 int tuning_compare(const tuning_row_t *a, const tuning_row_t *b);
 
-/* Logarithm to the base 2, rounded to the nearest; 0 for sizes below 2. */
+/* Returns the logarithm to the base 2, rounded to the nearest; 0 for sizes below 2. */
 int32_t tuning_size_class(int64_t size);
 
 #endif

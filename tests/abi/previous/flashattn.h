@@ -1,0 +1,750 @@
+/**
+ * @file
+ * flashattn.h - the public C API of libflashattn.
+ *
+ * O = softmax(softmax_scale * Q K^T, masked) V, exactly, without the matrix of scores in memory
+ * (FlashAttention: Dao et al., arXiv 2205.14135; FlashAttention-2: Dao, arXiv 2307.08691).
+ *
+ * The header is the manual. It needs only <stddef.h> and <stdint.h> and compiles alone as C89 and
+ * newer and as C++98 and newer.
+ *
+ * A call in five lines (every status unchecked here for brevity; check it in real code):
+ *
+ *     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
+ *     ... fill sizes, tensors, dtype ...
+ *     flash_workspace_size(&args, NULL, &args.workspace_size);
+ *     args.workspace = malloc(args.workspace_size);
+ *     flash_forward(&args, NULL, NULL);
+ *
+ * Conventions
+ *   Layout     Q and O are [batch, seqlen_q, n_heads, d_head]; K and V are
+ *              [batch, seqlen_k, n_heads_kv, d_head]; the innermost axis is contiguous, the other
+ *              three have strides of their own, in elements. A ragged batch (cu_seqlens_*) has no
+ *              batch axis: [total tokens, heads, d_head].
+ *   Zero       In every struct that you fill, zero means "absent" or "default". Strides and sizes
+ *              are never defaulted: a batch or a length of 0 is empty, a stride of 0 on an axis
+ *              longer than 1 is refused unless FLASH_FLAG_BROADCAST says that it is meant. Where
+ *              zero is a value like any other, a flag says that the field counts.
+ *   Growth     Structs begin with struct_size and only ever grow at their end. Initialise them
+ *              with their ..._INIT macro. A smaller struct_size (an older header) reads as zeros
+ *              where fields are missing; a larger one (a newer header) is accepted when all that
+ *              this library does not know is zero, and refused with FLASH_ERROR_UNSUPPORTED
+ *              otherwise. Structs that the library fills are written up to the caller's
+ *              struct_size; FLASH_ERROR_UNSUPPORTED when a non-zero field would not fit.
+ *   Errors     Every function that can fail returns a flash_status_t (or NULL) and leaves a
+ *              message with the failed condition and the values in flash_last_error(). Nothing
+ *              aborts, exits or prints (FLASH_TRACE excepted). A refused call writes no output.
+ *   Threads    Any function may be called from any thread at any time. The thread count and the
+ *              parallel-for hook may change at any time: calls already running keep theirs.
+ *              A thread that is cancelled (pthread_cancel()) inside a call ends when the call is
+ *              done, nothing left half done.
+ *   Memory     The library keeps no pointer of yours after a call on the CPU device returns, and
+ *              allocates nothing in flash_forward() after flash_prepare(); its working memory is
+ *              the workspace that you pass.
+ *   Results    The same inputs give the same bits, whatever the number of threads and whatever
+ *              floating-point modes (rounding, denormals, traps) the caller has set; a call
+ *              leaves these, and the exception flags, as they were.
+ *
+ * Environment (each read once, at the first call that needs it)
+ *   FLASH_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors this process
+ *                      may run on, or the CPU quota of its control group (a container's) where
+ *                      that is less. flash_set_num_threads() overrides it.
+ *   FLASH_CPU_ISA      highest CPU family that selection and look-up may use: reference, avx2,
+ *                      avx512, avx512_bf16, amx, neon, neon_bf16, in any letter case. Default:
+ *                      whatever the processor has, and avx512_bf16 only where its products are
+ *                      fast.
+ *   FLASH_CONFIG       short form of the configuration to use wherever a call passes none; a
+ *                      problem that it cannot serve is refused.
+ *   FLASH_TUNING       a regular file of measured results that selection on CUDA devices follows
+ *                      (see flash_set_tuning()); none: not even those built into the library.
+ *   FLASH_TRACE        1: print each distinct choice of a kernel once, to standard error.
+ *   A value that cannot be understood is refused by every call that needs it.
+ */
+#ifndef FLASHATTN_H
+#define FLASHATTN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FLASH_VERSION_MAJOR 0
+#define FLASH_VERSION_MINOR 1
+#define FLASH_VERSION_PATCH 0
+/** Binary interface: the soname's number. It changes only when a built client could break. */
+#define FLASH_ABI_VERSION 1
+
+/* For the ..._INIT macros and the helpers below, in the words of each language. */
+#if defined(__cplusplus)
+#define FLASH_SIZEOF_(type) static_cast<uint32_t>(sizeof(type))
+#else
+#define FLASH_SIZEOF_(type) ((uint32_t)sizeof(type))
+#endif
+#if defined(__cplusplus) && __cplusplus >= 201103L
+#define FLASH_NULL_ nullptr
+#elif defined(__cplusplus) && defined(__GNUC__)
+#define FLASH_NULL_ __null
+#else
+#define FLASH_NULL_ 0
+#endif
+#if defined(__cplusplus) || (defined(__STDC_VERSION__) && __STDC_VERSION__ >= 199901L)
+#define FLASH_INLINE_ static inline
+#elif defined(__GNUC__)
+#define FLASH_INLINE_ static __inline__
+#else
+#define FLASH_INLINE_ static
+#endif
+
+#if defined(__GNUC__)
+#define FLASH_API __attribute__((visibility("default")))
+#else
+#define FLASH_API
+#endif
+
+/* ---------------------------------------------------------------------------------------------
+ * Status
+ * ------------------------------------------------------------------------------------------- */
+
+/** Result of a call: one of the FLASH_... values below; 0 is success. Values never change. */
+typedef int32_t flash_status_t;
+
+/** A call results in one of these; the hundreds say whose matter an error is. */
+enum flash_status {
+    FLASH_SUCCESS = 0,
+
+    /* The caller's mistake: the call can never succeed as it is. */
+    FLASH_ERROR_INVALID_ARGUMENT = 100,
+    FLASH_ERROR_INVALID_CONFIG = 101,      /**< a configuration that breaks a rule of its family */
+    FLASH_ERROR_WORKSPACE_TOO_SMALL = 102, /**< see flash_workspace_size() */
+    FLASH_ERROR_BUFFER_TOO_SMALL = 103,    /**< a text buffer */
+
+    /* Sound, but not by this library, build or machine. */
+    FLASH_ERROR_UNSUPPORTED = 200,
+    FLASH_ERROR_NOT_BUILT = 201, /**< a legal configuration without a kernel in this library */
+
+    /* The machine. */
+    FLASH_ERROR_OUT_OF_MEMORY = 300,
+    FLASH_ERROR_NO_DEVICE = 301,
+    FLASH_ERROR_CUDA = 302, /**< a CUDA call failed; the message has its name and CUDA's words */
+
+    /* A defect of this library; please report it. */
+    FLASH_ERROR_INTERNAL = 900
+};
+
+/** Name of a status, as in "FLASH_ERROR_UNSUPPORTED"; never NULL. Static storage. */
+FLASH_API const char *flash_status_string(flash_status_t status);
+
+/**
+ * Message of the calling thread's last failed call, "" when there was none. It names the failed
+ * condition and the values. Valid until the thread's next call of this library; never NULL.
+ * Successful calls leave it as it is.
+ */
+FLASH_API const char *flash_last_error(void);
+
+/** Status of the calling thread's last failed call, FLASH_SUCCESS when there was none: for calls
+ * that return NULL. Successful calls leave it as it is. */
+FLASH_API flash_status_t flash_last_status(void);
+
+/** Version of the loaded library, as in "0.1.0". Static storage. */
+FLASH_API const char *flash_version(void);
+
+/** FLASH_ABI_VERSION of the loaded library. */
+FLASH_API int32_t flash_abi_version(void);
+
+/* ---------------------------------------------------------------------------------------------
+ * Kernel configurations and the kernel table
+ * ------------------------------------------------------------------------------------------- */
+
+/** Element types; values never change. */
+enum flash_dtype {
+    FLASH_DTYPE_FP16 = 1, /**< IEEE 754 binary16 */
+    FLASH_DTYPE_BF16 = 2, /**< bfloat16: the upper half of a binary32 */
+    FLASH_DTYPE_FP32 = 3  /**< IEEE 754 binary32 */
+};
+
+/** Kernel families; values never change. */
+enum flash_arch {
+    FLASH_ARCH_REFERENCE = 1,   /**< any CPU: scalar, every feature */
+    FLASH_ARCH_AVX2 = 2,        /**< x86-64 with AVX2, FMA and F16C */
+    FLASH_ARCH_AVX512 = 3,      /**< x86-64 with AVX-512 F, BW, DQ and VL */
+    FLASH_ARCH_AMX = 4,         /**< x86-64 with AMX-BF16 and AVX512_BF16; fp16 and bf16 */
+    FLASH_ARCH_NEON = 5,        /**< aarch64 */
+    FLASH_ARCH_AVX512_BF16 = 6, /**< x86-64 with AVX-512 as above and AVX512_BF16; bf16 */
+    FLASH_ARCH_NEON_BF16 = 7,   /**< aarch64 with FEAT_BF16; bf16 */
+    FLASH_ARCH_SM80 = 80,       /**< CUDA, compute capability 8.0 and newer (mma.sync) */
+    FLASH_ARCH_SM90 = 90        /**< CUDA, compute capability 9.0 (wgmma, TMA) */
+};
+
+/** These say what a kernel computes; values never change. */
+enum flash_op {
+    FLASH_OP_FORWARD = 0 /**< O, and LSE where it is wanted */
+};
+
+/** These bits say what a kernel serves beyond full attention over equal lengths. */
+enum flash_feature {
+    FLASH_FEATURE_CAUSAL = 1,
+    FLASH_FEATURE_WINDOW = 2,
+    FLASH_FEATURE_SOFTCAP = 4,
+    FLASH_FEATURE_VARLEN = 8 /**< cu_seqlens_q, cu_seqlens_k, seqused_k */
+};
+
+/**
+ * The key of the kernel table: one configuration, one kernel. Fields that mean nothing to a
+ * family are zero there. docs/configurations.md has the rules of each family, the named sets and
+ * the short form. The members are in sort order.
+ */
+typedef struct flash_config {
+    uint32_t struct_size;      /**< sizeof(flash_config_t) */
+    int32_t arch;              /**< FLASH_ARCH_... */
+    int32_t op;                /**< FLASH_OP_... */
+    int32_t dtype;             /**< FLASH_DTYPE_... of Q, K, V, O */
+    int32_t d_head;            /**< head dimension; CPU families: 0 = any */
+    int32_t B_r;               /**< rows of Q that a block (CPU: a task) handles */
+    int32_t B_c;               /**< rows of K and V that a step handles */
+    int32_t n_warps;           /**< warps a block */
+    int32_t async_copy;        /**< 1: global to shared memory by cp.async; 0: through registers */
+    int32_t eager_load_blocks; /**< 1: load K and V as soon as their buffer is free */
+    int32_t swizzled;          /**< 1: XOR-swizzled shared memory */
+    int32_t Q_mma_load_K_fragments; /**< fragments of 8 columns held; 0: the whole block */
+    int32_t K_mma_load_K_fragments;
+    int32_t V_mma_load_K_fragments;  /**< along B_c */
+    int32_t mma_double_buffer_loads; /**< 1: the next fragments load while these multiply */
+    int32_t optimized_softmax;       /**< 1: first K/V block peeled, fewer fp32 operations */
+    int32_t features;                /**< FLASH_FEATURE_... bits */
+    int32_t n_stages;        /**< blocks of K, and as many of V, in shared memory at a time */
+    int32_t overlap;         /**< 1: the softmax of a block runs beside P V of the one before it */
+    int32_t ping_pong;       /**< 1: warpgroups take turns on the tensor cores */
+    int32_t persistent;      /**< 1: a block per multiprocessor takes tile after tile */
+    int32_t longest_first;   /**< 1: tiles that see most keys first, heads in groups that fit L2 */
+    int32_t fixed_reference; /**< 1: the first blocks' maximum stays the softmax's reference; a tile
+                                whose scores outgrow it is redone with a running maximum */
+} flash_config_t;
+
+#define FLASH_CONFIG_INIT                                                                          \
+    {                                                                                              \
+        FLASH_SIZEOF_(flash_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+            0, 0                                                                                   \
+    }
+
+/** A buffer of this size holds the short form of every configuration. */
+#define FLASH_CONFIG_TEXT_SIZE 256
+
+/**
+ * Writes the short form of *config into text[0 ... size), NUL-terminated, as in
+ *   "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax"
+ *   "SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+fixed_reference"
+ *   "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen"
+ * The tuple is (dtype, d_head, B_r, B_c, n_warps); CPU families have no n_warps. Any configuration
+ * of known enumerators has a short form, legal or not.
+ * Errors: INVALID_ARGUMENT (NULL, unknown arch, dtype or feature bits, a field that the family has
+ * no place for), BUFFER_TOO_SMALL. text is untouched then.
+ */
+FLASH_API flash_status_t flash_config_format(const flash_config_t *config, char *text, size_t size);
+
+/**
+ * Reads a short form; parse(format(c)) == c. Blanks are free, the features may come in any order.
+ * Set config->struct_size before (FLASH_CONFIG_INIT). Errors: INVALID_ARGUMENT, with the place in
+ * the text; *config is untouched then.
+ */
+FLASH_API flash_status_t flash_config_parse(const char *text, flash_config_t *config);
+
+/** An entry of the kernel table: a configuration and its compiled kernel. Static storage. */
+typedef struct flash_kernel flash_kernel_t;
+
+/**
+ * The kernel of a configuration, or NULL: flash_last_status() and flash_last_error() then say which
+ * field breaks a rule of the family (INVALID_CONFIG), that the kernel is legal but not in this
+ * library (NOT_BUILT), or what the machine lacks to run it (UNSUPPORTED, NO_DEVICE). A kernel that
+ * is returned runs on this machine. Binary search; no lock, no allocation.
+ */
+FLASH_API const flash_kernel_t *flash_lookup_kernel(const flash_config_t *config);
+
+/** Number of kernels in the table, whether this machine can run them or not. */
+FLASH_API int32_t flash_kernel_count(void);
+
+/** The kernel at index 0 ... flash_kernel_count() - 1, in ascending order of its configuration;
+ * NULL when the index is out of range. */
+FLASH_API const flash_kernel_t *flash_kernel_at(int32_t index);
+
+/** Fills *config (set its struct_size before). Errors: INVALID_ARGUMENT (NULL), UNSUPPORTED (a
+ * non-zero field beyond config->struct_size). */
+FLASH_API flash_status_t flash_kernel_config(const flash_kernel_t *kernel, flash_config_t *config);
+
+/** Symbol-like name, as in "flash_fwd_avx512_bf16_dany_64x128_causal_window_softcap_varlen"; NULL
+ * for a NULL kernel. Static storage. */
+FLASH_API const char *flash_kernel_name(const flash_kernel_t *kernel);
+
+/** This is what a compiled kernel of a CUDA family uses on a device. */
+typedef struct flash_kernel_resources {
+    uint32_t struct_size;              /**< sizeof(flash_kernel_resources_t) */
+    int32_t threads;                   /**< a block */
+    int32_t registers;                 /**< a thread */
+    int32_t local_memory;              /**< bytes a thread: spilled registers and stack */
+    int32_t shared_memory;             /**< bytes a block */
+    int32_t blocks_per_multiprocessor; /**< that run side by side */
+} flash_kernel_resources_t;
+
+#define FLASH_KERNEL_RESOURCES_INIT                                                                \
+    { FLASH_SIZEOF_(flash_kernel_resources_t), 0, 0, 0, 0, 0 }
+
+/**
+ * Fills *resources (set its struct_size before) with what the kernel uses on the CUDA device
+ * FLASH_DEVICE_CUDA_CURRENT or FLASH_DEVICE_CUDA + n; loads the kernel there. Errors:
+ * INVALID_ARGUMENT (NULL), UNSUPPORTED (a kernel of a CPU family, which has none of these, or one
+ * that cannot run on the device), NO_DEVICE, CUDA.
+ */
+FLASH_API flash_status_t flash_kernel_resources(const flash_kernel_t *kernel, int32_t device,
+                                                flash_kernel_resources_t *resources);
+
+/* ---------------------------------------------------------------------------------------------
+ * Devices and threads
+ * ------------------------------------------------------------------------------------------- */
+
+/**
+ * A device: where the data lives and the kernel runs. Never switched silently. The kind of device
+ * is in the upper 16 bits, the number of the device in the lower ones: CUDA device n is
+ * FLASH_DEVICE_CUDA + n. The last number of a kind stands for the device that is current in the
+ * calling thread.
+ */
+enum flash_device {
+    FLASH_DEVICE_CPU = 0,
+    FLASH_DEVICE_CUDA = 0x10000,
+    FLASH_DEVICE_CUDA_CURRENT = 0x1ffff
+};
+
+/** Instruction sets of a CPU device that a kernel family stands on; a bit set. */
+enum flash_isa {
+    FLASH_ISA_AVX2 = 1,         /**< AVX2, FMA, F16C */
+    FLASH_ISA_AVX512 = 2,       /**< AVX-512 F, BW, DQ, VL */
+    FLASH_ISA_AMX = 4,          /**< AMX-TILE, AMX-BF16, AVX512_BF16, and the system's permission */
+    FLASH_ISA_NEON = 8,         /**< Advanced SIMD of AArch64 */
+    FLASH_ISA_AVX512_BF16 = 16, /**< AVX-512 as above, AVX512_BF16 */
+    FLASH_ISA_NEON_BF16 = 32    /**< Advanced SIMD, FEAT_BF16 */
+};
+
+/** This is what the library found out about a device. */
+typedef struct flash_device_info {
+    uint32_t struct_size;       /**< sizeof(flash_device_info_t) */
+    int32_t device;             /**< the number; of the present device where that was asked for */
+    char name[64];              /**< the processor's own name, NUL-terminated */
+    uint32_t isa;               /**< FLASH_ISA_... that the processor and the system have, less what
+                                   FLASH_CPU_ISA hides */
+    int32_t n_threads;          /**< CPU: threads that a call uses at most, the caller's included */
+    int32_t compute_capability; /**< CUDA: 10 * major + minor, as in 90 */
+    int32_t n_multiprocessors;  /**< CUDA */
+    int32_t shared_memory_per_block; /**< CUDA: bytes a block can have */
+    int32_t reserved;                /**< 0 */
+} flash_device_info_t;
+
+#define FLASH_DEVICE_INFO_INIT                                                                     \
+    { FLASH_SIZEOF_(flash_device_info_t), 0, {0}, 0, 0, 0, 0, 0, 0 }
+
+/** Fills *info (set its struct_size before). Errors: INVALID_ARGUMENT (NULL, a negative device),
+ * UNSUPPORTED (a CUDA device and a library without CUDA), NO_DEVICE, CUDA. */
+FLASH_API flash_status_t flash_device_info(int32_t device, flash_device_info_t *info);
+
+/**
+ * Number of CPU threads that later calls use, the caller's included: 1 ... 4096, or 0 for the
+ * default. Cheap; the threads start at the first call that needs them, or in flash_prepare(). Where
+ * the system refuses a thread, those that there are do all the work until the number is set anew.
+ * Errors: INVALID_ARGUMENT.
+ */
+FLASH_API flash_status_t flash_set_num_threads(int32_t n_threads);
+
+/** Number of CPU threads that a call started now would use at most: the hook's n_workers where one
+ * is set. */
+FLASH_API int32_t flash_num_threads(void);
+
+/** One unit of work: call it with the argument that came along and an index. */
+typedef void (*flash_task_t)(void *argument, int32_t index);
+
+/**
+ * Lends the library an engine's own threads. It must call task(argument, i) exactly once for each
+ * i in 0 ... n_tasks - 1, from any threads, in any order, side by side or one after the other, and
+ * return when all of these calls have returned. It may be called from several threads at once. It
+ * runs in the default floating-point modes, and pthread_cancel() waits until the call is done.
+ */
+typedef void (*flash_parallel_for_t)(void *context, int32_t n_tasks, flash_task_t task,
+                                     void *argument);
+
+/**
+ * From now on CPU work runs through run(context, n_tasks <= n_workers, ...) instead of the
+ * library's own threads; work too small to share runs on the caller's thread without it. run ==
+ * NULL returns to the library's own threads. context must outlive the calls that use it: those
+ * started before this hook was replaced. Errors: INVALID_ARGUMENT (n_workers outside 1 ... 4096
+ * with a hook).
+ */
+FLASH_API flash_status_t flash_set_parallel_for(flash_parallel_for_t run, void *context,
+                                                int32_t n_workers);
+
+/**
+ * Who runs the tasks of one call on the CPU device, instead of what is set for the process:
+ * flash_forward_args_t.executor and flash_combine_args_t.executor. It must stay as it is until the
+ * call returns.
+ */
+typedef struct flash_executor {
+    uint32_t struct_size;     /**< sizeof(flash_executor_t) */
+    int32_t n_workers;        /**< tasks that may run side by side, 1 ... 4096; without run, library
+                                 threads to use at most, 0: all */
+    flash_parallel_for_t run; /**< NULL: the library's own threads */
+    void *context;            /**< for run */
+} flash_executor_t;
+
+#define FLASH_EXECUTOR_INIT                                                                        \
+    { FLASH_SIZEOF_(flash_executor_t), 0, FLASH_NULL_, FLASH_NULL_ }
+
+/**
+ * A team: threads that are all inside one operation already (the threads of a graph's node, of an
+ * OpenMP region), of which one, the leader, makes calls and the others help.
+ *
+ *     leader:   executor.run = flash_team_run; executor.context = &team; executor.n_workers = n;
+ *               flash_forward(...) any number of times; flash_team_finish(&team);
+ *     others:   flash_team_help(&team);
+ *
+ * Each of the n_threads does its part once per round, in any order in time. The memory is the
+ * caller's; this struct never grows.
+ */
+typedef struct flash_team {
+    uint64_t reserved[48];
+} flash_team_t;
+
+/** Makes a team of n_threads, 1 ... 4096, the leader included. Errors: INVALID_ARGUMENT. */
+FLASH_API flash_status_t flash_team_init(flash_team_t *team, int32_t n_threads);
+
+/** Gives back what the team holds; no thread is in it. NULL: nothing. */
+FLASH_API void flash_team_destroy(flash_team_t *team);
+
+/** The run of an executor whose context is a team; for the leader's calls alone. */
+FLASH_API void flash_team_run(void *context, int32_t n_tasks, flash_task_t task, void *argument);
+
+/** Runs tasks of the leader's calls until the leader finishes the round. */
+FLASH_API void flash_team_help(flash_team_t *team);
+
+/** Ends the round of the leader, and returns when all helpers have left it. */
+FLASH_API void flash_team_finish(flash_team_t *team);
+
+/* ---------------------------------------------------------------------------------------------
+ * Attention
+ * ------------------------------------------------------------------------------------------- */
+
+/** A CUDA stream: a cudaStream_t as it is. */
+struct CUstream_st;
+typedef struct CUstream_st *flash_stream_t;
+
+/**
+ * A tensor [batch, seq, head, d_head] with contiguous innermost axis. Strides in elements, never
+ * negative. data may be NULL when the tensor is empty. The memory is the caller's; inputs are only
+ * read. Any alignment on the CPU; on CUDA devices that of the element, and 16-byte aligned rows for
+ * the fast kernels. This struct never grows.
+ */
+typedef struct flash_tensor {
+    void *data;
+    int64_t stride_batch; /**< ignored for a ragged batch */
+    int64_t stride_seq;
+    int64_t stride_head;
+    int32_t dtype;        /**< FLASH_DTYPE_...; 0: that of the call */
+    int32_t reserved32;   /**< 0 */
+    uint64_t reserved[4]; /**< 0 */
+} flash_tensor_t;
+
+#define FLASH_TENSOR_INIT                                                                          \
+    {                                                                                              \
+        FLASH_NULL_, 0, 0, 0, 0, 0, {                                                              \
+            0, 0, 0, 0                                                                             \
+        }                                                                                          \
+    }
+
+/** A contiguous tensor [batch, seqlen, n_heads, d_head], as torch models keep activations; ragged:
+ * [tokens, n_heads, d_head]. */
+FLASH_INLINE_ flash_tensor_t flash_tensor_bshd(void *data, int64_t seqlen, int64_t n_heads,
+                                               int64_t d_head) {
+    flash_tensor_t tensor = FLASH_TENSOR_INIT;
+    tensor.data = data;
+    tensor.stride_batch = seqlen * n_heads * d_head;
+    tensor.stride_seq = n_heads * d_head;
+    tensor.stride_head = d_head;
+    return tensor;
+}
+
+/** A contiguous tensor [batch, n_heads, seqlen, d_head], as many caches are laid out. */
+FLASH_INLINE_ flash_tensor_t flash_tensor_bhsd(void *data, int64_t n_heads, int64_t seqlen,
+                                               int64_t d_head) {
+    flash_tensor_t tensor = FLASH_TENSOR_INIT;
+    tensor.data = data;
+    tensor.stride_batch = n_heads * seqlen * d_head;
+    tensor.stride_seq = d_head;
+    tensor.stride_head = seqlen * d_head;
+    return tensor;
+}
+
+/** flash_forward_args_t.flags and flash_combine_args_t.flags */
+enum flash_flag {
+    /* Query i sees key j when j <= i + seqlen_k - seqlen_q (bottom-right aligned). */
+    FLASH_FLAG_CAUSAL = 1,
+    /* window_left and window_right count: query i sees key j when
+     *   i + seqlen_k - seqlen_q - window_left <= j <= i + seqlen_k - seqlen_q + window_right.
+     * With FLASH_FLAG_CAUSAL too, both conditions hold. A window without bounds is refused. */
+    FLASH_FLAG_WINDOW = 2,
+    /* The output of a sequence depends on nothing but its own tokens: not on the batch size, nor
+     * on its neighbours. (CPU families always keep this.) */
+    FLASH_FLAG_BATCH_INVARIANT = 4,
+    /* A stride of 0 repeats an input along that axis. Without the flag it is taken for one that was
+     * forgotten. */
+    FLASH_FLAG_BROADCAST = 8
+};
+
+/** These are the arguments of a call that computes attention. */
+typedef struct flash_forward_args {
+    uint32_t struct_size; /**< sizeof(flash_forward_args_t) */
+    int32_t device;       /**< FLASH_DEVICE_... */
+    int32_t dtype;        /**< FLASH_DTYPE_... of the tensors that name none */
+    uint32_t flags;       /**< FLASH_FLAG_... */
+
+    flash_tensor_t q; /**< [batch, seqlen_q, n_heads, d_head]    or [total_q, n_heads, d_head] */
+    flash_tensor_t k; /**< [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head] */
+    flash_tensor_t v; /**< as k, strides of its own */
+    flash_tensor_t o; /**< as q, strides of its own; its elements must not overlap each other, nor
+                         lse or any input: kernels read Q again after they have written O. Refused
+                         where the first row of one lies in the other */
+
+    /* Logarithm of the sum of exponentials of each row's scaled scores (natural logarithm), fp32,
+     * [batch, n_heads, seqlen_q], ragged: [n_heads, total_q]. NULL: not wanted. Must not overlap
+     * any input. A row that sees no key has O = 0 and LSE = -infinity. */
+    float *lse;
+    int64_t
+        lse_stride_batch; /**< in elements; ignored for a ragged batch. All three 0: contiguous */
+    int64_t lse_stride_head;
+    int64_t lse_stride_seq;
+
+    /* Ragged batches: sequence b is tokens cu_seqlens[b] ... cu_seqlens[b + 1] - 1 of its tensor;
+     * batch + 1 ascending values from 0 on; NULL: every sequence has the full length. In memory of
+     * the device. The two may be given independently. */
+    const int32_t *cu_seqlens_q;
+    const int32_t *cu_seqlens_k;
+    /* [batch]: only the first seqused_k[b] keys of sequence b exist, for masks too. NULL: all. */
+    const int32_t *seqused_k;
+
+    int64_t batch;
+    int64_t seqlen_q;   /**< with cu_seqlens_q: no sequence is longer */
+    int64_t seqlen_k;   /**< with cu_seqlens_k: no sequence is longer */
+    int64_t n_heads;    /**< at least 1 */
+    int64_t n_heads_kv; /**< at least 1, divides n_heads; query head h uses K/V head h / (n_heads /
+                           n_heads_kv) */
+    int64_t d_head;     /**< at least 1 */
+
+    int64_t window_left;  /**< with FLASH_FLAG_WINDOW; -1: unbounded */
+    int64_t window_right; /**< with FLASH_FLAG_WINDOW; -1: unbounded */
+    float softmax_scale;  /**< finite, not negative; 0: 1 / sqrt(d_head) */
+    float softcap;        /**< scores s become softcap * tanh(s / softcap); 0: none */
+
+    /* Memory of the device, any alignment, not shared with a call that runs at the same time;
+     * needs no clearing. See flash_workspace_size(). */
+    void *workspace;
+    uint64_t workspace_size; /**< bytes */
+
+    /* CPU device: who runs the tasks of this call. NULL: the threads or the hook of the process. */
+    const flash_executor_t *executor;
+} flash_forward_args_t;
+
+#define FLASH_FORWARD_ARGS_INIT                                                                    \
+    {                                                                                              \
+        FLASH_SIZEOF_(flash_forward_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,        \
+            FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, FLASH_NULL_, FLASH_NULL_,  \
+            FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_                 \
+    }
+
+/**
+ * Computes attention. kernel NULL lets the library choose (flash_select_kernel() tells which it
+ * takes); another must serve the problem. On the CPU device the call returns when O is
+ * complete, and stream is ignored. On a CUDA device every pointer in args (cu_seqlens_* and
+ * seqused_k too) is memory of that device, the kernel is enqueued on stream (NULL: the default
+ * stream), and the call returns at once: no allocation, no synchronisation; after flash_prepare()
+ * it can be captured in a CUDA graph. The caller's current device is left as it was.
+ *
+ * Inside: scores, softmax and sums in fp32, O rounded once (docs/numerics.md). What no row sees
+ * (masked keys, keys beyond seqused_k) cannot matter, NaN included.
+ *
+ * Errors, all before anything is written:
+ *   INVALID_ARGUMENT     a NULL pointer, a negative or overflowing size or stride, unknown flags
+ *                        or types, n_heads not a multiple of n_heads_kv, lengths out of order, ...
+ *   INVALID_CONFIG       FLASH_CONFIG breaks a rule of its family
+ *   NOT_BUILT            FLASH_CONFIG is legal, but not in this library
+ *   UNSUPPORTED          the kernel cannot serve this problem, or no kernel here can, or a newer
+ *                        caller's field is unknown here
+ *   WORKSPACE_TOO_SMALL  with both sizes
+ *   NO_DEVICE, OUT_OF_MEMORY, CUDA (the launch failed; errors of the kernel itself come later,
+ *                        from the stream, as for any kernel)
+ */
+FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
+                                       const flash_kernel_t *kernel, flash_stream_t stream);
+
+/**
+ * The bytes of workspace that flash_forward(args, kernel) uses at the present number of threads;
+ * fewer threads work with less, and one thread's share is the least that is accepted. Depends on
+ * sizes, types, flags and on which of the pointers are NULL, never on data: args->q.data and the
+ * like may still be NULL, and lengths in cu_seqlens_* and seqused_k are not read (for a pointer
+ * that will be given later, pass any non-NULL value). The size suffices for a smaller batch and
+ * shorter lengths on the same kernel too: ask once, for the largest.
+ * Errors: as flash_forward(), less those about data and workspace.
+ */
+FLASH_API flash_status_t flash_workspace_size(const flash_forward_args_t *args,
+                                              const flash_kernel_t *kernel, uint64_t *size);
+
+/**
+ * Does ahead of time what the first flash_forward(args, kernel) would do once: starts threads.
+ * After it, flash_forward allocates nothing. Reads the same of args as flash_workspace_size().
+ */
+FLASH_API flash_status_t flash_prepare(const flash_forward_args_t *args,
+                                       const flash_kernel_t *kernel);
+
+/**
+ * The kernel that flash_forward(args, NULL) would take, into *kernel, and why, into reason[0 ...
+ * reason_size), cut to fit (NULL: not wanted). An engine selects once for the problems of a layer
+ * and passes the kernel to each call. Reads the same of args as flash_workspace_size().
+ */
+FLASH_API flash_status_t flash_select_kernel(const flash_forward_args_t *args,
+                                             const flash_kernel_t **kernel, char *reason,
+                                             size_t reason_size);
+
+/**
+ * FLASH_SUCCESS when flash_forward(args, kernel) would run with these sizes, types and flags
+ * (data pointers, lengths and the workspace are not looked at); otherwise the status that it would
+ * return, and the failed condition in reason[0 ... reason_size), cut to fit (NULL: not wanted).
+ */
+FLASH_API flash_status_t flash_query_support(const flash_forward_args_t *args,
+                                             const flash_kernel_t *kernel, char *reason,
+                                             size_t reason_size);
+
+/* ---------------------------------------------------------------------------------------------
+ * Measuring and tuning
+ * ------------------------------------------------------------------------------------------- */
+
+/**
+ * Runs kernels (rows of the table, flash_kernel_at()) on a problem and times them: seconds[i] is
+ * the median of n_launches launches of kernels[i], after one that is not timed (0 when O is empty).
+ * They take turns launch by launch, so that all of them see the same clocks and caches. On a CUDA
+ * device it is the device's own time, by events on stream, which is held while they are enqueued,
+ * so that the host's time stays out; on the CPU device the time of a call, with the threads at its
+ * disposal. args is as for flash_forward(), outputs are written, and the workspace must do for each
+ * kernel (the largest of their flash_workspace_size()).
+ *
+ * A tool for tuning, not for the way of a request: it allocates, and on a CUDA device it waits for
+ * the stream.
+ * Errors: as flash_forward(), of the first kernel that cannot serve; INVALID_ARGUMENT (n_kernels
+ * or n_launches below 1, a NULL kernel, a stream that is capturing).
+ */
+FLASH_API flash_status_t flash_measure(const flash_forward_args_t *args,
+                                       const flash_kernel_t *const *kernels, int32_t n_kernels,
+                                       int32_t n_launches, flash_stream_t stream, double *seconds);
+
+/** The first line of measured results. */
+#define FLASH_TUNING_HEADER "flashattn tuning 1"
+
+/** A buffer of this size holds every line of measured results. */
+#define FLASH_TUNING_TEXT_SIZE 512
+
+/**
+ * Writes a line of measured results, NUL-terminated, without a line break, into text[0 ... size):
+ * that on args->device problems like args take the kernel that many seconds, as in
+ *   "cc=90 sms=132 dtype=BF16 d_head=128 features=causal q=2048 k=2048 heads=128 ns=155020: (BF16,
+ *    128, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax+causal+varlen"
+ * Problems are alike when the device's compute capability and multiprocessors, the types, d_head,
+ * the features that a kernel must have, and the size class are the same: the longest sequence of
+ * queries (q), the most keys that one of them sees (k), and batch * n_heads (heads), each rounded
+ * to a power of two. Reads the same of args as flash_workspace_size().
+ * Errors: as flash_query_support(); UNSUPPORTED (the CPU device, whose kernels are chosen by the
+ * processor alone; FLASH_FLAG_BATCH_INVARIANT), INVALID_ARGUMENT (seconds not positive and
+ * finite), BUFFER_TOO_SMALL.
+ */
+FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
+                                             const flash_kernel_t *kernel, double seconds,
+                                             char *text, size_t size);
+
+/**
+ * From now on selection follows these results in place of FLASH_TUNING's: FLASH_TUNING_HEADER,
+ * then a result a line, in any order; '#' begins a comment. NULL: FLASH_TUNING's again. The text is
+ * not kept; what was read of it is, for good, since calls in other threads may be looking at it.
+ *
+ * For a problem on a CUDA device selection takes the fastest result of a problem like it whose
+ * kernel serves this one: from these, where they have any, else from those built into the library
+ * for devices that were measured. Without one, or when the family that it would otherwise take is
+ * not among the results, which therefore say nothing about it, selection estimates. Problems with
+ * FLASH_FLAG_BATCH_INVARIANT, and the CPU device, never follow results. Results of configurations
+ * that this library does not hold are passed over; FLASH_TRACE tells. Another kernel may round
+ * differently, so that other results may change the last bits of O.
+ * Errors: INVALID_ARGUMENT, with the line and the place in it (the results in force stay),
+ * OUT_OF_MEMORY.
+ */
+FLASH_API flash_status_t flash_set_tuning(const char *text);
+
+/* ---------------------------------------------------------------------------------------------
+ * Merging partial results
+ * ------------------------------------------------------------------------------------------- */
+
+/**
+ * Attention over disjoint sets of keys, computed apart (split or sharded K/V, a shared prefix),
+ * merged by their LSE: lse = log(sum_i exp(lse_i)), o = sum_i exp(lse_i - lse) o_i.
+ */
+typedef struct flash_combine_args {
+    uint32_t struct_size; /**< sizeof(flash_combine_args_t) */
+    int32_t device;       /**< FLASH_DEVICE_... */
+    int32_t dtype;        /**< FLASH_DTYPE_... of the tensors that name none */
+    uint32_t flags;       /**< FLASH_FLAG_BROADCAST or 0 */
+
+    /* Partial results [n_partials][batch, seqlen_q, n_heads, d_head]: from o_partial.data on,
+     * stride_partial elements from one to the next, or, where o_partials is given, from its
+     * pointers on, n_partials of them in memory of the device. The other strides are those of
+     * o_partial. */
+    flash_tensor_t o_partial;
+    int64_t stride_partial;
+    const void *const *o_partials;
+
+    /* Their LSE, fp32 [n_partials][batch, n_heads, seqlen_q], in the same two ways. All four
+     * strides 0: contiguous. */
+    const float *lse_partial;
+    const float *const *lse_partials;
+    int64_t
+        lse_partial_stride; /**< from one partial result to the next; not used with lse_partials */
+    int64_t lse_partial_stride_batch;
+    int64_t lse_partial_stride_head;
+    int64_t lse_partial_stride_seq;
+
+    /* [batch, seqlen_q, n_heads, d_head]; must not overlap lse. It may be one of the partial
+     * results, merged in place: the same pointer, strides and type. Any other overlap is not
+     * allowed, and refused where the pointers are in host memory. */
+    flash_tensor_t o;
+    float *lse; /**< [batch, n_heads, seqlen_q]; NULL: not wanted; may be one of the partial LSE */
+    int64_t lse_stride_batch; /**< all three 0: contiguous */
+    int64_t lse_stride_head;
+    int64_t lse_stride_seq;
+
+    int64_t n_partials; /**< 0: o = 0, lse = -infinity */
+    int64_t batch;
+    int64_t seqlen_q;
+    int64_t n_heads; /**< at least 1 */
+    int64_t d_head;  /**< at least 1 */
+
+    const flash_executor_t *executor; /**< as in flash_forward_args_t */
+} flash_combine_args_t;
+
+#define FLASH_COMBINE_ARGS_INIT                                                                    \
+    {                                                                                              \
+        FLASH_SIZEOF_(flash_combine_args_t), 0, 0, 0, FLASH_TENSOR_INIT, 0, FLASH_NULL_,           \
+            FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, 0, 0,   \
+            0, 0, 0, FLASH_NULL_                                                                   \
+    }
+
+/**
+ * Merges. A partial row with an LSE of -infinity saw no key: it has no weight, and its o_partial
+ * is not looked at. stream as in flash_forward(). Errors, all before anything is written:
+ * INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE, OUT_OF_MEMORY, CUDA.
+ */
+FLASH_API flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
