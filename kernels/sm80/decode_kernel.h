@@ -61,13 +61,13 @@ typedef struct sm80_decode_params {
     int32_t row_tiles;       /* of B_r rows, of the longest sequence of queries */
     int32_t row_tile;        /* B_r */
     int32_t o_dtype;
-    int32_t dry;
     int32_t columns;         /* d_head of the kernel, of a row of partial_o */
     /* Pieces of each sequence; 0: every block cuts the batch by the lengths on the device, into
-     * about target_pieces pieces of at least min_units units. */
+     * pieces of about one share of its units: those of all sequences over target_pieces, but at
+     * least least_share. target_pieces 0: least_share, whatever the batch is. */
     int32_t pieces;
     int32_t target_pieces;
-    int32_t min_units;
+    int32_t least_share;
     flash_divider_t by_head_blocks;
     flash_divider_t by_row_tiles;
     flash_divider_t by_pieces;

@@ -13,7 +13,8 @@
 
 static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                 const device_t *device, uint64_t *size) {
-    *size = plan_sm80_decode(&kernel->config, problem, device).workspace_size;
+    const decode_plan_t plan = plan_sm80_decode(&kernel->config, problem, device);
+    *size = plan_sm80_decode_workspace(&plan);
     return FLASH_SUCCESS;
 }
 
@@ -24,7 +25,7 @@ static flash_status_t check_workspace(const flash_kernel_t *kernel, const proble
     FLASH_REQUIRE(problem->workspace_size >= size, FLASH_ERROR_WORKSPACE_TOO_SMALL,
                   "workspace_size is %" PRIu64 ": %s needs %" PRIu64, problem->workspace_size,
                   kernel->name, size);
-    FLASH_REQUIRE(size == 0 || problem->workspace != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+    FLASH_REQUIRE(problem->workspace != NULL, FLASH_ERROR_INVALID_ARGUMENT,
                   "workspace is NULL: %s needs %" PRIu64 " bytes", kernel->name, size);
     return FLASH_SUCCESS;
 }
@@ -59,6 +60,7 @@ static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *pro
 
 static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *problem,
                              const device_t *device, flash_stream_t stream) {
+    FLASH_TRY(check_workspace(kernel, problem, device));
     return cuda_launch(kernel, problem, device, stream, enqueue);
 }
 

@@ -10,7 +10,7 @@
 #include <stddef.h>
 
 /* Rows of a K/V head up to which reading K and V is what takes time. */
-enum { MOST_ROWS = 64 };
+enum { MOST_ROWS = 32 };
 
 /* ---- Rules, as in codegen/legality.py ---- */
 
@@ -60,7 +60,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
     if ((int64_t)p->seqlen_q * p->group > MOST_ROWS)
-        return "decode kernels take at most 64 rows (queries x query heads of a K/V head)";
+        return "decode kernels take at most 32 rows (queries x query heads of a K/V head)";
     if (problem->batch_invariant && p->cu_seqlens_q != NULL)
         return "with FLASH_FLAG_BATCH_INVARIANT the queries of other sequences must not decide "
                "between decode and other kernels";
@@ -70,6 +70,9 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
         return "decode kernels need 16-byte aligned rows of Q, K and V";
     if (!close_keys(&p->k_stride) || !close_keys(&p->v_stride))
         return "decode kernels need strides of tokens below 2^31 bytes";
+    const decode_plan_t plan = plan_sm80_decode(config, problem, device);
+    if (plan.blocks > INT32_MAX || plan.combine_blocks > INT32_MAX)
+        return "the problem has more pieces than a launch can take";
     return cuda_launch_obstacle(&cuda, config, problem, device);
 }
 

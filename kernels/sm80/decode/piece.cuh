@@ -40,10 +40,14 @@ static __device__ __forceinline__ unit_range_t visible_units(const flash_params_
             (int32_t)(((int64_t)end + DECODE_UNIT_KEYS - 1) / DECODE_UNIT_KEYS)};
 }
 
+/* No longer than announced, which the workspace is made for. */
 template <flash_config_t C>
 static __device__ __forceinline__ flash_sequence_t sequence_of(const flash_params_t &p,
                                                                int32_t batch_index) {
-    return has_pages<C> ? flash_paged_sequence(&p, batch_index) : flash_sequence(&p, batch_index);
+    flash_sequence_t s =
+        has_pages<C> ? flash_paged_sequence(&p, batch_index) : flash_sequence(&p, batch_index);
+    s.len_k = max(min(s.len_k, p.seqlen_k), 0);
+    return s;
 }
 
 template <flash_config_t C>
@@ -102,6 +106,15 @@ static __device__ __forceinline__ int64_t sum_units(const flash_params_t &p,
     for (int w = 0; w < C.n_warps; ++w)
         sum += scratch.units[w];
     return sum;
+}
+
+/* Units of a piece, about. */
+static __device__ __forceinline__ int32_t share_of(const sm80_decode_params_t &params,
+                                                   int64_t units) {
+    if (params.target_pieces == 0)
+        return params.least_share;
+    const int64_t even = (units + params.target_pieces - 1) / params.target_pieces;
+    return (int32_t)min(max(even, (int64_t)params.least_share), (int64_t)INT32_MAX);
 }
 
 /* Pieces of a sequence that is cut at shares; 1: it stays whole. */
@@ -212,8 +225,7 @@ static __device__ decode_piece_t cut_batch(const sm80_decode_params_t &params, i
     const flash_params_t &p = params.attention;
     const batch_part_t part = own_part<C>(p.batch);
     units = sum_units(p, scratch);
-    const int64_t even = (units + params.target_pieces - 1) / params.target_pieces;
-    const int32_t share = (int32_t)min(max(even, (int64_t)params.min_units), (int64_t)INT32_MAX);
+    const int32_t share = share_of(params, units);
     batch_counts_t own = {};
 #pragma unroll 1
     for (int32_t b = part.begin; b < part.end; ++b)
