@@ -6,9 +6,9 @@
  * reads no further than it reaches: by addresses, from flash_kv_offset() on (kernels/cpu,
  * kernels/sm80), or by the run's coordinates (the boxes of TMA, kernels/sm90/load/box.cuh).
  *
- * In a contiguous or ragged cache the whole sequence is one run. A paged cache, [n_pages, page_size,
- * n_heads_kv, d_head] with the stride of a page as stride.batch, has a run for each page of a
- * sequence, and K's and V's runs may lie in different entries, but are equally long:
+ * In a contiguous or ragged cache the whole sequence is one run. A paged cache, [n_pages,
+ * page_size, n_heads_kv, d_head] with the stride of a page as stride.batch, has a run for each page
+ * of a sequence, and K's and V's runs may lie in different entries, but are equally long:
  *
  *     at     = key % page_size
  *     entry  = table[first id + key / page_size]
@@ -60,12 +60,13 @@ FLASH_HOST_DEVICE static inline int64_t flash_kv_room(const flash_params_t *p,
     return n_ids * pages->page_size;
 }
 
-/* The sequence with no more keys than its pages hold, whatever seqused_k says. */
+/* The sequence with no more keys than its pages hold and seqlen_k says, whatever seqused_k is. */
 FLASH_HOST_DEVICE static inline flash_sequence_t flash_paged_sequence(const flash_params_t *p,
                                                                       int32_t batch_index) {
     flash_sequence_t s = flash_sequence(p, batch_index);
-    const int64_t room = flash_kv_room(p, batch_index);
-    s.len_k = s.len_k > room ? (int32_t)room : s.len_k;
+    const int64_t held = flash_kv_room(p, batch_index);
+    const int32_t room = held < p->seqlen_k ? (int32_t)held : p->seqlen_k;
+    s.len_k = s.len_k < room ? s.len_k : room;
     return s;
 }
 

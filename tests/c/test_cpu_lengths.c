@@ -16,7 +16,7 @@ enum { BATCH = 4, SEQLEN = 10, TOTAL = 25, ROOM = 64 };
 static _Alignas(64) int32_t memory[3 * ROOM];
 
 static flash_params_t copied(const int32_t *cu_q, const int32_t *cu_k, const int32_t *used) {
-    const cpu_totals_t totals = {TOTAL, TOTAL};
+    const cpu_totals_t totals = {TOTAL, TOTAL, {0, 0}};
     flash_params_t p = {.cu_seqlens_q = cu_q,
                         .cu_seqlens_k = cu_k,
                         .seqused_k = used,

@@ -141,7 +141,7 @@ static void a_row_serves_its_own_problems_only(void **state) {
         problem.dtype = kernel->config.dtype % 3 + 1;
         assert_refused(select_check(kernel, &problem, &all), FLASH_ERROR_UNSUPPORTED, "dtype");
         problem.dtype = kernel->config.dtype;
-        problem.features = 16;
+        problem.features = 32;
         assert_refused(select_check(kernel, &problem, &all), FLASH_ERROR_UNSUPPORTED, "features");
     }
 }
