@@ -339,7 +339,7 @@ static void a_batch_invariant_choice_looks_at_no_batch(void **state) {
 
 static void no_kernel_is_a_refusal(void **state) {
     const device_t device = {.number = FLASH_DEVICE_CPU, .isa = 0};
-    const problem_t problem = problem_of(FLASH_DTYPE_FP32, 16);
+    const problem_t problem = problem_of(FLASH_DTYPE_FP32, 32);
     const flash_kernel_t *kernel = NULL;
     char reason[SELECT_REASON_SIZE];
     (void)state;
