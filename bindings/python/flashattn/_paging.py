@@ -58,8 +58,9 @@ class Paging:
     def _check_tables(self, batch: int) -> None:
         table, v_table = self.table, self.v_table
         if table is None:
-            if self.indptr is not None or v_table is not None:
-                raise ValueError("page_indptr or v_page_table is given without page_table")
+            for name, given in (("page_indptr", self.indptr), ("v_page_table", v_table)):
+                if given is not None:
+                    raise ValueError(f"{name} is given without page_table")
             return
         if self.indptr is None and self._stride() < table.shape[1]:
             raise ValueError(

@@ -60,7 +60,8 @@ class Problem:
             page_indptr=page_indptr,
             page_rows=page_rows,
         )
-        self._is_paged = any(x is not None for x in (page_table, page_indptr, page_rows))
+        where = (page_table, v_page_table, page_indptr, page_rows)
+        self._is_paged = any(array is not None for array in where)
         self.q = _tensor.tensor_view(q, "q", 3 if self.ragged_q else 4, self.stream)
         self.k = _tensor.tensor_view(k, "k", 3 if ragged_k else 4, self.stream)
         self.v = _tensor.tensor_view(v, "v", 3 if ragged_k else 4, self.stream)
@@ -181,8 +182,6 @@ class Problem:
     ) -> None:
         self._paging = None
         if not self._is_paged:
-            if v_page_table is not None:
-                raise ValueError("v_page_table is given without page_table")
             return
         batch = self.args.batch
         self._paging = Paging(
