@@ -70,13 +70,19 @@ FLASH_HOST_DEVICE static inline flash_sequence_t flash_paged_sequence(const flas
     return s;
 }
 
+/* Which page of a sequence a key is in, counted from 0. Positions have 31 bits, whose division is
+ * quick. */
+FLASH_HOST_DEVICE static inline int32_t flash_kv_page_of(const flash_pages_t *pages, int64_t key) {
+    return pages->table ? (int32_t)((uint32_t)key / (uint32_t)pages->page_size) : 0;
+}
+
 /* The run that a key of a sequence is in. table: pages.table for K, pages.v_table for V; first_id:
  * flash_kv_first_id(). The entry is a page of the pool only if the id is one. */
 FLASH_HOST_DEVICE static inline flash_kv_run_t flash_kv_paged_run(const flash_pages_t *pages,
                                                                   const int32_t *table,
                                                                   const flash_sequence_t *s,
                                                                   int64_t first_id, int64_t key) {
-    const int64_t page = table ? key / pages->page_size : 0, begin = page * pages->page_size;
+    const int64_t page = flash_kv_page_of(pages, key), begin = page * pages->page_size;
     const int64_t left = s->len_k - begin;
     const flash_kv_run_t run = {table ? flash_load_length(table, first_id + page) : first_id, 0,
                                 key - begin,

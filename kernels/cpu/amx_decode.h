@@ -119,7 +119,7 @@ NEVER_INLINE decode_pending_t decode_pages(const decode_run_t *run, int64_t head
 /* Whether the block can be read where it lies. */
 ALWAYS_INLINE bool decodes_in_place(const decode_run_t *run, flash_range_t block) {
     return all_see_block(run->rows, block) &&
-           (!cpu_is_paged(run->p) || cpu_in_one_page(run->p, run->task, block));
+           (!cpu_is_paged(run->p) || cpu_in_one_page(run->p, block));
 }
 
 /* A block of all heads. `end`: of the task's keys. */

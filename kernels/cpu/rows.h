@@ -95,17 +95,16 @@ static inline flash_range_t cpu_first_keys(flash_range_t keys, int32_t most) {
 }
 
 /* Those of them that lie in one page. */
-static inline flash_range_t cpu_first_of_page(const flash_params_t *p, const cpu_task_t *task,
-                                              flash_range_t keys, int32_t most) {
-    const flash_kv_run_t run = cpu_page_run(p, task, p->pages.table, keys.begin);
-    const int64_t in_run = flash_kv_left(&run);
-    return cpu_first_keys(keys, in_run < most ? (int32_t)in_run : most);
+static inline flash_range_t cpu_first_of_page(const flash_params_t *p, flash_range_t keys,
+                                              int32_t most) {
+    const int64_t page = flash_kv_page_of(&p->pages, keys.begin);
+    const int64_t in_page = (page + 1) * p->pages.page_size - keys.begin;
+    return cpu_first_keys(keys, in_page < most ? (int32_t)in_page : most);
 }
 
 /* Whether a range of keys lies in one page. */
-static inline bool cpu_in_one_page(const flash_params_t *p, const cpu_task_t *task,
-                                   flash_range_t keys) {
-    return cpu_first_of_page(p, task, keys, keys.end - keys.begin).end == keys.end;
+static inline bool cpu_in_one_page(const flash_params_t *p, flash_range_t keys) {
+    return cpu_first_of_page(p, keys, keys.end - keys.begin).end == keys.end;
 }
 
 /* ---- What rows see, and their LSE ---- */

@@ -243,6 +243,77 @@ static void calls_survive_lengths_that_change(void **state) {
         free(tensors[i]);
 }
 
+/* ---- A thread that changes pages during calls ---- */
+
+enum { POOL_PAGES = 40, KEYS_OF_PAGE = 16, ROW_IDS = SEQLEN_K / KEYS_OF_PAGE };
+
+static _Atomic int32_t ids[BATCH * ROW_IDS], rows[BATCH];
+
+/* Good pages, then others. */
+static void set_pages(int32_t id, int32_t row, int32_t used) {
+    for (int i = 0; i < BATCH * ROW_IDS; i++)
+        atomic_store_explicit(&ids[i], id, memory_order_relaxed);
+    for (int b = 0; b < BATCH; b++) {
+        atomic_store_explicit(&rows[b], row, memory_order_relaxed);
+        atomic_store_explicit(&seqused[b], used, memory_order_relaxed);
+    }
+}
+
+static void *change_pages(void *argument) {
+    (void)argument;
+    while (!atomic_load(&is_done)) {
+        set_pages(0, 0, ROW_IDS * KEYS_OF_PAGE);
+        set_pages(POOL_PAGES, BATCH, 1 << 30);
+        set_pages(POOL_PAGES - 1, BATCH - 1, 40);
+        set_pages(-1, -1, -1);
+        set_pages(1 << 30, 1 << 30, 3);
+    }
+    return NULL;
+}
+
+static void calls_survive_pages_that_change(void **state) {
+    const size_t page = (size_t)KEYS_OF_PAGE * N_HEADS * D_HEAD;
+    flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
+    flash_paging_t paging = FLASH_PAGING_INIT;
+    pthread_t thread;
+    uint64_t size;
+    int32_t n_served = 0;
+    (void)state;
+    atomic_store(&is_done, false);
+    set_pages(0, 0, 40);
+    args.dtype = FLASH_DTYPE_FP32;
+    args.batch = BATCH;
+    args.seqlen_q = 1;
+    args.seqlen_k = SEQLEN_K;
+    args.n_heads = args.n_heads_kv = N_HEADS;
+    args.d_head = D_HEAD;
+    args.q = flash_tensor_bshd(calloc(BATCH * N_HEADS * D_HEAD, 4), 1, N_HEADS, D_HEAD);
+    args.o = flash_tensor_bshd(calloc(BATCH * N_HEADS * D_HEAD, 4), 1, N_HEADS, D_HEAD);
+    args.k = flash_tensor_bshd(calloc(POOL_PAGES * page, 4), KEYS_OF_PAGE, N_HEADS, D_HEAD);
+    args.v = flash_tensor_bshd(calloc(POOL_PAGES * page, 4), KEYS_OF_PAGE, N_HEADS, D_HEAD);
+    args.seqused_k = (const int32_t *)seqused;
+    args.paging = &paging;
+    paging.page_size = KEYS_OF_PAGE;
+    paging.n_pages = POOL_PAGES;
+    paging.page_table = (const int32_t *)ids;
+    paging.page_table_stride = ROW_IDS;
+    paging.page_rows = (const int32_t *)rows;
+    assert_success(flash_workspace_size(&args, NULL, &size));
+    assert_non_null(args.workspace = malloc(size));
+    args.workspace_size = size;
+    assert_int_equal(pthread_create(&thread, NULL, change_pages, NULL), 0);
+    for (int i = 0; i < N_CALLS; i++)
+        n_served += flash_forward(&args, NULL, NULL) == FLASH_SUCCESS;
+    atomic_store(&is_done, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    print_message("%d of %d calls found good pages\n", n_served, N_CALLS);
+    free(args.workspace);
+    free(args.q.data);
+    free(args.o.data);
+    free(args.k.data);
+    free(args.v.data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lengths_that_do_not_change_are_copied),
@@ -254,6 +325,7 @@ int main(void) {
         cmocka_unit_test(no_keys_are_used_of_a_table_without_rows),
         cmocka_unit_test(whatever_is_read_stays_within_the_pages),
         cmocka_unit_test(calls_survive_lengths_that_change),
+        cmocka_unit_test(calls_survive_pages_that_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

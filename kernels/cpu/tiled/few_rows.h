@@ -99,11 +99,10 @@ ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_
 /* ---- Steps ---- */
 
 /* The first keys of a range, of one step. paged: a constant; keys are in pages, which end steps. */
-ALWAYS_INLINE flash_range_t first_step(const flash_params_t *p, const cpu_task_t *task,
-                                       const in_place_block_t *block, flash_range_t keys,
-                                       const bool paged) {
-    return paged && keys.begin < keys.end ? cpu_first_of_page(p, task, keys, block->step_keys)
-                                          : cpu_first_keys(keys, block->step_keys);
+ALWAYS_INLINE flash_range_t first_step(const flash_params_t *p, const in_place_block_t *block,
+                                       flash_range_t keys, const bool paged) {
+    return paged ? cpu_first_of_page(p, keys, block->step_keys)
+                 : cpu_first_keys(keys, block->step_keys);
 }
 
 ALWAYS_INLINE in_place_t rows_of_step(const flash_params_t *p, const cpu_task_t *task,
@@ -122,10 +121,10 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
                                    const in_place_block_t *block, const bool paged) {
     const in_place_tensor_t from_k = {cpu_kv_k(p), t->d, dtype, block->n_asked};
     const in_place_tensor_t from_v = {cpu_kv_v(p), t->d, dtype, block->n_asked};
-    const flash_range_t first = first_step(p, task, block, block->keys, paged);
+    const flash_range_t first = first_step(p, block, block->keys, paged);
     const bool all_see = rows_see(t, block->keys);
     flash_range_t rest = block->keys;
-    for (flash_range_t s = first; s.begin < s.end; s = first_step(p, task, block, rest, paged)) {
+    for (flash_range_t s = first; s.begin < s.end; s = first_step(p, block, rest, paged)) {
         const in_place_t k = rows_of_step(p, task, &from_k, block, s, paged);
         score_rows(t, dtype, &k, s.end - s.begin);
         rest.begin = s.end;
@@ -133,7 +132,7 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
     in_place_t v = rows_of_step(p, task, &from_v, block, first, paged);
     softmax_in_place(t, p, dtype, &v, block, first.end - first.begin, all_see);
     rest = block->keys;
-    for (flash_range_t s = first; s.begin < s.end; s = first_step(p, task, block, rest, paged)) {
+    for (flash_range_t s = first; s.begin < s.end; s = first_step(p, block, rest, paged)) {
         v = rows_of_step(p, task, &from_v, block, s, paged);
         accumulate_in_place(t, dtype, &v, s, all_see);
         rest.begin = s.end;
@@ -180,9 +179,8 @@ ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p,
 
 /* Whether the block can be gone through page by page with the results of a whole one: it lies in
  * one page, or all rows see it and pages cut it where tiles of scores and words of keys end. */
-static inline bool page_by_page(const flash_params_t *p, const cpu_task_t *task, flash_range_t keys,
-                                bool all_see) {
-    return cpu_in_one_page(p, task, keys) ||
+static inline bool page_by_page(const flash_params_t *p, flash_range_t keys, bool all_see) {
+    return cpu_in_one_page(p, keys) ||
            (all_see && keys.begin % STEP_UNIT == 0 && p->pages.page_size % STEP_UNIT == 0);
 }
 
@@ -191,7 +189,7 @@ ALWAYS_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p
                                 const cpu_task_t *task, int32_t dtype,
                                 const in_place_block_t *block) {
     const bool all_see = rows_see(t, block->keys);
-    if (page_by_page(p, task, block->keys, all_see)) {
+    if (page_by_page(p, block->keys, all_see)) {
         attend_in_place(t, p, task, dtype, block, true);
         return;
     }
