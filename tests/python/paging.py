@@ -1,5 +1,5 @@
-"""Attention problems whose K and V lie in pages: the keys of a padded problem, scattered over a pool
-that holds NaN everywhere else, with ids that are no page wherever none may be looked at."""
+"""Attention problems whose K and V lie in pages: the keys of a padded problem, scattered over a
+pool that holds NaN everywhere else, with ids that are no page wherever none may be looked at."""
 
 from __future__ import annotations
 
@@ -128,4 +128,3 @@ def run_paged(
     pages, options = make_pages(q, inputs or make_inputs(q.dense))
     p = replace(q.p, seqused_k=None)
     return run_call(p, pages, options, config)
-

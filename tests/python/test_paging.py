@@ -134,9 +134,8 @@ def paged_problems(draw: st.DrawFn) -> PagedProblem:
     if page_size == 1:
         layouts = "contiguous"  # whichever comes first, tokens lie as far apart as pages
     lengths = tuple(draw(st.integers(0, p.seqlen_k)) for _ in range(p.batch))
-    p = replace(
-        p, cu_seqlens_k=None, seqused_k=lengths, layouts=(p.layouts[0], layouts, layouts, p.layouts[3])
-    )
+    layouts_qkvo = (p.layouts[0], layouts, layouts, p.layouts[3])
+    p = replace(p, cu_seqlens_k=None, seqused_k=lengths, layouts=layouts_qkvo)
     return PagedProblem(p, page_size, draw(st.sampled_from(KINDS)), draw(st.booleans()))
 
 

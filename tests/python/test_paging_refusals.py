@@ -1,5 +1,5 @@
-"""One test a reason for which a call with pages is refused: by the library, outputs untouched, and by
-the package, which knows how large the caller's arrays are."""
+"""One test a reason for which a call with pages is refused: by the library, outputs untouched, and
+by the package, which knows how large the caller's arrays are."""
 
 from __future__ import annotations
 
@@ -297,4 +297,3 @@ def test_a_table_may_have_more_rows_and_wider_ones() -> None:
     assert (o == 0).all()
     with pytest.raises(ValueError, match=r"seqused_k\[0\] is 10"):
         flashattn.flash_attn_func(Q, KV, KV, seqused_k=[10, 2], page_table=wide[:, :STRIDE])
-

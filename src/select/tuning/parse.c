@@ -66,8 +66,8 @@ static flash_status_t read_features(text_reader_t *r, int32_t *features) {
         return FLASH_SUCCESS;
     do {
         if (!words_take_feature(r, features))
-            return text_expected(r,
-                                 "none or features (causal, window, softcap, varlen, paged), each once");
+            return text_expected(
+                r, "none or features (causal, window, softcap, varlen, paged), each once");
     } while (text_take(r, "+"));
     return FLASH_SUCCESS;
 }
