@@ -590,8 +590,8 @@ typedef struct flash_forward_args {
 
     /* K and V in pages. NULL: contiguous. */
     const flash_paging_t *paging;
-    /* [batch]: only the first seqused_q[b] queries of sequence b exist, for masks too; the rows of O
-     * and LSE beyond them are not written. In memory of the device. NULL: all. */
+    /* [batch]: only the first seqused_q[b] queries of sequence b exist, for masks too; the rows of
+     * O and LSE beyond them are not written. In memory of the device. NULL: all. */
     const int32_t *seqused_q;
 } flash_forward_args_t;
 

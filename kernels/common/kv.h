@@ -6,9 +6,9 @@
  * reads no further than it reaches: by addresses, from flash_kv_offset() on (kernels/cpu,
  * kernels/sm80), or by the run's coordinates (the boxes of TMA, kernels/sm90/load/box.cuh).
  *
- * In a contiguous or ragged cache the whole sequence is one run. A paged cache, [n_pages, page_size,
- * n_heads_kv, d_head] with the stride of a page as stride.batch, has a run for each page of a
- * sequence, and K's and V's runs may lie in different entries, but are equally long:
+ * In a contiguous or ragged cache the whole sequence is one run. A paged cache, [n_pages,
+ * page_size, n_heads_kv, d_head] with the stride of a page as stride.batch, has a run for each page
+ * of a sequence, and K's and V's runs may lie in different entries, but are equally long:
  *
  *     at     = key % page_size
  *     entry  = table[first id + key / page_size]
@@ -60,13 +60,20 @@ FLASH_HOST_DEVICE static inline int64_t flash_kv_room(const flash_params_t *p,
     return n_ids * pages->page_size;
 }
 
-/* The sequence with no more keys than its pages hold, whatever seqused_k says. */
+/* The sequence with no more keys than its pages hold and seqlen_k says, whatever seqused_k is. */
 FLASH_HOST_DEVICE static inline flash_sequence_t flash_paged_sequence(const flash_params_t *p,
                                                                       int32_t batch_index) {
     flash_sequence_t s = flash_sequence(p, batch_index);
-    const int64_t room = flash_kv_room(p, batch_index);
-    s.len_k = s.len_k > room ? (int32_t)room : s.len_k;
+    const int64_t held = flash_kv_room(p, batch_index);
+    const int32_t room = held < p->seqlen_k ? (int32_t)held : p->seqlen_k;
+    s.len_k = s.len_k < room ? s.len_k : room;
     return s;
+}
+
+/* Which page of a sequence a key is in, counted from 0. Positions have 31 bits, whose division is
+ * quick. */
+FLASH_HOST_DEVICE static inline int32_t flash_kv_page_of(const flash_pages_t *pages, int64_t key) {
+    return pages->table ? (int32_t)((uint32_t)key / (uint32_t)pages->page_size) : 0;
 }
 
 /* The run that a key of a sequence is in. table: pages.table for K, pages.v_table for V; first_id:
@@ -75,7 +82,7 @@ FLASH_HOST_DEVICE static inline flash_kv_run_t flash_kv_paged_run(const flash_pa
                                                                   const int32_t *table,
                                                                   const flash_sequence_t *s,
                                                                   int64_t first_id, int64_t key) {
-    const int64_t page = table ? key / pages->page_size : 0, begin = page * pages->page_size;
+    const int64_t page = flash_kv_page_of(pages, key), begin = page * pages->page_size;
     const int64_t left = s->len_k - begin;
     const flash_kv_run_t run = {table ? flash_load_length(table, first_id + page) : first_id, 0,
                                 key - begin,

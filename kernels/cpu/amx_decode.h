@@ -8,7 +8,7 @@
  * A head's rows are padded to R: 4, 8 or 16. Scores are [32 keys][R], keys i and i + 16 side by
  * side, so that lane i of each vector belongs to row i % R. A head has a block of keys at a time,
  * which asks for the next one as tiled/in_place.h says; a block that not all rows see is copied
- * first (rows.h).
+ * first (rows.h), and one that pages cut.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_H
@@ -57,60 +57,106 @@ ALWAYS_INLINE void decode_attend(const decode_run_t *run, int64_t head, const de
     *pending = (decode_pending_t){t->o + head * t->d * R, block->keys.v};
 }
 
-/* A block that not all rows see, from a copy. */
+/* A block from a copy. */
 ALWAYS_INLINE decode_pending_t decode_copy(const decode_run_t *run, int64_t head,
-                                           flash_range_t keys, const decode_keys_t *from,
-                                           decode_pending_t pending, int R) {
+                                           flash_range_t keys, const edge_rows_t *from,
+                                           const decode_keys_t *next, decode_pending_t pending,
+                                           int R) {
     const decode_scratch_t *t = &run->t;
     decode_values(t, &pending, NULL, R); /* its V may be a copy, too */
-    run->bad[head] |= copy_edge(t, run->rows, keys, &from->k, &from->v);
+    run->bad[head] |= copy_edge(t, run->rows, keys, from);
     const decode_block_t block = {
         .keys = {edge_in_place(t, t->k_edge), edge_in_place(t, t->v_edge)},
-        .next = *from,
+        .next = *next,
         .edge = run->rows,
         .first = keys.begin};
     decode_attend(run, head, &block, &pending, R);
     return pending;
 }
 
-/* The same, out of the way of the other blocks, which are many more. Returns what is pending. */
-NEVER_INLINE decode_pending_t decode_edge(const decode_run_t *run, int64_t head, flash_range_t keys,
-                                          const decode_keys_t *from, decode_pending_t pending,
-                                          int R) {
+/* Out of the way of the other blocks, which are many more. */
+NEVER_INLINE decode_pending_t decode_copy_padded(const decode_run_t *run, int64_t head,
+                                                 flash_range_t keys, const edge_rows_t *from,
+                                                 const decode_keys_t *next,
+                                                 decode_pending_t pending, int R) {
     if (R == 4)
-        return decode_copy(run, head, keys, from, pending, 4);
+        return decode_copy(run, head, keys, from, next, pending, 4);
     if (R == 8)
-        return decode_copy(run, head, keys, from, pending, 8);
-    return decode_copy(run, head, keys, from, pending, 16);
+        return decode_copy(run, head, keys, from, next, pending, 8);
+    return decode_copy(run, head, keys, from, next, pending, 16);
+}
+
+/* A block that not all rows see. Returns what is pending. */
+NEVER_INLINE decode_pending_t decode_edge(const decode_run_t *run, int64_t head, flash_range_t keys,
+                                          const decode_keys_t *next, decode_pending_t pending,
+                                          int R) {
+    const flash_params_t *p = run->p;
+    const cpu_task_t one = task_of_head(run->task, (int32_t)head, run->t.d);
+    const int32_t dtype = FLASH_DTYPE_BF16;
+    const edge_rows_t from = {.k = cursor_at_keys(&one, dtype, run->t.d, p->k, &p->k_stride, keys),
+                              .v = cursor_at_keys(&one, dtype, run->t.d, p->v, &p->v_stride, keys)};
+    return decode_copy_padded(run, head, keys, &from, next, pending, R);
+}
+
+/* A block that not all rows see, or that pages cut. `end`: of the task's keys. */
+NEVER_INLINE decode_pending_t decode_pages(const decode_run_t *run, int64_t head,
+                                           flash_range_t keys, int32_t end,
+                                           decode_pending_t pending, int R) {
+    const flash_params_t *p = run->p;
+    const cpu_task_t one = task_of_head(run->task, (int32_t)head, run->t.d);
+    const paged_keys_t k = {p, &one, cpu_kv_k(p), FLASH_DTYPE_BF16};
+    const paged_keys_t v = {p, &one, cpu_kv_v(p), FLASH_DTYPE_BF16};
+    const flash_range_t rest = {keys.end, end}, after = cpu_first_keys(rest, AMX_SQUARE);
+    const decode_keys_t next = {edge_in_place(&run->t, run->t.k_edge),
+                                edge_in_place(&run->t, run->t.v_edge)};
+    const edge_rows_t from = {.k = cursor_at_pages(&k, run->t.d, keys),
+                              .v = cursor_at_pages(&v, run->t.d, keys),
+                              .k_ahead = cursor_at_pages(&k, run->t.d, after),
+                              .v_ahead = cursor_at_pages(&v, run->t.d, after)};
+    return decode_copy_padded(run, head, keys, &from, &next, pending, R);
+}
+
+/* Whether the block can be read where it lies. */
+ALWAYS_INLINE bool decodes_in_place(const decode_run_t *run, flash_range_t block) {
+    return all_see_block(run->rows, block) &&
+           (!cpu_is_paged(run->p) || cpu_in_one_page(run->p, block));
+}
+
+/* A block of all heads. `end`: of the task's keys. */
+ALWAYS_INLINE void decode_block_of_heads(const decode_run_t *run, flash_range_t block, int32_t end,
+                                         decode_pending_t *pending, int R) {
+    const flash_params_t *p = run->p;
+    const cpu_task_t *task = run->task;
+    const bool in_place = decodes_in_place(run, block), paged = cpu_is_paged(p);
+    const in_place_tensor_t from_k = {cpu_kv_k(p), run->t.d, FLASH_DTYPE_BF16, task->n_heads};
+    const in_place_tensor_t from_v = {cpu_kv_v(p), run->t.d, FLASH_DTYPE_BF16, task->n_heads};
+    in_place_t k = paged ? rows_of_page(p, task, &from_k, block, end)
+                         : rows_in_place(task, &from_k, block, end);
+    in_place_t v = paged ? rows_of_page(p, task, &from_v, block, end)
+                         : rows_in_place(task, &from_v, block, end);
+    for (int32_t head = 0; head < task->n_heads; head++) {
+        const decode_keys_t keys = {k, v};
+        if (LIKELY(in_place)) {
+            const decode_block_t whole = {.keys = keys, .next = keys};
+            decode_attend(run, head, &whole, pending, R);
+        } else if (paged) {
+            *pending = decode_pages(run, head, block, end, *pending, R);
+        } else {
+            *pending = decode_edge(run, head, block, &keys, *pending, R);
+        }
+        to_next_head(&k);
+        to_next_head(&v);
+    }
 }
 
 /* A block of keys of all heads before the next one, as attend_few_rows() does. */
 ALWAYS_INLINE void decode_blocks(const decode_run_t *run, int R) {
-    const flash_params_t *p = run->p;
-    const cpu_task_t *task = run->task;
-    const in_place_tensor_t from_k = {p->k, &p->k_stride, run->t.d, FLASH_DTYPE_BF16,
-                                      task->n_heads};
-    const in_place_tensor_t from_v = {p->v, &p->v_stride, run->t.d, FLASH_DTYPE_BF16,
-                                      task->n_heads};
     const unsigned control = decode_configure(R);
     decode_pending_t pending = {.o = NULL};
     flash_range_t keys = run->rows->any;
     while (keys.begin < keys.end) {
-        const flash_range_t block = cpu_first_keys(task, keys, AMX_SQUARE);
-        const bool all_see = all_see_block(run->rows, block);
-        in_place_t k = rows_in_place(task, &from_k, block, keys.end);
-        in_place_t v = rows_in_place(task, &from_v, block, keys.end);
-        for (int32_t head = 0; head < task->n_heads; head++) {
-            if (LIKELY(all_see)) {
-                const decode_block_t whole = {.keys = {k, v}, .next = {k, v}};
-                decode_attend(run, head, &whole, &pending, R);
-            } else {
-                const decode_keys_t from = {k, v};
-                pending = decode_edge(run, head, block, &from, pending, R);
-            }
-            to_next_head(&k);
-            to_next_head(&v);
-        }
+        const flash_range_t block = cpu_first_keys(keys, AMX_SQUARE);
+        decode_block_of_heads(run, block, keys.end, &pending, R);
         keys.begin = block.end;
     }
     decode_values(&run->t, &pending, NULL, R);

@@ -34,8 +34,8 @@ static inline void reference_load_q(const flash_params_t *p, const cpu_task_t *t
 
 static inline float reference_score(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
                                     const reference_row_t *row, int64_t key) {
-    const flash_kv_run_t run = cpu_key_run(task, key);
-    const int64_t index = flash_kv_offset(&p->k_stride, &run, task->head_kv);
+    const cpu_kv_t k = cpu_kv_k(p);
+    const int64_t index = cpu_key_index(p, task, &k, key);
     float dot = 0;
     for (int64_t i = 0; i < row->d; i++)
         dot += row->q[i] * element_load(p->k, index + i, dtype);
@@ -72,8 +72,8 @@ static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *
         reference_rescale(row, score);
     const float origin = row->maximum == -INFINITY ? 0 : row->maximum; /* -inf - -inf is NaN */
     const float weight = expf(score - origin);
-    const flash_kv_run_t run = cpu_key_run(task, key);
-    const int64_t index = flash_kv_offset(&p->v_stride, &run, task->head_kv);
+    const cpu_kv_t v = cpu_kv_v(p);
+    const int64_t index = cpu_key_index(p, task, &v, key);
     row->sum += weight;
     for (int64_t i = 0; i < row->d; i++)
         row->accumulator[i] += weight * element_load(p->v, index + i, dtype);

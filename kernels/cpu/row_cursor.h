@@ -8,7 +8,16 @@
 #include "cpu/prefetch.h"
 #include "cpu/rows.h"
 
-/* Rows of a tensor, token after token some heads side by side. */
+/* K or V of a task, in pages. */
+typedef struct paged_keys {
+    const flash_params_t *p;
+    const cpu_task_t *task;
+    cpu_kv_t kv;
+    int32_t dtype;
+} paged_keys_t;
+
+/* Rows of a tensor, token after token some heads side by side; of keys in pages, page after page.
+ */
 typedef struct row_cursor {
     const char *row;
     int64_t to_next_head;  /* bytes */
@@ -17,6 +26,9 @@ typedef struct row_cursor {
     int64_t n_left;
     int32_t n_heads;
     int32_t head;
+    const paged_keys_t *pages; /* NULL: all rows lie in one run */
+    int64_t next_page;         /* first key of the page after this one */
+    int64_t n_in_page;         /* rows left of this page */
 } row_cursor_t;
 
 /* The task's rows of Q or O. */
@@ -36,7 +48,29 @@ static inline row_cursor_t cursor_at_rows(const flash_params_t *p, const cpu_tas
     return cursor;
 }
 
-/* The task's keys of its head in K or V, all in one run. */
+/* The task's keys of its head in K or V, where they lie in pages. */
+static inline row_cursor_t cursor_at_pages(const paged_keys_t *pages, int64_t d,
+                                           flash_range_t keys) {
+    const int64_t size = element_size(pages->dtype);
+    const row_cursor_t cursor = {.to_next_token = pages->kv.stride->seq * size,
+                                 .row_bytes = d * size,
+                                 .n_left = (int64_t)keys.end - keys.begin,
+                                 .n_heads = 1,
+                                 .pages = pages,
+                                 .next_page = keys.begin};
+    return cursor;
+}
+
+static inline void enter_page(row_cursor_t *cursor) {
+    const paged_keys_t *from = cursor->pages;
+    const flash_kv_run_t run = cpu_page_run(from->p, from->task, from->kv.table, cursor->next_page);
+    const int64_t first = flash_kv_offset(from->kv.stride, &run, from->task->head_kv);
+    cursor->row = element_at(from->kv.data, first, from->dtype);
+    cursor->n_in_page = flash_kv_left(&run);
+    cursor->next_page += cursor->n_in_page;
+}
+
+/* The task's keys of its head in K or V, where they lie in one run. */
 static inline row_cursor_t cursor_at_keys(const cpu_task_t *task, int32_t dtype, int64_t d,
                                           const void *data, const flash_strides_t *stride,
                                           flash_range_t keys) {
@@ -55,6 +89,10 @@ static inline row_cursor_t cursor_at_keys(const cpu_task_t *task, int32_t dtype,
 ALWAYS_INLINE const char *cursor_next(row_cursor_t *cursor) {
     if (cursor->n_left <= 0)
         return NULL;
+    if (cursor->pages && cursor->n_in_page-- == 0) {
+        enter_page(cursor);
+        cursor->n_in_page--;
+    }
     const char *row = cursor->row;
     cursor->n_left--;
     if (++cursor->head < cursor->n_heads) {

@@ -40,20 +40,74 @@ static inline int64_t cpu_row_index(const cpu_task_t *task, const flash_strides_
            row.head * stride->head;
 }
 
-/* The run that the key is in. */
+/* ---- Keys ---- */
+
+/* K or V of a problem. */
+typedef struct cpu_kv {
+    const void *data;
+    const flash_strides_t *stride;
+    const int32_t *table; /* ids of its pages, where there are any */
+} cpu_kv_t;
+
+static inline cpu_kv_t cpu_kv_k(const flash_params_t *p) {
+    const cpu_kv_t k = {p->k, &p->k_stride, p->pages.table};
+    return k;
+}
+
+static inline cpu_kv_t cpu_kv_v(const flash_params_t *p) {
+    const cpu_kv_t v = {p->v, &p->v_stride, p->pages.v_table};
+    return v;
+}
+
+static inline bool cpu_is_paged(const flash_params_t *p) {
+    return p->pages.page_size > 0;
+}
+
+/* The run that the key is in, where keys are not in pages. */
 static inline flash_kv_run_t cpu_key_run(const cpu_task_t *task, int64_t key) {
     return flash_kv_run(&task->sequence, task->batch_index, key);
 }
 
-/* The first keys of a range, those that lie in one run, at most `most`. */
-static inline flash_range_t cpu_first_keys(const cpu_task_t *task, flash_range_t keys,
-                                           int32_t most) {
-    const flash_kv_run_t run = cpu_key_run(task, keys.begin);
-    const int32_t in_run = (int32_t)flash_kv_left(&run), left = keys.end - keys.begin;
-    const int32_t n = left < most ? left : most;
-    const flash_range_t first = {keys.begin, keys.begin + (in_run < n ? in_run : n)};
+/* The run that the key is in, where keys are in pages. An id that another thread has changed since
+ * it was checked, and that is no page, is read as page 0. */
+static inline flash_kv_run_t cpu_page_run(const flash_params_t *p, const cpu_task_t *task,
+                                          const int32_t *table, int64_t key) {
+    const int64_t first_id = flash_kv_first_id(p, task->batch_index);
+    flash_kv_run_t run = flash_kv_paged_run(&p->pages, table, &task->sequence, first_id, key);
+    if (run.entry < 0 || run.entry >= p->pages.n_pages)
+        run.entry = 0;
+    return run;
+}
+
+/* Index of the first element of a key in K or V. */
+static inline int64_t cpu_key_index(const flash_params_t *p, const cpu_task_t *task,
+                                    const cpu_kv_t *kv, int64_t key) {
+    const flash_kv_run_t run =
+        cpu_is_paged(p) ? cpu_page_run(p, task, kv->table, key) : cpu_key_run(task, key);
+    return flash_kv_offset(kv->stride, &run, task->head_kv);
+}
+
+/* The first keys of a range, `most` of them at most. */
+static inline flash_range_t cpu_first_keys(flash_range_t keys, int32_t most) {
+    const int32_t left = keys.end - keys.begin;
+    const flash_range_t first = {keys.begin, keys.begin + (left < most ? left : most)};
     return first;
 }
+
+/* Those of them that lie in one page. */
+static inline flash_range_t cpu_first_of_page(const flash_params_t *p, flash_range_t keys,
+                                              int32_t most) {
+    const int64_t page = flash_kv_page_of(&p->pages, keys.begin);
+    const int64_t in_page = (page + 1) * p->pages.page_size - keys.begin;
+    return cpu_first_keys(keys, in_page < most ? (int32_t)in_page : most);
+}
+
+/* Whether a range of keys lies in one page. */
+static inline bool cpu_in_one_page(const flash_params_t *p, flash_range_t keys) {
+    return cpu_first_of_page(p, keys, keys.end - keys.begin).end == keys.end;
+}
+
+/* ---- What rows see, and their LSE ---- */
 
 /* Keys of the task that the row sees; {0, 0} when there are none. */
 static inline flash_range_t cpu_row_keys(const flash_params_t *p, const cpu_task_t *task,

@@ -47,6 +47,7 @@
 #include "cpu/tiled/few_rows.h"
 #include "cpu/tiled/load_store.h"
 #include "cpu/tiled/pack.h"
+#include "cpu/tiled/pack_pages.h"
 #include "cpu/tiled/scores.h"
 #include "cpu/tiled/softmax.h"
 #include "cpu/tiled/totals.h"
@@ -67,6 +68,10 @@ ALWAYS_INLINE tile_keys_t keys_at(const cpu_task_t *task, int32_t dtype, const v
 
 ALWAYS_INLINE void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
                              const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
+    if (cpu_is_paged(p)) {
+        pack_keys_of_pages(t, p, task, dtype, keys);
+        return;
+    }
     const tile_keys_t k = keys_at(task, dtype, p->k, &p->k_stride, keys);
     const tile_keys_t v = keys_at(task, dtype, p->v, &p->v_stride, keys);
     pack_k(t, dtype, &k, keys.end - keys.begin);
@@ -91,7 +96,7 @@ ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t 
     keys.begin = keys.begin / B_c * B_c;
     results_ahead_t ahead = results_ahead(t, p, task, dtype, keys, B_c);
     while (keys.begin < keys.end) {
-        const flash_range_t block = first_block(keys, B_c);
+        const flash_range_t block = cpu_first_keys(keys, B_c);
         request_results(&ahead);
         use_packed_block(t, task->packed, block.begin / B_c);
         attend_packed(t, p, block, B_c);
@@ -105,7 +110,7 @@ ALWAYS_INLINE void attend_blocks_own(const tile_scratch_t *t, const flash_params
                                      flash_range_t keys) {
     results_ahead_t ahead = results_ahead(t, p, task, dtype, keys, B_c);
     while (keys.begin < keys.end) {
-        const flash_range_t block = cpu_first_keys(task, keys, B_c);
+        const flash_range_t block = cpu_first_keys(keys, B_c);
         request_results(&ahead);
         pack_keys(t, p, task, dtype, block);
         attend_packed(t, p, block, B_c);

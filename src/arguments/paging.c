@@ -30,9 +30,10 @@ static flash_status_t check_sizes(const flash_paging_t *g) {
 
 /* A cache of slots has rows, and nothing of a table. */
 static flash_status_t check_slots(const flash_paging_t *g) {
-    FLASH_REQUIRE(g->page_rows != NULL, FLASH_ERROR_INVALID_ARGUMENT,
-                  "paging.page_table and paging.page_rows are NULL: one of them says where the keys "
-                  "of a sequence lie");
+    FLASH_REQUIRE(
+        g->page_rows != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+        "paging.page_table and paging.page_rows are NULL: one of them says where the keys "
+        "of a sequence lie");
     FLASH_REQUIRE(g->page_indptr == NULL, FLASH_ERROR_INVALID_ARGUMENT,
                   "paging.page_indptr is given without a page_table");
     FLASH_REQUIRE(g->v_page_table == NULL, FLASH_ERROR_INVALID_ARGUMENT,

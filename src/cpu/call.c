@@ -217,7 +217,7 @@ static void count_items(cpu_call_t *call) {
 
 void cpu_call_begin(cpu_call_t *call, const problem_t *problem, int32_t n_workers) {
     char *base = (char *)(((uintptr_t)problem->workspace + 63) & ~(uintptr_t)63);
-    const cpu_totals_t totals = {problem->total_q, problem->total_k};
+    const cpu_totals_t totals = {problem->total_q, problem->total_k, problem->page_limits};
     call->params = problem->params;
     cpu_lengths_copy(&call->params, &totals, base + call->plan.lengths_at);
     call->first_item = (int64_t *)base;

@@ -4,7 +4,7 @@
 #include "cpu/lengths.h"
 
 #include "core/int64.h"
-#include "kernels/common/sequence.h"
+#include "kernels/common/kv.h"
 
 enum { ALIGNMENT = 64 }; /* bytes, of each copy */
 
@@ -16,46 +16,93 @@ static uint64_t size_of(const int32_t *lengths, int64_t n) {
 uint64_t cpu_lengths_size(const flash_params_t *p) {
     const int64_t batch = p->batch;
     return size_of(p->cu_seqlens_q, batch + 1) + size_of(p->cu_seqlens_k, batch + 1) +
-           size_of(p->seqused_k, batch);
+           size_of(p->seqused_q, batch) + size_of(p->seqused_k, batch) +
+           size_of(p->pages.indptr, batch + 1) + size_of(p->pages.rows, batch);
 }
 
 static int32_t clamp(int32_t value, int64_t least, int64_t most) {
     return (int32_t)max64(least, min64(value, most));
 }
 
-static void copy_cu_seqlens(const int32_t *from, int32_t batch, int32_t seqlen, int64_t total,
-                            int32_t *to) {
+/* Where the next copy goes. */
+static int32_t *take(char **memory, const int32_t *lengths, int64_t n) {
+    int32_t *taken = (int32_t *)(void *)*memory;
+    *memory += size_of(lengths, n);
+    return taken;
+}
+
+/* ---- Ragged tensors ---- */
+
+static const int32_t *copy_cu_seqlens(const int32_t *from, int32_t batch, int32_t seqlen,
+                                      int64_t total, char **memory) {
+    int32_t *to = take(memory, from, (int64_t)batch + 1);
+    if (from == NULL)
+        return NULL;
     to[0] = 0;
     for (int32_t b = 0; b < batch; b++)
         to[b + 1] = clamp(flash_load_length(from, (int64_t)b + 1), to[b],
                           min64(total, (int64_t)to[b] + seqlen));
+    return to;
 }
 
-static void copy_seqused_k(const flash_params_t *p, int32_t *to) {
-    for (int32_t b = 0; b < p->batch; b++) {
-        const int32_t keys =
-            p->cu_seqlens_k ? p->cu_seqlens_k[b + 1] - p->cu_seqlens_k[b] : p->seqlen_k;
-        to[b] = clamp(flash_load_length(p->seqused_k, b), 0, keys);
-    }
+/* Tokens of a sequence by lengths that are copied already. */
+static int32_t tokens_of(const int32_t *cu_seqlens, int32_t seqlen, int32_t b) {
+    return cu_seqlens ? cu_seqlens[b + 1] - cu_seqlens[b] : seqlen;
+}
+
+/* ---- Pages ---- */
+
+static const int32_t *copy_indptr(const flash_params_t *p, int64_t most, char **memory) {
+    const int32_t *from = p->pages.indptr;
+    int32_t *to = take(memory, from, (int64_t)p->batch + 1);
+    int32_t least = 0;
+    for (int32_t b = 0; from != NULL && b <= p->batch; b++)
+        least = to[b] = clamp(flash_load_length(from, b), least, most);
+    return from ? to : NULL;
+}
+
+static const int32_t *copy_rows(const flash_params_t *p, int64_t n_rows, char **memory) {
+    const int32_t *from = p->pages.rows;
+    int32_t *to = take(memory, from, p->batch);
+    for (int32_t b = 0; from != NULL && b < p->batch; b++)
+        to[b] = clamp(flash_load_length(from, b), 0, max64(n_rows - 1, 0));
+    return from ? to : NULL;
+}
+
+/* Keys that a sequence has room for, by arrays that are copied already. */
+static int64_t room_of(const flash_params_t *p, const cpu_totals_t *totals, int32_t b) {
+    const int64_t tokens = tokens_of(p->cu_seqlens_k, p->seqlen_k, b);
+    if (p->pages.page_size == 0)
+        return tokens;
+    if (p->pages.rows && totals->pages.rows == 0)
+        return 0;
+    return min64(tokens, flash_kv_room(p, b));
+}
+
+/* ---- Tokens that count ---- */
+
+static const int32_t *copy_seqused_q(const flash_params_t *p, char **memory) {
+    int32_t *to = take(memory, p->seqused_q, p->batch);
+    for (int32_t b = 0; p->seqused_q && b < p->batch; b++)
+        to[b] = clamp(flash_load_length(p->seqused_q, b), 0,
+                      tokens_of(p->cu_seqlens_q, p->seqlen_q, b));
+    return p->seqused_q ? to : NULL;
+}
+
+static const int32_t *copy_seqused_k(const flash_params_t *p, const cpu_totals_t *totals,
+                                     char **memory) {
+    int32_t *to = take(memory, p->seqused_k, p->batch);
+    for (int32_t b = 0; p->seqused_k && b < p->batch; b++)
+        to[b] = clamp(flash_load_length(p->seqused_k, b), 0, room_of(p, totals, b));
+    return p->seqused_k ? to : NULL;
 }
 
 void cpu_lengths_copy(flash_params_t *p, const cpu_totals_t *totals, void *memory) {
     char *rest = memory;
-    int32_t *cu_q = (int32_t *)(void *)rest;
-    rest += size_of(p->cu_seqlens_q, (int64_t)p->batch + 1);
-    int32_t *cu_k = (int32_t *)(void *)rest;
-    rest += size_of(p->cu_seqlens_k, (int64_t)p->batch + 1);
-    int32_t *used = (int32_t *)(void *)rest;
-    if (p->cu_seqlens_q) {
-        copy_cu_seqlens(p->cu_seqlens_q, p->batch, p->seqlen_q, totals->q, cu_q);
-        p->cu_seqlens_q = cu_q;
-    }
-    if (p->cu_seqlens_k) {
-        copy_cu_seqlens(p->cu_seqlens_k, p->batch, p->seqlen_k, totals->k, cu_k);
-        p->cu_seqlens_k = cu_k;
-    }
-    if (p->seqused_k) {
-        copy_seqused_k(p, used);
-        p->seqused_k = used;
-    }
+    p->cu_seqlens_q = copy_cu_seqlens(p->cu_seqlens_q, p->batch, p->seqlen_q, totals->q, &rest);
+    p->cu_seqlens_k = copy_cu_seqlens(p->cu_seqlens_k, p->batch, p->seqlen_k, totals->k, &rest);
+    p->pages.indptr = copy_indptr(p, totals->pages.ids, &rest);
+    p->pages.rows = copy_rows(p, totals->pages.rows, &rest);
+    p->seqused_q = copy_seqused_q(p, &rest);
+    p->seqused_k = copy_seqused_k(p, totals, &rest);
 }

@@ -116,8 +116,14 @@ cpu_task_t cpu_plan_row_task(const cpu_plan_t *plan, const flash_params_t *param
     return task;
 }
 
+/* Whether sequences may have any number of queries up to seqlen_q. */
+static bool queries_vary(const flash_params_t *p) {
+    return p->cu_seqlens_q != NULL || p->seqused_q != NULL;
+}
+
 static bool heads_are_alike(const flash_params_t *p) {
-    return p->cu_seqlens_q == NULL && p->cu_seqlens_k == NULL && p->seqused_k == NULL;
+    return p->cu_seqlens_q == NULL && p->cu_seqlens_k == NULL && p->seqused_q == NULL &&
+           p->seqused_k == NULL;
 }
 
 static bool all_are_split(const cpu_plan_t *plan, const flash_params_t *p) {
@@ -280,7 +286,7 @@ static int64_t count_partial_rows(const cpu_plan_t *plan, const flash_params_t *
                                   const cpu_cut_bounds_t *bounds) {
     if (plan->max_splits == 1)
         return 0;
-    if (p->cu_seqlens_q != NULL)
+    if (queries_vary(p))
         return bounds->partial_rows;
     return min64(plan->max_splits * plan->max_rows, p->seqlen_k / SPLIT_BLOCKS_KEYS);
 }
@@ -295,7 +301,7 @@ static uint64_t scratch_size(const cpu_plan_t *plan, const flash_params_t *p,
 flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,
                              int32_t n_threads, cpu_plan_t *plan) {
     const int64_t n_rows = (int64_t)params->seqlen_q * params->group;
-    const int64_t fewest_rows = params->cu_seqlens_q != NULL ? 1 : n_rows;
+    const int64_t fewest_rows = queries_vary(params) ? 1 : n_rows;
     const cpu_family_t *family = cpu_family(config->arch);
     const char *obstacle = cpu_plan_obstacle(config, params);
     FLASH_REQUIRE(obstacle == NULL, FLASH_ERROR_UNSUPPORTED,

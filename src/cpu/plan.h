@@ -12,7 +12,7 @@
 /*
  * What the workspace holds, from shapes and the number of workers alone:
  *   first_item  int64 [batch + 1], items of work before each sequence
- *   lengths     int32, copies of cu_seqlens_q, cu_seqlens_k and seqused_k (lengths.h)
+ *   lengths     int32, copies of the call's lengths and rows of pages (lengths.h)
  *   n_left      int64 [batch, n_heads_kv], a head's items that are not done
  *   o_partial   fp32  [batch, n_heads_kv, partial_rows, d_head]
  *   lse_partial fp32  [batch, n_heads_kv, partial_rows]

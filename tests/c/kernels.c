@@ -1,5 +1,6 @@
 /*
- * Every CPU kernel that this machine runs, in each type, against the reference kernel of the type.
+ * Every CPU kernel that this machine runs, in each type, against the reference kernel of the type,
+ * and against itself with keys in pages.
  * Needs nothing but the library: it also runs where cmocka is not, as in a cross build. The oracle
  * and the wide ranges are in tests/python.
  */
@@ -151,18 +152,95 @@ static void release(buffers_t *b) {
     free(b->lse);
 }
 
-static bool run(const shape_t *s, const flash_kernel_t *kernel, int32_t dtype, buffers_t *b) {
-    flash_forward_args_t args = arguments(s, dtype, b);
-    flash_status_t status = flash_workspace_size(&args, kernel, &args.workspace_size);
-    args.workspace = allocate((size_t)args.workspace_size);
-    memset(args.workspace, 0xff, (size_t)args.workspace_size); /* NaN in every type */
+static bool call(flash_forward_args_t *args, const flash_kernel_t *kernel) {
+    flash_status_t status = flash_workspace_size(args, kernel, &args->workspace_size);
+    args->workspace = allocate((size_t)args->workspace_size);
+    memset(args->workspace, 0xff, (size_t)args->workspace_size); /* NaN in every type */
     if (status == FLASH_SUCCESS)
-        status = flash_forward(&args, kernel, NULL);
-    free(args.workspace);
+        status = flash_forward(args, kernel, NULL);
+    free(args->workspace);
     if (status != FLASH_SUCCESS)
         fprintf(stderr, "%s: %s\n", flash_status_string(status), flash_last_error());
     return status == FLASH_SUCCESS;
 }
+
+static bool run(const shape_t *s, const flash_kernel_t *kernel, int32_t dtype, buffers_t *b) {
+    flash_forward_args_t args = arguments(s, dtype, b);
+    return call(&args, kernel);
+}
+
+/* ---- Pages ---- */
+
+/* Sizes that divide blocks of keys, and those that do not. */
+static const int64_t PAGE_SIZES[] = {1, 5, 16, 64};
+enum { N_PAGE_SIZES = sizeof PAGE_SIZES / sizeof PAGE_SIZES[0] };
+
+/* Pages of a sequence lie in the reverse order, the last sequence's first. */
+static int32_t page_id(const shape_t *s, int64_t n_pages, int64_t b, int64_t i) {
+    return (int32_t)(s->batch * n_pages - 1 - (b * n_pages + i));
+}
+
+/* The keys in pages, of which a sequence has n_pages; NaN in what is left of the last one. */
+static void *in_pages(const shape_t *s, int32_t dtype, const void *keys, int64_t page_size,
+                      int64_t n_pages) {
+    const size_t token = (size_t)(s->n_heads_kv * s->d_head) * element_size(dtype);
+    const size_t size = (size_t)(s->batch * n_pages * page_size) * token;
+    char *pool = allocate(size);
+    memset(pool, 0xff, size);
+    for (int64_t b = 0; b < s->batch; b++)
+        for (int64_t j = 0; j < s->seqlen_k; j++) {
+            const int64_t id = page_id(s, n_pages, b, j / page_size);
+            memcpy(pool + (size_t)(id * page_size + j % page_size) * token,
+                   (const char *)keys + (size_t)(b * s->seqlen_k + j) * token, token);
+        }
+    return pool;
+}
+
+/* Whether the results are those without pages, bit for bit. */
+static bool same_in_pages(const shape_t *s, const flash_kernel_t *kernel, int32_t dtype,
+                          const buffers_t *expected, int64_t page_size) {
+    const int64_t n_pages = (s->seqlen_k + page_size - 1) / page_size;
+    int32_t *table = allocate((size_t)(s->batch * n_pages) * sizeof *table);
+    int32_t *used = allocate((size_t)s->batch * sizeof *used);
+    flash_paging_t paging = FLASH_PAGING_INIT;
+    buffers_t b;
+    flash_forward_args_t args = arguments(s, dtype, &b);
+    for (int64_t i = 0; i < s->batch * n_pages; i++)
+        table[i] = page_id(s, n_pages, i / n_pages, i % n_pages);
+    for (int64_t i = 0; i < s->batch; i++)
+        used[i] = (int32_t)s->seqlen_k;
+    paging.page_size = page_size;
+    paging.n_pages = s->batch * n_pages;
+    paging.page_table = table;
+    paging.page_table_stride = n_pages;
+    args.k =
+        tensor(in_pages(s, dtype, b.k, page_size, n_pages), page_size, s->n_heads_kv, s->d_head);
+    args.v =
+        tensor(in_pages(s, dtype, b.v, page_size, n_pages), page_size, s->n_heads_kv, s->d_head);
+    args.paging = &paging;
+    args.seqused_k = used;
+    const bool same = call(&args, kernel) &&
+                      memcmp(b.o, expected->o, b.o_count * element_size(dtype)) == 0 &&
+                      memcmp(b.lse, expected->lse, b.lse_count * sizeof *b.lse) == 0;
+    if (!same)
+        fprintf(stderr, "pages of %d keys change the results\n", (int)page_size);
+    free(args.k.data);
+    free(args.v.data);
+    free(table);
+    free(used);
+    release(&b);
+    return same;
+}
+
+static bool same_in_any_pages(const shape_t *s, const flash_kernel_t *kernel, int32_t dtype,
+                              const buffers_t *expected) {
+    for (int i = 0; i < N_PAGE_SIZES; i++)
+        if (!same_in_pages(s, kernel, dtype, expected, PAGE_SIZES[i]))
+            return false;
+    return true;
+}
+
+/* ---- Results ---- */
 
 /* Of elements below 1 in magnitude: a rounding of O, and of P where that has the type of O. */
 static float tolerance(int32_t dtype) {
@@ -202,7 +280,8 @@ static bool check(const flash_kernel_t *kernel, const flash_config_t *config) {
         buffers_t actual, expected;
         const bool good = run(&SHAPES[i], kernel, dtype, &actual) &&
                           run(&SHAPES[i], reference_of(config), dtype, &expected) &&
-                          same_results(&actual, &expected, dtype);
+                          same_results(&actual, &expected, dtype) &&
+                          same_in_any_pages(&SHAPES[i], kernel, dtype, &actual);
         if (!good) {
             fprintf(stderr, "%s fails on shape %d\n", flash_kernel_name(kernel), i);
             return false;

@@ -13,10 +13,10 @@
 
 enum { BATCH = 4, SEQLEN = 10, TOTAL = 25, ROOM = 64 };
 
-static _Alignas(64) int32_t memory[3 * ROOM];
+static _Alignas(64) int32_t memory[6 * ROOM];
 
 static flash_params_t copied(const int32_t *cu_q, const int32_t *cu_k, const int32_t *used) {
-    const cpu_totals_t totals = {TOTAL, TOTAL};
+    const cpu_totals_t totals = {TOTAL, TOTAL, {0, 0}};
     flash_params_t p = {.cu_seqlens_q = cu_q,
                         .cu_seqlens_k = cu_k,
                         .seqused_k = used,
@@ -55,6 +55,65 @@ static void used_keys_without_ragged_ones_are_of_the_whole_length(void **state) 
     assert_memory_equal(copied(NULL, NULL, used).seqused_k, expected, sizeof expected);
 }
 
+static void used_queries_are_those_of_the_sequence(void **state) {
+    const cpu_totals_t totals = {TOTAL, TOTAL, {0, 0}};
+    const int32_t cu_q[] = {0, 10, 10, 13, 20}, used[] = {11, 1, 3, -1};
+    const int32_t of_ragged[] = {10, 0, 3, 0}, of_padded[] = {SEQLEN, 1, 3, 0};
+    flash_params_t p = {
+        .cu_seqlens_q = cu_q, .seqused_q = used, .batch = BATCH, .seqlen_q = SEQLEN};
+    (void)state;
+    cpu_lengths_copy(&p, &totals, memory);
+    assert_memory_equal(p.seqused_q, of_ragged, sizeof of_ragged);
+    p.cu_seqlens_q = NULL;
+    p.seqused_q = used;
+    cpu_lengths_copy(&p, &totals, memory);
+    assert_memory_equal(p.seqused_q, of_padded, sizeof of_padded);
+}
+
+/* ---- Pages ---- */
+
+enum { PAGE_SIZE = 3, N_IDS = 7, N_ROWS = 2 };
+
+/* With rows of four ids, or cut by indptr. */
+static flash_params_t copied_pages(const int32_t *indptr, const int32_t *rows,
+                                   const int32_t *used) {
+    const cpu_totals_t totals = {TOTAL, TOTAL, {.ids = N_IDS, .rows = N_ROWS}};
+    flash_params_t p = {.seqused_k = used,
+                        .pages = {.table = used,
+                                  .table_stride = indptr ? 0 : 4,
+                                  .indptr = indptr,
+                                  .rows = rows,
+                                  .page_size = PAGE_SIZE,
+                                  .n_pages = 1},
+                        .batch = BATCH,
+                        .seqlen_k = SEQLEN};
+    assert_true(cpu_lengths_size(&p) <= sizeof memory);
+    cpu_lengths_copy(&p, &totals, memory);
+    return p;
+}
+
+static void used_keys_are_within_their_pages(void **state) {
+    const int32_t used[] = {1, 9, 10, 11}, indptr[] = {1, 1, 3, 6, 7};
+    const int32_t of_rows[] = {1, 9, 10, 10}, of_ids[] = {0, 6, 9, 3};
+    (void)state;
+    assert_memory_equal(copied_pages(NULL, NULL, used).seqused_k, of_rows, sizeof of_rows);
+    const flash_params_t p = copied_pages(indptr, NULL, used);
+    assert_memory_equal(p.pages.indptr, indptr, sizeof indptr);
+    assert_memory_equal(p.seqused_k, of_ids, sizeof of_ids);
+}
+
+static void no_keys_are_used_of_a_table_without_rows(void **state) {
+    const cpu_totals_t totals = {TOTAL, TOTAL, {0, 0}};
+    const int32_t used[] = {1, 9, 10, 11}, rows[] = {-1, -1, -1, -1}, none[BATCH] = {0};
+    flash_params_t p = {.seqused_k = used,
+                        .pages = {.table = used, .table_stride = 4, .rows = rows, .page_size = 3},
+                        .batch = BATCH,
+                        .seqlen_k = SEQLEN};
+    (void)state;
+    cpu_lengths_copy(&p, &totals, memory);
+    assert_memory_equal(p.seqused_k, none, sizeof none);
+}
+
 static void check_bounds(const flash_params_t *p) {
     for (int b = 0; b < BATCH; b++) {
         const int32_t len_q = p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b];
@@ -86,6 +145,28 @@ static void whatever_is_read_stays_within_the_tensors(void **state) {
         }
         const flash_params_t p = copied(cu_q, cu_k, used);
         check_bounds(&p);
+    }
+}
+
+static void whatever_is_read_stays_within_the_pages(void **state) {
+    uint32_t bits = 1;
+    (void)state;
+    for (int i = 0; i < 100000; i++) {
+        int32_t indptr[BATCH + 1], rows[BATCH], used[BATCH];
+        for (int b = 0; b <= BATCH; b++) {
+            indptr[b] = random_length(&bits);
+            rows[b % BATCH] = random_length(&bits);
+            used[b % BATCH] = random_length(&bits);
+        }
+        flash_params_t p = copied_pages(indptr, NULL, used);
+        for (int b = 0; b < BATCH; b++) {
+            const int32_t n_ids = p.pages.indptr[b + 1] - p.pages.indptr[b];
+            assert_true(n_ids >= 0 && p.pages.indptr[b] >= 0 && p.pages.indptr[b + 1] <= N_IDS);
+            assert_true(p.seqused_k[b] >= 0 && p.seqused_k[b] <= n_ids * PAGE_SIZE);
+        }
+        p = copied_pages(NULL, rows, used);
+        for (int b = 0; b < BATCH; b++)
+            assert_true(p.pages.rows[b] >= 0 && p.pages.rows[b] < N_ROWS);
     }
 }
 
@@ -162,13 +243,89 @@ static void calls_survive_lengths_that_change(void **state) {
         free(tensors[i]);
 }
 
+/* ---- A thread that changes pages during calls ---- */
+
+enum { POOL_PAGES = 40, KEYS_OF_PAGE = 16, ROW_IDS = SEQLEN_K / KEYS_OF_PAGE };
+
+static _Atomic int32_t ids[BATCH * ROW_IDS], rows[BATCH];
+
+/* Good pages, then others. */
+static void set_pages(int32_t id, int32_t row, int32_t used) {
+    for (int i = 0; i < BATCH * ROW_IDS; i++)
+        atomic_store_explicit(&ids[i], id, memory_order_relaxed);
+    for (int b = 0; b < BATCH; b++) {
+        atomic_store_explicit(&rows[b], row, memory_order_relaxed);
+        atomic_store_explicit(&seqused[b], used, memory_order_relaxed);
+    }
+}
+
+static void *change_pages(void *argument) {
+    (void)argument;
+    while (!atomic_load(&is_done)) {
+        set_pages(0, 0, ROW_IDS * KEYS_OF_PAGE);
+        set_pages(POOL_PAGES, BATCH, 1 << 30);
+        set_pages(POOL_PAGES - 1, BATCH - 1, 40);
+        set_pages(-1, -1, -1);
+        set_pages(1 << 30, 1 << 30, 3);
+    }
+    return NULL;
+}
+
+static void calls_survive_pages_that_change(void **state) {
+    const size_t page = (size_t)KEYS_OF_PAGE * N_HEADS * D_HEAD;
+    flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
+    flash_paging_t paging = FLASH_PAGING_INIT;
+    pthread_t thread;
+    uint64_t size;
+    int32_t n_served = 0;
+    (void)state;
+    atomic_store(&is_done, false);
+    set_pages(0, 0, 40);
+    args.dtype = FLASH_DTYPE_FP32;
+    args.batch = BATCH;
+    args.seqlen_q = 1;
+    args.seqlen_k = SEQLEN_K;
+    args.n_heads = args.n_heads_kv = N_HEADS;
+    args.d_head = D_HEAD;
+    args.q = flash_tensor_bshd(calloc(BATCH * N_HEADS * D_HEAD, 4), 1, N_HEADS, D_HEAD);
+    args.o = flash_tensor_bshd(calloc(BATCH * N_HEADS * D_HEAD, 4), 1, N_HEADS, D_HEAD);
+    args.k = flash_tensor_bshd(calloc(POOL_PAGES * page, 4), KEYS_OF_PAGE, N_HEADS, D_HEAD);
+    args.v = flash_tensor_bshd(calloc(POOL_PAGES * page, 4), KEYS_OF_PAGE, N_HEADS, D_HEAD);
+    args.seqused_k = (const int32_t *)seqused;
+    args.paging = &paging;
+    paging.page_size = KEYS_OF_PAGE;
+    paging.n_pages = POOL_PAGES;
+    paging.page_table = (const int32_t *)ids;
+    paging.page_table_stride = ROW_IDS;
+    paging.page_rows = (const int32_t *)rows;
+    assert_success(flash_workspace_size(&args, NULL, &size));
+    assert_non_null(args.workspace = malloc(size));
+    args.workspace_size = size;
+    assert_int_equal(pthread_create(&thread, NULL, change_pages, NULL), 0);
+    for (int i = 0; i < N_CALLS; i++)
+        n_served += flash_forward(&args, NULL, NULL) == FLASH_SUCCESS;
+    atomic_store(&is_done, true);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    print_message("%d of %d calls found good pages\n", n_served, N_CALLS);
+    free(args.workspace);
+    free(args.q.data);
+    free(args.o.data);
+    free(args.k.data);
+    free(args.v.data);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lengths_that_do_not_change_are_copied),
         cmocka_unit_test(lengths_that_are_not_given_have_no_copy),
         cmocka_unit_test(used_keys_without_ragged_ones_are_of_the_whole_length),
         cmocka_unit_test(whatever_is_read_stays_within_the_tensors),
+        cmocka_unit_test(used_queries_are_those_of_the_sequence),
+        cmocka_unit_test(used_keys_are_within_their_pages),
+        cmocka_unit_test(no_keys_are_used_of_a_table_without_rows),
+        cmocka_unit_test(whatever_is_read_stays_within_the_pages),
         cmocka_unit_test(calls_survive_lengths_that_change),
+        cmocka_unit_test(calls_survive_pages_that_change),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -316,8 +316,9 @@ static bool none_is_no_file(void *argument) {
 static void tuning(void **state) {
     tuning_file_t files[] = {
         {FLASH_TUNING_HEADER "\n", NULL},
-        {FLASH_TUNING_HEADER "\ncc=90 sms=132 dtype=BF16 d_head=8 features=none q=1 k=1 heads=1 "
-                             "ns=1: REFERENCE (BF16, any, 16, 1): causal+window+softcap+varlen+paged",
+        {FLASH_TUNING_HEADER
+         "\ncc=90 sms=132 dtype=BF16 d_head=8 features=none q=1 k=1 heads=1 "
+         "ns=1: REFERENCE (BF16, any, 16, 1): causal+window+softcap+varlen+paged",
          NULL},
         {FLASH_TUNING_HEADER "\n#\ncc=90 sms=no\n", "FLASH_TUNING: line 3: expected a number"},
         {"tuned\n", "FLASH_TUNING: line 1 is \"tuned\""},

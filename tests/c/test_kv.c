@@ -48,19 +48,128 @@ static void a_run_ends_with_the_keys_in_use(void **state) {
 }
 
 static void check_first_keys(int32_t begin, int32_t end, int32_t most, int32_t expected_end) {
-    const cpu_task_t task = {.sequence = {.len_k = SEQLEN}};
     const flash_range_t keys = {begin, end};
-    const flash_range_t first = cpu_first_keys(&task, keys, most);
+    const flash_range_t first = cpu_first_keys(keys, most);
     assert_int_equal(first.begin, begin);
     assert_int_equal(first.end, expected_end);
 }
 
-static void keys_taken_at_a_time_end_with_block_range_and_run(void **state) {
+static void keys_taken_at_a_time_end_with_block_and_range(void **state) {
     (void)state;
     check_first_keys(2, 9, 4, 6);
     check_first_keys(2, 9, 100, 9);
-    check_first_keys(2, 100, 50, SEQLEN);
-    check_first_keys(2, INT32_MAX, INT32_MAX, SEQLEN);
+    check_first_keys(2, INT32_MAX, INT32_MAX, INT32_MAX);
+}
+
+/* ---- Pages ---- */
+
+enum { PAGE_SIZE = 4, N_PAGES = 9 };
+
+static const flash_strides_t page_stride = {
+    .batch = PAGE_SIZE * HEADS * D_HEAD, .seq = HEADS * D_HEAD, .head = D_HEAD};
+static const int32_t table[] = {5, 0, 7, 1, 8, 2, 6, 4, 3}, v_table[] = {1, 2, 3, 4, 5, 6, 7, 8, 0};
+static const int32_t paged_lengths[BATCH] = {SEQLEN, 0, 9};
+
+static flash_params_t paged_params(void) {
+    const flash_params_t p = {.batch = BATCH,
+                              .seqlen_k = SEQLEN,
+                              .seqused_k = paged_lengths,
+                              .k_stride = page_stride,
+                              .v_stride = page_stride,
+                              .pages = {.table = table,
+                                        .table_stride = 3,
+                                        .v_table = v_table,
+                                        .page_size = PAGE_SIZE,
+                                        .n_pages = N_PAGES}};
+    return p;
+}
+
+/* first_id: where the ids of the sequence are expected. */
+static void check_pages(const flash_params_t *p, int32_t batch, int32_t first_id) {
+    const cpu_task_t task = {.sequence = flash_paged_sequence(p, batch), .batch_index = batch};
+    const cpu_kv_t k = cpu_kv_k(p), v = cpu_kv_v(p);
+    for (int32_t key = 0; key < task.sequence.len_k; key++) {
+        const int32_t page = first_id + key / PAGE_SIZE, at = key % PAGE_SIZE;
+        const flash_kv_run_t run = cpu_page_run(p, &task, k.table, key);
+        const int32_t left = PAGE_SIZE - at, rest = task.sequence.len_k - key;
+        assert_int_equal(cpu_key_index(p, &task, &k, key),
+                         (table[page] * PAGE_SIZE + at) * HEADS * D_HEAD);
+        assert_int_equal(cpu_key_index(p, &task, &v, key),
+                         (v_table[page] * PAGE_SIZE + at) * HEADS * D_HEAD);
+        assert_int_equal(flash_kv_left(&run), left < rest ? left : rest);
+    }
+}
+
+static void a_page_of_a_cache_is_a_run(void **state) {
+    flash_params_t p = paged_params();
+    (void)state;
+    for (int32_t b = 0; b < BATCH; b++)
+        check_pages(&p, b, 3 * b);
+}
+
+static void rows_of_a_page_table_may_be_any(void **state) {
+    const int32_t rows[BATCH] = {2, 0, 1};
+    flash_params_t p = paged_params();
+    (void)state;
+    p.pages.rows = rows;
+    for (int32_t b = 0; b < BATCH; b++)
+        check_pages(&p, b, 3 * rows[b]);
+}
+
+static void a_page_table_may_be_ragged(void **state) {
+    const int32_t indptr[BATCH + 1] = {2, 5, 5, 8};
+    flash_params_t p = paged_params();
+    (void)state;
+    p.pages.indptr = indptr;
+    p.pages.table_stride = 0;
+    for (int32_t b = 0; b < BATCH; b++)
+        check_pages(&p, b, indptr[b]);
+}
+
+static void a_slot_is_one_run(void **state) {
+    const int32_t rows[BATCH] = {1, 0, 2};
+    const flash_params_t p = {.batch = BATCH,
+                              .seqlen_k = SEQLEN,
+                              .seqused_k = paged_lengths,
+                              .pages = {.rows = rows, .page_size = SEQLEN, .n_pages = BATCH}};
+    (void)state;
+    for (int32_t b = 0; b < BATCH; b++) {
+        const flash_sequence_t s = flash_paged_sequence(&p, b);
+        for (int32_t key = 0; key < s.len_k; key++) {
+            const flash_kv_run_t run =
+                flash_kv_paged_run(&p.pages, NULL, &s, flash_kv_first_id(&p, b), key);
+            assert_int_equal(flash_kv_offset(&stride, &run, 1),
+                             ((rows[b] * SEQLEN + key) * HEADS + 1) * D_HEAD);
+            assert_int_equal(flash_kv_left(&run), paged_lengths[b] - key);
+        }
+    }
+}
+
+static void lengths_are_cut_to_what_pages_hold(void **state) {
+    const int32_t used[BATCH] = {INT32_MAX, 12, 13};
+    const int32_t indptr[BATCH + 1] = {0, 1, 1, 3};
+    flash_params_t p = paged_params();
+    (void)state;
+    p.seqused_k = used;
+    p.seqlen_k = 100;
+    for (int32_t b = 0; b < BATCH; b++)
+        assert_int_equal(flash_paged_sequence(&p, b).len_k, 3 * PAGE_SIZE);
+    p.pages.indptr = indptr;
+    assert_int_equal(flash_paged_sequence(&p, 0).len_k, PAGE_SIZE);
+    assert_int_equal(flash_paged_sequence(&p, 1).len_k, 0);
+    assert_int_equal(flash_paged_sequence(&p, 2).len_k, 2 * PAGE_SIZE);
+    p.seqlen_k = 3;
+    assert_int_equal(flash_paged_sequence(&p, 2).len_k, 3);
+}
+
+static void an_id_that_is_no_page_is_not_followed(void **state) {
+    const int32_t bad[] = {-1, N_PAGES, INT32_MIN};
+    flash_params_t p = paged_params();
+    (void)state;
+    p.pages.table = bad;
+    const cpu_task_t task = {.sequence = flash_paged_sequence(&p, 0)};
+    for (int32_t key = 0; key < SEQLEN; key++)
+        assert_int_equal(cpu_page_run(&p, &task, bad, key).entry, 0);
 }
 
 int main(void) {
@@ -68,7 +177,13 @@ int main(void) {
         cmocka_unit_test(a_sequence_of_a_contiguous_cache_is_one_run),
         cmocka_unit_test(a_sequence_of_a_ragged_cache_is_one_run),
         cmocka_unit_test(a_run_ends_with_the_keys_in_use),
-        cmocka_unit_test(keys_taken_at_a_time_end_with_block_range_and_run),
+        cmocka_unit_test(a_page_of_a_cache_is_a_run),
+        cmocka_unit_test(rows_of_a_page_table_may_be_any),
+        cmocka_unit_test(a_page_table_may_be_ragged),
+        cmocka_unit_test(a_slot_is_one_run),
+        cmocka_unit_test(lengths_are_cut_to_what_pages_hold),
+        cmocka_unit_test(an_id_that_is_no_page_is_not_followed),
+        cmocka_unit_test(keys_taken_at_a_time_end_with_block_and_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

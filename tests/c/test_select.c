@@ -141,7 +141,7 @@ static void a_row_serves_its_own_problems_only(void **state) {
         problem.dtype = kernel->config.dtype % 3 + 1;
         assert_refused(select_check(kernel, &problem, &all), FLASH_ERROR_UNSUPPORTED, "dtype");
         problem.dtype = kernel->config.dtype;
-        problem.features = 16;
+        problem.features = 32;
         assert_refused(select_check(kernel, &problem, &all), FLASH_ERROR_UNSUPPORTED, "features");
     }
 }
@@ -339,7 +339,7 @@ static void a_batch_invariant_choice_looks_at_no_batch(void **state) {
 
 static void no_kernel_is_a_refusal(void **state) {
     const device_t device = {.number = FLASH_DEVICE_CPU, .isa = 0};
-    const problem_t problem = problem_of(FLASH_DTYPE_FP32, 16);
+    const problem_t problem = problem_of(FLASH_DTYPE_FP32, 32);
     const flash_kernel_t *kernel = NULL;
     char reason[SELECT_REASON_SIZE];
     (void)state;

@@ -100,7 +100,7 @@ static void the_table_has_every_type_for_any_machine(void **state) {
     (void)state;
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         const flash_config_t c = config_at(i);
-        if (c.arch == FLASH_ARCH_REFERENCE && c.d_head == 0 && c.features == 15)
+        if (c.arch == FLASH_ARCH_REFERENCE && c.d_head == 0 && c.features == 31)
             reference[c.dtype] = true;
     }
     assert_true(reference[FLASH_DTYPE_FP16]);
@@ -184,7 +184,7 @@ static bool cpu_legal(const flash_config_t *c) {
         return false;
     return cpu_has_type(c->arch, c->dtype) && c->op == FLASH_OP_FORWARD && c->d_head >= 0 &&
            c->B_r >= 1 && c->B_r <= 1024 && c->B_c >= 1 && c->B_c <= 4096 && c->features >= 0 &&
-           c->features <= 15;
+           c->features <= 31;
 }
 
 static void check_near_miss(const flash_config_t *config, int field) {

@@ -229,7 +229,7 @@ step_amx() {
     compile amx
     run_ctest amx -L unit -E '^select$'
     LIBRARY=build/amx run_pytest_parallel \
-        "$tests"_{determinism,random_problems,table,threads,workspace}.py
+        "$tests"_{determinism,paging,random_problems,table,threads,workspace}.py
 }
 
 # A cancelled thread leaves marks of its frames on its stack, which gcc's runtime would meet when it
@@ -252,7 +252,8 @@ run_sanitized_pytest() { # pytest argument...
 step_address_python() {
     local tests=tests/python/test
     run_sanitized_pytest -k 'not 2_to_the_31 and not long_lengths' \
-        "$tests"_{arrays,combine,edge_cases,few_rows,random_problems,refusals,split_keys,strides}.py
+        "$tests"_{arrays,combine,edge_cases,few_rows,paging,random_problems,refusals}.py \
+        "$tests"_{split_keys,strides}.py
     run_sanitized_pytest -k 'AMX or runnable' "$tests"_table.py
 }
 

@@ -34,10 +34,11 @@ static flash_forward_args_t take_args(input_t *in) {
     return a;
 }
 
-/* Numbers for the three arrays of lengths; which of them the call passes. */
+/* Numbers for the arrays of lengths; which of them the call passes. */
 typedef struct lengths {
     int32_t cu_q[MOST_BATCH + 1];
     int32_t cu_k[MOST_BATCH + 1];
+    int32_t used_q[MOST_BATCH];
     int32_t used[MOST_BATCH];
     uint8_t given;
 } lengths_t;
@@ -55,10 +56,60 @@ static void take_lengths(input_t *in, lengths_t *l, flash_forward_args_t *a) {
     take_ascending(in, l->cu_k);
     for (int i = 0; i < MOST_BATCH; i++)
         l->used[i] = (int8_t)take_byte(in) % 16;
+    for (int i = 0; i < MOST_BATCH; i++)
+        l->used_q[i] = (int8_t)take_byte(in) % 8;
     l->given = take_byte(in);
     a->cu_seqlens_q = l->given & 1 ? l->cu_q : NULL;
     a->cu_seqlens_k = l->given & 2 ? l->cu_k : NULL;
     a->seqused_k = l->given & 4 ? l->used : NULL;
+    a->seqused_q = l->given & 8 ? l->used_q : NULL;
+}
+
+/* ---- Pages ---- */
+
+enum { MOST_IDS = 8 };
+
+/* Arrays of pages, each as long as the library may take it to be, where numbers are small. */
+typedef struct pages {
+    flash_paging_t paging;
+    int32_t table[MOST_BATCH * MOST_IDS];
+    int32_t v_table[MOST_BATCH * MOST_IDS];
+    int32_t indptr[MOST_BATCH + 1];
+    int32_t rows[MOST_BATCH];
+} pages_t;
+
+/* Mostly a small number, at times a negative one. */
+static int32_t take_id(input_t *in, int32_t most) {
+    const uint8_t byte = take_byte(in);
+    return byte < 250 ? byte % most : (int8_t)byte;
+}
+
+static void take_pages(input_t *in, pages_t *g, flash_forward_args_t *a) {
+    const uint8_t given = take_byte(in);
+    int32_t begin = 0;
+    g->paging = (flash_paging_t)FLASH_PAGING_INIT;
+    if (given % 2 == 0)
+        return;
+    g->paging.page_size = take_number(in, 9);
+    g->paging.n_pages = take_number(in, MOST_IDS);
+    for (int i = 0; i < MOST_BATCH * MOST_IDS; i++) {
+        g->table[i] = take_id(in, MOST_IDS);
+        g->v_table[i] = take_id(in, MOST_IDS);
+    }
+    for (int b = 0; b < MOST_BATCH; b++) {
+        g->rows[b] = take_id(in, MOST_BATCH);
+        g->indptr[b] = begin;
+        begin += take_byte(in) % (MOST_IDS + 1);
+    }
+    g->indptr[MOST_BATCH] = begin;
+    if (given & 2)
+        g->indptr[take_byte(in) % (MOST_BATCH + 1)] = take_id(in, MOST_BATCH * MOST_IDS);
+    g->paging.page_table = given & 4 ? g->table : NULL;
+    g->paging.page_indptr = given & 8 ? g->indptr : NULL;
+    g->paging.page_rows = given & 16 ? g->rows : NULL;
+    g->paging.v_page_table = given & 32 ? g->v_table : NULL;
+    g->paging.page_table_stride = given & 64 ? take_byte(in) % (MOST_IDS + 1) : 0;
+    a->paging = &g->paging;
 }
 
 /* ---- What looks at no data ---- */
@@ -86,6 +137,7 @@ static flash_status_t check_shape_calls(const flash_forward_args_t *a) {
 static bool small(const flash_forward_args_t *a) {
     return a->batch <= MOST_BATCH && a->seqlen_q <= 64 && a->seqlen_k <= 64 && a->n_heads <= 16 &&
            a->n_heads_kv <= 16 && a->d_head <= 256 &&
+           (a->paging == NULL || (a->paging->n_pages <= 64 && a->paging->page_size <= 64)) &&
            a->batch * a->seqlen_q * a->seqlen_k * a->n_heads * a->d_head <= MOST_WORK * 16;
 }
 
@@ -105,7 +157,8 @@ static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     const int64_t seq_q = a->cu_seqlens_q ? last(a->cu_seqlens_q, a->batch) : a->seqlen_q;
     const int64_t seq_k = a->cu_seqlens_k ? last(a->cu_seqlens_k, a->batch) : a->seqlen_k;
     const int64_t sizes_q[3] = {batch_q, seq_q, a->n_heads};
-    const int64_t sizes_k[3] = {batch_k, seq_k, a->n_heads_kv};
+    const int64_t sizes_k[3] = {a->paging ? a->paging->n_pages : batch_k,
+                                a->paging ? a->paging->page_size : seq_k, a->n_heads_kv};
     const int64_t size = a->dtype == FLASH_DTYPE_FP32 ? 4 : 2;
     int64_t q, k, v, o;
     if (!get_extent(&a->q, sizes_q, a->d_head, 0, 1, &q) ||
@@ -136,11 +189,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static bool initialised;
     input_t in = {data, size};
     lengths_t lengths;
+    pages_t pages;
     if (!initialised)
         CHECK(flash_set_num_threads(2) == FLASH_SUCCESS);
     initialised = true;
     flash_forward_args_t args = take_args(&in);
     take_lengths(&in, &lengths, &args);
+    take_pages(&in, &pages, &args);
     const uint8_t value = take_byte(&in), index = take_byte(&in);
     if (check_shape_calls(&args) == FLASH_SUCCESS && args.struct_size == sizeof args &&
         small(&args))

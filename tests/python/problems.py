@@ -42,6 +42,7 @@ class AttentionProblem:
     softmax_scale: float | None = None
     cu_seqlens_q: tuple[int, ...] | None = None
     cu_seqlens_k: tuple[int, ...] | None = None
+    seqused_q: tuple[int, ...] | None = None
     seqused_k: tuple[int, ...] | None = None
     values: str = "normal"
     layouts: tuple[str, str, str, str] = ("contiguous",) * 4  # of q, k, v, o
@@ -74,6 +75,7 @@ class AttentionProblem:
             "softmax_scale": self.softmax_scale,
             "cu_seqlens_q": self.cu_seqlens_q,
             "cu_seqlens_k": self.cu_seqlens_k,
+            "seqused_q": self.seqused_q,
             "seqused_k": self.seqused_k,
         }
 
@@ -118,10 +120,10 @@ def workspace_size(p: AttentionProblem, config: str | None = None) -> int:
 
 
 def _make_call(
-    p: AttentionProblem, inputs: list[np.ndarray]
+    p: AttentionProblem, inputs: list[np.ndarray], options: dict[str, np.ndarray] | None = None
 ) -> tuple[CallArguments, Guarded, Guarded]:
-    """The call, and where it writes O and LSE."""
-    call = CallArguments(*inputs, **{**p.call_options(), **_lengths(p)})
+    """The call, and where it writes O and LSE. options: more keywords."""
+    call = CallArguments(*inputs, **{**p.call_options(), **_lengths(p), **(options or {})})
     o = Guarded(call.q_shape, inputs[0].dtype, p.layouts[3])
     lse = Guarded(call.lse_shape, np.float32, _lse_layout(p))
     call.set_output(o.array, lse.array)
@@ -131,7 +133,7 @@ def _make_call(
 def _lengths(p: AttentionProblem) -> dict[str, np.ndarray]:
     """Those that the problem has, each in memory of its own."""
     layout = "at_begin" if p.layouts[0] == "at_begin" else "contiguous"
-    names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")
+    names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
     values = {name: getattr(p, name) for name in names if getattr(p, name) is not None}
     return {name: arrange(np.array(x, np.int32), layout) for name, x in values.items()}
 
@@ -158,7 +160,18 @@ def run(
 
     workspace_bytes    None: what the library asks for
     """
-    call, o, lse = _make_call(p, inputs or make_inputs(p))
+    return run_call(p, inputs or make_inputs(p), {}, config, workspace_bytes)
+
+
+def run_call(
+    p: AttentionProblem,
+    inputs: list[np.ndarray],
+    options: dict[str, np.ndarray],
+    config: str | None = None,
+    workspace_bytes: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same with more keywords, which may say that K and V lie in pages."""
+    call, o, lse = _make_call(p, inputs, options)
     if workspace_bytes is None:
         workspace_bytes = _workspace_size(call, config)
     kernel = flash_config.resolve(config)
@@ -183,6 +196,7 @@ def check(
     """
     q, k, v = inputs or make_inputs(p)
     o, lse = run(p, [q, k, v], config)
+    _fill_unused(p, o, lse)
     oracle_o, oracle_lse = oracle.attention(q, k, v, **p.options())
     naive_o = oracle.naive(q, k, v, roundings=roundings, **p.options())
     deviation = compare(
@@ -196,6 +210,18 @@ def check(
     )
     assert deviation.ok, f"{deviation.failures}; {deviation}; replay: {p}, config={config!r}"
     return o, lse
+
+
+def _fill_unused(p: AttentionProblem, o: np.ndarray, lse: np.ndarray) -> None:
+    """Asserts that rows beyond seqused_q are as they were, and makes them the oracle's."""
+    for b, used in enumerate(p.seqused_q or ()):
+        if p.cu_seqlens_q is None:
+            rest_o, rest_lse = o[b, used:], lse[b, :, used:]
+        else:
+            rest = slice(p.cu_seqlens_q[b] + used, p.cu_seqlens_q[b + 1])
+            rest_o, rest_lse = o[rest], lse[:, rest]
+        assert np.isnan(rest_o.astype(np.float32)).all() and np.isnan(rest_lse).all()
+        rest_o[...], rest_lse[...] = 0, -np.inf
 
 
 def cpu_kernels() -> list[flashattn.Kernel]:

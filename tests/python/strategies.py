@@ -44,6 +44,7 @@ def attention_problems(draw: st.DrawFn) -> AttentionProblem:
         softmax_scale=draw(st.sampled_from([None, None, 0.3, 0.01])),
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
+        seqused_q=draw(_seqused(batch, seqlen_q, cu_seqlens_q)),
         seqused_k=draw(_seqused(batch, seqlen_k, cu_seqlens_k)),
         values=draw(st.sampled_from(VALUES)),
         layouts=draw(st.tuples(*[st.sampled_from(LAYOUTS)] * 4)),
@@ -67,11 +68,11 @@ def _lengths(draw: st.DrawFn, batch: int) -> tuple[int, tuple[int, ...] | None]:
 
 @st.composite
 def _seqused(
-    draw: st.DrawFn, batch: int, seqlen_k: int, cu_seqlens_k: tuple[int, ...] | None
+    draw: st.DrawFn, batch: int, seqlen: int, cu_seqlens: tuple[int, ...] | None
 ) -> tuple[int, ...] | None:
     if draw(st.booleans()):
         return None
-    lengths = [seqlen_k] * batch
-    if cu_seqlens_k is not None:
-        lengths = [b - a for a, b in zip(cu_seqlens_k, cu_seqlens_k[1:])]
+    lengths = [seqlen] * batch
+    if cu_seqlens is not None:
+        lengths = [b - a for a, b in zip(cu_seqlens, cu_seqlens[1:])]
     return tuple(draw(st.integers(0, length)) for length in lengths)

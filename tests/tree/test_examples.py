@@ -1,5 +1,5 @@
-"""The examples in the README and in examples/ compile and run, and the documents' links lead
-somewhere.
+"""The examples in the README, in docs/ and in examples/ compile and run, and the documents' links
+lead somewhere.
 
 FLASHATTN_LIBRARY is the library that they run with; CC the compiler (default: cc).
 """
@@ -21,11 +21,11 @@ WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
 
 def blocks(language: str) -> list[str]:
-    """The README's fenced blocks in a language."""
-    text = README.read_text()
-    found = re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
-    assert found, f"the README has no example in {language}"
-    return found
+    """The documents' fenced blocks in a language."""
+    fence = re.compile(rf"^```{language}\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
+    found = [fence.findall(document.read_text()) for document in DOCUMENTS]
+    assert found[0], f"the README has no example in {language}"
+    return sum(found, [])
 
 
 def library() -> Path:
@@ -54,13 +54,13 @@ def run_python(arguments: list[str | Path]) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("source", blocks("c"))
-def test_c_in_the_readme(source: str, tmp_path: Path) -> None:
+def test_c_in_the_documents(source: str, tmp_path: Path) -> None:
     (tmp_path / "example.c").write_text(source)
     assert compile_and_run(tmp_path / "example.c", tmp_path).stderr == ""
 
 
 @pytest.mark.parametrize("source", blocks("python"))
-def test_python_in_the_readme(source: str) -> None:
+def test_python_in_the_documents(source: str) -> None:
     assert run_python(["-c", source]).stderr == ""
 
 

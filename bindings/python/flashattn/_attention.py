@@ -37,7 +37,12 @@ def flash_attn_func(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
+    seqused_q: Any = None,
     seqused_k: Any = None,
+    page_table: Any = None,
+    v_page_table: Any = None,
+    page_indptr: Any = None,
+    page_rows: Any = None,
     batch_invariant: bool = False,
     return_lse: bool = False,
     out: Any = None,
@@ -53,7 +58,17 @@ def flash_attn_func(
     causal           query i sees key j when j <= i + seqlen_k - seqlen_q
     window_size      (left, right): keys seen to each side of that diagonal, -1: unbounded
     softcap          scores s become softcap * tanh(s / softcap); 0: none
+    seqused_q        [batch] int32: only the first seqused_q[b] queries of sequence b exist; rows of
+                     out and lse beyond them are not written
     seqused_k        [batch] int32: only the first seqused_k[b] keys of sequence b exist
+    page_table       [batch, pages] int32: k and v are pages that sequences share, [n_pages,
+                     page_size, n_heads_kv, d_head], and row b has the pages of sequence b in order;
+                     seqused_k is required. Ids beyond a sequence's length are not looked at
+    v_page_table     the same for v, where its pages are others
+    page_indptr      [batch + 1] int32: page_table is flat, and sequence b has page_table[
+                     page_indptr[b]] up to page_indptr[b + 1]
+    page_rows        [batch] int32: the row of page_table that sequence b has; without page_table
+                     the entry of k and v, a cache of slots
     batch_invariant  a sequence's output depends on its own tokens alone, bit for bit, not on the
                      batch size nor on its neighbours (CPU kernels always keep this)
     return_lse       also return the log-sum-exp, float32 [batch, n_heads, seqlen_q]
@@ -74,7 +89,12 @@ def flash_attn_func(
         causal=causal,
         window_size=window_size,
         softcap=softcap,
+        seqused_q=seqused_q,
         seqused_k=seqused_k,
+        page_table=page_table,
+        v_page_table=v_page_table,
+        page_indptr=page_indptr,
+        page_rows=page_rows,
         batch_invariant=batch_invariant,
     )
     return _forward(problem, q, out, lse, return_lse, config)
@@ -86,10 +106,15 @@ def flash_attn_varlen_func(
     v: Any,
     *,
     cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
+    cu_seqlens_k: Any = None,
     max_seqlen_q: int | None,
-    max_seqlen_k: int | None,
+    max_seqlen_k: int | None = None,
+    seqused_q: Any = None,
     seqused_k: Any = None,
+    page_table: Any = None,
+    v_page_table: Any = None,
+    page_indptr: Any = None,
+    page_rows: Any = None,
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
@@ -109,10 +134,12 @@ def flash_attn_varlen_func(
                    [batch, seqlen_q, n_heads, d_head]
     cu_seqlens_k   the same for k and v; k and v may hold more tokens than it covers
     max_seqlen_q   no sequence of q is longer; None where cu_seqlens_q is None
-    max_seqlen_k   no sequence of k is longer; None where cu_seqlens_k is None
+    max_seqlen_k   no sequence of k is longer; None where cu_seqlens_k is None, but for pages, where
+                   it may be less than what a row of page_table holds
+    seqused_q      [batch] int32: only the first seqused_q[b] queries of sequence b exist
     seqused_k      [batch] int32: only the first seqused_k[b] keys of sequence b exist
 
-    The rest is as in flash_attn_func; LSE is float32 [n_heads, total_q].
+    The rest is as in flash_attn_func, pages too; LSE is float32 [n_heads, total_q].
     """
     problem = Problem(
         q,
@@ -126,7 +153,12 @@ def flash_attn_varlen_func(
         cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
+        seqused_q=seqused_q,
         seqused_k=seqused_k,
+        page_table=page_table,
+        v_page_table=v_page_table,
+        page_indptr=page_indptr,
+        page_rows=page_rows,
         batch_invariant=batch_invariant,
     )
     return _forward(problem, q, out, lse, return_lse, config)

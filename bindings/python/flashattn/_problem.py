@@ -11,6 +11,7 @@ import operator
 from typing import Any
 
 from . import _abi, _stream, _tensor
+from ._paging import Paging
 from ._tensor import View
 from .device import device_info
 
@@ -36,7 +37,12 @@ class Problem:
         cu_seqlens_k: Any = None,
         max_seqlen_q: int | None = None,
         max_seqlen_k: int | None = None,
+        seqused_q: Any = None,
         seqused_k: Any = None,
+        page_table: Any = None,
+        v_page_table: Any = None,
+        page_indptr: Any = None,
+        page_rows: Any = None,
         batch_invariant: bool = False,
     ) -> None:
         self.ragged_q = cu_seqlens_q is not None
@@ -47,8 +53,15 @@ class Problem:
             v=v,
             cu_seqlens_q=cu_seqlens_q,
             cu_seqlens_k=cu_seqlens_k,
+            seqused_q=seqused_q,
             seqused_k=seqused_k,
+            page_table=page_table,
+            v_page_table=v_page_table,
+            page_indptr=page_indptr,
+            page_rows=page_rows,
         )
+        where = (page_table, v_page_table, page_indptr, page_rows)
+        self._is_paged = any(array is not None for array in where)
         self.q = _tensor.tensor_view(q, "q", 3 if self.ragged_q else 4, self.stream)
         self.k = _tensor.tensor_view(k, "k", 3 if ragged_k else 4, self.stream)
         self.v = _tensor.tensor_view(v, "v", 3 if ragged_k else 4, self.stream)
@@ -71,7 +84,10 @@ class Problem:
             self.args.flags |= _abi.FLASH_FLAG_BATCH_INVARIANT
         if self.q.repeats or self.k.repeats or self.v.repeats:
             self.args.flags |= _abi.FLASH_FLAG_BROADCAST
-        self._set_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_k)
+        self.args.batch = self._batch_size(cu_seqlens_q, cu_seqlens_k)
+        self._set_pages(page_table, v_page_table, page_indptr, page_rows)
+        self._set_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+        self._set_used(seqused_q, seqused_k)
 
     @property
     def dtype(self) -> str:
@@ -115,7 +131,7 @@ class Problem:
         _tensor.check_same_device("q", q, k=k, v=v)
         _same("shape", "v", v.shape, "k", k.shape)
         _same("d_head (last axis)", "k", k.shape[-1], "q", q.shape[-1])
-        if len(q.shape) == 4 and len(k.shape) == 4:
+        if len(q.shape) == 4 and len(k.shape) == 4 and not self._is_paged:
             _same("batch (first axis)", "k", k.shape[0], "q", q.shape[0])
         if q.device != _abi.FLASH_DEVICE_CPU:
             device_info(q.device)  # refuses what the library cannot reach, in its own words
@@ -141,25 +157,58 @@ class Problem:
         cu_seqlens_k: Any,
         max_seqlen_q: int | None,
         max_seqlen_k: int | None,
-        seqused_k: Any,
     ) -> None:
         args = self.args
-        args.batch = self._batch_size(cu_seqlens_q, cu_seqlens_k)
         self.cu_seqlens_q = self._lengths(cu_seqlens_q, "cu_seqlens_q", args.batch + 1)
         self.cu_seqlens_k = self._lengths(cu_seqlens_k, "cu_seqlens_k", args.batch + 1)
-        self.seqused_k = self._lengths(seqused_k, "seqused_k", args.batch)
         args.cu_seqlens_q = _address(self.cu_seqlens_q)
         args.cu_seqlens_k = _address(self.cu_seqlens_k)
-        args.seqused_k = _address(self.seqused_k)
         args.seqlen_q = self._seqlen("q", self.q, self.cu_seqlens_q, max_seqlen_q)
-        args.seqlen_k = self._seqlen("k", self.k, self.cu_seqlens_k, max_seqlen_k)
+        if self._paging is not None:
+            args.seqlen_k = self._paging.longest(max_seqlen_k)
+        else:
+            args.seqlen_k = self._seqlen("k", self.k, self.cu_seqlens_k, max_seqlen_k)
         self._check_totals()
+
+    def _set_used(self, seqused_q: Any, seqused_k: Any) -> None:
+        args = self.args
+        self.seqused_q = self._lengths(seqused_q, "seqused_q", args.batch)
+        self.seqused_k = self._lengths(seqused_k, "seqused_k", args.batch)
+        args.seqused_q = _address(self.seqused_q)
+        args.seqused_k = _address(self.seqused_k)
+
+    def _set_pages(
+        self, page_table: Any, v_page_table: Any, page_indptr: Any, page_rows: Any
+    ) -> None:
+        self._paging = None
+        if not self._is_paged:
+            return
+        batch = self.args.batch
+        self._paging = Paging(
+            self.k.shape,
+            batch,
+            table=self._table(page_table, "page_table", page_indptr),
+            v_table=self._table(v_page_table, "v_page_table", page_indptr),
+            indptr=self._lengths(page_indptr, "page_indptr", batch + 1),
+            rows=self._lengths(page_rows, "page_rows", batch),
+            on_host=self.q.device == _abi.FLASH_DEVICE_CPU,
+        )
+        self.args.paging = ctypes.addressof(self._paging.struct)
+
+    def _table(self, array: Any, name: str, page_indptr: Any) -> View | None:
+        """Page ids: [rows, pages], or all of them in a row where page_indptr cuts it."""
+        if array is None:
+            return None
+        n_axes = 2 if page_indptr is None else 1
+        table = _tensor.table_view(array, name, n_axes, self.stream)
+        _tensor.check_same_device("q", self.q, **{name: table})
+        return table
 
     def _batch_size(self, cu_seqlens_q: Any, cu_seqlens_k: Any) -> int:
         """Sequences of a padded tensor, or of a ragged one's cu_seqlens."""
         if cu_seqlens_q is None:
             return self.q.shape[0]
-        if cu_seqlens_k is None:
+        if cu_seqlens_k is None and not self._is_paged:
             return self.k.shape[0]
         count = self._lengths(cu_seqlens_q, "cu_seqlens_q", None).shape[0]
         if count == 0:

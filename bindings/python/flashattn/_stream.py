@@ -17,7 +17,7 @@ _LEGACY_DEFAULT = 1  # the array interface's name for the default stream
 def of_call(**arrays: Any) -> int:
     """The stream that these arguments of a call name. Raises ValueError when two name different
     ones: their work has no order between them."""
-    named = {name: _of_array(array) for name, array in arrays.items()}
+    named = {name: _of_array(array) for name, array in arrays.items() if array is not None}
     stream = next((stream for stream in named.values() if stream is not None), DEFAULT)
     check(stream, **arrays)
     return stream
@@ -26,7 +26,7 @@ def of_call(**arrays: Any) -> int:
 def check(stream: int, **arrays: Any) -> None:
     """Raises ValueError for an array that names another stream than the call's."""
     for name, array in arrays.items():
-        own = _of_array(array)
+        own = None if array is None else _of_array(array)
         if own not in (None, stream):
             raise ValueError(
                 f"{name} is on the CUDA stream {own:#x}, the call on {stream:#x}: bring all of its "

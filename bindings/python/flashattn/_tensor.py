@@ -127,6 +127,21 @@ def lengths_view(
     return result
 
 
+def table_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAULT) -> View:
+    """A view of int32 values with `n_axes` axes, the innermost one contiguous."""
+    result = view(array, name, stream)
+    if result.dtype != "int32":
+        raise ValueError(f"{name} is {result.dtype}, not int32")
+    if len(result.shape) != n_axes:
+        raise ValueError(f"{name} has {len(result.shape)} axes, not {n_axes}: {result.shape}")
+    if 0 not in result.shape and result.shape[-1] > 1 and result.strides[-1] != 1:
+        raise ValueError(
+            f"{name} is not contiguous along its innermost axis (stride {result.strides[-1]} "
+            "elements, not 1)"
+        )
+    return result
+
+
 def check_same_device(first_name: str, first: View, **others: View | None) -> None:
     """Raises ValueError for a view on another device than the first."""
     for name, other in others.items():

@@ -8,7 +8,7 @@ sets the tolerance of compare.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -91,6 +91,26 @@ def largest_score(q: np.ndarray, k: np.ndarray, softmax_scale: float | None = No
     return float(scale * longest[0] * longest[1])
 
 
+@dataclass(frozen=True)
+class Pages:
+    """Where the keys of sequences lie in k and v of [n_pages, page_size, n_heads_kv, d_head]; the
+    arguments of flash_attn_func of these names. Without table: rows are slots."""
+
+    table: np.ndarray | None = None
+    v_table: np.ndarray | None = None
+    indptr: Lengths = None
+    rows: Lengths = None
+
+    def keys(self, pool: np.ndarray, table: np.ndarray | None, b: int, length: int) -> np.ndarray:
+        """[length, n_heads_kv, d_head]: the keys of sequence b."""
+        row = b if self.rows is None else int(self.rows[b])
+        if table is None:
+            return pool[row, :length]
+        j = np.arange(length)
+        ids = table[self.indptr[b] :] if self.indptr is not None else table[row]
+        return pool[ids[j // pool.shape[1]], j % pool.shape[1]]
+
+
 def _attention(
     q: np.ndarray,
     k: np.ndarray,
@@ -103,8 +123,11 @@ def _attention(
     softcap: float = 0.0,
     cu_seqlens_q: Lengths = None,
     cu_seqlens_k: Lengths = None,
+    seqused_q: Lengths = None,
     seqused_k: Lengths = None,
+    pages: Pages | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that are not used (seqused_q) have O = 0 and LSE = -infinity."""
     n_heads, d_head = q.shape[-2:]
     group = n_heads // k.shape[-2] if n_heads else 1
     scale = d_head**-0.5 if softmax_scale is None else softmax_scale
@@ -112,17 +135,21 @@ def _attention(
     o = np.zeros((len(precision.places), *q.shape), precision.compute)
     lse = np.full((*q.shape[:-3], n_heads, q.shape[-3]), -np.inf, precision.compute)
 
-    for q_at, k_at in _sequences(q, k, cu_seqlens_q, cu_seqlens_k, seqused_k):
+    for b in range(_batch(q, k, cu_seqlens_q, cu_seqlens_k)):
+        q_at = _tokens(b, cu_seqlens_q, _used(seqused_q, b))
+        if pages is not None:
+            k_b = pages.keys(k, pages.table, b, int(seqused_k[b]))
+            v_table = pages.table if pages.v_table is None else pages.v_table
+            v_b = pages.keys(v, v_table, b, int(seqused_k[b]))
+        else:
+            k_at = _tokens(b, cu_seqlens_k, _used(seqused_k, b))
+            k_b, v_b = k[k_at], v[k_at]
         lse_at = (*q_at[:-1], slice(None), q_at[-1])
         for head in range(n_heads):
             o[(slice(None), *q_at)][:, :, head], lse[lse_at][head] = _attend(
                 *(
                     x.astype(precision.compute)
-                    for x in (
-                        q[q_at][:, head],
-                        k[k_at][:, head // group],
-                        v[k_at][:, head // group],
-                    )
+                    for x in (q[q_at][:, head], k_b[:, head // group], v_b[:, head // group])
                 ),
                 scale,
                 softcap,
@@ -132,19 +159,16 @@ def _attention(
     return o, lse
 
 
-def _sequences(
-    q: np.ndarray, k: np.ndarray, cu_seqlens_q: Lengths, cu_seqlens_k: Lengths, seqused_k: Lengths
-) -> Iterator[tuple[tuple, tuple]]:
-    """For each sequence, the index of its queries in q and of its existing keys in k."""
+def _batch(q: np.ndarray, k: np.ndarray, cu_seqlens_q: Lengths, cu_seqlens_k: Lengths) -> int:
     if cu_seqlens_q is not None:
-        batch = len(cu_seqlens_q) - 1
-    elif cu_seqlens_k is not None:
-        batch = len(cu_seqlens_k) - 1
-    else:
-        batch = q.shape[0]
-    for b in range(batch):
-        used = None if seqused_k is None else int(seqused_k[b])
-        yield _tokens(b, cu_seqlens_q, None), _tokens(b, cu_seqlens_k, used)
+        return len(cu_seqlens_q) - 1
+    if cu_seqlens_k is not None:
+        return len(cu_seqlens_k) - 1
+    return q.shape[0]
+
+
+def _used(seqused: Lengths, b: int) -> int | None:
+    return None if seqused is None else int(seqused[b])
 
 
 def _tokens(b: int, cu_seqlens: Lengths, used: int | None) -> tuple:

@@ -150,6 +150,12 @@ ALWAYS_INLINE keys_cursor_t cursor_at_both(const amx_scratch_t *t, const flash_p
     return both;
 }
 
+ALWAYS_INLINE keys_cursor_t cursor_at_pages_of_both(const amx_scratch_t *t, const paged_keys_t *k,
+                                                    const paged_keys_t *v, flash_range_t keys) {
+    const keys_cursor_t both = {cursor_at_pages(k, t->d, keys), cursor_at_pages(v, t->d, keys)};
+    return both;
+}
+
 /* A walk through keys, and one that prefetches them, some rows before. */
 typedef struct keys_walk {
     keys_cursor_t next;
@@ -183,12 +189,10 @@ NEVER_INLINE uint32_t pack_square_with_care(const amx_scratch_t *t, int32_t dtyp
     return pack_square(t, dtype, true, &walk, block, j);
 }
 
-/* Packs keys.begin ... keys.end - 1, which begin a block. */
-ALWAYS_INLINE void pack_block(const amx_scratch_t *t, const flash_params_t *p,
-                              const cpu_task_t *task, int32_t dtype, flash_range_t keys,
-                              const amx_block_t *block) {
-    const keys_cursor_t begin = cursor_at_both(t, p, task, dtype, keys);
-    keys_walk_t walk = {begin, begin};
+/* Packs the keys of a walk's beginning, which begin a block. */
+ALWAYS_INLINE void pack_walk(const amx_scratch_t *t, int32_t dtype, const keys_cursor_t *begin,
+                             const amx_block_t *block) {
+    keys_walk_t walk = {*begin, *begin};
     for (int64_t i = 0; i < AMX_PREFETCH_ROWS; i++) {
         prefetch_next_near(&walk.ahead.k);
         prefetch_next_near(&walk.ahead.v);
@@ -198,6 +202,20 @@ ALWAYS_INLINE void pack_block(const amx_scratch_t *t, const flash_params_t *p,
         block->bad[j] = pack_square(t, dtype, false, &walk, block, j);
         if (block->bad[j])
             block->bad[j] = pack_square_with_care(t, dtype, first, block, j);
+    }
+}
+
+/* Packs keys.begin ... keys.end - 1, which begin a block. */
+ALWAYS_INLINE void pack_block(const amx_scratch_t *t, const flash_params_t *p,
+                              const cpu_task_t *task, int32_t dtype, flash_range_t keys,
+                              const amx_block_t *block) {
+    if (cpu_is_paged(p)) {
+        const paged_keys_t k = {p, task, cpu_kv_k(p), dtype}, v = {p, task, cpu_kv_v(p), dtype};
+        const keys_cursor_t begin = cursor_at_pages_of_both(t, &k, &v, keys);
+        pack_walk(t, dtype, &begin, block);
+    } else {
+        const keys_cursor_t begin = cursor_at_both(t, p, task, dtype, keys);
+        pack_walk(t, dtype, &begin, block);
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include "cpu/amx/read.h"
 #include "cpu/amx_decode/scratch.h"
+#include "cpu/row_cursor.h"
 #include "cpu/tiled/in_place.h"
 
 #include <math.h>
@@ -71,12 +72,20 @@ static inline void hide_unseen_keys(const decode_scratch_t *t, const decode_rows
     }
 }
 
-/* n rows of K or V, and zeros. */
-static inline void copy_rows(const decode_scratch_t *t, const in_place_t *from, int64_t n,
+/* The rows of K and of V of a block, and those that are prefetched meanwhile. */
+typedef struct edge_rows {
+    row_cursor_t k, v;
+    row_cursor_t k_ahead, v_ahead;
+} edge_rows_t;
+
+/* Copies rows of K or V, and zeros after them. */
+static inline void copy_rows(const decode_scratch_t *t, row_cursor_t from, row_cursor_t ahead,
                              uint16_t *edge) {
-    for (int64_t i = 0; i < n; i++)
-        memcpy(edge + i * t->d, element_at(from->data, i * from->stride, FLASH_DTYPE_BF16),
-               (size_t)t->d * 2);
+    int64_t n = 0;
+    for (const char *row = cursor_next(&from); row; row = cursor_next(&from), n++) {
+        prefetch_next(&ahead);
+        memcpy(edge + n * t->d, row, (size_t)t->d * 2);
+    }
     memset(edge + n * t->d, 0, (size_t)((AMX_SQUARE - n) * t->d) * 2);
 }
 
@@ -90,12 +99,12 @@ static inline bool is_finite_key(const uint16_t *key, int64_t d) {
 /* Copies K and V of the block. What is not finite of V and not seen by all rows is left out, since
  * P of some, 0, would make NaN of it. Returns the rows that do see some of that. */
 static inline uint32_t copy_edge(const decode_scratch_t *t, const decode_rows_t *rows,
-                                 flash_range_t block, const in_place_t *k, const in_place_t *v) {
+                                 flash_range_t block, const edge_rows_t *from) {
     const uint32_t all = (1u << t->n_rows) - 1;
     const int32_t n = block.end - block.begin;
     uint32_t bad = 0;
-    copy_rows(t, k, n, t->k_edge);
-    copy_rows(t, v, n, t->v_edge);
+    copy_rows(t, from->k, from->k_ahead, t->k_edge);
+    copy_rows(t, from->v, from->v_ahead, t->v_edge);
     for (int32_t i = 0; i < n; i++) {
         uint16_t *key = t->v_edge + i * t->d;
         const uint32_t seeing = rows_that_see(rows, t->n_rows, block.begin + i);

@@ -4,21 +4,13 @@
 #ifndef FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
 #define FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
 
+#include "cpu/row_cursor.h"
 #include "cpu/tiled/in_place_accumulate.h"
 #include "cpu/tiled/in_place_scores.h"
 #include "cpu/tiled/softmax.h"
 #include "cpu/tiled/totals.h"
 
-static inline flash_range_t first_block(flash_range_t keys, int32_t B_c) {
-    const flash_range_t block = {keys.begin, keys.begin + min32(B_c, keys.end - keys.begin)};
-    return block;
-}
-
-/* The one after it, of keys that end before `end`. */
-static inline flash_range_t next_block(flash_range_t block, int32_t end, int32_t B_c) {
-    const flash_range_t rest = {block.end, end};
-    return first_block(rest, B_c);
-}
+#include <string.h>
 
 /* Heads number head ... head + n - 1 of the task. */
 static inline cpu_task_t task_of_heads(const cpu_task_t *task, int32_t head, int32_t n, int64_t d) {
@@ -80,12 +72,12 @@ typedef struct in_place_block {
 } in_place_block_t;
 
 /* P of all rows. Where a block has several steps, V of the second one is prefetched already, so
- * that memory does not rest meanwhile; v is the first one. */
+ * that memory does not rest meanwhile; v is the first one, of n keys. */
 ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t *p, int32_t dtype,
-                                    const in_place_t *v, const in_place_block_t *block,
+                                    const in_place_t *v, const in_place_block_t *block, int32_t n,
                                     bool all_see) {
     const softmax_rule_t rule = softmax_rule(p);
-    const int32_t n_keys = block->keys.end - block->keys.begin, n = block->step_keys;
+    const int32_t n_keys = block->keys.end - block->keys.begin;
     const int64_t n_columns = round_up(n_keys, WORD_ELEMENTS);
     const int32_t most = block->asks ? IN_PLACE_KEYS : LONE_ROW_KEYS;
     const bool whole = all_see && n_keys == most && !rule.rewrites;
@@ -104,29 +96,111 @@ ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_
     }
 }
 
+/* ---- Steps ---- */
+
+/* The first keys of a range, of one step. paged: a constant; keys are in pages, which end steps. */
+ALWAYS_INLINE flash_range_t first_step(const flash_params_t *p, const in_place_block_t *block,
+                                       flash_range_t keys, const bool paged) {
+    return paged ? cpu_first_of_page(p, keys, block->step_keys)
+                 : cpu_first_keys(keys, block->step_keys);
+}
+
+ALWAYS_INLINE in_place_t rows_of_step(const flash_params_t *p, const cpu_task_t *task,
+                                      const in_place_tensor_t *from, const in_place_block_t *block,
+                                      flash_range_t step, const bool paged) {
+    in_place_t rows = paged ? rows_of_page(p, task, from, step, block->end)
+                            : rows_in_place(task, from, step, block->end);
+    rows.column = step.begin - block->keys.begin;
+    return rows;
+}
+
 /* A block of keys of all the task's heads, K and then V, in steps: where heads lie side by side,
- * those follow the order of memory. */
+ * those follow the order of memory. paged: as first_step(). */
 ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t dtype,
-                                   const in_place_block_t *block) {
-    const in_place_tensor_t from_k = {p->k, &p->k_stride, t->d, dtype, block->n_asked};
-    const in_place_tensor_t from_v = {p->v, &p->v_stride, t->d, dtype, block->n_asked};
-    const int32_t n = block->step_keys, end = block->end;
-    const flash_range_t keys = block->keys, first = first_block(keys, n);
-    const bool all_see = rows_see(t, keys);
-    for (flash_range_t s = first; s.begin < s.end; s = next_block(s, keys.end, n)) {
-        in_place_t k = rows_in_place(task, &from_k, s, end);
-        k.column = s.begin - keys.begin;
+                                   const in_place_block_t *block, const bool paged) {
+    const in_place_tensor_t from_k = {cpu_kv_k(p), t->d, dtype, block->n_asked};
+    const in_place_tensor_t from_v = {cpu_kv_v(p), t->d, dtype, block->n_asked};
+    const flash_range_t first = first_step(p, block, block->keys, paged);
+    const bool all_see = rows_see(t, block->keys);
+    flash_range_t rest = block->keys;
+    for (flash_range_t s = first; s.begin < s.end; s = first_step(p, block, rest, paged)) {
+        const in_place_t k = rows_of_step(p, task, &from_k, block, s, paged);
         score_rows(t, dtype, &k, s.end - s.begin);
+        rest.begin = s.end;
     }
-    in_place_t v = rows_in_place(task, &from_v, first, end);
-    softmax_in_place(t, p, dtype, &v, block, all_see);
-    for (flash_range_t s = first; s.begin < s.end; s = next_block(s, keys.end, n)) {
-        v = rows_in_place(task, &from_v, s, end);
-        v.column = s.begin - keys.begin;
+    in_place_t v = rows_of_step(p, task, &from_v, block, first, paged);
+    softmax_in_place(t, p, dtype, &v, block, first.end - first.begin, all_see);
+    rest = block->keys;
+    for (flash_range_t s = first; s.begin < s.end; s = first_step(p, block, rest, paged)) {
+        v = rows_of_step(p, task, &from_v, block, s, paged);
         accumulate_in_place(t, dtype, &v, s, all_see);
+        rest.begin = s.end;
     }
 }
+
+/* ---- Pages ---- */
+
+/* Copies a block of K or V of one head, whose rows follow each other then, and prefetches the rows
+ * after it. */
+static inline in_place_t copy_of_pages(const paged_keys_t *pages, int64_t d, flash_range_t keys,
+                                       int32_t end, void *memory) {
+    const size_t row_bytes = (size_t)(d * element_size(pages->dtype));
+    const flash_range_t after = {keys.end, end};
+    row_cursor_t rows = cursor_at_pages(pages, d, keys), ahead = cursor_at_pages(pages, d, after);
+    const in_place_t copy = {
+        .data = memory, .ahead = memory, .stride = d, .n_heads = 1, .adjoin = true};
+    char *to = memory;
+    for (const char *row = cursor_next(&rows); row; row = cursor_next(&rows), to += row_bytes) {
+        prefetch_next(&ahead);
+        memcpy(to, row, row_bytes);
+    }
+    return copy;
+}
+
+/* A block of keys of one head from copies, which have room where other ways pack keys. */
+ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p,
+                               const cpu_task_t *task, int32_t dtype, const in_place_block_t *block,
+                               bool all_see) {
+    const paged_keys_t from_k = {p, task, cpu_kv_k(p), dtype};
+    const paged_keys_t from_v = {p, task, cpu_kv_v(p), dtype};
+    const flash_range_t keys = block->keys;
+    const int32_t n_keys = keys.end - keys.begin;
+    const in_place_t k = copy_of_pages(&from_k, t->d, keys, block->end, t->k);
+    score_rows(t, dtype, &k, n_keys);
+    const in_place_t v = copy_of_pages(&from_v, t->d, keys, block->end, t->v);
+    softmax_in_place(t, p, dtype, &v, block, n_keys, all_see);
+    for (flash_range_t s = keys; s.begin < keys.end; s.begin = s.end) {
+        s.end = s.begin + min32(block->step_keys, keys.end - s.begin);
+        const in_place_t some = keys_from(&v, dtype, s.begin - keys.begin);
+        accumulate_in_place(t, dtype, &some, s, all_see);
+    }
+}
+
+/* Whether the block can be gone through page by page with the results of a whole one: it lies in
+ * one page, or all rows see it and pages cut it where tiles of scores and words of keys end. */
+static inline bool page_by_page(const flash_params_t *p, flash_range_t keys, bool all_see) {
+    return cpu_in_one_page(p, keys) ||
+           (all_see && keys.begin % STEP_UNIT == 0 && p->pages.page_size % STEP_UNIT == 0);
+}
+
+/* A block of keys of some heads. */
+ALWAYS_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p,
+                                const cpu_task_t *task, int32_t dtype,
+                                const in_place_block_t *block) {
+    const bool all_see = rows_see(t, block->keys);
+    if (page_by_page(p, block->keys, all_see)) {
+        attend_in_place(t, p, task, dtype, block, true);
+        return;
+    }
+    for (int32_t head = 0; head < task->n_heads; head++) {
+        const cpu_task_t one = task_of_head(task, head, t->d);
+        const tile_scratch_t rows = rows_of_head(t, head);
+        attend_copy(&rows, p, &one, dtype, block, all_see);
+    }
+}
+
+/* ---- All keys ---- */
 
 /* After the last block: the columns of O, which are in the order of pairs.h. */
 ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
@@ -156,12 +230,15 @@ ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t
                               .n_asked = task->n_heads,
                               .asks = task->way != CPU_WAY_LONE_ROWS};
     while (keys.begin < keys.end) {
-        block.keys = cpu_first_keys(task, keys, block_keys);
+        block.keys = cpu_first_keys(keys, block_keys);
         for (int32_t head = 0; head < task->n_heads; head += most) {
             const int32_t n = min32(most, task->n_heads - head);
             const cpu_task_t some = task_of_heads(task, head, n, t->d);
             const tile_scratch_t rows = rows_of_heads(t, head, n);
-            attend_in_place(&rows, p, &some, dtype, &block);
+            if (cpu_is_paged(p))
+                attend_pages(&rows, p, &some, dtype, &block);
+            else
+                attend_in_place(&rows, p, &some, dtype, &block, false);
         }
         end_block(t, block.keys, PART_KEYS_IN_PLACE);
         keys.begin = block.keys.end;

@@ -30,8 +30,7 @@ typedef struct row_span {
 
 /* K or V of a task, and how many of its heads are prefetched one after the other. */
 typedef struct in_place_tensor {
-    const void *data;
-    const flash_strides_t *stride;
+    cpu_kv_t kv;
     int64_t d;
     int32_t dtype;
     int32_t n_asked;
@@ -58,24 +57,42 @@ static inline cpu_ahead_t after_keys(const cpu_task_t *task, flash_range_t keys,
     return enough ? after : self;
 }
 
-/* Keys of one run, of the task's heads. `end`: of the task's keys. */
-ALWAYS_INLINE in_place_t rows_in_place(const cpu_task_t *task, const in_place_tensor_t *from,
-                                       flash_range_t keys, int32_t end) {
-    const flash_strides_t *stride = from->stride;
-    const int64_t d = from->d;
-    const cpu_ahead_t after = after_keys(task, keys, end);
-    const flash_kv_run_t run = cpu_key_run(task, keys.begin);
-    const flash_kv_run_t next_run = cpu_key_run(task, after.keys.begin);
-    const int64_t first = flash_kv_offset(stride, &run, task->head_kv);
-    const int64_t ahead = flash_kv_offset(stride, &next_run, after.head_kv);
-    const bool adjoin = stride->seq == d || (from->n_asked > 1 && stride->head == d);
-    const in_place_t rows = {.data = element_at(from->data, first, from->dtype),
-                             .ahead = element_at(from->data, ahead, from->dtype),
+/* Keys of the task's heads that begin at one element, and as many others that begin at another. */
+ALWAYS_INLINE in_place_t rows_between(const cpu_task_t *task, const in_place_tensor_t *from,
+                                      int64_t first, int64_t ahead) {
+    const flash_strides_t *stride = from->kv.stride;
+    const bool adjoin = stride->seq == from->d || (from->n_asked > 1 && stride->head == from->d);
+    const in_place_t rows = {.data = element_at(from->kv.data, first, from->dtype),
+                             .ahead = element_at(from->kv.data, ahead, from->dtype),
                              .stride = stride->seq,
                              .head_bytes = stride->head * element_size(from->dtype),
                              .n_heads = task->n_heads,
                              .adjoin = adjoin};
     return rows;
+}
+
+/* Keys of the task's heads. `end`: of the task's keys. */
+ALWAYS_INLINE in_place_t rows_in_place(const cpu_task_t *task, const in_place_tensor_t *from,
+                                       flash_range_t keys, int32_t end) {
+    const cpu_ahead_t after = after_keys(task, keys, end);
+    const flash_kv_run_t run = cpu_key_run(task, keys.begin);
+    const flash_kv_run_t next_run = cpu_key_run(task, after.keys.begin);
+    return rows_between(task, from, flash_kv_offset(from->kv.stride, &run, task->head_kv),
+                        flash_kv_offset(from->kv.stride, &next_run, after.head_kv));
+}
+
+/* The same where keys are in pages, and these are in one. The keys that follow are prefetched where
+ * as many are in one page, too. */
+static inline in_place_t rows_of_page(const flash_params_t *p, const cpu_task_t *task,
+                                      const in_place_tensor_t *from, flash_range_t keys,
+                                      int32_t end) {
+    const cpu_ahead_t after = after_keys(task, keys, end);
+    const flash_kv_run_t run = cpu_page_run(p, task, from->kv.table, keys.begin);
+    const flash_kv_run_t next_run = cpu_page_run(p, task, from->kv.table, after.keys.begin);
+    const bool enough = flash_kv_left(&next_run) >= (int64_t)keys.end - keys.begin;
+    const int64_t first = flash_kv_offset(from->kv.stride, &run, task->head_kv);
+    const int64_t next = flash_kv_offset(from->kv.stride, &next_run, after.head_kv);
+    return rows_between(task, from, first, enough ? next : first);
 }
 
 /* The same without the first n keys. */

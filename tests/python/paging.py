@@ -1,0 +1,130 @@
+"""Attention problems whose K and V lie in pages: the keys of a padded problem, scattered over a
+pool that holds NaN everywhere else, with ids that are no page wherever none may be looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from memory import arrange
+from problems import AttentionProblem, make_inputs, run_call
+
+# How the pages of a sequence are found: flash_paging_t.
+KINDS = ("table", "rows", "indptr", "slots")
+
+
+@dataclass(frozen=True)
+class PagedProblem:
+    """p is padded along its keys; page_size is not used with slots, of which each has room for
+    seqlen_k keys."""
+
+    p: AttentionProblem
+    page_size: int
+    kind: str = "table"
+    v_apart: bool = False
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        p = self.p
+        return p.seqused_k if p.seqused_k is not None else (p.seqlen_k,) * p.batch
+
+    @property
+    def dense(self) -> AttentionProblem:
+        return replace(self.p, seqused_k=self.lengths)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """K or V in pages, and where the pages of each sequence are."""
+
+    pages: np.ndarray
+    ids: list[list[int]]  # of each sequence
+
+
+def _scatter(x: np.ndarray, q: PagedProblem, rng: np.random.Generator, layout: str) -> Pool:
+    """The keys in use of [batch, seqlen_k, n_heads_kv, d_head], page by page in random places."""
+    size = max(q.p.seqlen_k, 1) if q.kind == "slots" else q.page_size
+    n_ids = [-(-length // size) for length in q.lengths]
+    places = [int(i) for i in rng.permutation(sum(n_ids) + 2)]
+    pages = np.full((len(places), size, *x.shape[2:]), np.nan).astype(x.dtype)
+    ids: list[list[int]] = []
+    for b, length in enumerate(q.lengths):
+        ids.append([places.pop() for _ in range(n_ids[b])])
+        for i, page in enumerate(ids[b]):
+            keys = x[b, i * size : min((i + 1) * size, length)]
+            pages[page, : len(keys)] = keys
+    return Pool(arrange(pages, layout), ids)
+
+
+def _no_page(rng: np.random.Generator, n_pages: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Ids that nobody may follow."""
+    return rng.choice(np.array([-1, n_pages, 2**31 - 1, -(2**31)], np.int32), shape)
+
+
+def _table(q: PagedProblem, pool: Pool, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """[rows, ids]: a row more than are used, and an id more than the longest sequence has."""
+    most = -(-max(q.p.seqlen_k, 1) // q.page_size) + 1
+    table = _no_page(rng, len(pool.pages), (len(rows) + 1, most))
+    for b, ids in enumerate(pool.ids):
+        table[rows[b], : len(ids)] = ids
+    return table
+
+
+def _flat(pool: Pool, indptr: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    table = _no_page(rng, len(pool.pages), (int(indptr[-1]),))
+    for b, ids in enumerate(pool.ids):
+        table[indptr[b] : indptr[b] + len(ids)] = ids
+    return table
+
+
+def make_pages(
+    q: PagedProblem, inputs: list[np.ndarray]
+) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """q, k, v with pages, and the keywords that say where they are; of a padded problem's q, k,
+    v."""
+    rng = np.random.default_rng(q.p.seed)
+    layout_k, layout_v = q.p.layouts[1:3]
+    seed = int(rng.integers(2**31))
+    k = _scatter(inputs[1], q, np.random.default_rng(seed), layout_k)
+    v = _scatter(inputs[2], q, np.random.default_rng(seed + q.v_apart), layout_v)
+    batch = q.p.batch
+    options = {"seqused_k": np.array(q.lengths, np.int32)}
+    if q.kind == "slots":
+        if q.v_apart:
+            v = _scatter(inputs[2], q, np.random.default_rng(seed), layout_v)
+        rows = [ids[0] if ids else -1 for ids in k.ids]
+        options["page_rows"] = np.array(rows, np.int32)
+        return [inputs[0], k.pages, v.pages], _in_memory(options)
+    if q.kind == "indptr":
+        spare = rng.integers(0, 3, batch)
+        n_ids = [len(ids) + int(s) for ids, s in zip(k.ids, spare)]
+        indptr = int(rng.integers(0, 3)) + np.cumsum([0, *n_ids]).astype(np.int32)
+        options["page_indptr"] = indptr
+        tables = [_flat(pool, indptr, rng) for pool in (k, v)]
+    else:
+        rows = np.arange(batch)
+        if q.kind == "rows":
+            rows = rng.permutation(batch)
+            options["page_rows"] = rows.astype(np.int32)
+        tables = [_table(q, pool, rows, rng) for pool in (k, v)]
+    options["page_table"] = tables[0]
+    if q.v_apart:
+        options["v_page_table"] = tables[1]
+    return [inputs[0], k.pages, v.pages], _in_memory(options)
+
+
+def _in_memory(options: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Each in memory of its own, which ends where nobody may look."""
+    return {
+        name: arrange(np.ascontiguousarray(x, np.int32), "contiguous")
+        for name, x in options.items()
+    }
+
+
+def run_paged(
+    q: PagedProblem, inputs: list[np.ndarray] | None = None, config: str | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(O, LSE) of one call with pages."""
+    pages, options = make_pages(q, inputs or make_inputs(q.dense))
+    p = replace(q.p, seqused_k=None)
+    return run_call(p, pages, options, config)
