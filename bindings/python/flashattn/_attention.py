@@ -14,6 +14,8 @@ lies on the same device.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +23,10 @@ from . import _abi, _stream, _tensor, _workspace
 from . import config as _config
 from ._library import check, library
 from ._problem import Problem
+from ._stream import is_torch
 from .config import Config, ConfigLike
 from .device import device_text
-from .errors import FlashAttnError, FlashAttnLookupError
+from .errors import FlashAttnLookupError
 
 _REASON_SIZE = 1024
 
@@ -47,6 +50,7 @@ def flash_attn_func(
     return_lse: bool = False,
     out: Any = None,
     lse: Any = None,
+    workspace: Any = None,
     config: ConfigLike = None,
 ) -> Any:
     """O = softmax(softmax_scale * Q K^T, masked) V.
@@ -74,10 +78,13 @@ def flash_attn_func(
     return_lse       also return the log-sum-exp, float32 [batch, n_heads, seqlen_q]
     out              array to write O to, of q's shape and type; must not overlap the inputs
     lse              array to write the LSE to, float32, of any strides; implies return_lse
+    workspace        CUDA only: memory for the call to work in, a uint8 array on q's device, not
+                     used by another stream meanwhile; None: torch gives it where q is torch's
     config           Config or short form of the kernel to use; None: the library selects
 
     Returns O, or (O, LSE): `out` and `lse`, torch tensors if q is one, numpy arrays otherwise.
-    CUDA arrays of other libraries need `out`, and `lse` where it is wanted.
+    CUDA arrays of other libraries need `out`, `lse` where it is wanted, and `workspace` for the
+    kernels that want some (the message says how many bytes).
     Raises ValueError (shapes, types, values), TypeError (not an array), NotImplementedError (no
     kernel serves it), MemoryError, FlashAttnError (everything else).
     """
@@ -97,7 +104,7 @@ def flash_attn_func(
         page_rows=page_rows,
         batch_invariant=batch_invariant,
     )
-    return _forward(problem, q, out, lse, return_lse, config)
+    return _forward(problem, Call(q, out, lse, return_lse, workspace, config))
 
 
 def flash_attn_varlen_func(
@@ -123,6 +130,7 @@ def flash_attn_varlen_func(
     return_lse: bool = False,
     out: Any = None,
     lse: Any = None,
+    workspace: Any = None,
     config: ConfigLike = None,
 ) -> Any:
     """flash_attn_func over a ragged batch: sequences of different lengths, one after the other.
@@ -161,7 +169,7 @@ def flash_attn_varlen_func(
         page_rows=page_rows,
         batch_invariant=batch_invariant,
     )
-    return _forward(problem, q, out, lse, return_lse, config)
+    return _forward(problem, Call(q, out, lse, return_lse, workspace, config))
 
 
 def flash_combine(
@@ -283,39 +291,73 @@ def query_support(q: Any, k: Any, v: Any, *, config: ConfigLike = None, **option
     return Support(status == _abi.FLASH_SUCCESS, reason.value.decode())
 
 
-def _forward(
-    problem: Problem, q: Any, out: Any, lse: Any, return_lse: bool, config: ConfigLike
-) -> Any:
+@dataclass(frozen=True)
+class Call:
+    """What a call has beside its problem: q as it came, and the arguments of the same names."""
+
+    q: Any
+    out: Any
+    lse: Any
+    return_lse: bool
+    workspace: Any
+    config: ConfigLike
+
+
+def _forward(problem: Problem, call: Call) -> Any:
+    out, lse = call.out, call.lse
     if out is None:
-        out = _tensor.empty(q, problem.device, problem.q_shape, problem.dtype, "out")
-    if lse is None and return_lse:
-        lse = _tensor.empty(q, problem.device, problem.lse_shape, "float32", "lse")
+        out = _tensor.empty(call.q, problem.device, problem.q_shape, problem.dtype, "out")
+    if lse is None and call.return_lse:
+        lse = _tensor.empty(call.q, problem.device, problem.lse_shape, "float32", "lse")
     problem.set_output(out, lse)
-    _launch(problem, _config.resolve(config))
+    _launch(problem, _config.resolve(call.config), call)
     return out if lse is None else (out, lse)
 
 
-def _launch(problem: Problem, kernel: int | None) -> None:
+def _launch(problem: Problem, kernel: int | None, call: Call) -> None:
     args = problem.args
     size = workspace_size(args, kernel)
     if not size:
         check(library().flash_forward(args, kernel, problem.stream))
         return
-    with _workspace.lent(size) as memory:
-        args.workspace = memory.ctypes.data
-        args.workspace_size = memory.nbytes
+    with device_workspace(problem, size, call.q, call.workspace) as (address, n_bytes):
+        args.workspace = address
+        args.workspace_size = n_bytes
         check(library().flash_forward(args, kernel, problem.stream))
 
 
+@contextmanager
+def device_workspace(
+    problem: Problem, size: int, like: Any, given: Any = None
+) -> Iterator[tuple[int, int]]:
+    """(address, bytes) of at least `size` bytes of working memory on the problem's device, for one
+    call: `given`, or of the library of `like`, in CUDA memory.
+
+    torch hands memory that is freed here to later work of the same stream only, which comes after
+    the call's.
+    """
+    if problem.device == _abi.FLASH_DEVICE_CPU:
+        with _workspace.lent(size) as memory:
+            yield memory.ctypes.data, memory.nbytes
+        return
+    if given is None and not is_torch(like):
+        raise ValueError(
+            f"a {type(like).__name__} in CUDA memory needs {size} bytes to work in: workspace="
+        )
+    if given is None:
+        given = _tensor.empty(like, problem.device, (size,), "uint8", "workspace")
+    memory = _tensor.bytes_view(given, "workspace", problem.stream)
+    if memory.device != problem.device:
+        raise ValueError(
+            f"workspace is on {device_text(memory.device)}, q on {device_text(problem.device)}"
+        )
+    if memory.shape[0] < size:
+        raise ValueError(f"workspace has {memory.shape[0]} bytes, and the call wants {size}")
+    yield memory.data, memory.shape[0]
+
+
 def workspace_size(args: _abi.flash_forward_args_t, kernel: int | None) -> int:
-    """Bytes of CPU memory that the call wants; 0 on a CUDA device. kernel: as config.resolve()
-    gives it."""
+    """Bytes of memory on the call's device that it wants. kernel: as config.resolve() gives it."""
     size = ctypes.c_uint64()
     check(library().flash_workspace_size(args, kernel, size))
-    if size.value and args.device != _abi.FLASH_DEVICE_CPU:
-        raise FlashAttnError(
-            f"the library wants {size.value} bytes of workspace on {device_text(args.device)}, "
-            "and this package has none to give in CUDA memory",
-            _abi.FLASH_ERROR_INTERNAL,
-        )
     return size.value

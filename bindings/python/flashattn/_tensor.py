@@ -26,7 +26,7 @@ DTYPES = {
     "bfloat16": _abi.FLASH_DTYPE_BF16,
     "float32": _abi.FLASH_DTYPE_FP32,
 }
-_ITEM_SIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}
+_ITEM_SIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "uint8": 1}
 
 
 class View(NamedTuple):
@@ -139,6 +139,16 @@ def table_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAULT
             f"{name} is not contiguous along its innermost axis (stride {result.strides[-1]} "
             "elements, not 1)"
         )
+    return result
+
+
+def bytes_view(array: Any, name: str, stream: int = _stream.DEFAULT) -> View:
+    """A view of contiguous bytes."""
+    result = view(array, name, stream)
+    if result.dtype != "uint8" or len(result.shape) != 1:
+        raise ValueError(f"{name} is {result.dtype} with {len(result.shape)} axes: not flat uint8")
+    if result.shape[0] > 1 and result.strides[0] != 1:
+        raise ValueError(f"{name} is not contiguous (stride {result.strides[0]} elements, not 1)")
     return result
 
 

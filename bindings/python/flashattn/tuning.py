@@ -30,13 +30,14 @@ def measure(
     configs: Sequence[Config | str],
     *,
     out: Any,
+    workspace: Any = None,
     n_launches: int = 25,
     **options: Any,
 ) -> list[float]:
     """Median seconds of n_launches launches of each kernel, which take turns; one more launch of
     each comes first and is not timed.
 
-    configs are Configs or short forms of rows of the table, out and options as in flash_attn_func
+    configs are Configs or short forms of rows of the table, out, workspace and options as in flash_attn_func
     and flash_attn_varlen_func. On a CUDA device: the device's time, on the caller's stream, which
     is waited for. Raises what flash_attn_func raises for any of the kernels, and LookupError.
     """
@@ -44,16 +45,17 @@ def measure(
     problem.set_output(out, None)
     rows = [_config.row(config) for config in configs]
     sizes = [_attention.workspace_size(problem.args, row) for row in rows]
-    workspace = np.empty(max(sizes, default=0), np.uint8)
-    problem.args.workspace = workspace.ctypes.data
-    problem.args.workspace_size = workspace.nbytes
     pointers = (ctypes.c_void_p * len(rows))(*rows)
     seconds = (ctypes.c_double * len(rows))()
-    check(
-        library().flash_measure(
-            problem.args, pointers, len(rows), n_launches, problem.stream, seconds
+    size = max(sizes, default=0)
+    with _attention.device_workspace(problem, size, q, workspace) as (address, n_bytes):
+        problem.args.workspace = address
+        problem.args.workspace_size = n_bytes
+        check(
+            library().flash_measure(
+                problem.args, pointers, len(rows), n_launches, problem.stream, seconds
+            )
         )
-    )
     return list(seconds)
 
 
