@@ -12,8 +12,6 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from . import _abi, _attention
 from . import config as _config
 from ._library import check, library
