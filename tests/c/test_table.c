@@ -74,6 +74,7 @@ static bool machine_runs(int32_t arch) {
     case FLASH_ARCH_REFERENCE:
         return true;
     case FLASH_ARCH_SM80:
+    case FLASH_ARCH_SM80_DECODE:
         return compute_capability() >= 80;
     case FLASH_ARCH_SM90:
         return compute_capability() == 90;
@@ -235,6 +236,15 @@ static void cuda_rules(void **state) {
         {"(FP16, 128, 64, 64, 4): load_0_32_2_tiles", "K_mma_load_K_fragments"},
         {"(FP16, 128, 64, 64, 4): load_0_2_16_tiles", "V_mma_load_K_fragments"},
         {"(FP16, 128, 64, 64, 4): load_0_16_2_tiles+buffer", "K_mma_load_K_fragments"},
+        {"SM80_DECODE (FP32, 128, 16, 16, 4): stages_3", "dtype"},
+        {"SM80_DECODE (FP16, 96, 16, 16, 4): stages_3", "d_head"},
+        {"SM80_DECODE (FP16, 128, 32, 16, 4): stages_3", "B_r"},
+        {"SM80_DECODE (FP16, 128, 16, 64, 4): stages_3", "B_c"},
+        {"SM80_DECODE (FP16, 128, 16, 16, 2): stages_3", "n_warps"},
+        {"SM80_DECODE (FP16, 128, 16, 16, 4): stages_1", "n_stages is 1: not within 2 ... 8"},
+        {"SM80_DECODE (FP16, 128, 16, 16, 4): stages_9", "n_stages is 9: not within 2 ... 8"},
+        {"SM80_DECODE (FP16, 256, 8, 32, 4): stages_2",
+         "take 262144 bytes of shared memory: at most 231424"},
         {"SM90 (FP32, 128, 128, 128, 12): stages_2", "dtype"},
         {"SM90 (BF16, 32, 128, 128, 12): stages_2", "d_head"},
         {"SM90 (BF16, 128, 96, 128, 10): stages_2", "B_r"},
