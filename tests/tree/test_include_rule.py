@@ -120,8 +120,8 @@ def test_every_folder_has_a_rule() -> None:
 
 
 def test_a_folder_without_a_rule_is_found(tmp_path: Path) -> None:
-    rooms = ("kernels/sm80/decode", "kernels/sm80/verify", "kernels/sm90/mma", "kernels/sm90/decode")
-    for folder in (*rooms, "kernels/sm100/ptx", "src/api"):
+    rooms = ("sm80/decode", "sm80/verify", "sm90/mma", "sm90/decode", "sm100/ptx")
+    for folder in (*(f"kernels/{room}" for room in rooms), "src/api"):
         (tmp_path / folder).mkdir(parents=True)
     strays = ["kernels/sm100", "kernels/sm80/verify", "kernels/sm90/decode"]
     assert folders_without_a_rule(tmp_path) == strays
