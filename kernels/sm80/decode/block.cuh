@@ -40,6 +40,8 @@ static __device__ __forceinline__ bool is_whole(const decode_piece_t &piece) {
 template <flash_config_t C>
 static __device__ __forceinline__ decode_piece_t
 find_piece(const sm80_decode_params_t &params, int32_t number, int64_t &units) {
+    if (params.pieces == 0 && params.attention.batch == 1)
+        return cut_one<C>(params, number, units);
     if (params.pieces == 0) {
         __shared__ cut_scratch<C> scratch;
         return cut_batch<C>(params, number, scratch, units);

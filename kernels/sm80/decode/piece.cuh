@@ -2,10 +2,10 @@
  * Which piece of which sequence a block has.
  *
  * Where the host knows the lengths, every sequence is cut into the same number of pieces. Else each
- * block works out the cut for itself, from the lengths on the device: sequences longer than an even
- * share of the batch are cut into pieces of about that share, and pieces are numbered in this
- * order: those of cut sequences, then whole sequences, the longest classes of length first. Blocks
- * are dealt to multiprocessors in the order of their numbers, so that long pieces start first.
+ * block works out the cut for itself, from the lengths on the device: sequences longer than a share
+ * are cut into pieces of about that share, and pieces are numbered in this order: those of cut
+ * sequences, then whole sequences, the longest classes of length first. Blocks are dealt to
+ * multiprocessors in the order of their numbers, so that long pieces start first.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_PIECE_CUH
 #define FLASH_KERNELS_SM80_DECODE_PIECE_CUH
@@ -50,8 +50,10 @@ static __device__ __forceinline__ flash_sequence_t sequence_of(const flash_param
     return s;
 }
 
+/* A function of its own: what stands in the way to the first load should be short, as instructions
+ * come from memory, too. */
 template <flash_config_t C>
-static __device__ __forceinline__ int32_t count_units(const flash_params_t &p, int32_t b) {
+static __device__ __noinline__ int32_t count_units(const flash_params_t &p, int32_t b) {
     const unit_range_t units = visible_units(p, sequence_of<C>(p, b));
     return units.end - units.begin;
 }
@@ -66,9 +68,13 @@ typedef struct batch_counts {
     int32_t of[N_COUNTS];
 } batch_counts_t;
 
+/* Shares that are tried: the first one, and up to twice as much. */
+enum { N_SHARES = 9 };
+
 /* For the exchange between the warps of a block. */
 template <flash_config_t C> struct cut_scratch {
     int64_t units[C.n_warps];
+    int32_t pieces[N_SHARES];
     batch_counts_t counts[C.n_warps];
     decode_piece_t piece;
 };
@@ -108,18 +114,50 @@ static __device__ __forceinline__ int64_t sum_units(const flash_params_t &p,
     return sum;
 }
 
-/* Units of a piece, about. */
-static __device__ __forceinline__ int32_t share_of(const sm80_decode_params_t &params,
-                                                   int64_t units) {
-    if (params.target_pieces == 0)
-        return params.least_share;
-    const int64_t even = (units + params.target_pieces - 1) / params.target_pieces;
-    return (int32_t)min(max(even, (int64_t)params.least_share), (int64_t)INT32_MAX);
-}
-
 /* Pieces of a sequence that is cut at shares; 1: it stays whole. */
 static __device__ __forceinline__ int32_t count_pieces(int32_t units, int32_t share) {
     return units > share ? (units + share - 1) / share : 1;
+}
+
+/* Units of a piece, for a batch of so many: as many pieces as blocks run side by side, but short
+ * ones only as far as every multiprocessor has a block. */
+static __device__ __forceinline__ int32_t first_share(const sm80_decode_params_t &params,
+                                                      int64_t units) {
+    const int64_t one_each = (units + params.busy_pieces - 1) / params.busy_pieces;
+    const int64_t side_by_side = (units + params.most_pieces - 1) / params.most_pieces;
+    const int64_t short_ones = min(max(one_each, (int64_t)params.least_share),
+                                   (int64_t)params.long_share);
+    return (int32_t)min(max(side_by_side, short_ones), (int64_t)INT32_MAX / 2);
+}
+
+static __device__ __forceinline__ int32_t nth_share(int32_t first, int32_t i) {
+    return first + (int32_t)(((int64_t)first * i + N_SHARES - 2) / (N_SHARES - 1));
+}
+
+/* The smallest share with which all pieces run side by side; the first one where none does: of many
+ * sequences, or of one that is longer than all others. */
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t fitting_share(const sm80_decode_params_t &params,
+                                                        int32_t first, cut_scratch<C> &scratch) {
+    const int32_t batch = params.attention.batch;
+    if (batch > params.most_pieces)
+        return first;
+#pragma unroll 1
+    for (int i = threadIdx.x / DECODE_WARP_THREADS; i < N_SHARES; i += C.n_warps) {
+        int32_t pieces = 0;
+#pragma unroll 1
+        for (int32_t b = threadIdx.x % DECODE_WARP_THREADS; b < batch; b += DECODE_WARP_THREADS)
+            pieces += count_pieces(count_units<C>(params.attention, b), nth_share(first, i));
+        pieces = __reduce_add_sync(0xffffffffu, pieces);
+        if (threadIdx.x % DECODE_WARP_THREADS == 0)
+            scratch.pieces[i] = pieces;
+    }
+    __syncthreads();
+    int32_t share = first;
+#pragma unroll 1
+    for (int i = N_SHARES - 1; i >= 0; --i)
+        share = scratch.pieces[i] <= params.most_pieces ? nth_share(first, i) : share;
+    return share;
 }
 
 /* The class of a whole sequence, 0 ... N_LENGTHS - 1. */
@@ -218,14 +256,31 @@ static __device__ __forceinline__ decode_piece_t find_own_piece(const flash_para
     }
 }
 
+/* A batch of one sequence. */
+template <flash_config_t C>
+static __device__ __forceinline__ decode_piece_t cut_one(const sm80_decode_params_t &params,
+                                                         int32_t number, int64_t &units) {
+    units = count_units<C>(params.attention, 0);
+    const int32_t share =
+        params.most_pieces > 0 ? first_share(params, units) : params.least_share;
+    const int32_t pieces = count_pieces((int32_t)units, share);
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        *params.n_splits = pieces > 1;
+    return {0, number, number < pieces ? pieces : 0, 0};
+}
+
 /* The piece of this number, by all threads of the block. */
 template <flash_config_t C>
-static __device__ decode_piece_t cut_batch(const sm80_decode_params_t &params, int32_t number,
-                                           cut_scratch<C> &scratch, int64_t &units) {
+static __device__ __forceinline__ decode_piece_t cut_batch(const sm80_decode_params_t &params,
+                                                           int32_t number,
+                                                           cut_scratch<C> &scratch,
+                                                           int64_t &units) {
     const flash_params_t &p = params.attention;
     const batch_part_t part = own_part<C>(p.batch);
     units = sum_units(p, scratch);
-    const int32_t share = share_of(params, units);
+    const int32_t share = params.most_pieces > 0
+                              ? fitting_share(params, first_share(params, units), scratch)
+                              : params.least_share;
     batch_counts_t own = {};
 #pragma unroll 1
     for (int32_t b = part.begin; b < part.end; ++b)
