@@ -14,7 +14,7 @@ import torch
 from device_memory import ALIGNED_LAYOUTS, Guarded, allocate, lengths, upload
 from flashattn import Arch, Kernel, oracle
 from flashattn.compare import compare
-from problems import AttentionProblem, make_inputs
+from problems import AttentionProblem, fill_unused, make_inputs
 
 DTYPE_NAMES = {1: "float16", 2: "bfloat16"}
 DTYPES = tuple(DTYPE_NAMES.values())
@@ -54,7 +54,7 @@ def device_shapes(p: AttentionProblem) -> list[torch.Tensor]:
 def device_options(p: AttentionProblem) -> dict[str, object]:
     """Keywords of flash_attn_varlen_func, lengths in device memory."""
     options = p.call_options()
-    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k"):
+    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"):
         options[name] = lengths(options[name])
     return options
 
@@ -98,6 +98,7 @@ def run(
 def check(p: AttentionProblem, config: object = None) -> tuple[np.ndarray, np.ndarray]:
     """Runs the problem, asserts that it agrees with the oracle, and returns (O, LSE)."""
     o, lse = run(p, config=config)
+    fill_unused(p, o, lse)
     replay = f"replay: {p}, config={str(config) if config else None!r}"
     expected = _expected(replace(p, layouts=CONTIGUOUS))
     if not _may_round_anywhere(config):

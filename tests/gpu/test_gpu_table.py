@@ -92,6 +92,13 @@ CASES = {
     "softcap": _case(SOFTCAP, 1, 100, 170, 2, 2, softcap=3.0),
     "softcap_causal": _case(SOFTCAP | CAUSAL, 1, 100, 170, 2, 2, softcap=30.0, causal=True),
     "seqused_k": _case(VARLEN, 3, 90, 200, 2, 1, seqused_k=(0, 200, 77)),
+    "seqused_q": _case(VARLEN, 3, 90, 200, 2, 1, seqused_q=(0, 90, 66), seqused_k=(9, 200, 77)),
+    "seqused_q_causal": _case(
+        VARLEN | CAUSAL, 3, 300, 200, 2, 1, seqused_q=(300, 129, 1), causal=True
+    ),
+    "ragged_seqused_q": _case(
+        VARLEN, 3, 95, 150, 4, 2, seqused_q=(65, 0, 91), seqused_k=(40, 20, 99), **_RAGGED
+    ),
     "ragged": _case(VARLEN, 3, 95, 150, 4, 2, **_RAGGED),
     "ragged_causal": _case(VARLEN | CAUSAL, 3, 95, 150, 4, 2, causal=True, **_RAGGED),
     "many": _case(VARLEN, len(_MANY_Q), 900, 1100, 3, 1, **_MANY),

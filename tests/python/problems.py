@@ -196,7 +196,7 @@ def check(
     """
     q, k, v = inputs or make_inputs(p)
     o, lse = run(p, [q, k, v], config)
-    _fill_unused(p, o, lse)
+    fill_unused(p, o, lse)
     oracle_o, oracle_lse = oracle.attention(q, k, v, **p.options())
     naive_o = oracle.naive(q, k, v, roundings=roundings, **p.options())
     deviation = compare(
@@ -212,7 +212,7 @@ def check(
     return o, lse
 
 
-def _fill_unused(p: AttentionProblem, o: np.ndarray, lse: np.ndarray) -> None:
+def fill_unused(p: AttentionProblem, o: np.ndarray, lse: np.ndarray) -> None:
     """Asserts that rows beyond seqused_q are as they were, and makes them the oracle's."""
     for b, used in enumerate(p.seqused_q or ()):
         if p.cu_seqlens_q is None:
