@@ -31,6 +31,8 @@ typedef struct flash_params {
     const int32_t *cu_seqlens_q; /* [batch + 1] or NULL */
     const int32_t *cu_seqlens_k; /* [batch + 1] or NULL */
     const int32_t *seqused_k;    /* [batch] or NULL */
+    int32_t q_dtype;             /* FLASH_DTYPE_...; that of K and V is the kernel's */
+    int32_t o_dtype;
     int32_t batch;
     int32_t seqlen_q; /* of every sequence, or the longest */
     int32_t seqlen_k; /* of every sequence, or the longest */

@@ -11,7 +11,7 @@
 static problem_t problem_of(int32_t dtype, int32_t features) {
     problem_t problem;
     memset(&problem, 0, sizeof problem);
-    problem.dtype = dtype;
+    problem.dtype = problem.params.q_dtype = problem.params.o_dtype = dtype;
     problem.features = features;
     problem.params.batch = problem.params.n_heads = problem.params.n_heads_kv = 1;
     problem.params.group = 1;
