@@ -105,7 +105,10 @@ ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_par
         amx_divide_scratch(scratch, config, d, terms, task->row_end - task->row_begin);
     strip_keys_t strips[AMX_STRIPS_MAX];
     const flash_range_t keys = find_strip_keys(&t, p, task, strips);
-    pack_q(&t, p, task, dtype, bad);
+    if (terms.q == AMX_TERMS_MAX)
+        pack_q_fp32(&t, p, task, bad);
+    else
+        pack_q(&t, p, task, dtype, bad);
     start_results(&t);
     amx_run_t run = {
         .t = &t, .strips = strips, .rule = softmax_rule(p), .packed = task->packed, .bad = bad};
@@ -118,21 +121,30 @@ ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_par
     store_results(&t, p, task, dtype, bad);
 }
 
-/* Keys of bf16 and a Q of fp32, of which there are fewer calls. */
-NEVER_INLINE void attend_wide_q(const flash_config_t *config, const flash_params_t *p,
-                                const cpu_task_t *task, void *scratch, uint32_t *bad) {
-    flash_config_t of_bf16 = *config;
-    of_bf16.dtype = FLASH_DTYPE_BF16;
-    attend_in_terms(&of_bf16, p, task, scratch, bad, (amx_terms_t){1, 2});
+/* A Q of fp32, whatever the type of the keys: fewer calls than others. */
+NEVER_INLINE void attend_wide_q_of_bf16(const flash_config_t *config, const flash_params_t *p,
+                                        const cpu_task_t *task, void *scratch, uint32_t *bad) {
+    flash_config_t constant = *config;
+    constant.dtype = FLASH_DTYPE_BF16;
+    attend_in_terms(&constant, p, task, scratch, bad, (amx_terms_t){1, 3});
+}
+
+NEVER_INLINE void attend_wide_q_of_fp16(const flash_config_t *config, const flash_params_t *p,
+                                        const cpu_task_t *task, void *scratch, uint32_t *bad) {
+    flash_config_t constant = *config;
+    constant.dtype = FLASH_DTYPE_FP16;
+    attend_in_terms(&constant, p, task, scratch, bad, (amx_terms_t){2, 3});
 }
 
 ALWAYS_INLINE void amx_attend(const flash_config_t *config, const flash_params_t *p,
                               const cpu_task_t *task, void *scratch, uint32_t *bad) {
     const int32_t dtype = config->dtype, terms = amx_terms_of(dtype);
-    if (dtype == FLASH_DTYPE_BF16 && p->q_dtype != dtype)
-        attend_wide_q(config, p, task, scratch, bad);
-    else
+    if (p->q_dtype == dtype)
         attend_in_terms(config, p, task, scratch, bad, (amx_terms_t){terms, terms});
+    else if (dtype == FLASH_DTYPE_BF16 && p->q_dtype == FLASH_DTYPE_FP32)
+        attend_wide_q_of_bf16(config, p, task, scratch, bad);
+    else if (dtype == FLASH_DTYPE_FP16 && p->q_dtype == FLASH_DTYPE_FP32)
+        attend_wide_q_of_fp16(config, p, task, scratch, bad);
 }
 
 ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *p,

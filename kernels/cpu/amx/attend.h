@@ -69,7 +69,7 @@ ALWAYS_INLINE void run_chunk(amx_run_t *run, amx_terms_t terms, exponentials_t *
     const int64_t squares_s = (beside->scores.last - beside->scores.first) * run->t->columns;
     const int64_t squares_o = (previous->last - previous->first) * (beside->end - beside->begin);
     const int64_t products =
-        terms.keys * terms.q * squares_s + (terms.keys == 2 ? 3 : 1) * squares_o;
+        score_products(terms) * squares_s + value_products(terms.keys) * squares_o;
     const company_t with = {e, products ? (e->n + 2 * products - 1) / (2 * products) : 0};
     multiply_beside(run, terms, beside, &with);
     while (e->done < e->n)

@@ -11,8 +11,8 @@
  *             terms of the contraction (columns of d; keys)
  *   Q^T, P^T  right operands: two tiles of 16 rows of the task each, a row of the tile two
  *             consecutive terms of the contraction for each of them
- * fp16 is held exactly as the sum of two bf16 terms, high and low: two squares in place of one. So
- * are the 16 leading bits of a Q of fp32, whatever the type of K and V.
+ * fp16 is held exactly as the sum of two bf16 terms, high and low: two squares in place of one. A Q
+ * of fp32 is the sum of three, whatever the type of K and V.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_LAYOUT_H
 #define FLASH_KERNELS_CPU_AMX_LAYOUT_H
@@ -26,6 +26,7 @@
 #include <stdint.h>
 
 enum {
+    AMX_TERMS_MAX = 3,                                    /* of an element: amx_terms_of() */
     AMX_OPERANDS = AMX_SQUARE * AMX_SQUARE,               /* elements of a square */
     AMX_OPERAND_BYTES = AMX_OPERANDS * 2,                 /* bf16 */
     AMX_RESULT_BYTES = AMX_OPERANDS * (int)sizeof(float), /* fp32 */
@@ -47,7 +48,7 @@ static inline int32_t amx_chunk(const flash_config_t *config, int64_t d_head) {
 /* bf16 terms of an element. */
 static inline int32_t amx_terms_of(int32_t dtype) {
     DTYPES_KNOWN(3);
-    return dtype == FLASH_DTYPE_BF16 ? 1 : 2;
+    return dtype == FLASH_DTYPE_FP32 ? 3 : dtype == FLASH_DTYPE_FP16 ? 2 : 1;
 }
 
 /* bf16 terms of the operands. */

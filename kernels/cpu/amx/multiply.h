@@ -68,20 +68,29 @@ ALWAYS_INLINE void square_multiply(operands_t next, int32_t terms, const company
     keep_company(with, terms);
 }
 
-/* The same for operands of K and Q, the first terms of which are loaded. The product of two low
- * terms is there: a sum of scores may notice up to 4e-6 of its parts. */
+/* The same for operands of K and Q, the first terms of which are loaded: the products of all terms
+ * but K's second with Q's third. That of two second terms a sum of scores may notice, up to 4e-6 of
+ * its parts. */
 ALWAYS_INLINE void score_multiply(operands_t o, operands_t next, amx_terms_t terms,
                                   const company_t *with) {
+    const operands_t third_right = {o.left, o.right + 2 * AMX_OPERANDS};
     const operands_t low_right = {o.left, o.right + AMX_OPERANDS};
     const operands_t low_both = {o.left + AMX_OPERANDS, o.right + AMX_OPERANDS};
     const operands_t low_left = {o.left + AMX_OPERANDS, o.right};
-    if (terms.q == 2)
+    if (terms.q == 3)
+        square_multiply(third_right, terms.keys, with);
+    if (terms.q >= 2)
         square_multiply(low_right, terms.keys, with);
     if (terms.keys == 2) {
         square_multiply(low_both, terms.keys, with);
         square_multiply(low_left, terms.keys, with);
     }
     square_multiply(next, terms.keys, with);
+}
+
+/* How many that are. */
+ALWAYS_INLINE int32_t score_products(amx_terms_t terms) {
+    return terms.q + 2 * (terms.keys - 1);
 }
 
 /* The same for operands of V and P, of as many terms each, without the product of two low ones. */
@@ -94,6 +103,10 @@ ALWAYS_INLINE void value_multiply(operands_t o, operands_t next, int32_t terms,
         square_multiply(low_left, terms, with);
     }
     square_multiply(next, terms, with);
+}
+
+ALWAYS_INLINE int32_t value_products(int32_t terms) {
+    return terms == 2 ? 3 : 1;
 }
 
 #endif

@@ -19,7 +19,7 @@
 ALWAYS_INLINE void put_row(amx_reader_t *r, const char *row, int64_t i, uint16_t *to) {
     to += i * AMX_SQUARE;
     for (int64_t c = 0; c < r->d; c += AMX_SQUARE, to += r->terms * AMX_OPERANDS) {
-        words_t split[2] = {_mm512_setzero_si512()};
+        words_t split[AMX_TERMS_MAX] = {_mm512_setzero_si512()};
         read_part(r, row, i, c, split);
         for (int term = 0; term < r->terms; term++)
             _mm512_store_si512(to + term * AMX_OPERANDS, split[term]);
@@ -97,9 +97,8 @@ NEVER_INLINE uint32_t pack_strip_with_care(const amx_scratch_t *t, int32_t dtype
 
 /* Fills Q, of a type of 16 bits, and sets the bits of bad rows: bit r of bad[s] is row r of strip
  * s. */
-ALWAYS_INLINE void pack_q_as_keys(const amx_scratch_t *t, const flash_params_t *p,
-                                  const cpu_task_t *task, int32_t dtype,
-                                  uint32_t bad[AMX_STRIPS_MAX]) {
+ALWAYS_INLINE void pack_q(const amx_scratch_t *t, const flash_params_t *p, const cpu_task_t *task,
+                          int32_t dtype, uint32_t bad[AMX_STRIPS_MAX]) {
     row_cursor_t q = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = q;
     uint16_t *to = t->q;
     for (int64_t i = 0; i < AMX_PREFETCH_ROWS; i++)
@@ -125,14 +124,6 @@ NEVER_INLINE void pack_q_fp32(const amx_scratch_t *t, const flash_params_t *p,
         bad[strip] = pack_strip(t, dtype, true, &q, &ahead, to);
         to += t->columns * amx_terms_of(dtype) * AMX_OPERANDS;
     }
-}
-
-ALWAYS_INLINE void pack_q(const amx_scratch_t *t, const flash_params_t *p, const cpu_task_t *task,
-                          int32_t dtype, uint32_t bad[AMX_STRIPS_MAX]) {
-    if (p->q_dtype == dtype)
-        pack_q_as_keys(t, p, task, dtype, bad);
-    else if (p->q_dtype == FLASH_DTYPE_FP32)
-        pack_q_fp32(t, p, task, bad);
 }
 
 /* ---- K and V ---- */

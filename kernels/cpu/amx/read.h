@@ -25,16 +25,18 @@ ALWAYS_INLINE words_t words_from_floats(vec_t low, vec_t high) {
     return (words_t)_mm512_cvtne2ps_pbh(high, low);
 }
 
-/* The bf16 terms of 32 floats, the second what the first leaves. */
-ALWAYS_INLINE void split_floats(vec_t low, vec_t high, int32_t terms, words_t split[2]) {
+/* The bf16 terms of 32 floats, each what those before it leave. */
+ALWAYS_INLINE void split_floats(vec_t low, vec_t high, const int32_t terms, words_t *split) {
     split[0] = words_from_floats(low, high);
-    if (terms == 2)
-        split[1] = words_from_floats(vec_sub(low, low_floats(split[0])),
-                                     vec_sub(high, high_floats(split[0])));
+    UNROLL for (int i = 1; i < terms; i++) {
+        low = vec_sub(low, low_floats(split[i - 1]));
+        high = vec_sub(high, high_floats(split[i - 1]));
+        split[i] = words_from_floats(low, high);
+    }
 }
 
 /* Of 32 elements of a type of 16 bits. */
-ALWAYS_INLINE void split_words(int32_t dtype, words_t x, words_t split[2]) {
+ALWAYS_INLINE void split_words(int32_t dtype, words_t x, words_t *split) {
     DTYPES_KNOWN(3);
     if (dtype == FLASH_DTYPE_BF16)
         split[0] = x;
@@ -94,18 +96,18 @@ ALWAYS_INLINE vec_t read_fp32(amx_reader_t *r, const void *from, __mmask16 mask,
 }
 
 ALWAYS_INLINE void read_fp32_part(amx_reader_t *r, const char *row, int64_t i, int64_t column,
-                                  words_t split[2]) {
+                                  words_t *split) {
     const __mmask32 mask = row ? present(column, r->d) : 0;
     const char *from = row + column * (int64_t)sizeof(float);
     const vec_t low = read_fp32(r, from, (__mmask16)mask, i);
     const vec_t high = read_fp32(r, from + sizeof(vec_t), (__mmask16)(mask >> VEC_WIDTH), i);
-    split_floats(low, high, 2, split);
+    split_floats(low, high, amx_terms_of(FLASH_DTYPE_FP32), split);
 }
 
 /* The bf16 terms of elements column ... column + 31 of row number i, zeros beyond d. row NULL:
  * zeros, as a square has beyond the last row. */
 ALWAYS_INLINE void read_part(amx_reader_t *r, const char *row, int64_t i, int64_t column,
-                             words_t split[2]) {
+                             words_t *split) {
     words_t x = _mm512_setzero_si512();
     if (r->dtype == FLASH_DTYPE_FP32) {
         read_fp32_part(r, row, i, column, split);
