@@ -330,7 +330,7 @@ MMA_ROWS = 16
 FRAGMENT = 8  # columns of the contraction that a fragment covers
 HALVES = (Dtype.FP16, Dtype.BF16)
 ANY_TYPES = _wide_q_and_o(*Dtype)
-CUDA_TYPES = tuple(Types(kv, kv, kv) for kv in HALVES)
+CUDA_TYPES = _wide_o(*HALVES)
 # The count follows from others: legality.py.
 ANY_FRAGMENTS = Range(INT32_MIN, INT32_MAX)
 FORWARD_ONLY = Choice((Op.FORWARD,))
