@@ -60,7 +60,6 @@ typedef struct sm80_decode_params {
     int32_t head_blocks;     /* n_heads_kv / heads_per_block */
     int32_t row_tiles;       /* of B_r rows, of the longest sequence of queries */
     int32_t row_tile;        /* B_r */
-    int32_t o_dtype;
     int32_t columns;         /* d_head of the kernel, of a row of partial_o */
     /* Pieces of each sequence; 0: every block cuts the batch by the lengths on the device, into
      * pieces of about one share of its units (decode/piece.cuh): at least least_share, and less than

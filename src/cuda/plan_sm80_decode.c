@@ -118,7 +118,6 @@ decode_plan_t plan_sm80_decode(const flash_config_t *config, const problem_t *pr
             p, (int64_t)p->batch * p->n_heads_kv * params->row_tiles, resident);
     params->head_blocks = p->n_heads_kv / params->heads_per_block;
     params->columns = config->d_head;
-    params->o_dtype = problem->dtype;
     if (known)
         plan_known_lengths(&plan, device->n_multiprocessors, resident);
     else if (problem->batch_invariant)

@@ -14,6 +14,7 @@ import torch
 from device_memory import ALIGNED_LAYOUTS, Guarded, allocate, lengths, upload
 from flashattn import Arch, Kernel, oracle
 from flashattn.compare import compare
+from memory import dtype_of
 from problems import AttentionProblem, fill_unused, make_inputs
 
 DTYPE_NAMES = {1: "float16", 2: "bfloat16"}
@@ -48,7 +49,11 @@ def device_inputs(p: AttentionProblem) -> list[torch.Tensor]:
 def device_shapes(p: AttentionProblem) -> list[torch.Tensor]:
     """q, k and v without values, for questions about sizes and alignment."""
     shapes = (p.q_shape, p.k_shape, p.k_shape)
-    return [allocate(shape, p.dtype, layout) for shape, layout in zip(shapes, p.layouts)]
+    q, kv, _ = p.types
+    return [
+        allocate(shape, dtype, layout)
+        for shape, dtype, layout in zip(shapes, (q, kv, kv), p.layouts)
+    ]
 
 
 def device_options(p: AttentionProblem) -> dict[str, object]:
@@ -64,7 +69,7 @@ def query(p: AttentionProblem, config: object = None) -> flashattn.Support:
 
 
 def stores(config: flashattn.Config, layout: str) -> bool:
-    """Whether the row stores O in such a layout: SM90 does it by TMA."""
+    """Whether the row stores O in such a layout: SM90 does it by TMA, and fp32 in pairs."""
     return config.arch != Arch.SM90 or layout in ALIGNED_LAYOUTS
 
 
@@ -87,7 +92,7 @@ def run(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(O, LSE) of one call; outputs are poisoned and guarded."""
     q, k, v = tensors or device_inputs(p)
-    o = Guarded(q.shape, p.dtype, p.layouts[3])
+    o = Guarded(q.shape, p.types[2], p.layouts[3])
     lse = Guarded((*q.shape[:-3], q.shape[-2], q.shape[-3]), "float32")
     flashattn.flash_attn_varlen_func(
         q, k, v, out=o.tensor, lse=lse.tensor, config=config, **device_options(p), **options
@@ -123,12 +128,21 @@ class Expected:
     lse: np.ndarray
     naive_o: np.ndarray
     largest_score: float
+    p_dtype: np.dtype
 
 
-def expected_of(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object) -> Expected:
+def expected_of(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    o_dtype: np.dtype | None = None,
+    **options: object,
+) -> Expected:
+    """o_dtype: None: that of q."""
     o, lse = oracle.attention(q, k, v, **options)
-    naive_o = oracle.naive(q, k, v, roundings=4, **options)
-    return Expected(o, lse, naive_o, oracle.largest_score(q, k, options.get("softmax_scale")))
+    naive_o = oracle.naive(q, k, v, roundings=4, o_dtype=o_dtype, **options)
+    largest_score = oracle.largest_score(q, k, options.get("softmax_scale"))
+    return Expected(o, lse, naive_o, largest_score, v.dtype)
 
 
 def assert_agrees(o: np.ndarray, lse: np.ndarray, expected: Expected, replay: str) -> None:
@@ -139,6 +153,7 @@ def assert_agrees(o: np.ndarray, lse: np.ndarray, expected: Expected, replay: st
         lse=lse,
         oracle_lse=expected.lse,
         largest_score=expected.largest_score,
+        p_dtype=expected.p_dtype,
     )
     assert deviation.ok, f"{deviation.failures}; {deviation}; {replay}"
 
@@ -156,4 +171,4 @@ def same_bits(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _expected(p: AttentionProblem) -> Expected:
-    return expected_of(*make_inputs(p), **p.options())
+    return expected_of(*make_inputs(p), o_dtype=dtype_of(p.types[2]), **p.options())

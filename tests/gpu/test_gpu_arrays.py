@@ -191,6 +191,22 @@ def test_heads_that_do_not_divide_and_outputs_that_overlap() -> None:
                                                           device="cuda")[..., ::2])  # fmt: skip
 
 
+def test_o_of_fp32() -> None:
+    q, k, v = _tensors()
+    narrow = flashattn.flash_attn_func(q, k, v)
+    wide = flashattn.flash_attn_func(q, k, v, out_dtype="float32")
+    assert wide.dtype == torch.float32 and wide.device == q.device
+    assert torch.equal(wide.to(narrow.dtype), narrow) and not torch.equal(wide, narrow.float())
+    out = torch.empty_like(wide)
+    assert flashattn.flash_attn_func(q, k, v, out=out) is out and torch.equal(out, wide)
+    assert flashattn.select_config(q, k, v, out_dtype="float32").config.arch >= Arch.SM80
+
+
+def test_q_of_fp32_is_refused() -> None:
+    q, k, v = _tensors()
+    _refused(NotImplementedError, "with K and V of .* go Q and O of: ", q.float(), k, v)
+
+
 def test_gradients_are_refused() -> None:
     q, k, v = _tensors()
     _refused(NotImplementedError, "q requires a gradient", q.requires_grad_(), k, v)

@@ -77,6 +77,30 @@ CASES = {
     "padded": _case(FULL, 2, 100, 150, 2, 1, layouts=("padded",) * 4),
     "heads_first": _case(FULL, 2, 100, 150, 2, 1, layouts=("heads_first",) * 4),
     "shifted_output": _case(FULL, 2, 65, 90, 2, 1, layouts=("contiguous",) * 3 + ("shifted",)),
+    "fp32_o": _case(FULL, 2, 65, 129, 4, 2, o_dtype="float32"),
+    "fp32_o_long": _case(FULL, 1, 150, 1023, 2, 1, o_dtype="float32"),
+    "fp32_o_no_key": _case(FULL, 2, 70, 0, 2, 2, o_dtype="float32"),
+    "fp32_o_growing": _case(FULL, 1, 150, 300, 2, 1, values="growing", o_dtype="float32"),
+    "fp32_o_narrower": _case(FULL, 1, 100, 150, 2, 1, narrower=8, o_dtype="float32"),
+    "fp32_o_padded": _case(FULL, 2, 100, 150, 2, 1, layouts=("padded",) * 4, o_dtype="float32"),
+    "fp32_o_shifted": _case(
+        FULL, 2, 65, 90, 2, 1, layouts=("contiguous",) * 3 + ("shifted",), o_dtype="float32"
+    ),
+    "fp32_o_odd_d_head": _case(
+        FULL, 1, 100, 150, 2, 1, narrower=3, aligned=False, o_dtype="float32"
+    ),
+    "fp32_o_causal": _case(CAUSAL, 1, 200, 200, 2, 2, causal=True, o_dtype="float32"),
+    "fp32_o_causal_more_queries": _case(
+        CAUSAL, 1, 150, 70, 2, 1, causal=True, o_dtype="float32"
+    ),
+    "fp32_o_window": _case(WINDOW, 1, 130, 170, 2, 1, window_size=(20, 7), o_dtype="float32"),
+    "fp32_o_ragged": _case(VARLEN, 3, 95, 150, 4, 2, o_dtype="float32", **_RAGGED),
+    "fp32_o_many_causal": _case(
+        VARLEN | CAUSAL, len(_MANY_Q), 900, 1100, 3, 1, causal=True, o_dtype="float32", **_MANY
+    ),
+    "fp32_o_ragged_keys": _case(
+        VARLEN, 2, 60, 130, 2, 2, cu_seqlens_k=(0, 130, 133), o_dtype="float32"
+    ),
     "odd_d_head": _case(FULL, 1, 100, 150, 2, 1, narrower=3, aligned=False),
     "shifted": _case(FULL, 1, 100, 150, 2, 1, aligned=False, layouts=("shifted",) * 4),
     "odd_strides": _case(
