@@ -15,11 +15,13 @@ from device_memory import ALIGNED_LAYOUTS, Guarded, allocate, lengths, upload
 from flashattn import Arch, Kernel, oracle
 from flashattn.compare import compare
 from memory import dtype_of
+from paging import PagedProblem, make_pages
 from problems import AttentionProblem, fill_unused, make_inputs
 
 DTYPE_NAMES = {1: "float16", 2: "bfloat16"}
 DTYPES = tuple(DTYPE_NAMES.values())
 CONTIGUOUS = ("contiguous",) * 4
+DECODE_ROWS = 32  # of a K/V head, at most, for decode kernels
 
 
 def cuda_kernels() -> list[Kernel]:
@@ -35,7 +37,13 @@ def rows() -> list[Kernel]:
 
 def needs_alignment(config: flashattn.Config) -> bool:
     """Whether the row loads whole chunks of 16 bytes, and refuses what is not made of them."""
-    return config.arch == Arch.SM90 or config.async_copy == 1
+    return config.arch != Arch.SM80 or config.async_copy == 1
+
+
+def takes_rows(p: AttentionProblem, config: flashattn.Config) -> bool:
+    """Whether a K/V head has not too many rows, queries x query heads, for the row's family."""
+    rows = p.seqlen_q * (p.n_heads // p.n_heads_kv)
+    return config.arch != Arch.SM80_DECODE or rows <= DECODE_ROWS
 
 
 def host_inputs(p: AttentionProblem) -> list[np.ndarray]:
@@ -62,6 +70,15 @@ def device_options(p: AttentionProblem) -> dict[str, object]:
     for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"):
         options[name] = lengths(options[name])
     return options
+
+
+def device_pages(
+    q: PagedProblem, inputs: list[np.ndarray] | None = None
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """q, k and v with pages, and the keywords that say where they are."""
+    tensors, where = make_pages(q, inputs or host_inputs(q.dense))
+    arrays = {name: torch.from_numpy(np.array(x)).cuda() for name, x in where.items()}
+    return [upload(x) for x in tensors], arrays
 
 
 def query(p: AttentionProblem, config: object = None) -> flashattn.Support:
@@ -95,7 +112,7 @@ def run(
     o = Guarded(q.shape, p.types[2], p.layouts[3])
     lse = Guarded((*q.shape[:-3], q.shape[-2], q.shape[-3]), "float32")
     flashattn.flash_attn_varlen_func(
-        q, k, v, out=o.tensor, lse=lse.tensor, config=config, **device_options(p), **options
+        q, k, v, out=o.tensor, lse=lse.tensor, config=config, **{**device_options(p), **options}
     )
     return o.take(), lse.take()
 

@@ -24,6 +24,7 @@ from gpu_problems import (
     rows,
     run,
     stores,
+    takes_rows,
 )
 from problems import AttentionProblem
 
@@ -69,6 +70,42 @@ CASES = {
     "one_key": _case(FULL, 2, 70, 1, 2, 2),
     "no_key": _case(FULL, 2, 70, 0, 2, 2),
     "few_queries": _case(FULL, 4, 3, 700, 8, 2),
+    "one_query": _case(FULL, 40, 1, 300, 8, 2),
+    "one_query_of_each_head": _case(FULL, 40, 1, 300, 3, 3),
+    "one_query_long": _case(FULL, 1, 1, 5000, 32, 4),
+    "one_query_short": _case(FULL, 600, 1, 65, 4, 1),
+    "most_rows": _case(FULL, 3, 8, 700, 8, 2),
+    "few_padded": _case(FULL, 20, 2, 150, 4, 1, layouts=("padded",) * 4),
+    "few_heads_first": _case(FULL, 20, 2, 150, 4, 1, layouts=("heads_first",) * 4),
+    "few_shifted_output": _case(
+        FULL, 20, 2, 150, 4, 1, layouts=("contiguous",) * 3 + ("shifted",)
+    ),
+    "few_narrower": _case(FULL, 20, 2, 150, 4, 1, narrower=8),
+    "few_growing": _case(FULL, 20, 2, 700, 4, 1, values="growing"),
+    "few_one_large_key": _case(FULL, 20, 2, 700, 4, 1, values="one_large_key"),
+    "few_fp32_o": _case(FULL, 2, 4, 700, 16, 4, o_dtype="float32"),
+    "few_no_key": _case(FULL, 9, 2, 0, 4, 4),
+    "few_causal": _case(CAUSAL, 10, 5, 700, 8, 2, causal=True),
+    "few_causal_more_queries": _case(CAUSAL, 10, 7, 3, 8, 2, causal=True),
+    "few_window": _case(WINDOW, 10, 4, 700, 8, 2, window_size=(90, 3)),
+    "few_window_past_keys": _case(WINDOW, 10, 7, 3, 8, 2, window_size=(1, 0)),
+    "few_softcap": _case(SOFTCAP, 10, 4, 300, 8, 2, softcap=3.0),
+    "few_seqused_k": _case(
+        VARLEN, 8, 2, 5000, 8, 2, seqused_k=(0, 1, 63, 64, 65, 5000, 900, 129)
+    ),
+    "few_seqused_k_many": _case(
+        VARLEN, 300, 1, 600, 4, 1, seqused_k=tuple(i * 37 % 600 for i in range(300))
+    ),
+    "few_seqused_q": _case(
+        VARLEN | CAUSAL, 3, 4, 700, 8, 2, seqused_q=(0, 4, 2), seqused_k=(9, 700, 77), causal=True
+    ),
+    "few_ragged": _case(
+        VARLEN | CAUSAL, 5, 4, 400, 8, 2, causal=True, cu_seqlens_q=(0, 1, 1, 5, 8, 9),
+        cu_seqlens_k=(0, 40, 60, 460, 460, 500),
+    ),
+    "few_ragged_queries": _case(
+        VARLEN, 4, 3, 400, 8, 2, cu_seqlens_q=(0, 3, 4, 4, 6), seqused_k=(400, 0, 6, 129)
+    ),
     "scale": _case(FULL, 1, 100, 100, 2, 2, softmax_scale=0.05),
     "growing": _case(FULL, 1, 150, 300, 2, 1, values="growing"),
     "one_large_key": _case(FULL, 1, 150, 300, 2, 1, values="one_large_key"),
@@ -142,6 +179,7 @@ def test_row_agrees_with_the_oracle(case: Case, name: str) -> None:
     problem = case.for_row(config)
     is_served = not case.features & ~config.features
     is_served &= case.aligned or not needs_alignment(config)
+    is_served &= takes_rows(problem, config)
     assert query(problem, config).supported == is_served  # asks about Q, K and V
     if is_served and stores(config, problem.layouts[3]):
         check(problem, config)
@@ -162,6 +200,9 @@ def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
     columns, with barriers, and places of O and the next Q where there is room."""
     if config.arch == Arch.SM80:
         exact = 2 * config.d_head * (config.B_r + 2 * config.B_c)
+        return exact, exact
+    if config.arch == Arch.SM80_DECODE:
+        exact = 2 * config.d_head * config.n_warps * config.n_stages * 2 * config.B_c
         return exact, exact
     columns = -(-config.d_head // 64) * 64
     least = 2 * columns * (config.B_r + 2 * config.n_stages * config.B_c)
@@ -184,7 +225,9 @@ def test_row_fits_the_device(name: str) -> None:
 
 @pytest.mark.parametrize(
     "arch, d_heads",
-    [(Arch.SM80, (32, 64, 96, 128, 192, 256)), (Arch.SM90, (64, 96, 128, 192, 256))],
+    [(Arch.SM80, (32, 64, 96, 128, 192, 256)),
+     (Arch.SM80_DECODE, (64, 128, 256)),
+     (Arch.SM90, (64, 96, 128, 192, 256))],
 )
 def test_table_has_rows_of_both_types_for_every_head_dimension(arch: Arch, d_heads: tuple) -> None:
     served = {(r.config.dtype, r.config.d_head) for r in cuda_kernels() if r.config.arch == arch}
