@@ -12,7 +12,7 @@ import flashattn
 import numpy as np
 import torch
 from device_memory import ALIGNED_LAYOUTS, Guarded, allocate, lengths, upload
-from flashattn import Arch, Kernel, oracle
+from flashattn import Arch, Feature, Kernel, oracle
 from flashattn.compare import compare
 from memory import dtype_of
 from paging import PagedProblem, make_pages
@@ -33,6 +33,11 @@ def cuda_kernels() -> list[Kernel]:
 def rows() -> list[Kernel]:
     """The kernels of the CUDA families that this device runs."""
     return [kernel for kernel in cuda_kernels() if kernel.is_runnable]
+
+
+def contiguous_rows() -> list[Kernel]:
+    """Those that read keys which are not in pages."""
+    return [row for row in rows() if not row.config.features & Feature.PAGED]
 
 
 def needs_alignment(config: flashattn.Config) -> bool:
