@@ -508,8 +508,8 @@ enum flash_flag {
  * beyond a sequence's length are never looked at, nor is a token of the last page beyond it.
  *
  * On the CPU a length beyond what the table's row holds, or an id that is no page, is refused; how
- * many rows the table has the library cannot know. On a CUDA device, where the call cannot look, the
- * length is cut to what the row holds, and the keys of an id that is no page read as zeros. The
+ * many rows the table has the library cannot know. On a CUDA device, where the call cannot look,
+ * the length is cut to what the row holds, and the keys of an id that is no page read as zeros. The
  * arrays are in memory of the device then. This struct is always in memory of the host, and is read
  * during the call alone.
  */
