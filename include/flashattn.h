@@ -511,10 +511,11 @@ enum flash_flag {
  * seqused_k is required: the lengths. args.seqlen_k is their bound. cu_seqlens_k must be NULL. Ids
  * beyond a sequence's length are never looked at, nor is a token of the last page beyond it.
  *
- * On the CPU a length beyond what the table's row holds, or an id that is no page, is refused. On a
- * CUDA device, where the call cannot look, the length is cut to what the row holds, and the keys of
- * an id that is no page read as zeros. There the arrays are in memory of the device; this struct is
- * always in memory of the host, and is only read during the call.
+ * On the CPU a length beyond what the table's row holds, or an id that is no page, is refused; how
+ * many rows the table has the library cannot know. On a CUDA device, where the call cannot look,
+ * the length is cut to what the row holds, and the keys of an id that is no page read as zeros. The
+ * arrays are in memory of the device then. This struct is always in memory of the host, and is read
+ * during the call alone.
  */
 typedef struct flash_paging {
     uint32_t struct_size;       /**< sizeof(flash_paging_t) */

@@ -197,17 +197,17 @@ LENGTHS_AND_PAGES = (
 )
 
 
-def size_with(p: AttentionProblem, config: str, given: set[str]) -> int:
+def size_with(p: AttentionProblem, config: str, arrays: set[str]) -> int:
     """The size that is asked for with arrays of any values, which nobody looks at."""
     call, anywhere = ForwardCall(), 64
     paging = _abi.flash_paging_t(page_size=16, n_pages=5)
     for name in ("batch", "seqlen_q", "seqlen_k", "n_heads", "n_heads_kv", "d_head"):
         setattr(call.args, name, getattr(p, name))
     call.args.dtype = _tensor.DTYPES[p.dtype]
-    for name in given:
+    for name in arrays:
         setattr(paging if name.startswith("page") else call.args, name, anywhere)
-    if "page_table" in given:
-        paging.page_table_stride = 0 if "page_indptr" in given else 7
+    if "page_table" in arrays:
+        paging.page_table_stride = 0 if "page_indptr" in arrays else 7
         call.args.paging = ctypes.addressof(paging)
     return _attention.workspace_size(call.args, flashattn.config.resolve(config))
 
@@ -255,11 +255,11 @@ def test_smaller_problems_ask_for_no_more(data: st.DataObject) -> None:
         size = asked_size(larger, config)
         flashattn.set_num_threads(fewer)
         assert asked_size(smaller, config) <= size, config
-        for given in LENGTHS_AND_PAGES:
+        for arrays in LENGTHS_AND_PAGES:
             flashattn.set_num_threads(most)
-            size = size_with(larger, config, given)
+            size = size_with(larger, config, arrays)
             flashattn.set_num_threads(fewer)
-            assert size_with(smaller, config, given) <= size, (config, given)
+            assert size_with(smaller, config, arrays) <= size, (config, arrays)
 
 
 # ---- What no workspace could hold --------------------------------------------------------------
