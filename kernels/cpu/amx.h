@@ -121,16 +121,17 @@ ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_par
     store_results(&t, p, task, dtype, bad);
 }
 
-/* A Q of fp32, whatever the type of the keys: fewer calls than others. */
-NEVER_INLINE void attend_wide_q_of_bf16(const flash_config_t *config, const flash_params_t *p,
-                                        const cpu_task_t *task, void *scratch, uint32_t *bad) {
+/* A Q of fp32 beside keys of bf16, apart from the code of the calls that are more. */
+NEVER_INLINE void attend_wide_q_bf16(const flash_config_t *config, const flash_params_t *p,
+                                     const cpu_task_t *task, void *scratch, uint32_t *bad) {
     flash_config_t constant = *config;
     constant.dtype = FLASH_DTYPE_BF16;
     attend_in_terms(&constant, p, task, scratch, bad, (amx_terms_t){1, 3});
 }
 
-NEVER_INLINE void attend_wide_q_of_fp16(const flash_config_t *config, const flash_params_t *p,
-                                        const cpu_task_t *task, void *scratch, uint32_t *bad) {
+/* The same beside keys of fp16. */
+NEVER_INLINE void attend_wide_q_fp16(const flash_config_t *config, const flash_params_t *p,
+                                     const cpu_task_t *task, void *scratch, uint32_t *bad) {
     flash_config_t constant = *config;
     constant.dtype = FLASH_DTYPE_FP16;
     attend_in_terms(&constant, p, task, scratch, bad, (amx_terms_t){2, 3});
@@ -142,9 +143,9 @@ ALWAYS_INLINE void amx_attend(const flash_config_t *config, const flash_params_t
     if (p->q_dtype == dtype)
         attend_in_terms(config, p, task, scratch, bad, (amx_terms_t){terms, terms});
     else if (dtype == FLASH_DTYPE_BF16 && p->q_dtype == FLASH_DTYPE_FP32)
-        attend_wide_q_of_bf16(config, p, task, scratch, bad);
+        attend_wide_q_bf16(config, p, task, scratch, bad);
     else if (dtype == FLASH_DTYPE_FP16 && p->q_dtype == FLASH_DTYPE_FP32)
-        attend_wide_q_of_fp16(config, p, task, scratch, bad);
+        attend_wide_q_fp16(config, p, task, scratch, bad);
 }
 
 ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *p,

@@ -55,32 +55,35 @@ template <flash_config_t C> struct finished_tile {
     bool failed;    /* the fixed reference does not serve the tile */
 };
 
-/* Gives V back, and takes the results out of the accumulators: O of fp32, of which each tile is a
- * last one, to memory; O of 16 bits to half as many registers. No branch: the next tile's QK^T is
+/* Gives V back, and takes the results out of the accumulators. No branch: the next tile's QK^T is
  * under way. */
-template <flash_config_t C, bool FIXED, bool LAST>
-static __device__ __forceinline__ void
-finish_tile(finished_tile<C> &done, const flash_params_t &problem, const score_unit_t &unit,
-            consumer_state<C> &consumer) {
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void finish_tile(finished_tile<C> &done, const score_unit_t &unit,
+                                                   consumer_state<C> &consumer) {
     done.sanitised = sanitises_v<C, FIXED> && v_was_sanitised<C>(consumer.assignments.stage);
     finish_output<C>(consumer);
     finish_sums(consumer.softmax);
     done.lse = row_lse(consumer.softmax, unit);
     normalize_output<C>(consumer.o, consumer.softmax);
-    if constexpr (LAST)
-        store_fp32_output<C>(problem, read_assignment<C>(consumer.assignments).tile, consumer.o,
-                             sm90_has_fp32_o(&problem));
     round_output<C>(done.o, consumer.o);
     done.failed = FIXED && failed<C>(consumer.softmax, done.o);
 }
 
-/* Stores the O of a finished tile from registers, unless it is fp32, and completes it. */
+/* Stores the O of a finished tile from registers, and completes it: in 16 bits, or, of a last tile,
+ * in fp32, which is still in the accumulators o. Without a branch, and in the order in which ptxas
+ * finds registers enough: in the other one it spills 4 values (rows of all features, d_head 128 and
+ * 192). */
 template <flash_config_t C, bool LAST>
-static __device__ __forceinline__ void store_from_registers(const flash_params_t &problem,
-                                                            const tile_of<C> &tile,
-                                                            const finished_tile<C> &done) {
+static __device__ __forceinline__ void
+store_from_registers(const flash_params_t &problem, const tile_of<C> &tile,
+                     const finished_tile<C> &done, const output_tile<C> &o) {
+    constexpr bool fp32_first = C.d_head > 128;
     const bool fp32 = LAST && sm90_has_fp32_o(&problem);
+    if constexpr (LAST && fp32_first)
+        store_fp32_output<C>(problem, tile, o, fp32);
     store_output<C>(problem, tile, done.o, !fp32);
+    if constexpr (LAST && !fp32_first)
+        store_fp32_output<C>(problem, tile, o, fp32);
     if (done.sanitised && !fp32)
         complete_output<C, element_bits<C>>(problem, tile);
     if (done.sanitised && fp32)
@@ -102,7 +105,7 @@ store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_s
     if (staged && !done.sanitised)
         stage_output<C>(done.o, shared);
     else
-        store_from_registers<C, !FOLLOWED>(params.problem, assignment.tile, done);
+        store_from_registers<C, !FOLLOWED>(params.problem, assignment.tile, done, consumer.o);
     if constexpr (staged)
         hand_over_output<C>(done.sanitised ? 0 : shared, consumer);
     store_lse<C>(params.problem, assignment.tile, done.lse);
@@ -147,7 +150,7 @@ compute_tiles(const sm90_params_t &params, const score_unit_t &unit, consumer_st
             start_tile<C>(consumer);
         pass_turn<C>(consumer);
         wgmma_wait<starts_early<C> ? 1 : 0>();
-        finish_tile<C, FIXED, false>(done, params.problem, unit, consumer);
+        finish_tile<C, FIXED>(done, unit, consumer);
         if constexpr (starts_early<C>)
             wgmma_wait<0>();
         else
@@ -161,7 +164,7 @@ compute_tiles(const sm90_params_t &params, const score_unit_t &unit, consumer_st
     issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
     pass_turn<C>(consumer);
     wgmma_wait<0>();
-    finish_tile<C, FIXED, true>(done, params.problem, unit, consumer);
+    finish_tile<C, FIXED>(done, unit, consumer);
     store_tile<C, false>(params, done, consumer);
 }
 

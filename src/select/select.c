@@ -92,9 +92,10 @@ static types_pairs_t find_types(const problem_t *problem, const device_t *device
 static flash_status_t refuse(const problem_t *problem, const device_t *device) {
     char types[TYPES_NAME_SIZE], pairs[TYPES_PAIRS_SIZE];
     bool served;
-    types_name_pairs(find_types(problem, device, &served), pairs);
+    const types_pairs_t taken = find_types(problem, device, &served);
+    types_name_pairs(taken, pairs);
     types_name(problem, types);
-    FLASH_REQUIRE(served, FLASH_ERROR_UNSUPPORTED,
+    FLASH_REQUIRE(served || taken.bits == 0, FLASH_ERROR_UNSUPPORTED,
                   "no kernel in this library serves dtype %s on device %d: with K and V of %s go Q "
                   "and O of: %s",
                   types, device->number, config_dtype_name(problem->dtype), pairs);

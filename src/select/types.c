@@ -8,7 +8,6 @@
 #include "kernels/common/dtype.h"
 
 #include <stdio.h>
-#include <string.h>
 
 _Static_assert((N_DTYPES + 1) * (N_DTYPES + 1) <= 64, "two types are a bit");
 

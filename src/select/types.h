@@ -25,7 +25,7 @@ typedef struct types_pairs {
 
 void types_add(types_pairs_t *pairs, const family_facts_t *facts, int32_t kv);
 
-/* All of them, as "BF16 and BF16, BF16 and FP32"; "none" where there are none. */
+/* All of them, Q first, as "BF16 and BF16, BF16 and FP32"; "none" where there are none. */
 void types_name_pairs(types_pairs_t pairs, char text[TYPES_PAIRS_SIZE]);
 
 #endif
