@@ -84,7 +84,8 @@ KNOWN_FEATURES = sum(map(int, Feature))
 # Every family covers these. Another feature is added to the families that have it, by name: no row
 # claims it otherwise.
 BASIC_FEATURES = int(Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP | Feature.VARLEN)
-CPU_FEATURES = BASIC_FEATURES | Feature.PAGED.value
+PAGED_FEATURES = BASIC_FEATURES | Feature.PAGED.value
+CPU_FEATURES = PAGED_FEATURES
 
 # The members of flash_config_t after struct_size, in sort order.
 FIELDS = (
@@ -397,13 +398,7 @@ FAMILIES = {
         _cpu(Arch.AVX512_BF16, _wide_o(Dtype.BF16), flags=AVX512_BF16_FLAGS),
         _cpu(Arch.NEON_BF16, _wide_o(Dtype.BF16), flags=("-march=armv8.2-a+bf16",)),
         Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES),
-        Family(
-            Arch.SM80_DECODE,
-            SM80_DECODE,
-            CUDA_TYPES,
-            _SM80_DECODE_RULES,
-            BASIC_FEATURES | Feature.PAGED,
-        ),
+        Family(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES, PAGED_FEATURES),
         Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES),
     )
 }

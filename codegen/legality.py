@@ -1,8 +1,8 @@
 """Which configurations a family can have at all, and which are worth building.
 
 The rules of single fields are in facts.py, from which the library's are generated. Here are those
-that say something of several fields at once; the library has them in src/cuda/sm80.c and sm90.c, in
-the same order and the same words, and a test compares the two.
+that say something of several fields at once; the library has them in src/cuda/sm80.c,
+sm80_decode.c and sm90.c, in the same order and the same words, and a test compares the two.
 """
 
 from __future__ import annotations

@@ -7,7 +7,15 @@ from dataclasses import replace
 from itertools import product
 
 from .config import Config
-from .facts import BASIC_FEATURES, BASIC_TYPES, CPU_FEATURES, Arch, Dtype, Feature
+from .facts import (
+    BASIC_FEATURES,
+    BASIC_TYPES,
+    CPU_FEATURES,
+    PAGED_FEATURES,
+    Arch,
+    Dtype,
+    Feature,
+)
 from .legality import legal, sm90_warps, worth_building
 from .short_form import parse_config
 
@@ -90,7 +98,7 @@ SM80_SHIP_UNALIGNED_TILES = (
     (256, (64, 32)),
 )
 
-# Decode kernels that are installed: 96 KB of shared memory each.
+# Decode kernels that are installed: 96 KB of shared memory each, 128 KB at d_head 256.
 SM80_DECODE_SHIP_SHAPES = (
     # d_head, B_r, B_c, n_warps
     ("64, 8, 32, 4", "stages_3"),
@@ -262,7 +270,7 @@ def ship_sm80_decode() -> list[Config]:
         replace(parse_config(f"SM80_DECODE ({dtype.name}, {shape}): {stages}"), features=features)
         for dtype in (Dtype.FP16, Dtype.BF16)
         for shape, stages in SM80_DECODE_SHIP_SHAPES
-        for features in (int(BASIC_FEATURES), int(BASIC_FEATURES | Feature.PAGED))
+        for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
 
 

@@ -166,16 +166,16 @@ enum flash_dtype {
 
 /** Kernel families; values never change. */
 enum flash_arch {
-    FLASH_ARCH_REFERENCE = 1,   /**< any CPU: scalar, every feature */
-    FLASH_ARCH_AVX2 = 2,        /**< x86-64 with AVX2, FMA and F16C */
-    FLASH_ARCH_AVX512 = 3,      /**< x86-64 with AVX-512 F, BW, DQ and VL */
-    FLASH_ARCH_AMX = 4,         /**< x86-64 with AMX-BF16 and AVX512_BF16; fp16 and bf16 */
-    FLASH_ARCH_NEON = 5,        /**< aarch64 */
-    FLASH_ARCH_AVX512_BF16 = 6, /**< x86-64 with AVX-512 as above and AVX512_BF16; bf16 */
-    FLASH_ARCH_NEON_BF16 = 7,   /**< aarch64 with FEAT_BF16; bf16 */
-    FLASH_ARCH_SM80 = 80,       /**< CUDA, compute capability 8.0 and newer (mma.sync) */
+    FLASH_ARCH_REFERENCE = 1,    /**< any CPU: scalar, every feature */
+    FLASH_ARCH_AVX2 = 2,         /**< x86-64 with AVX2, FMA and F16C */
+    FLASH_ARCH_AVX512 = 3,       /**< x86-64 with AVX-512 F, BW, DQ and VL */
+    FLASH_ARCH_AMX = 4,          /**< x86-64 with AMX-BF16 and AVX512_BF16; fp16 and bf16 */
+    FLASH_ARCH_NEON = 5,         /**< aarch64 */
+    FLASH_ARCH_AVX512_BF16 = 6,  /**< x86-64 with AVX-512 as above and AVX512_BF16; bf16 */
+    FLASH_ARCH_NEON_BF16 = 7,    /**< aarch64 with FEAT_BF16; bf16 */
+    FLASH_ARCH_SM80 = 80,        /**< CUDA, compute capability 8.0 and newer (mma.sync) */
     FLASH_ARCH_SM80_DECODE = 81, /**< as SM80, for few queries over many keys */
-    FLASH_ARCH_SM90 = 90        /**< CUDA, compute capability 9.0 (wgmma, TMA) */
+    FLASH_ARCH_SM90 = 90         /**< CUDA, compute capability 9.0 (wgmma, TMA) */
 };
 
 /** These say what a kernel computes; values never change. */
@@ -588,8 +588,9 @@ typedef struct flash_forward_args {
     float softmax_scale;  /**< finite, not negative; 0: 1 / sqrt(d_head) */
     float softcap;        /**< scores s become softcap * tanh(s / softcap); 0: none */
 
-    /* Memory of the device, any alignment, not shared with a call that runs at the same time;
-     * needs no clearing. See flash_workspace_size(). */
+    /* Memory of the device, any alignment, not shared with a call that runs at the same time (on a
+     * CUDA device, until the stream has passed the call); needs no clearing. Decode kernels
+     * (FLASH_ARCH_SM80_DECODE) need some, other CUDA kernels none. See flash_workspace_size(). */
     void *workspace;
     uint64_t workspace_size; /**< bytes */
 
@@ -637,12 +638,15 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
                                        const flash_kernel_t *kernel, flash_stream_t stream);
 
 /**
- * The bytes of workspace that flash_forward(args, kernel) uses at the present number of threads;
- * fewer threads work with less, and one thread's share is the least that is accepted. Depends on
- * sizes, types, flags and on which of the pointers are NULL, never on data: args->q.data and the
- * like may still be NULL, and lengths in cu_seqlens_* and seqused_* are not read (for a pointer
- * that will be given later, pass any non-NULL value). The size suffices for a smaller batch and
- * shorter lengths on the same kernel too: ask once, for the largest.
+ * The bytes of workspace that flash_forward(args, kernel) uses. On the CPU device that is at the
+ * present number of threads; fewer threads work with less, and one thread's share is the least that
+ * is accepted. On a CUDA device decode kernels (FLASH_ARCH_SM80_DECODE) must have all of it, and
+ * other kernels use none. Depends on sizes, types, flags and on which of the pointers are NULL,
+ * never on data: args->q.data and the like may still be NULL, and lengths in cu_seqlens_* and
+ * seqused_* are not read (for a pointer that will be given later, pass any non-NULL value). The
+ * size suffices for a smaller batch and shorter lengths on the same kernel too: ask once, for the
+ * largest. With kernel NULL few queries take other kernels on a CUDA device than many: ask for the
+ * largest decode call and for the largest call of all.
  * Errors: as flash_forward(), less those about data and workspace.
  */
 FLASH_API flash_status_t flash_workspace_size(const flash_forward_args_t *args,

@@ -4,7 +4,12 @@
 #include "support.h"
 
 /* Places of fields behind struct_size. */
-enum { N_WARPS = 6, FEATURES = 15, N_FIELDS = sizeof(flash_config_t) / sizeof(int32_t) - 1 };
+enum {
+    N_WARPS = 6,
+    FEATURES = 15,
+    N_STAGES = 16,
+    N_FIELDS = sizeof(flash_config_t) / sizeof(int32_t) - 1
+};
 
 static int32_t *fields(flash_config_t *config) {
     return &config->arch;
@@ -42,6 +47,8 @@ static void texts_round_trip(void **state) {
     check_text("SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+"
                "longest_first+fixed_reference+causal");
     check_text("SM90 (FP16, 64, 64, 32, 8): stages_4");
+    check_text("SM80_DECODE (FP16, 128, 16, 16, 4): stages_3+causal+window+softcap+varlen+paged");
+    check_text("SM80_DECODE (BF16, 64, 8, 32, 8): stages_2");
     check_text("AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen");
     check_text("AVX2 (FP16, 40, 64, 64): softcap");
     check_text("REFERENCE (FP32, any, 16, 1)");
@@ -149,11 +156,12 @@ static void check_format_refused(flash_config_t config, const char *words) {
 static void format_refuses_what_has_no_word(void **state) {
     const flash_config_t sm80 = parsed("(FP16, 128, 64, 64, 4): load_0_2_2_tiles");
     const flash_config_t sm90 = parsed("SM90 (FP16, 128, 64, 64, 8): stages_2");
+    const flash_config_t decode = parsed("SM80_DECODE (FP16, 128, 16, 16, 4): stages_3");
     const flash_config_t cpu = parsed("AVX2 (FP16, any, 64, 64)");
     flash_config_t c;
     (void)state;
     c = sm80, c.arch = 0, check_format_refused(c, "arch is 0");
-    c = sm80, c.arch = 81, check_format_refused(c, "arch is 81");
+    c = sm80, c.arch = 82, check_format_refused(c, "arch is 82");
     c = sm80, c.op = 1, check_format_refused(c, "op is 1");
     c = sm80, c.dtype = 0, check_format_refused(c, "dtype is 0");
     c = sm80, c.dtype = 4, check_format_refused(c, "dtype is 4");
@@ -166,6 +174,8 @@ static void format_refuses_what_has_no_word(void **state) {
         if (i == FEATURES)
             continue;
         c = cpu, fields(&c)[i] = 1, check_format_refused(c, "AVX2");
+        if (i > N_WARPS && i != N_STAGES)
+            c = decode, fields(&c)[i] = 1, check_format_refused(c, "SM80_DECODE");
         if (i > FEATURES)
             c = sm80, fields(&c)[i] = 1, check_format_refused(c, "SM80");
         else if (i > N_WARPS)

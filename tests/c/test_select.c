@@ -45,6 +45,12 @@ static const device_t small_gpu = {.number = FLASH_DEVICE_CUDA,
                                    .n_multiprocessors = 82,
                                    .shared_memory_per_block = 99 * 1024};
 
+/* Of a GeForce RTX 5090: the newest of these parts. */
+static const device_t small_blackwell = {.number = FLASH_DEVICE_CUDA,
+                                         .compute_capability = 120,
+                                         .n_multiprocessors = 170,
+                                         .shared_memory_per_block = 99 * 1024};
+
 static bool has_cuda_kernels(void) {
     return kernel_table[kernel_table_count - 1].config.arch >= FLASH_ARCH_SM80;
 }
@@ -133,6 +139,7 @@ static void a_row_serves_its_own_problems_only(void **state) {
         const device_t none = cuda ? old_gpu : bare_cpu;
         problem_t problem = problem_of(kernel->config.dtype, kernel->config.features);
         problem.params.d_head = cuda ? kernel->config.d_head : 64;
+        problem.params.seqlen_q = 1; /* which decode kernels serve, too */
         assert_refused(select_check(kernel, &problem, cuda ? &best_cpu : &hopper),
                        FLASH_ERROR_UNSUPPORTED, "only");
         assert_success(select_check(kernel, &problem, &all));
@@ -332,7 +339,7 @@ static void hopper_takes_tiles_of_fewer_rows_where_there_are_few(void **state) {
     if (!has_cuda_kernels())
         skip();
     problem_t problem = hopper_problem(64, 0);
-    problem.params.seqlen_q = 1;
+    problem.params.seqlen_q = 33; /* more than decode kernels take */
     assert_int_equal(selected(&problem, &hopper)->config.B_r, 128);
     problem.params.batch = 1000;
     assert_int_equal(selected(&problem, &hopper)->config.B_r, 128);
@@ -353,6 +360,178 @@ static void a_batch_invariant_choice_looks_at_no_batch(void **state) {
         for (problem.params.batch = 1; problem.params.batch < 100; problem.params.batch *= 3)
             assert_ptr_equal(selected(&problem, &hopper), kernel);
     }
+}
+
+/* ---- Decode ---- */
+
+/* One query over many keys, `rows` query heads a K/V head. */
+static problem_t decode_problem(int32_t d_head, int32_t rows, int32_t features) {
+    problem_t problem = problem_of(FLASH_DTYPE_FP16, features);
+    flash_params_t *p = &problem.params;
+    p->d_head = d_head;
+    p->batch = 3;
+    p->seqlen_q = 1;
+    p->seqlen_k = 8192;
+    p->n_heads_kv = 4;
+    p->group = rows;
+    p->n_heads = rows * p->n_heads_kv;
+    p->q_stride = p->o_stride = (flash_strides_t){
+        .batch = (int64_t)p->n_heads * d_head, .seq = (int64_t)p->n_heads * d_head, .head = d_head};
+    p->k_stride = p->v_stride = (flash_strides_t){
+        .batch = (int64_t)p->seqlen_k * 4 * d_head, .seq = (int64_t)4 * d_head, .head = d_head};
+    return problem;
+}
+
+/* Rows of d_head 256 take 128 KB of shared memory, the others 96 KB. */
+static bool decodes(const device_t *device, int32_t d_head) {
+    return d_head <= 128 || device->shared_memory_per_block > 128 * 1024;
+}
+
+static void check_decode_choice(const device_t *device, int32_t d_head, int32_t rows,
+                                int32_t features) {
+    const problem_t problem = decode_problem(d_head, rows, features);
+    const bool paged = (features & FLASH_FEATURE_PAGED) != 0;
+    const flash_kernel_t *kernel = NULL;
+    char reason[SELECT_REASON_SIZE] = "";
+    if (decodes(device, d_head)) {
+        kernel = selected(&problem, device);
+        assert_int_equal(kernel->config.arch, FLASH_ARCH_SM80_DECODE);
+        assert_int_equal((kernel->config.features & FLASH_FEATURE_PAGED) != 0, paged);
+        assert_int_equal(kernel->config.d_head, d_head <= 64 ? 64 : d_head <= 128 ? 128 : 256);
+        assert_int_equal(kernel->config.B_r, rows <= 8 || d_head > 128 ? 8 : 16);
+    } else if (paged) {
+        assert_refused(select_kernel(&problem, device, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
+                       "no kernel in this library");
+    } else {
+        assert_int_not_equal(selected(&problem, device)->config.arch, FLASH_ARCH_SM80_DECODE);
+    }
+}
+
+static void few_rows_over_many_keys_are_decoded(void **state) {
+    static const int32_t d_heads[] = {8, 64, 80, 128, 192, 256};
+    const device_t *const devices[] = {&ampere, &small_gpu, &hopper, &blackwell, &small_blackwell};
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t device = 0; device < sizeof devices / sizeof devices[0]; device++)
+        for (size_t i = 0; i < sizeof d_heads / sizeof d_heads[0]; i++)
+            for (int32_t rows = 1; rows <= 32; rows++)
+                for (int32_t features = 0; features < 32; features++)
+                    check_decode_choice(devices[device], d_heads[i], rows, features);
+}
+
+/* Several queries count as much as several heads. */
+static void more_rows_are_not_decoded(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    problem_t problem = decode_problem(128, 8, FLASH_FEATURE_CAUSAL);
+    problem.params.seqlen_q = 4;
+    assert_int_equal(selected(&problem, &hopper)->config.arch, FLASH_ARCH_SM80_DECODE);
+    problem.params.seqlen_q = 5;
+    assert_int_equal(selected(&problem, &hopper)->config.arch, FLASH_ARCH_SM90);
+    assert_int_equal(selected(&problem, &small_gpu)->config.arch, FLASH_ARCH_SM80);
+    problem = decode_problem(128, 33, 0);
+    assert_int_equal(selected(&problem, &hopper)->config.arch, FLASH_ARCH_SM90);
+    assert_int_equal(selected(&problem, &ampere)->config.arch, FLASH_ARCH_SM80);
+}
+
+/* The decode kernel refuses with these words, and another family serves. */
+static void check_not_decoded(const problem_t *problem, const char *words) {
+    const problem_t good = decode_problem(64, 4, FLASH_FEATURE_VARLEN);
+    const flash_kernel_t *kernel = selected(&good, &hopper);
+    assert_int_equal(kernel->config.arch, FLASH_ARCH_SM80_DECODE);
+    assert_refused(select_check(kernel, problem, &hopper), FLASH_ERROR_UNSUPPORTED, words);
+    assert_int_not_equal(selected(problem, &hopper)->config.arch, FLASH_ARCH_SM80_DECODE);
+}
+
+static void what_decode_kernels_cannot_read_goes_to_others(void **state) {
+    const problem_t good = decode_problem(64, 4, FLASH_FEATURE_VARLEN);
+    problem_t p;
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    p = good, p.params.q = (const void *)(uintptr_t)8, check_not_decoded(&p, "16-byte aligned");
+    p = good, p.params.k = (const void *)(uintptr_t)2, check_not_decoded(&p, "16-byte aligned");
+    p = good, p.params.v = (const void *)(uintptr_t)4, check_not_decoded(&p, "16-byte aligned");
+    p = good, p.params.q_stride.head = 68, check_not_decoded(&p, "16-byte aligned");
+    p = good, p.params.k_stride.seq = 260, check_not_decoded(&p, "16-byte aligned");
+    p = good, p.params.v_stride.batch = 4, check_not_decoded(&p, "16-byte aligned");
+    p = good, p.params.d_head = 60, check_not_decoded(&p, "16-byte aligned");
+    p = good, p.params.k_stride.seq = (int64_t)1 << 30, check_not_decoded(&p, "below 2^31 bytes");
+    p = good, p.params.v_stride.seq = (int64_t)1 << 30, check_not_decoded(&p, "below 2^31 bytes");
+    p = good, p.params.seqlen_q = 9, check_not_decoded(&p, "at most 32 rows");
+}
+
+/* O may lie anywhere, and tokens 2^31 bytes less a chunk apart. */
+static void what_decode_kernels_can_read_stays(void **state) {
+    problem_t p = decode_problem(64, 4, FLASH_FEATURE_VARLEN);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    p.params.o = (void *)(uintptr_t)2;
+    p.params.o_stride.head = 67;
+    p.params.k_stride.seq = p.params.v_stride.seq = ((int64_t)1 << 30) - 8;
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM80_DECODE);
+}
+
+/* Whether a ragged batch is decoded depends on its longest sequence of queries. */
+static void batch_invariant_calls_are_decoded_unless_queries_are_ragged(void **state) {
+    static const int32_t on_device[4];
+    problem_t p = decode_problem(64, 4, FLASH_FEATURE_VARLEN);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    p.params.cu_seqlens_q = on_device;
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM80_DECODE);
+    p.batch_invariant = true;
+    check_not_decoded(&p, "FLASH_FLAG_BATCH_INVARIANT");
+    p.params.cu_seqlens_q = NULL;
+    p.params.seqused_k = on_device;
+    const flash_kernel_t *kernel = selected(&p, &hopper);
+    assert_int_equal(kernel->config.arch, FLASH_ARCH_SM80_DECODE);
+    for (p.params.batch = 1; p.params.batch <= 3000; p.params.batch *= 7)
+        assert_ptr_equal(selected(&p, &hopper), kernel);
+}
+
+static void more_pieces_than_a_launch_takes_are_refused(void **state) {
+    problem_t p = decode_problem(64, 1, FLASH_FEATURE_VARLEN);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    const flash_kernel_t *kernel = selected(&p, &hopper);
+    p.params.n_heads = p.params.n_heads_kv = INT32_MAX;
+    p.params.batch = 1;
+    assert_success(select_check(kernel, &p, &hopper));
+    p.params.batch = 2;
+    assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "more pieces");
+    p = decode_problem(64, 1, FLASH_FEATURE_VARLEN);
+    p.batch_invariant = true;
+    p.params.batch = 1 << 20;
+    p.params.seqlen_k = 512 * 512; /* 512 pieces at most, of each of 4 heads */
+    assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "more pieces");
+    p.params.seqlen_k = 511 * 512;
+    assert_success(select_check(kernel, &p, &hopper));
+}
+
+/* Decode kernels are the only ones on CUDA devices that read pages. */
+static void more_rows_over_pages_are_refused(void **state) {
+    const int32_t features = FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED;
+    problem_t p = decode_problem(64, 4, features);
+    const flash_kernel_t *kernel = NULL;
+    char reason[SELECT_REASON_SIZE] = "";
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    const flash_kernel_t *decode = selected(&p, &hopper);
+    p.params.seqlen_q = 9;
+    assert_refused(select_kernel(&p, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
+                   "features 0x18");
+    assert_refused(select_check(decode, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "at most 32 rows");
+    p.features = FLASH_FEATURE_VARLEN;
+    const flash_kernel_t *other = selected(&p, &hopper);
+    p.features = features;
+    assert_refused(select_check(other, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "features");
 }
 
 static void no_kernel_is_a_refusal(void **state) {
@@ -386,6 +565,13 @@ int main(void) {
         cmocka_unit_test(more_tiles_than_a_launch_takes_are_refused),
         cmocka_unit_test(hopper_takes_tiles_of_fewer_rows_where_there_are_few),
         cmocka_unit_test(a_batch_invariant_choice_looks_at_no_batch),
+        cmocka_unit_test(few_rows_over_many_keys_are_decoded),
+        cmocka_unit_test(more_rows_are_not_decoded),
+        cmocka_unit_test(what_decode_kernels_cannot_read_goes_to_others),
+        cmocka_unit_test(what_decode_kernels_can_read_stays),
+        cmocka_unit_test(batch_invariant_calls_are_decoded_unless_queries_are_ragged),
+        cmocka_unit_test(more_pieces_than_a_launch_takes_are_refused),
+        cmocka_unit_test(more_rows_over_pages_are_refused),
         cmocka_unit_test(no_kernel_is_a_refusal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -54,6 +54,17 @@ static bool is_cuda(int32_t arch) {
     }
 }
 
+static bool is_family(int32_t arch) {
+    switch (arch) {
+#define ARCH_CASE(NAME, name) case FLASH_ARCH_##NAME:
+        FLASH_CONFIG_ARCHS(ARCH_CASE)
+#undef ARCH_CASE
+        return true;
+    default:
+        return false;
+    }
+}
+
 static bool has_cuda_device(void) {
     flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
     return flash_device_info(FLASH_DEVICE_CUDA_CURRENT, &info) == FLASH_SUCCESS;
@@ -74,6 +85,7 @@ static bool machine_runs(int32_t arch) {
     case FLASH_ARCH_REFERENCE:
         return true;
     case FLASH_ARCH_SM80:
+    case FLASH_ARCH_SM80_DECODE:
         return compute_capability() >= 80;
     case FLASH_ARCH_SM90:
         return compute_capability() == 90;
@@ -187,11 +199,23 @@ static bool cpu_legal(const flash_config_t *c) {
            c->features <= 31;
 }
 
+/* With the arch of another family of CUDA's: which of its rules is broken is not said here. */
+static void check_other_cuda_family(const flash_config_t *config) {
+    assert_null(flash_lookup_kernel(config));
+    assert_null(strstr(flash_last_error(), "no such kernel family"));
+    assert_true(flash_last_status() == FLASH_ERROR_INVALID_CONFIG ||
+                flash_last_status() == FLASH_ERROR_NOT_BUILT);
+}
+
 static void check_near_miss(const flash_config_t *config, int field) {
     const bool other_type = !is_cuda(config->arch) && !cpu_has_type(config->arch, config->dtype);
     const char *wrong = field == 0 && other_type ? "dtype" : FIELD_NAMES[field];
     if (table_has(config))
         return;
+    if (field == 0 && is_family(config->arch) && is_cuda(config->arch)) {
+        check_other_cuda_family(config);
+        return;
+    }
     assert_null(flash_lookup_kernel(config));
     const bool cuda = field > 0 && is_cuda(config->arch);
     if (cuda ? flash_last_status() == FLASH_ERROR_NOT_BUILT : cpu_legal(config)) {
@@ -235,6 +259,15 @@ static void cuda_rules(void **state) {
         {"(FP16, 128, 64, 64, 4): load_0_32_2_tiles", "K_mma_load_K_fragments"},
         {"(FP16, 128, 64, 64, 4): load_0_2_16_tiles", "V_mma_load_K_fragments"},
         {"(FP16, 128, 64, 64, 4): load_0_16_2_tiles+buffer", "K_mma_load_K_fragments"},
+        {"SM80_DECODE (FP32, 128, 16, 16, 4): stages_3", "dtype"},
+        {"SM80_DECODE (FP16, 96, 16, 16, 4): stages_3", "d_head"},
+        {"SM80_DECODE (FP16, 128, 32, 16, 4): stages_3", "B_r"},
+        {"SM80_DECODE (FP16, 128, 16, 64, 4): stages_3", "B_c"},
+        {"SM80_DECODE (FP16, 128, 16, 16, 2): stages_3", "n_warps"},
+        {"SM80_DECODE (FP16, 128, 16, 16, 4): stages_1", "n_stages is 1: not within 2 ... 8"},
+        {"SM80_DECODE (FP16, 128, 16, 16, 4): stages_9", "n_stages is 9: not within 2 ... 8"},
+        {"SM80_DECODE (FP16, 256, 8, 32, 4): stages_2",
+         "take 262144 bytes of shared memory: at most 231424"},
         {"SM90 (FP32, 128, 128, 128, 12): stages_2", "dtype"},
         {"SM90 (BF16, 32, 128, 128, 12): stages_2", "d_head"},
         {"SM90 (BF16, 128, 96, 128, 10): stages_2", "B_r"},

@@ -12,6 +12,7 @@ from codegen.facts import (
     INT32_MIN,
     KNOWN_FEATURES,
     SM80,
+    SM80_DECODE,
     SM90,
     Arch,
     Dtype,
@@ -60,7 +61,14 @@ sm90_config = st.builds(
     **dict.fromkeys(("d_head", "B_r", "B_c", "n_warps", "n_stages"), int32),
     **sm90_switches,
 )
-writable_config = cpu_config | sm80_config | sm90_config
+sm80_decode_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM80_DECODE)),
+    dtype=dtypes,
+    features=features,
+    **dict.fromkeys(("d_head", *SM80_DECODE.shape, *SM80_DECODE.counts.fields), int32),
+)
+writable_config = cpu_config | sm80_config | sm80_decode_config | sm90_config
 
 # Configurations of the SM80 family that are mostly legal.
 plausible_sm80_config = st.builds(
@@ -74,6 +82,19 @@ plausible_sm80_config = st.builds(
     features=features,
     **{field: st.sampled_from([0, 2, 4, 8, 16, 32]) for field in LOADS},
     **switches,
+)
+
+# The same of the SM80_DECODE family. Some take more shared memory than there is.
+plausible_sm80_decode_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM80_DECODE)),
+    dtype=st.sampled_from([1, 2]),
+    d_head=st.sampled_from([64, 128, 256]),
+    B_r=st.sampled_from([8, 16]),
+    B_c=st.sampled_from([16, 32]),
+    n_warps=st.sampled_from([4, 8]),
+    n_stages=st.integers(2, 8),
+    features=features,
 )
 
 # The same of the SM90 family, warps included.
@@ -93,6 +114,10 @@ plausible_sm90_config = st.builds(
 def _change(config: Config, changes: dict) -> Config:
     return replace(config, **changes)
 
+
+plausible_cuda_config = (
+    plausible_sm80_config | plausible_sm80_decode_config | plausible_sm90_config
+)
 
 # A configuration of the sets with at most three fields changed.
 near_miss = st.builds(

@@ -10,8 +10,7 @@ import pytest
 from config_strategies import (
     any_config,
     near_miss,
-    plausible_sm80_config,
-    plausible_sm90_config,
+    plausible_cuda_config,
     writable_config,
 )
 from hypothesis import given
@@ -26,9 +25,7 @@ from codegen.short_form import ShortFormError, format_config, parse_config
 TEXT_SIZE = 256
 SUCCESS = 0
 
-mixed_config = (
-    any_config | near_miss | plausible_sm80_config | plausible_sm90_config | writable_config
-)
+mixed_config = any_config | near_miss | plausible_cuda_config | writable_config
 
 
 class CConfig(ctypes.Structure):

@@ -8,8 +8,7 @@ from config_strategies import (
     LOADS,
     any_config,
     near_miss,
-    plausible_sm80_config,
-    plausible_sm90_config,
+    plausible_cuda_config,
 )
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -73,7 +72,7 @@ def test_a_configuration_is_frozen():
         Config().B_r = 1
 
 
-@given(near_miss | plausible_sm80_config | plausible_sm90_config)
+@given(near_miss | plausible_cuda_config)
 def test_the_name_of_a_legal_configuration_tells_it_whole(config):
     assume(legal(config))
     assert read_name(kernel_name(config)) == config
@@ -107,6 +106,10 @@ def test_names_within_the_sets_differ():
         ),
         ("SM90 (FP16, 64, 64, 32, 8): stages_4", "flash_fwd_sm90_fp16_d64_64x32_w8_stages_4"),
         (
+            "SM80_DECODE (FP16, 128, 16, 16, 4): stages_3+causal+window+softcap+varlen+paged",
+            "flash_fwd_sm80decode_fp16_d128_16x16_w4_stages_3_causal_window_softcap_varlen_paged",
+        ),
+        (
             "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen",
             "flash_fwd_avx512_bf16_dany_64x128_causal_window_softcap_varlen",
         ),
@@ -131,6 +134,15 @@ def test_initialiser_of_sm90():
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM90, FLASH_OP_FORWARD, FLASH_DTYPE_BF16, "
         "64, 192, 128, 16, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_FEATURE_WINDOW, 3, 1, 0, 0, 0, 1}"
+    )
+
+
+def test_initialiser_of_sm80_decode():
+    config = parse_config("SM80_DECODE (FP16, 64, 8, 32, 4): stages_3+varlen+paged")
+    assert c_initialiser(config) == (
+        "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM80_DECODE, FLASH_OP_FORWARD, "
+        "FLASH_DTYPE_FP16, 64, 8, 32, 4, 0, 0, 0, 0, 0, 0, 0, 0, "
+        "FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED, 3, 0, 0, 0, 0, 0}"
     )
 
 

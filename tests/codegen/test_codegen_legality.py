@@ -10,6 +10,7 @@ from hypothesis import given
 from codegen.config import Config
 from codegen.facts import Arch, Dtype
 from codegen.legality import (
+    SM80_DECODE_SHARED_BYTES_MAX,
     SM90_PANEL_BYTES,
     SM90_STATE_BYTES,
     broken_rule,
@@ -23,6 +24,7 @@ SM90 = parse_config(
     "SM90 (BF16, 128, 128, 128, 12): stages_2+overlap+ping_pong+persistent+longest_first"
     "+fixed_reference"
 )
+DECODE = parse_config("SM80_DECODE (FP16, 128, 16, 16, 4): stages_3+varlen+paged")
 SM80 = parse_config("(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer")
 Q, K, V = "Q_mma_load_K_fragments", "K_mma_load_K_fragments", "V_mma_load_K_fragments"
 
@@ -36,7 +38,7 @@ Q, K, V = "Q_mma_load_K_fragments", "K_mma_load_K_fragments", "V_mma_load_K_frag
         *({"d_head": d_head} for d_head in (0, 1, 80, 2**31 - 1)),
         *({"B_r": B_r} for B_r in (1, 1024)),
         *({"B_c": B_c} for B_c in (1, 4096)),
-        *({"features": features} for features in range(16)),
+        *({"features": features} for features in range(32)),
     ],
 )
 def test_legal_for_a_cpu_family(change):
@@ -150,6 +152,66 @@ def test_legal_for_sm80(change):
 )
 def test_illegal_for_sm80(change, reason):
     assert broken_rule(replace(SM80, **change)) == reason
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"dtype": dtype} for dtype in (1, 2)),
+        *({"d_head": d_head} for d_head in (64, 128, 256)),
+        *({"B_r": B_r} for B_r in (8, 16)),
+        *({"B_c": B_c} for B_c in (16, 32)),
+        *({"n_stages": n_stages} for n_stages in range(2, 8)),
+        # 4096 bytes a slot, two of them a warp and stage: 226 KB have room for 56.
+        {"n_warps": 4, "n_stages": 7},
+        {"n_warps": 8, "n_stages": 3},
+        {"d_head": 64, "n_warps": 8, "n_stages": 7},
+        *({"features": features} for features in range(32)),
+    ],
+)
+def test_legal_for_sm80_decode(change):
+    assert broken_rule(replace(DECODE, **change)) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"op": 1}, "op is 1: the family has no such value"),
+        ({"dtype": 3}, "dtype is 3: the family has no such value"),
+        ({"d_head": 0}, "d_head is 0: the family has no such value"),
+        ({"d_head": 96}, "d_head is 96: the family has no such value"),
+        ({"B_r": 32}, "B_r is 32: the family has no such value"),
+        ({"B_c": 64}, "B_c is 64: the family has no such value"),
+        ({"n_warps": 2}, "n_warps is 2: the family has no such value"),
+        ({"n_stages": 1}, "n_stages is 1: not within 2 ... 8"),
+        ({"n_stages": 9}, "n_stages is 9: not within 2 ... 8"),
+        ({"features": 32}, "features is 0x20: the SM80_DECODE family does not have 0x20"),
+        *(
+            ({field: 1}, f"{field} is 1: it means nothing to the SM80_DECODE family and must be 0")
+            for field in (*SM80_FIELDS, *SM90_FIELDS)
+            if field != "n_stages"
+        ),
+        (
+            {"n_stages": 8},
+            "d_head 128, B_c 16, n_warps 4 and n_stages 8 take 262144 bytes of shared memory: at "
+            "most 231424",
+        ),
+        (
+            {"d_head": 256, "B_c": 32, "n_warps": 8, "n_stages": 2},
+            "d_head 256, B_c 32, n_warps 8 and n_stages 2 take 524288 bytes of shared memory: at "
+            "most 231424",
+        ),
+    ],
+)
+def test_illegal_for_sm80_decode(change, reason):
+    assert broken_rule(replace(DECODE, **change)) == reason
+
+
+def test_shared_memory_of_sm80_decode_is_that_of_the_kernels(root):
+    """The number that legality.py repeats from the kernels' header."""
+    header = (root / "kernels/sm80/decode_kernel.h").read_text()
+    kilobytes = SM80_DECODE_SHARED_BYTES_MAX // 1024
+    assert f"DECODE_SHARED_BYTES_MAX = {kilobytes} * 1024," in header
 
 
 @pytest.mark.parametrize(

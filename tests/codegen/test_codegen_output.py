@@ -56,10 +56,23 @@ def test_a_cuda_kernel_is_a_wrapper_around_the_template():
     assert "sm80_forward<config>(params);" in source
 
 
+def test_a_decode_kernel_has_a_template_and_parameters_of_its_own():
+    config = parse_config("SM80_DECODE (BF16, 128, 16, 16, 4): stages_3+causal+varlen+paged")
+    files = generated_files([config])
+    source = files[kernel_file(config)]
+    parameters = "const __grid_constant__ sm80_decode_params_t params"
+    assert '#include "sm80/decode.cuh"\n' in source
+    assert "(decode_block_threads(&config), decode_blocks_per_sm(&config))\n" in source
+    assert f"\n{kernel_name(config)}(\n    {parameters})" in source
+    assert "sm80_decode<config>(params);" in source
+    assert '#include "sm80/decode_kernel.h"\n' in files["kernel_table.c"]
+
+
 def test_the_build_knows_the_files_and_flags_of_each_family():
     lines = generated_files(select("ship arch=REFERENCE,AVX512"))["kernels.cmake"].splitlines()
     assert "set(FLASH_KERNEL_SOURCES_AVX2)" in lines
     assert "set(FLASH_KERNEL_SOURCES_SM80)" in lines
+    assert "set(FLASH_KERNEL_SOURCES_SM80_DECODE)" in lines
     assert "set(FLASH_KERNEL_FLAGS_REFERENCE)" in lines
     assert "set(FLASH_KERNEL_FLAGS_AVX2 -mavx2 -mfma -mf16c)" in lines
     begin = lines.index("set(FLASH_KERNEL_SOURCES_AVX512")

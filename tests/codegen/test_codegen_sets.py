@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from codegen.facts import BASIC_FEATURES, CPU_FEATURES, SM80, Arch, Dtype
-from codegen.legality import legal
+from codegen.facts import BASIC_FEATURES, CPU_FEATURES, PAGED_FEATURES, SM80, Arch, Dtype
+from codegen.legality import legal, sm80_decode_shared_bytes
 from codegen.sets import (
     SETS,
     all_sets,
@@ -15,6 +15,7 @@ from codegen.sets import (
     progression_sm90,
     ship,
     ship_sm80,
+    ship_sm80_decode,
     ship_sm90,
     tune,
     tune_sm90,
@@ -131,6 +132,24 @@ def test_ship_serves_every_sm80_problem_at_every_alignment():
             assert {c.features for c in rows} >= {0, BASIC_FEATURES}
             assert {c.async_copy for c in rows if c.features == BASIC_FEATURES} == {0, 1}
             assert any(c.features in (1, 1 | 8) for c in rows), "a row for causal masks"
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FP16, Dtype.BF16])
+@pytest.mark.parametrize("features", [BASIC_FEATURES, PAGED_FEATURES])
+def test_ship_decodes_every_head_dimension_with_and_without_pages(dtype, features):
+    """Every feature but pages, which have rows of their own; B_r 8 everywhere, for single rows."""
+    rows = [c for c in ship_sm80_decode() if (c.dtype, c.features) == (dtype, features)]
+    assert {c.d_head for c in rows} == {64, 128, 256}
+    assert {c.d_head for c in rows if c.B_r == 8} == {64, 128, 256}
+    assert {c.d_head for c in rows if c.B_r == 16} >= {64, 128}
+    assert {c.features for c in ship_sm80_decode()} == {BASIC_FEATURES, PAGED_FEATURES}
+    assert set(ship_sm80_decode()) <= set(ship())
+
+
+def test_shipped_decode_kernels_fit_the_smallest_device():
+    """99 KB a block on compute capability 8.6, less what is static; d_head 256 takes more."""
+    rows = [c for c in ship_sm80_decode() if c.d_head <= 128]
+    assert all(sm80_decode_shared_bytes(c) <= 98 * 1024 for c in rows)
 
 
 def test_ship_serves_full_masked_and_ragged_problems_of_sm90():

@@ -48,6 +48,10 @@ SM90_TEXT = (
     "SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+longest_first"
     "+fixed_reference"
 )
+DECODE = Config(
+    arch=Arch.SM80_DECODE, dtype=Dtype.FP16, d_head=128, B_r=16, B_c=16, n_warps=4, n_stages=3
+)
+DECODE_TEXT = "SM80_DECODE (FP16, 128, 16, 16, 4): stages_3"
 AVX512 = Config(arch=Arch.AVX512, dtype=Dtype.BF16, B_r=64, B_c=128, features=15)
 AVX512_TEXT = "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen"
 
@@ -71,6 +75,8 @@ AVX512_TEXT = "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen"
             Config(arch=Arch.SM90, dtype=Dtype.FP16, d_head=64, B_r=1, B_c=2, n_warps=3),
             "SM90 (FP16, 64, 1, 2, 3): stages_0",
         ),
+        (DECODE, DECODE_TEXT),
+        (replace(DECODE, features=24), DECODE_TEXT + "+varlen+paged"),
         (AVX512, AVX512_TEXT),
         (replace(AVX512, d_head=80, features=2), "AVX512 (BF16, 80, 64, 128): window"),
         (
@@ -164,6 +170,10 @@ def test_other_ways_to_write_the_same(text):
         ("SM90 (FP16, 64, 64, 64, 8): stages_2_3", "unknown feature stages_2_3 at column 29"),
         ("SM90 (FP16, 64, 64, 64, 8): stages_2+stages_2", "stages_2 given twice at column 38"),
         ("SM90 (FP16, 64, 64, 64, 8): stages_2+async", "unknown feature async at column 38"),
+        ("SM80_DECODE (FP16, 64, 8, 32)", "',' expected at column 29"),
+        ("SM80_DECODE (FP16, 64, 8, 32, 4)", "stages_<N> missing at column 33"),
+        ("SM80_DECODE (FP16, 64, 8, 32, 4): stages_2+overlap", "unknown feature overlap at column"),
+        ("SM80_DECODE(FP16, any, 8, 32, 4): stages_2", "d_head expected at column 19"),
         ("(FP16, 64, 64, 64, 8): load_0_0_0+overlap", "unknown feature overlap at column 35"),
         (
             "SM90 (FP16, 64, 64, 64, 8): stages_2147483648",
@@ -202,6 +212,11 @@ def test_any_text_is_read_or_refused(text):
         (replace(SM90, fixed_reference=2), "fixed_reference is 2"),
         *((replace(SM80, **{field: 1}), f"{field} is 1") for field in SM90_FIELDS),
         *((replace(SM90, **{field: 1}), f"{field} is 1") for field in SM80_FIELDS),
+        *(
+            (replace(DECODE, **{field: 1}), f"{field} is 1")
+            for field in (*SM80_FIELDS, *SM90_FIELDS)
+            if field != "n_stages"
+        ),
         *(
             (replace(AVX512, **{field: 1}), f"{field} is 1")
             for field in FIELDS

@@ -63,8 +63,8 @@ step_generator() {
 }
 
 # Files whose tests take seconds together and meet all of the binding and every family.
-FAST_PYTHON_TESTS=(tests/python/test_{abi_mirror,arrays,combine,config,edge_cases,random_problems}.py
-    tests/python/test_{cuda_absent,environment,header_readers,package,refusals}.py)
+FAST_PYTHON_TESTS=(tests/python/test_{abi_mirror,arrays,combine,config,device_workspace,edge_cases}.py
+    tests/python/test_{cuda_absent,environment,header_readers,package,random_problems,refusals}.py)
 
 step_python() {
     run_pytest_parallel "${FAST_PYTHON_TESTS[@]}"

@@ -19,7 +19,6 @@ from gpu_problems import (
     configs_for,
     device_inputs,
     device_options,
-    rows,
     run,
     same_bits,
 )

@@ -8,7 +8,13 @@ import types
 import numpy as np
 from flashattn import _dlpack
 
-_CODES = {"float16": (2, 16), "float32": (2, 32), "bfloat16": (4, 16), "int32": (0, 32)}
+_CODES = {
+    "float16": (2, 16),
+    "float32": (2, 32),
+    "bfloat16": (4, 16),
+    "int32": (0, 32),
+    "uint8": (1, 8),
+}
 
 
 class DLPackArray:
@@ -126,12 +132,13 @@ class TorchTensor:
     def new_empty(self, shape: tuple[int, ...], dtype: TorchDtype) -> TorchTensor:
         from memory import dtype_of
 
-        return TorchTensor(np.empty(shape, dtype_of(dtype.name)), self.device.type)
+        device = self.device
+        return TorchTensor(np.empty(shape, dtype_of(dtype.name)), device.type, device.index)
 
 
 def torch_module(grad_enabled: bool = True, stream: int = 0) -> types.ModuleType:
     module = types.ModuleType("torch")
-    for name in ("float16", "bfloat16", "float32"):
+    for name in ("float16", "bfloat16", "float32", "uint8"):
         setattr(module, name, TorchDtype(name))
     module.is_grad_enabled = lambda: grad_enabled
     current = types.SimpleNamespace(cuda_stream=stream)

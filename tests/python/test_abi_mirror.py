@@ -25,6 +25,7 @@ STRUCTS = [
     _abi.flash_forward_args_t,
     _abi.flash_combine_args_t,
     _abi.flash_executor_t,
+    _abi.flash_paging_t,
     _abi.flash_team_t,
 ]
 ENUMERATIONS = {

@@ -42,6 +42,9 @@ KERNEL_RULES = {
     "include": r"(?!)",
     "kernels/common": DEVICE_COMMON,
     "kernels/cpu": rf"{COMMON}|{GENERATED}|cpu/(\w+/)?\w+\.h",
+    "kernels/sm80/ptx": rf"{DEVICE_COMMON}|sm80/ptx/\w+\.cuh",
+    "kernels/sm80/forward": rf"{DEVICE_COMMON}|sm80/sm80_kernel\.h|sm80/(forward|ptx)/\w+\.cuh",
+    "kernels/sm80/decode": rf"{DEVICE_COMMON}|sm80/decode_kernel\.h|sm80/(decode|ptx)/\w+\.cuh",
     "kernels/sm80": rf"{DEVICE_COMMON}|sm80/(\w+/)?\w+\.(h|cuh)",
     "kernels/sm90/ptx": rf"{DEVICE_COMMON}|sm90/sm90_kernel\.h",
     "kernels/sm90/schedule": sm90_room("schedule", "ptx"),
@@ -104,8 +107,9 @@ def test_every_file_of_src_is_in_a_room() -> None:
 
 
 def folders_without_a_rule(root: Path) -> list[str]:
-    """A family's folder, a room of src, a room of SM90, whose files nothing else would check."""
-    parents = [root / parent for parent in ("kernels", "kernels/sm90", "src")]
+    """A family's folder, a room of src, a room of SM80 or SM90, whose files nothing else would
+    check."""
+    parents = [root / parent for parent in ("kernels", "kernels/sm80", "kernels/sm90", "src")]
     folders = [folder for parent in parents for folder in parent.iterdir()]
     names = [f.relative_to(root).as_posix() for f in folders if f.is_dir()]
     return sorted(name for name in names if name not in RULES)
@@ -116,9 +120,11 @@ def test_every_folder_has_a_rule() -> None:
 
 
 def test_a_folder_without_a_rule_is_found(tmp_path: Path) -> None:
-    for folder in ("kernels/sm100/ptx", "kernels/sm90/mma", "kernels/sm90/decode", "src/api"):
+    rooms = ("sm80/decode", "sm80/verify", "sm90/mma", "sm90/decode", "sm100/ptx")
+    for folder in (*(f"kernels/{room}" for room in rooms), "src/api"):
         (tmp_path / folder).mkdir(parents=True)
-    assert folders_without_a_rule(tmp_path) == ["kernels/sm100", "kernels/sm90/decode"]
+    strays = ["kernels/sm100", "kernels/sm80/verify", "kernels/sm90/decode"]
+    assert folders_without_a_rule(tmp_path) == strays
 
 
 @pytest.mark.parametrize(
@@ -128,6 +134,10 @@ def test_a_folder_without_a_rule_is_found(tmp_path: Path) -> None:
         ("kernels/cpu/x.h", "sm80/forward/tile.cuh"),
         ("kernels/sm80/x.cuh", "cpu/rows.h"),
         ("kernels/sm80/x.cuh", "sm90/tile.cuh"),
+        ("kernels/sm80/decode/x.cuh", "sm80/forward/tile.cuh"),
+        ("kernels/sm80/decode/x.cuh", "sm80/sm80_kernel.h"),
+        ("kernels/sm80/forward/x.cuh", "sm80/decode/piece.cuh"),
+        ("kernels/sm80/ptx/x.cuh", "sm80/decode/derive.cuh"),
         ("kernels/sm90/x.cuh", "sm80/forward/tile.cuh"),
         ("kernels/sm90/x.cuh", "sm90/schedule/ragged.cuh"),
         ("kernels/sm90/load/x.cuh", "sm90/schedule/ranks.cuh"),

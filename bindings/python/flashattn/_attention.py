@@ -352,7 +352,9 @@ def device_workspace(
         )
     if given is None:
         given = _tensor.empty(like, problem.device, (size,), "uint8", "workspace")
+    _stream.check(problem.stream, workspace=given)
     memory = _tensor.bytes_view(given, "workspace", problem.stream)
+    _tensor.check_outputs(workspace=memory)
     if memory.device != problem.device:
         raise ValueError(
             f"workspace is on {device_text(memory.device)}, q on {device_text(problem.device)}"

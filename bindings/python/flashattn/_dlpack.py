@@ -29,7 +29,13 @@ _CPU, _CUDA, _CUDA_HOST = 1, 2, 3
 _LEGACY_DEFAULT_STREAM = 1  # DLPack's name for what CUDA calls 0
 _READ_ONLY = 1  # bit 0 of a versioned tensor's flags
 _MAX_VERSION = (1, 0)
-_DTYPES = {(0, 32): "int32", (1, 8): "uint8", (2, 16): "float16", (2, 32): "float32", (4, 16): "bfloat16"}
+_DTYPES = {
+    (0, 32): "int32",
+    (1, 8): "uint8",
+    (2, 16): "float16",
+    (2, 32): "float32",
+    (4, 16): "bfloat16",
+}
 _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 
 

@@ -35,9 +35,10 @@ def measure(
     """Median seconds of n_launches launches of each kernel, which take turns; one more launch of
     each comes first and is not timed.
 
-    configs are Configs or short forms of rows of the table, out, workspace and options as in flash_attn_func
-    and flash_attn_varlen_func. On a CUDA device: the device's time, on the caller's stream, which
-    is waited for. Raises what flash_attn_func raises for any of the kernels, and LookupError.
+    configs are Configs or short forms of rows of the table, out, workspace and options as in
+    flash_attn_func and flash_attn_varlen_func. On a CUDA device: the device's time, on the caller's
+    stream, which is waited for. Raises what flash_attn_func raises for any of the kernels, and
+    LookupError.
     """
     problem = Problem(q, k, v, **options)
     problem.set_output(out, None)

@@ -1,0 +1,385 @@
+/*
+ * How decode calls are laid out, on described devices: what the workspace is enough for, how the
+ * host cuts lengths that it knows, and that what blocks work out for themselves (piece.cuh) fits
+ * what the host has made room for. Every case follows from its seed, which a failure names.
+ */
+#include "cuda/plan_sm80_decode.h"
+#include "kernels/common/kv.h"
+#include "support.h"
+
+enum { CASES = 20000, CUTS = 1500, MOST_BATCH = 4096, MOST_HEADS = 128, UNIT = DECODE_UNIT_KEYS };
+
+typedef struct decode_case {
+    flash_config_t config;
+    problem_t problem;
+    device_t device;
+} decode_case_t;
+
+/* ---- Random cases ---- */
+
+static uint32_t next_random(uint64_t *state) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*state >> 32);
+}
+
+/* low ... high. */
+static int32_t uniform(uint64_t *state, int32_t low, int32_t high) {
+    return low + (int32_t)(next_random(state) % ((uint32_t)high - (uint32_t)low + 1));
+}
+
+/* 1 ... most, of every magnitude as often. */
+static int32_t magnitude(uint64_t *state, int32_t most) {
+    int bits = 0;
+    while (bits < 30 && (2 << bits) <= most)
+        bits++;
+    const int32_t below = 1 << uniform(state, 0, bits);
+    const int32_t n = uniform(state, below, 2 * below - 1);
+    return n < most ? n : most;
+}
+
+static flash_config_t random_config(uint64_t *state) {
+    static const int32_t shapes[][4] = {
+        /* d_head, B_c, n_warps, n_stages */
+        {64, 32, 4, 3}, {64, 16, 8, 2}, {128, 16, 4, 3}, {128, 32, 4, 2}, {256, 16, 4, 2},
+    };
+    const int32_t *shape = shapes[uniform(state, 0, 4)];
+    return (flash_config_t){.arch = FLASH_ARCH_SM80_DECODE,
+                            .dtype = FLASH_DTYPE_BF16,
+                            .d_head = shape[0],
+                            .B_r = uniform(state, 0, 1) ? 16 : 8,
+                            .B_c = shape[1],
+                            .n_warps = shape[2],
+                            .n_stages = shape[3]};
+}
+
+/* Stands for an array on a device, which no test reads. */
+static const int32_t on_device[1];
+
+/* All lengths are the host's to know in half of the cases. */
+static void randomise_lengths(uint64_t *state, flash_params_t *p) {
+    if (uniform(state, 0, 1))
+        return;
+    p->seqused_k = uniform(state, 0, 1) ? on_device : NULL;
+    p->seqused_q = uniform(state, 0, 3) ? NULL : on_device;
+    p->cu_seqlens_q = uniform(state, 0, 3) ? NULL : on_device;
+    p->cu_seqlens_k = uniform(state, 0, 3) ? NULL : on_device;
+    if (uniform(state, 0, 1))
+        p->pages = (flash_pages_t){.page_size = magnitude(state, 256), .table = on_device};
+}
+
+static problem_t random_problem(uint64_t *state) {
+    problem_t problem = {.dtype = FLASH_DTYPE_BF16};
+    flash_params_t *p = &problem.params;
+    problem.batch_invariant = uniform(state, 0, 2) == 0;
+    p->batch = magnitude(state, MOST_BATCH);
+    p->seqlen_q = uniform(state, 1, 8);
+    p->seqlen_k = uniform(state, 0, 9) ? magnitude(state, 1 << 20) : 0;
+    p->group = magnitude(state, 16);
+    p->n_heads_kv = magnitude(state, MOST_HEADS / p->group);
+    p->n_heads = p->n_heads_kv * p->group;
+    p->d_head = 64;
+    p->window_left = uniform(state, 0, 3) ? -1 : magnitude(state, 1 << 20) - 1;
+    p->window_right = uniform(state, 0, 2) - 1;
+    randomise_lengths(state, p);
+    return problem;
+}
+
+static decode_case_t random_case(uint64_t *state) {
+    decode_case_t c = {.config = random_config(state), .problem = random_problem(state)};
+    c.device = (device_t){.number = FLASH_DEVICE_CUDA,
+                          .compute_capability = 90,
+                          .n_multiprocessors = uniform(state, 1, 160),
+                          .shared_memory_per_block = 227 * 1024};
+    return c;
+}
+
+static decode_plan_t plan_of(const decode_case_t *c) {
+    return plan_sm80_decode(&c->config, &c->problem, &c->device);
+}
+
+#define check(seed, condition)                                                                     \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            fail_msg("seed %llu: not %s", (unsigned long long)(seed), #condition);                 \
+    } while (0)
+
+static bool lengths_are_known(const problem_t *problem) {
+    const flash_params_t *p = &problem->params;
+    return !problem->batch_invariant && !p->seqused_k && !p->seqused_q && !p->cu_seqlens_q &&
+           !p->cu_seqlens_k;
+}
+
+/* ---- What the host decides ---- */
+
+static void the_workspace_suffices_for_smaller_calls(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < CASES; seed++) {
+        uint64_t random = seed;
+        decode_case_t c = random_case(&random);
+        flash_params_t *p = &c.problem.params;
+        const decode_plan_t plan = plan_of(&c);
+        p->batch = uniform(&random, 1, p->batch);
+        p->seqlen_q = uniform(&random, 1, p->seqlen_q);
+        p->seqlen_k = uniform(&random, 0, p->seqlen_k);
+        const decode_plan_t smaller = plan_of(&c);
+        check(seed, plan_sm80_decode_workspace(&smaller) <= plan_sm80_decode_workspace(&plan));
+    }
+}
+
+/* Selection may take a row of fewer rows of Q for fewer queries. */
+static void the_workspace_of_the_largest_tile_suffices_for_smaller_tiles(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < CASES; seed++) {
+        uint64_t random = seed;
+        decode_case_t c = random_case(&random);
+        const int32_t queries = 8 / c.problem.params.group; /* in a tile of 8 rows */
+        if (queries == 0)
+            continue;
+        c.config.B_r = 16;
+        c.problem.params.seqlen_q = queries + 1;
+        const decode_plan_t large = plan_of(&c);
+        c.config.B_r = 8;
+        c.problem.params.seqlen_q = queries;
+        const decode_plan_t small = plan_of(&c);
+        check(seed, plan_sm80_decode_workspace(&small) <= plan_sm80_decode_workspace(&large));
+    }
+}
+
+static void known_lengths_are_cut_to_fill_the_device_at_most_once(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < CASES; seed++) {
+        uint64_t random = seed;
+        const decode_case_t c = random_case(&random);
+        if (!lengths_are_known(&c.problem))
+            continue;
+        const decode_plan_t plan = plan_of(&c);
+        const sm80_decode_params_t *params = &plan.params;
+        const flash_params_t *p = &params->attention;
+        const int64_t items = (int64_t)p->batch * params->row_tiles * params->head_blocks;
+        check(seed, params->pieces >= 1);
+        check(seed, plan.blocks == items * params->pieces);
+        check(seed, plan.splits == (params->pieces > 1 ? p->batch : 0));
+        check(seed, plan.combine_blocks == plan.splits * p->n_heads * p->seqlen_q);
+        if (params->pieces > 1) {
+            check(seed, plan.blocks <= plan.slots);
+            check(seed, params->heads_per_block == 1); /* a slot has the rows of one head */
+            check(seed, (int64_t)(params->pieces - 1) * 2 * UNIT < p->seqlen_k);
+        }
+    }
+}
+
+static void the_heads_of_a_block_divide_heads_and_warps(void **state) {
+    bool seen[DECODE_MOST_HEADS_PER_BLOCK + 1] = {false};
+    (void)state;
+    for (uint64_t seed = 0; seed < CASES; seed++) {
+        uint64_t random = seed;
+        const decode_case_t c = random_case(&random);
+        const sm80_decode_params_t params = plan_of(&c).params;
+        const int32_t heads = params.heads_per_block;
+        check(seed, heads == 1 || heads == 2 || heads == 4);
+        check(seed, c.config.n_warps % heads == 0);
+        check(seed, params.head_blocks * heads == params.attention.n_heads_kv);
+        check(seed, heads == 1 || lengths_are_known(&c.problem));
+        check(seed, params.row_tiles * c.config.B_r >=
+                        params.attention.seqlen_q * params.attention.group);
+        seen[heads] = true;
+    }
+    assert_true(seen[1] && seen[2] && seen[4]);
+}
+
+static void check_same_plan(uint64_t seed, const decode_plan_t *a, const decode_plan_t *b) {
+    check(seed, a->params.heads_per_block == b->params.heads_per_block);
+    check(seed, a->params.head_blocks == b->params.head_blocks);
+    check(seed, a->params.row_tiles == b->params.row_tiles);
+    check(seed, a->params.pieces == b->params.pieces);
+    check(seed, a->params.target_pieces == b->params.target_pieces);
+    check(seed, a->params.least_share == b->params.least_share);
+    check(seed, a->blocks == b->blocks);
+    check(seed, a->splits == b->splits);
+    check(seed, a->combine_blocks == b->combine_blocks);
+    check(seed, a->slots == b->slots);
+}
+
+/* An engine announces its longest context; a captured graph serves every length up to it. */
+static void lengths_on_the_device_leave_no_trace_of_their_bound(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < CASES; seed++) {
+        uint64_t random = seed;
+        decode_case_t c = random_case(&random);
+        if (lengths_are_known(&c.problem))
+            continue;
+        const decode_plan_t plan = plan_of(&c);
+        c.problem.params.seqlen_k = magnitude(&random, 1 << 20);
+        const decode_plan_t other = plan_of(&c);
+        check(seed, plan.params.pieces == 0 && other.params.pieces == 0);
+        if (c.problem.batch_invariant)
+            check(seed, plan.params.least_share == other.params.least_share);
+        else
+            check_same_plan(seed, &plan, &other);
+    }
+}
+
+/* A sequence's pieces follow from its own length: nothing else goes into the cut. */
+static void a_batch_invariant_cut_has_one_share(void **state) {
+    int32_t share = 0;
+    (void)state;
+    for (uint64_t seed = 0; seed < CASES; seed++) {
+        uint64_t random = seed;
+        decode_case_t c = random_case(&random);
+        c.problem.batch_invariant = true;
+        const sm80_decode_params_t params = plan_of(&c).params;
+        share = share == 0 ? params.least_share : share;
+        check(seed, params.pieces == 0 && params.target_pieces == 0);
+        check(seed, params.least_share == share && params.heads_per_block == 1);
+    }
+}
+
+/* ---- What blocks work out for themselves, as in kernels/sm80/decode/piece.cuh ---- */
+
+static int32_t count_units(const flash_params_t *p, int32_t b) {
+    flash_sequence_t s = flash_sequence(p, b);
+    s.len_k = s.len_k < p->seqlen_k ? s.len_k : p->seqlen_k;
+    if (s.len_q <= 0)
+        return 0;
+    const int32_t begin = flash_visible_keys(p, &s, 0).begin;
+    const int64_t end = flash_visible_keys(p, &s, s.len_q - 1).end;
+    return (int32_t)((end + UNIT - 1) / UNIT) - begin / UNIT;
+}
+
+static int64_t share_of(const sm80_decode_params_t *params, int64_t units) {
+    if (params->target_pieces == 0)
+        return params->least_share;
+    const int64_t even = (units + params->target_pieces - 1) / params->target_pieces;
+    return even > params->least_share ? even : params->least_share;
+}
+
+static int64_t count_pieces(int64_t units, int64_t share) {
+    return units > share ? (units + share - 1) / share : 1;
+}
+
+typedef struct cut {
+    int64_t pieces;
+    int64_t cut_pieces; /* of sequences that are cut; they have the first numbers */
+    int64_t cut_sequences;
+} cut_t;
+
+static cut_t cut_batch(const sm80_decode_params_t *params) {
+    const flash_params_t *p = &params->attention;
+    int64_t units = 0;
+    cut_t cut = {0, 0, 0};
+    for (int32_t b = 0; b < p->batch; b++)
+        units += count_units(p, b);
+    const int64_t share = share_of(params, units);
+    for (int32_t b = 0; b < p->batch; b++) {
+        const int64_t pieces = count_pieces(count_units(p, b), share);
+        cut.pieces += pieces;
+        cut.cut_pieces += pieces > 1 ? pieces : 0;
+        cut.cut_sequences += pieces > 1;
+    }
+    return cut;
+}
+
+/* Lengths of a batch: alike, of every magnitude, one long one among short ones, or the bound. */
+static void draw_lengths(uint64_t *state, int32_t *lengths, int32_t batch, int32_t most) {
+    const int32_t kind = uniform(state, 0, 3);
+    const int32_t typical = magnitude(state, most);
+    for (int32_t b = 0; b < batch; b++)
+        lengths[b] = kind == 0   ? uniform(state, typical / 2, typical)
+                     : kind == 1 ? magnitude(state, most) - 1
+                     : kind == 2 ? uniform(state, 0, most < 200 ? most : 200)
+                                 : most;
+    if (kind == 2)
+        lengths[uniform(state, 0, batch - 1)] = most;
+}
+
+static void draw_queries(uint64_t *state, int32_t *begins, int32_t batch, int32_t most) {
+    begins[0] = 0;
+    for (int32_t b = 0; b < batch; b++)
+        begins[b + 1] = begins[b] + uniform(state, 0, most);
+}
+
+static void check_cut(uint64_t seed) {
+    static int32_t keys[MOST_BATCH], begins[MOST_BATCH + 1];
+    uint64_t random = seed;
+    decode_case_t c = random_case(&random);
+    flash_params_t *p = &c.problem.params;
+    p->seqlen_k = p->seqlen_k > 0 ? p->seqlen_k : 1;
+    draw_lengths(&random, keys, p->batch, p->seqlen_k);
+    draw_queries(&random, begins, p->batch, p->seqlen_q);
+    p->seqused_k = keys;
+    p->cu_seqlens_k = p->seqused_q = NULL;
+    p->cu_seqlens_q = p->cu_seqlens_q ? begins : NULL;
+    const decode_plan_t plan = plan_of(&c);
+    const cut_t cut = cut_batch(&plan.params);
+    const int64_t of_sequence = (int64_t)plan.params.row_tiles * plan.params.head_blocks;
+    check(seed, plan.params.heads_per_block == 1);
+    check(seed, cut.pieces * of_sequence <= plan.blocks);
+    check(seed, cut.cut_pieces * of_sequence <= plan.slots);
+    check(seed, cut.cut_sequences <= plan.splits);
+    check(seed, plan.combine_blocks == plan.splits * p->n_heads * p->seqlen_q);
+}
+
+static void what_blocks_cut_fits_what_the_host_made_room_for(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < CUTS; seed++)
+        check_cut(seed);
+}
+
+/* ---- The workspace ---- */
+
+typedef struct part {
+    uintptr_t begin;
+    uint64_t bytes;
+    uint64_t alignment;
+} part_t;
+
+static void check_parts(uint64_t seed, const part_t *parts, int n, part_t workspace) {
+    for (int i = 0; i < n; i++) {
+        const part_t *a = &parts[i];
+        check(seed, a->begin % a->alignment == 0);
+        check(seed, a->begin >= workspace.begin);
+        check(seed, a->begin + a->bytes <= workspace.begin + workspace.bytes);
+        for (int j = 0; j < i; j++) {
+            const part_t *b = &parts[j];
+            check(seed, a->begin + a->bytes <= b->begin || b->begin + b->bytes <= a->begin);
+        }
+    }
+}
+
+static void check_places(uint64_t seed) {
+    uint64_t random = seed;
+    const decode_case_t c = random_case(&random);
+    decode_plan_t plan = plan_of(&c);
+    const uintptr_t begin = ((uintptr_t)1 << 40) + (uintptr_t)(seed % 512);
+    const uint64_t rows = (uint64_t)plan.slots * (uint64_t)c.config.B_r;
+    plan_sm80_decode_place(&plan, (void *)begin);
+    const sm80_decode_params_t *p = &plan.params;
+    const part_t parts[] = {
+        {(uintptr_t)p->partial_o, rows * (uint64_t)c.config.d_head * sizeof(float), 16},
+        {(uintptr_t)p->partial_weights, rows * sizeof(decode_weight_t), sizeof(decode_weight_t)},
+        {(uintptr_t)p->splits, (uint64_t)plan.splits * sizeof(decode_split_t), sizeof(int32_t)},
+        {(uintptr_t)p->n_splits, sizeof(int32_t), sizeof(int32_t)},
+    };
+    check_parts(seed, parts, 4, (part_t){begin, plan_sm80_decode_workspace(&plan), 1});
+}
+
+/* Known lengths need no list of splits: the sequences' numbers are theirs. */
+static void all_parts_lie_in_the_workspace_wherever_it_begins(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < CASES; seed++)
+        check_places(seed);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_workspace_suffices_for_smaller_calls),
+        cmocka_unit_test(the_workspace_of_the_largest_tile_suffices_for_smaller_tiles),
+        cmocka_unit_test(known_lengths_are_cut_to_fill_the_device_at_most_once),
+        cmocka_unit_test(the_heads_of_a_block_divide_heads_and_warps),
+        cmocka_unit_test(lengths_on_the_device_leave_no_trace_of_their_bound),
+        cmocka_unit_test(a_batch_invariant_cut_has_one_share),
+        cmocka_unit_test(what_blocks_cut_fits_what_the_host_made_room_for),
+        cmocka_unit_test(all_parts_lie_in_the_workspace_wherever_it_begins),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
