@@ -53,7 +53,7 @@ find_piece(const sm80_decode_params_t &params, int32_t number, int64_t &units) {
 
 /* The keys of the piece: whole units, but for the last one. */
 static __device__ __forceinline__ void find_keys(const flash_params_t &p, decode_block_t &block) {
-    const unit_range_t all = visible_units(p, block.sequence);
+    const unit_range_t all = decode_visible_units(&p, &block.sequence);
     const int64_t units = all.end - all.begin;
     const decode_piece_t &piece = block.piece;
     block.key_begin = all.begin;
