@@ -133,17 +133,27 @@ def _choices(family: Family) -> str:
     )
 
 
+def _types(family: Family) -> str:
+    """The table of element types that the family's kernels serve together."""
+    rows = (
+        "    {" + ", ".join(f"FLASH_DTYPE_{dtype.name}" for dtype in types) + "},\n"
+        for types in family.types
+    )
+    return _array("family_types_t", f"{family.name}_types", rows)
+
+
 def _family(family: Family) -> str:
     rules = "".join(_rule(family, field) for field in FIELDS[1:])
+    types = _reference(f"{family.name}_types", len(family.types))
     return f"""\
 {_choices(family)}
 static const config_rule_t {family.name}_rules[CONFIG_N_FIELDS] = {{
     [CONFIG_FIELD_arch] = {{RULE_CHOICE, 0, 0, 1, {family.name}_arch}},
 {rules}}};
 
-const family_facts_t family_facts_{family.name} = {{
+{_types(family)}const family_facts_t family_facts_{family.name} = {{
     FLASH_ARCH_{family.arch.name}, "{family.arch.name}", &layout_{family.layout.name},
-    {family.features}, {family.name}_rules}};
+    {family.features}, {family.name}_rules, {types}}};
 """
 
 

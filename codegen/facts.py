@@ -1,5 +1,6 @@
 """The one list of what the generator and the C library share: the fields of a configuration, their
-enumerators, and for each kernel family its rules, its words, its features and its compiler flags.
+enumerators, and for each kernel family its element types, its rules, its words, its features and
+its compiler flags.
 
 The values of enumerators repeat include/flashattn.h; the generated kernel_table.c asserts that they
 agree. Everything else about a configuration is generated from here (config_facts.h and
@@ -9,10 +10,10 @@ once is in legality.py and in the family's own file in src/.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
-from typing import Union
+from typing import NamedTuple, Union
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 
@@ -273,6 +274,32 @@ SM90 = Layout(
     needs=(("ping_pong", "overlap"), ("longest_first", "persistent")),
 )
 
+# ---- Element types that go together ----
+
+
+class Types(NamedTuple):
+    """Element types of a problem: of K and V, the configuration's dtype, of Q, and of O."""
+
+    kv: Dtype
+    q: Dtype
+    o: Dtype
+
+
+def _wide_o(*types: Dtype) -> tuple[Types, ...]:
+    """Q is of the type of K and V, and O is of that type or fp32."""
+    return tuple(Types(kv, kv, o) for kv in types for o in sorted({kv, Dtype.FP32}))
+
+
+def _wide_q_and_o(*types: Dtype) -> tuple[Types, ...]:
+    """Each of Q and O is of the type of K and V or fp32."""
+    return tuple(
+        Types(kv, q, o)
+        for kv in types
+        for q in sorted({kv, Dtype.FP32})
+        for o in sorted({kv, Dtype.FP32})
+    )
+
+
 # ---- Families ----
 
 
@@ -282,7 +309,8 @@ class Family:
 
     arch: Arch
     layout: Layout
-    given_rules: Mapping[str, Rule] = field(default_factory=dict)  # of fields that are no switches
+    types: tuple[Types, ...]  # that its rows serve
+    given_rules: Mapping[str, Rule] = field(default_factory=dict)  # of other fields, no switches
     features: int = BASIC_FEATURES  # that its rows may cover
     flags: tuple[str, ...] = ()  # what its kernels need from the compiler
 
@@ -295,6 +323,8 @@ class Family:
         """The rule of a field other than arch."""
         if name == "features":
             return FeatureBits(self.features)
+        if name == "dtype":
+            return Choice(tuple(sorted({types.kv for types in self.types})))
         if name in self.layout.switches:
             return SWITCH
         return self.given_rules[name] if name in self.layout.fields else Zero()
@@ -310,27 +340,27 @@ MMA_ROWS = 16
 FRAGMENT = 8  # columns of the contraction that a fragment covers
 HALVES = (Dtype.FP16, Dtype.BF16)
 BASIC_TYPES = (*HALVES, Dtype.FP32)  # by name: a type that comes later is no family's unasked
+ANY_TYPES = _wide_q_and_o(*BASIC_TYPES)
+CUDA_TYPES = _wide_o(*HALVES)
 # The count follows from others: legality.py.
 ANY_FRAGMENTS = Range(INT32_MIN, INT32_MAX)
 FORWARD_ONLY = Choice((Op.FORWARD,))
 
 
 def _cpu(
-    arch: Arch, types: Iterable[Dtype] = BASIC_TYPES, step: int = 1, flags: tuple[str, ...] = ()
+    arch: Arch, types: tuple[Types, ...], step: int = 1, flags: tuple[str, ...] = ()
 ) -> Family:
     rules = {
         "op": FORWARD_ONLY,
-        "dtype": Choice(tuple(types)),
         "d_head": Range(0, INT32_MAX),
         "B_r": Range(1, 1024, step),
         "B_c": Range(1, 4096, step),
     }
-    return Family(arch, CPU, rules, CPU_FEATURES, flags)
+    return Family(arch, CPU, types, rules, CPU_FEATURES, flags)
 
 
 _SM80_RULES = {
     "op": FORWARD_ONLY,
-    "dtype": Choice(HALVES),
     "d_head": Choice((32, 64, 96, 128, 192, 256)),
     "B_r": Choice((64, 128)),
     "B_c": Choice((32, 64, 128)),
@@ -341,7 +371,6 @@ _SM80_RULES = {
 }
 _SM80_DECODE_RULES = {
     "op": FORWARD_ONLY,
-    "dtype": Choice(HALVES),
     "d_head": Choice((64, 128, 256)),
     "B_r": Choice((8, 16)),
     "B_c": Choice((16, 32)),
@@ -350,7 +379,6 @@ _SM80_DECODE_RULES = {
 }
 _SM90_RULES = {
     "op": FORWARD_ONLY,
-    "dtype": Choice(HALVES),
     "d_head": Choice((64, 96, 128, 192, 256)),
     "B_r": Choice((64, 128, 192)),
     "B_c": Range(MMA_ROWS, 256, MMA_ROWS),
@@ -361,16 +389,17 @@ _SM90_RULES = {
 FAMILIES = {
     family.arch: family
     for family in (
-        _cpu(Arch.REFERENCE),
-        _cpu(Arch.AVX2, flags=AVX2_FLAGS),
-        _cpu(Arch.AVX512, flags=AVX512_FLAGS),
-        _cpu(Arch.AMX, HALVES, step=AMX_SQUARE, flags=AMX_FLAGS),
-        _cpu(Arch.NEON),
-        _cpu(Arch.AVX512_BF16, (Dtype.BF16,), flags=AVX512_BF16_FLAGS),
-        _cpu(Arch.NEON_BF16, (Dtype.BF16,), flags=("-march=armv8.2-a+bf16",)),
-        Family(Arch.SM80, SM80, _SM80_RULES),
-        Family(Arch.SM80_DECODE, SM80_DECODE, _SM80_DECODE_RULES, PAGED_FEATURES),
-        Family(Arch.SM90, SM90, _SM90_RULES),
+        _cpu(Arch.REFERENCE, ANY_TYPES),
+        _cpu(Arch.AVX2, ANY_TYPES, flags=AVX2_FLAGS),
+        _cpu(Arch.AVX512, ANY_TYPES, flags=AVX512_FLAGS),
+        _cpu(Arch.AMX, _wide_q_and_o(*HALVES), step=AMX_SQUARE, flags=AMX_FLAGS),
+        _cpu(Arch.NEON, ANY_TYPES),
+        # Products of bf16 alone would round a Q of fp32, which the families above need not.
+        _cpu(Arch.AVX512_BF16, _wide_o(Dtype.BF16), flags=AVX512_BF16_FLAGS),
+        _cpu(Arch.NEON_BF16, _wide_o(Dtype.BF16), flags=("-march=armv8.2-a+bf16",)),
+        Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES),
+        Family(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES, PAGED_FEATURES),
+        Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES),
     )
 }
 # The family whose short form may begin with the parenthesis, and is written so.

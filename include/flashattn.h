@@ -194,14 +194,15 @@ enum flash_feature {
 
 /**
  * The key of the kernel table: one configuration, one kernel. Fields that mean nothing to a
- * family are zero there. docs/configurations.md has the rules of each family, the named sets and
- * the short form. The members are in sort order.
+ * family are zero there. docs/configurations.md has the rules of each family, the types of Q and O
+ * that its kernels take beside each of K and V, the named sets and the short form. The members are
+ * in sort order.
  */
 typedef struct flash_config {
     uint32_t struct_size;      /**< sizeof(flash_config_t) */
     int32_t arch;              /**< FLASH_ARCH_... */
     int32_t op;                /**< FLASH_OP_... */
-    int32_t dtype;             /**< FLASH_DTYPE_... of Q, K, V, O */
+    int32_t dtype;             /**< FLASH_DTYPE_... of K and V; Q and O: as the family says */
     int32_t d_head;            /**< head dimension; CPU families: 0 = any */
     int32_t B_r;               /**< rows of Q that a block (CPU: a task) handles */
     int32_t B_c;               /**< rows of K and V that a step handles */
@@ -510,10 +511,11 @@ enum flash_flag {
  * seqused_k is required: the lengths. args.seqlen_k is their bound. cu_seqlens_k must be NULL. Ids
  * beyond a sequence's length are never looked at, nor is a token of the last page beyond it.
  *
- * On the CPU a length beyond what the table's row holds, or an id that is no page, is refused. On a
- * CUDA device, where the call cannot look, the length is cut to what the row holds, and the keys of
- * an id that is no page read as zeros. There the arrays are in memory of the device; this struct is
- * always in memory of the host, and is only read during the call.
+ * On the CPU a length beyond what the table's row holds, or an id that is no page, is refused; how
+ * many rows the table has the library cannot know. On a CUDA device, where the call cannot look,
+ * the length is cut to what the row holds, and the keys of an id that is no page read as zeros. The
+ * arrays are in memory of the device then. This struct is always in memory of the host, and is read
+ * during the call alone.
  */
 typedef struct flash_paging {
     uint32_t struct_size;       /**< sizeof(flash_paging_t) */
@@ -536,7 +538,13 @@ typedef struct flash_paging {
             FLASH_NULL_                                                                            \
     }
 
-/** These are the arguments of a call that computes attention. */
+/**
+ * These are the arguments of a call that computes attention.
+ *
+ * Element types: K and V have one type. Q and O may be of fp32 where K and V have 16 bits, each by
+ * itself, on the CPU; on CUDA devices O alone may. flash_query_support() answers for each call. O
+ * of fp32 is not rounded; docs/numerics.md says what becomes of a Q of fp32.
+ */
 typedef struct flash_forward_args {
     uint32_t struct_size; /**< sizeof(flash_forward_args_t) */
     int32_t device;       /**< FLASH_DEVICE_... */
@@ -612,8 +620,8 @@ typedef struct flash_forward_args {
  * stream), and the call returns at once: no allocation, no synchronisation; after flash_prepare()
  * it can be captured in a CUDA graph. The caller's current device is left as it was.
  *
- * Inside: scores, softmax and sums in fp32, O rounded once (docs/numerics.md). What no row sees
- * (masked keys, keys beyond seqused_k) cannot matter, NaN included.
+ * Inside: scores, softmax and sums in fp32, O rounded once, to its type (docs/numerics.md). What no
+ * row sees (masked keys, keys beyond seqused_k) cannot matter, NaN included.
  *
  * Errors, all before anything is written:
  *   INVALID_ARGUMENT     a NULL pointer, a negative or overflowing size or stride, unknown flags
@@ -702,13 +710,13 @@ FLASH_API flash_status_t flash_measure(const flash_forward_args_t *args,
  * that on args->device problems like args take the kernel that many seconds, as in
  *   "cc=90 sms=132 dtype=BF16 d_head=128 features=causal q=2048 k=2048 heads=128 ns=155020: (BF16,
  *    128, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax+causal+varlen"
- * Problems are alike when the device's compute capability and multiprocessors, the types, d_head,
- * the features that a kernel must have, and the size class are the same: the longest sequence of
- * queries (q), the most keys that one of them sees (k), and batch * n_heads (heads), each rounded
- * to a power of two. Reads the same of args as flash_workspace_size().
- * Errors: as flash_query_support(); UNSUPPORTED (the CPU device, whose kernels are chosen by the
- * processor alone; FLASH_FLAG_BATCH_INVARIANT), INVALID_ARGUMENT (seconds not positive and
- * finite), BUFFER_TOO_SMALL.
+ * Problems are alike when the device's compute capability and multiprocessors, the type of K and V,
+ * d_head, the features that a kernel must have, and the size class are the same: the longest
+ * sequence of queries (q), the most keys that one of them sees (k), and batch * n_heads (heads),
+ * each rounded to a power of two. Reads the same of args as flash_workspace_size(). Errors: as
+ * flash_query_support(); UNSUPPORTED (the CPU device, whose kernels are chosen by the processor
+ * alone; FLASH_FLAG_BATCH_INVARIANT), INVALID_ARGUMENT (seconds not positive and finite),
+ * BUFFER_TOO_SMALL.
  */
 FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
                                              const flash_kernel_t *kernel, double seconds,

@@ -1,9 +1,11 @@
 /*
- * Infinities and NaNs among 16-bit elements, by their bits, one chunk of 16 bytes at a time.
+ * Infinities and NaNs among 16-bit elements, by their bits, one chunk of 16 bytes at a time; and
+ * what they make of an element of O.
  */
 #ifndef FLASH_KERNELS_COMMON_NON_FINITE_CUH
 #define FLASH_KERNELS_COMMON_NON_FINITE_CUH
 
+#include "common/dtype.cuh"
 #include "common/ptx/packed_math.cuh"
 
 template <int DTYPE> static __device__ __forceinline__ bool is_finite(uint32_t element) {
@@ -48,6 +50,13 @@ template <int DTYPE>
 static __device__ __forceinline__ uint32_t add_non_finite_pair(uint32_t o, uint32_t v) {
     return add_non_finite<DTYPE>(o & 0xffffu, v & 0xffffu) | add_non_finite<DTYPE>(o >> 16, v >> 16)
                                                                  << 16;
+}
+
+/* The same of an O of fp32. */
+template <int DTYPE>
+static __device__ __forceinline__ float add_non_finite_to_fp32(float o, const void *v, int64_t i) {
+    const float element = dtype_load<DTYPE>(v, i);
+    return isfinite(element) ? o : o + element;
 }
 
 #endif

@@ -46,6 +46,8 @@ typedef struct flash_params {
     const int32_t *seqused_q;    /* [batch] or NULL */
     const int32_t *seqused_k;    /* [batch] or NULL */
     flash_pages_t pages;         /* of K and V, whose stride.batch is then that of a page */
+    int32_t q_dtype;             /* FLASH_DTYPE_...; that of K and V is the kernel's */
+    int32_t o_dtype;
     int32_t batch;
     int32_t seqlen_q; /* of every sequence, or the longest */
     int32_t seqlen_k; /* of every sequence, or the longest */

@@ -62,14 +62,14 @@ ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_para
 /* ---- Tasks ---- */
 
 /* All keys of the task, from the blocks that the head's tasks share. */
-ALWAYS_INLINE void attend_shared(amx_run_t *run, int32_t terms, flash_range_t keys, bool backwards,
-                                 uint32_t bad[AMX_STRIPS_MAX]) {
+ALWAYS_INLINE void attend_shared(amx_run_t *run, amx_terms_t terms, flash_range_t keys,
+                                 bool backwards) {
     const amx_scratch_t *t = run->t;
     const int64_t first = keys.begin / t->block_keys;
     const int64_t end = (keys.end + t->block_keys - 1) / t->block_keys;
     for (int64_t i = first; i < end; i++) {
         const amx_block_t block = amx_block_at(t, run->packed, i);
-        mark_rows_of_block(t, &block, (int32_t)i * t->block_keys, keys.end, bad);
+        mark_rows_of_block(t, &block, (int32_t)i * t->block_keys, keys.end, run->bad);
     }
     run->block = backwards ? end - 1 : first;
     run->step = backwards ? -1 : 1;
@@ -79,46 +79,79 @@ ALWAYS_INLINE void attend_shared(amx_run_t *run, int32_t terms, flash_range_t ke
 
 /* Block after block, each packed by the task itself. */
 ALWAYS_INLINE void attend_own(amx_run_t *run, const flash_params_t *p, const cpu_task_t *task,
-                              int32_t dtype, flash_range_t keys, uint32_t bad[AMX_STRIPS_MAX]) {
+                              int32_t dtype, amx_terms_t terms, flash_range_t keys) {
     const amx_scratch_t *t = run->t;
     run->packed = t->block;
     for (; keys.begin < keys.end; keys.begin += t->block_keys) {
         const flash_range_t part = {keys.begin, min32(keys.begin + t->block_keys, keys.end)};
         const amx_block_t block = amx_block_at(t, run->packed, 0);
         pack_block(t, p, task, dtype, part, &block);
-        mark_rows_of_block(t, &block, part.begin, part.end, bad);
+        mark_rows_of_block(t, &block, part.begin, part.end, run->bad);
         run->key = part.begin;
         run->block = run->strip = 0;
         run->n_left = 1;
-        run_items(run, amx_terms(dtype));
+        run_items(run, terms);
     }
 }
 
 /* bad: the rows that see infinity or NaN, or are not sound (is_sound()): bit r of bad[s] is row r
- * of strip s. */
-ALWAYS_INLINE void amx_attend(const flash_config_t *config, const flash_params_t *p,
-                              const cpu_task_t *task, void *scratch, uint32_t *bad) {
+ * of strip s. terms: a constant. */
+ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_params_t *p,
+                                   const cpu_task_t *task, void *scratch, uint32_t *bad,
+                                   const amx_terms_t terms) {
     const int32_t dtype = config->dtype;
     const int64_t d = config->d_head ? config->d_head : p->d_head;
-    const amx_scratch_t t = amx_divide_scratch(scratch, config, d, task->row_end - task->row_begin);
+    const amx_scratch_t t =
+        amx_divide_scratch(scratch, config, d, terms, task->row_end - task->row_begin);
     strip_keys_t strips[AMX_STRIPS_MAX];
     const flash_range_t keys = find_strip_keys(&t, p, task, strips);
-    pack_q(&t, p, task, dtype, bad);
+    if (terms.q == AMX_TERMS_MAX)
+        pack_q_fp32(&t, p, task, bad);
+    else
+        pack_q(&t, p, task, dtype, bad);
     start_results(&t);
-    amx_run_t run = {.t = &t, .strips = strips, .rule = softmax_rule(p), .packed = task->packed};
+    amx_run_t run = {
+        .t = &t, .strips = strips, .rule = softmax_rule(p), .packed = task->packed, .bad = bad};
     const unsigned control = tiles_configure();
     if (task->way == CPU_WAY_SHARED)
-        attend_shared(&run, amx_terms(dtype), keys, task->backwards, bad);
+        attend_shared(&run, terms, keys, task->backwards);
     else
-        attend_own(&run, p, task, dtype, keys, bad);
+        attend_own(&run, p, task, dtype, terms, keys);
     tiles_release(control);
     store_results(&t, p, task, dtype, bad);
+}
+
+/* A Q of fp32 beside keys of bf16, apart from the code of the calls that are more. */
+NEVER_INLINE void attend_wide_q_bf16(const flash_config_t *config, const flash_params_t *p,
+                                     const cpu_task_t *task, void *scratch, uint32_t *bad) {
+    flash_config_t constant = *config;
+    constant.dtype = FLASH_DTYPE_BF16;
+    attend_in_terms(&constant, p, task, scratch, bad, (amx_terms_t){1, 3});
+}
+
+/* The same beside keys of fp16. */
+NEVER_INLINE void attend_wide_q_fp16(const flash_config_t *config, const flash_params_t *p,
+                                     const cpu_task_t *task, void *scratch, uint32_t *bad) {
+    flash_config_t constant = *config;
+    constant.dtype = FLASH_DTYPE_FP16;
+    attend_in_terms(&constant, p, task, scratch, bad, (amx_terms_t){2, 3});
+}
+
+ALWAYS_INLINE void amx_attend(const flash_config_t *config, const flash_params_t *p,
+                              const cpu_task_t *task, void *scratch, uint32_t *bad) {
+    const int32_t dtype = config->dtype, terms = amx_terms_of(dtype);
+    if (p->q_dtype == dtype)
+        attend_in_terms(config, p, task, scratch, bad, (amx_terms_t){terms, terms});
+    else if (dtype == FLASH_DTYPE_BF16 && p->q_dtype == FLASH_DTYPE_FP32)
+        attend_wide_q_bf16(config, p, task, scratch, bad);
+    else if (dtype == FLASH_DTYPE_FP16 && p->q_dtype == FLASH_DTYPE_FP32)
+        attend_wide_q_fp16(config, p, task, scratch, bad);
 }
 
 ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *p,
                             const cpu_task_t *task, void *scratch) {
     const int64_t d = config->d_head ? config->d_head : p->d_head;
-    const amx_scratch_t t = amx_divide_scratch(scratch, config, d, 0);
+    const amx_scratch_t t = amx_divide_scratch(scratch, config, d, amx_terms(config, p), 0);
     const amx_block_t block = amx_block_at(&t, task->packed, task->keys.begin / t.block_keys);
     pack_block(&t, p, task, config->dtype, task->keys, &block);
 }

@@ -171,7 +171,8 @@ ALWAYS_INLINE uint32_t decode_store(const decode_scratch_t *t, const flash_param
                                     const cpu_task_t *task, int64_t head, int R) {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-    const int32_t dtype = task->o_partial ? FLASH_DTYPE_FP32 : FLASH_DTYPE_BF16;
+    const bool is_wide = task->o_partial || p->o_dtype == FLASH_DTYPE_FP32;
+    const int32_t dtype = is_wide ? FLASH_DTYPE_FP32 : FLASH_DTYPE_BF16;
     void *o = task->o_partial ? (void *)task->o_partial : p->o;
     uint32_t bad = 0;
     float sums[16];

@@ -15,28 +15,32 @@ enum { FP32_BYTES = 4, BF16_BYTES = 2 }; /* of an element of packed keys */
 /* ---- Sizes ---- */
 
 /* A row of Q, and sums of O in fp32 and in double. */
-static uint64_t reference_scratch_size(const flash_config_t *config, int64_t n_rows,
-                                       int64_t d_head) {
-    const uint64_t row_bytes = (uint64_t)d_head * (2 * sizeof(float) + sizeof(double));
+static uint64_t reference_scratch_size(const flash_config_t *config, const flash_params_t *params,
+                                       int64_t n_rows) {
+    const uint64_t row_bytes = (uint64_t)params->d_head * (2 * sizeof(float) + sizeof(double));
     (void)config, (void)n_rows;
     return (row_bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
 }
 
-static uint64_t fp32_scratch_size(const flash_config_t *config, int64_t n_rows, int64_t d_head) {
-    return tiled_scratch_size(cpu_scratch_rows(config->B_r, n_rows), config->B_c, d_head,
+static uint64_t fp32_scratch_size(const flash_config_t *config, const flash_params_t *params,
+                                  int64_t n_rows) {
+    return tiled_scratch_size(cpu_scratch_rows(config->B_r, n_rows), config->B_c, params->d_head,
                               FP32_BYTES);
 }
 
-static uint64_t pairs_scratch_size(const flash_config_t *config, int64_t n_rows, int64_t d_head) {
-    return tiled_scratch_size(cpu_scratch_rows(config->B_r, n_rows), config->B_c, d_head,
+static uint64_t pairs_scratch_size(const flash_config_t *config, const flash_params_t *params,
+                                   int64_t n_rows) {
+    return tiled_scratch_size(cpu_scratch_rows(config->B_r, n_rows), config->B_c, params->d_head,
                               BF16_BYTES);
 }
 
 /* A task runs in one of the ways: with tiles, or, of few rows, with vectors. */
-static uint64_t tiles_scratch_size(const flash_config_t *config, int64_t n_rows, int64_t d_head) {
-    const uint64_t vectors = tiled_scratch_size(config->B_r, config->B_c, d_head, FP32_BYTES);
-    const uint64_t attend = amx_scratch_size(config, cpu_scratch_rows(config->B_r, n_rows), d_head);
-    const uint64_t decode = amx_decode_scratch_size(config, d_head);
+static uint64_t tiles_scratch_size(const flash_config_t *config, const flash_params_t *params,
+                                   int64_t n_rows) {
+    const uint64_t vectors =
+        tiled_scratch_size(config->B_r, config->B_c, params->d_head, FP32_BYTES);
+    const uint64_t attend = amx_scratch_size(config, params, cpu_scratch_rows(config->B_r, n_rows));
+    const uint64_t decode = amx_decode_scratch_size(config, params->d_head);
     const uint64_t most = attend > decode ? attend : decode;
     return most > vectors ? most : vectors;
 }

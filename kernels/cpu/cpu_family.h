@@ -6,6 +6,7 @@
 #ifndef FLASH_KERNELS_CPU_FAMILY_H
 #define FLASH_KERNELS_CPU_FAMILY_H
 
+#include "common/params.h"
 #include "flashattn.h"
 
 #include <stdbool.h>
@@ -40,14 +41,16 @@ typedef struct cpu_family {
      * task ends with the blocks that another one begins with. */
     bool alternates;
 
-    /* Scratch bytes of a task of at most n_rows rows; a multiple of 64. */
-    uint64_t (*scratch_size)(const flash_config_t *config, int64_t n_rows, int64_t d_head);
+    /* Scratch bytes of a task of at most n_rows rows, by the problem's d_head and types; a multiple
+     * of 64. */
+    uint64_t (*scratch_size)(const flash_config_t *config, const flash_params_t *params,
+                             int64_t n_rows);
     /* Bytes of a block of B_c packed keys, of K and V; a multiple of 64. NULL where the family does
      * not pack. */
     uint64_t (*block_size)(const flash_config_t *config, int64_t d_head);
     /* Whether a task with so many rows of each head can decode on tiles. NULL: there are no tiles.
      */
-    bool (*decodes)(const flash_config_t *config, int64_t n_rows, int64_t d_head);
+    bool (*decodes)(const flash_config_t *config, const flash_params_t *params, int64_t n_rows);
 } cpu_family_t;
 
 /* The facts of a FLASH_ARCH_...; NULL where it is no CPU family. */

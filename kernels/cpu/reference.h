@@ -25,11 +25,11 @@ typedef struct reference_row {
     double sum_total;
 } reference_row_t;
 
-static inline void reference_load_q(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
-                                    int64_t row, int64_t d, float *q) {
+static inline void reference_load_q(const flash_params_t *p, const cpu_task_t *task, int64_t row,
+                                    int64_t d, float *q) {
     const int64_t index = cpu_row_index(task, &p->q_stride, cpu_row(p, task, row));
     for (int64_t i = 0; i < d; i++)
-        q[i] = element_load(p->q, index + i, dtype);
+        q[i] = element_load(p->q, index + i, p->q_dtype);
 }
 
 static inline float reference_score(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
@@ -79,11 +79,11 @@ static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *
         row->accumulator[i] += weight * element_load(p->v, index + i, dtype);
 }
 
-static inline void reference_store(const flash_params_t *p, const cpu_task_t *task, int32_t dtype,
+static inline void reference_store(const flash_params_t *p, const cpu_task_t *task,
                                    const reference_row_t *row, int64_t row_index) {
     const cpu_row_t r = cpu_row(p, task, row_index);
     void *o = task->o_partial ? task->o_partial : p->o;
-    const int32_t dtype_o = task->o_partial ? FLASH_DTYPE_FP32 : dtype;
+    const int32_t dtype_o = task->o_partial ? FLASH_DTYPE_FP32 : p->o_dtype;
     const int64_t index =
         task->o_partial ? row_index * row->d : cpu_row_index(task, &p->o_stride, r);
     for (int64_t i = 0; i < row->d; i++)
@@ -95,11 +95,11 @@ static inline void reference_store(const flash_params_t *p, const cpu_task_t *ta
 }
 
 static inline reference_row_t reference_start(const flash_params_t *p, const cpu_task_t *task,
-                                              int32_t dtype, int64_t row_index, void *scratch) {
+                                              int64_t row_index, void *scratch) {
     const int64_t d = p->d_head;
     double *total = scratch;
     float *q = (float *)(total + d);
-    reference_load_q(p, task, dtype, row_index, d, q);
+    reference_load_q(p, task, row_index, d, q);
     memset(q + d, 0, (size_t)d * sizeof *q);
     memset(total, 0, (size_t)d * sizeof *total);
     return (reference_row_t){q, q + d, total, d, -INFINITY, 0, 0};
@@ -108,7 +108,7 @@ static inline reference_row_t reference_start(const flash_params_t *p, const cpu
 static inline void reference_forward(const flash_config_t *config, const flash_params_t *p,
                                      const cpu_task_t *task, void *scratch) {
     for (int64_t r = 0; r < task->row_end - task->row_begin; r++) {
-        reference_row_t row = reference_start(p, task, config->dtype, r, scratch);
+        reference_row_t row = reference_start(p, task, r, scratch);
         const flash_range_t keys = cpu_row_keys(p, task, cpu_row(p, task, r));
         for (int64_t key = keys.begin; key < keys.end; key++) {
             reference_add_key(p, task, config->dtype, &row, key);
@@ -116,7 +116,7 @@ static inline void reference_forward(const flash_config_t *config, const flash_p
                 reference_end_part(&row);
         }
         reference_end_part(&row);
-        reference_store(p, task, config->dtype, &row, r);
+        reference_store(p, task, &row, r);
     }
 }
 

@@ -91,10 +91,9 @@ ALWAYS_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *
 
 /* From the blocks that the head's tasks share, which begin at multiples of B_c. */
 ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t *p,
-                                        const cpu_task_t *task, int32_t dtype, int32_t B_c,
-                                        flash_range_t keys) {
+                                        const cpu_task_t *task, int32_t B_c, flash_range_t keys) {
     keys.begin = keys.begin / B_c * B_c;
-    results_ahead_t ahead = results_ahead(t, p, task, dtype, keys, B_c);
+    results_ahead_t ahead = results_ahead(t, p, task, keys, B_c);
     while (keys.begin < keys.end) {
         const flash_range_t block = cpu_first_keys(keys, B_c);
         request_results(&ahead);
@@ -108,7 +107,7 @@ ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t 
 ALWAYS_INLINE void attend_blocks_own(const tile_scratch_t *t, const flash_params_t *p,
                                      const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                      flash_range_t keys) {
-    results_ahead_t ahead = results_ahead(t, p, task, dtype, keys, B_c);
+    results_ahead_t ahead = results_ahead(t, p, task, keys, B_c);
     while (keys.begin < keys.end) {
         const flash_range_t block = cpu_first_keys(keys, B_c);
         request_results(&ahead);
@@ -159,7 +158,7 @@ ALWAYS_INLINE void attend_blocks(tile_scratch_t *t, const flash_config_t *config
     switch (task->way) {
     case CPU_WAY_SHARED:
         if (packs)
-            attend_blocks_shared(t, p, task, dtype, B_c, keys);
+            attend_blocks_shared(t, p, task, B_c, keys);
         add_parts(t);
         break;
     case CPU_WAY_OWN:

@@ -60,14 +60,16 @@ typedef struct sm80_decode_params {
     int32_t head_blocks;     /* n_heads_kv / heads_per_block */
     int32_t row_tiles;       /* of B_r rows, of the longest sequence of queries */
     int32_t row_tile;        /* B_r */
-    int32_t o_dtype;
     int32_t columns;         /* d_head of the kernel, of a row of partial_o */
     /* Pieces of each sequence; 0: every block cuts the batch by the lengths on the device, into
-     * pieces of about one share of its units: those of all sequences over target_pieces, but at
-     * least least_share. target_pieces 0: least_share, whatever the batch is. */
+     * pieces of about one share of its units (decode/piece.cuh): at least least_share, and less than
+     * long_share only as far as there are busy_pieces of all sequences; most_pieces run side by
+     * side. most_pieces 0: least_share, whatever the batch is. */
     int32_t pieces;
-    int32_t target_pieces;
+    int32_t busy_pieces;
+    int32_t most_pieces;
     int32_t least_share;
+    int32_t long_share;
     flash_divider_t by_head_blocks;
     flash_divider_t by_row_tiles;
     flash_divider_t by_pieces;

@@ -17,8 +17,12 @@ template <flash_config_t C>
 static __device__ __forceinline__ void store_empty_tile(const flash_params_t &problem,
                                                         const tile_of<C> &tile) {
     const rounded_output<C> zeros = {};
+    const output_tile<C> fp32_zeros = {};
     store_lse<C>(problem, tile, -INFINITY);
-    store_output<C>(problem, tile, zeros);
+    if (sm90_has_fp32_o(&problem))
+        store_fp32_output<C>(problem, tile, fp32_zeros, true);
+    else
+        store_output<C>(problem, tile, zeros, true);
 }
 
 /* Waits for the next tile that has blocks to visit; those without are done on the way. False: the
@@ -65,25 +69,44 @@ static __device__ __forceinline__ void finish_tile(finished_tile<C> &done, const
     done.failed = FIXED && failed<C>(consumer.softmax, done.o);
 }
 
-/* Stores a finished tile. STAGED: O may leave through shared memory, since another tile follows.
- * The other stores come after its fence, which would wait for them. Its shared memory is waited for
- * even where O is stored from registers: the Q-load/O-store warp has then read where the O of the
- * tile before is staged. */
-template <flash_config_t C, bool STAGED>
+/* Stores the O of a finished tile from registers, and completes it: in 16 bits, or, of a last tile,
+ * in fp32, which is still in the accumulators o. Without a branch, and in the order in which ptxas
+ * finds registers enough: in the other one it spills 4 values (rows of all features, d_head 128 and
+ * 192). */
+template <flash_config_t C, bool LAST>
+static __device__ __forceinline__ void
+store_from_registers(const flash_params_t &problem, const tile_of<C> &tile,
+                     const finished_tile<C> &done, const output_tile<C> &o) {
+    constexpr bool fp32_first = C.d_head > 128;
+    const bool fp32 = LAST && sm90_has_fp32_o(&problem);
+    if constexpr (LAST && fp32_first)
+        store_fp32_output<C>(problem, tile, o, fp32);
+    store_output<C>(problem, tile, done.o, !fp32);
+    if constexpr (LAST && !fp32_first)
+        store_fp32_output<C>(problem, tile, o, fp32);
+    if (done.sanitised && !fp32)
+        complete_output<C, element_bits<C>>(problem, tile);
+    if (done.sanitised && fp32)
+        complete_output<C, float>(problem, tile);
+}
+
+/* Stores a finished tile. FOLLOWED: the next tile has begun. O then may leave through shared
+ * memory. The other stores come after its fence, which would wait for them. Its shared memory is
+ * waited for even where O is stored from registers: the Q-load/O-store warp has then read where the
+ * O of the tile before is staged. */
+template <flash_config_t C, bool FOLLOWED>
 static __device__ __forceinline__ void
 store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_state<C> &consumer) {
     const assignment_of<C> assignment = read_assignment<C>(consumer.assignments);
+    constexpr bool staged = FOLLOWED && stages_o<C>;
     uint32_t shared = 0;
-    if constexpr (STAGED)
+    if constexpr (staged)
         shared = await_o_slot<C>(consumer);
-    if (STAGED && !done.sanitised) {
+    if (staged && !done.sanitised)
         stage_output<C>(done.o, shared);
-    } else {
-        store_output<C>(params.problem, assignment.tile, done.o);
-        if (done.sanitised)
-            complete_output<C>(params.problem, assignment.tile);
-    }
-    if constexpr (STAGED)
+    else
+        store_from_registers<C, !FOLLOWED>(params.problem, assignment.tile, done, consumer.o);
+    if constexpr (staged)
         hand_over_output<C>(done.sanitised ? 0 : shared, consumer);
     store_lse<C>(params.problem, assignment.tile, done.lse);
     if constexpr (C.fixed_reference)
@@ -92,8 +115,15 @@ store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_s
     release_assignment<C>(consumer.assignments);
 }
 
-/* Computes tiles one after the other, from one that has blocks to the last before one that has not.
- * The last PV of each and the first QK^T of the next are under way together. */
+/* Whether the last PV of a tile and the first QK^T of the next one are under way together. Not with
+ * an O of fp32, which leaves from the accumulators: there are no registers for it then. */
+static __device__ __forceinline__ bool overlaps_next(const flash_params_t &problem,
+                                                     const query_tile_t &next, int32_t index) {
+    return index >= 0 && has_blocks(next) && !sm90_has_fp32_o(&problem);
+}
+
+/* Computes tiles one after the other, from one that has blocks to the last that overlaps the one
+ * after it, and that one. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void
 compute_tiles(const sm90_params_t &params, const score_unit_t &unit, consumer_state<C> &consumer) {
@@ -101,6 +131,7 @@ compute_tiles(const sm90_params_t &params, const score_unit_t &unit, consumer_st
     consumer.walk = find_walk<C>(params.problem, read_assignment<C>(consumer.assignments).tile,
                                  consumer.number);
     start_tile<C>(consumer);
+    await_hand_over<C>(consumer);
     hand_over_output<C>(0, consumer);
     wgmma_wait<0>();
     while (true) {
@@ -109,7 +140,7 @@ compute_tiles(const sm90_params_t &params, const score_unit_t &unit, consumer_st
         process_blocks<C, FIXED>(params.problem, walked_tile<C>(tile, consumer.walk), unit,
                                  consumer);
         const assignment_of<C> next = await_following<C>(consumer.assignments);
-        if (next.index < 0 || !has_blocks(next.tile))
+        if (!overlaps_next(params.problem, next.tile, next.index))
             break;
         await_v<C>(consumer);
         await_turn<C>(consumer);
@@ -124,7 +155,7 @@ compute_tiles(const sm90_params_t &params, const score_unit_t &unit, consumer_st
             wgmma_wait<0>();
         else
             start_tile<C>(consumer);
-        store_tile<C, stages_o<C>>(params, done, consumer);
+        store_tile<C, true>(params, done, consumer);
         if constexpr (!starts_early<C>)
             wgmma_wait<0>();
     }

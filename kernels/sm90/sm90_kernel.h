@@ -67,7 +67,8 @@ typedef struct sm90_schedule {
 
 /* Q, K, V, O as [batch, head, seq, d_head], innermost last, or with varlen as ptx/tma.cuh says;
  * boxes of one panel of columns by sm90_q_box_rows() (Q), B_c (K, V) or
- * SM90_WARPGROUP_ROWS (O) rows of one head. Unset (zeros) where a tensor has no elements. */
+ * SM90_WARPGROUP_ROWS (O) rows of one head. Unset (zeros) where a tensor has no elements, and for
+ * an O of fp32. */
 typedef struct sm90_params {
     sm90_tensor_map_t q;
     sm90_tensor_map_t k;
@@ -169,6 +170,11 @@ SM90_CONSTANT int32_t sm90_shared_bytes(const flash_config_t *c) {
     const int32_t more_tiles = sm90_has_o_slot(c) + sm90_has_second_q_slot(c);
     return sm90_min_shared_bytes(c) + more_tiles * sm90_tile_bytes(c, c->B_r) +
            sm90_has_spare_v_stage(c) * sm90_tile_bytes(c, c->B_c);
+}
+
+/* O of fp32 is stored from registers; TMA is for O of the configuration's type. */
+SM90_CONSTANT int32_t sm90_has_fp32_o(const flash_params_t *p) {
+    return p->o_dtype == FLASH_DTYPE_FP32;
 }
 
 SM90_CONSTANT int32_t sm90_has_varlen(const flash_config_t *c) {

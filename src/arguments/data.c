@@ -97,12 +97,15 @@ static flash_status_t check_page_alignments(const flash_pages_t *pages) {
     return argument_check_alignment("page_rows", pages->rows, size);
 }
 
+static flash_status_t check_tensor_alignment(const char *name, const flash_tensor_t *tensor) {
+    return argument_check_alignment(name, tensor->data, dtype_size(tensor->dtype));
+}
+
 static flash_status_t check_alignments(const flash_forward_args_t *a, const flash_params_t *p) {
-    const int64_t size = dtype_size(a->dtype);
-    FLASH_TRY(argument_check_alignment("q.data", a->q.data, size));
-    FLASH_TRY(argument_check_alignment("k.data", a->k.data, size));
-    FLASH_TRY(argument_check_alignment("v.data", a->v.data, size));
-    FLASH_TRY(argument_check_alignment("o.data", a->o.data, size));
+    FLASH_TRY(check_tensor_alignment("q.data", &a->q));
+    FLASH_TRY(check_tensor_alignment("k.data", &a->k));
+    FLASH_TRY(check_tensor_alignment("v.data", &a->v));
+    FLASH_TRY(check_tensor_alignment("o.data", &a->o));
     FLASH_TRY(argument_check_alignment("lse", a->lse, sizeof *a->lse));
     FLASH_TRY(argument_check_alignment("cu_seqlens_q", a->cu_seqlens_q, sizeof *a->cu_seqlens_q));
     FLASH_TRY(argument_check_alignment("cu_seqlens_k", a->cu_seqlens_k, sizeof *a->cu_seqlens_k));
@@ -110,6 +113,11 @@ static flash_status_t check_alignments(const flash_forward_args_t *a, const flas
     FLASH_TRY(argument_check_alignment("seqused_k", a->seqused_k, sizeof *a->seqused_k));
     return check_page_alignments(&p->pages);
 }
+
+/* The shapes of a call's tensors; K and V have the same. */
+typedef struct shapes {
+    tensor_shape_t q, k, o;
+} shapes_t;
 
 /* LSE as a tensor of rows of one element. */
 static flash_tensor_t lse_tensor(const flash_forward_args_t *a, const flash_params_t *p,
@@ -128,12 +136,11 @@ static flash_status_t check_lse_stride(const char *name, int64_t stride) {
 }
 
 static flash_status_t check_lse(const flash_forward_args_t *a, const flash_params_t *p,
-                                const tensor_shape_t *q, const tensor_shape_t *k) {
-    const flash_tensor_t lse = lse_tensor(a, p, q);
-    tensor_shape_t shape = *q;
+                                const shapes_t *s) {
+    const flash_tensor_t lse = lse_tensor(a, p, &s->q);
+    tensor_shape_t shape = s->o;
     shape.d_head = 1;
     shape.element_size = sizeof *a->lse;
-    shape.is_output = true;
     if (a->lse == NULL)
         return FLASH_SUCCESS;
     FLASH_TRY(check_lse_stride("lse_stride_batch", a->lse_stride_batch));
@@ -141,18 +148,17 @@ static flash_status_t check_lse(const flash_forward_args_t *a, const flash_param
     FLASH_TRY(check_lse_stride("lse_stride_seq", a->lse_stride_seq));
     FLASH_TRY(tensor_check("lse", &lse, &shape));
     FLASH_TRY(tensor_check_output("lse", &lse, &shape));
-    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "o", &a->o, q));
-    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "q", &a->q, q));
-    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "k", &a->k, k));
-    return tensor_check_apart("lse", &lse, &shape, "v", &a->v, k);
+    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "o", &a->o, &s->o));
+    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "q", &a->q, &s->q));
+    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "k", &a->k, &s->k));
+    return tensor_check_apart("lse", &lse, &shape, "v", &a->v, &s->k);
 }
 
 /* Kernels read Q again after O has been written, and tasks read K and V while others write O. */
-static flash_status_t check_apart(const flash_forward_args_t *a, const tensor_shape_t *q,
-                                  const tensor_shape_t *k) {
-    FLASH_TRY(tensor_check_apart("o", &a->o, q, "q", &a->q, q));
-    FLASH_TRY(tensor_check_apart("o", &a->o, q, "k", &a->k, k));
-    return tensor_check_apart("o", &a->o, q, "v", &a->v, k);
+static flash_status_t check_apart(const flash_forward_args_t *a, const shapes_t *s) {
+    FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "q", &a->q, &s->q));
+    FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "k", &a->k, &s->k));
+    return tensor_check_apart("o", &a->o, &s->o, "v", &a->v, &s->k);
 }
 
 /* Tokens of a tensor's sequence axis: how many there are, as far as the host can know, and whether
@@ -162,29 +168,36 @@ typedef struct tokens {
     int64_t longest;
 } tokens_t;
 
-static flash_status_t check_tensors(const flash_forward_args_t *a, const flash_params_t *p,
-                                    tokens_t q_tokens, tokens_t k_tokens) {
-    tensor_shape_t q = {.batch = a->cu_seqlens_q ? 1 : a->batch,
+static shapes_t shapes_of(const flash_forward_args_t *a, const flash_params_t *p, tokens_t q_tokens,
+                          tokens_t k_tokens) {
+    shapes_t s = {.q = {.batch = a->cu_seqlens_q ? 1 : a->batch,
                         .seq = q_tokens.known,
                         .longest_seq = q_tokens.longest,
                         .heads = a->n_heads,
                         .d_head = a->d_head,
-                        .element_size = dtype_size(a->dtype),
-                        .may_repeat = (a->flags & FLASH_FLAG_BROADCAST) != 0};
-    tensor_shape_t k = q;
-    k.batch = p->pages.page_size > 0 ? p->pages.n_pages : a->cu_seqlens_k ? 1 : a->batch;
-    k.seq = k_tokens.known;
-    k.longest_seq = k_tokens.longest;
-    k.heads = a->n_heads_kv;
-    FLASH_TRY(tensor_check("q", &a->q, &q));
-    FLASH_TRY(tensor_check("k", &a->k, &k));
-    FLASH_TRY(tensor_check("v", &a->v, &k));
-    tensor_shape_t o = q;
-    o.is_output = true;
-    FLASH_TRY(tensor_check("o", &a->o, &o));
-    FLASH_TRY(tensor_check_output("o", &a->o, &o));
-    FLASH_TRY(check_apart(a, &q, &k));
-    return check_lse(a, p, &q, &k);
+                        .element_size = dtype_size(a->q.dtype),
+                        .may_repeat = (a->flags & FLASH_FLAG_BROADCAST) != 0}};
+    s.k = s.o = s.q;
+    s.k.batch = p->pages.page_size > 0 ? p->pages.n_pages : a->cu_seqlens_k ? 1 : a->batch;
+    s.k.seq = k_tokens.known;
+    s.k.longest_seq = k_tokens.longest;
+    s.k.heads = a->n_heads_kv;
+    s.k.element_size = dtype_size(a->k.dtype);
+    s.o.element_size = dtype_size(a->o.dtype);
+    s.o.is_output = true;
+    return s;
+}
+
+static flash_status_t check_tensors(const flash_forward_args_t *a, const flash_params_t *p,
+                                    tokens_t q_tokens, tokens_t k_tokens) {
+    const shapes_t s = shapes_of(a, p, q_tokens, k_tokens);
+    FLASH_TRY(tensor_check("q", &a->q, &s.q));
+    FLASH_TRY(tensor_check("k", &a->k, &s.k));
+    FLASH_TRY(tensor_check("v", &a->v, &s.k));
+    FLASH_TRY(tensor_check("o", &a->o, &s.o));
+    FLASH_TRY(tensor_check_output("o", &a->o, &s.o));
+    FLASH_TRY(check_apart(a, &s));
+    return check_lse(a, p, &s);
 }
 
 /* Tokens along the axis of a tensor whose lengths are not in host memory: a ragged one's number is

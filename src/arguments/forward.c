@@ -66,23 +66,26 @@ static flash_status_t check_not_negative(const char *name, float value) {
     return FLASH_SUCCESS;
 }
 
-/* Kernels that mix types would be rows of their own. */
-static flash_status_t check_tensor_dtype(const char *name, const flash_tensor_t *tensor,
-                                         int32_t dtype) {
-    if (tensor->dtype != 0)
-        FLASH_TRY(argument_check_dtype(name, tensor->dtype));
-    FLASH_REQUIRE(tensor->dtype == 0 || tensor->dtype == dtype, FLASH_ERROR_UNSUPPORTED,
-                  "%s is %" PRId32 " and dtype is %" PRId32 ": no kernel here mixes types", name,
-                  tensor->dtype, dtype);
-    return FLASH_SUCCESS;
+/* The type of a tensor that names none is the call's. */
+static void set_default_types(flash_forward_args_t *a) {
+    flash_tensor_t *const tensors[] = {&a->q, &a->k, &a->v, &a->o};
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
+        if (tensors[i]->dtype == 0)
+            tensors[i]->dtype = a->dtype;
 }
 
+/* Which types go together is a kernel's to say, but for K and V, whose type is the kernel's. */
 static flash_status_t check_types(const flash_forward_args_t *a) {
     FLASH_TRY(argument_check_dtype("dtype", a->dtype));
-    FLASH_TRY(check_tensor_dtype("q.dtype", &a->q, a->dtype));
-    FLASH_TRY(check_tensor_dtype("k.dtype", &a->k, a->dtype));
-    FLASH_TRY(check_tensor_dtype("v.dtype", &a->v, a->dtype));
-    return check_tensor_dtype("o.dtype", &a->o, a->dtype);
+    FLASH_TRY(argument_check_dtype("q.dtype", a->q.dtype));
+    FLASH_TRY(argument_check_dtype("k.dtype", a->k.dtype));
+    FLASH_TRY(argument_check_dtype("v.dtype", a->v.dtype));
+    FLASH_TRY(argument_check_dtype("o.dtype", a->o.dtype));
+    FLASH_REQUIRE(a->k.dtype == a->v.dtype, FLASH_ERROR_UNSUPPORTED,
+                  "k.dtype is %" PRId32 " and v.dtype is %" PRId32
+                  ": no kernel here has K and V of different types",
+                  a->k.dtype, a->v.dtype);
+    return FLASH_SUCCESS;
 }
 
 static flash_status_t check_shape(const flash_forward_args_t *a) {
@@ -179,6 +182,8 @@ static void set_tensors(flash_params_t *p, const flash_forward_args_t *a) {
     p->v = a->v.data;
     p->o = a->o.data;
     p->lse = a->lse;
+    p->q_dtype = a->q.dtype;
+    p->o_dtype = a->o.dtype;
     p->q_stride = strides(&a->q, ragged_q, q);
     p->k_stride = strides(&a->k, ragged_k, k);
     p->v_stride = strides(&a->v, ragged_k, k);
@@ -212,7 +217,7 @@ static void set_params(flash_params_t *p, const flash_forward_args_t *a) {
 
 static void set_problem(problem_t *problem, const flash_forward_args_t *a,
                         const flash_pages_t *pages) {
-    *problem = (problem_t){.dtype = a->dtype,
+    *problem = (problem_t){.dtype = a->k.dtype,
                            .device = a->device,
                            .has_output = a->batch > 0 && a->seqlen_q > 0,
                            .batch_invariant = (a->flags & FLASH_FLAG_BATCH_INVARIANT) != 0,
@@ -229,6 +234,7 @@ flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_ar
                               problem_t *problem) {
     FLASH_TRY(struct_read(own, sizeof *own, args, "flash_forward_args_t"));
     flash_pages_t pages;
+    set_default_types(own);
     FLASH_TRY(check_shape(own));
     FLASH_TRY(arguments_read_paging(own, &pages));
     set_problem(problem, own, &pages);

@@ -8,8 +8,9 @@
 #include "flashattn.h"
 
 /*
- * Copies the caller's arguments, checks sizes, types and flags, and makes the problem of them. The
- * tensors' strides and whatever lies behind a pointer are not looked at.
+ * Copies the caller's arguments, checks sizes, types and flags, and makes the problem of them; in
+ * the copy each tensor names its type. The tensors' strides and whatever lies behind a pointer are
+ * not looked at.
  */
 flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_args_t *own,
                               problem_t *problem);

@@ -6,7 +6,7 @@
 #include "arguments/checks.h"
 #include "core/status.h"
 #include "core/struct_size.h"
-#include "kernels/common/kv.h"
+#include "kernels/common/sequence.h"
 
 #include <inttypes.h>
 
@@ -75,74 +75,78 @@ flash_status_t arguments_read_paging(const flash_forward_args_t *own, flash_page
 
 /* ---- The arrays ---- */
 
-/* Ascending from 0 or more. *ids: how many there are. */
-static flash_status_t check_indptr(const flash_params_t *p, int64_t *ids) {
-    int32_t last = 0;
-    for (int32_t b = 0; b <= p->batch; b++) {
-        const int32_t next = flash_load_length(p->pages.indptr, b);
-        FLASH_REQUIRE(next >= last, FLASH_ERROR_INVALID_ARGUMENT,
-                      "page_indptr[%" PRId32 "] is %" PRId32 ": below %" PRId32
-                      ", where the ids before it begin",
-                      b, next, last);
-        last = next;
-    }
-    *ids = last;
+/* What the arrays say of one sequence. Each number is read once: another thread may change them. */
+typedef struct sequence_pages {
+    int32_t b;
+    int32_t used;  /* keys */
+    int64_t begin; /* of its ids in the table */
+    int64_t room;  /* keys that these can name, or its slot holds */
+} sequence_pages_t;
+
+/* *last: where the ids of the sequence before it end; becomes where its own do. */
+static flash_status_t read_indptr(const flash_params_t *p, int32_t b, int32_t *last,
+                                  sequence_pages_t *s) {
+    const int32_t next = flash_load_length(p->pages.indptr, (int64_t)b + 1);
+    FLASH_REQUIRE(next >= *last, FLASH_ERROR_INVALID_ARGUMENT,
+                  "page_indptr[%" PRId32 "] is %" PRId32 ": below the %" PRId32 " before it", b + 1,
+                  next, *last);
+    s->begin = *last;
+    s->room = ((int64_t)next - *last) * p->pages.page_size;
+    *last = next;
     return FLASH_SUCCESS;
 }
 
-/* Not negative; of slots, one of them; where the sequence has keys. *rows: past the last one. */
-static flash_status_t check_rows(const flash_params_t *p, int64_t *rows) {
+/* Without keys a sequence needs no row. *rows: past the last one so far. */
+static flash_status_t read_row(const flash_params_t *p, sequence_pages_t *s, int64_t *rows) {
+    const int32_t row = p->pages.rows ? flash_load_length(p->pages.rows, s->b) : s->b;
     const int32_t most = p->pages.table ? INT32_MAX : p->pages.n_pages - 1;
-    *rows = 0;
-    for (int32_t b = 0; b < p->batch; b++) {
-        const int32_t row = flash_load_length(p->pages.rows, b);
-        if (flash_load_length(p->seqused_k, b) == 0)
-            continue;
-        FLASH_REQUIRE(row >= 0 && row <= most, FLASH_ERROR_INVALID_ARGUMENT,
-                      "page_rows[%" PRId32 "] is %" PRId32 ": not within 0 ... %" PRId32, b, row,
-                      most);
-        if (row >= *rows)
-            *rows = (int64_t)row + 1;
-    }
+    s->begin = row * p->pages.table_stride;
+    s->room = (p->pages.table ? p->pages.table_stride : 1) * p->pages.page_size;
+    if (s->used == 0)
+        return FLASH_SUCCESS;
+    FLASH_REQUIRE(row >= 0 && row <= most, FLASH_ERROR_INVALID_ARGUMENT,
+                  "page_rows[%" PRId32 "] is %" PRId32 ": not within 0 ... %" PRId32, s->b, row,
+                  most);
+    if (row >= *rows)
+        *rows = (int64_t)row + 1;
     return FLASH_SUCCESS;
 }
 
-/* The length of sequence b lies within what its row holds. */
-static flash_status_t check_room(const flash_params_t *p, int32_t b) {
-    const int32_t used = flash_load_length(p->seqused_k, b);
-    const int64_t room = flash_kv_room(p, b);
-    FLASH_REQUIRE(used <= room, FLASH_ERROR_INVALID_ARGUMENT,
-                  "seqused_k[%" PRId32 "] is %" PRId32 ": its pages hold %" PRId64 " keys", b, used,
-                  room);
-    return FLASH_SUCCESS;
-}
-
-/* The ids that sequence b uses. */
+/* The ids that the sequence uses. */
 static flash_status_t check_ids(const char *name, const flash_params_t *p, const int32_t *table,
-                                int32_t b) {
-    const int64_t begin = flash_kv_first_id(p, b), size = p->pages.page_size;
-    const int64_t n = ((int64_t)flash_load_length(p->seqused_k, b) + size - 1) / size;
+                                const sequence_pages_t *s) {
+    const int64_t size = p->pages.page_size, n = (s->used + size - 1) / size;
     for (int64_t i = 0; i < n; i++) {
-        const int32_t id = flash_load_length(table, begin + i);
+        const int32_t id = flash_load_length(table, s->begin + i);
         FLASH_REQUIRE(id >= 0 && id < p->pages.n_pages, FLASH_ERROR_INVALID_ARGUMENT,
                       "%s: page %" PRId64 " of sequence %" PRId32 ", at place %" PRId64
                       ", is %" PRId32 ": not within 0 ... %" PRId32,
-                      name, i, b, begin + i, id, p->pages.n_pages - 1);
+                      name, i, s->b, s->begin + i, id, p->pages.n_pages - 1);
     }
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_sequence(const flash_params_t *p, const sequence_pages_t *s) {
+    FLASH_REQUIRE(s->used >= 0 && s->used <= s->room, FLASH_ERROR_INVALID_ARGUMENT,
+                  "seqused_k[%" PRId32 "] is %" PRId32 ": its pages hold %" PRId64 " keys", s->b,
+                  s->used, s->room);
+    if (p->pages.table)
+        FLASH_TRY(check_ids("page_table", p, p->pages.table, s));
+    if (p->pages.v_table != p->pages.table)
+        FLASH_TRY(check_ids("v_page_table", p, p->pages.v_table, s));
     return FLASH_SUCCESS;
 }
 
 flash_status_t arguments_check_pages(const flash_params_t *p, page_limits_t *limits) {
-    if (p->pages.indptr)
-        FLASH_TRY(check_indptr(p, &limits->ids));
-    if (p->pages.rows)
-        FLASH_TRY(check_rows(p, &limits->rows));
+    int32_t last = p->pages.indptr ? flash_load_length(p->pages.indptr, 0) : 0;
+    *limits = (page_limits_t){0, 0};
+    FLASH_REQUIRE(last >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "page_indptr[0] is %" PRId32 ": negative", last);
     for (int32_t b = 0; b < p->batch; b++) {
-        FLASH_TRY(check_room(p, b));
-        if (p->pages.table)
-            FLASH_TRY(check_ids("page_table", p, p->pages.table, b));
-        if (p->pages.v_table != p->pages.table)
-            FLASH_TRY(check_ids("v_page_table", p, p->pages.v_table, b));
+        sequence_pages_t s = {.b = b, .used = flash_load_length(p->seqused_k, b)};
+        FLASH_TRY(p->pages.indptr ? read_indptr(p, b, &last, &s) : read_row(p, &s, &limits->rows));
+        FLASH_TRY(check_sequence(p, &s));
     }
+    limits->ids = last;
     return FLASH_SUCCESS;
 }

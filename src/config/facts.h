@@ -1,6 +1,7 @@
 /*
  * What the generator knows of configurations (codegen/facts.py), as tables: the fields in sort
- * order, and for each kernel family its short form, the rules of its fields and its features.
+ * order, and for each kernel family its short form, the rules of its fields, its features and its
+ * element types.
  * config_facts.c holds the tables.
  */
 #ifndef FLASH_CONFIG_FACTS_TYPES_H
@@ -66,12 +67,22 @@ typedef struct config_layout {
     const char *words_text; /* for messages: what may stand after the colon */
 } config_layout_t;
 
+/* Element types of a problem that kernels serve together: of K and V, which is the configuration's,
+ * of Q, and of O. */
+typedef struct family_types {
+    int32_t kv;
+    int32_t q;
+    int32_t o;
+} family_types_t;
+
 typedef struct family_facts {
     int32_t arch;
     const char *name;
     const config_layout_t *layout;
     int32_t features;           /* that its rows may cover */
     const config_rule_t *rules; /* [CONFIG_N_FIELDS] */
+    int32_t n_types;
+    const family_types_t *types;
 } family_facts_t;
 
 #define DECLARE_FACTS(NAME, name) extern const family_facts_t family_facts_##name;

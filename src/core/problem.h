@@ -27,7 +27,7 @@ typedef struct page_limits {
 
 typedef struct problem {
     flash_params_t params; /* what the kernel is told */
-    int32_t dtype;
+    int32_t dtype;         /* of K and V */
     int32_t device;
     int32_t features; /* FLASH_FEATURE_... bits that a kernel must have */
     int64_t total_q;  /* tokens of ragged tensors, where lengths in host memory were checked */

@@ -152,7 +152,7 @@ static void run_merge(const cpu_call_t *call, int64_t head) {
     const cpu_partials_t partials = {call->o_partial + row * call->params.d_head,
                                      call->lse_partial + row};
     wait_for(call, head, 0);
-    cpu_merge_splits(&call->params, call->dtype, &cut, b, head_kv, &partials);
+    cpu_merge_splits(&call->params, &cut, b, head_kv, &partials);
 }
 
 static int64_t n_items_of(const cpu_call_t *call, const cpu_cut_t *cut, int32_t batch_index) {

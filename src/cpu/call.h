@@ -22,7 +22,6 @@
 typedef struct cpu_call {
     flash_params_t params; /* the problem's, with lengths in the workspace */
     cpu_kernel_t kernel;
-    int32_t dtype;
     cpu_plan_t plan;
     int32_t n_workers;
     int64_t n_slots;
@@ -38,7 +37,7 @@ typedef struct cpu_call {
     atomic_int_least64_t next; /* item */
 } cpu_call_t;
 
-/* Lays the call out for so many workers. kernel, dtype, plan and sleepers are set; the problem's
+/* Lays the call out for so many workers. kernel, plan and sleepers are set; the problem's
  * workspace is at least as large as cpu_plan_least_workspace() says. */
 void cpu_call_begin(cpu_call_t *call, const problem_t *problem, int32_t n_workers);
 

@@ -81,7 +81,9 @@ CPU_FAMILY(avx2, lacks_avx2, priority_avx2, remark_on_refusal);
 /* Says why AVX512_BF16 was not taken in its place. */
 static const char *remark_on_pairs(const problem_t *problem, const device_t *device) {
     const bool slow_pairs = (device->isa & FLASH_ISA_AVX512_BF16) && !device->dots_pay;
-    if (!device->amx_refused && slow_pairs && problem->dtype == FLASH_DTYPE_BF16)
+    const bool has_pairs =
+        problem->dtype == FLASH_DTYPE_BF16 && problem->params.q_dtype == FLASH_DTYPE_BF16;
+    if (!device->amx_refused && slow_pairs && has_pairs)
         return "; products of bf16 pairs are slow on it";
     return remark_on_refusal(problem, device);
 }

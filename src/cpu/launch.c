@@ -36,8 +36,7 @@ static flash_status_t run(const flash_kernel_t *kernel, const problem_t *problem
                           parallel_t *parallel) {
     countdown_sleepers_t sleepers;
     int32_t n_workers = 0;
-    cpu_call_t call = {
-        .kernel = (cpu_kernel_t)kernel->function, .dtype = problem->dtype, .sleepers = &sleepers};
+    cpu_call_t call = {.kernel = (cpu_kernel_t)kernel->function, .sleepers = &sleepers};
     FLASH_TRY(make_plan(kernel, problem, parallel, &call.plan, &n_workers));
     cpu_call_begin(&call, problem, n_workers);
     countdown_sleepers_init(&sleepers);

@@ -12,8 +12,8 @@ typedef struct cpu_partials {
     const float *lse; /* [n_splits, n_rows] */
 } cpu_partials_t;
 
-/* Writes O of every row of the head, in elements of `dtype`, and LSE where it is wanted. */
-void cpu_merge_splits(const flash_params_t *params, int32_t dtype, const cpu_cut_t *cut,
-                      int32_t batch_index, int32_t head_kv, const cpu_partials_t *partials);
+/* Writes O of every row of the head, and LSE where it is wanted. */
+void cpu_merge_splits(const flash_params_t *params, const cpu_cut_t *cut, int32_t batch_index,
+                      int32_t head_kv, const cpu_partials_t *partials);
 
 #endif

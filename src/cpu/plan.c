@@ -294,8 +294,7 @@ static int64_t count_partial_rows(const cpu_plan_t *plan, const flash_params_t *
 static uint64_t scratch_size(const cpu_plan_t *plan, const flash_params_t *p,
                              const cpu_cut_bounds_t *bounds) {
     const int64_t split_rows = plan->max_splits > 1 ? bounds->split_rows : 0;
-    return plan->family->scratch_size(plan->config, max64(plan->rows_per_task, split_rows),
-                                      p->d_head);
+    return plan->family->scratch_size(plan->config, p, max64(plan->rows_per_task, split_rows));
 }
 
 flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,

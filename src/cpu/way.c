@@ -68,7 +68,7 @@ static int32_t few_rows(const cpu_family_t *family, const flash_config_t *config
 static bool decodes(const cpu_family_t *family, const flash_config_t *config,
                     const flash_params_t *params, cpu_keys_t keys, int64_t n_rows, int64_t n_keys) {
     return keys != CPU_KEYS_PACKED && family->decodes != NULL &&
-           family->decodes(config, n_rows, params->d_head) &&
+           family->decodes(config, params, n_rows) &&
            (n_rows > few_rows(family, config, keys) || n_keys >= AMX_DECODE_MIN_KEYS);
 }
 

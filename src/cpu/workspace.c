@@ -70,7 +70,7 @@ static limits_t limits_of(const cpu_family_t *family, const flash_config_t *conf
 }
 
 static uint64_t scratch_of(const limits_t *l, int64_t rows) {
-    return l->family->scratch_size(l->config, rows, l->p->d_head);
+    return l->family->scratch_size(l->config, l->p, rows);
 }
 
 static uint64_t split_scratch(const limits_t *l) {

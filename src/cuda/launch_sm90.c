@@ -19,8 +19,9 @@ static flash_status_t encode_maps(const flash_config_t *config, sm90_params_t *p
     FLASH_TRY(tensor_map_encode(&q, config->dtype, sm90_q_box_rows(config), &params->q));
     FLASH_TRY(tensor_map_encode(&k, config->dtype, config->B_c, &params->k));
     FLASH_TRY(tensor_map_encode(&v, config->dtype, config->B_c, &params->v));
-    FLASH_TRY(tensor_map_encode(&o, config->dtype, SM90_WARPGROUP_ROWS, &params->o));
-    return FLASH_SUCCESS;
+    return sm90_has_fp32_o(p)
+               ? FLASH_SUCCESS
+               : tensor_map_encode(&o, config->dtype, SM90_WARPGROUP_ROWS, &params->o);
 }
 
 static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,

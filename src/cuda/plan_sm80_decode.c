@@ -7,8 +7,10 @@
 
 enum {
     WORKSPACE_ALIGNMENT = 256,
-    /* Shorter pieces cost more than they save. */
+    /* Shorter pieces cost more than they save; and these if multiprocessors have a block without
+     * them (measured on an H200). */
     LEAST_PIECE_KEYS = 128,
+    LONG_PIECE_KEYS = 1024,
     /* With FLASH_FLAG_BATCH_INVARIANT a sequence's own length alone decides. */
     INVARIANT_PIECE_KEYS = 512
 };
@@ -49,29 +51,33 @@ static int64_t units_of(int64_t keys) {
 }
 
 /* Lengths that the host knows are all cut into the same number of pieces. */
-static void plan_known_lengths(decode_plan_t *plan, int64_t resident) {
+static void plan_known_lengths(decode_plan_t *plan, int64_t n_multiprocessors, int64_t resident) {
     sm80_decode_params_t *params = &plan->params;
     const flash_params_t *p = &params->attention;
     const int64_t items = (int64_t)p->batch * params->row_tiles * params->head_blocks;
-    const int64_t most = ceil_div(problem_most_keys(p), LEAST_PIECE_KEYS);
-    params->pieces = (int32_t)max64(min64(resident / max64(items, 1), most), 1);
+    const int64_t keys = problem_most_keys(p);
+    const int64_t busy = min64(n_multiprocessors / max64(items, 1), ceil_div(keys, LEAST_PIECE_KEYS));
+    const int64_t pieces = max64(busy, ceil_div(keys, LONG_PIECE_KEYS));
+    params->pieces = (int32_t)max64(min64(resident / max64(items, 1), pieces), 1);
     plan->blocks = items * params->pieces;
     plan->splits = params->pieces > 1 ? p->batch : 0;
     plan->slots = resident;
 }
 
-/* The device cuts the batch: sequences of more than an even share of the target become pieces of
- * about that share. So there are fewer of them than the target, and fewer than twice the target of
- * their pieces; and the pieces of all are fewer than the target and the sequences together. */
-static void plan_cut_by_share(decode_plan_t *plan, int64_t resident) {
+/* The device cuts the batch: sequences of more than a share, the units of all over `most` at least,
+ * become pieces of about that share. So there are fewer of them than `most`, and fewer than twice
+ * `most` of their pieces; and the pieces of all are fewer than `most` and the sequences together. */
+static void plan_cut_by_share(decode_plan_t *plan, int64_t n_multiprocessors, int64_t resident) {
     sm80_decode_params_t *params = &plan->params;
     const int64_t batch = params->attention.batch;
     const int64_t of_sequence = (int64_t)params->row_tiles * params->head_blocks;
-    const int64_t target = ceil_div(resident, of_sequence);
-    params->target_pieces = (int32_t)target;
+    const int64_t most = ceil_div(resident, of_sequence);
+    params->busy_pieces = (int32_t)ceil_div(n_multiprocessors, of_sequence);
+    params->most_pieces = (int32_t)most;
     params->least_share = LEAST_PIECE_KEYS / DECODE_UNIT_KEYS;
-    plan->blocks = (batch + target - 1) * of_sequence;
-    plan->splits = min64(batch, target);
+    params->long_share = LONG_PIECE_KEYS / DECODE_UNIT_KEYS;
+    plan->blocks = (batch + most - 1) * of_sequence;
+    plan->splits = min64(batch, most);
     plan->slots = 2 * (resident + of_sequence);
 }
 
@@ -112,13 +118,12 @@ decode_plan_t plan_sm80_decode(const flash_config_t *config, const problem_t *pr
             p, (int64_t)p->batch * p->n_heads_kv * params->row_tiles, resident);
     params->head_blocks = p->n_heads_kv / params->heads_per_block;
     params->columns = config->d_head;
-    params->o_dtype = problem->dtype;
     if (known)
-        plan_known_lengths(&plan, resident);
+        plan_known_lengths(&plan, device->n_multiprocessors, resident);
     else if (problem->batch_invariant)
         plan_cut_by_length(&plan);
     else
-        plan_cut_by_share(&plan, resident);
+        plan_cut_by_share(&plan, device->n_multiprocessors, resident);
     plan.combine_blocks = plan.splits * p->n_heads_kv * rows;
     set_dividers(params);
     return plan;

@@ -59,6 +59,8 @@ static bool close_keys(const flash_strides_t *stride) {
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
+    if ((config->features & FLASH_FEATURE_PAGED) != 0 && p->pages.page_size == 0)
+        return "decode kernels with paged read K and V in pages alone";
     if ((int64_t)p->seqlen_q * p->group > MOST_ROWS)
         return "decode kernels take at most 32 rows (queries x query heads of a K/V head)";
     if (problem->batch_invariant && p->cu_seqlens_q != NULL)

@@ -50,15 +50,30 @@ static cuda_block_t block(const flash_config_t *config) {
 
 static const cuda_family_t cuda = {.block = block, .tiles = sm90_tiles};
 
+/* O of fp32 is stored two columns of a row at a time. */
+static const char *fp32_o_obstacle(const flash_params_t *p) {
+    const flash_strides_t *stride = &p->o_stride;
+    const uint64_t elements = (uint64_t)stride->batch | (uint64_t)stride->seq |
+                              (uint64_t)stride->head | (uint64_t)p->d_head;
+    return (uintptr_t)p->o % (2 * sizeof(float)) == 0 && elements % 2 == 0
+               ? NULL
+               : "SM90 kernels need 8-byte aligned rows of an O of fp32";
+}
+
+static const char *o_obstacle(const flash_config_t *config, const flash_params_t *p) {
+    const tma_tensor_t o = tma_tensor_o(config, p);
+    return sm90_has_fp32_o(p) ? fp32_o_obstacle(p) : tma_tensor_obstacle(&o);
+}
+
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
     const tma_tensor_t tensors[] = {tma_tensor_q(config, p), tma_tensor_k(config, p),
-                                    tma_tensor_v(config, p), tma_tensor_o(config, p)};
+                                    tma_tensor_v(config, p)};
     const char *found = cuda_launch_obstacle(&cuda, config, problem, device);
-    for (int i = 0; i < 4 && found == NULL; i++)
+    for (int i = 0; i < 3 && found == NULL; i++)
         found = tma_tensor_obstacle(&tensors[i]);
-    return found;
+    return found != NULL ? found : o_obstacle(config, p);
 }
 
 /* ---- Selection ---- */

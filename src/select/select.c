@@ -9,6 +9,7 @@
 #include "config/kernel_table.h"
 #include "core/status.h"
 #include "select/serves.h"
+#include "select/types.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -59,24 +60,57 @@ static void give_reason(const flash_kernel_t *kernel, const problem_t *problem,
     const char *name = kernel->family->facts->name;
     const char *remark =
         kernel->family->remark == NULL ? "" : kernel->family->remark(problem, device);
+    char types[TYPES_NAME_SIZE];
+    types_name(problem, types);
     if (device_is_cpu(device))
         snprintf(reason, SELECT_REASON_SIZE,
                  "%s is the fastest family in this library that the processor has for %s%s", name,
-                 config_dtype_name(problem->dtype), remark);
+                 types, remark);
     else
         snprintf(reason, SELECT_REASON_SIZE,
                  "the least estimated time on %d multiprocessors among the %s rows of d_head %d%s",
                  device->n_multiprocessors, name, kernel->config.d_head, remark);
 }
 
+/* The types of Q and O that some kernel for the device's kind takes beside the problem's K and V;
+ * *served: those of the problem are among them. */
+static types_pairs_t find_types(const problem_t *problem, const device_t *device, bool *served) {
+    types_pairs_t pairs = {0};
+    *served = false;
+    for (int32_t i = 0; i < kernel_table_count; i++) {
+        const flash_kernel_t *kernel = &kernel_table[i];
+        const family_facts_t *facts = kernel->family->facts;
+        if (kernel->config.dtype != problem->dtype ||
+            facts->layout->on_cpu != device_is_cpu(device))
+            continue;
+        types_add(&pairs, facts, problem->dtype);
+        *served = *served || types_mismatch(facts, problem) == NULL;
+    }
+    return pairs;
+}
+
+static flash_status_t refuse(const problem_t *problem, const device_t *device) {
+    char types[TYPES_NAME_SIZE], pairs[TYPES_PAIRS_SIZE];
+    bool served;
+    const types_pairs_t taken = find_types(problem, device, &served);
+    types_name_pairs(taken, pairs);
+    types_name(problem, types);
+    FLASH_REQUIRE(served || taken.bits == 0, FLASH_ERROR_UNSUPPORTED,
+                  "no kernel in this library serves dtype %s on device %d: with K and V of %s go Q "
+                  "and O of: %s",
+                  types, device->number, config_dtype_name(problem->dtype), pairs);
+    return status_fail(FLASH_ERROR_UNSUPPORTED,
+                       "no kernel in this library serves dtype %s, d_head %d, features 0x%x on "
+                       "device %d (%d kernels in the table)",
+                       types, problem->params.d_head, (unsigned)problem->features, device->number,
+                       kernel_table_count);
+}
+
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,
                              const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]) {
     *kernel = best(problem, device);
-    FLASH_REQUIRE(*kernel != NULL, FLASH_ERROR_UNSUPPORTED,
-                  "no kernel in this library serves dtype %s, d_head %d, features 0x%x on device "
-                  "%d (%d kernels in the table)",
-                  config_dtype_name(problem->dtype), problem->params.d_head,
-                  (unsigned)problem->features, device->number, kernel_table_count);
+    if (*kernel == NULL)
+        return refuse(problem, device);
     give_reason(*kernel, problem, device, reason);
     return FLASH_SUCCESS;
 }

@@ -6,6 +6,7 @@
 #include "config/config.h"
 #include "config/kernel_table.h"
 #include "core/status.h"
+#include "select/types.h"
 
 #include <stddef.h>
 
@@ -24,6 +25,9 @@ static const char *mismatch(const flash_kernel_t *kernel, const problem_t *probl
         return "op";
     if (kernel->config.dtype != problem->dtype)
         return "dtype";
+    const char *of_types = types_mismatch(kernel->family->facts, problem);
+    if (of_types != NULL)
+        return of_types;
     if (!serves_d_head(kernel, problem->params.d_head))
         return "d_head";
     if ((problem->features & ~kernel->config.features) != 0)
@@ -44,17 +48,29 @@ bool select_serves(const flash_kernel_t *kernel, const problem_t *problem, const
     return mismatch(kernel, problem) == NULL && obstacle(kernel, problem, device) == NULL;
 }
 
+static flash_status_t refuse_mismatch(const flash_kernel_t *kernel, const problem_t *problem,
+                                      const char *field) {
+    const flash_config_t *c = &kernel->config;
+    char types[TYPES_NAME_SIZE], pairs[TYPES_PAIRS_SIZE];
+    types_pairs_t taken = {0};
+    types_add(&taken, kernel->family->facts, c->dtype);
+    types_name(problem, types);
+    types_name_pairs(taken, pairs);
+    return status_fail(FLASH_ERROR_UNSUPPORTED,
+                       "%s does not serve this problem: %s. The kernel has dtype %s (with Q and O "
+                       "of %s), d_head %d, features 0x%x; the problem dtype %s, d_head %d, "
+                       "features 0x%x",
+                       kernel->name, field, config_dtype_name(c->dtype), pairs, c->d_head,
+                       (unsigned)c->features, types, problem->params.d_head,
+                       (unsigned)problem->features);
+}
+
 flash_status_t select_check(const flash_kernel_t *kernel, const problem_t *problem,
                             const device_t *device) {
-    const flash_config_t *c = &kernel->config;
     const char *field = mismatch(kernel, problem);
+    if (field != NULL)
+        return refuse_mismatch(kernel, problem, field);
     const char *why_not = obstacle(kernel, problem, device);
-    FLASH_REQUIRE(
-        field == NULL, FLASH_ERROR_UNSUPPORTED,
-        "%s does not serve this problem: %s. The kernel has dtype %s, d_head %d, features "
-        "0x%x; the problem dtype %s, d_head %d, features 0x%x",
-        kernel->name, field, config_dtype_name(c->dtype), c->d_head, (unsigned)c->features,
-        config_dtype_name(problem->dtype), problem->params.d_head, (unsigned)problem->features);
     FLASH_REQUIRE(why_not == NULL, FLASH_ERROR_UNSUPPORTED, "%s cannot run on device %d: %s",
                   kernel->name, device->number, why_not);
     return FLASH_SUCCESS;

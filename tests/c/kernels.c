@@ -1,6 +1,6 @@
 /*
- * Every CPU kernel that this machine runs, in each type, against the reference kernel of the type,
- * and against itself with keys in pages.
+ * Every CPU kernel that this machine runs, in each type of K and V, with each of Q and O that it
+ * serves, against the reference kernel of the type, and against itself with keys in pages.
  * Needs nothing but the library: it also runs where cmocka is not, as in a cross build. The oracle
  * and the wide ranges are in tests/python.
  */
@@ -35,6 +35,10 @@ static const shape_t SHAPES[] = {
 };
 enum { N_SHAPES = sizeof SHAPES / sizeof SHAPES[0] };
 
+typedef struct types {
+    int32_t kv, q, o;
+} types_t;
+
 typedef struct buffers {
     void *q, *k, *v, *o;
     float *lse;
@@ -55,13 +59,14 @@ static void *allocate(size_t size) {
     return memory;
 }
 
-/* Numbers of magnitude 1/2 ... 1 and either sign, exact in every type. */
+/* Numbers of magnitude 1/2 ... 1 and either sign; of fp32 with all of their digits. */
 static void *random_tensor(size_t count, int32_t dtype, uint32_t *state) {
     unsigned char *memory = allocate(count * element_size(dtype));
     for (size_t i = 0; i < count; i++) {
         *state = *state * 1664525u + 1013904223u;
         const uint32_t sign = *state & 0x80000000u, fraction = *state >> 8 & 0x7f;
-        const uint32_t bits = sign | 0x3f000000u | fraction << 16;
+        const uint32_t more = dtype == FLASH_DTYPE_FP32 ? *state >> 15 & 0xffff : 0;
+        const uint32_t bits = sign | 0x3f000000u | fraction << 16 | more;
         const uint16_t bf16 = (uint16_t)(bits >> 16);
         const uint16_t fp16 = (uint16_t)(sign >> 16 | 0x3800u | fraction << 3);
         if (dtype == FLASH_DTYPE_FP32)
@@ -111,26 +116,28 @@ static flash_tensor_t tensor(void *data, int64_t seqlen, int64_t heads, int64_t 
     return t;
 }
 
-static flash_forward_args_t arguments(const shape_t *s, int32_t dtype, buffers_t *b) {
+static flash_forward_args_t arguments(const shape_t *s, types_t types, buffers_t *b) {
     const size_t d = (size_t)s->d_head;
     const size_t k_count = (size_t)(s->batch * s->seqlen_k * s->n_heads_kv) * d;
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
     uint32_t seed = 7;
     b->lse_count = (size_t)(s->batch * s->seqlen_q * s->n_heads);
     b->o_count = b->lse_count * d;
-    b->q = random_tensor(b->o_count, dtype, &seed);
-    b->k = random_tensor(k_count, dtype, &seed);
-    b->v = random_tensor(k_count, dtype, &seed);
+    b->q = random_tensor(b->o_count, types.q, &seed);
+    b->k = random_tensor(k_count, types.kv, &seed);
+    b->v = random_tensor(k_count, types.kv, &seed);
     for (size_t i = 0; s->nan_key > 0 && i < (size_t)s->n_heads_kv * d; i++)
-        set_nan(b->v, (size_t)(s->nan_key * s->n_heads_kv) * d + i, dtype);
-    b->o = allocate(b->o_count * element_size(dtype));
+        set_nan(b->v, (size_t)(s->nan_key * s->n_heads_kv) * d + i, types.kv);
+    b->o = allocate(b->o_count * element_size(types.o));
     b->lse = allocate(b->lse_count * sizeof *b->lse);
-    args.dtype = dtype;
+    args.dtype = types.kv;
     args.flags = s->flags;
     args.q = tensor(b->q, s->seqlen_q, s->n_heads, s->d_head);
     args.k = tensor(b->k, s->seqlen_k, s->n_heads_kv, s->d_head);
     args.v = tensor(b->v, s->seqlen_k, s->n_heads_kv, s->d_head);
     args.o = tensor(b->o, s->seqlen_q, s->n_heads, s->d_head);
+    args.q.dtype = types.q;
+    args.o.dtype = types.o;
     args.lse = b->lse;
     args.batch = s->batch;
     args.seqlen_q = s->seqlen_q;
@@ -164,8 +171,8 @@ static bool call(flash_forward_args_t *args, const flash_kernel_t *kernel) {
     return status == FLASH_SUCCESS;
 }
 
-static bool run(const shape_t *s, const flash_kernel_t *kernel, int32_t dtype, buffers_t *b) {
-    flash_forward_args_t args = arguments(s, dtype, b);
+static bool run(const shape_t *s, const flash_kernel_t *kernel, types_t types, buffers_t *b) {
+    flash_forward_args_t args = arguments(s, types, b);
     return call(&args, kernel);
 }
 
@@ -197,14 +204,14 @@ static void *in_pages(const shape_t *s, int32_t dtype, const void *keys, int64_t
 }
 
 /* Whether the results are those without pages, bit for bit. */
-static bool same_in_pages(const shape_t *s, const flash_kernel_t *kernel, int32_t dtype,
+static bool same_in_pages(const shape_t *s, const flash_kernel_t *kernel, types_t types,
                           const buffers_t *expected, int64_t page_size) {
     const int64_t n_pages = (s->seqlen_k + page_size - 1) / page_size;
     int32_t *table = allocate((size_t)(s->batch * n_pages) * sizeof *table);
     int32_t *used = allocate((size_t)s->batch * sizeof *used);
     flash_paging_t paging = FLASH_PAGING_INIT;
     buffers_t b;
-    flash_forward_args_t args = arguments(s, dtype, &b);
+    flash_forward_args_t args = arguments(s, types, &b);
     for (int64_t i = 0; i < s->batch * n_pages; i++)
         table[i] = page_id(s, n_pages, i / n_pages, i % n_pages);
     for (int64_t i = 0; i < s->batch; i++)
@@ -214,13 +221,13 @@ static bool same_in_pages(const shape_t *s, const flash_kernel_t *kernel, int32_
     paging.page_table = table;
     paging.page_table_stride = n_pages;
     args.k =
-        tensor(in_pages(s, dtype, b.k, page_size, n_pages), page_size, s->n_heads_kv, s->d_head);
+        tensor(in_pages(s, types.kv, b.k, page_size, n_pages), page_size, s->n_heads_kv, s->d_head);
     args.v =
-        tensor(in_pages(s, dtype, b.v, page_size, n_pages), page_size, s->n_heads_kv, s->d_head);
+        tensor(in_pages(s, types.kv, b.v, page_size, n_pages), page_size, s->n_heads_kv, s->d_head);
     args.paging = &paging;
     args.seqused_k = used;
     const bool same = call(&args, kernel) &&
-                      memcmp(b.o, expected->o, b.o_count * element_size(dtype)) == 0 &&
+                      memcmp(b.o, expected->o, b.o_count * element_size(types.o)) == 0 &&
                       memcmp(b.lse, expected->lse, b.lse_count * sizeof *b.lse) == 0;
     if (!same)
         fprintf(stderr, "pages of %d keys change the results\n", (int)page_size);
@@ -232,19 +239,26 @@ static bool same_in_pages(const shape_t *s, const flash_kernel_t *kernel, int32_
     return same;
 }
 
-static bool same_in_any_pages(const shape_t *s, const flash_kernel_t *kernel, int32_t dtype,
+static bool same_in_any_pages(const shape_t *s, const flash_kernel_t *kernel, types_t types,
                               const buffers_t *expected) {
     for (int i = 0; i < N_PAGE_SIZES; i++)
-        if (!same_in_pages(s, kernel, dtype, expected, PAGE_SIZES[i]))
+        if (!same_in_pages(s, kernel, types, expected, PAGE_SIZES[i]))
             return false;
     return true;
 }
 
 /* ---- Results ---- */
 
-/* Of elements below 1 in magnitude: a rounding of O, and of P where that has the type of O. */
-static float tolerance(int32_t dtype) {
+/* Of elements below 1 in magnitude: a rounding of O or of P to a type. */
+static float rounding(int32_t dtype) {
     return dtype == FLASH_DTYPE_BF16 ? 8e-3f : dtype == FLASH_DTYPE_FP16 ? 1e-3f : 1e-5f;
+}
+
+static float tolerance(const flash_config_t *config, types_t types) {
+    const bool rounds_p = config->arch == FLASH_ARCH_AMX ||
+                          config->arch == FLASH_ARCH_AVX512_BF16 ||
+                          config->arch == FLASH_ARCH_NEON_BF16;
+    return fmaxf(rounding(types.o), rounds_p ? rounding(types.kv) : 0);
 }
 
 static bool is_close(float actual, float expected, float limit, const char *what) {
@@ -255,9 +269,9 @@ static bool is_close(float actual, float expected, float limit, const char *what
     return false;
 }
 
-static bool same_results(const buffers_t *a, const buffers_t *b, int32_t dtype) {
+static bool same_results(const buffers_t *a, const buffers_t *b, int32_t o, float limit) {
     for (size_t i = 0; i < a->o_count; i++)
-        if (!is_close(element(a->o, i, dtype), element(b->o, i, dtype), tolerance(dtype), "O"))
+        if (!is_close(element(a->o, i, o), element(b->o, i, o), limit, "O"))
             return false;
     for (size_t i = 0; i < a->lse_count; i++)
         if (!is_close(a->lse[i], b->lse[i], 1e-4f, "LSE"))
@@ -274,20 +288,43 @@ static const flash_kernel_t *reference_of(const flash_config_t *config) {
     return flash_lookup_kernel(&reference);
 }
 
+static bool check_shape(const flash_kernel_t *kernel, const flash_config_t *config, types_t types,
+                        const shape_t *shape) {
+    buffers_t actual, expected;
+    const bool good = run(shape, kernel, types, &actual) &&
+                      run(shape, reference_of(config), types, &expected) &&
+                      same_results(&actual, &expected, types.o, tolerance(config, types)) &&
+                      same_in_any_pages(shape, kernel, types, &actual);
+    if (!good) {
+        fprintf(stderr, "%s fails on shape %d with types %d, %d, %d\n", flash_kernel_name(kernel),
+                (int)(shape - SHAPES), types.kv, types.q, types.o);
+        return false;
+    }
+    release(&actual);
+    release(&expected);
+    return true;
+}
+
+static bool serves(const flash_kernel_t *kernel, types_t types) {
+    buffers_t buffers;
+    const flash_forward_args_t args = arguments(&SHAPES[0], types, &buffers);
+    const flash_status_t status = flash_query_support(&args, kernel, NULL, 0);
+    release(&buffers);
+    return status == FLASH_SUCCESS;
+}
+
+/* Every two types of Q and O that the kernel serves, each that of K and V or fp32. */
 static bool check(const flash_kernel_t *kernel, const flash_config_t *config) {
-    const int32_t dtype = config->dtype;
-    for (int i = 0; i < N_SHAPES; i++) {
-        buffers_t actual, expected;
-        const bool good = run(&SHAPES[i], kernel, dtype, &actual) &&
-                          run(&SHAPES[i], reference_of(config), dtype, &expected) &&
-                          same_results(&actual, &expected, dtype) &&
-                          same_in_any_pages(&SHAPES[i], kernel, dtype, &actual);
-        if (!good) {
-            fprintf(stderr, "%s fails on shape %d\n", flash_kernel_name(kernel), i);
-            return false;
-        }
-        release(&actual);
-        release(&expected);
+    const int32_t own = config->dtype, n_types = own == FLASH_DTYPE_FP32 ? 1 : 2;
+    const int32_t each[] = {own, FLASH_DTYPE_FP32};
+    for (int32_t i = 0; i < n_types * n_types; i++) {
+        const types_t types = {own, each[i / n_types], each[i % n_types]};
+        if (!serves(kernel, types))
+            continue;
+        printf("%s: types %d, %d, %d\n", flash_kernel_name(kernel), types.kv, types.q, types.o);
+        for (int shape = 0; shape < N_SHAPES; shape++)
+            if (!check_shape(kernel, config, types, &SHAPES[shape]))
+                return false;
     }
     return true;
 }
@@ -306,7 +343,6 @@ int main(void) {
         if (!check(kernel, &config))
             return 1;
         n_checked++;
-        printf("%s\n", flash_kernel_name(kernel));
     }
     printf("%d kernels agree with the reference\n", n_checked);
     return n_checked == 0 && n_rows > 0;

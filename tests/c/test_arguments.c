@@ -77,9 +77,14 @@ typedef struct refusal {
       "neither window_left nor window_right")                                                      \
     X(q_dtype_unknown, args->q.dtype = 99, INVALID, "q.dtype is 99")                               \
     X(k_of_another_type, args->k.dtype = FLASH_DTYPE_BF16, FLASH_ERROR_UNSUPPORTED,                \
-      "k.dtype is 2 and dtype is 3")                                                               \
+      "k.dtype is 2 and v.dtype is 3")                                                             \
     X(o_of_another_type, args->o.dtype = FLASH_DTYPE_FP16, FLASH_ERROR_UNSUPPORTED,                \
-      "o.dtype is 1 and dtype is 3")                                                               \
+      "FP32 (Q FP32, O FP16) on device 0: with K and V of FP32 go Q and O of: FP32 and FP32")      \
+    X(q_of_another_type, args->q.dtype = FLASH_DTYPE_FP16, FLASH_ERROR_UNSUPPORTED,                \
+      "FP32 (Q FP16, O FP32) on device 0: with K and V of FP32 go Q and O of: FP32 and FP32")      \
+    X(q_of_the_other_16_bits, (args->dtype = FLASH_DTYPE_FP16, args->q.dtype = FLASH_DTYPE_BF16),  \
+      FLASH_ERROR_UNSUPPORTED,                                                                     \
+      "with K and V of FP16 go Q and O of: FP16 and FP16, FP16 and FP32, FP32 and FP16, FP32")     \
     X(softmax_scale_negative, args->softmax_scale = -0.5f, INVALID, "softmax_scale is -0.5")       \
     X(softmax_scale_nan, args->softmax_scale = NAN, INVALID, "softmax_scale is")                   \
     X(softmax_scale_infinite, args->softmax_scale = INFINITY, INVALID, "softmax_scale is inf")     \
@@ -173,7 +178,11 @@ typedef struct refusal {
     X(kernel_past_the_table, *kernel = past_the_table(), INVALID,                                  \
       "no row of this library's table")                                                            \
     X(kernel_of_another_type, args->dtype = FLASH_DTYPE_BF16, FLASH_ERROR_UNSUPPORTED,             \
-      "does not serve this problem: dtype")
+      "does not serve this problem: dtype")                                                        \
+    X(kernel_of_another_q_type, args->q.dtype = FLASH_DTYPE_BF16, FLASH_ERROR_UNSUPPORTED,         \
+      "does not serve this problem: q.dtype. The kernel has dtype FP32 (with Q and O of FP32 ")    \
+    X(kernel_of_another_o_type, args->o.dtype = FLASH_DTYPE_BF16, FLASH_ERROR_UNSUPPORTED,         \
+      "does not serve this problem: o.dtype")
 
 /* A row's distance from the one before it, once more behind the last row. */
 static const flash_kernel_t *past_the_table(void) {

@@ -249,7 +249,7 @@ enum { POOL_PAGES = 40, KEYS_OF_PAGE = 16, ROW_IDS = SEQLEN_K / KEYS_OF_PAGE };
 
 static _Atomic int32_t ids[BATCH * ROW_IDS], rows[BATCH];
 
-/* Good pages, then others. */
+/* Good pages, then others. Rows stay within the table, whose end the library does not know. */
 static void set_pages(int32_t id, int32_t row, int32_t used) {
     for (int i = 0; i < BATCH * ROW_IDS; i++)
         atomic_store_explicit(&ids[i], id, memory_order_relaxed);
@@ -263,10 +263,10 @@ static void *change_pages(void *argument) {
     (void)argument;
     while (!atomic_load(&is_done)) {
         set_pages(0, 0, ROW_IDS * KEYS_OF_PAGE);
-        set_pages(POOL_PAGES, BATCH, 1 << 30);
+        set_pages(POOL_PAGES, BATCH - 1, 1 << 30);
         set_pages(POOL_PAGES - 1, BATCH - 1, 40);
         set_pages(-1, -1, -1);
-        set_pages(1 << 30, 1 << 30, 3);
+        set_pages(1 << 30, -(1 << 30), 3);
     }
     return NULL;
 }

@@ -23,6 +23,8 @@ static flash_params_t problem(int32_t batch, int32_t seqlen_q, int32_t seqlen_k,
                                 D_HEAD};
     return (flash_params_t){.k_stride = kv,
                             .v_stride = kv,
+                            .q_dtype = FLASH_DTYPE_BF16,
+                            .o_dtype = FLASH_DTYPE_BF16,
                             .batch = batch,
                             .seqlen_q = seqlen_q,
                             .seqlen_k = seqlen_k,
@@ -63,7 +65,8 @@ static void a_family_of_cuda_is_refused(void **state) {
 
 static cpu_way_t way_of(int32_t arch, int32_t dtype, cpu_keys_t keys, int64_t n_rows) {
     const flash_config_t config = {.arch = arch, .dtype = dtype, .B_r = B_R, .B_c = B_C};
-    const flash_params_t p = problem(1, 1, 5000, 1, 8); /* keys a multiple of 1 KB apart */
+    flash_params_t p = problem(1, 1, 5000, 1, 8); /* keys a multiple of 1 KB apart */
+    p.q_dtype = dtype;
     return cpu_way(cpu_family(arch), &config, &p, keys, n_rows, 5000);
 }
 
@@ -164,7 +167,7 @@ static void check_split_tasks(const flash_params_t *p, int32_t n_threads) {
         const cpu_task_t task = cpu_plan_split_task(&plan, p, &cut, 0, i);
         const int64_t n_rows = task.row_end - task.row_begin;
         assert_true(task.n_heads == 1 || (task.n_heads > 1 && task.n_heads * n_rows <= B_R));
-        assert_true(plan.family->scratch_size(&ROW, n_rows, D_HEAD) <= plan.scratch_size);
+        assert_true(plan.family->scratch_size(&ROW, p, n_rows) <= plan.scratch_size);
         for (int32_t head = task.head_kv; head < task.head_kv + task.n_heads; head++) {
             assert_true(head < p->n_heads_kv);
             assert_int_equal(task.keys.begin, next_key[head]);
@@ -315,15 +318,18 @@ static void many_rows_are_of_one_head(void **state) {
     assert_int_equal(heads_together(&many, 2), 1);
 }
 
-/* Unless they are decoded on tiles. */
+/* Unless they are decoded on tiles, as rows of bf16 are. */
 static void rows_on_tiles_are_of_several_heads(void **state) {
     const flash_params_t few = problem(1, 4, 8192, 4, 8), many = problem(1, 5, 8192, 4, 8);
+    flash_params_t wide = few;
     flash_config_t halves = AMX_ROW;
+    wide.q_dtype = FLASH_DTYPE_FP32;
     halves.dtype = FLASH_DTYPE_FP16;
     (void)state;
     assert_int_equal(plan_with(&AMX_ROW, &few, 2).heads_together, 8);
     assert_int_equal(plan_with(&AMX_ROW, &many, 2).heads_together, 1);
     assert_int_equal(plan_with(&halves, &few, 2).heads_together, 1);
+    assert_int_equal(plan_with(&AMX_ROW, &wide, 2).heads_together, 1);
 }
 
 static void heads_on_tiles_are_fewer(void **state) {
@@ -346,7 +352,7 @@ static void check_rows(const flash_config_t *config, const flash_params_t *p, in
         const int64_t n_rows = task.row_end - task.row_begin;
         assert_int_equal(task.row_end, left);
         assert_true(n_rows >= 1 && n_rows <= max64(plan.rows_per_task, config->B_r));
-        assert_true(plan.family->scratch_size(config, n_rows, D_HEAD) <= plan.scratch_size);
+        assert_true(plan.family->scratch_size(config, p, n_rows) <= plan.scratch_size);
         left = task.row_begin;
     }
     assert_int_equal(left, 0);

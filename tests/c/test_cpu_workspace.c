@@ -58,12 +58,14 @@ static void set_lengths(flash_params_t *p, int32_t batch, int32_t seqlen_q, int3
 }
 
 /* What smaller problems have in common with it, and no lengths. */
-static flash_params_t random_kind(void) {
+static flash_params_t random_kind(const flash_config_t *config) {
     static const int32_t heads[] = {1, 2, 3, 8, 24, 32, 100, 300, 600}, groups[] = {1, 2, 4, 7, 16};
     static const int32_t dims[] = {8, 40, 64, 128, 256};
     static const int32_t some = 0;
     flash_params_t p = {
         .n_heads_kv = ONE_OF(heads), .group = ONE_OF(groups), .d_head = ONE_OF(dims)};
+    p.q_dtype = random_bits() % 2 ? FLASH_DTYPE_FP32 : config->dtype;
+    p.o_dtype = random_bits() % 2 ? FLASH_DTYPE_FP32 : config->dtype;
     const uint32_t kind = random_bits() % 8;
     p.n_heads = p.n_heads_kv * p.group;
     p.window_left = p.window_right = -1;
@@ -85,11 +87,12 @@ static needs_t needs_of(const flash_config_t *config, const flash_params_t *p, i
 }
 
 static void print_problem(const flash_config_t *c, const flash_params_t *p, int32_t n_threads) {
-    print_message("arch %d dtype %d B_r %d B_c %d: batch %d, %d queries, %d keys, %d K/V heads, "
-                  "group %d, d_head %d, %d threads, ragged %d %d %d\n",
-                  c->arch, c->dtype, c->B_r, c->B_c, p->batch, p->seqlen_q, p->seqlen_k,
-                  p->n_heads_kv, p->group, p->d_head, n_threads, p->cu_seqlens_q != NULL,
-                  p->cu_seqlens_k != NULL, p->seqused_k != NULL);
+    print_message(
+        "arch %d dtype %d (Q %d) B_r %d B_c %d: batch %d, %d queries, %d keys, %d K/V heads, "
+        "group %d, d_head %d, %d threads, ragged %d %d %d\n",
+        c->arch, c->dtype, p->q_dtype, c->B_r, c->B_c, p->batch, p->seqlen_q, p->seqlen_k,
+        p->n_heads_kv, p->group, p->d_head, n_threads, p->cu_seqlens_q != NULL,
+        p->cu_seqlens_k != NULL, p->seqused_k != NULL);
 }
 
 /* ---- What suffices ---- */
@@ -102,7 +105,7 @@ static void what_suffices_for_a_problem_suffices_for_every_smaller_one(void **st
     (void)state;
     for (int i = 0; i < N_PAIRS; i++) {
         const flash_config_t *config = &ONE_OF(CONFIGS);
-        flash_params_t large = random_kind(), small = large;
+        flash_params_t large = random_kind(config), small = large;
         const int32_t n_large = 1 + random_length(MOST_THREADS - 1);
         const int32_t n_small = 1 + random_length(n_large - 1);
         set_lengths(&large, 1 + random_length(20), random_length(20000), random_length(200000));
@@ -160,7 +163,7 @@ static void a_chunk_that_is_not_split_fits_where_a_larger_one_is(void **state) {
 static cpu_plan_t random_plan(flash_params_t *p, int32_t *n_threads) {
     const flash_config_t *config = &ONE_OF(CONFIGS);
     cpu_plan_t plan;
-    *p = random_kind();
+    *p = random_kind(config);
     *n_threads = 1 + random_length(MOST_THREADS - 1);
     set_lengths(p, 1 + random_length(20), 1 + random_length(20000), random_length(200000));
     assert_int_equal(cpu_plan_make(config, p, *n_threads, &plan), FLASH_SUCCESS);

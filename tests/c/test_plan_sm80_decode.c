@@ -5,6 +5,7 @@
  */
 #include "cuda/plan_sm80_decode.h"
 #include "kernels/common/kv.h"
+#include "kernels/sm80/decode_cut.h"
 #include "support.h"
 
 enum { CASES = 20000, CUTS = 1500, MOST_BATCH = 4096, MOST_HEADS = 128, UNIT = DECODE_UNIT_KEYS };
@@ -192,7 +193,9 @@ static void check_same_plan(uint64_t seed, const decode_plan_t *a, const decode_
     check(seed, a->params.head_blocks == b->params.head_blocks);
     check(seed, a->params.row_tiles == b->params.row_tiles);
     check(seed, a->params.pieces == b->params.pieces);
-    check(seed, a->params.target_pieces == b->params.target_pieces);
+    check(seed, a->params.busy_pieces == b->params.busy_pieces);
+    check(seed, a->params.most_pieces == b->params.most_pieces);
+    check(seed, a->params.long_share == b->params.long_share);
     check(seed, a->params.least_share == b->params.least_share);
     check(seed, a->blocks == b->blocks);
     check(seed, a->splits == b->splits);
@@ -229,7 +232,7 @@ static void a_batch_invariant_cut_has_one_share(void **state) {
         c.problem.batch_invariant = true;
         const sm80_decode_params_t params = plan_of(&c).params;
         share = share == 0 ? params.least_share : share;
-        check(seed, params.pieces == 0 && params.target_pieces == 0);
+        check(seed, params.pieces == 0 && params.most_pieces == 0);
         check(seed, params.least_share == share && params.heads_per_block == 1);
     }
 }
@@ -239,22 +242,25 @@ static void a_batch_invariant_cut_has_one_share(void **state) {
 static int32_t count_units(const flash_params_t *p, int32_t b) {
     flash_sequence_t s = flash_sequence(p, b);
     s.len_k = s.len_k < p->seqlen_k ? s.len_k : p->seqlen_k;
-    if (s.len_q <= 0)
-        return 0;
-    const int32_t begin = flash_visible_keys(p, &s, 0).begin;
-    const int64_t end = flash_visible_keys(p, &s, s.len_q - 1).end;
-    return (int32_t)((end + UNIT - 1) / UNIT) - begin / UNIT;
+    const unit_range_t units = decode_visible_units(p, &s);
+    return units.end - units.begin;
 }
 
-static int64_t share_of(const sm80_decode_params_t *params, int64_t units) {
-    if (params->target_pieces == 0)
+static int64_t count_all_pieces(const flash_params_t *p, int32_t share) {
+    int64_t pieces = 0;
+    for (int32_t b = 0; b < p->batch; b++)
+        pieces += decode_count_pieces(count_units(p, b), share);
+    return pieces;
+}
+
+static int32_t share_of(const sm80_decode_params_t *params, int64_t units) {
+    if (params->most_pieces == 0)
         return params->least_share;
-    const int64_t even = (units + params->target_pieces - 1) / params->target_pieces;
-    return even > params->least_share ? even : params->least_share;
-}
-
-static int64_t count_pieces(int64_t units, int64_t share) {
-    return units > share ? (units + share - 1) / share : 1;
+    const int32_t first = decode_first_share(params, units);
+    for (int32_t i = 0; i < DECODE_N_SHARES; i++)
+        if (count_all_pieces(&params->attention, decode_nth_share(first, i)) <= params->most_pieces)
+            return decode_nth_share(first, i);
+    return first;
 }
 
 typedef struct cut {
@@ -269,9 +275,9 @@ static cut_t cut_batch(const sm80_decode_params_t *params) {
     cut_t cut = {0, 0, 0};
     for (int32_t b = 0; b < p->batch; b++)
         units += count_units(p, b);
-    const int64_t share = share_of(params, units);
+    const int32_t share = share_of(params, units);
     for (int32_t b = 0; b < p->batch; b++) {
-        const int64_t pieces = count_pieces(count_units(p, b), share);
+        const int64_t pieces = decode_count_pieces(count_units(p, b), share);
         cut.pieces += pieces;
         cut.cut_pieces += pieces > 1 ? pieces : 0;
         cut.cut_sequences += pieces > 1;

@@ -11,7 +11,7 @@
 static problem_t problem_of(int32_t dtype, int32_t features) {
     problem_t problem;
     memset(&problem, 0, sizeof problem);
-    problem.dtype = dtype;
+    problem.dtype = problem.params.q_dtype = problem.params.o_dtype = dtype;
     problem.features = features;
     problem.params.batch = problem.params.n_heads = problem.params.n_heads_kv = 1;
     problem.params.group = 1;
@@ -281,6 +281,24 @@ static void what_tma_cannot_address_goes_to_sm80(void **state) {
     p = good, p.params.q_stride.seq = -8, check_tma_refuses(&p, "2^40");
 }
 
+/* O of fp32 leaves in another way than O of 16 bits, and needs less. */
+static void an_o_of_fp32_needs_no_tma(void **state) {
+    const problem_t narrow = hopper_problem(64, 0);
+    problem_t wide = narrow, p;
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    wide.params.o_dtype = FLASH_DTYPE_FP32;
+    assert_ptr_equal(selected(&wide, &hopper), selected(&narrow, &hopper));
+    p = wide, p.params.o = (void *)(uintptr_t)8, p.params.o_stride.seq = 130;
+    assert_ptr_equal(selected(&p, &hopper), selected(&narrow, &hopper));
+    p = wide, p.params.o = (void *)(uintptr_t)4, check_tma_refuses(&p, "8-byte aligned rows");
+    p = wide, p.params.o_stride.head = 65, check_tma_refuses(&p, "8-byte aligned rows");
+    p = wide, p.params.q_dtype = FLASH_DTYPE_FP32;
+    assert_refused(select_check(selected(&narrow, &hopper), &p, &hopper), FLASH_ERROR_UNSUPPORTED,
+                   "q.dtype");
+}
+
 /* Largest and smallest strides; an axis of one place, whose stride is never used; no keys. */
 static void what_tma_can_address_stays(void **state) {
     problem_t p = hopper_problem(64, 0);
@@ -542,6 +560,7 @@ int main(void) {
         cmocka_unit_test(hopper_takes_the_rows_of_its_own_family),
         cmocka_unit_test(the_other_families_say_what_hopper_kernels_need),
         cmocka_unit_test(what_tma_cannot_address_goes_to_sm80),
+        cmocka_unit_test(an_o_of_fp32_needs_no_tma),
         cmocka_unit_test(what_tma_can_address_stays),
         cmocka_unit_test(more_tiles_than_a_launch_takes_are_refused),
         cmocka_unit_test(hopper_takes_tiles_of_fewer_rows_where_there_are_few),

@@ -178,7 +178,7 @@ static void built_in_results_ascend(void **state) {
 static problem_t gpu_problem(void) {
     problem_t problem;
     memset(&problem, 0, sizeof problem);
-    problem.dtype = FLASH_DTYPE_FP16;
+    problem.dtype = problem.params.q_dtype = problem.params.o_dtype = FLASH_DTYPE_FP16;
     problem.params.batch = 3;
     problem.params.n_heads = problem.params.n_heads_kv = 5;
     problem.params.group = 1;
@@ -240,6 +240,8 @@ static void the_fastest_result_is_followed(void **state) {
         skip();
     assert_ptr_equal(followed(&f, f.results, reason), f.rivals[1]);
     assert_non_null(strstr(reason, "measured: 10 ns, the fastest of 2 given results"));
+    f.problem.params.o_dtype = FLASH_DTYPE_FP32; /* results are of the type of K and V */
+    assert_ptr_equal(followed(&f, f.results, reason), f.rivals[1]);
     f.problem.params.seqlen_q = 299; /* of the same size class */
     assert_ptr_equal(followed(&f, f.results, reason), f.rivals[1]);
     f.problem.params.seqlen_q = 3000;
@@ -305,7 +307,7 @@ static void a_family_that_was_not_measured_keeps_its_row(void **state) {
 static problem_t problem_of(const tuning_row_t *row) {
     const int32_t *key = row->key.fields;
     problem_t problem = gpu_problem();
-    problem.dtype = key[TUNING_DTYPE];
+    problem.dtype = problem.params.q_dtype = problem.params.o_dtype = key[TUNING_DTYPE];
     problem.features = key[TUNING_FEATURES];
     problem.params.d_head = key[TUNING_D_HEAD];
     problem.params.seqlen_q = 1 << key[TUNING_LOG2_Q];

@@ -1,6 +1,7 @@
 """The one list against the public header, which it repeats."""
 
 import re
+from itertools import product
 
 import pytest
 
@@ -16,6 +17,7 @@ from codegen.facts import (
     Dtype,
     Feature,
     Op,
+    Types,
     Zero,
 )
 from codegen.legality import RULES_AMONG_FIELDS
@@ -73,6 +75,37 @@ def test_enumerators_that_a_forgotten_field_would_have_are_free():
 def test_features_are_single_bits():
     assert all(feature & (feature - 1) == 0 for feature in map(int, Feature))
     assert sum(map(int, Feature)) == KNOWN_FEATURES
+
+
+def test_every_row_serves_q_and_o_of_its_own_type_and_no_combination_is_listed_twice():
+    for family in FAMILIES.values():
+        assert len(set(family.types)) == len(family.types)
+        for dtype in family.rule("dtype").values:
+            assert Types(dtype, dtype, dtype) in family.types
+
+
+def test_documented_types_are_those_of_the_families(root):
+    """The table of docs/configurations.md, a row for each family that has words of its own."""
+    text = (root / "docs/configurations.md").read_text()
+    section = text.partition("## Element types")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]*)\| ([^|]*)\| ([^|]*)\| ([^|]*)\|$", section, re.MULTILINE)[1:]
+    documented: dict[str, set[Types]] = {}
+    names: list[str] = []
+    for families, kv, q, o in rows:
+        names = families.replace(" ", "").split(",") if families.strip() else names
+        for name in names:
+            documented.setdefault(name, set()).update(_combinations(kv, q, o))
+    assert documented == {family.arch.name: set(family.types) for family in FAMILIES.values()}
+
+
+def _combinations(kv, q, o):
+    for own in _types(kv, None):
+        yield from (Types(own, *pair) for pair in product(_types(q, own), _types(o, own)))
+
+
+def _types(text, own):
+    words = [word.strip() for word in re.split(",| or ", text) if word.strip()]
+    return [own if word == "as K and V" else Dtype[word] for word in words]
 
 
 def test_no_family_has_a_feature_that_is_unknown():

@@ -10,6 +10,11 @@
 
 enum { MOST_BATCH = 4, MOST_WORK = 1 << 16 };
 
+/* Mostly 0, the type of the call; sometimes another one, or no type. */
+static int32_t take_dtype(input_t *in) {
+    return take_byte(in) < 200 ? 0 : (int32_t)take_number(in, 3);
+}
+
 static flash_forward_args_t take_args(input_t *in) {
     flash_forward_args_t a = FLASH_FORWARD_ARGS_INIT;
     if (take_byte(in) == 255)
@@ -31,6 +36,9 @@ static flash_forward_args_t take_args(input_t *in) {
     a.k = take_tensor(in, a.seqlen_k, a.n_heads_kv, a.d_head);
     a.v = take_tensor(in, a.seqlen_k, a.n_heads_kv, a.d_head);
     a.o = take_tensor(in, a.seqlen_q, a.n_heads, a.d_head);
+    a.q.dtype = take_dtype(in);
+    a.k.dtype = a.v.dtype = take_dtype(in);
+    a.o.dtype = take_dtype(in);
     return a;
 }
 
@@ -151,6 +159,10 @@ static const flash_kernel_t *pick_kernel(const flash_forward_args_t *a, uint8_t 
     return flash_query_support(a, kernel, NULL, 0) == FLASH_SUCCESS ? kernel : NULL;
 }
 
+static int64_t element_size(const flash_forward_args_t *a, const flash_tensor_t *tensor) {
+    return (tensor->dtype ? tensor->dtype : a->dtype) == FLASH_DTYPE_FP32 ? 4 : 2;
+}
+
 static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     const int64_t batch_q = a->cu_seqlens_q ? 1 : a->batch;
     const int64_t batch_k = a->cu_seqlens_k ? 1 : a->batch;
@@ -159,17 +171,16 @@ static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     const int64_t sizes_q[3] = {batch_q, seq_q, a->n_heads};
     const int64_t sizes_k[3] = {a->paging ? a->paging->n_pages : batch_k,
                                 a->paging ? a->paging->page_size : seq_k, a->n_heads_kv};
-    const int64_t size = a->dtype == FLASH_DTYPE_FP32 ? 4 : 2;
     int64_t q, k, v, o;
     if (!get_extent(&a->q, sizes_q, a->d_head, 0, 1, &q) ||
         !get_extent(&a->k, sizes_k, a->d_head, 0, 1, &k) ||
         !get_extent(&a->v, sizes_k, a->d_head, 0, 1, &v) ||
         !get_extent(&a->o, sizes_q, a->d_head, 0, 1, &o))
         return;
-    a->q.data = filled(q * size, value);
-    a->k.data = filled(k * size, (uint8_t)(value + 1));
-    a->v.data = filled(v * size, (uint8_t)(value + 2));
-    a->o.data = filled(o * size, 0xff);
+    a->q.data = filled(q * element_size(a, &a->q), value);
+    a->k.data = filled(k * element_size(a, &a->k), (uint8_t)(value + 1));
+    a->v.data = filled(v * element_size(a, &a->v), (uint8_t)(value + 2));
+    a->o.data = filled(o * element_size(a, &a->o), 0xff);
     a->lse = filled(batch_q * seq_q * a->n_heads * (int64_t)sizeof(float), 0xff);
     const flash_kernel_t *kernel = pick_kernel(a, index);
     CHECK(flash_workspace_size(a, kernel, &a->workspace_size) == FLASH_SUCCESS);

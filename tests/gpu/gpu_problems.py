@@ -12,13 +12,16 @@ import flashattn
 import numpy as np
 import torch
 from device_memory import ALIGNED_LAYOUTS, Guarded, allocate, lengths, upload
-from flashattn import Arch, Kernel, oracle
+from flashattn import Arch, Feature, Kernel, oracle
 from flashattn.compare import compare
-from problems import AttentionProblem, make_inputs
+from memory import dtype_of
+from paging import PagedProblem, make_pages
+from problems import AttentionProblem, fill_unused, make_inputs
 
 DTYPE_NAMES = {1: "float16", 2: "bfloat16"}
 DTYPES = tuple(DTYPE_NAMES.values())
 CONTIGUOUS = ("contiguous",) * 4
+DECODE_ROWS = 32  # of a K/V head, at most, for decode kernels
 
 
 def cuda_kernels() -> list[Kernel]:
@@ -32,9 +35,20 @@ def rows() -> list[Kernel]:
     return [kernel for kernel in cuda_kernels() if kernel.is_runnable]
 
 
+def contiguous_rows() -> list[Kernel]:
+    """Those that read keys which are not in pages."""
+    return [row for row in rows() if not row.config.features & Feature.PAGED]
+
+
 def needs_alignment(config: flashattn.Config) -> bool:
     """Whether the row loads whole chunks of 16 bytes, and refuses what is not made of them."""
-    return config.arch == Arch.SM90 or config.async_copy == 1
+    return config.arch != Arch.SM80 or config.async_copy == 1
+
+
+def takes_rows(p: AttentionProblem, config: flashattn.Config) -> bool:
+    """Whether a K/V head has not too many rows, queries x query heads, for the row's family."""
+    rows = p.seqlen_q * (p.n_heads // p.n_heads_kv)
+    return config.arch != Arch.SM80_DECODE or rows <= DECODE_ROWS
 
 
 def host_inputs(p: AttentionProblem) -> list[np.ndarray]:
@@ -48,15 +62,28 @@ def device_inputs(p: AttentionProblem) -> list[torch.Tensor]:
 def device_shapes(p: AttentionProblem) -> list[torch.Tensor]:
     """q, k and v without values, for questions about sizes and alignment."""
     shapes = (p.q_shape, p.k_shape, p.k_shape)
-    return [allocate(shape, p.dtype, layout) for shape, layout in zip(shapes, p.layouts)]
+    q, kv, _ = p.types
+    return [
+        allocate(shape, dtype, layout)
+        for shape, dtype, layout in zip(shapes, (q, kv, kv), p.layouts)
+    ]
 
 
 def device_options(p: AttentionProblem) -> dict[str, object]:
     """Keywords of flash_attn_varlen_func, lengths in device memory."""
     options = p.call_options()
-    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k"):
+    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"):
         options[name] = lengths(options[name])
     return options
+
+
+def device_pages(
+    q: PagedProblem, inputs: list[np.ndarray] | None = None
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """q, k and v with pages, and the keywords that say where they are."""
+    tensors, where = make_pages(q, inputs or host_inputs(q.dense))
+    arrays = {name: torch.from_numpy(np.array(x)).cuda() for name, x in where.items()}
+    return [upload(x) for x in tensors], arrays
 
 
 def query(p: AttentionProblem, config: object = None) -> flashattn.Support:
@@ -64,7 +91,7 @@ def query(p: AttentionProblem, config: object = None) -> flashattn.Support:
 
 
 def stores(config: flashattn.Config, layout: str) -> bool:
-    """Whether the row stores O in such a layout: SM90 does it by TMA."""
+    """Whether the row stores O in such a layout: SM90 does it by TMA, and fp32 in pairs."""
     return config.arch != Arch.SM90 or layout in ALIGNED_LAYOUTS
 
 
@@ -87,10 +114,10 @@ def run(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(O, LSE) of one call; outputs are poisoned and guarded."""
     q, k, v = tensors or device_inputs(p)
-    o = Guarded(q.shape, p.dtype, p.layouts[3])
+    o = Guarded(q.shape, p.types[2], p.layouts[3])
     lse = Guarded((*q.shape[:-3], q.shape[-2], q.shape[-3]), "float32")
     flashattn.flash_attn_varlen_func(
-        q, k, v, out=o.tensor, lse=lse.tensor, config=config, **device_options(p), **options
+        q, k, v, out=o.tensor, lse=lse.tensor, config=config, **{**device_options(p), **options}
     )
     return o.take(), lse.take()
 
@@ -98,6 +125,7 @@ def run(
 def check(p: AttentionProblem, config: object = None) -> tuple[np.ndarray, np.ndarray]:
     """Runs the problem, asserts that it agrees with the oracle, and returns (O, LSE)."""
     o, lse = run(p, config=config)
+    fill_unused(p, o, lse)
     replay = f"replay: {p}, config={str(config) if config else None!r}"
     expected = _expected(replace(p, layouts=CONTIGUOUS))
     if not _may_round_anywhere(config):
@@ -122,12 +150,21 @@ class Expected:
     lse: np.ndarray
     naive_o: np.ndarray
     largest_score: float
+    p_dtype: np.dtype
 
 
-def expected_of(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object) -> Expected:
+def expected_of(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    o_dtype: np.dtype | None = None,
+    **options: object,
+) -> Expected:
+    """o_dtype: None: that of q."""
     o, lse = oracle.attention(q, k, v, **options)
-    naive_o = oracle.naive(q, k, v, roundings=4, **options)
-    return Expected(o, lse, naive_o, oracle.largest_score(q, k, options.get("softmax_scale")))
+    naive_o = oracle.naive(q, k, v, roundings=4, o_dtype=o_dtype, **options)
+    largest_score = oracle.largest_score(q, k, options.get("softmax_scale"))
+    return Expected(o, lse, naive_o, largest_score, v.dtype)
 
 
 def assert_agrees(o: np.ndarray, lse: np.ndarray, expected: Expected, replay: str) -> None:
@@ -138,6 +175,7 @@ def assert_agrees(o: np.ndarray, lse: np.ndarray, expected: Expected, replay: st
         lse=lse,
         oracle_lse=expected.lse,
         largest_score=expected.largest_score,
+        p_dtype=expected.p_dtype,
     )
     assert deviation.ok, f"{deviation.failures}; {deviation}; {replay}"
 
@@ -155,4 +193,4 @@ def same_bits(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _expected(p: AttentionProblem) -> Expected:
-    return expected_of(*make_inputs(p), **p.options())
+    return expected_of(*make_inputs(p), o_dtype=dtype_of(p.types[2]), **p.options())

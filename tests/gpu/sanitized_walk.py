@@ -19,14 +19,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 
 import flashattn  # noqa: E402
 import torch  # noqa: E402
-from flashattn import Feature  # noqa: E402
+from flashattn import Arch, Feature  # noqa: E402
 from flashattn.cli.problem import chosen_kernels, is_cuda  # noqa: E402
-from gpu_problems import DTYPE_NAMES, device_inputs, device_options  # noqa: E402
+from gpu_problems import (  # noqa: E402
+    DTYPE_NAMES,
+    device_inputs,
+    device_options,
+    device_pages,
+)
+from paging import PagedProblem  # noqa: E402
 from problems import AttentionProblem  # noqa: E402
 
 # batch, seqlen_q, seqlen_k, heads, K/V heads: several blocks of keys, and rows and keys beyond the
 # last whole tile; more tiles than a device has multiprocessors; no key.
 SIZES = ((1, 200, 330, 2, 1), (2, 130, 70, 80, 40), (1, 70, 0, 2, 2))
+# The same of decode kernels: pieces of one sequence, and whole ones of many.
+DECODE_SIZES = ((1, 1, 2000, 8, 2), (2, 4, 333, 8, 2), (70, 1, 150, 8, 8), (3, 7, 3, 4, 1))
+DECODE_LENGTHS = {"seqused_k": (0, 1, 63, 64, 65, 3000, 900)}
 RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
 # More tiles than a device has multiprocessors, of many sequences.
 MANY = {"cu_seqlens_q": tuple(range(0, 41 * 70, 70)), "cu_seqlens_k": tuple(range(0, 41 * 90, 90))}
@@ -35,7 +44,8 @@ MANY = {"cu_seqlens_q": tuple(range(0, 41 * 70, 70)), "cu_seqlens_k": tuple(rang
 def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
     """That the row serves, each of its features by itself."""
     row = (config.d_head, DTYPE_NAMES[config.dtype])
-    for sizes in SIZES:
+    is_decode = config.arch == Arch.SM80_DECODE
+    for sizes in DECODE_SIZES if is_decode else SIZES:
         yield AttentionProblem(*sizes, *row)
         if config.features & Feature.CAUSAL:
             yield AttentionProblem(*sizes, *row, causal=True)
@@ -43,7 +53,10 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
             yield AttentionProblem(*sizes, *row, window_size=(90, 20))
         if config.features & Feature.SOFTCAP:
             yield AttentionProblem(*sizes, *row, softcap=5.0)
-    if config.features & Feature.VARLEN:
+    if is_decode:
+        yield AttentionProblem(7, 2, 3000, 8, 2, *row, **DECODE_LENGTHS)
+        yield AttentionProblem(3, 3, 400, 8, 2, *row, cu_seqlens_q=(0, 1, 1, 4), causal=True)
+    elif config.features & Feature.VARLEN:
         yield AttentionProblem(3, 91, 150, 4, 2, *row, **RAGGED)
         yield AttentionProblem(40, 70, 90, 4, 2, *row, **MANY)
 
@@ -58,9 +71,16 @@ def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor
 
 
 def run(problem: AttentionProblem, config: flashattn.Config) -> None:
+    """With O in both of its types, that of fp32 on its rarer way."""
     tensors, options = device_inputs(problem), device_options(problem)
     for inputs in (tensors, rare(*tensors)):
         flashattn.flash_attn_varlen_func(*inputs, config=config, **options)
+    options["out_dtype"] = "float32"
+    flashattn.flash_attn_varlen_func(*rare(*tensors), config=config, **options)
+    if config.features & Feature.PAGED and problem.seqused_k and not problem.cu_seqlens_k:
+        for page_size in (5, 16):
+            pages, where = device_pages(PagedProblem(problem, page_size))
+            flashattn.flash_attn_varlen_func(*pages, config=config, **{**options, **where})
     torch.cuda.synchronize()
 
 

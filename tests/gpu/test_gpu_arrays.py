@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from flashattn import Arch, flash_attn_func, flash_attn_varlen_func
-from gpu_problems import device_inputs, needs_alignment, rows
+from gpu_problems import contiguous_rows, device_inputs, needs_alignment, rows
 from problems import AttentionProblem
 
 P = AttentionProblem(2, 70, 90, 4, 2, 64, "float16")
@@ -115,9 +115,9 @@ def _refused(error: type, match: str, *arrays: object, **options: object) -> Non
 
 def test_rows_that_load_whole_chunks_name_the_alignment_they_need() -> None:
     shifted = device_inputs(
-        AttentionProblem(2, 70, 90, 4, 2, 64, "float16", layouts=("shifted",) * 4)
+        AttentionProblem(2, 8, 90, 4, 2, 64, "float16", layouts=("shifted",) * 4)
     )
-    for row in rows():
+    for row in contiguous_rows():
         if needs_alignment(row.config) and row.config.dtype == 1 and row.config.d_head >= 64:
             _refused(NotImplementedError, "16-byte aligned", *shifted, config=row.config)
     assert not needs_alignment(flashattn.select_config(*shifted).config)
@@ -189,6 +189,22 @@ def test_heads_that_do_not_divide_and_outputs_that_overlap() -> None:
     _refused(ValueError, "lse overlaps itself", q, k, v, lse=lse)
     _refused(ValueError, "stride", q, k, v, out=torch.empty(2, 70, 4, 128, dtype=q.dtype,
                                                           device="cuda")[..., ::2])  # fmt: skip
+
+
+def test_o_of_fp32() -> None:
+    q, k, v = _tensors()
+    narrow = flashattn.flash_attn_func(q, k, v)
+    wide = flashattn.flash_attn_func(q, k, v, out_dtype="float32")
+    assert wide.dtype == torch.float32 and wide.device == q.device
+    assert torch.equal(wide.to(narrow.dtype), narrow) and not torch.equal(wide, narrow.float())
+    out = torch.empty_like(wide)
+    assert flashattn.flash_attn_func(q, k, v, out=out) is out and torch.equal(out, wide)
+    assert flashattn.select_config(q, k, v, out_dtype="float32").config.arch >= Arch.SM80
+
+
+def test_q_of_fp32_is_refused() -> None:
+    q, k, v = _tensors()
+    _refused(NotImplementedError, "with K and V of .* go Q and O of: ", q.float(), k, v)
 
 
 def test_gradients_are_refused() -> None:

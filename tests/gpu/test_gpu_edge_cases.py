@@ -128,6 +128,30 @@ def test_poison_reaches_only_the_rows_that_see_it(dtype: str, tensor: int, poiso
             assert np.isnan(o[:, ~hidden].astype(np.float32)).all()
 
 
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf, None])
+@pytest.mark.parametrize("window", [(-1, -1), (70, -1), (70, 3)], ids=str)
+@every_dtype
+def test_o_of_16_bits_is_that_of_fp32_rounded(
+    dtype: str, window: tuple[int, int], poison: float | None
+) -> None:
+    """Also where V had infinity or NaN that some rows do not see, and O is completed by them."""
+    p = AttentionProblem(1, 190, 190, 2, 1, D_HEAD, dtype, causal=True, window_size=window)
+    wide = replace(p, o_dtype="float32")
+    tensors = device_inputs(p)
+    if poison is not None:
+        tensors[2][:, 68] = poison
+        tensors[2][:, 75, :, ::3] = -poison
+    assert configs_for(wide) == configs_for(p)
+    for config in configs_for(p):
+        (o, lse), (wide_o, wide_lse) = run(p, tensors, config), run(wide, tensors, config)
+        assert np.array_equal(
+            wide_o.astype(o.dtype).astype(np.float32), o.astype(np.float32), equal_nan=True
+        )
+        assert (lse == wide_lse).all()
+        finite = np.isfinite(wide_o)
+        assert (wide_o[finite] != o.astype(np.float32)[finite]).any(), "rounded"
+
+
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_poison_that_no_row_sees(poison: float) -> None:
     """Keys beyond seqused_k, beyond a causal mask's last row, and between ragged sequences."""

@@ -54,6 +54,7 @@ def _problems(draw: st.DrawFn) -> AttentionProblem:
         n_heads_kv=n_heads_kv,
         d_head=d_head,
         dtype=draw(st.sampled_from(DTYPES)),
+        o_dtype=draw(st.sampled_from([None, "float32"])),
         causal=draw(st.booleans()),
         window_size=draw(st.one_of(st.just((-1, -1)), st.tuples(_sides(), _sides()))),
         softcap=draw(st.sampled_from([0.0, 0.0, 1.5, 30.0])),

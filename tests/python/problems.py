@@ -35,7 +35,9 @@ class AttentionProblem:
     n_heads: int = 1
     n_heads_kv: int = 1
     d_head: int = 64
-    dtype: str = "float32"
+    dtype: str = "float32"  # of k and v
+    q_dtype: str | None = None  # None: that of k and v
+    o_dtype: str | None = None  # likewise
     causal: bool = False
     window_size: tuple[int, int] = (-1, -1)
     softcap: float = 0.0
@@ -47,6 +49,11 @@ class AttentionProblem:
     values: str = "normal"
     layouts: tuple[str, str, str, str] = ("contiguous",) * 4  # of q, k, v, o
     seed: int = 0
+
+    @property
+    def types(self) -> tuple[str, str, str]:
+        """Of q, of k and v, of o."""
+        return self.q_dtype or self.dtype, self.dtype, self.o_dtype or self.dtype
 
     @property
     def q_shape(self) -> tuple[int, ...]:
@@ -85,6 +92,7 @@ class AttentionProblem:
             **self.options(),
             "max_seqlen_q": None if self.cu_seqlens_q is None else self.seqlen_q,
             "max_seqlen_k": None if self.cu_seqlens_k is None else self.seqlen_k,
+            "out_dtype": self.types[2],
         }
 
 
@@ -93,8 +101,11 @@ def make_inputs(p: AttentionProblem) -> list[np.ndarray]:
     rng = np.random.default_rng(p.seed)
     q, k, v = (rng.standard_normal(shape) for shape in (p.q_shape, p.k_shape, p.k_shape))
     _shape_values(p, q, k)
-    dtype = dtype_of(p.dtype)
-    return [arrange(x.astype(dtype), layout) for x, layout in zip((q, k, v), p.layouts)]
+    of_q, of_kv, _ = map(dtype_of, p.types)
+    return [
+        arrange(x.astype(dtype), layout)
+        for x, dtype, layout in zip((q, k, v), (of_q, of_kv, of_kv), p.layouts)
+    ]
 
 
 def _shape_values(p: AttentionProblem, q: np.ndarray, k: np.ndarray) -> None:
@@ -124,7 +135,7 @@ def _make_call(
 ) -> tuple[CallArguments, Guarded, Guarded]:
     """The call, and where it writes O and LSE. options: more keywords."""
     call = CallArguments(*inputs, **{**p.call_options(), **_lengths(p), **(options or {})})
-    o = Guarded(call.q_shape, inputs[0].dtype, p.layouts[3])
+    o = Guarded(call.q_shape, dtype_of(p.types[2]), p.layouts[3])
     lse = Guarded(call.lse_shape, np.float32, _lse_layout(p))
     call.set_output(o.array, lse.array)
     return call, o, lse
@@ -196,9 +207,12 @@ def check(
     """
     q, k, v = inputs or make_inputs(p)
     o, lse = run(p, [q, k, v], config)
-    _fill_unused(p, o, lse)
+    fill_unused(p, o, lse)
     oracle_o, oracle_lse = oracle.attention(q, k, v, **p.options())
-    naive_o = oracle.naive(q, k, v, roundings=roundings, **p.options())
+    p_dtype = dtype_of(p_type(p, config))
+    naive_o = oracle.naive(
+        q, k, v, roundings=roundings, p_dtype=p_dtype, o_dtype=o.dtype, **p.options()
+    )
     deviation = compare(
         o,
         oracle_o,
@@ -207,12 +221,13 @@ def check(
         oracle_lse=oracle_lse,
         largest_score=oracle.largest_score(q, k, p.softmax_scale),
         unit=unit,
+        p_dtype=p_dtype,
     )
     assert deviation.ok, f"{deviation.failures}; {deviation}; replay: {p}, config={config!r}"
     return o, lse
 
 
-def _fill_unused(p: AttentionProblem, o: np.ndarray, lse: np.ndarray) -> None:
+def fill_unused(p: AttentionProblem, o: np.ndarray, lse: np.ndarray) -> None:
     """Asserts that rows beyond seqused_q are as they were, and makes them the oracle's."""
     for b, used in enumerate(p.seqused_q or ()):
         if p.cu_seqlens_q is None:
@@ -241,10 +256,21 @@ def rounds_p(p: AttentionProblem, config: str | None) -> bool:
     return p.dtype == "bfloat16" and any(c.startswith(rounding) for c in configs)
 
 
+def p_type(p: AttentionProblem, config: str | None) -> str:
+    """What the largest error is measured with: P in the type of k and v; in float32 where types
+    differ and the kernel keeps P so (AMX's has 16 bits at most)."""
+    if len(set(p.types)) == 1 or rounds_p(p, config):
+        return p.dtype
+    configs = [config] if config else [str(kernel.config) for kernel in runnable_kernels()]
+    return p.dtype if any(c.startswith("AMX") for c in configs) else "float32"
+
+
 def configs_for(p: AttentionProblem) -> list[str]:
     """Short forms of the kernels here that serve the problem."""
-    row = np.zeros(p.d_head, dtype_of(p.dtype))
-    q, k = (np.broadcast_to(row, shape) for shape in (p.q_shape, p.k_shape))
+    q, k = (
+        np.broadcast_to(np.zeros(p.d_head, dtype_of(dtype)), shape)
+        for dtype, shape in zip(p.types, (p.q_shape, p.k_shape))
+    )
     return [
         str(kernel.config)
         for kernel in runnable_kernels()

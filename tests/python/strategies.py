@@ -30,6 +30,7 @@ def attention_problems(draw: st.DrawFn) -> AttentionProblem:
     group = draw(st.sampled_from([1, 1, 2, 3, 5, 8]))
     seqlen_q, cu_seqlens_q = draw(_lengths(batch))
     seqlen_k, cu_seqlens_k = draw(_lengths(batch))
+    dtype = draw(st.sampled_from(DTYPES))
     return AttentionProblem(
         batch=batch,
         seqlen_q=seqlen_q,
@@ -37,7 +38,9 @@ def attention_problems(draw: st.DrawFn) -> AttentionProblem:
         n_heads=n_heads_kv * group,
         n_heads_kv=n_heads_kv,
         d_head=draw(_D_HEADS),
-        dtype=draw(st.sampled_from(DTYPES)),
+        dtype=dtype,
+        q_dtype=draw(st.sampled_from([dtype, "float32"])),
+        o_dtype=draw(st.sampled_from([dtype, "float32"])),
         causal=draw(st.booleans()),
         window_size=draw(st.one_of(st.just((-1, -1)), st.tuples(_sides(), _sides()))),
         softcap=draw(st.sampled_from([0.0, 0.0, 1.5, 30.0])),

@@ -192,7 +192,8 @@ def test_shapes_that_do_not_fit() -> None:
 def test_types_that_do_not_fit() -> None:
     q, k, v = _inputs()
     _refused(ValueError, "q is float64", *(x.astype(np.float64) for x in (q, k, v)))
-    _refused(ValueError, "k has dtype float16, q has float32", q, k.astype(np.float16), v)
+    _refused(ValueError, "v has dtype float32, k has float16", q, k.astype(np.float16), v)
+    _refused(NotImplementedError, "with K and V of FP32 go", q.astype(np.float16), k, v)
     _refused(TypeError, "v is a list", q, k, v.tolist())
     _refused(TypeError, "q is a NoneType", None, k, v)
     swapped = k.astype(k.dtype.newbyteorder())
@@ -245,7 +246,8 @@ def test_out_that_does_not_fit() -> None:
     read_only.flags.writeable = False
     _refused(ValueError, "out is read-only", q, k, v, out=read_only)
     _refused(ValueError, "out has shape", q, k, v, out=np.zeros_like(k))
-    _refused(ValueError, "out has dtype float16", q, k, v, out=np.zeros_like(q, np.float16))
+    narrow = np.zeros_like(q, np.float16)
+    _refused(NotImplementedError, "with K and V of FP32 go", q, k, v, out=narrow)
     _refused(ValueError, "out overlaps itself: ", q, k, v, out=_repeating(q))
     _refused(ValueError, "o overlaps q: ", q, k, v, out=q)
     _refused(ValueError, "out is read-only", q, k, v, out=DLPackArray(np.zeros_like(q), flags=1))

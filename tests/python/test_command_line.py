@@ -180,7 +180,7 @@ BAD_FILES = {
     "no_axes": (lambda path: np.save(path, np.float32(1)), ["()"]),
     "other_d_head": (lambda path: np.save(path, np.zeros((2, 9, 4, 8), np.float32)), ["16", "8"]),
     "other_batch": (lambda path: np.save(path, np.zeros((3, 9, 4, 16), np.float32)), ["batch"]),
-    "other_dtype": (lambda path: np.save(path, np.zeros((2, 9, 4, 16), np.float16)), ["float16"]),
+    "other_dtype": (lambda path: np.save(path, np.zeros((2, 9, 4, 16), np.float16)), ["Q FP16"]),
     "bad_heads": (lambda path: np.save(path, np.zeros((2, 9, 3, 16), np.float32)), ["n_heads"]),
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ import flashattn
 import numpy as np
 import pytest
 from direct import ForwardCall
-from flashattn import _abi, _attention, _workspace
+from flashattn import _abi, _attention, _tensor, _workspace
 from flashattn._library import library
 from flashattn._problem import Problem as CallArguments
 from hypothesis import given
@@ -186,6 +186,32 @@ def asked_size(p: AttentionProblem, config: str) -> int:
     return _attention.workspace_size(call.args, flashattn.config.resolve(config))
 
 
+# Arrays that a call may have; which of them it has is all that the size depends on.
+LENGTHS_AND_PAGES = (
+    {},
+    {"seqused_q"},
+    {"seqused_k"},
+    {"seqused_k", "page_table"},
+    {"seqused_q", "seqused_k", "page_table", "page_rows"},
+    {"cu_seqlens_q", "seqused_q", "seqused_k", "page_table", "page_indptr"},
+)
+
+
+def size_with(p: AttentionProblem, config: str, arrays: set[str]) -> int:
+    """The size that is asked for with arrays of any values, which nobody looks at."""
+    call, anywhere = ForwardCall(), 64
+    paging = _abi.flash_paging_t(page_size=16, n_pages=5)
+    for name in ("batch", "seqlen_q", "seqlen_k", "n_heads", "n_heads_kv", "d_head"):
+        setattr(call.args, name, getattr(p, name))
+    call.args.dtype = _tensor.DTYPES[p.dtype]
+    for name in arrays:
+        setattr(paging if name.startswith("page") else call.args, name, anywhere)
+    if "page_table" in arrays:
+        paging.page_table_stride = 0 if "page_indptr" in arrays else 7
+        call.args.paging = ctypes.addressof(paging)
+    return _attention.workspace_size(call.args, flashattn.config.resolve(config))
+
+
 def least_size(p: AttentionProblem, config: str) -> int:
     """Where the library refuses to run with less."""
     with pytest.raises(flashattn.FlashAttnError, match="with one thread") as refusal:
@@ -229,6 +255,11 @@ def test_smaller_problems_ask_for_no_more(data: st.DataObject) -> None:
         size = asked_size(larger, config)
         flashattn.set_num_threads(fewer)
         assert asked_size(smaller, config) <= size, config
+        for arrays in LENGTHS_AND_PAGES:
+            flashattn.set_num_threads(most)
+            size = size_with(larger, config, arrays)
+            flashattn.set_num_threads(fewer)
+            assert size_with(smaller, config, arrays) <= size, (config, arrays)
 
 
 # ---- What no workspace could hold --------------------------------------------------------------

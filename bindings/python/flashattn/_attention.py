@@ -5,10 +5,13 @@ gives O = 0 and LSE = -inf. Arrays may be numpy's (float32, float16, ml_dtypes.b
 tensors, or anything with DLPack or an array interface; they are never copied, and any strides do
 but the innermost axis, which must be contiguous.
 
-Arrays in CUDA memory (float16, bfloat16) are computed on their device and on the caller's current
-stream: torch's where torch brought a tensor, otherwise the one that __cuda_array_interface__ names,
-otherwise the default stream. The call returns at once. Everything that belongs to it, lengths too,
-lies on the same device.
+k and v have one type. q may be float32 beside a k and v of 16 bits, and so may O, which is of q's
+type unless out or out_dtype says otherwise.
+
+Arrays in CUDA memory (float16, bfloat16; O also float32) are computed on their device and on the
+caller's current stream: torch's where torch brought a tensor, otherwise the one that
+__cuda_array_interface__ names, otherwise the default stream. The call returns at once. Everything
+that belongs to it, lengths too, lies on the same device.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ def flash_attn_func(
     batch_invariant: bool = False,
     return_lse: bool = False,
     out: Any = None,
+    out_dtype: str | None = None,
     lse: Any = None,
     workspace: Any = None,
     config: ConfigLike = None,
@@ -76,7 +80,8 @@ def flash_attn_func(
     batch_invariant  a sequence's output depends on its own tokens alone, bit for bit, not on the
                      batch size nor on its neighbours (CPU kernels always keep this)
     return_lse       also return the log-sum-exp, float32 [batch, n_heads, seqlen_q]
-    out              array to write O to, of q's shape and type; must not overlap the inputs
+    out              array to write O to, of q's shape; must not overlap the inputs
+    out_dtype        "float32", "float16" or "bfloat16" of O; None: out's, or q's
     lse              array to write the LSE to, float32, of any strides; implies return_lse
     workspace        CUDA only: memory for the call to work in, a uint8 array on q's device, not
                      used by another stream meanwhile; None: torch gives it where q is torch's
@@ -103,6 +108,7 @@ def flash_attn_func(
         page_indptr=page_indptr,
         page_rows=page_rows,
         batch_invariant=batch_invariant,
+        out_dtype=out_dtype,
     )
     return _forward(problem, Call(q, out, lse, return_lse, workspace, config))
 
@@ -129,6 +135,7 @@ def flash_attn_varlen_func(
     batch_invariant: bool = False,
     return_lse: bool = False,
     out: Any = None,
+    out_dtype: str | None = None,
     lse: Any = None,
     workspace: Any = None,
     config: ConfigLike = None,
@@ -168,6 +175,7 @@ def flash_attn_varlen_func(
         page_indptr=page_indptr,
         page_rows=page_rows,
         batch_invariant=batch_invariant,
+        out_dtype=out_dtype,
     )
     return _forward(problem, Call(q, out, lse, return_lse, workspace, config))
 
@@ -195,8 +203,7 @@ def flash_combine(
     """
     stream = _stream.of_call(o_partial=o_partial, lse_partial=lse_partial, out=out, lse=lse)
     partial = _tensor.tensor_view(o_partial, "o_partial", 5, stream)
-    if dtype is not None and dtype not in _tensor.DTYPES:
-        raise ValueError(f"dtype is {dtype!r}: not one of {', '.join(_tensor.DTYPES)}")
+    _tensor.check_dtype_name("dtype", dtype)
     n_partials, batch, seqlen_q, n_heads, d_head = partial.shape
     lse_shape = (batch, n_heads, seqlen_q)
     lse_in = _tensor.contiguous_lse_view(
@@ -229,7 +236,6 @@ def flash_combine(
         n_heads=n_heads,
         d_head=d_head,
     )
-    args.o_partial.dtype = _tensor.DTYPES[partial.dtype]
     check(library().flash_combine(args, stream))
     return out if lse is None else (out, lse)
 
@@ -306,7 +312,7 @@ class Call:
 def _forward(problem: Problem, call: Call) -> Any:
     out, lse = call.out, call.lse
     if out is None:
-        out = _tensor.empty(call.q, problem.device, problem.q_shape, problem.dtype, "out")
+        out = _tensor.empty(call.q, problem.device, problem.q_shape, problem.o_dtype, "out")
     if lse is None and call.return_lse:
         lse = _tensor.empty(call.q, problem.device, problem.lse_shape, "float32", "lse")
     problem.set_output(out, lse)

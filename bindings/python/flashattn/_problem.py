@@ -19,8 +19,8 @@ from .device import device_info
 class Problem:
     """One attention problem: args is filled but for o, lse and the workspace.
 
-    q_shape and lse_shape are the shapes of the outputs, dtype the name of the element type, stream
-    the CUDA stream of the call. The views keep the caller's arrays alive.
+    q_shape and lse_shape are the shapes of the outputs, o_dtype the name of O's element type,
+    stream the CUDA stream of the call. The views keep the caller's arrays alive.
     """
 
     def __init__(
@@ -44,7 +44,9 @@ class Problem:
         page_indptr: Any = None,
         page_rows: Any = None,
         batch_invariant: bool = False,
+        out_dtype: str | None = None,
     ) -> None:
+        _tensor.check_dtype_name("out_dtype", out_dtype)
         self.ragged_q = cu_seqlens_q is not None
         ragged_k = cu_seqlens_k is not None
         self.stream = _stream.of_call(
@@ -66,10 +68,11 @@ class Problem:
         self.k = _tensor.tensor_view(k, "k", 3 if ragged_k else 4, self.stream)
         self.v = _tensor.tensor_view(v, "v", 3 if ragged_k else 4, self.stream)
         self._check_shapes()
+        self.out_dtype = out_dtype
 
         self.args = _abi.flash_forward_args_t(
             device=self.q.device,
-            dtype=_tensor.DTYPES[self.q.dtype],
+            dtype=_tensor.DTYPES[self.o_dtype],
             q=_tensor.c_tensor(self.q, ragged=self.ragged_q),
             k=_tensor.c_tensor(self.k, ragged=ragged_k),
             v=_tensor.c_tensor(self.v, ragged=ragged_k),
@@ -90,8 +93,9 @@ class Problem:
         self._set_used(seqused_q, seqused_k)
 
     @property
-    def dtype(self) -> str:
-        return self.q.dtype
+    def o_dtype(self) -> str:
+        """Of O, unless set_output() brings an array of another type."""
+        return self.out_dtype or self.q.dtype
 
     @property
     def device(self) -> int:
@@ -112,7 +116,8 @@ class Problem:
         _stream.check(self.stream, out=out, lse=lse)
         o = _tensor.tensor_view(out, "out", len(self.q.shape), self.stream)
         _same("shape", "out", o.shape, "q", self.q.shape)
-        _same("dtype", "out", o.dtype, "q", self.q.dtype)
+        if self.out_dtype is not None and o.dtype != self.out_dtype:
+            raise ValueError(f"out is {o.dtype}, and out_dtype {self.out_dtype}")
         found = None
         if lse is not None:
             found = _tensor.lse_view(lse, "lse", self.lse_shape, self.stream)
@@ -126,8 +131,7 @@ class Problem:
 
     def _check_shapes(self) -> None:
         q, k, v = self.q, self.k, self.v
-        for name, other in (("k", k), ("v", v)):
-            _same("dtype", name, other.dtype, "q", q.dtype)
+        _same("dtype", "v", v.dtype, "k", k.dtype)
         _tensor.check_same_device("q", q, k=k, v=v)
         _same("shape", "v", v.shape, "k", k.shape)
         _same("d_head (last axis)", "k", k.shape[-1], "q", q.shape[-1])

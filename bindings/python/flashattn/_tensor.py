@@ -184,7 +184,8 @@ def read_int32(lengths: View, index: int) -> int:
 
 def c_tensor(array: View, *, ragged: bool = False) -> _abi.flash_tensor_t:
     """The C struct of a view [batch, seq, head, d_head], ragged: [token, head, d_head]."""
-    return _abi.flash_tensor_t(array.data, *_three_strides(array.strides[:-1], ragged))
+    strides = _three_strides(array.strides[:-1], ragged)
+    return _abi.flash_tensor_t(array.data, *strides, dtype=DTYPES[array.dtype])
 
 
 def lse_strides(array: View, *, ragged: bool) -> dict[str, int]:
@@ -209,6 +210,12 @@ def empty(like: Any, device: int, shape: Sequence[int], dtype: str, keyword: str
             f"a {type(like).__name__} in CUDA memory needs an array for the result: {keyword}="
         )
     return np.empty(tuple(shape), numpy_dtype(dtype))
+
+
+def check_dtype_name(keyword: str, name: str | None) -> None:
+    """Raises ValueError unless it is None or one of DTYPES."""
+    if name is not None and name not in DTYPES:
+        raise ValueError(f"{keyword} is {name!r}: not one of {', '.join(DTYPES)}")
 
 
 def numpy_dtype(name: str) -> np.dtype:

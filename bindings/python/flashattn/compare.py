@@ -52,18 +52,21 @@ def compare(
     oracle_lse: np.ndarray | None = None,
     largest_score: float = 0.0,
     unit: float = 1.0,
+    p_dtype: np.dtype | None = None,
 ) -> Deviation:
     """Measures O (in its own type) and, where given, LSE (float32) against the oracle. naive_o is
-    [n, *O.shape], as oracle.naive() gives it; unit is the scale of V, about its standard deviation.
+    [n, *O.shape], as oracle.naive() gives it; unit is the scale of V, about its standard deviation;
+    p_dtype the type that P is rounded to, None: O's.
     """
     result = Deviation()
     dtype = o.dtype
+    relative_error = max(RELATIVE_ERROR[x.name] for x in (dtype, p_dtype or dtype))
     o = o.astype(np.float64)
     _check_places(result, "O", o, oracle_o)
     finite = np.isfinite(oracle_o) & np.isfinite(o)
     _check_max_error(result, o[finite], oracle_o[finite], naive_o[:, finite], largest_score, unit)
     if largest_score <= _SCORES_WITHIN:
-        _check_direction(result, o[finite], oracle_o[finite], dtype)
+        _check_direction(result, o[finite], oracle_o[finite], dtype, relative_error)
     if lse is not None:
         _check_lse(result, lse.astype(np.float64), oracle_lse, largest_score)
     return result
@@ -107,7 +110,11 @@ def _check_max_error(
 
 
 def _check_direction(
-    result: Deviation, o: np.ndarray, oracle_o: np.ndarray, dtype: np.dtype
+    result: Deviation,
+    o: np.ndarray,
+    oracle_o: np.ndarray,
+    dtype: np.dtype,
+    relative_error: float,
 ) -> None:
     length = np.linalg.norm(oracle_o)
     error = np.linalg.norm(o - oracle_o)
@@ -116,7 +123,7 @@ def _check_direction(
             result.failures.append(f"O: {error:.3e} where the oracle has zeros")
         return
     rounding = np.linalg.norm(oracle_o.astype(dtype).astype(np.float64) - oracle_o)
-    allowed = max(RELATIVE_ERROR[dtype.name], _ROUNDING * float(rounding / length))
+    allowed = max(relative_error, _ROUNDING * float(rounding / length))
     result.relative_error = float(error / length)
     result.cosine_distance = float(1 - (o @ oracle_o) / (length * np.linalg.norm(o) or 1))
     if result.relative_error > allowed:

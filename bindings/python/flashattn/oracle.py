@@ -2,8 +2,8 @@
 
 Written for reading and independent of the kernels: one sequence and one head at a time, the whole
 matrix of scores, the mask spelled out. `naive` is the same three steps as a plain implementation
-would take them (float32 scores; P and O rounded to the inputs' type); the distance between the two
-sets the tolerance of compare.py.
+would take them (float32 scores; P rounded to V's type and O to its own); the distance between the
+two sets the tolerance of compare.py.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ _PLACES_OF_ROUNDING = (1.0, 2**0.25, 2**0.5, 2**0.75)
 
 @dataclass(frozen=True)
 class Precision:
-    """What numbers an implementation computes in: scores and sums, then P, at each of `places`, and
-    O rounded."""
+    """What numbers an implementation computes in: scores and sums, then P, rounded at each of
+    `places`, and O."""
 
     compute: np.dtype
-    rounded: np.dtype
+    p: np.dtype
+    o: np.dtype
     places: tuple[float, ...] = (1.0,)
 
-    def round(self, x: np.ndarray) -> np.ndarray:
-        return x.astype(self.rounded).astype(self.compute)
+    def round_p(self, x: np.ndarray) -> np.ndarray:
+        return x.astype(self.p).astype(self.compute)
+
+    def round_o(self, x: np.ndarray) -> np.ndarray:
+        return x.astype(self.o).astype(self.compute)
 
 
 @dataclass(frozen=True)
@@ -60,18 +64,26 @@ def attention(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object
 ) -> tuple[np.ndarray, np.ndarray]:
     """(O, LSE) in float64; shapes and options as in flash_attn_func / flash_attn_varlen_func."""
-    exact = Precision(np.dtype(np.float64), np.dtype(np.float64))
+    exact = Precision(*(np.dtype(np.float64),) * 3)
     o, lse = _attention(q, k, v, exact, **options)
     return o[0], lse
 
 
 def naive(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, roundings: int = 1, **options: object
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    *,
+    roundings: int = 1,
+    p_dtype: np.dtype | None = None,
+    o_dtype: np.dtype | None = None,
+    **options: object,
 ) -> np.ndarray:
-    """[roundings, *O.shape]: O of the three-step attention with scores in float32, P and O in the
-    inputs' type. Beyond the first, P is rounded at other places of a binade (up to four), as it is
-    where the softmax is not relative to the row's maximum."""
-    plain = Precision(np.dtype(np.float32), q.dtype, _PLACES_OF_ROUNDING[:roundings])
+    """[roundings, *O.shape]: O of the three-step attention with scores in float32, P in p_dtype
+    (None: v's type) and O in o_dtype (None: q's). Beyond the first, P is rounded at other places of
+    a binade (up to four), as it is where the softmax is not relative to the row's maximum."""
+    types = (p_dtype or v.dtype, o_dtype or q.dtype)
+    plain = Precision(np.dtype(np.float32), *types, _PLACES_OF_ROUNDING[:roundings])
     return _attention(q, k, v, plain, **options)[0]
 
 
@@ -195,8 +207,8 @@ def _attend(
         if softcap > 0:
             scores = softcap * np.tanh(scores / softcap)
         p, lse = _softmax(np.where(visible, scores, -np.inf).astype(precision.compute))
-        o = [_weighted_sum(precision.round(p * f) / f, v, visible) for f in precision.places]
-    return precision.round(np.stack(o)), lse
+        o = [_weighted_sum(precision.round_p(p * f) / f, v, visible) for f in precision.places]
+    return precision.round_o(np.stack(o)), lse
 
 
 def _softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -49,7 +49,7 @@ typedef struct beside {
 } beside_t;
 
 /* The products of a chunk, with rows of exponentials in between. */
-ALWAYS_INLINE void multiply_beside(amx_run_t *run, int32_t terms, const beside_t *beside,
+ALWAYS_INLINE void multiply_beside(amx_run_t *run, amx_terms_t terms, const beside_t *beside,
                                    const company_t *with) {
     const amx_scores_t *scores = &beside->scores;
     const operands_t scored = scores->first < scores->last
@@ -57,22 +57,23 @@ ALWAYS_INLINE void multiply_beside(amx_run_t *run, int32_t terms, const beside_t
                                   : beside->after;
     product_chain_t chain = {run->loaded, scored, with};
     tiles_see_stores();
-    accumulate_columns(run->t, terms, beside->previous, beside->begin, beside->end, &chain);
+    accumulate_columns(run->t, terms.keys, beside->previous, beside->begin, beside->end, &chain);
     chain.after = beside->after;
     score_squares(run->t, terms, beside->next, scores, &chain);
     run->loaded = chain.loaded;
 }
 
-ALWAYS_INLINE void run_chunk(amx_run_t *run, int32_t terms, exponentials_t *e,
+ALWAYS_INLINE void run_chunk(amx_run_t *run, amx_terms_t terms, exponentials_t *e,
                              const beside_t *beside) {
     const amx_item_t *previous = beside->previous;
     const int64_t squares_s = (beside->scores.last - beside->scores.first) * run->t->columns;
     const int64_t squares_o = (previous->last - previous->first) * (beside->end - beside->begin);
-    const int64_t products = terms == 2 ? 4 * squares_s + 3 * squares_o : squares_s + squares_o;
+    const int64_t products =
+        score_products(terms) * squares_s + value_products(terms.keys) * squares_o;
     const company_t with = {e, products ? (e->n + 2 * products - 1) / (2 * products) : 0};
     multiply_beside(run, terms, beside, &with);
     while (e->done < e->n)
-        exponentiate_next(e, terms);
+        exponentiate_next(e, terms.keys);
 }
 
 /* Items as they pass through the pipeline: `item` is at its exponentials, P V of `previous` beside
@@ -92,7 +93,7 @@ ALWAYS_INLINE int32_t first_column(const amx_scratch_t *t, const amx_item_t *pre
 
 /* The operands of the first product beside chunk `index` of the item; those of its next scores are
  * loaded in vain where they are another item's. */
-ALWAYS_INLINE operands_t first_beside(const amx_scratch_t *t, int32_t terms,
+ALWAYS_INLINE operands_t first_beside(const amx_scratch_t *t, amx_terms_t terms,
                                       const amx_item_t *previous, const amx_item_t *item,
                                       int32_t index) {
     const int32_t column = first_column(t, previous, item, index);
@@ -102,8 +103,8 @@ ALWAYS_INLINE operands_t first_beside(const amx_scratch_t *t, int32_t terms,
     return first_of_scores(t, terms, item, min32(square, (int32_t)t->keys - 1));
 }
 
-ALWAYS_INLINE beside_t beside_chunk(const amx_scratch_t *t, int32_t terms, const pipeline_t *pipe,
-                                    int32_t index) {
+ALWAYS_INLINE beside_t beside_chunk(const amx_scratch_t *t, amx_terms_t terms,
+                                    const pipeline_t *pipe, int32_t index) {
     const amx_item_t *previous = &pipe->previous, *item = &pipe->item;
     const bool is_last = index + 1 == item->n_chunks;
     const amx_item_t *next = is_last ? &pipe->next : item;
@@ -117,7 +118,7 @@ ALWAYS_INLINE beside_t beside_chunk(const amx_scratch_t *t, int32_t terms, const
     return beside;
 }
 
-ALWAYS_INLINE void run_item(amx_run_t *run, int32_t terms, pipeline_t *pipe) {
+ALWAYS_INLINE void run_item(amx_run_t *run, amx_terms_t terms, pipeline_t *pipe) {
     const amx_scratch_t *t = run->t;
     const amx_item_t *item = &pipe->item;
     exponentials_t e = start_exponentials(t, item, run->rule.to_log2);
@@ -140,7 +141,7 @@ ALWAYS_INLINE void run_item(amx_run_t *run, int32_t terms, pipeline_t *pipe) {
     add_item_sum(t, item->strip, e.sum);
 }
 
-ALWAYS_INLINE void run_items(amx_run_t *run, int32_t terms) {
+ALWAYS_INLINE void run_items(amx_run_t *run, amx_terms_t terms) {
     const company_t alone = {NULL, 0};
     const amx_scratch_t *t = run->t;
     pipeline_t pipe = {.more = true};
@@ -162,7 +163,7 @@ ALWAYS_INLINE void run_items(amx_run_t *run, int32_t terms) {
     }
     chain.loaded = run->loaded;
     tiles_see_stores();
-    accumulate_columns(t, terms, &pipe.previous, 0, t->columns, &chain);
+    accumulate_columns(t, terms.keys, &pipe.previous, 0, t->columns, &chain);
 }
 
 #endif

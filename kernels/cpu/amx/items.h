@@ -28,6 +28,7 @@ typedef struct amx_run {
     int buffer;
     uint32_t started;  /* strips, a bit each */
     operands_t loaded; /* in the tile registers */
+    uint32_t *bad;     /* [strips], rows that are to be computed in another way: a bit each */
 } amx_run_t;
 
 /* Whether the strip sees keys of the present block; which, into *item. */

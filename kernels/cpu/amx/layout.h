@@ -11,12 +11,14 @@
  *             terms of the contraction (columns of d; keys)
  *   Q^T, P^T  right operands: two tiles of 16 rows of the task each, a row of the tile two
  *             consecutive terms of the contraction for each of them
- * fp16 is held exactly as the sum of two bf16 terms, high and low: two squares in place of one.
+ * fp16 is held exactly as the sum of two bf16 terms, high and low: two squares in place of one. A Q
+ * of fp32 is the sum of three, whatever the type of K and V.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_LAYOUT_H
 #define FLASH_KERNELS_CPU_AMX_LAYOUT_H
 
 #include "common/dtype.h"
+#include "common/params.h"
 #include "cpu/tuning.h"
 #include "flashattn.h"
 
@@ -24,6 +26,7 @@
 #include <stdint.h>
 
 enum {
+    AMX_TERMS_MAX = 3,                                    /* of an element: amx_terms_of() */
     AMX_OPERANDS = AMX_SQUARE * AMX_SQUARE,               /* elements of a square */
     AMX_OPERAND_BYTES = AMX_OPERANDS * 2,                 /* bf16 */
     AMX_RESULT_BYTES = AMX_OPERANDS * (int)sizeof(float), /* fp32 */
@@ -42,10 +45,21 @@ static inline int32_t amx_chunk(const flash_config_t *config, int64_t d_head) {
     return share < 1 ? 1 : share > AMX_CHUNK_MAX ? AMX_CHUNK_MAX : (int32_t)share;
 }
 
-/* bf16 terms of an element of 16 bits. */
-static inline int32_t amx_terms(int32_t dtype) {
+/* bf16 terms of an element. */
+static inline int32_t amx_terms_of(int32_t dtype) {
     DTYPES_KNOWN(3);
-    return dtype == FLASH_DTYPE_FP16 ? 2 : 1;
+    return dtype == FLASH_DTYPE_FP32 ? 3 : dtype == FLASH_DTYPE_FP16 ? 2 : 1;
+}
+
+/* bf16 terms of the operands. */
+typedef struct amx_terms {
+    int32_t keys; /* of K, V and P */
+    int32_t q;
+} amx_terms_t;
+
+static inline amx_terms_t amx_terms(const flash_config_t *config, const flash_params_t *p) {
+    const amx_terms_t terms = {amx_terms_of(config->dtype), amx_terms_of(p->q_dtype)};
+    return terms;
 }
 
 static inline uint64_t amx_mask_bytes(const flash_config_t *config) {
@@ -56,29 +70,32 @@ static inline uint64_t amx_mask_bytes(const flash_config_t *config) {
  * squares, and a mask of keys for each square of them: those that hold infinity or NaN. */
 static inline uint64_t amx_block_size(const flash_config_t *config, int64_t d_head) {
     const uint64_t squares = amx_squares(config->B_c) * amx_squares(d_head);
-    return 2 * squares * (uint64_t)amx_terms(config->dtype) * AMX_OPERAND_BYTES +
+    return 2 * squares * (uint64_t)amx_terms_of(config->dtype) * AMX_OPERAND_BYTES +
            amx_mask_bytes(config);
 }
 
 /* What a task of so many rows needs: see amx_scratch_t, which divides it. */
-static inline uint64_t amx_scratch_size(const flash_config_t *config, int64_t n_rows,
-                                        int64_t d_head) {
-    const uint64_t terms = (uint64_t)amx_terms(config->dtype);
+static inline uint64_t amx_scratch_size(const flash_config_t *config, const flash_params_t *params,
+                                        int64_t n_rows) {
+    const amx_terms_t of = amx_terms(config, params);
+    const uint64_t terms = (uint64_t)of.keys, q_terms = (uint64_t)of.q;
     const uint64_t rows = amx_squares(n_rows), keys = amx_squares(config->B_c);
-    const uint64_t columns = amx_squares(d_head);
-    const uint64_t q = rows * columns * terms * AMX_OPERAND_BYTES;
+    const uint64_t columns = amx_squares(params->d_head);
+    const uint64_t q = rows * columns * q_terms * AMX_OPERAND_BYTES;
     const uint64_t o = rows * columns * AMX_RESULT_BYTES;
-    const uint64_t s = (keys + (uint64_t)amx_chunk(config, d_head)) * AMX_RESULT_BYTES;
+    const uint64_t s = (keys + (uint64_t)amx_chunk(config, params->d_head)) * AMX_RESULT_BYTES;
     const uint64_t p = 2 * keys * terms * AMX_OPERAND_BYTES;
-    const uint64_t transposed = columns * terms * AMX_OPERAND_BYTES;
+    const uint64_t transposed = columns * (q_terms > terms ? q_terms : terms) * AMX_OPERAND_BYTES;
     return q + o + s + p + transposed + rows * AMX_SQUARE * AMX_ROW_BYTES +
-           amx_block_size(config, d_head);
+           amx_block_size(config, params->d_head);
 }
 
 /* Whether a head with so many rows, where its tasks split the keys, is decoded on tiles. */
-static inline bool amx_decodes(const flash_config_t *config, int64_t n_rows, int64_t d_head) {
-    return config->dtype == FLASH_DTYPE_BF16 && d_head % AMX_SQUARE == 0 &&
-           n_rows >= AMX_DECODE_MIN_ROWS && n_rows <= AMX_DECODE_MAX_ROWS;
+static inline bool amx_decodes(const flash_config_t *config, const flash_params_t *params,
+                               int64_t n_rows) {
+    return config->dtype == FLASH_DTYPE_BF16 && params->q_dtype == FLASH_DTYPE_BF16 &&
+           params->d_head % AMX_SQUARE == 0 && n_rows >= AMX_DECODE_MIN_ROWS &&
+           n_rows <= AMX_DECODE_MAX_ROWS;
 }
 
 /* What a task of few rows needs (amx_decode.h divides it): they are padded to at most 2 B_r. */

@@ -97,8 +97,9 @@ NEVER_INLINE void finish_strip(const amx_scratch_t *t, int32_t dtype, int64_t st
                         t->rows + i + half * (AMX_OPERANDS / 2));
 }
 
-/* The first n rows of a strip as partial results, in fp32. */
-NEVER_INLINE void store_partial_strip(const amx_scratch_t *t, int64_t strip, int64_t n, float *o) {
+/* The first n rows of a strip in fp32, to where each of them goes. */
+NEVER_INLINE void store_fp32_strip(const amx_scratch_t *t, int64_t strip, int64_t n,
+                                   char *const rows[AMX_SQUARE]) {
     const lanes_t sum = lanes_load(t->sum, strip);
     const float *from = t->o + strip * t->columns * AMX_OPERANDS;
     for (int64_t c = 0; c < t->d; c += VEC_WIDTH, from += VEC_WIDTH * AMX_SQUARE)
@@ -110,9 +111,19 @@ NEVER_INLINE void store_partial_strip(const amx_scratch_t *t, int64_t strip, int
                 tile[i] = normalised(from + i * AMX_SQUARE + first, of_rows, inverse);
             vec_transpose(tile);
             for (int64_t i = 0; i < min64(n - first, 16); i++)
-                _mm512_mask_storeu_ps(o + (first + i) * t->d + c, (__mmask16)present(c, t->d),
-                                      tile[i]);
+                _mm512_mask_storeu_ps(rows[first + i] + c * (int64_t)sizeof(float),
+                                      (__mmask16)present(c, t->d), tile[i]);
         }
+}
+
+/* Where the first n rows of a strip of fp32 go, the first of which is r: to the task's partial
+ * results or to O. */
+static inline void find_fp32_rows(const flash_params_t *p, const cpu_task_t *task, int64_t strip,
+                                  int64_t n, cpu_row_t r, char *rows[AMX_SQUARE]) {
+    for (int64_t i = 0; i < n; i++, r = cpu_next_row(p, task, r))
+        rows[i] = task->o_partial ? (char *)(task->o_partial + (strip * AMX_SQUARE + i) * p->d_head)
+                                  : element_at_mutable(p->o, cpu_row_index(task, &p->o_stride, r),
+                                                       FLASH_DTYPE_FP32);
 }
 
 /* Row number i of the strip in t->rows, to O. */
@@ -127,8 +138,10 @@ ALWAYS_INLINE void store_strip(const amx_scratch_t *t, const flash_params_t *p,
                                const cpu_task_t *task, int32_t dtype, int64_t strip,
                                cpu_row_t first) {
     const int64_t n = min64(t->n_rows - strip * AMX_SQUARE, AMX_SQUARE);
-    if (task->o_partial) {
-        store_partial_strip(t, strip, n, task->o_partial + strip * AMX_SQUARE * t->d);
+    if (task->o_partial || p->o_dtype == FLASH_DTYPE_FP32) {
+        char *rows[AMX_SQUARE];
+        find_fp32_rows(p, task, strip, n, first, rows);
+        store_fp32_strip(t, strip, n, rows);
         return;
     }
     finish_strip(t, dtype, strip);

@@ -28,7 +28,7 @@ ALWAYS_INLINE void finish_company(const company_t *with, int32_t terms, int64_t 
         exponentiate_next(with->e, terms);
 }
 
-/* Operands of a product: squares of bf16, of `terms` terms each. */
+/* Operands of a product: squares of bf16, term after term. */
 typedef struct operands {
     const uint16_t *left;
     const uint16_t *right;
@@ -68,20 +68,45 @@ ALWAYS_INLINE void square_multiply(operands_t next, int32_t terms, const company
     keep_company(with, terms);
 }
 
-/* The same for operands of one or two terms, the first of which are loaded. low_terms: with the
- * product of the two low terms, of which a sum of scores may notice up to 4e-6 of its parts. */
-ALWAYS_INLINE void terms_multiply(operands_t o, operands_t next, int32_t terms, bool low_terms,
+/* The same for operands of K and Q, the first terms of which are loaded: the products of all terms
+ * but K's second with Q's third. That of two second terms a sum of scores may notice, up to 4e-6 of
+ * its parts. */
+ALWAYS_INLINE void score_multiply(operands_t o, operands_t next, amx_terms_t terms,
+                                  const company_t *with) {
+    const operands_t third_right = {o.left, o.right + 2 * AMX_OPERANDS};
+    const operands_t low_right = {o.left, o.right + AMX_OPERANDS};
+    const operands_t low_both = {o.left + AMX_OPERANDS, o.right + AMX_OPERANDS};
+    const operands_t low_left = {o.left + AMX_OPERANDS, o.right};
+    if (terms.q == 3)
+        square_multiply(third_right, terms.keys, with);
+    if (terms.q >= 2)
+        square_multiply(low_right, terms.keys, with);
+    if (terms.keys == 2) {
+        square_multiply(low_both, terms.keys, with);
+        square_multiply(low_left, terms.keys, with);
+    }
+    square_multiply(next, terms.keys, with);
+}
+
+/* How many that are. */
+ALWAYS_INLINE int32_t score_products(amx_terms_t terms) {
+    return terms.q + 2 * (terms.keys - 1);
+}
+
+/* The same for operands of V and P, of as many terms each, without the product of two low ones. */
+ALWAYS_INLINE void value_multiply(operands_t o, operands_t next, int32_t terms,
                                   const company_t *with) {
     if (terms == 2) {
         const operands_t low_right = {o.left, o.right + AMX_OPERANDS};
-        const operands_t low_both = {o.left + AMX_OPERANDS, o.right + AMX_OPERANDS};
         const operands_t low_left = {o.left + AMX_OPERANDS, o.right};
         square_multiply(low_right, terms, with);
-        if (low_terms)
-            square_multiply(low_both, terms, with);
         square_multiply(low_left, terms, with);
     }
     square_multiply(next, terms, with);
+}
+
+ALWAYS_INLINE int32_t value_products(int32_t terms) {
+    return terms == 2 ? 3 : 1;
 }
 
 #endif

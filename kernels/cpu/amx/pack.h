@@ -19,7 +19,7 @@
 ALWAYS_INLINE void put_row(amx_reader_t *r, const char *row, int64_t i, uint16_t *to) {
     to += i * AMX_SQUARE;
     for (int64_t c = 0; c < r->d; c += AMX_SQUARE, to += r->terms * AMX_OPERANDS) {
-        words_t split[2] = {_mm512_setzero_si512()};
+        words_t split[AMX_TERMS_MAX] = {_mm512_setzero_si512()};
         read_part(r, row, i, c, split);
         for (int term = 0; term < r->terms; term++)
             _mm512_store_si512(to + term * AMX_OPERANDS, split[term]);
@@ -63,10 +63,11 @@ ALWAYS_INLINE void transpose_tile(const uint16_t *from, uint16_t *to) {
         _mm512_store_ps(to + i * AMX_SQUARE, rows[i]);
 }
 
-/* The tiles of t->rows, transposed; `step` elements from the squares of a column of squares to
- * those of the next one. */
-ALWAYS_INLINE void transpose_squares(const amx_scratch_t *t, uint16_t *to, int64_t step) {
-    const int64_t columns = t->columns, size = t->terms * AMX_OPERANDS;
+/* The tiles of t->rows, of so many terms, transposed; `step` elements from the squares of a column
+ * of squares to those of the next one. */
+ALWAYS_INLINE void transpose_squares(const amx_scratch_t *t, int32_t terms, uint16_t *to,
+                                     int64_t step) {
+    const int64_t columns = t->columns, size = terms * AMX_OPERANDS;
     const uint16_t *from = t->rows;
     for (int64_t c = 0; c < columns; c++, from += size, to += step)
         for (int64_t i = 0; i < size; i += AMX_OPERANDS / 2)
@@ -84,7 +85,7 @@ ALWAYS_INLINE uint32_t pack_strip(const amx_scratch_t *t, int32_t dtype, bool ca
         prefetch_next_near(ahead);
         put_row(&r, cursor_next(q), i, t->rows);
     }
-    transpose_squares(t, to, t->terms * AMX_OPERANDS);
+    transpose_squares(t, r.terms, to, r.terms * AMX_OPERANDS);
     return careful ? r.bad : needs_care(&r);
 }
 
@@ -94,7 +95,8 @@ NEVER_INLINE uint32_t pack_strip_with_care(const amx_scratch_t *t, int32_t dtype
     return pack_strip(t, dtype, true, &q, &none, to);
 }
 
-/* Fills Q, and sets the bits of bad rows: bit r of bad[s] is row r of strip s. */
+/* Fills Q, of a type of 16 bits, and sets the bits of bad rows: bit r of bad[s] is row r of strip
+ * s. */
 ALWAYS_INLINE void pack_q(const amx_scratch_t *t, const flash_params_t *p, const cpu_task_t *task,
                           int32_t dtype, uint32_t bad[AMX_STRIPS_MAX]) {
     row_cursor_t q = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = q;
@@ -106,7 +108,21 @@ ALWAYS_INLINE void pack_q(const amx_scratch_t *t, const flash_params_t *p, const
         bad[strip] = pack_strip(t, dtype, false, &q, &ahead, to);
         if (bad[strip])
             bad[strip] = pack_strip_with_care(t, dtype, first, to);
-        to += t->columns * t->terms * AMX_OPERANDS;
+        to += t->columns * amx_terms_of(dtype) * AMX_OPERANDS;
+    }
+}
+
+/* The same for fp32. */
+NEVER_INLINE void pack_q_fp32(const amx_scratch_t *t, const flash_params_t *p,
+                              const cpu_task_t *task, uint32_t bad[AMX_STRIPS_MAX]) {
+    const int32_t dtype = FLASH_DTYPE_FP32;
+    row_cursor_t q = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = q;
+    uint16_t *to = t->q;
+    for (int64_t i = 0; i < AMX_PREFETCH_ROWS; i++)
+        prefetch_next_near(&ahead);
+    for (int64_t strip = 0; strip < t->n_strips; strip++) {
+        bad[strip] = pack_strip(t, dtype, true, &q, &ahead, to);
+        to += t->columns * amx_terms_of(dtype) * AMX_OPERANDS;
     }
 }
 
@@ -120,7 +136,7 @@ typedef struct amx_block {
 } amx_block_t;
 
 ALWAYS_INLINE amx_block_t amx_block_at(const amx_scratch_t *t, void *packed, int64_t index) {
-    const int64_t part = t->keys * t->columns * t->terms * AMX_OPERANDS;
+    const int64_t part = t->keys * t->columns * t->terms.keys * AMX_OPERANDS;
     uint16_t *k = (uint16_t *)packed + index * t->block_size;
     const amx_block_t block = {k, k + part, (uint32_t *)(void *)(k + 2 * part)};
     return block;
@@ -128,12 +144,12 @@ ALWAYS_INLINE amx_block_t amx_block_at(const amx_scratch_t *t, void *packed, int
 
 ALWAYS_INLINE uint16_t *k_square(const amx_scratch_t *t, const amx_block_t *block, int64_t key,
                                  int64_t column) {
-    return block->k + (key * t->columns + column) * t->terms * AMX_OPERANDS;
+    return block->k + (key * t->columns + column) * t->terms.keys * AMX_OPERANDS;
 }
 
 ALWAYS_INLINE uint16_t *v_square(const amx_scratch_t *t, const amx_block_t *block, int64_t key,
                                  int64_t column) {
-    return block->v + (column * t->keys + key) * t->terms * AMX_OPERANDS;
+    return block->v + (column * t->keys + key) * t->terms.keys * AMX_OPERANDS;
 }
 
 /* Rows of K and V. */
@@ -178,7 +194,7 @@ ALWAYS_INLINE uint32_t pack_square(const amx_scratch_t *t, int32_t dtype, bool c
         const char *row = cursor_next(&keys->next.v);
         put_pair(&r, row, cursor_next(&keys->next.v), i, t->rows);
     }
-    transpose_squares(t, v_square(t, block, j, 0), t->keys * t->terms * AMX_OPERANDS);
+    transpose_squares(t, r.terms, v_square(t, block, j, 0), t->keys * r.terms * AMX_OPERANDS);
     return careful ? r.bad : needs_care(&r);
 }
 

@@ -7,10 +7,10 @@
 #include "cpu/amx/items.h"
 
 /* The operands of the first product of some squares of scores. */
-ALWAYS_INLINE operands_t first_of_scores(const amx_scratch_t *t, int32_t terms,
+ALWAYS_INLINE operands_t first_of_scores(const amx_scratch_t *t, amx_terms_t terms,
                                          const amx_item_t *item, int32_t square) {
     const operands_t first = {k_square(t, &item->block, square, 0),
-                              t->q + item->strip * t->columns * terms * AMX_OPERANDS};
+                              t->q + item->strip * t->columns * terms.q * AMX_OPERANDS};
     return first;
 }
 
@@ -29,9 +29,10 @@ ALWAYS_INLINE void operands_need(operands_t needed, operands_t *loaded) {
 }
 
 /* S^T = K Q^T of some squares of the item. */
-ALWAYS_INLINE void score_squares(const amx_scratch_t *t, int32_t terms, const amx_item_t *item,
+ALWAYS_INLINE void score_squares(const amx_scratch_t *t, amx_terms_t terms, const amx_item_t *item,
                                  const amx_scores_t *scores, product_chain_t *chain) {
-    const int64_t step = terms * AMX_OPERANDS, columns = t->columns;
+    const int64_t k_step = terms.keys * AMX_OPERANDS, q_step = terms.q * AMX_OPERANDS;
+    const int64_t columns = t->columns;
     if (scores->first == scores->last)
         return;
     const operands_t first = first_of_scores(t, terms, item, scores->first);
@@ -40,16 +41,16 @@ ALWAYS_INLINE void score_squares(const amx_scratch_t *t, int32_t terms, const am
     for (int32_t j = scores->first; j < scores->last; j++) {
         results_zero();
         for (int64_t c = 1; c <= columns; c++) {
-            operands_t next = {at.left + step, at.right + step};
+            operands_t next = {at.left + k_step, at.right + q_step};
             if (c == columns) {
                 next.right = first.right;
                 if (j + 1 == scores->last)
                     next = chain->after;
             }
-            terms_multiply(at, next, terms, true, chain->with);
+            score_multiply(at, next, terms, chain->with);
             at = next;
         }
-        finish_company(chain->with, terms, (j + 1 - scores->first) * AMX_SQUARE / 2);
+        finish_company(chain->with, terms.keys, (j + 1 - scores->first) * AMX_SQUARE / 2);
         results_store(scores_square(scores, j));
     }
     chain->loaded = chain->after;
@@ -73,7 +74,7 @@ ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, con
             operands_t next = {at.left + step, at.right + step};
             if (j == item->last)
                 next = c + 1 == end ? chain->after : first_of_columns(t, item, c + 1);
-            terms_multiply(at, next, terms, false, chain->with);
+            value_multiply(at, next, terms, chain->with);
             at = next;
         }
         results_store(o);

@@ -1,5 +1,5 @@
 /*
- * Rows of Q, K and V, read 32 elements at a time, as bf16 terms.
+ * Rows of Q, K and V, read 32 elements at a time, as bf16 terms: of 16 bits, or a Q of fp32.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_READ_H
 #define FLASH_KERNELS_CPU_AMX_READ_H
@@ -25,15 +25,18 @@ ALWAYS_INLINE words_t words_from_floats(vec_t low, vec_t high) {
     return (words_t)_mm512_cvtne2ps_pbh(high, low);
 }
 
-/* The bf16 terms of 32 floats, the second what the first leaves. */
-ALWAYS_INLINE void split_floats(vec_t low, vec_t high, int32_t terms, words_t split[2]) {
+/* The bf16 terms of 32 floats, each what those before it leave. */
+ALWAYS_INLINE void split_floats(vec_t low, vec_t high, const int32_t terms, words_t *split) {
     split[0] = words_from_floats(low, high);
-    if (terms == 2)
-        split[1] = words_from_floats(vec_sub(low, low_floats(split[0])),
-                                     vec_sub(high, high_floats(split[0])));
+    UNROLL for (int i = 1; i < terms; i++) {
+        low = vec_sub(low, low_floats(split[i - 1]));
+        high = vec_sub(high, high_floats(split[i - 1]));
+        split[i] = words_from_floats(low, high);
+    }
 }
 
-ALWAYS_INLINE void split_words(int32_t dtype, words_t x, words_t split[2]) {
+/* Of 32 elements of a type of 16 bits. */
+ALWAYS_INLINE void split_words(int32_t dtype, words_t x, words_t *split) {
     DTYPES_KNOWN(3);
     if (dtype == FLASH_DTYPE_BF16)
         split[0] = x;
@@ -49,8 +52,9 @@ ALWAYS_INLINE __mmask32 present(int64_t column, int64_t d) {
 
 /* ---- Reading ---- */
 
-/* How rows are read, and what was seen. Infinity and NaN are rare: rows are read as if there were
- * none, and a second time, with care, where needs_care() says that there are some. */
+/* How rows are read, and what was seen. Infinity and NaN are rare: rows of 16 bits are read as if
+ * there were none, and a second time, with care, where needs_care() says that there are some. Rows
+ * of fp32 are always read with care. */
 typedef struct amx_reader {
     int32_t dtype;
     int32_t terms;
@@ -61,7 +65,7 @@ typedef struct amx_reader {
 } amx_reader_t;
 
 ALWAYS_INLINE amx_reader_t amx_reader(const amx_scratch_t *t, int32_t dtype, bool careful) {
-    const amx_reader_t r = {dtype, t->terms, t->d, careful, _mm512_setzero_si512(), 0};
+    const amx_reader_t r = {dtype, amx_terms_of(dtype), t->d, careful, _mm512_setzero_si512(), 0};
     return r;
 }
 
@@ -79,11 +83,36 @@ ALWAYS_INLINE bool needs_care(const amx_reader_t *r) {
     return not_finite(r->dtype, r->largest) != 0;
 }
 
+/* 16 elements of a row of fp32, those of the mask; what rounds to infinity in bf16, or is infinity
+ * or NaN, becomes zero, and sets the row's bit. */
+ALWAYS_INLINE vec_t read_fp32(amx_reader_t *r, const void *from, __mmask16 mask, int64_t i) {
+    const __m512i largest = _mm512_set1_epi32(0x7f7f7fff); /* that rounds to a finite number */
+    const vec_t x = _mm512_maskz_loadu_ps(mask, from);
+    const __m512i magnitude =
+        _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+    const __mmask16 good = _mm512_cmple_epi32_mask(magnitude, largest);
+    r->bad |= (uint32_t)(good != 0xffff) << i;
+    return _mm512_maskz_mov_ps(good, x);
+}
+
+ALWAYS_INLINE void read_fp32_part(amx_reader_t *r, const char *row, int64_t i, int64_t column,
+                                  words_t *split) {
+    const __mmask32 mask = row ? present(column, r->d) : 0;
+    const char *from = row + column * (int64_t)sizeof(float);
+    const vec_t low = read_fp32(r, from, (__mmask16)mask, i);
+    const vec_t high = read_fp32(r, from + sizeof(vec_t), (__mmask16)(mask >> VEC_WIDTH), i);
+    split_floats(low, high, amx_terms_of(FLASH_DTYPE_FP32), split);
+}
+
 /* The bf16 terms of elements column ... column + 31 of row number i, zeros beyond d. row NULL:
  * zeros, as a square has beyond the last row. */
 ALWAYS_INLINE void read_part(amx_reader_t *r, const char *row, int64_t i, int64_t column,
-                             words_t split[2]) {
+                             words_t *split) {
     words_t x = _mm512_setzero_si512();
+    if (r->dtype == FLASH_DTYPE_FP32) {
+        read_fp32_part(r, row, i, column, split);
+        return;
+    }
     if (row)
         x = _mm512_maskz_loadu_epi16(present(column, r->d), (const uint16_t *)row + column);
     if (r->careful) {

@@ -13,12 +13,12 @@
 
 /* Together amx_scratch_size() bytes, each part 64-byte aligned. A strip is 32 rows of the task. */
 typedef struct amx_scratch {
-    uint16_t *q;     /* [strips][columns][terms] squares */
+    uint16_t *q;     /* [strips][columns][terms.q] squares */
     float *o;        /* [strips][columns] squares, not normalised */
     float *s;        /* [chunk] squares: scores of a strip */
     float *s_block;  /* [keys] squares: scores of a strip against a block, for a second look */
-    uint16_t *p[2];  /* [keys][terms] squares: exp2(score - maximum) */
-    uint16_t *rows;  /* [columns][terms] squares: rows that are to be transposed */
+    uint16_t *p[2];  /* [keys][terms.keys] squares: exp2(score - maximum) */
+    uint16_t *rows;  /* [columns][terms] squares, the larger ones: rows that are to be transposed */
     float *sum;      /* [rows], of P */
     float *maximum;  /* [rows], largest score at an earlier time, in units of log2 (softmax.h);
                         -infinity: none was seen */
@@ -30,7 +30,7 @@ typedef struct amx_scratch {
     int64_t columns;    /* squares along d */
     int64_t keys;       /* squares of a block */
     int64_t block_size; /* elements of a block of packed keys, its masks included */
-    int32_t terms;
+    amx_terms_t terms;
     int32_t chunk;      /* squares of scores at a time */
     int32_t block_keys; /* B_c */
     int64_t n_rows;
@@ -44,7 +44,7 @@ ALWAYS_INLINE void *take_bytes(char **memory, int64_t size) {
 }
 
 ALWAYS_INLINE amx_scratch_t amx_divide_scratch(void *memory, const flash_config_t *config,
-                                               int64_t d, int64_t n_rows) {
+                                               int64_t d, amx_terms_t terms, int64_t n_rows) {
     char *rest = memory;
     const int64_t strips = (int64_t)amx_squares(cpu_scratch_rows(config->B_r, n_rows));
     const int64_t rows = strips * AMX_SQUARE;
@@ -52,17 +52,17 @@ ALWAYS_INLINE amx_scratch_t amx_divide_scratch(void *memory, const flash_config_
     t.columns = (int64_t)amx_squares(d);
     t.keys = (int64_t)amx_squares(config->B_c);
     t.chunk = amx_chunk(config, d);
-    t.terms = amx_terms(config->dtype);
+    t.terms = terms;
     t.block_size = (int64_t)amx_block_size(config, d) / 2;
     t.n_strips = (int64_t)amx_squares(n_rows);
-    t.q = take_bytes(&rest, strips * t.columns * t.terms * AMX_OPERAND_BYTES);
+    t.q = take_bytes(&rest, strips * t.columns * terms.q * AMX_OPERAND_BYTES);
     t.o = take_bytes(&rest, strips * t.columns * AMX_RESULT_BYTES);
     t.block = take_bytes(&rest, (int64_t)amx_block_size(config, d));
     t.s_block = take_bytes(&rest, t.keys * AMX_RESULT_BYTES);
     t.s = take_bytes(&rest, t.chunk * AMX_RESULT_BYTES);
     for (int i = 0; i < 2; i++)
-        t.p[i] = take_bytes(&rest, t.keys * t.terms * AMX_OPERAND_BYTES);
-    t.rows = take_bytes(&rest, t.columns * t.terms * AMX_OPERAND_BYTES);
+        t.p[i] = take_bytes(&rest, t.keys * terms.keys * AMX_OPERAND_BYTES);
+    t.rows = take_bytes(&rest, t.columns * max32(terms.keys, terms.q) * AMX_OPERAND_BYTES);
     t.sum = take_bytes(&rest, rows * 4);
     t.maximum = take_bytes(&rest, rows * 4);
     t.origin = take_bytes(&rest, rows * 4);

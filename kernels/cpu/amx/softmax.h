@@ -67,7 +67,7 @@ ALWAYS_INLINE float *scores_square(const amx_scores_t *scores, int64_t square) {
 }
 
 ALWAYS_INLINE uint16_t *item_p(const amx_scratch_t *t, const amx_item_t *item, int64_t square) {
-    return t->p[item->buffer] + square * t->terms * AMX_OPERANDS;
+    return t->p[item->buffer] + square * t->terms.keys * AMX_OPERANDS;
 }
 
 /* ---- Before the exponentials ---- */
@@ -253,7 +253,7 @@ static inline lanes_t raise_rows(const amx_scratch_t *t, const amx_item_t *item,
     exponentials_t e = start_exponentials(t, item, scale);
     set_chunk(t, item, scores, &e);
     while (e.done < e.n)
-        exponentiate_next(&e, t->terms);
+        exponentiate_next(&e, t->terms.keys);
     return e.sum;
 }
 

@@ -4,13 +4,11 @@
 #ifndef FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
 #define FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
 
-#include "cpu/row_cursor.h"
+#include "cpu/tiled/copy_pages.h"
 #include "cpu/tiled/in_place_accumulate.h"
 #include "cpu/tiled/in_place_scores.h"
 #include "cpu/tiled/softmax.h"
 #include "cpu/tiled/totals.h"
-
-#include <string.h>
 
 /* Heads number head ... head + n - 1 of the task. */
 static inline cpu_task_t task_of_heads(const cpu_task_t *task, int32_t head, int32_t n, int64_t d) {
@@ -65,10 +63,12 @@ ALWAYS_INLINE void request_share(const in_place_t *keys, int32_t dtype, int64_t 
 /* A block of keys, and how it is gone through. */
 typedef struct in_place_block {
     flash_range_t keys;
-    int32_t end;       /* of the task's keys */
-    int32_t step_keys; /* as many as the block where there are no steps */
-    int32_t n_asked;   /* heads of the task (in_place_tensor_t) */
-    bool asks;         /* keys are prefetched */
+    int32_t end;            /* of the task's keys */
+    int32_t step_keys;      /* as many as the block where there are no steps */
+    int32_t n_asked;        /* heads of the task (in_place_tensor_t) */
+    bool asks;              /* keys are prefetched */
+    int64_t index;          /* of the task's blocks */
+    rows_of_blocks_t *rows; /* where keys are in pages */
 } in_place_block_t;
 
 /* P of all rows. Where a block has several steps, V of the second one is prefetched already, so
@@ -141,39 +141,38 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
 
 /* ---- Pages ---- */
 
-/* Copies a block of K or V of one head, whose rows follow each other then, and prefetches the rows
- * after it. */
-static inline in_place_t copy_of_pages(const paged_keys_t *pages, int64_t d, flash_range_t keys,
-                                       int32_t end, void *memory) {
-    const size_t row_bytes = (size_t)(d * element_size(pages->dtype));
-    const flash_range_t after = {keys.end, end};
-    row_cursor_t rows = cursor_at_pages(pages, d, keys), ahead = cursor_at_pages(pages, d, after);
-    const in_place_t copy = {
-        .data = memory, .ahead = memory, .stride = d, .n_heads = 1, .adjoin = true};
-    char *to = memory;
-    for (const char *row = cursor_next(&rows); row; row = cursor_next(&rows), to += row_bytes) {
-        prefetch_next(&ahead);
-        memcpy(to, row, row_bytes);
-    }
-    return copy;
-}
-
 /* A block of keys of one head from copies, which have room where other ways pack keys. */
-ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p,
-                               const cpu_task_t *task, int32_t dtype, const in_place_block_t *block,
-                               bool all_see) {
-    const paged_keys_t from_k = {p, task, cpu_kv_k(p), dtype};
-    const paged_keys_t from_v = {p, task, cpu_kv_v(p), dtype};
+ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p, int64_t head_kv,
+                               int32_t dtype, const in_place_block_t *block,
+                               const block_rows_t *rows, const block_rows_t *next, bool all_see) {
     const flash_range_t keys = block->keys;
-    const int32_t n_keys = keys.end - keys.begin;
-    const in_place_t k = copy_of_pages(&from_k, t->d, keys, block->end, t->k);
-    score_rows(t, dtype, &k, n_keys);
-    const in_place_t v = copy_of_pages(&from_v, t->d, keys, block->end, t->v);
-    softmax_in_place(t, p, dtype, &v, block, n_keys, all_see);
+    const int32_t n = keys.end - keys.begin, n_next = next->keys.end - next->keys.begin;
+    const copied_rows_t from_k = {element_at(p->k, head_kv * p->k_stride.head, dtype), rows->k,
+                                  next->k, n, n_next};
+    const copied_rows_t from_v = {element_at(p->v, head_kv * p->v_stride.head, dtype), rows->v,
+                                  next->v, n, n_next};
+    const in_place_t k = copy_block_rows(&from_k, dtype, t->d, t->k);
+    score_rows(t, dtype, &k, n);
+    const in_place_t v = copy_block_rows(&from_v, dtype, t->d, t->v);
+    softmax_in_place(t, p, dtype, &v, block, n, all_see);
     for (flash_range_t s = keys; s.begin < keys.end; s.begin = s.end) {
         s.end = s.begin + min32(block->step_keys, keys.end - s.begin);
         const in_place_t some = keys_from(&v, dtype, s.begin - keys.begin);
         accumulate_in_place(t, dtype, &some, s, all_see);
+    }
+}
+
+/* The same of all heads of the task. */
+ALWAYS_INLINE void attend_copies(const tile_scratch_t *t, const flash_params_t *p,
+                                 const cpu_task_t *task, int32_t dtype,
+                                 const in_place_block_t *block, bool all_see) {
+    const flash_range_t rest = {block->keys.end, block->end};
+    const flash_range_t after = cpu_first_keys(rest, block->keys.end - block->keys.begin);
+    const block_rows_t *rows = find_block_rows(p, task, block->rows, block->index, block->keys);
+    const block_rows_t *next = find_block_rows(p, task, block->rows, block->index + 1, after);
+    for (int32_t head = 0; head < task->n_heads; head++) {
+        const tile_scratch_t of_head = rows_of_head(t, head);
+        attend_copy(&of_head, p, task->head_kv + head, dtype, block, rows, next, all_see);
     }
 }
 
@@ -189,15 +188,10 @@ ALWAYS_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p
                                 const cpu_task_t *task, int32_t dtype,
                                 const in_place_block_t *block) {
     const bool all_see = rows_see(t, block->keys);
-    if (page_by_page(p, block->keys, all_see)) {
+    if (page_by_page(p, block->keys, all_see))
         attend_in_place(t, p, task, dtype, block, true);
-        return;
-    }
-    for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t one = task_of_head(task, head, t->d);
-        const tile_scratch_t rows = rows_of_head(t, head);
-        attend_copy(&rows, p, &one, dtype, block, all_see);
-    }
+    else
+        attend_copies(t, p, task, dtype, block, all_see);
 }
 
 /* ---- All keys ---- */
@@ -225,10 +219,13 @@ ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t
     const int64_t bytes = step_bytes(task->way);
     const int32_t most = (int32_t)heads_together(bytes, task->n_heads, t->head_rows, t->d, dtype);
     const int32_t n_keys = step_keys(bytes, most * t->d * element_size(dtype), block_keys);
+    rows_of_blocks_t rows_of_blocks;
     in_place_block_t block = {.end = keys.end,
                               .step_keys = n_keys,
                               .n_asked = task->n_heads,
-                              .asks = task->way != CPU_WAY_LONE_ROWS};
+                              .asks = task->way != CPU_WAY_LONE_ROWS,
+                              .rows = &rows_of_blocks};
+    start_block_rows(&rows_of_blocks);
     while (keys.begin < keys.end) {
         block.keys = cpu_first_keys(keys, block_keys);
         for (int32_t head = 0; head < task->n_heads; head += most) {
@@ -242,6 +239,7 @@ ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t
         }
         end_block(t, block.keys, PART_KEYS_IN_PLACE);
         keys.begin = block.keys.end;
+        block.index++;
     }
     add_parts(t);
     sort_columns(t, dtype);

@@ -12,6 +12,7 @@
 #include "cpu/vector.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ---- Before the first block ---- */
 
@@ -52,10 +53,10 @@ ALWAYS_INLINE void gather_words(const tile_scratch_t *t, int32_t dtype, const vo
         vec_store(FLASH_DTYPE_FP32, q + i, words_load(dtype, row, i * WORD_ELEMENTS, t->d));
 }
 
-/* Rows of Q: in place, to be multiplied by keys in place; otherwise by packed ones. Both are words
- * where the instruction set multiplies pairs. */
-ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
-                            const cpu_task_t *task, int32_t dtype, bool in_place) {
+/* Rows of Q of the type of the keys: in place, to be multiplied by keys in place; otherwise by
+ * packed ones. Both are words where the instruction set multiplies pairs. */
+ALWAYS_INLINE void gather_q_as_keys(const tile_scratch_t *t, const flash_params_t *p,
+                                    const cpu_task_t *task, int32_t dtype, bool in_place) {
     row_cursor_t rows = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = rows;
     for (int64_t r = 0; r < PREFETCH_QUERIES; r++)
         prefetch_next(&ahead);
@@ -67,6 +68,30 @@ ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
         else
             gather_words(t, dtype, row, t->q + r * t->d_pad);
     }
+}
+
+/* Rows of fp32 for keys of another type: as they are, their columns in the order in which
+ * load_pair() leaves those of keys where both are paired. */
+NEVER_INLINE void gather_q_fp32(const tile_scratch_t *t, const flash_params_t *p,
+                                const cpu_task_t *task, int32_t dtype, bool paired) {
+    row_cursor_t rows = cursor_at_rows(p, task, FLASH_DTYPE_FP32, t->d, p->q, &p->q_stride);
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        float *q = t->q + r * t->d_pad;
+        memcpy(q, cursor_next(&rows), (size_t)t->d * sizeof *q);
+        memset(q + t->d, 0, (size_t)(t->d_pad - t->d) * sizeof *q);
+        for (int64_t i = 0; paired && t->d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH)
+            order_as_pair(dtype, q + i);
+    }
+}
+
+/* Rows of Q, of a type that goes with keys of dtype; in_place as gather_q_as_keys(). Families that
+ * multiply pairs of bf16 have no rows of fp32 (codegen/facts.py). */
+ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
+                            const cpu_task_t *task, int32_t dtype, bool in_place) {
+    if (p->q_dtype == dtype)
+        gather_q_as_keys(t, p, task, dtype, in_place);
+    else if (!VEC_DOTS_BF16 && p->q_dtype == FLASH_DTYPE_FP32)
+        gather_q_fp32(t, p, task, dtype, in_place);
 }
 
 static inline void start_rows(const tile_scratch_t *t) {
@@ -89,12 +114,12 @@ typedef struct results_ahead {
 } results_ahead_t;
 
 static inline results_ahead_t results_ahead(const tile_scratch_t *t, const flash_params_t *p,
-                                            const cpu_task_t *task, int32_t dtype,
-                                            flash_range_t keys, int32_t B_c) {
+                                            const cpu_task_t *task, flash_range_t keys,
+                                            int32_t B_c) {
     const int64_t n_blocks = ((int64_t)keys.end - keys.begin + B_c - 1) / B_c;
     results_ahead_t ahead = {.share = n_blocks > 0 ? (t->n_rows + n_blocks - 1) / n_blocks : 0};
     if (!task->o_partial)
-        ahead.rows = cursor_at_rows(p, task, dtype, t->d, p->o, &p->o_stride);
+        ahead.rows = cursor_at_rows(p, task, p->o_dtype, t->d, p->o, &p->o_stride);
     return ahead;
 }
 
@@ -121,6 +146,22 @@ ALWAYS_INLINE void store_row(const tile_scratch_t *t, int32_t dtype, int64_t row
     }
 }
 
+/* Where a row of results goes. */
+typedef struct destination {
+    void *data;
+    int64_t index;
+    int32_t dtype;
+} destination_t;
+
+static inline destination_t destination_of(const tile_scratch_t *t, const flash_params_t *p,
+                                           const cpu_task_t *task, int64_t row, cpu_row_t r) {
+    const destination_t partial = {task->o_partial, row * t->d, FLASH_DTYPE_FP32};
+    if (task->o_partial)
+        return partial;
+    const destination_t o = {p->o, cpu_row_index(task, &p->o_stride, r), p->o_dtype};
+    return o;
+}
+
 ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, int32_t dtype) {
     const softmax_rule_t rule = softmax_rule(p);
@@ -128,10 +169,11 @@ ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
     cpu_row_t r = cpu_row(p, task, 0);
     for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
         const float sum = vec_reduce_add(vec_load(FLASH_DTYPE_FP32, t->sum + row * 16));
-        if (task->o_partial)
-            store_row(t, FLASH_DTYPE_FP32, row, sum, task->o_partial, row * t->d);
-        else
-            store_row(t, dtype, row, sum, p->o, cpu_row_index(task, &p->o_stride, r));
+        const destination_t to = destination_of(t, p, task, row, r);
+        if (to.dtype == FLASH_DTYPE_FP32)
+            store_row(t, FLASH_DTYPE_FP32, row, sum, to.data, to.index);
+        else if (to.dtype == dtype)
+            store_row(t, dtype, row, sum, to.data, to.index);
         if (cpu_wants_lse(p, task))
             cpu_store_lse(p, task, row, r, row_lse(t->origin[row], unit, sum));
     }

@@ -9,6 +9,8 @@
 #include "cpu/convert.h"
 #include "cpu/vector.h"
 
+#include <string.h>
+
 ALWAYS_INLINE void load_pair(int32_t dtype, const void *from, vec_t pair[2]) {
 #if VEC_SPLITS_BF16
     if (dtype == FLASH_DTYPE_BF16) {
@@ -18,6 +20,19 @@ ALWAYS_INLINE void load_pair(int32_t dtype, const void *from, vec_t pair[2]) {
 #endif
     pair[0] = vec_load(dtype, from);
     pair[1] = vec_load(dtype, element_at(from, VEC_WIDTH, dtype));
+}
+
+/* 2 VEC_WIDTH numbers of fp32, from their own order to that in which load_pair() leaves elements of
+ * dtype. */
+ALWAYS_INLINE void order_as_pair(int32_t dtype, float *numbers) {
+    float own[2 * VEC_WIDTH];
+    if (!VEC_SPLITS_BF16 || dtype != FLASH_DTYPE_BF16)
+        return;
+    memcpy(own, numbers, sizeof own);
+    for (int i = 0; i < VEC_WIDTH; i++) {
+        numbers[i] = own[2 * i];
+        numbers[VEC_WIDTH + i] = own[2 * i + 1];
+    }
 }
 
 /* A word of 2 VEC_WIDTH columns of rows that lie stride bytes apart, in that order. */

@@ -40,6 +40,8 @@ static __device__ __forceinline__ bool is_whole(const decode_piece_t &piece) {
 template <flash_config_t C>
 static __device__ __forceinline__ decode_piece_t
 find_piece(const sm80_decode_params_t &params, int32_t number, int64_t &units) {
+    if (params.pieces == 0 && params.attention.batch == 1)
+        return cut_one<C>(params, number, units);
     if (params.pieces == 0) {
         __shared__ cut_scratch<C> scratch;
         return cut_batch<C>(params, number, scratch, units);
@@ -51,7 +53,7 @@ find_piece(const sm80_decode_params_t &params, int32_t number, int64_t &units) {
 
 /* The keys of the piece: whole units, but for the last one. */
 static __device__ __forceinline__ void find_keys(const flash_params_t &p, decode_block_t &block) {
-    const unit_range_t all = visible_units(p, block.sequence);
+    const unit_range_t all = decode_visible_units(&p, &block.sequence);
     const int64_t units = all.end - all.begin;
     const decode_piece_t &piece = block.piece;
     block.key_begin = all.begin;

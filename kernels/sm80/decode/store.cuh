@@ -72,7 +72,7 @@ static __device__ __forceinline__ void store_row(const sm80_decode_params_t &par
     const float inverse = saw_none ? 0.0f : 1.0f / weight.sum;
     const float4 o = {sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse};
     if (column < p.d_head)
-        store_four(p.o, to.o + column, o, params.o_dtype);
+        store_four(p.o, to.o + column, o, p.o_dtype);
     if (column == 0 && p.lse)
         p.lse[to.lse] = saw_none ? -INFINITY : weight.max * unit.natural + logf(weight.sum);
 }

@@ -1,7 +1,8 @@
 /*
- * The epilogue writes O and LSE of a tile to global memory. O goes through shared memory, in the
- * place of the warp's own rows of Q, so that each row leaves in whole chunks next to each other;
- * element by element where O is not aligned to them.
+ * The epilogue writes O and LSE of a tile to global memory. O of 16 bits goes through shared memory,
+ * in the place of the warp's own rows of Q, so that each row leaves in whole chunks next to each
+ * other; element by element where O is not aligned to them. O of fp32 leaves from registers: the two
+ * columns of each thread of a quad are together a sector of 32 bytes.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_EPILOGUE_CUH
 #define FLASH_KERNELS_SM80_FORWARD_EPILOGUE_CUH
@@ -97,6 +98,51 @@ static __device__ __forceinline__ void store_output(const flash_params_t &params
         store_rows_by_element<C>(global, row_stride, tile.rows, params.d_head, shared);
 }
 
+/* ---- O of fp32 ---- */
+
+/* The first row of the tile. */
+static __device__ __forceinline__ float *fp32_output(const flash_params_t &params,
+                                                     const query_tile_t &tile) {
+    return (float *)params.o + tile.batch_index * params.o_stride.batch +
+           tile.head * params.o_stride.head +
+           (tile.sequence.q_begin + tile.row_begin) * params.o_stride.seq;
+}
+
+/* Two columns of a row, as far as there are so many; pairs: they are aligned, and there are both or
+ * neither. */
+static __device__ __forceinline__ void store_fp32_columns(float *to, float2 value, int32_t columns,
+                                                          bool pairs) {
+    if (pairs && columns > 0)
+        *(float2 *)to = value;
+    if (!pairs && columns > 0)
+        to[0] = value.x;
+    if (!pairs && columns > 1)
+        to[1] = value.y;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void
+store_fp32_output(const flash_params_t &params, const query_tile_t &tile, const output_tile<C> &o) {
+    float *const data = fp32_output(params, tile);
+    const int64_t stride = params.o_stride.seq;
+    const bool pairs = ((uint64_t)data | (uint64_t)stride * sizeof(float) |
+                        (uint64_t)params.d_head * sizeof(float)) %
+                           sizeof(float2) ==
+                       0;
+#pragma unroll
+    for (int m = 0; m < m_tiles<C>; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int row = tile_row<C>(m, half);
+            const int32_t columns = row < tile.rows ? params.d_head : 0;
+#pragma unroll
+            for (int n = 0; n < head_tiles<C>; ++n)
+                store_fp32_columns(data + row * stride + 8 * n + tile_column(),
+                                   float2{o.o[m][n][2 * half], o.o[m][n][2 * half + 1]},
+                                   columns - 8 * n - tile_column(), pairs);
+        }
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void
 store_lse(const flash_params_t &params, const query_tile_t &tile, const softmax_state<C> &state,
@@ -116,15 +162,27 @@ store_lse(const flash_params_t &params, const query_tile_t &tile, const softmax_
 }
 
 template <flash_config_t C>
+static __device__ __forceinline__ bool is_v_sanitised(const query_tile_t &tile) {
+    return has_mask<C> && tile.block_begin < tile.block_end && block_state().v_sanitised;
+}
+
+template <flash_config_t C>
 static __device__ __forceinline__ void store_tile(const flash_params_t &params,
                                                   const query_tile_t &tile, warp_state<C> &state,
                                                   uint32_t shared) {
     finish_sums<C>(state.softmax);
     store_lse<C>(params, tile, state.softmax, make_score_unit<C>(params));
     normalize_output<C>(state.o, state.softmax);
+    if (params.o_dtype == FLASH_DTYPE_FP32) {
+        store_fp32_output<C>(params, tile, state.o);
+        __syncwarp();
+        if (is_v_sanitised<C>(tile))
+            add_non_finite_v_to_fp32<C>(params, tile, fp32_output(params, tile));
+        return;
+    }
     output_to_shared<C>(state.o, shared);
     __syncwarp();
-    if (has_mask<C> && tile.block_begin < tile.block_end && block_state().v_sanitised) {
+    if (is_v_sanitised<C>(tile)) {
         add_non_finite_v<C>(params, tile, shared);
         __syncwarp();
     }

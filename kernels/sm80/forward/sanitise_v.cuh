@@ -55,20 +55,30 @@ static __device__ __forceinline__ uint4 add_non_finite_keys(uint4 o, const row_s
     return o;
 }
 
-/* Adds what is not finite in the keys that a row sees in the blocks that a mask cuts, left and
- * right of the whole ones.
- */
+/* The keys that a row sees in the blocks that a mask cuts, left and right of the whole ones. */
+typedef struct cut_keys {
+    int64_t begin, left_end, right_begin, end;
+} cut_keys_t;
+
+template <flash_config_t C>
+static __device__ __forceinline__ cut_keys_t find_cut_keys(const flash_params_t &params,
+                                                           const query_tile_t &tile, int row) {
+    const flash_range_t keys =
+        visible_keys<C>(params, tile.sequence, (int64_t)tile.row_begin + row);
+    const int64_t whole_begin = (int64_t)tile.whole_begin * C.B_c;
+    const int64_t whole_end = max((int64_t)tile.whole_end * C.B_c, whole_begin);
+    return cut_keys_t{keys.begin, min(whole_begin, (int64_t)keys.end),
+                      max(whole_end, (int64_t)keys.begin), keys.end};
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ uint4 add_visible_non_finite(uint4 o,
                                                                const flash_params_t &params,
                                                                const query_tile_t &tile,
                                                                const row_source_t &v, int row) {
-    const flash_range_t keys =
-        visible_keys<C>(params, tile.sequence, (int64_t)tile.row_begin + row);
-    const int64_t whole_begin = (int64_t)tile.whole_begin * C.B_c;
-    const int64_t whole_end = max((int64_t)tile.whole_end * C.B_c, whole_begin);
-    o = add_non_finite_keys<C>(o, v, keys.begin, min(whole_begin, (int64_t)keys.end));
-    return add_non_finite_keys<C>(o, v, max(whole_end, (int64_t)keys.begin), keys.end);
+    const cut_keys_t keys = find_cut_keys<C>(params, tile, row);
+    o = add_non_finite_keys<C>(o, v, keys.begin, keys.left_end);
+    return add_non_finite_keys<C>(o, v, keys.right_begin, keys.end);
 }
 
 /* Completes the warp's rows of O in shared memory. */
@@ -90,6 +100,39 @@ static __device__ void add_non_finite_v(const flash_params_t &params, const quer
         v.columns -= chunk * chunk_elements<C>;
         shared_store(address,
                      add_visible_non_finite<C>(shared_load(address), params, tile, v, row));
+    }
+}
+
+/* Adds what is not finite in keys [begin, end) of one column of V to an element of O in fp32. */
+template <flash_config_t C>
+static __device__ float add_non_finite_keys_to_fp32(float o, const element_bits<C> *v,
+                                                    int64_t stride, int64_t begin, int64_t end) {
+#pragma unroll 1
+    for (int64_t key = begin; key < end; ++key)
+        o = add_non_finite_to_fp32<C.dtype>(o, v, key * stride);
+    return o;
+}
+
+/* Completes the warp's rows of O in fp32, which it has just written; o: the tile's first row. */
+template <flash_config_t C>
+static __device__ void add_non_finite_v_to_fp32(const flash_params_t &params,
+                                                const query_tile_t &tile, float *o) {
+    const int first_row = threadIdx.x / SM80_WARP_THREADS * warp_rows<C>;
+    const int64_t stride = params.v_stride.seq;
+    const flash_kv_run_t run = flash_kv_run(&tile.sequence, tile.batch_index, 0);
+    const element_bits<C> *v = (const element_bits<C> *)params.v +
+                               run.entry * params.v_stride.batch +
+                               tile.head / params.group * params.v_stride.head + run.begin * stride;
+#pragma unroll 1
+    for (int row = first_row; row < min(first_row + warp_rows<C>, tile.rows); ++row) {
+        const cut_keys_t keys = find_cut_keys<C>(params, tile, row);
+        float *to = o + row * params.o_stride.seq;
+#pragma unroll 1
+        for (int i = threadIdx.x % SM80_WARP_THREADS; i < params.d_head; i += SM80_WARP_THREADS) {
+            float sum = to[i];
+            sum = add_non_finite_keys_to_fp32<C>(sum, v + i, stride, keys.begin, keys.left_end);
+            to[i] = add_non_finite_keys_to_fp32<C>(sum, v + i, stride, keys.right_begin, keys.end);
+        }
     }
 }
 

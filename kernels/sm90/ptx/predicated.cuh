@@ -19,6 +19,16 @@ static __device__ __forceinline__ void global_store_if(bool wanted, void *global
                  : "memory");
 }
 
+static __device__ __forceinline__ void global_store_if(bool wanted, float *global, float2 value) {
+    asm volatile("{\n"
+                 ".reg .pred wanted;\n"
+                 "setp.ne.u32 wanted, %0, 0;\n"
+                 "@wanted st.global.v2.f32 [%1], {%2, %3};\n"
+                 "}\n" ::"r"((uint32_t)wanted),
+                 "l"(global), "f"(value.x), "f"(value.y)
+                 : "memory");
+}
+
 static __device__ __forceinline__ void global_store_if(bool wanted, float *global, float value) {
     asm volatile("{\n"
                  ".reg .pred wanted;\n"

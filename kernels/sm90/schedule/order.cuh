@@ -70,12 +70,12 @@ static __device__ __forceinline__ tile_of<C> find_tile(const sm90_params_t &para
     return tile_at<C>(params, find_position<C>(params, number, tiles), tiles);
 }
 
-/* The tile of a number among the tiles of a batch entry, with varlen. */
+/* The tile of a number among the tiles of a batch entry and its sequence, with varlen. */
 template <flash_config_t C>
 static __device__ __forceinline__ tile_of<C>
-find_tile_of_entry(const sm90_params_t &params, int32_t batch_index, uint32_t number) {
+find_tile_of_entry(const sm90_params_t &params, int32_t batch_index, const flash_sequence_t &s,
+                   uint32_t number) {
     const flash_params_t &p = params.problem;
-    const flash_sequence_t s = flash_sequence(&p, batch_index);
     const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, s.len_q);
     const tile_position_t position = find_position<C>(params, number, tiles);
     tile_of<C> tile;

@@ -81,9 +81,12 @@ template <flash_config_t C, int PASS>
 static __device__ __forceinline__ void announce_bundle(const sm90_params_t &params,
                                                        const tile_bundle_t &bundle, int32_t &index,
                                                        announcer_t &to) {
-    for (uint32_t number = bundle.begin; number < bundle.end; ++number, ++index)
+    const int32_t entry = bundle.batch_index;
+    for (uint32_t number = bundle.begin; number < bundle.end; ++number, ++index) {
+        const flash_sequence_t s = sequence_in_slice<C>(params.problem, entry);
         if (is_due<C, PASS>(index))
-            announce<C>({find_tile_of_entry<C>(params, bundle.batch_index, number), index}, to);
+            announce<C>({find_tile_of_entry<C>(params, entry, s, number), index}, to);
+    }
 }
 
 /* With varlen. A round may reach over several slices of the batch. */

@@ -1,6 +1,7 @@
 /*
- * O and LSE on their way out from registers. The quad that holds a row of O exchanges words, so
- * that each thread has chunks of eight columns next to each other.
+ * O and LSE on their way out from registers. Of O in 16 bits, the quad that holds a row exchanges
+ * words, so that each thread has chunks of eight columns next to each other; of fp32 its threads
+ * have two columns each, which together are a sector of 32 bytes.
  */
 #ifndef FLASH_KERNELS_SM90_STORE_DIRECT_CUH
 #define FLASH_KERNELS_SM90_STORE_DIRECT_CUH
@@ -49,11 +50,12 @@ static __device__ __forceinline__ void transpose_in_quad(uint32_t (&w)[4]) {
     }
 }
 
-template <flash_config_t C>
-static __device__ __forceinline__ element_bits<C> *output_row(const flash_params_t &p,
-                                                              const tile_of<C> &tile, int64_t row) {
-    return (element_bits<C> *)p.o + tile.batch_index * p.o_stride.batch +
-           tile.head * p.o_stride.head + (sequence_of<C>(p, tile).q_begin + row) * p.o_stride.seq;
+/* A row of the tile's O, of such elements. */
+template <flash_config_t C, typename element>
+static __device__ __forceinline__ element *output_row(const flash_params_t &p,
+                                                      const tile_of<C> &tile, int64_t row) {
+    return (element *)p.o + tile.batch_index * p.o_stride.batch + tile.head * p.o_stride.head +
+           (sequence_of<C>(p, tile).q_begin + row) * p.o_stride.seq;
 }
 
 /* The first column of the thread's chunk i. */
@@ -76,25 +78,50 @@ static __device__ __forceinline__ void store_row(element_bits<C> *row, int32_t c
     }
 }
 
+/* Stores O in the configuration's type, if it is wanted: without a branch, as store_fp32_output().
+ */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_output(const flash_params_t &p, const tile_of<C> &tile,
-                                                    const rounded_output<C> &o) {
+                                                    const rounded_output<C> &o, bool wanted) {
     const int32_t row = tile.row_begin + tile_row(0);
     const int32_t len_q = sequence_of<C>(p, tile).len_q;
-    element_bits<C> *data = output_row<C>(p, tile, row);
-    store_row<C>(data, row < len_q ? p.d_head : 0, 0, o);
-    store_row<C>(data + 8 * p.o_stride.seq, row + 8 < len_q ? p.d_head : 0, 1, o);
+    element_bits<C> *data = output_row<C, element_bits<C>>(p, tile, row);
+    store_row<C>(data, wanted && row < len_q ? p.d_head : 0, 0, o);
+    store_row<C>(data + 8 * p.o_stride.seq, wanted && row + 8 < len_q ? p.d_head : 0, 1, o);
 }
 
-/* Completes the warp's rows, which it has just written, where V was sanitised (non_finite.cuh). */
 template <flash_config_t C>
+static __device__ __forceinline__ void store_fp32_row(float *row, int32_t columns, int half,
+                                                      const output_tile<C> &o) {
+#pragma unroll
+    for (int i = 0; i < C.d_head / 8; ++i)
+        global_store_if(8 * i + tile_column() < columns, row + 8 * i + tile_column(),
+                        float2{o.o[4 * i + 2 * half], o.o[4 * i + 2 * half + 1]});
+}
+
+/* Stores O, normalised, in fp32, if it is wanted. A branch around it would cost the main loops
+ * their uniform registers (ptx/predicated.cuh). */
+template <flash_config_t C>
+static __device__ __forceinline__ void store_fp32_output(const flash_params_t &p,
+                                                         const tile_of<C> &tile,
+                                                         const output_tile<C> &o, bool wanted) {
+    const int32_t row = tile.row_begin + tile_row(0);
+    const int32_t len_q = sequence_of<C>(p, tile).len_q;
+    float *data = output_row<C, float>(p, tile, row);
+    store_fp32_row<C>(data, wanted && row < len_q ? p.d_head : 0, 0, o);
+    store_fp32_row<C>(data + 8 * p.o_stride.seq, wanted && row + 8 < len_q ? p.d_head : 0, 1, o);
+}
+
+/* Completes the warp's rows, which it has just written, where V was sanitised (non_finite.cuh).
+ * element: of O. */
+template <flash_config_t C, typename element>
 static __device__ __forceinline__ void complete_output(const flash_params_t &p,
                                                        const tile_of<C> &tile) {
     const int32_t first = tile.row_begin + warp_row();
     __syncwarp();
 #pragma unroll 1
     for (int32_t row = first; row < min(first + 16, sequence_of<C>(p, tile).len_q); ++row)
-        add_non_finite_v<C>(p, tile, row, output_row<C>(p, tile, row));
+        add_non_finite_v<C>(p, tile, row, output_row<C, element>(p, tile, row));
 }
 
 /* Returns the place of a query of the tile's sequence in LSE. No branch: see ptx/predicated.cuh. */

@@ -10,7 +10,8 @@
 #include "common/non_finite.cuh"
 #include "sm90/tile.cuh"
 
-/* Adds what is not finite in keys [begin, end) of one column of V to an element of O. */
+/* Adds what is not finite in keys [begin, end) of one column of V to an element of O: its bits, of
+ * V's type, or a number of fp32. */
 template <flash_config_t C>
 static __device__ uint32_t add_non_finite_keys(uint32_t o, const element_bits<C> *v, int64_t stride,
                                                int64_t begin, int64_t end) {
@@ -20,11 +21,21 @@ static __device__ uint32_t add_non_finite_keys(uint32_t o, const element_bits<C>
     return o;
 }
 
-/* Completes one row of O, which the warp has written, by the keys that the row sees in the blocks
- * that a mask cuts, left and right of the whole ones. */
 template <flash_config_t C>
+static __device__ float add_non_finite_keys(float o, const element_bits<C> *v, int64_t stride,
+                                            int64_t begin, int64_t end) {
+#pragma unroll 1
+    for (int64_t key = begin; key < end; ++key)
+        o = add_non_finite_to_fp32<C.dtype>(o, v, key * stride);
+    return o;
+}
+
+/* Completes one row of O, which the warp has written, by the keys that the row sees in the blocks
+ * that a mask cuts, left and right of the whole ones. element: element_bits<C> or float. */
+template <flash_config_t C, typename element>
 static __device__ void add_non_finite_v(const flash_params_t &p, const tile_of<C> &tile,
-                                        int32_t row, element_bits<C> *o) {
+                                        int32_t row, element *o) {
+    typedef std::conditional_t<std::is_same_v<element, float>, float, uint32_t> sum_t;
     const flash_sequence_t sequence = sequence_of<C>(p, tile);
     const flash_kv_run_t run = flash_kv_run(&sequence, tile.batch_index, 0);
     const element_bits<C> *v = (const element_bits<C> *)p.v + run.entry * p.v_stride.batch +
@@ -34,12 +45,12 @@ static __device__ void add_non_finite_v(const flash_params_t &p, const tile_of<C
     const int64_t whole_end = max((int64_t)tile.whole_end * C.B_c, whole_begin);
 #pragma unroll 1
     for (int column = threadIdx.x % warp_threads; column < p.d_head; column += warp_threads) {
-        uint32_t element = o[column];
-        element = add_non_finite_keys<C>(element, v + column, p.v_stride.seq, keys.begin,
-                                         min(whole_begin, (int64_t)keys.end));
-        element = add_non_finite_keys<C>(element, v + column, p.v_stride.seq,
-                                         max(whole_end, (int64_t)keys.begin), keys.end);
-        o[column] = (element_bits<C>)element;
+        sum_t sum = o[column];
+        sum = add_non_finite_keys<C>(sum, v + column, p.v_stride.seq, keys.begin,
+                                     min(whole_begin, (int64_t)keys.end));
+        sum = add_non_finite_keys<C>(sum, v + column, p.v_stride.seq,
+                                     max(whole_end, (int64_t)keys.begin), keys.end);
+        o[column] = (element)sum;
     }
 }
 

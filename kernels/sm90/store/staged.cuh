@@ -50,6 +50,14 @@ static __device__ __forceinline__ void stage_output(const rounded_output<C> &o, 
     async_proxy_fence();
 }
 
+/* Waits until the Q-load/O-store warp has taken what was handed over last, where it does so after
+ * it has loaded the next tile's Q: a tile may begin before, and hand over the next thing. */
+template <flash_config_t C>
+static __device__ __forceinline__ void await_hand_over(const consumer_state<C> &consumer) {
+    if constexpr (stages_o<C> && frees_q_at_once<C>)
+        wait_full(block_state<C>().o_left, consumer.o_parity ^ 1);
+}
+
 /* Tells the Q-load/O-store warp where this consumer's O of the tile before is staged, 0 where it is
  * not. */
 template <flash_config_t C>

@@ -1,0 +1,58 @@
+/*
+ * How sequences are cut into pieces for decode kernels: the arithmetic of it, for the device code
+ * that cuts a batch and for tests of the host's bounds on what comes out.
+ *
+ * Keys are counted in units. A sequence of more units than a share is cut into as few pieces of
+ * whole units, as equal as can be, as have no more than a share each.
+ */
+#ifndef FLASH_KERNELS_SM80_DECODE_CUT_H
+#define FLASH_KERNELS_SM80_DECODE_CUT_H
+
+#include "common/sequence.h"
+#include "sm80/decode_kernel.h"
+
+/* Shares that are tried: the first one, and up to twice as much. */
+enum { DECODE_N_SHARES = 9 };
+
+typedef struct unit_range {
+    int32_t begin;
+    int32_t end;
+} unit_range_t;
+
+/* The units with keys that some query of the sequence sees. Both ends of what a query sees move
+ * right from query to query. */
+FLASH_HOST_DEVICE static inline unit_range_t decode_visible_units(const flash_params_t *p,
+                                                                  const flash_sequence_t *s) {
+    unit_range_t units = {0, 0};
+    if (s->len_q <= 0)
+        return units;
+    const int64_t end = flash_visible_keys(p, s, s->len_q - 1).end;
+    units.begin = flash_visible_keys(p, s, 0).begin / DECODE_UNIT_KEYS;
+    units.end = (int32_t)((end + DECODE_UNIT_KEYS - 1) / DECODE_UNIT_KEYS);
+    return units;
+}
+
+/* Pieces of a sequence; 1: it stays whole. */
+FLASH_HOST_DEVICE static inline int32_t decode_count_pieces(int32_t units, int32_t share) {
+    return units > share ? (units + share - 1) / share : 1;
+}
+
+/* The share of a batch of so many units: as many pieces as blocks run side by side, but short ones
+ * only as far as every multiprocessor has a block. */
+FLASH_HOST_DEVICE static inline int32_t decode_first_share(const sm80_decode_params_t *params,
+                                                           int64_t units) {
+    const int64_t one_each = (units + params->busy_pieces - 1) / params->busy_pieces;
+    const int64_t side_by_side = (units + params->most_pieces - 1) / params->most_pieces;
+    int64_t share = one_each > params->least_share ? one_each : params->least_share;
+    share = share < params->long_share ? share : params->long_share;
+    share = share > side_by_side ? share : side_by_side;
+    return share < INT32_MAX / 2 ? (int32_t)share : INT32_MAX / 2;
+}
+
+/* Share number i of those that are tried. */
+FLASH_HOST_DEVICE static inline int32_t decode_nth_share(int32_t first, int32_t i) {
+    const int64_t steps = DECODE_N_SHARES - 1;
+    return first + (int32_t)(((int64_t)first * i + steps - 1) / steps);
+}
+
+#endif
