@@ -51,6 +51,14 @@ static const device_t small_blackwell = {.number = FLASH_DEVICE_CUDA,
                                          .n_multiprocessors = 170,
                                          .shared_memory_per_block = 99 * 1024};
 
+/* Gives the problem's K and V pages, which no test reads, where its features say so. */
+static void set_pages(problem_t *problem) {
+    static const int32_t table[1];
+    if (problem->features & FLASH_FEATURE_PAGED)
+        problem->params.pages = (flash_pages_t){
+            .table = table, .v_table = table, .table_stride = 1, .page_size = 16, .n_pages = 1};
+}
+
 static bool has_cuda_kernels(void) {
     return kernel_table[kernel_table_count - 1].config.arch >= FLASH_ARCH_SM80;
 }
@@ -140,6 +148,7 @@ static void a_row_serves_its_own_problems_only(void **state) {
         problem_t problem = problem_of(kernel->config.dtype, kernel->config.features);
         problem.params.d_head = cuda ? kernel->config.d_head : 64;
         problem.params.seqlen_q = 1; /* which decode kernels serve, too */
+        set_pages(&problem);
         assert_refused(select_check(kernel, &problem, cuda ? &best_cpu : &hopper),
                        FLASH_ERROR_UNSUPPORTED, "only");
         assert_success(select_check(kernel, &problem, &all));
@@ -379,6 +388,7 @@ static problem_t decode_problem(int32_t d_head, int32_t rows, int32_t features) 
         .batch = (int64_t)p->n_heads * d_head, .seq = (int64_t)p->n_heads * d_head, .head = d_head};
     p->k_stride = p->v_stride = (flash_strides_t){
         .batch = (int64_t)p->seqlen_k * 4 * d_head, .seq = (int64_t)4 * d_head, .head = d_head};
+    set_pages(&problem);
     return problem;
 }
 
@@ -514,6 +524,17 @@ static void more_pieces_than_a_launch_takes_are_refused(void **state) {
     assert_success(select_check(kernel, &p, &hopper));
 }
 
+/* The look-up of pages costs time, and has no table to look in. */
+static void rows_with_pages_serve_pages_alone(void **state) {
+    const problem_t paged = decode_problem(64, 4, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
+    const problem_t contiguous = decode_problem(64, 4, FLASH_FEATURE_VARLEN);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    assert_refused(select_check(selected(&paged, &hopper), &contiguous, &hopper),
+                   FLASH_ERROR_UNSUPPORTED, "in pages alone");
+}
+
 /* Decode kernels are the only ones on CUDA devices that read pages. */
 static void more_rows_over_pages_are_refused(void **state) {
     const int32_t features = FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED;
@@ -571,6 +592,7 @@ int main(void) {
         cmocka_unit_test(what_decode_kernels_can_read_stays),
         cmocka_unit_test(batch_invariant_calls_are_decoded_unless_queries_are_ragged),
         cmocka_unit_test(more_pieces_than_a_launch_takes_are_refused),
+        cmocka_unit_test(rows_with_pages_serve_pages_alone),
         cmocka_unit_test(more_rows_over_pages_are_refused),
         cmocka_unit_test(no_kernel_is_a_refusal),
     };
