@@ -89,13 +89,13 @@ def _peer_calls(
         return []
     found = []
     for label, backend in _PEERS.items():
-        call = _sdpa_call(q, k, v, backend, options)
+        call = sdpa_call(q, k, v, backend, options)
         if can_run(call):
             found.append((Contender(f"{label} ({dtype.name})", dtype, None, is_peer=True), call))
     return found
 
 
-def _sdpa_call(q: Any, k: Any, v: Any, backend: str, options: dict[str, Any]) -> Call:
+def sdpa_call(q: Any, k: Any, v: Any, backend: str, options: dict[str, Any]) -> Call:
     attention = problem.extra("torch.nn.attention")
     function = problem.extra("torch.nn.functional").scaled_dot_product_attention
     heads_first = [x.transpose(1, 2) for x in (q, k, v)]
@@ -121,8 +121,14 @@ def can_run(call: Call) -> bool:
     return True
 
 
-def median_seconds(calls: list[Call], runs: int, spin_cycles: int = _SPIN_CYCLES) -> list[float]:
-    """Of `runs` launches of each call, after a spin of so many cycles for each launch."""
+def median_seconds(
+    calls: list[Call],
+    runs: int,
+    spin_cycles: int = _SPIN_CYCLES,
+    before: Call | None = None,
+) -> list[float]:
+    """Of `runs` launches of each call, after a spin of so many cycles for each launch. before: what
+    is enqueued in front of each, and not timed."""
     cuda = problem.extra("torch").cuda
     for call in calls * _WARM_UP:
         call()
@@ -133,6 +139,8 @@ def median_seconds(calls: list[Call], runs: int, spin_cycles: int = _SPIN_CYCLES
     cuda._sleep(spin_cycles * runs * len(calls))
     for turn in events:
         for call, (begin, end) in zip(calls, turn):
+            if before is not None:
+                before()
             begin.record()
             call()
             end.record()
