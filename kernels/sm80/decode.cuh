@@ -1,8 +1,8 @@
 /*
- * The SM80_DECODE kernel: attention of a few rows (queries x query heads of a group) over many keys,
- * bound by how fast K and V can be read. Each warp reads its own keys into its own ring of slots in
- * shared memory and needs no other warp until its piece is done. A generated wrapper gives each
- * configuration its name:
+ * The SM80_DECODE kernel: attention of a few rows (queries x query heads of a group) over many
+ * keys, bound by how fast K and V can be read. Each warp reads its own keys into its own ring of
+ * slots in shared memory and needs no other warp until its piece is done. A generated wrapper gives
+ * each configuration its name:
  *
  *     static constexpr flash_config_t config = {...};
  *     extern "C" __global__ void __launch_bounds__(decode_block_threads(&config))
@@ -40,10 +40,9 @@ template <flash_config_t C> static __device__ __forceinline__ void await_slot() 
 /* The keys of one step, from `step_key` on, whose slots are `slot` and the next one; refills them.
  */
 template <flash_config_t C>
-static __device__ __forceinline__ void process_step(warp_state<C> &state, kv_stream_t &stream,
-                                                    const sm80_decode_params_t &params,
-                                                    const step_operands<C> &with, int32_t step_key,
-                                                    uint32_t slot) {
+static __device__ __forceinline__ void
+process_step(warp_state<C> &state, kv_stream_t &stream, const sm80_decode_params_t &params,
+             const step_operands<C> &with, int32_t step_key, uint32_t slot) {
     const bool whole = is_whole_step<C>(with.masks, step_key);
     score_tile<C> s;
     await_slot<C>();
@@ -75,16 +74,14 @@ static __device__ __forceinline__ void fill_ring(uint32_t ring, kv_stream_t &str
 
 /* The warp's steps over the keys of the block. */
 template <flash_config_t C>
-static __device__ __forceinline__ void process_keys(const sm80_decode_params_t &params,
-                                                    const decode_block_t &block,
-                                                    warp_state<C> &state, uint32_t ring,
-                                                    const score_unit_t &unit) {
+static __device__ __forceinline__ void
+process_keys(const sm80_decode_params_t &params, const decode_block_t &block, warp_state<C> &state,
+             uint32_t ring, const score_unit_t &unit) {
     const warp_part_t part = own_warp_part<C>(params);
     kv_stream_t stream = make_kv_stream<C>(params, block, part);
     fill_ring<C>(ring, stream, params);
-    const step_operands<C> with = {
-        load_queries<C>(params, block, block.first_head_kv + part.head),
-        make_row_masks<C>(params, block), unit};
+    const step_operands<C> with = {load_queries<C>(params, block, block.first_head_kv + part.head),
+                                   make_row_masks<C>(params, block), unit};
     int stage = 0;
 #pragma unroll 1
     for (int32_t key = block.key_begin + part.number * C.B_c; key < block.key_end;

@@ -23,8 +23,8 @@ typedef struct row_sum {
     decode_weight_t weight;
 } row_sum_t;
 
-/* The block's row; pieces 0: it has none. Before the decode kernel is complete it is not known where
- * the device has cut the batch. */
+/* The block's row; pieces 0: it has none. Before the decode kernel is complete it is not known
+ * where the device has cut the batch. */
 static __device__ __forceinline__ split_row_t find_split_row(const sm80_decode_params_t &params,
                                                              bool complete) {
     const flash_params_t &p = params.attention;
@@ -48,9 +48,9 @@ static __device__ __forceinline__ int64_t partial_row(const sm80_decode_params_t
                                                       const split_row_t &row, int32_t i) {
     const int32_t tile = row.number / params.row_tile;
     const int32_t head_block = row.head_kv / params.heads_per_block;
-    const int64_t slot = ((int64_t)(row.split.first_piece + i) * params.row_tiles + tile) *
-                             params.head_blocks +
-                         head_block;
+    const int64_t slot =
+        ((int64_t)(row.split.first_piece + i) * params.row_tiles + tile) * params.head_blocks +
+        head_block;
     return (slot * params.heads_per_block + row.head_kv % params.heads_per_block) *
                params.row_tile +
            row.number % params.row_tile;
@@ -59,8 +59,7 @@ static __device__ __forceinline__ int64_t partial_row(const sm80_decode_params_t
 /* sum + the pieces from `first` on that the warp has, as many as are loaded at once. */
 static __device__ __forceinline__ row_sum_t add_pieces(const sm80_decode_params_t &params,
                                                        const split_row_t &row, row_sum_t sum,
-                                                       int32_t first, int column,
-                                                       float log2_unit) {
+                                                       int32_t first, int column, float log2_unit) {
     decode_weight_t weight[PIECES_AT_ONCE];
     float4 o[PIECES_AT_ONCE];
     float max = sum.weight.max;
@@ -106,8 +105,8 @@ static __device__ __forceinline__ row_sum_t sum_own_pieces(const sm80_decode_par
     return sum;
 }
 
-static __device__ __forceinline__ row_sum_t merge_warps(
-    const row_sum_t (&sums)[DECODE_COMBINE_WARPS][DECODE_WARP_THREADS], float log2_unit) {
+static __device__ __forceinline__ row_sum_t
+merge_warps(const row_sum_t (&sums)[DECODE_COMBINE_WARPS][DECODE_WARP_THREADS], float log2_unit) {
     const int lane = threadIdx.x % DECODE_WARP_THREADS;
     row_sum_t merged = empty_sum();
 #pragma unroll

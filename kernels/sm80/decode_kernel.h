@@ -62,9 +62,9 @@ typedef struct sm80_decode_params {
     int32_t row_tile;        /* B_r */
     int32_t columns;         /* d_head of the kernel, of a row of partial_o */
     /* Pieces of each sequence; 0: every block cuts the batch by the lengths on the device, into
-     * pieces of about one share of its units (decode/piece.cuh): at least least_share, and less than
-     * long_share only as far as there are busy_pieces of all sequences; most_pieces run side by
-     * side. most_pieces 0: least_share, whatever the batch is. */
+     * pieces of about one share of its units (decode/piece.cuh): at least least_share, and less
+     * than long_share only as far as there are busy_pieces of all sequences; most_pieces run side
+     * by side. most_pieces 0: least_share, whatever the batch is. */
     int32_t pieces;
     int32_t busy_pieces;
     int32_t most_pieces;

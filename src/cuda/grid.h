@@ -13,8 +13,8 @@ typedef struct cuda_grid {
     int64_t blocks;
     int32_t threads;
     int32_t shared_bytes; /* dynamic */
-    bool is_dependent;    /* may start before the kernel before it in the stream has ended, and waits
-                             for it by itself (kernels/sm80/ptx/dependent_launch.cuh) */
+    bool is_dependent; /* may start before the kernel before it in the stream has ended, and waits
+                          for it by itself (kernels/sm80/ptx/dependent_launch.cuh) */
 } cuda_grid_t;
 
 /* Enqueues a kernel that takes one parameter, *params; the device is current. */

@@ -7,6 +7,7 @@
 #include "cuda/grid.h"
 #include "cuda/launch.h"
 #include "cuda/plan_sm80_decode.h"
+#include "cuda/scope.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -47,6 +48,23 @@ static flash_status_t enqueue_combine(const decode_plan_t *plan, const device_t 
     return launch_grid(combine_symbol(), &grid, &plan->params, stream);
 }
 
+static flash_status_t load_combine(void) {
+    struct cudaFuncAttributes attributes;
+    FLASH_TRY_CUDA(cudaFuncGetAttributes(&attributes, combine_symbol()));
+    return FLASH_SUCCESS;
+}
+
+/* Loads both kernels: a stream that is capturing must not be the first to want one. */
+static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *problem,
+                              const device_t *device) {
+    cuda_scope_t scope;
+    FLASH_TRY(cuda_prepare(kernel, problem, device));
+    FLASH_TRY(cuda_scope_enter(device, &scope));
+    const flash_status_t status = load_combine();
+    cuda_scope_leave(&scope);
+    return status;
+}
+
 static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device, flash_stream_t stream) {
     decode_plan_t plan = plan_sm80_decode(&kernel->config, problem, device);
@@ -65,6 +83,6 @@ static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *prob
 }
 
 const launch_ops_t sm80_decode_ops = {.workspace = workspace,
-                                      .prepare = cuda_prepare,
+                                      .prepare = prepare,
                                       .check_workspace = check_workspace,
                                       .launch = launch};

@@ -34,7 +34,10 @@ static bool host_knows_lengths(const flash_params_t *p) {
 
 /* Blocks that a device runs side by side. */
 static int64_t resident_blocks(const flash_config_t *config, const device_t *device) {
-    return (int64_t)device->n_multiprocessors * decode_blocks_per_sm(config);
+    const int64_t shared_bytes = decode_shared_bytes(config) + DECODE_STATIC_SHARED_BYTES;
+    const int64_t of_device = device->shared_memory_per_block / shared_bytes;
+    const int64_t per_multiprocessor = min64(decode_blocks_per_sm(config), of_device);
+    return device->n_multiprocessors * max64(per_multiprocessor, 1);
 }
 
 /* Several heads of a sequence side by side read longer rows of memory. That pays where it brings
@@ -56,7 +59,8 @@ static void plan_known_lengths(decode_plan_t *plan, int64_t n_multiprocessors, i
     const flash_params_t *p = &params->attention;
     const int64_t items = (int64_t)p->batch * params->row_tiles * params->head_blocks;
     const int64_t keys = problem_most_keys(p);
-    const int64_t busy = min64(n_multiprocessors / max64(items, 1), ceil_div(keys, LEAST_PIECE_KEYS));
+    const int64_t busy =
+        min64(n_multiprocessors / max64(items, 1), ceil_div(keys, LEAST_PIECE_KEYS));
     const int64_t pieces = max64(busy, ceil_div(keys, LONG_PIECE_KEYS));
     params->pieces = (int32_t)max64(min64(resident / max64(items, 1), pieces), 1);
     plan->blocks = items * params->pieces;
@@ -66,7 +70,8 @@ static void plan_known_lengths(decode_plan_t *plan, int64_t n_multiprocessors, i
 
 /* The device cuts the batch: sequences of more than a share, the units of all over `most` at least,
  * become pieces of about that share. So there are fewer of them than `most`, and fewer than twice
- * `most` of their pieces; and the pieces of all are fewer than `most` and the sequences together. */
+ * `most` of their pieces; and the pieces of all are fewer than `most` and the sequences together.
+ */
 static void plan_cut_by_share(decode_plan_t *plan, int64_t n_multiprocessors, int64_t resident) {
     sm80_decode_params_t *params = &plan->params;
     const int64_t batch = params->attention.batch;
@@ -114,8 +119,8 @@ decode_plan_t plan_sm80_decode(const flash_config_t *config, const problem_t *pr
     params->row_tiles = (int32_t)max64(ceil_div(rows, config->B_r), 1);
     params->heads_per_block = 1;
     if (known)
-        params->heads_per_block = heads_per_block(
-            p, (int64_t)p->batch * p->n_heads_kv * params->row_tiles, resident);
+        params->heads_per_block =
+            heads_per_block(p, (int64_t)p->batch * p->n_heads_kv * params->row_tiles, resident);
     params->head_blocks = p->n_heads_kv / params->heads_per_block;
     params->columns = config->d_head;
     if (known)

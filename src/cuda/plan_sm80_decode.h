@@ -1,7 +1,8 @@
 /*
- * How a decode call is laid out: K/V heads of a block, pieces of a sequence, blocks of both kernels,
- * and the workspace between them. Pure: no device is asked. Where lengths are on the device nothing
- * here depends on seqlen_k, their bound, but in calls with FLASH_FLAG_BATCH_INVARIANT.
+ * How a decode call is laid out: K/V heads of a block, pieces of a sequence, blocks of both
+ * kernels, and the workspace between them. Pure: no device is asked. Where lengths are on the
+ * device nothing here depends on seqlen_k, their bound, but in calls with
+ * FLASH_FLAG_BATCH_INVARIANT.
  */
 #ifndef FLASH_CUDA_PLAN_SM80_DECODE_H
 #define FLASH_CUDA_PLAN_SM80_DECODE_H

@@ -16,11 +16,12 @@ enum { MOST_ROWS = 32 };
 
 static flash_status_t check(const flash_config_t *config) {
     const int32_t bytes = decode_shared_bytes(config);
-    FLASH_REQUIRE(bytes <= DECODE_SHARED_BYTES_MAX, FLASH_ERROR_INVALID_CONFIG,
-                  "d_head %d, B_c %d, n_warps %d and n_stages %d take %d bytes of shared memory: at "
-                  "most %d",
-                  config->d_head, config->B_c, config->n_warps, config->n_stages, bytes,
-                  (int)DECODE_SHARED_BYTES_MAX);
+    FLASH_REQUIRE(
+        bytes <= DECODE_SHARED_BYTES_MAX, FLASH_ERROR_INVALID_CONFIG,
+        "d_head %d, B_c %d, n_warps %d and n_stages %d take %d bytes of shared memory: at "
+        "most %d",
+        config->d_head, config->B_c, config->n_warps, config->n_stages, bytes,
+        (int)DECODE_SHARED_BYTES_MAX);
     return FLASH_SUCCESS;
 }
 
@@ -72,10 +73,13 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
         return "decode kernels need 16-byte aligned rows of Q, K and V";
     if (!close_keys(&p->k_stride) || !close_keys(&p->v_stride))
         return "decode kernels need strides of tokens below 2^31 bytes";
+    const char *of_launch = cuda_launch_obstacle(&cuda, config, problem, device);
+    if (of_launch != NULL)
+        return of_launch;
     const decode_plan_t plan = plan_sm80_decode(config, problem, device);
     if (plan.blocks > INT32_MAX || plan.combine_blocks > INT32_MAX)
         return "the problem has more pieces than a launch can take";
-    return cuda_launch_obstacle(&cuda, config, problem, device);
+    return NULL;
 }
 
 /* ---- Selection ---- */

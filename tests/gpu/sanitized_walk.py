@@ -70,17 +70,23 @@ def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor
     return [q, k, v]
 
 
+def run_in_pages(problem: AttentionProblem, config: flashattn.Config) -> None:
+    for page_size in (5, 16):
+        pages, where = device_pages(PagedProblem(problem, page_size))
+        options = {**device_options(problem), **where}
+        flashattn.flash_attn_varlen_func(*pages, config=config, **options)
+    torch.cuda.synchronize()
+
+
 def run(problem: AttentionProblem, config: flashattn.Config) -> None:
     """With O in both of its types, that of fp32 on its rarer way."""
+    if config.features & Feature.PAGED:
+        return run_in_pages(problem, config)
     tensors, options = device_inputs(problem), device_options(problem)
     for inputs in (tensors, rare(*tensors)):
         flashattn.flash_attn_varlen_func(*inputs, config=config, **options)
     options["out_dtype"] = "float32"
     flashattn.flash_attn_varlen_func(*rare(*tensors), config=config, **options)
-    if config.features & Feature.PAGED and problem.seqused_k and not problem.cu_seqlens_k:
-        for page_size in (5, 16):
-            pages, where = device_pages(PagedProblem(problem, page_size))
-            flashattn.flash_attn_varlen_func(*pages, config=config, **{**options, **where})
     torch.cuda.synchronize()
 
 

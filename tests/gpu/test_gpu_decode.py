@@ -1,5 +1,6 @@
-"""Few queries over many keys: lengths and pages that only the device knows, batch invariance, graphs
-and the workspace between the two kernels. That results are right is asked in test_gpu_table.py."""
+"""Few queries over many keys: lengths and pages that only the device knows, batch invariance,
+graphs and the workspace between the two kernels. test_gpu_table.py asks whether results are
+right."""
 
 from __future__ import annotations
 
@@ -185,7 +186,8 @@ def test_a_call_stays_within_the_workspace_that_it_asks_for(
         assert torch.equal(o, expected)
         assert (memory[: 1024 + offset] == 0xAB).all()
         assert (memory[1024 + offset + size :] == 0xAB).all()
-    with pytest.raises(ValueError, match=f"workspace has {size - 1} bytes, and the call wants {size}"):
+    both = f"workspace has {size - 1} bytes, and the call wants {size}"
+    with pytest.raises(ValueError, match=both):
         flashattn.flash_attn_func(q, k, v, seqused_k=used, workspace=workspace[:-1], **options)
 
 

@@ -42,8 +42,8 @@ def _needless(config: flashattn.Config, needed: Feature) -> int:
 @pytest.mark.parametrize("d_head", [32, 40, 64, 96, 128, 136, 192, 256])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_selected_row_has_the_least(dtype: str, d_head: int, lengths: tuple, mask: str) -> None:
-    """Of the decode family where it serves, else of the newest, the smallest head dimension that fits, then the fewest
-    features, loaded by the fast way."""
+    """Of the decode family where it serves, else of the newest, the smallest head dimension that
+    fits, then the fewest features, loaded by the fast way."""
     options, needed = MASKS[mask]
     p = replace(BASE, seqlen_q=lengths[0], seqlen_k=lengths[1], d_head=d_head, dtype=dtype)
     if lengths[0] == 1 and options.get("causal"):

@@ -15,8 +15,8 @@ from flashattn._library import check as check_status
 from flashattn._library import library
 from flashattn._problem import Problem
 from gpu_problems import (
-    contiguous_rows,
     configs_for,
+    contiguous_rows,
     device_inputs,
     device_options,
     run,

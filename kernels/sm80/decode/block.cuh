@@ -10,8 +10,8 @@ typedef struct decode_block {
     flash_sequence_t sequence;
     decode_piece_t piece;
     int32_t piece_index; /* among those of all sequences */
-    int32_t row_begin; /* rows of a K/V head: query * group + query head of its group */
-    int32_t rows;      /* that exist, at most B_r */
+    int32_t row_begin;   /* rows of a K/V head: query * group + query head of its group */
+    int32_t rows;        /* that exist, at most B_r */
     int32_t first_head_kv;
     int32_t key_begin; /* a multiple of DECODE_UNIT_KEYS */
     int32_t key_end;
@@ -38,8 +38,8 @@ static __device__ __forceinline__ bool is_whole(const decode_piece_t &piece) {
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ decode_piece_t
-find_piece(const sm80_decode_params_t &params, int32_t number, int64_t &units) {
+static __device__ __forceinline__ decode_piece_t find_piece(const sm80_decode_params_t &params,
+                                                            int32_t number, int64_t &units) {
     if (params.pieces == 0 && params.attention.batch == 1)
         return cut_one<C>(params, number, units);
     if (params.pieces == 0) {
@@ -63,8 +63,8 @@ static __device__ __forceinline__ void find_keys(const flash_params_t &p, decode
         block.key_end = all.begin + (int32_t)(units * (piece.number + 1) / piece.count);
     }
     block.key_begin *= DECODE_UNIT_KEYS;
-    block.key_end = (int32_t)min((int64_t)block.key_end * DECODE_UNIT_KEYS,
-                                 (int64_t)block.sequence.len_k);
+    block.key_end =
+        (int32_t)min((int64_t)block.key_end * DECODE_UNIT_KEYS, (int64_t)block.sequence.len_k);
 }
 
 /* False when there is nothing for this block. The same for all of its threads. */

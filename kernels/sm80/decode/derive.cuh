@@ -33,7 +33,7 @@ template <flash_config_t C> constexpr int copies = C.B_c / copy_rows<C>;
  * conflicts, and a weight for each. */
 template <flash_config_t C> constexpr int result_pitch = C.d_head + 4;
 template <flash_config_t C>
-constexpr int result_bytes = C.B_r * (result_pitch<C> * 4 + (int)sizeof(decode_weight_t));
+constexpr int result_bytes = C.B_r *(result_pitch<C> * 4 + (int)sizeof(decode_weight_t));
 
 /* ---- features: causal masks, windows, softcap and lengths come with every kernel ---- */
 

@@ -49,9 +49,10 @@ static __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
 
 /* From the first key of the run on, or of the pool. */
 template <flash_config_t C>
-static __device__ __forceinline__ row_stream_t
-make_row_stream(const void *data, const flash_strides_t &stride, const flash_kv_run_t &run,
-                int32_t head_kv, int32_t step_keys) {
+static __device__ __forceinline__ row_stream_t make_row_stream(const void *data,
+                                                               const flash_strides_t &stride,
+                                                               const flash_kv_run_t &run,
+                                                               int32_t head_kv, int32_t step_keys) {
     const int64_t first =
         flash_kv_offset(&stride, &run, head_kv) + copy_chunk<C>() * chunk_elements<C>;
     return {(const char *)data + first * element_bytes<C>,
@@ -65,9 +66,9 @@ static __device__ __forceinline__ kv_stream_t make_kv_stream(const sm80_decode_p
     const flash_params_t &p = params.attention;
     const int32_t first = block.key_begin + part.number * C.B_c;
     const int32_t head_kv = block.first_head_kv + part.head;
-    const flash_kv_run_t run =
-        has_pages<C> ? flash_kv_run_t{0, 0, 0, 0}
-                     : flash_kv_run(&block.sequence, block.piece.batch_index, first);
+    const flash_kv_run_t run = has_pages<C>
+                                   ? flash_kv_run_t{0, 0, 0, 0}
+                                   : flash_kv_run(&block.sequence, block.piece.batch_index, first);
     const int64_t bytes =
         block.units * DECODE_UNIT_KEYS * 2 * p.d_head * element_bytes<C> * p.n_heads_kv;
     kv_stream_t stream;

@@ -11,8 +11,8 @@ typedef struct page_stream {
     const int32_t *k_ids; /* of the sequence; NULL: a cache of slots */
     const int32_t *v_ids;
     int32_t slot;
-    int32_t key;      /* first key of the step whose ids were fetched last */
-    int32_t in_page;  /* of the lane's key of that step */
+    int32_t key;     /* first key of the step whose ids were fetched last */
+    int32_t in_page; /* of the lane's key of that step */
     int32_t k_id;
     int32_t v_id;
     int64_t k_offset; /* bytes, of the lane's key of the step before it; negative: it has none */
@@ -47,10 +47,10 @@ static __device__ __forceinline__ int64_t page_row_offset(int32_t id, int32_t in
 /* From the ids that were fetched to the rows of their keys. */
 template <flash_config_t C>
 static __device__ __forceinline__ void resolve_ids(page_stream_t &pages, const flash_params_t &p) {
-    pages.k_offset = page_row_offset(pages.k_id, pages.in_page, p.pages.n_pages, p.k_stride,
-                                     element_bytes<C>);
-    pages.v_offset = page_row_offset(pages.v_id, pages.in_page, p.pages.n_pages, p.v_stride,
-                                     element_bytes<C>);
+    pages.k_offset =
+        page_row_offset(pages.k_id, pages.in_page, p.pages.n_pages, p.k_stride, element_bytes<C>);
+    pages.v_offset =
+        page_row_offset(pages.v_id, pages.in_page, p.pages.n_pages, p.v_stride, element_bytes<C>);
 }
 
 /* step_keys on: the step whose rows are wanted is the one whose ids were fetched. */
@@ -64,10 +64,9 @@ static __device__ __forceinline__ void next_pages(page_stream_t &pages,
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void start_pages(page_stream_t &pages,
-                                                   const sm80_decode_params_t &params,
-                                                   int32_t batch_index, int32_t step_keys,
-                                                   int32_t first, int32_t left) {
+static __device__ __forceinline__ void
+start_pages(page_stream_t &pages, const sm80_decode_params_t &params, int32_t batch_index,
+            int32_t step_keys, int32_t first, int32_t left) {
     const flash_params_t &p = params.attention;
     const int64_t first_id = flash_kv_first_id(&p, batch_index);
     pages.slot = (int32_t)first_id;

@@ -67,8 +67,7 @@ typedef struct batch_part {
     int32_t end;
 } batch_part_t;
 
-template <flash_config_t C>
-static __device__ __forceinline__ batch_part_t own_part(int32_t batch) {
+template <flash_config_t C> static __device__ __forceinline__ batch_part_t own_part(int32_t batch) {
     constexpr int32_t threads = decode_block_threads(&C);
     const int32_t per_thread = (batch + threads - 1) / threads;
     const int32_t begin = min((int32_t)threadIdx.x * per_thread, batch);
@@ -109,7 +108,8 @@ static __device__ __forceinline__ int32_t fitting_share(const sm80_decode_params
         int32_t pieces = 0;
 #pragma unroll 1
         for (int32_t b = threadIdx.x % DECODE_WARP_THREADS; b < batch; b += DECODE_WARP_THREADS)
-            pieces += decode_count_pieces(count_units<C>(params.attention, b), decode_nth_share(first, i));
+            pieces += decode_count_pieces(count_units<C>(params.attention, b),
+                                          decode_nth_share(first, i));
         pieces = __reduce_add_sync(0xffffffffu, pieces);
         if (threadIdx.x % DECODE_WARP_THREADS == 0)
             scratch.pieces[i] = pieces;
@@ -200,16 +200,14 @@ static __device__ __forceinline__ numbered_kind_t find_own_kind(const count_scan
  * sequences before them are cut. */
 template <flash_config_t C>
 static __device__ __forceinline__ decode_piece_t find_own_piece(const flash_params_t &p,
-                                                                int32_t begin,
-                                                                numbered_kind_t own,
+                                                                int32_t begin, numbered_kind_t own,
                                                                 int32_t split, int32_t share) {
     int32_t number = own.number;
 #pragma unroll 1
     for (int32_t b = begin;; ++b) {
         const int32_t units = count_units<C>(p, b);
         const int32_t pieces = decode_count_pieces(units, share);
-        const int32_t kind = pieces > 1 ? (int32_t)CUT_PIECES
-                                        : WHOLE + length_class(units, share);
+        const int32_t kind = pieces > 1 ? (int32_t)CUT_PIECES : WHOLE + length_class(units, share);
         const bool is_kind = kind == own.kind;
         if (is_kind && number < pieces)
             return {b, number, pieces, split};
@@ -234,8 +232,7 @@ static __device__ __forceinline__ decode_piece_t cut_one(const sm80_decode_param
 /* The piece of this number, by all threads of the block. */
 template <flash_config_t C>
 static __device__ __forceinline__ decode_piece_t cut_batch(const sm80_decode_params_t &params,
-                                                           int32_t number,
-                                                           cut_scratch<C> &scratch,
+                                                           int32_t number, cut_scratch<C> &scratch,
                                                            int64_t &units) {
     const flash_params_t &p = params.attention;
     const batch_part_t part = own_part<C>(p.batch);
@@ -255,8 +252,8 @@ static __device__ __forceinline__ decode_piece_t cut_batch(const sm80_decode_par
     __syncthreads();
     const numbered_kind_t own_kind = find_own_kind(scan, number);
     if (own_kind.kind >= 0)
-        scratch.piece = find_own_piece<C>(p, part.begin, own_kind,
-                                          scan.before.of[CUT_SEQUENCES], share);
+        scratch.piece =
+            find_own_piece<C>(p, part.begin, own_kind, scan.before.of[CUT_SEQUENCES], share);
     __syncthreads();
     return scratch.piece;
 }

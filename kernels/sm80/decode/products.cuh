@@ -10,9 +10,7 @@
 #include "sm80/ptx/mma.cuh"
 
 /* of[n][m][2 * half + j]: key m * 16 + half * 8 + g, row n * 8 + 2t + j. */
-template <flash_config_t C> struct score_tile {
-    float of[row_groups<C>][key_tiles<C>][4];
-};
+template <flash_config_t C> struct score_tile { float of[row_groups<C>][key_tiles<C>][4]; };
 
 /* P as the second operand: pair[n][m][half] has keys m * 16 + half * 8 + 2t, + 1 of row g. */
 template <flash_config_t C> struct weight_fragments {
@@ -20,9 +18,7 @@ template <flash_config_t C> struct weight_fragments {
 };
 
 /* of[n][d][2 * half + j]: column d * 16 + half * 8 + g of O, row n * 8 + 2t + j. */
-template <flash_config_t C> struct output_tile {
-    float of[row_groups<C>][head_tiles<C>][4];
-};
+template <flash_config_t C> struct output_tile { float of[row_groups<C>][head_tiles<C>][4]; };
 
 /* Keys down a tile, columns across: A of S^T. */
 template <flash_config_t C>
@@ -30,8 +26,8 @@ static __device__ __forceinline__ uint32_t k_tile_address(uint32_t slot, int key
                                                           int head_tile) {
     const int lane = threadIdx.x % DECODE_WARP_THREADS;
     const uint32_t address = slot + chunk_offset<C>(lane % 16, lane / 16);
-    return (address ^ (head_tile % 4 * 2 * DECODE_CHUNK_BYTES)) +
-           head_tile / 4 * panel_bytes<C> + key_tile * 16 * DECODE_PANEL_BYTES;
+    return (address ^ (head_tile % 4 * 2 * DECODE_CHUNK_BYTES)) + head_tile / 4 * panel_bytes<C> +
+           key_tile * 16 * DECODE_PANEL_BYTES;
 }
 
 /* Columns down a tile, keys across, when ldmatrix transposes: A of O^T. */
@@ -40,8 +36,8 @@ static __device__ __forceinline__ uint32_t v_tile_address(uint32_t slot, int key
                                                           int head_tile) {
     const int lane = threadIdx.x % DECODE_WARP_THREADS;
     const uint32_t address = slot + chunk_offset<C>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
-    return (address ^ (head_tile % 4 * 2 * DECODE_CHUNK_BYTES)) +
-           head_tile / 4 * panel_bytes<C> + key_tile * 16 * DECODE_PANEL_BYTES;
+    return (address ^ (head_tile % 4 * 2 * DECODE_CHUNK_BYTES)) + head_tile / 4 * panel_bytes<C> +
+           key_tile * 16 * DECODE_PANEL_BYTES;
 }
 
 template <flash_config_t C>
@@ -66,8 +62,8 @@ static __device__ __forceinline__ void multiply_q_k(score_tile<C> &s, const quer
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void multiply_p_v(output_tile<C> &o,
-                                                    const weight_fragments<C> &p, uint32_t slot) {
+static __device__ __forceinline__ void multiply_p_v(output_tile<C> &o, const weight_fragments<C> &p,
+                                                    uint32_t slot) {
 #pragma unroll
     for (int m = 0; m < key_tiles<C>; ++m)
 #pragma unroll

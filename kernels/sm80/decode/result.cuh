@@ -5,8 +5,8 @@
 #ifndef FLASH_KERNELS_SM80_DECODE_RESULT_CUH
 #define FLASH_KERNELS_SM80_DECODE_RESULT_CUH
 
-#include "sm80/decode/store.cuh"
 #include "sm80/decode/softmax.cuh"
+#include "sm80/decode/store.cuh"
 
 /* A warp's rows of O, fp32, and their weights, over its ring. */
 template <flash_config_t C>
@@ -22,8 +22,7 @@ static __device__ __forceinline__ decode_weight_t *warp_weights(unsigned char *s
 
 /* All lanes have read the last slot. */
 template <flash_config_t C>
-static __device__ __forceinline__ void stage_results(unsigned char *shared,
-                                                     const output_tile<C> &o,
+static __device__ __forceinline__ void stage_results(unsigned char *shared, const output_tile<C> &o,
                                                      const softmax_state<C> &state) {
     const int warp = threadIdx.x / DECODE_WARP_THREADS, lane = threadIdx.x % DECODE_WARP_THREADS;
     float *output = warp_output<C>(shared, warp);
@@ -70,8 +69,8 @@ static __device__ __forceinline__ float4 merge_columns(unsigned char *shared, in
     float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 1
     for (int warp = head; warp < C.n_warps; warp += heads) {
-        const float4 own = *(const float4 *)(warp_output<C>(shared, warp) +
-                                             row * result_pitch<C> + column);
+        const float4 own =
+            *(const float4 *)(warp_output<C>(shared, warp) + row * result_pitch<C> + column);
         sum = add_weighted(sum, own,
                            relative_weight(warp_weights<C>(shared, warp)[row].max, max, log2_unit));
     }
@@ -80,21 +79,18 @@ static __device__ __forceinline__ float4 merge_columns(unsigned char *shared, in
 
 /* Row `row` of head `head` of the block, four columns from `column` on. */
 template <flash_config_t C>
-static __device__ __forceinline__ void finish_columns(const sm80_decode_params_t &params,
-                                                      const decode_block_t &block,
-                                                      unsigned char *shared, int head, int row,
-                                                      int column, const score_unit_t &unit) {
+static __device__ __forceinline__ void
+finish_columns(const sm80_decode_params_t &params, const decode_block_t &block,
+               unsigned char *shared, int head, int row, int column, const score_unit_t &unit) {
     const int32_t heads = params.heads_per_block;
     const decode_weight_t weight = merge_weights<C>(shared, head, heads, row, unit.log2);
-    const float4 sum =
-        merge_columns<C>(shared, head, heads, row, column, weight.max, unit.log2);
+    const float4 sum = merge_columns<C>(shared, head, heads, row, column, weight.max, unit.log2);
     if (is_whole(block.piece)) {
         const head_row_t at = find_row(params, block.row_begin + row);
         const output_row_t to = find_output_row(params, block, block.first_head_kv + head, at);
         store_row(params, to, column, sum, weight, unit);
     } else {
-        const int64_t partial =
-            ((int64_t)blockIdx.x * heads + head) * C.B_r + row;
+        const int64_t partial = ((int64_t)blockIdx.x * heads + head) * C.B_r + row;
         *(float4 *)(params.partial_o + partial * C.d_head + column) = sum;
         if (column == 0)
             params.partial_weights[partial] = weight;
@@ -103,13 +99,11 @@ static __device__ __forceinline__ void finish_columns(const sm80_decode_params_t
 
 /* Every warp has staged its results. */
 template <flash_config_t C>
-static __device__ __forceinline__ void finish_block(const sm80_decode_params_t &params,
-                                                    const decode_block_t &block,
-                                                    unsigned char *shared,
-                                                    const score_unit_t &unit) {
+static __device__ __forceinline__ void
+finish_block(const sm80_decode_params_t &params, const decode_block_t &block, unsigned char *shared,
+             const score_unit_t &unit) {
     constexpr int fours = C.d_head / 4;
-    if (threadIdx.x == 0 && params.pieces == 0 && block.piece.count > 1 &&
-        block.piece.number == 0)
+    if (threadIdx.x == 0 && params.pieces == 0 && block.piece.count > 1 && block.piece.number == 0)
         params.splits[block.piece.split] = {block.piece.batch_index, block.piece_index,
                                             block.piece.count};
 #pragma unroll 1

@@ -50,8 +50,9 @@ load_queries(const sm80_decode_params_t &params, const decode_block_t &block, in
         const int32_t row = n * 8 + lane / 4;
         const bool exists = row < block.rows;
         const head_row_t at = find_row(params, block.row_begin + (exists ? row : 0));
-        const char *data = (const char *)p.q + (row_offset(p, p.q_stride, block, head_kv, at) +
-                                                column) * element_bytes<C>;
+        const char *data =
+            (const char *)p.q +
+            (row_offset(p, p.q_stride, block, head_kv, at) + column) * element_bytes<C>;
 #pragma unroll
         for (int i = 0; i < head_tiles<C>; ++i)
 #pragma unroll

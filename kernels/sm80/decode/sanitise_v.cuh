@@ -12,12 +12,12 @@
 
 /* The lane's i-th chunk of a slot; together the lanes have all of them. */
 static __device__ __forceinline__ uint32_t own_chunk(uint32_t slot, int i) {
-    return slot + (i * DECODE_WARP_THREADS + threadIdx.x % DECODE_WARP_THREADS) *
-                      DECODE_CHUNK_BYTES;
+    return slot +
+           (i * DECODE_WARP_THREADS + threadIdx.x % DECODE_WARP_THREADS) * DECODE_CHUNK_BYTES;
 }
 
-template <flash_config_t C> constexpr int own_chunks = slot_bytes<C> / DECODE_CHUNK_BYTES /
-                                                       DECODE_WARP_THREADS;
+template <flash_config_t C>
+constexpr int own_chunks = slot_bytes<C> / DECODE_CHUNK_BYTES / DECODE_WARP_THREADS;
 
 template <flash_config_t C> static __device__ __forceinline__ bool has_non_finite(uint32_t slot) {
     uint32_t sum = 0;
@@ -27,8 +27,7 @@ template <flash_config_t C> static __device__ __forceinline__ bool has_non_finit
     return __any_sync(0xffffffffu, !is_pair_of_zeros(sum));
 }
 
-template <flash_config_t C>
-static __device__ __forceinline__ void zero_non_finite(uint32_t slot) {
+template <flash_config_t C> static __device__ __forceinline__ void zero_non_finite(uint32_t slot) {
 #pragma unroll 1
     for (int i = 0; i < own_chunks<C>; ++i) {
         const uint32_t address = own_chunk(slot, i);
@@ -69,8 +68,8 @@ static __device__ __forceinline__ void add_visible_non_finite(output_tile<C> &o,
         for (int d = 0; d < head_tiles<C>; ++d)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const uint32_t address = slot + chunk_offset<C>(key, d * 2 + half) +
-                                         g * element_bytes<C>;
+                const uint32_t address =
+                    slot + chunk_offset<C>(key, d * 2 + half) + g * element_bytes<C>;
                 add_non_finite<C>(o, d, half, masks, step_key + key, shared_load_16(address));
             }
 }

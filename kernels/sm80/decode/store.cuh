@@ -35,8 +35,7 @@ static __device__ __forceinline__ output_row_t find_output_row(const sm80_decode
             flash_lse_index(&p, &block.sequence, block.piece.batch_index, head, row.query)};
 }
 
-template <int DTYPE>
-static __device__ __forceinline__ void store_pairs(char *o, float4 x) {
+template <int DTYPE> static __device__ __forceinline__ void store_pairs(char *o, float4 x) {
     const uint2 pairs = {convert_pair<DTYPE>(x.x, x.y), convert_pair<DTYPE>(x.z, x.w)};
     if ((uintptr_t)o % sizeof pairs == 0) {
         *(uint2 *)o = pairs;

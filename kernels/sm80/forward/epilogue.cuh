@@ -1,8 +1,8 @@
 /*
- * The epilogue writes O and LSE of a tile to global memory. O of 16 bits goes through shared memory,
- * in the place of the warp's own rows of Q, so that each row leaves in whole chunks next to each
- * other; element by element where O is not aligned to them. O of fp32 leaves from registers: the two
- * columns of each thread of a quad are together a sector of 32 bytes.
+ * The epilogue writes O and LSE of a tile to global memory. O of 16 bits goes through shared
+ * memory, in the place of the warp's own rows of Q, so that each row leaves in whole chunks next to
+ * each other; element by element where O is not aligned to them. O of fp32 leaves from registers:
+ * the two columns of each thread of a quad are together a sector of 32 bytes.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_EPILOGUE_CUH
 #define FLASH_KERNELS_SM80_FORWARD_EPILOGUE_CUH
