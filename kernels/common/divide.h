@@ -14,9 +14,7 @@ typedef struct flash_divider {
 
 /* The divider by d, 1 ... 2^31 - 1. */
 static inline flash_divider_t flash_divider(int32_t d) {
-    uint32_t shift = 0;
-    while (((uint64_t)1 << shift) < (uint64_t)d)
-        shift++;
+    const uint32_t shift = d > 1 ? 32 - (uint32_t)__builtin_clz((unsigned)d - 1) : 0;
     const uint64_t excess = ((uint64_t)1 << shift) - (uint64_t)d;
     const flash_divider_t divider = {(uint32_t)((excess << 32) / (uint64_t)d + 1), shift};
     return divider;

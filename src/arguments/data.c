@@ -36,40 +36,29 @@ static flash_status_t check_cu_seqlens(const char *name, const int32_t *cu_seqle
     return FLASH_SUCCESS;
 }
 
-/* Keys of a sequence, used or not; more than 32 bits where another thread changes the lengths. */
-static int64_t count_keys(const flash_params_t *p, int64_t b) {
-    return p->cu_seqlens_k ? (int64_t)flash_load_length(p->cu_seqlens_k, b + 1) -
-                                 flash_load_length(p->cu_seqlens_k, b)
-                           : p->seqlen_k;
+/* The sequences of one side of a batch, and the name of its tokens in messages. */
+typedef struct side {
+    const char *name;
+    const char *tokens;
+    const int32_t *cu_seqlens;
+    int32_t seqlen;
+} side_t;
+
+/* Tokens of a sequence, used or not; more than 32 bits where another thread changes the lengths. */
+static int64_t count_tokens(const side_t *side, int64_t b) {
+    return side->cu_seqlens ? (int64_t)flash_load_length(side->cu_seqlens, b + 1) -
+                                  flash_load_length(side->cu_seqlens, b)
+                            : side->seqlen;
 }
 
-static flash_status_t check_seqused_k(const flash_params_t *p) {
-    for (int32_t b = 0; b < p->batch; b++) {
-        const int32_t used = flash_load_length(p->seqused_k, b);
-        const int64_t len_k = count_keys(p, b);
-        FLASH_REQUIRE(used >= 0 && used <= len_k, FLASH_ERROR_INVALID_ARGUMENT,
-                      "seqused_k[%" PRId32 "] is %" PRId32 ": not within 0 ... %" PRId64
-                      ", the keys of that sequence",
-                      b, used, len_k);
-    }
-    return FLASH_SUCCESS;
-}
-
-/* Queries of a sequence, used or not. */
-static int64_t count_queries(const flash_params_t *p, int64_t b) {
-    return p->cu_seqlens_q ? (int64_t)flash_load_length(p->cu_seqlens_q, b + 1) -
-                                 flash_load_length(p->cu_seqlens_q, b)
-                           : p->seqlen_q;
-}
-
-static flash_status_t check_seqused_q(const flash_params_t *p) {
-    for (int32_t b = 0; b < p->batch; b++) {
-        const int32_t used = flash_load_length(p->seqused_q, b);
-        const int64_t len_q = count_queries(p, b);
-        FLASH_REQUIRE(used >= 0 && used <= len_q, FLASH_ERROR_INVALID_ARGUMENT,
-                      "seqused_q[%" PRId32 "] is %" PRId32 ": not within 0 ... %" PRId64
-                      ", the queries of that sequence",
-                      b, used, len_q);
+static flash_status_t check_seqused(const side_t *side, const int32_t *seqused, int32_t batch) {
+    for (int32_t b = 0; b < batch; b++) {
+        const int32_t used = flash_load_length(seqused, b);
+        const int64_t most = count_tokens(side, b);
+        FLASH_REQUIRE(used >= 0 && used <= most, FLASH_ERROR_INVALID_ARGUMENT,
+                      "%s[%" PRId32 "] is %" PRId32 ": not within 0 ... %" PRId64
+                      ", the %s of that sequence",
+                      side->name, b, used, most, side->tokens);
     }
     return FLASH_SUCCESS;
 }
@@ -82,9 +71,11 @@ static flash_status_t check_lengths(const flash_params_t *p, int64_t *total_q, i
     if (p->cu_seqlens_k)
         FLASH_TRY(
             check_cu_seqlens("cu_seqlens_k", p->cu_seqlens_k, p->batch, p->seqlen_k, total_k));
+    const side_t q = {"seqused_q", "queries", p->cu_seqlens_q, p->seqlen_q};
+    const side_t k = {"seqused_k", "keys", p->cu_seqlens_k, p->seqlen_k};
     if (p->seqused_q)
-        FLASH_TRY(check_seqused_q(p));
-    return p->seqused_k ? check_seqused_k(p) : FLASH_SUCCESS;
+        FLASH_TRY(check_seqused(&q, p->seqused_q, p->batch));
+    return p->seqused_k ? check_seqused(&k, p->seqused_k, p->batch) : FLASH_SUCCESS;
 }
 
 /* ---- Tensors ---- */

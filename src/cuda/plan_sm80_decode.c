@@ -98,15 +98,6 @@ static void plan_cut_by_length(decode_plan_t *plan) {
     plan->slots = plan->blocks;
 }
 
-static void set_dividers(sm80_decode_params_t *params) {
-    const int32_t page_size = params->attention.pages.page_size;
-    params->by_head_blocks = flash_divider(params->head_blocks);
-    params->by_row_tiles = flash_divider(params->row_tiles);
-    params->by_pieces = flash_divider(params->pieces > 0 ? params->pieces : 1);
-    params->by_group = flash_divider(params->attention.group);
-    params->by_page_size = flash_divider(page_size > 0 ? page_size : 1);
-}
-
 decode_plan_t plan_sm80_decode(const flash_config_t *config, const problem_t *problem,
                                const device_t *device) {
     decode_plan_t plan = {.params = {.attention = problem->params}};
@@ -130,7 +121,6 @@ decode_plan_t plan_sm80_decode(const flash_config_t *config, const problem_t *pr
     else
         plan_cut_by_share(&plan, device->n_multiprocessors, resident);
     plan.combine_blocks = plan.splits * p->n_heads_kv * rows;
-    set_dividers(params);
     return plan;
 }
 
@@ -162,6 +152,16 @@ uint64_t plan_sm80_decode_workspace(const decode_plan_t *plan) {
     return output_bytes(plan) + weight_bytes(plan) + split_bytes(plan) + n_splits_and_alignment;
 }
 
+/* Not part of the plan: selection makes plans, and has no use for them. */
+static void set_dividers(sm80_decode_params_t *params) {
+    const int32_t page_size = params->attention.pages.page_size;
+    params->by_head_blocks = flash_divider(params->head_blocks);
+    params->by_row_tiles = flash_divider(params->row_tiles);
+    params->by_pieces = flash_divider(params->pieces > 0 ? params->pieces : 1);
+    params->by_group = flash_divider(params->attention.group);
+    params->by_page_size = flash_divider(page_size > 0 ? page_size : 1);
+}
+
 void plan_sm80_decode_place(decode_plan_t *plan, void *workspace) {
     sm80_decode_params_t *params = &plan->params;
     const uint64_t begin = (uint64_t)(uintptr_t)workspace;
@@ -173,4 +173,5 @@ void plan_sm80_decode_place(decode_plan_t *plan, void *workspace) {
     params->splits = (decode_split_t *)next;
     next += split_bytes(plan);
     params->n_splits = (int32_t *)next;
+    set_dividers(params);
 }

@@ -12,7 +12,7 @@
 #include "kernels/sm80/decode_kernel.h"
 
 typedef struct decode_plan {
-    sm80_decode_params_t params; /* but for the pointers to the workspace */
+    sm80_decode_params_t params; /* but for dividers and pointers to the workspace */
     int64_t blocks;              /* of the decode kernel, at most */
     int64_t splits;              /* sequences that are cut, at most */
     int64_t combine_blocks;      /* a row of a sequence that is cut each */
@@ -25,7 +25,7 @@ decode_plan_t plan_sm80_decode(const flash_config_t *config, const problem_t *pr
 /* Bytes of workspace, wherever it lies. Enough for smaller batches and shorter lengths, too. */
 uint64_t plan_sm80_decode_workspace(const decode_plan_t *plan);
 
-/* Points the plan's parameters into the workspace. */
+/* Points the plan's parameters into the workspace, and completes what the kernels alone want. */
 void plan_sm80_decode_place(decode_plan_t *plan, void *workspace);
 
 #endif

@@ -504,7 +504,7 @@ static void batch_invariant_calls_are_decoded_unless_queries_are_ragged(void **s
         assert_ptr_equal(selected(&p, &hopper), kernel);
 }
 
-static void more_pieces_than_a_launch_takes_are_refused(void **state) {
+static void more_blocks_than_a_launch_takes_are_refused(void **state) {
     problem_t p = decode_problem(64, 1, FLASH_FEATURE_VARLEN);
     (void)state;
     if (!has_cuda_kernels())
@@ -514,7 +514,7 @@ static void more_pieces_than_a_launch_takes_are_refused(void **state) {
     p.params.batch = 1;
     assert_success(select_check(kernel, &p, &hopper));
     p.params.batch = 2;
-    assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "more pieces");
+    assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "more tiles");
     p = decode_problem(64, 1, FLASH_FEATURE_VARLEN);
     p.batch_invariant = true;
     p.params.batch = 1 << 20;
@@ -591,7 +591,7 @@ int main(void) {
         cmocka_unit_test(what_decode_kernels_cannot_read_goes_to_others),
         cmocka_unit_test(what_decode_kernels_can_read_stays),
         cmocka_unit_test(batch_invariant_calls_are_decoded_unless_queries_are_ragged),
-        cmocka_unit_test(more_pieces_than_a_launch_takes_are_refused),
+        cmocka_unit_test(more_blocks_than_a_launch_takes_are_refused),
         cmocka_unit_test(rows_with_pages_serve_pages_alone),
         cmocka_unit_test(more_rows_over_pages_are_refused),
         cmocka_unit_test(no_kernel_is_a_refusal),

@@ -33,9 +33,10 @@ from problems import AttentionProblem  # noqa: E402
 # batch, seqlen_q, seqlen_k, heads, K/V heads: several blocks of keys, and rows and keys beyond the
 # last whole tile; more tiles than a device has multiprocessors; no key.
 SIZES = ((1, 200, 330, 2, 1), (2, 130, 70, 80, 40), (1, 70, 0, 2, 2))
-# The same of decode kernels: pieces of one sequence, and whole ones of many.
-DECODE_SIZES = ((1, 1, 2000, 8, 2), (2, 4, 333, 8, 2), (70, 1, 150, 8, 8), (3, 7, 3, 4, 1))
-DECODE_LENGTHS = {"seqused_k": (0, 1, 63, 64, 65, 3000, 900)}
+# Those for decode kernels: pieces of one sequence, and whole sequences of many, several heads in a
+# block.
+DECODE_SIZES = ((1, 1, 700, 8, 2), (2, 4, 333, 8, 2), (36, 1, 70, 8, 8), (3, 7, 3, 4, 1))
+DECODE_LENGTHS = {"seqused_k": (0, 1, 63, 64, 65, 800, 300)}
 RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
 # More tiles than a device has multiprocessors, of many sequences.
 MANY = {"cu_seqlens_q": tuple(range(0, 41 * 70, 70)), "cu_seqlens_k": tuple(range(0, 41 * 90, 90))}
@@ -54,7 +55,7 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
         if config.features & Feature.SOFTCAP:
             yield AttentionProblem(*sizes, *row, softcap=5.0)
     if is_decode:
-        yield AttentionProblem(7, 2, 3000, 8, 2, *row, **DECODE_LENGTHS)
+        yield AttentionProblem(7, 2, 800, 8, 2, *row, **DECODE_LENGTHS)
         yield AttentionProblem(3, 3, 400, 8, 2, *row, cu_seqlens_q=(0, 1, 1, 4), causal=True)
     elif config.features & Feature.VARLEN:
         yield AttentionProblem(3, 91, 150, 4, 2, *row, **RAGGED)

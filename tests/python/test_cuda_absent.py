@@ -61,9 +61,10 @@ def test_kernel_resources_are_refused() -> None:
 
 @pytest.mark.skipif(bool(flashattn.cuda_devices()), reason="for machines without a CUDA device")
 def test_command_line_says_so_in_one_line(capsys: pytest.CaptureFixture) -> None:
-    assert main(["bench", "--device", "cuda"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("flashattn: device is the current CUDA device")
-    assert error.count("\n") == 1
+    for command in (["bench", "--device", "cuda"], ["bench-decode"]):
+        assert main(command) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("flashattn: device is the current CUDA device")
+        assert error.count("\n") == 1
     assert main(["info"]) == 0
     assert "cuda 0" not in capsys.readouterr().out

@@ -31,7 +31,7 @@ static __device__ __forceinline__ uint64_t cache_policy(bool evict_first) {
     return policy;
 }
 
-/* The same by a cache policy. */
+/* Copies 16 bytes by a cache policy, or fills them with zeros. */
 static __device__ __forceinline__ void async_copy_or_zero(uint32_t shared, const void *global,
                                                           bool copy, uint64_t policy) {
     asm volatile("{\n"
