@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from .config import Config
 from .facts import FAMILIES, FRAGMENT, MMA_ROWS, SM80, Arch, Dtype, Family, Feature
 
-# Of kernels/sm80/decode_kernel.h.
+# This repeats DECODE_SHARED_BYTES_MAX of kernels/sm80/decode_kernel.h.
 SM80_DECODE_SHARED_BYTES_MAX = 226 * 1024
 
 SM90_LOADING_WARPS = 4

@@ -39,7 +39,7 @@ FLASH_HOST_DEVICE static inline flash_kv_run_t flash_kv_run(const flash_sequence
 
 /* ---- Pages ---- */
 
-/* Where the ids of a sequence begin in the page table; in a cache of slots, its slot. */
+/* Returns where the ids of a sequence begin in the page table; in a cache of slots, its slot. */
 FLASH_HOST_DEVICE static inline int64_t flash_kv_first_id(const flash_params_t *p,
                                                           int32_t batch_index) {
     const flash_pages_t *pages = &p->pages;

@@ -52,7 +52,7 @@ static __device__ __forceinline__ uint32_t add_non_finite_pair(uint32_t o, uint3
                                                                  << 16;
 }
 
-/* The same of an O of fp32. */
+/* This adds an element of V that is not finite to an O of fp32. */
 template <int DTYPE>
 static __device__ __forceinline__ float add_non_finite_to_fp32(float o, const void *v, int64_t i) {
     const float element = dtype_load<DTYPE>(v, i);

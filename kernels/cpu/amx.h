@@ -129,7 +129,7 @@ NEVER_INLINE void attend_wide_q_bf16(const flash_config_t *config, const flash_p
     attend_in_terms(&constant, p, task, scratch, bad, (amx_terms_t){1, 3});
 }
 
-/* The same beside keys of fp16. */
+/* This takes a Q of fp32 beside keys of fp16. */
 NEVER_INLINE void attend_wide_q_fp16(const flash_config_t *config, const flash_params_t *p,
                                      const cpu_task_t *task, void *scratch, uint32_t *bad) {
     flash_config_t constant = *config;

@@ -92,7 +92,7 @@ static __device__ __forceinline__ row_sum_t empty_sum() {
     return {{0.0f, 0.0f, 0.0f, 0.0f}, {-INFINITY, 0.0f}};
 }
 
-/* Of four columns of the row, from every n-th piece. */
+/* Sums four columns of the row over every n-th piece. */
 static __device__ __forceinline__ row_sum_t sum_own_pieces(const sm80_decode_params_t &params,
                                                            const split_row_t &row, int column,
                                                            float log2_unit) {

@@ -116,8 +116,8 @@ NEVER_INLINE void store_fp32_strip(const amx_scratch_t *t, int64_t strip, int64_
         }
 }
 
-/* Where the first n rows of a strip of fp32 go, the first of which is r: to the task's partial
- * results or to O. */
+/* Finds where the first n rows of a strip of fp32 go, the first of which is r: to the task's
+ * partial results or to O. */
 static inline void find_fp32_rows(const flash_params_t *p, const cpu_task_t *task, int64_t strip,
                                   int64_t n, cpu_row_t r, char *rows[AMX_SQUARE]) {
     for (int64_t i = 0; i < n; i++, r = cpu_next_row(p, task, r))

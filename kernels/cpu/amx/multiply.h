@@ -68,7 +68,7 @@ ALWAYS_INLINE void square_multiply(operands_t next, int32_t terms, const company
     keep_company(with, terms);
 }
 
-/* The same for operands of K and Q, the first terms of which are loaded: the products of all terms
+/* Multiplies operands of K and Q, the first terms of which are loaded: the products of all terms
  * but K's second with Q's third. That of two second terms a sum of scores may notice, up to 4e-6 of
  * its parts. */
 ALWAYS_INLINE void score_multiply(operands_t o, operands_t next, amx_terms_t terms,
@@ -93,7 +93,7 @@ ALWAYS_INLINE int32_t score_products(amx_terms_t terms) {
     return terms.q + 2 * (terms.keys - 1);
 }
 
-/* The same for operands of V and P, of as many terms each, without the product of two low ones. */
+/* Multiplies operands of V and P, of as many terms each, without the product of two low ones. */
 ALWAYS_INLINE void value_multiply(operands_t o, operands_t next, int32_t terms,
                                   const company_t *with) {
     if (terms == 2) {

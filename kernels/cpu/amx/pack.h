@@ -112,7 +112,7 @@ ALWAYS_INLINE void pack_q(const amx_scratch_t *t, const flash_params_t *p, const
     }
 }
 
-/* The same for fp32. */
+/* Packs a Q of fp32, as three terms. */
 NEVER_INLINE void pack_q_fp32(const amx_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, uint32_t bad[AMX_STRIPS_MAX]) {
     const int32_t dtype = FLASH_DTYPE_FP32;

@@ -47,7 +47,7 @@ static __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
            ((chunk % 8 ^ row % 8) * DECODE_CHUNK_BYTES);
 }
 
-/* From the first key of the run on, or of the pool. */
+/* The stream begins with the first key of the run, or of the pool. */
 template <flash_config_t C>
 static __device__ __forceinline__ row_stream_t make_row_stream(const void *data,
                                                                const flash_strides_t &stride,
@@ -85,7 +85,7 @@ static __device__ __forceinline__ kv_stream_t make_kv_stream(const sm80_decode_p
     return stream;
 }
 
-/* Where a copy goes: the i-th of a slot. */
+/* Returns where the i-th copy of a slot goes. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t copy_target(uint32_t slot, const kv_stream_t &stream,
                                                        int i) {

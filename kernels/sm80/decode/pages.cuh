@@ -44,7 +44,7 @@ static __device__ __forceinline__ int64_t page_row_offset(int32_t id, int32_t in
     return (id * stride.batch + in_page * stride.seq) * element_size;
 }
 
-/* From the ids that were fetched to the rows of their keys. */
+/* Turns the ids that were fetched into the rows of their keys. */
 template <flash_config_t C>
 static __device__ __forceinline__ void resolve_ids(page_stream_t &pages, const flash_params_t &p) {
     pages.k_offset =

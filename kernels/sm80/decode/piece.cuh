@@ -53,7 +53,7 @@ typedef struct batch_counts {
     int32_t of[N_COUNTS];
 } batch_counts_t;
 
-/* For the exchange between the warps of a block. */
+/* The warps of a block exchange what they have counted here. */
 template <flash_config_t C> struct cut_scratch {
     int64_t units[C.n_warps];
     int32_t pieces[DECODE_N_SHARES];
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void count_sequence(batch_counts_t &counts, in
         counts.of[i] += i == whole;
 }
 
-/* Of a thread's sequences, of those before them, and of the batch. */
+/* The counts are those of a thread's sequences, of those before them, and of the batch. */
 typedef struct count_scan {
     batch_counts_t own;
     batch_counts_t before;

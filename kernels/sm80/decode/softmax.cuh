@@ -32,7 +32,7 @@ static __device__ __forceinline__ float subtrahend(float max) {
     return max == -INFINITY ? 0.0f : max;
 }
 
-/* Of the eight lanes that hold a row: those of one t. */
+/* Returns the maximum over the eight lanes that hold a row: those of one t. */
 static __device__ __forceinline__ float row_max(float x) {
 #pragma unroll
     for (int step = 4; step < DECODE_WARP_THREADS; step *= 2)

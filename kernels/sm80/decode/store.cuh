@@ -19,7 +19,7 @@ static __device__ __forceinline__ float4 add_weighted(float4 sum, float4 x, floa
             fmaf(x.w, weight, sum.w)};
 }
 
-/* Where a row of O and its LSE go: elements from the first one of each. */
+/* This is where a row of O and its LSE go: elements from the first one of each. */
 typedef struct output_row {
     int64_t o;
     int64_t lse;
