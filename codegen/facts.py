@@ -55,6 +55,7 @@ class Dtype(IntEnum):
     FP16 = 1
     BF16 = 2
     FP32 = 3
+    E4M3 = 4
 
     @property
     def size(self) -> int:
@@ -63,7 +64,7 @@ class Dtype(IntEnum):
 
 
 # As in kernels/common/dtype.h.
-DTYPE_BYTES = {Dtype.FP16: 2, Dtype.BF16: 2, Dtype.FP32: 4}
+DTYPE_BYTES = {Dtype.FP16: 2, Dtype.BF16: 2, Dtype.FP32: 4, Dtype.E4M3: 1}
 
 
 class Feature(IntFlag):
@@ -300,6 +301,11 @@ def _wide_q_and_o(*types: Dtype) -> tuple[Types, ...]:
     )
 
 
+def _quantised(*types: Dtype) -> tuple[Types, ...]:
+    """K and V are of e4m3, Q is of one of the types, and O is of that type or fp32."""
+    return tuple(Types(Dtype.E4M3, q, o) for q in types for o in sorted({q, Dtype.FP32}))
+
+
 # ---- Families ----
 
 
@@ -340,7 +346,7 @@ MMA_ROWS = 16
 FRAGMENT = 8  # columns of the contraction that a fragment covers
 HALVES = (Dtype.FP16, Dtype.BF16)
 BASIC_TYPES = (*HALVES, Dtype.FP32)  # by name: a type that comes later is no family's unasked
-ANY_TYPES = _wide_q_and_o(*BASIC_TYPES)
+ANY_TYPES = (*_wide_q_and_o(*BASIC_TYPES), *_quantised(*BASIC_TYPES))
 CUDA_TYPES = _wide_o(*HALVES)
 # The count follows from others: legality.py.
 ANY_FRAGMENTS = Range(INT32_MIN, INT32_MAX)

@@ -161,7 +161,8 @@ FLASH_API int32_t flash_abi_version(void);
 enum flash_dtype {
     FLASH_DTYPE_FP16 = 1, /**< IEEE 754 binary16 */
     FLASH_DTYPE_BF16 = 2, /**< bfloat16: the upper half of a binary32 */
-    FLASH_DTYPE_FP32 = 3  /**< IEEE 754 binary32 */
+    FLASH_DTYPE_FP32 = 3, /**< IEEE 754 binary32 */
+    FLASH_DTYPE_E4M3 = 4  /**< 8 bits, of K and V alone: see flash_quant_t */
 };
 
 /** Kernel families; values never change. */
@@ -539,11 +540,41 @@ typedef struct flash_paging {
     }
 
 /**
+ * Scales of K and V of e4m3: flash_forward_args_t.quant. An element of e4m3 is a sign, 4 bits of an
+ * exponent with a bias of 7 and 3 bits of a mantissa, as OCP's OFP8 has it: the largest is 448, the
+ * smallest 2^-9, S.1111.111 is NaN, and there is no infinity.
+ *
+ * A value of K is k_scale * element, one of V v_scale * element, with a scale for each batch entry
+ * and K/V head: that at b * stride_batch + h * stride_head. Strides of 0 repeat a scale; both of 0
+ * are one scale for all. K's scale multiplies the scores before softcap, and LSE is that of the
+ * decoded K; V's multiplies O. Scales are data like K and V: of any value, and not looked at before
+ * the call computes.
+ *
+ * The arrays are fp32, in memory of the device, only read, and must not overlap O or LSE. This
+ * struct is always in memory of the host, and is read during the call alone.
+ */
+typedef struct flash_quant {
+    uint32_t struct_size;         /**< sizeof(flash_quant_t) */
+    int32_t reserved32;           /**< 0 */
+    const float *k_scale;         /**< [batch, n_heads_kv]; NULL: 1 */
+    const float *v_scale;         /**< [batch, n_heads_kv]; NULL: 1 */
+    int64_t k_scale_stride_batch; /**< in elements, never negative; 0 without the array */
+    int64_t k_scale_stride_head;
+    int64_t v_scale_stride_batch;
+    int64_t v_scale_stride_head;
+} flash_quant_t;
+
+#define FLASH_QUANT_INIT                                                                           \
+    { FLASH_SIZEOF_(flash_quant_t), 0, FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0 }
+
+/**
  * These are the arguments of a call that computes attention.
  *
  * Element types: K and V have one type. Q and O may be of fp32 where K and V have 16 bits, each by
- * itself, on the CPU; on CUDA devices O alone may. flash_query_support() answers for each call. O
- * of fp32 is not rounded; docs/numerics.md says what becomes of a Q of fp32.
+ * itself, on the CPU; on CUDA devices O alone may. Beside K and V of e4m3, Q is of fp16, bf16 or
+ * fp32, and O of Q's type or fp32; a call whose dtype is e4m3 names the types of both.
+ * flash_query_support() answers for each call. O of fp32 is not rounded; docs/numerics.md says what
+ * becomes of a Q of fp32.
  */
 typedef struct flash_forward_args {
     uint32_t struct_size; /**< sizeof(flash_forward_args_t) */
@@ -602,6 +633,8 @@ typedef struct flash_forward_args {
     /* [batch]: only the first seqused_q[b] queries of sequence b exist, for masks too; the rows of
      * O and LSE beyond them are not written. In memory of the device. NULL: all. */
     const int32_t *seqused_q;
+    /* Scales of K and V of e4m3. NULL: every scale is 1. */
+    const flash_quant_t *quant;
 } flash_forward_args_t;
 
 #define FLASH_FORWARD_ARGS_INIT                                                                    \
@@ -609,7 +642,7 @@ typedef struct flash_forward_args {
         FLASH_SIZEOF_(flash_forward_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,        \
             FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, FLASH_NULL_, FLASH_NULL_,  \
             FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_, FLASH_NULL_,   \
-            FLASH_NULL_                                                                            \
+            FLASH_NULL_, FLASH_NULL_                                                               \
     }
 
 /**

@@ -16,11 +16,13 @@
 
 #include <stdint.h>
 
-/* X(name, bytes of an element, bits of the exponent, all set in infinity and NaN) */
+/* X(name, bytes of an element, bits that are all set in infinity and NaN and in nothing else: the
+ * exponent's; of E4M3, which has no infinity, the mantissa's too) */
 #define FLASH_DTYPES(X)                                                                            \
     X(FP16, 2, 0x7c00)                                                                             \
     X(BF16, 2, 0x7f80)                                                                             \
-    X(FP32, 4, 0x7f800000)
+    X(FP32, 4, 0x7f800000)                                                                         \
+    X(E4M3, 1, 0x7f)
 
 /* N_DTYPES is the number of types. */
 #define COUNT_DTYPE(name, bytes, exponent) +1
@@ -48,8 +50,8 @@ DTYPE_CONSTANT int32_t dtype_size(int32_t dtype) {
 #undef DTYPE_SIZE
 }
 
-/* Returns the bits of an element's exponent, all set in what is not finite; 0 for a number that is
- * no type. */
+/* Returns the bits of an element that are all set in what is not finite; 0 for a number that is no
+ * type. */
 DTYPE_CONSTANT uint32_t dtype_exponent_bits(int32_t dtype) {
 #define DTYPE_EXPONENT_BITS(name, bytes, exponent) dtype == FLASH_DTYPE_##name ? exponent:
     return FLASH_DTYPES(DTYPE_EXPONENT_BITS) 0;

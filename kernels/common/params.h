@@ -29,6 +29,13 @@ typedef struct flash_pages {
     int32_t n_pages;        /* of the pool */
 } flash_pages_t;
 
+/* Scales of K or of V of e4m3, by batch entry and K/V head. */
+typedef struct flash_scale {
+    const float *data; /* NULL: every scale is 1 */
+    int64_t stride_batch;
+    int64_t stride_head;
+} flash_scale_t;
+
 typedef struct flash_params {
     const void *q; /* [batch, seqlen_q, n_heads, d_head]    or [total_q, n_heads, d_head] */
     const void *k; /* [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head], or
@@ -46,7 +53,9 @@ typedef struct flash_params {
     const int32_t *seqused_q;    /* [batch] or NULL */
     const int32_t *seqused_k;    /* [batch] or NULL */
     flash_pages_t pages;         /* of K and V, whose stride.batch is then that of a page */
-    int32_t q_dtype;             /* FLASH_DTYPE_...; that of K and V is the kernel's */
+    flash_scale_t k_scale;
+    flash_scale_t v_scale;
+    int32_t q_dtype; /* FLASH_DTYPE_...; that of K and V is the kernel's */
     int32_t o_dtype;
     int32_t batch;
     int32_t seqlen_q; /* of every sequence, or the longest */

@@ -64,6 +64,12 @@ static inline uint16_t fp16_from_fp32(float value) {
     return (uint16_t)(sign | (magnitude - ((127 - 15) << 23) + half_ulp) >> 13);
 }
 
+/* NaN is S.1111.111 alone. As fp16 the other bits are a number 2^8 times too small. */
+static inline float fp32_from_e4m3(uint8_t code) {
+    const uint16_t half = (uint16_t)((code & 0x80) << 8 | (code & 0x7f) << 7);
+    return (code & 0x7f) == 0x7f ? fp32_from_fp16(half | 0x7e00) : fp32_from_fp16(half) * 0x1p8f;
+}
+
 /* Bytes of an element. */
 static inline int64_t element_size(int32_t dtype) {
     return dtype_size(dtype);
@@ -80,12 +86,14 @@ static inline void *element_at_mutable(void *data, int64_t index, int32_t dtype)
 
 static inline float element_load(const void *data, int64_t index, int32_t dtype) {
     const void *element = element_at(data, index, dtype);
-    DTYPES_KNOWN(3);
+    DTYPES_KNOWN(4);
     if (dtype == FLASH_DTYPE_FP32) {
         float value;
         memcpy(&value, element, sizeof value);
         return value;
     }
+    if (dtype == FLASH_DTYPE_E4M3)
+        return fp32_from_e4m3(*(const uint8_t *)element);
     uint16_t half;
     memcpy(&half, element, sizeof half);
     return dtype == FLASH_DTYPE_FP16 ? fp32_from_fp16(half) : fp32_from_bf16(half);
@@ -93,7 +101,7 @@ static inline float element_load(const void *data, int64_t index, int32_t dtype)
 
 static inline void element_store(void *data, int64_t index, int32_t dtype, float value) {
     void *element = element_at_mutable(data, index, dtype);
-    DTYPES_KNOWN(3);
+    DTYPES_KNOWN(4);
     if (dtype == FLASH_DTYPE_FP32) {
         memcpy(element, &value, sizeof value);
         return;

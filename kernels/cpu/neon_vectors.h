@@ -124,7 +124,7 @@ ALWAYS_INLINE void vec_transpose(vec_t r[VEC_WIDTH]) {
 /* ---- Memory: byte by byte, for any alignment ---- */
 
 ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, uint16x4_t x) {
-    DTYPES_KNOWN(3);
+    DTYPES_KNOWN(4);
     if (dtype == FLASH_DTYPE_FP16)
         return vcvt_f32_f16(vreinterpret_f16_u16(x));
     return vreinterpretq_f32_u32(vshll_n_u16(x, 16));
@@ -140,7 +140,7 @@ ALWAYS_INLINE uint16x4_t vec_to_bf16(vec_t x) {
 }
 
 ALWAYS_INLINE uint16x4_t vec_to_halves(int32_t dtype, vec_t x) {
-    DTYPES_KNOWN(3);
+    DTYPES_KNOWN(4);
     return dtype == FLASH_DTYPE_FP16 ? vreinterpret_u16_f16(vcvt_f16_f32(x)) : vec_to_bf16(x);
 }
 

@@ -25,6 +25,13 @@ flash_status_t argument_check_dtype(const char *name, int32_t dtype) {
     return FLASH_SUCCESS;
 }
 
+flash_status_t argument_check_not_e4m3(const char *name, int32_t dtype) {
+    FLASH_REQUIRE(dtype != FLASH_DTYPE_E4M3, FLASH_ERROR_UNSUPPORTED,
+                  "%s is FLASH_DTYPE_E4M3 (%" PRId32 "): K and V alone may be of that type", name,
+                  dtype);
+    return FLASH_SUCCESS;
+}
+
 flash_status_t argument_check_alignment(const char *name, const void *data, int64_t size) {
     FLASH_REQUIRE((uintptr_t)data % (uintptr_t)size == 0, FLASH_ERROR_INVALID_ARGUMENT,
                   "%s is %p: not aligned to its elements of %" PRId64

@@ -6,6 +6,7 @@
 
 #include "arguments/checks.h"
 #include "arguments/paging.h"
+#include "arguments/quant.h"
 #include "arguments/tensor.h"
 #include "core/status.h"
 #include "kernels/common/dtype.h"
@@ -102,7 +103,8 @@ static flash_status_t check_alignments(const flash_forward_args_t *a, const flas
     FLASH_TRY(argument_check_alignment("cu_seqlens_k", a->cu_seqlens_k, sizeof *a->cu_seqlens_k));
     FLASH_TRY(argument_check_alignment("seqused_q", a->seqused_q, sizeof *a->seqused_q));
     FLASH_TRY(argument_check_alignment("seqused_k", a->seqused_k, sizeof *a->seqused_k));
-    return check_page_alignments(&p->pages);
+    FLASH_TRY(check_page_alignments(&p->pages));
+    return arguments_check_scale_alignments(p);
 }
 
 /* The shapes of a call's tensors; K and V have the same. */
@@ -142,14 +144,18 @@ static flash_status_t check_lse(const flash_forward_args_t *a, const flash_param
     FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "o", &a->o, &s->o));
     FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "q", &a->q, &s->q));
     FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "k", &a->k, &s->k));
-    return tensor_check_apart("lse", &lse, &shape, "v", &a->v, &s->k);
+    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "v", &a->v, &s->k));
+    return arguments_check_scales_apart(p, "lse", &lse, &shape);
 }
 
-/* Kernels read Q again after O has been written, and tasks read K and V while others write O. */
-static flash_status_t check_apart(const flash_forward_args_t *a, const shapes_t *s) {
+/* Kernels read Q again after O has been written, and tasks read K, V and scales while others write
+ * O. */
+static flash_status_t check_apart(const flash_forward_args_t *a, const flash_params_t *p,
+                                  const shapes_t *s) {
     FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "q", &a->q, &s->q));
     FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "k", &a->k, &s->k));
-    return tensor_check_apart("o", &a->o, &s->o, "v", &a->v, &s->k);
+    FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "v", &a->v, &s->k));
+    return arguments_check_scales_apart(p, "o", &a->o, &s->o);
 }
 
 /* Tokens of a tensor's sequence axis: how many there are, as far as the host can know, and whether
@@ -187,7 +193,8 @@ static flash_status_t check_tensors(const flash_forward_args_t *a, const flash_p
     FLASH_TRY(tensor_check("v", &a->v, &s.k));
     FLASH_TRY(tensor_check("o", &a->o, &s.o));
     FLASH_TRY(tensor_check_output("o", &a->o, &s.o));
-    FLASH_TRY(check_apart(a, &s));
+    FLASH_TRY(arguments_check_scales(p));
+    FLASH_TRY(check_apart(a, p, &s));
     return check_lse(a, p, &s);
 }
 

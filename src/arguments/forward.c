@@ -6,6 +6,7 @@
 #include "arguments/checks.h"
 #include "arguments/executor.h"
 #include "arguments/paging.h"
+#include "arguments/quant.h"
 #include "core/status.h"
 #include "core/struct_size.h"
 
@@ -85,7 +86,8 @@ static flash_status_t check_types(const flash_forward_args_t *a) {
                   "k.dtype is %" PRId32 " and v.dtype is %" PRId32
                   ": no kernel here has K and V of different types",
                   a->k.dtype, a->v.dtype);
-    return FLASH_SUCCESS;
+    FLASH_TRY(argument_check_not_e4m3("q.dtype", a->q.dtype));
+    return argument_check_not_e4m3("o.dtype", a->o.dtype);
 }
 
 static flash_status_t check_shape(const flash_forward_args_t *a) {
@@ -238,5 +240,6 @@ flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_ar
     FLASH_TRY(check_shape(own));
     FLASH_TRY(arguments_read_paging(own, &pages));
     set_problem(problem, own, &pages);
+    FLASH_TRY(arguments_read_quant(own, &problem->params));
     return arguments_read_executor(own->executor, &problem->executor);
 }

@@ -10,6 +10,7 @@ flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
 flash_kernel_resources_t resources = FLASH_KERNEL_RESOURCES_INIT;
 flash_forward_args_t forward_args = FLASH_FORWARD_ARGS_INIT;
 flash_paging_t paging = FLASH_PAGING_INIT;
+flash_quant_t quant = FLASH_QUANT_INIT;
 flash_combine_args_t combine_args = FLASH_COMBINE_ARGS_INIT;
 
 int main(void) {
@@ -19,9 +20,11 @@ int main(void) {
     flash_device_info_t local_info = FLASH_DEVICE_INFO_INIT;
     flash_forward_args_t local_forward_args = FLASH_FORWARD_ARGS_INIT;
     flash_paging_t local_paging = FLASH_PAGING_INIT;
+    flash_quant_t local_quant = FLASH_QUANT_INIT;
     flash_combine_args_t local_combine_args = FLASH_COMBINE_ARGS_INIT;
     local_forward_args.q = local_tensor;
     local_forward_args.paging = &local_paging;
+    local_forward_args.quant = &local_quant;
     local_forward_args.k = flash_tensor_bshd(data, 1, 1, 2);
     local_forward_args.v = flash_tensor_bhsd(data, 1, 1, 2);
     local_combine_args.o = local_tensor;

@@ -34,7 +34,7 @@ Q, K, V = "Q_mma_load_K_fragments", "K_mma_load_K_fragments", "V_mma_load_K_frag
     [
         *({"arch": arch} for arch in (Arch.REFERENCE, Arch.AVX2, Arch.AVX512, Arch.NEON)),
         *({"arch": a, "dtype": Dtype.BF16} for a in (Arch.AVX512_BF16, Arch.NEON_BF16)),
-        *({"dtype": dtype} for dtype in (1, 2, 3)),
+        *({"dtype": dtype} for dtype in (1, 2, 3, 4)),
         *({"d_head": d_head} for d_head in (0, 1, 80, 2**31 - 1)),
         *({"B_r": B_r} for B_r in (1, 1024)),
         *({"B_c": B_c} for B_c in (1, 4096)),
@@ -51,7 +51,7 @@ def test_legal_for_a_cpu_family(change):
         ({"arch": 0}, "arch is 0: no such kernel family"),
         ({"arch": 79}, "arch is 79: no such kernel family"),
         ({"dtype": 0}, "dtype is 0: the family has no such value"),
-        ({"dtype": 4}, "dtype is 4: the family has no such value"),
+        ({"dtype": 5}, "dtype is 5: the family has no such value"),
         ({"arch": Arch.AVX512_BF16, "dtype": 1}, "dtype is 1: the family has no such value"),
         ({"arch": Arch.NEON_BF16, "dtype": 3}, "dtype is 3: the family has no such value"),
         ({"d_head": -1}, "d_head is -1: not within 0 ... 2147483647"),

@@ -26,6 +26,7 @@ STRUCTS = [
     _abi.flash_combine_args_t,
     _abi.flash_executor_t,
     _abi.flash_paging_t,
+    _abi.flash_quant_t,
     _abi.flash_team_t,
 ]
 ENUMERATIONS = {

@@ -40,6 +40,7 @@ FLASH_ERROR_INTERNAL = 900
 FLASH_DTYPE_FP16 = 1
 FLASH_DTYPE_BF16 = 2
 FLASH_DTYPE_FP32 = 3
+FLASH_DTYPE_E4M3 = 4
 
 FLASH_ARCH_REFERENCE = 1
 FLASH_ARCH_AVX2 = 2
@@ -171,6 +172,19 @@ class flash_paging_t(_SizedStructure):
     ]
 
 
+class flash_quant_t(_SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("reserved32", c_int32),
+        ("k_scale", c_void_p),
+        ("v_scale", c_void_p),
+        ("k_scale_stride_batch", c_int64),
+        ("k_scale_stride_head", c_int64),
+        ("v_scale_stride_batch", c_int64),
+        ("v_scale_stride_head", c_int64),
+    ]
+
+
 class flash_forward_args_t(_SizedStructure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -203,6 +217,7 @@ class flash_forward_args_t(_SizedStructure):
         ("executor", c_void_p),
         ("paging", c_void_p),
         ("seqused_q", c_void_p),
+        ("quant", c_void_p),
     ]
 
 

@@ -39,6 +39,7 @@ class DType(enum.IntEnum):
     FP16 = _abi.FLASH_DTYPE_FP16
     BF16 = _abi.FLASH_DTYPE_BF16
     FP32 = _abi.FLASH_DTYPE_FP32
+    E4M3 = _abi.FLASH_DTYPE_E4M3
 
 
 class Op(enum.IntEnum):

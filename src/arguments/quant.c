@@ -1,0 +1,109 @@
+/*
+ * See quant.h.
+ */
+#include "arguments/quant.h"
+
+#include "arguments/checks.h"
+#include "core/status.h"
+#include "core/struct_size.h"
+
+#include <inttypes.h>
+
+static const char K_SCALE[] = "quant.k_scale", V_SCALE[] = "quant.v_scale";
+
+/* ---- The struct ---- */
+
+static flash_status_t check_stride(const char *name, const char *axis, const float *data,
+                                   int64_t stride) {
+    FLASH_REQUIRE(stride >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s_stride_%s is %" PRId64 ": negative", name, axis, stride);
+    FLASH_REQUIRE(data != NULL || stride == 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s_stride_%s is %" PRId64 ", and %s is NULL", name, axis, stride, name);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_scale(const char *name, const flash_scale_t *scale, int32_t dtype) {
+    FLASH_REQUIRE(scale->data == NULL || dtype == FLASH_DTYPE_E4M3, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s is given, and k.dtype is %" PRId32
+                  ": K and V of FLASH_DTYPE_E4M3 (%d) alone have scales",
+                  name, dtype, FLASH_DTYPE_E4M3);
+    FLASH_TRY(check_stride(name, "batch", scale->data, scale->stride_batch));
+    return check_stride(name, "head", scale->data, scale->stride_head);
+}
+
+/* An axis of length 1 has no stride. */
+static void drop_unused_strides(const flash_forward_args_t *own, flash_scale_t *scale) {
+    if (own->batch == 1)
+        scale->stride_batch = 0;
+    if (own->n_heads_kv == 1)
+        scale->stride_head = 0;
+}
+
+flash_status_t arguments_read_quant(const flash_forward_args_t *own, flash_params_t *params) {
+    flash_quant_t g;
+    if (own->quant == NULL)
+        return FLASH_SUCCESS;
+    FLASH_TRY(struct_read(&g, sizeof g, own->quant, "flash_quant_t"));
+    FLASH_REQUIRE(g.reserved32 == 0, FLASH_ERROR_UNSUPPORTED, "quant.reserved32 is not zero");
+    params->k_scale = (flash_scale_t){g.k_scale, g.k_scale_stride_batch, g.k_scale_stride_head};
+    params->v_scale = (flash_scale_t){g.v_scale, g.v_scale_stride_batch, g.v_scale_stride_head};
+    FLASH_TRY(check_scale(K_SCALE, &params->k_scale, own->k.dtype));
+    FLASH_TRY(check_scale(V_SCALE, &params->v_scale, own->k.dtype));
+    drop_unused_strides(own, &params->k_scale);
+    drop_unused_strides(own, &params->v_scale);
+    return FLASH_SUCCESS;
+}
+
+/* ---- The arrays ---- */
+
+/* Scales as a tensor of rows of one element. */
+static flash_tensor_t tensor_of(const flash_scale_t *scale) {
+    return (flash_tensor_t){.data = (void *)scale->data,
+                            .stride_batch = scale->stride_batch,
+                            .stride_head = scale->stride_head};
+}
+
+/* A tensor without data is empty. */
+static tensor_shape_t shape_of(const flash_params_t *p, const flash_scale_t *scale) {
+    return (tensor_shape_t){.batch = scale->data == NULL ? 0 : p->batch,
+                            .seq = 1,
+                            .longest_seq = 1,
+                            .heads = p->n_heads_kv,
+                            .d_head = 1,
+                            .element_size = sizeof *scale->data,
+                            .may_repeat = true};
+}
+
+static flash_status_t check_offsets(const char *name, const flash_params_t *p,
+                                    const flash_scale_t *scale) {
+    const flash_tensor_t tensor = tensor_of(scale);
+    const tensor_shape_t shape = shape_of(p, scale);
+    return tensor_check(name, &tensor, &shape);
+}
+
+flash_status_t arguments_check_scales(const flash_params_t *params) {
+    FLASH_TRY(check_offsets(K_SCALE, params, &params->k_scale));
+    return check_offsets(V_SCALE, params, &params->v_scale);
+}
+
+static flash_status_t check_apart(const flash_params_t *p, const char *name,
+                                  const flash_tensor_t *output, const tensor_shape_t *shape,
+                                  bool is_v) {
+    const flash_scale_t *scale = is_v ? &p->v_scale : &p->k_scale;
+    const flash_tensor_t tensor = tensor_of(scale);
+    const tensor_shape_t own = shape_of(p, scale);
+    return tensor_check_apart(name, output, shape, is_v ? V_SCALE : K_SCALE, &tensor, &own);
+}
+
+flash_status_t arguments_check_scales_apart(const flash_params_t *params, const char *name,
+                                            const flash_tensor_t *output,
+                                            const tensor_shape_t *shape) {
+    FLASH_TRY(check_apart(params, name, output, shape, false));
+    return check_apart(params, name, output, shape, true);
+}
+
+flash_status_t arguments_check_scale_alignments(const flash_params_t *params) {
+    const int64_t size = sizeof *params->k_scale.data;
+    FLASH_TRY(argument_check_alignment(K_SCALE, params->k_scale.data, size));
+    return argument_check_alignment(V_SCALE, params->v_scale.data, size);
+}
