@@ -98,7 +98,8 @@ SM80_SHIP_UNALIGNED_TILES = (
     (256, (64, 32)),
 )
 
-# Decode kernels that are installed: 96 KB of shared memory each, 128 KB at d_head 256.
+# Decode kernels that are installed: 96 KB of shared memory each, 128 KB at d_head 256; for K and V
+# of 16 bits, and of e4m3, whose rows take half.
 SM80_DECODE_SHIP_SHAPES = (
     # d_head, B_r, B_c, n_warps
     ("64, 8, 32, 4", "stages_3"),
@@ -106,6 +107,13 @@ SM80_DECODE_SHIP_SHAPES = (
     ("128, 8, 16, 4", "stages_3"),
     ("128, 16, 16, 4", "stages_3"),
     ("256, 8, 16, 4", "stages_2"),
+)
+SM80_DECODE_SHIP_E4M3_SHAPES = (
+    ("64, 8, 32, 4", "stages_6"),
+    ("64, 16, 32, 4", "stages_6"),
+    ("128, 8, 32, 4", "stages_3"),
+    ("128, 16, 32, 4", "stages_3"),
+    ("256, 8, 16, 4", "stages_4"),
 )
 
 # SM90 kernels that are installed, with the strategies of each in the words of the short form.
@@ -266,10 +274,15 @@ def ship_sm80() -> list[Config]:
 
 def ship_sm80_decode() -> list[Config]:
     """For each head dimension a row a number of rows, contiguous and in pages."""
+    shapes = {
+        Dtype.FP16: SM80_DECODE_SHIP_SHAPES,
+        Dtype.BF16: SM80_DECODE_SHIP_SHAPES,
+        Dtype.E4M3: SM80_DECODE_SHIP_E4M3_SHAPES,
+    }
     return [
         replace(parse_config(f"SM80_DECODE ({dtype.name}, {shape}): {stages}"), features=features)
-        for dtype in (Dtype.FP16, Dtype.BF16)
-        for shape, stages in SM80_DECODE_SHIP_SHAPES
+        for dtype, of_dtype in shapes.items()
+        for shape, stages in of_dtype
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
 

@@ -1,6 +1,6 @@
 /*
  * Infinities and NaNs among 16-bit elements, by their bits, one chunk of 16 bytes at a time; and
- * what they make of an element of O.
+ * what they make of an element of O. Elements of e4m3 have NaNs alone.
  */
 #ifndef FLASH_KERNELS_COMMON_NON_FINITE_CUH
 #define FLASH_KERNELS_COMMON_NON_FINITE_CUH
@@ -14,10 +14,25 @@ template <int DTYPE> static __device__ __forceinline__ bool is_finite(uint32_t e
     return (element & exponent) != exponent;
 }
 
+template <> __device__ __forceinline__ bool is_finite<FLASH_DTYPE_E4M3>(uint32_t element) {
+    constexpr uint32_t nan = dtype_exponent_bits(FLASH_DTYPE_E4M3);
+    return (element & nan) != nan;
+}
+
+/* Returns 1 in each of four bytes that is a NaN of e4m3. */
+static __device__ __forceinline__ uint32_t e4m3_nans(uint32_t four) {
+    return ((four & 0x7f7f7f7fu) + 0x01010101u) >> 7 & 0x01010101u;
+}
+
 /* Returns the pair with zeros in place of what is not finite. */
 template <int DTYPE> static __device__ __forceinline__ uint32_t finite_pair(uint32_t pair) {
     return (is_finite<DTYPE>(pair) ? pair & 0xffffu : 0) |
            (is_finite<DTYPE>(pair >> 16) ? pair & 0xffff0000u : 0);
+}
+
+/* As finite_pair(), of four elements. */
+template <> __device__ __forceinline__ uint32_t finite_pair<FLASH_DTYPE_E4M3>(uint32_t four) {
+    return four & ~(e4m3_nans(four) * 0xffu);
 }
 
 template <int DTYPE> static __device__ __forceinline__ uint4 finite_chunk(uint4 v) {
@@ -32,6 +47,12 @@ static __device__ __forceinline__ uint32_t add_zero_times_chunk(uint32_t sum, ui
     sum = multiply_add_pair<DTYPE>(v.y, 0, sum);
     sum = multiply_add_pair<DTYPE>(v.z, 0, sum);
     return multiply_add_pair<DTYPE>(v.w, 0, sum);
+}
+
+/* Adds the NaNs of e4m3. */
+template <>
+__device__ __forceinline__ uint32_t add_zero_times_chunk<FLASH_DTYPE_E4M3>(uint32_t sum, uint4 v) {
+    return sum | e4m3_nans(v.x) | e4m3_nans(v.y) | e4m3_nans(v.z) | e4m3_nans(v.w);
 }
 
 static __device__ __forceinline__ bool is_pair_of_zeros(uint32_t pair) {

@@ -27,9 +27,22 @@ template <flash_config_t C> struct warp_state {
 /* What every step of a warp takes. */
 template <flash_config_t C> struct step_operands {
     query_fragments<C> q;
+    score_factors<C> factors;
     row_masks<C> masks;
     score_unit_t unit;
 };
+
+template <flash_config_t C>
+static __device__ __forceinline__ step_operands<C>
+make_operands(const sm80_decode_params_t &params, const decode_block_t &block, int32_t head_kv,
+              const score_unit_t &unit) {
+    step_operands<C> with;
+    with.q = load_queries<C>(params, block, head_kv);
+    with.masks = make_row_masks<C>(params, block);
+    with.factors = prepare_queries<C>(with.q, params.attention, block.piece.batch_index, head_kv);
+    with.unit = unit;
+    return with;
+}
 
 /* Waits for the oldest slot in flight. */
 template <flash_config_t C> static __device__ __forceinline__ void await_slot() {
@@ -49,6 +62,7 @@ process_step(warp_state<C> &state, kv_stream_t &stream, const sm80_decode_params
     multiply_q_k<C>(s, with.q, slot);
     __syncwarp();
     load_k<C>(slot, stream);
+    scale_scores<C>(s, with.factors);
     cap_scores<C>(s, with.unit);
     if (!whole)
         mask_scores<C>(s, with.masks, step_key);
@@ -80,8 +94,8 @@ process_keys(const sm80_decode_params_t &params, const decode_block_t &block, wa
     const warp_part_t part = own_warp_part<C>(params);
     kv_stream_t stream = make_kv_stream<C>(params, block, part);
     fill_ring<C>(ring, stream, params);
-    const step_operands<C> with = {load_queries<C>(params, block, block.first_head_kv + part.head),
-                                   make_row_masks<C>(params, block), unit};
+    const step_operands<C> with =
+        make_operands<C>(params, block, block.first_head_kv + part.head, unit);
     int stage = 0;
 #pragma unroll 1
     for (int32_t key = block.key_begin + part.number * C.B_c; key < block.key_end;

@@ -31,8 +31,8 @@
 enum {
     DECODE_WARP_THREADS = 32,
     DECODE_CHUNK_BYTES = 16, /* of a copy */
-    DECODE_PANEL_BYTES = 128,
-    DECODE_UNIT_KEYS = 64, /* sequences are cut into pieces between units */
+    DECODE_LINE_BYTES = 128, /* of shared memory */
+    DECODE_UNIT_KEYS = 64,   /* sequences are cut into pieces between units */
     DECODE_MOST_HEADS_PER_BLOCK = 4,
     DECODE_STATIC_SHARED_BYTES = 1024, /* at most */
     DECODE_REGISTERS_OF_SM = 65536,

@@ -46,10 +46,12 @@ static int64_t tiles(const flash_config_t *config, const flash_params_t *p) {
 static const cuda_family_t cuda = {.block = block, .tiles = tiles};
 
 /* Rows of Q, K and V are read by 16 bytes. */
-static bool chunks_aligned(const void *data, const flash_strides_t *stride, int32_t d_head) {
+static bool chunks_aligned(const void *data, const flash_strides_t *stride, int32_t d_head,
+                           int32_t element_bytes) {
     const uint64_t elements = (uint64_t)stride->batch | (uint64_t)stride->seq |
                               (uint64_t)stride->head | (uint64_t)(uint32_t)d_head;
-    return (uintptr_t)data % DECODE_CHUNK_BYTES == 0 && elements % (DECODE_CHUNK_BYTES / 2) == 0;
+    return (uintptr_t)data % DECODE_CHUNK_BYTES == 0 &&
+           elements % (uint64_t)(DECODE_CHUNK_BYTES / element_bytes) == 0;
 }
 
 /* From key to key 32 bits of bytes are enough. */
@@ -67,9 +69,10 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     if (problem->batch_invariant && p->cu_seqlens_q != NULL)
         return "with FLASH_FLAG_BATCH_INVARIANT the queries of other sequences must not decide "
                "between decode and other kernels";
-    if (!chunks_aligned(p->q, &p->q_stride, p->d_head) ||
-        !chunks_aligned(p->k, &p->k_stride, p->d_head) ||
-        !chunks_aligned(p->v, &p->v_stride, p->d_head))
+    const int32_t q_bytes = dtype_size(p->q_dtype), kv_bytes = dtype_size(config->dtype);
+    if (!chunks_aligned(p->q, &p->q_stride, p->d_head, q_bytes) ||
+        !chunks_aligned(p->k, &p->k_stride, p->d_head, kv_bytes) ||
+        !chunks_aligned(p->v, &p->v_stride, p->d_head, kv_bytes))
         return "decode kernels need 16-byte aligned rows of Q, K and V";
     if (!close_keys(&p->k_stride) || !close_keys(&p->v_stride))
         return "decode kernels need strides of tokens below 2^31 bytes";

@@ -21,6 +21,13 @@ static __device__ __forceinline__ void shared_store(uint32_t shared, uint4 value
                  : "memory");
 }
 
+/* 8 bits, in the lowest of what is returned. */
+static __device__ __forceinline__ uint32_t shared_load_8(uint32_t shared) {
+    uint32_t value;
+    asm volatile("ld.shared.u8 %0, [%1];\n" : "=r"(value) : "r"(shared) : "memory");
+    return value;
+}
+
 /* 16 bits, in the lower half of what is returned. */
 static __device__ __forceinline__ uint32_t shared_load_16(uint32_t shared) {
     uint16_t value;

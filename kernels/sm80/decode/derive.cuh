@@ -10,18 +10,35 @@
 
 #include "sm80/decode_kernel.h"
 
+enum { LINE_CHUNKS = DECODE_LINE_BYTES / DECODE_CHUNK_BYTES };
+
 /* ---- mma tiles (m16n8k16) ---- */
 
 template <flash_config_t C> constexpr int row_groups = C.B_r / 8;     /* of Q, columns of an mma */
 template <flash_config_t C> constexpr int key_tiles = C.B_c / 16;     /* rows of S^T of a step */
 template <flash_config_t C> constexpr int head_tiles = C.d_head / 16; /* contraction; rows of O^T */
 
-/* ---- shared memory: panels of 128 bytes of a row, chunks of 16 bytes swizzled ---- */
+/* ---- elements: those of K and V; Q, P and what K and V become for mma have 16 bits ---- */
 
+template <flash_config_t C> constexpr bool is_quantised = C.dtype == FLASH_DTYPE_E4M3;
+template <flash_config_t C>
+constexpr int mma_dtype = is_quantised<C> ? (int)FLASH_DTYPE_FP16 : C.dtype;
 template <flash_config_t C> constexpr int element_bytes = dtype_size(C.dtype);
+constexpr int query_bytes = 2;
+
+/* ---- shared memory: lines of 128 bytes, chunks of 16 bytes swizzled; a longer row has a line in
+ * each panel, and shorter ones share a line ---- */
+
 template <flash_config_t C> constexpr int chunk_elements = DECODE_CHUNK_BYTES / element_bytes<C>;
 template <flash_config_t C> constexpr int row_chunks = C.d_head / chunk_elements<C>;
-template <flash_config_t C> constexpr int panel_bytes = C.B_c *DECODE_PANEL_BYTES;
+template <flash_config_t C>
+constexpr int line_rows = row_chunks<C> < LINE_CHUNKS ? LINE_CHUNKS / row_chunks<C> : 1;
+template <flash_config_t C> constexpr int panel_bytes = C.B_c / line_rows<C> *DECODE_LINE_BYTES;
+
+/* An ldmatrix reads two chunks of 16 keys: so many head tiles, and so many of them a slot has. */
+template <flash_config_t C>
+constexpr int load_tiles = 2 * DECODE_CHUNK_BYTES / (16 * element_bytes<C>);
+template <flash_config_t C> constexpr int head_loads = head_tiles<C> / load_tiles<C>;
 template <flash_config_t C> constexpr int slot_bytes = decode_slot_bytes(&C);
 template <flash_config_t C> constexpr int warp_ring_bytes = C.n_stages * 2 * slot_bytes<C>;
 
@@ -41,7 +58,8 @@ template <flash_config_t C> constexpr bool has_pages = (C.features & FLASH_FEATU
 
 template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.arch == FLASH_ARCH_SM80_DECODE, "a configuration of another family");
-    static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16, "dtype");
+    static_assert(is_quantised<C> || C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16,
+                  "dtype");
     static_assert(C.d_head == 64 || C.d_head == 128 || C.d_head == 256, "d_head");
     static_assert(C.B_r == 8 || C.B_r == 16, "B_r");
     static_assert(C.B_c == 16 || C.B_c == 32, "B_c: a lane for each key");

@@ -43,8 +43,10 @@ template <flash_config_t C> static __device__ __forceinline__ int copy_row() {
 /* Offset of a chunk of a row in a slot. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
-    return chunk / 8 * panel_bytes<C> + row * DECODE_PANEL_BYTES +
-           ((chunk % 8 ^ row % 8) * DECODE_CHUNK_BYTES);
+    const int line = row / line_rows<C>;
+    const int place = row % line_rows<C> * row_chunks<C> + chunk % LINE_CHUNKS;
+    return chunk / LINE_CHUNKS * panel_bytes<C> + line * DECODE_LINE_BYTES +
+           ((place ^ line % LINE_CHUNKS) * DECODE_CHUNK_BYTES);
 }
 
 /* The stream begins with the first key of the run, or of the pool. */
@@ -89,8 +91,9 @@ static __device__ __forceinline__ kv_stream_t make_kv_stream(const sm80_decode_p
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t copy_target(uint32_t slot, const kv_stream_t &stream,
                                                        int i) {
-    return slot + i * copy_rows<C> * DECODE_PANEL_BYTES +
-           (stream.slot_offset ^ (i * copy_rows<C> % 8 * DECODE_CHUNK_BYTES));
+    const int line = i * copy_rows<C> / line_rows<C>;
+    return slot + line * DECODE_LINE_BYTES +
+           (stream.slot_offset ^ (line % LINE_CHUNKS * DECODE_CHUNK_BYTES));
 }
 
 template <flash_config_t C>

@@ -4,9 +4,8 @@
 #ifndef FLASH_KERNELS_SM80_DECODE_PRODUCTS_CUH
 #define FLASH_KERNELS_SM80_DECODE_PRODUCTS_CUH
 
-#include "common/ptx/ldmatrix.cuh"
 #include "sm80/decode/load.cuh"
-#include "sm80/decode/rows.cuh"
+#include "sm80/decode/queries.cuh"
 #include "sm80/ptx/mma.cuh"
 
 /* of[n][m][2 * half + j]: key m * 16 + half * 8 + g, row n * 8 + 2t + j. */
@@ -17,27 +16,30 @@ template <flash_config_t C> struct weight_fragments {
     uint32_t pair[row_groups<C>][key_tiles<C>][2];
 };
 
-/* of[n][d][2 * half + j]: column d * 16 + half * 8 + g of O, row n * 8 + 2t + j. */
+/* of[n][d][2 * half + j]: column output_column(d, half) of O, row n * 8 + 2t + j. */
 template <flash_config_t C> struct output_tile { float of[row_groups<C>][head_tiles<C>][4]; };
+
+/* Returns the address of the load-th ldmatrix over 16 keys, two chunks of each, where the first one
+ * is at `address`. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t load_address(uint32_t address, int key_tile, int load) {
+    return (address ^ (load % 4 * 2 * DECODE_CHUNK_BYTES)) + load / 4 * panel_bytes<C> +
+           key_tile * 16 / line_rows<C> * DECODE_LINE_BYTES;
+}
 
 /* Keys down a tile, columns across: A of S^T. */
 template <flash_config_t C>
-static __device__ __forceinline__ uint32_t k_tile_address(uint32_t slot, int key_tile,
-                                                          int head_tile) {
+static __device__ __forceinline__ uint32_t k_address(uint32_t slot, int key_tile, int load) {
     const int lane = threadIdx.x % DECODE_WARP_THREADS;
-    const uint32_t address = slot + chunk_offset<C>(lane % 16, lane / 16);
-    return (address ^ (head_tile % 4 * 2 * DECODE_CHUNK_BYTES)) + head_tile / 4 * panel_bytes<C> +
-           key_tile * 16 * DECODE_PANEL_BYTES;
+    return load_address<C>(slot + chunk_offset<C>(lane % 16, lane / 16), key_tile, load);
 }
 
 /* Columns down a tile, keys across, when ldmatrix transposes: A of O^T. */
 template <flash_config_t C>
-static __device__ __forceinline__ uint32_t v_tile_address(uint32_t slot, int key_tile,
-                                                          int head_tile) {
+static __device__ __forceinline__ uint32_t v_address(uint32_t slot, int key_tile, int load) {
     const int lane = threadIdx.x % DECODE_WARP_THREADS;
-    const uint32_t address = slot + chunk_offset<C>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
-    return (address ^ (head_tile % 4 * 2 * DECODE_CHUNK_BYTES)) + head_tile / 4 * panel_bytes<C> +
-           key_tile * 16 * DECODE_PANEL_BYTES;
+    return load_address<C>(slot + chunk_offset<C>(lane / 16 * 8 + lane % 8, lane / 8 % 2), key_tile,
+                           load);
 }
 
 template <flash_config_t C>
@@ -51,13 +53,31 @@ static __device__ __forceinline__ void multiply_q_k(score_tile<C> &s, const quer
             for (int i = 0; i < 4; ++i)
                 s.of[n][m][i] = 0.0f;
 #pragma unroll
-        for (int d = 0; d < head_tiles<C>; ++d) {
-            uint32_t k[4];
-            ldmatrix_x4(k, k_tile_address<C>(slot, m, d));
+        for (int load = 0; load < head_loads<C>; ++load) {
+            const key_fragments<C> k = load_key_fragments<C>(k_address<C>(slot, m, load));
 #pragma unroll
-            for (int n = 0; n < row_groups<C>; ++n)
-                mma_m16n8k16<C.dtype>(s.of[n][m], k, q.pair[n][d][0], q.pair[n][d][1]);
+            for (int tile = 0; tile < load_tiles<C>; ++tile)
+#pragma unroll
+                for (int n = 0; n < row_groups<C>; ++n) {
+                    const uint32_t(&pair)[2] = q.pair[n][load * load_tiles<C> + tile];
+                    mma_m16n8k16<mma_dtype<C>>(s.of[n][m], k.of[tile], pair[0], pair[1]);
+                }
         }
+    }
+}
+
+/* K of e4m3 has a scale, and rows of Q may have powers of two. */
+template <flash_config_t C>
+static __device__ __forceinline__ void scale_scores(score_tile<C> &s,
+                                                    const score_factors<C> &factors) {
+    if constexpr (is_quantised<C>) {
+#pragma unroll
+        for (int n = 0; n < row_groups<C>; ++n)
+#pragma unroll
+            for (int m = 0; m < key_tiles<C>; ++m)
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    s.of[n][m][i] *= factors.of[n][i % 2];
     }
 }
 
@@ -67,12 +87,14 @@ static __device__ __forceinline__ void multiply_p_v(output_tile<C> &o, const wei
 #pragma unroll
     for (int m = 0; m < key_tiles<C>; ++m)
 #pragma unroll
-        for (int d = 0; d < head_tiles<C>; ++d) {
-            uint32_t v[4];
-            ldmatrix_x4_trans(v, v_tile_address<C>(slot, m, d));
+        for (int load = 0; load < head_loads<C>; ++load) {
+            const key_fragments<C> v = load_value_fragments<C>(v_address<C>(slot, m, load));
 #pragma unroll
-            for (int n = 0; n < row_groups<C>; ++n)
-                mma_m16n8k16<C.dtype>(o.of[n][d], v, p.pair[n][m][0], p.pair[n][m][1]);
+            for (int tile = 0; tile < load_tiles<C>; ++tile)
+#pragma unroll
+                for (int n = 0; n < row_groups<C>; ++n)
+                    mma_m16n8k16<mma_dtype<C>>(o.of[n][load * load_tiles<C> + tile], v.of[tile],
+                                               p.pair[n][m][0], p.pair[n][m][1]);
         }
 }
 

@@ -39,7 +39,7 @@ static __device__ __forceinline__ void stage_results(unsigned char *shared, cons
             for (int d = 0; d < head_tiles<C>; ++d)
 #pragma unroll
                 for (int half = 0; half < 2; ++half)
-                    output[row * result_pitch<C> + d * 16 + half * 8 + lane / 4] =
+                    output[row * result_pitch<C> + output_column<C>(d, half)] =
                         o.of[n][d][2 * half + j];
         }
 }

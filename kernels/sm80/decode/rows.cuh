@@ -1,7 +1,6 @@
 /*
- * The rows of a block: which query and query head each one is, what keys it sees, and its Q as the
- * second operand of S^T = K Q^T. With g = lane / 4 and t = lane % 4 a lane holds Q of row g of each
- * group of eight rows, and scores of rows 2t and 2t + 1.
+ * The rows of a block: which query and query head each one is, and what keys it sees. With
+ * t = lane % 4 a lane holds scores of rows 2t and 2t + 1 of each group of eight rows.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_ROWS_CUH
 #define FLASH_KERNELS_SM80_DECODE_ROWS_CUH
@@ -28,41 +27,6 @@ static __device__ __forceinline__ int64_t row_offset(const flash_params_t &p,
     return block.piece.batch_index * stride.batch +
            (block.sequence.q_begin + row.query) * stride.seq +
            ((int64_t)head_kv * p.group + row.head) * stride.head;
-}
-
-template <flash_config_t C> struct query_fragments {
-    uint32_t pair[row_groups<C>][head_tiles<C>][2]; /* columns 2t, 2t + 1 and 2t + 8, 2t + 9 */
-};
-
-static __device__ __forceinline__ uint32_t load_pair_if(const char *pointer, bool exists) {
-    return exists ? __ldg((const uint32_t *)pointer) : 0;
-}
-
-template <flash_config_t C>
-static __device__ __forceinline__ query_fragments<C>
-load_queries(const sm80_decode_params_t &params, const decode_block_t &block, int32_t head_kv) {
-    const flash_params_t &p = params.attention;
-    const int lane = threadIdx.x % DECODE_WARP_THREADS;
-    const int column = lane % 4 * 2;
-    query_fragments<C> q;
-#pragma unroll
-    for (int n = 0; n < row_groups<C>; ++n) {
-        const int32_t row = n * 8 + lane / 4;
-        const bool exists = row < block.rows;
-        const head_row_t at = find_row(params, block.row_begin + (exists ? row : 0));
-        const char *data =
-            (const char *)p.q +
-            (row_offset(p, p.q_stride, block, head_kv, at) + column) * element_bytes<C>;
-#pragma unroll
-        for (int i = 0; i < head_tiles<C>; ++i)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int first = i * 16 + half * 8;
-                q.pair[n][i][half] = load_pair_if(data + first * element_bytes<C>,
-                                                  exists && first + column < p.d_head);
-            }
-    }
-    return q;
 }
 
 /* ---- Masks ---- */

@@ -41,6 +41,19 @@ template <int DTYPE> static __device__ __forceinline__ float non_finite_value(ui
     return element & 0x8000u ? -magnitude : magnitude;
 }
 
+template <> __device__ __forceinline__ float non_finite_value<FLASH_DTYPE_E4M3>(uint32_t) {
+    return NAN;
+}
+
+/* Returns the element of V that belongs to an element of the lane's O, at a key of the slot. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t load_value(uint32_t slot, int key, int d, int half) {
+    const int column = output_column<C>(d, half);
+    const uint32_t chunk = slot + chunk_offset<C>(key, column / chunk_elements<C>);
+    const uint32_t address = chunk + column % chunk_elements<C> * element_bytes<C>;
+    return is_quantised<C> ? shared_load_8(address) : shared_load_16(address);
+}
+
 /* One element of V to the rows that see its key. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_non_finite(output_tile<C> &o, int d, int half,
@@ -61,17 +74,14 @@ template <flash_config_t C>
 static __device__ __forceinline__ void add_visible_non_finite(output_tile<C> &o, uint32_t slot,
                                                               const row_masks<C> &masks,
                                                               int32_t step_key) {
-    const int g = threadIdx.x % DECODE_WARP_THREADS / 4;
 #pragma unroll 1
     for (int key = 0; key < C.B_c; ++key)
 #pragma unroll
         for (int d = 0; d < head_tiles<C>; ++d)
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const uint32_t address =
-                    slot + chunk_offset<C>(key, d * 2 + half) + g * element_bytes<C>;
-                add_non_finite<C>(o, d, half, masks, step_key + key, shared_load_16(address));
-            }
+            for (int half = 0; half < 2; ++half)
+                add_non_finite<C>(o, d, half, masks, step_key + key,
+                                  load_value<C>(slot, key, d, half));
 }
 
 template <flash_config_t C>

@@ -5,6 +5,7 @@
 #define FLASH_KERNELS_SM80_DECODE_STORE_CUH
 
 #include "common/ptx/convert.cuh"
+#include "common/scale.h"
 #include "common/score_unit.cuh"
 #include "sm80/decode/rows.cuh"
 
@@ -23,6 +24,7 @@ static __device__ __forceinline__ float4 add_weighted(float4 sum, float4 x, floa
 typedef struct output_row {
     int64_t o;
     int64_t lse;
+    float v_scale;
 } output_row_t;
 
 static __device__ __forceinline__ output_row_t find_output_row(const sm80_decode_params_t &params,
@@ -32,7 +34,8 @@ static __device__ __forceinline__ output_row_t find_output_row(const sm80_decode
     const flash_params_t &p = params.attention;
     const int32_t head = head_kv * p.group + row.head;
     return {row_offset(p, p.o_stride, block, head_kv, row),
-            flash_lse_index(&p, &block.sequence, block.piece.batch_index, head, row.query)};
+            flash_lse_index(&p, &block.sequence, block.piece.batch_index, head, row.query),
+            flash_scale_at(&p.v_scale, block.piece.batch_index, head_kv)};
 }
 
 template <int DTYPE> static __device__ __forceinline__ void store_pairs(char *o, float4 x) {
@@ -68,7 +71,7 @@ static __device__ __forceinline__ void store_row(const sm80_decode_params_t &par
                                                  const score_unit_t &unit) {
     const flash_params_t &p = params.attention;
     const bool saw_none = weight.sum == 0.0f;
-    const float inverse = saw_none ? 0.0f : 1.0f / weight.sum;
+    const float inverse = saw_none ? 0.0f : to.v_scale / weight.sum;
     const float4 o = {sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse};
     if (column < p.d_head)
         store_four(p.o, to.o + column, o, p.o_dtype);
