@@ -46,15 +46,17 @@ PROGRESSION_SM90_FULL = (
 )
 PROGRESSION_SM90_SHAPE = "SM90 (BF16, 128, 128, 128, 12)"
 
-# CPU kernels that are installed.
+# CPU kernels that are installed. The families of AMX and of products of bf16 leave e4m3 to those
+# beside them.
+CPU_TYPES = (*BASIC_TYPES, Dtype.E4M3)
 CPU_SHIP_TILES = (
     # arch, types, (B_r, B_c)
-    (Arch.REFERENCE, BASIC_TYPES, (16, 1)),
-    (Arch.AVX2, BASIC_TYPES, (96, 128)),
-    (Arch.AVX512, BASIC_TYPES, (96, 128)),
+    (Arch.REFERENCE, CPU_TYPES, (16, 1)),
+    (Arch.AVX2, CPU_TYPES, (96, 128)),
+    (Arch.AVX512, CPU_TYPES, (96, 128)),
     (Arch.AMX, (Dtype.FP16,), (256, 128)),  # P takes twice the memory of BF16's
     (Arch.AMX, (Dtype.BF16,), (256, 256)),
-    (Arch.NEON, BASIC_TYPES, (96, 128)),
+    (Arch.NEON, CPU_TYPES, (96, 128)),
     (Arch.AVX512_BF16, (Dtype.BF16,), (96, 256)),
     (Arch.NEON_BF16, (Dtype.BF16,), (96, 256)),
 )

@@ -152,8 +152,25 @@ ALWAYS_INLINE void vec_transpose(vec_t r[VEC_WIDTH]) {
 
 /* ---- Memory ---- */
 
+/* Elements of e4m3 as fp16, which has their bits after a zero behind the sign; NaN stays one. */
+ALWAYS_INLINE __m128i halves_of_e4m3(__m128i x) {
+    const __m128i words = _mm_slli_epi16(_mm_cvtepi8_epi16(x), 7), all = _mm_set1_epi16(0x3f80);
+    const __m128i nan = _mm_cmpeq_epi16(_mm_and_si128(words, all), all);
+    return _mm_or_si128(_mm_and_si128(words, _mm_set1_epi16((int16_t)0xbf80)), nan);
+}
+
+ALWAYS_INLINE void vec_load_e4m3(const void *from, vec_t pair[2]) {
+    const __m256i words = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128(from)), 7);
+    const __m256i all = _mm256_set1_epi16(0x3f80);
+    const __m256i nan = _mm256_cmpeq_epi16(_mm256_and_si256(words, all), all);
+    const __m256i numbers = _mm256_and_si256(words, _mm256_set1_epi16((int16_t)0xbf80));
+    const __m256i halves = _mm256_or_si256(numbers, nan);
+    pair[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(halves));
+    pair[1] = _mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1));
+}
+
 ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, __m128i x) {
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(4); /* e4m3 has no halves */
     if (dtype == FLASH_DTYPE_FP16)
         return _mm256_cvtph_ps(x);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
@@ -172,7 +189,7 @@ ALWAYS_INLINE __m128i vec_to_bf16(vec_t x) {
 }
 
 ALWAYS_INLINE __m128i vec_to_halves(int32_t dtype, vec_t x) {
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(4); /* nothing is stored in e4m3 */
     return dtype == FLASH_DTYPE_FP16
                ? _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
                : vec_to_bf16(x);
@@ -186,12 +203,19 @@ ALWAYS_INLINE __m256i first_lanes(int n) {
 ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {
     if (dtype == FLASH_DTYPE_FP32)
         return _mm256_loadu_ps(from);
+    if (dtype == FLASH_DTYPE_E4M3)
+        return _mm256_cvtph_ps(halves_of_e4m3(_mm_loadl_epi64(from)));
     return vec_from_halves(dtype, _mm_loadu_si128(from));
 }
 
 ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
     if (dtype == FLASH_DTYPE_FP32)
         return _mm256_maskload_ps(from, first_lanes(n));
+    if (dtype == FLASH_DTYPE_E4M3) {
+        uint8_t elements[VEC_WIDTH] = {0};
+        memcpy(elements, from, (size_t)n);
+        return vec_load(dtype, elements);
+    }
     uint16_t halves[VEC_WIDTH] = {0};
     memcpy(halves, from, (size_t)n * sizeof halves[0]);
     return vec_from_halves(dtype, _mm_loadu_si128((const __m128i *)halves));

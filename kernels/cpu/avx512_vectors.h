@@ -155,10 +155,31 @@ ALWAYS_INLINE __m256i vec_to_bf16(vec_t x) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 }
 
+/* Elements of e4m3 as fp16, which has their bits after a zero behind the sign; NaN stays one. */
+ALWAYS_INLINE __m256i halves_of_e4m3(__m128i x) {
+    const __m256i words = _mm256_slli_epi16(_mm256_cvtepi8_epi16(x), 7);
+    const __m256i all = _mm256_set1_epi16(0x3f80);
+    const __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_and_si256(words, all), all);
+    const __m256i halves = _mm256_and_si256(words, _mm256_set1_epi16((int16_t)0xbf80));
+    return _mm256_mask_mov_epi16(halves, nan, _mm256_set1_epi16(0x7e00));
+}
+
+ALWAYS_INLINE void vec_load_e4m3(const void *from, vec_t pair[2]) {
+    const __m512i words = _mm512_slli_epi16(_mm512_cvtepi8_epi16(_mm256_loadu_si256(from)), 7);
+    const __m512i all = _mm512_set1_epi16(0x3f80);
+    const __mmask32 nan = _mm512_cmpeq_epi16_mask(_mm512_and_si512(words, all), all);
+    const __m512i numbers = _mm512_and_si512(words, _mm512_set1_epi16((int16_t)0xbf80));
+    const __m512i halves = _mm512_mask_mov_epi16(numbers, nan, _mm512_set1_epi16(0x7e00));
+    pair[0] = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+    pair[1] = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
+}
+
 ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {
     DTYPES_KNOWN(4);
     if (dtype == FLASH_DTYPE_FP32)
         return _mm512_loadu_ps(from);
+    if (dtype == FLASH_DTYPE_E4M3)
+        return _mm512_cvtph_ps(halves_of_e4m3(_mm_loadu_si128(from)));
     const __m256i halves = _mm256_loadu_si256(from);
     return dtype == FLASH_DTYPE_FP16 ? _mm512_cvtph_ps(halves) : vec_from_bf16(halves);
 }
@@ -168,6 +189,8 @@ ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
     const __mmask16 mask = (__mmask16)((1u << n) - 1);
     if (dtype == FLASH_DTYPE_FP32)
         return _mm512_maskz_loadu_ps(mask, from);
+    if (dtype == FLASH_DTYPE_E4M3)
+        return _mm512_cvtph_ps(halves_of_e4m3(_mm_maskz_loadu_epi8(mask, from)));
     const __m256i halves = _mm256_maskz_loadu_epi16(mask, from);
     return dtype == FLASH_DTYPE_FP16 ? _mm512_cvtph_ps(halves) : vec_from_bf16(halves);
 }
@@ -193,7 +216,7 @@ ALWAYS_INLINE void vec_join(vec_t pair[2]) {
 }
 
 ALWAYS_INLINE __m256i vec_to_halves(int32_t dtype, vec_t x) {
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(4); /* nothing is stored in e4m3 */
     return dtype == FLASH_DTYPE_FP16
                ? _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
                : vec_to_bf16(x);

@@ -123,8 +123,18 @@ ALWAYS_INLINE void vec_transpose(vec_t r[VEC_WIDTH]) {
 
 /* ---- Memory: byte by byte, for any alignment ---- */
 
+/* Elements of e4m3 as fp16, which has their bits after a zero behind the sign; NaN stays one. */
+ALWAYS_INLINE void vec_load_e4m3(const void *from, vec_t pair[2]) {
+    const uint16x8_t words = vreinterpretq_u16_s16(vshll_n_s8(vld1_s8(from), 7));
+    const uint16x8_t all = vdupq_n_u16(0x3f80);
+    const uint16x8_t nan = vceqq_u16(vandq_u16(words, all), all);
+    const uint16x8_t halves = vorrq_u16(vandq_u16(words, vdupq_n_u16(0xbf80)), nan);
+    pair[0] = vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(halves)));
+    pair[1] = vcvt_f32_f16(vreinterpret_f16_u16(vget_high_u16(halves)));
+}
+
 ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, uint16x4_t x) {
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(4); /* e4m3 has no halves */
     if (dtype == FLASH_DTYPE_FP16)
         return vcvt_f32_f16(vreinterpret_f16_u16(x));
     return vreinterpretq_f32_u32(vshll_n_u16(x, 16));
@@ -140,13 +150,20 @@ ALWAYS_INLINE uint16x4_t vec_to_bf16(vec_t x) {
 }
 
 ALWAYS_INLINE uint16x4_t vec_to_halves(int32_t dtype, vec_t x) {
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(4); /* nothing is stored in e4m3 */
     return dtype == FLASH_DTYPE_FP16 ? vreinterpret_u16_f16(vcvt_f16_f32(x)) : vec_to_bf16(x);
 }
 
 ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {
     if (dtype == FLASH_DTYPE_FP32)
         return vreinterpretq_f32_u8(vld1q_u8(from));
+    if (dtype == FLASH_DTYPE_E4M3) {
+        uint8_t elements[2 * VEC_WIDTH] = {0};
+        vec_t pair[2];
+        memcpy(elements, from, VEC_WIDTH);
+        vec_load_e4m3(elements, pair);
+        return pair[0];
+    }
     return vec_from_halves(dtype, vreinterpret_u16_u8(vld1_u8(from)));
 }
 

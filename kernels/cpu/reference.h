@@ -5,6 +5,7 @@
 #ifndef FLASH_KERNELS_CPU_REFERENCE_H
 #define FLASH_KERNELS_CPU_REFERENCE_H
 
+#include "common/scale.h"
 #include "cpu/rows.h"
 
 #include <math.h>
@@ -39,7 +40,8 @@ static inline float reference_score(const flash_params_t *p, const cpu_task_t *t
     float dot = 0;
     for (int64_t i = 0; i < row->d; i++)
         dot += row->q[i] * element_load(p->k, index + i, dtype);
-    const float score = dot * p->softmax_scale;
+    const float k_scale = flash_scale_at(&p->k_scale, task->batch_index, task->head_kv);
+    const float score = dot * k_scale * p->softmax_scale;
     return p->softcap != 0 ? p->softcap * tanhf(score / p->softcap) : score;
 }
 
@@ -82,13 +84,14 @@ static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *
 static inline void reference_store(const flash_params_t *p, const cpu_task_t *task,
                                    const reference_row_t *row, int64_t row_index) {
     const cpu_row_t r = cpu_row(p, task, row_index);
+    const double v_scale = (double)flash_scale_at(&p->v_scale, task->batch_index, task->head_kv);
     void *o = task->o_partial ? task->o_partial : p->o;
     const int32_t dtype_o = task->o_partial ? FLASH_DTYPE_FP32 : p->o_dtype;
     const int64_t index =
         task->o_partial ? row_index * row->d : cpu_row_index(task, &p->o_stride, r);
     for (int64_t i = 0; i < row->d; i++)
         element_store(o, index + i, dtype_o,
-                      row->sum_total != 0 ? (float)(row->total[i] / row->sum_total) : 0);
+                      row->sum_total != 0 ? (float)(row->total[i] / row->sum_total * v_scale) : 0);
     if (cpu_wants_lse(p, task))
         cpu_store_lse(p, task, row_index, r,
                       row->sum_total != 0 ? row->maximum + logf((float)row->sum_total) : -INFINITY);

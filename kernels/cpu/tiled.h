@@ -26,7 +26,10 @@
  *   vec_sum4                  sums of four vectors, to four consecutive floats
  *   vec_transpose             VEC_WIDTH vectors, in place
  *   vec_load, vec_store       VEC_WIDTH elements of a type, any alignment
- *   vec_load_first, vec_store_first  only the first n < VEC_WIDTH elements; the others read as 0
+ *   vec_load_first, vec_store_first  only the first n < VEC_WIDTH elements; the others read as 0.
+ *                             Nothing is stored in e4m3, and what is loaded of it is 2^8 times too
+ *                             small (e4m3.h)
+ *   vec_load_e4m3             2 VEC_WIDTH elements of e4m3, likewise
  *   VEC_SPLITS_BF16           1: there are the next two, which cost less than to widen in order
  *   vec_split_bf16            2 VEC_WIDTH elements, the even ones and the odd ones
  *   vec_join                  from that order to the elements' own
@@ -195,10 +198,14 @@ ALWAYS_INLINE void tiled_attend(const flash_config_t *config, const flash_params
 
 ALWAYS_INLINE void tiled_forward(const flash_config_t *config, const flash_params_t *p,
                                  const cpu_task_t *task, void *scratch) {
-    if (task->way == CPU_WAY_PACK)
+    if (task->way == CPU_WAY_PACK) {
         tiled_pack(config, p, task, scratch);
-    else
+    } else if (config->dtype == FLASH_DTYPE_E4M3) {
+        const flash_params_t own = e4m3_params(p);
+        tiled_attend(config, &own, task, scratch, true);
+    } else {
         tiled_attend(config, p, task, scratch, true);
+    }
 }
 
 #endif

@@ -6,7 +6,8 @@ tensors, or anything with DLPack or an array interface; they are never copied, a
 but the innermost axis, which must be contiguous.
 
 k and v have one type. q may be float32 beside a k and v of 16 bits, and so may O, which is of q's
-type unless out or out_dtype says otherwise.
+type unless out or out_dtype says otherwise. k and v may also be float8_e4m3fn, torch's or that of
+ml_dtypes, with scales (k_descale, v_descale), beside a q of any other type.
 
 Arrays in CUDA memory (float16, bfloat16; O also float32) are computed on their device and on the
 caller's current stream: torch's where torch brought a tensor, otherwise the one that
@@ -49,6 +50,8 @@ def flash_attn_func(
     v_page_table: Any = None,
     page_indptr: Any = None,
     page_rows: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
     batch_invariant: bool = False,
     return_lse: bool = False,
     out: Any = None,
@@ -77,6 +80,9 @@ def flash_attn_func(
                      page_indptr[b]] up to page_indptr[b + 1]
     page_rows        [batch] int32: the row of page_table that sequence b has; without page_table
                      the entry of k and v, a cache of slots
+    k_descale        what elements of k of float8_e4m3fn are multiplied by: a number, or a float32
+                     array [batch, n_heads_kv] of any strides; None: 1
+    v_descale        the same of v
     batch_invariant  a sequence's output depends on its own tokens alone, bit for bit, not on the
                      batch size nor on its neighbours (CPU kernels always keep this)
     return_lse       also return the log-sum-exp, float32 [batch, n_heads, seqlen_q]
@@ -107,6 +113,8 @@ def flash_attn_func(
         v_page_table=v_page_table,
         page_indptr=page_indptr,
         page_rows=page_rows,
+        k_descale=k_descale,
+        v_descale=v_descale,
         batch_invariant=batch_invariant,
         out_dtype=out_dtype,
     )
@@ -128,6 +136,8 @@ def flash_attn_varlen_func(
     v_page_table: Any = None,
     page_indptr: Any = None,
     page_rows: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
@@ -154,7 +164,7 @@ def flash_attn_varlen_func(
     seqused_q      [batch] int32: only the first seqused_q[b] queries of sequence b exist
     seqused_k      [batch] int32: only the first seqused_k[b] keys of sequence b exist
 
-    The rest is as in flash_attn_func, pages too; LSE is float32 [n_heads, total_q].
+    The rest is as in flash_attn_func, pages and scales too; LSE is float32 [n_heads, total_q].
     """
     problem = Problem(
         q,
@@ -174,6 +184,8 @@ def flash_attn_varlen_func(
         v_page_table=v_page_table,
         page_indptr=page_indptr,
         page_rows=page_rows,
+        k_descale=k_descale,
+        v_descale=v_descale,
         batch_invariant=batch_invariant,
         out_dtype=out_dtype,
     )

@@ -35,6 +35,7 @@ _DTYPES = {
     (2, 16): "float16",
     (2, 32): "float32",
     (4, 16): "bfloat16",
+    (10, 8): "float8_e4m3fn",
 }
 _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
 

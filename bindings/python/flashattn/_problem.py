@@ -12,6 +12,7 @@ from typing import Any
 
 from . import _abi, _stream, _tensor
 from ._paging import Paging
+from ._quant import Quant
 from ._tensor import View
 from .device import device_info
 
@@ -43,6 +44,8 @@ class Problem:
         v_page_table: Any = None,
         page_indptr: Any = None,
         page_rows: Any = None,
+        k_descale: Any = None,
+        v_descale: Any = None,
         batch_invariant: bool = False,
         out_dtype: str | None = None,
     ) -> None:
@@ -61,12 +64,14 @@ class Problem:
             v_page_table=v_page_table,
             page_indptr=page_indptr,
             page_rows=page_rows,
+            k_descale=k_descale,
+            v_descale=v_descale,
         )
         where = (page_table, v_page_table, page_indptr, page_rows)
         self._is_paged = any(array is not None for array in where)
         self.q = _tensor.tensor_view(q, "q", 3 if self.ragged_q else 4, self.stream)
-        self.k = _tensor.tensor_view(k, "k", 3 if ragged_k else 4, self.stream)
-        self.v = _tensor.tensor_view(v, "v", 3 if ragged_k else 4, self.stream)
+        self.k = _tensor.key_view(k, "k", 3 if ragged_k else 4, self.stream)
+        self.v = _tensor.key_view(v, "v", 3 if ragged_k else 4, self.stream)
         self._check_shapes()
         self.out_dtype = out_dtype
 
@@ -91,6 +96,8 @@ class Problem:
         self._set_pages(page_table, v_page_table, page_indptr, page_rows)
         self._set_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
         self._set_used(seqused_q, seqused_k)
+        if k_descale is not None or v_descale is not None:
+            self._set_scales(q, k_descale, v_descale)
 
     @property
     def o_dtype(self) -> str:
@@ -198,6 +205,13 @@ class Problem:
             on_host=self.q.device == _abi.FLASH_DEVICE_CPU,
         )
         self.args.paging = ctypes.addressof(self._paging.struct)
+
+    def _set_scales(self, q: Any, k_descale: Any, v_descale: Any) -> None:
+        shape = (self.args.batch, self.args.n_heads_kv)
+        self._quant = Quant(q, self.q, shape, self.stream)
+        self._quant.set("k_descale", "k_scale", k_descale)
+        self._quant.set("v_descale", "v_scale", v_descale)
+        self.args.quant = ctypes.addressof(self._quant.struct)
 
     def _table(self, array: Any, name: str, page_indptr: Any) -> View | None:
         """Page ids: [rows, pages], or all of them in a row where page_indptr cuts it."""

@@ -1,8 +1,8 @@
 """Array adapters: where the elements of an array lie, whatever library made it.
 
-Served: numpy arrays (float32, float16, ml_dtypes.bfloat16), torch tensors, everything with
-`__dlpack__`, `__array_interface__` or `__cuda_array_interface__`, in CPU or CUDA memory. Nothing is
-ever copied. torch is used only where the caller's tensor brought it.
+Served: numpy arrays (float32, float16, and ml_dtypes' bfloat16 and float8_e4m3fn), torch tensors,
+everything with `__dlpack__`, `__array_interface__` or `__cuda_array_interface__`, in CPU or CUDA
+memory. Nothing is ever copied. torch is used only where the caller's tensor brought it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,18 @@ DTYPES = {
     "bfloat16": _abi.FLASH_DTYPE_BF16,
     "float32": _abi.FLASH_DTYPE_FP32,
 }
-_ITEM_SIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "uint8": 1}
+# The same of k and v, which alone may be of 8 bits.
+KEY_DTYPES = {**DTYPES, "float8_e4m3fn": _abi.FLASH_DTYPE_E4M3}
+_ITEM_SIZE = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float8_e4m3fn": 1,
+    "int32": 4,
+    "uint8": 1,
+}
+# Types of ml_dtypes, as they hide in an array interface's typestr.
+_HIDDEN = {"V2": "bfloat16", "V1": "float8_e4m3fn"}
 
 
 class View(NamedTuple):
@@ -78,6 +89,20 @@ def tensor_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAUL
     result = view(array, name, stream)
     if result.dtype not in DTYPES:
         raise ValueError(f"{name} is {result.dtype}: not float16, bfloat16 or float32")
+    return _check_axes(result, name, n_axes)
+
+
+def key_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAULT) -> View:
+    """The same of k or v."""
+    result = view(array, name, stream)
+    if result.dtype not in KEY_DTYPES:
+        raise ValueError(
+            f"{name} is {result.dtype}: not float16, bfloat16, float32 or float8_e4m3fn"
+        )
+    return _check_axes(result, name, n_axes)
+
+
+def _check_axes(result: View, name: str, n_axes: int) -> View:
     if len(result.shape) != n_axes:
         raise ValueError(f"{name} has {len(result.shape)} axes, not {n_axes}: {result.shape}")
     if 0 not in result.shape and result.shape[-1] > 1 and result.strides[-1] != 1:
@@ -185,7 +210,7 @@ def read_int32(lengths: View, index: int) -> int:
 def c_tensor(array: View, *, ragged: bool = False) -> _abi.flash_tensor_t:
     """The C struct of a view [batch, seq, head, d_head], ragged: [token, head, d_head]."""
     strides = _three_strides(array.strides[:-1], ragged)
-    return _abi.flash_tensor_t(array.data, *strides, dtype=DTYPES[array.dtype])
+    return _abi.flash_tensor_t(array.data, *strides, dtype=KEY_DTYPES[array.dtype])
 
 
 def lse_strides(array: View, *, ragged: bool) -> dict[str, int]:
@@ -318,9 +343,10 @@ def _interface_strides(
 
 
 def _interface_dtype(array: Any, name: str, typestr: str) -> str:
-    """The name of an element type; bfloat16 hides behind "<V2", where only its dtype knows."""
+    """The name of an element type; bfloat16 hides behind "<V2", where only its dtype knows, and
+    float8_e4m3fn likewise."""
     own_name = getattr(getattr(array, "dtype", None), "name", None)
-    if typestr[1:] == "V2" and own_name == "bfloat16":
+    if own_name is not None and _HIDDEN.get(typestr[1:]) == own_name:
         return own_name
     dtype = np.dtype(typestr)
     if not dtype.isnative:

@@ -15,6 +15,7 @@ from typing import Optional
 import numpy as np
 
 Lengths = Optional[Sequence[int]]
+Scales = Optional[np.ndarray]  # [batch, n_heads_kv], or one number
 
 
 # Factors of P before it is rounded; afterwards they are taken out again.
@@ -138,6 +139,8 @@ def _attention(
     seqused_q: Lengths = None,
     seqused_k: Lengths = None,
     pages: Pages | None = None,
+    k_descale: Scales = None,
+    v_descale: Scales = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows that are not used (seqused_q) have O = 0 and LSE = -infinity."""
     n_heads, d_head = q.shape[-2:]
@@ -158,17 +161,28 @@ def _attention(
             k_b, v_b = k[k_at], v[k_at]
         lse_at = (*q_at[:-1], slice(None), q_at[-1])
         for head in range(n_heads):
+            own = head // group
             o[(slice(None), *q_at)][:, :, head], lse[lse_at][head] = _attend(
-                *(
-                    x.astype(precision.compute)
-                    for x in (q[q_at][:, head], k_b[:, head // group], v_b[:, head // group])
-                ),
+                q[q_at][:, head].astype(precision.compute),
+                _decoded(k_b[:, own], _scale_of(k_descale, b, own), precision),
+                _decoded(v_b[:, own], _scale_of(v_descale, b, own), precision),
                 scale,
                 softcap,
                 mask,
                 precision,
             )
     return o, lse
+
+
+def _scale_of(scales: Scales, b: int, head: int) -> float:
+    if scales is None:
+        return 1.0
+    return float(scales if np.ndim(scales) == 0 else scales[b][head])
+
+
+def _decoded(x: np.ndarray, scale: float, precision: Precision) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return x.astype(precision.compute) * precision.compute.type(scale)
 
 
 def _batch(q: np.ndarray, k: np.ndarray, cu_seqlens_q: Lengths, cu_seqlens_k: Lengths) -> int:

@@ -227,6 +227,10 @@ NEVER_INLINE void score_bf16(const tile_scratch_t *t, const in_place_t *k, int32
     score_in_place(t, FLASH_DTYPE_BF16, k, n_keys);
 }
 
+NEVER_INLINE void score_e4m3(const tile_scratch_t *t, const in_place_t *k, int32_t n_keys) {
+    score_in_place(t, FLASH_DTYPE_E4M3, k, n_keys);
+}
+
 ALWAYS_INLINE void score_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *k,
                               int32_t n_keys) {
     DTYPES_KNOWN(4);
@@ -234,6 +238,8 @@ ALWAYS_INLINE void score_rows(const tile_scratch_t *t, int32_t dtype, const in_p
         score_fp32(t, k, n_keys);
     else if (dtype == FLASH_DTYPE_FP16)
         score_fp16(t, k, n_keys);
+    else if (dtype == FLASH_DTYPE_E4M3)
+        score_e4m3(t, k, n_keys);
     else
         score_bf16(t, k, n_keys);
 }

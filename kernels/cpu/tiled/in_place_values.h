@@ -171,6 +171,11 @@ NEVER_INLINE void values_bf16(const tile_scratch_t *t, const in_place_t *v, int6
     values_in_place(t, FLASH_DTYPE_BF16, v, n, row, rows);
 }
 
+NEVER_INLINE void values_e4m3(const tile_scratch_t *t, const in_place_t *v, int64_t n, int64_t row,
+                              int rows) {
+    values_in_place(t, FLASH_DTYPE_E4M3, v, n, row, rows);
+}
+
 /* The first n keys, which begin and end with words. */
 ALWAYS_INLINE void accumulate_words_in_place(const tile_scratch_t *t, int32_t dtype,
                                              const in_place_t *v, int64_t n, int64_t row,
@@ -180,6 +185,8 @@ ALWAYS_INLINE void accumulate_words_in_place(const tile_scratch_t *t, int32_t dt
         values_fp32(t, v, n, row, rows);
     else if (dtype == FLASH_DTYPE_FP16)
         values_fp16(t, v, n, row, rows);
+    else if (dtype == FLASH_DTYPE_E4M3)
+        values_e4m3(t, v, n, row, rows);
     else
         values_bf16(t, v, n, row, rows);
 }

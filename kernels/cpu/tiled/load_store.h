@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_CPU_TILED_LOAD_STORE_H
 
 #include "cpu/row_cursor.h"
+#include "cpu/tiled/e4m3.h"
 #include "cpu/tiled/pairs.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/tiled/softmax.h"
@@ -84,11 +85,25 @@ NEVER_INLINE void gather_q_fp32(const tile_scratch_t *t, const flash_params_t *p
     }
 }
 
+/* Rows of Q for keys of e4m3, in their own order: that of such keys, in place and packed. */
+ALWAYS_INLINE void gather_q_for_e4m3(const tile_scratch_t *t, const flash_params_t *p,
+                                     const cpu_task_t *task) {
+    if (p->q_dtype == FLASH_DTYPE_FP16)
+        gather_q_as_keys(t, p, task, FLASH_DTYPE_FP16, false);
+    else if (p->q_dtype == FLASH_DTYPE_BF16)
+        gather_q_as_keys(t, p, task, FLASH_DTYPE_BF16, false);
+    else
+        gather_q_fp32(t, p, task, FLASH_DTYPE_E4M3, false);
+    e4m3_scale_q(t, p, task);
+}
+
 /* Rows of Q, of a type that goes with keys of dtype; in_place as gather_q_as_keys(). Families that
  * multiply pairs of bf16 have no rows of fp32 (codegen/facts.py). */
 ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
                             const cpu_task_t *task, int32_t dtype, bool in_place) {
-    if (p->q_dtype == dtype)
+    if (dtype == FLASH_DTYPE_E4M3)
+        gather_q_for_e4m3(t, p, task);
+    else if (p->q_dtype == dtype)
         gather_q_as_keys(t, p, task, dtype, in_place);
     else if (!VEC_DOTS_BF16 && p->q_dtype == FLASH_DTYPE_FP32)
         gather_q_fp32(t, p, task, dtype, in_place);
@@ -162,18 +177,29 @@ static inline destination_t destination_of(const tile_scratch_t *t, const flash_
     return o;
 }
 
+/* A row of O, which is of fp32 or of a type that goes with keys of dtype. */
+ALWAYS_INLINE void store_row_as(const tile_scratch_t *t, int32_t dtype, int64_t row, float sum,
+                                const destination_t *to) {
+    const bool any = dtype == FLASH_DTYPE_E4M3;
+    if (to->dtype == FLASH_DTYPE_FP32)
+        store_row(t, FLASH_DTYPE_FP32, row, sum, to->data, to->index);
+    else if (to->dtype == FLASH_DTYPE_FP16 && (any || dtype == FLASH_DTYPE_FP16))
+        store_row(t, FLASH_DTYPE_FP16, row, sum, to->data, to->index);
+    else if (to->dtype == FLASH_DTYPE_BF16 && (any || dtype == FLASH_DTYPE_BF16))
+        store_row(t, FLASH_DTYPE_BF16, row, sum, to->data, to->index);
+}
+
 ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, int32_t dtype) {
     const softmax_rule_t rule = softmax_rule(p);
     const float unit = rule.rewrites ? 1 : rule.softmax_scale;
     cpu_row_t r = cpu_row(p, task, 0);
+    if (dtype == FLASH_DTYPE_E4M3)
+        e4m3_scale_o(t, p, task);
     for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
         const float sum = vec_reduce_add(vec_load(FLASH_DTYPE_FP32, t->sum + row * 16));
         const destination_t to = destination_of(t, p, task, row, r);
-        if (to.dtype == FLASH_DTYPE_FP32)
-            store_row(t, FLASH_DTYPE_FP32, row, sum, to.data, to.index);
-        else if (to.dtype == dtype)
-            store_row(t, dtype, row, sum, to.data, to.index);
+        store_row_as(t, dtype, row, sum, &to);
         if (cpu_wants_lse(p, task))
             cpu_store_lse(p, task, row, r, row_lse(t->origin[row], unit, sum));
     }

@@ -18,6 +18,10 @@ ALWAYS_INLINE void load_pair(int32_t dtype, const void *from, vec_t pair[2]) {
         return;
     }
 #endif
+    if (dtype == FLASH_DTYPE_E4M3) {
+        vec_load_e4m3(from, pair);
+        return;
+    }
     pair[0] = vec_load(dtype, from);
     pair[1] = vec_load(dtype, element_at(from, VEC_WIDTH, dtype));
 }

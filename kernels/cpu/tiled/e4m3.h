@@ -1,0 +1,46 @@
+/*
+ * K and V of e4m3: their scales, and the unit of their elements. Vectors load an element's bits as
+ * those of fp16, which makes a number 2^8 times too small. Nothing but this file knows of that, and
+ * scores, softmax and sums are those of other types:
+ *
+ *   K's scale goes into Q, which is in fp32, so that any number does, a negative one, too;
+ *   K's unit  goes into the softmax scale;
+ *   V's scale and unit go into O, before it is stored.
+ */
+#ifndef FLASH_KERNELS_CPU_TILED_E4M3_H
+#define FLASH_KERNELS_CPU_TILED_E4M3_H
+
+#include "common/scale.h"
+#include "cpu/cpu_kernel.h"
+#include "cpu/tiled/scratch.h"
+
+/* What a loaded element is multiplied by. */
+static const float E4M3_UNIT = 0x1p8f;
+
+/* The problem with scores of loaded elements. */
+static inline flash_params_t e4m3_params(const flash_params_t *p) {
+    flash_params_t own = *p;
+    own.softmax_scale *= E4M3_UNIT;
+    return own;
+}
+
+static inline void scale_elements(const tile_scratch_t *t, float *rows, float scale) {
+    for (int64_t row = 0; row < t->n_rows; row++)
+        for (int64_t i = 0; i < t->d; i++)
+            rows[row * t->d_pad + i] *= scale;
+}
+
+/* Multiplies the rows of Q of the task's one head by K's scale. */
+static inline void e4m3_scale_q(const tile_scratch_t *t, const flash_params_t *p,
+                                const cpu_task_t *task) {
+    scale_elements(t, t->q, flash_scale_at(&p->k_scale, task->batch_index, task->head_kv));
+}
+
+/* Multiplies O of the task's one head by V's scale, after the last block. */
+static inline void e4m3_scale_o(const tile_scratch_t *t, const flash_params_t *p,
+                                const cpu_task_t *task) {
+    scale_elements(t, t->o, E4M3_UNIT);
+    scale_elements(t, t->o, flash_scale_at(&p->v_scale, task->batch_index, task->head_kv));
+}
+
+#endif
