@@ -77,7 +77,7 @@ static void plan_cut_by_share(decode_plan_t *plan, int64_t n_multiprocessors, in
     const int64_t batch = params->attention.batch;
     const int64_t of_sequence = (int64_t)params->row_tiles * params->head_blocks;
     const int64_t most = ceil_div(resident, of_sequence);
-    params->busy_pieces = (int32_t)ceil_div(n_multiprocessors, of_sequence);
+    params->busy_pieces = (int32_t)max64(n_multiprocessors / of_sequence, 1);
     params->most_pieces = (int32_t)most;
     params->least_share = LEAST_PIECE_KEYS / DECODE_UNIT_KEYS;
     params->long_share = LONG_PIECE_KEYS / DECODE_UNIT_KEYS;

@@ -8,15 +8,20 @@ import ml_dtypes
 import numpy as np
 import torch
 
-# In which each row of d_head elements is 16-byte aligned if d_head is a multiple of 8, or not.
+# In which each row of d_head elements is 16-byte aligned if d_head times their size is, or not.
 ALIGNED_LAYOUTS = ("contiguous", "padded", "heads_first")
 UNALIGNED_LAYOUTS = ("padded_by_three", "shifted")
 LAYOUTS = ALIGNED_LAYOUTS + UNALIGNED_LAYOUTS
 
 _GUARD = 128  # elements on each side
 _CANARY = 0x5A5A
-_PADDING = {"padded": 8, "padded_by_three": 3}
-_DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+_PADDING = {"padded": 16, "padded_by_three": 3}
+_DTYPES = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+}
 
 
 def upload(values: np.ndarray, layout: str = "contiguous") -> torch.Tensor:
@@ -87,6 +92,8 @@ def _allocate(
 
 
 def _to_torch(values: np.ndarray) -> torch.Tensor:
-    if values.dtype.name == "bfloat16":
-        return torch.from_numpy(np.ascontiguousarray(values).view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(np.ascontiguousarray(values))
+    values = np.ascontiguousarray(values)
+    dtype = torch_dtype(values.dtype.name)
+    if values.dtype.isbuiltin:
+        return torch.from_numpy(values)
+    return torch.from_numpy(values.view(f"i{values.itemsize}")).view(dtype)

@@ -12,14 +12,13 @@ import flashattn
 import numpy as np
 import torch
 from device_memory import ALIGNED_LAYOUTS, Guarded, allocate, lengths, upload
-from flashattn import Arch, Feature, Kernel, oracle
+from flashattn import Arch, DType, Feature, Kernel, oracle
 from flashattn.compare import compare
 from memory import dtype_of
 from paging import PagedProblem, make_pages
 from problems import AttentionProblem, fill_unused, make_inputs
 
-DTYPE_NAMES = {1: "float16", 2: "bfloat16"}
-DTYPES = tuple(DTYPE_NAMES.values())
+DTYPES = ("float16", "bfloat16")
 CONTIGUOUS = ("contiguous",) * 4
 DECODE_ROWS = 32  # of a K/V head, at most, for decode kernels
 
@@ -38,6 +37,13 @@ def rows() -> list[Kernel]:
 def contiguous_rows() -> list[Kernel]:
     """Those that read keys which are not in pages."""
     return [row for row in rows() if not row.config.features & Feature.PAGED]
+
+
+def types_of(config: flashattn.Config) -> dict[str, str]:
+    """The types of a problem for the row, as AttentionProblem names them."""
+    if config.dtype == DType.E4M3:
+        return {"dtype": "float8_e4m3fn", "q_dtype": "bfloat16", "o_dtype": "bfloat16"}
+    return {"dtype": {DType.FP16: "float16", DType.BF16: "bfloat16"}[config.dtype]}
 
 
 def needs_alignment(config: flashattn.Config) -> bool:
@@ -161,10 +167,11 @@ def expected_of(
     **options: object,
 ) -> Expected:
     """o_dtype: None: that of q."""
+    p_dtype = np.dtype(np.float16) if v.dtype.itemsize == 1 else v.dtype
     o, lse = oracle.attention(q, k, v, **options)
-    naive_o = oracle.naive(q, k, v, roundings=4, o_dtype=o_dtype, **options)
+    naive_o = oracle.naive(q, k, v, roundings=4, p_dtype=p_dtype, o_dtype=o_dtype, **options)
     largest_score = oracle.largest_score(q, k, options.get("softmax_scale"))
-    return Expected(o, lse, naive_o, largest_score, v.dtype)
+    return Expected(o, lse, naive_o, largest_score, p_dtype)
 
 
 def assert_agrees(o: np.ndarray, lse: np.ndarray, expected: Expected, replay: str) -> None:

@@ -22,10 +22,10 @@ import torch  # noqa: E402
 from flashattn import Arch, Feature  # noqa: E402
 from flashattn.cli.problem import chosen_kernels, is_cuda  # noqa: E402
 from gpu_problems import (  # noqa: E402
-    DTYPE_NAMES,
     device_inputs,
     device_options,
     device_pages,
+    types_of,
 )
 from paging import PagedProblem  # noqa: E402
 from problems import AttentionProblem  # noqa: E402
@@ -44,31 +44,31 @@ MANY = {"cu_seqlens_q": tuple(range(0, 41 * 70, 70)), "cu_seqlens_k": tuple(rang
 
 def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
     """That the row serves, each of its features by itself."""
-    row = (config.d_head, DTYPE_NAMES[config.dtype])
+    row = {"d_head": config.d_head, **types_of(config)}
     is_decode = config.arch == Arch.SM80_DECODE
     for sizes in DECODE_SIZES if is_decode else SIZES:
-        yield AttentionProblem(*sizes, *row)
+        yield AttentionProblem(*sizes, **row)
         if config.features & Feature.CAUSAL:
-            yield AttentionProblem(*sizes, *row, causal=True)
+            yield AttentionProblem(*sizes, **row, causal=True)
         if config.features & Feature.WINDOW:
-            yield AttentionProblem(*sizes, *row, window_size=(90, 20))
+            yield AttentionProblem(*sizes, **row, window_size=(90, 20))
         if config.features & Feature.SOFTCAP:
-            yield AttentionProblem(*sizes, *row, softcap=5.0)
+            yield AttentionProblem(*sizes, **row, softcap=5.0)
     if is_decode:
-        yield AttentionProblem(7, 2, 800, 8, 2, *row, **DECODE_LENGTHS)
-        yield AttentionProblem(3, 3, 400, 8, 2, *row, cu_seqlens_q=(0, 1, 1, 4), causal=True)
+        yield AttentionProblem(7, 2, 800, 8, 2, **row, **DECODE_LENGTHS)
+        yield AttentionProblem(3, 3, 400, 8, 2, **row, cu_seqlens_q=(0, 1, 1, 4), causal=True)
     elif config.features & Feature.VARLEN:
-        yield AttentionProblem(3, 91, 150, 4, 2, *row, **RAGGED)
-        yield AttentionProblem(40, 70, 90, 4, 2, *row, **MANY)
+        yield AttentionProblem(3, 91, 150, 4, 2, **row, **RAGGED)
+        yield AttentionProblem(40, 70, 90, 4, 2, **row, **MANY)
 
 
 def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
     """What sends tiles through their rare paths: scores that outgrow any reference taken from the
     last keys, and a value that is no number under the diagonal."""
-    k, v = k.clone(), v.clone()
-    k[..., :8, :, :] *= 100
-    v[..., -3:, :, 5] = float("nan")
-    return [q, k, v]
+    large, some_nan = k.float(), v.float()
+    large[..., :8, :, :] *= 100
+    some_nan[..., -3:, :, 5] = float("nan")
+    return [q, large.clamp(-448, 448).to(k.dtype), some_nan.to(v.dtype)]
 
 
 def run_in_pages(problem: AttentionProblem, config: flashattn.Config) -> None:

@@ -18,12 +18,12 @@ import pytest
 from device_memory import upload
 from flashattn import Arch, Feature
 from gpu_problems import (
-    DTYPE_NAMES,
     Expected,
     assert_agrees,
     expected_of,
     rows,
     run,
+    types_of,
 )
 from memory import dtype_of
 from problems import AttentionProblem
@@ -82,7 +82,7 @@ def _problem(config: flashattn.Config, causal: bool) -> AttentionProblem:
         2,
         1,
         config.d_head,
-        DTYPE_NAMES[config.dtype],
+        **types_of(config),
         causal=causal,
         softmax_scale=1.0,
     )
@@ -95,7 +95,8 @@ def _inputs(p: AttentionProblem, name: str) -> tuple[list[np.ndarray], Expected]
     v = rng.standard_normal(p.k_shape)
     q[..., 0] = rng.uniform(0.75, 1, p.q_shape[:-1])
     k[..., 0] = SCORES[name]()[:, None]
-    inputs = [x.astype(dtype_of(p.dtype)) for x in (q, k, v)]
+    of_q, of_kv, _ = map(dtype_of, p.types)
+    inputs = [q.astype(of_q), k.astype(of_kv), v.astype(of_kv)]
     return inputs, expected_of(*inputs, **p.options())
 
 

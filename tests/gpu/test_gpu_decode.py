@@ -14,13 +14,12 @@ from device_memory import lengths
 from flashattn import Arch, Feature
 from flashattn._attention import workspace_size
 from flashattn._problem import Problem
-from gpu_problems import device_inputs, device_pages, rows, run, same_bits
+from gpu_problems import device_inputs, device_pages, rows, run, same_bits, types_of
 from paging import KINDS, PagedProblem
 from problems import AttentionProblem
 
 DECODE = [row.config for row in rows() if row.config.arch == Arch.SM80_DECODE]
 PAGED = [config for config in DECODE if config.features & Feature.PAGED]
-DTYPES = {1: "float16", 2: "bfloat16"}
 LENGTHS = (0, 1, 63, 64, 65, 127, 4097, 900, 2, 513)
 BATCH = AttentionProblem(len(LENGTHS), 1, 4097, 8, 2, 128, "bfloat16", seqused_k=LENGTHS)
 PROBLEMS = {
@@ -38,7 +37,7 @@ every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
 
 
 def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
-    return replace(p, d_head=config.d_head, dtype=DTYPES[config.dtype])
+    return replace(p, d_head=config.d_head, **types_of(config))
 
 
 def _dense_row(paged: flashattn.Config) -> flashattn.Config:

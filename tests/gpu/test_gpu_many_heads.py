@@ -7,7 +7,7 @@ import flashattn
 import pytest
 import torch
 from flashattn import Arch, Feature
-from gpu_problems import DTYPE_NAMES, rows
+from gpu_problems import rows, types_of
 
 BATCH, HEADS = 9, 32
 LAUNCHES = 5
@@ -25,7 +25,7 @@ def _inputs(config: flashattn.Config, len_q: int, len_k: int, heads_kv: int) -> 
     not do for them; some values of every third K/V head, which most rows do not see there, are no
     numbers."""
     torch.manual_seed(len_q)
-    dtype = getattr(torch, DTYPE_NAMES[config.dtype])
+    dtype = getattr(torch, types_of(config)["dtype"])
     sizes = [(len_q, HEADS), (len_k, heads_kv), (len_k, heads_kv)]
     shapes = [(BATCH, length, heads, config.d_head) for length, heads in sizes]
     q, k, v = [torch.randn(shape, device="cuda", dtype=dtype) for shape in shapes]

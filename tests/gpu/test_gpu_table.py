@@ -14,9 +14,8 @@ from pathlib import Path
 import flashattn
 import pytest
 import torch
-from flashattn import Arch, Feature
+from flashattn import Arch, DType, Feature
 from gpu_problems import (
-    DTYPE_NAMES,
     check,
     contiguous_rows,
     cuda_kernels,
@@ -25,6 +24,7 @@ from gpu_problems import (
     run,
     stores,
     takes_rows,
+    types_of,
 )
 from problems import AttentionProblem
 
@@ -43,11 +43,11 @@ class Case:
     for_decode: bool = False  # of so few rows that the oracle's rules need luck with other kernels
 
     def for_row(self, config: flashattn.Config) -> AttentionProblem:
-        return replace(
-            self.problem,
-            d_head=config.d_head - self.narrower,
-            dtype=DTYPE_NAMES[config.dtype],
-        )
+        types = types_of(config)
+        if self.problem.o_dtype:
+            types["o_dtype"] = self.problem.o_dtype
+        chunks = 2 if config.dtype == DType.E4M3 else 1  # of 8 elements, in 16 bytes
+        return replace(self.problem, d_head=config.d_head - self.narrower * chunks, **types)
 
 
 def _case(features: Feature, *sizes: int, narrower: int = 0, aligned: bool = True, **options):

@@ -29,7 +29,7 @@ _CANARY = 0xA5
 
 
 def dtype_of(name: str) -> np.dtype:
-    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def arrange(values: np.ndarray, layout: str) -> np.ndarray:
