@@ -94,6 +94,6 @@ def _allocate(
 def _to_torch(values: np.ndarray) -> torch.Tensor:
     values = np.ascontiguousarray(values)
     dtype = torch_dtype(values.dtype.name)
-    if values.dtype.isbuiltin:
+    if values.dtype.isbuiltin == 1:
         return torch.from_numpy(values)
     return torch.from_numpy(values.view(f"i{values.itemsize}")).view(dtype)
