@@ -130,6 +130,11 @@ class TorchTensor:
     def stride(self) -> tuple[int, ...]:
         return tuple(stride // self.array.itemsize for stride in self.array.strides)
 
+    def new_full(self, shape: tuple[int, ...], value: float, dtype: TorchDtype) -> TorchTensor:
+        tensor = self.new_empty(shape, dtype)
+        tensor.array[...] = value
+        return tensor
+
     def new_empty(self, shape: tuple[int, ...], dtype: TorchDtype) -> TorchTensor:
         from memory import dtype_of
 

@@ -6,14 +6,16 @@ The values of the codes are spelled out once more, apart from ml_dtypes, which m
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from dataclasses import replace
 
 import flashattn
 import numpy as np
 import pytest
-from flashattn import oracle
-from foreign_arrays import DLPackArray, InterfaceArray, TorchTensor, torch_module
+from flashattn import _tensor, oracle
+from flashattn._quant import Quant
+from foreign_arrays import CudaArray, DLPackArray, InterfaceArray, TorchTensor, torch_module
 from memory import E4M3, dtype_of
 from problems import AttentionProblem, check, configs_for, make_inputs, run
 
@@ -265,6 +267,20 @@ def test_arrays_of_other_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     o = flashattn.flash_attn_func(*tensors, k_descale=TorchTensor(scale))
     assert (o.array == expected).all()
     assert (flashattn.flash_attn_func(*tensors, k_descale=2).array == expected).all()
+
+
+def test_a_number_goes_to_the_device_of_q(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch_module())
+    q = TorchTensor(np.zeros((1, 4, 2, 64), np.float16), "cuda", 0)
+    view = _tensor.tensor_view(q, "q", 4)
+    quant = Quant(q, view, (1, 1), 0)
+    quant.set("v_descale", "v_scale", 2.5)
+    assert ctypes.c_float.from_address(quant.struct.v_scale).value == 2.5
+    assert quant.struct.k_scale is None
+    with pytest.raises(ValueError, match="v_descale is on the CPU, q on CUDA device 0"):
+        quant.set("v_descale", "v_scale", np.ones((1, 1), np.float32))
+    with pytest.raises(ValueError, match="k_descale is a number, and q a CudaArray in CUDA memory"):
+        Quant(CudaArray((1,)), view, (1, 1), 0).set("k_descale", "k_scale", 1)
 
 
 def test_the_oracle_decodes() -> None:
