@@ -101,7 +101,7 @@ static inline float element_load(const void *data, int64_t index, int32_t dtype)
 
 static inline void element_store(void *data, int64_t index, int32_t dtype, float value) {
     void *element = element_at_mutable(data, index, dtype);
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(4); /* nothing is stored in e4m3 */
     if (dtype == FLASH_DTYPE_FP32) {
         memcpy(element, &value, sizeof value);
         return;

@@ -67,10 +67,10 @@ ALWAYS_INLINE tile_keys_t keys_at(const cpu_task_t *task, int32_t dtype, const v
     return from;
 }
 
-/* ---- A block of keys ---- */
+/* ---- A block of keys: code that is compiled once, though several ways call it ---- */
 
-ALWAYS_INLINE void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
-                             const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
+NEVER_INLINE void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
+                            const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
     if (cpu_is_paged(p)) {
         pack_keys_of_pages(t, p, task, dtype, keys);
         return;
@@ -81,8 +81,8 @@ ALWAYS_INLINE void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
     pack_v(t, dtype, &v, keys.end - keys.begin);
 }
 
-ALWAYS_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *p,
-                                 flash_range_t block, int32_t B_c) {
+NEVER_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *p,
+                                flash_range_t block, int32_t B_c) {
     const values_t values = {t->v, *t->v_is_finite != 0};
     score_packed(t, block);
     softmax(t, block, p);

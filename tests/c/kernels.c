@@ -47,7 +47,7 @@ typedef struct buffers {
 } buffers_t;
 
 static size_t element_size(int32_t dtype) {
-    return dtype == FLASH_DTYPE_FP32 ? 4 : 2;
+    return dtype == FLASH_DTYPE_FP32 ? 4 : dtype == FLASH_DTYPE_E4M3 ? 1 : 2;
 }
 
 static void *allocate(size_t size) {
@@ -71,6 +71,8 @@ static void *random_tensor(size_t count, int32_t dtype, uint32_t *state) {
         const uint16_t fp16 = (uint16_t)(sign >> 16 | 0x3800u | fraction << 3);
         if (dtype == FLASH_DTYPE_FP32)
             memcpy(memory + 4 * i, &bits, 4);
+        else if (dtype == FLASH_DTYPE_E4M3)
+            memory[i] = (unsigned char)(sign >> 24 | 0x30u | fraction >> 4);
         else
             memcpy(memory + 2 * i, dtype == FLASH_DTYPE_FP16 ? &fp16 : &bf16, 2);
     }
@@ -82,10 +84,13 @@ static void set_nan(void *data, size_t i, int32_t dtype) {
     const float nan = NAN;
     if (dtype == FLASH_DTYPE_FP32)
         memcpy((char *)data + 4 * i, &nan, 4);
+    else if (dtype == FLASH_DTYPE_E4M3)
+        ((char *)data)[i] = 0x7f;
     else
         memcpy((char *)data + 2 * i, &half, 2);
 }
 
+/* Of fp32, fp16 or bf16. */
 static float element(const void *data, size_t i, int32_t dtype) {
     uint16_t half;
     uint32_t bits;
@@ -313,12 +318,56 @@ static bool serves(const flash_kernel_t *kernel, types_t types) {
     return status == FLASH_SUCCESS;
 }
 
-/* Every two types of Q and O that the kernel serves, each that of K and V or fp32. */
+/* ---- Codes ---- */
+
+enum { N_CODES = 256, CODES_D_HEAD = 72 };
+
+/* Query i sees key i alone, whose V is code i, and K one code; O and LSE are decoded ones. */
+static bool run_codes(const flash_kernel_t *kernel, float *o, float *lse) {
+    static const shape_t own_key = {.batch = 1,
+                                    .seqlen_q = N_CODES,
+                                    .seqlen_k = N_CODES,
+                                    .n_heads = 1,
+                                    .n_heads_kv = 1,
+                                    .d_head = CODES_D_HEAD,
+                                    .flags = FLASH_FLAG_WINDOW};
+    const types_t types = {FLASH_DTYPE_E4M3, FLASH_DTYPE_FP32, FLASH_DTYPE_FP32};
+    buffers_t b;
+    flash_forward_args_t args = arguments(&own_key, types, &b);
+    unsigned char *k = b.k, *v = b.v;
+    memset(k, 0, N_CODES * CODES_D_HEAD);
+    memset(v, 0, N_CODES * CODES_D_HEAD);
+    for (int i = 0; i < N_CODES; i++) {
+        k[i * CODES_D_HEAD + i % CODES_D_HEAD] = (unsigned char)i;
+        memset(v + i * CODES_D_HEAD, i, CODES_D_HEAD);
+    }
+    const bool good = call(&args, kernel);
+    memcpy(o, b.o, b.o_count * sizeof *o);
+    memcpy(lse, b.lse, b.lse_count * sizeof *lse);
+    release(&b);
+    return good;
+}
+
+/* A kernel of e4m3 decodes each code as the reference does. */
+static bool same_codes(const flash_kernel_t *kernel, const flash_config_t *config) {
+    static float o[2][N_CODES * CODES_D_HEAD], lse[2][N_CODES];
+    if (!run_codes(kernel, o[0], lse[0]) || !run_codes(reference_of(config), o[1], lse[1]))
+        return false;
+    for (int i = 0; i < N_CODES * CODES_D_HEAD; i++)
+        if (!is_close(o[0][i], o[1][i], 0, "a code of V"))
+            return false;
+    for (int i = 0; i < N_CODES; i++)
+        if (!is_close(lse[0][i], lse[1][i], 1e-6f * fabsf(lse[1][i]), "a code of K"))
+            return false;
+    return true;
+}
+
+/* Every two types of Q and O that the kernel serves. */
 static bool check(const flash_kernel_t *kernel, const flash_config_t *config) {
-    const int32_t own = config->dtype, n_types = own == FLASH_DTYPE_FP32 ? 1 : 2;
-    const int32_t each[] = {own, FLASH_DTYPE_FP32};
-    for (int32_t i = 0; i < n_types * n_types; i++) {
-        const types_t types = {own, each[i / n_types], each[i % n_types]};
+    static const int32_t each[] = {FLASH_DTYPE_FP16, FLASH_DTYPE_BF16, FLASH_DTYPE_FP32};
+    enum { N_TYPES = sizeof each / sizeof each[0] };
+    for (int32_t i = 0; i < N_TYPES * N_TYPES; i++) {
+        const types_t types = {config->dtype, each[i / N_TYPES], each[i % N_TYPES]};
         if (!serves(kernel, types))
             continue;
         printf("%s: types %d, %d, %d\n", flash_kernel_name(kernel), types.kv, types.q, types.o);
@@ -326,7 +375,7 @@ static bool check(const flash_kernel_t *kernel, const flash_config_t *config) {
             if (!check_shape(kernel, config, types, &SHAPES[shape]))
                 return false;
     }
-    return true;
+    return config->dtype != FLASH_DTYPE_E4M3 || same_codes(kernel, config);
 }
 
 int main(void) {

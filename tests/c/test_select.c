@@ -8,10 +8,13 @@
 #include "select/select.h"
 #include "select/serves.h"
 
+/* K and V of this type, Q and O too, but beside e4m3, which they never have. */
 static problem_t problem_of(int32_t dtype, int32_t features) {
     problem_t problem;
     memset(&problem, 0, sizeof problem);
-    problem.dtype = problem.params.q_dtype = problem.params.o_dtype = dtype;
+    problem.dtype = dtype;
+    problem.params.q_dtype = dtype == FLASH_DTYPE_E4M3 ? FLASH_DTYPE_BF16 : dtype;
+    problem.params.o_dtype = problem.params.q_dtype;
     problem.features = features;
     problem.params.batch = problem.params.n_heads = problem.params.n_heads_kv = 1;
     problem.params.group = 1;
@@ -82,6 +85,7 @@ static void a_bare_machine_gets_the_reference(void **state) {
     check_family(FLASH_DTYPE_FP16, 0, "flash_fwd_reference_fp16_");
     check_family(FLASH_DTYPE_BF16, 0, "flash_fwd_reference_bf16_");
     check_family(FLASH_DTYPE_FP32, 0, "flash_fwd_reference_fp32_");
+    check_family(FLASH_DTYPE_E4M3, 0, "flash_fwd_reference_e4m3_");
 }
 
 #if defined(__x86_64__)
@@ -97,6 +101,9 @@ static void the_fastest_instruction_set_wins(void **state) {
     check_family(FLASH_DTYPE_FP16, both | FLASH_ISA_AMX, "flash_fwd_amx_fp16_");
     check_family(FLASH_DTYPE_BF16, both | FLASH_ISA_AMX, "flash_fwd_amx_bf16_");
     check_family(FLASH_DTYPE_FP32, both | FLASH_ISA_AMX, "flash_fwd_avx512_fp32_");
+    check_family(FLASH_DTYPE_E4M3, FLASH_ISA_AVX2, "flash_fwd_avx2_e4m3_");
+    check_family(FLASH_DTYPE_E4M3, both, "flash_fwd_avx512_e4m3_");
+    check_family(FLASH_DTYPE_E4M3, UINT32_MAX, "flash_fwd_avx512_e4m3_");
 }
 
 /* Selected only where they are fast, and never before AMX. */
@@ -154,7 +161,7 @@ static void a_row_serves_its_own_problems_only(void **state) {
         assert_success(select_check(kernel, &problem, &all));
         if (kernel->config.arch != FLASH_ARCH_REFERENCE)
             assert_refused(select_check(kernel, &problem, &none), FLASH_ERROR_UNSUPPORTED, "need");
-        problem.dtype = kernel->config.dtype % 3 + 1;
+        problem.dtype = kernel->config.dtype % FLASH_DTYPE_E4M3 + 1;
         assert_refused(select_check(kernel, &problem, &all), FLASH_ERROR_UNSUPPORTED, "dtype");
         problem.dtype = kernel->config.dtype;
         problem.features = 32;

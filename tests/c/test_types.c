@@ -4,7 +4,8 @@
  */
 #include "support.h"
 
-static const int32_t DTYPES[] = {FLASH_DTYPE_FP16, FLASH_DTYPE_BF16, FLASH_DTYPE_FP32};
+static const int32_t DTYPES[] = {FLASH_DTYPE_FP16, FLASH_DTYPE_BF16, FLASH_DTYPE_FP32,
+                                 FLASH_DTYPE_E4M3};
 enum {
     N_DTYPES = sizeof DTYPES / sizeof DTYPES[0],
     N_COMBINATIONS = N_DTYPES * N_DTYPES * N_DTYPES
@@ -18,9 +19,10 @@ static void set_types(flash_forward_args_t *args, int i) {
 }
 
 static bool goes_together(const flash_forward_args_t *args) {
-    const int32_t kv = args->k.dtype;
-    return (args->q.dtype == kv || args->q.dtype == FLASH_DTYPE_FP32) &&
-           (args->o.dtype == kv || args->o.dtype == FLASH_DTYPE_FP32);
+    const int32_t kv = args->k.dtype, q = args->q.dtype, o = args->o.dtype;
+    if (kv == FLASH_DTYPE_E4M3)
+        return q != FLASH_DTYPE_E4M3 && (o == q || o == FLASH_DTYPE_FP32);
+    return (q == kv || q == FLASH_DTYPE_FP32) && (o == kv || o == FLASH_DTYPE_FP32);
 }
 
 /* ---- Who serves what ---- */

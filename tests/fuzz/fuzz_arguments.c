@@ -12,7 +12,7 @@ enum { MOST_BATCH = 4, MOST_WORK = 1 << 16 };
 
 /* Mostly 0, the type of the call; sometimes another one, or no type. */
 static int32_t take_dtype(input_t *in) {
-    return take_byte(in) < 200 ? 0 : (int32_t)take_number(in, 3);
+    return take_byte(in) < 200 ? 0 : (int32_t)take_number(in, 4);
 }
 
 static flash_forward_args_t take_args(input_t *in) {
@@ -20,7 +20,7 @@ static flash_forward_args_t take_args(input_t *in) {
     if (take_byte(in) == 255)
         a.struct_size = take_byte(in); /* never more than there is */
     a.device = take_byte(in) < 250 ? 0 : (int32_t)take_number(in, 5);
-    a.dtype = (int32_t)take_number(in, 3);
+    a.dtype = (int32_t)take_number(in, 4);
     a.flags = (uint32_t)take_number(in, 7);
     a.batch = take_number(in, MOST_BATCH);
     a.seqlen_q = take_number(in, 20);
@@ -120,6 +120,37 @@ static void take_pages(input_t *in, pages_t *g, flash_forward_args_t *a) {
     a->paging = &g->paging;
 }
 
+/* ---- Scales ---- */
+
+enum { MOST_HEADS = 16, MOST_STRIDE = MOST_HEADS }; /* of heads in small() */
+
+/* Arrays of scales, each as long as strides of small numbers reach. */
+typedef struct scales {
+    flash_quant_t quant;
+    float k[(MOST_BATCH + MOST_HEADS) * MOST_STRIDE];
+    float v[(MOST_BATCH + MOST_HEADS) * MOST_STRIDE];
+} scales_t;
+
+static void take_scales(input_t *in, scales_t *s, flash_forward_args_t *a) {
+    const uint8_t given = take_byte(in);
+    s->quant = (flash_quant_t)FLASH_QUANT_INIT;
+    if (given % 2 == 0)
+        return;
+    const float k = take_float(in), v = take_float(in);
+    for (size_t i = 0; i < sizeof s->k / sizeof s->k[0]; i++) {
+        s->k[i] = k;
+        s->v[i] = v;
+    }
+    s->quant.k_scale = given & 2 ? s->k : NULL;
+    s->quant.v_scale = given & 4 ? s->v : NULL;
+    s->quant.k_scale_stride_batch = given & 8 ? take_byte(in) % MOST_STRIDE : 0;
+    s->quant.k_scale_stride_head = given & 16 ? take_byte(in) % MOST_STRIDE : 0;
+    s->quant.v_scale_stride_batch = given & 32 ? take_byte(in) % MOST_STRIDE : 0;
+    s->quant.v_scale_stride_head = given & 64 ? take_byte(in) % MOST_STRIDE : 0;
+    s->quant.reserved32 = given & 128 ? take_byte(in) % 2 : 0;
+    a->quant = &s->quant;
+}
+
 /* ---- What looks at no data ---- */
 
 static flash_status_t check_shape_calls(const flash_forward_args_t *a) {
@@ -160,7 +191,8 @@ static const flash_kernel_t *pick_kernel(const flash_forward_args_t *a, uint8_t 
 }
 
 static int64_t element_size(const flash_forward_args_t *a, const flash_tensor_t *tensor) {
-    return (tensor->dtype ? tensor->dtype : a->dtype) == FLASH_DTYPE_FP32 ? 4 : 2;
+    const int32_t dtype = tensor->dtype ? tensor->dtype : a->dtype;
+    return dtype == FLASH_DTYPE_FP32 ? 4 : dtype == FLASH_DTYPE_E4M3 ? 1 : 2;
 }
 
 static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
@@ -201,12 +233,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     input_t in = {data, size};
     lengths_t lengths;
     pages_t pages;
+    scales_t scales;
     if (!initialised)
         CHECK(flash_set_num_threads(2) == FLASH_SUCCESS);
     initialised = true;
     flash_forward_args_t args = take_args(&in);
     take_lengths(&in, &lengths, &args);
     take_pages(&in, &pages, &args);
+    take_scales(&in, &scales, &args);
     const uint8_t value = take_byte(&in), index = take_byte(&in);
     if (check_shape_calls(&args) == FLASH_SUCCESS && args.struct_size == sizeof args &&
         small(&args))

@@ -12,6 +12,7 @@ _CODES = {
     "float16": (2, 16),
     "float32": (2, 32),
     "bfloat16": (4, 16),
+    "float8_e4m3fn": (10, 8),
     "int32": (0, 32),
     "uint8": (1, 8),
 }
@@ -128,6 +129,11 @@ class TorchTensor:
 
     def stride(self) -> tuple[int, ...]:
         return tuple(stride // self.array.itemsize for stride in self.array.strides)
+
+    def new_full(self, shape: tuple[int, ...], value: float, dtype: TorchDtype) -> TorchTensor:
+        tensor = self.new_empty(shape, dtype)
+        tensor.array[...] = value
+        return tensor
 
     def new_empty(self, shape: tuple[int, ...], dtype: TorchDtype) -> TorchTensor:
         from memory import dtype_of

@@ -20,16 +20,17 @@ import ml_dtypes
 import numpy as np
 
 DTYPES = ("float32", "float16", "bfloat16")
+E4M3 = "float8_e4m3fn"  # of k and v alone
 LAYOUTS = ("contiguous", "at_begin", "padded", "heads_first", "unaligned")
 
 _GUARD = 64  # bytes on each side
 _PADDING = 3  # elements between rows of a padded array
-_NAN = 0xFF  # every float16, bfloat16 and float32 of these bytes is a NaN
+_NAN = 0xFF  # every float16, bfloat16, float32 and e4m3 of these bytes is a NaN
 _CANARY = 0xA5
 
 
 def dtype_of(name: str) -> np.dtype:
-    return np.dtype(getattr(ml_dtypes, name, name))
+    return np.dtype(getattr(ml_dtypes, name) if name in ("bfloat16", E4M3) else name)
 
 
 def arrange(values: np.ndarray, layout: str) -> np.ndarray:

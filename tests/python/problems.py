@@ -17,7 +17,7 @@ from flashattn._library import check as check_status
 from flashattn._library import library
 from flashattn._problem import Problem as CallArguments
 from flashattn.compare import compare
-from memory import Guarded, GuardedBytes, arrange, dtype_of
+from memory import E4M3, Guarded, GuardedBytes, arrange, dtype_of
 
 # P rounded to the operands' type is noise: the relative error averages it over an output, and the
 # largest error meets over that of the naive attention. Both need an output of some size.
@@ -36,8 +36,8 @@ class AttentionProblem:
     n_heads_kv: int = 1
     d_head: int = 64
     dtype: str = "float32"  # of k and v
-    q_dtype: str | None = None  # None: that of k and v
-    o_dtype: str | None = None  # likewise
+    q_dtype: str | None = None  # None: that of k and v, beside e4m3 float32
+    o_dtype: str | None = None  # likewise, beside e4m3 q's
     causal: bool = False
     window_size: tuple[int, int] = (-1, -1)
     softcap: float = 0.0
@@ -46,6 +46,8 @@ class AttentionProblem:
     cu_seqlens_k: tuple[int, ...] | None = None
     seqused_q: tuple[int, ...] | None = None
     seqused_k: tuple[int, ...] | None = None
+    k_descale: tuple[tuple[float, ...], ...] | float | None = None  # [batch][n_heads_kv]
+    v_descale: tuple[tuple[float, ...], ...] | float | None = None
     values: str = "normal"
     layouts: tuple[str, str, str, str] = ("contiguous",) * 4  # of q, k, v, o
     seed: int = 0
@@ -53,7 +55,9 @@ class AttentionProblem:
     @property
     def types(self) -> tuple[str, str, str]:
         """Of q, of k and v, of o."""
-        return self.q_dtype or self.dtype, self.dtype, self.o_dtype or self.dtype
+        wide = "float32" if self.dtype == E4M3 else self.dtype
+        of_q = self.q_dtype or wide
+        return of_q, self.dtype, self.o_dtype or (of_q if self.dtype == E4M3 else wide)
 
     @property
     def q_shape(self) -> tuple[int, ...]:
@@ -73,6 +77,11 @@ class AttentionProblem:
             return (self.cu_seqlens_k[-1], self.n_heads_kv, self.d_head)
         return (self.batch, self.seqlen_k, self.n_heads_kv, self.d_head)
 
+    def _scales(self, values: tuple[tuple[float, ...], ...] | float | None) -> object:
+        if not isinstance(values, tuple):
+            return values
+        return np.array(values, np.float32).reshape(self.batch, self.n_heads_kv)
+
     def options(self) -> dict[str, object]:
         """Keywords of the oracle."""
         return {
@@ -84,6 +93,8 @@ class AttentionProblem:
             "cu_seqlens_k": self.cu_seqlens_k,
             "seqused_q": self.seqused_q,
             "seqused_k": self.seqused_k,
+            "k_descale": self._scales(self.k_descale),
+            "v_descale": self._scales(self.v_descale),
         }
 
     def call_options(self) -> dict[str, object]:
@@ -94,6 +105,12 @@ class AttentionProblem:
             "max_seqlen_k": None if self.cu_seqlens_k is None else self.seqlen_k,
             "out_dtype": self.types[2],
         }
+
+
+def _largest(scales: tuple[tuple[float, ...], ...] | float | None) -> float:
+    """Of finite scales, in magnitude."""
+    values = np.abs(np.array(1.0 if scales is None else scales, np.float64))
+    return float(values[np.isfinite(values)].max(initial=0)) or 1.0
 
 
 def make_inputs(p: AttentionProblem) -> list[np.ndarray]:
@@ -219,8 +236,8 @@ def check(
         naive_o,
         lse=lse,
         oracle_lse=oracle_lse,
-        largest_score=oracle.largest_score(q, k, p.softmax_scale),
-        unit=unit,
+        largest_score=oracle.largest_score(q, k, p.softmax_scale) * _largest(p.k_descale),
+        unit=unit * _largest(p.v_descale),
         p_dtype=p_dtype,
     )
     assert deviation.ok, f"{deviation.failures}; {deviation}; replay: {p}, config={config!r}"
@@ -259,6 +276,8 @@ def rounds_p(p: AttentionProblem, config: str | None) -> bool:
 def p_type(p: AttentionProblem, config: str | None) -> str:
     """What the largest error is measured with: P in the type of k and v; in float32 where types
     differ and the kernel keeps P so (AMX's has 16 bits at most)."""
+    if p.dtype == E4M3:
+        return "float32"
     if len(set(p.types)) == 1 or rounds_p(p, config):
         return p.dtype
     configs = [config] if config else [str(kernel.config) for kernel in runnable_kernels()]

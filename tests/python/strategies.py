@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from memory import DTYPES, LAYOUTS
+from memory import DTYPES, E4M3, LAYOUTS
 from problems import VALUES, AttentionProblem
 
 # print_blob: a failure prints the blob that replays it. No database: a run leaves no files.
@@ -30,7 +30,8 @@ def attention_problems(draw: st.DrawFn) -> AttentionProblem:
     group = draw(st.sampled_from([1, 1, 2, 3, 5, 8]))
     seqlen_q, cu_seqlens_q = draw(_lengths(batch))
     seqlen_k, cu_seqlens_k = draw(_lengths(batch))
-    dtype = draw(st.sampled_from(DTYPES))
+    dtype = draw(st.sampled_from((*DTYPES, E4M3)))
+    q_dtype = draw(st.sampled_from(DTYPES if dtype == E4M3 else (dtype, "float32")))
     return AttentionProblem(
         batch=batch,
         seqlen_q=seqlen_q,
@@ -39,8 +40,8 @@ def attention_problems(draw: st.DrawFn) -> AttentionProblem:
         n_heads_kv=n_heads_kv,
         d_head=draw(_D_HEADS),
         dtype=dtype,
-        q_dtype=draw(st.sampled_from([dtype, "float32"])),
-        o_dtype=draw(st.sampled_from([dtype, "float32"])),
+        q_dtype=q_dtype,
+        o_dtype=draw(st.sampled_from([q_dtype if dtype == E4M3 else dtype, "float32"])),
         causal=draw(st.booleans()),
         window_size=draw(st.one_of(st.just((-1, -1)), st.tuples(_sides(), _sides()))),
         softcap=draw(st.sampled_from([0.0, 0.0, 1.5, 30.0])),
@@ -49,10 +50,18 @@ def attention_problems(draw: st.DrawFn) -> AttentionProblem:
         cu_seqlens_k=cu_seqlens_k,
         seqused_q=draw(_seqused(batch, seqlen_q, cu_seqlens_q)),
         seqused_k=draw(_seqused(batch, seqlen_k, cu_seqlens_k)),
+        k_descale=draw(_scales(batch, n_heads_kv)) if dtype == E4M3 else None,
+        v_descale=draw(_scales(batch, n_heads_kv)) if dtype == E4M3 else None,
         values=draw(st.sampled_from(VALUES)),
         layouts=draw(st.tuples(*[st.sampled_from(LAYOUTS)] * 4)),
         seed=draw(st.integers(0, 2**32 - 1)),
     )
+
+
+def _scales(batch: int, n_heads_kv: int) -> st.SearchStrategy[tuple | float | None]:
+    one = st.sampled_from([1.0, 0.5, 0.03, -1.5, 1.9])
+    row = st.tuples(*[one] * n_heads_kv)
+    return st.one_of(st.none(), one, st.tuples(*[row] * batch))
 
 
 def _sides() -> st.SearchStrategy[int]:

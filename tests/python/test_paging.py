@@ -42,6 +42,17 @@ PROBLEMS = {
         3, 130, 400, 4, 2, 64, "bfloat16", causal=True, seqused_q=(130, 1, 0),
         seqused_k=(400, 77, 131),
     ),
+    "decode e4m3": AttentionProblem(
+        3, 1, 300, 4, 2, 64, "float8_e4m3fn", seqused_k=(300, 1, 65),
+        k_descale=((0.5, 1.0), (2.0, -1.0), (0.25, 3.0)), v_descale=2.0,
+    ),
+    "few rows e4m3": AttentionProblem(
+        2, 4, 2100, 8, 2, 64, "float8_e4m3fn", "float16", causal=True, k_descale=0.5
+    ),
+    "prefill e4m3": AttentionProblem(
+        2, 200, 300, 6, 2, 72, "float8_e4m3fn", "bfloat16", causal=True, softcap=5.0,
+        v_descale=((0.5, 1.0), (2.0, -1.0)),
+    ),
 }  # fmt: skip
 every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
 

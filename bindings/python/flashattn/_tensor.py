@@ -244,14 +244,14 @@ def check_dtype_name(keyword: str, name: str | None) -> None:
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """numpy's dtype of a name in DTYPES. bfloat16 needs the package ml_dtypes."""
-    if name != "bfloat16":
+    """numpy's dtype of a name in KEY_DTYPES. Some need the package ml_dtypes."""
+    if name not in _HIDDEN.values():
         return np.dtype(name)
     try:
         import ml_dtypes
     except ImportError:
-        raise ImportError("bfloat16 in numpy needs the package ml_dtypes") from None
-    return np.dtype(ml_dtypes.bfloat16)
+        raise ImportError(f"{name} in numpy needs the package ml_dtypes") from None
+    return np.dtype(getattr(ml_dtypes, name))
 
 
 def _view_numpy(array: np.ndarray, name: str) -> View:

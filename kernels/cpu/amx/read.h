@@ -37,7 +37,7 @@ ALWAYS_INLINE void split_floats(vec_t low, vec_t high, const int32_t terms, word
 
 /* Of 32 elements of a type of 16 bits. */
 ALWAYS_INLINE void split_words(int32_t dtype, words_t x, words_t *split) {
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(4); /* the family has no rows of e4m3 */
     if (dtype == FLASH_DTYPE_BF16)
         split[0] = x;
     else

@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from .. import _abi, _tensor, device
+from .. import _abi, device
 from .._attention import flash_attn_func, query_support
 from ..config import Config, DType
 from . import (
@@ -154,12 +154,11 @@ def inputs(dtype: DType, seqlen: int, args: argparse.Namespace) -> list[np.ndarr
     rng = np.random.default_rng(0)
     heads_kv = args.heads_kv or args.heads
     seqlen_q = args.seqlen_q or seqlen
-    numpy_dtype = _tensor.numpy_dtype(problem.NUMPY_NAME[dtype])
     batch = problem.batch_size(seqlen, args)
     sizes = ((seqlen_q, args.heads), (seqlen, heads_kv), (seqlen, heads_kv))
     return [
-        rng.standard_normal((batch, length, heads, args.d_head), np.float32).astype(numpy_dtype)
-        for length, heads in sizes
+        rng.standard_normal((batch, length, heads, args.d_head), np.float32).astype(element)
+        for (length, heads), element in zip(sizes, problem.numpy_dtypes(dtype))
     ]
 
 

@@ -20,13 +20,15 @@ _TORCH, _ONNXRUNTIME, _NUMPY = "torch", "onnxruntime", "numpy"
 
 
 def contenders(dtypes: list[DType]) -> list[Contender]:
-    """torch in each of the types; the others in fp32, the peers of every type."""
+    """torch in each of the types that it multiplies; the others in fp32, the peers of every
+    type."""
     found = [Contender(f"{_NUMPY} (three steps)", DType.FP32, None, is_peer=True)]
     if _is_installed("onnxruntime", "onnx"):
         found.append(Contender(f"{_ONNXRUNTIME} (FP32)", DType.FP32, None, is_peer=True))
     if _is_installed("torch"):
         label = f"{_TORCH} (scaled_dot_product_attention, {{}})"
-        found += [Contender(label.format(d.name), d, None, is_peer=True) for d in dtypes]
+        types = [dtype for dtype in dtypes if dtype != DType.E4M3]
+        found += [Contender(label.format(d.name), d, None, is_peer=True) for d in types]
     return found
 
 

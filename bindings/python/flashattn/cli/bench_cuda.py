@@ -56,11 +56,14 @@ def random_inputs(
     torch = problem.extra("torch")
     torch.manual_seed(0)
     heads_kv = args.heads_kv or args.heads
-    element = getattr(torch, problem.NUMPY_NAME[dtype])
-    return [
+    element, of_keys = (
+        getattr(torch, names[dtype]) for names in (problem.Q_NAME, problem.NUMPY_NAME)
+    )
+    q, k, v = (
         torch.randn(*axes, heads, args.d_head, device="cuda", dtype=element)
         for axes, heads in ((queries, args.heads), (keys, heads_kv), (keys, heads_kv))
-    ]
+    )
+    return [q, k.to(of_keys), v.to(of_keys)]
 
 
 def kernel_call(

@@ -211,7 +211,7 @@ def _deviation(o: Any, expected: Any, lengths: list[int]) -> float:
 
 def _complaints(results: list[_Result], dtype: DType) -> list[str]:
     """About results that are further from the peer's than two right ones can be."""
-    allowed = 2 * RELATIVE_ERROR[problem.NUMPY_NAME[dtype]]
+    allowed = 2 * RELATIVE_ERROR[problem.Q_NAME[dtype]]
     return [
         f"{r.entry.label} on {r.entry.batch.name}: O is {r.deviation:.1e} off {_FA2}'s, allowed "
         f"{allowed:.1e}"

@@ -10,7 +10,7 @@ import numpy as np
 from .. import oracle
 from .._attention import flash_attn_func, query_support
 from ..compare import Deviation, compare
-from ..config import Kernel
+from ..config import DType, Kernel
 from . import problem
 from .problem import BadInput
 
@@ -59,13 +59,16 @@ def _measure(
 ) -> Deviation | None:
     """None: the kernel does not serve the problem."""
     rng = np.random.default_rng(seed)
-    dtype = problem.numpy_dtype(kernel.config)
-    q, k, v = (rng.standard_normal(shape).astype(dtype) for shape in (q_shape, k_shape, k_shape))
+    shapes = (q_shape, k_shape, k_shape)
+    q, k, v = (
+        rng.standard_normal(shape).astype(dtype)
+        for shape, dtype in zip(shapes, problem.numpy_dtypes(DType(kernel.config.dtype)))
+    )
     if not query_support(q, k, v, config=kernel.config, **options):
         return None
     o, lse = flash_attn_func(q, k, v, config=kernel.config, return_lse=True, **options)
     oracle_o, oracle_lse = oracle.attention(q, k, v, **options)
-    naive_o = oracle.naive(q, k, v, **options)
+    naive_o = oracle.naive(q, k, v, p_dtype=q.dtype, **options)
     return compare(
         o,
         oracle_o,

@@ -13,7 +13,14 @@ from .. import _tensor
 from ..config import Arch, Config, DType, Kernel, kernels, parse_filters
 
 DEFAULT_SEQLEN = [512, 1024, 2048]
-NUMPY_NAME = {DType.FP16: "float16", DType.BF16: "bfloat16", DType.FP32: "float32"}
+# Of K and V; Q and O of the inputs have the same type, but beside e4m3, which they never have.
+NUMPY_NAME = {
+    DType.FP16: "float16",
+    DType.BF16: "bfloat16",
+    DType.FP32: "float32",
+    DType.E4M3: "float8_e4m3fn",
+}
+Q_NAME = {**NUMPY_NAME, DType.E4M3: "float16"}
 
 
 class BadInput(Exception):
@@ -109,8 +116,10 @@ def is_cpu(config: Config) -> bool:
     return not is_cuda(config)
 
 
-def numpy_dtype(config: Config) -> np.dtype:
-    return _tensor.numpy_dtype(NUMPY_NAME[DType(config.dtype)])
+def numpy_dtypes(dtype: DType) -> list[np.dtype]:
+    """Of Q, K and V."""
+    names = (Q_NAME[dtype], NUMPY_NAME[dtype], NUMPY_NAME[dtype])
+    return [_tensor.numpy_dtype(name) for name in names]
 
 
 def extra(module: str) -> ModuleType:
