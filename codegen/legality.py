@@ -101,6 +101,8 @@ def _sm90_rules(config: Config) -> Iterator[str]:
         yield f"ping_pong is 1: it needs a B_r of 128 or more, which is {config.B_r}"
     if config.features & Feature.VARLEN and not config.longest_first:
         yield "features has varlen: it needs longest_first, which is 0"
+    if config.features & Feature.PAGED and not config.features & Feature.VARLEN:
+        yield "features has paged: it needs varlen, which is not there"
     n_bytes = sm90_shared_bytes(config)
     if n_bytes > SM90_SHARED_BYTES_MAX:
         yield (

@@ -136,7 +136,7 @@ SM90_SHIP_TILES = (
     (256, MASKED, (128, 64), OVERLAPPED_UNEVEN),
 )
 
-# The same for sequences that differ in length, each in three classes of features.
+# The same for sequences that differ in length, each in three classes of features, and for pages.
 SM90_SHIP_VARLEN_TILES = (
     # d_head, (B_r, B_c), strategies
     (64, (128, 128), ALTERNATING_UNEVEN),
@@ -287,7 +287,7 @@ def ship_sm90() -> list[Config]:
     ragged = [
         (d_head, features, tile, strategies)
         for d_head, tile, strategies in SM90_SHIP_VARLEN_TILES
-        for features in (Feature.VARLEN, CAUSAL_VARLEN, BASIC_FEATURES)
+        for features in (Feature.VARLEN, CAUSAL_VARLEN, BASIC_FEATURES, PAGED_FEATURES)
     ]
     return [
         _sm90(dtype, *row)

@@ -24,6 +24,7 @@
 #ifndef FLASH_KERNELS_SM90_SCHEDULE_RAGGED_CUH
 #define FLASH_KERNELS_SM90_SCHEDULE_RAGGED_CUH
 
+#include "common/kv.h"
 #include "sm90/schedule/ranks.cuh"
 
 /* A bundle of several tiles has at most this many blocks of keys. */
@@ -57,7 +58,7 @@ static __device__ __forceinline__ batch_slice_t read_slice(const sm90_params_t &
     const int32_t entry = first + (int32_t)lane_index();
     flash_sequence_t s = {};
     if (entry < p.batch)
-        s = flash_sequence(&p, entry);
+        s = has_pages<C> ? flash_paged_sequence(&p, entry) : flash_sequence(&p, entry);
     const int32_t per_bundle = tiles_of_bundle<C>(params, s.len_k);
     const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, s.len_q) * (uint32_t)p.n_heads;
     const uint32_t bundles = (tiles + per_bundle - 1) / per_bundle;
