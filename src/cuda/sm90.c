@@ -74,6 +74,8 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
                                     tma_tensor_v(config, p)};
     if (sm90_has_pages(config) && p->pages.page_size == 0)
         return "SM90 kernels with paged read K and V in pages alone";
+    if (sm90_has_pages(config) && p->pages.n_pages == 0)
+        return "SM90 kernels with paged need a page at least";
     const char *found = cuda_launch_obstacle(&cuda, config, problem, device);
     for (int i = 0; i < 3 && found == NULL; i++)
         found = tma_tensor_obstacle(&tensors[i]);
