@@ -60,6 +60,11 @@ def _sm80_rules(config: Config) -> Iterator[str]:
     q_count, k_count = getattr(config, q_field), getattr(config, k_field)
     if q_count not in (0, k_count):
         yield f"{q_field} is {q_count}: neither 0 nor {k_field}, {k_count}"
+    if config.features & Feature.PAGED:
+        if not config.features & Feature.VARLEN:
+            yield "features has paged: it needs varlen, which is not there"
+        if not config.async_copy:
+            yield "features has paged: it needs async_copy, which is 0"
 
 
 def sm80_decode_shared_bytes(config: Config) -> int:

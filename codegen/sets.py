@@ -249,19 +249,25 @@ def _sm80(
 
 
 def ship_sm80() -> list[Config]:
-    """For each head dimension a row a class of features, and one for every alignment."""
+    """For each head dimension a row a class of features, one for pages and one for every
+    alignment."""
     types = (Dtype.FP16, Dtype.BF16)
     aligned = [
         _sm80(dtype, d_head, features, tile, fragments, async_copy=1)
         for dtype in types
         for d_head, features, tile, fragments in SM80_SHIP_TILES
     ]
+    paged = [
+        replace(config, features=PAGED_FEATURES)
+        for config in aligned
+        if config.features == BASIC_FEATURES
+    ]
     unaligned = [
         _sm80(dtype, d_head, BASIC_FEATURES, tile, (2, 2, 2), async_copy=0)
         for dtype in types
         for d_head, tile in SM80_SHIP_UNALIGNED_TILES
     ]
-    return aligned + unaligned
+    return aligned + paged + unaligned
 
 
 def ship_sm80_decode() -> list[Config]:
