@@ -68,14 +68,16 @@ static __device__ __forceinline__ void load_v(const sm90_params_t &params, const
     block_state_t &state = block_state<C>();
     const int stage = loader.v.stage;
     const bool sanitised = sanitises_v<C, FIXED> && is_cut(tile, block);
-    const uint64_t &full = sanitised ? state.v_landed[stage] : state.v_full[stage];
     if constexpr (has_pages<C>)
         load_pages<C, v_stages<C>>(params, paged_v<C>(params, tile, loader.first_id), block,
-                                   v_tile<C>(stage), full, state.v_empty[stage], loader.v);
+                                   v_tile<C>(stage),
+                                   sanitised ? state.v_landed[stage] : state.v_full[stage],
+                                   state.v_empty[stage], loader.v);
     else
         load_stage<C, v_stages<C>>(
             &params.v, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.v),
-            v_tile<C>(stage), full, state.v_empty[stage], loader.v);
+            v_tile<C>(stage), sanitised ? state.v_landed[stage] : state.v_full[stage],
+            state.v_empty[stage], loader.v);
 }
 
 /* Waits until the O of the tile before has left the stages of V. */

@@ -57,8 +57,12 @@ static __device__ __forceinline__ batch_slice_t read_slice(const sm90_params_t &
     slice_entries_t &entries = block_state<C>().schedule.entries;
     const int32_t entry = first + (int32_t)lane_index();
     flash_sequence_t s = {};
-    if (entry < p.batch)
-        s = has_pages<C> ? flash_paged_sequence(&p, entry) : flash_sequence(&p, entry);
+    if (entry < p.batch) {
+        if constexpr (has_pages<C>)
+            s = flash_paged_sequence(&p, entry);
+        else
+            s = flash_sequence(&p, entry);
+    }
     const int32_t per_bundle = tiles_of_bundle<C>(params, s.len_k);
     const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, s.len_q) * (uint32_t)p.n_heads;
     const uint32_t bundles = (tiles + per_bundle - 1) / per_bundle;
