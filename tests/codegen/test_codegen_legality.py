@@ -231,6 +231,7 @@ def test_shared_memory_of_sm80_decode_is_that_of_the_kernels(root):
         {"fixed_reference": 0},
         {"features": 4},
         *({"features": features} for features in range(8)),
+        {"features": 8 | 16},
         # 232448 bytes less Q, less the state, leave room for 388 rows of K and V: 2 * 2 * 96.
         {"d_head": 256, "B_r": 64, "n_warps": 8, "B_c": 96, "ping_pong": 0},
     ],
@@ -264,7 +265,8 @@ def test_legal_for_sm90(change):
             {"B_r": 64, "n_warps": 8},
             "ping_pong is 1: it needs a B_r of 128 or more, which is 64",
         ),
-        ({"features": 16}, "features is 0x10: the SM90 family does not have 0x10"),
+        ({"features": 32}, "features is 0x20: the SM90 family does not have 0x20"),
+        ({"features": 17}, "features has paged: it needs varlen, which is not there"),
         (
             {"features": 12, "longest_first": 0},
             "features has varlen: it needs longest_first, which is 0",

@@ -169,11 +169,11 @@ template <flash_config_t C>
 static __device__ void add_non_finite_v_to_fp32(const flash_params_t &params,
                                                 const query_tile_t &tile, float *o) {
     const int first_row = threadIdx.x / SM80_WARP_THREADS * warp_rows<C>;
+    const int64_t stride = params.v_stride.seq;
     const flash_kv_run_t run = first_values<C>(tile);
     const element_bits<C> *v = (const element_bits<C> *)params.v +
                                run.entry * params.v_stride.batch +
-                               tile.head / params.group * params.v_stride.head +
-                               run.begin * params.v_stride.seq;
+                               tile.head / params.group * params.v_stride.head + run.begin * stride;
 #pragma unroll 1
     for (int row = first_row; row < min(first_row + warp_rows<C>, tile.rows); ++row) {
         const cut_keys_t keys = find_cut_keys<C>(params, tile, row);
