@@ -143,7 +143,12 @@ def test_legal_for_sm80(change):
         ({V: 16, "mma_double_buffer_loads": 0}, f"{V} is 16: at most 8 with B_c 64"),
         ({Q: 2, K: 4}, f"{Q} is 2: neither 0 nor {K}, 4"),
         ({Q: 2, K: 0}, f"{Q} is 2: neither 0 nor {K}, 0"),
-        ({"features": 31}, "features is 0x1f: the SM80 family does not have 0x10"),
+        ({"features": 63}, "features is 0x3f: the SM80 family does not have 0x20"),
+        ({"features": 17}, "features has paged: it needs varlen, which is not there"),
+        (
+            {"features": 24, "async_copy": 0, "eager_load_blocks": 0},
+            "features has paged: it needs async_copy, which is 0",
+        ),
         *(
             ({field: 1}, f"{field} is 1: it means nothing to the SM80 family and must be 0")
             for field in SM90_FIELDS
