@@ -144,7 +144,8 @@ static void pages_of_a_pool_are_whole_numbers_of_tokens_apart(void **state) {
 /* Pieces lie in one page and in one block. */
 static void a_piece_is_the_greatest_common_divisor(void **state) {
     const flash_config_t config = {.B_c = 128};
-    const int32_t cases[][2] = {{1, 1}, {3, 1}, {16, 16}, {48, 16}, {19, 1}, {128, 128}, {256, 128}};
+    const int32_t cases[][2] = {{1, 1},  {3, 1},     {16, 16},  {48, 16},
+                                {19, 1}, {128, 128}, {256, 128}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         assert_int_equal(sm90_piece_keys(&config, cases[i][0]), cases[i][1]);

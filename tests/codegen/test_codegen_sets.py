@@ -156,7 +156,15 @@ def test_ship_serves_full_masked_and_ragged_problems_of_sm90():
     for dtype in (Dtype.FP16, Dtype.BF16):
         for d_head in (64, 96, 128, 192, 256):
             rows = [c for c in ship_sm90() if (c.dtype, c.d_head) == (dtype, d_head)]
-            assert {c.features for c in rows} == {0, 1, 1 | 2 | 4, 8, 8 | 1, 8 | 4 | 2 | 1, PAGED_FEATURES}
+            assert {c.features for c in rows} == {
+                0,
+                1,
+                1 | 2 | 4,
+                8,
+                8 | 1,
+                8 | 4 | 2 | 1,
+                PAGED_FEATURES,
+            }
             assert all(c.longest_first == (c.features != 0) for c in rows)
 
 

@@ -117,10 +117,10 @@ template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.Q_mma_load_K_fragments == 0 ||
                       C.Q_mma_load_K_fragments == C.K_mma_load_K_fragments,
                   "Q's fragment count is K's, or 0");
-    static_assert((C.features & ~(FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW |
-                                  FLASH_FEATURE_SOFTCAP | FLASH_FEATURE_VARLEN |
-                                  FLASH_FEATURE_PAGED)) == 0,
-                  "unknown features");
+    static_assert(
+        (C.features & ~(FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP |
+                        FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED)) == 0,
+        "unknown features");
     static_assert(!has_pages<C> || (has_varlen<C> && C.async_copy),
                   "paged needs varlen and async_copy");
     static_assert(warp_rows<C> % 16 == 0 && C.B_r % pass_rows<C> == 0 && C.B_c % pass_rows<C> == 0,

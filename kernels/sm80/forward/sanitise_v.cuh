@@ -66,8 +66,8 @@ static __device__ __forceinline__ uint4 add_non_finite_keys(uint4 o, const row_s
     return o;
 }
 
-/* Adds them of a tile's sequence. v.pointer: the chunk's columns in key 0; in pages, which are found
- * key by key, in the pool's first row. An id that is no page adds nothing. */
+/* Adds them of a tile's sequence. v.pointer: the chunk's columns in key 0; in pages, which are
+ * found key by key, in the pool's first row. An id that is no page adds nothing. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint4 add_keys_of_tile(uint4 o, const flash_params_t &params,
                                                          const query_tile_t &tile,
@@ -111,7 +111,8 @@ static __device__ __forceinline__ uint4 add_visible_non_finite(uint4 o,
     return add_keys_of_tile<C>(o, params, tile, v, keys.right_begin, keys.end);
 }
 
-/* Where the tile's values begin: with its sequence's first key, or in pages the pool's first row. */
+/* Where the tile's values begin: with its sequence's first key, or in pages the pool's first row.
+ */
 template <flash_config_t C>
 static __device__ __forceinline__ flash_kv_run_t first_values(const query_tile_t &tile) {
     return has_pages<C> ? flash_kv_run_t{0, 0, 0, 0}

@@ -33,10 +33,9 @@ static __device__ __forceinline__ void load_stage(const sm90_tensor_map_t *map, 
 
 /* The same for a block in pages; the whole warp loads. */
 template <flash_config_t C, int STAGES>
-static __device__ __forceinline__ void load_pages(const sm90_params_t &params,
-                                                  const paged_tensor_t &tensor, int32_t block,
-                                                  uint32_t shared, const uint64_t &full,
-                                                  const uint64_t &empty, ring_t &ring) {
+static __device__ __forceinline__ void
+load_pages(const sm90_params_t &params, const paged_tensor_t &tensor, int32_t block,
+           uint32_t shared, const uint64_t &full, const uint64_t &empty, ring_t &ring) {
     const uint32_t barrier = shared_address(&full);
     const page_ids<C> ids = fetch_page_ids<C>(params, tensor, block);
     mbarrier_wait(shared_address(&empty), ring.parity ^ 1);
@@ -112,7 +111,8 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
     load_v<C, FIXED>(params, tile, tile.block_begin, loader);
 }
 
-/* One thread of the warp loads, in pages the whole warp; tiles without blocks have nothing to load. */
+/* One thread of the warp loads, in pages the whole warp; tiles without blocks have nothing to load.
+ */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void load_kv_pass(const sm90_params_t &params,
                                                     kv_loader_t &loader, ring_t &assignments) {

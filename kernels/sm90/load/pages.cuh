@@ -32,7 +32,7 @@ static __device__ __forceinline__ paged_tensor_t paged_k(const sm90_params_t &pa
                                                          const tile_of<C> &tile, int64_t first_id) {
     const flash_params_t &p = params.problem;
     const int32_t *ids = p.pages.table ? p.pages.table + first_id : NULL;
-    return {&params.k, ids, (int32_t)first_id, params.entry_tokens.k, tile.len_k,
+    return {&params.k,          ids, (int32_t)first_id, params.entry_tokens.k, tile.len_k,
             tile.head / p.group};
 }
 
@@ -41,7 +41,7 @@ static __device__ __forceinline__ paged_tensor_t paged_v(const sm90_params_t &pa
                                                          const tile_of<C> &tile, int64_t first_id) {
     const flash_params_t &p = params.problem;
     const int32_t *ids = p.pages.table ? p.pages.v_table + first_id : NULL;
-    return {&params.v, ids, (int32_t)first_id, params.entry_tokens.v, tile.len_k,
+    return {&params.v,          ids, (int32_t)first_id, params.entry_tokens.v, tile.len_k,
             tile.head / p.group};
 }
 

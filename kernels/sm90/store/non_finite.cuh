@@ -60,8 +60,8 @@ static __device__ void add_non_finite_v(const flash_params_t &p, const tile_of<C
                                         int32_t row, element *o) {
     typedef std::conditional_t<std::is_same_v<element, float>, float, uint32_t> sum_t;
     const flash_sequence_t sequence = sequence_of<C>(p, tile);
-    const flash_kv_run_t run = has_pages<C> ? flash_kv_run_t{0, 0, 0, 0}
-                                            : flash_kv_run(&sequence, tile.batch_index, 0);
+    const flash_kv_run_t run =
+        has_pages<C> ? flash_kv_run_t{0, 0, 0, 0} : flash_kv_run(&sequence, tile.batch_index, 0);
     const element_bits<C> *v = (const element_bits<C> *)p.v + run.entry * p.v_stride.batch +
                                tile.head / p.group * p.v_stride.head + run.begin * p.v_stride.seq;
     const flash_range_t keys = visible_keys<C>(p, tile, row);
@@ -72,8 +72,8 @@ static __device__ void add_non_finite_v(const flash_params_t &p, const tile_of<C
         sum_t sum = o[column];
         sum = add_keys_of_tile<C>(sum, p, tile, v + column, keys.begin,
                                   min(whole_begin, (int64_t)keys.end));
-        sum = add_keys_of_tile<C>(sum, p, tile, v + column,
-                                  max(whole_end, (int64_t)keys.begin), keys.end);
+        sum = add_keys_of_tile<C>(sum, p, tile, v + column, max(whole_end, (int64_t)keys.begin),
+                                  keys.end);
         o[column] = (element)sum;
     }
 }
