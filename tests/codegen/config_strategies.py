@@ -115,7 +115,9 @@ def _change(config: Config, changes: dict) -> Config:
     return replace(config, **changes)
 
 
-plausible_cuda_config = plausible_sm80_config | plausible_sm80_decode_config | plausible_sm90_config
+plausible_cuda_config = (
+    plausible_sm80_config | plausible_sm80_decode_config | plausible_sm90_config
+)
 
 # A configuration of the sets with at most three fields changed.
 near_miss = st.builds(
