@@ -404,9 +404,9 @@ FAMILIES = {
         # Products of bf16 alone would round a Q of fp32, which the families above need not.
         _cpu(Arch.AVX512_BF16, _wide_o(Dtype.BF16), flags=AVX512_BF16_FLAGS),
         _cpu(Arch.NEON_BF16, _wide_o(Dtype.BF16), flags=("-march=armv8.2-a+bf16",)),
-        Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES),
+        Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES, PAGED_FEATURES),
         Family(Arch.SM80_DECODE, SM80_DECODE, DECODE_TYPES, _SM80_DECODE_RULES, PAGED_FEATURES),
-        Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES),
+        Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, PAGED_FEATURES),
     )
 }
 # The family whose short form may begin with the parenthesis, and is written so.

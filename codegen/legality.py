@@ -60,6 +60,11 @@ def _sm80_rules(config: Config) -> Iterator[str]:
     q_count, k_count = getattr(config, q_field), getattr(config, k_field)
     if q_count not in (0, k_count):
         yield f"{q_field} is {q_count}: neither 0 nor {k_field}, {k_count}"
+    if config.features & Feature.PAGED:
+        if not config.features & Feature.VARLEN:
+            yield "features has paged: it needs varlen, which is not there"
+        if not config.async_copy:
+            yield "features has paged: it needs async_copy, which is 0"
 
 
 def sm80_decode_shared_bytes(config: Config) -> int:
@@ -101,6 +106,8 @@ def _sm90_rules(config: Config) -> Iterator[str]:
         yield f"ping_pong is 1: it needs a B_r of 128 or more, which is {config.B_r}"
     if config.features & Feature.VARLEN and not config.longest_first:
         yield "features has varlen: it needs longest_first, which is 0"
+    if config.features & Feature.PAGED and not config.features & Feature.VARLEN:
+        yield "features has paged: it needs varlen, which is not there"
     n_bytes = sm90_shared_bytes(config)
     if n_bytes > SM90_SHARED_BYTES_MAX:
         yield (

@@ -146,7 +146,7 @@ SM90_SHIP_TILES = (
     (256, MASKED, (128, 64), OVERLAPPED_UNEVEN),
 )
 
-# The same for sequences that differ in length, each in three classes of features.
+# The same for sequences that differ in length, each in three classes of features, and for pages.
 SM90_SHIP_VARLEN_TILES = (
     # d_head, (B_r, B_c), strategies
     (64, (128, 128), ALTERNATING_UNEVEN),
@@ -259,19 +259,25 @@ def _sm80(
 
 
 def ship_sm80() -> list[Config]:
-    """For each head dimension a row a class of features, and one for every alignment."""
+    """For each head dimension a row a class of features, one for pages and one for every
+    alignment."""
     types = (Dtype.FP16, Dtype.BF16)
     aligned = [
         _sm80(dtype, d_head, features, tile, fragments, async_copy=1)
         for dtype in types
         for d_head, features, tile, fragments in SM80_SHIP_TILES
     ]
+    paged = [
+        replace(config, features=PAGED_FEATURES)
+        for config in aligned
+        if config.features == BASIC_FEATURES
+    ]
     unaligned = [
         _sm80(dtype, d_head, BASIC_FEATURES, tile, (2, 2, 2), async_copy=0)
         for dtype in types
         for d_head, tile in SM80_SHIP_UNALIGNED_TILES
     ]
-    return aligned + unaligned
+    return aligned + paged + unaligned
 
 
 def ship_sm80_decode() -> list[Config]:
@@ -302,7 +308,7 @@ def ship_sm90() -> list[Config]:
     ragged = [
         (d_head, features, tile, strategies)
         for d_head, tile, strategies in SM90_SHIP_VARLEN_TILES
-        for features in (Feature.VARLEN, CAUSAL_VARLEN, BASIC_FEATURES)
+        for features in (Feature.VARLEN, CAUSAL_VARLEN, BASIC_FEATURES, PAGED_FEATURES)
     ]
     return [
         _sm90(dtype, *row)

@@ -59,6 +59,10 @@ SM80_CONSTANT int32_t sm80_blocks_per_sm(const flash_config_t *c) {
                : 2;
 }
 
+SM80_CONSTANT int32_t sm80_has_pages(const flash_config_t *c) {
+    return (c->features & FLASH_FEATURE_PAGED) != 0;
+}
+
 /* Each sequence and head has so many tiles of B_r queries; a launch takes at most 2^31 - 1 blocks.
  */
 SM80_CONSTANT int64_t sm80_tiles(const flash_config_t *c, int32_t seqlen_q) {

@@ -12,6 +12,7 @@
 #ifndef FLASH_KERNELS_SM90_KERNEL_H
 #define FLASH_KERNELS_SM90_KERNEL_H
 
+#include "common/divide.h"
 #include "common/dtype.h"
 #include "common/params.h"
 #include "flashattn.h"
@@ -65,8 +66,14 @@ typedef struct sm90_schedule {
     int32_t bundle_tiles; /* with varlen: short tiles handed out at a time, at most; 1, 2 or 4 */
 } sm90_schedule_t;
 
+/* For kernels with pages. A piece is as many keys as always lie in one page and in one block. */
+typedef struct sm90_paging {
+    flash_divider_t by_page_size;
+    int32_t piece_keys; /* sm90_piece_keys() */
+} sm90_paging_t;
+
 /* Q, K, V, O as [batch, head, seq, d_head], innermost last, or with varlen as ptx/tma.cuh says;
- * boxes of one panel of columns by sm90_q_box_rows() (Q), B_c (K, V) or
+ * boxes of one panel of columns by sm90_q_box_rows() (Q), B_c (K, V; in pages sm90_piece_keys()) or
  * SM90_WARPGROUP_ROWS (O) rows of one head. Unset (zeros) where a tensor has no elements, and for
  * an O of fp32. */
 typedef struct sm90_params {
@@ -77,6 +84,7 @@ typedef struct sm90_params {
     flash_params_t problem;
     sm90_entry_tokens_t entry_tokens; /* for kernels with varlen */
     sm90_schedule_t schedule;
+    sm90_paging_t paging;
 } sm90_params_t;
 
 SM90_CONSTANT int32_t sm90_element_bytes(const flash_config_t *c) {
@@ -179,6 +187,22 @@ SM90_CONSTANT int32_t sm90_has_fp32_o(const flash_params_t *p) {
 
 SM90_CONSTANT int32_t sm90_has_varlen(const flash_config_t *c) {
     return (c->features & FLASH_FEATURE_VARLEN) != 0;
+}
+
+SM90_CONSTANT int32_t sm90_has_pages(const flash_config_t *c) {
+    return (c->features & FLASH_FEATURE_PAGED) != 0;
+}
+
+/* The greatest common divisor of B_c and page_size: pages and blocks of keys are made of whole
+ * pieces, so that no piece crosses a page. */
+SM90_CONSTANT int32_t sm90_piece_keys(const flash_config_t *c, int32_t page_size) {
+    int32_t a = c->B_c, b = page_size;
+    while (b != 0) {
+        const int32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
 }
 
 /* A query head has so many tiles of B_r queries. */

@@ -49,7 +49,13 @@ static flash_status_t check(const flash_config_t *config) {
     FLASH_REQUIRE(config->B_r % (MMA_ROWS * config->n_warps) == 0, FLASH_ERROR_INVALID_CONFIG,
                   "n_warps is %d: B_r %d does not divide into rows of %d for each", config->n_warps,
                   config->B_r, MMA_ROWS);
-    return check_all_fragments(config);
+    FLASH_TRY(check_all_fragments(config));
+    FLASH_REQUIRE(!sm80_has_pages(config) || (config->features & FLASH_FEATURE_VARLEN) != 0,
+                  FLASH_ERROR_INVALID_CONFIG,
+                  "features has paged: it needs varlen, which is not there");
+    FLASH_REQUIRE(!sm80_has_pages(config) || config->async_copy, FLASH_ERROR_INVALID_CONFIG,
+                  "features has paged: it needs async_copy, which is 0");
+    return FLASH_SUCCESS;
 }
 
 /* ---- Devices and problems ---- */
@@ -68,6 +74,8 @@ static const cuda_family_t cuda = {.block = block, .tiles = sm80_grid_blocks};
 
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
+    if (sm80_has_pages(config) && problem->params.pages.page_size == 0)
+        return "SM80 kernels with paged read K and V in pages alone";
     const char *of_launch = cuda_launch_obstacle(&cuda, config, problem, device);
     if (of_launch != NULL)
         return of_launch;

@@ -29,6 +29,8 @@ static flash_status_t check(const flash_config_t *config) {
                   2 * SM90_WARPGROUP_ROWS, config->B_r);
     FLASH_REQUIRE(!sm90_has_varlen(config) || config->longest_first, FLASH_ERROR_INVALID_CONFIG,
                   "features has varlen: it needs longest_first, which is 0");
+    FLASH_REQUIRE(!sm90_has_pages(config) || sm90_has_varlen(config), FLASH_ERROR_INVALID_CONFIG,
+                  "features has paged: it needs varlen, which is not there");
     FLASH_REQUIRE(
         sm90_shared_bytes(config) <= SM90_SHARED_BYTES_MAX, FLASH_ERROR_INVALID_CONFIG,
         "d_head %d, B_r %d, B_c %d and n_stages %d take %d bytes of shared memory: at most %d",
@@ -70,6 +72,10 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     const flash_params_t *p = &problem->params;
     const tma_tensor_t tensors[] = {tma_tensor_q(config, p), tma_tensor_k(config, p),
                                     tma_tensor_v(config, p)};
+    if (sm90_has_pages(config) && p->pages.page_size == 0)
+        return "SM90 kernels with paged read K and V in pages alone";
+    if (sm90_has_pages(config) && p->pages.n_pages == 0)
+        return "SM90 kernels with paged need a page at least";
     const char *found = cuda_launch_obstacle(&cuda, config, problem, device);
     for (int i = 0; i < 3 && found == NULL; i++)
         found = tma_tensor_obstacle(&tensors[i]);

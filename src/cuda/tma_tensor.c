@@ -19,7 +19,8 @@ typedef struct layout {
     const void *data;
     const flash_strides_t *stride;
     const int32_t *cu_seqlens;
-    int32_t seqlen;
+    int32_t entries; /* of the outermost axis: of the batch, or pages of the pool */
+    int32_t seqlen;  /* of an entry, at most */
     int32_t n_heads;
 } layout_t;
 
@@ -27,39 +28,39 @@ static tma_tensor_t batched(const flash_config_t *c, const flash_params_t *p, co
     return (tma_tensor_t){.data = l->data,
                           .element_bytes = sm90_element_bytes(c),
                           .n_axes = 4,
-                          .extent = {p->d_head, l->seqlen, l->n_heads, p->batch},
+                          .extent = {p->d_head, l->seqlen, l->n_heads, l->entries},
                           .stride = {1, l->stride->seq, l->stride->head, l->stride->batch}};
 }
 
 /* Returns the elements from one token to the next. Where each batch entry has one, they are as far
  * apart as the entries; a single token is nowhere near another. */
-static int64_t token_stride(const flash_config_t *c, const flash_params_t *p, const layout_t *l) {
+static int64_t token_stride(const flash_config_t *c, const layout_t *l) {
     if (l->cu_seqlens != NULL || l->seqlen > 1)
         return l->stride->seq;
-    return p->batch > 1 ? l->stride->batch : sm90_chunk_elements(c);
+    return l->entries > 1 ? l->stride->batch : sm90_chunk_elements(c);
 }
 
 /* Coordinates of tokens have 32 bits. */
-static int64_t entry_tokens(const flash_params_t *p, const layout_t *l, int64_t token) {
-    if (l->cu_seqlens != NULL || p->batch == 1)
+static int64_t entry_tokens(const layout_t *l, int64_t token) {
+    if (l->cu_seqlens != NULL || l->entries == 1)
         return 0;
     if (token <= 0 || l->stride->batch % token != 0)
         return -1;
     const int64_t tokens = l->stride->batch / token;
-    return tokens <= (INT32_MAX - l->seqlen) / (p->batch - 1) ? tokens : -1;
+    return tokens <= (INT32_MAX - l->seqlen) / (l->entries - 1) ? tokens : -1;
 }
 
 static tma_tensor_t ragged(const flash_config_t *c, const flash_params_t *p, const layout_t *l) {
-    const int64_t token = token_stride(c, p, l);
+    const int64_t token = token_stride(c, l);
     const int64_t wrapping = WRAPPING_STRIDE_BYTES / sm90_element_bytes(c);
-    if (p->batch == 0 || l->seqlen == 0)
+    if (l->entries == 0 || l->seqlen == 0)
         return batched(c, p, l);
     return (tma_tensor_t){.data = l->data,
                           .element_bytes = sm90_element_bytes(c),
                           .n_axes = 5,
                           .extent = {p->d_head, SM90_RAGGED_END, l->n_heads, INT32_MAX, INT32_MAX},
                           .stride = {1, token, l->stride->head, token, wrapping - token},
-                          .entry_tokens = entry_tokens(p, l, token)};
+                          .entry_tokens = entry_tokens(l, token)};
 }
 
 static tma_tensor_t tensor_of(const flash_config_t *c, const flash_params_t *p, const layout_t *l) {
@@ -67,22 +68,33 @@ static tma_tensor_t tensor_of(const flash_config_t *c, const flash_params_t *p, 
 }
 
 tma_tensor_t tma_tensor_q(const flash_config_t *config, const flash_params_t *p) {
-    const layout_t q = {p->q, &p->q_stride, p->cu_seqlens_q, p->seqlen_q, p->n_heads};
+    const layout_t q = {p->q, &p->q_stride, p->cu_seqlens_q, p->batch, p->seqlen_q, p->n_heads};
     return tensor_of(config, p, &q);
 }
 
+static layout_t kv_layout(const flash_params_t *p, const void *data,
+                          const flash_strides_t *stride) {
+    const bool paged = p->pages.page_size > 0;
+    return (layout_t){data,
+                      stride,
+                      p->cu_seqlens_k,
+                      paged ? p->pages.n_pages : p->batch,
+                      paged ? p->pages.page_size : p->seqlen_k,
+                      p->n_heads_kv};
+}
+
 tma_tensor_t tma_tensor_k(const flash_config_t *config, const flash_params_t *p) {
-    const layout_t k = {p->k, &p->k_stride, p->cu_seqlens_k, p->seqlen_k, p->n_heads_kv};
+    const layout_t k = kv_layout(p, p->k, &p->k_stride);
     return tensor_of(config, p, &k);
 }
 
 tma_tensor_t tma_tensor_v(const flash_config_t *config, const flash_params_t *p) {
-    const layout_t v = {p->v, &p->v_stride, p->cu_seqlens_k, p->seqlen_k, p->n_heads_kv};
+    const layout_t v = kv_layout(p, p->v, &p->v_stride);
     return tensor_of(config, p, &v);
 }
 
 tma_tensor_t tma_tensor_o(const flash_config_t *config, const flash_params_t *p) {
-    const layout_t o = {p->o, &p->o_stride, p->cu_seqlens_q, p->seqlen_q, p->n_heads};
+    const layout_t o = {p->o, &p->o_stride, p->cu_seqlens_q, p->batch, p->seqlen_q, p->n_heads};
     return tensor_of(config, p, &o);
 }
 

@@ -408,19 +408,14 @@ static void check_decode_choice(const device_t *device, int32_t d_head, int32_t 
                                 int32_t features) {
     const problem_t problem = decode_problem(d_head, rows, features);
     const bool paged = (features & FLASH_FEATURE_PAGED) != 0;
-    const flash_kernel_t *kernel = NULL;
-    char reason[SELECT_REASON_SIZE] = "";
+    const flash_kernel_t *kernel = selected(&problem, device);
+    assert_int_equal((kernel->config.features & FLASH_FEATURE_PAGED) != 0, paged);
     if (decodes(device, d_head)) {
-        kernel = selected(&problem, device);
         assert_int_equal(kernel->config.arch, FLASH_ARCH_SM80_DECODE);
-        assert_int_equal((kernel->config.features & FLASH_FEATURE_PAGED) != 0, paged);
         assert_int_equal(kernel->config.d_head, d_head <= 64 ? 64 : d_head <= 128 ? 128 : 256);
         assert_int_equal(kernel->config.B_r, rows <= 8 || d_head > 128 ? 8 : 16);
-    } else if (paged) {
-        assert_refused(select_kernel(&problem, device, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
-                       "no kernel in this library");
     } else {
-        assert_int_not_equal(selected(&problem, device)->config.arch, FLASH_ARCH_SM80_DECODE);
+        assert_int_not_equal(kernel->config.arch, FLASH_ARCH_SM80_DECODE);
     }
 }
 
@@ -542,24 +537,63 @@ static void rows_with_pages_serve_pages_alone(void **state) {
                    FLASH_ERROR_UNSUPPORTED, "in pages alone");
 }
 
-/* Decode kernels are the only ones on CUDA devices that read pages. */
-static void more_rows_over_pages_are_refused(void **state) {
-    const int32_t features = FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED;
-    problem_t p = decode_problem(64, 4, features);
+/* Too many rows for decode kernels. */
+static problem_t prefill_in_pages(int32_t d_head) {
+    problem_t p = decode_problem(d_head, 4, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
+    p.params.seqlen_q = 9;
+    return p;
+}
+
+static void check_paged_choice(const problem_t *p, const device_t *device, int32_t arch) {
+    const flash_kernel_t *kernel = selected(p, device);
+    problem_t contiguous = *p;
+    assert_int_equal(kernel->config.arch, arch);
+    assert_true((kernel->config.features & FLASH_FEATURE_PAGED) != 0);
+    contiguous.features &= ~FLASH_FEATURE_PAGED;
+    contiguous.params.pages = (flash_pages_t){0};
+    assert_refused(select_check(kernel, &contiguous, device), FLASH_ERROR_UNSUPPORTED,
+                   "in pages alone");
+    assert_refused(select_check(selected(&contiguous, device), p, device), FLASH_ERROR_UNSUPPORTED,
+                   "features");
+}
+
+static void more_rows_over_pages_take_other_families(void **state) {
+    static const int32_t d_heads[] = {8, 64, 80, 128, 192, 256};
+    problem_t few = decode_problem(64, 4, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t i = 0; i < sizeof d_heads / sizeof d_heads[0]; i++) {
+        const problem_t p = prefill_in_pages(d_heads[i]);
+        check_paged_choice(&p, &hopper, FLASH_ARCH_SM90);
+        check_paged_choice(&p, &ampere, FLASH_ARCH_SM80);
+        check_paged_choice(&p, &small_gpu, FLASH_ARCH_SM80);
+        check_paged_choice(&p, &blackwell, FLASH_ARCH_SM80);
+    }
+    const flash_kernel_t *decode = selected(&few, &hopper);
+    few.params.seqlen_q = 9;
+    assert_refused(select_check(decode, &few, &hopper), FLASH_ERROR_UNSUPPORTED, "at most 32 rows");
+}
+
+/* What TMA cannot address is left to addresses; what is not aligned has no kernel. */
+static void pools_that_tma_refuses_take_sm80(void **state) {
+    problem_t p = prefill_in_pages(64);
     const flash_kernel_t *kernel = NULL;
     char reason[SELECT_REASON_SIZE] = "";
     (void)state;
     if (!has_cuda_kernels())
         skip();
-    const flash_kernel_t *decode = selected(&p, &hopper);
-    p.params.seqlen_q = 9;
+    p.params.pages.n_pages = 10;
+    check_paged_choice(&p, &hopper, FLASH_ARCH_SM90);
+    p.params.v_stride.batch += 8; /* no whole number of tokens */
+    check_paged_choice(&p, &hopper, FLASH_ARCH_SM80);
+    p = prefill_in_pages(64);
+    p.params.pages.n_pages = 0;
+    check_paged_choice(&p, &hopper, FLASH_ARCH_SM80);
+    p = prefill_in_pages(64);
+    p.params.k_stride.seq += 1;
     assert_refused(select_kernel(&p, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
-                   "features 0x18");
-    assert_refused(select_check(decode, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "at most 32 rows");
-    p.features = FLASH_FEATURE_VARLEN;
-    const flash_kernel_t *other = selected(&p, &hopper);
-    p.features = features;
-    assert_refused(select_check(other, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "features");
+                   "no kernel in this library");
 }
 
 static void no_kernel_is_a_refusal(void **state) {
@@ -600,7 +634,8 @@ int main(void) {
         cmocka_unit_test(batch_invariant_calls_are_decoded_unless_queries_are_ragged),
         cmocka_unit_test(more_blocks_than_a_launch_takes_are_refused),
         cmocka_unit_test(rows_with_pages_serve_pages_alone),
-        cmocka_unit_test(more_rows_over_pages_are_refused),
+        cmocka_unit_test(more_rows_over_pages_take_other_families),
+        cmocka_unit_test(pools_that_tma_refuses_take_sm80),
         cmocka_unit_test(no_kernel_is_a_refusal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -122,6 +122,35 @@ static void a_tensor_without_address_and_strides_is_no_obstacle(void **state) {
     check_addressed(&p, -1);
 }
 
+/* The entries of a pool are pages, whatever the batch is. */
+static void pages_of_a_pool_are_whole_numbers_of_tokens_apart(void **state) {
+    enum { PAGE = 16, POOL = 1000 };
+    flash_params_t p = cached();
+    (void)state;
+    p.pages = (flash_pages_t){.table = lengths, .v_table = lengths, .page_size = PAGE};
+    p.pages.n_pages = POOL;
+    p.k_stride.batch = (int64_t)PAGE * TOKEN;
+    check_addressed(&p, PAGE);
+    p.k_stride.batch *= 2; /* K and V interleaved */
+    check_addressed(&p, 2 * PAGE);
+    p.k_stride = (flash_strides_t){.batch = PAGE * TOKEN, .seq = D_HEAD, .head = PAGE * D_HEAD};
+    check_addressed(&p, (int64_t)HEADS * PAGE);
+    p.k_stride.batch += 8;
+    check_refused(&p, "whole numbers of tokens");
+    p.pages.page_size = 1;
+    check_addressed(&p, 1);
+}
+
+/* Pieces lie in one page and in one block. */
+static void a_piece_is_the_greatest_common_divisor(void **state) {
+    const flash_config_t config = {.B_c = 128};
+    const int32_t cases[][2] = {{1, 1},  {3, 1},     {16, 16},  {48, 16},
+                                {19, 1}, {128, 128}, {256, 128}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_int_equal(sm90_piece_keys(&config, cases[i][0]), cases[i][1]);
+}
+
 static void an_empty_tensor_is_no_obstacle(void **state) {
     flash_params_t p = cached();
     (void)state;
@@ -143,6 +172,8 @@ int main(void) {
         cmocka_unit_test(tokens_are_apart_but_not_too_far),
         cmocka_unit_test(a_tensor_without_address_and_strides_is_no_obstacle),
         cmocka_unit_test(an_empty_tensor_is_no_obstacle),
+        cmocka_unit_test(pages_of_a_pool_are_whole_numbers_of_tokens_apart),
+        cmocka_unit_test(a_piece_is_the_greatest_common_divisor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -143,7 +143,12 @@ def test_legal_for_sm80(change):
         ({V: 16, "mma_double_buffer_loads": 0}, f"{V} is 16: at most 8 with B_c 64"),
         ({Q: 2, K: 4}, f"{Q} is 2: neither 0 nor {K}, 4"),
         ({Q: 2, K: 0}, f"{Q} is 2: neither 0 nor {K}, 0"),
-        ({"features": 31}, "features is 0x1f: the SM80 family does not have 0x10"),
+        ({"features": 63}, "features is 0x3f: the SM80 family does not have 0x20"),
+        ({"features": 17}, "features has paged: it needs varlen, which is not there"),
+        (
+            {"features": 24, "async_copy": 0, "eager_load_blocks": 0},
+            "features has paged: it needs async_copy, which is 0",
+        ),
         *(
             ({field: 1}, f"{field} is 1: it means nothing to the SM80 family and must be 0")
             for field in SM90_FIELDS
@@ -231,6 +236,7 @@ def test_shared_memory_of_sm80_decode_is_that_of_the_kernels(root):
         {"fixed_reference": 0},
         {"features": 4},
         *({"features": features} for features in range(8)),
+        {"features": 8 | 16},
         # 232448 bytes less Q, less the state, leave room for 388 rows of K and V: 2 * 2 * 96.
         {"d_head": 256, "B_r": 64, "n_warps": 8, "B_c": 96, "ping_pong": 0},
     ],
@@ -264,7 +270,8 @@ def test_legal_for_sm90(change):
             {"B_r": 64, "n_warps": 8},
             "ping_pong is 1: it needs a B_r of 128 or more, which is 64",
         ),
-        ({"features": 16}, "features is 0x10: the SM90 family does not have 0x10"),
+        ({"features": 32}, "features is 0x20: the SM90 family does not have 0x20"),
+        ({"features": 17}, "features has paged: it needs varlen, which is not there"),
         (
             {"features": 12, "longest_first": 0},
             "features has varlen: it needs longest_first, which is 0",

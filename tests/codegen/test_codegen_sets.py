@@ -136,7 +136,7 @@ def test_ship_serves_every_sm80_problem_at_every_alignment():
         for d_head in (32, 64, 96, 128, 192, 256):
             rows = [c for c in ship_sm80() if (c.dtype, c.d_head) == (dtype, d_head)]
             assert all(legal(c) for c in rows)
-            assert {c.features for c in rows} >= {0, BASIC_FEATURES}
+            assert {c.features for c in rows} >= {0, BASIC_FEATURES, PAGED_FEATURES}
             assert {c.async_copy for c in rows if c.features == BASIC_FEATURES} == {0, 1}
             assert any(c.features in (1, 1 | 8) for c in rows), "a row for causal masks"
 
@@ -163,7 +163,15 @@ def test_ship_serves_full_masked_and_ragged_problems_of_sm90():
     for dtype in (Dtype.FP16, Dtype.BF16):
         for d_head in (64, 96, 128, 192, 256):
             rows = [c for c in ship_sm90() if (c.dtype, c.d_head) == (dtype, d_head)]
-            assert {c.features for c in rows} == {0, 1, 1 | 2 | 4, 8, 8 | 1, 8 | 4 | 2 | 1}
+            assert {c.features for c in rows} == {
+                0,
+                1,
+                1 | 2 | 4,
+                8,
+                8 | 1,
+                8 | 4 | 2 | 1,
+                PAGED_FEATURES,
+            }
             assert all(c.longest_first == (c.features != 0) for c in rows)
 
 

@@ -80,6 +80,8 @@ constexpr bool has_mask = (C.features & (FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WI
 template <flash_config_t C> constexpr bool has_window = (C.features & FLASH_FEATURE_WINDOW) != 0;
 template <flash_config_t C> constexpr bool has_softcap = (C.features & FLASH_FEATURE_SOFTCAP) != 0;
 template <flash_config_t C> constexpr bool has_varlen = (C.features & FLASH_FEATURE_VARLEN) != 0;
+/* K and V lie in pages, in every problem that the kernel serves. */
+template <flash_config_t C> constexpr bool has_pages = sm80_has_pages(&C) != 0;
 
 /* ---- legality ---- */
 
@@ -115,9 +117,12 @@ template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.Q_mma_load_K_fragments == 0 ||
                       C.Q_mma_load_K_fragments == C.K_mma_load_K_fragments,
                   "Q's fragment count is K's, or 0");
-    static_assert((C.features & ~(FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW |
-                                  FLASH_FEATURE_SOFTCAP | FLASH_FEATURE_VARLEN)) == 0,
-                  "unknown features");
+    static_assert(
+        (C.features & ~(FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP |
+                        FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED)) == 0,
+        "unknown features");
+    static_assert(!has_pages<C> || (has_varlen<C> && C.async_copy),
+                  "paged needs varlen and async_copy");
     static_assert(warp_rows<C> % 16 == 0 && C.B_r % pass_rows<C> == 0 && C.B_c % pass_rows<C> == 0,
                   "blocks are made of whole tiles and whole passes");
     static_assert(pass_rows<C> % 8 == 0, "a thread's rows share one swizzle");

@@ -13,6 +13,7 @@
 #include "sm80/forward/block_state.cuh"
 #include "sm80/forward/load.cuh"
 #include "sm80/forward/mask.cuh"
+#include "sm80/forward/pages.cuh"
 #include "sm80/forward/products.cuh"
 #include "sm80/forward/sanitise_v.cuh"
 #include "sm80/forward/softmax.cuh"
@@ -32,16 +33,19 @@ template <flash_config_t C> struct operands {
     lane_address<C> k_at;
     lane_address<C> v_at;
     q_block<C> q;
-    row_source_t k;
-    row_source_t v;
+    kv_source_of<C> k;
+    kv_source_of<C> v;
     int32_t last_rows; /* keys in the block visited first */
 };
 
 /* Starts (or does) the load of the next block of K or V; FIRST: of the one visited first. */
 template <flash_config_t C, bool FIRST>
-static __device__ __forceinline__ void load_next(uint32_t shared, row_source_t &source,
+static __device__ __forceinline__ void load_next(uint32_t shared, kv_source_of<C> &source,
                                                  int32_t last_rows) {
-    load_block<C, C.B_c, FIRST>(shared, source, FIRST ? last_rows : C.B_c);
+    if constexpr (has_pages<C>)
+        copy_pages<C, C.B_c>(shared, source);
+    else
+        load_block<C, C.B_c, FIRST>(shared, source, FIRST ? last_rows : C.B_c);
     step_back<C.B_c>(source);
 }
 
@@ -112,13 +116,31 @@ process_block(const flash_params_t &params, const score_unit_t &unit, operands<C
 }
 
 /* The sources of K and V begin with the last block's keys, and step back from there: the whole
- * sequence is one run. */
+ * sequence is one run, or in pages. */
+template <flash_config_t C>
+static __device__ __forceinline__ void make_sources(const flash_params_t &params,
+                                                    const query_tile_t &tile, operands<C> &x) {
+    const int64_t last_key = (int64_t)(tile.block_end - 1) * C.B_c;
+    if constexpr (has_pages<C>) {
+        const flash_pages_t &pages = params.pages;
+        x.k = make_page_source<C>(params, params.k, params.k_stride, pages.table, tile,
+                                  (int32_t)last_key);
+        x.v = make_page_source<C>(params, params.v, params.v_stride, pages.v_table, tile,
+                                  (int32_t)last_key);
+    } else {
+        const flash_kv_run_t run = flash_kv_run(&tile.sequence, tile.batch_index, last_key);
+        const int32_t head_kv = tile.head / params.group;
+        x.k = make_copy_source<C>(params.k, params.k_stride, params.d_head, run.entry, head_kv,
+                                  run.begin + run.at);
+        x.v = make_copy_source<C>(params.v, params.v_stride, params.d_head, run.entry, head_kv,
+                                  run.begin + run.at);
+        x.last_rows = (int32_t)flash_kv_left(&run);
+    }
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ operands<C>
 make_operands(const flash_params_t &params, const query_tile_t &tile, uint32_t q_shared) {
-    const int64_t last_key = (int64_t)(tile.block_end - 1) * C.B_c;
-    const flash_kv_run_t run = flash_kv_run(&tile.sequence, tile.batch_index, last_key);
-    const int32_t head_kv = tile.head / params.group;
     const int warp = threadIdx.x / SM80_WARP_THREADS;
     operands<C> x;
     x.k_shared = q_shared + q_bytes<C>;
@@ -126,11 +148,7 @@ make_operands(const flash_params_t &params, const query_tile_t &tile, uint32_t q
     x.q_at = lane_address_down_first<C>(q_shared + warp * warp_rows<C> * row_bytes<C>);
     x.k_at = lane_address_across_first<C>(x.k_shared);
     x.v_at = lane_address_down_first<C>(x.v_shared);
-    x.k = make_copy_source<C>(params.k, params.k_stride, params.d_head, run.entry, head_kv,
-                              run.begin + run.at);
-    x.v = make_copy_source<C>(params.v, params.v_stride, params.d_head, run.entry, head_kv,
-                              run.begin + run.at);
-    x.last_rows = (int32_t)flash_kv_left(&run);
+    make_sources<C>(params, tile, x);
     return x;
 }
 

@@ -39,6 +39,17 @@ static __device__ __forceinline__ void zero_non_finite(uint32_t shared) {
     }
 }
 
+/* Elements from the pool's first row of V to that of a key, in one head; negative: an id that is no
+ * page. */
+static __device__ __forceinline__ int64_t page_value_offset(const flash_params_t &params,
+                                                            const query_tile_t &tile, int64_t key) {
+    const int64_t first_id = flash_kv_first_id(&params, tile.batch_index);
+    const flash_kv_run_t run =
+        flash_kv_paged_run(&params.pages, params.pages.v_table, &tile.sequence, first_id, key);
+    const bool is_page = run.entry >= 0 && run.entry < params.pages.n_pages;
+    return is_page ? flash_kv_offset(&params.v_stride, &run, 0) : -1;
+}
+
 /* Adds what is not finite in keys [begin, end) of V to one chunk of O. v.pointer: the chunk's
  * columns in key 0 of the sequence. */
 template <flash_config_t C>
@@ -51,6 +62,25 @@ static __device__ __forceinline__ uint4 add_non_finite_keys(uint4 o, const row_s
         o.y = add_non_finite_pair<C.dtype>(o.y, chunk.y);
         o.z = add_non_finite_pair<C.dtype>(o.z, chunk.z);
         o.w = add_non_finite_pair<C.dtype>(o.w, chunk.w);
+    }
+    return o;
+}
+
+/* Adds them of a tile's sequence. v.pointer: the chunk's columns in key 0; in pages, which are
+ * found key by key, in the pool's first row. An id that is no page adds nothing. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint4 add_keys_of_tile(uint4 o, const flash_params_t &params,
+                                                         const query_tile_t &tile,
+                                                         const row_source_t &v, int64_t begin,
+                                                         int64_t end) {
+    if constexpr (!has_pages<C>)
+        return add_non_finite_keys<C>(o, v, begin, end);
+#pragma unroll 1
+    for (int64_t key = begin; has_pages<C> && key < end; ++key) {
+        const int64_t offset = page_value_offset(params, tile, key);
+        row_source_t row = v;
+        row.pointer += max((long long)offset, 0ll) * element_bytes<C>;
+        o = add_non_finite_keys<C>(o, row, 0, offset >= 0);
     }
     return o;
 }
@@ -77,8 +107,16 @@ static __device__ __forceinline__ uint4 add_visible_non_finite(uint4 o,
                                                                const query_tile_t &tile,
                                                                const row_source_t &v, int row) {
     const cut_keys_t keys = find_cut_keys<C>(params, tile, row);
-    o = add_non_finite_keys<C>(o, v, keys.begin, keys.left_end);
-    return add_non_finite_keys<C>(o, v, keys.right_begin, keys.end);
+    o = add_keys_of_tile<C>(o, params, tile, v, keys.begin, keys.left_end);
+    return add_keys_of_tile<C>(o, params, tile, v, keys.right_begin, keys.end);
+}
+
+/* Where the tile's values begin: with its sequence's first key, or in pages the pool's first row.
+ */
+template <flash_config_t C>
+static __device__ __forceinline__ flash_kv_run_t first_values(const query_tile_t &tile) {
+    return has_pages<C> ? flash_kv_run_t{0, 0, 0, 0}
+                        : flash_kv_run(&tile.sequence, tile.batch_index, 0);
 }
 
 /* Completes the warp's rows of O in shared memory. */
@@ -86,7 +124,7 @@ template <flash_config_t C>
 static __device__ void add_non_finite_v(const flash_params_t &params, const query_tile_t &tile,
                                         uint32_t shared) {
     const int first_row = threadIdx.x / SM80_WARP_THREADS * warp_rows<C>;
-    const flash_kv_run_t run = flash_kv_run(&tile.sequence, tile.batch_index, 0);
+    const flash_kv_run_t run = first_values<C>(tile);
     const row_source_t rows = make_row_source<C>(params.v, params.v_stride, params.d_head,
                                                  run.entry, tile.head / params.group, run.begin, 0);
 #pragma unroll 1
@@ -113,13 +151,27 @@ static __device__ float add_non_finite_keys_to_fp32(float o, const element_bits<
     return o;
 }
 
+template <flash_config_t C>
+static __device__ float add_keys_of_tile(float o, const flash_params_t &params,
+                                         const query_tile_t &tile, const element_bits<C> *v,
+                                         int64_t begin, int64_t end) {
+    if constexpr (!has_pages<C>)
+        return add_non_finite_keys_to_fp32<C>(o, v, params.v_stride.seq, begin, end);
+#pragma unroll 1
+    for (int64_t key = begin; has_pages<C> && key < end; ++key) {
+        const int64_t offset = page_value_offset(params, tile, key);
+        o = add_non_finite_keys_to_fp32<C>(o, v + max((long long)offset, 0ll), 0, 0, offset >= 0);
+    }
+    return o;
+}
+
 /* Completes the warp's rows of O in fp32, which it has just written; o: the tile's first row. */
 template <flash_config_t C>
 static __device__ void add_non_finite_v_to_fp32(const flash_params_t &params,
                                                 const query_tile_t &tile, float *o) {
     const int first_row = threadIdx.x / SM80_WARP_THREADS * warp_rows<C>;
     const int64_t stride = params.v_stride.seq;
-    const flash_kv_run_t run = flash_kv_run(&tile.sequence, tile.batch_index, 0);
+    const flash_kv_run_t run = first_values<C>(tile);
     const element_bits<C> *v = (const element_bits<C> *)params.v +
                                run.entry * params.v_stride.batch +
                                tile.head / params.group * params.v_stride.head + run.begin * stride;
@@ -130,8 +182,8 @@ static __device__ void add_non_finite_v_to_fp32(const flash_params_t &params,
 #pragma unroll 1
         for (int i = threadIdx.x % SM80_WARP_THREADS; i < params.d_head; i += SM80_WARP_THREADS) {
             float sum = to[i];
-            sum = add_non_finite_keys_to_fp32<C>(sum, v + i, stride, keys.begin, keys.left_end);
-            to[i] = add_non_finite_keys_to_fp32<C>(sum, v + i, stride, keys.right_begin, keys.end);
+            sum = add_keys_of_tile<C>(sum, params, tile, v + i, keys.begin, keys.left_end);
+            to[i] = add_keys_of_tile<C>(sum, params, tile, v + i, keys.right_begin, keys.end);
         }
     }
 }

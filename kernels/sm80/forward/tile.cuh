@@ -10,7 +10,7 @@
 #ifndef FLASH_KERNELS_SM80_FORWARD_TILE_CUH
 #define FLASH_KERNELS_SM80_FORWARD_TILE_CUH
 
-#include "common/sequence.h"
+#include "common/kv.h"
 #include "sm80/forward/derive.cuh"
 #include "sm80/ptx/special_registers.cuh"
 
@@ -29,7 +29,9 @@ typedef struct query_tile {
 template <flash_config_t C>
 static __device__ __forceinline__ flash_sequence_t tile_sequence(const flash_params_t &p,
                                                                  int batch_index) {
-    if constexpr (has_varlen<C>)
+    if constexpr (has_pages<C>)
+        return flash_paged_sequence(&p, batch_index);
+    else if constexpr (has_varlen<C>)
         return flash_sequence(&p, batch_index);
     else
         return flash_sequence_t{0, 0, p.seqlen_q, p.seqlen_k};

@@ -7,12 +7,14 @@
 
 #include "sm90/block_state.cuh"
 #include "sm90/load/box.cuh"
+#include "sm90/load/pages.cuh"
 #include "sm90/schedule/schedule.cuh"
 
 typedef struct kv_loader {
     ring_t k;
     ring_t v;
     uint32_t o_parity; /* of o_left */
+    int64_t first_id;  /* with pages: flash_kv_first_id() of the tile's sequence */
 } kv_loader_t;
 
 /* Loads a block of K or V into its ring's next stage, which begins at `shared`. */
@@ -29,14 +31,34 @@ static __device__ __forceinline__ void load_stage(const sm90_tensor_map_t *map, 
     step<STAGES>(ring);
 }
 
+/* The same for a block in pages; the whole warp loads. */
+template <flash_config_t C, int STAGES>
+static __device__ __forceinline__ void
+load_pages(const sm90_params_t &params, const paged_tensor_t &tensor, int32_t block,
+           uint32_t shared, const uint64_t &full, const uint64_t &empty, ring_t &ring) {
+    const uint32_t barrier = shared_address(&full);
+    const page_ids<C> ids = fetch_page_ids<C>(params, tensor, block);
+    mbarrier_wait(shared_address(&empty), ring.parity ^ 1);
+    if (elect_one())
+        mbarrier_arrive_expect(barrier, kv_bytes<C>);
+    __syncwarp();
+    load_pieces<C>(params, tensor, ids, block, shared, barrier);
+    step<STAGES>(ring);
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void load_k(const sm90_params_t &params, const tile_of<C> &tile,
                                               int32_t block, kv_loader_t &loader) {
     block_state_t &state = block_state<C>();
     const int stage = loader.k.stage;
-    load_stage<C, k_stages<C>>(
-        &params.k, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.k),
-        k_tile<C>(stage), state.k_full[stage], state.k_empty[stage], loader.k);
+    if constexpr (has_pages<C>)
+        load_pages<C, k_stages<C>>(params, paged_k<C>(params, tile, loader.first_id), block,
+                                   k_tile<C>(stage), state.k_full[stage], state.k_empty[stage],
+                                   loader.k);
+    else
+        load_stage<C, k_stages<C>>(
+            &params.k, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.k),
+            k_tile<C>(stage), state.k_full[stage], state.k_empty[stage], loader.k);
 }
 
 template <flash_config_t C, bool FIXED>
@@ -45,10 +67,16 @@ static __device__ __forceinline__ void load_v(const sm90_params_t &params, const
     block_state_t &state = block_state<C>();
     const int stage = loader.v.stage;
     const bool sanitised = sanitises_v<C, FIXED> && is_cut(tile, block);
-    load_stage<C, v_stages<C>>(
-        &params.v, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.v),
-        v_tile<C>(stage), sanitised ? state.v_landed[stage] : state.v_full[stage],
-        state.v_empty[stage], loader.v);
+    if constexpr (has_pages<C>)
+        load_pages<C, v_stages<C>>(params, paged_v<C>(params, tile, loader.first_id), block,
+                                   v_tile<C>(stage),
+                                   sanitised ? state.v_landed[stage] : state.v_full[stage],
+                                   state.v_empty[stage], loader.v);
+    else
+        load_stage<C, v_stages<C>>(
+            &params.v, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.v),
+            v_tile<C>(stage), sanitised ? state.v_landed[stage] : state.v_full[stage],
+            state.v_empty[stage], loader.v);
 }
 
 /* Waits until the O of the tile before has left the stages of V. */
@@ -68,6 +96,8 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
                                                  const tile_of<C> &tile, kv_loader_t &loader) {
     if (tile.block_begin >= tile.block_end)
         return;
+    if constexpr (has_pages<C>)
+        loader.first_id = flash_kv_first_id(&params.problem, tile.batch_index);
     const int32_t first_in_o = max(tile.block_end - 1 - v_stages_beside_o<C>, tile.block_begin);
     load_k<C>(params, tile, tile.block_end - 1, loader);
     for (int32_t block = tile.block_end - 1; block > tile.block_begin; --block) {
@@ -81,13 +111,14 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
     load_v<C, FIXED>(params, tile, tile.block_begin, loader);
 }
 
-/* One thread of the warp loads; tiles without blocks have nothing to load. */
+/* One thread of the warp loads, in pages the whole warp; tiles without blocks have nothing to load.
+ */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void load_kv_pass(const sm90_params_t &params,
                                                     kv_loader_t &loader, ring_t &assignments) {
     for (assignment_of<C> assignment = take_assignment<C>(assignments); assignment.index >= 0;
          assignment = take_assignment<C>(assignments))
-        if (has_blocks(assignment.tile) && elect_one())
+        if (has_blocks(assignment.tile) && (has_pages<C> || elect_one()))
             load_tile<C, FIXED>(params, assignment.tile, loader);
 }
 

@@ -24,6 +24,7 @@
 #ifndef FLASH_KERNELS_SM90_SCHEDULE_RAGGED_CUH
 #define FLASH_KERNELS_SM90_SCHEDULE_RAGGED_CUH
 
+#include "common/kv.h"
 #include "sm90/schedule/ranks.cuh"
 
 /* A bundle of several tiles has at most this many blocks of keys. */
@@ -56,8 +57,12 @@ static __device__ __forceinline__ batch_slice_t read_slice(const sm90_params_t &
     slice_entries_t &entries = block_state<C>().schedule.entries;
     const int32_t entry = first + (int32_t)lane_index();
     flash_sequence_t s = {};
-    if (entry < p.batch)
-        s = flash_sequence(&p, entry);
+    if (entry < p.batch) {
+        if constexpr (has_pages<C>)
+            s = flash_paged_sequence(&p, entry);
+        else
+            s = flash_sequence(&p, entry);
+    }
     const int32_t per_bundle = tiles_of_bundle<C>(params, s.len_k);
     const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, s.len_q) * (uint32_t)p.n_heads;
     const uint32_t bundles = (tiles + per_bundle - 1) / per_bundle;

@@ -30,6 +30,29 @@ static __device__ float add_non_finite_keys(float o, const element_bits<C> *v, i
     return o;
 }
 
+/* The same of keys of a tile's sequence. v: the column in the sequence's first key; in pages, which
+ * are found key by key, in the pool's. An id that is no page adds nothing. */
+template <flash_config_t C, typename sum_t>
+static __device__ __forceinline__ sum_t add_keys_of_tile(sum_t o, const flash_params_t &p,
+                                                         const tile_of<C> &tile,
+                                                         const element_bits<C> *v, int64_t begin,
+                                                         int64_t end) {
+    if constexpr (!has_pages<C>) {
+        return add_non_finite_keys<C>(o, v, p.v_stride.seq, begin, end);
+    } else {
+        const flash_sequence_t sequence = sequence_of<C>(p, tile);
+        const int64_t first_id = flash_kv_first_id(&p, tile.batch_index);
+#pragma unroll 1
+        for (int64_t key = begin; key < end; ++key) {
+            const flash_kv_run_t run =
+                flash_kv_paged_run(&p.pages, p.pages.v_table, &sequence, first_id, key);
+            if (run.entry >= 0 && run.entry < p.pages.n_pages)
+                o = add_non_finite_keys<C>(o, v + flash_kv_offset(&p.v_stride, &run, 0), 0, 0, 1);
+        }
+        return o;
+    }
+}
+
 /* Completes one row of O, which the warp has written, by the keys that the row sees in the blocks
  * that a mask cuts, left and right of the whole ones. element: element_bits<C> or float. */
 template <flash_config_t C, typename element>
@@ -37,7 +60,8 @@ static __device__ void add_non_finite_v(const flash_params_t &p, const tile_of<C
                                         int32_t row, element *o) {
     typedef std::conditional_t<std::is_same_v<element, float>, float, uint32_t> sum_t;
     const flash_sequence_t sequence = sequence_of<C>(p, tile);
-    const flash_kv_run_t run = flash_kv_run(&sequence, tile.batch_index, 0);
+    const flash_kv_run_t run =
+        has_pages<C> ? flash_kv_run_t{0, 0, 0, 0} : flash_kv_run(&sequence, tile.batch_index, 0);
     const element_bits<C> *v = (const element_bits<C> *)p.v + run.entry * p.v_stride.batch +
                                tile.head / p.group * p.v_stride.head + run.begin * p.v_stride.seq;
     const flash_range_t keys = visible_keys<C>(p, tile, row);
@@ -46,10 +70,10 @@ static __device__ void add_non_finite_v(const flash_params_t &p, const tile_of<C
 #pragma unroll 1
     for (int column = threadIdx.x % warp_threads; column < p.d_head; column += warp_threads) {
         sum_t sum = o[column];
-        sum = add_non_finite_keys<C>(sum, v + column, p.v_stride.seq, keys.begin,
-                                     min(whole_begin, (int64_t)keys.end));
-        sum = add_non_finite_keys<C>(sum, v + column, p.v_stride.seq,
-                                     max(whole_end, (int64_t)keys.begin), keys.end);
+        sum = add_keys_of_tile<C>(sum, p, tile, v + column, keys.begin,
+                                  min(whole_begin, (int64_t)keys.end));
+        sum = add_keys_of_tile<C>(sum, p, tile, v + column, max(whole_end, (int64_t)keys.begin),
+                                  keys.end);
         o[column] = (element)sum;
     }
 }

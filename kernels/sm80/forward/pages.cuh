@@ -1,0 +1,83 @@
+/*
+ * K and V in pages: a thread finds, for each key whose chunks it copies, the page that has it. The
+ * threads of a row ask for the same id, which the first-level cache keeps. Keys past the sequence's
+ * end and those of an id that is no page become zeros, without a look at memory.
+ */
+#ifndef FLASH_KERNELS_SM80_FORWARD_PAGES_CUH
+#define FLASH_KERNELS_SM80_FORWARD_PAGES_CUH
+
+#include "common/kv.h"
+#include "sm80/forward/load.cuh"
+
+/* K or V of one head of one sequence, from a block of keys on down. */
+typedef struct page_source {
+    const char *head;   /* the thread's first chunk of the pool's first row, in the head */
+    const int32_t *ids; /* of the sequence; NULL: a cache of slots */
+    const flash_pages_t *pages;
+    const flash_strides_t *stride;
+    int32_t slot;
+    int32_t key;     /* of the thread's first row in the block */
+    int32_t len_k;   /* of the sequence */
+    int32_t columns; /* that exist from the thread's first one on; may be negative */
+} page_source_t;
+
+template <flash_config_t C>
+using kv_source_of = std::conditional_t<has_pages<C>, page_source_t, row_source_t>;
+
+/* The source of the block that begins with a key. table: pages.table for K, pages.v_table for V. */
+template <flash_config_t C>
+static __device__ __forceinline__ page_source_t
+make_page_source(const flash_params_t &p, const void *data, const flash_strides_t &stride,
+                 const int32_t *table, const query_tile_t &tile, int32_t first_key) {
+    const int64_t first_id = flash_kv_first_id(&p, tile.batch_index);
+    const int64_t first = tile.head / p.group * stride.head + copy_column<C>();
+    page_source_t source;
+    source.head = (const char *)data + first * element_bytes<C>;
+    source.ids = table ? table + first_id : NULL;
+    source.pages = &p.pages;
+    source.stride = &stride;
+    source.slot = (int32_t)first_id;
+    source.key = first_key + copy_row<C>();
+    source.len_k = tile.sequence.len_k;
+    source.columns = p.d_head - copy_column<C>();
+    return source;
+}
+
+/* Bytes from source.head to the row of a key; negative: it has none. */
+template <flash_config_t C>
+static __device__ __forceinline__ int64_t page_row_offset(const page_source_t &source,
+                                                          int32_t key) {
+    if (key >= source.len_k)
+        return -1;
+    const int32_t page = flash_kv_page_of(source.pages, key);
+    const int32_t id = source.ids ? __ldg(source.ids + page) : source.slot;
+    if ((uint32_t)id >= (uint32_t)source.pages->n_pages)
+        return -1;
+    const int32_t in_page = key - page * source.pages->page_size;
+    return (id * source.stride->batch + in_page * source.stride->seq) * element_bytes<C>;
+}
+
+/* Starts the copy of a block of ROWS keys; what is missing becomes zeros. */
+template <flash_config_t C, int ROWS>
+static __device__ __forceinline__ void copy_pages(uint32_t shared, const page_source_t &source) {
+    constexpr int passes = ROWS / pass_rows<C>;
+    const uint32_t target = shared + chunk_offset<C>(copy_row<C>(), threadIdx.x % panel_chunks<C>);
+    int64_t offset[passes];
+#pragma unroll
+    for (int i = 0; i < passes; ++i)
+        offset[i] = page_row_offset<C>(source, source.key + i * pass_rows<C>);
+#pragma unroll
+    for (int i = 0; i < passes; ++i)
+#pragma unroll
+        for (int panel = 0; panel < row_panels<C>; ++panel)
+            async_copy_or_zero(target + i * pass_rows<C> * row_bytes<C> + panel * panel_bytes<C>,
+                               source.head + max((long long)offset[i], 0ll) +
+                                   panel * panel_bytes<C>,
+                               offset[i] >= 0 && source.columns > panel * panel_elements<C>);
+}
+
+template <int ROWS> static __device__ __forceinline__ void step_back(page_source_t &source) {
+    source.key -= ROWS;
+}
+
+#endif

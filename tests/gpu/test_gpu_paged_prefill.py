@@ -1,0 +1,146 @@
+"""More rows than decode kernels take, over keys in pages: bits are those of the same tile without
+pages, and agree with the oracle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import flashattn
+import pytest
+import torch
+from device_memory import lengths
+from flashattn import Arch, Feature
+from gpu_problems import check, device_pages, rows, run, same_bits, types_of
+from paging import KINDS, PagedProblem
+from problems import AttentionProblem
+
+PAGED = [
+    row.config
+    for row in rows()
+    if row.config.arch in (Arch.SM80, Arch.SM90) and row.config.features & Feature.PAGED
+]
+PAGE_SIZES = (1, 3, 16, 19, 64, 128, 256)
+LENGTHS = (0, 1, 63, 64, 65, 1100)
+BATCH = AttentionProblem(len(LENGTHS), 150, 1100, 4, 2, 128, "bfloat16", seqused_k=LENGTHS)
+PROBLEMS = {
+    "full": BATCH,
+    "causal": replace(BATCH, causal=True),
+    "window": replace(BATCH, window_size=(77, 2)),
+    "softcap": replace(BATCH, causal=True, softcap=3.0),
+    "fewer queries": replace(BATCH, causal=True, seqused_q=(150, 1, 0, 64, 65, 129)),
+}
+every_row = pytest.mark.parametrize("config", PAGED, ids=str)
+
+
+def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
+    return replace(p, d_head=config.d_head, **types_of(config))
+
+
+def _dense_row(paged: flashattn.Config) -> flashattn.Config:
+    return replace(paged, features=paged.features & ~Feature.PAGED)
+
+
+def _heads_first(pool: torch.Tensor) -> torch.Tensor:
+    return pool.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _run_paged(q: PagedProblem, config: object = None) -> tuple:
+    pages, where = device_pages(q)
+    return run(replace(q.p, seqused_k=None), pages, config, **where)
+
+
+def test_rows_for_pages_are_there() -> None:
+    assert {config.arch for config in PAGED} >= {Arch.SM80}
+
+
+@every_row
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_bits_are_those_without_pages(name: str, config: flashattn.Config) -> None:
+    p = _of_row(PROBLEMS[name], config)
+    expected = run(p, config=_dense_row(config))
+    for page_size in PAGE_SIZES:
+        q = PagedProblem(p, page_size, v_apart=page_size % 2 == 1)
+        assert same_bits(_run_paged(q, config), expected), page_size
+
+
+@every_row
+def test_what_is_expected_agrees_with_the_oracle(config: flashattn.Config) -> None:
+    """The rows without pages, whose bits those with pages have."""
+    for p in PROBLEMS.values():
+        check(_of_row(p, config), _dense_row(config))
+
+
+@every_row
+@pytest.mark.parametrize("kind", KINDS)
+def test_pages_may_be_found_in_any_way(kind: str, config: flashattn.Config) -> None:
+    p = _of_row(PROBLEMS["causal"], config)
+    expected = run(p, config=_dense_row(config))
+    for v_apart in (False, True):
+        (q, k, v), where = device_pages(PagedProblem(p, 16, kind, v_apart))
+        for pools in ([k, v], [_heads_first(k), _heads_first(v)]):
+            found = run(replace(p, seqused_k=None), [q, *pools], config, **where)
+            assert same_bits(found, expected), v_apart
+
+
+@every_row
+def test_k_and_v_may_lie_in_one_pool(config: flashattn.Config) -> None:
+    p = _of_row(PROBLEMS["causal"], config)
+    (q, k, v), where = device_pages(PagedProblem(p, 16))
+    expected = run(replace(p, seqused_k=None), [q, k, v], config, **where)
+    pool = torch.stack((k, v), dim=1)  # [n_pages, 2, page_size, n_heads_kv, d_head]
+    found = run(replace(p, seqused_k=None), [q, pool[:, 0], pool[:, 1]], config, **where)
+    assert same_bits(found, expected)
+
+
+@every_row
+def test_keys_of_an_id_that_is_no_page_read_as_zeros(config: flashattn.Config) -> None:
+    p = _of_row(replace(BATCH, batch=1, seqlen_k=300, seqused_k=(300,)), config)
+    (q, k, v), where = device_pages(PagedProblem(p, 16))
+    place = int(where["page_table"][0, 3])
+    zeroed = [x.clone() for x in (k, v)]
+    for x in zeroed:
+        x[place] = 0
+    expected = run(replace(p, seqused_k=None), [q, *zeroed], config, **where)
+    for bad in (-1, len(k), 2**31 - 1, -(2**31)):
+        where["page_table"][0, 3] = bad
+        assert same_bits(run(replace(p, seqused_k=None), [q, k, v], config, **where), expected)
+
+
+@every_row
+def test_a_length_beyond_the_table_is_cut(config: flashattn.Config) -> None:
+    p = _of_row(replace(BATCH, batch=1, seqlen_k=96, seqused_k=(96,)), config)
+    pages, where = device_pages(PagedProblem(p, 16))
+    where["page_table"] = where["page_table"][:, :6].contiguous()
+    plain = replace(p, seqused_k=None)
+    expected = run(plain, pages, config, **where)
+    where["seqused_k"] = lengths((5000,))
+    assert same_bits(run(plain, pages, config, **where), expected)
+
+
+@every_row
+def test_non_finite_v_reaches_the_rows_that_see_it(config: flashattn.Config) -> None:
+    p = _of_row(replace(BATCH, batch=1, seqlen_k=200, seqused_k=(200,), causal=True), config)
+    (q, k, v), where = device_pages(PagedProblem(p, 16))
+    page, at = int(where["page_table"][0, 150 // 16]), 150 % 16
+    v[page, at, :, 5] = float("inf")
+    o, _ = run(replace(p, seqused_k=None), [q, k, v], config, **where)
+    column = torch.from_numpy(o[0, :, :, 5].astype("float32"))
+    sees = torch.arange(p.seqlen_q) + 200 - p.seqlen_q >= 150
+    assert torch.isinf(column[sees]).all() and torch.isfinite(column[~sees]).all()
+
+
+def test_ragged_chunks_and_single_queries_in_one_call() -> None:
+    p = replace(BATCH, causal=True, seqused_q=(150, 1, 0, 64, 65, 129))
+    pages, where = device_pages(PagedProblem(p, 16))
+    padded = flashattn.flash_attn_varlen_func(
+        *pages, causal=True, seqused_q=lengths(p.seqused_q), **where
+    )
+    ends = [0]
+    for used in p.seqused_q:
+        ends.append(ends[-1] + used)
+    ragged = torch.cat([pages[0][b, :used] for b, used in enumerate(p.seqused_q)])
+    o = flashattn.flash_attn_varlen_func(
+        ragged, *pages[1:], cu_seqlens_q=lengths(ends), max_seqlen_q=150, causal=True, **where
+    )
+    for b, used in enumerate(p.seqused_q):
+        assert torch.equal(o[ends[b] : ends[b + 1]], padded[b, :used])
