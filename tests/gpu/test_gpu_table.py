@@ -203,13 +203,14 @@ def _local_memory(config: flashattn.Config) -> int:
 
 
 def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
-    """(least, most) for Q and the blocks of K and V, two bytes an element. SM90: in panels of 64
-    columns, with barriers, and places of O and the next Q where there is room."""
+    """(least, most) for Q and the blocks of K and V, two bytes per element, one of e4m3. SM90: in
+    panels of 64 columns, with barriers, and places of O and the next Q where there is room."""
     if config.arch == Arch.SM80:
         exact = 2 * config.d_head * (config.B_r + 2 * config.B_c)
         return exact, exact
     if config.arch == Arch.SM80_DECODE:
-        exact = 2 * config.d_head * config.n_warps * config.n_stages * 2 * config.B_c
+        n_bytes = 1 if config.dtype == DType.E4M3 else 2
+        exact = n_bytes * config.d_head * config.n_warps * config.n_stages * 2 * config.B_c
         return exact, exact
     columns = -(-config.d_head // 64) * 64
     least = 2 * columns * (config.B_r + 2 * config.n_stages * config.B_c)
