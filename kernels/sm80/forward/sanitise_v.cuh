@@ -73,16 +73,18 @@ static __device__ __forceinline__ uint4 add_keys_of_tile(uint4 o, const flash_pa
                                                          const query_tile_t &tile,
                                                          const row_source_t &v, int64_t begin,
                                                          int64_t end) {
-    if constexpr (!has_pages<C>)
-        return add_non_finite_keys<C>(o, v, begin, end);
+    if constexpr (has_pages<C>) {
 #pragma unroll 1
-    for (int64_t key = begin; has_pages<C> && key < end; ++key) {
-        const int64_t offset = page_value_offset(params, tile, key);
-        row_source_t row = v;
-        row.pointer += max((long long)offset, 0ll) * element_bytes<C>;
-        o = add_non_finite_keys<C>(o, row, 0, offset >= 0);
+        for (int64_t key = begin; key < end; ++key) {
+            const int64_t offset = page_value_offset(params, tile, key);
+            row_source_t row = v;
+            row.pointer += max((long long)offset, 0ll) * element_bytes<C>;
+            o = add_non_finite_keys<C>(o, row, 0, offset >= 0);
+        }
+        return o;
+    } else {
+        return add_non_finite_keys<C>(o, v, begin, end);
     }
-    return o;
 }
 
 /* The keys that a row sees in the blocks that a mask cuts, left and right of the whole ones. */
@@ -155,14 +157,17 @@ template <flash_config_t C>
 static __device__ float add_keys_of_tile(float o, const flash_params_t &params,
                                          const query_tile_t &tile, const element_bits<C> *v,
                                          int64_t begin, int64_t end) {
-    if constexpr (!has_pages<C>)
-        return add_non_finite_keys_to_fp32<C>(o, v, params.v_stride.seq, begin, end);
+    if constexpr (has_pages<C>) {
 #pragma unroll 1
-    for (int64_t key = begin; has_pages<C> && key < end; ++key) {
-        const int64_t offset = page_value_offset(params, tile, key);
-        o = add_non_finite_keys_to_fp32<C>(o, v + max((long long)offset, 0ll), 0, 0, offset >= 0);
+        for (int64_t key = begin; key < end; ++key) {
+            const int64_t offset = page_value_offset(params, tile, key);
+            const element_bits<C> *value = v + max((long long)offset, 0ll);
+            o = add_non_finite_keys_to_fp32<C>(o, value, 0, 0, offset >= 0);
+        }
+        return o;
+    } else {
+        return add_non_finite_keys_to_fp32<C>(o, v, params.v_stride.seq, begin, end);
     }
-    return o;
 }
 
 /* Completes the warp's rows of O in fp32, which it has just written; o: the tile's first row. */
