@@ -146,7 +146,7 @@ SM90_SHIP_TILES = (
     (256, MASKED, (128, 64), OVERLAPPED_UNEVEN),
 )
 
-# The same for sequences that differ in length, each in three classes of features, and for pages.
+# These serve sequences that differ in length, each in three classes of features, and pages.
 SM90_SHIP_VARLEN_TILES = (
     # d_head, (B_r, B_c), strategies
     (64, (128, 128), ALTERNATING_UNEVEN),

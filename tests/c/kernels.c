@@ -90,7 +90,7 @@ static void set_nan(void *data, size_t i, int32_t dtype) {
         memcpy((char *)data + 2 * i, &half, 2);
 }
 
-/* Of fp32, fp16 or bf16. */
+/* The element is fp32, fp16 or bf16. */
 static float element(const void *data, size_t i, int32_t dtype) {
     uint16_t half;
     uint32_t bits;

@@ -26,7 +26,7 @@ DTYPES = {
     "bfloat16": _abi.FLASH_DTYPE_BF16,
     "float32": _abi.FLASH_DTYPE_FP32,
 }
-# The same of k and v, which alone may be of 8 bits.
+# K and V may have these types; they alone may be of 8 bits.
 KEY_DTYPES = {**DTYPES, "float8_e4m3fn": _abi.FLASH_DTYPE_E4M3}
 _ITEM_SIZE = {
     "float16": 2,

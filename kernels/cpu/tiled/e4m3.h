@@ -14,7 +14,7 @@
 #include "cpu/cpu_kernel.h"
 #include "cpu/tiled/scratch.h"
 
-/* What a loaded element is multiplied by. */
+/* A loaded element is multiplied by this. */
 static const float E4M3_UNIT = 0x1p8f;
 
 /* The problem with scores of loaded elements. */

@@ -113,7 +113,7 @@ static __device__ __forceinline__ uint4 add_visible_non_finite(uint4 o,
     return add_keys_of_tile<C>(o, params, tile, v, keys.right_begin, keys.end);
 }
 
-/* Where the tile's values begin: with its sequence's first key, or in pages the pool's first row.
+/* The tile's values begin with its sequence's first key, or in pages with the pool's first row.
  */
 template <flash_config_t C>
 static __device__ __forceinline__ flash_kv_run_t first_values(const query_tile_t &tile) {

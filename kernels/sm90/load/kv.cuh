@@ -31,7 +31,7 @@ static __device__ __forceinline__ void load_stage(const sm90_tensor_map_t *map, 
     step<STAGES>(ring);
 }
 
-/* The same for a block in pages; the whole warp loads. */
+/* Loads a block in pages; the whole warp takes part. */
 template <flash_config_t C, int STAGES>
 static __device__ __forceinline__ void
 load_pages(const sm90_params_t &params, const paged_tensor_t &tensor, int32_t block,

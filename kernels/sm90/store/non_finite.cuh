@@ -30,7 +30,7 @@ static __device__ float add_non_finite_keys(float o, const element_bits<C> *v, i
     return o;
 }
 
-/* The same of keys of a tile's sequence. v: the column in the sequence's first key; in pages, which
+/* Adds keys of a tile's sequence. v: the column in the sequence's first key; in pages, which
  * are found key by key, in the pool's. An id that is no page adds nothing. */
 template <flash_config_t C, typename sum_t>
 static __device__ __forceinline__ sum_t add_keys_of_tile(sum_t o, const flash_params_t &p,

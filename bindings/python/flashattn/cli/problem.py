@@ -13,7 +13,7 @@ from .. import _tensor
 from ..config import Arch, Config, DType, Kernel, kernels, parse_filters
 
 DEFAULT_SEQLEN = [512, 1024, 2048]
-# Of K and V; Q and O of the inputs have the same type, but beside e4m3, which they never have.
+# These are types of K and V; Q and O have the same type, but for e4m3, which they never have.
 NUMPY_NAME = {
     DType.FP16: "float16",
     DType.BF16: "bfloat16",
