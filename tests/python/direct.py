@@ -95,3 +95,11 @@ class CombineCall:
 def tensor(array: np.ndarray) -> _abi.flash_tensor_t:
     strides = [stride // array.itemsize for stride in array.strides[:3]]
     return _abi.flash_tensor_t(array.ctypes.data, *strides)
+
+
+def assert_refused(status: int, expected: int, parts: list[str]) -> None:
+    """Asserts that a call just refused with this status and a message that has all the parts."""
+    message = last_error()
+    assert status == expected, message
+    for part in parts:
+        assert part in message

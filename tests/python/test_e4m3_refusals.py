@@ -8,7 +8,7 @@ from typing import Callable
 
 import numpy as np
 import pytest
-from direct import BATCH, N_HEADS_KV, CombineCall, ForwardCall, tensor
+from direct import BATCH, N_HEADS_KV, CombineCall, ForwardCall, assert_refused, tensor
 from flashattn import _abi
 from flashattn._library import last_error, library
 from memory import E4M3, dtype_of
@@ -116,13 +116,6 @@ DATA_REFUSALS = {
 REFUSALS = {**SHAPE_REFUSALS, **DATA_REFUSALS}
 
 
-def _assert_refused(status: int, expected: int, parts: list[str]) -> None:
-    message = last_error()
-    assert status == expected, message
-    for part in parts:
-        assert part in message
-
-
 def test_the_call_that_is_spoiled_below_is_valid() -> None:
     call = QuantCall()
     assert call.run() == 0, last_error()
@@ -134,7 +127,7 @@ def test_forward_refuses(name: str) -> None:
     spoil, status, parts = REFUSALS[name]
     call = QuantCall()
     spoil(call)
-    _assert_refused(call.run(), status, parts)
+    assert_refused(call.run(), status, parts)
     call.assert_untouched()
 
 
@@ -144,8 +137,8 @@ def test_other_calls_refuse_the_same(name: str) -> None:
     call = QuantCall()
     spoil(call)
     size = ctypes.c_uint64()
-    _assert_refused(library().flash_workspace_size(call.args, None, size), status, parts)
-    _assert_refused(library().flash_query_support(call.args, None, None, 0), status, parts)
+    assert_refused(library().flash_workspace_size(call.args, None, size), status, parts)
+    assert_refused(library().flash_query_support(call.args, None, None, 0), status, parts)
 
 
 @pytest.mark.parametrize("name", DATA_REFUSALS)
@@ -163,7 +156,7 @@ def test_a_newer_struct_is_refused() -> None:
     newer = (ctypes.c_char * 128).from_buffer_copy(known + b"\x01" * (128 - len(known)))
     ctypes.c_uint32.from_buffer(newer).value = 128
     call.args.quant = ctypes.addressof(newer)
-    _assert_refused(call.run(), UNSUPPORTED, ["flash_quant_t.struct_size is 128"])
+    assert_refused(call.run(), UNSUPPORTED, ["flash_quant_t.struct_size is 128"])
     call.assert_untouched()
 
 
@@ -196,5 +189,5 @@ def test_strides_along_one_place_mean_nothing_and_any_alignment_does() -> None:
 def test_partial_results_are_of_other_types(member: str) -> None:
     call = CombineCall()
     getattr(call.args, member).dtype = _abi.FLASH_DTYPE_E4M3
-    _assert_refused(call.run(), UNSUPPORTED, [f"{member}.dtype is FLASH_DTYPE_E4M3 (4)"])
+    assert_refused(call.run(), UNSUPPORTED, [f"{member}.dtype is FLASH_DTYPE_E4M3 (4)"])
     call.assert_untouched()

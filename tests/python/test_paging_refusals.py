@@ -9,7 +9,7 @@ from typing import Callable
 import flashattn
 import numpy as np
 import pytest
-from direct import BATCH, D_HEAD, N_HEADS, N_HEADS_KV, SEQLEN_Q, ForwardCall, tensor
+from direct import BATCH, D_HEAD, N_HEADS, N_HEADS_KV, SEQLEN_Q, ForwardCall, assert_refused, tensor
 from flashattn import _abi
 from flashattn._library import last_error, library
 
@@ -168,13 +168,6 @@ def _make_v_table_short(call: PagedCall) -> None:
     call.paging.n_pages = 4
 
 
-def _assert_refused(status: int, expected: int, parts: list[str]) -> None:
-    message = last_error()
-    assert status == expected, message
-    for part in parts:
-        assert part in message
-
-
 def test_the_calls_that_are_spoiled_below_are_valid() -> None:
     for prepare in (lambda call: None, PagedCall.use_indptr, PagedCall.use_slots):
         call = PagedCall()
@@ -190,7 +183,7 @@ def test_forward_refuses(name: str) -> None:
     if name == "v_id":
         _make_v_table_short(call)
     spoil(call)
-    _assert_refused(call.run(), INVALID_ARGUMENT, parts)
+    assert_refused(call.run(), INVALID_ARGUMENT, parts)
     call.assert_untouched()
 
 
@@ -201,9 +194,9 @@ def test_other_calls_refuse_the_same(name: str) -> None:
     spoil(call)
     size = ctypes.c_uint64()
     refused = library().flash_workspace_size(call.args, None, size)
-    _assert_refused(refused, INVALID_ARGUMENT, parts)
+    assert_refused(refused, INVALID_ARGUMENT, parts)
     refused = library().flash_query_support(call.args, None, None, 0)
-    _assert_refused(refused, INVALID_ARGUMENT, parts)
+    assert_refused(refused, INVALID_ARGUMENT, parts)
 
 
 @pytest.mark.parametrize("name", DATA_REFUSALS)
@@ -218,13 +211,13 @@ def test_sizes_and_support_do_not_look_at_data(name: str) -> None:
 def test_reserved_and_newer_fields() -> None:
     call = PagedCall()
     call.paging.reserved32 = 1
-    _assert_refused(call.run(), UNSUPPORTED, ["paging.reserved32"])
+    assert_refused(call.run(), UNSUPPORTED, ["paging.reserved32"])
     call = PagedCall()
     known = bytes(call.paging)
     newer = (ctypes.c_char * 128).from_buffer_copy(known + b"\x01" * (128 - len(known)))
     ctypes.c_uint32.from_buffer(newer).value = 128
     call.args.paging = ctypes.addressof(newer)
-    _assert_refused(call.run(), UNSUPPORTED, ["flash_paging_t.struct_size is 128"])
+    assert_refused(call.run(), UNSUPPORTED, ["flash_paging_t.struct_size is 128"])
     call.assert_untouched()
 
 
@@ -236,7 +229,7 @@ def test_reserved_and_newer_fields() -> None:
 def test_seqused_q_is_held_against_the_queries(values: list[int], parts: list[str]) -> None:
     call = ForwardCall()
     call.set_lengths("seqused_q", values)
-    _assert_refused(call.run(), INVALID_ARGUMENT, parts)
+    assert_refused(call.run(), INVALID_ARGUMENT, parts)
     call.assert_untouched()
 
 
@@ -244,7 +237,7 @@ def test_seqused_q_is_held_against_the_ragged_length() -> None:
     call = ForwardCall()
     call.set_lengths("cu_seqlens_q", [0, 2, 5])
     call.set_lengths("seqused_q", [2, 4])
-    _assert_refused(call.run(), INVALID_ARGUMENT, ["seqused_q[1] is 4", "3"])
+    assert_refused(call.run(), INVALID_ARGUMENT, ["seqused_q[1] is 4", "3"])
     call.assert_untouched()
 
 

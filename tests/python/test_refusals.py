@@ -13,7 +13,7 @@ import absent_device
 import flashattn
 import numpy as np
 import pytest
-from direct import CombineCall, ForwardCall
+from direct import CombineCall, ForwardCall, assert_refused
 from flashattn import _abi
 from flashattn._library import last_error, library
 from flashattn.config import row, to_c
@@ -189,13 +189,6 @@ def _ids(refusals: list) -> list[str]:
     return [refusal[0] for refusal in refusals]
 
 
-def _assert_refused(status: int, expected: int, parts: list[str]) -> None:
-    message = last_error()
-    assert status == expected, message
-    for part in parts:
-        assert part in message
-
-
 def test_the_call_that_is_spoiled_below_is_valid() -> None:
     for call in (ForwardCall(), CombineCall()):
         assert call.run() == 0
@@ -210,7 +203,7 @@ def test_the_call_that_is_spoiled_below_is_valid() -> None:
 def test_forward_refuses(name: str, spoil: Callable, status: int, parts: list[str]) -> None:
     call = ForwardCall()
     spoil(call.args)
-    _assert_refused(call.run(), status, parts)
+    assert_refused(call.run(), status, parts)
     call.assert_untouched()
 
 
@@ -221,15 +214,15 @@ def test_other_calls_refuse_the_same(
     args = ForwardCall().args
     spoil(args)
     size = ctypes.c_uint64(12345)
-    _assert_refused(library().flash_workspace_size(args, None, size), status, parts)
+    assert_refused(library().flash_workspace_size(args, None, size), status, parts)
     assert size.value == 12345
-    _assert_refused(library().flash_prepare(args, None), status, parts)
+    assert_refused(library().flash_prepare(args, None), status, parts)
     selected = ctypes.c_void_p(7)
     reason = ctypes.create_string_buffer(b"untouched", 300)
     refused = library().flash_select_kernel(args, selected, reason, 300)
-    _assert_refused(refused, status, parts)
+    assert_refused(refused, status, parts)
     assert selected.value == 7 and reason.value == b"untouched"
-    _assert_refused(library().flash_query_support(args, None, reason, 300), status, parts)
+    assert_refused(library().flash_query_support(args, None, reason, 300), status, parts)
     assert all(part in reason.value.decode() for part in parts)
 
 
@@ -257,7 +250,7 @@ def test_null_arguments() -> None:
         "flash_combine": (None, None),
     }
     for name, arguments in calls.items():
-        _assert_refused(getattr(library(), name)(*arguments), INVALID_ARGUMENT, ["NULL"])
+        assert_refused(getattr(library(), name)(*arguments), INVALID_ARGUMENT, ["NULL"])
     null_results = [
         library().flash_workspace_size(args, None, None),
         library().flash_select_kernel(args, None, None, 0),
@@ -296,7 +289,7 @@ LENGTH_REFUSALS = [
 def test_forward_refuses_lengths(name: str, values: list[int], parts: list[str]) -> None:
     call = ForwardCall()
     call.set_lengths(name, values)
-    _assert_refused(call.run(), INVALID_ARGUMENT, parts)
+    assert_refused(call.run(), INVALID_ARGUMENT, parts)
     call.assert_untouched()
 
 
@@ -304,7 +297,7 @@ def test_seqused_k_is_held_against_the_ragged_length() -> None:
     call = ForwardCall()
     call.set_lengths("cu_seqlens_k", [0, 3, 7])
     call.set_lengths("seqused_k", [3, 5])
-    _assert_refused(call.run(), INVALID_ARGUMENT, ["seqused_k[1] is 5", "4"])
+    assert_refused(call.run(), INVALID_ARGUMENT, ["seqused_k[1] is 5", "4"])
     call.assert_untouched()
 
 
@@ -317,7 +310,7 @@ def test_workspace_too_small_names_both_sizes() -> None:
     for size in (0, 1, 1000):
         call.args.workspace_size = size
         status = call.run()
-        _assert_refused(status, TOO_SMALL, [f"workspace_size is {size}", str(needed)])
+        assert_refused(status, TOO_SMALL, [f"workspace_size is {size}", str(needed)])
         call.assert_untouched()
 
 
@@ -342,14 +335,14 @@ def _runnable_config(dtype: int = _abi.FLASH_DTYPE_FP32) -> _abi.flash_config_t:
 def _assert_kernel_refused(kernel: int, status: int, parts: list[str]) -> None:
     """By every call that takes one."""
     call = ForwardCall()
-    _assert_refused(call.run(kernel), status, parts)
+    assert_refused(call.run(kernel), status, parts)
     call.assert_untouched()
     size = ctypes.c_uint64(12345)
-    _assert_refused(library().flash_workspace_size(call.args, kernel, size), status, parts)
+    assert_refused(library().flash_workspace_size(call.args, kernel, size), status, parts)
     assert size.value == 12345
-    _assert_refused(library().flash_prepare(call.args, kernel), status, parts)
+    assert_refused(library().flash_prepare(call.args, kernel), status, parts)
     reason = ctypes.create_string_buffer(300)
-    _assert_refused(library().flash_query_support(call.args, kernel, reason, 300), status, parts)
+    assert_refused(library().flash_query_support(call.args, kernel, reason, 300), status, parts)
     assert all(part in reason.value.decode() for part in parts)
 
 
@@ -388,7 +381,7 @@ def test_look_up_refuses_configuration(
     for field, value in fields.items():
         setattr(config, field, value)
     assert not library().flash_lookup_kernel(config)
-    _assert_refused(library().flash_last_status(), status, parts)
+    assert_refused(library().flash_last_status(), status, parts)
 
 
 def test_the_last_status_is_that_of_the_last_failed_call() -> None:
@@ -419,7 +412,7 @@ def test_illegal_sm80_configuration() -> None:
     assert library().flash_config_parse(text, config) == 0
     assert not library().flash_lookup_kernel(config)
     status = library().flash_last_status()
-    _assert_refused(status, INVALID_CONFIG, ["eager_load_blocks", "async_copy"])
+    assert_refused(status, INVALID_CONFIG, ["eager_load_blocks", "async_copy"])
 
 
 # ---- Struct sizes ----
@@ -440,7 +433,7 @@ def test_a_newer_callers_unknown_field_is_refused_unless_zero() -> None:
     newer.known.struct_size = sizeof(_NewerArgs)
     pointer = ctypes.cast(byref(newer), ctypes.POINTER(_abi.flash_forward_args_t))
     status = library().flash_forward(pointer, None, None)
-    _assert_refused(status, UNSUPPORTED, [str(sizeof(_NewerArgs)), str(sizeof(call.args))])
+    assert_refused(status, UNSUPPORTED, [str(sizeof(_NewerArgs)), str(sizeof(call.args))])
     call.assert_untouched()
 
 
@@ -463,7 +456,7 @@ def test_a_struct_to_fill_that_is_too_short_for_a_value() -> None:
     config = _abi.flash_config_t(B_c=77)
     config.struct_size = _abi.flash_config_t.B_c.offset
     status = library().flash_kernel_config(library().flash_kernel_at(0), config)
-    _assert_refused(status, UNSUPPORTED, [f"flash_config_t.struct_size is {config.struct_size}"])
+    assert_refused(status, UNSUPPORTED, [f"flash_config_t.struct_size is {config.struct_size}"])
     assert config.arch == 0 and config.B_c == 77
 
 
@@ -504,7 +497,7 @@ COMBINE_REFUSALS = [
 def test_combine_refuses(name: str, spoil: Callable, status: int, parts: list[str]) -> None:
     call = CombineCall()
     spoil(call.args)
-    _assert_refused(call.run(), status, parts)
+    assert_refused(call.run(), status, parts)
     call.assert_untouched()
 
 
@@ -515,7 +508,7 @@ def test_combine_refuses(name: str, spoil: Callable, status: int, parts: list[st
 def test_short_form_that_does_not_fit(size: int) -> None:
     text = ctypes.create_string_buffer(b"untouched text", 64)
     status = library().flash_config_format(_runnable_config(), text, size)
-    _assert_refused(status, _abi.FLASH_ERROR_BUFFER_TOO_SMALL, [str(size)])
+    assert_refused(status, _abi.FLASH_ERROR_BUFFER_TOO_SMALL, [str(size)])
     assert text.value == b"untouched text"
 
 
@@ -528,7 +521,7 @@ def test_short_form_that_does_not_fit(size: int) -> None:
 def test_text_that_is_no_short_form(text: str) -> None:
     config = _abi.flash_config_t(B_r=7)
     status = library().flash_config_parse(text.encode(), config)
-    _assert_refused(status, INVALID_ARGUMENT, ["position"])
+    assert_refused(status, INVALID_ARGUMENT, ["position"])
     assert config.B_r == 7 and config.arch == 0
 
 
