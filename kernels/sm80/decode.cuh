@@ -15,9 +15,9 @@
 #ifndef FLASH_KERNELS_SM80_DECODE_CUH
 #define FLASH_KERNELS_SM80_DECODE_CUH
 
+#include "common/ptx/dependent_launch.cuh"
 #include "sm80/decode/result.cuh"
 #include "sm80/decode/sanitise_v.cuh"
-#include "sm80/ptx/dependent_launch.cuh"
 
 template <flash_config_t C> struct warp_state {
     output_tile<C> o;
@@ -110,9 +110,10 @@ template <flash_config_t C>
 static __device__ __forceinline__ void sm80_decode(const sm80_decode_params_t &params) {
     assert_legal<C>();
     extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ cut_scratch<C> scratch;
     decode_block_t block;
     launch_dependents();
-    if (!find_block<C>(params, block))
+    if (!find_block<C>(params, scratch, block))
         return;
     const score_unit_t unit = score_unit_of<true>(params.attention);
     warp_state<C> state = {{}, empty_softmax<C>()};

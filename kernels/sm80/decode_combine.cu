@@ -6,8 +6,8 @@
  * goes once through the motions, without loads and stores of results, so that its instructions and
  * parameters are in the caches when they are wanted: from memory they take several microseconds.
  */
-#include "sm80/decode/store.cuh"
-#include "sm80/ptx/dependent_launch.cuh"
+#include "common/decode/store.cuh"
+#include "common/ptx/dependent_launch.cuh"
 
 enum { COLUMNS_AT_ONCE = 4 * DECODE_WARP_THREADS, PIECES_AT_ONCE = 8 };
 
@@ -25,7 +25,7 @@ typedef struct row_sum {
 
 /* The block's row; pieces 0: it has none. Before the decode kernel is complete it is not known
  * where the device has cut the batch. */
-static __device__ __forceinline__ split_row_t find_split_row(const sm80_decode_params_t &params,
+static __device__ __forceinline__ split_row_t find_split_row(const decode_params_t &params,
                                                              bool complete) {
     const flash_params_t &p = params.attention;
     const uint32_t rows = (uint32_t)p.seqlen_q * (uint32_t)p.group;
@@ -44,7 +44,7 @@ static __device__ __forceinline__ split_row_t find_split_row(const sm80_decode_p
 }
 
 /* The place of the row in the partial results of piece i of its sequence. */
-static __device__ __forceinline__ int64_t partial_row(const sm80_decode_params_t &params,
+static __device__ __forceinline__ int64_t partial_row(const decode_params_t &params,
                                                       const split_row_t &row, int32_t i) {
     const int32_t tile = row.number / params.row_tile;
     const int32_t head_block = row.head_kv / params.heads_per_block;
@@ -57,7 +57,7 @@ static __device__ __forceinline__ int64_t partial_row(const sm80_decode_params_t
 }
 
 /* sum + the pieces from `first` on that the warp has, as many as are loaded at once. */
-static __device__ __forceinline__ row_sum_t add_pieces(const sm80_decode_params_t &params,
+static __device__ __forceinline__ row_sum_t add_pieces(const decode_params_t &params,
                                                        const split_row_t &row, row_sum_t sum,
                                                        int32_t first, int column, float log2_unit) {
     decode_weight_t weight[PIECES_AT_ONCE];
@@ -93,7 +93,7 @@ static __device__ __forceinline__ row_sum_t empty_sum() {
 }
 
 /* Sums four columns of the row over every n-th piece. */
-static __device__ __forceinline__ row_sum_t sum_own_pieces(const sm80_decode_params_t &params,
+static __device__ __forceinline__ row_sum_t sum_own_pieces(const decode_params_t &params,
                                                            const split_row_t &row, int column,
                                                            float log2_unit) {
     row_sum_t sum = empty_sum();
@@ -122,7 +122,7 @@ merge_warps(const row_sum_t (&sums)[DECODE_COMBINE_WARPS][DECODE_WARP_THREADS], 
     return merged;
 }
 
-static __device__ __forceinline__ void store_merged(const sm80_decode_params_t &params,
+static __device__ __forceinline__ void store_merged(const decode_params_t &params,
                                                     const split_row_t &row, int column,
                                                     const row_sum_t &sum,
                                                     const score_unit_t &unit) {
@@ -137,7 +137,7 @@ static __device__ __forceinline__ void store_merged(const sm80_decode_params_t &
 }
 
 extern "C" __global__ void __launch_bounds__(DECODE_WARP_THREADS *DECODE_COMBINE_WARPS)
-    flash_sm80_decode_combine(const __grid_constant__ sm80_decode_params_t params) {
+    flash_sm80_decode_combine(const __grid_constant__ decode_params_t params) {
     __shared__ row_sum_t sums[DECODE_COMBINE_WARPS][DECODE_WARP_THREADS];
     const int warp = threadIdx.x / DECODE_WARP_THREADS, lane = threadIdx.x % DECODE_WARP_THREADS;
     const score_unit_t unit = score_unit_of<true>(params.attention);

@@ -14,7 +14,7 @@ typedef struct cuda_grid {
     int32_t threads;
     int32_t shared_bytes; /* dynamic */
     bool is_dependent; /* may start before the kernel before it in the stream has ended, and waits
-                          for it by itself (kernels/sm80/ptx/dependent_launch.cuh) */
+                          for it by itself (kernels/common/ptx/dependent_launch.cuh) */
 } cuda_grid_t;
 
 /* Enqueues a kernel that takes one parameter, *params; the device is current. */

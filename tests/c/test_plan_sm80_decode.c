@@ -4,8 +4,8 @@
  * what the host has made room for. Every case follows from its seed, which a failure names.
  */
 #include "cuda/plan_sm80_decode.h"
+#include "kernels/common/decode_cut.h"
 #include "kernels/common/kv.h"
-#include "kernels/sm80/decode_cut.h"
 #include "support.h"
 
 enum { CASES = 20000, CUTS = 1500, MOST_BATCH = 4096, MOST_HEADS = 128, UNIT = DECODE_UNIT_KEYS };
@@ -237,7 +237,7 @@ static void a_batch_invariant_cut_has_one_share(void **state) {
     }
 }
 
-/* ---- What blocks work out for themselves, as in kernels/sm80/decode/piece.cuh ---- */
+/* ---- What blocks work out for themselves, as in kernels/common/decode/piece.cuh ---- */
 
 static int32_t count_units(const flash_params_t *p, int32_t b) {
     flash_sequence_t s = flash_sequence(p, b);

@@ -14,6 +14,21 @@
  * rule, which pays; larger ones lose by it (measured on an H200). */
 constexpr int64_t evict_first_bytes = 256ll << 20;
 
+/* The part of a block that a warp has: one K/V head, every n-th step over the keys. */
+typedef struct warp_part {
+    int32_t head; /* of the block */
+    int32_t number;
+    int32_t count;
+} warp_part_t;
+
+template <flash_config_t C>
+static __device__ __forceinline__ warp_part_t own_warp_part(const sm80_decode_params_t &params) {
+    const int32_t warp = threadIdx.x / DECODE_WARP_THREADS;
+    const int32_t heads = params.heads_per_block; /* 1, 2 or 4 */
+    const int32_t shift = heads >> 1;             /* its logarithm */
+    return {warp & (heads - 1), warp >> shift, C.n_warps >> shift};
+}
+
 /* Rows of one head of K or V, from the lane's chunk on. */
 typedef struct row_stream {
     const char *row;     /* of the first key of the next step; in pages, of the first page */

@@ -5,7 +5,8 @@
 #ifndef FLASH_KERNELS_SM80_DECODE_PAGES_CUH
 #define FLASH_KERNELS_SM80_DECODE_PAGES_CUH
 
-#include "sm80/decode/block.cuh"
+#include "common/decode/block.cuh"
+#include "sm80/decode/derive.cuh"
 
 typedef struct page_stream {
     const int32_t *k_ids; /* of the sequence; NULL: a cache of slots */

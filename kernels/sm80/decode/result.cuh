@@ -5,8 +5,8 @@
 #ifndef FLASH_KERNELS_SM80_DECODE_RESULT_CUH
 #define FLASH_KERNELS_SM80_DECODE_RESULT_CUH
 
+#include "common/decode/store.cuh"
 #include "sm80/decode/softmax.cuh"
-#include "sm80/decode/store.cuh"
 
 /* A warp's rows of O, fp32, and their weights, over its ring. */
 template <flash_config_t C>

@@ -1,35 +1,12 @@
 /*
- * The rows of a block: which query and query head each one is, and what keys it sees. With
- * t = lane % 4 a lane holds scores of rows 2t and 2t + 1 of each group of eight rows.
+ * The keys that each row of a block sees. With t = lane % 4 a lane holds scores of rows 2t and
+ * 2t + 1 of each group of eight rows.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_ROWS_CUH
 #define FLASH_KERNELS_SM80_DECODE_ROWS_CUH
 
-#include "sm80/decode/block.cuh"
-
-/* A row of a K/V head: a query of the sequence and a query head of the group. */
-typedef struct head_row {
-    int32_t query;
-    int32_t head; /* in the group */
-} head_row_t;
-
-static __device__ __forceinline__ head_row_t find_row(const sm80_decode_params_t &params,
-                                                      int32_t number) {
-    const int32_t query = flash_divide(number, params.by_group);
-    return {query, number - query * params.attention.group};
-}
-
-/* Elements from the first one of a tensor like Q to the first of the row. */
-static __device__ __forceinline__ int64_t row_offset(const flash_params_t &p,
-                                                     const flash_strides_t &stride,
-                                                     const decode_block_t &block, int32_t head_kv,
-                                                     const head_row_t &row) {
-    return block.piece.batch_index * stride.batch +
-           (block.sequence.q_begin + row.query) * stride.seq +
-           ((int64_t)head_kv * p.group + row.head) * stride.head;
-}
-
-/* ---- Masks ---- */
+#include "common/decode/rows.cuh"
+#include "sm80/decode/derive.cuh"
 
 /* The keys that each of the lane's rows sees, and those that all rows of the block see. */
 template <flash_config_t C> struct row_masks {

@@ -7,12 +7,11 @@
  * sequences, then whole sequences, the longest classes of length first. Blocks are dealt to
  * multiprocessors in the order of their numbers, so that long pieces start first.
  */
-#ifndef FLASH_KERNELS_SM80_DECODE_PIECE_CUH
-#define FLASH_KERNELS_SM80_DECODE_PIECE_CUH
+#ifndef FLASH_KERNELS_COMMON_DECODE_PIECE_CUH
+#define FLASH_KERNELS_COMMON_DECODE_PIECE_CUH
 
+#include "common/decode_cut.h"
 #include "common/kv.h"
-#include "sm80/decode/derive.cuh"
-#include "sm80/decode_cut.h"
 
 /* One of `count` pieces of a sequence; count 0: there is none for this block. */
 typedef struct decode_piece {
@@ -28,8 +27,9 @@ typedef struct decode_piece {
 template <flash_config_t C>
 static __device__ __forceinline__ flash_sequence_t sequence_of(const flash_params_t &p,
                                                                int32_t batch_index) {
-    flash_sequence_t s =
-        has_pages<C> ? flash_paged_sequence(&p, batch_index) : flash_sequence(&p, batch_index);
+    flash_sequence_t s = (C.features & FLASH_FEATURE_PAGED) != 0
+                             ? flash_paged_sequence(&p, batch_index)
+                             : flash_sequence(&p, batch_index);
     s.len_k = max(min(s.len_k, p.seqlen_k), 0);
     return s;
 }
@@ -98,7 +98,7 @@ static __device__ __forceinline__ int64_t sum_units(const flash_params_t &p,
 /* The smallest share with which all pieces run side by side; the first one where none does: of many
  * sequences, or of one that is longer than all others. */
 template <flash_config_t C>
-static __device__ __forceinline__ int32_t fitting_share(const sm80_decode_params_t &params,
+static __device__ __forceinline__ int32_t fitting_share(const decode_params_t &params,
                                                         int32_t first, cut_scratch<C> &scratch) {
     const int32_t batch = params.attention.batch;
     if (batch > params.most_pieces)
@@ -218,7 +218,7 @@ static __device__ __forceinline__ decode_piece_t find_own_piece(const flash_para
 
 /* A batch of one sequence. */
 template <flash_config_t C>
-static __device__ __forceinline__ decode_piece_t cut_one(const sm80_decode_params_t &params,
+static __device__ __forceinline__ decode_piece_t cut_one(const decode_params_t &params,
                                                          int32_t number, int64_t &units) {
     units = count_units<C>(params.attention, 0);
     const int32_t share =
@@ -231,7 +231,7 @@ static __device__ __forceinline__ decode_piece_t cut_one(const sm80_decode_param
 
 /* The piece of this number, by all threads of the block. */
 template <flash_config_t C>
-static __device__ __forceinline__ decode_piece_t cut_batch(const sm80_decode_params_t &params,
+static __device__ __forceinline__ decode_piece_t cut_batch(const decode_params_t &params,
                                                            int32_t number, cut_scratch<C> &scratch,
                                                            int64_t &units) {
     const flash_params_t &p = params.attention;

@@ -1,10 +1,10 @@
 /*
- * What a block computes, and each warp of it.
+ * What a block computes: a piece of a sequence, some heads, a tile of rows.
  */
-#ifndef FLASH_KERNELS_SM80_DECODE_BLOCK_CUH
-#define FLASH_KERNELS_SM80_DECODE_BLOCK_CUH
+#ifndef FLASH_KERNELS_COMMON_DECODE_BLOCK_CUH
+#define FLASH_KERNELS_COMMON_DECODE_BLOCK_CUH
 
-#include "sm80/decode/piece.cuh"
+#include "common/decode/piece.cuh"
 
 typedef struct decode_block {
     flash_sequence_t sequence;
@@ -18,34 +18,18 @@ typedef struct decode_block {
     int64_t units; /* of all sequences: what the call reads */
 } decode_block_t;
 
-/* The part of a block that a warp has: one K/V head, every n-th step over the keys. */
-typedef struct warp_part {
-    int32_t head; /* of the block */
-    int32_t number;
-    int32_t count;
-} warp_part_t;
-
-template <flash_config_t C>
-static __device__ __forceinline__ warp_part_t own_warp_part(const sm80_decode_params_t &params) {
-    const int32_t warp = threadIdx.x / DECODE_WARP_THREADS;
-    const int32_t heads = params.heads_per_block; /* 1, 2 or 4 */
-    const int32_t shift = heads >> 1;             /* its logarithm */
-    return {warp & (heads - 1), warp >> shift, C.n_warps >> shift};
-}
-
 static __device__ __forceinline__ bool is_whole(const decode_piece_t &piece) {
     return piece.count == 1;
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ decode_piece_t find_piece(const sm80_decode_params_t &params,
-                                                            int32_t number, int64_t &units) {
+static __device__ __forceinline__ decode_piece_t find_piece(const decode_params_t &params,
+                                                            int32_t number, cut_scratch<C> &scratch,
+                                                            int64_t &units) {
     if (params.pieces == 0 && params.attention.batch == 1)
         return cut_one<C>(params, number, units);
-    if (params.pieces == 0) {
-        __shared__ cut_scratch<C> scratch;
+    if (params.pieces == 0)
         return cut_batch<C>(params, number, scratch, units);
-    }
     const int32_t batch_index = flash_divide(number, params.by_pieces);
     units = (int64_t)count_units<C>(params.attention, batch_index) * params.attention.batch;
     return {batch_index, number - batch_index * params.pieces, params.pieces, batch_index};
@@ -67,15 +51,16 @@ static __device__ __forceinline__ void find_keys(const flash_params_t &p, decode
         (int32_t)min((int64_t)block.key_end * DECODE_UNIT_KEYS, (int64_t)block.sequence.len_k);
 }
 
-/* False when there is nothing for this block. The same for all of its threads. */
+/* False when there is nothing for this block. The same for all of its threads, who may use the
+ * scratch in shared memory until then. */
 template <flash_config_t C>
-static __device__ __forceinline__ bool find_block(const sm80_decode_params_t &params,
-                                                  decode_block_t &block) {
+static __device__ __forceinline__ bool find_block(const decode_params_t &params,
+                                                  cut_scratch<C> &scratch, decode_block_t &block) {
     const flash_params_t &p = params.attention;
     const int32_t tile = flash_divide((int32_t)blockIdx.x, params.by_head_blocks);
     const int32_t piece = flash_divide(tile, params.by_row_tiles);
     block.piece_index = piece;
-    block.piece = find_piece<C>(params, piece, block.units);
+    block.piece = find_piece<C>(params, piece, scratch, block.units);
     if (block.piece.count == 0)
         return false;
     block.first_head_kv =

@@ -5,11 +5,11 @@
  * Keys are counted in units. A sequence of more units than a share is cut into as few pieces of
  * whole units, as equal as can be, as have no more than a share each.
  */
-#ifndef FLASH_KERNELS_SM80_DECODE_CUT_H
-#define FLASH_KERNELS_SM80_DECODE_CUT_H
+#ifndef FLASH_KERNELS_COMMON_DECODE_CUT_H
+#define FLASH_KERNELS_COMMON_DECODE_CUT_H
 
+#include "common/decode.h"
 #include "common/sequence.h"
-#include "sm80/decode_kernel.h"
 
 /* Shares that are tried: the first one, and up to twice as much. */
 enum { DECODE_N_SHARES = 9 };
@@ -39,7 +39,7 @@ FLASH_HOST_DEVICE static inline int32_t decode_count_pieces(int32_t units, int32
 
 /* The share of a batch of so many units: as many pieces as blocks run side by side, but short ones
  * only as far as every multiprocessor has a block. */
-FLASH_HOST_DEVICE static inline int32_t decode_first_share(const sm80_decode_params_t *params,
+FLASH_HOST_DEVICE static inline int32_t decode_first_share(const decode_params_t *params,
                                                            int64_t units) {
     const int64_t one_each = (units + params->busy_pieces - 1) / params->busy_pieces;
     const int64_t side_by_side = (units + params->most_pieces - 1) / params->most_pieces;

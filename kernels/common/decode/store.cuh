@@ -1,13 +1,13 @@
 /*
  * Merged rows of O, and their LSE, to global memory; four columns at a time.
  */
-#ifndef FLASH_KERNELS_SM80_DECODE_STORE_CUH
-#define FLASH_KERNELS_SM80_DECODE_STORE_CUH
+#ifndef FLASH_KERNELS_COMMON_DECODE_STORE_CUH
+#define FLASH_KERNELS_COMMON_DECODE_STORE_CUH
 
+#include "common/decode/rows.cuh"
 #include "common/ptx/convert.cuh"
 #include "common/scale.h"
 #include "common/score_unit.cuh"
-#include "sm80/decode/rows.cuh"
 
 /* What the sums of one part of the keys weigh beside those of another. */
 static __device__ __forceinline__ float relative_weight(float max, float reference,
@@ -27,7 +27,7 @@ typedef struct output_row {
     float v_scale;
 } output_row_t;
 
-static __device__ __forceinline__ output_row_t find_output_row(const sm80_decode_params_t &params,
+static __device__ __forceinline__ output_row_t find_output_row(const decode_params_t &params,
                                                                const decode_block_t &block,
                                                                int32_t head_kv,
                                                                const head_row_t &row) {
@@ -65,7 +65,7 @@ static __device__ __forceinline__ void store_four(void *o, int64_t at, float4 x,
 }
 
 /* sum: of P V; a row that saw no key becomes 0. */
-static __device__ __forceinline__ void store_row(const sm80_decode_params_t &params,
+static __device__ __forceinline__ void store_row(const decode_params_t &params,
                                                  const output_row_t &to, int column, float4 sum,
                                                  const decode_weight_t &weight,
                                                  const score_unit_t &unit) {

@@ -4,8 +4,8 @@
  * PTX ISA, "Parallel Synchronization and Communication Instructions: griddepcontrol". Compute
  * capability 9.0 and newer; elsewhere kernels of a stream run one after the other anyway.
  */
-#ifndef FLASH_KERNELS_SM80_PTX_DEPENDENT_LAUNCH_CUH
-#define FLASH_KERNELS_SM80_PTX_DEPENDENT_LAUNCH_CUH
+#ifndef FLASH_KERNELS_COMMON_PTX_DEPENDENT_LAUNCH_CUH
+#define FLASH_KERNELS_COMMON_PTX_DEPENDENT_LAUNCH_CUH
 
 /* Lets the dependent kernel start as soon as every block of this one has said so or ended. */
 static __device__ __forceinline__ void launch_dependents() {
