@@ -76,7 +76,9 @@ set(FLASH_CUDA_ARCHITECTURES_SM80 80-real 90-real 80-virtual)
 # Dependent launches are in code for 9.0 and newer alone.
 set(FLASH_CUDA_ARCHITECTURES_SM80_DECODE 80-real 90-real 90-virtual)
 set(FLASH_CUDA_ARCHITECTURES_SM90 90a-real) # wgmma and setmaxnreg are of this chip alone
+set(FLASH_CUDA_ARCHITECTURES_SM90_DECODE ${FLASH_CUDA_ARCHITECTURES_SM90})
 set(FLASH_CUDA_LAUNCHER_SM90 refuse_ptxas_notes.py)
+set(FLASH_CUDA_LAUNCHER_SM90_DECODE ${FLASH_CUDA_LAUNCHER_SM90})
 
 set(FLASH_CUDA_OBJECT_TARGETS "") # those of the function below
 

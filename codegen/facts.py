@@ -31,6 +31,7 @@ class Arch(IntEnum):
     SM80 = 80
     SM80_DECODE = 81
     SM90 = 90
+    SM90_DECODE = 91
 
 
 class Op(IntEnum):
@@ -275,6 +276,13 @@ SM90 = Layout(
     needs=(("ping_pong", "overlap"), ("longest_first", "persistent")),
 )
 
+SM90_DECODE = Layout(
+    "sm90_decode",
+    on_cpu=False,
+    shape=("B_r", "B_c", "n_warps"),
+    words=(Word("stages", ("n_stages",), places=("N",)), _switch("ping_pong", "ping_pong")),
+)
+
 # ---- Element types that go together ----
 
 
@@ -392,6 +400,14 @@ _SM90_RULES = {
     "n_warps": Choice((8, 12, 16)),
     "n_stages": Range(2, 4),
 }
+_SM90_DECODE_RULES = {
+    "op": FORWARD_ONLY,
+    "d_head": Choice((64, 128, 256)),
+    "B_r": Choice((64, 128)),
+    "B_c": Choice((64, 128)),
+    "n_warps": Choice((8, 12)),
+    "n_stages": Range(2, 4),
+}
 
 FAMILIES = {
     family.arch: family
@@ -407,6 +423,7 @@ FAMILIES = {
         Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES, PAGED_FEATURES),
         Family(Arch.SM80_DECODE, SM80_DECODE, DECODE_TYPES, _SM80_DECODE_RULES, PAGED_FEATURES),
         Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, PAGED_FEATURES),
+        Family(Arch.SM90_DECODE, SM90_DECODE, CUDA_TYPES, _SM90_DECODE_RULES, PAGED_FEATURES),
     )
 }
 # The family whose short form may begin with the parenthesis, and is written so.

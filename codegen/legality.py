@@ -2,7 +2,7 @@
 
 The rules of single fields are in facts.py, from which the library's are generated. Here are those
 that say something of several fields at once; the library has them in src/cuda/sm80.c,
-sm80_decode.c and sm90.c, in the same order and the same words, and a test compares the two.
+sm80_decode.c, sm90.c and sm90_decode.c, in the same order and the same words, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def sm90_shared_bytes(config: Config) -> int:
     return rows * panels * SM90_PANEL_BYTES + SM90_STATE_BYTES
 
 
-def _sm90_rules(config: Config) -> Iterator[str]:
+def _sm90_tile_rules(config: Config) -> Iterator[str]:
     n_warps = sm90_warps(config.B_r)
     if config.n_warps != n_warps:
         yield (
@@ -104,10 +104,9 @@ def _sm90_rules(config: Config) -> Iterator[str]:
         )
     if config.ping_pong and config.B_r < 128:
         yield f"ping_pong is 1: it needs a B_r of 128 or more, which is {config.B_r}"
-    if config.features & Feature.VARLEN and not config.longest_first:
-        yield "features has varlen: it needs longest_first, which is 0"
-    if config.features & Feature.PAGED and not config.features & Feature.VARLEN:
-        yield "features has paged: it needs varlen, which is not there"
+
+
+def _sm90_memory_rules(config: Config) -> Iterator[str]:
     n_bytes = sm90_shared_bytes(config)
     if n_bytes > SM90_SHARED_BYTES_MAX:
         yield (
@@ -117,10 +116,27 @@ def _sm90_rules(config: Config) -> Iterator[str]:
         )
 
 
+def _sm90_rules(config: Config) -> Iterator[str]:
+    yield from _sm90_tile_rules(config)
+    if config.features & Feature.VARLEN and not config.longest_first:
+        yield "features has varlen: it needs longest_first, which is 0"
+    if config.features & Feature.PAGED and not config.features & Feature.VARLEN:
+        yield "features has paged: it needs varlen, which is not there"
+    yield from _sm90_memory_rules(config)
+
+
+def _sm90_decode_rules(config: Config) -> Iterator[str]:
+    yield from _sm90_tile_rules(config)
+    if not config.features & Feature.VARLEN:
+        yield "features has no varlen: SM90_DECODE kernels need it"
+    yield from _sm90_memory_rules(config)
+
+
 RULES_AMONG_FIELDS = {
     Arch.SM80: _sm80_rules,
     Arch.SM80_DECODE: _sm80_decode_rules,
     Arch.SM90: _sm90_rules,
+    Arch.SM90_DECODE: _sm90_decode_rules,
 }
 
 

@@ -156,6 +156,16 @@ SM90_SHIP_VARLEN_TILES = (
     (256, (128, 64), OVERLAPPED_UNEVEN),
 )
 
+# These serve chunks of prompts and long drafts, contiguous and in pages.
+SM90_DECODE_SHIP_SHAPES = (
+    # d_head, (B_r, B_c), strategies
+    (64, (64, 128), "stages_4"),
+    (64, (128, 128), "stages_4+ping_pong"),
+    (128, (64, 128), "stages_3"),
+    (128, (128, 128), "stages_3+ping_pong"),
+    (256, (64, 64), "stages_3"),
+)
+
 
 def cartesian(**values: Iterable[int]) -> list[Config]:
     """Every combination of the fields' values; fields not named are 0."""
@@ -317,9 +327,25 @@ def ship_sm90() -> list[Config]:
     ]
 
 
+def ship_sm90_decode() -> list[Config]:
+    """For each head dimension a row a number of rows, contiguous and in pages."""
+    return [
+        replace(
+            parse_config(
+                f"SM90_DECODE ({dtype.name}, {d_head}, {B_r}, {B_c}, {sm90_warps(B_r)}): "
+                f"{strategies}"
+            ),
+            features=features,
+        )
+        for dtype in (Dtype.FP16, Dtype.BF16)
+        for d_head, (B_r, B_c), strategies in SM90_DECODE_SHIP_SHAPES
+        for features in (BASIC_FEATURES, PAGED_FEATURES)
+    ]
+
+
 def ship() -> list[Config]:
     """What an installed library holds, the default build."""
-    return ship_cpu() + ship_sm80() + ship_sm80_decode() + ship_sm90()
+    return ship_cpu() + ship_sm80() + ship_sm80_decode() + ship_sm90() + ship_sm90_decode()
 
 
 def all_sets() -> list[Config]:

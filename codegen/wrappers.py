@@ -84,6 +84,22 @@ __launch_bounds__(decode_block_threads(&config), decode_blocks_per_sm(&config))
 """
 
 
+def _sm90_decode_source(config: Config) -> str:
+    return f"""\
+/* {format_config(config)} */
+#include "sm90/decode.cuh"
+
+static constexpr flash_config_t config =
+    {indented_initialiser(config, "    ")};
+
+extern "C" __global__ void __launch_bounds__(sm90_block_threads(&config), 1)
+{kernel_name(config)}(
+    const __grid_constant__ sm90_decode_params_t params) {{
+    sm90_decode<config>(params);
+}}
+"""
+
+
 def _sm90_source(config: Config) -> str:
     return f"""\
 /* {format_config(config)} */
@@ -125,6 +141,12 @@ WRAPPERS = {
         header="sm90/sm90_kernel.h",
         parameters="sm90_params_t params",
         source=_sm90_source,
+    ),
+    "sm90_decode": Wrapper(
+        suffix=".cu",
+        header="sm90/decode_kernel.h",
+        parameters="sm90_decode_params_t params",
+        source=_sm90_decode_source,
     ),
 }
 

@@ -21,6 +21,10 @@ constexpr int block_threads = consumer_threads<C> + SM90_WARPGROUP_THREADS;
 constexpr int warp_threads = 32;
 constexpr int warpgroup_warps = SM90_WARPGROUP_THREADS / warp_threads;
 
+static __device__ __forceinline__ uint32_t lane_index() {
+    return threadIdx.x % warp_threads;
+}
+
 /* Each warp of the first warpgroup, the producer, has a role of its own: one loads K and V, one
  * schedules tiles, one loads Q and stores O, one sanitises V. The other warpgroups are the
  * consumers. */

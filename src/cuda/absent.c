@@ -53,6 +53,7 @@ static flash_status_t no_launch(const flash_kernel_t *kernel, const problem_t *p
 const launch_ops_t sm80_forward_ops = {no_workspace, no_prepare, no_prepare, no_launch};
 const launch_ops_t sm80_decode_ops = {no_workspace, no_prepare, no_prepare, no_launch};
 const launch_ops_t sm90_forward_ops = {no_workspace, no_prepare, no_prepare, no_launch};
+const launch_ops_t sm90_decode_ops = {no_workspace, no_prepare, no_prepare, no_launch};
 
 flash_status_t cuda_combine(const flash_combine_args_t *args, const device_t *device,
                             flash_stream_t stream) {

@@ -51,6 +51,14 @@ static __device__ __forceinline__ void find_keys(const flash_params_t &p, decode
         (int32_t)min((int64_t)block.key_end * DECODE_UNIT_KEYS, (int64_t)block.sequence.len_k);
 }
 
+/* Records the sequence of a first piece for the kernel that merges, where the device cuts. */
+static __device__ __forceinline__ void record_split(const decode_params_t &params,
+                                                    const decode_block_t &block) {
+    const decode_piece_t &piece = block.piece;
+    if (params.pieces == 0 && !is_whole(piece) && piece.number == 0)
+        params.splits[piece.split] = {piece.batch_index, block.piece_index, piece.count};
+}
+
 /* False when there is nothing for this block. The same for all of its threads, who may use the
  * scratch in shared memory until then. */
 template <flash_config_t C>

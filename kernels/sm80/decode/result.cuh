@@ -103,9 +103,8 @@ static __device__ __forceinline__ void
 finish_block(const sm80_decode_params_t &params, const decode_block_t &block, unsigned char *shared,
              const score_unit_t &unit) {
     constexpr int fours = C.d_head / 4;
-    if (threadIdx.x == 0 && params.pieces == 0 && block.piece.count > 1 && block.piece.number == 0)
-        params.splits[block.piece.split] = {block.piece.batch_index, block.piece_index,
-                                            block.piece.count};
+    if (threadIdx.x == 0)
+        record_split(params, block);
 #pragma unroll 1
     for (int head = 0; head < params.heads_per_block; ++head)
 #pragma unroll 1

@@ -31,18 +31,18 @@ static __device__ __forceinline__ void load_stage(const sm90_tensor_map_t *map, 
     step<STAGES>(ring);
 }
 
-/* Loads a block in pages; the whole warp takes part. */
+/* Loads the block that begins with a key, in pages; the whole warp takes part. */
 template <flash_config_t C, int STAGES>
-static __device__ __forceinline__ void
-load_pages(const sm90_params_t &params, const paged_tensor_t &tensor, int32_t block,
-           uint32_t shared, const uint64_t &full, const uint64_t &empty, ring_t &ring) {
+static __device__ __forceinline__ void load_pages(const paged_tensor_t &tensor, int32_t begin,
+                                                  uint32_t shared, const uint64_t &full,
+                                                  const uint64_t &empty, ring_t &ring) {
     const uint32_t barrier = shared_address(&full);
-    const page_ids<C> ids = fetch_page_ids<C>(params, tensor, block);
+    const page_ids<C> ids = fetch_page_ids<C>(tensor, begin);
     mbarrier_wait(shared_address(&empty), ring.parity ^ 1);
     if (elect_one())
         mbarrier_arrive_expect(barrier, kv_bytes<C>);
     __syncwarp();
-    load_pieces<C>(params, tensor, ids, block, shared, barrier);
+    load_pieces<C>(tensor, ids, begin, shared, barrier);
     step<STAGES>(ring);
 }
 
@@ -52,7 +52,7 @@ static __device__ __forceinline__ void load_k(const sm90_params_t &params, const
     block_state_t &state = block_state<C>();
     const int stage = loader.k.stage;
     if constexpr (has_pages<C>)
-        load_pages<C, k_stages<C>>(params, paged_k<C>(params, tile, loader.first_id), block,
+        load_pages<C, k_stages<C>>(paged_k<C>(params, tile, loader.first_id), block * C.B_c,
                                    k_tile<C>(stage), state.k_full[stage], state.k_empty[stage],
                                    loader.k);
     else
@@ -68,7 +68,7 @@ static __device__ __forceinline__ void load_v(const sm90_params_t &params, const
     const int stage = loader.v.stage;
     const bool sanitised = sanitises_v<C, FIXED> && is_cut(tile, block);
     if constexpr (has_pages<C>)
-        load_pages<C, v_stages<C>>(params, paged_v<C>(params, tile, loader.first_id), block,
+        load_pages<C, v_stages<C>>(paged_v<C>(params, tile, loader.first_id), block * C.B_c,
                                    v_tile<C>(stage),
                                    sanitised ? state.v_landed[stage] : state.v_full[stage],
                                    state.v_empty[stage], loader.v);

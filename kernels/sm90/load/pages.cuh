@@ -17,9 +17,11 @@
 #include "sm90/block_state.cuh"
 #include "sm90/load/box.cuh"
 
-/* K or V of the sequence and the head of a tile. */
+/* K or V of a sequence and a head. */
 typedef struct paged_tensor {
     const sm90_tensor_map_t *map;
+    const flash_pages_t *pages;
+    const sm90_paging_t *paging;
     const int32_t *ids; /* of the sequence; NULL: a cache of slots */
     int32_t slot;
     int32_t entry_tokens;
@@ -32,8 +34,9 @@ static __device__ __forceinline__ paged_tensor_t paged_k(const sm90_params_t &pa
                                                          const tile_of<C> &tile, int64_t first_id) {
     const flash_params_t &p = params.problem;
     const int32_t *ids = p.pages.table ? p.pages.table + first_id : NULL;
-    return {&params.k,          ids, (int32_t)first_id, params.entry_tokens.k, tile.len_k,
-            tile.head / p.group};
+    return {&params.k,  &p.pages,           &params.paging,
+            ids,        (int32_t)first_id,  params.entry_tokens.k,
+            tile.len_k, tile.head / p.group};
 }
 
 template <flash_config_t C>
@@ -41,20 +44,21 @@ static __device__ __forceinline__ paged_tensor_t paged_v(const sm90_params_t &pa
                                                          const tile_of<C> &tile, int64_t first_id) {
     const flash_params_t &p = params.problem;
     const int32_t *ids = p.pages.table ? p.pages.v_table + first_id : NULL;
-    return {&params.v,          ids, (int32_t)first_id, params.entry_tokens.v, tile.len_k,
-            tile.head / p.group};
+    return {&params.v,  &p.pages,           &params.paging,
+            ids,        (int32_t)first_id,  params.entry_tokens.v,
+            tile.len_k, tile.head / p.group};
 }
 
 /* Pages of a lane's pieces of a block; what is no page is negative. */
 template <flash_config_t C> constexpr int lane_pieces = (C.B_c + warp_threads - 1) / warp_threads;
 template <flash_config_t C> struct page_ids { int32_t of[lane_pieces<C>]; };
 
-/* Asks for the pages of the lane's pieces. Pieces beyond the sequence or the block have none. */
+/* Asks for the pages of the lane's pieces of the block that begins with a key. Pieces beyond the
+ * sequence or the block have none. */
 template <flash_config_t C>
-static __device__ __forceinline__ page_ids<C>
-fetch_page_ids(const sm90_params_t &params, const paged_tensor_t &tensor, int32_t block) {
-    const sm90_paging_t &paging = params.paging;
-    const int32_t begin = block * C.B_c;
+static __device__ __forceinline__ page_ids<C> fetch_page_ids(const paged_tensor_t &tensor,
+                                                             int32_t begin) {
+    const sm90_paging_t &paging = *tensor.paging;
     page_ids<C> ids;
 #pragma unroll
     for (int i = 0; i < lane_pieces<C>; ++i) {
@@ -70,23 +74,22 @@ fetch_page_ids(const sm90_params_t &params, const paged_tensor_t &tensor, int32_
 
 /* The box of the piece that begins with a key; of zeros, if it has no page. */
 template <flash_config_t C>
-static __device__ __forceinline__ tma_box_t piece_box(const sm90_params_t &params,
-                                                      const paged_tensor_t &tensor, int32_t id,
+static __device__ __forceinline__ tma_box_t piece_box(const paged_tensor_t &tensor, int32_t id,
                                                       int32_t key) {
-    const flash_pages_t &pages = params.problem.pages;
+    const flash_pages_t &pages = *tensor.pages;
     if ((uint32_t)id >= (uint32_t)pages.n_pages)
         return tma_box_t{0, SM90_RAGGED_END, tensor.head_kv, 0};
-    const int32_t begin = flash_divide(key, params.paging.by_page_size) * pages.page_size;
+    const int32_t begin = flash_divide(key, tensor.paging->by_page_size) * pages.page_size;
     const flash_kv_run_t run = {id, 0, key - begin, min(tensor.len_k - begin, pages.page_size)};
     return run_box<C>(run, tensor.head_kv, tensor.entry_tokens);
 }
 
-/* Loads the block's pieces to where it begins in shared memory. */
+/* Loads the pieces of the block that begins with a key to `shared`. */
 template <flash_config_t C>
-static __device__ __forceinline__ void
-load_pieces(const sm90_params_t &params, const paged_tensor_t &tensor, const page_ids<C> &ids,
-            int32_t block, uint32_t shared, uint32_t barrier) {
-    const int32_t piece_keys = params.paging.piece_keys;
+static __device__ __forceinline__ void load_pieces(const paged_tensor_t &tensor,
+                                                   const page_ids<C> &ids, int32_t begin,
+                                                   uint32_t shared, uint32_t barrier) {
+    const int32_t piece_keys = tensor.paging->piece_keys;
 #pragma unroll
     for (int i = 0; i < lane_pieces<C>; ++i)
 #pragma unroll 1
@@ -95,7 +98,7 @@ load_pieces(const sm90_params_t &params, const paged_tensor_t &tensor, const pag
             if (at >= C.B_c)
                 return;
             const int32_t id = __shfl_sync(0xffffffffu, ids.of[i], lane);
-            tma_box_t box = piece_box<C>(params, tensor, id, block * C.B_c + at);
+            tma_box_t box = piece_box<C>(tensor, id, begin + at);
             if (elect_one())
 #pragma unroll
                 for (int j = 0; j < panels<C>; ++j, box.column += panel_elements<C>)

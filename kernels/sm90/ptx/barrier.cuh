@@ -63,6 +63,21 @@ static __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
     asm volatile("barrier.cta.sync.aligned %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* As named_barrier_sync(); says whether the condition holds for any of the threads. */
+static __device__ __forceinline__ bool named_barrier_or(int id, int threads, bool condition) {
+    uint32_t any;
+    asm volatile("{\n"
+                 ".reg .pred own, any;\n"
+                 "setp.ne.u32 own, %3, 0;\n"
+                 "barrier.cta.red.or.aligned.pred any, %1, %2, own;\n"
+                 "selp.u32 %0, 1, 0, any;\n"
+                 "}\n"
+                 : "=r"(any)
+                 : "r"(id), "r"(threads), "r"((uint32_t)condition)
+                 : "memory");
+    return any != 0;
+}
+
 /* Arrives, and does not wait. */
 static __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
     asm volatile("barrier.cta.arrive.aligned %0, %1;\n" ::"r"(id), "r"(threads) : "memory");

@@ -27,10 +27,6 @@
 /* A tile costs its blocks of keys and, for its beginning and end, about this many more. */
 constexpr int32_t tile_overhead_blocks = 1;
 
-static __device__ __forceinline__ uint32_t lane_index() {
-    return threadIdx.x % warp_threads;
-}
-
 /* The warp's loop over the blocks of the grid. */
 #define FOR_BLOCKS_OF_LANE(block)                                                                  \
     for (uint32_t block = lane_index(); block < gridDim.x; block += warp_threads)

@@ -1,0 +1,31 @@
+/*
+ * The rows of a block: which query and query head each one is, and where it lies.
+ */
+#ifndef FLASH_KERNELS_COMMON_DECODE_ROWS_CUH
+#define FLASH_KERNELS_COMMON_DECODE_ROWS_CUH
+
+#include "common/decode/block.cuh"
+
+/* A row of a K/V head: a query of the sequence and a query head of the group. */
+typedef struct head_row {
+    int32_t query;
+    int32_t head; /* in the group */
+} head_row_t;
+
+static __device__ __forceinline__ head_row_t find_row(const decode_params_t &params,
+                                                      int32_t number) {
+    const int32_t query = flash_divide(number, params.by_group);
+    return {query, number - query * params.attention.group};
+}
+
+/* Elements from the first one of a tensor like Q to the first of the row. */
+static __device__ __forceinline__ int64_t row_offset(const flash_params_t &p,
+                                                     const flash_strides_t &stride,
+                                                     const decode_block_t &block, int32_t head_kv,
+                                                     const head_row_t &row) {
+    return block.piece.batch_index * stride.batch +
+           (block.sequence.q_begin + row.query) * stride.seq +
+           ((int64_t)head_kv * p.group + row.head) * stride.head;
+}
+
+#endif

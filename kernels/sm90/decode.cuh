@@ -1,0 +1,94 @@
+/*
+ * The SM90_DECODE kernel: attention of more rows (queries x query heads of a group) than one can
+ * read K and V beside, and of too few for the SM90 kernel to fill the device. A block has one piece
+ * of a sequence's keys for a tile of packed rows of one K/V head; pieces are merged by
+ * flash_sm80_decode_combine.
+ *
+ *     warpgroup 0, the producer       warpgroups 1, (2): consumers
+ *       KV_LOAD_WARP   K by TMA         each copies 64 rows of Q, and multiplies them by wgmma:
+ *       V_LOAD_WARP    V by TMA         S = Q K^T, P = softmax(S), O += P V
+ *
+ * Tiles and barriers of K and V are those of sm90/block_state.cuh. A generated wrapper gives each
+ * configuration its name:
+ *
+ *     static constexpr flash_config_t config = {...};
+ *     extern "C" __global__ void __launch_bounds__(sm90_block_threads(&config), 1)
+ *     NAME(const __grid_constant__ sm90_decode_params_t params) {
+ *         sm90_decode<config>(params);
+ *     }
+ */
+#ifndef FLASH_KERNELS_SM90_DECODE_CUH
+#define FLASH_KERNELS_SM90_DECODE_CUH
+
+#include "common/ptx/dependent_launch.cuh"
+#include "sm90/decode/load.cuh"
+#include "sm90/decode/queries.cuh"
+#include "sm90/decode/result.cuh"
+
+enum { V_LOAD_WARP = KV_LOAD_WARP + 1 };
+
+/* One thread makes the barriers of K and V. */
+template <flash_config_t C> static __device__ __forceinline__ void initialize_rings() {
+    block_state_t &state = block_state<C>();
+    constexpr int consumer_warps = consumers<C> * warpgroup_warps;
+    for (int i = 0; i < k_stages<C>; ++i) {
+        mbarrier_init(shared_address(&state.k_full[i]), 1);
+        mbarrier_init(shared_address(&state.k_empty[i]), consumer_warps);
+    }
+    for (int i = 0; i < v_stages<C>; ++i) {
+        mbarrier_init(shared_address(&state.v_full[i]), 1);
+        mbarrier_init(shared_address(&state.v_empty[i]), consumer_warps);
+    }
+    mbarrier_init_fence();
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void produce(const sm90_decode_params_t &params,
+                                               const decode_block_t &block,
+                                               const key_walk_t &walk) {
+    const int warp = threadIdx.x / warp_threads;
+    if (warp == KV_LOAD_WARP)
+        load_walk<C, k_stages<C>>(params, block, walk, k_stream<C>(params));
+    else if (warp == V_LOAD_WARP)
+        load_walk<C, v_stages<C>>(params, block, walk, v_stream<C>(params));
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void consume(const decode_params_t &params,
+                                               const decode_block_t &block,
+                                               const key_walk_t &walk) {
+    const score_unit_t unit = score_unit_of<has_softcap<C>>(params.attention);
+    row_state<C> rows;
+    start_rows<C>(rows);
+    copy_queries<C>(params, block, rows.number);
+    named_barrier_sync(CONSUMER_BARRIER + rows.number, SM90_WARPGROUP_THREADS);
+    if constexpr (q_in_registers<C>)
+        load_queries<C>(rows.q);
+    compute_walk<C>(rows, params, block, walk, unit);
+    finish_rows<C>(params, block, rows, unit);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void sm90_decode(const sm90_decode_params_t &params) {
+    assert_decodes<C>();
+    static_assert(sizeof(cut_scratch<C>) <= q_bytes<C>, "the scratch lies over Q");
+    decode_block_t block;
+    launch_dependents();
+    if (!find_block<C>(params.cut, *(cut_scratch<C> *)shared_memory, block))
+        return;
+    if (threadIdx.x == 0) {
+        initialize_rings<C>();
+        record_split(params.cut, block);
+    }
+    __syncthreads();
+    const key_walk_t walk = find_walk<C>(params.cut, block);
+    if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
+        acquire_registers<consumer_registers<C>>();
+        consume<C>(params.cut, block, walk);
+    } else {
+        release_registers<producer_registers<C>>();
+        produce<C>(params, block, walk);
+    }
+}
+
+#endif

@@ -1,0 +1,200 @@
+/*
+ * A consumer of a decode block: a warpgroup whose 64 rows go over the blocks of keys of a walk.
+ *
+ * Over whole blocks the products of neighbours are under way together: QK^T of block n, then PV of
+ * block n - 1, are issued, and the softmax of block n runs beside that PV. With ping_pong two
+ * consumers take turns to issue, so that one is in its softmax while the other's products run.
+ * Blocks that are cut, few at the ends of a sequence and of a piece, go one step after the other.
+ */
+#ifndef FLASH_KERNELS_SM90_DECODE_CONSUMER_CUH
+#define FLASH_KERNELS_SM90_DECODE_CONSUMER_CUH
+
+#include "sm90/decode/sanitise_v.cuh"
+#include "sm90/mma/products.cuh"
+#include "sm90/ptx/order.cuh"
+#include "sm90/softmax/mask.cuh"
+#include "sm90/softmax/softmax.cuh"
+
+/* What a consumer carries from block to block. */
+template <flash_config_t C> struct row_state {
+    score_tile<C> s;
+    probability_tile<C> p;
+    output_tile<C> o;
+    query_fragments<C> q;
+    softmax_state_t softmax;
+    ring_t k;
+    ring_t v;
+    int number; /* of this warpgroup among the consumers */
+};
+
+template <flash_config_t C> static __device__ __forceinline__ void start_rows(row_state<C> &rows) {
+    rows.o = output_tile<C>{};
+    rows.softmax = softmax_state_t{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+    rows.k = rows.v = ring_t{0, 0};
+    rows.number = consumer_number();
+}
+
+/* ---- Turns ---- */
+
+template <flash_config_t C>
+static __device__ __forceinline__ void await_turn(const row_state<C> &rows) {
+    if constexpr (C.ping_pong)
+        named_barrier_sync(TURN_BARRIER + rows.number, 2 * SM90_WARPGROUP_THREADS);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void pass_turn(const row_state<C> &rows) {
+    if constexpr (C.ping_pong)
+        named_barrier_arrive(TURN_BARRIER + (rows.number ^ 1), 2 * SM90_WARPGROUP_THREADS);
+}
+
+/* ---- Products ---- */
+
+template <flash_config_t C>
+static __device__ __forceinline__ void await_k(const row_state<C> &rows) {
+    wait_full(block_state<C>().k_full[rows.k.stage], rows.k.parity);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void await_v(const row_state<C> &rows) {
+    wait_full(block_state<C>().v_full[rows.v.stage], rows.v.parity);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_block_scores(row_state<C> &rows) {
+    issue_scores<C>(rows.s, rows.q,
+                    q_tile<C>(0) + rows.number * SM90_WARPGROUP_ROWS * SM90_PANEL_BYTES,
+                    rows.k.stage);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_block_output(row_state<C> &rows) {
+    issue_output<C>(rows.o, rows.p, rows.v.stage);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void finish_scores(row_state<C> &rows) {
+    pin_accumulators(rows.s.s);
+    release(block_state<C>().k_empty[rows.k.stage]);
+    step<k_stages<C>>(rows.k);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void finish_output(row_state<C> &rows) {
+    pin_accumulators(rows.o.o);
+    release(block_state<C>().v_empty[rows.v.stage]);
+    step<v_stages<C>>(rows.v);
+}
+
+/* Waits for K, and computes the scores of the next block, capped. */
+template <flash_config_t C>
+static __device__ __forceinline__ void compute_scores(row_state<C> &rows,
+                                                      const score_unit_t &unit) {
+    await_k<C>(rows);
+    issue_block_scores<C>(rows);
+    wgmma_wait<0>();
+    finish_scores<C>(rows);
+    cap_scores<C>(rows.s, unit);
+}
+
+/* Turns scores into P, when no product is under way. */
+template <flash_config_t C>
+static __device__ __forceinline__ void weigh(row_state<C> &rows, const score_unit_t &unit) {
+    const rescale_t past = raise_max<C>(rows.softmax, rows.s, unit);
+    exponentiate<C>(rows.s, rows.softmax, unit);
+    rescale_output<C>(rows.o, past);
+    round_probabilities<C>(rows.p, rows.s);
+}
+
+/* Multiplies P by V, which has come. */
+template <flash_config_t C>
+static __device__ __forceinline__ void compute_output(row_state<C> &rows) {
+    issue_block_output<C>(rows);
+    wgmma_wait<0>();
+    finish_output<C>(rows);
+}
+
+/* ---- Whole blocks ---- */
+
+/* A block after the first, when P of the one before is still to be multiplied. */
+template <flash_config_t C>
+static __device__ __forceinline__ void next_whole_block(row_state<C> &rows,
+                                                        const score_unit_t &unit) {
+    await_k<C>(rows);
+    await_turn<C>(rows);
+    issue_block_scores<C>(rows);
+    await_v<C>(rows);
+    issue_block_output<C>(rows);
+    pass_turn<C>(rows);
+    wgmma_wait<1>();
+    finish_scores<C>(rows);
+    cap_scores<C>(rows.s, unit);
+    const rescale_t past = raise_max<C>(rows.softmax, rows.s, unit);
+    exponentiate<C>(rows.s, rows.softmax, unit);
+    complete_first(rows.softmax.sum[0], rows.softmax.sum[1], q_tile<C>(0));
+    wgmma_wait<0>();
+    finish_output<C>(rows);
+    rescale_output<C>(rows.o, past);
+    round_probabilities<C>(rows.p, rows.s);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void compute_whole_blocks(row_state<C> &rows, int32_t count,
+                                                            const score_unit_t &unit) {
+    if (count <= 0)
+        return;
+    compute_scores<C>(rows, unit);
+    weigh<C>(rows, unit);
+    if (rows.number == 1)
+        pass_turn<C>(rows); /* the first one is consumer 0's */
+#pragma unroll 1
+    for (int32_t n = 1; n < count; ++n)
+        next_whole_block<C>(rows, unit);
+    await_v<C>(rows);
+    compute_output<C>(rows);
+}
+
+/* ---- Blocks that are cut ---- */
+
+/* Hides the keys that a row does not see, of the block that begins with a key. */
+template <flash_config_t C>
+static __device__ __forceinline__ void hide_keys(score_tile<C> &s, const row_keys_t &keys,
+                                                 int32_t first_key) {
+    constexpr int columns = C.B_c / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const flash_range_t &of_row = keys.of[half];
+        const auto seen = first_columns<columns>(columns_before(of_row.end - first_key));
+        const auto left = first_columns<columns>(columns_before(of_row.begin - first_key));
+#pragma unroll
+        for (int i = 0; i < columns; ++i)
+            if (!((seen.words[i / 32] & ~left.words[i / 32]) >> i % 32 & 1))
+                s.s[i / 2 * 4 + 2 * half + i % 2] = -INFINITY;
+    }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void compute_cut_block(row_state<C> &rows,
+                                                         const row_keys_t &keys, int32_t first_key,
+                                                         const score_unit_t &unit) {
+    compute_scores<C>(rows, unit);
+    hide_keys<C>(rows.s, keys, first_key);
+    weigh<C>(rows, unit);
+    await_v<C>(rows);
+    sanitise_v<C>(rows.o, v_tile<C>(rows.v.stage), keys, first_key);
+    compute_output<C>(rows);
+}
+
+/* All blocks of the walk. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+compute_walk(row_state<C> &rows, const decode_params_t &params, const decode_block_t &block,
+             const key_walk_t &walk, const score_unit_t &unit) {
+    compute_whole_blocks<C>(rows, whole_blocks(walk), unit);
+    const row_keys_t keys = find_row_keys(params, block, walk);
+#pragma unroll 1
+    for (int32_t n = whole_blocks(walk); n < walk.blocks; ++n)
+        compute_cut_block<C>(rows, keys, nth_key<C>(walk, n), unit);
+}
+
+#endif

@@ -1,0 +1,97 @@
+/*
+ * Infinities and NaNs of V in a block that some row does not see whole. P is 0 there, but 0 * NaN
+ * is NaN, and wgmma cannot tell: such elements are added to the rows that see them, whatever their
+ * weight, and replaced by zeros before they are multiplied. The consumers do it together.
+ */
+#ifndef FLASH_KERNELS_SM90_DECODE_SANITISE_V_CUH
+#define FLASH_KERNELS_SM90_DECODE_SANITISE_V_CUH
+
+#include "common/non_finite.cuh"
+#include "sm90/block_state.cuh"
+#include "sm90/decode/walk.cuh"
+
+/* Named barriers, behind those of turns: of all consumers, and one for each. */
+enum {
+    CONSUMERS_BARRIER = TURN_BARRIER + SM90_MAX_CONSUMERS,
+    CONSUMER_BARRIER /* and on */
+};
+
+template <flash_config_t C> static __device__ __forceinline__ void meet_consumers() {
+    named_barrier_sync(CONSUMERS_BARRIER, consumer_threads<C>);
+}
+
+template <flash_config_t C>
+constexpr int own_value_chunks = kv_bytes<C> / SM90_CHUNK_BYTES / consumer_threads<C>;
+
+/* The thread's i-th chunk of a tile of V; together the consumers have all of them. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t own_value_chunk(uint32_t tile, int i) {
+    const int thread = threadIdx.x - SM90_WARPGROUP_THREADS;
+    return tile + (i * consumer_threads<C> + thread) * SM90_CHUNK_BYTES;
+}
+
+/* Whether any consumer has found one. */
+template <flash_config_t C> static __device__ __forceinline__ bool has_non_finite(uint32_t tile) {
+    uint32_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < own_value_chunks<C>; ++i)
+        sum = add_zero_times_chunk<C.dtype>(sum, shared_load(own_value_chunk<C>(tile, i)));
+    async_proxy_fence();
+    return named_barrier_or(CONSUMERS_BARRIER, consumer_threads<C>, !is_pair_of_zeros(sum));
+}
+
+template <flash_config_t C> static __device__ __forceinline__ void zero_non_finite(uint32_t tile) {
+#pragma unroll 1
+    for (int i = 0; i < own_value_chunks<C>; ++i) {
+        const uint32_t address = own_value_chunk<C>(tile, i);
+        shared_store(address, finite_chunk<C.dtype>(shared_load(address)));
+    }
+    async_proxy_fence();
+}
+
+/* Returns the element of V in a column, at a key of the tile. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t load_value(uint32_t tile, int key, int column) {
+    const int in_panel = column % panel_elements<C>;
+    const int chunk = in_panel / chunk_elements<C> ^ key % (SM90_PANEL_BYTES / SM90_CHUNK_BYTES);
+    return shared_load_16(tile + column / panel_elements<C> * kv_panel_bytes<C> +
+                          key * SM90_PANEL_BYTES + chunk * SM90_CHUNK_BYTES +
+                          in_panel % chunk_elements<C> * element_bytes<C>);
+}
+
+/* An infinity or a NaN, by its bits. */
+template <int DTYPE> static __device__ __forceinline__ float non_finite_value(uint32_t element) {
+    const float magnitude = (element & 0x7fffu) == dtype_exponent_bits(DTYPE) ? INFINITY : NAN;
+    return element & 0x8000u ? -magnitude : magnitude;
+}
+
+/* One key to those of the thread's rows that see it. */
+template <flash_config_t C>
+static __device__ __forceinline__ void add_key(output_tile<C> &o, uint32_t tile, int key,
+                                               const bool (&seen)[2]) {
+#pragma unroll
+    for (int i = 0; i < output_registers<C>; ++i) {
+        const int column = i / 4 * 8 + tile_column() + i % 2;
+        const uint32_t element = load_value<C>(tile, key, column);
+        if (!is_finite<C.dtype>(element) && seen[i / 2 % 2])
+            o.o[i] += non_finite_value<C.dtype>(element);
+    }
+}
+
+/* first_key: of the block, whose V is in the tile. No wgmma is under way. */
+template <flash_config_t C>
+static __device__ __forceinline__ void sanitise_v(output_tile<C> &o, uint32_t tile,
+                                                  const row_keys_t &keys, int32_t first_key) {
+    if (!has_non_finite<C>(tile))
+        return;
+#pragma unroll 1
+    for (int key = 0; key < C.B_c; ++key) {
+        const bool seen[2] = {sees(keys, 0, first_key + key), sees(keys, 1, first_key + key)};
+        add_key<C>(o, tile, key, seen);
+    }
+    meet_consumers<C>();
+    zero_non_finite<C>(tile);
+    meet_consumers<C>();
+}
+
+#endif

@@ -1,0 +1,33 @@
+/*
+ * What every SM90_DECODE kernel is, for the host that launches it and for the device code that must
+ * agree with it: parameters, pieces of pages. Plain C; constant expressions in CUDA C++.
+ *
+ * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm90_decode_params_t)` of
+ * sm90_block_threads() threads with sm90_shared_bytes() of dynamic shared memory, in which tiles
+ * lie as in a block of SM90 (sm90/block_state.cuh). common/decode.h says which block computes what;
+ * a block has one K/V head.
+ */
+#ifndef FLASH_KERNELS_SM90_DECODE_KERNEL_H
+#define FLASH_KERNELS_SM90_DECODE_KERNEL_H
+
+#include "common/decode.h"
+#include "sm90/sm90_kernel.h"
+
+/* Boxes of K and V are of one panel of columns by B_c rows, in pages by paging.piece_keys. */
+typedef struct sm90_decode_params {
+    decode_params_t cut;
+    sm90_tensor_map_t k;
+    sm90_tensor_map_t v;
+    sm90_entry_tokens_t entry_tokens; /* of k and v */
+    sm90_paging_t paging;
+} sm90_decode_params_t;
+
+/* Blocks of keys begin between units, and are loaded in boxes that cross no page: so many keys. */
+SM90_CONSTANT int32_t sm90_decode_piece_keys(int32_t page_size) {
+    int32_t keys = DECODE_UNIT_KEYS;
+    while (page_size % keys != 0)
+        keys /= 2;
+    return keys;
+}
+
+#endif
