@@ -43,9 +43,8 @@ template <flash_config_t C> static __device__ __forceinline__ void initialize_ri
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void produce(const sm90_decode_params_t &params,
-                                               const decode_block_t &block,
-                                               const key_walk_t &walk) {
+static __device__ __forceinline__ void
+produce(const sm90_decode_params_t &params, const decode_block_t &block, const key_walk_t &walk) {
     const int warp = threadIdx.x / warp_threads;
     if (warp == KV_LOAD_WARP)
         load_walk<C, k_stages<C>>(params, block, walk, k_stream<C>(params));
@@ -54,9 +53,8 @@ static __device__ __forceinline__ void produce(const sm90_decode_params_t &param
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void consume(const decode_params_t &params,
-                                               const decode_block_t &block,
-                                               const key_walk_t &walk) {
+static __device__ __forceinline__ void
+consume(const decode_params_t &params, const decode_block_t &block, const key_walk_t &walk) {
     const score_unit_t unit = score_unit_of<has_softcap<C>>(params.attention);
     row_state<C> rows;
     start_rows<C>(rows);

@@ -58,6 +58,9 @@ typedef struct family {
 
     /* Families with more of it are selected first, on a device that lacks nothing. */
     int32_t (*priority)(const device_t *device);
+    /* Whether the family is worth choosing for a problem that it serves; where not, it comes after
+     * all others. NULL: it always is. */
+    bool (*pays)(const problem_t *problem, const device_t *device);
     family_rank_t (*rank)(const flash_config_t *config, const problem_t *problem,
                           const device_t *device);
     /* What the reason of a choice of this family should add, with a separator before it; "" where

@@ -27,9 +27,10 @@ static int64_t max64(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-static bool host_knows_lengths(const flash_params_t *p) {
+bool plan_decode_host_cuts(const problem_t *problem) {
+    const flash_params_t *p = &problem->params;
     return p->cu_seqlens_k == NULL && p->seqused_k == NULL && p->cu_seqlens_q == NULL &&
-           p->seqused_q == NULL;
+           p->seqused_q == NULL && !problem->batch_invariant;
 }
 
 /* Blocks that a device runs side by side. */
@@ -42,9 +43,10 @@ static int64_t resident_blocks(const flash_config_t *config, const device_t *dev
 
 /* Several heads of a sequence side by side read longer rows of memory. That pays where it brings
  * the whole batch into blocks that all run at once (measured on an H200). */
-static int32_t heads_per_block(const flash_params_t *p, int64_t items, int64_t resident) {
-    for (int32_t heads = 2; items > resident && heads <= DECODE_MOST_HEADS_PER_BLOCK; heads *= 2)
-        if (p->n_heads_kv % heads == 0 && items / heads <= resident)
+static int32_t heads_per_block(const flash_params_t *p, int64_t items,
+                               const decode_limits_t *limits) {
+    for (int32_t heads = 2; items > limits->resident && heads <= limits->most_heads; heads *= 2)
+        if (p->n_heads_kv % heads == 0 && items / heads <= limits->resident)
             return heads;
     return 1;
 }
@@ -53,44 +55,54 @@ static int64_t units_of(int64_t keys) {
     return ceil_div(keys, DECODE_UNIT_KEYS);
 }
 
-/* Lengths that the host knows are all cut into the same number of pieces. */
-static void plan_known_lengths(decode_plan_t *plan, int64_t n_multiprocessors, int64_t resident) {
-    sm80_decode_params_t *params = &plan->params;
-    const flash_params_t *p = &params->attention;
-    const int64_t items = (int64_t)p->batch * params->row_tiles * params->head_blocks;
+static int32_t count_pieces(const flash_params_t *p, int64_t items, int64_t n_multiprocessors,
+                            const decode_limits_t *limits) {
     const int64_t keys = problem_most_keys(p);
     const int64_t busy =
-        min64(n_multiprocessors / max64(items, 1), ceil_div(keys, LEAST_PIECE_KEYS));
-    const int64_t pieces = max64(busy, ceil_div(keys, LONG_PIECE_KEYS));
-    params->pieces = (int32_t)max64(min64(resident / max64(items, 1), pieces), 1);
+        min64(n_multiprocessors / max64(items, 1), ceil_div(keys, limits->least_keys));
+    const int64_t pieces = max64(busy, ceil_div(keys, limits->long_keys));
+    return (int32_t)max64(min64(limits->resident / max64(items, 1), pieces), 1);
+}
+
+/* Lengths that the host knows are all cut into the same number of pieces. */
+static void plan_known_lengths(decode_plan_t *plan, int64_t n_multiprocessors,
+                               const decode_limits_t *limits) {
+    decode_params_t *params = &plan->params;
+    const flash_params_t *p = &params->attention;
+    const int64_t items = (int64_t)p->batch * params->row_tiles * params->head_blocks;
+    params->pieces = limits->known_pieces > 0 ? limits->known_pieces
+                                              : count_pieces(p, items, n_multiprocessors, limits);
     plan->blocks = items * params->pieces;
     plan->splits = params->pieces > 1 ? p->batch : 0;
-    plan->slots = resident;
+    plan->slots = limits->most_blocks;
 }
 
 /* The device cuts the batch: sequences of more than a share, the units of all over `most` at least,
  * become pieces of about that share. So there are fewer of them than `most`, and fewer than twice
  * `most` of their pieces; and the pieces of all are fewer than `most` and the sequences together.
  */
-static void plan_cut_by_share(decode_plan_t *plan, int64_t n_multiprocessors, int64_t resident) {
-    sm80_decode_params_t *params = &plan->params;
+static void plan_cut_by_share(decode_plan_t *plan, int64_t n_multiprocessors,
+                              const decode_limits_t *limits) {
+    decode_params_t *params = &plan->params;
     const int64_t batch = params->attention.batch;
     const int64_t of_sequence = (int64_t)params->row_tiles * params->head_blocks;
-    const int64_t most = ceil_div(resident, of_sequence);
-    params->busy_pieces = (int32_t)max64(n_multiprocessors / of_sequence, 1);
+    const int64_t given = limits->batch_pieces;
+    const int64_t most = given > 0 ? given : ceil_div(limits->resident, of_sequence);
+    const int64_t busy = given > 0 ? given : n_multiprocessors / of_sequence;
+    params->busy_pieces = (int32_t)max64(busy, 1);
     params->most_pieces = (int32_t)most;
-    params->least_share = LEAST_PIECE_KEYS / DECODE_UNIT_KEYS;
-    params->long_share = LONG_PIECE_KEYS / DECODE_UNIT_KEYS;
+    params->least_share = limits->least_keys / DECODE_UNIT_KEYS;
+    params->long_share = limits->long_keys / DECODE_UNIT_KEYS;
     plan->blocks = (batch + most - 1) * of_sequence;
     plan->splits = min64(batch, most);
-    plan->slots = 2 * (resident + of_sequence);
+    plan->slots = 2 * (limits->most_blocks + of_sequence);
 }
 
 /* The device cuts each sequence by its own length. */
-static void plan_cut_by_length(decode_plan_t *plan) {
-    sm80_decode_params_t *params = &plan->params;
+static void plan_cut_by_length(decode_plan_t *plan, const decode_limits_t *limits) {
+    decode_params_t *params = &plan->params;
     const flash_params_t *p = &params->attention;
-    const int64_t share = INVARIANT_PIECE_KEYS / DECODE_UNIT_KEYS;
+    const int64_t share = limits->invariant_keys / DECODE_UNIT_KEYS;
     const int64_t pieces = max64(ceil_div(units_of(p->seqlen_k), share), 1);
     params->least_share = (int32_t)share;
     plan->blocks = p->batch * pieces * params->row_tiles * params->head_blocks;
@@ -98,30 +110,41 @@ static void plan_cut_by_length(decode_plan_t *plan) {
     plan->slots = plan->blocks;
 }
 
-decode_plan_t plan_sm80_decode(const flash_config_t *config, const problem_t *problem,
-                               const device_t *device) {
+decode_plan_t plan_decode(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device, const decode_limits_t *limits) {
     decode_plan_t plan = {.params = {.attention = problem->params}};
-    sm80_decode_params_t *params = &plan.params;
+    decode_params_t *params = &plan.params;
     const flash_params_t *p = &params->attention;
-    const int64_t resident = resident_blocks(config, device);
     const int64_t rows = (int64_t)p->seqlen_q * p->group;
-    const bool known = host_knows_lengths(p) && !problem->batch_invariant;
+    const bool known = plan_decode_host_cuts(problem);
     params->row_tile = config->B_r;
     params->row_tiles = (int32_t)max64(ceil_div(rows, config->B_r), 1);
     params->heads_per_block = 1;
     if (known)
         params->heads_per_block =
-            heads_per_block(p, (int64_t)p->batch * p->n_heads_kv * params->row_tiles, resident);
+            heads_per_block(p, (int64_t)p->batch * p->n_heads_kv * params->row_tiles, limits);
     params->head_blocks = p->n_heads_kv / params->heads_per_block;
     params->columns = config->d_head;
     if (known)
-        plan_known_lengths(&plan, device->n_multiprocessors, resident);
+        plan_known_lengths(&plan, device->n_multiprocessors, limits);
     else if (problem->batch_invariant)
-        plan_cut_by_length(&plan);
+        plan_cut_by_length(&plan, limits);
     else
-        plan_cut_by_share(&plan, device->n_multiprocessors, resident);
+        plan_cut_by_share(&plan, device->n_multiprocessors, limits);
     plan.combine_blocks = plan.splits * p->n_heads_kv * rows;
     return plan;
+}
+
+decode_plan_t plan_sm80_decode(const flash_config_t *config, const problem_t *problem,
+                               const device_t *device) {
+    const int64_t resident = resident_blocks(config, device);
+    const decode_limits_t limits = {.resident = resident,
+                                    .most_blocks = resident,
+                                    .most_heads = DECODE_MOST_HEADS_PER_BLOCK,
+                                    .least_keys = LEAST_PIECE_KEYS,
+                                    .long_keys = LONG_PIECE_KEYS,
+                                    .invariant_keys = INVARIANT_PIECE_KEYS};
+    return plan_decode(config, problem, device, &limits);
 }
 
 /* ---- The workspace: partial rows of O, their weights, the sequences that the device cuts ---- */
@@ -153,7 +176,7 @@ uint64_t plan_sm80_decode_workspace(const decode_plan_t *plan) {
 }
 
 /* Not part of the plan: selection makes plans, and has no use for them. */
-static void set_dividers(sm80_decode_params_t *params) {
+static void set_dividers(decode_params_t *params) {
     const int32_t page_size = params->attention.pages.page_size;
     params->by_head_blocks = flash_divider(params->head_blocks);
     params->by_row_tiles = flash_divider(params->row_tiles);
@@ -163,7 +186,7 @@ static void set_dividers(sm80_decode_params_t *params) {
 }
 
 void plan_sm80_decode_place(decode_plan_t *plan, void *workspace) {
-    sm80_decode_params_t *params = &plan->params;
+    decode_params_t *params = &plan->params;
     const uint64_t begin = (uint64_t)(uintptr_t)workspace;
     char *next = (char *)workspace + (aligned(begin) - begin);
     params->partial_o = (float *)next;

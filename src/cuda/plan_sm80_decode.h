@@ -12,15 +12,34 @@
 #include "kernels/sm80/decode_kernel.h"
 
 typedef struct decode_plan {
-    sm80_decode_params_t params; /* but for dividers and pointers to the workspace */
-    int64_t blocks;              /* of the decode kernel, at most */
-    int64_t splits;              /* sequences that are cut, at most */
-    int64_t combine_blocks;      /* a row of a sequence that is cut each */
-    int64_t slots;               /* of partial results: the most that this or a smaller call uses */
+    decode_params_t params; /* but for dividers and pointers to the workspace */
+    int64_t blocks;         /* of the decode kernel, at most */
+    int64_t splits;         /* sequences that are cut, at most */
+    int64_t combine_blocks; /* a row of a sequence that is cut each */
+    int64_t slots;          /* of partial results: the most that this or a smaller call uses */
 } decode_plan_t;
+
+/* What a family's blocks are, and its pieces. */
+typedef struct decode_limits {
+    int64_t resident;       /* blocks that the device runs side by side */
+    int64_t most_blocks;    /* of all pieces of sequences that the host cuts, in any call */
+    int32_t known_pieces;   /* of each sequence that the host cuts; 0: by the rest */
+    int32_t batch_pieces;   /* of all sequences that the device cuts; 0: as run side by side */
+    int32_t most_heads;     /* K/V heads of a block, at most */
+    int32_t least_keys;     /* shorter pieces cost more than they save; */
+    int32_t long_keys;      /* and these if multiprocessors have a block without them */
+    int32_t invariant_keys; /* of pieces where a sequence's own length alone decides */
+} decode_limits_t;
+
+/* Plans the kernels of any family. */
+decode_plan_t plan_decode(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device, const decode_limits_t *limits);
 
 decode_plan_t plan_sm80_decode(const flash_config_t *config, const problem_t *problem,
                                const device_t *device);
+
+/* Says whether the host cuts every sequence into the same number of pieces. */
+bool plan_decode_host_cuts(const problem_t *problem);
 
 /* Bytes of workspace, wherever it lies. Enough for smaller batches and shorter lengths, too. */
 uint64_t plan_sm80_decode_workspace(const decode_plan_t *plan);

@@ -20,13 +20,21 @@ typedef struct rank {
     int64_t fields[N_RANKS];
 } rank_t;
 
+/* Less than any that pays. */
+enum { PRIORITY_OF_LAST = -1 };
+
+static int32_t priority(const family_t *family, const problem_t *problem, const device_t *device) {
+    const bool pays = family->pays == NULL || family->pays(problem, device);
+    return pays ? family->priority(device) : PRIORITY_OF_LAST;
+}
+
 static rank_t rank_row(const flash_kernel_t *kernel, const problem_t *problem,
                        const device_t *device) {
     const family_t *family = kernel->family;
     const flash_config_t *config = &kernel->config;
     const int32_t extra = config->features & ~problem->features;
     const family_rank_t own = family->rank(config, problem, device);
-    const rank_t rank = {{-(int64_t)family->priority(device), config->d_head,
+    const rank_t rank = {{-(int64_t)priority(family, problem, device), config->d_head,
                           __builtin_popcount((unsigned)extra), own.without_strategies, own.time,
                           own.preference}};
     return rank;

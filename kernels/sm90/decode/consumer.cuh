@@ -174,8 +174,8 @@ static __device__ __forceinline__ void hide_keys(score_tile<C> &s, const row_key
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void compute_cut_block(row_state<C> &rows,
-                                                         const row_keys_t &keys, int32_t first_key,
+static __device__ __forceinline__ void compute_cut_block(row_state<C> &rows, const row_keys_t &keys,
+                                                         int32_t first_key,
                                                          const score_unit_t &unit) {
     compute_scores<C>(rows, unit);
     hide_keys<C>(rows.s, keys, first_key);

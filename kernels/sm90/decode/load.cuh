@@ -21,15 +21,23 @@ typedef struct key_stream {
 template <flash_config_t C>
 static __device__ __forceinline__ key_stream_t k_stream(const sm90_decode_params_t &params) {
     const block_state_t &state = block_state<C>();
-    return {&params.k,    params.cut.attention.pages.table, params.entry_tokens.k, k_tile<C>(0),
-            state.k_full, state.k_empty};
+    return {&params.k,
+            params.cut.attention.pages.table,
+            params.entry_tokens.k,
+            k_tile<C>(0),
+            state.k_full,
+            state.k_empty};
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ key_stream_t v_stream(const sm90_decode_params_t &params) {
     const block_state_t &state = block_state<C>();
-    return {&params.v,    params.cut.attention.pages.v_table, params.entry_tokens.v, v_tile<C>(0),
-            state.v_full, state.v_empty};
+    return {&params.v,
+            params.cut.attention.pages.v_table,
+            params.entry_tokens.v,
+            v_tile<C>(0),
+            state.v_full,
+            state.v_empty};
 }
 
 template <flash_config_t C>
@@ -38,14 +46,10 @@ static __device__ __forceinline__ paged_tensor_t pages_of(const sm90_decode_para
                                                           const key_stream_t &stream) {
     const flash_params_t &p = params.cut.attention;
     const int64_t first_id = flash_kv_first_id(&p, block.piece.batch_index);
-    return {stream.map,
-            &p.pages,
-            &params.paging,
-            p.pages.table ? stream.page_table + first_id : NULL,
-            (int32_t)first_id,
-            stream.entry_tokens,
-            block.sequence.len_k,
-            block.first_head_kv};
+    return {stream.map,           &p.pages,
+            &params.paging,       p.pages.table ? stream.page_table + first_id : NULL,
+            (int32_t)first_id,    stream.entry_tokens,
+            block.sequence.len_k, block.first_head_kv};
 }
 
 template <flash_config_t C, int STAGES>
@@ -64,9 +68,8 @@ load_run_of_blocks(const decode_block_t &block, const key_walk_t &walk, const ke
 }
 
 template <flash_config_t C, int STAGES>
-static __device__ __forceinline__ void load_paged_blocks(const paged_tensor_t &tensor,
-                                                         const key_walk_t &walk,
-                                                         const key_stream_t &to) {
+static __device__ __forceinline__ void
+load_paged_blocks(const paged_tensor_t &tensor, const key_walk_t &walk, const key_stream_t &to) {
     ring_t ring = {0, 0};
 #pragma unroll 1
     for (int32_t n = 0; n < walk.blocks; ++n) {
@@ -78,9 +81,9 @@ static __device__ __forceinline__ void load_paged_blocks(const paged_tensor_t &t
 
 /* The warp's whole work. */
 template <flash_config_t C, int STAGES>
-static __device__ __forceinline__ void
-load_walk(const sm90_decode_params_t &params, const decode_block_t &block, const key_walk_t &walk,
-          const key_stream_t &to) {
+static __device__ __forceinline__ void load_walk(const sm90_decode_params_t &params,
+                                                 const decode_block_t &block,
+                                                 const key_walk_t &walk, const key_stream_t &to) {
     if constexpr (has_pages<C>)
         load_paged_blocks<C, STAGES>(pages_of<C>(params, block, to), walk, to);
     else if (elect_one())

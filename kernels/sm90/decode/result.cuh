@@ -56,8 +56,8 @@ finish_half(const decode_params_t &params, const decode_block_t &block, const ro
 
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_rows(const decode_params_t &params,
-                                                   const decode_block_t &block,
-                                                   row_state<C> &rows, const score_unit_t &unit) {
+                                                   const decode_block_t &block, row_state<C> &rows,
+                                                   const score_unit_t &unit) {
     finish_sums(rows.softmax);
     finish_half<C>(params, block, rows, 0, unit);
     finish_half<C>(params, block, rows, 1, unit);

@@ -44,10 +44,9 @@ static __device__ __forceinline__ key_walk_t find_walk(const decode_params_t &pa
     walk.end = min(block.key_end, last.end);
     walk.blocks = blocks_to_or_over<C>(walk.begin, walk.end);
     walk.whole_begin = min(blocks_to_or_over<C>(walk.begin, last.begin), walk.blocks);
-    walk.whole_end =
-        max(blocks_to<C>(walk.begin, min(walk.end, first.end)), walk.whole_begin);
-    return {uniform(walk.begin), uniform(walk.end), uniform(walk.blocks),
-            uniform(walk.whole_begin), uniform(walk.whole_end)};
+    walk.whole_end = max(blocks_to<C>(walk.begin, min(walk.end, first.end)), walk.whole_begin);
+    return {uniform(walk.begin), uniform(walk.end), uniform(walk.blocks), uniform(walk.whole_begin),
+            uniform(walk.whole_end)};
 }
 
 static __device__ __forceinline__ int32_t whole_blocks(const key_walk_t &walk) {

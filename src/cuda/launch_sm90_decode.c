@@ -1,0 +1,77 @@
+/*
+ * Launching a kernel of SM90_DECODE with tensor maps of K and V, and behind it the one that merges
+ * the pieces of cut sequences.
+ */
+#include "config/kernel_table.h"
+#include "core/status.h"
+#include "cuda/grid.h"
+#include "cuda/launch.h"
+#include "cuda/merge_decode.h"
+#include "cuda/plan_sm90_decode.h"
+#include "cuda/tensor_map.h"
+#include "cuda/tma_tensor.h"
+#include "kernels/sm90/decode_kernel.h"
+
+static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                const device_t *device, uint64_t *size) {
+    const decode_plan_t plan = plan_sm90_decode(&kernel->config, problem, device);
+    *size = plan_sm80_decode_workspace(&plan);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                      const device_t *device) {
+    const decode_plan_t plan = plan_sm90_decode(&kernel->config, problem, device);
+    return merge_decode_check_workspace(kernel, problem, &plan);
+}
+
+/* Loads both kernels: a stream that is capturing must not be the first to want one. */
+static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *problem,
+                              const device_t *device) {
+    FLASH_TRY(tensor_map_prepare());
+    FLASH_TRY(cuda_prepare(kernel, problem, device));
+    return merge_decode_prepare(device);
+}
+
+static sm90_paging_t paging_of(const flash_config_t *config, const flash_params_t *p) {
+    if (!sm90_has_pages(config))
+        return (sm90_paging_t){.piece_keys = 0};
+    return (sm90_paging_t){.by_page_size = flash_divider(p->pages.page_size),
+                           .piece_keys = sm90_decode_piece_keys(p->pages.page_size)};
+}
+
+static flash_status_t encode_maps(const flash_config_t *config, sm90_decode_params_t *params) {
+    const flash_params_t *p = &params->cut.attention;
+    const tma_tensor_t k = tma_tensor_k(config, p), v = tma_tensor_v(config, p);
+    const int32_t box_rows = sm90_has_pages(config) ? params->paging.piece_keys : config->B_c;
+    params->entry_tokens =
+        (sm90_entry_tokens_t){.k = (int32_t)k.entry_tokens, .v = (int32_t)v.entry_tokens};
+    FLASH_TRY(tensor_map_encode(&k, config->dtype, box_rows, &params->k));
+    return tensor_map_encode(&v, config->dtype, box_rows, &params->v);
+}
+
+static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
+                              const device_t *device, flash_stream_t stream) {
+    const flash_config_t *config = &kernel->config;
+    const cuda_block_t block = kernel->family->cuda->block(config);
+    decode_plan_t plan = plan_sm90_decode(config, problem, device);
+    plan_sm80_decode_place(&plan, problem->workspace);
+    const cuda_grid_t grid = {
+        .blocks = plan.blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
+    sm90_decode_params_t params = {.cut = plan.params,
+                                   .paging = paging_of(config, &problem->params)};
+    FLASH_TRY(encode_maps(config, &params));
+    FLASH_TRY(launch_grid(cuda_kernel_symbol(kernel), &grid, &params, stream));
+    return merge_decode_enqueue(&plan, device, stream);
+}
+
+static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *problem,
+                             const device_t *device, flash_stream_t stream) {
+    FLASH_TRY(check_workspace(kernel, problem, device));
+    return cuda_launch(kernel, problem, device, stream, enqueue);
+}
+
+const launch_ops_t sm90_decode_ops = {.workspace = workspace,
+                                      .prepare = prepare,
+                                      .check_workspace = check_workspace,
+                                      .launch = launch};

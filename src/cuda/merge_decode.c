@@ -1,0 +1,57 @@
+/*
+ * See merge_decode.h.
+ */
+#include "cuda/merge_decode.h"
+
+#include "config/kernel_table.h"
+#include "core/status.h"
+#include "cuda/error.h"
+#include "cuda/grid.h"
+#include "cuda/scope.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+
+flash_status_t merge_decode_check_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                            const decode_plan_t *plan) {
+    const uint64_t size = plan_sm80_decode_workspace(plan);
+    FLASH_REQUIRE(problem->workspace_size >= size, FLASH_ERROR_WORKSPACE_TOO_SMALL,
+                  "workspace_size is %" PRIu64 ": %s needs %" PRIu64, problem->workspace_size,
+                  kernel->name, size);
+    FLASH_REQUIRE(problem->workspace != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "workspace is NULL: %s needs %" PRIu64 " bytes", kernel->name, size);
+    return FLASH_SUCCESS;
+}
+
+static const void *combine_symbol(void) {
+    union {
+        void (*function)(decode_params_t);
+        const void *symbol;
+    } u = {.function = flash_sm80_decode_combine};
+    return u.symbol;
+}
+
+static flash_status_t load_combine(void) {
+    struct cudaFuncAttributes attributes;
+    FLASH_TRY_CUDA(cudaFuncGetAttributes(&attributes, combine_symbol()));
+    return FLASH_SUCCESS;
+}
+
+flash_status_t merge_decode_prepare(const device_t *device) {
+    cuda_scope_t scope;
+    FLASH_TRY(cuda_scope_enter(device, &scope));
+    const flash_status_t status = load_combine();
+    cuda_scope_leave(&scope);
+    return status;
+}
+
+/* Compute capability 9.0 and newer can start the second kernel before the first one has ended. */
+flash_status_t merge_decode_enqueue(const decode_plan_t *plan, const device_t *device,
+                                    flash_stream_t stream) {
+    const cuda_grid_t grid = {.blocks = plan->combine_blocks,
+                              .threads = DECODE_WARP_THREADS * DECODE_COMBINE_WARPS,
+                              .is_dependent = device->compute_capability >= 90};
+    if (plan->combine_blocks == 0)
+        return FLASH_SUCCESS;
+    return launch_grid(combine_symbol(), &grid, &plan->params, stream);
+}

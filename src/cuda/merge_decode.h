@@ -1,0 +1,22 @@
+/*
+ * What the launches of all decode families share: their workspace, and the kernel that merges the
+ * pieces of cut sequences.
+ */
+#ifndef FLASH_CUDA_MERGE_DECODE_H
+#define FLASH_CUDA_MERGE_DECODE_H
+
+#include "cuda/plan_sm80_decode.h"
+#include "flashattn.h"
+
+/* WORKSPACE_TOO_SMALL or INVALID_ARGUMENT, unless the problem's workspace has the plan's size. */
+flash_status_t merge_decode_check_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                            const decode_plan_t *plan);
+
+/* Loads the merging kernel, which a stream that is capturing must not be the first to want. */
+flash_status_t merge_decode_prepare(const device_t *device);
+
+/* Enqueues the merging of a plan that has been placed, if any sequence may be cut. */
+flash_status_t merge_decode_enqueue(const decode_plan_t *plan, const device_t *device,
+                                    flash_stream_t stream);
+
+#endif

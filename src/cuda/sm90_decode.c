@@ -1,0 +1,142 @@
+/*
+ * The SM90_DECODE family, as the host knows it: attention of more rows (queries x query heads of a
+ * group) than SM80_DECODE takes, and of too few for the SM90 family to fill the device.
+ */
+#include "core/status.h"
+#include "cuda/family.h"
+#include "cuda/plan_sm90_decode.h"
+#include "cuda/tma_tensor.h"
+#include "kernels/sm90/decode_kernel.h"
+
+#include <stddef.h>
+
+enum { MMA_ROWS = 16, LOADING_WARPS = 4 };
+
+/* ---- Rules, as in codegen/legality.py ---- */
+
+static flash_status_t check(const flash_config_t *config) {
+    const int32_t n_warps = LOADING_WARPS + config->B_r / MMA_ROWS;
+    FLASH_REQUIRE(config->n_warps == n_warps, FLASH_ERROR_INVALID_CONFIG,
+                  "n_warps is %d: %d with B_r %d, %d and one for each %d rows", config->n_warps,
+                  n_warps, config->B_r, LOADING_WARPS, MMA_ROWS);
+    FLASH_REQUIRE(!config->ping_pong || config->B_r >= 2 * SM90_WARPGROUP_ROWS,
+                  FLASH_ERROR_INVALID_CONFIG,
+                  "ping_pong is 1: it needs a B_r of %d or more, which is %d",
+                  2 * SM90_WARPGROUP_ROWS, config->B_r);
+    FLASH_REQUIRE(sm90_has_varlen(config), FLASH_ERROR_INVALID_CONFIG,
+                  "features has no varlen: SM90_DECODE kernels need it");
+    FLASH_REQUIRE(
+        sm90_shared_bytes(config) <= SM90_SHARED_BYTES_MAX, FLASH_ERROR_INVALID_CONFIG,
+        "d_head %d, B_r %d, B_c %d and n_stages %d take %d bytes of shared memory: at most %d",
+        config->d_head, config->B_r, config->B_c, config->n_stages, sm90_shared_bytes(config),
+        SM90_SHARED_BYTES_MAX);
+    return FLASH_SUCCESS;
+}
+
+/* ---- Devices and problems ---- */
+
+static const char *lacks(const device_t *device) {
+    return device->compute_capability == 90
+               ? NULL
+               : "SM90_DECODE kernels need compute capability 9.0, no other";
+}
+
+static cuda_block_t block(const flash_config_t *config) {
+    return (cuda_block_t){sm90_block_threads(config), sm90_shared_bytes(config), 0};
+}
+
+static int64_t tiles(const flash_config_t *config, const flash_params_t *p) {
+    const int64_t rows = (int64_t)p->seqlen_q * p->group;
+    return (rows + config->B_r - 1) / config->B_r * p->n_heads_kv * p->batch;
+}
+
+static const cuda_family_t cuda = {.block = block, .tiles = tiles};
+
+/* Rows of Q are read by 16 bytes. */
+static bool rows_of_q_aligned(const flash_params_t *p) {
+    const flash_strides_t *stride = &p->q_stride;
+    const uint64_t elements = (uint64_t)stride->batch | (uint64_t)stride->seq |
+                              (uint64_t)stride->head | (uint64_t)(uint32_t)p->d_head;
+    return (uintptr_t)p->q % SM90_CHUNK_BYTES == 0 &&
+           elements % (uint64_t)(SM90_CHUNK_BYTES / dtype_size(p->q_dtype)) == 0;
+}
+
+static const char *tma_obstacle(const flash_config_t *config, const flash_params_t *p) {
+    const tma_tensor_t k = tma_tensor_k(config, p), v = tma_tensor_v(config, p);
+    const char *of_k = tma_tensor_obstacle(&k);
+    return of_k != NULL ? of_k : tma_tensor_obstacle(&v);
+}
+
+static const char *launch_obstacle(const flash_config_t *config, const problem_t *problem,
+                                   const device_t *device) {
+    const char *of_launch = cuda_launch_obstacle(&cuda, config, problem, device);
+    if (of_launch != NULL)
+        return of_launch;
+    const decode_plan_t plan = plan_sm90_decode(config, problem, device);
+    return plan.blocks <= INT32_MAX && plan.combine_blocks <= INT32_MAX
+               ? NULL
+               : "the problem has more pieces than a launch can take";
+}
+
+static const char *obstacle(const flash_config_t *config, const problem_t *problem,
+                            const device_t *device) {
+    const flash_params_t *p = &problem->params;
+    if (sm90_has_pages(config) && p->pages.page_size == 0)
+        return "decode kernels with paged read K and V in pages alone";
+    if (sm90_has_pages(config) && p->pages.n_pages == 0)
+        return "SM90_DECODE kernels with paged need a page at least";
+    if (problem->batch_invariant && p->cu_seqlens_q != NULL)
+        return "with FLASH_FLAG_BATCH_INVARIANT the queries of other sequences must not decide "
+               "between decode and other kernels";
+    if (!rows_of_q_aligned(p))
+        return "decode kernels need 16-byte aligned rows of Q, K and V";
+    const char *of_tma = tma_obstacle(config, p);
+    return of_tma != NULL ? of_tma : launch_obstacle(config, problem, device);
+}
+
+/* ---- Selection ---- */
+
+/* Behind SM80_DECODE, which reads K and V for few rows faster; before SM90 where it pays. */
+static int32_t priority(const device_t *device) {
+    (void)device;
+    return 500;
+}
+
+static int64_t min64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* The head dimension of the row that serves d_head. */
+static int32_t d_head_of_row(int32_t d_head, bool forward) {
+    static const int32_t sizes[] = {64, 96, 128, 192, 256};
+    for (int i = 0; i < 5; i++)
+        if (sizes[i] >= d_head && (forward || (sizes[i] & (sizes[i] - 1)) == 0))
+            return sizes[i];
+    return 256;
+}
+
+/* A fifth of the time, as estimated, must be won: estimates are rough, and this family needs a
+ * workspace. */
+static bool pays(const problem_t *problem, const device_t *device) {
+    const int32_t d_head = problem->params.d_head;
+    const int64_t own = min64(estimate_sm90_decode(64, problem, device),
+                              estimate_sm90_decode(128, problem, device));
+    const int64_t forward = estimate_sm90_forward(problem, device);
+    return own * d_head_of_row(d_head, false) * 5 < forward * d_head_of_row(d_head, true) * 4;
+}
+
+static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device) {
+    return (family_rank_t){.time = estimate_sm90_decode(config->B_r, problem, device),
+                           .preference = config->B_r};
+}
+
+const family_t family_sm90_decode = {.facts = &family_facts_sm90_decode,
+                                     .check = check,
+                                     .lacks = lacks,
+                                     .obstacle = obstacle,
+                                     .priority = priority,
+                                     .pays = pays,
+                                     .rank = rank,
+                                     .ops = {[FAMILY_OP_FORWARD] = &sm90_decode_ops},
+                                     .cuda = &cuda};
