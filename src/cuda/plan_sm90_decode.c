@@ -11,12 +11,16 @@ enum {
     FORWARD_ROWS = 128 /* of a tile of the SM90 family */
 };
 
-/* Estimates, in units of keys: what a block costs beside its keys, a tile of the SM90 family, whose
- * blocks take tile after tile, and the kernel that merges. */
-enum { UNITS_AROUND_BLOCK = 6, UNITS_AROUND_TILE = 4, UNITS_OF_MERGE = 4 };
-
-/* What a unit of keys costs, in tenths: a tile of few rows still reads all of K and V. */
-enum { COST_OF_64_ROWS = 7, COST_OF_128_ROWS = 10 };
+/* Estimated times, in tenths of what a tile of 128 rows takes for a unit of keys: of a unit, where
+ * a tile of few rows still reads all of K and V; of a block beside its keys; of a tile of the SM90
+ * family beside its keys, whose blocks take tile after tile; of the kernel that merges. */
+enum {
+    TIME_OF_64_ROWS = 7,
+    TIME_OF_128_ROWS = 10,
+    TIME_AROUND_BLOCK = 60,
+    TIME_AROUND_TILE = 40,
+    TIME_OF_MERGE = 40
+};
 
 static int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
@@ -30,34 +34,42 @@ static int64_t max64(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-/* Each block takes a whole multiprocessor. */
-static int64_t resident_blocks(const device_t *device) {
-    return max64(device->n_multiprocessors, 1);
-}
+/* Tiles of a call, all of the same keys, on a device where each block takes a multiprocessor. */
+typedef struct tiles {
+    int64_t of_sequence;
+    int64_t count;
+    int64_t units; /* of keys, of each */
+    int64_t time_of_unit;
+    int64_t resident; /* that run side by side */
+} tiles_t;
 
-/* A batch as the choice may see it. */
+/* A batch as the choice of a kernel may see it. */
 static int64_t seen_batch(const problem_t *problem) {
     return problem->batch_invariant ? 1 : problem->params.batch;
 }
 
-/* Estimates the units that a query sees in the mean: most of them stand near the sequence's end. */
+/* Estimates the units that a query sees in the mean: they stand near the sequence's end. */
 static int64_t mean_units(const flash_params_t *p) {
     const int64_t keys = problem_most_keys(p);
     const int64_t hidden = p->window_right >= 0 ? min64(p->seqlen_q, keys) / 2 : 0;
     return ceil_div(keys - hidden, DECODE_UNIT_KEYS);
 }
 
-/* Tiles of B_r rows of a sequence, of all K/V heads. */
-static int64_t tiles_of_sequence(const flash_params_t *p, int32_t B_r) {
+static tiles_t tiles_of(int32_t B_r, const problem_t *problem, const device_t *device) {
+    const flash_params_t *p = &problem->params;
     const int64_t rows = (int64_t)p->seqlen_q * p->group;
-    return max64(ceil_div(rows, B_r), 1) * p->n_heads_kv;
+    const int64_t of_sequence = max64(ceil_div(rows, B_r), 1) * p->n_heads_kv;
+    return (tiles_t){.of_sequence = of_sequence,
+                     .count = seen_batch(problem) * of_sequence,
+                     .units = mean_units(p),
+                     .time_of_unit = B_r > 64 ? TIME_OF_128_ROWS : TIME_OF_64_ROWS,
+                     .resident = max64(device->n_multiprocessors, 1)};
 }
 
-/* The time of so many tiles, each cut into so many pieces, in units. */
-static int64_t time_of_pieces(int64_t tiles, int64_t pieces, int64_t units, int64_t resident) {
-    const int64_t rounds = ceil_div(tiles * pieces, resident);
-    return rounds * (ceil_div(units, pieces) + UNITS_AROUND_BLOCK) +
-           (pieces > 1 ? UNITS_OF_MERGE : 0);
+static int64_t time_of_pieces(const tiles_t *tiles, int64_t pieces) {
+    const int64_t rounds = ceil_div(tiles->count * pieces, tiles->resident);
+    const int64_t of_piece = ceil_div(tiles->units, pieces) * tiles->time_of_unit;
+    return rounds * (of_piece + TIME_AROUND_BLOCK) + (pieces > 1 ? TIME_OF_MERGE : 0);
 }
 
 /* The fewest pieces of a sequence with which they are as short as with so many. */
@@ -68,43 +80,38 @@ static int64_t fewest_pieces(int64_t pieces, int64_t units) {
 }
 
 /* Pieces of each sequence: one, or as many as fill one round or more. */
-static int64_t best_pieces(int64_t tiles, int64_t units, int64_t resident) {
+static int64_t best_pieces(const tiles_t *tiles) {
     int64_t best = 1;
     for (int64_t rounds = 1; rounds <= MOST_ROUNDS; rounds++) {
-        const int64_t pieces = fewest_pieces(rounds * resident / max64(tiles, 1), units);
-        if (time_of_pieces(tiles, pieces, units, resident) <
-            time_of_pieces(tiles, best, units, resident))
+        const int64_t all = rounds * tiles->resident / max64(tiles->count, 1);
+        const int64_t pieces = fewest_pieces(all, tiles->units);
+        if (time_of_pieces(tiles, pieces) < time_of_pieces(tiles, best))
             best = pieces;
     }
     return best;
 }
 
-static int64_t pieces_of_problem(int32_t B_r, const problem_t *problem, const device_t *device) {
-    const flash_params_t *p = &problem->params;
-    const int64_t tiles = seen_batch(problem) * tiles_of_sequence(p, B_r);
-    if (problem->batch_invariant)
-        return max64(ceil_div(p->seqlen_k, INVARIANT_PIECE_KEYS), 1);
-    return best_pieces(tiles, mean_units(p), resident_blocks(device));
+static int64_t pieces_of(const tiles_t *tiles, const problem_t *problem) {
+    return problem->batch_invariant
+               ? max64(ceil_div(problem->params.seqlen_k, INVARIANT_PIECE_KEYS), 1)
+               : best_pieces(tiles);
 }
 
 /* Pieces of all sequences that the device cuts: as many as fill the rounds that equal lengths would
  * take. */
-static int64_t pieces_of_batch(int64_t batch, int64_t tiles, int64_t pieces, int64_t resident) {
-    const int64_t rounds = min64(ceil_div(batch * tiles * pieces, resident), MOST_ROUNDS);
-    return max64(rounds * resident / max64(tiles, 1), 1);
+static int64_t pieces_of_batch(const tiles_t *tiles, int64_t pieces) {
+    const int64_t rounds = min64(ceil_div(tiles->count * pieces, tiles->resident), MOST_ROUNDS);
+    return max64(rounds * tiles->resident / tiles->of_sequence, 1);
 }
 
 decode_plan_t plan_sm90_decode(const flash_config_t *config, const problem_t *problem,
                                const device_t *device) {
-    const flash_params_t *p = &problem->params;
-    const int64_t resident = resident_blocks(device);
-    const int64_t tiles = tiles_of_sequence(p, config->B_r);
-    const int64_t pieces = pieces_of_problem(config->B_r, problem, device);
-    const decode_limits_t limits = {.resident = resident,
-                                    .most_blocks = MOST_ROUNDS * resident,
+    const tiles_t tiles = tiles_of(config->B_r, problem, device);
+    const int64_t pieces = pieces_of(&tiles, problem);
+    const decode_limits_t limits = {.resident = tiles.resident,
+                                    .most_blocks = MOST_ROUNDS * tiles.resident,
                                     .known_pieces = (int32_t)pieces,
-                                    .batch_pieces =
-                                        (int32_t)pieces_of_batch(p->batch, tiles, pieces, resident),
+                                    .batch_pieces = (int32_t)pieces_of_batch(&tiles, pieces),
                                     .most_heads = 1,
                                     .least_keys = LEAST_PIECE_KEYS,
                                     .long_keys = INT32_MAX,
@@ -113,16 +120,13 @@ decode_plan_t plan_sm90_decode(const flash_config_t *config, const problem_t *pr
 }
 
 int64_t estimate_sm90_decode(int32_t B_r, const problem_t *problem, const device_t *device) {
-    const flash_params_t *p = &problem->params;
-    const int64_t tiles = seen_batch(problem) * tiles_of_sequence(p, B_r);
-    const int64_t cost = B_r > 64 ? COST_OF_128_ROWS : COST_OF_64_ROWS;
-    return cost * time_of_pieces(tiles, pieces_of_problem(B_r, problem, device), mean_units(p),
-                                 resident_blocks(device));
+    const tiles_t tiles = tiles_of(B_r, problem, device);
+    return time_of_pieces(&tiles, pieces_of(&tiles, problem));
 }
 
 int64_t estimate_sm90_forward(const problem_t *problem, const device_t *device) {
     const flash_params_t *p = &problem->params;
     const int64_t tiles = seen_batch(problem) * p->n_heads * ceil_div(p->seqlen_q, FORWARD_ROWS);
-    return COST_OF_128_ROWS * ceil_div(tiles, resident_blocks(device)) *
-           (mean_units(p) + UNITS_AROUND_TILE);
+    const int64_t rounds = ceil_div(tiles, max64(device->n_multiprocessors, 1));
+    return rounds * (mean_units(p) * TIME_OF_128_ROWS + TIME_AROUND_TILE);
 }
