@@ -97,10 +97,12 @@ static int64_t pieces_of(const tiles_t *tiles, const problem_t *problem) {
                : best_pieces(tiles);
 }
 
-/* Pieces of all sequences that the device cuts: as many as fill the rounds that equal lengths would
- * take. */
-static int64_t pieces_of_batch(const tiles_t *tiles, int64_t pieces) {
-    const int64_t rounds = min64(ceil_div(tiles->count * pieces, tiles->resident), MOST_ROUNDS);
+/* Pieces of all sequences that the device cuts: as many as fill one round, or two where sequences
+ * of one length would then be done in four fifths of the time. */
+static int64_t pieces_of_batch(const tiles_t *tiles) {
+    const int64_t count = max64(tiles->count, 1);
+    const int64_t in_one = tiles->resident / count, in_two = 2 * tiles->resident / count;
+    const int64_t rounds = 2 * in_two >= 5 * in_one ? 2 : 1;
     return max64(rounds * tiles->resident / tiles->of_sequence, 1);
 }
 
@@ -111,7 +113,7 @@ decode_plan_t plan_sm90_decode(const flash_config_t *config, const problem_t *pr
     const decode_limits_t limits = {.resident = tiles.resident,
                                     .most_blocks = MOST_ROUNDS * tiles.resident,
                                     .known_pieces = (int32_t)pieces,
-                                    .batch_pieces = (int32_t)pieces_of_batch(&tiles, pieces),
+                                    .batch_pieces = (int32_t)pieces_of_batch(&tiles),
                                     .most_heads = 1,
                                     .least_keys = LEAST_PIECE_KEYS,
                                     .long_keys = INT32_MAX,

@@ -3,7 +3,7 @@
  * host cuts lengths that it knows, and that what blocks work out for themselves (piece.cuh) fits
  * what the host has made room for. Every case follows from its seed, which a failure names.
  */
-#include "cuda/plan_sm80_decode.h"
+#include "cuda/plan_sm90_decode.h"
 #include "kernels/common/decode_cut.h"
 #include "kernels/common/kv.h"
 #include "support.h"
@@ -38,7 +38,18 @@ static int32_t magnitude(uint64_t *state, int32_t most) {
     return n < most ? n : most;
 }
 
-static flash_config_t random_config(uint64_t *state) {
+static flash_config_t random_sm90_config(uint64_t *state) {
+    const int32_t consumers = uniform(state, 1, 2);
+    return (flash_config_t){.arch = FLASH_ARCH_SM90_DECODE,
+                            .dtype = FLASH_DTYPE_BF16,
+                            .d_head = 64 << uniform(state, 0, 2),
+                            .B_r = 64 * consumers,
+                            .B_c = 128,
+                            .n_warps = 4 + 4 * consumers,
+                            .n_stages = 2};
+}
+
+static flash_config_t random_sm80_config(uint64_t *state) {
     static const int32_t shapes[][4] = {
         /* d_head, B_c, n_warps, n_stages */
         {64, 32, 4, 3}, {64, 16, 8, 2}, {128, 16, 4, 3}, {128, 32, 4, 2}, {256, 16, 4, 2},
@@ -51,6 +62,11 @@ static flash_config_t random_config(uint64_t *state) {
                             .B_c = shape[1],
                             .n_warps = shape[2],
                             .n_stages = shape[3]};
+}
+
+/* Of either family. */
+static flash_config_t random_config(uint64_t *state) {
+    return uniform(state, 0, 1) ? random_sm90_config(state) : random_sm80_config(state);
 }
 
 /* Stands for an array on a device, which no test reads. */
@@ -87,6 +103,8 @@ static problem_t random_problem(uint64_t *state) {
 
 static decode_case_t random_case(uint64_t *state) {
     decode_case_t c = {.config = random_config(state), .problem = random_problem(state)};
+    if (c.config.arch == FLASH_ARCH_SM90_DECODE)
+        c.problem.params.seqlen_q = magnitude(state, 512);
     c.device = (device_t){.number = FLASH_DEVICE_CUDA,
                           .compute_capability = 90,
                           .n_multiprocessors = uniform(state, 1, 160),
@@ -95,7 +113,9 @@ static decode_case_t random_case(uint64_t *state) {
 }
 
 static decode_plan_t plan_of(const decode_case_t *c) {
-    return plan_sm80_decode(&c->config, &c->problem, &c->device);
+    return c->config.arch == FLASH_ARCH_SM90_DECODE
+               ? plan_sm90_decode(&c->config, &c->problem, &c->device)
+               : plan_sm80_decode(&c->config, &c->problem, &c->device);
 }
 
 #define check(seed, condition)                                                                     \
@@ -133,20 +153,21 @@ static void the_workspace_of_the_largest_tile_suffices_for_smaller_tiles(void **
     for (uint64_t seed = 0; seed < CASES; seed++) {
         uint64_t random = seed;
         decode_case_t c = random_case(&random);
-        const int32_t queries = 8 / c.problem.params.group; /* in a tile of 8 rows */
+        const int32_t rows = c.config.arch == FLASH_ARCH_SM90_DECODE ? 64 : 8;
+        const int32_t queries = rows / c.problem.params.group; /* in the smaller tile */
         if (queries == 0)
             continue;
-        c.config.B_r = 16;
+        c.config.B_r = 2 * rows;
         c.problem.params.seqlen_q = queries + 1;
         const decode_plan_t large = plan_of(&c);
-        c.config.B_r = 8;
+        c.config.B_r = rows;
         c.problem.params.seqlen_q = queries;
         const decode_plan_t small = plan_of(&c);
         check(seed, plan_sm80_decode_workspace(&small) <= plan_sm80_decode_workspace(&large));
     }
 }
 
-static void known_lengths_are_cut_to_fill_the_device_at_most_once(void **state) {
+static void known_lengths_are_cut_to_fill_the_device(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < CASES; seed++) {
         uint64_t random = seed;
@@ -224,17 +245,57 @@ static void lengths_on_the_device_leave_no_trace_of_their_bound(void **state) {
 
 /* A sequence's pieces follow from its own length: nothing else goes into the cut. */
 static void a_batch_invariant_cut_has_one_share(void **state) {
-    int32_t share = 0;
+    int32_t shares[2] = {0, 0}; /* of each family */
     (void)state;
     for (uint64_t seed = 0; seed < CASES; seed++) {
         uint64_t random = seed;
         decode_case_t c = random_case(&random);
         c.problem.batch_invariant = true;
         const sm80_decode_params_t params = plan_of(&c).params;
-        share = share == 0 ? params.least_share : share;
+        int32_t *share = &shares[c.config.arch == FLASH_ARCH_SM90_DECODE];
+        *share = *share == 0 ? params.least_share : *share;
         check(seed, params.pieces == 0 && params.most_pieces == 0);
-        check(seed, params.least_share == share && params.heads_per_block == 1);
+        check(seed, params.least_share == *share && params.heads_per_block == 1);
     }
+}
+
+/* ---- What SM90_DECODE fills a device with ---- */
+
+typedef struct chunk_case {
+    int32_t batch, seqlen_q, seqlen_k;
+    int32_t pieces; /* where the host cuts */
+    int32_t most;   /* of the batch, where the device cuts */
+} chunk_case_t;
+
+/* 8 K/V heads of 4 query heads, 132 multiprocessors. */
+static void check_chunks(const chunk_case_t *c) {
+    const flash_config_t config = {.d_head = 128, .B_r = 128};
+    const device_t device = {.n_multiprocessors = 132};
+    problem_t problem = {.params = {.batch = c->batch,
+                                    .seqlen_q = c->seqlen_q,
+                                    .seqlen_k = c->seqlen_k,
+                                    .n_heads = 32,
+                                    .n_heads_kv = 8,
+                                    .group = 4,
+                                    .window_left = -1}};
+    assert_int_equal(plan_sm90_decode(&config, &problem, &device).params.pieces, c->pieces);
+    problem.params.seqused_k = on_device;
+    assert_int_equal(plan_sm90_decode(&config, &problem, &device).params.most_pieces, c->most);
+}
+
+static void chunks_are_cut_to_fill_the_multiprocessors(void **state) {
+    static const chunk_case_t cases[] = {
+        {1, 128, 8192, 4, 4},  /* 32 tiles: 128 blocks */
+        {8, 16, 4096, 2, 16},  /* 64 tiles */
+        {1, 288, 8192, 3, 3},  /* 72 tiles: two rounds */
+        {10, 32, 8192, 3, 33}, /* 80 tiles: two rounds */
+        {1, 512, 8192, 1, 1},  /* 128 tiles stay whole */
+        {1, 32, 128, 1, 16},   /* shorter pieces cost more than they save */
+        {1, 128, 0, 1, 4},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        check_chunks(&cases[i]);
 }
 
 /* ---- What blocks work out for themselves, as in kernels/common/decode/piece.cuh ---- */
@@ -380,10 +441,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_workspace_suffices_for_smaller_calls),
         cmocka_unit_test(the_workspace_of_the_largest_tile_suffices_for_smaller_tiles),
-        cmocka_unit_test(known_lengths_are_cut_to_fill_the_device_at_most_once),
+        cmocka_unit_test(known_lengths_are_cut_to_fill_the_device),
         cmocka_unit_test(the_heads_of_a_block_divide_heads_and_warps),
         cmocka_unit_test(lengths_on_the_device_leave_no_trace_of_their_bound),
         cmocka_unit_test(a_batch_invariant_cut_has_one_share),
+        cmocka_unit_test(chunks_are_cut_to_fill_the_multiprocessors),
         cmocka_unit_test(what_blocks_cut_fits_what_the_host_made_room_for),
         cmocka_unit_test(all_parts_lie_in_the_workspace_wherever_it_begins),
     };

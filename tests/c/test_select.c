@@ -433,7 +433,7 @@ static void few_rows_over_many_keys_are_decoded(void **state) {
 }
 
 /* Several queries count as much as several heads. */
-static void more_rows_are_not_decoded(void **state) {
+static void more_rows_are_not_decoded_by_sm80_decode(void **state) {
     (void)state;
     if (!has_cuda_kernels())
         skip();
@@ -441,10 +441,10 @@ static void more_rows_are_not_decoded(void **state) {
     problem.params.seqlen_q = 4;
     assert_int_equal(selected(&problem, &hopper)->config.arch, FLASH_ARCH_SM80_DECODE);
     problem.params.seqlen_q = 5;
-    assert_int_equal(selected(&problem, &hopper)->config.arch, FLASH_ARCH_SM90);
+    assert_int_equal(selected(&problem, &hopper)->config.arch, FLASH_ARCH_SM90_DECODE);
     assert_int_equal(selected(&problem, &small_gpu)->config.arch, FLASH_ARCH_SM80);
     problem = decode_problem(128, 33, 0);
-    assert_int_equal(selected(&problem, &hopper)->config.arch, FLASH_ARCH_SM90);
+    assert_int_equal(selected(&problem, &hopper)->config.arch, FLASH_ARCH_SM90_DECODE);
     assert_int_equal(selected(&problem, &ampere)->config.arch, FLASH_ARCH_SM80);
 }
 
@@ -537,10 +537,10 @@ static void rows_with_pages_serve_pages_alone(void **state) {
                    FLASH_ERROR_UNSUPPORTED, "in pages alone");
 }
 
-/* Too many rows for decode kernels. */
+/* Enough rows for the forward kernels to fill a device. */
 static problem_t prefill_in_pages(int32_t d_head) {
     problem_t p = decode_problem(d_head, 4, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
-    p.params.seqlen_q = 9;
+    p.params.seqlen_q = 2048;
     return p;
 }
 
@@ -596,6 +596,129 @@ static void pools_that_tma_refuses_take_sm80(void **state) {
                    "no kernel in this library");
 }
 
+/* ---- SM90_DECODE: too many rows for SM80_DECODE, too few for SM90 ---- */
+
+/* Queries of each of 8 K/V heads with 4 query heads, as a model of 8 billion parameters has. */
+static problem_t chunk_problem(int32_t batch, int32_t seqlen_q, int32_t seqlen_k,
+                               int32_t features) {
+    problem_t problem = problem_of(FLASH_DTYPE_BF16, features);
+    flash_params_t *p = &problem.params;
+    p->d_head = 128;
+    p->batch = batch;
+    p->seqlen_q = seqlen_q;
+    p->seqlen_k = seqlen_k;
+    p->n_heads_kv = 8;
+    p->group = 4;
+    p->n_heads = 32;
+    p->window_right = features & FLASH_FEATURE_CAUSAL ? 0 : -1;
+    p->q_stride = p->o_stride = (flash_strides_t){
+        .batch = (int64_t)seqlen_q * 32 * 128, .seq = (int64_t)32 * 128, .head = 128};
+    p->k_stride = p->v_stride = (flash_strides_t){
+        .batch = (int64_t)seqlen_k * 8 * 128, .seq = (int64_t)8 * 128, .head = 128};
+    set_pages(&problem);
+    if (features & FLASH_FEATURE_PAGED)
+        p->k_stride.batch = p->v_stride.batch = (int64_t)16 * 8 * 128;
+    return problem;
+}
+
+static void chunks_over_long_caches_are_cut_into_pieces(void **state) {
+    static const struct {
+        int32_t batch, seqlen_q, seqlen_k, B_r;
+    } cases[] = {
+        {1, 128, 8192, 128}, {8, 16, 4096, 64},  {1, 9, 8192, 64},
+        {1, 300, 8192, 128}, {32, 16, 4096, 64}, {4, 64, 2048, 128},
+    };
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int32_t features = 0; features < 32; features++) {
+            const problem_t p =
+                chunk_problem(cases[i].batch, cases[i].seqlen_q, cases[i].seqlen_k, features);
+            const flash_config_t *config = &selected(&p, &hopper)->config;
+            assert_int_equal(config->arch, FLASH_ARCH_SM90_DECODE);
+            assert_int_equal(config->B_r, cases[i].B_r);
+            assert_int_equal(selected(&p, &ampere)->config.arch, FLASH_ARCH_SM80);
+            assert_int_equal(selected(&p, &blackwell)->config.arch, FLASH_ARCH_SM80);
+        }
+}
+
+static void what_fills_the_device_is_left_to_forward_kernels(void **state) {
+    static const int32_t cases[][3] = {/* batch, queries, keys */
+                                       {1, 512, 8192}, {1, 2048, 2048},  {4, 512, 512},
+                                       {16, 128, 128}, {64, 2048, 4096}, {2, 64, 64}};
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int32_t features = 0; features < 32; features++) {
+            const problem_t p = chunk_problem(cases[i][0], cases[i][1], cases[i][2], features);
+            assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90);
+        }
+}
+
+/* The same row, named by its configuration, serves what it is not chosen for. */
+static void a_row_that_is_not_chosen_serves_all_the_same(void **state) {
+    const problem_t few = chunk_problem(1, 128, 8192, 0), many = chunk_problem(1, 4096, 4096, 0);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    assert_int_equal(selected(&many, &hopper)->config.arch, FLASH_ARCH_SM90);
+    assert_success(select_check(selected(&few, &hopper), &many, &hopper));
+}
+
+static void check_no_chunk(const problem_t *problem, const char *words) {
+    const problem_t good = chunk_problem(1, 128, 8192, FLASH_FEATURE_VARLEN);
+    const flash_kernel_t *kernel = selected(&good, &hopper);
+    assert_int_equal(kernel->config.arch, FLASH_ARCH_SM90_DECODE);
+    assert_refused(select_check(kernel, problem, &hopper), FLASH_ERROR_UNSUPPORTED, words);
+    assert_int_not_equal(selected(problem, &hopper)->config.arch, FLASH_ARCH_SM90_DECODE);
+}
+
+static void what_sm90_decode_cannot_read_goes_to_others(void **state) {
+    static const int32_t on_device[4];
+    const problem_t good = chunk_problem(1, 128, 8192, FLASH_FEATURE_VARLEN);
+    problem_t p;
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    p = good, p.params.q = (const void *)(uintptr_t)8, check_no_chunk(&p, "16-byte aligned rows");
+    p = good, p.params.q_stride.head = 132, check_no_chunk(&p, "16-byte aligned rows");
+    p = good, p.params.k = (const void *)(uintptr_t)8, check_no_chunk(&p, "16-byte aligned addr");
+    p = good, p.params.v_stride.seq = 1028, check_no_chunk(&p, "multiples of 16 bytes");
+    p = good, p.params.d_head = 124, check_no_chunk(&p, "16-byte aligned rows");
+    p = good, p.batch_invariant = true, p.params.cu_seqlens_q = on_device;
+    check_no_chunk(&p, "FLASH_FLAG_BATCH_INVARIANT");
+    p = good, p.params.o = (void *)(uintptr_t)2, p.params.o_stride.head = 131;
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90_DECODE);
+}
+
+static void batch_invariant_chunks_take_one_row_in_every_batch(void **state) {
+    problem_t p = chunk_problem(1, 128, 8192, FLASH_FEATURE_VARLEN);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    p.batch_invariant = true;
+    const flash_kernel_t *kernel = selected(&p, &hopper);
+    assert_int_equal(kernel->config.arch, FLASH_ARCH_SM90_DECODE);
+    for (p.params.batch = 1; p.params.batch <= 3000; p.params.batch *= 7)
+        assert_ptr_equal(selected(&p, &hopper), kernel);
+}
+
+/* What the device knows alone does not count: only the bounds of lengths do. */
+static void lengths_on_the_device_do_not_change_the_choice(void **state) {
+    static const int32_t on_device[9];
+    problem_t p = chunk_problem(8, 16, 4096, FLASH_FEATURE_VARLEN);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    const flash_kernel_t *kernel = selected(&p, &hopper);
+    p.params.seqused_k = on_device;
+    assert_ptr_equal(selected(&p, &hopper), kernel);
+    p.params.cu_seqlens_q = p.params.seqused_q = on_device;
+    assert_ptr_equal(selected(&p, &hopper), kernel);
+}
+
 static void no_kernel_is_a_refusal(void **state) {
     const device_t device = {.number = FLASH_DEVICE_CPU, .isa = 0};
     const problem_t problem = problem_of(FLASH_DTYPE_FP32, 32);
@@ -628,7 +751,7 @@ int main(void) {
         cmocka_unit_test(hopper_takes_tiles_of_fewer_rows_where_there_are_few),
         cmocka_unit_test(a_batch_invariant_choice_looks_at_no_batch),
         cmocka_unit_test(few_rows_over_many_keys_are_decoded),
-        cmocka_unit_test(more_rows_are_not_decoded),
+        cmocka_unit_test(more_rows_are_not_decoded_by_sm80_decode),
         cmocka_unit_test(what_decode_kernels_cannot_read_goes_to_others),
         cmocka_unit_test(what_decode_kernels_can_read_stays),
         cmocka_unit_test(batch_invariant_calls_are_decoded_unless_queries_are_ragged),
@@ -636,6 +759,12 @@ int main(void) {
         cmocka_unit_test(rows_with_pages_serve_pages_alone),
         cmocka_unit_test(more_rows_over_pages_take_other_families),
         cmocka_unit_test(pools_that_tma_refuses_take_sm80),
+        cmocka_unit_test(chunks_over_long_caches_are_cut_into_pieces),
+        cmocka_unit_test(what_fills_the_device_is_left_to_forward_kernels),
+        cmocka_unit_test(a_row_that_is_not_chosen_serves_all_the_same),
+        cmocka_unit_test(what_sm90_decode_cannot_read_goes_to_others),
+        cmocka_unit_test(batch_invariant_chunks_take_one_row_in_every_batch),
+        cmocka_unit_test(lengths_on_the_device_do_not_change_the_choice),
         cmocka_unit_test(no_kernel_is_a_refusal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
