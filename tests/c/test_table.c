@@ -88,6 +88,7 @@ static bool machine_runs(int32_t arch) {
     case FLASH_ARCH_SM80_DECODE:
         return compute_capability() >= 80;
     case FLASH_ARCH_SM90:
+    case FLASH_ARCH_SM90_DECODE:
         return compute_capability() == 90;
     case FLASH_ARCH_AVX2:
         return (info.isa & FLASH_ISA_AVX2) != 0;
@@ -282,6 +283,15 @@ static void cuda_rules(void **state) {
         {"SM90 (BF16, 128, 128, 128, 12): stages_2+longest_first", "persistent"},
         {"SM90 (BF16, 128, 128, 128, 12): stages_2+varlen", "needs longest_first"},
         {"SM90 (BF16, 256, 128, 96, 12): stages_2", "bytes of shared memory: at most 232448"},
+        {"SM90_DECODE (E4M3, 128, 128, 128, 12): stages_2+varlen", "dtype"},
+        {"SM90_DECODE (BF16, 96, 128, 128, 12): stages_2+varlen", "d_head"},
+        {"SM90_DECODE (BF16, 128, 192, 128, 16): stages_2+varlen", "B_r"},
+        {"SM90_DECODE (BF16, 128, 128, 96, 12): stages_2+varlen", "B_c"},
+        {"SM90_DECODE (BF16, 128, 128, 128, 8): stages_2+varlen", "n_warps is 8: 12"},
+        {"SM90_DECODE (BF16, 128, 128, 128, 12): stages_5+varlen", "n_stages"},
+        {"SM90_DECODE (BF16, 128, 64, 128, 8): stages_2+ping_pong+varlen", "B_r of 128 or more"},
+        {"SM90_DECODE (BF16, 128, 128, 128, 12): stages_2+causal", "has no varlen"},
+        {"SM90_DECODE (BF16, 128, 128, 128, 12): stages_4+varlen", "297728 bytes"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof illegal / sizeof illegal[0]; i++) {

@@ -14,6 +14,7 @@ from codegen.facts import (
     SM80,
     SM80_DECODE,
     SM90,
+    SM90_DECODE,
     Arch,
     Dtype,
 )
@@ -68,7 +69,17 @@ sm80_decode_config = st.builds(
     features=features,
     **dict.fromkeys(("d_head", *SM80_DECODE.shape, *SM80_DECODE.counts.fields), int32),
 )
-writable_config = cpu_config | sm80_config | sm80_decode_config | sm90_config
+sm90_decode_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM90_DECODE)),
+    dtype=dtypes,
+    features=features,
+    ping_pong=st.sampled_from([0, 1]),
+    **dict.fromkeys(("d_head", *SM90_DECODE.shape, *SM90_DECODE.counts.fields), int32),
+)
+writable_config = (
+    cpu_config | sm80_config | sm80_decode_config | sm90_config | sm90_decode_config
+)
 
 # Configurations of the SM80 family that are mostly legal.
 plausible_sm80_config = st.builds(
@@ -111,12 +122,29 @@ plausible_sm90_config = st.builds(
 ).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r)))
 
 
+# The same of the SM90_DECODE family, warps included.
+plausible_sm90_decode_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM90_DECODE)),
+    dtype=st.sampled_from([1, 2]),
+    d_head=st.sampled_from([64, 128, 256]),
+    B_r=st.sampled_from([64, 128]),
+    B_c=st.sampled_from([64, 128]),
+    n_stages=st.sampled_from([2, 2, 3, 4]),
+    features=st.sampled_from([8, 8, 15, 31, 7]),
+    ping_pong=st.sampled_from([0, 1]),
+).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r)))
+
+
 def _change(config: Config, changes: dict) -> Config:
     return replace(config, **changes)
 
 
 plausible_cuda_config = (
-    plausible_sm80_config | plausible_sm80_decode_config | plausible_sm90_config
+    plausible_sm80_config
+    | plausible_sm80_decode_config
+    | plausible_sm90_config
+    | plausible_sm90_decode_config
 )
 
 # A configuration of the sets with at most three fields changed.

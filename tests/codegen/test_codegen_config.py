@@ -110,6 +110,10 @@ def test_names_within_the_sets_differ():
             "flash_fwd_sm80decode_fp16_d128_16x16_w4_stages_3_causal_window_softcap_varlen_paged",
         ),
         (
+            "SM90_DECODE (BF16, 128, 128, 128, 12): stages_3+ping_pong+varlen+paged",
+            "flash_fwd_sm90decode_bf16_d128_128x128_w12_stages_3_pingpong_varlen_paged",
+        ),
+        (
             "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen",
             "flash_fwd_avx512_bf16_dany_64x128_causal_window_softcap_varlen",
         ),
@@ -143,6 +147,15 @@ def test_initialiser_of_sm80_decode():
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM80_DECODE, FLASH_OP_FORWARD, "
         "FLASH_DTYPE_FP16, 64, 8, 32, 4, 0, 0, 0, 0, 0, 0, 0, 0, "
         "FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED, 3, 0, 0, 0, 0, 0}"
+    )
+
+
+def test_initialiser_of_sm90_decode():
+    config = parse_config("SM90_DECODE (BF16, 128, 128, 128, 12): stages_3+ping_pong+varlen")
+    assert c_initialiser(config) == (
+        "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM90_DECODE, FLASH_OP_FORWARD, "
+        "FLASH_DTYPE_BF16, 128, 128, 128, 12, 0, 0, 0, 0, 0, 0, 0, 0, "
+        "FLASH_FEATURE_VARLEN, 3, 0, 1, 0, 0, 0}"
     )
 
 

@@ -24,6 +24,7 @@ SM90 = parse_config(
     "SM90 (BF16, 128, 128, 128, 12): stages_2+overlap+ping_pong+persistent+longest_first"
     "+fixed_reference"
 )
+CHUNKS = parse_config("SM90_DECODE (BF16, 128, 128, 128, 12): stages_3+ping_pong+varlen+paged")
 DECODE = parse_config("SM80_DECODE (FP16, 128, 16, 16, 4): stages_3+varlen+paged")
 SM80 = parse_config("(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer")
 Q, K, V = "Q_mma_load_K_fragments", "K_mma_load_K_fragments", "V_mma_load_K_fragments"
@@ -331,3 +332,46 @@ def test_legal_means_no_broken_rule(config: Config):
 )
 def test_worth_building(change, expected):
     assert worth_building(replace(SM80, **change)) is expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"dtype": dtype} for dtype in (1, 2)),
+        {"d_head": 64, "n_stages": 4},
+        {"d_head": 256, "B_c": 64, "n_stages": 2},
+        {"B_r": 64, "n_warps": 8, "ping_pong": 0},
+        {"B_c": 64, "n_stages": 4},
+        {"ping_pong": 0},
+        *({"features": features} for features in (8, 15, 24, 31)),
+    ],
+)
+def test_legal_for_sm90_decode(change):
+    assert broken_rule(replace(CHUNKS, **change)) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"dtype": 4}, "dtype is 4: the family has no such value"),
+        ({"d_head": 192}, "d_head is 192: the family has no such value"),
+        ({"B_r": 192}, "B_r is 192: the family has no such value"),
+        ({"B_c": 96}, "B_c is 96: the family has no such value"),
+        ({"n_warps": 16}, "n_warps is 16: the family has no such value"),
+        ({"n_warps": 8}, "n_warps is 8: 12 with B_r 128, 4 and one for each 16 rows"),
+        ({"n_stages": 5}, "n_stages is 5: not within 2 ... 4"),
+        ({"overlap": 1}, "overlap is 1: it means nothing to the SM90_DECODE family and must be 0"),
+        (
+            {"B_r": 64, "n_warps": 8},
+            "ping_pong is 1: it needs a B_r of 128 or more, which is 64",
+        ),
+        ({"features": 7}, "features has no varlen: SM90_DECODE kernels need it"),
+        (
+            {"n_stages": 4},
+            "d_head 128, B_r 128, B_c 128 and n_stages 4 take 297728 bytes of shared memory: at "
+            "most 232448",
+        ),
+    ],
+)
+def test_illegal_for_sm90_decode(change, reason):
+    assert broken_rule(replace(CHUNKS, **change)) == reason

@@ -68,11 +68,24 @@ def test_a_decode_kernel_has_a_template_and_parameters_of_its_own():
     assert '#include "sm80/decode_kernel.h"\n' in files["kernel_table.c"]
 
 
+def test_a_kernel_of_sm90_decode_has_a_template_and_parameters_of_its_own():
+    config = parse_config("SM90_DECODE (BF16, 128, 64, 128, 8): stages_3+varlen")
+    files = generated_files([config])
+    source = files[kernel_file(config)]
+    parameters = "const __grid_constant__ sm90_decode_params_t params"
+    assert '#include "sm90/decode.cuh"\n' in source
+    assert "__launch_bounds__(sm90_block_threads(&config), 1)\n" in source
+    assert f"\n{kernel_name(config)}(\n    {parameters})" in source
+    assert "sm90_decode<config>(params);" in source
+    assert '#include "sm90/decode_kernel.h"\n' in files["kernel_table.c"]
+
+
 def test_the_build_knows_the_files_and_flags_of_each_family():
     lines = generated_files(select("ship arch=REFERENCE,AVX512"))["kernels.cmake"].splitlines()
     assert "set(FLASH_KERNEL_SOURCES_AVX2)" in lines
     assert "set(FLASH_KERNEL_SOURCES_SM80)" in lines
     assert "set(FLASH_KERNEL_SOURCES_SM80_DECODE)" in lines
+    assert "set(FLASH_KERNEL_SOURCES_SM90_DECODE)" in lines
     assert "set(FLASH_KERNEL_FLAGS_REFERENCE)" in lines
     assert "set(FLASH_KERNEL_FLAGS_AVX2 -mavx2 -mfma -mf16c)" in lines
     begin = lines.index("set(FLASH_KERNEL_SOURCES_AVX512")

@@ -24,6 +24,7 @@ from codegen.sets import (
     ship_sm80,
     ship_sm80_decode,
     ship_sm90,
+    ship_sm90_decode,
     tune,
     tune_sm90,
 )
@@ -157,6 +158,15 @@ def test_shipped_decode_kernels_fit_the_smallest_device():
     """99 KB a block on compute capability 8.6, less what is static; d_head 256 takes more."""
     rows = [c for c in ship_sm80_decode() if c.d_head <= 128]
     assert all(sm80_decode_shared_bytes(c) <= 98 * 1024 for c in rows)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.FP16, Dtype.BF16])
+@pytest.mark.parametrize("features", [BASIC_FEATURES, PAGED_FEATURES])
+def test_ship_takes_chunks_of_every_head_dimension_with_and_without_pages(dtype, features):
+    rows = [c for c in ship_sm90_decode() if (c.dtype, c.features) == (dtype, features)]
+    assert {c.d_head for c in rows if c.B_r == 64} == {64, 128, 256}
+    assert {c.d_head for c in rows if c.B_r == 128} >= {64, 128}
+    assert set(rows) <= set(ship())
 
 
 def test_ship_serves_full_masked_and_ragged_problems_of_sm90():

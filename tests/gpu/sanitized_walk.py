@@ -36,6 +36,9 @@ SIZES = ((1, 200, 330, 2, 1), (2, 130, 70, 80, 40), (1, 70, 0, 2, 2))
 # Those for decode kernels: pieces of one sequence, and whole sequences of many, several heads in a
 # block.
 DECODE_SIZES = ((1, 1, 700, 8, 2), (2, 4, 333, 8, 2), (36, 1, 70, 8, 8), (3, 7, 3, 4, 1))
+# Those for kernels of packed rows: pieces of one sequence, and tiles that end within a group.
+CHUNK_SIZES = ((1, 40, 1100, 8, 2), (2, 70, 330, 5, 1), (3, 33, 3, 4, 1), (1, 70, 0, 2, 2))
+SIZES_OF_FAMILY = {Arch.SM80_DECODE: DECODE_SIZES, Arch.SM90_DECODE: CHUNK_SIZES}
 DECODE_LENGTHS = {"seqused_k": (0, 1, 63, 64, 65, 800, 300)}
 RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
 # More tiles than a device has multiprocessors, of many sequences.
@@ -46,7 +49,7 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
     """That the row serves, each of its features by itself."""
     row = {"d_head": config.d_head, **types_of(config)}
     is_decode = config.arch == Arch.SM80_DECODE
-    for sizes in DECODE_SIZES if is_decode else SIZES:
+    for sizes in SIZES_OF_FAMILY.get(config.arch, SIZES):
         yield AttentionProblem(*sizes, **row)
         if config.features & Feature.CAUSAL:
             yield AttentionProblem(*sizes, **row, causal=True)

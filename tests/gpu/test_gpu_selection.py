@@ -51,7 +51,7 @@ def test_selected_row_has_the_least(dtype: str, d_head: int, lengths: tuple, mas
     p = replace(p, **options)
     selected = _select(p)
     rivals = configs_for(p)
-    families = {c.arch for c in rivals}
+    families = {c.arch for c in rivals} - {Arch.SM90_DECODE}  # which these lengths leave out
     first = Arch.SM80_DECODE if Arch.SM80_DECODE in families else max(families)
     assert selected in rivals and selected.arch == first
     rivals = [c for c in rivals if c.arch == selected.arch]
@@ -70,7 +70,8 @@ def test_unaligned_rows_go_through_registers() -> None:
 
 def test_the_family_of_this_device_comes_first() -> None:
     """But for what its loads cannot address."""
-    newest = max(Arch(row.config.arch) for row in rows())
+    families = {Arch(row.config.arch) for row in rows()}
+    newest = max(families - {Arch.SM80_DECODE, Arch.SM90_DECODE})
     assert _select(BASE).arch == newest
     assert _select(replace(BASE, causal=True, window_size=(50, 3), softcap=9.0)).arch == newest
     assert _select(replace(BASE, layouts=("shifted",) * 4)).arch == Arch.SM80

@@ -203,8 +203,9 @@ def _local_memory(config: flashattn.Config) -> int:
 
 
 def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
-    """(least, most) for Q and the blocks of K and V, two bytes per element, one of e4m3. SM90: in
-    panels of 64 columns, with barriers, and places of O and the next Q where there is room."""
+    """(least, most) for Q and the blocks of K and V, two bytes per element, one of e4m3. SM90 and
+    SM90_DECODE: in panels of 64 columns, with barriers, and places of O and the next Q where there
+    is room."""
     if config.arch == Arch.SM80:
         exact = 2 * config.d_head * (config.B_r + 2 * config.B_c)
         return exact, exact
@@ -235,7 +236,8 @@ def test_row_fits_the_device(name: str) -> None:
     "arch, d_heads",
     [(Arch.SM80, (32, 64, 96, 128, 192, 256)),
      (Arch.SM80_DECODE, (64, 128, 256)),
-     (Arch.SM90, (64, 96, 128, 192, 256))],
+     (Arch.SM90, (64, 96, 128, 192, 256)),
+     (Arch.SM90_DECODE, (64, 128, 256))],
 )
 def test_table_has_rows_of_both_types_for_every_head_dimension(arch: Arch, d_heads: tuple) -> None:
     served = {(r.config.dtype, r.config.d_head) for r in cuda_kernels() if r.config.arch == arch}
@@ -245,7 +247,8 @@ def test_table_has_rows_of_both_types_for_every_head_dimension(arch: Arch, d_hea
 def test_rows_that_do_not_run_here_name_the_compute_capability_that_they_need() -> None:
     capability = flashattn.device_info(flashattn.Device.CUDA_CURRENT).compute_capability
     for kernel in cuda_kernels():
-        runs = capability == 90 if kernel.config.arch == Arch.SM90 else capability >= 80
+        is_sm90 = kernel.config.arch in (Arch.SM90, Arch.SM90_DECODE)
+        runs = capability == 90 if is_sm90 else capability >= 80
         assert kernel.is_runnable == runs
         if not runs:
             with pytest.raises(LookupError, match=r"compute capability [89]\.0"):

@@ -1,0 +1,296 @@
+"""Chunks of prompts and long drafts over long caches, in kernels of packed rows whose keys are cut
+into pieces: groups and tiles that do not divide each other, masks across pieces, lengths and pages
+that only the device knows, batch invariance, graphs and workspaces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import flashattn
+import numpy as np
+import pytest
+import torch
+from device_memory import lengths, upload
+from flashattn import Arch, Feature
+from flashattn._attention import workspace_size
+from flashattn._problem import Problem
+from flashattn.config import resolve
+from gpu_problems import (
+    assert_agrees,
+    check,
+    device_inputs,
+    device_pages,
+    expected_of,
+    host_inputs,
+    rows,
+    run,
+    same_bits,
+    types_of,
+)
+from paging import KINDS, PagedProblem
+from problems import AttentionProblem
+
+ROWS = [row.config for row in rows() if row.config.arch == Arch.SM90_DECODE]
+DENSE = [config for config in ROWS if not config.features & Feature.PAGED]
+PAGED = [config for config in ROWS if config.features & Feature.PAGED]
+LENGTHS = (0, 1, 63, 64, 65, 127, 2100, 900, 2, 513)
+BATCH = AttentionProblem(len(LENGTHS), 20, 2100, 8, 2, 128, "bfloat16", seqused_k=LENGTHS)
+PROBLEMS = {
+    "full": BATCH,
+    "causal": replace(BATCH, causal=True),
+    "window": replace(BATCH, window_size=(77, 2)),
+    "causal window": replace(BATCH, causal=True, window_size=(300, 0)),
+    "softcap": replace(BATCH, causal=True, softcap=3.0),
+    "fewer queries": replace(
+        BATCH, causal=True, seqused_q=(20, 1, 0, 20, 7, 9, 20, 3, 20, 11)
+    ),
+    "one long": AttentionProblem(1, 70, 8192, 8, 2, 128, "bfloat16", seqused_k=(8191,)),
+    "one long, causal": AttentionProblem(
+        1, 128, 8192, 8, 2, 128, "bfloat16", causal=True, seqused_k=(8192,)
+    ),
+}
+PAGE_SIZES = (1, 3, 16, 64, 128, 192)
+
+pytestmark = pytest.mark.skipif(not ROWS, reason="needs compute capability 9.0")
+every_row = pytest.mark.parametrize("config", ROWS, ids=str)
+every_dense_row = pytest.mark.parametrize("config", DENSE, ids=str)
+every_paged_row = pytest.mark.parametrize("config", PAGED, ids=str)
+every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
+
+
+def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
+    return replace(p, d_head=config.d_head, **types_of(config))
+
+
+def _dense_row(paged: flashattn.Config) -> flashattn.Config:
+    return replace(paged, features=paged.features & ~Feature.PAGED)
+
+
+def _run_paged(q: PagedProblem, config: object = None, **options: object) -> tuple:
+    pages, where = device_pages(q)
+    return run(replace(q.p, seqused_k=None), pages, config, **{**options, **where})
+
+
+# ---- Against the oracle ----
+
+
+@every_dense_row
+@every_problem
+def test_lengths_on_the_device(p: AttentionProblem, config: flashattn.Config) -> None:
+    check(_of_row(p, config), config)
+
+
+@every_dense_row
+@pytest.mark.parametrize("queries", [9, 16, 33, 100, 300])
+@pytest.mark.parametrize("heads", [(2, 2), (8, 2), (5, 1), (7, 1), (16, 2)], ids=str)
+def test_groups_and_queries(
+    heads: tuple[int, int], queries: int, config: flashattn.Config
+) -> None:
+    """Tiles that begin and end within a query's group of heads; lengths that the host knows."""
+    p = AttentionProblem(1, queries, 1500, *heads, causal=True)
+    check(_of_row(p, config), config)
+
+
+@every_dense_row
+@pytest.mark.parametrize("keys", [0, 1, 63, 64, 65, 128, 129, 1023, 8192])
+def test_known_lengths(keys: int, config: flashattn.Config) -> None:
+    p = AttentionProblem(1, 40, keys, 4, 2)
+    for options in ({}, {"causal": True}, {"window_size": (50, 3)}, {"softcap": 5.0}):
+        check(_of_row(replace(p, **options), config), config)
+
+
+@every_dense_row
+def test_ragged_batches(config: flashattn.Config) -> None:
+    p = AttentionProblem(
+        5, 90, 1200, 8, 2, causal=True, cu_seqlens_q=(0, 90, 90, 91, 130, 170),
+        cu_seqlens_k=(0, 1200, 1240, 1240, 1900, 1939),
+    )  # fmt: skip
+    check(_of_row(p, config), config)
+    check(_of_row(replace(p, cu_seqlens_k=None, seqused_k=(900, 0, 64, 1200, 39)), config), config)
+
+
+@every_dense_row
+@pytest.mark.parametrize("values", ["growing", "one_large_key", "identical_keys", "wide"])
+def test_values(values: str, config: flashattn.Config) -> None:
+    check(_of_row(AttentionProblem(2, 50, 1500, 4, 2, values=values), config), config)
+
+
+@every_dense_row
+@pytest.mark.parametrize("layout", ["padded", "heads_first"])
+def test_layouts(layout: str, config: flashattn.Config) -> None:
+    p = AttentionProblem(2, 40, 700, 8, 2, layouts=(layout,) * 4, causal=True)
+    check(_of_row(p, config), config)
+
+
+@every_dense_row
+def test_outputs_anywhere_and_wide(config: flashattn.Config) -> None:
+    for keys in (100, 1500):  # whole and cut
+        p = AttentionProblem(1, 40, keys, 8, 2, layouts=("contiguous",) * 3 + ("shifted",))
+        check(_of_row(p, config), config)
+        check(replace(_of_row(p, config), o_dtype="float32"), config)
+
+
+@every_dense_row
+def test_smaller_head_dimensions(config: flashattn.Config) -> None:
+    p = _of_row(AttentionProblem(1, 40, 1500, 8, 2, causal=True), config)
+    check(replace(p, d_head=config.d_head - 8), config)
+    check(replace(p, d_head=config.d_head // 2 + 8), config)
+
+
+# ---- What is not finite ----
+
+
+@every_dense_row
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("keys", [60, 1100])
+def test_values_that_are_not_finite_reach_only_rows_that_see_them(
+    keys: int, value: float, config: flashattn.Config
+) -> None:
+    """Under the diagonal, in the window's edge, and where pieces meet."""
+    p = _of_row(AttentionProblem(1, 30, keys, 4, 2, causal=True), config)
+    for options in ({}, {"window_size": (40, 0)}):
+        own = replace(p, **options)
+        q, k, v = host_inputs(own)
+        v[0, keys - 5, :, 3] = value
+        v[0, keys - 25, 1, own.d_head - 1] = value
+        v[0, keys // 2, 0, 0] = value
+        expected = expected_of(q, k, v, **own.options())
+        o, lse = run(own, [upload(x) for x in (q, k, v)], config)
+        assert_agrees(o, lse, expected, f"{own}, {config}")
+
+
+@every_dense_row
+def test_keys_beyond_the_length_may_be_anything(config: flashattn.Config) -> None:
+    p = _of_row(AttentionProblem(2, 40, 1100, 4, 2, seqused_k=(70, 1000)), config)
+    tensors = device_inputs(p)
+    expected = run(p, tensors, config)
+    for x in tensors[1:]:
+        x[0, 70:] = x[1, 1000:] = float("nan")
+    assert same_bits(run(p, tensors, config), expected)
+
+
+# ---- Pages ----
+
+
+@every_paged_row
+@every_problem
+def test_bits_are_those_without_pages(p: AttentionProblem, config: flashattn.Config) -> None:
+    expected = run(_of_row(PagedProblem(p, 1).dense, config), config=_dense_row(config))
+    for page_size in PAGE_SIZES:
+        q = PagedProblem(_of_row(p, config), page_size, v_apart=page_size % 2 == 1)
+        assert same_bits(_run_paged(q, config), expected), page_size
+
+
+@every_paged_row
+@pytest.mark.parametrize("kind", KINDS)
+def test_pages_may_be_found_in_any_way(kind: str, config: flashattn.Config) -> None:
+    p = _of_row(BATCH, config)
+    expected = run(p, config=_dense_row(config))
+    for q in (PagedProblem(p, 16, kind), PagedProblem(p, 7, kind, v_apart=True)):
+        assert same_bits(_run_paged(q, config), expected)
+
+
+@every_paged_row
+def test_keys_of_an_id_that_is_no_page_read_as_zeros(config: flashattn.Config) -> None:
+    p = _of_row(AttentionProblem(1, 20, 512, 4, 2, seqused_k=(512,)), config)
+    pages, where = device_pages(PagedProblem(p, 16))
+    q, k, v = device_inputs(p)
+    for bad in (-1, len(pages[1]), 2**31 - 1, -(2**31)):
+        where["page_table"][0, 3] = bad
+        k[:, 48:64] = v[:, 48:64] = 0
+        o = flashattn.flash_attn_func(*pages, config=config, **where)
+        dense = flashattn.flash_attn_func(
+            q, k, v, seqused_k=where["seqused_k"], config=_dense_row(config)
+        )
+        assert torch.equal(o, dense)
+
+
+# ---- Batches ----
+
+
+@every_row
+def test_batch_invariant_bits(config: flashattn.Config) -> None:
+    """The same alone and in the batch."""
+    p = _of_row(replace(BATCH, causal=True, seqlen_k=5000, seqused_k=(5000, *LENGTHS[1:])), config)
+    options = {"causal": True, "batch_invariant": True, "return_lse": True}
+    q, k, v = device_inputs(p)
+    if config.features & Feature.PAGED:
+        pages, where = device_pages(PagedProblem(p, 16))
+        o, lse = flashattn.flash_attn_func(*pages, config=config, **options, **where)
+    else:
+        used = lengths(p.seqused_k)
+        o, lse = flashattn.flash_attn_func(q, k, v, seqused_k=used, config=config, **options)
+    for b in range(p.batch):
+        own = q[b : b + 1], k[b : b + 1, : p.seqused_k[b]], v[b : b + 1, : p.seqused_k[b]]
+        alone = flashattn.flash_attn_func(*own, config=_dense_row(config), **options)
+        assert torch.equal(alone[0][0], o[b]) and torch.equal(alone[1][0], lse[b])
+
+
+@every_row
+def test_the_same_call_gives_the_same_bits(config: flashattn.Config) -> None:
+    q = PagedProblem(_of_row(BATCH, config), 16)
+    is_paged = config.features & Feature.PAGED
+    found = [_run_paged(q, config) if is_paged else run(q.p, config=config) for _ in range(10)]
+    assert all(same_bits(x, found[0]) for x in found)
+
+
+# ---- Graphs and workspaces ----
+
+
+@every_paged_row
+def test_a_graph_replays_with_other_lengths_and_pages(config: flashattn.Config) -> None:
+    p = _of_row(replace(BATCH, causal=True, seqused_k=(2100,) * BATCH.batch), config)
+    pages, where = device_pages(PagedProblem(p, 16))
+    o = torch.empty_like(pages[0])
+    workspace = torch.empty(128 << 20, dtype=torch.uint8, device="cuda")
+    keywords = {**where, "out": o, "workspace": workspace, "config": config, "causal": True}
+    flashattn.flash_attn_func(*pages, **keywords)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        flashattn.flash_attn_func(*pages, **keywords)
+    random = torch.Generator().manual_seed(1)
+    for i in range(200):
+        where["seqused_k"].copy_(torch.randint(0, 2101, (p.batch,), generator=random))
+        if i % 10 == 0:
+            ids = torch.randint(0, len(pages[1]), where["page_table"].shape, generator=random)
+            where["page_table"].copy_(ids)
+        graph.replay()
+        replayed = o.clone()
+        flashattn.flash_attn_func(*pages, **keywords)
+        assert torch.equal(o, replayed)
+
+
+@every_dense_row
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("invariant", [False, True])
+def test_a_call_stays_within_the_workspace_that_it_asks_for(
+    invariant: bool, known: bool, config: flashattn.Config
+) -> None:
+    p = _of_row(BATCH, config)
+    q, k, v = device_inputs(p)
+    used = None if known else lengths(p.seqused_k)
+    args = Problem(q, k, v, seqused_k=used, batch_invariant=invariant).args
+    size = workspace_size(args, resolve(config))
+    options = {"seqused_k": used, "batch_invariant": invariant, "config": config}
+    expected = flashattn.flash_attn_func(q, k, v, **options)
+    memory = torch.full((size + 2048,), 0xAB, dtype=torch.uint8, device="cuda")
+    workspace = memory[1024 : 1024 + size]
+    o = flashattn.flash_attn_func(q, k, v, workspace=workspace, **options)
+    assert torch.equal(o, expected)
+    assert (memory[:1024] == 0xAB).all() and (memory[1024 + size :] == 0xAB).all()
+    with pytest.raises(ValueError, match=f"workspace has {size - 1} bytes"):
+        flashattn.flash_attn_func(q, k, v, workspace=workspace[:-1], **options)
+
+
+# ---- Selection ----
+
+
+def test_selection_takes_these_rows_where_others_leave_the_device_idle() -> None:
+    def arch(*sizes: int, **options: object) -> int:
+        tensors = device_inputs(AttentionProblem(*sizes, 128, "bfloat16"))
+        return flashattn.select_config(*tensors, **options).config.arch
+
+    assert arch(1, 128, 8192, 32, 8, causal=True) == Arch.SM90_DECODE
+    assert arch(8, 16, 4096, 32, 8, causal=True) == Arch.SM90_DECODE
+    assert arch(8, 8, 4096, 32, 8, causal=True) == Arch.SM80_DECODE
+    assert arch(1, 2048, 2048, 32, 8, causal=True) == Arch.SM90
