@@ -622,7 +622,8 @@ typedef struct flash_forward_args {
 
     /* Memory of the device, any alignment, not shared with a call that runs at the same time (on a
      * CUDA device, until the stream has passed the call); needs no clearing. Decode kernels
-     * (FLASH_ARCH_SM80_DECODE, FLASH_ARCH_SM90_DECODE) need some, other CUDA kernels none. See flash_workspace_size(). */
+     * (FLASH_ARCH_SM80_DECODE, FLASH_ARCH_SM90_DECODE) need some, other CUDA kernels none. See
+     * flash_workspace_size(). */
     void *workspace;
     uint64_t workspace_size; /**< bytes */
 
@@ -675,13 +676,13 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
  * The bytes of workspace that flash_forward(args, kernel) uses. On the CPU device that is at the
  * present number of threads; fewer threads work with less, and one thread's share is the least that
  * is accepted. On a CUDA device decode kernels (FLASH_ARCH_SM80_DECODE,
- * FLASH_ARCH_SM90_DECODE) must have all of it, and other kernels use none. Depends on sizes, types, flags and on which of the pointers are NULL,
- * never on data: args->q.data and the like may still be NULL, and lengths in cu_seqlens_* and
- * seqused_* are not read (for a pointer that will be given later, pass any non-NULL value). The
- * size suffices for a smaller batch and shorter lengths on the same kernel too: ask once, for the
- * largest. With kernel NULL few queries take other kernels on a CUDA device than many: ask for each
- * number of queries that calls have, with a batch of one and with the largest.
- * Errors: as flash_forward(), less those about data and workspace.
+ * FLASH_ARCH_SM90_DECODE) must have all of it, and other kernels use none. Depends on sizes, types,
+ * flags and on which of the pointers are NULL, never on data: args->q.data and the like may still
+ * be NULL, and lengths in cu_seqlens_* and seqused_* are not read (for a pointer that will be given
+ * later, pass any non-NULL value). The size suffices for a smaller batch and shorter lengths on the
+ * same kernel too: ask once, for the largest. With kernel NULL few queries take other kernels on a
+ * CUDA device than many: ask for each number of queries that calls have, with a batch of one and
+ * with the largest. Errors: as flash_forward(), less those about data and workspace.
  */
 FLASH_API flash_status_t flash_workspace_size(const flash_forward_args_t *args,
                                               const flash_kernel_t *kernel, uint64_t *size);
