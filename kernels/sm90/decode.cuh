@@ -81,11 +81,11 @@ static __device__ __forceinline__ void sm90_decode(const sm90_decode_params_t &p
     __syncthreads();
     const key_walk_t walk = find_walk<C>(params.cut, block);
     if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
-        if constexpr (consumers<C> > 1)
+        if constexpr (consumers < C >> 1)
             acquire_registers<consumer_registers<C>>();
         consume<C>(params.cut, block, walk);
     } else {
-        if constexpr (consumers<C> > 1) /* one consumer has enough as it is */
+        if constexpr (consumers < C >> 1) /* one consumer has enough as it is */
             release_registers<producer_registers<C>>();
         produce<C>(params, block, walk);
     }
