@@ -9,7 +9,7 @@
  *     block number = (piece * row_tiles + row tile) * head_blocks + head block
  *
  * Blocks of pieces that are not their whole sequence write partial results to the slot of their own
- * number, which flash_sm80_decode_combine merges (kernels/sm80/decode_combine.cu).
+ * number, which a second kernel merges (decode/merge.cuh).
  */
 #ifndef FLASH_KERNELS_COMMON_DECODE_H
 #define FLASH_KERNELS_COMMON_DECODE_H
@@ -79,8 +79,10 @@ DECODE_CONSTANT int32_t decode_block_threads(const flash_config_t *c) {
 }
 
 #ifndef __CUDACC__
-/* The host's side of the kernel in kernels/sm80/decode_combine.cu; launched, never called. */
+/* The host's side of the kernels that merge: kernels/sm80/decode_combine.cu has a block for a row,
+ * kernels/sm90/decode_combine.cu a warp. Launched, never called. */
 void flash_sm80_decode_combine(decode_params_t params);
+void flash_sm90_decode_combine(decode_params_t params);
 #endif
 
 #endif

@@ -8,6 +8,8 @@
 #include "cuda/merge_decode.h"
 #include "cuda/plan_sm80_decode.h"
 
+static const decode_merge_t merge = {.kernel = flash_sm80_decode_combine, .rows_of_block = 1};
+
 static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                 const device_t *device, uint64_t *size) {
     const decode_plan_t plan = plan_sm80_decode(&kernel->config, problem, device);
@@ -25,7 +27,7 @@ static flash_status_t check_workspace(const flash_kernel_t *kernel, const proble
 static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device) {
     FLASH_TRY(cuda_prepare(kernel, problem, device));
-    return merge_decode_prepare(device);
+    return merge_decode_prepare(&merge, device);
 }
 
 static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
@@ -36,7 +38,7 @@ static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *pro
                               .threads = decode_block_threads(&kernel->config),
                               .shared_bytes = decode_shared_bytes(&kernel->config)};
     FLASH_TRY(launch_grid(cuda_kernel_symbol(kernel), &grid, &plan.params, stream));
-    return merge_decode_enqueue(&plan, device, stream);
+    return merge_decode_enqueue(&merge, &plan, device, stream);
 }
 
 static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *problem,

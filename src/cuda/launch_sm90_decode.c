@@ -12,6 +12,9 @@
 #include "cuda/tma_tensor.h"
 #include "kernels/sm90/decode_kernel.h"
 
+static const decode_merge_t merge = {.kernel = flash_sm90_decode_combine,
+                                     .rows_of_block = DECODE_COMBINE_WARPS};
+
 static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                 const device_t *device, uint64_t *size) {
     const decode_plan_t plan = plan_sm90_decode(&kernel->config, problem, device);
@@ -30,7 +33,7 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
                               const device_t *device) {
     FLASH_TRY(tensor_map_prepare());
     FLASH_TRY(cuda_prepare(kernel, problem, device));
-    return merge_decode_prepare(device);
+    return merge_decode_prepare(&merge, device);
 }
 
 static sm90_paging_t paging_of(const flash_config_t *config, const flash_params_t *p) {
@@ -62,7 +65,7 @@ static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *pro
                                    .paging = paging_of(config, &problem->params)};
     FLASH_TRY(encode_maps(config, &params));
     FLASH_TRY(launch_grid(cuda_kernel_symbol(kernel), &grid, &params, stream));
-    return merge_decode_enqueue(&plan, device, stream);
+    return merge_decode_enqueue(&merge, &plan, device, stream);
 }
 
 static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *problem,

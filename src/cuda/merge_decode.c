@@ -23,35 +23,36 @@ flash_status_t merge_decode_check_workspace(const flash_kernel_t *kernel, const 
     return FLASH_SUCCESS;
 }
 
-static const void *combine_symbol(void) {
+static const void *symbol_of(const decode_merge_t *merge) {
     union {
         void (*function)(decode_params_t);
         const void *symbol;
-    } u = {.function = flash_sm80_decode_combine};
+    } u = {.function = merge->kernel};
     return u.symbol;
 }
 
-static flash_status_t load_combine(void) {
+static flash_status_t load(const decode_merge_t *merge) {
     struct cudaFuncAttributes attributes;
-    FLASH_TRY_CUDA(cudaFuncGetAttributes(&attributes, combine_symbol()));
+    FLASH_TRY_CUDA(cudaFuncGetAttributes(&attributes, symbol_of(merge)));
     return FLASH_SUCCESS;
 }
 
-flash_status_t merge_decode_prepare(const device_t *device) {
+flash_status_t merge_decode_prepare(const decode_merge_t *merge, const device_t *device) {
     cuda_scope_t scope;
     FLASH_TRY(cuda_scope_enter(device, &scope));
-    const flash_status_t status = load_combine();
+    const flash_status_t status = load(merge);
     cuda_scope_leave(&scope);
     return status;
 }
 
 /* Compute capability 9.0 and newer can start the second kernel before the first one has ended. */
-flash_status_t merge_decode_enqueue(const decode_plan_t *plan, const device_t *device,
-                                    flash_stream_t stream) {
-    const cuda_grid_t grid = {.blocks = plan->combine_blocks,
+flash_status_t merge_decode_enqueue(const decode_merge_t *merge, const decode_plan_t *plan,
+                                    const device_t *device, flash_stream_t stream) {
+    const int64_t rows = merge->rows_of_block;
+    const cuda_grid_t grid = {.blocks = (plan->combine_rows + rows - 1) / rows,
                               .threads = DECODE_WARP_THREADS * DECODE_COMBINE_WARPS,
                               .is_dependent = device->compute_capability >= 90};
-    if (plan->combine_blocks == 0)
+    if (plan->combine_rows == 0)
         return FLASH_SUCCESS;
-    return launch_grid(combine_symbol(), &grid, &plan->params, stream);
+    return launch_grid(symbol_of(merge), &grid, &plan->params, stream);
 }

@@ -131,7 +131,7 @@ decode_plan_t plan_decode(const flash_config_t *config, const problem_t *problem
         plan_cut_by_length(&plan, limits);
     else
         plan_cut_by_share(&plan, device->n_multiprocessors, limits);
-    plan.combine_blocks = plan.splits * p->n_heads_kv * rows;
+    plan.combine_rows = plan.splits * p->n_heads_kv * rows;
     return plan;
 }
 

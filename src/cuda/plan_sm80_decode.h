@@ -15,7 +15,7 @@ typedef struct decode_plan {
     decode_params_t params; /* but for dividers and pointers to the workspace */
     int64_t blocks;         /* of the decode kernel, at most */
     int64_t splits;         /* sequences that are cut, at most */
-    int64_t combine_blocks; /* a row of a sequence that is cut each */
+    int64_t combine_rows;   /* rows of sequences that are cut, at most */
     int64_t slots;          /* of partial results: the most that this or a smaller call uses */
 } decode_plan_t;
 

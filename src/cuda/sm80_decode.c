@@ -80,7 +80,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     if (of_launch != NULL)
         return of_launch;
     const decode_plan_t plan = plan_sm80_decode(config, problem, device);
-    if (plan.blocks > INT32_MAX || plan.combine_blocks > INT32_MAX)
+    if (plan.blocks > INT32_MAX || plan.combine_rows > INT32_MAX)
         return "the problem has more pieces than a launch can take";
     return NULL;
 }

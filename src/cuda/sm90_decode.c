@@ -73,7 +73,7 @@ static const char *launch_obstacle(const flash_config_t *config, const problem_t
     if (of_launch != NULL)
         return of_launch;
     const decode_plan_t plan = plan_sm90_decode(config, problem, device);
-    return plan.blocks <= INT32_MAX && plan.combine_blocks <= INT32_MAX
+    return plan.blocks <= INT32_MAX && plan.combine_rows <= INT32_MAX
                ? NULL
                : "the problem has more pieces than a launch can take";
 }
