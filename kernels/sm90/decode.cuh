@@ -72,6 +72,10 @@ static __device__ __forceinline__ void sm90_decode(const sm90_decode_params_t &p
     static_assert(sizeof(cut_scratch<C>) <= q_bytes<C>, "the scratch lies over Q");
     decode_block_t block;
     launch_dependents();
+    if (threadIdx.x == V_LOAD_WARP * warp_threads) {
+        tma_prefetch_map(&params.k);
+        tma_prefetch_map(&params.v);
+    }
     if (!find_block<C>(params.cut, *(cut_scratch<C> *)shared_memory, block))
         return;
     if (threadIdx.x == 0) {

@@ -31,7 +31,7 @@ template <flash_config_t C> static __device__ __forceinline__ void start_rows(ro
     rows.o = output_tile<C>{};
     rows.softmax = softmax_state_t{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
     rows.k = rows.v = ring_t{0, 0};
-    rows.number = consumer_number();
+    rows.number = consumers<C> > 1 ? consumer_number() : 0;
 }
 
 /* ---- Turns ---- */
