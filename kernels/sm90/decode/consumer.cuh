@@ -143,10 +143,10 @@ static __device__ __forceinline__ void compute_whole_blocks(row_state<C> &rows, 
                                                             const score_unit_t &unit) {
     if (count <= 0)
         return;
-    compute_scores<C>(rows, unit);
-    weigh<C>(rows, unit);
     if (rows.number == 1)
         pass_turn<C>(rows); /* the first one is consumer 0's */
+    compute_scores<C>(rows, unit);
+    weigh<C>(rows, unit);
 #pragma unroll 1
     for (int32_t n = 1; n < count; ++n)
         next_whole_block<C>(rows, unit);
