@@ -86,10 +86,11 @@ def device_options(p: AttentionProblem) -> dict[str, object]:
 def device_pages(
     q: PagedProblem, inputs: list[np.ndarray] | None = None
 ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-    """q, k and v with pages, and the keywords that say where they are."""
-    tensors, where = make_pages(q, inputs or host_inputs(q.dense))
+    """q, k and v with pages, in the problem's layouts, and the keywords that say where they are."""
+    on_host = replace(q, p=replace(q.p, layouts=CONTIGUOUS))
+    tensors, where = make_pages(on_host, inputs or host_inputs(q.dense))
     arrays = {name: torch.from_numpy(np.array(x)).cuda() for name, x in where.items()}
-    return [upload(x) for x in tensors], arrays
+    return [upload(x, layout) for x, layout in zip(tensors, q.p.layouts)], arrays
 
 
 def query(p: AttentionProblem, config: object = None) -> flashattn.Support:
@@ -112,6 +113,24 @@ def configs_for(p: AttentionProblem) -> list[flashattn.Config]:
     ]
 
 
+def paged_options(q: PagedProblem, where: dict[str, torch.Tensor]) -> dict[str, object]:
+    """Keywords of flash_attn_varlen_func for the pages that device_pages() made."""
+    return {**device_options(replace(q.p, seqused_k=None)), **where}
+
+
+def configs_for_pages(q: PagedProblem) -> list[flashattn.Config]:
+    """The rows that serve a problem in pages."""
+    tensors, where = device_pages(q)
+    options = paged_options(q, where)
+    return [
+        row.config
+        for row in rows()
+        if row.config.features & Feature.PAGED
+        and stores(row.config, q.p.layouts[3])
+        and flashattn.query_support(*tensors, config=row.config, **options)
+    ]
+
+
 def run(
     p: AttentionProblem,
     tensors: list[torch.Tensor] | None = None,
@@ -130,9 +149,22 @@ def run(
 
 def check(p: AttentionProblem, config: object = None) -> tuple[np.ndarray, np.ndarray]:
     """Runs the problem, asserts that it agrees with the oracle, and returns (O, LSE)."""
-    o, lse = run(p, config=config)
+    return _check(p, run(p, config=config), config, f"replay: {p}")
+
+
+def check_in_pages(q: PagedProblem, config: object = None) -> tuple[np.ndarray, np.ndarray]:
+    """check() of a problem whose keys lie in pages."""
+    pages, where = device_pages(q)
+    outputs = run(replace(q.p, seqused_k=None), pages, config, **where)
+    return _check(q.dense, outputs, config, f"replay: {q}")
+
+
+def _check(
+    p: AttentionProblem, outputs: tuple[np.ndarray, np.ndarray], config: object, replay: str
+) -> tuple[np.ndarray, np.ndarray]:
+    o, lse = outputs
     fill_unused(p, o, lse)
-    replay = f"replay: {p}, config={str(config) if config else None!r}"
+    replay = f"{replay}, config={str(config) if config else None!r}"
     expected = _expected(replace(p, layouts=CONTIGUOUS))
     if not _may_round_anywhere(config):
         expected = replace(expected, naive_o=expected.naive_o[:1])
