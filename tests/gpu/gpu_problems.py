@@ -16,7 +16,7 @@ from flashattn import Arch, DType, Feature, Kernel, oracle
 from flashattn.compare import compare
 from memory import dtype_of
 from paging import PagedProblem, make_pages
-from problems import AttentionProblem, fill_unused, make_inputs
+from problems import AttentionProblem, fill_unused, largest_scale, make_inputs
 
 DTYPES = ("float16", "bfloat16")
 CONTIGUOUS = ("contiguous",) * 4
@@ -76,10 +76,13 @@ def device_shapes(p: AttentionProblem) -> list[torch.Tensor]:
 
 
 def device_options(p: AttentionProblem) -> dict[str, object]:
-    """Keywords of flash_attn_varlen_func, lengths in device memory."""
+    """Keywords of flash_attn_varlen_func, lengths and scales in device memory."""
     options = p.call_options()
     for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"):
         options[name] = lengths(options[name])
+    for name in ("k_descale", "v_descale"):
+        if isinstance(options[name], np.ndarray):
+            options[name] = torch.from_numpy(options[name]).cuda()
     return options
 
 
@@ -189,6 +192,7 @@ class Expected:
     naive_o: np.ndarray
     largest_score: float
     p_dtype: np.dtype
+    unit: float = 1.0  # of V
 
 
 def expected_of(
@@ -215,6 +219,7 @@ def assert_agrees(o: np.ndarray, lse: np.ndarray, expected: Expected, replay: st
         oracle_lse=expected.lse,
         largest_score=expected.largest_score,
         p_dtype=expected.p_dtype,
+        unit=expected.unit,
     )
     assert deviation.ok, f"{deviation.failures}; {deviation}; {replay}"
 
@@ -232,4 +237,9 @@ def same_bits(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _expected(p: AttentionProblem) -> Expected:
-    return expected_of(*make_inputs(p), o_dtype=dtype_of(p.types[2]), **p.options())
+    expected = expected_of(*make_inputs(p), o_dtype=dtype_of(p.types[2]), **p.options())
+    return replace(
+        expected,
+        largest_score=expected.largest_score * largest_scale(p.k_descale),
+        unit=largest_scale(p.v_descale),
+    )

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 
 import flashattn  # noqa: E402
 import torch  # noqa: E402
-from flashattn import Arch, Feature  # noqa: E402
+from flashattn import Arch, DType, Feature  # noqa: E402
 from flashattn.cli.problem import chosen_kernels, is_cuda  # noqa: E402
 from gpu_problems import (  # noqa: E402
     device_inputs,
@@ -59,6 +59,11 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
         yield AttentionProblem(3, 3, 400, 8, 2, **row, cu_seqlens_q=(0, 1, 1, 4), causal=True)
     elif config.features & Feature.VARLEN:
         yield AttentionProblem(3, 91, 150, 4, 2, **row, **RAGGED)
+    if config.dtype == DType.E4M3:
+        row = {**row, "q_dtype": "float16", "o_dtype": "float16"}
+        scales = ((0.5, 2.0), (1.0, 0.25), (4.0, 1.0))
+        few = (3, 3, 400, 8, 2) if is_decode else (3, 91, 150, 8, 2)
+        yield AttentionProblem(*few, **row, k_descale=scales, v_descale=scales)
     if config.persistent:
         yield from many_tiles(config, row)
 

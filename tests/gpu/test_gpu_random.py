@@ -47,6 +47,16 @@ def test_random_problem_in_pages_agrees_with_the_oracle(data: st.DataObject) -> 
     check_in_pages(q, data.draw(st.sampled_from([None, *configs]), label="config"))
 
 
+@random_problems
+@given(st.data())
+def test_random_cache_agrees_with_the_oracle(data: st.DataObject) -> None:
+    """The same keys without pages, of e4m3 too."""
+    p = data.draw(_paged_problems(), label="problem").dense
+    configs = configs_for(p)
+    assume(configs)
+    check(p, data.draw(st.sampled_from([None, *configs]), label="config"))
+
+
 @st.composite
 def _paged_problems(draw: st.DrawFn) -> PagedProblem:
     """Of many rows and of few; keys are padded before they go to pages, and rows are aligned."""
@@ -59,6 +69,8 @@ def _paged_problems(draw: st.DrawFn) -> PagedProblem:
         dtype=E4M3 if is_e4m3 else p.dtype,
         q_dtype=p.dtype if is_e4m3 else None,
         softmax_scale=p.softmax_scale and 0.5 / math.sqrt(d_head),
+        k_descale=draw(_scales(p)) if is_e4m3 else None,
+        v_descale=draw(_scales(p)) if is_e4m3 else None,
         layouts=draw(st.tuples(*[st.sampled_from(ALIGNED_LAYOUTS)] * 4)),
     )
     if p.cu_seqlens_q is None and draw(st.booleans()):
@@ -108,6 +120,13 @@ def _problems(draw: st.DrawFn) -> AttentionProblem:
 
 def _sides() -> st.SearchStrategy[int]:
     return st.one_of(st.just(-1), st.integers(0, 5), st.integers(0, 250))
+
+
+def _scales(p: AttentionProblem) -> st.SearchStrategy[object]:
+    """None, one for all, or [batch][n_heads_kv]."""
+    one = st.sampled_from([1.0, 0.25, -1.5, 1.25])
+    of_heads = st.tuples(*[one] * p.n_heads_kv)
+    return st.one_of(st.none(), one, st.tuples(*[of_heads] * p.batch))
 
 
 @st.composite
