@@ -24,9 +24,7 @@ for d in 64 128 256; do
     # Decode, with K and V in memory: all keys, lengths that only the device knows, pages.
     for cache in "" --seqused "--page-size 16,64"; do
         tune "$d" --batch 1 --heads 32 --heads-kv 8 --seqlen-q 1 --seqlen 8192,32768 --cold $cache
-        tune "$d" --batch 16 --heads 32 --heads-kv 8 --seqlen-q 1 --seqlen 1024,8192 --cold $cache
-        tune "$d" --batch 64 --heads 32 --heads-kv 8 --seqlen-q 1 --seqlen 2048,8192 --cold $cache
-        tune "$d" --batch 16 --heads 64 --heads-kv 4 --seqlen-q 1 --seqlen 8192 --cold $cache
+        tune "$d" --batch 32 --heads 32 --heads-kv 8 --seqlen-q 1 --seqlen 1024,8192 --cold $cache
     done
     # Chunks of prompts in pages.
     tune "$d" --batch 1 --heads 32 --heads-kv 8 --seqlen-q 512 --seqlen 8192,32768 --causal \

@@ -3,14 +3,15 @@ times of a batch, and the table, the records and the picture that it makes of gi
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from flashattn.cli import bench_decode, decode_times, main, mixes, read_floor
 from flashattn.cli.ragged import RaggedBatch
@@ -271,7 +272,55 @@ def test_no_floor_where_its_library_is_not_there() -> None:
     assert read_floor.calls(None, 1024) == []
 
 
-def test_help_names_the_mixes() -> None:
-    parser = argparse.ArgumentParser()
-    bench_decode.add_parser(parser.add_subparsers())
-    assert parser.parse_args(["bench-decode"]).heads == "32/8"
+FLOOR_OF_THREE_WAYS = """
+#include <stdint.h>
+#include <stddef.h>
+int flashattn_read_floor_shapes(void) { return 3; }
+/* The second way is not for this device. */
+int flashattn_read_floor(int shape, const char *memory, int64_t bytes, int64_t *sink, void *stream)
+{
+    if (shape == 1)
+        return 801;
+    *sink += stream == NULL ? memory[bytes - 1] : 0;
+    return bytes == 96 ? 0 : 1;
+}
+"""
+
+
+def test_the_floor_has_the_ways_that_the_device_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = tmp_path / "floor.c"
+    source.write_text(FLOOR_OF_THREE_WAYS)
+    output = tmp_path / "libflashattn_read_floor.so"
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", output], check=True)
+    stream = SimpleNamespace(cuda_stream=None)
+    torch = SimpleNamespace(uint8=None, cuda=SimpleNamespace(current_stream=lambda: stream))
+    library = SimpleNamespace(_name=str(tmp_path / "libflashattn.so"))
+    monkeypatch.setattr(read_floor, "library", lambda: library)
+    monkeypatch.setattr(read_floor.problem, "extra", lambda _: torch)
+    memory = FakeMemory(np.full(100, 7, np.uint8))
+    calls = read_floor.calls(memory, 100)  # whole loads of 16 bytes: 96
+    assert len(calls) == 2 and memory.sink[0] == 2 * 7
+    for call in calls:
+        call()
+    assert memory.sink[0] == 4 * 7
+    assert read_floor.calls(memory, 15) == []
+
+
+class FakeMemory:
+    """What is asked of a torch tensor."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.sink: np.ndarray | None = None
+
+    def data_ptr(self) -> int:
+        return self.array.ctypes.data
+
+    def new_zeros(self, n: int) -> FakeMemory:
+        self.sink = np.zeros(n, np.int64)
+        return FakeMemory(self.sink)
+
+    def view(self, _dtype: object) -> FakeMemory:
+        return self
