@@ -37,24 +37,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     problem.add_shape_options(parser, several_d_heads=True)
     problem.add_mask_options(parser)
-    cache = parser.add_argument_group("cache")
-    cache.add_argument(
-        "--page-size",
-        type=problem.numbers,
-        default=[],
-        metavar="N,N,...",
-        help="K and V in pages of so many tokens, in random order; each size is a shape",
-    )
-    cache.add_argument(
-        "--seqused",
-        action="store_true",
-        help="lengths that only the device knows, as in a cache that fills; pages always have them",
-    )
-    cache.add_argument(
-        "--cold",
-        action="store_true",
-        help="write 256 MiB before each launch, so that K and V come from memory, as in decoding",
-    )
+    _add_cache_options(parser)
     parser.add_argument("--launches", type=int, default=25, help="of each kernel (25)")
     parser.add_argument("--top", type=int, default=5, help="ranks to print of each shape (5)")
     parser.add_argument("--output", metavar="FILE", help="results; those of other shapes are kept")
@@ -66,6 +49,27 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="write only shapes where the best beats the selected kernel by more than this",
     )
     parser.set_defaults(run=run)
+
+
+def _add_cache_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("cache")
+    group.add_argument(
+        "--page-size",
+        type=problem.numbers,
+        default=[],
+        metavar="N,N,...",
+        help="K and V in pages of so many tokens, in random order; each size is a shape",
+    )
+    group.add_argument(
+        "--seqused",
+        action="store_true",
+        help="lengths that only the device knows, as in a cache that fills; pages always have them",
+    )
+    group.add_argument(
+        "--cold",
+        action="store_true",
+        help="write 256 MiB before each launch, so that K and V come from memory, as in decoding",
+    )
 
 
 @dataclass(frozen=True)
