@@ -24,6 +24,7 @@ typedef struct family_rank {
     int64_t without_strategies; /* that always pay */
     int64_t time;               /* estimated, in any unit; 0 where the choice must not look at it */
     int64_t preference;
+    int64_t passes; /* over K and V, where reading them is what takes time; else 0 */
 } family_rank_t;
 
 /* What a call does with a kernel, whose device the problem's is. */

@@ -97,9 +97,9 @@ static int32_t priority(const device_t *device) {
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
     const int64_t rows = (int64_t)problem->params.seqlen_q * problem->params.group;
+    const int64_t row_tiles = (rows + config->B_r - 1) / config->B_r;
     (void)device;
-    return (family_rank_t){.time = (rows + config->B_r - 1) / config->B_r,
-                           .preference = config->B_r};
+    return (family_rank_t){.time = row_tiles, .preference = config->B_r, .passes = row_tiles};
 }
 
 const family_t family_sm80_decode = {.facts = &family_facts_sm80_decode,
