@@ -176,7 +176,9 @@ enum flash_arch {
     FLASH_ARCH_NEON_BF16 = 7,    /**< aarch64 with FEAT_BF16; bf16 */
     FLASH_ARCH_SM80 = 80,        /**< CUDA, compute capability 8.0 and newer (mma.sync) */
     FLASH_ARCH_SM80_DECODE = 81, /**< as SM80, for few queries over many keys */
-    FLASH_ARCH_SM90 = 90         /**< CUDA, compute capability 9.0 (wgmma, TMA) */
+    FLASH_ARCH_SM90 = 90,        /**< CUDA, compute capability 9.0 (wgmma, TMA) */
+    FLASH_ARCH_MIXED = 100       /**< CUDA, two kernels of the above a call: for ragged batches of
+                                      sequences with few queries and with many */
 };
 
 /** These say what a kernel computes; values never change. */
