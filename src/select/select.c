@@ -45,6 +45,17 @@ static bool is_wanted(const family_t *family, const problem_t *problem, family_p
     return family->declines == NULL || !family->declines(problem);
 }
 
+/* Whether a row comes after one that was found, by the first two fields of their ranks: to ask
+ * whether it serves the problem, too, can take a while. */
+static bool comes_later(const flash_kernel_t *kernel, const flash_kernel_t *found,
+                        const device_t *device) {
+    if (found == NULL)
+        return false;
+    const int32_t own = kernel->family->priority(device);
+    const int32_t priority = found->family->priority(device);
+    return own != priority ? own < priority : kernel->config.d_head > found->config.d_head;
+}
+
 /* part: FAMILY_NO_PART: of all families. */
 static const flash_kernel_t *best(const problem_t *problem, const device_t *device,
                                   family_part_t part) {
@@ -52,7 +63,8 @@ static const flash_kernel_t *best(const problem_t *problem, const device_t *devi
     rank_t best_rank = {{0}};
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_kernel_t *kernel = &kernel_table[i];
-        if (!is_wanted(kernel->family, problem, part) || !select_serves(kernel, problem, device))
+        if (!is_wanted(kernel->family, problem, part) ||
+            comes_later(kernel, best, device) || !select_serves(kernel, problem, device))
             continue;
         const rank_t rank = rank_row(kernel, problem, device);
         if (best == NULL || ranks_before(&rank, &best_rank)) {
