@@ -47,9 +47,11 @@ FLASH_HOST_DEVICE static inline int flash_has_whole_batch(const flash_params_t *
     return p->most_queries == 0;
 }
 
-/* Whether a sequence of so many queries is the kernel's. */
+/* Whether a sequence of so many queries is the kernel's. There are no branches, which cost registers
+ * that the larger kernels do not have. */
 FLASH_HOST_DEVICE static inline int flash_is_own_length(const flash_params_t *p, int32_t len_q) {
-    return flash_has_whole_batch(p) || (len_q >= p->least_queries && len_q <= p->most_queries);
+    const int is_in_range = (len_q >= p->least_queries) & (len_q <= p->most_queries);
+    return flash_has_whole_batch(p) | is_in_range;
 }
 
 FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_params_t *p,
@@ -69,10 +71,10 @@ FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_para
         const int32_t used = flash_load_length(p->seqused_q, batch_index);
         s.len_q = used < s.len_q ? used : s.len_q;
     }
-    if (p->seqused_k)
-        s.len_k = flash_load_length(p->seqused_k, batch_index);
     if (!flash_is_own_length(p, s.len_q))
         s.len_q = 0;
+    if (p->seqused_k)
+        s.len_k = flash_load_length(p->seqused_k, batch_index);
     return s;
 }
 

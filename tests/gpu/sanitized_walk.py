@@ -42,9 +42,22 @@ RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
 MANY = {"cu_seqlens_q": tuple(range(0, 41 * 70, 70)), "cu_seqlens_k": tuple(range(0, 41 * 90, 90))}
 
 
+def mixed_problems(row: dict[str, object]) -> Iterator[AttentionProblem]:
+    """Of both parts, of one and of none."""
+    lengths = {"seqused_k": (300, 333, 0, 70)}
+    for ends, causal in (((0, 1, 131, 134, 135), True), ((0, 2, 3, 3, 4), False)):
+        yield AttentionProblem(
+            4, 130, 333, 8, 2, **row, cu_seqlens_q=ends, causal=causal, **lengths
+        )
+    yield AttentionProblem(4, 130, 333, 8, 2, **row, cu_seqlens_q=(0,) * 5, **lengths)
+
+
 def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
     """That the row serves, each of its features by itself."""
     row = {"d_head": config.d_head, **types_of(config)}
+    if config.arch == Arch.MIXED:
+        yield from mixed_problems(row)
+        return
     is_decode = config.arch == Arch.SM80_DECODE
     for sizes in DECODE_SIZES if is_decode else SIZES:
         yield AttentionProblem(*sizes, **row)
