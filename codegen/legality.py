@@ -2,7 +2,8 @@
 
 The rules of single fields are in facts.py, from which the library's are generated. Here are those
 that say something of several fields at once; the library has them in src/cuda/sm80.c,
-sm80_decode.c, sm90.c and mixed.c, in the same order and the same words, and a test compares the two.
+sm80_decode.c, sm90.c and mixed.c, in the same order and the same words, and a test compares the
+two.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ FLASH_HOST_DEVICE static inline int flash_has_whole_batch(const flash_params_t *
     return p->most_queries == 0;
 }
 
-/* Whether a sequence of so many queries is the kernel's. There are no branches, which cost registers
- * that the larger kernels do not have. */
+/* Whether a sequence of so many queries is the kernel's. There are no branches, which cost
+ * registers that the larger kernels do not have. */
 FLASH_HOST_DEVICE static inline int flash_is_own_length(const flash_params_t *p, int32_t len_q) {
     const int is_in_range = (len_q >= p->least_queries) & (len_q <= p->most_queries);
     return flash_has_whole_batch(p) | is_in_range;

@@ -2,7 +2,8 @@
  * The MIXED family: ragged batches in which some sequences have few queries (decode) and others
  * many (chunks of prompts). Its rows have no kernel of their own. A launch enqueues a forward row
  * and a decode row of the table, each for the sequences that it is for, which the device tells by
- * their lengths (flash_is_own_length()). Both rows write to the same O and LSE, at different places.
+ * their lengths (flash_is_own_length()). Both rows write to the same O and LSE, at different
+ * places.
  *
  * The forward kernel comes first: the keys that a chunk brings were written just before the call,
  * and are in L2 until decode reads all of its caches.
@@ -57,7 +58,7 @@ static problem_t many_queries(const problem_t *problem, int32_t least) {
     return part;
 }
 
-/* Some sequence has one query at least that is decoded: most_decoded() is not 0. */
+/* The caller has made sure that most_decoded() is not 0. */
 static parts_t find_parts(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
     const int32_t most = most_decoded(config, &problem->params);
@@ -138,8 +139,8 @@ static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *p
                                 const device_t *device, uint64_t *size) {
     const parts_t parts = find_parts(&kernel->config, problem, device);
     uint64_t of_forward, of_decode;
-    FLASH_TRY(kernel_ops(parts.forward)
-                  ->workspace(parts.forward, &parts.many, device, &of_forward));
+    FLASH_TRY(
+        kernel_ops(parts.forward)->workspace(parts.forward, &parts.many, device, &of_forward));
     FLASH_TRY(kernel_ops(parts.decode)->workspace(parts.decode, &parts.few, device, &of_decode));
     *size = of_forward > of_decode ? of_forward : of_decode;
     return FLASH_SUCCESS;

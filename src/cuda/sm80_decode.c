@@ -109,6 +109,6 @@ const family_t family_sm80_decode = {.facts = &family_facts_sm80_decode,
                                      .obstacle = obstacle,
                                      .priority = priority,
                                      .rank = rank,
-                                        .part = FAMILY_DECODE_PART,
+                                     .part = FAMILY_DECODE_PART,
                                      .ops = {[FAMILY_OP_FORWARD] = &sm80_decode_ops},
                                      .cuda = &cuda};

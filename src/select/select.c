@@ -63,8 +63,8 @@ static const flash_kernel_t *best(const problem_t *problem, const device_t *devi
     rank_t best_rank = {{0}};
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_kernel_t *kernel = &kernel_table[i];
-        if (!is_wanted(kernel->family, problem, part) ||
-            comes_later(kernel, best, device) || !select_serves(kernel, problem, device))
+        if (!is_wanted(kernel->family, problem, part) || comes_later(kernel, best, device) ||
+            !select_serves(kernel, problem, device))
             continue;
         const rank_t rank = rank_row(kernel, problem, device);
         if (best == NULL || ranks_before(&rank, &best_rank)) {
@@ -94,9 +94,10 @@ static void give_reason(const flash_kernel_t *kernel, const problem_t *problem,
                  "%s is the fastest family in this library that the processor has for %s%s", name,
                  types, remark);
     else
-        snprintf(reason, SELECT_REASON_SIZE,
-                 "the least estimated time on %d multiprocessors among the %s rows of d_head %d%s%s",
-                 device->n_multiprocessors, name, kernel->config.d_head, remark, parts);
+        snprintf(
+            reason, SELECT_REASON_SIZE,
+            "the least estimated time on %d multiprocessors among the %s rows of d_head %d%s%s",
+            device->n_multiprocessors, name, kernel->config.d_head, remark, parts);
 }
 
 /* The types of Q and O that some kernel for the device's kind takes beside the problem's K and V;

@@ -152,8 +152,7 @@ static void a_refused_permission_is_named(void **state) {
 /* Whether rows of other families are to compute what this one serves, and there are none for it. */
 static bool needs_rows_that_are_not_there(const flash_kernel_t *kernel, const problem_t *problem,
                                           const device_t *device) {
-    return kernel->function == NULL &&
-           select_part(problem, device, FAMILY_FORWARD_PART) == NULL;
+    return kernel->function == NULL && select_part(problem, device, FAMILY_FORWARD_PART) == NULL;
 }
 
 /* Each row of the table, asked for a problem that it is not for. */
@@ -768,6 +767,50 @@ static void the_parts_of_a_batch_invariant_batch_take_the_same_rows(void **state
         }
 }
 
+static uint64_t workspace_of(const flash_kernel_t *kernel, const problem_t *problem) {
+    uint64_t size = 0;
+    assert_success(kernel_ops(kernel)->workspace(kernel, problem, &hopper, &size));
+    return size;
+}
+
+/* It is that of the decoded part, whatever the longest sequence is, and smaller batches and shorter
+ * contexts need no more. */
+static void the_workspace_of_a_mixed_batch_is_that_of_its_decoded_part(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (int32_t invariant = 0; invariant < 2; invariant++) {
+        problem_t p = mixed_problem(128, 4, 2048, FLASH_FEATURE_CAUSAL);
+        p.batch_invariant = invariant;
+        p.params.batch = 300;
+        const flash_kernel_t *kernel = selected(&p, &hopper);
+        const problem_t part = decoded_part(&p, 4);
+        const uint64_t size = workspace_of(select_part(&part, &hopper, FAMILY_DECODE_PART), &part);
+        assert_true(size > 0);
+        for (p.params.seqlen_q = 1; p.params.seqlen_q < 9000; p.params.seqlen_q *= 3)
+            assert_int_equal(workspace_of(kernel, &p), size);
+        for (p.params.batch = 300; p.params.batch > 0; p.params.batch /= 2)
+            for (p.params.seqlen_k = 8192; p.params.seqlen_k > 0; p.params.seqlen_k /= 3)
+                assert_true(workspace_of(kernel, &p) <= size);
+    }
+}
+
+static void a_mixed_batch_without_its_workspace_is_refused(void **state) {
+    problem_t p = mixed_problem(128, 4, 2048, FLASH_FEATURE_CAUSAL);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    const flash_kernel_t *kernel = selected(&p, &hopper);
+    p.workspace = &p;
+    p.workspace_size = workspace_of(kernel, &p);
+    assert_success(kernel_ops(kernel)->check_workspace(kernel, &p, &hopper));
+    p.workspace_size--;
+    assert_refused(kernel_ops(kernel)->check_workspace(kernel, &p, &hopper),
+                   FLASH_ERROR_WORKSPACE_TOO_SMALL, "needs");
+    assert_refused(kernel_ops(kernel)->launch(kernel, &p, &hopper, NULL),
+                   FLASH_ERROR_WORKSPACE_TOO_SMALL, "needs");
+}
+
 static void no_kernel_is_a_refusal(void **state) {
     const device_t device = {.number = FLASH_DEVICE_CPU, .isa = 0};
     const problem_t problem = problem_of(FLASH_DTYPE_FP32, 32);
@@ -815,6 +858,8 @@ int main(void) {
         cmocka_unit_test(the_reason_names_both_parts_of_a_mixed_batch),
         cmocka_unit_test(batch_invariant_ragged_batches_are_always_mixed),
         cmocka_unit_test(the_parts_of_a_batch_invariant_batch_take_the_same_rows),
+        cmocka_unit_test(the_workspace_of_a_mixed_batch_is_that_of_its_decoded_part),
+        cmocka_unit_test(a_mixed_batch_without_its_workspace_is_refused),
         cmocka_unit_test(no_kernel_is_a_refusal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
