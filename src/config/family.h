@@ -73,9 +73,9 @@ typedef struct family {
      * with a separator before it. NULL: the row has a kernel of its own. */
     void (*name_parts)(const flash_config_t *config, const problem_t *problem,
                        const device_t *device, char text[FAMILY_PARTS_SIZE]);
-    /* Whether selection should leave a problem that the family's rows serve to other families.
-     * NULL: never. */
-    bool (*declines)(const problem_t *problem);
+    /* Whether selection should pass a row over for a problem that it may serve: another one suits
+     * it, of whatever family. NULL: never. */
+    bool (*declines)(const flash_config_t *config, const problem_t *problem);
     family_part_t part;
 
     const launch_ops_t *ops[FAMILY_N_OPS]; /* by FLASH_OP_...; NULL: it has no such kernels */

@@ -102,18 +102,27 @@ static int32_t priority(const device_t *device) {
     return 500;
 }
 
-/* A sequence alone is of one part, and the other one's launch would be in vain; but where batches
- * must not decide, it is computed as it is in company. */
-static bool declines(const problem_t *problem) {
-    return problem->params.batch < 2 && !problem->batch_invariant;
+/* The rows of a sequence up to which it is decoded unless the caller says otherwise: one tile of
+ * decode kernels, or two where a query alone has more. */
+static int32_t preferred_rows(const flash_params_t *p) {
+    enum { TILE = 16 };
+    return p->group <= TILE ? TILE : 2 * TILE;
 }
 
-/* The most sequences to decode. */
+/* A sequence alone is of one part, and the other one's launch would be in vain; but where batches
+ * must not decide, it is computed as it is in company. */
+static bool declines(const flash_config_t *config, const problem_t *problem) {
+    const bool is_alone = problem->params.batch < 2 && !problem->batch_invariant;
+    return is_alone || config->B_r != preferred_rows(&problem->params);
+}
+
+/* Rows differ in B_r alone, of which declines() leaves one. */
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
+    (void)config;
     (void)problem;
     (void)device;
-    return (family_rank_t){.preference = -config->B_r};
+    return (family_rank_t){0};
 }
 
 static int write_shape(char *text, size_t size, const char *words, const flash_kernel_t *kernel) {

@@ -39,10 +39,11 @@ static bool ranks_before(const rank_t *a, const rank_t *b) {
     return false;
 }
 
-static bool is_wanted(const family_t *family, const problem_t *problem, family_part_t part) {
+static bool is_wanted(const flash_kernel_t *kernel, const problem_t *problem, family_part_t part) {
+    const family_t *family = kernel->family;
     if (part != FAMILY_NO_PART)
         return family->part == part;
-    return family->declines == NULL || !family->declines(problem);
+    return family->declines == NULL || !family->declines(&kernel->config, problem);
 }
 
 /* Whether a row comes after one that was found, by the first two fields of their ranks: to ask
@@ -63,7 +64,7 @@ static const flash_kernel_t *best(const problem_t *problem, const device_t *devi
     rank_t best_rank = {{0}};
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_kernel_t *kernel = &kernel_table[i];
-        if (!is_wanted(kernel->family, problem, part) || comes_later(kernel, best, device) ||
+        if (!is_wanted(kernel, problem, part) || comes_later(kernel, best, device) ||
             !select_serves(kernel, problem, device))
             continue;
         const rank_t rank = rank_row(kernel, problem, device);

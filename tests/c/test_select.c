@@ -665,10 +665,20 @@ static void other_batches_are_not_mixed(void **state) {
     assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90);
     p.params.batch = 0;
     assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90);
-    p = mixed_problem(128, 16, 2048, 0);
-    check_mixed_choice(&p, &hopper);
-    p = mixed_problem(128, 17, 2048, 0);
+    p = mixed_problem(128, 33, 2048, 0);
     assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90);
+}
+
+/* One tile of decode kernels, and two where a query has more rows. */
+static void rows_that_are_decoded_follow_from_the_group(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (int32_t group = 1; group <= 32; group++) {
+        const problem_t p = mixed_problem(128, group, 2048, FLASH_FEATURE_CAUSAL);
+        check_mixed_choice(&p, &hopper);
+        assert_int_equal(selected(&p, &hopper)->config.B_r, group <= 16 ? 16 : 32);
+    }
 }
 
 /* A row of MIXED refuses with these words, and another family serves. */
@@ -687,7 +697,7 @@ static void both_parts_of_a_mixed_batch_need_a_row(void **state) {
     if (!has_cuda_kernels())
         skip();
     p = good, p.params.cu_seqlens_q = NULL, check_not_mixed(&p, "cu_seqlens_q");
-    p = good, p.params.group = 17, check_not_mixed(&p, "more rows");
+    p = good, p.params.group = 33, check_not_mixed(&p, "more rows");
     p = good, p.params.k = (const void *)(uintptr_t)8, check_not_mixed(&p, "no decode kernel");
     p = good, p.params.k_stride.seq = (int64_t)1 << 30, check_not_mixed(&p, "no decode kernel");
     p = good, p.params.n_heads = INT32_MAX, p.params.batch = 2;
@@ -853,6 +863,7 @@ int main(void) {
         cmocka_unit_test(pools_that_tma_refuses_take_sm80),
         cmocka_unit_test(ragged_batches_with_long_sequences_are_mixed),
         cmocka_unit_test(other_batches_are_not_mixed),
+        cmocka_unit_test(rows_that_are_decoded_follow_from_the_group),
         cmocka_unit_test(both_parts_of_a_mixed_batch_need_a_row),
         cmocka_unit_test(a_row_of_mixed_serves_every_ragged_batch),
         cmocka_unit_test(the_reason_names_both_parts_of_a_mixed_batch),

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -163,9 +164,9 @@ def test_shipped_decode_kernels_fit_the_smallest_device():
 def test_ship_mixes_what_it_decodes_with_and_without_pages():
     rows = ship_mixed()
     decoded = {c.dtype for c in ship_sm80_decode()}
-    assert {(c.dtype, c.features) for c in rows} == {
-        (dtype, features) for dtype in decoded for features in (BASIC_FEATURES, PAGED_FEATURES)
-    }
+    assert {(c.dtype, c.features, c.B_r) for c in rows} == set(
+        product(decoded, (BASIC_FEATURES, PAGED_FEATURES), (8, 16, 32))
+    )
     assert {c.d_head for c in rows} == {max(c.d_head for c in ship_sm80_decode())}
     assert set(rows) <= set(ship())
 

@@ -49,7 +49,6 @@ def mixed_problems(row: dict[str, object]) -> Iterator[AttentionProblem]:
         yield AttentionProblem(
             4, 130, 333, 8, 2, **row, cu_seqlens_q=ends, causal=causal, **lengths
         )
-    yield AttentionProblem(4, 130, 333, 8, 2, **row, cu_seqlens_q=(0,) * 5, **lengths)
 
 
 def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
