@@ -76,9 +76,7 @@ mixed_family_config = st.builds(
     features=features,
     **dict.fromkeys(("d_head", *MIXED.shape), int32),
 )
-writable_config = (
-    cpu_config | sm80_config | sm80_decode_config | sm90_config | mixed_family_config
-)
+writable_config = cpu_config | sm80_config | sm80_decode_config | sm90_config | mixed_family_config
 
 # Configurations of the SM80 family that are mostly legal.
 plausible_sm80_config = st.builds(
