@@ -684,7 +684,8 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
  * non-NULL value). The size suffices for a smaller batch and shorter lengths on the same kernel
  * too: ask once, for the largest. With kernel NULL few queries take other kernels on a CUDA device
  * than many, and ragged queries others than padded ones: ask for the largest decode call and for
- * the largest call of all. Errors: as flash_forward(), less those about data and workspace.
+ * the largest call of all.
+ * Errors: as flash_forward(), less those about data and workspace.
  */
 FLASH_API flash_status_t flash_workspace_size(const flash_forward_args_t *args,
                                               const flash_kernel_t *kernel, uint64_t *size);
