@@ -135,7 +135,7 @@ static void name_parts(const flash_config_t *config, const problem_t *problem,
                        const device_t *device, char text[FAMILY_PARTS_SIZE]) {
     const parts_t parts = find_parts(config, problem, device);
     char decoded[48];
-    snprintf(decoded, sizeof decoded, "; up to %d queries by", parts.few.params.most_queries);
+    snprintf(decoded, sizeof decoded, "; queries <= %d by", parts.few.params.most_queries);
     const int length = write_shape(text, FAMILY_PARTS_SIZE, decoded, parts.decode);
     if (length < FAMILY_PARTS_SIZE)
         write_shape(text + length, (size_t)(FAMILY_PARTS_SIZE - length), ", more by",

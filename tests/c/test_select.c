@@ -729,7 +729,7 @@ static void the_reason_names_both_parts_of_a_mixed_batch(void **state) {
         skip();
     assert_success(select_kernel(&p, &hopper, &kernel, reason));
     assert_non_null(strstr(reason, "MIXED"));
-    assert_non_null(strstr(reason, "up to 4 queries by SM80_DECODE (128, 16, "));
+    assert_non_null(strstr(reason, "queries <= 4 by SM80_DECODE (128, 16, "));
     assert_non_null(strstr(reason, ", more by SM90 (128, "));
     assert_success(select_kernel(&p, &ampere, &kernel, reason));
     assert_non_null(strstr(reason, ", more by SM80 (128, "));
