@@ -2,7 +2,8 @@
 
 The rules of single fields are in facts.py, from which the library's are generated. Here are those
 that say something of several fields at once; the library has them in src/cuda/sm80.c,
-sm80_decode.c and sm90.c, in the same order and the same words, and a test compares the two.
+sm80_decode.c, sm90.c and mixed.c, in the same order and the same words, and a test compares the
+two.
 """
 
 from __future__ import annotations
@@ -117,10 +118,16 @@ def _sm90_rules(config: Config) -> Iterator[str]:
         )
 
 
+def _mixed_rules(config: Config) -> Iterator[str]:
+    if not config.features & Feature.VARLEN:
+        yield "features has no varlen: sequences of a batch differ in length"
+
+
 RULES_AMONG_FIELDS = {
     Arch.SM80: _sm80_rules,
     Arch.SM80_DECODE: _sm80_decode_rules,
     Arch.SM90: _sm90_rules,
+    Arch.MIXED: _mixed_rules,
 }
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -21,6 +22,7 @@ from codegen.sets import (
     progression_all_block_sizes,
     progression_sm90,
     ship,
+    ship_mixed,
     ship_sm80,
     ship_sm80_decode,
     ship_sm90,
@@ -157,6 +159,16 @@ def test_shipped_decode_kernels_fit_the_smallest_device():
     """99 KB a block on compute capability 8.6, less what is static; d_head 256 takes more."""
     rows = [c for c in ship_sm80_decode() if c.d_head <= 128]
     assert all(sm80_decode_shared_bytes(c) <= 98 * 1024 for c in rows)
+
+
+def test_ship_mixes_what_it_decodes_with_and_without_pages():
+    rows = ship_mixed()
+    decoded = {c.dtype for c in ship_sm80_decode()}
+    assert {(c.dtype, c.features, c.B_r) for c in rows} == set(
+        product(decoded, (BASIC_FEATURES, PAGED_FEATURES), (8, 16, 32))
+    )
+    assert {c.d_head for c in rows} == {max(c.d_head for c in ship_sm80_decode())}
+    assert set(rows) <= set(ship())
 
 
 def test_ship_serves_full_masked_and_ragged_problems_of_sm90():

@@ -29,9 +29,19 @@ def cuda_kernels() -> list[Kernel]:
 
 
 @functools.lru_cache(maxsize=1)
-def rows() -> list[Kernel]:
+def runnable_rows() -> list[Kernel]:
     """The kernels of the CUDA families that this device runs."""
     return [kernel for kernel in cuda_kernels() if kernel.is_runnable]
+
+
+def rows() -> list[Kernel]:
+    """Those that have a kernel of their own."""
+    return [row for row in runnable_rows() if row.config.arch != Arch.MIXED]
+
+
+def mixed_rows() -> list[Kernel]:
+    """Those of ragged batches that rows of other families compute together."""
+    return [row for row in runnable_rows() if row.config.arch == Arch.MIXED]
 
 
 def contiguous_rows() -> list[Kernel]:
@@ -110,7 +120,7 @@ def configs_for(p: AttentionProblem) -> list[flashattn.Config]:
     tensors, options = device_shapes(p), device_options(p)
     return [
         row.config
-        for row in rows()
+        for row in runnable_rows()
         if stores(row.config, p.layouts[3])
         and flashattn.query_support(*tensors, config=row.config, **options)
     ]
@@ -127,7 +137,7 @@ def configs_for_pages(q: PagedProblem) -> list[flashattn.Config]:
     options = paged_options(q, where)
     return [
         row.config
-        for row in rows()
+        for row in runnable_rows()
         if row.config.features & Feature.PAGED
         and stores(row.config, q.p.layouts[3])
         and flashattn.query_support(*tensors, config=row.config, **options)
@@ -178,7 +188,7 @@ def _check(
 def _may_round_anywhere(config: flashattn.Config | None) -> bool:
     """Whether the softmax may be relative to something else than the row's maximum; None: of the
     row that the library selects."""
-    if config is None:
+    if config is None or config.arch == Arch.MIXED:
         return any(row.config.fixed_reference for row in rows())
     return bool(config.fixed_reference)
 

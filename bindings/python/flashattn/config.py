@@ -31,6 +31,7 @@ class Arch(enum.IntEnum):
     SM80 = _abi.FLASH_ARCH_SM80
     SM80_DECODE = _abi.FLASH_ARCH_SM80_DECODE
     SM90 = _abi.FLASH_ARCH_SM90
+    MIXED = _abi.FLASH_ARCH_MIXED
 
 
 class DType(enum.IntEnum):
