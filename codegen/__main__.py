@@ -24,7 +24,9 @@ EXIT_STALE = 1
 EXIT_USAGE = 2
 
 BUILDABLE = {
-    family.name: arch for arch, family in FAMILIES.items() if family.layout.name in WRAPPERS
+    family.name: arch
+    for arch, family in FAMILIES.items()
+    if family.layout.name in WRAPPERS or not family.layout.has_kernels
 }
 
 

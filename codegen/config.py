@@ -56,7 +56,7 @@ def kernel_name(config: Config) -> str:
         family.name.replace("_", ""),
         Dtype(config.dtype).name.lower(),
         f"d{config.d_head or 'any'}",
-        f"{config.B_r}x{config.B_c}",
+        f"{config.B_r}x{config.B_c}" if config.B_c else f"{config.B_r}",
     ]
     if config.n_warps:
         parts.append(f"w{config.n_warps}")

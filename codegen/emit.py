@@ -51,22 +51,30 @@ _Static_assert(sizeof(flash_config_t) == {FIELD_SIZE * (len(FIELDS) + 1)},
 """
 
 
+def with_kernels(configs: Iterable[Config]) -> list[Config]:
+    """Those that have a kernel of their own."""
+    return [c for c in configs if FAMILIES[Arch(c.arch)].layout.has_kernels]
+
+
 def _row(config: Config) -> str:
     name = kernel_name(config)
+    family = FAMILIES[Arch(config.arch)]
+    function = f"(void (*)(void)){name}" if family.layout.has_kernels else "NULL"
     return f"""\
     /* {format_config(config)} */
     {{{indented_initialiser(config, "    ")},
      "{name}",
-     (void (*)(void)){name},
-     &family_{FAMILIES[Arch(config.arch)].name}}},
+     {function},
+     &family_{family.name}}},
 """
 
 
 def kernel_table(configs: Sequence[Config]) -> str:
     """kernel_table.c: one row a configuration, strictly ascending."""
-    headers = sorted({wrapper_of(config).header for config in configs})
+    kernels = with_kernels(configs)
+    headers = sorted({wrapper_of(config).header for config in kernels})
     includes = "".join(f'#include "{header}"\n' for header in headers)
-    prototypes = "".join(f"{prototype(config)};\n" for config in configs)
+    prototypes = "".join(f"{prototype(config)};\n" for config in kernels)
     rows = "".join(map(_row, configs))
     return f"""\
 /*
@@ -127,7 +135,7 @@ const int32_t tuning_table_count = {len(ascending)};
 def kernels_cmake(configs: Iterable[Config]) -> str:
     """kernels.cmake: the translation units of each family, and what they need of the compiler."""
     paths: dict[Arch, list[str]] = {arch: [] for arch in FAMILIES}
-    for config in configs:
+    for config in with_kernels(configs):
         path = f'    "${{CMAKE_CURRENT_LIST_DIR}}/{kernel_path(config)}"\n'
         paths[Arch(config.arch)].append(path)
     lines = [f"# {GENERATED}\n"]
@@ -149,5 +157,5 @@ def generated_files(configs: Iterable[Config]) -> dict[str, str]:
         "kernels.cmake": kernels_cmake(ascending),
         "tuning_table.c": tuning_table(ascending, committed_results()),
     }
-    files.update({kernel_path(c): wrapper_of(c).source(c) for c in ascending})
+    files.update({kernel_path(c): wrapper_of(c).source(c) for c in with_kernels(ascending)})
     return files

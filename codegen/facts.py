@@ -32,6 +32,7 @@ class Arch(IntEnum):
     SM80_DECODE = 81
     SM90 = 90
     SM90_DECODE = 91
+    MIXED = 100
 
 
 class Op(IntEnum):
@@ -206,6 +207,7 @@ class Layout:
     shape: tuple[str, ...]  # in the parentheses, after dtype and d_head
     words: tuple[Word, ...] = ()  # after the colon, before the features, as they are written
     needs: tuple[tuple[str, str], ...] = ()  # a switch, and the one without which it means nothing
+    has_kernels: bool = True  # of its own; else rows of other families compute what its rows serve
 
     @property
     def any_d_head(self) -> bool:
@@ -275,6 +277,7 @@ SM90 = Layout(
     ),
     needs=(("ping_pong", "overlap"), ("longest_first", "persistent")),
 )
+MIXED = Layout("mixed", on_cpu=False, shape=("B_r",), has_kernels=False)
 
 SM90_DECODE = Layout(
     "sm90_decode",
@@ -408,6 +411,11 @@ _SM90_DECODE_RULES = {
     "n_warps": Choice((8, 12)),
     "n_stages": Range(2, 4),
 }
+_MIXED_RULES = {
+    "op": FORWARD_ONLY,
+    "d_head": Choice((256,)),
+    "B_r": Choice((8, 16, 32)),
+}
 
 FAMILIES = {
     family.arch: family
@@ -424,6 +432,7 @@ FAMILIES = {
         Family(Arch.SM80_DECODE, SM80_DECODE, DECODE_TYPES, _SM80_DECODE_RULES, PAGED_FEATURES),
         Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, PAGED_FEATURES),
         Family(Arch.SM90_DECODE, SM90_DECODE, CUDA_TYPES, _SM90_DECODE_RULES, PAGED_FEATURES),
+        Family(Arch.MIXED, MIXED, DECODE_TYPES, _MIXED_RULES, PAGED_FEATURES),
     )
 }
 # The family whose short form may begin with the parenthesis, and is written so.

@@ -2,8 +2,8 @@
 
 The rules of single fields are in facts.py, from which the library's are generated. Here are those
 that say something of several fields at once; the library has them in src/cuda/sm80.c,
-sm80_decode.c, sm90.c and sm90_decode.c, in the same order and the same words, and a test compares
-the two.
+sm80_decode.c, sm90.c, sm90_decode.c and mixed.c, in the same order and the same words, and a test
+compares the two.
 """
 
 from __future__ import annotations
@@ -133,11 +133,17 @@ def _sm90_decode_rules(config: Config) -> Iterator[str]:
     yield from _sm90_memory_rules(config)
 
 
+def _mixed_rules(config: Config) -> Iterator[str]:
+    if not config.features & Feature.VARLEN:
+        yield "features has no varlen: sequences of a batch differ in length"
+
+
 RULES_AMONG_FIELDS = {
     Arch.SM80: _sm80_rules,
     Arch.SM80_DECODE: _sm80_decode_rules,
     Arch.SM90: _sm90_rules,
     Arch.SM90_DECODE: _sm90_decode_rules,
+    Arch.MIXED: _mixed_rules,
 }
 
 

@@ -343,9 +343,28 @@ def ship_sm90_decode() -> list[Config]:
     ]
 
 
+def ship_mixed() -> list[Config]:
+    """For each type a row for every head dimension, contiguous and in pages, by the rows that are
+    decoded: no code comes with them."""
+    return cartesian(
+        arch=[Arch.MIXED],
+        dtype=[Dtype.FP16, Dtype.BF16, Dtype.E4M3],
+        d_head=[256],
+        B_r=[8, 16, 32],
+        features=[BASIC_FEATURES, PAGED_FEATURES],
+    )
+
+
 def ship() -> list[Config]:
     """What an installed library holds, the default build."""
-    return ship_cpu() + ship_sm80() + ship_sm80_decode() + ship_sm90() + ship_sm90_decode()
+    return (
+        ship_cpu()
+        + ship_sm80()
+        + ship_sm80_decode()
+        + ship_sm90()
+        + ship_sm90_decode()
+        + ship_mixed()
+    )
 
 
 def all_sets() -> list[Config]:

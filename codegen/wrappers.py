@@ -1,6 +1,7 @@
 """The translation unit of one kernel: its configuration, as a constant, around the family's code.
 
-A family kind (a Layout of facts.py) has one Wrapper; what has none is not built.
+A family kind (a Layout of facts.py) has one Wrapper, unless it has no kernels; another that has
+none is not built.
 """
 
 from __future__ import annotations

@@ -177,7 +177,9 @@ enum flash_arch {
     FLASH_ARCH_SM80 = 80,        /**< CUDA, compute capability 8.0 and newer (mma.sync) */
     FLASH_ARCH_SM80_DECODE = 81, /**< as SM80, for few queries over many keys */
     FLASH_ARCH_SM90 = 90,        /**< CUDA, compute capability 9.0 (wgmma, TMA) */
-    FLASH_ARCH_SM90_DECODE = 91  /**< as SM90, for too few queries to fill the device */
+    FLASH_ARCH_SM90_DECODE = 91, /**< as SM90, for too few queries to fill the device */
+    FLASH_ARCH_MIXED = 100       /**< CUDA, kernels of two families above in one call: for ragged
+                                    batches of sequences with few queries and with many */
 };
 
 /** These say what a kernel computes; values never change. */
@@ -297,8 +299,8 @@ typedef struct flash_kernel_resources {
 /**
  * Fills *resources (set its struct_size before) with what the kernel uses on the CUDA device
  * FLASH_DEVICE_CUDA_CURRENT or FLASH_DEVICE_CUDA + n; loads the kernel there. Errors:
- * INVALID_ARGUMENT (NULL), UNSUPPORTED (a kernel of a CPU family, which has none of these, or one
- * that cannot run on the device), NO_DEVICE, CUDA.
+ * INVALID_ARGUMENT (NULL), UNSUPPORTED (a kernel of a CPU family or of FLASH_ARCH_MIXED, which has
+ * none of these, or one that cannot run on the device), NO_DEVICE, CUDA.
  */
 FLASH_API flash_status_t flash_kernel_resources(const flash_kernel_t *kernel, int32_t device,
                                                 flash_kernel_resources_t *resources);
@@ -622,7 +624,8 @@ typedef struct flash_forward_args {
 
     /* Memory of the device, any alignment, not shared with a call that runs at the same time (on a
      * CUDA device, until the stream has passed the call); needs no clearing. Decode kernels
-     * (FLASH_ARCH_SM80_DECODE, FLASH_ARCH_SM90_DECODE) need some, other CUDA kernels none. See
+     * (FLASH_ARCH_SM80_DECODE, FLASH_ARCH_SM90_DECODE) and FLASH_ARCH_MIXED need some, other CUDA
+     * kernels none. See
      * flash_workspace_size(). */
     void *workspace;
     uint64_t workspace_size; /**< bytes */
@@ -651,9 +654,10 @@ typedef struct flash_forward_args {
  * Computes attention. kernel NULL lets the library choose (flash_select_kernel() tells which it
  * takes); another must serve the problem. On the CPU device the call returns when O is
  * complete, and stream is ignored. On a CUDA device every pointer in args (cu_seqlens_* and
- * seqused_* too) is memory of that device, the kernel is enqueued on stream (NULL: the default
- * stream), and the call returns at once: no allocation, no synchronisation; after flash_prepare()
- * it can be captured in a CUDA graph. The caller's current device is left as it was.
+ * seqused_* too) is memory of that device, the kernel (or its kernels, one after the other) is
+ * enqueued on stream (NULL: the default stream), and the call returns at once: no allocation, no
+ * synchronisation; after flash_prepare() it can be captured in a CUDA graph. The caller's current
+ * device is left as it was.
  *
  * Inside: scores, softmax and sums in fp32, O rounded once, to its type (docs/numerics.md). What no
  * row sees (masked keys, keys beyond seqused_k) cannot matter, NaN included.
@@ -675,14 +679,14 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
 /**
  * The bytes of workspace that flash_forward(args, kernel) uses. On the CPU device that is at the
  * present number of threads; fewer threads work with less, and one thread's share is the least that
- * is accepted. On a CUDA device decode kernels (FLASH_ARCH_SM80_DECODE,
- * FLASH_ARCH_SM90_DECODE) must have all of it, and other kernels use none. Depends on sizes, types,
- * flags and on which of the pointers are NULL, never on data: args->q.data and the like may still
- * be NULL, and lengths in cu_seqlens_* and seqused_* are not read (for a pointer that will be given
+ * is accepted. On a CUDA device decode kernels (FLASH_ARCH_SM80_DECODE, FLASH_ARCH_SM90_DECODE) and
+ * FLASH_ARCH_MIXED must have all of it, and other kernels use none. Depends on sizes, types, flags
+ * and on which of the pointers are NULL, never on data: args->q.data and the like may still be
+ * NULL, and lengths in cu_seqlens_* and seqused_* are not read (for a pointer that will be given
  * later, pass any non-NULL value). The size suffices for a smaller batch and shorter lengths on the
  * same kernel too: ask once, for the largest. With kernel NULL few queries take other kernels on a
- * CUDA device than many: ask for each number of queries that calls have, with a batch of one and
- * with the largest.
+ * CUDA device than many, and ragged queries others than padded ones: ask for each number of queries
+ * that calls have, with a batch of one and with the largest.
  * Errors: as flash_forward(), less those about data and workspace.
  */
 FLASH_API flash_status_t flash_workspace_size(const flash_forward_args_t *args,

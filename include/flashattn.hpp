@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -104,6 +105,31 @@ inline flash_tensor_t tensor(const void *data, const Shape &s, Layout layout = L
                                   : flash_tensor_bhsd(mutable_data, s.n_heads, s.seqlen, s.d_head);
 }
 
+/** A table of pages, for Forward::paging(): row b of it, which has row_ids ids, names the pages of
+ * sequence b. pool: the shape of K and V, {n_pages, page_size, n_heads_kv, d_head}. */
+inline flash_paging_t page_table(const Shape &pool, const std::int32_t *ids, std::int64_t row_ids) {
+    flash_paging_t paging = FLASH_PAGING_INIT;
+    paging.n_pages = pool.batch;
+    paging.page_size = pool.seqlen;
+    paging.page_table = ids;
+    paging.page_table_stride = row_ids;
+    return paging;
+}
+
+/** Scales of K and V of e4m3, for Forward::scales(): contiguous [batch, n_heads_kv] each,
+ * nullptr: 1.
+ */
+inline flash_quant_t scale_arrays(const float *k, const float *v, std::int64_t n_heads_kv) {
+    flash_quant_t quant = FLASH_QUANT_INIT;
+    quant.k_scale = k;
+    quant.v_scale = v;
+    quant.k_scale_stride_batch = k == nullptr ? 0 : n_heads_kv;
+    quant.k_scale_stride_head = k == nullptr ? 0 : 1;
+    quant.v_scale_stride_batch = v == nullptr ? 0 : n_heads_kv;
+    quant.v_scale_stride_head = v == nullptr ? 0 : 1;
+    return quant;
+}
+
 /**
  * One call of attention. Shapes of the inputs set the sizes of the call; args() reaches everything
  * else. The memory behind the pointers is the caller's, and must outlive run().
@@ -158,6 +184,37 @@ class Forward {
         return *this;
     }
 
+    /** The type of K and V, where it is not that of the call. After k() and v(). */
+    Forward &kv_dtype(std::int32_t dtype) {
+        args_.k.dtype = dtype;
+        args_.v.dtype = dtype;
+        return *this;
+    }
+
+    /** Only the first keys[b] keys of sequence b exist, at most `longest` of each; [batch], in
+     * memory of the device. After k(). */
+    Forward &lengths(const std::int32_t *keys, std::int64_t longest) {
+        args_.seqused_k = keys;
+        args_.seqlen_k = longest;
+        return *this;
+    }
+
+    /** K and V lie in pages, and lengths() are required: page_table(), or a struct with all that
+     * flash_paging_t can say. Copies of this call share it. */
+    Forward &paging(const flash_paging_t &paging) {
+        paging_ = std::make_shared<const flash_paging_t>(paging);
+        args_.paging = paging_.get();
+        return *this;
+    }
+
+    /** K and V of e4m3 have scales: scale_arrays(), or a struct with other strides. Copies of this
+     * call share it. */
+    Forward &scales(const flash_quant_t &quant) {
+        quant_ = std::make_shared<const flash_quant_t>(quant);
+        args_.quant = quant_.get();
+        return *this;
+    }
+
     Forward &device(std::int32_t number) {
         args_.device = number;
         return *this;
@@ -199,6 +256,8 @@ class Forward {
 
   private:
     flash_forward_args_t args_ = FLASH_FORWARD_ARGS_INIT;
+    std::shared_ptr<const flash_paging_t> paging_; /* what args_ points to */
+    std::shared_ptr<const flash_quant_t> quant_;
 };
 
 } // namespace flashattn

@@ -21,6 +21,12 @@ for d in 64 128 256; do
         tune "$d" --batch 1 --heads 16 --seqlen 256,512,1024,2048,4096 $mask
     done
     tune "$d" --batch 1 --heads 32 --heads-kv 8 --seqlen-q 256 --seqlen 4096,16384 --causal
-    # Decode.
-    tune "$d" --batch 8 --heads 32 --heads-kv 8 --seqlen-q 1 --seqlen 1024,4096,16384
+    # Decode, with K and V in memory: all keys, lengths that only the device knows, pages.
+    for cache in "" --seqused "--page-size 16,64"; do
+        tune "$d" --batch 1 --heads 32 --heads-kv 8 --seqlen-q 1 --seqlen 8192,32768 --cold $cache
+        tune "$d" --batch 32 --heads 32 --heads-kv 8 --seqlen-q 1 --seqlen 1024,8192 --cold $cache
+    done
+    # Chunks of prompts in pages.
+    tune "$d" --batch 1 --heads 32 --heads-kv 8 --seqlen-q 512 --seqlen 8192,32768 --causal \
+        --page-size 16,64
 done

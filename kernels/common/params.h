@@ -68,6 +68,10 @@ typedef struct flash_params {
     int32_t window_right; /* -1: unbounded */
     float softmax_scale;
     float softcap; /* 0: none */
+    /* Sequences of so many queries are computed, and the others are as if they had none: where two
+     * kernels share a batch. most_queries 0: all. */
+    int32_t least_queries;
+    int32_t most_queries;
 } flash_params_t;
 
 #endif

@@ -19,7 +19,8 @@
 typedef struct flash_sequence {
     int64_t q_begin; /* first query; 0 unless ragged */
     int64_t k_begin; /* first key; 0 unless ragged */
-    int32_t len_q;   /* queries that exist: at most seqused_q where it is given */
+    int32_t len_q;   /* queries that exist: at most seqused_q where it is given; 0 where another
+                        kernel computes the sequence */
     int32_t len_k;   /* keys that exist: seqused_k where it is given */
 } flash_sequence_t;
 
@@ -41,6 +42,18 @@ FLASH_HOST_DEVICE static inline int32_t flash_load_length(const int32_t *array, 
 #endif
 }
 
+/* Whether the kernel computes all sequences of the batch, not only those of some lengths. */
+FLASH_HOST_DEVICE static inline int flash_has_whole_batch(const flash_params_t *p) {
+    return p->most_queries == 0;
+}
+
+/* Whether a sequence of so many queries is the kernel's. There are no branches, which cost
+ * registers that the larger kernels do not have. */
+FLASH_HOST_DEVICE static inline int flash_is_own_length(const flash_params_t *p, int32_t len_q) {
+    const int is_in_range = (len_q >= p->least_queries) & (len_q <= p->most_queries);
+    return flash_has_whole_batch(p) | is_in_range;
+}
+
 FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_params_t *p,
                                                                 int32_t batch_index) {
     flash_sequence_t s = {0, 0, p->seqlen_q, p->seqlen_k};
@@ -58,6 +71,8 @@ FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_para
         const int32_t used = flash_load_length(p->seqused_q, batch_index);
         s.len_q = used < s.len_q ? used : s.len_q;
     }
+    if (!flash_is_own_length(p, s.len_q))
+        s.len_q = 0;
     if (p->seqused_k)
         s.len_k = flash_load_length(p->seqused_k, batch_index);
     return s;

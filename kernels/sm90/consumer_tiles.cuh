@@ -70,19 +70,14 @@ static __device__ __forceinline__ void finish_tile(finished_tile<C> &done, const
 }
 
 /* Stores the O of a finished tile from registers, and completes it: in 16 bits, or, of a last tile,
- * in fp32, which is still in the accumulators o. Without a branch, and in the order in which ptxas
- * finds registers enough: in the other one it spills 4 values (rows of all features, d_head 128 and
- * 192). */
+ * in fp32, which is still in the accumulators o. */
 template <flash_config_t C, bool LAST>
 static __device__ __forceinline__ void
 store_from_registers(const flash_params_t &problem, const tile_of<C> &tile,
                      const finished_tile<C> &done, const output_tile<C> &o) {
-    constexpr bool fp32_first = C.d_head > 128;
     const bool fp32 = LAST && sm90_has_fp32_o(&problem);
-    if constexpr (LAST && fp32_first)
-        store_fp32_output<C>(problem, tile, o, fp32);
     store_output<C>(problem, tile, done.o, !fp32);
-    if constexpr (LAST && !fp32_first)
+    if constexpr (LAST)
         store_fp32_output<C>(problem, tile, o, fp32);
     if (done.sanitised && !fp32)
         complete_output<C, element_bits<C>>(problem, tile);

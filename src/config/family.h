@@ -24,6 +24,7 @@ typedef struct family_rank {
     int64_t without_strategies; /* that always pay */
     int64_t time;               /* estimated, in any unit; 0 where the choice must not look at it */
     int64_t preference;
+    int64_t passes; /* over K and V, where reading them is what takes time; else 0 */
 } family_rank_t;
 
 /* What a call does with a kernel, whose device the problem's is. */
@@ -43,6 +44,12 @@ typedef struct launch_ops {
                              const device_t *device, flash_stream_t stream);
 } launch_ops_t;
 
+/* Which sequences of a batch a family's kernels are for where two kernels share one: those of few
+ * queries, or the others. */
+typedef enum family_part { FAMILY_NO_PART, FAMILY_DECODE_PART, FAMILY_FORWARD_PART } family_part_t;
+
+enum { FAMILY_PARTS_SIZE = 128 };
+
 typedef struct family {
     const family_facts_t *facts;
 
@@ -58,17 +65,24 @@ typedef struct family {
 
     /* Families with more of it are selected first, on a device that lacks nothing. */
     int32_t (*priority)(const device_t *device);
-    /* Whether the family is worth choosing for a problem that it serves; where not, it comes after
-     * all others. NULL: it always is. */
-    bool (*pays)(const problem_t *problem, const device_t *device);
     family_rank_t (*rank)(const flash_config_t *config, const problem_t *problem,
                           const device_t *device);
     /* What the reason of a choice of this family should add, with a separator before it; "" where
      * there is nothing to say. NULL: there never is. */
     const char *(*remark)(const problem_t *problem, const device_t *device);
+    /* Names the rows of other families that compute a problem which a row of this family serves,
+     * with a separator before it. NULL: the row has a kernel of its own. */
+    void (*name_parts)(const flash_config_t *config, const problem_t *problem,
+                       const device_t *device, char text[FAMILY_PARTS_SIZE]);
+    /* Whether selection should pass a row over for a problem that it may serve: another one suits
+     * it, of whatever family. NULL: never. */
+    bool (*declines)(const flash_config_t *config, const problem_t *problem,
+                     const device_t *device);
+    family_part_t part;
 
     const launch_ops_t *ops[FAMILY_N_OPS]; /* by FLASH_OP_...; NULL: it has no such kernels */
-    const struct cuda_family *cuda;        /* cuda/family.h; NULL: a CPU family */
+    const struct cuda_family *cuda; /* cuda/family.h; NULL: a CPU family, or one whose rows are
+                                       computed by rows of others */
 } family_t;
 
 #define DECLARE_FAMILY(NAME, name) extern const family_t family_##name;

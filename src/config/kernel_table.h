@@ -10,7 +10,8 @@
 struct flash_kernel {
     flash_config_t config;
     const char *name;
-    void (*function)(void); /* CPU families: a cpu_kernel_t (kernels/cpu/cpu_kernel.h) */
+    void (*function)(void); /* CPU families: a cpu_kernel_t (kernels/cpu/cpu_kernel.h); NULL: rows
+                               of other families compute what this one serves */
     const family_t *family;
 };
 

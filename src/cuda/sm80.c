@@ -127,5 +127,6 @@ const family_t family_sm80 = {.facts = &family_facts_sm80,
                               .obstacle = obstacle,
                               .priority = priority,
                               .rank = rank,
+                              .part = FAMILY_FORWARD_PART,
                               .ops = {[FAMILY_OP_FORWARD] = &sm80_forward_ops},
                               .cuda = &cuda};

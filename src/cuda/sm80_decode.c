@@ -5,6 +5,7 @@
 #include "core/status.h"
 #include "cuda/family.h"
 #include "cuda/plan_sm80_decode.h"
+#include "kernels/common/sequence.h"
 #include "kernels/sm80/decode_kernel.h"
 
 #include <stddef.h>
@@ -66,7 +67,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
         return "decode kernels with paged read K and V in pages alone";
     if ((int64_t)p->seqlen_q * p->group > MOST_ROWS)
         return "decode kernels take at most 32 rows (queries x query heads of a K/V head)";
-    if (problem->batch_invariant && p->cu_seqlens_q != NULL)
+    if (problem->batch_invariant && p->cu_seqlens_q != NULL && flash_has_whole_batch(p))
         return "with FLASH_FLAG_BATCH_INVARIANT the queries of other sequences must not decide "
                "between decode and other kernels";
     const int32_t q_bytes = dtype_size(p->q_dtype), kv_bytes = dtype_size(config->dtype);
@@ -97,9 +98,9 @@ static int32_t priority(const device_t *device) {
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
     const int64_t rows = (int64_t)problem->params.seqlen_q * problem->params.group;
+    const int64_t row_tiles = (rows + config->B_r - 1) / config->B_r;
     (void)device;
-    return (family_rank_t){.time = (rows + config->B_r - 1) / config->B_r,
-                           .preference = config->B_r};
+    return (family_rank_t){.time = row_tiles, .preference = config->B_r, .passes = row_tiles};
 }
 
 const family_t family_sm80_decode = {.facts = &family_facts_sm80_decode,
@@ -108,5 +109,6 @@ const family_t family_sm80_decode = {.facts = &family_facts_sm80_decode,
                                      .obstacle = obstacle,
                                      .priority = priority,
                                      .rank = rank,
+                                     .part = FAMILY_DECODE_PART,
                                      .ops = {[FAMILY_OP_FORWARD] = &sm80_decode_ops},
                                      .cuda = &cuda};

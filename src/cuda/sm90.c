@@ -133,5 +133,6 @@ const family_t family_sm90 = {.facts = &family_facts_sm90,
                               .obstacle = obstacle,
                               .priority = priority,
                               .rank = rank,
+                              .part = FAMILY_FORWARD_PART,
                               .ops = {[FAMILY_OP_FORWARD] = &sm90_forward_ops},
                               .cuda = &cuda};

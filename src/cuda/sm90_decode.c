@@ -96,10 +96,11 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-/* Behind SM80_DECODE, which reads K and V for few rows faster; before SM90 where it pays. */
+/* Behind SM80_DECODE, which reads K and V for few rows faster; where no row declines, before MIXED,
+ * which would leave the longer sequences to SM90, and before SM90. */
 static int32_t priority(const device_t *device) {
     (void)device;
-    return 500;
+    return 600;
 }
 
 static int64_t min64(int64_t a, int64_t b) {
@@ -115,14 +116,24 @@ static int32_t d_head_of_row(int32_t d_head, bool forward) {
     return 256;
 }
 
+/* Whether a row that may not serve the problem need not be asked: estimates take a moment. */
+static bool is_out_of_question(const flash_config_t *config, const problem_t *problem,
+                               const device_t *device) {
+    return lacks(device) != NULL || config->dtype != problem->dtype ||
+           config->d_head < problem->params.d_head || (problem->features & ~config->features) != 0;
+}
+
 /* A fifth of the time, as estimated, must be won: estimates are rough, and this family needs a
  * workspace. */
-static bool pays(const problem_t *problem, const device_t *device) {
+static bool declines(const flash_config_t *config, const problem_t *problem,
+                     const device_t *device) {
     const int32_t d_head = problem->params.d_head;
+    if (is_out_of_question(config, problem, device))
+        return true;
     const int64_t own = min64(estimate_sm90_decode(64, problem, device),
                               estimate_sm90_decode(128, problem, device));
     const int64_t forward = estimate_sm90_forward(problem, device);
-    return own * d_head_of_row(d_head, false) * 5 < forward * d_head_of_row(d_head, true) * 4;
+    return own * d_head_of_row(d_head, false) * 5 >= forward * d_head_of_row(d_head, true) * 4;
 }
 
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
@@ -136,7 +147,7 @@ const family_t family_sm90_decode = {.facts = &family_facts_sm90_decode,
                                      .lacks = lacks,
                                      .obstacle = obstacle,
                                      .priority = priority,
-                                     .pays = pays,
+                                     .declines = declines,
                                      .rank = rank,
                                      .ops = {[FAMILY_OP_FORWARD] = &sm90_decode_ops},
                                      .cuda = &cuda};

@@ -20,21 +20,13 @@ typedef struct rank {
     int64_t fields[N_RANKS];
 } rank_t;
 
-/* Less than any that pays. */
-enum { PRIORITY_OF_LAST = -1 };
-
-static int32_t priority(const family_t *family, const problem_t *problem, const device_t *device) {
-    const bool pays = family->pays == NULL || family->pays(problem, device);
-    return pays ? family->priority(device) : PRIORITY_OF_LAST;
-}
-
 static rank_t rank_row(const flash_kernel_t *kernel, const problem_t *problem,
                        const device_t *device) {
     const family_t *family = kernel->family;
     const flash_config_t *config = &kernel->config;
     const int32_t extra = config->features & ~problem->features;
     const family_rank_t own = family->rank(config, problem, device);
-    const rank_t rank = {{-(int64_t)priority(family, problem, device), config->d_head,
+    const rank_t rank = {{-(int64_t)family->priority(device), config->d_head,
                           __builtin_popcount((unsigned)extra), own.without_strategies, own.time,
                           own.preference}};
     return rank;
@@ -47,12 +39,34 @@ static bool ranks_before(const rank_t *a, const rank_t *b) {
     return false;
 }
 
-static const flash_kernel_t *best(const problem_t *problem, const device_t *device) {
+static bool is_wanted(const flash_kernel_t *kernel, const problem_t *problem,
+                      const device_t *device, family_part_t part) {
+    const family_t *family = kernel->family;
+    if (part != FAMILY_NO_PART)
+        return family->part == part;
+    return family->declines == NULL || !family->declines(&kernel->config, problem, device);
+}
+
+/* Whether a row comes after one that was found, by the first two fields of their ranks: to ask
+ * whether it serves the problem, too, can take a while. */
+static bool comes_later(const flash_kernel_t *kernel, const flash_kernel_t *found,
+                        const device_t *device) {
+    if (found == NULL)
+        return false;
+    const int32_t own = kernel->family->priority(device);
+    const int32_t priority = found->family->priority(device);
+    return own != priority ? own < priority : kernel->config.d_head > found->config.d_head;
+}
+
+/* part: FAMILY_NO_PART: of all families. */
+static const flash_kernel_t *best(const problem_t *problem, const device_t *device,
+                                  family_part_t part) {
     const flash_kernel_t *best = NULL;
     rank_t best_rank = {{0}};
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_kernel_t *kernel = &kernel_table[i];
-        if (!select_serves(kernel, problem, device))
+        if (comes_later(kernel, best, device) || !is_wanted(kernel, problem, device, part) ||
+            !select_serves(kernel, problem, device))
             continue;
         const rank_t rank = rank_row(kernel, problem, device);
         if (best == NULL || ranks_before(&rank, &best_rank)) {
@@ -63,21 +77,29 @@ static const flash_kernel_t *best(const problem_t *problem, const device_t *devi
     return best;
 }
 
+const flash_kernel_t *select_part(const problem_t *problem, const device_t *device,
+                                  family_part_t part) {
+    return best(problem, device, part);
+}
+
 static void give_reason(const flash_kernel_t *kernel, const problem_t *problem,
                         const device_t *device, char reason[SELECT_REASON_SIZE]) {
-    const char *name = kernel->family->facts->name;
-    const char *remark =
-        kernel->family->remark == NULL ? "" : kernel->family->remark(problem, device);
-    char types[TYPES_NAME_SIZE];
+    const family_t *family = kernel->family;
+    const char *name = family->facts->name;
+    const char *remark = family->remark == NULL ? "" : family->remark(problem, device);
+    char types[TYPES_NAME_SIZE], parts[FAMILY_PARTS_SIZE] = "";
     types_name(problem, types);
+    if (family->name_parts != NULL)
+        family->name_parts(&kernel->config, problem, device, parts);
     if (device_is_cpu(device))
         snprintf(reason, SELECT_REASON_SIZE,
                  "%s is the fastest family in this library that the processor has for %s%s", name,
                  types, remark);
     else
-        snprintf(reason, SELECT_REASON_SIZE,
-                 "the least estimated time on %d multiprocessors among the %s rows of d_head %d%s",
-                 device->n_multiprocessors, name, kernel->config.d_head, remark);
+        snprintf(
+            reason, SELECT_REASON_SIZE,
+            "the least estimated time on %d multiprocessors among the %s rows of d_head %d%s%s",
+            device->n_multiprocessors, name, kernel->config.d_head, remark, parts);
 }
 
 /* The types of Q and O that some kernel for the device's kind takes beside the problem's K and V;
@@ -116,7 +138,7 @@ static flash_status_t refuse(const problem_t *problem, const device_t *device) {
 
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,
                              const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]) {
-    *kernel = best(problem, device);
+    *kernel = best(problem, device, FAMILY_NO_PART);
     if (*kernel == NULL)
         return refuse(problem, device);
     give_reason(*kernel, problem, device, reason);

@@ -5,6 +5,7 @@
 #ifndef FLASH_SELECT_H
 #define FLASH_SELECT_H
 
+#include "config/family.h"
 #include "core/device.h"
 #include "core/problem.h"
 #include "flashattn.h"
@@ -15,5 +16,11 @@ enum { SELECT_REASON_SIZE = 256 };
  * none serves. */
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,
                              const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]);
+
+/* Returns the best row, by estimates, of the families that are for one part of a batch
+ * (FAMILY_DECODE_PART, FAMILY_FORWARD_PART), for that part as a problem of its own; NULL: none
+ * serves it. */
+const flash_kernel_t *select_part(const problem_t *problem, const device_t *device,
+                                  family_part_t part);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * flashattn.hpp in a program of its own: attention of one query over two keys, and a refusal.
+ * flashattn.hpp in a program of its own: attention of one query over two keys, also in pages and
+ * with scales, and a refusal.
  */
 #include "flashattn.hpp"
 
@@ -19,6 +20,38 @@ static bool computes() {
     return o[0] == 4.0f && flashattn::Kernel::lookup(kernel.config()).get() == kernel.get();
 }
 
+static float compute(flashattn::Forward call) {
+    float o[1] = {0};
+    call.o(o, {1, 1, 1, 1});
+    std::vector<unsigned char> workspace(static_cast<std::size_t>(call.workspace_size()) + 1);
+    call.run(workspace.data(), workspace.size());
+    return o[0];
+}
+
+/* Keys of 1 and 2, values of 3 and 5, each in a page of its own; then the second key alone. */
+static bool reads_pages() {
+    const flashattn::Shape pool = {3, 1, 1, 1};
+    const float q[1] = {0}, k[3] = {2, 0, 1}, v[3] = {5, 0, 3};
+    const std::int32_t two[2] = {2, 0}, last[2] = {0, -1}, all[1] = {2}, one[1] = {1};
+    flashattn::Forward call;
+    call.q(q, {1, 1, 1, 1}).k(k, pool).v(v, pool);
+    call.paging(flashattn::page_table(pool, two, 2)).lengths(all, 2);
+    const flashattn::Forward copy = call;
+    call.paging(flashattn::page_table(pool, last, 2)).lengths(one, 2);
+    return compute(copy) == 4.0f && compute(call) == 5.0f;
+}
+
+/* Elements of 1 (0x38) and 2 (0x40) in V, scaled. */
+static bool takes_scales() {
+    const unsigned char k[2] = {0x38, 0x40}, v[2] = {0x38, 0x40};
+    const float q[1] = {0}, v_scale[1] = {4};
+    flashattn::Forward call;
+    call.q(q, {1, 1, 1, 1}).k(k, {1, 2, 1, 1}).v(v, {1, 2, 1, 1}).kv_dtype(FLASH_DTYPE_E4M3);
+    const float plain = compute(call);
+    call.scales(flashattn::scale_arrays(nullptr, v_scale, 1));
+    return plain == 1.5f && compute(call) == 6.0f;
+}
+
 static bool refuses() {
     try {
         flashattn::Forward().workspace_size();
@@ -30,7 +63,7 @@ static bool refuses() {
 }
 
 int main() {
-    const bool good = computes() && refuses();
+    const bool good = computes() && reads_pages() && takes_scales() && refuses();
     std::puts(good ? "right" : "wrong");
     return good ? 0 : 1;
 }

@@ -49,6 +49,7 @@ static void texts_round_trip(void **state) {
     check_text("SM90 (FP16, 64, 64, 32, 8): stages_4");
     check_text("SM80_DECODE (FP16, 128, 16, 16, 4): stages_3+causal+window+softcap+varlen+paged");
     check_text("SM80_DECODE (BF16, 64, 8, 32, 8): stages_2");
+    check_text("MIXED (E4M3, 256, 16): causal+window+softcap+varlen+paged");
     check_text("AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen");
     check_text("AVX2 (FP16, 40, 64, 64): softcap");
     check_text("REFERENCE (FP32, any, 16, 1)");

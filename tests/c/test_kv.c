@@ -47,6 +47,27 @@ static void a_run_ends_with_the_keys_in_use(void **state) {
         check_keys(&p, &stride, b, (int64_t)b * SEQLEN);
 }
 
+/* In padded batches and ragged ones, by the queries in use. */
+static void a_sequence_of_another_kernel_has_no_queries(void **state) {
+    const int32_t begins[BATCH + 1] = {0, 4, 9, 15}, used[BATCH] = {4, 5, 3};
+    flash_params_t p = {.batch = BATCH,
+                        .seqlen_q = SEQLEN,
+                        .seqlen_k = SEQLEN,
+                        .cu_seqlens_q = begins,
+                        .seqused_q = used};
+    (void)state;
+    for (p.least_queries = 0; p.least_queries <= 6; p.least_queries++)
+        for (p.most_queries = 0; p.most_queries <= 6; p.most_queries++)
+            for (int32_t b = 0; b < BATCH; b++) {
+                const bool own = p.most_queries == 0 ||
+                                 (used[b] >= p.least_queries && used[b] <= p.most_queries);
+                const flash_sequence_t s = flash_sequence(&p, b);
+                assert_int_equal(s.len_q, own ? used[b] : 0);
+                assert_int_equal(s.q_begin, begins[b]);
+                assert_int_equal(s.len_k, SEQLEN);
+            }
+}
+
 static void check_first_keys(int32_t begin, int32_t end, int32_t most, int32_t expected_end) {
     const flash_range_t keys = {begin, end};
     const flash_range_t first = cpu_first_keys(keys, most);
@@ -183,6 +204,7 @@ int main(void) {
         cmocka_unit_test(a_slot_is_one_run),
         cmocka_unit_test(lengths_are_cut_to_what_pages_hold),
         cmocka_unit_test(an_id_that_is_no_page_is_not_followed),
+        cmocka_unit_test(a_sequence_of_another_kernel_has_no_queries),
         cmocka_unit_test(keys_taken_at_a_time_end_with_block_and_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -62,6 +62,14 @@ static void set_pages(problem_t *problem) {
             .table = table, .v_table = table, .table_stride = 1, .page_size = 16, .n_pages = 1};
 }
 
+/* Queries of sequences of any lengths, which no test reads. */
+static void make_ragged(problem_t *problem) {
+    static const int32_t on_device[4];
+    problem->features |= FLASH_FEATURE_VARLEN;
+    problem->params.cu_seqlens_q = on_device;
+    problem->params.q_stride.batch = problem->params.o_stride.batch = 0;
+}
+
 static bool has_cuda_kernels(void) {
     return kernel_table[kernel_table_count - 1].config.arch >= FLASH_ARCH_SM80;
 }
@@ -141,6 +149,12 @@ static void a_refused_permission_is_named(void **state) {
 }
 #endif
 
+/* Whether rows of other families are to compute what this one serves, and there are none for it. */
+static bool needs_rows_that_are_not_there(const flash_kernel_t *kernel, const problem_t *problem,
+                                          const device_t *device) {
+    return kernel->function == NULL && select_part(problem, device, FAMILY_FORWARD_PART) == NULL;
+}
+
 /* Each row of the table, asked for a problem that it is not for. */
 static void a_row_serves_its_own_problems_only(void **state) {
     const device_t best_cpu = {.number = FLASH_DEVICE_CPU, .isa = UINT32_MAX};
@@ -156,6 +170,10 @@ static void a_row_serves_its_own_problems_only(void **state) {
         problem.params.d_head = cuda ? kernel->config.d_head : 64;
         problem.params.seqlen_q = 1; /* which decode kernels serve, too */
         set_pages(&problem);
+        if (kernel->function == NULL)
+            make_ragged(&problem);
+        if (needs_rows_that_are_not_there(kernel, &problem, &all))
+            continue;
         assert_refused(select_check(kernel, &problem, cuda ? &best_cpu : &hopper),
                        FLASH_ERROR_UNSUPPORTED, "only");
         assert_success(select_check(kernel, &problem, &all));
@@ -487,7 +505,7 @@ static void what_decode_kernels_can_read_stays(void **state) {
     assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM80_DECODE);
 }
 
-/* Whether a ragged batch is decoded depends on its longest sequence of queries. */
+/* Whether a decode kernel serves a ragged batch depends on its longest sequence of queries. */
 static void batch_invariant_calls_are_decoded_unless_queries_are_ragged(void **state) {
     static const int32_t on_device[4];
     problem_t p = decode_problem(64, 4, FLASH_FEATURE_VARLEN);
@@ -537,7 +555,7 @@ static void rows_with_pages_serve_pages_alone(void **state) {
                    FLASH_ERROR_UNSUPPORTED, "in pages alone");
 }
 
-/* Enough rows for the forward kernels to fill a device. */
+/* Enough rows for forward kernels to fill a device. */
 static problem_t prefill_in_pages(int32_t d_head) {
     problem_t p = decode_problem(d_head, 4, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
     p.params.seqlen_q = 2048;
@@ -594,6 +612,215 @@ static void pools_that_tma_refuses_take_sm80(void **state) {
     p.params.k_stride.seq += 1;
     assert_refused(select_kernel(&p, &hopper, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
                    "no kernel in this library");
+}
+
+/* ---- Mixed batches ---- */
+
+/* Sequences of up to so many queries, with `group` query heads a K/V head. */
+static problem_t mixed_problem(int32_t d_head, int32_t group, int32_t seqlen_q, int32_t features) {
+    problem_t p = decode_problem(d_head, group, features);
+    make_ragged(&p);
+    p.params.seqlen_q = seqlen_q;
+    p.params.seqused_k = p.params.cu_seqlens_q;
+    p.params.pages.n_pages *= 10;
+    return p;
+}
+
+static void check_mixed_choice(const problem_t *p, const device_t *device) {
+    const flash_kernel_t *kernel = selected(p, device);
+    const bool paged = (p->features & FLASH_FEATURE_PAGED) != 0;
+    assert_int_equal(kernel->config.arch, FLASH_ARCH_MIXED);
+    assert_int_equal((kernel->config.features & FLASH_FEATURE_PAGED) != 0, paged);
+    assert_null(kernel->function);
+}
+
+static void ragged_batches_with_long_sequences_are_mixed(void **state) {
+    static const int32_t d_heads[] = {8, 64, 80, 128, 192, 256};
+    const device_t *const devices[] = {&ampere, &small_gpu, &hopper, &blackwell, &small_blackwell};
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t device = 0; device < sizeof devices / sizeof devices[0]; device++)
+        for (size_t i = 0; i < sizeof d_heads / sizeof d_heads[0]; i++)
+            for (int32_t features = 0; features < 32; features++) {
+                problem_t p = mixed_problem(d_heads[i], 4, 2048, features);
+                if (!decodes(devices[device], d_heads[i]))
+                    assert_int_not_equal(selected(&p, devices[device])->config.arch,
+                                         FLASH_ARCH_MIXED);
+                else
+                    check_mixed_choice(&p, devices[device]);
+            }
+}
+
+/* Decode kernels serve the whole batch, or none of it, or there is but one sequence. */
+static void other_batches_are_not_mixed(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    problem_t p = mixed_problem(128, 4, 8, FLASH_FEATURE_CAUSAL);
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM80_DECODE);
+    p.params.seqlen_q = 9;
+    check_mixed_choice(&p, &ampere);
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90_DECODE);
+    p.params.batch = 1;
+    assert_int_equal(selected(&p, &ampere)->config.arch, FLASH_ARCH_SM80);
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90_DECODE);
+    p.params.batch = 0;
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90);
+    p = mixed_problem(128, 33, 2048, 0);
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90);
+}
+
+/* One tile of decode kernels, and two where a query has more rows. */
+static void rows_that_are_decoded_follow_from_the_group(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (int32_t group = 1; group <= 32; group++) {
+        const problem_t p = mixed_problem(128, group, 2048, FLASH_FEATURE_CAUSAL);
+        check_mixed_choice(&p, &hopper);
+        assert_int_equal(selected(&p, &hopper)->config.B_r, group <= 16 ? 16 : 32);
+    }
+}
+
+/* A row of MIXED refuses with these words, and another family serves. */
+static void check_not_mixed(const problem_t *problem, const char *words) {
+    const problem_t good = mixed_problem(64, 4, 2048, 0);
+    const flash_kernel_t *kernel = selected(&good, &hopper);
+    assert_int_equal(kernel->config.arch, FLASH_ARCH_MIXED);
+    assert_refused(select_check(kernel, problem, &hopper), FLASH_ERROR_UNSUPPORTED, words);
+    assert_int_not_equal(selected(problem, &hopper)->config.arch, FLASH_ARCH_MIXED);
+}
+
+static void both_parts_of_a_mixed_batch_need_a_row(void **state) {
+    const problem_t good = mixed_problem(64, 4, 2048, 0);
+    problem_t p;
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    p = good, p.params.cu_seqlens_q = NULL, check_not_mixed(&p, "cu_seqlens_q");
+    p = good, p.params.group = 33, check_not_mixed(&p, "more rows");
+    p = good, p.params.k = (const void *)(uintptr_t)8, check_not_mixed(&p, "no decode kernel");
+    p = good, p.params.k_stride.seq = (int64_t)1 << 30, check_not_mixed(&p, "no decode kernel");
+    p = good, p.params.n_heads = INT32_MAX, p.params.batch = 2;
+    assert_refused(select_check(selected(&good, &hopper), &p, &hopper), FLASH_ERROR_UNSUPPORTED,
+                   "no decode kernel");
+    /* O that TMA cannot store goes to SM80 in the part of many queries. */
+    p = good, p.params.o = (void *)(uintptr_t)2;
+    check_mixed_choice(&p, &hopper);
+}
+
+/* A row that the caller holds serves what selection would send elsewhere. */
+static void a_row_of_mixed_serves_every_ragged_batch(void **state) {
+    problem_t p = mixed_problem(64, 4, 2048, 0);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    const flash_kernel_t *kernel = selected(&p, &hopper);
+    for (p.params.batch = 0; p.params.batch <= 1; p.params.batch++)
+        for (p.params.seqlen_q = 1; p.params.seqlen_q < 3000; p.params.seqlen_q *= 3)
+            assert_success(select_check(kernel, &p, &hopper));
+}
+
+static void the_reason_names_both_parts_of_a_mixed_batch(void **state) {
+    const problem_t p = mixed_problem(128, 4, 2048, FLASH_FEATURE_CAUSAL);
+    const flash_kernel_t *kernel = NULL;
+    char reason[SELECT_REASON_SIZE] = "";
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    assert_success(select_kernel(&p, &hopper, &kernel, reason));
+    assert_non_null(strstr(reason, "MIXED"));
+    assert_non_null(strstr(reason, "queries <= 4 by SM80_DECODE (128, 16, "));
+    assert_non_null(strstr(reason, ", more by SM90 (128, "));
+    assert_success(select_kernel(&p, &ampere, &kernel, reason));
+    assert_non_null(strstr(reason, ", more by SM80 (128, "));
+}
+
+/* Neither the batch nor its longest sequence decides about the others. */
+static void batch_invariant_ragged_batches_are_always_mixed(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (int32_t features = 0; features < 32; features++) {
+        problem_t p = mixed_problem(128, 4, 1, features);
+        p.batch_invariant = true;
+        const flash_kernel_t *kernel = selected(&p, &hopper);
+        assert_int_equal(kernel->config.arch, FLASH_ARCH_MIXED);
+        for (p.params.seqlen_q = 1; p.params.seqlen_q < 9000; p.params.seqlen_q *= 5)
+            for (p.params.batch = 1; p.params.batch <= 400; p.params.batch *= 7)
+                assert_ptr_equal(selected(&p, &hopper), kernel);
+    }
+}
+
+/* The sequences of up to so many queries. */
+static problem_t decoded_part(const problem_t *problem, int32_t most) {
+    problem_t part = *problem;
+    part.params.seqlen_q = part.params.most_queries = most;
+    return part;
+}
+
+static void the_parts_of_a_batch_invariant_batch_take_the_same_rows(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    problem_t p = mixed_problem(128, 4, 1, FLASH_FEATURE_CAUSAL);
+    p.batch_invariant = true;
+    const problem_t part = decoded_part(&p, 4);
+    const flash_kernel_t *decode = select_part(&part, &hopper, FAMILY_DECODE_PART);
+    const flash_kernel_t *forward = select_part(&p, &hopper, FAMILY_FORWARD_PART);
+    assert_int_equal(decode->config.arch, FLASH_ARCH_SM80_DECODE);
+    assert_int_equal(forward->config.arch, FLASH_ARCH_SM90);
+    for (p.params.seqlen_q = 1; p.params.seqlen_q < 9000; p.params.seqlen_q *= 5)
+        for (p.params.batch = 1; p.params.batch <= 400; p.params.batch *= 7) {
+            const problem_t own = decoded_part(&p, 4);
+            assert_ptr_equal(select_part(&own, &hopper, FAMILY_DECODE_PART), decode);
+            assert_ptr_equal(select_part(&p, &hopper, FAMILY_FORWARD_PART), forward);
+        }
+}
+
+static uint64_t workspace_of(const flash_kernel_t *kernel, const problem_t *problem) {
+    uint64_t size = 0;
+    assert_success(kernel_ops(kernel)->workspace(kernel, problem, &hopper, &size));
+    return size;
+}
+
+/* It is that of the decoded part, whatever the longest sequence is, and smaller batches and shorter
+ * contexts need no more. */
+static void the_workspace_of_a_mixed_batch_is_that_of_its_decoded_part(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (int32_t invariant = 0; invariant < 2; invariant++) {
+        problem_t p = mixed_problem(128, 4, 2048, FLASH_FEATURE_CAUSAL);
+        p.batch_invariant = invariant;
+        p.params.batch = 300;
+        const flash_kernel_t *kernel = selected(&p, &hopper);
+        const problem_t part = decoded_part(&p, 4);
+        const uint64_t size = workspace_of(select_part(&part, &hopper, FAMILY_DECODE_PART), &part);
+        assert_true(size > 0);
+        for (p.params.seqlen_q = 1; p.params.seqlen_q < 9000; p.params.seqlen_q *= 3)
+            assert_int_equal(workspace_of(kernel, &p), size);
+        for (p.params.batch = 300; p.params.batch > 0; p.params.batch /= 2)
+            for (p.params.seqlen_k = 8192; p.params.seqlen_k > 0; p.params.seqlen_k /= 3)
+                assert_true(workspace_of(kernel, &p) <= size);
+    }
+}
+
+static void a_mixed_batch_without_its_workspace_is_refused(void **state) {
+    problem_t p = mixed_problem(128, 4, 2048, FLASH_FEATURE_CAUSAL);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    const flash_kernel_t *kernel = selected(&p, &hopper);
+    p.workspace = &p;
+    p.workspace_size = workspace_of(kernel, &p);
+    assert_success(kernel_ops(kernel)->check_workspace(kernel, &p, &hopper));
+    p.workspace_size--;
+    assert_refused(kernel_ops(kernel)->check_workspace(kernel, &p, &hopper),
+                   FLASH_ERROR_WORKSPACE_TOO_SMALL, "needs");
+    assert_refused(kernel_ops(kernel)->launch(kernel, &p, &hopper, NULL),
+                   FLASH_ERROR_WORKSPACE_TOO_SMALL, "needs");
 }
 
 /* ---- SM90_DECODE: too many rows for SM80_DECODE, too few for SM90 ---- */
@@ -759,6 +986,16 @@ int main(void) {
         cmocka_unit_test(rows_with_pages_serve_pages_alone),
         cmocka_unit_test(more_rows_over_pages_take_other_families),
         cmocka_unit_test(pools_that_tma_refuses_take_sm80),
+        cmocka_unit_test(ragged_batches_with_long_sequences_are_mixed),
+        cmocka_unit_test(other_batches_are_not_mixed),
+        cmocka_unit_test(rows_that_are_decoded_follow_from_the_group),
+        cmocka_unit_test(both_parts_of_a_mixed_batch_need_a_row),
+        cmocka_unit_test(a_row_of_mixed_serves_every_ragged_batch),
+        cmocka_unit_test(the_reason_names_both_parts_of_a_mixed_batch),
+        cmocka_unit_test(batch_invariant_ragged_batches_are_always_mixed),
+        cmocka_unit_test(the_parts_of_a_batch_invariant_batch_take_the_same_rows),
+        cmocka_unit_test(the_workspace_of_a_mixed_batch_is_that_of_its_decoded_part),
+        cmocka_unit_test(a_mixed_batch_without_its_workspace_is_refused),
         cmocka_unit_test(chunks_over_long_caches_are_cut_into_pieces),
         cmocka_unit_test(what_fills_the_device_is_left_to_forward_kernels),
         cmocka_unit_test(a_row_that_is_not_chosen_serves_all_the_same),

@@ -86,6 +86,7 @@ static bool machine_runs(int32_t arch) {
         return true;
     case FLASH_ARCH_SM80:
     case FLASH_ARCH_SM80_DECODE:
+    case FLASH_ARCH_MIXED:
         return compute_capability() >= 80;
     case FLASH_ARCH_SM90:
     case FLASH_ARCH_SM90_DECODE:
@@ -270,6 +271,10 @@ static void cuda_rules(void **state) {
         {"SM80_DECODE (FP16, 128, 16, 16, 4): stages_9", "n_stages is 9: not within 2 ... 8"},
         {"SM80_DECODE (FP16, 256, 8, 32, 4): stages_2",
          "take 262144 bytes of shared memory: at most 231424"},
+        {"MIXED (FP32, 256, 16): varlen", "dtype"},
+        {"MIXED (FP16, 128, 16): varlen", "d_head"},
+        {"MIXED (FP16, 256, 64): varlen", "B_r"},
+        {"MIXED (FP16, 256, 16): causal", "no varlen"},
         {"SM90 (FP32, 128, 128, 128, 12): stages_2", "dtype"},
         {"SM90 (BF16, 32, 128, 128, 12): stages_2", "d_head"},
         {"SM90 (BF16, 128, 96, 128, 10): stages_2", "B_r"},

@@ -303,6 +303,48 @@ static void a_family_that_was_not_measured_keeps_its_row(void **state) {
     free(f.results);
 }
 
+/* One query of `group` query heads of a K/V head, which decode kernels serve. */
+static problem_t decode_problem(int32_t group) {
+    problem_t problem = gpu_problem();
+    flash_params_t *p = &problem.params;
+    p->batch = 64 / group;
+    p->n_heads_kv = 1;
+    p->n_heads = p->group = group;
+    p->seqlen_q = 1;
+    p->q_stride = p->o_stride = (flash_strides_t){64 * group, 64 * group, 64};
+    p->k_stride = p->v_stride = (flash_strides_t){700 * 64, 64, 64};
+    return problem;
+}
+
+/* The key has the product of batch and heads alone. */
+static void results_of_fewer_heads_do_not_read_keys_twice(void **state) {
+    const problem_t few = decode_problem(4), many = decode_problem(16);
+    const flash_kernel_t *of_few, *of_many, *kernel;
+    char reason[SELECT_REASON_SIZE];
+    (void)state;
+    if (select_kernel(&few, &GPU, &of_few, reason) != FLASH_SUCCESS ||
+        select_kernel(&many, &GPU, &of_many, reason) != FLASH_SUCCESS || of_few == of_many)
+        skip();
+    const tuning_key_t key = tuning_key(&few, &GPU);
+    const tuning_key_t key_of_many = tuning_key(&many, &GPU);
+    assert_memory_equal(&key, &key_of_many, sizeof key);
+    tuning_results_t *results = calloc(1, sizeof *results + sizeof results->rows[0]);
+    assert_non_null(results);
+    results->count = 1;
+    results->rows[0] = (tuning_row_t){key, 10, of_few};
+    kernel = of_many;
+    tuning_follow(results, &many, &GPU, &kernel, reason);
+    assert_ptr_equal(kernel, of_many);
+    kernel = of_few;
+    reason[0] = '\0';
+    tuning_follow(results, &few, &GPU, &kernel, reason);
+    assert_non_null(strstr(reason, "measured: 10 ns"));
+    results->rows[0].kernel = of_many; /* which serves few as well as it does many */
+    tuning_follow(results, &few, &GPU, &kernel, reason);
+    assert_ptr_equal(kernel, of_many);
+    free(results);
+}
+
 /* A problem that a built-in result is about. */
 static problem_t problem_of(const tuning_row_t *row) {
     const int32_t *key = row->key.fields;
@@ -351,6 +393,7 @@ int main(void) {
         cmocka_unit_test(results_that_do_not_serve_are_passed_over),
         cmocka_unit_test(batch_invariant_problems_follow_nothing),
         cmocka_unit_test(a_family_that_was_not_measured_keeps_its_row),
+        cmocka_unit_test(results_of_fewer_heads_do_not_read_keys_twice),
         cmocka_unit_test(own_results_come_before_built_in_ones),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

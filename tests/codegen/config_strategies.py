@@ -11,6 +11,7 @@ from codegen.facts import (
     INT32_MAX,
     INT32_MIN,
     KNOWN_FEATURES,
+    MIXED,
     SM80,
     SM80_DECODE,
     SM90,
@@ -77,8 +78,20 @@ sm90_decode_config = st.builds(
     ping_pong=st.sampled_from([0, 1]),
     **dict.fromkeys(("d_head", *SM90_DECODE.shape, *SM90_DECODE.counts.fields), int32),
 )
+mixed_family_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.MIXED)),
+    dtype=dtypes,
+    features=features,
+    **dict.fromkeys(("d_head", *MIXED.shape), int32),
+)
 writable_config = (
-    cpu_config | sm80_config | sm80_decode_config | sm90_config | sm90_decode_config
+    cpu_config
+    | sm80_config
+    | sm80_decode_config
+    | sm90_config
+    | sm90_decode_config
+    | mixed_family_config
 )
 
 # Configurations of the SM80 family that are mostly legal.
@@ -135,6 +148,16 @@ plausible_sm90_decode_config = st.builds(
     ping_pong=st.sampled_from([0, 1]),
 ).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r)))
 
+# The same of the MIXED family.
+plausible_mixed_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.MIXED)),
+    dtype=st.sampled_from([1, 2, 4]),
+    d_head=st.sampled_from([128, 256]),
+    B_r=st.sampled_from([8, 16, 32]),
+    features=features,
+)
+
 
 def _change(config: Config, changes: dict) -> Config:
     return replace(config, **changes)
@@ -145,6 +168,7 @@ plausible_cuda_config = (
     | plausible_sm80_decode_config
     | plausible_sm90_config
     | plausible_sm90_decode_config
+    | plausible_mixed_config
 )
 
 # A configuration of the sets with at most three fields changed.

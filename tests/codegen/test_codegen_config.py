@@ -21,7 +21,7 @@ from codegen.short_form import parse_config
 
 NAME = re.compile(
     r"flash_fwd_(?P<arch>[a-z0-9]+)_(?P<dtype>[a-z0-9]+)_d(?P<d_head>any|\d+)_"
-    r"(?P<B_r>\d+)x(?P<B_c>\d+)(_w(?P<n_warps>\d+))?"
+    r"(?P<B_r>\d+)(x(?P<B_c>\d+))?(_w(?P<n_warps>\d+))?"
     r"((?P<async_copy>_async)?(?P<eager_load_blocks>_eager)?(?P<swizzled>_swizzled)?"
     r"_load_(?P<Q_mma_load_K_fragments>\d+)_(?P<K_mma_load_K_fragments>\d+)"
     r"_(?P<V_mma_load_K_fragments>\d+)"
@@ -109,6 +109,7 @@ def test_names_within_the_sets_differ():
             "SM80_DECODE (FP16, 128, 16, 16, 4): stages_3+causal+window+softcap+varlen+paged",
             "flash_fwd_sm80decode_fp16_d128_16x16_w4_stages_3_causal_window_softcap_varlen_paged",
         ),
+        ("MIXED (E4M3, 256, 16): varlen", "flash_fwd_mixed_e4m3_d256_16_varlen"),
         (
             "SM90_DECODE (BF16, 128, 128, 128, 12): stages_3+ping_pong+varlen+paged",
             "flash_fwd_sm90decode_bf16_d128_128x128_w12_stages_3_pingpong_varlen_paged",

@@ -26,6 +26,7 @@ SM90 = parse_config(
 )
 CHUNKS = parse_config("SM90_DECODE (BF16, 128, 128, 128, 12): stages_3+ping_pong+varlen+paged")
 DECODE = parse_config("SM80_DECODE (FP16, 128, 16, 16, 4): stages_3+varlen+paged")
+MIXED = parse_config("MIXED (FP16, 256, 16): varlen")
 SM80 = parse_config("(FP16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_2_tiles+buffer")
 Q, K, V = "Q_mma_load_K_fragments", "K_mma_load_K_fragments", "V_mma_load_K_fragments"
 
@@ -211,6 +212,37 @@ def test_legal_for_sm80_decode(change):
 )
 def test_illegal_for_sm80_decode(change, reason):
     assert broken_rule(replace(DECODE, **change)) == reason
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"dtype": dtype} for dtype in (1, 2, 4)),
+        *({"B_r": B_r} for B_r in (8, 16, 32)),
+        *({"features": features} for features in range(32) if features & 8),
+    ],
+)
+def test_legal_for_mixed(change):
+    assert broken_rule(replace(MIXED, **change)) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"dtype": 3}, "dtype is 3: the family has no such value"),
+        ({"d_head": 128}, "d_head is 128: the family has no such value"),
+        ({"B_r": 64}, "B_r is 64: the family has no such value"),
+        ({"B_c": 16}, "B_c is 16: it means nothing to the MIXED family and must be 0"),
+        ({"features": 32}, "features is 0x20: the MIXED family does not have 0x20"),
+        ({"features": 16}, "features has no varlen: sequences of a batch differ in length"),
+        *(
+            ({field: 1}, f"{field} is 1: it means nothing to the MIXED family and must be 0")
+            for field in ("n_warps", *SM80_FIELDS, *SM90_FIELDS)
+        ),
+    ],
+)
+def test_illegal_for_mixed(change, reason):
+    assert broken_rule(replace(MIXED, **change)) == reason
 
 
 def test_shared_memory_of_sm80_decode_is_that_of_the_kernels(root):

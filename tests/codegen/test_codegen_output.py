@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codegen.config import kernel_name
-from codegen.emit import generated_files
+from codegen.emit import generated_files, with_kernels
 from codegen.facts import Arch, Dtype
 from codegen.output import update
 from codegen.selection import select
@@ -15,6 +15,7 @@ from codegen.sets import ship
 from codegen.short_form import format_config, parse_config
 
 rows_of_ship = st.lists(st.sampled_from(ship()), min_size=1)
+kernels_of_ship = st.lists(st.sampled_from(with_kernels(ship())), min_size=1)
 
 
 def kernel_file(config):
@@ -29,7 +30,7 @@ def test_the_table_is_strictly_ascending(configs):
     assert names == [kernel_name(config) for config in sorted(set(configs))]
 
 
-@given(rows_of_ship)
+@given(kernels_of_ship)
 def test_every_row_has_its_short_form_and_its_file(configs):
     files = generated_files(configs)
     for config in configs:
@@ -42,7 +43,7 @@ def test_every_row_has_its_short_form_and_its_file(configs):
 def test_lines_keep_to_the_width():
     """But for kernel names and short forms, which cannot be folded."""
     files = generated_files(ship())
-    for path in ("config_facts.h", "kernel_table.c", *map(kernel_file, ship())):
+    for path in ("config_facts.h", "kernel_table.c", *map(kernel_file, with_kernels(ship()))):
         text = re.sub(r"\bflash_\w+_d\w+|/\* .* \*/", "NAME", files[path])
         assert max(map(len, text.splitlines())) <= 100
 
@@ -80,6 +81,16 @@ def test_a_kernel_of_sm90_decode_has_a_template_and_parameters_of_its_own():
     assert '#include "sm90/decode_kernel.h"\n' in files["kernel_table.c"]
 
 
+def test_a_row_without_a_kernel_is_in_the_table_alone():
+    config = parse_config("MIXED (BF16, 256, 16): varlen+paged")
+    files = generated_files([config])
+    assert not [path for path in files if path.startswith("kernels/")]
+    name = kernel_name(config)
+    assert f'"{name}",\n     NULL,\n     &family_mixed}},\n' in files["kernel_table.c"]
+    assert files["kernel_table.c"].count(name) == 1
+    assert "set(FLASH_KERNEL_SOURCES_MIXED)\n" in files["kernels.cmake"]
+
+
 def test_the_build_knows_the_files_and_flags_of_each_family():
     lines = generated_files(select("ship arch=REFERENCE,AVX512"))["kernels.cmake"].splitlines()
     assert "set(FLASH_KERNEL_SOURCES_AVX2)" in lines
@@ -105,7 +116,7 @@ def snapshot(directory):
 def test_a_second_run_touches_nothing(tmp_path):
     files = generated_files(ship())
     first = update(tmp_path, files)
-    assert first.added == sorted(map(kernel_name, ship()))
+    assert first.added == sorted(map(kernel_name, with_kernels(ship())))
     before = snapshot(tmp_path)
     assert {path: text for path, (text, _) in before.items()} == files
     assert update(tmp_path, files) == ([], [])

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -21,6 +22,7 @@ from codegen.sets import (
     progression_all_block_sizes,
     progression_sm90,
     ship,
+    ship_mixed,
     ship_sm80,
     ship_sm80_decode,
     ship_sm90,
@@ -166,6 +168,16 @@ def test_ship_takes_chunks_of_every_head_dimension_with_and_without_pages(dtype,
     rows = [c for c in ship_sm90_decode() if (c.dtype, c.features) == (dtype, features)]
     assert {c.d_head for c in rows if c.B_r == 64} == {64, 128, 256}
     assert {c.d_head for c in rows if c.B_r == 128} >= {64, 128}
+    assert set(rows) <= set(ship())
+
+
+def test_ship_mixes_what_it_decodes_with_and_without_pages():
+    rows = ship_mixed()
+    decoded = {c.dtype for c in ship_sm80_decode()}
+    assert {(c.dtype, c.features, c.B_r) for c in rows} == set(
+        product(decoded, (BASIC_FEATURES, PAGED_FEATURES), (8, 16, 32))
+    )
+    assert {c.d_head for c in rows} == {max(c.d_head for c in ship_sm80_decode())}
     assert set(rows) <= set(ship())
 
 

@@ -52,6 +52,8 @@ DECODE = Config(
     arch=Arch.SM80_DECODE, dtype=Dtype.FP16, d_head=128, B_r=16, B_c=16, n_warps=4, n_stages=3
 )
 DECODE_TEXT = "SM80_DECODE (FP16, 128, 16, 16, 4): stages_3"
+MIXED = Config(arch=Arch.MIXED, dtype=Dtype.FP16, d_head=256, B_r=16, features=8)
+MIXED_TEXT = "MIXED (FP16, 256, 16): varlen"
 AVX512 = Config(arch=Arch.AVX512, dtype=Dtype.BF16, B_r=64, B_c=128, features=15)
 AVX512_TEXT = "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen"
 
@@ -75,6 +77,7 @@ AVX512_TEXT = "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen"
             Config(arch=Arch.SM90, dtype=Dtype.FP16, d_head=64, B_r=1, B_c=2, n_warps=3),
             "SM90 (FP16, 64, 1, 2, 3): stages_0",
         ),
+        (MIXED, MIXED_TEXT),
         (DECODE, DECODE_TEXT),
         (replace(DECODE, features=24), DECODE_TEXT + "+varlen+paged"),
         (AVX512, AVX512_TEXT),
@@ -173,6 +176,7 @@ def test_other_ways_to_write_the_same(text):
         ("SM80_DECODE (FP16, 64, 8, 32)", "',' expected at column 29"),
         ("SM80_DECODE (FP16, 64, 8, 32, 4)", "stages_<N> missing at column 33"),
         ("SM80_DECODE (FP16, 64, 8, 32, 4): stages_2+overlap", "unknown feature overlap at column"),
+        ("MIXED (FP16, 256, 16, 16): varlen", "')' expected at column 21"),
         ("SM80_DECODE(FP16, any, 8, 32, 4): stages_2", "d_head expected at column 19"),
         ("(FP16, 64, 64, 64, 8): load_0_0_0+overlap", "unknown feature overlap at column 35"),
         (

@@ -16,7 +16,7 @@ from flashattn import Arch, DType, Feature, Kernel, oracle
 from flashattn.compare import compare
 from memory import dtype_of
 from paging import PagedProblem, make_pages
-from problems import AttentionProblem, fill_unused, make_inputs
+from problems import AttentionProblem, fill_unused, largest_scale, make_inputs
 
 DTYPES = ("float16", "bfloat16")
 CONTIGUOUS = ("contiguous",) * 4
@@ -29,9 +29,19 @@ def cuda_kernels() -> list[Kernel]:
 
 
 @functools.lru_cache(maxsize=1)
-def rows() -> list[Kernel]:
+def runnable_rows() -> list[Kernel]:
     """The kernels of the CUDA families that this device runs."""
     return [kernel for kernel in cuda_kernels() if kernel.is_runnable]
+
+
+def rows() -> list[Kernel]:
+    """Those that have a kernel of their own."""
+    return [row for row in runnable_rows() if row.config.arch != Arch.MIXED]
+
+
+def mixed_rows() -> list[Kernel]:
+    """Those of ragged batches that rows of other families compute together."""
+    return [row for row in runnable_rows() if row.config.arch == Arch.MIXED]
 
 
 def contiguous_rows() -> list[Kernel]:
@@ -76,20 +86,24 @@ def device_shapes(p: AttentionProblem) -> list[torch.Tensor]:
 
 
 def device_options(p: AttentionProblem) -> dict[str, object]:
-    """Keywords of flash_attn_varlen_func, lengths in device memory."""
+    """Keywords of flash_attn_varlen_func, lengths and scales in device memory."""
     options = p.call_options()
     for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"):
         options[name] = lengths(options[name])
+    for name in ("k_descale", "v_descale"):
+        if isinstance(options[name], np.ndarray):
+            options[name] = torch.from_numpy(options[name]).cuda()
     return options
 
 
 def device_pages(
     q: PagedProblem, inputs: list[np.ndarray] | None = None
 ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-    """q, k and v with pages, and the keywords that say where they are."""
-    tensors, where = make_pages(q, inputs or host_inputs(q.dense))
+    """q, k and v with pages, in the problem's layouts, and the keywords that say where they are."""
+    on_host = replace(q, p=replace(q.p, layouts=CONTIGUOUS))
+    tensors, where = make_pages(on_host, inputs or host_inputs(q.dense))
     arrays = {name: torch.from_numpy(np.array(x)).cuda() for name, x in where.items()}
-    return [upload(x) for x in tensors], arrays
+    return [upload(x, layout) for x, layout in zip(tensors, q.p.layouts)], arrays
 
 
 def query(p: AttentionProblem, config: object = None) -> flashattn.Support:
@@ -106,8 +120,26 @@ def configs_for(p: AttentionProblem) -> list[flashattn.Config]:
     tensors, options = device_shapes(p), device_options(p)
     return [
         row.config
-        for row in rows()
+        for row in runnable_rows()
         if stores(row.config, p.layouts[3])
+        and flashattn.query_support(*tensors, config=row.config, **options)
+    ]
+
+
+def paged_options(q: PagedProblem, where: dict[str, torch.Tensor]) -> dict[str, object]:
+    """Keywords of flash_attn_varlen_func for the pages that device_pages() made."""
+    return {**device_options(replace(q.p, seqused_k=None)), **where}
+
+
+def configs_for_pages(q: PagedProblem) -> list[flashattn.Config]:
+    """The rows that serve a problem in pages."""
+    tensors, where = device_pages(q)
+    options = paged_options(q, where)
+    return [
+        row.config
+        for row in runnable_rows()
+        if row.config.features & Feature.PAGED
+        and stores(row.config, q.p.layouts[3])
         and flashattn.query_support(*tensors, config=row.config, **options)
     ]
 
@@ -130,9 +162,22 @@ def run(
 
 def check(p: AttentionProblem, config: object = None) -> tuple[np.ndarray, np.ndarray]:
     """Runs the problem, asserts that it agrees with the oracle, and returns (O, LSE)."""
-    o, lse = run(p, config=config)
+    return _check(p, run(p, config=config), config, f"replay: {p}")
+
+
+def check_in_pages(q: PagedProblem, config: object = None) -> tuple[np.ndarray, np.ndarray]:
+    """check() of a problem whose keys lie in pages."""
+    pages, where = device_pages(q)
+    outputs = run(replace(q.p, seqused_k=None), pages, config, **where)
+    return _check(q.dense, outputs, config, f"replay: {q}")
+
+
+def _check(
+    p: AttentionProblem, outputs: tuple[np.ndarray, np.ndarray], config: object, replay: str
+) -> tuple[np.ndarray, np.ndarray]:
+    o, lse = outputs
     fill_unused(p, o, lse)
-    replay = f"replay: {p}, config={str(config) if config else None!r}"
+    replay = f"{replay}, config={str(config) if config else None!r}"
     expected = _expected(replace(p, layouts=CONTIGUOUS))
     if not _may_round_anywhere(config):
         expected = replace(expected, naive_o=expected.naive_o[:1])
@@ -143,7 +188,7 @@ def check(p: AttentionProblem, config: object = None) -> tuple[np.ndarray, np.nd
 def _may_round_anywhere(config: flashattn.Config | None) -> bool:
     """Whether the softmax may be relative to something else than the row's maximum; None: of the
     row that the library selects."""
-    if config is None:
+    if config is None or config.arch == Arch.MIXED:
         return any(row.config.fixed_reference for row in rows())
     return bool(config.fixed_reference)
 
@@ -157,6 +202,7 @@ class Expected:
     naive_o: np.ndarray
     largest_score: float
     p_dtype: np.dtype
+    unit: float = 1.0  # of V
 
 
 def expected_of(
@@ -183,6 +229,7 @@ def assert_agrees(o: np.ndarray, lse: np.ndarray, expected: Expected, replay: st
         oracle_lse=expected.lse,
         largest_score=expected.largest_score,
         p_dtype=expected.p_dtype,
+        unit=expected.unit,
     )
     assert deviation.ok, f"{deviation.failures}; {deviation}; {replay}"
 
@@ -200,4 +247,9 @@ def same_bits(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _expected(p: AttentionProblem) -> Expected:
-    return expected_of(*make_inputs(p), o_dtype=dtype_of(p.types[2]), **p.options())
+    expected = expected_of(*make_inputs(p), o_dtype=dtype_of(p.types[2]), **p.options())
+    return replace(
+        expected,
+        largest_score=expected.largest_score * largest_scale(p.k_descale),
+        unit=largest_scale(p.v_descale),
+    )

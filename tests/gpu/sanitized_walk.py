@@ -3,7 +3,8 @@ is compared elsewhere.
 
     compute-sanitizer --tool racecheck python tests/gpu/sanitized_walk.py [FILTER...]
 
-Filters are those of `python -m flashattn list`. Each tensor lies in an allocation of its own, so
+Filters are those of `python -m flashattn list`: arch=SM90 d_head=64 dtype=BF16 is a part that takes
+one or two minutes. Each tensor lies in an allocation of its own, so
 that no access beyond one goes unseen.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
@@ -19,20 +21,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 
 import flashattn  # noqa: E402
 import torch  # noqa: E402
-from flashattn import Arch, Feature  # noqa: E402
+from flashattn import Arch, DType, Feature  # noqa: E402
 from flashattn.cli.problem import chosen_kernels, is_cuda  # noqa: E402
 from gpu_problems import (  # noqa: E402
     device_inputs,
     device_options,
     device_pages,
+    query,
     types_of,
 )
 from paging import PagedProblem  # noqa: E402
 from problems import AttentionProblem  # noqa: E402
 
 # batch, seqlen_q, seqlen_k, heads, K/V heads: several blocks of keys, and rows and keys beyond the
-# last whole tile; more tiles than a device has multiprocessors; no key.
-SIZES = ((1, 200, 330, 2, 1), (2, 130, 70, 80, 40), (1, 70, 0, 2, 2))
+# last whole tile; several sequences; no key.
+SIZES = ((1, 200, 330, 2, 1), (2, 130, 70, 4, 2), (1, 70, 0, 2, 2))
 # Those for decode kernels: pieces of one sequence, and whole sequences of many, several heads in a
 # block.
 DECODE_SIZES = ((1, 1, 700, 8, 2), (2, 4, 333, 8, 2), (36, 1, 70, 8, 8), (3, 7, 3, 4, 1))
@@ -41,12 +44,23 @@ CHUNK_SIZES = ((1, 40, 1100, 8, 2), (2, 70, 330, 5, 1), (3, 33, 3, 4, 1), (1, 70
 SIZES_OF_FAMILY = {Arch.SM80_DECODE: DECODE_SIZES, Arch.SM90_DECODE: CHUNK_SIZES}
 DECODE_LENGTHS = {"seqused_k": (0, 1, 63, 64, 65, 800, 300)}
 RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
-# More tiles than a device has multiprocessors, of many sequences.
-MANY = {"cu_seqlens_q": tuple(range(0, 41 * 70, 70)), "cu_seqlens_k": tuple(range(0, 41 * 90, 90))}
+
+
+def mixed_problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
+    """Of both parts and of one, as far as there are kernels of the row's type for both."""
+    row = {"d_head": config.d_head, **types_of(config), "seqused_k": (300, 333, 0, 70)}
+    without_pages = replace(config, features=config.features & ~Feature.PAGED)
+    for ends, causal in (((0, 1, 131, 134, 135), True), ((0, 2, 3, 3, 4), False)):
+        p = AttentionProblem(4, 130, 333, 8, 2, **row, cu_seqlens_q=ends, causal=causal)
+        if query(p, without_pages):
+            yield p
 
 
 def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
     """That the row serves, each of its features by itself."""
+    if config.arch == Arch.MIXED:
+        yield from mixed_problems(config)
+        return
     row = {"d_head": config.d_head, **types_of(config)}
     is_decode = config.arch == Arch.SM80_DECODE
     for sizes in SIZES_OF_FAMILY.get(config.arch, SIZES):
@@ -62,7 +76,26 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
         yield AttentionProblem(3, 3, 400, 8, 2, **row, cu_seqlens_q=(0, 1, 1, 4), causal=True)
     elif config.features & Feature.VARLEN:
         yield AttentionProblem(3, 91, 150, 4, 2, **row, **RAGGED)
-        yield AttentionProblem(40, 70, 90, 4, 2, **row, **MANY)
+    if config.dtype == DType.E4M3:
+        row = {**row, "q_dtype": "float16", "o_dtype": "float16"}
+        scales = ((0.5, 2.0), (1.0, 0.25), (4.0, 1.0))
+        few = (3, 3, 400, 8, 2) if is_decode else (3, 91, 150, 8, 2)
+        yield AttentionProblem(*few, **row, k_descale=scales, v_descale=scales)
+    if config.persistent:
+        yield from many_tiles(config, row)
+
+
+def many_tiles(config: flashattn.Config, row: dict[str, object]) -> Iterator[AttentionProblem]:
+    """A few more tiles than the device has multiprocessors, so that blocks take a second one: of
+    many heads, and of many sequences. What racecheck takes is mostly theirs: they come once."""
+    row = {**row, "causal": bool(config.features & Feature.CAUSAL)}
+    n_tiles = flashattn.device_info(flashattn.Device.CUDA_CURRENT).n_multiprocessors + 8
+    heads = -(-n_tiles // -(-130 // config.B_r))
+    yield AttentionProblem(1, 130, 70, heads, heads, **row)
+    if config.features & Feature.VARLEN:
+        batch = -(-n_tiles // 4)
+        q, k = (tuple(range(0, (batch + 1) * length, length)) for length in (70, 90))
+        yield AttentionProblem(batch, 70, 90, 4, 2, **row, cu_seqlens_q=q, cu_seqlens_k=k)
 
 
 def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
@@ -75,10 +108,16 @@ def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor
 
 
 def run_in_pages(problem: AttentionProblem, config: flashattn.Config) -> None:
-    for page_size in (5, 16):
-        pages, where = device_pages(PagedProblem(problem, page_size))
-        options = {**device_options(problem), **where}
-        flashattn.flash_attn_varlen_func(*pages, config=config, **options)
+    """Keys padded, in pages that no block of keys divides and in some that divide it; the latter
+    on the rarer ways, O of fp32 too. A ragged problem has its longest length for every sequence."""
+    padded = replace(problem, cu_seqlens_k=None)
+    for page_size, is_rare in ((5, False), (16, True)):
+        tensors, where = device_pages(PagedProblem(padded, page_size))
+        options = {**device_options(replace(padded, seqused_k=None)), **where}
+        if is_rare:
+            tensors = rare(*tensors)
+            options["out_dtype"] = "float32"
+        flashattn.flash_attn_varlen_func(*tensors, config=config, **options)
     torch.cuda.synchronize()
 
 
@@ -87,10 +126,11 @@ def run(problem: AttentionProblem, config: flashattn.Config) -> None:
     if config.features & Feature.PAGED:
         return run_in_pages(problem, config)
     tensors, options = device_inputs(problem), device_options(problem)
-    for inputs in (tensors, rare(*tensors)):
+    unusual = rare(*tensors)
+    for inputs in (tensors, unusual):
         flashattn.flash_attn_varlen_func(*inputs, config=config, **options)
     options["out_dtype"] = "float32"
-    flashattn.flash_attn_varlen_func(*rare(*tensors), config=config, **options)
+    flashattn.flash_attn_varlen_func(*unusual, config=config, **options)
     torch.cuda.synchronize()
 
 

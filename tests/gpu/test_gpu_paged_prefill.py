@@ -134,15 +134,16 @@ def test_non_finite_v_reaches_the_rows_that_see_it(config: flashattn.Config) -> 
 def test_ragged_chunks_and_single_queries_in_one_call() -> None:
     p = replace(BATCH, causal=True, seqused_q=(150, 1, 0, 64, 65, 129))
     pages, where = device_pages(PagedProblem(p, 16))
-    padded = flashattn.flash_attn_func(
-        *pages, causal=True, seqused_q=lengths(p.seqused_q), **where
-    )
+    options = {"causal": True, "seqused_q": lengths(p.seqused_q), **where}
+    config = flashattn.select_config(*pages, **options).config  # the ragged call is MIXED's
+    padded = flashattn.flash_attn_func(*pages, **options)
     ends = [0]
     for used in p.seqused_q:
         ends.append(ends[-1] + used)
     ragged = torch.cat([pages[0][b, :used] for b, used in enumerate(p.seqused_q)])
     o = flashattn.flash_attn_varlen_func(
-        ragged, *pages[1:], cu_seqlens_q=lengths(ends), max_seqlen_q=150, causal=True, **where
-    )
+        ragged, *pages[1:], cu_seqlens_q=lengths(ends), max_seqlen_q=150, causal=True,
+        config=config, **where,
+    )  # fmt: skip
     for b, used in enumerate(p.seqused_q):
         assert torch.equal(o[ends[b] : ends[b + 1]], padded[b, :used])

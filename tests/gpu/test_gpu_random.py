@@ -1,13 +1,16 @@
-"""Random problems, layouts, lengths and rows against the oracle; replayable."""
+"""Random problems, layouts, lengths, pages and rows against the oracle; replayable."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from device_memory import LAYOUTS
-from gpu_problems import DTYPES, check, configs_for
+from device_memory import ALIGNED_LAYOUTS, LAYOUTS
+from gpu_problems import DTYPES, check, check_in_pages, configs_for, configs_for_pages
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from memory import E4M3
+from paging import KINDS, PagedProblem
 from problems import FEWEST_ELEMENTS, FEWEST_ROWS, VALUES, AttentionProblem
 
 random_problems = settings(
@@ -33,6 +36,53 @@ def test_random_problem_agrees_with_the_oracle(data: st.DataObject) -> None:
     p = data.draw(_problems(), label="problem")
     config = data.draw(st.sampled_from([None, *configs_for(p)]), label="config")
     check(p, config)
+
+
+@random_problems
+@given(st.data())
+def test_random_problem_in_pages_agrees_with_the_oracle(data: st.DataObject) -> None:
+    q = data.draw(_paged_problems(), label="problem")
+    configs = configs_for_pages(q)
+    assume(configs)
+    check_in_pages(q, data.draw(st.sampled_from([None, *configs]), label="config"))
+
+
+@random_problems
+@given(st.data())
+def test_random_cache_agrees_with_the_oracle(data: st.DataObject) -> None:
+    """The same keys without pages, of e4m3 too."""
+    p = data.draw(_paged_problems(), label="problem").dense
+    configs = configs_for(p)
+    assume(configs)
+    check(p, data.draw(st.sampled_from([None, *configs]), label="config"))
+
+
+@st.composite
+def _paged_problems(draw: st.DrawFn) -> PagedProblem:
+    """Of many rows and of few; keys are padded before they go to pages, and rows are aligned."""
+    p = draw(_problems().filter(lambda p: p.cu_seqlens_k is None))
+    is_e4m3 = draw(st.booleans())
+    d_head = p.d_head // 16 * 16 or 16
+    p = replace(
+        p,
+        d_head=d_head,
+        dtype=E4M3 if is_e4m3 else p.dtype,
+        q_dtype=p.dtype if is_e4m3 else None,
+        softmax_scale=p.softmax_scale and 0.5 / math.sqrt(d_head),
+        k_descale=draw(_scales(p)) if is_e4m3 else None,
+        v_descale=draw(_scales(p)) if is_e4m3 else None,
+        layouts=draw(st.tuples(*[st.sampled_from(ALIGNED_LAYOUTS)] * 4)),
+    )
+    if p.cu_seqlens_q is None and draw(st.booleans()):
+        group = p.n_heads // p.n_heads_kv
+        p = replace(p, seqlen_q=draw(st.integers(1, max(1, 32 // group))))
+    tokens = p.batch * p.seqlen_q if p.cu_seqlens_q is None else p.cu_seqlens_q[-1]
+    rows = tokens * p.n_heads
+    assume(not rows or (rows >= FEWEST_ROWS and rows * d_head >= FEWEST_ELEMENTS))
+    return PagedProblem(
+        p, draw(st.one_of(st.integers(1, 40), st.sampled_from([64, 128, 256]))),
+        draw(st.sampled_from(KINDS)), draw(st.booleans()),
+    )  # fmt: skip
 
 
 @st.composite
@@ -70,6 +120,13 @@ def _problems(draw: st.DrawFn) -> AttentionProblem:
 
 def _sides() -> st.SearchStrategy[int]:
     return st.one_of(st.just(-1), st.integers(0, 5), st.integers(0, 250))
+
+
+def _scales(p: AttentionProblem) -> st.SearchStrategy[object]:
+    """None, one for all, or [batch][n_heads_kv]."""
+    one = st.sampled_from([1.0, 0.25, -1.5, 1.25])
+    of_heads = st.tuples(*[one] * p.n_heads_kv)
+    return st.one_of(st.none(), one, st.tuples(*[of_heads] * p.batch))
 
 
 @st.composite

@@ -9,21 +9,26 @@ import sys
 from pathlib import Path
 
 import pytest
-from flashattn import Arch
-from gpu_problems import rows
+from flashattn import Arch, DType
+from gpu_problems import runnable_rows
 
 WALK = Path(__file__).resolve().parent / "sanitized_walk.py"
 # A process each, so that they can run side by side.
-GROUPS = sorted({(Arch(row.config.arch).name, row.config.d_head) for row in rows()})
+GROUPS = sorted(
+    {
+        (Arch(row.config.arch).name, DType(row.config.dtype).name, row.config.d_head)
+        for row in runnable_rows()
+    }
+)
 TIME_LIMIT = 900  # seconds
 
 
 @pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="no compute-sanitizer here")
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
-@pytest.mark.parametrize("arch, d_head", GROUPS)
-def test_rows_are_clean(arch: str, d_head: int, tool: str) -> None:
+@pytest.mark.parametrize("arch, dtype, d_head", GROUPS)
+def test_rows_are_clean(arch: str, dtype: str, d_head: int, tool: str) -> None:
     sanitizer = ["compute-sanitizer", "--tool", tool, "--kernel-regex", "kns=flash_"]
-    walk = [sys.executable, str(WALK), f"arch={arch}", f"d_head={d_head}"]
+    walk = [sys.executable, str(WALK), f"arch={arch}", f"dtype={dtype}", f"d_head={d_head}"]
     done = subprocess.run(
         [*sanitizer, "--error-exitcode", "1", *walk],
         stdout=subprocess.PIPE,

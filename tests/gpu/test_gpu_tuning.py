@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import flashattn
@@ -108,3 +109,31 @@ def test_tune_writes_what_a_later_process_follows(
     )
     result = run_python("-c", code, FLASH_TUNING=path)
     assert "measured: " in result.stdout and "given results" in result.stdout, result.stderr
+
+
+@pytest.mark.parametrize(
+    "cache, features", [(["--page-size", "16"], "varlen+paged"), (["--seqused"], "varlen")]
+)
+@pytest.mark.parametrize("dtype", ["BF16", "E4M3"])
+def test_tune_measures_decoding(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str,
+    cache: list[str], features: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "results.txt"
+    shape = ["--seqlen-q", "1", "--seqlen", "700", "--heads", "8", "--heads-kv", "2"]
+    options = ["--launches", "3", "--cold", "--output", str(path), *shape, "--d-head", "64", *cache]
+    assert main(["tune", *options, f"dtype={dtype}"]) == 0
+    assert "SM80_DECODE" in capsys.readouterr().out
+    lines = [line for line in path.read_text().splitlines() if "SM80_DECODE" in line]
+    assert len(lines) == 1 and f"dtype={dtype} d_head=64 features={features} q=1 k=" in lines[0]
+
+
+def test_tune_passes_over_prompts_of_a_type_that_only_decodes(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["tune", "--launches", "2", "--seqlen", "200", "--d-head", "64", "d_head=64"]) == 0
+    output = capsys.readouterr().out
+    shape = "E4M3, d_head 64, 200 queries, 200 keys, batch 1, heads 8/8: "
+    assert bool(re.search(rf"{shape}\d+ kernels", output)) != (f"passed over: {shape}" in output)

@@ -61,7 +61,7 @@ def test_kernel_resources_are_refused() -> None:
 
 @pytest.mark.skipif(bool(flashattn.cuda_devices()), reason="for machines without a CUDA device")
 def test_command_line_says_so_in_one_line(capsys: pytest.CaptureFixture) -> None:
-    for command in (["bench", "--device", "cuda"], ["bench-decode"]):
+    for command in (["bench", "--device", "cuda"], ["bench-decode"], ["bench-chunks"]):
         assert main(command) == 2
         error = capsys.readouterr().err
         assert error.startswith("flashattn: device is the current CUDA device")

@@ -3,13 +3,14 @@ tests/gpu."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import flashattn
 import numpy as np
 import pytest
 from flashattn import TUNING_HEADER
-from flashattn.cli import main, results_file
+from flashattn.cli import main, results_file, tune
 from flashattn.cli.problem import BadInput
 from problems import runnable_kernels
 from subprocesses import run_python
@@ -128,12 +129,68 @@ def test_tune_ranks_on_the_cpu(
         assert output.count(str(config)) == 4
 
 
+@pytest.mark.parametrize("pages", [["--page-size", "5,16"], ["--seqused"]])
+def test_tune_ranks_decoding_in_pages_and_by_lengths(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, pages: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    decode = ["--seqlen-q", "1", "--heads-kv", "1", "--batch", "3", "--causal", *pages]
+    assert main(["tune", "--device", "cpu", "--launches", "1", *SHAPE, *decode]) == 0
+    output = capsys.readouterr().out
+    assert output.count("(selected)") == 4 * (len(pages[-1].split(",")))
+    assert output.count("in pages of 5, batch 3, heads 2/1, causal") == (
+        4 if "5" in pages[-1] else 0
+    )
+
+
+def test_tune_passes_over_shapes_that_no_kernel_serves(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    support = tune.query_support
+
+    def only_16(q: np.ndarray, *tensors: np.ndarray, **options: object) -> object:
+        of_none = flashattn.Support(False, "d_head 8")
+        return support(q, *tensors, **options) if q.shape[-1] == 16 else of_none
+
+    monkeypatch.setattr(tune, "query_support", only_16)
+    assert main(["tune", "--device", "cpu", "--launches", "1", *SHAPE]) == 0
+    output = capsys.readouterr().out
+    assert output.count("passed over: FP32, d_head 8, ") == 2 and output.count("(selected)") == 2
+    assert main(["tune", "--device", "cpu", *SHAPE, "--d-head", "8"]) == 2
+    assert "d_head 8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page_size", [None, 16])
+def test_tune_times_cold_caches_on_a_device(
+    monkeypatch: pytest.MonkeyPatch, page_size: int | None
+) -> None:
+    """Calls of every kernel; what is written between them and the clock are a device's."""
+
+    def cold_median_seconds(calls: list, runs: int) -> list[float]:
+        for call in calls:
+            call()
+        return [1e-3 * (i + 1) for i in range(len(calls))]
+
+    monkeypatch.setattr(tune.bench_cuda, "cold_median_seconds", cold_median_seconds)
+    args = argparse.Namespace(
+        device="cpu", batch=2, tokens=None, seqlen_q=1, heads=2, heads_kv=1, d_head=16, causal=True,
+        window=(-1, -1), softcap=0.0, scale=None, seqused=False,
+    )  # fmt: skip
+    shape = tune.Shape(flashattn.DType.FP32, 16, 40, page_size, args)
+    tensors, options = tune._inputs(shape)
+    seconds = tune._cold(_fp32_configs(), 3, tensors, options)
+    assert list(seconds) == _fp32_configs() and list(seconds.values())[0] == 1e-3
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
         (["--device", "cpu", "--output", "x"], "results are for CUDA devices"),
         (["--device", "cpu", "--launches", "0"], "--launches is 0"),
         (["--device", "cpu", "--top", "0"], "--top is 0"),
+        (["--device", "cpu", "--page-size", "16,0"], "--page-size is 0"),
+        (["--device", "cpu", "--cold"], "--cold is for CUDA devices"),
         (["--device", "cpu", "--d-head", "64,0"], "--d-head is 0"),
         (["--device", "cpu", "--seqlen", "0"], "--seqlen is 0"),
         (["--device", "cpu", "arch=SM80"], "no kernel"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,11 +41,15 @@ def run(command: list[str | Path], **options: object) -> subprocess.CompletedPro
     return result
 
 
+def compile_program(sources: list[Path], program: Path, *options: str | Path) -> None:
+    compiler = os.environ.get("CC", "cc")
+    link = [library(), f"-Wl,-rpath,{library().parent}", *options]
+    run([compiler, *WARNINGS, f"-I{ROOT / 'include'}", *sources, "-o", program, *link])
+
+
 def compile_and_run(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     program = folder / "program"
-    compiler = os.environ.get("CC", "cc")
-    link = [library(), f"-Wl,-rpath,{library().parent}"]
-    run([compiler, *WARNINGS, f"-I{ROOT / 'include'}", source, "-o", program, *link])
+    compile_program([source], program)
     return run([program])
 
 
@@ -67,6 +72,32 @@ def test_python_in_the_documents(source: str) -> None:
 @pytest.mark.parametrize("source", sorted((ROOT / "examples").glob("*.c")), ids=lambda p: p.name)
 def test_c_examples(source: Path, tmp_path: Path) -> None:
     assert compile_and_run(source, tmp_path).stdout != ""
+
+
+def paged_decode(machine: str) -> list[Path]:
+    folder = ROOT / "examples/paged_decode"
+    return [folder / name for name in ("main.c", "cache.c", f"machine_{machine}.c")]
+
+
+def test_decoding_in_pages_on_the_processor(tmp_path: Path) -> None:
+    program = tmp_path / "paged_decode"
+    compile_program(paged_decode("cpu"), program)
+    output = run([program, "3", "50", "20"]).stdout
+    assert "3 sequences of 50 to 70 keys" in output and "tokens/s" in output
+    refused = subprocess.run([program, "none"], capture_output=True, text=True)
+    assert refused.returncode == 1 and refused.stderr.startswith("BATCH is none")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs CUDA's headers")
+def test_decoding_in_pages_on_a_gpu_needs_one(tmp_path: Path) -> None:
+    program, toolkit = tmp_path / "paged_decode", Path(shutil.which("nvcc")).resolve().parents[1]
+    runtime = [f"-I{toolkit / 'include'}", f"-L{toolkit / 'lib64'}", "-lcudart"]
+    compile_program(paged_decode("cuda"), program, *runtime, f"-Wl,-rpath,{toolkit / 'lib64'}")
+    done = subprocess.run([program, "2", "50", "20"], capture_output=True, text=True, timeout=300)
+    if done.returncode == 0:
+        assert "tokens/s" in done.stdout
+    else:
+        assert done.stdout == "" and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("source", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)

@@ -58,6 +58,7 @@ KERNEL_RULES = {
     # Puts the rooms together; block_state.cuh gives the schedule's state its memory.
     "kernels/sm90": rf"{DEVICE_COMMON}|{SM90_SCHEDULE}|sm90/schedule/state\.cuh"
     r"|sm90/((load|mma|softmax|store|decode|ptx)/)?\w+\.(h|cuh)",
+    "examples/paged_decode": rf"{PUBLIC}|(machine|cache)\.h",
     "examples": PUBLIC,
 }
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}

@@ -32,6 +32,7 @@ class Arch(enum.IntEnum):
     SM80_DECODE = _abi.FLASH_ARCH_SM80_DECODE
     SM90 = _abi.FLASH_ARCH_SM90
     SM90_DECODE = _abi.FLASH_ARCH_SM90_DECODE
+    MIXED = _abi.FLASH_ARCH_MIXED
 
 
 class DType(enum.IntEnum):

@@ -1,8 +1,9 @@
 /*
- * Stores under a condition that differs from lane to lane, without a branch: where lanes may part,
- * ptxas no longer sees that loops' variables are the same in all lanes, and computes the
- * descriptors of wgmma in vector registers. PTX ISA, "Data Movement and Conversion Instructions":
- * st; "Parallel Synchronization and Communication Instructions": red.
+ * Stores under a condition that differs from lane to lane, or without a branch that ptxas could take
+ * for one: where lanes may part, it no longer sees that loops' variables are the same in all lanes,
+ * and computes the descriptors of wgmma in vector registers. PTX ISA, "Data Movement and Conversion
+ * Instructions": st; "Parallel Synchronization and Communication Instructions": red; "Control Flow
+ * Instructions": bra.uni.
  */
 #ifndef FLASH_KERNELS_SM90_PTX_PREDICATED_CUH
 #define FLASH_KERNELS_SM90_PTX_PREDICATED_CUH
@@ -19,13 +20,26 @@ static __device__ __forceinline__ void global_store_if(bool wanted, void *global
                  : "memory");
 }
 
-static __device__ __forceinline__ void global_store_if(bool wanted, float *global, float2 value) {
+/* Stores four pairs, eight columns apart, those of them that begin within so many columns from
+ * `global` on. `wanted` is the same in all lanes of a warp: one that wants nothing jumps. */
+static __device__ __forceinline__ void global_store_pairs_if(bool wanted, int32_t columns,
+                                                             float *global, const float2 (&v)[4]) {
     asm volatile("{\n"
-                 ".reg .pred wanted;\n"
-                 "setp.ne.u32 wanted, %0, 0;\n"
-                 "@wanted st.global.v2.f32 [%1], {%2, %3};\n"
+                 ".reg .pred unwanted, exists;\n"
+                 "setp.eq.u32 unwanted, %0, 0;\n"
+                 "@unwanted bra.uni END;\n"
+                 "setp.gt.s32 exists, %1, 0;\n"
+                 "@exists st.global.v2.f32 [%2], {%3, %4};\n"
+                 "setp.gt.s32 exists, %1, 8;\n"
+                 "@exists st.global.v2.f32 [%2 + 32], {%5, %6};\n"
+                 "setp.gt.s32 exists, %1, 16;\n"
+                 "@exists st.global.v2.f32 [%2 + 64], {%7, %8};\n"
+                 "setp.gt.s32 exists, %1, 24;\n"
+                 "@exists st.global.v2.f32 [%2 + 96], {%9, %10};\n"
+                 "END:\n"
                  "}\n" ::"r"((uint32_t)wanted),
-                 "l"(global), "f"(value.x), "f"(value.y)
+                 "r"(columns), "l"(global), "f"(v[0].x), "f"(v[0].y), "f"(v[1].x), "f"(v[1].y),
+                 "f"(v[2].x), "f"(v[2].y), "f"(v[3].x), "f"(v[3].y)
                  : "memory");
 }
 

@@ -78,8 +78,7 @@ static __device__ __forceinline__ void store_row(element_bits<C> *row, int32_t c
     }
 }
 
-/* Stores O in the configuration's type, if it is wanted: without a branch, as store_fp32_output().
- */
+/* Stores O in the configuration's type, if it is wanted. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_output(const flash_params_t &p, const tile_of<C> &tile,
                                                     const rounded_output<C> &o, bool wanted) {
@@ -90,17 +89,24 @@ static __device__ __forceinline__ void store_output(const flash_params_t &p, con
     store_row<C>(data + 8 * p.o_stride.seq, wanted && row + 8 < len_q ? p.d_head : 0, 1, o);
 }
 
+/* Stores a row of the thread's, of so many columns. */
 template <flash_config_t C>
-static __device__ __forceinline__ void store_fp32_row(float *row, int32_t columns, int half,
-                                                      const output_tile<C> &o) {
+static __device__ __forceinline__ void store_fp32_row(float *row, bool wanted, int32_t columns,
+                                                      int half, const output_tile<C> &o) {
 #pragma unroll
-    for (int i = 0; i < C.d_head / 8; ++i)
-        global_store_if(8 * i + tile_column() < columns, row + 8 * i + tile_column(),
-                        float2{o.o[4 * i + 2 * half], o.o[4 * i + 2 * half + 1]});
+    for (int first = 0; first < C.d_head; first += 32) {
+        float2 pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int at = first / 2 + 4 * i + 2 * half;
+            pairs[i] = {o.o[at], o.o[at + 1]};
+        }
+        const int column = first + tile_column();
+        global_store_pairs_if(wanted, columns - column, row + column, pairs);
+    }
 }
 
-/* Stores O, normalised, in fp32, if it is wanted. A branch around it would cost the main loops
- * their uniform registers (ptx/predicated.cuh). */
+/* Stores O, normalised, in fp32, if it is wanted. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_fp32_output(const flash_params_t &p,
                                                          const tile_of<C> &tile,
@@ -108,8 +114,8 @@ static __device__ __forceinline__ void store_fp32_output(const flash_params_t &p
     const int32_t row = tile.row_begin + tile_row(0);
     const int32_t len_q = sequence_of<C>(p, tile).len_q;
     float *data = output_row<C, float>(p, tile, row);
-    store_fp32_row<C>(data, wanted && row < len_q ? p.d_head : 0, 0, o);
-    store_fp32_row<C>(data + 8 * p.o_stride.seq, wanted && row + 8 < len_q ? p.d_head : 0, 1, o);
+    store_fp32_row<C>(data, wanted, row < len_q ? p.d_head : 0, 0, o);
+    store_fp32_row<C>(data + 8 * p.o_stride.seq, wanted, row + 8 < len_q ? p.d_head : 0, 1, o);
 }
 
 /* Completes the warp's rows, which it has just written, where V was sanitised (non_finite.cuh).

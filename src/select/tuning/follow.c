@@ -52,11 +52,22 @@ static bool has_family(range_t range, const family_t *family) {
     return false;
 }
 
-/* Finds the fastest result whose kernel serves this very problem, or NULL. */
-static const tuning_row_t *fastest(range_t range, const problem_t *problem,
-                                   const device_t *device) {
+/* Whether a kernel of the estimate's family goes over K and V more often than the estimate: it was
+ * measured with fewer query heads of a K/V head, of which a key knows nothing. */
+static bool reads_more(const flash_kernel_t *kernel, const flash_kernel_t *estimate,
+                       const problem_t *problem, const device_t *device) {
+    const family_t *family = estimate->family;
+    return kernel->family == family && family->rank(&kernel->config, problem, device).passes >
+                                           family->rank(&estimate->config, problem, device).passes;
+}
+
+/* Finds the fastest result whose kernel serves this very problem, and as well as those that were
+ * measured, or NULL. */
+static const tuning_row_t *fastest(range_t range, const problem_t *problem, const device_t *device,
+                                   const flash_kernel_t *estimate) {
     for (int32_t i = 0; i < range.count; i++)
-        if (select_serves(range.rows[i].kernel, problem, device))
+        if (select_serves(range.rows[i].kernel, problem, device) &&
+            !reads_more(range.rows[i].kernel, estimate, problem, device))
             return &range.rows[i];
     return NULL;
 }
@@ -72,7 +83,7 @@ void tuning_follow(const tuning_results_t *own, const problem_t *problem, const 
     const bool built_in = range.count == 0 && !(own != NULL && own->alone);
     if (built_in)
         range = find(tuning_table, tuning_table_count, &key);
-    const tuning_row_t *row = fastest(range, problem, device);
+    const tuning_row_t *row = fastest(range, problem, device, *kernel);
     if (row == NULL || !has_family(range, (*kernel)->family))
         return;
     *kernel = row->kernel;

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import FlashAttnError
-from . import bench, bench_decode, check, forward, info, listing, tune
+from . import bench, bench_chunks, bench_decode, check, forward, info, listing, tune
 from .problem import BadInput
 
-_COMMANDS = (info, listing, forward, bench, bench_decode, tune, check)
+_COMMANDS = (info, listing, forward, bench, bench_decode, bench_chunks, tune, check)
 _EXPECTED = (
     BadInput,
     FlashAttnError,

@@ -151,14 +151,20 @@ def _measure_on_cpu(
 
 
 def inputs(dtype: DType, seqlen: int, args: argparse.Namespace) -> list[np.ndarray]:
+    batch = problem.batch_size(seqlen, args)
+    return random_inputs(dtype, (batch, args.seqlen_q or seqlen), (batch, seqlen), args)
+
+
+def random_inputs(
+    dtype: DType, queries: tuple[int, int], keys: tuple[int, int], args: argparse.Namespace
+) -> list[np.ndarray]:
+    """q, k and v, whose first axes are given."""
     rng = np.random.default_rng(0)
     heads_kv = args.heads_kv or args.heads
-    seqlen_q = args.seqlen_q or seqlen
-    batch = problem.batch_size(seqlen, args)
-    sizes = ((seqlen_q, args.heads), (seqlen, heads_kv), (seqlen, heads_kv))
+    shapes = ((*queries, args.heads), (*keys, heads_kv), (*keys, heads_kv))
     return [
-        rng.standard_normal((batch, length, heads, args.d_head), np.float32).astype(element)
-        for (length, heads), element in zip(sizes, problem.numpy_dtypes(dtype))
+        rng.standard_normal((*shape, args.d_head), np.float32).astype(element)
+        for shape, element in zip(shapes, problem.numpy_dtypes(dtype))
     ]
 
 

@@ -21,6 +21,8 @@ DTYPES = (DType.FP16, DType.BF16)
 _PEERS = {"torch FA2": "FLASH_ATTENTION", "torch cuDNN": "CUDNN_ATTENTION"}
 _WARM_UP = 3  # calls of each contender
 _SPIN_CYCLES = 200_000  # for each launch to enqueue: about 0.1 ms
+_COLD_SPIN_CYCLES = 400_000  # likewise, with what is written before it
+_FLUSH_BYTES = 256 << 20
 
 Call = Callable[[], Any]
 
@@ -150,3 +152,11 @@ def median_seconds(
     cuda.synchronize()
     milliseconds = [[begin.elapsed_time(end) for begin, end in turn] for turn in events]
     return [statistics.median(own) / 1e3 for own in zip(*milliseconds)]
+
+
+def cold_median_seconds(calls: list[Call], runs: int) -> list[float]:
+    """median_seconds() with 256 MiB written before each launch, so that no cache holds its inputs
+    or a kernel's instructions, as between the layers of a model."""
+    torch = problem.extra("torch")
+    memory = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    return median_seconds(calls, runs, _COLD_SPIN_CYCLES, before=memory.zero_)

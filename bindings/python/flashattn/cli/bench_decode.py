@@ -1,5 +1,5 @@
 """`bench-decode`: GPU time of few queries over long caches, contiguous and in pages, beside
-FlashAttention-3 and torch's cuDNN where they are installed.
+FlashAttention-3 and torch's kernels where they are installed, and beside only reading as much.
 
 Before each launch 256 MiB are written, so that no cache holds K, V or a kernel's instructions, as
 between the layers of a model.
@@ -8,32 +8,16 @@ between the layers of a model.
 from __future__ import annotations
 
 import argparse
-import importlib
-from dataclasses import dataclass
-from typing import Any, Callable
+import itertools
+import re
 
-from .._attention import flash_attn_func
-from ..config import DType
 from ..device import Device, device_info
-from . import bench_cuda, problem
+from . import decode_report, decode_times, json_file, mixes, plot, problem, serving_calls
 from .problem import BadInput
+from .ragged import RaggedBatch
 
-_FLUSH_BYTES = 256 << 20
-_SPIN_CYCLES = 400_000  # for each launch to enqueue, and what is written before it
 _DEFAULT = "1x1024,1x8192,1x32768,4x8192,16x1024,16x8192,64x2048,64x8192,256x1024"
-
-Call = Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class Cache:
-    """A batch of sequences with as many keys each."""
-
-    batch: int
-    keys: int
-
-    def __str__(self) -> str:
-        return f"{self.batch} x {self.keys}"
+_DTYPES = ("FP16", "BF16", "E4M3")
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -42,133 +26,100 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="time decoding on a GPU",
         description="Median microseconds of one call, and GB/s of reading K and V once. 'known': "
         "all keys of a contiguous cache; 'lengths': as many, but only the device knows; 'page N': "
-        "in pages of N tokens in random order. Peers take turns with the library's kernels: "
-        "FlashAttention-3 (FA3) if flash_attn_interface can be imported, cuDNN through torch.",
+        "in pages of N tokens in random order. Of batches that mix decoding and chunks of prompts "
+        "also the two parts, and both after each other ('apart'). Peers take turns with the "
+        "library's kernels: FlashAttention-3 (FA3) if flash_attn_interface can be imported, cuDNN "
+        "and FlashAttention-2 (FA2) through torch. 'floor': the fastest way found of only reading "
+        "so many bytes, if libflashattn_read_floor.so lies beside the library.",
     )
-    parser.add_argument(
-        "--caches", type=_caches, default=_DEFAULT, metavar="BxN,BxN,...", help="batch x keys"
-    )
-    parser.add_argument("--queries", type=int, default=1, help="of each sequence, causal")
-    parser.add_argument("--heads", type=int, default=32)
-    parser.add_argument("--heads-kv", type=int, default=8)
+    _add_batch_options(parser)
+    parser.add_argument("--heads", default="32/8", metavar="H/H_KV,...", help="a table each (32/8)")
     parser.add_argument("--d-head", type=int, default=128)
-    parser.add_argument("--dtype", choices=("FP16", "BF16"), default="BF16")
-    parser.add_argument("--page-size", type=_numbers, default="64,16,1", metavar="N,N,...")
+    parser.add_argument("--dtype", choices=_DTYPES, default="BF16", help="of K and V; E4M3: Q BF16")
+    parser.add_argument("--page-size", type=_page_sizes, default="64,16,1", metavar="N,N,...")
     parser.add_argument("--batch-invariant", action="store_true")
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--json", metavar="FILE", help="also write the results there")
+    parser.add_argument("--plot", metavar="FILE.png", help="also draw GB/s over the keys")
     parser.set_defaults(run=run)
 
 
-def _caches(text: str) -> list[Cache]:
-    return [Cache(*map(int, word.split("x"))) for word in text.split(",")]
+def _add_batch_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("batches")
+    group.add_argument("--caches", metavar="BxN,BxN,...", help=f"batch x keys ({_DEFAULT})")
+    group.add_argument("--batches", type=problem.numbers, metavar="B,...", help="with --contexts")
+    group.add_argument(
+        "--contexts", type=problem.numbers, metavar="N,...", help="each with each of --batches"
+    )
+    group.add_argument(
+        "--lengths",
+        action="append",
+        default=[],
+        metavar="MIX",
+        help=f"{', '.join(mixes.NAMED)}; keys as 63x1-500,32768 (drawn at random) or, with queries "
+        "of their own, 60x1:1-8192,2048:4096; @FILE. Once for each batch to measure",
+    )
+    group.add_argument("--seed", type=int, default=0, help="of random lengths (0)")
+    group.add_argument("--queries", type=int, default=1, help="of each sequence, causal (1)")
 
 
-def _numbers(text: str) -> list[int]:
+def _page_sizes(text: str) -> list[int]:
     return [int(word) for word in text.split(",") if word]
 
 
 def run(args: argparse.Namespace) -> int:
     console = problem.extra("rich.console").Console()
-    name = device_info(Device.CUDA_CURRENT).name
-    sizes = (args.queries, args.heads, args.heads_kv, args.d_head, args.runs, *args.page_size)
-    if min(sizes) < 1 or any(min(cache.batch, cache.keys) < 1 for cache in args.caches):
-        raise BadInput("batch, keys, queries, heads, d_head, page sizes and runs are at least 1")
-    heading = f"{args.queries} queries, heads {args.heads}/{args.heads_kv}, d_head {args.d_head}"
-    table = problem.extra("rich.table").Table(title=f"{heading}, {args.dtype}, {name}")
-    for column in ("batch x keys", "cache", "us", "GB/s", "FA3 us", "cuDNN us", "x best peer"):
-        table.add_column(column, justify="right")
-    for cache in args.caches:
-        for row in _rows(cache, args):
-            table.add_row(*row)
-    console.print(table)
+    if args.plot:
+        problem.extra("matplotlib")
+    _check(args)
+    heads = serving_calls.parse_heads(args.heads)
+    batches = _batches(args)
+    if args.plot and not any(map(mixes.is_uniform, batches)):
+        raise BadInput("--plot draws caches of one length: give --caches, or --batches")
+    name = device_info(Device.CUDA_CURRENT).name  # refuses in the library's own words
+    rows = []
+    for own_heads in heads:
+        own = [row for batch in batches for row in decode_times.rows(batch, own_heads, args)]
+        title = f"{_title(args)}, heads {own_heads}, {name}"
+        console.print(decode_report.table(own, title))
+        rows += own
+    if args.json:
+        json_file.write(args.json, f"{_title(args)}, {name}", map(decode_report.record, rows))
+    if args.plot:
+        panels = decode_report.panels(rows, heads)
+        plot.draw_panels(args.plot, panels, f"{_title(args)}, {name}", "keys", "GB/s")
+        console.print(f"{args.plot} written")
     return 0
 
 
-def _rows(cache: Cache, args: argparse.Namespace) -> list[tuple[str, ...]]:
-    calls = _calls(cache, args)
-    seconds = dict(zip(calls, _median_seconds(list(calls.values()), args.runs)))
-    n_bytes = 2 * cache.batch * cache.keys * args.heads_kv * args.d_head * 2
-    rows = []
-    for kind in dict.fromkeys(kind for kind, _ in calls):
-        own = seconds[kind, "own"]
-        peers = {name: seconds[kind, name] for name in ("FA3", "cuDNN") if (kind, name) in seconds}
-        times = [f"{peers[name] * 1e6:.1f}" if name in peers else "" for name in ("FA3", "cuDNN")]
-        share = f"{min(peers.values()) / own:.3f}" if peers else ""
-        speed = f"{n_bytes / own / 1e9:.0f}"
-        rows.append((str(cache), kind, f"{own * 1e6:.1f}", speed, *times, share))
-    return rows
+def _title(args: argparse.Namespace) -> str:
+    queries = "1 query" if args.queries == 1 else f"{args.queries} queries"
+    return f"{queries}, d_head {args.d_head}, {args.dtype}"
 
 
-def _calls(cache: Cache, args: argparse.Namespace) -> dict[tuple[str, str], Call]:
-    """What is timed: (kind of cache, whose) -> call."""
-    torch = problem.extra("torch")
-    q, k, v = _inputs(cache, args)
-    used = torch.full((cache.batch,), cache.keys, dtype=torch.int32, device="cuda")
-    calls = {("known", "own"): _own(q, k, v, args)}
-    calls["lengths", "own"] = _own(q, k, v, args, seqused_k=used)
-    if not args.no_peers:
-        calls.update(_peers(q, k, v, used, args))
-    for page_size in args.page_size:
-        if cache.keys % page_size == 0:
-            calls.update(_paged(q, k, v, used, page_size, args))
-    return calls
+def _check(args: argparse.Namespace) -> None:
+    sizes = (args.queries, args.d_head, args.runs, *args.page_size)
+    if min(sizes) < 1:
+        raise BadInput("queries, d_head, page sizes and runs are at least 1")
+    if (args.batches is None) != (args.contexts is None):
+        raise BadInput("--batches and --contexts go together")
+    if args.seed < 0:
+        raise BadInput(f"--seed is {args.seed}: at least 0")
 
 
-def _inputs(cache: Cache, args: argparse.Namespace) -> list[Any]:
-    torch = problem.extra("torch")
-    element = getattr(torch, problem.NUMPY_NAME[DType[args.dtype]])
-    shapes = [(args.queries, args.heads), (cache.keys, args.heads_kv), (cache.keys, args.heads_kv)]
-    empty = [
-        torch.empty(cache.batch, *shape, args.d_head, device="cuda", dtype=element)
-        for shape in shapes
-    ]
-    return [x.normal_() for x in empty]
+def _batches(args: argparse.Namespace) -> list[RaggedBatch]:
+    caches = list(itertools.product(args.batches or (), args.contexts or ()))
+    if args.caches or not (caches or args.lengths):
+        caches += _caches(args.caches or _DEFAULT)
+    if any(min(cache) < 1 for cache in caches):
+        raise BadInput("batches and keys are at least 1")
+    uniform = [mixes.uniform(batch, keys, args.queries) for batch, keys in caches]
+    return uniform + [mixes.parse(text, args.queries, args.seed) for text in args.lengths]
 
 
-def _own(q: Any, k: Any, v: Any, args: argparse.Namespace, **where: Any) -> Call:
-    out = q.new_empty(q.shape)
-    options = {"causal": args.queries > 1, "batch_invariant": args.batch_invariant, **where}
-    return lambda: flash_attn_func(q, k, v, out=out, **options)
-
-
-def _paged(
-    q: Any, k: Any, v: Any, used: Any, page_size: int, args: argparse.Namespace
-) -> dict[tuple[str, str], Call]:
-    torch, kind = problem.extra("torch"), f"page {page_size}"
-    pages = [x.view(-1, page_size, *x.shape[2:]) for x in (k, v)]
-    ids = torch.randperm(len(pages[0]), device="cuda").int().view(len(q), -1)
-    calls = {(kind, "own"): _own(q, *pages, args, seqused_k=used, page_table=ids)}
-    if not args.no_peers:
-        calls.update(_fa3(kind, q, *pages, cache_seqlens=used, page_table=ids))
-    return calls
-
-
-def _peers(
-    q: Any, k: Any, v: Any, used: Any, args: argparse.Namespace
-) -> dict[tuple[str, str], Call]:
-    calls = _fa3("lengths", q, k, v, cache_seqlens=used)
-    options = {"causal": False, "softmax_scale": None}
-    cudnn = bench_cuda.sdpa_call(q, k, v, "CUDNN_ATTENTION", options)
-    if args.queries == 1 and bench_cuda.can_run(cudnn):
-        calls["known", "cuDNN"] = cudnn
-    return calls
-
-
-def _fa3(kind: str, q: Any, k: Any, v: Any, **where: Any) -> dict[tuple[str, str], Call]:
-    """Nothing where it is not installed or does not take the problem."""
-    try:
-        function = importlib.import_module("flash_attn_interface").flash_attn_with_kvcache
-    except ImportError:
-        return {}
-
-    def call() -> None:
-        function(q, k, v, causal=True, **where)
-
-    return {(kind, "FA3"): call} if bench_cuda.can_run(call) else {}
-
-
-def _median_seconds(calls: list[Call], runs: int) -> list[float]:
-    torch = problem.extra("torch")
-    memory = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    return bench_cuda.median_seconds(calls, runs, _SPIN_CYCLES, before=memory.zero_)
+def _caches(text: str) -> list[tuple[int, int]]:
+    words = [re.fullmatch(r"(\d+)x(\d+)", word, re.ASCII) for word in text.split(",")]
+    if not all(words):
+        raise BadInput(f"--caches {text}: each is BATCHxKEYS, as in 64x8192")
+    return [(int(word[1]), int(word[2])) for word in words]

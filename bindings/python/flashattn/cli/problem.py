@@ -30,7 +30,7 @@ class BadInput(Exception):
 def add_shape_options(parser: argparse.ArgumentParser, *, several_d_heads: bool = False) -> None:
     group = parser.add_argument_group("shape")
     group.add_argument(
-        "--seqlen", type=_numbers, default=DEFAULT_SEQLEN, metavar="N,N,...", help="keys"
+        "--seqlen", type=numbers, default=DEFAULT_SEQLEN, metavar="N,N,...", help="keys"
     )
     group.add_argument("--seqlen-q", type=int, help="queries, if not as many as keys")
     group.add_argument("--batch", type=int, default=1)
@@ -38,7 +38,7 @@ def add_shape_options(parser: argparse.ArgumentParser, *, several_d_heads: bool 
     group.add_argument("--heads", type=int, default=8)
     group.add_argument("--heads-kv", type=int, help="default: as many as heads")
     if several_d_heads:
-        group.add_argument("--d-head", type=_numbers, default="128", metavar="N,N,...")
+        group.add_argument("--d-head", type=numbers, default="128", metavar="N,N,...")
     else:
         group.add_argument("--d-head", type=int, default=128)
 
@@ -64,7 +64,7 @@ def operations(seqlen: int, args: argparse.Namespace) -> float:
     return full / 2 if args.causal else full
 
 
-def _numbers(text: str) -> list[int]:
+def numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 

@@ -4,16 +4,19 @@ library's selection follows."""
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from .. import _abi, device
-from .._attention import query_support, select_config
+from .._attention import flash_attn_func, query_support, select_config
 from ..config import Config, DType
 from ..tuning import measure, tuning_line
-from . import bench, bench_cuda, problem, results_file
+from . import bench, bench_cuda, pages, problem, results_file
 from .problem import BadInput
 
 _FINALISTS = 3  # the best, which are measured again with more launches
@@ -34,6 +37,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     problem.add_shape_options(parser, several_d_heads=True)
     problem.add_mask_options(parser)
+    _add_cache_options(parser)
     parser.add_argument("--launches", type=int, default=25, help="of each kernel (25)")
     parser.add_argument("--top", type=int, default=5, help="ranks to print of each shape (5)")
     parser.add_argument("--output", metavar="FILE", help="results; those of other shapes are kept")
@@ -47,13 +51,52 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.set_defaults(run=run)
 
 
+def _add_cache_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("cache")
+    group.add_argument(
+        "--page-size",
+        type=problem.numbers,
+        default=[],
+        metavar="N,N,...",
+        help="K and V in pages of so many tokens, in random order; each size is a shape",
+    )
+    group.add_argument(
+        "--seqused",
+        action="store_true",
+        help="lengths that only the device knows, as in a cache that fills; pages always have them",
+    )
+    group.add_argument(
+        "--cold",
+        action="store_true",
+        help="write 256 MiB before each launch, so that K and V come from memory, as in decoding",
+    )
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What kernels are ranked for, beside the options of the command line."""
+
+    dtype: DType
+    d_head: int
+    seqlen: int
+    page_size: int | None  # None: contiguous
+    args: argparse.Namespace  # with d_head as above
+
+    def __str__(self) -> str:
+        args = self.args
+        cache = f" in pages of {self.page_size}" if self.page_size else ""
+        return (
+            f"{self.dtype.name}, d_head {self.d_head}, {args.seqlen_q or self.seqlen} queries, "
+            f"{self.seqlen} keys{cache}, batch {problem.batch_size(self.seqlen, args)}, heads "
+            f"{args.heads}/{args.heads_kv or args.heads}{', causal' if args.causal else ''}"
+        )
+
+
 @dataclass(frozen=True)
 class Ranking:
     """The kernels that serve a shape, the fastest first."""
 
-    dtype: DType
-    seqlen: int
-    args: argparse.Namespace  # with the d_head of this shape
+    shape: Shape
     seconds: dict[Config, float]
     selected: Config
     lines: list[str]  # of the fastest of each family; none on the CPU
@@ -67,11 +110,13 @@ class Ranking:
 
 def run(args: argparse.Namespace) -> int:
     console = problem.extra("rich.console").Console()
-    problem.check_at_least_one(args, "launches", "top")
+    problem.check_at_least_one(args, "launches", "top", *(["page_size"] if args.page_size else []))
     if args.device == "cuda":
         device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT)  # refuses in the library's own words
     elif args.output:
         raise BadInput("--output: results are for CUDA devices, kernels of the CPU follow none")
+    elif args.cold:
+        raise BadInput("--cold is for CUDA devices: add --device cuda")
     results = results_file.read(args.output)  # before measuring: it may be unusable
     rankings = []
     for ranking in _rankings(console, args):
@@ -83,15 +128,33 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rankings(console: Any, args: argparse.Namespace) -> Iterator[Ranking]:
-    shapes = list(itertools.product(_dtypes(args), args.d_head, args.seqlen))
+    """Of the shapes that some kernel serves. Raises BadInput where none serves any."""
+    shapes = _shapes(args)
     progress = problem.extra("rich.progress")
+    reasons = []
     with progress.Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=len(shapes))
-        for dtype, d_head, seqlen in shapes:
-            bar.update(task, description=f"{dtype.name}, d_head {d_head}, {seqlen}")
-            own = argparse.Namespace(**{**vars(args), "d_head": d_head})
-            yield _rank(dtype, seqlen, own)
+        for shape in shapes:
+            bar.update(task, description=str(shape))
+            tensors, options = _inputs(shape)
+            support = query_support(*tensors, **options)
+            if support:
+                yield _rank(shape, tensors, options)
+            else:
+                reasons.append(f"{shape}: {support.reason}")
             bar.advance(task)
+    if len(reasons) == len(shapes):
+        raise BadInput(reasons[0])
+    for reason in reasons:
+        console.print(f"passed over: {reason}")
+
+
+def _shapes(args: argparse.Namespace) -> list[Shape]:
+    axes = (_dtypes(args), args.d_head, args.seqlen, args.page_size or [None])
+    return [
+        Shape(*point, argparse.Namespace(**{**vars(args), "d_head": point[1]}))
+        for point in itertools.product(*axes)
+    ]
 
 
 def _dtypes(args: argparse.Namespace) -> list[DType]:
@@ -104,36 +167,66 @@ def _dtypes(args: argparse.Namespace) -> list[DType]:
     return found
 
 
-def _rank(dtype: DType, seqlen: int, args: argparse.Namespace) -> Ranking:
-    options = problem.mask_options(args)
-    q, k, v = _inputs(dtype, seqlen, args)
-    out = q.new_empty(q.shape) if args.device == "cuda" else q.copy()
-    selected = select_config(q, k, v, **options).config
+def _rank(shape: Shape, tensors: list[Any], options: dict[str, Any]) -> Ranking:
+    args = shape.args
+    selected = select_config(*tensors, **options).config
     candidates = [
         row.config
         for row in problem.chosen_kernels(args.filters, runnable=True)
-        if query_support(q, k, v, config=row.config, **options)
+        if query_support(*tensors, config=row.config, **options)
     ]
     candidates = list(dict.fromkeys([*candidates, selected]))
-    seconds = _measure(candidates, args.launches, q, k, v, out=out, **options)
+    timed = _cold if args.cold else _warm
+    seconds = timed(candidates, args.launches, tensors, options)
     finalists = _finalists(seconds, selected)
-    final = _measure(finalists, _MORE_LAUNCHES * args.launches, q, k, v, out=out, **options)
+    final = timed(finalists, _MORE_LAUNCHES * args.launches, tensors, options)
     ranked = dict(sorted({**seconds, **final}.items(), key=lambda item: item[1]))
     lines = []
     if args.device == "cuda":
         best = [next(c for c in ranked if c.arch == arch) for arch in {c.arch for c in ranked}]
-        lines = [tuning_line(q, k, v, c, ranked[c], **options) for c in best]
-    return Ranking(dtype, seqlen, args, ranked, selected, lines)
+        lines = [tuning_line(*tensors, c, ranked[c], **options) for c in best]
+    return Ranking(shape, ranked, selected, lines)
 
 
-def _inputs(dtype: DType, seqlen: int, args: argparse.Namespace) -> list[Any]:
-    if args.device == "cpu":
-        return bench.inputs(dtype, seqlen, args)
-    return bench_cuda.inputs(dtype, seqlen, problem.batch_size(seqlen, args), args)
+def _inputs(shape: Shape) -> tuple[list[Any], dict[str, Any]]:
+    """q, k and v, and the keywords of a call."""
+    args, seqlen = shape.args, shape.seqlen
+    batch = problem.batch_size(seqlen, args)
+    is_cuda = args.device == "cuda"
+    axes, arrays = (batch, seqlen), {}
+    if shape.page_size:
+        axes = batch * pages.count(seqlen, shape.page_size), shape.page_size
+        arrays = pages.where(batch, seqlen, shape.page_size)
+    elif args.seqused:
+        arrays = {"seqused_k": np.full(batch, seqlen, np.int32)}
+    random_inputs = bench_cuda.random_inputs if is_cuda else bench.random_inputs
+    tensors = random_inputs(shape.dtype, (batch, args.seqlen_q or seqlen), axes, args)
+    where = pages.on_device(arrays) if is_cuda else arrays
+    return tensors, {**problem.mask_options(args), **where}
 
 
-def _measure(configs: list[Config], n_launches: int, *tensors: Any, **options: Any) -> dict:
-    return dict(zip(configs, measure(*tensors, configs, n_launches=n_launches, **options)))
+def _warm(
+    configs: list[Config], n_launches: int, tensors: list[Any], options: dict[str, Any]
+) -> dict[Config, float]:
+    """Seconds with what the caches keep of the launch before."""
+    out = _output(tensors[0])
+    seconds = measure(*tensors, configs, n_launches=n_launches, out=out, **options)
+    return dict(zip(configs, seconds))
+
+
+def _cold(
+    configs: list[Config], n_launches: int, tensors: list[Any], options: dict[str, Any]
+) -> dict[Config, float]:
+    out = _output(tensors[0])
+    calls = [
+        functools.partial(flash_attn_func, *tensors, out=out, config=config, **options)
+        for config in configs
+    ]
+    return dict(zip(configs, bench_cuda.cold_median_seconds(calls, n_launches)))
+
+
+def _output(q: Any) -> Any:
+    return np.empty_like(q) if isinstance(q, np.ndarray) else q.new_empty(q.shape)
 
 
 def _finalists(seconds: dict[Config, float], selected: Config) -> list[Config]:
@@ -145,18 +238,13 @@ def _finalists(seconds: dict[Config, float], selected: Config) -> list[Config]:
 
 
 def _table(ranking: Ranking) -> Any:
-    args = ranking.args
-    causal = ", causal" if args.causal else ""
-    title = (
-        f"{ranking.dtype.name}, d_head {args.d_head}, {args.seqlen_q or ranking.seqlen} queries, "
-        f"{ranking.seqlen} keys, batch {problem.batch_size(ranking.seqlen, args)}, heads "
-        f"{args.heads}/{args.heads_kv or args.heads}{causal}: {len(ranking.seconds)} kernels"
-    )
+    args = ranking.shape.args
+    title = f"{ranking.shape}: {len(ranking.seconds)} kernels"
     table = problem.extra("rich.table").Table(title=title)
     unit, scale = ("TFLOP/s", 1e12) if args.device == "cuda" else ("GFLOP/s", 1e9)
     for name in ("rank", "kernel", "median ms", unit, "x selected"):
         table.add_column(name, justify="left" if name == "kernel" else "right", overflow="fold")
-    operations = problem.operations(ranking.seqlen, args)
+    operations = problem.operations(ranking.shape.seqlen, args)
     for rank, (config, seconds) in enumerate(ranking.seconds.items(), 1):
         if rank > args.top and config != ranking.selected:
             continue

@@ -1,0 +1,35 @@
+/*
+ * The lengths of sequences and the pages that they have, on the host: which page is whose, and
+ * which are free. Where K and V lie is nothing of its business.
+ */
+#ifndef CACHE_H
+#define CACHE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PAGE_SIZE = 16 };
+
+/* A page table with a row per sequence. The arrays are in memory that the device can copy from. */
+typedef struct cache {
+    int64_t batch;
+    int64_t row_ids;  /* ids that a row holds */
+    int64_t n_pages;  /* of the pool */
+    int32_t *table;   /* [batch, row_ids] */
+    int32_t *lengths; /* [batch] */
+    int32_t *free;    /* pages that no sequence has */
+    int64_t n_free;
+} cache_t;
+
+/* Sequences without a key, and room for `longest` keys of each. */
+cache_t cache_make(int64_t batch, int64_t longest);
+void cache_free(cache_t *cache);
+
+/* Each sequence gets so many keys more, and pages for them in whatever place is free. */
+void cache_grow(cache_t *cache, int64_t keys);
+
+/* Bytes of table and lengths. */
+size_t cache_table_bytes(const cache_t *cache);
+size_t cache_lengths_bytes(const cache_t *cache);
+
+#endif

@@ -1,0 +1,201 @@
+/*
+ * The MIXED family: ragged batches in which some sequences have few queries (decode) and others
+ * many (chunks of prompts). Its rows have no kernel of their own. A launch enqueues a forward row
+ * and a decode row of the table, each for the sequences that it is for, which the device tells by
+ * their lengths (flash_is_own_length()). Both rows write to the same O and LSE, at different
+ * places.
+ *
+ * The forward kernel comes first: the keys that a chunk brings were written just before the call,
+ * and are in L2 until decode reads all of its caches.
+ *
+ * No CUDA function is called here; the operations of the two rows do that.
+ */
+#include "config/kernel_table.h"
+#include "core/status.h"
+#include "cuda/family.h"
+#include "kernels/common/sequence.h"
+#include "select/select.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+/* A batch in its two parts: problems of their own, and the rows that compute them. */
+typedef struct parts {
+    problem_t few; /* queries a sequence */
+    problem_t many;
+    const flash_kernel_t *decode; /* NULL: no row serves the part */
+    const flash_kernel_t *forward;
+} parts_t;
+
+/* ---- Rules, as in codegen/legality.py ---- */
+
+static flash_status_t check(const flash_config_t *config) {
+    FLASH_REQUIRE((config->features & FLASH_FEATURE_VARLEN) != 0, FLASH_ERROR_INVALID_CONFIG,
+                  "features has no varlen: sequences of a batch differ in length");
+    return FLASH_SUCCESS;
+}
+
+/* ---- Parts ---- */
+
+/* The most queries of a sequence that is decoded: so many that a K/V head has at most B_r rows. */
+static int32_t most_decoded(const flash_config_t *config, const flash_params_t *p) {
+    return config->B_r / p->group;
+}
+
+/* The problem of the decoded sequences. Nothing of it follows from the longest sequence of the
+ * batch. */
+static problem_t few_queries(const problem_t *problem, int32_t most) {
+    problem_t part = *problem;
+    part.params.seqlen_q = part.params.most_queries = most;
+    part.params.least_queries = 0;
+    return part;
+}
+
+static problem_t many_queries(const problem_t *problem, int32_t least) {
+    problem_t part = *problem;
+    part.params.least_queries = least;
+    part.params.most_queries = INT32_MAX;
+    return part;
+}
+
+/* The caller has made sure that most_decoded() is not 0. */
+static parts_t find_parts(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device) {
+    const int32_t most = most_decoded(config, &problem->params);
+    parts_t parts = {.few = few_queries(problem, most), .many = many_queries(problem, most + 1)};
+    parts.decode = select_part(&parts.few, device, FAMILY_DECODE_PART);
+    parts.forward = select_part(&parts.many, device, FAMILY_FORWARD_PART);
+    return parts;
+}
+
+/* ---- Devices and problems ---- */
+
+static const char *lacks(const device_t *device) {
+    return device->compute_capability >= 80 ? NULL
+                                            : "MIXED rows need compute capability 8.0 or newer";
+}
+
+static const char *obstacle(const flash_config_t *config, const problem_t *problem,
+                            const device_t *device) {
+    const flash_params_t *p = &problem->params;
+    if (p->cu_seqlens_q == NULL)
+        return "MIXED rows serve ragged queries (cu_seqlens_q) alone";
+    if ((config->features & FLASH_FEATURE_PAGED) != 0 && p->pages.page_size == 0)
+        return "MIXED rows with paged read K and V in pages alone";
+    if (most_decoded(config, p) == 0)
+        return "a query has more rows (query heads of a K/V head) than B_r, so that no sequence "
+               "would be decoded";
+    const parts_t parts = find_parts(config, problem, device);
+    if (parts.decode == NULL)
+        return "no decode kernel here serves the sequences of few queries";
+    if (parts.forward == NULL)
+        return "no forward kernel here serves the sequences of many queries";
+    return NULL;
+}
+
+/* ---- Selection ---- */
+
+/* After the decode families, whose kernels serve some batches whole, and before the forward
+ * families. */
+static int32_t priority(const device_t *device) {
+    (void)device;
+    return 500;
+}
+
+/* The rows of a sequence up to which it is decoded unless the caller says otherwise: one tile of
+ * decode kernels, or two where a query alone has more. */
+static int32_t preferred_rows(const flash_params_t *p) {
+    enum { TILE = 16 };
+    return p->group <= TILE ? TILE : 2 * TILE;
+}
+
+/* A sequence alone is of one part, and the other one's launch would be in vain; but where batches
+ * must not decide, it is computed as it is in company. */
+static bool declines(const flash_config_t *config, const problem_t *problem,
+                     const device_t *device) {
+    (void)device;
+    const bool is_alone = problem->params.batch < 2 && !problem->batch_invariant;
+    return is_alone || config->B_r != preferred_rows(&problem->params);
+}
+
+/* Rows differ in B_r alone, of which declines() leaves one. */
+static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device) {
+    (void)config;
+    (void)problem;
+    (void)device;
+    return (family_rank_t){0};
+}
+
+static int write_shape(char *text, size_t size, const char *words, const flash_kernel_t *kernel) {
+    const flash_config_t *c = &kernel->config;
+    return snprintf(text, size, "%s %s (%d, %d, %d)", words, kernel->family->facts->name, c->d_head,
+                    c->B_r, c->B_c);
+}
+
+static void name_parts(const flash_config_t *config, const problem_t *problem,
+                       const device_t *device, char text[FAMILY_PARTS_SIZE]) {
+    const parts_t parts = find_parts(config, problem, device);
+    char decoded[48];
+    snprintf(decoded, sizeof decoded, "; queries <= %d by", parts.few.params.most_queries);
+    const int length = write_shape(text, FAMILY_PARTS_SIZE, decoded, parts.decode);
+    if (length < FAMILY_PARTS_SIZE)
+        write_shape(text + length, (size_t)(FAMILY_PARTS_SIZE - length), ", more by",
+                    parts.forward);
+}
+
+/* ---- Operations: those of the parts ---- */
+
+static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                const device_t *device, uint64_t *size) {
+    const parts_t parts = find_parts(&kernel->config, problem, device);
+    uint64_t of_forward, of_decode;
+    FLASH_TRY(
+        kernel_ops(parts.forward)->workspace(parts.forward, &parts.many, device, &of_forward));
+    FLASH_TRY(kernel_ops(parts.decode)->workspace(parts.decode, &parts.few, device, &of_decode));
+    *size = of_forward > of_decode ? of_forward : of_decode;
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_workspaces(const parts_t *parts, const device_t *device) {
+    FLASH_TRY(kernel_ops(parts->forward)->check_workspace(parts->forward, &parts->many, device));
+    return kernel_ops(parts->decode)->check_workspace(parts->decode, &parts->few, device);
+}
+
+static flash_status_t check_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                      const device_t *device) {
+    const parts_t parts = find_parts(&kernel->config, problem, device);
+    return check_workspaces(&parts, device);
+}
+
+static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *problem,
+                              const device_t *device) {
+    const parts_t parts = find_parts(&kernel->config, problem, device);
+    FLASH_TRY(kernel_ops(parts.forward)->prepare(parts.forward, &parts.many, device));
+    return kernel_ops(parts.decode)->prepare(parts.decode, &parts.few, device);
+}
+
+/* The longest sequence may be short enough for decode: then that is all. */
+static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *problem,
+                             const device_t *device, flash_stream_t stream) {
+    const parts_t parts = find_parts(&kernel->config, problem, device);
+    FLASH_TRY(check_workspaces(&parts, device));
+    if (parts.many.params.least_queries <= problem->params.seqlen_q)
+        FLASH_TRY(kernel_ops(parts.forward)->launch(parts.forward, &parts.many, device, stream));
+    return kernel_ops(parts.decode)->launch(parts.decode, &parts.few, device, stream);
+}
+
+static const launch_ops_t ops = {.workspace = workspace,
+                                 .prepare = prepare,
+                                 .check_workspace = check_workspace,
+                                 .launch = launch};
+
+const family_t family_mixed = {.facts = &family_facts_mixed,
+                               .check = check,
+                               .lacks = lacks,
+                               .obstacle = obstacle,
+                               .priority = priority,
+                               .rank = rank,
+                               .name_parts = name_parts,
+                               .declines = declines,
+                               .ops = {[FAMILY_OP_FORWARD] = &ops}};
