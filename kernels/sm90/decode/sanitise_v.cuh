@@ -12,7 +12,7 @@
 
 /* Named barriers, behind those of turns: of all consumers, and one for each. */
 enum {
-    CONSUMERS_BARRIER = TURN_BARRIER + SM90_MAX_CONSUMERS,
+    CONSUMERS_BARRIER = (int)TURN_BARRIER + SM90_MAX_CONSUMERS,
     CONSUMER_BARRIER /* and on */
 };
 
