@@ -347,8 +347,7 @@ FRAGMENT = 8  # columns of the contraction that a fragment covers
 HALVES = (Dtype.FP16, Dtype.BF16)
 BASIC_TYPES = (*HALVES, Dtype.FP32)  # by name: a type that comes later is no family's unasked
 ANY_TYPES = (*_wide_q_and_o(*BASIC_TYPES), *_quantised(*BASIC_TYPES))
-CUDA_TYPES = _wide_o(*HALVES)
-DECODE_TYPES = (*CUDA_TYPES, *_quantised(*HALVES))
+CUDA_TYPES = (*_wide_o(*HALVES), *_quantised(*HALVES))
 # The count follows from others: legality.py.
 ANY_FRAGMENTS = Range(INT32_MIN, INT32_MAX)
 FORWARD_ONLY = Choice((Op.FORWARD,))
@@ -405,7 +404,7 @@ FAMILIES = {
         _cpu(Arch.AVX512_BF16, _wide_o(Dtype.BF16), flags=AVX512_BF16_FLAGS),
         _cpu(Arch.NEON_BF16, _wide_o(Dtype.BF16), flags=("-march=armv8.2-a+bf16",)),
         Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES, PAGED_FEATURES),
-        Family(Arch.SM80_DECODE, SM80_DECODE, DECODE_TYPES, _SM80_DECODE_RULES, PAGED_FEATURES),
+        Family(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES, PAGED_FEATURES),
         Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, PAGED_FEATURES),
     )
 }

@@ -108,7 +108,7 @@ plausible_sm90_config = st.builds(
     n_stages=st.sampled_from([2, 2, 3, 4]),
     features=st.sampled_from([0, 0, 1, 2, 3, 4, 7, 8]),
     **sm90_switches,
-).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r)))
+).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r, config.dtype)))
 
 
 def _change(config: Config, changes: dict) -> Config:
