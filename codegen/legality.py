@@ -67,9 +67,9 @@ def _sm80_rules(config: Config) -> Iterator[str]:
         yield "features has paged: it needs varlen, which is not there"
     if config.dtype == Dtype.E4M3:
         if config.async_copy:
-            yield "async_copy is 1: with K and V of e4m3 it is 0"
+            yield "async_copy is 1: with this dtype it is 0"
     elif config.features & Feature.PAGED and not config.async_copy:
-        yield "features has paged: it needs async_copy, which is 0"
+        yield "features has paged: with this dtype it needs async_copy, which is 0"
 
 
 def sm80_decode_shared_bytes(config: Config) -> int:
@@ -117,10 +117,10 @@ def sm90_shared_bytes(config: Config) -> int:
 def _sm90_conversion_rules(config: Config) -> Iterator[str]:
     """What the warps that convert K and V are written for."""
     if config.d_head not in (64, 128, 256):
-        yield f"d_head is {config.d_head}: with K and V of e4m3 it is 64, 128 or 256"
+        yield f"d_head is {config.d_head}: with this dtype it is 64, 128 or 256"
     if config.B_c % SM90_CONVERTED_KEYS:
         yield (
-            f"B_c is {config.B_c}: with K and V of e4m3 it is a multiple of {SM90_CONVERTED_KEYS}"
+            f"B_c is {config.B_c}: with this dtype it is a multiple of {SM90_CONVERTED_KEYS}"
         )
 
 
@@ -128,7 +128,7 @@ def _sm90_rules(config: Config) -> Iterator[str]:
     n_warps = sm90_warps(config.B_r, config.dtype)
     if config.n_warps != n_warps:
         yield (
-            f"n_warps is {config.n_warps}: {n_warps} with B_r {config.B_r}, "
+            f"n_warps is {config.n_warps}: {n_warps} with B_r {config.B_r} and this dtype, "
             f"{_sm90_other_warps(config.dtype)} and one for each {MMA_ROWS} rows"
         )
     if _sm90_converts(config.dtype):

@@ -48,7 +48,7 @@ static flash_status_t check_all_fragments(const flash_config_t *config) {
 /* What is converted passes through registers. */
 static flash_status_t check_conversion(const flash_config_t *config) {
     FLASH_REQUIRE(!config->async_copy, FLASH_ERROR_INVALID_CONFIG,
-                  "async_copy is 1: with K and V of e4m3 it is 0");
+                  "async_copy is 1: with this dtype it is 0");
     return FLASH_SUCCESS;
 }
 
@@ -63,7 +63,7 @@ static flash_status_t check(const flash_config_t *config) {
     if (sm80_converts(config))
         return check_conversion(config);
     FLASH_REQUIRE(!sm80_has_pages(config) || config->async_copy, FLASH_ERROR_INVALID_CONFIG,
-                  "features has paged: it needs async_copy, which is 0");
+                  "features has paged: with this dtype it needs async_copy, which is 0");
     return FLASH_SUCCESS;
 }
 

@@ -17,8 +17,8 @@ static flash_status_t check_warps(const flash_config_t *config) {
     const int32_t others = LOADING_WARPS + (sm90_converts(config) ? CONVERTING_WARPS : 0);
     const int32_t n_warps = others + config->B_r / MMA_ROWS;
     FLASH_REQUIRE(config->n_warps == n_warps, FLASH_ERROR_INVALID_CONFIG,
-                  "n_warps is %d: %d with B_r %d, %d and one for each %d rows", config->n_warps,
-                  n_warps, config->B_r, others, MMA_ROWS);
+                  "n_warps is %d: %d with B_r %d and this dtype, %d and one for each %d rows",
+                  config->n_warps, n_warps, config->B_r, others, MMA_ROWS);
     return FLASH_SUCCESS;
 }
 
@@ -28,9 +28,9 @@ static flash_status_t check_conversion(const flash_config_t *config) {
     if (!sm90_converts(config))
         return FLASH_SUCCESS;
     FLASH_REQUIRE(d_head == 64 || d_head == 128 || d_head == 256, FLASH_ERROR_INVALID_CONFIG,
-                  "d_head is %d: with K and V of e4m3 it is 64, 128 or 256", d_head);
+                  "d_head is %d: with this dtype it is 64, 128 or 256", d_head);
     FLASH_REQUIRE(config->B_c % SM90_CONVERTED_KEYS == 0, FLASH_ERROR_INVALID_CONFIG,
-                  "B_c is %d: with K and V of e4m3 it is a multiple of %d", config->B_c,
+                  "B_c is %d: with this dtype it is a multiple of %d", config->B_c,
                   (int)SM90_CONVERTED_KEYS);
     return FLASH_SUCCESS;
 }

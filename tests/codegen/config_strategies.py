@@ -74,7 +74,7 @@ writable_config = cpu_config | sm80_config | sm80_decode_config | sm90_config
 plausible_sm80_config = st.builds(
     Config,
     arch=st.just(int(Arch.SM80)),
-    dtype=st.sampled_from([1, 2]),
+    dtype=st.sampled_from([1, 2, 4]),
     d_head=st.sampled_from([32, 64, 96, 128, 192, 256]),
     B_r=st.sampled_from([64, 128]),
     B_c=st.sampled_from([32, 64, 128]),
@@ -88,7 +88,7 @@ plausible_sm80_config = st.builds(
 plausible_sm80_decode_config = st.builds(
     Config,
     arch=st.just(int(Arch.SM80_DECODE)),
-    dtype=st.sampled_from([1, 2]),
+    dtype=st.sampled_from([1, 2, 4]),
     d_head=st.sampled_from([64, 128, 256]),
     B_r=st.sampled_from([8, 16]),
     B_c=st.sampled_from([16, 32]),
@@ -101,10 +101,10 @@ plausible_sm80_decode_config = st.builds(
 plausible_sm90_config = st.builds(
     Config,
     arch=st.just(int(Arch.SM90)),
-    dtype=st.sampled_from([1, 2]),
+    dtype=st.sampled_from([1, 2, 4]),
     d_head=st.sampled_from([64, 96, 128, 192, 256]),
     B_r=st.sampled_from([64, 128, 192]),
-    B_c=st.sampled_from([16, 64, 80, 128, 176, 256]),
+    B_c=st.sampled_from([16, 64, 80, 96, 128, 176, 256]),
     n_stages=st.sampled_from([2, 2, 3, 4]),
     features=st.sampled_from([0, 0, 1, 2, 3, 4, 7, 8]),
     **sm90_switches,

@@ -33,7 +33,10 @@ template <flash_config_t C> constexpr int row_byte_chunks = C.d_head == 64 ? 4 :
 template <flash_config_t C> constexpr int rows_at_once = warp_threads / row_byte_chunks<C>;
 template <flash_config_t C> constexpr int converter_rows = C.B_c / warpgroup_warps;
 template <flash_config_t C> constexpr int lane_chunks = converter_rows<C> / rows_at_once<C>;
-enum { CHUNKS_OF_BATCH = 4 };
+template <flash_config_t C>
+constexpr int batch_chunks = lane_chunks<C> % 4 == 0   ? 4
+                             : lane_chunks<C> % 2 == 0 ? 2
+                                                       : 1;
 
 /* Where the lane's first chunk of a block arrives and where it goes, from the beginning of the
  * stage on, in the leftmost panels. */
@@ -75,21 +78,20 @@ static __device__ __forceinline__ void store_eight(uint32_t shared, uint32_t low
  * returns whether there were some. */
 template <flash_config_t C>
 static __device__ __forceinline__ bool convert_batch(uint32_t from, uint32_t to, bool sanitise) {
-    constexpr int batch = lane_chunks<C> < CHUNKS_OF_BATCH ? lane_chunks<C> : CHUNKS_OF_BATCH;
-    uint4 bytes[batch];
+    uint4 bytes[batch_chunks<C>];
     uint32_t nans = 0;
 #pragma unroll
-    for (int i = 0; i < batch; ++i)
+    for (int i = 0; i < batch_chunks<C>; ++i)
         bytes[i] = shared_load(lane_chunk<C>(from, i));
     if (has_mask<C> && sanitise)
 #pragma unroll
-        for (int i = 0; i < batch; ++i) {
+        for (int i = 0; i < batch_chunks<C>; ++i) {
             nans = add_zero_times_chunk<C.dtype>(nans, bytes[i]);
             bytes[i] = finite_chunk<C.dtype>(bytes[i]);
         }
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < batch; ++i) {
+    for (int i = 0; i < batch_chunks<C>; ++i) {
         const uint32_t chunk = lane_chunk<C>(to, i);
         store_eight(chunk, bytes[i].x, bytes[i].y);
         store_eight(chunk ^ SM90_CHUNK_BYTES, bytes[i].z, bytes[i].w);
@@ -100,19 +102,17 @@ static __device__ __forceinline__ bool convert_batch(uint32_t from, uint32_t to,
 /* Converts the warp's rows of a block that has landed in the stage at `shared`. */
 template <flash_config_t C>
 static __device__ __forceinline__ bool convert_block(uint32_t shared, bool sanitise) {
-    constexpr uint32_t batch_bytes = CHUNKS_OF_BATCH * rows_at_once<C> * SM90_PANEL_BYTES;
-    static_assert(lane_chunks<C> % CHUNKS_OF_BATCH == 0 || lane_chunks<C> < CHUNKS_OF_BATCH,
-                  "whole batches");
+    constexpr uint32_t batch_rows = batch_chunks<C> * rows_at_once<C>;
+    static_assert(batch_rows % 8 == 0, "a lane's places in every batch share one swizzle");
     const chunk_offsets_t offsets = lane_offsets<C>();
     uint32_t from = shared + offsets.from, to = shared + offsets.to;
     bool found = false;
 #pragma unroll 1
     for (int panel = 0; panel < landing_panels<C>; ++panel) {
 #pragma unroll 1
-        for (int i = 0; i < lane_chunks<C>; i += CHUNKS_OF_BATCH) {
-            const uint32_t rows = i / CHUNKS_OF_BATCH * batch_bytes;
-            found |= convert_batch<C>(from + rows, to + rows, sanitise);
-        }
+        for (uint32_t row = 0; row < converter_rows<C>; row += batch_rows)
+            found |= convert_batch<C>(from + row * SM90_PANEL_BYTES, to + row * SM90_PANEL_BYTES,
+                                      sanitise);
         from += kv_panel_bytes<C>;
         to += 2 * kv_panel_bytes<C>;
     }
