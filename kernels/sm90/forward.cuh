@@ -137,24 +137,32 @@ static __device__ __forceinline__ void prefetch_maps(const sm90_params_t &params
     tma_prefetch_map(&params.o);
 }
 
+/* Asked first, and with one comparison: otherwise ptxas computes addresses for the others before
+ * the consumers' branch, and leaves those of the consumers in vector registers too. */
+template <flash_config_t C> static __device__ __forceinline__ bool is_consumer() {
+    if constexpr (converts<C>)
+        return threadIdx.x - SM90_WARPGROUP_THREADS < consumer_threads<C>;
+    else
+        return threadIdx.x >= SM90_WARPGROUP_THREADS;
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void sm90_forward(const sm90_params_t &params) {
     assert_legal<C>();
     if (threadIdx.x == Q_LOAD_O_STORE_WARP * warp_threads)
         prefetch_maps(params);
     initialize_block_state<C>(params.problem);
-    if (converts<C> && threadIdx.x >= first_converter<C>) {
-        release_registers<converter_registers>();
-        __syncthreads();
-        if constexpr (converts<C>)
-            convert<C>(params);
-    } else if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
+    if (is_consumer<C>()) {
         __syncthreads();
         acquire_registers<consumer_registers<C>>();
         consume<C>(params);
-    } else {
+    } else if (!converts<C> || threadIdx.x < SM90_WARPGROUP_THREADS) {
         release_registers<producer_registers<C>>();
         produce<C>(params);
+    } else if constexpr (converts<C>) {
+        release_registers<converter_registers>();
+        __syncthreads();
+        convert<C>(params);
     }
 }
 

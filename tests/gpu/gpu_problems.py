@@ -16,7 +16,7 @@ from flashattn import Arch, DType, Feature, Kernel, oracle
 from flashattn.compare import compare
 from memory import dtype_of
 from paging import PagedProblem, make_pages
-from problems import AttentionProblem, fill_unused, make_inputs
+from problems import AttentionProblem, fill_unused, largest_scale, make_inputs
 
 DTYPES = ("float16", "bfloat16")
 CONTIGUOUS = ("contiguous",) * 4
@@ -76,10 +76,13 @@ def device_shapes(p: AttentionProblem) -> list[torch.Tensor]:
 
 
 def device_options(p: AttentionProblem) -> dict[str, object]:
-    """Keywords of flash_attn_varlen_func, lengths in device memory."""
+    """Keywords of flash_attn_varlen_func, lengths and scales in device memory."""
     options = p.call_options()
     for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"):
         options[name] = lengths(options[name])
+    for name in ("k_descale", "v_descale"):
+        if isinstance(options[name], np.ndarray):
+            options[name] = torch.from_numpy(options[name]).cuda()
     return options
 
 
@@ -128,12 +131,18 @@ def run(
     return o.take(), lse.take()
 
 
-def check(p: AttentionProblem, config: object = None) -> tuple[np.ndarray, np.ndarray]:
+def check(
+    p: AttentionProblem, config: object = None, inputs: list[np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Runs the problem, asserts that it agrees with the oracle, and returns (O, LSE)."""
-    o, lse = run(p, config=config)
+    tensors = inputs and [upload(x, layout) for x, layout in zip(inputs, p.layouts)]
+    o, lse = run(p, tensors, config)
     fill_unused(p, o, lse)
     replay = f"replay: {p}, config={str(config) if config else None!r}"
-    expected = _expected(replace(p, layouts=CONTIGUOUS))
+    if inputs is None:
+        expected = _expected(replace(p, layouts=CONTIGUOUS))
+    else:
+        expected = expected_of(*inputs, o_dtype=dtype_of(p.types[2]), **p.options())
     if not _may_round_anywhere(config):
         expected = replace(expected, naive_o=expected.naive_o[:1])
     assert_agrees(o, lse, expected, replay)
@@ -157,6 +166,7 @@ class Expected:
     naive_o: np.ndarray
     largest_score: float
     p_dtype: np.dtype
+    unit: float = 1.0  # of V
 
 
 def expected_of(
@@ -171,7 +181,9 @@ def expected_of(
     o, lse = oracle.attention(q, k, v, **options)
     naive_o = oracle.naive(q, k, v, roundings=4, p_dtype=p_dtype, o_dtype=o_dtype, **options)
     largest_score = oracle.largest_score(q, k, options.get("softmax_scale"))
-    return Expected(o, lse, naive_o, largest_score, p_dtype)
+    largest_score *= largest_scale(options.get("k_descale"))
+    unit = largest_scale(options.get("v_descale"))
+    return Expected(o, lse, naive_o, largest_score, p_dtype, unit)
 
 
 def assert_agrees(o: np.ndarray, lse: np.ndarray, expected: Expected, replay: str) -> None:
@@ -183,6 +195,7 @@ def assert_agrees(o: np.ndarray, lse: np.ndarray, expected: Expected, replay: st
         oracle_lse=expected.lse,
         largest_score=expected.largest_score,
         p_dtype=expected.p_dtype,
+        unit=expected.unit,
     )
     assert deviation.ok, f"{deviation.failures}; {deviation}; {replay}"
 

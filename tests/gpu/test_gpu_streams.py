@@ -21,6 +21,7 @@ from gpu_problems import (
     device_options,
     run,
     same_bits,
+    types_of,
 )
 from problems import AttentionProblem
 
@@ -121,8 +122,7 @@ def test_threads_at_once() -> None:
 def test_graph_replays_with_other_values_and_lengths(row: flashattn.Kernel) -> None:
     """Other lengths where the row has a way to be told them."""
     config = row.config
-    dtype = {1: "float16", 2: "bfloat16"}[config.dtype]
-    p = AttentionProblem(2, 90, 260, 4, 2, config.d_head, dtype)
+    p = AttentionProblem(2, 90, 260, 4, 2, config.d_head, **types_of(config))
     if config.arch == Arch.SM80_DECODE:
         p = replace(p, seqlen_q=2)
     if config.features & Feature.VARLEN:

@@ -107,7 +107,7 @@ class AttentionProblem:
         }
 
 
-def _largest(scales: tuple[tuple[float, ...], ...] | float | None) -> float:
+def largest_scale(scales: tuple[tuple[float, ...], ...] | float | None) -> float:
     """Of finite scales, in magnitude."""
     values = np.abs(np.array(1.0 if scales is None else scales, np.float64))
     return float(values[np.isfinite(values)].max(initial=0)) or 1.0
@@ -236,8 +236,8 @@ def check(
         naive_o,
         lse=lse,
         oracle_lse=oracle_lse,
-        largest_score=oracle.largest_score(q, k, p.softmax_scale) * _largest(p.k_descale),
-        unit=unit * _largest(p.v_descale),
+        largest_score=oracle.largest_score(q, k, p.softmax_scale) * largest_scale(p.k_descale),
+        unit=unit * largest_scale(p.v_descale),
         p_dtype=p_dtype,
     )
     assert deviation.ok, f"{deviation.failures}; {deviation}; replay: {p}, config={config!r}"
