@@ -88,8 +88,8 @@ static_assert(sizeof(block_state_t) <= SM90_STATE_BYTES, "behind the tiles");
 typedef struct conversion_state : block_state_t {
     uint64_t q_landed[MAX_Q_SLOTS][SM90_MAX_CONSUMERS]; /* of each of q_parts */
     uint64_t k_landed[MAX_K_STAGES];
-    float v_scale[ASSIGNMENT_SLOTS];          /* of the tile in that slot */
-    float k_scale[2];                         /* of a tile, in turn: see q_turn() */
+    float v_scale[ASSIGNMENT_SLOTS];      /* of the tile in that slot */
+    float k_scale[2][SM90_MAX_CONSUMERS]; /* of a tile, in turn (q_turn()), for each of q_parts */
     int8_t q_exponent[2][MAX_CONVERTED_ROWS]; /* of the power of two in each row of its Q */
 } conversion_state_t;
 static_assert(sizeof(conversion_state_t) <= SM90_STATE_BYTES + SM90_CONVERSION_BYTES,

@@ -114,7 +114,7 @@ static __device__ __forceinline__ void convert_q(const flash_params_t &p, const 
         const int first = part * q_box_rows<C>;
         wait_full(state.q_landed[slot][part], ring.parity);
         if (threadIdx.x == first_converter<C>) {
-            state.k_scale[q_turn<C>(ring)] = k_scale.magnitude;
+            state.k_scale[q_turn<C>(ring)][part] = k_scale.magnitude;
             state.v_scale[assignment_slot] = v_scale;
         }
         if (p.q_dtype == FLASH_DTYPE_BF16)
