@@ -1,6 +1,6 @@
 /*
- * Rows of bf16 as rows of fp16. The exponents of bf16 may not fit: each row is multiplied by a
- * power of two that puts its largest element just below fp16's end. Elements down to 2^-28 of the
+ * Rows of bf16 become rows of fp16. The exponents may not fit: each row is multiplied by a power of
+ * two that puts its largest element just below fp16's end. Elements down to 2^-28 of the
  * largest keep all bits.
  */
 #ifndef FLASH_KERNELS_COMMON_FP16_ROWS_CUH
@@ -10,8 +10,8 @@
 
 #include <stdint.h>
 
-/* The larger of each of two pairs of bf16; the signs of a are cleared: magnitudes are ordered as
- * their bits. */
+/* Returns the larger of each of two pairs of bf16; the signs of a are cleared: magnitudes are
+ * ordered as their bits. */
 static __device__ __forceinline__ uint32_t larger_magnitudes(uint32_t a, uint32_t b) {
     return __vmaxu2(a, b & 0x7fff7fffu);
 }
@@ -20,7 +20,7 @@ static __device__ __forceinline__ uint32_t larger_of_pair(uint32_t magnitudes) {
     return max(magnitudes & 0xffffu, magnitudes >> 16);
 }
 
-/* 2^exponent, within the exponents of fp32. */
+/* Returns 2^exponent, within the exponents of fp32. */
 static __device__ __forceinline__ float power_of_two(int exponent) {
     return __uint_as_float((uint32_t)(exponent + 127) << 23);
 }

@@ -1,6 +1,6 @@
 /*
- * Q beside K of e4m3. What is multiplied is fp16, so that Q of bf16 becomes fp16 in shared memory,
- * each row times a power of two (common/fp16_rows.cuh), by which its scores are divided again when
+ * Q beside K of e4m3 is multiplied as fp16, so that Q of bf16 becomes fp16 in shared memory, each
+ * row times a power of two (common/fp16_rows.cuh), by which its scores are divided again when
  * they are multiplied by K's scale.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_QUERIES_CUH
@@ -13,7 +13,7 @@
 #include "sm80/forward/rows.cuh"
 #include "sm80/forward/tile.cuh"
 
-/* What one unit of a score is worth, of each of the thread's rows. */
+/* One unit of a score is worth so much, in each of the thread's rows. */
 template <flash_config_t C> struct score_factors { float of[m_tiles<C>][2]; };
 
 /* The four lanes that have a row in the accumulators each take every fourth chunk of it. */

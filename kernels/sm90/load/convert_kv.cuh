@@ -1,7 +1,7 @@
 /*
- * The converter, a warpgroup of its own: it makes fp16 of the blocks of K and V of e4m3, and hands
- * them on to the consumers, which multiply them as any other. The bytes arrive in the last panels
- * of the stage that the block is to fill, 128 columns of a key in a row, swizzled:
+ * The converter is a warpgroup of its own: it makes fp16 of the blocks of K and V of e4m3, and
+ * hands them on to the consumers, which multiply them as any other. The bytes arrive in the last
+ * panels of the stage that the block is to fill, 128 columns of a key in a row, swizzled:
  *
  *     a stage, d_head 256     | panel 0      | panel 1       | panel 2       | panel 3       |
  *     arrives                 |              |               | columns 0 ... | columns 128 ..|
@@ -38,8 +38,8 @@ constexpr int batch_chunks = lane_chunks<C> % 4 == 0   ? 4
                              : lane_chunks<C> % 2 == 0 ? 2
                                                        : 1;
 
-/* Where the lane's first chunk of a block arrives and where it goes, from the beginning of the
- * stage on, in the leftmost panels. */
+/* The lane's first chunk of a block arrives and goes here, counted from the beginning of the stage,
+ * in the leftmost panels. */
 typedef struct chunk_offsets {
     uint32_t from;
     uint32_t to;
@@ -60,7 +60,7 @@ template <flash_config_t C> static __device__ __forceinline__ chunk_offsets_t la
                 (chunk % 4 * 2 ^ row_in_eight) * SM90_CHUNK_BYTES};
 }
 
-/* The address of the lane's i-th chunk, of which `first` is that of the first one. */
+/* Returns the address of the lane's i-th chunk, where that of the first one is `first`. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t lane_chunk(uint32_t first, int i) {
     const int rows = i * rows_at_once<C>;
@@ -120,7 +120,7 @@ static __device__ __forceinline__ bool convert_block(uint32_t shared, bool sanit
     return __any_sync(0xffffffffu, found);
 }
 
-/* A block of K or V that is to be converted. */
+/* A block of K or V is to be converted here. */
 typedef struct landing {
     uint32_t shared; /* where its stage begins */
     uint32_t landed;

@@ -1,6 +1,6 @@
 /*
- * Q beside K of e4m3. What is multiplied is fp16, so that Q of bf16 becomes fp16 in its slot, each
- * row times a power of two (common/fp16_rows.cuh). The powers and the magnitude of K's scale are
+ * Q beside K of e4m3 is multiplied as fp16, so that Q of bf16 becomes fp16 in its slot, each row
+ * times a power of two (common/fp16_rows.cuh). The powers and the magnitude of K's scale are
  * left to the consumers, which multiply the units of their rows by them (softmax/units.cuh); the
  * sign of the scale goes into Q, and so does a scale that is 0 or not finite: units are positive.
  */
@@ -13,7 +13,7 @@
 
 #include <cuda_fp16.h>
 
-/* K's scale in two factors. */
+/* K's scale is split in two factors. */
 typedef struct split_scale {
     float magnitude; /* of units; positive and finite */
     float of_q;      /* 1 or -1; else 0, infinity or NaN */
@@ -26,7 +26,7 @@ static __device__ __forceinline__ split_scale_t split_scale(float scale) {
     return {1.0f, scale};
 }
 
-/* A lane's chunks of a row, one in each panel. Eight lanes have the row. */
+/* A lane has a chunk of a row in each panel, eight lanes have the row. */
 template <flash_config_t C> struct row_chunks { uint4 of[panels<C>]; };
 
 /* Returns the largest magnitude of a row of bf16, by its bits. */

@@ -1,6 +1,6 @@
 /*
- * The unit of a row's scores. It is the call's, or where K is converted each row's own: K's scale
- * and the power of two in the row's Q (load/convert_q.cuh) belong to it.
+ * The unit of a row's scores is the call's, or where K is converted each row's own: K's scale and
+ * the power of two in the row's Q (load/convert_q.cuh) belong to it.
  */
 #ifndef FLASH_KERNELS_SM90_SOFTMAX_UNITS_CUH
 #define FLASH_KERNELS_SM90_SOFTMAX_UNITS_CUH
@@ -12,7 +12,7 @@
 
 #include <float.h>
 
-/* The units of the thread's two rows. */
+/* A thread's two rows have these units. */
 typedef struct row_units {
     bool capped;
     float cap_log2; /* what a capped score is worth in the exponent: the same in all rows */
@@ -32,7 +32,7 @@ static __device__ __forceinline__ float log2_unit(const row_units_t &units, int 
     return units.capped ? units.cap_log2 : units.score[half];
 }
 
-/* second: of the second row. */
+/* Returns the unit of the second row, or of the first. */
 static __device__ __forceinline__ float natural_unit(const score_unit_t &unit, bool) {
     return unit.natural;
 }
