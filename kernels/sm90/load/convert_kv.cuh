@@ -152,6 +152,7 @@ static __device__ __forceinline__ void convert_tile(const flash_params_t &p, con
                                                     int assignment_slot, bool sanitises,
                                                     converter_t &converter) {
     const int32_t blocks = tile.block_end - tile.block_begin;
+    const tile_scales_t scales = load_scales<C>(p, tile); /* they come while K does */
 #pragma unroll 1
     for (int32_t i = 0; i < 2 * blocks; ++i) {
         const bool is_k = i == 0 || (i % 2 == 1 && i + 1 < 2 * blocks);
@@ -164,7 +165,7 @@ static __device__ __forceinline__ void convert_tile(const flash_params_t &p, con
         __syncwarp();
         mbarrier_arrive_once_if(next.full, true);
         if (i == 0)
-            convert_q<C>(p, tile, assignment_slot, converter.q);
+            convert_q<C>(p, scales, assignment_slot, converter.q);
     }
 }
 

@@ -61,32 +61,50 @@ template <bool BF16> static __device__ __forceinline__ uint4 convert_chunk(uint4
                 multiply_fp16(x.w, factor)};
 }
 
-/* Converts the row whose chunk in the first panel is at `shared`, and returns its exponent. */
-template <flash_config_t C, bool BF16>
-static __device__ __forceinline__ int convert_row(uint32_t shared, float factor) {
+template <flash_config_t C>
+static __device__ __forceinline__ row_chunks<C> load_q_row(uint32_t shared) {
     row_chunks<C> row;
 #pragma unroll
     for (int i = 0; i < panels<C>; ++i)
         row.of[i] = shared_load(shared + i * q_panel_bytes<C>);
-    const int exponent = BF16 ? fp16_exponent_of_row(largest_of_row<C>(row)) : 0;
-    const float power = BF16 ? power_of_two(exponent) * factor : factor;
-#pragma unroll
-    for (int i = 0; i < panels<C>; ++i)
-        shared_store(shared + i * q_panel_bytes<C>, convert_chunk<BF16>(row.of[i], power));
-    return exponent;
+    return row;
 }
 
-/* Converts rows of the ring's slot, from `first` on: each warp four of sixteen at a time. */
+template <flash_config_t C, bool BF16>
+static __device__ __forceinline__ void store_q_row(uint32_t shared, const row_chunks<C> &row,
+                                                   float factor) {
+#pragma unroll
+    for (int i = 0; i < panels<C>; ++i)
+        shared_store(shared + i * q_panel_bytes<C>, convert_chunk<BF16>(row.of[i], factor));
+}
+
+/* A warp converts four rows at a time, of sixteen, or twice as many where there are registers. */
+template <flash_config_t C> constexpr int row_sets = panels<C> > 2 ? 1 : 2;
+
+/* Converts rows of the ring's slot, from `first` on. */
 template <flash_config_t C, bool BF16>
 static __device__ __forceinline__ void convert_rows(const ring_t &ring, int first, float factor) {
     const int thread = threadIdx.x % SM90_WARPGROUP_THREADS;
+    int8_t *exponents = conversion_state<C>().q_exponent[q_turn<C>(ring)];
 #pragma unroll 1
-    for (int row = first + thread / 8; row < first + q_box_rows<C>; row += 16) {
+    for (int row = first + thread / 8; row < first + q_box_rows<C>; row += row_sets<C> * 16) {
         const uint32_t shared =
             q_tile<C>(ring.stage) + row * SM90_PANEL_BYTES + thread % 8 * SM90_CHUNK_BYTES;
-        const int exponent = convert_row<C, BF16>(shared, factor);
-        if (thread % 8 == 0)
-            conversion_state<C>().q_exponent[q_turn<C>(ring)][row] = (int8_t)exponent;
+        row_chunks<C> rows[row_sets<C>];
+        int exponent[row_sets<C>];
+#pragma unroll
+        for (int i = 0; i < row_sets<C>; ++i)
+            rows[i] = load_q_row<C>(shared + i * 16 * SM90_PANEL_BYTES);
+#pragma unroll
+        for (int i = 0; i < row_sets<C>; ++i)
+            exponent[i] = BF16 ? fp16_exponent_of_row(largest_of_row<C>(rows[i])) : 0;
+#pragma unroll
+        for (int i = 0; i < row_sets<C>; ++i) {
+            store_q_row<C, BF16>(shared + i * 16 * SM90_PANEL_BYTES, rows[i],
+                                 BF16 ? power_of_two(exponent[i]) * factor : factor);
+            if (thread % 8 == 0)
+                exponents[row + i * 16] = (int8_t)exponent[i];
+        }
     }
 }
 
@@ -98,24 +116,35 @@ static __device__ __forceinline__ void clear_exponents(int turn, int first) {
         conversion_state<C>().q_exponent[turn][first + row] = 0;
 }
 
+/* A tile has these scales of K and V. */
+typedef struct tile_scales {
+    float k;
+    float v;
+} tile_scales_t;
+
+template <flash_config_t C>
+static __device__ __forceinline__ tile_scales_t load_scales(const flash_params_t &p,
+                                                            const tile_of<C> &tile) {
+    const int32_t head_kv = tile.head / p.group;
+    return {flash_scale_at(&p.k_scale, tile.batch_index, head_kv),
+            flash_scale_at(&p.v_scale, tile.batch_index, head_kv)};
+}
+
 /* Converts a tile's Q, part by part, and hands it on with the tile's scales. assignment_slot: of
  * the tile's assignment. */
 template <flash_config_t C>
-static __device__ __forceinline__ void convert_q(const flash_params_t &p, const tile_of<C> &tile,
-                                                 int assignment_slot, ring_t &ring) {
+static __device__ __forceinline__ void
+convert_q(const flash_params_t &p, const tile_scales_t &scales, int assignment_slot, ring_t &ring) {
     conversion_state_t &state = conversion_state<C>();
     const int slot = ring.stage;
-    const int32_t head_kv = tile.head / p.group;
-    const split_scale_t k_scale =
-        split_scale(flash_scale_at(&p.k_scale, tile.batch_index, head_kv));
-    const float v_scale = flash_scale_at(&p.v_scale, tile.batch_index, head_kv);
+    const split_scale_t k_scale = split_scale(scales.k);
 #pragma unroll 1
     for (int part = 0; part < q_parts<C>; ++part) {
         const int first = part * q_box_rows<C>;
         wait_full(state.q_landed[slot][part], ring.parity);
         if (threadIdx.x == first_converter<C>) {
             state.k_scale[q_turn<C>(ring)][part] = k_scale.magnitude;
-            state.v_scale[assignment_slot] = v_scale;
+            state.v_scale[assignment_slot] = scales.v;
         }
         if (p.q_dtype == FLASH_DTYPE_BF16)
             convert_rows<C, true>(ring, first, k_scale.of_q);
