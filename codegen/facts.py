@@ -358,8 +358,8 @@ FRAGMENT = 8  # columns of the contraction that a fragment covers
 HALVES = (Dtype.FP16, Dtype.BF16)
 BASIC_TYPES = (*HALVES, Dtype.FP32)  # by name: a type that comes later is no family's unasked
 ANY_TYPES = (*_wide_q_and_o(*BASIC_TYPES), *_quantised(*BASIC_TYPES))
-CUDA_TYPES = _wide_o(*HALVES)
-DECODE_TYPES = (*CUDA_TYPES, *_quantised(*HALVES))
+HALF_TYPES = _wide_o(*HALVES)
+CUDA_TYPES = (*HALF_TYPES, *_quantised(*HALVES))
 # The count follows from others: legality.py.
 ANY_FRAGMENTS = Range(INT32_MIN, INT32_MAX)
 FORWARD_ONLY = Choice((Op.FORWARD,))
@@ -429,10 +429,10 @@ FAMILIES = {
         _cpu(Arch.AVX512_BF16, _wide_o(Dtype.BF16), flags=AVX512_BF16_FLAGS),
         _cpu(Arch.NEON_BF16, _wide_o(Dtype.BF16), flags=("-march=armv8.2-a+bf16",)),
         Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES, PAGED_FEATURES),
-        Family(Arch.SM80_DECODE, SM80_DECODE, DECODE_TYPES, _SM80_DECODE_RULES, PAGED_FEATURES),
+        Family(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES, PAGED_FEATURES),
         Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, PAGED_FEATURES),
-        Family(Arch.SM90_DECODE, SM90_DECODE, CUDA_TYPES, _SM90_DECODE_RULES, PAGED_FEATURES),
-        Family(Arch.MIXED, MIXED, DECODE_TYPES, _MIXED_RULES, PAGED_FEATURES),
+        Family(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, PAGED_FEATURES),
+        Family(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES, PAGED_FEATURES),
     )
 }
 # The family whose short form may begin with the parenthesis, and is written so.

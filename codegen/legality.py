@@ -17,9 +17,12 @@ from .facts import FAMILIES, FRAGMENT, MMA_ROWS, SM80, Arch, Dtype, Family, Feat
 SM80_DECODE_SHARED_BYTES_MAX = 226 * 1024
 
 SM90_LOADING_WARPS = 4
+SM90_CONVERTING_WARPS = 4
 # Of kernels/sm90/sm90_kernel.h.
 SM90_PANEL_BYTES = 128
 SM90_STATE_BYTES = 2816
+SM90_CONVERSION_BYTES = 256
+SM90_CONVERTED_KEYS = 32
 SM90_SHARED_BYTES_MAX = 227 * 1024
 
 
@@ -61,11 +64,13 @@ def _sm80_rules(config: Config) -> Iterator[str]:
     q_count, k_count = getattr(config, q_field), getattr(config, k_field)
     if q_count not in (0, k_count):
         yield f"{q_field} is {q_count}: neither 0 nor {k_field}, {k_count}"
-    if config.features & Feature.PAGED:
-        if not config.features & Feature.VARLEN:
-            yield "features has paged: it needs varlen, which is not there"
-        if not config.async_copy:
-            yield "features has paged: it needs async_copy, which is 0"
+    if config.features & Feature.PAGED and not config.features & Feature.VARLEN:
+        yield "features has paged: it needs varlen, which is not there"
+    if config.dtype == Dtype.E4M3:
+        if config.async_copy:
+            yield "async_copy is 1: with this dtype it is 0"
+    elif config.features & Feature.PAGED and not config.async_copy:
+        yield "features has paged: with this dtype it needs async_copy, which is 0"
 
 
 def sm80_decode_shared_bytes(config: Config) -> int:
@@ -84,25 +89,51 @@ def _sm80_decode_rules(config: Config) -> Iterator[str]:
         )
 
 
-def sm90_warps(B_r: int) -> int:
-    """A warpgroup that loads, and a warp for each 16 rows."""
-    return SM90_LOADING_WARPS + B_r // MMA_ROWS
+def _sm90_converts(dtype: int) -> bool:
+    """Whether K and V become fp16 in shared memory."""
+    return dtype == Dtype.E4M3
+
+
+def _sm90_other_warps(dtype: int) -> int:
+    """A warpgroup that loads, and one that converts."""
+    return SM90_LOADING_WARPS + (SM90_CONVERTING_WARPS if _sm90_converts(dtype) else 0)
+
+
+def sm90_warps(B_r: int, dtype: int) -> int:
+    """Those that do not multiply, and a warp for each 16 rows."""
+    return _sm90_other_warps(dtype) + B_r // MMA_ROWS
 
 
 def sm90_shared_bytes(config: Config) -> int:
-    """Q, n_stages blocks of K and of V, in whole panels, and the state behind them."""
-    panels = -(-config.d_head * Dtype(config.dtype).size // SM90_PANEL_BYTES)
+    """Q, n_stages blocks of K and of V, in whole panels of what is multiplied, and the state behind
+    them."""
+    converts = _sm90_converts(config.dtype)
+    operand = Dtype.FP16 if converts else Dtype(config.dtype)
+    panels = -(-config.d_head * operand.size // SM90_PANEL_BYTES)
     rows = config.B_r + 2 * config.n_stages * config.B_c
-    return rows * panels * SM90_PANEL_BYTES + SM90_STATE_BYTES
+    state = SM90_STATE_BYTES + (SM90_CONVERSION_BYTES if converts else 0)
+    return rows * panels * SM90_PANEL_BYTES + state
+
+
+def _sm90_conversion_rules(config: Config) -> Iterator[str]:
+    """What the warps that convert K and V are written for."""
+    if config.d_head not in (64, 128, 256):
+        yield f"d_head is {config.d_head}: with this dtype it is 64, 128 or 256"
+    if config.B_c % SM90_CONVERTED_KEYS:
+        yield (
+            f"B_c is {config.B_c}: with this dtype it is a multiple of {SM90_CONVERTED_KEYS}"
+        )
 
 
 def _sm90_tile_rules(config: Config) -> Iterator[str]:
-    n_warps = sm90_warps(config.B_r)
+    n_warps = sm90_warps(config.B_r, config.dtype)
     if config.n_warps != n_warps:
         yield (
-            f"n_warps is {config.n_warps}: {n_warps} with B_r {config.B_r}, "
-            f"{SM90_LOADING_WARPS} and one for each {MMA_ROWS} rows"
+            f"n_warps is {config.n_warps}: {n_warps} with B_r {config.B_r} and this dtype, "
+            f"{_sm90_other_warps(config.dtype)} and one for each {MMA_ROWS} rows"
         )
+    if _sm90_converts(config.dtype):
+        yield from _sm90_conversion_rules(config)
     if config.ping_pong and config.B_r < 128:
         yield f"ping_pong is 1: it needs a B_r of 128 or more, which is {config.B_r}"
 

@@ -99,6 +99,12 @@ SM80_SHIP_UNALIGNED_TILES = (
     (192, (64, 64)),
     (256, (64, 32)),
 )
+# K and V of e4m3, which pass through registers and may have any alignment, contiguous and in pages.
+SM80_SHIP_E4M3_TILES = (
+    (64, (128, 64)),
+    (128, (64, 64)),
+    (256, (64, 32)),
+)
 
 # Decode kernels that are installed: 96 KB of shared memory each, 128 KB at d_head 256; for K and V
 # of 16 bits, and of e4m3, whose rows take half.
@@ -153,6 +159,13 @@ SM90_SHIP_VARLEN_TILES = (
     (96, (128, 128), ALTERNATING_UNEVEN),
     (128, (128, 128), ALTERNATING_UNEVEN),
     (192, (128, 64), ALTERNATING_UNEVEN),
+    (256, (128, 64), OVERLAPPED_UNEVEN),
+)
+# K and V of e4m3, contiguous and in pages.
+SM90_SHIP_E4M3_TILES = (
+    # d_head, (B_r, B_c), strategies
+    (64, (128, 128), ALTERNATING_UNEVEN),
+    (128, (128, 128), "stages_2+overlap+ping_pong+persistent+longest_first+fixed_reference"),
     (256, (128, 64), OVERLAPPED_UNEVEN),
 )
 
@@ -270,7 +283,7 @@ def _sm80(
 
 def ship_sm80() -> list[Config]:
     """For each head dimension a row a class of features, one for pages and one for every
-    alignment."""
+    alignment; beside e4m3 two that have all but pages, or all, for every alignment."""
     types = (Dtype.FP16, Dtype.BF16)
     aligned = [
         _sm80(dtype, d_head, features, tile, fragments, async_copy=1)
@@ -287,7 +300,12 @@ def ship_sm80() -> list[Config]:
         for dtype in types
         for d_head, tile in SM80_SHIP_UNALIGNED_TILES
     ]
-    return aligned + paged + unaligned
+    converting = [
+        _sm80(Dtype.E4M3, d_head, features, tile, (2, 2, 2), async_copy=0)
+        for d_head, tile in SM80_SHIP_E4M3_TILES
+        for features in (BASIC_FEATURES, PAGED_FEATURES)
+    ]
+    return aligned + paged + unaligned + converting
 
 
 def ship_sm80_decode() -> list[Config]:
@@ -309,22 +327,28 @@ def _sm90(
     dtype: Dtype, d_head: int, features: int, tile: tuple[int, int], strategies: str
 ) -> Config:
     B_r, B_c = tile
-    shape = f"SM90 ({dtype.name}, {d_head}, {B_r}, {B_c}, {sm90_warps(B_r)})"
+    shape = f"SM90 ({dtype.name}, {d_head}, {B_r}, {B_c}, {sm90_warps(B_r, dtype)})"
     return replace(parse_config(f"{shape}: {strategies}"), features=int(features))
 
 
 def ship_sm90() -> list[Config]:
-    """For each head dimension a row a class of features."""
+    """For each head dimension a row a class of features, beside e4m3 one that has all."""
     ragged = [
         (d_head, features, tile, strategies)
         for d_head, tile, strategies in SM90_SHIP_VARLEN_TILES
         for features in (Feature.VARLEN, CAUSAL_VARLEN, BASIC_FEATURES, PAGED_FEATURES)
     ]
-    return [
+    rows = [
         _sm90(dtype, *row)
         for dtype in (Dtype.FP16, Dtype.BF16)
         for row in (*SM90_SHIP_TILES, *ragged)
     ]
+    converting = [
+        _sm90(Dtype.E4M3, d_head, features, tile, strategies)
+        for d_head, tile, strategies in SM90_SHIP_E4M3_TILES
+        for features in (BASIC_FEATURES, PAGED_FEATURES)
+    ]
+    return rows + converting
 
 
 def ship_sm90_decode() -> list[Config]:
@@ -332,7 +356,7 @@ def ship_sm90_decode() -> list[Config]:
     return [
         replace(
             parse_config(
-                f"SM90_DECODE ({dtype.name}, {d_head}, {B_r}, {B_c}, {sm90_warps(B_r)}): "
+                f"SM90_DECODE ({dtype.name}, {d_head}, {B_r}, {B_c}, {sm90_warps(B_r, dtype)}): "
                 f"{strategies}"
             ),
             features=features,

@@ -67,6 +67,12 @@ static __device__ __forceinline__ uint32_t add_non_finite(uint32_t o, uint32_t v
     return is_finite<DTYPE>(o) || o == v ? v : 0x7fffu;
 }
 
+/* NaN has the same bits in every o of 16 bits. */
+template <>
+__device__ __forceinline__ uint32_t add_non_finite<FLASH_DTYPE_E4M3>(uint32_t o, uint32_t v) {
+    return is_finite<FLASH_DTYPE_E4M3>(v) ? o : 0x7fffu;
+}
+
 template <int DTYPE>
 static __device__ __forceinline__ uint32_t add_non_finite_pair(uint32_t o, uint32_t v) {
     return add_non_finite<DTYPE>(o & 0xffffu, v & 0xffffu) | add_non_finite<DTYPE>(o >> 16, v >> 16)
@@ -78,6 +84,12 @@ template <int DTYPE>
 static __device__ __forceinline__ float add_non_finite_to_fp32(float o, const void *v, int64_t i) {
     const float element = dtype_load<DTYPE>(v, i);
     return isfinite(element) ? o : o + element;
+}
+
+template <>
+__device__ __forceinline__ float add_non_finite_to_fp32<FLASH_DTYPE_E4M3>(float o, const void *v,
+                                                                          int64_t i) {
+    return is_finite<FLASH_DTYPE_E4M3>(static_cast<const uint8_t *>(v)[i]) ? o : NAN;
 }
 
 #endif

@@ -34,8 +34,19 @@ enum {
     SM80_STATIC_SHARED_BYTES = 128
 };
 
+/* K and V of e4m3 become fp16 on their way to shared memory. */
+SM80_CONSTANT int32_t sm80_converts(const flash_config_t *c) {
+    return c->dtype == FLASH_DTYPE_E4M3;
+}
+
+/* The type of what is multiplied. */
+SM80_CONSTANT int32_t sm80_operand_dtype(const flash_config_t *c) {
+    return sm80_converts(c) ? FLASH_DTYPE_FP16 : c->dtype;
+}
+
+/* An element in shared memory; of Q, and of an O that is not of fp32, in global memory too. */
 SM80_CONSTANT int32_t sm80_element_bytes(const flash_config_t *c) {
-    return dtype_size(c->dtype);
+    return dtype_size(sm80_operand_dtype(c));
 }
 
 SM80_CONSTANT int32_t sm80_chunk_elements(const flash_config_t *c) {

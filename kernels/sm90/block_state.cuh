@@ -41,6 +41,10 @@
  * shared memory, and the Q-load/O-store warp arrives at `o_left`, or for Q's slot at `q_empty`,
  * when TMA has read them.
  *
+ * Where K and V are converted, the bytes of every block of them are counted by `k_landed` and
+ * `v_landed`, those of Q by `q_landed`, and the converter's warps arrive at `k_full`, `v_full` and
+ * `q_full` when they are done with a block.
+ *
  * `assigned` and `taken` are full and empty of the ring of assignments, by which the scheduler
  * announces tiles (schedule/assignments.cuh). All warps that read assignments arrive at `taken`.
  */
@@ -56,6 +60,8 @@
 enum { MAX_K_STAGES = 4, MAX_V_STAGES = 5, MAX_Q_SLOTS = 2, ASSIGNMENT_SLOTS = 4 };
 
 enum { ASSIGNMENT_WORDS = 16 }; /* at most; a power of two */
+
+enum { MAX_CONVERTED_ROWS = 128 }; /* of a tile of Q */
 
 typedef struct block_state {
     uint64_t q_full[MAX_Q_SLOTS][SM90_MAX_CONSUMERS]; /* of each of q_parts */
@@ -78,11 +84,28 @@ typedef struct block_state {
 } block_state_t;
 static_assert(sizeof(block_state_t) <= SM90_STATE_BYTES, "behind the tiles");
 
+/* The state of a block that converts K and V (load/convert_kv.cuh) and Q (load/convert_q.cuh). */
+typedef struct conversion_state : block_state_t {
+    uint64_t q_landed[MAX_Q_SLOTS][SM90_MAX_CONSUMERS]; /* of each of q_parts */
+    uint64_t k_landed[MAX_K_STAGES];
+    float v_scale[ASSIGNMENT_SLOTS];      /* of the tile in that slot */
+    float k_scale[2][SM90_MAX_CONSUMERS]; /* of a tile, in turn (q_turn()), for each of q_parts */
+    int8_t q_exponent[2][MAX_CONVERTED_ROWS]; /* of the power of two in each row of its Q */
+} conversion_state_t;
+static_assert(sizeof(conversion_state_t) <= SM90_STATE_BYTES + SM90_CONVERSION_BYTES,
+              "behind the tiles");
+
 extern __shared__ __align__(SM90_TILE_ALIGNMENT)
 unsigned char shared_memory[];
 
 template <flash_config_t C> static __device__ __forceinline__ block_state_t &block_state() {
-    return *(block_state_t *)(shared_memory + sm90_shared_bytes(&C) - SM90_STATE_BYTES);
+    return *(block_state_t *)(shared_memory + sm90_shared_bytes(&C) - sm90_state_bytes(&C));
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ conversion_state_t &conversion_state() {
+    static_assert(converts<C>, "others do not have it");
+    return static_cast<conversion_state_t &>(block_state<C>());
 }
 
 template <flash_config_t C> static __device__ __forceinline__ uint32_t q_tile(int slot) {
@@ -110,6 +133,12 @@ template <int STAGES> static __device__ __forceinline__ void step(ring_t &ring) 
     }
 }
 
+/* Returns which of two sets of scales and exponents belongs to the Q at the ring's next slot. Tiles
+ * take them in turn: a consumer has read those of a tile when it asks for the next Q but one. */
+template <flash_config_t C> static __device__ __forceinline__ int q_turn(const ring_t &ring) {
+    return q_slots<C> == 2 ? ring.stage : (int)ring.parity;
+}
+
 /* Named barriers; 0 is everyone's. */
 enum { TURN_BARRIER = 1 /* and on, one per consumer */ };
 
@@ -131,11 +160,15 @@ template <flash_config_t C>
 static __device__ __forceinline__ void initialize_block_state(const flash_params_t &p) {
     block_state_t &state = block_state<C>();
     constexpr int consumer_warps = consumers<C> * warpgroup_warps;
-    constexpr int assignment_reader_warps = consumer_warps + 2 + has_mask<C>;
+    constexpr int assignment_reader_warps =
+        consumer_warps + 2 + (converts<C> ? warpgroup_warps : has_mask<C>);
+    constexpr int filling_warps = converts<C> ? warpgroup_warps : 1;
     if (threadIdx.x == 0) {
         for (int slot = 0; slot < q_slots<C>; ++slot) {
             for (int part = 0; part < q_parts<C>; ++part) {
-                mbarrier_init(shared_address(&state.q_full[slot][part]), 1);
+                mbarrier_init(shared_address(&state.q_full[slot][part]), filling_warps);
+                if constexpr (converts<C>)
+                    mbarrier_init(shared_address(&conversion_state<C>().q_landed[slot][part]), 1);
                 mbarrier_init(shared_address(&state.q_empty[slot][part]),
                               staging_of_o<C> == STAGED_IN_Q ? 1 : consumer_warps / q_parts<C>);
             }
@@ -144,11 +177,13 @@ static __device__ __forceinline__ void initialize_block_state(const flash_params
             mbarrier_init(shared_address(&state.o_staged[i]), warpgroup_warps);
         mbarrier_init(shared_address(&state.o_left), 1);
         for (int i = 0; i < k_stages<C>; ++i) {
-            mbarrier_init(shared_address(&state.k_full[i]), 1);
+            mbarrier_init(shared_address(&state.k_full[i]), filling_warps);
+            if constexpr (converts<C>)
+                mbarrier_init(shared_address(&conversion_state<C>().k_landed[i]), 1);
             mbarrier_init(shared_address(&state.k_empty[i]), consumer_warps);
         }
         for (int i = 0; i < v_stages<C>; ++i) {
-            mbarrier_init(shared_address(&state.v_full[i]), 1);
+            mbarrier_init(shared_address(&state.v_full[i]), filling_warps);
             mbarrier_init(shared_address(&state.v_landed[i]), 1);
             mbarrier_init(shared_address(&state.v_empty[i]), consumer_warps);
         }

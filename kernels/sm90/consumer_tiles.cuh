@@ -58,14 +58,15 @@ template <flash_config_t C> struct finished_tile {
 /* Gives V back, and takes the results out of the accumulators. No branch: the next tile's QK^T is
  * under way. */
 template <flash_config_t C, bool FIXED>
-static __device__ __forceinline__ void finish_tile(finished_tile<C> &done, const score_unit_t &unit,
-                                                   consumer_state<C> &consumer) {
+static __device__ __forceinline__ void
+finish_tile(finished_tile<C> &done, const flash_params_t &problem, const score_units<C> &unit,
+            consumer_state<C> &consumer) {
     done.sanitised = sanitises_v<C, FIXED> && v_was_sanitised<C>(consumer.assignments.stage);
     finish_output<C>(consumer);
     finish_sums(consumer.softmax);
-    done.lse = row_lse(consumer.softmax, unit);
-    normalize_output<C>(consumer.o, consumer.softmax);
-    round_output<C>(done.o, consumer.o);
+    done.lse = row_lse<C>(consumer.softmax, unit);
+    normalize_output<C>(consumer.o, consumer.softmax, output_scale<C>(consumer));
+    round_output<C>(done.o, consumer.o, problem);
     done.failed = FIXED && failed<C>(consumer.softmax, done.o);
 }
 
@@ -120,9 +121,11 @@ static __device__ __forceinline__ bool overlaps_next(const flash_params_t &probl
 /* Computes tiles one after the other, from one that has blocks to the last that overlaps the one
  * after it, and that one. */
 template <flash_config_t C, bool FIXED>
-static __device__ __forceinline__ void
-compute_tiles(const sm90_params_t &params, const score_unit_t &unit, consumer_state<C> &consumer) {
+static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params,
+                                                     const score_unit_t &call_unit,
+                                                     consumer_state<C> &consumer) {
     finished_tile<C> done;
+    score_units<C> unit;
     consumer.walk = find_walk<C>(params.problem, read_assignment<C>(consumer.assignments).tile,
                                  consumer.number);
     start_tile<C>(consumer);
@@ -131,6 +134,7 @@ compute_tiles(const sm90_params_t &params, const score_unit_t &unit, consumer_st
     wgmma_wait<0>();
     while (true) {
         consumer.o = output_tile<C>{};
+        unit = units_of_tile<C>(call_unit, consumer.q_slot);
         const tile_of<C> tile = read_assignment<C>(consumer.assignments).tile;
         process_blocks<C, FIXED>(params.problem, walked_tile<C>(tile, consumer.walk), unit,
                                  consumer);
@@ -145,7 +149,7 @@ compute_tiles(const sm90_params_t &params, const score_unit_t &unit, consumer_st
             start_tile<C>(consumer);
         pass_turn<C>(consumer);
         wgmma_wait<starts_early<C> ? 1 : 0>();
-        finish_tile<C, FIXED>(done, unit, consumer);
+        finish_tile<C, FIXED>(done, params.problem, unit, consumer);
         if constexpr (starts_early<C>)
             wgmma_wait<0>();
         else
@@ -159,7 +163,7 @@ compute_tiles(const sm90_params_t &params, const score_unit_t &unit, consumer_st
     issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
     pass_turn<C>(consumer);
     wgmma_wait<0>();
-    finish_tile<C, FIXED>(done, unit, consumer);
+    finish_tile<C, FIXED>(done, params.problem, unit, consumer);
     store_tile<C, false>(params, done, consumer);
 }
 

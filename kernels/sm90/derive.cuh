@@ -16,8 +16,7 @@ SM90_CONSTANT int at_least_1(int n) {
 
 template <flash_config_t C> constexpr int consumers = sm90_consumers(&C);
 template <flash_config_t C> constexpr int consumer_threads = consumers<C> *SM90_WARPGROUP_THREADS;
-template <flash_config_t C>
-constexpr int block_threads = consumer_threads<C> + SM90_WARPGROUP_THREADS;
+template <flash_config_t C> constexpr int block_threads = sm90_block_threads(&C);
 constexpr int warp_threads = 32;
 constexpr int warpgroup_warps = SM90_WARPGROUP_THREADS / warp_threads;
 
@@ -30,15 +29,25 @@ static __device__ __forceinline__ uint32_t lane_index() {
  * consumers. */
 enum { KV_LOAD_WARP, SCHEDULER_WARP, Q_LOAD_O_STORE_WARP, SANITISE_WARP };
 
+/* The last warpgroup converts K and V of e4m3, and Q of bf16, to fp16, in place of the sanitise
+ * warp, which then has nothing to do. */
+template <flash_config_t C> constexpr bool converts = sm90_converts(&C) != 0;
+template <flash_config_t C>
+constexpr int first_converter = block_threads<C> - SM90_WARPGROUP_THREADS;
+constexpr int converter_registers = sm90_converter_registers();
+
 template <flash_config_t C> constexpr int producer_registers = sm90_producer_registers(&C);
 template <flash_config_t C> constexpr int consumer_registers = sm90_consumer_registers(&C);
 
-/* ---- elements ---- */
+/* ---- elements: of tiles, Q and O, and of K and V in memory ---- */
 
+template <flash_config_t C> constexpr int operand_dtype = sm90_operand_dtype(&C);
 template <flash_config_t C> constexpr int element_bytes = sm90_element_bytes(&C);
 template <flash_config_t C> constexpr int chunk_elements = sm90_chunk_elements(&C);
 template <flash_config_t C> constexpr int panel_elements = sm90_panel_elements(&C);
 template <flash_config_t C> using element_bits = bits_of<element_bytes<C>>;
+template <flash_config_t C> constexpr int kv_element_bytes = sm90_kv_element_bytes(&C);
+template <flash_config_t C> using kv_element_bits = bits_of<kv_element_bytes<C>>;
 
 /* ---- accumulators per thread, and steps of 16 along the contractions ---- */
 
@@ -75,6 +84,13 @@ template <flash_config_t C> constexpr int q_panel_bytes = C.B_r *SM90_PANEL_BYTE
 template <flash_config_t C> constexpr int kv_panel_bytes = C.B_c *SM90_PANEL_BYTES;
 template <flash_config_t C> constexpr int q_bytes = sm90_tile_bytes(&C, C.B_r);
 template <flash_config_t C> constexpr int kv_bytes = sm90_tile_bytes(&C, C.B_c);
+
+/* A block of K or V arrives in the last panels of its stage: in all, unless it is converted. */
+template <flash_config_t C> constexpr int landing_panels = sm90_landing_panels(&C);
+template <flash_config_t C>
+constexpr int landing_columns = SM90_PANEL_BYTES / kv_element_bytes<C>; /* of a panel */
+template <flash_config_t C> constexpr int landing_bytes = landing_panels<C> *kv_panel_bytes<C>;
+template <flash_config_t C> constexpr int landing_offset = kv_bytes<C> - landing_bytes<C>;
 
 template <flash_config_t C>
 constexpr int warpgroup_output_bytes = SM90_WARPGROUP_ROWS *panels<C> *SM90_PANEL_BYTES;
@@ -146,7 +162,8 @@ SM90_CONSTANT bool is_bool(int32_t value) {
 
 template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.arch == FLASH_ARCH_SM90, "a configuration of another family");
-    static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16, "dtype");
+    static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16 || converts<C>,
+                  "dtype");
     static_assert(element_bytes<C> == 2, "steps of wgmma are 16 elements of 16 bits");
     static_assert(C.d_head == 64 || C.d_head == 96 || C.d_head == 128 || C.d_head == 192 ||
                       C.d_head == 256,

@@ -9,6 +9,8 @@
  *                            O -> global memory
  *       SANITISE_WARP        V without hidden NaN
  *
+ * K and V of e4m3 pass through one warpgroup more, the converter, which makes fp16 of them.
+ *
  * block_state.cuh says how they hand on data. A generated wrapper gives each configuration its
  * name:
  *
@@ -25,6 +27,7 @@
 #define FLASH_KERNELS_SM90_FORWARD_CUH
 
 #include "sm90/consumer_tiles.cuh"
+#include "sm90/load/convert_kv.cuh"
 #include "sm90/load/kv.cuh"
 #include "sm90/load/q_load_o_store.cuh"
 
@@ -83,13 +86,31 @@ static __device__ __forceinline__ void load_q_store_o(const sm90_params_t &param
 }
 
 template <flash_config_t C> static __device__ __forceinline__ void sanitise_v() {
+    constexpr bool sanitises = has_mask<C> && !converts<C>;
     sanitiser_t sanitiser = {{0, 0}, 0};
     ring_t assignments = {0, 0};
-    if constexpr (has_mask<C>)
+    if constexpr (sanitises)
         sanitise_pass<C, C.fixed_reference>(sanitiser, assignments);
-    if constexpr (C.fixed_reference)
-        if (await_second_pass<C>() && has_mask<C>)
-            sanitise_pass<C, false>(sanitiser, assignments);
+    if constexpr (C.fixed_reference) {
+        const bool again = await_second_pass<C>();
+        if constexpr (sanitises)
+            if (again)
+                sanitise_pass<C, false>(sanitiser, assignments);
+    }
+}
+
+/* The last warpgroup, where K and V are converted. */
+template <flash_config_t C>
+static __device__ __forceinline__ void convert(const sm90_params_t &params) {
+    converter_t converter = {{0, 0}, {0, 0}, {0, 0}};
+    ring_t assignments = {0, 0};
+    bool second = false;
+#pragma unroll 1
+    do {
+        convert_pass<C>(params, has_mask<C> && (second || !C.fixed_reference), converter,
+                        assignments);
+        second = !second && C.fixed_reference && await_second_pass<C>();
+    } while (second);
 }
 
 /* The first warpgroup, one role per warp. */
@@ -116,19 +137,32 @@ static __device__ __forceinline__ void prefetch_maps(const sm90_params_t &params
     tma_prefetch_map(&params.o);
 }
 
+/* Asked first, and with one comparison: otherwise ptxas computes addresses for the others before
+ * the consumers' branch, and leaves those of the consumers in vector registers too. */
+template <flash_config_t C> static __device__ __forceinline__ bool is_consumer() {
+    if constexpr (converts<C>)
+        return threadIdx.x - SM90_WARPGROUP_THREADS < consumer_threads<C>;
+    else
+        return threadIdx.x >= SM90_WARPGROUP_THREADS;
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void sm90_forward(const sm90_params_t &params) {
     assert_legal<C>();
     if (threadIdx.x == Q_LOAD_O_STORE_WARP * warp_threads)
         prefetch_maps(params);
     initialize_block_state<C>(params.problem);
-    if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
+    if (is_consumer<C>()) {
         __syncthreads();
         acquire_registers<consumer_registers<C>>();
         consume<C>(params);
-    } else {
+    } else if (!converts<C> || threadIdx.x < SM90_WARPGROUP_THREADS) {
         release_registers<producer_registers<C>>();
         produce<C>(params);
+    } else if constexpr (converts<C>) {
+        release_registers<converter_registers>();
+        __syncthreads();
+        convert<C>(params);
     }
 }
 

@@ -31,10 +31,12 @@ enum {
     SM90_WARPGROUP_THREADS = 128,
     SM90_WARPGROUP_ROWS = 64, /* of Q, of each warpgroup that multiplies */
     SM90_MAX_CONSUMERS = 3,
-    SM90_PANEL_BYTES = 128,     /* of a row of a tile in shared memory: one span of the swizzle */
-    SM90_TILE_ALIGNMENT = 1024, /* bytes: eight rows of the swizzle's pattern */
-    SM90_CHUNK_BYTES = 16,      /* what TMA's addresses and strides are multiples of */
-    SM90_STATE_BYTES = 2816,    /* block_state_t, behind the tiles (block_state.cuh) */
+    SM90_PANEL_BYTES = 128,      /* of a row of a tile in shared memory: one span of the swizzle */
+    SM90_TILE_ALIGNMENT = 1024,  /* bytes: eight rows of the swizzle's pattern */
+    SM90_CHUNK_BYTES = 16,       /* what TMA's addresses and strides are multiples of */
+    SM90_STATE_BYTES = 2816,     /* block_state_t, behind the tiles (block_state.cuh) */
+    SM90_CONVERSION_BYTES = 256, /* more, where K and V are converted */
+    SM90_CONVERTED_KEYS = 32,    /* a converted block has so many keys, or a multiple */
     SM90_SHARED_BYTES_MAX = 227 * 1024,
     SM90_FAILURE_BITS = 1024, /* of a block: which of its tiles the second pass computes again */
     SM90_MAX_BLOCKS = 160,    /* of a grid with longest_first */
@@ -87,7 +89,24 @@ typedef struct sm90_params {
     sm90_paging_t paging;
 } sm90_params_t;
 
+/* K and V of e4m3 become fp16 in shared memory, by a warpgroup of their own
+ * (load/convert_kv.cuh). */
+SM90_CONSTANT int32_t sm90_converts(const flash_config_t *c) {
+    return c->dtype == FLASH_DTYPE_E4M3;
+}
+
+/* The type of what is multiplied. */
+SM90_CONSTANT int32_t sm90_operand_dtype(const flash_config_t *c) {
+    return sm90_converts(c) ? FLASH_DTYPE_FP16 : c->dtype;
+}
+
+/* An element of Q, and of an O that is not of fp32, in memory; and of every tile. */
 SM90_CONSTANT int32_t sm90_element_bytes(const flash_config_t *c) {
+    return dtype_size(sm90_operand_dtype(c));
+}
+
+/* An element of K and V in memory. */
+SM90_CONSTANT int32_t sm90_kv_element_bytes(const flash_config_t *c) {
     return dtype_size(c->dtype);
 }
 
@@ -100,23 +119,28 @@ SM90_CONSTANT int32_t sm90_panel_elements(const flash_config_t *c) {
     return SM90_PANEL_BYTES / sm90_element_bytes(c);
 }
 
-/* So many warpgroups multiply; one more loads. */
+/* So many warpgroups multiply; one more loads, and where K and V are converted, another one does
+ * that. */
 SM90_CONSTANT int32_t sm90_consumers(const flash_config_t *c) {
     return c->B_r / SM90_WARPGROUP_ROWS;
 }
 
 SM90_CONSTANT int32_t sm90_block_threads(const flash_config_t *c) {
-    return (sm90_consumers(c) + 1) * SM90_WARPGROUP_THREADS;
+    return (sm90_consumers(c) + 1 + sm90_converts(c)) * SM90_WARPGROUP_THREADS;
 }
 
-/* Producer and consumers share the 64K registers of a multiprocessor, in eights: what loads needs
- * few. */
+/* Producer, converter and consumers share the 64K registers of a multiprocessor, in eights: what
+ * loads needs few. */
 SM90_CONSTANT int32_t sm90_producer_registers(const flash_config_t *c) {
     return sm90_consumers(c) == 3 ? 32 : 40;
 }
 
+SM90_CONSTANT int32_t sm90_converter_registers(void) {
+    return 56;
+}
+
 SM90_CONSTANT int32_t sm90_consumer_registers(const flash_config_t *c) {
-    return sm90_consumers(c) == 3 ? 160 : 232;
+    return sm90_converts(c) ? 208 : sm90_consumers(c) == 3 ? 160 : 232;
 }
 
 /* The fragments of Q stay in registers where they leave 40 beside scores, probabilities and O: QK^T
@@ -143,10 +167,20 @@ SM90_CONSTANT int32_t sm90_tile_bytes(const flash_config_t *c, int32_t rows) {
     return rows * sm90_panels(c) * SM90_PANEL_BYTES;
 }
 
+/* A block of K or V arrives in so many panels: fewer than it fills, where it is converted. */
+SM90_CONSTANT int32_t sm90_landing_panels(const flash_config_t *c) {
+    return (c->d_head * sm90_kv_element_bytes(c) + SM90_PANEL_BYTES - 1) / SM90_PANEL_BYTES;
+}
+
+/* The state of a block, behind its tiles. */
+SM90_CONSTANT int32_t sm90_state_bytes(const flash_config_t *c) {
+    return SM90_STATE_BYTES + sm90_converts(c) * SM90_CONVERSION_BYTES;
+}
+
 /* A block needs at least Q, n_stages blocks of K and of V, and the block's state. */
 SM90_CONSTANT int32_t sm90_min_shared_bytes(const flash_config_t *c) {
     return sm90_tile_bytes(c, c->B_r) + 2 * c->n_stages * sm90_tile_bytes(c, c->B_c) +
-           SM90_STATE_BYTES;
+           sm90_state_bytes(c);
 }
 
 /* O on its way out has a slot of its own where there is room. Measured on an H200, at d_head 64 and
@@ -180,7 +214,7 @@ SM90_CONSTANT int32_t sm90_shared_bytes(const flash_config_t *c) {
            sm90_has_spare_v_stage(c) * sm90_tile_bytes(c, c->B_c);
 }
 
-/* O of fp32 is stored from registers; TMA is for O of the configuration's type. */
+/* O of fp32 is stored from registers; TMA is for O of 16 bits. */
 SM90_CONSTANT int32_t sm90_has_fp32_o(const flash_params_t *p) {
     return p->o_dtype == FLASH_DTYPE_FP32;
 }

@@ -27,12 +27,11 @@ static flash_status_t encode_maps(const flash_config_t *config, sm90_params_t *p
     const tma_tensor_t v = tma_tensor_v(config, p), o = tma_tensor_o(config, p);
     params->entry_tokens = (sm90_entry_tokens_t){(int32_t)q.entry_tokens, (int32_t)k.entry_tokens,
                                                  (int32_t)v.entry_tokens, (int32_t)o.entry_tokens};
-    FLASH_TRY(tensor_map_encode(&q, config->dtype, sm90_q_box_rows(config), &params->q));
+    FLASH_TRY(tensor_map_encode(&q, p->q_dtype, sm90_q_box_rows(config), &params->q));
     FLASH_TRY(tensor_map_encode(&k, config->dtype, kv_box_rows(config, p), &params->k));
     FLASH_TRY(tensor_map_encode(&v, config->dtype, kv_box_rows(config, p), &params->v));
-    return sm90_has_fp32_o(p)
-               ? FLASH_SUCCESS
-               : tensor_map_encode(&o, config->dtype, SM90_WARPGROUP_ROWS, &params->o);
+    return sm90_has_fp32_o(p) ? FLASH_SUCCESS
+                              : tensor_map_encode(&o, p->o_dtype, SM90_WARPGROUP_ROWS, &params->o);
 }
 
 static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,

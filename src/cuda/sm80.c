@@ -45,6 +45,13 @@ static flash_status_t check_all_fragments(const flash_config_t *config) {
     return FLASH_SUCCESS;
 }
 
+/* What is converted passes through registers. */
+static flash_status_t check_conversion(const flash_config_t *config) {
+    FLASH_REQUIRE(!config->async_copy, FLASH_ERROR_INVALID_CONFIG,
+                  "async_copy is 1: with this dtype it is 0");
+    return FLASH_SUCCESS;
+}
+
 static flash_status_t check(const flash_config_t *config) {
     FLASH_REQUIRE(config->B_r % (MMA_ROWS * config->n_warps) == 0, FLASH_ERROR_INVALID_CONFIG,
                   "n_warps is %d: B_r %d does not divide into rows of %d for each", config->n_warps,
@@ -53,8 +60,10 @@ static flash_status_t check(const flash_config_t *config) {
     FLASH_REQUIRE(!sm80_has_pages(config) || (config->features & FLASH_FEATURE_VARLEN) != 0,
                   FLASH_ERROR_INVALID_CONFIG,
                   "features has paged: it needs varlen, which is not there");
+    if (sm80_converts(config))
+        return check_conversion(config);
     FLASH_REQUIRE(!sm80_has_pages(config) || config->async_copy, FLASH_ERROR_INVALID_CONFIG,
-                  "features has paged: it needs async_copy, which is 0");
+                  "features has paged: with this dtype it needs async_copy, which is 0");
     return FLASH_SUCCESS;
 }
 

@@ -9,20 +9,35 @@
 
 #include <stddef.h>
 
-enum { MMA_ROWS = 16, LOADING_WARPS = 4 };
+enum { MMA_ROWS = 16, LOADING_WARPS = 4, CONVERTING_WARPS = 4 };
 
 /* ---- Rules, as in codegen/legality.py ---- */
 
 static flash_status_t check_warps(const flash_config_t *config) {
-    const int32_t n_warps = LOADING_WARPS + config->B_r / MMA_ROWS;
+    const int32_t others = LOADING_WARPS + (sm90_converts(config) ? CONVERTING_WARPS : 0);
+    const int32_t n_warps = others + config->B_r / MMA_ROWS;
     FLASH_REQUIRE(config->n_warps == n_warps, FLASH_ERROR_INVALID_CONFIG,
-                  "n_warps is %d: %d with B_r %d, %d and one for each %d rows", config->n_warps,
-                  n_warps, config->B_r, LOADING_WARPS, MMA_ROWS);
+                  "n_warps is %d: %d with B_r %d and this dtype, %d and one for each %d rows",
+                  config->n_warps, n_warps, config->B_r, others, MMA_ROWS);
+    return FLASH_SUCCESS;
+}
+
+/* What the warps that convert K and V are written for. */
+static flash_status_t check_conversion(const flash_config_t *config) {
+    const int32_t d_head = config->d_head;
+    if (!sm90_converts(config))
+        return FLASH_SUCCESS;
+    FLASH_REQUIRE(d_head == 64 || d_head == 128 || d_head == 256, FLASH_ERROR_INVALID_CONFIG,
+                  "d_head is %d: with this dtype it is 64, 128 or 256", d_head);
+    FLASH_REQUIRE(config->B_c % SM90_CONVERTED_KEYS == 0, FLASH_ERROR_INVALID_CONFIG,
+                  "B_c is %d: with this dtype it is a multiple of %d", config->B_c,
+                  (int)SM90_CONVERTED_KEYS);
     return FLASH_SUCCESS;
 }
 
 static flash_status_t check(const flash_config_t *config) {
     FLASH_TRY(check_warps(config));
+    FLASH_TRY(check_conversion(config));
     FLASH_REQUIRE(!config->ping_pong || config->B_r >= 2 * SM90_WARPGROUP_ROWS,
                   FLASH_ERROR_INVALID_CONFIG,
                   "ping_pong is 1: it needs a B_r of %d or more, which is %d",

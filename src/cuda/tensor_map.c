@@ -71,6 +71,9 @@ static flash_status_t find_type(int32_t dtype, CUtensorMapDataType *type) {
     case FLASH_DTYPE_BF16:
         *type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
         return FLASH_SUCCESS;
+    case FLASH_DTYPE_E4M3:
+        *type = CU_TENSOR_MAP_DATA_TYPE_UINT8;
+        return FLASH_SUCCESS;
     default:
         return status_fail(FLASH_ERROR_INTERNAL, "dtype is %d: it has no tensor map", dtype);
     }

@@ -22,11 +22,12 @@ typedef struct layout {
     int32_t entries; /* of the outermost axis: of the batch, or pages of the pool */
     int32_t seqlen;  /* of an entry, at most */
     int32_t n_heads;
+    int32_t element_bytes;
 } layout_t;
 
-static tma_tensor_t batched(const flash_config_t *c, const flash_params_t *p, const layout_t *l) {
+static tma_tensor_t batched(const flash_params_t *p, const layout_t *l) {
     return (tma_tensor_t){.data = l->data,
-                          .element_bytes = sm90_element_bytes(c),
+                          .element_bytes = l->element_bytes,
                           .n_axes = 4,
                           .extent = {p->d_head, l->seqlen, l->n_heads, l->entries},
                           .stride = {1, l->stride->seq, l->stride->head, l->stride->batch}};
@@ -34,10 +35,10 @@ static tma_tensor_t batched(const flash_config_t *c, const flash_params_t *p, co
 
 /* Returns the elements from one token to the next. Where each batch entry has one, they are as far
  * apart as the entries; a single token is nowhere near another. */
-static int64_t token_stride(const flash_config_t *c, const layout_t *l) {
+static int64_t token_stride(const layout_t *l) {
     if (l->cu_seqlens != NULL || l->seqlen > 1)
         return l->stride->seq;
-    return l->entries > 1 ? l->stride->batch : sm90_chunk_elements(c);
+    return l->entries > 1 ? l->stride->batch : SM90_CHUNK_BYTES / l->element_bytes;
 }
 
 /* Coordinates of tokens have 32 bits. */
@@ -50,13 +51,13 @@ static int64_t entry_tokens(const layout_t *l, int64_t token) {
     return tokens <= (INT32_MAX - l->seqlen) / (l->entries - 1) ? tokens : -1;
 }
 
-static tma_tensor_t ragged(const flash_config_t *c, const flash_params_t *p, const layout_t *l) {
-    const int64_t token = token_stride(c, l);
-    const int64_t wrapping = WRAPPING_STRIDE_BYTES / sm90_element_bytes(c);
+static tma_tensor_t ragged(const flash_params_t *p, const layout_t *l) {
+    const int64_t token = token_stride(l);
+    const int64_t wrapping = WRAPPING_STRIDE_BYTES / l->element_bytes;
     if (l->entries == 0 || l->seqlen == 0)
-        return batched(c, p, l);
+        return batched(p, l);
     return (tma_tensor_t){.data = l->data,
-                          .element_bytes = sm90_element_bytes(c),
+                          .element_bytes = l->element_bytes,
                           .n_axes = 5,
                           .extent = {p->d_head, SM90_RAGGED_END, l->n_heads, INT32_MAX, INT32_MAX},
                           .stride = {1, token, l->stride->head, token, wrapping - token},
@@ -64,15 +65,21 @@ static tma_tensor_t ragged(const flash_config_t *c, const flash_params_t *p, con
 }
 
 static tma_tensor_t tensor_of(const flash_config_t *c, const flash_params_t *p, const layout_t *l) {
-    return sm90_has_varlen(c) ? ragged(c, p, l) : batched(c, p, l);
+    return sm90_has_varlen(c) ? ragged(p, l) : batched(p, l);
+}
+
+static layout_t query_layout(const flash_config_t *c, const flash_params_t *p, const void *data,
+                             const flash_strides_t *stride) {
+    return (layout_t){data,        stride,     p->cu_seqlens_q,      p->batch,
+                      p->seqlen_q, p->n_heads, sm90_element_bytes(c)};
 }
 
 tma_tensor_t tma_tensor_q(const flash_config_t *config, const flash_params_t *p) {
-    const layout_t q = {p->q, &p->q_stride, p->cu_seqlens_q, p->batch, p->seqlen_q, p->n_heads};
+    const layout_t q = query_layout(config, p, p->q, &p->q_stride);
     return tensor_of(config, p, &q);
 }
 
-static layout_t kv_layout(const flash_params_t *p, const void *data,
+static layout_t kv_layout(const flash_config_t *c, const flash_params_t *p, const void *data,
                           const flash_strides_t *stride) {
     const bool paged = p->pages.page_size > 0;
     return (layout_t){data,
@@ -80,21 +87,22 @@ static layout_t kv_layout(const flash_params_t *p, const void *data,
                       p->cu_seqlens_k,
                       paged ? p->pages.n_pages : p->batch,
                       paged ? p->pages.page_size : p->seqlen_k,
-                      p->n_heads_kv};
+                      p->n_heads_kv,
+                      sm90_kv_element_bytes(c)};
 }
 
 tma_tensor_t tma_tensor_k(const flash_config_t *config, const flash_params_t *p) {
-    const layout_t k = kv_layout(p, p->k, &p->k_stride);
+    const layout_t k = kv_layout(config, p, p->k, &p->k_stride);
     return tensor_of(config, p, &k);
 }
 
 tma_tensor_t tma_tensor_v(const flash_config_t *config, const flash_params_t *p) {
-    const layout_t v = kv_layout(p, p->v, &p->v_stride);
+    const layout_t v = kv_layout(config, p, p->v, &p->v_stride);
     return tensor_of(config, p, &v);
 }
 
 tma_tensor_t tma_tensor_o(const flash_config_t *config, const flash_params_t *p) {
-    const layout_t o = {p->o, &p->o_stride, p->cu_seqlens_q, p->batch, p->seqlen_q, p->n_heads};
+    const layout_t o = query_layout(config, p, p->o, &p->o_stride);
     return tensor_of(config, p, &o);
 }
 

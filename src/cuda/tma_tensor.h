@@ -25,8 +25,8 @@ typedef struct tma_tensor {
     int64_t entry_tokens;
 } tma_tensor_t;
 
-/* Describes the tensor as a kernel of the configuration sees it: in elements of its type, ragged if
- * it has varlen. */
+/* Describes the tensor as a kernel of the configuration sees it: K and V in elements of its type,
+ * Q and O in those of what it multiplies, ragged if it has varlen. */
 tma_tensor_t tma_tensor_q(const flash_config_t *config, const flash_params_t *p);
 tma_tensor_t tma_tensor_k(const flash_config_t *config, const flash_params_t *p);
 tma_tensor_t tma_tensor_v(const flash_config_t *config, const flash_params_t *p);

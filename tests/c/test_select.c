@@ -946,6 +946,76 @@ static void lengths_on_the_device_do_not_change_the_choice(void **state) {
     assert_ptr_equal(selected(&p, &hopper), kernel);
 }
 
+/* ---- Caches in e4m3 ---- */
+
+/* Contiguous, or in pages; Q of a type of 16 bits. */
+static problem_t cache_problem(int32_t d_head, int32_t seqlen_q, int32_t features) {
+    problem_t problem = decode_problem(d_head, 4, features);
+    problem.dtype = FLASH_DTYPE_E4M3;
+    problem.params.q_dtype = problem.params.o_dtype = FLASH_DTYPE_BF16;
+    problem.params.seqlen_q = seqlen_q;
+    return problem;
+}
+
+static void check_cache_choice(const problem_t *p, const device_t *device, int32_t arch) {
+    const flash_config_t *config = &selected(p, device)->config;
+    assert_int_equal(config->arch, arch);
+    assert_int_equal(config->dtype, FLASH_DTYPE_E4M3);
+    assert_int_equal(config->features & FLASH_FEATURE_PAGED, p->features & FLASH_FEATURE_PAGED);
+    assert_true(config->d_head >= p->params.d_head);
+}
+
+static void caches_of_e4m3_take_every_family(void **state) {
+    static const int32_t d_heads[] = {16, 64, 80, 96, 128, 192, 256};
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t i = 0; i < sizeof d_heads / sizeof d_heads[0]; i++)
+        for (int32_t features = 0; features < 32; features++) {
+            const problem_t few = cache_problem(d_heads[i], 1, features);
+            const problem_t many = cache_problem(d_heads[i], 512, features);
+            check_cache_choice(&few, &hopper, FLASH_ARCH_SM80_DECODE);
+            check_cache_choice(&many, &hopper, FLASH_ARCH_SM90);
+            check_cache_choice(&many, &ampere, FLASH_ARCH_SM80);
+            check_cache_choice(&many, &small_gpu, FLASH_ARCH_SM80);
+            check_cache_choice(&many, &blackwell, FLASH_ARCH_SM80);
+        }
+}
+
+/* Elements of K and V have a byte: what is aligned for 16 bits need not be for them. */
+static void caches_that_are_not_aligned_take_sm80(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (int32_t paged = 0; paged <= FLASH_FEATURE_PAGED; paged += FLASH_FEATURE_PAGED) {
+        const problem_t good = cache_problem(64, 512, FLASH_FEATURE_VARLEN | paged);
+        problem_t p = good;
+        p.params.k_stride.seq += 8, check_cache_choice(&p, &hopper, FLASH_ARCH_SM80);
+        p = good, p.params.q_stride.head += 8, check_cache_choice(&p, &hopper, FLASH_ARCH_SM90);
+        p = good, p.params.v_stride.head += 3, check_cache_choice(&p, &hopper, FLASH_ARCH_SM80);
+        p = good, p.params.k = (const void *)(uintptr_t)8;
+        check_cache_choice(&p, &hopper, FLASH_ARCH_SM80);
+        p = good, p.params.d_head = 56, check_cache_choice(&p, &hopper, FLASH_ARCH_SM80);
+        p = good, p.params.seqlen_q = 1, p.params.d_head = 56;
+        check_cache_choice(&p, &hopper, FLASH_ARCH_SM80);
+    }
+}
+
+static void caches_of_e4m3_go_with_types_of_q_and_o(void **state) {
+    problem_t p = cache_problem(64, 512, 0);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    const flash_kernel_t *kernel = selected(&p, &hopper);
+    p.params.o_dtype = FLASH_DTYPE_FP32, assert_ptr_equal(selected(&p, &hopper), kernel);
+    p.params.q_dtype = FLASH_DTYPE_FP16, assert_ptr_equal(selected(&p, &hopper), kernel);
+    p.params.o_dtype = FLASH_DTYPE_FP16, assert_ptr_equal(selected(&p, &hopper), kernel);
+    p.params.o_dtype = FLASH_DTYPE_BF16;
+    assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "o.dtype");
+    p.params.q_dtype = p.params.o_dtype = FLASH_DTYPE_FP32;
+    assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "q.dtype");
+}
+
 static void no_kernel_is_a_refusal(void **state) {
     const device_t device = {.number = FLASH_DEVICE_CPU, .isa = 0};
     const problem_t problem = problem_of(FLASH_DTYPE_FP32, 32);
@@ -1002,6 +1072,9 @@ int main(void) {
         cmocka_unit_test(what_sm90_decode_cannot_read_goes_to_others),
         cmocka_unit_test(batch_invariant_chunks_take_one_row_in_every_batch),
         cmocka_unit_test(lengths_on_the_device_do_not_change_the_choice),
+        cmocka_unit_test(caches_of_e4m3_take_every_family),
+        cmocka_unit_test(caches_that_are_not_aligned_take_sm80),
+        cmocka_unit_test(caches_of_e4m3_go_with_types_of_q_and_o),
         cmocka_unit_test(no_kernel_is_a_refusal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

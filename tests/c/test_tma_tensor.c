@@ -151,6 +151,23 @@ static void a_piece_is_the_greatest_common_divisor(void **state) {
         assert_int_equal(sm90_piece_keys(&config, cases[i][0]), cases[i][1]);
 }
 
+/* K and V of e4m3 have elements of a byte, Q and O beside them of two. */
+static void elements_of_a_cache_may_have_a_byte(void **state) {
+    static const flash_config_t config = {.dtype = FLASH_DTYPE_E4M3,
+                                          .features = FLASH_FEATURE_VARLEN};
+    flash_params_t p = packed();
+    const tma_tensor_t k = tma_tensor_k(&config, &p), q = tma_tensor_q(&config, &p);
+    (void)state;
+    assert_int_equal(k.element_bytes, 1);
+    assert_int_equal(q.element_bytes, 2);
+    assert_true(k.stride[1] + k.stride[4] == (int64_t)1 << 34);
+    assert_null(tma_tensor_obstacle(&k));
+    p.k_stride.seq += 8; /* 16 bytes of 16 bits each, 8 of 8 */
+    const tma_tensor_t shifted = tma_tensor_k(&config, &p);
+    assert_non_null(strstr(tma_tensor_obstacle(&shifted), "multiples of 16 bytes"));
+    check_addressed(&p, 0);
+}
+
 static void an_empty_tensor_is_no_obstacle(void **state) {
     flash_params_t p = cached();
     (void)state;
@@ -171,6 +188,7 @@ int main(void) {
         cmocka_unit_test(coordinates_have_32_bits),
         cmocka_unit_test(tokens_are_apart_but_not_too_far),
         cmocka_unit_test(a_tensor_without_address_and_strides_is_no_obstacle),
+        cmocka_unit_test(elements_of_a_cache_may_have_a_byte),
         cmocka_unit_test(an_empty_tensor_is_no_obstacle),
         cmocka_unit_test(pages_of_a_pool_are_whole_numbers_of_tokens_apart),
         cmocka_unit_test(a_piece_is_the_greatest_common_divisor),

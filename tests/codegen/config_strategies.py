@@ -98,7 +98,7 @@ writable_config = (
 plausible_sm80_config = st.builds(
     Config,
     arch=st.just(int(Arch.SM80)),
-    dtype=st.sampled_from([1, 2]),
+    dtype=st.sampled_from([1, 2, 4]),
     d_head=st.sampled_from([32, 64, 96, 128, 192, 256]),
     B_r=st.sampled_from([64, 128]),
     B_c=st.sampled_from([32, 64, 128]),
@@ -112,7 +112,7 @@ plausible_sm80_config = st.builds(
 plausible_sm80_decode_config = st.builds(
     Config,
     arch=st.just(int(Arch.SM80_DECODE)),
-    dtype=st.sampled_from([1, 2]),
+    dtype=st.sampled_from([1, 2, 4]),
     d_head=st.sampled_from([64, 128, 256]),
     B_r=st.sampled_from([8, 16]),
     B_c=st.sampled_from([16, 32]),
@@ -125,14 +125,14 @@ plausible_sm80_decode_config = st.builds(
 plausible_sm90_config = st.builds(
     Config,
     arch=st.just(int(Arch.SM90)),
-    dtype=st.sampled_from([1, 2]),
+    dtype=st.sampled_from([1, 2, 4]),
     d_head=st.sampled_from([64, 96, 128, 192, 256]),
     B_r=st.sampled_from([64, 128, 192]),
-    B_c=st.sampled_from([16, 64, 80, 128, 176, 256]),
+    B_c=st.sampled_from([16, 64, 80, 96, 128, 176, 256]),
     n_stages=st.sampled_from([2, 2, 3, 4]),
     features=st.sampled_from([0, 0, 1, 2, 3, 4, 7, 8]),
     **sm90_switches,
-).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r)))
+).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r, config.dtype)))
 
 
 # The same of the SM90_DECODE family, warps included.
@@ -146,7 +146,7 @@ plausible_sm90_decode_config = st.builds(
     n_stages=st.sampled_from([2, 2, 3, 4]),
     features=st.sampled_from([8, 8, 15, 31, 7]),
     ping_pong=st.sampled_from([0, 1]),
-).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r)))
+).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r, config.dtype)))
 
 # The same of the MIXED family.
 plausible_mixed_config = st.builds(

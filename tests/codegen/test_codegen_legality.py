@@ -11,6 +11,8 @@ from codegen.config import Config
 from codegen.facts import Arch, Dtype
 from codegen.legality import (
     SM80_DECODE_SHARED_BYTES_MAX,
+    SM90_CONVERSION_BYTES,
+    SM90_CONVERTED_KEYS,
     SM90_PANEL_BYTES,
     SM90_STATE_BYTES,
     broken_rule,
@@ -149,8 +151,9 @@ def test_legal_for_sm80(change):
         ({"features": 17}, "features has paged: it needs varlen, which is not there"),
         (
             {"features": 24, "async_copy": 0, "eager_load_blocks": 0},
-            "features has paged: it needs async_copy, which is 0",
+            "features has paged: with this dtype it needs async_copy, which is 0",
         ),
+        ({"dtype": 4}, "async_copy is 1: with this dtype it is 0"),
         *(
             ({field: 1}, f"{field} is 1: it means nothing to the SM80 family and must be 0")
             for field in SM90_FIELDS
@@ -288,8 +291,23 @@ def test_legal_for_sm90(change):
         ({"B_c": 272}, "B_c is 272: not within 16 ... 256"),
         ({"B_c": 120}, "B_c is 120: not a multiple of 16"),
         ({"op": 1}, "op is 1: the family has no such value"),
-        ({"n_warps": 8}, "n_warps is 8: 12 with B_r 128, 4 and one for each 16 rows"),
-        ({"B_r": 192}, "n_warps is 12: 16 with B_r 192, 4 and one for each 16 rows"),
+        (
+            {"n_warps": 8},
+            "n_warps is 8: 12 with B_r 128 and this dtype, 4 and one for each 16 rows",
+        ),
+        (
+            {"B_r": 192},
+            "n_warps is 12: 16 with B_r 192 and this dtype, 4 and one for each 16 rows",
+        ),
+        ({"dtype": 4}, "n_warps is 12: 16 with B_r 128 and this dtype, 8 and one for each 16 rows"),
+        (
+            {"dtype": 4, "n_warps": 16, "d_head": 96},
+            "d_head is 96: with this dtype it is 64, 128 or 256",
+        ),
+        (
+            {"dtype": 4, "n_warps": 16, "B_c": 80},
+            "B_c is 80: with this dtype it is a multiple of 32",
+        ),
         *(
             ({field: 2}, f"{field} is 2: it means nothing to the SM90 family and must be 0")
             for field in SM80_FIELDS
@@ -317,6 +335,12 @@ def test_legal_for_sm90(change):
             )
             for d_head in (96, 128)  # the room is that of whole panels of 64 columns
         ),
+        (
+            {"dtype": 4, "n_warps": 16, "n_stages": 4},
+            "d_head 128, B_r 128, B_c 128 and n_stages 4 take "
+            f"{294912 + SM90_STATE_BYTES + SM90_CONVERSION_BYTES} bytes of shared memory: at most "
+            "232448",
+        ),
     ],
 )
 def test_illegal_for_sm90(change, reason):
@@ -329,6 +353,8 @@ def test_shared_memory_of_sm90_is_that_of_the_kernels(root):
     numbers = {
         "SM90_PANEL_BYTES": SM90_PANEL_BYTES,
         "SM90_STATE_BYTES": SM90_STATE_BYTES,
+        "SM90_CONVERSION_BYTES": SM90_CONVERSION_BYTES,
+        "SM90_CONVERTED_KEYS": SM90_CONVERTED_KEYS,
     }
     for name, value in numbers.items():
         assert re.search(rf"\b{name} = {value}\b", header), name

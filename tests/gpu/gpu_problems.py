@@ -160,9 +160,12 @@ def run(
     return o.take(), lse.take()
 
 
-def check(p: AttentionProblem, config: object = None) -> tuple[np.ndarray, np.ndarray]:
+def check(
+    p: AttentionProblem, config: object = None, inputs: list[np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Runs the problem, asserts that it agrees with the oracle, and returns (O, LSE)."""
-    return _check(p, run(p, config=config), config, f"replay: {p}")
+    tensors = inputs and [upload(x, layout) for x, layout in zip(inputs, p.layouts)]
+    return _check(p, run(p, tensors, config), config, f"replay: {p}", inputs)
 
 
 def check_in_pages(q: PagedProblem, config: object = None) -> tuple[np.ndarray, np.ndarray]:
@@ -173,12 +176,19 @@ def check_in_pages(q: PagedProblem, config: object = None) -> tuple[np.ndarray, 
 
 
 def _check(
-    p: AttentionProblem, outputs: tuple[np.ndarray, np.ndarray], config: object, replay: str
+    p: AttentionProblem,
+    outputs: tuple[np.ndarray, np.ndarray],
+    config: object,
+    replay: str,
+    inputs: list[np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     o, lse = outputs
     fill_unused(p, o, lse)
     replay = f"{replay}, config={str(config) if config else None!r}"
-    expected = _expected(replace(p, layouts=CONTIGUOUS))
+    if inputs is None:
+        expected = _expected(replace(p, layouts=CONTIGUOUS))
+    else:
+        expected = expected_of(*inputs, o_dtype=dtype_of(p.types[2]), **p.options())
     if not _may_round_anywhere(config):
         expected = replace(expected, naive_o=expected.naive_o[:1])
     assert_agrees(o, lse, expected, replay)
@@ -217,7 +227,9 @@ def expected_of(
     o, lse = oracle.attention(q, k, v, **options)
     naive_o = oracle.naive(q, k, v, roundings=4, p_dtype=p_dtype, o_dtype=o_dtype, **options)
     largest_score = oracle.largest_score(q, k, options.get("softmax_scale"))
-    return Expected(o, lse, naive_o, largest_score, p_dtype)
+    largest_score *= largest_scale(options.get("k_descale"))
+    unit = largest_scale(options.get("v_descale"))
+    return Expected(o, lse, naive_o, largest_score, p_dtype, unit)
 
 
 def assert_agrees(o: np.ndarray, lse: np.ndarray, expected: Expected, replay: str) -> None:

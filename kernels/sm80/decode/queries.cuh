@@ -2,14 +2,13 @@
  * Q of a block's rows as the second operand of S^T = K Q^T. With g = lane / 4 and t = lane % 4 a
  * lane holds Q of row g of each group of eight rows.
  *
- * Beside K of e4m3, which is multiplied as fp16, Q of bf16 becomes fp16 too. Its exponents may not
- * fit: each row is multiplied by a power of two that puts its largest element just below fp16's
- * end, and its scores are divided by it again. Elements down to 2^-28 of the largest keep all bits.
+ * Beside K of e4m3, which is multiplied as fp16, Q of bf16 becomes fp16 too, each row times a power
+ * of two (common/fp16_rows.cuh), by which its scores are divided again.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_QUERIES_CUH
 #define FLASH_KERNELS_SM80_DECODE_QUERIES_CUH
 
-#include "common/ptx/convert.cuh"
+#include "common/fp16_rows.cuh"
 #include "common/scale.h"
 #include "sm80/decode/fragments.cuh"
 #include "sm80/decode/rows.cuh"
@@ -52,11 +51,6 @@ load_queries(const sm80_decode_params_t &params, const decode_block_t &block, in
 
 /* ---- Q of bf16 as fp16 ---- */
 
-/* The larger of each of two pairs of bf16, whose signs are cleared: their bits are in order. */
-static __device__ __forceinline__ uint32_t larger_magnitudes(uint32_t a, uint32_t b) {
-    return __vmaxu2(a, b & 0x7fff7fffu);
-}
-
 /* Returns the largest magnitude of a row of bf16, by its bits. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t largest_of_row(const uint32_t (&row)[head_tiles<C>][2]) {
@@ -64,34 +58,24 @@ static __device__ __forceinline__ uint32_t largest_of_row(const uint32_t (&row)[
 #pragma unroll
     for (int i = 0; i < head_tiles<C>; ++i)
         largest = larger_magnitudes(larger_magnitudes(largest, row[i][0]), row[i][1]);
-    largest = max(largest & 0xffffu, largest >> 16);
+    largest = larger_of_pair(largest);
 #pragma unroll
     for (int step = 1; step < 4; step *= 2)
         largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, step));
     return largest;
 }
 
-/* 2^exponent, within the exponents of fp32. */
-static __device__ __forceinline__ float power_of_two(int exponent) {
-    return __uint_as_float((uint32_t)(exponent + 127) << 23);
-}
-
-/* Multiplies a row of bf16 by a power of two and makes it fp16; returns the power's exponent. The
- * bounds keep it and its inverse within fp32. */
+/* Multiplies a row of bf16 by a power of two and makes it fp16; returns the power's exponent. */
 template <flash_config_t C>
 static __device__ __forceinline__ int convert_row(uint32_t (&row)[head_tiles<C>][2]) {
-    constexpr int largest_exponent = 14, least = -100;
-    const int exponent = max((int)(largest_of_row<C>(row) >> 7) - 127, least);
-    const float factor = power_of_two(largest_exponent - exponent);
+    const int exponent = fp16_exponent_of_row(largest_of_row<C>(row));
+    const float factor = power_of_two(exponent);
 #pragma unroll
     for (int i = 0; i < head_tiles<C>; ++i)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const uint32_t pair = row[i][half];
-            row[i][half] = convert_pair<FLASH_DTYPE_FP16>(
-                __uint_as_float(pair << 16) * factor, __uint_as_float(pair & 0xffff0000u) * factor);
-        }
-    return largest_exponent - exponent;
+        for (int half = 0; half < 2; ++half)
+            row[i][half] = fp16_from_scaled_bf16(row[i][half], factor);
+    return exponent;
 }
 
 /* ---- What scores are worth ---- */

@@ -44,10 +44,18 @@ constexpr int value_buffers = fragment_buffers(C.mma_double_buffer_loads, value_
 
 /* ---- elements ---- */
 
+template <flash_config_t C> constexpr bool converts = sm80_converts(&C) != 0;
+template <flash_config_t C> constexpr int operand_dtype = sm80_operand_dtype(&C);
 template <flash_config_t C> constexpr int element_bytes = sm80_element_bytes(&C);
 template <flash_config_t C> constexpr int chunk_elements = sm80_chunk_elements(&C);
 template <flash_config_t C> constexpr int word_elements = 4 / element_bytes<C>; /* of 32 bits */
 template <flash_config_t C> using element_bits = bits_of<element_bytes<C>>;
+
+/* ---- elements of K and V in global memory, as many as make a chunk ---- */
+
+template <flash_config_t C> constexpr int kv_element_bytes = dtype_size(C.dtype);
+template <flash_config_t C> using kv_element_bits = bits_of<kv_element_bytes<C>>;
+template <flash_config_t C> constexpr int kv_chunk_bytes = chunk_elements<C> *kv_element_bytes<C>;
 
 /* ---- shared memory: rows of 16-byte chunks ---- */
 
@@ -97,7 +105,8 @@ SM80_CONSTANT bool legal_fragments(int fragments, int contraction, bool double_b
 
 template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.arch == FLASH_ARCH_SM80, "a configuration of another family");
-    static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16, "dtype");
+    static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16 || converts<C>,
+                  "dtype");
     static_assert(element_bytes<C> == 2, "mma.m16n8k16 and ldmatrix have elements of 16 bits");
     static_assert(C.d_head == 32 || C.d_head == 64 || C.d_head == 96 || C.d_head == 128 ||
                       C.d_head == 192 || C.d_head == 256,
@@ -121,8 +130,9 @@ template <flash_config_t C> __device__ constexpr void assert_legal() {
         (C.features & ~(FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP |
                         FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED)) == 0,
         "unknown features");
-    static_assert(!has_pages<C> || (has_varlen<C> && C.async_copy),
+    static_assert(!has_pages<C> || (has_varlen<C> && (C.async_copy || converts<C>)),
                   "paged needs varlen and async_copy");
+    static_assert(!converts<C> || !C.async_copy, "what is converted passes through registers");
     static_assert(warp_rows<C> % 16 == 0 && C.B_r % pass_rows<C> == 0 && C.B_c % pass_rows<C> == 0,
                   "blocks are made of whole tiles and whole passes");
     static_assert(pass_rows<C> % 8 == 0, "a thread's rows share one swizzle");

@@ -9,20 +9,27 @@
 
 #include "sm80/forward/mainloop.cuh"
 
-/* Divides by the sum; a row that saw no key becomes 0. */
+/* Returns the scale of V of e4m3; 1 for other types. */
 template <flash_config_t C>
-static __device__ __forceinline__ void normalize_output(output_tile<C> &o,
-                                                        const softmax_state<C> &state) {
+static __device__ __forceinline__ float output_scale(const flash_params_t &p,
+                                                     const query_tile_t &tile) {
+    return converts<C> ? flash_scale_at(&p.v_scale, tile.batch_index, tile.head / p.group) : 1.0f;
+}
+
+/* Divides by the sum, and multiplies by V's scale; a row that saw no key becomes 0. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+normalize_output(output_tile<C> &o, const softmax_state<C> &state, float v_scale) {
 #pragma unroll
     for (int m = 0; m < m_tiles<C>; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const float sum = state.sum[m][half];
-            scale_output_row<C>(o, m, half, sum == 0.0f ? 0.0f : reciprocal_approx(sum));
+            scale_output_row<C>(o, m, half, sum == 0.0f ? 0.0f : reciprocal_approx(sum) * v_scale);
         }
 }
 
-template <flash_config_t C>
+template <flash_config_t C, int DTYPE>
 static __device__ __forceinline__ void output_to_shared(const output_tile<C> &o, uint32_t shared) {
 #pragma unroll
     for (int m = 0; m < m_tiles<C>; ++m)
@@ -32,7 +39,7 @@ static __device__ __forceinline__ void output_to_shared(const output_tile<C> &o,
             for (int n = 0; n < head_tiles<C>; ++n)
                 shared_store(shared + chunk_offset<C>(tile_row<C>(m, half), n) +
                                  tile_column() * element_bytes<C>,
-                             convert_pair<C.dtype>(o.o[m][n][2 * half], o.o[m][n][2 * half + 1]));
+                             convert_pair<DTYPE>(o.o[m][n][2 * half], o.o[m][n][2 * half + 1]));
 }
 
 template <flash_config_t C>
@@ -172,7 +179,7 @@ static __device__ __forceinline__ void store_tile(const flash_params_t &params,
                                                   uint32_t shared) {
     finish_sums<C>(state.softmax);
     store_lse<C>(params, tile, state.softmax, make_score_unit<C>(params));
-    normalize_output<C>(state.o, state.softmax);
+    normalize_output<C>(state.o, state.softmax, output_scale<C>(params, tile));
     if (params.o_dtype == FLASH_DTYPE_FP32) {
         store_fp32_output<C>(params, tile, state.o);
         __syncwarp();
@@ -180,7 +187,10 @@ static __device__ __forceinline__ void store_tile(const flash_params_t &params,
             add_non_finite_v_to_fp32<C>(params, tile, fp32_output(params, tile));
         return;
     }
-    output_to_shared<C>(state.o, shared);
+    if (converts<C> && params.o_dtype == FLASH_DTYPE_BF16)
+        output_to_shared<C, FLASH_DTYPE_BF16>(state.o, shared);
+    else
+        output_to_shared<C, operand_dtype<C>>(state.o, shared);
     __syncwarp();
     if (is_v_sanitised<C>(tile)) {
         add_non_finite_v<C>(params, tile, shared);

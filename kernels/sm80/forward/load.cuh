@@ -8,6 +8,7 @@
 #ifndef FLASH_KERNELS_SM80_FORWARD_LOAD_CUH
 #define FLASH_KERNELS_SM80_FORWARD_LOAD_CUH
 
+#include "common/ptx/e4m3.cuh"
 #include "common/ptx/shared_memory.cuh"
 #include "sm80/forward/layout.cuh"
 #include "sm80/ptx/async_copy.cuh"
@@ -25,6 +26,12 @@ template <flash_config_t C> static __device__ __forceinline__ int copy_column() 
 template <flash_config_t C> constexpr int panel_elements = panel_chunks<C> *chunk_elements<C>;
 template <flash_config_t C> constexpr int panel_bytes = panel_chunks<C> *SM80_CHUNK_BYTES;
 
+/* Elements in global memory have BYTES: those of K and V of e4m3 one, and become fp16. A chunk is
+ * as many elements as 16 bytes of shared memory have. */
+template <flash_config_t C, int BYTES> constexpr int global_chunk_bytes = chunk_elements<C> *BYTES;
+template <flash_config_t C, int BYTES>
+constexpr int global_panel_bytes = panel_chunks<C> *global_chunk_bytes<C, BYTES>;
+
 /* Rows of one head of one sequence in global memory, from a row and a column on. */
 typedef struct row_source {
     const char *pointer;
@@ -33,38 +40,38 @@ typedef struct row_source {
     bool aligned;       /* made of whole chunks, aligned; known to be so with async_copy */
 } row_source_t;
 
-template <flash_config_t C>
+template <flash_config_t C, int BYTES = element_bytes<C>>
 static __device__ __forceinline__ bool chunks_aligned(const char *head_data, int64_t row_stride,
                                                       int32_t d_head) {
-    return ((uint64_t)head_data | (uint64_t)row_stride | (uint64_t)d_head * element_bytes<C>) %
-               SM80_CHUNK_BYTES ==
+    return ((uint64_t)head_data | (uint64_t)row_stride | (uint64_t)d_head * BYTES) %
+               global_chunk_bytes<C, BYTES> ==
            0;
 }
 
-template <flash_config_t C>
+template <flash_config_t C, int BYTES>
 static __device__ __forceinline__ row_source_t make_row_source(const void *data,
                                                                const flash_strides_t &stride,
                                                                int32_t d_head, int64_t batch_index,
                                                                int64_t head, int64_t row,
                                                                int32_t column) {
     const char *head_data =
-        (const char *)data + (batch_index * stride.batch + head * stride.head) * element_bytes<C>;
+        (const char *)data + (batch_index * stride.batch + head * stride.head) * BYTES;
     row_source_t source;
-    source.row_stride = stride.seq * element_bytes<C>;
+    source.row_stride = stride.seq * BYTES;
     source.columns = d_head - column;
-    source.aligned = C.async_copy || chunks_aligned<C>(head_data, source.row_stride, d_head);
-    source.pointer = head_data + row * source.row_stride + column * element_bytes<C>;
+    source.aligned = C.async_copy || chunks_aligned<C, BYTES>(head_data, source.row_stride, d_head);
+    source.pointer = head_data + row * source.row_stride + column * BYTES;
     return source;
 }
 
 /* Returns the rows of a block that begins at `row`, from the thread's own chunk on. */
-template <flash_config_t C>
+template <flash_config_t C, int BYTES>
 static __device__ __forceinline__ row_source_t make_copy_source(const void *data,
                                                                 const flash_strides_t &stride,
                                                                 int32_t d_head, int64_t batch_index,
                                                                 int64_t head, int64_t row) {
-    return make_row_source<C>(data, stride, d_head, batch_index, head, row + copy_row<C>(),
-                              copy_column<C>());
+    return make_row_source<C, BYTES>(data, stride, d_head, batch_index, head, row + copy_row<C>(),
+                                     copy_column<C>());
 }
 
 /* Returns where the thread's next pass begins; its address follows from this one's, not each from
@@ -92,15 +99,32 @@ static __device__ __forceinline__ uint4 load_elements(const char *global, int co
     return uint4{word[0], word[1], word[2], word[3]};
 }
 
-template <flash_config_t C>
+/* As load_elements(), of e4m3. */
+static __device__ __forceinline__ uint2 load_bytes(const char *global, int columns) {
+    uint32_t word[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+        if (i < columns)
+            word[i / 4] |= (uint32_t)((const uint8_t *)global)[i] << i % 4 * 8;
+    return uint2{word[0], word[1]};
+}
+
+/* Loads a chunk, as it is to lie in shared memory. */
+template <flash_config_t C, int BYTES>
 static __device__ __forceinline__ uint4 load_chunk(const row_source_t &source, const char *global,
                                                    int columns) {
     if (columns <= 0)
         return uint4{0, 0, 0, 0};
-    return source.aligned ? *(const uint4 *)global : load_elements<C>(global, columns);
+    if constexpr (BYTES == 1) {
+        const uint2 bytes = source.aligned ? *(const uint2 *)global : load_bytes(global, columns);
+        const e4m3_pairs_t a = fp16_from_e4m3(bytes.x), b = fp16_from_e4m3(bytes.y);
+        return uint4{a.low, a.high, b.low, b.high};
+    } else {
+        return source.aligned ? *(const uint4 *)global : load_elements<C>(global, columns);
+    }
 }
 
-template <flash_config_t C, int ROWS>
+template <flash_config_t C, int ROWS, int BYTES>
 static __device__ __forceinline__ void
 copy_through_registers(uint32_t shared, const row_source_t &source, int32_t rows) {
     const uint32_t target = shared + chunk_offset<C>(copy_row<C>(), threadIdx.x % panel_chunks<C>);
@@ -111,8 +135,9 @@ copy_through_registers(uint32_t shared, const row_source_t &source, int32_t rows
         uint4 chunk[row_panels<C>];
 #pragma unroll
         for (int panel = 0; panel < row_panels<C>; ++panel)
-            chunk[panel] = load_chunk<C>(source, global + panel * panel_bytes<C>,
-                                         exists ? source.columns - panel * panel_elements<C> : 0);
+            chunk[panel] =
+                load_chunk<C, BYTES>(source, global + panel * global_panel_bytes<C, BYTES>,
+                                     exists ? source.columns - panel * panel_elements<C> : 0);
 #pragma unroll
         for (int panel = 0; panel < row_panels<C>; ++panel)
             shared_store(target + row * row_bytes<C> + panel * panel_bytes<C>, chunk[panel]);
@@ -144,13 +169,13 @@ copy_asynchronously(uint32_t shared, const row_source_t &source, int32_t rows) {
 }
 
 /* Starts (async_copy) or does the copy of a block of ROWS rows, of which the first `rows` exist. */
-template <flash_config_t C, int ROWS, bool PARTIAL>
+template <flash_config_t C, int ROWS, bool PARTIAL, int BYTES>
 static __device__ __forceinline__ void load_block(uint32_t shared, const row_source_t &source,
                                                   int32_t rows) {
     if constexpr (C.async_copy)
         copy_asynchronously<C, ROWS, PARTIAL>(shared, source, rows);
     else
-        copy_through_registers<C, ROWS>(shared, source, rows);
+        copy_through_registers<C, ROWS, BYTES>(shared, source, rows);
 }
 
 /* Waits until the thread's copies have arrived. */

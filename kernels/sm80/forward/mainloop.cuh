@@ -15,6 +15,7 @@
 #include "sm80/forward/mask.cuh"
 #include "sm80/forward/pages.cuh"
 #include "sm80/forward/products.cuh"
+#include "sm80/forward/queries.cuh"
 #include "sm80/forward/sanitise_v.cuh"
 #include "sm80/forward/softmax.cuh"
 #include "sm80/forward/tile.cuh"
@@ -36,16 +37,19 @@ template <flash_config_t C> struct operands {
     kv_source_of<C> k;
     kv_source_of<C> v;
     int32_t last_rows; /* keys in the block visited first */
+    score_factors<C> factors;
 };
 
 /* Starts (or does) the load of the next block of K or V; FIRST: of the one visited first. */
 template <flash_config_t C, bool FIRST>
 static __device__ __forceinline__ void load_next(uint32_t shared, kv_source_of<C> &source,
                                                  int32_t last_rows) {
-    if constexpr (has_pages<C>)
+    if constexpr (has_pages<C> && converts<C>)
+        convert_pages<C, C.B_c>(shared, source);
+    else if constexpr (has_pages<C>)
         copy_pages<C, C.B_c>(shared, source);
     else
-        load_block<C, C.B_c, FIRST>(shared, source, FIRST ? last_rows : C.B_c);
+        load_block<C, C.B_c, FIRST, kv_element_bytes<C>>(shared, source, FIRST ? last_rows : C.B_c);
     step_back<C.B_c>(source);
 }
 
@@ -103,6 +107,8 @@ process_block(const flash_params_t &params, const score_unit_t &unit, operands<C
     score_tile<C> s;
     await_k<C, FIRST>(x);
     compute_scores<C>(s, x.q, x.q_at, renew<C>(x.k_at));
+    if constexpr (converts<C>)
+        scale_rows<C>(s, x.factors);
     if constexpr (has_softcap<C>)
         cap_scores<C>(s, unit);
     if constexpr (MASKED)
@@ -130,10 +136,10 @@ static __device__ __forceinline__ void make_sources(const flash_params_t &params
     } else {
         const flash_kv_run_t run = flash_kv_run(&tile.sequence, tile.batch_index, last_key);
         const int32_t head_kv = tile.head / params.group;
-        x.k = make_copy_source<C>(params.k, params.k_stride, params.d_head, run.entry, head_kv,
-                                  run.begin + run.at);
-        x.v = make_copy_source<C>(params.v, params.v_stride, params.d_head, run.entry, head_kv,
-                                  run.begin + run.at);
+        x.k = make_copy_source<C, kv_element_bytes<C>>(params.k, params.k_stride, params.d_head,
+                                                       run.entry, head_kv, run.begin + run.at);
+        x.v = make_copy_source<C, kv_element_bytes<C>>(params.v, params.v_stride, params.d_head,
+                                                       run.entry, head_kv, run.begin + run.at);
         x.last_rows = (int32_t)flash_kv_left(&run);
     }
 }
@@ -157,15 +163,17 @@ template <flash_config_t C>
 static __device__ __forceinline__ void load_first(const flash_params_t &params,
                                                   const query_tile_t &tile, uint32_t q_shared,
                                                   operands<C> &x) {
-    const row_source_t q =
-        make_copy_source<C>(params.q, params.q_stride, params.d_head, tile.batch_index, tile.head,
-                            tile.sequence.q_begin + tile.row_begin);
-    load_block<C, C.B_r, true>(q_shared, q, tile.rows);
+    const row_source_t q = make_copy_source<C, element_bytes<C>>(
+        params.q, params.q_stride, params.d_head, tile.batch_index, tile.head,
+        tile.sequence.q_begin + tile.row_begin);
+    load_block<C, C.B_r, true, element_bytes<C>>(q_shared, q, tile.rows);
     if constexpr (C.eager_load_blocks)
         load_next<C, true>(x.k_shared, x.k, x.last_rows);
-    if constexpr (q_resident<C>) {
+    if constexpr (q_resident<C> || converts<C>) {
         wait_for_loads<C>();
         __syncthreads();
+        if constexpr (converts<C>)
+            x.factors = prepare_queries<C>(params, tile, q_shared);
         load_q_block<C>(x.q, x.q_at);
     }
 }

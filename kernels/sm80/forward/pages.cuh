@@ -1,7 +1,8 @@
 /*
  * K and V in pages: a thread finds, for each key whose chunks it copies, the page that has it. The
  * threads of a row ask for the same id, which the first-level cache keeps. Keys past the sequence's
- * end and those of an id that is no page become zeros, without a look at memory.
+ * end and those of an id that is no page become zeros, without a look at memory. Copies are
+ * asynchronous, but of e4m3.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_PAGES_CUH
 #define FLASH_KERNELS_SM80_FORWARD_PAGES_CUH
@@ -19,6 +20,7 @@ typedef struct page_source {
     int32_t key;     /* of the thread's first row in the block */
     int32_t len_k;   /* of the sequence */
     int32_t columns; /* that exist from the thread's first one on; may be negative */
+    bool aligned;    /* rows of e4m3 are made of whole chunks, aligned */
 } page_source_t;
 
 template <flash_config_t C>
@@ -32,7 +34,7 @@ make_page_source(const flash_params_t &p, const void *data, const flash_strides_
     const int64_t first_id = flash_kv_first_id(&p, tile.batch_index);
     const int64_t first = tile.head / p.group * stride.head + copy_column<C>();
     page_source_t source;
-    source.head = (const char *)data + first * element_bytes<C>;
+    source.head = (const char *)data + first * kv_element_bytes<C>;
     source.ids = table ? table + first_id : NULL;
     source.pages = &p.pages;
     source.stride = &stride;
@@ -40,6 +42,8 @@ make_page_source(const flash_params_t &p, const void *data, const flash_strides_
     source.key = first_key + copy_row<C>();
     source.len_k = tile.sequence.len_k;
     source.columns = p.d_head - copy_column<C>();
+    source.aligned = chunks_aligned<C, kv_element_bytes<C>>(
+        source.head, (stride.batch | stride.seq) * kv_element_bytes<C>, p.d_head);
     return source;
 }
 
@@ -54,7 +58,7 @@ static __device__ __forceinline__ int64_t page_row_offset(const page_source_t &s
     if ((uint32_t)id >= (uint32_t)source.pages->n_pages)
         return -1;
     const int32_t in_page = key - page * source.pages->page_size;
-    return (id * source.stride->batch + in_page * source.stride->seq) * element_bytes<C>;
+    return (id * source.stride->batch + in_page * source.stride->seq) * kv_element_bytes<C>;
 }
 
 /* Starts the copy of a block of ROWS keys; what is missing becomes zeros. */
@@ -74,6 +78,26 @@ static __device__ __forceinline__ void copy_pages(uint32_t shared, const page_so
                                source.head + max((long long)offset[i], 0ll) +
                                    panel * panel_bytes<C>,
                                offset[i] >= 0 && source.columns > panel * panel_elements<C>);
+}
+
+/* Copies a block of e4m3 as fp16; what is missing becomes zeros. */
+template <flash_config_t C, int ROWS>
+static __device__ __forceinline__ void convert_pages(uint32_t shared, const page_source_t &source) {
+    const uint32_t target = shared + chunk_offset<C>(copy_row<C>(), threadIdx.x % panel_chunks<C>);
+    const row_source_t row = {.aligned = source.aligned};
+#pragma unroll 2
+    for (int i = 0; i < ROWS; i += pass_rows<C>) {
+        const int64_t offset = page_row_offset<C>(source, source.key + i);
+        uint4 chunk[row_panels<C>];
+#pragma unroll
+        for (int panel = 0; panel < row_panels<C>; ++panel)
+            chunk[panel] =
+                load_chunk<C, 1>(row, source.head + offset + panel * global_panel_bytes<C, 1>,
+                                 offset >= 0 ? source.columns - panel * panel_elements<C> : 0);
+#pragma unroll
+        for (int panel = 0; panel < row_panels<C>; ++panel)
+            shared_store(target + i * row_bytes<C> + panel * panel_bytes<C>, chunk[panel]);
+    }
 }
 
 template <int ROWS> static __device__ __forceinline__ void step_back(page_source_t &source) {

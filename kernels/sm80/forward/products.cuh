@@ -59,8 +59,8 @@ static __device__ __forceinline__ void multiply_scores(score_tile<C> &s, const q
     for (int n = 0; n < key_tiles<C>; ++n)
 #pragma unroll
         for (int m = 0; m < m_tiles<C>; ++m)
-            mma_m16n8k16<C.dtype>(s.s[m][n], q.r[m], k.r[n / 2][n % 2 * 2],
-                                  k.r[n / 2][n % 2 * 2 + 1]);
+            mma_m16n8k16<operand_dtype<C>>(s.s[m][n], q.r[m], k.r[n / 2][n % 2 * 2],
+                                           k.r[n / 2][n % 2 * 2 + 1]);
 }
 
 /* Computes S = Q K^T. */
@@ -97,7 +97,7 @@ static __device__ __forceinline__ probabilities<C> round_probabilities(const sco
 #pragma unroll
             for (int half = 0; half < 2; ++half)
                 p.p[m][n / 2][n % 2 * 2 + half] =
-                    convert_pair<C.dtype>(s.s[m][n][2 * half], s.s[m][n][2 * half + 1]);
+                    convert_pair<operand_dtype<C>>(s.s[m][n][2 * half], s.s[m][n][2 * half + 1]);
     return p;
 }
 
@@ -117,8 +117,8 @@ static __device__ __forceinline__ void multiply_values(output_tile<C> &o, const 
     for (int n = 0; n < head_tiles<C>; ++n)
 #pragma unroll
         for (int m = 0; m < m_tiles<C>; ++m)
-            mma_m16n8k16<C.dtype>(o.o[m][n], p.p[m][step], v.r[n / 2][n % 2 * 2],
-                                  v.r[n / 2][n % 2 * 2 + 1]);
+            mma_m16n8k16<operand_dtype<C>>(o.o[m][n], p.p[m][step], v.r[n / 2][n % 2 * 2],
+                                           v.r[n / 2][n % 2 * 2 + 1]);
 }
 
 /* Computes O += P V. */

@@ -28,14 +28,14 @@ static __device__ __forceinline__ void zero_non_finite(uint32_t shared) {
     uint32_t sum = 0;
 #pragma unroll
     for (int i = 0; i < chunks; ++i)
-        sum = add_zero_times_chunk<C.dtype>(sum, shared_load(copied_chunk<C>(shared, i)));
+        sum = add_zero_times_chunk<operand_dtype<C>>(sum, shared_load(copied_chunk<C>(shared, i)));
     if (is_pair_of_zeros(sum))
         return;
     block_state().v_sanitised = 1;
 #pragma unroll 1
     for (int i = 0; i < chunks; ++i) {
         const uint32_t address = copied_chunk<C>(shared, i);
-        shared_store(address, finite_chunk<C.dtype>(shared_load(address)));
+        shared_store(address, finite_chunk<operand_dtype<C>>(shared_load(address)));
     }
 }
 
@@ -51,17 +51,19 @@ static __device__ __forceinline__ int64_t page_value_offset(const flash_params_t
 }
 
 /* Adds what is not finite in keys [begin, end) of V to one chunk of O. v.pointer: the chunk's
- * columns in key 0 of the sequence. */
+ * columns in key 0 of the sequence. NaN, all that V of e4m3 may have, is NaN in every O of 16 bits.
+ */
 template <flash_config_t C>
 static __device__ __forceinline__ uint4 add_non_finite_keys(uint4 o, const row_source_t &v,
                                                             int64_t begin, int64_t end) {
 #pragma unroll 1
     for (int64_t key = begin; key < end; ++key) {
-        const uint4 chunk = load_chunk<C>(v, v.pointer + key * v.row_stride, v.columns);
-        o.x = add_non_finite_pair<C.dtype>(o.x, chunk.x);
-        o.y = add_non_finite_pair<C.dtype>(o.y, chunk.y);
-        o.z = add_non_finite_pair<C.dtype>(o.z, chunk.z);
-        o.w = add_non_finite_pair<C.dtype>(o.w, chunk.w);
+        const uint4 chunk =
+            load_chunk<C, kv_element_bytes<C>>(v, v.pointer + key * v.row_stride, v.columns);
+        o.x = add_non_finite_pair<operand_dtype<C>>(o.x, chunk.x);
+        o.y = add_non_finite_pair<operand_dtype<C>>(o.y, chunk.y);
+        o.z = add_non_finite_pair<operand_dtype<C>>(o.z, chunk.z);
+        o.w = add_non_finite_pair<operand_dtype<C>>(o.w, chunk.w);
     }
     return o;
 }
@@ -78,7 +80,7 @@ static __device__ __forceinline__ uint4 add_keys_of_tile(uint4 o, const flash_pa
         for (int64_t key = begin; key < end; ++key) {
             const int64_t offset = page_value_offset(params, tile, key);
             row_source_t row = v;
-            row.pointer += max((long long)offset, 0ll) * element_bytes<C>;
+            row.pointer += max((long long)offset, 0ll) * kv_element_bytes<C>;
             o = add_non_finite_keys<C>(o, row, 0, offset >= 0);
         }
         return o;
@@ -127,8 +129,9 @@ static __device__ void add_non_finite_v(const flash_params_t &params, const quer
                                         uint32_t shared) {
     const int first_row = threadIdx.x / SM80_WARP_THREADS * warp_rows<C>;
     const flash_kv_run_t run = first_values<C>(tile);
-    const row_source_t rows = make_row_source<C>(params.v, params.v_stride, params.d_head,
-                                                 run.entry, tile.head / params.group, run.begin, 0);
+    const row_source_t rows =
+        make_row_source<C, kv_element_bytes<C>>(params.v, params.v_stride, params.d_head, run.entry,
+                                                tile.head / params.group, run.begin, 0);
 #pragma unroll 1
     for (int i = threadIdx.x % SM80_WARP_THREADS; i < warp_rows<C> * row_chunks<C>;
          i += SM80_WARP_THREADS) {
@@ -136,7 +139,7 @@ static __device__ void add_non_finite_v(const flash_params_t &params, const quer
         const int chunk = i % row_chunks<C>;
         const uint32_t address = shared + chunk_offset<C>(row, chunk);
         row_source_t v = rows;
-        v.pointer += chunk * SM80_CHUNK_BYTES;
+        v.pointer += chunk * kv_chunk_bytes<C>;
         v.columns -= chunk * chunk_elements<C>;
         shared_store(address,
                      add_visible_non_finite<C>(shared_load(address), params, tile, v, row));
@@ -145,7 +148,7 @@ static __device__ void add_non_finite_v(const flash_params_t &params, const quer
 
 /* Adds what is not finite in keys [begin, end) of one column of V to an element of O in fp32. */
 template <flash_config_t C>
-static __device__ float add_non_finite_keys_to_fp32(float o, const element_bits<C> *v,
+static __device__ float add_non_finite_keys_to_fp32(float o, const kv_element_bits<C> *v,
                                                     int64_t stride, int64_t begin, int64_t end) {
 #pragma unroll 1
     for (int64_t key = begin; key < end; ++key)
@@ -155,13 +158,13 @@ static __device__ float add_non_finite_keys_to_fp32(float o, const element_bits<
 
 template <flash_config_t C>
 static __device__ float add_keys_of_tile(float o, const flash_params_t &params,
-                                         const query_tile_t &tile, const element_bits<C> *v,
+                                         const query_tile_t &tile, const kv_element_bits<C> *v,
                                          int64_t begin, int64_t end) {
     if constexpr (has_pages<C>) {
 #pragma unroll 1
         for (int64_t key = begin; key < end; ++key) {
             const int64_t offset = page_value_offset(params, tile, key);
-            const element_bits<C> *value = v + max((long long)offset, 0ll);
+            const kv_element_bits<C> *value = v + max((long long)offset, 0ll);
             o = add_non_finite_keys_to_fp32<C>(o, value, 0, 0, offset >= 0);
         }
         return o;
@@ -177,9 +180,9 @@ static __device__ void add_non_finite_v_to_fp32(const flash_params_t &params,
     const int first_row = threadIdx.x / SM80_WARP_THREADS * warp_rows<C>;
     const int64_t stride = params.v_stride.seq;
     const flash_kv_run_t run = first_values<C>(tile);
-    const element_bits<C> *v = (const element_bits<C> *)params.v +
-                               run.entry * params.v_stride.batch +
-                               tile.head / params.group * params.v_stride.head + run.begin * stride;
+    const kv_element_bits<C> *v =
+        (const kv_element_bits<C> *)params.v + run.entry * params.v_stride.batch +
+        tile.head / params.group * params.v_stride.head + run.begin * stride;
 #pragma unroll 1
     for (int row = first_row; row < min(first_row + warp_rows<C>, tile.rows); ++row) {
         const cut_keys_t keys = find_cut_keys<C>(params, tile, row);

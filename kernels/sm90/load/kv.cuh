@@ -17,6 +17,20 @@ typedef struct kv_loader {
     int64_t first_id;  /* with pages: flash_kv_first_id() of the tile's sequence */
 } kv_loader_t;
 
+/* Returns the barrier that counts a block's bytes. */
+template <flash_config_t C> static __device__ __forceinline__ const uint64_t &k_arrival(int stage) {
+    if constexpr (converts<C>)
+        return conversion_state<C>().k_landed[stage];
+    else
+        return block_state<C>().k_full[stage];
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ const uint64_t &v_arrival(int stage, bool sanitised) {
+    block_state_t &state = block_state<C>();
+    return converts<C> || sanitised ? state.v_landed[stage] : state.v_full[stage];
+}
+
 /* Loads a block of K or V into its ring's next stage, which begins at `shared`. */
 template <flash_config_t C, int STAGES>
 static __device__ __forceinline__ void load_stage(const sm90_tensor_map_t *map, tma_box_t box,
@@ -24,10 +38,11 @@ static __device__ __forceinline__ void load_stage(const sm90_tensor_map_t *map, 
                                                   const uint64_t &empty, ring_t &ring) {
     const uint32_t barrier = shared_address(&full);
     mbarrier_wait(shared_address(&empty), ring.parity ^ 1);
-    mbarrier_arrive_expect(barrier, kv_bytes<C>);
+    mbarrier_arrive_expect(barrier, landing_bytes<C>);
 #pragma unroll
-    for (int i = 0; i < panels<C>; ++i, box.column += panel_elements<C>)
-        tma_load<has_varlen<C>>(shared + i * kv_panel_bytes<C>, map, box, barrier, l2_evict_last);
+    for (int i = 0; i < landing_panels<C>; ++i, box.column += landing_columns<C>)
+        tma_load<has_varlen<C>>(shared + landing_offset<C> + i * kv_panel_bytes<C>, map, box,
+                                barrier, l2_evict_last);
     step<STAGES>(ring);
 }
 
@@ -40,7 +55,7 @@ static __device__ __forceinline__ void load_pages(const paged_tensor_t &tensor, 
     const page_ids<C> ids = fetch_page_ids<C>(tensor, begin);
     mbarrier_wait(shared_address(&empty), ring.parity ^ 1);
     if (elect_one())
-        mbarrier_arrive_expect(barrier, kv_bytes<C>);
+        mbarrier_arrive_expect(barrier, landing_bytes<C>);
     __syncwarp();
     load_pieces<C>(tensor, ids, begin, shared, barrier);
     step<STAGES>(ring);
@@ -53,12 +68,12 @@ static __device__ __forceinline__ void load_k(const sm90_params_t &params, const
     const int stage = loader.k.stage;
     if constexpr (has_pages<C>)
         load_pages<C, k_stages<C>>(paged_k<C>(params, tile, loader.first_id), block * C.B_c,
-                                   k_tile<C>(stage), state.k_full[stage], state.k_empty[stage],
+                                   k_tile<C>(stage), k_arrival<C>(stage), state.k_empty[stage],
                                    loader.k);
     else
         load_stage<C, k_stages<C>>(
             &params.k, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.k),
-            k_tile<C>(stage), state.k_full[stage], state.k_empty[stage], loader.k);
+            k_tile<C>(stage), k_arrival<C>(stage), state.k_empty[stage], loader.k);
 }
 
 template <flash_config_t C, bool FIXED>
@@ -69,14 +84,12 @@ static __device__ __forceinline__ void load_v(const sm90_params_t &params, const
     const bool sanitised = sanitises_v<C, FIXED> && is_cut(tile, block);
     if constexpr (has_pages<C>)
         load_pages<C, v_stages<C>>(paged_v<C>(params, tile, loader.first_id), block * C.B_c,
-                                   v_tile<C>(stage),
-                                   sanitised ? state.v_landed[stage] : state.v_full[stage],
+                                   v_tile<C>(stage), v_arrival<C>(stage, sanitised),
                                    state.v_empty[stage], loader.v);
     else
         load_stage<C, v_stages<C>>(
             &params.v, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.v),
-            v_tile<C>(stage), sanitised ? state.v_landed[stage] : state.v_full[stage],
-            state.v_empty[stage], loader.v);
+            v_tile<C>(stage), v_arrival<C>(stage, sanitised), state.v_empty[stage], loader.v);
 }
 
 /* Waits until the O of the tile before has left the stages of V. */

@@ -101,8 +101,9 @@ static __device__ __forceinline__ void load_pieces(const paged_tensor_t &tensor,
             tma_box_t box = piece_box<C>(tensor, id, begin + at);
             if (elect_one())
 #pragma unroll
-                for (int j = 0; j < panels<C>; ++j, box.column += panel_elements<C>)
-                    tma_load<true>(shared + j * kv_panel_bytes<C> + at * SM90_PANEL_BYTES,
+                for (int j = 0; j < landing_panels<C>; ++j, box.column += landing_columns<C>)
+                    tma_load<true>(shared + landing_offset<C> + j * kv_panel_bytes<C> +
+                                       at * SM90_PANEL_BYTES,
                                    tensor.map, box, barrier, l2_evict_last);
             __syncwarp();
         }

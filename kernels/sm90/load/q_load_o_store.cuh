@@ -18,12 +18,21 @@ template <flash_config_t C> struct q_o_mover {
     uint32_t parity; /* of o_staged */
 };
 
+/* Returns the barrier that counts the bytes of one of q_parts. */
+template <flash_config_t C>
+static __device__ __forceinline__ const uint64_t &q_arrival(int slot, int part) {
+    if constexpr (converts<C>)
+        return conversion_state<C>().q_landed[slot][part];
+    else
+        return block_state<C>().q_full[slot][part];
+}
+
 /* One thread loads one of q_parts into a slot of Q. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_part(const sm90_params_t &params,
                                                  const tile_of<C> &tile, int part, int slot) {
     const int32_t first_row = part * q_box_rows<C>;
-    const uint32_t barrier = shared_address(&block_state<C>().q_full[slot][part]);
+    const uint32_t barrier = shared_address(&q_arrival<C>(slot, part));
     const uint32_t shared = q_tile<C>(slot) + first_row * SM90_PANEL_BYTES;
     tma_box_t box = query_box<C>(tile, tile.row_begin + first_row, params.entry_tokens.q);
     mbarrier_arrive_expect(barrier, q_bytes<C> / q_parts<C>);

@@ -127,9 +127,9 @@ static __device__ __forceinline__ void start_tile(consumer_state<C> &consumer) {
 
 /* Computes P of the walk's first block, whose QK^T is done. */
 template <flash_config_t C>
-static __device__ __forceinline__ void first_block(const flash_params_t &params,
-                                                   const tile_of<C> &tile, const score_unit_t &unit,
-                                                   consumer_state<C> &consumer) {
+static __device__ __forceinline__ void
+first_block(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
+            consumer_state<C> &consumer) {
     block_state_t &state = block_state<C>();
     const int32_t block = tile.block_end - 1;
     finish_scores<C>(consumer, block == tile.block_begin);
@@ -145,9 +145,9 @@ static __device__ __forceinline__ void first_block(const flash_params_t &params,
 /* Computes each block after the first, when P of the block before is still to be multiplied. CUT:
  * some row may not see some key of the block. FIXED: the reference maxima stay. */
 template <flash_config_t C, bool CUT, bool FIXED>
-static __device__ __forceinline__ void next_block(const flash_params_t &params,
-                                                  const tile_of<C> &tile, const score_unit_t &unit,
-                                                  consumer_state<C> &consumer, int32_t block) {
+static __device__ __forceinline__ void
+next_block(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
+           consumer_state<C> &consumer, int32_t block) {
     rescale_t past;
     score_tile<C> &s = consumer.s;
     if constexpr (!C.overlap) {
@@ -186,7 +186,7 @@ static __device__ __forceinline__ void next_block(const flash_params_t &params,
  * maxima stay in blocks that each row sees whole. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void
-process_blocks(const flash_params_t &params, const tile_of<C> &tile, const score_unit_t &unit,
+process_blocks(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
                consumer_state<C> &consumer) {
     int32_t block = tile.block_end - 2;
     first_block<C>(params, tile, unit, consumer);

@@ -36,24 +36,33 @@ static __device__ __forceinline__ void issue_scores(score_tile<C> &s, const quer
     for (int i = 0; i < head_steps<C>; ++i) {
         const uint64_t k_step = descriptor(k, head_step_offset(i, kv_panel_bytes<C>));
         if constexpr (q_in_registers<C>)
-            wgmma<C.dtype, C.B_c>::template register_a<0>(s.s, q.q[i], k_step, i > 0);
+            wgmma<operand_dtype<C>, C.B_c>::template register_a<0>(s.s, q.q[i], k_step, i > 0);
         else
-            wgmma<C.dtype, C.B_c>::shared_a(
+            wgmma<operand_dtype<C>, C.B_c>::shared_a(
                 s.s, descriptor(q_first, head_step_offset(i, q_panel_bytes<C>)), k_step, i > 0);
     }
     wgmma_commit();
 }
 
+/* ptxas gives no instruction more than the registers that all of the block's threads could have,
+ * 128 beside a converter: PV of 256 columns then is two products of 128. */
+template <flash_config_t C> constexpr int output_parts = converts<C> &&C.d_head > 128 ? 2 : 1;
+
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_output(output_tile<C> &o, const probability_tile<C> &p,
                                                     int stage) {
     constexpr int step_bytes_down = 16 * SM90_PANEL_BYTES; /* sixteen keys */
+    constexpr int columns = C.d_head / output_parts<C>, registers = columns / 2;
+    constexpr int part_bytes = columns / panel_elements<C> * kv_panel_bytes<C>;
     const uint32_t v = descriptor_low(v_tile<C>(stage), kv_panel_bytes<C>);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < key_steps<C>; ++i)
-        wgmma<C.dtype, C.d_head>::template register_a<1>(o.o, p.p[i],
-                                                         descriptor(v, i * step_bytes_down), true);
+#pragma unroll
+        for (int part = 0; part < output_parts<C>; ++part)
+            wgmma<operand_dtype<C>, columns>::template register_a<1>(
+                *(float(*)[registers])(o.o + part * registers), p.p[i],
+                descriptor(v, i * step_bytes_down + part * part_bytes), true);
     wgmma_commit();
 }
 
@@ -64,7 +73,7 @@ static __device__ __forceinline__ void round_probabilities(probability_tile<C> &
     for (int i = 0; i < key_steps<C>; ++i)
 #pragma unroll
         for (int j = 0; j < 4; ++j)
-            p.p[i][j] = convert_pair<C.dtype>(s.s[8 * i + 2 * j], s.s[8 * i + 2 * j + 1]);
+            p.p[i][j] = convert_pair<operand_dtype<C>>(s.s[8 * i + 2 * j], s.s[8 * i + 2 * j + 1]);
 }
 
 #endif

@@ -12,8 +12,8 @@
 
 #include "common/non_finite.cuh"
 #include "common/quad.cuh"
-#include "common/score_unit.cuh"
 #include "sm90/fragments.cuh"
+#include "sm90/softmax/units.cuh"
 
 /* A thread has this state of each of its two rows. */
 typedef struct softmax_state {
@@ -28,13 +28,13 @@ typedef struct rescale {
 
 /* Turns scores into tanh(score / cap), in units of the cap. */
 template <flash_config_t C>
-static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_unit_t &unit) {
+static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_units<C> &unit) {
     if constexpr (has_softcap<C>) {
-        if (unit.inverse_cap == 0.0f)
+        if (!is_capped(unit))
             return;
 #pragma unroll
         for (int i = 0; i < score_registers<C>; ++i)
-            s.s[i] = tanh_by_exp2(s.s[i] * unit.inverse_cap);
+            s.s[i] = tanh_by_exp2(s.s[i] * inverse_cap(unit, i / 2 % 2));
     }
 }
 
@@ -62,12 +62,13 @@ static __device__ __forceinline__ softmax_state_t start_softmax(const score_tile
 template <flash_config_t C>
 static __device__ __forceinline__ rescale_t raise_max(softmax_state_t &state,
                                                       const score_tile<C> &s,
-                                                      const score_unit_t &unit) {
+                                                      const score_units<C> &unit) {
     rescale_t past;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float max = fmaxf(state.max[half], row_max<C>(s, half));
-        past.factor[half] = exp2_approx((state.max[half] - subtrahend(max)) * unit.log2);
+        past.factor[half] =
+            exp2_approx((state.max[half] - subtrahend(max)) * log2_unit(unit, half));
         state.max[half] = max;
         state.sum[half] *= past.factor[half];
     }
@@ -77,16 +78,16 @@ static __device__ __forceinline__ rescale_t raise_max(softmax_state_t &state,
 /* Turns S into P, relative to the reference maxima, and adds it, unrounded, to the sums. */
 template <flash_config_t C>
 static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_state_t &state,
-                                                    const score_unit_t &unit) {
-    const float reference[2] = {subtrahend(state.max[0]) * unit.log2,
-                                subtrahend(state.max[1]) * unit.log2};
+                                                    const score_units<C> &unit) {
+    const float reference[2] = {subtrahend(state.max[0]) * log2_unit(unit, 0),
+                                subtrahend(state.max[1]) * log2_unit(unit, 1)};
 #pragma unroll
     for (int i = 0; i < score_registers<C>; i += 4)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             float *x = &s.s[i + 2 * half];
-            x[0] = exp2_approx(fmaf(x[0], unit.log2, -reference[half]));
-            x[1] = exp2_approx(fmaf(x[1], unit.log2, -reference[half]));
+            x[0] = exp2_approx(fmaf(x[0], log2_unit(unit, half), -reference[half]));
+            x[1] = exp2_approx(fmaf(x[1], log2_unit(unit, half), -reference[half]));
             state.sum[half] += x[0] + x[1];
         }
 }
@@ -115,7 +116,7 @@ static __device__ __forceinline__ void require_reference(softmax_state_t &state)
 
 /* Says whether the fixed reference has failed this thread's rows: a sum or an element of O has left
  * its range, or is near its end. What is not finite because the inputs are not fails too, which
- * costs time but does no harm. */
+ * costs time but does no harm; so does an O of bf16 from 2^121 on, which is looked at as fp16. */
 template <flash_config_t C>
 static __device__ __forceinline__ bool failed(const softmax_state_t &state,
                                               const rounded_output<C> &o) {
@@ -123,7 +124,7 @@ static __device__ __forceinline__ bool failed(const softmax_state_t &state,
     uint32_t zero[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < output_registers<C> / 2; ++i)
-        zero[i % 4] = multiply_add_pair<C.dtype>(o.w[i], 0, zero[i % 4]);
+        zero[i % 4] = multiply_add_pair<operand_dtype<C>>(o.w[i], 0, zero[i % 4]);
     const bool finite = is_pair_of_zeros(zero[0] | zero[1] | zero[2] | zero[3]);
     return !(finite && state.sum[0] < max_sum && state.sum[1] < max_sum);
 }
@@ -131,11 +132,12 @@ static __device__ __forceinline__ bool failed(const softmax_state_t &state,
 /* Returns LSE, the natural logarithm of the sum of exponentials, of the row whose LSE the thread
  * stores: its quad's first row in even threads, the second in odd ones. -infinity for a row that
  * saw no key. No branch: see ptx/predicated.cuh. */
+template <flash_config_t C>
 static __device__ __forceinline__ float row_lse(const softmax_state_t &state,
-                                                const score_unit_t &unit) {
+                                                const score_units<C> &unit) {
     const bool odd = threadIdx.x % 2;
     const float max = odd ? state.max[1] : state.max[0], sum = odd ? state.sum[1] : state.sum[0];
-    return log2_approx(sum) * ln_2 + subtrahend(max) * unit.natural;
+    return log2_approx(sum) * ln_2 + subtrahend(max) * natural_unit(unit, odd);
 }
 
 #endif

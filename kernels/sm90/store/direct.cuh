@@ -8,28 +8,51 @@
 
 #include "common/ptx/convert.cuh"
 #include "sm90/block_state.cuh"
+#include "sm90/mma/consumer.cuh"
 #include "sm90/ptx/predicated.cuh"
-#include "sm90/softmax/softmax.cuh"
 #include "sm90/store/non_finite.cuh"
 
-/* Divides O by the sums; a row that saw no key becomes 0. */
+/* Returns the scale of V of e4m3 for the tile that the consumer is at; 1 for other types. */
 template <flash_config_t C>
-static __device__ __forceinline__ void normalize_output(output_tile<C> &o,
-                                                        const softmax_state_t &state) {
+static __device__ __forceinline__ float output_scale(const consumer_state<C> &consumer) {
+    if constexpr (converts<C>)
+        return *(volatile float *)&conversion_state<C>().v_scale[consumer.assignments.stage];
+    else
+        return 1.0f;
+}
+
+/* Divides O by the sums, and multiplies it by V's scale; a row that saw no key becomes 0. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+normalize_output(output_tile<C> &o, const softmax_state_t &state, float v_scale) {
     rescale_t inverse;
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-        inverse.factor[half] = state.sum[half] == 0.0f ? 0.0f : reciprocal_approx(state.sum[half]);
+        inverse.factor[half] =
+            state.sum[half] == 0.0f ? 0.0f : reciprocal_approx(state.sum[half]) * v_scale;
     rescale_output<C>(o, inverse);
+}
+
+/* Rounds two elements of O to its type; an O of fp32 to bf16, which failed() looks at. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t round_pair(float low, float high, bool fp16) {
+    if constexpr (converts<C>) {
+        const uint32_t as_fp16 = convert_pair<FLASH_DTYPE_FP16>(low, high);
+        const uint32_t as_bf16 = convert_pair<FLASH_DTYPE_BF16>(low, high);
+        return fp16 ? as_fp16 : as_bf16;
+    } else {
+        return convert_pair<C.dtype>(low, high);
+    }
 }
 
 /* Rounds O to its type. No branch: the next tile's QK^T is under way. */
 template <flash_config_t C>
-static __device__ __forceinline__ void round_output(rounded_output<C> &rounded,
-                                                    const output_tile<C> &o) {
+static __device__ __forceinline__ void
+round_output(rounded_output<C> &rounded, const output_tile<C> &o, const flash_params_t &p) {
+    const bool fp16 = p.o_dtype == FLASH_DTYPE_FP16;
 #pragma unroll
     for (int i = 0; i < output_registers<C> / 2; ++i)
-        rounded.w[i] = convert_pair<C.dtype>(o.o[2 * i], o.o[2 * i + 1]);
+        rounded.w[i] = round_pair<C>(o.o[2 * i], o.o[2 * i + 1], fp16);
 }
 
 /* Transposes the words of the quad: its thread k gives word i to thread i, and gets word k of
@@ -78,7 +101,7 @@ static __device__ __forceinline__ void store_row(element_bits<C> *row, int32_t c
     }
 }
 
-/* Stores O in the configuration's type, if it is wanted. */
+/* Stores O in 16 bits, if it is wanted. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_output(const flash_params_t &p, const tile_of<C> &tile,
                                                     const rounded_output<C> &o, bool wanted) {

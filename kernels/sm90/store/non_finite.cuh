@@ -11,10 +11,10 @@
 #include "sm90/tile.cuh"
 
 /* Adds what is not finite in keys [begin, end) of one column of V to an element of O: its bits, of
- * V's type, or a number of fp32. */
+ * V's type or beside V of e4m3 of any of 16 bits, or a number of fp32. */
 template <flash_config_t C>
-static __device__ uint32_t add_non_finite_keys(uint32_t o, const element_bits<C> *v, int64_t stride,
-                                               int64_t begin, int64_t end) {
+static __device__ uint32_t add_non_finite_keys(uint32_t o, const kv_element_bits<C> *v,
+                                               int64_t stride, int64_t begin, int64_t end) {
 #pragma unroll 1
     for (int64_t key = begin; key < end; ++key)
         o = add_non_finite<C.dtype>(o, v[key * stride]);
@@ -22,7 +22,7 @@ static __device__ uint32_t add_non_finite_keys(uint32_t o, const element_bits<C>
 }
 
 template <flash_config_t C>
-static __device__ float add_non_finite_keys(float o, const element_bits<C> *v, int64_t stride,
+static __device__ float add_non_finite_keys(float o, const kv_element_bits<C> *v, int64_t stride,
                                             int64_t begin, int64_t end) {
 #pragma unroll 1
     for (int64_t key = begin; key < end; ++key)
@@ -35,7 +35,7 @@ static __device__ float add_non_finite_keys(float o, const element_bits<C> *v, i
 template <flash_config_t C, typename sum_t>
 static __device__ __forceinline__ sum_t add_keys_of_tile(sum_t o, const flash_params_t &p,
                                                          const tile_of<C> &tile,
-                                                         const element_bits<C> *v, int64_t begin,
+                                                         const kv_element_bits<C> *v, int64_t begin,
                                                          int64_t end) {
     if constexpr (!has_pages<C>) {
         return add_non_finite_keys<C>(o, v, p.v_stride.seq, begin, end);
@@ -62,8 +62,9 @@ static __device__ void add_non_finite_v(const flash_params_t &p, const tile_of<C
     const flash_sequence_t sequence = sequence_of<C>(p, tile);
     const flash_kv_run_t run =
         has_pages<C> ? flash_kv_run_t{0, 0, 0, 0} : flash_kv_run(&sequence, tile.batch_index, 0);
-    const element_bits<C> *v = (const element_bits<C> *)p.v + run.entry * p.v_stride.batch +
-                               tile.head / p.group * p.v_stride.head + run.begin * p.v_stride.seq;
+    const kv_element_bits<C> *v = (const kv_element_bits<C> *)p.v + run.entry * p.v_stride.batch +
+                                  tile.head / p.group * p.v_stride.head +
+                                  run.begin * p.v_stride.seq;
     const flash_range_t keys = visible_keys<C>(p, tile, row);
     const int64_t whole_begin = (int64_t)tile.whole_begin * C.B_c;
     const int64_t whole_end = max((int64_t)tile.whole_end * C.B_c, whole_begin);

@@ -1,0 +1,92 @@
+/*
+ * The unit of a row's scores is the call's, or where K is converted each row's own: K's scale and
+ * the power of two in the row's Q (load/convert_q.cuh) belong to it.
+ */
+#ifndef FLASH_KERNELS_SM90_SOFTMAX_UNITS_CUH
+#define FLASH_KERNELS_SM90_SOFTMAX_UNITS_CUH
+
+#include "common/fp16_rows.cuh"
+#include "common/score_unit.cuh"
+#include "sm90/block_state.cuh"
+#include "sm90/fragments.cuh"
+
+#include <float.h>
+
+/* A thread's two rows have these units. */
+typedef struct row_units {
+    bool capped;
+    float cap_log2; /* what a capped score is worth in the exponent: the same in all rows */
+    float score[2]; /* a score as QK^T leaves it: in caps, or without a cap in the exponent */
+} row_units_t;
+
+template <flash_config_t C>
+using score_units = std::conditional_t<converts<C>, row_units_t, score_unit_t>;
+
+/* ---- What a score is worth in the exponent of 2, and of e ---- */
+
+static __device__ __forceinline__ float log2_unit(const score_unit_t &unit, int) {
+    return unit.log2;
+}
+
+static __device__ __forceinline__ float log2_unit(const row_units_t &units, int half) {
+    return units.capped ? units.cap_log2 : units.score[half];
+}
+
+/* Returns the unit of the second row, or of the first. */
+static __device__ __forceinline__ float natural_unit(const score_unit_t &unit, bool) {
+    return unit.natural;
+}
+
+static __device__ __forceinline__ float natural_unit(const row_units_t &units, bool second) {
+    return (second ? log2_unit(units, 1) : log2_unit(units, 0)) * ln_2;
+}
+
+/* ---- What a score is worth in caps ---- */
+
+static __device__ __forceinline__ bool is_capped(const score_unit_t &unit) {
+    return unit.inverse_cap != 0.0f;
+}
+
+static __device__ __forceinline__ bool is_capped(const row_units_t &units) {
+    return units.capped;
+}
+
+static __device__ __forceinline__ float inverse_cap(const score_unit_t &unit, int) {
+    return unit.inverse_cap;
+}
+
+static __device__ __forceinline__ float inverse_cap(const row_units_t &units, int half) {
+    return units.score[half];
+}
+
+/* ---- Units of a tile ---- */
+
+/* Returns the unit within what fp32 has, so that 0 and infinity keep their value when they are
+ * multiplied by it. */
+static __device__ __forceinline__ float bounded_unit(float unit) {
+    return fminf(fmaxf(unit, FLT_MIN), FLT_MAX);
+}
+
+/* Returns the units of a tile whose Q has come, and is not released yet unless it is in registers;
+ * unit: of the call. */
+template <flash_config_t C>
+static __device__ __forceinline__ score_units<C> units_of_tile(const score_unit_t &unit,
+                                                               const ring_t &q_ring) {
+    if constexpr (converts<C>) {
+        const volatile conversion_state_t &state = conversion_state<C>();
+        const int turn = q_turn<C>(q_ring) ^ q_in_registers<C>;
+        const int part = tile_row(0) / q_box_rows<C>;
+        const bool capped = has_softcap<C> && is_capped(unit);
+        const float of_tile = (capped ? unit.inverse_cap : unit.log2) * state.k_scale[turn][part];
+        row_units_t units = {capped, unit.log2, {}};
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+            units.score[half] =
+                bounded_unit(of_tile * power_of_two(-state.q_exponent[turn][tile_row(half)]));
+        return units;
+    } else {
+        return unit;
+    }
+}
+
+#endif
