@@ -137,13 +137,32 @@ static __device__ __forceinline__ void prefetch_maps(const sm90_params_t &params
     tma_prefetch_map(&params.o);
 }
 
-/* Asked first, and with one comparison: otherwise ptxas computes addresses for the others before
- * the consumers' branch, and leaves those of the consumers in vector registers too. */
-template <flash_config_t C> static __device__ __forceinline__ bool is_consumer() {
-    if constexpr (converts<C>)
-        return threadIdx.x - SM90_WARPGROUP_THREADS < consumer_threads<C>;
-    else
-        return threadIdx.x >= SM90_WARPGROUP_THREADS;
+template <flash_config_t C>
+static __device__ __forceinline__ void start_consumer(const sm90_params_t &params) {
+    __syncthreads();
+    acquire_registers<consumer_registers<C>>();
+    consume<C>(params);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void start_producer(const sm90_params_t &params) {
+    release_registers<producer_registers<C>>();
+    produce<C>(params);
+}
+
+/* Consumers are asked for first, by one comparison: otherwise ptxas computes addresses for the
+ * others before the branch, and leaves those of the consumers in vector registers too. */
+template <flash_config_t C>
+static __device__ __forceinline__ void take_role_beside_converter(const sm90_params_t &params) {
+    if (threadIdx.x - SM90_WARPGROUP_THREADS < consumer_threads<C>) {
+        start_consumer<C>(params);
+    } else if (threadIdx.x < SM90_WARPGROUP_THREADS) {
+        start_producer<C>(params);
+    } else {
+        release_registers<converter_registers>();
+        __syncthreads();
+        convert<C>(params);
+    }
 }
 
 template <flash_config_t C>
@@ -152,17 +171,12 @@ static __device__ __forceinline__ void sm90_forward(const sm90_params_t &params)
     if (threadIdx.x == Q_LOAD_O_STORE_WARP * warp_threads)
         prefetch_maps(params);
     initialize_block_state<C>(params.problem);
-    if (is_consumer<C>()) {
-        __syncthreads();
-        acquire_registers<consumer_registers<C>>();
-        consume<C>(params);
-    } else if (!converts<C> || threadIdx.x < SM90_WARPGROUP_THREADS) {
-        release_registers<producer_registers<C>>();
-        produce<C>(params);
-    } else if constexpr (converts<C>) {
-        release_registers<converter_registers>();
-        __syncthreads();
-        convert<C>(params);
+    if constexpr (converts<C>) {
+        take_role_beside_converter<C>(params);
+    } else if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
+        start_consumer<C>(params);
+    } else {
+        start_producer<C>(params);
     }
 }
 

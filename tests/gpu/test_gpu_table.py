@@ -201,7 +201,7 @@ def _local_memory(config: flashattn.Config) -> int:
     beside warps that convert, where O takes half of the registers."""
     is_crowded = config.B_r == 192 or Feature.VARLEN in Feature(config.features)
     if config.arch == Arch.SM90 and config.dtype == DType.E4M3 and config.d_head == 256:
-        return 48
+        return 64
     return 24 if config.arch == Arch.SM90 and is_crowded else 0
 
 
