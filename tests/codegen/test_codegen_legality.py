@@ -416,7 +416,10 @@ def test_legal_for_sm90_decode(change):
         ({"B_r": 192}, "B_r is 192: the family has no such value"),
         ({"B_c": 96}, "B_c is 96: the family has no such value"),
         ({"n_warps": 16}, "n_warps is 16: the family has no such value"),
-        ({"n_warps": 8}, "n_warps is 8: 12 with B_r 128, 4 and one for each 16 rows"),
+        (
+            {"n_warps": 8},
+            "n_warps is 8: 12 with B_r 128 and this dtype, 4 and one for each 16 rows",
+        ),
         ({"n_stages": 5}, "n_stages is 5: not within 2 ... 4"),
         ({"overlap": 1}, "overlap is 1: it means nothing to the SM90_DECODE family and must be 0"),
         (
