@@ -120,7 +120,7 @@ def _sm90_conversion_rules(config: Config) -> Iterator[str]:
     if config.d_head not in (64, 128, 256):
         yield f"d_head is {config.d_head}: with this dtype it is 64, 128 or 256"
     if config.B_c % SM90_CONVERTED_KEYS:
-        yield (f"B_c is {config.B_c}: with this dtype it is a multiple of {SM90_CONVERTED_KEYS}")
+        yield f"B_c is {config.B_c}: with this dtype it is a multiple of {SM90_CONVERTED_KEYS}"
 
 
 def _sm90_tile_rules(config: Config) -> Iterator[str]:
