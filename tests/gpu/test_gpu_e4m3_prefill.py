@@ -168,9 +168,7 @@ def test_rows_of_q_differ_in_size(config: flashattn.Config) -> None:
 @every_dense
 @every_type
 @pytest.mark.parametrize("k_descale", [0.0, -0.0, -3.0, 1e-30, 1e-45, np.nan], ids=str)
-def test_any_scale_of_k(
-    k_descale: float, types: tuple[str, str], config: flashattn.Config
-) -> None:
+def test_any_scale_of_k(k_descale: float, types: tuple[str, str], config: flashattn.Config) -> None:
     for softcap in (0.0, 2.0):
         p = replace(PROBLEMS["causal"], k_descale=k_descale, softcap=softcap)
         check(_of_row(p, config, types), config)
@@ -179,9 +177,7 @@ def test_any_scale_of_k(
 @every_dense
 @every_type
 @pytest.mark.parametrize("v_descale", [0.0, -3.0, 1e-30, np.inf, -np.inf, np.nan], ids=str)
-def test_any_scale_of_v(
-    v_descale: float, types: tuple[str, str], config: flashattn.Config
-) -> None:
+def test_any_scale_of_v(v_descale: float, types: tuple[str, str], config: flashattn.Config) -> None:
     p = _of_row(replace(PROBLEMS["full"], v_descale=v_descale), config, types)
     q, k, v = host_inputs(p)
     v = np.abs(v.astype(np.float32)).clip(0.25, 2).astype(v.dtype)  # infinities of one sign

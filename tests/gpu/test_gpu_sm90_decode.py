@@ -41,9 +41,7 @@ PROBLEMS = {
     "window": replace(BATCH, window_size=(77, 2)),
     "causal window": replace(BATCH, causal=True, window_size=(300, 0)),
     "softcap": replace(BATCH, causal=True, softcap=3.0),
-    "fewer queries": replace(
-        BATCH, causal=True, seqused_q=(20, 1, 0, 20, 7, 9, 20, 3, 20, 11)
-    ),
+    "fewer queries": replace(BATCH, causal=True, seqused_q=(20, 1, 0, 20, 7, 9, 20, 3, 20, 11)),
     "one long": AttentionProblem(1, 70, 8192, 8, 2, 128, "bfloat16", seqused_k=(8191,)),
     "one long, causal": AttentionProblem(
         1, 128, 8192, 8, 2, 128, "bfloat16", causal=True, seqused_k=(8192,)
@@ -83,9 +81,7 @@ def test_lengths_on_the_device(p: AttentionProblem, config: flashattn.Config) ->
 @every_dense_row
 @pytest.mark.parametrize("queries", [9, 16, 33, 100, 300])
 @pytest.mark.parametrize("heads", [(2, 2), (8, 2), (5, 1), (7, 1), (16, 2)], ids=str)
-def test_groups_and_queries(
-    heads: tuple[int, int], queries: int, config: flashattn.Config
-) -> None:
+def test_groups_and_queries(heads: tuple[int, int], queries: int, config: flashattn.Config) -> None:
     """Tiles that begin and end within a query's group of heads; lengths that the host knows."""
     p = AttentionProblem(1, queries, 1500, *heads, causal=True)
     check(_of_row(p, config), config)
@@ -257,7 +253,7 @@ def test_a_graph_replays_with_other_lengths_and_pages(config: flashattn.Config) 
         graph.replay()
         replayed = o.clone()
         flashattn.flash_attn_func(*pages, **keywords)
-        assert torch.equal(o, replayed)
+        assert torch.equal(o.view(torch.int16), replayed.view(torch.int16))  # pools have NaN
 
 
 @every_dense_row

@@ -237,10 +237,12 @@ def test_row_fits_the_device(name: str) -> None:
 
 @pytest.mark.parametrize(
     "arch, d_heads",
-    [(Arch.SM80, (32, 64, 96, 128, 192, 256)),
-     (Arch.SM80_DECODE, (64, 128, 256)),
-     (Arch.SM90, (64, 96, 128, 192, 256)),
-     (Arch.SM90_DECODE, (64, 128, 256))],
+    [
+        (Arch.SM80, (32, 64, 96, 128, 192, 256)),
+        (Arch.SM80_DECODE, (64, 128, 256)),
+        (Arch.SM90, (64, 96, 128, 192, 256)),
+        (Arch.SM90_DECODE, (64, 128, 256)),
+    ],
 )
 def test_table_has_rows_of_both_types_for_every_head_dimension(arch: Arch, d_heads: tuple) -> None:
     served = {(r.config.dtype, r.config.d_head) for r in cuda_kernels() if r.config.arch == arch}

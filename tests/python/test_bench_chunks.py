@@ -43,7 +43,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Cal
     monkeypatch.setattr(bench_chunks, "Caches", Caches)
     monkeypatch.setattr(bench_chunks, "serving_calls", serving)
     clock = bench_chunks.bench_cuda
-    monkeypatch.setattr(clock, "median_seconds", lambda calls, _: [call() for call in calls])
+    monkeypatch.setattr(clock, "median_seconds", lambda calls, *_: [call() for call in calls])
     monkeypatch.setattr(
         clock, "cold_median_seconds", lambda calls, _: [call() + 1 for call in calls]
     )

@@ -83,6 +83,7 @@ static __device__ __forceinline__ score_units<C> units_of_tile(const score_unit_
         for (int half = 0; half < 2; ++half)
             units.score[half] =
                 bounded_unit(of_tile * power_of_two(-state.q_exponent[turn][tile_row(half)]));
+        __syncwarp(); /* the lane that gives Q back speaks for all */
         return units;
     } else {
         return unit;

@@ -19,6 +19,7 @@ _DEFAULT = (
     "4x4096:4096@8/4x256"
 )
 _CHUNK = re.compile(r"(\d+)x(\d+):(\d+)(?:@(\d+/\d+)(?:x(\d+))?)?", re.ASCII)
+_SPIN_CYCLES = 400_000  # for each launch to enqueue: several times what the shortest call takes
 _CONTIGUOUS = "contiguous"
 _OWN, _FA3 = "own", "FA3"
 
@@ -123,14 +124,19 @@ def _parse_word(word: str, args: argparse.Namespace) -> Chunks:
 
 def _rows(chunks: Chunks, args: argparse.Namespace) -> list[Row]:
     calls = _calls(chunks, args)
-    median = bench_cuda.cold_median_seconds if args.cold else bench_cuda.median_seconds
-    seconds = dict(zip(calls, median(list(calls.values()), args.runs)))
+    seconds = dict(zip(calls, _median_seconds(list(calls.values()), args)))
     caches = dict.fromkeys(cache for cache, _ in calls)
     contiguous = seconds.get((_CONTIGUOUS, _OWN))
     return [
         Row(chunks, cache, {w: s for (kind, w), s in seconds.items() if kind == cache}, contiguous)
         for cache in caches
     ]
+
+
+def _median_seconds(calls: list[Call], args: argparse.Namespace) -> list[float]:
+    if args.cold:
+        return bench_cuda.cold_median_seconds(calls, args.runs)
+    return bench_cuda.median_seconds(calls, args.runs, _SPIN_CYCLES)
 
 
 def _calls(chunks: Chunks, args: argparse.Namespace) -> dict[tuple[str, str], Call]:
