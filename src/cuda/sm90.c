@@ -133,6 +133,13 @@ static int64_t time_at_length(const flash_config_t *config) {
     return ROWS * block_time(config) / ((int64_t)config->B_r * config->B_c);
 }
 
+/* The same bits whatever the size of pages are promised where batches must not decide. */
+static bool declines(const flash_config_t *config, const problem_t *problem,
+                     const device_t *device) {
+    (void)device;
+    return !problem->batch_invariant && tma_pieces_are_short(config, &problem->params);
+}
+
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
     const int32_t strategies = config->overlap + config->persistent + config->fixed_reference;
@@ -148,6 +155,7 @@ const family_t family_sm90 = {.facts = &family_facts_sm90,
                               .obstacle = obstacle,
                               .priority = priority,
                               .rank = rank,
+                              .declines = declines,
                               .part = FAMILY_FORWARD_PART,
                               .ops = {[FAMILY_OP_FORWARD] = &sm90_forward_ops},
                               .cuda = &cuda};

@@ -130,6 +130,8 @@ static bool declines(const flash_config_t *config, const problem_t *problem,
     const int32_t d_head = problem->params.d_head;
     if (is_out_of_question(config, problem, device))
         return true;
+    if (!problem->batch_invariant && tma_pieces_are_short(config, &problem->params))
+        return true;
     const int64_t own = min64(estimate_sm90_decode(64, problem, device),
                               estimate_sm90_decode(128, problem, device));
     const int64_t forward = estimate_sm90_forward(problem, device);

@@ -39,12 +39,19 @@ static bool ranks_before(const rank_t *a, const rank_t *b) {
     return false;
 }
 
+/* The rows among which to choose. */
+typedef struct scope {
+    family_part_t part;   /* FAMILY_NO_PART: rows of all families */
+    bool those_that_suit; /* not those that decline the problem */
+} scope_t;
+
 static bool is_wanted(const flash_kernel_t *kernel, const problem_t *problem,
-                      const device_t *device, family_part_t part) {
+                      const device_t *device, scope_t scope) {
     const family_t *family = kernel->family;
-    if (part != FAMILY_NO_PART)
-        return family->part == part;
-    return family->declines == NULL || !family->declines(&kernel->config, problem, device);
+    if (scope.part != FAMILY_NO_PART && family->part != scope.part)
+        return false;
+    return !scope.those_that_suit || family->declines == NULL ||
+           !family->declines(&kernel->config, problem, device);
 }
 
 /* Whether a row comes after one that was found, by the first two fields of their ranks: to ask
@@ -58,14 +65,13 @@ static bool comes_later(const flash_kernel_t *kernel, const flash_kernel_t *foun
     return own != priority ? own < priority : kernel->config.d_head > found->config.d_head;
 }
 
-/* part: FAMILY_NO_PART: of all families. */
-static const flash_kernel_t *best(const problem_t *problem, const device_t *device,
-                                  family_part_t part) {
+static const flash_kernel_t *best_in(scope_t scope, const problem_t *problem,
+                                     const device_t *device) {
     const flash_kernel_t *best = NULL;
     rank_t best_rank = {{0}};
     for (int32_t i = 0; i < kernel_table_count; i++) {
         const flash_kernel_t *kernel = &kernel_table[i];
-        if (comes_later(kernel, best, device) || !is_wanted(kernel, problem, device, part) ||
+        if (comes_later(kernel, best, device) || !is_wanted(kernel, problem, device, scope) ||
             !select_serves(kernel, problem, device))
             continue;
         const rank_t rank = rank_row(kernel, problem, device);
@@ -77,9 +83,11 @@ static const flash_kernel_t *best(const problem_t *problem, const device_t *devi
     return best;
 }
 
+/* A row that declines is better than none. */
 const flash_kernel_t *select_part(const problem_t *problem, const device_t *device,
                                   family_part_t part) {
-    return best(problem, device, part);
+    const flash_kernel_t *kernel = best_in((scope_t){part, true}, problem, device);
+    return kernel != NULL ? kernel : best_in((scope_t){part, false}, problem, device);
 }
 
 static void give_reason(const flash_kernel_t *kernel, const problem_t *problem,
@@ -138,7 +146,7 @@ static flash_status_t refuse(const problem_t *problem, const device_t *device) {
 
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,
                              const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]) {
-    *kernel = best(problem, device, FAMILY_NO_PART);
+    *kernel = select_part(problem, device, FAMILY_NO_PART);
     if (*kernel == NULL)
         return refuse(problem, device);
     give_reason(*kernel, problem, device, reason);

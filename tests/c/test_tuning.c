@@ -319,7 +319,7 @@ static problem_t decode_problem(int32_t group) {
 /* The key has the product of batch and heads alone. */
 static void results_of_fewer_heads_do_not_read_keys_twice(void **state) {
     const problem_t few = decode_problem(4), many = decode_problem(16);
-    const flash_kernel_t *of_few, *of_many, *kernel;
+    const flash_kernel_t *of_few = NULL, *of_many = NULL, *kernel;
     char reason[SELECT_REASON_SIZE];
     (void)state;
     if (select_kernel(&few, &GPU, &of_few, reason) != FLASH_SUCCESS ||
