@@ -76,15 +76,16 @@ typedef struct block_state {
     uint64_t assigned[ASSIGNMENT_SLOTS];
     uint64_t taken[ASSIGNMENT_SLOTS];
     alignas(16) uint32_t assignments[ASSIGNMENT_SLOTS][ASSIGNMENT_WORDS]; /* assignment_of<C> */
-    int32_t v_sanitised[ASSIGNMENT_SLOTS]; /* 1: V of that tile had something to sanitise */
-    uint32_t staged_o[SM90_MAX_CONSUMERS]; /* where, or 0: see load/q_load_o_store.cuh */
+    int32_t v_sanitised[ASSIGNMENT_SLOTS]; /* 1: V of that tile had infinities or NaNs */
+    uint32_t staged_o[SM90_MAX_CONSUMERS]; /* address or 0: see load/q_load_o_store.cuh */
     schedule_state_t schedule;
     int64_t lse_head_stride;                 /* with varlen: as flash_lse_head_stride() says */
     uint32_t failed[SM90_FAILURE_BITS / 32]; /* see schedule/passes.cuh */
 } block_state_t;
 static_assert(sizeof(block_state_t) <= SM90_STATE_BYTES, "behind the tiles");
 
-/* The state of a block that converts K and V (load/convert_kv.cuh) and Q (load/convert_q.cuh). */
+/* This is the state of a block that converts K and V (load/convert_kv.cuh) and Q
+ * (load/convert_q.cuh). */
 typedef struct conversion_state : block_state_t {
     uint64_t q_landed[MAX_Q_SLOTS][SM90_MAX_CONSUMERS]; /* of each of q_parts */
     uint64_t k_landed[MAX_K_STAGES];
@@ -104,7 +105,7 @@ template <flash_config_t C> static __device__ __forceinline__ block_state_t &blo
 
 template <flash_config_t C>
 static __device__ __forceinline__ conversion_state_t &conversion_state() {
-    static_assert(converts<C>, "others do not have it");
+    static_assert(converts<C>, "only blocks that convert have it");
     return static_cast<conversion_state_t &>(block_state<C>());
 }
 
@@ -120,7 +121,8 @@ template <flash_config_t C> static __device__ __forceinline__ uint32_t v_tile(in
     return k_tile<C>(k_stages<C> + stage);
 }
 
-/* The next stage of a ring to be used, and the parity of its barriers' phase. */
+/* A ring is walked by the stage to be used next, and the parity of the phase that its barriers are
+ * then in. */
 typedef struct ring {
     int32_t stage;
     uint32_t parity;
@@ -134,19 +136,21 @@ template <int STAGES> static __device__ __forceinline__ void step(ring_t &ring) 
 }
 
 /* Returns which of two sets of scales and exponents belongs to the Q at the ring's next slot. Tiles
- * take them in turn: a consumer has read those of a tile when it asks for the next Q but one. */
+ * take the sets in turn: a consumer has read those of a tile when it waits for the next Q but
+ * one. */
 template <flash_config_t C> static __device__ __forceinline__ int q_turn(const ring_t &ring) {
     return q_slots<C> == 2 ? ring.stage : (int)ring.parity;
 }
 
-/* Named barriers; 0 is everyone's. */
+/* These are named barriers; number 0 is that of all threads. */
 enum { TURN_BARRIER = 1 /* and on, one per consumer */ };
 
 static __device__ __forceinline__ void wait_full(const uint64_t &barrier, uint32_t parity) {
     mbarrier_wait(shared_address(&barrier), parity);
 }
 
-/* Consumers arrive warp by warp, so that no warp's reads are still to come. */
+/* Arrives at a barrier, which releases a stage or slot. Consumers arrive warp by warp, so that no
+ * read of a warp is still to come. */
 static __device__ __forceinline__ void release_if(bool done, const uint64_t &barrier) {
     mbarrier_arrive_once_if(shared_address(&barrier), done);
 }
@@ -155,7 +159,8 @@ static __device__ __forceinline__ void release(const uint64_t &barrier) {
     release_if(true, barrier);
 }
 
-/* All threads must pass __syncthreads() before any of them uses the state. */
+/* Initialises the block's state. All threads must pass __syncthreads() before any of them uses
+ * it. */
 template <flash_config_t C>
 static __device__ __forceinline__ void initialize_block_state(const flash_params_t &p) {
     block_state_t &state = block_state<C>();

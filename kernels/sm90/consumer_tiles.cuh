@@ -25,8 +25,8 @@ static __device__ __forceinline__ void store_empty_tile(const flash_params_t &pr
         store_output<C>(problem, tile, zeros, true);
 }
 
-/* Waits for the next tile that has blocks to visit; those without are done on the way. False: the
- * pass is over. */
+/* Waits for the next tile that has blocks of keys, and stores those without on the way. Returns
+ * false when the pass is over. */
 template <flash_config_t C>
 static __device__ __forceinline__ bool find_work(const sm90_params_t &params,
                                                  consumer_state<C> &consumer) {
@@ -47,16 +47,16 @@ static __device__ __forceinline__ assignment_of<C> await_following(ring_t assign
     return await_assignment<C>(assignments);
 }
 
-/* What is left to store of a tile when its last PV is done. */
+/* This is what is left to store of a tile when its last PV is done. */
 template <flash_config_t C> struct finished_tile {
     rounded_output<C> o;
     float lse;
-    bool sanitised; /* V had something that O must be completed by */
+    bool sanitised; /* V had infinities or NaNs, by which O must be completed */
     bool failed;    /* the fixed reference does not serve the tile */
 };
 
-/* Gives V back, and takes the results out of the accumulators. No branch: the next tile's QK^T is
- * under way. */
+/* Releases the last stage of V, and takes the results out of the accumulators. There is no branch:
+ * the next tile's QK^T is under way. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void
 finish_tile(finished_tile<C> &done, const flash_params_t &problem, const score_units<C> &unit,
@@ -70,8 +70,8 @@ finish_tile(finished_tile<C> &done, const flash_params_t &problem, const score_u
     done.failed = FIXED && failed<C>(consumer.softmax, done.o);
 }
 
-/* Stores the O of a finished tile from registers, and completes it: in 16 bits, or, of a last tile,
- * in fp32, which is still in the accumulators o. */
+/* Stores the O of a finished tile from registers, and completes it: in 16 bits or, if this is the
+ * last tile, in fp32, which is still in the accumulators o. */
 template <flash_config_t C, bool LAST>
 static __device__ __forceinline__ void
 store_from_registers(const flash_params_t &problem, const tile_of<C> &tile,
@@ -86,10 +86,10 @@ store_from_registers(const flash_params_t &problem, const tile_of<C> &tile,
         complete_output<C, float>(problem, tile);
 }
 
-/* Stores a finished tile. FOLLOWED: the next tile has begun. O then may leave through shared
- * memory. The other stores come after its fence, which would wait for them. Its shared memory is
- * waited for even where O is stored from registers: the Q-load/O-store warp has then read where the
- * O of the tile before is staged. */
+/* Stores a finished tile. With FOLLOWED the next tile has begun, and O may leave through shared
+ * memory. The other stores come after the fence of staged O, which would wait for them. The shared
+ * memory is waited for even where O is stored from registers: the Q-load/O-store warp has then read
+ * where the O of the tile before is staged. */
 template <flash_config_t C, bool FOLLOWED>
 static __device__ __forceinline__ void
 store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_state<C> &consumer) {
@@ -111,15 +111,16 @@ store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_s
     release_assignment<C>(consumer.assignments);
 }
 
-/* Whether the last PV of a tile and the first QK^T of the next one are under way together. Not with
- * an O of fp32, which leaves from the accumulators: there are no registers for it then. */
+/* Says whether the last PV of a tile and the first QK^T of the next one are under way together.
+ * They are not with an O of fp32, which leaves from the accumulators: there are no registers for it
+ * then. */
 static __device__ __forceinline__ bool overlaps_next(const flash_params_t &problem,
                                                      const query_tile_t &next, int32_t index) {
     return index >= 0 && has_blocks(next) && !sm90_has_fp32_o(&problem);
 }
 
-/* Computes tiles one after the other, from one that has blocks to the last that overlaps the one
- * after it, and that one. */
+/* Computes tiles one after the other: from one that has blocks of keys to the first whose successor
+ * it does not overlap. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params,
                                                      const score_unit_t &call_unit,

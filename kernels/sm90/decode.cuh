@@ -27,7 +27,7 @@
 
 enum { V_LOAD_WARP = KV_LOAD_WARP + 1 };
 
-/* One thread makes the barriers of K and V. */
+/* Initialises the barriers of K and V, in one thread. */
 template <flash_config_t C> static __device__ __forceinline__ void initialize_rings() {
     block_state_t &state = block_state<C>();
     constexpr int consumer_warps = consumers<C> * warpgroup_warps;

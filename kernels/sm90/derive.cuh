@@ -111,7 +111,8 @@ template <flash_config_t C> constexpr int q_parts = C.B_r / q_box_rows<C>;
  * there. */
 template <flash_config_t C> constexpr bool starts_early = q_in_registers<C> || q_slots<C> == 2;
 
-/* The O of so many consumers fits in a stage of V, and the O of all takes so many stages. */
+/* The O of so many consumers fits in a stage of V, and the O of all consumers takes so many
+ * stages. */
 template <flash_config_t C>
 constexpr int outputs_per_v_stage = at_least_1(kv_bytes<C> / warpgroup_output_bytes<C>);
 template <flash_config_t C>

@@ -99,7 +99,7 @@ template <flash_config_t C> static __device__ __forceinline__ void sanitise_v() 
     }
 }
 
-/* The last warpgroup, where K and V are converted. */
+/* Runs the last warpgroup, where K and V are converted. */
 template <flash_config_t C>
 static __device__ __forceinline__ void convert(const sm90_params_t &params) {
     converter_t converter = {{0, 0}, {0, 0}, {0, 0}};
@@ -113,7 +113,7 @@ static __device__ __forceinline__ void convert(const sm90_params_t &params) {
     } while (second);
 }
 
-/* The first warpgroup, one role per warp. */
+/* Runs the first warpgroup, one role per warp. */
 template <flash_config_t C>
 static __device__ __forceinline__ void produce(const sm90_params_t &params) {
     const int warp = threadIdx.x / warp_threads;
@@ -129,7 +129,7 @@ static __device__ __forceinline__ void produce(const sm90_params_t &params) {
         sanitise_v<C>();
 }
 
-/* One thread prefetches the tensor maps while the block begins. */
+/* Prefetches the tensor maps while the block begins, in one thread. */
 static __device__ __forceinline__ void prefetch_maps(const sm90_params_t &params) {
     tma_prefetch_map(&params.q);
     tma_prefetch_map(&params.k);
@@ -150,8 +150,9 @@ static __device__ __forceinline__ void start_producer(const sm90_params_t &param
     produce<C>(params);
 }
 
-/* Consumers are asked for first, by one comparison: otherwise ptxas computes addresses for the
- * others before the branch, and leaves those of the consumers in vector registers too. */
+/* Runs the roles of a block that converts. Consumers branch off first, by one comparison: otherwise
+ * ptxas computes addresses for the others before the branch, and leaves those of the consumers in
+ * vector registers too. */
 template <flash_config_t C>
 static __device__ __forceinline__ void take_role_beside_converter(const sm90_params_t &params) {
     if (threadIdx.x - SM90_WARPGROUP_THREADS < consumer_threads<C>) {

@@ -26,12 +26,12 @@ template <flash_config_t C> struct query_fragments {
  * in row `half` of its two. */
 template <flash_config_t C> struct rounded_output { uint32_t w[output_registers<C> / 2]; };
 
-/* The number of this warpgroup among the consumers. */
+/* Returns the number of this warpgroup among the consumers. */
 static __device__ __forceinline__ int consumer_number() {
     return uniform(threadIdx.x / SM90_WARPGROUP_THREADS) - 1;
 }
 
-/* The first of the warp's sixteen rows, in the tile and in its warpgroup. */
+/* Returns the first of the warp's sixteen rows, in the tile and in its warpgroup. */
 static __device__ __forceinline__ int warp_row() {
     return (threadIdx.x / warp_threads - warpgroup_warps) * 16;
 }
@@ -40,23 +40,23 @@ static __device__ __forceinline__ int warp_row_of_group() {
     return threadIdx.x / warp_threads % warpgroup_warps * 16;
 }
 
-/* The row of this thread's half 0 or 1, in the tile. */
+/* Returns the row of this thread's half 0 or 1, in the tile. */
 static __device__ __forceinline__ int tile_row(int half) {
     const int warp = threadIdx.x / warp_threads - warpgroup_warps;
     return warp * 16 + half * 8 + threadIdx.x % warp_threads / 4;
 }
 
-/* The first of the thread's two columns in eight of an accumulator. */
+/* Returns the first of the thread's two columns in eight of an accumulator. */
 static __device__ __forceinline__ int tile_column() {
     return threadIdx.x % 4 * 2;
 }
 
-/* A step of the contraction along d_head, two chunks of each row, in the panels of a tile. */
+/* A step of the contraction along d_head is two chunks of each row, in the panels of a tile. */
 constexpr int step_bytes = 2 * SM90_CHUNK_BYTES;
 constexpr int steps_per_panel = SM90_PANEL_BYTES / step_bytes;
 
-/* Where this lane's part of step `step` along d_head begins, of sixteen rows in a tile of panels:
- * two chunks of 16 bytes per row, at which four matrices of eight rows begin. */
+/* Returns where this lane's part of step `step` along d_head begins, of sixteen rows in a tile of
+ * panels: two chunks of 16 bytes per row, at which four matrices of eight rows begin. */
 static __device__ __forceinline__ uint32_t fragment_row(uint32_t rows, int step, int panel_bytes) {
     const int row = threadIdx.x % 16, half = threadIdx.x % warp_threads / 16;
     const uint32_t first = rows + row * SM90_PANEL_BYTES + (half ^ row % 8) * SM90_CHUNK_BYTES;

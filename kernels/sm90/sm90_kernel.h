@@ -33,7 +33,7 @@ enum {
     SM90_MAX_CONSUMERS = 3,
     SM90_PANEL_BYTES = 128,      /* of a row of a tile in shared memory: one span of the swizzle */
     SM90_TILE_ALIGNMENT = 1024,  /* bytes: eight rows of the swizzle's pattern */
-    SM90_CHUNK_BYTES = 16,       /* what TMA's addresses and strides are multiples of */
+    SM90_CHUNK_BYTES = 16,       /* TMA's addresses and strides are multiples of it */
     SM90_STATE_BYTES = 2816,     /* block_state_t, behind the tiles (block_state.cuh) */
     SM90_CONVERSION_BYTES = 256, /* more, where K and V are converted */
     SM90_CONVERTED_KEYS = 32,    /* a converted block has so many keys, or a multiple */
@@ -48,7 +48,7 @@ typedef struct sm90_tensor_map {
     SM90_ALIGNED(64) uint64_t opaque[16];
 } sm90_tensor_map_t;
 
-/* Tokens from one batch entry's first to the next's; 0 for ragged tensors. */
+/* These are tokens from one batch entry's first to the next's; 0 for ragged tensors. */
 typedef struct sm90_entry_tokens {
     int32_t q;
     int32_t k;
@@ -56,28 +56,29 @@ typedef struct sm90_entry_tokens {
     int32_t o;
 } sm90_entry_tokens_t;
 
-/* What the host decides about the schedule (schedule/schedule.cuh). Heads are query heads. */
+/* The host decides this about the schedule (schedule/schedule.cuh). Heads are query heads. */
 typedef struct sm90_schedule {
-    /* Under longest_first, without varlen: the first heads of the batch, which go to teams of
-     * blocks; each team takes whole heads. 0, or a multiple of the teams. */
+    /* These are the first heads of the batch, which go to teams of blocks, under longest_first
+     * without varlen; each team takes whole heads. 0, or a multiple of the number of teams. */
     int32_t whole_heads;
     int32_t team_blocks; /* blocks per team; divides the blocks of the grid */
-    /* Under longest_first: how many of the other heads make a section, whose K and V fit L2
-     * together; at least 1. With varlen a section has heads of one batch entry only. */
+    /* So many of the other heads make a section, whose K and V fit L2 together, under
+     * longest_first; at least 1. With varlen a section has heads of one batch entry only. */
     int32_t section_heads;
     int32_t bundle_tiles; /* with varlen: short tiles handed out at a time, at most; 1, 2 or 4 */
 } sm90_schedule_t;
 
-/* For kernels with pages. A piece is as many keys as always lie in one page and in one block. */
+/* This is for kernels with pages. A piece is as many keys as always lie in one page and in one
+ * block. */
 typedef struct sm90_paging {
     flash_divider_t by_page_size;
     int32_t piece_keys; /* sm90_piece_keys() */
 } sm90_paging_t;
 
-/* Q, K, V, O as [batch, head, seq, d_head], innermost last, or with varlen as ptx/tma.cuh says;
- * boxes of one panel of columns by sm90_q_box_rows() (Q), B_c (K, V; in pages sm90_piece_keys()) or
- * SM90_WARPGROUP_ROWS (O) rows of one head. Unset (zeros) where a tensor has no elements, and for
- * an O of fp32. */
+/* Q, K, V and O have axes [batch, head, seq, d_head], innermost last, or with varlen those that
+ * ptx/tma.cuh says. Their boxes are one panel of columns by sm90_q_box_rows() (Q), B_c (K, V; in
+ * pages sm90_piece_keys()) or SM90_WARPGROUP_ROWS (O) rows of one head. Maps are unset (zeros)
+ * where a tensor has no elements, and for an O of fp32. */
 typedef struct sm90_params {
     sm90_tensor_map_t q;
     sm90_tensor_map_t k;
@@ -89,23 +90,23 @@ typedef struct sm90_params {
     sm90_paging_t paging;
 } sm90_params_t;
 
-/* K and V of e4m3 become fp16 in shared memory, by a warpgroup of their own
+/* Says whether K and V, of e4m3, become fp16 in shared memory, by a warpgroup of their own
  * (load/convert_kv.cuh). */
 SM90_CONSTANT int32_t sm90_converts(const flash_config_t *c) {
     return c->dtype == FLASH_DTYPE_E4M3;
 }
 
-/* The type of what is multiplied. */
+/* Returns the type of the elements that are multiplied. */
 SM90_CONSTANT int32_t sm90_operand_dtype(const flash_config_t *c) {
     return sm90_converts(c) ? FLASH_DTYPE_FP16 : c->dtype;
 }
 
-/* An element of Q, and of an O that is not of fp32, in memory; and of every tile. */
+/* Returns the bytes of an element of every tile, and in memory of Q, and of O unless it is fp32. */
 SM90_CONSTANT int32_t sm90_element_bytes(const flash_config_t *c) {
     return dtype_size(sm90_operand_dtype(c));
 }
 
-/* An element of K and V in memory. */
+/* Returns the bytes of an element of K and V in memory. */
 SM90_CONSTANT int32_t sm90_kv_element_bytes(const flash_config_t *c) {
     return dtype_size(c->dtype);
 }
@@ -114,13 +115,13 @@ SM90_CONSTANT int32_t sm90_chunk_elements(const flash_config_t *c) {
     return SM90_CHUNK_BYTES / sm90_element_bytes(c);
 }
 
-/* A panel has so many columns. */
+/* Counts the columns of a panel. */
 SM90_CONSTANT int32_t sm90_panel_elements(const flash_config_t *c) {
     return SM90_PANEL_BYTES / sm90_element_bytes(c);
 }
 
-/* So many warpgroups multiply; one more loads, and where K and V are converted, another one does
- * that. */
+/* Counts the warpgroups that multiply. One more loads, and where K and V are converted, another one
+ * does that. */
 SM90_CONSTANT int32_t sm90_consumers(const flash_config_t *c) {
     return c->B_r / SM90_WARPGROUP_ROWS;
 }
@@ -162,43 +163,47 @@ SM90_CONSTANT int32_t sm90_panels(const flash_config_t *c) {
     return (c->d_head + sm90_panel_elements(c) - 1) / sm90_panel_elements(c);
 }
 
-/* A tile of Q, K or V takes so many bytes of shared memory: whole panels. */
+/* Returns the bytes of a tile of Q, K or V in shared memory: whole panels. */
 SM90_CONSTANT int32_t sm90_tile_bytes(const flash_config_t *c, int32_t rows) {
     return rows * sm90_panels(c) * SM90_PANEL_BYTES;
 }
 
-/* A block of K or V arrives in so many panels: fewer than it fills, where it is converted. */
+/* Counts the panels in which a block of K or V arrives: fewer than it fills, where it is
+ * converted. */
 SM90_CONSTANT int32_t sm90_landing_panels(const flash_config_t *c) {
     return (c->d_head * sm90_kv_element_bytes(c) + SM90_PANEL_BYTES - 1) / SM90_PANEL_BYTES;
 }
 
-/* The state of a block, behind its tiles. */
+/* Returns the bytes of the state of a block, behind its tiles. */
 SM90_CONSTANT int32_t sm90_state_bytes(const flash_config_t *c) {
     return SM90_STATE_BYTES + sm90_converts(c) * SM90_CONVERSION_BYTES;
 }
 
-/* A block needs at least Q, n_stages blocks of K and of V, and the block's state. */
+/* Returns the bytes that a block needs at least: Q, n_stages blocks of K and of V, and the block's
+ * state. */
 SM90_CONSTANT int32_t sm90_min_shared_bytes(const flash_config_t *c) {
     return sm90_tile_bytes(c, c->B_r) + 2 * c->n_stages * sm90_tile_bytes(c, c->B_c) +
            sm90_state_bytes(c);
 }
 
-/* O on its way out has a slot of its own where there is room. Measured on an H200, at d_head 64 and
- * 512 keys causal: +3 % beside Q's slot, which is free if Q's fragments are in registers, but the
- * next Q then waits for O. */
+/* Says whether staged O has a slot of its own, which it has where there is room. Measured on an
+ * H200, at d_head 64 and 512 keys causal: +3 % beside Q's slot, which is free if Q's fragments are
+ * in registers, but the next Q then waits for O. */
 SM90_CONSTANT int32_t sm90_has_o_slot(const flash_config_t *c) {
     return sm90_min_shared_bytes(c) + sm90_tile_bytes(c, c->B_r) <= SM90_SHARED_BYTES_MAX;
 }
 
-/* The next tile's Q has a slot beside this tile's where there is still room. */
+/* Says whether the next tile's Q has a slot beside this tile's, which it has where there is still
+ * room. */
 SM90_CONSTANT int32_t sm90_has_second_q_slot(const flash_config_t *c) {
     return !sm90_q_in_registers(c) &&
            sm90_min_shared_bytes(c) + 2 * sm90_tile_bytes(c, c->B_r) <= SM90_SHARED_BYTES_MAX;
 }
 
-/* V has one stage more than K where there is room for a block of keys, but for no tile of B_r rows.
- * O then leaves through stages of V, and the next tile's first block of V need not wait for it.
- * Measured on an H200, at d_head 256 and 512 or 1,024 keys: +3 to 7 % full, +2 to 3 % causal. */
+/* Says whether V has one stage more than K, which it has where there is room for a block of keys,
+ * but for no tile of B_r rows. O then leaves through stages of V, and the next tile's first block
+ * of V need not wait for it. Measured on an H200, at d_head 256 and 512 or 1,024 keys: +3 to 7 %
+ * full, +2 to 3 % causal. */
 SM90_CONSTANT int32_t sm90_has_spare_v_stage(const flash_config_t *c) {
     return !sm90_q_in_registers(c) && !sm90_has_o_slot(c) &&
            sm90_min_shared_bytes(c) + sm90_tile_bytes(c, c->B_c) <= SM90_SHARED_BYTES_MAX;
@@ -214,7 +219,7 @@ SM90_CONSTANT int32_t sm90_shared_bytes(const flash_config_t *c) {
            sm90_has_spare_v_stage(c) * sm90_tile_bytes(c, c->B_c);
 }
 
-/* O of fp32 is stored from registers; TMA is for O of 16 bits. */
+/* Says whether O is fp32, which is stored from registers; TMA is for O of 16 bits. */
 SM90_CONSTANT int32_t sm90_has_fp32_o(const flash_params_t *p) {
     return p->o_dtype == FLASH_DTYPE_FP32;
 }
@@ -227,8 +232,8 @@ SM90_CONSTANT int32_t sm90_has_pages(const flash_config_t *c) {
     return (c->features & FLASH_FEATURE_PAGED) != 0;
 }
 
-/* The greatest common divisor of B_c and page_size: pages and blocks of keys are made of whole
- * pieces, so that no piece crosses a page. */
+/* Counts the keys of a piece: the greatest common divisor of B_c and page_size. Pages and blocks of
+ * keys are made of whole pieces, so that no piece crosses a page. */
 SM90_CONSTANT int32_t sm90_piece_keys(const flash_config_t *c, int32_t page_size) {
     int32_t a = c->B_c, b = page_size;
     while (b != 0) {
@@ -239,12 +244,12 @@ SM90_CONSTANT int32_t sm90_piece_keys(const flash_config_t *c, int32_t page_size
     return a;
 }
 
-/* A query head has so many tiles of B_r queries. */
+/* Counts the tiles of B_r queries that a query head has. */
 SM90_CONSTANT int64_t sm90_tiles_of_head(const flash_config_t *c, int32_t seqlen_q) {
     return ((int64_t)seqlen_q + c->B_r - 1) / c->B_r;
 }
 
-/* A batch entry has so many tiles; with varlen, at most. */
+/* Counts the tiles of a batch entry; with varlen, the most that it can have. */
 SM90_CONSTANT int64_t sm90_tiles_of_entry(const flash_config_t *c, const flash_params_t *p) {
     return sm90_tiles_of_head(c, p->seqlen_q) * p->n_heads;
 }
@@ -268,7 +273,7 @@ typedef struct sm90_team_row {
     uint32_t back; /* 1: the last block of the team takes the first tile */
 } sm90_team_row_t;
 
-/* The next row; a team has at most as many blocks as a head has tiles. */
+/* Returns the next row. A team has at most as many blocks as a head has tiles. */
 SM90_CONSTANT sm90_team_row_t sm90_next_row(sm90_team_row_t row, uint32_t tiles_of_head,
                                             uint32_t team_blocks) {
     const uint32_t rows_of_head = tiles_of_head / team_blocks;
@@ -282,8 +287,8 @@ SM90_CONSTANT sm90_team_row_t sm90_next_row(sm90_team_row_t row, uint32_t tiles_
     return row;
 }
 
-/* The tile of the team's block `rank`, as its number in head row.head; a number beyond that head's
- * tiles goes on in the next head. */
+/* Returns the tile of the team's block `rank`, as its number in head row.head; a number beyond that
+ * head's tiles goes on in the next head. */
 SM90_CONSTANT uint32_t sm90_tile_in_row(sm90_team_row_t row, uint32_t team_blocks, uint32_t rank) {
     return row.tile + (row.back ? team_blocks - 1 - rank : rank);
 }

@@ -20,7 +20,7 @@ typedef struct query_tile {
     int32_t whole_end;   /* at most block_end */
 } query_tile_t;
 
-/* With varlen a tile brings its sequence along, as in flash_sequence_t. */
+/* With varlen a tile carries its sequence, as flash_sequence_t has it. */
 typedef struct ragged_tile : query_tile_t {
     int32_t q_begin;
     int32_t k_begin;
@@ -40,7 +40,7 @@ static __device__ __forceinline__ flash_sequence_t sequence_of(const flash_param
         return flash_sequence_t{0, 0, p.seqlen_q, p.seqlen_k};
 }
 
-/* The keys that row i of the tile's sequence sees. */
+/* Returns the keys that row i of the tile's sequence sees. */
 template <flash_config_t C>
 static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_t &p,
                                                              const tile_of<C> &tile, int64_t i) {
@@ -52,9 +52,10 @@ static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_
 }
 
 /* Finds the blocks of keys that rows [first_row, first_row + rows) of the tile's sequence see. Both
- * ends of the keys that a row sees move right from row to row, so the first row sees the first key
- * of all, and the last row the last. Under a mask, blocks from the first row's last key on do not
- * count as whole: once they are done, each row has seen a key, if it sees any. */
+ * ends of the keys that a row sees move right from row to row, so that the first row sees the first
+ * of all visible keys, and the last row the last. Under a mask, blocks from the first row's last
+ * key on do not count as whole: when all whole blocks and one that is cut are done, each row has
+ * seen a key, if it sees any. */
 template <flash_config_t C>
 static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p, tile_of<C> &tile,
                                                        int32_t first_row, int32_t rows) {
@@ -71,7 +72,7 @@ static __device__ __forceinline__ bool has_blocks(const query_tile_t &tile) {
     return tile.block_begin < tile.block_end;
 }
 
-/* A mask cuts a block: some row may not see some key of it. */
+/* Says whether a mask cuts a block: some row may not see some key of it. */
 static __device__ __forceinline__ bool is_cut(const query_tile_t &tile, int32_t block) {
     return block < tile.whole_begin || block >= tile.whole_end;
 }

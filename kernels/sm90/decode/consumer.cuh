@@ -15,7 +15,7 @@
 #include "sm90/softmax/mask.cuh"
 #include "sm90/softmax/softmax.cuh"
 
-/* What a consumer carries from block to block. */
+/* This is what a consumer carries from block to block. */
 template <flash_config_t C> struct row_state {
     score_tile<C> s;
     probability_tile<C> p;
@@ -86,7 +86,7 @@ static __device__ __forceinline__ void finish_output(row_state<C> &rows) {
     step<v_stages<C>>(rows.v);
 }
 
-/* Waits for K, and computes the scores of the next block, capped. */
+/* Waits for K, and computes the scores of the next block, with softcap. */
 template <flash_config_t C>
 static __device__ __forceinline__ void compute_scores(row_state<C> &rows,
                                                       const score_unit_t &unit) {
@@ -106,7 +106,7 @@ static __device__ __forceinline__ void weigh(row_state<C> &rows, const score_uni
     round_probabilities<C>(rows.p, rows.s);
 }
 
-/* Multiplies P by V, which has come. */
+/* Multiplies P by V, which has arrived. */
 template <flash_config_t C>
 static __device__ __forceinline__ void compute_output(row_state<C> &rows) {
     issue_block_output<C>(rows);
@@ -116,7 +116,7 @@ static __device__ __forceinline__ void compute_output(row_state<C> &rows) {
 
 /* ---- Whole blocks ---- */
 
-/* A block after the first, when P of the one before is still to be multiplied. */
+/* Computes a block after the first, when P of the block before is still to be multiplied. */
 template <flash_config_t C>
 static __device__ __forceinline__ void next_whole_block(row_state<C> &rows,
                                                         const score_unit_t &unit) {
@@ -156,7 +156,7 @@ static __device__ __forceinline__ void compute_whole_blocks(row_state<C> &rows, 
 
 /* ---- Blocks that are cut ---- */
 
-/* Hides the keys that a row does not see, of the block that begins with a key. */
+/* Hides the keys that a row does not see in the block that begins with first_key. */
 template <flash_config_t C>
 static __device__ __forceinline__ void hide_keys(score_tile<C> &s, const row_keys_t &keys,
                                                  int32_t first_key) {
@@ -185,7 +185,7 @@ static __device__ __forceinline__ void compute_cut_block(row_state<C> &rows, con
     compute_output<C>(rows);
 }
 
-/* All blocks of the walk. */
+/* Computes all blocks of the walk. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 compute_walk(row_state<C> &rows, const decode_params_t &params, const decode_block_t &block,

@@ -8,7 +8,7 @@
 #include "sm90/decode/walk.cuh"
 #include "sm90/load/kv.cuh"
 
-/* K or V, the stages that it goes to, and their barriers. */
+/* A stream of keys is K or V, with the stages that it goes to, and their barriers. */
 typedef struct key_stream {
     const sm90_tensor_map_t *map;
     const int32_t *page_table; /* NULL: a cache of slots, or none of pages */
@@ -79,7 +79,7 @@ load_paged_blocks(const paged_tensor_t &tensor, const key_walk_t &walk, const ke
     }
 }
 
-/* The warp's whole work. */
+/* Loads all blocks of the walk: this is the warp's whole work. */
 template <flash_config_t C, int STAGES>
 static __device__ __forceinline__ void load_walk(const sm90_decode_params_t &params,
                                                  const decode_block_t &block,

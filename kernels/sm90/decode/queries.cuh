@@ -14,11 +14,11 @@ constexpr int panel_chunks = SM90_PANEL_BYTES / SM90_CHUNK_BYTES;
 
 template <flash_config_t C> constexpr int row_chunks = panels<C> *panel_chunks;
 
-/* Chunks of Q that a thread of a consumer copies. */
+/* A thread of a consumer copies so many chunks of Q. */
 template <flash_config_t C>
 constexpr int own_query_chunks = SM90_WARPGROUP_ROWS *row_chunks<C> / SM90_WARPGROUP_THREADS;
 
-/* A chunk's row in the tile, and its number in the row. */
+/* This says which chunk of a tile: its row, and its number in the row. */
 typedef struct query_chunk {
     int row;
     int number;
@@ -30,7 +30,7 @@ static __device__ __forceinline__ query_chunk_t own_query_chunk(int number, int 
     return {number * SM90_WARPGROUP_ROWS + at / row_chunks<C>, at % row_chunks<C>};
 }
 
-/* Rows that do not exist, and columns past d_head, are zeros. */
+/* Returns a chunk of Q. Rows that do not exist, and columns past d_head, are zeros. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint4 fetch_query_chunk(const decode_params_t &params,
                                                           const decode_block_t &block,

@@ -10,7 +10,7 @@
 #include "sm90/block_state.cuh"
 #include "sm90/decode/walk.cuh"
 
-/* Named barriers, behind those of turns: of all consumers, and one for each. */
+/* These named barriers come after those of turns: one of all consumers, and one for each. */
 enum {
     CONSUMERS_BARRIER = (int)TURN_BARRIER + SM90_MAX_CONSUMERS,
     CONSUMER_BARRIER /* and on */
@@ -23,14 +23,15 @@ template <flash_config_t C> static __device__ __forceinline__ void meet_consumer
 template <flash_config_t C>
 constexpr int own_value_chunks = kv_bytes<C> / SM90_CHUNK_BYTES / consumer_threads<C>;
 
-/* The thread's i-th chunk of a tile of V; together the consumers have all of them. */
+/* Returns the address of the thread's i-th chunk of a tile of V. Together the consumers have all
+ * chunks. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t own_value_chunk(uint32_t tile, int i) {
     const int thread = threadIdx.x - SM90_WARPGROUP_THREADS;
     return tile + (i * consumer_threads<C> + thread) * SM90_CHUNK_BYTES;
 }
 
-/* Whether any consumer has found one. */
+/* Says whether any consumer has found an infinity or a NaN. */
 template <flash_config_t C> static __device__ __forceinline__ bool has_non_finite(uint32_t tile) {
     uint32_t sum = 0;
 #pragma unroll
@@ -59,13 +60,13 @@ static __device__ __forceinline__ uint32_t load_value(uint32_t tile, int key, in
                           in_panel % chunk_elements<C> * element_bytes<C>);
 }
 
-/* An infinity or a NaN, by its bits. */
+/* Returns the fp32 of an infinity or a NaN, which is given by its bits; 0 for other elements. */
 template <int DTYPE> static __device__ __forceinline__ float non_finite_value(uint32_t element) {
     const float magnitude = (element & 0x7fffu) == dtype_exponent_bits(DTYPE) ? INFINITY : NAN;
     return element & 0x8000u ? -magnitude : magnitude;
 }
 
-/* One key to those of the thread's rows that see it. */
+/* Adds an element at one key to those of the thread's rows that see the key. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_key(output_tile<C> &o, uint32_t tile, int key,
                                                const bool (&seen)[2]) {
@@ -78,7 +79,8 @@ static __device__ __forceinline__ void add_key(output_tile<C> &o, uint32_t tile,
     }
 }
 
-/* first_key: of the block, whose V is in the tile. No wgmma is under way. */
+/* Sanitises V of a block, and completes O by what it zeroes. first_key: the first key of the block,
+ * whose V is in the tile. No wgmma is under way. */
 template <flash_config_t C>
 static __device__ __forceinline__ void sanitise_v(output_tile<C> &o, uint32_t tile,
                                                   const row_keys_t &keys, int32_t first_key) {

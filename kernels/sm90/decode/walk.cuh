@@ -18,7 +18,7 @@ typedef struct key_walk {
     int32_t whole_end;
 } key_walk_t;
 
-/* Keys of [from, to) in whole blocks; not negative. */
+/* Counts the whole blocks in keys [from, to); not negative. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t blocks_to(int32_t from, int32_t to) {
     return max(to - from, 0) / C.B_c;
@@ -30,7 +30,7 @@ static __device__ __forceinline__ int32_t blocks_to_or_over(int32_t from, int32_
     return keys / C.B_c + (keys % C.B_c != 0);
 }
 
-/* Both ends of what a row sees move right from row to row. */
+/* Finds the walk. Both ends of what a row sees move right from row to row. */
 template <flash_config_t C>
 static __device__ __forceinline__ key_walk_t find_walk(const decode_params_t &params,
                                                        const decode_block_t &block) {
@@ -53,7 +53,7 @@ static __device__ __forceinline__ int32_t whole_blocks(const key_walk_t &walk) {
     return walk.whole_end - walk.whole_begin;
 }
 
-/* The first key of the n-th block of the walk. */
+/* Returns the first key of the n-th block of the walk. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t nth_key(const key_walk_t &walk, int32_t n) {
     const int32_t cut = n - whole_blocks(walk);
@@ -63,7 +63,7 @@ static __device__ __forceinline__ int32_t nth_key(const key_walk_t &walk, int32_
 
 /* ---- What rows see ---- */
 
-/* The keys of the walk that the thread's two rows see. */
+/* These are the keys of the walk that the thread's two rows see. */
 typedef struct row_keys {
     flash_range_t of[2];
 } row_keys_t;

@@ -120,7 +120,7 @@ static __device__ __forceinline__ bool convert_block(uint32_t shared, bool sanit
     return __any_sync(0xffffffffu, found);
 }
 
-/* A block of K or V is to be converted here. */
+/* A landing is a block of K or V that is to be converted here. */
 typedef struct landing {
     uint32_t shared; /* where its stage begins */
     uint32_t landed;

@@ -130,8 +130,8 @@ static __device__ __forceinline__ tile_scales_t load_scales(const flash_params_t
             flash_scale_at(&p.v_scale, tile.batch_index, head_kv)};
 }
 
-/* Converts a tile's Q, part by part, and hands it on with the tile's scales. assignment_slot: of
- * the tile's assignment. */
+/* Converts a tile's Q, part by part, and hands it on with the tile's scales. assignment_slot: that
+ * of the tile's assignment. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 convert_q(const flash_params_t &p, const tile_scales_t &scales, int assignment_slot, ring_t &ring) {

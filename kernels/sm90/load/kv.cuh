@@ -124,8 +124,8 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
     load_v<C, FIXED>(params, tile, tile.block_begin, loader);
 }
 
-/* One thread of the warp loads, in pages the whole warp; tiles without blocks have nothing to load.
- */
+/* Loads K and V of all tiles of a pass. One thread of the warp loads, in pages the whole warp;
+ * tiles without blocks have nothing to load. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void load_kv_pass(const sm90_params_t &params,
                                                     kv_loader_t &loader, ring_t &assignments) {

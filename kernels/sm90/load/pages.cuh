@@ -17,7 +17,7 @@
 #include "sm90/block_state.cuh"
 #include "sm90/load/box.cuh"
 
-/* K or V of a sequence and a head. */
+/* This is K or V of a sequence and a head. */
 typedef struct paged_tensor {
     const sm90_tensor_map_t *map;
     const flash_pages_t *pages;
@@ -49,12 +49,12 @@ static __device__ __forceinline__ paged_tensor_t paged_v(const sm90_params_t &pa
             tile.len_k, tile.head / p.group};
 }
 
-/* Pages of a lane's pieces of a block; what is no page is negative. */
+/* A lane looks up so many pages of a block's pieces; an id that is no page is negative. */
 template <flash_config_t C> constexpr int lane_pieces = (C.B_c + warp_threads - 1) / warp_threads;
 template <flash_config_t C> struct page_ids { int32_t of[lane_pieces<C>]; };
 
-/* Asks for the pages of the lane's pieces of the block that begins with a key. Pieces beyond the
- * sequence or the block have none. */
+/* Starts to load the page ids of the lane's pieces of the block that begins with a key. Pieces
+ * beyond the sequence or the block have none. */
 template <flash_config_t C>
 static __device__ __forceinline__ page_ids<C> fetch_page_ids(const paged_tensor_t &tensor,
                                                              int32_t begin) {
@@ -72,7 +72,7 @@ static __device__ __forceinline__ page_ids<C> fetch_page_ids(const paged_tensor_
     return ids;
 }
 
-/* The box of the piece that begins with a key; of zeros, if it has no page. */
+/* Returns the box of the piece that begins with a key; a box of zeros, if it has no page. */
 template <flash_config_t C>
 static __device__ __forceinline__ tma_box_t piece_box(const paged_tensor_t &tensor, int32_t id,
                                                       int32_t key) {

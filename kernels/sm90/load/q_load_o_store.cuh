@@ -27,7 +27,7 @@ static __device__ __forceinline__ const uint64_t &q_arrival(int slot, int part) 
         return block_state<C>().q_full[slot][part];
 }
 
-/* One thread loads one of q_parts into a slot of Q. */
+/* Loads one of q_parts into a slot of Q, in one thread. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_part(const sm90_params_t &params,
                                                  const tile_of<C> &tile, int part, int slot) {
@@ -56,8 +56,8 @@ static __device__ __forceinline__ void load_q(const sm90_params_t &params, const
     step<q_slots<C>>(mover.q);
 }
 
-/* One thread stores a consumer's O, staged at `shared`; 0: there is none. Rows and columns beyond
- * the tensor's ends are not written. */
+/* Stores a consumer's O, staged at `shared`, in one thread; 0: there is none. Rows and columns
+ * beyond the tensor's ends are not written. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 store_staged(const sm90_params_t &params, const tile_of<C> &tile, int consumer, uint32_t shared) {
@@ -90,9 +90,10 @@ static __device__ __forceinline__ void store_previous(const sm90_params_t &param
     mover.parity ^= 1;
 }
 
-/* Where Q's slot is free as soon as a tile has begun, the next tile's Q is loaded before the O of
- * the tile before is waited for. Tiles without keys, and the end of the pass, come after all that
- * the consumers have handed over: they hand over the next thing when the next Q has come. */
+/* Loads Q and stores O of all tiles of a pass. Where Q's slot is free as soon as a tile has begun,
+ * the next tile's Q is loaded before the O of the tile before is waited for. Tiles without keys,
+ * and the end of the pass, come after all that the consumers have handed over: they hand over the
+ * next O when the next Q has arrived. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 load_q_store_o_pass(const sm90_params_t &params, q_o_mover<C> &mover, ring_t &assignments) {

@@ -21,7 +21,8 @@ typedef struct sanitiser {
     uint32_t landed_parities; /* a bit per stage */
 } sanitiser_t;
 
-/* Zeroes what is not finite among the thread's chunks of a block; true: there was something. */
+/* Zeroes the infinities and NaNs among the thread's chunks of a block. Returns whether there were
+ * any. */
 template <flash_config_t C> static __device__ __forceinline__ bool zero_non_finite(uint32_t block) {
     const uint32_t first = block + threadIdx.x % warp_threads * SM90_CHUNK_BYTES;
     const uint32_t end = block + kv_bytes<C>;
@@ -42,7 +43,7 @@ template <flash_config_t C> static __device__ __forceinline__ bool zero_non_fini
     return true;
 }
 
-/* Sanitises one block and hands it on to the consumers. slot: of the tile's assignment. */
+/* Sanitises one block and hands it on to the consumers. slot: that of the tile's assignment. */
 template <flash_config_t C>
 static __device__ __forceinline__ void sanitise_block(sanitiser_t &sanitiser, int slot) {
     block_state_t &state = block_state<C>();
@@ -79,8 +80,8 @@ static __device__ __forceinline__ void sanitise_pass(sanitiser_t &sanitiser, rin
     }
 }
 
-/* Says whether V of the tile had something to sanitise. This is known when all of its blocks have
- * come, until the assignment in this slot is released. */
+/* Says whether V of the tile had infinities or NaNs to sanitise. This is known when all of its
+ * blocks have arrived, until the assignment in this slot is released. */
 template <flash_config_t C> static __device__ __forceinline__ bool v_was_sanitised(int slot) {
     return *(volatile int32_t *)&block_state<C>().v_sanitised[slot] != 0;
 }

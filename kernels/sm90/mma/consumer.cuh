@@ -20,7 +20,7 @@
 #include "sm90/softmax/mask.cuh"
 #include "sm90/softmax/softmax.cuh"
 
-/* What a consumer carries from block to block. */
+/* This is what a consumer carries from block to block. */
 template <flash_config_t C> struct consumer_state {
     score_tile<C> s;
     probability_tile<C> p;
@@ -89,7 +89,7 @@ static __device__ __forceinline__ void issue_block_scores(consumer_state<C> &con
                     consumer.k.stage);
 }
 
-/* Gives K back, and Q after the last block. */
+/* Releases K, and Q after the last block. */
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_scores(consumer_state<C> &consumer, bool is_last) {
     block_state_t &state = block_state<C>();

@@ -8,7 +8,7 @@
 
 #include "sm90/block_state.cuh"
 
-/* How a consumer's walk differs from the tile. */
+/* This says how a consumer's walk differs from the tile's. */
 typedef struct walk {
     bool skips_last; /* leaves out the tile's last block; never its only one */
     int32_t whole_begin;
@@ -42,9 +42,9 @@ static __device__ __forceinline__ tile_of<C> walked_tile(tile_of<C> tile, const 
     return tile;
 }
 
-/* Passes over the next stage of a ring, if the walk leaves its block out. The block must have come:
- * otherwise the next wait for that stage would take the phase before for its own. No branch: see
- * ptx/predicated.cuh. */
+/* Passes over the next stage of a ring, if the walk leaves its block out. The block must have
+ * arrived: otherwise the next wait for that stage would take the phase before for its own. There is
+ * no branch: see ptx/predicated.cuh. */
 template <flash_config_t C, int STAGES>
 static __device__ __forceinline__ void skip_last(const walk_t &walk, const uint64_t *full,
                                                  const uint64_t *empty, ring_t &ring) {

@@ -44,7 +44,8 @@ static __device__ __forceinline__ void mbarrier_arrive_expect(uint32_t barrier, 
                  : "memory");
 }
 
-/* Waits until the phase of this parity has completed; that before the first has parity 1. */
+/* Waits until the phase of this parity has completed. The phase before the first one has parity
+ * 1. */
 static __device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
     asm volatile("{\n"
                  ".reg .pred complete;\n"
@@ -63,7 +64,8 @@ static __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
     asm volatile("barrier.cta.sync.aligned %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* As named_barrier_sync(); says whether the condition holds for any of the threads. */
+/* Waits as named_barrier_sync() does. Returns whether the condition holds for any of the
+ * threads. */
 static __device__ __forceinline__ bool named_barrier_or(int id, int threads, bool condition) {
     uint32_t any;
     asm volatile("{\n"
@@ -78,7 +80,7 @@ static __device__ __forceinline__ bool named_barrier_or(int id, int threads, boo
     return any != 0;
 }
 
-/* Arrives, and does not wait. */
+/* Arrives at a named barrier without waiting. */
 static __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
     asm volatile("barrier.cta.arrive.aligned %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-/* Eight rows of a panel, the period of the swizzle, are the stride; it never differs. */
+/* The stride is eight rows of a panel, the period of the swizzle; it never differs. */
 constexpr uint32_t descriptor_high = 1024 >> 4 | 1u << 30;
 
 /* Returns the half of a descriptor that differs from operand to operand. leading_bytes lead from

@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-/* Two values, neither ever negative, are complete before any later wait or access to memory: a
- * store that never happens depends on them. */
+/* Completes two values, neither ever negative, before any later wait or access to memory: a store
+ * that never happens depends on them. */
 static __device__ __forceinline__ void complete_first(float a, float b, uint32_t shared) {
     asm volatile("{\n"
                  ".reg .pred never;\n"

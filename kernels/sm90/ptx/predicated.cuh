@@ -64,7 +64,7 @@ static __device__ __forceinline__ void shared_store_if(bool wanted, uint32_t sha
                  : "memory");
 }
 
-/* Sets bits, atomically. */
+/* Sets bits atomically. */
 static __device__ __forceinline__ void shared_or_if(bool wanted, uint32_t shared, uint32_t bits) {
     asm volatile("{\n"
                  ".reg .pred wanted;\n"

@@ -20,8 +20,8 @@
 constexpr uint64_t l2_evict_first = 0x12F0000000000000;
 constexpr uint64_t l2_evict_last = 0x14F0000000000000;
 
-/* A box of a tensor: its first column, row and head, and the batch entry, or of a ragged tensor the
- * token after the sequence's last. */
+/* This is a box of a tensor: its first column, row and head, and the batch entry or, in a ragged
+ * tensor, the token after the sequence's last. */
 typedef struct tma_box {
     int32_t column;
     int32_t row;
@@ -33,7 +33,8 @@ static __device__ __forceinline__ void tma_prefetch_map(const sm90_tensor_map_t 
     asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
 }
 
-/* The barrier counts the bytes in, those beyond the tensor's bounds too, which become zeros. */
+/* Starts to load a box into shared memory. The barrier counts its bytes, with those beyond the
+ * tensor's bounds, which become zeros. */
 template <bool RAGGED>
 static __device__ __forceinline__ void tma_load(uint32_t shared, const sm90_tensor_map_t *map,
                                                 const tma_box_t &box, uint32_t barrier,
@@ -52,7 +53,7 @@ static __device__ __forceinline__ void tma_load(uint32_t shared, const sm90_tens
                      : "memory");
 }
 
-/* What lies beyond the tensor's bounds is not written. */
+/* Starts to store a box from shared memory. What lies beyond the tensor's bounds is not written. */
 template <bool RAGGED>
 static __device__ __forceinline__ void tma_store(const sm90_tensor_map_t *map, const tma_box_t &box,
                                                  uint32_t shared) {
@@ -69,7 +70,7 @@ static __device__ __forceinline__ void tma_store(const sm90_tensor_map_t *map, c
                      : "memory");
 }
 
-/* This thread's stores since the last call become a group. */
+/* Makes this thread's stores since the last call a group. */
 static __device__ __forceinline__ void tma_store_commit() {
     asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 }

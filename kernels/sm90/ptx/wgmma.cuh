@@ -13,12 +13,12 @@
 
 #include <stdint.h>
 
-/* Stands between ordinary accesses to registers and the first wgmma that uses them. */
+/* Orders ordinary accesses to registers before the first wgmma that uses them. */
 static __device__ __forceinline__ void wgmma_fence() {
     asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
 
-/* The wgmma since the last call become a group. */
+/* Makes the wgmma since the last call a group. */
 static __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
@@ -40,7 +40,7 @@ template <int N> static __device__ __forceinline__ void pin_accumulators(float (
  * from registers, B from shared memory, N-major. accumulate false: d is overwritten. */
 template <int DTYPE, int N> struct wgmma;
 
-/* The accumulators in the instruction, and as operands of asm: eight a macro. */
+/* These are the accumulators in the instruction, and as operands of asm: eight per macro. */
 #define SM90_D0  "%0, %1, %2, %3, %4, %5, %6, %7"
 #define SM90_D1  ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define SM90_D2  ", %16, %17, %18, %19, %20, %21, %22, %23"
@@ -96,7 +96,7 @@ template <int DTYPE, int N> struct wgmma;
 #define SM90_OPERANDS_240 SM90_OPERANDS_224, SM90_O8(112)
 #define SM90_OPERANDS_256 SM90_OPERANDS_240, SM90_O8(120)
 
-/* P0 ...: numbers of the operands behind the accumulators. */
+/* P0 and so on are the numbers of the operands that follow the accumulators. */
 #define SM90_WGMMA_OF_TYPE(DTYPE, TYPE, N, P0, P1, P2, P3, P4, P5, P6)                             \
     template <> struct wgmma<DTYPE, N> {                                                           \
         static __device__ __forceinline__ void shared_a(float (&d)[N / 2], uint64_t a, uint64_t b, \

@@ -19,14 +19,16 @@
 
 #include "sm90/block_state.cuh"
 
-/* A tile, and its index among the tiles of the block; a negative index ends the pass. */
+/* An assignment is a tile, with its index among the tiles of the block; a negative index ends the
+ * pass. */
 template <flash_config_t C> struct alignas(16) assignment_of {
     tile_of<C> tile;
     int32_t index;
 };
 
-/* What the scheduler needs to announce the next tile. The first tile is found while the block's
- * state is still being set up; with varlen that would take registers that there are not. */
+/* This is what the scheduler needs to announce the next tile. The first tile is found while the
+ * block's state is still being set up, and announce() waits for the state. (With varlen the
+ * scheduler waits first: finding a tile there takes registers that would be missing.) */
 typedef struct announcer {
     ring_t ring;
     bool is_state_ready;
@@ -49,8 +51,8 @@ static __device__ __forceinline__ void announce(const assignment_of<C> &next, an
     step<ASSIGNMENT_SLOTS>(ring);
 }
 
-/* Reads an assignment that has been awaited. Until it is released it may be read again, instead of
- * being kept in registers. */
+/* Returns an assignment that has been awaited. It may be read again until it is released, instead
+ * of being kept in registers. */
 template <flash_config_t C>
 static __device__ __forceinline__ assignment_of<C> read_assignment(const ring_t &ring) {
     static_assert(sizeof(assignment_of<C>) == (has_varlen<C> ? 3 : 2) * sizeof(uint4), "as read");
@@ -79,7 +81,7 @@ static __device__ __forceinline__ void release_assignment(ring_t &ring) {
     step<ASSIGNMENT_SLOTS>(ring);
 }
 
-/* Awaits, reads and releases. */
+/* Waits for an assignment, reads it and releases its slot. */
 template <flash_config_t C>
 static __device__ __forceinline__ assignment_of<C> take_assignment(ring_t &ring) {
     const assignment_of<C> assignment = await_assignment<C>(ring);

@@ -21,14 +21,14 @@
 
 #include "sm90/tile.cuh"
 
-/* Where a tile is: its head, among the heads that are numbered together, and which of the head's
- * tiles it is, in the order in which they are handed out. */
+/* This says where a tile is: its head, counted among the heads that are numbered together, and its
+ * place in the order in which the tiles of a head are handed out. */
 typedef struct tile_position {
     uint32_t head;
     uint32_t tile;
 } tile_position_t;
 
-/* tiles: of a head. */
+/* Returns the position of the tile with this number. tiles: the tiles of a head. */
 template <flash_config_t C>
 static __device__ __forceinline__ tile_position_t find_position(const sm90_params_t &params,
                                                                 uint32_t number, uint32_t tiles) {
@@ -44,7 +44,7 @@ static __device__ __forceinline__ tile_position_t find_position(const sm90_param
     return tile_position_t{whole + first_head + rest % width, rest / width};
 }
 
-/* The first query of tile number `tile` of a head that has `tiles` of them. */
+/* Returns the first query of tile number `tile` of a head that has `tiles` of them. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t first_row(uint32_t tiles, uint32_t tile) {
     return (int32_t)((has_mask<C> ? tiles - 1 - tile : tile) * C.B_r);
@@ -62,7 +62,7 @@ static __device__ __forceinline__ tile_of<C> tile_at(const sm90_params_t &params
     return tile;
 }
 
-/* The tile of a number, without varlen. */
+/* Returns the tile with this number, without varlen. */
 template <flash_config_t C>
 static __device__ __forceinline__ tile_of<C> find_tile(const sm90_params_t &params,
                                                        uint32_t number) {
@@ -70,7 +70,8 @@ static __device__ __forceinline__ tile_of<C> find_tile(const sm90_params_t &para
     return tile_at<C>(params, find_position<C>(params, number, tiles), tiles);
 }
 
-/* The tile of a number among the tiles of a batch entry and its sequence, with varlen. */
+/* Returns the tile with this number among the tiles of a batch entry, whose sequence is s, with
+ * varlen. */
 template <flash_config_t C>
 static __device__ __forceinline__ tile_of<C>
 find_tile_of_entry(const sm90_params_t &params, int32_t batch_index, const flash_sequence_t &s,

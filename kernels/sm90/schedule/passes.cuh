@@ -11,20 +11,21 @@
 
 enum { FIRST_PASS, SECOND_PASS };
 
-/* The bit of block_state_t::failed that stands for a tile, given by its index among the block's. A
- * block may have more tiles than bits; those that share a failed one's bit are done again too. */
+/* Returns the bit of block_state_t::failed that stands for a tile, which is given by its index
+ * among the tiles of the block. A block may have more tiles than bits: those that share the bit of
+ * a tile that failed are computed again too. */
 static __device__ __forceinline__ int32_t failure_bit(int32_t index) {
     return index % SM90_FAILURE_BITS;
 }
 
-/* No branch: see ptx/predicated.cuh. */
+/* Sets the bit of a tile that has failed. There is no branch: see ptx/predicated.cuh. */
 template <flash_config_t C>
 static __device__ __forceinline__ void record_failure_if(bool failed, int32_t index) {
     const int32_t bit = failure_bit(index);
     shared_or_if(failed, shared_address(&block_state<C>().failed[bit / 32]), 1u << bit % 32);
 }
 
-/* Whether any tile of the block has failed; called by whole warps, after the first pass. */
+/* Says whether any tile of the block has failed. Whole warps call this, after the first pass. */
 template <flash_config_t C> static __device__ __forceinline__ bool any_failed() {
     uint32_t failed = 0;
     for (int i = threadIdx.x % warp_threads; i < SM90_FAILURE_BITS / 32; i += warp_threads)

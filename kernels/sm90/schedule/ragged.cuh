@@ -27,17 +27,18 @@
 #include "common/kv.h"
 #include "sm90/schedule/ranks.cuh"
 
-/* A bundle of several tiles has at most this many blocks of keys. */
+/* A bundle of several tiles has at most this many blocks of keys in all. */
 constexpr int32_t short_bundle_blocks = 16;
 
-/* A slice of the batch, whose entries' lengths lie in schedule_state_t. */
+/* A slice of the batch is 32 entries that follow each other. Their lengths lie in
+ * schedule_state_t. */
 typedef struct batch_slice {
     int32_t first;  /* entry */
     uint32_t begin; /* number of its first bundle */
     uint32_t end;   /* number after the last bundle of its last entry */
 } batch_slice_t;
 
-/* How many tiles make a bundle in an entry with so many keys: a power of two. */
+/* Counts the tiles of a bundle in an entry with so many keys: a power of two. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t tiles_of_bundle(const sm90_params_t &params,
                                                           int32_t len_k) {
@@ -48,8 +49,8 @@ static __device__ __forceinline__ int32_t tiles_of_bundle(const sm90_params_t &p
     return min(fitting, params.schedule.bundle_tiles);
 }
 
-/* Reads the slice from an entry on, whose first bundle has the number `begin`. The whole warp calls
- * this, once none of its lanes reads the slice before any more. */
+/* Reads the slice that begins with entry `first`, whose first bundle has the number `begin`. The
+ * whole warp calls this, once none of its lanes reads the slice before any more. */
 template <flash_config_t C>
 static __device__ __forceinline__ batch_slice_t read_slice(const sm90_params_t &params,
                                                            int32_t first, uint32_t begin) {
@@ -75,8 +76,9 @@ static __device__ __forceinline__ batch_slice_t read_slice(const sm90_params_t &
     return batch_slice_t{first, begin, __shfl_sync(0xffffffffu, end, warp_threads - 1)};
 }
 
-/* The sequence of an entry of the slice. Its lengths are read again from shared memory, which takes
- * fewer registers than to find them once more. Slices begin at multiples of their size. */
+/* Returns the sequence of an entry of the slice. Its lengths are read from shared memory again,
+ * which takes fewer registers than to find them once more. Slices begin at multiples of their
+ * size. */
 template <flash_config_t C>
 static __device__ __forceinline__ flash_sequence_t sequence_in_slice(const flash_params_t &p,
                                                                      int32_t batch_index) {
@@ -91,7 +93,7 @@ static __device__ __forceinline__ bool has_bundle(const batch_slice_t &slice, ui
     return number - slice.begin < slice.end - slice.begin;
 }
 
-/* Goes on to the next slice; false: the batch has no more entries. */
+/* Moves on to the next slice. Returns false where the batch has no more entries. */
 template <flash_config_t C>
 static __device__ __forceinline__ bool next_slice(const sm90_params_t &params,
                                                   batch_slice_t &slice) {
@@ -101,7 +103,7 @@ static __device__ __forceinline__ bool next_slice(const sm90_params_t &params,
     return true;
 }
 
-/* Goes on to the slice that has the bundle; false: the batch has fewer bundles. */
+/* Moves on to the slice that has the bundle. Returns false where the batch has fewer bundles. */
 template <flash_config_t C>
 static __device__ __forceinline__ bool reach_bundle(const sm90_params_t &params,
                                                     batch_slice_t &slice, uint32_t number) {
@@ -111,7 +113,8 @@ static __device__ __forceinline__ bool reach_bundle(const sm90_params_t &params,
     return true;
 }
 
-/* Where a bundle is: its entry, counted in the slice, and its number among the entry's bundles. */
+/* This says where a bundle is: its entry, counted in the slice, and its number among the bundles of
+ * the entry. */
 typedef struct bundle_position {
     int entry;
     uint32_t number;
@@ -128,7 +131,7 @@ static __device__ __forceinline__ bundle_position_t find_entry(const slice_entri
     return bundle_position_t{entry, number - (entry == 0 ? slice.begin : entries.end[entry - 1])};
 }
 
-/* About what a bundle costs: as if all of its tiles were like the first. */
+/* Estimates what a bundle costs: as much as if all of its tiles were like the first. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t bundle_cost(const sm90_params_t &params,
                                                       const batch_slice_t &slice, uint32_t number) {
@@ -148,7 +151,8 @@ static __device__ __forceinline__ int32_t bundle_cost(const sm90_params_t &param
     return per_bundle * tile_cost<C>(p, tile, len_q, len_k);
 }
 
-/* Adds the costs of those bundles of the round [first, first + size) that the slice has. */
+/* Adds the costs of the bundles of the round [first, first + size) that lie in the slice to the
+ * work of the blocks that take them. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_bundles(const sm90_params_t &params,
                                                    const batch_slice_t &slice, uint32_t first,
@@ -162,7 +166,7 @@ static __device__ __forceinline__ void add_bundles(const sm90_params_t &params,
     __syncwarp();
 }
 
-/* After a round, counts work from the least on. */
+/* Subtracts the least work of any block from all work, after a round. */
 static __device__ __forceinline__ void subtract_least(block_ranks_t &blocks) {
     int32_t least = INT32_MAX;
 #pragma unroll 1
@@ -171,7 +175,8 @@ static __device__ __forceinline__ void subtract_least(block_ranks_t &blocks) {
     subtract_work(blocks, __reduce_min_sync(0xffffffffu, least));
 }
 
-/* Ranks the blocks for the round that begins with a bundle; returns how many blocks take part. */
+/* Ranks the blocks for the round that begins with bundle number `first`. Returns how many blocks
+ * take part. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t open_round(const sm90_params_t &params,
                                                       const batch_slice_t &slice, uint32_t first,
@@ -187,7 +192,7 @@ static __device__ __forceinline__ uint32_t open_round(const sm90_params_t &param
     return __reduce_add_sync(0xffffffffu, size);
 }
 
-/* The tiles of a bundle, by their numbers in the entry. */
+/* The tiles of a bundle are [begin, end), numbered in the entry. */
 typedef struct tile_bundle {
     int32_t batch_index;
     uint32_t begin;

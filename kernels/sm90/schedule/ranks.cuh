@@ -27,11 +27,11 @@
 /* A tile costs its blocks of keys and, for its beginning and end, about this many more. */
 constexpr int32_t tile_overhead_blocks = 1;
 
-/* The warp's loop over the blocks of the grid. */
+/* This is the warp's loop over the blocks of the grid: lane l has blocks l, l + 32 and so on. */
 #define FOR_BLOCKS_OF_LANE(block)                                                                  \
     for (uint32_t block = lane_index(); block < gridDim.x; block += warp_threads)
 
-/* Before the first round no block has work, and the ranks are the blocks' numbers. */
+/* Starts the schedule: no block has work, and the ranks are the numbers of the blocks. */
 static __device__ __forceinline__ void start_ranks(block_ranks_t &blocks) {
 #pragma unroll 1
     FOR_BLOCKS_OF_LANE(block) {
@@ -41,14 +41,15 @@ static __device__ __forceinline__ void start_ranks(block_ranks_t &blocks) {
     __syncwarp();
 }
 
-/* Counts work from the least on, so that it stays small. */
+/* Subtracts the least work from that of each block, so that the numbers stay small. */
 static __device__ __forceinline__ void subtract_work(block_ranks_t &blocks, int32_t least) {
 #pragma unroll 1
     FOR_BLOCKS_OF_LANE(block)
     blocks.work[block] -= least;
 }
 
-/* About what a tile costs, in blocks of keys. tile: counted in its head from the first rows on. */
+/* Estimates what a tile costs, in blocks of keys. tile: its number in the head, counted from the
+ * first rows on. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t tile_cost(const flash_params_t &p, int32_t tile,
                                                     const int32_t &len_q, const int32_t &len_k) {
@@ -59,8 +60,8 @@ static __device__ __forceinline__ int32_t tile_cost(const flash_params_t &p, int
     return keys / C.B_c + tile_overhead_blocks;
 }
 
-/* A class of work is 2^shift blocks wide, such that a tile of this cost spans less than half of the
- * classes. */
+/* Returns the width of a class of work, as a power of two of blocks of keys. A tile of this cost
+ * spans less than half of the classes. */
 static __device__ __forceinline__ int class_shift(int32_t cost) {
     return max(0, __clz(WORK_CLASSES / 2) + 1 - __clz(cost));
 }
@@ -69,7 +70,7 @@ static __device__ __forceinline__ int32_t class_of(int32_t work, int shift) {
     return min(work >> shift, WORK_CLASSES - 1);
 }
 
-/* The sum of `value` over the lanes before this one. */
+/* Returns the sum of `value` over the lanes before this one. */
 static __device__ __forceinline__ uint32_t sum_before(uint32_t value) {
     uint32_t sum = value;
 #pragma unroll

@@ -15,7 +15,7 @@
 
 #include "sm90/schedule/ranks.cuh"
 
-/* How many tiles a launch has. Heads are counted without those that are handed out whole. */
+/* This counts the tiles of a launch, without the heads that are handed out whole. */
 typedef struct tile_counts {
     uint32_t per_head;
     uint32_t total;         /* tiles of all heads */
@@ -32,9 +32,9 @@ static __device__ __forceinline__ tile_counts_t count_tiles(const sm90_params_t 
 }
 
 typedef struct round {
-    uint32_t first;              /* number of its first tile */
-    uint32_t size;               /* tiles; 0 after the last round */
-    uint32_t ending;             /* its tiles of the section in which it begins; at most size */
+    uint32_t first;              /* number of the round's first tile */
+    uint32_t size;               /* tiles of the round; 0 after the last round */
+    uint32_t ending;             /* tiles of the section in which it begins; at most size */
     uint32_t begun;              /* tiles of that section that earlier rounds have handed out */
     float inverse_section_heads; /* 1 / heads of that section */
     float inverse_next_heads;    /* 1 / heads of the next section */
@@ -60,13 +60,13 @@ static __device__ __forceinline__ round_t find_round(const tile_counts_t &counts
     return r;
 }
 
-/* The number of the tile that the block of this rank takes. */
+/* Returns the number of the tile that the block of this rank takes. */
 static __device__ __forceinline__ uint32_t number_at(const round_t &r, uint32_t rank) {
     const uint32_t beginning = r.size - r.ending;
     return r.first + (rank < beginning ? r.ending + rank : rank - beginning);
 }
 
-/* The cost of the tile that the block of this rank takes. */
+/* Estimates the cost of the tile that the block of this rank takes. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t cost_at(const flash_params_t &p,
                                                   const tile_counts_t &counts, const round_t &r,
@@ -80,7 +80,7 @@ static __device__ __forceinline__ int32_t cost_at(const flash_params_t &p,
     return tile_cost<C>(p, tile, p.seqlen_q, p.seqlen_k);
 }
 
-/* Adds the costs of a round's tiles to the work of the blocks that take them. */
+/* Adds the costs of the round's tiles to the work of the blocks that take them. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_round(const flash_params_t &p,
                                                  const tile_counts_t &counts, const round_t &r,

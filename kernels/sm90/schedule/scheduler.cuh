@@ -11,7 +11,8 @@
 #include "sm90/schedule/ragged.cuh"
 #include "sm90/schedule/rounds.cuh"
 
-/* Without longest_first: tile after tile to block after block. */
+/* Schedules tiles in the order of their numbers, without longest_first: block b of n has tiles b, b
+ * + n, b + 2 n and so on. */
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ void schedule_in_turn(const sm90_params_t &params,
                                                         announcer_t &to) {
@@ -25,16 +26,16 @@ static __device__ __forceinline__ void schedule_in_turn(const sm90_params_t &par
     }
 }
 
-/* Two neighbouring teams, which read neighbouring heads, begin with the longest tiles of theirs,
- * the next two teams with the shortest: a head's first tile reads all that it sees of K and V from
- * memory, and not all teams should read most at the same time. */
+/* Says whether a team begins with the longest tiles of its heads, or else with the shortest. The
+ * first tile of a head reads all K and V that it sees from memory, and not all teams should read
+ * most at the same time; two neighbouring teams, which read neighbouring heads, do the same. */
 static __device__ __forceinline__ bool begins_with_longest(uint32_t team) {
     return team / 2 % 2 == 0;
 }
 
-/* Deals out the first heads whole, to teams of blocks that follow each other, which as a rule are
- * neighbours on the device too; sm90_next_row() draws how a team shares its heads. Returns how many
- * tiles the block has had. */
+/* Schedules the first heads, which are handed out whole to teams of blocks. The blocks of a team
+ * follow each other, and are mostly neighbours on the device too; sm90_next_row() draws how a team
+ * shares its heads. Returns how many tiles the block has had. */
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ int32_t schedule_whole_heads(const sm90_params_t &params,
                                                                announcer_t &to) {
@@ -56,7 +57,8 @@ static __device__ __forceinline__ int32_t schedule_whole_heads(const sm90_params
     }
 }
 
-/* With longest_first: whole heads first, then the other heads' tiles by the LPT schedule. */
+/* Schedules whole heads first, then the tiles of the other heads by the LPT schedule. This is for
+ * longest_first. */
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ void schedule_longest_first(const sm90_params_t &params,
                                                               announcer_t &to) {
@@ -76,7 +78,8 @@ static __device__ __forceinline__ void schedule_longest_first(const sm90_params_
     }
 }
 
-/* index: of the bundle's first tile among the tiles of the block; moves on past the last one. */
+/* Announces the tiles of a bundle. index: the index of its first tile among the tiles of the block;
+ * it moves on past the last one. */
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ void announce_bundle(const sm90_params_t &params,
                                                        const tile_bundle_t &bundle, int32_t &index,
@@ -89,7 +92,7 @@ static __device__ __forceinline__ void announce_bundle(const sm90_params_t &para
     }
 }
 
-/* With varlen. A round may reach over several slices of the batch. */
+/* Schedules the bundles of a ragged batch. A round may reach over several slices of the batch. */
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &params,
                                                        announcer_t &to) {

@@ -8,15 +8,15 @@
 
 enum { WORK_CLASSES = 128 };
 
-/* The LPT schedule so far (ranks.cuh), with an element for each block of the grid. */
+/* This is the state of the LPT schedule (ranks.cuh), with an element for each block of the grid. */
 typedef struct block_ranks {
     int32_t work[SM90_MAX_BLOCKS];  /* blocks of keys taken so far; only differences matter */
     uint16_t rank[SM90_MAX_BLOCKS]; /* by work, least first: 0 takes a round's longest tile */
     alignas(16) uint32_t class_sizes[WORK_CLASSES];
 } block_ranks_t;
 
-/* A slice of the batch (ragged.cuh), with an element for each of 32 entries that follow each
- * other. */
+/* This is a slice of the batch (ragged.cuh), with an element for each of 32 entries that follow
+ * each other. */
 typedef struct slice_entries {
     uint32_t end[warp_threads]; /* number of the bundle after the entry's last */
     int32_t len_q[warp_threads];

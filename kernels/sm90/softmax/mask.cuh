@@ -16,7 +16,7 @@ typedef struct block_mask {
     int32_t existing;
 } block_mask_t;
 
-/* Clamps to beyond every block either way, with room for the rows of a tile. */
+/* Clamps a key to beyond every block either way, with room for the rows of a tile. */
 static __device__ __forceinline__ int32_t clamp_key(int64_t key) {
     constexpr int64_t far = 1 << 20;
     return (int32_t)max(min(key, far), -far);
@@ -42,7 +42,8 @@ static __device__ __forceinline__ int32_t columns_before(int32_t key) {
     return rest / 8 * 2 + min(rest % 8, 2);
 }
 
-/* A bit for each of the thread's columns of a row: ptxas turns eight at a time into predicates. */
+/* A bit stands for each of the thread's columns of a row: ptxas turns eight at a time into
+ * predicates. */
 template <int COLUMNS> struct column_bits { uint32_t words[(COLUMNS + 31) / 32]; };
 
 /* Returns bits that are set for the first n of the thread's columns. */

@@ -47,7 +47,8 @@ static __device__ __forceinline__ float row_max(const score_tile<C> &s, int half
     return quad_max(x);
 }
 
-/* A row without a finite score yet has a maximum of -infinity, which must not be subtracted. */
+/* Returns what is subtracted from scores. A row without a finite score yet has a maximum of
+ * -infinity, which must not be subtracted. */
 static __device__ __forceinline__ float subtrahend(float max) {
     return max == -INFINITY ? 0.0f : max;
 }
@@ -105,8 +106,8 @@ static __device__ __forceinline__ void finish_sums(softmax_state_t &state) {
     state.sum[1] = quad_sum(state.sum[1]);
 }
 
-/* Makes a row fail that has no reference, because no score was finite in the blocks that set it.
- * Called after the blocks that used the fixed reference; whatever follows, the row fails. */
+/* Makes a row fail that has no reference, because no score was finite in the blocks that set it. It
+ * is called after the blocks that used the fixed reference; whatever follows, the row fails. */
 static __device__ __forceinline__ void require_reference(softmax_state_t &state) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
@@ -130,8 +131,8 @@ static __device__ __forceinline__ bool failed(const softmax_state_t &state,
 }
 
 /* Returns LSE, the natural logarithm of the sum of exponentials, of the row whose LSE the thread
- * stores: its quad's first row in even threads, the second in odd ones. -infinity for a row that
- * saw no key. No branch: see ptx/predicated.cuh. */
+ * stores: its quad's first row in even threads, the second in odd ones. A row that saw no key has
+ * -infinity. There is no branch: see ptx/predicated.cuh. */
 template <flash_config_t C>
 static __device__ __forceinline__ float row_lse(const softmax_state_t &state,
                                                 const score_units<C> &unit) {

@@ -67,8 +67,8 @@ static __device__ __forceinline__ float bounded_unit(float unit) {
     return fminf(fmaxf(unit, FLT_MIN), FLT_MAX);
 }
 
-/* Returns the units of a tile whose Q has come, and is not released yet unless it is in registers;
- * unit: of the call. */
+/* Returns the units of a tile whose Q has arrived, and is not released yet unless it is in
+ * registers. unit: that of the call. */
 template <flash_config_t C>
 static __device__ __forceinline__ score_units<C> units_of_tile(const score_unit_t &unit,
                                                                const ring_t &q_ring) {

@@ -45,7 +45,7 @@ static __device__ __forceinline__ uint32_t round_pair(float low, float high, boo
     }
 }
 
-/* Rounds O to its type. No branch: the next tile's QK^T is under way. */
+/* Rounds O to its type. There is no branch: the next tile's QK^T is under way. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 round_output(rounded_output<C> &rounded, const output_tile<C> &o, const flash_params_t &p) {
@@ -73,7 +73,7 @@ static __device__ __forceinline__ void transpose_in_quad(uint32_t (&w)[4]) {
     }
 }
 
-/* A row of the tile's O, of such elements. */
+/* Returns a row of the tile's O, of such elements. */
 template <flash_config_t C, typename element>
 static __device__ __forceinline__ element *output_row(const flash_params_t &p,
                                                       const tile_of<C> &tile, int64_t row) {
@@ -81,7 +81,7 @@ static __device__ __forceinline__ element *output_row(const flash_params_t &p,
            (sequence_of<C>(p, tile).q_begin + row) * p.o_stride.seq;
 }
 
-/* The first column of the thread's chunk i. */
+/* Returns the first column of the thread's chunk i. */
 template <flash_config_t C> static __device__ __forceinline__ int chunk_column(int i) {
     return (4 * i + threadIdx.x % 4) * chunk_elements<C>;
 }
@@ -112,7 +112,7 @@ static __device__ __forceinline__ void store_output(const flash_params_t &p, con
     store_row<C>(data + 8 * p.o_stride.seq, wanted && row + 8 < len_q ? p.d_head : 0, 1, o);
 }
 
-/* Stores a row of the thread's, of so many columns. */
+/* Stores so many columns of one of the thread's rows. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_fp32_row(float *row, bool wanted, int32_t columns,
                                                       int half, const output_tile<C> &o) {
@@ -142,7 +142,7 @@ static __device__ __forceinline__ void store_fp32_output(const flash_params_t &p
 }
 
 /* Completes the warp's rows, which it has just written, where V was sanitised (non_finite.cuh).
- * element: of O. */
+ * element: the type of O's elements. */
 template <flash_config_t C, typename element>
 static __device__ __forceinline__ void complete_output(const flash_params_t &p,
                                                        const tile_of<C> &tile) {
@@ -153,7 +153,8 @@ static __device__ __forceinline__ void complete_output(const flash_params_t &p,
         add_non_finite_v<C>(p, tile, row, output_row<C, element>(p, tile, row));
 }
 
-/* Returns the place of a query of the tile's sequence in LSE. No branch: see ptx/predicated.cuh. */
+/* Returns the index in LSE of a query of the tile's sequence. There is no branch: see
+ * ptx/predicated.cuh. */
 template <flash_config_t C>
 static __device__ __forceinline__ int64_t lse_place(const flash_params_t &p, const tile_of<C> &tile,
                                                     int32_t query) {
@@ -167,7 +168,7 @@ static __device__ __forceinline__ int64_t lse_place(const flash_params_t &p, con
            token * p.lse_stride.seq;
 }
 
-/* Two threads of each quad store a row each: see row_lse(). */
+/* Stores LSE. Two threads of each quad store a row each: see row_lse(). */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_lse(const flash_params_t &p, const tile_of<C> &tile,
                                                  float lse) {
