@@ -116,7 +116,7 @@ def sm90_shared_bytes(config: Config) -> int:
 
 
 def _sm90_conversion_rules(config: Config) -> Iterator[str]:
-    """What the warps that convert K and V are written for."""
+    """Checks the shapes for which the warps that convert K and V are written."""
     if config.d_head not in (64, 128, 256):
         yield f"d_head is {config.d_head}: with this dtype it is 64, 128 or 256"
     if config.B_c % SM90_CONVERTED_KEYS:

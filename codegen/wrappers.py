@@ -85,36 +85,28 @@ __launch_bounds__(decode_block_threads(&config), decode_blocks_per_sm(&config))
 """
 
 
-def _sm90_decode_source(config: Config) -> str:
+def _wgmma_source(config: Config, header: str, params: str, function: str) -> str:
     return f"""\
 /* {format_config(config)} */
-#include "sm90/decode.cuh"
+#include "{header}"
 
 static constexpr flash_config_t config =
     {indented_initialiser(config, "    ")};
 
 extern "C" __global__ void __launch_bounds__(sm90_block_threads(&config), 1)
 {kernel_name(config)}(
-    const __grid_constant__ sm90_decode_params_t params) {{
-    sm90_decode<config>(params);
+    const __grid_constant__ {params} params) {{
+    {function}<config>(params);
 }}
 """
+
+
+def _sm90_decode_source(config: Config) -> str:
+    return _wgmma_source(config, "sm90/decode.cuh", "sm90_decode_params_t", "sm90_decode")
 
 
 def _sm90_source(config: Config) -> str:
-    return f"""\
-/* {format_config(config)} */
-#include "sm90/forward.cuh"
-
-static constexpr flash_config_t config =
-    {indented_initialiser(config, "    ")};
-
-extern "C" __global__ void __launch_bounds__(sm90_block_threads(&config), 1)
-{kernel_name(config)}(
-    const __grid_constant__ sm90_params_t params) {{
-    sm90_forward<config>(params);
-}}
-"""
+    return _wgmma_source(config, "sm90/forward.cuh", "sm90_params_t", "sm90_forward")
 
 
 WRAPPERS = {

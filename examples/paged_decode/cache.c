@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* In random order, as after hours of sequences that came and went. */
+/* Puts all pages on the free list in random order, which a cache in use arrives at. */
 static void free_all(cache_t *cache) {
     for (int64_t i = 0; i < cache->n_pages; i++) {
         const int64_t other = rand() % (i + 1);

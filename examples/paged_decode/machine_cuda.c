@@ -73,7 +73,7 @@ static uint16_t random_bfloat16(void) {
     return (uint16_t)(random.bits >> 16);
 }
 
-/* The same block of random numbers again and again. */
+/* Copies one block of random numbers until the memory is full. */
 void machine_fill_randomly(void *memory, size_t n_elements) {
     enum { BLOCK = 1 << 20 };
     static uint16_t block[BLOCK];

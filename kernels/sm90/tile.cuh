@@ -20,7 +20,7 @@ typedef struct query_tile {
     int32_t whole_end;   /* at most block_end */
 } query_tile_t;
 
-/* With varlen a tile carries its sequence, as flash_sequence_t has it. */
+/* A tile carries its sequence with varlen, in the members of flash_sequence_t. */
 typedef struct ragged_tile : query_tile_t {
     int32_t q_begin;
     int32_t k_begin;

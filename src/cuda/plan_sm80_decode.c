@@ -3,6 +3,8 @@
  */
 #include "cuda/plan_sm80_decode.h"
 
+#include "core/int64.h"
+
 #include <stddef.h>
 
 enum {
@@ -14,18 +16,6 @@ enum {
     /* With FLASH_FLAG_BATCH_INVARIANT a sequence's own length alone decides. */
     INVARIANT_PIECE_KEYS = 512
 };
-
-static int64_t ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
-static int64_t min64(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
 
 bool plan_decode_host_cuts(const problem_t *problem) {
     const flash_params_t *p = &problem->params;
@@ -52,15 +42,15 @@ static int32_t heads_per_block(const flash_params_t *p, int64_t items,
 }
 
 static int64_t units_of(int64_t keys) {
-    return ceil_div(keys, DECODE_UNIT_KEYS);
+    return divide_up(keys, DECODE_UNIT_KEYS);
 }
 
 static int32_t count_pieces(const flash_params_t *p, int64_t items, int64_t n_multiprocessors,
                             const decode_limits_t *limits) {
     const int64_t keys = problem_most_keys(p);
     const int64_t busy =
-        min64(n_multiprocessors / max64(items, 1), ceil_div(keys, limits->least_keys));
-    const int64_t pieces = max64(busy, ceil_div(keys, limits->long_keys));
+        min64(n_multiprocessors / max64(items, 1), divide_up(keys, limits->least_keys));
+    const int64_t pieces = max64(busy, divide_up(keys, limits->long_keys));
     return (int32_t)max64(min64(limits->resident / max64(items, 1), pieces), 1);
 }
 
@@ -87,7 +77,7 @@ static void plan_cut_by_share(decode_plan_t *plan, int64_t n_multiprocessors,
     const int64_t batch = params->attention.batch;
     const int64_t of_sequence = (int64_t)params->row_tiles * params->head_blocks;
     const int64_t given = limits->batch_pieces;
-    const int64_t most = given > 0 ? given : ceil_div(limits->resident, of_sequence);
+    const int64_t most = given > 0 ? given : divide_up(limits->resident, of_sequence);
     const int64_t busy = given > 0 ? given : n_multiprocessors / of_sequence;
     params->busy_pieces = (int32_t)max64(busy, 1);
     params->most_pieces = (int32_t)most;
@@ -103,7 +93,7 @@ static void plan_cut_by_length(decode_plan_t *plan, const decode_limits_t *limit
     decode_params_t *params = &plan->params;
     const flash_params_t *p = &params->attention;
     const int64_t share = limits->invariant_keys / DECODE_UNIT_KEYS;
-    const int64_t pieces = max64(ceil_div(units_of(p->seqlen_k), share), 1);
+    const int64_t pieces = max64(divide_up(units_of(p->seqlen_k), share), 1);
     params->least_share = (int32_t)share;
     plan->blocks = p->batch * pieces * params->row_tiles * params->head_blocks;
     plan->splits = pieces > 1 ? p->batch : 0;
@@ -118,7 +108,7 @@ decode_plan_t plan_decode(const flash_config_t *config, const problem_t *problem
     const int64_t rows = (int64_t)p->seqlen_q * p->group;
     const bool known = plan_decode_host_cuts(problem);
     params->row_tile = config->B_r;
-    params->row_tiles = (int32_t)max64(ceil_div(rows, config->B_r), 1);
+    params->row_tiles = (int32_t)max64(divide_up(rows, config->B_r), 1);
     params->heads_per_block = 1;
     if (known)
         params->heads_per_block =

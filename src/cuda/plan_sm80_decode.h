@@ -19,7 +19,7 @@ typedef struct decode_plan {
     int64_t slots;          /* of partial results: the most that this or a smaller call uses */
 } decode_plan_t;
 
-/* What a family's blocks are, and its pieces. */
+/* A family plans within these limits of its blocks and pieces. */
 typedef struct decode_limits {
     int64_t resident;       /* blocks that the device runs side by side */
     int64_t most_blocks;    /* of all pieces of sequences that the host cuts, in any call */

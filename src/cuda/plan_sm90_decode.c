@@ -3,8 +3,11 @@
  */
 #include "cuda/plan_sm90_decode.h"
 
+#include "core/int64.h"
+
 enum {
-    /* Where pieces leave many multiprocessors without work, more of them take a second round. */
+    /* More pieces take a second round, where those of one leave many multiprocessors without
+     * work. */
     MOST_ROUNDS = 2,
     LEAST_PIECE_KEYS = 128,
     INVARIANT_PIECE_KEYS = 2048,
@@ -21,18 +24,6 @@ enum {
     TIME_AROUND_TILE = 40,
     TIME_OF_MERGE = 40
 };
-
-static int64_t ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
-static int64_t min64(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
 
 /* Tiles of a call, all of the same keys, on a device where each block takes a multiprocessor. */
 typedef struct tiles {
@@ -52,13 +43,13 @@ static int64_t seen_batch(const problem_t *problem) {
 static int64_t mean_units(const flash_params_t *p) {
     const int64_t keys = problem_most_keys(p);
     const int64_t hidden = p->window_right >= 0 ? min64(p->seqlen_q, keys) / 2 : 0;
-    return ceil_div(keys - hidden, DECODE_UNIT_KEYS);
+    return divide_up(keys - hidden, DECODE_UNIT_KEYS);
 }
 
 static tiles_t tiles_of(int32_t B_r, const problem_t *problem, const device_t *device) {
     const flash_params_t *p = &problem->params;
     const int64_t rows = (int64_t)p->seqlen_q * p->group;
-    const int64_t of_sequence = max64(ceil_div(rows, B_r), 1) * p->n_heads_kv;
+    const int64_t of_sequence = max64(divide_up(rows, B_r), 1) * p->n_heads_kv;
     return (tiles_t){.of_sequence = of_sequence,
                      .count = seen_batch(problem) * of_sequence,
                      .units = mean_units(p),
@@ -67,8 +58,8 @@ static tiles_t tiles_of(int32_t B_r, const problem_t *problem, const device_t *d
 }
 
 static int64_t time_of_pieces(const tiles_t *tiles, int64_t pieces) {
-    const int64_t rounds = ceil_div(tiles->count * pieces, tiles->resident);
-    const int64_t of_piece = ceil_div(tiles->units, pieces) * tiles->time_of_unit;
+    const int64_t rounds = divide_up(tiles->count * pieces, tiles->resident);
+    const int64_t of_piece = divide_up(tiles->units, pieces) * tiles->time_of_unit;
     return rounds * (of_piece + TIME_AROUND_BLOCK) + (pieces > 1 ? TIME_OF_MERGE : 0);
 }
 
@@ -76,7 +67,7 @@ static int64_t time_of_pieces(const tiles_t *tiles, int64_t pieces) {
 static int64_t fewest_pieces(int64_t pieces, int64_t units) {
     const int64_t most = max64(units * DECODE_UNIT_KEYS / LEAST_PIECE_KEYS, 1);
     const int64_t wanted = max64(min64(pieces, most), 1);
-    return units > 0 ? ceil_div(units, ceil_div(units, wanted)) : 1;
+    return units > 0 ? divide_up(units, divide_up(units, wanted)) : 1;
 }
 
 /* Pieces of each sequence: one, or as many as fill one round or more. */
@@ -93,7 +84,7 @@ static int64_t best_pieces(const tiles_t *tiles) {
 
 static int64_t pieces_of(const tiles_t *tiles, const problem_t *problem) {
     return problem->batch_invariant
-               ? max64(ceil_div(problem->params.seqlen_k, INVARIANT_PIECE_KEYS), 1)
+               ? max64(divide_up(problem->params.seqlen_k, INVARIANT_PIECE_KEYS), 1)
                : best_pieces(tiles);
 }
 
@@ -128,7 +119,7 @@ int64_t estimate_sm90_decode(int32_t B_r, const problem_t *problem, const device
 
 int64_t estimate_sm90_forward(const problem_t *problem, const device_t *device) {
     const flash_params_t *p = &problem->params;
-    const int64_t tiles = seen_batch(problem) * p->n_heads * ceil_div(p->seqlen_q, FORWARD_ROWS);
-    const int64_t rounds = ceil_div(tiles, max64(device->n_multiprocessors, 1));
+    const int64_t tiles = seen_batch(problem) * p->n_heads * divide_up(p->seqlen_q, FORWARD_ROWS);
+    const int64_t rounds = divide_up(tiles, max64(device->n_multiprocessors, 1));
     return rounds * (mean_units(p) * TIME_OF_128_ROWS + TIME_AROUND_TILE);
 }

@@ -45,7 +45,7 @@ static flash_status_t check_all_fragments(const flash_config_t *config) {
     return FLASH_SUCCESS;
 }
 
-/* What is converted passes through registers. */
+/* Checks rows of e4m3: K and V are converted in registers, on the way to shared memory. */
 static flash_status_t check_conversion(const flash_config_t *config) {
     FLASH_REQUIRE(!config->async_copy, FLASH_ERROR_INVALID_CONFIG,
                   "async_copy is 1: with this dtype it is 0");

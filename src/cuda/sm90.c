@@ -22,7 +22,7 @@ static flash_status_t check_warps(const flash_config_t *config) {
     return FLASH_SUCCESS;
 }
 
-/* What the warps that convert K and V are written for. */
+/* Checks the shapes for which the warps that convert K and V are written. */
 static flash_status_t check_conversion(const flash_config_t *config) {
     const int32_t d_head = config->d_head;
     if (!sm90_converts(config))
@@ -133,7 +133,7 @@ static int64_t time_at_length(const flash_config_t *config) {
     return ROWS * block_time(config) / ((int64_t)config->B_r * config->B_c);
 }
 
-/* The same bits whatever the size of pages are promised where batches must not decide. */
+/* Declines short pieces of pages, unless the size of pages must not change a bit. */
 static bool declines(const flash_config_t *config, const problem_t *problem,
                      const device_t *device) {
     (void)device;

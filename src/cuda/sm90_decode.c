@@ -2,6 +2,7 @@
  * The SM90_DECODE family, as the host knows it: attention of more rows (queries x query heads of a
  * group) than SM80_DECODE takes, and of too few for the SM90 family to fill the device.
  */
+#include "core/int64.h"
 #include "core/status.h"
 #include "cuda/family.h"
 #include "cuda/plan_sm90_decode.h"
@@ -101,10 +102,6 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 static int32_t priority(const device_t *device) {
     (void)device;
     return 600;
-}
-
-static int64_t min64(int64_t a, int64_t b) {
-    return a < b ? a : b;
 }
 
 /* The head dimension of the row that serves d_head. */
