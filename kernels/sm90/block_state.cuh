@@ -149,8 +149,8 @@ static __device__ __forceinline__ void wait_full(const uint64_t &barrier, uint32
     mbarrier_wait(shared_address(&barrier), parity);
 }
 
-/* Arrives at a barrier, which releases a stage or slot. Consumers arrive warp by warp, so that no
- * read of a warp is still to come. */
+/* Arrives at a barrier if `done` is true, which releases a stage or slot. Consumers arrive warp by
+ * warp, so that no read of a warp is still to come. */
 static __device__ __forceinline__ void release_if(bool done, const uint64_t &barrier) {
     mbarrier_arrive_once_if(shared_address(&barrier), done);
 }

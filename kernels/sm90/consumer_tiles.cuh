@@ -70,8 +70,9 @@ finish_tile(finished_tile<C> &done, const flash_params_t &problem, const score_u
     done.failed = FIXED && failed<C>(consumer.softmax, done.o);
 }
 
-/* Stores the O of a finished tile from registers, and completes it: in 16 bits or, if this is the
- * last tile, in fp32, which is still in the accumulators o. */
+/* Stores the O of a finished tile from registers, and completes it: in 16 bits or, where O is of
+ * fp32, from the accumulators o. They still hold it because such a tile is LAST: it does not
+ * overlap the one after it. */
 template <flash_config_t C, bool LAST>
 static __device__ __forceinline__ void
 store_from_registers(const flash_params_t &problem, const tile_of<C> &tile,
@@ -119,8 +120,8 @@ static __device__ __forceinline__ bool overlaps_next(const flash_params_t &probl
     return index >= 0 && has_blocks(next) && !sm90_has_fp32_o(&problem);
 }
 
-/* Computes tiles one after the other: from one that has blocks of keys to the first whose successor
- * it does not overlap. */
+/* Computes tiles one after the other: from one that has blocks of keys to the first that does not
+ * overlap the tile after it. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params,
                                                      const score_unit_t &call_unit,

@@ -54,8 +54,8 @@ static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_
 /* Finds the blocks of keys that rows [first_row, first_row + rows) of the tile's sequence see. Both
  * ends of the keys that a row sees move right from row to row, so that the first row sees the first
  * of all visible keys, and the last row the last. Under a mask, blocks from the first row's last
- * key on do not count as whole: when all whole blocks and one that is cut are done, each row has
- * seen a key, if it sees any. */
+ * key on do not count as whole. Consumers go from the last block to the first, so that when these
+ * blocks are done, each row has seen a key, if it sees any. */
 template <flash_config_t C>
 static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p, tile_of<C> &tile,
                                                        int32_t first_row, int32_t rows) {

@@ -16,7 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+TOP_LEVEL = sorted(ROOT.glob("*.md"), key=lambda document: document != README)
+DOCUMENTS = [*TOP_LEVEL, *sorted((ROOT / "docs").rglob("*.md"))]
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
 

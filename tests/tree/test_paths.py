@@ -16,7 +16,7 @@ from codegen.emit import generated_files  # noqa: E402
 FOLDERS = ".ci bindings cmake codegen docs examples include kernels src tests".split()
 SUFFIX = r"\.(?:c|h|cu|cuh|hpp|py|md|cmake|sh)\b"
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SOURCES = sorted(
     path
     for folder in ("include", "src", "kernels")

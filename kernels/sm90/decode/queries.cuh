@@ -18,7 +18,7 @@ template <flash_config_t C> constexpr int row_chunks = panels<C> *panel_chunks;
 template <flash_config_t C>
 constexpr int own_query_chunks = SM90_WARPGROUP_ROWS *row_chunks<C> / SM90_WARPGROUP_THREADS;
 
-/* This says which chunk of a tile: its row, and its number in the row. */
+/* This names a chunk of a tile: by its row, and by its number in the row. */
 typedef struct query_chunk {
     int row;
     int number;

@@ -60,13 +60,14 @@ static __device__ __forceinline__ uint32_t load_value(uint32_t tile, int key, in
                           in_panel % chunk_elements<C> * element_bytes<C>);
 }
 
-/* Returns the fp32 of an infinity or a NaN, which is given by its bits; 0 for other elements. */
+/* Returns the fp32 of an element that is infinity or NaN. element: its bits. */
 template <int DTYPE> static __device__ __forceinline__ float non_finite_value(uint32_t element) {
     const float magnitude = (element & 0x7fffu) == dtype_exponent_bits(DTYPE) ? INFINITY : NAN;
     return element & 0x8000u ? -magnitude : magnitude;
 }
 
-/* Adds an element at one key to those of the thread's rows that see the key. */
+/* Adds the infinities and NaNs of V at one key to O, in those of the thread's rows that see the
+ * key. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_key(output_tile<C> &o, uint32_t tile, int key,
                                                const bool (&seen)[2]) {

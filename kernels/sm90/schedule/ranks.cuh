@@ -60,7 +60,7 @@ static __device__ __forceinline__ int32_t tile_cost(const flash_params_t &p, int
     return keys / C.B_c + tile_overhead_blocks;
 }
 
-/* Returns the width of a class of work, as a power of two of blocks of keys. A tile of this cost
+/* Returns a shift for classes of work, which are 2^shift blocks of keys wide: a tile of this cost
  * spans less than half of the classes. */
 static __device__ __forceinline__ int class_shift(int32_t cost) {
     return max(0, __clz(WORK_CLASSES / 2) + 1 - __clz(cost));

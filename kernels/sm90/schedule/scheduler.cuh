@@ -11,8 +11,8 @@
 #include "sm90/schedule/ragged.cuh"
 #include "sm90/schedule/rounds.cuh"
 
-/* Schedules tiles in the order of their numbers, without longest_first: block b of n has tiles b, b
- * + n, b + 2 n and so on. */
+/* Schedules tiles in the order of their numbers, without longest_first: block b of n has the tiles
+ * b, b + n, b + 2 n and so on. */
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ void schedule_in_turn(const sm90_params_t &params,
                                                         announcer_t &to) {

@@ -1,0 +1,112 @@
+"""What the README and its neighbours tell a user to type is there: commands, options, variables,
+arguments; and its chart shows the numbers that are committed, in colours that can be read."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bindings/python"))
+CHART = runpy.run_path(str(ROOT / "docs/charts/prefill.py"))
+README = (ROOT / "README.md").read_text()
+TOP_LEVEL = "\n".join(path.read_text() for path in sorted(ROOT.glob("*.md")))
+LIGHT, DARK = "#ffffff", "#0d1117"  # pages on which a README is shown
+
+
+def found(pattern: str, text: str = TOP_LEVEL) -> list[str]:
+    names = sorted(set(re.findall(pattern, text)))
+    assert names, f"nothing like {pattern}"
+    return names
+
+
+# ---- What a user types ----
+
+
+def test_the_commands_of_dev_exist() -> None:
+    usage = subprocess.run([ROOT / "dev", "help"], capture_output=True, text=True).stdout
+    commands = found(r"(?m)^  ([a-z-]+)\b", usage)
+    assert [name for name in found(r"\./dev ([a-z-]+)") if name not in commands] == []
+
+
+def test_the_steps_of_the_test_exist() -> None:
+    listing = subprocess.run([ROOT / "dev", "test", "--list"], capture_output=True, text=True)
+    steps = found(r"(?m)^  ([a-z0-9-]+) ", listing.stdout)
+    assert f"{len(steps)} steps" in README
+
+
+def test_the_commands_of_the_package_exist() -> None:
+    source = "".join(p.read_text() for p in (ROOT / "bindings/python/flashattn/cli").glob("*.py"))
+    commands = found(r'add_parser\(\s*"([a-z-]+)"', source)
+    assert [name for name in found(r"-m flashattn ([a-z-]+)") if name not in commands] == []
+
+
+def test_the_options_of_cmake_exist() -> None:
+    options = found(r"(?:set|option)\((FLASH_[A-Z_]+)", (ROOT / "CMakeLists.txt").read_text())
+    table = README.split("| CMake option |")[1].split("## ")[0]
+    named = [*found(r"-D(FLASH_[A-Z_]+)"), *found(r"\| `(FLASH_[A-Z_]+)=", table)]
+    assert [name for name in named if name not in options] == []
+
+
+def test_the_variables_are_those_of_the_header() -> None:
+    header = (ROOT / "include/flashattn.h").read_text()
+    listed = found(r"(?m)^ \*   (FLASH_[A-Z_]+) ", header)
+    section = README.split("## Environment variables")[1].split("## ")[0]
+    assert found(r"`(FLASH_[A-Z_]+)", section) == listed
+
+
+# ---- Coming from flash-attn ----
+
+
+def test_arguments_named_beside_those_of_flash_attn_exist() -> None:
+    import flashattn
+
+    arguments = {
+        name
+        for function in (flashattn.flash_attn_func, flashattn.flash_attn_varlen_func)
+        for name in inspect.signature(function).parameters
+    }
+    section = README.split("## Coming from flash-attn")[1].split("```")[0]
+    rows = re.findall(r"^\| (.*) \| (.*) \|$", section, re.MULTILINE)
+    same = [left for left, right in rows if right.startswith("the same")]
+    other = [right.split(":")[0].split(";")[0] for _, right in rows if right.startswith("`")]
+    names = found(r"`([a-z_]+)", "\n".join(same + other))
+    assert [name for name in names if name not in arguments] == []
+
+
+# ---- The chart ----
+
+
+def test_the_chart_is_drawn_from_the_table() -> None:
+    assert CHART["CHART"].read_text() == CHART["draw"](), "run python docs/charts/prefill.py"
+
+
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_the_numbers_of_the_library_are_those_of_the_documents(mask: str) -> None:
+    numbers = CHART["read_table"]()[mask]["libflashattn"].values()
+    line = r"[^\n]*\b".join(f"{number:.0f}" for number in numbers)
+    assert re.search(rf"\b{line}\b", (ROOT / "docs/performance.md").read_text())
+
+
+def luminance(color: str) -> float:
+    """Of sRGB, as WCAG 2 defines it."""
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(first: str, second: str) -> float:
+    dark, light = sorted(luminance(color) for color in (first, second))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("page", [LIGHT, DARK])
+def test_the_chart_can_be_read_on_a_light_and_on_a_dark_page(page: str) -> None:
+    colors = [CHART["TEXT"], *CHART["LINES"].values()]
+    assert [color for color in colors if contrast(color, page) < 3.5] == []
