@@ -5,8 +5,8 @@
  * the code that needs them.
  *
  * Processors: A is an AMX machine as Sapphire Rapids, B one as Emerald Rapids (both 2 MB of level 2
- * cache per core), Zen 4 and Zen 5 are AMD's (1 MB). docs/performance-cpu.md has the measurements
- * under the heading that is named in quotes, docs/performance.md the machines.
+ * cache per core), Zen 4 and Zen 5 are AMD's (1 MB). docs/design/cpu.md has the measurements under
+ * the name in quotes, docs/performance.md the machines.
  */
 #ifndef FLASH_KERNELS_CPU_TUNING_H
 #define FLASH_KERNELS_CPU_TUNING_H

@@ -6,6 +6,7 @@ BUILD_NEEDS=(gcc:gcc @libc:libc6-dev cmake:cmake ninja:ninja-build python3:pytho
 DEMO_NEEDS=("${BUILD_NEEDS[@]}" @venv:python3-venv)
 TEST_NEEDS=("${DEMO_NEEDS[@]}" g++:g++ clang:clang @fuzzer:libclang-rt-dev @cmocka:libcmocka-dev
     abidiff:abigail-tools pkg-config:pkg-config dpkg-shlibdeps:dpkg-dev file:file)
+DOCS_NEEDS=("${DEMO_NEEDS[@]}" doxygen:doxygen)
 BENCH_NEEDS=("${DEMO_NEEDS[@]}" g++:g++ @benchmark:libbenchmark-dev)
 
 compiles() { # compiler... <<< source

@@ -32,6 +32,7 @@ def dev(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         (["test", "--fast"], "'--fast'"),
         (["test", "unit", "no-such-step"], "'no-such-step'"),
         (["build", "release"], "'release'"),
+        (["docs", "html"], "'html'"),
     ],
 )
 def test_an_unknown_argument_is_refused_with_the_usage(arguments, named):
@@ -71,7 +72,7 @@ def printed_command(result: subprocess.CompletedProcess[str]) -> list[str]:
     return shlex.split(commands[0])
 
 
-@pytest.mark.parametrize("command", ["demo", "test", "build", "bench"])
+@pytest.mark.parametrize("command", ["demo", "test", "build", "docs", "bench"])
 def test_a_user_without_sudo_is_given_all_packages_in_one_command(command, tmp_path):
     words = printed_command(dev(command, PATH=bare_machine(tmp_path)))
     assert words[:3] == ["su", "-", "-c"]

@@ -34,7 +34,7 @@ ALWAYS_INLINE int dot_n_keys(const int rows) {
 }
 
 /* n_keys keys from `row` on, n at most. Those that there are not repeat the last one. Which way
- * their addresses are computed makes 5 % with gcc 12 (docs/performance-cpu.md, "Less between the
+ * their addresses are computed makes 5 % with gcc 12 (docs/design/cpu.md, "Less between the
  * products"). */
 ALWAYS_INLINE dot_keys_t dot_keys_at(int32_t dtype, const char *row, int64_t stride, int32_t n_keys,
                                      const int n) {
