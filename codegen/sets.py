@@ -336,7 +336,13 @@ def ship_sm90() -> list[Config]:
     ragged = [
         (d_head, features, tile, strategies)
         for d_head, tile, strategies in SM90_SHIP_VARLEN_TILES
-        for features in (Feature.VARLEN, CAUSAL_VARLEN, BASIC_FEATURES, PAGED_FEATURES)
+        for features in (
+            Feature.VARLEN,
+            CAUSAL_VARLEN,
+            CAUSAL_VARLEN | Feature.PAGED,
+            BASIC_FEATURES,
+            PAGED_FEATURES,
+        )
     ]
     rows = [
         _sm90(dtype, *row)

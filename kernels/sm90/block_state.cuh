@@ -42,8 +42,8 @@
  * when TMA has read them.
  *
  * Where K and V are converted, the bytes of every block of them are counted by `k_landed` and
- * `v_landed`, those of Q by `q_landed`, and the converter's warps arrive at `k_full`, `v_full` and
- * `q_full` when they are done with a block.
+ * `v_landed`, those of Q by `q_landed`, and the converter's warps arrive at `k_full` and `v_full`,
+ * and its threads at `q_full`, when they are done with a block.
  *
  * `assigned` and `taken` are full and empty of the ring of assignments, by which the scheduler
  * announces tiles (schedule/assignments.cuh). All warps that read assignments arrive at `taken`.
@@ -166,12 +166,13 @@ static __device__ __forceinline__ void initialize_block_state(const flash_params
     block_state_t &state = block_state<C>();
     constexpr int consumer_warps = consumers<C> * warpgroup_warps;
     constexpr int assignment_reader_warps =
-        consumer_warps + 2 + (converts<C> ? warpgroup_warps : has_mask<C>);
+        consumer_warps + 2 + (converts<C> ? warpgroup_warps : 0) + sanitise_warp_reads<C>;
     constexpr int filling_warps = converts<C> ? warpgroup_warps : 1;
     if (threadIdx.x == 0) {
         for (int slot = 0; slot < q_slots<C>; ++slot) {
             for (int part = 0; part < q_parts<C>; ++part) {
-                mbarrier_init(shared_address(&state.q_full[slot][part]), filling_warps);
+                mbarrier_init(shared_address(&state.q_full[slot][part]),
+                              converts<C> ? SM90_WARPGROUP_THREADS : 1);
                 if constexpr (converts<C>)
                     mbarrier_init(shared_address(&conversion_state<C>().q_landed[slot][part]), 1);
                 mbarrier_init(shared_address(&state.q_empty[slot][part]),

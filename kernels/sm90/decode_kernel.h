@@ -22,12 +22,4 @@ typedef struct sm90_decode_params {
     sm90_paging_t paging;
 } sm90_decode_params_t;
 
-/* Counts the keys of a box: blocks of keys begin between units, and boxes cross no page. */
-SM90_CONSTANT int32_t sm90_decode_piece_keys(int32_t page_size) {
-    int32_t keys = DECODE_UNIT_KEYS;
-    while (page_size % keys != 0)
-        keys /= 2;
-    return keys;
-}
-
 #endif

@@ -73,6 +73,10 @@ template <flash_config_t C> constexpr bool has_pages = sm90_has_pages(&C) != 0;
  * for the pass with a fixed reference, which FIXED stands for. */
 template <flash_config_t C, bool FIXED> constexpr bool sanitises_v = has_mask<C> && !FIXED;
 
+/* The sanitise warp has blocks of V to sanitise, or to load. */
+template <flash_config_t C>
+constexpr bool sanitise_warp_reads = has_pages<C> || (has_mask<C> && !converts<C>);
+
 /* Each consumer leaves out blocks that its own rows do not see: see mma/walk.cuh. */
 template <flash_config_t C>
 constexpr bool walks_apart = has_mask<C> && !C.ping_pong && consumers<C> > 1;

@@ -9,6 +9,7 @@
  *                            O -> global memory
  *       SANITISE_WARP        V without hidden NaN
  *
+ * Where K and V lie in pages, the first of these warps loads K alone, and the last one V.
  * K and V of e4m3 pass through one warpgroup more, the converter, which makes fp16 of them.
  *
  * block_state.cuh says how they hand on data. A generated wrapper gives each configuration its
@@ -29,6 +30,7 @@
 #include "sm90/consumer_tiles.cuh"
 #include "sm90/load/convert_kv.cuh"
 #include "sm90/load/kv.cuh"
+#include "sm90/load/paged_kv.cuh"
 #include "sm90/load/q_load_o_store.cuh"
 
 /* Waits until all roles have done the first pass; returns whether tiles failed in it. If so, what
@@ -56,9 +58,40 @@ static __device__ __forceinline__ void consume(const sm90_params_t &params) {
             consume_pass<C, SECOND_PASS>(params, consumer);
 }
 
+template <flash_config_t C, typename LOADER>
+static __device__ __forceinline__ void load_paged_k(const sm90_params_t &params) {
+    ring_t ring = {0, 0};
+    ring_t assignments = {0, 0};
+    load_paged_k_pass<C, LOADER>(params, ring, assignments);
+    if constexpr (C.fixed_reference)
+        if (await_second_pass<C>())
+            load_paged_k_pass<C, LOADER>(params, ring, assignments);
+}
+
+template <flash_config_t C, typename LOADER>
+static __device__ __forceinline__ void load_paged_v(const sm90_params_t &params) {
+    v_loader_t loader = {{0, 0}, {{0, 0}, 0}, 0};
+    ring_t assignments = {0, 0};
+    load_paged_v_pass<C, C.fixed_reference, LOADER>(params, loader, assignments);
+    if constexpr (C.fixed_reference)
+        if (await_second_pass<C>()) {
+            loader.sanitiser.v = loader.ring;
+            load_paged_v_pass<C, false, LOADER>(params, loader, assignments);
+        }
+}
+
+/* Runs the warps that load K and V from pages. */
+template <flash_config_t C, typename LOADER>
+static __device__ __forceinline__ void load_paged(const sm90_params_t &params, bool is_k) {
+    if (is_k)
+        load_paged_k<C, LOADER>(params);
+    else
+        load_paged_v<C, LOADER>(params);
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void load_kv(const sm90_params_t &params) {
-    kv_loader_t loader = {{0, 0}, {0, 0}, 0, 0};
+    kv_loader_t loader = {{0, 0}, {0, 0}, 0};
     ring_t assignments = {0, 0};
     load_kv_pass<C, C.fixed_reference>(params, loader, assignments);
     if constexpr (C.fixed_reference)
@@ -119,14 +152,16 @@ static __device__ __forceinline__ void produce(const sm90_params_t &params) {
     const int warp = threadIdx.x / warp_threads;
     if (warp != SCHEDULER_WARP || has_varlen<C>)
         __syncthreads();
-    if (warp == KV_LOAD_WARP)
-        load_kv<C>(params);
-    else if (warp == SCHEDULER_WARP)
+    if (warp == SCHEDULER_WARP)
         schedule<C>(params);
     else if (warp == Q_LOAD_O_STORE_WARP)
         load_q_store_o<C>(params);
+    else if constexpr (!has_pages<C>)
+        warp == KV_LOAD_WARP ? load_kv<C>(params) : sanitise_v<C>();
+    else if (params.paging.piece_keys > 0)
+        load_paged<C, piece_loader_t>(params, warp == KV_LOAD_WARP);
     else
-        sanitise_v<C>();
+        load_paged<C, row_loader_t>(params, warp == KV_LOAD_WARP);
 }
 
 /* Prefetches the tensor maps while the block begins, in one thread. */

@@ -72,12 +72,14 @@ typedef struct sm90_schedule {
  * block. */
 typedef struct sm90_paging {
     flash_divider_t by_page_size;
-    int32_t piece_keys; /* sm90_piece_keys() */
+    int32_t piece_keys;     /* of a copy by TMA; 0: keys are copied one by one */
+    uint32_t k_token_bytes; /* from one token of the pool to the next */
+    uint32_t v_token_bytes;
 } sm90_paging_t;
 
 /* Q, K, V and O have axes [batch, head, seq, d_head], innermost last, or with varlen those that
  * ptx/tma.cuh says. Their boxes are one panel of columns by sm90_q_box_rows() (Q), B_c (K, V; in
- * pages sm90_piece_keys()) or SM90_WARPGROUP_ROWS (O) rows of one head. Maps are unset (zeros)
+ * pages piece_keys) or SM90_WARPGROUP_ROWS (O) rows of one head. Maps are unset (zeros)
  * where a tensor has no elements, and for an O of fp32. */
 typedef struct sm90_params {
     sm90_tensor_map_t q;
@@ -230,18 +232,6 @@ SM90_CONSTANT int32_t sm90_has_varlen(const flash_config_t *c) {
 
 SM90_CONSTANT int32_t sm90_has_pages(const flash_config_t *c) {
     return (c->features & FLASH_FEATURE_PAGED) != 0;
-}
-
-/* Counts the keys of a piece: the greatest common divisor of B_c and page_size. Pages and blocks of
- * keys are made of whole pieces, so that no piece crosses a page. */
-SM90_CONSTANT int32_t sm90_piece_keys(const flash_config_t *c, int32_t page_size) {
-    int32_t a = c->B_c, b = page_size;
-    while (b != 0) {
-        const int32_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
 }
 
 /* Counts the tiles of B_r queries that a query head has. */

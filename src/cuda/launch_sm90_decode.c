@@ -7,6 +7,7 @@
 #include "cuda/grid.h"
 #include "cuda/launch.h"
 #include "cuda/merge_decode.h"
+#include "cuda/paging_sm90.h"
 #include "cuda/plan_sm90_decode.h"
 #include "cuda/tensor_map.h"
 #include "cuda/tma_tensor.h"
@@ -36,21 +37,14 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
     return merge_decode_prepare(&merge, device);
 }
 
-static sm90_paging_t paging_of(const flash_config_t *config, const flash_params_t *p) {
-    if (!sm90_has_pages(config))
-        return (sm90_paging_t){.piece_keys = 0};
-    return (sm90_paging_t){.by_page_size = flash_divider(p->pages.page_size),
-                           .piece_keys = sm90_decode_piece_keys(p->pages.page_size)};
-}
-
 static flash_status_t encode_maps(const flash_config_t *config, sm90_decode_params_t *params) {
     const flash_params_t *p = &params->cut.attention;
     const tma_tensor_t k = tma_tensor_k(config, p), v = tma_tensor_v(config, p);
-    const int32_t box_rows = sm90_has_pages(config) ? params->paging.piece_keys : config->B_c;
+    const int32_t box_keys = paging_sm90_box_keys(config, &params->paging);
     params->entry_tokens =
         (sm90_entry_tokens_t){.k = (int32_t)k.entry_tokens, .v = (int32_t)v.entry_tokens};
-    FLASH_TRY(tensor_map_encode(&k, config->dtype, box_rows, &params->k));
-    return tensor_map_encode(&v, config->dtype, box_rows, &params->v);
+    FLASH_TRY(tensor_map_encode(&k, config->dtype, box_keys, &params->k));
+    return tensor_map_encode(&v, config->dtype, box_keys, &params->v);
 }
 
 static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
@@ -61,8 +55,8 @@ static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *pro
     plan_sm80_decode_place(&plan, problem->workspace);
     const cuda_grid_t grid = {
         .blocks = plan.blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
-    sm90_decode_params_t params = {.cut = plan.params,
-                                   .paging = paging_of(config, &problem->params)};
+    sm90_decode_params_t params = {
+        .cut = plan.params, .paging = paging_sm90(config, &problem->params, DECODE_UNIT_KEYS)};
     FLASH_TRY(encode_maps(config, &params));
     FLASH_TRY(launch_grid(cuda_kernel_symbol(kernel), &grid, &params, stream));
     return merge_decode_enqueue(&merge, &plan, device, stream);

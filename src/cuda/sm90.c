@@ -4,6 +4,7 @@
  */
 #include "core/status.h"
 #include "cuda/family.h"
+#include "cuda/paging_sm90.h"
 #include "cuda/tma_tensor.h"
 #include "kernels/sm90/sm90_kernel.h"
 
@@ -87,11 +88,9 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     const flash_params_t *p = &problem->params;
     const tma_tensor_t tensors[] = {tma_tensor_q(config, p), tma_tensor_k(config, p),
                                     tma_tensor_v(config, p)};
-    if (sm90_has_pages(config) && p->pages.page_size == 0)
-        return "SM90 kernels with paged read K and V in pages alone";
-    if (sm90_has_pages(config) && p->pages.n_pages == 0)
-        return "SM90 kernels with paged need a page at least";
-    const char *found = cuda_launch_obstacle(&cuda, config, problem, device);
+    const char *found = paging_sm90_obstacle(config, p);
+    if (found == NULL)
+        found = cuda_launch_obstacle(&cuda, config, problem, device);
     for (int i = 0; i < 3 && found == NULL; i++)
         found = tma_tensor_obstacle(&tensors[i]);
     return found != NULL ? found : o_obstacle(config, p);
@@ -133,13 +132,6 @@ static int64_t time_at_length(const flash_config_t *config) {
     return ROWS * block_time(config) / ((int64_t)config->B_r * config->B_c);
 }
 
-/* Declines short pieces of pages, unless the size of pages must not change a bit. */
-static bool declines(const flash_config_t *config, const problem_t *problem,
-                     const device_t *device) {
-    (void)device;
-    return !problem->batch_invariant && tma_pieces_are_short(config, &problem->params);
-}
-
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
     const int32_t strategies = config->overlap + config->persistent + config->fixed_reference;
@@ -155,7 +147,6 @@ const family_t family_sm90 = {.facts = &family_facts_sm90,
                               .obstacle = obstacle,
                               .priority = priority,
                               .rank = rank,
-                              .declines = declines,
                               .part = FAMILY_FORWARD_PART,
                               .ops = {[FAMILY_OP_FORWARD] = &sm90_forward_ops},
                               .cuda = &cuda};

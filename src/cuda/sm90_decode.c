@@ -5,6 +5,7 @@
 #include "core/int64.h"
 #include "core/status.h"
 #include "cuda/family.h"
+#include "cuda/paging_sm90.h"
 #include "cuda/plan_sm90_decode.h"
 #include "cuda/tma_tensor.h"
 #include "kernels/sm90/decode_kernel.h"
@@ -82,10 +83,9 @@ static const char *launch_obstacle(const flash_config_t *config, const problem_t
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
-    if (sm90_has_pages(config) && p->pages.page_size == 0)
-        return "decode kernels with paged read K and V in pages alone";
-    if (sm90_has_pages(config) && p->pages.n_pages == 0)
-        return "SM90_DECODE kernels with paged need a page at least";
+    const char *of_pages = paging_sm90_obstacle(config, p);
+    if (of_pages != NULL)
+        return of_pages;
     if (problem->batch_invariant && p->cu_seqlens_q != NULL)
         return "with FLASH_FLAG_BATCH_INVARIANT the queries of other sequences must not decide "
                "between decode and other kernels";
@@ -126,8 +126,6 @@ static bool declines(const flash_config_t *config, const problem_t *problem,
                      const device_t *device) {
     const int32_t d_head = problem->params.d_head;
     if (is_out_of_question(config, problem, device))
-        return true;
-    if (!problem->batch_invariant && tma_pieces_are_short(config, &problem->params))
         return true;
     const int64_t own = min64(estimate_sm90_decode(64, problem, device),
                               estimate_sm90_decode(128, problem, device));

@@ -151,9 +151,3 @@ const char *tma_tensor_obstacle(const tma_tensor_t *tensor) {
     }
     return tensor->n_axes == TMA_MOST_AXES ? raggedness_obstacle(tensor) : NULL;
 }
-
-/* Measured on an H100 at d_head 128: 277 TFLOP/s with pieces of 16 keys, 25 with single ones. */
-bool tma_pieces_are_short(const flash_config_t *config, const flash_params_t *p) {
-    enum { LEAST_KEYS = 16 };
-    return sm90_has_pages(config) && sm90_piece_keys(config, p->pages.page_size) < LEAST_KEYS;
-}

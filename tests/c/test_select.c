@@ -593,30 +593,19 @@ static void more_rows_over_pages_take_other_families(void **state) {
     assert_refused(select_check(decode, &few, &hopper), FLASH_ERROR_UNSUPPORTED, "at most 32 rows");
 }
 
-/* TMA would start a copy for every few keys; but bits must not depend on the size of pages where
- * the caller wants them to be the same in every batch. */
-static void short_pieces_of_pages_take_sm80(void **state) {
-    static const struct {
-        int32_t page_size, arch;
-    } cases[] = {{1, FLASH_ARCH_SM80},  {3, FLASH_ARCH_SM80},  {8, FLASH_ARCH_SM80},
-                 {19, FLASH_ARCH_SM80}, {24, FLASH_ARCH_SM80}, {16, FLASH_ARCH_SM90},
-                 {48, FLASH_ARCH_SM90}, {64, FLASH_ARCH_SM90}, {256, FLASH_ARCH_SM90}};
+/* The size of pages decides how a kernel reads them, and not which kernel does. */
+static void pages_of_every_size_take_the_same_kernels(void **state) {
+    static const int32_t page_sizes[] = {1, 3, 8, 16, 19, 24, 48, 64, 256};
     (void)state;
     if (!has_cuda_kernels())
         skip();
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (size_t i = 0; i < sizeof page_sizes / sizeof page_sizes[0]; i++) {
         problem_t p = prefill_in_pages(128);
-        p.params.pages.page_size = cases[i].page_size;
+        p.params.pages.page_size = page_sizes[i];
         p.params.pages.n_pages = 1000;
-        check_paged_choice(&p, &hopper, cases[i].arch);
-        p.params.seqlen_q = 128;
-        assert_int_equal(selected(&p, &hopper)->config.arch, cases[i].arch == FLASH_ARCH_SM80
-                                                                 ? FLASH_ARCH_SM80
-                                                                 : FLASH_ARCH_SM90_DECODE);
-        p = prefill_in_pages(128);
-        p.params.pages.page_size = cases[i].page_size;
-        p.batch_invariant = true;
         check_paged_choice(&p, &hopper, FLASH_ARCH_SM90);
+        p.params.seqlen_q = 128;
+        assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90_DECODE);
     }
 }
 
@@ -631,6 +620,11 @@ static void pools_that_tma_refuses_take_sm80(void **state) {
     p.params.pages.n_pages = 10;
     check_paged_choice(&p, &hopper, FLASH_ARCH_SM90);
     p.params.v_stride.batch += 8; /* no whole number of tokens */
+    check_paged_choice(&p, &hopper, FLASH_ARCH_SM80);
+    p = prefill_in_pages(64);
+    p.params.pages.n_pages = 2;
+    p.params.v_stride.seq = (int64_t)1 << 31; /* elements, of 2 bytes */
+    p.params.v_stride.batch = p.params.v_stride.seq * p.params.pages.page_size;
     check_paged_choice(&p, &hopper, FLASH_ARCH_SM80);
     p = prefill_in_pages(64);
     p.params.pages.n_pages = 0;
@@ -1082,7 +1076,7 @@ int main(void) {
         cmocka_unit_test(more_blocks_than_a_launch_takes_are_refused),
         cmocka_unit_test(rows_with_pages_serve_pages_alone),
         cmocka_unit_test(more_rows_over_pages_take_other_families),
-        cmocka_unit_test(short_pieces_of_pages_take_sm80),
+        cmocka_unit_test(pages_of_every_size_take_the_same_kernels),
         cmocka_unit_test(pools_that_tma_refuses_take_sm80),
         cmocka_unit_test(ragged_batches_with_long_sequences_are_mixed),
         cmocka_unit_test(other_batches_are_not_mixed),

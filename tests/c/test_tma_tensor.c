@@ -2,6 +2,7 @@
  * What TMA can address of a ragged batch, and where its tokens are. Batches with tensors of one
  * length are in test_select.c.
  */
+#include "cuda/paging_sm90.h"
 #include "cuda/tma_tensor.h"
 #include "kernels/sm90/sm90_kernel.h"
 #include "support.h"
@@ -141,14 +142,52 @@ static void pages_of_a_pool_are_whole_numbers_of_tokens_apart(void **state) {
     check_addressed(&p, 1);
 }
 
-/* Pieces lie in one page and in one block. */
-static void a_piece_is_the_greatest_common_divisor(void **state) {
-    const flash_config_t config = {.B_c = 128};
-    const int32_t cases[][2] = {{1, 1},  {3, 1},     {16, 16},  {48, 16},
-                                {19, 1}, {128, 128}, {256, 128}};
+/* Pieces lie in one page and in one block, and begin where blocks may begin; those of less than 8
+ * keys are read key by key. */
+static void pages_are_read_in_pieces_or_key_by_key(void **state) {
+    static const flash_config_t config = {
+        .dtype = FLASH_DTYPE_BF16,
+        .B_c = 128,
+        .features = FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED,
+    };
+    static const int32_t cases[][3] = {{1, 128, 0},     {3, 128, 0},   {4, 128, 0},
+                                       {8, 128, 8},     {16, 128, 16}, {48, 128, 16},
+                                       {19, 128, 0},    {80, 128, 16}, {64, 128, 64},
+                                       {128, 128, 128}, {256, 64, 64}, {768, 128, 128}};
+    flash_params_t p = cached();
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        assert_int_equal(sm90_piece_keys(&config, cases[i][0]), cases[i][1]);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        p.pages = (flash_pages_t){.table = lengths, .v_table = lengths, .n_pages = 10};
+        p.pages.page_size = cases[i][0];
+        p.k_stride.batch = (int64_t)p.pages.page_size * TOKEN;
+        p.v_stride = p.k_stride;
+        assert_null(paging_sm90_obstacle(&config, &p));
+        const sm90_paging_t paging = paging_sm90(&config, &p, cases[i][1]);
+        const int32_t keys = cases[i][2];
+        assert_int_equal(paging.piece_keys, keys);
+        assert_int_equal(paging_sm90_box_keys(&config, &paging), keys > 0 ? keys : config.B_c);
+        assert_int_equal(paging.k_token_bytes, 2 * TOKEN);
+        assert_int_equal(paging.v_token_bytes, 2 * TOKEN);
+    }
+}
+
+static void pages_are_refused_with_their_reason(void **state) {
+    static const flash_config_t config = {
+        .dtype = FLASH_DTYPE_BF16,
+        .B_c = 128,
+        .features = FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED,
+    };
+    flash_params_t p = cached();
+    (void)state;
+    assert_string_equal(paging_sm90_obstacle(&config, &p),
+                        "SM90 kernels with paged read K and V in pages alone");
+    p.pages = (flash_pages_t){.table = lengths, .v_table = lengths, .page_size = 16};
+    assert_string_equal(paging_sm90_obstacle(&config, &p),
+                        "SM90 kernels with paged need a page at least");
+    p.pages.n_pages = 10;
+    p.v_stride.seq = (int64_t)1 << 31;
+    assert_string_equal(paging_sm90_obstacle(&config, &p),
+                        "SM90 kernels with paged need tokens less than 2^32 bytes apart");
 }
 
 /* K and V of e4m3 have elements of a byte, Q and O beside them of two. */
@@ -191,7 +230,8 @@ int main(void) {
         cmocka_unit_test(elements_of_a_cache_may_have_a_byte),
         cmocka_unit_test(an_empty_tensor_is_no_obstacle),
         cmocka_unit_test(pages_of_a_pool_are_whole_numbers_of_tokens_apart),
-        cmocka_unit_test(a_piece_is_the_greatest_common_divisor),
+        cmocka_unit_test(pages_are_read_in_pieces_or_key_by_key),
+        cmocka_unit_test(pages_are_refused_with_their_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

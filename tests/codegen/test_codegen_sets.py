@@ -192,6 +192,7 @@ def test_ship_serves_full_masked_and_ragged_problems_of_sm90():
                 8,
                 8 | 1,
                 8 | 4 | 2 | 1,
+                8 | 1 | 16,
                 PAGED_FEATURES,
             }
             assert all(c.longest_first == (c.features != 0) for c in rows)

@@ -108,10 +108,11 @@ def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor
 
 
 def run_in_pages(problem: AttentionProblem, config: flashattn.Config) -> None:
-    """Keys padded, in pages that no block of keys divides and in some that divide it; the latter
-    on the rarer ways, O of fp32 too. A ragged problem has its longest length for every sequence."""
+    """Keys padded, in pages that are read key by key and in some that are read in pieces; those of
+    16 on the rarer ways, O of fp32 too. A ragged problem has its longest length for every
+    sequence."""
     padded = replace(problem, cu_seqlens_k=None)
-    for page_size, is_rare in ((5, False), (16, True)):
+    for page_size, is_rare in ((5, False), (16, True), (64, False)):
         tensors, where = device_pages(PagedProblem(padded, page_size))
         options = {**device_options(replace(padded, seqused_k=None)), **where}
         if is_rare:

@@ -7,8 +7,8 @@
 #ifndef FLASH_KERNELS_SM80_DECODE_LOAD_CUH
 #define FLASH_KERNELS_SM80_DECODE_LOAD_CUH
 
+#include "common/ptx/async_copy.cuh"
 #include "sm80/decode/pages.cuh"
-#include "sm80/ptx/async_copy.cuh"
 
 /* Reads of at most so many bytes leave the second-level cache to others sooner than by its own
  * rule, which pays; larger ones lose by it (measured on an H200). */

@@ -5,8 +5,8 @@
 #ifndef FLASH_KERNELS_SM80_FORWARD_LAYOUT_CUH
 #define FLASH_KERNELS_SM80_FORWARD_LAYOUT_CUH
 
+#include "common/ptx/opaque.cuh"
 #include "sm80/forward/derive.cuh"
-#include "sm80/ptx/opaque.cuh"
 
 template <flash_config_t C> static __device__ __forceinline__ int swizzle(int row) {
     if constexpr (!C.swizzled)

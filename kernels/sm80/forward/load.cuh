@@ -8,11 +8,11 @@
 #ifndef FLASH_KERNELS_SM80_FORWARD_LOAD_CUH
 #define FLASH_KERNELS_SM80_FORWARD_LOAD_CUH
 
+#include "common/ptx/async_copy.cuh"
 #include "common/ptx/e4m3.cuh"
+#include "common/ptx/opaque.cuh"
 #include "common/ptx/shared_memory.cuh"
 #include "sm80/forward/layout.cuh"
-#include "sm80/ptx/async_copy.cuh"
-#include "sm80/ptx/opaque.cuh"
 
 /* The row and column of a thread's first chunk in every block that it helps to copy. */
 template <flash_config_t C> static __device__ __forceinline__ int copy_row() {

@@ -7,13 +7,13 @@
 
 #include "sm90/decode/walk.cuh"
 #include "sm90/load/kv.cuh"
+#include "sm90/load/pieces.cuh"
+#include "sm90/load/rows.cuh"
 
 /* A stream of keys is K or V, with the stages that it goes to, and their barriers. */
 typedef struct key_stream {
-    const sm90_tensor_map_t *map;
-    const int32_t *page_table; /* NULL: a cache of slots, or none of pages */
-    int32_t entry_tokens;
-    uint32_t tiles; /* shared memory of the first stage */
+    page_pool_t from; /* in pages or not */
+    uint32_t tiles;   /* shared memory of the first stage */
     const uint64_t *full;
     const uint64_t *empty;
 } key_stream_t;
@@ -21,35 +21,13 @@ typedef struct key_stream {
 template <flash_config_t C>
 static __device__ __forceinline__ key_stream_t k_stream(const sm90_decode_params_t &params) {
     const block_state_t &state = block_state<C>();
-    return {&params.k,
-            params.cut.attention.pages.table,
-            params.entry_tokens.k,
-            k_tile<C>(0),
-            state.k_full,
-            state.k_empty};
+    return {k_pool(params, params.cut.attention), k_tile<C>(0), state.k_full, state.k_empty};
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ key_stream_t v_stream(const sm90_decode_params_t &params) {
     const block_state_t &state = block_state<C>();
-    return {&params.v,
-            params.cut.attention.pages.v_table,
-            params.entry_tokens.v,
-            v_tile<C>(0),
-            state.v_full,
-            state.v_empty};
-}
-
-template <flash_config_t C>
-static __device__ __forceinline__ paged_tensor_t pages_of(const sm90_decode_params_t &params,
-                                                          const decode_block_t &block,
-                                                          const key_stream_t &stream) {
-    const flash_params_t &p = params.cut.attention;
-    const int64_t first_id = flash_kv_first_id(&p, block.piece.batch_index);
-    return {stream.map,           &p.pages,
-            &params.paging,       p.pages.table ? stream.page_table + first_id : NULL,
-            (int32_t)first_id,    stream.entry_tokens,
-            block.sequence.len_k, block.first_head_kv};
+    return {v_pool(params, params.cut.attention), v_tile<C>(0), state.v_full, state.v_empty};
 }
 
 template <flash_config_t C, int STAGES>
@@ -61,22 +39,46 @@ load_run_of_blocks(const decode_block_t &block, const key_walk_t &walk, const ke
         const int stage = ring.stage;
         const flash_kv_run_t run =
             flash_kv_run(&block.sequence, block.piece.batch_index, nth_key<C>(walk, n));
-        load_stage<C, STAGES>(to.map, run_box<C>(run, block.first_head_kv, to.entry_tokens),
-                              to.tiles + stage * kv_bytes<C>, to.full[stage], to.empty[stage],
-                              ring);
+        load_stage<C, STAGES>(
+            to.from.map, run_box<C>(run, block.first_head_kv, to.from.entry_tokens),
+            to.tiles + stage * kv_bytes<C>, to.full[stage], to.empty[stage], ring);
     }
+}
+
+/* Returns the first key of the n-th block of the walk; negative: it has fewer. */
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t nth_key_if_any(const key_walk_t &walk, int32_t n) {
+    return n < walk.blocks ? nth_key<C>(walk, n) : -1;
+}
+
+template <flash_config_t C, int STAGES, typename LOADER>
+static __device__ __forceinline__ void
+load_paged_blocks(const paged_tensor_t &tensor, const key_walk_t &walk, const key_stream_t &to) {
+    ring_t ring = {0, 0};
+    LOADER loader = {};
+    fetch_ids<C>(tensor, nth_key_if_any<C>(walk, 0), loader);
+#pragma unroll 1
+    for (int32_t n = 0; n < walk.blocks; ++n) {
+        const int stage = ring.stage;
+        load_block<C>(tensor, nth_key<C>(walk, n), nth_key_if_any<C>(walk, n + 1), loader,
+                      {to.tiles + stage * kv_bytes<C>, shared_address(&to.full[stage]),
+                       shared_address(&to.empty[stage]), ring.parity});
+        step<STAGES>(ring);
+    }
+    finish_blocks<C>(loader);
 }
 
 template <flash_config_t C, int STAGES>
 static __device__ __forceinline__ void
-load_paged_blocks(const paged_tensor_t &tensor, const key_walk_t &walk, const key_stream_t &to) {
-    ring_t ring = {0, 0};
-#pragma unroll 1
-    for (int32_t n = 0; n < walk.blocks; ++n) {
-        const int stage = ring.stage;
-        load_pages<C, STAGES>(tensor, nth_key<C>(walk, n), to.tiles + stage * kv_bytes<C>,
-                              to.full[stage], to.empty[stage], ring);
-    }
+load_paged_walk(const sm90_decode_params_t &params, const decode_block_t &block,
+                const key_walk_t &walk, const key_stream_t &to) {
+    const paged_tensor_t tensor =
+        find_pages<C>(params.cut.attention, params.paging, to.from, block.piece.batch_index,
+                      block.sequence.len_k, block.first_head_kv);
+    if (params.paging.piece_keys > 0)
+        load_paged_blocks<C, STAGES, piece_loader_t>(tensor, walk, to);
+    else
+        load_paged_blocks<C, STAGES, row_loader_t>(tensor, walk, to);
 }
 
 /* Loads all blocks of the walk: this is the warp's whole work. */
@@ -85,7 +87,7 @@ static __device__ __forceinline__ void load_walk(const sm90_decode_params_t &par
                                                  const decode_block_t &block,
                                                  const key_walk_t &walk, const key_stream_t &to) {
     if constexpr (has_pages<C>)
-        load_paged_blocks<C, STAGES>(pages_of<C>(params, block, to), walk, to);
+        load_paged_walk<C, STAGES>(params, block, walk, to);
     else if (elect_one())
         load_run_of_blocks<C, STAGES>(block, walk, to);
 }

@@ -153,8 +153,7 @@ convert_q(const flash_params_t &p, const tile_scales_t &scales, int assignment_s
         else
             clear_exponents<C>(q_turn<C>(ring), first);
         async_proxy_fence();
-        __syncwarp();
-        release(state.q_full[slot][part]);
+        mbarrier_arrive(shared_address(&state.q_full[slot][part]));
     }
     step<q_slots<C>>(ring);
 }

@@ -58,14 +58,20 @@ static __device__ __forceinline__ void sanitise_block(sanitiser_t &sanitiser, in
     release(state.v_full[stage]);
 }
 
+/* Goes past a block of the tile, which it sanitises if a mask cuts it. */
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void pass_block(const tile_of<C> &tile, int32_t block,
+                                                  sanitiser_t &sanitiser, int slot) {
+    if (sanitises_v<C, FIXED> && is_cut(tile, block))
+        sanitise_block<C>(sanitiser, slot);
+    step<v_stages<C>>(sanitiser.v);
+}
+
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void sanitise_tile(const tile_of<C> &tile, sanitiser_t &sanitiser,
                                                      int slot) {
-    for (int32_t block = tile.block_end - 1; block >= tile.block_begin; --block) {
-        if (sanitises_v<C, FIXED> && is_cut(tile, block))
-            sanitise_block<C>(sanitiser, slot);
-        step<v_stages<C>>(sanitiser.v);
-    }
+    for (int32_t block = tile.block_end - 1; block >= tile.block_begin; --block)
+        pass_block<C, FIXED>(tile, block, sanitiser, slot);
 }
 
 template <flash_config_t C, bool FIXED>

@@ -3,8 +3,8 @@
  * change them. Left to itself it trades one register kept over the main loop for several, and for
  * integer instructions inside.
  */
-#ifndef FLASH_KERNELS_SM80_PTX_OPAQUE_CUH
-#define FLASH_KERNELS_SM80_PTX_OPAQUE_CUH
+#ifndef FLASH_KERNELS_COMMON_PTX_OPAQUE_CUH
+#define FLASH_KERNELS_COMMON_PTX_OPAQUE_CUH
 
 #include <stdint.h>
 

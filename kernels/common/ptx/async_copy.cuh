@@ -4,8 +4,8 @@
  * cp.async.commit_group, cp.async.wait_group, cp.async.wait_all. Past L1 (.cg): a block is read
  * once by each thread block.
  */
-#ifndef FLASH_KERNELS_SM80_PTX_ASYNC_COPY_CUH
-#define FLASH_KERNELS_SM80_PTX_ASYNC_COPY_CUH
+#ifndef FLASH_KERNELS_COMMON_PTX_ASYNC_COPY_CUH
+#define FLASH_KERNELS_COMMON_PTX_ASYNC_COPY_CUH
 
 #include <stdint.h>
 

@@ -1,0 +1,106 @@
+/*
+ * The warps that load K and V of each tile from pages, one K and one V, from the last block to the
+ * first. The warp of V also sanitises it, where no converter does. LOADER, of pieces or of rows, is
+ * the way in which they do it.
+ */
+#ifndef FLASH_KERNELS_SM90_LOAD_PAGED_KV_CUH
+#define FLASH_KERNELS_SM90_LOAD_PAGED_KV_CUH
+
+#include "sm90/load/kv.cuh"
+#include "sm90/load/pieces.cuh"
+#include "sm90/load/rows.cuh"
+#include "sm90/load/sanitise_v.cuh"
+
+/* ---- K ---- */
+
+template <flash_config_t C>
+static __device__ __forceinline__ stage_to_fill_t k_stage_to_fill(const ring_t &ring) {
+    const int stage = ring.stage;
+    return {k_tile<C>(stage), shared_address(&k_arrival<C>(stage)),
+            shared_address(&block_state<C>().k_empty[stage]), ring.parity};
+}
+
+template <flash_config_t C, typename LOADER>
+static __device__ __forceinline__ void load_paged_k(const sm90_params_t &params,
+                                                    const tile_of<C> &tile, ring_t &ring) {
+    const flash_params_t &p = params.problem;
+    const paged_tensor_t k = find_pages<C>(p, params.paging, k_pool(params, p), tile.batch_index,
+                                           tile.len_k, tile.head / p.group);
+    LOADER loader = {};
+    fetch_ids<C>(k, (tile.block_end - 1) * C.B_c, loader);
+#pragma unroll 1
+    for (int32_t block = tile.block_end - 1; block >= tile.block_begin; --block) {
+        load_block<C>(k, block * C.B_c, (block - 1) * C.B_c, loader, k_stage_to_fill<C>(ring));
+        step<k_stages<C>>(ring);
+    }
+    finish_blocks<C>(loader);
+}
+
+/* Loads K of all tiles of a pass. */
+template <flash_config_t C, typename LOADER>
+static __device__ __forceinline__ void load_paged_k_pass(const sm90_params_t &params, ring_t &ring,
+                                                         ring_t &assignments) {
+    for (assignment_of<C> assignment = take_assignment<C>(assignments); assignment.index >= 0;
+         assignment = take_assignment<C>(assignments))
+        if (has_blocks(assignment.tile))
+            load_paged_k<C, LOADER>(params, assignment.tile, ring);
+}
+
+/* ---- V ---- */
+
+typedef struct v_loader {
+    ring_t ring;
+    sanitiser_t sanitiser;
+    uint32_t o_parity; /* of o_left */
+} v_loader_t;
+
+template <flash_config_t C>
+static __device__ __forceinline__ stage_to_fill_t v_stage_to_fill(const ring_t &ring,
+                                                                  bool sanitised) {
+    const int stage = ring.stage;
+    return {v_tile<C>(stage), shared_address(&v_arrival<C>(stage, sanitised)),
+            shared_address(&block_state<C>().v_empty[stage]), ring.parity};
+}
+
+/* slot: that of the tile's assignment. */
+template <flash_config_t C, bool FIXED, typename LOADER>
+static __device__ __forceinline__ void
+load_paged_v(const sm90_params_t &params, const tile_of<C> &tile, int slot, v_loader_t &v_loader) {
+    const flash_params_t &p = params.problem;
+    const paged_tensor_t v = find_pages<C>(p, params.paging, v_pool(params, p), tile.batch_index,
+                                           tile.len_k, tile.head / p.group);
+    const int32_t first_in_o = first_block_in_o<C>(tile);
+    LOADER loader = {};
+    fetch_ids<C>(v, (tile.block_end - 1) * C.B_c, loader);
+#pragma unroll 1
+    for (int32_t block = tile.block_end - 1; block >= tile.block_begin; --block) {
+        const bool sanitised = sanitises_v<C, FIXED> && is_cut(tile, block);
+        if (block == first_in_o)
+            await_output<C>(v_loader.o_parity);
+        load_block<C>(v, block * C.B_c, (block - 1) * C.B_c, loader,
+                      v_stage_to_fill<C>(v_loader.ring, sanitised));
+        if constexpr (!converts<C> && !FIXED) {
+            if (sanitised)
+                finish_blocks<C>(loader);
+            pass_block<C, FIXED>(tile, block, v_loader.sanitiser, slot);
+        }
+        step<v_stages<C>>(v_loader.ring);
+    }
+    finish_blocks<C>(loader);
+}
+
+/* Loads V of all tiles of a pass, and sanitises it where nobody else does. */
+template <flash_config_t C, bool FIXED, typename LOADER>
+static __device__ __forceinline__ void load_paged_v_pass(const sm90_params_t &params,
+                                                         v_loader_t &loader, ring_t &assignments) {
+    while (true) {
+        const int slot = assignments.stage;
+        const assignment_of<C> assignment = take_assignment<C>(assignments);
+        if (assignment.index < 0)
+            break;
+        if (has_blocks(assignment.tile))
+            load_paged_v<C, FIXED, LOADER>(params, assignment.tile, slot, loader);
+    }
+}
+
+#endif
