@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import flashattn
 import numpy as np
@@ -197,6 +198,17 @@ def test_numpy_is_left_out_where_its_scores_do_not_fit(capsys, monkeypatch) -> N
 def test_available_memory() -> None:
     left = memory.available("cpu")
     assert left is None or 1 << 20 < left < 1 << 50
+
+
+def test_memory_that_torch_keeps_for_itself_counts_as_left(monkeypatch) -> None:
+    cuda = SimpleNamespace(
+        mem_get_info=lambda: (100, 500), memory_reserved=lambda: 50, memory_allocated=lambda: 20
+    )
+    monkeypatch.setattr(memory.extras, "load", lambda _: SimpleNamespace(cuda=cuda))
+    assert memory.available("cuda") == 130
+    memory.require(130, "Q", "cuda")
+    with pytest.raises(extras.BadInput, match="Q take 131 bytes, and the GPU has 130 bytes"):
+        memory.require(131, "Q", "cuda")
 
 
 def test_memory_that_cannot_be_read_refuses_nothing(monkeypatch, tmp_path: Path) -> None:

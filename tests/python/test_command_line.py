@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from complaints import assert_complains
 from flashattn import compare as compare_module
-from flashattn.cli import info, main
+from flashattn.cli import forward, info, main
 from problems import AttentionProblem, make_inputs, runnable_kernels
 from subprocesses import run_python
 
@@ -304,6 +304,27 @@ def test_forward_on_a_device_that_is_not_there(files: list[str], capsys) -> None
     code = main(["forward", *files, "--device", "cuda"])
     assert_complains(capsys, code, "device is the current CUDA device")
     _assert_no_output(files)
+
+
+def test_forward_takes_all_that_belongs_to_a_call_to_the_device(files: list[str], capsys) -> None:
+    """With a device that is the CPU by another name."""
+    expected = flashattn.flash_attn_func(*map(np.load, files[:3]), causal=True, seqused_k=[14, 6])
+    moved = []
+
+    def to_tensor(array: np.ndarray, where: str) -> np.ndarray:
+        moved.append((array.shape, where))
+        return array
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forward.device, "device_info", lambda _: None)
+        patch.setattr(forward.extras, "require", lambda *_: None)
+        patch.setattr(forward.torch_arrays, "to_tensor", to_tensor)
+        patch.setattr(forward.torch_arrays, "to_array", lambda array: array)
+        options = ["--device", "cuda", "--causal", "--seqused-k", "14,6"]
+        assert main(["forward", *files, *options]) == 0
+    assert (np.load(files[3]) == expected).all()
+    shapes = [(2, 9, 4, 16), (2, 14, 2, 16), (2, 14, 2, 16), (2,)]
+    assert moved == [(shape, "cuda") for shape in shapes]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
