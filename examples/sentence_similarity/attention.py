@@ -4,7 +4,6 @@ every sequence; they differ in how they treat a batch of different lengths.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -123,6 +122,18 @@ def preferred() -> Implementation:
     return FLASHATTN if gpu.why_not() else FLASHATTN_GPU
 
 
+def torch_works() -> bool:
+    """Whether torch is installed, and takes the arrays of this numpy: one that was built for
+    another numpy does not."""
+    try:
+        import torch
+
+        torch.from_numpy(np.zeros(1, np.float32))
+    except (ImportError, OSError, RuntimeError):
+        return False
+    return True
+
+
 def implementations() -> list[Implementation]:
     """All that this machine can run, the baseline first."""
     found = [
@@ -133,7 +144,7 @@ def implementations() -> list[Implementation]:
     ]
     if preferred() is FLASHATTN_GPU:
         found.append(FLASHATTN_GPU)
-    if importlib.util.find_spec("torch"):
+    if torch_works():
         found.append(Implementation("torch SDPA, padded batch", padded_batch, torch_padded))
         found.append(Implementation("torch SDPA, each sequence", ragged_batch, torch_each))
     return found

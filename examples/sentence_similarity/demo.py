@@ -36,6 +36,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 when an implementation deviates too far, 2 when the demo cannot run."""
     options = parse_arguments(arguments)
+    report.show_lines_at_once()
     try:
         model = load_model(options.model)
     except ModelError as error:
@@ -55,7 +56,7 @@ def run_demo(model: Model, own_queries: Sequence[str], repeats: int) -> bool:
     measured = measure_all(encoder, sequences, found, repeats, report.print_progress)
     baseline, ours = measured[BASELINE.name], measured[preferred().name]
     report.print_ranking(passages, queries, similarities(ours.embeddings, len(queries)))
-    report.print_comparison(measured, baseline)
+    report.print_comparison(measured, baseline, repeats)
     report.print_layers(ours, baseline)
     failed = [i for i in found if not agrees(i, measured[i.name], baseline)]
     report.print_verdict(failed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -12,6 +13,12 @@ from attention import Implementation, flash_kernel
 from measure import Measurement
 from model import Encoder
 from text import Passage
+
+
+def show_lines_at_once() -> None:
+    """Also where the output is a pipe or a file, beside the progress on standard error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
 
 
 def print_header(encoder: Encoder, sequences: Sequence[Sequence[int]]) -> None:
@@ -25,7 +32,7 @@ def print_header(encoder: Encoder, sequences: Sequence[Sequence[int]]) -> None:
         f"{encoder.d_head}, fp32\n"
         f"text    {len(lengths)} texts of {lengths.min()} to {lengths.max()} tokens, "
         f"{lengths.sum()} tokens in all\n"
-        f"device  {cpu.name}, {cpu.n_threads} threads\n"
+        f"device  {cpu.name}, {cpu.n_threads} {'thread' if cpu.n_threads == 1 else 'threads'}\n"
         f"gpu     {why_no_gpu or gpu_use()}\n"
         f"kernel  {kernel.config}\n"
         f"        {kernel.reason}"
@@ -59,13 +66,16 @@ def print_ranking(
     print(f"{hits} of {len(written)} queries find the passage that they were written for.")
 
 
-def print_comparison(measured: dict[str, Measurement], baseline: Measurement) -> None:
-    attention_base, model_base = baseline.median_seconds()
-    print("\nMedian times of all texts; ratios to the first line:")
+def print_comparison(
+    measured: dict[str, Measurement], baseline: Measurement, repeats: int
+) -> None:
+    attention_base, model_base = baseline.best_seconds()
+    runs = "One run" if repeats == 1 else f"The best of {repeats} runs"
+    print(f"\n{runs} over all texts; ratios to the first line:")
     print(f"{'':26}{'attention':>17}{'whole model':>18}{'largest deviation of':>29}")
     print(f"{'':26}{'ms':>9}{'ratio':>8}{'ms':>10}{'ratio':>8}{'embeddings':>15}{'attention':>14}")
     for name, measurement in measured.items():
-        attention, model = measurement.median_seconds()
+        attention, model = measurement.best_seconds()
         print(
             f"{name:26}{attention * 1e3:9.1f}{attention_base / attention:7.1f}x"
             f"{model * 1e3:10.0f}{model_base / model:7.1f}x"

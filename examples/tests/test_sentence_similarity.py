@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -130,6 +131,40 @@ def test_demo_runs():
     assert "20 of 20 queries" in result.stdout
     assert "A Tale of Two Cities" in result.stdout
     assert result.stdout.splitlines()[-1].startswith("OK")
+
+
+def test_the_best_run_counts():
+    nothing = np.zeros((1, 1))
+    runs = [measure.Run(nothing, nothing, *seconds) for seconds in ((9, 9), (3, 8), (5, 4), (4, 6))]
+    measurement = measure.Measurement(runs[0])  # which warms up, and is not timed
+    for run in runs[1:]:
+        measurement.add(run)
+    assert measurement.best_seconds() == (3, 4)
+
+
+def test_the_header_is_shown_before_anything_runs():
+    """In a pipe, too: standard output and the progress on standard error in one."""
+    result = subprocess.run(
+        [sys.executable, str(DEMO), "--repeats", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    assert result.stdout.index("model   all-MiniLM") < result.stdout.index("... warming up")
+    assert "The best of 2 runs over all texts" in result.stdout
+
+
+def test_a_torch_that_does_not_take_arrays_is_left_out(monkeypatch):
+    def from_numpy(_):
+        raise RuntimeError("Numpy is not available")
+
+    monkeypatch.setattr(attention, "preferred", lambda: attention.FLASHATTN)
+    for torch, there in ((SimpleNamespace(from_numpy=from_numpy), False), (None, False),
+                         (SimpleNamespace(from_numpy=lambda x: x), True)):  # fmt: skip
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        names = [implementation.name for implementation in attention.implementations()]
+        assert any(name.startswith("torch SDPA") for name in names) == there
 
 
 def test_demo_says_which_device_runs():

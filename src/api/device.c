@@ -15,6 +15,7 @@
 
 static uint32_t processor_isa;
 static bool processor_amx_refused;
+static bool processor_isa_absent;
 static bool processor_dots_pay;
 static pthread_once_t processor_once = PTHREAD_ONCE_INIT;
 
@@ -23,6 +24,7 @@ static void read_processor(void) {
     if (cpu_features_limit(&limit) != FLASH_SUCCESS)
         return;
     processor_isa = cpu_features_isa() & limit.isa;
+    processor_isa_absent = (limit.named & ~processor_isa) != 0;
     processor_dots_pay = cpu_features_dots_pay() || limit.wants_dots;
     if ((processor_isa & FLASH_ISA_AMX) && !cpu_features_permit_amx()) {
         processor_isa &= ~(uint32_t)FLASH_ISA_AMX;
@@ -42,6 +44,7 @@ flash_status_t device_describe(int32_t number, device_t *device) {
     *device = (device_t){.number = number,
                          .isa = processor_isa,
                          .amx_refused = processor_amx_refused,
+                         .isa_absent = processor_isa_absent,
                          .dots_pay = processor_dots_pay};
     return FLASH_SUCCESS;
 }

@@ -23,7 +23,7 @@ static flash_config_t forced = FLASH_CONFIG_INIT;
 
 static flash_status_t parse(const char *value) {
     if (flash_config_parse(value, &forced) != FLASH_SUCCESS) {
-        char why[256];
+        char why[480];
         status_copy_text(status_message(), why, sizeof why);
         return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "FLASH_CONFIG: %s", why);
     }

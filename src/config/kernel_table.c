@@ -31,14 +31,25 @@ flash_status_t kernel_table_check(const flash_kernel_t *kernel) {
     return FLASH_SUCCESS;
 }
 
+static bool has_cuda_rows(void) {
+    for (int32_t i = 0; i < kernel_table_count; i++)
+        if (!kernel_table[i].family->facts->layout->on_cpu)
+            return true;
+    return false;
+}
+
 flash_status_t kernel_table_require(const flash_config_t *config, const flash_kernel_t **kernel) {
     *kernel = kernel_table_find(config);
     if (*kernel != NULL)
         return FLASH_SUCCESS;
     FLASH_TRY(config_check(config));
+    const family_t *family;
     char text[FLASH_CONFIG_TEXT_SIZE] = "";
+    FLASH_TRY(family_require(config->arch, FLASH_ERROR_INVALID_CONFIG, &family));
     FLASH_TRY(flash_config_format(config, text, sizeof text));
-    return status_fail(FLASH_ERROR_NOT_BUILT,
-                       "%s is a legal configuration without a kernel in this library (%d kernels)",
-                       text, kernel_table_count);
+    const bool lacks_cuda = !family->facts->layout->on_cpu && !has_cuda_rows();
+    return status_fail(
+        FLASH_ERROR_NOT_BUILT,
+        "%s is a legal configuration without a kernel in this library%s (%d kernels)", text,
+        lacks_cuda ? ", which was built without CUDA" : "", kernel_table_count);
 }

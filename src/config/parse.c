@@ -5,6 +5,7 @@
 #include "config/config.h"
 #include "config/facts.h"
 #include "config/family.h"
+#include "config/kernel_table.h"
 #include "config/words.h"
 #include "core/status.h"
 #include "core/text_reader.h"
@@ -169,14 +170,36 @@ static flash_status_t read_words(reading_t *r) {
     return r->has_counts ? FLASH_SUCCESS : text_expected(&r->at, counts_form(r->layout));
 }
 
+static flash_status_t read_all(reading_t *r) {
+    FLASH_TRY(read_family(r));
+    FLASH_TRY(read_shape(r));
+    FLASH_TRY(read_words(r));
+    text_skip_blanks(&r->at);
+    return *r->at.at == '\0' ? FLASH_SUCCESS : text_expected(&r->at, "the end");
+}
+
+/* ---- The example in a refusal ---- */
+
+/* Returns a row of the family that was read, or the first row where there is none. */
+static const flash_config_t *find_example(const reading_t *r) {
+    for (int32_t i = 0; r->layout != NULL && i < kernel_table_count; i++)
+        if (kernel_table[i].config.arch == r->config.arch)
+            return &kernel_table[i].config;
+    return &kernel_table[0].config;
+}
+
+static flash_status_t add_example(const reading_t *r) {
+    char why[320], example[FLASH_CONFIG_TEXT_SIZE];
+    status_copy_text(status_message(), why, sizeof why);
+    FLASH_TRY(flash_config_format(find_example(r), example, sizeof example));
+    return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "%s; a configuration looks like \"%s\"", why,
+                       example);
+}
+
 flash_status_t flash_config_parse(const char *text, flash_config_t *config) {
     FLASH_REQUIRE(text != NULL, FLASH_ERROR_INVALID_ARGUMENT, "text is NULL");
     reading_t r = {.at = {.text = text, .at = text}, .config = FLASH_CONFIG_INIT};
-    FLASH_TRY(read_family(&r));
-    FLASH_TRY(read_shape(&r));
-    FLASH_TRY(read_words(&r));
-    text_skip_blanks(&r.at);
-    if (*r.at.at != '\0')
-        return text_expected(&r.at, "the end");
+    if (read_all(&r) != FLASH_SUCCESS)
+        return add_example(&r);
     return config_write(&r.config, config);
 }

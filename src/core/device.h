@@ -13,6 +13,7 @@ typedef struct device {
     int32_t number;   /* FLASH_DEVICE_CPU, or FLASH_DEVICE_CUDA + ordinal */
     uint32_t isa;     /* CPU: FLASH_ISA_... usable */
     bool amx_refused; /* CPU: the processor has AMX, the system does not permit it */
+    bool isa_absent;  /* CPU: FLASH_CPU_ISA names a family that the processor lacks */
     bool dots_pay;    /* CPU: a product of bf16 pairs takes no longer than one of fp32 */
 
     int32_t ordinal; /* CUDA, and all below */

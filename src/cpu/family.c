@@ -24,8 +24,10 @@ static family_rank_t rank_by_tile(const flash_config_t *config, const problem_t 
     return (family_rank_t){.preference = -(int64_t)config->B_r * config->B_c};
 }
 
-static const char *remark_on_refusal(const problem_t *problem, const device_t *device) {
+static const char *remark_on_processor(const problem_t *problem, const device_t *device) {
     (void)problem;
+    if (device->isa_absent)
+        return "; the processor lacks the family that FLASH_CPU_ISA names";
     return device->amx_refused ? "; the system refused AMX's tile registers" : "";
 }
 
@@ -68,7 +70,7 @@ static const char *lacks_nothing(const device_t *device) {
     return NULL;
 }
 DEFINE_PRIORITY(reference, PRIORITY_REFERENCE)
-CPU_FAMILY(reference, lacks_nothing, priority_reference, remark_on_refusal);
+CPU_FAMILY(reference, lacks_nothing, priority_reference, remark_on_processor);
 
 /* ---- x86-64 ---- */
 
@@ -76,16 +78,17 @@ DEFINE_LACKS(avx2, FLASH_ISA_AVX2,
              "AVX2 kernels need a processor with AVX2, FMA and F16C that FLASH_CPU_ISA does not "
              "hide")
 DEFINE_PRIORITY(avx2, PRIORITY_AVX2)
-CPU_FAMILY(avx2, lacks_avx2, priority_avx2, remark_on_refusal);
+CPU_FAMILY(avx2, lacks_avx2, priority_avx2, remark_on_processor);
 
 /* Says why AVX512_BF16 was not taken in its place. */
 static const char *remark_on_pairs(const problem_t *problem, const device_t *device) {
     const bool slow_pairs = (device->isa & FLASH_ISA_AVX512_BF16) && !device->dots_pay;
+    const bool says_more = device->amx_refused || device->isa_absent;
     const bool has_pairs =
         problem->dtype == FLASH_DTYPE_BF16 && problem->params.q_dtype == FLASH_DTYPE_BF16;
-    if (!device->amx_refused && slow_pairs && has_pairs)
+    if (!says_more && slow_pairs && has_pairs)
         return "; products of bf16 pairs are slow on it";
-    return remark_on_refusal(problem, device);
+    return remark_on_processor(problem, device);
 }
 DEFINE_LACKS(avx512, FLASH_ISA_AVX512,
              "AVX512 kernels need a processor with AVX-512 F, BW, DQ and VL that FLASH_CPU_ISA "
@@ -99,7 +102,7 @@ static int32_t priority_avx512_bf16(const device_t *device) {
 DEFINE_LACKS(avx512_bf16, FLASH_ISA_AVX512_BF16,
              "AVX512_BF16 kernels need a processor with AVX-512 F, BW, DQ, VL and AVX512_BF16 that "
              "FLASH_CPU_ISA does not hide")
-CPU_FAMILY(avx512_bf16, lacks_avx512_bf16, priority_avx512_bf16, remark_on_refusal);
+CPU_FAMILY(avx512_bf16, lacks_avx512_bf16, priority_avx512_bf16, remark_on_processor);
 
 static const char *lacks_amx(const device_t *device) {
     if (device->isa & FLASH_ISA_AMX)
@@ -111,17 +114,17 @@ static const char *lacks_amx(const device_t *device) {
                  "FLASH_CPU_ISA does not hide";
 }
 DEFINE_PRIORITY(amx, PRIORITY_AMX)
-CPU_FAMILY(amx, lacks_amx, priority_amx, remark_on_refusal);
+CPU_FAMILY(amx, lacks_amx, priority_amx, remark_on_processor);
 
 /* ---- AArch64 ---- */
 
 DEFINE_LACKS(neon, FLASH_ISA_NEON,
              "NEON kernels need an AArch64 processor, and FLASH_CPU_ISA not to hide it")
 DEFINE_PRIORITY(neon, PRIORITY_NEON)
-CPU_FAMILY(neon, lacks_neon, priority_neon, remark_on_refusal);
+CPU_FAMILY(neon, lacks_neon, priority_neon, remark_on_processor);
 
 DEFINE_LACKS(neon_bf16, FLASH_ISA_NEON_BF16,
              "NEON_BF16 kernels need an AArch64 processor with FEAT_BF16 that FLASH_CPU_ISA does "
              "not hide")
 DEFINE_PRIORITY(neon_bf16, PRIORITY_NEON_BF16)
-CPU_FAMILY(neon_bf16, lacks_neon_bf16, priority_neon_bf16, remark_on_refusal);
+CPU_FAMILY(neon_bf16, lacks_neon_bf16, priority_neon_bf16, remark_on_processor);

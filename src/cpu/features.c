@@ -31,6 +31,7 @@ static flash_status_t parse(const char *value) {
         isa |= isas[i].isa;
         if (strcasecmp(value, isas[i].name) == 0) {
             limit_in_force.isa = isa;
+            limit_in_force.named = isas[i].isa;
             limit_in_force.wants_dots = isas[i].isa == FLASH_ISA_AVX512_BF16;
             return FLASH_SUCCESS;
         }

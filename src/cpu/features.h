@@ -11,7 +11,9 @@
 
 /* What the user allows: FLASH_CPU_ISA. */
 typedef struct cpu_features_limit {
-    uint32_t isa;    /* FLASH_ISA_... bits */
+    uint32_t isa; /* FLASH_ISA_... bits */
+    uint32_t
+        named; /* that of the family in FLASH_CPU_ISA; 0: the variable is not set, or "reference" */
     bool wants_dots; /* AVX512_BF16 is named, paying or not */
 } cpu_features_limit_t;
 

@@ -272,6 +272,26 @@ static void parse_says_where(void **state) {
                    FLASH_ERROR_INVALID_ARGUMENT, "position 6");
 }
 
+/* Of the family that the text names, where it does; the example itself can be read. */
+static void parse_shows_a_configuration(void **state) {
+    static const struct {
+        const char *text, *example;
+    } texts[] = {{"REFERENCE", "looks like \"REFERENCE ("},
+                 {"AVX2", "looks like \""},
+                 {"fast", "looks like \"REFERENCE ("},
+                 {"REFERENCE (FP32, any, 16, 1): fast", "looks like \"REFERENCE ("}};
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        flash_config_t config = FLASH_CONFIG_INIT;
+        char example[FLASH_CONFIG_TEXT_SIZE] = "";
+        assert_refused(flash_config_parse(texts[i].text, &config), FLASH_ERROR_INVALID_ARGUMENT,
+                       texts[i].example);
+        const char *begin = strstr(flash_last_error(), "looks like \"");
+        assert_int_equal(sscanf(begin, "looks like \"%127[^\"]", example), 1);
+        assert_int_equal(flash_config_parse(example, &config), FLASH_SUCCESS);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_round_trip),
@@ -286,6 +306,7 @@ int main(void) {
         cmocka_unit_test(parse_refuses),
         cmocka_unit_test(parse_refuses_null),
         cmocka_unit_test(parse_says_where),
+        cmocka_unit_test(parse_shows_a_configuration),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -149,6 +149,19 @@ static void a_refused_permission_is_named(void **state) {
 }
 #endif
 
+static void an_absent_family_of_the_environment_is_named(void **state) {
+    device_t device = {.number = FLASH_DEVICE_CPU, .isa_absent = true};
+    const problem_t problem = problem_of(FLASH_DTYPE_BF16, 0);
+    const flash_kernel_t *kernel = NULL;
+    char reason[SELECT_REASON_SIZE] = "";
+    (void)state;
+    assert_success(select_kernel(&problem, &device, &kernel, reason));
+    assert_non_null(strstr(reason, "lacks the family that FLASH_CPU_ISA names"));
+    device.isa_absent = false;
+    assert_success(select_kernel(&problem, &device, &kernel, reason));
+    assert_null(strstr(reason, "FLASH_CPU_ISA"));
+}
+
 /* Whether rows of other families are to compute what this one serves, and there are none for it. */
 static bool needs_rows_that_are_not_there(const flash_kernel_t *kernel, const problem_t *problem,
                                           const device_t *device) {
@@ -1055,6 +1068,7 @@ int main(void) {
         cmocka_unit_test(products_of_pairs_must_pay),
         cmocka_unit_test(a_refused_permission_is_named),
 #endif
+        cmocka_unit_test(an_absent_family_of_the_environment_is_named),
         cmocka_unit_test(a_row_serves_its_own_problems_only),
         cmocka_unit_test(the_row_with_the_fewest_features_wins),
         cmocka_unit_test(long_sequences_take_small_steps_at_d_head_256),

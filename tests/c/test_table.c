@@ -230,6 +230,24 @@ static void check_near_miss(const flash_config_t *config, int field) {
     }
 }
 
+/* A library without CUDA says so of a configuration that other builds have. */
+static void cuda_rows_are_missed_by_their_reason(void **state) {
+    flash_config_t config = FLASH_CONFIG_INIT, row = FLASH_CONFIG_INIT;
+    bool has_cuda = false;
+    (void)state;
+    for (int32_t i = 0; i < flash_kernel_count(); i++) {
+        assert_success(flash_kernel_config(flash_kernel_at(i), &row));
+        has_cuda = has_cuda || is_cuda(row.arch);
+    }
+    assert_success(flash_config_parse("(FP16, 128, 64, 64, 4): load_0_0_0_tiles", &config));
+    assert_null(flash_lookup_kernel(&config));
+    const bool says_so = strstr(flash_last_error(), "which was built without CUDA (") != NULL;
+    assert_int_equal(says_so, !has_cuda);
+    assert_success(flash_config_parse("REFERENCE (FP32, any, 17, 1)", &config));
+    assert_null(flash_lookup_kernel(&config));
+    assert_null(strstr(flash_last_error(), "CUDA"));
+}
+
 static void every_near_miss_is_answered(void **state) {
     static const int32_t changes[] = {-1, 1, 2, 16, 64, 1 << 20};
     (void)state;
@@ -315,6 +333,7 @@ int main(void) {
         cmocka_unit_test(names_are_symbols_and_differ),
         cmocka_unit_test(short_forms_round_trip),
         cmocka_unit_test(every_near_miss_is_answered),
+        cmocka_unit_test(cuda_rows_are_missed_by_their_reason),
         cmocka_unit_test(cuda_rules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,11 +4,12 @@
 # Where ccache is there, it compiles again only what changed, also in a build folder made anew.
 ! command -v ccache >/dev/null || export CMAKE_C_COMPILER_LAUNCHER=ccache
 
-# Without the CUDA kernels, which take minutes, unless an option says so.
+# A developer's build: tests, and warnings as errors. Without the CUDA kernels, which take minutes,
+# unless an option says so.
 configure() { # folder below build/, CMake option...
     local folder=build/$1
     shift
-    cmake -S . -B "$folder" -G Ninja -DFLASH_CUDA=OFF "$@"
+    cmake --preset dev -B "$folder" -DFLASH_CUDA=OFF "$@"
 }
 
 compile() { # folder below build/, [target...]
@@ -17,8 +18,9 @@ compile() { # folder below build/, [target...]
     cmake --build "$folder" --parallel "$JOBS" ${1:+--target "$@"}
 }
 
+# As users build it, whose compilers may warn of what ours does not.
 build_release() { # CMake option...
-    configure release -DCMAKE_BUILD_TYPE=Release -DFLASH_BUILD_TESTS=OFF "$@"
+    cmake -S . -B build/release -G Ninja -DCMAKE_BUILD_TYPE=Release -DFLASH_CUDA=OFF "$@"
     compile release
 }
 

@@ -133,7 +133,8 @@ step_wheel() {
         build/wheel/flashattn-*-py3-none-*.whl
     python3 tests/abi/check_exports.py include/flashattn.h \
         build/wheel/site/flashattn/libflashattn.so
-    (cd build/wheel && PYTHONPATH=$PWD/site "$PYTHON" -m flashattn info)
+    (cd build/wheel && PYTHONPATH=$PWD/site "$PYTHON" -m flashattn info &&
+        PYTHONPATH=$PWD/site "$PYTHON" site/bin/flashattn --version)
 }
 
 # The working tree, files that git does not know yet included, as an object that git can archive.

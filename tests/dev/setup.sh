@@ -124,7 +124,7 @@ install_demo_requirements() {
 # environment sees that Python's packages after its own. (--system-site-packages would miss those
 # of a Python that is a virtual environment itself.)
 lend_torch() {
-    has_gpu && python3 -c 'import importlib.util as u; u.find_spec("torch") or exit(1)' || return 0
+    python3 -c 'import importlib.util as u; u.find_spec("torch") or exit(1)' || return 0
     python3 -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' \
         >"$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lent.pth"
 }

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
-from flashattn import compare
+from flashattn import compare, oracle
+from flashattn._tensor import numpy_dtype
 from flashattn.cli import main
 
 SHAPE = ["--tokens", "1024", "--seqlen", "256,512", "--heads", "4", "--d-head", "64"]
@@ -14,6 +18,29 @@ def test_info_lists_the_devices(capsys: pytest.CaptureFixture) -> None:
     output = capsys.readouterr().out
     assert "cuda 0 " in output and "compute capability" in output
     assert "SM80" in output and "SM80: 0" not in output
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_forward(tmp_path: Path, dtype: str) -> None:
+    rng, paths = np.random.default_rng(0), [str(tmp_path / f"{name}.npy") for name in "qkvo"]
+    inputs = [rng.standard_normal((2, 20, 4, 64)).astype(numpy_dtype(dtype)) for _ in "qkv"]
+    for path, array in zip(paths, inputs):
+        np.save(path, array)
+    lse = str(tmp_path / "lse.npy")
+    options = ["--device", "cuda", "--causal", "--seqused-k", "20,7", "--lse", lse]
+    options += ["--dtype", "bf16"] if dtype == "bfloat16" else []
+    assert main(["forward", *paths, *options]) == 0
+    expected, expected_lse = oracle.attention(*inputs, causal=True, seqused_k=[20, 7])
+    o = np.load(paths[3]).view(numpy_dtype(dtype)).astype(np.float64)
+    np.testing.assert_allclose(o, expected, atol=0.02)
+    np.testing.assert_allclose(np.load(lse), expected_lse, atol=1e-3)
+
+
+def test_a_problem_beyond_the_memory_is_refused(capsys: pytest.CaptureFixture) -> None:
+    assert main(["bench", "--device", "cuda", "--seqlen", "256,2000000000"]) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and "2000000000 keys" in output.err
+    assert "the GPU has" in output.err and output.err.count("\n") == 1
 
 
 def test_bench(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

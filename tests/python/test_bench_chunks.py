@@ -48,6 +48,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Cal
         clock, "cold_median_seconds", lambda calls, _: [call() + 1 for call in calls]
     )
     monkeypatch.setattr(bench_chunks, "device_info", lambda _: SimpleNamespace(name="a GPU"))
+    monkeypatch.setattr(bench_chunks.extras, "require", lambda *_: None)
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*options: str) -> Table:

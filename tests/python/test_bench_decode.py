@@ -154,6 +154,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Cal
     floors = [takes(FLOOR), takes(2 * FLOOR)]
     monkeypatch.setattr(decode_times.read_floor, "calls", lambda *_: floors)
     monkeypatch.setattr(bench_decode, "device_info", lambda _: SimpleNamespace(name="a GPU"))
+    monkeypatch.setattr(bench_decode.extras, "require", lambda *_: None)
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*options: str) -> Table:
@@ -298,7 +299,7 @@ def test_the_floor_has_the_ways_that_the_device_has(
     torch = SimpleNamespace(uint8=None, cuda=SimpleNamespace(current_stream=lambda: stream))
     library = SimpleNamespace(_name=str(tmp_path / "libflashattn.so"))
     monkeypatch.setattr(read_floor, "library", lambda: library)
-    monkeypatch.setattr(read_floor.problem, "extra", lambda _: torch)
+    monkeypatch.setattr(read_floor.extras, "load", lambda _: torch)
     memory = FakeMemory(np.full(100, 7, np.uint8))
     calls = read_floor.calls(memory, 100)  # whole loads of 16 bytes: 96
     assert len(calls) == 2 and memory.sink[0] == 2 * 7

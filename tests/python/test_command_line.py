@@ -1,20 +1,19 @@
-"""`python -m flashattn`: each command, and bad input: one clear line, exit code 2, no output."""
+"""`flashattn COMMAND`, and bad input: one clear line, exit code 2, no output. The benchmarks have
+files of their own."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import flashattn
 import ml_dtypes
 import numpy as np
 import pytest
+from complaints import assert_complains
 from flashattn import compare as compare_module
-from flashattn.cli import main
+from flashattn.cli import forward, info, main
 from problems import AttentionProblem, make_inputs, runnable_kernels
 from subprocesses import run_python
-
-PNG = b"\x89PNG"
 
 
 @pytest.fixture
@@ -23,16 +22,6 @@ def files(tmp_path: Path) -> list[str]:
     for name, array in zip("qkv", make_inputs(AttentionProblem(2, 9, 14, 4, 2, 16))):
         np.save(tmp_path / f"{name}.npy", array)
     return [str(tmp_path / f"{name}.npy") for name in "qkvo"]
-
-
-def _assert_complains(capsys, code: int, *parts: str) -> None:
-    output = capsys.readouterr()
-    assert code == 2
-    assert output.out == ""
-    lines = output.err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("flashattn: "), output.err
-    for part in parts:
-        assert part in lines[0]
 
 
 def _assert_no_output(files: list[str]) -> None:
@@ -49,6 +38,55 @@ def test_module_is_a_program() -> None:
     result = run_python("-m", "flashattn", "list", "dtype=FP99")
     assert result.returncode == 2 and result.stderr.startswith("flashattn: filter dtype=FP99")
     assert run_python("-m", "flashattn").returncode == 2
+
+
+def test_version() -> None:
+    result = run_python("-m", "flashattn", "--version")
+    assert result.returncode == 0 and result.stderr == ""
+    assert result.stdout.startswith(f"flashattn {flashattn.version()}, ")
+    result = run_python("-m", "flashattn", "--version", FLASHATTN_LIBRARY="/absent.so")
+    assert result.returncode == 2 and result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1 and "/absent.so" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "argv, parts",
+    [
+        ([], ["COMMAND", "flashattn --help"]),
+        (["nonsense"], ["'nonsense'", "flashattn --help"]),
+        (["bench", "--seqlen", "abc"], ["--seqlen", "'abc' is not an integer", "bench --help"]),
+        (["bench", "--seqlen", "64,,128"], ["--seqlen", "'64,,128' is not an integer"]),
+        (["tune", "--d-head", "64.5"], ["--d-head", "'64.5' is not an integer"]),
+        (["bench-decode", "--page-size", "x"], ["--page-size", "'x' is not an integer"]),
+        (["bench", "--batch", "two"], ["--batch", "'two'"]),
+    ],
+    ids=str,
+)
+def test_arguments_are_refused_in_one_line(argv: list[str], parts: list[str], capsys) -> None:
+    with pytest.raises(SystemExit) as leave:
+        main(argv)
+    assert_complains(capsys, leave.value.code, *parts)
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch names its own."""
+
+
+def test_a_gpu_without_memory_is_one_line(capsys, monkeypatch) -> None:
+    def run(_) -> int:
+        raise OutOfMemoryError("CUDA out of memory.\nTried to allocate 5 TiB")
+
+    monkeypatch.setattr(info, "run", run)
+    assert_complains(capsys, main(["info"]), "CUDA out of memory. Tried to allocate 5 TiB")
+
+
+def test_other_errors_of_torch_are_not_hidden(monkeypatch) -> None:
+    def run(_) -> int:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(info, "run", run)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["info"])
 
 
 def test_info(capsys) -> None:
@@ -74,11 +112,13 @@ def test_list_filters(capsys) -> None:
     assert forms and all(form.startswith("REFERENCE (BF16, ") for form in forms)
     assert main(["list", "--short", forms[0]]) == 0
     assert capsys.readouterr().out.splitlines() == [forms[0]]
+    assert main(["list", forms[0]]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 kernel"
 
 
 def test_list_complains(capsys) -> None:
-    _assert_complains(capsys, main(["list", "colour=3"]), "no field 'colour'", "dtype")
-    _assert_complains(capsys, main(["list", "AVX512 (BF16"]), "AVX512 (BF16", "position")
+    assert_complains(capsys, main(["list", "colour=3"]), "no field 'colour'", "dtype")
+    assert_complains(capsys, main(["list", "AVX512 (BF16"]), "AVX512 (BF16", "position")
 
 
 # ---- forward ----
@@ -120,7 +160,7 @@ def test_forward_on_a_kernel_of_choice(files: list[str], capsys) -> None:
     half = next(k.config for k in runnable_kernels() if k.config.dtype == flashattn.DType.FP16)
     Path(files[3]).unlink()
     code = main(["forward", *files, "--config", str(half)])
-    _assert_complains(capsys, code, "does not serve this problem")
+    assert_complains(capsys, code, "does not serve this problem")
     _assert_no_output(files)
 
 
@@ -128,7 +168,7 @@ def test_forward_bfloat16(files: list[str], capsys) -> None:
     arrays = [np.load(path).astype(ml_dtypes.bfloat16) for path in files[:3]]
     for path, array in zip(files, arrays):
         np.save(path, array)
-    _assert_complains(capsys, main(["forward", *files]), "q.npy", "say --dtype bf16")
+    assert_complains(capsys, main(["forward", *files]), "q.npy", "say --dtype bf16")
     assert main(["forward", *files, "--dtype", "bf16"]) == 0
     o = np.load(files[3]).view(ml_dtypes.bfloat16)
     assert (o == flashattn.flash_attn_func(*arrays)).all()
@@ -190,7 +230,7 @@ def test_forward_complains_about_files(name: str, files: list[str], capsys) -> N
     spoil, parts = BAD_FILES[name]
     spoil(files[0])
     code = main(["forward", *files])
-    _assert_complains(capsys, code, *parts)
+    assert_complains(capsys, code, *parts)
     _assert_no_output(files)
 
 
@@ -214,18 +254,77 @@ def test_forward_complains_about_files(name: str, files: list[str], capsys) -> N
     ids=str,
 )
 def test_forward_complains_about_options(options, parts, files: list[str], capsys) -> None:
-    _assert_complains(capsys, main(["forward", *files, *options]), *parts)
+    assert_complains(capsys, main(["forward", *files, *options]), *parts)
     _assert_no_output(files)
 
 
 def test_forward_complains_about_its_output(files: list[str], capsys) -> None:
     target = str(Path(files[3]).parent / "absent" / "o.npy")
-    _assert_complains(capsys, main(["forward", *files[:3], target]), target, "cannot be written")
+    assert_complains(capsys, main(["forward", *files[:3], target]), target, "cannot be written")
     _assert_no_output(files)
     Path(files[3]).mkdir()
-    _assert_complains(capsys, main(["forward", *files]), "o.npy", "cannot be written")
+    assert_complains(capsys, main(["forward", *files]), "o.npy", "cannot be written")
     Path(files[3]).rmdir()
     _assert_no_output(files)
+
+
+@pytest.mark.parametrize("input_", [0, 1, 2])
+def test_forward_writes_over_no_input(input_: int, files: list[str], capsys) -> None:
+    before = Path(files[input_]).read_bytes()
+    assert_complains(capsys, main(["forward", *files[:3], files[input_]]), "written over")
+    link = Path(files[3])
+    link.symlink_to(files[input_])
+    assert_complains(capsys, main(["forward", *files]), "written over", files[input_])
+    link.unlink()
+    assert_complains(capsys, main(["forward", *files, "--lse", files[input_]]), "written over")
+    assert Path(files[input_]).read_bytes() == before
+    _assert_no_output(files)
+
+
+def test_forward_writes_o_and_lse_to_two_files(files: list[str], tmp_path: Path, capsys) -> None:
+    assert_complains(capsys, main(["forward", *files, "--lse", files[3]]), "the other output")
+    np.save(tmp_path / "used.npy", np.array([14, 6]))
+    lengths = str(tmp_path / "used.npy")
+    code = main(["forward", *files, "--seqused-k", lengths, "--lse", lengths])
+    assert_complains(capsys, code, "used.npy", "an input")
+
+
+def test_forward_says_how_to_take_an_array_out_of_an_archive(files: list[str], capsys) -> None:
+    path = files[0].replace(".npy", ".npz")
+    np.savez(path, query=np.load(files[0]), other=np.zeros(3))
+    code = main(["forward", path, *files[1:]])
+    hint = f"np.save('q.npy', np.load({path!r})['query'])"
+    assert_complains(capsys, code, "archive of arrays (query, other)", hint)
+    code = main(["forward", *files[:3], files[3].replace(".npy", ".npz")])
+    assert_complains(capsys, code, "o.npz", "a .npy file")
+
+
+@pytest.mark.skipif(bool(flashattn.cuda_devices()), reason="for machines without a CUDA device")
+def test_forward_on_a_device_that_is_not_there(files: list[str], capsys) -> None:
+    code = main(["forward", *files, "--device", "cuda"])
+    assert_complains(capsys, code, "device is the current CUDA device")
+    _assert_no_output(files)
+
+
+def test_forward_takes_all_that_belongs_to_a_call_to_the_device(files: list[str], capsys) -> None:
+    """With a device that is the CPU by another name."""
+    expected = flashattn.flash_attn_func(*map(np.load, files[:3]), causal=True, seqused_k=[14, 6])
+    moved = []
+
+    def to_tensor(array: np.ndarray, where: str) -> np.ndarray:
+        moved.append((array.shape, where))
+        return array
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forward.device, "device_info", lambda _: None)
+        patch.setattr(forward.extras, "require", lambda *_: None)
+        patch.setattr(forward.torch_arrays, "to_tensor", to_tensor)
+        patch.setattr(forward.torch_arrays, "to_array", lambda array: array)
+        options = ["--device", "cuda", "--causal", "--seqused-k", "14,6"]
+        assert main(["forward", *files, *options]) == 0
+    assert (np.load(files[3]) == expected).all()
+    shapes = [(2, 9, 4, 16), (2, 14, 2, 16), (2, 14, 2, 16), (2,)]
+    assert moved == [(shape, "cuda") for shape in shapes]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -235,53 +334,11 @@ def test_forward_leaves_nothing_behind_when_the_disk_is_full(files, capsys, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "save", full)
-    _assert_complains(capsys, main(["forward", *files]), "No space left")
+    assert_complains(capsys, main(["forward", *files]), "No space left")
     _assert_no_output(files)
 
 
-# ---- bench, check ----
-
-SMALL = ["--seqlen", "16,33", "--heads", "2", "--d-head", "16", "--runs", "1"]
-
-
-def test_bench(capsys, monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COLUMNS", "160")  # room for a column for every peer that is installed
-    picture = tmp_path / "speed.png"
-    code = main(["bench", *SMALL, "--causal", "--heads-kv", "1", "--plot", str(picture)])
-    output = capsys.readouterr().out
-    assert code == 0 and picture.read_bytes().startswith(PNG)
-    for part in ("selected (FP16)", "selected (FP32)", "numpy", "GFLOP/s", "causal"):
-        assert part in output
-
-
-def test_bench_of_chosen_kernels(capsys) -> None:
-    code = main(["bench", *SMALL, "--no-numpy", "--threads", "1", "arch=REFERENCE", "dtype=FP32"])
-    output = capsys.readouterr().out
-    assert code == 0 and "REFERENCE" in output and "1 threads" in output
-    assert "numpy" not in output.replace("x numpy", "") and "BF16" not in output
-
-
-def test_bench_complains(capsys, tmp_path: Path) -> None:
-    complaints = [
-        (["--runs", "0"], ["--runs is 0"]),
-        (["--seqlen", "0"], ["--seqlen is 0"]),
-        (["--heads", "3", "--heads-kv", "2"], ["n_heads is 3"]),
-        (["--threads", "-1"], ["-1"]),
-        (["--softcap", "-1", "arch=REFERENCE"], ["softcap is -1"]),
-        (["B_r=999"], ["no kernel"]),
-        (["dtype=7up"], ["dtype=7up"]),
-    ]
-    for options, parts in complaints:
-        _assert_complains(capsys, main(["bench", "--runs", "1", "--seqlen", "8", *options]), *parts)
-
-
-@pytest.mark.parametrize(
-    "module, package", [("rich.console", "rich"), ("matplotlib", "matplotlib")]
-)
-def test_missing_extras_are_named(module: str, package: str, capsys, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
-    code = main(["bench", *SMALL, "--plot", "x.png"])
-    _assert_complains(capsys, code, f"package {package}", "flashattn[cli]")
+# ---- check ----
 
 
 def test_check(capsys) -> None:
@@ -300,4 +357,4 @@ def test_check_fails_when_a_kernel_is_wrong(capsys, monkeypatch) -> None:
 
 
 def test_check_complains(capsys) -> None:
-    _assert_complains(capsys, main(["check", "B_r=999"]), "no kernel")
+    assert_complains(capsys, main(["check", "B_r=999"]), "no kernel")

@@ -3,6 +3,7 @@
 import dataclasses
 
 import flashattn
+import numpy as np
 import pytest
 from flashattn import config as flash_config
 from flashattn.config import FIELDS, Arch, Config, DType, parse_filters
@@ -103,15 +104,39 @@ def test_str_of_what_has_no_short_form(change: dict, match: str) -> None:
         str(dataclasses.replace(AVX512, **change))
 
 
+@pytest.mark.parametrize("text", ["AVX2", "fast", "REFERENCE (FP32", ""])
+def test_a_text_that_is_no_short_form_is_answered_with_one(text: str) -> None:
+    with pytest.raises(ValueError, match="a configuration looks like") as refusal:
+        flashattn.lookup_kernel(text)
+    example = str(refusal.value).split('"')[-2]
+    assert str(flashattn.lookup_kernel(example).config) == example
+
+
+@pytest.mark.parametrize("config", [3, ["AVX2"], {"arch": 3}, b"AVX2"])
+def test_what_is_no_configuration_is_refused_by_its_type(config: object) -> None:
+    q = np.zeros((1, 2, 1, 16), np.float32)
+    for call in (flashattn.flash_attn_func, flashattn.query_support):
+        with pytest.raises(TypeError, match=r"config is .*: neither a flashattn.Config") as refusal:
+            call(q, q, q, config=config)
+    with pytest.raises(TypeError, match=r"config is .*: neither a flashattn.Config") as refusal:
+        flashattn.lookup_kernel(config)
+    example = str(refusal.value).split('"')[-2]
+    assert str(Config.parse(example)) == example
+
+
 def test_fields_are_in_sort_order() -> None:
     assert FIELDS[:6] == ("arch", "op", "dtype", "d_head", "B_r", "B_c")
     assert sorted([SM80, AVX512]) == [AVX512, SM80]
 
 
+HAS_CUDA = any(kernel.config.arch >= flashattn.Arch.SM80 for kernel in flashattn.kernels())
+NO_SM80 = "without a kernel|CUDA device" if HAS_CUDA else "which was built without CUDA"
+
+
 def test_lookup_says_why_not() -> None:
     """By the message, and by the class beside LookupError that a caller would expect."""
     for config, kind, match in (
-        (SM80, flashattn.FlashAttnError, "without a kernel|CUDA"),
+        (SM80, flashattn.FlashAttnError, NO_SM80),
         (dataclasses.replace(SM80, n_warps=3), ValueError, "n_warps"),
         (dataclasses.replace(AVX512, B_r=0), ValueError, "B_r is 0"),
         (dataclasses.replace(AVX512, op=1), ValueError, "op is 1"),
@@ -127,9 +152,9 @@ def test_a_row_is_found_once_however_it_is_written() -> None:
     kernel = flashattn.kernels()[0]
     first = flash_config.row(kernel.config)
     assert flash_config.row(str(kernel.config)) == flash_config.resolve(kernel.config) == first
-    hits = flash_config.row.cache_info().hits
+    hits = flash_config._row.cache_info().hits
     assert flash_config.row(str(kernel.config)) == first
-    assert flash_config.row.cache_info().hits == hits + 1
+    assert flash_config._row.cache_info().hits == hits + 1
     assert flash_config.resolve(None) is None
 
 

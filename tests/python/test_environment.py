@@ -139,6 +139,14 @@ def test_trace_prints_each_choice_once() -> None:
     assert all(line.startswith("flashattn: ") and selected in line for line in lines)
 
 
+@pytest.mark.parametrize("isa", ["amx", "neon_bf16", "NEON", "avx2", "reference"])
+def test_the_reason_names_a_family_that_the_processor_lacks(isa: str) -> None:
+    result = run_python("-c", CALL + "call()", FLASH_TRACE="1", FLASH_CPU_ISA=isa)
+    has_it = isa == "reference" or flashattn.Isa[isa.upper()] in flashattn.device_info().isa
+    says_so = "the processor lacks the family that FLASH_CPU_ISA names" in result.stderr
+    assert says_so != has_it
+
+
 def _zeros():
     import numpy as np
 

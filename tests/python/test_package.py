@@ -6,6 +6,8 @@ from pathlib import Path
 import absent_device
 import flashattn
 import pytest
+from flashattn import cli
+from flashattn.cli import extras
 from subprocesses import run_python
 
 PACKAGE = Path(flashattn.__file__).parent
@@ -48,6 +50,19 @@ def test_version_is_the_headers() -> None:
     header = (PACKAGE.parents[2] / "include" / "flashattn.h").read_text()
     parts = re.findall(r"#define FLASH_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header)
     assert flashattn.version() == ".".join(parts)
+
+
+def test_dunder_version_is_the_librarys() -> None:
+    assert flashattn.__version__ == flashattn.version()
+    assert not hasattr(flashattn, "__wersion__")
+
+
+def test_pyproject_names_the_program_and_its_extras() -> None:
+    text = (PACKAGE.parents[2] / "pyproject.toml").read_text()
+    module, function = re.search(r'(?m)^flashattn = "([\w.]+):(\w+)"$', text).groups()
+    assert (module, function) == (cli.__name__, cli.main.__name__)
+    listed = re.search(r"(?m)^cli = \[(.*)\]$", text)[1]
+    assert tuple(re.findall(r'"(\w+)', listed)) == extras.OF_CLI
 
 
 @pytest.mark.parametrize("name", flashattn.__all__)

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,25 @@ def test_a_user_who_may_use_sudo_is_given_a_command_with_sudo(tmp_path):
     words = printed_command(dev("demo", PATH=user))
     assert words[:4] == ["sudo", "apt-get", "update", "&&"]
     assert words[4:8] == ["sudo", "apt-get", "install", "-y"]
+
+
+def test_the_demo_sees_the_torch_of_the_systems_python(tmp_path):
+    """And that of its own environment first."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "torch.py").write_text("NAME = 'lent'")
+    python3 = tmp_path / "python3"
+    python3.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} "$@"\n')
+    python3.chmod(0o755)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    venv = tmp_path / "venv/bin/python"
+    script = f"set -eu; . {ROOT}/tests/dev/setup.sh; PYTHON={venv}; lend_torch"
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    subprocess.run(["bash", "-c", script], env={**os.environ, "PATH": path}, check=True)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    command = [venv, "-c", "import torch; print(torch.NAME)"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.stdout == "lent\n", result.stderr
 
 
 def test_the_test_asks_for_what_the_debian_packages_are_made_with(tmp_path):

@@ -9,8 +9,10 @@
     o = flash_attn_func(q, k, v, causal=True)
 
 numpy arrays, torch tensors (CPU and CUDA), DLPack and array-interface inputs; no torch needed.
-`python -m flashattn` has commands: info, list, forward, bench, tune, check.
+The program `flashattn` (or `python -m flashattn`) has commands: `flashattn --help` lists them.
 """
+
+from __future__ import annotations
 
 from ._attention import (
     Selection,
@@ -51,6 +53,14 @@ from .errors import (
     FlashAttnValueError,
 )
 from .tuning import TUNING_HEADER, measure, set_tuning, tuning_line
+
+
+def __getattr__(name: str) -> str:
+    """`__version__` is that of the loaded library: version()."""
+    if name == "__version__":
+        return version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Arch",

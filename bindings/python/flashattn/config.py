@@ -115,9 +115,10 @@ def lookup_kernel(config: Config | str) -> Kernel:
 
     Raises LookupError with the reason, which is also ValueError (a rule that the configuration
     breaks), NotImplementedError (a legal kernel that is not in this library, or cannot run here) or
-    FlashAttnError alone (no CUDA device). ValueError for a text that is no short form.
+    FlashAttnError alone (no CUDA device). ValueError for a text that is no short form, TypeError
+    for what is neither a Config nor a text.
     """
-    found = library().flash_lookup_kernel(to_c(_parsed(config)))
+    found = library().flash_lookup_kernel(to_c(_parsed(_checked(config))))
     if not found:
         raise lookup_error()
     return _kernel(found)
@@ -161,10 +162,15 @@ def resolve(config: ConfigLike) -> int | None:
     return None if config is None else row(config)
 
 
-@functools.lru_cache(maxsize=256)
 def row(config: Config | str) -> int:
     """The table's row of a configuration, as the C API points to it, whether this machine can run
-    it or not. Raises LookupError (none), ValueError (a text that is no short form)."""
+    it or not. Raises LookupError (none), ValueError (a text that is no short form), TypeError
+    (neither a Config nor a text)."""
+    return _row(_checked(config))
+
+
+@functools.lru_cache(maxsize=256)
+def _row(config: Config | str) -> int:
     wanted = _parsed(config)
     found = _rows_by_config().get(wanted)
     if found is None:
@@ -185,6 +191,15 @@ def _rows() -> list[int]:
 
 def _parsed(config: Config | str) -> Config:
     return Config.parse(config) if isinstance(config, str) else config
+
+
+def _checked(config: Config | str) -> Config | str:
+    if isinstance(config, (Config, str)):
+        return config
+    raise TypeError(
+        f"config is {config!r}: neither a flashattn.Config nor a short form such as "
+        f'"{config_of(_rows()[0])}"'
+    )
 
 
 def to_c(config: Config) -> _abi.flash_config_t:

@@ -3,7 +3,7 @@
 A tuner measures the rows that serve a problem, writes a line for the fastest (of every family that
 it measured: a family without a line counts as not measured), and passes the lines on, headed by
 TUNING_HEADER: to set_tuning(), or as a file that the environment variable FLASH_TUNING names.
-`python -m flashattn tune` does so. include/flashattn.h says when selection follows a result.
+`flashattn tune` does so. include/flashattn.h says when selection follows a result.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ static flash_status_t read_config(const text_reader_t *r, flash_config_t *config
     *config = (flash_config_t)FLASH_CONFIG_INIT;
     if (flash_config_parse(r->at, config) == FLASH_SUCCESS)
         return FLASH_SUCCESS;
-    char why[384];
+    char why[480];
     status_copy_text(status_message(), why, sizeof why);
     return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "line %" PRId32 ": %s", r->line_number, why);
 }

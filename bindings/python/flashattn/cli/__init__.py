@@ -1,4 +1,4 @@
-"""The command line: `python -m flashattn COMMAND`.
+"""The command line: `flashattn COMMAND`, or `python -m flashattn COMMAND`.
 
 One module a command, each with add_parser() and run(). Exit codes: 0 success, 1 a check that
 failed, 2 bad input or a call that was refused, with one line that says why.
@@ -9,9 +9,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
+from .. import device
+from .._library import library
 from ..errors import FlashAttnError
-from . import bench, bench_chunks, bench_decode, check, forward, info, listing, tune
+from . import bench, bench_chunks, bench_decode, check, forward, info, listing, memory, tune
 from .problem import BadInput
 
 _COMMANDS = (info, listing, forward, bench, bench_decode, bench_chunks, tune, check)
@@ -29,19 +32,41 @@ _EXPECTED = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit code."""
-    args = _parser().parse_args(argv)
     try:
+        args = _parser().parse_args(argv)
         return args.run(args)
     except _EXPECTED as error:
-        text = " ".join(str(error).split()) or type(error).__name__
-        print(f"flashattn: {text}", file=sys.stderr)
-        return 2
+        return _complain(error)
+    except RuntimeError as error:
+        if memory.ran_out(error):
+            return _complain(error)
+        raise
+
+
+def _complain(error: Exception) -> int:
+    text = " ".join(str(error).split()) or type(error).__name__
+    print(f"flashattn: {text}", file=sys.stderr)
+    return 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses in one line, as commands do."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"flashattn: {message}; {self.prog} --help explains the options\n")
+
+
+class _Version(argparse.Action):
+    """Prints the version of the library that is loaded, and where it lies."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"flashattn {device.version()}, {library()._name}")
+        parser.exit()
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m flashattn", description="FlashAttention from libflashattn."
-    )
+    parser = _Parser(prog="flashattn", description="FlashAttention from libflashattn.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version, and exit")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in _COMMANDS:
         command.add_parser(commands)

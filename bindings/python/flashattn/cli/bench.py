@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Iterator
@@ -18,13 +19,19 @@ from . import (
     bench_cuda,
     bench_ragged,
     bench_scores,
+    extras,
+    memory,
+    output_file,
     plot,
     problem,
     progression,
+    rates,
+    words,
 )
 from .problem import BadInput
 from .timing import Contender, Timing
 
+_PICTURE = "bench.png"
 _WARM_UP = 0.05  # seconds before the first timed run: threads, caches, clock
 
 
@@ -33,7 +40,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "bench",
         help="time kernels over sequence lengths",
         description="Median time and GFLOP/s (4 batch heads seqlen_q seqlen_k d_head operations, "
-        "half when causal). Without filters: the kernel that the library selects, for each dtype. "
+        f"half when causal); with --seqlen-q up to {rates.MOST_DECODE_QUERIES} GB/s, of reading K "
+        "and V once. Without filters: the kernel that the library selects, for each dtype. "
         "With --device cuda: GPU time, beside torch's FlashAttention-2 and cuDNN; with --lengths: "
         "of ragged batches.",
     )
@@ -60,41 +68,64 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--no-peers", "--no-numpy", action="store_true", help="leave numpy and torch's out"
     )
-    parser.add_argument("--plot", metavar="FILE.png", help="also draw GFLOP/s over the length")
+    parser.add_argument(
+        "--plot",
+        nargs="?",
+        const=_PICTURE,
+        metavar="FILE",
+        help=f"also draw the rates, to FILE ({_PICTURE}); it ends with {', '.join(plot.ENDINGS)}",
+    )
     bench_ragged.add_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    console = problem.extra("rich.console").Console()
-    if args.plot:
-        problem.extra("matplotlib")
     if args.runs is None:
         args.runs = 25 if args.device == "cuda" else 5
     problem.check_at_least_one(args, "runs")
+    if args.plot:
+        output_file.check(args.plot, plot.ENDINGS)
     ragged_batches = bench_ragged.batches(args)
+    _prepare_device(args)
+    own = progression.steps(args) if args.set else _own_contenders(args)
+    arrays = extras.of_arrays(args.device, [contender.dtype for contender in own])
+    extras.require("rich", *arrays, *(["matplotlib"] if args.plot else []))
+    console = extras.console()
+    if args.set:
+        return progression.run(console, args)
+    groups = _contenders(own, args)
+    if ragged_batches:
+        return bench_ragged.run(console, args, ragged_batches, groups)
+    _check_memory(own, args)
+    timings = list(_timings(console, groups, args))
+    console.print(_table(timings, args))
+    if args.plot:
+        plot.draw(args.plot, timings, _title(args), rates.unit(args)[0])
+        console.print(f"{args.plot} written")
+    return 0
+
+
+def _prepare_device(args: argparse.Namespace) -> None:
     if args.device == "cuda":
         device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT)  # refuses in the library's own words
     elif args.scores != bench_scores.ORDINARY:
         raise BadInput(f"--scores {args.scores} is for CUDA kernels: add --device cuda")
     if args.threads is not None:
         device.set_num_threads(args.threads)
-    if args.set:
-        return progression.run(console, args)
-    if ragged_batches:
-        return bench_ragged.run(console, args, ragged_batches, _contenders(args))
-    timings = list(_timings(console, args))
-    console.print(_table(timings, args))
-    if args.plot:
-        plot.draw(args.plot, timings, _title(args))
-        console.print(f"{args.plot} written")
-    return 0
 
 
-def _timings(console: Any, args: argparse.Namespace) -> Iterator[Timing]:
+def _check_memory(own: list[Contender], args: argparse.Namespace) -> None:
+    """Of all lengths, before the first is measured."""
+    for seqlen, contender in itertools.product(args.seqlen, own):
+        memory.require_inputs(contender.dtype, *_axes(seqlen, args), args)
+
+
+def _timings(
+    console: Any, groups: list[list[Contender]], args: argparse.Namespace
+) -> Iterator[Timing]:
     """Every row of the table, with a progress bar where a person sees it."""
-    rounds = [(n, c) for n in args.seqlen for c in _contenders(args)]
-    progress = problem.extra("rich.progress")
+    rounds = list(itertools.product(args.seqlen, groups))
+    progress = extras.load("rich.progress")
     with progress.Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=len(rounds))
         for seqlen, contenders in rounds:
@@ -103,9 +134,8 @@ def _timings(console: Any, args: argparse.Namespace) -> Iterator[Timing]:
             bar.advance(task)
 
 
-def _contenders(args: argparse.Namespace) -> list[list[Contender]]:
+def _contenders(own: list[Contender], args: argparse.Namespace) -> list[list[Contender]]:
     """What to time, in groups that are timed together: each alone, or on a GPU those of a dtype."""
-    own = _own_contenders(args)
     if args.device == "cuda":
         by_dtype = [[c for c in own if c.dtype == dtype] for dtype in DType]
         return [group for group in by_dtype if group]
@@ -131,9 +161,16 @@ def _measure(contenders: list[Contender], seqlen: int, args: argparse.Namespace)
         times = bench_cuda.measure(contenders, seqlen, problem.batch_size(seqlen, args), args)
     else:
         times = _measure_on_cpu(contenders[0], seqlen, args)
-    operations = problem.operations(seqlen, args)
+    _, scale = rates.unit(args)
     return [
-        Timing(c.label, c.dtype.name, seqlen, seconds, operations / seconds / 1e9, c.is_peer)
+        Timing(
+            label=c.label,
+            dtype=c.dtype.name,
+            seqlen=seqlen,
+            seconds=seconds,
+            rate=rates.work(c.dtype, seqlen, args) / seconds / scale,
+            is_peer=c.is_peer,
+        )
         for c, seconds in times
     ]
 
@@ -141,7 +178,7 @@ def _measure(contenders: list[Contender], seqlen: int, args: argparse.Namespace)
 def _measure_on_cpu(
     contender: Contender, seqlen: int, args: argparse.Namespace
 ) -> list[tuple[Contender, float]]:
-    q, k, v = inputs(contender.dtype, seqlen, args)
+    q, k, v = random_inputs(contender.dtype, *_axes(seqlen, args), args)
     options = problem.mask_options(args)
     if contender.is_peer:
         call = bench_cpu_peers.make_call(contender.label, q, k, v, options)
@@ -150,15 +187,17 @@ def _measure_on_cpu(
     return [] if call is None else [(contender, _median_seconds(call, args.runs))]
 
 
-def inputs(dtype: DType, seqlen: int, args: argparse.Namespace) -> list[np.ndarray]:
+def _axes(seqlen: int, args: argparse.Namespace) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The first axes of Q, and of K and V."""
     batch = problem.batch_size(seqlen, args)
-    return random_inputs(dtype, (batch, args.seqlen_q or seqlen), (batch, seqlen), args)
+    return (batch, args.seqlen_q or seqlen), (batch, seqlen)
 
 
 def random_inputs(
     dtype: DType, queries: tuple[int, int], keys: tuple[int, int], args: argparse.Namespace
 ) -> list[np.ndarray]:
-    """q, k and v, whose first axes are given."""
+    """q, k and v, whose first axes are given. Raises BadInput where they do not fit in memory."""
+    memory.require_inputs(dtype, queries, keys, args)
     rng = np.random.default_rng(0)
     heads_kv = args.heads_kv or args.heads
     shapes = ((*queries, args.heads), (*keys, heads_kv), (*keys, heads_kv))
@@ -199,18 +238,17 @@ def _library_call(
 
 
 def _table(timings: list[Timing], args: argparse.Namespace) -> Any:
-    table = problem.extra("rich.table").Table(title=_title(args))
+    table = extras.load("rich.table").Table(title=_title(args))
     table.add_column("seqlen", justify="right")
     table.add_column("kernel", overflow="fold")
     peers = list(dict.fromkeys(_short(t.label) for t in timings if t.is_peer))
-    unit, scale = ("TFLOP/s", 1e-3) if args.device == "cuda" else ("GFLOP/s", 1)
-    for name in ("median ms", unit, *(f"x {peer}" for peer in peers)):
+    for name in ("median ms", rates.unit(args)[0], *(f"x {peer}" for peer in peers)):
         table.add_column(name, justify="right")
     seconds = {_peer_key(t, _short(t.label), args): t.seconds for t in timings if t.is_peer}
     for t in timings:
         speeds = [seconds.get(_peer_key(t, peer, args)) for peer in peers]
         shares = ["" if s is None else f"{s / t.seconds:.2f}" for s in speeds]
-        numbers = (f"{t.seconds * 1e3:.3f}", f"{t.gflops * scale:.1f}")
+        numbers = (f"{t.seconds * 1e3:.3f}", f"{t.rate:.1f}")
         table.add_row(str(t.seqlen), t.label, *numbers, *shares)
     return table
 
@@ -226,12 +264,17 @@ def _peer_key(timing: Timing, peer: str, args: argparse.Namespace) -> tuple:
 
 
 def _title(args: argparse.Namespace) -> str:
-    batch = f"batch {args.batch}" if args.tokens is None else f"{args.tokens} tokens"
+    batch = f"batch {args.batch}"
+    if args.tokens is not None:
+        batch = words.count(args.tokens, "token")
+    queries = "as many queries as keys"
+    if args.seqlen_q is not None:
+        queries = words.count(args.seqlen_q, "query", "queries")
     if args.device == "cuda":
         where = device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT).name
     else:
-        where = f"{device.num_threads()} threads"
+        where = f"{device.device_info().name}, {words.count(device.num_threads(), 'thread')}"
     return (
-        f"{batch}, heads {args.heads}/{args.heads_kv or args.heads}, d_head "
+        f"{batch}, {queries}, heads {args.heads}/{args.heads_kv or args.heads}, d_head "
         f"{args.d_head}{', causal' if args.causal else ''}, {where}"
     )

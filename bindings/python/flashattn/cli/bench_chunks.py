@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..device import Device, device_info
-from . import bench_cuda, json_file, problem, ragged, serving_calls
+from . import bench_cuda, extras, json_file, output_file, problem, ragged, serving_calls
 from .problem import BadInput
 from .ragged import RaggedBatch
 from .serving_calls import Caches, Call, Heads
@@ -91,9 +91,12 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    console = problem.extra("rich.console").Console()
     chunks = _parse(args)
+    if args.json:
+        output_file.check(args.json)
     name = device_info(Device.CUDA_CURRENT).name  # refuses in the library's own words
+    extras.require("rich", "torch")
+    console = extras.console()
     rows = [row for each in chunks for row in _rows(each, args)]
     title = f"chunks, {args.dtype}, {'cold' if args.cold else 'warm'}, {name}"
     console.print(_table(rows, title))
@@ -155,7 +158,7 @@ def _calls(chunks: Chunks, args: argparse.Namespace) -> dict[tuple[str, str], Ca
 
 
 def _table(rows: list[Row], title: str) -> Any:
-    table = problem.extra("rich.table").Table(title=title)
+    table = extras.load("rich.table").Table(title=title)
     has_peer = any(_FA3 in row.seconds for row in rows)
     table.add_column("batch x queries over keys, heads, d_head")
     peer_columns = ("FA3 TFLOP/s", "x FA3") if has_peer else ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import math
+import sys
 from typing import Any, Callable
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy as np
 from .. import device
 from ..config import DType
 from ..oracle import Mask
-from . import bench_onnxruntime
+from . import bench_onnxruntime, memory, torch_arrays, words
 from .timing import Contender
 
 # Computes O, [batch, seqlen_q, n_heads, d_head], as an array of the peer's own.
@@ -61,13 +63,8 @@ def _torch_call(
         return None
     import torch
 
-    def tensor(x: np.ndarray) -> Any:
-        if x.dtype.name == "bfloat16":
-            return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16).transpose(1, 2)
-        return torch.from_numpy(x).transpose(1, 2)
-
     torch.set_num_threads(device.num_threads())
-    q_t, k_t, v_t = map(tensor, (q, k, v))
+    q_t, k_t, v_t = (torch_arrays.to_tensor(x).transpose(1, 2) for x in (q, k, v))
 
     def call() -> Any:
         with torch.inference_mode():
@@ -90,8 +87,28 @@ def _onnxruntime_call(
     return bench_onnxruntime.make_call(q, k, v, options) if _masks_alike(q, k, options) else None
 
 
-def _numpy_call(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]) -> Call:
-    """The three steps as a numpy user would write them, in float32."""
+def _scores_fit(q: np.ndarray, k: np.ndarray, options: dict[str, Any]) -> bool:
+    """Scores and bias, and what the softcap makes of the former."""
+    copies = 3 if options["softcap"] else 1
+    n_bytes = 4 * (copies * math.prod(q.shape[:3]) + 2 * q.shape[1]) * k.shape[1]
+    left = memory.available("cpu")
+    if left is None or n_bytes <= left:
+        return True
+    print(
+        f"flashattn: numpy is left out at {words.count(k.shape[1], 'key')}: its scores take "
+        f"{words.size(n_bytes)}, and the machine has {words.size(left)} of memory left",
+        file=sys.stderr,
+    )
+    return False
+
+
+def _numpy_call(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]
+) -> Call | None:
+    """The three steps as a numpy user would write them, in float32; None, and a line that says so,
+    where the scores do not fit in memory."""
+    if not _scores_fit(q, k, options):
+        return None
     group = q.shape[2] // k.shape[2]
     scale = np.float32(options["softmax_scale"] or q.shape[-1] ** -0.5)
     visible = Mask(options["causal"], *options["window_size"]).visible(q.shape[1], k.shape[1])

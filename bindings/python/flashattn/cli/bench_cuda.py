@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 from .._attention import flash_attn_func, flash_attn_varlen_func, query_support
 from ..config import DType
-from . import bench_scores, problem
+from . import bench_scores, extras, memory, problem
 from .problem import BadInput
 from .timing import Contender
 
@@ -54,8 +54,9 @@ def inputs(dtype: DType, seqlen: int, batch: int, args: argparse.Namespace) -> l
 def random_inputs(
     dtype: DType, queries: tuple[int, ...], keys: tuple[int, ...], args: argparse.Namespace
 ) -> list[Any]:
-    """q, k and v, whose first axes are given."""
-    torch = problem.extra("torch")
+    """q, k and v, whose first axes are given. Raises BadInput where they do not fit in memory."""
+    memory.require_inputs(dtype, queries, keys, args)
+    torch = extras.load("torch")
     torch.manual_seed(0)
     heads_kv = args.heads_kv or args.heads
     element, of_keys = (
@@ -101,8 +102,8 @@ def _peer_calls(
 
 
 def sdpa_call(q: Any, k: Any, v: Any, backend: str, options: dict[str, Any]) -> Call:
-    attention = problem.extra("torch.nn.attention")
-    function = problem.extra("torch.nn.functional").scaled_dot_product_attention
+    attention = extras.load("torch.nn.attention")
+    function = extras.load("torch.nn.functional").scaled_dot_product_attention
     heads_first = [x.transpose(1, 2) for x in (q, k, v)]
     keywords = {
         "is_causal": options["causal"],
@@ -134,7 +135,7 @@ def median_seconds(
 ) -> list[float]:
     """Of `runs` launches of each call, after a spin of so many cycles for each launch. before: what
     is enqueued in front of each, and not timed."""
-    cuda = problem.extra("torch").cuda
+    cuda = extras.load("torch").cuda
     for call in calls * _WARM_UP:
         call()
     cuda.synchronize()
@@ -157,6 +158,6 @@ def median_seconds(
 def cold_median_seconds(calls: list[Call], runs: int) -> list[float]:
     """median_seconds() with 256 MiB written before each launch, so that no cache holds its inputs
     or a kernel's instructions, as between the layers of a model."""
-    torch = problem.extra("torch")
+    torch = extras.load("torch")
     memory = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     return median_seconds(calls, runs, _COLD_SPIN_CYCLES, before=memory.zero_)

@@ -12,11 +12,23 @@ import itertools
 import re
 
 from ..device import Device, device_info
-from . import decode_report, decode_times, json_file, mixes, plot, problem, serving_calls
+from . import (
+    decode_report,
+    decode_times,
+    extras,
+    json_file,
+    mixes,
+    output_file,
+    plot,
+    problem,
+    serving_calls,
+    words,
+)
 from .problem import BadInput
 from .ragged import RaggedBatch
 
 _DEFAULT = "1x1024,1x8192,1x32768,4x8192,16x1024,16x8192,64x2048,64x8192,256x1024"
+_PICTURE = "bench-decode.png"
 _DTYPES = ("FP16", "BF16", "E4M3")
 
 
@@ -41,7 +53,14 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--json", metavar="FILE", help="also write the results there")
-    parser.add_argument("--plot", metavar="FILE.png", help="also draw GB/s over the keys")
+    parser.add_argument(
+        "--plot",
+        nargs="?",
+        const=_PICTURE,
+        metavar="FILE",
+        help=f"also draw GB/s over the keys, to FILE ({_PICTURE}); it ends with "
+        f"{', '.join(plot.ENDINGS)}",
+    )
     parser.set_defaults(run=run)
 
 
@@ -65,19 +84,19 @@ def _add_batch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _page_sizes(text: str) -> list[int]:
-    return [int(word) for word in text.split(",") if word]
+    """None at all are allowed, too."""
+    return problem.numbers(text) if text else []
 
 
 def run(args: argparse.Namespace) -> int:
-    console = problem.extra("rich.console").Console()
-    if args.plot:
-        problem.extra("matplotlib")
     _check(args)
     heads = serving_calls.parse_heads(args.heads)
     batches = _batches(args)
     if args.plot and not any(map(mixes.is_uniform, batches)):
         raise BadInput("--plot draws caches of one length: give --caches, or --batches")
     name = device_info(Device.CUDA_CURRENT).name  # refuses in the library's own words
+    extras.require("rich", "torch", *(["matplotlib"] if args.plot else []))
+    console = extras.console()
     rows = []
     for own_heads in heads:
         own = [row for batch in batches for row in decode_times.rows(batch, own_heads, args)]
@@ -94,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _title(args: argparse.Namespace) -> str:
-    queries = "1 query" if args.queries == 1 else f"{args.queries} queries"
+    queries = words.count(args.queries, "query", "queries")
     return f"{queries}, d_head {args.d_head}, {args.dtype}"
 
 
@@ -106,6 +125,10 @@ def _check(args: argparse.Namespace) -> None:
         raise BadInput("--batches and --contexts go together")
     if args.seed < 0:
         raise BadInput(f"--seed is {args.seed}: at least 0")
+    if args.plot:
+        output_file.check(args.plot, plot.ENDINGS)
+    if args.json:
+        output_file.check(args.json)
 
 
 def _batches(args: argparse.Namespace) -> list[RaggedBatch]:

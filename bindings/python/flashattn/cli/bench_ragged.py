@@ -16,7 +16,7 @@ from .. import device
 from .._abi import FLASH_DEVICE_CUDA_CURRENT
 from ..compare import RELATIVE_ERROR
 from ..config import DType
-from . import bench_cuda, bench_scores, problem, ragged
+from . import bench_cuda, bench_scores, extras, problem, ragged
 from .problem import BadInput
 from .ragged import RaggedBatch
 from .timing import Contender
@@ -87,7 +87,7 @@ def run(
     groups: list[list[Contender]],
 ) -> int:
     """Prints a table of all contenders, which are timed in groups of a dtype. 1: one is wrong."""
-    table = problem.extra("rich.table").Table(title=_title(args))
+    table = extras.load("rich.table").Table(title=_title(args))
     columns = ("lengths", "kernel", "median ms", "TFLOP/s", f"x {_FA2}", f"x {_ONE_LENGTH}")
     for column in (*columns, f"off {_FA2}"):
         is_text = column in ("lengths", "kernel")
@@ -145,7 +145,7 @@ def _ragged_entries(
 
 def _length_options(batch: RaggedBatch) -> dict[str, Any]:
     """Keywords of flash_attn_varlen_func, lengths in device memory."""
-    torch = problem.extra("torch")
+    torch = extras.load("torch")
     options: dict[str, Any] = {}
     for side, lengths in (("q", batch.lengths_q), ("k", batch.lengths_k)):
         ends = [0, *itertools.accumulate(lengths)]
@@ -158,7 +158,7 @@ def _peer_call(q: Any, k: Any, v: Any, options: dict[str, Any]) -> bench_cuda.Ca
     """torch's FlashAttention-2, by the operator behind its nested tensors."""
     if options["softcap"] or options["window_size"] != (-1, -1):
         return None
-    forward = problem.extra("torch").ops.aten._flash_attention_forward
+    forward = extras.load("torch").ops.aten._flash_attention_forward
     names = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
     lengths = [options[name] for name in names]
     dropout, debug_mask = 0.0, False
@@ -206,7 +206,7 @@ def _deviation(o: Any, expected: Any, lengths: list[int]) -> float:
     """Of the sequence that deviates most: |O - expected| / |expected|."""
     pairs = zip(o.double().split(lengths), expected.double().split(lengths))
     deviations = [(a - b).norm() / b.norm() for a, b in pairs]
-    return float(problem.extra("torch").stack(deviations).max())  # NaN, if there is one
+    return float(extras.load("torch").stack(deviations).max())  # NaN, if there is one
 
 
 def _complaints(results: list[_Result], dtype: DType) -> list[str]:

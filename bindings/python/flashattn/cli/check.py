@@ -11,7 +11,7 @@ from .. import oracle
 from .._attention import flash_attn_func, query_support
 from ..compare import Deviation, compare
 from ..config import DType, Kernel
-from . import problem
+from . import extras, problem, words
 from .problem import BadInput
 
 # (name, q shape, k and v shape, options): each takes a path of its own through the kernels.
@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     rows = [row for row in rows if problem.is_cpu(row.config)]
     if not rows:
         raise BadInput("no kernel that this machine can run matches")
+    extras.require(*extras.of_arrays("cpu", [DType(row.config.dtype) for row in rows]))
     failed = 0
     for kernel in rows:
         print(kernel.config)
@@ -50,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
             for failure in deviation.failures:
                 print(f"      {failure}")
             failed += not deviation.ok
-    print(f"{len(rows)} kernels, {failed} failed problems (seed {args.seed})")
+    kernels, problems = words.count(len(rows), "kernel"), words.count(failed, "failed problem")
+    print(f"{kernels}, {problems} (seed {args.seed})")
     return 1 if failed else 0
 
 

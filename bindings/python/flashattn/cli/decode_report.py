@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import mixes, plot, problem
+from . import extras, mixes, plot
 from .decode_times import OWN, PEERS, Row
 from .ragged import RaggedBatch
 from .serving_calls import Heads
 
 
 def table(rows: list[Row], title: str) -> Any:
-    table = problem.extra("rich.table").Table(title=title)
+    table = extras.load("rich.table").Table(title=title)
     peers = [name for name in PEERS if any(name in row.seconds for row in rows)]
     has_floor = any(row.floor for row in rows)
     table.add_column("batch x keys", overflow="fold")

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
+from typing import Any
 
+import numpy as np
+
+from .. import _abi, device
 from .._attention import flash_attn_func, flash_attn_varlen_func
-from . import npy, problem
+from . import extras, npy, output_file, problem, torch_arrays
 from .problem import BadInput
 
 
@@ -23,6 +28,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--dtype", choices=npy.DTYPES, help="of the inputs; numpy files do not say bf16 themselves"
     )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda needs torch (cpu)"
+    )
     problem.add_mask_options(parser)
     lengths = parser.add_argument_group("lengths", 'as "0,5,9" or in an integer .npy file')
     lengths.add_argument("--seqused-k", metavar="LENGTHS")
@@ -33,18 +41,51 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    _check_outputs(args)
+    if args.device == "cuda":
+        device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT)  # refuses in the library's own words
+        extras.require("torch")
     tensors = [npy.read_tensor(path, args.dtype) for path in (args.q, args.k, args.v)]
     options = problem.mask_options(args)
     options["seqused_k"] = npy.read_lengths(args.seqused_k, "--seqused-k")
     options["config"] = args.config
-    ragged = _ragged_options(args)
-    function = flash_attn_varlen_func if ragged else flash_attn_func
-    o, lse = function(*tensors, **options, **ragged, return_lse=True)
+    o, lse = _compute(tensors, options, _ragged_options(args), args.device)
     npy.write(args.o, o)
     if args.lse:
         npy.write(args.lse, lse)
     print(f"{args.o}: {o.dtype.name} {o.shape}")
     return 0
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Before anything is read: no output may take the place of an input, or of the other one."""
+    read = [args.q, args.k, args.v, args.seqused_k, args.cu_seqlens_q, args.cu_seqlens_k]
+    taken = {os.path.realpath(path): path for path in read if path}
+    for path in filter(None, (args.o, args.lse)):
+        output_file.check(path)
+        if path.endswith(".npz"):
+            raise BadInput(f"{path}: one array is written, which makes a .npy file, not a .npz")
+        if os.path.realpath(path) in taken:
+            raise BadInput(
+                f"{path} would be written over {taken[os.path.realpath(path)]}, which is an input "
+                "or the other output"
+            )
+        taken[os.path.realpath(path)] = path
+
+
+def _compute(
+    tensors: list[np.ndarray], options: dict[str, Any], ragged: dict[str, Any], where: str
+) -> list[np.ndarray]:
+    """O and LSE."""
+    function = flash_attn_varlen_func if ragged else flash_attn_func
+    keywords = {**options, **ragged}
+    if where == "cpu":
+        return function(*tensors, **keywords, return_lse=True)
+    on_device = [torch_arrays.to_tensor(np.array(x), where) for x in tensors]
+    for name, value in keywords.items():
+        if isinstance(value, np.ndarray):
+            keywords[name] = torch_arrays.to_tensor(value, where)
+    return [torch_arrays.to_array(x) for x in function(*on_device, **keywords, return_lse=True)]
 
 
 def _ragged_options(args: argparse.Namespace) -> dict[str, object]:

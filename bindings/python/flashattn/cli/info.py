@@ -8,6 +8,7 @@ from collections import Counter
 from .. import device, kernels
 from .._library import library
 from ..config import Arch, DType
+from . import words
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -29,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
 def _cuda_devices() -> list[str]:
     return [
         f"cuda {n}    {gpu.name}, compute capability {gpu.compute_capability / 10}, "
-        f"{gpu.n_multiprocessors} multiprocessors, {gpu.shared_memory_per_block >> 10} KiB of "
-        "shared memory a block"
+        f"{words.count(gpu.n_multiprocessors, 'multiprocessor')}, "
+        f"{gpu.shared_memory_per_block >> 10} KiB of shared memory per block"
         for n, gpu in enumerate(device.cuda_devices())
     ]
 
@@ -43,5 +44,6 @@ def _families() -> list[str]:
     for arch, count in sorted(counts.items()):
         dtypes = sorted({DType(k.config.dtype).name for k in table if k.config.arch == arch})
         state = "" if arch in runnable else ", not on this machine"
-        lines.append(f"family    {Arch(arch).name}: {count} kernels ({' '.join(dtypes)}){state}")
+        own = f"{words.count(count, 'kernel')} ({' '.join(dtypes)})"
+        lines.append(f"family    {Arch(arch).name}: {own}{state}")
     return lines

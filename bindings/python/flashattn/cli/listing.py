@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import problem
+from . import problem, words
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -24,5 +24,5 @@ def run(args: argparse.Namespace) -> int:
     width = max(map(len, forms), default=0)
     for form, kernel in zip(forms, rows):
         print(f"{form:{width}}  {kernel.name}{'' if kernel.is_runnable else '  (not here)'}")
-    print(f"{len(rows)} kernels")
+    print(words.count(len(rows), "kernel"))
     return 0

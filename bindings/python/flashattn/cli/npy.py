@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -84,7 +85,23 @@ def _read(path: str) -> np.ndarray:
         raise BadInput(f"{path}: {error.strerror or error}") from None
     except (ValueError, EOFError, OverflowError, SyntaxError) as error:
         reason = " ".join(str(error).split())
-        raise BadInput(f"{path}: not a whole .npy file: {reason}") from None
+        raise BadInput(_archive_hint(path) or f"{path}: not a whole .npy file: {reason}") from None
+
+
+def _archive_hint(path: str) -> str | None:
+    """How to take an array out of a .npz file; None: it is no such file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name[:-4] for name in archive.namelist() if name.endswith(".npy")]
+    except (OSError, zipfile.BadZipFile):
+        return None
+    if not names:
+        return None
+    target = Path(path).with_suffix(".npy").name
+    return (
+        f"{path}: an archive of arrays ({', '.join(names)}), not one array; write one of them to a "
+        f"file of its own: np.save({target!r}, np.load({path!r})[{names[0]!r}])"
+    )
 
 
 def _umask() -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import problem
+from . import extras
 
 
 def count(keys: int, page_size: int) -> int:
@@ -24,5 +24,5 @@ def where(batch: int, keys: int, page_size: int) -> dict[str, np.ndarray]:
 
 def on_device(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """The same as torch tensors in CUDA memory."""
-    torch = problem.extra("torch")
+    torch = extras.load("torch")
     return {name: torch.from_numpy(array).cuda() for name, array in arrays.items()}

@@ -1,10 +1,8 @@
-"""What the commands share: options that describe a problem, threads, filters, optional extras."""
+"""What the commands share: options that describe a problem, threads, filters."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -65,7 +63,13 @@ def operations(seqlen: int, args: argparse.Namespace) -> float:
 
 
 def numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
+    """Of an option. argparse says which one it is."""
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an integer, or several with commas between them, as in 512,1024"
+        ) from None
 
 
 def add_mask_options(parser: argparse.ArgumentParser) -> None:
@@ -120,15 +124,3 @@ def numpy_dtypes(dtype: DType) -> list[np.dtype]:
     """Of Q, K and V."""
     names = (Q_NAME[dtype], NUMPY_NAME[dtype], NUMPY_NAME[dtype])
     return [_tensor.numpy_dtype(name) for name in names]
-
-
-def extra(module: str) -> ModuleType:
-    """An optional dependency of the command line."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        package = module.partition(".")[0]
-        raise BadInput(
-            f"this needs the package {package}: pip install 'flashattn[cli]', or pip install "
-            f"{package}"
-        ) from None

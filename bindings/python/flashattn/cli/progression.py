@@ -10,7 +10,7 @@ from typing import Any
 from .. import device
 from .._abi import FLASH_DEVICE_CUDA_CURRENT
 from ..config import Config, DType, kernels
-from . import bench_cuda, problem
+from . import bench_cuda, extras, problem, words
 from .problem import BadInput
 from .timing import Contender
 
@@ -66,14 +66,18 @@ _SM90 = Progression(
 SETS = {"progression": _SM80, "progression_sm90": _SM90}
 
 
-def run(console: Any, args: argparse.Namespace) -> int:
+def steps(args: argparse.Namespace) -> list[Contender]:
+    """The kernels of --set. Raises BadInput where it cannot be measured."""
     _check_options(args)
-    chosen = SETS[args.set]
-    contenders = _contenders(chosen.steps(args.causal), args.set)
+    return _contenders(SETS[args.set].steps(args.causal), args.set)
+
+
+def run(console: Any, args: argparse.Namespace) -> int:
+    chosen, contenders = SETS[args.set], steps(args)
     columns = ["seqlen", "step", "median ms", "TFLOP/s", "x step before"]
     if not args.no_peers:
         columns.append(f"x {chosen.reference}")
-    table = problem.extra("rich.table").Table(title=_title(args))
+    table = extras.load("rich.table").Table(title=_title(args))
     for column in columns:
         table.add_column(column, justify="left" if column == "step" else "right", overflow="fold")
     for seqlen in args.seqlen:
@@ -128,7 +132,7 @@ def _rows(
 
 
 def _title(args: argparse.Namespace) -> str:
-    tokens = f"batch {args.batch}" if args.tokens is None else f"{args.tokens} tokens"
+    tokens = f"batch {args.batch}" if args.tokens is None else words.count(args.tokens, "token")
     gpu = device.device_info(FLASH_DEVICE_CUDA_CURRENT).name
     mask = ", causal" if args.causal else ""
-    return f"{args.set}: {tokens}, {args.heads} heads, d_head {args.d_head}{mask}, {gpu}"
+    return f"{args.set}: {tokens}, heads {args.heads}, d_head {args.d_head}{mask}, {gpu}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from .._library import library
-from . import problem
+from . import extras
 
 _FILE = "libflashattn_read_floor.so"
 _UNIT = 16  # bytes of a load
@@ -20,7 +20,7 @@ def calls(memory: Any, n_bytes: int) -> list[Callable[[], None]]:
     floor = _load()
     if floor is None or n_bytes < _UNIT:
         return []
-    sink = memory.new_zeros(_UNIT).view(problem.extra("torch").uint8)
+    sink = memory.new_zeros(_UNIT).view(extras.load("torch").uint8)
     found = [
         _call(floor, shape, memory, n_bytes // _UNIT * _UNIT, sink)
         for shape in range(floor.flashattn_read_floor_shapes())
@@ -46,7 +46,7 @@ def _load() -> ctypes.CDLL | None:
 def _call(
     floor: ctypes.CDLL, shape: int, memory: Any, n_bytes: int, sink: Any
 ) -> Callable[[], None]:
-    cuda = problem.extra("torch").cuda
+    cuda = extras.load("torch").cuda
 
     def call() -> None:
         stream = cuda.current_stream().cuda_stream

@@ -6,12 +6,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
 from .._attention import flash_attn_func, flash_attn_varlen_func, query_support
 from ..config import DType
-from . import bench_cuda, pages, problem
+from . import bench_cuda, extras, memory, pages, problem
 from .problem import BadInput
 from .ragged import RaggedBatch
 
@@ -64,7 +65,7 @@ class Problem:
         if self.is_padded:
             return self.q.view(len(self.queries), self.queries[0], *self.q.shape[1:]), {}
         ends = [0, *itertools.accumulate(self.queries)]
-        lengths = problem.extra("torch").tensor(ends, dtype=self.used.dtype, device=self.q.device)
+        lengths = extras.load("torch").tensor(ends, dtype=self.used.dtype, device=self.q.device)
         return self.q, {"cu_seqlens_q": lengths, "max_seqlen_q": max(self.queries)}
 
     def part(self, sequences: list[int]) -> Problem:
@@ -74,7 +75,7 @@ class Problem:
         return replace(
             self,
             queries=[self.queries[b] for b in sequences],
-            q=problem.extra("torch").cat([of_each[b] for b in sequences]),
+            q=extras.load("torch").cat([of_each[b] for b in sequences]),
             scales=scales,
             used=self.used[sequences].contiguous(),
             table=self.table[sequences].contiguous(),
@@ -126,13 +127,15 @@ class Caches:
     def __init__(
         self, batch: RaggedBatch, heads: Heads, page_sizes: list[int], args: argparse.Namespace
     ) -> None:
-        torch = problem.extra("torch")
+        torch = extras.load("torch")
         torch.manual_seed(0)
         self.batch = batch
         dtype = DType[args.dtype]
         longest = max(batch.lengths_k)
         capacity = max(pages.count(longest, size) * size for size in (1, *page_sizes))
         shape = (2, len(batch.lengths_k), capacity, heads.n_heads_kv, args.d_head)
+        n_bytes = math.prod(shape) * memory.item_sizes(dtype)[1]
+        memory.require(n_bytes, f"K and V of {batch.name}, with room for whole pages,", "cuda")
         of_q = getattr(torch, "bfloat16" if dtype == DType.E4M3 else problem.Q_NAME[dtype])
         self.kv = torch.empty(shape, device="cuda", dtype=getattr(torch, problem.NUMPY_NAME[dtype]))
         for b in range(shape[1]):
@@ -163,7 +166,7 @@ class Caches:
 
     def in_pages(self, page_size: int) -> Problem:
         """In pages that lie in random order all over the same memory."""
-        torch = problem.extra("torch")
+        torch = extras.load("torch")
         n_pages = self.kv[0].shape[:2].numel() // page_size
         k, v = (
             x.flatten(0, 1)[: n_pages * page_size].unflatten(0, (n_pages, page_size))

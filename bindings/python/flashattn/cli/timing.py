@@ -19,11 +19,11 @@ class Contender:
 
 @dataclass(frozen=True)
 class Timing:
-    """Median time in seconds of one row of the table."""
+    """Median time in seconds of one row of the table, and its rate in the unit of rates.unit()."""
 
     label: str
     dtype: str
     seqlen: int
     seconds: float
-    gflops: float
+    rate: float
     is_peer: bool

@@ -16,7 +16,7 @@ from .. import _abi, device
 from .._attention import flash_attn_func, query_support, select_config
 from ..config import Config, DType
 from ..tuning import measure, tuning_line
-from . import bench, bench_cuda, pages, problem, results_file
+from . import bench, bench_cuda, extras, pages, problem, rates, results_file, words
 from .problem import BadInput
 
 _FINALISTS = 3  # the best, which are measured again with more launches
@@ -85,10 +85,13 @@ class Shape:
     def __str__(self) -> str:
         args = self.args
         cache = f" in pages of {self.page_size}" if self.page_size else ""
+        batch = problem.batch_size(self.seqlen, args)
+        heads = f"{args.heads}/{args.heads_kv or args.heads}"
         return (
-            f"{self.dtype.name}, d_head {self.d_head}, {args.seqlen_q or self.seqlen} queries, "
-            f"{self.seqlen} keys{cache}, batch {problem.batch_size(self.seqlen, args)}, heads "
-            f"{args.heads}/{args.heads_kv or args.heads}{', causal' if args.causal else ''}"
+            f"{self.dtype.name}, d_head {self.d_head}, "
+            f"{words.count(args.seqlen_q or self.seqlen, 'query', 'queries')}, "
+            f"{words.count(self.seqlen, 'key')}{cache}, batch {batch}, heads {heads}"
+            f"{', causal' if args.causal else ''}"
         )
 
 
@@ -109,7 +112,6 @@ class Ranking:
 
 
 def run(args: argparse.Namespace) -> int:
-    console = problem.extra("rich.console").Console()
     problem.check_at_least_one(args, "launches", "top", *(["page_size"] if args.page_size else []))
     if args.device == "cuda":
         device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT)  # refuses in the library's own words
@@ -118,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
     elif args.cold:
         raise BadInput("--cold is for CUDA devices: add --device cuda")
     results = results_file.read(args.output)  # before measuring: it may be unusable
+    extras.require("rich", *extras.of_arrays(args.device, _dtypes(args)))
+    console = extras.console()
     rankings = []
     for ranking in _rankings(console, args):
         rankings.append(ranking)
@@ -130,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
 def _rankings(console: Any, args: argparse.Namespace) -> Iterator[Ranking]:
     """Of the shapes that some kernel serves. Raises BadInput where none serves any."""
     shapes = _shapes(args)
-    progress = problem.extra("rich.progress")
+    progress = extras.load("rich.progress")
     reasons = []
     with progress.Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=len(shapes))
@@ -239,18 +243,18 @@ def _finalists(seconds: dict[Config, float], selected: Config) -> list[Config]:
 
 def _table(ranking: Ranking) -> Any:
     args = ranking.shape.args
-    title = f"{ranking.shape}: {len(ranking.seconds)} kernels"
-    table = problem.extra("rich.table").Table(title=title)
-    unit, scale = ("TFLOP/s", 1e12) if args.device == "cuda" else ("GFLOP/s", 1e9)
+    title = f"{ranking.shape}: {words.count(len(ranking.seconds), 'kernel')}"
+    table = extras.load("rich.table").Table(title=title)
+    unit, scale = rates.unit(args)
     for name in ("rank", "kernel", "median ms", unit, "x selected"):
         table.add_column(name, justify="left" if name == "kernel" else "right", overflow="fold")
-    operations = problem.operations(ranking.shape.seqlen, args)
+    work = rates.work(ranking.shape.dtype, ranking.shape.seqlen, args)
     for rank, (config, seconds) in enumerate(ranking.seconds.items(), 1):
         if rank > args.top and config != ranking.selected:
             continue
         mark = " (selected)" if config == ranking.selected else ""
         share = f"{ranking.seconds[ranking.selected] / seconds:.3f}"
-        figures = (f"{seconds * 1e3:.4f}", f"{operations / seconds / scale:.1f}", share)
+        figures = (f"{seconds * 1e3:.4f}", f"{work / seconds / scale:.1f}", share)
         table.add_row(str(rank), f"{config}{mark}", *figures)
     return table
 
@@ -261,6 +265,7 @@ def _write(args: argparse.Namespace, results: str, rankings: list[Ranking]) -> s
     name = device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT).name
     results_file.write(args.output, results, lines, name)
     return (
-        f"{len(lines)} results of {len(gained)} of {len(rankings)} shapes written; "
+        f"{words.count(len(lines), 'result')} of {len(gained)} of "
+        f"{words.count(len(rankings), 'shape')} written; "
         f"to follow them: export FLASH_TUNING={args.output}"
     )

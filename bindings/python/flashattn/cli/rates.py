@@ -1,0 +1,36 @@
+"""What a time is rated by: operations a second or, of decoding, which reads memory and computes
+little, bytes of K and V a second."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..config import DType
+from . import memory, problem
+
+MOST_DECODE_QUERIES = 16
+
+
+def is_decode(args: argparse.Namespace) -> bool:
+    return args.seqlen_q is not None and args.seqlen_q <= MOST_DECODE_QUERIES
+
+
+def unit(args: argparse.Namespace) -> tuple[str, float]:
+    """Its name, and how much of work() it is."""
+    if is_decode(args):
+        return "GB/s", 1e9
+    return ("TFLOP/s", 1e12) if args.device == "cuda" else ("GFLOP/s", 1e9)
+
+
+def work(dtype: DType, seqlen: int, args: argparse.Namespace) -> float:
+    """Operations, or bytes, of one call."""
+    return _bytes_read(dtype, seqlen, args) if is_decode(args) else problem.operations(seqlen, args)
+
+
+def _bytes_read(dtype: DType, seqlen: int, args: argparse.Namespace) -> int:
+    """K and V, once; with a window, of the keys that some query sees."""
+    left = args.window[0]
+    keys = seqlen if left < 0 else min(seqlen, left + args.seqlen_q)
+    heads_kv = args.heads_kv or args.heads
+    batch = problem.batch_size(seqlen, args)
+    return 2 * batch * keys * heads_kv * args.d_head * memory.item_sizes(dtype)[1]
