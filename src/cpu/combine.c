@@ -1,5 +1,5 @@
 /*
- * flash_combine() on the CPU: the rows are shared among threads.
+ * flash_combine() on the CPU shares the rows among threads.
  */
 #include "cpu/combine.h"
 
@@ -29,12 +29,12 @@ typedef struct row {
     int64_t head;
 } row_t;
 
-/* An element of fp32 data of any alignment. */
+/* Returns the address of an element of fp32 data of any alignment. */
 static const float *float_at(const float *data, int64_t index) {
     return (const float *)(const void *)((const char *)data + index * (int64_t)sizeof *data);
 }
 
-/* Without any, neither pointers nor strides mean anything. */
+/* If n_partials is 0, pointers and strides mean nothing. */
 static combine_partials_t partials_of(const flash_combine_args_t *a, const row_t *row) {
     if (a->n_partials == 0)
         return (combine_partials_t){.dtype = a->o_partial.dtype};
@@ -57,7 +57,7 @@ static combine_partials_t partials_of(const flash_combine_args_t *a, const row_t
     return partials;
 }
 
-static void combine_one(const flash_combine_args_t *a, int64_t number) {
+static void combine_numbered_row(const flash_combine_args_t *a, int64_t number) {
     const row_t row = {.batch = number / a->seqlen_q / a->n_heads,
                        .seq = number % a->seqlen_q,
                        .head = number / a->seqlen_q % a->n_heads};
@@ -82,7 +82,7 @@ static void combine_work(void *argument, int32_t index) {
         if (first >= n_rows)
             return;
         for (int64_t row = first; row < first + ROWS_AT_A_TIME && row < n_rows; row++)
-            combine_one(a, row);
+            combine_numbered_row(a, row);
     }
 }
 

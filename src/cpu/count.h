@@ -6,12 +6,12 @@
 
 #include <stdint.h>
 
-/* Counts the processors that the process may run on, or what the quota of its control group amounts
- * to where that is less; at least 1. The files of the group are looked for below `root`: "", or a
+/* Counts the processors that the process may run on, or that the quota of its control group pays
+ * for if those are fewer; at least 1. The group's files are looked for below `root`: "", or a
  * test's folder. */
 int32_t cpu_count(const char *root);
 
-/* Returns the processors that the quota amounts to, rounded up; INT32_MAX: there is none. */
+/* Returns the processors that the quota pays for, rounded up; INT32_MAX without a quota. */
 int32_t cpu_quota(const char *root);
 
 #endif

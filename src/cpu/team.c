@@ -1,10 +1,10 @@
 /*
- * A team: threads of the caller that are all inside one operation and help one of them with its
- * calls. The caller owns the memory; nothing here allocates.
+ * A team is a set of the caller's threads that are all inside one operation and help one of them
+ * with its calls. The caller owns the memory; nothing here allocates.
  *
- * A round is one use of the team by all of its threads: each helper enters and leaves once, and the
- * leader's flash_team_finish() ends it when all have left, so that a thread that comes early for
- * the next round, or late for this one, finds its place.
+ * A round is one use of the team by all of its threads. Each helper enters and leaves once, and the
+ * leader's flash_team_finish() ends the round when all have left. So a thread may come early for
+ * the next round, or late for this one.
  */
 #include "core/call_scope.h"
 #include "core/status.h"
@@ -15,12 +15,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What lies in a flash_team_t. Guarded by the lock, but for the counts that threads wait for. */
+/* The contents of a flash_team_t. The lock guards all of it but the counts that threads wait
+ * for. */
 typedef struct team {
     pthread_mutex_t lock;
     countdown_sleepers_t sleepers;
-    atomic_int_least64_t events; /* falls by 1 whenever something below has changed for helpers */
-    atomic_int_least64_t n_left; /* tasks of the present job that are not done */
+    atomic_int_least64_t events; /* falls by 1 when anything below changes for helpers */
+    atomic_int_least64_t n_left; /* tasks of the present job still to be done */
     flash_task_t task;           /* the present job */
     void *argument;
     int32_t n_tasks;
@@ -110,7 +111,7 @@ void flash_team_help(flash_team_t *team) {
     FLASH_CALL_SCOPE();
     team_t *t = team_of(team);
     pthread_mutex_lock(&t->lock);
-    while (t->n_entered == t->n_helpers) /* all have come: this is for the next round */
+    while (t->n_entered == t->n_helpers) /* all helpers of this round have come */
         wait_for_event(t);
     t->n_entered++;
     while (has_task(t) || !t->is_over)
