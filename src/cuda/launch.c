@@ -1,5 +1,5 @@
 /*
- * See launch.h: what the kernels of every CUDA family have in common.
+ * This file holds what the launches of all CUDA families share.
  */
 #include "cuda/launch.h"
 
@@ -9,7 +9,7 @@
 
 enum { SHARED_BYTES_BY_DEFAULT = 48 * 1024 };
 
-/* C has no conversion between pointers to functions and to objects. */
+/* A union converts the function pointer, because C does not. */
 const void *cuda_kernel_symbol(const flash_kernel_t *kernel) {
     union {
         void (*function)(void);
@@ -22,7 +22,7 @@ static cuda_block_t block_of(const flash_kernel_t *kernel) {
     return kernel->family->cuda->block(&kernel->config);
 }
 
-/* The attributes are set at each launch: a device reset would forget them, and it takes well under
+/* The attributes are set at each launch, because a device reset forgets them. That takes well under
  * a microsecond. */
 static flash_status_t set_attributes(const flash_kernel_t *kernel) {
     const cuda_block_t block = block_of(kernel);
