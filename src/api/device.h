@@ -7,7 +7,8 @@
 #include "core/device.h"
 #include "flashattn.h"
 
-/* Describes the device with this number. INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE. */
+/* Describes the device with this number. Returns INVALID_ARGUMENT, UNSUPPORTED or NO_DEVICE if
+ * there is none. */
 flash_status_t device_describe(int32_t number, device_t *device);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * From the caller's arguments to a problem: every refusal that concerns the arguments alone.
+ * From the caller's arguments to a problem. Every refusal that concerns the arguments alone is made
+ * here.
  */
 #ifndef FLASH_ARGUMENTS_FORWARD_H
 #define FLASH_ARGUMENTS_FORWARD_H
@@ -8,11 +9,10 @@
 #include "flashattn.h"
 
 /*
- * Copies the caller's arguments, checks sizes, types and flags, and makes the problem of them; in
- * the copy each tensor names its type. The tensors' strides and whatever lies behind a pointer are
- * not looked at.
+ * Copies the caller's arguments, checks sizes, types and flags, and makes the problem. In the copy
+ * each tensor names its type. Strides of tensors, and what pointers lead to, are not checked.
  */
-flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_args_t *own,
+flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_args_t *checked,
                               problem_t *problem);
 
 #endif

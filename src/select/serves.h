@@ -12,7 +12,7 @@
 
 bool select_serves(const flash_kernel_t *kernel, const problem_t *problem, const device_t *device);
 
-/* Says the same as a status: UNSUPPORTED with the condition that fails. */
+/* Returns UNSUPPORTED, with the condition that fails, if the kernel does not serve the problem. */
 flash_status_t select_check(const flash_kernel_t *kernel, const problem_t *problem,
                             const device_t *device);
 
