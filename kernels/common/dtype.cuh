@@ -10,7 +10,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/* There is one specialisation per type. */
 template <int DTYPE> struct dtype_traits;
 
 template <> struct dtype_traits<FLASH_DTYPE_FP16> {

@@ -1,6 +1,7 @@
 /*
- * Loads of 8x8 matrices of 16-bit elements from shared memory into the fragments of mma.
- * PTX ISA, "Warp-level matrix load instruction: ldmatrix". Lane 8*i + r names row r of matrix i.
+ * Loads 8x8 matrices of 16-bit elements from shared memory into the fragments of mma (PTX ISA,
+ * "Warp-level matrix load instruction: ldmatrix"). Lane 8*i + r gives the address of row r of
+ * matrix i.
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_LDMATRIX_CUH
 #define FLASH_KERNELS_COMMON_PTX_LDMATRIX_CUH

@@ -1,7 +1,7 @@
 /*
- * The two matrix products of a step: S = Q K^T and O += P V, a warp's rows against one block of
- * keys. Fragments are loaded as many at a time as the configuration says; with double buffering
- * the next ones are on their way while these multiply.
+ * A warp multiplies its rows with one block of keys: S = Q K^T and O += P V. The configuration says
+ * how many fragments are loaded at a time. With double buffering the next ones are loaded while
+ * these are multiplied.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_PRODUCTS_CUH
 #define FLASH_KERNELS_SM80_FORWARD_PRODUCTS_CUH
@@ -15,10 +15,11 @@ template <flash_config_t C> struct score_tile { float s[m_tiles<C>][key_tiles<C>
 
 template <flash_config_t C> struct output_tile { float o[m_tiles<C>][head_tiles<C>][4]; };
 
-/* P is rounded to the operand type: the accumulators of S are the fragments of A as they lie. */
+/* P, rounded to the operand type. The accumulators of S are already in the layout of A's
+ * fragments. */
 template <flash_config_t C> struct probabilities { uint32_t p[m_tiles<C>][key_steps<C>][4]; };
 
-/* Q stays in registers for the whole call, where the configuration keeps it there. */
+/* Q stays in registers for the whole tile if the configuration says so. */
 template <flash_config_t C> struct q_block {
     q_fragments<C> step[q_resident<C> ? head_steps<C> : 1];
 };
@@ -32,7 +33,7 @@ static __device__ __forceinline__ void load_q_block(q_block<C> &q, const lane_ad
     }
 }
 
-/* The operands are those of steps [begin, begin + score_steps) of the contraction that exist. */
+/* The operands of steps [begin, begin + score_steps) of the contraction, as far as they exist. */
 template <flash_config_t C> struct score_operands {
     q_fragments<C> q[score_steps<C>];
     k_fragments<C> k[score_steps<C>];
