@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-/* AMX, permitted by the system. */
+/* Says whether the processor has AMX and the system permits it. */
 bool processor_has_amx(void);
 
 #endif
