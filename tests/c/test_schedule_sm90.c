@@ -105,7 +105,7 @@ static void full_attention_has_no_teams(void **state) {
     assert_int_equal(schedule_of(&config, &p).whole_heads, 0);
 }
 
-static void empty_problems_have_shares(void **state) {
+static void empty_problems_have_a_schedule(void **state) {
     const flash_config_t config = causal_row(64, FLASH_FEATURE_CAUSAL);
     flash_params_t no_keys = square(64, 200, 1, 1, 64);
     (void)state;
@@ -148,7 +148,7 @@ int main(void) {
         cmocka_unit_test(blocks_of_one_tile_a_head_take_heads_in_pairs),
         cmocka_unit_test(ragged_batches_have_no_teams),
         cmocka_unit_test(full_attention_has_no_teams),
-        cmocka_unit_test(empty_problems_have_shares),
+        cmocka_unit_test(empty_problems_have_a_schedule),
         cmocka_unit_test(a_team_takes_every_tile_once_and_evenly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,6 @@
-"""A second CUDA device: a call runs where its tensors are, and leaves the current device alone."""
+"""With a second CUDA device, a call runs where its tensors are, and leaves the current device as it
+was.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from flashattn import Arch, DType
 from gpu_problems import runnable_rows
 
 WALK = Path(__file__).resolve().parent / "sanitized_walk.py"
-# A process each, so that they can run side by side.
+# Each runs in its own process, so that they can run side by side.
 GROUPS = sorted(
     {
         (Arch(row.config.arch).name, DType(row.config.dtype).name, row.config.d_head)

@@ -1,4 +1,6 @@
-"""`python -m flashattn`: each command, and bad input: one clear line, exit code 2, no output."""
+"""`python -m flashattn`: each command, and bad input, which gets one clear line, exit code 2 and no
+output.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ PNG = b"\x89PNG"
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """Paths of q, k, v and o .npy files; o is not there yet."""
+    """Returns paths of q, k, v and o .npy files; o does not exist yet."""
     for name, array in zip("qkv", make_inputs(AttentionProblem(2, 9, 14, 4, 2, 16))):
         np.save(tmp_path / f"{name}.npy", array)
     return [str(tmp_path / f"{name}.npy") for name in "qkvo"]
@@ -154,7 +156,7 @@ def _truncated(path: str) -> None:
 
 
 def _huge(path: str) -> None:
-    """A header that announces 2^42 elements over a few bytes of data."""
+    """Makes a header that announces 2^42 elements over a few bytes of data."""
     with open(path, "wb") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": (1, 2**32, 1, 2**10)}
         np.lib.format.write_array_header_1_0(file, header)

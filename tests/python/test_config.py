@@ -1,4 +1,4 @@
-"""Configurations mirrored: short form, order, look-up, filters."""
+"""Configurations in Python: short form, order, look-up, filters."""
 
 import dataclasses
 
@@ -109,7 +109,7 @@ def test_fields_are_in_sort_order() -> None:
 
 
 def test_lookup_says_why_not() -> None:
-    """By the message, and by the class beside LookupError that a caller would expect."""
+    """The message says why, and so does the class beside LookupError that a caller would expect."""
     for config, kind, match in (
         (SM80, flashattn.FlashAttnError, "without a kernel|CUDA"),
         (dataclasses.replace(SM80, n_warps=3), ValueError, "n_warps"),
