@@ -2,7 +2,7 @@
  * The MIXED family is for ragged batches in which some sequences have few queries (decode) and
  * others many (chunks of prompts). Its rows have no kernel of their own. A launch enqueues a
  * forward row and a decode row of the table, each for one part of the sequences, which the device
- * tells apart by their lengths (flash_is_own_length()). Both write to the same O and LSE, for
+ * tells apart by their lengths (flash_computes_length()). Both write to the same O and LSE, for
  * different sequences.
  *
  * The forward kernel comes first: the keys of a chunk were written just before the call, and stay
