@@ -79,7 +79,7 @@ DECODE_CONSTANT int32_t decode_block_threads(const flash_config_t *c) {
 }
 
 #ifndef __CUDACC__
-/* The merging kernels are declared for the host, which launches them and never calls them. That of
+/* The host launches the merging kernels, and never calls them. That of
  * kernels/sm80/decode_combine.cu has a block per row, that of kernels/sm90/decode_combine.cu a
  * warp. */
 void flash_sm80_decode_combine(decode_params_t params);

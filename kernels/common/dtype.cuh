@@ -1,6 +1,5 @@
 /*
- * Element types in device code: the C++ type of an element, and its conversions to and from fp32,
- * rounded to nearest even.
+ * Element types in device code: the C++ type of an element, and conversions from and to fp32.
  */
 #ifndef FLASH_KERNELS_COMMON_DTYPE_CUH
 #define FLASH_KERNELS_COMMON_DTYPE_CUH

@@ -48,8 +48,7 @@ DTYPE_CONSTANT int32_t dtype_size(int32_t dtype) {
 #undef DTYPE_SIZE
 }
 
-/* Returns the bits of an element that are all set if it is not finite; 0 for a number that is no
- * type. */
+/* Returns the bits of an element that are all set if it is not finite; 0 if dtype is no type. */
 DTYPE_CONSTANT uint32_t dtype_exponent_bits(int32_t dtype) {
 #define DTYPE_EXPONENT_BITS(name, bytes, exponent) dtype == FLASH_DTYPE_##name ? exponent:
     return FLASH_DTYPES(DTYPE_EXPONENT_BITS) 0;

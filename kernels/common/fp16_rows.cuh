@@ -1,7 +1,7 @@
 /*
- * Rows of bf16 become rows of fp16. Because the exponents may not fit, each row is multiplied by a
- * power of two that puts its largest element just below the end of fp16. Elements down to 2^-28 of
- * the largest keep all bits.
+ * Rows of bf16 become rows of fp16. The exponents may not fit, so each row is multiplied by a power
+ * of two that puts its largest element just below the end of fp16. Elements down to 2^-28 of it
+ * keep all bits.
  */
 #ifndef FLASH_KERNELS_COMMON_FP16_ROWS_CUH
 #define FLASH_KERNELS_COMMON_FP16_ROWS_CUH

@@ -14,8 +14,7 @@ typedef struct flash_strides {
     int64_t head;
 } flash_strides_t;
 
-/* A stride of heads with this value stands for the queries of the ragged batch,
- * cu_seqlens_q[batch]. */
+/* This stride of heads stands for the queries of the ragged batch, cu_seqlens_q[batch]. */
 #define FLASH_STRIDE_TOTAL INT64_MIN
 
 /* K and V in pages, as in flash_paging_t; all zero if they are not in pages. */

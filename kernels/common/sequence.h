@@ -29,8 +29,7 @@ typedef struct flash_range {
     int32_t end;
 } flash_range_t;
 
-/* Reads array[i]. The array may have any alignment on the CPU, and has that of its elements on a
- * GPU. */
+/* Reads array[i]. On the CPU the array may have any alignment, on a GPU that of its elements. */
 FLASH_HOST_DEVICE static inline int32_t flash_load_length(const int32_t *array, int64_t i) {
 #ifdef __CUDA_ARCH__
     return array[i];

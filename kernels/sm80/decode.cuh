@@ -31,7 +31,6 @@ template <flash_config_t C> struct warp_state {
     softmax_state<C> softmax;
 };
 
-/* What every step of a warp needs. */
 template <flash_config_t C> struct step_operands {
     query_fragments<C> q;
     score_factors<C> factors;

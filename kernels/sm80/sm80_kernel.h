@@ -42,8 +42,7 @@ SM80_CONSTANT int32_t sm80_operand_dtype(const flash_config_t *c) {
     return sm80_converts(c) ? FLASH_DTYPE_FP16 : c->dtype;
 }
 
-/* Returns the bytes of an element in shared memory, and in global memory of Q and of an O of 16
- * bits. */
+/* Returns the bytes of an element in shared memory, of Q also in global memory. */
 SM80_CONSTANT int32_t sm80_element_bytes(const flash_config_t *c) {
     return dtype_size(sm80_operand_dtype(c));
 }

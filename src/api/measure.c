@@ -32,8 +32,7 @@ static int compare_times(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Returns the median of one kernel's times, which it gathers in kernel_times[0 ...
- * m->n_launches). */
+/* Returns the median of one kernel's times, gathered in kernel_times[0 ... m->n_launches). */
 static double median(const measurement_t *m, const double *times, int32_t kernel,
                      double *kernel_times) {
     const int32_t n = m->n_launches;

@@ -19,8 +19,7 @@ flash_status_t argument_check_dtype(const char *name, int32_t dtype);
  * the types of its other tensors. Returns UNSUPPORTED. */
 flash_status_t argument_check_not_e4m3(const char *name, int32_t dtype);
 
-/* Requires data aligned to elements of `size` bytes, which CUDA kernels load and store whole. NULL
- * passes. */
+/* Requires data aligned to elements of `size` bytes, which CUDA kernels access whole; or NULL. */
 flash_status_t argument_check_alignment(const char *name, const void *data, int64_t size);
 
 #endif

@@ -81,8 +81,7 @@ static bool same_strides(const flash_tensor_t *a, const flash_tensor_t *b) {
            a->stride_head == b->stride_head;
 }
 
-/* Says whether o is the partial result that begins at `data`. Each row is then written where it was
- * read. */
+/* Says whether o is the partial result at `data`, so that each row is written where it was read. */
 static bool is_in_place(const flash_combine_args_t *a, const void *data) {
     return a->o.data == data && a->o.dtype == a->o_partial.dtype &&
            same_strides(&a->o, &a->o_partial);

@@ -1,6 +1,5 @@
 /*
- * This file checks what a call's pointers lead to: lengths, tensors, and that outputs are apart
- * from all inputs.
+ * This file checks what a call's pointers lead to: lengths, tensors, and outputs apart from inputs.
  */
 #include "arguments/data.h"
 
@@ -45,8 +44,7 @@ typedef struct side {
     int32_t seqlen;
 } side_t;
 
-/* Counts the tokens of a sequence, used or not. If another thread changes the lengths, these may
- * exceed 32 bits. */
+/* Counts the tokens of a sequence, in 64 bits because another thread may change the lengths. */
 static int64_t count_tokens(const side_t *side, int64_t b) {
     return side->cu_seqlens ? (int64_t)flash_load_length(side->cu_seqlens, b + 1) -
                                   flash_load_length(side->cu_seqlens, b)
@@ -65,8 +63,7 @@ static flash_status_t check_seqused(const side_t *side, const int32_t *seqused, 
     return FLASH_SUCCESS;
 }
 
-/* Checks the lengths in host memory. *total_q and *total_k become the tokens of ragged tensors;
- * they keep their values for others. */
+/* Checks the lengths in host memory. *total_q and *total_k become the tokens of ragged tensors. */
 static flash_status_t check_lengths(const flash_params_t *p, int64_t *total_q, int64_t *total_k) {
     if (p->cu_seqlens_q)
         FLASH_TRY(
@@ -160,8 +157,8 @@ static flash_status_t check_apart(const flash_forward_args_t *a, const flash_par
     return arguments_check_scales_apart(p, "o", &a->o, &s->o);
 }
 
-/* The tokens along a tensor's sequence axis, as far as the host knows, and the most that one
- * sequence may have. */
+/* The tokens along a tensor's sequence axis, as far as the host knows, and of the longest
+ * sequence. */
 typedef struct tokens {
     int64_t known;
     int64_t longest;

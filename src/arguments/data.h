@@ -1,6 +1,5 @@
 /*
- * Checks of what a call's pointers lead to: lengths, tensors, and that outputs are apart from all
- * inputs.
+ * Checks of what a call's pointers lead to: lengths, tensors, and outputs apart from inputs.
  */
 #ifndef FLASH_ARGUMENTS_DATA_H
 #define FLASH_ARGUMENTS_DATA_H

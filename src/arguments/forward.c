@@ -134,8 +134,7 @@ static int32_t needed_features(const flash_params_t *p) {
     return features;
 }
 
-/* Drops the stride of an axis of length 1, whatever it is, because products with it could
- * overflow. */
+/* Drops the stride of an axis of length 1, because products with it could overflow. */
 static int64_t stride_of(int64_t stride, int64_t length) {
     return length > 1 ? stride : 0;
 }
@@ -166,8 +165,7 @@ static flash_strides_t lse_strides(const flash_forward_args_t *a) {
     return (flash_strides_t){.batch = a->n_heads * a->seqlen_q, .seq = 1, .head = a->seqlen_q};
 }
 
-/* Returns the strides of a pool of pages. With one token per page, tokens are as far apart as
- * pages. */
+/* Returns the strides of a pool of pages. With page_size 1 tokens are as far apart as pages. */
 static flash_strides_t pool_strides(const flash_tensor_t *tensor, const flash_params_t *p) {
     const int64_t shape[3] = {p->pages.n_pages, p->pages.page_size, p->n_heads_kv};
     flash_strides_t s = strides(tensor, false, shape);

@@ -1,6 +1,5 @@
 /*
- * From the caller's arguments to a problem. Every refusal that concerns the arguments alone is made
- * here.
+ * From the caller's arguments to a problem, with every refusal that concerns arguments alone.
  */
 #ifndef FLASH_ARGUMENTS_FORWARD_H
 #define FLASH_ARGUMENTS_FORWARD_H

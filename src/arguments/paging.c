@@ -75,8 +75,7 @@ flash_status_t arguments_read_paging(const flash_forward_args_t *checked, flash_
 
 /* ---- The arrays ---- */
 
-/* What the arrays say of one sequence. Each number is read once, because another thread may change
- * them. */
+/* What the arrays say of a sequence. Each number is read once: another thread may change them. */
 typedef struct sequence_pages {
     int32_t b;
     int32_t used;  /* keys */
@@ -84,8 +83,7 @@ typedef struct sequence_pages {
     int64_t room;  /* keys that its pages or its slot can hold */
 } sequence_pages_t;
 
-/* Reads the range of a sequence's page ids. *last is the end of the previous sequence's ids, and
- * becomes the end of this one's. */
+/* Reads the range of a sequence's page ids, from *last, which becomes its end. */
 static flash_status_t read_indptr(const flash_params_t *p, int32_t b, int32_t *last,
                                   sequence_pages_t *s) {
     const int32_t next = flash_load_length(p->pages.indptr, (int64_t)b + 1);
@@ -98,8 +96,7 @@ static flash_status_t read_indptr(const flash_params_t *p, int32_t b, int32_t *l
     return FLASH_SUCCESS;
 }
 
-/* Reads the row of a sequence; a sequence without keys needs none. *rows: the largest row so far,
- * plus 1. */
+/* Reads the row of a sequence, unless it has no keys. *rows: the largest row so far, plus 1. */
 static flash_status_t read_row(const flash_params_t *p, sequence_pages_t *s, int64_t *rows) {
     const int32_t row = p->pages.rows ? flash_load_length(p->pages.rows, s->b) : s->b;
     const int32_t most = p->pages.table ? INT32_MAX : p->pages.n_pages - 1;
@@ -115,7 +112,6 @@ static flash_status_t read_row(const flash_params_t *p, sequence_pages_t *s, int
     return FLASH_SUCCESS;
 }
 
-/* Checks the ids of the pages that the sequence uses. */
 static flash_status_t check_ids(const char *name, const flash_params_t *p, const int32_t *table,
                                 const sequence_pages_t *s) {
     const int64_t size = p->pages.page_size, n = (s->used + size - 1) / size;

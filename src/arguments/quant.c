@@ -31,7 +31,6 @@ static flash_status_t check_scale(const char *name, const flash_scale_t *scale, 
     return check_stride(name, "head", scale->data, scale->stride_head);
 }
 
-/* Drops the strides of axes of length 1. */
 static void drop_unused_strides(const flash_forward_args_t *checked, flash_scale_t *scale) {
     if (checked->batch == 1)
         scale->stride_batch = 0;

@@ -8,9 +8,8 @@
 #include "flashattn.h"
 #include "kernels/common/params.h"
 
-/* Reads the call's scales into those of *params, which stay as they are if there are none. The
- * types are checked; no array is read. Returns INVALID_ARGUMENT, or UNSUPPORTED for a field of a
- * newer caller. */
+/* Reads the call's scales, if there are any, into those of *params. The types are checked; no array
+ * is read. Returns INVALID_ARGUMENT, or UNSUPPORTED for a field of a newer caller. */
 flash_status_t arguments_read_quant(const flash_forward_args_t *checked, flash_params_t *params);
 
 /* Requires offsets of scales within an int64 of bytes. */

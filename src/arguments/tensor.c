@@ -145,9 +145,8 @@ static range_t first_row(const flash_tensor_t *tensor, const tensor_shape_t *sha
     return (range_t){begin, begin + (uintptr_t)(shape->d_head * shape->element_size)};
 }
 
-/* Says whether the address belongs to an element. From the largest stride to the smallest, it takes
- * as many steps as do not pass the address. Where strides are smaller than what lies inside them,
- * it may miss an element. */
+/* Says whether an element has this address. From the largest stride to the smallest, it takes as
+ * many steps as do not pass the address, and may miss an element where strides overlap. */
 static bool holds(const flash_tensor_t *tensor, const tensor_shape_t *shape, uintptr_t address) {
     axis_t axes[N_AXES];
     const range_t row = first_row(tensor, shape);

@@ -6,8 +6,7 @@
 
 #include "flashattn.h"
 
-/* Returns a negative number, zero or a positive number, by the first field in sort order that
- * differs. */
+/* Compares by the first field in sort order that differs: negative, zero or positive. */
 int config_compare(const flash_config_t *a, const flash_config_t *b);
 
 /* These copy a caller's configuration from and to a struct of the caller's size. */

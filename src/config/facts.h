@@ -66,8 +66,7 @@ typedef struct config_layout {
     const char *words_text; /* for messages: what may follow the colon */
 } config_layout_t;
 
-/* Element types of a problem that kernels serve together. That of K and V is the
- * configuration's. */
+/* Element types that kernels serve together; that of K and V is the configuration's. */
 typedef struct family_types {
     int32_t kv;
     int32_t q;

@@ -43,8 +43,7 @@ typedef struct launch_ops {
                              const device_t *device, flash_stream_t stream);
 } launch_ops_t;
 
-/* The sequences of a batch that a family's kernels are for, where two kernels share a batch: those
- * of few queries, or the others. */
+/* The part of a batch that a family's kernels are for, where two kernels share one. */
 typedef enum family_part { FAMILY_NO_PART, FAMILY_DECODE_PART, FAMILY_FORWARD_PART } family_part_t;
 
 enum { FAMILY_PARTS_SIZE = 128 };
@@ -55,8 +54,7 @@ typedef struct family {
     /* Checks the rules between a configuration's fields; the rules of single fields hold. NULL if
      * there are none. Returns INVALID_CONFIG with the broken rule. */
     flash_status_t (*check)(const flash_config_t *config);
-    /* Returns what a device of the family's kind lacks, as "AVX512 kernels need ..."; NULL if
-     * nothing. */
+    /* Returns what a device lacks for the family, as "AVX512 kernels need ..."; NULL if nothing. */
     const char *(*lacks)(const device_t *device);
     /* Returns why a kernel that fits by type, d_head and features cannot run this problem on the
      * device; NULL if it can. NULL as the function: there are no such obstacles. */
@@ -92,8 +90,7 @@ FLASH_CONFIG_ARCHS(DECLARE_FAMILY)
 /* Finds the family of a FLASH_ARCH_..., or returns `refusal` if there is none. */
 flash_status_t family_require(int32_t arch, flash_status_t refusal, const family_t **family);
 
-/* Returns what the device lacks to run kernels of the family, the right kind of device included;
- * NULL if nothing. */
+/* Returns what the device lacks for kernels of the family, its kind included; NULL if nothing. */
 const char *family_lack(const family_t *family, const device_t *device);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * This file reads the short form of a configuration as format.c writes it, also with blanks and
- * with the words in any order.
+ * This file reads the short form that format.c writes, also with blanks and with words in any
+ * order.
  */
 #include "config/config.h"
 #include "config/facts.h"

@@ -17,8 +17,7 @@ typedef struct call_scope {
 } call_scope_t;
 
 /* In every function that waits, reads a file or prints, a cancelled thread would leave a lock held,
- * or a task undone that others wait for. Disabling cancellation costs a few nanoseconds and needs
- * no cleanup handlers. */
+ * or a task undone that others wait for. Disabling cancellation costs a few nanoseconds. */
 static inline call_scope_t call_scope_enter(void) {
     call_scope_t scope;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &scope.cancel_state);
@@ -32,8 +31,7 @@ static inline void call_scope_leave(const call_scope_t *scope) {
     pthread_setcancelstate(scope->cancel_state, &disabled);
 }
 
-/* A thread that was cancelled during the call ends here; a loop of calls may have no other
- * cancellation point. */
+/* A thread that was cancelled meanwhile ends here: a loop of calls may have no other such point. */
 static inline void call_scope_leave_call(const call_scope_t *scope) {
     call_scope_leave(scope);
     pthread_testcancel();

@@ -1,7 +1,6 @@
 /*
- * A thread has floating-point modes (rounding, denormals by FTZ and DAZ, traps) and exception
- * flags. The library computes in the modes that a program starts with: rounding to nearest,
- * denormals kept, no traps.
+ * A thread has floating-point modes (rounding; denormals by FTZ and DAZ; traps) and flags. The
+ * library computes in the modes of a program's start: to nearest, denormals kept, no traps.
  */
 #ifndef FLASH_FLOAT_MODES_H
 #define FLASH_FLOAT_MODES_H
@@ -10,8 +9,7 @@
 
 #include <xmmintrin.h>
 
-/* The modes are in MXCSR (Intel SDM volume 1, 10.2.3). The x87 unit, which has its own, is not
- * used. */
+/* The modes are in MXCSR (Intel SDM volume 1, 10.2.3). The x87 unit is not used. */
 typedef struct float_modes {
     unsigned int mxcsr;
 } float_modes_t;

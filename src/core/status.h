@@ -13,8 +13,7 @@ flash_status_t status_fail(flash_status_t status, const char *format, ...)
 /* Returns the calling thread's last error. */
 const char *status_message(void);
 
-/* Copies text into buffer[0 ... size), cut to fit and NUL-terminated. Does nothing without a
- * buffer. */
+/* Copies text into buffer[0 ... size), cut to fit and NUL-terminated. buffer may be NULL. */
 void status_copy_text(const char *text, char *buffer, size_t size);
 
 /* Returns from the caller with this status and message unless the condition holds. */

@@ -1,6 +1,5 @@
 /*
- * Structs cross the interface in both directions between libraries and callers of different age:
- * see "Growth" in flashattn.h.
+ * Structs between libraries and callers of different age: see "Growth" in flashattn.h.
  */
 #ifndef FLASH_STRUCT_SIZE_H
 #define FLASH_STRUCT_SIZE_H
@@ -8,9 +7,8 @@
 #include "flashattn.h"
 
 /*
- * Copies a caller's struct into ours[0 ... size). Fields that the caller's struct lacks become
- * zero, and fields that ours lacks must be zero. ours->struct_size becomes size. `type` is the
- * struct's name in messages.
+ * Copies a caller's struct into ours[0 ... size). Fields that the caller lacks become zero; fields
+ * that we lack must be zero. ours->struct_size becomes size. `type` is the name in messages.
  */
 flash_status_t struct_read(void *ours, size_t size, const void *theirs, const char *type);
 

@@ -26,7 +26,6 @@ bool text_take(text_reader_t *r, const char *characters);
 /* Takes this word, if it comes next and no longer word begins with it. */
 bool text_take_word(text_reader_t *r, const char *word);
 
-/* Says whether a character can be part of a word. */
 bool text_is_word_char(char c);
 
 #endif

@@ -1,6 +1,5 @@
 /*
- * A text writer makes a line piece by piece: the short form of a configuration, or a measured
- * result.
+ * A text writer makes a line piece by piece, such as a configuration's short form.
  */
 #ifndef FLASH_TEXT_WRITER_H
 #define FLASH_TEXT_WRITER_H

@@ -59,8 +59,7 @@ static void wait_for(const cpu_call_t *call, int64_t head, int64_t n_left) {
     countdown_wait(&call->n_left[head], n_left, call->sleepers);
 }
 
-/* Marks an item of the head as done. Only two counts wake anyone: n_tasks, when the last block is
- * packed, and 0. */
+/* Marks an item of the head as done. Others wait for two counts: n_tasks (all is packed), and 0. */
 static void finish_item(const cpu_call_t *call, int64_t head, int64_t n_tasks) {
     const int64_t n_left = atomic_fetch_sub(&call->n_left[head], 1) - 1;
     if (n_left == n_tasks || n_left == 0)
@@ -177,8 +176,7 @@ static void run_item(const cpu_call_t *call, int64_t i, void *scratch) {
         run_task(call, &cut, b, i - call->first_item[b], scratch);
 }
 
-/* Counts the items of the whole heads. If there are any, all heads have the same number of
- * items. */
+/* Counts the items of the whole heads, which all have the same number. */
 static int64_t n_items_of_whole(const cpu_call_t *call) {
     return call->n_whole * (call->first_item[1] / call->params.n_heads_kv);
 }

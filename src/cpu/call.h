@@ -11,8 +11,7 @@
 #include <stdatomic.h>
 
 /*
- * This is one flash_forward(), as its workers see it. Its work is a sequence of items, which
- * workers take in this order:
+ * This is one flash_forward(), as its workers see it. Workers take its items in this order:
  *
  *     whole heads   all items of a head by one worker, `turns` heads at once, so that what it packs
  *                   stays in its own caches
@@ -20,8 +19,7 @@
  *                   if keys are split, the tasks of one split after the other
  *     merges        one per head whose keys are split
  *
- * An item waits only for items before it, which some worker has already taken, so the call always
- * makes progress.
+ * An item waits only for items before it, which some worker has taken, so that calls always end.
  */
 typedef struct cpu_call {
     flash_params_t params; /* of the problem; its lengths are copies in the workspace */
@@ -45,8 +43,7 @@ typedef struct cpu_call {
  * the workspace has at least cpu_plan_least_workspace() bytes. */
 void cpu_call_begin(cpu_call_t *call, const problem_t *problem, int32_t n_workers);
 
-/* Takes items until none is left: the task of worker `index`, 0 <= index < n_workers. call:
- * cpu_call_t. */
+/* Takes items until none is left, as worker `index`, 0 <= index < n_workers. call: cpu_call_t. */
 void cpu_call_work(void *call, int32_t index);
 
 #endif

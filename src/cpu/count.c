@@ -14,8 +14,7 @@
 
 enum { LINE_BYTES = 1024 };
 
-/* Reads the first line of a file without its end. Returns false if there is none or it is
- * longer. */
+/* Reads the first line of a file without its end; false if there is none or it is longer. */
 static bool read_line(const char *path, char line[LINE_BYTES]) {
     FILE *file = fopen(path, "re");
     if (file == NULL)
@@ -95,8 +94,8 @@ static bool has_word(const char *list, const char *word) {
     return false;
 }
 
-/* Reads a line of /proc/self/cgroup: "0::/group" of version 2, "4:cpu,cpuacct:/group" of version
- * 1. */
+/* Reads a line of /proc/self/cgroup: "0::/group" (version 2) or "4:cpu,cpuacct:/group" (version
+ * 1). */
 static int32_t quota_of_line(const char *root, char *line) {
     char mount[LINE_BYTES];
     char *controllers = strchr(line, ':');

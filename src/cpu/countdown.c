@@ -7,9 +7,8 @@
 #include <stdbool.h>
 #include <time.h>
 
-/* Spinning takes longer than packing a block of keys, or than the rest of a task that other threads
- * began at the same time. It is short beside the milliseconds for which a system takes a processor
- * away. */
+/* Spinning takes longer than packing a block of keys, or than the rest of a task that began at the
+ * same time. It is short beside the milliseconds for which a system takes a processor away. */
 enum { SPIN_NANOSECONDS = 50000 };
 
 static int64_t nanoseconds(void) {
@@ -37,8 +36,7 @@ static bool spin(const atomic_int_least64_t *count, int64_t most) {
     return false;
 }
 
-/* A thread that lowers the count either sees this sleeper, or lowers it before the sleeper
- * looks. */
+/* Who lowers the count either sees this sleeper, or has lowered it before the sleeper looks. */
 static void sleep_until(const atomic_int_least64_t *count, int64_t most,
                         countdown_sleepers_t *sleepers) {
     pthread_mutex_lock(&sleepers->lock);

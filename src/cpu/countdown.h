@@ -23,8 +23,7 @@ void countdown_sleepers_destroy(countdown_sleepers_t *sleepers);
 void countdown_wait(const atomic_int_least64_t *count, int64_t most,
                     countdown_sleepers_t *sleepers);
 
-/* Wakes the sleepers. The caller has lowered a count, by a sequentially consistent operation, to
- * what one of them may wait for. */
+/* Wakes the sleepers, after a sequentially consistent operation has lowered a count far enough. */
 static inline void countdown_tell(countdown_sleepers_t *sleepers) {
     if (atomic_load(&sleepers->n_sleepers) == 0)
         return;

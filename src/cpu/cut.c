@@ -71,7 +71,6 @@ static int64_t most_shared_keys(const cpu_family_t *family, const flash_config_t
     return from - 1;
 }
 
-/* Returns the bounds where some sequence may be split. */
 static cpu_cut_bounds_t bounds_of_splits(const cpu_family_t *family, const flash_config_t *config,
                                          int64_t n_heads, int64_t n_rows, int64_t n_keys) {
     const int64_t n_splits = most_splits(n_heads, n_keys);
@@ -107,8 +106,7 @@ static void split_keys(const cpu_family_t *family, const flash_config_t *config,
     cut->n_tasks_per_head = cut->n_splits;
 }
 
-/* Counts the tasks of exactly rows_per_task rows: parts of whole blocks of B_r, or several
- * blocks. */
+/* Counts the tasks of rows_per_task rows: parts of whole blocks of B_r, or several blocks. */
 static int64_t count_full(int32_t B_r, int32_t rows_per_task, int64_t n_rows) {
     return rows_per_task < B_r ? n_rows / B_r * (B_r / rows_per_task) : n_rows / rows_per_task;
 }

@@ -23,16 +23,15 @@ typedef struct cpu_cut {
     int32_t keys_per_split; /* if n_splits > 1 */
 } cpu_cut_t;
 
-/* Counts the tasks of a sequence of n_rows rows that is not split. rows_per_task divides B_r or is
- * a multiple of it. */
+/* Counts the tasks of n_rows rows that are not split. rows_per_task divides B_r, or is a
+ * multiple. */
 int64_t cpu_cut_count_tasks(int32_t B_r, int32_t rows_per_task, int64_t n_rows);
 
 cpu_cut_t cpu_cut_sequence(const cpu_family_t *family, const flash_config_t *config,
                            const flash_params_t *params, int32_t rows_per_task,
                            int32_t batch_index);
 
-/* Makes task `index` of n_tasks_per_head of a sequence that is not split, the longest first. It
- * does not set the task's way. */
+/* Makes task `index` of a sequence that is not split, the longest first, but sets no way. */
 cpu_task_t cpu_cut_task(const flash_params_t *params, const cpu_cut_t *cut, int32_t batch_index,
                         int32_t head_kv, int64_t index);
 
@@ -45,8 +44,7 @@ flash_range_t cpu_cut_split_keys(const cpu_cut_t *cut, int64_t index);
 int32_t cpu_cut_count_splits(const cpu_family_t *family, const flash_config_t *config,
                              int32_t n_heads_kv, int64_t n_rows, int64_t n_keys);
 
-/* Upper bounds over all sequences with at most n_rows packed rows per K/V head and n_keys keys. No
- * bound falls as rows or keys grow. */
+/* Upper bounds over all sequences of at most n_rows packed rows per K/V head and n_keys keys. */
 typedef struct cpu_cut_bounds {
     int64_t split_rows;   /* rows of a split sequence; 0: none is split */
     int64_t partial_rows; /* rows times splits of a split sequence; 0: none is split */

@@ -49,8 +49,7 @@ static const char *remark_on_refusal(const problem_t *problem, const device_t *d
         return value;                                                                              \
     }
 
-/* The family with the highest priority is taken first. Only families of one kind of processor
- * compete. */
+/* The highest priority is taken first. Only families of one kind of processor compete. */
 enum {
     PRIORITY_REFERENCE,
     PRIORITY_AVX2,

@@ -1,6 +1,5 @@
 /*
- * Feature bits come from cpuid and xgetbv (Intel SDM volume 2, CPUID and XGETBV), not from the
- * model number.
+ * Feature bits come from cpuid and xgetbv (Intel SDM volume 2), not from the model number.
  */
 #define _GNU_SOURCE
 #include "cpu/features.h"

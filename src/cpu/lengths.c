@@ -24,7 +24,6 @@ static int32_t clamp(int32_t value, int64_t least, int64_t most) {
     return (int32_t)max64(least, min64(value, most));
 }
 
-/* Returns the place of the next copy. */
 static int32_t *take(char **memory, const int32_t *lengths, int64_t n) {
     int32_t *taken = (int32_t *)(void *)*memory;
     *memory += size_of(lengths, n);

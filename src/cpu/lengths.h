@@ -7,8 +7,7 @@
 
 #include "core/problem.h"
 
-/* The tokens of the ragged tensors and the limits of a page table, as they were when the lengths
- * were checked. */
+/* The tokens of ragged tensors and the limits of a page table, when the lengths were checked. */
 typedef struct cpu_totals {
     int64_t q;
     int64_t k;

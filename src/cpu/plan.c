@@ -13,7 +13,6 @@
  * from where counting them would overflow. */
 enum { MOST_ITEMS_BITS = 52 };
 
-/* Counts the K/V heads of the whole batch. */
 static int64_t count_heads(const flash_params_t *p) {
     return (int64_t)p->batch * p->n_heads_kv;
 }
@@ -99,11 +98,10 @@ cpu_task_t cpu_plan_pack(const cpu_plan_t *plan, const cpu_cut_t *cut, int32_t b
                         .keys = keys};
 }
 
-/* Says whether the task that begins at this row reads the blocks of keys from the last to the
- * first: what the task before it read last is then still in a level 2 cache. All rows of a largest
- * task have the same order, whatever the number of threads. A thread may take every second or
- * fourth task of a head; by the Thue-Morse sequence two neighbours in three differ in order at each
- * of these distances. */
+/* Says whether the task from this row on reads the blocks of keys from the last to the first: what
+ * the task before it read last is then still in a level 2 cache. All rows of a largest task have
+ * the same order, whatever the number of threads. By the Thue-Morse sequence two in three
+ * neighbours differ in order, even if a thread takes every second or fourth task of a head. */
 static bool goes_backwards(const cpu_plan_t *plan, int64_t row_begin) {
     const int64_t index = row_begin / cpu_way_task_rows(plan->family, plan->config);
     return plan->family->alternates && __builtin_parityll((unsigned long long)index) != 0;
@@ -135,8 +133,8 @@ static bool all_are_split(const cpu_plan_t *plan, const flash_params_t *p) {
     return plan->max_splits > 1 && lengths_are_equal(p);
 }
 
-/* Counts the heads whose packed keys are kept at a time at most: all, or as many as fit
- * PACKED_MAX_BYTES. */
+/* Counts the heads whose packed keys are kept at a time: all, or as many as PACKED_MAX_BYTES
+ * hold. */
 static int64_t count_slots(const cpu_plan_t *plan, const flash_params_t *p) {
     const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
     if (p->seqlen_k == 0 || all_are_split(plan, p) ||
@@ -178,8 +176,7 @@ static bool pays_alone(const flash_params_t *params, int32_t n_workers) {
     return n_rows <= params->seqlen_k || n_heads >= WHOLE_MIN_ROUNDS * (int64_t)n_workers;
 }
 
-/* All workers get the same number of heads, if all heads have the same work and their packed keys
- * are few. */
+/* All workers get the same number of heads, if these have the same work and few packed keys. */
 int64_t cpu_plan_whole_heads(const cpu_plan_t *plan, const flash_params_t *params,
                              int32_t n_workers, int64_t n_slots) {
     const int64_t n_heads = count_heads(params);
@@ -215,9 +212,9 @@ static int32_t count_workers(const flash_params_t *p, const cpu_plan_t *plan, in
     return cpu_way_is_small(p) ? 1 : (int32_t)max64(1, min64(n_tasks, n_threads));
 }
 
-/* Returns the rows of a task where a head's tasks share packed keys: several blocks of B_r where
- * these keys exceed a level 2 cache and every thread has many tasks, a part of a block where there
- * are fewer tasks than threads. */
+/* Returns the rows of a task where a head's tasks share packed keys: several blocks of B_r if these
+ * keys exceed a level 2 cache and every thread has many tasks, a part of one if tasks are too
+ * few. */
 static int32_t count_rows_per_task(const flash_params_t *p, const cpu_plan_t *plan,
                                    int32_t n_threads) {
     const int32_t B_r = plan->config->B_r;
@@ -240,8 +237,8 @@ static int64_t count_split_tasks(const flash_params_t *p, const cpu_plan_t *plan
     return (int64_t)p->batch * plan->max_splits * divide_up(p->n_heads_kv, heads);
 }
 
-/* Returns how many K/V heads a task may have that goes this way and splits the keys of max_rows
- * rows: B_r rows in all. */
+/* Returns the K/V heads of a task that goes this way over split keys: max_rows rows each, B_r in
+ * all. */
 static int64_t most_heads(const cpu_plan_t *plan, cpu_way_t way) {
     const int64_t rows = plan->max_rows, B_r = plan->config->B_r;
     return cpu_way_is_in_place(way) && rows > 0 && rows < B_r ? B_r / rows : 1;
@@ -265,8 +262,8 @@ static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *p
     return (int32_t)heads;
 }
 
-/* Says whether the sizes are so small that no overflow is possible: 40 bits of items with fewer
- * than 16 bits of elements each. */
+/* Says whether overflow is impossible: 40 bits of items with fewer than 16 bits of elements
+ * each. */
 static bool is_ordinary(uint64_t n_items, const flash_params_t *p) {
     return n_items >> 40 == 0 && p->d_head >> 16 == 0;
 }

@@ -1,6 +1,5 @@
 /*
- * A plan says how workers share the tasks of a problem on the CPU, and how the workspace is
- * divided.
+ * A plan says how workers share a problem's tasks on the CPU, and how the workspace is divided.
  */
 #ifndef FLASH_CPU_PLAN_H
 #define FLASH_CPU_PLAN_H
@@ -18,7 +17,7 @@
  *                                                                 n_workers     n_slots
  *
  *     first_item   int64 [batch + 1], items of work before each sequence
- *     lengths      int32, copies of the call's lengths and page tables' rows (lengths.h)
+ *     lengths      int32, copies of the call's lengths, page_indptr and page_rows (lengths.h)
  *     n_left       int64 [batch, n_heads_kv], items of a head that are still to be done
  *     o_partial    fp32  [batch, n_heads_kv, partial_rows, d_head]
  *     lse_partial  fp32  [batch, n_heads_kv, partial_rows]
@@ -57,16 +56,14 @@ const char *cpu_plan_obstacle(const flash_config_t *config, const flash_params_t
 flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,
                              int32_t n_threads, cpu_plan_t *plan);
 
-/* Counts the packing tasks of a head, one per block of keys; 0 if its tasks share no packed
- * keys. */
+/* Counts the packing tasks of a head, one per block of keys; 0 if its tasks share none. */
 int64_t cpu_plan_n_packs(const cpu_plan_t *plan, const cpu_cut_t *cut);
 
 /* Makes packing task `index` of a head; the caller sets `packed`. */
 cpu_task_t cpu_plan_pack(const cpu_plan_t *plan, const cpu_cut_t *cut, int32_t batch_index,
                          int32_t head_kv, int64_t index);
 
-/* Makes task `index` of a head of a sequence that is not split, the longest first; the caller sets
- * `packed`. */
+/* Makes task `index` of a head that is not split, the longest first; the caller sets `packed`. */
 cpu_task_t cpu_plan_row_task(const cpu_plan_t *plan, const flash_params_t *params,
                              const cpu_cut_t *cut, int32_t batch_index, int32_t head_kv,
                              int64_t index);
@@ -85,8 +82,7 @@ cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *par
 uint64_t cpu_plan_workspace(const cpu_plan_t *plan, int32_t n_workers);
 uint64_t cpu_plan_least_workspace(const cpu_plan_t *plan, int32_t n_workers);
 
-/* Returns how many workers a workspace of this size has room for, at most max_workers; 0 if it has
- * less than least_workspace bytes. */
+/* Returns how many workers the workspace has room for, at most max_workers; 0 if for none. */
 int32_t cpu_plan_workers(const cpu_plan_t *plan, uint64_t workspace_size);
 
 /* Counts the heads whose packed keys are kept at a time in a workspace with room for n_workers. */

@@ -15,8 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The contents of a flash_team_t. The lock guards all of it but the counts that threads wait
- * for. */
+/* The contents of a flash_team_t, guarded by the lock but for the counts that threads wait for. */
 typedef struct team {
     pthread_mutex_t lock;
     countdown_sleepers_t sleepers;

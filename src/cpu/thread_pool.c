@@ -109,8 +109,7 @@ static void wake_workers(thread_pool_t *pool, int32_t n) {
             pthread_cond_signal(&pool->work);
 }
 
-/* The caller's thread runs tasks until all are claimed, then waits for those that other threads
- * run. */
+/* The caller's thread runs tasks until all are claimed, then waits for those of other threads. */
 static void run_job(thread_pool_t *pool, job_t *job) {
     pthread_mutex_lock(&pool->lock);
     append_job(pool, job);
@@ -151,8 +150,7 @@ static bool start_thread(thread_pool_t *pool) {
     return true;
 }
 
-/* Threads start with every signal blocked, so that the program's handlers run in its own
- * threads. */
+/* Threads start with all signals blocked: the program's handlers run in its own threads. */
 static void start_threads(thread_pool_t *pool) {
     sigset_t all, old;
     sigfillset(&all);

@@ -1,7 +1,6 @@
 /*
- * This file computes upper bounds of the workspace for a problem and all smaller ones: the largest
- * need of all ways that one of them may go. Each is made of quantities that only grow with lengths
- * and threads.
+ * This file bounds the workspace for a problem and all smaller ones: the largest need of all ways
+ * that one of them may go, made of quantities that only grow with lengths and threads.
  */
 #include "cpu/workspace.h"
 
@@ -86,8 +85,7 @@ static uint64_t split_partials(const limits_t *l) {
                           cpu_workspace_partials(l->p, l->cut.partial_rows, 1));
 }
 
-/* Counts the threads that can have LARGE_TASKS_PER_THREAD tasks each of `rows` rows, several blocks
- * of B_r. */
+/* Counts the threads that can have LARGE_TASKS_PER_THREAD tasks of so many rows each. */
 static uint64_t threads_of_large_tasks(const limits_t *l, int32_t rows) {
     const int64_t rest = min64(divide_up(l->n_rows, l->config->B_r), rows / l->config->B_r);
     const uint64_t of_head = (uint64_t)(l->n_rows / rows + rest);
@@ -133,7 +131,6 @@ uint64_t cpu_workspace_least(const cpu_family_t *family, const flash_config_t *c
 
 /* ---- The workspace beyond which nothing is gained ---- */
 
-/* Counts the tasks of one head, at most. */
 static int64_t most_tasks(const limits_t *l) {
     const int32_t B_r = l->config->B_r;
     const int32_t parts = B_r / cpu_way_least_rows(l->family, l->config);

@@ -13,8 +13,7 @@
 
 enum { CPU_WORKSPACE_ALIGNMENT = 64 }; /* bytes, of each part */
 
-/* ---- The parts, in this order. Sizes are multiples of the alignment, or UINT64_MAX where they do
- * not fit 64 bits. ---- */
+/* ---- The parts, in this order, in multiples of the alignment; UINT64_MAX on overflow ---- */
 
 /* first_item: int64 [batch + 1]. */
 uint64_t cpu_workspace_items(const flash_params_t *params);
@@ -31,11 +30,9 @@ uint64_t cpu_workspace_partials(const flash_params_t *params, int64_t rows, int6
 uint64_t cpu_workspace_packed(const cpu_family_t *family, const flash_config_t *config,
                               int64_t d_head, int64_t n_keys);
 
-/* ---- The whole workspace, in bytes at any alignment, or UINT64_MAX where they do not fit 64 bits
- * ---- */
+/* ---- The whole workspace, at any alignment; UINT64_MAX on overflow ---- */
 
-/* Returns the size below which no problem up to this one is served, whatever the number of
- * threads. */
+/* Returns the least size that serves any problem up to this one, for any number of threads. */
 uint64_t cpu_workspace_least(const cpu_family_t *family, const flash_config_t *config,
                              const flash_params_t *params);
 

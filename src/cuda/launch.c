@@ -22,8 +22,7 @@ static cuda_block_t block_of(const flash_kernel_t *kernel) {
     return kernel->family->cuda->block(&kernel->config);
 }
 
-/* The attributes are set at each launch, because a device reset forgets them. That takes well under
- * a microsecond. */
+/* A device reset would forget attributes, so each launch sets them, in well under a microsecond. */
 static flash_status_t set_attributes(const flash_kernel_t *kernel) {
     const cuda_block_t block = block_of(kernel);
     if (block.shared_bytes + block.static_shared_bytes > SHARED_BYTES_BY_DEFAULT)

@@ -1,6 +1,5 @@
 /*
- * A kernel of a CUDA family is launched on the caller's stream, without allocation or
- * synchronisation.
+ * Kernels are launched on the caller's stream, without allocation or synchronisation.
  */
 #ifndef FLASH_CUDA_LAUNCH_H
 #define FLASH_CUDA_LAUNCH_H

@@ -1,6 +1,5 @@
 /*
- * A decode launch enqueues the decode kernel, and behind it the one that merges the pieces of cut
- * sequences.
+ * A decode launch enqueues the decode kernel, then the one that merges pieces.
  */
 #include "config/kernel_table.h"
 #include "core/status.h"

@@ -45,8 +45,7 @@ flash_status_t merge_decode_prepare(const decode_merge_t *merge, const device_t 
     return status;
 }
 
-/* From compute capability 9.0 on, the merging kernel can start before the decode kernel has
- * ended. */
+/* From compute capability 9.0 on, the merging kernel can start before the decode kernel ends. */
 flash_status_t merge_decode_enqueue(const decode_merge_t *merge, const decode_plan_t *plan,
                                     const device_t *device, flash_stream_t stream) {
     const int64_t rows = merge->rows_of_block;

@@ -14,8 +14,7 @@ typedef struct decode_merge {
     int32_t rows_of_block;
 } decode_merge_t;
 
-/* Returns WORKSPACE_TOO_SMALL or INVALID_ARGUMENT unless the problem's workspace has the plan's
- * size. */
+/* Returns WORKSPACE_TOO_SMALL or INVALID_ARGUMENT unless the workspace has the plan's size. */
 flash_status_t merge_decode_check_workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                             const decode_plan_t *plan);
 

@@ -42,8 +42,7 @@ static int32_t most_decoded(const flash_config_t *config, const flash_params_t *
     return config->B_r / p->group;
 }
 
-/* Makes the problem of the decoded sequences. It does not depend on the longest sequence of the
- * batch. */
+/* Makes the problem of the decoded sequences, whatever the batch's longest sequence is. */
 static problem_t few_queries(const problem_t *problem, int32_t most) {
     problem_t part = *problem;
     part.params.seqlen_q = part.params.most_queries = most;
@@ -95,8 +94,8 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-/* MIXED comes after the decode families, whose kernels serve some batches whole, and before the
- * forward families. */
+/* MIXED comes after decode families, which serve some batches whole, and before forward
+ * families. */
 static int32_t priority(const device_t *device) {
     (void)device;
     return 500;

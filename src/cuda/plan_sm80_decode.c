@@ -28,9 +28,8 @@ static int64_t resident_blocks(const flash_config_t *config, const device_t *dev
     return device->n_multiprocessors * max64(per_multiprocessor, 1);
 }
 
-/* Returns the heads of a block. Several heads of a sequence side by side read longer rows of
- * memory, which pays if the whole batch then fits blocks that all run at once (measured on an
- * H200). */
+/* Returns the heads of a block. Several heads side by side read longer rows of memory, which pays
+ * if the whole batch then fits blocks that all run at once (measured on an H200). */
 static int32_t heads_per_block(const flash_params_t *p, int64_t items,
                                const decode_limits_t *limits) {
     for (int32_t heads = 2; items > limits->resident && heads <= limits->most_heads; heads *= 2)
@@ -66,9 +65,8 @@ static void plan_known_lengths(decode_plan_t *plan, int64_t n_multiprocessors,
 }
 
 /* Plans for a batch that the device cuts. Sequences longer than a share become pieces of about a
- * share each. A share is at least the units of the whole batch divided by `most`, so fewer than
- * `most` sequences are cut, into fewer than 2 * most pieces, and all pieces together are fewer than
- * `most` + batch. */
+ * share. A share is at least the batch's units over `most`, so fewer than `most` sequences are cut,
+ * into fewer than 2 * most pieces, and all pieces are fewer than `most` + batch. */
 static void plan_cut_by_share(decode_plan_t *plan, int64_t n_multiprocessors,
                               const decode_limits_t *limits) {
     decode_params_t *params = &plan->params;

@@ -1,7 +1,6 @@
 /*
  * The SM80 family, as the host knows it: the rules between its fields, what it needs of a device,
- * and how its rows compare. The best row has most of the strategies that always pay, then the least
- * estimated time.
+ * and how its rows compare, by the strategies that always pay and then by estimated time.
  */
 #include "core/status.h"
 #include "cuda/family.h"
@@ -46,8 +45,7 @@ static flash_status_t check_all_fragments(const flash_config_t *config) {
     return FLASH_SUCCESS;
 }
 
-/* Rows of e4m3 convert K and V in registers on the way to shared memory, which asynchronous copies
- * cannot do. */
+/* Rows of e4m3 convert K and V in registers, which asynchronous copies bypass. */
 static flash_status_t check_conversion(const flash_config_t *config) {
     FLASH_REQUIRE(!config->async_copy, FLASH_ERROR_INVALID_CONFIG,
                   "async_copy is 1: with this dtype it is 0");
@@ -114,8 +112,7 @@ static int64_t estimated_time(const flash_config_t *config, const problem_t *pro
     return (blocks + n - 1) / n * (config->B_r + STEP_ROWS);
 }
 
-/* Short sequences want few steps, long ones short steps. This was seen at d_head 256, where the
- * table has both. */
+/* Short sequences want few steps, long ones short steps, as seen at d_head 256. */
 static int32_t step_preference(const flash_config_t *config, const problem_t *problem) {
     enum { LONG = 1024 };
     const bool is_short = !problem->batch_invariant && problem_mean_keys(&problem->params) < LONG;

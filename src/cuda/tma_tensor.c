@@ -41,8 +41,7 @@ static int64_t token_stride(const layout_t *l) {
     return l->entries > 1 ? l->stride->batch : SM90_CHUNK_BYTES / l->element_bytes;
 }
 
-/* Returns the tokens from one batch entry to the next, or -1 if they are no whole number, or too
- * many for coordinates of 32 bits. */
+/* Returns the tokens from one batch entry to the next; -1 if no whole number, or beyond 32 bits. */
 static int64_t entry_tokens(const layout_t *l, int64_t token) {
     if (l->cu_seqlens != NULL || l->entries == 1)
         return 0;
@@ -152,8 +151,7 @@ const char *tma_tensor_obstacle(const tma_tensor_t *tensor) {
     return tensor->n_axes == TMA_MOST_AXES ? raggedness_obstacle(tensor) : NULL;
 }
 
-/* Measured on an H100 at d_head 128: 277 TFLOP/s with pieces of 16 keys, 25 with pieces of one
- * key. */
+/* Measured on an H100 at d_head 128: 277 TFLOP/s with pieces of 16 keys, 25 with single keys. */
 bool tma_pieces_are_short(const flash_config_t *config, const flash_params_t *p) {
     enum { LEAST_KEYS = 16 };
     return sm90_has_pages(config) && sm90_piece_keys(config, p->pages.page_size) < LEAST_KEYS;

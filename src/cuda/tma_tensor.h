@@ -37,8 +37,7 @@ bool tma_tensor_is_empty(const tma_tensor_t *tensor);
 /* Returns why TMA cannot address the tensor; NULL if it can. */
 const char *tma_tensor_obstacle(const tma_tensor_t *tensor);
 
-/* Says whether a kernel with pages would copy them in pieces so short that kernels without TMA,
- * which copy row by row, are faster. */
+/* Says whether TMA would copy pages in pieces so short that kernels without TMA are faster. */
 bool tma_pieces_are_short(const flash_config_t *config, const flash_params_t *p);
 
 #endif

@@ -39,7 +39,6 @@ static bool ranks_before(const rank_t *a, const rank_t *b) {
     return false;
 }
 
-/* The rows to choose from. */
 typedef struct scope {
     family_part_t part;     /* FAMILY_NO_PART: rows of all families */
     bool without_declining; /* leave out rows that decline the problem */

@@ -12,14 +12,13 @@
 
 enum { SELECT_REASON_SIZE = 256 };
 
-/* Finds the kernel of the table that is best for the problem by estimates, and says why. Returns
- * UNSUPPORTED if none serves it. */
+/* Finds the kernel of the table that is best by estimates, and says why; UNSUPPORTED if none
+ * serves. */
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,
                              const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]);
 
 /* Returns the row that is best by estimates for one part of a batch (FAMILY_DECODE_PART,
- * FAMILY_FORWARD_PART), given as a problem of its own; NULL if no family for that part serves
- * it. */
+ * FAMILY_FORWARD_PART), given as a problem of its own; NULL if none serves it. */
 const flash_kernel_t *select_part(const problem_t *problem, const device_t *device,
                                   family_part_t part);
 

@@ -9,8 +9,7 @@
 
 #include <stdbool.h>
 
-/* Says whether to trace, by FLASH_TRACE. Returns INVALID_ARGUMENT when that cannot be
- * understood. */
+/* Says whether FLASH_TRACE is on. Returns INVALID_ARGUMENT for a bad value. */
 flash_status_t trace_is_on(bool *on);
 
 /* Prints the choice unless it was printed before. */

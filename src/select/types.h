@@ -15,8 +15,7 @@ enum { TYPES_NAME_SIZE = 64, TYPES_PAIRS_SIZE = 256 };
  * problem's K and V; NULL if some kernel serves all types. */
 const char *types_mismatch(const family_facts_t *facts, const problem_t *problem);
 
-/* Writes the problem's types: that of K and V, as "BF16", or "BF16 (Q BF16, O FP32)" where they
- * differ. */
+/* Writes the problem's types: "BF16", or "BF16 (Q BF16, O FP32)", with K and V first. */
 void types_name(const problem_t *problem, char text[TYPES_NAME_SIZE]);
 
 /* Pairs of types of Q and O that go with K and V of one type, a bit per pair. */

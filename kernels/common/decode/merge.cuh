@@ -1,7 +1,6 @@
 /*
- * The pieces of a row are merged in an order that follows from their numbers, by kernels that run
- * after decode kernels. A warp takes 128 columns at a time, four per lane. A row may have several
- * warps.
+ * Kernels that run after decode kernels merge the pieces of a row in an order that follows from
+ * their numbers. A warp takes 128 columns at a time, four per lane; a row may have several warps.
  */
 #ifndef FLASH_KERNELS_COMMON_DECODE_MERGE_CUH
 #define FLASH_KERNELS_COMMON_DECODE_MERGE_CUH

@@ -1,8 +1,7 @@
 /*
  * Programmatic dependent launch: a kernel may start before the one ahead of it in the stream has
  * ended, and then waits for it (PTX ISA, "Parallel Synchronization and Communication Instructions:
- * griddepcontrol", compute capability 9.0 and newer). On older devices kernels of a stream run one
- * after the other anyway.
+ * griddepcontrol"). Before compute capability 9.0 kernels of a stream run one after the other.
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_DEPENDENT_LAUNCH_CUH
 #define FLASH_KERNELS_COMMON_PTX_DEPENDENT_LAUNCH_CUH

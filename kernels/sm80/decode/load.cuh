@@ -1,8 +1,7 @@
 /*
  * K and V are loaded into a warp's ring of slots, K 0, V 0, K 1, V 1, ..., by asynchronous copies
- * of 16 bytes. Each copy instruction of a warp covers whole rows. For a key past the last one the
- * last one is read again, and its scores are masked, so that nothing past it is read. Columns past
- * d_head become zeros.
+ * of 16 bytes, each instruction over whole rows. For a key past the last one the last one is read
+ * again, and its scores are masked; nothing past it is read. Columns past d_head become zeros.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_LOAD_CUH
 #define FLASH_KERNELS_SM80_DECODE_LOAD_CUH
@@ -137,7 +136,6 @@ static __device__ __forceinline__ void load_page_rows(uint32_t slot, const row_s
     }
 }
 
-/* Starts to copy the next step's keys of K. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_k(uint32_t slot, kv_stream_t &stream) {
     if (stream.left >= 0) {

@@ -54,8 +54,7 @@ static __device__ __forceinline__ void resolve_ids(page_stream_t &pages, const f
         page_row_offset(pages.v_id, pages.in_page, p.pages.n_pages, p.v_stride, element_bytes<C>);
 }
 
-/* Moves on by step_keys: finds the rows of the step whose ids were loaded, and loads the ids of the
- * step after it. */
+/* Moves on by step_keys: finds the rows of the step whose ids are here, and loads the next ids. */
 template <flash_config_t C>
 static __device__ __forceinline__ void next_pages(page_stream_t &pages,
                                                   const sm80_decode_params_t &params,

@@ -20,8 +20,7 @@ template <flash_config_t C> struct weight_fragments {
 /* of[n][d][2 * half + j]: column output_column(d, half) of O, row n * 8 + 2t + j. */
 template <flash_config_t C> struct output_tile { float of[row_groups<C>][head_tiles<C>][4]; };
 
-/* Returns the address of the load-th ldmatrix over 16 keys, of two chunks each; the first one is at
- * `address`. */
+/* Returns the address of the load-th ldmatrix over 16 keys; the first one is at `address`. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t load_address(uint32_t address, int key_tile, int load) {
     return (address ^ (load % 4 * 2 * DECODE_CHUNK_BYTES)) + load / 4 * panel_bytes<C> +

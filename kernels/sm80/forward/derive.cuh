@@ -61,17 +61,15 @@ template <flash_config_t C> constexpr int kv_chunk_bytes = chunk_elements<C> *kv
 template <flash_config_t C> constexpr int row_bytes = C.d_head *element_bytes<C>;
 template <flash_config_t C> constexpr int row_chunks = C.d_head / chunk_elements<C>;
 
-/* The swizzle permutes the chunks within a panel. A panel is 128 bytes, which are all banks, if
- * rows consist of whole 128 bytes; else it is 64 bytes, and two neighbouring rows cover the
- * banks. */
+/* The swizzle permutes the chunks within a panel. A panel is 128 bytes, all banks, if rows consist
+ * of whole 128 bytes; else it is 64 bytes, and two neighbouring rows cover the banks. */
 template <flash_config_t C> constexpr int panel_chunks = row_chunks<C> % 8 == 0 ? 8 : 4;
 template <flash_config_t C> constexpr int row_panels = row_chunks<C> / panel_chunks<C>;
 
 template <flash_config_t C> constexpr int q_bytes = C.B_r *row_bytes<C>;
 template <flash_config_t C> constexpr int kv_bytes = C.B_c *row_bytes<C>;
 
-/* ---- copies between global and shared memory; in a pass each thread copies one chunk of a panel
- * ---- */
+/* ---- copies between global and shared memory; a pass is one chunk of a panel per thread ---- */
 
 template <flash_config_t C> constexpr int block_threads = SM80_WARP_THREADS *C.n_warps;
 template <flash_config_t C> constexpr int pass_rows = block_threads<C> / panel_chunks<C>;

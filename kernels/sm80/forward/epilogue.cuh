@@ -73,7 +73,6 @@ static __device__ __forceinline__ void store_rows(char *global, int64_t row_stri
         }
 }
 
-/* Stores rows at any alignment. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_rows_by_element(char *global, int64_t row_stride,
                                                              int32_t rows, int32_t d_head,
@@ -115,8 +114,8 @@ static __device__ __forceinline__ float *fp32_output(const flash_params_t &param
            (tile.sequence.q_begin + tile.row_begin) * params.o_stride.seq;
 }
 
-/* Stores two columns of a row, or as many as exist. With `pairs` both are aligned together, and
- * both or neither exist. */
+/* Stores those of two columns of a row that exist. With `pairs` both are aligned, and both or none
+ * exist. */
 static __device__ __forceinline__ void store_fp32_columns(float *to, float2 value, int32_t columns,
                                                           bool pairs) {
     if (pairs && columns > 0)

@@ -41,8 +41,8 @@ static __device__ __forceinline__ lane_address<C> renew(const lane_address<C> &a
     return {opaque(address.base)};
 }
 
-/* The four matrices of a tile are loaded in the order of fragments, so that operands of one mma lie
- * in neighbouring registers. Down first serves A from rows (Q) and B from columns (V,
+/* The four matrices of a tile are loaded in the order of fragments, so that operands of one mma are
+ * in neighbouring registers. Down first serves A from rows (Q), and B from columns (V,
  * transposed). */
 template <flash_config_t C>
 static __device__ __forceinline__ lane_address<C> lane_address_down_first(uint32_t block) {

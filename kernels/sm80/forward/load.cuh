@@ -81,7 +81,6 @@ static __device__ __forceinline__ const char *next_pass(const char *global,
     return opaque(global + pass_rows<C> * source.row_stride);
 }
 
-/* Moves to the block of ROWS rows before this one. */
 template <int ROWS> static __device__ __forceinline__ void step_back(row_source_t &source) {
     source.pointer -= ROWS * source.row_stride;
 }
@@ -167,8 +166,7 @@ copy_asynchronously(uint32_t shared, const row_source_t &source, int32_t rows) {
     }
 }
 
-/* Copies a block of ROWS rows, of which the first `rows` exist; with async_copy it only starts
- * to. */
+/* Copies a block of ROWS rows, of which `rows` exist; with async_copy it only starts to. */
 template <flash_config_t C, int ROWS, bool PARTIAL, int BYTES>
 static __device__ __forceinline__ void load_block(uint32_t shared, const row_source_t &source,
                                                   int32_t rows) {
@@ -178,7 +176,6 @@ static __device__ __forceinline__ void load_block(uint32_t shared, const row_sou
         copy_through_registers<C, ROWS, BYTES>(shared, source, rows);
 }
 
-/* Waits until the thread's copies have arrived. */
 template <flash_config_t C> static __device__ __forceinline__ void wait_for_loads() {
     if constexpr (C.async_copy)
         async_copy_wait_all();

@@ -25,7 +25,6 @@
 #include "sm80/forward/softmax.cuh"
 #include "sm80/forward/tile.cuh"
 
-/* The state that a warp keeps from block to block. */
 template <flash_config_t C> struct warp_state {
     output_tile<C> o;
     softmax_state<C> softmax;
@@ -103,8 +102,8 @@ static __device__ __forceinline__ void reload_k(operands<C> &x, bool more) {
     load_next_k<C>(x, more);
 }
 
-/* Computes one block of keys. FIRST: it is the first one visited. MASKED: some row may not see some
- * key of it. */
+/* Computes one block of keys. FIRST: it is visited first. MASKED: some row may not see all of
+ * it. */
 template <flash_config_t C, bool FIRST, bool MASKED>
 static __device__ __forceinline__ void
 process_block(const flash_params_t &params, const score_unit_t &unit, operands<C> &x,

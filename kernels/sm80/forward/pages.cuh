@@ -1,8 +1,8 @@
 /*
  * With K and V in pages, a thread finds the page of each key whose chunks it copies. The threads of
- * a row load the same id, which the first-level cache keeps. Keys past the sequence's end and keys
- * with a page id out of range become zeros, without a read. Copies are asynchronous except for
- * e4m3.
+ * a row load the same id, which the first-level cache keeps. Keys past the sequence's end, and with
+ * a page id out of range, become zeros without a read. Copies of other types than e4m3 are
+ * asynchronous.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_PAGES_CUH
 #define FLASH_KERNELS_SM80_FORWARD_PAGES_CUH
@@ -26,8 +26,8 @@ typedef struct page_source {
 template <flash_config_t C>
 using kv_source_of = std::conditional_t<has_pages<C>, page_source_t, row_source_t>;
 
-/* Makes the source of the block that begins with first_key. table: pages.table for K, pages.v_table
- * for V. */
+/* Makes the source of the block from first_key on. table: pages.table for K, pages.v_table for
+ * V. */
 template <flash_config_t C>
 static __device__ __forceinline__ page_source_t
 make_page_source(const flash_params_t &p, const void *data, const flash_strides_t &stride,

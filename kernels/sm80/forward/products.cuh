@@ -1,7 +1,6 @@
 /*
  * A warp multiplies its rows with one block of keys: S = Q K^T and O += P V. The configuration says
- * how many fragments are loaded at a time. With double buffering the next ones are loaded while
- * these are multiplied.
+ * how many fragments are loaded at a time; with double buffering the next ones load meanwhile.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_PRODUCTS_CUH
 #define FLASH_KERNELS_SM80_FORWARD_PRODUCTS_CUH
@@ -15,8 +14,7 @@ template <flash_config_t C> struct score_tile { float s[m_tiles<C>][key_tiles<C>
 
 template <flash_config_t C> struct output_tile { float o[m_tiles<C>][head_tiles<C>][4]; };
 
-/* P, rounded to the operand type. The accumulators of S are already in the layout of A's
- * fragments. */
+/* P, rounded to the operand type. The accumulators of S already lie as fragments of A do. */
 template <flash_config_t C> struct probabilities { uint32_t p[m_tiles<C>][key_steps<C>][4]; };
 
 /* Q stays in registers for the whole tile if the configuration says so. */
@@ -64,7 +62,6 @@ static __device__ __forceinline__ void multiply_scores(score_tile<C> &s, const q
                                            k.r[n / 2][n % 2 * 2 + 1]);
 }
 
-/* Computes S = Q K^T. */
 template <flash_config_t C>
 static __device__ __forceinline__ void compute_scores(score_tile<C> &s, const q_block<C> &q,
                                                       const lane_address<C> &q_at,
@@ -122,7 +119,6 @@ static __device__ __forceinline__ void multiply_values(output_tile<C> &o, const 
                                            v.r[n / 2][n % 2 * 2 + 1]);
 }
 
-/* Computes O += P V. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 accumulate_output(output_tile<C> &o, const probabilities<C> &p, const lane_address<C> &v_at) {

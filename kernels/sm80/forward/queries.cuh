@@ -16,8 +16,7 @@
 /* The factor of scores in each of the thread's rows. */
 template <flash_config_t C> struct score_factors { float of[m_tiles<C>][2]; };
 
-/* Returns the address of the thread's i-th chunk of a row. The four threads of a quad each take
- * every fourth chunk. */
+/* Returns the address of the thread's i-th chunk of a row, which a quad shares chunk by chunk. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t thread_chunk(uint32_t q_shared, int row, int i) {
     return q_shared + chunk_offset<C>(row, i * 4 + threadIdx.x % 4);
@@ -54,8 +53,7 @@ static __device__ __forceinline__ int convert_row(uint32_t q_shared, int row) {
     return exponent;
 }
 
-/* Converts the warp's rows of Q, which have arrived, to what is multiplied. Returns the factors of
- * their scores. */
+/* Converts the warp's rows of Q to what is multiplied, and returns the factors of their scores. */
 template <flash_config_t C>
 static __device__ __forceinline__ score_factors<C>
 prepare_queries(const flash_params_t &p, const query_tile_t &tile, uint32_t q_shared) {

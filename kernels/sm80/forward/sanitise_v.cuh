@@ -19,8 +19,8 @@ static __device__ __forceinline__ uint32_t copied_chunk(uint32_t shared, int ind
            index % row_panels<C> * panel_bytes<C>;
 }
 
-/* Zeroes what is not finite in the chunks of V that this thread has copied itself, so that it needs
- * no barrier before. */
+/* Zeroes what is not finite in the chunks of V that this thread has copied; that needs no
+ * barrier. */
 template <flash_config_t C>
 static __device__ __forceinline__ void zero_non_finite(uint32_t shared) {
     constexpr int chunks = C.B_c / pass_rows<C> * row_panels<C>;
@@ -38,8 +38,8 @@ static __device__ __forceinline__ void zero_non_finite(uint32_t shared) {
     }
 }
 
-/* Returns the elements from the pool's first row of V to that of a key, in one head; negative if
- * the page id is out of range. */
+/* Returns the elements from the pool's first row of V to that of a key; negative if it has no
+ * page. */
 static __device__ __forceinline__ int64_t page_value_offset(const flash_params_t &params,
                                                             const query_tile_t &tile, int64_t key) {
     const int64_t first_id = flash_kv_first_id(&params, tile.batch_index);
@@ -50,8 +50,7 @@ static __device__ __forceinline__ int64_t page_value_offset(const flash_params_t
 }
 
 /* Adds what is not finite in keys [begin, end) of V to one chunk of O. v.pointer: the chunk's
- * columns in key 0 of the sequence. V of e4m3 can only have NaN, which is NaN in O of either 16-bit
- * type. */
+ * columns in key 0. V of e4m3 can only have NaN, which is NaN in O of either 16-bit type. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint4 add_non_finite_keys(uint4 o, const row_source_t &v,
                                                             int64_t begin, int64_t end) {
@@ -67,8 +66,8 @@ static __device__ __forceinline__ uint4 add_non_finite_keys(uint4 o, const row_s
     return o;
 }
 
-/* Adds what is not finite in the keys of a tile's sequence. v.pointer: the chunk's columns in key
- * 0; with pages, which are found key by key, in the pool's first row. A page id out of range adds
+/* Adds what is not finite in keys of a tile. v.pointer: the chunk's columns in key 0, or with
+ * pages, which are found key by key, in the pool's first row. A page id out of range adds
  * nothing. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint4 add_keys_of_tile(uint4 o, const flash_params_t &params,
@@ -172,8 +171,8 @@ static __device__ float add_keys_of_tile(float o, const flash_params_t &params,
     }
 }
 
-/* Adds what is not finite in V to the warp's rows of O in fp32, which it has just stored. o: the
- * tile's first row. */
+/* Adds what is not finite in V to the warp's rows of O in fp32, just stored. o: the tile's first
+ * row. */
 template <flash_config_t C>
 static __device__ void add_non_finite_v_to_fp32(const flash_params_t &params,
                                                 const query_tile_t &tile, float *o) {

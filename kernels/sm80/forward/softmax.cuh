@@ -29,7 +29,6 @@ static __device__ __forceinline__ score_unit_t make_score_unit(const flash_param
     return score_unit_of<has_softcap<C>>(params);
 }
 
-/* Replaces each of the thread's scores by f of it. */
 template <flash_config_t C, typename F>
 static __device__ __forceinline__ void transform_scores(score_tile<C> &s, const F &f) {
 #pragma unroll
@@ -61,7 +60,6 @@ template <flash_config_t C> static __device__ __forceinline__ softmax_state<C> e
     return state;
 }
 
-/* Returns the maximum of the thread's columns. */
 template <flash_config_t C>
 static __device__ __forceinline__ float thread_max(const score_tile<C> &s, int m, int half) {
     float x = fmaxf(s.s[m][0][2 * half], s.s[m][0][2 * half + 1]);
@@ -117,8 +115,7 @@ static __device__ __forceinline__ void update_max(softmax_state<C> &state, outpu
 }
 
 /* Updates the maxima in the optimized form, which rescales the rows of a warp together, and only
- * when one of them needs it. A vote replaces the exchange of maxima within quads, which only the
- * rare rescaling then pays for. */
+ * when one of them needs it. A vote replaces the exchange of maxima within quads until then. */
 template <flash_config_t C>
 static __device__ __forceinline__ void update_max_lazily(softmax_state<C> &state, output_tile<C> &o,
                                                          const score_tile<C> &s, float log2_unit) {
@@ -157,8 +154,7 @@ static __device__ __forceinline__ float exponential(float score, float log2_unit
     return exp2_approx(C.optimized_softmax ? fmaf(score, log2_unit, -scaled_max) : score - max);
 }
 
-/* Turns S into P, which is summed up unrounded, four values at a time so that few registers are in
- * use. */
+/* Turns S into P, which is summed up unrounded, four values at a time to save registers. */
 template <flash_config_t C>
 static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_state<C> &state,
                                                     float log2_unit) {
@@ -181,8 +177,7 @@ static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_st
         }
 }
 
-/* Updates the state by one block of keys, and turns S into P. FIRST: there is no block before
- * it. */
+/* Updates the state by a block of keys, and turns S into P. FIRST: there is no block before it. */
 template <flash_config_t C, bool FIRST>
 static __device__ __forceinline__ void softmax_block(score_tile<C> &s, softmax_state<C> &state,
                                                      output_tile<C> &o, const score_unit_t &unit) {

@@ -2,10 +2,9 @@
  * A thread block computes one tile: B_r queries of one head of one sequence, against the blocks of
  * keys that any of them sees.
  *
- * Blocks are numbered tile first, then head, then batch entry, so that blocks which run at the same
- * time read the same keys, and the query heads of a K/V head follow each other. Under a mask the
- * tiles of a head run from the last, which sees most keys, to the first, so that no long tile is
- * left for the end.
+ * Blocks are numbered tile first, then head, then batch entry, so that blocks that run at the same
+ * time read the same keys, and the query heads of a K/V head follow each other. Under a mask a
+ * head's tiles run from the last, which sees most keys, so that no long tile is left for the end.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_TILE_CUH
 #define FLASH_KERNELS_SM80_FORWARD_TILE_CUH
@@ -37,7 +36,6 @@ static __device__ __forceinline__ flash_sequence_t tile_sequence(const flash_par
         return flash_sequence_t{0, 0, p.seqlen_q, p.seqlen_k};
 }
 
-/* Returns the keys that row i of the sequence sees. */
 template <flash_config_t C>
 static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_t &p,
                                                              const flash_sequence_t &s, int64_t i) {

@@ -20,8 +20,7 @@ static __device__ __forceinline__ void async_copy_or_zero(uint32_t shared, const
                  : "memory");
 }
 
-/* Returns a policy for how long the second-level cache keeps what is read (PTX ISA,
- * "createpolicy"). */
+/* Returns a policy of the second-level cache (PTX ISA, "createpolicy"). */
 static __device__ __forceinline__ uint64_t cache_policy(bool evict_first) {
     uint64_t policy;
     if (evict_first)
@@ -65,13 +64,12 @@ template <int N> static __device__ __forceinline__ void async_copy_wait_all_but(
     asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
-/* Waits for the thread's groups except the last one. A barrier then makes what has arrived visible
- * to other threads. */
+/* Waits for the thread's groups except the last one; a barrier makes them visible to other
+ * threads. */
 static __device__ __forceinline__ void async_copy_wait_all_but_last() {
     asm volatile("cp.async.wait_group 1;\n" ::: "memory");
 }
 
-/* Waits for all copies of the thread. */
 static __device__ __forceinline__ void async_copy_wait_all() {
     asm volatile("cp.async.wait_all;\n" ::: "memory");
 }

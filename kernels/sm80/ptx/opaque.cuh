@@ -1,7 +1,7 @@
 /*
  * Empty instructions seem to change a value, so that the compiler neither moves nor splits its
- * computation. Otherwise it replaces one register that is kept over the main loop by several, and
- * by integer instructions inside.
+ * computation. Otherwise it replaces one register kept over the main loop by several, and by
+ * integer instructions.
  */
 #ifndef FLASH_KERNELS_SM80_PTX_OPAQUE_CUH
 #define FLASH_KERNELS_SM80_PTX_OPAQUE_CUH

@@ -38,8 +38,7 @@ static flash_status_t open_file(const char *path, FILE **file) {
                        why != NULL ? why : "no memory to read it");
 }
 
-/* Reads the file's text, which the caller frees. Returns NULL, with errno, if it cannot be read or
- * holds a NUL. */
+/* Reads the file's text, which the caller frees; NULL, with errno, on errors or if it has a NUL. */
 static char *read_text(FILE *file) {
     char *text = NULL;
     size_t size = 0;

@@ -6,8 +6,7 @@
 
 #include "select/tuning/results.h"
 
-/* Finds the caller's results that are in force, or NULL. Returns INVALID_ARGUMENT for a bad
- * FLASH_TUNING. */
+/* Finds the results in force, or NULL. Returns INVALID_ARGUMENT for a bad FLASH_TUNING. */
 flash_status_t tuning_in_force(const tuning_results_t **results);
 
 #endif

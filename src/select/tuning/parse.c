@@ -1,6 +1,5 @@
 /*
- * Measured results are read from a text: a header, then one result per line as format.c writes it,
- * and comments.
+ * Measured results are a header, one result per line as format.c writes it, and comments.
  */
 #include "select/tuning/parse.h"
 

@@ -12,8 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The fields by which problems share results, in sort order. codegen/tuning.py writes the same
- * order. */
+/* The fields by which problems share results, in the sort order of codegen/tuning.py. */
 enum {
     TUNING_COMPUTE_CAPABILITY,
     TUNING_MULTIPROCESSORS,
