@@ -39,8 +39,7 @@ def c_initialiser(config: Config) -> str:
 
 
 def _name_parts(config: Config, word: Word) -> list[str]:
-    """Returns a word of the short form as parts of a kernel's name. A switch is one part, without
-    its underscores."""
+    """Returns a word as parts of a kernel's name. A switch is one part, without underscores."""
     values = [getattr(config, field) for field in word.fields]
     if word.is_counts:
         return [word.word, *map(str, values)]

@@ -108,8 +108,7 @@ static const config_layout_t layout_{name} = {{
 
 
 def _rule(family: Family, field: str) -> str:
-    """Returns the values that a field may have; "" if it means nothing to the family, whose rule
-    then is all zero."""
+    """Returns the values that a field may have; "" if it means nothing to the family."""
     rule = family.rule(field)
     if isinstance(rule, Choice):
         row = f"RULE_CHOICE, 0, 0, {len(rule.values)}, {family.name}_{field}"

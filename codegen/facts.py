@@ -36,8 +36,8 @@ class Arch(IntEnum):
 
 
 class Op(IntEnum):
-    """FLASH_OP_..., what a kernel computes. The word of the short form is the name in lower case;
-    FORWARD has no word there."""
+    """FLASH_OP_..., what a kernel computes. The short form's word is the name in lower case, if
+    any."""
 
     FORWARD = 0
 

@@ -104,8 +104,8 @@ def sm90_warps(B_r: int, dtype: int) -> int:
 
 
 def sm90_shared_bytes(config: Config) -> int:
-    """Counts the bytes of Q and of n_stages blocks of K and of V, in whole panels of operands, and
-    of the state behind them."""
+    """Counts the bytes of Q, of n_stages blocks of K and of V, in whole panels, and of the
+    state."""
     converts = _sm90_converts(config.dtype)
     operand = Dtype.FP16 if converts else Dtype(config.dtype)
     panels = -(-config.d_head * operand.size // SM90_PANEL_BYTES)

@@ -233,8 +233,8 @@ def tune() -> list[Config]:
 
 
 def tune_sm90() -> list[Config]:
-    """Returns what tuning measures of SM90: blocks of keys at d_head 128, with every strategy that
-    pays."""
+    """Returns what tuning measures of SM90: blocks of keys at d_head 128, with strategies that
+    pay."""
     candidates = [
         replace(_sm90(dtype, 128, features, (128, B_c), strategies), n_stages=n_stages)
         for dtype in (Dtype.FP16, Dtype.BF16)
@@ -333,8 +333,8 @@ def _sm90(
 
 
 def ship_sm90() -> list[Config]:
-    """Returns per head dimension a row per class of features; for e4m3 a row with all features but
-    pages, and one with all."""
+    """Returns per head dimension a row per class of features; for e4m3 one with pages, one
+    without."""
     ragged = [
         (d_head, features, tile, strategies)
         for d_head, tile, strategies in SM90_SHIP_VARLEN_TILES

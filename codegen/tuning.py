@@ -30,8 +30,7 @@ class TuningError(ValueError):
 
 
 class Key(NamedTuple):
-    """The fields by which problems share results, in sort order: tuning_key_t of
-    src/select/tuning/results.h."""
+    """The fields by which problems share results, in sort order: C's tuning_key_t."""
 
     compute_capability: int
     multiprocessors: int

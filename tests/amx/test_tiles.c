@@ -1,6 +1,5 @@
 /*
- * The emulated tile instructions are compared with their definition, element by element, and with
- * the processor's own if it has AMX.
+ * The emulated tile instructions are compared with their definition and with the processor's own.
  */
 #include "processor.h"
 #include "support.h"
@@ -98,8 +97,7 @@ static double flush(double x) {
     return fabs(x) < FLT_MIN ? copysign(0, x) : x;
 }
 
-/* Returns a * b + c, rounded once. The result is flushed if it would be subnormal when rounded
- * without bounds of the exponent. */
+/* Returns a * b + c, rounded once, and flushed if subnormal when rounded to any exponent. */
 static float multiply_add(float a, float b, float c) {
     const double x = flush(a), y = flush(b), z = flush(c);
     const double unrounded = fma(x, y, z);

@@ -1,6 +1,5 @@
 /*
- * Merging partial results is compared with attention over all keys at once, and every refusal is
- * tested.
+ * Merging partial results is compared with attention over all keys, and refusals are tested.
  */
 #include "support.h"
 
@@ -11,8 +10,7 @@ enum { PARTS = 3 };
 static const sizes_t SIZES = {
     .batch = 2, .seqlen_q = 3, .seqlen_k = 10, .n_heads = 4, .n_heads_kv = 2, .d_head = 8};
 
-/* A valid call: it merges the partial results of three disjoint ranges of keys, one of them
- * empty. */
+/* A valid call merges the partial results of three disjoint ranges of keys, one of them empty. */
 typedef struct partials {
     test_problem_t whole;
     flash_combine_args_t args;

@@ -1,6 +1,5 @@
 /*
- * Lengths may change while a call reads them. These tests check what workers see, and that no call
- * leaves its tensors.
+ * Lengths may change while a call reads them. Workers see the same ones, within the tensors.
  */
 #include "cpu/lengths.h"
 #include "support.h"
@@ -197,8 +196,7 @@ static void *change_lengths(void *argument) {
     return NULL;
 }
 
-/* Tensors end with the last token that good lengths can have, so that a sanitizer sees what is read
- * beyond it. */
+/* Tensors end with the last token of good lengths, so that a sanitizer sees reads beyond it. */
 static flash_forward_args_t ragged_call(void *tensors[4], float *lse) {
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
     flash_tensor_t *const all[] = {&args.q, &args.k, &args.v, &args.o};

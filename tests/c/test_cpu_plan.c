@@ -156,8 +156,7 @@ static void the_reference_goes_row_by_row(void **state) {
 
 /* ---- Splits ---- */
 
-/* Checks that every key of every head is in one task, and that no task has more rows than its
- * scratch memory. */
+/* Checks that every key of every head is in one task, and that all rows fit scratch memory. */
 static void check_split_tasks(const flash_params_t *p, int32_t n_threads) {
     const cpu_plan_t plan = plan_of(p, n_threads);
     const cpu_cut_t cut = cpu_cut_sequence(cpu_family(ROW.arch), &ROW, p, B_R, 0);
@@ -342,8 +341,7 @@ static void heads_on_tiles_are_fewer(void **state) {
 
 /* ---- Rows of a task ---- */
 
-/* Checks that every row is in one task, the last rows first, and that no task has more rows than a
- * worker's scratch memory. */
+/* Checks that every row is in one task, the last rows first, and that all fit scratch memory. */
 static void check_rows(const flash_config_t *config, const flash_params_t *p, int32_t n_threads) {
     const cpu_plan_t plan = plan_with(config, p, n_threads);
     const cpu_cut_t cut = cpu_cut_sequence(plan.family, config, p, plan.rows_per_task, 0);

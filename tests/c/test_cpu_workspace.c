@@ -1,6 +1,5 @@
 /*
- * The workspace that CPU calls ask for suffices for every smaller problem, and what workers use
- * lies inside it.
+ * The workspace of a CPU call suffices for every smaller problem, and all that is used is in it.
  */
 #include "core/int64.h"
 #include "cpu/plan.h"
@@ -119,8 +118,7 @@ static void what_suffices_for_a_problem_suffices_for_every_smaller_one(void **st
     }
 }
 
-/* Each step adds one query, key, sequence or thread, around the lengths where splits and shared
- * keys begin and end. */
+/* Each step adds one query, key, sequence or thread, where splits and shared keys begin and end. */
 static void no_size_falls_from_one_length_to_the_next(void **state) {
     (void)state;
     for (int i = 0; i < N_CONFIGS; i++) {
@@ -188,8 +186,7 @@ static void the_full_size_is_all_that_the_workers_gain_by(void **state) {
     }
 }
 
-/* Checks that the scratch memory of n workers and their slots end within the workspace, wherever it
- * begins. */
+/* Checks that all scratch memory and slots end within the workspace, wherever it begins. */
 static void check_use(const cpu_plan_t *plan, const flash_params_t *p, uint64_t size) {
     const int32_t n = cpu_plan_workers(plan, size);
     const int64_t n_heads = (int64_t)p->batch * p->n_heads_kv;

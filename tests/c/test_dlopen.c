@@ -34,8 +34,7 @@ typedef struct library {
     const char *(*last_error)(void);
 } library_t;
 
-/* ISO C has no cast from a pointer to an object to one to a function, but POSIX guarantees the
- * bits. */
+/* ISO C does not cast pointers to objects to pointers to functions, but POSIX promises the bits. */
 static void find(void *handle, const char *name, void *function) {
     void *symbol = dlsym(handle, name);
     CHECK(symbol != NULL);

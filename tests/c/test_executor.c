@@ -56,8 +56,7 @@ static void an_executor_runs_its_call_alone(void **state) {
     problem_destroy(&expected);
 }
 
-/* An executor without run says how many of the library's threads a call takes, whatever hook the
- * process has. */
+/* An executor without run limits the library's threads, whatever hook the process has. */
 static void an_executor_limits_the_librarys_threads(void **state) {
     flash_executor_t executor = FLASH_EXECUTOR_INIT;
     uint64_t all = 0, one = 0;

@@ -1,6 +1,5 @@
 /*
- * flash_measure(), flash_tuning_format() and flash_set_tuning(), as a client without a GPU sees
- * them.
+ * flash_measure(), flash_tuning_format() and flash_set_tuning(), without a GPU.
  */
 #include "support.h"
 

@@ -346,8 +346,7 @@ static cut_t cut_batch(const sm80_decode_params_t *params) {
     return cut;
 }
 
-/* Draws lengths of a batch: all equal, of every magnitude, one long one among short ones, or the
- * bound. */
+/* Draws lengths of a batch: equal, of every magnitude, one long one, or the bound. */
 static void draw_lengths(uint64_t *state, int32_t *lengths, int32_t batch, int32_t most) {
     const int32_t kind = uniform(state, 0, 3);
     const int32_t typical = magnitude(state, most);

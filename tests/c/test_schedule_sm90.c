@@ -38,8 +38,7 @@ static sm90_schedule_t schedule_of(const flash_config_t *config, const flash_par
     return schedule_sm90(config, p, schedule_sm90_blocks(config, p, MULTIPROCESSORS));
 }
 
-/* Returns the blocks per team for this length, with as many heads as make the usual number of
- * tokens. */
+/* Returns the blocks per team for this length, with the usual number of tokens and heads. */
 static int32_t team_at(int32_t d_head, int32_t length) {
     const flash_config_t config = causal_row(d_head, FLASH_FEATURE_CAUSAL);
     const flash_params_t p = square(d_head, TOKENS / length, WIDTH / d_head, 1, length);

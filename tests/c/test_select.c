@@ -8,8 +8,7 @@
 #include "select/select.h"
 #include "select/serves.h"
 
-/* Makes a problem with K and V of this type. Q and O have it too, unless it is e4m3, which they
- * never have. */
+/* Makes a problem with this type of K, V, Q and O; Q and O are never e4m3. */
 static problem_t problem_of(int32_t dtype, int32_t features) {
     problem_t problem;
     memset(&problem, 0, sizeof problem);
@@ -37,8 +36,7 @@ static const device_t hopper = {.number = FLASH_DEVICE_CUDA,
                                 .n_multiprocessors = 132,
                                 .shared_memory_per_block = 227 * 1024};
 
-/* Describes a B200, which runs neither wgmma nor other instructions of compute capability 9.0
- * alone. */
+/* Describes a B200, which has no wgmma nor others of the instructions of 9.0 alone. */
 static const device_t blackwell = {.number = FLASH_DEVICE_CUDA,
                                    .compute_capability = 100,
                                    .n_multiprocessors = 148,
@@ -151,8 +149,7 @@ static void a_refused_permission_is_named(void **state) {
 }
 #endif
 
-/* Says whether rows of other families must compute what this row serves, and there are none for
- * it. */
+/* Says whether rows of other families must compute what this row serves, and none do. */
 static bool needs_rows_that_are_not_there(const flash_kernel_t *kernel, const problem_t *problem,
                                           const device_t *device) {
     return kernel->function == NULL && select_part(problem, device, FAMILY_FORWARD_PART) == NULL;
@@ -336,8 +333,7 @@ static void an_o_of_fp32_needs_no_tma(void **state) {
                    "q.dtype");
 }
 
-/* These have the largest and smallest strides, an axis of length 1, whose stride is never used, and
- * no keys. */
+/* Strides are the largest and smallest, or unused; or there are no keys. */
 static void what_tma_can_address_stays(void **state) {
     problem_t p = hopper_problem(64, 0);
     (void)state;
@@ -597,8 +593,7 @@ static void more_rows_over_pages_take_other_families(void **state) {
     assert_refused(select_check(decode, &few, &hopper), FLASH_ERROR_UNSUPPORTED, "at most 32 rows");
 }
 
-/* TMA would start a copy for every few keys. In batch-invariant calls the bits must not depend on
- * the page size. */
+/* TMA would start a copy for every few keys, but batch-invariant bits must not depend on that. */
 static void short_pieces_of_pages_take_sm80(void **state) {
     static const struct {
         int32_t page_size, arch;
@@ -624,8 +619,7 @@ static void short_pieces_of_pages_take_sm80(void **state) {
     }
 }
 
-/* Kernels without TMA read pools that TMA cannot address. Pools that are not aligned have no
- * kernel. */
+/* Kernels without TMA read pools that TMA cannot address. Pools must be aligned for any kernel. */
 static void pools_that_tma_refuses_take_sm80(void **state) {
     problem_t p = prefill_in_pages(64);
     const flash_kernel_t *kernel = NULL;
@@ -817,8 +811,7 @@ static uint64_t workspace_of(const flash_kernel_t *kernel, const problem_t *prob
     return size;
 }
 
-/* The workspace is that of the decoded part, whatever the longest sequence is, and smaller batches
- * and shorter contexts need no more. */
+/* The decoded part alone decides, and smaller batches and shorter contexts need no more. */
 static void the_workspace_of_a_mixed_batch_is_that_of_its_decoded_part(void **state) {
     (void)state;
     if (!has_cuda_kernels())
@@ -1014,8 +1007,7 @@ static void caches_of_e4m3_take_every_family(void **state) {
         }
 }
 
-/* Elements of K and V have one byte, so what is aligned for 16 bits need not be aligned for
- * them. */
+/* Elements of K and V have one byte, so that alignment for 16 bits does not suffice. */
 static void caches_that_are_not_aligned_take_sm80(void **state) {
     (void)state;
     if (!has_cuda_kernels())

@@ -48,8 +48,7 @@ static void a_larger_struct_with_an_unknown_field_is_refused(void **state) {
     problem_destroy(&p);
 }
 
-/* An older header has no softcap. What is missing reads as zero, and the memory behind the struct
- * is not read. */
+/* An older header has no softcap. It reads as zero, and memory behind the struct is not read. */
 static void a_smaller_struct_reads_as_zeros(void **state) {
     const uint32_t older_size = offsetof(flash_forward_args_t, softcap);
     test_problem_t p;

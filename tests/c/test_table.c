@@ -1,6 +1,5 @@
 /*
- * The kernel table is walked: its order, the look-up of every row, and of every row with one field
- * changed.
+ * The kernel table: its order, the look-up of every row, and of rows with one field changed.
  */
 #include "support.h"
 
@@ -202,8 +201,7 @@ static bool cpu_legal(const flash_config_t *c) {
            c->features <= 31;
 }
 
-/* Checks the configuration with the arch of another CUDA family; which of its rules is broken is
- * not checked. */
+/* Checks the configuration with the arch of another CUDA family, by its status alone. */
 static void check_other_cuda_family(const flash_config_t *config) {
     assert_null(flash_lookup_kernel(config));
     assert_null(strstr(flash_last_error(), "no such kernel family"));

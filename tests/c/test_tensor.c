@@ -24,8 +24,7 @@ typedef struct layout {
     tensor_shape_t shape;
 } layout_t;
 
-/* Sets strides that step over what lies inside them, with up to `gap` elements more, in any order
- * of the axes. */
+/* Sets strides over what lies inside, plus up to `gap` elements, in any order of the axes. */
 static void set_nested_strides(layout_t *layout, int64_t gap) {
     int64_t *const strides[AXES] = {&layout->tensor.stride_batch, &layout->tensor.stride_seq,
                                     &layout->tensor.stride_head};

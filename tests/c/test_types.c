@@ -1,6 +1,5 @@
 /*
- * Calls whose tensors have different element types: which kernels serve them, and where tensors of
- * different element sizes end.
+ * Tensors of different element types: which kernels serve them, and where the tensors end.
  */
 #include "support.h"
 
@@ -106,8 +105,7 @@ static void a_reason_names_types_that_differ(void **state) {
 
 /* ---- Extents of tensors ---- */
 
-/* Makes one query of one head of 8 elements, with Q at the beginning of `memory` and O some bytes
- * after it. */
+/* Makes one query of 8 elements, with Q at the beginning of `memory`, and O some bytes after it. */
 static flash_forward_args_t neighbours(unsigned char *memory, int64_t o_at) {
     static float key[8];
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;

@@ -1,5 +1,5 @@
-"""Puts the generator on the path, wherever pytest is started, and sets no deadline for examples,
-which a busy machine would miss.
+"""Puts the generator on the path, and sets no deadline for examples, which a busy machine would
+miss.
 """
 
 import sys

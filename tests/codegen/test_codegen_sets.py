@@ -111,7 +111,7 @@ def test_tune_varies_what_is_open_and_nothing_else():
 
 
 def test_tune_by_block_shape():
-    """With Q by fragments K is too, and V varies; with all of Q, K and V vary. Times 4 switches, 2
+    """With Q by fragments K is too; with all of Q, K varies. V varies. Times 4 switches, 2
     types."""
     assert Counter((c.B_r, c.B_c, c.Q_mma_load_K_fragments) for c in tune()) == {
         (64, 32, 2): 2 * 4 * 2,
@@ -148,8 +148,7 @@ def test_ship_serves_every_sm80_problem_at_every_alignment():
 @pytest.mark.parametrize("dtype", [Dtype.FP16, Dtype.BF16])
 @pytest.mark.parametrize("features", [BASIC_FEATURES, PAGED_FEATURES])
 def test_ship_decodes_every_head_dimension_with_and_without_pages(dtype, features):
-    """Rows have every feature except pages, which have rows of their own. B_r 8 is everywhere, for
-    single rows."""
+    """Rows have every feature; those with pages are apart. B_r 8 is everywhere, for single rows."""
     rows = [c for c in ship_sm80_decode() if (c.dtype, c.features) == (dtype, features)]
     assert {c.d_head for c in rows} == {64, 128, 256}
     assert {c.d_head for c in rows if c.B_r == 8} == {64, 128, 256}

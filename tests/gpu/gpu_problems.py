@@ -56,14 +56,12 @@ def types_of(config: flashattn.Config) -> dict[str, str]:
 
 
 def needs_alignment(config: flashattn.Config) -> bool:
-    """Says whether the row loads whole chunks of 16 bytes, and refuses what does not consist of
-    them."""
+    """Says whether the row loads whole chunks of 16 bytes, and refuses other alignments."""
     return config.arch != Arch.SM80 or config.async_copy == 1
 
 
 def takes_rows(p: AttentionProblem, config: flashattn.Config) -> bool:
-    """Says whether a K/V head has no more rows, queries x query heads, than the row's family
-    takes."""
+    """Says whether a K/V head has no more rows (queries x query heads) than the family takes."""
     rows = p.seqlen_q * (p.n_heads // p.n_heads_kv)
     return config.arch != Arch.SM80_DECODE or rows <= DECODE_ROWS
 
@@ -100,8 +98,7 @@ def device_options(p: AttentionProblem) -> dict[str, object]:
 def device_pages(
     q: PagedProblem, inputs: list[np.ndarray] | None = None
 ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-    """Returns q, k and v with pages, in the problem's layouts, and the keywords that describe the
-    pages."""
+    """Returns q, k and v with pages, in the problem's layouts, and keywords for the pages."""
     on_host = replace(q, p=replace(q.p, layouts=CONTIGUOUS))
     tensors, where = make_pages(on_host, inputs or host_inputs(q.dense))
     arrays = {name: torch.from_numpy(np.array(x)).cuda() for name, x in where.items()}

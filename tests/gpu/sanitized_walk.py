@@ -47,7 +47,7 @@ RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
 
 
 def mixed_problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
-    """Returns problems of both parts and of one, as far as there are kernels of the row's type for
+    """Returns problems of both parts and of one, if there are kernels of the row's type for
     both."""
     row = {"d_head": config.d_head, **types_of(config), "seqused_k": (300, 333, 0, 70)}
     without_pages = replace(config, features=config.features & ~Feature.PAGED)

@@ -1,6 +1,4 @@
-"""With a second CUDA device, a call runs where its tensors are, and leaves the current device as it
-was.
-"""
+"""On a second CUDA device, a call runs where its tensors are, and leaves the current one alone."""
 
 from __future__ import annotations
 

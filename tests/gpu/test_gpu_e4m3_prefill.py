@@ -122,8 +122,8 @@ def test_strides_are_free(layout: str, config: flashattn.Config) -> None:
 @every_dense
 @every_type
 def test_every_code_has_its_value(types: tuple[str, str], config: flashattn.Config) -> None:
-    """Each query sees only the key beside it, so that O is V, and LSE the one score. Keys that are
-    NaN lie hidden between the others."""
+    """Each query sees only the key beside it, so that O is V, and LSE the score; NaN keys are
+    hidden."""
     d_head, shape = config.d_head, (1, 256, 1, config.d_head)
     codes = (np.arange(256)[:, None] + 5 * np.arange(d_head)) % 256
     v = codes.astype(np.uint8).view(dtype_of(E4M3)).reshape(shape)

@@ -134,8 +134,7 @@ def test_poison_reaches_only_the_rows_that_see_it(dtype: str, tensor: int, poiso
 def test_o_of_16_bits_is_that_of_fp32_rounded(
     dtype: str, window: tuple[int, int], poison: float | None
 ) -> None:
-    """This includes rows where V had infinity or NaN that some rows do not see, and O is completed
-    by them."""
+    """Some rows do not see infinity or NaN in V, and O is completed by them."""
     p = AttentionProblem(1, 190, 190, 2, 1, D_HEAD, dtype, causal=True, window_size=window)
     wide = replace(p, o_dtype="float32")
     tensors = device_inputs(p)
@@ -155,8 +154,7 @@ def test_o_of_16_bits_is_that_of_fp32_rounded(
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_poison_that_no_row_sees(poison: float) -> None:
-    """NaN lies in keys beyond seqused_k, beyond a causal mask's last row, and between ragged
-    sequences."""
+    """NaN is in keys beyond seqused_k, beyond a causal mask, and between ragged sequences."""
     used = AttentionProblem(2, 80, 200, 2, 1, D_HEAD, "bfloat16", seqused_k=(130, 5))
     ragged = AttentionProblem(
         2, 80, 100, 2, 1, D_HEAD, "bfloat16", cu_seqlens_k=(0, 100, 200), seqused_k=(70, 100)

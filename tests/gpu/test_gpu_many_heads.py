@@ -22,9 +22,8 @@ ROWS = {
 
 
 def _inputs(config: flashattn.Config, len_q: int, len_k: int, heads_kv: int) -> list[torch.Tensor]:
-    """Queries of every seventh head are so large that under a causal mask a fixed reference does
-    not serve them. Some values of every third K/V head, which most rows do not see there, are
-    NaN."""
+    """Queries of every seventh head are too large for a fixed reference under a causal mask. Some
+    values of every third K/V head, hidden from most rows there, are NaN."""
     torch.manual_seed(len_q)
     dtype = getattr(torch, types_of(config)["dtype"])
     sizes = [(len_q, HEADS), (len_k, heads_kv), (len_k, heads_kv)]

@@ -212,8 +212,7 @@ def _alone(p: AttentionProblem, tensors: list, b: int) -> tuple:
 
 @pytest.mark.parametrize("name", [name for name, p in PADDED_KEYS.items() if not p.seqused_q])
 def test_batch_invariant_bits(name: str) -> None:
-    """The bits are the same alone, in the batch, with another bound of the lengths, and in
-    pages."""
+    """The bits are the same alone, in the batch, with other bounds of lengths, and in pages."""
     p = replace(PADDED_KEYS[name], layouts=("contiguous",) * 4)
     tensors = device_inputs(p)
     o, lse = _invariant(p, tensors)

@@ -59,8 +59,7 @@ def test_random_cache_agrees_with_the_oracle(data: st.DataObject) -> None:
 
 @st.composite
 def _paged_problems(draw: st.DrawFn) -> PagedProblem:
-    """Draws problems of many rows and of few. Keys are padded before they go to pages, and rows are
-    aligned."""
+    """Draws problems of many rows and of few, with aligned rows. Keys are padded before paging."""
     p = draw(_problems().filter(lambda p: p.cu_seqlens_k is None))
     is_e4m3 = draw(st.booleans())
     d_head = p.d_head // 16 * 16 or 16

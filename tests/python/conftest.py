@@ -1,5 +1,5 @@
-"""Settings of the Python test suite. The library under test is FLASHATTN_LIBRARY, or the one that
-the package finds by itself.
+"""Settings of the Python tests. The library is FLASHATTN_LIBRARY, or the one that the package
+finds.
 """
 
 import os

@@ -1,6 +1,4 @@
-"""Arrays as libraries make them that are not installed: DLPack producers, array interfaces, a small
-torch.
-"""
+"""Arrays of libraries that are not installed: DLPack producers, array interfaces, a small torch."""
 
 from __future__ import annotations
 

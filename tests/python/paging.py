@@ -16,8 +16,8 @@ KINDS = ("table", "rows", "indptr", "slots")
 
 @dataclass(frozen=True)
 class PagedProblem:
-    """A problem in pages. p is padded along its keys. page_size is not used with slots, each of
-    which has room for seqlen_k keys."""
+    """p is padded along its keys. A slot has room for seqlen_k keys, and page_size is not used with
+    it."""
 
     p: AttentionProblem
     page_size: int
@@ -43,8 +43,7 @@ class Pool:
 
 
 def _scatter(x: np.ndarray, q: PagedProblem, rng: np.random.Generator, layout: str) -> Pool:
-    """Copies the used keys of [batch, seqlen_k, n_heads_kv, d_head], page by page, to random
-    places."""
+    """Copies the used keys of [batch, seqlen_k, n_heads_kv, d_head], page by page, at random."""
     size = max(q.p.seqlen_k, 1) if q.kind == "slots" else q.page_size
     n_ids = [-(-length // size) for length in q.lengths]
     places = [int(i) for i in rng.permutation(sum(n_ids) + 2)]
@@ -64,8 +63,8 @@ def _no_page(rng: np.random.Generator, n_pages: int, shape: tuple[int, ...]) -> 
 
 
 def _table(q: PagedProblem, pool: Pool, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Makes a table [rows, ids] with one row more than is used, and one id more than the longest
-    sequence has."""
+    """Makes a table [rows, ids] with a row more than is used, and an id more than any sequence
+    has."""
     most = -(-max(q.p.seqlen_k, 1) // q.page_size) + 1
     table = _no_page(rng, len(pool.pages), (len(rows) + 1, most))
     for b, ids in enumerate(pool.ids):
@@ -83,8 +82,7 @@ def _flat(pool: Pool, indptr: np.ndarray, rng: np.random.Generator) -> np.ndarra
 def make_pages(
     q: PagedProblem, inputs: list[np.ndarray]
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Returns q, k, v with pages, and the keywords that describe the pages, of a padded problem's
-    q, k, v."""
+    """Returns q, k, v of a padded problem with pages, and the keywords that describe the pages."""
     rng = np.random.default_rng(q.p.seed)
     layout_k, layout_v = q.p.layouts[1:3]
     seed = int(rng.integers(2**31))

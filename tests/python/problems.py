@@ -168,8 +168,7 @@ def _lengths(p: AttentionProblem) -> dict[str, np.ndarray]:
 
 
 def _lse_layout(p: AttentionProblem) -> str:
-    """Returns O's layout if it is one of float32 values [batch, head, seq], ragged [head,
-    token]."""
+    """Returns O's layout if it is one of LSE ([batch, head, seq], ragged [head, token])."""
     return p.layouts[3] if p.layouts[3] in ("at_begin", "padded") else "contiguous"
 
 

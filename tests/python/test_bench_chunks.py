@@ -1,6 +1,4 @@
-"""`bench-chunks` without a GPU: what its options mean, what it refuses, and the table and the
-records that it makes of given times.
-"""
+"""`bench-chunks` without a GPU: its options, what it refuses, and how it prints given times."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`bench-decode` without a GPU: the batches that its options mean, what it refuses, what it times
-of a batch, and the table, the records and the picture that it makes of given times.
+"""`bench-decode` without a GPU: its options, what it refuses, what it times of a batch, and the
+table, the records and the picture that it makes of given times.
 """
 
 from __future__ import annotations
@@ -130,8 +130,7 @@ class FakeCaches:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., Table]:
-    """Returns the cells that `bench-decode` prints on a device with a clock of its own, heads
-    first."""
+    """Returns the cells that `bench-decode` prints on a device with its own clock, heads first."""
     spent: list[float] = []
 
     def takes(microseconds: float) -> Callable[[], None]:

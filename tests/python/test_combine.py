@@ -1,6 +1,4 @@
-"""Merging partial results is compared with the oracle, and with attention over all keys at once.
-Some partial rows saw nothing.
-"""
+"""Merging partial results, some with rows that saw nothing, is compared with whole attention."""
 
 import flashattn
 import numpy as np

@@ -1,6 +1,4 @@
-"""`python -m flashattn`: each command, and bad input, which gets one clear line, exit code 2 and no
-output.
-"""
+"""`python -m flashattn`: each command, and bad input, which gets one line and exit code 2."""
 
 from __future__ import annotations
 

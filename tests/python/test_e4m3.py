@@ -54,8 +54,7 @@ def _configs(p: AttentionProblem) -> list[str]:
 
 
 def _table() -> np.ndarray:
-    """Returns [256] in float64: sign, 4 bits of an exponent with a bias of 7, 3 bits of a
-    mantissa."""
+    """Returns [256] in float64: sign, 4 bits of exponent with a bias of 7, 3 bits of mantissa."""
     codes = np.arange(256)
     exponent, mantissa = codes >> 3 & 15, codes & 7
     normal = (1 + mantissa / 8) * 2.0 ** (exponent - 7)
@@ -74,8 +73,8 @@ def _same(actual: np.ndarray, expected: np.ndarray) -> bool:
 @pytest.mark.parametrize("d_head", [1, 7, 16, 24, 37, 64, 128, 200])
 @pytest.mark.parametrize("packed", [False, True])
 def test_every_code_has_its_value(d_head: int, packed: bool) -> None:
-    """A query sees one key, so that O is V, and LSE the one score. Packed: each query of a sequence
-    sees the key beside it."""
+    """A query sees one key, so that O is V, and LSE the score. Packed: each of a sequence's
+    queries."""
     codes = (np.arange(256)[:, None] + 5 * np.arange(d_head)) % 256
     shape = (1, 256, 1, d_head) if packed else (256, 1, 1, d_head)
     v = codes.astype(np.uint8).view(dtype_of(E4M3)).reshape(shape)

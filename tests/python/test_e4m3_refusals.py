@@ -1,6 +1,4 @@
-"""There is one test per reason for which the library refuses a call with K and V of e4m3, or with
-scales. Outputs are untouched.
-"""
+"""There is one test per reason to refuse a call with K and V of e4m3 or scales. Outputs stay."""
 
 from __future__ import annotations
 

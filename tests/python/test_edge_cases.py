@@ -134,8 +134,8 @@ def test_causal_is_a_window_to_the_left() -> None:
 def test_poison_reaches_only_the_rows_that_see_it(
     dtype: str, tensor: int, key: int, poison: float
 ) -> None:
-    """A key in the middle is NaN. Rows that do not see it keep their bits, and the others agree
-    with the oracle."""
+    """A key in the middle is NaN. Rows that do not see it keep their bits; others match the
+    oracle."""
     p = AttentionProblem(1, 150, 150, 2, 1, 64, dtype, causal=True, window_size=(70, -1))
     hidden = ~Mask(True, 70, -1).visible(150, 150)[:, key]
     for config in configs_for(p):

@@ -166,8 +166,8 @@ def flushes_subnormals(p: AttentionProblem, config: str) -> bool:
 def test_subnormal_values_are_kept_or_count_as_zero(
     seqlen_q: int, seqlen_k: int, dtype: str
 ) -> None:
-    """The keys have equal weights. If instructions count subnormal numbers as 0, no more than the
-    least normal number is lost."""
+    """Keys weigh alike. Where subnormal numbers count as 0, no more than the least normal is
+    lost."""
     p = AttentionProblem(1, seqlen_q, seqlen_k, 1, 1, 32, dtype)
     q, k, v = make_inputs(p)
     q[...] = 0

@@ -1,6 +1,4 @@
-"""The oracle, which all other tests rely on, is compared with numbers worked out by hand, and the
-comparators with wrong results.
-"""
+"""The oracle is compared with numbers found by hand, and the comparators with wrong results."""
 
 from __future__ import annotations
 
@@ -38,8 +36,7 @@ def test_scale_and_softcap_by_hand() -> None:
 
 
 def _seen(len_q: int, len_k: int, **options: object) -> list[set[int]]:
-    """Finds the keys that each query sees: with equal scores and one-hot V, those of non-zero
-    weight."""
+    """Finds the keys that each query sees: equal scores and one-hot V give them weights."""
     q, k = np.zeros((1, len_q, 1, len_k)), np.zeros((1, len_k, 1, len_k))
     v = np.eye(len_k).reshape(1, len_k, 1, len_k)
     o, _ = oracle.attention(q, k, v, **options)

@@ -1,6 +1,4 @@
-"""`bench --set progression...` without a GPU: what it refuses, and the table that it makes of given
-times.
-"""
+"""`bench --set progression...` without a GPU: what it refuses, and its table of given times."""
 
 from __future__ import annotations
 
@@ -30,8 +28,7 @@ def _measure(contenders: list, _seqlen: int, _batch: int, args: argparse.Namespa
 
 @pytest.fixture
 def table_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Table]:
-    """Returns the cells that `bench --set` prints, heads first, in a library that has every
-    step."""
+    """Returns the cells that `bench --set` prints, heads first, in a library with every step."""
     steps = [s for chosen in progression.SETS.values() for s in (*chosen.full, *chosen.causal)]
     held = [SimpleNamespace(config=flashattn.Config.parse(step)) for step in steps]
     monkeypatch.setattr(progression, "kernels", lambda: held)

@@ -88,8 +88,7 @@ def test_every_row_is_found_by_its_configuration_and_its_short_form(short_form: 
 
 @pytest.mark.parametrize("short_form", KERNELS)
 def test_every_near_miss_is_answered(short_form: str) -> None:
-    """Each field is changed, which gives another row of the table, or a refusal that names a
-    reason."""
+    """Each field is changed, which gives another row, or a refusal that names a reason."""
     config = KERNELS[short_form].config
     rows = {kernel.config: kernel for kernel in flashattn.kernels()}
     for field in dataclasses.fields(config):

@@ -1,6 +1,4 @@
-"""Measuring kernels and following results, as far as a machine without a GPU can; tests/gpu has the
-rest.
-"""
+"""Measuring kernels and following results, as far as that needs no GPU."""
 
 from __future__ import annotations
 

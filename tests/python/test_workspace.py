@@ -94,8 +94,7 @@ def test_memory_that_is_too_small_makes_room() -> None:
 
 
 def _in_threads(n_threads: int, size: int) -> list[weakref.ref]:
-    """Returns what each of some threads was lent, all at the same time. They end after all have
-    given it back."""
+    """Returns what threads were lent at the same time. They end after all have given it back."""
     lent = [None] * n_threads
     phase = threading.Barrier(n_threads + 1)
 

@@ -49,8 +49,7 @@ def check(cuobjdump: str, path: str) -> list[str]:
 
 
 def of_one_type(objects: list[str]) -> list[str]:
-    """Leaves out kernels of FP16 that have a twin of BF16, because their loops differ in types
-    alone."""
+    """Leaves out kernels of FP16 with a twin of BF16, because their loops differ in types alone."""
     twins = {path: path.replace("_fp16_", "_bf16_") for path in objects}
     return [path for path, twin in twins.items() if twin == path or twin not in twins]
 

@@ -84,8 +84,7 @@ class _Blocks:
         return [(n, p) for n, before in enumerate(self.predecessors) for p in before if p >= n]
 
     def natural_loop(self, head: int, tail: int) -> set[int] | None:
-        """Returns the blocks that lead to `tail` without passing `head`; None if the kernel's first
-        one does."""
+        """Returns the blocks that lead to `tail` without `head`; None if the first block does."""
         body, waiting = {head}, [tail]
         while waiting:
             block = waiting.pop()

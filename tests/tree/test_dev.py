@@ -1,6 +1,4 @@
-"""What ./dev says before it does anything: how it refuses, which steps it lists, and what it asks a
-person to install.
-"""
+"""What ./dev says before it acts: its refusals, its steps, and what it asks a person to install."""
 
 from __future__ import annotations
 

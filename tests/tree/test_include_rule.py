@@ -111,8 +111,7 @@ def test_every_file_of_src_is_in_a_room() -> None:
 
 
 def folders_without_a_rule(root: Path) -> list[str]:
-    """Returns folders of families, rooms of src, and rooms of SM80 or SM90 that no rule would
-    check."""
+    """Returns folders of families, of src and of SM80 or SM90 that no rule would check."""
     parents = [root / parent for parent in ("kernels", "kernels/sm80", "kernels/sm90", "src")]
     folders = [folder for parent in parents for folder in parent.iterdir()]
     names = [f.relative_to(root).as_posix() for f in folders if f.is_dir()]

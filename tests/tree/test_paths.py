@@ -1,6 +1,4 @@
-"""What the documents and comments name exists: files, and constants of the CPU kernels with their
-values.
-"""
+"""What documents and comments name exists: files, and constants of CPU kernels with values."""
 
 from __future__ import annotations
 
