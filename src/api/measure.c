@@ -11,9 +11,9 @@
 #include <time.h>
 
 static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    struct timespec moment;
+    clock_gettime(CLOCK_MONOTONIC, &moment);
+    return (double)moment.tv_sec + 1e-9 * (double)moment.tv_nsec;
 }
 
 static flash_status_t measure_cpu(const measurement_t *m, double *times) {

@@ -18,8 +18,9 @@ typedef struct combine_call {
 
 enum { ROWS_AT_A_TIME = 16 };
 
-static int64_t tensor_index(const flash_tensor_t *t, int64_t batch, int64_t seq, int64_t head) {
-    return batch * t->stride_batch + seq * t->stride_seq + head * t->stride_head;
+static int64_t tensor_index(const flash_tensor_t *tensor, int64_t batch, int64_t seq,
+                            int64_t head) {
+    return batch * tensor->stride_batch + seq * tensor->stride_seq + head * tensor->stride_head;
 }
 
 /* A row of [batch, seqlen_q, n_heads]. */

@@ -12,9 +12,9 @@
 enum { SPIN_NANOSECONDS = 50000 };
 
 static int64_t nanoseconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    struct timespec moment;
+    clock_gettime(CLOCK_MONOTONIC, &moment);
+    return (int64_t)moment.tv_sec * 1000000000 + moment.tv_nsec;
 }
 
 static inline void pause_processor(void) {

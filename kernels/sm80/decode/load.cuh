@@ -58,9 +58,9 @@ template <flash_config_t C> static __device__ __forceinline__ int copy_row() {
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
     const int line = row / line_rows<C>;
-    const int place = row % line_rows<C> * row_chunks<C> + chunk % LINE_CHUNKS;
+    const int position = row % line_rows<C> * row_chunks<C> + chunk % LINE_CHUNKS;
     return chunk / LINE_CHUNKS * panel_bytes<C> + line * DECODE_LINE_BYTES +
-           ((place ^ line % LINE_CHUNKS) * DECODE_CHUNK_BYTES);
+           ((position ^ line % LINE_CHUNKS) * DECODE_CHUNK_BYTES);
 }
 
 /* Makes the stream of rows that begins with the first key of the run, or of the pool. */
