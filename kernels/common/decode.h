@@ -1,5 +1,5 @@
 /*
- * What the decode families share, for the host and for device code: sequences cut into pieces, the
+ * All decode families share this, in host and device code: sequences cut into pieces, the
  * parameters that say how, and the workspace of partial results. It is plain C, and constant
  * expressions in CUDA C++.
  *

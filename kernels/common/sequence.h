@@ -1,5 +1,5 @@
 /*
- * Where the tokens of one sequence of the batch lie, and which keys a query sees.
+ * The places of a sequence's tokens in the tensors, and the keys that a query sees.
  */
 #ifndef FLASH_KERNELS_COMMON_SEQUENCE_H
 #define FLASH_KERNELS_COMMON_SEQUENCE_H

@@ -1,6 +1,6 @@
 /*
- * What the host and the device code must agree on for every SM80_DECODE kernel: block and shared
- * memory sizes. It is plain C, and constant expressions in CUDA C++.
+ * Host and device code agree on this for every SM80_DECODE kernel: block and shared memory sizes.
+ * It is plain C, and constant expressions in CUDA C++.
  *
  * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm80_decode_params_t)`.
  * common/decode.h says which block computes what.

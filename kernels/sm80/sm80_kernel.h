@@ -1,7 +1,7 @@
 /*
- * What the host and the device code must agree on for every SM80 kernel: block and shared memory
- * sizes, the number of blocks, and the alignment that a row of the table requires. It is plain C,
- * and constant expressions in CUDA C++.
+ * Host and device code agree on this for every SM80 kernel: block and shared memory sizes, the
+ * number of blocks, and the alignment that a row of the table requires. It is plain C, and constant
+ * expressions in CUDA C++.
  *
  * A kernel is an `extern "C" __global__ void name(const __grid_constant__ flash_params_t params)`.
  * The grid has one dimension: sm80_grid_blocks() blocks of sm80_block_threads() threads with

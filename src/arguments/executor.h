@@ -1,5 +1,5 @@
 /*
- * Who runs the tasks of a call on the CPU.
+ * The executor of a call runs its tasks on the CPU.
  */
 #ifndef FLASH_ARGUMENTS_EXECUTOR_H
 #define FLASH_ARGUMENTS_EXECUTOR_H

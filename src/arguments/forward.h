@@ -1,5 +1,5 @@
 /*
- * From the caller's arguments to a problem, with every refusal that concerns arguments alone.
+ * A problem is made of the caller's arguments. Every refusal that concerns them alone is here.
  */
 #ifndef FLASH_ARGUMENTS_FORWARD_H
 #define FLASH_ARGUMENTS_FORWARD_H

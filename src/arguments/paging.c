@@ -75,7 +75,7 @@ flash_status_t arguments_read_paging(const flash_forward_args_t *checked, flash_
 
 /* ---- The arrays ---- */
 
-/* What the arrays say of a sequence. Each number is read once: another thread may change them. */
+/* The pages of a sequence. Each number is read once, because another thread may change it. */
 typedef struct sequence_pages {
     int32_t b;
     int32_t used;  /* keys */

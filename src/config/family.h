@@ -18,8 +18,8 @@ enum {
         FAMILY_N_OPS
 };
 
-/* How a row compares with others of its family that serve with the same d_head and features. Less
- * is better, and the first field counts most. */
+/* A row is compared by this with others of its family that serve with the same d_head and features.
+ * Less is better, and the first field counts most. */
 typedef struct family_rank {
     int64_t without_strategies; /* minus the strategies that always pay */
     int64_t time;               /* estimated, in any unit; 0 if it must not decide */

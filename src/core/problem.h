@@ -11,15 +11,15 @@
 
 enum { EXECUTOR_MAX_WORKERS = 4096 };
 
-/* Who runs the tasks of a call on the CPU. If run is NULL, the library's own threads do, at most
- * n_workers of them. All zero stands for what is set for the process. */
+/* An executor runs the tasks of a call on the CPU. If run is NULL, the library's own threads do, at
+ * most n_workers of them. All zero stands for what is set for the process. */
 typedef struct executor {
     flash_parallel_for_t run;
     void *context;
     int32_t n_workers;
 } executor_t;
 
-/* What the arrays of a paged cache held when they were checked. */
+/* The limits of a paged cache, as its arrays had them when they were checked. */
 typedef struct page_limits {
     int64_t ids;  /* page_indptr[batch] */
     int64_t rows; /* the largest of page_rows, plus 1 */

@@ -1,5 +1,5 @@
 /*
- * How a function inside the library fails: it returns a status and leaves a message.
+ * A function inside the library fails by returning a status and leaving a message.
  */
 #ifndef FLASH_STATUS_H
 #define FLASH_STATUS_H

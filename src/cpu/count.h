@@ -1,5 +1,5 @@
 /*
- * How many processors the process may keep busy.
+ * The number of processors that the process may keep busy.
  */
 #ifndef FLASH_CPU_COUNT_H
 #define FLASH_CPU_COUNT_H

@@ -1,5 +1,5 @@
 /*
- * What the processor and the operating system offer.
+ * The features of the processor, as far as the operating system permits them.
  */
 #ifndef FLASH_CPU_FEATURES_H
 #define FLASH_CPU_FEATURES_H

@@ -1,5 +1,5 @@
 /*
- * What a CUDA family tells the host about its kernels: their blocks and their tiles.
+ * A CUDA family tells the host about its kernels: their blocks and their tiles.
  */
 #ifndef FLASH_CUDA_FAMILY_H
 #define FLASH_CUDA_FAMILY_H

@@ -1,5 +1,5 @@
 /*
- * What the launches of all decode families share: the check of their workspace, and the launch of
+ * The launches of all decode families share this: the check of their workspace, and the launch of
  * the kernel that merges the pieces of cut sequences.
  */
 #ifndef FLASH_CUDA_MERGE_DECODE_H

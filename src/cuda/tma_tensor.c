@@ -14,7 +14,7 @@ static const int64_t STRIDE_LIMIT_BYTES = (int64_t)1 << 40;
  * SM90_RAGGED_END of both wrap an address round. */
 static const int64_t WRAPPING_STRIDE_BYTES = (int64_t)1 << 34;
 
-/* What Q, K, V and O differ in. */
+/* The properties in which Q, K, V and O differ. */
 typedef struct layout {
     const void *data;
     const flash_strides_t *stride;

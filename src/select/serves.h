@@ -1,5 +1,5 @@
 /*
- * Whether a kernel serves a problem on a device, and if not, why.
+ * These say whether a kernel serves a problem on a device, and if not, why.
  */
 #ifndef FLASH_SELECT_SERVES_H
 #define FLASH_SELECT_SERVES_H

@@ -1,5 +1,5 @@
 /*
- * What the processor itself offers, in a library that emulates AMX.
+ * The processor's own AMX, in a library that emulates AMX.
  */
 #ifndef FLASH_TESTS_AMX_PROCESSOR_H
 #define FLASH_TESTS_AMX_PROCESSOR_H

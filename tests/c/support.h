@@ -1,5 +1,5 @@
 /*
- * What the C tests share: a small valid problem with canaries around its outputs, attention as a
+ * The C tests share this: a small valid problem with canaries around its outputs, attention as a
  * double loop to compare with, and cmocka.
  */
 #ifndef FLASH_TESTS_SUPPORT_H

@@ -1,5 +1,5 @@
 /*
- * How a problem is cut into tasks for the CPU, and how its workers share them.
+ * A problem is cut into tasks for the CPU, and workers share them.
  */
 #include "core/int64.h"
 #include "cpu/plan.h"

@@ -1,5 +1,5 @@
 /*
- * What a launch of the SM90 family decides about its schedule: the grid, sections and teams.
+ * A launch of the SM90 family decides about its schedule: the grid, sections and teams.
  */
 #include "cuda/schedule_sm90.h"
 #include "support.h"

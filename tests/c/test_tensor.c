@@ -1,5 +1,5 @@
 /*
- * Where two tensors of random layouts lie is compared with a map of every byte.
+ * The overlap of two tensors of random layouts is compared with a map of every byte.
  */
 #include "support.h"
 

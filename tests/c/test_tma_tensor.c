@@ -1,5 +1,5 @@
 /*
- * What TMA can address of a ragged batch, and where its tokens are; see also test_select.c.
+ * TMA can address some ragged batches, and finds their tokens; see also test_select.c.
  */
 #include "cuda/tma_tensor.h"
 #include "kernels/sm90/sm90_kernel.h"

@@ -49,7 +49,7 @@ static __device__ __noinline__ int32_t count_units(const flash_params_t &p, int3
 
 /* ---- Cutting the batch on the device ---- */
 
-/* What is counted in a batch: pieces of cut sequences, cut sequences, and whole sequences in
+/* These are counted in a batch: pieces of cut sequences, cut sequences, and whole sequences in
  * N_LENGTHS classes of length, the longest first. */
 enum { CUT_PIECES, CUT_SEQUENCES, WHOLE, N_LENGTHS = 6, N_COUNTS = WHOLE + N_LENGTHS };
 

@@ -20,7 +20,7 @@ static __device__ __forceinline__ float4 add_weighted(float4 sum, float4 x, floa
             fmaf(x.w, weight, sum.w)};
 }
 
-/* Where a row of O and its LSE are stored, as offsets in elements. */
+/* The places of a row of O and its LSE, as offsets in elements. */
 typedef struct output_row {
     int64_t o;
     int64_t lse;
