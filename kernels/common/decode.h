@@ -79,9 +79,8 @@ DECODE_CONSTANT int32_t decode_block_threads(const flash_config_t *c) {
 }
 
 #ifndef __CUDACC__
-/* The host launches the merging kernels, and never calls them. That of
- * kernels/sm80/decode_combine.cu has a block per row, that of kernels/sm90/decode_combine.cu a
- * warp. */
+/* The host launches the merging kernels and never calls them. That of
+ * kernels/sm80/decode_combine.cu has a block per row, that of sm90/decode_combine.cu a warp. */
 void flash_sm80_decode_combine(decode_params_t params);
 void flash_sm90_decode_combine(decode_params_t params);
 #endif

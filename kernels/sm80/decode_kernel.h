@@ -32,8 +32,7 @@ DECODE_CONSTANT int32_t decode_shared_bytes(const flash_config_t *c) {
     return c->n_warps * c->n_stages * 2 * decode_slot_bytes(c);
 }
 
-/* Counts the blocks that share a multiprocessor of 9.0; the compiler assigns registers
- * accordingly. */
+/* Counts the blocks that share a multiprocessor of 9.0, by which the compiler assigns registers. */
 DECODE_CONSTANT int32_t decode_blocks_per_sm(const flash_config_t *c) {
     const int32_t by_memory =
         DECODE_SHARED_BYTES_OF_SM / (decode_shared_bytes(c) + DECODE_STATIC_SHARED_BYTES);

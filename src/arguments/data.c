@@ -157,8 +157,7 @@ static flash_status_t check_apart(const flash_forward_args_t *a, const flash_par
     return arguments_check_scales_apart(p, "o", &a->o, &s->o);
 }
 
-/* The tokens along a tensor's sequence axis, as far as the host knows, and of the longest
- * sequence. */
+/* The tokens along a sequence axis, as far as the host knows, and those of the longest sequence. */
 typedef struct tokens {
     int64_t known;
     int64_t longest;

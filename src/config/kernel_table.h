@@ -24,8 +24,7 @@ const flash_kernel_t *kernel_table_find(const flash_config_t *config);
 /* Returns INVALID_ARGUMENT unless the pointer is that of a row. */
 flash_status_t kernel_table_check(const flash_kernel_t *kernel);
 
-/* Finds the row of a configuration, or returns INVALID_CONFIG with the broken rule, or
- * NOT_BUILT. */
+/* Finds the row of a configuration. Returns INVALID_CONFIG with the broken rule, or NOT_BUILT. */
 flash_status_t kernel_table_require(const flash_config_t *config, const flash_kernel_t **kernel);
 
 /* Returns the operations of a kernel, by its operation and family. */

@@ -94,7 +94,7 @@ static bool has_word(const char *list, const char *word) {
     return false;
 }
 
-/* Reads a line of /proc/self/cgroup: "0::/group" (version 2) or "4:cpu,cpuacct:/group" (version
+/* Reads a line of /proc/self/cgroup: "0::/group" (version 2), "4:cpu,cpuacct:/group" (version
  * 1). */
 static int32_t quota_of_line(const char *root, char *line) {
     char mount[LINE_BYTES];

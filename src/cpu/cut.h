@@ -23,8 +23,7 @@ typedef struct cpu_cut {
     int32_t keys_per_split; /* if n_splits > 1 */
 } cpu_cut_t;
 
-/* Counts the tasks of n_rows rows that are not split. rows_per_task divides B_r, or is a
- * multiple. */
+/* Counts the tasks of n_rows rows that are not split; rows_per_task divides B_r, or B_r it. */
 int64_t cpu_cut_count_tasks(int32_t B_r, int32_t rows_per_task, int64_t n_rows);
 
 cpu_cut_t cpu_cut_sequence(const cpu_family_t *family, const flash_config_t *config,

@@ -133,8 +133,7 @@ static bool all_are_split(const cpu_plan_t *plan, const flash_params_t *p) {
     return plan->max_splits > 1 && lengths_are_equal(p);
 }
 
-/* Counts the heads whose packed keys are kept at a time: all, or as many as PACKED_MAX_BYTES
- * hold. */
+/* Counts the heads whose packed keys are kept at a time: all, or what PACKED_MAX_BYTES hold. */
 static int64_t count_slots(const cpu_plan_t *plan, const flash_params_t *p) {
     const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
     if (p->seqlen_k == 0 || all_are_split(plan, p) ||
@@ -213,8 +212,7 @@ static int32_t count_workers(const flash_params_t *p, const cpu_plan_t *plan, in
 }
 
 /* Returns the rows of a task where a head's tasks share packed keys: several blocks of B_r if these
- * keys exceed a level 2 cache and every thread has many tasks, a part of one if tasks are too
- * few. */
+ * keys exceed a level 2 cache and threads have many tasks, a part of one if tasks are too few. */
 static int32_t count_rows_per_task(const flash_params_t *p, const cpu_plan_t *plan,
                                    int32_t n_threads) {
     const int32_t B_r = plan->config->B_r;
@@ -237,8 +235,7 @@ static int64_t count_split_tasks(const flash_params_t *p, const cpu_plan_t *plan
     return (int64_t)p->batch * plan->max_splits * divide_up(p->n_heads_kv, heads);
 }
 
-/* Returns the K/V heads of a task that goes this way over split keys: max_rows rows each, B_r in
- * all. */
+/* Returns the K/V heads of a task over split keys that goes this way: B_r rows in all. */
 static int64_t most_heads(const cpu_plan_t *plan, cpu_way_t way) {
     const int64_t rows = plan->max_rows, B_r = plan->config->B_r;
     return cpu_way_is_in_place(way) && rows > 0 && rows < B_r ? B_r / rows : 1;
@@ -262,8 +259,7 @@ static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *p
     return (int32_t)heads;
 }
 
-/* Says whether overflow is impossible: 40 bits of items with fewer than 16 bits of elements
- * each. */
+/* Says whether overflow is impossible: 40 bits of items of fewer than 16 bits of elements. */
 static bool is_ordinary(uint64_t n_items, const flash_params_t *p) {
     return n_items >> 40 == 0 && p->d_head >> 16 == 0;
 }

@@ -94,8 +94,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-/* MIXED comes after decode families, which serve some batches whole, and before forward
- * families. */
+/* MIXED comes after decode families, which serve some batches whole, and before forward ones. */
 static int32_t priority(const device_t *device) {
     (void)device;
     return 500;

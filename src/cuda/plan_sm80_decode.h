@@ -40,8 +40,7 @@ decode_plan_t plan_sm80_decode(const flash_config_t *config, const problem_t *pr
 /* Says whether the host cuts every sequence into the same number of pieces. */
 bool plan_decode_host_cuts(const problem_t *problem);
 
-/* Returns the bytes of workspace at any alignment; smaller calls of shorter lengths need no
- * more. */
+/* Returns the bytes of workspace at any alignment; smaller batches and lengths need no more. */
 uint64_t plan_sm80_decode_workspace(const decode_plan_t *plan);
 
 /* Points the plan's parameters into the workspace, and completes those for kernels alone. */

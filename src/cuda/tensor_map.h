@@ -12,9 +12,8 @@
 /* Finds the driver's function, which is all that encoding needs. */
 flash_status_t tensor_map_prepare(void);
 
-/* Encodes the map of a tensor that TMA can address. Its boxes are one panel of columns by box_rows
- * rows of one head, swizzled over 128 bytes, with zeros beyond the tensor. An empty one is all
- * zeros. */
+/* Encodes the map of a tensor that TMA can address: boxes of one panel of columns by box_rows rows
+ * of one head, swizzled over 128 bytes, with zeros beyond the tensor; all zeros if it is empty. */
 flash_status_t tensor_map_encode(const tma_tensor_t *tensor, int32_t dtype, int32_t box_rows,
                                  sm90_tensor_map_t *map);
 

@@ -12,8 +12,7 @@
 
 enum { SELECT_REASON_SIZE = 256 };
 
-/* Finds the kernel of the table that is best by estimates, and says why; UNSUPPORTED if none
- * serves. */
+/* Finds the kernel that is best by estimates, and says why. Returns UNSUPPORTED if none serves. */
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,
                              const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]);
 

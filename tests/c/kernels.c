@@ -20,8 +20,7 @@ typedef struct shape {
     int64_t nan_key; /* the key, from 1 on, whose V is NaN; 0: none */
 } shape_t;
 
-/* Shapes with tile edges, few rows, split keys, shared keys, every mask, and NaN hidden from
- * rows. */
+/* The shapes have tile edges, few rows, split keys, shared keys, every mask, and hidden NaN. */
 static const shape_t SHAPES[] = {
     {2, 3, 5, 4, 2, 8, 0, 0, 0, 0, 0},
     {1, 65, 129, 3, 1, 24, FLASH_FLAG_CAUSAL, 0, 0, 0, 0},

@@ -100,8 +100,7 @@ static __device__ __forceinline__ int64_t sum_units(const flash_params_t &p,
     return sum;
 }
 
-/* Returns the smallest share with which all pieces run side by side; if there is none, the
- * first. */
+/* Returns the smallest share with which all pieces run side by side, or else the first share. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t fitting_share(const decode_params_t &params,
                                                         int32_t first, cut_scratch<C> &scratch) {
@@ -201,8 +200,7 @@ static __device__ __forceinline__ numbered_kind_t find_thread_kind(const count_s
     return found;
 }
 
-/* Finds the piece in the thread's sequences, which begin with `begin`; `split` cut ones are before
- * it. */
+/* Finds the piece in the thread's sequences from `begin` on; `split` cut ones are before them. */
 template <flash_config_t C>
 static __device__ __forceinline__ decode_piece_t find_thread_piece(const flash_params_t &p,
                                                                    int32_t begin,

@@ -35,8 +35,8 @@ template <flash_config_t C>
 constexpr int line_rows = row_chunks<C> < LINE_CHUNKS ? LINE_CHUNKS / row_chunks<C> : 1;
 template <flash_config_t C> constexpr int panel_bytes = C.B_c / line_rows<C> *DECODE_LINE_BYTES;
 
-/* An ldmatrix reads two chunks of each of 16 keys, load_tiles head tiles; a slot has head_loads per
- * 16 keys. */
+/* An ldmatrix reads two chunks of 16 keys: load_tiles head tiles, of which a slot has
+ * head_loads. */
 template <flash_config_t C>
 constexpr int load_tiles = 2 * DECODE_CHUNK_BYTES / (16 * element_bytes<C>);
 template <flash_config_t C> constexpr int head_loads = head_tiles<C> / load_tiles<C>;
@@ -47,8 +47,7 @@ template <flash_config_t C> constexpr int warp_ring_bytes = C.n_stages * 2 * slo
 template <flash_config_t C> constexpr int copy_rows = DECODE_WARP_THREADS / row_chunks<C>;
 template <flash_config_t C> constexpr int copies = C.B_c / copy_rows<C>;
 
-/* A warp's results lie over its ring: fp32 rows, padded against bank conflicts, each with a
- * weight. */
+/* A warp's results lie over its ring: fp32 rows, padded against bank conflicts, and weights. */
 template <flash_config_t C> constexpr int result_pitch = C.d_head + 4;
 template <flash_config_t C>
 constexpr int result_bytes = C.B_r *(result_pitch<C> * 4 + (int)sizeof(decode_weight_t));

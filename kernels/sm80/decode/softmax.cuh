@@ -26,8 +26,7 @@ template <flash_config_t C> static __device__ __forceinline__ softmax_state<C> e
     return state;
 }
 
-/* Returns what is subtracted from scores: 0 for a row without a finite score, whose maximum is
- * -inf. */
+/* Returns what is subtracted from scores: 0 for a row without a finite score (maximum -inf). */
 static __device__ __forceinline__ float subtrahend(float max) {
     return max == -INFINITY ? 0.0f : max;
 }

@@ -114,7 +114,7 @@ static __device__ __forceinline__ float *fp32_output(const flash_params_t &param
            (tile.sequence.q_begin + tile.row_begin) * params.o_stride.seq;
 }
 
-/* Stores those of two columns of a row that exist. With `pairs` both are aligned, and both or none
+/* Stores two columns of a row if they exist. With `pairs` both are aligned, and both or none
  * exist. */
 static __device__ __forceinline__ void store_fp32_columns(float *to, float2 value, int32_t columns,
                                                           bool pairs) {

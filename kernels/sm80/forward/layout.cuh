@@ -42,8 +42,7 @@ static __device__ __forceinline__ lane_address<C> renew(const lane_address<C> &a
 }
 
 /* The four matrices of a tile are loaded in the order of fragments, so that operands of one mma are
- * in neighbouring registers. Down first serves A from rows (Q), and B from columns (V,
- * transposed). */
+ * in neighbouring registers. Down first serves A from rows (Q), and B from columns (V). */
 template <flash_config_t C>
 static __device__ __forceinline__ lane_address<C> lane_address_down_first(uint32_t block) {
     const int lane = threadIdx.x % SM80_WARP_THREADS;

@@ -102,8 +102,7 @@ static __device__ __forceinline__ void reload_k(operands<C> &x, bool more) {
     load_next_k<C>(x, more);
 }
 
-/* Computes one block of keys. FIRST: it is visited first. MASKED: some row may not see all of
- * it. */
+/* Computes a block of keys. FIRST: it is visited first. MASKED: some row may not see all of it. */
 template <flash_config_t C, bool FIRST, bool MASKED>
 static __device__ __forceinline__ void
 process_block(const flash_params_t &params, const score_unit_t &unit, operands<C> &x,

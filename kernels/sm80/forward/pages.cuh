@@ -26,8 +26,7 @@ typedef struct page_source {
 template <flash_config_t C>
 using kv_source_of = std::conditional_t<has_pages<C>, page_source_t, row_source_t>;
 
-/* Makes the source of the block from first_key on. table: pages.table for K, pages.v_table for
- * V. */
+/* Makes the source of the block from first_key on. table: pages.table (K) or pages.v_table (V). */
 template <flash_config_t C>
 static __device__ __forceinline__ page_source_t
 make_page_source(const flash_params_t &p, const void *data, const flash_strides_t &stride,

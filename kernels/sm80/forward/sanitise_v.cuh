@@ -19,8 +19,7 @@ static __device__ __forceinline__ uint32_t copied_chunk(uint32_t shared, int ind
            index % row_panels<C> * panel_bytes<C>;
 }
 
-/* Zeroes what is not finite in the chunks of V that this thread has copied; that needs no
- * barrier. */
+/* Zeroes what is not finite in the chunks of V that this thread has copied, without a barrier. */
 template <flash_config_t C>
 static __device__ __forceinline__ void zero_non_finite(uint32_t shared) {
     constexpr int chunks = C.B_c / pass_rows<C> * row_panels<C>;
@@ -38,8 +37,7 @@ static __device__ __forceinline__ void zero_non_finite(uint32_t shared) {
     }
 }
 
-/* Returns the elements from the pool's first row of V to that of a key; negative if it has no
- * page. */
+/* Returns the elements from the pool's first row of V to that of a key; negative without a page. */
 static __device__ __forceinline__ int64_t page_value_offset(const flash_params_t &params,
                                                             const query_tile_t &tile, int64_t key) {
     const int64_t first_id = flash_kv_first_id(&params, tile.batch_index);
@@ -67,8 +65,7 @@ static __device__ __forceinline__ uint4 add_non_finite_keys(uint4 o, const row_s
 }
 
 /* Adds what is not finite in keys of a tile. v.pointer: the chunk's columns in key 0, or with
- * pages, which are found key by key, in the pool's first row. A page id out of range adds
- * nothing. */
+ * pages, which are found key by key, in the pool's first row. Ids that are no page add nothing. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint4 add_keys_of_tile(uint4 o, const flash_params_t &params,
                                                          const query_tile_t &tile,
@@ -171,8 +168,8 @@ static __device__ float add_keys_of_tile(float o, const flash_params_t &params,
     }
 }
 
-/* Adds what is not finite in V to the warp's rows of O in fp32, just stored. o: the tile's first
- * row. */
+/* Adds what is not finite in V to the warp's rows of O in fp32, just stored; o: the tile's
+ * first. */
 template <flash_config_t C>
 static __device__ void add_non_finite_v_to_fp32(const flash_params_t &params,
                                                 const query_tile_t &tile, float *o) {

@@ -64,8 +64,7 @@ template <int N> static __device__ __forceinline__ void async_copy_wait_all_but(
     asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
-/* Waits for the thread's groups except the last one; a barrier makes them visible to other
- * threads. */
+/* Waits for the thread's groups except the last one; a barrier then shows them to other threads. */
 static __device__ __forceinline__ void async_copy_wait_all_but_last() {
     asm volatile("cp.async.wait_group 1;\n" ::: "memory");
 }
