@@ -72,8 +72,8 @@ def parse_families(text: str) -> set[Arch]:
 
 
 def rows_to_build(selected: Iterable[Config], families: set[Arch]) -> list[Config]:
-    """The selected rows of these families, and the reference kernels whatever was selected: they
-    serve every problem that nothing else serves."""
+    """Returns the selected rows of these families. Reference kernels are always among them, because
+    they serve every problem that no other kernel serves."""
     wanted = {*selected, *(config for config in ship() if config.arch == Arch.REFERENCE)}
     rows = sorted(config for config in wanted if config.arch in families)
     if not rows:
@@ -131,7 +131,7 @@ def main(arguments: list[str]) -> int:
         print(f"codegen: {error}", file=sys.stderr)
         return EXIT_USAGE
     except BrokenPipeError:
-        # The reader has enough (`... --list | head`); keep the interpreter's last flush quiet.
+        # The reader has closed the pipe (`--list | head`); the last flush must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

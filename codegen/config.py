@@ -1,6 +1,6 @@
 """The key of the kernel table: flash_config_t, its order, its C initialiser and its kernel's name.
 
-Any integers make a Config; legality.py says which ones are sound.
+Any integers make a Config; legality.py says which are legal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def features_of(config: Config) -> list[Feature]:
 
 
 def c_initialiser(config: Config) -> str:
-    """The initialiser of a flash_config_t, braces included; for known enumerators."""
+    """Returns the initialiser of a flash_config_t, with braces. Its enumerators must be known."""
     enumerators = {
         "arch": f"FLASH_ARCH_{Arch(config.arch).name}",
         "op": f"FLASH_OP_{Op(config.op).name}",
@@ -39,8 +39,7 @@ def c_initialiser(config: Config) -> str:
 
 
 def _name_parts(config: Config, word: Word) -> list[str]:
-    """A word of the short form as parts of a kernel's name, one part per switch: "opt_softmax"
-    would read as two."""
+    """Returns a word as parts of a kernel's name. A switch is one part, without underscores."""
     values = [getattr(config, field) for field in word.fields]
     if word.is_counts:
         return [word.word, *map(str, values)]
@@ -48,7 +47,7 @@ def _name_parts(config: Config, word: Word) -> list[str]:
 
 
 def kernel_name(config: Config) -> str:
-    """The symbol of a legal configuration's kernel; different for different configurations."""
+    """Returns the symbol of a legal configuration's kernel, which no other configuration has."""
     family = FAMILIES[Arch(config.arch)]
     parts = [
         "flash",

@@ -15,7 +15,7 @@ FIELD_SIZE = 4  # struct_size and every field: 32 bits, without padding
 
 
 def kernel_path(config: Config) -> str:
-    """Of its translation unit, below the output directory."""
+    """Returns the path of the kernel's translation unit, below the output directory."""
     return f"kernels/{kernel_name(config)}{wrapper_of(config).suffix}"
 
 
@@ -32,7 +32,7 @@ ASSERT_FIELD = (
 
 
 def _assertions() -> str:
-    """The order of the rows stands on these values and on the order of the fields."""
+    """Asserts the values of enumerators and the order of fields, which the order of rows needs."""
     groups = (("ARCH", Arch), ("OP", Op), ("DTYPE", Dtype), ("FEATURE", Feature))
     values = [
         f"ASSERT_VALUE(FLASH_{group}_{member.name}, {int(member)});\n"
@@ -52,7 +52,7 @@ _Static_assert(sizeof(flash_config_t) == {FIELD_SIZE * (len(FIELDS) + 1)},
 
 
 def with_kernels(configs: Iterable[Config]) -> list[Config]:
-    """Those that have a kernel of their own."""
+    """Returns the configurations that have kernels of their own."""
     return [c for c in configs if FAMILIES[Arch(c.arch)].layout.has_kernels]
 
 
@@ -70,7 +70,7 @@ def _row(config: Config) -> str:
 
 
 def kernel_table(configs: Sequence[Config]) -> str:
-    """kernel_table.c: one row a configuration, strictly ascending."""
+    """Returns kernel_table.c: one row per configuration, strictly ascending."""
     kernels = with_kernels(configs)
     headers = sorted({wrapper_of(config).header for config in kernels})
     includes = "".join(f'#include "{header}"\n' for header in headers)
@@ -106,11 +106,11 @@ def _tuning_row(result: Result, index: int) -> str:
 
 
 def tuning_table(configs: Sequence[Config], results: Iterable[Result]) -> str:
-    """tuning_table.c: the results of these configurations, the rows of kernel_table.c."""
+    """Returns tuning_table.c: the results of these configurations, the rows of kernel_table.c."""
     index = {config: position for position, config in enumerate(configs)}
     ascending = sorted(results_of(configs, results))
     rows = "".join(_tuning_row(result, index[result.config]) for result in ascending)
-    # An array needs an element, counted or not.
+    # An array needs an element, even if none counts.
     table = f"tuning_table[] = {{\n{rows}}}" if rows else "tuning_table[1]"
     return f"""\
 /*
@@ -133,7 +133,7 @@ const int32_t tuning_table_count = {len(ascending)};
 
 
 def kernels_cmake(configs: Iterable[Config]) -> str:
-    """kernels.cmake: the translation units of each family, and what they need of the compiler."""
+    """Returns kernels.cmake: each family's translation units and compiler flags."""
     paths: dict[Arch, list[str]] = {arch: [] for arch in FAMILIES}
     for config in with_kernels(configs):
         path = f'    "${{CMAKE_CURRENT_LIST_DIR}}/{kernel_path(config)}"\n'
@@ -148,7 +148,7 @@ def kernels_cmake(configs: Iterable[Config]) -> str:
 
 
 def generated_files(configs: Iterable[Config]) -> dict[str, str]:
-    """Path below the output directory -> text, of every generated file."""
+    """Returns the text of every generated file, by its path below the output directory."""
     ascending = sorted(set(configs))
     files = {
         "config_facts.h": facts_header(),

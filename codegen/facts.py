@@ -1,11 +1,11 @@
-"""The one list of what the generator and the C library share: the fields of a configuration, their
+"""The facts that the generator and the C library share: the fields of a configuration, their
 enumerators, and for each kernel family its element types, its rules, its words, its features and
 its compiler flags.
 
 The values of enumerators repeat include/flashattn.h; the generated kernel_table.c asserts that they
 agree. Everything else about a configuration is generated from here (config_facts.h and
-config_facts.c): order, short form, rules of single fields. What a rule says of several fields at
-once is in legality.py and in the family's own file in src/.
+config_facts.c): order, short form, rules of single fields. Rules between fields are in legality.py
+and in the family's file in src/.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Arch(IntEnum):
 
 
 class Op(IntEnum):
-    """FLASH_OP_..., what a kernel computes; the word of the short form is the name in lower case,
-    and that of FORWARD is left out."""
+    """FLASH_OP_..., what a kernel computes. The short form's word is the name in lower case, if
+    any."""
 
     FORWARD = 0
 
@@ -65,7 +65,7 @@ class Dtype(IntEnum):
         return DTYPE_BYTES[self]
 
 
-# As in kernels/common/dtype.h.
+# These repeat kernels/common/dtype.h.
 DTYPE_BYTES = {Dtype.FP16: 2, Dtype.BF16: 2, Dtype.FP32: 4, Dtype.E4M3: 1}
 
 
@@ -84,8 +84,7 @@ class Feature(IntFlag):
 
 
 KNOWN_FEATURES = sum(map(int, Feature))
-# Every family covers these. Another feature is added to the families that have it, by name: no row
-# claims it otherwise.
+# Every family covers these. Any other feature must be added by name to the families that have it.
 BASIC_FEATURES = int(Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP | Feature.VARLEN)
 PAGED_FEATURES = BASIC_FEATURES | Feature.PAGED.value
 CPU_FEATURES = PAGED_FEATURES
@@ -176,13 +175,13 @@ SWITCH = Range(0, 1)
 
 @dataclass(frozen=True)
 class Word:
-    """A word after the colon: a switch, which is on where the word stands, or counts, a word with
-    the numbers of some fields, which is always there."""
+    """A word after the colon. A switch is on if its word is there. Counts are a word with the
+    numbers of some fields, which is always there."""
 
     word: str
     fields: tuple[str, ...]
-    places: tuple[str, ...] = ()  # counts: a letter for each field, for messages
-    suffix: str = ""  # counts: written at the end, and may be missing where a text is read
+    places: tuple[str, ...] = ()  # of counts: a letter per field, for messages
+    suffix: str = ""  # of counts: written at the end, optional when read
 
     @property
     def is_counts(self) -> bool:
@@ -190,7 +189,7 @@ class Word:
 
     @property
     def form(self) -> str:
-        """How the word looks, as in load_<Q>_<K>_<V>_tiles."""
+        """The word with its places, such as load_<Q>_<K>_<V>_tiles."""
         return self.word + "".join(f"_<{place}>" for place in self.places) + self.suffix
 
 
@@ -200,19 +199,19 @@ def _switch(field_name: str, word: str) -> Word:
 
 @dataclass(frozen=True)
 class Layout:
-    """A kind of family: the fields that its configurations have and how they are written."""
+    """A kind of family: the fields of its configurations, and how they are written."""
 
-    name: str  # of the wrapper of its kernels, too
+    name: str  # also that of its Wrapper
     on_cpu: bool
     shape: tuple[str, ...]  # in the parentheses, after dtype and d_head
-    words: tuple[Word, ...] = ()  # after the colon, before the features, as they are written
-    needs: tuple[tuple[str, str], ...] = ()  # a switch, and the one without which it means nothing
-    has_kernels: bool = True  # of its own; else rows of other families compute what its rows serve
+    words: tuple[Word, ...] = ()  # between the colon and the features, in order
+    needs: tuple[tuple[str, str], ...] = ()  # a switch, and the switch that it needs
+    has_kernels: bool = True  # if not, its rows are computed by rows of other families
 
     @property
     def any_d_head(self) -> bool:
-        """Whether a d_head of 0, written "any", stands for every head dimension. Where it does not,
-        a kernel serves smaller head dimensions than its own too."""
+        """Whether a d_head of 0, written "any", stands for every head dimension. If not, a kernel
+        also serves smaller head dimensions than its own."""
         return self.on_cpu
 
     @property
@@ -226,15 +225,16 @@ class Layout:
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields that mean something to the family, in sort order."""
-        own = {*self.shape, *(name for word in self.words for name in word.fields)}
-        return tuple(f for f in FIELDS if f in own | {"arch", "op", "dtype", "d_head", "features"})
+        specific = {*self.shape, *(name for word in self.words for name in word.fields)}
+        common = {"arch", "op", "dtype", "d_head", "features"}
+        return tuple(field for field in FIELDS if field in specific | common)
 
     @property
     def words_text(self) -> str:
-        """For messages: what may stand after the colon."""
+        """What may follow the colon, for messages."""
         features = f"a feature ({', '.join(f.word for f in Feature)})"
-        own = ", ".join(word.form for word in self.words)
-        return f"{own} or {features}, each once" if own else f"{features}, each once"
+        words = ", ".join(word.form for word in self.words)
+        return f"{words} or {features}, each once" if words else f"{features}, each once"
 
 
 CPU = Layout("cpu", on_cpu=True, shape=("B_r", "B_c"))
@@ -290,7 +290,7 @@ SM90_DECODE = Layout(
 
 
 class Types(NamedTuple):
-    """Element types of a problem: of K and V, the configuration's dtype, of Q, and of O."""
+    """Element types of a problem. That of K and V is the configuration's dtype."""
 
     kv: Dtype
     q: Dtype
@@ -326,14 +326,14 @@ class Family:
 
     arch: Arch
     layout: Layout
-    types: tuple[Types, ...]  # that its rows serve
-    given_rules: Mapping[str, Rule] = field(default_factory=dict)  # of other fields, no switches
-    features: int = BASIC_FEATURES  # that its rows may cover
+    types: tuple[Types, ...]  # types that its rows serve
+    given_rules: Mapping[str, Rule] = field(default_factory=dict)  # except those of rule()
+    features: int = BASIC_FEATURES  # features that its rows may cover
     flags: tuple[str, ...] = ()  # what its kernels need from the compiler
 
     @property
     def name(self) -> str:
-        """The family's word on the command line, in kernel names and in file names."""
+        """The family's name on the command line, in kernel names and in file names."""
         return self.arch.name.lower()
 
     def rule(self, name: str) -> Rule:
@@ -352,15 +352,15 @@ AVX512_FLAGS = (*AVX2_FLAGS, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512v
 AVX512_BF16_FLAGS = (*AVX512_FLAGS, "-mavx512bf16")
 AMX_FLAGS = (*AVX512_BF16_FLAGS, "-mamx-tile", "-mamx-bf16")
 
-AMX_SQUARE = 32  # of kernels/cpu/amx/layout.h
+AMX_SQUARE = 32  # repeats kernels/cpu/amx/layout.h
 MMA_ROWS = 16
 FRAGMENT = 8  # columns of the contraction that a fragment covers
 HALVES = (Dtype.FP16, Dtype.BF16)
-BASIC_TYPES = (*HALVES, Dtype.FP32)  # by name: a type that comes later is no family's unasked
+BASIC_TYPES = (*HALVES, Dtype.FP32)  # listed, so that no family gets a new type by itself
 ANY_TYPES = (*_wide_q_and_o(*BASIC_TYPES), *_quantised(*BASIC_TYPES))
 HALF_TYPES = _wide_o(*HALVES)
 CUDA_TYPES = (*HALF_TYPES, *_quantised(*HALVES))
-# The count follows from others: legality.py.
+# legality.py bounds these counts, which depend on other fields.
 ANY_FRAGMENTS = Range(INT32_MIN, INT32_MAX)
 FORWARD_ONLY = Choice((Op.FORWARD,))
 
@@ -425,7 +425,7 @@ FAMILIES = {
         _cpu(Arch.AVX512, ANY_TYPES, flags=AVX512_FLAGS),
         _cpu(Arch.AMX, _wide_q_and_o(*HALVES), step=AMX_SQUARE, flags=AMX_FLAGS),
         _cpu(Arch.NEON, ANY_TYPES),
-        # Products of bf16 alone would round a Q of fp32, which the families above need not.
+        # Products of bf16 pairs would round a Q of fp32, which the families above do not.
         _cpu(Arch.AVX512_BF16, _wide_o(Dtype.BF16), flags=AVX512_BF16_FLAGS),
         _cpu(Arch.NEON_BF16, _wide_o(Dtype.BF16), flags=("-march=armv8.2-a+bf16",)),
         Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES, PAGED_FEATURES),
@@ -435,5 +435,5 @@ FAMILIES = {
         Family(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES, PAGED_FEATURES),
     )
 }
-# The family whose short form may begin with the parenthesis, and is written so.
+# The family whose short form is written without its name.
 UNNAMED_ARCH = Arch.SM80

@@ -1,9 +1,8 @@
-"""Which configurations a family can have at all, and which are worth building.
+"""Which configurations are legal, and which are worth building.
 
-The rules of single fields are in facts.py, from which the library's are generated. Here are those
-that say something of several fields at once; the library has them in src/cuda/sm80.c,
-sm80_decode.c, sm90.c, sm90_decode.c and mixed.c, in the same order and the same words, and a test
-compares the two.
+The rules of single fields are in facts.py, from which those of the library are generated. The rules
+between fields are here, and in the library in src/cuda/sm80.c, sm80_decode.c, sm90.c, sm90_decode.c
+and mixed.c, in the same order and the same words. A test compares the two.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from collections.abc import Iterator
 from .config import Config
 from .facts import FAMILIES, FRAGMENT, MMA_ROWS, SM80, Arch, Dtype, Family, Feature
 
-# This repeats DECODE_SHARED_BYTES_MAX of kernels/sm80/decode_kernel.h.
+# Repeats DECODE_SHARED_BYTES_MAX of kernels/sm80/decode_kernel.h.
 SM80_DECODE_SHARED_BYTES_MAX = 226 * 1024
 
 SM90_LOADING_WARPS = 4
 SM90_CONVERTING_WARPS = 4
-# Of kernels/sm90/sm90_kernel.h.
+# These repeat kernels/sm90/sm90_kernel.h.
 SM90_PANEL_BYTES = 128
 SM90_STATE_BYTES = 2816
 SM90_CONVERSION_BYTES = 256
@@ -27,7 +26,7 @@ SM90_SHARED_BYTES_MAX = 227 * 1024
 
 
 def _field_rules(config: Config, family: Family) -> Iterator[str]:
-    """Those of each field, and of switches that mean nothing without another one."""
+    """Checks each field, and switches that need another one."""
     for field in config.__dataclass_fields__:
         if field != "arch":
             value = getattr(config, field)
@@ -38,8 +37,8 @@ def _field_rules(config: Config, family: Family) -> Iterator[str]:
 
 
 def _fragments(config: Config, field: str, axis: str) -> Iterator[str]:
-    """The count held at a time: 0, or a power of two from 2 up to what the contraction has, half
-    of that when the next ones load meanwhile."""
+    """Checks the fragments held at a time: 0, or a power of two from 2 to all of the contraction,
+    or to half of it when the next ones are loaded meanwhile."""
     count = getattr(config, field)
     contraction = getattr(config, axis)
     buffered = config.mma_double_buffer_loads
@@ -74,7 +73,7 @@ def _sm80_rules(config: Config) -> Iterator[str]:
 
 
 def sm80_decode_shared_bytes(config: Config) -> int:
-    """For each warp a ring of n_stages slots of B_c keys of K and as many of V."""
+    """Each warp has a ring of n_stages stages, with a slot of B_c keys for K and one for V."""
     slot = config.B_c * config.d_head * Dtype(config.dtype).size
     return config.n_warps * config.n_stages * 2 * slot
 
@@ -90,23 +89,23 @@ def _sm80_decode_rules(config: Config) -> Iterator[str]:
 
 
 def _sm90_converts(dtype: int) -> bool:
-    """Whether K and V become fp16 in shared memory."""
+    """Says whether K and V become fp16 in shared memory."""
     return dtype == Dtype.E4M3
 
 
 def _sm90_other_warps(dtype: int) -> int:
-    """A warpgroup that loads, and one that converts."""
+    """Counts the warps of the producer, and of the converter if there is one."""
     return SM90_LOADING_WARPS + (SM90_CONVERTING_WARPS if _sm90_converts(dtype) else 0)
 
 
 def sm90_warps(B_r: int, dtype: int) -> int:
-    """Those that do not multiply, and a warp for each 16 rows."""
+    """Counts the warps that do not multiply, and one warp per 16 rows."""
     return _sm90_other_warps(dtype) + B_r // MMA_ROWS
 
 
 def sm90_shared_bytes(config: Config) -> int:
-    """Q, n_stages blocks of K and of V, in whole panels of what is multiplied, and the state behind
-    them."""
+    """Counts the bytes of Q, of n_stages blocks of K and of V, in whole panels, and of the
+    state."""
     converts = _sm90_converts(config.dtype)
     operand = Dtype.FP16 if converts else Dtype(config.dtype)
     panels = -(-config.d_head * operand.size // SM90_PANEL_BYTES)
@@ -116,7 +115,7 @@ def sm90_shared_bytes(config: Config) -> int:
 
 
 def _sm90_conversion_rules(config: Config) -> Iterator[str]:
-    """Checks the shapes for which the warps that convert K and V are written."""
+    """Checks that the converter can convert blocks of this shape."""
     if config.d_head not in (64, 128, 256):
         yield f"d_head is {config.d_head}: with this dtype it is 64, 128 or 256"
     if config.B_c % SM90_CONVERTED_KEYS:
@@ -177,7 +176,7 @@ RULES_AMONG_FIELDS = {
 
 
 def _rules(config: Config) -> Iterator[str]:
-    """In order and lazily: each may rely on those before it."""
+    """Yields broken rules in order and lazily, so that each rule may rely on those before it."""
     arch = Arch(config.arch)
     yield from _field_rules(config, FAMILIES[arch])
     if arch in RULES_AMONG_FIELDS:
@@ -185,7 +184,7 @@ def _rules(config: Config) -> Iterator[str]:
 
 
 def broken_rule(config: Config) -> str | None:
-    """The first rule of its family that the configuration breaks; None: it is legal."""
+    """Returns the first rule of its family that the configuration breaks; None if it is legal."""
     if config.arch not in set(Arch):
         return f"arch is {config.arch}: no such kernel family"
     return next(_rules(config), None)
@@ -196,8 +195,8 @@ def legal(config: Config) -> bool:
 
 
 def worth_building(config: Config) -> bool:
-    """The tuning filter of SM80, on top of legal(): which block shapes keep the whole block of Q
-    in registers, and which load it by fragments."""
+    """Filters legal configurations of SM80 for tuning: some block shapes keep all of Q in
+    registers, and others load it by fragments."""
     q_count, k_count = config.Q_mma_load_K_fragments, config.K_mma_load_K_fragments
     whole_q = q_count == 0
     if not whole_q and q_count != k_count:

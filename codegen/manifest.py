@@ -14,13 +14,13 @@ def refresh_command(path: Path) -> str:
 
 
 def manifest_text(configs: Iterable[Config]) -> str:
-    """One line a kernel, ascending."""
+    """Returns one line per kernel, ascending."""
     lines = [f"{kernel_name(config)}  {format_config(config)}" for config in sorted(configs)]
     return "".join(f"{line}\n" for line in lines)
 
 
 def stale_lines(path: Path, configs: Iterable[Config]) -> list[str]:
-    """What refreshing would change, as '+ line' and '- line'; empty: the manifest is fresh."""
+    """Returns what a refresh would change, as '+ line' and '- line'; [] if nothing."""
     text = manifest_text(configs)
     committed = path.read_text(encoding="utf-8") if path.is_file() else ""
     if committed == text:

@@ -1,4 +1,4 @@
-"""Bringing the output directory up to date without touching what is: builds stay incremental."""
+"""Updates the output directory without touching files that are current, for incremental builds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KERNEL_PREFIX = "flash_"
 
 
 class Changes(NamedTuple):
-    added: list[str]  # kernels by name
+    added: list[str]  # names of kernels
     removed: list[str]
 
 
@@ -20,7 +20,7 @@ def _kernel_paths(directory: Path) -> set[Path]:
 
 
 def _write(path: Path, text: str) -> None:
-    """In one step: an interrupted run leaves no half of a file behind."""
+    """Writes a file atomically, so that an interrupted run leaves no partial file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -30,7 +30,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Leaves the file alone if that is its text already."""
+    """Writes a file, unless it has this text already."""
     if path.is_file() and path.read_bytes() == text.encode():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def write_file(path: Path, text: str) -> None:
 
 
 def update(directory: Path, files: dict[str, str]) -> Changes:
-    """Makes the directory hold these files, and no other kernel's."""
+    """Makes the directory hold these files, and removes those of other kernels."""
     before = _kernel_paths(directory)
     for path, text in files.items():
         write_file(directory / path, text)

@@ -1,11 +1,11 @@
-"""A selection in words, as FLASH_KERNELS and the command line hold it.
+"""A selection of kernels is a text, in FLASH_KERNELS or on the command line.
 
     ship
     progression tune            sets unite
     ship dtype=BF16             filters intersect
     arch=AVX512 B_r=64,128      the values of one filter unite
 
-Without a set, filters take from all.
+Filters without a set select from the set "all".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SelectionError(ValueError):
 
 
 def split_words(text: str) -> list[str]:
-    """Words between blanks or semicolons: a command line's or a CMake list's."""
+    """Splits at blanks (a command line) and semicolons (a CMake list)."""
     return [word for word in re.split(r"[\s;]+", text) if word]
 
 
@@ -33,7 +33,7 @@ def _integer(text: str) -> int | None:
 
 
 def _parse_features(text: str) -> int | None:
-    """The exact set of features: a number, or words joined by '+'."""
+    """Reads the exact set of features: a number, or words joined by '+'."""
     words = {feature.word: int(feature) for feature in Feature}
     names = text.lower().split("+")
     if all(name in words for name in names):
@@ -43,7 +43,7 @@ def _parse_features(text: str) -> int | None:
 
 
 def _parse_value(field: str, text: str) -> int | None:
-    """A value as a word or a number; None: neither."""
+    """Reads a value, a word or a number; None if it is neither."""
     if field in ENUMERATIONS:
         enumeration = ENUMERATIONS[field]
         if text.upper() in enumeration.__members__:
@@ -82,7 +82,7 @@ def _parse_filter(word: str) -> tuple[str, set[int]]:
 
 
 def select(text: str) -> list[Config]:
-    """The configurations that the words select, ascending; SelectionError if there are none."""
+    """Returns the selected configurations, ascending; raises SelectionError if there are none."""
     words = split_words(text)
     filters = [_parse_filter(word) for word in words if "=" in word]
     names = [word for word in words if "=" not in word]

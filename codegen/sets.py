@@ -19,8 +19,8 @@ from .facts import (
 from .legality import legal, sm90_warps, worth_building
 from .short_form import parse_config
 
-# One optimisation more from row to row, so that a person can see what each brings; the last row
-# keeps Q in registers instead of double-buffering its loads.
+# Each row adds one optimisation, to show what it brings. The last row keeps Q in registers instead
+# of double-buffering its loads.
 PROGRESSION = (
     "(FP16, 128, 64, 64, 4): async+load_0_0_0_tiles",
     "(FP16, 128, 64, 64, 4): async+swizzled+load_0_0_0_tiles",
@@ -31,7 +31,7 @@ PROGRESSION = (
     "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax",
 )
 
-# SM90 has the same order. Full attention leaves longest_first out: all its tiles have one length.
+# The same for SM90. Full attention has no longest_first, because all its tiles have one length.
 PROGRESSION_SM90 = (
     "stages_2",
     "stages_2+overlap",
@@ -46,8 +46,8 @@ PROGRESSION_SM90_FULL = (
 )
 PROGRESSION_SM90_SHAPE = "SM90 (BF16, 128, 128, 128, 12)"
 
-# CPU kernels that are installed. The families of AMX and of products of bf16 leave e4m3 to those
-# beside them.
+# CPU kernels that are installed. AMX and the families with products of bf16 leave e4m3 to AVX512
+# and NEON.
 CPU_TYPES = (*BASIC_TYPES, Dtype.E4M3)
 CPU_SHIP_TILES = (
     # arch, types, (B_r, B_c)
@@ -62,8 +62,8 @@ CPU_SHIP_TILES = (
 )
 
 # SM80 kernels that are installed: for each head dimension and class of features the tile and the
-# fragments held at a time that measured best (docs/performance.md). Classes are apart where the
-# features cost time: a row serves every problem that needs no more than it has.
+# fragments held at a time that measured best (docs/performance.md). A row serves every problem
+# that needs no more features than it has, so only features that cost time have rows of their own.
 FULL = 0
 CAUSAL = Feature.CAUSAL
 CAUSAL_VARLEN = Feature.CAUSAL | Feature.VARLEN
@@ -90,7 +90,7 @@ SM80_SHIP_TILES = (
     (256, CAUSAL, (64, 32), (0, 2, 2)),
     (256, BASIC_FEATURES, (64, 64), (2, 2, 2)),
 )
-# Those that load through registers and serve every alignment, with every feature.
+# These load through registers and serve every alignment, with every feature.
 SM80_SHIP_UNALIGNED_TILES = (
     (32, (64, 64)),
     (64, (128, 64)),
@@ -99,15 +99,16 @@ SM80_SHIP_UNALIGNED_TILES = (
     (192, (64, 64)),
     (256, (64, 32)),
 )
-# K and V of e4m3, which pass through registers and may have any alignment, contiguous and in pages.
+# These serve K and V of e4m3, contiguous and in pages. They load through registers, and serve every
+# alignment.
 SM80_SHIP_E4M3_TILES = (
     (64, (128, 64)),
     (128, (64, 64)),
     (256, (64, 32)),
 )
 
-# Decode kernels that are installed: 96 KB of shared memory each, 128 KB at d_head 256; for K and V
-# of 16 bits, and of e4m3, whose rows take half.
+# Decode kernels that are installed, for K and V of 16 bits and of e4m3. Each takes 96 KB of shared
+# memory, or 128 KB at d_head 256.
 SM80_DECODE_SHIP_SHAPES = (
     # d_head, B_r, B_c, n_warps
     ("64, 8, 32, 4", "stages_3"),
@@ -127,7 +128,7 @@ SM80_DECODE_SHIP_E4M3_SHAPES = (
 # SM90 kernels that are installed, with the strategies of each in the words of the short form.
 MASKED = Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP
 ALTERNATING = "stages_3+overlap+ping_pong+persistent+fixed_reference"
-# For tiles that differ in length.
+# UNEVEN is for tiles that differ in length.
 ALTERNATING_UNEVEN = "stages_3+overlap+ping_pong+persistent+longest_first+fixed_reference"
 OVERLAPPED = "stages_2+overlap+persistent+fixed_reference"
 OVERLAPPED_UNEVEN = "stages_2+overlap+persistent+longest_first+fixed_reference"
@@ -152,7 +153,7 @@ SM90_SHIP_TILES = (
     (256, MASKED, (128, 64), OVERLAPPED_UNEVEN),
 )
 
-# These serve sequences that differ in length, each in three classes of features, and pages.
+# These serve ragged batches, each in three classes of features, and pages.
 SM90_SHIP_VARLEN_TILES = (
     # d_head, (B_r, B_c), strategies
     (64, (128, 128), ALTERNATING_UNEVEN),
@@ -161,7 +162,7 @@ SM90_SHIP_VARLEN_TILES = (
     (192, (128, 64), ALTERNATING_UNEVEN),
     (256, (128, 64), OVERLAPPED_UNEVEN),
 )
-# K and V of e4m3, contiguous and in pages.
+# These serve K and V of e4m3, contiguous and in pages.
 SM90_SHIP_E4M3_TILES = (
     # d_head, (B_r, B_c), strategies
     (64, (128, 128), ALTERNATING_UNEVEN),
@@ -181,17 +182,17 @@ SM90_DECODE_SHIP_SHAPES = (
 
 
 def cartesian(**values: Iterable[int]) -> list[Config]:
-    """Every combination of the fields' values; fields not named are 0."""
+    """Returns every combination of the fields' values; fields that are not given are 0."""
     return [Config(**dict(zip(values, combination))) for combination in product(*values.values())]
 
 
 def progression() -> list[Config]:
-    """In the order of the steps, which is not the sort order."""
+    """Returns the progression step by step, which is not in sort order."""
     return [parse_config(step) for step in PROGRESSION]
 
 
 def progression_sm90() -> list[Config]:
-    """In the order of the steps: for full attention and for causal."""
+    """Returns the progression of SM90 step by step, for full attention and then for causal."""
     steps = [(text, FULL) for text in PROGRESSION_SM90_FULL]
     steps += [(text, CAUSAL) for text in PROGRESSION_SM90]
     return [
@@ -201,7 +202,7 @@ def progression_sm90() -> list[Config]:
 
 
 def progression_all_block_sizes() -> list[Config]:
-    """The progression at every block shape, step by step."""
+    """Returns the progression at every block shape, step by step."""
     shapes = [
         {"B_r": B_r, "B_c": B_c, "n_warps": n_warps}
         for B_r, B_c, n_warps in product((128, 64), (128, 64, 32), (4, 8))
@@ -211,7 +212,7 @@ def progression_all_block_sizes() -> list[Config]:
 
 
 def tune() -> list[Config]:
-    """What tuning measures: every strategy that always pays is on, the rest is open."""
+    """Returns what tuning measures: every strategy that always pays is on, the rest varies."""
     candidates = cartesian(
         arch=[Arch.SM80],
         dtype=[Dtype.FP16, Dtype.BF16],
@@ -232,8 +233,8 @@ def tune() -> list[Config]:
 
 
 def tune_sm90() -> list[Config]:
-    """What tuning measures of SM90: blocks of keys at d_head 128, with every strategy that pays
-    on."""
+    """Returns what tuning measures of SM90: blocks of keys at d_head 128, with strategies that
+    pay."""
     candidates = [
         replace(_sm90(dtype, 128, features, (128, B_c), strategies), n_stages=n_stages)
         for dtype in (Dtype.FP16, Dtype.BF16)
@@ -245,7 +246,7 @@ def tune_sm90() -> list[Config]:
 
 
 def ship_cpu() -> list[Config]:
-    """CPU kernels take any d_head and every feature."""
+    """Returns the CPU kernels, which take any d_head and every feature."""
     return [
         config
         for arch, types, (B_r, B_c) in CPU_SHIP_TILES
@@ -282,8 +283,8 @@ def _sm80(
 
 
 def ship_sm80() -> list[Config]:
-    """For each head dimension a row a class of features, one for pages and one for every
-    alignment; beside e4m3 two that have all but pages, or all, for every alignment."""
+    """Returns per head dimension a row per class of features, one for pages and one for every
+    alignment; for e4m3 a row with all features but pages, and one with all."""
     types = (Dtype.FP16, Dtype.BF16)
     aligned = [
         _sm80(dtype, d_head, features, tile, fragments, async_copy=1)
@@ -309,7 +310,7 @@ def ship_sm80() -> list[Config]:
 
 
 def ship_sm80_decode() -> list[Config]:
-    """For each head dimension a row a number of rows, contiguous and in pages."""
+    """Returns the rows of each head dimension and B_r, contiguous and in pages."""
     shapes = {
         Dtype.FP16: SM80_DECODE_SHIP_SHAPES,
         Dtype.BF16: SM80_DECODE_SHIP_SHAPES,
@@ -332,7 +333,8 @@ def _sm90(
 
 
 def ship_sm90() -> list[Config]:
-    """For each head dimension a row a class of features, beside e4m3 one that has all."""
+    """Returns per head dimension a row per class of features; for e4m3 one with pages, one
+    without."""
     ragged = [
         (d_head, features, tile, strategies)
         for d_head, tile, strategies in SM90_SHIP_VARLEN_TILES
@@ -358,7 +360,7 @@ def ship_sm90() -> list[Config]:
 
 
 def ship_sm90_decode() -> list[Config]:
-    """For each head dimension a row a number of rows, contiguous and in pages."""
+    """Returns the rows of each head dimension and B_r, contiguous and in pages."""
     return [
         replace(
             parse_config(
@@ -374,8 +376,8 @@ def ship_sm90_decode() -> list[Config]:
 
 
 def ship_mixed() -> list[Config]:
-    """For each type a row for every head dimension, contiguous and in pages, by the rows that are
-    decoded: no code comes with them."""
+    """Returns per type and B_r, the rows of decoded sequences, a row for every head dimension,
+    contiguous and in pages. These rows have no kernels."""
     return cartesian(
         arch=[Arch.MIXED],
         dtype=[Dtype.FP16, Dtype.BF16, Dtype.E4M3],
@@ -386,7 +388,7 @@ def ship_mixed() -> list[Config]:
 
 
 def ship() -> list[Config]:
-    """What an installed library holds, the default build."""
+    """Returns the kernels of an installed library, the default build."""
     return (
         ship_cpu()
         + ship_sm80()
@@ -398,7 +400,7 @@ def ship() -> list[Config]:
 
 
 def all_sets() -> list[Config]:
-    """Everything legal that the other sets name."""
+    """Returns every legal configuration of the other sets."""
     named = {
         *progression(),
         *progression_all_block_sizes(),

@@ -30,7 +30,7 @@ from .facts import (
 )
 
 INTEGER = re.compile(r"-?[0-9]+")
-# The word for a d_head of 0, where it has a meaning.
+# The word for a d_head of 0, in families that have it.
 ANY_D_HEAD = "any"
 
 BLANKS = re.compile(r"[ \t]*")
@@ -38,7 +38,7 @@ WORD = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class ShortFormError(ValueError):
-    """A text that is no short form, or a configuration that has none."""
+    """The text is no short form, or the configuration has none."""
 
 
 def _require(condition: bool, message: str) -> None:
@@ -47,7 +47,7 @@ def _require(condition: bool, message: str) -> None:
 
 
 def _check_formattable(config: Config) -> None:
-    """Every field must be one that the text can carry back."""
+    """Requires that the text can express every field."""
     _require(config.arch in set(Arch), f"arch is {config.arch}: no such kernel family")
     _require(config.op in set(Op), f"op is {config.op}: no such operation")
     _require(config.dtype in set(Dtype), f"dtype is {config.dtype}: no such type")
@@ -62,7 +62,7 @@ def _check_formattable(config: Config) -> None:
 
 
 def _format_word(config: Config, word: Word) -> str:
-    """Empty where a switch is off."""
+    """Returns the word's text; "" for a switch that is off."""
     values = [getattr(config, field) for field in word.fields]
     if word.is_counts:
         return "_".join([word.word, *map(str, values)]) + word.suffix
@@ -76,7 +76,7 @@ def _format_name(config: Config) -> str:
 
 
 def format_config(config: Config) -> str:
-    """The short form; ShortFormError where the configuration has none."""
+    """Returns the short form; raises ShortFormError if the configuration has none."""
     _check_formattable(config)
     layout = FAMILIES[Arch(config.arch)].layout
     any_d_head = layout.any_d_head and config.d_head == 0
@@ -89,7 +89,7 @@ def format_config(config: Config) -> str:
 
 
 class _Scanner:
-    """Takes one token after the other off the text."""
+    """Reads a text token by token."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -146,7 +146,7 @@ def _parse_family(scanner: _Scanner) -> Family:
 
 
 def _parse_op(scanner: _Scanner) -> Op:
-    """The operation's word, or the parenthesis that follows it."""
+    """Reads the operation's word, if there is one, and the parenthesis after it."""
     if scanner.accept("("):
         return Op.FORWARD
     position = scanner.position
@@ -175,14 +175,14 @@ def _parse_shape(scanner: _Scanner, layout: Layout) -> dict[str, int]:
 
 
 def _parse_counts(text: str, word: Word) -> dict[str, int]:
-    """Empty: the text is not this word with its numbers."""
+    """Returns the counts; {} if the text is not this word with its numbers."""
     numbers = r"_(-?[0-9]+)" * len(word.fields)
     counts = re.fullmatch(rf"{word.word}{numbers}(?:{word.suffix})?", text)
     return dict(zip(word.fields, map(int, counts.groups()))) if counts else {}
 
 
 def _parse_word(text: str, layout: Layout) -> dict[str, int]:
-    """What one word after the colon sets; empty: unknown word."""
+    """Returns what one word after the colon sets; {} for an unknown word."""
     features = {feature.word: int(feature) for feature in Feature}
     if text in features:
         return {"features": features[text]}
@@ -197,7 +197,7 @@ def _parse_word(text: str, layout: Layout) -> dict[str, int]:
 
 
 def _parse_words(scanner: _Scanner, layout: Layout) -> dict[str, int]:
-    """The words after the colon, in any order, each at most once."""
+    """Reads the words after the colon, in any order, each at most once."""
     values = {"features": 0}
     while True:
         position = scanner.position
@@ -217,7 +217,7 @@ def _parse_words(scanner: _Scanner, layout: Layout) -> dict[str, int]:
 
 
 def parse_config(text: str) -> Config:
-    """Reads a short form; ShortFormError names the place where it stops being one."""
+    """Reads a short form. A ShortFormError names the column where the text is not one."""
     scanner = _Scanner(text)
     family = _parse_family(scanner)
     layout = family.layout

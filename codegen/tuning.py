@@ -1,4 +1,4 @@
-"""Measured results that are built into the library: codegen/results/*.txt, a file a device.
+"""Measured results that are built into the library: codegen/results/*.txt, a file per device.
 
 The form of a line is that of flash_tuning_format() in include/flashattn.h, as `python -m flashattn
 tune` writes it; src/select/tuning/parse.c reads the same.
@@ -26,12 +26,11 @@ _LINE = re.compile(
 
 
 class TuningError(ValueError):
-    """Measured results that cannot be understood."""
+    """The measured results cannot be understood."""
 
 
 class Key(NamedTuple):
-    """What problems that share their results have in common, in sort order: tuning_key_t of
-    src/select/tuning/results.h."""
+    """The fields by which problems share results, in sort order: C's tuning_key_t."""
 
     compute_capability: int
     multiprocessors: int
@@ -44,7 +43,7 @@ class Key(NamedTuple):
 
 
 class Result(NamedTuple):
-    """In sort order: the fastest of a key comes first."""
+    """A measured result. By the order of its fields, the fastest of a key comes first."""
 
     key: Key
     nanoseconds: int
@@ -52,7 +51,7 @@ class Result(NamedTuple):
 
 
 def size_class(size: int) -> int:
-    """Logarithm to the base 2, rounded to the nearest; 0 for sizes below 2."""
+    """Returns the base-2 logarithm, rounded to the nearest integer; 0 for sizes below 2."""
     if size < 2:
         return 0
     bits = size.bit_length()
@@ -65,7 +64,7 @@ def _features(text: str) -> int:
 
 
 def parse_result(line: str) -> Result:
-    """Raises TuningError."""
+    """Reads a result; raises TuningError if the line is not one."""
     fields = _LINE.fullmatch(line)
     if fields is None:
         raise TuningError(f"not a result: {line!r}")
@@ -86,7 +85,7 @@ def parse_result(line: str) -> Result:
 
 
 def parse_results(text: str) -> list[Result]:
-    """Ascending. Raises TuningError with the number of the line."""
+    """Returns the results in a text, ascending. A TuningError has the number of the line."""
     lines = [(n, line.partition("#")[0].strip()) for n, line in enumerate(text.splitlines(), 1)]
     lines = [(n, line) for n, line in lines if line]
     if not lines or lines[0][1] != HEADER:
@@ -105,7 +104,7 @@ def committed_files() -> list[Path]:
 
 
 def committed_results() -> list[Result]:
-    """Those of every file, ascending. Raises TuningError with the file's name."""
+    """Returns the results of every file, ascending. A TuningError has the file's name."""
     results: list[Result] = []
     for path in committed_files():
         try:
@@ -116,6 +115,6 @@ def committed_results() -> list[Result]:
 
 
 def results_of(configs: Iterable[Config], results: Iterable[Result]) -> list[Result]:
-    """Those of configurations that a library holds."""
+    """Returns the results of configurations that a library has."""
     held = set(configs)
     return [result for result in results if result.config in held]

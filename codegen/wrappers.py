@@ -1,7 +1,7 @@
-"""The translation unit of one kernel: its configuration, as a constant, around the family's code.
+"""The translation unit of one kernel calls the family's code with its configuration as a constant.
 
-A family kind (a Layout of facts.py) has one Wrapper, unless it has no kernels; another that has
-none is not built.
+Each kind of family (a Layout of facts.py) that has kernels has one Wrapper; without one it is not
+built.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ WIDTH = 100
 
 @dataclass(frozen=True)
 class Wrapper:
-    suffix: str  # of the file
-    header: str  # declares the types of the parameters, for the table too
+    suffix: str  # of the file's name
+    header: str  # declares the parameters' types; the table includes it too
     parameters: str
     source: Callable[[Config], str]
 
 
 def indented_initialiser(config: Config, indent: str) -> str:
-    """The initialiser, folded at the usual width. Its first line is not indented."""
+    """Returns the initialiser, wrapped at WIDTH. Its first line is not indented."""
     return f"\n{indent} ".join(wrap(c_initialiser(config), WIDTH - len(indent) - 4))
 
 
 def prototype(config: Config) -> str:
-    """Of the kernel's function, without what ends it."""
+    """Returns the prototype of the kernel's function, without its semicolon."""
     return f"void {kernel_name(config)}(\n    {wrapper_of(config).parameters})"
 
 
@@ -116,7 +116,7 @@ WRAPPERS = {
         parameters="const flash_params_t *params, const cpu_task_t *task, void *scratch",
         source=_cpu_source,
     ),
-    # The host's side of a CUDA kernel: launched, never called.
+    # The host sees CUDA kernels as functions, which it launches and never calls.
     "sm80": Wrapper(
         suffix=".cu",
         header="common/params.h",

@@ -56,7 +56,7 @@ check_machine() {
         die "debootstrap is missing: apt-get update && apt-get install -y debootstrap"
 }
 
-# The address from which apt takes the suite's packages; nothing where apt does not know the suite.
+# Prints the address from which apt takes the suite's packages, or nothing if apt does not know it.
 apt_mirror() {
     ! command -v apt-get >/dev/null ||
         apt-get indextargets --format "\$(REPO_URI)" 'Created-By: Packages' "Codename: $SUITE" |
@@ -76,7 +76,8 @@ make_root() {
     }
 }
 
-# What the network needs to work as it does outside: names, proxies, certificates, pip's settings.
+# Copies what the network needs to work as it does outside: names, proxies, certificates, pip's
+# settings.
 copy_settings() {
     local path
     cp -L /etc/resolv.conf /etc/hosts "$ROOT/etc/"
@@ -95,7 +96,7 @@ copy_settings() {
     [ -z "$path" ] || cp -L "$path" "$ROOT$CERTIFICATES"
 }
 
-# The last commit, and the build/ that an earlier run left.
+# Copies the last commit, and keeps the build/ of an earlier run.
 copy_checkout() {
     local folder=$ROOT$CHECKOUT
     mkdir -p "$folder"
@@ -110,7 +111,7 @@ mount_systems() {
     mount -t tmpfs tmpfs "$ROOT/dev/shm"
 }
 
-# Undoes mount_systems, and removes the folder only where nothing is mounted in it any more.
+# Undoes mount_systems, and removes the folder only if nothing is mounted in it any more.
 clean_up() {
     local folder mounted=false
     for folder in dev/shm sys proc; do
@@ -125,11 +126,11 @@ clean_up() {
     fi
 }
 
-# With no variable of this machine but pip's and the proxies'.
+# Runs a command with no variable of this machine except pip's and the proxies'.
 run_inside() { # command line
     local outside
     mapfile -t outside < <(env | grep -E '^(PIP_[A-Z_]*|(https?|no)_proxy|TERM)=' || true)
-    # Where the package ca-certificates does not write over them.
+    # The package ca-certificates does not overwrite certificates there.
     [ ! -e "$ROOT$CERTIFICATES" ] || outside+=("PIP_CERT=$CERTIFICATES")
     echo "--- $1"
     env -i HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \

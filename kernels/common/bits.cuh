@@ -6,7 +6,6 @@
 
 #include <stdint.h>
 
-/* There is one specialisation per size of an element that kernels move. */
 template <int BYTES> struct unsigned_of_size;
 template <> struct unsigned_of_size<1> { typedef uint8_t type; };
 template <> struct unsigned_of_size<2> { typedef uint16_t type; };

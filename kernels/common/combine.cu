@@ -1,5 +1,5 @@
 /*
- * The combine kernel, of every CUDA family: it merges partial results by their LSE,
+ * The combine kernel serves every CUDA family. It merges partial results by their LSE:
  *
  *     lse = log(sum_i exp(lse_i)),  o = sum_i exp(lse_i - lse) o_i.
  *
@@ -28,13 +28,13 @@ static __device__ __forceinline__ void store_element(void *data, int64_t i, int 
         dtype_store<FLASH_DTYPE_FP32>(data, i, x);
 }
 
-/* A row is one of [batch, n_heads, seqlen_q], in the order of lse. */
+/* A row of [batch, n_heads, seqlen_q], in the order of lse. */
 typedef struct combine_row {
-    int64_t partial_at; /* of its first element in a partial result */
+    int64_t partial_at; /* its first element in a partial result */
     int64_t o_at;
-    int64_t partial_lse_at; /* of its LSE in those of a partial result */
+    int64_t partial_lse_at; /* its LSE in a partial result */
     int64_t lse_at;
-    float max_lse; /* reference maximum: the largest lse_i; 0 where there is none */
+    float max_lse; /* reference maximum: the largest lse_i, or 0 if none is finite */
     float total;   /* sum of exp(lse_i - max_lse) */
 } combine_row_t;
 
@@ -103,7 +103,7 @@ static __device__ __forceinline__ void merge_row(const flash_combine_args_t &a,
                                                  const combine_row_t &row, int lane) {
     for (int64_t column = lane; column < a.d_head; column += 32)
         store_element(a.o.data, row.o_at + column, a.o.dtype, merge_element(a, row, column));
-    __syncwarp(); /* lse may be a partial one, which other lanes were still reading */
+    __syncwarp(); /* lse may be a partial LSE, which other lanes may still read */
     if (a.lse && lane == 0)
         a.lse[row.lse_at] = row.total != 0 ? row.max_lse + logf(row.total) : -INFINITY;
 }

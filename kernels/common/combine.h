@@ -1,5 +1,5 @@
 /*
- * The combine kernel for the host that launches it: flash_combine() with one warp per row.
+ * The combine kernel, as the host launches it for flash_combine(): one warp per row.
  */
 #ifndef FLASH_KERNELS_COMMON_COMBINE_H
 #define FLASH_KERNELS_COMMON_COMBINE_H
@@ -9,7 +9,7 @@
 enum { COMBINE_WARPS = 4 }; /* per block */
 
 #ifndef __CUDACC__
-/* The kernel of combine.cu is declared here for the host, which launches it and never calls it. */
+/* The kernel of combine.cu is declared for the host, which launches it and never calls it. */
 void flash_combine_rows(flash_combine_args_t args);
 #endif
 

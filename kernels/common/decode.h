@@ -1,15 +1,15 @@
 /*
- * What the decode families share, for the host that launches their kernels and for device code:
- * sequences cut into pieces, the parameters that say how, and the workspace of partial results.
- * Plain C; constant expressions in CUDA C++.
+ * All decode families share this, in host and device code: sequences cut into pieces, the
+ * parameters that say how, and the workspace of partial results. It is plain C, and constant
+ * expressions in CUDA C++.
  *
- * The grid has one dimension; a block takes one piece of one sequence: heads_per_block K/V heads
+ * The grid has one dimension. A block takes one piece of one sequence: heads_per_block K/V heads
  * over a range of keys, for at most B_r of the rows (queries x query heads) that read them.
  *
  *     block number = (piece * row_tiles + row tile) * head_blocks + head block
  *
- * Blocks of pieces that are not their whole sequence write partial results to the slot of their own
- * number, which a second kernel merges (decode/merge.cuh).
+ * A block whose piece is not its whole sequence writes partial results to the slot of its own
+ * number. A second kernel merges them (decode/merge.cuh).
  */
 #ifndef FLASH_KERNELS_COMMON_DECODE_H
 #define FLASH_KERNELS_COMMON_DECODE_H
@@ -28,7 +28,7 @@
 
 enum {
     DECODE_WARP_THREADS = 32,
-    DECODE_CHUNK_BYTES = 16, /* of a copy */
+    DECODE_CHUNK_BYTES = 16, /* of one copy */
     DECODE_UNIT_KEYS = 64,   /* sequences are cut into pieces between units */
     DECODE_COMBINE_WARPS = 4
 };
@@ -40,7 +40,7 @@ typedef struct decode_split {
     int32_t pieces;
 } decode_split_t;
 
-/* Maximum of a partial row's scores, as they leave Q K^T, and its sum of exponentials. */
+/* The maximum of a partial row's scores, as Q K^T leaves them, and its sum of exponentials. */
 typedef struct decode_weight {
     float max;
     float sum;
@@ -50,13 +50,13 @@ typedef struct decode_params {
     flash_params_t attention;
     int32_t heads_per_block; /* K/V heads; divides n_heads_kv and the warps of a block */
     int32_t head_blocks;     /* n_heads_kv / heads_per_block */
-    int32_t row_tiles;       /* of B_r rows, of the longest sequence of queries */
+    int32_t row_tiles;       /* tiles of B_r rows in the longest sequence of queries */
     int32_t row_tile;        /* B_r */
-    int32_t columns;         /* d_head of the kernel, of a row of partial_o */
-    /* Pieces of each sequence; 0: every block cuts the batch by the lengths on the device, into
-     * pieces of about one share of its units (decode/piece.cuh): at least least_share, and less
-     * than long_share only as far as there are busy_pieces of all sequences; most_pieces run side
-     * by side. most_pieces 0: least_share, whatever the batch is. */
+    int32_t columns;         /* d_head of the kernel, and of a row of partial_o */
+    /* pieces: of each sequence. If it is 0, every block cuts the batch by the lengths on the
+     * device, into pieces of about a share (decode/piece.cuh). A share is at least least_share, and
+     * is below long_share only as long as there are no more than busy_pieces in all; most_pieces
+     * run side by side. If most_pieces is 0, the share is least_share, whatever the batch is. */
     int32_t pieces;
     int32_t busy_pieces;
     int32_t most_pieces;
@@ -66,12 +66,12 @@ typedef struct decode_params {
     flash_divider_t by_row_tiles;
     flash_divider_t by_pieces;
     flash_divider_t by_group;
-    flash_divider_t by_page_size; /* where K and V are in pages */
-    /* Partial results, by slot and row of heads_per_block * B_r. */
+    flash_divider_t by_page_size; /* if K and V are in pages */
+    /* Partial results, by slot and by row of heads_per_block * B_r. */
     float *partial_o;
     decode_weight_t *partial_weights;
-    int32_t *n_splits;      /* on the device, where it cuts the batch */
-    decode_split_t *splits; /* as many */
+    int32_t *n_splits;      /* the sequences that the device has cut: their number */
+    decode_split_t *splits; /* [*n_splits] */
 } decode_params_t;
 
 DECODE_CONSTANT int32_t decode_block_threads(const flash_config_t *c) {
@@ -79,8 +79,8 @@ DECODE_CONSTANT int32_t decode_block_threads(const flash_config_t *c) {
 }
 
 #ifndef __CUDACC__
-/* The host's side of the kernels that merge: kernels/sm80/decode_combine.cu has a block for a row,
- * kernels/sm90/decode_combine.cu a warp. Launched, never called. */
+/* The host launches the merging kernels and never calls them. That of
+ * kernels/sm80/decode_combine.cu has a block per row, that of sm90/decode_combine.cu a warp. */
 void flash_sm80_decode_combine(decode_params_t params);
 void flash_sm90_decode_combine(decode_params_t params);
 #endif

@@ -1,9 +1,9 @@
 /*
- * How sequences are cut into pieces for decode kernels: the arithmetic of it, for the device code
- * that cuts a batch and for tests of the host's bounds on what comes out.
+ * The arithmetic of cutting sequences into pieces for decode kernels, for the device code that cuts
+ * a batch and for tests of the host's bounds on the result.
  *
- * Keys are counted in units. A sequence of more units than a share is cut into as few pieces of
- * whole units, as equal as can be, as have no more than a share each.
+ * Keys are counted in units. A sequence of more units than a share is cut into pieces of whole
+ * units, as few and as equal as possible with at most a share each.
  */
 #ifndef FLASH_KERNELS_COMMON_DECODE_CUT_H
 #define FLASH_KERNELS_COMMON_DECODE_CUT_H
@@ -11,7 +11,7 @@
 #include "common/decode.h"
 #include "common/sequence.h"
 
-/* Shares that are tried: the first one, and up to twice as much. */
+/* The shares that are tried: from the first one to twice as much. */
 enum { DECODE_N_SHARES = 9 };
 
 typedef struct unit_range {
@@ -19,8 +19,8 @@ typedef struct unit_range {
     int32_t end;
 } unit_range_t;
 
-/* The units with keys that some query of the sequence sees. Both ends of what a query sees move
- * right from query to query. */
+/* Returns the units with keys that some query of the sequence sees. Both ends of the keys that a
+ * query sees move right from query to query. */
 FLASH_HOST_DEVICE static inline unit_range_t decode_visible_units(const flash_params_t *p,
                                                                   const flash_sequence_t *s) {
     unit_range_t units = {0, 0};
@@ -32,13 +32,13 @@ FLASH_HOST_DEVICE static inline unit_range_t decode_visible_units(const flash_pa
     return units;
 }
 
-/* Pieces of a sequence; 1: it stays whole. */
+/* Counts the pieces of a sequence; 1 if it is not cut. */
 FLASH_HOST_DEVICE static inline int32_t decode_count_pieces(int32_t units, int32_t share) {
     return units > share ? (units + share - 1) / share : 1;
 }
 
-/* The share of a batch of so many units: as many pieces as blocks run side by side, but short ones
- * only as far as every multiprocessor has a block. */
+/* Returns the first share for a batch of `units` units: one that gives as many pieces as blocks run
+ * side by side, but pieces shorter than long_share only until every multiprocessor has a block. */
 FLASH_HOST_DEVICE static inline int32_t decode_first_share(const decode_params_t *params,
                                                            int64_t units) {
     const int64_t one_each = (units + params->busy_pieces - 1) / params->busy_pieces;
@@ -49,7 +49,7 @@ FLASH_HOST_DEVICE static inline int32_t decode_first_share(const decode_params_t
     return share < INT32_MAX / 2 ? (int32_t)share : INT32_MAX / 2;
 }
 
-/* Share number i of those that are tried. */
+/* Returns share number i of those that are tried. */
 FLASH_HOST_DEVICE static inline int32_t decode_nth_share(int32_t first, int32_t i) {
     const int64_t steps = DECODE_N_SHARES - 1;
     return first + (int32_t)(((int64_t)first * i + steps - 1) / steps);

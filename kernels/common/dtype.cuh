@@ -1,6 +1,5 @@
 /*
- * Element types in device code: the C++ type of an element, and its conversions to and from fp32,
- * rounded to nearest even.
+ * Element types in device code: the C++ type of an element, and conversions from and to fp32.
  */
 #ifndef FLASH_KERNELS_COMMON_DTYPE_CUH
 #define FLASH_KERNELS_COMMON_DTYPE_CUH
@@ -10,7 +9,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-/* There is one specialisation per type. */
 template <int DTYPE> struct dtype_traits;
 
 template <> struct dtype_traits<FLASH_DTYPE_FP16> {

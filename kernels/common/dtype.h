@@ -1,13 +1,12 @@
 /*
- * Element types: what the library knows of each, in one list. Host and device code take a type's
- * facts from here; none of them has a branch that takes a new type for an old one.
+ * Element types: the facts of each, in one list, for host and device code. No other place has a
+ * branch that takes a new type for an old one.
  *
- * A new type gets an enumerator in flashattn.h and a line below. What else it needs, the compiler
- * then asks for: DTYPES_KNOWN() stops it at each chain of conditions that does not know the type
- * yet; and instructions and conversions of device code are templates without a general case
- * (common/dtype.cuh, common/ptx/, sm80/ptx/mma.cuh, sm90/ptx/wgmma.cuh), so that a kernel of a type
- * without a specialisation does not compile. The driver's name of the type is in
- * src/cuda/tensor_map.c; which families have it is said in codegen/facts.py.
+ * A new type gets an enumerator in flashattn.h and a line below. The compiler asks for everything
+ * else: DTYPES_KNOWN() stops it at each chain of conditions that does not know the type, and
+ * instructions and conversions of device code are templates without a general case
+ * (common/dtype.cuh, common/ptx/, sm80/ptx/mma.cuh, sm90/ptx/wgmma.cuh). The driver's name of the
+ * type is in src/cuda/tensor_map.c, and codegen/facts.py says which families have it.
  */
 #ifndef FLASH_KERNELS_COMMON_DTYPE_H
 #define FLASH_KERNELS_COMMON_DTYPE_H
@@ -16,15 +15,14 @@
 
 #include <stdint.h>
 
-/* X(name, bytes of an element, bits that are all set in infinity and NaN and in nothing else: the
- * exponent's; of E4M3, which has no infinity, the mantissa's too) */
+/* X(name, bytes of an element, bits that are all set in infinity and NaN and in nothing else). The
+ * bits are the exponent, for E4M3, which has no infinity, also the mantissa. */
 #define FLASH_DTYPES(X)                                                                            \
     X(FP16, 2, 0x7c00)                                                                             \
     X(BF16, 2, 0x7f80)                                                                             \
     X(FP32, 4, 0x7f800000)                                                                         \
     X(E4M3, 1, 0x7f)
 
-/* N_DTYPES is the number of types. */
 #define COUNT_DTYPE(name, bytes, exponent) +1
 enum { N_DTYPES = FLASH_DTYPES(COUNT_DTYPE) };
 #undef COUNT_DTYPE
@@ -35,8 +33,8 @@ enum { N_DTYPES = FLASH_DTYPES(COUNT_DTYPE) };
 #define DTYPE_CONSTANT static inline __attribute__((always_inline))
 #endif
 
-/* Stands before a chain of conditions on a type that ends with an else: a new type stops here, gets
- * a case of its own, and n is raised. */
+/* DTYPES_KNOWN() stands before a chain of conditions on a type that ends with an else. A new type
+ * stops here, gets its own case, and n is raised. */
 #ifdef __cplusplus
 #define DTYPES_KNOWN(n) static_assert(N_DTYPES == (n), "a new element type needs a case here")
 #else
@@ -50,8 +48,7 @@ DTYPE_CONSTANT int32_t dtype_size(int32_t dtype) {
 #undef DTYPE_SIZE
 }
 
-/* Returns the bits of an element that are all set in what is not finite; 0 for a number that is no
- * type. */
+/* Returns the bits of an element that are all set if it is not finite; 0 if dtype is no type. */
 DTYPE_CONSTANT uint32_t dtype_exponent_bits(int32_t dtype) {
 #define DTYPE_EXPONENT_BITS(name, bytes, exponent) dtype == FLASH_DTYPE_##name ? exponent:
     return FLASH_DTYPES(DTYPE_EXPONENT_BITS) 0;

@@ -1,6 +1,6 @@
 /*
- * Infinities and NaNs among 16-bit elements, by their bits, one chunk of 16 bytes at a time; and
- * what they make of an element of O. Elements of e4m3 have NaNs alone.
+ * Infinities and NaNs among 16-bit elements are found by their bits, a chunk of 16 bytes at a time,
+ * and added to elements of O. Elements of e4m3 can only be NaN.
  */
 #ifndef FLASH_KERNELS_COMMON_NON_FINITE_CUH
 #define FLASH_KERNELS_COMMON_NON_FINITE_CUH
@@ -30,7 +30,7 @@ template <int DTYPE> static __device__ __forceinline__ uint32_t finite_pair(uint
            (is_finite<DTYPE>(pair >> 16) ? pair & 0xffff0000u : 0);
 }
 
-/* As finite_pair(), of four elements. */
+/* Does the same as finite_pair() for four elements. */
 template <> __device__ __forceinline__ uint32_t finite_pair<FLASH_DTYPE_E4M3>(uint32_t four) {
     return four & ~(e4m3_nans(four) * 0xffu);
 }
@@ -49,7 +49,7 @@ static __device__ __forceinline__ uint32_t add_zero_times_chunk(uint32_t sum, ui
     return multiply_add_pair<DTYPE>(v.w, 0, sum);
 }
 
-/* Adds the NaNs of e4m3. */
+/* Marks NaNs of e4m3 in the sum. */
 template <>
 __device__ __forceinline__ uint32_t add_zero_times_chunk<FLASH_DTYPE_E4M3>(uint32_t sum, uint4 v) {
     return sum | e4m3_nans(v.x) | e4m3_nans(v.y) | e4m3_nans(v.z) | e4m3_nans(v.w);
@@ -59,7 +59,7 @@ static __device__ __forceinline__ bool is_pair_of_zeros(uint32_t pair) {
     return (pair & 0x7fff7fffu) == 0;
 }
 
-/* Returns o + v where v is not finite, else o: equal infinities stay, others cancel to NaN. */
+/* Returns o + v if v is not finite, else o. Equal infinities stay, and opposite ones make NaN. */
 template <int DTYPE>
 static __device__ __forceinline__ uint32_t add_non_finite(uint32_t o, uint32_t v) {
     if (is_finite<DTYPE>(v))
@@ -67,7 +67,7 @@ static __device__ __forceinline__ uint32_t add_non_finite(uint32_t o, uint32_t v
     return is_finite<DTYPE>(o) || o == v ? v : 0x7fffu;
 }
 
-/* NaN has the same bits in every o of 16 bits. */
+/* NaN has the same bits in O of either 16-bit type. */
 template <>
 __device__ __forceinline__ uint32_t add_non_finite<FLASH_DTYPE_E4M3>(uint32_t o, uint32_t v) {
     return is_finite<FLASH_DTYPE_E4M3>(v) ? o : 0x7fffu;
@@ -79,7 +79,7 @@ static __device__ __forceinline__ uint32_t add_non_finite_pair(uint32_t o, uint3
                                                                  << 16;
 }
 
-/* This adds an element of V that is not finite to an O of fp32. */
+/* Adds an element of V to an O of fp32 if it is not finite. */
 template <int DTYPE>
 static __device__ __forceinline__ float add_non_finite_to_fp32(float o, const void *v, int64_t i) {
     const float element = dtype_load<DTYPE>(v, i);

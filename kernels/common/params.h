@@ -1,32 +1,31 @@
 /*
- * What a kernel is told: one attention problem, validated and with every default filled in.
- * Shared by host and device code; plain data, no ownership.
+ * The parameters of a kernel: one attention problem, validated, with every default filled in. They
+ * are plain data for host and device code, and own nothing.
  */
 #ifndef FLASH_KERNELS_COMMON_PARAMS_H
 #define FLASH_KERNELS_COMMON_PARAMS_H
 
 #include <stdint.h>
 
-/* Strides are distances in elements from one batch entry, token and head to the next. */
+/* Strides are distances in elements from one batch entry, token or head to the next. */
 typedef struct flash_strides {
-    int64_t batch; /* 0 where the tensor is ragged */
+    int64_t batch; /* 0 if the tensor is ragged */
     int64_t seq;
     int64_t head;
 } flash_strides_t;
 
-/* A stride of heads with this value is as many elements as the ragged batch has queries,
- * cu_seqlens_q[batch]. */
+/* This stride of heads stands for the queries of the ragged batch, cu_seqlens_q[batch]. */
 #define FLASH_STRIDE_TOTAL INT64_MIN
 
-/* K and V in pages, as flash_paging_t says; all zero where they are not. */
+/* K and V in pages, as in flash_paging_t; all zero if they are not in pages. */
 typedef struct flash_pages {
     const int32_t *table;   /* ids of K's pages; NULL: a cache of slots */
-    int64_t table_stride;   /* ids that a row of the table holds */
+    int64_t table_stride;   /* ids per row of the table */
     const int32_t *indptr;  /* [batch + 1] or NULL */
     const int32_t *rows;    /* [batch] or NULL */
-    const int32_t *v_table; /* ids of V's pages; never NULL beside a table */
+    const int32_t *v_table; /* ids of V's pages; NULL only without a table */
     int32_t page_size;      /* tokens; 0: K and V are not in pages */
-    int32_t n_pages;        /* of the pool */
+    int32_t n_pages;        /* in the pool */
 } flash_pages_t;
 
 /* Scales of K or of V of e4m3, by batch entry and K/V head. */
@@ -52,7 +51,7 @@ typedef struct flash_params {
     const int32_t *cu_seqlens_k; /* [batch + 1] or NULL */
     const int32_t *seqused_q;    /* [batch] or NULL */
     const int32_t *seqused_k;    /* [batch] or NULL */
-    flash_pages_t pages;         /* of K and V, whose stride.batch is then that of a page */
+    flash_pages_t pages;         /* with pages, stride.batch of K and V is that of a page */
     flash_scale_t k_scale;
     flash_scale_t v_scale;
     int32_t q_dtype; /* FLASH_DTYPE_...; that of K and V is the kernel's */
@@ -68,8 +67,8 @@ typedef struct flash_params {
     int32_t window_right; /* -1: unbounded */
     float softmax_scale;
     float softcap; /* 0: none */
-    /* Sequences of so many queries are computed, and the others are as if they had none: where two
-     * kernels share a batch. most_queries 0: all. */
+    /* If two kernels share a batch, this one computes sequences of least_queries ... most_queries
+     * queries, and treats the others as if they had none. most_queries 0: it computes all. */
     int32_t least_queries;
     int32_t most_queries;
 } flash_params_t;

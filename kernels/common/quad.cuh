@@ -1,5 +1,5 @@
 /*
- * The four threads that hold a row of an accumulator: lanes 4g ... 4g + 3 of a warp.
+ * A quad is the four threads that hold a row of an accumulator: lanes 4g ... 4g + 3 of a warp.
  */
 #ifndef FLASH_KERNELS_COMMON_QUAD_CUH
 #define FLASH_KERNELS_COMMON_QUAD_CUH

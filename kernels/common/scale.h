@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* Returns the scale, 1 where there are none. The array may have any alignment on the CPU. */
+/* Returns the scale; 1 if there are none. On the CPU the array may have any alignment. */
 FLASH_HOST_DEVICE static inline float flash_scale_at(const flash_scale_t *scale, int64_t b,
                                                      int64_t head_kv) {
     if (scale->data == NULL)

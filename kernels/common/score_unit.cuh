@@ -1,5 +1,5 @@
 /*
- * The unit that scores are kept in: the accumulators of QK^T as they are, or tanh(score / softcap).
+ * The unit of scores: accumulators of QK^T are kept as they are, or as tanh(score / softcap).
  */
 #ifndef FLASH_KERNELS_COMMON_SCORE_UNIT_CUH
 #define FLASH_KERNELS_COMMON_SCORE_UNIT_CUH
@@ -10,11 +10,11 @@
 constexpr float log2_e = 1.44269504088896340736f;
 constexpr float ln_2 = 0.69314718055994530942f;
 
-/* One unit of the scores is worth this much in the exponent. */
+/* The value of one unit of scores in the exponent, for base e and base 2. */
 typedef struct score_unit {
     float natural;
     float log2;
-    float inverse_cap; /* of a score before the cap; 0: no cap */
+    float inverse_cap; /* factor of a score before the cap; 0: no cap */
 } score_unit_t;
 
 /* Returns the unit of a call. MAY_CAP: the kernel has softcap. */
@@ -29,7 +29,7 @@ static __device__ __forceinline__ score_unit_t score_unit_of(const flash_params_
     return unit;
 }
 
-/* Computes tanh by 1 - 2 / (e^2x + 1): its absolute error, 1e-7, is what counts in a score. */
+/* Computes tanh as 1 - 2 / (e^2x + 1). Its absolute error, 1e-7, is what matters in a score. */
 static __device__ __forceinline__ float tanh_by_exp2(float x) {
     return 1.0f - 2.0f * reciprocal_approx(exp2_approx(x * (2.0f * log2_e)) + 1.0f);
 }

@@ -1,5 +1,5 @@
 /*
- * Where the tokens of one sequence of the batch lie, and which keys a query sees.
+ * The places of a sequence's tokens in the tensors, and the keys that a query sees.
  */
 #ifndef FLASH_KERNELS_COMMON_SEQUENCE_H
 #define FLASH_KERNELS_COMMON_SEQUENCE_H
@@ -8,7 +8,6 @@
 
 #include <string.h>
 
-/* Host and device code use the functions below. */
 #ifdef __CUDACC__
 #define FLASH_HOST_DEVICE __host__ __device__
 #else
@@ -19,9 +18,9 @@
 typedef struct flash_sequence {
     int64_t q_begin; /* first query; 0 unless ragged */
     int64_t k_begin; /* first key; 0 unless ragged */
-    int32_t len_q;   /* queries that exist: at most seqused_q where it is given; 0 where another
-                        kernel computes the sequence */
-    int32_t len_k;   /* keys that exist: seqused_k where it is given */
+    int32_t len_q;   /* queries: at most seqused_q if that is given; 0 if another kernel computes
+                        the sequence */
+    int32_t len_k;   /* keys: seqused_k if that is given */
 } flash_sequence_t;
 
 /* A half-open range of keys; empty when begin >= end. */
@@ -30,8 +29,7 @@ typedef struct flash_range {
     int32_t end;
 } flash_range_t;
 
-/* Reads array[i]. The array may have any alignment on the CPU; on a GPU it has that of its
- * elements. */
+/* Reads array[i]. On the CPU the array may have any alignment, on a GPU that of its elements. */
 FLASH_HOST_DEVICE static inline int32_t flash_load_length(const int32_t *array, int64_t i) {
 #ifdef __CUDA_ARCH__
     return array[i];
@@ -42,14 +40,14 @@ FLASH_HOST_DEVICE static inline int32_t flash_load_length(const int32_t *array, 
 #endif
 }
 
-/* Whether the kernel computes all sequences of the batch, not only those of some lengths. */
+/* Says whether the kernel computes all sequences of the batch, not only those of some lengths. */
 FLASH_HOST_DEVICE static inline int flash_has_whole_batch(const flash_params_t *p) {
     return p->most_queries == 0;
 }
 
-/* Whether a sequence of so many queries is the kernel's. There are no branches, which cost
+/* Says whether the kernel computes sequences of len_q queries. It has no branches, which cost
  * registers that the larger kernels do not have. */
-FLASH_HOST_DEVICE static inline int flash_is_own_length(const flash_params_t *p, int32_t len_q) {
+FLASH_HOST_DEVICE static inline int flash_computes_length(const flash_params_t *p, int32_t len_q) {
     const int is_in_range = (len_q >= p->least_queries) & (len_q <= p->most_queries);
     return flash_has_whole_batch(p) | is_in_range;
 }
@@ -71,7 +69,7 @@ FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_para
         const int32_t used = flash_load_length(p->seqused_q, batch_index);
         s.len_q = used < s.len_q ? used : s.len_q;
     }
-    if (!flash_is_own_length(p, s.len_q))
+    if (!flash_computes_length(p, s.len_q))
         s.len_q = 0;
     if (p->seqused_k)
         s.len_k = flash_load_length(p->seqused_k, batch_index);
@@ -94,13 +92,13 @@ flash_visible_keys(const flash_params_t *p, const flash_sequence_t *s, int64_t i
     return range;
 }
 
-/* Returns the elements between the rows of params->lse of one head and those of the next. */
+/* Returns the distance between heads in params->lse, in elements. */
 FLASH_HOST_DEVICE static inline int64_t flash_lse_head_stride(const flash_params_t *p) {
     return p->lse_stride.head == FLASH_STRIDE_TOTAL ? flash_load_length(p->cu_seqlens_q, p->batch)
                                                     : p->lse_stride.head;
 }
 
-/* Returns the place of query i of query head `head` in params->lse. */
+/* Returns the index of query i of query head `head` in params->lse. */
 FLASH_HOST_DEVICE static inline int64_t flash_lse_index(const flash_params_t *p,
                                                         const flash_sequence_t *s,
                                                         int32_t batch_index, int32_t head,

@@ -1,8 +1,15 @@
 /*
- * The SM80_DECODE kernel: attention of a few rows (queries x query heads of a group) over many
- * keys, bound by how fast K and V can be read. Each warp reads its own keys into its own ring of
- * slots in shared memory and needs no other warp until its piece is done. A generated wrapper gives
- * each configuration its name:
+ * The SM80_DECODE kernel computes attention of a few rows (queries x query heads of a group) over
+ * many keys, bound by how fast K and V can be read. Each warp reads its own keys into its own ring
+ * of stages in shared memory, and needs no other warp until its piece is done:
+ *
+ *     | ring of warp 0                        | ring of warp 1 | ...    dynamic shared memory
+ *      \
+ *       | K 0 | V 0 | K 1 | V 1 | ... |        slots of B_c keys; n_stages of two slots each
+ *         stage 0     stage 1
+ *
+ * After the last step, each warp's rows of O and their weights lie over its ring (result.cuh). A
+ * generated wrapper gives each configuration its name:
  *
  *     static constexpr flash_config_t config = {...};
  *     extern "C" __global__ void __launch_bounds__(decode_block_threads(&config))
@@ -24,7 +31,6 @@ template <flash_config_t C> struct warp_state {
     softmax_state<C> softmax;
 };
 
-/* What every step of a warp takes. */
 template <flash_config_t C> struct step_operands {
     query_fragments<C> q;
     score_factors<C> factors;
@@ -36,41 +42,42 @@ template <flash_config_t C>
 static __device__ __forceinline__ step_operands<C>
 make_operands(const sm80_decode_params_t &params, const decode_block_t &block, int32_t head_kv,
               const score_unit_t &unit) {
-    step_operands<C> with;
-    with.q = load_queries<C>(params, block, head_kv);
-    with.masks = make_row_masks<C>(params, block);
-    with.factors = prepare_queries<C>(with.q, params.attention, block.piece.batch_index, head_kv);
-    with.unit = unit;
-    return with;
+    step_operands<C> operands;
+    operands.q = load_queries<C>(params, block, head_kv);
+    operands.masks = make_row_masks<C>(params, block);
+    operands.factors =
+        prepare_queries<C>(operands.q, params.attention, block.piece.batch_index, head_kv);
+    operands.unit = unit;
+    return operands;
 }
 
-/* Waits for the oldest slot in flight. */
+/* Waits for the oldest slot that is being loaded. */
 template <flash_config_t C> static __device__ __forceinline__ void await_slot() {
     async_copy_wait_all_but<2 * C.n_stages - 1>();
     __syncwarp();
 }
 
-/* The keys of one step, from `step_key` on, whose slots are `slot` and the next one; refills them.
- */
+/* Computes the keys of one step, which begin at step_key and lie in `slot` (K) and the next slot
+ * (V), and starts to load later keys into both. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 process_step(warp_state<C> &state, kv_stream_t &stream, const sm80_decode_params_t &params,
-             const step_operands<C> &with, int32_t step_key, uint32_t slot) {
-    const bool whole = is_whole_step<C>(with.masks, step_key);
+             const step_operands<C> &operands, int32_t step_key, uint32_t slot) {
+    const bool whole = is_whole_step<C>(operands.masks, step_key);
     score_tile<C> s;
     await_slot<C>();
-    multiply_q_k<C>(s, with.q, slot);
+    multiply_q_k<C>(s, operands.q, slot);
     __syncwarp();
     load_k<C>(slot, stream);
-    scale_scores<C>(s, with.factors);
-    cap_scores<C>(s, with.unit);
+    scale_scores<C>(s, operands.factors);
+    cap_scores<C>(s, operands.unit);
     if (!whole)
-        mask_scores<C>(s, with.masks, step_key);
-    update_max<C>(state.softmax, state.o, s, with.unit.log2);
-    const weight_fragments<C> p = exponentiate<C>(s, state.softmax, with.unit.log2);
+        mask_scores<C>(s, operands.masks, step_key);
+    update_max<C>(state.softmax, state.o, s, operands.unit.log2);
+    const weight_fragments<C> p = exponentiate<C>(s, state.softmax, operands.unit.log2);
     await_slot<C>();
     if (!whole)
-        sanitise_v<C>(state.o, slot + slot_bytes<C>, with.masks, step_key);
+        sanitise_v<C>(state.o, slot + slot_bytes<C>, operands.masks, step_key);
     multiply_p_v<C>(state.o, p, slot + slot_bytes<C>);
     __syncwarp();
     load_v<C>(slot + slot_bytes<C>, stream, params);
@@ -86,21 +93,21 @@ static __device__ __forceinline__ void fill_ring(uint32_t ring, kv_stream_t &str
     }
 }
 
-/* The warp's steps over the keys of the block. */
+/* Computes the warp's steps over the keys of the block. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 process_keys(const sm80_decode_params_t &params, const decode_block_t &block, warp_state<C> &state,
              uint32_t ring, const score_unit_t &unit) {
-    const warp_part_t part = own_warp_part<C>(params);
+    const warp_part_t part = find_warp_part<C>(params);
     kv_stream_t stream = make_kv_stream<C>(params, block, part);
     fill_ring<C>(ring, stream, params);
-    const step_operands<C> with =
+    const step_operands<C> operands =
         make_operands<C>(params, block, block.first_head_kv + part.head, unit);
     int stage = 0;
 #pragma unroll 1
     for (int32_t key = block.key_begin + part.number * C.B_c; key < block.key_end;
          key += part.count * C.B_c) {
-        process_step<C>(state, stream, params, with, key, ring + 2 * stage * slot_bytes<C>);
+        process_step<C>(state, stream, params, operands, key, ring + 2 * stage * slot_bytes<C>);
         stage = stage + 1 == C.n_stages ? 0 : stage + 1;
     }
     __syncwarp();

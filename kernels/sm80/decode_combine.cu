@@ -1,10 +1,10 @@
 /*
- * Merges the pieces of sequences that decode kernels have cut, in the order of the pieces: a block
- * for each row, a warp for every n-th piece.
+ * This kernel merges the pieces of sequences that decode kernels have cut, in the order of the
+ * pieces. It has a block per row, and a warp for every n-th piece.
  *
- * Launched as the dependent of the decode kernel, it is there before the pieces are. Until then it
- * goes once through the motions, without loads and stores of results, so that its instructions and
- * parameters are in the caches when they are wanted: from memory they take several microseconds.
+ * It starts as a programmatic dependent launch of the decode kernel, before the pieces exist. Until
+ * they do, it runs once without loads and stores of results, which brings its instructions and
+ * parameters into the caches: from memory they take several microseconds.
  */
 #include "common/decode/merge.cuh"
 #include "common/ptx/dependent_launch.cuh"
@@ -20,10 +20,10 @@ merge_warps(const row_sum_t (&sums)[DECODE_COMBINE_WARPS][DECODE_WARP_THREADS], 
         merged.weight.max = fmaxf(merged.weight.max, sums[w][lane].weight.max);
 #pragma unroll
     for (int w = 0; w < DECODE_COMBINE_WARPS; ++w) {
-        const row_sum_t &own = sums[w][lane];
-        const float factor = relative_weight(own.weight.max, merged.weight.max, log2_unit);
-        merged.o = add_weighted(merged.o, own.o, factor);
-        merged.weight.sum += own.weight.sum * factor;
+        const row_sum_t &partial = sums[w][lane];
+        const float factor = relative_weight(partial.weight.max, merged.weight.max, log2_unit);
+        merged.o = add_weighted(merged.o, partial.o, factor);
+        merged.weight.sum += partial.weight.sum * factor;
     }
     return merged;
 }

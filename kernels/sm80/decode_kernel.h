@@ -1,6 +1,6 @@
 /*
- * What every SM80_DECODE kernel is, for the host that launches it and for the device code that must
- * agree with it: block and shared-memory size. Plain C; constant expressions in CUDA C++.
+ * Host and device code agree on this for every SM80_DECODE kernel: block and shared memory sizes.
+ * It is plain C, and constant expressions in CUDA C++.
  *
  * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm80_decode_params_t)`.
  * common/decode.h says which block computes what.
@@ -12,12 +12,13 @@
 #include "common/dtype.h"
 
 enum {
-    DECODE_LINE_BYTES = 128, /* of shared memory */
+    DECODE_LINE_BYTES = 128, /* a line of shared memory */
     DECODE_MOST_HEADS_PER_BLOCK = 4,
     DECODE_STATIC_SHARED_BYTES = 1024, /* at most */
     DECODE_REGISTERS_OF_SM = 65536,
     DECODE_SHARED_BYTES_MAX = 226 * 1024,
-    DECODE_SHARED_BYTES_OF_SM = 227 * 1024 /* of compute capability 9.0, less the system's */
+    DECODE_SHARED_BYTES_OF_SM =
+        227 * 1024 /* of compute capability 9.0, without the system's part */
 };
 
 typedef decode_params_t sm80_decode_params_t;
@@ -31,8 +32,7 @@ DECODE_CONSTANT int32_t decode_shared_bytes(const flash_config_t *c) {
     return c->n_warps * c->n_stages * 2 * decode_slot_bytes(c);
 }
 
-/* Blocks that share a multiprocessor of compute capability 9.0, for the compiler that gives out
- * registers. */
+/* Counts the blocks that share a multiprocessor of 9.0, by which the compiler assigns registers. */
 DECODE_CONSTANT int32_t decode_blocks_per_sm(const flash_config_t *c) {
     const int32_t by_memory =
         DECODE_SHARED_BYTES_OF_SM / (decode_shared_bytes(c) + DECODE_STATIC_SHARED_BYTES);

@@ -15,7 +15,7 @@
 #include "sm80/forward/epilogue.cuh"
 #include "sm80/forward/mainloop.cuh"
 
-/* Returns false when the tile lies past the end of its sequence. */
+/* Returns false if the tile lies past the end of its sequence. */
 template <flash_config_t C>
 static __device__ __forceinline__ bool compute_tile(const flash_params_t &params, uint32_t q_shared,
                                                     warp_state<C> &state) {

@@ -1,12 +1,12 @@
 /*
- * What every SM80 kernel is, for the host that launches it and for the device code that must agree
- * with it: block and shared-memory size, number of blocks, and the alignment that a row of the
- * table asks for. Plain C; constant expressions in CUDA C++.
+ * Host and device code agree on this for every SM80 kernel: block and shared memory sizes, the
+ * number of blocks, and the alignment that a row of the table requires. It is plain C, and constant
+ * expressions in CUDA C++.
  *
  * A kernel is an `extern "C" __global__ void name(const __grid_constant__ flash_params_t params)`.
  * The grid has one dimension: sm80_grid_blocks() blocks of sm80_block_threads() threads with
- * sm80_shared_bytes() of dynamic shared memory; no launch where there are no blocks.
- * kernels/sm80/forward/tile.cuh says which block does what.
+ * sm80_shared_bytes() of dynamic shared memory. Without blocks there is no launch.
+ * kernels/sm80/forward/tile.cuh says which block computes what.
  */
 #ifndef FLASH_KERNELS_SM80_KERNEL_H
 #define FLASH_KERNELS_SM80_KERNEL_H
@@ -26,12 +26,10 @@
 enum {
     SM80_WARP_THREADS = 32,
     SM80_CHUNK_BYTES = 16, /* the widest copy of a thread */
-    /* A multiprocessor of compute capability 8.0 has so much; newer data-centre chips have more. */
+    /* Of compute capability 8.0; newer data-centre chips have more. */
     SM80_SHARED_BYTES_OF_SM = 164 * 1024,
-    /* Beside its dynamic memory a block needs so much for the system, and at most so much for
-     * forward/block_state.cuh. */
-    SM80_SHARED_BYTES_RESERVED = 1024,
-    SM80_STATIC_SHARED_BYTES = 128
+    SM80_SHARED_BYTES_RESERVED = 1024, /* per block, by the system */
+    SM80_STATIC_SHARED_BYTES = 128     /* per block, at most: forward/block_state.cuh */
 };
 
 /* K and V of e4m3 become fp16 on their way to shared memory. */
@@ -39,12 +37,12 @@ SM80_CONSTANT int32_t sm80_converts(const flash_config_t *c) {
     return c->dtype == FLASH_DTYPE_E4M3;
 }
 
-/* The type of what is multiplied. */
+/* Returns the type of the operands of mma. */
 SM80_CONSTANT int32_t sm80_operand_dtype(const flash_config_t *c) {
     return sm80_converts(c) ? FLASH_DTYPE_FP16 : c->dtype;
 }
 
-/* An element in shared memory; of Q, and of an O that is not of fp32, in global memory too. */
+/* Returns the bytes of an element in shared memory, of Q also in global memory. */
 SM80_CONSTANT int32_t sm80_element_bytes(const flash_config_t *c) {
     return dtype_size(sm80_operand_dtype(c));
 }
@@ -62,7 +60,7 @@ SM80_CONSTANT int32_t sm80_shared_bytes(const flash_config_t *c) {
     return (c->B_r + 2 * c->B_c) * c->d_head * sm80_element_bytes(c);
 }
 
-/* So many blocks share a multiprocessor; the compiler gives out registers accordingly. */
+/* Counts the blocks that share a multiprocessor. The compiler assigns registers accordingly. */
 SM80_CONSTANT int32_t sm80_blocks_per_sm(const flash_config_t *c) {
     return c->n_warps == 8 ||
                    2 * (sm80_shared_bytes(c) + SM80_SHARED_BYTES_RESERVED) > SM80_SHARED_BYTES_OF_SM
@@ -74,8 +72,7 @@ SM80_CONSTANT int32_t sm80_has_pages(const flash_config_t *c) {
     return (c->features & FLASH_FEATURE_PAGED) != 0;
 }
 
-/* Each sequence and head has so many tiles of B_r queries; a launch takes at most 2^31 - 1 blocks.
- */
+/* Counts the tiles of B_r queries of each sequence and head. */
 SM80_CONSTANT int64_t sm80_tiles(const flash_config_t *c, int32_t seqlen_q) {
     return ((int64_t)seqlen_q + c->B_r - 1) / c->B_r;
 }
@@ -84,7 +81,7 @@ SM80_CONSTANT int64_t sm80_grid_blocks(const flash_config_t *c, const flash_para
     return sm80_tiles(c, p->seqlen_q) * p->n_heads * p->batch;
 }
 
-/* Says whether each row of a tensor, its d_head elements too, is made of whole, aligned chunks. */
+/* Says whether every row of a tensor, and its d_head elements, consist of whole, aligned chunks. */
 static inline int sm80_chunks_aligned(const flash_config_t *c, const void *data,
                                       const flash_strides_t *stride, int32_t d_head) {
     const uint64_t elements = (uint64_t)stride->batch | (uint64_t)stride->seq |
@@ -94,9 +91,8 @@ static inline int sm80_chunks_aligned(const flash_config_t *c, const void *data,
 }
 
 /*
- * Rows with async_copy copy whole chunks and need them aligned in Q, K and V. The others choose by
- * themselves between chunks and single elements, so that they serve every alignment. O may lie
- * anywhere for both.
+ * Kernels with async_copy copy whole chunks, and need aligned chunks in Q, K and V. The others
+ * choose between chunks and single elements, and serve every alignment. O may lie anywhere.
  */
 static inline int sm80_serves_alignment(const flash_config_t *c, const flash_params_t *p) {
     return !c->async_copy || (sm80_chunks_aligned(c, p->q, &p->q_stride, p->d_head) &&

@@ -1,5 +1,5 @@
 /*
- * The devices of this machine.
+ * flash_device_info(), and the description of devices for other calls.
  */
 #include "api/device.h"
 
@@ -53,17 +53,17 @@ flash_status_t flash_device_info(int32_t number, flash_device_info_t *info) {
     FLASH_CALL_SCOPE();
     device_t device = {0};
     FLASH_TRY(device_describe(number, &device));
-    flash_device_info_t own = FLASH_DEVICE_INFO_INIT;
-    own.device = device.number;
-    own.compute_capability = device.compute_capability;
-    own.n_multiprocessors = device.n_multiprocessors;
-    own.shared_memory_per_block = device.shared_memory_per_block;
+    flash_device_info_t ours = FLASH_DEVICE_INFO_INIT;
+    ours.device = device.number;
+    ours.compute_capability = device.compute_capability;
+    ours.n_multiprocessors = device.n_multiprocessors;
+    ours.shared_memory_per_block = device.shared_memory_per_block;
     if (device_is_cpu(&device)) {
-        own.isa = device.isa;
-        own.n_threads = flash_num_threads();
-        cpu_features_name(own.name);
+        ours.isa = device.isa;
+        ours.n_threads = flash_num_threads();
+        cpu_features_name(ours.name);
     } else {
-        cuda_device_name(&device, own.name);
+        cuda_device_name(&device, ours.name);
     }
-    return struct_write(&own, sizeof own, info, "flash_device_info_t");
+    return struct_write(&ours, sizeof ours, info, "flash_device_info_t");
 }

@@ -7,7 +7,7 @@
 #include "core/device.h"
 #include "flashattn.h"
 
-/* Describes the device with this number. INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE. */
+/* Describes the device with this number, or returns INVALID_ARGUMENT, UNSUPPORTED or NO_DEVICE. */
 flash_status_t device_describe(int32_t number, device_t *device);
 
 #endif

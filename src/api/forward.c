@@ -1,5 +1,5 @@
 /*
- * The exported calls of attention, and the versions: each a few steps, one file a step.
+ * The exported calls of attention, and the versions. Each is a few steps, with a file per step.
  */
 #include "api/device.h"
 #include "api/resolve.h"
@@ -79,12 +79,12 @@ flash_status_t flash_query_support(const flash_forward_args_t *args, const flash
 
 flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t stream) {
     FLASH_CALL_SCOPE();
-    flash_combine_args_t own;
+    flash_combine_args_t checked;
     device_t device = {0};
     executor_t executor;
-    FLASH_TRY(arguments_read_combine(args, &own));
-    FLASH_TRY(arguments_read_executor(own.executor, &executor));
-    FLASH_TRY(device_describe(own.device, &device));
-    return device_is_cpu(&device) ? cpu_combine(&own, &executor)
-                                  : cuda_combine(&own, &device, stream);
+    FLASH_TRY(arguments_read_combine(args, &checked));
+    FLASH_TRY(arguments_read_executor(checked.executor, &executor));
+    FLASH_TRY(device_describe(checked.device, &device));
+    return device_is_cpu(&device) ? cpu_combine(&checked, &executor)
+                                  : cuda_combine(&checked, &device, stream);
 }

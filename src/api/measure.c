@@ -1,5 +1,5 @@
 /*
- * Medians of kernels that take turns; the clock of the CPU device.
+ * Kernels are timed in turns, and the median of each is taken. Here is also the clock of the CPU.
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "api/measure.h"
@@ -11,9 +11,9 @@
 #include <time.h>
 
 static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    struct timespec moment;
+    clock_gettime(CLOCK_MONOTONIC, &moment);
+    return (double)moment.tv_sec + 1e-9 * (double)moment.tv_nsec;
 }
 
 static flash_status_t measure_cpu(const measurement_t *m, double *times) {
@@ -32,16 +32,17 @@ static int compare_times(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Returns the median of one kernel's times, which it gathers in own[0 ... m->n_launches). */
-static double median(const measurement_t *m, const double *times, int32_t kernel, double *own) {
+/* Returns the median of one kernel's times, gathered in kernel_times[0 ... m->n_launches). */
+static double median(const measurement_t *m, const double *times, int32_t kernel,
+                     double *kernel_times) {
     const int32_t n = m->n_launches;
     for (int32_t i = 0; i < n; i++)
-        own[i] = times[(int64_t)i * m->n_kernels + kernel];
-    qsort(own, (size_t)n, sizeof own[0], compare_times);
-    return (own[(n - 1) / 2] + own[n / 2]) / 2;
+        kernel_times[i] = times[(int64_t)i * m->n_kernels + kernel];
+    qsort(kernel_times, (size_t)n, sizeof kernel_times[0], compare_times);
+    return (kernel_times[(n - 1) / 2] + kernel_times[n / 2]) / 2;
 }
 
-/* times has room for every launch, and for those of one kernel behind them. */
+/* times has room for every launch, and behind them for those of one kernel. */
 static flash_status_t measure_into(const measurement_t *m, double *times, double *seconds) {
     FLASH_TRY(device_is_cpu(m->device) ? measure_cpu(m, times) : measure_cuda(m, times));
     for (int32_t i = 0; i < m->n_kernels; i++)

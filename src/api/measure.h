@@ -6,7 +6,7 @@
 
 #include "select/measurement.h"
 
-/* The median seconds of each kernel's launches. */
+/* Writes the median seconds of each kernel's launches. */
 flash_status_t measure(const measurement_t *m, double *seconds);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Whose choice the kernel of a call is: the caller's, the environment's, or the library's, which
- * follows measured results where there are any.
+ * The kernel of a call is the caller's choice, or that of FLASH_CONFIG, or the library's, which
+ * follows measured results if there are any.
  */
 #include "api/resolve.h"
 

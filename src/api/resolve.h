@@ -1,5 +1,5 @@
 /*
- * From a call's arguments to the kernel that will run: what every call on attention begins with.
+ * Every call on attention begins here: from its arguments to the kernel that will run.
  */
 #ifndef FLASH_RESOLVE_H
 #define FLASH_RESOLVE_H
@@ -17,12 +17,12 @@ typedef struct resolved {
     problem_t problem;
     device_t device;
     const flash_kernel_t *kernel;
-    char reason[SELECT_REASON_SIZE]; /* why this kernel */
-    bool traced;                     /* FLASH_TRACE wants to know */
+    char reason[SELECT_REASON_SIZE]; /* why this kernel was chosen */
+    bool traced;                     /* FLASH_TRACE is on */
 } resolved_t;
 
-/* Reads the arguments and finds the kernel: the caller's, that of FLASH_CONFIG, or, for NULL
- * without FLASH_CONFIG, the library's choice. */
+/* Reads the arguments and finds the kernel: `kernel` unless it is NULL, else that of FLASH_CONFIG
+ * if it is set, else the library's choice. */
 flash_status_t resolve(const flash_forward_args_t *args, const flash_kernel_t *kernel,
                        resolved_t *r);
 

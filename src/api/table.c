@@ -11,10 +11,10 @@
 #include "flashattn.h"
 
 static flash_status_t look_up(const flash_config_t *config, const flash_kernel_t **kernel) {
-    flash_config_t own;
+    flash_config_t known;
     device_t device = {0};
-    FLASH_TRY(config_read(&own, config));
-    FLASH_TRY(kernel_table_require(&own, kernel));
+    FLASH_TRY(config_read(&known, config));
+    FLASH_TRY(kernel_table_require(&known, kernel));
     const family_t *family = (*kernel)->family;
     const bool on_cpu = family->facts->layout->on_cpu;
     FLASH_TRY(device_describe(on_cpu ? FLASH_DEVICE_CPU : FLASH_DEVICE_CUDA_CURRENT, &device));
@@ -69,11 +69,11 @@ static flash_status_t check_cuda_kernel(const flash_kernel_t *kernel, const devi
 flash_status_t flash_kernel_resources(const flash_kernel_t *kernel, int32_t device,
                                       flash_kernel_resources_t *resources) {
     FLASH_CALL_SCOPE();
-    flash_kernel_resources_t own = FLASH_KERNEL_RESOURCES_INIT;
+    flash_kernel_resources_t ours = FLASH_KERNEL_RESOURCES_INIT;
     device_t where = {0};
     FLASH_TRY(kernel_table_check(kernel));
     FLASH_TRY(device_describe(device, &where));
     FLASH_TRY(check_cuda_kernel(kernel, &where));
-    FLASH_TRY(cuda_resources(kernel, &where, &own));
-    return struct_write(&own, sizeof own, resources, "flash_kernel_resources_t");
+    FLASH_TRY(cuda_resources(kernel, &where, &ours));
+    return struct_write(&ours, sizeof ours, resources, "flash_kernel_resources_t");
 }

@@ -39,7 +39,7 @@ static flash_status_t check_kernels(const flash_kernel_t *const *kernels, int32_
     return FLASH_SUCCESS;
 }
 
-/* Checks all workspaces before any kernel has written something. */
+/* All workspaces are checked before any kernel writes something. */
 static flash_status_t check_workspaces(const flash_kernel_t *const *kernels, int32_t n_kernels,
                                        const problem_t *problem, const device_t *device) {
     for (int32_t i = 0; i < n_kernels; i++)
@@ -51,13 +51,13 @@ flash_status_t flash_measure(const flash_forward_args_t *args, const flash_kerne
                              int32_t n_kernels, int32_t n_launches, flash_stream_t stream,
                              double *seconds) {
     FLASH_CALL_SCOPE();
-    flash_forward_args_t own;
+    flash_forward_args_t checked;
     problem_t problem;
     device_t device = {0};
     FLASH_TRY(check_counts(kernels, n_kernels, n_launches, seconds));
-    FLASH_TRY(arguments_read(args, &own, &problem));
-    FLASH_TRY(device_describe(own.device, &device));
-    FLASH_TRY(arguments_check_data(&own, device_is_cpu(&device), &problem));
+    FLASH_TRY(arguments_read(args, &checked, &problem));
+    FLASH_TRY(device_describe(checked.device, &device));
+    FLASH_TRY(arguments_check_data(&checked, device_is_cpu(&device), &problem));
     FLASH_TRY(check_kernels(kernels, n_kernels, &problem, &device));
     if (!problem.has_output) {
         memset(seconds, 0, (size_t)n_kernels * sizeof *seconds);
@@ -75,7 +75,7 @@ flash_status_t flash_measure(const flash_forward_args_t *args, const flash_kerne
 
 /* ---- flash_tuning_format ---- */
 
-/* Refuses problems for which selection would follow no result. */
+/* Refuses problems for which selection follows no measured results. */
 static flash_status_t check_tunable(const problem_t *problem, const device_t *device) {
     FLASH_REQUIRE(!device_is_cpu(device), FLASH_ERROR_UNSUPPORTED,
                   "device is 0, the CPU: its kernels are chosen by the processor alone");

@@ -1,5 +1,5 @@
 /*
- * See checks.h.
+ * Each check names the argument and its value in the message.
  */
 #include "arguments/checks.h"
 

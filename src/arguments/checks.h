@@ -1,5 +1,5 @@
 /*
- * Checks of one argument: what calls of attention and of merging have in common.
+ * Checks of single arguments, for calls of attention and of merging.
  */
 #ifndef FLASH_ARGUMENT_CHECKS_H
 #define FLASH_ARGUMENT_CHECKS_H
@@ -15,12 +15,11 @@ flash_status_t argument_check_count(const char *name, int64_t count);
 /* Requires one of FLASH_DTYPE_... */
 flash_status_t argument_check_dtype(const char *name, int32_t dtype);
 
-/* Requires another type than e4m3, which K and V alone may have: a call whose own type is e4m3
- * names that of each other tensor. UNSUPPORTED. */
+/* Requires another type than e4m3, which only K and V may have: a call whose dtype is e4m3 names
+ * the types of its other tensors. Returns UNSUPPORTED. */
 flash_status_t argument_check_not_e4m3(const char *name, int32_t dtype);
 
-/* Requires data that is aligned to elements of size bytes, which CUDA kernels load and store whole;
- * NULL always is. */
+/* Requires data aligned to elements of `size` bytes, which CUDA kernels access whole; or NULL. */
 flash_status_t argument_check_alignment(const char *name, const void *data, int64_t size);
 
 #endif

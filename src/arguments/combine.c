@@ -1,5 +1,5 @@
 /*
- * Validation of the arguments of flash_combine().
+ * The arguments of flash_combine() are validated here.
  */
 #include "arguments/combine.h"
 
@@ -27,7 +27,7 @@ static flash_status_t check_shape(const flash_combine_args_t *a) {
     return argument_check_count("d_head", a->d_head);
 }
 
-/* ---- Where results lie ---- */
+/* ---- Tensors ---- */
 
 static tensor_shape_t shape_of(const flash_combine_args_t *a, int32_t dtype) {
     return (tensor_shape_t){.batch = a->batch,
@@ -38,7 +38,7 @@ static tensor_shape_t shape_of(const flash_combine_args_t *a, int32_t dtype) {
                             .may_repeat = (a->flags & FLASH_FLAG_BROADCAST) != 0};
 }
 
-/* LSE as a tensor of rows of one element. */
+/* LSE is treated as a tensor whose rows have one element. */
 static tensor_shape_t lse_shape_of(const flash_combine_args_t *a) {
     tensor_shape_t shape = shape_of(a, FLASH_DTYPE_FP32);
     shape.d_head = 1;
@@ -52,7 +52,7 @@ static flash_tensor_t lse_of(const flash_combine_args_t *a) {
                             .stride_head = a->lse_stride_head};
 }
 
-/* Partial results as one tensor, without their data. */
+/* Returns the LSE of partial results as one tensor, without its data. */
 static flash_tensor_t lse_partial_of(const flash_combine_args_t *a) {
     return (flash_tensor_t){.stride_batch = a->lse_partial_stride_batch,
                             .stride_seq = a->lse_partial_stride_seq,
@@ -81,7 +81,7 @@ static bool same_strides(const flash_tensor_t *a, const flash_tensor_t *b) {
            a->stride_head == b->stride_head;
 }
 
-/* Whether o is the partial result that begins at data: each row is written where it was read. */
+/* Says whether o is the partial result at `data`, so that each row is written where it was read. */
 static bool is_in_place(const flash_combine_args_t *a, const void *data) {
     return a->o.data == data && a->o.dtype == a->o_partial.dtype &&
            same_strides(&a->o, &a->o_partial);
@@ -97,14 +97,14 @@ static flash_status_t check_partial(const flash_combine_args_t *a, const void *d
                : tensor_check_apart("o", &a->o, &o, "o_partial", &tensor, &partial);
 }
 
-/* Pointers in host memory are looked at one by one. */
+/* Lists of pointers are in host memory, and each pointer is checked. */
 static flash_status_t check_listed(const flash_combine_args_t *a) {
     for (int64_t i = 0; i < a->n_partials; i++)
         FLASH_TRY(check_partial(a, a->o_partials[i]));
     return FLASH_SUCCESS;
 }
 
-/* The partial results side by side: o is one of them, or apart from all. */
+/* o is one of the partial results side by side, or apart from all of them. */
 static flash_status_t check_side_by_side(const flash_combine_args_t *a) {
     const tensor_shape_t partial = shape_of(a, a->o_partial.dtype);
     FLASH_TRY(tensor_check_repeat("o_partial", &a->o_partial, &partial, a->stride_partial,
@@ -151,7 +151,7 @@ static flash_status_t check_alignments(const flash_combine_args_t *a) {
     return argument_check_alignment("lse", a->lse, sizeof *a->lse);
 }
 
-/* ---- Defaults: what reads the copy need not know what 0 stands for ---- */
+/* ---- Defaults, so that readers of the copy need not know what 0 stands for ---- */
 
 static void set_default_types(flash_combine_args_t *a) {
     if (a->o_partial.dtype == 0)
@@ -160,7 +160,7 @@ static void set_default_types(flash_combine_args_t *a) {
         a->o.dtype = a->dtype;
 }
 
-/* Contiguous where the caller gives no strides. */
+/* Sets contiguous strides where the caller gives none. */
 static flash_status_t set_default_strides(flash_combine_args_t *a) {
     const int64_t head = a->seqlen_q;
     int64_t batch = 0, partial = 0;

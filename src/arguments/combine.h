@@ -6,7 +6,7 @@
 
 #include "flashattn.h"
 
-/* The checked copy of a caller's combine arguments. */
+/* Makes the checked copy of a caller's arguments. */
 flash_status_t arguments_read_combine(const flash_combine_args_t *args,
                                       flash_combine_args_t *checked);
 

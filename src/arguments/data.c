@@ -1,6 +1,5 @@
 /*
- * Checks of what lies behind a call's pointers: lengths, tensors, and that O is apart from all that
- * the call reads.
+ * This file checks what a call's pointers lead to: lengths, tensors, and outputs apart from inputs.
  */
 #include "arguments/data.h"
 
@@ -16,7 +15,7 @@
 
 /* ---- Lengths ---- */
 
-/* Ascending from 0, no step longer than seqlen. *total: tokens in all. */
+/* Requires that cu_seqlens ascends from 0 in steps of at most seqlen. *total: its tokens. */
 static flash_status_t check_cu_seqlens(const char *name, const int32_t *cu_seqlens, int32_t batch,
                                        int32_t seqlen, int64_t *total) {
     int32_t last = flash_load_length(cu_seqlens, 0);
@@ -37,7 +36,7 @@ static flash_status_t check_cu_seqlens(const char *name, const int32_t *cu_seqle
     return FLASH_SUCCESS;
 }
 
-/* The sequences of one side of a batch, and the name of its tokens in messages. */
+/* The queries or the keys of a batch, and their names in messages. */
 typedef struct side {
     const char *name;
     const char *tokens;
@@ -45,7 +44,7 @@ typedef struct side {
     int32_t seqlen;
 } side_t;
 
-/* Tokens of a sequence, used or not; more than 32 bits where another thread changes the lengths. */
+/* Counts the tokens of a sequence, in 64 bits because another thread may change the lengths. */
 static int64_t count_tokens(const side_t *side, int64_t b) {
     return side->cu_seqlens ? (int64_t)flash_load_length(side->cu_seqlens, b + 1) -
                                   flash_load_length(side->cu_seqlens, b)
@@ -64,7 +63,7 @@ static flash_status_t check_seqused(const side_t *side, const int32_t *seqused, 
     return FLASH_SUCCESS;
 }
 
-/* total_q, total_k: tokens of each batch entry's axis; becomes those of the ragged tensor. */
+/* Checks the lengths in host memory. *total_q and *total_k become the tokens of ragged tensors. */
 static flash_status_t check_lengths(const flash_params_t *p, int64_t *total_q, int64_t *total_k) {
     if (p->cu_seqlens_q)
         FLASH_TRY(
@@ -107,12 +106,12 @@ static flash_status_t check_alignments(const flash_forward_args_t *a, const flas
     return arguments_check_scale_alignments(p);
 }
 
-/* The shapes of a call's tensors; K and V have the same. */
+/* The shapes of a call's tensors; V has that of K. */
 typedef struct shapes {
     tensor_shape_t q, k, o;
 } shapes_t;
 
-/* LSE as a tensor of rows of one element. */
+/* LSE is treated as a tensor whose rows have one element. */
 static flash_tensor_t lse_tensor(const flash_forward_args_t *a, const flash_params_t *p,
                                  const tensor_shape_t *q) {
     const flash_strides_t *s = &p->lse_stride;
@@ -148,8 +147,8 @@ static flash_status_t check_lse(const flash_forward_args_t *a, const flash_param
     return arguments_check_scales_apart(p, "lse", &lse, &shape);
 }
 
-/* Kernels read Q again after O has been written, and tasks read K, V and scales while others write
- * O. */
+/* O must be apart from all inputs, because kernels read Q again after O has been written, and tasks
+ * read K, V and scales while others write O. */
 static flash_status_t check_apart(const flash_forward_args_t *a, const flash_params_t *p,
                                   const shapes_t *s) {
     FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "q", &a->q, &s->q));
@@ -158,8 +157,7 @@ static flash_status_t check_apart(const flash_forward_args_t *a, const flash_par
     return arguments_check_scales_apart(p, "o", &a->o, &s->o);
 }
 
-/* Tokens of a tensor's sequence axis: how many there are, as far as the host can know, and whether
- * there may be more than one. */
+/* The tokens along a sequence axis, as far as the host knows, and those of the longest sequence. */
 typedef struct tokens {
     int64_t known;
     int64_t longest;
@@ -198,13 +196,13 @@ static flash_status_t check_tensors(const flash_forward_args_t *a, const flash_p
     return check_lse(a, p, &s);
 }
 
-/* Tokens along the axis of a tensor whose lengths are not in host memory: a ragged one's number is
- * not known, but it has some if its sequences may. */
+/* Counts the tokens of a tensor whose lengths are not in host memory. For a ragged one the number
+ * is not known, but it has some if its sequences may. */
 static int64_t known_tokens(const int32_t *cu_seqlens, int32_t seqlen) {
     return cu_seqlens != NULL && seqlen > 1 ? 1 : seqlen;
 }
 
-/* A ragged tensor of one token has no stride along tokens, as other axes of length 1. */
+/* A ragged tensor of one token has no stride along tokens, like any axis of length 1. */
 static void drop_unused_strides(flash_params_t *p, int64_t total_q, int64_t total_k) {
     if (p->cu_seqlens_q && total_q <= 1)
         p->q_stride.seq = p->o_stride.seq = 0;
@@ -212,7 +210,7 @@ static void drop_unused_strides(flash_params_t *p, int64_t total_q, int64_t tota
         p->k_stride.seq = p->v_stride.seq = 0;
 }
 
-flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_host,
+flash_status_t arguments_check_data(const flash_forward_args_t *checked, bool on_host,
                                     problem_t *problem) {
     const flash_params_t *p = &problem->params;
     int64_t total_q = known_tokens(p->cu_seqlens_q, p->seqlen_q);
@@ -221,11 +219,11 @@ flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_hos
     if (on_host)
         FLASH_TRY(check_lengths(p, &total_q, &total_k));
     else
-        FLASH_TRY(check_alignments(own, p));
+        FLASH_TRY(check_alignments(checked, p));
     if (on_host && p->pages.page_size > 0)
         FLASH_TRY(arguments_check_pages(p, &problem->page_limits));
-    FLASH_TRY(
-        check_tensors(own, p, (tokens_t){total_q, p->seqlen_q}, (tokens_t){total_k, longest_k}));
+    FLASH_TRY(check_tensors(checked, p, (tokens_t){total_q, p->seqlen_q},
+                            (tokens_t){total_k, longest_k}));
     if (on_host)
         drop_unused_strides(&problem->params, total_q, total_k);
     problem->total_q = total_q;

@@ -1,6 +1,5 @@
 /*
- * Checks of what lies behind a call's pointers: lengths, tensors, and that O is apart from all that
- * the call reads.
+ * Checks of what a call's pointers lead to: lengths, tensors, and outputs apart from inputs.
  */
 #ifndef FLASH_ARGUMENTS_DATA_H
 #define FLASH_ARGUMENTS_DATA_H
@@ -8,9 +7,8 @@
 #include "core/problem.h"
 #include "flashattn.h"
 
-/* Checks what arguments_read() left out: the tensors, and the lengths where they are in host
- * memory. */
-flash_status_t arguments_check_data(const flash_forward_args_t *own, bool on_host,
+/* Checks what arguments_read() has not: the tensors, and lengths in host memory. */
+flash_status_t arguments_check_data(const flash_forward_args_t *checked, bool on_host,
                                     problem_t *problem);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Who runs the tasks of a call on the CPU.
+ * The executor of a call runs its tasks on the CPU.
  */
 #ifndef FLASH_ARGUMENTS_EXECUTOR_H
 #define FLASH_ARGUMENTS_EXECUTOR_H
@@ -7,8 +7,8 @@
 #include "core/problem.h"
 #include "flashattn.h"
 
-/* Reads a caller's executor; NULL: that of the process, all zero. INVALID_ARGUMENT, UNSUPPORTED (a
- * newer caller's field). */
-flash_status_t arguments_read_executor(const flash_executor_t *executor, executor_t *own);
+/* Reads a caller's executor. NULL gives that of the process, all zero. Returns INVALID_ARGUMENT, or
+ * UNSUPPORTED for a field of a newer caller. */
+flash_status_t arguments_read_executor(const flash_executor_t *executor, executor_t *checked);
 
 #endif

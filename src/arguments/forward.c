@@ -1,5 +1,5 @@
 /*
- * From sizes, types and flags to a problem: validation, and defaults filled in.
+ * This file makes a problem of sizes, types and flags: it validates them and fills in defaults.
  */
 #include "arguments/forward.h"
 
@@ -67,7 +67,7 @@ static flash_status_t check_not_negative(const char *name, float value) {
     return FLASH_SUCCESS;
 }
 
-/* The type of a tensor that names none is the call's. */
+/* A tensor that names no type has that of the call. */
 static void set_default_types(flash_forward_args_t *a) {
     flash_tensor_t *const tensors[] = {&a->q, &a->k, &a->v, &a->o};
     for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
@@ -75,7 +75,7 @@ static void set_default_types(flash_forward_args_t *a) {
             tensors[i]->dtype = a->dtype;
 }
 
-/* Which types go together is a kernel's to say, but for K and V, whose type is the kernel's. */
+/* K and V must have the same type. Which other types go together, the kernels decide. */
 static flash_status_t check_types(const flash_forward_args_t *a) {
     FLASH_TRY(argument_check_dtype("dtype", a->dtype));
     FLASH_TRY(argument_check_dtype("q.dtype", a->q.dtype));
@@ -100,15 +100,14 @@ static flash_status_t check_shape(const flash_forward_args_t *a) {
 
 /* ---- The problem ---- */
 
-/* One side of the window; unbounded when it hides no key of any sequence, which a call that must
- * not look at the longest sequence does not ask. */
+/* Returns one side of the window. A side that hides no key of any sequence becomes unbounded, but
+ * not in batch-invariant calls, which must not depend on the longest sequence. */
 static int32_t window_side(int64_t keys, int64_t hides_none_from, bool batch_invariant) {
     if (keys >= hides_none_from && !batch_invariant)
         return UNBOUNDED;
     return keys > INT32_MAX ? INT32_MAX : (int32_t)keys;
 }
 
-/* The window that the flags ask for. */
 static void set_window(flash_params_t *p, const flash_forward_args_t *a) {
     const bool window = (a->flags & FLASH_FLAG_WINDOW) != 0;
     int64_t left = window ? a->window_left : UNBOUNDED;
@@ -135,12 +134,13 @@ static int32_t needed_features(const flash_params_t *p) {
     return features;
 }
 
-/* An axis of length 1 has no stride, whatever the caller says: its products would overflow. */
+/* Drops the stride of an axis of length 1, because products with it could overflow. */
 static int64_t stride_of(int64_t stride, int64_t length) {
     return length > 1 ? stride : 0;
 }
 
-/* How many tokens a ragged tensor has is in data that has not been read. */
+/* Returns a tensor's strides. A ragged tensor keeps its stride of tokens, because its number of
+ * tokens lies in data that has not been read. */
 static flash_strides_t strides(const flash_tensor_t *tensor, bool ragged, const int64_t shape[3]) {
     const flash_strides_t s = {ragged ? 0 : stride_of(tensor->stride_batch, shape[0]),
                                ragged ? tensor->stride_seq
@@ -153,8 +153,8 @@ static bool has_lse_strides(const flash_forward_args_t *a) {
     return a->lse_stride_batch != 0 || a->lse_stride_head != 0 || a->lse_stride_seq != 0;
 }
 
-/* Without strides of its own LSE is contiguous; ragged, its heads are as far apart as the batch has
- * queries, which may be known on the device alone. */
+/* LSE without strides is contiguous. If it is ragged, the stride of heads is the number of queries
+ * in the batch, which only the device may know. */
 static flash_strides_t lse_strides(const flash_forward_args_t *a) {
     const bool ragged = a->cu_seqlens_q != NULL;
     if (has_lse_strides(a))
@@ -165,7 +165,7 @@ static flash_strides_t lse_strides(const flash_forward_args_t *a) {
     return (flash_strides_t){.batch = a->n_heads * a->seqlen_q, .seq = 1, .head = a->seqlen_q};
 }
 
-/* K and V are a pool of pages: tokens of a page of one lie as far apart as pages. */
+/* Returns the strides of a pool of pages. With page_size 1 tokens are as far apart as pages. */
 static flash_strides_t pool_strides(const flash_tensor_t *tensor, const flash_params_t *p) {
     const int64_t shape[3] = {p->pages.n_pages, p->pages.page_size, p->n_heads_kv};
     flash_strides_t s = strides(tensor, false, shape);
@@ -232,14 +232,14 @@ static void set_problem(problem_t *problem, const flash_forward_args_t *a,
     problem->features = needed_features(&problem->params);
 }
 
-flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_args_t *own,
+flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_args_t *checked,
                               problem_t *problem) {
-    FLASH_TRY(struct_read(own, sizeof *own, args, "flash_forward_args_t"));
+    FLASH_TRY(struct_read(checked, sizeof *checked, args, "flash_forward_args_t"));
     flash_pages_t pages;
-    set_default_types(own);
-    FLASH_TRY(check_shape(own));
-    FLASH_TRY(arguments_read_paging(own, &pages));
-    set_problem(problem, own, &pages);
-    FLASH_TRY(arguments_read_quant(own, &problem->params));
-    return arguments_read_executor(own->executor, &problem->executor);
+    set_default_types(checked);
+    FLASH_TRY(check_shape(checked));
+    FLASH_TRY(arguments_read_paging(checked, &pages));
+    set_problem(problem, checked, &pages);
+    FLASH_TRY(arguments_read_quant(checked, &problem->params));
+    return arguments_read_executor(checked->executor, &problem->executor);
 }

@@ -1,5 +1,5 @@
 /*
- * From the caller's arguments to a problem: every refusal that concerns the arguments alone.
+ * A problem is made of the caller's arguments. Every refusal that concerns them alone is here.
  */
 #ifndef FLASH_ARGUMENTS_FORWARD_H
 #define FLASH_ARGUMENTS_FORWARD_H
@@ -8,11 +8,10 @@
 #include "flashattn.h"
 
 /*
- * Copies the caller's arguments, checks sizes, types and flags, and makes the problem of them; in
- * the copy each tensor names its type. The tensors' strides and whatever lies behind a pointer are
- * not looked at.
+ * Copies the caller's arguments, checks sizes, types and flags, and makes the problem. In the copy
+ * each tensor names its type. Strides of tensors, and what pointers lead to, are not checked.
  */
-flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_args_t *own,
+flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_args_t *checked,
                               problem_t *problem);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * See paging.h.
+ * This file reads a call's paging, and checks page tables in host memory.
  */
 #include "arguments/paging.h"
 
@@ -12,7 +12,7 @@
 
 /* ---- The struct ---- */
 
-/* Lengths come from seqused_k alone. */
+/* With paging, lengths come from seqused_k alone. */
 static flash_status_t check_lengths(const flash_forward_args_t *a) {
     FLASH_REQUIRE(a->cu_seqlens_k == NULL, FLASH_ERROR_INVALID_ARGUMENT,
                   "cu_seqlens_k is given with paging: keys in pages are no ragged tensor");
@@ -28,7 +28,7 @@ static flash_status_t check_sizes(const flash_paging_t *g) {
     return argument_check_size("paging.page_table_stride", g->page_table_stride);
 }
 
-/* A cache of slots has rows, and nothing of a table. */
+/* A cache of slots has page_rows, and nothing that belongs to a page table. */
 static flash_status_t check_slots(const flash_paging_t *g) {
     FLASH_REQUIRE(
         g->page_rows != NULL, FLASH_ERROR_INVALID_ARGUMENT,
@@ -44,7 +44,7 @@ static flash_status_t check_slots(const flash_paging_t *g) {
     return FLASH_SUCCESS;
 }
 
-/* With page_indptr there are no rows. */
+/* A table that is addressed by page_indptr has no rows. */
 static flash_status_t check_table(const flash_paging_t *g) {
     FLASH_REQUIRE(g->page_indptr == NULL || g->page_rows == NULL, FLASH_ERROR_INVALID_ARGUMENT,
                   "paging.page_indptr and paging.page_rows are given: a table has rows or not");
@@ -54,13 +54,13 @@ static flash_status_t check_table(const flash_paging_t *g) {
     return FLASH_SUCCESS;
 }
 
-flash_status_t arguments_read_paging(const flash_forward_args_t *own, flash_pages_t *pages) {
+flash_status_t arguments_read_paging(const flash_forward_args_t *checked, flash_pages_t *pages) {
     flash_paging_t g;
     *pages = (flash_pages_t){0};
-    if (own->paging == NULL)
+    if (checked->paging == NULL)
         return FLASH_SUCCESS;
-    FLASH_TRY(struct_read(&g, sizeof g, own->paging, "flash_paging_t"));
-    FLASH_TRY(check_lengths(own));
+    FLASH_TRY(struct_read(&g, sizeof g, checked->paging, "flash_paging_t"));
+    FLASH_TRY(check_lengths(checked));
     FLASH_TRY(check_sizes(&g));
     FLASH_TRY(g.page_table == NULL ? check_slots(&g) : check_table(&g));
     *pages = (flash_pages_t){.table = g.page_table,
@@ -75,15 +75,15 @@ flash_status_t arguments_read_paging(const flash_forward_args_t *own, flash_page
 
 /* ---- The arrays ---- */
 
-/* What the arrays say of one sequence. Each number is read once: another thread may change them. */
+/* The pages of a sequence. Each number is read once, because another thread may change it. */
 typedef struct sequence_pages {
     int32_t b;
     int32_t used;  /* keys */
-    int64_t begin; /* of its ids in the table */
-    int64_t room;  /* keys that these can name, or its slot holds */
+    int64_t begin; /* of its page ids in the table */
+    int64_t room;  /* keys that its pages or its slot can hold */
 } sequence_pages_t;
 
-/* *last: where the ids of the sequence before it end; becomes where its own do. */
+/* Reads the range of a sequence's page ids, from *last, which becomes its end. */
 static flash_status_t read_indptr(const flash_params_t *p, int32_t b, int32_t *last,
                                   sequence_pages_t *s) {
     const int32_t next = flash_load_length(p->pages.indptr, (int64_t)b + 1);
@@ -96,7 +96,7 @@ static flash_status_t read_indptr(const flash_params_t *p, int32_t b, int32_t *l
     return FLASH_SUCCESS;
 }
 
-/* Without keys a sequence needs no row. *rows: past the last one so far. */
+/* Reads the row of a sequence, unless it has no keys. *rows: the largest row so far, plus 1. */
 static flash_status_t read_row(const flash_params_t *p, sequence_pages_t *s, int64_t *rows) {
     const int32_t row = p->pages.rows ? flash_load_length(p->pages.rows, s->b) : s->b;
     const int32_t most = p->pages.table ? INT32_MAX : p->pages.n_pages - 1;
@@ -112,7 +112,6 @@ static flash_status_t read_row(const flash_params_t *p, sequence_pages_t *s, int
     return FLASH_SUCCESS;
 }
 
-/* The ids that the sequence uses. */
 static flash_status_t check_ids(const char *name, const flash_params_t *p, const int32_t *table,
                                 const sequence_pages_t *s) {
     const int64_t size = p->pages.page_size, n = (s->used + size - 1) / size;

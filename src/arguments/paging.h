@@ -1,5 +1,5 @@
 /*
- * K and V in pages: what the caller's paging says, and where its pages are checked.
+ * K and V in pages: what the caller's paging says, and the checks of its page tables.
  */
 #ifndef FLASH_ARGUMENTS_PAGING_H
 #define FLASH_ARGUMENTS_PAGING_H
@@ -7,12 +7,12 @@
 #include "core/problem.h"
 #include "flashattn.h"
 
-/* Reads the call's paging; NULL: all zero. Checks sizes and which arrays there are, and looks at
- * none. INVALID_ARGUMENT, UNSUPPORTED (a newer caller's field). */
-flash_status_t arguments_read_paging(const flash_forward_args_t *own, flash_pages_t *pages);
+/* Reads the call's paging; NULL gives all zero. Checks sizes and which arrays are given, but reads
+ * no array. Returns INVALID_ARGUMENT, or UNSUPPORTED for a field of a newer caller. */
+flash_status_t arguments_read_paging(const flash_forward_args_t *checked, flash_pages_t *pages);
 
-/* Checks a page table in host memory, as far as the sequences' lengths reach into it; the lengths
- * are checked. *limits: what was found. */
+/* Checks a page table in host memory as far as the sequences' lengths reach, which are checked too.
+ * *limits receives what the arrays hold. */
 flash_status_t arguments_check_pages(const flash_params_t *params, page_limits_t *limits);
 
 #endif

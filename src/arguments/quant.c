@@ -1,5 +1,5 @@
 /*
- * See quant.h.
+ * This file reads and checks the scales of K and V of e4m3.
  */
 #include "arguments/quant.h"
 
@@ -31,39 +31,38 @@ static flash_status_t check_scale(const char *name, const flash_scale_t *scale, 
     return check_stride(name, "head", scale->data, scale->stride_head);
 }
 
-/* An axis of length 1 has no stride. */
-static void drop_unused_strides(const flash_forward_args_t *own, flash_scale_t *scale) {
-    if (own->batch == 1)
+static void drop_unused_strides(const flash_forward_args_t *checked, flash_scale_t *scale) {
+    if (checked->batch == 1)
         scale->stride_batch = 0;
-    if (own->n_heads_kv == 1)
+    if (checked->n_heads_kv == 1)
         scale->stride_head = 0;
 }
 
-flash_status_t arguments_read_quant(const flash_forward_args_t *own, flash_params_t *params) {
+flash_status_t arguments_read_quant(const flash_forward_args_t *checked, flash_params_t *params) {
     flash_quant_t g;
-    if (own->quant == NULL)
+    if (checked->quant == NULL)
         return FLASH_SUCCESS;
-    FLASH_TRY(struct_read(&g, sizeof g, own->quant, "flash_quant_t"));
+    FLASH_TRY(struct_read(&g, sizeof g, checked->quant, "flash_quant_t"));
     FLASH_REQUIRE(g.reserved32 == 0, FLASH_ERROR_UNSUPPORTED, "quant.reserved32 is not zero");
     params->k_scale = (flash_scale_t){g.k_scale, g.k_scale_stride_batch, g.k_scale_stride_head};
     params->v_scale = (flash_scale_t){g.v_scale, g.v_scale_stride_batch, g.v_scale_stride_head};
-    FLASH_TRY(check_scale(K_SCALE, &params->k_scale, own->k.dtype));
-    FLASH_TRY(check_scale(V_SCALE, &params->v_scale, own->k.dtype));
-    drop_unused_strides(own, &params->k_scale);
-    drop_unused_strides(own, &params->v_scale);
+    FLASH_TRY(check_scale(K_SCALE, &params->k_scale, checked->k.dtype));
+    FLASH_TRY(check_scale(V_SCALE, &params->v_scale, checked->k.dtype));
+    drop_unused_strides(checked, &params->k_scale);
+    drop_unused_strides(checked, &params->v_scale);
     return FLASH_SUCCESS;
 }
 
 /* ---- The arrays ---- */
 
-/* Scales as a tensor of rows of one element. */
+/* Scales are treated as a tensor whose rows have one element. */
 static flash_tensor_t tensor_of(const flash_scale_t *scale) {
     return (flash_tensor_t){.data = (void *)scale->data,
                             .stride_batch = scale->stride_batch,
                             .stride_head = scale->stride_head};
 }
 
-/* A tensor without data is empty. */
+/* A scale that is not given is an empty tensor. */
 static tensor_shape_t shape_of(const flash_params_t *p, const flash_scale_t *scale) {
     return (tensor_shape_t){.batch = scale->data == NULL ? 0 : p->batch,
                             .seq = 1,
@@ -91,8 +90,8 @@ static flash_status_t check_apart(const flash_params_t *p, const char *name,
                                   bool is_v) {
     const flash_scale_t *scale = is_v ? &p->v_scale : &p->k_scale;
     const flash_tensor_t tensor = tensor_of(scale);
-    const tensor_shape_t own = shape_of(p, scale);
-    return tensor_check_apart(name, output, shape, is_v ? V_SCALE : K_SCALE, &tensor, &own);
+    const tensor_shape_t scale_shape = shape_of(p, scale);
+    return tensor_check_apart(name, output, shape, is_v ? V_SCALE : K_SCALE, &tensor, &scale_shape);
 }
 
 flash_status_t arguments_check_scales_apart(const flash_params_t *params, const char *name,

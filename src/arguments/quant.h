@@ -1,5 +1,5 @@
 /*
- * Scales of K and V of e4m3: what the caller's arguments say of them, and where they lie.
+ * The scales of K and V of e4m3, from the caller's arguments to the problem.
  */
 #ifndef FLASH_ARGUMENTS_QUANT_H
 #define FLASH_ARGUMENTS_QUANT_H
@@ -8,9 +8,9 @@
 #include "flashattn.h"
 #include "kernels/common/params.h"
 
-/* Reads the call's scales, whose types are checked, into those of *params; none: as they are. Looks
- * at no array. INVALID_ARGUMENT, UNSUPPORTED (a newer caller's field). */
-flash_status_t arguments_read_quant(const flash_forward_args_t *own, flash_params_t *params);
+/* Reads the call's scales, if there are any, into those of *params. The types are checked; no array
+ * is read. Returns INVALID_ARGUMENT, or UNSUPPORTED for a field of a newer caller. */
+flash_status_t arguments_read_quant(const flash_forward_args_t *checked, flash_params_t *params);
 
 /* Requires offsets of scales within an int64 of bytes. */
 flash_status_t arguments_check_scales(const flash_params_t *params);

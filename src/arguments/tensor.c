@@ -1,5 +1,5 @@
 /*
- * Checks of a tensor's pointer and strides, and of where tensors lie.
+ * This file checks a tensor's pointer and strides, and whether tensors overlap.
  */
 #include "arguments/tensor.h"
 
@@ -7,7 +7,7 @@
 
 #include <inttypes.h>
 
-enum { AXIS_BATCH, AXIS_SEQ, AXIS_HEAD, N_AXES }; /* those with a stride */
+enum { AXIS_BATCH, AXIS_SEQ, AXIS_HEAD, N_AXES }; /* the axes that have a stride */
 
 typedef struct axis {
     const char *name;
@@ -27,14 +27,14 @@ bool tensor_is_empty(const tensor_shape_t *shape) {
     return shape->batch == 0 || shape->seq == 0 || shape->heads == 0;
 }
 
-/* *sum += stride * (size - 1); false when it overflows. */
+/* Adds stride * (size - 1) to *sum. Returns false when that overflows. */
 static bool add_span(int64_t *sum, int64_t stride, int64_t size) {
     int64_t span;
     return !__builtin_mul_overflow(stride, size - 1, &span) &&
            !__builtin_add_overflow(*sum, span, sum);
 }
 
-/* Bytes from the first element to past the last; false when they overflow. */
+/* Computes the bytes from the first element to past the last. Returns false when they overflow. */
 static bool get_extent(const axis_t axes[N_AXES], const tensor_shape_t *shape, int64_t stride,
                        int64_t n, int64_t *bytes) {
     int64_t elements = shape->d_head;
@@ -103,7 +103,7 @@ static void sort_by_stride(axis_t axes[N_AXES]) {
         }
 }
 
-/* From the smallest stride to the largest, each must step over all that lies inside it. */
+/* From the smallest stride to the largest, each must step over all elements inside it. */
 flash_status_t tensor_check_output(const char *name, const flash_tensor_t *tensor,
                                    const tensor_shape_t *shape) {
     axis_t axes[N_AXES];
@@ -124,9 +124,9 @@ flash_status_t tensor_check_output(const char *name, const flash_tensor_t *tenso
     return FLASH_SUCCESS;
 }
 
-/* ---- Where two tensors lie ---- */
+/* ---- Overlap of two tensors ---- */
 
-/* Addresses from the first byte to past the last. */
+/* Addresses from the first byte to past the last one. */
 typedef struct range {
     uintptr_t begin;
     uintptr_t end;
@@ -145,8 +145,8 @@ static range_t first_row(const flash_tensor_t *tensor, const tensor_shape_t *sha
     return (range_t){begin, begin + (uintptr_t)(shape->d_head * shape->element_size)};
 }
 
-/* Whether an address is an element's: from the largest stride to the smallest, as many steps as do
- * not pass it. Misses some where strides are smaller than what lies inside them. */
+/* Says whether an element has this address. From the largest stride to the smallest, it takes as
+ * many steps as do not pass the address, and may miss an element where strides overlap. */
 static bool holds(const flash_tensor_t *tensor, const tensor_shape_t *shape, uintptr_t address) {
     axis_t axes[N_AXES];
     const range_t row = first_row(tensor, shape);

@@ -1,5 +1,5 @@
 /*
- * Checks of one tensor against the shape that the call gives it.
+ * Checks of a tensor against the shape that the call gives it.
  */
 #ifndef FLASH_TENSOR_H
 #define FLASH_TENSOR_H
@@ -9,24 +9,25 @@
 #include <stdbool.h>
 
 typedef struct tensor_shape {
-    int64_t batch; /* 1 where the tensor is ragged */
+    int64_t batch; /* 1 if the tensor is ragged */
     int64_t seq;
-    int64_t longest_seq; /* of a sequence: that of a ragged tensor may be all that is known */
+    int64_t longest_seq; /* tokens of a sequence, at most; for a ragged tensor often all that is
+                            known */
     int64_t heads;
     int64_t d_head;
     int64_t element_size; /* bytes */
-    bool may_repeat;      /* a stride of 0 is meant, unless it is an output */
+    bool may_repeat;      /* strides may be 0, except in an output */
     bool is_output;
 } tensor_shape_t;
 
 bool tensor_is_empty(const tensor_shape_t *shape);
 
-/* Requires data where there must be some, no negative stride, none that was forgotten, offsets
- * within an int64 of bytes, reserved fields zero. */
+/* Requires data unless the tensor is empty, no negative stride, no stride of 0 by mistake, offsets
+ * within an int64 of bytes, and reserved fields of zero. */
 flash_status_t tensor_check(const char *name, const flash_tensor_t *tensor,
                             const tensor_shape_t *shape);
 
-/* Requires the same of n such tensors that are stride elements apart. */
+/* Requires the same of n such tensors, `stride` elements apart. */
 flash_status_t tensor_check_repeat(const char *name, const flash_tensor_t *tensor,
                                    const tensor_shape_t *shape, int64_t stride, int64_t n);
 
@@ -34,9 +35,9 @@ flash_status_t tensor_check_repeat(const char *name, const flash_tensor_t *tenso
 flash_status_t tensor_check_output(const char *name, const flash_tensor_t *tensor,
                                    const tensor_shape_t *shape);
 
-/* Refuses two checked tensors when the first row of one begins or ends in a row of the other: any
- * overlap of contiguous tensors, and whatever is computed in place. Never refuses tensors that
- * share no byte, such as rows that lie between the other's rows. */
+/* Refuses two checked tensors when the first row of one begins or ends in a row of the other. That
+ * finds every overlap of contiguous tensors, and whatever is computed in place. Tensors that share
+ * no byte are never refused, even if their rows lie between each other's. */
 flash_status_t tensor_check_apart(const char *name, const flash_tensor_t *tensor,
                                   const tensor_shape_t *shape, const char *other_name,
                                   const flash_tensor_t *other, const tensor_shape_t *other_shape);

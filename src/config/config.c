@@ -1,5 +1,5 @@
 /*
- * See config.h. The fields and names come from the generator's one list (config_facts.h).
+ * Configurations as keys. The fields and names come from the generator's list (config_facts.h).
  */
 #include "config/config.h"
 

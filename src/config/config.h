@@ -1,21 +1,19 @@
 /*
- * Configurations: their order, the names of their enumerators, and the way in and out of the
- * interface.
+ * Configurations: their order, the names of their enumerators, and copies across the interface.
  */
 #ifndef FLASH_CONFIG_H
 #define FLASH_CONFIG_H
 
 #include "flashattn.h"
 
-/* Returns a number that is negative, zero or positive, by the first field in sort order that
- * differs. */
+/* Compares by the first field in sort order that differs: negative, zero or positive. */
 int config_compare(const flash_config_t *a, const flash_config_t *b);
 
-/* Reads a caller's configuration; fills one. */
+/* These copy a caller's configuration from and to a struct of the caller's size. */
 flash_status_t config_read(flash_config_t *ours, const flash_config_t *theirs);
 flash_status_t config_write(const flash_config_t *ours, flash_config_t *theirs);
 
-/* Return names for messages; "unknown" where there is none. */
+/* These return names for messages, or "unknown". */
 const char *config_arch_name(int32_t arch);
 const char *config_dtype_name(int32_t dtype);
 

@@ -1,5 +1,5 @@
 /*
- * See facts.h. The tables themselves are generated: config_facts.c.
+ * The names of fields. The tables of facts are generated: config_facts.c.
  */
 #include "config/facts.h"
 

@@ -1,8 +1,7 @@
 /*
- * What the generator knows of configurations (codegen/facts.py), as tables: the fields in sort
- * order, and for each kernel family its short form, the rules of its fields, its features and its
- * element types.
- * config_facts.c holds the tables.
+ * The facts about configurations that the generator knows (codegen/facts.py), as tables: the fields
+ * in sort order, and per kernel family its short form, the rules of its fields, its features and
+ * its element types. config_facts.c holds the tables.
  */
 #ifndef FLASH_CONFIG_FACTS_TYPES_H
 #define FLASH_CONFIG_FACTS_TYPES_H
@@ -13,7 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A field by its place in the sort order. */
+/* A field is numbered by its position in the sort order. */
 enum {
 #define FIELD_INDEX(field) CONFIG_FIELD_##field,
     FLASH_CONFIG_FIELDS(FIELD_INDEX)
@@ -21,7 +20,7 @@ enum {
         CONFIG_N_FIELDS
 };
 
-/* What a field may be. A rule of zeros stands for a field that means nothing to the family. */
+/* The values that a field may have. A field that means nothing to the family has RULE_ZERO. */
 typedef struct config_rule {
     enum {
         RULE_ZERO,   /* 0 */
@@ -37,11 +36,11 @@ typedef struct config_rule {
 
 enum { CONFIG_WORD_FIELDS = 3 };
 
-/* A word of the short form: a switch, which is on where the word stands, or counts, a word with the
- * numbers of some fields, which is always there. */
+/* A word of the short form. A switch is on if its word is there. Counts are a word with the numbers
+ * of some fields, which is always there. */
 typedef struct config_word {
     const char *word;
-    const char *suffix; /* counts: written behind the numbers; a reader may leave it out */
+    const char *suffix; /* of counts: written behind the numbers, optional when read */
     const char *form;   /* for messages, as "load_<Q>_<K>_<V>_tiles" */
     int32_t n_counts;   /* 0: a switch */
     int32_t fields[CONFIG_WORD_FIELDS];
@@ -53,22 +52,21 @@ typedef struct config_need {
     int32_t needed;
 } config_need_t;
 
-/* What the configurations of a kind of family have, and how they are written. */
+/* The fields of the configurations of one kind of family, and how they are written. */
 typedef struct config_layout {
     bool on_cpu;
-    bool any_d_head; /* a d_head of 0, written "any", stands for every head dimension; otherwise a
-                        kernel serves smaller ones than its own, too */
+    bool any_d_head; /* a d_head of 0, written "any", stands for every head dimension; without
+                        it a kernel also serves smaller d_head than its own */
     int32_t n_shape; /* fields in the parentheses, after dtype and d_head */
     const int32_t *shape;
-    int32_t n_words; /* after the colon, before the features */
+    int32_t n_words; /* between the colon and the features */
     const config_word_t *words;
     int32_t n_needs;
     const config_need_t *needs;
-    const char *words_text; /* for messages: what may stand after the colon */
+    const char *words_text; /* for messages: what may follow the colon */
 } config_layout_t;
 
-/* Element types of a problem that kernels serve together: of K and V, which is the configuration's,
- * of Q, and of O. */
+/* Element types that kernels serve together; that of K and V is the configuration's. */
 typedef struct family_types {
     int32_t kv;
     int32_t q;
@@ -79,7 +77,7 @@ typedef struct family_facts {
     int32_t arch;
     const char *name;
     const config_layout_t *layout;
-    int32_t features;           /* that its rows may cover */
+    int32_t features;           /* features that its rows may cover */
     const config_rule_t *rules; /* [CONFIG_N_FIELDS] */
     int32_t n_types;
     const family_types_t *types;
@@ -89,7 +87,7 @@ typedef struct family_facts {
 FLASH_CONFIG_ARCHS(DECLARE_FACTS)
 #undef DECLARE_FACTS
 
-/* Returns the place of a field in a configuration, in which every member is 32 bits wide. */
+/* Returns the offset of a field in a configuration, where every member has 32 bits. */
 static inline size_t config_field_offset(int32_t field) {
     return offsetof(flash_config_t, arch) + (size_t)field * sizeof(int32_t);
 }
@@ -102,7 +100,6 @@ static inline void config_set_field(flash_config_t *config, int32_t field, int32
     *(int32_t *)((char *)config + config_field_offset(field)) = value;
 }
 
-/* Returns the name of a field. */
 const char *config_field_name(int32_t field);
 
 #endif

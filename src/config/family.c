@@ -1,5 +1,5 @@
 /*
- * See family.h.
+ * This file finds families, and what a device lacks for them.
  */
 #include "config/family.h"
 

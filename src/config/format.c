@@ -1,5 +1,5 @@
 /*
- * Writing the short form of a configuration (parse.c reads it).
+ * This file writes the short form of a configuration; parse.c reads it.
  *
  *   (FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax+causal
  *   SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+fixed_reference
@@ -13,7 +13,7 @@
 
 #include <inttypes.h>
 
-/* ---- What the short form has no place for ---- */
+/* ---- Values that the short form cannot express ---- */
 
 static flash_status_t check_enumerators(const flash_config_t *config) {
     const int32_t unknown = config->features & ~words_features();
@@ -49,8 +49,7 @@ static flash_status_t check_absent(const flash_config_t *config, const family_fa
 
 /* ---- The text ---- */
 
-/* Writes the family, and the operation unless it is the forward pass; nothing for the family that
- * needs no name. */
+/* Writes the family, and the operation unless it is the forward pass. One family needs no name. */
 static void put_name(text_writer_t *w, const flash_config_t *config, const family_facts_t *facts) {
     if (config->op != FLASH_OP_FORWARD)
         text_put(w, "%s %s ", facts->name, words_op(config->op));
@@ -91,16 +90,16 @@ static void put_words(text_writer_t *w, const flash_config_t *config,
 }
 
 flash_status_t flash_config_format(const flash_config_t *config, char *text, size_t size) {
-    flash_config_t own;
+    flash_config_t known;
     text_writer_t w = {.length = 0};
     const family_t *family;
-    FLASH_TRY(config_read(&own, config));
-    FLASH_TRY(family_require(own.arch, FLASH_ERROR_INVALID_ARGUMENT, &family));
-    FLASH_TRY(check_enumerators(&own));
-    FLASH_TRY(check_switches(&own, family->facts->layout));
-    FLASH_TRY(check_absent(&own, family->facts));
-    put_name(&w, &own, family->facts);
-    put_shape(&w, &own, family->facts->layout);
-    put_words(&w, &own, family->facts->layout);
+    FLASH_TRY(config_read(&known, config));
+    FLASH_TRY(family_require(known.arch, FLASH_ERROR_INVALID_ARGUMENT, &family));
+    FLASH_TRY(check_enumerators(&known));
+    FLASH_TRY(check_switches(&known, family->facts->layout));
+    FLASH_TRY(check_absent(&known, family->facts));
+    put_name(&w, &known, family->facts);
+    put_shape(&w, &known, family->facts->layout);
+    put_words(&w, &known, family->facts->layout);
     return text_copy(&w, "the short form", text, size);
 }

@@ -1,5 +1,5 @@
 /*
- * Look-up in the generated table.
+ * Rows are found in the generated table by binary search.
  */
 #include "config/kernel_table.h"
 

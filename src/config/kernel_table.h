@@ -1,5 +1,5 @@
 /*
- * The table of kernels: generated (codegen/), sorted by configuration, searched by bsearch.
+ * The table of kernels. It is generated (codegen/), and sorted by configuration for bsearch().
  */
 #ifndef FLASH_KERNEL_TABLE_H
 #define FLASH_KERNEL_TABLE_H
@@ -10,8 +10,8 @@
 struct flash_kernel {
     flash_config_t config;
     const char *name;
-    void (*function)(void); /* CPU families: a cpu_kernel_t (kernels/cpu/cpu_kernel.h); NULL: rows
-                               of other families compute what this one serves */
+    void (*function)(void); /* a cpu_kernel_t (kernels/cpu/cpu_kernel.h) in CPU families; NULL in
+                               MIXED rows, which rows of other families compute */
     const family_t *family;
 };
 
@@ -21,14 +21,13 @@ extern const int32_t kernel_table_count;
 /* Returns the row of a configuration, or NULL when the table has none. */
 const flash_kernel_t *kernel_table_find(const flash_config_t *config);
 
-/* Returns INVALID_ARGUMENT unless the pointer is a row's. */
+/* Returns INVALID_ARGUMENT unless the pointer is that of a row. */
 flash_status_t kernel_table_check(const flash_kernel_t *kernel);
 
-/* Finds the row of a configuration, or refuses: INVALID_CONFIG with the broken rule, or NOT_BUILT.
- */
+/* Finds the row of a configuration. Returns INVALID_CONFIG with the broken rule, or NOT_BUILT. */
 flash_status_t kernel_table_require(const flash_config_t *config, const flash_kernel_t **kernel);
 
-/* Returns what the kernel's family does with it, by its operation. */
+/* Returns the operations of a kernel, by its operation and family. */
 static inline const launch_ops_t *kernel_ops(const flash_kernel_t *kernel) {
     return kernel->family->ops[kernel->config.op];
 }

@@ -1,6 +1,6 @@
 /*
- * Reading the short form of a configuration, as format.c writes it, with blanks and in any order of
- * the words.
+ * This file reads the short form that format.c writes, also with blanks and with words in any
+ * order.
  */
 #include "config/config.h"
 #include "config/facts.h"
@@ -14,12 +14,12 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* A configuration while it is read. */
+/* The state of reading a configuration. */
 typedef struct reading {
     text_reader_t at;
     flash_config_t config;
-    const config_layout_t *layout; /* of its family, once that is known */
-    bool has_counts;               /* the word that is always there has come */
+    const config_layout_t *layout; /* of its family, after that has been read */
+    bool has_counts;               /* the word that is always there has been read */
 } reading_t;
 
 static bool take_char(text_reader_t *r, char c) {
@@ -30,7 +30,7 @@ static bool take_char(text_reader_t *r, char c) {
     return true;
 }
 
-/* Reads an int32 that no blanks precede. */
+/* Reads an int32, with no blanks before it. */
 static bool take_digits(text_reader_t *r, int32_t *value) {
     const char *digits = r->at + (*r->at == '-');
     if (!isdigit((unsigned char)*digits))
@@ -121,26 +121,26 @@ static bool take_switch(reading_t *r, const config_word_t *word) {
     return true;
 }
 
-/* Reads the word, its numbers, and its suffix or none. */
+/* Reads the word, its numbers, and its suffix if it is there. */
 static bool take_counts(reading_t *r, const config_word_t *word) {
     int32_t values[CONFIG_WORD_FIELDS];
-    text_reader_t ahead = r->at;
-    if (r->has_counts || !text_take(&ahead, word->word))
+    text_reader_t after_word = r->at;
+    if (r->has_counts || !text_take(&after_word, word->word))
         return false;
     for (int32_t i = 0; i < word->n_counts; i++)
-        if (!text_take(&ahead, "_") || !take_digits(&ahead, &values[i]))
+        if (!text_take(&after_word, "_") || !take_digits(&after_word, &values[i]))
             return false;
-    text_take(&ahead, word->suffix);
-    if (text_is_word_char(*ahead.at))
+    text_take(&after_word, word->suffix);
+    if (text_is_word_char(*after_word.at))
         return false;
     for (int32_t i = 0; i < word->n_counts; i++)
         config_set_field(&r->config, word->fields[i], values[i]);
-    r->at = ahead;
+    r->at = after_word;
     r->has_counts = true;
     return true;
 }
 
-/* Reads one of the words after ':'; each at most once. */
+/* Reads one of the words after ':'. Each may come once. */
 static flash_status_t read_word(reading_t *r) {
     text_skip_blanks(&r->at);
     if (words_take_feature(&r->at, &r->config.features))
@@ -153,7 +153,7 @@ static flash_status_t read_word(reading_t *r) {
     return text_expected(&r->at, r->layout->words_text);
 }
 
-/* Says what is missing where a text ends without the word that is always there. */
+/* Returns the form of the word that is always there, for a text that ends without it. */
 static const char *counts_form(const config_layout_t *layout) {
     int32_t i = 0;
     while (layout->words[i].n_counts == 0)

@@ -1,6 +1,6 @@
 /*
- * Legality of configurations: the rules of single fields, which the generator hands over
- * (config_facts.c), then those that the family has among its fields.
+ * A configuration is legal if the rules of single fields hold, which the generator provides
+ * (config_facts.c), and the rules between fields, which its family checks.
  */
 #include "config/rules.h"
 

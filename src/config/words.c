@@ -1,5 +1,5 @@
 /*
- * See words.h. The words come from the generator's one list (config_facts.h).
+ * The words come from the generator's list (config_facts.h).
  */
 #include "config/words.h"
 

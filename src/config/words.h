@@ -1,6 +1,6 @@
 /*
- * The words of enumerators that more than one kind of text has: the short form of a configuration,
- * a measured result.
+ * The words of enumerators that occur in several kinds of text: in the short form of a
+ * configuration, and in measured results.
  */
 #ifndef FLASH_CONFIG_WORDS_H
 #define FLASH_CONFIG_WORDS_H
@@ -9,7 +9,7 @@
 #include "core/text_writer.h"
 #include "flashattn.h"
 
-/* Return the word of a FLASH_DTYPE_..., of a FLASH_OP_...; NULL where there is none. */
+/* These return the word of a FLASH_DTYPE_... or a FLASH_OP_...; NULL if there is none. */
 const char *words_dtype(int32_t dtype);
 const char *words_op(int32_t op);
 
@@ -19,10 +19,10 @@ int32_t words_features(void);
 /* Writes the words of FLASH_FEATURE_... bits. */
 void words_put_features(text_writer_t *w, int32_t features);
 
-/* Takes the word of a type. INVALID_ARGUMENT with the place where there is none. */
+/* Takes the word of a type. Returns INVALID_ARGUMENT with the position if there is none. */
 flash_status_t words_read_dtype(text_reader_t *r, int32_t *dtype);
 
-/* Takes the word of an operation, where one is. */
+/* Takes the word of an operation, if one comes next. */
 bool words_take_op(text_reader_t *r, int32_t *op);
 
 /* Takes the word of a feature that the set does not have yet, and adds it. */

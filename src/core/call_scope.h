@@ -1,7 +1,7 @@
 /*
- * What a thread must not bring into the library's work: cancellation, and floating-point modes that
- * would change the bits of results. Both are set aside for the time of an exported call, and of a
- * task that runs in a thread of the caller.
+ * Two settings of a thread must not reach the library's work: cancellation, and floating-point
+ * modes that would change the bits of results. Both are set aside during an exported call, and
+ * during a task that runs in a thread of the caller.
  */
 #ifndef FLASH_CALL_SCOPE_H
 #define FLASH_CALL_SCOPE_H
@@ -10,15 +10,14 @@
 
 #include <pthread.h>
 
-/* What the thread had before. */
+/* The thread's own settings. */
 typedef struct call_scope {
     float_modes_t float_modes;
     int cancel_state;
 } call_scope_t;
 
-/* A cancelled thread would leave a lock held, or a task undone that others wait for, in every
- * function that waits, reads a file or prints. Cleanup handlers in all of them would have to take
- * half-done work back; with cancellation disabled there is none. It costs a few nanoseconds. */
+/* In every function that waits, reads a file or prints, a cancelled thread would leave a lock held,
+ * or a task undone that others wait for. Disabling cancellation costs a few nanoseconds. */
 static inline call_scope_t call_scope_enter(void) {
     call_scope_t scope;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &scope.cancel_state);
@@ -32,14 +31,14 @@ static inline void call_scope_leave(const call_scope_t *scope) {
     pthread_setcancelstate(scope->cancel_state, &disabled);
 }
 
-/* A thread that was cancelled meanwhile ends here: a loop of calls has no other place to. */
+/* A thread that was cancelled meanwhile ends here: a loop of calls may have no other such point. */
 static inline void call_scope_leave_call(const call_scope_t *scope) {
     call_scope_leave(scope);
     pthread_testcancel();
 }
 
-/* The first line of an exported call that waits, reads files, prints or runs tasks: the scope lasts
- * to the function's end. */
+/* Enters a scope that lasts to the function's end. It is the first line of an exported call that
+ * waits, reads files, prints or runs tasks. */
 #define FLASH_CALL_SCOPE()                                                                         \
     __attribute__((cleanup(call_scope_leave_call), unused)) const call_scope_t call_scope =        \
         call_scope_enter()

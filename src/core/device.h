@@ -1,5 +1,5 @@
 /*
- * Devices: what a machine has, as plain facts that selection can also be given by a test.
+ * Devices are described by plain facts, which a test can make up.
  */
 #ifndef FLASH_DEVICE_H
 #define FLASH_DEVICE_H
@@ -8,15 +8,15 @@
 
 #include <stdbool.h>
 
-/* Facts about a device that decide which kernels it can run. */
+/* The facts about a device that decide which kernels it can run. */
 typedef struct device {
     int32_t number;   /* FLASH_DEVICE_CPU, or FLASH_DEVICE_CUDA + ordinal */
     uint32_t isa;     /* CPU: FLASH_ISA_... usable */
-    bool amx_refused; /* CPU: the processor has AMX, the system does not permit it */
+    bool amx_refused; /* CPU: the processor has AMX, but the system refuses it */
     bool isa_absent;  /* CPU: FLASH_CPU_ISA names a family that the processor lacks */
-    bool dots_pay;    /* CPU: a product of bf16 pairs takes no longer than one of fp32 */
+    bool dots_pay;    /* CPU: see cpu_features_dots_pay() */
 
-    int32_t ordinal; /* CUDA, and all below */
+    int32_t ordinal; /* CUDA, like all that follow */
     int32_t compute_capability;
     int32_t n_multiprocessors;
     int32_t shared_memory_per_block; /* bytes, with opt-in */

@@ -1,5 +1,5 @@
 /*
- * Reading an environment variable once, and remembering how that went.
+ * An environment variable is read once, and its status is kept.
  */
 #include "core/environment.h"
 

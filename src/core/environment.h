@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 
-/* What became of reading a variable; static, from ENVIRONMENT_VARIABLE_INIT. */
+/* The result of reading a variable; static, and initialised by ENVIRONMENT_VARIABLE_INIT. */
 typedef struct environment_variable {
     pthread_once_t once;
     flash_status_t status;
@@ -19,11 +19,11 @@ typedef struct environment_variable {
 #define ENVIRONMENT_VARIABLE_INIT                                                                  \
     { PTHREAD_ONCE_INIT, FLASH_SUCCESS, "" }
 
-/* Calls read() the first time, which calls environment_parse(). INVALID_ARGUMENT, with the same
- * message at every call, when the value could not be understood. */
+/* Calls read() once per process, which calls environment_parse(). Returns INVALID_ARGUMENT, with
+ * the same message at every call, when the value could not be understood. */
 flash_status_t environment_read(environment_variable_t *variable, void (*read)(void));
 
-/* Calls parse() with the value of the variable `name`, unless it is not set or empty. */
+/* Calls parse() with the value of the variable `name`, unless it is unset or empty. */
 void environment_parse(environment_variable_t *variable, const char *name,
                        flash_status_t (*parse)(const char *value));
 

@@ -1,6 +1,6 @@
 /*
- * The floating-point modes of a thread: rounding, denormals (FTZ, DAZ), traps; and its exception
- * flags. The library computes in those of a program's start: to nearest, denormals kept, no traps.
+ * A thread has floating-point modes (rounding; denormals by FTZ and DAZ; traps) and flags. The
+ * library computes in the modes of a program's start: to nearest, denormals kept, no traps.
  */
 #ifndef FLASH_FLOAT_MODES_H
 #define FLASH_FLOAT_MODES_H
@@ -9,12 +9,12 @@
 
 #include <xmmintrin.h>
 
-/* MXCSR (Intel SDM volume 1, 10.2.3). The x87 unit, which has modes of its own, is not used. */
+/* The modes are in MXCSR (Intel SDM volume 1, 10.2.3). The x87 unit is not used. */
 typedef struct float_modes {
     unsigned int mxcsr;
 } float_modes_t;
 
-/* Sets the library's modes and returns those before. */
+/* Sets the library's modes and returns the previous ones. */
 static inline float_modes_t float_modes_enter(void) {
     enum { MXCSR_AT_START = 0x1f80 }; /* all exceptions masked */
     const float_modes_t before = {_mm_getcsr()};
@@ -22,7 +22,7 @@ static inline float_modes_t float_modes_enter(void) {
     return before;
 }
 
-/* Sets the modes and the flags that float_modes_enter() returned. */
+/* Restores the modes and flags that float_modes_enter() returned. */
 static inline void float_modes_leave(const float_modes_t *before) {
     _mm_setcsr(before->mxcsr);
 }
@@ -31,7 +31,7 @@ static inline void float_modes_leave(const float_modes_t *before) {
 
 #include <stdint.h>
 
-/* FPCR and FPSR (Arm ARM, C5.2.8 and C5.2.10). */
+/* The modes are in FPCR, the flags in FPSR (Arm ARM, C5.2.8 and C5.2.10). */
 typedef struct float_modes {
     uint64_t fpcr;
     uint64_t fpsr;

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* Returns a / b, rounded up, of numbers that are not negative. */
+/* Returns a / b, rounded up, for numbers that are not negative. */
 static inline int64_t divide_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
@@ -19,7 +19,7 @@ static inline int64_t max64(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-/* Return a * b and a + b; UINT64_MAX where that is more. */
+/* These return a * b and a + b, or UINT64_MAX where that overflows. */
 static inline uint64_t saturating_multiply(uint64_t a, uint64_t b) {
     uint64_t product;
     return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;

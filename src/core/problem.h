@@ -1,5 +1,5 @@
 /*
- * One attention problem as the rest of the library sees it: validated, defaults filled in.
+ * An attention problem as the rest of the library sees it: validated, with defaults filled in.
  */
 #ifndef FLASH_PROBLEM_H
 #define FLASH_PROBLEM_H
@@ -11,30 +11,30 @@
 
 enum { EXECUTOR_MAX_WORKERS = 4096 };
 
-/* Who runs the tasks of a call on the CPU. Without run the library's own threads, n_workers of them
- * at most; all zero: what is set for the process. */
+/* An executor runs the tasks of a call on the CPU. If run is NULL, the library's own threads do, at
+ * most n_workers of them. All zero stands for what is set for the process. */
 typedef struct executor {
     flash_parallel_for_t run;
     void *context;
     int32_t n_workers;
 } executor_t;
 
-/* What was found in the arrays of a paged cache when they were checked. */
+/* The limits of a paged cache, as its arrays had them when they were checked. */
 typedef struct page_limits {
     int64_t ids;  /* page_indptr[batch] */
-    int64_t rows; /* past the largest of page_rows */
+    int64_t rows; /* the largest of page_rows, plus 1 */
 } page_limits_t;
 
 typedef struct problem {
-    flash_params_t params; /* what the kernel is told */
+    flash_params_t params; /* what kernels see of the problem */
     int32_t dtype;         /* of K and V */
     int32_t device;
     int32_t features; /* FLASH_FEATURE_... bits that a kernel must have */
-    int64_t total_q;  /* tokens of ragged tensors, where lengths in host memory were checked */
+    int64_t total_q;  /* tokens of ragged tensors, if lengths in host memory were checked */
     int64_t total_k;
     page_limits_t page_limits;
     bool has_output;      /* some row of O exists */
-    bool batch_invariant; /* the choice of a kernel must not look at the batch */
+    bool batch_invariant; /* the choice of a kernel must not depend on the batch */
     void *workspace;
     uint64_t workspace_size;
     executor_t executor;
@@ -47,7 +47,7 @@ static inline int64_t problem_most_keys(const flash_params_t *p) {
     return bounded && window < p->seqlen_k ? window : p->seqlen_k;
 }
 
-/* Estimates the keys that a row of Q sees in the mean. */
+/* Estimates the mean number of keys that a row of Q sees. */
 static inline int64_t problem_mean_keys(const flash_params_t *p) {
     const bool triangular = p->window_right >= 0 && p->window_left < 0;
     return triangular ? p->seqlen_k / 2 : problem_most_keys(p);

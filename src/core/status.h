@@ -1,5 +1,5 @@
 /*
- * How a function inside the library fails: it returns a status and leaves a message.
+ * A function inside the library fails by returning a status and leaving a message.
  */
 #ifndef FLASH_STATUS_H
 #define FLASH_STATUS_H
@@ -10,13 +10,13 @@
 flash_status_t status_fail(flash_status_t status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* The calling thread's last error. */
+/* Returns the calling thread's last error. */
 const char *status_message(void);
 
-/* Copies text into buffer[0 ... size), cut to fit and NUL-terminated; no buffer: nothing. */
+/* Copies text into buffer[0 ... size), cut to fit and NUL-terminated. buffer may be NULL. */
 void status_copy_text(const char *text, char *buffer, size_t size);
 
-/* Fails with a message that names the values, unless the condition holds. */
+/* Returns from the caller with this status and message unless the condition holds. */
 #define FLASH_REQUIRE(condition, status, ...)                                                      \
     do {                                                                                           \
         if (!(condition)) {                                                                        \
@@ -25,7 +25,7 @@ void status_copy_text(const char *text, char *buffer, size_t size);
         }                                                                                          \
     } while (0)
 
-/* Passes a failure on to the caller. */
+/* Returns from the caller with the status of a call that failed. */
 #define FLASH_TRY(call)                                                                            \
     do {                                                                                           \
         const flash_status_t try_status = (call);                                                  \

@@ -1,5 +1,5 @@
 /*
- * Copying structs whose size says how old their side of the interface is.
+ * Structs are copied by their struct_size, which says how old their side of the interface is.
  */
 #include "core/struct_size.h"
 

@@ -1,6 +1,5 @@
 /*
- * Structs that cross the interface in both directions between libraries and callers of different
- * age: see "Growth" in flashattn.h.
+ * Structs between libraries and callers of different age: see "Growth" in flashattn.h.
  */
 #ifndef FLASH_STRUCT_SIZE_H
 #define FLASH_STRUCT_SIZE_H
@@ -8,12 +7,12 @@
 #include "flashattn.h"
 
 /*
- * Copies a caller's struct into ours[0 ... size): fields that it lacks become zero; fields that
- * we lack must be zero. ours->struct_size becomes size. type names it in messages.
+ * Copies a caller's struct into ours[0 ... size). Fields that the caller lacks become zero; fields
+ * that we lack must be zero. ours->struct_size becomes size. `type` is the name in messages.
  */
 flash_status_t struct_read(void *ours, size_t size, const void *theirs, const char *type);
 
-/* Fills a caller's struct up to its own struct_size, which it keeps. */
+/* Fills a caller's struct up to its own struct_size, which does not change. */
 flash_status_t struct_write(const void *ours, size_t size, void *theirs, const char *type);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * See text_reader.h.
+ * This file reads a line of text word by word.
  */
 #include "core/text_reader.h"
 
@@ -36,9 +36,9 @@ bool text_is_word_char(char c) {
 }
 
 bool text_take_word(text_reader_t *r, const char *word) {
-    text_reader_t ahead = *r;
-    if (!text_take(&ahead, word) || text_is_word_char(*ahead.at))
+    text_reader_t after_word = *r;
+    if (!text_take(&after_word, word) || text_is_word_char(*after_word.at))
         return false;
-    *r = ahead;
+    *r = after_word;
     return true;
 }

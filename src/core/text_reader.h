@@ -1,6 +1,6 @@
 /*
- * Reading a line of text word by word: the short form of a configuration, a measured result. What
- * cannot be taken leaves the reader where it is.
+ * A text reader reads a line word by word: the short form of a configuration, or a measured result.
+ * It stays where it is when the text is not what was asked for.
  */
 #ifndef FLASH_TEXT_READER_H
 #define FLASH_TEXT_READER_H
@@ -11,22 +11,21 @@
 
 typedef struct text_reader {
     const char *text;
-    const char *at;      /* the place in it */
-    int32_t line_number; /* for messages; 0: the text is not part of a larger one */
+    const char *at;      /* the next character */
+    int32_t line_number; /* for messages; 0: the text is a single line */
 } text_reader_t;
 
-/* Refuses what is at the place, and names the place. */
+/* Returns INVALID_ARGUMENT, with a message that says what was expected at which position. */
 flash_status_t text_expected(const text_reader_t *r, const char *what);
 
 void text_skip_blanks(text_reader_t *r);
 
-/* Takes exactly these characters, if they are there. */
+/* Takes exactly these characters, if they come next. */
 bool text_take(text_reader_t *r, const char *characters);
 
-/* Takes these characters, unless a longer word begins with them. */
+/* Takes this word, if it comes next and no longer word begins with it. */
 bool text_take_word(text_reader_t *r, const char *word);
 
-/* Says whether a character can be part of a word. */
 bool text_is_word_char(char c);
 
 #endif

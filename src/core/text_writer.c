@@ -1,5 +1,5 @@
 /*
- * See text_writer.h.
+ * This file writes a line of text piece by piece.
  */
 #include "core/text_writer.h"
 

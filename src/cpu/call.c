@@ -1,5 +1,5 @@
 /*
- * The items of a call, and what its workers do with them.
+ * This file runs a call's work items (call.h) on its workers.
  */
 #include "cpu/call.h"
 
@@ -12,7 +12,7 @@ static int64_t head_index(const cpu_call_t *call, int32_t batch_index, int32_t h
     return (int64_t)batch_index * call->params.n_heads_kv + head_kv;
 }
 
-/* The head number `head` of [batch, n_heads_kv]: its batch entry, and its number there. */
+/* A head is numbered in [batch, n_heads_kv]; these return its batch entry and its K/V head. */
 static int32_t batch_index_of(const cpu_call_t *call, int64_t head) {
     return (int32_t)(head / call->params.n_heads_kv);
 }
@@ -27,14 +27,14 @@ static cpu_cut_t cut_of(const cpu_call_t *call, int32_t batch_index) {
                             batch_index);
 }
 
-/* Where the partial results of a head lie: its first row in [batch, n_heads_kv, partial_rows]. */
+/* Returns the first row of a head's partial results in [batch, n_heads_kv, partial_rows]. */
 static int64_t partial_row(const cpu_call_t *call, int32_t batch_index, int32_t head_kv) {
     return head_index(call, batch_index, head_kv) * call->plan.partial_rows;
 }
 
 /* ---- Items ---- */
 
-/* The sequence that holds item i: first_item[b] <= i < first_item[b + 1]. */
+/* Returns the sequence b that has item i: first_item[b] <= i < first_item[b + 1]. */
 static int32_t find_sequence(const cpu_call_t *call, int64_t i) {
     int32_t low = 0, high = call->params.batch;
     while (high - low > 1) {
@@ -47,19 +47,19 @@ static int32_t find_sequence(const cpu_call_t *call, int64_t i) {
     return low;
 }
 
-/* Where the packed keys of the head number `head` of [batch, n_heads_kv], which is not whole, lie:
- * behind those of whole heads, which have some slots a worker. */
+/* Returns the slot of a head that is not whole. Whole heads, if there are any, have the first
+ * `turns` slots of each worker, and every other head has one behind them. */
 static int64_t slot_of(const cpu_call_t *call, int64_t head) {
     return call->n_whole > 0 ? call->n_workers * call->turns + head - call->n_whole
                              : head % call->n_slots;
 }
 
-/* Waits until at most so many items of the head are not done. */
+/* Waits until at most n_left items of the head are still to be done. */
 static void wait_for(const cpu_call_t *call, int64_t head, int64_t n_left) {
     countdown_wait(&call->n_left[head], n_left, call->sleepers);
 }
 
-/* Workers wait for the last of a head's packs, which leaves n_tasks, and for its last item. */
+/* Marks an item of the head as done. Others wait for two counts: n_tasks (all is packed), and 0. */
 static void finish_item(const cpu_call_t *call, int64_t head, int64_t n_tasks) {
     const int64_t n_left = atomic_fetch_sub(&call->n_left[head], 1) - 1;
     if (n_left == n_tasks || n_left == 0)
@@ -71,8 +71,8 @@ static bool packs(const cpu_call_t *call, int64_t head) {
     return cpu_plan_n_packs(&call->plan, &cut) > 0;
 }
 
-/* Waits until the head that packed into the same slot before is done; it waited for those before
- * it. Beside whole heads each has a slot of its own. */
+/* Waits until the slot is free, that is until the head that used it before is done; that head has
+ * waited for the one before it. Beside whole heads each head has a slot of its own. */
 static void wait_for_slot(const cpu_call_t *call, int64_t head) {
     int64_t before = call->n_whole > 0 ? -1 : head - call->n_slots;
     while (before >= 0 && !packs(call, before))
@@ -81,12 +81,11 @@ static void wait_for_slot(const cpu_call_t *call, int64_t head) {
         wait_for(call, before, 0);
 }
 
-/* Counts the items of a head whose keys are not split. */
 static int64_t n_items_of_head(const cpu_call_t *call, const cpu_cut_t *cut) {
     return cpu_plan_n_packs(&call->plan, cut) + cut->n_tasks_per_head;
 }
 
-/* Runs one of a head's items: a block of keys to pack, or a task. */
+/* Runs one item of a head, packing a block of keys or a task. */
 static void run_item_of_head(const cpu_call_t *call, const cpu_cut_t *cut, int64_t head,
                              int64_t item, int64_t slot, void *scratch) {
     const int32_t b = batch_index_of(call, head), head_kv = head_kv_of(call, head);
@@ -104,7 +103,6 @@ static void run_item_of_head(const cpu_call_t *call, const cpu_cut_t *cut, int64
     finish_item(call, head, cut->n_tasks_per_head);
 }
 
-/* Runs an item of a sequence whose keys are not split. */
 static void run_task(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
                      void *scratch) {
     const int64_t n_items = n_items_of_head(call, cut), index = item % n_items;
@@ -115,7 +113,7 @@ static void run_task(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, in
     run_item_of_head(call, cut, head, index, n_packs > 0 ? slot_of(call, head) : 0, scratch);
 }
 
-/* Runs whole heads from `first` on, by turns: all are as much work. */
+/* Runs whole heads from `first` on, an item of each in turn. They all have the same items. */
 static void run_whole_heads(const cpu_call_t *call, int64_t first, int64_t worker, void *scratch) {
     const cpu_cut_t cut = cut_of(call, batch_index_of(call, first));
     for (int64_t item = 0; item < n_items_of_head(call, &cut); item++)
@@ -123,8 +121,8 @@ static void run_whole_heads(const cpu_call_t *call, int64_t first, int64_t worke
             run_item_of_head(call, &cut, first + i, item, worker * call->turns + i, scratch);
 }
 
-/* Runs an item of a sequence whose keys are split. A thread's next item is most likely n_workers
- * items on. */
+/* Runs an item of a sequence whose keys are split. The task prefetches for the item that its thread
+ * most likely takes next, n_workers items on. */
 static void run_split(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
                       void *scratch) {
     const flash_params_t *p = &call->params;
@@ -132,7 +130,7 @@ static void run_split(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, i
     const cpu_task_t next = cpu_plan_split_task(&call->plan, p, cut, b, item + call->n_workers);
     const int64_t split = (task.keys.begin - cut->keys.begin) / cut->keys_per_split;
     const int64_t row = partial_row(call, b, task.head_kv) + split * cut->n_rows;
-    if (next.n_heads == task.n_heads) /* as many rows are asked for as are read */
+    if (next.n_heads == task.n_heads) /* it prefetches as many rows as it reads */
         task.ahead = (cpu_ahead_t){next.keys, next.head_kv};
     task.o_partial = call->o_partial + row * p->d_head;
     task.lse_partial = call->lse_partial + row;
@@ -141,8 +139,7 @@ static void run_split(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, i
         finish_item(call, head_index(call, b, task.head_kv + i), 0);
 }
 
-/* Merges the splits of the head number `head` of [batch, n_heads_kv], if it has any, in their
- * order. */
+/* Merges the splits of a head, if it has any, in their order. */
 static void run_merge(const cpu_call_t *call, int64_t head) {
     const int32_t b = batch_index_of(call, head), head_kv = head_kv_of(call, head);
     const cpu_cut_t cut = cut_of(call, b);
@@ -179,7 +176,7 @@ static void run_item(const cpu_call_t *call, int64_t i, void *scratch) {
         run_task(call, &cut, b, i - call->first_item[b], scratch);
 }
 
-/* Items of the whole heads: where there are any, all heads have as many. */
+/* Counts the items of the whole heads, which all have the same number. */
 static int64_t n_items_of_whole(const cpu_call_t *call) {
     return call->n_whole * (call->first_item[1] / call->params.n_heads_kv);
 }
@@ -201,7 +198,7 @@ void cpu_call_work(void *argument, int32_t index) {
     }
 }
 
-/* ---- The beginning ---- */
+/* ---- Layout ---- */
 
 static void count_items(cpu_call_t *call) {
     const flash_params_t *p = &call->params;

@@ -1,5 +1,5 @@
 /*
- * flash_combine() on the CPU: the rows are shared among threads.
+ * flash_combine() on the CPU shares the rows among threads.
  */
 #include "cpu/combine.h"
 
@@ -18,8 +18,9 @@ typedef struct combine_call {
 
 enum { ROWS_AT_A_TIME = 16 };
 
-static int64_t tensor_index(const flash_tensor_t *t, int64_t batch, int64_t seq, int64_t head) {
-    return batch * t->stride_batch + seq * t->stride_seq + head * t->stride_head;
+static int64_t tensor_index(const flash_tensor_t *tensor, int64_t batch, int64_t seq,
+                            int64_t head) {
+    return batch * tensor->stride_batch + seq * tensor->stride_seq + head * tensor->stride_head;
 }
 
 /* A row of [batch, seqlen_q, n_heads]. */
@@ -29,12 +30,12 @@ typedef struct row {
     int64_t head;
 } row_t;
 
-/* An element of fp32 data of any alignment. */
+/* Returns the address of an element of fp32 data of any alignment. */
 static const float *float_at(const float *data, int64_t index) {
     return (const float *)(const void *)((const char *)data + index * (int64_t)sizeof *data);
 }
 
-/* Without any, neither pointers nor strides mean anything. */
+/* If n_partials is 0, pointers and strides mean nothing. */
 static combine_partials_t partials_of(const flash_combine_args_t *a, const row_t *row) {
     if (a->n_partials == 0)
         return (combine_partials_t){.dtype = a->o_partial.dtype};
@@ -57,7 +58,7 @@ static combine_partials_t partials_of(const flash_combine_args_t *a, const row_t
     return partials;
 }
 
-static void combine_one(const flash_combine_args_t *a, int64_t number) {
+static void combine_numbered_row(const flash_combine_args_t *a, int64_t number) {
     const row_t row = {.batch = number / a->seqlen_q / a->n_heads,
                        .seq = number % a->seqlen_q,
                        .head = number / a->seqlen_q % a->n_heads};
@@ -82,7 +83,7 @@ static void combine_work(void *argument, int32_t index) {
         if (first >= n_rows)
             return;
         for (int64_t row = first; row < first + ROWS_AT_A_TIME && row < n_rows; row++)
-            combine_one(a, row);
+            combine_numbered_row(a, row);
     }
 }
 

@@ -1,7 +1,7 @@
 /*
- * The affinity mask, and control groups where systems mount them, /sys/fs/cgroup: version 2
- * (cpu.max) and version 1 (cpu.cfs_quota_us); Linux, Documentation/admin-guide/cgroup-v2.rst and
- * Documentation/scheduler/sched-bwc.rst.
+ * This file counts processors by the affinity mask and by control groups at /sys/fs/cgroup, of
+ * version 2 (cpu.max) and version 1 (cpu.cfs_quota_us); see Documentation/admin-guide/cgroup-v2.rst
+ * and Documentation/scheduler/sched-bwc.rst of Linux.
  */
 #define _GNU_SOURCE
 #include "cpu/count.h"
@@ -14,7 +14,7 @@
 
 enum { LINE_BYTES = 1024 };
 
-/* The first line of a file without its end; false: there is none, or it is longer. */
+/* Reads the first line of a file without its end; false if there is none or it is longer. */
 static bool read_line(const char *path, char line[LINE_BYTES]) {
     FILE *file = fopen(path, "re");
     if (file == NULL)
@@ -40,7 +40,7 @@ static int32_t processors(int64_t quota, int64_t period) {
 
 /* ---- The quota of one group ---- */
 
-/* "max 100000" or "150000 100000": microseconds of processor time per period. */
+/* The file holds microseconds of processor time per period: "max 100000" or "150000 100000". */
 static int32_t quota_of_v2(const char *folder) {
     char path[LINE_BYTES], line[LINE_BYTES];
     int64_t quota, period;
@@ -56,7 +56,7 @@ static bool read_number(const char *folder, const char *name, int64_t *number) {
     return read_line(path, line) && sscanf(line, "%" SCNd64, number) == 1;
 }
 
-/* A quota of -1 is none. */
+/* A quota of -1 stands for none. */
 static int32_t quota_of_v1(const char *folder) {
     int64_t quota, period;
     if (!read_number(folder, "cpu.cfs_quota_us", &quota) ||
@@ -67,9 +67,10 @@ static int32_t quota_of_v1(const char *folder) {
 
 /* ---- The groups of the process ---- */
 
-/* The least of a group and of those that it is in. In a container the path may be that of the
- * host, of which only the mounted folder itself is to be seen. */
-static int32_t least(const char *mount, const char *group, int32_t (*quota_of)(const char *)) {
+/* Returns the least quota of a group and of the groups around it. In a container the path may be
+ * that of the host; then only the mounted folder itself can be seen. */
+static int32_t least_quota(const char *mount, const char *group,
+                           int32_t (*quota_of)(const char *)) {
     char folder[LINE_BYTES];
     const int length = snprintf(folder, sizeof folder, "%s%s", mount, group);
     if (length < 0 || (size_t)length >= sizeof folder)
@@ -93,7 +94,8 @@ static bool has_word(const char *list, const char *word) {
     return false;
 }
 
-/* A line of /proc/self/cgroup: "0::/group" of version 2, "4:cpu,cpuacct:/group" of version 1. */
+/* Reads a line of /proc/self/cgroup: "0::/group" (version 2), "4:cpu,cpuacct:/group" (version
+ * 1). */
 static int32_t quota_of_line(const char *root, char *line) {
     char mount[LINE_BYTES];
     char *controllers = strchr(line, ':');
@@ -106,7 +108,7 @@ static int32_t quota_of_line(const char *root, char *line) {
     if (!is_v2 && !has_word(controllers, "cpu"))
         return INT32_MAX;
     snprintf(mount, sizeof mount, "%s/sys/fs/cgroup%s", root, is_v2 ? "" : "/cpu");
-    return least(mount, group, is_v2 ? quota_of_v2 : quota_of_v1);
+    return least_quota(mount, group, is_v2 ? quota_of_v2 : quota_of_v1);
 }
 
 int32_t cpu_quota(const char *root) {

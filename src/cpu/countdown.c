@@ -1,5 +1,5 @@
 /*
- * Spinning, then sleeping.
+ * A waiting thread spins for SPIN_NANOSECONDS, then it sleeps.
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime */
 #include "cpu/countdown.h"
@@ -7,15 +7,14 @@
 #include <stdbool.h>
 #include <time.h>
 
-/* This is longer than a thread takes for a block of keys to pack, or for the rest of a task of
- * others that began together; short beside the milliseconds for which a system takes a processor
- * away. */
+/* Spinning takes longer than packing a block of keys, or than the rest of a task that began at the
+ * same time. It is short beside the milliseconds for which a system takes a processor away. */
 enum { SPIN_NANOSECONDS = 50000 };
 
 static int64_t nanoseconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    struct timespec moment;
+    clock_gettime(CLOCK_MONOTONIC, &moment);
+    return (int64_t)moment.tv_sec * 1000000000 + moment.tv_nsec;
 }
 
 static inline void pause_processor(void) {
@@ -26,7 +25,7 @@ static inline void pause_processor(void) {
 #endif
 }
 
-/* Says whether the count fell meanwhile. */
+/* Says whether the count fell in time. */
 static bool spin(const atomic_int_least64_t *count, int64_t most) {
     const int64_t end = nanoseconds() + SPIN_NANOSECONDS;
     do {
@@ -37,7 +36,7 @@ static bool spin(const atomic_int_least64_t *count, int64_t most) {
     return false;
 }
 
-/* A thread that lowers the count either sees this one among the sleepers, or is seen by it. */
+/* Who lowers the count either sees this sleeper, or has lowered it before the sleeper looks. */
 static void sleep_until(const atomic_int_least64_t *count, int64_t most,
                         countdown_sleepers_t *sleepers) {
     pthread_mutex_lock(&sleepers->lock);

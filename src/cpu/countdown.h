@@ -1,6 +1,6 @@
 /*
- * Waiting until a count of work has fallen, in threads that may have to share their processor: a
- * waiting thread spins for a moment, which is all it takes where the others run, then it sleeps.
+ * Threads wait here until a count of work has fallen. They may have to share their processor, so a
+ * waiting thread spins for a moment, which suffices where the others run, and then sleeps.
  */
 #ifndef FLASH_COUNTDOWN_H
 #define FLASH_COUNTDOWN_H
@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/* What threads sleep on, for any number of counts. */
+/* Threads sleep on this, for any number of counts. */
 typedef struct countdown_sleepers {
     pthread_mutex_t lock;
     pthread_cond_t fallen;
@@ -19,12 +19,11 @@ typedef struct countdown_sleepers {
 void countdown_sleepers_init(countdown_sleepers_t *sleepers);
 void countdown_sleepers_destroy(countdown_sleepers_t *sleepers);
 
-/* Returns when *count <= most. Some other thread lowers the count and tells. */
+/* Returns when *count <= most. Another thread lowers the count and calls countdown_tell(). */
 void countdown_wait(const atomic_int_least64_t *count, int64_t most,
                     countdown_sleepers_t *sleepers);
 
-/* Wakes the sleepers after a count, lowered by a sequentially consistent operation, has fallen to
- * what one of them may be waiting for. */
+/* Wakes the sleepers, after a sequentially consistent operation has lowered a count far enough. */
 static inline void countdown_tell(countdown_sleepers_t *sleepers) {
     if (atomic_load(&sleepers->n_sleepers) == 0)
         return;

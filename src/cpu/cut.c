@@ -1,5 +1,5 @@
 /*
- * Cutting a sequence into CPU tasks.
+ * This file cuts a sequence into CPU tasks.
  */
 #include "cpu/cut.h"
 
@@ -9,7 +9,7 @@
 /* A sequence with fewer keys is never split. */
 enum { SPLIT_LEAST_KEYS = 4 * SPLIT_MIN_KEYS };
 
-/* Counts the splits of a sequence of so many keys, if rows are few. */
+/* Counts the splits of a sequence of n_keys keys, if its rows are few. */
 static int64_t most_splits(int64_t n_heads, int64_t n_keys) {
     const int64_t n_short = min64(n_keys / SPLIT_MIN_KEYS, SPLIT_ENOUGH / n_heads);
     const int64_t n_worth = max64(n_short, n_keys / SPLIT_LONG_KEYS);
@@ -35,20 +35,20 @@ int32_t cpu_cut_count_splits(const cpu_family_t *family, const flash_config_t *c
 
 /* ---- Bounds ---- */
 
-/* Bounds the rows of one block, where the keys are split; 0: they never are. */
+/* Bounds the rows of a split sequence with one block of rows; 0 if none is split. */
 static int64_t split_rows_of_block(int64_t n_heads, int64_t n_rows, int64_t n_keys) {
     return most_splits(n_heads, n_keys) < 2 ? 0 : min64(n_rows, n_keys / (2 * SPLIT_ROW_KEYS));
 }
 
-/* Bounds the rows of several blocks, likewise. */
+/* Bounds the rows of a split sequence with several blocks of rows; 0 if none is split. */
 static int64_t split_rows_of_blocks(int64_t n_heads, int64_t n_rows, int64_t n_keys) {
     const int64_t least = least_splits_of_blocks(n_heads);
     return most_splits(n_heads, n_keys) < least ? 0
                                                 : min64(n_rows, n_keys / SPLIT_BLOCKS_KEYS / least);
 }
 
-/* Finds the number of keys from which on every sequence of at most n_rows rows is split, of at
- * least so many splits with row_keys keys per row; INT64_MAX: none is. */
+/* Returns the number of keys from which on every sequence of at most n_rows rows is split, into at
+ * least n_splits with row_keys keys per row; INT64_MAX if none is. */
 static int64_t split_from_keys(int64_t n_heads, int64_t n_rows, int64_t n_splits,
                                int64_t row_keys) {
     const int64_t keys = n_splits * max64(row_keys * n_rows, SPLIT_LONG_KEYS);
@@ -71,7 +71,6 @@ static int64_t most_shared_keys(const cpu_family_t *family, const flash_config_t
     return from - 1;
 }
 
-/* Finds the bounds where some sequence may be split. */
 static cpu_cut_bounds_t bounds_of_splits(const cpu_family_t *family, const flash_config_t *config,
                                          int64_t n_heads, int64_t n_rows, int64_t n_keys) {
     const int64_t n_splits = most_splits(n_heads, n_keys);
@@ -107,14 +106,14 @@ static void split_keys(const cpu_family_t *family, const flash_config_t *config,
     cut->n_tasks_per_head = cut->n_splits;
 }
 
-/* Tasks of rows_per_task: parts of whole blocks of B_r, or several such blocks. */
-static int64_t count_alike(int32_t B_r, int32_t rows_per_task, int64_t n_rows) {
+/* Counts the tasks of rows_per_task rows: parts of whole blocks of B_r, or several blocks. */
+static int64_t count_full(int32_t B_r, int32_t rows_per_task, int64_t n_rows) {
     return rows_per_task < B_r ? n_rows / B_r * (B_r / rows_per_task) : n_rows / rows_per_task;
 }
 
 int64_t cpu_cut_count_tasks(int32_t B_r, int32_t rows_per_task, int64_t n_rows) {
-    const int64_t n_alike = count_alike(B_r, rows_per_task, n_rows);
-    return n_alike + divide_up(n_rows - n_alike * rows_per_task, B_r);
+    const int64_t n_full = count_full(B_r, rows_per_task, n_rows);
+    return n_full + divide_up(n_rows - n_full * rows_per_task, B_r);
 }
 
 cpu_cut_t cpu_cut_sequence(const cpu_family_t *family, const flash_config_t *config,
@@ -126,7 +125,7 @@ cpu_cut_t cpu_cut_sequence(const cpu_family_t *family, const flash_config_t *con
                      .B_r = B_r,
                      .rows_per_task = rows_per_task};
     cut.n_rows = (int64_t)cut.sequence.len_q * params->group;
-    cut.n_alike = count_alike(B_r, rows_per_task, cut.n_rows);
+    cut.n_full = count_full(B_r, rows_per_task, cut.n_rows);
     cut.n_tasks_per_head = cpu_cut_count_tasks(B_r, rows_per_task, cut.n_rows);
     cut.keys.begin = flash_visible_keys(params, &cut.sequence, 0).begin;
     cut.keys.end = cut.sequence.len_k;
@@ -135,12 +134,12 @@ cpu_cut_t cpu_cut_sequence(const cpu_family_t *family, const flash_config_t *con
     return cut;
 }
 
-/* Later rows see more keys under a causal mask: they come first. */
+/* Later rows see more keys under a causal mask, so the last block comes first. */
 static void set_row_block(cpu_task_t *task, const flash_params_t *params, const cpu_cut_t *cut,
                           int64_t index) {
     const int64_t block = cut->n_tasks_per_head - 1 - index;
-    const int64_t n_before = min64(block, cut->n_alike);
-    const int64_t rows = block < cut->n_alike ? cut->rows_per_task : cut->B_r;
+    const int64_t n_before = min64(block, cut->n_full);
+    const int64_t rows = block < cut->n_full ? cut->rows_per_task : cut->B_r;
     task->row_begin = n_before * cut->rows_per_task + (block - n_before) * cut->B_r;
     task->row_end = min64(task->row_begin + rows, cut->n_rows);
     const int64_t first = task->row_begin / params->group;

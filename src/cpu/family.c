@@ -1,5 +1,5 @@
 /*
- * The CPU families: which instruction set each stands on, and which is taken first.
+ * The CPU families: which instruction set each needs, and which is preferred.
  */
 #include "config/family.h"
 
@@ -8,7 +8,7 @@
 
 #include <stddef.h>
 
-/* ---- What they have in common ---- */
+/* ---- All CPU families ---- */
 
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
@@ -16,7 +16,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     return cpu_plan_obstacle(config, &problem->params);
 }
 
-/* Large tiles first, where a build holds several rows of a family. */
+/* Large tiles come first where a build holds several rows of a family. */
 static family_rank_t rank_by_tile(const flash_config_t *config, const problem_t *problem,
                                   const device_t *device) {
     (void)problem;
@@ -40,7 +40,7 @@ static const char *remark_on_processor(const problem_t *problem, const device_t 
                                     .remark = (remark_),                                           \
                                     .ops = {[FAMILY_OP_FORWARD] = &cpu_forward_ops}}
 
-/* A family that needs instruction sets, in these words, and has this priority where they are. */
+/* These define what a family lacks without its instruction sets, and its priority with them. */
 #define DEFINE_LACKS(name, isa_, words)                                                            \
     static const char *lacks_##name(const device_t *device) {                                      \
         return device->isa & (isa_) ? NULL : words;                                                \
@@ -51,11 +51,11 @@ static const char *remark_on_processor(const problem_t *problem, const device_t 
         return value;                                                                              \
     }
 
-/* The order in which families are taken, those of one kind of processor beside each other. */
+/* The highest priority is taken first. Only families of one kind of processor compete. */
 enum {
     PRIORITY_REFERENCE,
     PRIORITY_AVX2,
-    PRIORITY_AVX512_BF16_SLOW, /* where products of bf16 pairs take longer than of fp32 */
+    PRIORITY_AVX512_BF16_SLOW, /* products of bf16 pairs take longer than of fp32 */
     PRIORITY_AVX512,
     PRIORITY_AVX512_BF16_FAST,
     PRIORITY_AMX,
@@ -80,7 +80,7 @@ DEFINE_LACKS(avx2, FLASH_ISA_AVX2,
 DEFINE_PRIORITY(avx2, PRIORITY_AVX2)
 CPU_FAMILY(avx2, lacks_avx2, priority_avx2, remark_on_processor);
 
-/* Says why AVX512_BF16 was not taken in its place. */
+/* Says why AVX512_BF16 was not taken instead. */
 static const char *remark_on_pairs(const problem_t *problem, const device_t *device) {
     const bool slow_pairs = (device->isa & FLASH_ISA_AVX512_BF16) && !device->dots_pay;
     const bool says_more = device->amx_refused || device->isa_absent;

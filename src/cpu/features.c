@@ -1,5 +1,5 @@
 /*
- * Feature bits by cpuid and xgetbv (Intel SDM volume 2, CPUID and XGETBV); never by model number.
+ * Feature bits come from cpuid and xgetbv (Intel SDM volume 2), not from the model number.
  */
 #define _GNU_SOURCE
 #include "cpu/features.h"
@@ -18,7 +18,7 @@ static cpu_features_limit_t limit_in_force = {.isa = UINT32_MAX};
 static flash_status_t parse(const char *value) {
     static const struct {
         const char *name; /* in any letter case */
-        uint32_t isa;     /* what comes with this one */
+        uint32_t isa;     /* what this name allows beyond the names before it */
     } isas[] = {{"reference", 0},
                 {"avx2", FLASH_ISA_AVX2},
                 {"avx512", FLASH_ISA_AVX512},
@@ -77,11 +77,11 @@ flash_status_t cpu_features_limit(cpu_features_limit_t *limit) {
 #define LEAF7_AMX_TILE (1u << 24)
 /* CPUID leaf 7, subleaf 1, EAX */
 #define LEAF7_1_AVX512_BF16 (1u << 5)
-/* XCR0: state that the system saves */
+/* XCR0: the state that the system saves */
 #define XCR0_AVX    0x06u    /* xmm, ymm */
 #define XCR0_AVX512 0xe6u    /* and masks, zmm */
 #define XCR0_AMX    0x600e6u /* and tile configuration, tiles */
-/* Linux: asks for a state that a process does not have from its start */
+/* Linux: arch_prctl() asks for state that a process does not have from its start */
 #define ARCH_REQ_XCOMP_PERM 0x1023
 #define XFEATURE_TILE_DATA  18
 
@@ -95,7 +95,7 @@ static uint32_t read_xcr0(void) {
     return low;
 }
 
-/* Finds what a processor with AVX-512 has for bf16. */
+/* Returns the bf16 instruction sets of a processor with AVX-512. */
 static uint32_t bf16_isa(uint32_t xcr0, uint32_t leaf7_edx) {
     uint32_t eax, ebx, ecx, edx;
     if (!__get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) || !has_all(eax, LEAF7_1_AVX512_BF16))
@@ -151,7 +151,7 @@ void cpu_features_name(char name[64]) {
 #if defined(__aarch64__)
 #include <sys/auxv.h>
 
-/* Linux: the processor has FEAT_BF16 */
+/* Linux, AT_HWCAP2: the processor has FEAT_BF16 */
 #define HWCAP2_FEAT_BF16 (1u << 14)
 #endif
 

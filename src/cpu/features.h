@@ -1,5 +1,5 @@
 /*
- * What the processor and the operating system offer.
+ * The features of the processor, as far as the operating system permits them.
  */
 #ifndef FLASH_CPU_FEATURES_H
 #define FLASH_CPU_FEATURES_H
@@ -9,29 +9,27 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What the user allows: FLASH_CPU_ISA. */
+/* The limit that the user sets by FLASH_CPU_ISA. */
 typedef struct cpu_features_limit {
-    uint32_t isa; /* FLASH_ISA_... bits */
-    uint32_t
-        named; /* that of the family in FLASH_CPU_ISA; 0: the variable is not set, or "reference" */
-    bool wants_dots; /* AVX512_BF16 is named, paying or not */
+    uint32_t isa;    /* FLASH_ISA_... bits */
+    uint32_t named;  /* that of the family named; 0: the variable is not set, or "reference" */
+    bool wants_dots; /* AVX512_BF16 is named: use it whether or not it pays */
 } cpu_features_limit_t;
 
-/* Returns INVALID_ARGUMENT when the variable could not be understood. */
+/* Returns INVALID_ARGUMENT when FLASH_CPU_ISA cannot be understood. */
 flash_status_t cpu_features_limit(cpu_features_limit_t *limit);
 
-/* Returns the FLASH_ISA_... bits that the processor has and the system saves the registers of. */
+/* Returns the FLASH_ISA_... bits that the processor has, if the system saves their registers. */
 uint32_t cpu_features_isa(void);
 
-/* Asks the system for the tile registers of AMX, which a process must before it uses them; false:
- * refused. Asking again changes nothing. */
+/* Asks the system for the tile registers of AMX, as a process must before it uses them. Returns
+ * false when they are refused. It may be called again. */
 bool cpu_features_permit_amx(void);
 
-/* Says whether a product of bf16 pairs (AVX512_BF16) takes no longer than a multiply-add of fp32.
- */
+/* Says whether a product of bf16 pairs (AVX512_BF16) takes no longer than an fp32 multiply-add. */
 bool cpu_features_dots_pay(void);
 
-/* The processor's own name, NUL-terminated, cut to fit. */
+/* Writes the processor's own name, NUL-terminated and cut to fit. */
 void cpu_features_name(char name[64]);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Sharing a problem's tasks among threads.
+ * This file runs a kernel of a CPU family on the threads of a call.
  */
 #include "cpu/launch.h"
 
@@ -15,7 +15,7 @@ static uint64_t full_workspace(const cpu_plan_t *plan, const flash_params_t *par
     return cpu_workspace_full(plan->family, plan->config, params, n_threads);
 }
 
-/* The plan, and the workers that the problem's workspace has room for. */
+/* Makes the plan, and counts the workers that the problem's workspace has room for. */
 static flash_status_t make_plan(const flash_kernel_t *kernel, const problem_t *problem,
                                 const parallel_t *parallel, cpu_plan_t *plan, int32_t *n_workers) {
     const flash_params_t *params = &problem->params;
@@ -56,7 +56,7 @@ static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *prob
     return status;
 }
 
-/* Acquires threads and makes the plan for them. Where it fails there is nothing to release. */
+/* Acquires threads and makes the plan for them. If it fails there is nothing to release. */
 static flash_status_t acquire_and_plan(const flash_kernel_t *kernel, const problem_t *problem,
                                        parallel_t *parallel, cpu_plan_t *plan) {
     FLASH_TRY(parallel_acquire(&problem->executor, parallel));

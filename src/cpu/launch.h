@@ -1,13 +1,13 @@
 /*
- * Running a kernel of a CPU family: a problem is cut into tasks, the tasks are shared among
- * threads, and tasks that hold parts of the same rows are merged.
+ * The launcher of the CPU families. It cuts a problem into tasks, shares them among threads, and
+ * merges the partial results of tasks that have the same rows.
  */
 #ifndef FLASH_CPU_LAUNCH_H
 #define FLASH_CPU_LAUNCH_H
 
 #include "config/family.h"
 
-/* The forward pass. The device and the stream are not looked at. */
+/* The forward pass. It ignores the device and the stream. */
 extern const launch_ops_t cpu_forward_ops;
 
 #endif

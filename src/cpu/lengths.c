@@ -1,5 +1,5 @@
 /*
- * Copies of the lengths of a ragged batch.
+ * This file copies the lengths of a ragged batch.
  */
 #include "cpu/lengths.h"
 
@@ -24,7 +24,6 @@ static int32_t clamp(int32_t value, int64_t least, int64_t most) {
     return (int32_t)max64(least, min64(value, most));
 }
 
-/* Where the next copy goes. */
 static int32_t *take(char **memory, const int32_t *lengths, int64_t n) {
     int32_t *taken = (int32_t *)(void *)*memory;
     *memory += size_of(lengths, n);
@@ -45,7 +44,7 @@ static const int32_t *copy_cu_seqlens(const int32_t *from, int32_t batch, int32_
     return to;
 }
 
-/* Tokens of a sequence by lengths that are copied already. */
+/* Returns the tokens of a sequence by lengths that are already copied. */
 static int32_t tokens_of(const int32_t *cu_seqlens, int32_t seqlen, int32_t b) {
     return cu_seqlens ? cu_seqlens[b + 1] - cu_seqlens[b] : seqlen;
 }
@@ -69,7 +68,7 @@ static const int32_t *copy_rows(const flash_params_t *p, int64_t n_rows, char **
     return from ? to : NULL;
 }
 
-/* Keys that a sequence has room for, by arrays that are copied already. */
+/* Returns how many keys a sequence has room for, by arrays that are already copied. */
 static int64_t room_of(const flash_params_t *p, const cpu_totals_t *totals, int32_t b) {
     const int64_t tokens = tokens_of(p->cu_seqlens_k, p->seqlen_k, b);
     if (p->pages.page_size == 0)

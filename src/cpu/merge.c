@@ -1,5 +1,5 @@
 /*
- * Merging the partial results of a K/V head whose keys were split, in the order of the splits.
+ * The partial results of a K/V head whose keys were split are merged in the order of the splits.
  */
 #include "cpu/merge.h"
 
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* Writes a row of O; returns its LSE. */
+/* Writes a row of O and returns its LSE. */
 static float merge_row(const flash_params_t *p, const cpu_cut_t *cut,
                        const cpu_partials_t *partials, int64_t row, int64_t o_index) {
     const combine_partials_t parts = {.o = partials->o + row * p->d_head,

@@ -1,5 +1,5 @@
 /*
- * How workers share a problem's CPU tasks, and the layout of the workspace.
+ * This file decides how workers share a problem's CPU tasks, and lays out the workspace.
  */
 #include "cpu/plan.h"
 
@@ -9,66 +9,68 @@
 #include "cpu/lengths.h"
 #include "kernels/common/dtype.h"
 
-/* Rows and keys of all K/V heads, which items of work are not more than: far from where counting
- * these would overflow. */
+/* A problem may have 2^52 rows and keys over all K/V heads. That bounds the number of items, far
+ * from where counting them would overflow. */
 enum { MOST_ITEMS_BITS = 52 };
 
-/* K/V heads of the whole batch. */
 static int64_t count_heads(const flash_params_t *p) {
     return (int64_t)p->batch * p->n_heads_kv;
 }
 
 /* ---- Splits ---- */
 
-/* Splits of a sequence whose tasks have so many heads each. */
-typedef struct alike {
+/* Splits of a sequence whose tasks all have the same number of heads. */
+typedef struct split_tasks {
     int64_t n_splits;
-    int32_t heads;
-    int64_t n_groups; /* tasks of a split */
-} alike_t;
+    int32_t heads_per_task;
+    int64_t tasks_per_split;
+} split_tasks_t;
 
-static alike_t alike(const flash_params_t *params, int64_t n_splits, int32_t heads) {
-    return (alike_t){n_splits, heads, divide_up(params->n_heads_kv, heads)};
+static split_tasks_t split_tasks(const flash_params_t *params, int64_t n_splits,
+                                 int32_t heads_per_task) {
+    return (split_tasks_t){n_splits, heads_per_task, divide_up(params->n_heads_kv, heads_per_task)};
 }
 
-/* The last splits of a call have smaller tasks, so that its threads, which are not equally fast,
- * end at about the same time. */
+/* Divides the splits of a sequence into `first` and `last`. The last splits of a call have smaller
+ * tasks, so that threads of unequal speed end at about the same time. */
 static void share_splits(const cpu_plan_t *plan, const flash_params_t *params, const cpu_cut_t *cut,
-                         int32_t batch_index, alike_t *first, alike_t *last) {
+                         int32_t batch_index, split_tasks_t *first, split_tasks_t *last) {
     const bool ends = batch_index + 1 == params->batch;
     const int32_t fewer = plan->heads_together / LAST_PARTS;
-    *first = alike(params, cut->n_splits, plan->heads_together);
-    *last = alike(params, 0, fewer > 1 ? fewer : 1);
+    *first = split_tasks(params, cut->n_splits, plan->heads_together);
+    *last = split_tasks(params, 0, fewer > 1 ? fewer : 1);
     if (ends)
-        last->n_splits = min64(cut->n_splits, divide_up(plan->max_workers / 2, first->n_groups));
+        last->n_splits =
+            min64(cut->n_splits, divide_up(plan->max_workers / 2, first->tasks_per_split));
     first->n_splits -= last->n_splits;
 }
 
 int64_t cpu_plan_n_split_tasks(const cpu_plan_t *plan, const flash_params_t *params,
                                const cpu_cut_t *cut, int32_t batch_index) {
-    alike_t first, last;
+    split_tasks_t first, last;
     share_splits(plan, params, cut, batch_index, &first, &last);
-    return first.n_splits * first.n_groups + last.n_splits * last.n_groups;
+    return first.n_splits * first.tasks_per_split + last.n_splits * last.tasks_per_split;
 }
 
-/* Heads are inside, because their keys may share memory pages. */
+/* Heads vary fastest, because keys of neighbouring heads may share memory pages. */
 cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *params,
                                const cpu_cut_t *cut, int32_t batch_index, int64_t index) {
-    alike_t first, last;
+    split_tasks_t first, last;
     share_splits(plan, params, cut, batch_index, &first, &last);
-    const int64_t n_first = first.n_splits * first.n_groups;
+    const int64_t n_first = first.n_splits * first.tasks_per_split;
     const bool is_last = index >= n_first;
-    const alike_t own = is_last ? last : first;
+    const split_tasks_t tasks = is_last ? last : first;
     const int64_t at = is_last ? index - n_first : index;
-    const int64_t split = at / own.n_groups + (is_last ? first.n_splits : 0);
-    const int32_t head_kv = (int32_t)(at % own.n_groups) * own.heads;
+    const int64_t split = at / tasks.tasks_per_split + (is_last ? first.n_splits : 0);
+    const int32_t head_kv = (int32_t)(at % tasks.tasks_per_split) * tasks.heads_per_task;
     const flash_range_t keys = cpu_cut_split_keys(cut, split);
     return (cpu_task_t){.way = cpu_way(plan->family, plan->config, params, CPU_KEYS_SPLIT,
                                        cut->n_rows, (int64_t)keys.end - keys.begin),
                         .sequence = cut->sequence,
                         .batch_index = batch_index,
                         .head_kv = head_kv,
-                        .n_heads = (int32_t)min64(own.heads, params->n_heads_kv - head_kv),
+                        .n_heads =
+                            (int32_t)min64(tasks.heads_per_task, params->n_heads_kv - head_kv),
                         .row_end = cut->n_rows,
                         .keys = keys,
                         .partial_rows = plan->partial_rows};
@@ -96,9 +98,10 @@ cpu_task_t cpu_plan_pack(const cpu_plan_t *plan, const cpu_cut_t *cut, int32_t b
                         .keys = keys};
 }
 
-/* What other rows of the head read last is still in a level 2 cache. The same for all rows that may
- * be one task's, whether or not they are. A thread may take every second or fourth task of a head:
- * at each of these distances two neighbours in three differ (the Thue-Morse sequence). */
+/* Says whether the task from this row on reads the blocks of keys from the last to the first: what
+ * the task before it read last is then still in a level 2 cache. All rows of a largest task have
+ * the same order, whatever the number of threads. By the Thue-Morse sequence two in three
+ * neighbours differ in order, even if a thread takes every second or fourth task of a head. */
 static bool goes_backwards(const cpu_plan_t *plan, int64_t row_begin) {
     const int64_t index = row_begin / cpu_way_task_rows(plan->family, plan->config);
     return plan->family->alternates && __builtin_parityll((unsigned long long)index) != 0;
@@ -116,21 +119,21 @@ cpu_task_t cpu_plan_row_task(const cpu_plan_t *plan, const flash_params_t *param
     return task;
 }
 
-/* Whether sequences may have any number of queries up to seqlen_q. */
+/* Says whether sequences may have any number of queries up to seqlen_q. */
 static bool queries_vary(const flash_params_t *p) {
     return p->cu_seqlens_q != NULL || p->seqused_q != NULL;
 }
 
-static bool heads_are_alike(const flash_params_t *p) {
+static bool lengths_are_equal(const flash_params_t *p) {
     return p->cu_seqlens_q == NULL && p->cu_seqlens_k == NULL && p->seqused_q == NULL &&
            p->seqused_k == NULL;
 }
 
 static bool all_are_split(const cpu_plan_t *plan, const flash_params_t *p) {
-    return plan->max_splits > 1 && heads_are_alike(p);
+    return plan->max_splits > 1 && lengths_are_equal(p);
 }
 
-/* Heads whose packed keys are kept at a time at most: all, or what PACKED_MAX_BYTES hold. */
+/* Counts the heads whose packed keys are kept at a time: all, or what PACKED_MAX_BYTES hold. */
 static int64_t count_slots(const cpu_plan_t *plan, const flash_params_t *p) {
     const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
     if (p->seqlen_k == 0 || all_are_split(plan, p) ||
@@ -146,13 +149,13 @@ static bool lie_side_by_side(const flash_strides_t *stride) {
 
 static int64_t count_turns(const cpu_plan_t *plan, const flash_params_t *p) {
     const bool in_order = lie_side_by_side(&p->k_stride) && lie_side_by_side(&p->v_stride);
-    if (plan->max_slots == 0 || !in_order || !heads_are_alike(p))
+    if (plan->max_slots == 0 || !in_order || !lengths_are_equal(p))
         return 1;
     return max64(1, (int64_t)(TURNS_MAX_BYTES / plan->packed_size));
 }
 
-/* For each worker the heads that it takes by turns, and the others or the next ones to pack
- * meanwhile. No more: memory that was just used is still in the caches. */
+/* Counts slots: for each worker the heads that it has at once, and another set to pack meanwhile.
+ * More would only reach memory that is no longer in the caches. */
 static int64_t slots_of(const cpu_plan_t *plan, int32_t n_workers, int64_t turns) {
     return min64(plan->max_slots, 2 * n_workers * turns - 1);
 }
@@ -163,23 +166,23 @@ int64_t cpu_plan_turns(const cpu_plan_t *plan, int32_t n_workers, int64_t n_slot
     return max64(1, min64(plan->max_turns, min64(fitting, balanced)));
 }
 
-/* Whether it pays that a worker is alone with a head, although workers that are not equally fast do
- * not end together unless they have some rounds of heads: what it saves, the way of packed keys to
- * another one's cache, counts where few rows share them. */
+/* Says whether it pays that one worker packs and attends a whole head. It saves moving packed keys
+ * to another core's cache, which counts where few rows share them. Its price is that workers of
+ * unequal speed end together only after several rounds of heads. */
 static bool pays_alone(const flash_params_t *params, int32_t n_workers) {
     const int64_t n_heads = count_heads(params);
     const int64_t n_rows = (int64_t)params->seqlen_q * params->group;
     return n_rows <= params->seqlen_k || n_heads >= WHOLE_MIN_ROUNDS * (int64_t)n_workers;
 }
 
-/* As many for each worker, where all heads are as much work and their packed keys are few. */
+/* All workers get the same number of heads, if these have the same work and few packed keys. */
 int64_t cpu_plan_whole_heads(const cpu_plan_t *plan, const flash_params_t *params,
                              int32_t n_workers, int64_t n_slots) {
     const int64_t n_heads = count_heads(params);
     const int64_t n_taken = n_workers * cpu_plan_turns(plan, n_workers, n_slots);
     const int64_t n_others = n_heads % n_taken;
     const bool has_slots = n_taken + n_others <= n_slots;
-    return heads_are_alike(params) && pays_alone(params, n_workers) && has_slots &&
+    return lengths_are_equal(params) && pays_alone(params, n_workers) && has_slots &&
                    plan->packed_size <= WHOLE_HEAD_MAX_BYTES
                ? n_heads - n_others
                : 0;
@@ -200,7 +203,7 @@ static void lay_out(cpu_plan_t *plan, const flash_params_t *p) {
     plan->scratch_at = plan->lse_partial_at + cpu_workspace_partials(p, plan->partial_rows, 1);
 }
 
-/* Threads worth waking: one for each task, and only one when there is little to do. */
+/* Counts the threads worth waking: one per task, or one in all when there is little to do. */
 static int32_t count_workers(const flash_params_t *p, const cpu_plan_t *plan, int32_t n_threads) {
     const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
     const int64_t n_blocks = cpu_cut_count_tasks(plan->config->B_r, plan->rows_per_task, n_rows);
@@ -208,9 +211,8 @@ static int32_t count_workers(const flash_params_t *p, const cpu_plan_t *plan, in
     return cpu_way_is_small(p) ? 1 : (int32_t)max64(1, min64(n_tasks, n_threads));
 }
 
-/* Rows of a task where a head's tasks share packed keys: several blocks of B_r where these keys are
- * more than a level 2 cache holds and every thread has many tasks, a part of one where there are
- * fewer tasks than threads. */
+/* Returns the rows of a task where a head's tasks share packed keys: several blocks of B_r if these
+ * keys exceed a level 2 cache and threads have many tasks, a part of one if tasks are too few. */
 static int32_t count_rows_per_task(const flash_params_t *p, const cpu_plan_t *plan,
                                    int32_t n_threads) {
     const int32_t B_r = plan->config->B_r;
@@ -228,19 +230,19 @@ static int32_t count_rows_per_task(const flash_params_t *p, const cpu_plan_t *pl
     return rows;
 }
 
-/* Tasks of split sequences, with so many heads each. */
+/* Counts the tasks of split sequences that have `heads` heads each. */
 static int64_t count_split_tasks(const flash_params_t *p, const cpu_plan_t *plan, int64_t heads) {
     return (int64_t)p->batch * plan->max_splits * divide_up(p->n_heads_kv, heads);
 }
 
-/* K/V heads of a task of that way that splits the keys of max_rows rows: B_r rows in all. */
+/* Returns the K/V heads of a task over split keys that goes this way: B_r rows in all. */
 static int64_t most_heads(const cpu_plan_t *plan, cpu_way_t way) {
     const int64_t rows = plan->max_rows, B_r = plan->config->B_r;
     return cpu_way_is_in_place(way) && rows > 0 && rows < B_r ? B_r / rows : 1;
 }
 
-/* Where the heads of a key lie side by side, they are read together, which is near the order of
- * memory, as many as leave tasks enough. */
+/* Where the heads of a key lie side by side, a task reads as many of them together as leave enough
+ * tasks. That is near the order of memory. */
 static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *plan,
                                     int32_t n_threads) {
     const cpu_way_t way =
@@ -257,8 +259,7 @@ static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *p
     return (int32_t)heads;
 }
 
-/* Whether the sizes are so far from where they would overflow that they need not be computed: 40
- * bits of items of fewer than 16 bits of elements each. */
+/* Says whether overflow is impossible: 40 bits of items of fewer than 16 bits of elements. */
 static bool is_ordinary(uint64_t n_items, const flash_params_t *p) {
     return n_items >> 40 == 0 && p->d_head >> 16 == 0;
 }
@@ -280,8 +281,8 @@ const char *cpu_plan_obstacle(const flash_config_t *config, const flash_params_t
     return NULL;
 }
 
-/* Rows of partial results of each head: of the sequences, which are split or not, together at most
- * what the keys allow; of sequences that may have any rows, the most. */
+/* Returns the rows of partial results per head. If all sequences have the same number of rows, the
+ * keys bound the rows of all splits together. */
 static int64_t count_partial_rows(const cpu_plan_t *plan, const flash_params_t *p,
                                   const cpu_cut_bounds_t *bounds) {
     if (plan->max_splits == 1)

@@ -1,10 +1,10 @@
 /*
- * A team: threads of the caller that are all inside one operation and help one of them with its
- * calls. The caller owns the memory; nothing here allocates.
+ * A team is a set of the caller's threads that are all inside one operation and help one of them
+ * with its calls. The caller owns the memory; nothing here allocates.
  *
- * A round is one use of the team by all of its threads: each helper enters and leaves once, and the
- * leader's flash_team_finish() ends it when all have left, so that a thread that comes early for
- * the next round, or late for this one, finds its place.
+ * A round is one use of the team by all of its threads. Each helper enters and leaves once, and the
+ * leader's flash_team_finish() ends the round when all have left. So a thread may come early for
+ * the next round, or late for this one.
  */
 #include "core/call_scope.h"
 #include "core/status.h"
@@ -15,12 +15,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What lies in a flash_team_t. Guarded by the lock, but for the counts that threads wait for. */
+/* The contents of a flash_team_t, guarded by the lock but for the counts that threads wait for. */
 typedef struct team {
     pthread_mutex_t lock;
     countdown_sleepers_t sleepers;
-    atomic_int_least64_t events; /* falls by 1 whenever something below has changed for helpers */
-    atomic_int_least64_t n_left; /* tasks of the present job that are not done */
+    atomic_int_least64_t events; /* falls by 1 when anything below changes for helpers */
+    atomic_int_least64_t n_left; /* tasks of the present job still to be done */
     flash_task_t task;           /* the present job */
     void *argument;
     int32_t n_tasks;
@@ -58,7 +58,7 @@ static bool has_task(const team_t *team) {
     return team->n_claimed < team->n_tasks;
 }
 
-static void run_one(team_t *team) {
+static void run_task(team_t *team) {
     const flash_task_t task = team->task;
     void *argument = team->argument;
     const int32_t index = team->n_claimed++;
@@ -75,12 +75,12 @@ flash_status_t flash_team_init(flash_team_t *team, int32_t n_threads) {
     FLASH_REQUIRE(team != NULL, FLASH_ERROR_INVALID_ARGUMENT, "team is NULL");
     FLASH_REQUIRE(n_threads >= 1 && n_threads <= THREAD_POOL_MAX, FLASH_ERROR_INVALID_ARGUMENT,
                   "n_threads is %d: not 1 ... %d", n_threads, THREAD_POOL_MAX);
-    team_t *t = team_of(team);
-    *t = (team_t){.n_helpers = n_threads - 1};
-    pthread_mutex_init(&t->lock, NULL);
-    countdown_sleepers_init(&t->sleepers);
-    atomic_init(&t->events, INT64_MAX);
-    atomic_init(&t->n_left, 0);
+    team_t *state = team_of(team);
+    *state = (team_t){.n_helpers = n_threads - 1};
+    pthread_mutex_init(&state->lock, NULL);
+    countdown_sleepers_init(&state->sleepers);
+    atomic_init(&state->events, INT64_MAX);
+    atomic_init(&state->n_left, 0);
     return FLASH_SUCCESS;
 }
 
@@ -101,38 +101,38 @@ void flash_team_run(void *context, int32_t n_tasks, flash_task_t task, void *arg
     atomic_store(&team->n_left, n_tasks);
     tell(team);
     while (has_task(team))
-        run_one(team);
+        run_task(team);
     pthread_mutex_unlock(&team->lock);
     countdown_wait(&team->n_left, 0, &team->sleepers);
 }
 
 void flash_team_help(flash_team_t *team) {
     FLASH_CALL_SCOPE();
-    team_t *t = team_of(team);
-    pthread_mutex_lock(&t->lock);
-    while (t->n_entered == t->n_helpers) /* all have come: this is for the next round */
-        wait_for_event(t);
-    t->n_entered++;
-    while (has_task(t) || !t->is_over)
-        if (has_task(t))
-            run_one(t);
+    team_t *state = team_of(team);
+    pthread_mutex_lock(&state->lock);
+    while (state->n_entered == state->n_helpers) /* all helpers of this round have come */
+        wait_for_event(state);
+    state->n_entered++;
+    while (has_task(state) || !state->is_over)
+        if (has_task(state))
+            run_task(state);
         else
-            wait_for_event(t);
-    t->n_gone++;
-    tell(t);
-    pthread_mutex_unlock(&t->lock);
+            wait_for_event(state);
+    state->n_gone++;
+    tell(state);
+    pthread_mutex_unlock(&state->lock);
 }
 
 void flash_team_finish(flash_team_t *team) {
     FLASH_CALL_SCOPE();
-    team_t *t = team_of(team);
-    pthread_mutex_lock(&t->lock);
-    t->is_over = true;
-    tell(t);
-    while (t->n_gone < t->n_helpers)
-        wait_for_event(t);
-    t->n_entered = t->n_gone = t->n_tasks = t->n_claimed = 0;
-    t->is_over = false;
-    tell(t);
-    pthread_mutex_unlock(&t->lock);
+    team_t *state = team_of(team);
+    pthread_mutex_lock(&state->lock);
+    state->is_over = true;
+    tell(state);
+    while (state->n_gone < state->n_helpers)
+        wait_for_event(state);
+    state->n_entered = state->n_gone = state->n_tasks = state->n_claimed = 0;
+    state->is_over = false;
+    tell(state);
+    pthread_mutex_unlock(&state->lock);
 }

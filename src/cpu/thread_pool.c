@@ -1,6 +1,6 @@
 /*
- * The library's own threads, and the caller's hook in their place. No OpenMP: two runtimes in one
- * process clash, and it does not survive fork().
+ * The library's own threads, and the caller's hook in their place. It does without OpenMP, because
+ * two runtimes in one process clash and because OpenMP does not survive fork().
  */
 #define _GNU_SOURCE
 #include "cpu/thread_pool.h"
@@ -17,26 +17,26 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* One parallel_for(), on its caller's stack: gone when n_left is 0. */
+/* This is one parallel_for(). It lies on the caller's stack until n_left is 0. */
 typedef struct job {
-    struct job *next;  /* guarded by the pool's lock, */
-    int32_t n_claimed; /* and so is this */
+    struct job *next;  /* guarded by the pool's lock */
+    int32_t n_claimed; /* guarded by the pool's lock */
     flash_task_t task;
     void *argument;
     int32_t n_tasks;
-    atomic_int_least64_t n_left; /* tasks that are not done */
+    atomic_int_least64_t n_left; /* tasks still to be done */
 } job_t;
 
 struct thread_pool {
     int32_t references;           /* guarded by state.lock */
     int32_t n_workers;            /* the caller's thread included */
-    countdown_sleepers_t callers; /* who wait for the last tasks of their jobs */
+    countdown_sleepers_t callers; /* callers who wait for the last tasks of their jobs */
 
-    pthread_mutex_t lock; /* of all below */
-    pthread_cond_t work;  /* a job came, or stop */
+    pthread_mutex_t lock; /* guards everything below */
+    pthread_cond_t work;  /* signalled when a job has come, and at stop */
     job_t *jobs;          /* those with unclaimed tasks */
     bool stop;
-    bool refused; /* the system gives no more threads: it is not asked again */
+    bool refused; /* the system gave no more threads, and is not asked again */
     int32_t n_started;
     pthread_t threads[]; /* n_workers - 1 */
 };
@@ -66,7 +66,7 @@ static void append_job(thread_pool_t *pool, job_t *job) {
     *link = job;
 }
 
-/* Takes an unclaimed task of the job; the pool's lock is held. */
+/* Claims a task of the job; the pool's lock is held. */
 static int32_t claim(thread_pool_t *pool, job_t *job) {
     const int32_t index = job->n_claimed++;
     if (job->n_claimed == job->n_tasks)
@@ -74,7 +74,7 @@ static int32_t claim(thread_pool_t *pool, job_t *job) {
     return index;
 }
 
-/* Runs a task that was claimed; the pool's lock is not held. */
+/* Runs a claimed task; the pool's lock is not held. */
 static void run_task(thread_pool_t *pool, job_t *job, int32_t index) {
     job->task(job->argument, index);
     if (atomic_fetch_sub(&job->n_left, 1) == 1)
@@ -83,7 +83,7 @@ static void run_task(thread_pool_t *pool, job_t *job, int32_t index) {
 
 static void *worker(void *argument) {
     thread_pool_t *pool = argument;
-    call_scope_enter(); /* to the thread's end */
+    call_scope_enter(); /* until the thread ends */
     pthread_mutex_lock(&pool->lock);
     for (;;) {
         while (pool->jobs == NULL && !pool->stop)
@@ -100,7 +100,7 @@ static void *worker(void *argument) {
     return NULL;
 }
 
-/* Wakes as many as there are tasks for, and not into a lock that is held. */
+/* Wakes n workers. The lock is not held, so that they do not wake only to wait for it. */
 static void wake_workers(thread_pool_t *pool, int32_t n) {
     if (n >= pool->n_workers - 1)
         pthread_cond_broadcast(&pool->work);
@@ -109,7 +109,7 @@ static void wake_workers(thread_pool_t *pool, int32_t n) {
             pthread_cond_signal(&pool->work);
 }
 
-/* The caller's thread takes what no other has taken; then it waits for those that others are at. */
+/* The caller's thread runs tasks until all are claimed, then waits for those of other threads. */
 static void run_job(thread_pool_t *pool, job_t *job) {
     pthread_mutex_lock(&pool->lock);
     append_job(pool, job);
@@ -150,7 +150,7 @@ static bool start_thread(thread_pool_t *pool) {
     return true;
 }
 
-/* Threads are born with every signal blocked: the program's handlers run in its own threads. */
+/* Threads start with all signals blocked: the program's handlers run in its own threads. */
 static void start_threads(thread_pool_t *pool) {
     sigset_t all, old;
     sigfillset(&all);
@@ -200,7 +200,7 @@ static void after_fork_in_parent(void) {
     pthread_mutex_unlock(&state.lock);
 }
 
-/* The pool's threads did not come along: the child starts its own when it needs them. */
+/* The child has none of the pool's threads, and starts its own when it needs them. */
 static void after_fork_in_child(void) {
     free(state.pool);
     state.pool = NULL;
@@ -223,7 +223,7 @@ __attribute__((destructor)) static void unload(void) {
 /* ---- FLASH_NUM_THREADS ---- */
 
 static environment_variable_t variable = ENVIRONMENT_VARIABLE_INIT;
-static int32_t n_threads_of_environment; /* 0: not given */
+static int32_t n_threads_of_environment; /* 0: not set */
 
 static flash_status_t parse(const char *value) {
     char *end;
@@ -240,14 +240,14 @@ static void read_variable(void) {
     environment_parse(&variable, "FLASH_NUM_THREADS", parse);
 }
 
-/* ---- The present way ---- */
+/* ---- Threads for a call ---- */
 
 static int32_t default_n_threads(void) {
     const int32_t n = n_threads_of_environment ? n_threads_of_environment : cpu_count("");
     return n > THREAD_POOL_MAX ? THREAD_POOL_MAX : n;
 }
 
-/* Makes state.pool where there is none; state.lock is held. */
+/* Makes state.pool if there is none; state.lock is held. */
 static flash_status_t ensure_pool(void) {
     static pthread_once_t watching = PTHREAD_ONCE_INIT;
     if (state.pool != NULL)
@@ -260,7 +260,7 @@ static flash_status_t ensure_pool(void) {
     return FLASH_SUCCESS;
 }
 
-/* The process' pool, n_workers of it at most; 0: all of it. */
+/* Takes the process's pool with at most n_workers; 0 stands for all of them. */
 static flash_status_t acquire_pool(int32_t n_workers, parallel_t *parallel) {
     FLASH_TRY(ensure_pool());
     state.pool->references++;
@@ -272,11 +272,11 @@ static flash_status_t acquire_pool(int32_t n_workers, parallel_t *parallel) {
 }
 
 static flash_status_t acquire_locked(const executor_t *executor, parallel_t *parallel) {
-    const bool is_own = executor->run == NULL && executor->n_workers > 0;
+    const bool wants_pool = executor->run == NULL && executor->n_workers > 0;
     *parallel = (parallel_t){state.run, state.context, NULL, state.n_workers};
     if (executor->run != NULL)
         *parallel = (parallel_t){executor->run, executor->context, NULL, executor->n_workers};
-    if (parallel->run != NULL && !is_own)
+    if (parallel->run != NULL && !wants_pool)
         return FLASH_SUCCESS;
     parallel->run = NULL;
     return acquire_pool(executor->n_workers, parallel);
@@ -299,7 +299,7 @@ void parallel_start(parallel_t *parallel) {
         pool_start(parallel->pool);
 }
 
-/* A task as the hook's threads run it. */
+/* A task with its argument, as the hook's threads run it. */
 typedef struct lent_task {
     flash_task_t task;
     void *argument;

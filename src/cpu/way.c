@@ -1,5 +1,5 @@
 /*
- * Which way a CPU task goes.
+ * This file decides which way a CPU task goes.
  */
 #include "cpu/way.h"
 
@@ -10,7 +10,7 @@ int64_t cpu_way_split_rows(const cpu_family_t *family, const flash_config_t *con
     return min64((int64_t)config->B_r * family->split_blocks, family->rows_max);
 }
 
-/* Several blocks of rows, or a half or a fourth of them within the most rows of a task. */
+/* The task has task_blocks blocks of rows, halved until they fit the most rows of a task. */
 int32_t cpu_way_task_rows(const cpu_family_t *family, const flash_config_t *config) {
     int32_t rows = family->task_blocks * config->B_r;
     while (rows > family->rows_max)
@@ -39,9 +39,10 @@ bool cpu_way_shares(const cpu_family_t *family, const flash_config_t *config, in
     return family->packs && n_rows > from;
 }
 
-/* Where a cache line is one vector, there is little to do for it, and memory is best read in its
- * order, in steps. Elsewhere whole blocks of a head cost less, if the level 1 cache can hold one:
- * not if its keys lie such a distance apart that they share few sets. */
+/* Says whether keys in place are better read in steps than in blocks. Steps read memory in its
+ * order, which is best where a cache line is one vector, since little is computed per line.
+ * Elsewhere blocks of one head cost less, unless the stride of keys maps a block to so few sets of
+ * the level 1 cache that it does not stay there. */
 static bool wants_steps(const cpu_family_t *family, const flash_config_t *config,
                         const flash_params_t *params) {
     const int64_t size = dtype_size(config->dtype), stride = params->k_stride.seq;
@@ -63,8 +64,8 @@ static int32_t few_rows(const cpu_family_t *family, const flash_config_t *config
     return config->dtype == FLASH_DTYPE_FP32 ? family->few_rows_split_fp32 : family->few_rows_split;
 }
 
-/* Whether tiles can decode, and pay: always for rows that would be packed elsewhere, since such a
- * task may have several heads. */
+/* Says whether decoding with tiles is possible and pays. It always pays for rows that would be
+ * packed otherwise, because a decoding task may have several heads. */
 static bool decodes(const cpu_family_t *family, const flash_config_t *config,
                     const flash_params_t *params, cpu_keys_t keys, int64_t n_rows, int64_t n_keys) {
     return keys != CPU_KEYS_PACKED && family->decodes != NULL &&

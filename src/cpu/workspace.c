@@ -1,6 +1,6 @@
 /*
- * How large a workspace suffices for a problem and all smaller ones: the largest of what the ways
- * need that any of them may go, each from quantities that only grow with lengths and threads.
+ * This file bounds the workspace for a problem and all smaller ones: the largest need of all ways
+ * that one of them may go, made of quantities that only grow with lengths and threads.
  */
 #include "cpu/workspace.h"
 
@@ -9,7 +9,7 @@
 #include "cpu/lengths.h"
 #include "cpu/way.h"
 
-/* ---- Parts ---- */
+/* ---- Sizes of the parts ---- */
 
 static uint64_t round_up(uint64_t size) {
     const uint64_t last = saturating_add(size, CPU_WORKSPACE_ALIGNMENT - 1);
@@ -42,7 +42,7 @@ uint64_t cpu_workspace_packed(const cpu_family_t *family, const flash_config_t *
 
 /* ---- What tasks need ---- */
 
-/* A problem, and what bounds it and all smaller ones. */
+/* A problem, with what bounds it and all smaller ones. */
 typedef struct limits {
     const cpu_family_t *family;
     const flash_config_t *config;
@@ -50,8 +50,8 @@ typedef struct limits {
     uint64_t n_heads; /* K/V heads of the whole batch */
     int64_t n_rows;   /* packed rows of a sequence */
     cpu_cut_bounds_t cut;
-    bool alike; /* all sequences are as long: they are split, or share packed keys, or neither */
-    uint64_t packed; /* bytes of packed keys of a head */
+    bool lengths_are_equal; /* of all sequences, so that all go the same way */
+    uint64_t packed;        /* bytes of a head's packed keys */
 } limits_t;
 
 static limits_t limits_of(const cpu_family_t *family, const flash_config_t *config,
@@ -61,10 +61,11 @@ static limits_t limits_of(const cpu_family_t *family, const flash_config_t *conf
                   .p = p,
                   .n_heads = count_heads(p),
                   .n_rows = (int64_t)p->seqlen_q * p->group,
-                  .alike = !p->cu_seqlens_q && !p->cu_seqlens_k && !p->seqused_q && !p->seqused_k};
+                  .lengths_are_equal =
+                      !p->cu_seqlens_q && !p->cu_seqlens_k && !p->seqused_q && !p->seqused_k};
     l.cut = cpu_cut_bounds(family, config, p->n_heads_kv, l.n_rows, p->seqlen_k);
     const bool shares = cpu_way_shares(family, config, l.n_rows);
-    const int64_t keys = l.alike ? l.cut.shared_keys : shares ? p->seqlen_k : 0;
+    const int64_t keys = l.lengths_are_equal ? l.cut.shared_keys : shares ? p->seqlen_k : 0;
     l.packed = cpu_workspace_packed(family, config, p->d_head, keys);
     return l;
 }
@@ -84,16 +85,15 @@ static uint64_t split_partials(const limits_t *l) {
                           cpu_workspace_partials(l->p, l->cut.partial_rows, 1));
 }
 
-/* Threads for each of which a call can have LARGE_TASKS_PER_THREAD tasks of so many rows, several
- * blocks of B_r. */
+/* Counts the threads that can have LARGE_TASKS_PER_THREAD tasks of so many rows each. */
 static uint64_t threads_of_large_tasks(const limits_t *l, int32_t rows) {
     const int64_t rest = min64(divide_up(l->n_rows, l->config->B_r), rows / l->config->B_r);
     const uint64_t of_head = (uint64_t)(l->n_rows / rows + rest);
     return saturating_multiply(l->n_heads, of_head) / LARGE_TASKS_PER_THREAD;
 }
 
-/* Scratch of at most n_workers whose tasks do not split the keys: of one block of rows each, or of
- * several where they are fewer. */
+/* Returns the scratch bytes of at most n_workers workers whose tasks do not split the keys: of one
+ * block of rows each, or of several blocks where there are fewer workers. */
 static uint64_t row_scratch(const limits_t *l, uint64_t n_workers) {
     const int32_t B_r = l->config->B_r;
     uint64_t most = saturating_multiply(n_workers, scratch_of(l, B_r));
@@ -106,16 +106,18 @@ static uint64_t row_scratch(const limits_t *l, uint64_t n_workers) {
     return most;
 }
 
-/* ---- Together ---- */
+/* ---- The least workspace ---- */
 
-/* The whole of a call, from what its tasks need where keys are split and where they are not. */
+/* Sums up a call's workspace. Sequences that all have the same lengths either split their keys or
+ * share packed ones; others may need the parts for both. */
 static uint64_t sum_up(const limits_t *l, uint64_t n_workers, uint64_t slots) {
     const uint64_t of_split = saturating_multiply(n_workers, split_scratch(l));
     const uint64_t of_rows = row_scratch(l, n_workers);
     const uint64_t partials = split_partials(l);
     const uint64_t tasks =
-        l->alike ? max_u64(saturating_add(of_split, partials), saturating_add(of_rows, slots))
-                 : saturating_add(max_u64(of_split, of_rows), saturating_add(partials, slots));
+        l->lengths_are_equal
+            ? max_u64(saturating_add(of_split, partials), saturating_add(of_rows, slots))
+            : saturating_add(max_u64(of_split, of_rows), saturating_add(partials, slots));
     const uint64_t fixed = saturating_add(cpu_workspace_items(l->p) + cpu_lengths_size(l->p),
                                           cpu_workspace_left(l->p));
     return saturating_add(saturating_add(fixed, tasks), CPU_WORKSPACE_ALIGNMENT - 1);
@@ -127,9 +129,8 @@ uint64_t cpu_workspace_least(const cpu_family_t *family, const flash_config_t *c
     return sum_up(&l, 1, l.packed);
 }
 
-/* ---- What workers gain by ---- */
+/* ---- The workspace beyond which nothing is gained ---- */
 
-/* Tasks of one head at most. */
 static int64_t most_tasks(const limits_t *l) {
     const int32_t B_r = l->config->B_r;
     const int32_t parts = B_r / cpu_way_least_rows(l->family, l->config);
@@ -144,8 +145,8 @@ static uint64_t most_workers(const limits_t *l, int32_t n_threads) {
     return cpu_way_is_small(l->p) ? 1 : max_u64(1, min_u64((uint64_t)n_threads, n_tasks));
 }
 
-/* Packed keys of heads that are taken by turns, `turns` of them by each worker: those of shorter
- * heads, where these are too long. */
+/* Returns the bytes of packed keys if each worker has `turns` whole heads at once. Where this
+ * problem's heads are too long for that, those of a smaller problem count. */
 static uint64_t slots_by_turns(const limits_t *l, int32_t n_threads, uint64_t turns) {
     const uint64_t block = l->family->block_size(l->config, l->p->d_head);
     const uint64_t n_workers =
@@ -154,8 +155,8 @@ static uint64_t slots_by_turns(const limits_t *l, int32_t n_threads, uint64_t tu
     return n_workers == 0 ? 0 : saturating_multiply(2 * n_workers * turns - 1, packed);
 }
 
-/* Packed keys of the heads that are kept at a time: of one that each worker attends to, and one to
- * pack meanwhile, as many as PACKED_MAX_BYTES hold, or more of them, taken by turns. */
+/* Returns the bytes of packed keys that are kept at a time: of one head per worker and one more to
+ * pack meanwhile, as many as fit PACKED_MAX_BYTES; or of whole heads, if that is more. */
 static uint64_t most_slots(const limits_t *l, int32_t n_threads) {
     const uint64_t n_slots = min_u64(l->n_heads, 2 * (uint64_t)n_threads - 1);
     const uint64_t limit = max_u64(PACKED_MAX_BYTES, l->packed);

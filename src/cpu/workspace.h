@@ -1,10 +1,10 @@
 /*
- * Bytes of the workspace of a CPU call. What suffices for a problem suffices for every smaller one:
+ * The sizes of a CPU call's workspace. What suffices for a problem suffices for every smaller one:
  * of the same types, heads, d_head, flags and pointers, with no larger batch, seqlen_q and
- * seqlen_k, and no more threads. plan.h says what a problem itself needs, which may be more
- * than what a larger one does: few rows have partial results where many have none, short heads are
- * taken several at a time. The sizes here are therefore upper bounds, each of which never falls
- * while a length, the batch or the number of threads grows.
+ * seqlen_k, and no more threads. plan.h says what one problem needs, which can be more than the
+ * need of a larger one: few rows have partial results where many have none, and workers have
+ * several short heads at once. The sizes here are therefore upper bounds, which never fall while a
+ * length, the batch or the number of threads grows.
  */
 #ifndef FLASH_CPU_WORKSPACE_H
 #define FLASH_CPU_WORKSPACE_H
@@ -13,31 +13,30 @@
 
 enum { CPU_WORKSPACE_ALIGNMENT = 64 }; /* bytes, of each part */
 
-/* ---- Parts, in this order ---- All sizes are multiples of the alignment, and UINT64_MAX where
- * they do not fit 64 bits. */
+/* ---- The parts, in this order, in multiples of the alignment; UINT64_MAX on overflow ---- */
 
-/* int64 [batch + 1]: items of work before each sequence. */
+/* first_item: int64 [batch + 1]. */
 uint64_t cpu_workspace_items(const flash_params_t *params);
 
-/* Then cpu_lengths_size(): copies of the lengths of a ragged batch. */
+/* The copies of lengths follow: cpu_lengths_size(). */
 
-/* int64 [batch, n_heads_kv]: a head's items that are not done. */
+/* n_left: int64 [batch, n_heads_kv]. */
 uint64_t cpu_workspace_left(const flash_params_t *params);
 
-/* fp32 [batch, n_heads_kv, rows, width]: partial results, of so many rows of each head. */
+/* Partial results: fp32 [batch, n_heads_kv, rows, width]. */
 uint64_t cpu_workspace_partials(const flash_params_t *params, int64_t rows, int64_t width);
 
-/* Packed K and V of a head with so many keys. */
+/* Packed K and V of a head with n_keys keys. */
 uint64_t cpu_workspace_packed(const cpu_family_t *family, const flash_config_t *config,
                               int64_t d_head, int64_t n_keys);
 
-/* ---- The whole ---- Bytes at any alignment; UINT64_MAX where they do not fit 64 bits. */
+/* ---- The whole workspace, at any alignment; UINT64_MAX on overflow ---- */
 
-/* With less no problem as large is served, whatever the number of threads. */
+/* Returns the least size that serves any problem up to this one, for any number of threads. */
 uint64_t cpu_workspace_least(const cpu_family_t *family, const flash_config_t *config,
                              const flash_params_t *params);
 
-/* More gains nothing with so many threads. */
+/* Returns the size beyond which nothing is gained with n_threads. */
 uint64_t cpu_workspace_full(const cpu_family_t *family, const flash_config_t *config,
                             const flash_params_t *params, int32_t n_threads);
 

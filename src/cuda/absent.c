@@ -1,6 +1,6 @@
 /*
- * The CUDA side of a library that was built without it. Describing a CUDA device fails, so that
- * the other calls are never reached.
+ * The CUDA functions of a library that was built without CUDA. Describing a device fails, so that
+ * the others are never reached.
  */
 #include "core/status.h"
 #include "cuda/combine.h"

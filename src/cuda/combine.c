@@ -1,5 +1,5 @@
 /*
- * See combine.h: a warp for each row.
+ * flash_combine() on CUDA devices, a warp per row.
  */
 #include "cuda/combine.h"
 
@@ -10,7 +10,7 @@
 #include "kernels/sm80/sm80_kernel.h"
 
 static flash_status_t enqueue(const flash_combine_args_t *args, flash_stream_t stream) {
-    enum { MOST_BLOCKS = 1 << 20 }; /* beyond, each takes several rows */
+    enum { MOST_BLOCKS = 1 << 20 }; /* with more rows, each block takes several in turn */
     union {
         void (*function)(flash_combine_args_t);
         const void *symbol;

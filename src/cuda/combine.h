@@ -7,7 +7,7 @@
 #include "core/device.h"
 #include "flashattn.h"
 
-/* Enqueues the merging of partial results; the arguments are checked. */
+/* Enqueues the merging of partial results on the stream; the arguments are checked. */
 flash_status_t cuda_combine(const flash_combine_args_t *args, const device_t *device,
                             flash_stream_t stream);
 

@@ -1,5 +1,5 @@
 /*
- * The CUDA devices of this machine. Their facts never change, and are asked for once.
+ * The CUDA devices of this machine. Their properties never change, and are read once.
  */
 #include "cuda/device.h"
 
@@ -23,7 +23,7 @@ static flash_status_t attribute(enum cudaDeviceAttr which, int ordinal, int32_t 
     return FLASH_SUCCESS;
 }
 
-static flash_status_t ask(int ordinal, device_t *device) {
+static flash_status_t read_properties(int ordinal, device_t *device) {
     int32_t major = 0, minor = 0;
     *device = (device_t){.number = FLASH_DEVICE_CUDA + ordinal, .ordinal = ordinal};
     FLASH_TRY(attribute(cudaDevAttrComputeCapabilityMajor, ordinal, &major));
@@ -39,7 +39,7 @@ static flash_status_t look_up(int ordinal, device_t *device) {
     flash_status_t status = FLASH_SUCCESS;
     pthread_mutex_lock(&cache.lock);
     if (!cache.known[ordinal]) {
-        status = ask(ordinal, &cache.devices[ordinal]);
+        status = read_properties(ordinal, &cache.devices[ordinal]);
         cache.known[ordinal] = status == FLASH_SUCCESS;
     }
     *device = cache.devices[ordinal];
@@ -47,7 +47,7 @@ static flash_status_t look_up(int ordinal, device_t *device) {
     return status;
 }
 
-/* Any error of the first call means that there is no GPU, or no driver for it. */
+/* Any error of cudaGetDeviceCount() means that there is no GPU, or no driver for it. */
 static flash_status_t find_ordinal(int32_t number, int *ordinal) {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);

@@ -1,6 +1,5 @@
 /*
- * The CUDA devices of this machine. A build without CUDA has the same functions (absent.c), which
- * refuse.
+ * The CUDA devices of this machine. In a build without CUDA these functions fail (absent.c).
  */
 #ifndef FLASH_CUDA_DEVICE_H
 #define FLASH_CUDA_DEVICE_H
@@ -8,11 +7,11 @@
 #include "core/device.h"
 #include "flashattn.h"
 
-/* Describes FLASH_DEVICE_CUDA_CURRENT or FLASH_DEVICE_CUDA + n. UNSUPPORTED in a build without
- * CUDA, NO_DEVICE without a driver or that device. */
+/* Describes FLASH_DEVICE_CUDA_CURRENT or FLASH_DEVICE_CUDA + n. Returns UNSUPPORTED in a build
+ * without CUDA, NO_DEVICE without a driver or without that device. */
 flash_status_t cuda_device_describe(int32_t number, device_t *device);
 
-/* Fills the processor's name; "" when it cannot be had. */
+/* Writes the device's name, or "" if the runtime does not tell it. */
 void cuda_device_name(const device_t *device, char name[64]);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * See error.h.
+ * This file makes statuses of CUDA runtime errors.
  */
 #include "cuda/error.h"
 

@@ -8,10 +8,10 @@
 
 #include <cuda_runtime_api.h>
 
-/* The status of a failed runtime call, with its name and CUDA's own words. */
+/* Returns the status of a failed runtime call. Its message has the call and CUDA's own words. */
 flash_status_t cuda_error_status(cudaError_t error, const char *call);
 
-/* Passes the failure of a runtime call on to the caller. */
+/* Returns from the caller with a status if a runtime call fails. */
 #define FLASH_TRY_CUDA(call)                                                                       \
     do {                                                                                           \
         const cudaError_t try_error = (call);                                                      \

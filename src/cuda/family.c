@@ -1,5 +1,5 @@
 /*
- * See family.h.
+ * This file says whether a device can be given a launch, for every CUDA family.
  */
 #include "cuda/family.h"
 

@@ -1,5 +1,5 @@
 /*
- * A launch of any kernel, by the CUDA runtime.
+ * This file launches a kernel through the CUDA runtime.
  */
 #include "cuda/grid.h"
 

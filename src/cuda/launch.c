@@ -1,5 +1,5 @@
 /*
- * See launch.h: what the kernels of every CUDA family have in common.
+ * This file holds what the launches of all CUDA families share.
  */
 #include "cuda/launch.h"
 
@@ -9,7 +9,7 @@
 
 enum { SHARED_BYTES_BY_DEFAULT = 48 * 1024 };
 
-/* C has no conversion between pointers to functions and to objects. */
+/* A union converts the function pointer, because C does not. */
 const void *cuda_kernel_symbol(const flash_kernel_t *kernel) {
     union {
         void (*function)(void);
@@ -22,8 +22,7 @@ static cuda_block_t block_of(const flash_kernel_t *kernel) {
     return kernel->family->cuda->block(&kernel->config);
 }
 
-/* The attributes are set at each launch: a device reset would forget them, and it takes well under
- * a microsecond. */
+/* A device reset would forget attributes, so each launch sets them, in well under a microsecond. */
 static flash_status_t set_attributes(const flash_kernel_t *kernel) {
     const cuda_block_t block = block_of(kernel);
     if (block.shared_bytes + block.static_shared_bytes > SHARED_BYTES_BY_DEFAULT)

@@ -1,19 +1,19 @@
 /*
- * Launching a kernel of a CUDA family on the caller's stream: no allocation, no synchronisation.
+ * Kernels are launched on the caller's stream, without allocation or synchronisation.
  */
 #ifndef FLASH_CUDA_LAUNCH_H
 #define FLASH_CUDA_LAUNCH_H
 
 #include "cuda/family.h"
 
-/* The function of a kernel as the runtime's calls take it. */
+/* Returns the function of a kernel as the runtime's calls take it. */
 const void *cuda_kernel_symbol(const flash_kernel_t *kernel);
 
-/* How a kernel is enqueued; its device is current, its attributes are set. */
+/* Enqueues a kernel, whose device is current and whose attributes are set. */
 typedef flash_status_t cuda_enqueue_t(const flash_kernel_t *kernel, const problem_t *problem,
                                       const device_t *device, flash_stream_t stream);
 
-/* Enqueues on the device and leaves the caller's device current. */
+/* Calls `enqueue` with the device current, and leaves the caller's device current. */
 flash_status_t cuda_launch(const flash_kernel_t *kernel, const problem_t *problem,
                            const device_t *device, flash_stream_t stream, cuda_enqueue_t *enqueue);
 
@@ -21,14 +21,14 @@ flash_status_t cuda_launch(const flash_kernel_t *kernel, const problem_t *proble
 flash_status_t cuda_prepare(const flash_kernel_t *kernel, const problem_t *problem,
                             const device_t *device);
 
-/* Serves as an operation of kernels that need no workspace. */
+/* These are operations of kernels that need no workspace. */
 flash_status_t cuda_no_workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                  const device_t *device, uint64_t *size);
 
 flash_status_t cuda_needs_no_workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                        const device_t *device);
 
-/* Finds what the compiled kernel uses on the device. */
+/* Reads what the compiled kernel uses on the device. */
 flash_status_t cuda_resources(const flash_kernel_t *kernel, const device_t *device,
                               flash_kernel_resources_t *resources);
 

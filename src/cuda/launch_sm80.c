@@ -1,5 +1,5 @@
 /*
- * Launching a kernel of the SM80 family: a block for each tile.
+ * A kernel of the SM80 family is launched with a block per tile.
  */
 #include "config/kernel_table.h"
 #include "cuda/grid.h"

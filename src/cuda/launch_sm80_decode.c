@@ -1,5 +1,5 @@
 /*
- * Launching a decode kernel, and behind it the one that merges the pieces of cut sequences.
+ * A decode launch enqueues the decode kernel, then the one that merges pieces.
  */
 #include "config/kernel_table.h"
 #include "core/status.h"
@@ -23,7 +23,7 @@ static flash_status_t check_workspace(const flash_kernel_t *kernel, const proble
     return merge_decode_check_workspace(kernel, problem, &plan);
 }
 
-/* Loads both kernels: a stream that is capturing must not be the first to want one. */
+/* Both kernels are loaded here, because loading is not allowed while a stream is captured. */
 static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device) {
     FLASH_TRY(cuda_prepare(kernel, problem, device));

@@ -1,5 +1,5 @@
 /*
- * Timing launches on a CUDA device by events. Launches are enqueued by the hundred while a gate
+ * Launches on a CUDA device are timed by events. They are enqueued by the hundred while a gate
  * holds the stream, so that the device then runs them without waiting for the host.
  */
 #define _POSIX_C_SOURCE 200809L /* nanosleep */
@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-/* A batch is so small that the stream's queue takes all of it while the gate is shut. */
+/* The stream's queue has room for a whole batch while the gate is shut. */
 enum { BATCH_LAUNCHES = 128 };
 
 /* ---- The gate ---- */
@@ -19,8 +19,8 @@ typedef struct gate {
     atomic_bool open;
 } gate_t;
 
-/* Runs in the stream's order. Gives up after a while: where launches wait for the stream
- * (CUDA_LAUNCH_BLOCKING, some debuggers), no one would ever come to open the gate. */
+/* Holds the stream until the gate opens. It gives up after a while, because where launches block
+ * (CUDA_LAUNCH_BLOCKING, some debuggers) nobody would ever open the gate. */
 static void CUDART_CB wait_at_gate(void *argument) {
     enum { POLLS = 4000 };
     const struct timespec pause = {.tv_nsec = 50000};
@@ -46,7 +46,7 @@ static flash_status_t enqueue(const measurement_t *m, int64_t first, int count,
     return FLASH_SUCCESS;
 }
 
-/* Waits for the stream whatever happened: the gate is on this function's stack. */
+/* Waits for the stream even after an error, because the gate is on this function's stack. */
 static flash_status_t run_batch(const measurement_t *m, int64_t first, int count,
                                 const events_t *events) {
     gate_t gate = {.open = false};
@@ -81,7 +81,7 @@ static flash_status_t run_batches(const measurement_t *m, const events_t *events
 
 /* ---- The measurement ---- */
 
-/* Loading a kernel may wait for the device: all are loaded before a gate is shut. */
+/* Every kernel is loaded before a gate is shut, because loading may wait for the device. */
 static flash_status_t warm_up(const measurement_t *m) {
     for (int32_t i = 0; i < m->n_kernels; i++)
         FLASH_TRY(measurement_launch(m, m->kernels[i]));
@@ -106,7 +106,7 @@ static void destroy_events(const events_t *events) {
     }
 }
 
-/* Nothing runs while a stream is captured; waiting for it would void the capture. */
+/* A captured stream runs nothing, and waiting for it would invalidate the capture. */
 static flash_status_t check_stream(flash_stream_t stream) {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     FLASH_TRY_CUDA(cudaStreamIsCapturing(stream, &capture));
@@ -115,6 +115,7 @@ static flash_status_t check_stream(flash_stream_t stream) {
     return FLASH_SUCCESS;
 }
 
+/* Measures on the current device, to which the events then belong. */
 static flash_status_t measure_on_current(const measurement_t *m, double *times) {
     events_t events = {{0}, {0}};
     FLASH_TRY(check_stream(m->stream));
@@ -127,7 +128,6 @@ static flash_status_t measure_on_current(const measurement_t *m, double *times) 
     return status;
 }
 
-/* Events belong to the device that is current when they are created. */
 flash_status_t measure_cuda(const measurement_t *m, double *times) {
     cuda_scope_t scope;
     FLASH_TRY(cuda_scope_enter(m->device, &scope));

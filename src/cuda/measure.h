@@ -6,7 +6,7 @@
 
 #include "select/measurement.h"
 
-/* The seconds of each launch, times[0 ... measurement_launches(m)). */
+/* Writes the seconds of each launch to times[0 ... measurement_launches(m)). */
 flash_status_t measure_cuda(const measurement_t *m, double *times);
 
 #endif

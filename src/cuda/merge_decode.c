@@ -1,5 +1,5 @@
 /*
- * See merge_decode.h.
+ * This file launches the kernels that merge the partial results of decode.
  */
 #include "cuda/merge_decode.h"
 
@@ -45,7 +45,7 @@ flash_status_t merge_decode_prepare(const decode_merge_t *merge, const device_t 
     return status;
 }
 
-/* Compute capability 9.0 and newer can start the second kernel before the first one has ended. */
+/* From compute capability 9.0 on, the merging kernel can start before the decode kernel ends. */
 flash_status_t merge_decode_enqueue(const decode_merge_t *merge, const decode_plan_t *plan,
                                     const device_t *device, flash_stream_t stream) {
     const int64_t rows = merge->rows_of_block;

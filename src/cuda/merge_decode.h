@@ -1,6 +1,6 @@
 /*
- * What the launches of all decode families share: their workspace, and how the kernel is launched
- * that merges the pieces of cut sequences.
+ * The launches of all decode families share this: the check of their workspace, and the launch of
+ * the kernel that merges the pieces of cut sequences.
  */
 #ifndef FLASH_CUDA_MERGE_DECODE_H
 #define FLASH_CUDA_MERGE_DECODE_H
@@ -8,20 +8,20 @@
 #include "cuda/plan_sm80_decode.h"
 #include "flashattn.h"
 
-/* A kernel that merges, of DECODE_COMBINE_WARPS warps. */
+/* A merging kernel, of DECODE_COMBINE_WARPS warps per block. */
 typedef struct decode_merge {
     void (*kernel)(decode_params_t params);
     int32_t rows_of_block;
 } decode_merge_t;
 
-/* WORKSPACE_TOO_SMALL or INVALID_ARGUMENT, unless the problem's workspace has the plan's size. */
+/* Returns WORKSPACE_TOO_SMALL or INVALID_ARGUMENT unless the workspace has the plan's size. */
 flash_status_t merge_decode_check_workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                             const decode_plan_t *plan);
 
-/* Loads the merging kernel, which a stream that is capturing must not be the first to want. */
+/* Loads the merging kernel, which is not allowed while a stream is captured. */
 flash_status_t merge_decode_prepare(const decode_merge_t *merge, const device_t *device);
 
-/* Enqueues the merging of a plan that has been placed, if any sequence may be cut. */
+/* Enqueues the merging for a plan that has its workspace, if any sequence may be cut. */
 flash_status_t merge_decode_enqueue(const decode_merge_t *merge, const decode_plan_t *plan,
                                     const device_t *device, flash_stream_t stream);
 

@@ -1,14 +1,14 @@
 /*
- * The MIXED family: ragged batches in which some sequences have few queries (decode) and others
- * many (chunks of prompts). Its rows have no kernel of their own. A launch enqueues a forward row
- * and a decode row of the table, each for the sequences that it is for, which the device tells by
- * their lengths (flash_is_own_length()). Both rows write to the same O and LSE, at different
- * places.
+ * The MIXED family is for ragged batches in which some sequences have few queries (decode) and
+ * others many (chunks of prompts). Its rows have no kernel of their own. A launch enqueues a
+ * forward row and a decode row of the table, each for one part of the sequences, which the device
+ * tells apart by their lengths (flash_computes_length()). Both write to the same O and LSE, for
+ * different sequences.
  *
- * The forward kernel comes first: the keys that a chunk brings were written just before the call,
- * and are in L2 until decode reads all of its caches.
+ * The forward kernel comes first: the keys of a chunk were written just before the call, and stay
+ * in L2 until decode reads all of its caches.
  *
- * No CUDA function is called here; the operations of the two rows do that.
+ * This file calls no CUDA function; the operations of the two rows do.
  */
 #include "config/kernel_table.h"
 #include "core/status.h"
@@ -19,9 +19,9 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* A batch in its two parts: problems of their own, and the rows that compute them. */
+/* The two parts of a batch, as problems of their own, and the rows that compute them. */
 typedef struct parts {
-    problem_t few; /* queries a sequence */
+    problem_t few; /* sequences of few queries */
     problem_t many;
     const flash_kernel_t *decode; /* NULL: no row serves the part */
     const flash_kernel_t *forward;
@@ -37,13 +37,12 @@ static flash_status_t check(const flash_config_t *config) {
 
 /* ---- Parts ---- */
 
-/* The most queries of a sequence that is decoded: so many that a K/V head has at most B_r rows. */
+/* Returns how many queries a decoded sequence may have: a K/V head then has at most B_r rows. */
 static int32_t most_decoded(const flash_config_t *config, const flash_params_t *p) {
     return config->B_r / p->group;
 }
 
-/* The problem of the decoded sequences. Nothing of it follows from the longest sequence of the
- * batch. */
+/* Makes the problem of the decoded sequences, whatever the batch's longest sequence is. */
 static problem_t few_queries(const problem_t *problem, int32_t most) {
     problem_t part = *problem;
     part.params.seqlen_q = part.params.most_queries = most;
@@ -95,22 +94,21 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-/* After the decode families, whose kernels serve some batches whole, and before the forward
- * families. */
+/* MIXED comes after decode families, which serve some batches whole, and before forward ones. */
 static int32_t priority(const device_t *device) {
     (void)device;
     return 500;
 }
 
-/* The rows of a sequence up to which it is decoded unless the caller says otherwise: one tile of
- * decode kernels, or two where a query alone has more. */
+/* Returns how many rows a decoded sequence may have, unless the caller says otherwise: one tile of
+ * decode kernels, or two where a single query has more. */
 static int32_t preferred_rows(const flash_params_t *p) {
     enum { TILE = 16 };
     return p->group <= TILE ? TILE : 2 * TILE;
 }
 
-/* A sequence alone is of one part, and the other one's launch would be in vain; but where batches
- * must not decide, it is computed as it is in company. */
+/* A single sequence belongs to one part, so the launch of the other would be in vain.
+ * Batch-invariant calls compute it as in any batch. */
 static bool declines(const flash_config_t *config, const problem_t *problem,
                      const device_t *device) {
     (void)device;
@@ -118,7 +116,7 @@ static bool declines(const flash_config_t *config, const problem_t *problem,
     return is_alone || config->B_r != preferred_rows(&problem->params);
 }
 
-/* Rows differ in B_r alone, of which declines() leaves one. */
+/* Rows differ in B_r alone, and declines() leaves only one of them. */
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
     (void)config;
@@ -144,7 +142,7 @@ static void name_parts(const flash_config_t *config, const problem_t *problem,
                     parts.forward);
 }
 
-/* ---- Operations: those of the parts ---- */
+/* ---- Operations, composed of those of the two parts ---- */
 
 static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                 const device_t *device, uint64_t *size) {
@@ -175,7 +173,7 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
     return kernel_ops(parts.decode)->prepare(parts.decode, &parts.few, device);
 }
 
-/* The longest sequence may be short enough for decode: then that is all. */
+/* If even the longest sequence is short enough for decode, the forward kernel has nothing to do. */
 static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *problem,
                              const device_t *device, flash_stream_t stream) {
     const parts_t parts = find_parts(&kernel->config, problem, device);

@@ -1,5 +1,5 @@
 /*
- * See plan_sm80_decode.h.
+ * This file plans the launches of decode kernels.
  */
 #include "cuda/plan_sm80_decode.h"
 
@@ -9,12 +9,9 @@
 
 enum {
     WORKSPACE_ALIGNMENT = 256,
-    /* Shorter pieces cost more than they save; and these if multiprocessors have a block without
-     * them (measured on an H200). */
-    LEAST_PIECE_KEYS = 128,
-    LONG_PIECE_KEYS = 1024,
-    /* With FLASH_FLAG_BATCH_INVARIANT a sequence's own length alone decides. */
-    INVARIANT_PIECE_KEYS = 512
+    LEAST_PIECE_KEYS = 128,    /* shorter pieces cost more than they save (measured on an H200) */
+    LONG_PIECE_KEYS = 1024,    /* likewise if every multiprocessor has a block without them */
+    INVARIANT_PIECE_KEYS = 512 /* with FLASH_FLAG_BATCH_INVARIANT */
 };
 
 bool plan_decode_host_cuts(const problem_t *problem) {
@@ -23,7 +20,7 @@ bool plan_decode_host_cuts(const problem_t *problem) {
            p->seqused_q == NULL && !problem->batch_invariant;
 }
 
-/* Blocks that a device runs side by side. */
+/* Counts the blocks that the device runs side by side. */
 static int64_t resident_blocks(const flash_config_t *config, const device_t *device) {
     const int64_t shared_bytes = decode_shared_bytes(config) + DECODE_STATIC_SHARED_BYTES;
     const int64_t of_device = device->shared_memory_per_block / shared_bytes;
@@ -31,8 +28,8 @@ static int64_t resident_blocks(const flash_config_t *config, const device_t *dev
     return device->n_multiprocessors * max64(per_multiprocessor, 1);
 }
 
-/* Several heads of a sequence side by side read longer rows of memory. That pays where it brings
- * the whole batch into blocks that all run at once (measured on an H200). */
+/* Returns the heads of a block. Several heads side by side read longer rows of memory, which pays
+ * if the whole batch then fits blocks that all run at once (measured on an H200). */
 static int32_t heads_per_block(const flash_params_t *p, int64_t items,
                                const decode_limits_t *limits) {
     for (int32_t heads = 2; items > limits->resident && heads <= limits->most_heads; heads *= 2)
@@ -54,7 +51,7 @@ static int32_t count_pieces(const flash_params_t *p, int64_t items, int64_t n_mu
     return (int32_t)max64(min64(limits->resident / max64(items, 1), pieces), 1);
 }
 
-/* Lengths that the host knows are all cut into the same number of pieces. */
+/* Plans for lengths that the host knows: all sequences have the same number of pieces. */
 static void plan_known_lengths(decode_plan_t *plan, int64_t n_multiprocessors,
                                const decode_limits_t *limits) {
     decode_params_t *params = &plan->params;
@@ -67,10 +64,9 @@ static void plan_known_lengths(decode_plan_t *plan, int64_t n_multiprocessors,
     plan->slots = limits->most_blocks;
 }
 
-/* The device cuts the batch: sequences of more than a share, the units of all over `most` at least,
- * become pieces of about that share. So there are fewer of them than `most`, and fewer than twice
- * `most` of their pieces; and the pieces of all are fewer than `most` and the sequences together.
- */
+/* Plans for a batch that the device cuts. Sequences longer than a share become pieces of about a
+ * share. A share is at least the batch's units over `most`, so fewer than `most` sequences are cut,
+ * into fewer than 2 * most pieces, and all pieces are fewer than `most` + batch. */
 static void plan_cut_by_share(decode_plan_t *plan, int64_t n_multiprocessors,
                               const decode_limits_t *limits) {
     decode_params_t *params = &plan->params;
@@ -88,7 +84,7 @@ static void plan_cut_by_share(decode_plan_t *plan, int64_t n_multiprocessors,
     plan->slots = 2 * (limits->most_blocks + of_sequence);
 }
 
-/* The device cuts each sequence by its own length. */
+/* Plans for a device that cuts each sequence by its own length. */
 static void plan_cut_by_length(decode_plan_t *plan, const decode_limits_t *limits) {
     decode_params_t *params = &plan->params;
     const flash_params_t *p = &params->attention;
@@ -137,7 +133,7 @@ decode_plan_t plan_sm80_decode(const flash_config_t *config, const problem_t *pr
     return plan_decode(config, problem, device, &limits);
 }
 
-/* ---- The workspace: partial rows of O, their weights, the sequences that the device cuts ---- */
+/* ---- The workspace: partial rows of O, their weights, and the sequences that are cut ---- */
 
 static uint64_t aligned(uint64_t bytes) {
     return (bytes + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
@@ -155,7 +151,7 @@ static uint64_t weight_bytes(const decode_plan_t *plan) {
     return aligned(partial_rows(plan) * sizeof(decode_weight_t));
 }
 
-/* A cut sequence has two slots at least. */
+/* There is one decode_split_t per cut sequence, which has at least two slots. */
 static uint64_t split_bytes(const decode_plan_t *plan) {
     return aligned((uint64_t)plan->slots * sizeof(decode_split_t));
 }
@@ -165,7 +161,7 @@ uint64_t plan_sm80_decode_workspace(const decode_plan_t *plan) {
     return output_bytes(plan) + weight_bytes(plan) + split_bytes(plan) + n_splits_and_alignment;
 }
 
-/* Not part of the plan: selection makes plans, and has no use for them. */
+/* Dividers are not part of the plan, because selection makes plans and does not need them. */
 static void set_dividers(decode_params_t *params) {
     const int32_t page_size = params->attention.pages.page_size;
     params->by_head_blocks = flash_divider(params->head_blocks);

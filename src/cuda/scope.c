@@ -1,5 +1,5 @@
 /*
- * See scope.h. The runtime keeps a current device for each host thread.
+ * The runtime keeps a current device per host thread.
  */
 #include "cuda/scope.h"
 

@@ -1,5 +1,5 @@
 /*
- * The device of a call made current, and the caller's again afterwards.
+ * A scope makes the device of a call current, and afterwards the caller's device again.
  */
 #ifndef FLASH_CUDA_SCOPE_H
 #define FLASH_CUDA_SCOPE_H
@@ -16,7 +16,7 @@ typedef struct cuda_scope {
 
 flash_status_t cuda_scope_enter(const device_t *device, cuda_scope_t *scope);
 
-/* Leaves a scope that was entered. */
+/* Makes the previous device current again, after cuda_scope_enter() has succeeded. */
 void cuda_scope_leave(const cuda_scope_t *scope);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The SM80 family, as the host knows it: the rules among its fields, what it needs of a device, and
- * how its rows compare: the most strategies that always pay, then the least estimated time.
+ * The SM80 family, as the host knows it: the rules between its fields, what it needs of a device,
+ * and how its rows compare, by the strategies that always pay and then by estimated time.
  */
 #include "core/status.h"
 #include "cuda/family.h"
@@ -15,8 +15,8 @@ enum {
 
 /* ---- Rules, as in codegen/legality.py ---- */
 
-/* The fragments held at a time are 0, or a power of two from 2 up to what the contraction has, half
- * of that when the next ones load meanwhile. */
+/* The fragments that are held at a time are 0, or a power of two from 2 to all of the contraction,
+ * or to half of it when the next ones are loaded meanwhile. */
 static flash_status_t check_fragments(const char *field, int32_t count, const char *axis,
                                       int32_t contraction, bool double_buffered) {
     const int32_t most = contraction / FRAGMENT / (double_buffered ? 2 : 1);
@@ -45,7 +45,7 @@ static flash_status_t check_all_fragments(const flash_config_t *config) {
     return FLASH_SUCCESS;
 }
 
-/* Checks rows of e4m3: K and V are converted in registers, on the way to shared memory. */
+/* Rows of e4m3 convert K and V in registers, which asynchronous copies bypass. */
 static flash_status_t check_conversion(const flash_config_t *config) {
     FLASH_REQUIRE(!config->async_copy, FLASH_ERROR_INVALID_CONFIG,
                   "async_copy is 1: with this dtype it is 0");
@@ -100,11 +100,11 @@ static int32_t priority(const device_t *device) {
     return 80;
 }
 
-/* What the steps over K and V cost a block beside its rows of Q, in rows: 64 rows run at 0.82 of
- * the speed of 128 (docs/performance.md). */
+/* A block's steps over K and V take as long as this many rows of its Q: kernels with B_r 64 run at
+ * 0.82 of the speed of those with 128 (docs/performance.md). */
 enum { STEP_ROWS = 36 };
 
-/* Estimates the time of the longest-working multiprocessor, in rows of Q. */
+/* Estimates the time of the multiprocessor that works longest, in rows of Q. */
 static int64_t estimated_time(const flash_config_t *config, const problem_t *problem,
                               const device_t *device) {
     const int64_t n = device->n_multiprocessors;
@@ -112,8 +112,7 @@ static int64_t estimated_time(const flash_config_t *config, const problem_t *pro
     return (blocks + n - 1) / n * (config->B_r + STEP_ROWS);
 }
 
-/* Short sequences want few steps, long ones small ones: seen at d_head 256, where both are there.
- */
+/* Short sequences want few steps, long ones short steps, as seen at d_head 256. */
 static int32_t step_preference(const flash_config_t *config, const problem_t *problem) {
     enum { LONG = 1024 };
     const bool is_short = !problem->batch_invariant && problem_mean_keys(&problem->params) < LONG;

@@ -1,6 +1,6 @@
 /*
  * The SM80_DECODE family, as the host knows it: attention of few rows (queries x query heads of a
- * group) over many keys, which takes as long as K and V take to read.
+ * group) over many keys, which takes as long as reading K and V.
  */
 #include "core/status.h"
 #include "cuda/family.h"
@@ -10,7 +10,7 @@
 
 #include <stddef.h>
 
-/* Rows of a K/V head up to which reading K and V is what takes time. */
+/* With more rows per K/V head, reading K and V is no longer what takes time. */
 enum { MOST_ROWS = 32 };
 
 /* ---- Rules, as in codegen/legality.py ---- */
@@ -46,7 +46,7 @@ static int64_t tiles(const flash_config_t *config, const flash_params_t *p) {
 
 static const cuda_family_t cuda = {.block = block, .tiles = tiles};
 
-/* Rows of Q, K and V are read by 16 bytes. */
+/* Rows of Q, K and V are read in chunks of 16 bytes. */
 static bool chunks_aligned(const void *data, const flash_strides_t *stride, int32_t d_head,
                            int32_t element_bytes) {
     const uint64_t elements = (uint64_t)stride->batch | (uint64_t)stride->seq |
@@ -55,7 +55,7 @@ static bool chunks_aligned(const void *data, const flash_strides_t *stride, int3
            elements % (uint64_t)(DECODE_CHUNK_BYTES / element_bytes) == 0;
 }
 
-/* From key to key 32 bits of bytes are enough. */
+/* The kernels count the bytes between keys in 32 bits. */
 static bool close_keys(const flash_strides_t *stride) {
     return stride->seq <= INT32_MAX / 2;
 }
@@ -88,13 +88,13 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-/* Where a decode kernel serves, it is the fastest. */
+/* A decode kernel is the fastest wherever it serves. */
 static int32_t priority(const device_t *device) {
     (void)device;
     return 1000;
 }
 
-/* The fewest tiles of rows, each of which reads K and V; then the smallest tiles. */
+/* Each tile of rows reads all of K and V, so the fewest tiles come first, then the smallest. */
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
     const int64_t rows = (int64_t)problem->params.seqlen_q * problem->params.group;

@@ -1,6 +1,6 @@
 /*
- * Tensor maps by cuTensorMapEncodeTiled(), which the runtime finds in the driver. The function only
- * computes: it can be called while a stream is captured.
+ * Tensor maps are encoded by cuTensorMapEncodeTiled(), which the runtime finds in the driver. The
+ * function only computes, so it may be called while a stream is captured.
  */
 #include "cuda/tensor_map.h"
 
@@ -43,7 +43,7 @@ flash_status_t tensor_map_prepare(void) {
     return FLASH_SUCCESS;
 }
 
-/* Extents and strides as the driver takes them; the innermost stride is understood. */
+/* Extents and strides as the driver takes them; the innermost stride is implied. */
 typedef struct shape {
     cuuint64_t extent[TMA_MOST_AXES];
     cuuint64_t stride_bytes[TMA_MOST_AXES - 1];
@@ -54,7 +54,7 @@ static shape_t shape_of(const tma_tensor_t *tensor) {
     for (int axis = 0; axis < tensor->n_axes; axis++) {
         const int32_t extent = tensor->extent[axis];
         shape.extent[axis] = (cuuint64_t)extent;
-        if (axis > 0) /* one place: any stride does, and the caller's may be none that TMA takes */
+        if (axis > 0) /* with an extent of 1 any stride will do, but the caller's may be invalid */
             shape.stride_bytes[axis - 1] =
                 extent > 1 ? (cuuint64_t)tensor->stride[axis] * (cuuint64_t)tensor->element_bytes
                            : (cuuint64_t)SM90_CHUNK_BYTES;
@@ -62,7 +62,7 @@ static shape_t shape_of(const tma_tensor_t *tensor) {
     return shape;
 }
 
-/* The driver's type of elements; every type that a kernel of the family may have. */
+/* Finds the driver's type for elements of every type that a kernel of the family may have. */
 static flash_status_t find_type(int32_t dtype, CUtensorMapDataType *type) {
     switch (dtype) {
     case FLASH_DTYPE_FP16:
@@ -102,13 +102,13 @@ static flash_status_t encode(const tma_tensor_t *tensor, CUtensorMapDataType typ
 flash_status_t tensor_map_encode(const tma_tensor_t *tensor, int32_t dtype, int32_t box_rows,
                                  sm90_tensor_map_t *map) {
     CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_UINT8;
-    CUtensorMap own;
+    CUtensorMap encoded;
     memset(map, 0, sizeof *map);
     if (tma_tensor_is_empty(tensor))
         return FLASH_SUCCESS;
     FLASH_TRY(find_type(dtype, &type));
     FLASH_TRY(tensor_map_prepare());
-    FLASH_TRY(encode(tensor, type, box_rows, &own));
-    memcpy(map, &own, sizeof own);
+    FLASH_TRY(encode(tensor, type, box_rows, &encoded));
+    memcpy(map, &encoded, sizeof encoded);
     return FLASH_SUCCESS;
 }

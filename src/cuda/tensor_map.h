@@ -1,6 +1,6 @@
 /*
- * Tensor maps: what the driver makes of a tensor for TMA to load boxes of it. The driver's function
- * is looked up once, in the driver that the CUDA runtime has loaded: libcuda is never linked.
+ * A tensor map tells TMA how to load boxes of a tensor. The driver's function that encodes it is
+ * looked up once, in the driver that the CUDA runtime has loaded; libcuda is never linked.
  */
 #ifndef FLASH_TENSOR_MAP_H
 #define FLASH_TENSOR_MAP_H
@@ -9,12 +9,11 @@
 #include "flashattn.h"
 #include "kernels/sm90/sm90_kernel.h"
 
-/* Finds the driver's function; the maps need no more than that. */
+/* Finds the driver's function, which is all that encoding needs. */
 flash_status_t tensor_map_prepare(void);
 
-/* The map of a tensor that TMA can address, with boxes of one panel of columns by box_rows rows of
- * one head, 128-byte swizzled; zeros beyond the tensor's ends. An empty tensor has none: all zeros.
- */
+/* Encodes the map of a tensor that TMA can address: boxes of one panel of columns by box_rows rows
+ * of one head, swizzled over 128 bytes, with zeros beyond the tensor; all zeros if it is empty. */
 flash_status_t tensor_map_encode(const tma_tensor_t *tensor, int32_t dtype, int32_t box_rows,
                                  sm90_tensor_map_t *map);
 

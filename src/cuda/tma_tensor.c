@@ -1,5 +1,5 @@
 /*
- * Which tensors TMA can address: the rules of cuTensorMapEncodeTiled().
+ * This file says which tensors TMA can address, by the rules of cuTensorMapEncodeTiled().
  */
 #include "cuda/tma_tensor.h"
 
@@ -7,19 +7,19 @@
 
 #include <stddef.h>
 
-/* Bytes from one place on an axis to the next are below 2^40. */
+/* TMA takes strides below 2^40 bytes. */
 static const int64_t STRIDE_LIMIT_BYTES = (int64_t)1 << 40;
 
-/* Steps of a ragged map's last axis and of its rows make 2^34 bytes: SM90_RAGGED_END of both wrap
- * an address round. */
+/* A step of a ragged map's last axis and a step of its rows make 2^34 bytes together, so that
+ * SM90_RAGGED_END of both wrap an address round. */
 static const int64_t WRAPPING_STRIDE_BYTES = (int64_t)1 << 34;
 
-/* What the four tensors differ in. */
+/* The properties in which Q, K, V and O differ. */
 typedef struct layout {
     const void *data;
     const flash_strides_t *stride;
     const int32_t *cu_seqlens;
-    int32_t entries; /* of the outermost axis: of the batch, or pages of the pool */
+    int32_t entries; /* along the outermost axis: sequences, or pages of the pool */
     int32_t seqlen;  /* of an entry, at most */
     int32_t n_heads;
     int32_t element_bytes;
@@ -33,15 +33,15 @@ static tma_tensor_t batched(const flash_params_t *p, const layout_t *l) {
                           .stride = {1, l->stride->seq, l->stride->head, l->stride->batch}};
 }
 
-/* Returns the elements from one token to the next. Where each batch entry has one, they are as far
- * apart as the entries; a single token is nowhere near another. */
+/* Returns the elements from one token to the next. If every batch entry has one token, the stride
+ * is that of entries; for a single token any stride will do. */
 static int64_t token_stride(const layout_t *l) {
     if (l->cu_seqlens != NULL || l->seqlen > 1)
         return l->stride->seq;
     return l->entries > 1 ? l->stride->batch : SM90_CHUNK_BYTES / l->element_bytes;
 }
 
-/* Coordinates of tokens have 32 bits. */
+/* Returns the tokens from one batch entry to the next; -1 if no whole number, or beyond 32 bits. */
 static int64_t entry_tokens(const layout_t *l, int64_t token) {
     if (l->cu_seqlens != NULL || l->entries == 1)
         return 0;
@@ -121,7 +121,7 @@ static const char *stride_obstacle(const tma_tensor_t *tensor, int64_t stride) {
     return NULL;
 }
 
-/* A look-up may leave a tensor's address and strides open. */
+/* A look-up of a kernel may leave a tensor's address and strides open, as 0. */
 static const char *raggedness_obstacle(const tma_tensor_t *tensor) {
     const int64_t token = tensor->stride[1];
     if (tensor->data == NULL && token == 0)
@@ -135,7 +135,6 @@ static const char *raggedness_obstacle(const tma_tensor_t *tensor) {
     return NULL;
 }
 
-/* The stride of an axis with a single place is never used. */
 const char *tma_tensor_obstacle(const tma_tensor_t *tensor) {
     if (tma_tensor_is_empty(tensor))
         return NULL;
@@ -143,7 +142,7 @@ const char *tma_tensor_obstacle(const tma_tensor_t *tensor) {
         return "TMA needs Q, K, V and O at 16-byte aligned addresses";
     if (tensor->extent[0] % (SM90_CHUNK_BYTES / tensor->element_bytes) != 0)
         return "TMA needs the d_head elements of a row to be a multiple of 16 bytes";
-    for (int axis = 1; axis < tensor->n_axes; axis++) {
+    for (int axis = 1; axis < tensor->n_axes; axis++) { /* TMA ignores strides of extent 1 */
         const char *obstacle =
             tensor->extent[axis] > 1 ? stride_obstacle(tensor, tensor->stride[axis]) : NULL;
         if (obstacle != NULL)

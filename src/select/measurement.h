@@ -1,12 +1,12 @@
 /*
- * What flash_measure() times: kernels that take turns on one problem.
+ * A measurement is what flash_measure() times: kernels that take turns on one problem.
  */
 #ifndef FLASH_SELECT_MEASUREMENT_H
 #define FLASH_SELECT_MEASUREMENT_H
 
 #include "config/kernel_table.h"
 
-/* The problem has output and checked data; each kernel serves it. */
+/* The problem has output and checked data, and each kernel serves it. */
 typedef struct measurement {
     const flash_kernel_t *const *kernels;
     int32_t n_kernels;
@@ -16,7 +16,7 @@ typedef struct measurement {
     flash_stream_t stream;
 } measurement_t;
 
-/* Returns the kernel of launch number i of all: the kernels take turns. */
+/* Returns the kernel of launch i. The kernels take turns. */
 static inline const flash_kernel_t *measurement_kernel(const measurement_t *m, int64_t i) {
     return m->kernels[i % m->n_kernels];
 }

@@ -1,7 +1,7 @@
 /*
- * The heuristic: of the kernels that serve, those of the family with the highest priority on the
- * device; among its rows the smallest head dimension, then the fewest features beyond those needed,
- * then what the family's own estimate says.
+ * Selection takes the kernels that serve the problem and compares them: the family with the highest
+ * priority on the device first, then the smallest head dimension, the fewest features beyond those
+ * needed, and the family's own estimate.
  */
 #include "select/select.h"
 
@@ -25,10 +25,10 @@ static rank_t rank_row(const flash_kernel_t *kernel, const problem_t *problem,
     const family_t *family = kernel->family;
     const flash_config_t *config = &kernel->config;
     const int32_t extra = config->features & ~problem->features;
-    const family_rank_t own = family->rank(config, problem, device);
+    const family_rank_t estimate = family->rank(config, problem, device);
     const rank_t rank = {{-(int64_t)family->priority(device), config->d_head,
-                          __builtin_popcount((unsigned)extra), own.without_strategies, own.time,
-                          own.preference}};
+                          __builtin_popcount((unsigned)extra), estimate.without_strategies,
+                          estimate.time, estimate.preference}};
     return rank;
 }
 
@@ -39,10 +39,9 @@ static bool ranks_before(const rank_t *a, const rank_t *b) {
     return false;
 }
 
-/* The rows among which to choose. */
 typedef struct scope {
-    family_part_t part;   /* FAMILY_NO_PART: rows of all families */
-    bool those_that_suit; /* not those that decline the problem */
+    family_part_t part;     /* FAMILY_NO_PART: rows of all families */
+    bool without_declining; /* leave out rows that decline the problem */
 } scope_t;
 
 static bool is_wanted(const flash_kernel_t *kernel, const problem_t *problem,
@@ -50,19 +49,20 @@ static bool is_wanted(const flash_kernel_t *kernel, const problem_t *problem,
     const family_t *family = kernel->family;
     if (scope.part != FAMILY_NO_PART && family->part != scope.part)
         return false;
-    return !scope.those_that_suit || family->declines == NULL ||
+    return !scope.without_declining || family->declines == NULL ||
            !family->declines(&kernel->config, problem, device);
 }
 
-/* Whether a row comes after one that was found, by the first two fields of their ranks: to ask
- * whether it serves the problem, too, can take a while. */
-static bool comes_later(const flash_kernel_t *kernel, const flash_kernel_t *found,
+/* Says whether a row ranks after the best one so far by the first two fields. That saves asking
+ * whether it serves the problem, which can take a while. */
+static bool comes_later(const flash_kernel_t *kernel, const flash_kernel_t *best,
                         const device_t *device) {
-    if (found == NULL)
+    if (best == NULL)
         return false;
-    const int32_t own = kernel->family->priority(device);
-    const int32_t priority = found->family->priority(device);
-    return own != priority ? own < priority : kernel->config.d_head > found->config.d_head;
+    const int32_t priority = kernel->family->priority(device);
+    const int32_t best_priority = best->family->priority(device);
+    return priority != best_priority ? priority < best_priority
+                                     : kernel->config.d_head > best->config.d_head;
 }
 
 static const flash_kernel_t *best_in(scope_t scope, const problem_t *problem,
@@ -83,7 +83,7 @@ static const flash_kernel_t *best_in(scope_t scope, const problem_t *problem,
     return best;
 }
 
-/* A row that declines is better than none. */
+/* If all rows that serve the part decline it, one of them is taken all the same. */
 const flash_kernel_t *select_part(const problem_t *problem, const device_t *device,
                                   family_part_t part) {
     const flash_kernel_t *kernel = best_in((scope_t){part, true}, problem, device);
@@ -110,8 +110,8 @@ static void give_reason(const flash_kernel_t *kernel, const problem_t *problem,
             device->n_multiprocessors, name, kernel->config.d_head, remark, parts);
 }
 
-/* The types of Q and O that some kernel for the device's kind takes beside the problem's K and V;
- * *served: those of the problem are among them. */
+/* Finds the types of Q and O that some kernel for this kind of device takes with the problem's type
+ * of K and V. *served says whether those of the problem are among them. */
 static types_pairs_t find_types(const problem_t *problem, const device_t *device, bool *served) {
     types_pairs_t pairs = {0};
     *served = false;

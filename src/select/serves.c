@@ -1,5 +1,5 @@
 /*
- * See serves.h.
+ * This file says whether a kernel serves a problem on a device.
  */
 #include "select/serves.h"
 
@@ -10,16 +10,16 @@
 
 #include <stddef.h>
 
-/* A d_head of 0 serves every head dimension where the family has such rows; of the others, rows of
- * a family without them pad smaller heads. */
+/* Some families have rows with d_head 0, which serve every head dimension, and other rows for one
+ * head dimension each. Rows of other families pad smaller heads. */
 static bool serves_d_head(const flash_kernel_t *kernel, int32_t d_head) {
-    const int32_t own = kernel->config.d_head;
+    const int32_t row_d_head = kernel->config.d_head;
     if (kernel->family->facts->layout->any_d_head)
-        return own == 0 || own == d_head;
-    return own >= d_head;
+        return row_d_head == 0 || row_d_head == d_head;
+    return row_d_head >= d_head;
 }
 
-/* Returns the field by which the kernel does not fit the problem; NULL: it fits. */
+/* Returns the field by which the kernel does not fit the problem; NULL if it fits. */
 static const char *mismatch(const flash_kernel_t *kernel, const problem_t *problem) {
     if (kernel->config.op != FLASH_OP_FORWARD)
         return "op";
@@ -35,7 +35,7 @@ static const char *mismatch(const flash_kernel_t *kernel, const problem_t *probl
     return NULL;
 }
 
-/* Returns why the device cannot run the kernel, or not for this problem; NULL: it can. */
+/* Returns why the device cannot run the kernel at all, or not for this problem; NULL if it can. */
 static const char *obstacle(const flash_kernel_t *kernel, const problem_t *problem,
                             const device_t *device) {
     const char *lack = family_lack(kernel->family, device);

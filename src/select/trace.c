@@ -1,5 +1,5 @@
 /*
- * The trace of choices.
+ * The trace prints each distinct choice of a kernel once.
  */
 #include "select/trace.h"
 
@@ -37,7 +37,7 @@ flash_status_t trace_is_on(bool *on) {
 
 /* ---- Choices ---- */
 
-/* The sets of features: a problem's is a number below FEATURE_SETS. */
+/* A problem's features, as a number, are below FEATURE_SETS. */
 enum {
 #define ADD_FEATURE(name, word) | FLASH_FEATURE_##name
     ALL_FEATURES = 0 FLASH_CONFIG_FEATURES(ADD_FEATURE),
@@ -45,11 +45,11 @@ enum {
     FEATURE_SETS = ALL_FEATURES + 1
 };
 
-/* One bit for each kernel and set of features that was printed. */
+/* printed has a bit per kernel and set of features: that choice was printed. */
 enum { TRACED_KERNELS = 4096, WORD_BITS = 32, WORDS = (FEATURE_SETS + WORD_BITS - 1) / WORD_BITS };
 static atomic_uint printed[TRACED_KERNELS][WORDS];
 
-/* Says whether this is the first such choice. */
+/* Marks the choice as printed, and says whether it was not printed before. */
 static bool is_new(const flash_kernel_t *kernel, const problem_t *problem) {
     const ptrdiff_t row = kernel - kernel_table;
     if (row >= TRACED_KERNELS)

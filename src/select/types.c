@@ -1,5 +1,5 @@
 /*
- * See types.h.
+ * This file compares the element types of problems and families, and names them.
  */
 #include "select/types.h"
 
@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-_Static_assert((N_DTYPES + 1) * (N_DTYPES + 1) <= 64, "two types are a bit");
+_Static_assert((N_DTYPES + 1) * (N_DTYPES + 1) <= 64, "a pair of types has no bit");
 
 const char *types_mismatch(const family_facts_t *facts, const problem_t *problem) {
     const flash_params_t *p = &problem->params;

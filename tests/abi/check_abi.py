@@ -24,7 +24,7 @@ def dump(header: Path, library: str, out: Path) -> None:
     options += ["--exported-interfaces-only", "--drop-private-types"]
     options += ["--headers-dir", str(header.parent), "--out-file", str(out)]
     subprocess.run(["abidw", *options, library], check=True)
-    # Where the sources lay is no part of the interface.
+    # Where the sources lay is not part of the interface.
     out.write_text(re.sub(r" path='[^']*/", " path='", out.read_text()))
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# The C library, in the files that it comes in.
+# The C library, under the names of its files.
 ALLOWED = re.compile(r"(libc|libm|libpthread|ld-linux-[\w-]+)\.so\.\d+")
 
 

@@ -17,7 +17,7 @@ def declared(header: str) -> set[str]:
 
 
 def exported(library: str) -> set[str]:
-    """Symbols that a program can meet: dynamic ones, or the global ones of an archive."""
+    """Returns the symbols that a program can see: dynamic ones, or global ones of an archive."""
     kind = "--extern-only" if library.endswith(".a") else "--dynamic"
     command = ["nm", kind, "--defined-only", "--format=posix", library]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()

@@ -10,7 +10,7 @@ def without_comments(header: str) -> str:
 
 
 def structs(header: str) -> dict[str, list[str]]:
-    """Type of each struct that is defined -> its members, in order."""
+    """Returns the members, in order, of each struct that is defined, by its type."""
     bodies = re.findall(
         r"typedef struct \w+ \{(.*?)\} (\w+);", without_comments(header), flags=re.DOTALL
     )
@@ -18,7 +18,7 @@ def structs(header: str) -> dict[str, list[str]]:
 
 
 def other_types(header: str) -> list[str]:
-    """Types that are no structs: scalars, pointers, functions behind pointers."""
+    """Returns the types that are not structs: scalars, pointers, functions behind pointers."""
     code = without_comments(header)
     scalars = re.findall(r"^typedef (?:\w+ )+\**(\w+);", code, flags=re.MULTILINE)
     pointers = re.findall(r"^typedef [^;{]*?\(\*(\w+)\)", code, flags=re.MULTILINE)
@@ -27,13 +27,13 @@ def other_types(header: str) -> list[str]:
 
 
 def enumerators(header: str) -> list[str]:
-    """In order."""
+    """Returns the enumerators, in order."""
     bodies = re.findall(r"\benum(?: \w+)? \{(.*?)\}", without_comments(header), flags=re.DOTALL)
     return [name for body in bodies for name in re.findall(r"\b(FLASH_\w+) *=", body)]
 
 
 def numbers(header: str) -> list[str]:
-    """Macros that are a number and part of the binary interface."""
+    """Returns the macros that are numbers and part of the binary interface."""
     return re.findall(
         r"^#define (FLASH_ABI_VERSION|FLASH_\w+_SIZE) +\d+$", header, flags=re.MULTILINE
     )

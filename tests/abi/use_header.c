@@ -1,6 +1,6 @@
 /*
- * The public header in a program of its own, which uses every INIT macro; compiled in every
- * dialect of C and C++ that the header promises, with no warning left.
+ * A program that uses every INIT macro of the public header; it is compiled without a warning in
+ * every dialect of C and C++ that the header promises.
  */
 #include "flashattn.h"
 

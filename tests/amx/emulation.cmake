@@ -1,5 +1,5 @@
-# FLASH_EMULATE_AMX: the AMX kernels as they are, with tile instructions in C in the place of the
-# processor's, and AMX reported as present. A library for tests, which is never installed.
+# FLASH_EMULATE_AMX compiles the AMX kernels with tile instructions in C instead of the processor's,
+# and reports AMX as present. It makes a library for tests, which is never installed.
 if(NOT "amx" IN_LIST FLASH_CPU_FAMILIES)
     message(FATAL_ERROR "FLASH_EMULATE_AMX=ON, but this is no build for x86-64")
 endif()

@@ -1,5 +1,5 @@
 /*
- * Included ahead of an AMX kernel: the tile intrinsics that it uses become the emulation's.
+ * This file is included before an AMX kernel, and replaces the tile intrinsics by the emulation.
  */
 #ifndef FLASH_TESTS_AMX_INTRINSICS_H
 #define FLASH_TESTS_AMX_INTRINSICS_H

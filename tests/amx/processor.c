@@ -1,7 +1,7 @@
 /*
- * In the place of the library's own answers (the linker's option --wrap): AMX is there wherever the
- * rest of its kernels can run. Asked for its permission, a system that knows no AMX says so; EPERM
- * is a refusal.
+ * These functions replace the library's own by the linker's option --wrap, so that AMX is there
+ * wherever the rest of its kernels can run. A system that does not know AMX fails the request for
+ * permission with another error than EPERM, which is a refusal.
  */
 #include "processor.h"
 

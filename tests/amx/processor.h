@@ -1,12 +1,12 @@
 /*
- * What the processor itself offers, in a library that emulates AMX.
+ * The processor's own AMX, in a library that emulates AMX.
  */
 #ifndef FLASH_TESTS_AMX_PROCESSOR_H
 #define FLASH_TESTS_AMX_PROCESSOR_H
 
 #include <stdbool.h>
 
-/* AMX, permitted by the system. */
+/* Says whether the processor has AMX and the system permits it. */
 bool processor_has_amx(void);
 
 #endif

@@ -1,6 +1,5 @@
 /*
- * The emulated tile instructions against their definition, element by element, and against the
- * processor's own where it has AMX.
+ * The emulated tile instructions are compared with their definition and with the processor's own.
  */
 #include "processor.h"
 #include "support.h"
@@ -14,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* C [m][n] += A [m][k][2] * B [k][n][2]: tiles 0, 1 and 2. */
+/* C [m][n] += A [m][k][2] * B [k][n][2], in tiles 0, 1 and 2. */
 typedef struct shape {
     int m, n, k;
 } shape_t;
@@ -68,7 +67,7 @@ typedef enum values {
     ANY        /* every pattern: subnormals, infinity, NaN */
 } values_t;
 
-/* fp32, whose upper half is the bf16. */
+/* Returns an fp32, whose upper half is a bf16. */
 static uint32_t random_value(values_t values, uint32_t *state) {
     const uint32_t bits = random_bits(state);
     const uint32_t lowest = values == NEAR_ONE ? 124 : 60;
@@ -93,13 +92,12 @@ static product_t random_product(values_t values, uint32_t seed) {
 
 /* ---- The definition (Intel SDM volume 2, TDPBF16PS) ---- */
 
-/* Zero in the place of a number below the smallest normal one. */
+/* Returns zero for a number below the smallest normal one. */
 static double flush(double x) {
     return fabs(x) < FLT_MIN ? copysign(0, x) : x;
 }
 
-/* a * b + c, rounded once. The result is flushed where it would be subnormal if rounded without
- * bounds of the exponent. */
+/* Returns a * b + c, rounded once, and flushed if subnormal when rounded to any exponent. */
 static float multiply_add(float a, float b, float c) {
     const double x = flush(a), y = flush(b), z = flush(c);
     const double unrounded = fma(x, y, z);
@@ -136,7 +134,7 @@ static void multiply_emulated(product_t *p, shape_t s) {
 __attribute__((target("amx-tile,amx-bf16"), noinline)) static void
 multiply_on_processor(product_t *p, shape_t s) {
     const emulated_tile_config_t config = config_of(s);
-    __asm__ volatile("" ::: "memory"); /* what the tiles read is in memory */
+    __asm__ volatile("" ::: "memory"); /* operands must be in memory before tiles load them */
     _tile_loadconfig(&config);
     _tile_loadd(0, p->c, sizeof p->c[0]);
     _tile_loadd(1, p->a, sizeof p->a[0]);
@@ -191,7 +189,7 @@ static void products_are_the_processors(void **state) {
     for_random_products(check_against_processor);
 }
 
-/* Neither how the thread rounds nor its flags have to do with a product. */
+/* A product depends neither on the thread's rounding nor on its flags, and changes neither. */
 static void products_leave_mxcsr_alone(void **state) {
     const unsigned control = _mm_getcsr();
     const product_t p = random_product(NEAR_TINY, 1);
@@ -210,7 +208,7 @@ static void products_leave_mxcsr_alone(void **state) {
 
 enum { STRIDE = 100 };
 
-/* Whether tile 0 holds rows of this byte, and zeros beyond. */
+/* Says whether tile 0 holds rows of this byte, and zeros beyond them. */
 static bool tile_holds(shape_t s, uint8_t byte) {
     uint8_t bytes[16 * STRIDE];
     memset(bytes, 0x55, sizeof bytes);

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Palette 1. */
+/* The limits of palette 1. */
 enum { N_TILES = 8, ROWS_MAX = 16, ROW_BYTES_MAX = 64 };
 
-/* Zeros beyond its rows and beyond row_bytes of each. */
+/* A tile has zeros beyond its rows, and beyond row_bytes of each row. */
 typedef struct tile {
     _Alignas(64) uint8_t data[ROWS_MAX][ROW_BYTES_MAX];
     int rows;
@@ -35,7 +35,7 @@ static bool all_zeros(const void *bytes, size_t n) {
     return true;
 }
 
-/* #GP of LDTILECFG. */
+/* Checks what LDTILECFG answers with #GP. */
 static void check_config(const emulated_tile_config_t *config) {
     require(config->palette <= 1, "the palette is 0 or 1");
     require(config->start_row == 0, "a kernel begins at row 0");
@@ -94,11 +94,11 @@ void emulated_tile_stored(int number, void *to, ptrdiff_t stride) {
 
 /* ---- The product ---- */
 
-/* MXCSR as the product has it, whatever the thread's is: no exceptions, rounding to nearest even,
+/* The product's own MXCSR, whatever the thread's is: no exceptions, rounding to nearest even, and
  * subnormal operands and results are zeros. */
 enum { PRODUCT_CONTROL = _MM_MASK_MASK | _MM_ROUND_NEAREST | _MM_FLUSH_ZERO_ON | 0x40 };
 
-/* The even elements of 16 pairs of bf16, in fp32. */
+/* Returns the even elements of 16 pairs of bf16, in fp32. */
 static __m512 evens(__m512i pairs) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
 }
@@ -113,7 +113,7 @@ static __m512i pair_of_left(const tile_t *left, int row, int k) {
     return _mm512_set1_epi32(pair);
 }
 
-/* Products of even elements and of odd ones are summed up apart, and both sums added in the end. */
+/* Sums up products of even elements and of odd ones separately, and adds both sums at the end. */
 static __m512 multiply_row(const tile_t *left, int row, const tile_t *right) {
     __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
     for (int k = 0; k < left->row_bytes / 4; k++) {
@@ -124,7 +124,7 @@ static __m512 multiply_row(const tile_t *left, int row, const tile_t *right) {
     return _mm512_add_ps(even, odd);
 }
 
-/* A function of its own: the compilers would move arithmetic across a change of MXCSR. */
+/* It is not inlined, because compilers would move arithmetic across a change of MXCSR. */
 static __attribute__((noinline)) void multiply(tile_t *result, const tile_t *left,
                                                const tile_t *right) {
     const __mmask16 columns = (__mmask16)((1u << result->row_bytes / 4) - 1);

@@ -1,7 +1,7 @@
-// Attention of each kernel that this machine runs, in a workspace that is allocated once: prefill
-// in GFLOP/s (4 heads seqlen seqlen d_head, half when causal) and decode, of one query or of four
-// as speculative decoding has them, in bytes of K and V read a second. Compare with the ceilings of
-// the same run.
+// Measures attention of each kernel that this machine runs, in a workspace that is allocated once:
+// prefill in GFLOP/s (4 heads seqlen seqlen d_head, half when causal), and decode, with one query
+// or four as in speculative decoding, in bytes of K and V read per second. Compare with the
+// ceilings of the same run.
 #include "ceilings.h"
 
 #include <benchmark/benchmark.h>
@@ -21,7 +21,7 @@ struct Shape {
     bool heads_first = false; // head after head all tokens, else token after token all heads
 };
 
-// A row of the table and what is shown of its configuration, as in "AMX/BF16".
+// A row of the table, and what is shown of its configuration, such as "AMX/BF16".
 struct Kernel {
     const flash_kernel_t *row;
     std::int32_t dtype;
@@ -44,7 +44,7 @@ std::size_t element_size(std::int32_t dtype) {
     return dtype == FLASH_DTYPE_FP32 ? 4 : 2;
 }
 
-// Memory that begins so many bytes into a cache line.
+// Memory that begins `begin` bytes into a cache line.
 class Memory {
   public:
     Memory(std::size_t size, std::size_t begin) : bytes_(size + 2 * CACHE_LINE), size_(size) {
@@ -68,7 +68,8 @@ class Memory {
     unsigned char *data_;
 };
 
-// Numbers of magnitude 1/2 ... 1, of either sign: the same bit pattern serves every type.
+// Fills memory with numbers of magnitude 1/2 ... 1 and either sign, from the same bits for every
+// type.
 void fill(Memory &memory, std::int32_t dtype) {
     std::mt19937 random(1);
     const std::size_t count = memory.size() / element_size(dtype);

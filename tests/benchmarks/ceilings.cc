@@ -1,6 +1,6 @@
 // What the processor can do at most, measured in the same run as the kernels of attention.cc: tile
-// products and fused multiply-adds from registers, and reading memory. Other instruction sets than
-// the processor's are left out.
+// products and fused multiply-adds from registers, and reads of memory. Instruction sets that the
+// processor lacks are left out.
 #include "ceilings.h"
 
 #include <benchmark/benchmark.h>
@@ -31,7 +31,7 @@ struct TileConfig {
     std::uint8_t rows[16] = {};
 };
 
-// Four independent accumulators, 16 x 16 x 32 multiply-adds each.
+// There are four independent accumulators, with 16 x 16 x 32 multiply-adds each.
 __attribute__((target("amx-tile"))) void amx_bf16(benchmark::State &state) {
     if (!machine_has(FLASH_ISA_AMX))
         return state.SkipWithError("no AMX");
@@ -52,7 +52,7 @@ __attribute__((target("amx-tile"))) void amx_bf16(benchmark::State &state) {
 }
 BENCHMARK(amx_bf16)->Name("ceiling/amx_bf16");
 
-// x += y * z for fourteen registers x; all zeros, so that no value slows a product down.
+// x += y * z for fourteen registers x, all zeros, so that no value slows a product down.
 #define SUM(product, width, x) product " %%" width "mm14, %%" width "mm15, %%" width "mm" #x "\n\t"
 #define SUM_14(product, width)                                                                     \
     SUM(product, width, 0)                                                                         \
@@ -74,7 +74,7 @@ BENCHMARK(amx_bf16)->Name("ceiling/amx_bf16");
     "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",       \
         "xmm11", "xmm12", "xmm13"
 
-// Fourteen independent sums of pairs' products.
+// There are fourteen independent sums of products of pairs.
 void avx512_bf16_dot(benchmark::State &state) {
     if (!machine_has(FLASH_ISA_AVX512_BF16))
         return state.SkipWithError("no AVX512_BF16");
@@ -86,7 +86,7 @@ void avx512_bf16_dot(benchmark::State &state) {
 }
 BENCHMARK(avx512_bf16_dot)->Name("ceiling/avx512_bf16_dot");
 
-// Fourteen independent sums.
+// There are fourteen independent sums.
 void avx512_fma(benchmark::State &state) {
     if (!machine_has(FLASH_ISA_AVX512))
         return state.SkipWithError("no AVX-512");
@@ -98,7 +98,7 @@ void avx512_fma(benchmark::State &state) {
 }
 BENCHMARK(avx512_fma)->Name("ceiling/avx512_fma");
 
-// Fourteen independent sums.
+// There are fourteen independent sums.
 void avx2_fma(benchmark::State &state) {
     if (!machine_has(FLASH_ISA_AVX2))
         return state.SkipWithError("no AVX2");
@@ -112,7 +112,7 @@ BENCHMARK(avx2_fma)->Name("ceiling/avx2_fma");
 
 #endif
 
-// Sums of one word a cache line: the line must come, little else is done.
+// Sums up one word per cache line, so that little is done but reading lines.
 void read_memory(benchmark::State &state) {
     constexpr std::size_t kWordsALine = 8;
     const std::size_t bytes = static_cast<std::size_t>(state.range(0)) << 20;
@@ -127,7 +127,7 @@ void read_memory(benchmark::State &state) {
     state.SetBytesProcessed(static_cast<std::int64_t>(bytes) *
                             static_cast<std::int64_t>(state.iterations()));
 }
-// The smaller size is beyond the caches of a core, the larger beyond most shared ones.
+// The smaller size exceeds the caches of a core, the larger most shared caches.
 BENCHMARK(read_memory)
     ->Name("ceiling/read")
     ->ArgName("MiB")

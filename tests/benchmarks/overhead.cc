@@ -1,6 +1,6 @@
-// What a call costs before any attention is computed: look-up, workspace size, selection, and
-// flash_forward() on a problem of one score, the kernel chosen or given. docs/performance.md has
-// the aims and the results.
+// Measures what a call costs before any attention is computed: look-up, workspace size, selection,
+// and flash_forward() on a problem of one score, with the kernel chosen or given.
+// docs/performance.md has the aims and the results.
 #include "flashattn.h"
 
 #include <benchmark/benchmark.h>
@@ -18,7 +18,7 @@ bool failed(benchmark::State &state, flash_status_t status) {
     return true;
 }
 
-// One query, one key, one head of 8; a decode-sized call for `seqlen_k` keys.
+// A problem of one query, seqlen_k keys, and heads of 8 elements.
 class Problem {
   public:
     explicit Problem(std::int64_t seqlen_k, std::int64_t n_heads)
@@ -53,7 +53,7 @@ class Problem {
     flash_forward_args_t args_ = FLASH_FORWARD_ARGS_INIT;
 };
 
-// Every row that this machine runs, one after the other.
+// Looks up every row that this machine runs, one after the other.
 void lookup_kernel(benchmark::State &state) {
     std::vector<flash_config_t> configs;
     for (std::int32_t i = 0; i < flash_kernel_count(); i++) {

@@ -1,5 +1,5 @@
 /*
- * Child processes of the tests.
+ * Checks that need a process of their own run in child processes.
  */
 #define _GNU_SOURCE
 #include "child.h"

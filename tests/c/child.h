@@ -1,5 +1,5 @@
 /*
- * Running a check in a child process, for what a process can do only once or should not survive:
+ * A check runs in a child process if a process can do it only once, or should not survive it:
  * reading the environment, forking, unloading.
  */
 #ifndef FLASH_TESTS_CHILD_H
@@ -10,7 +10,7 @@
 
 enum { CHILD_SECONDS = 120 }; /* a child that hangs is killed */
 
-/* Prints the condition and gives up the check; the check's function returns bool. */
+/* Ends a check, a function that returns bool, with a message unless the condition holds. */
 #define CHECK(condition)                                                                           \
     do {                                                                                           \
         if (!(condition)) {                                                                        \

@@ -1,8 +1,8 @@
 /*
- * Every CPU kernel that this machine runs, in each type of K and V, with each of Q and O that it
- * serves, against the reference kernel of the type, and against itself with keys in pages.
- * Needs nothing but the library: it also runs where cmocka is not, as in a cross build. The oracle
- * and the wide ranges are in tests/python.
+ * Every CPU kernel that this machine runs is compared with the reference kernel, in each
+ * combination of types of Q, K, V and O that it serves, and with itself with keys in pages. The
+ * program needs only the library, so that it also runs without cmocka, as in a cross build. The
+ * oracle and the wide ranges are in tests/python.
  */
 #include "flashattn.h"
 
@@ -17,10 +17,10 @@ typedef struct shape {
     uint32_t flags;
     int64_t left, right;
     float softcap;
-    int64_t nan_key; /* whose V is NaN, from 1 on; 0: none */
+    int64_t nan_key; /* the key, from 1 on, whose V is NaN; 0: none */
 } shape_t;
 
-/* Tile edges, few rows, split keys, shared keys, every mask, NaN that some rows do not see. */
+/* The shapes have tile edges, few rows, split keys, shared keys, every mask, and hidden NaN. */
 static const shape_t SHAPES[] = {
     {2, 3, 5, 4, 2, 8, 0, 0, 0, 0, 0},
     {1, 65, 129, 3, 1, 24, FLASH_FLAG_CAUSAL, 0, 0, 0, 0},
@@ -59,7 +59,7 @@ static void *allocate(size_t size) {
     return memory;
 }
 
-/* Numbers of magnitude 1/2 ... 1 and either sign; of fp32 with all of their digits. */
+/* Fills a tensor with numbers of magnitude 1/2 ... 1 and either sign; fp32 has all its digits. */
 static void *random_tensor(size_t count, int32_t dtype, uint32_t *state) {
     unsigned char *memory = allocate(count * element_size(dtype));
     for (size_t i = 0; i < count; i++) {
@@ -90,7 +90,7 @@ static void set_nan(void *data, size_t i, int32_t dtype) {
         memcpy((char *)data + 2 * i, &half, 2);
 }
 
-/* The element is fp32, fp16 or bf16. */
+/* Returns an element of fp32, fp16 or bf16. */
 static float element(const void *data, size_t i, int32_t dtype) {
     uint16_t half;
     uint32_t bits;
@@ -183,16 +183,16 @@ static bool run(const shape_t *s, const flash_kernel_t *kernel, types_t types, b
 
 /* ---- Pages ---- */
 
-/* Sizes that divide blocks of keys, and those that do not. */
+/* Some sizes divide blocks of keys, others do not. */
 static const int64_t PAGE_SIZES[] = {1, 5, 16, 64};
 enum { N_PAGE_SIZES = sizeof PAGE_SIZES / sizeof PAGE_SIZES[0] };
 
-/* Pages of a sequence lie in the reverse order, the last sequence's first. */
+/* Pages of a sequence lie in reverse order, the last sequence's first. */
 static int32_t page_id(const shape_t *s, int64_t n_pages, int64_t b, int64_t i) {
     return (int32_t)(s->batch * n_pages - 1 - (b * n_pages + i));
 }
 
-/* The keys in pages, of which a sequence has n_pages; NaN in what is left of the last one. */
+/* Copies the keys to n_pages pages per sequence, with NaN in the rest of the last one. */
 static void *in_pages(const shape_t *s, int32_t dtype, const void *keys, int64_t page_size,
                       int64_t n_pages) {
     const size_t token = (size_t)(s->n_heads_kv * s->d_head) * element_size(dtype);
@@ -208,7 +208,7 @@ static void *in_pages(const shape_t *s, int32_t dtype, const void *keys, int64_t
     return pool;
 }
 
-/* Whether the results are those without pages, bit for bit. */
+/* Says whether the results have the same bits as without pages. */
 static bool same_in_pages(const shape_t *s, const flash_kernel_t *kernel, types_t types,
                           const buffers_t *expected, int64_t page_size) {
     const int64_t n_pages = (s->seqlen_k + page_size - 1) / page_size;
@@ -254,7 +254,7 @@ static bool same_in_any_pages(const shape_t *s, const flash_kernel_t *kernel, ty
 
 /* ---- Results ---- */
 
-/* Of elements below 1 in magnitude: a rounding of O or of P to a type. */
+/* Bounds the rounding error of O or P to a type, for elements below 1 in magnitude. */
 static float rounding(int32_t dtype) {
     return dtype == FLASH_DTYPE_BF16 ? 8e-3f : dtype == FLASH_DTYPE_FP16 ? 1e-3f : 1e-5f;
 }
@@ -284,7 +284,7 @@ static bool same_results(const buffers_t *a, const buffers_t *b, int32_t o, floa
     return true;
 }
 
-/* The reference kernel of the same type. */
+/* Returns the reference kernel of the same type. */
 static const flash_kernel_t *reference_of(const flash_config_t *config) {
     flash_config_t reference = *config;
     reference.arch = FLASH_ARCH_REFERENCE;
@@ -318,11 +318,12 @@ static bool serves(const flash_kernel_t *kernel, types_t types) {
     return status == FLASH_SUCCESS;
 }
 
-/* ---- Codes ---- */
+/* ---- Codes of e4m3 ---- */
 
 enum { N_CODES = 256, CODES_D_HEAD = 72 };
 
-/* Query i sees key i alone, whose V is code i, and K one code; O and LSE are decoded ones. */
+/* Runs a problem in which query i sees only key i. Its V is code i, and one element of its K too,
+ * so that O and LSE are decoded codes. */
 static bool run_codes(const flash_kernel_t *kernel, float *o, float *lse) {
     static const shape_t own_key = {.batch = 1,
                                     .seqlen_q = N_CODES,
@@ -348,7 +349,7 @@ static bool run_codes(const flash_kernel_t *kernel, float *o, float *lse) {
     return good;
 }
 
-/* A kernel of e4m3 decodes each code as the reference does. */
+/* Says whether a kernel of e4m3 decodes each code as the reference kernel does. */
 static bool same_codes(const flash_kernel_t *kernel, const flash_config_t *config) {
     static float o[2][N_CODES * CODES_D_HEAD], lse[2][N_CODES];
     if (!run_codes(kernel, o[0], lse[0]) || !run_codes(reference_of(config), o[1], lse[1]))
@@ -362,7 +363,7 @@ static bool same_codes(const flash_kernel_t *kernel, const flash_config_t *confi
     return true;
 }
 
-/* Every two types of Q and O that the kernel serves. */
+/* Checks every pair of types of Q and O that the kernel serves. */
 static bool check(const flash_kernel_t *kernel, const flash_config_t *config) {
     static const int32_t each[] = {FLASH_DTYPE_FP16, FLASH_DTYPE_BF16, FLASH_DTYPE_FP32};
     enum { N_TYPES = sizeof each / sizeof each[0] };

@@ -1,5 +1,5 @@
 /*
- * One call on every kernel that this machine runs, with the C library alone: for machines and
+ * One call on every kernel that this machine runs, with the C library alone, for machines and
  * emulators without a test framework.
  */
 #include "flashattn.h"

@@ -1,5 +1,5 @@
 /*
- * The problems of the C tests, and the attention they are compared with.
+ * The problems of the C tests, and the attention that their results are compared with.
  */
 #include "support.h"
 
@@ -17,7 +17,7 @@ static void *checked_malloc(size_t size) {
     return memory;
 }
 
-/* Uniform in -1 ... 1. */
+/* Returns a uniform number in -1 ... 1. */
 static float random_number(uint32_t *state) {
     *state = *state * 1664525u + 1013904223u;
     return (float)(*state >> 8) / 8388608.0f - 1.0f;
@@ -175,7 +175,7 @@ static double score(const flash_forward_args_t *a, const float *q, const float *
     return a->softcap > 0 ? (double)a->softcap * tanh(s / (double)a->softcap) : s;
 }
 
-/* Scores here are small: no maximum has to be subtracted. */
+/* Scores here are so small that no maximum has to be subtracted. */
 static double expected_row(const flash_forward_args_t *a, int64_t b, int64_t i, int64_t h,
                            double *o) {
     const int64_t h_kv = h / (a->n_heads / a->n_heads_kv);

@@ -1,6 +1,6 @@
 /*
- * What the C tests share: a small valid problem whose output is guarded, the attention of a double
- * loop to compare with, and cmocka.
+ * The C tests share this: a small valid problem with canaries around its outputs, attention as a
+ * double loop to compare with, and cmocka.
  */
 #ifndef FLASH_TESTS_SUPPORT_H
 #define FLASH_TESTS_SUPPORT_H
@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-/* A device that no machine has; a library without CUDA kernels has no device of its kind. */
+/* No machine has this device, and a library without CUDA kernels has no device of its kind. */
 enum { ABSENT_CUDA_DEVICE = FLASH_DEVICE_CUDA + 1000 };
 
 /* For assert_refused(): the status with which this library refuses the absent device. */
@@ -40,38 +40,38 @@ typedef struct sizes {
     int64_t batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head;
 } sizes_t;
 
-/* The problem of most tests: every size differs, two query heads a K/V head. */
+/* The problem of most tests. All its sizes differ, and a K/V head has two query heads. */
 extern const sizes_t SMALL;
 
-/* Fills Q, K, V with random numbers of the seed, O and LSE with NaN; allocates the workspace. */
+/* Fills Q, K and V with random numbers, O and LSE with NaN, and allocates the workspace. */
 void problem_create(test_problem_t *p, sizes_t sizes, uint32_t seed);
 void problem_destroy(test_problem_t *p);
 
-/* Allocates the workspace anew for what the arguments have become. */
+/* Allocates the workspace again after the arguments have changed. */
 void problem_reallocate_workspace(test_problem_t *p);
 
 /* Fills O and LSE with NaN. */
 void problem_poison(test_problem_t *p);
 
-/* No element of O or LSE was written since problem_create() or problem_poison(). */
+/* Says whether no element of O or LSE was written since problem_create() or problem_poison(). */
 bool problem_is_untouched(const test_problem_t *p);
 
 /* Fails the test if a byte before or after O or LSE was written. */
 void problem_check_canaries(const test_problem_t *p);
 
-/* Fails the test unless O and LSE are those of a double loop over the problem's arguments. */
+/* Fails the test unless O and LSE agree with a double loop over the problem's arguments. */
 void problem_check_result(const test_problem_t *p);
 
-/* Runs flash_forward() with the library's choice; fails the test unless it succeeds. */
+/* Runs flash_forward() with the library's choice of kernel; fails the test unless it succeeds. */
 void problem_run(test_problem_t *p);
 
-/* O and LSE of two problems are the same bits. */
+/* Says whether O and LSE of two problems have the same bits. */
 bool problem_same_bits(const test_problem_t *a, const test_problem_t *b);
 
-/* A teardown: later tests have neither a hook nor a number of threads set. */
+/* Removes the hook and the number of threads, as a teardown. */
 int default_threads(void **state);
 
-/* Fails the test unless the call gave this status and the last error has these words in it. */
+/* Fails the test unless the call returned this status and the last error contains these words. */
 void check_refusal(flash_status_t status, flash_status_t expected, const char *words);
 
 #define assert_success(call)                                                                       \

@@ -1,6 +1,6 @@
 /*
- * One test per reason to refuse a call of attention: the status, a message that names the
- * condition and the values, and outputs left alone.
+ * There is one test per reason to refuse a call of attention. It checks the status, a message that
+ * names the condition and the values, and that outputs are untouched.
  */
 #include "support.h"
 
@@ -9,26 +9,26 @@
 /* Lengths for the tests of ragged batches: sequences of 3 and 2 queries, 5 and 4 keys. */
 static const int32_t CU_Q[] = {0, 3, 5}, CU_K[] = {0, 5, 9};
 
-/* An array for one spoiled call. */
+/* Fills an array for one spoiled call. */
 static const int32_t *lengths(int32_t first, int32_t second, int32_t third) {
     static int32_t array[3];
     array[0] = first, array[1] = second, array[2] = third;
     return array;
 }
 
-/* Address of an element. */
+/* Returns the address of an element. */
 static float *at(const flash_tensor_t *tensor, int64_t element) {
     return (float *)tensor->data + element;
 }
 
-/* How a test spoils the valid call. */
+/* Spoils a valid call. */
 typedef void (*spoil_t)(flash_forward_args_t *args, const flash_kernel_t **kernel);
 
 typedef struct refusal {
     spoil_t spoil;
     flash_status_t status;
     const char *words;
-    bool shape;  /* also refused by the calls that look at no data */
+    bool shape;  /* calls that read no data refuse it too */
     bool kernel; /* the call names a kernel */
 } refusal_t;
 
@@ -95,7 +95,7 @@ typedef struct refusal {
     X(struct_size_odd, args->struct_size = 13, INVALID, "struct_size is 13")                       \
     X(struct_size_enormous, args->struct_size = UINT32_MAX, INVALID, "struct_size is 4294967295")
 
-/* What only flash_forward() looks at. */
+/* Only flash_forward() refuses these, because other calls read no data. */
 #define DATA_REFUSALS(X)                                                                           \
     X(q_null, args->q.data = NULL, INVALID, "q.data is NULL")                                      \
     X(k_null, args->k.data = NULL, INVALID, "k.data is NULL")                                      \
@@ -170,7 +170,7 @@ typedef struct refusal {
     X(o_begins_in_q, args->o.data = at(&args->q, 191), INVALID, "o overlaps q: o begins at ")      \
     X(ragged_o_is_q, (args->cu_seqlens_q = CU_Q, args->o = args->q), INVALID, "o overlaps q")
 
-/* Refused for the kernel that the call names. */
+/* These are refused for the kernel that the call names. */
 #define KERNEL_REFUSALS(X)                                                                         \
     X(kernel_of_no_table, *kernel = (const void *)args, INVALID, "no row of this library's table") \
     X(kernel_between_rows, *kernel = (const void *)((const char *)*kernel + 8), INVALID,           \
@@ -184,7 +184,7 @@ typedef struct refusal {
     X(kernel_of_another_o_type, args->o.dtype = FLASH_DTYPE_BF16, FLASH_ERROR_UNSUPPORTED,         \
       "does not serve this problem: o.dtype")
 
-/* A row's distance from the one before it, once more behind the last row. */
+/* Returns the address behind the last row, one row's distance from it. */
 static const flash_kernel_t *past_the_table(void) {
     const int32_t last = flash_kernel_count() - 1;
     const char *end = (const char *)flash_kernel_at(last);
@@ -201,7 +201,7 @@ SHAPE_REFUSALS(DEFINE_SPOIL)
 DATA_REFUSALS(DEFINE_SPOIL)
 KERNEL_REFUSALS(DEFINE_SPOIL)
 
-/* A row of the table that serves the small problem on any machine. */
+/* Returns a row of the table that serves the small problem on any machine. */
 static const flash_kernel_t *reference_kernel(void) {
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         flash_config_t config = FLASH_CONFIG_INIT;
@@ -354,7 +354,7 @@ static void kernel_indices(void **state) {
     assert_non_null(strstr(flash_last_error(), "index is"));
 }
 
-/* ---- What looks odd and is served ---- */
+/* ---- Odd calls that are served ---- */
 
 static void the_unspoiled_call_is_served(void **state) {
     test_problem_t p;
@@ -382,7 +382,7 @@ static void empty_tensors_need_no_data(void **state) {
     }
 }
 
-/* LSE with its rows apart: what is between them stays. */
+/* LSE may have gaps between its rows, which stay as they are. */
 static void lse_has_strides_of_its_own(void **state) {
     enum { SEQ = 2, HEAD = 8, BATCH = 40, COUNT = 2 * BATCH };
     float spread[COUNT];
@@ -423,7 +423,7 @@ static void helpers_make_the_usual_layouts(void **state) {
     assert_int_equal(heads_first.dtype, 0);
 }
 
-/* Q, K, V and O side by side in every token of one buffer. */
+/* Q, K, V and O lie side by side in every token of one buffer. */
 static void rows_between_rows_are_served(void **state) {
     static const sizes_t sizes = {
         .batch = 2, .seqlen_q = 5, .seqlen_k = 5, .n_heads = 4, .n_heads_kv = 4, .d_head = 8};

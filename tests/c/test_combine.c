@@ -1,5 +1,5 @@
 /*
- * Merging partial results: against attention over all keys at once, and every refusal.
+ * Merging partial results is compared with attention over all keys, and refusals are tested.
  */
 #include "support.h"
 
@@ -10,7 +10,7 @@ enum { PARTS = 3 };
 static const sizes_t SIZES = {
     .batch = 2, .seqlen_q = 3, .seqlen_k = 10, .n_heads = 4, .n_heads_kv = 2, .d_head = 8};
 
-/* A valid call: the partial results of three disjoint ranges of keys, one of them empty. */
+/* A valid call merges the partial results of three disjoint ranges of keys, one of them empty. */
 typedef struct partials {
     test_problem_t whole;
     flash_combine_args_t args;
@@ -99,7 +99,7 @@ static void no_parts_see_no_key(void **state) {
     partials_destroy(&p);
 }
 
-/* No step is taken between partial results where there is one: any stride will do. */
+/* With one partial result the stride between them does not matter. */
 static void one_part_is_the_whole(void **state) {
     partials_t p;
     (void)state;
@@ -113,9 +113,9 @@ static void one_part_is_the_whole(void **state) {
     partials_destroy(&p);
 }
 
-/* ---- Where partial results and results may lie ---- */
+/* ---- Layouts of partial results and results ---- */
 
-/* Each partial result in turn is where the merged one goes. */
+/* The merged result replaces each partial result in turn. */
 static void a_partial_result_is_merged_in_place(void **state) {
     (void)state;
     for (int64_t i = 0; i < PARTS; i++) {
@@ -158,7 +158,7 @@ static void partial_results_may_lie_anywhere(void **state) {
     partials_destroy(&p);
 }
 
-/* LSE with tokens before heads, as [n_partials, batch, seqlen_q, n_heads] and the same merged. */
+/* LSE has tokens before heads: [n_partials, batch, seqlen_q, n_heads], and the merged one alike. */
 static void lse_of_any_strides_is_merged(void **state) {
     const int64_t seq = SIZES.n_heads, batch = SIZES.seqlen_q * SIZES.n_heads;
     const int64_t part = SIZES.batch * batch;

@@ -1,9 +1,9 @@
 /*
- * The short form of configurations, both ways.
+ * The short form of configurations is written and read.
  */
 #include "support.h"
 
-/* Places of fields behind struct_size. */
+/* Offsets of fields, counted behind struct_size. */
 enum {
     N_WARPS = 6,
     FEATURES = 15,
@@ -104,7 +104,7 @@ static void blanks_order_and_the_tiles_suffix_are_free(void **state) {
     assert_memory_equal(&e, &f, sizeof e);
 }
 
-/* Every switch and feature bit, on their own and together, legal or not. */
+/* Tries every switch and feature bit, alone and together, legal or not. */
 static void every_sm80_combination_round_trips(void **state) {
     (void)state;
     for (int32_t bits = 0; bits < 512; bits++) {

@@ -1,6 +1,6 @@
 /*
- * Waiting for a count to fall: it costs a moment of processor time however long it takes, and no
- * fall is missed. Run under ThreadSanitizer too.
+ * Waiting for a count to fall takes little processor time, however long it lasts, and misses no
+ * fall. These tests also run under ThreadSanitizer.
  */
 #define _GNU_SOURCE /* usleep */
 #include "cpu/countdown.h"
@@ -62,7 +62,7 @@ static void a_long_wait_is_slept_through(void **state) {
     countdown_sleepers_destroy(&w.sleepers);
 }
 
-/* ---- Many counts, one after the other, waited for by all and lowered by all ---- */
+/* ---- All threads lower many counts, one after the other, and wait for each ---- */
 
 enum { N_THREADS = 4, N_COUNTS = 2000 };
 
@@ -72,7 +72,7 @@ typedef struct relay {
     atomic_int n_failures;
 } relay_t;
 
-/* Now and then a thread is late, so that the others fall asleep. */
+/* A thread is late now and then, so that the others fall asleep. */
 static void *run(void *relay) {
     relay_t *r = relay;
     for (int i = 0; i < N_COUNTS; i++) {

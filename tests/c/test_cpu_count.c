@@ -1,6 +1,6 @@
 /*
- * The processors that a process may keep busy: its affinity mask, and the quota of its control
- * group as files in a made tree say it.
+ * The processors that a process may keep busy follow from its affinity mask and from the quota of
+ * its control group, which files in a made tree give.
  */
 #define _GNU_SOURCE
 #include "cpu/count.h"
@@ -13,7 +13,7 @@
 
 enum { MOST_FILES = 5 };
 
-/* What a system looks like to a process, and what that comes to. */
+/* The files that a process finds in a system, and the processors that they amount to. */
 typedef struct tree {
     const char *name;
     struct {
@@ -137,7 +137,7 @@ static void quotas_are_read(void **state) {
         check(&TREES[i]);
 }
 
-/* Longer than any path that is looked at. */
+/* The path is longer than any that is read. */
 static void a_long_group_is_passed_over(void **state) {
     char root[] = "/tmp/flashattn-quota-XXXXXX", line[4096];
     (void)state;

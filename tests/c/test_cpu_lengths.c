@@ -1,6 +1,5 @@
 /*
- * Lengths that change while a call reads them: what workers see of them, and that no call leaves
- * its tensors.
+ * Lengths may change while a call reads them. Workers see the same ones, within the tensors.
  */
 #include "cpu/lengths.h"
 #include "support.h"
@@ -74,7 +73,7 @@ static void used_queries_are_those_of_the_sequence(void **state) {
 
 enum { PAGE_SIZE = 3, N_IDS = 7, N_ROWS = 2 };
 
-/* With rows of four ids, or cut by indptr. */
+/* Makes pages in rows of four ids, or with indptr. */
 static flash_params_t copied_pages(const int32_t *indptr, const int32_t *rows,
                                    const int32_t *used) {
     const cpu_totals_t totals = {TOTAL, TOTAL, {.ids = N_IDS, .rows = N_ROWS}};
@@ -170,14 +169,14 @@ static void whatever_is_read_stays_within_the_pages(void **state) {
     }
 }
 
-/* ---- A thread that changes them during calls ---- */
+/* ---- A thread changes lengths during calls ---- */
 
 enum { N_CALLS = 3000, N_HEADS = 4, D_HEAD = 16, SEQLEN_K = 1100, MOST_TOKENS = BATCH * SEQLEN_K };
 
 static _Atomic int32_t cu_seqlens[BATCH + 1], seqused[BATCH]; /* read as int32_t by the library */
 static atomic_bool is_done;
 
-/* Good lengths, then others. */
+/* Sets good lengths, then others. */
 static void set_lengths(int32_t step, int32_t used) {
     for (int b = 0; b <= BATCH; b++)
         atomic_store_explicit(&cu_seqlens[b], b * step, memory_order_relaxed);
@@ -197,7 +196,7 @@ static void *change_lengths(void *argument) {
     return NULL;
 }
 
-/* Tensors end with the last token that good lengths can have: the sanitizer sees what is beyond. */
+/* Tensors end with the last token of good lengths, so that a sanitizer sees reads beyond it. */
 static flash_forward_args_t ragged_call(void *tensors[4], float *lse) {
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
     flash_tensor_t *const all[] = {&args.q, &args.k, &args.v, &args.o};
@@ -243,13 +242,13 @@ static void calls_survive_lengths_that_change(void **state) {
         free(tensors[i]);
 }
 
-/* ---- A thread that changes pages during calls ---- */
+/* ---- A thread changes pages during calls ---- */
 
 enum { POOL_PAGES = 40, KEYS_OF_PAGE = 16, ROW_IDS = SEQLEN_K / KEYS_OF_PAGE };
 
 static _Atomic int32_t ids[BATCH * ROW_IDS], rows[BATCH];
 
-/* Good pages, then others. Rows stay within the table, whose end the library does not know. */
+/* Sets good pages, then others. Rows stay within the table, whose end the library does not know. */
 static void set_pages(int32_t id, int32_t row, int32_t used) {
     for (int i = 0; i < BATCH * ROW_IDS; i++)
         atomic_store_explicit(&ids[i], id, memory_order_relaxed);

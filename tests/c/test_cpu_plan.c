@@ -1,5 +1,5 @@
 /*
- * How a problem is cut into tasks for the CPU, and how much of it a worker takes at a time.
+ * A problem is cut into tasks for the CPU, and workers share them.
  */
 #include "core/int64.h"
 #include "cpu/plan.h"
@@ -16,7 +16,7 @@ static const flash_config_t ROW = {
 static const flash_config_t AMX_ROW = {
     .arch = FLASH_ARCH_AMX, .dtype = FLASH_DTYPE_BF16, .B_r = 256, .B_c = 256};
 
-/* Token after token all heads. */
+/* Makes a problem in which each token has all heads side by side. */
 static flash_params_t problem(int32_t batch, int32_t seqlen_q, int32_t seqlen_k, int32_t group,
                               int32_t n_heads_kv) {
     const flash_strides_t kv = {(int64_t)seqlen_k * n_heads_kv * D_HEAD, n_heads_kv * D_HEAD,
@@ -156,7 +156,7 @@ static void the_reference_goes_row_by_row(void **state) {
 
 /* ---- Splits ---- */
 
-/* Every key of every head is in one task, and no task has more rows than the scratch memory. */
+/* Checks that every key of every head is in one task, and that all rows fit scratch memory. */
 static void check_split_tasks(const flash_params_t *p, int32_t n_threads) {
     const cpu_plan_t plan = plan_of(p, n_threads);
     const cpu_cut_t cut = cpu_cut_sequence(cpu_family(ROW.arch), &ROW, p, B_R, 0);
@@ -213,7 +213,7 @@ static void nothing_is_beyond_the_last_split(void **state) {
     assert_true(task.keys.begin >= task.keys.end);
 }
 
-/* Heads of the sequence's task `index`; from the end where it is negative. */
+/* Counts the heads of the sequence's task `index`; a negative index counts from the end. */
 static int32_t heads_of_task(const flash_params_t *p, int32_t n_threads, int32_t batch_index,
                              int64_t index) {
     const cpu_plan_t plan = plan_of(p, n_threads);
@@ -223,7 +223,7 @@ static int32_t heads_of_task(const flash_params_t *p, int32_t n_threads, int32_t
         .n_heads;
 }
 
-/* 16 splits of 8 heads: half a task for each thread is in parts of two heads. */
+/* There are 16 splits of 8 heads. Half a task per thread is divided into parts of two heads. */
 static void a_call_ends_with_smaller_tasks(void **state) {
     const flash_params_t p = problem(1, 1, 8192, 4, 8);
     (void)state;
@@ -310,7 +310,7 @@ static void many_threads_take_fewer_heads_each(void **state) {
     assert_int_equal(heads_together(&p, 33), 1);
 }
 
-/* Packed keys, unlike those in place, are of one head. */
+/* A task with packed keys, unlike one with keys in place, has one head. */
 static void many_rows_are_of_one_head(void **state) {
     const flash_params_t few = problem(1, 6, 8192, 4, 8), many = problem(1, 7, 8192, 4, 8);
     (void)state;
@@ -318,7 +318,7 @@ static void many_rows_are_of_one_head(void **state) {
     assert_int_equal(heads_together(&many, 2), 1);
 }
 
-/* Unless they are decoded on tiles, as rows of bf16 are. */
+/* Rows of bf16 are decoded on tiles, where a task may have several heads. */
 static void rows_on_tiles_are_of_several_heads(void **state) {
     const flash_params_t few = problem(1, 4, 8192, 4, 8), many = problem(1, 5, 8192, 4, 8);
     flash_params_t wide = few;
@@ -341,8 +341,7 @@ static void heads_on_tiles_are_fewer(void **state) {
 
 /* ---- Rows of a task ---- */
 
-/* Every row is in one task, the last ones first, and no task has more rows than a worker has
- * scratch memory for. */
+/* Checks that every row is in one task, the last rows first, and that all fit scratch memory. */
 static void check_rows(const flash_config_t *config, const flash_params_t *p, int32_t n_threads) {
     const cpu_plan_t plan = plan_with(config, p, n_threads);
     const cpu_cut_t cut = cpu_cut_sequence(plan.family, config, p, plan.rows_per_task, 0);
@@ -376,7 +375,7 @@ static void large_tasks_have_every_row_once(void **state) {
     }
 }
 
-/* 16 heads of 4096 rows. */
+/* The problem has 16 heads of 4096 rows. */
 static void tasks_have_several_blocks_of_rows_where_keys_are_many(void **state) {
     const flash_params_t few_keys = problem(1, 4096, 1024, 1, 16);
     const flash_params_t many_keys = problem(1, 4096, 4096, 1, 16);
@@ -424,7 +423,7 @@ static int64_t whole_heads(const flash_params_t *p, int32_t n_workers) {
     return share_of(p, n_workers).n_whole;
 }
 
-/* Whatever the workspace has room for. */
+/* Checks the share for any size of workspace. */
 static void check_share(const flash_params_t *p, int32_t n_workers, share_t share) {
     const int64_t n_heads = (int64_t)p->batch * p->n_heads_kv, n_taken = n_workers * share.turns;
     assert_true(share.turns >= 1);
@@ -497,7 +496,7 @@ static void heads_that_pack_nothing_are_not_whole(void **state) {
     assert_int_equal(whole_heads(&short_rows, 2), 0);
 }
 
-/* ---- What cannot be ---- */
+/* ---- Problems that are refused ---- */
 
 static const flash_params_t UNCOUNTABLE[] = {{.batch = INT32_MAX,
                                               .n_heads = INT32_MAX,
@@ -571,7 +570,7 @@ static void packed_keys_that_cannot_be_counted_are_refused(void **state) {
     }
 }
 
-/* Sizes that are far from ordinary, and whose workspace 63 bits count. */
+/* These sizes are far from ordinary, but 63 bits count their workspace. */
 static void what_can_be_counted_is_planned(void **state) {
     const flash_params_t problems[] = {{.batch = 1,
                                         .n_heads = 1,

@@ -1,6 +1,5 @@
 /*
- * How large a workspace CPU calls ask for: enough for every smaller problem, and what workers use
- * of it stays inside.
+ * The workspace of a CPU call suffices for every smaller problem, and all that is used is in it.
  */
 #include "core/int64.h"
 #include "cpu/plan.h"
@@ -30,7 +29,7 @@ static uint32_t random_bits(void) {
     return (uint32_t)(random_state >> 32);
 }
 
-/* 0 ... most, of every magnitude alike. */
+/* Returns 0 ... most, with every magnitude equally likely. */
 static int32_t random_length(int32_t most) {
     int32_t bits = 0;
     while (most >> bits > 1)
@@ -39,10 +38,10 @@ static int32_t random_length(int32_t most) {
     return limit > most ? most : limit;
 }
 
-/* One of the factors, at random. */
+/* Picks one of an array's elements at random. */
 #define ONE_OF(array) ((array)[random_bits() % (sizeof(array) / sizeof((array)[0]))])
 
-/* Token after token all heads, or head after head all tokens. */
+/* Returns strides of [seq, head] order, or of [head, seq] order. */
 static flash_strides_t strides_of(const flash_params_t *p, bool heads_first) {
     const int64_t row = p->d_head, token = row * p->n_heads_kv;
     const flash_strides_t tokens = {token * p->seqlen_k, token, row};
@@ -57,7 +56,7 @@ static void set_lengths(flash_params_t *p, int32_t batch, int32_t seqlen_q, int3
     p->k_stride = p->v_stride = strides_of(p, random_bits() % 2);
 }
 
-/* What smaller problems have in common with it, and no lengths. */
+/* Makes what smaller problems have in common with this one; lengths are not set. */
 static flash_params_t random_kind(const flash_config_t *config) {
     static const int32_t heads[] = {1, 2, 3, 8, 24, 32, 100, 300, 600}, groups[] = {1, 2, 4, 7, 16};
     static const int32_t dims[] = {8, 40, 64, 128, 256};
@@ -95,7 +94,7 @@ static void print_problem(const flash_config_t *c, const flash_params_t *p, int3
         p->cu_seqlens_k != NULL, p->seqused_k != NULL);
 }
 
-/* ---- What suffices ---- */
+/* ---- Sizes that suffice ---- */
 
 static bool no_larger(needs_t a, needs_t b) {
     return a.least <= b.least && a.full <= b.full;
@@ -119,7 +118,7 @@ static void what_suffices_for_a_problem_suffices_for_every_smaller_one(void **st
     }
 }
 
-/* One query, key, sequence or thread more, where splits and shared keys begin and end. */
+/* Each step adds one query, key, sequence or thread, where splits and shared keys begin and end. */
 static void no_size_falls_from_one_length_to_the_next(void **state) {
     (void)state;
     for (int i = 0; i < N_CONFIGS; i++) {
@@ -158,7 +157,7 @@ static void a_chunk_that_is_not_split_fits_where_a_larger_one_is(void **state) {
     assert_int_equal(cpu_plan_workers(&plan, large.least), 1);
 }
 
-/* ---- What is used ---- */
+/* ---- Memory in use ---- */
 
 static cpu_plan_t random_plan(flash_params_t *p, int32_t *n_threads) {
     const flash_config_t *config = &ONE_OF(CONFIGS);
@@ -187,7 +186,7 @@ static void the_full_size_is_all_that_the_workers_gain_by(void **state) {
     }
 }
 
-/* The scratch memory of n workers and their slots end within the workspace, wherever it begins. */
+/* Checks that all scratch memory and slots end within the workspace, wherever it begins. */
 static void check_use(const cpu_plan_t *plan, const flash_params_t *p, uint64_t size) {
     const int32_t n = cpu_plan_workers(plan, size);
     const int64_t n_heads = (int64_t)p->batch * p->n_heads_kv;

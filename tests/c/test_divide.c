@@ -1,12 +1,12 @@
 /*
- * Division by a multiplication and a shift, as the device does it.
+ * Division by a multiplication and a shift, as on the device.
  */
 #include "kernels/common/divide.h"
 #include "support.h"
 
 enum { SMALL_DIVISORS = 4096, RANDOM_DIVISORS = 200000 };
 
-/* flash_divide(), with __umulhi() in C. */
+/* This is flash_divide(), with __umulhi() in C. */
 static int32_t divide(int32_t n, flash_divider_t by) {
     const uint32_t x = (uint32_t)n;
     const uint32_t high = (uint32_t)(((uint64_t)x * by.multiplier) >> 32);
@@ -21,7 +21,7 @@ static void check_quotient(int64_t n, int32_t d) {
         fail_msg("%lld / %d gives %d", (long long)n, d, quotient);
 }
 
-/* The first and the last numbers, and those beside multiples of d. */
+/* Checks the first and the last numbers, and those beside multiples of d. */
 static void check_divisor(int32_t d, uint32_t random) {
     const int64_t last = INT32_MAX / d;
     const int64_t quotients[] = {0, 1, 2, last / 2, random % (last + 1), last};
@@ -55,7 +55,7 @@ static void powers_of_two_and_their_neighbours(void **state) {
     check_divisor(INT32_MAX, next_random(&random));
 }
 
-/* Of every magnitude. */
+/* Divisors have every magnitude. */
 static void random_divisors(void **state) {
     uint64_t random = 3;
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * The library loaded and unloaded by a program that links nothing of it. Its path is the
- * argument. Run under AddressSanitizer too, which finds what unloading leaks.
+ * A program that links nothing of the library, whose path is its argument, loads and unloads it. It
+ * also runs under AddressSanitizer, which finds what unloading leaks.
  */
 #define _GNU_SOURCE
 #include "flashattn.h"
@@ -34,7 +34,7 @@ typedef struct library {
     const char *(*last_error)(void);
 } library_t;
 
-/* ISO C has no cast from an object's pointer to a function's; POSIX promises the bits. */
+/* ISO C does not cast pointers to objects to pointers to functions, but POSIX promises the bits. */
 static void find(void *handle, const char *name, void *function) {
     void *symbol = dlsym(handle, name);
     CHECK(symbol != NULL);
@@ -76,7 +76,7 @@ static int count_threads(void) {
     return n;
 }
 
-/* A joined thread leaves /proc a moment after pthread_join() returned. */
+/* A joined thread leaves /proc a moment after pthread_join() has returned. */
 static bool one_thread_is_left(int n_before) {
     const struct timespec millisecond = {0, 1000000};
     for (int i = 0; i < 2000; i++) {
@@ -96,7 +96,7 @@ static flash_tensor_t tensor(float *data) {
     return t;
 }
 
-/* Attention of equal keys is the mean of V: here the constant itself. */
+/* Attention with equal keys is the mean of V, here the constant itself. */
 static void compute(const library_t *l) {
     static float input[SEQLEN * HEADS * D_HEAD], output[SEQLEN * HEADS * D_HEAD];
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;

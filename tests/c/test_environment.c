@@ -1,6 +1,6 @@
 /*
- * The environment variables. Each is read once a process, so every check has a child of its own;
- * this process calls nothing of the library.
+ * Each environment variable is read once per process, so every check has its own child, and this
+ * process calls nothing of the library.
  */
 #define _GNU_SOURCE
 #include "child.h"
@@ -115,7 +115,7 @@ static void bad_values(void **state) {
         check_in_child(value_is_refused, &variables[i]);
 }
 
-/* An empty variable is one that is not set. */
+/* An empty variable counts as not set. */
 static bool empty_value_is_default(void *argument) {
     const flash_forward_args_t args = shape();
     uint64_t size;
@@ -135,7 +135,7 @@ static void empty_values(void **state) {
 
 /* ---- FLASH_CPU_ISA ---- */
 
-/* The configuration that a call would run, and the reason into reason[0 ... size). */
+/* Finds the configuration that a call would run, and writes the reason to reason[0 ... size). */
 static bool select_config(const flash_forward_args_t *args, flash_config_t *config, char *reason,
                           size_t size) {
     const flash_kernel_t *kernel = NULL;
@@ -162,7 +162,7 @@ static bool isa_is_hidden(void *argument) {
 }
 
 #if defined(__x86_64__)
-/* From here on the system refuses this process to ask for the tile registers of AMX. */
+/* Makes the system refuse this process the tile registers of AMX. */
 static bool refuse_tiles(void) {
     enum { REQUEST_PERMISSION = 0x1023 }; /* ARCH_REQ_XCOMP_PERM */
     struct sock_filter filter[] = {
@@ -229,7 +229,7 @@ static void cpu_isa(void **state) {
 
 /* ---- FLASH_CONFIG ---- */
 
-/* The first row of the table is a reference kernel: it runs anywhere. */
+/* The first row of the table is a reference kernel, which runs anywhere. */
 static bool config_is_forced(void *argument) {
     flash_forward_args_t args = shape();
     flash_config_t first = FLASH_CONFIG_INIT, config = FLASH_CONFIG_INIT;
@@ -262,7 +262,7 @@ static void config(void **state) {
 
 /* ---- FLASH_TUNING ---- */
 
-/* Whether a call is accepted with a file of this text; its message otherwise has the words. */
+/* A file of measured results with this text, and the words of the message if a call refuses it. */
 typedef struct tuning_file {
     const char *text;
     const char *words; /* NULL: accepted */
@@ -287,7 +287,7 @@ static bool file_is_read(void *argument) {
     return true;
 }
 
-/* Nobody ever writes to it: a call that waited would not come back. */
+/* Nobody ever writes to the FIFO, so a call that waited for it would not come back. */
 static bool fifo_is_refused(void *argument) {
     const flash_forward_args_t args = shape();
     char folder[] = "/tmp/flashattn-fifo-XXXXXX", path[64];
@@ -332,7 +332,7 @@ static void tuning(void **state) {
 
 /* ---- FLASH_TRACE ---- */
 
-/* Lines that standard error got from three calls, two of them alike. */
+/* Counts the lines that three calls, two of them alike, write to standard error. */
 static bool traced_lines(void *argument) {
     const char *value = argument;
     const int expected = strcmp(value, "1") == 0 ? 2 : 0;

@@ -1,6 +1,6 @@
 /*
- * Who runs the tasks of one call: an executor of the call, and a team of threads that are all
- * inside one operation. Run under ThreadSanitizer too.
+ * The tasks of a call may run on the call's own executor, or on a team of threads that are all
+ * inside one operation. These tests also run under ThreadSanitizer.
  */
 #define _GNU_SOURCE
 #include "support.h"
@@ -56,8 +56,7 @@ static void an_executor_runs_its_call_alone(void **state) {
     problem_destroy(&expected);
 }
 
-/* Without run an executor says how many of the library's threads a call takes, whatever hook the
- * process has. */
+/* An executor without run limits the library's threads, whatever hook the process has. */
 static void an_executor_limits_the_librarys_threads(void **state) {
     flash_executor_t executor = FLASH_EXECUTOR_INIT;
     uint64_t all = 0, one = 0;
@@ -125,7 +124,7 @@ static void *help(void *argument) {
     return NULL;
 }
 
-/* Between 0 and MOST_CALLS calls a round. */
+/* A leader makes 0 ... MOST_CALLS calls per round. */
 static void lead(crew_t *crew) {
     flash_executor_t executor = FLASH_EXECUTOR_INIT;
     test_problem_t p;

@@ -1,6 +1,6 @@
 /*
- * Floating-point modes of the caller: they change no bit of a result, and a call changes none of
- * them, in the calling thread and in those of a hook.
+ * The caller's floating-point modes change no bit of a result, and a call changes none of them, in
+ * the calling thread and in those of a hook.
  */
 #define _GNU_SOURCE /* feenableexcept */
 #include "support.h"
@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* Enough work for several threads, in forward and in combine. */
+/* There is enough work for several threads, in forward and in combine. */
 static const sizes_t SIZES = {
     .batch = 2, .seqlen_q = 150, .seqlen_k = 150, .n_heads = 4, .n_heads_kv = 4, .d_head = 40};
 enum { N_PARTIALS = 8 };
@@ -60,7 +60,7 @@ static uint64_t read_modes(void) {
 }
 #endif
 
-/* With one flag raised, which should stay the only one. */
+/* One flag is raised, which should stay the only one. */
 static void enter(const modes_t *modes) {
     feclearexcept(FE_ALL_EXCEPT);
     feraiseexcept(FE_DIVBYZERO);
@@ -75,7 +75,7 @@ static void leave(void) {
 
 /* ---- Calls ---- */
 
-/* A forward whose output is denormal, or not; a combine of outputs, likewise. */
+/* A forward call and a combine call, with outputs that are denormal or not. */
 typedef struct calls {
     test_problem_t forward;
     float *o_partial;
@@ -97,7 +97,7 @@ static void scale(float *values, size_t count, float factor) {
         values[i] *= factor;
 }
 
-/* Partial results that are the values of Q, and LSEs that are too. */
+/* The values of Q serve as partial results and as LSEs. */
 static void create_combine(calls_t *c) {
     const test_problem_t *p = &c->forward;
     flash_combine_args_t args = FLASH_COMBINE_ARGS_INIT;
@@ -168,7 +168,7 @@ static int destroy_expected(void **state) {
     return 0;
 }
 
-/* Nothing is asserted, which may compute, before the default modes are back. */
+/* Nothing is asserted before the default modes are back, because an assertion may compute. */
 static void check(const modes_t *modes, const calls_t *expected, float size_of_v) {
     calls_t c;
     create(&c, size_of_v);
@@ -199,7 +199,7 @@ static void modes_of_the_caller_change_nothing(void **state) {
     }
 }
 
-/* Threads have the modes of the thread that starts them, if they set none of their own. */
+/* Threads start with the modes of the thread that starts them, unless they set their own. */
 static void modes_at_the_start_of_the_threads_change_nothing(void **state) {
     (void)state;
     for (size_t i = 0; i < N_MODES; i++) {
@@ -213,7 +213,7 @@ static void modes_at_the_start_of_the_threads_change_nothing(void **state) {
     }
 }
 
-/* A trap would be the end of the program. */
+/* A trap would end the program. */
 static void traps_of_the_caller_do_not_spring(void **state) {
     calls_t c;
     (void)state;

@@ -1,5 +1,5 @@
 /*
- * fork(): the child has none of the library's threads and computes all the same.
+ * After fork() the child has none of the library's threads, and computes all the same.
  */
 #include "child.h"
 #include "support.h"

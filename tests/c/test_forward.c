@@ -1,6 +1,6 @@
 /*
- * Results of every kernel that this machine runs, against a double loop, in fp32. The oracle, the
- * other types and the wide ranges are tested in tests/python.
+ * The results of every kernel that this machine runs are compared with a double loop, in fp32. The
+ * oracle, the other types and the wide ranges are in tests/python.
  */
 #include "support.h"
 
@@ -113,7 +113,7 @@ static void broadcast_keys(void **state) {
     problem_destroy(&p);
 }
 
-/* Two sequences in one ragged tensor are the two sequences computed apart. */
+/* Two sequences in one ragged tensor give the same as the two sequences alone. */
 static void a_ragged_batch(void **state) {
     static const int32_t cu_q[] = {0, 3, 5}, cu_k[] = {0, 5, 9}, used[] = {4, 4};
     test_problem_t p;
@@ -165,7 +165,7 @@ static void unaligned_pointers_are_served(void **state) {
     problem_destroy(&p);
 }
 
-/* flash_workspace_size() is the truth: one thread's share is enough, a byte less is not. */
+/* The workspace of one thread suffices, and a byte less does not. */
 static void the_least_workspace(void **state) {
     test_problem_t p;
     (void)state;
@@ -185,7 +185,7 @@ static void the_least_workspace(void **state) {
     problem_destroy(&p);
 }
 
-/* query_support() looks at no data; select_kernel() tells what forward() takes. */
+/* query_support() reads no data; select_kernel() returns the kernel that forward() takes. */
 static void the_selected_kernel_serves(void **state) {
     test_problem_t p;
     flash_config_t config = FLASH_CONFIG_INIT;

@@ -1,5 +1,5 @@
 /*
- * Where keys lie in K and V, by the runs that kernels ask for.
+ * Runs of keys say where keys lie in K and V.
  */
 #include "kernels/common/kv.h"
 #include "kernels/cpu/rows.h"
@@ -47,7 +47,7 @@ static void a_run_ends_with_the_keys_in_use(void **state) {
         check_keys(&p, &stride, b, (int64_t)b * SEQLEN);
 }
 
-/* In padded batches and ragged ones, by the queries in use. */
+/* Padded and ragged batches alike find a sequence by its queries in use. */
 static void a_sequence_of_another_kernel_has_no_queries(void **state) {
     const int32_t begins[BATCH + 1] = {0, 4, 9, 15}, used[BATCH] = {4, 5, 3};
     flash_params_t p = {.batch = BATCH,

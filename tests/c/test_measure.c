@@ -1,12 +1,11 @@
 /*
- * flash_measure(), flash_tuning_format() and flash_set_tuning() as a client without a GPU sees
- * them.
+ * flash_measure(), flash_tuning_format() and flash_set_tuning(), without a GPU.
  */
 #include "support.h"
 
 enum { MOST_KERNELS = 64 };
 
-/* The rows that serve the problem on this machine. */
+/* Finds the rows that serve the problem on this machine. */
 static int32_t serving(const flash_forward_args_t *args, const flash_kernel_t **kernels) {
     int32_t count = 0;
     for (int32_t i = 0; i < flash_kernel_count() && count < MOST_KERNELS; i++) {
@@ -18,7 +17,7 @@ static int32_t serving(const flash_forward_args_t *args, const flash_kernel_t **
     return count;
 }
 
-/* Grows the workspace to what the hungriest kernel needs. */
+/* Grows the workspace to the largest need of all kernels. */
 static void provide_workspace(test_problem_t *p, const flash_kernel_t **kernels, int32_t count) {
     uint64_t most = 0;
     for (int32_t i = 0; i < count; i++) {
@@ -71,7 +70,7 @@ static void bad_measurements_are_refused(void **state) {
     problem_destroy(&p);
 }
 
-/* The first kernel has workspace enough, a later one has not. */
+/* The workspace suffices for the first kernel, and not for a later one. */
 static void a_workspace_that_does_for_some_kernels_is_refused(void **state) {
     static const sizes_t sizes = {
         .batch = 1, .seqlen_q = 300, .seqlen_k = 300, .n_heads = 2, .n_heads_kv = 2, .d_head = 64};

@@ -1,7 +1,7 @@
 /*
- * Kernels that compute a part of a batch, the sequences of some lengths: they write the rows of
- * these, which are those of the whole batch, and no other. Here on the CPU, whose calls never ask
- * for it, but whose kernels find sequences as those of CUDA devices do.
+ * A kernel may compute a part of a batch, the sequences of some lengths. It then writes their rows
+ * as for the whole batch, and no other rows. These tests run on the CPU, whose calls never have
+ * parts, but whose kernels find sequences as CUDA kernels do.
  */
 #include "support.h"
 
@@ -14,7 +14,7 @@
 
 enum { BATCH = 7, TOTAL = 42, HEADS = 4, D_HEAD = 8 };
 
-/* Queries: 1, 0, 5, 9, 4, 3, 20. */
+/* The sequences have 1, 0, 5, 9, 4, 3 and 20 queries. */
 static const int32_t begins[BATCH + 1] = {0, 1, 1, 6, 15, 19, 22, TOTAL};
 static const sizes_t sizes = {BATCH, TOTAL / BATCH, 30, HEADS, 2, D_HEAD};
 
@@ -23,7 +23,7 @@ static bool is_own(int32_t sequence, int32_t least, int32_t most) {
     return n >= least && n <= most;
 }
 
-/* Launches the kernel for the sequences of so many queries. */
+/* Launches the kernel for sequences of least ... most queries. */
 static void run_part(const flash_kernel_t *kernel, test_problem_t *p, int32_t least, int32_t most) {
     const device_t device = {.number = FLASH_DEVICE_CPU, .isa = UINT32_MAX};
     flash_forward_args_t own;
@@ -38,7 +38,7 @@ static void run_part(const flash_kernel_t *kernel, test_problem_t *p, int32_t le
     problem_check_canaries(p);
 }
 
-/* Rows of the part are those of the whole batch, bit for bit, and others are poison. */
+/* Checks that rows of the part have the bits of the whole batch, and other rows are untouched. */
 static void check_part(const test_problem_t *part, const test_problem_t *whole, int32_t least,
                        int32_t most) {
     for (int32_t b = 0; b < BATCH; b++)

@@ -1,7 +1,7 @@
 /*
- * How decode calls are laid out, on described devices: what the workspace is enough for, how the
- * host cuts lengths that it knows, and that what blocks work out for themselves (piece.cuh) fits
- * what the host has made room for. Every case follows from its seed, which a failure names.
+ * The plans of decode calls on described devices: the workspace suffices, the host cuts lengths
+ * that it knows, and what blocks cut themselves (piece.cuh) fits what the host has made room for.
+ * Every case follows from its seed, which a failure names.
  */
 #include "cuda/plan_sm90_decode.h"
 #include "kernels/common/decode_cut.h"
@@ -23,12 +23,12 @@ static uint32_t next_random(uint64_t *state) {
     return (uint32_t)(*state >> 32);
 }
 
-/* low ... high. */
+/* Returns a number of low ... high. */
 static int32_t uniform(uint64_t *state, int32_t low, int32_t high) {
     return low + (int32_t)(next_random(state) % ((uint32_t)high - (uint32_t)low + 1));
 }
 
-/* 1 ... most, of every magnitude as often. */
+/* Returns 1 ... most, with every magnitude equally likely. */
 static int32_t magnitude(uint64_t *state, int32_t most) {
     int bits = 0;
     while (bits < 30 && (2 << bits) <= most)
@@ -64,15 +64,15 @@ static flash_config_t random_sm80_config(uint64_t *state) {
                             .n_stages = shape[3]};
 }
 
-/* Of either family. */
+/* Returns a configuration of either family. */
 static flash_config_t random_config(uint64_t *state) {
     return uniform(state, 0, 1) ? random_sm90_config(state) : random_sm80_config(state);
 }
 
-/* Stands for an array on a device, which no test reads. */
+/* It stands for an array on a device, which no test reads. */
 static const int32_t on_device[1];
 
-/* All lengths are the host's to know in half of the cases. */
+/* In half of the cases the host knows all lengths. */
 static void randomise_lengths(uint64_t *state, flash_params_t *p) {
     if (uniform(state, 0, 1))
         return;
@@ -130,7 +130,7 @@ static bool lengths_are_known(const problem_t *problem) {
            !p->cu_seqlens_k;
 }
 
-/* ---- What the host decides ---- */
+/* ---- Cuts by the host ---- */
 
 static void the_workspace_suffices_for_smaller_calls(void **state) {
     (void)state;
@@ -147,7 +147,7 @@ static void the_workspace_suffices_for_smaller_calls(void **state) {
     }
 }
 
-/* Selection may take a row of fewer rows of Q for fewer queries. */
+/* For fewer queries, selection may take a row with fewer rows of Q. */
 static void the_workspace_of_the_largest_tile_suffices_for_smaller_tiles(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < CASES; seed++) {
@@ -224,7 +224,7 @@ static void check_same_plan(uint64_t seed, const decode_plan_t *a, const decode_
     check(seed, a->slots == b->slots);
 }
 
-/* An engine announces its longest context; a captured graph serves every length up to it. */
+/* An engine announces its longest context, and a captured graph serves every length up to it. */
 static void lengths_on_the_device_leave_no_trace_of_their_bound(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < CASES; seed++) {
@@ -243,7 +243,7 @@ static void lengths_on_the_device_leave_no_trace_of_their_bound(void **state) {
     }
 }
 
-/* A sequence's pieces follow from its own length: nothing else goes into the cut. */
+/* The pieces of a sequence follow from its own length alone. */
 static void a_batch_invariant_cut_has_one_share(void **state) {
     int32_t shares[2] = {0, 0}; /* of each family */
     (void)state;
@@ -259,7 +259,7 @@ static void a_batch_invariant_cut_has_one_share(void **state) {
     }
 }
 
-/* ---- What SM90_DECODE fills a device with ---- */
+/* ---- Cuts of SM90_DECODE ---- */
 
 typedef struct chunk_case {
     int32_t batch, seqlen_q, seqlen_k;
@@ -267,7 +267,7 @@ typedef struct chunk_case {
     int32_t most;   /* of the batch, where the device cuts */
 } chunk_case_t;
 
-/* 8 K/V heads of 4 query heads, 132 multiprocessors. */
+/* There are 8 K/V heads of 4 query heads, and 132 multiprocessors. */
 static void check_chunks(const chunk_case_t *c) {
     const flash_config_t config = {.d_head = 128, .B_r = 128};
     const device_t device = {.n_multiprocessors = 132};
@@ -298,7 +298,7 @@ static void chunks_are_cut_to_fill_the_multiprocessors(void **state) {
         check_chunks(&cases[i]);
 }
 
-/* ---- What blocks work out for themselves, as in kernels/common/decode/piece.cuh ---- */
+/* ---- Cuts by blocks, as in kernels/common/decode/piece.cuh ---- */
 
 static int32_t count_units(const flash_params_t *p, int32_t b) {
     flash_sequence_t s = flash_sequence(p, b);
@@ -346,7 +346,7 @@ static cut_t cut_batch(const sm80_decode_params_t *params) {
     return cut;
 }
 
-/* Lengths of a batch: alike, of every magnitude, one long one among short ones, or the bound. */
+/* Draws lengths of a batch: equal, of every magnitude, one long one, or the bound. */
 static void draw_lengths(uint64_t *state, int32_t *lengths, int32_t batch, int32_t most) {
     const int32_t kind = uniform(state, 0, 3);
     const int32_t typical = magnitude(state, most);
@@ -430,7 +430,7 @@ static void check_places(uint64_t seed) {
     check_parts(seed, parts, 4, (part_t){begin, plan_sm80_decode_workspace(&plan), 1});
 }
 
-/* Known lengths need no list of splits: the sequences' numbers are theirs. */
+/* Known lengths need no list of splits, which are numbered like their sequences. */
 static void all_parts_lie_in_the_workspace_wherever_it_begins(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < CASES; seed++)

@@ -1,5 +1,5 @@
 /*
- * What a launch of the SM90 family decides about its schedule: its grid, sections and teams.
+ * A launch of the SM90 family decides about its schedule: the grid, sections and teams.
  */
 #include "cuda/schedule_sm90.h"
 #include "support.h"
@@ -21,7 +21,7 @@ static flash_config_t causal_row(int32_t d_head, int32_t features) {
                             .features = features};
 }
 
-/* Causal. */
+/* Makes a causal problem. */
 static flash_params_t square(int32_t d_head, int32_t batch, int32_t heads, int32_t group,
                              int32_t length) {
     return (flash_params_t){.batch = batch,
@@ -34,16 +34,16 @@ static flash_params_t square(int32_t d_head, int32_t batch, int32_t heads, int32
                             .window_left = -1};
 }
 
-static sm90_schedule_t shares_of(const flash_config_t *config, const flash_params_t *p) {
+static sm90_schedule_t schedule_of(const flash_config_t *config, const flash_params_t *p) {
     return schedule_sm90(config, p, schedule_sm90_blocks(config, p, MULTIPROCESSORS));
 }
 
-/* Of so many tokens and as many heads as make the usual width. */
+/* Returns the blocks per team for this length, with the usual number of tokens and heads. */
 static int32_t team_at(int32_t d_head, int32_t length) {
     const flash_config_t config = causal_row(d_head, FLASH_FEATURE_CAUSAL);
     const flash_params_t p = square(d_head, TOKENS / length, WIDTH / d_head, 1, length);
-    const sm90_schedule_t shares = shares_of(&config, &p);
-    return shares.whole_heads == 0 ? 0 : shares.team_blocks;
+    const sm90_schedule_t schedule = schedule_of(&config, &p);
+    return schedule.whole_heads == 0 ? 0 : schedule.team_blocks;
 }
 
 static void teams_grow_with_the_keys_until_they_do_not_fit(void **state) {
@@ -65,27 +65,27 @@ static void every_team_takes_as_many_heads(void **state) {
     (void)state;
     for (int32_t heads = 4; heads <= 400; heads += 4) {
         const flash_params_t p = square(128, 1, heads, 4, 700);
-        const sm90_schedule_t shares = shares_of(&config, &p);
+        const sm90_schedule_t schedule = schedule_of(&config, &p);
         const int64_t blocks = schedule_sm90_blocks(&config, &p, MULTIPROCESSORS);
-        const int64_t teams = blocks / shares.team_blocks;
-        assert_int_equal(blocks % shares.team_blocks, 0);
-        assert_int_equal(shares.whole_heads % teams, 0);
-        assert_in_range(shares.whole_heads, 0, heads);
-        assert_in_range(shares.section_heads, 4, heads);
-        assert_int_equal(shares.section_heads % 4, 0);
+        const int64_t teams = blocks / schedule.team_blocks;
+        assert_int_equal(blocks % schedule.team_blocks, 0);
+        assert_int_equal(schedule.whole_heads % teams, 0);
+        assert_in_range(schedule.whole_heads, 0, heads);
+        assert_in_range(schedule.section_heads, 4, heads);
+        assert_int_equal(schedule.section_heads % 4, 0);
     }
 }
 
-/* Else some blocks would have had all the long tiles. */
+/* Otherwise some blocks would have all the long tiles. */
 static void blocks_of_one_tile_a_head_take_heads_in_pairs(void **state) {
     const flash_config_t config = causal_row(256, FLASH_FEATURE_CAUSAL);
     (void)state;
     for (int32_t batch = 1; batch <= 40; batch++) {
         const flash_params_t p = square(256, batch, 8, 1, 512);
-        const sm90_schedule_t shares = shares_of(&config, &p);
+        const sm90_schedule_t schedule = schedule_of(&config, &p);
         const int64_t blocks = schedule_sm90_blocks(&config, &p, MULTIPROCESSORS);
-        if (shares.team_blocks == 4)
-            assert_int_equal(shares.whole_heads % (2 * blocks / 4), 0);
+        if (schedule.team_blocks == 4)
+            assert_int_equal(schedule.whole_heads % (2 * blocks / 4), 0);
     }
 }
 
@@ -93,7 +93,7 @@ static void ragged_batches_have_no_teams(void **state) {
     const flash_config_t config = causal_row(64, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN);
     const flash_params_t p = square(64, 32, 32, 1, 512);
     (void)state;
-    assert_int_equal(shares_of(&config, &p).whole_heads, 0);
+    assert_int_equal(schedule_of(&config, &p).whole_heads, 0);
 }
 
 static void full_attention_has_no_teams(void **state) {
@@ -101,19 +101,19 @@ static void full_attention_has_no_teams(void **state) {
     flash_params_t p = square(64, 32, 32, 1, 512);
     (void)state;
     p.window_right = -1;
-    assert_int_equal(shares_of(&config, &p).whole_heads, 0);
+    assert_int_equal(schedule_of(&config, &p).whole_heads, 0);
 }
 
-static void empty_problems_have_shares(void **state) {
+static void empty_problems_have_a_schedule(void **state) {
     const flash_config_t config = causal_row(64, FLASH_FEATURE_CAUSAL);
     flash_params_t no_keys = square(64, 200, 1, 1, 64);
     (void)state;
     no_keys.seqlen_k = 0;
-    assert_int_equal(shares_of(&config, &no_keys).whole_heads, MULTIPROCESSORS);
+    assert_int_equal(schedule_of(&config, &no_keys).whole_heads, MULTIPROCESSORS);
 }
 
-/* Each tile of the heads goes to one block of the team, and each block gets as many, short ones and
- * long ones: of a causal head, the first tile sees the most keys. */
+/* Checks that each tile of the heads goes to one block of the team, and that each block gets as
+ * many tiles, short and long. The first tile of a causal head sees the most keys. */
 static void check_team(uint32_t tiles, uint32_t blocks) {
     const uint32_t heads = 2 * blocks;
     bool taken[2 * MOST_BLOCKS * MOST_TILES] = {false};
@@ -147,7 +147,7 @@ int main(void) {
         cmocka_unit_test(blocks_of_one_tile_a_head_take_heads_in_pairs),
         cmocka_unit_test(ragged_batches_have_no_teams),
         cmocka_unit_test(full_attention_has_no_teams),
-        cmocka_unit_test(empty_problems_have_shares),
+        cmocka_unit_test(empty_problems_have_a_schedule),
         cmocka_unit_test(a_team_takes_every_tile_once_and_evenly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /*
- * Selection as a pure function: the kernel chosen on described machines, whatever this one is.
- * Links the library's objects, since these functions are hidden.
+ * Selection is a pure function: these tests check which kernel it chooses on described machines,
+ * whatever this machine is. They link the library's objects, because these functions are hidden.
  */
 #include "support.h"
 
@@ -8,7 +8,7 @@
 #include "select/select.h"
 #include "select/serves.h"
 
-/* K and V of this type, Q and O too, but beside e4m3, which they never have. */
+/* Makes a problem with this type of K, V, Q and O; Q and O are never e4m3. */
 static problem_t problem_of(int32_t dtype, int32_t features) {
     problem_t problem;
     memset(&problem, 0, sizeof problem);
@@ -24,37 +24,37 @@ static problem_t problem_of(int32_t dtype, int32_t features) {
     return problem;
 }
 
-/* Facts of an A100. */
+/* Describes an A100. */
 static const device_t ampere = {.number = FLASH_DEVICE_CUDA,
                                 .compute_capability = 80,
                                 .n_multiprocessors = 108,
                                 .shared_memory_per_block = 163 * 1024};
 
-/* Of an H200. */
+/* Describes an H200. */
 static const device_t hopper = {.number = FLASH_DEVICE_CUDA,
                                 .compute_capability = 90,
                                 .n_multiprocessors = 132,
                                 .shared_memory_per_block = 227 * 1024};
 
-/* Of a B200, which runs neither wgmma nor anything else of compute capability 9.0 alone. */
+/* Describes a B200, which has no wgmma nor others of the instructions of 9.0 alone. */
 static const device_t blackwell = {.number = FLASH_DEVICE_CUDA,
                                    .compute_capability = 100,
                                    .n_multiprocessors = 148,
                                    .shared_memory_per_block = 227 * 1024};
 
-/* Of a part with the least shared memory that the SM80 family serves: 8.6, 8.9, 12.0. */
+/* Describes a device with the least shared memory that the SM80 family serves: 8.6, 8.9, 12.0. */
 static const device_t small_gpu = {.number = FLASH_DEVICE_CUDA,
                                    .compute_capability = 86,
                                    .n_multiprocessors = 82,
                                    .shared_memory_per_block = 99 * 1024};
 
-/* Of a GeForce RTX 5090: the newest of these parts. */
+/* Describes a GeForce RTX 5090, the newest of these devices. */
 static const device_t small_blackwell = {.number = FLASH_DEVICE_CUDA,
                                          .compute_capability = 120,
                                          .n_multiprocessors = 170,
                                          .shared_memory_per_block = 99 * 1024};
 
-/* Gives the problem's K and V pages, which no test reads, where its features say so. */
+/* Gives the problem's K and V pages, which no test reads, if its features say so. */
 static void set_pages(problem_t *problem) {
     static const int32_t table[1];
     if (problem->features & FLASH_FEATURE_PAGED)
@@ -62,7 +62,7 @@ static void set_pages(problem_t *problem) {
             .table = table, .v_table = table, .table_stride = 1, .page_size = 16, .n_pages = 1};
 }
 
-/* Queries of sequences of any lengths, which no test reads. */
+/* Gives the problem ragged queries, whose lengths no test reads. */
 static void make_ragged(problem_t *problem) {
     static const int32_t on_device[4];
     problem->features |= FLASH_FEATURE_VARLEN;
@@ -114,7 +114,7 @@ static void the_fastest_instruction_set_wins(void **state) {
     check_family(FLASH_DTYPE_E4M3, UINT32_MAX, "flash_fwd_avx512_e4m3_");
 }
 
-/* Selected only where they are fast, and never before AMX. */
+/* Products of bf16 pairs are selected only where they are fast, and never before AMX. */
 static void products_of_pairs_must_pay(void **state) {
     device_t device = {.number = FLASH_DEVICE_CPU,
                        .isa = FLASH_ISA_AVX2 | FLASH_ISA_AVX512 | FLASH_ISA_AVX512_BF16};
@@ -162,13 +162,13 @@ static void an_absent_family_of_the_environment_is_named(void **state) {
     assert_null(strstr(reason, "FLASH_CPU_ISA"));
 }
 
-/* Whether rows of other families are to compute what this one serves, and there are none for it. */
+/* Says whether rows of other families must compute what this row serves, and none do. */
 static bool needs_rows_that_are_not_there(const flash_kernel_t *kernel, const problem_t *problem,
                                           const device_t *device) {
     return kernel->function == NULL && select_part(problem, device, FAMILY_FORWARD_PART) == NULL;
 }
 
-/* Each row of the table, asked for a problem that it is not for. */
+/* Each row of the table is tried for a problem that it is not for. */
 static void a_row_serves_its_own_problems_only(void **state) {
     const device_t best_cpu = {.number = FLASH_DEVICE_CPU, .isa = UINT32_MAX};
     const device_t bare_cpu = {.number = FLASH_DEVICE_CPU, .isa = 0};
@@ -264,7 +264,7 @@ static void unaligned_tensors_load_through_registers(void **state) {
 
 /* ---- SM90 ---- */
 
-/* Contiguous tensors of several of everything, which TMA can address. */
+/* Makes contiguous tensors, with several of everything, which TMA can address. */
 static problem_t hopper_problem(int32_t d_head, int32_t features) {
     problem_t problem = problem_of(FLASH_DTYPE_BF16, features);
     flash_params_t *p = &problem.params;
@@ -301,7 +301,7 @@ static void the_other_families_say_what_hopper_kernels_need(void **state) {
     assert_refused(select_check(kernel, &problem, &blackwell), FLASH_ERROR_UNSUPPORTED, "9.0");
 }
 
-/* The kernel for Hopper refuses with these words, and another serves. */
+/* Checks that the kernel for Hopper refuses with these words, and that another one serves. */
 static void check_tma_refuses(const problem_t *problem, const char *words) {
     const problem_t addressable = hopper_problem(64, 0);
     const flash_kernel_t *kernel = selected(&addressable, &hopper);
@@ -328,7 +328,7 @@ static void what_tma_cannot_address_goes_to_sm80(void **state) {
     p = good, p.params.q_stride.seq = -8, check_tma_refuses(&p, "2^40");
 }
 
-/* O of fp32 leaves in another way than O of 16 bits, and needs less. */
+/* O of fp32 is stored from registers, and needs less than O of 16 bits. */
 static void an_o_of_fp32_needs_no_tma(void **state) {
     const problem_t narrow = hopper_problem(64, 0);
     problem_t wide = narrow, p;
@@ -346,7 +346,7 @@ static void an_o_of_fp32_needs_no_tma(void **state) {
                    "q.dtype");
 }
 
-/* Largest and smallest strides; an axis of one place, whose stride is never used; no keys. */
+/* Strides are the largest and smallest, or unused; or there are no keys. */
 static void what_tma_can_address_stays(void **state) {
     problem_t p = hopper_problem(64, 0);
     (void)state;
@@ -411,7 +411,7 @@ static void a_batch_invariant_choice_looks_at_no_batch(void **state) {
 
 /* ---- Decode ---- */
 
-/* One query over many keys, `rows` query heads a K/V head. */
+/* Makes a problem of one query over many keys, with `rows` query heads per K/V head. */
 static problem_t decode_problem(int32_t d_head, int32_t rows, int32_t features) {
     problem_t problem = problem_of(FLASH_DTYPE_FP16, features);
     flash_params_t *p = &problem.params;
@@ -430,7 +430,7 @@ static problem_t decode_problem(int32_t d_head, int32_t rows, int32_t features) 
     return problem;
 }
 
-/* Rows of d_head 256 take 128 KB of shared memory, the others 96 KB. */
+/* Rows of d_head 256 take 128 KB of shared memory, others 96 KB. */
 static bool decodes(const device_t *device, int32_t d_head) {
     return d_head <= 128 || device->shared_memory_per_block > 128 * 1024;
 }
@@ -479,7 +479,7 @@ static void more_rows_are_not_decoded_by_sm80_decode(void **state) {
     assert_int_equal(selected(&problem, &ampere)->config.arch, FLASH_ARCH_SM80);
 }
 
-/* The decode kernel refuses with these words, and another family serves. */
+/* Checks that the decode kernel refuses with these words, and that another family serves. */
 static void check_not_decoded(const problem_t *problem, const char *words) {
     const problem_t good = decode_problem(64, 4, FLASH_FEATURE_VARLEN);
     const flash_kernel_t *kernel = selected(&good, &hopper);
@@ -506,7 +506,7 @@ static void what_decode_kernels_cannot_read_goes_to_others(void **state) {
     p = good, p.params.seqlen_q = 9, check_not_decoded(&p, "at most 32 rows");
 }
 
-/* O may lie anywhere, and tokens 2^31 bytes less a chunk apart. */
+/* O may lie anywhere, and tokens may be 2^31 bytes less a chunk apart. */
 static void what_decode_kernels_can_read_stays(void **state) {
     problem_t p = decode_problem(64, 4, FLASH_FEATURE_VARLEN);
     (void)state;
@@ -557,7 +557,7 @@ static void more_blocks_than_a_launch_takes_are_refused(void **state) {
     assert_success(select_check(kernel, &p, &hopper));
 }
 
-/* The look-up of pages costs time, and has no table to look in. */
+/* Looking up pages costs time, and without pages there is no table. */
 static void rows_with_pages_serve_pages_alone(void **state) {
     const problem_t paged = decode_problem(64, 4, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
     const problem_t contiguous = decode_problem(64, 4, FLASH_FEATURE_VARLEN);
@@ -568,7 +568,7 @@ static void rows_with_pages_serve_pages_alone(void **state) {
                    FLASH_ERROR_UNSUPPORTED, "in pages alone");
 }
 
-/* Enough rows for forward kernels to fill a device. */
+/* Makes a problem with enough rows for forward kernels to fill a device. */
 static problem_t prefill_in_pages(int32_t d_head) {
     problem_t p = decode_problem(d_head, 4, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
     p.params.seqlen_q = 2048;
@@ -622,7 +622,7 @@ static void pages_of_every_size_take_the_same_kernels(void **state) {
     }
 }
 
-/* What TMA cannot address is left to addresses; what is not aligned has no kernel. */
+/* Kernels without TMA read pools that TMA cannot address. Pools must be aligned for any kernel. */
 static void pools_that_tma_refuses_take_sm80(void **state) {
     problem_t p = prefill_in_pages(64);
     const flash_kernel_t *kernel = NULL;
@@ -650,7 +650,7 @@ static void pools_that_tma_refuses_take_sm80(void **state) {
 
 /* ---- Mixed batches ---- */
 
-/* Sequences of up to so many queries, with `group` query heads a K/V head. */
+/* Makes sequences of up to seqlen_q queries, with `group` query heads per K/V head. */
 static problem_t mixed_problem(int32_t d_head, int32_t group, int32_t seqlen_q, int32_t features) {
     problem_t p = decode_problem(d_head, group, features);
     make_ragged(&p);
@@ -686,7 +686,7 @@ static void ragged_batches_with_long_sequences_are_mixed(void **state) {
             }
 }
 
-/* Decode kernels serve the whole batch, or none of it, or there is but one sequence. */
+/* Decode kernels serve the whole batch or none of it, or there is only one sequence. */
 static void other_batches_are_not_mixed(void **state) {
     (void)state;
     if (!has_cuda_kernels())
@@ -705,7 +705,7 @@ static void other_batches_are_not_mixed(void **state) {
     assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90);
 }
 
-/* One tile of decode kernels, and two where a query has more rows. */
+/* One tile of decode kernels is decoded, or two if a query has more rows. */
 static void rows_that_are_decoded_follow_from_the_group(void **state) {
     (void)state;
     if (!has_cuda_kernels())
@@ -717,7 +717,7 @@ static void rows_that_are_decoded_follow_from_the_group(void **state) {
     }
 }
 
-/* A row of MIXED refuses with these words, and another family serves. */
+/* Checks that a row of MIXED refuses with these words, and that another family serves. */
 static void check_not_mixed(const problem_t *problem, const char *words) {
     const problem_t good = mixed_problem(64, 4, 2048, 0);
     const flash_kernel_t *kernel = selected(&good, &hopper);
@@ -739,12 +739,12 @@ static void both_parts_of_a_mixed_batch_need_a_row(void **state) {
     p = good, p.params.n_heads = INT32_MAX, p.params.batch = 2;
     assert_refused(select_check(selected(&good, &hopper), &p, &hopper), FLASH_ERROR_UNSUPPORTED,
                    "no decode kernel");
-    /* O that TMA cannot store goes to SM80 in the part of many queries. */
+    /* In the part of many queries, SM80 stores O that TMA cannot store. */
     p = good, p.params.o = (void *)(uintptr_t)2;
     check_mixed_choice(&p, &hopper);
 }
 
-/* A row that the caller holds serves what selection would send elsewhere. */
+/* A row that the caller names serves what selection gives to others. */
 static void a_row_of_mixed_serves_every_ragged_batch(void **state) {
     problem_t p = mixed_problem(64, 4, 2048, 0);
     (void)state;
@@ -771,7 +771,7 @@ static void the_reason_names_both_parts_of_a_mixed_batch(void **state) {
     assert_non_null(strstr(reason, ", more by SM80 (128, "));
 }
 
-/* Neither the batch nor its longest sequence decides about the others. */
+/* Neither the batch nor its longest sequence decides about other sequences. */
 static void batch_invariant_ragged_batches_are_always_mixed(void **state) {
     (void)state;
     if (!has_cuda_kernels())
@@ -787,7 +787,7 @@ static void batch_invariant_ragged_batches_are_always_mixed(void **state) {
     }
 }
 
-/* The sequences of up to so many queries. */
+/* Makes the part of the sequences of up to `most` queries. */
 static problem_t decoded_part(const problem_t *problem, int32_t most) {
     problem_t part = *problem;
     part.params.seqlen_q = part.params.most_queries = most;
@@ -819,8 +819,7 @@ static uint64_t workspace_of(const flash_kernel_t *kernel, const problem_t *prob
     return size;
 }
 
-/* It is that of the decoded part, whatever the longest sequence is, and smaller batches and shorter
- * contexts need no more. */
+/* The decoded part alone decides, and smaller batches and shorter contexts need no more. */
 static void the_workspace_of_a_mixed_batch_is_that_of_its_decoded_part(void **state) {
     (void)state;
     if (!has_cuda_kernels())
@@ -859,7 +858,7 @@ static void a_mixed_batch_without_its_workspace_is_refused(void **state) {
 
 /* ---- SM90_DECODE: too many rows for SM80_DECODE, too few for SM90 ---- */
 
-/* Queries of each of 8 K/V heads with 4 query heads, as a model of 8 billion parameters has. */
+/* Makes queries of 8 K/V heads with 4 query heads each, as in a model of 8 billion parameters. */
 static problem_t chunk_problem(int32_t batch, int32_t seqlen_q, int32_t seqlen_k,
                                int32_t features) {
     problem_t problem = problem_of(FLASH_DTYPE_BF16, features);
@@ -918,7 +917,7 @@ static void what_fills_the_device_is_left_to_forward_kernels(void **state) {
         }
 }
 
-/* The same row, named by its configuration, serves what it is not chosen for. */
+/* The same row, named by its configuration, serves problems for which it is not chosen. */
 static void a_row_that_is_not_chosen_serves_all_the_same(void **state) {
     const problem_t few = chunk_problem(1, 128, 8192, 0), many = chunk_problem(1, 4096, 4096, 0);
     (void)state;
@@ -966,7 +965,7 @@ static void batch_invariant_chunks_take_one_row_in_every_batch(void **state) {
         assert_ptr_equal(selected(&p, &hopper), kernel);
 }
 
-/* What the device knows alone does not count: only the bounds of lengths do. */
+/* Only the bounds of lengths count, not lengths that only the device knows. */
 static void lengths_on_the_device_do_not_change_the_choice(void **state) {
     static const int32_t on_device[9];
     problem_t p = chunk_problem(8, 16, 4096, FLASH_FEATURE_VARLEN);
@@ -982,7 +981,7 @@ static void lengths_on_the_device_do_not_change_the_choice(void **state) {
 
 /* ---- Caches in e4m3 ---- */
 
-/* Contiguous, or in pages; Q of a type of 16 bits. */
+/* Makes a contiguous cache or one in pages, with Q of a 16-bit type. */
 static problem_t cache_problem(int32_t d_head, int32_t seqlen_q, int32_t features) {
     problem_t problem = decode_problem(d_head, 4, features);
     problem.dtype = FLASH_DTYPE_E4M3;
@@ -1016,7 +1015,7 @@ static void caches_of_e4m3_take_every_family(void **state) {
         }
 }
 
-/* Elements of K and V have a byte: what is aligned for 16 bits need not be for them. */
+/* Elements of K and V have one byte, so that alignment for 16 bits does not suffice. */
 static void caches_that_are_not_aligned_take_sm80(void **state) {
     (void)state;
     if (!has_cuda_kernels())

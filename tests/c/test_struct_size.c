@@ -1,11 +1,11 @@
 /*
- * Callers built against an older or a newer header: "Growth" in flashattn.h.
+ * Callers may be built against an older or a newer header: "Growth" in flashattn.h.
  */
 #include "support.h"
 
 enum { TAIL = 64 }; /* bytes that a newer header added */
 
-/* A caller's struct as a newer header would have it: unknown fields behind the known ones. */
+/* A caller's struct as a newer header would have it, with unknown fields behind the known ones. */
 typedef struct newer_args {
     flash_forward_args_t known;
     unsigned char unknown[TAIL];
@@ -48,13 +48,12 @@ static void a_larger_struct_with_an_unknown_field_is_refused(void **state) {
     problem_destroy(&p);
 }
 
-/* An older header, in which softcap was not yet: what is missing reads as zero, and the memory
- * behind the struct is not read. */
+/* An older header has no softcap. It reads as zero, and memory behind the struct is not read. */
 static void a_smaller_struct_reads_as_zeros(void **state) {
     const uint32_t older_size = offsetof(flash_forward_args_t, softcap);
     test_problem_t p;
     uint64_t size = 0, whole_size = 0;
-    void *older = malloc(older_size); /* exactly: a sanitizer sees more */
+    void *older = malloc(older_size); /* exactly, so that a sanitizer sees more */
     (void)state;
     assert_non_null(older);
     problem_create(&p, SMALL, 2);
@@ -83,7 +82,7 @@ static void fields_beyond_a_smaller_struct_do_not_count(void **state) {
     problem_destroy(&p);
 }
 
-/* A configuration of before its last field, of which the memory behind is not read. */
+/* A configuration ends before its last field, and the memory behind it is not read. */
 static void an_older_configuration_is_looked_up(void **state) {
     const uint32_t older_size = offsetof(flash_config_t, fixed_reference);
     flash_config_t config = FLASH_CONFIG_INIT;

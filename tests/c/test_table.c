@@ -1,6 +1,5 @@
 /*
- * A walk over the kernel table: order, look-up of every row, and of every row with one field
- * changed.
+ * The kernel table: its order, the look-up of every row, and of rows with one field changed.
  */
 #include "support.h"
 
@@ -77,7 +76,7 @@ static int32_t compute_capability(void) {
                : 0;
 }
 
-/* Every family is named: what another one needs would have to be guessed. */
+/* Every family is named, because what another family needs would have to be guessed. */
 static bool machine_runs(int32_t arch) {
     flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
     assert_success(flash_device_info(FLASH_DEVICE_CPU, &info));
@@ -171,8 +170,8 @@ static void short_forms_round_trip(void **state) {
     }
 }
 
-/* The types of the CPU families (docs/configurations.md), written once more. A family that is not
- * here has none, and its rows are near misses that are answered otherwise than this says. */
+/* Repeats the types of the CPU families (docs/configurations.md). A family that is not here has
+ * none, and its rows are near misses that the library answers otherwise than this says. */
 static bool cpu_has_type(int32_t arch, int32_t dtype) {
     switch (arch) {
     case FLASH_ARCH_REFERENCE:
@@ -190,7 +189,7 @@ static bool cpu_has_type(int32_t arch, int32_t dtype) {
     }
 }
 
-/* The rules of the CPU families, too. */
+/* Repeats the rules of the CPU families. */
 static bool cpu_legal(const flash_config_t *c) {
     for (const int32_t *field = &c->n_warps; field <= &c->fixed_reference; field++)
         if (field != &c->features && *field != 0)
@@ -202,7 +201,7 @@ static bool cpu_legal(const flash_config_t *c) {
            c->features <= 31;
 }
 
-/* With the arch of another family of CUDA's: which of its rules is broken is not said here. */
+/* Checks the configuration with the arch of another CUDA family, by its status alone. */
 static void check_other_cuda_family(const flash_config_t *config) {
     assert_null(flash_lookup_kernel(config));
     assert_null(strstr(flash_last_error(), "no such kernel family"));
@@ -260,7 +259,7 @@ static void every_near_miss_is_answered(void **state) {
             }
 }
 
-/* Each breaks one rule of its family, which the message names. */
+/* Each configuration breaks one rule of its family, which the message names. */
 static void cuda_rules(void **state) {
     static const struct {
         const char *text;

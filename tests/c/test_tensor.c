@@ -1,5 +1,5 @@
 /*
- * Where two tensors lie, with layouts made at random, against a map of every byte.
+ * The overlap of two tensors of random layouts is compared with a map of every byte.
  */
 #include "support.h"
 
@@ -9,7 +9,7 @@ enum { LAYOUTS = 20000, BYTES = 4096, AXES = 3 };
 
 static uint32_t random_state = 1;
 
-/* Within 0 ... most. */
+/* Returns a number of 0 ... most. */
 static int64_t random_number(int64_t most) {
     random_state = random_state * 1664525u + 1013904223u;
     return (int64_t)(random_state >> 8) % (most + 1);
@@ -24,8 +24,7 @@ typedef struct layout {
     tensor_shape_t shape;
 } layout_t;
 
-/* Strides that step over what lies inside them, by up to `gap` elements more, in any order of the
- * axes. */
+/* Sets strides over what lies inside, plus up to `gap` elements, in any order of the axes. */
 static void set_nested_strides(layout_t *layout, int64_t gap) {
     int64_t *const strides[AXES] = {&layout->tensor.stride_batch, &layout->tensor.stride_seq,
                                     &layout->tensor.stride_head};
@@ -58,7 +57,7 @@ static layout_t random_layout(int64_t d_head, int64_t element_size) {
 
 /* ---- The map ---- */
 
-/* The bytes of the first n rows' elements are 1. */
+/* Marks the bytes of the first n rows by 1. */
 static void mark(const layout_t *layout, int64_t n, uint8_t map[BYTES]) {
     const int64_t row = layout->shape.d_head * layout->shape.element_size;
     const int64_t begin = (uint8_t *)layout->tensor.data - memory;
@@ -74,7 +73,7 @@ static void mark(const layout_t *layout, int64_t n, uint8_t map[BYTES]) {
                        1, (size_t)row);
 }
 
-/* Whether the first n rows of one and the first m of the other share a byte. */
+/* Says whether the first n rows of one tensor and the first m of the other share a byte. */
 static bool share(const layout_t *a, int64_t n, const layout_t *b, int64_t m) {
     static uint8_t map_a[BYTES], map_b[BYTES];
     mark(a, n, map_a);
@@ -96,7 +95,7 @@ static bool is_refused(const layout_t *a, const layout_t *b) {
 
 /* ---- Tests ---- */
 
-/* How often a test saw each outcome: both, or it would show nothing. */
+/* Checks that a test has seen both outcomes; otherwise it shows nothing. */
 static void check_both(const int counts[2]) {
     assert_true(counts[false] > LAYOUTS / 100 && counts[true] > LAYOUTS / 100);
 }

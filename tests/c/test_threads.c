@@ -1,6 +1,6 @@
 /*
- * Calls from many threads at once, the number of threads and the hook changing meanwhile: every
- * result is, bit for bit, that of one thread. Run under ThreadSanitizer too.
+ * Many threads call at once, while the number of threads and the hook change. Every result has the
+ * bits of one thread's. These tests also run under ThreadSanitizer.
  */
 #define _GNU_SOURCE /* pthread_setattr_default_np */
 #include "support.h"
@@ -15,7 +15,7 @@
 
 enum { N_CALLERS = 4, N_ROUNDS = 12, N_PROBLEMS = 3 };
 
-/* Many queries; one query over many keys (split over keys); a ragged middle. */
+/* Many queries; one query over many keys, which are split; and a ragged size between them. */
 static const sizes_t SIZES[N_PROBLEMS] = {
     {.batch = 2, .seqlen_q = 150, .seqlen_k = 150, .n_heads = 4, .n_heads_kv = 4, .d_head = 32},
     {.batch = 1, .seqlen_q = 1, .seqlen_k = 3000, .n_heads = 4, .n_heads_kv = 1, .d_head = 32},
@@ -24,7 +24,7 @@ static const sizes_t SIZES[N_PROBLEMS] = {
 
 static test_problem_t expected[N_PROBLEMS];
 
-/* The results of one thread. */
+/* Computes the results of one thread. */
 static int compute_expected(void **state) {
     (void)state;
     assert_success(flash_set_num_threads(1));
@@ -63,7 +63,7 @@ static void any_number_of_threads_gives_the_same_bits(void **state) {
     }
 }
 
-/* Less workspace than asked for means fewer threads, and the same bits. */
+/* With less workspace than asked for there are fewer threads, and the same bits. */
 static void less_workspace_gives_the_same_bits(void **state) {
     (void)state;
     for (int i = 0; i < N_PROBLEMS; i++) {
@@ -82,7 +82,8 @@ static void less_workspace_gives_the_same_bits(void **state) {
     }
 }
 
-/* ---- Several callers. cmocka's assertions belong to its own thread: a caller counts. ---- */
+/* ---- Several callers. They count failures, because cmocka asserts in its own thread alone. ----
+ */
 
 static atomic_int n_failures;
 static atomic_bool stop;
@@ -120,7 +121,7 @@ static void run_callers(void *(*meddler)(void *)) {
     assert_int_equal(atomic_load(&n_failures), 0);
 }
 
-/* Looks at everything that can be looked at while others call. */
+/* Calls everything that reads while others compute. */
 static void *reader(void *unused) {
     while (!atomic_load(&stop)) {
         flash_config_t config = FLASH_CONFIG_INIT;
@@ -160,7 +161,7 @@ typedef struct lender {
     bool disturbs;        /* cancels its threads, and stops each for a while */
 } lender_t;
 
-/* One after the other, last first: the least that a hook may do. */
+/* Runs one task after the other, the last first, which is the least that a hook may do. */
 static void run_backwards(void *context, int32_t n_tasks, flash_task_t task, void *argument) {
     lender_t *lender = context;
     atomic_fetch_add(&lender->n_calls, 1);
@@ -183,7 +184,7 @@ static void *run_unit(void *unit) {
     return NULL;
 }
 
-/* Each task in a thread of its own, side by side. */
+/* Runs each task in its own thread, side by side. */
 static void run_in_threads(void *context, int32_t n_tasks, flash_task_t task, void *argument) {
     enum { MOST = 8 };
     lender_t *lender = context;
@@ -305,7 +306,7 @@ static void check_cancelled_callers(void) {
     assert_int_equal(atomic_load(&n_failures), 0);
 }
 
-/* A lock that stays held is a program that hangs. */
+/* A lock that stayed held would hang the program. */
 static void a_cancelled_caller_leaves_the_library_usable(void **state) {
     (void)state;
     alarm(240);
@@ -314,7 +315,7 @@ static void a_cancelled_caller_leaves_the_library_usable(void **state) {
     alarm(0);
 }
 
-/* So long that others who wait for the thread go to sleep. */
+/* Stops for so long that others who wait for the thread go to sleep. */
 static void stop_for_a_while(int signal) {
     struct timespec begin, now;
     (void)signal;
@@ -324,7 +325,7 @@ static void stop_for_a_while(int signal) {
     while ((now.tv_sec - begin.tv_sec) * 1000000000 + now.tv_nsec - begin.tv_nsec < 500000);
 }
 
-/* A task that is left undone is one that others wait for. */
+/* A task that was left undone would keep others waiting. */
 static void cancelled_threads_of_a_hook_do_their_tasks(void **state) {
     const struct sigaction action = {.sa_handler = stop_for_a_while, .sa_flags = SA_RESTART};
     struct sigaction before;
@@ -350,7 +351,7 @@ static void cancelled_threads_of_a_hook_do_their_tasks(void **state) {
 
 enum { MOST_THREADS = 64 };
 
-/* The numbers of the process' threads. */
+/* The numbers of the process's threads. */
 typedef struct threads {
     int count;
     long number[MOST_THREADS];
@@ -374,7 +375,7 @@ static bool has_thread(const threads_t *threads, long number) {
     return false;
 }
 
-/* Bit s - 1: the thread blocks signal s. */
+/* Reads the signals that a thread blocks: bit s - 1 stands for signal s. */
 static uint64_t read_blocked_signals(long thread) {
     char path[64], line[128];
     unsigned long long blocked = 0;
@@ -407,8 +408,7 @@ static void the_pools_threads_take_no_signals(void **state) {
             check_that_signals_are_blocked(after.number[i]);
 }
 
-/* Threads that the process starts have stacks of this size: with more than there is memory for,
- * it gets none. */
+/* Sets the stack size of new threads. With more than there is memory for, the process gets none. */
 static size_t set_stack_size(size_t size) {
     pthread_attr_t attributes;
     size_t before;

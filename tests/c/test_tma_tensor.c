@@ -1,6 +1,5 @@
 /*
- * What TMA can address of a ragged batch, and where its tokens are. Batches with tensors of one
- * length are in test_select.c.
+ * TMA can address some ragged batches, and finds their tokens; see also test_select.c.
  */
 #include "cuda/paging_sm90.h"
 #include "cuda/tma_tensor.h"
@@ -13,10 +12,10 @@ static unsigned char data[SM90_CHUNK_BYTES] __attribute__((aligned(SM90_CHUNK_BY
 
 static const int32_t lengths[BATCH + 1];
 
-/* What the kernel that asks has: elements of 16 bits, and ragged maps. */
+/* The kernel has elements of 16 bits and ragged maps. */
 static const flash_config_t varlen = {.dtype = FLASH_DTYPE_BF16, .features = FLASH_FEATURE_VARLEN};
 
-/* Contiguous [batch, seq, head, d_head], as in a cache of K beside seqused_k. */
+/* Makes a contiguous [batch, seq, head, d_head], as in a cache of K beside seqused_k. */
 static flash_params_t cached(void) {
     const flash_strides_t contiguous = {
         .batch = (int64_t)SEQLEN * TOKEN, .seq = TOKEN, .head = D_HEAD};
@@ -28,7 +27,7 @@ static flash_params_t cached(void) {
                             .d_head = D_HEAD};
 }
 
-/* Contiguous [tokens, head, d_head]. */
+/* Makes a contiguous [tokens, head, d_head]. */
 static flash_params_t packed(void) {
     flash_params_t p = cached();
     p.cu_seqlens_k = lengths;
@@ -49,8 +48,8 @@ static void check_refused(const flash_params_t *p, const char *words) {
     assert_non_null(strstr(obstacle, words));
 }
 
-/* Row r of a sequence of `length` tokens from token b on is at
- * base + (END - length + r) * stride[1] + (b + length) * stride[3] + END * stride[4], mod 2^64. */
+/* Row r of a sequence of `length` tokens from token b on has the address base + (END - length + r)
+ * * stride[1] + (b + length) * stride[3] + END * stride[4], mod 2^64. */
 static void an_address_wraps_round_to_the_token(void **state) {
     const flash_params_t p = packed();
     const tma_tensor_t t = tma_tensor_k(&varlen, &p);
@@ -79,7 +78,7 @@ static void entries_are_whole_numbers_of_tokens_apart(void **state) {
     check_addressed(&p, 0);
 }
 
-/* Each entry's only token, however far it would be to the next. */
+/* Each entry has one token, however far the next would be. */
 static void a_single_token_is_counted_by_entries(void **state) {
     flash_params_t p = cached();
     (void)state;
@@ -114,7 +113,7 @@ static void tokens_are_apart_but_not_too_far(void **state) {
     check_refused(&p, "multiples of 16 bytes");
 }
 
-/* Look-ups may know neither. */
+/* A look-up may know neither address nor strides. */
 static void a_tensor_without_address_and_strides_is_no_obstacle(void **state) {
     flash_params_t p = cached();
     (void)state;
@@ -190,7 +189,7 @@ static void pages_are_refused_with_their_reason(void **state) {
                         "SM90 kernels with paged need tokens less than 2^32 bytes apart");
 }
 
-/* K and V of e4m3 have elements of a byte, Q and O beside them of two. */
+/* K and V of e4m3 have elements of one byte, and Q and O of two. */
 static void elements_of_a_cache_may_have_a_byte(void **state) {
     static const flash_config_t config = {.dtype = FLASH_DTYPE_E4M3,
                                           .features = FLASH_FEATURE_VARLEN};

@@ -1,6 +1,6 @@
 /*
  * Measured results: their text, their order, and when selection follows them, on described devices.
- * Links the library's objects, since these functions are hidden.
+ * The tests link the library's objects, because these functions are hidden.
  */
 #include "support.h"
 
@@ -12,7 +12,7 @@
 #include "select/tuning/format.h"
 #include "select/tuning/parse.h"
 
-/* Facts of an H200. */
+/* Describes an H200. */
 static const device_t GPU = {.number = FLASH_DEVICE_CUDA,
                              .compute_capability = 90,
                              .n_multiprocessors = 132,
@@ -50,7 +50,7 @@ static void sizes_round_to_the_nearest_power_of_two(void **state) {
 static const char KEY[] =
     "cc=90 sms=132 dtype=BF16 d_head=128 features=causal q=2000 k=512 heads=1";
 
-/* Reads a text; the results are the caller's to free. */
+/* Reads a text. The caller frees the results. */
 static tuning_results_t *parsed(const char *text) {
     tuning_results_t *results = NULL;
     assert_success(tuning_parse(text, false, &results));
@@ -111,7 +111,7 @@ static void absent_configurations_are_passed_over(void **state) {
     free(results);
 }
 
-/* The third line is what is wrong. */
+/* Checks that the third line is found to be wrong. */
 static void check_malformed(const char *line, const char *words) {
     char text[4 * LINE];
     tuning_results_t *results = NULL;
@@ -173,7 +173,7 @@ static void built_in_results_ascend(void **state) {
     }
 }
 
-/* ---- Following ---- */
+/* ---- Selection by results ---- */
 
 static problem_t gpu_problem(void) {
     problem_t problem;
@@ -189,7 +189,7 @@ static problem_t gpu_problem(void) {
     return problem;
 }
 
-/* The rows that serve the problem, but for the one that is estimated to be the best. */
+/* Finds the rows that serve the problem, except the one that is estimated to be the best. */
 static int32_t rivals_of(const flash_kernel_t *estimate, const problem_t *problem,
                          const flash_kernel_t **rivals, int32_t most) {
     int32_t count = 0;
@@ -223,7 +223,7 @@ static bool create(fixture_t *f) {
     return true;
 }
 
-/* What selection comes to with these results, and its reason. */
+/* Returns what selection chooses with these results, and its reason. */
 static const flash_kernel_t *followed(const fixture_t *f, const tuning_results_t *results,
                                       char reason[SELECT_REASON_SIZE]) {
     const flash_kernel_t *kernel = f->estimate;
@@ -288,8 +288,8 @@ static void batch_invariant_problems_follow_nothing(void **state) {
     free(f.results);
 }
 
-/* A family without a result was not measured: its row, which is estimated to be better, stays. The
- * first row of the table stands for it. */
+/* A family without a result was not measured, so its row, which is estimated to be better, stays.
+ * The first row of the table stands for it. */
 static void a_family_that_was_not_measured_keeps_its_row(void **state) {
     fixture_t f;
     char reason[SELECT_REASON_SIZE];
@@ -303,7 +303,7 @@ static void a_family_that_was_not_measured_keeps_its_row(void **state) {
     free(f.results);
 }
 
-/* One query of `group` query heads of a K/V head, which decode kernels serve. */
+/* Makes one query with `group` query heads per K/V head, which decode kernels serve. */
 static problem_t decode_problem(int32_t group) {
     problem_t problem = gpu_problem();
     flash_params_t *p = &problem.params;
@@ -316,7 +316,7 @@ static problem_t decode_problem(int32_t group) {
     return problem;
 }
 
-/* The key has the product of batch and heads alone. */
+/* The key has only the product of batch and heads. */
 static void results_of_fewer_heads_do_not_read_keys_twice(void **state) {
     const problem_t few = decode_problem(4), many = decode_problem(16);
     const flash_kernel_t *of_few = NULL, *of_many = NULL, *kernel;
@@ -345,7 +345,7 @@ static void results_of_fewer_heads_do_not_read_keys_twice(void **state) {
     free(results);
 }
 
-/* A problem that a built-in result is about. */
+/* Makes a problem that a built-in result is about. */
 static problem_t problem_of(const tuning_row_t *row) {
     const int32_t *key = row->key.fields;
     problem_t problem = gpu_problem();

@@ -1,6 +1,5 @@
 /*
- * Calls whose tensors have different element types: who serves them, and how far tensors reach
- * whose elements are not equally large.
+ * Tensors of different element types: which kernels serve them, and where the tensors end.
  */
 #include "support.h"
 
@@ -11,7 +10,7 @@ enum {
     N_COMBINATIONS = N_DTYPES * N_DTYPES * N_DTYPES
 };
 
-/* Combination number i of the types of Q, of K and V, and of O. */
+/* Sets combination number i of the types of Q, of K and V, and of O. */
 static void set_types(flash_forward_args_t *args, int i) {
     args->q.dtype = DTYPES[i % N_DTYPES];
     args->k.dtype = args->v.dtype = DTYPES[i / N_DTYPES % N_DTYPES];
@@ -25,9 +24,9 @@ static bool goes_together(const flash_forward_args_t *args) {
     return (q == kv || q == FLASH_DTYPE_FP32) && (o == kv || o == FLASH_DTYPE_FP32);
 }
 
-/* ---- Who serves what ---- */
+/* ---- Kernels for types ---- */
 
-/* The library's choice serves what goes together, and nothing else is accepted. */
+/* The library's choice serves types that go together, and no others are accepted. */
 static void a_kernel_is_found_for_types_that_go_together(void **state) {
     test_problem_t p;
     (void)state;
@@ -46,7 +45,7 @@ static void a_kernel_is_found_for_types_that_go_together(void **state) {
     }
 }
 
-/* What is asked of a kernel is what it does. */
+/* A kernel does what flash_query_support() says. */
 static void a_kernel_serves_what_it_says(void **state) {
     test_problem_t p;
     (void)state;
@@ -104,9 +103,9 @@ static void a_reason_names_types_that_differ(void **state) {
     problem_destroy(&p);
 }
 
-/* ---- How far tensors reach ---- */
+/* ---- Extents of tensors ---- */
 
-/* One query of one head of 8 elements: Q at the beginning of `memory`, O some bytes after it. */
+/* Makes one query of 8 elements, with Q at the beginning of `memory`, and O some bytes after it. */
 static flash_forward_args_t neighbours(unsigned char *memory, int64_t o_at) {
     static float key[8];
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
@@ -157,7 +156,7 @@ static void offsets_are_counted_in_bytes_of_each_type(void **state) {
     args.k.dtype = args.v.dtype = FLASH_DTYPE_BF16;
     assert_refused(run(&args), FLASH_ERROR_INVALID_ARGUMENT, "q overflows 64-bit offsets");
     args.q.dtype = FLASH_DTYPE_BF16;
-    args.o.data = args.k.data; /* what is looked at next */
+    args.o.data = args.k.data; /* what is checked next */
     assert_refused(run(&args), FLASH_ERROR_INVALID_ARGUMENT, "o overlaps k");
 }
 

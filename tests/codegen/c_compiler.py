@@ -1,4 +1,4 @@
-"""Compiling the emitted C as the build does: C11, every warning an error."""
+"""Compiles the emitted C as the build does: C11, with every warning an error."""
 
 import shutil
 import subprocess
@@ -16,7 +16,7 @@ WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wmissing-prototypes", "-Werror")
 
 
 def compile_c(compiler, root, sources, *arguments, include=()):
-    """Runs the compiler over the sources, the directories of include before the library's own."""
+    """Runs the compiler over the sources; `include` comes before the library's own directories."""
     directories = [*include, root / "include", root, root / "src", root / "kernels"]
     command = [compiler, "-std=c11", *WARNINGS, *(f"-I{path}" for path in directories)]
     return subprocess.run(

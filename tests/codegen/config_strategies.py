@@ -1,4 +1,4 @@
-"""Hypothesis strategies for configurations: sound ones, unsound ones, and those just beside."""
+"""Hypothesis strategies for configurations: legal ones, illegal ones, and near misses."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ int32 = st.sampled_from([*INTERESTING, INT32_MIN, INT32_MAX]) | st.integers(INT3
 dtypes = st.sampled_from([int(dtype) for dtype in Dtype])
 features = st.integers(0, KNOWN_FEATURES)
 LOADS = SM80.counts.fields
-# What means something to one of the CUDA families alone.
+# Fields that mean something to one of the CUDA families alone.
 SM80_FIELDS = tuple(field for field in SM80.fields if field not in SM90.fields)
 SM90_FIELDS = tuple(field for field in SM90.fields if field not in SM80.fields)
 switches = dict.fromkeys(SM80.switches, st.integers(0, 1))
@@ -37,7 +37,7 @@ sm90_switches = dict.fromkeys(SM90.switches, st.integers(0, 1))
 # Any field may hold anything.
 any_config = st.builds(Config, **dict.fromkeys(FIELDS, int32))
 
-# What has a short form: any numbers, but known enumerators and words.
+# Configurations with a short form: any numbers, but known enumerators and words.
 cpu_config = st.builds(
     Config,
     arch=st.sampled_from([int(f.arch) for f in FAMILIES.values() if f.layout.on_cpu]),

@@ -1,5 +1,6 @@
-"""Puts the generator on the path, wherever pytest is started; sets no deadline for examples, whose
-time is that of a busy machine."""
+"""Puts the generator on the path, and sets no deadline for examples, which a busy machine would
+miss.
+"""
 
 import sys
 from pathlib import Path
@@ -16,5 +17,5 @@ settings.load_profile("codegen")
 
 @pytest.fixture(scope="session")
 def root() -> Path:
-    """The root of the source tree."""
+    """Returns the root of the source tree."""
     return ROOT

@@ -1,4 +1,4 @@
-"""The library's own order, rules and short form (src/config/) against the generator's: the same
+"""The library's order, rules and short form (src/config/) agree with the generator's: the same
 configurations are legal, for the same reasons, and the same texts are read and written.
 """
 
@@ -29,7 +29,7 @@ mixed_config = any_config | near_miss | plausible_cuda_config | writable_config
 
 
 class CConfig(ctypes.Structure):
-    """flash_config_t."""
+    """Mirrors flash_config_t."""
 
     _fields_ = [("struct_size", ctypes.c_uint32), *((field, ctypes.c_int32) for field in FIELDS)]
 
@@ -52,7 +52,7 @@ class CLibrary:
         self.functions.flash_kernel_at.restype = ctypes.c_void_p
 
     def broken_rule(self, config):
-        """What look-up says of a configuration that it refuses; None: it is legal."""
+        """Returns what look-up says of a configuration that it refuses; None if it is legal."""
         if self.functions.flash_lookup_kernel(ctypes.byref(to_c(config))):
             return None
         message = self.functions.flash_last_error().decode()
@@ -123,7 +123,7 @@ def test_the_same_text_is_written(library, config):
     config=writable_config, position=st.integers(0, 100), change=st.text("(,:+)-_ 0a\t", max_size=2)
 )
 def test_the_same_text_is_read(library, config, position, change):
-    """Texts of configurations, with something in place of one character."""
+    """A character of the text of a configuration is replaced."""
     text = format_config(config)
     changed = text[:position] + change + text[position + 1 :]
     assert library.parse(text) == config

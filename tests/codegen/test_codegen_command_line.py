@@ -16,7 +16,7 @@ from codegen.short_form import format_config, parse_config
 
 @pytest.fixture
 def run(capsys):
-    """main() with these arguments: (exit code, lines printed, lines of errors)."""
+    """Runs main() with these arguments; returns (exit code, lines printed, lines of errors)."""
 
     def call(*arguments):
         try:
@@ -192,7 +192,7 @@ def test_arguments_that_do_not_go_together(run, tmp_path, monkeypatch, arguments
 
 
 def test_a_reader_that_has_enough_is_no_error(root):
-    """As in `python3 -m codegen --list --kernels all | head`, and the way in as a module."""
+    """This is `python3 -m codegen --list --kernels all | head`, run as a module."""
     with subprocess.Popen(
         [sys.executable, "-m", "codegen", "--list", "--kernels", "all"],
         cwd=root,

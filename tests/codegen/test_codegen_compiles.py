@@ -1,5 +1,5 @@
-"""The emitted C: it compiles without a warning, holds what was selected, and notices a header that
-the generator does not know. The families' own code is not needed: stand-ins tell what called them.
+"""The emitted C compiles without a warning, has what was selected, and rejects a header that the
+generator does not know. Stand-ins for the families' code tell what called them.
 """
 
 import subprocess
@@ -32,8 +32,8 @@ static inline void {family}_forward(const flash_config_t *config, const flash_pa
 #endif
 """
 
-# One line a row: the family's code that its function reaches, its name, and each field of its
-# configuration; the constant that the function specialises must be the row's.
+# One line per row: the family's code that its function calls, its name, and each field of its
+# configuration. The constant that the function specialises must be that of the row.
 WALK = """\
 #include "config_facts.h"
 #include "cpu/cpu_kernel.h"
@@ -64,7 +64,7 @@ int main(void) {
 
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory):
-    """The sources of the ship set's CPU kernels, with a stand-in for each family."""
+    """Returns the sources of the ship set's CPU kernels, with a stand-in for each family."""
     directory = tmp_path_factory.mktemp("generated")
     update(directory, generated_files(ship_cpu()))
     (directory / "cpu").mkdir()

@@ -37,7 +37,7 @@ ARCH_WORDS = {arch.name.lower().replace("_", ""): arch for arch in Arch}
 
 
 def read_name(name):
-    """The configuration that a kernel's name says."""
+    """Reads the configuration back from a kernel's name."""
     words = NAME.fullmatch(name).groupdict()
     number = {"any": 0, None: 0}
     values = {

@@ -1,4 +1,4 @@
-"""The one list against the public header, which it repeats."""
+"""The facts of the generator agree with the public header, which they repeat."""
 
 import re
 from itertools import product
@@ -80,7 +80,7 @@ def test_features_are_single_bits():
 
 
 def test_every_row_serves_q_and_o_of_one_type_and_no_combination_is_listed_twice():
-    """The type is that of K and V, but for e4m3, which K and V alone may have."""
+    """The type is that of K and V, except for e4m3, which only K and V may have."""
     for family in FAMILIES.values():
         assert len(set(family.types)) == len(family.types)
         assert all(Dtype.E4M3 not in (types.q, types.o) for types in family.types)
@@ -90,7 +90,7 @@ def test_every_row_serves_q_and_o_of_one_type_and_no_combination_is_listed_twice
 
 
 def test_documented_types_are_those_of_the_families(root):
-    """The table of docs/configurations.md, a row for each family that has words of its own."""
+    """The table of docs/configurations.md has a row for each family with words of its own."""
     text = (root / "docs/configurations.md").read_text()
     section = text.partition("## Element types")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([^|]*)\| ([^|]*)\| ([^|]*)\| ([^|]*)\|$", section, re.MULTILINE)[1:]
@@ -124,7 +124,7 @@ def test_no_row_has_a_feature_that_its_family_does_not_claim():
 
 
 def test_the_build_has_every_family(root):
-    """cmake/families.cmake names those that some machine compiles, and no other."""
+    """cmake/families.cmake names the families that some machine compiles, and no others."""
     text = re.sub("#.*", "", (root / "cmake/families.cmake").read_text())
     lists = re.findall(r"set\(FLASH_FAMILIES_(\w+) ([^)]*)\)", text)
     on_cpu = {name for key, names in lists if key != "CUDA" for name in names.split()}

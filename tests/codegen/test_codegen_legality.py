@@ -1,4 +1,4 @@
-"""Every rule of every family, by the reason it gives, and the tuning filter."""
+"""Every rule of every family is tested by the reason that it gives, and so is the tuning filter."""
 
 import re
 from dataclasses import replace
@@ -172,7 +172,7 @@ def test_illegal_for_sm80(change, reason):
         *({"B_r": B_r} for B_r in (8, 16)),
         *({"B_c": B_c} for B_c in (16, 32)),
         *({"n_stages": n_stages} for n_stages in range(2, 8)),
-        # 4096 bytes a slot, two of them a warp and stage: 226 KB have room for 56.
+        # A slot has 4096 bytes, and each warp and stage two slots: 226 KB have room for 56.
         {"n_warps": 4, "n_stages": 7},
         {"n_warps": 8, "n_stages": 3},
         {"d_head": 64, "n_warps": 8, "n_stages": 7},
@@ -249,7 +249,7 @@ def test_illegal_for_mixed(change, reason):
 
 
 def test_shared_memory_of_sm80_decode_is_that_of_the_kernels(root):
-    """The number that legality.py repeats from the kernels' header."""
+    """legality.py repeats this number from the kernels' header."""
     header = (root / "kernels/sm80/decode_kernel.h").read_text()
     kilobytes = SM80_DECODE_SHARED_BYTES_MAX // 1024
     assert f"DECODE_SHARED_BYTES_MAX = {kilobytes} * 1024," in header
@@ -273,7 +273,7 @@ def test_shared_memory_of_sm80_decode_is_that_of_the_kernels(root):
         {"features": 4},
         *({"features": features} for features in range(8)),
         {"features": 8 | 16},
-        # 232448 bytes less Q, less the state, leave room for 388 rows of K and V: 2 * 2 * 96.
+        # 232448 bytes without Q and the state have room for 388 rows of K and V: 2 * 2 * 96.
         {"d_head": 256, "B_r": 64, "n_warps": 8, "B_c": 96, "ping_pong": 0},
     ],
 )
@@ -348,7 +348,7 @@ def test_illegal_for_sm90(change, reason):
 
 
 def test_shared_memory_of_sm90_is_that_of_the_kernels(root):
-    """The numbers that legality.py repeats from the kernels' header."""
+    """legality.py repeats these numbers from the kernels' header."""
     header = (root / "kernels/sm90/sm90_kernel.h").read_text()
     numbers = {
         "SM90_PANEL_BYTES": SM90_PANEL_BYTES,
@@ -361,7 +361,7 @@ def test_shared_memory_of_sm90_is_that_of_the_kernels(root):
 
 
 def test_element_sizes_are_those_of_the_kernels(root):
-    """The sizes that facts.py repeats from the kernels' list of types."""
+    """facts.py repeats these sizes from the kernels' list of types."""
     header = (root / "kernels/common/dtype.h").read_text()
     listed = re.findall(r"^    X\((\w+), (\d+), ", header, re.MULTILINE)
     assert {name: int(size) for name, size in listed} == {t.name: t.size for t in Dtype}

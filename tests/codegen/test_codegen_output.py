@@ -1,4 +1,4 @@
-"""What is written: sorted, complete, and only where something changed."""
+"""The generated files are sorted and complete, and written only where something changed."""
 
 import re
 
@@ -24,7 +24,7 @@ def kernel_file(config):
 
 @given(rows_of_ship)
 def test_the_table_is_strictly_ascending(configs):
-    """Whatever order and repetitions come in."""
+    """The input may have any order and repetitions."""
     lines = generated_files(configs)["kernel_table.c"].splitlines()
     names = [line.strip(' ",') for line in lines if line.startswith('     "')]
     assert names == [kernel_name(config) for config in sorted(set(configs))]
@@ -41,7 +41,7 @@ def test_every_row_has_its_short_form_and_its_file(configs):
 
 
 def test_lines_keep_to_the_width():
-    """But for kernel names and short forms, which cannot be folded."""
+    """Kernel names and short forms are exempt, because they cannot be folded."""
     files = generated_files(ship())
     for path in ("config_facts.h", "kernel_table.c", *map(kernel_file, with_kernels(ship()))):
         text = re.sub(r"\bflash_\w+_d\w+|/\* .* \*/", "NAME", files[path])

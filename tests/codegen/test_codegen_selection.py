@@ -1,4 +1,4 @@
-"""Selections in words: sets unite, filters intersect, mistakes are named."""
+"""Selections as text: sets unite, filters intersect, and messages name mistakes."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The named sets, counted and spelt out."""
+"""The named sets are counted and spelt out."""
 
 from collections import Counter
 from dataclasses import replace
@@ -111,7 +111,8 @@ def test_tune_varies_what_is_open_and_nothing_else():
 
 
 def test_tune_by_block_shape():
-    """Q by fragments: K likewise and V free; Q whole: K and V free. Times 4 switches, 2 types."""
+    """With Q by fragments K is too; with all of Q, K varies. V varies. Times 4 switches, 2
+    types."""
     assert Counter((c.B_r, c.B_c, c.Q_mma_load_K_fragments) for c in tune()) == {
         (64, 32, 2): 2 * 4 * 2,
         (64, 64, 0): 4 * 4 * 2,
@@ -147,7 +148,7 @@ def test_ship_serves_every_sm80_problem_at_every_alignment():
 @pytest.mark.parametrize("dtype", [Dtype.FP16, Dtype.BF16])
 @pytest.mark.parametrize("features", [BASIC_FEATURES, PAGED_FEATURES])
 def test_ship_decodes_every_head_dimension_with_and_without_pages(dtype, features):
-    """Every feature but pages, which have rows of their own; B_r 8 everywhere, for single rows."""
+    """Rows have every feature; those with pages are apart. B_r 8 is everywhere, for single rows."""
     rows = [c for c in ship_sm80_decode() if (c.dtype, c.features) == (dtype, features)]
     assert {c.d_head for c in rows} == {64, 128, 256}
     assert {c.d_head for c in rows if c.B_r == 8} == {64, 128, 256}
@@ -157,7 +158,7 @@ def test_ship_decodes_every_head_dimension_with_and_without_pages(dtype, feature
 
 
 def test_shipped_decode_kernels_fit_the_smallest_device():
-    """99 KB a block on compute capability 8.6, less what is static; d_head 256 takes more."""
+    """A block has 99 KB on compute capability 8.6, less what is static. d_head 256 takes more."""
     rows = [c for c in ship_sm80_decode() if c.d_head <= 128]
     assert all(sm80_decode_shared_bytes(c) <= 98 * 1024 for c in rows)
 

@@ -1,4 +1,4 @@
-"""The short form: written as documented, read back exactly, refused with the place."""
+"""The short form is written as documented, read back exactly, and refused with the position."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-# The packages: what they are called and which files they hold.
+# Checks the names of the packages, and the files in them.
 file(REMOVE_RECURSE ${WORK_DIR}/packages)
 execute_process(COMMAND ${CMAKE_CPACK_COMMAND} -B ${WORK_DIR}/packages
                 WORKING_DIRECTORY ${BUILD_DIR} OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)

@@ -1,5 +1,5 @@
-# A build on a machine without the program `file`, which CPack's Debian generator runs: cpack makes
-# the archive alone.
+# On a machine without the program `file`, which CPack's Debian generator runs, cpack makes the
+# archive alone.
 file(REMOVE_RECURSE ${WORK_DIR}/without_file)
 execute_process(
     COMMAND ${CMAKE_COMMAND} -S ${FLASHATTN_SOURCE_DIR} -B ${WORK_DIR}/without_file -G ${GENERATOR}

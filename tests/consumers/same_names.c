@@ -1,6 +1,5 @@
 /*
- * Functions of the program that are called like hidden ones of the library: they must not meet when
- * both are linked into one file.
+ * The program's functions have names of hidden ones of the library, and must not meet them.
  */
 int status_fail(void);
 int config_compare(void);

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 # Builds the library, and the commands that are a build and little more.
 
-# Where ccache is there, it compiles again only what changed, also in a build folder made anew.
+# With ccache only what changed is compiled again, even in a new build folder.
 ! command -v ccache >/dev/null || export CMAKE_C_COMPILER_LAUNCHER=ccache
 
-# A developer's build: tests, and warnings as errors. Without the CUDA kernels, which take minutes,
-# unless an option says so.
+# A developer's build has tests, and warnings are errors. CUDA kernels take minutes, and are left out
+# unless an option says otherwise.
 configure() { # folder below build/, CMake option...
     local folder=build/$1
     shift
@@ -46,8 +46,8 @@ bench() {
 
 build() {
     install_packages "${DEMO_NEEDS[@]}"
-    # With debug information, which the ABI check reads; the code is that of Release. Where variables
-    # are at each instruction nobody reads, and takes gcc a third of the time for a kernel.
+    # The ABI check reads debug information; the code is that of Release. Nobody reads where
+    # variables are at each instruction, which takes gcc a third of the time for a kernel.
     configure gcc -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=RelWithDebInfo \
         -DCMAKE_C_FLAGS=-fno-var-tracking
     compile gcc

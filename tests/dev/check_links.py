@@ -1,9 +1,9 @@
-"""Finds links of Markdown files and HTML pages that lead nowhere: to a file that is not there, or
-to a heading or anchor that its file does not have. Links to other machines are not looked at.
+"""Finds links of Markdown files and HTML pages that lead to a file that is not there, or to a
+heading or anchor that its file does not have. Links to other machines are not followed.
 
     python3 tests/dev/check_links.py README.md docs/*.md build/docs/*.html
 
-prints a line for each, and ends with status 1 where there is one.
+prints a line for each, and ends with status 1 if there is one.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ ELSEWHERE = re.compile(r"^(?:[a-z][a-z0-9+.-]*:|//)")
 
 
 def without_code(markdown: str) -> str:
-    """The text without fenced blocks, whose lines are neither headings nor links."""
+    """Returns the text without fenced blocks, whose lines are neither headings nor links."""
     return re.sub(r"^```.*?^```$", "", markdown, flags=re.DOTALL | re.MULTILINE)
 
 
 def slug(heading: str) -> str:
-    """The anchor that GitHub gives to a heading."""
+    """Returns the anchor that GitHub gives to a heading."""
     words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
     return re.sub(r"[^\w\- ]", "", words.strip().lower()).replace(" ", "-")
 
 
 def anchors_of_markdown(text: str) -> set[str]:
-    """Headings of one name get -1, -2, ... behind it from the second one on."""
+    """Headings of the same name get -1, -2, ... appended from the second one on."""
     seen: dict[str, int] = {}
     anchors = set()
     for heading in re.findall(r"^#+ +(.+?) *#*$", without_code(text), re.MULTILINE):

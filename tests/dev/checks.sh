@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What each step of the test does: step_NAME for the step NAME that test.sh lists.
+# The steps of the test: step_NAME runs the step NAME that test.sh lists.
 
 shell_scripts() {
     find dev .ci/run
@@ -29,7 +29,7 @@ run_pytest() { # pytest argument...
         "$PYTHON" -m pytest -q -p no:cacheprovider "$@"
 }
 
-# Spread over the processors.
+# Runs pytest with its tests spread over the processors.
 run_pytest_parallel() { # pytest argument...
     run_pytest --numprocesses "$JOBS" "$@"
 }
@@ -44,7 +44,7 @@ step_unit() {
     run_ctest gcc -L unit
 }
 
-# Every processor short of this one: each set is one where another is above it.
+# Runs tests as on every lesser processor: each instruction set but the highest one is tried.
 step_processors() {
     local isa isas=(reference avx2)
     ! grep -qw avx512_bf16 /proc/cpuinfo || isas+=(avx512)
@@ -62,7 +62,7 @@ step_generator() {
     run_pytest_parallel tests/codegen
 }
 
-# Files whose tests take seconds together and meet all of the binding and every family.
+# The tests in these files take seconds together, and cover all of the binding and every family.
 FAST_PYTHON_TESTS=(tests/python/test_{abi_mirror,arrays,combine,config,device_workspace,edge_cases}.py
     tests/python/test_{cuda_absent,environment,header_readers,package,random_problems,refusals}.py)
 
@@ -78,7 +78,7 @@ step_tree() {
     run_pytest tests/tree
 }
 
-# One thread for numpy: more would wait for each other on processors that are busy.
+# numpy has one thread, because more would wait for each other on busy processors.
 step_demo() {
     OPENBLAS_NUM_THREADS=1 run_pytest_parallel examples/tests
 }
@@ -117,9 +117,9 @@ measure_processor_time() { # log, command...
     TOOK=$(awk '{ printf "%d", ($1 + $2) * 100 }' "$log.time")
 }
 
-# The wheel, and the time that its build takes, in which a compiler flag or a kernel too many would
-# show. It is counted in compilations of the yardstick, which a slower processor and other work on
-# the machine lengthen as much: 48 of them, and 60 at most.
+# Builds the wheel and bounds the time that it takes, in which a compiler flag or a kernel too many
+# would show. The unit is compilations of the yardstick, which a slower processor and other work
+# lengthen as much: usually 48, at most 60.
 step_wheel() {
     local yardstick
     rm -rf build/wheel
@@ -137,7 +137,7 @@ step_wheel() {
         PYTHONPATH=$PWD/site "$PYTHON" site/bin/flashattn --version)
 }
 
-# The working tree, files that git does not know yet included, as an object that git can archive.
+# Makes an object that git can archive of the working tree, with files that git does not know yet.
 working_tree() { # index to make
     export GIT_INDEX_FILE=$1
     git read-tree HEAD
@@ -145,7 +145,7 @@ working_tree() { # index to make
     git write-tree
 }
 
-# The source release of the working tree, built where there is no Python, installed, and a program
+# Builds the source release of the working tree without Python, installs it, and builds a program
 # that uses it. Debug takes a fraction of the time of Release; what is built is the same.
 step_dist() {
     local dist=$PWD/build/dist sources
@@ -167,8 +167,8 @@ step_dist() {
         -P "$sources/tests/consumers/build_and_run.cmake"
 }
 
-# The library with its CUDA kernels: it loads and serves the CPU with and without a GPU, and where
-# there is one its kernels are tested too.
+# Builds the library with its CUDA kernels. It must load and serve the CPU with and without a GPU;
+# with one its kernels are tested too.
 step_cuda() {
     if ! command -v nvcc >/dev/null; then
         ! configure cuda -DFLASH_CUDA=ON >"$LOGS/no-cuda.log" 2>&1 || return 1
@@ -183,8 +183,8 @@ step_cuda() {
     LIBRARY=build/cuda run_pytest tests/python/test_{arrays,refusals,package}.py tests/gpu
 }
 
-# A CUDA compiler that is there and broken: the CPU library where it may be, a refusal where CUDA is
-# insisted on, and the compiler's own words both times.
+# Configures with a broken CUDA compiler: that gives the CPU library by default, and a refusal where
+# CUDA is demanded, both times with the compiler's own words.
 step_broken_nvcc() {
     local fake=$PWD/build/broken-nvcc/bin/nvcc words='fake nvcc: out of order'
     rm -rf build/broken-nvcc
@@ -207,8 +207,8 @@ step_clang() {
     run_ctest clang -L unit
 }
 
-# The AMX kernels with tile instructions in C: those of the processor may not be there, and what
-# they read and write is hidden from the sanitizers.
+# Tests the AMX kernels with tile instructions in C, because the processor may not have them, and
+# because sanitizers do not see what they read and write.
 EMULATED_AMX=()
 [ "$(uname -m)" != x86_64 ] || EMULATED_AMX=(-DFLASH_EMULATE_AMX=ON)
 
@@ -217,9 +217,9 @@ configure_sanitized() { # folder, compiler, sanitizers, [CMake option...]
         -DFLASH_SANITIZE="$3" "${EMULATED_AMX[@]}" "${@:4}"
 }
 
-# Without the rows that do not need it; `select` wants all families. With the check of pointers that
-# overflow, for which gcc takes too long in AMX kernels that have every other check too. Python's
-# other tests meet these kernels in step_address_python.
+# Rows of other families are left out, and with them `select`, which wants all. Pointers that
+# overflow are checked too, for which gcc takes too long in AMX kernels with every other check.
+# Python's other tests reach these kernels in step_address_python.
 step_amx() {
     local tests=tests/python/test
     if ! grep -qw avx512_bf16 /proc/cpuinfo; then
@@ -233,23 +233,24 @@ step_amx() {
         "$tests"_{determinism,paging,random_problems,table,threads,workspace}.py
 }
 
-# A cancelled thread leaves marks of its frames on its stack, which gcc's runtime would meet when it
-# takes down the thread's signal stack.
+# A cancelled thread leaves marks of its frames on its stack, and gcc's runtime would meet them when
+# it takes down the thread's signal stack.
 step_address() {
     configure_sanitized address gcc 'address;undefined'
     compile address
     ASAN_OPTIONS=use_sigaltstack=0 UBSAN_OPTIONS=print_stacktrace=1 run_ctest address -L unit
 }
 
-# The interpreter is not instrumented: the runtime is loaded before it, and its leaks are its own.
+# The interpreter is not instrumented, so the runtime is loaded before it, and its leaks do not
+# count.
 run_sanitized_pytest() { # pytest argument...
     ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
         LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)" \
         LIBRARY=build/address run_pytest_parallel "$@"
 }
 
-# Problems of all kinds, less the largest, which need more memory and time than they add here; and
-# those of the table walk on kernels that load and store tiles.
+# Problems of all kinds, without the largest, which need more memory and time than they are worth
+# here; and those of the table walk, on kernels that load and store tiles.
 step_address_python() {
     local tests=tests/python/test
     run_sanitized_pytest -k 'not 2_to_the_31 and not long_lengths' \

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# Runs the long parts of a command: a line that says which part runs, since when and where its log
-# is; then a line with its result and how long it took.
+# Runs the long parts of a command. A line says which part runs, since when, and where its log is;
+# another line has its result and how long it took.
 
 SKIPPED=77 # exit status of a part that this machine has no tools for
 PART=      # "[2/3] " before the name of the second part of three
 
-# Tenths of a second since 1970.
+# Prints the tenths of a second since 1970.
 clock() {
     echo $((${EPOCHREALTIME/[.,]/} / 100000))
 }
@@ -21,7 +21,7 @@ seconds() { # tenths of a second
     printf '%d.%d s' $(($1 / 10)) $(($1 % 10))
 }
 
-# The line of what runs, with the time since it began, until this is killed or the script ends.
+# Prints the line of what runs, with the time since it began, until it is killed or the script ends.
 show_elapsed() { # label, log
     local since=$SECONDS elapsed
     while kill -0 $$ 2>/dev/null; do
@@ -32,8 +32,8 @@ show_elapsed() { # label, log
 }
 
 # Runs a command with its output in a log, which is shown only when the command fails. STATUS is its
-# exit status; where it is SKIPPED, the last line of the log says why. It is no condition of an `if`
-# or `||`: bash would then ignore failures inside of the command.
+# exit status; if it is SKIPPED, the last line of the log says why. The command is not part of an
+# `if` or `||`, because bash would then ignore failures inside of it.
 run_logged() { # label, log, command...
     local label=$PART$1 log=$2 begin processor took ticker=
     shift 2

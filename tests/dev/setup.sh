@@ -27,7 +27,7 @@ has() { # probe
     esac
 }
 
-# The packages that are not there, a line each.
+# Prints the packages that are missing, one per line.
 missing_packages() { # need...
     local need
     for need in "$@"; do
@@ -35,7 +35,7 @@ missing_packages() { # need...
     done
 }
 
-# Runs a command as root, where that takes no password.
+# Runs a command as root, if that takes no password.
 as_root() { # command...
     if [ "$(id -u)" -eq 0 ]; then
         "$@"
@@ -48,8 +48,8 @@ can_install() {
     command -v apt-get >/dev/null && as_root true 2>/dev/null
 }
 
-# The command that installs packages, for a person to paste: by sudo for those who may use it, else
-# with root's password. (`su -`, because a user's PATH lacks programs that dpkg runs.)
+# Prints the command that installs packages, for a person to paste: with sudo for those who may use
+# it, else with root's password. (`su -`, because a user's PATH lacks programs that dpkg runs.)
 install_command() { # package...
     local install="apt-get install -y $*"
     if command -v sudo >/dev/null && id -nG | grep -qwE 'sudo|admin|wheel'; then
@@ -65,7 +65,7 @@ apt_install() { # package...
             apt-get install -y --no-install-recommends "$@"
 }
 
-# Installs all that is missing; where that cannot be, says how and ends the script.
+# Installs all that is missing; if that is not possible, says how and ends the script.
 install_packages() { # need...
     local missing
     mapfile -t missing < <(missing_packages "$@")
@@ -120,16 +120,16 @@ install_demo_requirements() {
     install_requirements "$DEMO_REQUIREMENTS" --no-deps
 }
 
-# torch is too large to install for a demo: where the system's Python has it, the virtual
-# environment sees that Python's packages after its own. (--system-site-packages would miss those
-# of a Python that is a virtual environment itself.)
+# torch is too large to install for a demo. If the system's Python has it, the virtual environment
+# sees that Python's packages after its own. (--system-site-packages would miss those of a Python
+# that is a virtual environment itself.)
 lend_torch() {
     python3 -c 'import importlib.util as u; u.find_spec("torch") or exit(1)' || return 0
     python3 -c 'import sys; print(*(p for p in sys.path if p.endswith("-packages")), sep="\n")' \
         >"$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lent.pth"
 }
 
-# The packages of a list that the system's Python does not have, in one line.
+# Prints the packages of a list that the system's Python does not have, in one line.
 missing_requirements() { # list
     python3 - "$1" <<'END'
 import re, sys
@@ -143,14 +143,14 @@ print(*(line for line in lines if line and line[0] != "#" and is_missing(line)))
 END
 }
 
-# Whether the demo can run with the system's Python and its packages. With a model of one's own, the
-# demo itself says what it lacks.
+# Says whether the demo can run with the system's Python and its packages. With a model of the
+# user's own, the demo itself says what it lacks.
 system_python_serves() { # argument of the demo...
     [ -z "$(missing_packages "${BUILD_NEEDS[@]}")" ] &&
         { [[ " $*" == *" --model"* ]] || [ -z "$(missing_requirements "$DEMO_REQUIREMENTS")" ]; }
 }
 
-# A virtual environment; where it cannot be made or filled, the system's Python with what it has.
+# Makes a virtual environment; if it cannot be made or filled, the system's Python serves.
 set_up_demo() { # argument of the demo...
     PART='[1/3] '
     if has @venv || can_install || ! system_python_serves "$@"; then

@@ -1,5 +1,5 @@
 /*
- * What a fuzz target asserts: in every build, with the place.
+ * Assertions of fuzz targets hold in every build, and print where they fail.
  */
 #ifndef FLASH_TESTS_FUZZ_CHECK_H
 #define FLASH_TESTS_FUZZ_CHECK_H

@@ -1,7 +1,7 @@
 /*
- * Attention with arguments made of the fuzzer's bytes. Calls that look at no data take anything.
- * flash_forward() takes what stays within this program's memory: tiny tensors of exactly the
- * extent that the arguments describe, so that a byte too far is seen.
+ * Attention with arguments made of the fuzzer's bytes. Calls that read no data take any arguments.
+ * flash_forward() takes those that stay within this program's memory, with tiny tensors of exactly
+ * the extent that the arguments describe, so that a sanitizer sees every byte too far.
  */
 #include "check.h"
 #include "input.h"
@@ -10,7 +10,7 @@
 
 enum { MOST_BATCH = 4, MOST_WORK = 1 << 16 };
 
-/* Mostly 0, the type of the call; sometimes another one, or no type. */
+/* Takes mostly 0, the type of the call, and sometimes another type or no type. */
 static int32_t take_dtype(input_t *in) {
     return take_byte(in) < 200 ? 0 : (int32_t)take_number(in, 4);
 }
@@ -18,7 +18,7 @@ static int32_t take_dtype(input_t *in) {
 static flash_forward_args_t take_args(input_t *in) {
     flash_forward_args_t a = FLASH_FORWARD_ARGS_INIT;
     if (take_byte(in) == 255)
-        a.struct_size = take_byte(in); /* never more than there is */
+        a.struct_size = take_byte(in); /* at most the size of the struct */
     a.device = take_byte(in) < 250 ? 0 : (int32_t)take_number(in, 5);
     a.dtype = (int32_t)take_number(in, 4);
     a.flags = (uint32_t)take_number(in, 7);
@@ -42,7 +42,7 @@ static flash_forward_args_t take_args(input_t *in) {
     return a;
 }
 
-/* Numbers for the arrays of lengths; which of them the call passes. */
+/* The arrays of lengths, and bits that say which of them the call passes. */
 typedef struct lengths {
     int32_t cu_q[MOST_BATCH + 1];
     int32_t cu_k[MOST_BATCH + 1];
@@ -77,7 +77,7 @@ static void take_lengths(input_t *in, lengths_t *l, flash_forward_args_t *a) {
 
 enum { MOST_IDS = 8 };
 
-/* Arrays of pages, each as long as the library may take it to be, where numbers are small. */
+/* The arrays of pages. With small numbers each is as long as the library may read. */
 typedef struct pages {
     flash_paging_t paging;
     int32_t table[MOST_BATCH * MOST_IDS];
@@ -86,7 +86,7 @@ typedef struct pages {
     int32_t rows[MOST_BATCH];
 } pages_t;
 
-/* Mostly a small number, at times a negative one. */
+/* Takes mostly a small number, and sometimes a negative one. */
 static int32_t take_id(input_t *in, int32_t most) {
     const uint8_t byte = take_byte(in);
     return byte < 250 ? byte % most : (int8_t)byte;
@@ -122,9 +122,9 @@ static void take_pages(input_t *in, pages_t *g, flash_forward_args_t *a) {
 
 /* ---- Scales ---- */
 
-enum { MOST_HEADS = 16, MOST_STRIDE = MOST_HEADS }; /* of heads in small() */
+enum { MOST_HEADS = 16, MOST_STRIDE = MOST_HEADS }; /* as small() bounds them */
 
-/* Arrays of scales, each as long as strides of small numbers reach. */
+/* The arrays of scales, each as long as strides of small numbers reach. */
 typedef struct scales {
     flash_quant_t quant;
     float k[(MOST_BATCH + MOST_HEADS) * MOST_STRIDE];
@@ -151,7 +151,7 @@ static void take_scales(input_t *in, scales_t *s, flash_forward_args_t *a) {
     a->quant = &s->quant;
 }
 
-/* ---- What looks at no data ---- */
+/* ---- Calls that read no data ---- */
 
 static flash_status_t check_shape_calls(const flash_forward_args_t *a) {
     const flash_kernel_t *kernel = NULL;
@@ -184,7 +184,7 @@ static int32_t last(const int32_t *cu, int64_t batch) {
     return cu[batch] > 0 ? cu[batch] : 0;
 }
 
-/* A row of the table that serves the problem, or NULL: the library's own choice. */
+/* Returns a row of the table that serves the problem, or NULL for the library's choice. */
 static const flash_kernel_t *pick_kernel(const flash_forward_args_t *a, uint8_t index) {
     const flash_kernel_t *kernel = flash_kernel_at(index % flash_kernel_count());
     return flash_query_support(a, kernel, NULL, 0) == FLASH_SUCCESS ? kernel : NULL;

@@ -1,7 +1,6 @@
 /*
- * Merging with arguments made of the fuzzer's bytes: sizes and strides of any kind with a call that
- * must be refused before it looks at data, and those that fit into memory with tensors of exactly
- * that extent.
+ * Merging with arguments made of the fuzzer's bytes: any sizes and strides with a call that must be
+ * refused before it reads data, and those that fit into memory with tensors of exactly that extent.
  */
 #include "check.h"
 #include "input.h"
@@ -14,7 +13,8 @@ enum { MOST_ROWS = 1 << 10, MOST_PARTIALS = 6 };
 static flash_combine_args_t take_args(input_t *in) {
     flash_combine_args_t a = FLASH_COMBINE_ARGS_INIT;
     if (take_byte(in) == 255)
-        a.struct_size = (uint32_t)(take_byte(in) % (sizeof a + 1)); /* no more than there is */
+        a.struct_size =
+            (uint32_t)(take_byte(in) % (sizeof a + 1)); /* at most the size of the struct */
     a.device = take_byte(in) < 250 ? 0 : (int32_t)take_number(in, 5);
     a.o_partial.dtype = (int32_t)take_number(in, 3);
     a.dtype = (int32_t)take_number(in, 3);
@@ -31,16 +31,16 @@ static flash_combine_args_t take_args(input_t *in) {
     return a;
 }
 
-/* Nothing to merge; sizes that an older struct does not have are zero. */
+/* Says whether there is nothing to merge. Sizes that an older struct does not have are zero. */
 static bool is_empty(const flash_combine_args_t *a) {
     return a->struct_size < sizeof *a || a->batch == 0 || a->seqlen_q == 0 || a->n_heads == 0;
 }
 
-/* ---- What is refused before data is looked at ---- */
+/* ---- Calls that are refused before they read data ---- */
 
-/* Every check but that of a pointer may pass. */
+/* All checks may pass, except that of a pointer. */
 static void check_refused(const flash_combine_args_t *args) {
-    static char somewhere; /* never looked at */
+    static char somewhere; /* never read */
     flash_combine_args_t a = *args;
     a.n_partials = a.n_partials > 0 ? a.n_partials : 1;
     a.o.data = &somewhere;
@@ -49,7 +49,7 @@ static void check_refused(const flash_combine_args_t *args) {
     CHECK(flash_combine(&a, NULL) != FLASH_SUCCESS || is_empty(&a)); /* lse_partial is NULL */
 }
 
-/* ---- What runs ---- */
+/* ---- Calls that run ---- */
 
 static bool small(const flash_combine_args_t *a) {
     const int64_t sizes[] = {a->n_partials, a->batch, a->seqlen_q, a->n_heads, a->d_head};
@@ -63,7 +63,7 @@ static bool small(const flash_combine_args_t *a) {
     return rows <= MOST_ROWS;
 }
 
-/* LSE of all kinds. */
+/* Takes LSE of all kinds of values. */
 static float *take_lse(input_t *in, int64_t n) {
     static const float kinds[] = {0,     1.5f,  -3.0f,  -INFINITY, -INFINITY, INFINITY, NAN,
                                   88.0f, 1e30f, -1e30f, 3e38f,     -3e38f,    1e-40f,   -104.0f};
@@ -73,8 +73,8 @@ static float *take_lse(input_t *in, int64_t n) {
     return lse;
 }
 
-/* The merged LSE of a row is that of its largest part, and at most the logarithm of their number
- * more. Rows with NaN or infinity among the parts have no such bound. */
+/* Checks that the merged LSE of a row is at least its largest part, and at most larger by the
+ * logarithm of their number. Rows with NaN or infinity among the parts have no such bound. */
 static void check_lse(const flash_combine_args_t *a, int64_t n_rows, int64_t row) {
     float largest = -INFINITY;
     for (int64_t i = 0; i < a->n_partials; i++) {

@@ -46,8 +46,8 @@ static void read_between(const char *before, const uint8_t *data, size_t size, c
     free(text);
 }
 
-/* As they are, below a header, as the configuration of a result, and as its problem: the parts that
- * a fuzzer would hardly find together. */
+/* Reads the bytes as they are, below a header, as the configuration of a result, and as its
+ * problem, because a fuzzer would hardly find these parts together. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char header[] = FLASH_TUNING_HEADER "\n";
     static const char problem[] =

@@ -1,5 +1,5 @@
 /*
- * See input.h.
+ * This file makes arguments of the fuzzer's bytes.
  */
 #include "input.h"
 

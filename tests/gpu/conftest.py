@@ -1,5 +1,4 @@
-"""Settings of the GPU tests: where a CUDA device or torch is missing, one test is skipped with the
-reason, and nothing else is collected."""
+"""Settings of the GPU tests. Without a CUDA device or torch one test is skipped with the reason."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Tensors in CUDA memory of any layout, guarded: NaN around inputs, canaries around outputs."""
+"""Tensors in CUDA memory of any layout, with NaN around inputs and canaries around outputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-# In which each row of d_head elements is 16-byte aligned if d_head times their size is, or not.
+# Layouts in which each row of d_head elements is 16-byte aligned, if d_head times their size is.
 ALIGNED_LAYOUTS = ("contiguous", "padded", "heads_first")
 UNALIGNED_LAYOUTS = ("padded_by_three", "shifted")
 LAYOUTS = ALIGNED_LAYOUTS + UNALIGNED_LAYOUTS
@@ -25,14 +25,14 @@ _DTYPES = {
 
 
 def upload(values: np.ndarray, layout: str = "contiguous") -> torch.Tensor:
-    """The values on the current CUDA device in memory of a layout, NaN in all gaps."""
+    """Copies the values to the current CUDA device in memory of a layout, with NaN in all gaps."""
     flat, tensor = _allocate(values.shape, torch_dtype(values.dtype.name), layout)
     flat.fill_(float("nan"))
     return tensor.copy_(_to_torch(values))
 
 
 def allocate(shape: Sequence[int], dtype: str, layout: str) -> torch.Tensor:
-    """A tensor without values."""
+    """Returns a tensor without values."""
     return _allocate(shape, torch_dtype(dtype), layout)[1]
 
 
@@ -52,7 +52,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 class Guarded:
-    """An output: NaN in every element, canaries around and between them."""
+    """An output with NaN in every element, and canaries around and between them."""
 
     def __init__(self, shape: Sequence[int], dtype: str, layout: str = "contiguous") -> None:
         self._flat, self.tensor = _allocate(tuple(shape), torch_dtype(dtype), layout)
@@ -61,7 +61,7 @@ class Guarded:
         self._poisoned = self._flat.clone()
 
     def take(self) -> np.ndarray:
-        """The values, after asserting that nothing but the elements was written."""
+        """Returns the values, after asserting that nothing but the elements was written."""
         values = download(self.tensor)
         self.tensor.fill_(float("nan"))
         changed = self._flat.view(torch.int16) != self._poisoned.view(torch.int16)
@@ -76,7 +76,7 @@ class Guarded:
 def _allocate(
     shape: Sequence[int], dtype: torch.dtype, layout: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(all elements, the tensor within them); the innermost axis is contiguous."""
+    """Returns (all elements, the tensor within them); the innermost axis is contiguous."""
     axes = list(range(len(shape)))
     if layout == "heads_first":
         axes[-3], axes[-2] = axes[-2], axes[-3]

@@ -1,6 +1,5 @@
-"""Runs attention problems on the current CUDA device and compares them with the float64 oracle.
-
-The problems are those of the CPU tests; their layouts are device_memory's.
+"""Runs attention problems on the current CUDA device and compares them with the float64 oracle. The
+problems are those of the CPU tests; device_memory has their layouts.
 """
 
 from __future__ import annotations
@@ -20,49 +19,49 @@ from problems import AttentionProblem, fill_unused, largest_scale, make_inputs
 
 DTYPES = ("float16", "bfloat16")
 CONTIGUOUS = ("contiguous",) * 4
-DECODE_ROWS = 32  # of a K/V head, at most, for decode kernels
+DECODE_ROWS = 32  # rows of a K/V head, at most, for decode kernels
 
 
 def cuda_kernels() -> list[Kernel]:
-    """Those of every CUDA family, whether this device runs them or not."""
+    """Returns the kernels of every CUDA family, whether or not this device runs them."""
     return [kernel for kernel in flashattn.kernels() if kernel.config.arch >= Arch.SM80]
 
 
 @functools.lru_cache(maxsize=1)
 def runnable_rows() -> list[Kernel]:
-    """The kernels of the CUDA families that this device runs."""
+    """Returns the kernels of the CUDA families that this device runs."""
     return [kernel for kernel in cuda_kernels() if kernel.is_runnable]
 
 
 def rows() -> list[Kernel]:
-    """Those that have a kernel of their own."""
+    """Returns the rows that have kernels of their own."""
     return [row for row in runnable_rows() if row.config.arch != Arch.MIXED]
 
 
 def mixed_rows() -> list[Kernel]:
-    """Those of ragged batches that rows of other families compute together."""
+    """Returns the rows for ragged batches, which rows of other families compute together."""
     return [row for row in runnable_rows() if row.config.arch == Arch.MIXED]
 
 
 def contiguous_rows() -> list[Kernel]:
-    """Those that read keys which are not in pages."""
+    """Returns the rows that read keys outside of pages."""
     return [row for row in rows() if not row.config.features & Feature.PAGED]
 
 
 def types_of(config: flashattn.Config) -> dict[str, str]:
-    """The types of a problem for the row, as AttentionProblem names them."""
+    """Returns the types of a problem for the row, as AttentionProblem names them."""
     if config.dtype == DType.E4M3:
         return {"dtype": "float8_e4m3fn", "q_dtype": "bfloat16", "o_dtype": "bfloat16"}
     return {"dtype": {DType.FP16: "float16", DType.BF16: "bfloat16"}[config.dtype]}
 
 
 def needs_alignment(config: flashattn.Config) -> bool:
-    """Whether the row loads whole chunks of 16 bytes, and refuses what is not made of them."""
+    """Says whether the row loads whole chunks of 16 bytes, and refuses other alignments."""
     return config.arch != Arch.SM80 or config.async_copy == 1
 
 
 def takes_rows(p: AttentionProblem, config: flashattn.Config) -> bool:
-    """Whether a K/V head has not too many rows, queries x query heads, for the row's family."""
+    """Says whether a K/V head has no more rows (queries x query heads) than the family takes."""
     rows = p.seqlen_q * (p.n_heads // p.n_heads_kv)
     return config.arch != Arch.SM80_DECODE or rows <= DECODE_ROWS
 
@@ -76,7 +75,7 @@ def device_inputs(p: AttentionProblem) -> list[torch.Tensor]:
 
 
 def device_shapes(p: AttentionProblem) -> list[torch.Tensor]:
-    """q, k and v without values, for questions about sizes and alignment."""
+    """Returns q, k and v without values, for questions about sizes and alignment."""
     shapes = (p.q_shape, p.k_shape, p.k_shape)
     q, kv, _ = p.types
     return [
@@ -86,7 +85,7 @@ def device_shapes(p: AttentionProblem) -> list[torch.Tensor]:
 
 
 def device_options(p: AttentionProblem) -> dict[str, object]:
-    """Keywords of flash_attn_varlen_func, lengths and scales in device memory."""
+    """Returns keywords of flash_attn_varlen_func, with lengths and scales in device memory."""
     options = p.call_options()
     for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"):
         options[name] = lengths(options[name])
@@ -99,7 +98,7 @@ def device_options(p: AttentionProblem) -> dict[str, object]:
 def device_pages(
     q: PagedProblem, inputs: list[np.ndarray] | None = None
 ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
-    """q, k and v with pages, in the problem's layouts, and the keywords that say where they are."""
+    """Returns q, k and v with pages, in the problem's layouts, and keywords for the pages."""
     on_host = replace(q, p=replace(q.p, layouts=CONTIGUOUS))
     tensors, where = make_pages(on_host, inputs or host_inputs(q.dense))
     arrays = {name: torch.from_numpy(np.array(x)).cuda() for name, x in where.items()}
@@ -111,12 +110,12 @@ def query(p: AttentionProblem, config: object = None) -> flashattn.Support:
 
 
 def stores(config: flashattn.Config, layout: str) -> bool:
-    """Whether the row stores O in such a layout: SM90 does it by TMA, and fp32 in pairs."""
+    """Says whether the row stores O in such a layout: SM90 stores it by TMA, and fp32 in pairs."""
     return config.arch != Arch.SM90 or layout in ALIGNED_LAYOUTS
 
 
 def configs_for(p: AttentionProblem) -> list[flashattn.Config]:
-    """The rows that serve a problem."""
+    """Returns the rows that serve a problem."""
     tensors, options = device_shapes(p), device_options(p)
     return [
         row.config
@@ -127,12 +126,12 @@ def configs_for(p: AttentionProblem) -> list[flashattn.Config]:
 
 
 def paged_options(q: PagedProblem, where: dict[str, torch.Tensor]) -> dict[str, object]:
-    """Keywords of flash_attn_varlen_func for the pages that device_pages() made."""
+    """Returns keywords of flash_attn_varlen_func for the pages that device_pages() made."""
     return {**device_options(replace(q.p, seqused_k=None)), **where}
 
 
 def configs_for_pages(q: PagedProblem) -> list[flashattn.Config]:
-    """The rows that serve a problem in pages."""
+    """Returns the rows that serve a problem in pages."""
     tensors, where = device_pages(q)
     options = paged_options(q, where)
     return [
@@ -150,7 +149,7 @@ def run(
     config: object = None,
     **options: object,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(O, LSE) of one call; outputs are poisoned and guarded."""
+    """Returns (O, LSE) of one call; outputs are poisoned and guarded."""
     q, k, v = tensors or device_inputs(p)
     o = Guarded(q.shape, p.types[2], p.layouts[3])
     lse = Guarded((*q.shape[:-3], q.shape[-2], q.shape[-3]), "float32")
@@ -169,7 +168,7 @@ def check(
 
 
 def check_in_pages(q: PagedProblem, config: object = None) -> tuple[np.ndarray, np.ndarray]:
-    """check() of a problem whose keys lie in pages."""
+    """Does the same as check() for a problem whose keys lie in pages."""
     pages, where = device_pages(q)
     outputs = run(replace(q.p, seqused_k=None), pages, config, **where)
     return _check(q.dense, outputs, config, f"replay: {q}")
@@ -196,8 +195,8 @@ def _check(
 
 
 def _may_round_anywhere(config: flashattn.Config | None) -> bool:
-    """Whether the softmax may be relative to something else than the row's maximum; None: of the
-    row that the library selects."""
+    """Says whether the softmax may be relative to something else than the row's maximum. None
+    stands for the row that the library selects."""
     if config is None or config.arch == Arch.MIXED:
         return any(row.config.fixed_reference for row in rows())
     return bool(config.fixed_reference)
@@ -205,7 +204,7 @@ def _may_round_anywhere(config: flashattn.Config | None) -> bool:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the oracle and the naive implementation make of a problem."""
+    """The results of the oracle and of the naive implementation for a problem."""
 
     o: np.ndarray
     lse: np.ndarray
@@ -222,7 +221,7 @@ def expected_of(
     o_dtype: np.dtype | None = None,
     **options: object,
 ) -> Expected:
-    """o_dtype: None: that of q."""
+    """Computes what is expected. o_dtype None: that of q."""
     p_dtype = np.dtype(np.float16) if v.dtype.itemsize == 1 else v.dtype
     o, lse = oracle.attention(q, k, v, **options)
     naive_o = oracle.naive(q, k, v, roundings=4, p_dtype=p_dtype, o_dtype=o_dtype, **options)

@@ -1,6 +1,6 @@
 /*
- * What flash_forward() costs the host beside the launch of an empty kernel: microseconds a call,
- * the median of many short bursts that never fill the launch queue.
+ * Measures what flash_forward() costs the host beside the launch of an empty kernel: microseconds
+ * per call, the median of many short bursts that never fill the launch queue.
  *
  *     nvcc -O2 -Iinclude tests/gpu/host_overhead.cu -o host_overhead -Lbuild/cuda -lflashattn
  */

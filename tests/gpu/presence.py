@@ -6,7 +6,7 @@ import flashattn
 
 
 def missing() -> str | None:
-    """Why the GPU tests cannot run here; None: they can."""
+    """Returns why the GPU tests cannot run here; None if they can."""
     if not any(kernel.config.arch >= flashattn.Arch.SM80 for kernel in flashattn.kernels()):
         return "GPU tests need a library with CUDA kernels (FLASH_CUDA=ON)"
     try:

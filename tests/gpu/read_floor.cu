@@ -1,9 +1,9 @@
 /*
- * How fast this GPU reads cold memory: kernels that read so many bytes once and do nothing with
- * them, in several shapes of grid and loads, of which the fastest is the floor for decoding.
+ * Measures how fast this GPU reads cold memory. Kernels read it once and do nothing with it, in
+ * several shapes of grid and loads; the fastest is the floor for decoding.
  *
- * `python -m flashattn bench-decode` loads it where it lies beside libflashattn.so, as CMake puts
- * it, and times it in turns with everything else. It is no part of the library. By hand:
+ * `python -m flashattn bench-decode` loads this library if it lies beside libflashattn.so, as CMake
+ * puts it, and times it in turns with everything else. By hand:
  *
  *     nvcc -O3 -std=c++17 -gencode arch=compute_90,code=sm_90 -shared -Xcompiler -fPIC \
  *         tests/gpu/read_floor.cu -o build/cuda/libflashattn_read_floor.so
@@ -15,7 +15,7 @@ namespace {
 
 enum class reader_t { LOADS, BULK_COPIES };
 
-/* A shape of the grid, and how a block reads. */
+/* A shape of the grid, and how its blocks read. */
 struct shape_t {
     reader_t reader;
     int blocks;  /* a multiprocessor */
@@ -41,7 +41,7 @@ constexpr int N_SHAPES = sizeof SHAPES / sizeof SHAPES[0];
 enum { MOST_STAGES = 16, LOADS_A_THREAD = 8 };
 constexpr int64_t LOAD_BYTES = sizeof(uint4);
 
-/* Nothing is ever written: it keeps the compiler from leaving the reads out. */
+/* Keeps the compiler from leaving out the reads; nothing is ever written. */
 __device__ void consume(uint32_t value, uint32_t *sink) {
     if (value == 0x12345679)
         *sink = value;
@@ -107,7 +107,7 @@ __device__ void make_barriers(uint64_t *barriers, int count) {
 }
 #endif
 
-/* A block has a run of chunks, which bulk copies bring into a ring of slots. */
+/* A block has a run of chunks, which bulk copies load into a ring of slots. */
 __global__ void read_by_bulk_copies(const char *memory, int64_t bytes, int chunk, int stages,
                                     uint32_t *sink) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -160,15 +160,15 @@ cudaError_t launch(const shape_t &shape, int n_blocks, const void *memory, int64
 
 } // namespace
 
-/* Shapes are 0 ... flashattn_read_floor_shapes() - 1. */
+/* Returns the number of shapes, which are numbered from 0. */
 extern "C" int flashattn_read_floor_shapes() {
     return N_SHAPES;
 }
 
 /*
- * Enqueues a kernel of a shape on the current device, which reads `bytes` bytes, a multiple of 16,
- * from an address of device memory that is one too. sink is 4 bytes of device memory, not written.
- * Returns a cudaError_t: cudaErrorNotSupported where the device has no such reads.
+ * Enqueues a kernel of a shape on the current device. It reads `bytes` bytes, a multiple of 16,
+ * from device memory that is aligned to 16. sink: 4 bytes of device memory, not written. Returns a
+ * cudaError_t, cudaErrorNotSupported if the device has no such reads.
  */
 extern "C" int flashattn_read_floor(int shape, const void *memory, int64_t bytes, uint32_t *sink,
                                     cudaStream_t stream) {

@@ -1,11 +1,11 @@
-"""Runs rows of the table on a few small problems, for compute-sanitizer to watch; what they compute
-is compared elsewhere.
+"""Runs rows of the table on a few small problems under compute-sanitizer. Other tests compare what
+they compute.
 
     compute-sanitizer --tool racecheck python tests/gpu/sanitized_walk.py [FILTER...]
 
 Filters are those of `python -m flashattn list`: arch=SM90 d_head=64 dtype=BF16 is a part that takes
-one or two minutes. Each tensor lies in an allocation of its own, so
-that no access beyond one goes unseen.
+one or two minutes. Each tensor lies in an allocation of its own, so that every access beyond it is
+seen.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from gpu_problems import (  # noqa: E402
 from paging import PagedProblem  # noqa: E402
 from problems import AttentionProblem  # noqa: E402
 
-# batch, seqlen_q, seqlen_k, heads, K/V heads: several blocks of keys, and rows and keys beyond the
+# batch, seqlen_q, seqlen_k, heads, K/V heads: several blocks of keys, with rows and keys beyond the
 # last whole tile; several sequences; no key.
 SIZES = ((1, 200, 330, 2, 1), (2, 130, 70, 4, 2), (1, 70, 0, 2, 2))
-# Those for decode kernels: pieces of one sequence, and whole sequences of many, several heads in a
-# block.
+# The same for decode kernels: pieces of one sequence, and whole sequences of many, with several
+# heads in a block.
 DECODE_SIZES = ((1, 1, 700, 8, 2), (2, 4, 333, 8, 2), (36, 1, 70, 8, 8), (3, 7, 3, 4, 1))
-# Those for kernels of packed rows: pieces of one sequence, and tiles that end within a group.
+# The same for kernels of packed rows: pieces of one sequence, and tiles that end within a group.
 CHUNK_SIZES = ((1, 40, 1100, 8, 2), (2, 70, 330, 5, 1), (3, 33, 3, 4, 1), (1, 70, 0, 2, 2))
 SIZES_OF_FAMILY = {Arch.SM80_DECODE: DECODE_SIZES, Arch.SM90_DECODE: CHUNK_SIZES}
 DECODE_LENGTHS = {"seqused_k": (0, 1, 63, 64, 65, 800, 300)}
@@ -47,7 +47,8 @@ RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
 
 
 def mixed_problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
-    """Of both parts and of one, as far as there are kernels of the row's type for both."""
+    """Returns problems of both parts and of one, if there are kernels of the row's type for
+    both."""
     row = {"d_head": config.d_head, **types_of(config), "seqused_k": (300, 333, 0, 70)}
     without_pages = replace(config, features=config.features & ~Feature.PAGED)
     for ends, causal in (((0, 1, 131, 134, 135), True), ((0, 2, 3, 3, 4), False)):
@@ -57,7 +58,7 @@ def mixed_problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
 
 
 def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
-    """That the row serves, each of its features by itself."""
+    """Returns problems that the row serves, with each of its features by itself."""
     if config.arch == Arch.MIXED:
         yield from mixed_problems(config)
         return
@@ -86,8 +87,9 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
 
 
 def many_tiles(config: flashattn.Config, row: dict[str, object]) -> Iterator[AttentionProblem]:
-    """A few more tiles than the device has multiprocessors, so that blocks take a second one: of
-    many heads, and of many sequences. What racecheck takes is mostly theirs: they come once."""
+    """Returns problems with a few more tiles than the device has multiprocessors, so that blocks
+    take a second one: of many heads, and of many sequences. They take most of racecheck's time, so
+    there is one of each."""
     row = {**row, "causal": bool(config.features & Feature.CAUSAL)}
     n_tiles = flashattn.device_info(flashattn.Device.CUDA_CURRENT).n_multiprocessors + 8
     heads = -(-n_tiles // -(-130 // config.B_r))
@@ -99,8 +101,8 @@ def many_tiles(config: flashattn.Config, row: dict[str, object]) -> Iterator[Att
 
 
 def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
-    """What sends tiles through their rare paths: scores that outgrow any reference taken from the
-    last keys, and a value that is no number under the diagonal."""
+    """Sets values that send tiles through their rare paths: scores that outgrow any reference taken
+    from the last keys, and a NaN under the diagonal."""
     large, some_nan = k.float(), v.float()
     large[..., :8, :, :] *= 100
     some_nan[..., -3:, :, 5] = float("nan")
@@ -108,11 +110,11 @@ def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor
 
 
 def run_in_pages(problem: AttentionProblem, config: flashattn.Config) -> None:
-    """Keys padded, in pages that are read key by key and in some that are read in pieces; those of
-    16 on the rarer ways, O of fp32 too. A ragged problem has its longest length for every
-    sequence."""
+    """Runs padded keys in pages: of sizes that are read key by key and one that is read in pieces,
+    both on the rarer paths too, and with O of fp32. A ragged problem has its longest length for
+    every sequence."""
     padded = replace(problem, cu_seqlens_k=None)
-    for page_size, is_rare in ((5, False), (16, True), (64, False)):
+    for page_size, is_rare in ((5, True), (16, True), (1, False)):
         tensors, where = device_pages(PagedProblem(padded, page_size))
         options = {**device_options(replace(padded, seqused_k=None)), **where}
         if is_rare:
@@ -123,7 +125,7 @@ def run_in_pages(problem: AttentionProblem, config: flashattn.Config) -> None:
 
 
 def run(problem: AttentionProblem, config: flashattn.Config) -> None:
-    """With O in both of its types, that of fp32 on its rarer way."""
+    """Runs with O in both of its types; fp32 takes the rarer path."""
     if config.features & Feature.PAGED:
         return run_in_pages(problem, config)
     tensors, options = device_inputs(problem), device_options(problem)

@@ -1,9 +1,9 @@
-"""Scores made to break a softmax that takes its reference from the first blocks of keys: each row
-of the table gives what the oracle gives, however the scores of a query grow, fall or overflow.
+"""Scores that would break a softmax which takes its reference from the first blocks of keys. Each
+row of the table must agree with the oracle, however the scores of a query grow, fall or overflow.
 
-Keys are set by their scores: K holds them in its first column, Q holds weights from 0.75 to 1 in
-its own, so that rounding differs from query to query, and the scale is 1. Blocks are walked from
-the last keys to the first.
+Keys are set by their scores. K holds the scores in its first column, and Q weights from 0.75 to 1
+in its own, so that rounding differs from query to query; the scale is 1. Blocks are walked from the
+last keys to the first.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from memory import dtype_of
 from problems import AttentionProblem
 
 SEQLEN_Q, SEQLEN_K = 300, 1100  # several tiles and several blocks of every row
-FEW_QUERIES = 4  # of a sequence, for decode kernels: as many sequences as make up for it
+FEW_QUERIES = 4  # seqlen_q for decode kernels, with as many sequences as make up for it
 KEYS = np.arange(SEQLEN_K)
-SHORTEST_BLOCK = 32  # keys; of the SM80 rows
-BLOCK = 192  # keys, of the widest row and more
+SHORTEST_BLOCK = 32  # keys per block; of the SM80 rows
+BLOCK = 192  # keys per block, of the widest row and more
 ROWS = {row.name: row for row in rows() if not row.config.features & Feature.PAGED}
 
 
@@ -41,7 +41,7 @@ def _noise(spread: float) -> np.ndarray:
 
 
 def _raised(keys: slice, height: float) -> np.ndarray:
-    """Noise, and scores higher by so much in some keys."""
+    """Returns noise, with scores that are higher by so much in some keys."""
     scores = _noise(1)
     scores[keys] += height
     return scores
@@ -49,7 +49,7 @@ def _raised(keys: slice, height: float) -> np.ndarray:
 
 FIRST_KEYS, LAST_KEYS = slice(0, SHORTEST_BLOCK), slice(SEQLEN_K - SHORTEST_BLOCK, None)
 MIDDLE_KEY = slice(SEQLEN_K // 2, SEQLEN_K // 2 + 1)
-TOWARDS_FIRST = (SEQLEN_K - 1 - KEYS) // SHORTEST_BLOCK  # blocks walked before the key's own
+TOWARDS_FIRST = (SEQLEN_K - 1 - KEYS) // SHORTEST_BLOCK  # blocks that are walked first
 SCORES: dict[str, Callable[[], np.ndarray]] = {
     "all_equal": lambda: np.full(SEQLEN_K, 3.0),
     "all_zero": lambda: np.zeros(SEQLEN_K),
@@ -122,8 +122,8 @@ def test_row_agrees_with_the_oracle(scores: str, name: str) -> None:
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("key", [5, SEQLEN_K - 5], ids=["walked_last", "walked_first"])
 def test_row_takes_a_value_near_the_largest_of_its_type(key: int, name: str) -> None:
-    """A key that outweighs all others has a value near the end of the type's range: a weight over a
-    reference of other keys takes their product beyond that of single precision."""
+    """A key that outweighs all others has a value near the end of the type's range. A weight over a
+    reference of other keys takes their product beyond single precision."""
     config = ROWS[name].config
     p = _problem(config, causal=False)
     inputs = [x.copy() for x in _inputs(p, "all_zero")[0]]
@@ -151,8 +151,8 @@ def test_row_takes_a_value_near_the_largest_of_its_type(key: int, name: str) -> 
 )
 def test_rows_of_a_tile_outgrow_their_reference_apart(queries: slice, name: str) -> None:
     """Some queries see scores that grow beyond every range, beside others that do not, in the same
-    tile or in a tile that is loaded together with it: each keeps what the oracle says, and a second
-    run gives the same bits."""
+    tile or in a tile that is loaded together with it. Each agrees with the oracle, and a second run
+    gives the same bits."""
     config = ROWS[name].config
     for causal in _masks(config):
         p = _problem(config, causal)

@@ -14,7 +14,7 @@ P = AttentionProblem(2, 70, 90, 4, 2, 64, "float16")
 
 
 class DLPackOnly:
-    """Nothing of a tensor but its DLPack."""
+    """Exports a tensor by DLPack alone."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.__dlpack__ = tensor.__dlpack__
@@ -22,7 +22,7 @@ class DLPackOnly:
 
 
 class InterfaceOnly:
-    """Nothing of a tensor but its __cuda_array_interface__."""
+    """Exports a tensor by __cuda_array_interface__ alone."""
 
     def __init__(self, tensor: torch.Tensor, stream: int | None = None, offset: int = 0) -> None:
         interface = dict(tensor.__cuda_array_interface__)

@@ -1,5 +1,4 @@
-"""`bench-decode` and `bench-chunks` on a device: what they time is the same attention in every kind
-of cache, and the read floor reads."""
+"""`bench-decode` and `bench-chunks` on a device time the same attention in every kind of cache."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from flashattn import flash_attn_func, flash_combine, oracle
 from memory import dtype_of
 
 DTYPES = ("float32", "float16", "bfloat16")
-# Rounding to the result's type, and a few float32 operations.
+# The error of rounding to the result's type, and of a few float32 operations.
 TOLERANCE = {"float32": 1e-5, "float16": 6e-4, "bfloat16": 5e-3}
 SHAPES = [
     (3, 2, 37, 4, 64),

@@ -1,6 +1,7 @@
 """Few queries over many keys: lengths and pages that only the device knows, batch invariance,
-graphs and the workspace between the two kernels. test_gpu_table.py asks whether results are
-right."""
+graphs, and the workspace between the two kernels. test_gpu_table.py checks whether results are
+right.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +96,7 @@ def test_a_length_beyond_the_table_is_cut() -> None:
 
 @every_problem
 def test_batch_invariant_bits(p: AttentionProblem) -> None:
-    """The same alone, in the batch, with lengths on the host, and in pages."""
+    """The bits are the same alone, in the batch, with lengths on the host, and in pages."""
     q, k, v = device_inputs(p)
     options = {
         "causal": p.causal, "window_size": p.window_size, "softcap": p.softcap,

@@ -1,4 +1,4 @@
-"""A second CUDA device: a call runs where its tensors are, and leaves the current device alone."""
+"""On a second CUDA device, a call runs where its tensors are, and leaves the current one alone."""
 
 from __future__ import annotations
 

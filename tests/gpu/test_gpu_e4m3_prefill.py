@@ -1,5 +1,6 @@
-"""K and V of e4m3 beside more rows than decode kernels take: every code, scales of every kind, Q of
-both types, pages, and what must not be looked at; on each row that the device runs."""
+"""K and V of e4m3 with more rows than decode kernels take, on each row that the device runs: every
+code, scales of every kind, Q of both types, pages, and memory that must not be read.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ every_type = pytest.mark.parametrize("types", TYPES, ids="-".join)
 
 
 def _scales(batch: int, heads: int, seed: int) -> tuple[tuple[float, ...], ...]:
-    """Of both signs, one for each batch entry and K/V head."""
+    """Returns scales of both signs, one per batch entry and K/V head."""
     scales = np.random.default_rng(seed).uniform(0.2, 2, (batch, heads))
     scales[:, ::2] *= -1
     return tuple(tuple(float(np.float32(x)) for x in row) for row in scales)
@@ -121,8 +122,8 @@ def test_strides_are_free(layout: str, config: flashattn.Config) -> None:
 @every_dense
 @every_type
 def test_every_code_has_its_value(types: tuple[str, str], config: flashattn.Config) -> None:
-    """Each query sees the key beside it alone: O is V, and LSE the one score. Keys that are NaN lie
-    hidden beside the others."""
+    """Each query sees only the key beside it, so that O is V, and LSE the score; NaN keys are
+    hidden."""
     d_head, shape = config.d_head, (1, 256, 1, config.d_head)
     codes = (np.arange(256)[:, None] + 5 * np.arange(d_head)) % 256
     v = codes.astype(np.uint8).view(dtype_of(E4M3)).reshape(shape)
@@ -215,7 +216,7 @@ def test_codes_of_nan_that_nobody_sees_do_not_matter(name: str, config: flashatt
 def test_codes_of_nan_that_are_seen_are_nan(
     name: str, types: tuple[str, str], config: flashattn.Config
 ) -> None:
-    """By those rows alone that see them."""
+    """Only rows that see them become NaN."""
     p = _of_row(PROBLEMS[name], config, types)
     q, k, v = host_inputs(p)
     v[:, p.seqlen_k - 20, :, 5] = np.nan

@@ -82,7 +82,7 @@ def test_ragged_batch_of_nothing_but_zero_lengths(side: str) -> None:
 
 
 def test_rows_without_a_key_are_zero_and_minus_infinity() -> None:
-    """Bottom-right alignment: of 190 queries over 60 keys the first 130 see nothing."""
+    """Masks are aligned bottom-right: of 190 queries over 60 keys the first 130 see nothing."""
     p = AttentionProblem(1, 190, 60, 2, 2, D_HEAD, "bfloat16", causal=True)
     for config in configs_for(p):
         o, lse = check(p, config)
@@ -114,7 +114,7 @@ def test_window_hides_whole_blocks_before_the_first_visible_key() -> None:
 @pytest.mark.parametrize("tensor", [1, 2], ids=["k", "v"])
 @every_dtype
 def test_poison_reaches_only_the_rows_that_see_it(dtype: str, tensor: int, poison: float) -> None:
-    """A key in the middle: rows that do not see it keep their bits."""
+    """A key in the middle is NaN. Rows that do not see it keep their bits."""
     p = AttentionProblem(1, 190, 190, 2, 1, D_HEAD, dtype, causal=True, window_size=(70, -1))
     hidden = ~Mask(True, 70, -1).visible(190, 190)[:, 68]
     for config in configs_for(p):
@@ -134,7 +134,7 @@ def test_poison_reaches_only_the_rows_that_see_it(dtype: str, tensor: int, poiso
 def test_o_of_16_bits_is_that_of_fp32_rounded(
     dtype: str, window: tuple[int, int], poison: float | None
 ) -> None:
-    """Also where V had infinity or NaN that some rows do not see, and O is completed by them."""
+    """Some rows do not see infinity or NaN in V, and O is completed by them."""
     p = AttentionProblem(1, 190, 190, 2, 1, D_HEAD, dtype, causal=True, window_size=window)
     wide = replace(p, o_dtype="float32")
     tensors = device_inputs(p)
@@ -154,7 +154,7 @@ def test_o_of_16_bits_is_that_of_fp32_rounded(
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_poison_that_no_row_sees(poison: float) -> None:
-    """Keys beyond seqused_k, beyond a causal mask's last row, and between ragged sequences."""
+    """NaN is in keys beyond seqused_k, beyond a causal mask, and between ragged sequences."""
     used = AttentionProblem(2, 80, 200, 2, 1, D_HEAD, "bfloat16", seqused_k=(130, 5))
     ragged = AttentionProblem(
         2, 80, 100, 2, 1, D_HEAD, "bfloat16", cu_seqlens_k=(0, 100, 200), seqused_k=(70, 100)
@@ -182,7 +182,7 @@ def test_grouped_heads(ratio: int) -> None:
 
 
 def test_repeated_and_shared_inputs() -> None:
-    """Keys of stride 0 over heads and over the batch, and V a view of K."""
+    """Keys have stride 0 over heads and over the batch, and V is a view of K."""
     p = AttentionProblem(2, 80, 100, 4, 4, D_HEAD, "float16")
     q, k, v = device_inputs(p)
     over_heads = k[:, :, :1].expand_as(k)
@@ -217,7 +217,7 @@ def test_odd_element_addresses(tensor: int, dtype: str) -> None:
     ids=["padded", "ragged"],
 )  # fmt: skip
 def test_lse_of_any_strides(p: AttentionProblem) -> None:
-    """Token after token all heads, with gaps, which stay as they are."""
+    """LSE has all heads of a token side by side, with gaps, which stay as they are."""
     tensors, options = device_inputs(p), device_options(p)
     for config in configs_for(p):
         call = partial(flashattn.flash_attn_varlen_func, *tensors, **options, config=config)
@@ -231,7 +231,7 @@ def test_lse_of_any_strides(p: AttentionProblem) -> None:
 
 def test_strides_over_31_bits() -> None:
     p = AttentionProblem(2, 80, 100, 2, 1, 64, "bfloat16")
-    far = 2**31 + p.n_heads * p.d_head  # a whole number of tokens, as some rows want it
+    far = 2**31 + p.n_heads * p.d_head  # a whole number of tokens, which some rows require
     _need_memory(3 * 2 * far)
     tensors = device_inputs(p)
     apart = []
@@ -251,8 +251,8 @@ def test_more_than_65535(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_more_failed_tiles_than_a_block_can_note(causal: bool) -> None:
-    """Of SM90, which notes the tiles whose fixed reference did not do: here the key that the last
-    block of the walk brings exceeds it for one query in four. All sequences share K and V."""
+    """SM90 notes the tiles whose fixed reference did not serve. Here the key in the last block that
+    is walked exceeds it for one query in four. All sequences share K and V."""
     q = _random((70_000, 2, 3, 64))
     k, v = _random((1, 300, 3, 64)), _random((1, 301, 3, 64))[:, 1:]
     k[:, 0] *= 100
@@ -285,7 +285,7 @@ def _random(shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _assert_dense(o: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    """Full attention, too many heads and batches for the oracle's loops."""
+    """Checks full attention with too many heads and batches for the oracle's loops."""
     exact = _dense(q, k, v, torch.float64, torch.float64)
     naive = _dense(q, k, v, torch.float32, q.dtype)
     deviation = compare(download(o), download(exact), download(naive)[None])

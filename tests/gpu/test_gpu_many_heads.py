@@ -1,5 +1,6 @@
 """Batches with several times as many heads as the device has multiprocessors. SM90 rows give such
-heads to teams of blocks, whole; each head gets, bit for bit, what it gets in a small batch."""
+heads to teams of blocks, whole. Each head has the same bits as in a small batch.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from gpu_problems import rows, types_of
 
 BATCH, HEADS = 9, 32
 LAUNCHES = 5
-# Queries and keys. Of the last, under a causal mask, tiles without keys lie between others.
+# Queries and keys. In the last shape, under a causal mask, tiles without keys lie between others.
 LENGTHS = [(130, 130), (300, 300), (520, 520), (1030, 1030), (2100, 2100), (700, 300)]
 ROWS = {
     row.name: row
@@ -21,9 +22,8 @@ ROWS = {
 
 
 def _inputs(config: flashattn.Config, len_q: int, len_k: int, heads_kv: int) -> list[torch.Tensor]:
-    """Queries of every seventh head are so large that under a causal mask a fixed reference does
-    not do for them; some values of every third K/V head, which most rows do not see there, are no
-    numbers."""
+    """Queries of every seventh head are too large for a fixed reference under a causal mask. Some
+    values of every third K/V head, hidden from most rows there, are NaN."""
     torch.manual_seed(len_q)
     dtype = getattr(torch, types_of(config)["dtype"])
     sizes = [(len_q, HEADS), (len_k, heads_kv), (len_k, heads_kv)]
@@ -35,7 +35,7 @@ def _inputs(config: flashattn.Config, len_q: int, len_k: int, heads_kv: int) -> 
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Bit for bit, but for which NaN it is."""
+    """Compares bits, except which NaN it is."""
     return torch.equal(a.isnan(), b.isnan()) and torch.equal(a.nan_to_num(), b.nan_to_num())
 
 

@@ -1,6 +1,7 @@
 """Ragged batches of sequences with few queries (decode) and with many (chunks of prompts), which
-MIXED rows give to two kernels by the lengths on the device: whoever computes a sequence, O and LSE
-agree with the oracle, and each row is written by the kernel that it belongs to."""
+MIXED rows give to two kernels by the lengths on the device. Whichever kernel computes a sequence, O
+and LSE agree with the oracle, and each row is written by the kernel of its part.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +33,12 @@ from problems import AttentionProblem
 
 CONTIGUOUS = [row.config for row in mixed_rows() if not row.config.features & Feature.PAGED]
 PAGED = [row.config for row in mixed_rows() if row.config.features & Feature.PAGED]
-GROUP = 4  # so that sequences of up to 4 queries have the 16 rows that are decoded
+GROUP = 4  # sequences of up to 4 queries then have the 16 rows that are decoded
 PAGE_SIZES = (1, 16, 64)
 
 
 def _ragged(queries: tuple[int, ...], keys: tuple[int, ...], **options: object) -> AttentionProblem:
-    """Ragged queries over a padded cache."""
+    """Makes ragged queries over a padded cache."""
     options = {"cu_seqlens_q": (0, *accumulate(queries)), "seqused_k": keys, **options}
     return AttentionProblem(
         len(queries), max(queries), max(keys), 2 * GROUP, 2, 128, "bfloat16", **options
@@ -88,8 +89,8 @@ every_paged_row = pytest.mark.parametrize("config", PAGED, ids=str)
 
 
 def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
-    """The problem in the row's types; skips where the other families have no kernels of these, or
-    a query has more rows than are decoded."""
+    """Returns the problem in the row's types. Skips if the other families have no kernels of these,
+    or if a query has more rows than are decoded."""
     types = types_of(config)
     if p.o_dtype:
         types["o_dtype"] = p.o_dtype
@@ -115,7 +116,7 @@ def _run_paged(q: PagedProblem, config: object = None, **options: object) -> tup
 
 
 def test_rows_are_there() -> None:
-    """Of both types of 16 bits, and of e4m3, with pages and without."""
+    """There are rows of both 16-bit types and of e4m3, with pages and without."""
     for configs in (CONTIGUOUS, PAGED):
         assert {config.dtype for config in configs} == {1, 2, 4}
 
@@ -198,7 +199,7 @@ def _invariant(p: AttentionProblem, tensors: list, **options: object) -> tuple:
 
 
 def _alone(p: AttentionProblem, tensors: list, b: int) -> tuple:
-    """(O, LSE) of one sequence in a call of its own, with bounds of its own."""
+    """Returns (O, LSE) of one sequence in a call of its own, with bounds of its own."""
     q, k, v = tensors
     begin, end = p.cu_seqlens_q[b : b + 2]
     keys = p.seqused_k[b]
@@ -211,7 +212,7 @@ def _alone(p: AttentionProblem, tensors: list, b: int) -> tuple:
 
 @pytest.mark.parametrize("name", [name for name, p in PADDED_KEYS.items() if not p.seqused_q])
 def test_batch_invariant_bits(name: str) -> None:
-    """The same alone, in the batch, with another bound of the lengths, and in pages."""
+    """The bits are the same alone, in the batch, with other bounds of lengths, and in pages."""
     p = replace(PADDED_KEYS[name], layouts=("contiguous",) * 4)
     tensors = device_inputs(p)
     o, lse = _invariant(p, tensors)
@@ -232,7 +233,7 @@ def test_batch_invariant_bits(name: str) -> None:
 
 
 def _partition(total: int, batch: int, random: torch.Generator) -> list[int]:
-    """Ends of so many sequences, most of which have few queries."""
+    """Returns the ends of n sequences, most of which have few queries."""
     own = torch.randint(0, 7, (batch,), generator=random)
     own[torch.randint(0, batch, (1,), generator=random)] += total - int(own.sum())
     return [0, *accumulate(own.tolist())]

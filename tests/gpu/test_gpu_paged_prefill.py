@@ -1,5 +1,6 @@
-"""More rows than decode kernels take, over keys in pages: bits are those of the same tile without
-pages, and agree with the oracle."""
+"""More rows than decode kernels take, over keys in pages, have the bits of the same tile without
+pages, and agree with the oracle.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def _dense_row(paged: flashattn.Config) -> flashattn.Config:
 
 
 def _bytes(x: torch.Tensor) -> torch.Tensor:
-    """The same memory, of a type for which torch has every function."""
+    """Returns the same memory in a type for which torch has every function."""
     return x.view(torch.uint8) if x.dtype.itemsize == 1 else x
 
 
@@ -72,7 +73,7 @@ def test_bits_are_those_without_pages(name: str, config: flashattn.Config) -> No
 
 @every_row
 def test_what_is_expected_agrees_with_the_oracle(config: flashattn.Config) -> None:
-    """The rows without pages, whose bits those with pages have."""
+    """The rows without pages agree with the oracle, and rows with pages have their bits."""
     for p in PROBLEMS.values():
         check(_of_row(p, config), _dense_row(config))
 

@@ -50,7 +50,7 @@ def test_random_problem_in_pages_agrees_with_the_oracle(data: st.DataObject) -> 
 @random_problems
 @given(st.data())
 def test_random_cache_agrees_with_the_oracle(data: st.DataObject) -> None:
-    """The same keys without pages, of e4m3 too."""
+    """The same keys are also tested without pages, in e4m3 too."""
     p = data.draw(_paged_problems(), label="problem").dense
     configs = configs_for(p)
     assume(configs)
@@ -59,7 +59,7 @@ def test_random_cache_agrees_with_the_oracle(data: st.DataObject) -> None:
 
 @st.composite
 def _paged_problems(draw: st.DrawFn) -> PagedProblem:
-    """Of many rows and of few; keys are padded before they go to pages, and rows are aligned."""
+    """Draws problems of many rows and of few, with aligned rows. Keys are padded before paging."""
     p = draw(_problems().filter(lambda p: p.cu_seqlens_k is None))
     is_e4m3 = draw(st.booleans())
     d_head = p.d_head // 16 * 16 or 16
@@ -123,7 +123,7 @@ def _sides() -> st.SearchStrategy[int]:
 
 
 def _scales(p: AttentionProblem) -> st.SearchStrategy[object]:
-    """None, one for all, or [batch][n_heads_kv]."""
+    """Draws None, one scale for all, or [batch][n_heads_kv]."""
     one = st.sampled_from([1.0, 0.25, -1.5, 1.25])
     of_heads = st.tuples(*[one] * p.n_heads_kv)
     return st.one_of(st.none(), one, st.tuples(*[of_heads] * p.batch))
@@ -131,7 +131,7 @@ def _scales(p: AttentionProblem) -> st.SearchStrategy[object]:
 
 @st.composite
 def _lengths(draw: st.DrawFn, batch: int) -> tuple[int, tuple[int, ...] | None]:
-    """(length or longest length, cu_seqlens or None)."""
+    """Draws (length or longest length, cu_seqlens or None)."""
     if draw(st.booleans()):
         return draw(_LENGTHS), None
     own = [draw(_LENGTHS) for _ in range(batch)]

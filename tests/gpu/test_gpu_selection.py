@@ -1,4 +1,4 @@
-"""The choice among the rows: enough, and nothing needless."""
+"""The selected row has what a problem needs and nothing more."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _needless(config: flashattn.Config, needed: Feature) -> int:
 @pytest.mark.parametrize("d_head", [32, 40, 64, 96, 128, 136, 192, 256])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_selected_row_has_the_least(dtype: str, d_head: int, lengths: tuple, mask: str) -> None:
-    """Of the decode family where it serves, else of the newest, the smallest head dimension that
-    fits, then the fewest features, loaded by the fast way."""
+    """It is of the decode family if that serves, else of the newest family, with the smallest head
+    dimension that fits, then the fewest features, and the fast way to load."""
     options, needed = MASKS[mask]
     p = replace(BASE, seqlen_q=lengths[0], seqlen_k=lengths[1], d_head=d_head, dtype=dtype)
     if lengths[0] == 1 and options.get("causal"):
@@ -69,7 +69,7 @@ def test_unaligned_rows_go_through_registers() -> None:
 
 
 def test_the_family_of_this_device_comes_first() -> None:
-    """But for what its loads cannot address."""
+    """Problems that its loads cannot address are exempt."""
     families = {Arch(row.config.arch) for row in rows()}
     newest = max(families - {Arch.SM80_DECODE, Arch.SM90_DECODE})
     assert _select(BASE).arch == newest

@@ -1,6 +1,7 @@
 """Chunks of prompts and long drafts over long caches, in kernels of packed rows whose keys are cut
 into pieces: groups and tiles that do not divide each other, masks across pieces, lengths and pages
-that only the device knows, batch invariance, graphs and workspaces."""
+that only the device knows, batch invariance, graphs and workspaces.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def test_lengths_on_the_device(p: AttentionProblem, config: flashattn.Config) ->
 @pytest.mark.parametrize("queries", [9, 16, 33, 100, 300])
 @pytest.mark.parametrize("heads", [(2, 2), (8, 2), (5, 1), (7, 1), (16, 2)], ids=str)
 def test_groups_and_queries(heads: tuple[int, int], queries: int, config: flashattn.Config) -> None:
-    """Tiles that begin and end within a query's group of heads; lengths that the host knows."""
+    """Tiles begin and end within a query's group of heads, with lengths that the host knows."""
     p = AttentionProblem(1, queries, 1500, *heads, causal=True)
     check(_of_row(p, config), config)
 
@@ -142,7 +143,7 @@ def test_smaller_head_dimensions(config: flashattn.Config) -> None:
 def test_values_that_are_not_finite_reach_only_rows_that_see_them(
     keys: int, value: float, config: flashattn.Config
 ) -> None:
-    """Under the diagonal, in the window's edge, and where pieces meet."""
+    """NaN and infinities lie under the diagonal, at the window's edge, and where pieces meet."""
     p = _of_row(AttentionProblem(1, 30, keys, 4, 2, causal=True), config)
     for options in ({}, {"window_size": (40, 0)}):
         own = replace(p, **options)
@@ -206,7 +207,7 @@ def test_keys_of_an_id_that_is_no_page_read_as_zeros(config: flashattn.Config) -
 
 @every_row
 def test_batch_invariant_bits(config: flashattn.Config) -> None:
-    """The same alone and in the batch."""
+    """The bits are the same alone and in the batch."""
     p = _of_row(replace(BATCH, causal=True, seqlen_k=5000, seqused_k=(5000, *LENGTHS[1:])), config)
     options = {"causal": True, "batch_invariant": True, "return_lse": True}
     q, k, v = device_inputs(p)

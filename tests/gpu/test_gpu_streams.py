@@ -48,7 +48,7 @@ def test_repeats_are_bit_identical(p: AttentionProblem) -> None:
 
 
 def test_call_waits_for_its_stream_and_for_no_other() -> None:
-    """The inputs arrive late on a side stream: a kernel on another stream would miss them."""
+    """The inputs arrive late on a side stream. A kernel on another stream would miss them."""
     late = device_inputs(P)
     expected = flashattn.flash_attn_func(*late, causal=True)
     stream = torch.cuda.Stream()
@@ -120,7 +120,7 @@ def test_threads_at_once() -> None:
 
 @pytest.mark.parametrize("row", contiguous_rows(), ids=lambda r: r.name)
 def test_graph_replays_with_other_values_and_lengths(row: flashattn.Kernel) -> None:
-    """Other lengths where the row has a way to be told them."""
+    """Lengths change where the row can be told them."""
     config = row.config
     p = AttentionProblem(2, 90, 260, 4, 2, config.d_head, **types_of(config))
     if config.arch == Arch.SM80_DECODE:

@@ -1,6 +1,6 @@
-"""The table walk: every row that the device runs against the oracle on every problem that its
-features, its head dimension and its loads serve, a refusal on every other; and what each row uses
-of the device.
+"""The table walk: every row that the device runs is compared with the oracle on every problem that
+its features, its head dimension and its loads serve, and refuses every other. What each row uses of
+the device is checked too.
 
 Problems come first in the order of tests, so that rows share the oracle's answers.
 """
@@ -34,13 +34,13 @@ CAUSAL, WINDOW, SOFTCAP, VARLEN = Feature.CAUSAL, Feature.WINDOW, Feature.SOFTCA
 
 @dataclass(frozen=True)
 class Case:
-    """A problem for rows of any d_head: its own is theirs less `narrower`."""
+    """A problem for rows of any d_head; its own is theirs less `narrower`."""
 
     features: Feature
     problem: AttentionProblem
     narrower: int = 0
     aligned: bool = True
-    for_decode: bool = False  # of so few rows that the oracle's rules need luck with other kernels
+    for_decode: bool = False  # the oracle's rules would need luck with few rows
 
     def for_row(self, config: flashattn.Config) -> AttentionProblem:
         types = types_of(config)
@@ -59,8 +59,8 @@ def _few(features: Feature, *sizes: int, **options):
 
 
 _RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
-# Many sequences, some without tokens, and a long one: more tiles than a device has multiprocessors,
-# and of very different lengths.
+# There are many sequences, some without tokens, and a long one: more tiles than a device has
+# multiprocessors, of very different lengths.
 _MANY_Q = (*(i * 37 % 150 for i in range(50)), 900, *(i * 53 % 41 for i in range(30)))
 _MANY_K = (*(i * 61 % 170 for i in range(50)), 1100, *(i * 29 % 300 for i in range(30)))
 _MANY = {
@@ -196,9 +196,9 @@ def test_row_agrees_with_the_oracle(case: Case, name: str) -> None:
 
 
 def _local_memory(config: flashattn.Config) -> int:
-    """Bytes a thread that a row of the ship set may keep there: in SM90's loading warps, which have
-    few registers beside three warpgroups that multiply, or where they share out a ragged batch; and
-    beside warps that convert, where O takes half of the registers."""
+    """Returns how many bytes of local memory a thread of a ship row may have: in SM90's loading
+    warps, which have few registers beside three warpgroups that multiply, or which schedule a
+    ragged batch, and with warps that convert, where O takes half of the registers."""
     is_crowded = config.B_r == 192 or Feature.VARLEN in Feature(config.features)
     if config.arch == Arch.SM90 and config.dtype == DType.E4M3 and config.d_head == 256:
         return 64
@@ -206,9 +206,9 @@ def _local_memory(config: flashattn.Config) -> int:
 
 
 def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
-    """(least, most) for Q and the blocks of K and V, two bytes per element, one of e4m3. SM90 and
-    SM90_DECODE: in panels of 64 columns, with barriers, and places of O and the next Q where there
-    is room."""
+    """Returns (least, most) bytes for Q and the blocks of K and V, two bytes per element, one of
+    e4m3. SM90 and SM90_DECODE have panels of 64 columns and barriers, and slots of O and the next Q
+    if there is room."""
     if config.arch == Arch.SM80:
         exact = 2 * config.d_head * (config.B_r + 2 * config.B_c)
         return exact, exact

@@ -1,4 +1,4 @@
-"""Measuring on the device, and selection that follows what was measured."""
+"""Measuring on the device, and selection that follows measured results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPE = ["--seqlen", "200,500", "--heads", "4", "--d-head", "64", "dtype=BF16"]
 
 @pytest.fixture
 def estimated():
-    """Selection by estimates alone, but for what the test sets."""
+    """Selects by estimates alone, except for results that the test sets."""
     q, k, v = device_shapes(P)
     flashattn.set_tuning(TUNING_HEADER)
     yield flashattn.select_config(q, k, v)

@@ -1,9 +1,11 @@
-"""Settings of the Python test suite. The library under test is FLASHATTN_LIBRARY, or the one that
-the package finds by itself."""
+"""Settings of the Python tests. The library is FLASHATTN_LIBRARY, or the one that the package
+finds.
+"""
 
 import os
 
-# Before numpy is loaded: the threads of its BLAS would only compete with the library's.
+# This comes before numpy is loaded, because threads of its BLAS would only compete with the
+# library's.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import flashattn

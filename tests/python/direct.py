@@ -1,4 +1,4 @@
-"""Calls of the C API without the package's checks in between: a valid call to spoil."""
+"""Valid calls of the C API for tests to spoil, without the package's checks."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _CODES = {
 
 
 class DLPackArray:
-    """Exports numpy memory as a DLPack 1.0 producer does; `log` counts releases."""
+    """Exports numpy memory like a DLPack 1.0 producer; `log` counts releases."""
 
     def __init__(self, array: np.ndarray, **overrides: object) -> None:
         self.array = array
@@ -57,7 +57,7 @@ class DLPackArray:
 
 
 class OldDLPackArray(DLPackArray):
-    """A producer from before DLPack 1.0: no max_version, "dltensor" capsules."""
+    """Exports like a producer from before DLPack 1.0: no max_version, "dltensor" capsules."""
 
     def __dlpack__(self, stream: object = None):
         return self._capsule(versioned=False)
@@ -69,7 +69,7 @@ _alive: dict[int, tuple] = {}
 
 @_DESTRUCTOR
 def _destroy(capsule: int) -> None:
-    """What a producer's capsule does when it dies unconsumed: frees its tensor."""
+    """Frees a capsule's tensor, as a producer does when the capsule dies unconsumed."""
     producer, *_ = _alive.pop(capsule)
     producer.released += 1
 
@@ -83,7 +83,7 @@ def _new_capsule(managed: ctypes.Structure, name: bytes, producer: DLPackArray):
 
 
 class InterfaceArray:
-    """Nothing but __array_interface__."""
+    """Exports memory by __array_interface__ alone."""
 
     def __init__(self, array: np.ndarray, **overrides: object) -> None:
         interface = {**array.__array_interface__, **overrides}
@@ -92,7 +92,7 @@ class InterfaceArray:
 
 
 class CudaArray:
-    """Nothing but __cuda_array_interface__."""
+    """Exports memory by __cuda_array_interface__ alone."""
 
     def __init__(self, shape: tuple[int, ...], stream: int | None = None) -> None:
         self.__cuda_array_interface__ = {
@@ -113,7 +113,7 @@ class TorchDtype:
 
 
 class TorchTensor:
-    """As much of torch.Tensor as the package touches, over numpy memory."""
+    """Has as much of torch.Tensor as the package uses, over numpy memory."""
 
     def __init__(
         self, array: np.ndarray, device: str = "cpu", index=None, requires_grad: bool = False

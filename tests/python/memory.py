@@ -1,8 +1,8 @@
 """Arrays in awkward memory: any layout, any alignment, guarded by pages and canaries.
 
-Memory lies between two pages that nobody may touch. The bytes around an array and in the gaps
-between its rows are filled: with NaN around inputs, so that reading them shows, with canaries
-around outputs, so that writing them shows.
+Memory lies between two pages that must not be accessed. The bytes around an array and in the gaps
+between its rows are filled: with NaN around inputs, so that reads show, and with canaries around
+outputs, so that writes show.
 
 contiguous    ends where the second of the pages begins
 at_begin      the same, but begins where the first one ends
@@ -34,14 +34,14 @@ def dtype_of(name: str) -> np.dtype:
 
 
 def arrange(values: np.ndarray, layout: str) -> np.ndarray:
-    """The same values in memory of a layout, NaN in all gaps."""
+    """Returns the same values in memory of a layout, with NaN in all gaps."""
     _, array = _allocate(values.shape, values.dtype, layout, _NAN)
     array[...] = values
     return array
 
 
 class Guarded:
-    """An output: NaN in every element, canaries around and between them."""
+    """An output with NaN in every element, and canaries around and between them."""
 
     def __init__(self, shape, dtype, layout: str = "contiguous") -> None:
         self._buffer, self.array = _allocate(shape, np.dtype(dtype), layout, _CANARY)
@@ -49,7 +49,7 @@ class Guarded:
         self._poisoned = self._buffer.copy()
 
     def take(self) -> np.ndarray:
-        """The values, after asserting that nothing but the elements was written."""
+        """Returns the values, after asserting that nothing but the elements was written."""
         values = self.array.copy()
         self.array[...] = np.nan
         outside = np.flatnonzero(self._buffer != self._poisoned)
@@ -61,7 +61,7 @@ class Guarded:
 
 
 class GuardedBytes:
-    """A workspace of exactly `size` bytes at an odd address, canaries on both sides."""
+    """A workspace of exactly `size` bytes at an odd address, with canaries on both sides."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -77,7 +77,7 @@ class GuardedBytes:
 
 
 def _allocate(shape, dtype: np.dtype, layout: str, fill: int) -> tuple[np.ndarray, np.ndarray]:
-    """(bytes, array within them); the innermost axis is contiguous in every layout."""
+    """Returns (bytes, array within them); the innermost axis is contiguous in every layout."""
     axes = list(range(len(shape)))
     if layout == "heads_first":
         axes[-3], axes[-2] = axes[-2], axes[-3]
@@ -104,7 +104,7 @@ _NO_ACCESS = 0  # PROT_NONE
 
 
 def between_forbidden_pages(n_bytes: int) -> np.ndarray:
-    """At least n_bytes, whole pages; touching a byte before or after them ends the process."""
+    """Maps at least n_bytes in whole pages. An access before or after them ends the process."""
     size = -(-max(n_bytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
     mapping = mmap.mmap(-1, size + 2 * mmap.PAGESIZE)
     begin = ctypes.addressof(ctypes.c_char.from_buffer(mapping))

@@ -1,5 +1,6 @@
-"""Attention problems whose K and V lie in pages: the keys of a padded problem, scattered over a
-pool that holds NaN everywhere else, with ids that are no page wherever none may be looked at."""
+"""Attention problems whose K and V lie in pages. The keys of a padded problem are scattered over a
+pool that holds NaN everywhere else, and ids that must not be followed are no pages.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ import numpy as np
 from memory import arrange
 from problems import AttentionProblem, make_inputs, run_call
 
-# How the pages of a sequence are found: flash_paging_t.
+# The ways to find the pages of a sequence: flash_paging_t.
 KINDS = ("table", "rows", "indptr", "slots")
 
 
 @dataclass(frozen=True)
 class PagedProblem:
-    """p is padded along its keys; page_size is not used with slots, of which each has room for
-    seqlen_k keys."""
+    """p is padded along its keys. A slot has room for seqlen_k keys, and page_size is not used with
+    it."""
 
     p: AttentionProblem
     page_size: int
@@ -35,14 +36,14 @@ class PagedProblem:
 
 @dataclass(frozen=True)
 class Pool:
-    """K or V in pages, and where the pages of each sequence are."""
+    """K or V in pages, with the places of each sequence's pages."""
 
     pages: np.ndarray
     ids: list[list[int]]  # of each sequence
 
 
 def _scatter(x: np.ndarray, q: PagedProblem, rng: np.random.Generator, layout: str) -> Pool:
-    """The keys in use of [batch, seqlen_k, n_heads_kv, d_head], page by page in random places."""
+    """Copies the used keys of [batch, seqlen_k, n_heads_kv, d_head], page by page, at random."""
     size = max(q.p.seqlen_k, 1) if q.kind == "slots" else q.page_size
     n_ids = [-(-length // size) for length in q.lengths]
     places = [int(i) for i in rng.permutation(sum(n_ids) + 2)]
@@ -57,12 +58,13 @@ def _scatter(x: np.ndarray, q: PagedProblem, rng: np.random.Generator, layout: s
 
 
 def _no_page(rng: np.random.Generator, n_pages: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Ids that nobody may follow."""
+    """Returns ids that must not be followed."""
     return rng.choice(np.array([-1, n_pages, 2**31 - 1, -(2**31)], np.int32), shape)
 
 
 def _table(q: PagedProblem, pool: Pool, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """[rows, ids]: a row more than are used, and an id more than the longest sequence has."""
+    """Makes a table [rows, ids] with a row more than is used, and an id more than any sequence
+    has."""
     most = -(-max(q.p.seqlen_k, 1) // q.page_size) + 1
     table = _no_page(rng, len(pool.pages), (len(rows) + 1, most))
     for b, ids in enumerate(pool.ids):
@@ -80,8 +82,7 @@ def _flat(pool: Pool, indptr: np.ndarray, rng: np.random.Generator) -> np.ndarra
 def make_pages(
     q: PagedProblem, inputs: list[np.ndarray]
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """q, k, v with pages, and the keywords that say where they are; of a padded problem's q, k,
-    v."""
+    """Returns q, k, v of a padded problem with pages, and the keywords that describe the pages."""
     rng = np.random.default_rng(q.p.seed)
     layout_k, layout_v = q.p.layouts[1:3]
     seed = int(rng.integers(2**31))
@@ -114,7 +115,7 @@ def make_pages(
 
 
 def _in_memory(options: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Each in memory of its own, which ends where nobody may look."""
+    """Copies each array to memory of its own, which ends where it must not be read."""
     return {
         name: arrange(np.ascontiguousarray(x, np.int32), "contiguous")
         for name, x in options.items()
@@ -124,7 +125,7 @@ def _in_memory(options: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def run_paged(
     q: PagedProblem, inputs: list[np.ndarray] | None = None, config: str | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(O, LSE) of one call with pages."""
+    """Returns (O, LSE) of one call with pages."""
     pages, options = make_pages(q, inputs or make_inputs(q.dense))
     p = replace(q.p, seqused_k=None)
     return run_call(p, pages, options, config)

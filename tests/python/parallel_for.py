@@ -9,7 +9,7 @@ from flashattn._library import check, library
 
 
 class Hook:
-    """While entered, CPU work runs through run_tasks(). `calls` lists each call's n_tasks."""
+    """Runs CPU work through run_tasks() while it is entered. `calls` lists each call's n_tasks."""
 
     def __init__(self, n_workers: int) -> None:
         self.calls: list[int] = []
@@ -44,7 +44,7 @@ class ReversedHook(Hook):
 
 
 class ThreadsHook(Hook):
-    """Every task on a thread of its own, all side by side."""
+    """Runs every task on its own thread, all side by side."""
 
     def run_tasks(self, n_tasks: int, task) -> None:
         threads = [threading.Thread(target=task, args=(i,)) for i in range(n_tasks)]

@@ -1,6 +1,7 @@
 """Attention problems for the tests: inputs, a guarded run, and the comparison with the oracle.
 
-A problem is all that its run depends on, seed included: printing it is enough to replay it.
+A problem holds all that its run depends on, the seed included, so printing it is enough to replay
+it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from flashattn._problem import Problem as CallArguments
 from flashattn.compare import compare
 from memory import E4M3, Guarded, GuardedBytes, arrange, dtype_of
 
-# P rounded to the operands' type is noise: the relative error averages it over an output, and the
-# largest error meets over that of the naive attention. Both need an output of some size.
+# P rounded to the operands' type is noise. The relative error averages it over an output, and the
+# largest error is compared with that of the naive attention. Both need an output of some size.
 FEWEST_ROWS = 32
 FEWEST_ELEMENTS = 1000
 
@@ -54,7 +55,7 @@ class AttentionProblem:
 
     @property
     def types(self) -> tuple[str, str, str]:
-        """Of q, of k and v, of o."""
+        """Returns the types of q, of k and v, and of o."""
         wide = "float32" if self.dtype == E4M3 else self.dtype
         of_q = self.q_dtype or wide
         return of_q, self.dtype, self.o_dtype or (of_q if self.dtype == E4M3 else wide)
@@ -67,7 +68,7 @@ class AttentionProblem:
 
     @property
     def averages_rounding(self) -> bool:
-        """Whether the rules of docs/numerics.md hold for kernels that round P too."""
+        """Says whether the rules of docs/numerics.md hold for kernels that round P too."""
         rows = math.prod(self.q_shape[:-1])
         return rows >= FEWEST_ROWS and rows * self.d_head >= FEWEST_ELEMENTS
 
@@ -83,7 +84,7 @@ class AttentionProblem:
         return np.array(values, np.float32).reshape(self.batch, self.n_heads_kv)
 
     def options(self) -> dict[str, object]:
-        """Keywords of the oracle."""
+        """Returns keywords of the oracle."""
         return {
             "causal": self.causal,
             "window_size": self.window_size,
@@ -98,7 +99,7 @@ class AttentionProblem:
         }
 
     def call_options(self) -> dict[str, object]:
-        """Keywords of a call: the oracle's, and the longest lengths of a ragged batch."""
+        """Returns keywords of a call: the oracle's, and the longest lengths of a ragged batch."""
         return {
             **self.options(),
             "max_seqlen_q": None if self.cu_seqlens_q is None else self.seqlen_q,
@@ -108,13 +109,13 @@ class AttentionProblem:
 
 
 def largest_scale(scales: tuple[tuple[float, ...], ...] | float | None) -> float:
-    """Of finite scales, in magnitude."""
+    """Returns the largest magnitude of finite scales."""
     values = np.abs(np.array(1.0 if scales is None else scales, np.float64))
     return float(values[np.isfinite(values)].max(initial=0)) or 1.0
 
 
 def make_inputs(p: AttentionProblem) -> list[np.ndarray]:
-    """q, k, v: fresh random numbers of the problem's seed, in its layouts."""
+    """Returns q, k, v: random numbers of the problem's seed, in its layouts."""
     rng = np.random.default_rng(p.seed)
     q, k, v = (rng.standard_normal(shape) for shape in (p.q_shape, p.k_shape, p.k_shape))
     _shape_values(p, q, k)
@@ -126,7 +127,7 @@ def make_inputs(p: AttentionProblem) -> list[np.ndarray]:
 
 
 def _shape_values(p: AttentionProblem, q: np.ndarray, k: np.ndarray) -> None:
-    """Turns normal values into those that exercise the rescaling of the online softmax."""
+    """Changes normal values into those that exercise the rescaling of the online softmax."""
     if k.size == 0:
         return
     seqlen = k.shape[-3]
@@ -143,14 +144,14 @@ def _shape_values(p: AttentionProblem, q: np.ndarray, k: np.ndarray) -> None:
 
 
 def workspace_size(p: AttentionProblem, config: str | None = None) -> int:
-    """The bytes that the library asks for."""
+    """Returns the bytes that the library asks for."""
     return _workspace_size(_make_call(p, make_inputs(p))[0], config)
 
 
 def _make_call(
     p: AttentionProblem, inputs: list[np.ndarray], options: dict[str, np.ndarray] | None = None
 ) -> tuple[CallArguments, Guarded, Guarded]:
-    """The call, and where it writes O and LSE. options: more keywords."""
+    """Makes the call, and the memory for O and LSE. options: more keywords."""
     call = CallArguments(*inputs, **{**p.call_options(), **_lengths(p), **(options or {})})
     o = Guarded(call.q_shape, dtype_of(p.types[2]), p.layouts[3])
     lse = Guarded(call.lse_shape, np.float32, _lse_layout(p))
@@ -159,7 +160,7 @@ def _make_call(
 
 
 def _lengths(p: AttentionProblem) -> dict[str, np.ndarray]:
-    """Those that the problem has, each in memory of its own."""
+    """Returns the lengths that the problem has, each in memory of its own."""
     layout = "at_begin" if p.layouts[0] == "at_begin" else "contiguous"
     names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
     values = {name: getattr(p, name) for name in names if getattr(p, name) is not None}
@@ -167,7 +168,7 @@ def _lengths(p: AttentionProblem) -> dict[str, np.ndarray]:
 
 
 def _lse_layout(p: AttentionProblem) -> str:
-    """O's, where it is one of float32 values [batch, head, seq], ragged [head, token]."""
+    """Returns O's layout if it is one of LSE ([batch, head, seq], ragged [head, token])."""
     return p.layouts[3] if p.layouts[3] in ("at_begin", "padded") else "contiguous"
 
 
@@ -184,7 +185,7 @@ def run(
     config: str | None = None,
     workspace_bytes: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(O, LSE) of one call of the library; every output and the workspace is guarded.
+    """Returns (O, LSE) of one call of the library. Every output and the workspace are guarded.
 
     workspace_bytes    None: what the library asks for
     """
@@ -198,7 +199,7 @@ def run_call(
     config: str | None = None,
     workspace_bytes: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same with more keywords, which may say that K and V lie in pages."""
+    """Does the same with more keywords, which may say that K and V lie in pages."""
     call, o, lse = _make_call(p, inputs, options)
     if workspace_bytes is None:
         workspace_bytes = _workspace_size(call, config)
@@ -245,7 +246,7 @@ def check(
 
 
 def fill_unused(p: AttentionProblem, o: np.ndarray, lse: np.ndarray) -> None:
-    """Asserts that rows beyond seqused_q are as they were, and makes them the oracle's."""
+    """Asserts that rows beyond seqused_q were not written, and replaces them by the oracle's."""
     for b, used in enumerate(p.seqused_q or ()):
         if p.cu_seqlens_q is None:
             rest_o, rest_lse = o[b, used:], lse[b, :, used:]
@@ -257,7 +258,7 @@ def fill_unused(p: AttentionProblem, o: np.ndarray, lse: np.ndarray) -> None:
 
 
 def cpu_kernels() -> list[flashattn.Kernel]:
-    """Those of the CPU families; tests/gpu has the others."""
+    """Returns the kernels of the CPU families; tests/gpu has the others."""
     return [kernel for kernel in flashattn.kernels() if kernel.config.arch < flashattn.Arch.SM80]
 
 
@@ -266,16 +267,16 @@ def runnable_kernels() -> list[flashattn.Kernel]:
 
 
 def rounds_p(p: AttentionProblem, config: str | None) -> bool:
-    """Whether the kernel, or one that may be selected, rounds P to bf16, at any place of a binade:
-    relative to what was the row's maximum at an earlier time."""
+    """Says whether the kernel, or one that may be selected, rounds P to bf16, at any place of a
+    binade: relative to what was the row's maximum earlier."""
     configs = [config] if config else [str(kernel.config) for kernel in runnable_kernels()]
     rounding = ("AMX (BF16", "AVX512_BF16 (BF16", "NEON_BF16 (BF16")
     return p.dtype == "bfloat16" and any(c.startswith(rounding) for c in configs)
 
 
 def p_type(p: AttentionProblem, config: str | None) -> str:
-    """What the largest error is measured with: P in the type of k and v; in float32 where types
-    differ and the kernel keeps P so (AMX's has 16 bits at most)."""
+    """Returns the type of P for the largest error: that of k and v, or float32 if types differ and
+    the kernel keeps P so (AMX has at most 16 bits)."""
     if p.dtype == E4M3:
         return "float32"
     if len(set(p.types)) == 1 or rounds_p(p, config):
@@ -285,7 +286,7 @@ def p_type(p: AttentionProblem, config: str | None) -> str:
 
 
 def configs_for(p: AttentionProblem) -> list[str]:
-    """Short forms of the kernels here that serve the problem."""
+    """Returns short forms of the kernels here that serve the problem."""
     q, k = (
         np.broadcast_to(np.zeros(p.d_head, dtype_of(dtype)), shape)
         for dtype, shape in zip(p.types, (p.q_shape, p.k_shape))
@@ -298,7 +299,7 @@ def configs_for(p: AttentionProblem) -> list[str]:
 
 
 def check_every_kernel(p: AttentionProblem, inputs: list[np.ndarray] | None = None) -> None:
-    """The problem on each kernel here that serves it; at least the selected one must."""
+    """Checks the problem on each kernel here that serves it; at least the selected one must."""
     configs = configs_for(p)
     assert configs, f"no kernel serves {p}"
     for config in configs:

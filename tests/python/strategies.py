@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from memory import DTYPES, E4M3, LAYOUTS
 from problems import VALUES, AttentionProblem
 
-# print_blob: a failure prints the blob that replays it. No database: a run leaves no files.
+# With print_blob a failure prints the blob that replays it. Without a database a run leaves no
+# files.
 random_problems = settings(
     max_examples=400,
     deadline=None,
@@ -24,7 +25,7 @@ _D_HEADS = st.one_of(st.sampled_from([8, 16, 32, 64, 80, 96, 128]), st.integers(
 
 @st.composite
 def attention_problems(draw: st.DrawFn) -> AttentionProblem:
-    """Any problem of the API that is quick enough for float64."""
+    """Draws any problem of the API that is quick enough for float64."""
     batch = draw(st.integers(0, 3))
     n_heads_kv = draw(st.integers(1, 3))
     group = draw(st.sampled_from([1, 1, 2, 3, 5, 8]))
@@ -70,7 +71,7 @@ def _sides() -> st.SearchStrategy[int]:
 
 @st.composite
 def _lengths(draw: st.DrawFn, batch: int) -> tuple[int, tuple[int, ...] | None]:
-    """(length or longest length, cu_seqlens or None)."""
+    """Draws (length or longest length, cu_seqlens or None)."""
     if draw(st.booleans()):
         return draw(_LENGTHS), None
     lengths = [draw(_LENGTHS) for _ in range(batch)]

@@ -1,4 +1,4 @@
-"""Python in a process of its own, for what a library reads once."""
+"""Runs Python in a process of its own, for what a library reads once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PREFIX = ("FLASH_", "FLASHATTN_")
 
 
 def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    """`python ARGUMENTS` with this process's package and library, and no FLASH_ variable but
-    those given."""
+    """Runs `python ARGUMENTS` with this process's package and library, and these FLASH_
+    variables."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
     clean["FLASHATTN_LIBRARY"] = library()._name
     clean["PYTHONPATH"] = str(Path(flashattn.__file__).parents[1])

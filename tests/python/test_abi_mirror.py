@@ -1,4 +1,4 @@
-"""The ctypes mirror against what a C compiler makes of the header: no number is written twice."""
+"""The ctypes mirror is compared with what a C compiler makes of the header."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ CONSTANTS = {
 
 
 def _header_text() -> str:
-    """The header without its comments."""
+    """Returns the header without its comments."""
     return re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def numbers_of_c(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """Every size, offset, member size and constant, printed by a C program."""
+    """Prints every size, offset, member size and constant by a C program."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     assert compiler, "this test needs a C compiler"
     folder = tmp_path_factory.mktemp("mirror")

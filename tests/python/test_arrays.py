@@ -1,4 +1,4 @@
-"""The arrays that a call takes and gives back, whatever library made them, and what it refuses."""
+"""The arrays that a call takes and returns, of every library, and those that it refuses."""
 
 from __future__ import annotations
 
@@ -352,7 +352,7 @@ def test_lse_of_any_strides_of_a_ragged_batch() -> None:
 
 
 def test_lse_that_the_strides_of_c_cannot_say() -> None:
-    """All strides 0 mean contiguous there."""
+    """In the C API strides that are all 0 mean contiguous."""
     q, k, v = _inputs()
     single = np.zeros(1, np.float32)
     repeated = np.lib.stride_tricks.as_strided(single, (2, 4, 9), (0, 0, 0))

@@ -1,5 +1,4 @@
-"""`bench-chunks` where there is no GPU: what its options mean, what it refuses, and the table and
-the records that it makes of given times."""
+"""`bench-chunks` without a GPU: its options, what it refuses, and how it prints given times."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ Table = list[list[str]]
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., Table]:
-    """The cells that `bench-chunks` prints, heads first: the library takes 1 ms for contiguous
-    keys and 2 for pages, FA3 always 3, and launches are cold where a second is added."""
+    """Returns the cells that `bench-chunks` prints, heads first. The library takes 1 ms for
+    contiguous keys and 2 for pages, FA3 always 3, and cold launches a second more."""
 
     class Caches:
         def __init__(self, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""What `bench` compares with computes the same attention, or says that it does not."""
+"""The peers of `bench` compute the same attention, or say that they do not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_peer_serves_grouped_heads(peer: Contender, seqlen_q: int, causal: bool)
 
 
 def _check(peer: Contender, inputs: list[np.ndarray], options: dict[str, Any]) -> None:
-    """Twice, since a peer may keep state from call to call."""
+    """Checks twice, because a peer may keep state from call to call."""
     call = bench_cpu_peers.make_call(peer.label, *inputs, options)
     expected, _ = oracle.attention(*inputs, **options)
     for _ in range(2):

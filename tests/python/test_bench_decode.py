@@ -1,5 +1,6 @@
-"""`bench-decode` where there is no GPU: which batches its options mean, what it refuses, what it
-times of a batch, and the table, the records and the picture that it makes of given times."""
+"""`bench-decode` without a GPU: its options, what it refuses, what it times of a batch, and the
+table, the records and the picture that it makes of given times.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +130,7 @@ class FakeCaches:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., Table]:
-    """The cells that `bench-decode` prints on a device with a clock of its own, heads first."""
+    """Returns the cells that `bench-decode` prints on a device with its own clock, heads first."""
     spent: list[float] = []
 
     def takes(microseconds: float) -> Callable[[], None]:
@@ -310,7 +311,7 @@ def test_the_floor_has_the_ways_that_the_device_has(
 
 
 class FakeMemory:
-    """What is asked of a torch tensor."""
+    """Has what the benchmark uses of a torch tensor."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array

@@ -1,5 +1,6 @@
-"""`bench --lengths`: what a description of a ragged batch means, what there is to do, and what is
-refused. Measuring takes a GPU (tests/gpu/test_gpu_command_line.py)."""
+"""`bench --lengths`: what a description of a ragged batch means, how much work it is, and what is
+refused. Measuring takes a GPU (tests/gpu/test_gpu_command_line.py).
+"""
 
 from __future__ import annotations
 

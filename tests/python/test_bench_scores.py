@@ -1,5 +1,4 @@
-"""`bench --scores`: the first key outweighs all others by more than any type holds, for every query
-or for one alone."""
+"""`bench --scores`: for some query the first key outweighs all others by more than types hold."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ SINGLE_PRECISION = 128 * np.log(2)  # P beyond this overflows
 
 
 def _growth(softmax_scale: float | None, *, once: bool) -> np.ndarray:
-    """Of the first key's score over the largest other, for each query: [batch, head, query]."""
+    """Returns the first key's score less the largest other: [batch, head, query]."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     q, k = (torch.randn(2, 40, 3, D_HEAD, dtype=torch.bfloat16) for _ in range(2))

@@ -1,5 +1,4 @@
-"""Merging partial results: against the oracle, against attention over all keys at once, and with
-partial rows that saw nothing."""
+"""Merging partial results, some with rows that saw nothing, is compared with whole attention."""
 
 import flashattn
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from memory import DTYPES, arrange, dtype_of
 from strategies import random_problems
 
-# Rounding to the result's type, and a few float32 operations.
+# The error of rounding to the result's type, and of a few float32 operations.
 TOLERANCE = {"float32": 1e-5, "float16": 6e-4, "bfloat16": 5e-3}
 
 

@@ -1,5 +1,5 @@
-"""`flashattn COMMAND`, and bad input: one clear line, exit code 2, no output. The benchmarks have
-files of their own."""
+"""`flashattn COMMAND`: each command, and bad input, which gets one line and exit code 2. The
+benchmarks have files of their own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from subprocesses import run_python
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """Paths of q, k, v and o .npy files; o is not there yet."""
+    """Returns paths of q, k, v and o .npy files; o does not exist yet."""
     for name, array in zip("qkv", make_inputs(AttentionProblem(2, 9, 14, 4, 2, 16))):
         np.save(tmp_path / f"{name}.npy", array)
     return [str(tmp_path / f"{name}.npy") for name in "qkvo"]
@@ -194,7 +194,7 @@ def _truncated(path: str) -> None:
 
 
 def _huge(path: str) -> None:
-    """A header that announces 2^42 elements over a few bytes of data."""
+    """Makes a header that announces 2^42 elements over a few bytes of data."""
     with open(path, "wb") as file:
         header = {"descr": "<f4", "fortran_order": False, "shape": (1, 2**32, 1, 2**10)}
         np.lib.format.write_array_header_1_0(file, header)

@@ -1,4 +1,4 @@
-"""Configurations mirrored: short form, order, look-up, filters."""
+"""Configurations in Python: short form, order, look-up, filters."""
 
 import dataclasses
 
@@ -134,7 +134,7 @@ NO_SM80 = "without a kernel|CUDA device" if HAS_CUDA else "which was built witho
 
 
 def test_lookup_says_why_not() -> None:
-    """By the message, and by the class beside LookupError that a caller would expect."""
+    """The message says why, and so does the class beside LookupError that a caller would expect."""
     for config, kind, match in (
         (SM80, flashattn.FlashAttnError, NO_SM80),
         (dataclasses.replace(SM80, n_warps=3), ValueError, "n_warps"),

@@ -1,5 +1,6 @@
-"""A CUDA device that is not there: refused with its reason, whether the library has no CUDA or the
-machine no such device, while the CPU goes on working."""
+"""A CUDA device that is not there is refused with its reason, whether the library has no CUDA or
+the machine no such device. The CPU goes on working.
+"""
 
 import absent_device
 import flashattn

@@ -1,4 +1,4 @@
-"""The same inputs give the same bits: again, with other threads, beside other neighbours."""
+"""The same inputs give the same bits: again, with other threads, and in other batches."""
 
 import threading
 from dataclasses import replace
@@ -22,19 +22,20 @@ PROBLEMS = {
         cu_seqlens_q=(0, 120, 121, 130),
         cu_seqlens_k=(0, 130, 2130, 2200),
     ),
-    # Heads side by side, together where threads are few; some groups of them have fewer.
+    # Heads lie side by side, and are computed together where threads are few; some groups have
+    # fewer.
     "heads together": AttentionProblem(1, 2, 1500, 22, 11, 256, "bfloat16", causal=True),
-    # The same of heads with more rows, those of several queries.
+    # The same with heads of more rows, those of several queries.
     "rows together": AttentionProblem(1, 4, 2500, 20, 5, 64, "bfloat16", causal=True),
-    # Heads side by side, which a worker packs and attends by turns where memory is enough.
+    # Heads lie side by side, and a worker has several whole heads at once if there is memory.
     "heads by turns": AttentionProblem(2, 300, 300, 7, 7, 64, "bfloat16", causal=True),
-    # Fewer blocks of rows than threads, which then take parts of them.
+    # There are fewer blocks of rows than threads, which then take parts of them.
     "few blocks": AttentionProblem(1, 300, 300, 1, 1, 64, "bfloat16", causal=True),
-    # Keys that a level 2 cache has no room for: a task has several blocks of rows.
+    # The keys do not fit a level 2 cache, so that a task has several blocks of rows.
     "large tasks": AttentionProblem(1, 520, 9300, 32, 8, 8, "bfloat16", window_size=(200, 0)),
-    # Keys of several blocks of rows are split.
+    # The keys of several blocks of rows are split.
     "split blocks": AttentionProblem(1, 60, 6000, 8, 4, 32, "bfloat16", causal=True),
-    # More heads than packed keys are kept of at a time, with heads between them that pack none.
+    # There are more heads than slots of packed keys, with heads between them that pack none.
     "many heads": AttentionProblem(
         5,
         300,
@@ -75,7 +76,7 @@ def test_thread_counts(p: AttentionProblem) -> None:
 
 @every_problem
 def test_workspace_sizes(p: AttentionProblem) -> None:
-    """From what one thread asks for to what four do."""
+    """The sizes go from what one thread asks for to what four do."""
     for config in configs_for(p):
         flashattn.set_num_threads(1)
         least = workspace_size(p, config)
@@ -89,7 +90,7 @@ def test_workspace_sizes(p: AttentionProblem) -> None:
 
 @every_problem
 def test_order_of_heads_in_memory(p: AttentionProblem) -> None:
-    """Token after token all heads, as elsewhere, and head after head."""
+    """Tokens have all heads side by side, or heads all their tokens."""
     q, k, v = make_inputs(p)
     by_heads = [np.ascontiguousarray(x.swapaxes(-3, -2)).swapaxes(-3, -2) for x in (k, v)]
     for config in configs_for(p):
@@ -110,7 +111,7 @@ def test_neighbours_of_a_padded_batch(seqlens: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("lengths", [(40, 90, 7, 200), (1, 3000)], ids=["prefill", "split"])
 def test_neighbours_of_a_ragged_batch(lengths: tuple[int, ...]) -> None:
-    """A sequence alone and beside longer and shorter ones."""
+    """A sequence is alone, and beside longer and shorter ones."""
     keys, queries = lengths, tuple(min(n, 60) if n < 1000 else 2 for n in lengths)
     p = _ragged(queries, keys)
     q, k, v = make_inputs(p)

@@ -1,5 +1,6 @@
-"""workspace=: the memory that a call on a CUDA device works in, checked before the library sees it.
-The device is one that no machine has, and the library's part is recorded."""
+"""workspace=: the memory that a call on a CUDA device works in is checked before the library sees
+it. No machine has the device, and the library's part is recorded.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ SIZE = 4096
 
 
 class Launches:
-    """What flash_forward was given of each call: the workspace's address and bytes."""
+    """Records what flash_forward was given of each call: the workspace's address and bytes."""
 
     def __init__(self) -> None:
         self.workspaces: list[tuple[int | None, int]] = []
@@ -30,7 +31,7 @@ class Launches:
 
 @pytest.fixture
 def wanted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes that a call wants, in a list for tests to change."""
+    """Returns the bytes that a call wants, in a list for tests to change."""
     size = [SIZE]
     monkeypatch.setattr(_attention, "workspace_size", lambda args, kernel: size[0])
     return size

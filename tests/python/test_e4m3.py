@@ -1,7 +1,7 @@
-"""K and V of e4m3: every code, scales of every kind, and what must not be looked at; on every
-kernel here.
+"""K and V of e4m3 on every kernel here: every code, scales of every kind, and memory that must not
+be read.
 
-The values of the codes are spelled out once more, apart from ml_dtypes, which makes the arrays.
+The values of the codes are spelled out independently of ml_dtypes, which makes the arrays.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ every_problem = pytest.mark.parametrize("name", PROBLEMS)
 
 
 def _scales(p: AttentionProblem, seed: int) -> tuple[tuple[float, ...], ...]:
-    """Of both signs, one for each batch entry and K/V head."""
+    """Returns scales of both signs, one per batch entry and K/V head."""
     scales = np.random.default_rng(seed).uniform(0.2, 2, (p.batch, p.n_heads_kv))
     scales[:, ::2] *= -1
     return tuple(tuple(float(np.float32(x)) for x in row) for row in scales)
@@ -54,7 +54,7 @@ def _configs(p: AttentionProblem) -> list[str]:
 
 
 def _table() -> np.ndarray:
-    """[256] in float64: sign, 4 bits of an exponent with a bias of 7, 3 bits of a mantissa."""
+    """Returns [256] in float64: sign, 4 bits of exponent with a bias of 7, 3 bits of mantissa."""
     codes = np.arange(256)
     exponent, mantissa = codes >> 3 & 15, codes & 7
     normal = (1 + mantissa / 8) * 2.0 ** (exponent - 7)
@@ -73,8 +73,8 @@ def _same(actual: np.ndarray, expected: np.ndarray) -> bool:
 @pytest.mark.parametrize("d_head", [1, 7, 16, 24, 37, 64, 128, 200])
 @pytest.mark.parametrize("packed", [False, True])
 def test_every_code_has_its_value(d_head: int, packed: bool) -> None:
-    """A query sees one key: O is V, and LSE the one score. Packed: queries of a sequence, each of
-    which sees the key beside it."""
+    """A query sees one key, so that O is V, and LSE the score. Packed: each of a sequence's
+    queries."""
     codes = (np.arange(256)[:, None] + 5 * np.arange(d_head)) % 256
     shape = (1, 256, 1, d_head) if packed else (256, 1, 1, d_head)
     v = codes.astype(np.uint8).view(dtype_of(E4M3)).reshape(shape)

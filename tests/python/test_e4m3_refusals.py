@@ -1,5 +1,4 @@
-"""One test a reason for which the library refuses a call with K and V of e4m3, or with scales;
-outputs are untouched."""
+"""There is one test per reason to refuse a call with K and V of e4m3 or scales. Outputs stay."""
 
 from __future__ import annotations
 
@@ -81,7 +80,7 @@ def _in_lse(call: QuantCall) -> None:
     call.quant.v_scale = call.lse.array.ctypes.data + 8
 
 
-# What every call sees.
+# Every call sees these.
 SHAPE_REFUSALS = {
     "struct_size": (
         _set("struct_size", 0), INVALID_ARGUMENT, ["flash_quant_t.struct_size is 0"],
@@ -105,7 +104,7 @@ SHAPE_REFUSALS = {
         for axis in ("batch", "head")
     },
 }  # fmt: skip
-# What only flash_forward() looks at.
+# Only flash_forward() sees these.
 DATA_REFUSALS = {
     "in_o": (_in_o, INVALID_ARGUMENT, ["o overlaps quant.k_scale"]),
     "in_lse": (_in_lse, INVALID_ARGUMENT, ["lse overlaps quant.v_scale"]),

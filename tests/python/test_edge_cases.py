@@ -92,7 +92,7 @@ def test_ragged_batch_of_no_sequences() -> None:
 
 
 def test_rows_without_a_key_are_zero_and_minus_infinity() -> None:
-    """Bottom-right alignment: of 9 queries over 4 keys the first 5 see nothing."""
+    """Masks are aligned bottom-right: of 9 queries over 4 keys the first 5 see nothing."""
     p = AttentionProblem(1, 9, 4, 2, 2, 40, causal=True)
     for config in configs_for(p):
         o, lse = check(p, config=config)
@@ -134,7 +134,8 @@ def test_causal_is_a_window_to_the_left() -> None:
 def test_poison_reaches_only_the_rows_that_see_it(
     dtype: str, tensor: int, key: int, poison: float
 ) -> None:
-    """A key in the middle: rows that do not see it keep their bits, the others match the oracle."""
+    """A key in the middle is NaN. Rows that do not see it keep their bits; others match the
+    oracle."""
     p = AttentionProblem(1, 150, 150, 2, 1, 64, dtype, causal=True, window_size=(70, -1))
     hidden = ~Mask(True, 70, -1).visible(150, 150)[:, key]
     for config in configs_for(p):
@@ -217,7 +218,7 @@ def test_infinite_scores_under_a_softcap_are_the_cap(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_one_key_gives_back_every_bit_pattern_of_v(dtype: str) -> None:
-    """All 65,536 elements there are: subnormals, the largest, infinities, NaN."""
+    """V has all 65,536 elements: subnormals, the largest, infinities, NaN."""
     p = AttentionProblem(1, 1, 1, 256, 256, 256, dtype)
     every = np.arange(2**16, dtype=np.uint16).view(dtype_of(dtype)).reshape(p.q_shape)
     zeros = np.zeros_like(every)
@@ -308,7 +309,7 @@ def test_unaligned_lengths() -> None:
 
 @pytest.mark.parametrize("batch, n_heads", [(65_537, 1), (1, 65_537), (66_000, 2)])
 def test_batch_and_heads_over_65535(batch: int, n_heads: int) -> None:
-    """With one key, O is V and LSE the score: no oracle needed."""
+    """With one key, O is V and LSE the score, so that no oracle is needed."""
     p = AttentionProblem(batch, 1, 1, n_heads, n_heads, 4)
     q, k, v = make_inputs(p)
     scores = (q.astype(np.float64) * k).sum(axis=-1) / 2
@@ -320,7 +321,7 @@ def test_batch_and_heads_over_65535(batch: int, n_heads: int) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, 2], ids=["batch", "seq", "head"])
 def test_strides_over_2_to_the_31(axis: int) -> None:
-    """Four tensors in a sparse mapping; their elements lie more than 2^31 elements apart."""
+    """Four tensors in a sparse mapping have elements more than 2^31 elements apart."""
     p = AttentionProblem(2, 2, 2, 2, 2, 8, "float16")
     for config in configs_for(p):
         with _sparse_arrays(p.q_shape, np.float16, axis, 4) as (q, k, v, o):
@@ -333,7 +334,7 @@ def test_strides_over_2_to_the_31(axis: int) -> None:
 
 
 class _sparse_arrays:
-    """Arrays of a shape whose `axis` has a stride of 2^31 + 7 elements."""
+    """Makes arrays of a shape whose `axis` has a stride of 2^31 + 7 elements."""
 
     def __init__(self, shape, dtype, axis: int, count: int) -> None:
         item = np.dtype(dtype).itemsize
@@ -384,7 +385,7 @@ def test_grouped_queries(ratio: int, dtype: str) -> None:
 
 
 def test_every_family_was_exercised() -> None:
-    """A guard for this file: the problems above ran on every family that this machine can run."""
+    """This guards this file: the problems above ran on every family that this machine can run."""
     p = AttentionProblem(dtype="bfloat16")
     families = {kernel.config.arch for kernel in runnable_kernels()}
     assert {flashattn.Config.parse(config).arch for config in configs_for(p)} == families

@@ -1,4 +1,4 @@
-"""The environment variables, each in a process of its own: they are read once."""
+"""Each environment variable is tested in a process of its own, because it is read once."""
 
 import flashattn
 import pytest
@@ -26,7 +26,7 @@ def _python(code: str, **environment: str) -> str:
 
 
 def _families() -> list[str]:
-    """Names of the families that this machine can run, oldest first."""
+    """Returns names of the families that this machine can run, oldest first."""
     names = {flashattn.Arch(kernel.config.arch).name for kernel in runnable_kernels()}
     return [FAMILY[isa] for isa in ISA if FAMILY[isa] in names]
 

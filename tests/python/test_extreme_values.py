@@ -1,6 +1,5 @@
-"""Scales, softcaps, scores and values near the ends of fp32's range, on every kernel that runs.
-
-Few rows, more rows than are read in place, and split keys.
+"""Scales, softcaps, scores and values near the ends of fp32's range, on every kernel that runs,
+with few rows, more rows than are read in place, and split keys.
 """
 
 from dataclasses import replace
@@ -105,7 +104,7 @@ def test_scores_up_to_the_largest_number_choose_the_key_of_the_largest(
 @every_shape
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_scores_of_both_signs_up_to_the_largest_number(dtype: str, shape: AttentionProblem) -> None:
-    """Of query -1 and of query 1 in turns; the difference of two scores is beyond fp32."""
+    """Queries of -1 and 1 alternate, and the difference of two scores is beyond fp32."""
     p = replace(shape, dtype=dtype, softmax_scale=1.0)
     q, k, v = make_inputs(p)
     q[...], k[...] = 0, 0
@@ -129,8 +128,8 @@ def test_scores_of_both_signs_up_to_the_largest_number(dtype: str, shape: Attent
 def test_an_infinite_value_shows_whatever_its_weight(
     comes_last: bool, score: float, shape: AttentionProblem, dtype: str
 ) -> None:
-    """Infinity from a weight of 2^-125 on, NaN or infinity below; other columns are as if it were
-    zero, as far as its weight is nothing."""
+    """Infinity shows from a weight of 2^-125 on, and as NaN or infinity below. Other columns are as
+    if it were zero, as far as its weight is nothing."""
     p = replace(shape, dtype=dtype, softmax_scale=1.0)
     q, k, v = make_inputs(p)
     key = p.seqlen_k - 1 if comes_last else 0
@@ -157,7 +156,7 @@ LEAST_NORMAL = 2.0**-126
 
 
 def flushes_subnormals(p: AttentionProblem, config: str) -> bool:
-    """Whether products of bf16 count subnormal numbers as 0 (docs/numerics.md)."""
+    """Says whether products of bf16 count subnormal numbers as 0 (docs/numerics.md)."""
     return rounds_p(p, config)
 
 
@@ -167,8 +166,8 @@ def flushes_subnormals(p: AttentionProblem, config: str) -> bool:
 def test_subnormal_values_are_kept_or_count_as_zero(
     seqlen_q: int, seqlen_k: int, dtype: str
 ) -> None:
-    """Of keys that weigh alike. Where instructions count subnormal numbers as 0, no more than the
-    least normal number is lost."""
+    """Keys weigh alike. Where subnormal numbers count as 0, no more than the least normal is
+    lost."""
     p = AttentionProblem(1, seqlen_q, seqlen_k, 1, 1, 32, dtype)
     q, k, v = make_inputs(p)
     q[...] = 0

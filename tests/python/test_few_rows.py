@@ -1,4 +1,4 @@
-"""A few query rows a K/V head, whose kernels read the keys where they lie."""
+"""A few query rows per K/V head, whose kernels read keys in place."""
 
 from dataclasses import replace
 
@@ -78,8 +78,8 @@ def test_rows_that_see_different_keys(group: int, seqlen_q: int, window: tuple[i
 
 @pytest.mark.parametrize("n_last", [1, 2, 3, 40])
 def test_rows_that_see_nothing_of_the_last_keys(n_last: int) -> None:
-    """Eight splits of 320 keys, and some that only the last one, two or three queries see, or all
-    four. One thread takes all heads together."""
+    """There are eight splits of 320 keys; some are seen only by the last one, two or three queries,
+    or by all four. One thread takes all heads together."""
     flashattn.set_num_threads(1)
     p = replace(FEW, seqlen_q=4, n_heads=8, seqlen_k=2560 + n_last, causal=True)
     q, k, v = make_inputs(p)

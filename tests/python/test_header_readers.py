@@ -1,5 +1,6 @@
-"""The public header as other languages' tools read it: cffi, which parses plain C, and clang's
-syntax tree, from which bindgen and its like make their bindings."""
+"""The public header is read by other languages' tools: by cffi, which parses plain C, and as
+clang's syntax tree, from which bindgen and others make their bindings.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def declared_enumerators() -> set[str]:
 
 
 def declared_structs() -> dict[str, list[str]]:
-    """Each struct with a body, and the names of its members."""
+    """Returns the names of the members of each struct with a body."""
     bodies = re.findall(r"typedef struct (\w+) \{(.*?)\}", without_comments(), flags=re.DOTALL)
     return {name: re.findall(r"(\w+)(?:\[\w+\])?;", body) for name, body in bodies}
 
@@ -42,10 +43,10 @@ DEFINITION = r"^static inline [^;{]*\{.*?^\}"
 
 @pytest.fixture(scope="module")
 def declarations(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What cffi can parse. Three steps make it of the header: the preprocessor, in the words of no
-    particular compiler, so that FLASH_API is empty; empty standard headers, whose types cffi knows;
-    and no bodies of functions, which begin with "static inline" and end with a brace at the
-    beginning of a line."""
+    """Makes of the header what cffi can parse, in three steps. The preprocessor runs without a
+    compiler's own macros, so that FLASH_API is empty. Standard headers are empty, because cffi
+    knows their types. Bodies of functions, which begin with "static inline" and end with a brace at
+    the beginning of a line, are removed."""
     folder = tmp_path_factory.mktemp("standard")
     for name in ("stddef.h", "stdint.h"):
         (folder / name).touch()
@@ -74,7 +75,7 @@ def test_cffi_has_every_name(ffi, lib) -> None:
 
 
 def tensor(ffi, buffer, seqlen: int) -> dict[str, object]:
-    """One head of dimension 1."""
+    """Makes one head of dimension 1."""
     return {
         "data": ffi.cast("void *", buffer),
         "stride_batch": seqlen,
@@ -112,7 +113,7 @@ def walk(node: dict) -> Iterator[dict]:
 
 @pytest.fixture(scope="module", params=["c", "c++"])
 def tree(request: pytest.FixtureRequest) -> list[dict]:
-    """The header's syntax tree in one of the languages, as a list of its nodes."""
+    """Returns the header's syntax tree in one of the languages, as a list of its nodes."""
     if shutil.which("clang") is None:
         pytest.skip("clang is not installed")
     command = ["clang", "-fsyntax-only", "-Wno-everything", "-Xclang", "-ast-dump=json"]
@@ -122,7 +123,7 @@ def tree(request: pytest.FixtureRequest) -> list[dict]:
 
 
 def named(tree: list[dict], kind: str) -> dict[str, dict]:
-    """The header's nodes of a kind by their names."""
+    """Returns the header's nodes of a kind, by their names."""
     found = (node for node in tree if node["kind"] == kind and not node.get("isImplicit"))
     return {node["name"]: node for node in found if "flash" in node.get("name", "").lower()}
 

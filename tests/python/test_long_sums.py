@@ -1,4 +1,4 @@
-"""2^20 keys in fp32: sums of so many numbers lose digits where they are one chain."""
+"""Sums over 2^20 keys in fp32 lose digits if they are one chain."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from problems import AttentionProblem, check_every_kernel, configs_for, run
 KEYS = 2**20
 CHECKED = 3  # rows, heads: float64 attention over so many keys is slow
 
-# Rows, K/V heads and values: splits are few, or none, where there are many rows or heads.
+# Rows, K/V heads and values. With many rows or heads there are few splits, or none.
 SUMS = {
     "one_row": (1, 1, "constant"),
     "some_rows": (17, 1, "normal"),
@@ -58,7 +58,7 @@ def test_sums_over_many_keys(seqlen_q: int, n_heads: int, values: str) -> None:
 
 
 def test_bits_do_not_depend_on_the_number_of_threads() -> None:
-    """Windows begin and end in other blocks for each row, and tasks have fewer rows then."""
+    """Windows begin and end in other blocks for each row, and tasks have fewer rows."""
     p = AttentionProblem(1, 300, 9000, 1, 1, 16, causal=True, window_size=(5000, -1))
     for config in configs_for(p):
         results = []

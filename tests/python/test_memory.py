@@ -1,4 +1,4 @@
-"""The tests' own memory: an access beyond it cannot go unseen."""
+"""An access beyond the tests' own memory is always seen."""
 
 import signal
 

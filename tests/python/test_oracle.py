@@ -1,5 +1,4 @@
-"""The oracle against numbers worked out by hand, and the comparators against wrong results: what
-all other tests stand on."""
+"""The oracle is compared with numbers found by hand, and the comparators with wrong results."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ def _column(*values: float) -> np.ndarray:
 
 
 def test_by_hand() -> None:
-    """Scores ln 1, ln 2, ln 3 weigh 1/6, 2/6, 3/6."""
+    """Scores ln 1, ln 2, ln 3 have the weights 1/6, 2/6, 3/6."""
     o, lse = oracle.attention(_column(1), _column(0, LN2, LN3), _column(6, 12, 30))
     assert o.item() == pytest.approx((6 + 24 + 90) / 6)
     assert lse.item() == pytest.approx(math.log(6))
@@ -37,7 +36,7 @@ def test_scale_and_softcap_by_hand() -> None:
 
 
 def _seen(len_q: int, len_k: int, **options: object) -> list[set[int]]:
-    """Which keys each query sees: with equal scores and one-hot V, those of non-zero weight."""
+    """Finds the keys that each query sees: equal scores and one-hot V give them weights."""
     q, k = np.zeros((1, len_q, 1, len_k)), np.zeros((1, len_k, 1, len_k))
     v = np.eye(len_k).reshape(1, len_k, 1, len_k)
     o, _ = oracle.attention(q, k, v, **options)

@@ -1,7 +1,7 @@
-"""K and V in pages: the bits of the same call without them, and nothing else is looked at.
+"""K and V in pages give the bits of the same call without pages, and nothing else is read.
 
-Everything that a call may not look at holds NaN, or ids that are no page; memory ends where it may
-not be touched.
+Everything that a call must not read holds NaN, or ids that are no page, and memory ends where it
+must not be accessed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from strategies import attention_problems, random_problems
 PAGE_SIZES = (1, 3, 16, 19, 64, 128, 256)
 every_page_size = pytest.mark.parametrize("page_size", PAGE_SIZES)
 
-# Of each way to read keys: rows in place, packed by the task or for all tasks, keys split or not.
+# These cover each way to read keys: rows in place, packed by the task or for all tasks, keys split
+# or not.
 PROBLEMS = {
     "decode": AttentionProblem(6, 1, 300, 4, 2, 64, "bfloat16", seqused_k=(0, 1, 63, 64, 65, 300)),
     "lone rows": AttentionProblem(3, 1, 200, 3, 3, 80, seqused_k=(200, 64, 129)),
@@ -62,7 +63,7 @@ def _bits(results: tuple[np.ndarray, np.ndarray]) -> tuple[bytes, bytes]:
 
 
 def _check(q: PagedProblem, inputs: list[np.ndarray] | None = None) -> None:
-    """The bits of the same call without pages, on every kernel here."""
+    """Checks for the bits of the same call without pages, on every kernel here."""
     inputs = inputs or make_inputs(q.dense)
     for config in configs_for(q.dense):
         dense = _bits(run(q.dense, inputs, config))
@@ -124,7 +125,7 @@ def test_what_is_seen_is_computed_with(value: float, page_size: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_sequence_may_use_a_page_twice(dtype: str) -> None:
-    """Shared prefixes, and pages of one sequence that are one page."""
+    """Pages are shared prefixes, or a sequence has one page several times."""
     p = AttentionProblem(2, 3, 64, 4, 2, 64, dtype, causal=True)
     q, k, v = make_inputs(p)
     k[:, 16:32], v[:, 16:32] = k[:, :16], v[:, :16]

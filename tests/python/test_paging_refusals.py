@@ -1,5 +1,6 @@
-"""One test a reason for which a call with pages is refused: by the library, outputs untouched, and
-by the package, which knows how large the caller's arrays are."""
+"""There is one test per reason for which a call with pages is refused: by the library, with outputs
+untouched, or by the package, which knows the sizes of the caller's arrays.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ def _ragged(call: PagedCall) -> None:
     call.set_lengths("cu_seqlens_k", [0, 3, 5])
 
 
-# What every call sees.
+# Every call sees these.
 SHAPE_REFUSALS = {
     "struct_size": (_set("struct_size", 0), ["flash_paging_t.struct_size is 0"]),
     "page_size_0": (_set("page_size", 0), ["page_size is 0"]),
@@ -115,7 +116,7 @@ SHAPE_REFUSALS = {
     ),
 }
 
-# What only flash_forward() looks at.
+# Only flash_forward() sees these.
 DATA_REFUSALS = {
     "used_negative": (_put("seqused_k", 1, -1), ["seqused_k[1] is -1"]),
     "used_beyond_seqlen_k": (_put("seqused_k", 0, 8), ["seqused_k[0] is 8", "7"]),
@@ -162,7 +163,7 @@ DATA_REFUSALS = {
 
 
 def _make_v_table_short(call: PagedCall) -> None:
-    """The pool has pages 0 to 4; with one less, only V's table names page 4."""
+    """The pool has pages 0 to 4. With one page less only V's table names page 4."""
     call.arrays["page_table"][0] = [3, 0, 2]
     call.arrays["page_indptr"][:] = [0, 1, 4]
     call.paging.n_pages = 4

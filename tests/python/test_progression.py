@@ -1,5 +1,4 @@
-"""`bench --set progression...` where there is no GPU: what it refuses, and the table that it makes
-of given times."""
+"""`bench --set progression...` without a GPU: what it refuses, and its table of given times."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ Table = list[list[str]]
 
 
 def _measure(contenders: list, _seqlen: int, _batch: int, args: argparse.Namespace) -> list:
-    """Step i takes i + 1 ms, a peer one."""
+    """Step i takes i + 1 ms, and a peer one."""
     steps = [(contender, 1e-3 * (i + 1)) for i, contender in enumerate(contenders)]
     peers = () if args.no_peers else PEERS
     return [*steps, *((Contender(f"{p} (X)", None, None, is_peer=True), 1e-3) for p in peers)]
@@ -29,7 +28,7 @@ def _measure(contenders: list, _seqlen: int, _batch: int, args: argparse.Namespa
 
 @pytest.fixture
 def table_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Table]:
-    """The cells that `bench --set` prints, heads first, in a library that holds every step."""
+    """Returns the cells that `bench --set` prints, heads first, in a library with every step."""
     steps = [s for chosen in progression.SETS.values() for s in (*chosen.full, *chosen.causal)]
     held = [SimpleNamespace(config=flashattn.Config.parse(step)) for step in steps]
     monkeypatch.setattr(progression, "kernels", lambda: held)

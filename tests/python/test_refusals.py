@@ -1,6 +1,5 @@
-"""One test a reason for which the library refuses a call.
-
-Each: the status that the header promises, a message that carries the values, outputs untouched.
+"""There is one test per reason for which the library refuses a call. It checks the status that the
+header promises, a message with the values, and that outputs are untouched.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ NAN, INFINITY = float("nan"), float("inf")
 
 
 def _set(path: str, value: object) -> Callable[[_abi.flash_forward_args_t], None]:
-    """Sets a member, as in "q.stride_seq"."""
+    """Sets a member, such as "q.stride_seq"."""
 
     def spoil(args: _abi.flash_forward_args_t) -> None:
         *parents, name = path.split(".")
@@ -48,7 +47,7 @@ def _reserved(name: str) -> Callable[[_abi.flash_forward_args_t], None]:
 
 
 def _copy(path: str, source: str) -> Callable[[_abi.flash_forward_args_t], None]:
-    """Sets a member to what another one is."""
+    """Copies one member to another."""
 
     def spoil(args: _abi.flash_forward_args_t) -> None:
         value = args
@@ -67,8 +66,8 @@ def _both(*spoilers: Callable) -> Callable[[_abi.flash_forward_args_t], None]:
     return spoil
 
 
-# What flash_forward(), flash_workspace_size(), flash_prepare(), flash_select_kernel() and
-# flash_query_support() all see: (name, change, status, parts of the message).
+# flash_forward(), flash_workspace_size(), flash_prepare(), flash_select_kernel() and
+# flash_query_support() all see these: (name, change, status, parts of the message).
 SHAPE_REFUSALS = [
     ("struct_size_0", _set("struct_size", 0), INVALID_ARGUMENT, ["struct_size is 0"]),
     ("struct_size_odd", _set("struct_size", 9), INVALID_ARGUMENT, ["struct_size is 9"]),
@@ -131,7 +130,7 @@ SHAPE_REFUSALS = [
     ),
 ]
 
-# What only flash_forward() looks at.
+# Only flash_forward() sees these.
 DATA_REFUSALS = [
     ("q_null", _set("q.data", None), INVALID_ARGUMENT, ["q.data is NULL"]),
     ("k_null", _set("k.data", None), INVALID_ARGUMENT, ["k.data is NULL"]),
@@ -333,7 +332,7 @@ def _runnable_config(dtype: int = _abi.FLASH_DTYPE_FP32) -> _abi.flash_config_t:
 
 
 def _assert_kernel_refused(kernel: int, status: int, parts: list[str]) -> None:
-    """By every call that takes one."""
+    """Asserts that every call that takes a kernel refuses it."""
     call = ForwardCall()
     assert_refused(call.run(kernel), status, parts)
     call.assert_untouched()
@@ -400,7 +399,7 @@ def test_kernel_of_another_type() -> None:
 
 
 def test_cuda_kernels_do_not_serve_the_cpu_device() -> None:
-    """Rows of the table that this machine cannot run, or that belong to another device."""
+    """These rows of the table cannot run on this machine, or belong to another device."""
     for kernel in flashattn.kernels():
         if kernel.config.arch >= flashattn.Arch.SM80:
             _assert_kernel_refused(row(kernel.config), UNSUPPORTED, [kernel.name])
@@ -438,7 +437,7 @@ def test_a_newer_callers_unknown_field_is_refused_unless_zero() -> None:
 
 
 def test_an_older_callers_missing_fields_read_as_zero() -> None:
-    """A struct that ends before softcap: the softcap behind it is not seen."""
+    """A struct ends before softcap, and the softcap behind it is not read."""
     call = ForwardCall()
     assert call.run() == 0
     expected = call.o.take()

@@ -1,4 +1,4 @@
-"""Few queries over many keys: the keys are split among tasks and the parts merged."""
+"""With few queries over many keys, tasks split the keys, and their parts are merged."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def test_more_rows(seqlen_q: int, seqlen_k: int, dtype: str) -> None:
     check_every_kernel(replace(p, causal=True))
 
 
-# More than one block of 96, or of 256, rows, where 24 tasks have 8 keys for each row.
+# There is more than one block of 96, or of 256, rows, and 24 tasks have 8 keys per row.
 @pytest.mark.parametrize("seqlen_q, seqlen_k", [(60, 6000), (140, 14_000)])
 def test_blocks_of_rows(seqlen_q: int, seqlen_k: int) -> None:
     check_every_kernel(AttentionProblem(1, seqlen_q, seqlen_k, 8, 4, 32, "bfloat16", causal=True))
@@ -67,7 +67,7 @@ def test_lengths_of_a_batch_decide_one_by_one() -> None:
 
 
 def test_sequences_just_shorter_than_the_longest() -> None:
-    """Splits grow longer with the number of keys, but never fewer."""
+    """Splits grow with the number of keys, but never become fewer."""
     lengths = (8192, 8191, 5000, 4095)
     check_every_kernel(AttentionProblem(4, 1, 8192, 16, 8, 32, "bfloat16", seqused_k=lengths))
 

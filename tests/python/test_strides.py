@@ -1,4 +1,4 @@
-"""Strides of axes of length 1: any at all, since nothing lies one step along such an axis."""
+"""Strides of axes of length 1 may be anything, because nothing lies one step along such an axis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from problems import AttentionProblem, configs_for, make_inputs, run
 HUGE = 2**62 + 8
 ONE = AttentionProblem(1, 40, 300, 1, 1, 64, causal=True)
 DECODE = AttentionProblem(1, 1, 2100, 8, 2, 64)
-# What is 1 in each: batch and heads; batch, queries; keys; batch, heads and K/V heads of many rows.
+# The axes of length 1 in each: batch and heads; batch, queries; keys; batch, heads and K/V heads of
+# many rows.
 PROBLEMS = [
     ONE,
     replace(ONE, batch=3, seqlen_q=200),

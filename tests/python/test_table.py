@@ -1,5 +1,6 @@
-"""The table walk: every kernel that this machine can run, against the oracle, on problems that
-each take a path of their own, between pages that nobody may touch; and the look-up of every row."""
+"""The table walk: every kernel that this machine can run is compared with the oracle, on problems
+that each take another path, between pages that must not be accessed; and every row is looked up.
+"""
 
 import dataclasses
 
@@ -87,7 +88,7 @@ def test_every_row_is_found_by_its_configuration_and_its_short_form(short_form: 
 
 @pytest.mark.parametrize("short_form", KERNELS)
 def test_every_near_miss_is_answered(short_form: str) -> None:
-    """Each field changed: another row of the table, or a refusal that names a reason."""
+    """Each field is changed, which gives another row, or a refusal that names a reason."""
     config = KERNELS[short_form].config
     rows = {kernel.config: kernel for kernel in flashattn.kernels()}
     for field in dataclasses.fields(config):

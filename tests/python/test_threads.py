@@ -1,4 +1,4 @@
-"""The number of threads, and the hook by which an engine lends its own."""
+"""The number of threads, and the hook through which an engine lends its own."""
 
 import flashattn
 import numpy as np

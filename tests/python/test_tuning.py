@@ -1,5 +1,4 @@
-"""Measuring kernels and following results, as far as a machine without a GPU can: the rest is in
-tests/gpu."""
+"""Measuring kernels and following results, as far as that needs no GPU."""
 
 from __future__ import annotations
 
@@ -165,7 +164,7 @@ def test_tune_passes_over_shapes_that_no_kernel_serves(
 def test_tune_times_cold_caches_on_a_device(
     monkeypatch: pytest.MonkeyPatch, page_size: int | None
 ) -> None:
-    """Calls of every kernel; what is written between them and the clock are a device's."""
+    """Every kernel is called; what is written between the calls, and the clock, are a device's."""
 
     def cold_median_seconds(calls: list, runs: int) -> list[float]:
         for call in calls:

@@ -69,7 +69,7 @@ def test_o_of_16_bits_is_that_of_fp32_rounded(name: str, dtype: str, q_dtype: st
 @every_problem
 @every_half
 def test_q_of_fp32_keeps_what_16_bits_lose(name: str, dtype: str) -> None:
-    """LSE has no other rounding in it: of a Q in 16 bits it would be wrong by more."""
+    """LSE has no other rounding in it, so that Q rounded to 16 bits would show."""
     p = replace(PROBLEMS[name], dtype=dtype, q_dtype="float32", o_dtype="float32")
     q, k, v = make_inputs(p)
     for config in configs_for(p):
@@ -98,7 +98,7 @@ def test_q_of_fp32_is_as_good_as_the_same_in_16_bits(name: str, dtype: str) -> N
 @pytest.mark.parametrize("number", [3.39e38, 3.4e38, np.inf, -np.inf, np.nan], ids=str)
 @pytest.mark.parametrize("seqlen_q", [2, 70])
 def test_numbers_that_16_bits_do_not_have(dtype: str, number: float, seqlen_q: int) -> None:
-    """They are in one element of one row of Q, and others are as without it."""
+    """Such a number is in one element of one row of Q, and other rows are as without it."""
     p = AttentionProblem(1, seqlen_q, 90, 2, 1, 64, dtype, "float32", "float32")
     q, k, v = make_inputs(p)
     k[..., 5] = 0.5

@@ -1,4 +1,4 @@
-"""The workspace: how large a one suffices, and what the process keeps between CPU calls."""
+"""The workspace: how large it must be, and what the process keeps between CPU calls."""
 
 from __future__ import annotations
 
@@ -94,8 +94,7 @@ def test_memory_that_is_too_small_makes_room() -> None:
 
 
 def _in_threads(n_threads: int, size: int) -> list[weakref.ref]:
-    """What each of some threads was lent, all at the same time; they end after all have given it
-    back."""
+    """Returns what threads were lent at the same time. They end after all have given it back."""
     lent = [None] * n_threads
     phase = threading.Barrier(n_threads + 1)
 
@@ -174,7 +173,7 @@ def test_threads_side_by_side_compute_the_same_bits() -> None:
 # ---- What suffices for a problem suffices for every smaller one --------------------------------
 
 CHUNK = AttentionProblem(1, 32, 4096, 32, 8, 64, dtype="float16", causal=True)
-# Not split, unlike the larger one: its tasks share packed keys.
+# This problem is not split, unlike the larger one, and its tasks share packed keys.
 SMALLER_CHUNK = replace(CHUNK, seqlen_q=25, seqlen_k=2262)
 THREADS = (1, 2, 3, 16, 64)
 
@@ -186,7 +185,7 @@ def asked_size(p: AttentionProblem, config: str) -> int:
     return _attention.workspace_size(call.args, flashattn.config.resolve(config))
 
 
-# Arrays that a call may have; which of them it has is all that the size depends on.
+# Arrays that a call may have. The size depends only on which of them it has.
 LENGTHS_AND_PAGES = (
     {},
     {"seqused_q"},
@@ -198,7 +197,7 @@ LENGTHS_AND_PAGES = (
 
 
 def size_with(p: AttentionProblem, config: str, arrays: set[str]) -> int:
-    """The size that is asked for with arrays of any values, which nobody looks at."""
+    """Returns the size that is asked for with arrays of any values, which are not read."""
     call, anywhere = ForwardCall(), 64
     paging = _abi.flash_paging_t(page_size=16, n_pages=5)
     for name in ("batch", "seqlen_q", "seqlen_k", "n_heads", "n_heads_kv", "d_head"):
@@ -213,7 +212,7 @@ def size_with(p: AttentionProblem, config: str, arrays: set[str]) -> int:
 
 
 def least_size(p: AttentionProblem, config: str) -> int:
-    """Where the library refuses to run with less."""
+    """Returns the size below which the library refuses to run."""
     with pytest.raises(flashattn.FlashAttnError, match="with one thread") as refusal:
         run(p, config=config, workspace_bytes=1)
     return int(re.search(r"\((\d+) with one thread", str(refusal.value)).group(1))

@@ -3,9 +3,9 @@
 usage: check_main_loops.py cuobjdump object...
 
 A loop that multiplies (HGMMA) both Q K^T and P V must not move anything from vector to uniform
-registers (R2UR). It does where ptxas does not see that all lanes of a warp are at the same stage of
-the rings of K and V, mostly for a branch between tiles in which lanes may part; each product then
-costs vector instructions.
+registers (R2UR). ptxas inserts such moves if it does not see that all lanes of a warp are at the
+same stage of the rings of K and V, mostly because of a branch between tiles in which lanes may
+diverge. Each product then costs vector instructions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def check(cuobjdump: str, path: str) -> list[str]:
 
 
 def of_one_type(objects: list[str]) -> list[str]:
-    """Without those of FP16 that have a twin of BF16: their loops differ in types alone."""
+    """Leaves out kernels of FP16 with a twin of BF16, because their loops differ in types alone."""
     twins = {path: path.replace("_fp16_", "_bf16_") for path in objects}
     return [path for path, twin in twins.items() if twin == path or twin not in twins]
 

@@ -1,4 +1,4 @@
-"""Machine code as cuobjdump prints it: the loops of a kernel."""
+"""Machine code as cuobjdump prints it, and the loops of a kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Loop:
-    """A natural loop: all ways into it lead through its first instruction."""
+    """A natural loop: every way into it leads through its first instruction."""
 
     first: int  # address
     body: tuple[Instruction, ...]
@@ -56,13 +56,13 @@ def read_kernels(text: str) -> list[Kernel]:
 
 
 def innermost(loops: list[Loop]) -> list[Loop]:
-    """Those that hold no other of the loops."""
+    """Returns the loops that contain no other loop."""
     bodies = [{instruction.address for instruction in loop.body} for loop in loops]
     return [loop for loop, own in zip(loops, bodies) if not any(other < own for other in bodies)]
 
 
 class _Blocks:
-    """Basic blocks, by number in the order of their addresses, and the ways between them."""
+    """Basic blocks, numbered in the order of their addresses, and the edges between them."""
 
     def __init__(self, code: list[Instruction]) -> None:
         self.code = code
@@ -84,7 +84,7 @@ class _Blocks:
         return [(n, p) for n, before in enumerate(self.predecessors) for p in before if p >= n]
 
     def natural_loop(self, head: int, tail: int) -> set[int] | None:
-        """What leads to `tail` without passing `head`; None where the kernel's beginning does."""
+        """Returns the blocks that lead to `tail` without `head`; None if the first block does."""
         body, waiting = {head}, [tail]
         while waiting:
             block = waiting.pop()
@@ -99,6 +99,6 @@ class _Blocks:
 
 
 def _branches(code: list[Instruction]) -> list[tuple[int, int]]:
-    """Number of the instruction, and the address that it may go to."""
+    """Returns the number of a branch, and the address that it may go to."""
     found = [(i, _BRANCH.match(instruction.text)) for i, instruction in enumerate(code)]
     return [(i, int(branch[4], 16)) for i, branch in found if branch]

@@ -1,5 +1,4 @@
-"""What ./dev says before it does anything: how it refuses, which steps it lists, what it asks a
-person to install."""
+"""What ./dev says before it acts: its refusals, its steps, and what it asks a person to install."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ def test_every_listed_step_is_defined_and_every_defined_step_listed():
 
 
 def bare_machine(folder: Path, **scripts: str) -> str:
-    """A PATH with what every Debian has, apt-get, and an ordinary user."""
+    """Makes a PATH with what every Debian has, apt-get, and an ordinary user."""
     for name in PROGRAMS:
         (folder / name).symlink_to(Path("/usr/bin") / name)
     scripts = {"apt-get": "exit 1", "id": "[ $1 = -u ] && echo 1000 || echo users", **scripts}
@@ -65,7 +64,7 @@ def bare_machine(folder: Path, **scripts: str) -> str:
 
 
 def printed_command(result: subprocess.CompletedProcess[str]) -> list[str]:
-    """The one command that a person is asked to paste, in words."""
+    """Returns the one command that a person is asked to paste, in words."""
     assert result.returncode == 1
     assert result.stdout == ""
     commands = [line for line in result.stderr.splitlines() if "apt-get" in line]

@@ -22,7 +22,7 @@ WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
 
 def blocks(language: str) -> list[str]:
-    """The documents' fenced blocks in a language."""
+    """Returns the documents' fenced blocks in a language."""
     fence = re.compile(rf"^```{language}\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
     found = [block for document in DOCUMENTS for block in fence.findall(document.read_text())]
     assert found, f"the documents have no example in {language}"

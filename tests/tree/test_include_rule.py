@@ -1,4 +1,4 @@
-"""Who may include whom: the table of docs/architecture.md, and no circles."""
+"""Which folders may include which: the table of docs/architecture.md, without circles."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = r"flashattn\.h"
 GENERATED = r"config_facts\.h"
 COMMON = rf"common/\w+\.h|{PUBLIC}"
-# Also of device code: what the CUDA families share.
+# What the CUDA families share, also device code.
 DEVICE_COMMON = rf"{COMMON}|common/(\w+/)?\w+\.cuh"
-# What src/ sees of kernels: what all share, how a family's kernels are called, and whole-call
-# functions.
+# What src/ may include of kernels: what all share, the call of a family's kernels, and functions
+# for whole calls.
 KERNEL_INTERFACES = r"kernels/(common/\w+|\w+/(\w+_kernel|\w*combine\w*|tuning|family))\.h"
 
-# The rooms of src/ from the bottom up: a room includes itself and those below it. Rooms of one
-# floor do not see each other.
+# The rooms of src/ from the bottom up. A room may include itself and those below it. Rooms of one
+# floor may not include each other.
 FLOORS = (("core",), ("config", "arguments"), ("select",), ("cpu", "cuda"), ("api",))
 
-# The rooms of kernels/sm90: all may include what lies outside of them, and load/ the schedule's
-# interface.
+# The rooms of kernels/sm90. All may include what lies outside of them, and load/ also the
+# schedule's interface.
 SM90_SHARED = r"sm90/(sm90_kernel\.h|(derive|tile|fragments|block_state)\.cuh)"
 SM90_SCHEDULE = r"sm90/schedule/schedule\.cuh"
 
 
 def sm90_room(*rooms: str) -> str:
-    """What the first of the rooms may include: itself and the others."""
+    """Returns what the first of the rooms may include: itself and the others."""
     return rf"{DEVICE_COMMON}|{SM90_SHARED}|sm90/({'|'.join(rooms)})/\w+\.cuh"
 
 
-# Folder: the quoted includes that its files may have, the first folder that fits a path. A plain
-# name is of the same folder.
+# The quoted includes that the files of a folder may have; the first folder that fits a path counts.
+# A plain name is in the same folder.
 KERNEL_RULES = {
     "include": r"(?!)",
     "kernels/common": DEVICE_COMMON,
@@ -52,10 +52,10 @@ KERNEL_RULES = {
     "kernels/sm90/softmax": sm90_room("softmax", "ptx"),
     "kernels/sm90/mma": sm90_room("mma", "softmax", "ptx"),
     "kernels/sm90/store": sm90_room("store", "mma", "softmax", "ptx"),
-    # SM90_DECODE, which takes from the other rooms what knows nothing of tiles and schedules.
+    # SM90_DECODE may include what knows nothing of tiles and schedules from the other rooms.
     "kernels/sm90/decode": rf"{sm90_room('decode', 'mma', 'softmax', 'ptx')}"
     r"|sm90/(decode_kernel\.h|load/(kv|pages|pieces|rows)\.cuh)",
-    # Puts the rooms together; block_state.cuh gives the schedule's state its memory.
+    # These put the rooms together; block_state.cuh gives the schedule's state its memory.
     "kernels/sm90": rf"{DEVICE_COMMON}|{SM90_SCHEDULE}|sm90/schedule/state\.cuh"
     r"|sm90/((load|mma|softmax|store|decode|ptx)/)?\w+\.(h|cuh)",
     "examples/paged_decode": rf"{PUBLIC}|(machine|cache)\.h",
@@ -111,8 +111,7 @@ def test_every_file_of_src_is_in_a_room() -> None:
 
 
 def folders_without_a_rule(root: Path) -> list[str]:
-    """A family's folder, a room of src, a room of SM80 or SM90, whose files nothing else would
-    check."""
+    """Returns folders of families, of src and of SM80 or SM90 that no rule would check."""
     parents = [root / parent for parent in ("kernels", "kernels/sm80", "kernels/sm90", "src")]
     folders = [folder for parent in parents for folder in parent.iterdir()]
     names = [f.relative_to(root).as_posix() for f in folders if f.is_dir()]
@@ -173,7 +172,7 @@ def test_the_rule_refuses(path: str, include: str) -> None:
 
 @cache
 def units(folder: str) -> dict[str, set[str]]:
-    """Each header with its source, as one, and the units whose headers it includes."""
+    """Returns each header with its source as a unit, and the units whose headers it includes."""
     files = {p.relative_to(ROOT / folder).as_posix(): p for p in sources(folder)}
     graph: dict[str, set[str]] = {}
     for name, path in files.items():
@@ -184,7 +183,7 @@ def units(folder: str) -> dict[str, set[str]]:
 
 
 def find_circle(graph: dict[str, set[str]]) -> list[str]:
-    """The units of a circle, in order; empty: there is none."""
+    """Returns the units of a circle, in order; [] if there is none."""
     done: set[str] = set()
 
     def walk(unit: str, trail: list[str]) -> list[str]:
@@ -212,12 +211,12 @@ def test_a_circle_is_found() -> None:
 
 
 def test_a_name_below_src_is_none_below_kernels() -> None:
-    """Both are searched for includes."""
+    """Includes are searched for in both."""
     assert not units("src").keys() & units("kernels").keys()
 
 
 def functions(text: str) -> set[str]:
-    """Names of the functions that a header declares without defining them."""
+    """Returns names of functions that a header declares without defining them."""
     code = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     declaration = r"^(?!static|typedef)\w[\w *]*?\b(\w+)\([^;{]*\)(?:\s*__\w+.*?)?;"
     return set(re.findall(declaration, code, re.MULTILINE))
@@ -260,7 +259,7 @@ def test_the_public_header_needs_the_c_library_alone() -> None:
 
 
 def imported(path: Path) -> set[str]:
-    """Top-level packages that a Python file imports; its own package is ""."""
+    """Returns the top-level packages that a Python file imports; its own package is ""."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -1,5 +1,4 @@
-"""What the documents and the comments of the sources name is there: files, and constants of the CPU
-kernels with their values."""
+"""What documents and comments name exists: files, and constants of CPU kernels with values."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ SOURCES = sorted(
     if path.suffix in {".c", ".h", ".hpp", ".cu", ".cuh"}
 )
 
-# What the generator writes into a build; a kernel's own file is never named.
+# Files that the generator writes into a build; those of single kernels are never named.
 GENERATED = set(generated_files([]))
 
 
@@ -36,8 +35,8 @@ def ids(path: Path) -> str:
 
 
 def paths_of_document(text: str) -> list[str]:
-    """Words that begin with a folder of the tree, and in backticks also file names without one.
-    A path with a <placeholder> in it stands for no file."""
+    """Returns words that begin with a folder of the tree, and in backticks also file names without
+    one. A path with a <placeholder> in it stands for no file."""
     folders = "|".join(map(re.escape, FOLDERS))
     words = re.findall(rf"(?<![\w./<>-])((?:{folders})/[\w./*<>-]*)", text)
     words += re.findall(rf"`([\w-]+{SUFFIX})`", text)

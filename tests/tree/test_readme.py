@@ -1,5 +1,6 @@
-"""What the README and its neighbours tell a user to type is there: commands, options, variables,
-arguments; and its chart shows the numbers that are committed, in colours that can be read."""
+"""What the README and its neighbours tell a user to type exists: commands, options, variables,
+arguments. Its chart shows the committed numbers, in colours that can be read.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ def test_the_numbers_of_the_library_are_those_of_the_documents(mask: str) -> Non
 
 
 def luminance(color: str) -> float:
-    """Of sRGB, as WCAG 2 defines it."""
+    """Returns the luminance of sRGB, as WCAG 2 defines it."""
     parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

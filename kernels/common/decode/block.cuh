@@ -1,5 +1,5 @@
 /*
- * What a block computes: a piece of a sequence, some heads, a tile of rows.
+ * A block of a decode kernel computes a piece of a sequence, for some heads and a tile of rows.
  */
 #ifndef FLASH_KERNELS_COMMON_DECODE_BLOCK_CUH
 #define FLASH_KERNELS_COMMON_DECODE_BLOCK_CUH
@@ -9,13 +9,13 @@
 typedef struct decode_block {
     flash_sequence_t sequence;
     decode_piece_t piece;
-    int32_t piece_index; /* among those of all sequences */
+    int32_t piece_index; /* among the pieces of all sequences */
     int32_t row_begin;   /* rows of a K/V head: query * group + query head of its group */
-    int32_t rows;        /* that exist, at most B_r */
+    int32_t rows;        /* at most B_r */
     int32_t first_head_kv;
     int32_t key_begin; /* a multiple of DECODE_UNIT_KEYS */
     int32_t key_end;
-    int64_t units; /* of all sequences: what the call reads */
+    int64_t units; /* of all sequences together */
 } decode_block_t;
 
 static __device__ __forceinline__ bool is_whole(const decode_piece_t &piece) {
@@ -27,7 +27,7 @@ static __device__ __forceinline__ decode_piece_t find_piece(const decode_params_
                                                             int32_t number, cut_scratch<C> &scratch,
                                                             int64_t &units) {
     if (params.pieces == 0 && params.attention.batch == 1)
-        return cut_one<C>(params, number, units);
+        return cut_single<C>(params, number, units);
     if (params.pieces == 0)
         return cut_batch<C>(params, number, scratch, units);
     const int32_t batch_index = flash_divide(number, params.by_pieces);
@@ -35,7 +35,7 @@ static __device__ __forceinline__ decode_piece_t find_piece(const decode_params_
     return {batch_index, number - batch_index * params.pieces, params.pieces, batch_index};
 }
 
-/* The keys of the piece: whole units, but for the last one. */
+/* Finds the keys of the piece: whole units, except at the end of the sequence. */
 static __device__ __forceinline__ void find_keys(const flash_params_t &p, decode_block_t &block) {
     const unit_range_t all = decode_visible_units(&p, &block.sequence);
     const int64_t units = all.end - all.begin;
@@ -51,7 +51,7 @@ static __device__ __forceinline__ void find_keys(const flash_params_t &p, decode
         (int32_t)min((int64_t)block.key_end * DECODE_UNIT_KEYS, (int64_t)block.sequence.len_k);
 }
 
-/* Records the sequence of a first piece for the kernel that merges, where the device cuts. */
+/* If the device cuts the batch, records the sequence of a first piece for the merging kernel. */
 static __device__ __forceinline__ void record_split(const decode_params_t &params,
                                                     const decode_block_t &block) {
     const decode_piece_t &piece = block.piece;
@@ -59,8 +59,8 @@ static __device__ __forceinline__ void record_split(const decode_params_t &param
         params.splits[piece.split] = {piece.batch_index, block.piece_index, piece.count};
 }
 
-/* False when there is nothing for this block. The same for all of its threads, who may use the
- * scratch in shared memory until then. */
+/* Finds what this block computes; false if nothing. The result is the same for all threads, which
+ * use the scratch in shared memory meanwhile. */
 template <flash_config_t C>
 static __device__ __forceinline__ bool find_block(const decode_params_t &params,
                                                   cut_scratch<C> &scratch, decode_block_t &block) {

@@ -1,7 +1,6 @@
 /*
- * The pieces of a row, merged in an order that follows from their numbers: for the kernels that
- * come after decode kernels. A warp has 128 columns at a time, four a lane; a row may have several
- * warps.
+ * Kernels that run after decode kernels merge the pieces of a row in an order that follows from
+ * their numbers. A warp takes 128 columns at a time, four per lane; a row may have several warps.
  */
 #ifndef FLASH_KERNELS_COMMON_DECODE_MERGE_CUH
 #define FLASH_KERNELS_COMMON_DECODE_MERGE_CUH
@@ -22,8 +21,8 @@ typedef struct row_sum {
     decode_weight_t weight;
 } row_sum_t;
 
-/* Row `index` of all rows that may be merged; pieces 0: there is none. Before the decode kernel is
- * complete it is not known where the device has cut the batch. */
+/* Returns row `index` of all rows that may be merged; split.pieces is 0 if there is none. Until the
+ * decode kernel is complete, it is not known how the device has cut the batch. */
 static __device__ __forceinline__ split_row_t find_split_row(const decode_params_t &params,
                                                              uint32_t index, bool complete) {
     const flash_params_t &p = params.attention;
@@ -42,7 +41,7 @@ static __device__ __forceinline__ split_row_t find_split_row(const decode_params
     return row;
 }
 
-/* The place of the row in the partial results of piece i of its sequence. */
+/* Returns the index of the row in the partial results of piece i of its sequence. */
 static __device__ __forceinline__ int64_t partial_row(const decode_params_t &params,
                                                       const split_row_t &row, int32_t i) {
     const int32_t tile = row.number / params.row_tile;
@@ -55,7 +54,7 @@ static __device__ __forceinline__ int64_t partial_row(const decode_params_t &par
            row.number % params.row_tile;
 }
 
-/* sum + every WARPS-th piece from `first` on, AT_ONCE of them. */
+/* Adds AT_ONCE pieces to the sum: every WARPS-th one from `first` on. */
 template <int WARPS, int AT_ONCE>
 static __device__ __forceinline__ row_sum_t add_pieces(const decode_params_t &params,
                                                        const split_row_t &row, row_sum_t sum,

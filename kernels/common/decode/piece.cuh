@@ -1,11 +1,15 @@
 /*
- * Which piece of which sequence a block has.
+ * This file finds the piece of a sequence that a block computes.
  *
- * Where the host knows the lengths, every sequence is cut into the same number of pieces. Else each
- * block works out the cut for itself, from the lengths on the device: sequences longer than a share
- * are cut into pieces of about that share, and pieces are numbered in this order: those of cut
- * sequences, then whole sequences, the longest classes of length first. Blocks are dealt to
- * multiprocessors in the order of their numbers, so that long pieces start first.
+ * If the host knows the lengths, every sequence is cut into the same number of pieces. Otherwise
+ * each block computes the cut from the lengths on the device. Sequences longer than a share are cut
+ * into pieces of about a share. Pieces are numbered: first those of cut sequences, then whole
+ * sequences by class of length, the longest first:
+ *
+ *     piece number   0  1  2  | 3  4  | 5 ...
+ *     sequence       7  7  7    2  2    whole sequences, longest class first
+ *
+ * Blocks start on multiprocessors in the order of their numbers, so that long pieces start first.
  */
 #ifndef FLASH_KERNELS_COMMON_DECODE_PIECE_CUH
 #define FLASH_KERNELS_COMMON_DECODE_PIECE_CUH
@@ -13,17 +17,17 @@
 #include "common/decode_cut.h"
 #include "common/kv.h"
 
-/* One of `count` pieces of a sequence; count 0: there is none for this block. */
+/* One of `count` pieces of a sequence. count 0: there is none for this block. */
 typedef struct decode_piece {
     int32_t batch_index;
     int32_t number;
     int32_t count;
-    int32_t split; /* number among the sequences that are cut, where the device cuts */
+    int32_t split; /* number of the sequence among those that the device cuts */
 } decode_piece_t;
 
 /* ---- Lengths in units ---- */
 
-/* No longer than announced, which the workspace is made for. */
+/* Returns a sequence with no more keys than announced, for which the workspace is made. */
 template <flash_config_t C>
 static __device__ __forceinline__ flash_sequence_t sequence_of(const flash_params_t &p,
                                                                int32_t batch_index) {
@@ -34,8 +38,8 @@ static __device__ __forceinline__ flash_sequence_t sequence_of(const flash_param
     return s;
 }
 
-/* A function of its own: what stands in the way to the first load should be short, as instructions
- * come from memory, too. */
+/* Counts the units of a sequence. It is not inlined, because little code should come before the
+ * first load, as instructions are loaded from memory too. */
 template <flash_config_t C>
 static __device__ __noinline__ int32_t count_units(const flash_params_t &p, int32_t b) {
     const flash_sequence_t s = sequence_of<C>(p, b);
@@ -45,15 +49,15 @@ static __device__ __noinline__ int32_t count_units(const flash_params_t &p, int3
 
 /* ---- Cutting the batch on the device ---- */
 
-/* What a batch has of each kind. Whole sequences are in N_LENGTHS classes of length, the longest
- * ones first. */
+/* These are counted in a batch: pieces of cut sequences, cut sequences, and whole sequences in
+ * N_LENGTHS classes of length, the longest first. */
 enum { CUT_PIECES, CUT_SEQUENCES, WHOLE, N_LENGTHS = 6, N_COUNTS = WHOLE + N_LENGTHS };
 
 typedef struct batch_counts {
     int32_t of[N_COUNTS];
 } batch_counts_t;
 
-/* The warps of a block exchange what they have counted here. */
+/* The warps of a block exchange their counts here. */
 template <flash_config_t C> struct cut_scratch {
     int64_t units[C.n_warps];
     int32_t pieces[DECODE_N_SHARES];
@@ -61,13 +65,14 @@ template <flash_config_t C> struct cut_scratch {
     decode_piece_t piece;
 };
 
-/* The sequences of the batch that a thread looks at: neighbours. */
+/* The consecutive sequences of the batch that a thread counts. */
 typedef struct batch_part {
     int32_t begin;
     int32_t end;
 } batch_part_t;
 
-template <flash_config_t C> static __device__ __forceinline__ batch_part_t own_part(int32_t batch) {
+template <flash_config_t C>
+static __device__ __forceinline__ batch_part_t thread_part(int32_t batch) {
     constexpr int32_t threads = decode_block_threads(&C);
     const int32_t per_thread = (batch + threads - 1) / threads;
     const int32_t begin = min((int32_t)threadIdx.x * per_thread, batch);
@@ -77,7 +82,7 @@ template <flash_config_t C> static __device__ __forceinline__ batch_part_t own_p
 template <flash_config_t C>
 static __device__ __forceinline__ int64_t sum_units(const flash_params_t &p,
                                                     cut_scratch<C> &scratch) {
-    const batch_part_t part = own_part<C>(p.batch);
+    const batch_part_t part = thread_part<C>(p.batch);
     long long sum = 0;
 #pragma unroll 1
     for (int32_t b = part.begin; b < part.end; ++b)
@@ -95,8 +100,7 @@ static __device__ __forceinline__ int64_t sum_units(const flash_params_t &p,
     return sum;
 }
 
-/* The smallest share with which all pieces run side by side; the first one where none does: of many
- * sequences, or of one that is longer than all others. */
+/* Returns the smallest share with which all pieces run side by side, or else the first share. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t fitting_share(const decode_params_t &params,
                                                         int32_t first, cut_scratch<C> &scratch) {
@@ -122,7 +126,7 @@ static __device__ __forceinline__ int32_t fitting_share(const decode_params_t &p
     return share;
 }
 
-/* The class of a whole sequence, 0 ... N_LENGTHS - 1. */
+/* Returns the class of a whole sequence, 0 ... N_LENGTHS - 1. */
 static __device__ __forceinline__ int32_t length_class(int32_t units, int32_t share) {
     return (int32_t)((int64_t)(share - units) * N_LENGTHS / ((int64_t)share + 1));
 }
@@ -138,27 +142,27 @@ static __device__ __forceinline__ void count_sequence(batch_counts_t &counts, in
         counts.of[i] += i == whole;
 }
 
-/* The counts are those of a thread's sequences, of those before them, and of the batch. */
+/* Counts over a thread's sequences, over those before them, and over the batch. */
 typedef struct count_scan {
-    batch_counts_t own;
+    batch_counts_t thread;
     batch_counts_t before;
     batch_counts_t all;
 } count_scan_t;
 
 template <flash_config_t C>
-static __device__ __forceinline__ count_scan_t scan_counts(const batch_counts_t &own,
+static __device__ __forceinline__ count_scan_t scan_counts(const batch_counts_t &counts,
                                                            cut_scratch<C> &scratch) {
     const int warp = threadIdx.x / DECODE_WARP_THREADS, lane = threadIdx.x % DECODE_WARP_THREADS;
-    count_scan_t scan = {own, {}, {}};
+    count_scan_t scan = {counts, {}, {}};
 #pragma unroll
     for (int i = 0; i < N_COUNTS; ++i) {
-        int32_t sum = own.of[i];
+        int32_t sum = counts.of[i];
 #pragma unroll
         for (int step = 1; step < DECODE_WARP_THREADS; step *= 2) {
             const int32_t left = __shfl_up_sync(0xffffffffu, sum, step);
             sum += lane >= step ? left : 0;
         }
-        scan.before.of[i] = sum - own.of[i];
+        scan.before.of[i] = sum - counts.of[i];
         if (lane == DECODE_WARP_THREADS - 1)
             scratch.counts[warp].of[i] = sum;
     }
@@ -174,41 +178,41 @@ static __device__ __forceinline__ count_scan_t scan_counts(const batch_counts_t 
     return scan;
 }
 
-/* A kind of pieces, and one of them by its number among those of a thread's sequences. */
+/* A piece by its kind and by its number among those of that kind in a thread's sequences. */
 typedef struct numbered_kind {
-    int32_t kind; /* negative: the piece is another thread's */
+    int32_t kind; /* negative: the piece belongs to another thread */
     int32_t number;
 } numbered_kind_t;
 
-/* Piece `number` of the batch, if it is among the thread's sequences. */
-static __device__ __forceinline__ numbered_kind_t find_own_kind(const count_scan_t &scan,
-                                                                int32_t number) {
+/* Finds piece `number` of the batch, if it belongs to the thread's sequences. */
+static __device__ __forceinline__ numbered_kind_t find_thread_kind(const count_scan_t &scan,
+                                                                   int32_t number) {
     numbered_kind_t found = {-1, 0};
 #pragma unroll
     for (int kind = 0; kind < N_COUNTS; ++kind) {
         if (kind == CUT_SEQUENCES)
             continue;
         const int32_t at = number - scan.before.of[kind];
-        if (number >= 0 && number < scan.all.of[kind] && at >= 0 && at < scan.own.of[kind])
+        if (number >= 0 && number < scan.all.of[kind] && at >= 0 && at < scan.thread.of[kind])
             found = {kind, at};
         number -= scan.all.of[kind];
     }
     return found;
 }
 
-/* The piece that a thread knows to be among its sequences, which begin with `begin`; `split`
- * sequences before them are cut. */
+/* Finds the piece in the thread's sequences from `begin` on; `split` cut ones are before them. */
 template <flash_config_t C>
-static __device__ __forceinline__ decode_piece_t find_own_piece(const flash_params_t &p,
-                                                                int32_t begin, numbered_kind_t own,
-                                                                int32_t split, int32_t share) {
-    int32_t number = own.number;
+static __device__ __forceinline__ decode_piece_t find_thread_piece(const flash_params_t &p,
+                                                                   int32_t begin,
+                                                                   numbered_kind_t wanted,
+                                                                   int32_t split, int32_t share) {
+    int32_t number = wanted.number;
 #pragma unroll 1
     for (int32_t b = begin;; ++b) {
         const int32_t units = count_units<C>(p, b);
         const int32_t pieces = decode_count_pieces(units, share);
         const int32_t kind = pieces > 1 ? (int32_t)CUT_PIECES : WHOLE + length_class(units, share);
-        const bool is_kind = kind == own.kind;
+        const bool is_kind = kind == wanted.kind;
         if (is_kind && number < pieces)
             return {b, number, pieces, split};
         number -= is_kind ? pieces : 0;
@@ -216,10 +220,10 @@ static __device__ __forceinline__ decode_piece_t find_own_piece(const flash_para
     }
 }
 
-/* A batch of one sequence. */
+/* Finds a piece of a batch of one sequence. */
 template <flash_config_t C>
-static __device__ __forceinline__ decode_piece_t cut_one(const decode_params_t &params,
-                                                         int32_t number, int64_t &units) {
+static __device__ __forceinline__ decode_piece_t cut_single(const decode_params_t &params,
+                                                            int32_t number, int64_t &units) {
     units = count_units<C>(params.attention, 0);
     const int32_t share =
         params.most_pieces > 0 ? decode_first_share(&params, units) : params.least_share;
@@ -229,31 +233,31 @@ static __device__ __forceinline__ decode_piece_t cut_one(const decode_params_t &
     return {0, number, number < pieces ? pieces : 0, 0};
 }
 
-/* The piece of this number, by all threads of the block. */
+/* Finds the piece of this number, by all threads of the block. */
 template <flash_config_t C>
 static __device__ __forceinline__ decode_piece_t cut_batch(const decode_params_t &params,
                                                            int32_t number, cut_scratch<C> &scratch,
                                                            int64_t &units) {
     const flash_params_t &p = params.attention;
-    const batch_part_t part = own_part<C>(p.batch);
+    const batch_part_t part = thread_part<C>(p.batch);
     units = sum_units(p, scratch);
     const int32_t share = params.most_pieces > 0
                               ? fitting_share(params, decode_first_share(&params, units), scratch)
                               : params.least_share;
-    batch_counts_t own = {};
+    batch_counts_t counts = {};
 #pragma unroll 1
     for (int32_t b = part.begin; b < part.end; ++b)
-        count_sequence(own, count_units<C>(p, b), share);
-    const count_scan_t scan = scan_counts<C>(own, scratch);
+        count_sequence(counts, count_units<C>(p, b), share);
+    const count_scan_t scan = scan_counts<C>(counts, scratch);
     if (threadIdx.x == 0)
         scratch.piece.count = 0;
     if (blockIdx.x == 0 && threadIdx.x == 0)
         *params.n_splits = scan.all.of[CUT_SEQUENCES];
     __syncthreads();
-    const numbered_kind_t own_kind = find_own_kind(scan, number);
-    if (own_kind.kind >= 0)
+    const numbered_kind_t found = find_thread_kind(scan, number);
+    if (found.kind >= 0)
         scratch.piece =
-            find_own_piece<C>(p, part.begin, own_kind, scan.before.of[CUT_SEQUENCES], share);
+            find_thread_piece<C>(p, part.begin, found, scan.before.of[CUT_SEQUENCES], share);
     __syncthreads();
     return scratch.piece;
 }

@@ -1,5 +1,5 @@
 /*
- * The rows of a block: which query and query head each one is, and where it lies.
+ * The rows of a block: which query and which query head each one is, and where it lies.
  */
 #ifndef FLASH_KERNELS_COMMON_DECODE_ROWS_CUH
 #define FLASH_KERNELS_COMMON_DECODE_ROWS_CUH
@@ -18,7 +18,7 @@ static __device__ __forceinline__ head_row_t find_row(const decode_params_t &par
     return {query, number - query * params.attention.group};
 }
 
-/* Elements from the first one of a tensor like Q to the first of the row. */
+/* Returns the elements from the first one of a tensor like Q to the first one of the row. */
 static __device__ __forceinline__ int64_t row_offset(const flash_params_t &p,
                                                      const flash_strides_t &stride,
                                                      const decode_block_t &block, int32_t head_kv,

@@ -1,5 +1,5 @@
 /*
- * Merged rows of O, and their LSE, to global memory; four columns at a time.
+ * Merged rows of O, with their LSE, are stored to global memory four columns at a time.
  */
 #ifndef FLASH_KERNELS_COMMON_DECODE_STORE_CUH
 #define FLASH_KERNELS_COMMON_DECODE_STORE_CUH
@@ -9,7 +9,7 @@
 #include "common/scale.h"
 #include "common/score_unit.cuh"
 
-/* What the sums of one part of the keys weigh beside those of another. */
+/* Returns the weight of sums with maximum `max`, relative to a reference maximum. */
 static __device__ __forceinline__ float relative_weight(float max, float reference,
                                                         float log2_unit) {
     return exp2_approx((max - (reference == -INFINITY ? 0.0f : reference)) * log2_unit);
@@ -20,7 +20,7 @@ static __device__ __forceinline__ float4 add_weighted(float4 sum, float4 x, floa
             fmaf(x.w, weight, sum.w)};
 }
 
-/* This is where a row of O and its LSE go: elements from the first one of each. */
+/* The places of a row of O and its LSE, as offsets in elements. */
 typedef struct output_row {
     int64_t o;
     int64_t lse;
@@ -51,7 +51,7 @@ template <int DTYPE> static __device__ __forceinline__ void store_pairs(char *o,
     element[3] = (uint16_t)(pairs.y >> 16);
 }
 
-/* Four elements from element `at` of O on. */
+/* Stores four elements from element `at` of O on. */
 static __device__ __forceinline__ void store_four(void *o, int64_t at, float4 x, int32_t dtype) {
     char *to = (char *)o + at * dtype_size(dtype);
     DTYPES_KNOWN(4); /* K and V alone are of e4m3 */
@@ -64,7 +64,7 @@ static __device__ __forceinline__ void store_four(void *o, int64_t at, float4 x,
             ((float *)to)[i] = (&x.x)[i];
 }
 
-/* sum: of P V; a row that saw no key becomes 0. */
+/* Stores four columns of a row. sum: of P V; a row that saw no key becomes 0. */
 static __device__ __forceinline__ void store_row(const decode_params_t &params,
                                                  const output_row_t &to, int column, float4 sum,
                                                  const decode_weight_t &weight,

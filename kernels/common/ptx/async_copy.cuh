@@ -1,15 +1,14 @@
 /*
- * Copies from global to shared memory that no register carries.
- * PTX ISA, "Data Movement and Conversion Instructions: Asynchronous copy": cp.async,
- * cp.async.commit_group, cp.async.wait_group, cp.async.wait_all. Past L1 (.cg): a block is read
- * once by each thread block.
+ * Copies from global to shared memory without registers: cp.async, cp.async.commit_group,
+ * cp.async.wait_group, cp.async.wait_all (PTX ISA, "Data Movement and Conversion Instructions:
+ * Asynchronous copy"). They bypass L1 (.cg), because a thread block reads each block of keys once.
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_ASYNC_COPY_CUH
 #define FLASH_KERNELS_COMMON_PTX_ASYNC_COPY_CUH
 
 #include <stdint.h>
 
-/* Copies 16 bytes, or fills them with zeros without looking at global memory. */
+/* Copies 16 bytes, or writes zeros without a read of global memory. */
 static __device__ __forceinline__ void async_copy_or_zero(uint32_t shared, const void *global,
                                                           bool copy) {
     asm volatile("{\n"
@@ -21,17 +20,17 @@ static __device__ __forceinline__ void async_copy_or_zero(uint32_t shared, const
                  : "memory");
 }
 
-/* How long the second-level cache should keep what is read. PTX ISA, "createpolicy". */
+/* Returns a policy of the second-level cache (PTX ISA, "createpolicy"). */
 static __device__ __forceinline__ uint64_t cache_policy(bool evict_first) {
     uint64_t policy;
     if (evict_first)
         asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;\n" : "=l"(policy));
-    else /* as without a policy; evict_normal is not */
+    else /* the same as without a policy, unlike evict_normal */
         asm("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;\n" : "=l"(policy));
     return policy;
 }
 
-/* Copies 16 bytes by a cache policy, or fills them with zeros. */
+/* Copies 16 bytes by a cache policy, or writes zeros. */
 static __device__ __forceinline__ void async_copy_or_zero(uint32_t shared, const void *global,
                                                           bool copy, uint64_t policy) {
     asm volatile("{\n"
@@ -55,23 +54,21 @@ static __device__ __forceinline__ void async_copy_if(uint32_t shared, const void
                  : "memory");
 }
 
-/* The copies since the last call, even if there are none, become a group. */
+/* Makes a group of the copies since the last call, even if there are none. */
 static __device__ __forceinline__ void async_copy_commit() {
     asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
 
-/* Waits for the thread's own groups but the last N. */
+/* Waits for the thread's groups except the last N. */
 template <int N> static __device__ __forceinline__ void async_copy_wait_all_but() {
     asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
-/* Waits for the thread's own groups but the last one; a barrier then makes what has arrived
- * visible to the others. */
+/* Waits for the thread's groups except the last one; a barrier then shows them to other threads. */
 static __device__ __forceinline__ void async_copy_wait_all_but_last() {
     asm volatile("cp.async.wait_group 1;\n" ::: "memory");
 }
 
-/* Waits for all copies of the thread. */
 static __device__ __forceinline__ void async_copy_wait_all() {
     asm volatile("cp.async.wait_all;\n" ::: "memory");
 }

@@ -1,6 +1,6 @@
 /*
- * Conversion rounds two fp32 values to nearest even into one register of 16-bit elements. PTX ISA,
- * "Data Movement and Conversion Instructions: cvt" (.f16x2, .bf16x2).
+ * Two fp32 values are rounded to nearest even into one register of 16-bit elements (PTX ISA, "Data
+ * Movement and Conversion Instructions: cvt", .f16x2, .bf16x2).
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_CONVERT_CUH
 #define FLASH_KERNELS_COMMON_PTX_CONVERT_CUH
@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-/* low lies in bits 0 ... 15: the element that comes first in memory. */
+/* low becomes bits 0 ... 15, the element that comes first in memory. */
 template <int DTYPE> static __device__ uint32_t convert_pair(float low, float high) = delete;
 
 #define CONVERT_PAIR(DTYPE, TYPE)                                                                  \

@@ -1,7 +1,7 @@
 /*
- * Elements of e4m3, four to a register, as pairs of fp16, which holds each exactly. PTX ISA, "Data
- * Movement and Conversion Instructions: cvt" (.e4m3x2), of compute capability 8.9 and newer; older
- * devices move the bits.
+ * Elements of e4m3, four to a register, become pairs of fp16, which holds each exactly. Compute
+ * capability 8.9 and newer convert them (PTX ISA, "Data Movement and Conversion Instructions: cvt",
+ * .e4m3x2); on older devices their bits are moved.
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_E4M3_CUH
 #define FLASH_KERNELS_COMMON_PTX_E4M3_CUH
@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-/* Elements 0 and 1, and 2 and 3, of a register. */
+/* low: elements 0 and 1 of a register; high: elements 2 and 3. */
 typedef struct e4m3_pairs {
     uint32_t low;
     uint32_t high;
@@ -29,8 +29,8 @@ static __device__ __forceinline__ e4m3_pairs_t fp16_from_e4m3(uint32_t four) {
 
 #else
 
-/* two: an element in the upper half of each 16 bits, the rest zero. Exponents have a bias of 7,
- * those of fp16 one of 15: the bits stand for a number 2^-8 of theirs. */
+/* two: an element in the upper half of each 16 bits, with zeros below. The exponent's bias is 7 in
+ * e4m3 and 15 in fp16, so the moved bits stand for 2^-8 of the element. */
 static __device__ __forceinline__ uint32_t fp16_from_spread_e4m3(uint32_t two) {
     constexpr uint32_t two_to_8 = 0x5c005c00u, nan = 0x7f007f00u;
     const uint32_t magnitude = two & nan;

@@ -1,7 +1,7 @@
 /*
- * Values that the compiler may neither rearrange nor take apart: empty instructions that seem to
- * change them. Left to itself it trades one register kept over the main loop for several, and for
- * integer instructions inside.
+ * Empty instructions seem to change a value, so that the compiler neither moves nor splits its
+ * computation. Otherwise it replaces one register kept over the main loop by several, and by
+ * integer instructions.
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_OPAQUE_CUH
 #define FLASH_KERNELS_COMMON_PTX_OPAQUE_CUH

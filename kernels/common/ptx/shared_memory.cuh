@@ -21,14 +21,14 @@ static __device__ __forceinline__ void shared_store(uint32_t shared, uint4 value
                  : "memory");
 }
 
-/* 8 bits, in the lowest of what is returned. */
+/* Loads 8 bits into the lowest bits of the result. */
 static __device__ __forceinline__ uint32_t shared_load_8(uint32_t shared) {
     uint32_t value;
     asm volatile("ld.shared.u8 %0, [%1];\n" : "=r"(value) : "r"(shared) : "memory");
     return value;
 }
 
-/* 16 bits, in the lower half of what is returned. */
+/* Loads 16 bits into the lower half of the result. */
 static __device__ __forceinline__ uint32_t shared_load_16(uint32_t shared) {
     uint16_t value;
     asm volatile("ld.shared.b16 %0, [%1];\n" : "=h"(value) : "r"(shared) : "memory");

@@ -2,8 +2,8 @@
  * Constants that follow from the configuration of a decode kernel, and its legality at compile
  * time.
  *
- * The products are turned around: S^T = K Q^T and O^T = V^T P^T, so that keys, then columns of V,
- * are the 16 rows of an mma, and the rows of Q its 8 columns. A warp needs no other warp then.
+ * The products are transposed: S^T = K Q^T and O^T = V^T P^T. So keys, and then columns of V, are
+ * the 16 rows of an mma, and rows of Q its 8 columns, and a warp needs no other warp.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_DERIVE_CUH
 #define FLASH_KERNELS_SM80_DECODE_DERIVE_CUH
@@ -18,7 +18,7 @@ template <flash_config_t C> constexpr int row_groups = C.B_r / 8;     /* of Q, c
 template <flash_config_t C> constexpr int key_tiles = C.B_c / 16;     /* rows of S^T of a step */
 template <flash_config_t C> constexpr int head_tiles = C.d_head / 16; /* contraction; rows of O^T */
 
-/* ---- elements: those of K and V; Q, P and what K and V become for mma have 16 bits ---- */
+/* ---- elements of K and V; Q, P and the operands of mma have 16 bits ---- */
 
 template <flash_config_t C> constexpr bool is_quantised = C.dtype == FLASH_DTYPE_E4M3;
 template <flash_config_t C>
@@ -26,8 +26,8 @@ constexpr int mma_dtype = is_quantised<C> ? (int)FLASH_DTYPE_FP16 : C.dtype;
 template <flash_config_t C> constexpr int element_bytes = dtype_size(C.dtype);
 constexpr int query_bytes = 2;
 
-/* ---- shared memory: lines of 128 bytes, chunks of 16 bytes swizzled; a longer row has a line in
- * each panel, and shorter ones share a line ---- */
+/* ---- shared memory: lines of 128 bytes, of 16-byte chunks, swizzled. A longer row has a line in
+ * each panel, and shorter rows share a line. ---- */
 
 template <flash_config_t C> constexpr int chunk_elements = DECODE_CHUNK_BYTES / element_bytes<C>;
 template <flash_config_t C> constexpr int row_chunks = C.d_head / chunk_elements<C>;
@@ -35,24 +35,24 @@ template <flash_config_t C>
 constexpr int line_rows = row_chunks<C> < LINE_CHUNKS ? LINE_CHUNKS / row_chunks<C> : 1;
 template <flash_config_t C> constexpr int panel_bytes = C.B_c / line_rows<C> *DECODE_LINE_BYTES;
 
-/* An ldmatrix reads two chunks of 16 keys: so many head tiles, and so many of them a slot has. */
+/* An ldmatrix reads two chunks of 16 keys: load_tiles head tiles, of which a slot has
+ * head_loads. */
 template <flash_config_t C>
 constexpr int load_tiles = 2 * DECODE_CHUNK_BYTES / (16 * element_bytes<C>);
 template <flash_config_t C> constexpr int head_loads = head_tiles<C> / load_tiles<C>;
 template <flash_config_t C> constexpr int slot_bytes = decode_slot_bytes(&C);
 template <flash_config_t C> constexpr int warp_ring_bytes = C.n_stages * 2 * slot_bytes<C>;
 
-/* Rows that one copy instruction of a warp covers, and the instructions of a slot. */
+/* Rows that one copy instruction of a warp covers, and the copy instructions per slot. */
 template <flash_config_t C> constexpr int copy_rows = DECODE_WARP_THREADS / row_chunks<C>;
 template <flash_config_t C> constexpr int copies = C.B_c / copy_rows<C>;
 
-/* A warp's results at the end of a piece lie over its ring: rows of fp32, padded against bank
- * conflicts, and a weight for each. */
+/* A warp's results lie over its ring: fp32 rows, padded against bank conflicts, and weights. */
 template <flash_config_t C> constexpr int result_pitch = C.d_head + 4;
 template <flash_config_t C>
 constexpr int result_bytes = C.B_r *(result_pitch<C> * 4 + (int)sizeof(decode_weight_t));
 
-/* ---- features: causal masks, windows, softcap and lengths come with every kernel ---- */
+/* ---- features: every kernel has causal masks, windows, softcap and lengths ---- */
 
 template <flash_config_t C> constexpr bool has_pages = (C.features & FLASH_FEATURE_PAGED) != 0;
 

@@ -1,12 +1,12 @@
 /*
- * K and V from a slot as the first operands of the products, A of mma: ldmatrix brings 16-bit
- * units of them, and units of e4m3 are two elements.
+ * K and V are loaded from a slot as the first operands of the products, A of mma. ldmatrix loads
+ * units of 16 bits, and a unit of e4m3 is two elements. Let g = lane / 4 and t = lane % 4.
  *
- * K of e4m3: a lane has columns 4t ... 4t + 3 of a key where mma wants 2t, 2t + 1, 2t + 8 and
- * 2t + 9. The order of a contraction is free, so that Q takes that of K (rows.cuh).
+ * K of e4m3: a lane gets columns 4t ... 4t + 3 of a key, where mma wants 2t, 2t + 1, 2t + 8 and 2t
+ * + 9. The order of a contraction is free, so Q is loaded in the order of K (queries.cuh).
  *
- * V of e4m3: a unit transposed is columns 2g, 2g + 1 of a key. They become rows g and g + 8 of a
- * tile, and the columns of O come out in that order.
+ * V of e4m3: a unit, transposed, is columns 2g and 2g + 1 of a key. They become rows g and g + 8 of
+ * a tile, and the columns of O come out in that order.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_FRAGMENTS_CUH
 #define FLASH_KERNELS_SM80_DECODE_FRAGMENTS_CUH
@@ -15,7 +15,7 @@
 #include "common/ptx/ldmatrix.cuh"
 #include "sm80/decode/derive.cuh"
 
-/* The head tiles that one ldmatrix brings, of 16 keys. */
+/* The head tiles that one ldmatrix loads, of 16 keys. */
 template <flash_config_t C> struct key_fragments { uint32_t of[load_tiles<C>][4]; };
 
 /* Returns the column, in a head tile, of the first element of a lane's pair. */
@@ -31,7 +31,7 @@ static __device__ __forceinline__ int output_column(int head_tile, int half) {
     return head_tile * 16 + (is_quantised<C> ? 2 * g + half : half * 8 + g);
 }
 
-/* Keys g and g + 8 of two tiles. */
+/* Loads keys g and g + 8 of load_tiles head tiles. */
 template <flash_config_t C>
 static __device__ __forceinline__ key_fragments<C> load_key_fragments(uint32_t address) {
     key_fragments<C> k;
@@ -50,7 +50,7 @@ static __device__ __forceinline__ key_fragments<C> load_key_fragments(uint32_t a
     return k;
 }
 
-/* Rows g and g + 8 of a tile from units of columns 2g, 2g + 1 at two keys. */
+/* Makes rows g and g + 8 of a tile from units of columns 2g and 2g + 1 at two keys. */
 static __device__ __forceinline__ e4m3_pairs_t split_columns(uint32_t units) {
     return fp16_from_e4m3(__byte_perm(units, 0, 0x3120));
 }

@@ -1,8 +1,7 @@
 /*
- * K and V on their way into a warp's ring of slots, K0 V0 K1 V1 ..., by asynchronous copies of
- * 16 bytes. Each copy instruction of a warp covers whole rows. A key past the last one is read as
- * the last one again: scores of such keys are masked, so that nothing else is ever read. Columns
- * past d_head become zeros.
+ * K and V are loaded into a warp's ring of slots, K 0, V 0, K 1, V 1, ..., by asynchronous copies
+ * of 16 bytes, each instruction over whole rows. For a key past the last one the last one is read
+ * again, and its scores are masked; nothing past it is read. Columns past d_head become zeros.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_LOAD_CUH
 #define FLASH_KERNELS_SM80_DECODE_LOAD_CUH
@@ -10,11 +9,11 @@
 #include "common/ptx/async_copy.cuh"
 #include "sm80/decode/pages.cuh"
 
-/* Reads of at most so many bytes leave the second-level cache to others sooner than by its own
- * rule, which pays; larger ones lose by it (measured on an H200). */
+/* Problems whose K and V have at most this many bytes leave the second-level cache early
+ * (evict_first), which pays; larger ones lose by it (measured on an H200). */
 constexpr int64_t evict_first_bytes = 256ll << 20;
 
-/* The part of a block that a warp has: one K/V head, every n-th step over the keys. */
+/* The part of a block that a warp computes: one K/V head, and every n-th step over the keys. */
 typedef struct warp_part {
     int32_t head; /* of the block */
     int32_t number;
@@ -22,7 +21,7 @@ typedef struct warp_part {
 } warp_part_t;
 
 template <flash_config_t C>
-static __device__ __forceinline__ warp_part_t own_warp_part(const sm80_decode_params_t &params) {
+static __device__ __forceinline__ warp_part_t find_warp_part(const sm80_decode_params_t &params) {
     const int32_t warp = threadIdx.x / DECODE_WARP_THREADS;
     const int32_t heads = params.heads_per_block; /* 1, 2 or 4 */
     const int32_t shift = heads >> 1;             /* its logarithm */
@@ -31,16 +30,16 @@ static __device__ __forceinline__ warp_part_t own_warp_part(const sm80_decode_pa
 
 /* Rows of one head of K or V, from the lane's chunk on. */
 typedef struct row_stream {
-    const char *row;     /* of the first key of the next step; in pages, of the first page */
-    int64_t step_stride; /* bytes from step to step of this warp */
+    const char *row;     /* of the next step's first key; with pages, of the pool's first row */
+    int64_t step_stride; /* bytes between steps of this warp */
     int32_t row_stride;  /* bytes */
 } row_stream_t;
 
 typedef struct kv_stream {
     row_stream_t k;
     row_stream_t v;
-    int32_t left;         /* keys from the next step's first one to the last of the piece */
-    int32_t step_keys;    /* from step to step of this warp */
+    int32_t left;         /* keys after the next step's first one in the piece */
+    int32_t step_keys;    /* keys between steps of this warp */
     uint32_t slot_offset; /* of the lane's chunk of the first row in a slot */
     bool column_exists;
     uint64_t policy;
@@ -55,16 +54,16 @@ template <flash_config_t C> static __device__ __forceinline__ int copy_row() {
     return threadIdx.x % DECODE_WARP_THREADS / row_chunks<C>;
 }
 
-/* Offset of a chunk of a row in a slot. */
+/* Returns the offset of a chunk of a row in a slot. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
     const int line = row / line_rows<C>;
-    const int place = row % line_rows<C> * row_chunks<C> + chunk % LINE_CHUNKS;
+    const int position = row % line_rows<C> * row_chunks<C> + chunk % LINE_CHUNKS;
     return chunk / LINE_CHUNKS * panel_bytes<C> + line * DECODE_LINE_BYTES +
-           ((place ^ line % LINE_CHUNKS) * DECODE_CHUNK_BYTES);
+           ((position ^ line % LINE_CHUNKS) * DECODE_CHUNK_BYTES);
 }
 
-/* The stream begins with the first key of the run, or of the pool. */
+/* Makes the stream of rows that begins with the first key of the run, or of the pool. */
 template <flash_config_t C>
 static __device__ __forceinline__ row_stream_t make_row_stream(const void *data,
                                                                const flash_strides_t &stride,
@@ -124,7 +123,7 @@ static __device__ __forceinline__ void load_rows(uint32_t slot, row_stream_t &ro
     rows.row += rows.step_stride;
 }
 
-/* offset: bytes from the pool's first row to that of the lane's key; negative: it has none. */
+/* offset: bytes from the pool's first row to that of the lane's key; negative if it has none. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_page_rows(uint32_t slot, const row_stream_t &rows,
                                                       int64_t offset, const kv_stream_t &stream) {
@@ -137,7 +136,6 @@ static __device__ __forceinline__ void load_page_rows(uint32_t slot, const row_s
     }
 }
 
-/* Starts the copy of the next step's keys of K. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_k(uint32_t slot, kv_stream_t &stream) {
     if (stream.left >= 0) {
@@ -149,7 +147,7 @@ static __device__ __forceinline__ void load_k(uint32_t slot, kv_stream_t &stream
     async_copy_commit();
 }
 
-/* Starts the copy of the next step's keys of V, and moves to the step after it. */
+/* Starts to copy the next step's keys of V, and moves on to the step after it. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_v(uint32_t slot, kv_stream_t &stream,
                                               const sm80_decode_params_t &params) {

@@ -1,6 +1,6 @@
 /*
- * Keys in pages: a lane finds the rows of one key of a step, and hands them to the lanes that copy
- * them (load.cuh). The ids of the step after are on their way meanwhile.
+ * With K and V in pages, each lane finds the rows of one key of a step, and hands them to the lanes
+ * that copy them (load.cuh). Page ids are loaded one step before they are needed.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_PAGES_CUH
 #define FLASH_KERNELS_SM80_DECODE_PAGES_CUH
@@ -12,15 +12,15 @@ typedef struct page_stream {
     const int32_t *k_ids; /* of the sequence; NULL: a cache of slots */
     const int32_t *v_ids;
     int32_t slot;
-    int32_t key;     /* first key of the step whose ids were fetched last */
-    int32_t in_page; /* of the lane's key of that step */
+    int32_t key;     /* first key of the step whose ids were loaded last */
+    int32_t in_page; /* position of the lane's key of that step */
     int32_t k_id;
     int32_t v_id;
-    int64_t k_offset; /* bytes, of the lane's key of the step before it; negative: it has none */
+    int64_t k_offset; /* bytes, of the lane's key one step earlier; negative: none */
     int64_t v_offset;
 } page_stream_t;
 
-/* Asks for the pages of the lane's key of a step; `left` keys follow its first one. */
+/* Loads the page ids of the lane's key of a step; `left` keys follow the step's first one. */
 template <flash_config_t C>
 static __device__ __forceinline__ void fetch_ids(page_stream_t &pages,
                                                  const sm80_decode_params_t &params, int32_t left) {
@@ -45,7 +45,7 @@ static __device__ __forceinline__ int64_t page_row_offset(int32_t id, int32_t in
     return (id * stride.batch + in_page * stride.seq) * element_size;
 }
 
-/* Turns the ids that were fetched into the rows of their keys. */
+/* Computes the rows of the keys whose page ids were loaded. */
 template <flash_config_t C>
 static __device__ __forceinline__ void resolve_ids(page_stream_t &pages, const flash_params_t &p) {
     pages.k_offset =
@@ -54,7 +54,7 @@ static __device__ __forceinline__ void resolve_ids(page_stream_t &pages, const f
         page_row_offset(pages.v_id, pages.in_page, p.pages.n_pages, p.v_stride, element_bytes<C>);
 }
 
-/* step_keys on: the step whose rows are wanted is the one whose ids were fetched. */
+/* Moves on by step_keys: finds the rows of the step whose ids are here, and loads the next ids. */
 template <flash_config_t C>
 static __device__ __forceinline__ void next_pages(page_stream_t &pages,
                                                   const sm80_decode_params_t &params,

@@ -1,5 +1,6 @@
 /*
- * The two products of a step over B_c keys, by one warp: S^T = K Q^T and O^T += V^T P^T.
+ * One warp computes the two products of a step over B_c keys: S^T = K Q^T and O^T += V^T P^T. In
+ * the layouts below g = lane / 4 and t = lane % 4.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_PRODUCTS_CUH
 #define FLASH_KERNELS_SM80_DECODE_PRODUCTS_CUH
@@ -19,22 +20,21 @@ template <flash_config_t C> struct weight_fragments {
 /* of[n][d][2 * half + j]: column output_column(d, half) of O, row n * 8 + 2t + j. */
 template <flash_config_t C> struct output_tile { float of[row_groups<C>][head_tiles<C>][4]; };
 
-/* Returns the address of the load-th ldmatrix over 16 keys, two chunks of each, where the first one
- * is at `address`. */
+/* Returns the address of the load-th ldmatrix over 16 keys; the first one is at `address`. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t load_address(uint32_t address, int key_tile, int load) {
     return (address ^ (load % 4 * 2 * DECODE_CHUNK_BYTES)) + load / 4 * panel_bytes<C> +
            key_tile * 16 / line_rows<C> * DECODE_LINE_BYTES;
 }
 
-/* Keys down a tile, columns across: A of S^T. */
+/* Returns the address for A of S^T: keys down a tile, columns across. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t k_address(uint32_t slot, int key_tile, int load) {
     const int lane = threadIdx.x % DECODE_WARP_THREADS;
     return load_address<C>(slot + chunk_offset<C>(lane % 16, lane / 16), key_tile, load);
 }
 
-/* Columns down a tile, keys across, when ldmatrix transposes: A of O^T. */
+/* Returns the address for A of O^T, which ldmatrix transposes: columns down a tile, keys across. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t v_address(uint32_t slot, int key_tile, int load) {
     const int lane = threadIdx.x % DECODE_WARP_THREADS;
@@ -66,7 +66,7 @@ static __device__ __forceinline__ void multiply_q_k(score_tile<C> &s, const quer
     }
 }
 
-/* K of e4m3 has a scale, and rows of Q may have powers of two. */
+/* Scales scores, because K of e4m3 has a scale and rows of Q may have powers of two. */
 template <flash_config_t C>
 static __device__ __forceinline__ void scale_scores(score_tile<C> &s,
                                                     const score_factors<C> &factors) {

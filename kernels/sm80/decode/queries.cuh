@@ -1,9 +1,9 @@
 /*
- * Q of a block's rows as the second operand of S^T = K Q^T. With g = lane / 4 and t = lane % 4 a
+ * Q of a block's rows is the second operand of S^T = K Q^T. With g = lane / 4 and t = lane % 4 a
  * lane holds Q of row g of each group of eight rows.
  *
- * Beside K of e4m3, which is multiplied as fp16, Q of bf16 becomes fp16 too, each row times a power
- * of two (common/fp16_rows.cuh), by which its scores are divided again.
+ * With K of e4m3, which is multiplied as fp16, Q of bf16 becomes fp16 too. Each row is multiplied
+ * by a power of two (common/fp16_rows.cuh), by which its scores are divided.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_QUERIES_CUH
 #define FLASH_KERNELS_SM80_DECODE_QUERIES_CUH
@@ -18,7 +18,7 @@ template <flash_config_t C> struct query_fragments {
     uint32_t pair[row_groups<C>][head_tiles<C>][2];
 };
 
-/* of[n][j]: what one unit of a score of row n * 8 + 2t + j is worth. */
+/* of[n][j]: the factor of a score of row n * 8 + 2t + j. */
 template <flash_config_t C> struct score_factors { float of[row_groups<C>][2]; };
 
 static __device__ __forceinline__ uint32_t load_pair_if(const char *pointer, bool exists) {
@@ -51,7 +51,7 @@ load_queries(const sm80_decode_params_t &params, const decode_block_t &block, in
 
 /* ---- Q of bf16 as fp16 ---- */
 
-/* Returns the largest magnitude of a row of bf16, by its bits. */
+/* Returns the largest magnitude of a row of bf16, as bits. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t largest_of_row(const uint32_t (&row)[head_tiles<C>][2]) {
     uint32_t largest = 0;
@@ -65,7 +65,7 @@ static __device__ __forceinline__ uint32_t largest_of_row(const uint32_t (&row)[
     return largest;
 }
 
-/* Multiplies a row of bf16 by a power of two and makes it fp16; returns the power's exponent. */
+/* Multiplies a row of bf16 by a power of two and converts it to fp16. Returns the exponent. */
 template <flash_config_t C>
 static __device__ __forceinline__ int convert_row(uint32_t (&row)[head_tiles<C>][2]) {
     const int exponent = fp16_exponent_of_row(largest_of_row<C>(row));
@@ -78,9 +78,9 @@ static __device__ __forceinline__ int convert_row(uint32_t (&row)[head_tiles<C>]
     return exponent;
 }
 
-/* ---- What scores are worth ---- */
+/* ---- Factors of scores ---- */
 
-/* Makes Q what is multiplied, and returns what scores are worth then. */
+/* Converts Q to what is multiplied, and returns the factors of its scores. */
 template <flash_config_t C>
 static __device__ __forceinline__ score_factors<C>
 prepare_queries(query_fragments<C> &q, const flash_params_t &p, int32_t batch_index,

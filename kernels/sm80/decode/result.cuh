@@ -1,6 +1,6 @@
 /*
- * The end of a piece: the warps of a head merge what they have, in the order of their numbers, and
- * O and LSE leave, or a partial result for the kernel that merges pieces.
+ * At the end of a piece the warps of a head merge their results, in the order of their numbers.
+ * They store O and LSE, or a partial result for the kernel that merges pieces.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_RESULT_CUH
 #define FLASH_KERNELS_SM80_DECODE_RESULT_CUH
@@ -8,7 +8,7 @@
 #include "common/decode/store.cuh"
 #include "sm80/decode/softmax.cuh"
 
-/* A warp's rows of O, fp32, and their weights, over its ring. */
+/* Returns a warp's rows of O in fp32, which lie over its ring; their weights follow. */
 template <flash_config_t C>
 static __device__ __forceinline__ float *warp_output(unsigned char *shared, int32_t warp) {
     return (float *)(shared + warp * warp_ring_bytes<C>);
@@ -20,7 +20,7 @@ static __device__ __forceinline__ decode_weight_t *warp_weights(unsigned char *s
     return (decode_weight_t *)(warp_output<C>(shared, warp) + C.B_r * result_pitch<C>);
 }
 
-/* All lanes have read the last slot. */
+/* Leaves the warp's results over its ring. All its lanes have read the last slot. */
 template <flash_config_t C>
 static __device__ __forceinline__ void stage_results(unsigned char *shared, const output_tile<C> &o,
                                                      const softmax_state<C> &state) {
@@ -44,7 +44,7 @@ static __device__ __forceinline__ void stage_results(unsigned char *shared, cons
         }
 }
 
-/* The weight of a row over the warps of its head. */
+/* Returns the weight of a row over the warps of its head. */
 template <flash_config_t C>
 static __device__ __forceinline__ decode_weight_t merge_weights(unsigned char *shared, int head,
                                                                 int32_t heads, int row,
@@ -55,13 +55,13 @@ static __device__ __forceinline__ decode_weight_t merge_weights(unsigned char *s
         merged.max = fmaxf(merged.max, warp_weights<C>(shared, warp)[row].max);
 #pragma unroll 1
     for (int warp = head; warp < C.n_warps; warp += heads) {
-        const decode_weight_t own = warp_weights<C>(shared, warp)[row];
-        merged.sum += own.sum * relative_weight(own.max, merged.max, log2_unit);
+        const decode_weight_t partial = warp_weights<C>(shared, warp)[row];
+        merged.sum += partial.sum * relative_weight(partial.max, merged.max, log2_unit);
     }
     return merged;
 }
 
-/* Four columns of a row over the warps of its head. */
+/* Returns four columns of a row, summed over the warps of its head. */
 template <flash_config_t C>
 static __device__ __forceinline__ float4 merge_columns(unsigned char *shared, int head,
                                                        int32_t heads, int row, int column,
@@ -69,15 +69,15 @@ static __device__ __forceinline__ float4 merge_columns(unsigned char *shared, in
     float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 1
     for (int warp = head; warp < C.n_warps; warp += heads) {
-        const float4 own =
+        const float4 partial =
             *(const float4 *)(warp_output<C>(shared, warp) + row * result_pitch<C> + column);
-        sum = add_weighted(sum, own,
+        sum = add_weighted(sum, partial,
                            relative_weight(warp_weights<C>(shared, warp)[row].max, max, log2_unit));
     }
     return sum;
 }
 
-/* Row `row` of head `head` of the block, four columns from `column` on. */
+/* Finishes row `row` of head `head` of the block, four columns from `column` on. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 finish_columns(const sm80_decode_params_t &params, const decode_block_t &block,
@@ -97,7 +97,7 @@ finish_columns(const sm80_decode_params_t &params, const decode_block_t &block,
     }
 }
 
-/* Every warp has staged its results. */
+/* Stores the block's results. Every warp has left its own in shared memory. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 finish_block(const sm80_decode_params_t &params, const decode_block_t &block, unsigned char *shared,

@@ -1,6 +1,6 @@
 /*
- * The keys that each row of a block sees. With t = lane % 4 a lane holds scores of rows 2t and
- * 2t + 1 of each group of eight rows.
+ * The keys that each row of a block sees. With t = lane % 4 a lane holds scores of rows 2t and 2t +
+ * 1 of each group of eight rows.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_ROWS_CUH
 #define FLASH_KERNELS_SM80_DECODE_ROWS_CUH
@@ -39,7 +39,7 @@ static __device__ __forceinline__ bool sees(const row_masks<C> &masks, int n, in
     return key >= masks.row[n][j].begin && key < masks.row[n][j].end;
 }
 
-/* Whether every row sees all keys of the step that begins at this one. */
+/* Says whether every row sees all keys of the step that begins with this one. */
 template <flash_config_t C>
 static __device__ __forceinline__ bool is_whole_step(const row_masks<C> &masks, int32_t key) {
     return key >= masks.whole.begin && key + C.B_c <= masks.whole.end;

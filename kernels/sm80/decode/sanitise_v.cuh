@@ -1,7 +1,7 @@
 /*
- * Infinities and NaNs of V in a step that some row does not see whole. P is 0 there, but 0 * NaN is
- * NaN, and mma cannot tell: such elements are added to the rows that see them, whatever their
- * weight, and replaced by zeros before they are multiplied.
+ * V is sanitised in steps that some row does not see whole. P is 0 for hidden keys, but 0 * NaN is
+ * NaN. So NaN and infinities are added to the rows that see them, whatever their weight, and
+ * replaced by zeros before V is multiplied.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_SANITISE_V_CUH
 #define FLASH_KERNELS_SM80_DECODE_SANITISE_V_CUH
@@ -10,32 +10,32 @@
 #include "common/ptx/shared_memory.cuh"
 #include "sm80/decode/products.cuh"
 
-/* The lane's i-th chunk of a slot; together the lanes have all of them. */
-static __device__ __forceinline__ uint32_t own_chunk(uint32_t slot, int i) {
+/* Returns the lane's i-th chunk of a slot. The lanes together have all chunks. */
+static __device__ __forceinline__ uint32_t lane_chunk(uint32_t slot, int i) {
     return slot +
            (i * DECODE_WARP_THREADS + threadIdx.x % DECODE_WARP_THREADS) * DECODE_CHUNK_BYTES;
 }
 
 template <flash_config_t C>
-constexpr int own_chunks = slot_bytes<C> / DECODE_CHUNK_BYTES / DECODE_WARP_THREADS;
+constexpr int lane_chunks = slot_bytes<C> / DECODE_CHUNK_BYTES / DECODE_WARP_THREADS;
 
 template <flash_config_t C> static __device__ __forceinline__ bool has_non_finite(uint32_t slot) {
     uint32_t sum = 0;
 #pragma unroll
-    for (int i = 0; i < own_chunks<C>; ++i)
-        sum = add_zero_times_chunk<C.dtype>(sum, shared_load(own_chunk(slot, i)));
+    for (int i = 0; i < lane_chunks<C>; ++i)
+        sum = add_zero_times_chunk<C.dtype>(sum, shared_load(lane_chunk(slot, i)));
     return __any_sync(0xffffffffu, !is_pair_of_zeros(sum));
 }
 
 template <flash_config_t C> static __device__ __forceinline__ void zero_non_finite(uint32_t slot) {
 #pragma unroll 1
-    for (int i = 0; i < own_chunks<C>; ++i) {
-        const uint32_t address = own_chunk(slot, i);
+    for (int i = 0; i < lane_chunks<C>; ++i) {
+        const uint32_t address = lane_chunk(slot, i);
         shared_store(address, finite_chunk<C.dtype>(shared_load(address)));
     }
 }
 
-/* An infinity or a NaN, by its bits. */
+/* Returns an infinity or a NaN from the bits of an element that is not finite. */
 template <int DTYPE> static __device__ __forceinline__ float non_finite_value(uint32_t element) {
     const float magnitude = (element & 0x7fffu) == dtype_exponent_bits(DTYPE) ? INFINITY : NAN;
     return element & 0x8000u ? -magnitude : magnitude;
@@ -45,7 +45,7 @@ template <> __device__ __forceinline__ float non_finite_value<FLASH_DTYPE_E4M3>(
     return NAN;
 }
 
-/* Returns the element of V that belongs to an element of the lane's O, at a key of the slot. */
+/* Returns the element of V, at a key of the slot, that belongs to an element of the lane's O. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t load_value(uint32_t slot, int key, int d, int half) {
     const int column = output_column<C>(d, half);
@@ -54,7 +54,7 @@ static __device__ __forceinline__ uint32_t load_value(uint32_t slot, int key, in
     return is_quantised<C> ? shared_load_8(address) : shared_load_16(address);
 }
 
-/* One element of V to the rows that see its key. */
+/* Adds one element of V to the rows that see its key, if it is not finite. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_non_finite(output_tile<C> &o, int d, int half,
                                                       const row_masks<C> &masks, int32_t key,

@@ -1,6 +1,6 @@
 /*
- * Online softmax over the steps of one warp. Maxima are of scores as they leave Q K^T (or of the
- * capped ones); the scale is in the exponent.
+ * Online softmax over the steps of one warp. Maxima are those of scores as Q K^T leaves them, or of
+ * capped scores; the scale is applied in the exponent.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_SOFTMAX_CUH
 #define FLASH_KERNELS_SM80_DECODE_SOFTMAX_CUH
@@ -11,7 +11,7 @@
 
 template <flash_config_t C> struct softmax_state {
     float max[row_groups<C>][2];
-    float sum[row_groups<C>][2]; /* of the lane's own keys until the end */
+    float sum[row_groups<C>][2]; /* of the lane's keys alone, until the end */
 };
 
 template <flash_config_t C> static __device__ __forceinline__ softmax_state<C> empty_softmax() {
@@ -26,12 +26,12 @@ template <flash_config_t C> static __device__ __forceinline__ softmax_state<C> e
     return state;
 }
 
-/* A row without a finite score yet has a maximum of -infinity, which must not be subtracted. */
+/* Returns what is subtracted from scores: 0 for a row without a finite score (maximum -inf). */
 static __device__ __forceinline__ float subtrahend(float max) {
     return max == -INFINITY ? 0.0f : max;
 }
 
-/* Returns the maximum over the eight lanes that hold a row: those of one t. */
+/* Returns the maximum over the eight lanes that hold a row: those with the same t. */
 static __device__ __forceinline__ float row_max(float x) {
 #pragma unroll
     for (int step = 4; step < DECODE_WARP_THREADS; step *= 2)
@@ -46,7 +46,7 @@ static __device__ __forceinline__ float row_sum(float x) {
     return x;
 }
 
-/* Scores become tanh(score / cap), in units of the cap. */
+/* Caps scores: they become tanh(score / cap), in units of the cap. */
 template <flash_config_t C>
 static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_unit_t &unit) {
     if (unit.inverse_cap == 0.0f)
@@ -74,7 +74,7 @@ static __device__ __forceinline__ void mask_scores(score_tile<C> &s, const row_m
                     s.of[n][m][i] = -INFINITY;
 }
 
-/* The past of one row relative to a new maximum. */
+/* Rescales the sum and O of one row to a new maximum. */
 template <flash_config_t C>
 static __device__ __forceinline__ void rescale_row(softmax_state<C> &state, output_tile<C> &o,
                                                    int n, int j, float max, float log2_unit) {
@@ -108,7 +108,7 @@ static __device__ __forceinline__ void update_max(softmax_state<C> &state, outpu
     }
 }
 
-/* S becomes P, which the sums take in unrounded, and P the second operand of O^T. */
+/* Turns S into P, which is summed up unrounded, and packs P as the second operand of O^T. */
 template <flash_config_t C>
 static __device__ __forceinline__ weight_fragments<C>
 exponentiate(score_tile<C> &s, softmax_state<C> &state, float log2_unit) {

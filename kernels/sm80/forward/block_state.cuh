@@ -1,7 +1,6 @@
 /*
- * What a thread block under a mask keeps in static shared memory, because the registers of the
- * main loop are full: 16 bytes beside the dynamic shared memory. The first thread writes it before
- * the main loop, whose barriers order all later accesses.
+ * The state of a block under a mask: 16 bytes of static shared memory, because the main loop has no
+ * registers left. The first thread writes it before the main loop, whose barriers order all reads.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_BLOCK_STATE_CUH
 #define FLASH_KERNELS_SM80_FORWARD_BLOCK_STATE_CUH
@@ -12,10 +11,10 @@ typedef struct block_state {
     int32_t block_begin; /* as in query_tile_t */
     int32_t whole_begin;
     int32_t whole_end;
-    int32_t v_sanitised; /* V had something to zero: see sanitise_v.cuh */
+    int32_t v_sanitised; /* V had NaN or infinities: see sanitise_v.cuh */
 } block_state_t;
 
-/* The state is volatile, so that each read is a load and no register stays with a value. */
+/* The state is volatile, so that each read is a load and no register holds a value. */
 static __device__ __forceinline__ volatile block_state_t &block_state() {
     __shared__ block_state_t state;
     return state;
@@ -32,7 +31,7 @@ static __device__ __forceinline__ void initialize_block_state(const query_tile_t
     state.v_sanitised = 0;
 }
 
-/* Returns the last block of the walk, which runs downwards. */
+/* Returns the last block that is visited, which has the lowest number. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t final_block(const query_tile_t &tile) {
     if constexpr (has_mask<C>)

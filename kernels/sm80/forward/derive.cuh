@@ -1,6 +1,6 @@
 /*
- * Constants that follow from a configuration, and its legality at compile time. Everything here
- * is a constant expression: no branch on a configuration field is left in a kernel.
+ * Constants that follow from a configuration, and its legality at compile time. Everything here is
+ * a constant expression, so that kernels have no branch on a configuration field.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_DERIVE_CUH
 #define FLASH_KERNELS_SM80_FORWARD_DERIVE_CUH
@@ -8,7 +8,7 @@
 #include "common/bits.cuh"
 #include "sm80/sm80_kernel.h"
 
-/* ---- mma tiles (m16n8k16): how many of them cover a warp's share ---- */
+/* ---- mma tiles (m16n8k16) that cover a warp's rows ---- */
 
 template <flash_config_t C> constexpr int warp_rows = C.B_r / C.n_warps;
 template <flash_config_t C> constexpr int m_tiles = warp_rows<C> / 16; /* of Q, S, P, O */
@@ -17,7 +17,7 @@ template <flash_config_t C> constexpr int key_steps = C.B_c / 16;      /* contra
 template <flash_config_t C> constexpr int head_tiles = C.d_head / 8;   /* columns of O */
 template <flash_config_t C> constexpr int head_steps = C.d_head / 16;  /* contraction of QK^T */
 
-/* ---- fragments in registers, in steps of the contraction (two fragments of 8 a step) ---- */
+/* ---- fragments in registers, in steps of the contraction: two fragments of 8 columns ---- */
 
 SM80_CONSTANT int fragment_steps(int fragments, int whole) {
     return fragments ? fragments / 2 : whole;
@@ -29,8 +29,7 @@ constexpr int score_steps = fragment_steps(C.K_mma_load_K_fragments, head_steps<
 template <flash_config_t C>
 constexpr int value_steps = fragment_steps(C.V_mma_load_K_fragments, key_steps<C>);
 
-/* There are one or two sets of fragments: with two, ldmatrix fills one while mma works on the
- * other. */
+/* Returns the sets of fragments. With two sets, ldmatrix fills one while mma uses the other. */
 SM80_CONSTANT int fragment_buffers(bool double_buffer, int steps, int whole) {
     return double_buffer && steps < whole ? 2 : 1;
 }
@@ -51,7 +50,7 @@ template <flash_config_t C> constexpr int chunk_elements = sm80_chunk_elements(&
 template <flash_config_t C> constexpr int word_elements = 4 / element_bytes<C>; /* of 32 bits */
 template <flash_config_t C> using element_bits = bits_of<element_bytes<C>>;
 
-/* ---- elements of K and V in global memory, as many as make a chunk ---- */
+/* ---- elements of K and V in global memory ---- */
 
 template <flash_config_t C> constexpr int kv_element_bytes = dtype_size(C.dtype);
 template <flash_config_t C> using kv_element_bits = bits_of<kv_element_bytes<C>>;
@@ -62,33 +61,33 @@ template <flash_config_t C> constexpr int kv_chunk_bytes = chunk_elements<C> *kv
 template <flash_config_t C> constexpr int row_bytes = C.d_head *element_bytes<C>;
 template <flash_config_t C> constexpr int row_chunks = C.d_head / chunk_elements<C>;
 
-/* The swizzle permutes the chunks of a panel among themselves: 128 bytes, all banks, where rows are
- * made of whole 128 bytes; else 64 bytes, and two rows next to each other fill the banks. */
+/* The swizzle permutes the chunks within a panel. A panel is 128 bytes, all banks, if rows consist
+ * of whole 128 bytes; else it is 64 bytes, and two neighbouring rows cover the banks. */
 template <flash_config_t C> constexpr int panel_chunks = row_chunks<C> % 8 == 0 ? 8 : 4;
 template <flash_config_t C> constexpr int row_panels = row_chunks<C> / panel_chunks<C>;
 
 template <flash_config_t C> constexpr int q_bytes = C.B_r *row_bytes<C>;
 template <flash_config_t C> constexpr int kv_bytes = C.B_c *row_bytes<C>;
 
-/* ---- copies between global and shared memory: a pass is one chunk of a panel a thread ---- */
+/* ---- copies between global and shared memory; a pass is one chunk of a panel per thread ---- */
 
 template <flash_config_t C> constexpr int block_threads = SM80_WARP_THREADS *C.n_warps;
 template <flash_config_t C> constexpr int pass_rows = block_threads<C> / panel_chunks<C>;
 
-/* With eager loads, this says whether V is waited for after the softmax, at the price of a third
- * barrier a block. It pays where QK^T is too short to hide V's way; measured on an H200: +6 % at
- * d_head 64, nothing at 128, -1 % at 256. */
+/* With eager loads, this says whether V is awaited after the softmax, at the price of a third
+ * barrier per block. It pays where QK^T is too short to hide the load of V. On an H200 it gains 6 %
+ * at d_head 64, nothing at 128, and costs 1 % at 256. */
 template <flash_config_t C> constexpr bool await_v_late = !C.eager_load_blocks || C.d_head < 128;
 
 /* ---- masks ---- */
 
-/* Some keys of a sequence may be hidden from some of its queries, or from all of them. */
+/* A mask may hide keys of a sequence from some or all of its queries. */
 template <flash_config_t C>
 constexpr bool has_mask = (C.features & (FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW)) != 0;
 template <flash_config_t C> constexpr bool has_window = (C.features & FLASH_FEATURE_WINDOW) != 0;
 template <flash_config_t C> constexpr bool has_softcap = (C.features & FLASH_FEATURE_SOFTCAP) != 0;
 template <flash_config_t C> constexpr bool has_varlen = (C.features & FLASH_FEATURE_VARLEN) != 0;
-/* K and V lie in pages, in every problem that the kernel serves. */
+/* K and V of every problem that the kernel serves lie in pages. */
 template <flash_config_t C> constexpr bool has_pages = sm80_has_pages(&C) != 0;
 
 /* ---- legality ---- */

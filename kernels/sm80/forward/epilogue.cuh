@@ -1,8 +1,8 @@
 /*
- * The epilogue writes O and LSE of a tile to global memory. O of 16 bits goes through shared
- * memory, in the place of the warp's own rows of Q, so that each row leaves in whole chunks next to
- * each other; element by element where O is not aligned to them. O of fp32 leaves from registers:
- * the two columns of each thread of a quad are together a sector of 32 bytes.
+ * The epilogue writes O and LSE of a tile to global memory. O of 16 bits first goes to shared
+ * memory, over the warp's rows of Q, so that each row is stored in whole, adjacent chunks, or by
+ * element if O is not aligned to chunks. O of fp32 is stored from registers: the column pairs of a
+ * quad are together a sector of 32 bytes.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_EPILOGUE_CUH
 #define FLASH_KERNELS_SM80_FORWARD_EPILOGUE_CUH
@@ -16,7 +16,7 @@ static __device__ __forceinline__ float output_scale(const flash_params_t &p,
     return converts<C> ? flash_scale_at(&p.v_scale, tile.batch_index, tile.head / p.group) : 1.0f;
 }
 
-/* Divides by the sum, and multiplies by V's scale; a row that saw no key becomes 0. */
+/* Divides O by the sum and multiplies it by V's scale. A row that saw no key becomes 0. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 normalize_output(output_tile<C> &o, const softmax_state<C> &state, float v_scale) {
@@ -53,7 +53,7 @@ static __device__ __forceinline__ void store_elements(char *global, uint4 chunk,
                                   i % word_elements<C> * element_bytes<C> * 8);
 }
 
-/* Stores rows of whole, aligned chunks: a warp stores a panel of several of its rows at a time. */
+/* Stores rows of whole, aligned chunks. A warp stores a panel of several rows at a time. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_rows(char *global, int64_t row_stride, int32_t rows,
                                                   int32_t d_head, uint32_t shared) {
@@ -73,7 +73,6 @@ static __device__ __forceinline__ void store_rows(char *global, int64_t row_stri
         }
 }
 
-/* Stores rows at any alignment. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_rows_by_element(char *global, int64_t row_stride,
                                                              int32_t rows, int32_t d_head,
@@ -107,7 +106,7 @@ static __device__ __forceinline__ void store_output(const flash_params_t &params
 
 /* ---- O of fp32 ---- */
 
-/* The first row of the tile. */
+/* Returns the first row of the tile. */
 static __device__ __forceinline__ float *fp32_output(const flash_params_t &params,
                                                      const query_tile_t &tile) {
     return (float *)params.o + tile.batch_index * params.o_stride.batch +
@@ -115,8 +114,8 @@ static __device__ __forceinline__ float *fp32_output(const flash_params_t &param
            (tile.sequence.q_begin + tile.row_begin) * params.o_stride.seq;
 }
 
-/* Two columns of a row, as far as there are so many; pairs: they are aligned, and there are both or
- * neither. */
+/* Stores two columns of a row if they exist. With `pairs` both are aligned, and both or none
+ * exist. */
 static __device__ __forceinline__ void store_fp32_columns(float *to, float2 value, int32_t columns,
                                                           bool pairs) {
     if (pairs && columns > 0)

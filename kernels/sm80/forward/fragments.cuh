@@ -1,6 +1,6 @@
 /*
- * These functions load the fragments of mma's operands from shared memory to registers. A step is
- * 16 columns of the contraction: of d_head in QK^T, of B_c in PV.
+ * Fragments of mma's operands are loaded from shared memory to registers. A step is 16 columns of
+ * the contraction: of d_head in QK^T, of B_c in PV.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_FRAGMENTS_CUH
 #define FLASH_KERNELS_SM80_FORWARD_FRAGMENTS_CUH

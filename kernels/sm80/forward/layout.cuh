@@ -1,6 +1,12 @@
 /*
- * Where an element lies in shared memory. Swizzled, chunk c of row r lies in slot c ^ swizzle(r)
- * of its panel, so that the eight rows of a matrix of ldmatrix touch all 32 banks once.
+ * The layout of shared memory:
+ *
+ *     0            q_bytes      + kv_bytes   + kv_bytes = sm80_shared_bytes()
+ *     | Q, later O | K          | V          |
+ *       B_r rows     B_c rows     B_c rows        of row_bytes each
+ *
+ * Swizzled, chunk c of row r lies at chunk c ^ swizzle(r) of its panel, so that the eight rows of a
+ * matrix of ldmatrix touch all 32 banks once.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_LAYOUT_CUH
 #define FLASH_KERNELS_SM80_FORWARD_LAYOUT_CUH
@@ -22,30 +28,28 @@ static __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
 }
 
 /*
- * A lane reads tile (0, 0), 16x16, of a block of rows from this address, by ldmatrix.x4. Of any
- * other tile of its row of tiles the address differs in the bits of the chunk, as long as the block
- * begins at a whole panel, and in an immediate offset.
+ * A lane reads tile (0, 0), 16 x 16, of a block of rows from this address, by ldmatrix.x4. The
+ * addresses of other tiles in the same row of tiles differ in the bits of the chunk, if the block
+ * begins at a whole panel, and by an immediate offset.
  */
 template <flash_config_t C> struct lane_address { uint32_t base; };
 
-/* Returns the same address, as a value that the compiler takes for a new one: addresses of other
- * tiles are then computed where they are used, instead of waiting in registers all over the main
- * loop. */
+/* Returns the same address as a value that is new to the compiler. It then computes the addresses
+ * of other tiles where they are used, instead of keeping them in registers over the main loop. */
 template <flash_config_t C>
 static __device__ __forceinline__ lane_address<C> renew(const lane_address<C> &address) {
     return {opaque(address.base)};
 }
 
-/* The four matrices of a tile come in the order that fragments want, so that what mma takes
- * together lies in neighbouring registers. Down first: A from rows (Q), and B from columns (V,
- * transposed). */
+/* The four matrices of a tile are loaded in the order of fragments, so that operands of one mma are
+ * in neighbouring registers. Down first serves A from rows (Q), and B from columns (V). */
 template <flash_config_t C>
 static __device__ __forceinline__ lane_address<C> lane_address_down_first(uint32_t block) {
     const int lane = threadIdx.x % SM80_WARP_THREADS;
     return {block + chunk_offset<C>(lane % 16, lane / 16)};
 }
 
-/* The matrices come across first: B from rows (K). */
+/* Across first serves B from rows (K). */
 template <flash_config_t C>
 static __device__ __forceinline__ lane_address<C> lane_address_across_first(uint32_t block) {
     const int lane = threadIdx.x % SM80_WARP_THREADS;

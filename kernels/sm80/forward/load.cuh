@@ -1,7 +1,7 @@
 /*
- * These functions copy blocks of rows from global to shared memory: by cp.async, or through
- * registers, where the rows may also lie at any alignment. Rows past the end of the sequence and
- * columns past d_head become zeros: whatever lies there in memory is never read.
+ * Blocks of rows are copied from global to shared memory: by cp.async, or through registers, which
+ * also serves rows at any alignment. Rows past the end of the sequence and columns past d_head
+ * become zeros; memory there is never read.
  *
  * A thread copies chunk (threadIdx.x % panel_chunks) of each panel, of every pass_rows-th row.
  */
@@ -14,7 +14,7 @@
 #include "common/ptx/shared_memory.cuh"
 #include "sm80/forward/layout.cuh"
 
-/* The row and column of a thread's first chunk in every block that it helps to copy. */
+/* Returns the row and the column of a thread's first chunk in every block that it helps to copy. */
 template <flash_config_t C> static __device__ __forceinline__ int copy_row() {
     return threadIdx.x / panel_chunks<C>;
 }
@@ -26,8 +26,8 @@ template <flash_config_t C> static __device__ __forceinline__ int copy_column() 
 template <flash_config_t C> constexpr int panel_elements = panel_chunks<C> *chunk_elements<C>;
 template <flash_config_t C> constexpr int panel_bytes = panel_chunks<C> *SM80_CHUNK_BYTES;
 
-/* Elements in global memory have BYTES: those of K and V of e4m3 one, and become fp16. A chunk is
- * as many elements as 16 bytes of shared memory have. */
+/* Elements in global memory have BYTES: 1 for K and V of e4m3, which become fp16. A chunk has as
+ * many elements as 16 bytes of shared memory. */
 template <flash_config_t C, int BYTES> constexpr int global_chunk_bytes = chunk_elements<C> *BYTES;
 template <flash_config_t C, int BYTES>
 constexpr int global_panel_bytes = panel_chunks<C> *global_chunk_bytes<C, BYTES>;
@@ -36,8 +36,8 @@ constexpr int global_panel_bytes = panel_chunks<C> *global_chunk_bytes<C, BYTES>
 typedef struct row_source {
     const char *pointer;
     int64_t row_stride; /* bytes */
-    int32_t columns;    /* that exist from the first one on; may be negative */
-    bool aligned;       /* made of whole chunks, aligned; known to be so with async_copy */
+    int32_t columns;    /* existing columns from the first one on; may be negative */
+    bool aligned;       /* whole, aligned chunks; always true with async_copy */
 } row_source_t;
 
 template <flash_config_t C, int BYTES = element_bytes<C>>
@@ -64,7 +64,7 @@ static __device__ __forceinline__ row_source_t make_row_source(const void *data,
     return source;
 }
 
-/* Returns the rows of a block that begins at `row`, from the thread's own chunk on. */
+/* Returns the rows of a block that begins at `row`, from the thread's chunk on. */
 template <flash_config_t C, int BYTES>
 static __device__ __forceinline__ row_source_t make_copy_source(const void *data,
                                                                 const flash_strides_t &stride,
@@ -74,20 +74,18 @@ static __device__ __forceinline__ row_source_t make_copy_source(const void *data
                                      copy_column<C>());
 }
 
-/* Returns where the thread's next pass begins; its address follows from this one's, not each from
- * the first. */
+/* Returns where the thread's next pass begins. Each address is computed from the one before it. */
 template <flash_config_t C>
 static __device__ __forceinline__ const char *next_pass(const char *global,
                                                         const row_source_t &source) {
     return opaque(global + pass_rows<C> * source.row_stride);
 }
 
-/* Moves to the block of ROWS rows before this one. */
 template <int ROWS> static __device__ __forceinline__ void step_back(row_source_t &source) {
     source.pointer -= ROWS * source.row_stride;
 }
 
-/* Loads the elements of one chunk that exist, one by one; the rest are zero. */
+/* Loads the existing elements of one chunk one by one; the rest become zeros. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint4 load_elements(const char *global, int columns) {
     uint32_t word[4] = {0, 0, 0, 0};
@@ -99,7 +97,7 @@ static __device__ __forceinline__ uint4 load_elements(const char *global, int co
     return uint4{word[0], word[1], word[2], word[3]};
 }
 
-/* As load_elements(), of e4m3. */
+/* Does the same as load_elements() for e4m3. */
 static __device__ __forceinline__ uint2 load_bytes(const char *global, int columns) {
     uint32_t word[2] = {0, 0};
 #pragma unroll
@@ -109,7 +107,7 @@ static __device__ __forceinline__ uint2 load_bytes(const char *global, int colum
     return uint2{word[0], word[1]};
 }
 
-/* Loads a chunk, as it is to lie in shared memory. */
+/* Loads a chunk in the form that it has in shared memory. */
 template <flash_config_t C, int BYTES>
 static __device__ __forceinline__ uint4 load_chunk(const row_source_t &source, const char *global,
                                                    int columns) {
@@ -145,8 +143,8 @@ copy_through_registers(uint32_t shared, const row_source_t &source, int32_t rows
     }
 }
 
-/* Starts the copy of a block. PARTIAL: rows may be missing, and the zeros of missing columns are
- * written too. They stay, so that later, whole blocks need only leave them alone. */
+/* Starts to copy a block. With PARTIAL rows may be missing, and zeros are written to missing
+ * columns too. Later, whole blocks leave these zeros as they are. */
 template <flash_config_t C, int ROWS, bool PARTIAL>
 static __device__ __forceinline__ void
 copy_asynchronously(uint32_t shared, const row_source_t &source, int32_t rows) {
@@ -168,7 +166,7 @@ copy_asynchronously(uint32_t shared, const row_source_t &source, int32_t rows) {
     }
 }
 
-/* Starts (async_copy) or does the copy of a block of ROWS rows, of which the first `rows` exist. */
+/* Copies a block of ROWS rows, of which `rows` exist; with async_copy it only starts to. */
 template <flash_config_t C, int ROWS, bool PARTIAL, int BYTES>
 static __device__ __forceinline__ void load_block(uint32_t shared, const row_source_t &source,
                                                   int32_t rows) {
@@ -178,7 +176,6 @@ static __device__ __forceinline__ void load_block(uint32_t shared, const row_sou
         copy_through_registers<C, ROWS, BYTES>(shared, source, rows);
 }
 
-/* Waits until the thread's copies have arrived. */
 template <flash_config_t C> static __device__ __forceinline__ void wait_for_loads() {
     if constexpr (C.async_copy)
         async_copy_wait_all();

@@ -1,10 +1,15 @@
 /*
- * The walk over the blocks of keys, last to first: the first block visited is the one that the
- * end of the sequence or the diagonal cuts. Each block is a sequence of named steps.
+ * The main loop visits the blocks of keys from the last to the first, so that the first block
+ * visited is the one that the end of the sequence or the diagonal cuts.
  *
  * K and V have one buffer each. Late loads come just before their use. Eager ones start as soon as
- * the buffer is free: V is on its way during QK^T (and the softmax, with await_v_late), the next K
- * during the softmax and PV. A barrier says both "this has arrived" and "the other buffer is free".
+ * the buffer is free, here with await_v_late:
+ *
+ *                 Q K^T, block n     softmax             P V, block n    Q K^T, block n - 1
+ *     K buffer    read               load of block n - 1 ...             read
+ *     V buffer    load of block n    ...                 read            load of block n - 1
+ *
+ * Each barrier says both that one buffer has been filled and that the other one is free.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_MAINLOOP_CUH
 #define FLASH_KERNELS_SM80_FORWARD_MAINLOOP_CUH
@@ -20,13 +25,12 @@
 #include "sm80/forward/softmax.cuh"
 #include "sm80/forward/tile.cuh"
 
-/* What a warp carries from block to block. */
 template <flash_config_t C> struct warp_state {
     output_tile<C> o;
     softmax_state<C> softmax;
 };
 
-/* Where a thread finds its operands. */
+/* The operands of a thread: addresses in shared memory, and sources of loads. */
 template <flash_config_t C> struct operands {
     uint32_t k_shared;
     uint32_t v_shared;
@@ -40,7 +44,7 @@ template <flash_config_t C> struct operands {
     score_factors<C> factors;
 };
 
-/* Starts (or does) the load of the next block of K or V; FIRST: of the one visited first. */
+/* Loads the next block of K or V, or starts to. FIRST: it is the first one visited. */
 template <flash_config_t C, bool FIRST>
 static __device__ __forceinline__ void load_next(uint32_t shared, kv_source_of<C> &source,
                                                  int32_t last_rows) {
@@ -66,7 +70,7 @@ static __device__ __forceinline__ void await_k(operands<C> &x) {
     }
 }
 
-/* Waits until V has arrived; behind it, if anything, only K is on its way. */
+/* Waits until V has arrived; the only load that may still be under way is that of K. */
 template <flash_config_t C, bool FIRST, bool MASKED>
 static __device__ __forceinline__ void await_v(operands<C> &x) {
     if constexpr (!C.eager_load_blocks)
@@ -80,7 +84,7 @@ static __device__ __forceinline__ void await_v(operands<C> &x) {
     __syncthreads();
 }
 
-/* Loads the next K, where loads are eager: all warps have passed QK^T, as a barrier has seen to. */
+/* Loads the next K, with eager loads. A barrier has made sure that all warps are done with QK^T. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_next_k(operands<C> &x, bool more) {
     if (more)
@@ -88,7 +92,7 @@ static __device__ __forceinline__ void load_next_k(operands<C> &x, bool more) {
     async_copy_commit();
 }
 
-/* Fills K's buffer anew between QK^T and the softmax, where loads are eager. */
+/* Refills K's buffer between QK^T and the softmax, with eager loads. */
 template <flash_config_t C, bool FIRST, bool MASKED>
 static __device__ __forceinline__ void reload_k(operands<C> &x, bool more) {
     if constexpr (await_v_late<C>)
@@ -98,8 +102,7 @@ static __device__ __forceinline__ void reload_k(operands<C> &x, bool more) {
     load_next_k<C>(x, more);
 }
 
-/* Computes one block of keys. FIRST: it is the walk's first. MASKED: some row may not see some key
- * of it. */
+/* Computes a block of keys. FIRST: it is visited first. MASKED: some row may not see all of it. */
 template <flash_config_t C, bool FIRST, bool MASKED>
 static __device__ __forceinline__ void
 process_block(const flash_params_t &params, const score_unit_t &unit, operands<C> &x,
@@ -121,8 +124,8 @@ process_block(const flash_params_t &params, const score_unit_t &unit, operands<C
     accumulate_output<C>(state.o, round_probabilities<C>(s), renew<C>(x.v_at));
 }
 
-/* The sources of K and V begin with the last block's keys, and step back from there: the whole
- * sequence is one run, or in pages. */
+/* Makes the sources of K and V, which begin with the last block's keys and step back from there.
+ * The sequence is one run, or it lies in pages. */
 template <flash_config_t C>
 static __device__ __forceinline__ void make_sources(const flash_params_t &params,
                                                     const query_tile_t &tile, operands<C> &x) {
@@ -158,7 +161,7 @@ make_operands(const flash_params_t &params, const query_tile_t &tile, uint32_t q
     return x;
 }
 
-/* Loads Q, and K's first block along with it where loads are eager. */
+/* Loads Q, and with eager loads K's first block along with it. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_first(const flash_params_t &params,
                                                   const query_tile_t &tile, uint32_t q_shared,

@@ -1,5 +1,5 @@
 /*
- * Scores of keys that a row does not see become -infinity, exactly.
+ * Scores of keys that a row does not see become -infinity.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_MASK_CUH
 #define FLASH_KERNELS_SM80_FORWARD_MASK_CUH

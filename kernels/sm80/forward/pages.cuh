@@ -1,8 +1,8 @@
 /*
- * K and V in pages: a thread finds, for each key whose chunks it copies, the page that has it. The
- * threads of a row ask for the same id, which the first-level cache keeps. Keys past the sequence's
- * end and those of an id that is no page become zeros, without a look at memory. Copies are
- * asynchronous, but of e4m3.
+ * With K and V in pages, a thread finds the page of each key whose chunks it copies. The threads of
+ * a row load the same id, which the first-level cache keeps. Keys past the sequence's end, and with
+ * a page id out of range, become zeros without a read. Copies of other types than e4m3 are
+ * asynchronous.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_PAGES_CUH
 #define FLASH_KERNELS_SM80_FORWARD_PAGES_CUH
@@ -10,23 +10,23 @@
 #include "common/kv.h"
 #include "sm80/forward/load.cuh"
 
-/* K or V of one head of one sequence, from a block of keys on down. */
+/* K or V of one head of one sequence, from a block of keys backwards. */
 typedef struct page_source {
-    const char *head;   /* the thread's first chunk of the pool's first row, in the head */
+    const char *head;   /* the thread's first chunk in the head's first row of the pool */
     const int32_t *ids; /* of the sequence; NULL: a cache of slots */
     const flash_pages_t *pages;
     const flash_strides_t *stride;
     int32_t slot;
-    int32_t key;     /* of the thread's first row in the block */
+    int32_t key;     /* the key of the thread's first row in the block */
     int32_t len_k;   /* of the sequence */
-    int32_t columns; /* that exist from the thread's first one on; may be negative */
-    bool aligned;    /* rows of e4m3 are made of whole chunks, aligned */
+    int32_t columns; /* existing columns from the thread's first one on; may be negative */
+    bool aligned;    /* rows of e4m3 consist of whole, aligned chunks */
 } page_source_t;
 
 template <flash_config_t C>
 using kv_source_of = std::conditional_t<has_pages<C>, page_source_t, row_source_t>;
 
-/* The source of the block that begins with a key. table: pages.table for K, pages.v_table for V. */
+/* Makes the source of the block from first_key on. table: pages.table (K) or pages.v_table (V). */
 template <flash_config_t C>
 static __device__ __forceinline__ page_source_t
 make_page_source(const flash_params_t &p, const void *data, const flash_strides_t &stride,
@@ -47,7 +47,7 @@ make_page_source(const flash_params_t &p, const void *data, const flash_strides_
     return source;
 }
 
-/* Bytes from source.head to the row of a key; negative: it has none. */
+/* Returns the bytes from source.head to the row of a key; negative if there is no such row. */
 template <flash_config_t C>
 static __device__ __forceinline__ int64_t page_row_offset(const page_source_t &source,
                                                           int32_t key) {
@@ -61,7 +61,7 @@ static __device__ __forceinline__ int64_t page_row_offset(const page_source_t &s
     return (id * source.stride->batch + in_page * source.stride->seq) * kv_element_bytes<C>;
 }
 
-/* Starts the copy of a block of ROWS keys; what is missing becomes zeros. */
+/* Starts to copy a block of ROWS keys; missing ones become zeros. */
 template <flash_config_t C, int ROWS>
 static __device__ __forceinline__ void copy_pages(uint32_t shared, const page_source_t &source) {
     constexpr int passes = ROWS / pass_rows<C>;
@@ -80,7 +80,7 @@ static __device__ __forceinline__ void copy_pages(uint32_t shared, const page_so
                                offset[i] >= 0 && source.columns > panel * panel_elements<C>);
 }
 
-/* Copies a block of e4m3 as fp16; what is missing becomes zeros. */
+/* Copies a block of e4m3 as fp16; missing keys become zeros. */
 template <flash_config_t C, int ROWS>
 static __device__ __forceinline__ void convert_pages(uint32_t shared, const page_source_t &source) {
     const uint32_t target = shared + chunk_offset<C>(copy_row<C>(), threadIdx.x % panel_chunks<C>);

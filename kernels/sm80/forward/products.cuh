@@ -1,7 +1,6 @@
 /*
- * The two matrix products of a step: S = Q K^T and O += P V, a warp's rows against one block of
- * keys. Fragments are loaded as many at a time as the configuration says; with double buffering
- * the next ones are on their way while these multiply.
+ * A warp multiplies its rows with one block of keys: S = Q K^T and O += P V. The configuration says
+ * how many fragments are loaded at a time; with double buffering the next ones load meanwhile.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_PRODUCTS_CUH
 #define FLASH_KERNELS_SM80_FORWARD_PRODUCTS_CUH
@@ -15,10 +14,10 @@ template <flash_config_t C> struct score_tile { float s[m_tiles<C>][key_tiles<C>
 
 template <flash_config_t C> struct output_tile { float o[m_tiles<C>][head_tiles<C>][4]; };
 
-/* P is rounded to the operand type: the accumulators of S are the fragments of A as they lie. */
+/* P, rounded to the operand type. The accumulators of S already lie as fragments of A do. */
 template <flash_config_t C> struct probabilities { uint32_t p[m_tiles<C>][key_steps<C>][4]; };
 
-/* Q stays in registers for the whole call, where the configuration keeps it there. */
+/* Q stays in registers for the whole tile if the configuration says so. */
 template <flash_config_t C> struct q_block {
     q_fragments<C> step[q_resident<C> ? head_steps<C> : 1];
 };
@@ -32,7 +31,7 @@ static __device__ __forceinline__ void load_q_block(q_block<C> &q, const lane_ad
     }
 }
 
-/* The operands are those of steps [begin, begin + score_steps) of the contraction that exist. */
+/* The operands of steps [begin, begin + score_steps) of the contraction, as far as they exist. */
 template <flash_config_t C> struct score_operands {
     q_fragments<C> q[score_steps<C>];
     k_fragments<C> k[score_steps<C>];
@@ -63,7 +62,6 @@ static __device__ __forceinline__ void multiply_scores(score_tile<C> &s, const q
                                            k.r[n / 2][n % 2 * 2 + 1]);
 }
 
-/* Computes S = Q K^T. */
 template <flash_config_t C>
 static __device__ __forceinline__ void compute_scores(score_tile<C> &s, const q_block<C> &q,
                                                       const lane_address<C> &q_at,
@@ -121,7 +119,6 @@ static __device__ __forceinline__ void multiply_values(output_tile<C> &o, const 
                                            v.r[n / 2][n % 2 * 2 + 1]);
 }
 
-/* Computes O += P V. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 accumulate_output(output_tile<C> &o, const probabilities<C> &p, const lane_address<C> &v_at) {

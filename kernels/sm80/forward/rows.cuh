@@ -1,13 +1,13 @@
 /*
- * The rows of S and O that a thread shares with the three other threads of its quad: in each tile
- * of 16 rows, row lane / 4 and the row 8 below.
+ * The rows of S and O that a thread shares with the other threads of its quad: in each tile of 16
+ * rows, row lane / 4 and the row 8 below.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_ROWS_CUH
 #define FLASH_KERNELS_SM80_FORWARD_ROWS_CUH
 
 #include "sm80/forward/derive.cuh"
 
-/* Returns the row of the query tile that half 0 or 1 of tile m of this thread is. */
+/* Returns the row, in the query tile, of this thread's half 0 or 1 of tile m. */
 template <flash_config_t C> static __device__ __forceinline__ int tile_row(int m, int half) {
     const int warp = threadIdx.x / SM80_WARP_THREADS;
     const int lane = threadIdx.x % SM80_WARP_THREADS;

@@ -1,8 +1,7 @@
 /*
- * Sanitising V: what becomes of infinities and NaNs where a mask hides the key from some rows only.
- * P is 0 there, but 0 * NaN is NaN, and mma cannot tell. So in the few blocks that a mask cuts,
- * such elements are replaced by zeros before they are multiplied, and the rare tile that had some
- * adds them, at its end, to the rows that do see them.
+ * V is sanitised where a mask hides a key from some rows only. P is 0 there, but 0 * NaN is NaN. So
+ * in the few blocks that a mask cuts, NaN and infinities are replaced by zeros before V is
+ * multiplied. A tile that had any, which is rare, adds them at its end to the rows that see them.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_SANITISE_V_CUH
 #define FLASH_KERNELS_SM80_FORWARD_SANITISE_V_CUH
@@ -12,7 +11,7 @@
 #include "sm80/forward/block_state.cuh"
 #include "sm80/forward/load.cuh"
 
-/* Returns the address of the thread's chunk of a block, in pass and panel index % row_panels. */
+/* Returns the address of the index-th chunk of a block that this thread copies. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t copied_chunk(uint32_t shared, int index) {
     return shared + chunk_offset<C>(copy_row<C>(), threadIdx.x % panel_chunks<C>) +
@@ -20,8 +19,7 @@ static __device__ __forceinline__ uint32_t copied_chunk(uint32_t shared, int ind
            index % row_panels<C> * panel_bytes<C>;
 }
 
-/* Zeroes what is not finite in the chunks of V that this thread has copied itself, so that no
- * barrier is needed before. */
+/* Zeroes what is not finite in the chunks of V that this thread has copied, without a barrier. */
 template <flash_config_t C>
 static __device__ __forceinline__ void zero_non_finite(uint32_t shared) {
     constexpr int chunks = C.B_c / pass_rows<C> * row_panels<C>;
@@ -39,8 +37,7 @@ static __device__ __forceinline__ void zero_non_finite(uint32_t shared) {
     }
 }
 
-/* Elements from the pool's first row of V to that of a key, in one head; negative: an id that is no
- * page. */
+/* Returns the elements from the pool's first row of V to that of a key; negative without a page. */
 static __device__ __forceinline__ int64_t page_value_offset(const flash_params_t &params,
                                                             const query_tile_t &tile, int64_t key) {
     const int64_t first_id = flash_kv_first_id(&params, tile.batch_index);
@@ -51,8 +48,7 @@ static __device__ __forceinline__ int64_t page_value_offset(const flash_params_t
 }
 
 /* Adds what is not finite in keys [begin, end) of V to one chunk of O. v.pointer: the chunk's
- * columns in key 0 of the sequence. NaN, all that V of e4m3 may have, is NaN in every O of 16 bits.
- */
+ * columns in key 0. V of e4m3 can only have NaN, which is NaN in O of either 16-bit type. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint4 add_non_finite_keys(uint4 o, const row_source_t &v,
                                                             int64_t begin, int64_t end) {
@@ -68,8 +64,8 @@ static __device__ __forceinline__ uint4 add_non_finite_keys(uint4 o, const row_s
     return o;
 }
 
-/* Adds them of a tile's sequence. v.pointer: the chunk's columns in key 0; in pages, which are
- * found key by key, in the pool's first row. An id that is no page adds nothing. */
+/* Adds what is not finite in keys of a tile. v.pointer: the chunk's columns in key 0, or with
+ * pages, which are found key by key, in the pool's first row. Ids that are no page add nothing. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint4 add_keys_of_tile(uint4 o, const flash_params_t &params,
                                                          const query_tile_t &tile,
@@ -89,7 +85,7 @@ static __device__ __forceinline__ uint4 add_keys_of_tile(uint4 o, const flash_pa
     }
 }
 
-/* The keys that a row sees in the blocks that a mask cuts, left and right of the whole ones. */
+/* The keys that a row sees in the blocks that a mask cuts, left and right of the whole blocks. */
 typedef struct cut_keys {
     int64_t begin, left_end, right_begin, end;
 } cut_keys_t;
@@ -115,15 +111,14 @@ static __device__ __forceinline__ uint4 add_visible_non_finite(uint4 o,
     return add_keys_of_tile<C>(o, params, tile, v, keys.right_begin, keys.end);
 }
 
-/* The tile's values begin with its sequence's first key, or in pages with the pool's first row.
- */
+/* Returns the run with the sequence's first key; with pages, with the pool's first row. */
 template <flash_config_t C>
 static __device__ __forceinline__ flash_kv_run_t first_values(const query_tile_t &tile) {
     return has_pages<C> ? flash_kv_run_t{0, 0, 0, 0}
                         : flash_kv_run(&tile.sequence, tile.batch_index, 0);
 }
 
-/* Completes the warp's rows of O in shared memory. */
+/* Adds what is not finite in V to the warp's rows of O in shared memory. */
 template <flash_config_t C>
 static __device__ void add_non_finite_v(const flash_params_t &params, const query_tile_t &tile,
                                         uint32_t shared) {
@@ -173,7 +168,8 @@ static __device__ float add_keys_of_tile(float o, const flash_params_t &params,
     }
 }
 
-/* Completes the warp's rows of O in fp32, which it has just written; o: the tile's first row. */
+/* Adds what is not finite in V to the warp's rows of O in fp32, just stored; o: the tile's
+ * first. */
 template <flash_config_t C>
 static __device__ void add_non_finite_v_to_fp32(const flash_params_t &params,
                                                 const query_tile_t &tile, float *o) {

@@ -1,9 +1,9 @@
 /*
- * Online softmax over blocks of keys, in two forms. The plain one does what the formula says:
- * scale the scores, subtract the maximum, rescale the past. The optimized one folds the scale
- * into the exponent's multiply-add, assigns at the first block instead of updating, and rescales
- * only when a maximum has grown so far that old sums and P could leave their range. Every
- * maximum gives the same result, as long as O, the sums and P are all relative to it.
+ * Online softmax over blocks of keys has two forms. The plain one follows the formula: scale the
+ * scores, subtract the maximum, rescale the past. The optimized one folds the scale into the
+ * exponent's multiply-add, assigns at the first block instead of updating, and rescales only when a
+ * maximum has grown so far that old sums and P could leave their range. Every reference maximum
+ * gives the same result, as long as O, the sums and P are all relative to it.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_SOFTMAX_CUH
 #define FLASH_KERNELS_SM80_FORWARD_SOFTMAX_CUH
@@ -13,12 +13,12 @@
 #include "sm80/forward/products.cuh"
 #include "sm80/forward/rows.cuh"
 
-/* P stays below 2^4 relative to a maximum that lags behind. More would not be faster, but leaves
- * the largest P, which weighs most, with a rounding error of its own more often. */
+/* P stays below 2^4 relative to a maximum that lags behind. A larger limit would not be faster, and
+ * would more often give the largest P, which weighs most, a rounding error of its own. */
 constexpr float max_growth_log2 = 4.0f;
 
-/* Each row has a maximum, relative to which its sum and O are kept, in units of S (plain form: of
- * log2). A thread's sum covers its own columns until the end. */
+/* The reference maximum of each row, to which its sum and O are relative, in units of S (plain
+ * form: of log2). A thread's sum covers its own columns until the end. */
 template <flash_config_t C> struct softmax_state {
     float max[m_tiles<C>][2];
     float sum[m_tiles<C>][2];
@@ -29,7 +29,6 @@ static __device__ __forceinline__ score_unit_t make_score_unit(const flash_param
     return score_unit_of<has_softcap<C>>(params);
 }
 
-/* Puts f of each of the thread's scores in its place. */
 template <flash_config_t C, typename F>
 static __device__ __forceinline__ void transform_scores(score_tile<C> &s, const F &f) {
 #pragma unroll
@@ -41,7 +40,7 @@ static __device__ __forceinline__ void transform_scores(score_tile<C> &s, const 
                 s.s[m][n][i] = f(s.s[m][n][i]);
 }
 
-/* Scores become tanh(score / cap), in units of the cap. */
+/* Caps scores: they become tanh(score / cap), in units of the cap. */
 template <flash_config_t C>
 static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_unit_t &unit) {
     if (unit.inverse_cap == 0.0f)
@@ -61,9 +60,8 @@ template <flash_config_t C> static __device__ __forceinline__ softmax_state<C> e
     return state;
 }
 
-/* Returns the maximum of the thread's own columns. */
 template <flash_config_t C>
-static __device__ __forceinline__ float own_max(const score_tile<C> &s, int m, int half) {
+static __device__ __forceinline__ float thread_max(const score_tile<C> &s, int m, int half) {
     float x = fmaxf(s.s[m][0][2 * half], s.s[m][0][2 * half + 1]);
 #pragma unroll
     for (int n = 1; n < key_tiles<C>; ++n)
@@ -71,15 +69,14 @@ static __device__ __forceinline__ float own_max(const score_tile<C> &s, int m, i
     return x;
 }
 
-/* A row without a finite score yet has a maximum of -infinity, which must not be subtracted. The
- * widest kernel without features has no register left for a comparison of floats: there by the
- * bits, beyond which there are but NaNs. */
+/* Returns what is subtracted from scores. A row without a finite score has a maximum of -infinity,
+ * which must not be subtracted. The widest kernel without features has no register left for a
+ * comparison of floats, so it compares bits; beyond those of -infinity there are only NaNs. */
 template <flash_config_t C> static __device__ __forceinline__ float subtrahend(float max) {
     const bool none = C.features == 0 ? __float_as_uint(max) >= 0xff800000u : max == -INFINITY;
     return none ? 0.0f : max;
 }
 
-/* Multiplies one row of O by a factor. */
 template <flash_config_t C>
 static __device__ __forceinline__ void scale_output_row(output_tile<C> &o, int m, int half,
                                                         float factor) {
@@ -105,7 +102,7 @@ static __device__ __forceinline__ void scale_scores(score_tile<C> &s, float log2
     transform_scores<C>(s, [&](float x) { return x * log2_unit; });
 }
 
-/* The plain form rescales every row in every block. */
+/* Updates the maxima in the plain form, which rescales every row in every block. */
 template <flash_config_t C>
 static __device__ __forceinline__ void update_max(softmax_state<C> &state, output_tile<C> &o,
                                                   const score_tile<C> &s) {
@@ -114,12 +111,11 @@ static __device__ __forceinline__ void update_max(softmax_state<C> &state, outpu
 #pragma unroll
         for (int half = 0; half < 2; ++half)
             rescale_row<C>(state, o, m, half,
-                           fmaxf(state.max[m][half], quad_max(own_max<C>(s, m, half))), 1.0f);
+                           fmaxf(state.max[m][half], quad_max(thread_max<C>(s, m, half))), 1.0f);
 }
 
-/* The optimized form rescales the rows of a warp together, and only when one of them needs it. The
- * vote stands in for the exchange of maxima within quads, which only the rare case then pays for.
- */
+/* Updates the maxima in the optimized form, which rescales the rows of a warp together, and only
+ * when one of them needs it. A vote replaces the exchange of maxima within quads until then. */
 template <flash_config_t C>
 static __device__ __forceinline__ void update_max_lazily(softmax_state<C> &state, output_tile<C> &o,
                                                          const score_tile<C> &s, float log2_unit) {
@@ -129,7 +125,7 @@ static __device__ __forceinline__ void update_max_lazily(softmax_state<C> &state
     for (int m = 0; m < m_tiles<C>; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            max[m][half] = own_max<C>(s, m, half);
+            max[m][half] = thread_max<C>(s, m, half);
             grown |= (max[m][half] - state.max[m][half]) * log2_unit > max_growth_log2;
         }
     if (!__any_sync(0xffffffffu, grown))
@@ -148,7 +144,7 @@ static __device__ __forceinline__ void assign_max(softmax_state<C> &state, const
     for (int m = 0; m < m_tiles<C>; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-            state.max[m][half] = quad_max(own_max<C>(s, m, half));
+            state.max[m][half] = quad_max(thread_max<C>(s, m, half));
 }
 
 /* Returns exp(score - max), unnormalised. scaled_max: max in the exponent's units. */
@@ -158,7 +154,7 @@ static __device__ __forceinline__ float exponential(float score, float log2_unit
     return exp2_approx(C.optimized_softmax ? fmaf(score, log2_unit, -scaled_max) : score - max);
 }
 
-/* S becomes P; the sums take it in unrounded, four at a time, which are free again after that. */
+/* Turns S into P, which is summed up unrounded, four values at a time to save registers. */
 template <flash_config_t C>
 static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_state<C> &state,
                                                     float log2_unit) {
@@ -181,8 +177,7 @@ static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_st
         }
 }
 
-/* Updates the state by one block of keys, and turns S into P. FIRST: there is no block before it.
- */
+/* Updates the state by a block of keys, and turns S into P. FIRST: there is no block before it. */
 template <flash_config_t C, bool FIRST>
 static __device__ __forceinline__ void softmax_block(score_tile<C> &s, softmax_state<C> &state,
                                                      output_tile<C> &o, const score_unit_t &unit) {

@@ -1,11 +1,10 @@
 /*
- * What a thread block computes: B_r queries of one head of one sequence, against the blocks of
+ * A thread block computes one tile: B_r queries of one head of one sequence, against the blocks of
  * keys that any of them sees.
  *
- * Blocks are numbered tile first, then head, then batch entry: neighbours in time read the same
- * keys, and the query heads of one K/V head follow each other. Under a mask the tiles of a head
- * run from the last, which sees most, to the first, so that the long ones are not left over at
- * the end.
+ * Blocks are numbered tile first, then head, then batch entry, so that blocks that run at the same
+ * time read the same keys, and the query heads of a K/V head follow each other. Under a mask a
+ * head's tiles run from the last, which sees most keys, so that no long tile is left for the end.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_TILE_CUH
 #define FLASH_KERNELS_SM80_FORWARD_TILE_CUH
@@ -19,10 +18,10 @@ typedef struct query_tile {
     int32_t batch_index;
     int32_t head;
     int32_t row_begin;   /* in the sequence */
-    int32_t rows;        /* that exist: B_r, fewer at the end of the sequence, <= 0 past it */
+    int32_t rows;        /* B_r, fewer at the end of the sequence, <= 0 past it */
     int32_t block_begin; /* blocks of B_c keys; empty when begin >= end */
     int32_t block_end;
-    int32_t whole_begin; /* blocks that each row sees whole, the one visited first left out */
+    int32_t whole_begin; /* blocks that each row sees whole, without the one visited first */
     int32_t whole_end;
 } query_tile_t;
 
@@ -37,7 +36,6 @@ static __device__ __forceinline__ flash_sequence_t tile_sequence(const flash_par
         return flash_sequence_t{0, 0, p.seqlen_q, p.seqlen_k};
 }
 
-/* Returns the keys that row i of the sequence sees. */
 template <flash_config_t C>
 static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_t &p,
                                                              const flash_sequence_t &s, int64_t i) {
@@ -47,8 +45,8 @@ static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_
         return flash_range_t{0, s.len_k};
 }
 
-/* Both ends of the keys that a row sees move right from row to row: the first row sees the first
- * key of the tile, the last row sees its last. */
+/* Finds the blocks of keys of a tile. Both ends of the keys that a row sees move right from row to
+ * row, so the first row sees the tile's first key, and the last row its last. */
 template <flash_config_t C>
 static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p,
                                                        query_tile_t &tile) {
@@ -62,8 +60,8 @@ static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p,
     tile.whole_end = tile.whole_end < tile.block_end ? tile.whole_end : tile.block_end - 1;
 }
 
-/* Finds the tile of this thread block. That is cheap enough to be done again after the main loop,
- * which then need not keep it in registers; hence the volatile read of the block's number. */
+/* Finds the tile of this thread block. That is cheap enough to be repeated after the main loop,
+ * which then need not keep the tile in registers; hence the volatile read of the block's number. */
 template <flash_config_t C>
 static __device__ __forceinline__ query_tile_t find_tile(const flash_params_t &p) {
     const uint32_t number = block_number();

@@ -1,6 +1,6 @@
 /*
- * An 8x8 matrix of 16-bit elements, a register of each lane, transposed within the warp.
- * PTX ISA, "Warp-level matrix transpose instruction: movmatrix".
+ * An 8x8 matrix of 16-bit elements, a register of each lane, is transposed within the warp (PTX
+ * ISA, "Warp-level matrix transpose instruction: movmatrix").
  */
 #ifndef FLASH_KERNELS_SM80_PTX_MOVMATRIX_CUH
 #define FLASH_KERNELS_SM80_PTX_MOVMATRIX_CUH

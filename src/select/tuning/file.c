@@ -1,5 +1,5 @@
 /*
- * The value of FLASH_TUNING: a file of measured results, or "none".
+ * FLASH_TUNING names a file of measured results, or is "none".
  */
 #define _POSIX_C_SOURCE 200809L /* getdelim, fdopen */
 #include "select/tuning/file.h"
@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Says what keeps an open file from being read to its end; NULL: nothing. */
+/* Returns why an open file cannot be read to its end; NULL if it can. */
 static const char *obstacle(int descriptor) {
     struct stat status;
     if (fstat(descriptor, &status) != 0)
@@ -25,7 +25,7 @@ static const char *obstacle(int descriptor) {
     return S_ISREG(status.st_mode) ? NULL : "not a regular file";
 }
 
-/* Opens at once, a FIFO too that nobody writes to, and refuses what could block. */
+/* Opens a file without ever blocking, and refuses what is no regular file, such as a FIFO. */
 static flash_status_t open_file(const char *path, FILE **file) {
     const int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     const char *why = descriptor < 0 ? strerror(errno) : obstacle(descriptor);
@@ -38,7 +38,7 @@ static flash_status_t open_file(const char *path, FILE **file) {
                        why != NULL ? why : "no memory to read it");
 }
 
-/* Reads the file's text, to be freed; NULL with errno where it cannot be read, or holds a NUL. */
+/* Reads the file's text, which the caller frees; NULL, with errno, on errors or if it has a NUL. */
 static char *read_text(FILE *file) {
     char *text = NULL;
     size_t size = 0;

@@ -6,7 +6,7 @@
 
 #include "select/tuning/results.h"
 
-/* Reads the value: a file of measured results, or "none". INVALID_ARGUMENT, OUT_OF_MEMORY. */
+/* Reads the value: a file, or "none". Returns INVALID_ARGUMENT or OUT_OF_MEMORY. */
 flash_status_t tuning_read(const char *value, bool trace, tuning_results_t **results);
 
 #endif

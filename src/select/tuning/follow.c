@@ -1,5 +1,5 @@
 /*
- * How selection follows measured results.
+ * Selection follows measured results where they are better than its estimates.
  */
 #include "select/tuning/follow.h"
 
@@ -24,7 +24,7 @@ tuning_key_t tuning_key(const problem_t *problem, const device_t *device) {
     }};
 }
 
-/* A range holds the results of one key. */
+/* The results of one key. */
 typedef struct range {
     const tuning_row_t *rows;
     int32_t count;
@@ -44,7 +44,7 @@ static range_t find(const tuning_row_t *rows, int32_t count, const tuning_key_t 
     return (range_t){rows + first, end - first};
 }
 
-/* A family that is not among the results was not measured, and may be faster than all that were. */
+/* A family without results was not measured, and may be faster than all that were. */
 static bool has_family(range_t range, const family_t *family) {
     for (int32_t i = 0; i < range.count; i++)
         if (range.rows[i].kernel->family == family)
@@ -52,8 +52,8 @@ static bool has_family(range_t range, const family_t *family) {
     return false;
 }
 
-/* Whether a kernel of the estimate's family goes over K and V more often than the estimate: it was
- * measured with fewer query heads of a K/V head, of which a key knows nothing. */
+/* Says whether a kernel of the estimate's family makes more passes over K and V than the estimate.
+ * Such a kernel was measured with fewer query heads per K/V head, which the key does not hold. */
 static bool reads_more(const flash_kernel_t *kernel, const flash_kernel_t *estimate,
                        const problem_t *problem, const device_t *device) {
     const family_t *family = estimate->family;
@@ -61,8 +61,8 @@ static bool reads_more(const flash_kernel_t *kernel, const flash_kernel_t *estim
                                            family->rank(&estimate->config, problem, device).passes;
 }
 
-/* Finds the fastest result whose kernel serves this very problem, and as well as those that were
- * measured, or NULL. */
+/* Returns the fastest result whose kernel serves this problem, with no more passes over K and V
+ * than the estimate; NULL if there is none. */
 static const tuning_row_t *fastest(range_t range, const problem_t *problem, const device_t *device,
                                    const flash_kernel_t *estimate) {
     for (int32_t i = 0; i < range.count; i++)
@@ -72,15 +72,15 @@ static const tuning_row_t *fastest(range_t range, const problem_t *problem, cons
     return NULL;
 }
 
-void tuning_follow(const tuning_results_t *own, const problem_t *problem, const device_t *device,
+void tuning_follow(const tuning_results_t *given, const problem_t *problem, const device_t *device,
                    const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]) {
     if (device_is_cpu(device) || problem->batch_invariant)
         return;
     const tuning_key_t key = tuning_key(problem, device);
     range_t range = {NULL, 0};
-    if (own != NULL)
-        range = find(own->rows, own->count, &key);
-    const bool built_in = range.count == 0 && !(own != NULL && own->alone);
+    if (given != NULL)
+        range = find(given->rows, given->count, &key);
+    const bool built_in = range.count == 0 && !(given != NULL && given->alone);
     if (built_in)
         range = find(tuning_table, tuning_table_count, &key);
     const tuning_row_t *row = fastest(range, problem, device, *kernel);

@@ -1,5 +1,5 @@
 /*
- * What selection asks of measured results.
+ * The measured results that selection follows.
  */
 #ifndef FLASH_TUNING_H
 #define FLASH_TUNING_H
@@ -11,9 +11,9 @@
 
 tuning_key_t tuning_key(const problem_t *problem, const device_t *device);
 
-/* Replaces the kernel that was estimated to be the best, and the reason, where results say more.
- * own may be NULL. */
-void tuning_follow(const tuning_results_t *own, const problem_t *problem, const device_t *device,
+/* Replaces the estimated kernel and the reason if measured results say more: those of
+ * `given`, which may be NULL, else the built-in ones. */
+void tuning_follow(const tuning_results_t *given, const problem_t *problem, const device_t *device,
                    const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]);
 
 #endif

@@ -1,11 +1,11 @@
 /*
- * Writing a measured result as a line (parse.c reads it): the key's fields in their order,
- * the time, and the short form of the kernel's configuration.
+ * A measured result is written as a line, which parse.c reads: the key's fields in their order, the
+ * time, and the short form of the kernel's configuration.
  *
  *   cc=90 sms=132 dtype=BF16 d_head=128 features=none q=512 k=512 heads=16 ns=155020: (BF16, ...
  *
- * Sizes are written as the power of two that they were rounded to. All numbers are integers: the C
- * library writes and reads others by the process's locale.
+ * Sizes are written as the power of two to which they were rounded. All numbers are integers,
+ * because the C library writes and reads others by the process's locale.
  */
 #include "select/tuning/format.h"
 

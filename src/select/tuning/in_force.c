@@ -1,5 +1,5 @@
 /*
- * The measured results that count: those that the caller has set, else those of the environment.
+ * The measured results in force are those that the caller has set, else those of the environment.
  */
 #include "select/tuning/in_force.h"
 
@@ -34,10 +34,10 @@ static void read_variable(void) {
     environment_parse(&variable, "FLASH_TUNING", parse);
 }
 
-/* ---- Those in force ---- */
+/* ---- The results in force ---- */
 
-/* The results of flash_set_tuning() are kept, NULL for none, and with them all that ever were,
- * which calls may still read. */
+/* `current` holds the results of flash_set_tuning(), or NULL. All earlier ones are kept too,
+ * because calls may still read them; `newest` begins their list. */
 static _Atomic(tuning_results_t *) current;
 static tuning_results_t *newest;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -1,6 +1,5 @@
 /*
- * Reading measured results: a header, then a result a line as format.c writes it, and
- * comments.
+ * Measured results are a header, one result per line as format.c writes it, and comments.
  */
 #include "select/tuning/parse.h"
 
@@ -20,7 +19,7 @@
 
 /* ---- A line ---- */
 
-/* Takes "name=", after blanks. */
+/* Takes "name=", with blanks before it. */
 static flash_status_t read_name(text_reader_t *r, const char *name) {
     text_skip_blanks(r);
     return text_take(r, name) ? FLASH_SUCCESS : text_expected(r, name);
@@ -93,7 +92,7 @@ static flash_status_t read_config(const text_reader_t *r, flash_config_t *config
     return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "line %" PRId32 ": %s", r->line_number, why);
 }
 
-/* row->kernel stays NULL for a configuration that is not in the table. */
+/* Reads a result. row->kernel is NULL for a configuration that is not in the table. */
 static flash_status_t read_row(text_reader_t *r, tuning_row_t *row) {
     flash_config_t config;
     FLASH_TRY(read_key(r, &row->key));
@@ -106,7 +105,7 @@ static flash_status_t read_row(text_reader_t *r, tuning_row_t *row) {
 
 /* ---- All lines ---- */
 
-/* The lines of a text, one by one, without comments and surrounding blanks. */
+/* The lines of a text, without comments and without blanks around them. */
 typedef struct lines {
     const char *rest;
     int32_t number;
@@ -117,7 +116,7 @@ static bool is_blank(char c) {
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* Finds the next line that holds something; "" at the end. */
+/* Finds the next line that is not empty; lines->line is "" at the end of the text. */
 static flash_status_t next_line(lines_t *lines) {
     lines->line[0] = '\0';
     while (lines->line[0] == '\0' && *lines->rest != '\0') {

@@ -6,8 +6,8 @@
 
 #include "select/tuning/results.h"
 
-/* Reads results; those of configurations that are not in the table are passed over, aloud with
- * trace. INVALID_ARGUMENT, with the line and the place in it; OUT_OF_MEMORY. */
+/* Reads results, and skips those of configurations that are not in the table, with a message if
+ * `trace` is set. Returns OUT_OF_MEMORY, or INVALID_ARGUMENT with the line and the position. */
 flash_status_t tuning_parse(const char *text, bool trace, tuning_results_t **results);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Measured results as plain data: their order, and the classes of size that they are kept by.
+ * Measured results are plain data. This file has their order and the classes of sizes.
  */
 #include "select/tuning/results.h"
 
