@@ -27,7 +27,8 @@ TIME_LIMIT = 900  # seconds
 @pytest.mark.parametrize("arch, dtype, d_head", GROUPS)
 def test_rows_are_clean(arch: str, dtype: str, d_head: int, tool: str) -> None:
     sanitizer = ["compute-sanitizer", "--tool", tool, "--kernel-regex", "kns=flash_"]
-    walk = [sys.executable, str(WALK), f"arch={arch}", f"dtype={dtype}", f"d_head={d_head}"]
+    filters = [f"arch={arch}", f"dtype={dtype}", f"d_head={d_head}"]
+    walk = [sys.executable, str(WALK), *(["--racecheck"] if tool == "racecheck" else []), *filters]
     done = subprocess.run(
         [*sanitizer, "--error-exitcode", "1", *walk],
         stdout=subprocess.PIPE,
