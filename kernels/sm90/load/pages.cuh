@@ -19,7 +19,8 @@ typedef struct page_pool {
     int32_t entry_tokens;
 } page_pool_t;
 
-/* params: of a kernel; p: its problem. */
+/* Returns the pool of K. params: of a kernel of either family, SM90 or SM90_DECODE; p: its
+ * problem. */
 template <typename PARAMS>
 static __device__ __forceinline__ page_pool_t k_pool(const PARAMS &params,
                                                      const flash_params_t &p) {
@@ -31,6 +32,7 @@ static __device__ __forceinline__ page_pool_t k_pool(const PARAMS &params,
             params.entry_tokens.k};
 }
 
+/* Returns the pool of V. */
 template <typename PARAMS>
 static __device__ __forceinline__ page_pool_t v_pool(const PARAMS &params,
                                                      const flash_params_t &p) {
