@@ -62,8 +62,7 @@ ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_para
 /* ---- Tasks ---- */
 
 /* All keys of the task, from the blocks that the head's tasks share. */
-ALWAYS_INLINE void attend_shared(amx_run_t *run, amx_terms_t terms, flash_range_t keys,
-                                 bool backwards) {
+ALWAYS_INLINE void attend_shared(amx_run_t *run, amx_terms_t terms, flash_range_t keys) {
     const amx_scratch_t *t = run->t;
     const int64_t first = keys.begin / t->block_keys;
     const int64_t end = (keys.end + t->block_keys - 1) / t->block_keys;
@@ -71,8 +70,7 @@ ALWAYS_INLINE void attend_shared(amx_run_t *run, amx_terms_t terms, flash_range_
         const amx_block_t block = amx_block_at(t, run->packed, i);
         mark_rows_of_block(t, &block, (int32_t)i * t->block_keys, keys.end, run->bad);
     }
-    run->block = backwards ? end - 1 : first;
-    run->step = backwards ? -1 : 1;
+    run->block = first;
     run->n_left = end - first;
     run_items(run, terms);
 }
@@ -114,7 +112,7 @@ ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_par
         .t = &t, .strips = strips, .rule = softmax_rule(p), .packed = task->packed, .bad = bad};
     const unsigned control = tiles_configure();
     if (task->way == CPU_WAY_SHARED)
-        attend_shared(&run, terms, keys, task->backwards);
+        attend_shared(&run, terms, keys);
     else
         attend_own(&run, p, task, dtype, terms, keys);
     tiles_release(control);

@@ -102,8 +102,6 @@ static const cpu_family_t amx = {.row_unit = AMX_SQUARE,
                                  .packed_element_size = FP32_BYTES,
                                  .vector_elements = 16,
                                  .step_bytes = AVX512_STEP_BYTES,
-                                 .lone_row_step_bytes = AVX512_LONE_ROW_STEP_BYTES,
-                                 .alternates = true,
                                  .scratch_size = tiles_scratch_size,
                                  .block_size = amx_block_size,
                                  .decodes = amx_decodes};

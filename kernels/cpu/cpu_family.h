@@ -37,10 +37,6 @@ typedef struct cpu_family {
     int32_t
         lone_row_step_bytes; /* of K of a step of lone rows of fp32; 0: they are as other rows */
 
-    /* Whether the order of the blocks of keys alternates from task to task of a head, so that one
-     * task ends with the blocks that another one begins with. */
-    bool alternates;
-
     /* Scratch bytes of a task of at most n_rows rows, by the problem's d_head and types; a multiple
      * of 64. */
     uint64_t (*scratch_size)(const flash_config_t *config, const flash_params_t *params,

@@ -42,7 +42,6 @@ typedef struct cpu_ahead {
  * range of their keys. */
 typedef struct cpu_task {
     cpu_way_t way;
-    bool backwards; /* CPU_WAY_SHARED with tiles: from the last block of keys to the first one */
     flash_sequence_t sequence;
     int32_t batch_index;
     int32_t head_kv;   /* the first one */

@@ -104,7 +104,7 @@ static void draw_keys(test_case_t *c, const drawing_t *how, random_t *r) {
 static void draw_seen(test_case_t *c, const drawing_t *how, random_t *r) {
     problem_t *p = &c->problem;
     const int64_t n = p->n_heads * p->rows, step = random_below(r, 2);
-    const bool all = how->timed || one_in(r, 2);
+    const bool all = how->timed || one_in(r, 2) || p->set->has_tiles;
     const int64_t begin = all ? 0 : random_between(r, -p->rows, p->n_keys);
     const int64_t end = all ? p->n_keys : random_between(r, begin, p->n_keys);
     c->seen = allocate(2 * n, sizeof *c->seen);
@@ -227,6 +227,19 @@ static void draw_pack_v(test_case_t *c, const drawing_t *how, random_t *r) {
     add_output(c, FLASH_DTYPE_FP32, 1, 1, 1);
 }
 
+/* K, and V transposed, in squares of bf16 terms, and 1 for each key that is not finite. K and V are
+ * the same numbers. */
+static void draw_pack_squares(test_case_t *c, const drawing_t *how, random_t *r) {
+    problem_t *p = &c->problem;
+    draw_sizes(c, how, r, 1);
+    draw_keys(c, how, r);
+    const int64_t terms = p->dtype == FLASH_DTYPE_FP16 ? 2 : 1;
+    const int64_t n = next_multiple(p->n_keys, 32) * next_multiple(p->d, 32) * terms;
+    add_output(c, FLASH_DTYPE_BF16, 1, n, n);
+    add_output(c, FLASH_DTYPE_BF16, 1, n, n);
+    add_output(c, FLASH_DTYPE_FP32, 1, p->n_keys, p->n_keys);
+}
+
 /* ---- Products ---- */
 
 /* S [rows][padded_keys()] of all keys, with rows of Q in x. */
@@ -246,9 +259,20 @@ static void draw_scores_packed(test_case_t *c, const drawing_t *how, random_t *r
     draw_scores(c, how, r);
 }
 
+/* Sizes of keys in place: those of any block, or of a square that tiles hold. */
+static void draw_sizes_in_place(test_case_t *c, const drawing_t *how, random_t *r) {
+    problem_t *p = &c->problem;
+    draw_sizes(c, how, r, p->set->has_tiles ? 16 : 13);
+    if (p->set->has_tiles) {
+        p->n_keys = 32;
+        p->d = how->timed ? p->d : 32 * random_between(r, 1, 8);
+    } else {
+        p->n_heads = how->timed ? 1 : random_between(r, 1, HEADS_MAX);
+    }
+}
+
 static void draw_scores_in_place(test_case_t *c, const drawing_t *how, random_t *r) {
-    draw_sizes(c, how, r, 13);
-    c->problem.n_heads = how->timed ? 1 : random_between(r, 1, HEADS_MAX);
+    draw_sizes_in_place(c, how, r);
     draw_scores(c, how, r);
 }
 
@@ -278,8 +302,7 @@ static void draw_values_packed(test_case_t *c, const drawing_t *how, random_t *r
 
 /* O begins with zeros, since its columns are in an order of the instruction set's own. */
 static void draw_values_in_place(test_case_t *c, const drawing_t *how, random_t *r) {
-    draw_sizes(c, how, r, 13);
-    c->problem.n_heads = how->timed ? 1 : random_between(r, 1, HEADS_MAX);
+    draw_sizes_in_place(c, how, r);
     draw_values(c, how, r, 0);
 }
 
@@ -368,6 +391,8 @@ bool case_has_dtype(const instruction_set_t *set, candidate_t candidate, int32_t
     case CANDIDATE_store:
     case CANDIDATE_merge_partials:
         return dtype != FLASH_DTYPE_E4M3;
+    case CANDIDATE_pack_squares:
+        return dtype == FLASH_DTYPE_BF16 || dtype == FLASH_DTYPE_FP16;
     case CANDIDATE_pack_k:
     case CANDIDATE_pack_v:
     case CANDIDATE_scores_packed:

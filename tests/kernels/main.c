@@ -64,10 +64,12 @@ static run_options_t parse(int argc, char **argv) {
 int main(int argc, char **argv) {
     const run_options_t options = parse(argc, argv);
     const uint32_t isa = cpu_features_isa();
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* whole lines, however the program ends */
+    run_watch_addresses();
     int failed = run_set(&common_set, &options);
     for (size_t i = 0; i < N_SETS; i++) {
         const instruction_set_t *set = SETS[i];
-        if ((set->isa & isa) == set->isa)
+        if ((set->isa & isa) == set->isa && (!set->has_tiles || cpu_features_permit_amx()))
             failed += run_set(set, &options);
         else
             printf("%s: the processor does not have it\n", set->name);

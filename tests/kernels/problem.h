@@ -20,6 +20,7 @@
     X(store)                                                                                       \
     X(pack_k)                                                                                      \
     X(pack_v)                                                                                      \
+    X(pack_squares)                                                                                \
     X(scores_packed)                                                                               \
     X(values_packed)                                                                               \
     X(scores_in_place)                                                                             \
@@ -70,6 +71,7 @@ typedef struct instruction_set {
     int64_t vec_width;     /* elements of fp32 of a vector */
     int64_t tile_columns;  /* words of a panel of packed keys */
     int64_t word_elements; /* 2 where pairs of bf16 are multiplied (tiled/words.h), else 1 */
+    bool has_tiles;        /* keys in place are a square of 32, which at most 16 rows all see */
     implementation_t candidates[N_CANDIDATES];
 } instruction_set_t;
 

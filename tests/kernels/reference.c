@@ -120,6 +120,34 @@ static void reference_pack_v(const problem_t *p, void *const outputs[]) {
         }
 }
 
+/* Stores an element of a square of an operand as its terms, each what those before it leave; what
+ * is infinite or NaN is 0. Returns whether it is. (amx/layout.h) */
+static bool store_terms(const problem_t *p, void *squares, int64_t square, int64_t at, float x) {
+    const int64_t terms = p->dtype == FLASH_DTYPE_FP16 ? 2 : 1;
+    float left = isfinite(x) ? x : 0;
+    for (int64_t term = 0; term < terms; term++) {
+        const int64_t index = (square * terms + term) * 32 * 32 + at;
+        element_store(squares, index, FLASH_DTYPE_BF16, left);
+        left -= element_load(squares, index, FLASH_DTYPE_BF16);
+    }
+    return !isfinite(x);
+}
+
+static void reference_pack_squares(const problem_t *p, void *const outputs[]) {
+    const int64_t columns = next_multiple(p->d, 32) / 32, keys = next_multiple(p->n_keys, 32) / 32;
+    float *is_bad = outputs[2];
+    for (int64_t key = 0; key < p->n_keys; key++)
+        is_bad[key] = 0;
+    for (int64_t key = 0; key < 32 * keys; key++)
+        for (int64_t i = 0; i < 32 * columns; i++) {
+            const float x = key < p->n_keys && i < p->d ? key_element(p, 0, key, i) : 0;
+            const int64_t k = key / 32 * columns + i / 32, v = i / 32 * keys + key / 32;
+            store_terms(p, outputs[1], v, i % 32 * 32 + key % 32, x);
+            if (store_terms(p, outputs[0], k, key % 32 * 32 + i % 32, x))
+                is_bad[key] = 1;
+        }
+}
+
 /* ---- Products ---- */
 
 static double dot_product(const problem_t *p, int64_t head, int64_t row, int64_t key) {

@@ -14,6 +14,9 @@ typedef struct run_options {
     int64_t rows; /* of Q, S, P and O in what is timed */
 } run_options_t;
 
+/* From here on, a candidate that reads beyond an input is named before the program ends. */
+void run_watch_addresses(void);
+
 /* Checks, or times, each candidate of the set in each of its types. Returns how many failed. */
 int run_set(const instruction_set_t *set, const run_options_t *options);
 

@@ -22,7 +22,6 @@ typedef struct amx_run {
     void *packed;   /* its blocks */
     int32_t key;    /* of block 0 */
     int64_t block;  /* of the next item */
-    int64_t step;   /* from block to block: 1 or -1 */
     int64_t n_left; /* blocks, that of the next item included */
     int64_t strip;  /* of the next item */
     int buffer;
@@ -56,7 +55,7 @@ ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
 
 /* The next item of the run; false: it has no more. */
 static inline bool next_item(amx_run_t *run, amx_item_t *item) {
-    for (; run->n_left > 0; run->n_left--, run->block += run->step) {
+    for (; run->n_left > 0; run->n_left--, run->block++) {
         while (run->strip < run->t->n_strips)
             if (set_item(run, run->strip++, item))
                 return true;

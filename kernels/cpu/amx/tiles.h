@@ -35,13 +35,20 @@ ALWAYS_INLINE unsigned flush_subnormals(void) {
     return control;
 }
 
+/* Configures the tiles. gcc 12 believes that the instruction reads the first 8 bytes alone, and may
+ * leave out what is stored to the others. */
+ALWAYS_INLINE void tiles_load_config(const tile_config_t *config) {
+    __asm__ volatile("" : : "r"(config) : "memory");
+    _tile_loadconfig(config);
+}
+
 ALWAYS_INLINE unsigned tiles_configure(void) {
     tile_config_t config = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         config.row_bytes[i] = TILE_ROW_BYTES;
         config.rows[i] = TILE_ROWS_MAX;
     }
-    _tile_loadconfig(&config);
+    tiles_load_config(&config);
     return flush_subnormals();
 }
 

@@ -49,7 +49,7 @@ ALWAYS_INLINE unsigned decode_configure(int R) {
         config.row_bytes[i] = (uint16_t)(narrow ? R * 4 : TILE_ROW_BYTES);
         config.rows[i] = (uint8_t)(flat ? p_rows : TILE_ROWS_MAX);
     }
-    _tile_loadconfig(&config);
+    tiles_load_config(&config);
     return flush_subnormals();
 }
 
