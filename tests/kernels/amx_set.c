@@ -55,8 +55,7 @@ static void prepare_scores_in_place(const problem_t *p, void *const outputs[]) {
     (void)outputs;
     for (int64_t row = 0; row < p->rows; row++)
         for (int64_t i = 0; i < p->d; i++)
-            scratch.q[(i / 2 * R + row) * 2 + i % 2] =
-                bf16_from_fp32(p->x[row * p->x_stride + i]);
+            scratch.q[(i / 2 * R + row) * 2 + i % 2] = bf16_from_fp32(p->x[row * p->x_stride + i]);
 }
 
 static void run_scores_in_place(const problem_t *p, void *const outputs[]) {
@@ -124,9 +123,8 @@ static amx_block_t block_of(void *const outputs[]) {
 }
 
 static void prepare_pack_squares(const problem_t *p, void *const outputs[]) {
-    const flash_config_t config = {.dtype = p->dtype,
-                                   .B_r = AMX_SQUARE,
-                                   .B_c = (int32_t)next_multiple(p->n_keys, AMX_SQUARE)};
+    const flash_config_t config = {
+        .dtype = p->dtype, .B_r = AMX_SQUARE, .B_c = (int32_t)next_multiple(p->n_keys, AMX_SQUARE)};
     const int32_t terms = amx_terms_of(p->dtype);
     (void)outputs;
     packing =

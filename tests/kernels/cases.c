@@ -248,8 +248,7 @@ static void draw_scores(test_case_t *c, const drawing_t *how, random_t *r) {
     draw_seen(c, &(drawing_t){.timed = true}, r);
     draw_keys(c, how, r);
     draw_x(c, r, p->dtype, p->n_heads * p->rows, p->d, -1, 1);
-    output_t *s =
-        add_output(c, FLASH_DTYPE_FP32, p->n_heads * p->rows, p->n_keys, padded_keys(p));
+    output_t *s = add_output(c, FLASH_DTYPE_FP32, p->n_heads * p->rows, p->n_keys, padded_keys(p));
     s->absolute = 4e-7f * (float)(p->d + 8);
     s->relative = 1e-6f;
 }
@@ -337,8 +336,8 @@ static void draw_softmax(test_case_t *c, const drawing_t *how, random_t *r) {
     o->relative = 1e-4f;
 }
 
-/* A row of d scores, scaled and capped in place; without a softcap, scaled alone. Where it is timed,
- * the scale keeps scores that are capped again and again away from subnormal numbers. */
+/* A row of d scores, scaled and capped in place; without a softcap, scaled alone. Where it is
+ * timed, the scale keeps scores that are capped again and again away from subnormal numbers. */
 static void draw_softcap(test_case_t *c, const drawing_t *how, random_t *r) {
     problem_t *p = &c->problem;
     const int64_t n = how->timed ? TIMED_ELEMENTS : 16 * random_between(r, 1, 8);
@@ -407,8 +406,8 @@ bool case_has_dtype(const instruction_set_t *set, candidate_t candidate, int32_t
 
 test_case_t case_draw(const drawing_t *drawing, random_t *random) {
 #define DRAW(name) draw_##name,
-    static void (*const draws[N_CANDIDATES])(test_case_t *, const drawing_t *, random_t *) = {
-        CANDIDATES(DRAW)};
+    static void (*const draws[N_CANDIDATES])(test_case_t *, const drawing_t *,
+                                             random_t *) = {CANDIDATES(DRAW)};
 #undef DRAW
     test_case_t c = {.problem = {.set = drawing->set,
                                  .dtype = drawing->dtype,

@@ -37,7 +37,7 @@ typedef struct drawing {
     const instruction_set_t *set;
     candidate_t candidate;
     int32_t dtype;
-    bool timed;   /* d_head 128, 64 keys, and as many rows as timed_rows */
+    bool timed; /* d_head 128, 64 keys, and as many rows as timed_rows */
     int64_t timed_rows;
 } drawing_t;
 

@@ -61,8 +61,8 @@ void guarded_free_output(guarded_t *output) {
 guarded_t guarded_input(size_t size) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), readable = round_up_to(size, page);
     guarded_t input = {.memory_size = readable + page, .size = size};
-    input.memory = mmap(NULL, input.memory_size, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    input.memory =
+        mmap(NULL, input.memory_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (input.memory == MAP_FAILED || mprotect(input.memory + readable, page, PROT_NONE) != 0)
         fail_without_memory(size);
     input.data = input.memory + readable - size;

@@ -119,8 +119,8 @@ static void run_store(const problem_t *p, void *const outputs[]) {
 
 /* The rows of all heads; with a head dimension that is a constant only where kernels have it so. */
 static void prepare_scratch(const problem_t *p) {
-    scratch = divide_scratch(memory, p->n_heads * p->rows, (int32_t)p->n_keys, p->d, p->rows,
-                             p->n_heads);
+    scratch =
+        divide_scratch(memory, p->n_heads * p->rows, (int32_t)p->n_keys, p->d, p->rows, p->n_heads);
     for (int64_t row = 0; p->begin != NULL && row < scratch.n_rows; row++) {
         scratch.begin[row] = p->begin[row];
         scratch.end[row] = p->end[row];
@@ -297,8 +297,7 @@ static void finish_softmax(const problem_t *p, void *const outputs[]) {
     (void)p;
     for (int64_t row = 0; row < scratch.n_rows; row++) {
         note[2 * row] = scratch.origin[row];
-        note[2 * row + 1] =
-            vec_reduce_add(vec_load(FLASH_DTYPE_FP32, scratch.sum + 16 * row));
+        note[2 * row + 1] = vec_reduce_add(vec_load(FLASH_DTYPE_FP32, scratch.sum + 16 * row));
     }
 }
 
@@ -343,19 +342,9 @@ const instruction_set_t FAMILY_SET = {
     .vec_width = VEC_WIDTH,
     .tile_columns = TILE_COLUMNS,
     .word_elements = WORD_ELEMENTS,
-    .candidates = {RUN_ONLY(exp2),
-                   RUN_ONLY(tanh),
-                   RUN_ONLY(sums),
-                   RUN_ONLY(transpose),
-                   RUN_ONLY(load),
-                   RUN_ONLY(store),
-                   RUN_ONLY(softcap),
+    .candidates = {RUN_ONLY(exp2), RUN_ONLY(tanh), RUN_ONLY(sums), RUN_ONLY(transpose),
+                   RUN_ONLY(load), RUN_ONLY(store), RUN_ONLY(softcap),
                    [CANDIDATE_load_pairs] = {NULL, VEC_DOTS_BF16 ? NULL : run_load_pairs, NULL},
-                   PREPARED(pack_k),
-                   PREPARED(pack_v),
-                   PREPARED(scores_packed),
-                   PREPARED(values_packed),
-                   PREPARED(scores_in_place),
-                   PREPARED(merge_parts),
-                   FINISHED(values_in_place),
-                   FINISHED(softmax)}};
+                   PREPARED(pack_k), PREPARED(pack_v), PREPARED(scores_packed),
+                   PREPARED(values_packed), PREPARED(scores_in_place), PREPARED(merge_parts),
+                   FINISHED(values_in_place), FINISHED(softmax)}};

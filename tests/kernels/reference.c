@@ -198,8 +198,7 @@ static double scaled_score(const problem_t *p, float score, double *units) {
 
 /* A row's scores become P, relative to its origin, which rises to the largest score where that is
  * more than 8 units of log2 above it (tiled/softmax.h). */
-static void softmax_row_of(const problem_t *p, int64_t row, float *s, float note[2],
-                           float *o) {
+static void softmax_row_of(const problem_t *p, int64_t row, float *s, float note[2], float *o) {
     const int64_t n_columns = next_multiple(p->n_keys, p->set->word_elements);
     double units = 1, largest = -INFINITY, sum = (double)note[1];
     for (int64_t key = p->begin[row]; key < p->end[row]; key++)
@@ -220,8 +219,7 @@ static void softmax_row_of(const problem_t *p, int64_t row, float *s, float note
         sum += (double)weights[key];
     }
     for (int64_t key = 0; key < n_columns; key++)
-        element_store(s, key,
-                      p->set->word_elements == 2 ? FLASH_DTYPE_BF16 : FLASH_DTYPE_FP32,
+        element_store(s, key, p->set->word_elements == 2 ? FLASH_DTYPE_BF16 : FLASH_DTYPE_FP32,
                       weights[key]);
     note[1] = (float)sum;
 }
@@ -247,8 +245,8 @@ static void reference_merge_parts(const problem_t *p, void *const outputs[]) {
     float *o = outputs[0];
     for (int64_t row = 0; row < p->rows; row++)
         for (int64_t i = 0; i < p->d; i++)
-            o[row * padded_d(p) + i] = (float)((double)p->x[row * p->x_stride + i] +
-                                               (double)o[row * padded_d(p) + i]);
+            o[row * padded_d(p) + i] =
+                (float)((double)p->x[row * p->x_stride + i] + (double)o[row * padded_d(p) + i]);
 }
 
 static void reference_merge_partials(const problem_t *p, void *const outputs[]) {
