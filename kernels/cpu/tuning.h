@@ -121,7 +121,8 @@ enum {
     /* Tasks per thread; with fewer, a task has fewer heads. Estimated. */
     HEADS_TASKS_PER_THREAD = 2,
     /* Tasks in place of one at the end of a call, for every second thread, which ends at about the
-     * same time as others then: 1.0 to 1.03 with 2 threads, up to 1.10 with 16 (B). */
+     * same time as others then: 1.0 to 1.03 with 2 threads, up to 1.10 with 16 (B); 0.94 to 1.04
+     * with 2 threads of a Xeon with AMX, where 2048 keys of 32/32 heads lose. */
     LAST_PARTS = 4
 };
 
@@ -153,8 +154,8 @@ enum {
     AVX512_BF16_STEP_BYTES = 8 * KIB,
     NEON_STEP_BYTES = 0,
     /* The same for lone rows of fp32, each of which multiplies a vector of K once: the processor
-     * looks far enough ahead for itself, and prefetching only costs. 0: they are like other rows.
-     */
+     * looks far enough ahead for itself, and prefetching only costs. Rows of 16 bits lose by that
+     * where keys come from memory ("What did not pay"). 0: they are like other rows. */
     AVX512_LONE_ROW_STEP_BYTES = 32 * KIB,
     /* Bytes of O, in fp32, of the heads that go together, per byte of a step: O comes and goes in
      * each step, and a level 1 cache has to hold it beside two steps. Heads beyond are 0.82 and
