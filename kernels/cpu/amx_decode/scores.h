@@ -48,7 +48,7 @@ typedef struct decode_keys {
 /* Asks for rows begin ... end - 1. */
 ALWAYS_INLINE void request_rows(const decode_scratch_t *t, const in_place_t *keys, int64_t begin,
                                 int64_t end) {
-    request_ahead(keys, FLASH_DTYPE_BF16, t->d, begin, end - begin, false);
+    request_ahead(keys, FLASH_DTYPE_BF16, t->d, begin, end - begin);
 }
 
 /* Part i of n_parts of the rows that are left to the softmax. */

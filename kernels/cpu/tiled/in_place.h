@@ -1,7 +1,7 @@
 /*
- * Few rows: K and V where the caller has them. The rows of a head lie far apart, and the processor
- * does not foresee them, so that keys are asked for while those before them are used: for K beside
- * the scores, for V beside P V, a row for each that is used, and some beside the softmax.
+ * Few rows read K and V where the caller has them. The rows of a head lie far apart, and the
+ * processor does not foresee them, so that keys are prefetched while those before them are used: K
+ * beside the scores, V beside P V, a row for each that is used.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_IN_PLACE_H
 #define FLASH_KERNELS_CPU_TILED_IN_PLACE_H
@@ -105,15 +105,16 @@ ALWAYS_INLINE in_place_t keys_from(const in_place_t *keys, int32_t dtype, int32_
     return rest;
 }
 
-/* Asks for rows first ... first + n - 1, of d elements, of the first head's next keys. */
+/* Prefetches rows first ... first + n - 1, of d elements, of the first head's next keys, to the
+ * level 2 cache. */
 ALWAYS_INLINE void request_ahead(const in_place_t *keys, int32_t dtype, int64_t d, int64_t first,
-                                 int64_t n, const bool near) {
+                                 int64_t n) {
     const int64_t bytes = d * element_size(dtype);
     for (int64_t i = first; i < first + n; i++) {
         const char *row = element_at(keys->ahead, i * keys->stride, dtype);
-        request_part(row, bytes, near);
+        request_part(row, bytes, false);
         if (!keys->adjoin)
-            request_line(row + bytes - 1, near);
+            request_line(row + bytes - 1, false);
     }
 }
 
