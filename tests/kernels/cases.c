@@ -1,140 +1,21 @@
 /*
  * See cases.h. Each draw_...() says what its candidate reads and writes.
  */
-#include "cases.h"
+#include "draw.h"
 
 #include "cpu/convert.h"
 #include "flashattn.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-
-enum { TIMED_D = 128, TIMED_KEYS = 64, TIMED_ELEMENTS = 1024 };
-
-static void *allocate(int64_t count, size_t size) {
-    void *memory = calloc((size_t)count + 1, size);
-    if (memory == NULL) {
-        fprintf(stderr, "no memory for %lld elements\n", (long long)count);
-        exit(2);
-    }
-    return memory;
-}
-
-static bool one_in(random_t *r, int64_t n) {
-    return random_below(r, n) == 0;
-}
-
-/* ---- Parts of a case ---- */
-
-static output_t *add_output(test_case_t *c, int32_t dtype, int64_t rows, int64_t columns,
-                            int64_t stride) {
-    output_t *output = &c->outputs[c->n_outputs++];
-    const size_t size = (size_t)(rows * stride * element_size(dtype));
-    *output = (output_t){.dtype = dtype, .rows = rows, .columns = columns, .stride = stride};
-    output->computed = guarded_output(size);
-    output->expected = guarded_output(size);
-    return output;
-}
-
-/* An output that the candidate changes begins with numbers in [low, high), zeros beyond. */
-static void begin_with(output_t *output, random_t *r, float low, float high) {
-    output->initial = allocate(output->rows * output->stride, sizeof(float));
-    for (int64_t row = 0; row < output->rows; row++)
-        for (int64_t i = 0; i < output->columns; i++)
-            element_store(output->initial, row * output->stride + i, output->dtype,
-                          random_in(r, low, high));
-}
-
-static float rounded(int32_t dtype, float x) {
-    float element;
-    if (dtype == FLASH_DTYPE_E4M3)
-        return x;
-    element_store(&element, 0, dtype, x);
-    return element_load(&element, 0, dtype);
-}
-
-/* Draws x in [low, high), of which a candidate may round nothing in the type. */
-static void draw_x(test_case_t *c, random_t *r, int32_t dtype, int64_t rows, int64_t columns,
-                   float low, float high) {
-    problem_t *p = &c->problem;
-    p->x_stride = next_multiple(columns, 16);
-    c->x = allocate(rows * p->x_stride, sizeof *c->x);
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t i = 0; i < columns; i++)
-            c->x[row * p->x_stride + i] = rounded(dtype, random_in(r, low, high));
-    p->x = c->x;
-}
-
-/* A number whose magnitude is 1 or less, of e4m3 as vectors load it, 1.75 or less. */
-static void draw_element(void *data, int64_t index, int32_t dtype, random_t *r) {
-    const uint8_t code = (uint8_t)random_next(r);
-    if (dtype == FLASH_DTYPE_E4M3)
-        ((uint8_t *)data)[index] = (code & 0x7f) == 0x7f ? 0 : code;
-    else
-        element_store(data, index, dtype, random_in(r, -1, 1));
-}
-
-static void draw_special(void *data, int64_t index, int32_t dtype, random_t *r) {
-    static const float specials[] = {NAN, INFINITY, -INFINITY, 0, -0.0f};
-    if (dtype == FLASH_DTYPE_E4M3)
-        ((uint8_t *)data)[index] = one_in(r, 2) ? 0x7f : 0xff;
-    else
-        element_store(data, index, dtype, specials[random_below(r, 5)]);
-}
-
-/* Draws rows of keys, which may be further apart than they are long; in one of four cases that are
- * not timed some elements are infinite or NaN. */
-static void draw_keys(test_case_t *c, const drawing_t *how, random_t *r) {
-    problem_t *p = &c->problem;
-    const int64_t row = p->n_heads * p->d;
-    p->stride = row + (how->timed || one_in(r, 2) ? 0 : random_between(r, 1, 40));
-    const int64_t n = (p->n_keys - 1) * p->stride + row;
-    c->keys = guarded_input((size_t)(n * element_size(p->dtype)));
-    p->keys = c->keys.data;
-    for (int64_t i = 0; i < n; i++)
-        draw_element(c->keys.data, i, p->dtype, r);
-    const int64_t n_special = !how->timed && one_in(r, 4) ? random_between(r, 1, 3) : 0;
-    for (int64_t i = 0; i < n_special; i++)
-        draw_special(c->keys.data, random_below(r, n), p->dtype, r);
-}
-
-/* Draws the keys that rows see: all, or a range that stays or moves by a key from row to row, as
- * with a window; heads are alike. */
-static void draw_seen(test_case_t *c, const drawing_t *how, random_t *r) {
-    problem_t *p = &c->problem;
-    const int64_t n = p->n_heads * p->rows, step = random_below(r, 2);
-    const bool all = how->timed || one_in(r, 2) || p->set->has_tiles;
-    const int64_t begin = all ? 0 : random_between(r, -p->rows, p->n_keys);
-    const int64_t end = all ? p->n_keys : random_between(r, begin, p->n_keys);
-    c->seen = allocate(2 * n, sizeof *c->seen);
-    for (int64_t row = 0; row < n; row++) {
-        const int64_t moved = all ? 0 : row % p->rows * step;
-        const int64_t first = begin + moved, last = end + moved;
-        c->seen[row] = (int32_t)(first < 0 ? 0 : first > p->n_keys ? p->n_keys : first);
-        c->seen[n + row] = (int32_t)(last < 0 ? 0 : last > p->n_keys ? p->n_keys : last);
-    }
-    p->begin = c->seen;
-    p->end = c->seen + n;
-}
-
-/* Draws the sizes of a block: head dimensions and numbers of keys about vectors' ends. */
-static void draw_sizes(test_case_t *c, const drawing_t *how, random_t *r, int64_t most_rows) {
-    static const int64_t dims[] = {1, 7, 8, 13, 16, 24, 31, 32, 33, 64, 72, 80, 96, 128, 130, 256};
-    problem_t *p = &c->problem;
-    p->d = how->timed ? TIMED_D : dims[random_below(r, sizeof dims / sizeof dims[0])];
-    p->n_keys = how->timed ? TIMED_KEYS : random_between(r, 1, one_in(r, 4) ? 128 : 40);
-    p->rows = how->timed ? how->timed_rows : random_between(r, 1, most_rows);
-    p->n_heads = 1;
-}
 
 /* ---- Vectors ---- */
 
 /* Draws d numbers, whole vectors, as a row of x, and a row of d results. */
-static void draw_map(test_case_t *c, const drawing_t *how, random_t *r, float low, float high) {
+static void draw_map(test_case_t *c, const drawing_t *how, random_t *r, interval_t in) {
     problem_t *p = &c->problem;
     p->d = how->timed ? TIMED_ELEMENTS : 16 * random_between(r, 1, 16);
-    draw_x(c, r, FLASH_DTYPE_FP32, 1, p->d, low, high);
+    draw_x(c, r, FLASH_DTYPE_FP32, 1, p->d, in);
     output_t *output = add_output(c, FLASH_DTYPE_FP32, 1, p->d, p->d);
     output->relative = 4e-7f;
     output->absolute = 1e-37f;
@@ -143,14 +24,14 @@ static void draw_map(test_case_t *c, const drawing_t *how, random_t *r, float lo
 /* 2^x, 0 below x = -125, NaN for NaN. */
 static void draw_exp2(test_case_t *c, const drawing_t *how, random_t *r) {
     static const float edges[] = {NAN, -INFINITY, 0, -0.0f, -125, -125.0001f, 127, -1e30f};
-    draw_map(c, how, r, -130, 127);
+    draw_map(c, how, r, (interval_t){-130, 127});
     for (int i = 0; !how->timed && i < 8; i++)
         c->x[i] = edges[i];
 }
 
 static void draw_tanh(test_case_t *c, const drawing_t *how, random_t *r) {
     static const float edges[] = {NAN, -INFINITY, INFINITY, 0, 0.625f, -0.6249f, 1e-20f, 30};
-    draw_map(c, how, r, -10, 10);
+    draw_map(c, how, r, (interval_t){-10, 10});
     c->outputs[0].absolute = 2e-7f;
     for (int i = 0; !how->timed && i < 8; i++)
         c->x[i] = edges[i];
@@ -159,14 +40,14 @@ static void draw_tanh(test_case_t *c, const drawing_t *how, random_t *r) {
 /* The sums of four vectors, and the sum and the largest element of the first one. */
 static void draw_sums(test_case_t *c, const drawing_t *how, random_t *r) {
     c->problem.d = how->set->vec_width;
-    draw_x(c, r, FLASH_DTYPE_FP32, 4, c->problem.d, -1, 1);
+    draw_x(c, r, FLASH_DTYPE_FP32, 4, c->problem.d, (interval_t){-1, 1});
     add_output(c, FLASH_DTYPE_FP32, 1, 6, 6)->absolute = 4e-6f;
 }
 
 static void draw_transpose(test_case_t *c, const drawing_t *how, random_t *r) {
     const int64_t width = how->set->vec_width;
     c->problem.d = width;
-    draw_x(c, r, FLASH_DTYPE_FP32, width, width, -1, 1);
+    draw_x(c, r, FLASH_DTYPE_FP32, width, width, (interval_t){-1, 1});
     add_output(c, FLASH_DTYPE_FP32, width, width, width);
 }
 
@@ -196,7 +77,7 @@ static void draw_load_pairs(test_case_t *c, const drawing_t *how, random_t *r) {
 static void draw_store(test_case_t *c, const drawing_t *how, random_t *r) {
     problem_t *p = &c->problem;
     p->d = how->timed ? TIMED_ELEMENTS : random_between(r, 1, 100);
-    draw_x(c, r, FLASH_DTYPE_FP32, 1, p->d, -2, 2);
+    draw_x(c, r, FLASH_DTYPE_FP32, 1, p->d, (interval_t){-2, 2});
     for (int64_t i = 0; i < p->d && !how->timed; i++)
         c->x[i] = one_in(r, 2) ? random_bits(r) : c->x[i];
     add_output(c, p->dtype, 1, p->d, p->d);
@@ -247,7 +128,7 @@ static void draw_scores(test_case_t *c, const drawing_t *how, random_t *r) {
     problem_t *p = &c->problem;
     draw_seen(c, &(drawing_t){.timed = true}, r);
     draw_keys(c, how, r);
-    draw_x(c, r, p->dtype, p->n_heads * p->rows, p->d, -1, 1);
+    draw_x(c, r, p->dtype, p->n_heads * p->rows, p->d, (interval_t){-1, 1});
     output_t *s = add_output(c, FLASH_DTYPE_FP32, p->n_heads * p->rows, p->n_keys, padded_keys(p));
     s->absolute = 4e-7f * (float)(p->d + 8);
     s->relative = 1e-6f;
@@ -283,13 +164,13 @@ static void draw_values(test_case_t *c, const drawing_t *how, random_t *r, float
     const int64_t n = p->n_heads * p->rows;
     draw_seen(c, how, r);
     draw_keys(c, how, r);
-    draw_x(c, r, words, n, p->n_keys, 0, 1);
+    draw_x(c, r, words, n, p->n_keys, (interval_t){0, 1});
     for (int64_t row = 0; row < n; row++)
         for (int64_t key = 0; key < p->n_keys; key++)
             if (key < p->begin[row] || key >= p->end[row])
                 c->x[row * p->x_stride + key] = 0;
     output_t *o = add_output(c, FLASH_DTYPE_FP32, n, p->d, padded_d(p));
-    begin_with(o, r, low, -low);
+    begin_with(o, r, (interval_t){low, -low});
     o->absolute = 4e-7f * (float)(p->n_keys + 8);
     o->relative = 1e-6f;
 }
@@ -325,14 +206,14 @@ static void draw_softmax(test_case_t *c, const drawing_t *how, random_t *r) {
     s->initial = scores;
     s->relative = pair == 2 ? 0x1p-7f : 1e-4f;
     output_t *notes = add_output(c, FLASH_DTYPE_FP32, p->rows, 2, 2);
-    begin_with(notes, r, 0, 25);
+    begin_with(notes, r, (interval_t){0, 25});
     for (int64_t row = 0; row < p->rows && is_first; row++) {
         ((float *)notes->initial)[2 * row] = -INFINITY;
         ((float *)notes->initial)[2 * row + 1] = 0;
     }
     notes->relative = 1e-4f;
     output_t *o = add_output(c, FLASH_DTYPE_FP32, p->rows, p->d, padded_d(p));
-    begin_with(o, r, is_first ? 0 : -1, is_first ? 0 : 1);
+    begin_with(o, r, is_first ? (interval_t){0, 0} : (interval_t){-1, 1});
     o->relative = 1e-4f;
 }
 
@@ -345,7 +226,7 @@ static void draw_softcap(test_case_t *c, const drawing_t *how, random_t *r) {
     p->softcap = how->timed || !one_in(r, 4) ? random_in(r, 1, 50) : 0;
     p->softmax_scale = how->timed ? 1 : one_in(r, 8) ? 0x1p-110f : random_in(r, 0.05f, 1);
     output_t *s = add_output(c, FLASH_DTYPE_FP32, 1, n, n);
-    begin_with(s, r, -200, 200);
+    begin_with(s, r, (interval_t){-200, 200});
     s->relative = 1e-5f;
     s->absolute = p->softmax_scale < 1e-9f ? 0 : 1e-5f;
 }
@@ -358,8 +239,8 @@ static void draw_merge_parts(test_case_t *c, const drawing_t *how, random_t *r) 
     draw_sizes(c, how, r, 8);
     p->n_keys = 2;
     draw_seen(c, &(drawing_t){.timed = true}, r);
-    draw_x(c, r, FLASH_DTYPE_FP32, p->rows, p->d, -1, 1);
-    begin_with(add_output(c, FLASH_DTYPE_FP32, p->rows, p->d, padded_d(p)), r, -1, 1);
+    draw_x(c, r, FLASH_DTYPE_FP32, p->rows, p->d, (interval_t){-1, 1});
+    begin_with(add_output(c, FLASH_DTYPE_FP32, p->rows, p->d, padded_d(p)), r, (interval_t){-1, 1});
 }
 
 /* O of a row and its LSE, from n_keys partial results of d elements, whose LSEs are in x. A partial
@@ -369,7 +250,7 @@ static void draw_merge_partials(test_case_t *c, const drawing_t *how, random_t *
     draw_sizes(c, how, r, 1);
     p->n_keys = how->timed ? 8 : random_between(r, 1, 9);
     draw_keys(c, &(drawing_t){.timed = true}, r);
-    draw_x(c, r, FLASH_DTYPE_FP32, 1, p->n_keys, -20, 20);
+    draw_x(c, r, FLASH_DTYPE_FP32, 1, p->n_keys, (interval_t){-20, 20});
     for (int64_t i = 0; i < p->n_keys && !how->timed; i++) {
         if (!one_in(r, 4))
             continue;
