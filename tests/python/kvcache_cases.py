@@ -37,7 +37,7 @@ class Breadth:
     """What depends on the device."""
 
     sizes: tuple[Sizes, ...]
-    not_in_pages: tuple[int, ...] = ()  # head dimensions
+    not_in_pages: tuple[int, ...] = ()  # head dimensions that pages are not read with
 
 
 # Batches have 32 rows and more, which the rules of docs/numerics.md need.
@@ -174,8 +174,8 @@ def _mask(name: str, sizes: Sizes, rng: np.random.Generator) -> dict[str, object
 
 
 def _queries(name: str, sizes: Sizes, rng: np.random.Generator) -> dict[str, object]:
-    """Returns lengths of queries: cu_seqlens_q of ragged ones, and seqused_q, with two rows beyond
-    the longest sequence. A sequence has no query, if there are others to fill 32 rows."""
+    """Returns the lengths of queries: cu_seqlens_q of ragged ones, and seqused_q, beyond which each
+    sequence has two rows or more. One sequence has no query where the others fill 32 rows."""
     lengths = rng.integers(1, sizes.seqlen_q + 1, sizes.batch)
     lengths[rng.integers(sizes.batch)] *= sizes.batch < 3
     spare = 2 if name.endswith("used") else 0
