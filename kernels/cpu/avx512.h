@@ -1,5 +1,5 @@
 /*
- * The AVX-512 family (F, BW, DQ, VL).
+ * This is the AVX-512 family (F, BW, DQ, VL).
  */
 #ifndef FLASH_KERNELS_CPU_AVX512_H
 #define FLASH_KERNELS_CPU_AVX512_H

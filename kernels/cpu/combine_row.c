@@ -1,6 +1,7 @@
 /*
- * See combine_row.h. lse = log(sum_i exp(lse_i)), o = sum_i exp(lse_i - lse) o_i, in fp32, relative
- * to the largest lse_i. Columns go in chunks, so that the sums need no memory but the stack's.
+ * The merged LSE is log(sum_i exp(lse_i)), the merged O sum_i exp(lse_i - lse) o_i, both in fp32
+ * and relative to the largest lse_i, the reference maximum. Columns are merged in chunks, so that
+ * the sums fit the stack.
  */
 #include "cpu/combine_row.h"
 #include "cpu/convert.h"
@@ -28,7 +29,6 @@ static float largest_lse(const combine_partials_t *p) {
     return largest;
 }
 
-/* Sum of exp(lse_i - origin). */
 static float sum_weights(const combine_partials_t *p, float origin) {
     float sum = 0;
     for (int64_t i = 0; i < p->n_partials; i++)
@@ -36,7 +36,7 @@ static float sum_weights(const combine_partials_t *p, float origin) {
     return sum;
 }
 
-/* sum[0 ... n) += weight * row[first ... first + n); dtype is a constant at each call. */
+/* Computes sum[0 ... n) += weight * row[first ... first + n); dtype is a constant at each call. */
 static inline void add_weighted_as(int32_t dtype, const void *row, int64_t first, int64_t n,
                                    float weight, float *sum) {
     for (int64_t j = 0; j < n; j++)
@@ -54,7 +54,7 @@ static void add_weighted(int32_t dtype, const void *row, int64_t first, int64_t 
         add_weighted_as(FLASH_DTYPE_BF16, row, first, n, weight, sum);
 }
 
-/* Columns first ... first + n of the merged row, times total. */
+/* Computes columns first ... first + n - 1 of the merged row, times the sum of the weights. */
 static void merge_columns(const combine_partials_t *p, int64_t first, int64_t n, float origin,
                           float *sum) {
     for (int64_t j = 0; j < n; j++)

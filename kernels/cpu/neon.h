@@ -1,5 +1,5 @@
 /*
- * The NEON family (Advanced SIMD of AArch64).
+ * This is the NEON family (Advanced SIMD of AArch64).
  */
 #ifndef FLASH_KERNELS_CPU_NEON_H
 #define FLASH_KERNELS_CPU_NEON_H

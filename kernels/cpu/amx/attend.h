@@ -1,13 +1,15 @@
 /*
- * The main loop. While the vector unit computes the exponentials of one item, the tile unit adds
- * P V of the one before and computes the scores of the next one.
+ * This is the main loop of AMX tasks. While the vector unit computes the exponentials of one item,
+ * the tile unit adds P V of the item before it and computes scores of the next one.
+ *
+ *   vector unit    exponentials of item i
+ *   tile unit      P V of item i - 1, then the first scores of item i + 1
  */
 #ifndef FLASH_KERNELS_CPU_AMX_ATTEND_H
 #define FLASH_KERNELS_CPU_AMX_ATTEND_H
 
 #include "cpu/amx/products.h"
 
-/* Chunk number `index` of the item's scores. */
 ALWAYS_INLINE amx_scores_t chunk_of(const amx_scratch_t *t, const amx_item_t *item, int32_t index) {
     const int32_t first = item->first + index * t->chunk;
     const amx_scores_t chunk = {t->s, first, min32(first + t->chunk, item->last)};
@@ -25,7 +27,8 @@ ALWAYS_INLINE void finish_scores(const amx_run_t *run, const amx_item_t *item,
         hide_unseen(run->t, item, scores, common);
 }
 
-/* P of some row of the item is too large: a second look at the scores. Returns the new sums. */
+/* Computes scores and P of an item again, where P of some row was too large. Returns the new
+ * sums. */
 NEVER_INLINE lanes_t raise_item(const amx_run_t *run, const amx_item_t *item, lanes_t sum) {
     const amx_scratch_t *t = run->t;
     const amx_scores_t scores = {t->s_block, item->first, item->last};
@@ -37,18 +40,17 @@ NEVER_INLINE lanes_t raise_item(const amx_run_t *run, const amx_item_t *item, la
     return raise_rows(t, item, &scores, sum, run->rule.to_log2);
 }
 
-/* What runs beside the exponentials of a chunk: P V of the item before, then the next scores, which
- * take the place of those that became P. */
+/* These are the tile products beside the exponentials of a chunk: P V of the item before, then the
+ * next scores, which are stored over those that became P. */
 typedef struct beside {
-    const amx_item_t *previous; /* P V of this item, */
+    const amx_item_t *previous; /* its P V is added, */
     int64_t begin;              /* squares begin ... end - 1 along d */
     int64_t end;
-    const amx_item_t *next; /* scores of this item; */
+    const amx_item_t *next; /* its scores are computed; */
     amx_scores_t scores;    /* none where first == last */
-    operands_t after;       /* of the product that follows, or a guess */
+    operands_t after;       /* of the product that follows, as far as is known */
 } beside_t;
 
-/* The products of a chunk, with rows of exponentials in between. */
 ALWAYS_INLINE void multiply_beside(amx_run_t *run, amx_terms_t terms, const beside_t *beside,
                                    const company_t *with) {
     const amx_scores_t *scores = &beside->scores;
@@ -76,8 +78,8 @@ ALWAYS_INLINE void run_chunk(amx_run_t *run, amx_terms_t terms, exponentials_t *
         exponentiate_next(e, terms.keys);
 }
 
-/* Items as they pass through the pipeline: `item` is at its exponentials, P V of `previous` beside
- * them, the first scores of `next` come before their end. */
+/* These items are in the pipeline: exponentials of `item` are computed beside P V of `previous`
+ * and, at the end, the first scores of `next`. */
 typedef struct pipeline {
     amx_item_t previous;
     amx_item_t item;
@@ -85,14 +87,15 @@ typedef struct pipeline {
     bool more; /* there is an item after `item` */
 } pipeline_t;
 
-/* P V of `previous` beside chunk `index` of the item: the first square along d. */
+/* Returns the first square along d of the P V of `previous` that runs beside chunk `index` of the
+ * item. */
 ALWAYS_INLINE int32_t first_column(const amx_scratch_t *t, const amx_item_t *previous,
                                    const amx_item_t *item, int32_t index) {
     return previous->last == 0 ? 0 : index * (int32_t)t->columns / item->n_chunks;
 }
 
-/* The operands of the first product beside chunk `index` of the item; those of its next scores are
- * loaded in vain where they are another item's. */
+/* Returns the operands of the first product beside chunk `index` of the item. Where its next scores
+ * are another item's, these are the wrong ones, and are loaded for nothing. */
 ALWAYS_INLINE operands_t first_beside(const amx_scratch_t *t, amx_terms_t terms,
                                       const amx_item_t *previous, const amx_item_t *item,
                                       int32_t index) {

@@ -1,7 +1,7 @@
 /*
- * Products of squares in the tile registers, and exponentials in between: the processor looks ahead
- * over a few hundred instructions only, so that both units are busy where the code of both is mixed
- * finely.
+ * This file multiplies squares in the tile registers, with exponentials in between. A processor
+ * looks ahead over a few hundred instructions only, so that both units are busy where the code of
+ * both is finely mixed.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_MULTIPLY_H
 #define FLASH_KERNELS_CPU_AMX_MULTIPLY_H
@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-/* Exponentials that go along with tile products. */
+/* These are the exponentials to compute between tile products. */
 typedef struct company {
     exponentials_t *e;
     int64_t pairs; /* of keys, after each half of a product of squares */
@@ -22,22 +22,22 @@ ALWAYS_INLINE void keep_company(const company_t *with, int32_t terms) {
         exponentiate_next(with->e, terms);
 }
 
-/* The exponentials of the chunk's first `pairs` of keys are done from here on. */
+/* Computes what is left of the exponentials of the chunk's first `pairs` pairs of keys. */
 ALWAYS_INLINE void finish_company(const company_t *with, int32_t terms, int64_t pairs) {
     while (with->e && with->e->done < min64(pairs, with->e->n))
         exponentiate_next(with->e, terms);
 }
 
-/* Operands of a product: squares of bf16, term after term. */
+/* Operands of a product are squares of bf16, term after term. */
 typedef struct operands {
     const uint16_t *left;
     const uint16_t *right;
 } operands_t;
 
-/* What products have beside them, and which operands the tile registers hold, before and after. */
+/* A chain of products passes on which operands the tile registers hold. */
 typedef struct product_chain {
     operands_t loaded;
-    operands_t after; /* of the product that follows, to be loaded at the end */
+    operands_t after; /* of the product that follows; the chain loads them at its end */
     const company_t *with;
 } product_chain_t;
 
@@ -45,7 +45,8 @@ ALWAYS_INLINE bool operands_equal(operands_t a, operands_t b) {
     return a.left == b.left && a.right == b.right;
 }
 
-/* Packed keys are not kept in the nearest cache, which they would flush. */
+/* Loads operands. Left ones, packed keys, do not go to the level 1 cache, which they would
+ * flush. */
 ALWAYS_INLINE void operands_load(operands_t o) {
     _tile_stream_loadd(4, o.left, TILE_ROW_BYTES);
     _tile_loadd(6, o.right, TILE_ROW_BYTES);
@@ -53,8 +54,8 @@ ALWAYS_INLINE void operands_load(operands_t o) {
     _tile_loadd(7, o.right + AMX_OPERANDS / 2, TILE_ROW_BYTES);
 }
 
-/* Results += product of the loaded operands, and the next ones loaded as soon as a register is
- * free. */
+/* Adds the product of the loaded operands to the results. Loads the next operands, each as soon as
+ * its register is free. */
 ALWAYS_INLINE void square_multiply(operands_t next, int32_t terms, const company_t *with) {
     _tile_dpbf16ps(0, 4, 6);
     _tile_dpbf16ps(1, 4, 7);
@@ -68,9 +69,9 @@ ALWAYS_INLINE void square_multiply(operands_t next, int32_t terms, const company
     keep_company(with, terms);
 }
 
-/* Multiplies operands of K and Q, the first terms of which are loaded: the products of all terms
- * but K's second with Q's third. That of two second terms a sum of scores may notice, up to 4e-6 of
- * its parts. */
+/* Multiplies operands of K and Q, whose first terms are loaded. It computes the products of all
+ * terms but that of K's second with Q's third. Without that of the two second terms, scores would
+ * be up to 4e-6 of their parts off. */
 ALWAYS_INLINE void score_multiply(operands_t o, operands_t next, amx_terms_t terms,
                                   const company_t *with) {
     const operands_t third_right = {o.left, o.right + 2 * AMX_OPERANDS};
@@ -88,12 +89,11 @@ ALWAYS_INLINE void score_multiply(operands_t o, operands_t next, amx_terms_t ter
     square_multiply(next, terms.keys, with);
 }
 
-/* How many that are. */
 ALWAYS_INLINE int32_t score_products(amx_terms_t terms) {
     return terms.q + 2 * (terms.keys - 1);
 }
 
-/* Multiplies operands of V and P, of as many terms each, without the product of two low ones. */
+/* Multiplies operands of V and P, of as many terms each, without the product of two low terms. */
 ALWAYS_INLINE void value_multiply(operands_t o, operands_t next, int32_t terms,
                                   const company_t *with) {
     if (terms == 2) {

@@ -1,6 +1,6 @@
 /*
- * This file computes S^T = K Q^T: K's rows are the left operand as they lie, 16 keys by 32 columns
- * a tile.
+ * This file packs Q and computes S^T = K Q^T for a task that decodes. Rows of K are the left
+ * operand as they lie, 16 keys by 32 columns a tile.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_SCORES_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_SCORES_H
@@ -10,7 +10,7 @@
 
 /* ---- Q ---- */
 
-/* Stores four rows of 16 pairs each to the same four of R rows. */
+/* Stores four rows, given as 16 pairs each, as rows of the R that a tile of Q^T has. */
 ALWAYS_INLINE void store_four_rows(vec_t pairs[4], float *to, int R) {
     transpose_quarters(pairs);
     UNROLL for (int j = 0; j < 4; j++) {
@@ -41,12 +41,10 @@ ALWAYS_INLINE void decode_pack_q(const decode_scratch_t *t, const flash_params_t
 
 /* ---- Prefetching ---- */
 
-/* These are K and V of a block of a head. */
 typedef struct decode_keys {
     in_place_t k, v;
 } decode_keys_t;
 
-/* Prefetches rows begin ... end - 1. */
 ALWAYS_INLINE void request_rows(const decode_scratch_t *t, const in_place_t *keys, int64_t begin,
                                 int64_t end) {
     request_ahead(keys, FLASH_DTYPE_BF16, t->d, begin, end - begin);
@@ -64,7 +62,7 @@ ALWAYS_INLINE void request_rest(const decode_scratch_t *t, const decode_keys_t *
 
 /* ---- S ---- */
 
-/* Computes the scores of a block; those of keys i and i + 16 lie beside each other. */
+/* Computes the scores of a block; those of keys i and i + 16 are neighbours. */
 ALWAYS_INLINE void decode_score(const decode_scratch_t *t, const in_place_t *k,
                                 const in_place_t *next, const uint16_t *q, int R) {
     const int64_t stride = k->stride * 2, share = AMX_DECODE_PREFETCH_ROWS / (2 * t->columns);

@@ -1,6 +1,6 @@
 /*
- * Blocks of keys in place that pages cut, copied row by row. Where rows lie is looked up once a
- * block, for all heads.
+ * This file copies blocks of keys that page boundaries cut, row by row. Where the rows lie is
+ * looked up once per block, for all heads.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_COPY_PAGES_H
 #define FLASH_KERNELS_CPU_TILED_COPY_PAGES_H
@@ -13,15 +13,16 @@ enum { BLOCK_ROWS_MAX = 64 };
 _Static_assert((int)IN_PLACE_KEYS <= (int)BLOCK_ROWS_MAX && (int)LONE_ROW_KEYS <= BLOCK_ROWS_MAX,
                "rows of a block in place");
 
-/* Where the rows of a block's keys begin in K and in V, in elements from head 0 on. */
+/* These are the first elements of the rows of a block's keys in K and in V, counted from those of
+ * head 0. */
 typedef struct block_rows {
     flash_range_t keys;
     int64_t k[BLOCK_ROWS_MAX];
     int64_t v[BLOCK_ROWS_MAX];
 } block_rows_t;
 
-/* Those of a block and of the one after it, which become its own then: block number i has the
- * entry i % 2. */
+/* These are the rows of a block and of the next one. Block i has entry i % 2, so that the rows of
+ * the next block are not looked up again. */
 typedef struct rows_of_blocks {
     block_rows_t entry[2];
 } rows_of_blocks_t;
@@ -42,7 +43,7 @@ static inline void find_rows(const flash_params_t *p, const cpu_task_t *task, co
     }
 }
 
-/* The rows of block number `index`, which has these keys. */
+/* Returns the rows of block `index`, which has these keys. */
 static inline const block_rows_t *find_block_rows(const flash_params_t *p, const cpu_task_t *task,
                                                   rows_of_blocks_t *rows, int64_t index,
                                                   flash_range_t keys) {
@@ -56,7 +57,7 @@ static inline const block_rows_t *find_block_rows(const flash_params_t *p, const
     return entry;
 }
 
-/* Rows of K or V of a head that are copied, and those that are prefetched meanwhile. */
+/* These are rows of K or V of a head to copy, and rows to prefetch meanwhile. */
 typedef struct copied_rows {
     const void *head; /* the head's first element */
     const int64_t *rows;
@@ -65,7 +66,6 @@ typedef struct copied_rows {
     int32_t n_ahead;
 } copied_rows_t;
 
-/* Copies rows, which follow each other then. */
 static inline in_place_t copy_block_rows(const copied_rows_t *from, int32_t dtype, int64_t d,
                                          void *memory) {
     const size_t row_bytes = (size_t)(d * element_size(dtype));

@@ -1,5 +1,5 @@
 /*
- * A task of few rows reads its keys in place, a short block of them at a time.
+ * In this file a task of few rows attends to its keys in place, a short block of them at a time.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
 #define FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
@@ -35,9 +35,9 @@ static inline int64_t step_bytes(cpu_way_t way, int32_t dtype, int64_t head_rows
                                     : 0;
 }
 
-/* Returns how many of n_heads heads go together: STEP_UNIT keys of them may take half as much again
- * as a step does. And O of all of them is loaded and stored in each step: the level 1 cache has to
- * hold it beside two steps. */
+/* Returns how many of n_heads heads a step takes together. STEP_UNIT keys of them may take half as
+ * much again as a step. O of all of them is loaded and stored in each step, so that the level 1
+ * cache has to hold it beside two steps. */
 static inline int64_t heads_together(int64_t bytes, int64_t n_heads, int64_t head_rows, int64_t d,
                                      int32_t dtype) {
     const int64_t most =
@@ -46,7 +46,8 @@ static inline int64_t heads_together(int64_t bytes, int64_t n_heads, int64_t hea
     return most > 0 ? even_part(n_heads, most) : 1;
 }
 
-/* Returns the keys of a step, at most `most`, of heads that have key_bytes per key together. */
+/* Returns the keys of a step, at most `most`, where a key of all heads of the step has
+ * key_bytes. */
 static inline int32_t step_keys(int64_t bytes, int64_t key_bytes, int32_t most) {
     const int64_t n = bytes / key_bytes / STEP_UNIT * STEP_UNIT;
     if (bytes == 0)
@@ -54,18 +55,16 @@ static inline int32_t step_keys(int64_t bytes, int64_t key_bytes, int32_t most) 
     return n < STEP_UNIT ? STEP_UNIT : (int32_t)min64(n, most);
 }
 
-/* This is a block of keys, and how a task goes through it. */
 typedef struct in_place_block {
     flash_range_t keys;
     int32_t end;            /* of the task's keys */
     int32_t step_keys;      /* as many as the block where there are no steps */
-    int32_t n_asked;        /* heads of the task (in_place_tensor_t) */
+    int32_t n_asked;        /* heads that are prefetched in turn (in_place_tensor_t) */
     bool asks;              /* keys are prefetched */
     int64_t index;          /* of the task's blocks */
     rows_of_blocks_t *rows; /* where keys are in pages */
 } in_place_block_t;
 
-/* Turns the scores of all rows into P. */
 ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t *p,
                                     const in_place_block_t *block, bool all_see) {
     const softmax_rule_t rule = softmax_rule(p);
@@ -83,8 +82,8 @@ ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_
 
 /* ---- Steps ---- */
 
-/* Returns the keys of the first step of a range. paged is a constant: keys are in pages, which end
- * steps. */
+/* Returns the keys of the first step of a range. paged is a constant: keys are in pages, and a step
+ * ends where its page does. */
 ALWAYS_INLINE flash_range_t first_step(const flash_params_t *p, const in_place_block_t *block,
                                        flash_range_t keys, const bool paged) {
     return paged ? cpu_first_of_page(p, keys, block->step_keys)
@@ -100,8 +99,8 @@ ALWAYS_INLINE in_place_t rows_of_step(const flash_params_t *p, const cpu_task_t 
     return rows;
 }
 
-/* Attends to a block of keys of all the task's heads, K and then V, in steps: where heads lie side
- * by side, those follow the order of memory. paged: as first_step(). */
+/* Attends to a block of keys of all heads of the task in steps, first K, then V. Where heads lie
+ * side by side, steps follow the order of memory. paged: as first_step(). */
 ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t dtype,
                                    const in_place_block_t *block, const bool paged) {
@@ -126,8 +125,7 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
 
 /* ---- Pages ---- */
 
-/* Attends to a block of keys of one head from copies, which have room where other ways pack keys.
- */
+/* Attends to a block of keys of one head from copies, which lie where packed keys would. */
 ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p, int64_t head_kv,
                                int32_t dtype, const in_place_block_t *block,
                                const block_rows_t *rows, const block_rows_t *next, bool all_see) {
@@ -148,7 +146,6 @@ ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p,
     }
 }
 
-/* Does the same for all heads of the task. */
 ALWAYS_INLINE void attend_copies(const tile_scratch_t *t, const flash_params_t *p,
                                  const cpu_task_t *task, int32_t dtype,
                                  const in_place_block_t *block, bool all_see) {
@@ -162,14 +159,13 @@ ALWAYS_INLINE void attend_copies(const tile_scratch_t *t, const flash_params_t *
     }
 }
 
-/* Says whether the block can be read page by page with the results of a whole one: it lies in
- * one page, or all rows see it and pages cut it where tiles of scores and words of keys end. */
+/* Says whether reading the block page by page gives the bits of a block in one piece: it lies in
+ * one page, or all rows see it and page boundaries are ends of tiles of scores and of words. */
 static inline bool page_by_page(const flash_params_t *p, flash_range_t keys, bool all_see) {
     return cpu_in_one_page(p, keys) ||
            (all_see && keys.begin % STEP_UNIT == 0 && p->pages.page_size % STEP_UNIT == 0);
 }
 
-/* Attends to a block of keys of some heads. */
 ALWAYS_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p,
                                 const cpu_task_t *task, int32_t dtype,
                                 const in_place_block_t *block) {
@@ -182,7 +178,8 @@ ALWAYS_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p
 
 /* ---- All keys ---- */
 
-/* Sorts the columns of O after the last block: they are in the order of pairs.h. */
+/* Brings the columns of O into their own order after the last block; they were in that of
+ * pairs.h. */
 ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
     for (int64_t row = 0; row < t->n_rows; row++) {
         for (int64_t i = 0; t->d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
@@ -196,8 +193,8 @@ ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
     }
 }
 
-/* Attends to a block of keys of all heads, some of them together, before the next one: where they
- * lie side by side, that is near the order of memory. */
+/* Attends to all keys, block by block. Each block is read for all heads, some of them together,
+ * before the next one: where heads lie side by side, that is near the order of memory. */
 ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                    flash_range_t keys) {

@@ -1,5 +1,5 @@
 /*
- * O += P V with V in place, over exactly the keys that each row sees.
+ * This file computes O += P V with V in place, over exactly the keys that each row sees.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_IN_PLACE_ACCUMULATE_H
 #define FLASH_KERNELS_CPU_TILED_IN_PLACE_ACCUMULATE_H
@@ -10,7 +10,8 @@
 
 #if VEC_DOTS_BF16
 
-/* A row's O += P V of one key, in fp32: in a word after a zero, an element is its own fp32. */
+/* Adds P V of one key to a row of O, in fp32. The element follows a zero in its word, which makes
+ * it the upper half of its own fp32. */
 static inline void add_key(const tile_scratch_t *t, int32_t dtype, const char *word, int32_t column,
                            int64_t row) {
     const int64_t stride = t->d * element_size(dtype);
@@ -31,8 +32,8 @@ static inline void add_key(const tile_scratch_t *t, int32_t dtype, const char *w
     }
 }
 
-/* The first key, alone of its word: nothing of the word's other key is read, and one key alone
- * gives back V's subnormals, too. The scratch of packed keys has room for the word. */
+/* Adds P V of the first key, alone of its word: nothing of the word's other key is read, and V's
+ * subnormals count. The word is in the scratch of packed keys. */
 NEVER_INLINE void accumulate_key(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                  int64_t row, int rows) {
     const size_t bytes = (size_t)(t->d * element_size(dtype));
@@ -45,7 +46,7 @@ NEVER_INLINE void accumulate_key(const tile_scratch_t *t, int32_t dtype, const i
     }
 }
 
-/* Keys begin ... end - 1 of the step, which all of the rows see. */
+/* Adds P V of keys begin ... end - 1 of the step, which all of the rows see. */
 ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    flash_range_t keys, int64_t row, int rows) {
     int32_t n = keys.end - keys.begin;
@@ -74,13 +75,13 @@ ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const
 
 #endif
 
-/* A tile of rows of one head: together over the keys that all of them see, one by one over others
- * that they see. */
+/* Adds P V of a tile of rows of one head: of all rows together over the keys that all of them see,
+ * row by row over the others. */
 ALWAYS_INLINE void accumulate_seen(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    flash_range_t step, int64_t row, int rows) {
     flash_range_t common, any;
     tile_columns(t, step, row, rows, &common, &any);
-    if (common.begin >= common.end) /* whatever a row sees comes before it then */
+    if (common.begin >= common.end) /* all keys that a row sees come before `common` then */
         common = (flash_range_t){any.end, any.end};
     accumulate_keys(t, dtype, v, common, row, rows);
     if (common.begin == any.begin && common.end == any.end)
@@ -94,7 +95,7 @@ ALWAYS_INLINE void accumulate_seen(const tile_scratch_t *t, int32_t dtype, const
     }
 }
 
-/* All rows of all heads, over a step of keys. */
+/* Adds P V of a step of keys to all rows of all heads. */
 ALWAYS_INLINE void accumulate_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                        flash_range_t step, bool all_see) {
     const int64_t rows = even_part(t->head_rows, TILE_ROWS);

@@ -1,6 +1,6 @@
 /*
- * The micro-kernel of O += P V with V in place: words of keys, as tiled/words.h has them for packed
- * ones.
+ * This is the micro-kernel of O += P V with V in place. It takes keys in words, as words.h has them
+ * for packed ones.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_IN_PLACE_VALUES_H
 #define FLASH_KERNELS_CPU_TILED_IN_PLACE_VALUES_H
@@ -14,20 +14,20 @@
 
 _Static_assert(TILE_ROWS == 6 && (TILE_VECS == 2 || TILE_VECS == 4), "one case for each below");
 
-/* Words of a head's keys, from some column on, and P of some rows. */
+/* These are words of a head's keys, from some column on, and P of some rows. */
 typedef struct value_words {
     const char *v;
     int64_t stride; /* bytes from key to key */
-    int64_t ahead;  /* bytes from a key to the one that is asked for */
-    bool ends;      /* the lines where rows end are asked for, too */
+    int64_t ahead;  /* bytes from a key to the one to prefetch */
+    bool ends;      /* the last line of each row is prefetched, too */
     const float *p; /* [rows][n] */
     int64_t p_stride;
     int64_t n;
     float *o; /* [rows], these columns */
 } value_words_t;
 
-/* A word of keys, vecs vectors of columns in the order of pairs.h; n_last: elements of the last
- * vector. */
+/* Loads a word of keys, `vecs` vectors of columns in the order of pairs.h. The last vector has
+ * n_last elements. */
 ALWAYS_INLINE void load_values(int32_t dtype, const char *v, int64_t stride, const int vecs,
                                int n_last, vec_t word[TILE_VECS]) {
     const int64_t pair_bytes = 2 * VEC_WIDTH * element_size(dtype);
@@ -38,7 +38,6 @@ ALWAYS_INLINE void load_values(int32_t dtype, const char *v, int64_t stride, con
         word[vecs - 1] = load_word(dtype, last, stride, n_last);
 }
 
-/* Asks for the keys of a word. */
 ALWAYS_INLINE void request_values(int32_t dtype, const value_words_t *w, const char *v,
                                   const int vecs) {
     const int64_t bytes = vecs * VEC_WIDTH * element_size(dtype);
@@ -50,8 +49,8 @@ ALWAYS_INLINE void request_values(int32_t dtype, const value_words_t *w, const c
     }
 }
 
-/* O[rows][vecs vectors] += P V; dtype, rows and vecs are constants at each call. n_last: elements
- * of the last vector. */
+/* Computes O[rows][vecs vectors] += P V; dtype, rows and vecs are constants at each call. The last
+ * vector has n_last elements. */
 ALWAYS_INLINE void values_tile(int32_t dtype, const value_words_t *w, const int64_t o_stride,
                                const int rows, const int vecs, int n_last) {
     float *o = w->o;
@@ -78,7 +77,7 @@ ALWAYS_INLINE void values_tile(int32_t dtype, const value_words_t *w, const int6
     }
 }
 
-/* The columns of a slice that is not a whole one. */
+/* Computes the columns of a slice that is not a whole one. */
 ALWAYS_INLINE void values_slice(int32_t dtype, const value_words_t *w, const int64_t o_stride,
                                 const int rows, slice_t slice) {
     if (slice.vecs == 1)
@@ -91,8 +90,8 @@ ALWAYS_INLINE void values_slice(int32_t dtype, const value_words_t *w, const int
 #endif
 }
 
-/* All columns of the first n keys, which begin and end with words; the number of rows is a constant
- * at each call. */
+/* Adds P V of the first n keys, whole words, over all columns and heads; the number of rows is a
+ * constant at each call. */
 ALWAYS_INLINE void values_heads(const tile_scratch_t *t, int32_t dtype, const int64_t d,
                                 const in_place_t *v, int64_t n, const row_span_t rows) {
     const int64_t d_pad = round_up(d, 16), size = element_size(dtype);
@@ -147,7 +146,7 @@ ALWAYS_INLINE void values_rows(const tile_scratch_t *t, int32_t dtype, const int
     }
 }
 
-/* A head dimension that is common has code of its own. */
+/* Adds P V of the first n keys; the common head dimension is compiled as a constant. */
 ALWAYS_INLINE void values_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    int64_t n, int64_t row, int rows) {
     if (t->d == 128)
@@ -176,7 +175,7 @@ NEVER_INLINE void values_e4m3(const tile_scratch_t *t, const in_place_t *v, int6
     values_in_place(t, FLASH_DTYPE_E4M3, v, n, row, rows);
 }
 
-/* The first n keys, which begin and end with words. */
+/* Adds P V of the first n keys, whole words. */
 ALWAYS_INLINE void accumulate_words_in_place(const tile_scratch_t *t, int32_t dtype,
                                              const in_place_t *v, int64_t n, int64_t row,
                                              int rows) {

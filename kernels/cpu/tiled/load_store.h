@@ -1,6 +1,6 @@
 /*
- * The first and the last step of a tiled kernel: rows of Q into scratch memory, rows of O out of
- * it.
+ * This file is the first and the last step of a tiled kernel: it loads rows of Q into scratch
+ * memory, and stores rows of O.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_LOAD_STORE_H
 #define FLASH_KERNELS_CPU_TILED_LOAD_STORE_H
@@ -17,8 +17,8 @@
 
 /* ---- Before the first block ---- */
 
-/* Fills begin and end of each row, and returns the keys that any of them sees. Queries are
- * consecutive, so are these keys. */
+/* Fills begin and end of each row. Returns the keys that any row sees, which are consecutive, since
+ * queries are. */
 static inline flash_range_t find_keys(const tile_scratch_t *t, const flash_params_t *p,
                                       const cpu_task_t *task) {
     flash_range_t all = {INT32_MAX, 0};
@@ -35,7 +35,7 @@ static inline flash_range_t find_keys(const tile_scratch_t *t, const flash_param
     return all;
 }
 
-/* Columns of a row as load_pair() leaves them. */
+/* Loads columns of a row in the order in which load_pair() leaves them. */
 ALWAYS_INLINE void gather_paired(const tile_scratch_t *t, int32_t dtype, const void *row,
                                  float *q) {
     int64_t i = 0;
@@ -54,8 +54,8 @@ ALWAYS_INLINE void gather_words(const tile_scratch_t *t, int32_t dtype, const vo
         vec_store(FLASH_DTYPE_FP32, q + i, words_load(dtype, row, i * WORD_ELEMENTS, t->d));
 }
 
-/* Rows of Q of the type of the keys: in place, to be multiplied by keys in place; otherwise by
- * packed ones. Both are words where the instruction set multiplies pairs. */
+/* Loads rows of Q of the keys' type. in_place: they will be multiplied by keys in place, otherwise
+ * by packed ones. Both are words where the instruction set multiplies pairs. */
 ALWAYS_INLINE void gather_q_as_keys(const tile_scratch_t *t, const flash_params_t *p,
                                     const cpu_task_t *task, int32_t dtype, bool in_place) {
     row_cursor_t rows = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = rows;
@@ -71,8 +71,8 @@ ALWAYS_INLINE void gather_q_as_keys(const tile_scratch_t *t, const flash_params_
     }
 }
 
-/* Rows of fp32 for keys of another type: as they are, their columns in the order in which
- * load_pair() leaves those of keys where both are paired. */
+/* Loads rows of fp32 for keys of another type. paired: their columns come into the order in which
+ * load_pair() leaves those of keys. */
 NEVER_INLINE void gather_q_fp32(const tile_scratch_t *t, const flash_params_t *p,
                                 const cpu_task_t *task, int32_t dtype, bool paired) {
     row_cursor_t rows = cursor_at_rows(p, task, FLASH_DTYPE_FP32, t->d, p->q, &p->q_stride);
@@ -85,7 +85,8 @@ NEVER_INLINE void gather_q_fp32(const tile_scratch_t *t, const flash_params_t *p
     }
 }
 
-/* Rows of Q for keys of e4m3, in their own order: that of such keys, in place and packed. */
+/* Loads rows of Q for keys of e4m3 in their own order, which is that of such keys, in place and
+ * packed. */
 ALWAYS_INLINE void gather_q_for_e4m3(const tile_scratch_t *t, const flash_params_t *p,
                                      const cpu_task_t *task) {
     if (p->q_dtype == FLASH_DTYPE_FP16)
@@ -97,8 +98,8 @@ ALWAYS_INLINE void gather_q_for_e4m3(const tile_scratch_t *t, const flash_params
     e4m3_scale_q(t, p, task);
 }
 
-/* Rows of Q, of a type that goes with keys of dtype; in_place as gather_q_as_keys(). Families that
- * multiply pairs of bf16 have no rows of fp32 (codegen/facts.py). */
+/* Loads rows of Q of a type that goes with keys of dtype; in_place as in gather_q_as_keys().
+ * Families that multiply pairs of bf16 have no rows of fp32 (codegen/facts.py). */
 ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
                             const cpu_task_t *task, int32_t dtype, bool in_place) {
     if (dtype == FLASH_DTYPE_E4M3)
@@ -119,10 +120,10 @@ static inline void start_rows(const tile_scratch_t *t) {
         vec_store(FLASH_DTYPE_FP32, t->o + i, vec_zero());
 }
 
-/* ---- Beside the blocks ---- */
+/* ---- During the blocks ---- */
 
-/* The task's rows of O, a share of which is asked for beside each block of keys: in the end, stores
- * would wait for one after the other. */
+/* These are the task's rows of O, a share of which is prefetched with each block of keys: without
+ * that, stores would wait for one row after the other at the end. */
 typedef struct results_ahead {
     row_cursor_t rows;
     int64_t share;
@@ -161,7 +162,6 @@ ALWAYS_INLINE void store_row(const tile_scratch_t *t, int32_t dtype, int64_t row
     }
 }
 
-/* Where a row of results goes. */
 typedef struct destination {
     void *data;
     int64_t index;
@@ -177,7 +177,7 @@ static inline destination_t destination_of(const tile_scratch_t *t, const flash_
     return o;
 }
 
-/* A row of O, which is of fp32 or of a type that goes with keys of dtype. */
+/* Stores a row of O of fp32, or of a type that goes with keys of dtype. */
 ALWAYS_INLINE void store_row_as(const tile_scratch_t *t, int32_t dtype, int64_t row, float sum,
                                 const destination_t *to) {
     const bool any = dtype == FLASH_DTYPE_E4M3;

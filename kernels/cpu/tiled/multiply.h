@@ -1,6 +1,6 @@
 /*
- * The micro-kernel of both products of packed operands, C = A B and C += A B: a tile of C in
- * registers, a row of B and a word of A at a time.
+ * This is the micro-kernel of both products of packed operands, C = A B and C += A B. A tile of C
+ * stays in registers; each step takes a row of B and a word of A per row.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_MULTIPLY_H
 #define FLASH_KERNELS_CPU_TILED_MULTIPLY_H
@@ -22,11 +22,11 @@ typedef struct tile_product {
     float *c; /* [rows][vecs * VEC_WIDTH] */
     int64_t c_stride;
     int64_t depth;
-    bool accumulate;   /* C += A B; A B is summed up apart, so that chains are short */
-    const char *ahead; /* what to prefetch, PANEL_PREFETCH_BYTES each step of depth */
+    bool accumulate;   /* C += A B, added after A B is complete, so that sums are short */
+    const char *ahead; /* PANEL_PREFETCH_BYTES from here are prefetched in each step of depth */
 } tile_product_t;
 
-/* rows and vecs are constants at each call. */
+/* Computes a tile; rows and vecs are constants at each call. */
 ALWAYS_INLINE void multiply_tile(const tile_product_t *t, const int rows, const int vecs) {
     vec_t c[TILE_ROWS][TILE_VECS];
     UNROLL for (int r = 0; r < rows; r++) {
@@ -73,7 +73,6 @@ ALWAYS_INLINE void multiply_columns(const tile_product_t *t, const int rows, int
 #endif
 }
 
-/* At most TILE_ROWS x TILE_VECS. */
 NEVER_INLINE void multiply_packed(const tile_product_t *t, int rows, int vecs) {
     switch (rows) {
     case 1:

@@ -1,5 +1,5 @@
 /*
- * Asking for keys in place.
+ * This file prefetches keys in place.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_REQUEST_H
 #define FLASH_KERNELS_CPU_TILED_REQUEST_H
@@ -8,8 +8,8 @@
 
 #include <stdbool.h>
 
-/* To the level 1 cache where families have steps of keys (VEC_STEP_BYTES), for which it has room;
- * elsewhere to level 2. */
+/* Keys go to the level 1 cache where a family reads them in steps (VEC_STEP_BYTES), for which it
+ * has room; elsewhere to level 2. */
 enum { STEPS_NEAR = VEC_STEP_BYTES > 0 };
 
 ALWAYS_INLINE void request_line(const void *byte, const bool near) {
@@ -19,7 +19,7 @@ ALWAYS_INLINE void request_line(const void *byte, const bool near) {
         prefetch_line(byte);
 }
 
-/* Part of a row: all lines of it but, where it begins within a line, the last one. */
+/* Prefetches part of a row: all of its lines but, where it begins within a line, the last one. */
 ALWAYS_INLINE void request_part(const void *part, int64_t bytes, const bool near) {
     for (int64_t i = 0; i < bytes; i += CACHE_LINE)
         request_line((const char *)part + i, near);
