@@ -40,15 +40,15 @@ static inline void mark_rows_of_block(const amx_scratch_t *t, const amx_block_t 
 
 ALWAYS_INLINE void recompute_row(const flash_config_t *config, const flash_params_t *p,
                                  const cpu_task_t *task, int64_t row, void *scratch) {
-    cpu_task_t alone = *task;
-    alone.way = CPU_WAY_BLOCKS;
-    alone.row_begin = task->row_begin + row;
-    alone.row_end = alone.row_begin + 1;
+    cpu_task_t row_task = *task;
+    row_task.way = CPU_WAY_BLOCKS;
+    row_task.row_begin = task->row_begin + row;
+    row_task.row_end = row_task.row_begin + 1;
     if (task->o_partial) {
-        alone.o_partial = task->o_partial + row * p->d_head;
-        alone.lse_partial = task->lse_partial + row;
+        row_task.o_partial = task->o_partial + row * p->d_head;
+        row_task.lse_partial = task->lse_partial + row;
     }
-    tiled_attend(config, p, &alone, scratch, false);
+    tiled_attend(config, p, &row_task, scratch, false);
 }
 
 ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_params_t *p,
@@ -74,8 +74,8 @@ ALWAYS_INLINE void attend_shared(amx_run_t *run, amx_terms_t terms, flash_range_
     run_items(run, terms);
 }
 
-ALWAYS_INLINE void attend_own(amx_run_t *run, const flash_params_t *p, const cpu_task_t *task,
-                              int32_t dtype, amx_terms_t terms, flash_range_t keys) {
+ALWAYS_INLINE void attend_private(amx_run_t *run, const flash_params_t *p, const cpu_task_t *task,
+                                  int32_t dtype, amx_terms_t terms, flash_range_t keys) {
     const amx_scratch_t *t = run->t;
     run->packed = t->block;
     for (; keys.begin < keys.end; keys.begin += t->block_keys) {
@@ -112,7 +112,7 @@ ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_par
     if (task->way == CPU_WAY_SHARED)
         attend_shared(&run, terms, keys);
     else
-        attend_own(&run, p, task, dtype, terms, keys);
+        attend_private(&run, p, task, dtype, terms, keys);
     tiles_release(control);
     store_results(&t, p, task, dtype, bad);
 }
@@ -157,8 +157,8 @@ ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *
 ALWAYS_INLINE void recompute_heads(const flash_config_t *config, const flash_params_t *p,
                                    const cpu_task_t *task, const uint32_t *bad, void *scratch) {
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t one = task_of_head(task, head, p->d_head);
-        recompute_rows(config, p, &one, bad + head, scratch);
+        const cpu_task_t head_task = task_of_head(task, head, p->d_head);
+        recompute_rows(config, p, &head_task, bad + head, scratch);
     }
 }
 
@@ -170,7 +170,7 @@ ALWAYS_INLINE void amx_forward(const flash_config_t *config, const flash_params_
         amx_pack(config, params, task, scratch);
         return;
     case CPU_WAY_SHARED:
-    case CPU_WAY_OWN:
+    case CPU_WAY_PRIVATE:
         amx_attend(config, params, task, scratch, bad);
         break;
     case CPU_WAY_DECODE:
@@ -183,7 +183,7 @@ ALWAYS_INLINE void amx_forward(const flash_config_t *config, const flash_params_
         tiled_attend(config, params, task, scratch, false);
         return;
     case CPU_WAY_ROW_BY_ROW: /* no way of this family */
-    case CPU_WAY_LONE_ROWS:
+    case CPU_WAY_SINGLE_ROWS:
         return;
     }
     recompute_heads(config, params, task, bad, scratch);

@@ -91,10 +91,11 @@ NEVER_INLINE decode_pending_t decode_edge(const decode_run_t *run, int64_t head,
                                           const decode_keys_t *next, decode_pending_t pending,
                                           int R) {
     const flash_params_t *p = run->p;
-    const cpu_task_t one = task_of_head(run->task, (int32_t)head, run->t.d);
+    const cpu_task_t head_task = task_of_head(run->task, (int32_t)head, run->t.d);
     const int32_t dtype = FLASH_DTYPE_BF16;
-    const edge_rows_t from = {.k = cursor_at_keys(&one, dtype, run->t.d, p->k, &p->k_stride, keys),
-                              .v = cursor_at_keys(&one, dtype, run->t.d, p->v, &p->v_stride, keys)};
+    const edge_rows_t from = {
+        .k = cursor_at_keys(&head_task, dtype, run->t.d, p->k, &p->k_stride, keys),
+        .v = cursor_at_keys(&head_task, dtype, run->t.d, p->v, &p->v_stride, keys)};
     return decode_copy_padded(run, head, keys, &from, next, pending, R);
 }
 
@@ -104,16 +105,16 @@ NEVER_INLINE decode_pending_t decode_pages(const decode_run_t *run, int64_t head
                                            flash_range_t keys, int32_t end,
                                            decode_pending_t pending, int R) {
     const flash_params_t *p = run->p;
-    const cpu_task_t one = task_of_head(run->task, (int32_t)head, run->t.d);
-    const paged_keys_t k = {p, &one, cpu_kv_k(p), FLASH_DTYPE_BF16};
-    const paged_keys_t v = {p, &one, cpu_kv_v(p), FLASH_DTYPE_BF16};
+    const cpu_task_t head_task = task_of_head(run->task, (int32_t)head, run->t.d);
+    const paged_keys_t k = {p, &head_task, cpu_kv_k(p), FLASH_DTYPE_BF16};
+    const paged_keys_t v = {p, &head_task, cpu_kv_v(p), FLASH_DTYPE_BF16};
     const flash_range_t rest = {keys.end, end}, after = cpu_first_keys(rest, AMX_SQUARE);
     const decode_keys_t next = {edge_in_place(&run->t, run->t.k_edge),
                                 edge_in_place(&run->t, run->t.v_edge)};
     const edge_rows_t from = {.k = cursor_at_pages(&k, run->t.d, keys),
                               .v = cursor_at_pages(&v, run->t.d, keys),
-                              .k_ahead = cursor_at_pages(&k, run->t.d, after),
-                              .v_ahead = cursor_at_pages(&v, run->t.d, after)};
+                              .k_prefetch = cursor_at_pages(&k, run->t.d, after),
+                              .v_prefetch = cursor_at_pages(&v, run->t.d, after)};
     return decode_copy_padded(run, head, keys, &from, &next, pending, R);
 }
 
@@ -194,7 +195,7 @@ ALWAYS_INLINE uint32_t decode_store(const decode_scratch_t *t, const flash_param
                       _mm512_permutex2var_ps(a, high, b));
         }
         if (cpu_wants_lse(p, task))
-            cpu_store_lse(p, task, row, r, row_lse(t->origin[head * 16 + row], LN_2, sums[row]));
+            cpu_store_lse(p, task, row, r, row_lse(t->reference[head * 16 + row], LN_2, sums[row]));
     }
     return bad;
 }
@@ -205,7 +206,7 @@ ALWAYS_INLINE void decode_start(const decode_scratch_t *t, int64_t n_heads, int 
     memset(t->o, 0, (size_t)(n_heads * t->d * R) * sizeof *t->o);
     memset(t->sum, 0, (size_t)n_heads * 64);
     for (int64_t i = 0; i < n_heads * 16; i++)
-        t->origin[i] = -INFINITY;
+        t->reference[i] = -INFINITY;
 }
 
 ALWAYS_INLINE void decode_padded(decode_run_t *run, int64_t d, void *scratch, int R) {
@@ -215,8 +216,8 @@ ALWAYS_INLINE void decode_padded(decode_run_t *run, int64_t d, void *scratch, in
     decode_scratch_t *t = &run->t;
     *t = decode_divide_scratch(scratch, d, n_rows, task->n_heads, R);
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t one = task_of_head(task, head, d);
-        decode_pack_q(t, p, &one, t->q + head * d * R, R);
+        const cpu_task_t head_task = task_of_head(task, head, d);
+        decode_pack_q(t, p, &head_task, t->q + head * d * R, R);
     }
     for (bool is_done = false; !is_done;) {
         decode_start(t, task->n_heads, R);
@@ -225,8 +226,8 @@ ALWAYS_INLINE void decode_padded(decode_run_t *run, int64_t d, void *scratch, in
         t->apart = true;
     }
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t one = task_of_head(task, head, d);
-        run->bad[head] |= decode_store(t, p, &one, head, R);
+        const cpu_task_t head_task = task_of_head(task, head, d);
+        run->bad[head] |= decode_store(t, p, &head_task, head, R);
     }
 }
 

@@ -18,14 +18,14 @@
 typedef __m256 vec_t;
 
 /* A micro-kernel of 6 x 2 accumulators, a row of B and an element of A takes 15 of 16 registers. */
-#define VEC_WIDTH          8
-#define TILE_ROWS          6
-#define TILE_VECS          2
-#define DOT_ROWS           4
-#define VEC_SPLITS_BF16    1
-#define VEC_DOTS_BF16      0
-#define VEC_STEP_BYTES     AVX2_STEP_BYTES
-#define VEC_ROW_STEP_BYTES 0
+#define VEC_WIDTH                 8
+#define TILE_ROWS                 6
+#define TILE_VECS                 2
+#define DOT_ROWS                  4
+#define VEC_SPLITS_BF16           1
+#define VEC_DOTS_BF16             0
+#define VEC_STEP_BYTES            AVX2_STEP_BYTES
+#define VEC_SINGLE_ROW_STEP_BYTES 0
 
 /* ---- Arithmetic ---- */
 

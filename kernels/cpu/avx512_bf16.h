@@ -8,9 +8,9 @@
 #include "cpu/avx512_vectors.h"
 #include "cpu/tuning.h"
 
-#define VEC_DOTS_BF16      1
-#define VEC_STEP_BYTES     AVX512_BF16_STEP_BYTES
-#define VEC_ROW_STEP_BYTES 0
+#define VEC_DOTS_BF16             1
+#define VEC_STEP_BYTES            AVX512_BF16_STEP_BYTES
+#define VEC_SINGLE_ROW_STEP_BYTES 0
 
 /* VDPBF16PS takes subnormal elements for zero (Intel SDM). */
 ALWAYS_INLINE vec_t vec_dot_bf16(vec_t a, vec_t b, vec_t c) {

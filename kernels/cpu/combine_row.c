@@ -29,10 +29,10 @@ static float largest_lse(const combine_partials_t *p) {
     return largest;
 }
 
-static float sum_weights(const combine_partials_t *p, float origin) {
+static float sum_weights(const combine_partials_t *p, float reference) {
     float sum = 0;
     for (int64_t i = 0; i < p->n_partials; i++)
-        sum += expf(load_lse(p, i) - origin);
+        sum += expf(load_lse(p, i) - reference);
     return sum;
 }
 
@@ -55,7 +55,7 @@ static void add_weighted(int32_t dtype, const void *row, int64_t first, int64_t 
 }
 
 /* Computes columns first ... first + n - 1 of the merged row, times the sum of the weights. */
-static void merge_columns(const combine_partials_t *p, int64_t first, int64_t n, float origin,
+static void merge_columns(const combine_partials_t *p, int64_t first, int64_t n, float reference,
                           float *sum) {
     for (int64_t j = 0; j < n; j++)
         sum[j] = 0;
@@ -63,20 +63,20 @@ static void merge_columns(const combine_partials_t *p, int64_t first, int64_t n,
         const float lse = load_lse(p, i);
         if (lse == -INFINITY)
             continue;
-        add_weighted(p->dtype, partial_row(p, i), first, n, expf(lse - origin), sum);
+        add_weighted(p->dtype, partial_row(p, i), first, n, expf(lse - reference), sum);
     }
 }
 
 float combine_row(const combine_partials_t *partials, int64_t d_head, void *o, int32_t dtype_o) {
     const float largest = largest_lse(partials);
-    const float origin = largest == -INFINITY ? 0 : largest; /* -inf - -inf is NaN */
-    const float total = sum_weights(partials, origin);
+    const float reference = largest == -INFINITY ? 0 : largest; /* -inf - -inf is NaN */
+    const float total = sum_weights(partials, reference);
     for (int64_t first = 0; first < d_head; first += CHUNK) {
         const int64_t n = d_head - first < CHUNK ? d_head - first : CHUNK;
         float sum[CHUNK];
-        merge_columns(partials, first, n, origin, sum);
+        merge_columns(partials, first, n, reference, sum);
         for (int64_t j = 0; j < n; j++)
             element_store(o, first + j, dtype_o, total != 0 ? sum[j] / total : 0);
     }
-    return total != 0 ? origin + logf(total) : -INFINITY;
+    return total != 0 ? reference + logf(total) : -INFINITY;
 }

@@ -78,7 +78,7 @@ static const cpu_family_t avx2 = {FP32_FAMILY, .vector_elements = 8, .step_bytes
 
 static const cpu_family_t avx512 = {FP32_FAMILY, .vector_elements = 16,
                                     .step_bytes = AVX512_STEP_BYTES,
-                                    .lone_row_step_bytes = AVX512_LONE_ROW_STEP_BYTES};
+                                    .single_row_step_bytes = AVX512_SINGLE_ROW_STEP_BYTES};
 
 static const cpu_family_t avx512_bf16 = {PAIRS_FAMILY, .vector_elements = 32,
                                          .step_bytes = AVX512_BF16_STEP_BYTES};

@@ -31,9 +31,9 @@ typedef struct cpu_family {
     int32_t packed_element_size; /* bytes of an element of packed K and V in vector code */
 
     /* Keys in place. */
-    int32_t vector_elements;     /* of a row of K that one vector multiplies */
-    int32_t step_bytes;          /* of K of a step; 0: there are no steps */
-    int32_t lone_row_step_bytes; /* the same for one row of fp32 per head; 0: as for other rows */
+    int32_t vector_elements;       /* of a row of K that one vector multiplies */
+    int32_t step_bytes;            /* of K of a step; 0: there are no steps */
+    int32_t single_row_step_bytes; /* the same for one row of fp32 per head; 0: as for other rows */
 
     /* Returns the scratch bytes of a task of at most n_rows rows, by the problem's d_head and
      * types; a multiple of 64. */

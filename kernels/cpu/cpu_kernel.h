@@ -26,19 +26,19 @@ typedef enum cpu_way {
     CPU_WAY_PACK,           /* packs a block of B_c keys, and does nothing else */
     CPU_WAY_SHARED,         /* packed keys that tasks of CPU_WAY_PACK made for all tasks of the
                              * head */
-    CPU_WAY_OWN,            /* packs a block, uses it, then packs the next one over it */
+    CPU_WAY_PRIVATE,        /* packs a block, uses it, then packs the next one over it */
     CPU_WAY_BLOCKS,         /* in place, a block of keys of one head at a time */
     CPU_WAY_STEPS,          /* in place, a few keys of several heads at a time */
-    CPU_WAY_LONE_ROWS,      /* in place as CPU_WAY_STEPS, without prefetching: one row of fp32 per
+    CPU_WAY_SINGLE_ROWS,    /* in place as CPU_WAY_STEPS, without prefetching: one row of fp32 per
                              * head */
     CPU_WAY_DECODE          /* in place, on tile registers: the AMX family */
 } cpu_way_t;
 
 /* This is what the thread most likely reads after a task. The task prefetches its first rows. */
-typedef struct cpu_ahead {
+typedef struct cpu_prefetch {
     flash_range_t keys; /* empty: nothing is known of what comes next */
     int32_t head_kv;
-} cpu_ahead_t;
+} cpu_prefetch_t;
 
 /* A task is a block of rows of one sequence and one K/V head, or the same rows of some K/V heads,
  * against a range of their keys. */
@@ -55,7 +55,7 @@ typedef struct cpu_task {
     float *o_partial;   /* [row_end - row_begin, d_head] fp32, contiguous; NULL: write O and LSE */
     float *lse_partial; /* [row_end - row_begin]; with o_partial */
     int64_t partial_rows; /* from the partials of one head to those of the next */
-    cpu_ahead_t ahead;
+    cpu_prefetch_t prefetch;
     void *packed; /* CPU_WAY_PACK and CPU_WAY_SHARED: K and V of this head of the sequence */
 } cpu_task_t;
 

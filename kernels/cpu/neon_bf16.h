@@ -7,9 +7,9 @@
 #include "cpu/neon_vectors.h"
 #include "cpu/tuning.h"
 
-#define VEC_DOTS_BF16      1
-#define VEC_STEP_BYTES     NEON_STEP_BYTES
-#define VEC_ROW_STEP_BYTES 0
+#define VEC_DOTS_BF16             1
+#define VEC_STEP_BYTES            NEON_STEP_BYTES
+#define VEC_SINGLE_ROW_STEP_BYTES 0
 
 /* BFDOT takes subnormal elements for zero and rounds each sum to odd (Arm ARM). */
 ALWAYS_INLINE vec_t vec_dot_bf16(vec_t a, vec_t b, vec_t c) {

@@ -71,8 +71,9 @@ static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *
     const float score = reference_score(p, task, dtype, row, key);
     if (score > row->maximum)
         reference_rescale(row, score);
-    const float origin = row->maximum == -INFINITY ? 0 : row->maximum; /* -inf - -inf is NaN */
-    const float weight = expf(score - origin);
+    const float reference_maximum =
+        row->maximum == -INFINITY ? 0 : row->maximum; /* -inf - -inf is NaN */
+    const float weight = expf(score - reference_maximum);
     const cpu_kv_t v = cpu_kv_v(p);
     const int64_t index = cpu_key_index(p, task, &v, key);
     row->sum += weight;

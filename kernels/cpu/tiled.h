@@ -6,9 +6,9 @@
  * computes scores S = Q K^T, the softmax of each row over exactly the keys that it sees, and O += P
  * V. The task's way (cpu_kernel.h) says how it reads the block:
  *
- *   packed    CPU_WAY_SHARED, CPU_WAY_OWN: K is packed transposed and V as it is, in words
+ *   packed    CPU_WAY_SHARED, CPU_WAY_PRIVATE: K is packed transposed and V as it is, in words
  *             (words.h); one register-blocked micro-kernel (multiply_tile) computes both products
- *   in place  CPU_WAY_BLOCKS, CPU_WAY_STEPS, CPU_WAY_LONE_ROWS: K and V are read in their own
+ *   in place  CPU_WAY_BLOCKS, CPU_WAY_STEPS, CPU_WAY_SINGLE_ROWS: K and V are read in their own
  *             type, and the task may have several heads (few_rows.h)
  *
  * Two things hold always. No K or V is read but what a row of the task sees. What a row does not
@@ -37,7 +37,7 @@
  *   vec_split_bf16            2 VEC_WIDTH elements, the even ones and the odd ones
  *   vec_join                  from that order to the elements' own
  *   VEC_STEP_BYTES            of K or V of a step (tuning.h); 0: there are no steps
- *   VEC_ROW_STEP_BYTES        the same with one row of fp32 per head; 0: as for other rows
+ *   VEC_SINGLE_ROW_STEP_BYTES        the same with one row of fp32 per head; 0: as for other rows
  *   VEC_DOTS_BF16             1: there are the next ones; K and V are packed in bf16
  *   vec_dot_bf16              c + a * b summed over pairs of bf16, lane by lane
  *   vec_load_bf16             the first n of 2 VEC_WIDTH elements; the others read as 0
@@ -98,23 +98,23 @@ NEVER_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *p
 ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t *p,
                                         const cpu_task_t *task, int32_t B_c, flash_range_t keys) {
     keys.begin = keys.begin / B_c * B_c;
-    results_ahead_t ahead = results_ahead(t, p, task, keys, B_c);
+    results_prefetch_t prefetch = results_prefetch(t, p, task, keys, B_c);
     while (keys.begin < keys.end) {
         const flash_range_t block = cpu_first_keys(keys, B_c);
-        request_results(&ahead);
+        prefetch_results(&prefetch);
         use_packed_block(t, task->packed, block.begin / B_c);
         attend_packed(t, p, block, B_c);
         keys.begin = block.end;
     }
 }
 
-ALWAYS_INLINE void attend_blocks_own(const tile_scratch_t *t, const flash_params_t *p,
-                                     const cpu_task_t *task, int32_t dtype, int32_t B_c,
-                                     flash_range_t keys) {
-    results_ahead_t ahead = results_ahead(t, p, task, keys, B_c);
+ALWAYS_INLINE void attend_blocks_private(const tile_scratch_t *t, const flash_params_t *p,
+                                         const cpu_task_t *task, int32_t dtype, int32_t B_c,
+                                         flash_range_t keys) {
+    results_prefetch_t prefetch = results_prefetch(t, p, task, keys, B_c);
     while (keys.begin < keys.end) {
         const flash_range_t block = cpu_first_keys(keys, B_c);
-        request_results(&ahead);
+        prefetch_results(&prefetch);
         pack_keys(t, p, task, dtype, block);
         attend_packed(t, p, block, B_c);
         keys.begin = block.end;
@@ -137,10 +137,10 @@ ALWAYS_INLINE flash_range_t gather_rows(const tile_scratch_t *t, const flash_par
                                         const cpu_task_t *task, int32_t dtype, bool in_place) {
     flash_range_t keys = {0, 0};
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t one = task_of_head(task, head, t->d);
+        const cpu_task_t head_task = task_of_head(task, head, t->d);
         const tile_scratch_t rows = rows_of_head(t, head);
-        keys = find_keys(&rows, p, &one);
-        gather_q(&rows, p, &one, dtype, in_place);
+        keys = find_keys(&rows, p, &head_task);
+        gather_q(&rows, p, &head_task, dtype, in_place);
     }
     start_rows(t);
     return keys;
@@ -149,9 +149,9 @@ ALWAYS_INLINE flash_range_t gather_rows(const tile_scratch_t *t, const flash_par
 ALWAYS_INLINE void store_heads(const tile_scratch_t *t, const flash_params_t *p,
                                const cpu_task_t *task, int32_t dtype) {
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t one = task_of_head(task, head, t->d);
+        const cpu_task_t head_task = task_of_head(task, head, t->d);
         const tile_scratch_t rows = rows_of_head(t, head);
-        store_rows(&rows, p, &one, dtype);
+        store_rows(&rows, p, &head_task, dtype);
     }
 }
 
@@ -166,14 +166,14 @@ ALWAYS_INLINE void attend_blocks(tile_scratch_t *t, const flash_config_t *config
             attend_blocks_shared(t, p, task, B_c, keys);
         add_parts(t);
         break;
-    case CPU_WAY_OWN:
+    case CPU_WAY_PRIVATE:
         if (packs)
-            attend_blocks_own(t, p, task, dtype, B_c, keys);
+            attend_blocks_private(t, p, task, dtype, B_c, keys);
         add_parts(t);
         break;
     case CPU_WAY_BLOCKS:
     case CPU_WAY_STEPS:
-    case CPU_WAY_LONE_ROWS:
+    case CPU_WAY_SINGLE_ROWS:
         attend_few_rows(t, p, task, dtype, B_c, keys);
         break;
     case CPU_WAY_ROW_BY_ROW: /* no way of a vector family */
@@ -189,7 +189,7 @@ ALWAYS_INLINE void tiled_attend(const flash_config_t *config, const flash_params
     const int32_t dtype = config->dtype;
     const int64_t d = config->d_head ? config->d_head : p->d_head;
     const int64_t n_rows = task->row_end - task->row_begin;
-    const bool in_place = !packs || (task->way != CPU_WAY_SHARED && task->way != CPU_WAY_OWN);
+    const bool in_place = !packs || (task->way != CPU_WAY_SHARED && task->way != CPU_WAY_PRIVATE);
     const int32_t columns = in_place ? min32(config->B_c, in_place_keys(task->way)) : config->B_c;
     tile_scratch_t t = divide_scratch(scratch, cpu_scratch_rows(config->B_r, n_rows), columns, d,
                                       n_rows, task->n_heads);
@@ -203,8 +203,8 @@ ALWAYS_INLINE void tiled_forward(const flash_config_t *config, const flash_param
     if (task->way == CPU_WAY_PACK) {
         tiled_pack(config, p, task, scratch);
     } else if (config->dtype == FLASH_DTYPE_E4M3) {
-        const flash_params_t own = e4m3_params(p);
-        tiled_attend(config, &own, task, scratch, true);
+        const flash_params_t scaled = e4m3_params(p);
+        tiled_attend(config, &scaled, task, scratch, true);
     } else {
         tiled_attend(config, p, task, scratch, true);
     }

@@ -145,7 +145,7 @@ enum {
      * used. Blocks of 128 are 0.5 to 0.9 times as fast (Zen 5, "Blocks of 32 keys"). */
     IN_PLACE_KEYS = 32,
     /* A block has so many keys where nothing is prefetched (Zen 5, "Steps in every x86 family"). */
-    LONE_ROW_KEYS = 64,
+    SINGLE_ROW_KEYS = 64,
     /* A tile of scores has so many keys, and a step a multiple of them. */
     STEP_UNIT = 4,
     /* Keys whose distance in bytes is a multiple of this share few sets of a level 1 cache of 32 or
@@ -160,13 +160,13 @@ enum {
     NEON_STEP_BYTES = 0,
     /* Where a head has one row of 16 bits, steps are so many times as long: one row is through a
      * step sooner than several, and memory takes as long. 1.03 to 1.17 from memory with 1024 keys
-     * and more, 0.99 to 1.06 from the caches (a Xeon with AMX, "Steps of lone rows"). */
-    LONE_ROW_STEP_FACTOR = 2,
+     * and more, 0.99 to 1.06 from the caches (a Xeon with AMX, "Steps of single rows"). */
+    SINGLE_ROW_STEP_FACTOR = 2,
     /* Where a head has one row of fp32, a step has so many bytes, and nothing is prefetched. A
      * vector of K is multiplied once then: the processor looks far enough ahead for itself, and
      * prefetching only costs. Rows of 16 bits lose by that where keys come from memory ("What did
      * not pay"). 0: steps are like those of other rows. */
-    AVX512_LONE_ROW_STEP_BYTES = 32 * KIB,
+    AVX512_SINGLE_ROW_STEP_BYTES = 32 * KIB,
     /* The heads of a step have at most so many bytes of O, in fp32, per byte of the step. O is
      * loaded and stored in each step, and a level 1 cache has to hold it beside two steps. Heads
      * beyond are 0.82 and 0.96 times as fast (Zen 5, "Less between the products"). */
@@ -192,7 +192,7 @@ enum {
     /* Of the 32 rows of the next block of K that AMX decodes, so many are prefetched beside the
      * scores, and as many of V beside P V; the others are beside the softmax, since a cache waits
      * for a limited number of lines at once. 8 and 16 are 0.84 to 1.00, 20 and 28 are 0.95 to 0.99
-     * times as fast (B, "Requests beside the softmax"). */
+     * times as fast (B, "Prefetching beside the softmax"). */
     AMX_DECODE_PREFETCH_ROWS = 24
 };
 

@@ -87,8 +87,8 @@ static inline uint64_t amx_block_size(const flash_config_t *config, int64_t d_he
 /* Returns the scratch bytes of a task of so many rows, which amx_divide_scratch() divides. */
 static inline uint64_t amx_scratch_size(const flash_config_t *config, const flash_params_t *params,
                                         int64_t n_rows) {
-    const amx_terms_t of = amx_terms(config, params);
-    const uint64_t terms = (uint64_t)of.keys, q_terms = (uint64_t)of.q;
+    const amx_terms_t n_terms = amx_terms(config, params);
+    const uint64_t terms = (uint64_t)n_terms.keys, q_terms = (uint64_t)n_terms.q;
     const uint64_t rows = amx_squares(n_rows), keys = amx_squares(config->B_c);
     const uint64_t columns = amx_squares(params->d_head);
     const uint64_t q = rows * columns * q_terms * AMX_OPERAND_BYTES;

@@ -15,12 +15,12 @@
 /* ---- Squares side by side ---- */
 
 /* Stores row i of the squares that begin at `to`, as it is. */
-ALWAYS_INLINE void put_row(amx_reader_t *r, const char *row, int64_t i, uint16_t *to) {
+ALWAYS_INLINE void put_row(amx_reader_t *reader, const char *row, int64_t i, uint16_t *to) {
     to += i * AMX_SQUARE;
-    for (int64_t c = 0; c < r->d; c += AMX_SQUARE, to += r->terms * AMX_OPERANDS) {
+    for (int64_t c = 0; c < reader->d; c += AMX_SQUARE, to += reader->terms * AMX_OPERANDS) {
         words_t split[AMX_TERMS_MAX] = {_mm512_setzero_si512()};
-        read_part(r, row, i, c, split);
-        for (int term = 0; term < r->terms; term++)
+        read_part(reader, row, i, c, split);
+        for (int term = 0; term < reader->terms; term++)
             _mm512_store_si512(to + term * AMX_OPERANDS, split[term]);
     }
 }
@@ -37,14 +37,14 @@ ALWAYS_INLINE void interleave(words_t a, words_t b, words_t alternating[2]) {
 }
 
 /* Interleaves rows i and i + 1: row i / 2 of both tiles of each square. */
-ALWAYS_INLINE void put_pair(amx_reader_t *r, const char *row, const char *next, int64_t i,
+ALWAYS_INLINE void put_pair(amx_reader_t *reader, const char *row, const char *next, int64_t i,
                             uint16_t *to) {
     to += i / 2 * AMX_SQUARE;
-    for (int64_t c = 0; c < r->d; c += AMX_SQUARE, to += r->terms * AMX_OPERANDS) {
+    for (int64_t c = 0; c < reader->d; c += AMX_SQUARE, to += reader->terms * AMX_OPERANDS) {
         words_t a[2] = {_mm512_setzero_si512()}, b[2] = {_mm512_setzero_si512()}, halves[2];
-        read_part(r, row, i, c, a);
-        read_part(r, next, i + 1, c, b);
-        for (int term = 0; term < r->terms; term++) {
+        read_part(reader, row, i, c, a);
+        read_part(reader, next, i + 1, c, b);
+        for (int term = 0; term < reader->terms; term++) {
             interleave(a[term], b[term], halves);
             _mm512_store_si512(to + term * AMX_OPERANDS, halves[0]);
             _mm512_store_si512(to + term * AMX_OPERANDS + AMX_OPERANDS / 2, halves[1]);
@@ -78,14 +78,14 @@ ALWAYS_INLINE void transpose_squares(const amx_scratch_t *t, int32_t terms, uint
 /* Packs the next strip, and prefetches as many rows. Returns the bits of bad rows if careful;
  * otherwise whether there are any. */
 ALWAYS_INLINE uint32_t pack_strip(const amx_scratch_t *t, int32_t dtype, bool careful,
-                                  row_cursor_t *q, row_cursor_t *ahead, uint16_t *to) {
-    amx_reader_t r = amx_reader(t, dtype, careful);
+                                  row_cursor_t *q, row_cursor_t *prefetch, uint16_t *to) {
+    amx_reader_t reader = amx_reader(t, dtype, careful);
     for (int64_t i = 0; i < AMX_SQUARE; i++) {
-        prefetch_next_near(ahead);
-        put_row(&r, cursor_next(q), i, t->rows);
+        prefetch_next_near(prefetch);
+        put_row(&reader, cursor_next(q), i, t->rows);
     }
-    transpose_squares(t, r.terms, to, r.terms * AMX_OPERANDS);
-    return careful ? r.bad : needs_care(&r);
+    transpose_squares(t, reader.terms, to, reader.terms * AMX_OPERANDS);
+    return careful ? reader.bad : needs_care(&reader);
 }
 
 NEVER_INLINE uint32_t pack_strip_with_care(const amx_scratch_t *t, int32_t dtype, row_cursor_t q,
@@ -97,13 +97,13 @@ NEVER_INLINE uint32_t pack_strip_with_care(const amx_scratch_t *t, int32_t dtype
 /* Packs Q of a type of 16 bits. Bit r of bad[s] is set if row r of strip s is bad. */
 ALWAYS_INLINE void pack_q(const amx_scratch_t *t, const flash_params_t *p, const cpu_task_t *task,
                           int32_t dtype, uint32_t bad[AMX_STRIPS_MAX]) {
-    row_cursor_t q = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = q;
+    row_cursor_t q = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), prefetch = q;
     uint16_t *to = t->q;
     for (int64_t i = 0; i < AMX_PREFETCH_ROWS; i++)
-        prefetch_next_near(&ahead);
+        prefetch_next_near(&prefetch);
     for (int64_t strip = 0; strip < t->n_strips; strip++) {
         const row_cursor_t first = q;
-        bad[strip] = pack_strip(t, dtype, false, &q, &ahead, to);
+        bad[strip] = pack_strip(t, dtype, false, &q, &prefetch, to);
         if (bad[strip])
             bad[strip] = pack_strip_with_care(t, dtype, first, to);
         to += t->columns * amx_terms_of(dtype) * AMX_OPERANDS;
@@ -113,12 +113,12 @@ ALWAYS_INLINE void pack_q(const amx_scratch_t *t, const flash_params_t *p, const
 NEVER_INLINE void pack_q_fp32(const amx_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, uint32_t bad[AMX_STRIPS_MAX]) {
     const int32_t dtype = FLASH_DTYPE_FP32;
-    row_cursor_t q = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = q;
+    row_cursor_t q = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), prefetch = q;
     uint16_t *to = t->q;
     for (int64_t i = 0; i < AMX_PREFETCH_ROWS; i++)
-        prefetch_next_near(&ahead);
+        prefetch_next_near(&prefetch);
     for (int64_t strip = 0; strip < t->n_strips; strip++) {
-        bad[strip] = pack_strip(t, dtype, true, &q, &ahead, to);
+        bad[strip] = pack_strip(t, dtype, true, &q, &prefetch, to);
         to += t->columns * amx_terms_of(dtype) * AMX_OPERANDS;
     }
 }
@@ -171,27 +171,28 @@ ALWAYS_INLINE keys_cursor_t cursor_at_pages_of_both(const amx_scratch_t *t, cons
 /* These are the next keys to pack, and those to prefetch, AMX_PREFETCH_ROWS before them. */
 typedef struct keys_walk {
     keys_cursor_t next;
-    keys_cursor_t ahead;
+    keys_cursor_t prefetch;
 } keys_walk_t;
 
 /* Packs the next keys as square j of a block, and prefetches as many. Returns the bits of bad keys
  * if careful; otherwise whether there are any. */
 ALWAYS_INLINE uint32_t pack_square(const amx_scratch_t *t, int32_t dtype, bool careful,
                                    keys_walk_t *keys, const amx_block_t *block, int64_t j) {
-    amx_reader_t r = amx_reader(t, dtype, careful);
+    amx_reader_t reader = amx_reader(t, dtype, careful);
     uint16_t *k = k_square(t, block, j, 0);
     for (int64_t i = 0; i < AMX_SQUARE; i++) {
-        prefetch_next_near(&keys->ahead.k);
-        put_row(&r, cursor_next(&keys->next.k), i, k);
+        prefetch_next_near(&keys->prefetch.k);
+        put_row(&reader, cursor_next(&keys->next.k), i, k);
     }
     for (int64_t i = 0; i < AMX_SQUARE; i += 2) {
-        prefetch_next_near(&keys->ahead.v);
-        prefetch_next_near(&keys->ahead.v);
+        prefetch_next_near(&keys->prefetch.v);
+        prefetch_next_near(&keys->prefetch.v);
         const char *row = cursor_next(&keys->next.v);
-        put_pair(&r, row, cursor_next(&keys->next.v), i, t->rows);
+        put_pair(&reader, row, cursor_next(&keys->next.v), i, t->rows);
     }
-    transpose_squares(t, r.terms, v_square(t, block, j, 0), t->keys * r.terms * AMX_OPERANDS);
-    return careful ? r.bad : needs_care(&r);
+    transpose_squares(t, reader.terms, v_square(t, block, j, 0),
+                      t->keys * reader.terms * AMX_OPERANDS);
+    return careful ? reader.bad : needs_care(&reader);
 }
 
 NEVER_INLINE uint32_t pack_square_with_care(const amx_scratch_t *t, int32_t dtype,
@@ -206,8 +207,8 @@ ALWAYS_INLINE void pack_walk(const amx_scratch_t *t, int32_t dtype, const keys_c
                              const amx_block_t *block) {
     keys_walk_t walk = {*begin, *begin};
     for (int64_t i = 0; i < AMX_PREFETCH_ROWS; i++) {
-        prefetch_next_near(&walk.ahead.k);
-        prefetch_next_near(&walk.ahead.v);
+        prefetch_next_near(&walk.prefetch.k);
+        prefetch_next_near(&walk.prefetch.v);
     }
     for (int64_t j = 0; walk.next.k.n_left > 0; j++) {
         const keys_cursor_t first = walk.next;

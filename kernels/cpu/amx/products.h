@@ -46,10 +46,10 @@ ALWAYS_INLINE void score_squares(const amx_scratch_t *t, amx_terms_t terms, cons
                 if (j + 1 == scores->last)
                     next = chain->after;
             }
-            score_multiply(at, next, terms, chain->with);
+            score_multiply(at, next, terms, chain->work);
             at = next;
         }
-        finish_company(chain->with, terms.keys, (j + 1 - scores->first) * AMX_SQUARE / 2);
+        finish_vector_work(chain->work, terms.keys, (j + 1 - scores->first) * AMX_SQUARE / 2);
         results_store(scores_square(scores, j));
     }
     chain->loaded = chain->after;
@@ -73,7 +73,7 @@ ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, con
             operands_t next = {at.left + step, at.right + step};
             if (j == item->last)
                 next = c + 1 == end ? chain->after : first_of_columns(t, item, c + 1);
-            value_multiply(at, next, terms, chain->with);
+            value_multiply(at, next, terms, chain->work);
             at = next;
         }
         results_store(o);

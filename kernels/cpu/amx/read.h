@@ -64,8 +64,9 @@ typedef struct amx_reader {
 } amx_reader_t;
 
 ALWAYS_INLINE amx_reader_t amx_reader(const amx_scratch_t *t, int32_t dtype, bool careful) {
-    const amx_reader_t r = {dtype, amx_terms_of(dtype), t->d, careful, _mm512_setzero_si512(), 0};
-    return r;
+    const amx_reader_t reader = {dtype,   amx_terms_of(dtype),    t->d,
+                                 careful, _mm512_setzero_si512(), 0};
+    return reader;
 }
 
 ALWAYS_INLINE words_t magnitudes(words_t x) {
@@ -77,51 +78,51 @@ ALWAYS_INLINE __mmask32 not_finite(int32_t dtype, words_t magnitude) {
     return _mm512_cmpge_epi16_mask(magnitude, infinity);
 }
 
-ALWAYS_INLINE bool needs_care(const amx_reader_t *r) {
-    return not_finite(r->dtype, r->largest) != 0;
+ALWAYS_INLINE bool needs_care(const amx_reader_t *reader) {
+    return not_finite(reader->dtype, reader->largest) != 0;
 }
 
 /* Reads 16 elements of row i of fp32, those of the mask. What rounds to infinity in bf16, or is
  * infinity or NaN, becomes zero and sets the row's bit. */
-ALWAYS_INLINE vec_t read_fp32(amx_reader_t *r, const void *from, __mmask16 mask, int64_t i) {
+ALWAYS_INLINE vec_t read_fp32(amx_reader_t *reader, const void *from, __mmask16 mask, int64_t i) {
     const __m512i largest = _mm512_set1_epi32(0x7f7f7fff); /* the largest that rounds to a finite
                                                             * bf16 */
     const vec_t x = _mm512_maskz_loadu_ps(mask, from);
     const __m512i magnitude =
         _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
     const __mmask16 good = _mm512_cmple_epi32_mask(magnitude, largest);
-    r->bad |= (uint32_t)(good != 0xffff) << i;
+    reader->bad |= (uint32_t)(good != 0xffff) << i;
     return _mm512_maskz_mov_ps(good, x);
 }
 
-ALWAYS_INLINE void read_fp32_part(amx_reader_t *r, const char *row, int64_t i, int64_t column,
+ALWAYS_INLINE void read_fp32_part(amx_reader_t *reader, const char *row, int64_t i, int64_t column,
                                   words_t *split) {
-    const __mmask32 mask = row ? present(column, r->d) : 0;
+    const __mmask32 mask = row ? present(column, reader->d) : 0;
     const char *from = row + column * (int64_t)sizeof(float);
-    const vec_t low = read_fp32(r, from, (__mmask16)mask, i);
-    const vec_t high = read_fp32(r, from + sizeof(vec_t), (__mmask16)(mask >> VEC_WIDTH), i);
+    const vec_t low = read_fp32(reader, from, (__mmask16)mask, i);
+    const vec_t high = read_fp32(reader, from + sizeof(vec_t), (__mmask16)(mask >> VEC_WIDTH), i);
     split_floats(low, high, amx_terms_of(FLASH_DTYPE_FP32), split);
 }
 
 /* Reads elements column ... column + 31 of row i as bf16 terms, with zeros beyond d. row NULL
  * stands for zeros, beyond the last row. */
-ALWAYS_INLINE void read_part(amx_reader_t *r, const char *row, int64_t i, int64_t column,
+ALWAYS_INLINE void read_part(amx_reader_t *reader, const char *row, int64_t i, int64_t column,
                              words_t *split) {
     words_t x = _mm512_setzero_si512();
-    if (r->dtype == FLASH_DTYPE_FP32) {
-        read_fp32_part(r, row, i, column, split);
+    if (reader->dtype == FLASH_DTYPE_FP32) {
+        read_fp32_part(reader, row, i, column, split);
         return;
     }
     if (row)
-        x = _mm512_maskz_loadu_epi16(present(column, r->d), (const uint16_t *)row + column);
-    if (r->careful) {
-        const __mmask32 bad = not_finite(r->dtype, magnitudes(x));
+        x = _mm512_maskz_loadu_epi16(present(column, reader->d), (const uint16_t *)row + column);
+    if (reader->careful) {
+        const __mmask32 bad = not_finite(reader->dtype, magnitudes(x));
         x = _mm512_maskz_mov_epi16(~bad, x);
-        r->bad |= (uint32_t)(bad != 0) << i;
+        reader->bad |= (uint32_t)(bad != 0) << i;
     } else {
-        r->largest = _mm512_max_epi16(r->largest, magnitudes(x));
+        reader->largest = _mm512_max_epi16(reader->largest, magnitudes(x));
     }
-    split_words(r->dtype, x, split);
+    split_words(reader->dtype, x, split);
 }
 
 #endif

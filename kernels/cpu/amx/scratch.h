@@ -14,20 +14,20 @@
 /* These are the parts of amx_scratch_size() bytes, each aligned to 64. A strip is 32 rows of the
  * task. */
 typedef struct amx_scratch {
-    uint16_t *q;     /* [strips][columns][terms.q] squares */
-    float *o;        /* [strips][columns] squares, not normalised */
-    float *s;        /* [chunk] squares: scores of a strip */
-    float *s_block;  /* [keys] squares: scores of a strip against a block, for raise_item() */
-    uint16_t *p[2];  /* [keys][terms.keys] squares: exp2(score - maximum) */
-    uint16_t *rows;  /* [columns][terms] squares: rows to transpose; for the larger number of
-                      * terms */
-    float *sum;      /* [rows], of P */
-    float *maximum;  /* [rows], largest score at an earlier time, in units of log2 (softmax.h);
-                      * -infinity: none was seen */
-    float *origin;   /* [rows], reference maximum: `maximum`, or 0 where that is -infinity */
-    int32_t *begin;  /* [rows], keys that the row sees: begin ... end - 1 */
-    int32_t *end;    /* [rows] */
-    uint16_t *block; /* a block of packed keys */
+    uint16_t *q;      /* [strips][columns][terms.q] squares */
+    float *o;         /* [strips][columns] squares, not normalised */
+    float *s;         /* [chunk] squares: scores of a strip */
+    float *s_block;   /* [keys] squares: scores of a strip against a block, for raise_item() */
+    uint16_t *p[2];   /* [keys][terms.keys] squares: exp2(score - maximum) */
+    uint16_t *rows;   /* [columns][terms] squares: rows to transpose; for the larger number of
+                       * terms */
+    float *sum;       /* [rows], of P */
+    float *maximum;   /* [rows], largest score at an earlier time, in units of log2 (softmax.h);
+                       * -infinity: none was seen */
+    float *reference; /* [rows], reference maximum: `maximum`, or 0 where that is -infinity */
+    int32_t *begin;   /* [rows], keys that the row sees: begin ... end - 1 */
+    int32_t *end;     /* [rows] */
+    uint16_t *block;  /* a block of packed keys */
     int64_t d;
     int64_t columns;    /* squares along d */
     int64_t keys;       /* squares of a block */
@@ -67,7 +67,7 @@ ALWAYS_INLINE amx_scratch_t amx_divide_scratch(void *memory, const flash_config_
     t.rows = take_bytes(&rest, t.columns * max32(terms.keys, terms.q) * AMX_OPERAND_BYTES);
     t.sum = take_bytes(&rest, rows * 4);
     t.maximum = take_bytes(&rest, rows * 4);
-    t.origin = take_bytes(&rest, rows * 4);
+    t.reference = take_bytes(&rest, rows * 4);
     t.begin = take_bytes(&rest, rows * 4);
     t.end = take_bytes(&rest, rows * 4);
     return t;

@@ -1,7 +1,7 @@
 /*
  * This file turns scores of a strip of 32 rows against a block of keys into P: S^T, [keys] squares
- * in fp32, becomes P^T = exp2(S^T * scale - origin) in bf16. It goes by two keys at a time, so that
- * the products of other strips can run in between (attend.h).
+ * in fp32, becomes P^T = exp2(S^T * scale - reference) in bf16. It goes by two keys at a time, so
+ * that the products of other strips can run in between (attend.h).
  *
  * The reference maximum is the row's maximum at an earlier time. It moves only when P sums up to
  * more than SUM_MAX: rarely, so that O is hardly ever rescaled, and P stays far from overflow.
@@ -108,13 +108,13 @@ ALWAYS_INLINE __mmask16 nothing_seen(vec_t maximum) {
 }
 
 ALWAYS_INLINE void set_maximum(const amx_scratch_t *t, int64_t strip, lanes_t maximum) {
-    lanes_t origin;
+    lanes_t reference;
     for (int half = 0; half < 2; half++) { /* -inf - -inf is NaN */
         const vec_t x = maximum.half[half];
-        origin.half[half] = _mm512_mask_mov_ps(x, nothing_seen(x), vec_zero());
+        reference.half[half] = _mm512_mask_mov_ps(x, nothing_seen(x), vec_zero());
     }
     lanes_store(t->maximum, strip, maximum);
-    lanes_store(t->origin, strip, origin);
+    lanes_store(t->reference, strip, reference);
 }
 
 ALWAYS_INLINE bool all_rows_started(const amx_scratch_t *t, int64_t strip) {
@@ -150,7 +150,7 @@ ALWAYS_INLINE vec_t amx_exp2(vec_t x) {
 /* These are the exponentials of an item, and which of a chunk are done. */
 typedef struct exponentials {
     vec_t scale;
-    lanes_t origin;
+    lanes_t reference;
     lanes_t sum;    /* of the item */
     const float *s; /* of the chunk */
     uint16_t *p;
@@ -186,9 +186,10 @@ ALWAYS_INLINE void exponentiate_next(exponentials_t *e, int32_t terms) {
     const float *s = e->s + e->done * 2 * AMX_SQUARE;
     uint16_t *p = e->p + square * terms * AMX_OPERANDS + in_square * AMX_SQUARE;
     UNROLL for (int half = 0; half < 2; half++, s += VEC_WIDTH, p += AMX_OPERANDS / 2) {
-        const vec_t origin = e->origin.half[half];
-        const vec_t a = amx_exp2(_mm512_fmsub_ps(_mm512_load_ps(s), e->scale, origin));
-        const vec_t b = amx_exp2(_mm512_fmsub_ps(_mm512_load_ps(s + AMX_SQUARE), e->scale, origin));
+        const vec_t reference = e->reference.half[half];
+        const vec_t a = amx_exp2(_mm512_fmsub_ps(_mm512_load_ps(s), e->scale, reference));
+        const vec_t b =
+            amx_exp2(_mm512_fmsub_ps(_mm512_load_ps(s + AMX_SQUARE), e->scale, reference));
         e->sum.half[half] = vec_add(e->sum.half[half], vec_add(a, b));
         store_pair(a, b, terms, p);
     }
@@ -198,7 +199,7 @@ ALWAYS_INLINE void exponentiate_next(exponentials_t *e, int32_t terms) {
 ALWAYS_INLINE exponentials_t start_exponentials(const amx_scratch_t *t, const amx_item_t *item,
                                                 float scale) {
     const exponentials_t e = {.scale = vec_set1(scale),
-                              .origin = lanes_load(t->origin, item->strip),
+                              .reference = lanes_load(t->reference, item->strip),
                               .sum = {{vec_zero(), vec_zero()}}};
     return e;
 }

@@ -76,15 +76,15 @@ static inline void hide_unseen_keys(const decode_scratch_t *t, const decode_rows
 /* These are the rows of K and of V of a block, and those to prefetch meanwhile. */
 typedef struct edge_rows {
     row_cursor_t k, v;
-    row_cursor_t k_ahead, v_ahead;
+    row_cursor_t k_prefetch, v_prefetch;
 } edge_rows_t;
 
 /* Copies rows of K or V, and adds zeros up to a whole block. */
-static inline void copy_rows(const decode_scratch_t *t, row_cursor_t from, row_cursor_t ahead,
+static inline void copy_rows(const decode_scratch_t *t, row_cursor_t from, row_cursor_t prefetch,
                              uint16_t *edge) {
     int64_t n = 0;
     for (const char *row = cursor_next(&from); row; row = cursor_next(&from), n++) {
-        prefetch_next(&ahead);
+        prefetch_next(&prefetch);
         memcpy(edge + n * t->d, row, (size_t)t->d * 2);
     }
     memset(edge + n * t->d, 0, (size_t)((AMX_SQUARE - n) * t->d) * 2);
@@ -104,8 +104,8 @@ static inline uint32_t copy_edge(const decode_scratch_t *t, const decode_rows_t 
     const uint32_t all = (1u << t->n_rows) - 1;
     const int32_t n = block.end - block.begin;
     uint32_t bad = 0;
-    copy_rows(t, from->k, from->k_ahead, t->k_edge);
-    copy_rows(t, from->v, from->v_ahead, t->v_edge);
+    copy_rows(t, from->k, from->k_prefetch, t->k_edge);
+    copy_rows(t, from->v, from->v_prefetch, t->v_edge);
     for (int32_t i = 0; i < n; i++) {
         uint16_t *key = t->v_edge + i * t->d;
         const uint32_t seeing = rows_that_see(rows, t->n_rows, block.begin + i);
@@ -119,7 +119,7 @@ static inline uint32_t copy_edge(const decode_scratch_t *t, const decode_rows_t 
 
 ALWAYS_INLINE in_place_t edge_in_place(const decode_scratch_t *t, const uint16_t *edge) {
     const char *data = (const char *)edge;
-    const in_place_t rows = {.data = data, .ahead = data, .stride = t->d, .adjoin = true};
+    const in_place_t rows = {.data = data, .prefetch = data, .stride = t->d, .adjoin = true};
     return rows;
 }
 

@@ -12,12 +12,12 @@
 
 /* These are the parts of amx_decode_scratch_size() bytes. */
 typedef struct decode_scratch {
-    uint16_t *q;   /* [heads][columns][16][R][2], pairs of columns */
-    float *o;      /* [heads][columns][2][R][16], even and odd columns, not normalised */
-    float *origin; /* [heads][16], reference maximum of each lane, in units of log2 */
-    float *sum;    /* [heads][16], of P */
-    float *s;      /* [16][2][R], of keys 0 ... 15 and 16 ... 31 */
-    uint16_t *p;   /* [2][2][R][16][2], of keys 0 ... 15 and 16 ... 31, for even and odd columns */
+    uint16_t *q;      /* [heads][columns][16][R][2], pairs of columns */
+    float *o;         /* [heads][columns][2][R][16], even and odd columns, not normalised */
+    float *reference; /* [heads][16], reference maximum of each lane, in units of log2 */
+    float *sum;       /* [heads][16], of P */
+    float *s;         /* [16][2][R], of keys 0 ... 15 and 16 ... 31 */
+    uint16_t *p; /* [2][2][R][16][2], of keys 0 ... 15 and 16 ... 31, for even and odd columns */
     uint16_t *k_edge, *v_edge; /* [32][d], a block of keys that not all rows see (rows.h) */
     int64_t d;
     int64_t columns; /* squares along d */
@@ -31,7 +31,7 @@ ALWAYS_INLINE decode_scratch_t decode_divide_scratch(void *memory, int64_t d, in
     decode_scratch_t t = {.d = d, .columns = d / AMX_SQUARE, .n_rows = n_rows};
     t.q = take_bytes(&rest, n_heads * d * R * 2);
     t.o = take_bytes(&rest, n_heads * d * R * 4);
-    t.origin = take_bytes(&rest, n_heads * 64);
+    t.reference = take_bytes(&rest, n_heads * 64);
     t.sum = take_bytes(&rest, n_heads * 64);
     t.s = take_bytes(&rest, AMX_SQUARE * R * 4);
     t.p = take_bytes(&rest, 4 * R * TILE_ROW_BYTES);

@@ -42,15 +42,15 @@ ALWAYS_INLINE words_t pair_keys(words_t x, int R) {
 /* Computes P of the block, [16][R] pairs of keys, and prefetches the rest of the next block, unless
  * it is NULL. Returns the sum for each lane. */
 ALWAYS_INLINE vec_t decode_exponentiate(const decode_scratch_t *t, const decode_keys_t *next,
-                                        vec_t scale, vec_t origin, int R, words_t p[16]) {
+                                        vec_t scale, vec_t reference, int R, words_t p[16]) {
     vec_t sum = vec_zero();
     UNROLL for (int i = 0; i < R; i++) {
         vec_t e[2];
         if (next)
-            request_rest(t, next, i, R);
+            decode_prefetch_rest(t, next, i, R);
         UNROLL for (int j = 0; j < 2; j++) {
             const vec_t s = _mm512_load_ps(t->s + (2 * i + j) * VEC_WIDTH);
-            e[j] = amx_exp2(_mm512_fmsub_ps(s, scale, origin));
+            e[j] = amx_exp2(_mm512_fmsub_ps(s, scale, reference));
             sum = vec_add(sum, e[j]);
         }
         p[i] = pair_keys(words_from_floats(e[0], e[1]), R);
@@ -63,7 +63,7 @@ ALWAYS_INLINE vec_t decode_exponentiate(const decode_scratch_t *t, const decode_
 NEVER_INLINE void decode_raise(const decode_scratch_t *t, int64_t head, vec_t block_sum,
                                vec_t scale, int R) {
     float *o = t->o + head * t->d * R;
-    const vec_t old = _mm512_load_ps(t->origin + head * 16);
+    const vec_t old = _mm512_load_ps(t->reference + head * 16);
     const __mmask16 lanes = _mm512_cmp_ps_mask(block_sum, vec_set1(SUM_MAX), _CMP_NLE_UQ);
     const vec_t whole_rows = rows_max(_mm512_maskz_mov_ps(lanes, vec_set1(1)), R);
     const __mmask16 raised = _mm512_cmp_ps_mask(whole_rows, vec_zero(), _CMP_NEQ_OQ);
@@ -77,7 +77,7 @@ NEVER_INLINE void decode_raise(const decode_scratch_t *t, int64_t head, vec_t bl
         _mm512_mask_mov_ps(vec_exp2(vec_sub(old, new)), nothing_seen(old), vec_zero());
     float factors[16];
     _mm512_storeu_ps(factors, factor);
-    _mm512_store_ps(t->origin + head * 16, new);
+    _mm512_store_ps(t->reference + head * 16, new);
     _mm512_store_ps(t->sum + head * 16, vec_mul(_mm512_load_ps(t->sum + head * 16), factor));
     for (int64_t i = 0; nothing_seen(old) != 0xffff && i < 2 * t->columns * R; i++) {
         float *part = o + i * VEC_WIDTH;
@@ -120,10 +120,10 @@ ALWAYS_INLINE void decode_store_p(words_t x[16], uint16_t *p, int R) {
 ALWAYS_INLINE void decode_softmax(const decode_scratch_t *t, const decode_keys_t *next,
                                   int64_t head, vec_t scale, int R) {
     words_t p[16];
-    vec_t sum = decode_exponentiate(t, next, scale, _mm512_load_ps(t->origin + head * 16), R, p);
+    vec_t sum = decode_exponentiate(t, next, scale, _mm512_load_ps(t->reference + head * 16), R, p);
     if (_mm512_cmp_ps_mask(sum, vec_set1(SUM_MAX), _CMP_NLE_UQ) != 0) {
         decode_raise(t, head, sum, scale, R);
-        sum = decode_exponentiate(t, NULL, scale, _mm512_load_ps(t->origin + head * 16), R, p);
+        sum = decode_exponentiate(t, NULL, scale, _mm512_load_ps(t->reference + head * 16), R, p);
     }
     float *total = t->sum + head * 16;
     _mm512_store_ps(total, vec_add(_mm512_load_ps(total), sum));

@@ -80,21 +80,21 @@ ALWAYS_INLINE void decode_add_pending(const decode_scratch_t *t, const decode_pe
         else
             decode_add(v, pending->v.stride * 2, o, o, R);
         if (next)
-            request_rows(t, next, c * share, (c + 1) * share);
+            decode_prefetch(t, next, c * share, (c + 1) * share);
     }
 }
 
 /* Adds what is pending, if anything is, and prefetches the next block, unless it is NULL. */
 ALWAYS_INLINE void decode_values(const decode_scratch_t *t, decode_pending_t *pending,
                                  const in_place_t *next, int R) {
-    int64_t asked = 0;
+    int64_t n_prefetched = 0;
     tiles_see_stores();
     if (pending->o) {
         decode_add_pending(t, pending, next, R);
-        asked += AMX_DECODE_PREFETCH_ROWS / t->columns * t->columns;
+        n_prefetched += AMX_DECODE_PREFETCH_ROWS / t->columns * t->columns;
     }
     if (next)
-        request_rows(t, next, asked, AMX_DECODE_PREFETCH_ROWS);
+        decode_prefetch(t, next, n_prefetched, AMX_DECODE_PREFETCH_ROWS);
     tiles_see_stores();
     pending->o = NULL;
 }

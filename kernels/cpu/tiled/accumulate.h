@@ -39,24 +39,24 @@ ALWAYS_INLINE void accumulate_words(const tile_scratch_t *t, const values_t *val
     product.b = data + words.begin * panel.width;
     product.b_stride = panel.width;
     product.depth = words.end - words.begin;
-    product.ahead = ahead_of(data, panel, c_words, row);
+    product.prefetch = panel_prefetch(data, panel, c_words, row);
     if (words.begin < words.end)
         multiply_packed(&product, rows, slice.vecs);
 }
 
 /* Adds P V of one key. Nothing of the other key of its word is read. */
-ALWAYS_INLINE void accumulate_alone(const tile_scratch_t *t, const values_t *values, slice_t slice,
-                                    int64_t key, int64_t row) {
-    float alone[TILE_COLUMNS];
+ALWAYS_INLINE void accumulate_one_key(const tile_scratch_t *t, const values_t *values,
+                                      slice_t slice, int64_t key, int64_t row) {
+    float words[TILE_COLUMNS];
     const panel_t panel = panel_of(slice.column, count_words(t->c_pad), t->d_pad);
     const float *data = values->data + panel.offset;
     tile_product_t product = product_of(t, slice, row);
     words_keep(data + key / WORD_ELEMENTS * panel.width, key % WORD_ELEMENTS,
-               slice.vecs * VEC_WIDTH, alone);
+               slice.vecs * VEC_WIDTH, words);
     product.a += key / WORD_ELEMENTS;
-    product.b = alone;
+    product.b = words;
     product.depth = 1;
-    product.ahead = (const char *)alone;
+    product.prefetch = (const char *)words;
     multiply_packed(&product, 1, slice.vecs);
 }
 
@@ -67,10 +67,10 @@ ALWAYS_INLINE void accumulate_row(const tile_scratch_t *t, const values_t *value
     if (keys.begin >= keys.end)
         return;
     if (keys.begin < whole.begin * WORD_ELEMENTS)
-        accumulate_alone(t, values, slice, keys.begin, row);
+        accumulate_one_key(t, values, slice, keys.begin, row);
     accumulate_words(t, values, slice, whole, row, 1);
     if (whole.end * WORD_ELEMENTS < keys.end)
-        accumulate_alone(t, values, slice, whole.end * WORD_ELEMENTS, row);
+        accumulate_one_key(t, values, slice, whole.end * WORD_ELEMENTS, row);
 }
 
 /* Adds P V of a tile of rows, over the keys that any of them sees. P is 0 where a row does not see

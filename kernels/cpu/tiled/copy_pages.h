@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { BLOCK_ROWS_MAX = 64 };
-_Static_assert((int)IN_PLACE_KEYS <= (int)BLOCK_ROWS_MAX && (int)LONE_ROW_KEYS <= BLOCK_ROWS_MAX,
+_Static_assert((int)IN_PLACE_KEYS <= (int)BLOCK_ROWS_MAX && (int)SINGLE_ROW_KEYS <= BLOCK_ROWS_MAX,
                "rows of a block in place");
 
 /* These are the first elements of the rows of a block's keys in K and in V, counted from those of
@@ -61,20 +61,20 @@ static inline const block_rows_t *find_block_rows(const flash_params_t *p, const
 typedef struct copied_rows {
     const void *head; /* the head's first element */
     const int64_t *rows;
-    const int64_t *ahead;
+    const int64_t *prefetch;
     int32_t n;
-    int32_t n_ahead;
+    int32_t n_prefetch;
 } copied_rows_t;
 
 static inline in_place_t copy_block_rows(const copied_rows_t *from, int32_t dtype, int64_t d,
                                          void *memory) {
     const size_t row_bytes = (size_t)(d * element_size(dtype));
     const in_place_t copy = {
-        .data = memory, .ahead = memory, .stride = d, .n_heads = 1, .adjoin = true};
+        .data = memory, .prefetch = memory, .stride = d, .n_heads = 1, .adjoin = true};
     char *to = memory;
     for (int32_t i = 0; i < from->n; i++, to += row_bytes) {
-        if (i < from->n_ahead)
-            prefetch_row(element_at(from->head, from->ahead[i], dtype), (int64_t)row_bytes);
+        if (i < from->n_prefetch)
+            prefetch_row(element_at(from->head, from->prefetch[i], dtype), (int64_t)row_bytes);
         memcpy(to, element_at(from->head, from->rows[i], dtype), row_bytes);
     }
     return copy;

@@ -19,9 +19,9 @@ static const float E4M3_UNIT = 0x1p8f;
 
 /* Returns the problem whose softmax scale goes with loaded elements. */
 static inline flash_params_t e4m3_params(const flash_params_t *p) {
-    flash_params_t own = *p;
-    own.softmax_scale *= E4M3_UNIT;
-    return own;
+    flash_params_t scaled = *p;
+    scaled.softmax_scale *= E4M3_UNIT;
+    return scaled;
 }
 
 static inline void scale_elements(const tile_scratch_t *t, float *rows, float scale) {

@@ -12,15 +12,15 @@
 
 /* Returns the task of heads number head ... head + n - 1. */
 static inline cpu_task_t task_of_heads(const cpu_task_t *task, int32_t head, int32_t n, int64_t d) {
-    cpu_task_t some = *task;
-    some.head_kv += head;
-    some.ahead.head_kv += head;
-    some.n_heads = n;
-    if (some.o_partial) {
-        some.o_partial += head * some.partial_rows * d;
-        some.lse_partial += head * some.partial_rows;
+    cpu_task_t part = *task;
+    part.head_kv += head;
+    part.prefetch.head_kv += head;
+    part.n_heads = n;
+    if (part.o_partial) {
+        part.o_partial += head * part.partial_rows * d;
+        part.lse_partial += head * part.partial_rows;
     }
-    return some;
+    return part;
 }
 
 static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int64_t d) {
@@ -30,9 +30,9 @@ static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int6
 /* Returns the bytes of K of a step; 0 where a step is a whole block of one head. */
 static inline int64_t step_bytes(cpu_way_t way, int32_t dtype, int64_t head_rows) {
     const bool is_light = head_rows == 1 && element_size(dtype) == 2;
-    return way == CPU_WAY_LONE_ROWS ? VEC_ROW_STEP_BYTES
-           : way == CPU_WAY_STEPS   ? VEC_STEP_BYTES * (is_light ? LONE_ROW_STEP_FACTOR : 1)
-                                    : 0;
+    return way == CPU_WAY_SINGLE_ROWS ? VEC_SINGLE_ROW_STEP_BYTES
+           : way == CPU_WAY_STEPS     ? VEC_STEP_BYTES * (is_light ? SINGLE_ROW_STEP_FACTOR : 1)
+                                      : 0;
 }
 
 /* Returns how many of n_heads heads a step takes together. STEP_UNIT keys of them may take half as
@@ -57,12 +57,12 @@ static inline int32_t step_keys(int64_t bytes, int64_t key_bytes, int32_t most) 
 
 typedef struct in_place_block {
     flash_range_t keys;
-    int32_t end;            /* of the task's keys */
-    int32_t step_keys;      /* as many as the block where there are no steps */
-    int32_t n_asked;        /* heads that are prefetched in turn (in_place_tensor_t) */
-    bool asks;              /* keys are prefetched */
-    int64_t index;          /* of the task's blocks */
-    rows_of_blocks_t *rows; /* where keys are in pages */
+    int32_t end;              /* of the task's keys */
+    int32_t step_keys;        /* as many as the block where there are no steps */
+    int32_t heads_prefetched; /* heads that are prefetched in turn (in_place_tensor_t) */
+    bool prefetches;          /* keys are prefetched */
+    int64_t index;            /* of the task's blocks */
+    rows_of_blocks_t *rows;   /* where keys are in pages */
 } in_place_block_t;
 
 ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t *p,
@@ -70,7 +70,7 @@ ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_
     const softmax_rule_t rule = softmax_rule(p);
     const int32_t n_keys = block->keys.end - block->keys.begin;
     const int64_t n_columns = round_up(n_keys, WORD_ELEMENTS);
-    const int32_t most = block->asks ? IN_PLACE_KEYS : LONE_ROW_KEYS;
+    const int32_t most = block->prefetches ? IN_PLACE_KEYS : SINGLE_ROW_KEYS;
     const bool whole = all_see && n_keys == most && !rule.rewrites;
     for (int64_t row = 0; row < t->n_rows; row++) {
         if (whole)
@@ -104,8 +104,8 @@ ALWAYS_INLINE in_place_t rows_of_step(const flash_params_t *p, const cpu_task_t 
 ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t dtype,
                                    const in_place_block_t *block, const bool paged) {
-    const in_place_tensor_t from_k = {cpu_kv_k(p), t->d, dtype, block->n_asked};
-    const in_place_tensor_t from_v = {cpu_kv_v(p), t->d, dtype, block->n_asked};
+    const in_place_tensor_t from_k = {cpu_kv_k(p), t->d, dtype, block->heads_prefetched};
+    const in_place_tensor_t from_v = {cpu_kv_v(p), t->d, dtype, block->heads_prefetched};
     const flash_range_t first = first_step(p, block, block->keys, paged);
     const bool all_see = rows_see(t, block->keys);
     flash_range_t rest = block->keys;
@@ -141,8 +141,8 @@ ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p,
     softmax_in_place(t, p, block, all_see);
     for (flash_range_t s = keys; s.begin < keys.end; s.begin = s.end) {
         s.end = s.begin + min32(block->step_keys, keys.end - s.begin);
-        const in_place_t some = keys_from(&v, dtype, s.begin - keys.begin);
-        accumulate_in_place(t, dtype, &some, s, all_see);
+        const in_place_t part = keys_from(&v, dtype, s.begin - keys.begin);
+        accumulate_in_place(t, dtype, &part, s, all_see);
     }
 }
 
@@ -205,20 +205,20 @@ ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t
     rows_of_blocks_t rows_of_blocks;
     in_place_block_t block = {.end = keys.end,
                               .step_keys = n_keys,
-                              .n_asked = task->n_heads,
-                              .asks = task->way != CPU_WAY_LONE_ROWS,
+                              .heads_prefetched = task->n_heads,
+                              .prefetches = task->way != CPU_WAY_SINGLE_ROWS,
                               .rows = &rows_of_blocks};
     start_block_rows(&rows_of_blocks);
     while (keys.begin < keys.end) {
         block.keys = cpu_first_keys(keys, block_keys);
         for (int32_t head = 0; head < task->n_heads; head += most) {
             const int32_t n = min32(most, task->n_heads - head);
-            const cpu_task_t some = task_of_heads(task, head, n, t->d);
+            const cpu_task_t part = task_of_heads(task, head, n, t->d);
             const tile_scratch_t rows = rows_of_heads(t, head, n);
             if (cpu_is_paged(p))
-                attend_pages(&rows, p, &some, dtype, &block);
+                attend_pages(&rows, p, &part, dtype, &block);
             else
-                attend_in_place(&rows, p, &some, dtype, &block, false);
+                attend_in_place(&rows, p, &part, dtype, &block, false);
         }
         end_block(t, block.keys, PART_KEYS_IN_PLACE);
         keys.begin = block.keys.end;

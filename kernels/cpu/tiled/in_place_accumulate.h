@@ -50,17 +50,17 @@ NEVER_INLINE void accumulate_key(const tile_scratch_t *t, int32_t dtype, const i
 ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    flash_range_t keys, int64_t row, int rows) {
     int32_t n = keys.end - keys.begin;
-    in_place_t some = keys_from(v, dtype, keys.begin);
-    if (n > 0 && some.column % 2 != 0) {
-        accumulate_key(t, dtype, &some, row, rows);
-        some = keys_from(&some, dtype, 1);
+    in_place_t part = keys_from(v, dtype, keys.begin);
+    if (n > 0 && part.column % 2 != 0) {
+        accumulate_key(t, dtype, &part, row, rows);
+        part = keys_from(&part, dtype, 1);
         n--;
     }
     if (n >= 2)
-        accumulate_words_in_place(t, dtype, &some, n / 2 * 2, row, rows);
+        accumulate_words_in_place(t, dtype, &part, n / 2 * 2, row, rows);
     if (n > 0 && n % 2 != 0) {
-        some = keys_from(&some, dtype, n - 1);
-        accumulate_key(t, dtype, &some, row, rows);
+        part = keys_from(&part, dtype, n - 1);
+        accumulate_key(t, dtype, &part, row, rows);
     }
 }
 
@@ -68,9 +68,9 @@ ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const
 
 ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    flash_range_t keys, int64_t row, int rows) {
-    const in_place_t some = keys_from(v, dtype, keys.begin);
+    const in_place_t part = keys_from(v, dtype, keys.begin);
     if (keys.begin < keys.end)
-        accumulate_words_in_place(t, dtype, &some, keys.end - keys.begin, row, rows);
+        accumulate_words_in_place(t, dtype, &part, keys.end - keys.begin, row, rows);
 }
 
 #endif
@@ -106,12 +106,12 @@ ALWAYS_INLINE void accumulate_in_place(const tile_scratch_t *t, int32_t dtype, c
             accumulate_keys(t, dtype, v, all, row, n);
             continue;
         }
-        in_place_t one = *v;
+        in_place_t head_v = *v;
         tile_scratch_t o = *t;
-        one.n_heads = 1;
+        head_v.n_heads = 1;
         for (int32_t head = 0; head < v->n_heads; head++) {
-            accumulate_seen(&o, dtype, &one, step, row, n);
-            to_next_head(&one);
+            accumulate_seen(&o, dtype, &head_v, step, row, n);
+            to_next_head(&head_v);
             skip_rows(&o, t->head_rows);
         }
     }

@@ -17,8 +17,8 @@ _Static_assert(DOT_ROWS == 4 || DOT_ROWS == 6, "one case for each below");
 /* These are two or four rows of K, and as many that are prefetched meanwhile. */
 typedef struct dot_keys {
     const char *row[4];
-    int64_t ahead; /* bytes from a row to the one to prefetch */
-    bool adjoin;   /* in_place_t */
+    int64_t prefetch; /* bytes from a row to the one to prefetch */
+    bool adjoin;      /* in_place_t */
 } dot_keys_t;
 
 /* Returns the most rows of a tile of dot products. Where registers are few, more rows read K less
@@ -71,8 +71,8 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
     for (int64_t i = 0; i < d; i += 2 * VEC_WIDTH) {
         vec_t k_part[4];
         UNROLL for (int j = 0; j < n; j++) {
-            request_part(element_at(k->row[j] + k->ahead, i, dtype),
-                         2 * VEC_WIDTH * element_size(dtype), STEPS_NEAR);
+            prefetch_part(element_at(k->row[j] + k->prefetch, i, dtype),
+                          2 * VEC_WIDTH * element_size(dtype), STEPS_NEAR);
             k_part[j] = words_load(dtype, k->row[j], i, d);
         }
         UNROLL for (int r = 0; r < rows; r++) {
@@ -97,13 +97,13 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
                             const int rows, vec_t sum[DOT_ROWS][4]) {
     const int64_t q_stride = round_up(d, 16);
     const int n = dot_n_keys(rows);
-    const bool asks = asks_ahead(dtype, rows);
+    const bool prefetches = prefetches_keys(dtype, rows);
     int64_t i = 0;
     for (; d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
-        if (asks) {
+        if (prefetches) {
             UNROLL for (int j = 0; j < n; j++)
-                request_part(element_at(k->row[j] + k->ahead, i, dtype),
-                             2 * VEC_WIDTH * element_size(dtype), STEPS_NEAR);
+                prefetch_part(element_at(k->row[j] + k->prefetch, i, dtype),
+                              2 * VEC_WIDTH * element_size(dtype), STEPS_NEAR);
         }
         UNROLL for (int j = 0; j < n; j++) {
             vec_t pair[2];
@@ -118,8 +118,8 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
             const void *from = element_at(k->row[j], i, dtype);
             const vec_t k_part =
                 left < VEC_WIDTH ? vec_load_first(dtype, from, left) : vec_load(dtype, from);
-            if (asks)
-                request_line(element_at(k->row[j] + k->ahead, i, dtype), STEPS_NEAR);
+            if (prefetches)
+                prefetch_line_to(element_at(k->row[j] + k->prefetch, i, dtype), STEPS_NEAR);
             dot_step(q + i, q_stride, k_part, rows, j, sum);
         }
     }
@@ -144,9 +144,9 @@ ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t
         UNROLL for (int j = 0; j < n; j++) sum[r][j] = vec_zero();
     }
     dot_sums(dtype, d, k, operands->q, rows, sum);
-    if (!k->adjoin && asks_ahead(dtype, rows)) {
-        UNROLL for (int j = 0; j < n; j++)
-            request_line((const char *)element_at(k->row[j] + k->ahead, d, dtype) - 1, STEPS_NEAR);
+    if (!k->adjoin && prefetches_keys(dtype, rows)) {
+        UNROLL for (int j = 0; j < n; j++) prefetch_line_to(
+            (const char *)element_at(k->row[j] + k->prefetch, d, dtype) - 1, STEPS_NEAR);
     }
     dot_store(sum, rows, operands->s, operands->s_stride);
 }
@@ -156,7 +156,7 @@ ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t
 ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_t d,
                             const in_place_t *k, int32_t n_keys, const row_span_t rows) {
     const int n = dot_n_keys(rows.n);
-    const int64_t stride = k->stride * element_size(dtype), ahead = k->ahead - k->data;
+    const int64_t stride = k->stride * element_size(dtype), prefetch = k->prefetch - k->data;
     const float *q = t->q + rows.first * t->d_pad;
     float *s = t->s + rows.first * t->c_pad + k->column;
     const char *data = k->data;
@@ -165,7 +165,7 @@ ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_
         for (int32_t i = 0; i < n_keys; i += n, first += n * stride) {
             const dot_operands_t operands = {q, s + i, t->c_pad};
             dot_keys_t keys = dot_keys_at(first, stride, n_keys - i, n);
-            keys.ahead = ahead;
+            keys.prefetch = prefetch;
             keys.adjoin = k->adjoin;
             dot_products(dtype, d, &keys, &operands, rows.n);
         }
@@ -200,7 +200,7 @@ ALWAYS_INLINE void score_tiles(const tile_scratch_t *t, int32_t dtype, const int
     for (int64_t row = 0; row < t->head_rows; row += rows) {
         const row_span_t span = {row, (int)min64(rows, t->head_rows - row)};
         dot_rows(t, dtype, d, &keys, n_keys, span);
-        keys.ahead = keys.data;
+        keys.prefetch = keys.data;
     }
 }
 

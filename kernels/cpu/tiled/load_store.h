@@ -58,12 +58,12 @@ ALWAYS_INLINE void gather_words(const tile_scratch_t *t, int32_t dtype, const vo
  * by packed ones. Both are words where the instruction set multiplies pairs. */
 ALWAYS_INLINE void gather_q_as_keys(const tile_scratch_t *t, const flash_params_t *p,
                                     const cpu_task_t *task, int32_t dtype, bool in_place) {
-    row_cursor_t rows = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = rows;
+    row_cursor_t rows = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), prefetch = rows;
     for (int64_t r = 0; r < PREFETCH_QUERIES; r++)
-        prefetch_next(&ahead);
+        prefetch_next(&prefetch);
     for (int64_t r = 0; r < t->n_rows; r++) {
         const char *row = cursor_next(&rows);
-        prefetch_next(&ahead);
+        prefetch_next(&prefetch);
         if (in_place && !VEC_DOTS_BF16)
             gather_paired(t, dtype, row, t->q + r * t->d_pad);
         else
@@ -112,7 +112,7 @@ ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
 
 static inline void start_rows(const tile_scratch_t *t) {
     for (int64_t r = 0; r < t->n_rows; r++) {
-        t->origin[r] = -INFINITY;
+        t->reference[r] = -INFINITY;
         t->has_totals[r] = false;
         vec_store(FLASH_DTYPE_FP32, t->sum + r * 16, vec_zero());
     }
@@ -124,24 +124,25 @@ static inline void start_rows(const tile_scratch_t *t) {
 
 /* These are the task's rows of O, a share of which is prefetched with each block of keys: without
  * that, stores would wait for one row after the other at the end. */
-typedef struct results_ahead {
+typedef struct results_prefetch {
     row_cursor_t rows;
     int64_t share;
-} results_ahead_t;
+} results_prefetch_t;
 
-static inline results_ahead_t results_ahead(const tile_scratch_t *t, const flash_params_t *p,
-                                            const cpu_task_t *task, flash_range_t keys,
-                                            int32_t B_c) {
+static inline results_prefetch_t results_prefetch(const tile_scratch_t *t, const flash_params_t *p,
+                                                  const cpu_task_t *task, flash_range_t keys,
+                                                  int32_t B_c) {
     const int64_t n_blocks = ((int64_t)keys.end - keys.begin + B_c - 1) / B_c;
-    results_ahead_t ahead = {.share = n_blocks > 0 ? (t->n_rows + n_blocks - 1) / n_blocks : 0};
+    results_prefetch_t prefetch = {.share =
+                                       n_blocks > 0 ? (t->n_rows + n_blocks - 1) / n_blocks : 0};
     if (!task->o_partial)
-        ahead.rows = cursor_at_rows(p, task, p->o_dtype, t->d, p->o, &p->o_stride);
-    return ahead;
+        prefetch.rows = cursor_at_rows(p, task, p->o_dtype, t->d, p->o, &p->o_stride);
+    return prefetch;
 }
 
-ALWAYS_INLINE void request_results(results_ahead_t *ahead) {
-    for (int64_t i = 0; i < ahead->share; i++)
-        prefetch_next(&ahead->rows);
+ALWAYS_INLINE void prefetch_results(results_prefetch_t *prefetch) {
+    for (int64_t i = 0; i < prefetch->share; i++)
+        prefetch_next(&prefetch->rows);
 }
 
 /* ---- After the last block ---- */
@@ -201,7 +202,7 @@ ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
         const destination_t to = destination_of(t, p, task, row, r);
         store_row_as(t, dtype, row, sum, &to);
         if (cpu_wants_lse(p, task))
-            cpu_store_lse(p, task, row, r, row_lse(t->origin[row], unit, sum));
+            cpu_store_lse(p, task, row, r, row_lse(t->reference[row], unit, sum));
     }
 }
 

@@ -40,7 +40,8 @@ static inline panel_t panel_of(int64_t column, int64_t depth, int64_t columns) {
 
 /* Returns what a tile of rows prefetches while it reads the panel at `data`: its share of the next
  * panels. */
-static inline const char *ahead_of(const float *data, panel_t panel, int64_t depth, int64_t row) {
+static inline const char *panel_prefetch(const float *data, panel_t panel, int64_t depth,
+                                         int64_t row) {
     return (const char *)(data + panel.width * depth) +
            row / TILE_ROWS * depth * PANEL_PREFETCH_BYTES;
 }
@@ -120,14 +121,14 @@ typedef struct finite {
     vec_t sum[2];
 } finite_t;
 
-ALWAYS_INLINE void note_words(finite_t *f, vec_t words) {
-    const vec_t first = f->sum[0];
-    f->sum[0] = f->sum[1];
-    f->sum[1] = words_multiply(words, vec_zero(), first);
+ALWAYS_INLINE void note_words(finite_t *finite, vec_t words) {
+    const vec_t first = finite->sum[0];
+    finite->sum[0] = finite->sum[1];
+    finite->sum[1] = words_multiply(words, vec_zero(), first);
 }
 
-ALWAYS_INLINE bool is_finite(const finite_t *f) {
-    return vec_reduce_add(vec_add(f->sum[0], f->sum[1])) == 0;
+ALWAYS_INLINE bool is_finite(const finite_t *finite) {
+    return vec_reduce_add(vec_add(finite->sum[0], finite->sum[1])) == 0;
 }
 
 /* Packs a row of words of V, number `row`: zeros beyond d. */

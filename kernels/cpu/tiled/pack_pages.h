@@ -11,21 +11,21 @@
  * it. */
 typedef struct pages_walk {
     row_cursor_t next;
-    row_cursor_t ahead;
+    row_cursor_t prefetch;
 } pages_walk_t;
 
 static inline pages_walk_t walk_pages(const paged_keys_t *pages, int64_t d, flash_range_t keys) {
     const row_cursor_t first = cursor_at_pages(pages, d, keys);
     pages_walk_t walk = {first, first};
     for (int i = 0; i < PACK_PREFETCH_KEYS; i++)
-        prefetch_next(&walk.ahead);
+        prefetch_next(&walk.prefetch);
     return walk;
 }
 
 /* Finds the next n rows; NULL where there are no more. */
 ALWAYS_INLINE void next_rows(pages_walk_t *walk, const int n, const void *rows[]) {
     for (int i = 0; i < n; i++) {
-        prefetch_next(&walk->ahead);
+        prefetch_next(&walk->prefetch);
         rows[i] = cursor_next(&walk->next);
     }
 }

@@ -31,13 +31,13 @@ ALWAYS_INLINE void load_pair(int32_t dtype, const void *from, vec_t pair[2]) {
 /* Brings 2 VEC_WIDTH numbers of fp32 from their own order to that in which load_pair() leaves
  * elements of dtype. */
 ALWAYS_INLINE void order_as_pair(int32_t dtype, float *numbers) {
-    float own[2 * VEC_WIDTH];
+    float copy[2 * VEC_WIDTH];
     if (!VEC_SPLITS_BF16 || dtype != FLASH_DTYPE_BF16)
         return;
-    memcpy(own, numbers, sizeof own);
+    memcpy(copy, numbers, sizeof copy);
     for (int i = 0; i < VEC_WIDTH; i++) {
-        numbers[i] = own[2 * i];
-        numbers[VEC_WIDTH + i] = own[2 * i + 1];
+        numbers[i] = copy[2 * i];
+        numbers[VEC_WIDTH + i] = copy[2 * i + 1];
     }
 }
 

@@ -26,7 +26,8 @@ static inline void score_tile(const tile_scratch_t *t, flash_range_t block, int6
                                     .c_stride = t->c_pad,
                                     .depth = d_words,
                                     .accumulate = false,
-                                    .ahead = ahead_of(t->k + panel.offset, panel, d_words, row)};
+                                    .prefetch =
+                                        panel_prefetch(t->k + panel.offset, panel, d_words, row)};
     multiply_packed(&product, rows, (int)((end - begin + VEC_WIDTH - 1) / VEC_WIDTH));
 }
 

@@ -20,7 +20,7 @@ typedef struct tile_scratch {
     float *k; /* panels of K^T (pack.h), words [d_words][c_pad]; room for d_pad elements */
     float *v; /* panels of V, words [c_words][d_pad], right after K's */
     int32_t *v_is_finite; /* after V */
-    float *origin;        /* [B_r], reference maximum: scores are relative to it */
+    float *reference;     /* [B_r], reference maximum: scores are relative to it */
     float *sum;           /* [B_r][16], of P, a sum for each lane */
     int32_t *begin;       /* [B_r], keys that the row sees: begin ... end - 1 */
     int32_t *end;         /* [B_r] */
@@ -54,8 +54,8 @@ static inline tile_scratch_t divide_scratch(void *memory, int64_t rows, int32_t 
     t.q = memory;
     t.o = t.q + r * t.d_pad;
     t.s = t.o + r * t.d_pad;
-    t.origin = use_packed_block(&t, t.s + r * t.c_pad, 0);
-    t.sum = t.origin + r;
+    t.reference = use_packed_block(&t, t.s + r * t.c_pad, 0);
+    t.sum = t.reference + r;
     t.begin = (int32_t *)(t.sum + r * 16);
     t.end = t.begin + r;
     t.has_totals = t.end + r;
@@ -69,7 +69,7 @@ ALWAYS_INLINE void skip_rows(tile_scratch_t *t, int64_t n) {
     t->q += n * t->d_pad;
     t->o += n * t->d_pad;
     t->s += n * t->c_pad;
-    t->origin += n;
+    t->reference += n;
     t->sum += n * 16;
     t->begin += n;
     t->end += n;

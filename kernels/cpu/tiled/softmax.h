@@ -3,7 +3,7 @@
  * largest score at an earlier time. It moves only when a score is far above it, so that O is rarely
  * rescaled.
  *
- * P = exp2((s - origin) * to_log2): the difference comes first, so that no score that fp32 holds
+ * P = exp2((s - reference) * to_log2): the difference comes first, so that no score that fp32 holds
  * overflows on its way. A difference that does overflow is one of scores whose ratio is 0 in any
  * case, since to_log2 is an ordinary number (softmax_rule()).
  */
@@ -20,7 +20,7 @@
 
 /* A score may be so far above the reference maximum, in units of log2, and P stays far from
  * overflow. */
-static const float ORIGIN_SLACK = 8;
+static const float REFERENCE_SLACK = 8;
 
 /* Computes tanh, by an odd polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel (Cephes
  * tanhf). */
@@ -49,7 +49,7 @@ typedef struct softmax_rule {
     float softcap; /* 0: none */
     bool rewrites; /* scores are scaled and capped in memory first (rewrite_scores()) */
     float to_log2; /* scores are multiplied by this after that, for units of log2 */
-    float slack;   /* ORIGIN_SLACK in units of scores */
+    float slack;   /* REFERENCE_SLACK in units of scores */
 } softmax_rule_t;
 
 /* Returns the rule of a problem. A softcap below the least normal number, which caps to as good as
@@ -59,7 +59,7 @@ static inline softmax_rule_t softmax_rule(const flash_params_t *p) {
     const bool rewrites = softcap != 0 || !is_ordinary(p->softmax_scale);
     const float to_log2 = (rewrites ? 1 : p->softmax_scale) * LOG2_E;
     const softmax_rule_t rule = {p->softmax_scale, softcap, rewrites, to_log2,
-                                 ORIGIN_SLACK / to_log2};
+                                 REFERENCE_SLACK / to_log2};
     return rule;
 }
 
@@ -124,9 +124,10 @@ static inline void scale_totals(double *x, int64_t n, float factor) {
 }
 
 /* Raises the reference maximum of a row, and rescales what was summed so far. */
-NEVER_INLINE void raise_origin(const tile_scratch_t *t, int64_t row, float origin, float to_log2) {
-    const float factor = exp2f((t->origin[row] - origin) * to_log2);
-    t->origin[row] = origin;
+NEVER_INLINE void raise_reference(const tile_scratch_t *t, int64_t row, float reference,
+                                  float to_log2) {
+    const float factor = exp2f((t->reference[row] - reference) * to_log2);
+    t->reference[row] = reference;
     scale_sums(t->sum + row * 16, VEC_WIDTH, factor);
     scale_sums(t->o + row * t->d_pad, t->d_pad, factor);
     if (t->has_totals[row]) {
@@ -135,13 +136,13 @@ NEVER_INLINE void raise_origin(const tile_scratch_t *t, int64_t row, float origi
     }
 }
 
-/* Computes P = exp2((s - origin) * to_log2) in words, and adds it to the lanes' sums. */
+/* Computes P = exp2((s - reference) * to_log2) in words, and adds it to the lanes' sums. */
 ALWAYS_INLINE void exponentiate(float *s, int64_t begin, int64_t end, const softmax_rule_t *rule,
-                                float origin, float *sums) {
-    const vec_t to_log2 = vec_set1(rule->to_log2), origins = vec_set1(origin);
+                                float reference, float *sums) {
+    const vec_t to_log2 = vec_set1(rule->to_log2), references = vec_set1(reference);
     vec_t sum = vec_load(FLASH_DTYPE_FP32, sums);
     for (int64_t i = begin; i < end; i += VEC_WIDTH) {
-        const vec_t above = vec_sub(vec_load(FLASH_DTYPE_FP32, s + i), origins);
+        const vec_t above = vec_sub(vec_load(FLASH_DTYPE_FP32, s + i), references);
         const vec_t p = vec_exp2(vec_mul(above, to_log2));
         words_store((char *)s + i * WORD_ELEMENT_SIZE, p);
         sum = vec_add(sum, p);
@@ -154,10 +155,10 @@ ALWAYS_INLINE void scores_to_p(const tile_scratch_t *t, int64_t row, int64_t fir
                                const softmax_rule_t *rule) {
     float *s = t->s + row * t->c_pad;
     const vec_t largest = largest_scores(s, first, last);
-    if (vec_any_less(vec_set1(t->origin[row] + rule->slack), largest))
-        raise_origin(t, row, vec_reduce_max(largest), rule->to_log2);
-    const float origin = t->origin[row] == -INFINITY ? 0 : t->origin[row];
-    exponentiate(s, first, last, rule, origin, t->sum + row * 16);
+    if (vec_any_less(vec_set1(t->reference[row] + rule->slack), largest))
+        raise_reference(t, row, vec_reduce_max(largest), rule->to_log2);
+    const float reference = t->reference[row] == -INFINITY ? 0 : t->reference[row];
+    exponentiate(s, first, last, rule, reference, t->sum + row * 16);
 }
 
 static inline void clear_p(float *s, int64_t begin, int64_t end) {
