@@ -117,8 +117,7 @@ ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_par
     store_results(&t, p, task, dtype, bad);
 }
 
-/* Computes the task with a Q of fp32 and keys of bf16. It is compiled apart from more frequent
- * types. */
+/* Computes the task with a Q of fp32, compiled apart from types that are more frequent. */
 NEVER_INLINE void attend_wide_q_bf16(const flash_config_t *config, const flash_params_t *p,
                                      const cpu_task_t *task, void *scratch, uint32_t *bad) {
     flash_config_t constant = *config;

@@ -73,8 +73,7 @@ ALWAYS_INLINE decode_pending_t decode_copy(const decode_run_t *run, int64_t head
     return pending;
 }
 
-/* Does the same for a constant R. It is compiled apart from blocks in place, which are many
- * more. */
+/* Does the same for a constant R, compiled apart from blocks in place, which are many more. */
 NEVER_INLINE decode_pending_t decode_copy_padded(const decode_run_t *run, int64_t head,
                                                  flash_range_t keys, const edge_rows_t *from,
                                                  const decode_keys_t *next,

@@ -1,6 +1,5 @@
 /*
- * This is the AVX2 family (with FMA and F16C): the vector primitives that tiled.h lists, and the
- * kernel.
+ * This is the AVX2 family (with FMA and F16C): tiled.h's vector primitives, and the kernel.
  */
 #ifndef FLASH_KERNELS_CPU_AVX2_H
 #define FLASH_KERNELS_CPU_AVX2_H

@@ -34,9 +34,7 @@ ALWAYS_INLINE void vec_zip_bf16(vec_t a, vec_t b, vec_t zipped[2]) {
 
 ALWAYS_INLINE void vec_mix_bf16(vec_t a, vec_t b, vec_t mixed[2]) {
     __m512i a_bits = _mm512_castps_si512(a), b_bits = _mm512_castps_si512(b);
-    __asm__(""
-            : "+v"(a_bits), "+v"(b_bits)); /* loaded once: a load that crosses cache lines costs
-                                            * twice */
+    __asm__("" : "+v"(a_bits), "+v"(b_bits)); /* loaded once: crossing lines costs twice */
     mixed[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(a_bits, b_bits));
     mixed[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(a_bits, b_bits));
 }

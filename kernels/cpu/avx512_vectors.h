@@ -68,8 +68,7 @@ ALWAYS_INLINE bool vec_any_less(vec_t a, vec_t b) {
 }
 
 /* Computes 2^x = 2^floor(x) * 2^r by a minimax polynomial of 2^r on [0, 1) with p(0) = 1, relative
- * error 1.5e-7. Results that would be subnormal are 0, since subnormal numbers slow products
- * down. */
+ * error 1.5e-7. What would be subnormal is 0, since such numbers slow products down. */
 ALWAYS_INLINE vec_t vec_exp2(vec_t x) {
     const vec_t r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     vec_t p = vec_set1(0x1.e97516p-10f);
@@ -114,8 +113,7 @@ ALWAYS_INLINE void vec_sum4(vec_t a, vec_t b, vec_t c, vec_t d, float *sums) {
                   _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));
 }
 
-/* Transposes the 4 x 4 squares of four rows: row j of the result has column 4 i + j in quarter i.
- */
+/* Transposes the 4 x 4 squares of four rows: row j gets column 4 i + j in quarter i. */
 ALWAYS_INLINE void transpose_quarters(vec_t r[4]) {
     const vec_t t0 = _mm512_unpacklo_ps(r[0], r[1]), t1 = _mm512_unpackhi_ps(r[0], r[1]);
     const vec_t t2 = _mm512_unpacklo_ps(r[2], r[3]), t3 = _mm512_unpackhi_ps(r[2], r[3]);
@@ -199,7 +197,7 @@ ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
 
 ALWAYS_INLINE void vec_split_bf16(const void *from, vec_t pair[2]) {
     __m512i words = _mm512_loadu_si512(from);
-    __asm__("" : "+v"(words)); /* loaded once: a load that crosses cache lines costs twice */
+    __asm__("" : "+v"(words)); /* loaded once: crossing lines costs twice */
     const __m512i odd = _mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000));
     pair[0] = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
     pair[1] = _mm512_castsi512_ps(odd);

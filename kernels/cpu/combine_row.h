@@ -14,8 +14,7 @@ typedef struct combine_partials {
     int64_t o_at;
     int64_t o_stride;             /* elements from one partial's row to the next one's */
     int32_t dtype;                /* of o */
-    const float *lse;             /* [n_partials]; -infinity: the partial saw no key, and its o is
-                                   * not read */
+    const float *lse;             /* [n_partials]; -infinity: no key was seen, o is not read */
     const float *const *lse_list; /* as o_list */
     int64_t lse_at;
     int64_t lse_stride; /* elements from one partial's LSE to the next one's */

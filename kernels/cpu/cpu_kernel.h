@@ -24,13 +24,11 @@
 typedef enum cpu_way {
     CPU_WAY_ROW_BY_ROW = 0, /* in place, for one row after the other: the reference family */
     CPU_WAY_PACK,           /* packs a block of B_c keys, and does nothing else */
-    CPU_WAY_SHARED,         /* packed keys that tasks of CPU_WAY_PACK made for all tasks of the
-                             * head */
+    CPU_WAY_SHARED,         /* reads what tasks of CPU_WAY_PACK packed for the head */
     CPU_WAY_PRIVATE,        /* packs a block, uses it, then packs the next one over it */
     CPU_WAY_BLOCKS,         /* in place, a block of keys of one head at a time */
     CPU_WAY_STEPS,          /* in place, a few keys of several heads at a time */
-    CPU_WAY_SINGLE_ROWS,    /* in place as CPU_WAY_STEPS, without prefetching: one row of fp32 per
-                             * head */
+    CPU_WAY_SINGLE_ROWS,    /* as CPU_WAY_STEPS, not prefetched: one row of fp32 per head */
     CPU_WAY_DECODE          /* in place, on tile registers: the AMX family */
 } cpu_way_t;
 
@@ -47,8 +45,7 @@ typedef struct cpu_task {
     flash_sequence_t sequence;
     int32_t batch_index;
     int32_t head_kv;   /* the first one */
-    int32_t n_heads;   /* 1 unless keys are read in place; all heads together have at most B_r
-                        * rows */
+    int32_t n_heads;   /* 1 unless keys are read in place; B_r rows in all */
     int64_t row_begin; /* packed rows */
     int64_t row_end;
     flash_range_t keys; /* each row sees its visible keys within this range */

@@ -7,8 +7,7 @@
 
 #include <stdint.h>
 
-/* Returns the size of a block of packed keys: K, V, and whether V is finite. Elements have
- * element_size bytes. */
+/* Returns the size of a block of packed keys: K, V, and whether V is finite. */
 static inline uint64_t tiled_block_size(int32_t B_c, int64_t d_head, int64_t element_size) {
     const uint64_t d = ((uint64_t)d_head + 15) / 16 * 16;
     const uint64_t c = ((uint64_t)B_c + 15) / 16 * 16;

@@ -27,8 +27,7 @@ ALWAYS_INLINE void prefetch_row(const void *row, int64_t bytes) {
         prefetch_line(line);
 }
 
-/* Prefetches all lines of a row to the level 1 cache, which has no room for more than a few
- * rows. */
+/* Prefetches a row to the level 1 cache, which has no room for more than a few. */
 ALWAYS_INLINE void prefetch_row_near(const void *row, int64_t bytes) {
     const char *end = (const char *)row + bytes;
     for (const char *line = line_of(row); line < end; line += CACHE_LINE)

@@ -15,8 +15,7 @@ typedef struct paged_keys {
     int32_t dtype;
 } paged_keys_t;
 
-/* The cursor goes from token to token, through n_heads heads of each; keys in pages go page by
- * page. */
+/* The cursor goes through n_heads heads of each token; keys in pages go page by page. */
 typedef struct row_cursor {
     const char *row;
     int64_t to_next_head;  /* bytes */

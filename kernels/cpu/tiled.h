@@ -131,8 +131,7 @@ ALWAYS_INLINE void tiled_pack(const flash_config_t *config, const flash_params_t
     pack_keys(&t, p, task, config->dtype, task->keys);
 }
 
-/* Loads the rows of all heads. Returns the keys that any row of a head sees, which are the same for
- * all heads. */
+/* Loads the rows of all heads. Returns the keys that any row sees, in all heads the same. */
 ALWAYS_INLINE flash_range_t gather_rows(const tile_scratch_t *t, const flash_params_t *p,
                                         const cpu_task_t *task, int32_t dtype, bool in_place) {
     flash_range_t keys = {0, 0};

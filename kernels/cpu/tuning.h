@@ -3,10 +3,9 @@
  * a row of O means; those under "Splits" change its bits, since they say where sums are cut. Limits
  * that keep numbers in range stay beside the code that needs them.
  *
- * Each comes with where its value is from. A and B are AMX machines, as Sapphire Rapids and as
- * Emerald Rapids (both 2 MB of level 2 cache per core), Zen 4 and Zen 5 are AMD's (1 MB).
- * docs/design/cpu.md has the measurements under the name in quotes, docs/performance.md the
- * machines.
+ * Each says where its value is from. A and B are AMX machines, as Sapphire Rapids and as Emerald
+ * Rapids (2 MB of level 2 cache per core), Zen 4 and Zen 5 are AMD's (1 MB). docs/design/cpu.md has
+ * the measurements under the name in quotes, docs/performance.md the machines.
  */
 #ifndef FLASH_KERNELS_CPU_TUNING_H
 #define FLASH_KERNELS_CPU_TUNING_H
@@ -18,32 +17,27 @@ enum {
     CACHE_LINE = 64
 };
 
-/* ---- Splits: several tasks share the keys of a sequence that has few rows ---------------------
- */
+/* ---- Splits: several tasks share the keys of a sequence that has few rows ------------------- */
 enum {
     /* A split has at least so many keys. Tasks of 256 keys of 8 heads spend a tenth of their time
      * on Q, partial results and first maxima (A, "Keys in place"). */
     SPLIT_MIN_KEYS = 256,
-    /* A split has at least so many keys per packed row, so that partial results are few beside
-     * keys. 8 are 0.91 to 1.00 times as fast, 32 are 0.90 to 1.08 (B, "Some queries and many
-     * keys"). */
+    /* A split has at least so many keys per packed row, so that partials are few beside keys. 8 are
+     * 0.91 to 1.00 times as fast, 32 are 0.90 to 1.08 (B, "Some queries and many keys"). */
     SPLIT_ROW_KEYS = 16,
     /* The same holds where a task has several blocks of B_r rows (B, same heading). */
     SPLIT_BLOCKS_KEYS = 8,
-    /* Beyond SPLIT_ENOUGH splits, a split has at least so many keys, which is less work in all:
-     * 1.04 to 1.08 of 256 at 32768 keys (A); 1024 and 2048 are 0.94 to 1.05 times as fast as
-     * 512. */
+    /* Beyond SPLIT_ENOUGH splits, a split has at least so many keys, which is less work: 1.04 to
+     * 1.08 of 256 at 32768 keys (A); 1024 and 2048 are 0.94 to 1.05 times as fast. */
     SPLIT_LONG_KEYS = 512,
-    /* Splits are long where all heads of a sequence have so many. Estimated: several for every
-     * core. */
+    /* Splits are long where a sequence has so many. Estimated: several for every core. */
     SPLIT_ENOUGH = 128,
     /* All heads of a sequence have at most so many splits. Estimated: enough for every core of a
      * large machine, and partial results stay few. */
     SPLIT_MAX_TASKS = 512,
     /* All heads of a sequence have at least so many splits where tasks have several blocks of B_r
-     * rows. With fewer, blocks of rows that share packed keys are the better tasks (2 splits of one
-     * head are 0.41 to 0.58 times as fast with 8 and 16 threads, B, "Some queries and many
-     * keys"). */
+     * rows. With fewer, blocks of rows that share packed keys are better (2 splits of one head are
+     * 0.41 to 0.58 times as fast with 8 and 16 threads, B, "Some queries and many keys"). */
     SPLIT_BLOCKS_TASKS = 24,
     /* The keys of a split are a multiple of this. Estimated: whole blocks of keys in place,
      * whichever of their sizes a kernel has. */
@@ -54,8 +48,7 @@ enum {
     SPLIT_BLOCKS = 4
 };
 
-/* ---- Rows of a task ---------------------------------------------------------------------------
- */
+/* ---- Rows of a task ------------------------------------------------------------------------- */
 enum {
     /* A task that reads K and V in place has at most so many rows; with more, packing pays. 12 rows
      * in place are 0.97 to 1.74 times as fast as packed (Zen 5, "More rows in place"). */
@@ -81,9 +74,8 @@ enum {
     /* AMX leaves tasks of at most so many rows to vectors, where they are not decoded on tiles.
      * Estimated: a square of 32 rows would be padding mostly. */
     AMX_VECTOR_ROWS = 12,
-    /* AMX decodes heads of so many rows on tiles, keys in place. 1 row is 0.92 to 0.96 times as
-     * fast as with vectors, 17 to 24 are 0.96 to 1.08 times as fast as packed (B, "Rows of several
-     * queries"). */
+    /* AMX decodes heads of so many rows on tiles. 1 row is 0.92 to 0.96 times as fast as on
+     * vectors, 17 to 24 are 0.96 to 1.08 times as fast as packed (B, "Rows of several queries"). */
     AMX_DECODE_MIN_ROWS = 2,
     AMX_DECODE_MAX_ROWS = 16,
     /* A task decodes at least so many keys on tiles; with fewer, vectors are as fast (A). */
@@ -94,8 +86,7 @@ enum {
     LARGE_TASKS_PER_THREAD = 32
 };
 
-/* ---- Packed keys ------------------------------------------------------------------------------
- */
+/* ---- Packed keys ---------------------------------------------------------------------------- */
 enum {
     /* Packed keys take at most so many bytes in all, unless a single head needs more. Not measured:
      * a process should not double its memory. */
@@ -108,18 +99,15 @@ enum {
      * where the heads of a token share memory pages, each of which it then finds once for all of
      * them (A, "Rows one after the other"). */
     TURNS_MAX_BYTES = 1152 * KIB,
-    /* Each worker has at least so many rounds of whole heads, so that workers that are not equally
-     * fast end together. Two rounds are 0.88 to 0.91 times as fast with four threads (B, "Whole
-     * heads"). */
+    /* Each worker has at least so many rounds of whole heads, so that slower workers end with the
+     * others. Two are 0.88 to 0.91 times as fast with four threads (B, "Whole heads"). */
     WHOLE_MIN_ROUNDS = 4
 };
 
-/* ---- Heads of a task that splits the keys -----------------------------------------------------
- */
+/* ---- Heads of a task that splits the keys --------------------------------------------------- */
 enum {
-    /* All heads of a task have at most so many bytes per key where keys are read in blocks, which
-     * stay in a level 2 cache. 8 KB are 0.66 to 1.05 times as fast (Zen 5, "Longer runs of
-     * memory"). */
+    /* All heads of a task have at most so many bytes per key where keys are read in blocks: a level
+     * 2 cache keeps them. 8 KB are 0.66 to 1.05 times as fast (Zen 5, "Longer runs of memory"). */
     HEADS_BLOCKS_BYTES = 4 * KIB,
     /* The limit is higher where keys are read in steps: 8 KB are 1.0 to 1.19 times as fast as 4 KB,
      * 16 KB 0.9 to 1.05 of that (Zen 5 and B, same heading). */
@@ -132,14 +120,12 @@ enum {
     LAST_PARTS = 4
 };
 
-/* ---- Threads ----------------------------------------------------------------------------------
- */
+/* ---- Threads -------------------------------------------------------------------------------- */
 
 /* A problem of fewer multiplications is not shared. Estimated: about what waking a thread costs. */
 #define SHARE_MIN_MULTIPLICATIONS 1e6
 
-/* ---- Keys in place ----------------------------------------------------------------------------
- */
+/* ---- Keys in place -------------------------------------------------------------------------- */
 enum {
     /* A block has so many keys. What is prefetched must neither come late nor be gone when it is
      * used. Blocks of 128 are 0.5 to 0.9 times as fast (Zen 5, "Blocks of 32 keys"). */
@@ -173,8 +159,7 @@ enum {
     STEP_O_FACTOR = 2
 };
 
-/* ---- Prefetching ------------------------------------------------------------------------------
- */
+/* ---- Prefetching ---------------------------------------------------------------------------- */
 enum {
     /* While rows of K and V are packed, those so many keys further on are prefetched: 8, 32 and 64
      * keys are 0.92 to 1.05 times as fast (Zen 5). */
@@ -196,8 +181,7 @@ enum {
     AMX_DECODE_PREFETCH_ROWS = 24
 };
 
-/* ---- AMX --------------------------------------------------------------------------------------
- */
+/* ---- AMX ------------------------------------------------------------------------------------ */
 enum {
     /* A square has so many rows and columns, two tiles each: the instruction set's own size. */
     AMX_SQUARE = 32,

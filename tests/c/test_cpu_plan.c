@@ -333,9 +333,9 @@ static void rows_on_tiles_are_of_several_heads(void **state) {
 }
 
 static void heads_on_tiles_are_fewer(void **state) {
-    const flash_params_t lone = problem(1, 1, 8192, 1, 64), pairs = problem(1, 1, 8192, 2, 64);
+    const flash_params_t single = problem(1, 1, 8192, 1, 64), pairs = problem(1, 1, 8192, 2, 64);
     (void)state;
-    assert_int_equal(plan_with(&AMX_ROW, &lone, 2).heads_together, 32); /* 8 KB a key */
+    assert_int_equal(plan_with(&AMX_ROW, &single, 2).heads_together, 32); /* 8 KB a key */
     assert_int_equal(plan_with(&AMX_ROW, &pairs, 2).heads_together, 16);
 }
 

@@ -27,8 +27,7 @@ ALWAYS_INLINE void finish_scores(const amx_run_t *run, const amx_item_t *item,
         hide_unseen(run->t, item, scores, common);
 }
 
-/* Computes scores and P of an item again, where P of some row was too large. Returns the new
- * sums. */
+/* Computes scores and P of an item again: some P was too large. Returns the new sums. */
 NEVER_INLINE lanes_t raise_item(const amx_run_t *run, const amx_item_t *item, lanes_t sum) {
     const amx_scratch_t *t = run->t;
     const amx_scores_t scores = {t->s_block, item->first, item->last};
@@ -89,8 +88,7 @@ typedef struct pipeline {
     bool more; /* there is an item after `item` */
 } pipeline_t;
 
-/* Returns the first square along d of the P V of `previous` that runs beside chunk `index` of the
- * item. */
+/* Returns the first square along d of the P V beside chunk `index` of the item. */
 ALWAYS_INLINE int32_t first_column(const amx_scratch_t *t, const amx_item_t *previous,
                                    const amx_item_t *item, int32_t index) {
     return previous->last == 0 ? 0 : index * (int32_t)t->columns / item->n_chunks;

@@ -8,8 +8,7 @@
 #include "cpu/amx/multiply.h"
 #include "cpu/amx/softmax.h"
 
-/* A strip sees these keys: some row of it sees `any`, all of its rows see `common`; either may be
- * empty. */
+/* Some row of a strip sees `any`, all of its rows see `common`; either may be empty. */
 typedef struct strip_keys {
     flash_range_t any;
     flash_range_t common;

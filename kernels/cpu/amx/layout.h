@@ -9,17 +9,18 @@
  * Everything is made of squares of 32 x 32. A square of operands is two tiles of 16 rows x 64 bytes
  * of bf16, one after the other (2 KB); a square of results is [32][32] fp32 (4 KB).
  *
- *   left operand                    right operand                       results
- *   K: keys x d                     Q^T: d x rows                       S^T: keys x rows
- *   V^T: d x keys                   P^T: keys x rows                    O^T: d x rows
+ *   left operand                 right operand                 result
+ *   K: keys x d                  Q^T: d x rows                 S^T: keys x rows
+ *   V^T: d x keys                P^T: keys x rows              O^T: d x rows
  *
- *    one row of 32 bf16 each        two terms of 16 rows, in pairs      fp32
- *   +----------------------+       +------------+ +------------+       +--------+--------+
- *   | keys (d)  0 ... 15   |       | rows 0-15: | | rows 16-31 |       |        |        |
- *   +----------------------+       | d (keys)   | |            |       +--------+--------+
- *   +----------------------+       | 0 1, 2 3,  | |            |       |        |        |
- *   | keys (d) 16 ... 31   |       | ... 30 31  | |            |       +--------+--------+
- *   +----------------------+       +------------+ +------------+        [32][32], 4 tiles
+ *     32 columns of d              16 rows      16 rows          16 rows  16 rows
+ *   +--------------------+       +------------+------------+   +--------+--------+
+ *   | key 0 ... 15       |       | d 0, 1     | d 0, 1     |   |        |        |  16 keys
+ *   +--------------------+       | d 2, 3     | d 2, 3     |   +--------+--------+
+ *   | key 16 ... 31      |       |    ...     |    ...     |   |        |        |  16 keys
+ *   +--------------------+       +------------+------------+   +--------+--------+
+ *
+ * (V^T, P^T and O^T are the same with keys and d exchanged.)
  *
  *   block    K   [B_c / 32][d / 32][terms] squares
  *            V^T [d / 32][B_c / 32][terms] squares

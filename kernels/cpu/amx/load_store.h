@@ -1,6 +1,5 @@
 /*
- * This file is the first and the last step of an AMX task: it finds what the rows see, and stores
- * O.
+ * This file finds what the rows of an AMX task see, at its beginning, and stores O at its end.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_LOAD_STORE_H
 #define FLASH_KERNELS_CPU_AMX_LOAD_STORE_H
@@ -115,8 +114,7 @@ NEVER_INLINE void store_fp32_strip(const amx_scratch_t *t, int64_t strip, int64_
         }
 }
 
-/* Finds where the first n rows of a strip of fp32 go, the first of which is r: into partial results
- * or O. */
+/* Finds where the first n rows of a strip of fp32 go, from row r on: to partials or to O. */
 static inline void find_fp32_rows(const flash_params_t *p, const cpu_task_t *task, int64_t strip,
                                   int64_t n, cpu_row_t r, char *rows[AMX_SQUARE]) {
     for (int64_t i = 0; i < n; i++, r = cpu_next_row(p, task, r))

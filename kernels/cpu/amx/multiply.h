@@ -45,8 +45,7 @@ ALWAYS_INLINE bool operands_equal(operands_t a, operands_t b) {
     return a.left == b.left && a.right == b.right;
 }
 
-/* Loads operands. Left ones, packed keys, do not go to the level 1 cache, which they would
- * flush. */
+/* Loads operands; packed keys, the left ones, bypass the level 1 cache and do not flush it. */
 ALWAYS_INLINE void operands_load(operands_t o) {
     _tile_stream_loadd(4, o.left, TILE_ROW_BYTES);
     _tile_loadd(6, o.right, TILE_ROW_BYTES);

@@ -1,6 +1,5 @@
 /*
- * This file computes the products of an item: some squares of scores, or P V for some squares along
- * d.
+ * This file computes the products of an item: squares of scores, or P V for squares along d.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_PRODUCTS_H
 #define FLASH_KERNELS_CPU_AMX_PRODUCTS_H

@@ -85,8 +85,7 @@ ALWAYS_INLINE bool needs_care(const amx_reader_t *reader) {
 /* Reads 16 elements of row i of fp32, those of the mask. What rounds to infinity in bf16, or is
  * infinity or NaN, becomes zero and sets the row's bit. */
 ALWAYS_INLINE vec_t read_fp32(amx_reader_t *reader, const void *from, __mmask16 mask, int64_t i) {
-    const __m512i largest = _mm512_set1_epi32(0x7f7f7fff); /* the largest that rounds to a finite
-                                                            * bf16 */
+    const __m512i largest = _mm512_set1_epi32(0x7f7f7fff); /* the last to round to a finite bf16 */
     const vec_t x = _mm512_maskz_loadu_ps(mask, from);
     const __m512i magnitude =
         _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));

@@ -11,16 +11,14 @@
 
 #include <stdbool.h>
 
-/* These are the parts of amx_scratch_size() bytes, each aligned to 64. A strip is 32 rows of the
- * task. */
+/* These are the parts of amx_scratch_size() bytes, each aligned to 64. A strip is 32 rows. */
 typedef struct amx_scratch {
     uint16_t *q;      /* [strips][columns][terms.q] squares */
     float *o;         /* [strips][columns] squares, not normalised */
     float *s;         /* [chunk] squares: scores of a strip */
     float *s_block;   /* [keys] squares: scores of a strip against a block, for raise_item() */
     uint16_t *p[2];   /* [keys][terms.keys] squares: exp2(score - maximum) */
-    uint16_t *rows;   /* [columns][terms] squares: rows to transpose; for the larger number of
-                       * terms */
+    uint16_t *rows;   /* [columns][most terms] squares: rows to transpose */
     float *sum;       /* [rows], of P */
     float *maximum;   /* [rows], largest score at an earlier time, in units of log2 (softmax.h);
                        * -infinity: none was seen */

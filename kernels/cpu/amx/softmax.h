@@ -19,13 +19,13 @@
 
 static const float SUM_MAX = 4096; /* of a row's P over an item; B_c is at most so many keys */
 
-/* Says whether P of a row with this sum can be trusted. Scores beyond 1e9 cannot be computed in
- * units of log2, where rounding the row's own maximum makes its P far from 1, if not 0, infinity or
- * NaN. */
+/* Says whether P of a row with this sum can be trusted. Scores beyond 1e9 are too coarse in units
+ * of log2: P of the row's own maximum is far from 1 then, if not 0, infinity or NaN. */
 static inline bool is_sound(float sum) {
     return sum >= 0x1p-40f && sum <= 0x1p60f;
 }
 
+/* A strip has a lane for each row. */
 typedef struct lanes {
     vec_t half[2];
 } lanes_t;
@@ -71,8 +71,7 @@ ALWAYS_INLINE uint16_t *item_p(const amx_scratch_t *t, const amx_item_t *item, i
 
 /* ---- Before the exponentials ---- */
 
-/* Hides the scores that a row does not see. All rows see `common`; squares within it need no
- * mask. */
+/* Hides scores that a row does not see. All rows see `common`, which needs no mask. */
 NEVER_INLINE void hide_unseen(const amx_scratch_t *t, const amx_item_t *item,
                               const amx_scores_t *scores, flash_range_t common) {
     for (int64_t half = 0; half < 2; half++) {

@@ -1,7 +1,6 @@
 /*
  * This file finds which keys the rows of a decoding task see, and copies blocks that not all of
- * them see: a query sees one key more than the one before it, and the last keys do not fill a
- * block.
+ * them see: each query sees one key more, and the last keys do not fill a block.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_ROWS_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_ROWS_H

@@ -10,7 +10,7 @@
 
 /* ---- Q ---- */
 
-/* Stores four rows, given as 16 pairs each, as rows of the R that a tile of Q^T has. */
+/* Stores four rows of 16 pairs each as four of the R columns of a tile of Q^T. */
 ALWAYS_INLINE void store_four_rows(vec_t pairs[4], float *to, int R) {
     transpose_quarters(pairs);
     UNROLL for (int j = 0; j < 4; j++) {

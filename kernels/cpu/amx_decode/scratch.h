@@ -1,6 +1,5 @@
 /*
- * This file divides the scratch memory of a task that decodes, and says what its tile registers
- * hold.
+ * This file divides the scratch memory of a decoding task, and says what its tiles hold.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_SCRATCH_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_SCRATCH_H

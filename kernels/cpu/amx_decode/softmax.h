@@ -1,6 +1,5 @@
 /*
- * This file turns scores of a block of keys into P, relative to a reference maximum as in
- * amx/softmax.h.
+ * This file turns a block's scores into P, relative to a reference maximum (amx/softmax.h).
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_SOFTMAX_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_SOFTMAX_H

@@ -50,8 +50,7 @@ ALWAYS_INLINE void decode_add(const char *v, int64_t stride, const float *o, flo
     }
 }
 
-/* Adds P V to 32 columns of O, to the even ones with zeros in the odd ones of V, and the other way
- * round. */
+/* Adds P V to 32 columns of O: to the even ones with zeros in V's odd ones, and vice versa. */
 NEVER_INLINE void decode_add_apart(const char *v, int64_t stride, float *o, int R) {
     _Alignas(64) uint16_t column[AMX_SQUARE][AMX_SQUARE];
     _Alignas(64) float sums[2][2 * TILE_ROWS_MAX][VEC_WIDTH];

@@ -13,8 +13,7 @@ enum { BLOCK_ROWS_MAX = 64 };
 _Static_assert((int)IN_PLACE_KEYS <= (int)BLOCK_ROWS_MAX && (int)SINGLE_ROW_KEYS <= BLOCK_ROWS_MAX,
                "rows of a block in place");
 
-/* These are the first elements of the rows of a block's keys in K and in V, counted from those of
- * head 0. */
+/* These are the first elements of a block's rows of K and V, counted from those of head 0. */
 typedef struct block_rows {
     flash_range_t keys;
     int64_t k[BLOCK_ROWS_MAX];

@@ -46,8 +46,7 @@ static inline int64_t heads_together(int64_t bytes, int64_t n_heads, int64_t hea
     return most > 0 ? even_part(n_heads, most) : 1;
 }
 
-/* Returns the keys of a step, at most `most`, where a key of all heads of the step has
- * key_bytes. */
+/* Returns the keys of a step, at most `most`, where all its heads have key_bytes per key. */
 static inline int32_t step_keys(int64_t bytes, int64_t key_bytes, int32_t most) {
     const int64_t n = bytes / key_bytes / STEP_UNIT * STEP_UNIT;
     if (bytes == 0)
@@ -178,8 +177,7 @@ ALWAYS_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p
 
 /* ---- All keys ---- */
 
-/* Brings the columns of O into their own order after the last block; they were in that of
- * pairs.h. */
+/* Brings the columns of O from the order of pairs.h into their own, at the end. */
 ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
     for (int64_t row = 0; row < t->n_rows; row++) {
         for (int64_t i = 0; t->d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {

@@ -47,9 +47,8 @@ typedef struct in_place {
                      * covers the lines that two rows share */
 } in_place_t;
 
-/* Returns what to prefetch while `keys` are used, as many of them: the task's next keys, which end
- * at `end`; after these what the thread reads next. Where those are fewer or not known, it is
- * `keys`. */
+/* Returns what to prefetch while `keys` are used: the task's next keys, before `end`, then what the
+ * thread reads next; `keys` themselves where those are fewer or not known. */
 static inline cpu_prefetch_t after_keys(const cpu_task_t *task, flash_range_t keys, int32_t end) {
     const cpu_prefetch_t self = {keys, task->head_kv}, next = {{keys.end, end}, task->head_kv};
     const cpu_prefetch_t after = keys.end < end ? next : task->prefetch;

@@ -28,8 +28,7 @@ ALWAYS_INLINE int dot_rows_max(int32_t dtype) {
     return DOT_ROWS == 4 && element_size(dtype) == 2 ? 2 : DOT_ROWS;
 }
 
-/* Returns the keys of a tile of so many rows: its sums keep the multipliers busy, and fit the
- * registers. */
+/* Returns the keys of such a tile: its sums keep the multipliers busy, and fit the registers. */
 ALWAYS_INLINE int dot_n_keys(const int rows) {
     return DOT_ROWS == 4 && rows > 2 ? 2 : 4;
 }

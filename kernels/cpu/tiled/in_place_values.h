@@ -26,8 +26,7 @@ typedef struct value_words {
     float *o; /* [rows], these columns */
 } value_words_t;
 
-/* Loads a word of keys, `vecs` vectors of columns in the order of pairs.h. The last vector has
- * n_last elements. */
+/* Loads a word of keys, `vecs` vectors in the order of pairs.h, the last of n_last elements. */
 ALWAYS_INLINE void load_values(int32_t dtype, const char *v, int64_t stride, const int vecs,
                                int n_last, vec_t word[TILE_VECS]) {
     const int64_t pair_bytes = 2 * VEC_WIDTH * element_size(dtype);

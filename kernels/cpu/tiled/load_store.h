@@ -17,8 +17,7 @@
 
 /* ---- Before the first block ---- */
 
-/* Fills begin and end of each row. Returns the keys that any row sees, which are consecutive, since
- * queries are. */
+/* Fills begin and end of each row. Returns the keys that any row sees, which are consecutive. */
 static inline flash_range_t find_keys(const tile_scratch_t *t, const flash_params_t *p,
                                       const cpu_task_t *task) {
     flash_range_t all = {INT32_MAX, 0};
@@ -85,8 +84,7 @@ NEVER_INLINE void gather_q_fp32(const tile_scratch_t *t, const flash_params_t *p
     }
 }
 
-/* Loads rows of Q for keys of e4m3 in their own order, which is that of such keys, in place and
- * packed. */
+/* Loads rows of Q for keys of e4m3, which keep their own order, in place and packed. */
 ALWAYS_INLINE void gather_q_for_e4m3(const tile_scratch_t *t, const flash_params_t *p,
                                      const cpu_task_t *task) {
     if (p->q_dtype == FLASH_DTYPE_FP16)

@@ -38,8 +38,7 @@ static inline panel_t panel_of(int64_t column, int64_t depth, int64_t columns) {
     return panel;
 }
 
-/* Returns what a tile of rows prefetches while it reads the panel at `data`: its share of the next
- * panels. */
+/* Returns where a tile of rows prefetches beside the panel at `data`: in its share of the next. */
 static inline const char *panel_prefetch(const float *data, panel_t panel, int64_t depth,
                                          int64_t row) {
     return (const char *)(data + panel.width * depth) +
@@ -115,8 +114,7 @@ ALWAYS_INLINE void word_keys(int32_t dtype, const tile_keys_t *v, int64_t key, i
         keys[i] = key + i < n_keys ? element_at(v->data, (key + i) * v->stride, dtype) : NULL;
 }
 
-/* This sum is 0 where all that was noted is finite, otherwise NaN. Two sums do not wait for each
- * other. */
+/* This is 0 where all that was noted is finite, else NaN: two sums, independent of each other. */
 typedef struct finite {
     vec_t sum[2];
 } finite_t;

@@ -7,8 +7,7 @@
 #include "cpu/row_cursor.h"
 #include "cpu/tiled/pack.h"
 
-/* This is a cursor at the next key to pack, and one that prefetches, PACK_PREFETCH_KEYS before
- * it. */
+/* These cursors are at the next key, and PACK_PREFETCH_KEYS after it, to prefetch. */
 typedef struct pages_walk {
     row_cursor_t next;
     row_cursor_t prefetch;

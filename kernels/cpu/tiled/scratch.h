@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-/* These are the parts of a task's scratch, in this order: cpu_scratch_size() bytes, each part
+/* These are the parts of a task's scratch, in this order: tiled_scratch_size() bytes, each part
  * aligned to 64. K and V may also be a block of shared packed keys. */
 typedef struct tile_scratch {
     float *q; /* [B_r][d_pad], zeros beyond d; for packed keys in words, d_pad apart */
@@ -24,8 +24,7 @@ typedef struct tile_scratch {
     float *sum;           /* [B_r][16], of P, a sum for each lane */
     int32_t *begin;       /* [B_r], keys that the row sees: begin ... end - 1 */
     int32_t *end;         /* [B_r] */
-    int32_t *has_totals;  /* [B_r], whether sum_total and o_total have parts of sum and O
-                           * (totals.h) */
+    int32_t *has_totals;  /* [B_r], whether the next two are in use (totals.h) */
     double *sum_total;    /* [B_r][16] */
     double *o_total;      /* [B_r][d_pad] */
     int64_t d;

@@ -18,12 +18,10 @@
 #include <math.h>
 #include <string.h>
 
-/* A score may be so far above the reference maximum, in units of log2, and P stays far from
- * overflow. */
+/* A score may be so many units of log2 above the reference: P stays far from overflow. */
 static const float REFERENCE_SLACK = 8;
 
-/* Computes tanh, by an odd polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel (Cephes
- * tanhf). */
+/* Computes tanh: near 0, where 1 - 2 / (e^2x + 1) cancels, by a polynomial (Cephes tanhf). */
 ALWAYS_INLINE vec_t vec_tanh(vec_t x) {
     const vec_t z = vec_mul(x, x);
     vec_t near = vec_set1(-5.70498872745e-3f);
@@ -167,8 +165,7 @@ static inline void clear_p(float *s, int64_t begin, int64_t end) {
                (size_t)((end - begin) * WORD_ELEMENT_SIZE));
 }
 
-/* Turns a row's scores into P over exactly the columns that it sees; the others of n_columns become
- * zeros. */
+/* Turns a row's scores into P over the columns that it sees, and the others into zeros. */
 ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, flash_range_t columns, int64_t row,
                                const softmax_rule_t *rule, int64_t n_columns) {
     float *s = t->s + row * t->c_pad;

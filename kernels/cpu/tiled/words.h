@@ -42,8 +42,7 @@ ALWAYS_INLINE vec_t words_load(int32_t dtype, const void *row, int64_t first, in
 #endif
 }
 
-/* Makes words across rows: VEC_WIDTH columns from `first` on in words[0], the next ones in
- * words[1]. */
+/* Makes words across rows: VEC_WIDTH columns from `first` on, and as many after them. */
 ALWAYS_INLINE void words_across(int32_t dtype, const void *const rows[WORD_ELEMENTS], int64_t first,
                                 int64_t d, vec_t words[WORD_ELEMENTS]) {
     vec_t x[WORD_ELEMENTS];
