@@ -1,10 +1,10 @@
 /*
- * The AMX family has bf16 operands in tile registers, fp32 results, and exponentials in AVX-512.
+ * The AMX family multiplies bf16 on tile registers, sums in fp32, and computes exponentials with
+ * AVX-512.
  *
- * K and V are packed once a head, by tasks of their own, and shared by the tasks that attend; a
- * task that splits the keys packs its own blocks, or reads them in place where it has few rows.
- * What tiles are no use for, and rows that see infinity or NaN, is computed as in the AVX-512
- * family.
+ * K and V are packed once per head, by tasks of their own, for all tasks that attend. A task of
+ * split keys packs its own blocks, or, with few rows, reads them in place. Rows that tiles would
+ * waste and rows that see infinity or NaN are computed as in the AVX-512 family.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_H
 #define FLASH_KERNELS_CPU_AMX_H
@@ -18,11 +18,11 @@
 
 /* ---- Infinity and NaN ---- */
 
-/* The rows that tiles could not compute are bits: a word for each strip of one head, or for each of
- * some heads that have one strip. */
+/* Rows that tiles could not compute are bits, a word for each strip of one head, or for each of
+ * several heads of one strip. */
 enum { AMX_BAD_MAX = AMX_ROWS_MAX / AMX_DECODE_MIN_ROWS };
 
-/* Sets the bits of the rows that see a bad key of a square that begins with `key`. */
+/* Sets the bits of the rows that see a bad key of the square that begins with `key`. */
 static inline void mark_rows(const amx_scratch_t *t, int32_t key, uint32_t bad_keys,
                              uint32_t bad[AMX_STRIPS_MAX]) {
     for (int64_t row = 0; row < t->n_rows; row++)
@@ -38,18 +38,17 @@ static inline void mark_rows_of_block(const amx_scratch_t *t, const amx_block_t 
             mark_rows(t, key, block->bad[j], bad);
 }
 
-/* Computes one row of the task as the AVX-512 family does. */
 ALWAYS_INLINE void recompute_row(const flash_config_t *config, const flash_params_t *p,
                                  const cpu_task_t *task, int64_t row, void *scratch) {
-    cpu_task_t alone = *task;
-    alone.way = CPU_WAY_BLOCKS;
-    alone.row_begin = task->row_begin + row;
-    alone.row_end = alone.row_begin + 1;
+    cpu_task_t row_task = *task;
+    row_task.way = CPU_WAY_BLOCKS;
+    row_task.row_begin = task->row_begin + row;
+    row_task.row_end = row_task.row_begin + 1;
     if (task->o_partial) {
-        alone.o_partial = task->o_partial + row * p->d_head;
-        alone.lse_partial = task->lse_partial + row;
+        row_task.o_partial = task->o_partial + row * p->d_head;
+        row_task.lse_partial = task->lse_partial + row;
     }
-    tiled_attend(config, p, &alone, scratch, false);
+    tiled_attend(config, p, &row_task, scratch, false);
 }
 
 ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_params_t *p,
@@ -62,7 +61,6 @@ ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_para
 
 /* ---- Tasks ---- */
 
-/* Attends to all keys of the task, from the blocks that the head's tasks share. */
 ALWAYS_INLINE void attend_shared(amx_run_t *run, amx_terms_t terms, flash_range_t keys) {
     const amx_scratch_t *t = run->t;
     const int64_t first = keys.begin / t->block_keys;
@@ -76,9 +74,8 @@ ALWAYS_INLINE void attend_shared(amx_run_t *run, amx_terms_t terms, flash_range_
     run_items(run, terms);
 }
 
-/* Attends to block after block, each packed by the task itself. */
-ALWAYS_INLINE void attend_own(amx_run_t *run, const flash_params_t *p, const cpu_task_t *task,
-                              int32_t dtype, amx_terms_t terms, flash_range_t keys) {
+ALWAYS_INLINE void attend_private(amx_run_t *run, const flash_params_t *p, const cpu_task_t *task,
+                                  int32_t dtype, amx_terms_t terms, flash_range_t keys) {
     const amx_scratch_t *t = run->t;
     run->packed = t->block;
     for (; keys.begin < keys.end; keys.begin += t->block_keys) {
@@ -93,9 +90,8 @@ ALWAYS_INLINE void attend_own(amx_run_t *run, const flash_params_t *p, const cpu
     }
 }
 
-/* Computes the task on tiles.
- * bad: the rows that see infinity or NaN, or are not sound (is_sound()): bit r of bad[s] is row r
- * of strip s. terms: a constant. */
+/* Computes the task on tile registers; terms is a constant. bad returns the rows that see infinity
+ * or NaN, or are not sound (is_sound()): bit r of bad[s] is row r of strip s. */
 ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_params_t *p,
                                    const cpu_task_t *task, void *scratch, uint32_t *bad,
                                    const amx_terms_t terms) {
@@ -116,12 +112,12 @@ ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_par
     if (task->way == CPU_WAY_SHARED)
         attend_shared(&run, terms, keys);
     else
-        attend_own(&run, p, task, dtype, terms, keys);
+        attend_private(&run, p, task, dtype, terms, keys);
     tiles_release(control);
     store_results(&t, p, task, dtype, bad);
 }
 
-/* This takes a Q of fp32 beside keys of bf16, apart from the code of the calls that are more. */
+/* Computes the task with a Q of fp32, compiled apart from types that are more frequent. */
 NEVER_INLINE void attend_wide_q_bf16(const flash_config_t *config, const flash_params_t *p,
                                      const cpu_task_t *task, void *scratch, uint32_t *bad) {
     flash_config_t constant = *config;
@@ -129,7 +125,6 @@ NEVER_INLINE void attend_wide_q_bf16(const flash_config_t *config, const flash_p
     attend_in_terms(&constant, p, task, scratch, bad, (amx_terms_t){1, 3});
 }
 
-/* This takes a Q of fp32 beside keys of fp16. */
 NEVER_INLINE void attend_wide_q_fp16(const flash_config_t *config, const flash_params_t *p,
                                      const cpu_task_t *task, void *scratch, uint32_t *bad) {
     flash_config_t constant = *config;
@@ -156,12 +151,13 @@ ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *
     pack_block(&t, p, task, config->dtype, task->keys, &block);
 }
 
-/* Computes the rows that the tiles could not. bad: of each head (amx_attend(), amx_decode()). */
+/* Computes the rows that tiles could not. bad has one word per head where there are several,
+ * otherwise one per strip. */
 ALWAYS_INLINE void recompute_heads(const flash_config_t *config, const flash_params_t *p,
                                    const cpu_task_t *task, const uint32_t *bad, void *scratch) {
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t one = task_of_head(task, head, p->d_head);
-        recompute_rows(config, p, &one, bad + head, scratch);
+        const cpu_task_t head_task = task_of_head(task, head, p->d_head);
+        recompute_rows(config, p, &head_task, bad + head, scratch);
     }
 }
 
@@ -173,7 +169,7 @@ ALWAYS_INLINE void amx_forward(const flash_config_t *config, const flash_params_
         amx_pack(config, params, task, scratch);
         return;
     case CPU_WAY_SHARED:
-    case CPU_WAY_OWN:
+    case CPU_WAY_PRIVATE:
         amx_attend(config, params, task, scratch, bad);
         break;
     case CPU_WAY_DECODE:
@@ -186,7 +182,7 @@ ALWAYS_INLINE void amx_forward(const flash_config_t *config, const flash_params_
         tiled_attend(config, params, task, scratch, false);
         return;
     case CPU_WAY_ROW_BY_ROW: /* no way of this family */
-    case CPU_WAY_LONE_ROWS:
+    case CPU_WAY_SINGLE_ROWS:
         return;
     }
     recompute_heads(config, params, task, bad, scratch);

@@ -1,14 +1,14 @@
 /*
- * Few rows, bf16: K and V where the caller has them, products on the tile registers. Memory is the
- * limit then, so that tiles of mostly unused columns or rows cost nothing.
+ * A task of few rows of bf16 decodes on tile registers, with K and V in place. Memory is the limit
+ * then, so that tiles of mostly unused columns or rows cost nothing.
  *
  *   S^T = K Q^T   K's rows are the left operand as they lie, 16 keys by 32 columns a tile
  *   O = P V       V's rows are the right operand as they lie, likewise
  *
  * A head's rows are padded to R: 4, 8 or 16. Scores are [32 keys][R], keys i and i + 16 side by
- * side, so that lane i of each vector belongs to row i % R. A head has a block of keys at a time,
- * which asks for the next one as tiled/in_place.h says; a block that not all rows see is copied
- * first (rows.h), and one that pages cut.
+ * side, so that lane i of each vector belongs to row i % R. Each block of keys prefetches the next
+ * one (tiled/in_place.h). A block that not all rows see, or that a page boundary cuts, is copied
+ * first (rows.h).
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_H
@@ -25,25 +25,24 @@ _Static_assert((int)IN_PLACE_KEYS == (int)AMX_SQUARE, "a block is two tiles of k
 
 /* ---- Blocks ---- */
 
-/* A task on its way through its keys. */
 typedef struct decode_run {
     const flash_params_t *p;
     const cpu_task_t *task;
     const decode_rows_t *rows;
     decode_scratch_t t;
-    uint32_t *bad; /* [heads], the rows that are to be computed in another way: a bit each */
+    uint32_t *bad; /* [heads], a bit for each row that is to be recomputed */
     softmax_rule_t rule;
 } decode_run_t;
 
-/* A block of keys of a head, and what is prefetched meanwhile. */
+/* This is a block of keys of a head, and the one to prefetch meanwhile. */
 typedef struct decode_block {
     decode_keys_t keys;
     decode_keys_t next;
-    const decode_rows_t *edge; /* what the rows see, where not all see all of it; else NULL */
+    const decode_rows_t *edge; /* what the rows see, unless all see the whole block; else NULL */
     int32_t first;             /* the block's first key */
 } decode_block_t;
 
-/* Adds what is pending to O; the block's own P V is pending then. */
+/* Adds the pending P V to O. The block's own P V is pending then. */
 ALWAYS_INLINE void decode_attend(const decode_run_t *run, int64_t head, const decode_block_t *block,
                                  decode_pending_t *pending, int R) {
     const decode_scratch_t *t = &run->t;
@@ -57,13 +56,13 @@ ALWAYS_INLINE void decode_attend(const decode_run_t *run, int64_t head, const de
     *pending = (decode_pending_t){t->o + head * t->d * R, block->keys.v};
 }
 
-/* A block from a copy. */
+/* Attends to a copy of a block of a head. Returns what is pending. */
 ALWAYS_INLINE decode_pending_t decode_copy(const decode_run_t *run, int64_t head,
                                            flash_range_t keys, const edge_rows_t *from,
                                            const decode_keys_t *next, decode_pending_t pending,
                                            int R) {
     const decode_scratch_t *t = &run->t;
-    decode_values(t, &pending, NULL, R); /* its V may be a copy, too */
+    decode_values(t, &pending, NULL, R); /* the pending V may be in the same copy */
     run->bad[head] |= copy_edge(t, run->rows, keys, from);
     const decode_block_t block = {
         .keys = {edge_in_place(t, t->k_edge), edge_in_place(t, t->v_edge)},
@@ -74,7 +73,7 @@ ALWAYS_INLINE decode_pending_t decode_copy(const decode_run_t *run, int64_t head
     return pending;
 }
 
-/* Out of the way of the other blocks, which are many more. */
+/* Does the same for a constant R, compiled apart from blocks in place, which are many more. */
 NEVER_INLINE decode_pending_t decode_copy_padded(const decode_run_t *run, int64_t head,
                                                  flash_range_t keys, const edge_rows_t *from,
                                                  const decode_keys_t *next,
@@ -86,43 +85,44 @@ NEVER_INLINE decode_pending_t decode_copy_padded(const decode_run_t *run, int64_
     return decode_copy(run, head, keys, from, next, pending, 16);
 }
 
-/* A block that not all rows see. Returns what is pending. */
+/* Attends to a block that not all rows see. Returns what is pending. */
 NEVER_INLINE decode_pending_t decode_edge(const decode_run_t *run, int64_t head, flash_range_t keys,
                                           const decode_keys_t *next, decode_pending_t pending,
                                           int R) {
     const flash_params_t *p = run->p;
-    const cpu_task_t one = task_of_head(run->task, (int32_t)head, run->t.d);
+    const cpu_task_t head_task = task_of_head(run->task, (int32_t)head, run->t.d);
     const int32_t dtype = FLASH_DTYPE_BF16;
-    const edge_rows_t from = {.k = cursor_at_keys(&one, dtype, run->t.d, p->k, &p->k_stride, keys),
-                              .v = cursor_at_keys(&one, dtype, run->t.d, p->v, &p->v_stride, keys)};
+    const edge_rows_t from = {
+        .k = cursor_at_keys(&head_task, dtype, run->t.d, p->k, &p->k_stride, keys),
+        .v = cursor_at_keys(&head_task, dtype, run->t.d, p->v, &p->v_stride, keys)};
     return decode_copy_padded(run, head, keys, &from, next, pending, R);
 }
 
-/* A block that not all rows see, or that pages cut. `end`: of the task's keys. */
+/* Attends to a block in pages that not all rows see, or that a page boundary cuts; the task's keys
+ * end at `end`. Returns what is pending. */
 NEVER_INLINE decode_pending_t decode_pages(const decode_run_t *run, int64_t head,
                                            flash_range_t keys, int32_t end,
                                            decode_pending_t pending, int R) {
     const flash_params_t *p = run->p;
-    const cpu_task_t one = task_of_head(run->task, (int32_t)head, run->t.d);
-    const paged_keys_t k = {p, &one, cpu_kv_k(p), FLASH_DTYPE_BF16};
-    const paged_keys_t v = {p, &one, cpu_kv_v(p), FLASH_DTYPE_BF16};
+    const cpu_task_t head_task = task_of_head(run->task, (int32_t)head, run->t.d);
+    const paged_keys_t k = {p, &head_task, cpu_kv_k(p), FLASH_DTYPE_BF16};
+    const paged_keys_t v = {p, &head_task, cpu_kv_v(p), FLASH_DTYPE_BF16};
     const flash_range_t rest = {keys.end, end}, after = cpu_first_keys(rest, AMX_SQUARE);
     const decode_keys_t next = {edge_in_place(&run->t, run->t.k_edge),
                                 edge_in_place(&run->t, run->t.v_edge)};
     const edge_rows_t from = {.k = cursor_at_pages(&k, run->t.d, keys),
                               .v = cursor_at_pages(&v, run->t.d, keys),
-                              .k_ahead = cursor_at_pages(&k, run->t.d, after),
-                              .v_ahead = cursor_at_pages(&v, run->t.d, after)};
+                              .k_prefetch = cursor_at_pages(&k, run->t.d, after),
+                              .v_prefetch = cursor_at_pages(&v, run->t.d, after)};
     return decode_copy_padded(run, head, keys, &from, &next, pending, R);
 }
 
-/* Whether the block can be read where it lies. */
 ALWAYS_INLINE bool decodes_in_place(const decode_run_t *run, flash_range_t block) {
     return all_see_block(run->rows, block) &&
            (!cpu_is_paged(run->p) || cpu_in_one_page(run->p, block));
 }
 
-/* A block of all heads. `end`: of the task's keys. */
+/* Attends to a block of all heads; the task's keys end at `end`. */
 ALWAYS_INLINE void decode_block_of_heads(const decode_run_t *run, flash_range_t block, int32_t end,
                                          decode_pending_t *pending, int R) {
     const flash_params_t *p = run->p;
@@ -149,7 +149,7 @@ ALWAYS_INLINE void decode_block_of_heads(const decode_run_t *run, flash_range_t 
     }
 }
 
-/* A block of keys of all heads before the next one, as attend_few_rows() does. */
+/* Attends to all keys: each block of all heads before the next one. */
 ALWAYS_INLINE void decode_blocks(const decode_run_t *run, int R) {
     const unsigned control = decode_configure(R);
     decode_pending_t pending = {.o = NULL};
@@ -194,7 +194,7 @@ ALWAYS_INLINE uint32_t decode_store(const decode_scratch_t *t, const flash_param
                       _mm512_permutex2var_ps(a, high, b));
         }
         if (cpu_wants_lse(p, task))
-            cpu_store_lse(p, task, row, r, row_lse(t->origin[head * 16 + row], LN_2, sums[row]));
+            cpu_store_lse(p, task, row, r, row_lse(t->reference[head * 16 + row], LN_2, sums[row]));
     }
     return bad;
 }
@@ -205,7 +205,7 @@ ALWAYS_INLINE void decode_start(const decode_scratch_t *t, int64_t n_heads, int 
     memset(t->o, 0, (size_t)(n_heads * t->d * R) * sizeof *t->o);
     memset(t->sum, 0, (size_t)n_heads * 64);
     for (int64_t i = 0; i < n_heads * 16; i++)
-        t->origin[i] = -INFINITY;
+        t->reference[i] = -INFINITY;
 }
 
 ALWAYS_INLINE void decode_padded(decode_run_t *run, int64_t d, void *scratch, int R) {
@@ -215,8 +215,8 @@ ALWAYS_INLINE void decode_padded(decode_run_t *run, int64_t d, void *scratch, in
     decode_scratch_t *t = &run->t;
     *t = decode_divide_scratch(scratch, d, n_rows, task->n_heads, R);
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t one = task_of_head(task, head, d);
-        decode_pack_q(t, p, &one, t->q + head * d * R, R);
+        const cpu_task_t head_task = task_of_head(task, head, d);
+        decode_pack_q(t, p, &head_task, t->q + head * d * R, R);
     }
     for (bool is_done = false; !is_done;) {
         decode_start(t, task->n_heads, R);
@@ -225,13 +225,13 @@ ALWAYS_INLINE void decode_padded(decode_run_t *run, int64_t d, void *scratch, in
         t->apart = true;
     }
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t one = task_of_head(task, head, d);
-        run->bad[head] |= decode_store(t, p, &one, head, R);
+        const cpu_task_t head_task = task_of_head(task, head, d);
+        run->bad[head] |= decode_store(t, p, &head_task, head, R);
     }
 }
 
-/* bad: of each head, the rows that see infinity or NaN that the tiles left out, and those of
- * decode_store(). */
+/* Decodes the task. bad[head] returns a bit for each row to recompute: it sees infinity or NaN that
+ * was left out, or decode_store() says so. */
 ALWAYS_INLINE void amx_decode(const flash_params_t *p, const cpu_task_t *task, int64_t d,
                               void *scratch, uint32_t *bad) {
     const int64_t n_rows = task->row_end - task->row_begin;

@@ -1,5 +1,5 @@
 /*
- * The AVX2 family (with FMA and F16C): its vector primitives, and its kernel.
+ * This is the AVX2 family (with FMA and F16C): tiled.h's vector primitives, and the kernel.
  */
 #ifndef FLASH_KERNELS_CPU_AVX2_H
 #define FLASH_KERNELS_CPU_AVX2_H
@@ -16,15 +16,15 @@
 
 typedef __m256 vec_t;
 
-/* 6 x 2 accumulators, a row of B and an element of A: 15 of 16 registers. */
-#define VEC_WIDTH          8
-#define TILE_ROWS          6
-#define TILE_VECS          2
-#define DOT_ROWS           4
-#define VEC_SPLITS_BF16    1
-#define VEC_DOTS_BF16      0
-#define VEC_STEP_BYTES     AVX2_STEP_BYTES
-#define VEC_ROW_STEP_BYTES 0
+/* A micro-kernel of 6 x 2 accumulators, a row of B and an element of A takes 15 of 16 registers. */
+#define VEC_WIDTH                 8
+#define TILE_ROWS                 6
+#define TILE_VECS                 2
+#define DOT_ROWS                  4
+#define VEC_SPLITS_BF16           1
+#define VEC_DOTS_BF16             0
+#define VEC_STEP_BYTES            AVX2_STEP_BYTES
+#define VEC_SINGLE_ROW_STEP_BYTES 0
 
 /* ---- Arithmetic ---- */
 
@@ -72,15 +72,15 @@ ALWAYS_INLINE bool vec_any_less(vec_t a, vec_t b) {
     return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)) != 0;
 }
 
-/* 2^n of whole n, -126 ... 127. */
+/* Returns 2^n of a whole number n, -126 ... 127. */
 ALWAYS_INLINE vec_t exp2_whole(vec_t n) {
     const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
 }
 
-/* 2^x = 2^floor(x) * 2^r; minimax polynomial of 2^r on [0, 1) with p(0) = 1, relative error
- * 1.5e-7. Results that would be subnormal are 0: they slow everything after them down. Beyond
- * 2^127 it stays there. The order of min's and max's operands lets a NaN pass. */
+/* Computes 2^x = 2^floor(x) * 2^r by a minimax polynomial of 2^r on [0, 1) with p(0) = 1, relative
+ * error 1.5e-7. Results that would be subnormal are 0, since subnormal numbers slow products down;
+ * those beyond 2^127 are 2^127. The order of the operands of min and max lets NaN pass. */
 ALWAYS_INLINE vec_t vec_exp2(vec_t x) {
     const vec_t lowest = vec_set1(-125);
     const vec_t clamped = _mm256_min_ps(vec_set1(127), _mm256_max_ps(lowest, x));
@@ -110,7 +110,7 @@ ALWAYS_INLINE float vec_reduce_max(vec_t x) {
     return _mm_cvtss_f32(_mm_max_ss(largest, _mm_movehdup_ps(largest)));
 }
 
-/* [a0 + a2, b0 + b2, a1 + a3, b1 + b3] in each half. */
+/* Returns [a0 + a2, b0 + b2, a1 + a3, b1 + b3] of each half. */
 ALWAYS_INLINE vec_t add_pairs(vec_t a, vec_t b) {
     return vec_add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
 }
@@ -152,7 +152,8 @@ ALWAYS_INLINE void vec_transpose(vec_t r[VEC_WIDTH]) {
 
 /* ---- Memory ---- */
 
-/* Elements of e4m3 as fp16, which has their bits after a zero behind the sign; NaN stays one. */
+/* Returns elements of e4m3 as fp16: their bits with a zero behind the sign, since fp16's exponent
+ * is one bit longer. NaN stays NaN. */
 ALWAYS_INLINE __m128i halves_of_e4m3(__m128i x) {
     const __m128i words = _mm_slli_epi16(_mm_cvtepi8_epi16(x), 7), all = _mm_set1_epi16(0x3f80);
     const __m128i nan = _mm_cmpeq_epi16(_mm_and_si128(words, all), all);
@@ -176,7 +177,7 @@ ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, __m128i x) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
 }
 
-/* Rounds to nearest, ties to even; a NaN stays one. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 ALWAYS_INLINE __m128i vec_to_bf16(vec_t x) {
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -195,7 +196,6 @@ ALWAYS_INLINE __m128i vec_to_halves(int32_t dtype, vec_t x) {
                : vec_to_bf16(x);
 }
 
-/* All ones in the first n lanes. */
 ALWAYS_INLINE __m256i first_lanes(int n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }

@@ -1,5 +1,5 @@
 /*
- * The AVX-512 family (F, BW, DQ, VL).
+ * This is the AVX-512 family (F, BW, DQ, VL).
  */
 #ifndef FLASH_KERNELS_CPU_AVX512_H
 #define FLASH_KERNELS_CPU_AVX512_H
@@ -7,9 +7,9 @@
 #include "cpu/avx512_vectors.h"
 #include "cpu/tuning.h"
 
-#define VEC_DOTS_BF16      0
-#define VEC_STEP_BYTES     AVX512_STEP_BYTES
-#define VEC_ROW_STEP_BYTES AVX512_LONE_ROW_STEP_BYTES
+#define VEC_DOTS_BF16             0
+#define VEC_STEP_BYTES            AVX512_STEP_BYTES
+#define VEC_SINGLE_ROW_STEP_BYTES AVX512_SINGLE_ROW_STEP_BYTES
 
 #include "cpu/tiled.h"
 

@@ -1,6 +1,6 @@
 /*
- * The AVX512_BF16 family: products of bf16 in pairs, for processors on which such an instruction
- * takes no longer than a multiply-add of fp32. Everything else is AVX-512's.
+ * The AVX512_BF16 family multiplies pairs of bf16, on processors where that takes no longer than an
+ * fp32 multiply-add. The rest is AVX-512's.
  */
 #ifndef FLASH_KERNELS_CPU_AVX512_BF16_H
 #define FLASH_KERNELS_CPU_AVX512_BF16_H
@@ -8,11 +8,11 @@
 #include "cpu/avx512_vectors.h"
 #include "cpu/tuning.h"
 
-#define VEC_DOTS_BF16      1
-#define VEC_STEP_BYTES     AVX512_BF16_STEP_BYTES
-#define VEC_ROW_STEP_BYTES 0
+#define VEC_DOTS_BF16             1
+#define VEC_STEP_BYTES            AVX512_BF16_STEP_BYTES
+#define VEC_SINGLE_ROW_STEP_BYTES 0
 
-/* Subnormal elements count as zero (Intel SDM, VDPBF16PS). */
+/* VDPBF16PS takes subnormal elements for zero (Intel SDM). */
 ALWAYS_INLINE vec_t vec_dot_bf16(vec_t a, vec_t b, vec_t c) {
     return _mm512_dpbf16_ps(c, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
 }
@@ -34,7 +34,7 @@ ALWAYS_INLINE void vec_zip_bf16(vec_t a, vec_t b, vec_t zipped[2]) {
 
 ALWAYS_INLINE void vec_mix_bf16(vec_t a, vec_t b, vec_t mixed[2]) {
     __m512i a_bits = _mm512_castps_si512(a), b_bits = _mm512_castps_si512(b);
-    __asm__("" : "+v"(a_bits), "+v"(b_bits)); /* loaded once: one that crosses lines costs twice */
+    __asm__("" : "+v"(a_bits), "+v"(b_bits)); /* loaded once: crossing lines costs twice */
     mixed[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(a_bits, b_bits));
     mixed[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(a_bits, b_bits));
 }

@@ -1,5 +1,5 @@
 /*
- * The vector primitives of AVX-512 (F, BW, DQ, VL), as tiled.h wants them.
+ * This file defines the vector primitives that tiled.h lists, in AVX-512 (F, BW, DQ, VL).
  */
 #ifndef FLASH_KERNELS_CPU_AVX512_VECTORS_H
 #define FLASH_KERNELS_CPU_AVX512_VECTORS_H
@@ -14,7 +14,7 @@
 
 typedef __m512 vec_t;
 
-/* 6 x 4 accumulators, a row of B and an element of A: 29 of 32 registers. */
+/* A micro-kernel of 6 x 4 accumulators, a row of B and an element of A takes 29 of 32 registers. */
 #define VEC_WIDTH       16
 #define TILE_ROWS       6
 #define TILE_VECS       4
@@ -67,8 +67,8 @@ ALWAYS_INLINE bool vec_any_less(vec_t a, vec_t b) {
     return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ) != 0;
 }
 
-/* 2^x = 2^floor(x) * 2^r; minimax polynomial of 2^r on [0, 1) with p(0) = 1, relative error
- * 1.5e-7. Results that would be subnormal are 0: they slow the products down. */
+/* Computes 2^x = 2^floor(x) * 2^r by a minimax polynomial of 2^r on [0, 1) with p(0) = 1, relative
+ * error 1.5e-7. What would be subnormal is 0, since such numbers slow products down. */
 ALWAYS_INLINE vec_t vec_exp2(vec_t x) {
     const vec_t r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     vec_t p = vec_set1(0x1.e97516p-10f);
@@ -91,7 +91,7 @@ ALWAYS_INLINE float vec_reduce_max(vec_t x) {
     return _mm512_reduce_max_ps(x);
 }
 
-/* [a0 + a2, b0 + b2, a1 + a3, b1 + b3] in each quarter. */
+/* Returns [a0 + a2, b0 + b2, a1 + a3, b1 + b3] of each quarter. */
 ALWAYS_INLINE vec_t add_pairs(vec_t a, vec_t b) {
     return vec_add(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
 }
@@ -113,8 +113,7 @@ ALWAYS_INLINE void vec_sum4(vec_t a, vec_t b, vec_t c, vec_t d, float *sums) {
                   _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));
 }
 
-/* Transposes the 4 x 4 squares of four rows: row j of the result has column 4 i + j in quarter i.
- */
+/* Transposes the 4 x 4 squares of four rows: row j gets column 4 i + j in quarter i. */
 ALWAYS_INLINE void transpose_quarters(vec_t r[4]) {
     const vec_t t0 = _mm512_unpacklo_ps(r[0], r[1]), t1 = _mm512_unpackhi_ps(r[0], r[1]);
     const vec_t t2 = _mm512_unpacklo_ps(r[2], r[3]), t3 = _mm512_unpackhi_ps(r[2], r[3]);
@@ -144,7 +143,7 @@ ALWAYS_INLINE vec_t vec_from_bf16(__m256i x) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }
 
-/* Rounds to nearest, ties to even; a NaN stays one. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 ALWAYS_INLINE __m256i vec_to_bf16(vec_t x) {
     const __m512i bits = _mm512_castps_si512(x);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -155,7 +154,8 @@ ALWAYS_INLINE __m256i vec_to_bf16(vec_t x) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 }
 
-/* Elements of e4m3 as fp16, which has their bits after a zero behind the sign; NaN stays one. */
+/* Returns elements of e4m3 as fp16: their bits with a zero behind the sign, since fp16's exponent
+ * is one bit longer. NaN stays NaN. */
 ALWAYS_INLINE __m256i halves_of_e4m3(__m128i x) {
     const __m256i words = _mm256_slli_epi16(_mm256_cvtepi8_epi16(x), 7);
     const __m256i all = _mm256_set1_epi16(0x3f80);
@@ -197,13 +197,14 @@ ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
 
 ALWAYS_INLINE void vec_split_bf16(const void *from, vec_t pair[2]) {
     __m512i words = _mm512_loadu_si512(from);
-    __asm__("" : "+v"(words)); /* loaded once: one that crosses lines costs twice */
+    __asm__("" : "+v"(words)); /* loaded once: crossing lines costs twice */
     const __m512i odd = _mm512_and_si512(words, _mm512_set1_epi32((int)0xffff0000));
     pair[0] = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
     pair[1] = _mm512_castsi512_ps(odd);
 }
 
-/* Lanes of both vectors, 0 to 31: those of `low`, and those eight further. */
+/* Permutes both vectors, whose lanes count from 0 to 31: the first result has the lanes `low`, the
+ * second those eight further. */
 ALWAYS_INLINE void permute_pair(vec_t pair[2], __m512i low) {
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
     const vec_t first = pair[0], second = pair[1];

@@ -1,6 +1,7 @@
 /*
- * See combine_row.h. lse = log(sum_i exp(lse_i)), o = sum_i exp(lse_i - lse) o_i, in fp32, relative
- * to the largest lse_i. Columns go in chunks, so that the sums need no memory but the stack's.
+ * The merged LSE is log(sum_i exp(lse_i)), the merged O sum_i exp(lse_i - lse) o_i, both in fp32
+ * and relative to the largest lse_i, the reference maximum. Columns are merged in chunks, so that
+ * the sums fit the stack.
  */
 #include "cpu/combine_row.h"
 #include "cpu/convert.h"
@@ -28,15 +29,14 @@ static float largest_lse(const combine_partials_t *p) {
     return largest;
 }
 
-/* Sum of exp(lse_i - origin). */
-static float sum_weights(const combine_partials_t *p, float origin) {
+static float sum_weights(const combine_partials_t *p, float reference) {
     float sum = 0;
     for (int64_t i = 0; i < p->n_partials; i++)
-        sum += expf(load_lse(p, i) - origin);
+        sum += expf(load_lse(p, i) - reference);
     return sum;
 }
 
-/* sum[0 ... n) += weight * row[first ... first + n); dtype is a constant at each call. */
+/* Computes sum[0 ... n) += weight * row[first ... first + n); dtype is a constant at each call. */
 static inline void add_weighted_as(int32_t dtype, const void *row, int64_t first, int64_t n,
                                    float weight, float *sum) {
     for (int64_t j = 0; j < n; j++)
@@ -54,8 +54,8 @@ static void add_weighted(int32_t dtype, const void *row, int64_t first, int64_t 
         add_weighted_as(FLASH_DTYPE_BF16, row, first, n, weight, sum);
 }
 
-/* Columns first ... first + n of the merged row, times total. */
-static void merge_columns(const combine_partials_t *p, int64_t first, int64_t n, float origin,
+/* Computes columns first ... first + n - 1 of the merged row, times the sum of the weights. */
+static void merge_columns(const combine_partials_t *p, int64_t first, int64_t n, float reference,
                           float *sum) {
     for (int64_t j = 0; j < n; j++)
         sum[j] = 0;
@@ -63,20 +63,20 @@ static void merge_columns(const combine_partials_t *p, int64_t first, int64_t n,
         const float lse = load_lse(p, i);
         if (lse == -INFINITY)
             continue;
-        add_weighted(p->dtype, partial_row(p, i), first, n, expf(lse - origin), sum);
+        add_weighted(p->dtype, partial_row(p, i), first, n, expf(lse - reference), sum);
     }
 }
 
 float combine_row(const combine_partials_t *partials, int64_t d_head, void *o, int32_t dtype_o) {
     const float largest = largest_lse(partials);
-    const float origin = largest == -INFINITY ? 0 : largest; /* -inf - -inf is NaN */
-    const float total = sum_weights(partials, origin);
+    const float reference = largest == -INFINITY ? 0 : largest; /* -inf - -inf is NaN */
+    const float total = sum_weights(partials, reference);
     for (int64_t first = 0; first < d_head; first += CHUNK) {
         const int64_t n = d_head - first < CHUNK ? d_head - first : CHUNK;
         float sum[CHUNK];
-        merge_columns(partials, first, n, origin, sum);
+        merge_columns(partials, first, n, reference, sum);
         for (int64_t j = 0; j < n; j++)
             element_store(o, first + j, dtype_o, total != 0 ? sum[j] / total : 0);
     }
-    return total != 0 ? origin + logf(total) : -INFINITY;
+    return total != 0 ? reference + logf(total) : -INFINITY;
 }

@@ -1,19 +1,20 @@
 /*
- * Merging partial results of one row: attention over disjoint sets of keys, computed apart.
+ * This file merges partial results of one row: attention over disjoint sets of keys.
  */
 #ifndef FLASH_KERNELS_CPU_COMBINE_ROW_H
 #define FLASH_KERNELS_CPU_COMBINE_ROW_H
 
 #include <stdint.h>
 
-/* The partial results of a row; any alignment. */
+/* These are the partial results of a row, at any alignment. They lie in one array each of O and of
+ * LSE, or in n_partials tensors each. */
 typedef struct combine_partials {
     const void *o;             /* [n_partials] rows of d_head elements, or NULL with o_list */
-    const void *const *o_list; /* [n_partials] tensors, with the row o_at elements in */
+    const void *const *o_list; /* [n_partials] tensors; the row begins at element o_at */
     int64_t o_at;
     int64_t o_stride;             /* elements from one partial's row to the next one's */
     int32_t dtype;                /* of o */
-    const float *lse;             /* [n_partials]; -infinity: saw no key, its o is not looked at */
+    const float *lse;             /* [n_partials]; -infinity: no key was seen, o is not read */
     const float *const *lse_list; /* as o_list */
     int64_t lse_at;
     int64_t lse_stride; /* elements from one partial's LSE to the next one's */

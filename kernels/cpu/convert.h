@@ -1,7 +1,7 @@
 /*
- * One element of a tensor, to and from fp32: scalar, exact, at any alignment, on any CPU.
- * Narrowing rounds to nearest, ties to even; subnormals, infinities and NaN keep their kind.
- * The vector kernels have conversions of their own.
+ * This file converts one element of a tensor to and from fp32, at any alignment, on any CPU.
+ * Narrowing rounds to nearest, ties to even; subnormals, infinities and NaN keep their kind. The
+ * vector kernels have their own conversions.
  */
 #ifndef FLASH_KERNELS_CPU_CONVERT_H
 #define FLASH_KERNELS_CPU_CONVERT_H
@@ -31,7 +31,7 @@ static inline float fp32_from_bf16(uint16_t half) {
 static inline uint16_t bf16_from_fp32(float value) {
     const uint32_t bits = fp32_to_bits(value);
     if ((bits & 0x7fffffff) > 0x7f800000)
-        return (uint16_t)(bits >> 16 | 0x40); /* a NaN stays one, and becomes quiet */
+        return (uint16_t)(bits >> 16 | 0x40); /* a NaN stays NaN, and becomes quiet */
     const uint32_t half_ulp = 0x7fff + (bits >> 16 & 1);
     return (uint16_t)((bits + half_ulp) >> 16);
 }
@@ -41,7 +41,7 @@ static inline float fp32_from_fp16(uint16_t half) {
     const uint32_t magnitude = half & 0x7fff;
     if (magnitude >= 0x7c00) /* infinity, NaN */
         return fp32_from_bits(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
-    if (magnitude < 0x400) { /* zero, subnormal: a whole number of 2^-24 */
+    if (magnitude < 0x400) { /* zero, subnormal: a multiple of 2^-24 */
         const float value = (float)magnitude * 0x1p-24f;
         return sign ? -value : value;
     }
@@ -52,11 +52,11 @@ static inline uint16_t fp16_from_fp32(float value) {
     const uint32_t bits = fp32_to_bits(value);
     const uint32_t sign = bits >> 16 & 0x8000;
     const uint32_t magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000) /* a NaN stays one, and becomes quiet */
+    if (magnitude > 0x7f800000) /* a NaN stays NaN, and becomes quiet */
         return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
     if (magnitude >= 0x477ff000) /* 65520 and above round to infinity */
         return (uint16_t)(sign | 0x7c00);
-    if (magnitude < 0x38800000) { /* below 2^-14: adding 0.5 rounds to whole numbers of 2^-24 */
+    if (magnitude < 0x38800000) { /* below 2^-14: adding 0.5 rounds to multiples of 2^-24 */
         const float shifted = fp32_from_bits(magnitude) + 0.5f;
         return (uint16_t)(sign | (fp32_to_bits(shifted) - 0x3f000000));
     }
@@ -64,18 +64,17 @@ static inline uint16_t fp16_from_fp32(float value) {
     return (uint16_t)(sign | (magnitude - ((127 - 15) << 23) + half_ulp) >> 13);
 }
 
-/* NaN is S.1111.111 alone. As fp16 the other bits are a number 2^8 times too small. */
+/* NaN is S.1111.111 alone. Shifted to fp16, the other codes are 2^8 times too small. */
 static inline float fp32_from_e4m3(uint8_t code) {
     const uint16_t half = (uint16_t)((code & 0x80) << 8 | (code & 0x7f) << 7);
     return (code & 0x7f) == 0x7f ? fp32_from_fp16(half | 0x7e00) : fp32_from_fp16(half) * 0x1p8f;
 }
 
-/* Bytes of an element. */
 static inline int64_t element_size(int32_t dtype) {
     return dtype_size(dtype);
 }
 
-/* Address of data[index]. */
+/* Returns the address of data[index]. */
 static inline const void *element_at(const void *data, int64_t index, int32_t dtype) {
     return (const char *)data + index * element_size(dtype);
 }

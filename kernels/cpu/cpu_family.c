@@ -34,7 +34,7 @@ static uint64_t pairs_scratch_size(const flash_config_t *config, const flash_par
                               BF16_BYTES);
 }
 
-/* A task of AMX runs on tiles, or, if it has few rows, on vectors. */
+/* A task of AMX runs on tile registers, or, if it has few rows, on vectors. */
 static uint64_t tiles_scratch_size(const flash_config_t *config, const flash_params_t *params,
                                    int64_t n_rows) {
     const uint64_t vectors =
@@ -61,7 +61,6 @@ static const cpu_family_t reference = {.row_unit = 1,
                                        .split_blocks = 1,
                                        .scratch_size = reference_scratch_size};
 
-/* This is what vector families have in common. */
 #define VECTOR_FAMILY                                                                              \
     .row_unit = VECTOR_ROW_UNIT, .rows_max = VECTOR_ROWS_MAX, .task_blocks = 1,                    \
     .split_blocks = SPLIT_BLOCKS, .few_rows = FEW_ROWS, .few_rows_split = FEW_ROWS_SPLIT,          \
@@ -79,7 +78,7 @@ static const cpu_family_t avx2 = {FP32_FAMILY, .vector_elements = 8, .step_bytes
 
 static const cpu_family_t avx512 = {FP32_FAMILY, .vector_elements = 16,
                                     .step_bytes = AVX512_STEP_BYTES,
-                                    .lone_row_step_bytes = AVX512_LONE_ROW_STEP_BYTES};
+                                    .single_row_step_bytes = AVX512_SINGLE_ROW_STEP_BYTES};
 
 static const cpu_family_t avx512_bf16 = {PAIRS_FAMILY, .vector_elements = 32,
                                          .step_bytes = AVX512_BF16_STEP_BYTES};

@@ -1,7 +1,6 @@
 /*
- * This is what the host has to know of a CPU kernel family: how many rows its tasks may have, how
- * they may read keys, and what memory they need. Each family has one constant struct, and nothing
- * else asks which family it has in hand.
+ * A CPU family's constant struct tells the host how many rows its tasks may have, how they may read
+ * keys, and what memory they need. Nothing else asks which family it has in hand.
  */
 #ifndef FLASH_KERNELS_CPU_FAMILY_H
 #define FLASH_KERNELS_CPU_FAMILY_H
@@ -32,9 +31,9 @@ typedef struct cpu_family {
     int32_t packed_element_size; /* bytes of an element of packed K and V in vector code */
 
     /* Keys in place. */
-    int32_t vector_elements;     /* of a row of K that one vector multiplies */
-    int32_t step_bytes;          /* of K of a step; 0: there are no steps */
-    int32_t lone_row_step_bytes; /* likewise of lone rows of fp32; 0: they are as other rows */
+    int32_t vector_elements;       /* of a row of K that one vector multiplies */
+    int32_t step_bytes;            /* of K of a step; 0: there are no steps */
+    int32_t single_row_step_bytes; /* the same for one row of fp32 per head; 0: as for other rows */
 
     /* Returns the scratch bytes of a task of at most n_rows rows, by the problem's d_head and
      * types; a multiple of 64. */
@@ -43,8 +42,7 @@ typedef struct cpu_family {
     /* Returns the bytes of a block of B_c packed keys, of K and V; a multiple of 64. NULL where the
      * family does not pack. */
     uint64_t (*block_size)(const flash_config_t *config, int64_t d_head);
-    /* Says whether a task with so many rows of each head can decode on tiles. NULL where there are
-     * none. */
+    /* Says whether a task with so many rows per head can decode on tiles. NULL: no tiles. */
     bool (*decodes)(const flash_config_t *config, const flash_params_t *params, int64_t n_rows);
 } cpu_family_t;
 

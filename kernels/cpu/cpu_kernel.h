@@ -20,23 +20,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* This says how a task reads its keys: the host decides (src/cpu/way.c), the kernel follows. */
+/* A way is how a task reads its keys. The host chooses it (src/cpu/way.c), the kernel follows. */
 typedef enum cpu_way {
-    CPU_WAY_ROW_BY_ROW = 0, /* where they lie, for one row after the other: the reference family */
-    CPU_WAY_PACK,           /* packs them, a whole block of B_c, and does nothing else */
-    CPU_WAY_SHARED,         /* from the blocks that tasks of CPU_WAY_PACK packed for the head */
-    CPU_WAY_OWN,            /* packs a block for itself, uses it, then the next one */
-    CPU_WAY_BLOCKS,         /* where they lie, a block of keys of one head at a time */
-    CPU_WAY_STEPS,          /* where they lie, a few keys of several heads at a time */
-    CPU_WAY_LONE_ROWS,      /* as CPU_WAY_STEPS, for heads of one row each, without prefetching */
-    CPU_WAY_DECODE          /* where they lie, with tiles: the AMX family */
+    CPU_WAY_ROW_BY_ROW = 0, /* in place, for one row after the other: the reference family */
+    CPU_WAY_PACK,           /* packs a block of B_c keys, and does nothing else */
+    CPU_WAY_SHARED,         /* reads what tasks of CPU_WAY_PACK packed for the head */
+    CPU_WAY_PRIVATE,        /* packs a block, uses it, then packs the next one over it */
+    CPU_WAY_BLOCKS,         /* in place, a block of keys of one head at a time */
+    CPU_WAY_STEPS,          /* in place, a few keys of several heads at a time */
+    CPU_WAY_SINGLE_ROWS,    /* as CPU_WAY_STEPS, not prefetched: one row of fp32 per head */
+    CPU_WAY_DECODE          /* in place, on tile registers: the AMX family */
 } cpu_way_t;
 
-/* This is what the thread reads after a task, so that the task can prefetch its first rows. */
-typedef struct cpu_ahead {
+/* This is what the thread most likely reads after a task. The task prefetches its first rows. */
+typedef struct cpu_prefetch {
     flash_range_t keys; /* empty: nothing is known of what comes next */
     int32_t head_kv;
-} cpu_ahead_t;
+} cpu_prefetch_t;
 
 /* A task is a block of rows of one sequence and one K/V head, or the same rows of some K/V heads,
  * against a range of their keys. */
@@ -45,22 +45,22 @@ typedef struct cpu_task {
     flash_sequence_t sequence;
     int32_t batch_index;
     int32_t head_kv;   /* the first one */
-    int32_t n_heads;   /* more than 1 only where keys are read where they lie: B_r rows in all */
+    int32_t n_heads;   /* 1 unless keys are read in place; B_r rows in all */
     int64_t row_begin; /* packed rows */
     int64_t row_end;
-    flash_range_t keys; /* the row sees its visible keys within this range */
+    flash_range_t keys; /* each row sees its visible keys within this range */
     float *o_partial;   /* [row_end - row_begin, d_head] fp32, contiguous; NULL: write O and LSE */
     float *lse_partial; /* [row_end - row_begin]; with o_partial */
     int64_t partial_rows; /* from the partials of one head to those of the next */
-    cpu_ahead_t ahead;
+    cpu_prefetch_t prefetch;
     void *packed; /* CPU_WAY_PACK and CPU_WAY_SHARED: K and V of this head of the sequence */
 } cpu_task_t;
 
 /*
- * Computes the task: O (normalised) and LSE of each of its rows, over the keys that the row sees
- * within task->keys; a row that sees none gets O = 0 and LSE = -infinity. Writes to params->o and
- * params->lse, or to the task's partials. scratch is the family's scratch_size() bytes, 64-byte
- * aligned, uninitialised.
+ * Computes O (normalised) and LSE of each row of the task, over the keys that the row sees within
+ * task->keys; a row that sees none gets O = 0 and LSE = -infinity. Writes to params->o and
+ * params->lse, or to the task's partial results. scratch has the family's scratch_size() bytes, is
+ * aligned to 64 and uninitialised.
  */
 typedef void (*cpu_kernel_t)(const flash_params_t *params, const cpu_task_t *task, void *scratch);
 

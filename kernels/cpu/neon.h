@@ -1,5 +1,5 @@
 /*
- * The NEON family (Advanced SIMD of AArch64).
+ * This is the NEON family (Advanced SIMD of AArch64).
  */
 #ifndef FLASH_KERNELS_CPU_NEON_H
 #define FLASH_KERNELS_CPU_NEON_H
@@ -7,9 +7,9 @@
 #include "cpu/neon_vectors.h"
 #include "cpu/tuning.h"
 
-#define VEC_DOTS_BF16      0
-#define VEC_STEP_BYTES     NEON_STEP_BYTES
-#define VEC_ROW_STEP_BYTES 0
+#define VEC_DOTS_BF16             0
+#define VEC_STEP_BYTES            NEON_STEP_BYTES
+#define VEC_SINGLE_ROW_STEP_BYTES 0
 
 #include "cpu/tiled.h"
 

@@ -1,6 +1,5 @@
 /*
- * The NEON_BF16 family: products of bf16 in pairs (FEAT_BF16 of AArch64). Everything else is
- * NEON's.
+ * The NEON_BF16 family multiplies pairs of bf16 (FEAT_BF16 of AArch64). The rest is NEON's.
  */
 #ifndef FLASH_KERNELS_CPU_NEON_BF16_H
 #define FLASH_KERNELS_CPU_NEON_BF16_H
@@ -8,11 +7,11 @@
 #include "cpu/neon_vectors.h"
 #include "cpu/tuning.h"
 
-#define VEC_DOTS_BF16      1
-#define VEC_STEP_BYTES     NEON_STEP_BYTES
-#define VEC_ROW_STEP_BYTES 0
+#define VEC_DOTS_BF16             1
+#define VEC_STEP_BYTES            NEON_STEP_BYTES
+#define VEC_SINGLE_ROW_STEP_BYTES 0
 
-/* Subnormal elements count as zero, and each sum is rounded to odd (Arm ARM, BFDOT). */
+/* BFDOT takes subnormal elements for zero and rounds each sum to odd (Arm ARM). */
 ALWAYS_INLINE vec_t vec_dot_bf16(vec_t a, vec_t b, vec_t c) {
     return vbfdotq_f32(c, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b));
 }

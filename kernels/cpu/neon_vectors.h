@@ -1,5 +1,5 @@
 /*
- * The vector primitives of NEON (Advanced SIMD of AArch64), as tiled.h wants them.
+ * This file defines the vector primitives that tiled.h lists, in NEON (Advanced SIMD of AArch64).
  */
 #ifndef FLASH_KERNELS_CPU_NEON_VECTORS_H
 #define FLASH_KERNELS_CPU_NEON_VECTORS_H
@@ -15,7 +15,7 @@
 
 typedef float32x4_t vec_t;
 
-/* 6 x 4 accumulators, a row of B and an element of A: 29 of 32 registers. */
+/* A micro-kernel of 6 x 4 accumulators, a row of B and an element of A takes 29 of 32 registers. */
 #define VEC_WIDTH       4
 #define TILE_ROWS       6
 #define TILE_VECS       4
@@ -68,14 +68,14 @@ ALWAYS_INLINE bool vec_any_less(vec_t a, vec_t b) {
     return vmaxvq_u32(vcltq_f32(a, b)) != 0;
 }
 
-/* 2^n of whole n, -126 ... 127. */
+/* Returns 2^n of a whole number n, -126 ... 127. */
 ALWAYS_INLINE vec_t exp2_whole(vec_t n) {
     const int32x4_t biased = vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127));
     return vreinterpretq_f32_s32(vshlq_n_s32(biased, 23));
 }
 
-/* 2^x = 2^floor(x) * 2^r; minimax polynomial of 2^r on [0, 1) with p(0) = 1, relative error
- * 1.5e-7. Results that would be subnormal are 0. Beyond 2^127 it stays there. */
+/* Computes 2^x = 2^floor(x) * 2^r by a minimax polynomial of 2^r on [0, 1) with p(0) = 1, relative
+ * error 1.5e-7. Results that would be subnormal are 0; those beyond 2^127 are 2^127. */
 ALWAYS_INLINE vec_t vec_exp2(vec_t x) {
     const vec_t lowest = vec_set1(-125);
     const vec_t clamped = vminq_f32(vec_set1(127), vmaxq_f32(lowest, x));
@@ -123,7 +123,8 @@ ALWAYS_INLINE void vec_transpose(vec_t r[VEC_WIDTH]) {
 
 /* ---- Memory: byte by byte, for any alignment ---- */
 
-/* Elements of e4m3 as fp16, which has their bits after a zero behind the sign; NaN stays one. */
+/* Loads elements of e4m3 as fp16: their bits with a zero behind the sign, since fp16's exponent is
+ * one bit longer. NaN stays NaN. */
 ALWAYS_INLINE void vec_load_e4m3(const void *from, vec_t pair[2]) {
     const uint16x8_t words = vreinterpretq_u16_s16(vshll_n_s8(vld1_s8(from), 7));
     const uint16x8_t all = vdupq_n_u16(0x3f80);
@@ -140,7 +141,7 @@ ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, uint16x4_t x) {
     return vreinterpretq_f32_u32(vshll_n_u16(x, 16));
 }
 
-/* Rounds to nearest, ties to even; a NaN stays one. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 ALWAYS_INLINE uint16x4_t vec_to_bf16(vec_t x) {
     const uint32x4_t bits = vreinterpretq_u32_f32(x);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));

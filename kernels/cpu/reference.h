@@ -1,6 +1,6 @@
 /*
- * The reference family: scalar attention for any CPU, every feature, one row after the other.
- * Written to be read; the vector families are tested against it.
+ * The reference family is scalar attention for any CPU with every feature, one row after the other.
+ * It is written to be read; the vector families are tested against it.
  */
 #ifndef FLASH_KERNELS_CPU_REFERENCE_H
 #define FLASH_KERNELS_CPU_REFERENCE_H
@@ -11,18 +11,18 @@
 #include <math.h>
 #include <string.h>
 
-/* Keys whose sums are fp32, one after the other. Those of all keys are double: a chain of 2^20
- * additions of fp32 would lose four digits. */
+/* Sums of so many consecutive keys are fp32; those of all keys are double. A chain of 2^20
+ * additions in fp32 would lose four digits. */
 enum { REFERENCE_PART_KEYS = 256 };
 
-/* Running result of a row: O = total / sum_total, with exponentials relative to maximum. */
+/* This is the running result of a row: O = total / sum_total, relative to the running maximum. */
 typedef struct reference_row {
     const float *q;     /* [d], in fp32 */
-    float *accumulator; /* [d], of the last few keys, which total lacks */
+    float *accumulator; /* [d], of the last keys, which total lacks */
     double *total;      /* [d] */
     int64_t d;
     float maximum;
-    float sum; /* of the same keys */
+    float sum; /* of the keys in accumulator */
     double sum_total;
 } reference_row_t;
 
@@ -45,7 +45,7 @@ static inline float reference_score(const flash_params_t *p, const cpu_task_t *t
     return p->softcap != 0 ? p->softcap * tanhf(score / p->softcap) : score;
 }
 
-/* A new maximum: what was summed so far now counts less. */
+/* Raises the maximum, and rescales what was summed so far. */
 static inline void reference_rescale(reference_row_t *row, float maximum) {
     const float factor = expf(row->maximum - maximum);
     row->maximum = maximum;
@@ -57,7 +57,6 @@ static inline void reference_rescale(reference_row_t *row, float maximum) {
     }
 }
 
-/* Adds the sums of the last few keys to those of all. */
 static inline void reference_end_part(reference_row_t *row) {
     row->sum_total += (double)row->sum;
     row->sum = 0;
@@ -72,8 +71,9 @@ static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *
     const float score = reference_score(p, task, dtype, row, key);
     if (score > row->maximum)
         reference_rescale(row, score);
-    const float origin = row->maximum == -INFINITY ? 0 : row->maximum; /* -inf - -inf is NaN */
-    const float weight = expf(score - origin);
+    const float reference_maximum =
+        row->maximum == -INFINITY ? 0 : row->maximum; /* -inf - -inf is NaN */
+    const float weight = expf(score - reference_maximum);
     const cpu_kv_t v = cpu_kv_v(p);
     const int64_t index = cpu_key_index(p, task, &v, key);
     row->sum += weight;

@@ -1,6 +1,6 @@
 /*
- * A walk over rows of a tensor, to read them or to ask for those that are wanted soon: the rows of
- * a head lie far apart, and the processor does not foresee where the next one begins.
+ * A row cursor walks over rows of a tensor, to read them or to prefetch them: the rows of a head
+ * lie far apart, and the processor does not predict where the next one begins.
  */
 #ifndef FLASH_KERNELS_CPU_ROW_CURSOR_H
 #define FLASH_KERNELS_CPU_ROW_CURSOR_H
@@ -8,7 +8,6 @@
 #include "cpu/prefetch.h"
 #include "cpu/rows.h"
 
-/* K or V of a task, in pages. */
 typedef struct paged_keys {
     const flash_params_t *p;
     const cpu_task_t *task;
@@ -16,8 +15,7 @@ typedef struct paged_keys {
     int32_t dtype;
 } paged_keys_t;
 
-/* Rows of a tensor, token after token some heads side by side; of keys in pages, page after page.
- */
+/* The cursor goes through n_heads heads of each token; keys in pages go page by page. */
 typedef struct row_cursor {
     const char *row;
     int64_t to_next_head;  /* bytes */
@@ -31,7 +29,6 @@ typedef struct row_cursor {
     int64_t n_in_page;         /* rows left of this page */
 } row_cursor_t;
 
-/* The task's rows of Q or O. */
 static inline row_cursor_t cursor_at_rows(const flash_params_t *p, const cpu_task_t *task,
                                           int32_t dtype, int64_t d, const void *data,
                                           const flash_strides_t *stride) {
@@ -48,7 +45,6 @@ static inline row_cursor_t cursor_at_rows(const flash_params_t *p, const cpu_tas
     return cursor;
 }
 
-/* The task's keys of its head in K or V, where they lie in pages. */
 static inline row_cursor_t cursor_at_pages(const paged_keys_t *pages, int64_t d,
                                            flash_range_t keys) {
     const int64_t size = element_size(pages->dtype);
@@ -70,7 +66,6 @@ static inline void enter_page(row_cursor_t *cursor) {
     cursor->next_page += cursor->n_in_page;
 }
 
-/* The task's keys of its head in K or V, where they lie in one run. */
 static inline row_cursor_t cursor_at_keys(const cpu_task_t *task, int32_t dtype, int64_t d,
                                           const void *data, const flash_strides_t *stride,
                                           flash_range_t keys) {
@@ -85,7 +80,7 @@ static inline row_cursor_t cursor_at_keys(const cpu_task_t *task, int32_t dtype,
     return cursor;
 }
 
-/* The next row; NULL: there are no more. */
+/* Returns the next row; NULL: there are no more. */
 ALWAYS_INLINE const char *cursor_next(row_cursor_t *cursor) {
     if (cursor->n_left <= 0)
         return NULL;
@@ -104,14 +99,12 @@ ALWAYS_INLINE const char *cursor_next(row_cursor_t *cursor) {
     return row;
 }
 
-/* Brings the next row, if there is one, to the level 2 cache. */
 ALWAYS_INLINE void prefetch_next(row_cursor_t *cursor) {
     const char *row = cursor_next(cursor);
     if (row)
         prefetch_row(row, cursor->row_bytes);
 }
 
-/* Brings it to the level 1 cache. */
 ALWAYS_INLINE void prefetch_next_near(row_cursor_t *cursor) {
     const char *row = cursor_next(cursor);
     if (row)

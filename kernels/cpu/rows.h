@@ -1,6 +1,6 @@
 /*
- * Where the packed rows of a task (see cpu_kernel.h) and its keys lie in the tensors, and which
- * keys the rows see.
+ * This file finds where the packed rows of a task (cpu_kernel.h) and its keys lie in the tensors,
+ * and which keys each row sees.
  */
 #ifndef FLASH_KERNELS_CPU_ROWS_H
 #define FLASH_KERNELS_CPU_ROWS_H
@@ -9,20 +9,19 @@
 #include "cpu/convert.h"
 #include "cpu/cpu_kernel.h"
 
-/* The query and the head that a packed row stands for. */
 typedef struct cpu_row {
     int64_t query; /* within the sequence */
     int64_t head;
 } cpu_row_t;
 
-/* Row of the task, counted from task->row_begin. */
+/* Returns a row of the task, counted from task->row_begin. */
 static inline cpu_row_t cpu_row(const flash_params_t *p, const cpu_task_t *task, int64_t row) {
     const int64_t packed = task->row_begin + row;
     const cpu_row_t r = {packed / p->group, (int64_t)task->head_kv * p->group + packed % p->group};
     return r;
 }
 
-/* The row after it: what cpu_row() would give, without a division. */
+/* Returns the row after one, as cpu_row() would, without a division. */
 static inline cpu_row_t cpu_next_row(const flash_params_t *p, const cpu_task_t *task,
                                      cpu_row_t row) {
     const int64_t first = (int64_t)task->head_kv * p->group;
@@ -33,7 +32,7 @@ static inline cpu_row_t cpu_next_row(const flash_params_t *p, const cpu_task_t *
     return row;
 }
 
-/* Index of the row's first element in Q or O. */
+/* Returns the index of the row's first element in Q or O. */
 static inline int64_t cpu_row_index(const cpu_task_t *task, const flash_strides_t *stride,
                                     cpu_row_t row) {
     return task->batch_index * stride->batch + (task->sequence.q_begin + row.query) * stride->seq +
@@ -42,11 +41,10 @@ static inline int64_t cpu_row_index(const cpu_task_t *task, const flash_strides_
 
 /* ---- Keys ---- */
 
-/* K or V of a problem. */
 typedef struct cpu_kv {
     const void *data;
     const flash_strides_t *stride;
-    const int32_t *table; /* ids of its pages, where there are any */
+    const int32_t *table; /* page table; NULL: not paged */
 } cpu_kv_t;
 
 static inline cpu_kv_t cpu_kv_k(const flash_params_t *p) {
@@ -63,14 +61,13 @@ static inline bool cpu_is_paged(const flash_params_t *p) {
     return p->pages.page_size > 0;
 }
 
-/* The run that the key is in, where keys are not in pages. */
+/* Returns the run that holds the key. Keys are not in pages. */
 static inline flash_kv_run_t cpu_key_run(const cpu_task_t *task, int64_t key) {
     return flash_kv_run(&task->sequence, task->batch_index, key);
 }
 
-/* The run that the key is in, where keys are in pages. An id that another thread has changed since
- * it was checked, and that is no page, is read as page 0; the compiler must not read it again after
- * that. */
+/* Returns the run, a page, that holds the key. Another thread may change an id after it was
+ * checked: what is no page then is read as page 0, and the compiler must not read the id again. */
 static inline flash_kv_run_t cpu_page_run(const flash_params_t *p, const cpu_task_t *task,
                                           const int32_t *table, int64_t key) {
     const int64_t first_id = flash_kv_first_id(p, task->batch_index);
@@ -81,7 +78,7 @@ static inline flash_kv_run_t cpu_page_run(const flash_params_t *p, const cpu_tas
     return run;
 }
 
-/* Index of the first element of a key in K or V. */
+/* Returns the index of a key's first element in K or V. */
 static inline int64_t cpu_key_index(const flash_params_t *p, const cpu_task_t *task,
                                     const cpu_kv_t *kv, int64_t key) {
     const flash_kv_run_t run =
@@ -89,14 +86,14 @@ static inline int64_t cpu_key_index(const flash_params_t *p, const cpu_task_t *t
     return flash_kv_offset(kv->stride, &run, task->head_kv);
 }
 
-/* The first keys of a range, `most` of them at most. */
+/* Returns the first keys of a range, at most `most`. */
 static inline flash_range_t cpu_first_keys(flash_range_t keys, int32_t most) {
     const int32_t left = keys.end - keys.begin;
     const flash_range_t first = {keys.begin, keys.begin + (left < most ? left : most)};
     return first;
 }
 
-/* Those of them that lie in one page. */
+/* Returns the first keys of a range that lie in one page, at most `most`. */
 static inline flash_range_t cpu_first_of_page(const flash_params_t *p, flash_range_t keys,
                                               int32_t most) {
     const int64_t page = flash_kv_page_of(&p->pages, keys.begin);
@@ -104,14 +101,13 @@ static inline flash_range_t cpu_first_of_page(const flash_params_t *p, flash_ran
     return cpu_first_keys(keys, in_page < most ? (int32_t)in_page : most);
 }
 
-/* Whether a range of keys lies in one page. */
 static inline bool cpu_in_one_page(const flash_params_t *p, flash_range_t keys) {
     return cpu_first_of_page(p, keys, keys.end - keys.begin).end == keys.end;
 }
 
 /* ---- What rows see, and their LSE ---- */
 
-/* Keys of the task that the row sees; {0, 0} when there are none. */
+/* Returns the keys of the task that the row sees; {0, 0} when there are none. */
 static inline flash_range_t cpu_row_keys(const flash_params_t *p, const cpu_task_t *task,
                                          cpu_row_t row) {
     flash_range_t keys = flash_visible_keys(p, &task->sequence, row.query);
@@ -128,7 +124,7 @@ static inline bool cpu_wants_lse(const flash_params_t *p, const cpu_task_t *task
     return task->lse_partial != NULL || p->lse != NULL;
 }
 
-/* LSE of row number `index` of the task, to where it is wanted. */
+/* Stores the LSE of row `index` of the task, as a partial result or in the caller's tensor. */
 static inline void cpu_store_lse(const flash_params_t *p, const cpu_task_t *task, int64_t index,
                                  cpu_row_t row, float lse) {
     if (task->lse_partial)

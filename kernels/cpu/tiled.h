@@ -1,24 +1,27 @@
 /*
- * Tiled attention for a vector instruction set, written once. A family's header (avx512.h, ...)
- * defines the primitives below and includes this file; the instruction set itself stays there.
+ * This is tiled attention for a vector instruction set, written once. A family's header (avx512.h,
+ * ...) defines the primitives below and includes this file; the instruction set itself stays there.
  *
- * A task's rows are cut into tiles of TILE_ROWS; its keys into blocks of B_c. For each block:
- * scores S = Q K^T, softmax of each row over exactly the keys that it sees, O += P V. The task's
- * way (cpu_kernel.h) says how it reads the block: packed    CPU_WAY_SHARED, CPU_WAY_OWN: K is
- * packed transposed and V as it is, in words (words.h), and both products run through one
- * register-blocked micro-kernel (multiply_tile) in place  CPU_WAY_BLOCKS, CPU_WAY_STEPS,
- * CPU_WAY_LONE_ROWS: K and V are read in their own type, and the task may have several heads
- * (few_rows.h) Invariants: no K or V is read but what a row of the task sees, and what a row does
- * not see never enters its O: it is multiplied by zero at most, and only where it is finite (0 *
- * NaN is NaN).
+ * A task's rows are cut into tiles of TILE_ROWS, its keys into blocks of B_c. For each block it
+ * computes scores S = Q K^T, the softmax of each row over exactly the keys that it sees, and O += P
+ * V. The task's way (cpu_kernel.h) says how it reads the block:
  *
- * Primitives
+ *   packed    CPU_WAY_SHARED, CPU_WAY_PRIVATE: K is packed transposed and V as it is, in words
+ *             (words.h); one register-blocked micro-kernel (multiply_tile) computes both products
+ *   in place  CPU_WAY_BLOCKS, CPU_WAY_STEPS, CPU_WAY_SINGLE_ROWS: K and V are read in their own
+ *             type, and the task may have several heads (few_rows.h)
+ *
+ * Two things hold always. No K or V is read but what a row of the task sees. What a row does not
+ * see never enters its O: it is multiplied by zero at most, and only where it is finite (0 * NaN is
+ * NaN).
+ *
+ * The primitives are these:
  *   vec_t, VEC_WIDTH          a vector of fp32, and how many
  *   TILE_ROWS, TILE_VECS      rows and vectors of the micro-kernel's accumulators
  *   DOT_ROWS                  rows of the dot-product micro-kernel's accumulators: 6, times 4 keys,
  *                             or 4, times 2 keys (in_place_scores.h)
  *   vec_zero, vec_set1, vec_add, vec_sub, vec_mul, vec_div, vec_fma (a * b + c)
- *   vec_max                   any order of the operands may win where one is NaN
+ *   vec_max                   either operand may win where one is NaN
  *   vec_select_less           a < b ? x : y, lane by lane (NaN: y)
  *   vec_any_less              a < b in some lane
  *   vec_abs, vec_exp2         2^x, 0 below 2^-125; exact for 0; keeps NaN
@@ -30,11 +33,11 @@
  *                             Nothing is stored in e4m3, and what is loaded of it is 2^8 times too
  *                             small (e4m3.h)
  *   vec_load_e4m3             2 VEC_WIDTH elements of e4m3, likewise
- *   VEC_SPLITS_BF16           1: there are the next two, which cost less than to widen in order
+ *   VEC_SPLITS_BF16           1: there are the next two, which cost less than widening in order
  *   vec_split_bf16            2 VEC_WIDTH elements, the even ones and the odd ones
  *   vec_join                  from that order to the elements' own
- *   VEC_STEP_BYTES            of K or V in place of a step (tuning.h); 0: there are no steps
- *   VEC_ROW_STEP_BYTES        the same for a lone row of fp32 of each head; 0: it is like others
+ *   VEC_STEP_BYTES            of K or V of a step (tuning.h); 0: there are no steps
+ *   VEC_SINGLE_ROW_STEP_BYTES        the same with one row of fp32 per head; 0: as for other rows
  *   VEC_DOTS_BF16             1: there are the next ones; K and V are packed in bf16
  *   vec_dot_bf16              c + a * b summed over pairs of bf16, lane by lane
  *   vec_load_bf16             the first n of 2 VEC_WIDTH elements; the others read as 0
@@ -58,7 +61,6 @@
 _Static_assert(VECTOR_ROW_UNIT % TILE_ROWS == 0 && (int)VECTOR_ROW_UNIT > (int)FEW_ROWS,
                "parts of a block of rows have its tiles, and packed keys as well");
 
-/* Keys of one run. */
 ALWAYS_INLINE tile_keys_t keys_at(const cpu_task_t *task, int32_t dtype, const void *data,
                                   const flash_strides_t *stride, flash_range_t keys) {
     const flash_kv_run_t run = cpu_key_run(task, keys.begin);
@@ -67,7 +69,7 @@ ALWAYS_INLINE tile_keys_t keys_at(const cpu_task_t *task, int32_t dtype, const v
     return from;
 }
 
-/* ---- A block of keys: code that is compiled once, though several ways call it ---- */
+/* ---- A block of keys: compiled once for all ways that call it ---- */
 
 NEVER_INLINE void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
                             const cpu_task_t *task, int32_t dtype, flash_range_t keys) {
@@ -92,28 +94,27 @@ NEVER_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *p
 
 /* ---- A task's keys, block after block ---- */
 
-/* From the blocks that the head's tasks share, which begin at multiples of B_c. */
+/* Attends to the blocks that the head's tasks share, which begin at multiples of B_c. */
 ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t *p,
                                         const cpu_task_t *task, int32_t B_c, flash_range_t keys) {
     keys.begin = keys.begin / B_c * B_c;
-    results_ahead_t ahead = results_ahead(t, p, task, keys, B_c);
+    results_prefetch_t prefetch = results_prefetch(t, p, task, keys, B_c);
     while (keys.begin < keys.end) {
         const flash_range_t block = cpu_first_keys(keys, B_c);
-        request_results(&ahead);
+        prefetch_results(&prefetch);
         use_packed_block(t, task->packed, block.begin / B_c);
         attend_packed(t, p, block, B_c);
         keys.begin = block.end;
     }
 }
 
-/* Packed by the task itself. */
-ALWAYS_INLINE void attend_blocks_own(const tile_scratch_t *t, const flash_params_t *p,
-                                     const cpu_task_t *task, int32_t dtype, int32_t B_c,
-                                     flash_range_t keys) {
-    results_ahead_t ahead = results_ahead(t, p, task, keys, B_c);
+ALWAYS_INLINE void attend_blocks_private(const tile_scratch_t *t, const flash_params_t *p,
+                                         const cpu_task_t *task, int32_t dtype, int32_t B_c,
+                                         flash_range_t keys) {
+    results_prefetch_t prefetch = results_prefetch(t, p, task, keys, B_c);
     while (keys.begin < keys.end) {
         const flash_range_t block = cpu_first_keys(keys, B_c);
-        request_results(&ahead);
+        prefetch_results(&prefetch);
         pack_keys(t, p, task, dtype, block);
         attend_packed(t, p, block, B_c);
         keys.begin = block.end;
@@ -130,15 +131,15 @@ ALWAYS_INLINE void tiled_pack(const flash_config_t *config, const flash_params_t
     pack_keys(&t, p, task, config->dtype, task->keys);
 }
 
-/* Returns the keys that any row of a head sees: of all heads the same. */
+/* Loads the rows of all heads. Returns the keys that any row sees, in all heads the same. */
 ALWAYS_INLINE flash_range_t gather_rows(const tile_scratch_t *t, const flash_params_t *p,
                                         const cpu_task_t *task, int32_t dtype, bool in_place) {
     flash_range_t keys = {0, 0};
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t one = task_of_head(task, head, t->d);
+        const cpu_task_t head_task = task_of_head(task, head, t->d);
         const tile_scratch_t rows = rows_of_head(t, head);
-        keys = find_keys(&rows, p, &one);
-        gather_q(&rows, p, &one, dtype, in_place);
+        keys = find_keys(&rows, p, &head_task);
+        gather_q(&rows, p, &head_task, dtype, in_place);
     }
     start_rows(t);
     return keys;
@@ -147,13 +148,13 @@ ALWAYS_INLINE flash_range_t gather_rows(const tile_scratch_t *t, const flash_par
 ALWAYS_INLINE void store_heads(const tile_scratch_t *t, const flash_params_t *p,
                                const cpu_task_t *task, int32_t dtype) {
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t one = task_of_head(task, head, t->d);
+        const cpu_task_t head_task = task_of_head(task, head, t->d);
         const tile_scratch_t rows = rows_of_head(t, head);
-        store_rows(&rows, p, &one, dtype);
+        store_rows(&rows, p, &head_task, dtype);
     }
 }
 
-/* A task's blocks of keys, as its way says. packs: a constant; false: keys are in place. */
+/* Attends to the task's keys, as its way says. packs is a constant; false: keys are in place. */
 ALWAYS_INLINE void attend_blocks(tile_scratch_t *t, const flash_config_t *config,
                                  const flash_params_t *p, const cpu_task_t *task,
                                  flash_range_t keys, const bool packs) {
@@ -164,14 +165,14 @@ ALWAYS_INLINE void attend_blocks(tile_scratch_t *t, const flash_config_t *config
             attend_blocks_shared(t, p, task, B_c, keys);
         add_parts(t);
         break;
-    case CPU_WAY_OWN:
+    case CPU_WAY_PRIVATE:
         if (packs)
-            attend_blocks_own(t, p, task, dtype, B_c, keys);
+            attend_blocks_private(t, p, task, dtype, B_c, keys);
         add_parts(t);
         break;
     case CPU_WAY_BLOCKS:
     case CPU_WAY_STEPS:
-    case CPU_WAY_LONE_ROWS:
+    case CPU_WAY_SINGLE_ROWS:
         attend_few_rows(t, p, task, dtype, B_c, keys);
         break;
     case CPU_WAY_ROW_BY_ROW: /* no way of a vector family */
@@ -181,13 +182,13 @@ ALWAYS_INLINE void attend_blocks(tile_scratch_t *t, const flash_config_t *config
     }
 }
 
-/* packs: as attend_blocks(). */
+/* Computes the task; packs as in attend_blocks(). */
 ALWAYS_INLINE void tiled_attend(const flash_config_t *config, const flash_params_t *p,
                                 const cpu_task_t *task, void *scratch, const bool packs) {
     const int32_t dtype = config->dtype;
     const int64_t d = config->d_head ? config->d_head : p->d_head;
     const int64_t n_rows = task->row_end - task->row_begin;
-    const bool in_place = !packs || (task->way != CPU_WAY_SHARED && task->way != CPU_WAY_OWN);
+    const bool in_place = !packs || (task->way != CPU_WAY_SHARED && task->way != CPU_WAY_PRIVATE);
     const int32_t columns = in_place ? min32(config->B_c, in_place_keys(task->way)) : config->B_c;
     tile_scratch_t t = divide_scratch(scratch, cpu_scratch_rows(config->B_r, n_rows), columns, d,
                                       n_rows, task->n_heads);
@@ -201,8 +202,8 @@ ALWAYS_INLINE void tiled_forward(const flash_config_t *config, const flash_param
     if (task->way == CPU_WAY_PACK) {
         tiled_pack(config, p, task, scratch);
     } else if (config->dtype == FLASH_DTYPE_E4M3) {
-        const flash_params_t own = e4m3_params(p);
-        tiled_attend(config, &own, task, scratch, true);
+        const flash_params_t scaled = e4m3_params(p);
+        tiled_attend(config, &scaled, task, scratch, true);
     } else {
         tiled_attend(config, p, task, scratch, true);
     }

@@ -1,7 +1,7 @@
 /*
- * What the compilers must do with code that works on vector registers: inline it, unroll loops
- * over arrays of vectors completely, so that the arrays become registers, keep a micro-kernel apart
- * from its caller, whose variables would take its registers, and favour what mostly happens.
+ * This file says what the compilers must do with code that works on vector registers: inline it;
+ * unroll loops over arrays of vectors completely, so that the arrays become registers; and compile
+ * a micro-kernel apart from its caller, whose variables would take its registers.
  */
 #ifndef FLASH_KERNELS_CPU_VECTOR_H
 #define FLASH_KERNELS_CPU_VECTOR_H

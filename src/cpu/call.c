@@ -131,7 +131,7 @@ static void run_split(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, i
     const int64_t split = (task.keys.begin - cut->keys.begin) / cut->keys_per_split;
     const int64_t row = partial_row(call, b, task.head_kv) + split * cut->n_rows;
     if (next.n_heads == task.n_heads) /* it prefetches as many rows as it reads */
-        task.ahead = (cpu_ahead_t){next.keys, next.head_kv};
+        task.prefetch = (cpu_prefetch_t){next.keys, next.head_kv};
     task.o_partial = call->o_partial + row * p->d_head;
     task.lse_partial = call->lse_partial + row;
     call->kernel(p, &task, scratch);

@@ -72,8 +72,8 @@ cpu_task_t cpu_plan_row_task(const cpu_plan_t *plan, const flash_params_t *param
 int64_t cpu_plan_n_split_tasks(const cpu_plan_t *plan, const flash_params_t *params,
                                const cpu_cut_t *cut, int32_t batch_index);
 
-/* Makes task `index` of a sequence that is split; the caller sets the partial results and `ahead`.
- * The task has no keys when index is beyond the last one. */
+/* Makes task `index` of a sequence that is split; the caller sets the partial results and what to
+ * prefetch. The task has no keys when index is beyond the last one. */
 cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *params,
                                const cpu_cut_t *cut, int32_t batch_index, int64_t index);
 

@@ -53,8 +53,8 @@ static bool wants_steps(const cpu_family_t *family, const flash_config_t *config
 
 static cpu_way_t way_in_place(const cpu_family_t *family, const flash_config_t *config,
                               const flash_params_t *params, int64_t n_rows) {
-    if (family->lone_row_step_bytes > 0 && config->dtype == FLASH_DTYPE_FP32 && n_rows == 1)
-        return CPU_WAY_LONE_ROWS;
+    if (family->single_row_step_bytes > 0 && config->dtype == FLASH_DTYPE_FP32 && n_rows == 1)
+        return CPU_WAY_SINGLE_ROWS;
     return wants_steps(family, config, params) ? CPU_WAY_STEPS : CPU_WAY_BLOCKS;
 }
 
@@ -81,7 +81,7 @@ cpu_way_t cpu_way(const cpu_family_t *family, const flash_config_t *config,
         return CPU_WAY_DECODE;
     if (n_rows <= few_rows(family, config, keys))
         return way_in_place(family, config, params, n_rows);
-    return keys == CPU_KEYS_PACKED ? CPU_WAY_SHARED : CPU_WAY_OWN;
+    return keys == CPU_KEYS_PACKED ? CPU_WAY_SHARED : CPU_WAY_PRIVATE;
 }
 
 bool cpu_way_is_in_place(cpu_way_t way) {
@@ -89,5 +89,5 @@ bool cpu_way_is_in_place(cpu_way_t way) {
 }
 
 bool cpu_way_has_steps(cpu_way_t way) {
-    return way == CPU_WAY_STEPS || way == CPU_WAY_LONE_ROWS;
+    return way == CPU_WAY_STEPS || way == CPU_WAY_SINGLE_ROWS;
 }

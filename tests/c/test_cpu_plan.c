@@ -95,21 +95,21 @@ static void many_rows_pack_their_keys_or_share_them(void **state) {
     for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++) {
         const int32_t arch = archs[i], bf16 = FLASH_DTYPE_BF16;
         assert_int_equal(way_of(arch, bf16, CPU_KEYS_PACKED, 40), CPU_WAY_SHARED);
-        assert_int_equal(way_of(arch, bf16, CPU_KEYS_ALONE, 40), CPU_WAY_OWN);
-        assert_int_equal(way_of(arch, bf16, CPU_KEYS_SPLIT, 40), CPU_WAY_OWN);
+        assert_int_equal(way_of(arch, bf16, CPU_KEYS_ALONE, 40), CPU_WAY_PRIVATE);
+        assert_int_equal(way_of(arch, bf16, CPU_KEYS_SPLIT, 40), CPU_WAY_PRIVATE);
     }
 }
 
 static void few_rows_read_keys_where_they_lie(void **state) {
     static const expected_way_t expected[] = {
         {FLASH_ARCH_AVX2, FLASH_DTYPE_BF16, CPU_KEYS_ALONE, 12, CPU_WAY_STEPS},
-        {FLASH_ARCH_AVX2, FLASH_DTYPE_BF16, CPU_KEYS_ALONE, 13, CPU_WAY_OWN},
+        {FLASH_ARCH_AVX2, FLASH_DTYPE_BF16, CPU_KEYS_ALONE, 13, CPU_WAY_PRIVATE},
         {FLASH_ARCH_AVX2, FLASH_DTYPE_BF16, CPU_KEYS_PACKED, 12, CPU_WAY_STEPS},
         {FLASH_ARCH_AVX2, FLASH_DTYPE_BF16, CPU_KEYS_SPLIT, 24, CPU_WAY_STEPS},
         {FLASH_ARCH_AVX2, FLASH_DTYPE_FP32, CPU_KEYS_SPLIT, 16, CPU_WAY_STEPS},
-        {FLASH_ARCH_AVX2, FLASH_DTYPE_FP32, CPU_KEYS_SPLIT, 17, CPU_WAY_OWN},
+        {FLASH_ARCH_AVX2, FLASH_DTYPE_FP32, CPU_KEYS_SPLIT, 17, CPU_WAY_PRIVATE},
         {FLASH_ARCH_NEON, FLASH_DTYPE_BF16, CPU_KEYS_SPLIT, 24, CPU_WAY_BLOCKS},
-        {FLASH_ARCH_AVX512, FLASH_DTYPE_FP32, CPU_KEYS_SPLIT, 1, CPU_WAY_LONE_ROWS},
+        {FLASH_ARCH_AVX512, FLASH_DTYPE_FP32, CPU_KEYS_SPLIT, 1, CPU_WAY_SINGLE_ROWS},
         {FLASH_ARCH_AVX512, FLASH_DTYPE_FP32, CPU_KEYS_SPLIT, 2, CPU_WAY_STEPS},
         {FLASH_ARCH_AVX512, FLASH_DTYPE_BF16, CPU_KEYS_SPLIT, 1, CPU_WAY_STEPS},
     };
@@ -133,11 +133,11 @@ static void tiles_decode_two_to_sixteen_rows_of_bf16(void **state) {
         {FLASH_ARCH_AMX, FLASH_DTYPE_BF16, CPU_KEYS_SPLIT, 1, CPU_WAY_STEPS},
         {FLASH_ARCH_AMX, FLASH_DTYPE_BF16, CPU_KEYS_SPLIT, 2, CPU_WAY_DECODE},
         {FLASH_ARCH_AMX, FLASH_DTYPE_BF16, CPU_KEYS_ALONE, 16, CPU_WAY_DECODE},
-        {FLASH_ARCH_AMX, FLASH_DTYPE_BF16, CPU_KEYS_SPLIT, 17, CPU_WAY_OWN},
+        {FLASH_ARCH_AMX, FLASH_DTYPE_BF16, CPU_KEYS_SPLIT, 17, CPU_WAY_PRIVATE},
         {FLASH_ARCH_AMX, FLASH_DTYPE_BF16, CPU_KEYS_PACKED, 12, CPU_WAY_STEPS},
         {FLASH_ARCH_AMX, FLASH_DTYPE_BF16, CPU_KEYS_PACKED, 13, CPU_WAY_SHARED},
         {FLASH_ARCH_AMX, FLASH_DTYPE_FP16, CPU_KEYS_SPLIT, 12, CPU_WAY_STEPS},
-        {FLASH_ARCH_AMX, FLASH_DTYPE_FP16, CPU_KEYS_SPLIT, 13, CPU_WAY_OWN},
+        {FLASH_ARCH_AMX, FLASH_DTYPE_FP16, CPU_KEYS_SPLIT, 13, CPU_WAY_PRIVATE},
     };
     const flash_params_t p = problem(1, 1, 63, 1, 8);
     (void)state;
@@ -333,9 +333,9 @@ static void rows_on_tiles_are_of_several_heads(void **state) {
 }
 
 static void heads_on_tiles_are_fewer(void **state) {
-    const flash_params_t lone = problem(1, 1, 8192, 1, 64), pairs = problem(1, 1, 8192, 2, 64);
+    const flash_params_t single = problem(1, 1, 8192, 1, 64), pairs = problem(1, 1, 8192, 2, 64);
     (void)state;
-    assert_int_equal(plan_with(&AMX_ROW, &lone, 2).heads_together, 32); /* 8 KB a key */
+    assert_int_equal(plan_with(&AMX_ROW, &single, 2).heads_together, 32); /* 8 KB a key */
     assert_int_equal(plan_with(&AMX_ROW, &pairs, 2).heads_together, 16);
 }
 

@@ -25,7 +25,7 @@ static int padded_rows(const problem_t *p) {
 
 static in_place_t square_of_keys(const problem_t *p) {
     const in_place_t keys = {.data = p->keys,
-                             .ahead = p->keys,
+                             .prefetch = p->keys,
                              .stride = p->stride,
                              .n_heads = 1,
                              .adjoin = p->stride == p->d};

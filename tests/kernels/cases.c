@@ -188,8 +188,8 @@ static void draw_values_in_place(test_case_t *c, const drawing_t *how, random_t 
 
 /* ---- Softmax ---- */
 
-/* Rows of scores, which become P in words; origin and sum of each row; and O, which is rescaled
- * where the origin rises. */
+/* Rows of scores, which become P in words; reference and sum of each row; and O, which is rescaled
+ * where the reference rises. */
 static void draw_softmax(test_case_t *c, const drawing_t *how, random_t *r) {
     problem_t *p = &c->problem;
     const bool is_first = one_in(r, 2);

@@ -234,7 +234,7 @@ static void run_values_packed(const problem_t *p, void *const outputs[]) {
 
 static in_place_t keys_in_place(const problem_t *p) {
     const in_place_t keys = {.data = p->keys,
-                             .ahead = p->keys,
+                             .prefetch = p->keys,
                              .stride = p->stride,
                              .head_bytes = p->d * element_size(p->dtype),
                              .n_heads = (int32_t)p->n_heads,
@@ -280,7 +280,7 @@ static void prepare_softmax(const problem_t *p, void *const outputs[]) {
     scratch.o = outputs[2];
     for (int64_t row = 0; row < scratch.n_rows; row++) {
         scratch.has_totals[row] = false;
-        scratch.origin[row] = note[2 * row];
+        scratch.reference[row] = note[2 * row];
         for (int i = 0; i < VEC_WIDTH; i++)
             scratch.sum[16 * row + i] = i == 0 ? note[2 * row + 1] : 0;
     }
@@ -296,7 +296,7 @@ static void finish_softmax(const problem_t *p, void *const outputs[]) {
     float *note = outputs[1];
     (void)p;
     for (int64_t row = 0; row < scratch.n_rows; row++) {
-        note[2 * row] = scratch.origin[row];
+        note[2 * row] = scratch.reference[row];
         note[2 * row + 1] = vec_reduce_add(vec_load(FLASH_DTYPE_FP32, scratch.sum + 16 * row));
     }
 }

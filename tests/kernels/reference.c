@@ -196,8 +196,8 @@ static double scaled_score(const problem_t *p, float score, double *units) {
     return (double)p->softcap * tanh((double)score * (double)p->softmax_scale / (double)p->softcap);
 }
 
-/* A row's scores become P, relative to its origin, which rises to the largest score where that is
- * more than 8 units of log2 above it (tiled/softmax.h). */
+/* A row's scores become P, relative to its reference, which rises to the largest score where that
+ * is more than 8 units of log2 above it (tiled/softmax.h). */
 static void softmax_row_of(const problem_t *p, int64_t row, float *s, float note[2], float *o) {
     const int64_t n_columns = next_multiple(p->n_keys, p->set->word_elements);
     double units = 1, largest = -INFINITY, sum = (double)note[1];
@@ -210,12 +210,12 @@ static void softmax_row_of(const problem_t *p, int64_t row, float *s, float note
         for (int64_t i = 0; i < p->d; i++)
             o[i] = (float)((double)o[i] * factor);
     }
-    const double origin = isinf(note[0]) ? 0 : (double)note[0];
+    const double reference = isinf(note[0]) ? 0 : (double)note[0];
     float weights[512];
     for (int64_t key = 0; key < n_columns; key++) {
         const bool seen = sees(p, row, key);
         const double score = seen ? scaled_score(p, s[key], &units) : 0;
-        weights[key] = seen ? (float)exp2_or_zero((score - origin) * units) : 0;
+        weights[key] = seen ? (float)exp2_or_zero((score - reference) * units) : 0;
         sum += (double)weights[key];
     }
     for (int64_t key = 0; key < n_columns; key++)

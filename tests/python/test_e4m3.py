@@ -22,7 +22,7 @@ from problems import AttentionProblem, check, configs_for, make_inputs, run
 # Ways of CPU kernels: few rows in place, packed keys of a task and of a head, split keys.
 PROBLEMS = {
     "one_row": AttentionProblem(2, 1, 300, 4, 2, 64, E4M3),
-    "lone_rows": AttentionProblem(2, 1, 300, 3, 3, 128, E4M3),
+    "single_rows": AttentionProblem(2, 1, 300, 3, 3, 128, E4M3),
     "few_rows": AttentionProblem(1, 3, 200, 6, 2, 72, E4M3, causal=True),
     "odd_columns": AttentionProblem(2, 5, 90, 2, 2, 37, E4M3),
     "one_block": AttentionProblem(1, 40, 130, 2, 1, 128, E4M3, causal=True),

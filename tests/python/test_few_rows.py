@@ -41,13 +41,13 @@ def test_heads_side_by_side(n_heads_kv: int, d_head: int, group: int, dtype: str
 @pytest.mark.parametrize("softcap", [0.0, 5.0])
 @pytest.mark.parametrize("window", [(-1, -1), (90, 0)], ids=str)
 @pytest.mark.parametrize("seqlen_k", [1, 63, 64, 65, 127, 1000, 2113])
-def test_lone_rows(seqlen_k: int, window: tuple[int, int], softcap: float) -> None:
+def test_single_rows(seqlen_k: int, window: tuple[int, int], softcap: float) -> None:
     p = replace(FEW, n_heads=5, n_heads_kv=5, seqlen_k=seqlen_k, dtype="float32")
     check_every_kernel(replace(p, window_size=window, softcap=softcap))
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_poison_in_a_value_that_a_lone_row_does_not_see(poison: float) -> None:
+def test_poison_in_a_value_that_a_single_row_does_not_see(poison: float) -> None:
     p = replace(FEW, n_heads=5, n_heads_kv=5, dtype="float32", window_size=(90, 0))
     for config in configs_for(p):
         q, k, v = make_inputs(p)

@@ -26,7 +26,7 @@ every_page_size = pytest.mark.parametrize("page_size", PAGE_SIZES)
 # or not.
 PROBLEMS = {
     "decode": AttentionProblem(6, 1, 300, 4, 2, 64, "bfloat16", seqused_k=(0, 1, 63, 64, 65, 300)),
-    "lone rows": AttentionProblem(3, 1, 200, 3, 3, 80, seqused_k=(200, 64, 129)),
+    "single rows": AttentionProblem(3, 1, 200, 3, 3, 80, seqused_k=(200, 64, 129)),
     "one long": AttentionProblem(3, 1, 5000, 8, 2, 64, "bfloat16", seqused_k=(5000, 0, 65)),
     "several queries": AttentionProblem(2, 4, 2100, 8, 2, 64, "float16", causal=True),
     "heads together": AttentionProblem(1, 2, 1500, 22, 11, 128, "bfloat16", causal=True),

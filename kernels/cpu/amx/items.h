@@ -1,6 +1,6 @@
 /*
  * This file makes a sequence of items of a task's work. An item is a strip of 32 rows against a
- * block of keys; each block has an item for every strip that sees some of it.
+ * block of keys; a block has an item for every strip that sees some of it.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_ITEMS_H
 #define FLASH_KERNELS_CPU_AMX_ITEMS_H
@@ -8,14 +8,13 @@
 #include "cpu/amx/multiply.h"
 #include "cpu/amx/softmax.h"
 
-/* These are the keys that some row of a strip sees, and those that all of its rows see; either may
- * be empty. */
+/* Some row of a strip sees `any`, all of its rows see `common`; either may be empty. */
 typedef struct strip_keys {
     flash_range_t any;
     flash_range_t common;
 } strip_keys_t;
 
-/* This is how far a task's rows are on their way through consecutive blocks of packed keys. */
+/* This is a task's state while it goes through consecutive blocks of packed keys. */
 typedef struct amx_run {
     const amx_scratch_t *t;
     const strip_keys_t *strips;
@@ -23,15 +22,15 @@ typedef struct amx_run {
     void *packed;   /* its blocks */
     int32_t key;    /* of block 0 */
     int64_t block;  /* of the next item */
-    int64_t n_left; /* blocks, that of the next item included */
+    int64_t n_left; /* blocks, with that of the next item */
     int64_t strip;  /* of the next item */
     int buffer;
     uint32_t started;  /* strips, a bit each */
     operands_t loaded; /* in the tile registers */
-    uint32_t *bad;     /* [strips], rows that are to be computed in another way: a bit each */
+    uint32_t *bad;     /* [strips], a bit for each row that is to be recomputed */
 } amx_run_t;
 
-/* Says whether the strip sees keys of the present block, and fills in the item if it does. */
+/* Says whether the strip sees keys of the present block, and makes the item if it does. */
 ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
     const amx_scratch_t *t = run->t;
     const flash_range_t any = run->strips[strip].any;
@@ -54,7 +53,7 @@ ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
     return true;
 }
 
-/* Fills in the next item of the run, or returns false where it has no more. */
+/* Makes the next item, or returns false: there are no more. */
 static inline bool next_item(amx_run_t *run, amx_item_t *item) {
     for (; run->n_left > 0; run->n_left--, run->block++) {
         while (run->strip < run->t->n_strips)

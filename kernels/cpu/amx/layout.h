@@ -1,18 +1,33 @@
 /*
- * Memory of the AMX family: operands as the tile registers want them. Plain C: the host library
- * reserves the memory from these sizes.
+ * This file says how the AMX family lays out its memory, and how much it needs. It is plain C,
+ * since the host library computes the sizes, too.
  *
- * Everything is transposed: scores are S^T = K Q^T and results O^T = V^T P^T, a column for each row
- * of the task, so that what belongs to a row (maximum, sum, the keys it sees) is a lane of vectors.
+ * Everything is transposed: scores are S^T = K Q^T and results O^T = V^T P^T, with a column for
+ * each row of the task. So what belongs to a row (maximum, sum, the keys it sees) is a lane of
+ * vectors.
  *
- * Everything is made of squares of 32. A square of bf16 operands is two tiles of 16 rows x 64 bytes
- * (2 KB), a square of fp32 results is [32][32] (4 KB).
- *   K, V^T    left operands: two tiles of 16 rows each (keys; columns of d), a row 32 consecutive
- *             terms of the contraction (columns of d; keys)
- *   Q^T, P^T  right operands: two tiles of 16 rows of the task each, a row of the tile two
- *             consecutive terms of the contraction for each of them
- * fp16 is held exactly as the sum of two bf16 terms, high and low: two squares in place of one. A Q
- * of fp32 is the sum of three, whatever the type of K and V.
+ * Everything is made of squares of 32 x 32. A square of operands is two tiles of 16 rows x 64 bytes
+ * of bf16, one after the other (2 KB); a square of results is [32][32] fp32 (4 KB).
+ *
+ *   left operand                 right operand                 result
+ *   K: keys x d                  Q^T: d x rows                 S^T: keys x rows
+ *   V^T: d x keys                P^T: keys x rows              O^T: d x rows
+ *
+ *     32 columns of d              16 rows      16 rows          16 rows  16 rows
+ *   +--------------------+       +------------+------------+   +--------+--------+
+ *   | key 0 ... 15       |       | d 0, 1     | d 0, 1     |   |        |        |  16 keys
+ *   +--------------------+       | d 2, 3     | d 2, 3     |   +--------+--------+
+ *   | key 16 ... 31      |       |    ...     |    ...     |   |        |        |  16 keys
+ *   +--------------------+       +------------+------------+   +--------+--------+
+ *
+ * (V^T, P^T and O^T are the same with keys and d exchanged.)
+ *
+ *   block    K   [B_c / 32][d / 32][terms] squares
+ *            V^T [d / 32][B_c / 32][terms] squares
+ *            bad [B_c / 32] masks: a bit for each key that holds infinity or NaN
+ *
+ * fp16 is exactly the sum of two bf16 terms, high and low, which take two squares. A Q of fp32 is
+ * the sum of three, whatever the type of K and V.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_LAYOUT_H
 #define FLASH_KERNELS_CPU_AMX_LAYOUT_H
@@ -38,20 +53,18 @@ static inline uint64_t amx_squares(int64_t n) {
     return ((uint64_t)n + AMX_SQUARE - 1) / AMX_SQUARE;
 }
 
-/* Squares of scores at a time. Beside their exponentials runs P V of about one square along d, and
- * the level 1 cache has room for little more than P and Q. */
+/* Returns how many squares of scores are computed at a time. Beside their exponentials runs P V of
+ * about one square along d, and the level 1 cache has room for little more than P and Q. */
 static inline int32_t amx_chunk(const flash_config_t *config, int64_t d_head) {
     const uint64_t share = amx_squares(config->B_c) / amx_squares(d_head);
     return share < 1 ? 1 : share > AMX_CHUNK_MAX ? AMX_CHUNK_MAX : (int32_t)share;
 }
 
-/* bf16 terms of an element. */
 static inline int32_t amx_terms_of(int32_t dtype) {
     DTYPES_KNOWN(4); /* the family has no rows of e4m3 */
     return dtype == FLASH_DTYPE_FP32 ? 3 : dtype == FLASH_DTYPE_FP16 ? 2 : 1;
 }
 
-/* bf16 terms of the operands. */
 typedef struct amx_terms {
     int32_t keys; /* of K, V and P */
     int32_t q;
@@ -66,19 +79,17 @@ static inline uint64_t amx_mask_bytes(const flash_config_t *config) {
     return (amx_squares(config->B_c) * sizeof(uint32_t) + 63) / 64 * 64;
 }
 
-/* A block of B_c packed keys: K [B_c / 32][d / 32][terms] squares, V^T [d / 32][B_c / 32][terms]
- * squares, and a mask of keys for each square of them: those that hold infinity or NaN. */
 static inline uint64_t amx_block_size(const flash_config_t *config, int64_t d_head) {
     const uint64_t squares = amx_squares(config->B_c) * amx_squares(d_head);
     return 2 * squares * (uint64_t)amx_terms_of(config->dtype) * AMX_OPERAND_BYTES +
            amx_mask_bytes(config);
 }
 
-/* What a task of so many rows needs: see amx_scratch_t, which divides it. */
+/* Returns the scratch bytes of a task of so many rows, which amx_divide_scratch() divides. */
 static inline uint64_t amx_scratch_size(const flash_config_t *config, const flash_params_t *params,
                                         int64_t n_rows) {
-    const amx_terms_t of = amx_terms(config, params);
-    const uint64_t terms = (uint64_t)of.keys, q_terms = (uint64_t)of.q;
+    const amx_terms_t n_terms = amx_terms(config, params);
+    const uint64_t terms = (uint64_t)n_terms.keys, q_terms = (uint64_t)n_terms.q;
     const uint64_t rows = amx_squares(n_rows), keys = amx_squares(config->B_c);
     const uint64_t columns = amx_squares(params->d_head);
     const uint64_t q = rows * columns * q_terms * AMX_OPERAND_BYTES;
@@ -90,7 +101,7 @@ static inline uint64_t amx_scratch_size(const flash_config_t *config, const flas
            amx_block_size(config, params->d_head);
 }
 
-/* Whether a head with so many rows, where its tasks split the keys, is decoded on tiles. */
+/* Says whether a head with so many rows is decoded on tile registers where its keys are split. */
 static inline bool amx_decodes(const flash_config_t *config, const flash_params_t *params,
                                int64_t n_rows) {
     return config->dtype == FLASH_DTYPE_BF16 && params->q_dtype == FLASH_DTYPE_BF16 &&
@@ -98,7 +109,7 @@ static inline bool amx_decodes(const flash_config_t *config, const flash_params_
            n_rows <= AMX_DECODE_MAX_ROWS;
 }
 
-/* What a task of few rows needs (amx_decode.h divides it): they are padded to at most 2 B_r. */
+/* Returns the scratch bytes of a task that decodes; its rows are padded to at most 2 B_r. */
 static inline uint64_t amx_decode_scratch_size(const flash_config_t *config, int64_t d_head) {
     const uint64_t rows = (uint64_t)config->B_r, d = (uint64_t)d_head;
     const uint64_t q_and_o = 2 * rows * d * (2 + sizeof(float)), lanes = rows * 2 * 64;

@@ -1,12 +1,11 @@
 /*
- * The first and the last step of an AMX task: what its rows see, rows of O out of scratch memory.
+ * This file finds what the rows of an AMX task see, at its beginning, and stores O at its end.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_LOAD_STORE_H
 #define FLASH_KERNELS_CPU_AMX_LOAD_STORE_H
 
 #include "cpu/amx/attend.h"
 
-/* Keys that some row of a strip sees, and those that all of them see. */
 ALWAYS_INLINE strip_keys_t keys_of_strip(const amx_scratch_t *t, int64_t strip) {
     strip_keys_t keys = {{INT32_MAX, 0}, {0, INT32_MAX}};
     for (int64_t row = strip * AMX_SQUARE; row < (strip + 1) * AMX_SQUARE; row += VEC_WIDTH) {
@@ -21,7 +20,7 @@ ALWAYS_INLINE strip_keys_t keys_of_strip(const amx_scratch_t *t, int64_t strip) 
     return keys;
 }
 
-/* Fills begin and end of each row, and what each strip sees; returns what any row sees. Rows that
+/* Fills begin and end of each row, and what each strip sees. Returns what any row sees. Rows that
  * the last strip lacks see what its last row does. */
 static inline flash_range_t find_strip_keys(const amx_scratch_t *t, const flash_params_t *p,
                                             const cpu_task_t *task,
@@ -44,7 +43,7 @@ static inline flash_range_t find_strip_keys(const amx_scratch_t *t, const flash_
     return all;
 }
 
-/* O itself begins with the first item of each strip. */
+/* Starts the sums and maxima. O is started by the first item of each strip. */
 static inline void start_results(const amx_scratch_t *t) {
     const lanes_t nothing = {{vec_set1(-INFINITY), vec_set1(-INFINITY)}};
     memset(t->sum, 0, (size_t)(t->n_strips * AMX_SQUARE) * sizeof *t->sum);
@@ -54,13 +53,12 @@ static inline void start_results(const amx_scratch_t *t) {
 
 /* ---- O ---- */
 
-/* 16 rows (lanes) of a row of a square of O^T, normalised; zeros where the row saw no key. */
+/* Returns 16 lanes of a row of O^T, normalised; zeros where a row of the task saw no key. */
 ALWAYS_INLINE vec_t normalised(const float *from, vec_t sum, vec_t inverse) {
     const __mmask16 seen = _mm512_cmp_ps_mask(sum, vec_zero(), _CMP_NEQ_UQ);
     return _mm512_maskz_mul_ps(seen, _mm512_load_ps(from), inverse);
 }
 
-/* 32 floats to elements of 16 bits. */
 ALWAYS_INLINE words_t words_of(int32_t dtype, vec_t low, vec_t high) {
     DTYPES_KNOWN(4); /* nothing is stored in e4m3 */
     if (dtype == FLASH_DTYPE_BF16)
@@ -69,7 +67,7 @@ ALWAYS_INLINE words_t words_of(int32_t dtype, vec_t low, vec_t high) {
                               vec_to_halves(dtype, high), 1);
 }
 
-/* 16 rows of a square of O, a row 32 elements of 16 bits, from columns of O^T. */
+/* Stores 16 rows of a square of O, of 32 elements of 16 bits each, from columns of O^T. */
 ALWAYS_INLINE void finish_half(int32_t dtype, const float *from, vec_t sum, uint16_t *to) {
     const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const __m512i alternating = _mm512_or_si512(
@@ -87,7 +85,7 @@ ALWAYS_INLINE void finish_half(int32_t dtype, const float *from, vec_t sum, uint
         _mm512_store_ps(to + i * AMX_SQUARE, pairs[i]);
 }
 
-/* Squares of a strip's O, side by side. */
+/* Normalises and transposes the squares of a strip's O into t->rows, side by side. */
 NEVER_INLINE void finish_strip(const amx_scratch_t *t, int32_t dtype, int64_t strip) {
     const lanes_t sum = lanes_load(t->sum, strip);
     const float *from = t->o + strip * t->columns * AMX_OPERANDS;
@@ -97,7 +95,7 @@ NEVER_INLINE void finish_strip(const amx_scratch_t *t, int32_t dtype, int64_t st
                         t->rows + i + half * (AMX_OPERANDS / 2));
 }
 
-/* The first n rows of a strip in fp32, to where each of them goes. */
+/* Stores the first n rows of a strip in fp32. */
 NEVER_INLINE void store_fp32_strip(const amx_scratch_t *t, int64_t strip, int64_t n,
                                    char *const rows[AMX_SQUARE]) {
     const lanes_t sum = lanes_load(t->sum, strip);
@@ -116,8 +114,7 @@ NEVER_INLINE void store_fp32_strip(const amx_scratch_t *t, int64_t strip, int64_
         }
 }
 
-/* Finds where the first n rows of a strip of fp32 go, the first of which is r: to the task's
- * partial results or to O. */
+/* Finds where the first n rows of a strip of fp32 go, from row r on: to partials or to O. */
 static inline void find_fp32_rows(const flash_params_t *p, const cpu_task_t *task, int64_t strip,
                                   int64_t n, cpu_row_t r, char *rows[AMX_SQUARE]) {
     for (int64_t i = 0; i < n; i++, r = cpu_next_row(p, task, r))
@@ -126,14 +123,12 @@ static inline void find_fp32_rows(const flash_params_t *p, const cpu_task_t *tas
                                                        FLASH_DTYPE_FP32);
 }
 
-/* Row number i of the strip in t->rows, to O. */
 ALWAYS_INLINE void store_o_row(const amx_scratch_t *t, int64_t i, uint16_t *o) {
     const uint16_t *from = t->rows + i * AMX_SQUARE;
     for (int64_t c = 0; c < t->d; c += AMX_SQUARE, from += AMX_OPERANDS)
         _mm512_mask_storeu_epi16(o + c, present(c, t->d), _mm512_load_si512(from));
 }
 
-/* A strip, whose first row is `first`. */
 ALWAYS_INLINE void store_strip(const amx_scratch_t *t, const flash_params_t *p,
                                const cpu_task_t *task, int32_t dtype, int64_t strip,
                                cpu_row_t first) {
@@ -151,8 +146,7 @@ ALWAYS_INLINE void store_strip(const amx_scratch_t *t, const flash_params_t *p,
     }
 }
 
-/* Sets the bits of rows that are to be computed in another way: bit r of bad[s] is row r of strip
- * s. */
+/* Stores O and LSE. Sets bit r of bad[s] where row r of strip s is to be recomputed. */
 ALWAYS_INLINE void store_results(const amx_scratch_t *t, const flash_params_t *p,
                                  const cpu_task_t *task, int32_t dtype, uint32_t *bad) {
     cpu_row_t r = cpu_row(p, task, 0);

@@ -1,8 +1,10 @@
 /*
- * Q, K and V in the order of the tile registers (layout.h), zeros beyond d and beyond the last key.
+ * This file packs Q, K and V in the order of the tile registers (layout.h), with zeros beyond d and
+ * beyond the last key. Rows are read one after the other, each from its beginning to its end, as
+ * the processor predicts best, and are prefetched AMX_PREFETCH_ROWS before.
  *
- * Rows and keys that hold infinity or NaN are packed as zeros there, and remembered: a tile would
- * multiply what a row does not see by zero, which is not nothing then.
+ * Rows and keys that hold infinity or NaN are packed as zeros, and noted: a tile product multiplies
+ * what a row does not see by zero, which would give NaN.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_PACK_H
 #define FLASH_KERNELS_CPU_AMX_PACK_H
@@ -10,23 +12,20 @@
 #include "cpu/amx/read.h"
 #include "cpu/row_cursor.h"
 
-/* Rows are read one after the other, each from its beginning to its end, as the processor foresees
- * best, and prefetched AMX_PREFETCH_ROWS before. */
-
 /* ---- Squares side by side ---- */
 
-/* Row number i of squares that begin with `to`, as it is. */
-ALWAYS_INLINE void put_row(amx_reader_t *r, const char *row, int64_t i, uint16_t *to) {
+/* Stores row i of the squares that begin at `to`, as it is. */
+ALWAYS_INLINE void put_row(amx_reader_t *reader, const char *row, int64_t i, uint16_t *to) {
     to += i * AMX_SQUARE;
-    for (int64_t c = 0; c < r->d; c += AMX_SQUARE, to += r->terms * AMX_OPERANDS) {
+    for (int64_t c = 0; c < reader->d; c += AMX_SQUARE, to += reader->terms * AMX_OPERANDS) {
         words_t split[AMX_TERMS_MAX] = {_mm512_setzero_si512()};
-        read_part(r, row, i, c, split);
-        for (int term = 0; term < r->terms; term++)
+        read_part(reader, row, i, c, split);
+        for (int term = 0; term < reader->terms; term++)
             _mm512_store_si512(to + term * AMX_OPERANDS, split[term]);
     }
 }
 
-/* Elements 0 ... 15 and 16 ... 31 of two rows, alternating. */
+/* Interleaves two rows: elements 0 ... 15 of both, and 16 ... 31 of both. */
 ALWAYS_INLINE void interleave(words_t a, words_t b, words_t alternating[2]) {
     const words_t pairs = _mm512_set1_epi32(0x00200000); /* elements 0 of a and of b */
     const words_t lanes =
@@ -37,15 +36,15 @@ ALWAYS_INLINE void interleave(words_t a, words_t b, words_t alternating[2]) {
     alternating[1] = _mm512_permutex2var_epi16(a, _mm512_add_epi16(low, _mm512_set1_epi16(16)), b);
 }
 
-/* Rows i and i + 1, alternating: row i / 2 of both tiles of each square. */
-ALWAYS_INLINE void put_pair(amx_reader_t *r, const char *row, const char *next, int64_t i,
+/* Interleaves rows i and i + 1: row i / 2 of both tiles of each square. */
+ALWAYS_INLINE void put_pair(amx_reader_t *reader, const char *row, const char *next, int64_t i,
                             uint16_t *to) {
     to += i / 2 * AMX_SQUARE;
-    for (int64_t c = 0; c < r->d; c += AMX_SQUARE, to += r->terms * AMX_OPERANDS) {
+    for (int64_t c = 0; c < reader->d; c += AMX_SQUARE, to += reader->terms * AMX_OPERANDS) {
         words_t a[2] = {_mm512_setzero_si512()}, b[2] = {_mm512_setzero_si512()}, halves[2];
-        read_part(r, row, i, c, a);
-        read_part(r, next, i + 1, c, b);
-        for (int term = 0; term < r->terms; term++) {
+        read_part(reader, row, i, c, a);
+        read_part(reader, next, i + 1, c, b);
+        for (int term = 0; term < reader->terms; term++) {
             interleave(a[term], b[term], halves);
             _mm512_store_si512(to + term * AMX_OPERANDS, halves[0]);
             _mm512_store_si512(to + term * AMX_OPERANDS + AMX_OPERANDS / 2, halves[1]);
@@ -53,7 +52,7 @@ ALWAYS_INLINE void put_pair(amx_reader_t *r, const char *row, const char *next, 
     }
 }
 
-/* The 16 x 16 pairs of words of a tile. */
+/* Transposes the 16 x 16 pairs of bf16 of a tile. */
 ALWAYS_INLINE void transpose_tile(const uint16_t *from, uint16_t *to) {
     vec_t rows[16];
     for (int i = 0; i < 16; i++)
@@ -63,8 +62,8 @@ ALWAYS_INLINE void transpose_tile(const uint16_t *from, uint16_t *to) {
         _mm512_store_ps(to + i * AMX_SQUARE, rows[i]);
 }
 
-/* The tiles of t->rows, of so many terms, transposed; `step` elements from the squares of a column
- * of squares to those of the next one. */
+/* Transposes the tiles of t->rows, of so many terms. The squares of one column and those of the
+ * next one lie `step` elements apart. */
 ALWAYS_INLINE void transpose_squares(const amx_scratch_t *t, int32_t terms, uint16_t *to,
                                      int64_t step) {
     const int64_t columns = t->columns, size = terms * AMX_OPERANDS;
@@ -76,17 +75,17 @@ ALWAYS_INLINE void transpose_squares(const amx_scratch_t *t, int32_t terms, uint
 
 /* ---- Q ---- */
 
-/* Packs the next strip, and asks for as many rows ahead. Returns the bits of bad rows; without
- * care, whether there are any. */
+/* Packs the next strip, and prefetches as many rows. Returns the bits of bad rows if careful;
+ * otherwise whether there are any. */
 ALWAYS_INLINE uint32_t pack_strip(const amx_scratch_t *t, int32_t dtype, bool careful,
-                                  row_cursor_t *q, row_cursor_t *ahead, uint16_t *to) {
-    amx_reader_t r = amx_reader(t, dtype, careful);
+                                  row_cursor_t *q, row_cursor_t *prefetch, uint16_t *to) {
+    amx_reader_t reader = amx_reader(t, dtype, careful);
     for (int64_t i = 0; i < AMX_SQUARE; i++) {
-        prefetch_next_near(ahead);
-        put_row(&r, cursor_next(q), i, t->rows);
+        prefetch_next_near(prefetch);
+        put_row(&reader, cursor_next(q), i, t->rows);
     }
-    transpose_squares(t, r.terms, to, r.terms * AMX_OPERANDS);
-    return careful ? r.bad : needs_care(&r);
+    transpose_squares(t, reader.terms, to, reader.terms * AMX_OPERANDS);
+    return careful ? reader.bad : needs_care(&reader);
 }
 
 NEVER_INLINE uint32_t pack_strip_with_care(const amx_scratch_t *t, int32_t dtype, row_cursor_t q,
@@ -95,40 +94,38 @@ NEVER_INLINE uint32_t pack_strip_with_care(const amx_scratch_t *t, int32_t dtype
     return pack_strip(t, dtype, true, &q, &none, to);
 }
 
-/* Fills Q, of a type of 16 bits, and sets the bits of bad rows: bit r of bad[s] is row r of strip
- * s. */
+/* Packs Q of a type of 16 bits. Bit r of bad[s] is set if row r of strip s is bad. */
 ALWAYS_INLINE void pack_q(const amx_scratch_t *t, const flash_params_t *p, const cpu_task_t *task,
                           int32_t dtype, uint32_t bad[AMX_STRIPS_MAX]) {
-    row_cursor_t q = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = q;
+    row_cursor_t q = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), prefetch = q;
     uint16_t *to = t->q;
     for (int64_t i = 0; i < AMX_PREFETCH_ROWS; i++)
-        prefetch_next_near(&ahead);
+        prefetch_next_near(&prefetch);
     for (int64_t strip = 0; strip < t->n_strips; strip++) {
         const row_cursor_t first = q;
-        bad[strip] = pack_strip(t, dtype, false, &q, &ahead, to);
+        bad[strip] = pack_strip(t, dtype, false, &q, &prefetch, to);
         if (bad[strip])
             bad[strip] = pack_strip_with_care(t, dtype, first, to);
         to += t->columns * amx_terms_of(dtype) * AMX_OPERANDS;
     }
 }
 
-/* Packs a Q of fp32, as three terms. */
 NEVER_INLINE void pack_q_fp32(const amx_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, uint32_t bad[AMX_STRIPS_MAX]) {
     const int32_t dtype = FLASH_DTYPE_FP32;
-    row_cursor_t q = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = q;
+    row_cursor_t q = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), prefetch = q;
     uint16_t *to = t->q;
     for (int64_t i = 0; i < AMX_PREFETCH_ROWS; i++)
-        prefetch_next_near(&ahead);
+        prefetch_next_near(&prefetch);
     for (int64_t strip = 0; strip < t->n_strips; strip++) {
-        bad[strip] = pack_strip(t, dtype, true, &q, &ahead, to);
+        bad[strip] = pack_strip(t, dtype, true, &q, &prefetch, to);
         to += t->columns * amx_terms_of(dtype) * AMX_OPERANDS;
     }
 }
 
 /* ---- K and V ---- */
 
-/* Packed K and V of a block (layout.h). */
+/* This is a block of packed keys (layout.h). */
 typedef struct amx_block {
     uint16_t *k;
     uint16_t *v;
@@ -152,7 +149,6 @@ ALWAYS_INLINE uint16_t *v_square(const amx_scratch_t *t, const amx_block_t *bloc
     return block->v + (column * t->keys + key) * t->terms.keys * AMX_OPERANDS;
 }
 
-/* Rows of K and V. */
 typedef struct keys_cursor {
     row_cursor_t k;
     row_cursor_t v;
@@ -172,30 +168,31 @@ ALWAYS_INLINE keys_cursor_t cursor_at_pages_of_both(const amx_scratch_t *t, cons
     return both;
 }
 
-/* A walk through keys, and one that prefetches them, some rows before. */
+/* These are the next keys to pack, and those to prefetch, AMX_PREFETCH_ROWS before them. */
 typedef struct keys_walk {
     keys_cursor_t next;
-    keys_cursor_t ahead;
+    keys_cursor_t prefetch;
 } keys_walk_t;
 
-/* Packs the next keys, square number j of a block, and prefetches as many. Returns the bits of bad
- * keys; without care, whether there are any. */
+/* Packs the next keys as square j of a block, and prefetches as many. Returns the bits of bad keys
+ * if careful; otherwise whether there are any. */
 ALWAYS_INLINE uint32_t pack_square(const amx_scratch_t *t, int32_t dtype, bool careful,
                                    keys_walk_t *keys, const amx_block_t *block, int64_t j) {
-    amx_reader_t r = amx_reader(t, dtype, careful);
+    amx_reader_t reader = amx_reader(t, dtype, careful);
     uint16_t *k = k_square(t, block, j, 0);
     for (int64_t i = 0; i < AMX_SQUARE; i++) {
-        prefetch_next_near(&keys->ahead.k);
-        put_row(&r, cursor_next(&keys->next.k), i, k);
+        prefetch_next_near(&keys->prefetch.k);
+        put_row(&reader, cursor_next(&keys->next.k), i, k);
     }
     for (int64_t i = 0; i < AMX_SQUARE; i += 2) {
-        prefetch_next_near(&keys->ahead.v);
-        prefetch_next_near(&keys->ahead.v);
+        prefetch_next_near(&keys->prefetch.v);
+        prefetch_next_near(&keys->prefetch.v);
         const char *row = cursor_next(&keys->next.v);
-        put_pair(&r, row, cursor_next(&keys->next.v), i, t->rows);
+        put_pair(&reader, row, cursor_next(&keys->next.v), i, t->rows);
     }
-    transpose_squares(t, r.terms, v_square(t, block, j, 0), t->keys * r.terms * AMX_OPERANDS);
-    return careful ? r.bad : needs_care(&r);
+    transpose_squares(t, reader.terms, v_square(t, block, j, 0),
+                      t->keys * reader.terms * AMX_OPERANDS);
+    return careful ? reader.bad : needs_care(&reader);
 }
 
 NEVER_INLINE uint32_t pack_square_with_care(const amx_scratch_t *t, int32_t dtype,
@@ -205,13 +202,13 @@ NEVER_INLINE uint32_t pack_square_with_care(const amx_scratch_t *t, int32_t dtyp
     return pack_square(t, dtype, true, &walk, block, j);
 }
 
-/* Packs the keys of a walk's beginning, which begin a block. */
+/* Packs a block of keys, which begins at `begin`. */
 ALWAYS_INLINE void pack_walk(const amx_scratch_t *t, int32_t dtype, const keys_cursor_t *begin,
                              const amx_block_t *block) {
     keys_walk_t walk = {*begin, *begin};
     for (int64_t i = 0; i < AMX_PREFETCH_ROWS; i++) {
-        prefetch_next_near(&walk.ahead.k);
-        prefetch_next_near(&walk.ahead.v);
+        prefetch_next_near(&walk.prefetch.k);
+        prefetch_next_near(&walk.prefetch.v);
     }
     for (int64_t j = 0; walk.next.k.n_left > 0; j++) {
         const keys_cursor_t first = walk.next;
@@ -221,7 +218,6 @@ ALWAYS_INLINE void pack_walk(const amx_scratch_t *t, int32_t dtype, const keys_c
     }
 }
 
-/* Packs keys.begin ... keys.end - 1, which begin a block. */
 ALWAYS_INLINE void pack_block(const amx_scratch_t *t, const flash_params_t *p,
                               const cpu_task_t *task, int32_t dtype, flash_range_t keys,
                               const amx_block_t *block) {

@@ -1,12 +1,11 @@
 /*
- * The products of an item: some squares of scores, and P V for some squares along d.
+ * This file computes the products of an item: squares of scores, or P V for squares along d.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_PRODUCTS_H
 #define FLASH_KERNELS_CPU_AMX_PRODUCTS_H
 
 #include "cpu/amx/items.h"
 
-/* The operands of the first product of some squares of scores. */
 ALWAYS_INLINE operands_t first_of_scores(const amx_scratch_t *t, amx_terms_t terms,
                                          const amx_item_t *item, int32_t square) {
     const operands_t first = {k_square(t, &item->block, square, 0),
@@ -14,7 +13,6 @@ ALWAYS_INLINE operands_t first_of_scores(const amx_scratch_t *t, amx_terms_t ter
     return first;
 }
 
-/* The operands of the first product of some squares of O. */
 ALWAYS_INLINE operands_t first_of_columns(const amx_scratch_t *t, const amx_item_t *item,
                                           int64_t column) {
     const operands_t first = {v_square(t, &item->block, item->first, column),
@@ -22,13 +20,13 @@ ALWAYS_INLINE operands_t first_of_columns(const amx_scratch_t *t, const amx_item
     return first;
 }
 
-/* Loads the operands of a first product, unless the products before it did. */
+/* Loads operands, unless the products before did. */
 ALWAYS_INLINE void operands_need(operands_t needed, operands_t *loaded) {
     if (!operands_equal(needed, *loaded))
         operands_load(needed);
 }
 
-/* S^T = K Q^T of some squares of the item. */
+/* Computes S^T = K Q^T for some squares of the item. */
 ALWAYS_INLINE void score_squares(const amx_scratch_t *t, amx_terms_t terms, const amx_item_t *item,
                                  const amx_scores_t *scores, product_chain_t *chain) {
     const int64_t k_step = terms.keys * AMX_OPERANDS, q_step = terms.q * AMX_OPERANDS;
@@ -47,16 +45,16 @@ ALWAYS_INLINE void score_squares(const amx_scratch_t *t, amx_terms_t terms, cons
                 if (j + 1 == scores->last)
                     next = chain->after;
             }
-            score_multiply(at, next, terms, chain->with);
+            score_multiply(at, next, terms, chain->work);
             at = next;
         }
-        finish_company(chain->with, terms.keys, (j + 1 - scores->first) * AMX_SQUARE / 2);
+        finish_vector_work(chain->work, terms.keys, (j + 1 - scores->first) * AMX_SQUARE / 2);
         results_store(scores_square(scores, j));
     }
     chain->loaded = chain->after;
 }
 
-/* O^T += V^T P^T of the item, squares begin ... end - 1 along d. */
+/* Computes O^T += V^T P^T of the item, for squares begin ... end - 1 along d. */
 ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, const amx_item_t *item,
                                       int64_t begin, int64_t end, product_chain_t *chain) {
     const int64_t step = terms * AMX_OPERANDS;
@@ -74,7 +72,7 @@ ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, con
             operands_t next = {at.left + step, at.right + step};
             if (j == item->last)
                 next = c + 1 == end ? chain->after : first_of_columns(t, item, c + 1);
-            value_multiply(at, next, terms, chain->with);
+            value_multiply(at, next, terms, chain->work);
             at = next;
         }
         results_store(o);

@@ -1,5 +1,5 @@
 /*
- * The parts of a task's scratch memory, and which keys its rows see.
+ * This file divides the scratch memory of an AMX task.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_SCRATCH_H
 #define FLASH_KERNELS_CPU_AMX_SCRATCH_H
@@ -11,21 +11,21 @@
 
 #include <stdbool.h>
 
-/* Together amx_scratch_size() bytes, each part 64-byte aligned. A strip is 32 rows of the task. */
+/* These are the parts of amx_scratch_size() bytes, each aligned to 64. A strip is 32 rows. */
 typedef struct amx_scratch {
-    uint16_t *q;     /* [strips][columns][terms.q] squares */
-    float *o;        /* [strips][columns] squares, not normalised */
-    float *s;        /* [chunk] squares: scores of a strip */
-    float *s_block;  /* [keys] squares: scores of a strip against a block, for a second look */
-    uint16_t *p[2];  /* [keys][terms.keys] squares: exp2(score - maximum) */
-    uint16_t *rows;  /* [columns][terms] squares, the larger ones: rows that are to be transposed */
-    float *sum;      /* [rows], of P */
-    float *maximum;  /* [rows], largest score at an earlier time, in units of log2 (softmax.h);
-                        -infinity: none was seen */
-    float *origin;   /* [rows], what scores are relative to: the maximum where there is one */
-    int32_t *begin;  /* [rows], keys that the row sees: begin ... end - 1 */
-    int32_t *end;    /* [rows] */
-    uint16_t *block; /* a block of packed keys */
+    uint16_t *q;      /* [strips][columns][terms.q] squares */
+    float *o;         /* [strips][columns] squares, not normalised */
+    float *s;         /* [chunk] squares: scores of a strip */
+    float *s_block;   /* [keys] squares: scores of a strip against a block, for raise_item() */
+    uint16_t *p[2];   /* [keys][terms.keys] squares: exp2(score - maximum) */
+    uint16_t *rows;   /* [columns][most terms] squares: rows to transpose */
+    float *sum;       /* [rows], of P */
+    float *maximum;   /* [rows], largest score at an earlier time, in units of log2 (softmax.h);
+                       * -infinity: none was seen */
+    float *reference; /* [rows], reference maximum: `maximum`, or 0 where that is -infinity */
+    int32_t *begin;   /* [rows], keys that the row sees: begin ... end - 1 */
+    int32_t *end;     /* [rows] */
+    uint16_t *block;  /* a block of packed keys */
     int64_t d;
     int64_t columns;    /* squares along d */
     int64_t keys;       /* squares of a block */
@@ -65,13 +65,12 @@ ALWAYS_INLINE amx_scratch_t amx_divide_scratch(void *memory, const flash_config_
     t.rows = take_bytes(&rest, t.columns * max32(terms.keys, terms.q) * AMX_OPERAND_BYTES);
     t.sum = take_bytes(&rest, rows * 4);
     t.maximum = take_bytes(&rest, rows * 4);
-    t.origin = take_bytes(&rest, rows * 4);
+    t.reference = take_bytes(&rest, rows * 4);
     t.begin = take_bytes(&rest, rows * 4);
     t.end = take_bytes(&rest, rows * 4);
     return t;
 }
 
-/* Row r of a square of results. */
 ALWAYS_INLINE float *result_row(float *square, int64_t r) {
     return square + r * AMX_SQUARE;
 }

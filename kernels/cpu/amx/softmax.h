@@ -1,10 +1,10 @@
 /*
- * Scores of a strip of 32 rows against a block of keys, to P: S^T = [keys] squares in fp32 becomes
- * P^T = exp2(S^T * scale - origin) in bf16, two keys at a time, so that the products of other
- * strips can run in between (attend.h).
+ * This file turns scores of a strip of 32 rows against a block of keys into P: S^T, [keys] squares
+ * in fp32, becomes P^T = exp2(S^T * scale - reference) in bf16. It goes by two keys at a time, so
+ * that the products of other strips can run in between (attend.h).
  *
- * The origin is the row's maximum at an earlier time. It moves only when P sums up to more than
- * SUM_MAX: rarely, so that O is hardly ever rescaled, and P stays far from overflow.
+ * The reference maximum is the row's maximum at an earlier time. It moves only when P sums up to
+ * more than SUM_MAX: rarely, so that O is hardly ever rescaled, and P stays far from overflow.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_SOFTMAX_H
 #define FLASH_KERNELS_CPU_AMX_SOFTMAX_H
@@ -19,14 +19,13 @@
 
 static const float SUM_MAX = 4096; /* of a row's P over an item; B_c is at most so many keys */
 
-/* Whether P of a row, whose sum this is, can be trusted. Scores beyond 1e9 cannot be computed in
- * units of log2, in which the row's own maximum is rounded: its P is far from 1 then, if not 0,
- * infinity or NaN. */
+/* Says whether P of a row with this sum can be trusted. Scores beyond 1e9 are too coarse in units
+ * of log2: P of the row's own maximum is far from 1 then, if not 0, infinity or NaN. */
 static inline bool is_sound(float sum) {
     return sum >= 0x1p-40f && sum <= 0x1p60f;
 }
 
-/* What belongs to the rows of a strip: a lane each. */
+/* A strip has a lane for each row. */
 typedef struct lanes {
     vec_t half[2];
 } lanes_t;
@@ -43,7 +42,7 @@ ALWAYS_INLINE void lanes_store(float *rows, int64_t strip, lanes_t x) {
     _mm512_store_ps(to + VEC_WIDTH, x.half[1]);
 }
 
-/* A strip of rows against squares first ... last - 1 of a block. */
+/* An item is a strip of rows against squares first ... last - 1 of a block. */
 typedef struct amx_item {
     amx_block_t block;
     int64_t strip;
@@ -55,7 +54,7 @@ typedef struct amx_item {
     bool starts;      /* no item of the strip came before */
 } amx_item_t;
 
-/* Scores of squares first ... last - 1 of an item's block. */
+/* These are scores of squares first ... last - 1 of an item's block. */
 typedef struct amx_scores {
     float *s;
     int32_t first;
@@ -72,7 +71,7 @@ ALWAYS_INLINE uint16_t *item_p(const amx_scratch_t *t, const amx_item_t *item, i
 
 /* ---- Before the exponentials ---- */
 
-/* Every row of the strip sees `common`; squares within it need no mask. */
+/* Hides scores that a row does not see. All rows see `common`, which needs no mask. */
 NEVER_INLINE void hide_unseen(const amx_scratch_t *t, const amx_item_t *item,
                               const amx_scores_t *scores, flash_range_t common) {
     for (int64_t half = 0; half < 2; half++) {
@@ -94,7 +93,7 @@ NEVER_INLINE void hide_unseen(const amx_scratch_t *t, const amx_item_t *item,
     }
 }
 
-/* The largest score of each row of a half, scaled. */
+/* Returns the largest score of each row of a half, scaled. */
 ALWAYS_INLINE vec_t row_maxima(const amx_scores_t *scores, int64_t half, vec_t scale) {
     vec_t largest = vec_set1(-INFINITY);
     const int64_t n = (int64_t)(scores->last - scores->first) * AMX_SQUARE;
@@ -108,13 +107,13 @@ ALWAYS_INLINE __mmask16 nothing_seen(vec_t maximum) {
 }
 
 ALWAYS_INLINE void set_maximum(const amx_scratch_t *t, int64_t strip, lanes_t maximum) {
-    lanes_t origin;
+    lanes_t reference;
     for (int half = 0; half < 2; half++) { /* -inf - -inf is NaN */
         const vec_t x = maximum.half[half];
-        origin.half[half] = _mm512_mask_mov_ps(x, nothing_seen(x), vec_zero());
+        reference.half[half] = _mm512_mask_mov_ps(x, nothing_seen(x), vec_zero());
     }
     lanes_store(t->maximum, strip, maximum);
-    lanes_store(t->origin, strip, origin);
+    lanes_store(t->reference, strip, reference);
 }
 
 ALWAYS_INLINE bool all_rows_started(const amx_scratch_t *t, int64_t strip) {
@@ -122,7 +121,7 @@ ALWAYS_INLINE bool all_rows_started(const amx_scratch_t *t, int64_t strip) {
     return (nothing_seen(maximum.half[0]) | nothing_seen(maximum.half[1])) == 0;
 }
 
-/* The first scores that a row sees give it its maximum. */
+/* Sets the maxima of rows that saw no key before. */
 NEVER_INLINE void start_strip(const amx_scratch_t *t, int64_t strip, const amx_scores_t *scores,
                               float scale) {
     lanes_t maximum = lanes_load(t->maximum, strip);
@@ -135,8 +134,8 @@ NEVER_INLINE void start_strip(const amx_scratch_t *t, int64_t strip, const amx_s
 
 /* ---- The exponentials ---- */
 
-/* 2^x = 2^floor(x) * 2^r; minimax polynomial of 2^r on [0, 1) with p(0) = 1, relative error 3e-6:
- * P is rounded to bf16 or twice that, and the sum must serve the LSE. */
+/* Computes 2^x = 2^floor(x) * 2^r by a minimax polynomial of 2^r on [0, 1) with p(0) = 1, relative
+ * error 3e-6: P is rounded to one or two terms of bf16, and the sum must serve the LSE. */
 ALWAYS_INLINE vec_t amx_exp2(vec_t x) {
     const vec_t r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     vec_t p = vec_set1(0x1.b7f734p-7f);
@@ -147,10 +146,10 @@ ALWAYS_INLINE vec_t amx_exp2(vec_t x) {
     return _mm512_scalef_ps(p, x);
 }
 
-/* The exponentials of an item, and how far those of a chunk are. */
+/* These are the exponentials of an item, and which of a chunk are done. */
 typedef struct exponentials {
     vec_t scale;
-    lanes_t origin;
+    lanes_t reference;
     lanes_t sum;    /* of the item */
     const float *s; /* of the chunk */
     uint16_t *p;
@@ -158,12 +157,12 @@ typedef struct exponentials {
     int64_t n;
 } exponentials_t;
 
-/* Rounded to bf16 in the upper halves, ties away from zero; the lower halves are anything. */
+/* Rounds to bf16 in the upper halves, ties away from zero. The lower halves are undefined. */
 ALWAYS_INLINE __m512i round_up_halves(vec_t x) {
     return _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
 }
 
-/* The upper halves of both, alternating. */
+/* Interleaves the upper halves of both. */
 ALWAYS_INLINE words_t pair_halves(__m512i a, __m512i b) {
     return _mm512_mask_mov_epi16(_mm512_bsrli_epi128(a, 2), 0xaaaaaaaa, b);
 }
@@ -180,15 +179,16 @@ ALWAYS_INLINE void store_pair(vec_t a, vec_t b, int32_t terms, uint16_t *p) {
     }
 }
 
-/* The next two keys of the chunk, of 32 scores each. */
+/* Computes P of the next two keys of the chunk, of 32 scores each. */
 ALWAYS_INLINE void exponentiate_next(exponentials_t *e, int32_t terms) {
     const int64_t in_square = e->done % (AMX_SQUARE / 2), square = e->done / (AMX_SQUARE / 2);
     const float *s = e->s + e->done * 2 * AMX_SQUARE;
     uint16_t *p = e->p + square * terms * AMX_OPERANDS + in_square * AMX_SQUARE;
     UNROLL for (int half = 0; half < 2; half++, s += VEC_WIDTH, p += AMX_OPERANDS / 2) {
-        const vec_t origin = e->origin.half[half];
-        const vec_t a = amx_exp2(_mm512_fmsub_ps(_mm512_load_ps(s), e->scale, origin));
-        const vec_t b = amx_exp2(_mm512_fmsub_ps(_mm512_load_ps(s + AMX_SQUARE), e->scale, origin));
+        const vec_t reference = e->reference.half[half];
+        const vec_t a = amx_exp2(_mm512_fmsub_ps(_mm512_load_ps(s), e->scale, reference));
+        const vec_t b =
+            amx_exp2(_mm512_fmsub_ps(_mm512_load_ps(s + AMX_SQUARE), e->scale, reference));
         e->sum.half[half] = vec_add(e->sum.half[half], vec_add(a, b));
         store_pair(a, b, terms, p);
     }
@@ -198,7 +198,7 @@ ALWAYS_INLINE void exponentiate_next(exponentials_t *e, int32_t terms) {
 ALWAYS_INLINE exponentials_t start_exponentials(const amx_scratch_t *t, const amx_item_t *item,
                                                 float scale) {
     const exponentials_t e = {.scale = vec_set1(scale),
-                              .origin = lanes_load(t->origin, item->strip),
+                              .reference = lanes_load(t->reference, item->strip),
                               .sum = {{vec_zero(), vec_zero()}}};
     return e;
 }
@@ -213,7 +213,8 @@ ALWAYS_INLINE void set_chunk(const amx_scratch_t *t, const amx_item_t *item,
 
 /* ---- After the exponentials ---- */
 
-/* Rows whose P is too large to stay as it is: one is above 1, since B_c is at most SUM_MAX. */
+/* Returns the rows whose P is too large to stay: a score is above the reference maximum, since B_c
+ * is at most SUM_MAX. */
 ALWAYS_INLINE __mmask16 exceeds(vec_t sum) {
     return _mm512_cmp_ps_mask(sum, vec_set1(SUM_MAX), _CMP_GT_OQ);
 }
@@ -222,7 +223,7 @@ ALWAYS_INLINE bool some_row_exceeds(lanes_t sum) {
     return (exceeds(sum.half[0]) | exceeds(sum.half[1])) != 0;
 }
 
-/* O of the strip, times a factor for each row. */
+/* Multiplies O of the strip by a factor for each row. */
 static inline void scale_o(const amx_scratch_t *t, int64_t strip, lanes_t factor) {
     float *o = t->o + strip * t->columns * AMX_OPERANDS;
     for (int64_t i = 0; i < t->columns * AMX_OPERANDS; i += AMX_SQUARE)
@@ -232,8 +233,8 @@ static inline void scale_o(const amx_scratch_t *t, int64_t strip, lanes_t factor
         }
 }
 
-/* Some rows of the strip have scores beyond their maximum: what they summed so far counts less, and
- * P of this item is computed again. The strip's first item finds no O yet. Returns the sums. */
+/* Raises the maximum of rows with too large scores, rescales what they summed so far, and computes
+ * P of the item again. The strip's first item finds no O yet. Returns the item's sums. */
 static inline lanes_t raise_rows(const amx_scratch_t *t, const amx_item_t *item,
                                  const amx_scores_t *scores, lanes_t item_sum, float scale) {
     lanes_t maximum = lanes_load(t->maximum, item->strip), sum = lanes_load(t->sum, item->strip);

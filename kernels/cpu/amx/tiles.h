@@ -1,7 +1,12 @@
 /*
  * This file configures, loads, stores and releases the tile registers (Intel SDM volume 1, chapter
- * 18). A task configures them when it begins and releases them when it ends. Tiles 0 ... 3 hold a
- * square of results, 4 and 5 one of the left operand, 6 and 7 one of the right operand.
+ * 18). A task configures them when it begins and releases them when it ends.
+ *
+ *                          6   7     right operand: rows 0 ... 15, 16 ... 31
+ *                        +---+---+
+ *   left operand:      4 | 0 | 1 |   results
+ *   keys (d) 0 ... 15, 5 | 2 | 3 |
+ *   16 ... 31            +---+---+
  */
 #ifndef FLASH_KERNELS_CPU_AMX_TILES_H
 #define FLASH_KERNELS_CPU_AMX_TILES_H
@@ -18,7 +23,6 @@ enum {
     RESULT_ROW_BYTES = AMX_SQUARE * (int)sizeof(float)
 };
 
-/* This is the operand of LDTILECFG. */
 typedef struct tile_config {
     uint8_t palette;
     uint8_t start_row;
@@ -27,16 +31,16 @@ typedef struct tile_config {
     uint8_t rows[16];
 } tile_config_t;
 
-/* From here on, subnormal results of the vector unit become zero, as those of the tiles do: exp2 of
- * a distant score would otherwise take a hundred cycles. Returns what tiles_release() restores. */
+/* Makes subnormal results of the vector unit zero, as tile products do: exp2 of a distant score
+ * would otherwise take a hundred cycles. Returns what tiles_release() restores. */
 ALWAYS_INLINE unsigned flush_subnormals(void) {
     const unsigned control = _mm_getcsr();
     _mm_setcsr(control | _MM_FLUSH_ZERO_ON);
     return control;
 }
 
-/* Configures the tiles. gcc 12 believes that the instruction reads the first 8 bytes alone, and may
- * leave out what is stored to the others. */
+/* Configures the tiles. gcc 12 assumes that the instruction reads the first 8 bytes alone, and may
+ * drop stores to the others. */
 ALWAYS_INLINE void tiles_load_config(const tile_config_t *config) {
     __asm__ volatile("" : : "r"(config) : "memory");
     _tile_loadconfig(config);
@@ -57,8 +61,8 @@ ALWAYS_INLINE void tiles_release(unsigned control) {
     _tile_release();
 }
 
-/* What was stored before this is in memory after it. The compilers do not know that tile loads read
- * memory. */
+/* Keeps stores before this in front of tile loads after it, since compilers do not know that tile
+ * loads read memory. */
 ALWAYS_INLINE void tiles_see_stores(void) {
     __asm__ volatile("" ::: "memory");
 }
@@ -70,8 +74,8 @@ ALWAYS_INLINE void results_zero(void) {
     _tile_zero(3);
 }
 
-/* Loads a square of results past the level 1 cache: it was stored so long ago that this cache has
- * lost it, and is stored again soon. */
+/* Loads a square of results past the level 1 cache, which has lost it since it was stored, and gets
+ * it again soon. */
 ALWAYS_INLINE void results_load(const float *square) {
     _tile_stream_loadd(0, square, RESULT_ROW_BYTES);
     _tile_stream_loadd(1, square + 16, RESULT_ROW_BYTES);

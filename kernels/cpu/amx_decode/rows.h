@@ -1,6 +1,6 @@
 /*
- * Which keys the rows of a decoding task see, and blocks of keys that not all of them do: those of
- * several queries see a key more each, and some keys do not fill a block.
+ * This file finds which keys the rows of a decoding task see, and copies blocks that not all of
+ * them see: each query sees one key more, and the last keys do not fill a block.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_ROWS_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_ROWS_H
@@ -13,15 +13,15 @@
 #include <math.h>
 #include <string.h>
 
-/* Each query sees what the one before it does, a key on: a row that sees some of the task's keys
- * sees some of its first block, and has an origin from there on. */
+/* Each query sees what the one before it does, one key further on. So a row that sees any of the
+ * task's keys sees some of its first block, and has a reference maximum from there on. */
 _Static_assert((int)AMX_DECODE_MAX_ROWS <= (int)AMX_SQUARE, "rows begin within one block");
 
-/* What the rows of each head see of the task's keys. */
+/* These are the task's keys that the rows of each head see. */
 typedef struct decode_rows {
     flash_range_t row[AMX_DECODE_MAX_ROWS];
-    flash_range_t any;    /* seen by any row */
-    flash_range_t common; /* by all; may be empty */
+    flash_range_t any;    /* seen by some row */
+    flash_range_t common; /* seen by all rows; may be empty */
 } decode_rows_t;
 
 static inline decode_rows_t decode_find_rows(const flash_params_t *p, const cpu_task_t *task) {
@@ -45,13 +45,13 @@ static inline decode_rows_t decode_find_rows(const flash_params_t *p, const cpu_
     return rows;
 }
 
-/* Whether the block is a whole one, and all rows see it. */
+/* Says whether the block is a whole one, and all rows see it. */
 ALWAYS_INLINE bool all_see_block(const decode_rows_t *rows, flash_range_t block) {
     return rows->common.begin <= block.begin && rows->common.end >= block.end &&
            block.end - block.begin == AMX_SQUARE;
 }
 
-/* A bit for each row that sees the key. */
+/* Returns a bit for each row that sees the key. */
 static inline uint32_t rows_that_see(const decode_rows_t *rows, int64_t n_rows, int32_t key) {
     uint32_t seeing = 0;
     for (int64_t row = 0; row < n_rows; row++)
@@ -61,7 +61,7 @@ static inline uint32_t rows_that_see(const decode_rows_t *rows, int64_t n_rows, 
 
 /* ---- A block that not all rows see, at the edge of what they see ---- */
 
-/* Scores that do not count: of R rows a key, as those of a head are padded. */
+/* Hides the scores that rows do not see; R is as many rows as a head is padded to. */
 static inline void hide_unseen_keys(const decode_scratch_t *t, const decode_rows_t *rows,
                                     int32_t first, int R) {
     for (int64_t row = 0; row < t->n_rows; row++) {
@@ -72,18 +72,18 @@ static inline void hide_unseen_keys(const decode_scratch_t *t, const decode_rows
     }
 }
 
-/* The rows of K and of V of a block, and those that are prefetched meanwhile. */
+/* These are the rows of K and of V of a block, and those to prefetch meanwhile. */
 typedef struct edge_rows {
     row_cursor_t k, v;
-    row_cursor_t k_ahead, v_ahead;
+    row_cursor_t k_prefetch, v_prefetch;
 } edge_rows_t;
 
-/* Copies rows of K or V, and zeros after them. */
-static inline void copy_rows(const decode_scratch_t *t, row_cursor_t from, row_cursor_t ahead,
+/* Copies rows of K or V, and adds zeros up to a whole block. */
+static inline void copy_rows(const decode_scratch_t *t, row_cursor_t from, row_cursor_t prefetch,
                              uint16_t *edge) {
     int64_t n = 0;
     for (const char *row = cursor_next(&from); row; row = cursor_next(&from), n++) {
-        prefetch_next(&ahead);
+        prefetch_next(&prefetch);
         memcpy(edge + n * t->d, row, (size_t)t->d * 2);
     }
     memset(edge + n * t->d, 0, (size_t)((AMX_SQUARE - n) * t->d) * 2);
@@ -96,15 +96,15 @@ static inline bool is_finite_key(const uint16_t *key, int64_t d) {
     return not_finite(FLASH_DTYPE_BF16, largest) == 0;
 }
 
-/* Copies K and V of the block. What is not finite of V and not seen by all rows is left out, since
- * P of some, 0, would make NaN of it. Returns the rows that do see some of that. */
+/* Copies K and V of the block. Keys of V that are not finite and not seen by all rows become zeros,
+ * since P = 0 of the other rows would make NaN of them. Returns the rows that do see such a key. */
 static inline uint32_t copy_edge(const decode_scratch_t *t, const decode_rows_t *rows,
                                  flash_range_t block, const edge_rows_t *from) {
     const uint32_t all = (1u << t->n_rows) - 1;
     const int32_t n = block.end - block.begin;
     uint32_t bad = 0;
-    copy_rows(t, from->k, from->k_ahead, t->k_edge);
-    copy_rows(t, from->v, from->v_ahead, t->v_edge);
+    copy_rows(t, from->k, from->k_prefetch, t->k_edge);
+    copy_rows(t, from->v, from->v_prefetch, t->v_edge);
     for (int32_t i = 0; i < n; i++) {
         uint16_t *key = t->v_edge + i * t->d;
         const uint32_t seeing = rows_that_see(rows, t->n_rows, block.begin + i);
@@ -116,10 +116,9 @@ static inline uint32_t copy_edge(const decode_scratch_t *t, const decode_rows_t 
     return bad;
 }
 
-/* K or V where the copy is. */
 ALWAYS_INLINE in_place_t edge_in_place(const decode_scratch_t *t, const uint16_t *edge) {
     const char *data = (const char *)edge;
-    const in_place_t rows = {.data = data, .ahead = data, .stride = t->d, .adjoin = true};
+    const in_place_t rows = {.data = data, .prefetch = data, .stride = t->d, .adjoin = true};
     return rows;
 }
 

@@ -1,6 +1,6 @@
 /*
- * This file computes S^T = K Q^T: K's rows are the left operand as they lie, 16 keys by 32 columns
- * a tile.
+ * This file packs Q and computes S^T = K Q^T for a task that decodes. Rows of K are the left
+ * operand as they lie, 16 keys by 32 columns a tile.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_SCORES_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_SCORES_H
@@ -10,7 +10,7 @@
 
 /* ---- Q ---- */
 
-/* Stores four rows of 16 pairs each to the same four of R rows. */
+/* Stores four rows of 16 pairs each as four of the R columns of a tile of Q^T. */
 ALWAYS_INLINE void store_four_rows(vec_t pairs[4], float *to, int R) {
     transpose_quarters(pairs);
     UNROLL for (int j = 0; j < 4; j++) {
@@ -41,46 +41,44 @@ ALWAYS_INLINE void decode_pack_q(const decode_scratch_t *t, const flash_params_t
 
 /* ---- Prefetching ---- */
 
-/* These are K and V of a block of a head. */
 typedef struct decode_keys {
     in_place_t k, v;
 } decode_keys_t;
 
-/* Prefetches rows begin ... end - 1. */
-ALWAYS_INLINE void request_rows(const decode_scratch_t *t, const in_place_t *keys, int64_t begin,
-                                int64_t end) {
-    request_ahead(keys, FLASH_DTYPE_BF16, t->d, begin, end - begin);
+ALWAYS_INLINE void decode_prefetch(const decode_scratch_t *t, const in_place_t *keys, int64_t begin,
+                                   int64_t end) {
+    prefetch_next_keys(keys, FLASH_DTYPE_BF16, t->d, begin, end - begin);
 }
 
 /* Prefetches part i of n_parts of the rows that are left to the softmax. */
-ALWAYS_INLINE void request_rest(const decode_scratch_t *t, const decode_keys_t *next, int i,
-                                int n_parts) {
+ALWAYS_INLINE void decode_prefetch_rest(const decode_scratch_t *t, const decode_keys_t *next, int i,
+                                        int n_parts) {
     const int rest = IN_PLACE_KEYS - AMX_DECODE_PREFETCH_ROWS;
     const int begin = AMX_DECODE_PREFETCH_ROWS + i * rest / n_parts;
     const int end = AMX_DECODE_PREFETCH_ROWS + (i + 1) * rest / n_parts;
-    request_rows(t, &next->k, begin, end);
-    request_rows(t, &next->v, begin, end);
+    decode_prefetch(t, &next->k, begin, end);
+    decode_prefetch(t, &next->v, begin, end);
 }
 
 /* ---- S ---- */
 
-/* Computes the scores of a block; those of keys i and i + 16 lie beside each other. */
+/* Computes the scores of a block; those of keys i and i + 16 are neighbours. */
 ALWAYS_INLINE void decode_score(const decode_scratch_t *t, const in_place_t *k,
                                 const in_place_t *next, const uint16_t *q, int R) {
     const int64_t stride = k->stride * 2, share = AMX_DECODE_PREFETCH_ROWS / (2 * t->columns);
-    int64_t asked = 0;
+    int64_t n_prefetched = 0;
     for (int half = 0; half < 2; half++) {
         const char *tile = k->data + half * 16 * stride;
         _tile_zero(0);
-        for (int64_t c = 0; c < t->columns; c++, asked += share) {
+        for (int64_t c = 0; c < t->columns; c++, n_prefetched += share) {
             _tile_loadd(2, q + c * AMX_SQUARE * R, R * 4);
             _tile_loadd(1, tile + c * TILE_ROW_BYTES, stride);
-            request_rows(t, next, asked, asked + share);
+            decode_prefetch(t, next, n_prefetched, n_prefetched + share);
             _tile_dpbf16ps(0, 1, 2);
         }
         _tile_stored(0, t->s + half * R, 2 * R * 4);
     }
-    request_rows(t, next, asked, AMX_DECODE_PREFETCH_ROWS);
+    decode_prefetch(t, next, n_prefetched, AMX_DECODE_PREFETCH_ROWS);
     tiles_see_stores();
 }
 

@@ -1,6 +1,5 @@
 /*
- * This file divides the scratch memory of a task that decodes, and says what its tile registers
- * hold.
+ * This file divides the scratch memory of a decoding task, and says what its tiles hold.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_SCRATCH_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_SCRATCH_H
@@ -10,14 +9,14 @@
 
 #include <stdbool.h>
 
-/* These are the parts of a task's scratch memory. */
+/* These are the parts of amx_decode_scratch_size() bytes. */
 typedef struct decode_scratch {
-    uint16_t *q;   /* [heads][columns][16][R][2], pairs of columns */
-    float *o;      /* [heads][columns][2][R][16], even and odd columns, not normalised */
-    float *origin; /* [heads][16], what a lane's scores are relative to, in units of log2 */
-    float *sum;    /* [heads][16], of P */
-    float *s;      /* [16][2][R], of keys 0 ... 15 and 16 ... 31 */
-    uint16_t *p;   /* [2][2][R][16][2], of the same keys, for even and for odd columns */
+    uint16_t *q;      /* [heads][columns][16][R][2], pairs of columns */
+    float *o;         /* [heads][columns][2][R][16], even and odd columns, not normalised */
+    float *reference; /* [heads][16], reference maximum of each lane, in units of log2 */
+    float *sum;       /* [heads][16], of P */
+    float *s;         /* [16][2][R], of keys 0 ... 15 and 16 ... 31 */
+    uint16_t *p; /* [2][2][R][16][2], of keys 0 ... 15 and 16 ... 31, for even and odd columns */
     uint16_t *k_edge, *v_edge; /* [32][d], a block of keys that not all rows see (rows.h) */
     int64_t d;
     int64_t columns; /* squares along d */
@@ -31,7 +30,7 @@ ALWAYS_INLINE decode_scratch_t decode_divide_scratch(void *memory, int64_t d, in
     decode_scratch_t t = {.d = d, .columns = d / AMX_SQUARE, .n_rows = n_rows};
     t.q = take_bytes(&rest, n_heads * d * R * 2);
     t.o = take_bytes(&rest, n_heads * d * R * 4);
-    t.origin = take_bytes(&rest, n_heads * 64);
+    t.reference = take_bytes(&rest, n_heads * 64);
     t.sum = take_bytes(&rest, n_heads * 64);
     t.s = take_bytes(&rest, AMX_SQUARE * R * 4);
     t.p = take_bytes(&rest, 4 * R * TILE_ROW_BYTES);
@@ -40,9 +39,14 @@ ALWAYS_INLINE decode_scratch_t decode_divide_scratch(void *memory, int64_t d, in
     return t;
 }
 
-/* Configures the tiles: 0 holds scores of 16 keys, 1 their K or V, 2 Q^T, 3 and 4 P of the first
- * and the last 16 keys, 5 O. With 16 rows, odd columns have tiles of their own: 6 and 7 hold their
- * P, 0 their O. */
+/* Configures the tiles for R rows:
+ *
+ *   0      scores of 16 keys; with 16 rows also O of odd columns
+ *   1      16 keys of K or V
+ *   2      Q^T
+ *   3, 4   P of keys 0 ... 15 and 16 ... 31; with 16 rows for even columns alone
+ *   5      O; with 16 rows of even columns alone
+ *   6, 7   P for odd columns, with 16 rows */
 ALWAYS_INLINE unsigned decode_configure(int R) {
     tile_config_t config = {.palette = 1};
     const int p_rows = 2 * R < TILE_ROWS_MAX ? 2 * R : TILE_ROWS_MAX;

@@ -1,5 +1,5 @@
 /*
- * Scores of a block of keys to P, relative to an origin as in amx/softmax.h.
+ * This file turns a block's scores into P, relative to a reference maximum (amx/softmax.h).
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_SOFTMAX_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_SOFTMAX_H
@@ -9,13 +9,13 @@
 
 #include <math.h>
 
-/* Lane i of the result is lane i + by of x. */
+/* Returns x with its lanes rotated: lane i is lane i + by of x. */
 ALWAYS_INLINE vec_t rotate_lanes(vec_t x, int by) {
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     return _mm512_permutexvar_ps(_mm512_add_epi32(lanes, _mm512_set1_epi32(by)), x);
 }
 
-/* The largest, and the sum, of the lanes of each row, in all of them. */
+/* Returns the largest lane of each row in all of the row's lanes; rows_sum() their sum. */
 ALWAYS_INLINE vec_t rows_max(vec_t x, int R) {
     for (int by = R; by < VEC_WIDTH; by *= 2)
         x = vec_max(x, rotate_lanes(x, by));
@@ -28,7 +28,7 @@ ALWAYS_INLINE vec_t rows_sum(vec_t x, int R) {
     return x;
 }
 
-/* Words i and i + R of each 2 R, together. */
+/* Makes pairs of words i and i + R of each 2 R. */
 ALWAYS_INLINE words_t pair_keys(words_t x, int R) {
     uint16_t from[32];
     UNROLL for (int i = 0; i < 16; i++) {
@@ -38,18 +38,18 @@ ALWAYS_INLINE words_t pair_keys(words_t x, int R) {
     return _mm512_permutexvar_epi16(_mm512_loadu_si512(from), x);
 }
 
-/* P of the block, [16][R] pairs of keys, and its sum for each lane, while the rest of the
- * next block, if there is one, is asked for. */
+/* Computes P of the block, [16][R] pairs of keys, and prefetches the rest of the next block, unless
+ * it is NULL. Returns the sum for each lane. */
 ALWAYS_INLINE vec_t decode_exponentiate(const decode_scratch_t *t, const decode_keys_t *next,
-                                        vec_t scale, vec_t origin, int R, words_t p[16]) {
+                                        vec_t scale, vec_t reference, int R, words_t p[16]) {
     vec_t sum = vec_zero();
     UNROLL for (int i = 0; i < R; i++) {
         vec_t e[2];
         if (next)
-            request_rest(t, next, i, R);
+            decode_prefetch_rest(t, next, i, R);
         UNROLL for (int j = 0; j < 2; j++) {
             const vec_t s = _mm512_load_ps(t->s + (2 * i + j) * VEC_WIDTH);
-            e[j] = amx_exp2(_mm512_fmsub_ps(s, scale, origin));
+            e[j] = amx_exp2(_mm512_fmsub_ps(s, scale, reference));
             sum = vec_add(sum, e[j]);
         }
         p[i] = pair_keys(words_from_floats(e[0], e[1]), R);
@@ -57,12 +57,12 @@ ALWAYS_INLINE vec_t decode_exponentiate(const decode_scratch_t *t, const decode_
     return sum;
 }
 
-/* Rows have scores far beyond their origin, or none yet: what was summed so far counts less. NaN is
- * among them, and stays. */
+/* Raises the reference maximum of rows with scores far beyond it, or with none yet, and rescales
+ * what was summed so far. NaN counts as such a score, and stays. */
 NEVER_INLINE void decode_raise(const decode_scratch_t *t, int64_t head, vec_t block_sum,
                                vec_t scale, int R) {
     float *o = t->o + head * t->d * R;
-    const vec_t old = _mm512_load_ps(t->origin + head * 16);
+    const vec_t old = _mm512_load_ps(t->reference + head * 16);
     const __mmask16 lanes = _mm512_cmp_ps_mask(block_sum, vec_set1(SUM_MAX), _CMP_NLE_UQ);
     const vec_t whole_rows = rows_max(_mm512_maskz_mov_ps(lanes, vec_set1(1)), R);
     const __mmask16 raised = _mm512_cmp_ps_mask(whole_rows, vec_zero(), _CMP_NEQ_OQ);
@@ -76,7 +76,7 @@ NEVER_INLINE void decode_raise(const decode_scratch_t *t, int64_t head, vec_t bl
         _mm512_mask_mov_ps(vec_exp2(vec_sub(old, new)), nothing_seen(old), vec_zero());
     float factors[16];
     _mm512_storeu_ps(factors, factor);
-    _mm512_store_ps(t->origin + head * 16, new);
+    _mm512_store_ps(t->reference + head * 16, new);
     _mm512_store_ps(t->sum + head * 16, vec_mul(_mm512_load_ps(t->sum + head * 16), factor));
     for (int64_t i = 0; nothing_seen(old) != 0xffff && i < 2 * t->columns * R; i++) {
         float *part = o + i * VEC_WIDTH;
@@ -84,15 +84,15 @@ NEVER_INLINE void decode_raise(const decode_scratch_t *t, int64_t head, vec_t bl
     }
 }
 
-/* Lanes of even or of odd number of two vectors. */
+/* Returns the lanes of two vectors with even or with odd numbers. */
 ALWAYS_INLINE words_t every_other(words_t a, words_t b, int odd) {
     const words_t even =
         _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     return _mm512_permutex2var_epi32(a, _mm512_add_epi32(even, _mm512_set1_epi32(odd)), b);
 }
 
-/* Row after row of P, as the tile products want it: splitting off every other row again and again
- * leaves row r where its bits in reverse order say. */
+/* Stores P row by row, as tile products take it. Splitting off every other row again and again
+ * leaves row r at the index that has r's bits in reverse order. */
 ALWAYS_INLINE void decode_store_p(words_t x[16], uint16_t *p, int R) {
     const words_t low = _mm512_set1_epi32(0xffff);
     words_t y[16];
@@ -116,14 +116,13 @@ ALWAYS_INLINE void decode_store_p(words_t x[16], uint16_t *p, int R) {
     }
 }
 
-/* Scores to P. */
 ALWAYS_INLINE void decode_softmax(const decode_scratch_t *t, const decode_keys_t *next,
                                   int64_t head, vec_t scale, int R) {
     words_t p[16];
-    vec_t sum = decode_exponentiate(t, next, scale, _mm512_load_ps(t->origin + head * 16), R, p);
+    vec_t sum = decode_exponentiate(t, next, scale, _mm512_load_ps(t->reference + head * 16), R, p);
     if (_mm512_cmp_ps_mask(sum, vec_set1(SUM_MAX), _CMP_NLE_UQ) != 0) {
         decode_raise(t, head, sum, scale, R);
-        sum = decode_exponentiate(t, NULL, scale, _mm512_load_ps(t->origin + head * 16), R, p);
+        sum = decode_exponentiate(t, NULL, scale, _mm512_load_ps(t->reference + head * 16), R, p);
     }
     float *total = t->sum + head * 16;
     _mm512_store_ps(total, vec_add(_mm512_load_ps(total), sum));

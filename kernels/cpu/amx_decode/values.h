@@ -1,9 +1,9 @@
 /*
- * O += P V: V's rows are the right operand as they lie, 16 keys by 32 columns a tile. A tile
- * product sums over pairs of the right operand's elements (TDPBF16PS, Intel SDM volume 2), which
- * here are two columns of a key: P is there twice, beside zeros for the odd columns and beside
- * zeros for the even ones. Infinity or NaN in one column makes NaN of the other: then they are
- * computed apart.
+ * This file computes O += P V for a task that decodes. Rows of V are the right operand as they lie,
+ * 16 keys by 32 columns a tile. A tile product sums over pairs of the right operand's elements
+ * (TDPBF16PS, Intel SDM volume 2), which here are two columns of a key. So P is there twice: beside
+ * zeros for the odd columns, and beside zeros for the even ones. Infinity or NaN in one column
+ * makes NaN of its neighbour; then even and odd columns are computed apart.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_VALUES_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_VALUES_H
@@ -12,15 +12,15 @@
 
 #include <string.h>
 
-/* A block whose P V is still to be added to O: it is, after the next block's scores, so that tile
- * loads of P do not wait for its stores. */
+/* The P V of a block is pending until the scores of the next block are computed, so that tile loads
+ * of P do not wait for its stores. */
 typedef struct decode_pending {
     float *o; /* NULL: none */
     in_place_t v;
 } decode_pending_t;
 
-/* P of the block: R rows for even columns, then R for odd ones, which have registers of their own
- * where R is 16. */
+/* Loads P of the block: R rows for even columns, then R for odd ones, which have registers of their
+ * own where R is 16. */
 ALWAYS_INLINE void decode_load_p(const uint16_t *p, int R) {
     const uint16_t *last = p + 2 * R * AMX_SQUARE;
     _tile_loadd(3, p, TILE_ROW_BYTES);
@@ -31,7 +31,7 @@ ALWAYS_INLINE void decode_load_p(const uint16_t *p, int R) {
     }
 }
 
-/* 32 columns of O. */
+/* Adds P V to 32 columns of O. */
 ALWAYS_INLINE void decode_add(const char *v, int64_t stride, const float *o, float *to, int R) {
     const bool in_two = R == TILE_ROWS_MAX;
     _tile_loadd(5, o, TILE_ROW_BYTES);
@@ -50,7 +50,7 @@ ALWAYS_INLINE void decode_add(const char *v, int64_t stride, const float *o, flo
     }
 }
 
-/* The same, even columns without the odd ones, and the other way round. */
+/* Adds P V to 32 columns of O: to the even ones with zeros in V's odd ones, and vice versa. */
 NEVER_INLINE void decode_add_apart(const char *v, int64_t stride, float *o, int R) {
     _Alignas(64) uint16_t column[AMX_SQUARE][AMX_SQUARE];
     _Alignas(64) float sums[2][2 * TILE_ROWS_MAX][VEC_WIDTH];
@@ -79,26 +79,25 @@ ALWAYS_INLINE void decode_add_pending(const decode_scratch_t *t, const decode_pe
         else
             decode_add(v, pending->v.stride * 2, o, o, R);
         if (next)
-            request_rows(t, next, c * share, (c + 1) * share);
+            decode_prefetch(t, next, c * share, (c + 1) * share);
     }
 }
 
-/* Adds what is pending, if anything is, and asks for the next block, if there is one. */
+/* Adds what is pending, if anything is, and prefetches the next block, unless it is NULL. */
 ALWAYS_INLINE void decode_values(const decode_scratch_t *t, decode_pending_t *pending,
                                  const in_place_t *next, int R) {
-    int64_t asked = 0;
+    int64_t n_prefetched = 0;
     tiles_see_stores();
     if (pending->o) {
         decode_add_pending(t, pending, next, R);
-        asked += AMX_DECODE_PREFETCH_ROWS / t->columns * t->columns;
+        n_prefetched += AMX_DECODE_PREFETCH_ROWS / t->columns * t->columns;
     }
     if (next)
-        request_rows(t, next, asked, AMX_DECODE_PREFETCH_ROWS);
+        decode_prefetch(t, next, n_prefetched, AMX_DECODE_PREFETCH_ROWS);
     tiles_see_stores();
     pending->o = NULL;
 }
 
-/* Whether all of O is. */
 ALWAYS_INLINE bool decode_is_finite(const decode_scratch_t *t, int64_t n_heads, int R) {
     vec_t zeros = vec_zero();
     for (int64_t i = 0; i < n_heads * t->d * R; i += VEC_WIDTH)

@@ -1,5 +1,5 @@
 /*
- * O += P V for a block of packed keys.
+ * This file computes O += P V for a block of packed keys.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_ACCUMULATE_H
 #define FLASH_KERNELS_CPU_TILED_ACCUMULATE_H
@@ -8,7 +8,6 @@
 #include "cpu/tiled/pack.h"
 #include "cpu/tiled/slice.h"
 
-/* V of a block, packed. */
 typedef struct values {
     const float *data;
     bool finite; /* all of it */
@@ -23,13 +22,13 @@ ALWAYS_INLINE tile_product_t product_of(const tile_scratch_t *t, slice_t slice, 
     return product;
 }
 
-/* Words begin ... end - 1 of a block of packed keys. */
+/* A range is words begin ... end - 1 of a block of packed keys. */
 typedef struct word_range {
     int64_t begin;
     int64_t end;
 } word_range_t;
 
-/* O[row ... row + rows)[slice] += P V over some words of packed keys. */
+/* Computes O[row ... row + rows)[slice] += P V over some words of packed keys. */
 ALWAYS_INLINE void accumulate_words(const tile_scratch_t *t, const values_t *values, slice_t slice,
                                     word_range_t words, int64_t row, int rows) {
     const int64_t c_words = count_words(t->c_pad);
@@ -40,42 +39,42 @@ ALWAYS_INLINE void accumulate_words(const tile_scratch_t *t, const values_t *val
     product.b = data + words.begin * panel.width;
     product.b_stride = panel.width;
     product.depth = words.end - words.begin;
-    product.ahead = ahead_of(data, panel, c_words, row);
+    product.prefetch = panel_prefetch(data, panel, c_words, row);
     if (words.begin < words.end)
         multiply_packed(&product, rows, slice.vecs);
 }
 
-/* The same of one key of a word: nothing of the word's other keys is read. */
-ALWAYS_INLINE void accumulate_alone(const tile_scratch_t *t, const values_t *values, slice_t slice,
-                                    int64_t key, int64_t row) {
-    float alone[TILE_COLUMNS];
+/* Adds P V of one key. Nothing of the other key of its word is read. */
+ALWAYS_INLINE void accumulate_one_key(const tile_scratch_t *t, const values_t *values,
+                                      slice_t slice, int64_t key, int64_t row) {
+    float words[TILE_COLUMNS];
     const panel_t panel = panel_of(slice.column, count_words(t->c_pad), t->d_pad);
     const float *data = values->data + panel.offset;
     tile_product_t product = product_of(t, slice, row);
     words_keep(data + key / WORD_ELEMENTS * panel.width, key % WORD_ELEMENTS,
-               slice.vecs * VEC_WIDTH, alone);
+               slice.vecs * VEC_WIDTH, words);
     product.a += key / WORD_ELEMENTS;
-    product.b = alone;
+    product.b = words;
     product.depth = 1;
-    product.ahead = (const char *)alone;
+    product.prefetch = (const char *)words;
     multiply_packed(&product, 1, slice.vecs);
 }
 
-/* What the row sees of packed keys that may be infinite or NaN. */
+/* Adds P V of the keys that the row sees, of a block that may hold infinity or NaN. */
 ALWAYS_INLINE void accumulate_row(const tile_scratch_t *t, const values_t *values, slice_t slice,
                                   flash_range_t keys, int64_t row) {
     const word_range_t whole = {count_words(keys.begin), keys.end / WORD_ELEMENTS};
     if (keys.begin >= keys.end)
         return;
     if (keys.begin < whole.begin * WORD_ELEMENTS)
-        accumulate_alone(t, values, slice, keys.begin, row);
+        accumulate_one_key(t, values, slice, keys.begin, row);
     accumulate_words(t, values, slice, whole, row, 1);
     if (whole.end * WORD_ELEMENTS < keys.end)
-        accumulate_alone(t, values, slice, whole.end * WORD_ELEMENTS, row);
+        accumulate_one_key(t, values, slice, whole.end * WORD_ELEMENTS, row);
 }
 
-/* A tile of rows over the keys that any of them sees. P is 0 where a row does not see one; infinity
- * or NaN times 0 would be NaN: where there may be any, rows go one by one. */
+/* Adds P V of a tile of rows, over the keys that any of them sees. P is 0 where a row does not see
+ * one, which makes NaN of infinity: where there may be any, rows go one by one. */
 ALWAYS_INLINE void accumulate_tile(const tile_scratch_t *t, const values_t *values, slice_t slice,
                                    flash_range_t block, int64_t row, int rows) {
     flash_range_t common, any;

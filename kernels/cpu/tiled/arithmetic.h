@@ -1,5 +1,5 @@
 /*
- * Constants and scalar arithmetic of the tiled kernels.
+ * This file has constants and scalar arithmetic of the tiled kernels.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_ARITHMETIC_H
 #define FLASH_KERNELS_CPU_TILED_ARITHMETIC_H
@@ -10,16 +10,18 @@
 static const float LOG2_E = 1.44269504088896340736f;
 static const float LN_2 = 0.69314718055994530942f;
 
-/* LSE of a row that summed up exp(unit * (score - origin)); of no key: -infinity. */
-static inline float row_lse(float origin, float unit, float sum) {
-    return sum != 0 ? origin * unit + logf(sum) : -INFINITY;
+/* Returns the LSE of a row whose sum is that of exp(unit * (score - reference)); -infinity if it
+ * saw no key. */
+static inline float row_lse(float reference, float unit, float sum) {
+    return sum != 0 ? reference * unit + logf(sum) : -INFINITY;
 }
 
 static inline int64_t round_up(int64_t n, int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-/* Of the fewest parts of at most `most` that n is made of, the largest when they are even. */
+/* Returns ceil(n / ceil(n / most)): the largest part where n is divided evenly into the fewest
+ * parts of at most `most`. */
 static inline int64_t even_part(int64_t n, int64_t most) {
     const int64_t n_parts = (n + most - 1) / most;
     return (n + n_parts - 1) / n_parts;

@@ -1,6 +1,6 @@
 /*
- * Blocks of keys in place that pages cut, copied row by row. Where rows lie is looked up once a
- * block, for all heads.
+ * This file copies blocks of keys that page boundaries cut, row by row. Where the rows lie is
+ * looked up once per block, for all heads.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_COPY_PAGES_H
 #define FLASH_KERNELS_CPU_TILED_COPY_PAGES_H
@@ -10,18 +10,18 @@
 #include <string.h>
 
 enum { BLOCK_ROWS_MAX = 64 };
-_Static_assert((int)IN_PLACE_KEYS <= (int)BLOCK_ROWS_MAX && (int)LONE_ROW_KEYS <= BLOCK_ROWS_MAX,
+_Static_assert((int)IN_PLACE_KEYS <= (int)BLOCK_ROWS_MAX && (int)SINGLE_ROW_KEYS <= BLOCK_ROWS_MAX,
                "rows of a block in place");
 
-/* Where the rows of a block's keys begin in K and in V, in elements from head 0 on. */
+/* These are the first elements of a block's rows of K and V, counted from those of head 0. */
 typedef struct block_rows {
     flash_range_t keys;
     int64_t k[BLOCK_ROWS_MAX];
     int64_t v[BLOCK_ROWS_MAX];
 } block_rows_t;
 
-/* Those of a block and of the one after it, which become its own then: block number i has the
- * entry i % 2. */
+/* These are the rows of a block and of the next one. Block i has entry i % 2, so that the rows of
+ * the next block are not looked up again. */
 typedef struct rows_of_blocks {
     block_rows_t entry[2];
 } rows_of_blocks_t;
@@ -42,7 +42,7 @@ static inline void find_rows(const flash_params_t *p, const cpu_task_t *task, co
     }
 }
 
-/* The rows of block number `index`, which has these keys. */
+/* Returns the rows of block `index`, which has these keys. */
 static inline const block_rows_t *find_block_rows(const flash_params_t *p, const cpu_task_t *task,
                                                   rows_of_blocks_t *rows, int64_t index,
                                                   flash_range_t keys) {
@@ -56,25 +56,24 @@ static inline const block_rows_t *find_block_rows(const flash_params_t *p, const
     return entry;
 }
 
-/* Rows of K or V of a head that are copied, and those that are prefetched meanwhile. */
+/* These are rows of K or V of a head to copy, and rows to prefetch meanwhile. */
 typedef struct copied_rows {
     const void *head; /* the head's first element */
     const int64_t *rows;
-    const int64_t *ahead;
+    const int64_t *prefetch;
     int32_t n;
-    int32_t n_ahead;
+    int32_t n_prefetch;
 } copied_rows_t;
 
-/* Copies rows, which follow each other then. */
 static inline in_place_t copy_block_rows(const copied_rows_t *from, int32_t dtype, int64_t d,
                                          void *memory) {
     const size_t row_bytes = (size_t)(d * element_size(dtype));
     const in_place_t copy = {
-        .data = memory, .ahead = memory, .stride = d, .n_heads = 1, .adjoin = true};
+        .data = memory, .prefetch = memory, .stride = d, .n_heads = 1, .adjoin = true};
     char *to = memory;
     for (int32_t i = 0; i < from->n; i++, to += row_bytes) {
-        if (i < from->n_ahead)
-            prefetch_row(element_at(from->head, from->ahead[i], dtype), (int64_t)row_bytes);
+        if (i < from->n_prefetch)
+            prefetch_row(element_at(from->head, from->prefetch[i], dtype), (int64_t)row_bytes);
         memcpy(to, element_at(from->head, from->rows[i], dtype), row_bytes);
     }
     return copy;

@@ -1,7 +1,7 @@
 /*
- * K and V of e4m3: their scales, and the unit of their elements. Vectors load an element's bits as
- * those of fp16, which makes a number 2^8 times too small. Nothing but this file knows of that, and
- * scores, softmax and sums are those of other types:
+ * This file scales what is computed from K and V of e4m3. Vectors load an element's bits as those
+ * of fp16, which gives a number 2^8 times too small, the unit. Scores, softmax and sums know
+ * nothing of it:
  *
  *   K's scale goes into Q, which is in fp32, so that any number does, a negative one, too;
  *   K's unit  goes into the softmax scale;
@@ -14,14 +14,14 @@
 #include "cpu/cpu_kernel.h"
 #include "cpu/tiled/scratch.h"
 
-/* A loaded element is multiplied by this. */
+/* A loaded element times this is the element's value. */
 static const float E4M3_UNIT = 0x1p8f;
 
-/* The problem with scores of loaded elements. */
+/* Returns the problem whose softmax scale goes with loaded elements. */
 static inline flash_params_t e4m3_params(const flash_params_t *p) {
-    flash_params_t own = *p;
-    own.softmax_scale *= E4M3_UNIT;
-    return own;
+    flash_params_t scaled = *p;
+    scaled.softmax_scale *= E4M3_UNIT;
+    return scaled;
 }
 
 static inline void scale_elements(const tile_scratch_t *t, float *rows, float scale) {

@@ -1,5 +1,5 @@
 /*
- * A task of few rows reads its keys in place, a short block of them at a time.
+ * In this file a task of few rows attends to its keys in place, a short block of them at a time.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
 #define FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
@@ -12,15 +12,15 @@
 
 /* Returns the task of heads number head ... head + n - 1. */
 static inline cpu_task_t task_of_heads(const cpu_task_t *task, int32_t head, int32_t n, int64_t d) {
-    cpu_task_t some = *task;
-    some.head_kv += head;
-    some.ahead.head_kv += head;
-    some.n_heads = n;
-    if (some.o_partial) {
-        some.o_partial += head * some.partial_rows * d;
-        some.lse_partial += head * some.partial_rows;
+    cpu_task_t part = *task;
+    part.head_kv += head;
+    part.prefetch.head_kv += head;
+    part.n_heads = n;
+    if (part.o_partial) {
+        part.o_partial += head * part.partial_rows * d;
+        part.lse_partial += head * part.partial_rows;
     }
-    return some;
+    return part;
 }
 
 static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int64_t d) {
@@ -30,14 +30,14 @@ static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int6
 /* Returns the bytes of K of a step; 0 where a step is a whole block of one head. */
 static inline int64_t step_bytes(cpu_way_t way, int32_t dtype, int64_t head_rows) {
     const bool is_light = head_rows == 1 && element_size(dtype) == 2;
-    return way == CPU_WAY_LONE_ROWS ? VEC_ROW_STEP_BYTES
-           : way == CPU_WAY_STEPS   ? VEC_STEP_BYTES * (is_light ? LONE_ROW_STEP_FACTOR : 1)
-                                    : 0;
+    return way == CPU_WAY_SINGLE_ROWS ? VEC_SINGLE_ROW_STEP_BYTES
+           : way == CPU_WAY_STEPS     ? VEC_STEP_BYTES * (is_light ? SINGLE_ROW_STEP_FACTOR : 1)
+                                      : 0;
 }
 
-/* Returns how many of n_heads heads go together: STEP_UNIT keys of them may take half as much again
- * as a step does. And O of all of them is loaded and stored in each step: the level 1 cache has to
- * hold it beside two steps. */
+/* Returns how many of n_heads heads a step takes together. STEP_UNIT keys of them may take half as
+ * much again as a step. O of all of them is loaded and stored in each step, so that the level 1
+ * cache has to hold it beside two steps. */
 static inline int64_t heads_together(int64_t bytes, int64_t n_heads, int64_t head_rows, int64_t d,
                                      int32_t dtype) {
     const int64_t most =
@@ -46,7 +46,7 @@ static inline int64_t heads_together(int64_t bytes, int64_t n_heads, int64_t hea
     return most > 0 ? even_part(n_heads, most) : 1;
 }
 
-/* Returns the keys of a step, at most `most`, of heads that have key_bytes per key together. */
+/* Returns the keys of a step, at most `most`, where all its heads have key_bytes per key. */
 static inline int32_t step_keys(int64_t bytes, int64_t key_bytes, int32_t most) {
     const int64_t n = bytes / key_bytes / STEP_UNIT * STEP_UNIT;
     if (bytes == 0)
@@ -54,24 +54,22 @@ static inline int32_t step_keys(int64_t bytes, int64_t key_bytes, int32_t most) 
     return n < STEP_UNIT ? STEP_UNIT : (int32_t)min64(n, most);
 }
 
-/* This is a block of keys, and how a task goes through it. */
 typedef struct in_place_block {
     flash_range_t keys;
-    int32_t end;            /* of the task's keys */
-    int32_t step_keys;      /* as many as the block where there are no steps */
-    int32_t n_asked;        /* heads of the task (in_place_tensor_t) */
-    bool asks;              /* keys are prefetched */
-    int64_t index;          /* of the task's blocks */
-    rows_of_blocks_t *rows; /* where keys are in pages */
+    int32_t end;              /* of the task's keys */
+    int32_t step_keys;        /* as many as the block where there are no steps */
+    int32_t heads_prefetched; /* heads that are prefetched in turn (in_place_tensor_t) */
+    bool prefetches;          /* keys are prefetched */
+    int64_t index;            /* of the task's blocks */
+    rows_of_blocks_t *rows;   /* where keys are in pages */
 } in_place_block_t;
 
-/* Turns the scores of all rows into P. */
 ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t *p,
                                     const in_place_block_t *block, bool all_see) {
     const softmax_rule_t rule = softmax_rule(p);
     const int32_t n_keys = block->keys.end - block->keys.begin;
     const int64_t n_columns = round_up(n_keys, WORD_ELEMENTS);
-    const int32_t most = block->asks ? IN_PLACE_KEYS : LONE_ROW_KEYS;
+    const int32_t most = block->prefetches ? IN_PLACE_KEYS : SINGLE_ROW_KEYS;
     const bool whole = all_see && n_keys == most && !rule.rewrites;
     for (int64_t row = 0; row < t->n_rows; row++) {
         if (whole)
@@ -83,8 +81,8 @@ ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_
 
 /* ---- Steps ---- */
 
-/* Returns the keys of the first step of a range. paged is a constant: keys are in pages, which end
- * steps. */
+/* Returns the keys of the first step of a range. paged is a constant: keys are in pages, and a step
+ * ends where its page does. */
 ALWAYS_INLINE flash_range_t first_step(const flash_params_t *p, const in_place_block_t *block,
                                        flash_range_t keys, const bool paged) {
     return paged ? cpu_first_of_page(p, keys, block->step_keys)
@@ -100,13 +98,13 @@ ALWAYS_INLINE in_place_t rows_of_step(const flash_params_t *p, const cpu_task_t 
     return rows;
 }
 
-/* Attends to a block of keys of all the task's heads, K and then V, in steps: where heads lie side
- * by side, those follow the order of memory. paged: as first_step(). */
+/* Attends to a block of keys of all heads of the task in steps, first K, then V. Where heads lie
+ * side by side, steps follow the order of memory. paged: as first_step(). */
 ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t dtype,
                                    const in_place_block_t *block, const bool paged) {
-    const in_place_tensor_t from_k = {cpu_kv_k(p), t->d, dtype, block->n_asked};
-    const in_place_tensor_t from_v = {cpu_kv_v(p), t->d, dtype, block->n_asked};
+    const in_place_tensor_t from_k = {cpu_kv_k(p), t->d, dtype, block->heads_prefetched};
+    const in_place_tensor_t from_v = {cpu_kv_v(p), t->d, dtype, block->heads_prefetched};
     const flash_range_t first = first_step(p, block, block->keys, paged);
     const bool all_see = rows_see(t, block->keys);
     flash_range_t rest = block->keys;
@@ -126,8 +124,7 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
 
 /* ---- Pages ---- */
 
-/* Attends to a block of keys of one head from copies, which have room where other ways pack keys.
- */
+/* Attends to a block of keys of one head from copies, which lie where packed keys would. */
 ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p, int64_t head_kv,
                                int32_t dtype, const in_place_block_t *block,
                                const block_rows_t *rows, const block_rows_t *next, bool all_see) {
@@ -143,12 +140,11 @@ ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p,
     softmax_in_place(t, p, block, all_see);
     for (flash_range_t s = keys; s.begin < keys.end; s.begin = s.end) {
         s.end = s.begin + min32(block->step_keys, keys.end - s.begin);
-        const in_place_t some = keys_from(&v, dtype, s.begin - keys.begin);
-        accumulate_in_place(t, dtype, &some, s, all_see);
+        const in_place_t part = keys_from(&v, dtype, s.begin - keys.begin);
+        accumulate_in_place(t, dtype, &part, s, all_see);
     }
 }
 
-/* Does the same for all heads of the task. */
 ALWAYS_INLINE void attend_copies(const tile_scratch_t *t, const flash_params_t *p,
                                  const cpu_task_t *task, int32_t dtype,
                                  const in_place_block_t *block, bool all_see) {
@@ -162,14 +158,13 @@ ALWAYS_INLINE void attend_copies(const tile_scratch_t *t, const flash_params_t *
     }
 }
 
-/* Says whether the block can be read page by page with the results of a whole one: it lies in
- * one page, or all rows see it and pages cut it where tiles of scores and words of keys end. */
+/* Says whether reading the block page by page gives the bits of a block in one piece: it lies in
+ * one page, or all rows see it and page boundaries are ends of tiles of scores and of words. */
 static inline bool page_by_page(const flash_params_t *p, flash_range_t keys, bool all_see) {
     return cpu_in_one_page(p, keys) ||
            (all_see && keys.begin % STEP_UNIT == 0 && p->pages.page_size % STEP_UNIT == 0);
 }
 
-/* Attends to a block of keys of some heads. */
 ALWAYS_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p,
                                 const cpu_task_t *task, int32_t dtype,
                                 const in_place_block_t *block) {
@@ -182,7 +177,7 @@ ALWAYS_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p
 
 /* ---- All keys ---- */
 
-/* Sorts the columns of O after the last block: they are in the order of pairs.h. */
+/* Brings the columns of O from the order of pairs.h into their own, at the end. */
 ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
     for (int64_t row = 0; row < t->n_rows; row++) {
         for (int64_t i = 0; t->d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
@@ -196,8 +191,8 @@ ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
     }
 }
 
-/* Attends to a block of keys of all heads, some of them together, before the next one: where they
- * lie side by side, that is near the order of memory. */
+/* Attends to all keys, block by block. Each block is read for all heads, some of them together,
+ * before the next one: where heads lie side by side, that is near the order of memory. */
 ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                    flash_range_t keys) {
@@ -208,20 +203,20 @@ ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t
     rows_of_blocks_t rows_of_blocks;
     in_place_block_t block = {.end = keys.end,
                               .step_keys = n_keys,
-                              .n_asked = task->n_heads,
-                              .asks = task->way != CPU_WAY_LONE_ROWS,
+                              .heads_prefetched = task->n_heads,
+                              .prefetches = task->way != CPU_WAY_SINGLE_ROWS,
                               .rows = &rows_of_blocks};
     start_block_rows(&rows_of_blocks);
     while (keys.begin < keys.end) {
         block.keys = cpu_first_keys(keys, block_keys);
         for (int32_t head = 0; head < task->n_heads; head += most) {
             const int32_t n = min32(most, task->n_heads - head);
-            const cpu_task_t some = task_of_heads(task, head, n, t->d);
+            const cpu_task_t part = task_of_heads(task, head, n, t->d);
             const tile_scratch_t rows = rows_of_heads(t, head, n);
             if (cpu_is_paged(p))
-                attend_pages(&rows, p, &some, dtype, &block);
+                attend_pages(&rows, p, &part, dtype, &block);
             else
-                attend_in_place(&rows, p, &some, dtype, &block, false);
+                attend_in_place(&rows, p, &part, dtype, &block, false);
         }
         end_block(t, block.keys, PART_KEYS_IN_PLACE);
         keys.begin = block.keys.end;

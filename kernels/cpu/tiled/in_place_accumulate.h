@@ -1,5 +1,5 @@
 /*
- * O += P V with V in place, over exactly the keys that each row sees.
+ * This file computes O += P V with V in place, over exactly the keys that each row sees.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_IN_PLACE_ACCUMULATE_H
 #define FLASH_KERNELS_CPU_TILED_IN_PLACE_ACCUMULATE_H
@@ -10,7 +10,8 @@
 
 #if VEC_DOTS_BF16
 
-/* A row's O += P V of one key, in fp32: in a word after a zero, an element is its own fp32. */
+/* Adds P V of one key to a row of O, in fp32. The element follows a zero in its word, which makes
+ * it the upper half of its own fp32. */
 static inline void add_key(const tile_scratch_t *t, int32_t dtype, const char *word, int32_t column,
                            int64_t row) {
     const int64_t stride = t->d * element_size(dtype);
@@ -31,8 +32,8 @@ static inline void add_key(const tile_scratch_t *t, int32_t dtype, const char *w
     }
 }
 
-/* The first key, alone of its word: nothing of the word's other key is read, and one key alone
- * gives back V's subnormals, too. The scratch of packed keys has room for the word. */
+/* Adds P V of the first key, alone of its word: nothing of the word's other key is read, and V's
+ * subnormals count. The word is in the scratch of packed keys. */
 NEVER_INLINE void accumulate_key(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                  int64_t row, int rows) {
     const size_t bytes = (size_t)(t->d * element_size(dtype));
@@ -45,21 +46,21 @@ NEVER_INLINE void accumulate_key(const tile_scratch_t *t, int32_t dtype, const i
     }
 }
 
-/* Keys begin ... end - 1 of the step, which all of the rows see. */
+/* Adds P V of keys begin ... end - 1 of the step, which all of the rows see. */
 ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    flash_range_t keys, int64_t row, int rows) {
     int32_t n = keys.end - keys.begin;
-    in_place_t some = keys_from(v, dtype, keys.begin);
-    if (n > 0 && some.column % 2 != 0) {
-        accumulate_key(t, dtype, &some, row, rows);
-        some = keys_from(&some, dtype, 1);
+    in_place_t part = keys_from(v, dtype, keys.begin);
+    if (n > 0 && part.column % 2 != 0) {
+        accumulate_key(t, dtype, &part, row, rows);
+        part = keys_from(&part, dtype, 1);
         n--;
     }
     if (n >= 2)
-        accumulate_words_in_place(t, dtype, &some, n / 2 * 2, row, rows);
+        accumulate_words_in_place(t, dtype, &part, n / 2 * 2, row, rows);
     if (n > 0 && n % 2 != 0) {
-        some = keys_from(&some, dtype, n - 1);
-        accumulate_key(t, dtype, &some, row, rows);
+        part = keys_from(&part, dtype, n - 1);
+        accumulate_key(t, dtype, &part, row, rows);
     }
 }
 
@@ -67,20 +68,20 @@ ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const
 
 ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    flash_range_t keys, int64_t row, int rows) {
-    const in_place_t some = keys_from(v, dtype, keys.begin);
+    const in_place_t part = keys_from(v, dtype, keys.begin);
     if (keys.begin < keys.end)
-        accumulate_words_in_place(t, dtype, &some, keys.end - keys.begin, row, rows);
+        accumulate_words_in_place(t, dtype, &part, keys.end - keys.begin, row, rows);
 }
 
 #endif
 
-/* A tile of rows of one head: together over the keys that all of them see, one by one over others
- * that they see. */
+/* Adds P V of a tile of rows of one head: of all rows together over the keys that all of them see,
+ * row by row over the others. */
 ALWAYS_INLINE void accumulate_seen(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    flash_range_t step, int64_t row, int rows) {
     flash_range_t common, any;
     tile_columns(t, step, row, rows, &common, &any);
-    if (common.begin >= common.end) /* whatever a row sees comes before it then */
+    if (common.begin >= common.end) /* all keys that a row sees come before `common` then */
         common = (flash_range_t){any.end, any.end};
     accumulate_keys(t, dtype, v, common, row, rows);
     if (common.begin == any.begin && common.end == any.end)
@@ -94,7 +95,7 @@ ALWAYS_INLINE void accumulate_seen(const tile_scratch_t *t, int32_t dtype, const
     }
 }
 
-/* All rows of all heads, over a step of keys. */
+/* Adds P V of a step of keys to all rows of all heads. */
 ALWAYS_INLINE void accumulate_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                        flash_range_t step, bool all_see) {
     const int64_t rows = even_part(t->head_rows, TILE_ROWS);
@@ -105,12 +106,12 @@ ALWAYS_INLINE void accumulate_in_place(const tile_scratch_t *t, int32_t dtype, c
             accumulate_keys(t, dtype, v, all, row, n);
             continue;
         }
-        in_place_t one = *v;
+        in_place_t head_v = *v;
         tile_scratch_t o = *t;
-        one.n_heads = 1;
+        head_v.n_heads = 1;
         for (int32_t head = 0; head < v->n_heads; head++) {
-            accumulate_seen(&o, dtype, &one, step, row, n);
-            to_next_head(&one);
+            accumulate_seen(&o, dtype, &head_v, step, row, n);
+            to_next_head(&head_v);
             skip_rows(&o, t->head_rows);
         }
     }

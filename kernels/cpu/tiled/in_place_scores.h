@@ -1,6 +1,6 @@
 /*
- * This file computes S = Q K^T with K in place: dot products of a few rows of Q and a few keys at a
- * time.
+ * This file computes S = Q K^T with K in place, as dot products of a few rows of Q with a few keys
+ * at a time.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_IN_PLACE_SCORES_H
 #define FLASH_KERNELS_CPU_TILED_IN_PLACE_SCORES_H
@@ -14,30 +14,28 @@
 
 _Static_assert(DOT_ROWS == 4 || DOT_ROWS == 6, "one case for each below");
 
-/* These are rows of K, two or four, and as many that are prefetched meanwhile. */
+/* These are two or four rows of K, and as many that are prefetched meanwhile. */
 typedef struct dot_keys {
     const char *row[4];
-    int64_t ahead; /* bytes from a row to the one that is prefetched */
-    bool adjoin;   /* in_place_t */
+    int64_t prefetch; /* bytes from a row to the one to prefetch */
+    bool adjoin;      /* in_place_t */
 } dot_keys_t;
 
-/* Returns the most rows of a tile of dot products. Where registers are few, tiles of more rows read
- * K less often, which fp32 gains by, and e4m3, which costs most to decode (four rows: 1.2 times as
- * fast); elements of 16 bits do not. */
+/* Returns the most rows of a tile of dot products. Where registers are few, more rows read K less
+ * often, which pays for fp32 and for e4m3, whose decoding costs most (four rows: 1.2 times as
+ * fast), and not for elements of 16 bits. */
 ALWAYS_INLINE int dot_rows_max(int32_t dtype) {
     return DOT_ROWS == 4 && element_size(dtype) == 2 ? 2 : DOT_ROWS;
 }
 
-/* Returns the keys of a tile of so many rows: its sums are enough to keep the multipliers busy, and
- * fit into the registers. */
+/* Returns the keys of such a tile: its sums keep the multipliers busy, and fit the registers. */
 ALWAYS_INLINE int dot_n_keys(const int rows) {
     return DOT_ROWS == 4 && rows > 2 ? 2 : 4;
 }
 
-/* Returns the rows of n_keys keys from `row` on, n at most; where there are fewer, the last one
- * stands for the others. Pairs of bf16 add from row to row, since products of strides are 0.92 to
- * 1.00 times as fast with gcc 12 there, and no slower elsewhere (docs/design/cpu.md, "Addresses of
- * rows"). */
+/* Returns n rows of K from `row` on; where there are only n_keys, the last one stands for the
+ * others. Pairs of bf16 add the stride from row to row: multiplying it is 0.92 to 1.00 times as
+ * fast with gcc 12 there, and no slower elsewhere (docs/design/cpu.md, "Addresses of rows"). */
 ALWAYS_INLINE dot_keys_t dot_keys_at(const char *row, int64_t stride, int32_t n_keys, const int n) {
     dot_keys_t keys = {.row = {row}};
     UNROLL for (int j = 1; j < n; j++) keys.row[j] =
@@ -64,7 +62,7 @@ ALWAYS_INLINE void dot_store(vec_t sum[DOT_ROWS][4], const int rows, float *s, i
 
 #if VEC_DOTS_BF16
 
-/* Computes sum[r][j] += q[r] k[j], in words, and prefetches the keys ahead. */
+/* Computes sum[r][j] += q[r] k[j] in words, and prefetches keys. */
 ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k, const float *q,
                             const int rows, vec_t sum[DOT_ROWS][4]) {
     const int64_t q_stride = round_up(d, 16);
@@ -72,8 +70,8 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
     for (int64_t i = 0; i < d; i += 2 * VEC_WIDTH) {
         vec_t k_part[4];
         UNROLL for (int j = 0; j < n; j++) {
-            request_part(element_at(k->row[j] + k->ahead, i, dtype),
-                         2 * VEC_WIDTH * element_size(dtype), STEPS_NEAR);
+            prefetch_part(element_at(k->row[j] + k->prefetch, i, dtype),
+                          2 * VEC_WIDTH * element_size(dtype), STEPS_NEAR);
             k_part[j] = words_load(dtype, k->row[j], i, d);
         }
         UNROLL for (int r = 0; r < rows; r++) {
@@ -86,25 +84,25 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
 
 #else
 
-/* Computes sum[r][j] += the rows' vectors of Q at q, times k. */
+/* Computes sum[r][j] += q[r] k for a vector of K and those of Q at q. */
 ALWAYS_INLINE void dot_step(const float *q, int64_t q_stride, vec_t k, const int rows, const int j,
                             vec_t sum[DOT_ROWS][4]) {
     UNROLL for (int r = 0; r < rows; r++) sum[r][j] =
         vec_fma(vec_load(FLASH_DTYPE_FP32, q + r * q_stride), k, sum[r][j]);
 }
 
-/* Computes sum[r][j] += q[r] k[j], and prefetches the keys ahead. */
+/* Computes sum[r][j] += q[r] k[j], and prefetches keys. */
 ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k, const float *q,
                             const int rows, vec_t sum[DOT_ROWS][4]) {
     const int64_t q_stride = round_up(d, 16);
     const int n = dot_n_keys(rows);
-    const bool asks = asks_ahead(dtype, rows);
+    const bool prefetches = prefetches_keys(dtype, rows);
     int64_t i = 0;
     for (; d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
-        if (asks) {
+        if (prefetches) {
             UNROLL for (int j = 0; j < n; j++)
-                request_part(element_at(k->row[j] + k->ahead, i, dtype),
-                             2 * VEC_WIDTH * element_size(dtype), STEPS_NEAR);
+                prefetch_part(element_at(k->row[j] + k->prefetch, i, dtype),
+                              2 * VEC_WIDTH * element_size(dtype), STEPS_NEAR);
         }
         UNROLL for (int j = 0; j < n; j++) {
             vec_t pair[2];
@@ -119,8 +117,8 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
             const void *from = element_at(k->row[j], i, dtype);
             const vec_t k_part =
                 left < VEC_WIDTH ? vec_load_first(dtype, from, left) : vec_load(dtype, from);
-            if (asks)
-                request_line(element_at(k->row[j] + k->ahead, i, dtype), STEPS_NEAR);
+            if (prefetches)
+                prefetch_line_to(element_at(k->row[j] + k->prefetch, i, dtype), STEPS_NEAR);
             dot_step(q + i, q_stride, k_part, rows, j, sum);
         }
     }
@@ -145,19 +143,19 @@ ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t
         UNROLL for (int j = 0; j < n; j++) sum[r][j] = vec_zero();
     }
     dot_sums(dtype, d, k, operands->q, rows, sum);
-    if (!k->adjoin && asks_ahead(dtype, rows)) {
-        UNROLL for (int j = 0; j < n; j++)
-            request_line((const char *)element_at(k->row[j] + k->ahead, d, dtype) - 1, STEPS_NEAR);
+    if (!k->adjoin && prefetches_keys(dtype, rows)) {
+        UNROLL for (int j = 0; j < n; j++) prefetch_line_to(
+            (const char *)element_at(k->row[j] + k->prefetch, d, dtype) - 1, STEPS_NEAR);
     }
     dot_store(sum, rows, operands->s, operands->s_stride);
 }
 
-/* Computes the scores of some rows and n_keys keys; dtype and the number of rows are constants at
- * each call. The scratch has room for the surplus scores of a tile that is cut short. */
+/* Computes the scores of a span of rows and n_keys keys; dtype and the number of rows are constants
+ * at each call. The scratch has room for surplus scores of the last tile. */
 ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_t d,
                             const in_place_t *k, int32_t n_keys, const row_span_t rows) {
     const int n = dot_n_keys(rows.n);
-    const int64_t stride = k->stride * element_size(dtype), ahead = k->ahead - k->data;
+    const int64_t stride = k->stride * element_size(dtype), prefetch = k->prefetch - k->data;
     const float *q = t->q + rows.first * t->d_pad;
     float *s = t->s + rows.first * t->c_pad + k->column;
     const char *data = k->data;
@@ -166,7 +164,7 @@ ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_
         for (int32_t i = 0; i < n_keys; i += n, first += n * stride) {
             const dot_operands_t operands = {q, s + i, t->c_pad};
             dot_keys_t keys = dot_keys_at(first, stride, n_keys - i, n);
-            keys.ahead = ahead;
+            keys.prefetch = prefetch;
             keys.adjoin = k->adjoin;
             dot_products(dtype, d, &keys, &operands, rows.n);
         }
@@ -193,7 +191,7 @@ ALWAYS_INLINE void dot_rows(const tile_scratch_t *t, int32_t dtype, const int64_
         dot_tile(t, dtype, d, k, n_keys, (row_span_t){rows.first, most});
 }
 
-/* Computes the scores of all rows; the first ones of each head prefetch what comes next. */
+/* Computes the scores of all rows. The first span of rows prefetches. */
 ALWAYS_INLINE void score_tiles(const tile_scratch_t *t, int32_t dtype, const int64_t d,
                                const in_place_t *k, int32_t n_keys) {
     const int64_t rows = even_part(t->head_rows, dot_rows_max(dtype));
@@ -201,11 +199,11 @@ ALWAYS_INLINE void score_tiles(const tile_scratch_t *t, int32_t dtype, const int
     for (int64_t row = 0; row < t->head_rows; row += rows) {
         const row_span_t span = {row, (int)min64(rows, t->head_rows - row)};
         dot_rows(t, dtype, d, &keys, n_keys, span);
-        keys.ahead = keys.data;
+        keys.prefetch = keys.data;
     }
 }
 
-/* Computes the scores, with code of its own for head dimensions that are common. */
+/* Computes the scores; common head dimensions are compiled as constants. */
 ALWAYS_INLINE void score_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *k,
                                   int32_t n_keys) {
     if (t->d == 128)

@@ -1,33 +1,32 @@
 /*
- * The micro-kernel of O += P V with V in place: words of keys, as tiled/words.h has them for packed
- * ones.
+ * This is the micro-kernel of O += P V with V in place. It takes keys in words, as words.h has them
+ * for packed ones.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_IN_PLACE_VALUES_H
 #define FLASH_KERNELS_CPU_TILED_IN_PLACE_VALUES_H
 
 #include "cpu/tiled/in_place.h"
 #include "cpu/tiled/pairs.h"
-#include "cpu/tiled/request.h"
+#include "cpu/tiled/prefetch_part.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/tiled/slice.h"
 #include "cpu/tiled/words.h"
 
 _Static_assert(TILE_ROWS == 6 && (TILE_VECS == 2 || TILE_VECS == 4), "one case for each below");
 
-/* Words of a head's keys, from some column on, and P of some rows. */
+/* These are words of a head's keys, from some column on, and P of some rows. */
 typedef struct value_words {
     const char *v;
-    int64_t stride; /* bytes from key to key */
-    int64_t ahead;  /* bytes from a key to the one that is asked for */
-    bool ends;      /* the lines where rows end are asked for, too */
-    const float *p; /* [rows][n] */
+    int64_t stride;   /* bytes from key to key */
+    int64_t prefetch; /* bytes from a key to the one to prefetch */
+    bool ends;        /* the last line of each row is prefetched, too */
+    const float *p;   /* [rows][n] */
     int64_t p_stride;
     int64_t n;
     float *o; /* [rows], these columns */
 } value_words_t;
 
-/* A word of keys, vecs vectors of columns in the order of pairs.h; n_last: elements of the last
- * vector. */
+/* Loads a word of keys, `vecs` vectors in the order of pairs.h, the last of n_last elements. */
 ALWAYS_INLINE void load_values(int32_t dtype, const char *v, int64_t stride, const int vecs,
                                int n_last, vec_t word[TILE_VECS]) {
     const int64_t pair_bytes = 2 * VEC_WIDTH * element_size(dtype);
@@ -38,39 +37,38 @@ ALWAYS_INLINE void load_values(int32_t dtype, const char *v, int64_t stride, con
         word[vecs - 1] = load_word(dtype, last, stride, n_last);
 }
 
-/* Asks for the keys of a word. */
-ALWAYS_INLINE void request_values(int32_t dtype, const value_words_t *w, const char *v,
-                                  const int vecs) {
+ALWAYS_INLINE void prefetch_values(int32_t dtype, const value_words_t *words, const char *v,
+                                   const int vecs) {
     const int64_t bytes = vecs * VEC_WIDTH * element_size(dtype);
     UNROLL for (int i = 0; i < WORD_ELEMENTS; i++) {
-        const char *row = v + i * w->stride + w->ahead;
-        request_part(row, bytes, STEPS_NEAR);
-        if (w->ends)
-            request_line(row + bytes - 1, STEPS_NEAR);
+        const char *row = v + i * words->stride + words->prefetch;
+        prefetch_part(row, bytes, STEPS_NEAR);
+        if (words->ends)
+            prefetch_line_to(row + bytes - 1, STEPS_NEAR);
     }
 }
 
-/* O[rows][vecs vectors] += P V; dtype, rows and vecs are constants at each call. n_last: elements
- * of the last vector. */
-ALWAYS_INLINE void values_tile(int32_t dtype, const value_words_t *w, const int64_t o_stride,
+/* Computes O[rows][vecs vectors] += P V; dtype, rows and vecs are constants at each call. The last
+ * vector has n_last elements. */
+ALWAYS_INLINE void values_tile(int32_t dtype, const value_words_t *words, const int64_t o_stride,
                                const int rows, const int vecs, int n_last) {
-    float *o = w->o;
+    float *o = words->o;
     vec_t sum[TILE_ROWS][TILE_VECS];
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int i = 0; i < vecs; i++) sum[r][i] =
             vec_load(FLASH_DTYPE_FP32, o + r * o_stride + i * VEC_WIDTH);
     }
-    const char *v = w->v;
-    for (int64_t k = 0; k < w->n; k++) {
+    const char *v = words->v;
+    for (int64_t k = 0; k < words->n; k++) {
         vec_t word[TILE_VECS];
-        load_values(dtype, v, w->stride, vecs, n_last, word);
-        if (asks_ahead(dtype, rows))
-            request_values(dtype, w, v, vecs);
+        load_values(dtype, v, words->stride, vecs, n_last, word);
+        if (prefetches_keys(dtype, rows))
+            prefetch_values(dtype, words, v, vecs);
         UNROLL for (int r = 0; r < rows; r++) {
-            const vec_t p = vec_set1(w->p[r * w->p_stride + k]);
+            const vec_t p = vec_set1(words->p[r * words->p_stride + k]);
             UNROLL for (int i = 0; i < vecs; i++) sum[r][i] = words_multiply(p, word[i], sum[r][i]);
         }
-        v += WORD_ELEMENTS * w->stride;
+        v += WORD_ELEMENTS * words->stride;
     }
     UNROLL for (int r = 0; r < rows; r++) {
         UNROLL for (int i = 0; i < vecs; i++)
@@ -78,48 +76,48 @@ ALWAYS_INLINE void values_tile(int32_t dtype, const value_words_t *w, const int6
     }
 }
 
-/* The columns of a slice that is not a whole one. */
-ALWAYS_INLINE void values_slice(int32_t dtype, const value_words_t *w, const int64_t o_stride,
+/* Computes the columns of a slice that is not a whole one. */
+ALWAYS_INLINE void values_slice(int32_t dtype, const value_words_t *words, const int64_t o_stride,
                                 const int rows, slice_t slice) {
     if (slice.vecs == 1)
-        values_tile(dtype, w, o_stride, rows, 1, slice.tail ? slice.tail : VEC_WIDTH);
+        values_tile(dtype, words, o_stride, rows, 1, slice.tail ? slice.tail : VEC_WIDTH);
 #if TILE_VECS >= 4
     else if (slice.vecs == 2)
-        values_tile(dtype, w, o_stride, rows, 2, VEC_WIDTH);
+        values_tile(dtype, words, o_stride, rows, 2, VEC_WIDTH);
     else
-        values_tile(dtype, w, o_stride, rows, 3, VEC_WIDTH);
+        values_tile(dtype, words, o_stride, rows, 3, VEC_WIDTH);
 #endif
 }
 
-/* All columns of the first n keys, which begin and end with words; the number of rows is a constant
- * at each call. */
+/* Adds P V of the first n keys, whole words, over all columns and heads; the number of rows is a
+ * constant at each call. */
 ALWAYS_INLINE void values_heads(const tile_scratch_t *t, int32_t dtype, const int64_t d,
                                 const in_place_t *v, int64_t n, const row_span_t rows) {
     const int64_t d_pad = round_up(d, 16), size = element_size(dtype);
-    value_words_t w = {.stride = v->stride * size,
-                       .ahead = rows.first == 0 ? v->ahead - v->data : 0,
-                       .p = t->s + rows.first * t->c_pad + v->column / WORD_ELEMENTS,
-                       .p_stride = t->c_pad,
-                       .n = n / WORD_ELEMENTS};
+    value_words_t words = {.stride = v->stride * size,
+                           .prefetch = rows.first == 0 ? v->prefetch - v->data : 0,
+                           .p = t->s + rows.first * t->c_pad + v->column / WORD_ELEMENTS,
+                           .p_stride = t->c_pad,
+                           .n = n / WORD_ELEMENTS};
     float *o = t->o + rows.first * d_pad;
     for (int32_t head = 0; head < v->n_heads; head++) {
         int64_t column = 0;
-        w.v = v->data + head * v->head_bytes;
+        words.v = v->data + head * v->head_bytes;
         for (; d - column >= TILE_COLUMNS; column += TILE_COLUMNS) {
-            w.ends = !v->adjoin && d - column == TILE_COLUMNS;
-            w.o = o + column;
-            values_tile(dtype, &w, d_pad, rows.n, TILE_VECS, VEC_WIDTH);
-            w.v += TILE_COLUMNS * size;
+            words.ends = !v->adjoin && d - column == TILE_COLUMNS;
+            words.o = o + column;
+            values_tile(dtype, &words, d_pad, rows.n, TILE_VECS, VEC_WIDTH);
+            words.v += TILE_COLUMNS * size;
         }
-        w.ends = !v->adjoin;
+        words.ends = !v->adjoin;
         for (slice_t slice; column < d; column += slice.vecs * VEC_WIDTH) {
             slice = slice_at(d, column);
-            w.o = o + column;
-            values_slice(dtype, &w, d_pad, rows.n, slice);
-            w.v += slice.vecs * VEC_WIDTH * size;
+            words.o = o + column;
+            values_slice(dtype, &words, d_pad, rows.n, slice);
+            words.v += slice.vecs * VEC_WIDTH * size;
         }
         o += t->head_rows * d_pad;
-        w.p += t->head_rows * t->c_pad;
+        words.p += t->head_rows * t->c_pad;
     }
 }
 
@@ -147,7 +145,7 @@ ALWAYS_INLINE void values_rows(const tile_scratch_t *t, int32_t dtype, const int
     }
 }
 
-/* A head dimension that is common has code of its own. */
+/* Adds P V of the first n keys; the common head dimension is compiled as a constant. */
 ALWAYS_INLINE void values_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    int64_t n, int64_t row, int rows) {
     if (t->d == 128)
@@ -176,7 +174,7 @@ NEVER_INLINE void values_e4m3(const tile_scratch_t *t, const in_place_t *v, int6
     values_in_place(t, FLASH_DTYPE_E4M3, v, n, row, rows);
 }
 
-/* The first n keys, which begin and end with words. */
+/* Adds P V of the first n keys, whole words. */
 ALWAYS_INLINE void accumulate_words_in_place(const tile_scratch_t *t, int32_t dtype,
                                              const in_place_t *v, int64_t n, int64_t row,
                                              int rows) {

@@ -1,6 +1,6 @@
 /*
- * The first and the last step of a tiled kernel: rows of Q into scratch memory, rows of O out of
- * it.
+ * This file is the first and the last step of a tiled kernel: it loads rows of Q into scratch
+ * memory, and stores rows of O.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_LOAD_STORE_H
 #define FLASH_KERNELS_CPU_TILED_LOAD_STORE_H
@@ -17,8 +17,7 @@
 
 /* ---- Before the first block ---- */
 
-/* Fills begin and end of each row, and returns the keys that any of them sees. Queries are
- * consecutive, so are these keys. */
+/* Fills begin and end of each row. Returns the keys that any row sees, which are consecutive. */
 static inline flash_range_t find_keys(const tile_scratch_t *t, const flash_params_t *p,
                                       const cpu_task_t *task) {
     flash_range_t all = {INT32_MAX, 0};
@@ -35,7 +34,7 @@ static inline flash_range_t find_keys(const tile_scratch_t *t, const flash_param
     return all;
 }
 
-/* Columns of a row as load_pair() leaves them. */
+/* Loads columns of a row in the order in which load_pair() leaves them. */
 ALWAYS_INLINE void gather_paired(const tile_scratch_t *t, int32_t dtype, const void *row,
                                  float *q) {
     int64_t i = 0;
@@ -54,16 +53,16 @@ ALWAYS_INLINE void gather_words(const tile_scratch_t *t, int32_t dtype, const vo
         vec_store(FLASH_DTYPE_FP32, q + i, words_load(dtype, row, i * WORD_ELEMENTS, t->d));
 }
 
-/* Rows of Q of the type of the keys: in place, to be multiplied by keys in place; otherwise by
- * packed ones. Both are words where the instruction set multiplies pairs. */
+/* Loads rows of Q of the keys' type. in_place: they will be multiplied by keys in place, otherwise
+ * by packed ones. Both are words where the instruction set multiplies pairs. */
 ALWAYS_INLINE void gather_q_as_keys(const tile_scratch_t *t, const flash_params_t *p,
                                     const cpu_task_t *task, int32_t dtype, bool in_place) {
-    row_cursor_t rows = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), ahead = rows;
+    row_cursor_t rows = cursor_at_rows(p, task, dtype, t->d, p->q, &p->q_stride), prefetch = rows;
     for (int64_t r = 0; r < PREFETCH_QUERIES; r++)
-        prefetch_next(&ahead);
+        prefetch_next(&prefetch);
     for (int64_t r = 0; r < t->n_rows; r++) {
         const char *row = cursor_next(&rows);
-        prefetch_next(&ahead);
+        prefetch_next(&prefetch);
         if (in_place && !VEC_DOTS_BF16)
             gather_paired(t, dtype, row, t->q + r * t->d_pad);
         else
@@ -71,8 +70,8 @@ ALWAYS_INLINE void gather_q_as_keys(const tile_scratch_t *t, const flash_params_
     }
 }
 
-/* Rows of fp32 for keys of another type: as they are, their columns in the order in which
- * load_pair() leaves those of keys where both are paired. */
+/* Loads rows of fp32 for keys of another type. paired: their columns come into the order in which
+ * load_pair() leaves those of keys. */
 NEVER_INLINE void gather_q_fp32(const tile_scratch_t *t, const flash_params_t *p,
                                 const cpu_task_t *task, int32_t dtype, bool paired) {
     row_cursor_t rows = cursor_at_rows(p, task, FLASH_DTYPE_FP32, t->d, p->q, &p->q_stride);
@@ -85,7 +84,7 @@ NEVER_INLINE void gather_q_fp32(const tile_scratch_t *t, const flash_params_t *p
     }
 }
 
-/* Rows of Q for keys of e4m3, in their own order: that of such keys, in place and packed. */
+/* Loads rows of Q for keys of e4m3, which keep their own order, in place and packed. */
 ALWAYS_INLINE void gather_q_for_e4m3(const tile_scratch_t *t, const flash_params_t *p,
                                      const cpu_task_t *task) {
     if (p->q_dtype == FLASH_DTYPE_FP16)
@@ -97,8 +96,8 @@ ALWAYS_INLINE void gather_q_for_e4m3(const tile_scratch_t *t, const flash_params
     e4m3_scale_q(t, p, task);
 }
 
-/* Rows of Q, of a type that goes with keys of dtype; in_place as gather_q_as_keys(). Families that
- * multiply pairs of bf16 have no rows of fp32 (codegen/facts.py). */
+/* Loads rows of Q of a type that goes with keys of dtype; in_place as in gather_q_as_keys().
+ * Families that multiply pairs of bf16 have no rows of fp32 (codegen/facts.py). */
 ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
                             const cpu_task_t *task, int32_t dtype, bool in_place) {
     if (dtype == FLASH_DTYPE_E4M3)
@@ -111,7 +110,7 @@ ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
 
 static inline void start_rows(const tile_scratch_t *t) {
     for (int64_t r = 0; r < t->n_rows; r++) {
-        t->origin[r] = -INFINITY;
+        t->reference[r] = -INFINITY;
         t->has_totals[r] = false;
         vec_store(FLASH_DTYPE_FP32, t->sum + r * 16, vec_zero());
     }
@@ -119,28 +118,29 @@ static inline void start_rows(const tile_scratch_t *t) {
         vec_store(FLASH_DTYPE_FP32, t->o + i, vec_zero());
 }
 
-/* ---- Beside the blocks ---- */
+/* ---- During the blocks ---- */
 
-/* The task's rows of O, a share of which is asked for beside each block of keys: in the end, stores
- * would wait for one after the other. */
-typedef struct results_ahead {
+/* These are the task's rows of O, a share of which is prefetched with each block of keys: without
+ * that, stores would wait for one row after the other at the end. */
+typedef struct results_prefetch {
     row_cursor_t rows;
     int64_t share;
-} results_ahead_t;
+} results_prefetch_t;
 
-static inline results_ahead_t results_ahead(const tile_scratch_t *t, const flash_params_t *p,
-                                            const cpu_task_t *task, flash_range_t keys,
-                                            int32_t B_c) {
+static inline results_prefetch_t results_prefetch(const tile_scratch_t *t, const flash_params_t *p,
+                                                  const cpu_task_t *task, flash_range_t keys,
+                                                  int32_t B_c) {
     const int64_t n_blocks = ((int64_t)keys.end - keys.begin + B_c - 1) / B_c;
-    results_ahead_t ahead = {.share = n_blocks > 0 ? (t->n_rows + n_blocks - 1) / n_blocks : 0};
+    results_prefetch_t prefetch = {.share =
+                                       n_blocks > 0 ? (t->n_rows + n_blocks - 1) / n_blocks : 0};
     if (!task->o_partial)
-        ahead.rows = cursor_at_rows(p, task, p->o_dtype, t->d, p->o, &p->o_stride);
-    return ahead;
+        prefetch.rows = cursor_at_rows(p, task, p->o_dtype, t->d, p->o, &p->o_stride);
+    return prefetch;
 }
 
-ALWAYS_INLINE void request_results(results_ahead_t *ahead) {
-    for (int64_t i = 0; i < ahead->share; i++)
-        prefetch_next(&ahead->rows);
+ALWAYS_INLINE void prefetch_results(results_prefetch_t *prefetch) {
+    for (int64_t i = 0; i < prefetch->share; i++)
+        prefetch_next(&prefetch->rows);
 }
 
 /* ---- After the last block ---- */
@@ -161,7 +161,6 @@ ALWAYS_INLINE void store_row(const tile_scratch_t *t, int32_t dtype, int64_t row
     }
 }
 
-/* Where a row of results goes. */
 typedef struct destination {
     void *data;
     int64_t index;
@@ -177,7 +176,7 @@ static inline destination_t destination_of(const tile_scratch_t *t, const flash_
     return o;
 }
 
-/* A row of O, which is of fp32 or of a type that goes with keys of dtype. */
+/* Stores a row of O of fp32, or of a type that goes with keys of dtype. */
 ALWAYS_INLINE void store_row_as(const tile_scratch_t *t, int32_t dtype, int64_t row, float sum,
                                 const destination_t *to) {
     const bool any = dtype == FLASH_DTYPE_E4M3;
@@ -201,7 +200,7 @@ ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
         const destination_t to = destination_of(t, p, task, row, r);
         store_row_as(t, dtype, row, sum, &to);
         if (cpu_wants_lse(p, task))
-            cpu_store_lse(p, task, row, r, row_lse(t->origin[row], unit, sum));
+            cpu_store_lse(p, task, row, r, row_lse(t->reference[row], unit, sum));
     }
 }
 

@@ -1,5 +1,21 @@
 /*
- * Copies of a block of K and V, in words and in the order in which the micro-kernel reads them.
+ * This file packs a block of K and V: it copies them in words, in the order in which the
+ * micro-kernel reads them. A packed matrix of words [depth][columns] is a sequence of panels
+ * [depth][TILE_COLUMNS], the last one narrower. The micro-kernel walks down a panel through
+ * consecutive memory.
+ *
+ *   K: depth is d_head, columns are keys             V: depth is keys, columns are d_head
+ *
+ *       panel 0         panel 1     keys ->              panel 0         panel 1     d ->
+ *     +------------+ +------------+                    +------------+ +------------+
+ *   d | word row 0 | | word row 0 |                key | word row 0 | | word row 0 |
+ *   | | word row 1 | | word row 1 | ...              | | word row 1 | | word row 1 | ...
+ *   v |    ...     | |    ...     |                  v |    ...     | |    ...     |
+ *     +------------+ +------------+                    +------------+ +------------+
+ *
+ * In memory panel 1 begins where panel 0 ends, V begins where K ends, and a number that says
+ * whether V is finite follows V (scratch.h). Where the instruction set multiplies pairs of bf16, a
+ * row of words is two rows of the depth.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_PACK_H
 #define FLASH_KERNELS_CPU_TILED_PACK_H
@@ -11,10 +27,6 @@
 #include "cpu/tiled/slice.h"
 #include "cpu/vector.h"
 
-/*
- * A packed matrix of words [depth][columns] is a sequence of panels [depth][TILE_COLUMNS], the last
- * one narrower: the micro-kernel walks down a panel through consecutive memory.
- */
 typedef struct panel {
     int64_t offset; /* of the panel's first element */
     int64_t width;
@@ -26,26 +38,25 @@ static inline panel_t panel_of(int64_t column, int64_t depth, int64_t columns) {
     return panel;
 }
 
-/* A tile of rows' share of what follows the panel at `data`: the next one, and so on. */
-static inline const char *ahead_of(const float *data, panel_t panel, int64_t depth, int64_t row) {
+/* Returns where a tile of rows prefetches beside the panel at `data`: in its share of the next. */
+static inline const char *panel_prefetch(const float *data, panel_t panel, int64_t depth,
+                                         int64_t row) {
     return (const char *)(data + panel.width * depth) +
            row / TILE_ROWS * depth * PANEL_PREFETCH_BYTES;
 }
 
-/* K or V of one head where the caller has it, from a block's first key on. Rows of keys lie far
- * apart, and the processor does not foresee them: they are prefetched. */
+/* This is K or V of one head in place, from a block's first key on. */
 typedef struct tile_keys {
     const void *data;
     int64_t stride; /* elements from key to key */
 } tile_keys_t;
 
-/* Where a square of keys and columns begins. */
 typedef struct square_corner {
     int64_t key;
     int64_t column;
 } square_corner_t;
 
-/* Words of VEC_WIDTH keys: zeros from key n_keys and from column d on. */
+/* Loads words of VEC_WIDTH keys: zeros from key n_keys and from column d on. */
 ALWAYS_INLINE void load_k_square(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *k,
                                  square_corner_t corner, int64_t n_keys, vec_t square[VEC_WIDTH]) {
     const int64_t key = corner.key, column = corner.column;
@@ -72,14 +83,14 @@ ALWAYS_INLINE void store_square(const vec_t square[VEC_WIDTH], int64_t n, float 
         vec_store(FLASH_DTYPE_FP32, to + i * stride, square[i]);
 }
 
-/* Brings keys first ... first + n - 1, those that there are, to the level 2 cache. */
+/* Prefetches keys first ... first + n - 1, as far as there are any, to the level 2 cache. */
 static inline void prefetch_rows(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *keys,
                                  int64_t first, int64_t n, int64_t n_keys) {
     for (int64_t key = first; key < min64(first + n, n_keys); key++)
         prefetch_row(element_at(keys->data, key * keys->stride, dtype), t->d * element_size(dtype));
 }
 
-/* Packs K transposed: panels of [d_words][c_pad], n_keys padded with zeros to whole vectors. */
+/* Packs K: panels of [d_words][c_pad], n_keys padded with zeros to whole vectors. */
 ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *k,
                           int64_t n_keys) {
     const int64_t d_words = count_words(t->d);
@@ -96,30 +107,29 @@ ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_key
     }
 }
 
-/* The keys of a word, from number `key` on; NULL: there are no more. */
+/* Finds the keys of a word, from number `key` on; NULL: there are no more. */
 ALWAYS_INLINE void word_keys(int32_t dtype, const tile_keys_t *v, int64_t key, int64_t n_keys,
                              const void *keys[WORD_ELEMENTS]) {
     for (int i = 0; i < WORD_ELEMENTS; i++)
         keys[i] = key + i < n_keys ? element_at(v->data, (key + i) * v->stride, dtype) : NULL;
 }
 
-/* Zeros where all that was noted is finite, otherwise NaN. Two sums, so that one need not wait for
- * the other. */
+/* This is 0 where all that was noted is finite, else NaN: two sums, independent of each other. */
 typedef struct finite {
     vec_t sum[2];
 } finite_t;
 
-ALWAYS_INLINE void note_words(finite_t *f, vec_t words) {
-    const vec_t first = f->sum[0];
-    f->sum[0] = f->sum[1];
-    f->sum[1] = words_multiply(words, vec_zero(), first);
+ALWAYS_INLINE void note_words(finite_t *finite, vec_t words) {
+    const vec_t first = finite->sum[0];
+    finite->sum[0] = finite->sum[1];
+    finite->sum[1] = words_multiply(words, vec_zero(), first);
 }
 
-ALWAYS_INLINE bool is_finite(const finite_t *f) {
-    return vec_reduce_add(vec_add(f->sum[0], f->sum[1])) == 0;
+ALWAYS_INLINE bool is_finite(const finite_t *finite) {
+    return vec_reduce_add(vec_add(finite->sum[0], finite->sum[1])) == 0;
 }
 
-/* A row of words of V, number `row`: zeros beyond d. */
+/* Packs a row of words of V, number `row`: zeros beyond d. */
 ALWAYS_INLINE void pack_v_row(const tile_scratch_t *t, int32_t dtype,
                               const void *const keys[WORD_ELEMENTS], int64_t row,
                               finite_t *finite) {
@@ -137,7 +147,7 @@ ALWAYS_INLINE void pack_v_row(const tile_scratch_t *t, int32_t dtype,
     }
 }
 
-/* Packs V: panels of [c_words][d_pad]; and notes whether all of it is finite. */
+/* Packs V: panels of [c_words][d_pad], and whether all of it is finite. */
 ALWAYS_INLINE void pack_v(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *v,
                           int64_t n_keys) {
     finite_t finite = {{vec_zero(), vec_zero()}};

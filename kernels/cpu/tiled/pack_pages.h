@@ -1,6 +1,5 @@
 /*
- * Copies of a block of K and V that lie in pages: what pack.h makes, from rows that are each
- * somewhere.
+ * This file packs a block of K and V that lies in pages, as pack.h does for one run.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_PACK_PAGES_H
 #define FLASH_KERNELS_CPU_TILED_PACK_PAGES_H
@@ -8,29 +7,29 @@
 #include "cpu/row_cursor.h"
 #include "cpu/tiled/pack.h"
 
-/* A walk through rows of keys, and one that prefetches them, PACK_PREFETCH_KEYS before. */
+/* These cursors are at the next key, and PACK_PREFETCH_KEYS after it, to prefetch. */
 typedef struct pages_walk {
     row_cursor_t next;
-    row_cursor_t ahead;
+    row_cursor_t prefetch;
 } pages_walk_t;
 
 static inline pages_walk_t walk_pages(const paged_keys_t *pages, int64_t d, flash_range_t keys) {
     const row_cursor_t first = cursor_at_pages(pages, d, keys);
     pages_walk_t walk = {first, first};
     for (int i = 0; i < PACK_PREFETCH_KEYS; i++)
-        prefetch_next(&walk.ahead);
+        prefetch_next(&walk.prefetch);
     return walk;
 }
 
-/* The next n rows; NULL where there are no more. */
+/* Finds the next n rows; NULL where there are no more. */
 ALWAYS_INLINE void next_rows(pages_walk_t *walk, const int n, const void *rows[]) {
     for (int i = 0; i < n; i++) {
-        prefetch_next(&walk->ahead);
+        prefetch_next(&walk->prefetch);
         rows[i] = cursor_next(&walk->next);
     }
 }
 
-/* As load_k_square(). */
+/* Loads words of VEC_WIDTH keys, as load_k_square() does. */
 ALWAYS_INLINE void load_k_rows(const tile_scratch_t *t, int32_t dtype,
                                const void *const rows[VEC_WIDTH], int64_t column,
                                vec_t square[VEC_WIDTH]) {
@@ -44,7 +43,6 @@ ALWAYS_INLINE void load_k_rows(const tile_scratch_t *t, int32_t dtype,
         square[i] = rows[i] ? words_load(dtype, rows[i], column, t->d) : vec_zero();
 }
 
-/* As pack_k(). */
 ALWAYS_INLINE void pack_k_of_pages(const tile_scratch_t *t, int32_t dtype, pages_walk_t *walk) {
     const int64_t d_words = count_words(t->d);
     for (int64_t key = 0; walk->next.n_left > 0; key += VEC_WIDTH) {
@@ -61,7 +59,6 @@ ALWAYS_INLINE void pack_k_of_pages(const tile_scratch_t *t, int32_t dtype, pages
     }
 }
 
-/* As pack_v(). */
 ALWAYS_INLINE void pack_v_of_pages(const tile_scratch_t *t, int32_t dtype, pages_walk_t *walk) {
     finite_t finite = {{vec_zero(), vec_zero()}};
     for (int64_t row = 0; walk->next.n_left > 0; row++) {

@@ -1,7 +1,9 @@
 /*
- * Two vectors of elements in the order that costs least: of bf16 words of two rows where the
- * instruction set has VEC_DOTS_BF16, in an order of its own; the even ones, then the odd ones,
- * where it has VEC_SPLITS_BF16; otherwise as they lie.
+ * This file loads two vectors of elements in the order that costs least:
+ *
+ *   VEC_DOTS_BF16      words of bf16 of two rows, in the order of vec_mix_bf16
+ *   VEC_SPLITS_BF16    bf16: the even elements, then the odd ones
+ *   otherwise          the elements' own order
  */
 #ifndef FLASH_KERNELS_CPU_TILED_PAIRS_H
 #define FLASH_KERNELS_CPU_TILED_PAIRS_H
@@ -26,20 +28,20 @@ ALWAYS_INLINE void load_pair(int32_t dtype, const void *from, vec_t pair[2]) {
     pair[1] = vec_load(dtype, element_at(from, VEC_WIDTH, dtype));
 }
 
-/* 2 VEC_WIDTH numbers of fp32, from their own order to that in which load_pair() leaves elements of
- * dtype. */
+/* Brings 2 VEC_WIDTH numbers of fp32 from their own order to that in which load_pair() leaves
+ * elements of dtype. */
 ALWAYS_INLINE void order_as_pair(int32_t dtype, float *numbers) {
-    float own[2 * VEC_WIDTH];
+    float copy[2 * VEC_WIDTH];
     if (!VEC_SPLITS_BF16 || dtype != FLASH_DTYPE_BF16)
         return;
-    memcpy(own, numbers, sizeof own);
+    memcpy(copy, numbers, sizeof copy);
     for (int i = 0; i < VEC_WIDTH; i++) {
-        numbers[i] = own[2 * i];
-        numbers[VEC_WIDTH + i] = own[2 * i + 1];
+        numbers[i] = copy[2 * i];
+        numbers[VEC_WIDTH + i] = copy[2 * i + 1];
     }
 }
 
-/* A word of 2 VEC_WIDTH columns of rows that lie stride bytes apart, in that order. */
+/* Loads words of 2 VEC_WIDTH columns, from rows that lie stride bytes apart, in that order. */
 ALWAYS_INLINE void load_word_pair(int32_t dtype, const char *row, int64_t stride, vec_t pair[2]) {
 #if VEC_DOTS_BF16
     (void)dtype;
@@ -51,7 +53,7 @@ ALWAYS_INLINE void load_word_pair(int32_t dtype, const char *row, int64_t stride
 #endif
 }
 
-/* The same of n columns, VEC_WIDTH at most, as they lie. */
+/* Loads words of the first n columns, at most VEC_WIDTH, in their own order. */
 ALWAYS_INLINE vec_t load_word(int32_t dtype, const char *row, int64_t stride, int n) {
 #if VEC_DOTS_BF16
     vec_t zipped[2];
@@ -64,7 +66,7 @@ ALWAYS_INLINE vec_t load_word(int32_t dtype, const char *row, int64_t stride, in
 #endif
 }
 
-/* From that order to the elements' own. */
+/* Brings a pair from that order to the elements' own. */
 ALWAYS_INLINE void sort_pair(int32_t dtype, vec_t pair[2]) {
 #if VEC_DOTS_BF16
     vec_unmix(pair);

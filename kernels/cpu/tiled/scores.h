@@ -1,5 +1,5 @@
 /*
- * S = Q K^T for a block of packed keys.
+ * This file computes S = Q K^T for a block of packed keys.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_SCORES_H
 #define FLASH_KERNELS_CPU_TILED_SCORES_H
@@ -7,7 +7,7 @@
 #include "cpu/tiled/multiply.h"
 #include "cpu/tiled/pack.h"
 
-/* Scores of a tile of rows against the keys of one panel that any of the rows sees. */
+/* Computes the scores of a tile of rows and the keys of one panel that any of the rows sees. */
 static inline void score_tile(const tile_scratch_t *t, flash_range_t block, int64_t panel_begin,
                               int64_t row, int rows) {
     flash_range_t common, any;
@@ -26,7 +26,8 @@ static inline void score_tile(const tile_scratch_t *t, flash_range_t block, int6
                                     .c_stride = t->c_pad,
                                     .depth = d_words,
                                     .accumulate = false,
-                                    .ahead = ahead_of(t->k + panel.offset, panel, d_words, row)};
+                                    .prefetch =
+                                        panel_prefetch(t->k + panel.offset, panel, d_words, row)};
     multiply_packed(&product, rows, (int)((end - begin + VEC_WIDTH - 1) / VEC_WIDTH));
 }
 

@@ -1,6 +1,5 @@
 /*
- * What the steps of a tiled kernel share: the parts of a task's scratch memory, and which of a
- * block's keys its rows see.
+ * This file divides a task's scratch memory, and says which of a block's keys its rows see.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_SCRATCH_H
 #define FLASH_KERNELS_CPU_TILED_SCRATCH_H
@@ -12,19 +11,20 @@
 
 #include <stdbool.h>
 
-/* Parts of a task's scratch: together cpu_scratch_size() bytes, each 64-byte aligned. */
+/* These are the parts of a task's scratch, in this order: tiled_scratch_size() bytes, each part
+ * aligned to 64. K and V may also be a block of shared packed keys. */
 typedef struct tile_scratch {
     float *q; /* [B_r][d_pad], zeros beyond d; for packed keys in words, d_pad apart */
     float *o; /* [B_r][d_pad], not normalised */
     float *s; /* [B_r][c_pad], scores, then P in words; column 0 is the block's first key */
-    float *k; /* panels of K^T, words [d_words][c_pad]; room for d_pad elements */
+    float *k; /* panels of K^T (pack.h), words [d_words][c_pad]; room for d_pad elements */
     float *v; /* panels of V, words [c_words][d_pad], right after K's */
     int32_t *v_is_finite; /* after V */
-    float *origin;        /* [B_r], the score that others are relative to */
+    float *reference;     /* [B_r], reference maximum: scores are relative to it */
     float *sum;           /* [B_r][16], of P, a sum for each lane */
     int32_t *begin;       /* [B_r], keys that the row sees: begin ... end - 1 */
     int32_t *end;         /* [B_r] */
-    int32_t *has_totals;  /* [B_r], whether the next two have parts of O and sum (totals.h) */
+    int32_t *has_totals;  /* [B_r], whether the next two are in use (totals.h) */
     double *sum_total;    /* [B_r][16] */
     double *o_total;      /* [B_r][d_pad] */
     int64_t d;
@@ -34,7 +34,7 @@ typedef struct tile_scratch {
     int64_t head_rows;
 } tile_scratch_t;
 
-/* K and V are the block number `block` of those at `packed`. Returns where it ends. */
+/* Makes block `block` of those at `packed` K and V. Returns where it ends. */
 static inline void *use_packed_block(tile_scratch_t *t, void *packed, int64_t block) {
     const int64_t size = (int64_t)tiled_block_size((int32_t)t->c_pad, t->d, WORD_ELEMENT_SIZE);
     const int64_t words = t->c_pad * t->d_pad / WORD_ELEMENTS;
@@ -53,8 +53,8 @@ static inline tile_scratch_t divide_scratch(void *memory, int64_t rows, int32_t 
     t.q = memory;
     t.o = t.q + r * t.d_pad;
     t.s = t.o + r * t.d_pad;
-    t.origin = use_packed_block(&t, t.s + r * t.c_pad, 0);
-    t.sum = t.origin + r;
+    t.reference = use_packed_block(&t, t.s + r * t.c_pad, 0);
+    t.sum = t.reference + r;
     t.begin = (int32_t *)(t.sum + r * 16);
     t.end = t.begin + r;
     t.has_totals = t.end + r;
@@ -68,7 +68,7 @@ ALWAYS_INLINE void skip_rows(tile_scratch_t *t, int64_t n) {
     t->q += n * t->d_pad;
     t->o += n * t->d_pad;
     t->s += n * t->c_pad;
-    t->origin += n;
+    t->reference += n;
     t->sum += n * 16;
     t->begin += n;
     t->end += n;
@@ -77,7 +77,6 @@ ALWAYS_INLINE void skip_rows(tile_scratch_t *t, int64_t n) {
     t->o_total += n * t->d_pad;
 }
 
-/* The rows of n of the task's heads. */
 ALWAYS_INLINE tile_scratch_t rows_of_heads(const tile_scratch_t *t, int64_t head, int64_t n) {
     tile_scratch_t rows = *t;
     skip_rows(&rows, head * t->head_rows);
@@ -89,7 +88,7 @@ ALWAYS_INLINE tile_scratch_t rows_of_head(const tile_scratch_t *t, int64_t head)
     return rows_of_heads(t, head, 1);
 }
 
-/* Whether all rows see all keys of the block. */
+/* Says whether all rows see all keys of the block. */
 static inline bool rows_see(const tile_scratch_t *t, flash_range_t block) {
     bool see = true;
     for (int64_t row = 0; row < t->n_rows; row++)
@@ -97,15 +96,15 @@ static inline bool rows_see(const tile_scratch_t *t, flash_range_t block) {
     return see;
 }
 
-/* Keys of the block that the row sees, counted from the block's first key. */
+/* Returns the keys of the block that the row sees, counted from the block's first key. */
 static inline flash_range_t row_columns(const tile_scratch_t *t, flash_range_t block, int64_t row) {
     const flash_range_t columns = {max32(t->begin[row], block.begin) - block.begin,
                                    min32(t->end[row], block.end) - block.begin};
     return columns;
 }
 
-/* Those that all rows of a tile see (common) and those that any of them does (any); either may be
- * empty. */
+/* Finds the keys that all rows of a tile see (common), and those that any of them sees (any);
+ * either may be empty. */
 static inline void tile_columns(const tile_scratch_t *t, flash_range_t block, int64_t row, int rows,
                                 flash_range_t *common, flash_range_t *any) {
     *common = row_columns(t, block, row);

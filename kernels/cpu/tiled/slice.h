@@ -1,5 +1,5 @@
 /*
- * Columns that a call of a micro-kernel takes, and cutting those of V into as many.
+ * This file cuts the columns of V into slices, one per call of a micro-kernel.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_SLICE_H
 #define FLASH_KERNELS_CPU_TILED_SLICE_H
@@ -9,14 +9,14 @@
 
 enum { TILE_COLUMNS = TILE_VECS * VEC_WIDTH };
 
-/* The part of O that one call of the micro-kernel computes: columns of V. */
+/* A slice is the columns of O that one call computes. */
 typedef struct slice {
     int64_t column;
     int vecs;
-    int tail; /* elements of the only vector, 0: all */
+    int tail; /* elements of its only vector, 0: all */
 } slice_t;
 
-/* Of d columns. */
+/* Returns the slice of d columns that begins at `column`. */
 static inline slice_t slice_at(int64_t d, int64_t column) {
     const int64_t vecs = (d - column) / VEC_WIDTH;
     slice_t slice = {column, (int)min64(vecs, TILE_VECS), 0};

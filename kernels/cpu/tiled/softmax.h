@@ -1,10 +1,11 @@
 /*
- * Online softmax: each row of S becomes P, relative to the row's origin. That is the largest score
- * at an earlier time; it moves only when a score is far above it, so that O is rarely rescaled.
+ * Online softmax turns each row of S into P, relative to the row's reference maximum. That is the
+ * largest score at an earlier time. It moves only when a score is far above it, so that O is rarely
+ * rescaled.
  *
- * P = exp2((s - origin) * to_log2): the difference comes first, so that no score that fp32 holds
- * overflows on its way. A difference that does is one of scores whose ratio is 0 in any case, since
- * to_log2 is an ordinary number (softmax_rule()).
+ * P = exp2((s - reference) * to_log2): the difference comes first, so that no score that fp32 holds
+ * overflows on its way. A difference that does overflow is one of scores whose ratio is 0 in any
+ * case, since to_log2 is an ordinary number (softmax_rule()).
  */
 #ifndef FLASH_KERNELS_CPU_TILED_SOFTMAX_H
 #define FLASH_KERNELS_CPU_TILED_SOFTMAX_H
@@ -17,10 +18,10 @@
 #include <math.h>
 #include <string.h>
 
-/* How far above the origin a score may be, in units of log2: P stays far from overflow. */
-static const float ORIGIN_SLACK = 8;
+/* A score may be so many units of log2 above the reference: P stays far from overflow. */
+static const float REFERENCE_SLACK = 8;
 
-/* tanh: an odd polynomial near 0, where 1 - 2 / (e^2x + 1) would cancel (Cephes tanhf). */
+/* Computes tanh: near 0, where 1 - 2 / (e^2x + 1) cancels, by a polynomial (Cephes tanhf). */
 ALWAYS_INLINE vec_t vec_tanh(vec_t x) {
     const vec_t z = vec_mul(x, x);
     vec_t near = vec_set1(-5.70498872745e-3f);
@@ -35,32 +36,32 @@ ALWAYS_INLINE vec_t vec_tanh(vec_t x) {
     return vec_select_less(vec_abs(x), vec_set1(0.625f), near, far);
 }
 
-/* Whether a factor, and its product with log2(e), is so far from the ends of fp32's range that it
- * turns no difference of scores that matters into 0 or infinity. */
+/* Says whether a factor, and its product with log2(e), is so far from the ends of fp32's range that
+ * it turns no difference of scores that matters into 0 or infinity. */
 static inline bool is_ordinary(float factor) {
     return factor >= 0x1p-100f && factor <= 0x1p100f;
 }
 
-/* How scores become P. */
 typedef struct softmax_rule {
     float softmax_scale;
     float softcap; /* 0: none */
     bool rewrites; /* scores are scaled and capped in memory first (rewrite_scores()) */
-    float to_log2; /* what they are multiplied by after that, for units of log2 */
-    float slack;   /* ORIGIN_SLACK in units of scores */
+    float to_log2; /* scores are multiplied by this after that, for units of log2 */
+    float slack;   /* REFERENCE_SLACK in units of scores */
 } softmax_rule_t;
 
-/* A softcap below the least normal number caps to what is as good as 0, as that number does. */
+/* Returns the rule of a problem. A softcap below the least normal number, which caps to as good as
+ * 0, is replaced by that number. */
 static inline softmax_rule_t softmax_rule(const flash_params_t *p) {
     const float softcap = p->softcap != 0 && p->softcap < FLT_MIN ? FLT_MIN : p->softcap;
     const bool rewrites = softcap != 0 || !is_ordinary(p->softmax_scale);
     const float to_log2 = (rewrites ? 1 : p->softmax_scale) * LOG2_E;
     const softmax_rule_t rule = {p->softmax_scale, softcap, rewrites, to_log2,
-                                 ORIGIN_SLACK / to_log2};
+                                 REFERENCE_SLACK / to_log2};
     return rule;
 }
 
-/* s = softcap * tanh(s * factor / softcap) of n scores, with one factor for both. */
+/* Computes s = softcap * tanh(s * factor / softcap) of n scores. */
 static inline void cap_scores(float *s, int64_t n, float factor, float softcap) {
     const vec_t inner = vec_set1(factor), outer = vec_set1(softcap);
     for (int64_t i = 0; i < n; i += VEC_WIDTH) {
@@ -69,9 +70,9 @@ static inline void cap_scores(float *s, int64_t n, float factor, float softcap) 
     }
 }
 
-/* The same where one of them is no ordinary number, or without a softcap, if it is 0. tanh(x) is x
- * where x is small: there, a score far below the softcap stays as it is, lest it be lost among
- * subnormal numbers. */
+/* Scales n scores, and caps them unless softcap is 0, where one of the numbers is not ordinary.
+ * tanh(x) is x where x is small: a score far below the softcap stays as it is there, so that it is
+ * not lost among subnormal numbers. */
 static inline void rewrite_extreme_scores(float *s, int64_t n, float softmax_scale, float softcap) {
     const vec_t scale = vec_set1(softmax_scale), cap = vec_set1(softcap);
     for (int64_t i = 0; i < n; i += VEC_WIDTH) {
@@ -102,7 +103,6 @@ static inline void hide_rest(float *s, int64_t first, int64_t begin, int64_t end
         s[i] = -INFINITY;
 }
 
-/* The largest score of each lane. */
 static inline vec_t largest_scores(const float *s, int64_t begin, int64_t end) {
     vec_t largest = vec_load(FLASH_DTYPE_FP32, s + begin);
     for (int64_t i = begin + VEC_WIDTH; i < end; i += VEC_WIDTH)
@@ -121,10 +121,11 @@ static inline void scale_totals(double *x, int64_t n, float factor) {
         x[i] *= (double)factor;
 }
 
-/* The row's origin rises: what was summed so far counts less. */
-NEVER_INLINE void raise_origin(const tile_scratch_t *t, int64_t row, float origin, float to_log2) {
-    const float factor = exp2f((t->origin[row] - origin) * to_log2);
-    t->origin[row] = origin;
+/* Raises the reference maximum of a row, and rescales what was summed so far. */
+NEVER_INLINE void raise_reference(const tile_scratch_t *t, int64_t row, float reference,
+                                  float to_log2) {
+    const float factor = exp2f((t->reference[row] - reference) * to_log2);
+    t->reference[row] = reference;
     scale_sums(t->sum + row * 16, VEC_WIDTH, factor);
     scale_sums(t->o + row * t->d_pad, t->d_pad, factor);
     if (t->has_totals[row]) {
@@ -133,13 +134,13 @@ NEVER_INLINE void raise_origin(const tile_scratch_t *t, int64_t row, float origi
     }
 }
 
-/* P = exp2((s - origin) * to_log2), in words, which is added to the lanes' sums. */
+/* Computes P = exp2((s - reference) * to_log2) in words, and adds it to the lanes' sums. */
 ALWAYS_INLINE void exponentiate(float *s, int64_t begin, int64_t end, const softmax_rule_t *rule,
-                                float origin, float *sums) {
-    const vec_t to_log2 = vec_set1(rule->to_log2), origins = vec_set1(origin);
+                                float reference, float *sums) {
+    const vec_t to_log2 = vec_set1(rule->to_log2), references = vec_set1(reference);
     vec_t sum = vec_load(FLASH_DTYPE_FP32, sums);
     for (int64_t i = begin; i < end; i += VEC_WIDTH) {
-        const vec_t above = vec_sub(vec_load(FLASH_DTYPE_FP32, s + i), origins);
+        const vec_t above = vec_sub(vec_load(FLASH_DTYPE_FP32, s + i), references);
         const vec_t p = vec_exp2(vec_mul(above, to_log2));
         words_store((char *)s + i * WORD_ELEMENT_SIZE, p);
         sum = vec_add(sum, p);
@@ -147,26 +148,24 @@ ALWAYS_INLINE void exponentiate(float *s, int64_t begin, int64_t end, const soft
     vec_store(FLASH_DTYPE_FP32, sums, sum);
 }
 
-/* Scores first ... last - 1 of a row, whole vectors, become P. */
+/* Turns scores first ... last - 1 of a row, whole vectors, into P. */
 ALWAYS_INLINE void scores_to_p(const tile_scratch_t *t, int64_t row, int64_t first, int64_t last,
                                const softmax_rule_t *rule) {
     float *s = t->s + row * t->c_pad;
     const vec_t largest = largest_scores(s, first, last);
-    if (vec_any_less(vec_set1(t->origin[row] + rule->slack), largest))
-        raise_origin(t, row, vec_reduce_max(largest), rule->to_log2);
-    const float origin = t->origin[row] == -INFINITY ? 0 : t->origin[row];
-    exponentiate(s, first, last, rule, origin, t->sum + row * 16);
+    if (vec_any_less(vec_set1(t->reference[row] + rule->slack), largest))
+        raise_reference(t, row, vec_reduce_max(largest), rule->to_log2);
+    const float reference = t->reference[row] == -INFINITY ? 0 : t->reference[row];
+    exponentiate(s, first, last, rule, reference, t->sum + row * 16);
 }
 
-/* P of columns begin ... end - 1 becomes 0. */
 static inline void clear_p(float *s, int64_t begin, int64_t end) {
     if (begin < end)
         memset((char *)s + begin * WORD_ELEMENT_SIZE, 0,
                (size_t)((end - begin) * WORD_ELEMENT_SIZE));
 }
 
-/* Turns a row's scores into P over exactly the columns that it sees, and zeros beside them, of
- * n_columns. */
+/* Turns a row's scores into P over the columns that it sees, and the others into zeros. */
 ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, flash_range_t columns, int64_t row,
                                const softmax_rule_t *rule, int64_t n_columns) {
     float *s = t->s + row * t->c_pad;

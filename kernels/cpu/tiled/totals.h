@@ -1,6 +1,6 @@
 /*
- * Long sums in parts: after some keys, O and the sum of P of a row are added to totals in double,
- * and start again. A chain of 2^20 additions of fp32 would lose four digits.
+ * Long sums are cut into parts. At the end of each part, O and the sum of P of a row are added to
+ * totals in double, and start again. A chain of 2^20 additions in fp32 would lose four digits.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_TOTALS_H
 #define FLASH_KERNELS_CPU_TILED_TOTALS_H
@@ -10,9 +10,9 @@
 
 #include <string.h>
 
-/* Keys of a part, counted from the sequence's first key: as many as numbers that fp32 adds up, one
- * after the other, within a part of 1e-5 even where all of these errors have the same sign. P V of
- * a block of packed keys is one number (multiply.h), so that a part has more keys there. */
+/* A part has so many keys, counted from the sequence's first key, that fp32 adds them up within
+ * 1e-5 even if all errors have the same sign. P V of a block of packed keys is one addition
+ * (multiply.h), so that a part has more keys there. */
 enum { PART_KEYS_IN_PLACE = 512, PART_BLOCKS_PACKED = 32 };
 
 static inline void move_sums(float *from, double *to, int64_t n) {
@@ -32,15 +32,15 @@ static inline void end_part(const tile_scratch_t *t, int64_t row) {
     move_sums(t->o + row * t->d_pad, o_total, t->d_pad);
 }
 
-/* Ends the part of each row that sees keys on both sides of key number `end`: what a row has in
- * parts depends on its own keys alone. */
+/* Ends the part of each row that sees keys on both sides of key `end`. So a row's parts depend on
+ * its own keys alone. */
 NEVER_INLINE void end_parts(const tile_scratch_t *t, int32_t end) {
     for (int64_t row = 0; row < t->n_rows; row++)
         if (t->begin[row] < end && end < t->end[row])
             end_part(t, row);
 }
 
-/* After a block of keys: ends the parts that end within it. */
+/* Ends the parts that end within the block. */
 ALWAYS_INLINE void end_block(const tile_scratch_t *t, flash_range_t block, int32_t part_keys) {
     if (block.begin / part_keys != block.end / part_keys)
         end_parts(t, block.end);
@@ -51,7 +51,7 @@ static inline void add_totals(const double *totals, float *to, int64_t n) {
         to[i] = (float)(totals[i] + (double)to[i]);
 }
 
-/* After the last block: O and the sums become those of all parts. */
+/* Adds all parts to O and the sums, after the last block. */
 static inline void add_parts(const tile_scratch_t *t) {
     for (int64_t row = 0; row < t->n_rows; row++) {
         if (!t->has_totals[row])

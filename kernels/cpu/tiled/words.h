@@ -1,6 +1,6 @@
 /*
- * The words of packed operands, 32 bits each: an fp32 or, where the instruction set has
- * VEC_DOTS_BF16, two bf16 that are neighbours along the contraction.
+ * A word is 32 bits of a packed operand: an fp32 or, where the instruction set has VEC_DOTS_BF16,
+ * two bf16 that are neighbours along the contraction.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_WORDS_H
 #define FLASH_KERNELS_CPU_TILED_WORDS_H
@@ -11,12 +11,11 @@
 
 enum { WORD_ELEMENTS = VEC_DOTS_BF16 ? 2 : 1, WORD_ELEMENT_SIZE = 4 / WORD_ELEMENTS };
 
-/* Words that n elements take. */
 static inline int64_t count_words(int64_t n) {
     return (n + WORD_ELEMENTS - 1) / WORD_ELEMENTS;
 }
 
-/* c + a b, the elements of a word together. */
+/* Computes c + a b, the elements of a word together. */
 ALWAYS_INLINE vec_t words_multiply(vec_t a, vec_t b, vec_t c) {
 #if VEC_DOTS_BF16
     return vec_dot_bf16(a, b, c);
@@ -25,7 +24,7 @@ ALWAYS_INLINE vec_t words_multiply(vec_t a, vec_t b, vec_t c) {
 #endif
 }
 
-/* VEC_WIDTH of a row's d elements, from element number `first` on: zeros beyond. */
+/* Loads VEC_WIDTH of a row's d elements, from number `first` on: zeros beyond d. */
 ALWAYS_INLINE vec_t load_columns(int32_t dtype, const void *row, int64_t first, int64_t d) {
     const void *from = element_at(row, first, dtype);
     if (d - first >= VEC_WIDTH)
@@ -33,7 +32,7 @@ ALWAYS_INLINE vec_t load_columns(int32_t dtype, const void *row, int64_t first, 
     return d > first ? vec_load_first(dtype, from, (int)(d - first)) : vec_zero();
 }
 
-/* The same in words. */
+/* Loads VEC_WIDTH words of a row's d elements, from number `first` on: zeros beyond d. */
 ALWAYS_INLINE vec_t words_load(int32_t dtype, const void *row, int64_t first, int64_t d) {
 #if VEC_DOTS_BF16
     const int64_t n = min64(d - first, 2 * VEC_WIDTH);
@@ -43,7 +42,7 @@ ALWAYS_INLINE vec_t words_load(int32_t dtype, const void *row, int64_t first, in
 #endif
 }
 
-/* Words across rows: VEC_WIDTH columns from `first` on in words[0], the next ones in words[1]. */
+/* Makes words across rows: VEC_WIDTH columns from `first` on, and as many after them. */
 ALWAYS_INLINE void words_across(int32_t dtype, const void *const rows[WORD_ELEMENTS], int64_t first,
                                 int64_t d, vec_t words[WORD_ELEMENTS]) {
     vec_t x[WORD_ELEMENTS];
@@ -56,7 +55,7 @@ ALWAYS_INLINE void words_across(int32_t dtype, const void *const rows[WORD_ELEME
 #endif
 }
 
-/* Words with only the element number `kept` of each, zeros in the place of the other. */
+/* Copies n words with only element `kept` of each, and zeros in place of the other. */
 static inline void words_keep(const float *words, int64_t kept, int64_t n, float *to) {
     const uint32_t mask = WORD_ELEMENTS == 1 ? 0xffffffff : 0xffffu << 16 * kept;
     for (int64_t i = 0; i < n; i++) {
@@ -67,7 +66,6 @@ static inline void words_keep(const float *words, int64_t kept, int64_t n, float
     }
 }
 
-/* VEC_WIDTH elements, next to each other. */
 ALWAYS_INLINE void words_store(void *to, vec_t x) {
 #if VEC_DOTS_BF16
     vec_store_bf16(to, x);
