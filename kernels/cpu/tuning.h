@@ -172,7 +172,7 @@ enum {
     PREFETCH_QUERIES = 16,
     /* Bytes of the next panel of packed keys that each step of depth prefetches: 16 tiles of rows
      * prefetch a whole panel of 64 columns. A line every fourth step is 0.97 to 0.99 times as fast,
-     * none 0.96 at 4096 keys (A, "Prefill with vectors"). */
+     * none 0.96 at 4096 keys (A, "Prefetching O"). */
     PANEL_PREFETCH_BYTES = 16,
     /* Rows of Q, K and V that AMX packs: 3, 6 and 10 are 0.94 to 1.03 times as fast (A, "Rows one
      * after the other"). */
@@ -180,7 +180,7 @@ enum {
     /* Of the 32 rows of the next block of K that AMX decodes, those that are prefetched beside the
      * scores, and as many of V beside P V; the others are beside the softmax, since caches wait for
      * so many lines at once and no more. 8 and 16 are 0.84 to 1.00, 20 and 28 are 0.95 to 0.99
-     * times as fast (B, "Requests beside the softmax"). */
+     * times as fast (B, "Prefetching beside the softmax"). */
     AMX_DECODE_PREFETCH_ROWS = 24
 };
 

@@ -21,8 +21,8 @@ DEVICE_COMMON = rf"{COMMON}|common/(\w+/)?\w+\.cuh"
 # for whole calls.
 KERNEL_INTERFACES = r"kernels/(common/\w+|\w+/(\w+_kernel|\w*combine\w*|tuning|family))\.h"
 
-# The folders of src/ from the bottom up. A folder may include itself and those below it. Those of one
-# floor may not include each other.
+# The folders of src/ from the bottom up. A folder may include itself and those below it. Folders of
+# one floor may not include each other.
 FLOORS = (("core",), ("config", "arguments"), ("select",), ("cpu", "cuda"), ("api",))
 
 # The folders of kernels/sm90. All may include what lies in none of them, and load/ also the
@@ -64,20 +64,20 @@ KERNEL_RULES = {
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
 
 
-def room_rules() -> dict[str, str]:
+def folder_rules() -> dict[str, str]:
     rules = {}
     below: list[str] = []
     for floor in FLOORS:
-        for room in floor:
-            own = "|".join([*below, room])
-            rules[f"src/{room}"] = (
+        for folder in floor:
+            own = "|".join([*below, folder])
+            rules[f"src/{folder}"] = (
                 rf"({own})/(\w+/)?\w+\.h|{PUBLIC}|{GENERATED}|{KERNEL_INTERFACES}"
             )
         below += floor
     return rules
 
 
-RULES = {**KERNEL_RULES, **room_rules()}
+RULES = {**KERNEL_RULES, **folder_rules()}
 
 
 def sources(*folders: str) -> list[Path]:
@@ -105,7 +105,7 @@ def test_includes_follow_the_rule(path: Path) -> None:
     assert violations(path.relative_to(ROOT).as_posix(), path.read_text()) == []
 
 
-def test_every_file_of_src_is_in_a_room() -> None:
+def test_every_file_of_src_is_in_a_ruled_folder() -> None:
     strays = [p for p in (ROOT / "src").iterdir() if p.suffix in SUFFIXES]
     assert strays == []
 
@@ -123,8 +123,8 @@ def test_every_folder_has_a_rule() -> None:
 
 
 def test_a_folder_without_a_rule_is_found(tmp_path: Path) -> None:
-    rooms = ("sm80/decode", "sm80/verify", "sm90/mma", "sm90/verify", "sm100/ptx")
-    for folder in (*(f"kernels/{room}" for room in rooms), "src/api"):
+    names = ("sm80/decode", "sm80/verify", "sm90/mma", "sm90/verify", "sm100/ptx")
+    for folder in (*(f"kernels/{name}" for name in names), "src/api"):
         (tmp_path / folder).mkdir(parents=True)
     strays = ["kernels/sm100", "kernels/sm80/verify", "kernels/sm90/verify"]
     assert folders_without_a_rule(tmp_path) == strays
