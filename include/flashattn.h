@@ -345,7 +345,7 @@ typedef struct flash_device_info {
     int32_t n_threads;          /**< CPU: threads that a call uses at most, the caller's included */
     int32_t compute_capability; /**< CUDA: 10 * major + minor, as in 90 */
     int32_t n_multiprocessors;  /**< CUDA */
-    int32_t shared_memory_per_block; /**< CUDA: bytes a block can have */
+    int32_t shared_memory_per_block; /**< CUDA: bytes that a block can have */
     int32_t reserved;                /**< 0 */
 } flash_device_info_t;
 

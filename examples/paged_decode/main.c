@@ -11,9 +11,9 @@
  *     cc main.c cache.c machine_cuda.c $(pkg-config --cflags --libs flashattn) \
  *         -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart -o paged_decode
  *
- * There is no model. Q, K and V are random numbers, which are in the cache before their tokens come,
- * and a copy of as much memory as a layer's weights take stands for the rest of the layer. An engine
- * has kernels of its own that write Q, and K and V of the new token into its page.
+ * There is no model. Q, K and V are random numbers, which are in the cache before their tokens
+ * come, and a copy of as much memory as a layer's weights take stands for the rest of the layer. An
+ * engine has kernels of its own that write Q, and K and V of the new token into its page.
  */
 #include "cache.h"
 #include "machine.h"
