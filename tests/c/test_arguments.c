@@ -215,7 +215,7 @@ static const flash_kernel_t *reference_kernel(void) {
 
 static void check_shape_calls(const refusal_t *r, const flash_forward_args_t *args,
                               const flash_kernel_t *kernel) {
-    char reason[256];
+    char reason[512];
     uint64_t size = 4711;
     assert_refused(flash_workspace_size(args, kernel, &size), r->status, r->words);
     assert_int_equal(size, 4711);
