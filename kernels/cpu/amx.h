@@ -1,5 +1,5 @@
 /*
- * The AMX family: bf16 operands in tile registers, fp32 results, exponentials in AVX-512.
+ * The AMX family has bf16 operands in tile registers, fp32 results, and exponentials in AVX-512.
  *
  * K and V are packed once a head, by tasks of their own, and shared by the tasks that attend; a
  * task that splits the keys packs its own blocks, or reads them in place where it has few rows.
@@ -18,7 +18,8 @@
 
 /* ---- Infinity and NaN ---- */
 
-/* Words of bits: for one head's strips, or for some heads of one strip each. */
+/* The rows that tiles could not compute are bits: a word for each strip of one head, or for each of
+ * some heads that have one strip. */
 enum { AMX_BAD_MAX = AMX_ROWS_MAX / AMX_DECODE_MIN_ROWS };
 
 /* Sets the bits of the rows that see a bad key of a square that begins with `key`. */
@@ -61,9 +62,8 @@ ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_para
 
 /* ---- Tasks ---- */
 
-/* All keys of the task, from the blocks that the head's tasks share. */
-ALWAYS_INLINE void attend_shared(amx_run_t *run, amx_terms_t terms, flash_range_t keys,
-                                 bool backwards) {
+/* Attends to all keys of the task, from the blocks that the head's tasks share. */
+ALWAYS_INLINE void attend_shared(amx_run_t *run, amx_terms_t terms, flash_range_t keys) {
     const amx_scratch_t *t = run->t;
     const int64_t first = keys.begin / t->block_keys;
     const int64_t end = (keys.end + t->block_keys - 1) / t->block_keys;
@@ -71,13 +71,12 @@ ALWAYS_INLINE void attend_shared(amx_run_t *run, amx_terms_t terms, flash_range_
         const amx_block_t block = amx_block_at(t, run->packed, i);
         mark_rows_of_block(t, &block, (int32_t)i * t->block_keys, keys.end, run->bad);
     }
-    run->block = backwards ? end - 1 : first;
-    run->step = backwards ? -1 : 1;
+    run->block = first;
     run->n_left = end - first;
     run_items(run, terms);
 }
 
-/* Block after block, each packed by the task itself. */
+/* Attends to block after block, each packed by the task itself. */
 ALWAYS_INLINE void attend_own(amx_run_t *run, const flash_params_t *p, const cpu_task_t *task,
                               int32_t dtype, amx_terms_t terms, flash_range_t keys) {
     const amx_scratch_t *t = run->t;
@@ -94,7 +93,8 @@ ALWAYS_INLINE void attend_own(amx_run_t *run, const flash_params_t *p, const cpu
     }
 }
 
-/* bad: the rows that see infinity or NaN, or are not sound (is_sound()): bit r of bad[s] is row r
+/* Computes the task on tiles.
+ * bad: the rows that see infinity or NaN, or are not sound (is_sound()): bit r of bad[s] is row r
  * of strip s. terms: a constant. */
 ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_params_t *p,
                                    const cpu_task_t *task, void *scratch, uint32_t *bad,
@@ -114,14 +114,14 @@ ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_par
         .t = &t, .strips = strips, .rule = softmax_rule(p), .packed = task->packed, .bad = bad};
     const unsigned control = tiles_configure();
     if (task->way == CPU_WAY_SHARED)
-        attend_shared(&run, terms, keys, task->backwards);
+        attend_shared(&run, terms, keys);
     else
         attend_own(&run, p, task, dtype, terms, keys);
     tiles_release(control);
     store_results(&t, p, task, dtype, bad);
 }
 
-/* A Q of fp32 beside keys of bf16, apart from the code of the calls that are more. */
+/* This takes a Q of fp32 beside keys of bf16, apart from the code of the calls that are more. */
 NEVER_INLINE void attend_wide_q_bf16(const flash_config_t *config, const flash_params_t *p,
                                      const cpu_task_t *task, void *scratch, uint32_t *bad) {
     flash_config_t constant = *config;

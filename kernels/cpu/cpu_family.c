@@ -1,5 +1,5 @@
 /*
- * The table of CPU families.
+ * This is the table of CPU families (cpu_family.h).
  */
 #include "cpu/cpu_family.h"
 
@@ -14,7 +14,7 @@ enum { FP32_BYTES = 4, BF16_BYTES = 2 }; /* of an element of packed keys */
 
 /* ---- Sizes ---- */
 
-/* A row of Q, and sums of O in fp32 and in double. */
+/* The reference family keeps a row of Q, and sums of O in fp32 and in double. */
 static uint64_t reference_scratch_size(const flash_config_t *config, const flash_params_t *params,
                                        int64_t n_rows) {
     const uint64_t row_bytes = (uint64_t)params->d_head * (2 * sizeof(float) + sizeof(double));
@@ -34,7 +34,7 @@ static uint64_t pairs_scratch_size(const flash_config_t *config, const flash_par
                               BF16_BYTES);
 }
 
-/* A task runs in one of the ways: with tiles, or, of few rows, with vectors. */
+/* A task of AMX runs on tiles, or, if it has few rows, on vectors. */
 static uint64_t tiles_scratch_size(const flash_config_t *config, const flash_params_t *params,
                                    int64_t n_rows) {
     const uint64_t vectors =
@@ -89,7 +89,7 @@ static const cpu_family_t neon = {FP32_FAMILY, .vector_elements = 4, .step_bytes
 static const cpu_family_t neon_bf16 = {PAIRS_FAMILY, .vector_elements = 8,
                                        .step_bytes = NEON_STEP_BYTES};
 
-/* Its vector code is AVX-512's. */
+/* AMX has the vector code of AVX-512. */
 static const cpu_family_t amx = {.row_unit = AMX_SQUARE,
                                  .rows_max = AMX_ROWS_MAX,
                                  .task_blocks = AMX_TASK_BLOCKS,
@@ -102,8 +102,6 @@ static const cpu_family_t amx = {.row_unit = AMX_SQUARE,
                                  .packed_element_size = FP32_BYTES,
                                  .vector_elements = 16,
                                  .step_bytes = AVX512_STEP_BYTES,
-                                 .lone_row_step_bytes = AVX512_LONE_ROW_STEP_BYTES,
-                                 .alternates = true,
                                  .scratch_size = tiles_scratch_size,
                                  .block_size = amx_block_size,
                                  .decodes = amx_decodes};

@@ -1,7 +1,7 @@
 /*
- * What the host has to know of a CPU kernel family: how many rows its tasks may have, how they may
- * read keys, and what memory they need. One constant struct per family, and nothing else asks which
- * family it has in hand.
+ * This is what the host has to know of a CPU kernel family: how many rows its tasks may have, how
+ * they may read keys, and what memory they need. Each family has one constant struct, and nothing
+ * else asks which family it has in hand.
  */
 #ifndef FLASH_KERNELS_CPU_FAMILY_H
 #define FLASH_KERNELS_CPU_FAMILY_H
@@ -32,28 +32,23 @@ typedef struct cpu_family {
     int32_t packed_element_size; /* bytes of an element of packed K and V in vector code */
 
     /* Keys in place. */
-    int32_t vector_elements; /* of a row of K that one vector multiplies */
-    int32_t step_bytes;      /* of K of a step; 0: there are no steps */
-    int32_t
-        lone_row_step_bytes; /* of K of a step of lone rows of fp32; 0: they are as other rows */
+    int32_t vector_elements;     /* of a row of K that one vector multiplies */
+    int32_t step_bytes;          /* of K of a step; 0: there are no steps */
+    int32_t lone_row_step_bytes; /* likewise of lone rows of fp32; 0: they are as other rows */
 
-    /* Whether the order of the blocks of keys alternates from task to task of a head, so that one
-     * task ends with the blocks that another one begins with. */
-    bool alternates;
-
-    /* Scratch bytes of a task of at most n_rows rows, by the problem's d_head and types; a multiple
-     * of 64. */
+    /* Returns the scratch bytes of a task of at most n_rows rows, by the problem's d_head and
+     * types; a multiple of 64. */
     uint64_t (*scratch_size)(const flash_config_t *config, const flash_params_t *params,
                              int64_t n_rows);
-    /* Bytes of a block of B_c packed keys, of K and V; a multiple of 64. NULL where the family does
-     * not pack. */
+    /* Returns the bytes of a block of B_c packed keys, of K and V; a multiple of 64. NULL where the
+     * family does not pack. */
     uint64_t (*block_size)(const flash_config_t *config, int64_t d_head);
-    /* Whether a task with so many rows of each head can decode on tiles. NULL: there are no tiles.
-     */
+    /* Says whether a task with so many rows of each head can decode on tiles. NULL where there are
+     * none. */
     bool (*decodes)(const flash_config_t *config, const flash_params_t *params, int64_t n_rows);
 } cpu_family_t;
 
-/* The facts of a FLASH_ARCH_...; NULL where it is no CPU family. */
+/* Returns the facts of a FLASH_ARCH_..., or NULL where it is no CPU family. */
 const cpu_family_t *cpu_family(int32_t arch);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * What every CPU kernel is: a function that computes one task. src/cpu/plan.c cuts a problem into
- * tasks and decides how each reads its keys; src/cpu/call.c hands them to workers, each with
- * scratch memory of its own, and merges what tasks share rows.
+ * A CPU kernel is a function that computes one task. src/cpu/plan.c cuts a problem into tasks and
+ * decides how each reads its keys; src/cpu/call.c hands them to workers, each with scratch memory
+ * of its own, and merges the partial results of tasks that share rows.
  *
- * Rows: the query heads of a K/V head's group are packed into one axis, so that K and V are read
+ * The query heads of a K/V head's group are packed into one axis of rows, so that K and V are read
  * once for all of them. Packed row r of K/V head g is query r / group of head
  * g * group + r % group; a sequence has len_q * group rows per K/V head.
  */
@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How a task reads its keys: decided by the host (src/cpu/way.c), followed by the kernel. */
+/* This says how a task reads its keys: the host decides (src/cpu/way.c), the kernel follows. */
 typedef enum cpu_way {
     CPU_WAY_ROW_BY_ROW = 0, /* where they lie, for one row after the other: the reference family */
     CPU_WAY_PACK,           /* packs them, a whole block of B_c, and does nothing else */
@@ -32,17 +32,16 @@ typedef enum cpu_way {
     CPU_WAY_DECODE          /* where they lie, with tiles: the AMX family */
 } cpu_way_t;
 
-/* What the thread reads after a task, so that the task can prefetch its first rows. */
+/* This is what the thread reads after a task, so that the task can prefetch its first rows. */
 typedef struct cpu_ahead {
     flash_range_t keys; /* empty: nothing is known of what comes next */
     int32_t head_kv;
 } cpu_ahead_t;
 
-/* A block of rows of one sequence and one K/V head, or the same rows of some K/V heads, against a
- * range of their keys. */
+/* A task is a block of rows of one sequence and one K/V head, or the same rows of some K/V heads,
+ * against a range of their keys. */
 typedef struct cpu_task {
     cpu_way_t way;
-    bool backwards; /* CPU_WAY_SHARED with tiles: from the last block of keys to the first one */
     flash_sequence_t sequence;
     int32_t batch_index;
     int32_t head_kv;   /* the first one */

@@ -121,7 +121,8 @@ enum {
     /* Tasks per thread; with fewer, a task has fewer heads. Estimated. */
     HEADS_TASKS_PER_THREAD = 2,
     /* Tasks in place of one at the end of a call, for every second thread, which ends at about the
-     * same time as others then: 1.0 to 1.03 with 2 threads, up to 1.10 with 16 (B). */
+     * same time as others then: 1.0 to 1.03 with 2 threads, up to 1.10 with 16 (B); 0.94 to 1.04
+     * with 2 threads of a Xeon with AMX, where 2048 keys of 32/32 heads lose. */
     LAST_PARTS = 4
 };
 
@@ -152,9 +153,13 @@ enum {
     AVX512_STEP_BYTES = 8 * KIB,
     AVX512_BF16_STEP_BYTES = 8 * KIB,
     NEON_STEP_BYTES = 0,
+    /* Steps of lone rows of 16 bits are so many times as long: such a row is through a step sooner
+     * than rows that share K and V, and memory takes as long. 1.03 to 1.17 from memory with 1024
+     * keys and more, 0.99 to 1.06 from the caches (a Xeon with AMX, "Steps of lone rows"). */
+    LONE_ROW_STEP_FACTOR = 2,
     /* The same for lone rows of fp32, each of which multiplies a vector of K once: the processor
-     * looks far enough ahead for itself, and prefetching only costs. 0: they are like other rows.
-     */
+     * looks far enough ahead for itself, and prefetching only costs. Rows of 16 bits lose by that
+     * where keys come from memory ("What did not pay"). 0: they are like other rows. */
     AVX512_LONE_ROW_STEP_BYTES = 32 * KIB,
     /* Bytes of O, in fp32, of the heads that go together, per byte of a step: O comes and goes in
      * each step, and a level 1 cache has to hold it beside two steps. Heads beyond are 0.82 and
@@ -168,7 +173,8 @@ enum {
     /* Rows of K and V that are prefetched while others are packed, ahead of these: 8, 32 and 64
      * keys are 0.92 to 1.05 times as fast (Zen 5). */
     PACK_PREFETCH_KEYS = 16,
-    /* Rows of Q, likewise, while others are copied. Not measured apart. */
+    /* Rows of Q, likewise, while others are copied: without, 128 queries against 128 keys are 0.96
+     * to 0.98 times as fast where Q is in memory (a Xeon with AMX). */
     PREFETCH_QUERIES = 16,
     /* Bytes of the next panel of packed keys that each step of depth prefetches: 16 tiles of rows
      * prefetch a whole panel of 64 columns. A line every fourth step is 0.97 to 0.99 times as fast,

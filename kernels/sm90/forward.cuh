@@ -158,8 +158,8 @@ static __device__ __forceinline__ void produce(const sm90_params_t &params) {
         load_q_store_o<C>(params);
     else if constexpr (!has_pages<C>)
         warp == KV_LOAD_WARP ? load_kv<C>(params) : sanitise_v<C>();
-    else if (params.paging.piece_keys > 0)
-        load_paged<C, piece_loader_t>(params, warp == KV_LOAD_WARP);
+    else if (params.paging.box_keys > 0)
+        load_paged<C, box_loader_t>(params, warp == KV_LOAD_WARP);
     else
         load_paged<C, row_loader_t>(params, warp == KV_LOAD_WARP);
 }

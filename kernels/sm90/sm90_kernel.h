@@ -68,18 +68,17 @@ typedef struct sm90_schedule {
     int32_t bundle_tiles; /* with varlen: short tiles handed out at a time, at most; 1, 2 or 4 */
 } sm90_schedule_t;
 
-/* This is for kernels with pages. A piece is as many keys as always lie in one page and in one
- * block. */
+/* This is for kernels with pages. */
 typedef struct sm90_paging {
     flash_divider_t by_page_size;
-    int32_t piece_keys;     /* of a copy by TMA; 0: keys are copied one by one */
+    int32_t box_keys;       /* so many always lie in one page and in one block; 0: single keys */
     uint32_t k_token_bytes; /* from one token of the pool to the next */
     uint32_t v_token_bytes;
 } sm90_paging_t;
 
 /* Q, K, V and O have axes [batch, head, seq, d_head], innermost last, or with varlen those that
  * ptx/tma.cuh says. Their boxes are one panel of columns by sm90_q_box_rows() (Q), B_c (K, V; in
- * pages piece_keys) or SM90_WARPGROUP_ROWS (O) rows of one head. Maps are unset (zeros)
+ * pages box_keys) or SM90_WARPGROUP_ROWS (O) rows of one head. Maps are unset (zeros)
  * where a tensor has no elements, and for an O of fp32. */
 typedef struct sm90_params {
     sm90_tensor_map_t q;

@@ -98,15 +98,6 @@ cpu_task_t cpu_plan_pack(const cpu_plan_t *plan, const cpu_cut_t *cut, int32_t b
                         .keys = keys};
 }
 
-/* Says whether the task from this row on reads the blocks of keys from the last to the first: what
- * the task before it read last is then still in a level 2 cache. All rows of a largest task have
- * the same order, whatever the number of threads. By the Thue-Morse sequence two in three
- * neighbours differ in order, even if a thread takes every second or fourth task of a head. */
-static bool goes_backwards(const cpu_plan_t *plan, int64_t row_begin) {
-    const int64_t index = row_begin / cpu_way_task_rows(plan->family, plan->config);
-    return plan->family->alternates && __builtin_parityll((unsigned long long)index) != 0;
-}
-
 cpu_task_t cpu_plan_row_task(const cpu_plan_t *plan, const flash_params_t *params,
                              const cpu_cut_t *cut, int32_t batch_index, int32_t head_kv,
                              int64_t index) {
@@ -115,7 +106,6 @@ cpu_task_t cpu_plan_row_task(const cpu_plan_t *plan, const flash_params_t *param
     task.way =
         cpu_way(plan->family, plan->config, params, shared ? CPU_KEYS_PACKED : CPU_KEYS_ALONE,
                 task.row_end - task.row_begin, (int64_t)task.keys.end - task.keys.begin);
-    task.backwards = goes_backwards(plan, task.row_begin);
     return task;
 }
 

@@ -1,5 +1,5 @@
 /*
- * How kernels with wgmma read K and V in pages: by TMA, in pieces of a page, or token by token.
+ * How kernels with wgmma read K and V in pages: by TMA, in boxes of a page, or token by token.
  */
 #ifndef FLASH_PAGING_SM90_H
 #define FLASH_PAGING_SM90_H

@@ -141,9 +141,9 @@ static void pages_of_a_pool_are_whole_numbers_of_tokens_apart(void **state) {
     check_addressed(&p, 1);
 }
 
-/* Pieces lie in one page and in one block, and begin where blocks may begin; those of less than 8
+/* Boxes lie in one page and in one block, and begin where blocks may begin; those of less than 8
  * keys are read key by key. */
-static void pages_are_read_in_pieces_or_key_by_key(void **state) {
+static void pages_are_read_in_boxes_or_key_by_key(void **state) {
     static const flash_config_t config = {
         .dtype = FLASH_DTYPE_BF16,
         .B_c = 128,
@@ -163,7 +163,7 @@ static void pages_are_read_in_pieces_or_key_by_key(void **state) {
         assert_null(paging_sm90_obstacle(&config, &p));
         const sm90_paging_t paging = paging_sm90(&config, &p, cases[i][1]);
         const int32_t keys = cases[i][2];
-        assert_int_equal(paging.piece_keys, keys);
+        assert_int_equal(paging.box_keys, keys);
         assert_int_equal(paging_sm90_box_keys(&config, &paging), keys > 0 ? keys : config.B_c);
         assert_int_equal(paging.k_token_bytes, 2 * TOKEN);
         assert_int_equal(paging.v_token_bytes, 2 * TOKEN);
@@ -229,7 +229,7 @@ int main(void) {
         cmocka_unit_test(elements_of_a_cache_may_have_a_byte),
         cmocka_unit_test(an_empty_tensor_is_no_obstacle),
         cmocka_unit_test(pages_of_a_pool_are_whole_numbers_of_tokens_apart),
-        cmocka_unit_test(pages_are_read_in_pieces_or_key_by_key),
+        cmocka_unit_test(pages_are_read_in_boxes_or_key_by_key),
         cmocka_unit_test(pages_are_refused_with_their_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

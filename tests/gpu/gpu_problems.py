@@ -5,17 +5,18 @@ problems are those of the CPU tests; device_memory has their layouts.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import expectation
 import flashattn
 import numpy as np
 import torch
 from device_memory import ALIGNED_LAYOUTS, Guarded, allocate, lengths, upload
-from flashattn import Arch, DType, Feature, Kernel, oracle
-from flashattn.compare import compare
+from expectation import Expected, assert_agrees
+from flashattn import Arch, DType, Feature, Kernel
 from memory import dtype_of
 from paging import PagedProblem, make_pages
-from problems import AttentionProblem, fill_unused, largest_scale, make_inputs
+from problems import AttentionProblem, fill_unused, make_inputs
 
 DTYPES = ("float16", "bfloat16")
 CONTIGUOUS = ("contiguous",) * 4
@@ -181,16 +182,27 @@ def _check(
     replay: str,
     inputs: list[np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    o, lse = outputs
-    fill_unused(p, o, lse)
-    replay = f"{replay}, config={str(config) if config else None!r}"
     if inputs is None:
         expected = _expected(replace(p, layouts=CONTIGUOUS))
     else:
         expected = expected_of(*inputs, o_dtype=dtype_of(p.types[2]), **p.options())
+    return check_outputs(p, outputs, expected, config, replay)
+
+
+def check_outputs(
+    p: AttentionProblem,
+    outputs: tuple[np.ndarray, np.ndarray],
+    expected: Expected,
+    config: flashattn.Config | None,
+    replay: str,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Asserts that (O, LSE) of the row, None: the selected one, are what is expected with four
+    roundings, and returns them with the oracle's values in rows that are not used."""
+    o, lse = outputs
+    fill_unused(p, o, lse)
     if not _may_round_anywhere(config):
         expected = replace(expected, naive_o=expected.naive_o[:1])
-    assert_agrees(o, lse, expected, replay)
+    assert_agrees(o, lse, expected, f"{replay}, config={str(config) if config else None!r}")
     return o, lse
 
 
@@ -202,18 +214,6 @@ def _may_round_anywhere(config: flashattn.Config | None) -> bool:
     return bool(config.fixed_reference)
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The results of the oracle and of the naive implementation for a problem."""
-
-    o: np.ndarray
-    lse: np.ndarray
-    naive_o: np.ndarray
-    largest_score: float
-    p_dtype: np.dtype
-    unit: float = 1.0  # of V
-
-
 def expected_of(
     q: np.ndarray,
     k: np.ndarray,
@@ -223,26 +223,7 @@ def expected_of(
 ) -> Expected:
     """Computes what is expected. o_dtype None: that of q."""
     p_dtype = np.dtype(np.float16) if v.dtype.itemsize == 1 else v.dtype
-    o, lse = oracle.attention(q, k, v, **options)
-    naive_o = oracle.naive(q, k, v, roundings=4, p_dtype=p_dtype, o_dtype=o_dtype, **options)
-    largest_score = oracle.largest_score(q, k, options.get("softmax_scale"))
-    largest_score *= largest_scale(options.get("k_descale"))
-    unit = largest_scale(options.get("v_descale"))
-    return Expected(o, lse, naive_o, largest_score, p_dtype, unit)
-
-
-def assert_agrees(o: np.ndarray, lse: np.ndarray, expected: Expected, replay: str) -> None:
-    deviation = compare(
-        o,
-        expected.o,
-        expected.naive_o,
-        lse=lse,
-        oracle_lse=expected.lse,
-        largest_score=expected.largest_score,
-        p_dtype=expected.p_dtype,
-        unit=expected.unit,
-    )
-    assert deviation.ok, f"{deviation.failures}; {deviation}; {replay}"
+    return expectation.expected_of([q, k, v], p_dtype, o_dtype, roundings=4, **options)
 
 
 def check_every_row(p: AttentionProblem) -> None:
@@ -258,9 +239,4 @@ def same_bits(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _expected(p: AttentionProblem) -> Expected:
-    expected = expected_of(*make_inputs(p), o_dtype=dtype_of(p.types[2]), **p.options())
-    return replace(
-        expected,
-        largest_score=expected.largest_score * largest_scale(p.k_descale),
-        unit=largest_scale(p.v_descale),
-    )
+    return expected_of(*make_inputs(p), o_dtype=dtype_of(p.types[2]), **p.options())

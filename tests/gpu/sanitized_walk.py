@@ -110,10 +110,10 @@ def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor
 
 
 def page_sizes(config: flashattn.Config, racecheck: bool) -> tuple[int, ...]:
-    """Returns sizes that are read key by key, by cp.async, and one that SM90 kernels read in
-    pieces, by TMA. racecheck does not know that a warp's accesses come before what waits for the
-    arrival of one of its lanes, after __syncwarp(), and it watches cp.async but not TMA. So where
-    other warps read such keys by ordinary loads, it gets pages that TMA reads."""
+    """Returns sizes that are read key by key, by cp.async, and one that SM90 kernels read in boxes,
+    by TMA. racecheck does not know that a warp's accesses come before what waits for the arrival of
+    one of its lanes, after __syncwarp(), and it watches cp.async but not TMA. So where other warps
+    read such keys by ordinary loads, it gets pages that TMA reads."""
     others_read = config.arch == Arch.SM90_DECODE or (
         config.arch == Arch.SM90 and config.dtype == DType.E4M3
     )
@@ -123,7 +123,7 @@ def page_sizes(config: flashattn.Config, racecheck: bool) -> tuple[int, ...]:
 def run_in_pages(
     problem: AttentionProblem, config: flashattn.Config, sizes: tuple[int, ...]
 ) -> None:
-    """Runs padded keys in pages: of sizes that are read key by key and one that is read in pieces,
+    """Runs padded keys in pages: of sizes that are read key by key and one that is read in boxes,
     both on the rarer paths too, and with O of fp32. A ragged problem has its longest length for
     every sequence."""
     padded = replace(problem, cu_seqlens_k=None)

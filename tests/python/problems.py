@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import flashattn
 import numpy as np
+from expectation import Expected, assert_agrees, expected_of
 from flashattn import config as flash_config
-from flashattn import oracle
 from flashattn._library import check as check_status
 from flashattn._library import library
 from flashattn._problem import Problem as CallArguments
-from flashattn.compare import compare
 from memory import E4M3, Guarded, GuardedBytes, arrange, dtype_of
 
 # P rounded to the operands' type is noise. The relative error averages it over an output, and the
@@ -106,12 +105,6 @@ class AttentionProblem:
             "max_seqlen_k": None if self.cu_seqlens_k is None else self.seqlen_k,
             "out_dtype": self.types[2],
         }
-
-
-def largest_scale(scales: tuple[tuple[float, ...], ...] | float | None) -> float:
-    """Returns the largest magnitude of finite scales."""
-    values = np.abs(np.array(1.0 if scales is None else scales, np.float64))
-    return float(values[np.isfinite(values)].max(initial=0)) or 1.0
 
 
 def make_inputs(p: AttentionProblem) -> list[np.ndarray]:
@@ -223,26 +216,21 @@ def check(
     unit         the scale of V
     roundings    of P in the naive attention: see oracle.naive()
     """
-    q, k, v = inputs or make_inputs(p)
-    o, lse = run(p, [q, k, v], config)
+    inputs = inputs or make_inputs(p)
+    o, lse = run(p, inputs, config)
     fill_unused(p, o, lse)
-    oracle_o, oracle_lse = oracle.attention(q, k, v, **p.options())
-    p_dtype = dtype_of(p_type(p, config))
-    naive_o = oracle.naive(
-        q, k, v, roundings=roundings, p_dtype=p_dtype, o_dtype=o.dtype, **p.options()
-    )
-    deviation = compare(
-        o,
-        oracle_o,
-        naive_o,
-        lse=lse,
-        oracle_lse=oracle_lse,
-        largest_score=oracle.largest_score(q, k, p.softmax_scale) * largest_scale(p.k_descale),
-        unit=unit * largest_scale(p.v_descale),
-        p_dtype=p_dtype,
-    )
-    assert deviation.ok, f"{deviation.failures}; {deviation}; replay: {p}, config={config!r}"
+    found = expected(p, inputs, p_type(p, config), roundings)
+    found = replace(found, unit=found.unit * unit)
+    assert_agrees(o, lse, found, f"replay: {p}, config={config!r}")
     return o, lse
+
+
+def expected(
+    p: AttentionProblem, inputs: list[np.ndarray], p_dtype: str, roundings: int = 1
+) -> Expected:
+    """Returns what is expected of the problem, where the naive attention has P of p_dtype."""
+    types = dtype_of(p_dtype), dtype_of(p.types[2])
+    return expected_of(inputs, *types, roundings, **p.options())
 
 
 def fill_unused(p: AttentionProblem, o: np.ndarray, lse: np.ndarray) -> None:

@@ -54,7 +54,7 @@ KERNEL_RULES = {
     "kernels/sm90/store": sm90_folder("store", "mma", "softmax", "ptx"),
     # SM90_DECODE may include what knows nothing of tiles and schedules from the other folders.
     "kernels/sm90/decode": rf"{sm90_folder('decode', 'mma', 'softmax', 'ptx')}"
-    r"|sm90/(decode_kernel\.h|load/(kv|pages|pieces|rows)\.cuh)",
+    r"|sm90/(decode_kernel\.h|load/(kv|pages|page_boxes|rows)\.cuh)",
     # These put the folders together; block_state.cuh gives the schedule's state its memory.
     "kernels/sm90": rf"{DEVICE_COMMON}|{SM90_SCHEDULE}|sm90/schedule/state\.cuh"
     r"|sm90/((load|mma|softmax|store|decode|ptx)/)?\w+\.(h|cuh)",

@@ -1,6 +1,6 @@
 /*
- * A task's work as a sequence of items, each a strip of 32 rows against a block of keys: for each
- * block every strip that sees some of it.
+ * This file makes a sequence of items of a task's work. An item is a strip of 32 rows against a
+ * block of keys; each block has an item for every strip that sees some of it.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_ITEMS_H
 #define FLASH_KERNELS_CPU_AMX_ITEMS_H
@@ -8,13 +8,14 @@
 #include "cpu/amx/multiply.h"
 #include "cpu/amx/softmax.h"
 
-/* Keys that some row of a strip sees, and those that all of them see; either may be empty. */
+/* These are the keys that some row of a strip sees, and those that all of its rows see; either may
+ * be empty. */
 typedef struct strip_keys {
     flash_range_t any;
     flash_range_t common;
 } strip_keys_t;
 
-/* A run of a task's rows over consecutive blocks of packed keys. */
+/* This is how far a task's rows are on their way through consecutive blocks of packed keys. */
 typedef struct amx_run {
     const amx_scratch_t *t;
     const strip_keys_t *strips;
@@ -22,7 +23,6 @@ typedef struct amx_run {
     void *packed;   /* its blocks */
     int32_t key;    /* of block 0 */
     int64_t block;  /* of the next item */
-    int64_t step;   /* from block to block: 1 or -1 */
     int64_t n_left; /* blocks, that of the next item included */
     int64_t strip;  /* of the next item */
     int buffer;
@@ -31,7 +31,7 @@ typedef struct amx_run {
     uint32_t *bad;     /* [strips], rows that are to be computed in another way: a bit each */
 } amx_run_t;
 
-/* Whether the strip sees keys of the present block; which, into *item. */
+/* Says whether the strip sees keys of the present block, and fills in the item if it does. */
 ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
     const amx_scratch_t *t = run->t;
     const flash_range_t any = run->strips[strip].any;
@@ -54,9 +54,9 @@ ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
     return true;
 }
 
-/* The next item of the run; false: it has no more. */
+/* Fills in the next item of the run, or returns false where it has no more. */
 static inline bool next_item(amx_run_t *run, amx_item_t *item) {
-    for (; run->n_left > 0; run->n_left--, run->block += run->step) {
+    for (; run->n_left > 0; run->n_left--, run->block++) {
         while (run->strip < run->t->n_strips)
             if (set_item(run, run->strip++, item))
                 return true;

@@ -1,7 +1,7 @@
 /*
- * The tile registers (Intel SDM volume 1, chapter 18): configured when a task begins, released when
- * it ends. Tiles 0 ... 3 hold a square of results, 4 and 5 the left operand's, 6 and 7 the right
- * operand's.
+ * This file configures, loads, stores and releases the tile registers (Intel SDM volume 1, chapter
+ * 18). A task configures them when it begins and releases them when it ends. Tiles 0 ... 3 hold a
+ * square of results, 4 and 5 one of the left operand, 6 and 7 one of the right operand.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_TILES_H
 #define FLASH_KERNELS_CPU_AMX_TILES_H
@@ -18,7 +18,7 @@ enum {
     RESULT_ROW_BYTES = AMX_SQUARE * (int)sizeof(float)
 };
 
-/* Operand of LDTILECFG. */
+/* This is the operand of LDTILECFG. */
 typedef struct tile_config {
     uint8_t palette;
     uint8_t start_row;
@@ -27,12 +27,19 @@ typedef struct tile_config {
     uint8_t rows[16];
 } tile_config_t;
 
-/* Subnormal results of the vector unit become zero, as those of the tiles do: exp2 of a distant
- * score would otherwise take a hundred cycles. Returns what tiles_release() restores. */
+/* From here on, subnormal results of the vector unit become zero, as those of the tiles do: exp2 of
+ * a distant score would otherwise take a hundred cycles. Returns what tiles_release() restores. */
 ALWAYS_INLINE unsigned flush_subnormals(void) {
     const unsigned control = _mm_getcsr();
     _mm_setcsr(control | _MM_FLUSH_ZERO_ON);
     return control;
+}
+
+/* Configures the tiles. gcc 12 believes that the instruction reads the first 8 bytes alone, and may
+ * leave out what is stored to the others. */
+ALWAYS_INLINE void tiles_load_config(const tile_config_t *config) {
+    __asm__ volatile("" : : "r"(config) : "memory");
+    _tile_loadconfig(config);
 }
 
 ALWAYS_INLINE unsigned tiles_configure(void) {
@@ -41,7 +48,7 @@ ALWAYS_INLINE unsigned tiles_configure(void) {
         config.row_bytes[i] = TILE_ROW_BYTES;
         config.rows[i] = TILE_ROWS_MAX;
     }
-    _tile_loadconfig(&config);
+    tiles_load_config(&config);
     return flush_subnormals();
 }
 
@@ -50,8 +57,8 @@ ALWAYS_INLINE void tiles_release(unsigned control) {
     _tile_release();
 }
 
-/* The compilers do not know that tile loads read memory: what was stored before is in memory from
- * here on. */
+/* What was stored before this is in memory after it. The compilers do not know that tile loads read
+ * memory. */
 ALWAYS_INLINE void tiles_see_stores(void) {
     __asm__ volatile("" ::: "memory");
 }
@@ -63,7 +70,8 @@ ALWAYS_INLINE void results_zero(void) {
     _tile_zero(3);
 }
 
-/* They were left so long ago that the nearest cache lost them, and leave soon. */
+/* Loads a square of results past the level 1 cache: it was stored so long ago that this cache has
+ * lost it, and is stored again soon. */
 ALWAYS_INLINE void results_load(const float *square) {
     _tile_stream_loadd(0, square, RESULT_ROW_BYTES);
     _tile_stream_loadd(1, square + 16, RESULT_ROW_BYTES);

@@ -1,5 +1,6 @@
 /*
- * S^T = K Q^T: K's rows are the left operand as they lie, 16 keys by 32 columns a tile.
+ * This file computes S^T = K Q^T: K's rows are the left operand as they lie, 16 keys by 32 columns
+ * a tile.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_SCORES_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_SCORES_H
@@ -9,7 +10,7 @@
 
 /* ---- Q ---- */
 
-/* Four rows of 16 pairs each, to the same four of R rows. */
+/* Stores four rows of 16 pairs each to the same four of R rows. */
 ALWAYS_INLINE void store_four_rows(vec_t pairs[4], float *to, int R) {
     transpose_quarters(pairs);
     UNROLL for (int j = 0; j < 4; j++) {
@@ -38,20 +39,20 @@ ALWAYS_INLINE void decode_pack_q(const decode_scratch_t *t, const flash_params_t
         }
 }
 
-/* ---- Requests ---- */
+/* ---- Prefetching ---- */
 
-/* K and V of a block of a head. */
+/* These are K and V of a block of a head. */
 typedef struct decode_keys {
     in_place_t k, v;
 } decode_keys_t;
 
-/* Asks for rows begin ... end - 1. */
+/* Prefetches rows begin ... end - 1. */
 ALWAYS_INLINE void request_rows(const decode_scratch_t *t, const in_place_t *keys, int64_t begin,
                                 int64_t end) {
-    request_ahead(keys, FLASH_DTYPE_BF16, t->d, begin, end - begin, false);
+    request_ahead(keys, FLASH_DTYPE_BF16, t->d, begin, end - begin);
 }
 
-/* Part i of n_parts of the rows that are left to the softmax. */
+/* Prefetches part i of n_parts of the rows that are left to the softmax. */
 ALWAYS_INLINE void request_rest(const decode_scratch_t *t, const decode_keys_t *next, int i,
                                 int n_parts) {
     const int rest = IN_PLACE_KEYS - AMX_DECODE_PREFETCH_ROWS;
@@ -63,7 +64,7 @@ ALWAYS_INLINE void request_rest(const decode_scratch_t *t, const decode_keys_t *
 
 /* ---- S ---- */
 
-/* Keys i and i + 16 come to lie beside each other. */
+/* Computes the scores of a block; those of keys i and i + 16 lie beside each other. */
 ALWAYS_INLINE void decode_score(const decode_scratch_t *t, const in_place_t *k,
                                 const in_place_t *next, const uint16_t *q, int R) {
     const int64_t stride = k->stride * 2, share = AMX_DECODE_PREFETCH_ROWS / (2 * t->columns);

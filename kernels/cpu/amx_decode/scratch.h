@@ -1,5 +1,6 @@
 /*
- * The parts of a decoding task's scratch memory, and what its tile registers hold.
+ * This file divides the scratch memory of a task that decodes, and says what its tile registers
+ * hold.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_SCRATCH_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_SCRATCH_H
@@ -9,7 +10,7 @@
 
 #include <stdbool.h>
 
-/* Parts of a task's scratch memory. */
+/* These are the parts of a task's scratch memory. */
 typedef struct decode_scratch {
     uint16_t *q;   /* [heads][columns][16][R][2], pairs of columns */
     float *o;      /* [heads][columns][2][R][16], even and odd columns, not normalised */
@@ -39,8 +40,9 @@ ALWAYS_INLINE decode_scratch_t decode_divide_scratch(void *memory, int64_t d, in
     return t;
 }
 
-/* 0: scores of 16 keys; 1: their K or V; 2: Q^T; 3 and 4: P of both; 5: O. Of 16 rows the odd
- * columns are apart: 6 and 7: P; 0: O. */
+/* Configures the tiles: 0 holds scores of 16 keys, 1 their K or V, 2 Q^T, 3 and 4 P of the first
+ * and the last 16 keys, 5 O. With 16 rows, odd columns have tiles of their own: 6 and 7 hold their
+ * P, 0 their O. */
 ALWAYS_INLINE unsigned decode_configure(int R) {
     tile_config_t config = {.palette = 1};
     const int p_rows = 2 * R < TILE_ROWS_MAX ? 2 * R : TILE_ROWS_MAX;
@@ -49,7 +51,7 @@ ALWAYS_INLINE unsigned decode_configure(int R) {
         config.row_bytes[i] = (uint16_t)(narrow ? R * 4 : TILE_ROW_BYTES);
         config.rows[i] = (uint8_t)(flat ? p_rows : TILE_ROWS_MAX);
     }
-    _tile_loadconfig(&config);
+    tiles_load_config(&config);
     return flush_subnormals();
 }
 

@@ -1,5 +1,5 @@
 /*
- * A task of few rows: its keys in place, a short block of them at a time.
+ * A task of few rows reads its keys in place, a short block of them at a time.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
 #define FLASH_KERNELS_CPU_TILED_FEW_ROWS_H
@@ -10,7 +10,7 @@
 #include "cpu/tiled/softmax.h"
 #include "cpu/tiled/totals.h"
 
-/* Heads number head ... head + n - 1 of the task. */
+/* Returns the task of heads number head ... head + n - 1. */
 static inline cpu_task_t task_of_heads(const cpu_task_t *task, int32_t head, int32_t n, int64_t d) {
     cpu_task_t some = *task;
     some.head_kv += head;
@@ -27,16 +27,17 @@ static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int6
     return task_of_heads(task, head, 1, d);
 }
 
-/* Bytes of K of a step; 0: a whole block of one head. */
-static inline int64_t step_bytes(cpu_way_t way) {
+/* Returns the bytes of K of a step; 0 where a step is a whole block of one head. */
+static inline int64_t step_bytes(cpu_way_t way, int32_t dtype, int64_t head_rows) {
+    const bool is_light = head_rows == 1 && element_size(dtype) == 2;
     return way == CPU_WAY_LONE_ROWS ? VEC_ROW_STEP_BYTES
-           : way == CPU_WAY_STEPS   ? VEC_STEP_BYTES
+           : way == CPU_WAY_STEPS   ? VEC_STEP_BYTES * (is_light ? LONE_ROW_STEP_FACTOR : 1)
                                     : 0;
 }
 
-/* Heads that go together, of n_heads: STEP_UNIT keys of them may take half as much again as a step
- * does. And O of all of them comes and goes in each step: the level 1 cache has to hold it beside
- * two steps. */
+/* Returns how many of n_heads heads go together: STEP_UNIT keys of them may take half as much again
+ * as a step does. And O of all of them is loaded and stored in each step: the level 1 cache has to
+ * hold it beside two steps. */
 static inline int64_t heads_together(int64_t bytes, int64_t n_heads, int64_t head_rows, int64_t d,
                                      int32_t dtype) {
     const int64_t most =
@@ -45,7 +46,7 @@ static inline int64_t heads_together(int64_t bytes, int64_t n_heads, int64_t hea
     return most > 0 ? even_part(n_heads, most) : 1;
 }
 
-/* Keys of a step of heads that have key_bytes together, of `most`. */
+/* Returns the keys of a step, at most `most`, of heads that have key_bytes per key together. */
 static inline int32_t step_keys(int64_t bytes, int64_t key_bytes, int32_t most) {
     const int64_t n = bytes / key_bytes / STEP_UNIT * STEP_UNIT;
     if (bytes == 0)
@@ -53,14 +54,7 @@ static inline int32_t step_keys(int64_t bytes, int64_t key_bytes, int32_t most) 
     return n < STEP_UNIT ? STEP_UNIT : (int32_t)min64(n, most);
 }
 
-/* Asks for part i of n_parts of n keys of the first head. */
-ALWAYS_INLINE void request_share(const in_place_t *keys, int32_t dtype, int64_t d, int32_t n,
-                                 int64_t i, int64_t n_parts) {
-    const int64_t first = i * n / n_parts;
-    request_ahead(keys, dtype, d, first, (i + 1) * n / n_parts - first, STEPS_NEAR);
-}
-
-/* A block of keys, and how it is gone through. */
+/* This is a block of keys, and how a task goes through it. */
 typedef struct in_place_block {
     flash_range_t keys;
     int32_t end;            /* of the task's keys */
@@ -71,24 +65,15 @@ typedef struct in_place_block {
     rows_of_blocks_t *rows; /* where keys are in pages */
 } in_place_block_t;
 
-/* P of all rows. Where a block has several steps, V of the second one is prefetched already, so
- * that memory does not rest meanwhile; v is the first one, of n keys. */
-ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t *p, int32_t dtype,
-                                    const in_place_t *v, const in_place_block_t *block, int32_t n,
-                                    bool all_see) {
+/* Turns the scores of all rows into P. */
+ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t *p,
+                                    const in_place_block_t *block, bool all_see) {
     const softmax_rule_t rule = softmax_rule(p);
     const int32_t n_keys = block->keys.end - block->keys.begin;
     const int64_t n_columns = round_up(n_keys, WORD_ELEMENTS);
     const int32_t most = block->asks ? IN_PLACE_KEYS : LONE_ROW_KEYS;
     const bool whole = all_see && n_keys == most && !rule.rewrites;
-    const bool asks = n < n_keys && block->asks;
-    in_place_t next = *v;
     for (int64_t row = 0; row < t->n_rows; row++) {
-        const int64_t i = row % t->head_rows;
-        if (asks)
-            request_share(&next, dtype, t->d, n, i, t->head_rows);
-        if (i + 1 == t->head_rows)
-            to_next_head(&next);
         if (whole)
             scores_to_p(t, row, 0, most, &rule);
         else
@@ -98,7 +83,8 @@ ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_
 
 /* ---- Steps ---- */
 
-/* The first keys of a range, of one step. paged: a constant; keys are in pages, which end steps. */
+/* Returns the keys of the first step of a range. paged is a constant: keys are in pages, which end
+ * steps. */
 ALWAYS_INLINE flash_range_t first_step(const flash_params_t *p, const in_place_block_t *block,
                                        flash_range_t keys, const bool paged) {
     return paged ? cpu_first_of_page(p, keys, block->step_keys)
@@ -114,8 +100,8 @@ ALWAYS_INLINE in_place_t rows_of_step(const flash_params_t *p, const cpu_task_t 
     return rows;
 }
 
-/* A block of keys of all the task's heads, K and then V, in steps: where heads lie side by side,
- * those follow the order of memory. paged: as first_step(). */
+/* Attends to a block of keys of all the task's heads, K and then V, in steps: where heads lie side
+ * by side, those follow the order of memory. paged: as first_step(). */
 ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t dtype,
                                    const in_place_block_t *block, const bool paged) {
@@ -129,11 +115,10 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
         score_rows(t, dtype, &k, s.end - s.begin);
         rest.begin = s.end;
     }
-    in_place_t v = rows_of_step(p, task, &from_v, block, first, paged);
-    softmax_in_place(t, p, dtype, &v, block, first.end - first.begin, all_see);
+    softmax_in_place(t, p, block, all_see);
     rest = block->keys;
     for (flash_range_t s = first; s.begin < s.end; s = first_step(p, block, rest, paged)) {
-        v = rows_of_step(p, task, &from_v, block, s, paged);
+        const in_place_t v = rows_of_step(p, task, &from_v, block, s, paged);
         accumulate_in_place(t, dtype, &v, s, all_see);
         rest.begin = s.end;
     }
@@ -141,7 +126,8 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
 
 /* ---- Pages ---- */
 
-/* A block of keys of one head from copies, which have room where other ways pack keys. */
+/* Attends to a block of keys of one head from copies, which have room where other ways pack keys.
+ */
 ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p, int64_t head_kv,
                                int32_t dtype, const in_place_block_t *block,
                                const block_rows_t *rows, const block_rows_t *next, bool all_see) {
@@ -154,7 +140,7 @@ ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p,
     const in_place_t k = copy_block_rows(&from_k, dtype, t->d, t->k);
     score_rows(t, dtype, &k, n);
     const in_place_t v = copy_block_rows(&from_v, dtype, t->d, t->v);
-    softmax_in_place(t, p, dtype, &v, block, n, all_see);
+    softmax_in_place(t, p, block, all_see);
     for (flash_range_t s = keys; s.begin < keys.end; s.begin = s.end) {
         s.end = s.begin + min32(block->step_keys, keys.end - s.begin);
         const in_place_t some = keys_from(&v, dtype, s.begin - keys.begin);
@@ -162,7 +148,7 @@ ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p,
     }
 }
 
-/* The same of all heads of the task. */
+/* Does the same for all heads of the task. */
 ALWAYS_INLINE void attend_copies(const tile_scratch_t *t, const flash_params_t *p,
                                  const cpu_task_t *task, int32_t dtype,
                                  const in_place_block_t *block, bool all_see) {
@@ -176,14 +162,14 @@ ALWAYS_INLINE void attend_copies(const tile_scratch_t *t, const flash_params_t *
     }
 }
 
-/* Whether the block can be gone through page by page with the results of a whole one: it lies in
+/* Says whether the block can be read page by page with the results of a whole one: it lies in
  * one page, or all rows see it and pages cut it where tiles of scores and words of keys end. */
 static inline bool page_by_page(const flash_params_t *p, flash_range_t keys, bool all_see) {
     return cpu_in_one_page(p, keys) ||
            (all_see && keys.begin % STEP_UNIT == 0 && p->pages.page_size % STEP_UNIT == 0);
 }
 
-/* A block of keys of some heads. */
+/* Attends to a block of keys of some heads. */
 ALWAYS_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p,
                                 const cpu_task_t *task, int32_t dtype,
                                 const in_place_block_t *block) {
@@ -196,7 +182,7 @@ ALWAYS_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p
 
 /* ---- All keys ---- */
 
-/* After the last block: the columns of O, which are in the order of pairs.h. */
+/* Sorts the columns of O after the last block: they are in the order of pairs.h. */
 ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
     for (int64_t row = 0; row < t->n_rows; row++) {
         for (int64_t i = 0; t->d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
@@ -210,13 +196,13 @@ ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
     }
 }
 
-/* A block of keys of all heads, some of them together, before the next one: where they lie side by
- * side, that is near the order of memory. */
+/* Attends to a block of keys of all heads, some of them together, before the next one: where they
+ * lie side by side, that is near the order of memory. */
 ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t *p,
                                    const cpu_task_t *task, int32_t dtype, int32_t B_c,
                                    flash_range_t keys) {
     const int32_t block_keys = min32(B_c, in_place_keys(task->way));
-    const int64_t bytes = step_bytes(task->way);
+    const int64_t bytes = step_bytes(task->way, dtype, t->head_rows);
     const int32_t most = (int32_t)heads_together(bytes, task->n_heads, t->head_rows, t->d, dtype);
     const int32_t n_keys = step_keys(bytes, most * t->d * element_size(dtype), block_keys);
     rows_of_blocks_t rows_of_blocks;

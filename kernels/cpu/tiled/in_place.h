@@ -1,7 +1,7 @@
 /*
- * Few rows: K and V where the caller has them. The rows of a head lie far apart, and the processor
- * does not foresee them, so that keys are asked for while those before them are used: for K beside
- * the scores, for V beside P V, a row for each that is used, and some beside the softmax.
+ * Few rows read K and V where the caller has them. The rows of a head lie far apart, and the
+ * processor does not foresee them, so that keys are prefetched while those before them are used: K
+ * beside the scores, V beside P V, a row for each that is used.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_IN_PLACE_H
 #define FLASH_KERNELS_CPU_TILED_IN_PLACE_H
@@ -11,24 +11,24 @@
 #include "cpu/tiled/arithmetic.h"
 #include "cpu/tiled/request.h"
 
-/* Whether a micro-kernel of so many rows, a constant, prefetches keys: not those of lone rows of
- * fp32 (CPU_WAY_LONE_ROWS), where the family has a way for them. */
+/* Says whether a micro-kernel of so many rows, a constant, prefetches keys: not those of lone rows
+ * of fp32 (CPU_WAY_LONE_ROWS), where the family has a way for them. */
 ALWAYS_INLINE bool asks_ahead(int32_t dtype, const int rows) {
     return VEC_ROW_STEP_BYTES == 0 || dtype != FLASH_DTYPE_FP32 || rows > 1;
 }
 
-/* Keys of a block of a task that goes this way. */
+/* Returns the keys of a block of a task that goes this way. */
 ALWAYS_INLINE int32_t in_place_keys(cpu_way_t way) {
     return way == CPU_WAY_LONE_ROWS ? LONE_ROW_KEYS : IN_PLACE_KEYS;
 }
 
-/* Rows first ... first + n - 1 of each head. */
+/* These are rows first ... first + n - 1 of each head. */
 typedef struct row_span {
     int64_t first;
     int n;
 } row_span_t;
 
-/* K or V of a task, and how many of its heads are prefetched one after the other. */
+/* This is K or V of a task, and how many of its heads are prefetched one after the other. */
 typedef struct in_place_tensor {
     cpu_kv_t kv;
     int64_t d;
@@ -36,7 +36,7 @@ typedef struct in_place_tensor {
     int32_t n_asked;
 } in_place_tensor_t;
 
-/* Some keys of some heads in place, and as many that are asked for meanwhile. */
+/* These are some keys of some heads in place, and as many that are prefetched meanwhile. */
 typedef struct in_place {
     const char *data; /* of the first head */
     const char *ahead;
@@ -45,11 +45,11 @@ typedef struct in_place {
     int32_t n_heads;
     int32_t column; /* of S: the first key's */
     bool adjoin;    /* a row begins where another one ends: all of the lines that both are in are
-                     * asked for by asking for those where each part of a row begins */
+                     * prefetched with those where each part of a row begins */
 } in_place_t;
 
-/* What follows keys that end before `end`: the task's next ones, or what the thread reads after the
- * task. The keys themselves, where those are fewer or not known. */
+/* Returns what follows keys that end before `end`: the task's next ones, or what the thread reads
+ * after the task; the keys themselves, where those are fewer or not known. */
 static inline cpu_ahead_t after_keys(const cpu_task_t *task, flash_range_t keys, int32_t end) {
     const cpu_ahead_t self = {keys, task->head_kv}, next = {{keys.end, end}, task->head_kv};
     const cpu_ahead_t after = keys.end < end ? next : task->ahead;
@@ -57,7 +57,8 @@ static inline cpu_ahead_t after_keys(const cpu_task_t *task, flash_range_t keys,
     return enough ? after : self;
 }
 
-/* Keys of the task's heads that begin at one element, and as many others that begin at another. */
+/* Returns keys of the task's heads that begin at one element, and as many others that begin at
+ * another. */
 ALWAYS_INLINE in_place_t rows_between(const cpu_task_t *task, const in_place_tensor_t *from,
                                       int64_t first, int64_t ahead) {
     const flash_strides_t *stride = from->kv.stride;
@@ -71,7 +72,7 @@ ALWAYS_INLINE in_place_t rows_between(const cpu_task_t *task, const in_place_ten
     return rows;
 }
 
-/* Keys of the task's heads. `end`: of the task's keys. */
+/* Returns these keys of the task's heads. The task's own keys end at `end`. */
 ALWAYS_INLINE in_place_t rows_in_place(const cpu_task_t *task, const in_place_tensor_t *from,
                                        flash_range_t keys, int32_t end) {
     const cpu_ahead_t after = after_keys(task, keys, end);
@@ -81,8 +82,8 @@ ALWAYS_INLINE in_place_t rows_in_place(const cpu_task_t *task, const in_place_te
                         flash_kv_offset(from->kv.stride, &next_run, after.head_kv));
 }
 
-/* The same where keys are in pages, and these are in one. The keys that follow are prefetched where
- * as many are in one page, too. */
+/* Returns the same where keys are in pages, and these are in one. The keys that follow are
+ * prefetched where as many are in one page, too. */
 static inline in_place_t rows_of_page(const flash_params_t *p, const cpu_task_t *task,
                                       const in_place_tensor_t *from, flash_range_t keys,
                                       int32_t end) {
@@ -95,7 +96,7 @@ static inline in_place_t rows_of_page(const flash_params_t *p, const cpu_task_t 
     return rows_between(task, from, first, enough ? next : first);
 }
 
-/* The same without the first n keys. */
+/* Returns the same without the first n keys. */
 ALWAYS_INLINE in_place_t keys_from(const in_place_t *keys, int32_t dtype, int32_t n) {
     const int64_t bytes = n * keys->stride * element_size(dtype);
     in_place_t rest = *keys;
@@ -105,15 +106,16 @@ ALWAYS_INLINE in_place_t keys_from(const in_place_t *keys, int32_t dtype, int32_
     return rest;
 }
 
-/* Asks for rows first ... first + n - 1, of d elements, of the first head's next keys. */
+/* Prefetches rows first ... first + n - 1, of d elements, of the first head's next keys, to the
+ * level 2 cache. */
 ALWAYS_INLINE void request_ahead(const in_place_t *keys, int32_t dtype, int64_t d, int64_t first,
-                                 int64_t n, const bool near) {
+                                 int64_t n) {
     const int64_t bytes = d * element_size(dtype);
     for (int64_t i = first; i < first + n; i++) {
         const char *row = element_at(keys->ahead, i * keys->stride, dtype);
-        request_part(row, bytes, near);
+        request_part(row, bytes, false);
         if (!keys->adjoin)
-            request_line(row + bytes - 1, near);
+            request_line(row + bytes - 1, false);
     }
 }
 

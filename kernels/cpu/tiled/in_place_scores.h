@@ -1,5 +1,6 @@
 /*
- * S = Q K^T with K in place: dot products of a few rows of Q and a few keys at a time.
+ * This file computes S = Q K^T with K in place: dot products of a few rows of Q and a few keys at a
+ * time.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_IN_PLACE_SCORES_H
 #define FLASH_KERNELS_CPU_TILED_IN_PLACE_SCORES_H
@@ -13,40 +14,39 @@
 
 _Static_assert(DOT_ROWS == 4 || DOT_ROWS == 6, "one case for each below");
 
-/* Rows of K, two or four, and as many that are asked for meanwhile. */
+/* These are rows of K, two or four, and as many that are prefetched meanwhile. */
 typedef struct dot_keys {
     const char *row[4];
-    int64_t ahead; /* bytes from a row to the one that is asked for */
+    int64_t ahead; /* bytes from a row to the one that is prefetched */
     bool adjoin;   /* in_place_t */
 } dot_keys_t;
 
-/* Rows of a tile of dot products at most. Where registers are few, tiles of more rows read K less
- * often, which fp32 gains by, and e4m3, which costs most to decode (four rows: 1.2 times as fast);
- * elements of 16 bits do not. */
+/* Returns the most rows of a tile of dot products. Where registers are few, tiles of more rows read
+ * K less often, which fp32 gains by, and e4m3, which costs most to decode (four rows: 1.2 times as
+ * fast); elements of 16 bits do not. */
 ALWAYS_INLINE int dot_rows_max(int32_t dtype) {
     return DOT_ROWS == 4 && element_size(dtype) == 2 ? 2 : DOT_ROWS;
 }
 
-/* Keys of a tile of so many rows: its sums are enough to keep the multipliers busy, and fit into
- * the registers. */
+/* Returns the keys of a tile of so many rows: its sums are enough to keep the multipliers busy, and
+ * fit into the registers. */
 ALWAYS_INLINE int dot_n_keys(const int rows) {
     return DOT_ROWS == 4 && rows > 2 ? 2 : 4;
 }
 
-/* n_keys keys from `row` on, n at most. Those that there are not repeat the last one. Which way
- * their addresses are computed makes 5 % with gcc 12 (docs/design/cpu.md, "Less between the
- * products"). */
-ALWAYS_INLINE dot_keys_t dot_keys_at(int32_t dtype, const char *row, int64_t stride, int32_t n_keys,
-                                     const int n) {
-    const bool one_by_one = VEC_DOTS_BF16 || dtype == FLASH_DTYPE_FP32;
+/* Returns the rows of n_keys keys from `row` on, n at most; where there are fewer, the last one
+ * stands for the others. Pairs of bf16 add from row to row, since products of strides are 0.92 to
+ * 1.00 times as fast with gcc 12 there, and no slower elsewhere (docs/design/cpu.md, "Addresses of
+ * rows"). */
+ALWAYS_INLINE dot_keys_t dot_keys_at(const char *row, int64_t stride, int32_t n_keys, const int n) {
     dot_keys_t keys = {.row = {row}};
     UNROLL for (int j = 1; j < n; j++) keys.row[j] =
-        one_by_one ? keys.row[j - 1] + (j < n_keys ? stride : 0)
-                   : row + min32(j, n_keys - 1) * stride;
+        VEC_DOTS_BF16 ? keys.row[j - 1] + (j < n_keys ? stride : 0)
+                      : row + min32(j, n_keys - 1) * stride;
     return keys;
 }
 
-/* The sums of a tile, to s[row][0 ... keys - 1]. */
+/* Stores the sums of a tile to s[row][0 ... keys - 1]. */
 ALWAYS_INLINE void dot_store(vec_t sum[DOT_ROWS][4], const int rows, float *s, int64_t s_stride) {
     if (dot_n_keys(rows) == 4) {
         UNROLL for (int r = 0; r < rows; r++)
@@ -64,7 +64,7 @@ ALWAYS_INLINE void dot_store(vec_t sum[DOT_ROWS][4], const int rows, float *s, i
 
 #if VEC_DOTS_BF16
 
-/* sum[r][j] += q[r] k[j], in words; the keys ahead are asked for. */
+/* Computes sum[r][j] += q[r] k[j], in words, and prefetches the keys ahead. */
 ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k, const float *q,
                             const int rows, vec_t sum[DOT_ROWS][4]) {
     const int64_t q_stride = round_up(d, 16);
@@ -86,14 +86,14 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
 
 #else
 
-/* sum[r][j] += the rows' vectors of Q at q, times k. */
+/* Computes sum[r][j] += the rows' vectors of Q at q, times k. */
 ALWAYS_INLINE void dot_step(const float *q, int64_t q_stride, vec_t k, const int rows, const int j,
                             vec_t sum[DOT_ROWS][4]) {
     UNROLL for (int r = 0; r < rows; r++) sum[r][j] =
         vec_fma(vec_load(FLASH_DTYPE_FP32, q + r * q_stride), k, sum[r][j]);
 }
 
-/* sum[r][j] += q[r] k[j]; the keys ahead are asked for. */
+/* Computes sum[r][j] += q[r] k[j], and prefetches the keys ahead. */
 ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k, const float *q,
                             const int rows, vec_t sum[DOT_ROWS][4]) {
     const int64_t q_stride = round_up(d, 16);
@@ -128,15 +128,15 @@ ALWAYS_INLINE void dot_sums(int32_t dtype, const int64_t d, const dot_keys_t *k,
 
 #endif
 
-/* Rows of Q, and where their scores go. */
+/* These are rows of Q, and where their scores go. */
 typedef struct dot_operands {
     const float *q;
     float *s;
     int64_t s_stride;
 } dot_operands_t;
 
-/* Dot products of rows of Q with rows of K, to s[row][0 ... keys - 1], while as many others are
- * asked for. */
+/* Stores dot products of rows of Q with rows of K to s[row][0 ... keys - 1], and prefetches as many
+ * rows of K. */
 ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t *k,
                                 const dot_operands_t *operands, const int rows) {
     const int n = dot_n_keys(rows);
@@ -152,8 +152,8 @@ ALWAYS_INLINE void dot_products(int32_t dtype, const int64_t d, const dot_keys_t
     dot_store(sum, rows, operands->s, operands->s_stride);
 }
 
-/* Some rows against n_keys keys; dtype and the number of rows are constants at each call. The
- * scratch has room for the surplus scores of a tile that is cut short. */
+/* Computes the scores of some rows and n_keys keys; dtype and the number of rows are constants at
+ * each call. The scratch has room for the surplus scores of a tile that is cut short. */
 ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_t d,
                             const in_place_t *k, int32_t n_keys, const row_span_t rows) {
     const int n = dot_n_keys(rows.n);
@@ -165,7 +165,7 @@ ALWAYS_INLINE void dot_tile(const tile_scratch_t *t, int32_t dtype, const int64_
         const char *first = data;
         for (int32_t i = 0; i < n_keys; i += n, first += n * stride) {
             const dot_operands_t operands = {q, s + i, t->c_pad};
-            dot_keys_t keys = dot_keys_at(dtype, first, stride, n_keys - i, n);
+            dot_keys_t keys = dot_keys_at(first, stride, n_keys - i, n);
             keys.ahead = ahead;
             keys.adjoin = k->adjoin;
             dot_products(dtype, d, &keys, &operands, rows.n);
@@ -193,7 +193,7 @@ ALWAYS_INLINE void dot_rows(const tile_scratch_t *t, int32_t dtype, const int64_
         dot_tile(t, dtype, d, k, n_keys, (row_span_t){rows.first, most});
 }
 
-/* Scores of all rows; the first ones of each head ask for what comes next. */
+/* Computes the scores of all rows; the first ones of each head prefetch what comes next. */
 ALWAYS_INLINE void score_tiles(const tile_scratch_t *t, int32_t dtype, const int64_t d,
                                const in_place_t *k, int32_t n_keys) {
     const int64_t rows = even_part(t->head_rows, dot_rows_max(dtype));
@@ -205,7 +205,7 @@ ALWAYS_INLINE void score_tiles(const tile_scratch_t *t, int32_t dtype, const int
     }
 }
 
-/* Head dimensions that are common have code of their own. */
+/* Computes the scores, with code of its own for head dimensions that are common. */
 ALWAYS_INLINE void score_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *k,
                                   int32_t n_keys) {
     if (t->d == 128)

@@ -7,7 +7,7 @@
 
 #include "sm90/decode/walk.cuh"
 #include "sm90/load/kv.cuh"
-#include "sm90/load/pieces.cuh"
+#include "sm90/load/page_boxes.cuh"
 #include "sm90/load/rows.cuh"
 
 /* A stream of keys is K or V, with the stages that it goes to, and their barriers. */
@@ -75,8 +75,8 @@ load_paged_walk(const sm90_decode_params_t &params, const decode_block_t &block,
     const paged_tensor_t tensor =
         find_pages<C>(params.cut.attention, params.paging, to.from, block.piece.batch_index,
                       block.sequence.len_k, block.first_head_kv);
-    if (params.paging.piece_keys > 0)
-        load_paged_blocks<C, STAGES, piece_loader_t>(tensor, walk, to);
+    if (params.paging.box_keys > 0)
+        load_paged_blocks<C, STAGES, box_loader_t>(tensor, walk, to);
     else
         load_paged_blocks<C, STAGES, row_loader_t>(tensor, walk, to);
 }

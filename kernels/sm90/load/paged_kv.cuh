@@ -1,13 +1,13 @@
 /*
  * The warps that load K and V of each tile from pages, one K and one V, from the last block to the
- * first. The warp of V also sanitises it, where no converter does. LOADER, of pieces or of rows, is
+ * first. The warp of V also sanitises it, where no converter does. LOADER, of boxes or of rows, is
  * the way in which they do it.
  */
 #ifndef FLASH_KERNELS_SM90_LOAD_PAGED_KV_CUH
 #define FLASH_KERNELS_SM90_LOAD_PAGED_KV_CUH
 
 #include "sm90/load/kv.cuh"
-#include "sm90/load/pieces.cuh"
+#include "sm90/load/page_boxes.cuh"
 #include "sm90/load/rows.cuh"
 #include "sm90/load/sanitise_v.cuh"
 

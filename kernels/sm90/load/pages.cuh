@@ -1,7 +1,7 @@
 /*
  * Where the keys of a block lie in pages. A warp loads the blocks of K and another those of V, in
- * one of two ways: by TMA, in pieces that lie in one page each (load/pieces.cuh), or row by row
- * where pieces would be short (load/rows.cuh).
+ * one of two ways: by TMA, in boxes that lie in one page each (load/page_boxes.cuh), or row by row
+ * where boxes would be short (load/rows.cuh).
  */
 #ifndef FLASH_KERNELS_SM90_LOAD_PAGES_CUH
 #define FLASH_KERNELS_SM90_LOAD_PAGES_CUH
@@ -19,7 +19,8 @@ typedef struct page_pool {
     int32_t entry_tokens;
 } page_pool_t;
 
-/* params: of a kernel; p: its problem. */
+/* Returns the pool of K. params: of a kernel of either family, SM90 or SM90_DECODE; p: its
+ * problem. */
 template <typename PARAMS>
 static __device__ __forceinline__ page_pool_t k_pool(const PARAMS &params,
                                                      const flash_params_t &p) {
@@ -31,6 +32,7 @@ static __device__ __forceinline__ page_pool_t k_pool(const PARAMS &params,
             params.entry_tokens.k};
 }
 
+/* Returns the pool of V. */
 template <typename PARAMS>
 static __device__ __forceinline__ page_pool_t v_pool(const PARAMS &params,
                                                      const flash_params_t &p) {

@@ -11,8 +11,8 @@
  *     every other warp      await_assignment(): waits for `assigned`, reads the slot
  *                           release_assignment(): arrives at `taken`
  *
- * All of these warps, but the sanitise warp only under a mask, read every assignment, up to the one
- * that ends the pass.
+ * All of these warps read every assignment, up to the one that ends the pass. The sanitise warp
+ * does so only where it has something to do (sanitise_warp_reads).
  */
 #ifndef FLASH_KERNELS_SM90_SCHEDULE_ASSIGNMENTS_CUH
 #define FLASH_KERNELS_SM90_SCHEDULE_ASSIGNMENTS_CUH

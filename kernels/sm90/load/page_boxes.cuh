@@ -1,39 +1,39 @@
 /*
- * Blocks of keys in pages, by TMA: in pieces of sm90_paging_t.piece_keys keys each, a power of two,
- * none of which crosses a page. A piece's box begins in one page, and ends where the page's run
- * ends (common/kv.h), so that nothing beyond a sequence's last key is read.
+ * Blocks of keys in pages, by TMA: in boxes of sm90_paging_t.box_keys keys each, a power of two,
+ * none of which crosses a page. What a box brings ends where the page's run ends (common/kv.h), so
+ * that nothing beyond a sequence's last key is read.
  *
- *     page_size 192, B_c 128: pieces of 64
+ *     page_size 192, B_c 128: boxes of 64
  *     pages     |           0           |           1           |  2 ...
- *     pieces    |       |       |       |       |       |       |
+ *     boxes     |       |       |       |       |       |       |
  *     blocks    |       0       |       1       |       2       |
  */
-#ifndef FLASH_KERNELS_SM90_LOAD_PIECES_CUH
-#define FLASH_KERNELS_SM90_LOAD_PIECES_CUH
+#ifndef FLASH_KERNELS_SM90_LOAD_PAGE_BOXES_CUH
+#define FLASH_KERNELS_SM90_LOAD_PAGE_BOXES_CUH
 
 #include "sm90/load/box.cuh"
 #include "sm90/load/pages.cuh"
 
-/* Each lane loads the piece of its number of every block, if it has so many. */
-typedef struct piece_loader {
-    int32_t id; /* of the next piece's page; negative: it has no key */
-} piece_loader_t;
+/* Each lane loads the box of its number of every block, if it has so many. */
+typedef struct box_loader {
+    int32_t id; /* of the next box's page; negative: it has no key */
+} box_loader_t;
 
-/* Starts to load the id of the page of the lane's piece of the block that begins with a key;
+/* Starts to load the id of the page of the lane's box of the block that begins with a key;
  * negative: there is no such block. */
 template <flash_config_t C>
 static __device__ __forceinline__ void fetch_ids(const paged_tensor_t &tensor, int32_t begin,
-                                                 piece_loader_t &loader) {
-    const int32_t row = (int32_t)lane_index() * tensor.paging->piece_keys;
+                                                 box_loader_t &loader) {
+    const int32_t row = (int32_t)lane_index() * tensor.paging->box_keys;
     loader.id = -1;
     if (begin >= 0 && row < C.B_c && begin + row < tensor.len_k)
         loader.id = fetch_page_id(tensor, begin + row);
 }
 
-/* Returns the box of the piece that begins with a key; a box of zeros, if it has no page. */
+/* Returns the box that begins with a key; one of zeros, if it has no page. */
 template <flash_config_t C>
-static __device__ __forceinline__ tma_box_t piece_box(const paged_tensor_t &tensor, int32_t id,
-                                                      int32_t key) {
+static __device__ __forceinline__ tma_box_t page_box(const paged_tensor_t &tensor, int32_t id,
+                                                     int32_t key) {
     const int32_t page_size = tensor.problem->pages.page_size;
     const int32_t begin = flash_divide(key, tensor.paging->by_page_size) * page_size;
     const flash_kv_run_t run = {id, 0, key - begin, min(tensor.len_k - begin, page_size)};
@@ -45,10 +45,10 @@ static __device__ __forceinline__ tma_box_t piece_box(const paged_tensor_t &tens
  * next_begin; negative: there is none. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_block(const paged_tensor_t &tensor, int32_t begin,
-                                                  int32_t next_begin, piece_loader_t &loader,
+                                                  int32_t next_begin, box_loader_t &loader,
                                                   const stage_to_fill_t &to) {
-    const int32_t row = (int32_t)lane_index() * tensor.paging->piece_keys;
-    tma_box_t box = piece_box<C>(tensor, loader.id, begin + row);
+    const int32_t row = (int32_t)lane_index() * tensor.paging->box_keys;
+    tma_box_t box = page_box<C>(tensor, loader.id, begin + row);
     fetch_ids<C>(tensor, next_begin, loader);
     mbarrier_wait(to.empty, to.parity ^ 1);
     if (lane_index() == 0)
@@ -64,7 +64,7 @@ static __device__ __forceinline__ void load_block(const paged_tensor_t &tensor, 
 }
 
 /* TMA hands on what it has loaded. */
-template <flash_config_t C> static __device__ __forceinline__ void finish_blocks(piece_loader_t &) {
+template <flash_config_t C> static __device__ __forceinline__ void finish_blocks(box_loader_t &) {
 }
 
 #endif
