@@ -1,6 +1,6 @@
 /*
- * Causal attention over random data, on the CPU: fill the arguments, choose a kernel, bring the
- * workspace, call.
+ * Computes causal attention of random data on the CPU, step by step: fill the arguments, choose a
+ * kernel, allocate the workspace, call.
  *
  *     cc examples/attention.c $(pkg-config --cflags --libs flashattn) -o attention && ./attention
  */

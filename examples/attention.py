@@ -1,4 +1,4 @@
-"""Causal attention over random data with grouped heads; shows the kernel that was chosen.
+"""Computes causal attention of random data with grouped heads; shows the kernel that was chosen.
 
 python examples/attention.py
 """

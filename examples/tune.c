@@ -1,10 +1,10 @@
 /*
- * Ranks every kernel of the library that serves a problem: the way an engine tunes without Python.
- * Here on the CPU device, so that it runs anywhere. On a CUDA device the tensors are device memory,
- * and the line of flash_tuning_format() for the fastest kernel of each family goes, below
- * FLASH_TUNING_HEADER, to flash_set_tuning() or into the file that FLASH_TUNING names.
+ * Times every kernel of the library that serves a problem, as an engine does that tunes without
+ * Python. This program uses the CPU device, so that it runs anywhere. On a CUDA device the tensors
+ * are device memory, and the line of flash_tuning_format() for the fastest kernel of each family
+ * goes, below FLASH_TUNING_HEADER, to flash_set_tuning() or into the file that FLASH_TUNING names.
  *
- *   cc tune.c $(pkg-config --cflags --libs flashattn) -o tune
+ *     cc examples/tune.c $(pkg-config --cflags --libs flashattn) -o tune && ./tune
  */
 #include <flashattn.h>
 
@@ -22,8 +22,10 @@ static void check(flash_status_t status) {
 
 static void *allocate(size_t bytes) {
     void *memory = calloc(1, bytes);
-    if (memory == NULL)
+    if (memory == NULL) {
+        fprintf(stderr, "out of memory: %zu bytes\n", bytes);
         exit(1);
+    }
     return memory;
 }
 

@@ -22,7 +22,7 @@
  *              three have strides of their own, in elements. A ragged batch (cu_seqlens_*) has no
  *              batch axis: [total tokens, heads, d_head].
  *   Zero       In every struct that you fill, zero means "absent" or "default". Strides and sizes
- *              are never defaulted: a batch or a length of 0 is empty, a stride of 0 on an axis
+ *              have no default: a batch or a length of 0 is empty, and a stride of 0 on an axis
  *              longer than 1 is refused unless FLASH_FLAG_BROADCAST says that it is meant. Where
  *              zero is a value like any other, a flag says that the field counts.
  *   Growth     Structs begin with struct_size and only ever grow at their end. Initialise them
@@ -37,7 +37,7 @@
  *   Threads    Any function may be called from any thread at any time. The thread count and the
  *              parallel-for hook may change at any time: calls already running keep theirs.
  *              A thread that is cancelled (pthread_cancel()) inside a call ends when the call is
- *              done, nothing left half done.
+ *              complete.
  *   Memory     The library keeps no pointer of yours after a call on the CPU device returns, and
  *              allocates nothing in flash_forward() after flash_prepare(); its working memory is
  *              the workspace that you pass.
@@ -46,17 +46,18 @@
  *              leaves these, and the exception flags, as they were.
  *
  * Environment (each read once, at the first call that needs it)
- *   FLASH_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors this process
+ *   FLASH_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors that this process
  *                      may run on, or the CPU quota of its control group (a container's) where
  *                      that is less. flash_set_num_threads() overrides it.
  *   FLASH_CPU_ISA      highest CPU family that selection and look-up may use: reference, avx2,
  *                      avx512, avx512_bf16, amx, neon, neon_bf16, in any letter case. Default:
  *                      whatever the processor has, and avx512_bf16 only where its products are
  *                      fast.
- *   FLASH_CONFIG       short form of the configuration to use wherever a call passes none; a
- *                      problem that it cannot serve is refused.
+ *   FLASH_CONFIG       the kernel to use wherever a call names none, by its short form (see
+ *                      flash_config_format()); a problem that it cannot serve is refused.
  *   FLASH_TUNING       a regular file of measured results that selection on CUDA devices follows
- *                      (see flash_set_tuning()); none: not even those built into the library.
+ *                      (see flash_set_tuning()). "none": it follows no results, not even those
+ *                      that are built into the library.
  *   FLASH_TRACE        1: print each distinct choice of a kernel once, to standard error.
  *   A value that cannot be understood is refused by every call that needs it.
  */
@@ -73,7 +74,8 @@ extern "C" {
 #define FLASH_VERSION_MAJOR 0
 #define FLASH_VERSION_MINOR 1
 #define FLASH_VERSION_PATCH 0
-/** Binary interface: the soname's number. It changes only when a built client could break. */
+/** The version of the binary interface, which is the soname's number. It changes only when programs
+ * that are already built could break. */
 #define FLASH_ABI_VERSION 1
 
 /* For the ..._INIT macros and the helpers below, in the words of each language. */
@@ -110,7 +112,7 @@ extern "C" {
 /** Result of a call: one of the FLASH_... values below; 0 is success. Values never change. */
 typedef int32_t flash_status_t;
 
-/** A call results in one of these; the hundreds say whose matter an error is. */
+/** A call results in one of these; the first digit says what kind of failure it is. */
 enum flash_status {
     FLASH_SUCCESS = 0,
 
@@ -120,11 +122,11 @@ enum flash_status {
     FLASH_ERROR_WORKSPACE_TOO_SMALL = 102, /**< see flash_workspace_size() */
     FLASH_ERROR_BUFFER_TOO_SMALL = 103,    /**< a text buffer */
 
-    /* Sound, but not by this library, build or machine. */
+    /* The call is sound, but this library, build or machine cannot serve it. */
     FLASH_ERROR_UNSUPPORTED = 200,
     FLASH_ERROR_NOT_BUILT = 201, /**< a legal configuration without a kernel in this library */
 
-    /* The machine. */
+    /* The machine failed, or lacks something. */
     FLASH_ERROR_OUT_OF_MEMORY = 300,
     FLASH_ERROR_NO_DEVICE = 301,
     FLASH_ERROR_CUDA = 302, /**< a CUDA call failed; the message has its name and CUDA's words */
@@ -133,7 +135,7 @@ enum flash_status {
     FLASH_ERROR_INTERNAL = 900
 };
 
-/** Name of a status, as in "FLASH_ERROR_UNSUPPORTED"; never NULL. Static storage. */
+/** Name of a status, as in "FLASH_ERROR_UNSUPPORTED", in static storage; never NULL. */
 FLASH_API const char *flash_status_string(flash_status_t status);
 
 /**
@@ -157,7 +159,7 @@ FLASH_API int32_t flash_abi_version(void);
  * Kernel configurations and the kernel table
  * ------------------------------------------------------------------------------------------- */
 
-/** Element types; values never change. */
+/** Element types; their values never change. */
 enum flash_dtype {
     FLASH_DTYPE_FP16 = 1, /**< IEEE 754 binary16 */
     FLASH_DTYPE_BF16 = 2, /**< bfloat16: the upper half of a binary32 */
@@ -165,7 +167,7 @@ enum flash_dtype {
     FLASH_DTYPE_E4M3 = 4  /**< 8 bits, of K and V alone: see flash_quant_t */
 };
 
-/** Kernel families; values never change. */
+/** Kernel families: each is the code for one kind of processor. Their values never change. */
 enum flash_arch {
     FLASH_ARCH_REFERENCE = 1,    /**< any CPU: scalar, every feature */
     FLASH_ARCH_AVX2 = 2,         /**< x86-64 with AVX2, FMA and F16C */
@@ -182,7 +184,7 @@ enum flash_arch {
                                     batches of sequences with few queries and with many */
 };
 
-/** These say what a kernel computes; values never change. */
+/** What a kernel computes. The values never change. */
 enum flash_op {
     FLASH_OP_FORWARD = 0 /**< O, and LSE where it is wanted */
 };
@@ -210,7 +212,7 @@ typedef struct flash_config {
     int32_t d_head;            /**< head dimension; CPU families: 0 = any */
     int32_t B_r;               /**< rows of Q that a block (CPU: a task) handles */
     int32_t B_c;               /**< rows of K and V that a step handles */
-    int32_t n_warps;           /**< warps a block */
+    int32_t n_warps;           /**< warps per block */
     int32_t async_copy;        /**< 1: global to shared memory by cp.async; 0: through registers */
     int32_t eager_load_blocks; /**< 1: load K and V as soon as their buffer is free */
     int32_t swizzled;          /**< 1: XOR-swizzled shared memory */
@@ -239,7 +241,7 @@ typedef struct flash_config {
 #define FLASH_CONFIG_TEXT_SIZE 256
 
 /**
- * Writes the short form of *config into text[0 ... size), NUL-terminated, as in
+ * Writes the short form of *config, NUL-terminated, into text[0 ... size). Examples:
  *   "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax"
  *   "SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+fixed_reference"
  *   "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen+paged"
@@ -251,7 +253,8 @@ typedef struct flash_config {
 FLASH_API flash_status_t flash_config_format(const flash_config_t *config, char *text, size_t size);
 
 /**
- * Reads a short form; parse(format(c)) == c. Blanks are free, the features may come in any order.
+ * Reads a short form; parse(format(c)) == c. Blanks do not matter, nor does the order of the words
+ * after the colon.
  * Set config->struct_size before (FLASH_CONFIG_INIT). Errors: INVALID_ARGUMENT, with the place in
  * the text; *config is untouched then.
  */
@@ -275,22 +278,23 @@ FLASH_API int32_t flash_kernel_count(void);
  * NULL when the index is out of range. */
 FLASH_API const flash_kernel_t *flash_kernel_at(int32_t index);
 
-/** Fills *config (set its struct_size before). Errors: INVALID_ARGUMENT (NULL), UNSUPPORTED (a
- * non-zero field beyond config->struct_size). */
+/** Fills *config (set its struct_size before) with the configuration of a kernel. Errors:
+ * INVALID_ARGUMENT (NULL), UNSUPPORTED (a non-zero field beyond config->struct_size). */
 FLASH_API flash_status_t flash_kernel_config(const flash_kernel_t *kernel, flash_config_t *config);
 
-/** Symbol-like name, as in "flash_fwd_avx512_bf16_dany_64x128_causal_window_softcap_varlen_paged";
+/** Name of a kernel, in the form of a C symbol, as in
+ * "flash_fwd_avx512_bf16_dany_64x128_causal_window_softcap_varlen_paged";
  * NULL for a NULL kernel. Static storage. */
 FLASH_API const char *flash_kernel_name(const flash_kernel_t *kernel);
 
 /** This is what a compiled kernel of a CUDA family uses on a device. */
 typedef struct flash_kernel_resources {
     uint32_t struct_size;              /**< sizeof(flash_kernel_resources_t) */
-    int32_t threads;                   /**< a block */
-    int32_t registers;                 /**< a thread */
-    int32_t local_memory;              /**< bytes a thread: spilled registers and stack */
-    int32_t shared_memory;             /**< bytes a block */
-    int32_t blocks_per_multiprocessor; /**< that run side by side */
+    int32_t threads;                   /**< per block */
+    int32_t registers;                 /**< per thread */
+    int32_t local_memory;              /**< bytes per thread: spilled registers and stack */
+    int32_t shared_memory;             /**< bytes per block */
+    int32_t blocks_per_multiprocessor; /**< that run at the same time */
 } flash_kernel_resources_t;
 
 #define FLASH_KERNEL_RESOURCES_INIT                                                                \
@@ -310,10 +314,10 @@ FLASH_API flash_status_t flash_kernel_resources(const flash_kernel_t *kernel, in
  * ------------------------------------------------------------------------------------------- */
 
 /**
- * A device: where the data lives and the kernel runs. Never switched silently. The kind of device
- * is in the upper 16 bits, the number of the device in the lower ones: CUDA device n is
- * FLASH_DEVICE_CUDA + n. The last number of a kind stands for the device that is current in the
- * calling thread.
+ * A device is where the data lies and the kernel runs; the library never takes another one instead.
+ * The kind of device is in the upper 16 bits, the number of the device in the lower ones: CUDA
+ * device n is FLASH_DEVICE_CUDA + n. The last number of a kind stands for the device that is
+ * current in the calling thread.
  */
 enum flash_device {
     FLASH_DEVICE_CPU = 0,
@@ -321,7 +325,7 @@ enum flash_device {
     FLASH_DEVICE_CUDA_CURRENT = 0x1ffff
 };
 
-/** Instruction sets of a CPU device that a kernel family stands on; a bit set. */
+/** Instruction sets of a CPU that kernel families use, as bits. */
 enum flash_isa {
     FLASH_ISA_AVX2 = 1,         /**< AVX2, FMA, F16C */
     FLASH_ISA_AVX512 = 2,       /**< AVX-512 F, BW, DQ, VL */
@@ -334,14 +338,14 @@ enum flash_isa {
 /** This is what the library found out about a device. */
 typedef struct flash_device_info {
     uint32_t struct_size;       /**< sizeof(flash_device_info_t) */
-    int32_t device;             /**< the number; of the present device where that was asked for */
+    int32_t device;             /**< its own number, never FLASH_DEVICE_CUDA_CURRENT */
     char name[64];              /**< the processor's own name, NUL-terminated */
     uint32_t isa;               /**< FLASH_ISA_... that the processor and the system have, less what
                                    FLASH_CPU_ISA hides */
     int32_t n_threads;          /**< CPU: threads that a call uses at most, the caller's included */
     int32_t compute_capability; /**< CUDA: 10 * major + minor, as in 90 */
     int32_t n_multiprocessors;  /**< CUDA */
-    int32_t shared_memory_per_block; /**< CUDA: bytes a block can have */
+    int32_t shared_memory_per_block; /**< CUDA: bytes that a block can have */
     int32_t reserved;                /**< 0 */
 } flash_device_info_t;
 
@@ -353,25 +357,25 @@ typedef struct flash_device_info {
 FLASH_API flash_status_t flash_device_info(int32_t device, flash_device_info_t *info);
 
 /**
- * Number of CPU threads that later calls use, the caller's included: 1 ... 4096, or 0 for the
- * default. Cheap; the threads start at the first call that needs them, or in flash_prepare(). Where
- * the system refuses a thread, those that there are do all the work until the number is set anew.
- * Errors: INVALID_ARGUMENT.
+ * Sets the number of CPU threads that later calls use, the caller's included: 1 ... 4096, or 0 for
+ * the default. The threads start at the first call that needs them, or in flash_prepare(). Where
+ * the system refuses a thread, those that could be started do all the work until the number is set
+ * anew. Errors: INVALID_ARGUMENT.
  */
 FLASH_API flash_status_t flash_set_num_threads(int32_t n_threads);
 
 /** Number of CPU threads that a call started now would use at most: the hook's n_workers where one
- * is set. */
+ * is set. 0: FLASH_NUM_THREADS cannot be understood, as flash_last_error() says. */
 FLASH_API int32_t flash_num_threads(void);
 
-/** One unit of work: call it with the argument that came along and an index. */
+/** One unit of work. It is called with the argument that came with it and an index. */
 typedef void (*flash_task_t)(void *argument, int32_t index);
 
 /**
- * Lends the library an engine's own threads. It must call task(argument, i) exactly once for each
- * i in 0 ... n_tasks - 1, from any threads, in any order, side by side or one after the other, and
- * return when all of these calls have returned. It may be called from several threads at once. It
- * runs in the default floating-point modes, and pthread_cancel() waits until the call is done.
+ * Lends the library an engine's own threads. It must call task(argument, i) exactly once for each i
+ * in 0 ... n_tasks - 1, from any threads, in any order, at the same time or one after the other,
+ * and return when all of these calls have returned. It may be called from several threads at once.
+ * It runs in the default floating-point modes, and pthread_cancel() waits until the call is done.
  */
 typedef void (*flash_parallel_for_t)(void *context, int32_t n_tasks, flash_task_t task,
                                      void *argument);
@@ -420,7 +424,7 @@ typedef struct flash_team {
 /** Makes a team of n_threads, 1 ... 4096, the leader included. Errors: INVALID_ARGUMENT. */
 FLASH_API flash_status_t flash_team_init(flash_team_t *team, int32_t n_threads);
 
-/** Gives back what the team holds; no thread is in it. NULL: nothing. */
+/** Releases what the team holds. No thread may be in it any more. NULL is allowed. */
 FLASH_API void flash_team_destroy(flash_team_t *team);
 
 /** The run of an executor whose context is a team; for the leader's calls alone. */
@@ -436,15 +440,15 @@ FLASH_API void flash_team_finish(flash_team_t *team);
  * Attention
  * ------------------------------------------------------------------------------------------- */
 
-/** A CUDA stream: a cudaStream_t as it is. */
+/** A CUDA stream: the type is cudaStream_t's own. */
 struct CUstream_st;
 typedef struct CUstream_st *flash_stream_t;
 
 /**
- * A tensor [batch, seq, head, d_head] with contiguous innermost axis. Strides in elements, never
- * negative. data may be NULL when the tensor is empty. The memory is the caller's; inputs are only
- * read. Any alignment on the CPU; on CUDA devices that of the element, and 16-byte aligned rows for
- * the fast kernels. This struct never grows.
+ * A tensor [batch, seq, head, d_head] with contiguous innermost axis. Strides are in elements, and
+ * never negative. data may be NULL when the tensor is empty. The memory is the caller's; inputs are
+ * only read. On the CPU any alignment will do; on CUDA devices that of the element is required, and
+ * the fast kernels need rows at 16-byte aligned addresses. This struct never grows.
  */
 typedef struct flash_tensor {
     void *data;
@@ -486,7 +490,7 @@ FLASH_INLINE_ flash_tensor_t flash_tensor_bhsd(void *data, int64_t n_heads, int6
     return tensor;
 }
 
-/** flash_forward_args_t.flags and flash_combine_args_t.flags */
+/** Bits of flash_forward_args_t.flags and flash_combine_args_t.flags. */
 enum flash_flag {
     /* Query i sees key j when j <= i + seqlen_k - seqlen_q (bottom-right aligned). */
     FLASH_FLAG_CAUSAL = 1,
@@ -524,8 +528,8 @@ enum flash_flag {
 typedef struct flash_paging {
     uint32_t struct_size;       /**< sizeof(flash_paging_t) */
     int32_t reserved32;         /**< 0 */
-    int64_t page_size;          /**< tokens a page, at least 1 */
-    int64_t n_pages;            /**< of the pool; ids are 0 ... n_pages - 1 */
+    int64_t page_size;          /**< tokens per page, at least 1 */
+    int64_t n_pages;            /**< pages of the pool; ids are 0 ... n_pages - 1 */
     const int32_t *page_table;  /**< ids of K's pages, and of V's unless v_page_table is given */
     int64_t page_table_stride;  /**< ids from one row of the table to the next: what a row holds; 0
                                      with page_indptr and without a page_table */
@@ -571,7 +575,7 @@ typedef struct flash_quant {
     { FLASH_SIZEOF_(flash_quant_t), 0, FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0 }
 
 /**
- * These are the arguments of a call that computes attention.
+ * The arguments of a call that computes attention.
  *
  * Element types: K and V have one type. Q and O may be of fp32 where K and V have 16 bits, each by
  * itself, on the CPU; on CUDA devices O alone may. Beside K and V of e4m3, Q is of fp16, bf16 or
@@ -596,8 +600,7 @@ typedef struct flash_forward_args {
      * [batch, n_heads, seqlen_q], ragged: [n_heads, total_q]. NULL: not wanted. Must not overlap
      * any input. A row that sees no key has O = 0 and LSE = -infinity. */
     float *lse;
-    int64_t
-        lse_stride_batch; /**< in elements; ignored for a ragged batch. All three 0: contiguous */
+    int64_t lse_stride_batch; /**< elements; ignored for a ragged batch. All three 0: contiguous */
     int64_t lse_stride_head;
     int64_t lse_stride_seq;
 
@@ -623,9 +626,7 @@ typedef struct flash_forward_args {
     float softcap;        /**< scores s become softcap * tanh(s / softcap); 0: none */
 
     /* Memory of the device, any alignment, not shared with a call that runs at the same time (on a
-     * CUDA device, until the stream has passed the call); needs no clearing. Decode kernels
-     * (FLASH_ARCH_SM80_DECODE, FLASH_ARCH_SM90_DECODE) and FLASH_ARCH_MIXED need some, other CUDA
-     * kernels none. See
+     * CUDA device, until the stream has passed the call); needs no clearing. See
      * flash_workspace_size(). */
     void *workspace;
     uint64_t workspace_size; /**< bytes */
@@ -693,8 +694,9 @@ FLASH_API flash_status_t flash_workspace_size(const flash_forward_args_t *args,
                                               const flash_kernel_t *kernel, uint64_t *size);
 
 /**
- * Does ahead of time what the first flash_forward(args, kernel) would do once: starts threads.
- * After it, flash_forward allocates nothing. Reads the same of args as flash_workspace_size().
+ * Does ahead of time what the first flash_forward(args, kernel) would do once: it starts threads on
+ * the CPU device, and loads the kernel on a CUDA device. After it, flash_forward() allocates
+ * nothing. Reads the same of args as flash_workspace_size(). Errors: as there.
  */
 FLASH_API flash_status_t flash_prepare(const flash_forward_args_t *args,
                                        const flash_kernel_t *kernel);
@@ -702,7 +704,8 @@ FLASH_API flash_status_t flash_prepare(const flash_forward_args_t *args,
 /**
  * The kernel that flash_forward(args, NULL) would take, into *kernel, and why, into reason[0 ...
  * reason_size), cut to fit (NULL: not wanted). An engine selects once for the problems of a layer
- * and passes the kernel to each call. Reads the same of args as flash_workspace_size().
+ * and passes the kernel to each call. Reads the same of args as flash_workspace_size(). Errors: as
+ * there.
  */
 FLASH_API flash_status_t flash_select_kernel(const flash_forward_args_t *args,
                                              const flash_kernel_t **kernel, char *reason,
@@ -730,8 +733,8 @@ FLASH_API flash_status_t flash_query_support(const flash_forward_args_t *args,
  * disposal. args is as for flash_forward(), outputs are written, and the workspace must do for each
  * kernel (the largest of their flash_workspace_size()).
  *
- * A tool for tuning, not for the way of a request: it allocates, and on a CUDA device it waits for
- * the stream.
+ * This is a tool for tuning, not a way to serve requests: it allocates, and on a CUDA device it
+ * waits for the stream.
  * Errors: as flash_forward(), of the first kernel that cannot serve; INVALID_ARGUMENT (n_kernels
  * or n_launches below 1, a NULL kernel, a stream that is capturing).
  */
@@ -763,8 +766,8 @@ FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
                                              char *text, size_t size);
 
 /**
- * From now on selection follows these results in place of FLASH_TUNING's: FLASH_TUNING_HEADER,
- * then a result a line, in any order; '#' begins a comment. NULL: FLASH_TUNING's again. The text is
+ * From now on selection follows these results in place of FLASH_TUNING's: FLASH_TUNING_HEADER, then
+ * one result per line, in any order; '#' begins a comment. NULL: FLASH_TUNING's again. The text is
  * not kept; what was read of it is, for good, since calls in other threads may be looking at it.
  *
  * For a problem on a CUDA device selection takes the fastest result of a problem like it whose
@@ -772,7 +775,7 @@ FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
  * for devices that were measured. Without one, or when the family that it would otherwise take is
  * not among the results, which therefore say nothing about it, selection estimates. Problems with
  * FLASH_FLAG_BATCH_INVARIANT, and the CPU device, never follow results. Results of configurations
- * that this library does not hold are passed over; FLASH_TRACE tells. Another kernel may round
+ * that this library does not hold are passed over, as FLASH_TRACE tells. Another kernel may round
  * differently, so that other results may change the last bits of O.
  * Errors: INVALID_ARGUMENT, with the line and the place in it (the results in force stay),
  * OUT_OF_MEMORY.
@@ -784,8 +787,9 @@ FLASH_API flash_status_t flash_set_tuning(const char *text);
  * ------------------------------------------------------------------------------------------- */
 
 /**
- * Attention over disjoint sets of keys, computed apart (split or sharded K/V, a shared prefix),
- * merged by their LSE: lse = log(sum_i exp(lse_i)), o = sum_i exp(lse_i - lse) o_i.
+ * The arguments of a call that merges attention over disjoint sets of keys, computed apart (split
+ * or sharded K/V, a shared prefix), by their LSE: lse = log(sum_i exp(lse_i)),
+ * o = sum_i exp(lse_i - lse) o_i.
  */
 typedef struct flash_combine_args {
     uint32_t struct_size; /**< sizeof(flash_combine_args_t) */
@@ -805,8 +809,7 @@ typedef struct flash_combine_args {
      * strides 0: contiguous. */
     const float *lse_partial;
     const float *const *lse_partials;
-    int64_t
-        lse_partial_stride; /**< from one partial result to the next; not used with lse_partials */
+    int64_t lse_partial_stride; /**< between partial results; not used with lse_partials */
     int64_t lse_partial_stride_batch;
     int64_t lse_partial_stride_head;
     int64_t lse_partial_stride_seq;
@@ -837,9 +840,9 @@ typedef struct flash_combine_args {
     }
 
 /**
- * Merges. A partial row with an LSE of -infinity saw no key: it has no weight, and its o_partial
- * is not looked at. stream as in flash_forward(). Errors, all before anything is written:
- * INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE, OUT_OF_MEMORY, CUDA.
+ * Merges partial results. A row of one with an LSE of -infinity saw no key: it has no weight, and
+ * its o_partial is not looked at. stream is as in flash_forward(). Errors, all before anything is
+ * written: INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE, OUT_OF_MEMORY, CUDA.
  */
 FLASH_API flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t stream);
 

@@ -44,7 +44,7 @@ inline void check(flash_status_t status) {
         throw Error(status, flash_last_error());
 }
 
-/** A row of the kernel table; default-constructed: the library's choice. */
+/** A row of the kernel table. One that is default-constructed stands for the library's choice. */
 class Kernel {
   public:
     Kernel() = default;
@@ -66,15 +66,17 @@ class Kernel {
         return Kernel(kernel);
     }
 
+    /** What the C API takes as the kernel; nullptr for the library's choice. */
     const flash_kernel_t *get() const noexcept {
         return kernel_;
     }
 
-    /** "" for the library's choice. */
+    /** flash_kernel_name(); "" for the library's choice. */
     std::string name() const {
         return kernel_ == nullptr ? "" : flash_kernel_name(kernel_);
     }
 
+    /** The kernel's configuration. Throws Error for the library's choice, which has none. */
     flash_config_t config() const {
         flash_config_t config = FLASH_CONFIG_INIT;
         check(flash_kernel_config(kernel_, &config));
@@ -85,7 +87,7 @@ class Kernel {
     const flash_kernel_t *kernel_ = nullptr;
 };
 
-/** Sizes of a tensor, and where its axes lie in memory. */
+/** The sizes of a tensor. */
 struct Shape {
     std::int64_t batch = 0;
     std::int64_t seqlen = 0;
@@ -93,6 +95,7 @@ struct Shape {
     std::int64_t d_head = 0;
 };
 
+/** The order of a tensor's axes in memory. */
 enum class Layout {
     bshd, /**< [batch, seqlen, n_heads, d_head] */
     bhsd  /**< [batch, n_heads, seqlen, d_head] */
@@ -140,6 +143,7 @@ class Forward {
         args_.dtype = dtype;
     }
 
+    /** The queries. Their shape sets batch, seqlen_q, n_heads and d_head. */
     Forward &q(const void *data, const Shape &s, Layout layout = Layout::bshd) {
         args_.q = tensor(data, s, layout);
         args_.batch = s.batch;
@@ -149,6 +153,7 @@ class Forward {
         return *this;
     }
 
+    /** The keys. Their shape sets seqlen_k and n_heads_kv. */
     Forward &k(const void *data, const Shape &s, Layout layout = Layout::bshd) {
         args_.k = tensor(data, s, layout);
         args_.seqlen_k = s.seqlen;
@@ -156,27 +161,31 @@ class Forward {
         return *this;
     }
 
+    /** The values, of the shape of the keys. */
     Forward &v(const void *data, const Shape &s, Layout layout = Layout::bshd) {
         args_.v = tensor(data, s, layout);
         return *this;
     }
 
+    /** The output, of the shape of the queries. */
     Forward &o(void *data, const Shape &s, Layout layout = Layout::bshd) {
         args_.o = tensor(data, s, layout);
         return *this;
     }
 
+    /** Asks for the LSE too, contiguous [batch, n_heads, seqlen_q]. */
     Forward &lse(float *data) {
         args_.lse = data;
         return *this;
     }
 
+    /** Masks keys after the diagonal, bottom-right aligned. */
     Forward &causal() {
         args_.flags |= static_cast<std::uint32_t>(FLASH_FLAG_CAUSAL);
         return *this;
     }
 
-    /** -1: that side is unbounded. */
+    /** Keys that a query sees to each side of the diagonal; -1: that side is unbounded. */
     Forward &window(std::int64_t left, std::int64_t right) {
         args_.flags |= static_cast<std::uint32_t>(FLASH_FLAG_WINDOW);
         args_.window_left = left;
@@ -215,11 +224,13 @@ class Forward {
         return *this;
     }
 
+    /** FLASH_DEVICE_CPU, the default, or FLASH_DEVICE_CUDA + n. */
     Forward &device(std::int32_t number) {
         args_.device = number;
         return *this;
     }
 
+    /** The arguments of the C API, for whatever has no method here. */
     flash_forward_args_t &args() noexcept {
         return args_;
     }

@@ -13,6 +13,8 @@ import sys
 MEMBER_COMMENT = re.compile(r"^( {4,})/\* (?=\S)")
 # A line of a comment whose text is indented by two columns or more.
 COLUMNS = re.compile(r"^ *\* {3,}\S")
+# What doxygen would print of such a line besides its text.
+STAR = re.compile(r"^ *\* {2}")
 COMMENT_END = re.compile(r"\*/\s*$")
 
 
@@ -26,8 +28,9 @@ def as_doxygen_reads_it(text: str) -> str:
     for line in text.splitlines():
         if is_in_columns(line) != in_columns:
             in_columns = not in_columns
-            lines.append(" * @verbatim" if in_columns else " * @endverbatim")
-        lines.append(MEMBER_COMMENT.sub(r"\1/** ", line))
+            lines.append(" * @verbatim" if in_columns else "@endverbatim")
+        line = MEMBER_COMMENT.sub(r"\1/** ", line)
+        lines.append(STAR.sub("", line) if in_columns else line)
     return "\n".join(lines) + "\n"
 
 

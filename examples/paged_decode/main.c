@@ -1,8 +1,8 @@
 /*
- * Decoding with K and V in pages: a batch of sequences grows by a token per step, and what a step
- * does is recorded once, on a GPU in a CUDA graph, and run again while lengths and pages change.
+ * Decodes with K and V in pages: a batch of sequences grows by a token per step. On a GPU a step is
+ * captured once in a CUDA graph, which is replayed while lengths and pages change.
  *
- *     main [BATCH [CONTEXT [STEPS]]]
+ *     paged_decode [BATCH [CONTEXT [STEPS]]]
  *
  * On the processor, and on a GPU:
  *
@@ -11,9 +11,9 @@
  *     cc main.c cache.c machine_cuda.c $(pkg-config --cflags --libs flashattn) \
  *         -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart -o paged_decode
  *
- * There is no model: Q, K and V are random numbers, those of tokens to come too, and a copy of
- * memory as large as a layer's weights stands for the rest of the layer. An engine's own kernels
- * write Q, and K and V of the new token into its page.
+ * There is no model. Q, K and V are random numbers, which are in the cache before their tokens
+ * come, and a copy of as much memory as a layer's weights take stands for the rest of the layer. An
+ * engine has kernels of its own that write Q, and K and V of the new token into its page.
  */
 #include "cache.h"
 #include "machine.h"
@@ -194,7 +194,7 @@ static int64_t number(const char *text, const char *name) {
     char *end;
     const long value = strtol(text, &end, 10);
     if (*end != '\0' || value < 1 || value > 10000000) {
-        fprintf(stderr, "%s is %s: a number from 1 to 10000000\n", name, text);
+        fprintf(stderr, "%s is %s: not a number from 1 to 10000000\n", name, text);
         exit(EXIT_FAILURE);
     }
     return value;
@@ -221,7 +221,7 @@ int main(int argc, char **argv) {
     printf("libflashattn %s, kernel %s\n", flash_version(), flash_kernel_name(engine.kernel));
     printf("%" PRId64 " sequences of %" PRId64 " to %" PRId64 " keys, %" PRId64 " layers\n",
            sizes.batch, sizes.context, sizes.context + sizes.n_steps, sizes.n_layers);
-    printf("%.0f tokens/s, %.3f ms a step, of which attention has %.0f %%\n",
+    printf("%.0f tokens/s, %.3f ms per step, of which attention has %.0f %%\n",
            (double)sizes.batch / whole, whole * 1e3, 100 * (1 - rest / whole));
     free_engine(&engine);
     return EXIT_SUCCESS;

@@ -56,13 +56,15 @@ const char *flash_kernel_name(const flash_kernel_t *kernel) {
 
 static flash_status_t check_cuda_kernel(const flash_kernel_t *kernel, const device_t *device) {
     const char *lack = family_lack(kernel->family, device);
+    char where[DEVICE_NAME_SIZE];
+    device_name(device, where);
     FLASH_REQUIRE(kernel->function != NULL, FLASH_ERROR_UNSUPPORTED,
                   "%s has no kernel of its own: rows of other families compute what it serves",
                   kernel->name);
     FLASH_REQUIRE(!device_is_cpu(device), FLASH_ERROR_UNSUPPORTED,
-                  "device is %d, the CPU: its kernels have no such resources", device->number);
-    FLASH_REQUIRE(lack == NULL, FLASH_ERROR_UNSUPPORTED, "%s cannot run on device %d: %s",
-                  kernel->name, device->number, lack);
+                  "device is the CPU: its kernels have no such resources");
+    FLASH_REQUIRE(lack == NULL, FLASH_ERROR_UNSUPPORTED, "%s cannot run on %s: %s", kernel->name,
+                  where, lack);
     return FLASH_SUCCESS;
 }
 

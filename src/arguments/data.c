@@ -28,7 +28,7 @@ static flash_status_t check_cu_seqlens(const char *name, const int32_t *cu_seqle
                       b + 1, next, last);
         FLASH_REQUIRE(next - last <= seqlen, FLASH_ERROR_INVALID_ARGUMENT,
                       "%s[%" PRId32 "] - %s[%" PRId32 "] is %" PRId32 ": longer than %" PRId32
-                      ", the longest sequence announced",
+                      ", the call's bound",
                       name, b + 1, name, b, next - last, seqlen);
         last = next;
     }

@@ -6,6 +6,7 @@
 #include "config_facts.h"
 
 #include <stddef.h>
+#include <stdio.h>
 
 const char *words_dtype(int32_t dtype) {
     switch (dtype) {
@@ -45,6 +46,13 @@ void words_put_features(text_writer_t *w, int32_t features) {
         text_put_word(w, word);
     FLASH_CONFIG_FEATURES(PUT_FEATURE)
 #undef PUT_FEATURE
+}
+
+void words_name_features(int32_t features, char text[WORDS_FEATURES_SIZE]) {
+    text_writer_t w = {.separator = ""};
+    words_put_features(&w, features);
+    snprintf(text, WORDS_FEATURES_SIZE, "%.*s", WORDS_FEATURES_SIZE - 1,
+             w.length > 0 ? w.text : "none");
 }
 
 flash_status_t words_read_dtype(text_reader_t *r, int32_t *dtype) {

@@ -19,6 +19,11 @@ int32_t words_features(void);
 /* Writes the words of FLASH_FEATURE_... bits. */
 void words_put_features(text_writer_t *w, int32_t features);
 
+enum { WORDS_FEATURES_SIZE = 64 };
+
+/* Writes FLASH_FEATURE_... bits for a message: "causal+varlen", or "none". */
+void words_name_features(int32_t features, char text[WORDS_FEATURES_SIZE]);
+
 /* Takes the word of a type. Returns INVALID_ARGUMENT with the position if there is none. */
 flash_status_t words_read_dtype(text_reader_t *r, int32_t *dtype);
 

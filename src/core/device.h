@@ -31,4 +31,9 @@ static inline bool device_is_cpu(const device_t *device) {
     return device->number == FLASH_DEVICE_CPU;
 }
 
+enum { DEVICE_NAME_SIZE = 32 };
+
+/* Writes which device it is: "the CPU", or "CUDA device 1". */
+void device_name(const device_t *device, char text[DEVICE_NAME_SIZE]);
+
 #endif

@@ -7,6 +7,7 @@
 
 #include "config/config.h"
 #include "config/kernel_table.h"
+#include "config/words.h"
 #include "core/status.h"
 #include "select/serves.h"
 #include "select/types.h"
@@ -129,19 +130,21 @@ static types_pairs_t find_types(const problem_t *problem, const device_t *device
 
 static flash_status_t refuse(const problem_t *problem, const device_t *device) {
     char types[TYPES_NAME_SIZE], pairs[TYPES_PAIRS_SIZE];
+    char features[WORDS_FEATURES_SIZE], where[DEVICE_NAME_SIZE];
     bool served;
     const types_pairs_t taken = find_types(problem, device, &served);
     types_name_pairs(taken, pairs);
     types_name(problem, types);
+    words_name_features(problem->features, features);
+    device_name(device, where);
     FLASH_REQUIRE(served || taken.bits == 0, FLASH_ERROR_UNSUPPORTED,
-                  "no kernel in this library serves dtype %s on device %d: with K and V of %s go Q "
-                  "and O of: %s",
-                  types, device->number, config_dtype_name(problem->dtype), pairs);
+                  "no kernel in this library serves dtype %s on %s: with K and V of %s go Q and O "
+                  "of: %s",
+                  types, where, config_dtype_name(problem->dtype), pairs);
     return status_fail(FLASH_ERROR_UNSUPPORTED,
-                       "no kernel in this library serves dtype %s, d_head %d, features 0x%x on "
-                       "device %d (%d kernels in the table)",
-                       types, problem->params.d_head, (unsigned)problem->features, device->number,
-                       kernel_table_count);
+                       "no kernel in this library serves dtype %s, d_head %d, features %s on %s "
+                       "(%d kernels in the table)",
+                       types, problem->params.d_head, features, where, kernel_table_count);
 }
 
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,

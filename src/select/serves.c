@@ -5,6 +5,7 @@
 
 #include "config/config.h"
 #include "config/kernel_table.h"
+#include "config/words.h"
 #include "core/status.h"
 #include "select/types.h"
 
@@ -52,17 +53,27 @@ static flash_status_t refuse_mismatch(const flash_kernel_t *kernel, const proble
                                       const char *field) {
     const flash_config_t *c = &kernel->config;
     char types[TYPES_NAME_SIZE], pairs[TYPES_PAIRS_SIZE];
+    char has[WORDS_FEATURES_SIZE], needs[WORDS_FEATURES_SIZE];
     types_pairs_t taken = {0};
     types_add(&taken, kernel->family->facts, c->dtype);
     types_name(problem, types);
     types_name_pairs(taken, pairs);
+    words_name_features(c->features, has);
+    words_name_features(problem->features, needs);
     return status_fail(FLASH_ERROR_UNSUPPORTED,
                        "%s does not serve this problem: %s. The kernel has dtype %s (with Q and O "
-                       "of %s), d_head %d, features 0x%x; the problem dtype %s, d_head %d, "
-                       "features 0x%x",
-                       kernel->name, field, config_dtype_name(c->dtype), pairs, c->d_head,
-                       (unsigned)c->features, types, problem->params.d_head,
-                       (unsigned)problem->features);
+                       "of %s), d_head %d, features %s; the problem dtype %s, d_head %d, "
+                       "features %s",
+                       kernel->name, field, config_dtype_name(c->dtype), pairs, c->d_head, has,
+                       types, problem->params.d_head, needs);
+}
+
+static flash_status_t refuse_obstacle(const flash_kernel_t *kernel, const device_t *device,
+                                      const char *why_not) {
+    char where[DEVICE_NAME_SIZE];
+    device_name(device, where);
+    return status_fail(FLASH_ERROR_UNSUPPORTED, "%s cannot run on %s: %s", kernel->name, where,
+                       why_not);
 }
 
 flash_status_t select_check(const flash_kernel_t *kernel, const problem_t *problem,
@@ -71,7 +82,5 @@ flash_status_t select_check(const flash_kernel_t *kernel, const problem_t *probl
     if (field != NULL)
         return refuse_mismatch(kernel, problem, field);
     const char *why_not = obstacle(kernel, problem, device);
-    FLASH_REQUIRE(why_not == NULL, FLASH_ERROR_UNSUPPORTED, "%s cannot run on device %d: %s",
-                  kernel->name, device->number, why_not);
-    return FLASH_SUCCESS;
+    return why_not == NULL ? FLASH_SUCCESS : refuse_obstacle(kernel, device, why_not);
 }

@@ -5,6 +5,7 @@
 
 #include "config/config.h"
 #include "config/kernel_table.h"
+#include "config/words.h"
 #include "config_facts.h"
 #include "core/environment.h"
 #include "core/status.h"
@@ -62,8 +63,8 @@ static bool is_new(const flash_kernel_t *kernel, const problem_t *problem) {
 void trace_choice(const flash_kernel_t *kernel, const problem_t *problem, const char *reason) {
     if (!is_new(kernel, problem))
         return;
-    char text[FLASH_CONFIG_TEXT_SIZE];
+    char text[FLASH_CONFIG_TEXT_SIZE], features[WORDS_FEATURES_SIZE];
     flash_config_format(&kernel->config, text, sizeof text);
-    fprintf(stderr, "flashattn: %s for features 0x%x: %s\n", text, (unsigned)problem->features,
-            reason);
+    words_name_features(problem->features, features);
+    fprintf(stderr, "flashattn: %s for a problem with features %s: %s\n", text, features, reason);
 }

@@ -79,9 +79,9 @@ typedef struct refusal {
     X(k_of_another_type, args->k.dtype = FLASH_DTYPE_BF16, FLASH_ERROR_UNSUPPORTED,                \
       "k.dtype is 2 and v.dtype is 3")                                                             \
     X(o_of_another_type, args->o.dtype = FLASH_DTYPE_FP16, FLASH_ERROR_UNSUPPORTED,                \
-      "FP32 (Q FP32, O FP16) on device 0: with K and V of FP32 go Q and O of: FP32 and FP32")      \
+      "FP32 (Q FP32, O FP16) on the CPU: with K and V of FP32 go Q and O of: FP32 and FP32")       \
     X(q_of_another_type, args->q.dtype = FLASH_DTYPE_FP16, FLASH_ERROR_UNSUPPORTED,                \
-      "FP32 (Q FP16, O FP32) on device 0: with K and V of FP32 go Q and O of: FP32 and FP32")      \
+      "FP32 (Q FP16, O FP32) on the CPU: with K and V of FP32 go Q and O of: FP32 and FP32")       \
     X(q_of_the_other_16_bits, (args->dtype = FLASH_DTYPE_FP16, args->q.dtype = FLASH_DTYPE_BF16),  \
       FLASH_ERROR_UNSUPPORTED,                                                                     \
       "with K and V of FP16 go Q and O of: FP16 and FP16, FP16 and FP32, FP32 and FP16, FP32")     \
@@ -215,7 +215,7 @@ static const flash_kernel_t *reference_kernel(void) {
 
 static void check_shape_calls(const refusal_t *r, const flash_forward_args_t *args,
                               const flash_kernel_t *kernel) {
-    char reason[256];
+    char reason[512];
     uint64_t size = 4711;
     assert_refused(flash_workspace_size(args, kernel, &size), r->status, r->words);
     assert_int_equal(size, 4711);

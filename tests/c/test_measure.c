@@ -139,7 +139,7 @@ static void results_of_the_cpu_are_refused(void **state) {
     assert_success(flash_select_kernel(&p.args, &kernel, NULL, 0));
     const size_t size = sizeof text;
     assert_refused(flash_tuning_format(&p.args, kernel, 1e-3, text, size), FLASH_ERROR_UNSUPPORTED,
-                   "device is 0, the CPU");
+                   "device is the CPU");
     assert_refused(flash_tuning_format(&p.args, NULL, 1e-3, text, size),
                    FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
     static const double bad[] = {0, -1, 1e300};

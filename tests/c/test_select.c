@@ -189,6 +189,8 @@ static void a_row_serves_its_own_problems_only(void **state) {
             continue;
         assert_refused(select_check(kernel, &problem, cuda ? &best_cpu : &hopper),
                        FLASH_ERROR_UNSUPPORTED, "only");
+        assert_refused(select_check(kernel, &problem, cuda ? &best_cpu : &hopper),
+                       FLASH_ERROR_UNSUPPORTED, cuda ? "on the CPU: " : "on CUDA device 0: ");
         assert_success(select_check(kernel, &problem, &all));
         if (kernel->config.arch != FLASH_ARCH_REFERENCE)
             assert_refused(select_check(kernel, &problem, &none), FLASH_ERROR_UNSUPPORTED, "need");

@@ -13,7 +13,9 @@ from flashattn._library import library
 _PREFIX = ("FLASH_", "FLASHATTN_")
 
 
-def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+def run_python(
+    *arguments: str, stdout: int = subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess:
     """Runs `python ARGUMENTS` with this process's package and library, and these FLASH_
     variables."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
@@ -22,7 +24,8 @@ def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProce
     return subprocess.run(
         [sys.executable, *arguments],
         env={**clean, **environment},
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         text=True,
         timeout=120,
     )

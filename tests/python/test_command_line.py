@@ -3,6 +3,7 @@ benchmarks have files of their own."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import flashattn
@@ -38,6 +39,20 @@ def test_module_is_a_program() -> None:
     result = run_python("-m", "flashattn", "list", "dtype=FP99")
     assert result.returncode == 2 and result.stderr.startswith("flashattn: filter dtype=FP99")
     assert run_python("-m", "flashattn").returncode == 2
+
+
+def test_a_reader_that_stops_reading_needs_no_message() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    result = run_python("-m", "flashattn", "list", stdout=writing)
+    os.close(writing)
+    assert result.returncode == 141 and result.stderr == ""
+
+
+def test_info_refuses_a_number_of_threads_that_is_none() -> None:
+    result = run_python("-m", "flashattn", "info", FLASH_NUM_THREADS="0")
+    assert result.returncode == 2 and result.stdout == ""
+    assert "FLASH_NUM_THREADS" in result.stderr and len(result.stderr.splitlines()) == 1
 
 
 def test_version() -> None:

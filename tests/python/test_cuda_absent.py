@@ -56,7 +56,7 @@ def test_kernel_resources_are_refused() -> None:
     with pytest.raises(flashattn.FlashAttnError, match=absent_device.MESSAGE) as refusal:
         flashattn.kernel_resources(cpu_kernel.config, absent_device.NUMBER)
     assert refusal.value.status == absent_device.STATUS
-    with pytest.raises(NotImplementedError, match="device is 0"):
+    with pytest.raises(NotImplementedError, match="device is the CPU"):
         flashattn.kernel_resources(cpu_kernel.config, 0)
 
 

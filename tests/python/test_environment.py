@@ -137,6 +137,7 @@ def test_trace_prints_each_choice_once() -> None:
     assert len(lines) == len(set(lines)) == 2
     selected = str(flashattn.select_config(*[_zeros()] * 3).config)
     assert all(line.startswith("flashattn: ") and selected in line for line in lines)
+    assert "features none:" in lines[0] and "features causal:" in lines[1]
 
 
 @pytest.mark.parametrize("isa", ["amx", "neon_bf16", "NEON", "avx2", "reference"])

@@ -21,19 +21,19 @@ DEVICE_COMMON = rf"{COMMON}|common/(\w+/)?\w+\.cuh"
 # for whole calls.
 KERNEL_INTERFACES = r"kernels/(common/\w+|\w+/(\w+_kernel|\w*combine\w*|tuning|family))\.h"
 
-# The rooms of src/ from the bottom up. A room may include itself and those below it. Rooms of one
-# floor may not include each other.
+# The folders of src/ from the bottom up. A folder may include itself and those below it. Folders of
+# one floor may not include each other.
 FLOORS = (("core",), ("config", "arguments"), ("select",), ("cpu", "cuda"), ("api",))
 
-# The rooms of kernels/sm90. All may include what lies outside of them, and load/ also the
+# The folders of kernels/sm90. All may include what lies in none of them, and load/ also the
 # schedule's interface.
 SM90_SHARED = r"sm90/(sm90_kernel\.h|(derive|tile|fragments|block_state)\.cuh)"
 SM90_SCHEDULE = r"sm90/schedule/schedule\.cuh"
 
 
-def sm90_room(*rooms: str) -> str:
-    """Returns what the first of the rooms may include: itself and the others."""
-    return rf"{DEVICE_COMMON}|{SM90_SHARED}|sm90/({'|'.join(rooms)})/\w+\.cuh"
+def sm90_folder(*folders: str) -> str:
+    """Returns what the first of the folders may include: itself and the others."""
+    return rf"{DEVICE_COMMON}|{SM90_SHARED}|sm90/({'|'.join(folders)})/\w+\.cuh"
 
 
 # The quoted includes that the files of a folder may have; the first folder that fits a path counts.
@@ -47,15 +47,15 @@ KERNEL_RULES = {
     "kernels/sm80/decode": rf"{DEVICE_COMMON}|sm80/decode_\w+\.h|sm80/(decode|ptx)/\w+\.cuh",
     "kernels/sm80": rf"{DEVICE_COMMON}|sm80/(\w+/)?\w+\.(h|cuh)",
     "kernels/sm90/ptx": rf"{DEVICE_COMMON}|sm90/sm90_kernel\.h",
-    "kernels/sm90/schedule": sm90_room("schedule", "ptx"),
-    "kernels/sm90/load": rf"{sm90_room('load', 'ptx')}|{SM90_SCHEDULE}",
-    "kernels/sm90/softmax": sm90_room("softmax", "ptx"),
-    "kernels/sm90/mma": sm90_room("mma", "softmax", "ptx"),
-    "kernels/sm90/store": sm90_room("store", "mma", "softmax", "ptx"),
-    # SM90_DECODE may include what knows nothing of tiles and schedules from the other rooms.
-    "kernels/sm90/decode": rf"{sm90_room('decode', 'mma', 'softmax', 'ptx')}"
+    "kernels/sm90/schedule": sm90_folder("schedule", "ptx"),
+    "kernels/sm90/load": rf"{sm90_folder('load', 'ptx')}|{SM90_SCHEDULE}",
+    "kernels/sm90/softmax": sm90_folder("softmax", "ptx"),
+    "kernels/sm90/mma": sm90_folder("mma", "softmax", "ptx"),
+    "kernels/sm90/store": sm90_folder("store", "mma", "softmax", "ptx"),
+    # SM90_DECODE may include what knows nothing of tiles and schedules from the other folders.
+    "kernels/sm90/decode": rf"{sm90_folder('decode', 'mma', 'softmax', 'ptx')}"
     r"|sm90/(decode_kernel\.h|load/(kv|pages|page_boxes|rows)\.cuh)",
-    # These put the rooms together; block_state.cuh gives the schedule's state its memory.
+    # These put the folders together; block_state.cuh gives the schedule's state its memory.
     "kernels/sm90": rf"{DEVICE_COMMON}|{SM90_SCHEDULE}|sm90/schedule/state\.cuh"
     r"|sm90/((load|mma|softmax|store|decode|ptx)/)?\w+\.(h|cuh)",
     "examples/paged_decode": rf"{PUBLIC}|(machine|cache)\.h",
@@ -64,20 +64,20 @@ KERNEL_RULES = {
 SUFFIXES = {".c", ".h", ".cu", ".cuh"}
 
 
-def room_rules() -> dict[str, str]:
+def folder_rules() -> dict[str, str]:
     rules = {}
     below: list[str] = []
     for floor in FLOORS:
-        for room in floor:
-            own = "|".join([*below, room])
-            rules[f"src/{room}"] = (
+        for folder in floor:
+            own = "|".join([*below, folder])
+            rules[f"src/{folder}"] = (
                 rf"({own})/(\w+/)?\w+\.h|{PUBLIC}|{GENERATED}|{KERNEL_INTERFACES}"
             )
         below += floor
     return rules
 
 
-RULES = {**KERNEL_RULES, **room_rules()}
+RULES = {**KERNEL_RULES, **folder_rules()}
 
 
 def sources(*folders: str) -> list[Path]:
@@ -105,7 +105,7 @@ def test_includes_follow_the_rule(path: Path) -> None:
     assert violations(path.relative_to(ROOT).as_posix(), path.read_text()) == []
 
 
-def test_every_file_of_src_is_in_a_room() -> None:
+def test_every_file_of_src_is_in_a_ruled_folder() -> None:
     strays = [p for p in (ROOT / "src").iterdir() if p.suffix in SUFFIXES]
     assert strays == []
 
@@ -123,8 +123,8 @@ def test_every_folder_has_a_rule() -> None:
 
 
 def test_a_folder_without_a_rule_is_found(tmp_path: Path) -> None:
-    rooms = ("sm80/decode", "sm80/verify", "sm90/mma", "sm90/verify", "sm100/ptx")
-    for folder in (*(f"kernels/{room}" for room in rooms), "src/api"):
+    names = ("sm80/decode", "sm80/verify", "sm90/mma", "sm90/verify", "sm100/ptx")
+    for folder in (*(f"kernels/{name}" for name in names), "src/api"):
         (tmp_path / folder).mkdir(parents=True)
     strays = ["kernels/sm100", "kernels/sm80/verify", "kernels/sm90/verify"]
     assert folders_without_a_rule(tmp_path) == strays

@@ -8,8 +8,9 @@
     v = np.random.randn(1, 512, 2, 64).astype(np.float32)
     o = flash_attn_func(q, k, v, causal=True)
 
-numpy arrays, torch tensors (CPU and CUDA), DLPack and array-interface inputs; no torch needed.
-The program `flashattn` (or `python -m flashattn`) has commands: `flashattn --help` lists them.
+Arrays may be numpy's, torch tensors (CPU and CUDA), or anything with DLPack or an array interface;
+torch itself is not needed. The package brings the program `flashattn`, which is also `python -m
+flashattn`; `flashattn --help` lists its commands.
 """
 
 from __future__ import annotations

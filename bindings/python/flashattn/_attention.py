@@ -75,27 +75,27 @@ def flash_attn_func(
     page_table       [batch, pages] int32: k and v are pages that sequences share, [n_pages,
                      page_size, n_heads_kv, d_head], and row b has the pages of sequence b in order;
                      seqused_k is required. Ids beyond a sequence's length are not looked at
-    v_page_table     the same for v, where its pages are others
+    v_page_table     page_table of v, where it differs from that of k
     page_indptr      [batch + 1] int32: page_table is flat, and sequence b has page_table[
                      page_indptr[b]] up to page_indptr[b + 1]
     page_rows        [batch] int32: the row of page_table that sequence b has; without page_table
-                     the entry of k and v, a cache of slots
-    k_descale        what elements of k of float8_e4m3fn are multiplied by: a number, or a float32
-                     array [batch, n_heads_kv] of any strides; None: 1
-    v_descale        the same of v
+                     the entry of k and v that it has, its slot
+    k_descale        scale of a k of float8_e4m3fn, whose elements are multiplied by it: a number,
+                     or a float32 array [batch, n_heads_kv] of any strides; None: 1
+    v_descale        the same for v
     batch_invariant  a sequence's output depends on its own tokens alone, bit for bit, not on the
                      batch size nor on its neighbours (CPU kernels always keep this)
     return_lse       also return the log-sum-exp, float32 [batch, n_heads, seqlen_q]
     out              array to write O to, of q's shape; must not overlap the inputs
-    out_dtype        "float32", "float16" or "bfloat16" of O; None: out's, or q's
+    out_dtype        type of O, "float32", "float16" or "bfloat16"; None: that of out, else of q
     lse              array to write the LSE to, float32, of any strides; implies return_lse
     workspace        CUDA only: memory for the call to work in, a uint8 array on q's device, not
-                     used by another stream meanwhile; None: torch gives it where q is torch's
+                     used by another stream meanwhile; None: torch allocates it if q is torch's
     config           Config or short form of the kernel to use; None: the library selects
 
     Returns O, or (O, LSE): `out` and `lse`, torch tensors if q is one, numpy arrays otherwise.
-    CUDA arrays of other libraries need `out`, `lse` where it is wanted, and `workspace` for the
-    kernels that want some (the message says how many bytes).
+    CUDA arrays of other libraries than torch need `out`, `lse` where it is wanted, and `workspace`
+    for kernels that need one (the message of a call without it says how many bytes).
     Raises ValueError (shapes, types, values), TypeError (not an array), NotImplementedError (no
     kernel serves it), MemoryError, FlashAttnError (everything else).
     """
@@ -205,7 +205,8 @@ def flash_combine(
 
     o_partial    [n_partials, batch, seqlen_q, n_heads, d_head]
     lse_partial  float32 [n_partials, batch, n_heads, seqlen_q], contiguous; -inf: saw no key
-    dtype        "float32", "float16" or "bfloat16" of the result; None: o_partial's, or out's
+    dtype        type of the result, "float32", "float16" or "bfloat16"; None: that of out, else of
+                 o_partial
     return_lse   also return the merged LSE, float32 [batch, n_heads, seqlen_q]
     out          array to write O to, [batch, seqlen_q, n_heads, d_head]
     lse          array to write the LSE to, float32, contiguous; implies return_lse
@@ -263,7 +264,7 @@ def _merged_view(out: Any, partial: _tensor.View, dtype: str | None, stream: int
 
 @dataclass(frozen=True)
 class Selection:
-    """The configuration that a call without one would use, and why."""
+    """The configuration that a call without one would use, and the reason for it."""
 
     config: Config
     reason: str
@@ -271,7 +272,8 @@ class Selection:
 
 @dataclass(frozen=True)
 class Support:
-    """Whether a call would run; otherwise the condition that failed. True and false like it."""
+    """Whether a call would run, which is also the truth value of this; if not, the condition that
+    failed."""
 
     supported: bool
     reason: str

@@ -1,4 +1,4 @@
-"""How right is right: compares O and LSE with the oracle by the rules of docs/numerics.md.
+"""Compares O and LSE with the oracle by the rules of docs/numerics.md.
 
 The places of NaN and infinity first; then max|O - oracle| <= 2 max|naive - oracle| + 1e-5, in units
 of V; then, where scaled scores stay within +-32, the relative error, the cosine and the LSE.

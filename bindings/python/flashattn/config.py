@@ -19,7 +19,7 @@ from ._library import check, library, lookup_error
 
 
 class Arch(enum.IntEnum):
-    """Kernel families."""
+    """Kernel families: each is the code for one kind of processor."""
 
     REFERENCE = _abi.FLASH_ARCH_REFERENCE
     AVX2 = _abi.FLASH_ARCH_AVX2
@@ -51,7 +51,7 @@ class Op(enum.IntEnum):
 
 
 class Feature(enum.IntFlag):
-    """What a kernel was specialised for, beyond full attention over equal lengths."""
+    """What a kernel covers beyond full attention over equal lengths."""
 
     CAUSAL = _abi.FLASH_FEATURE_CAUSAL
     WINDOW = _abi.FLASH_FEATURE_WINDOW
@@ -86,11 +86,11 @@ Config = dataclasses.make_dataclass(
     frozen=True,
     order=True,
 )
-Config.__doc__ = """flash_config_t. Fields that mean nothing to a family are zero; the order is
-that of the table.
+Config.__doc__ = """A configuration (flash_config_t): everything that a kernel was compiled for.
 
-str(config) is the short form, Config.parse reads it: Config.parse(str(c)) == c. Both raise
-ValueError with the library's message.
+docs/configurations.md explains the fields; those that mean nothing to a family are zero.
+Configurations are ordered as in the kernel table. str(config) is the short form, which Config.parse
+reads: Config.parse(str(c)) == c. Both raise ValueError with the library's message.
 """
 
 # What a call accepts as its configuration: none (the library selects), a Config or a short form.
@@ -99,7 +99,7 @@ ConfigLike = Union[Config, str, None]
 
 @dataclass(frozen=True)
 class Kernel:
-    """An entry of the kernel table."""
+    """A row of the kernel table: a configuration, and the name of the kernel compiled for it."""
 
     config: Config
     name: str
@@ -128,7 +128,7 @@ def lookup_kernel(config: Config | str) -> Kernel:
 class KernelResources:
     """What a kernel of a CUDA family uses on a device: threads of a block, registers of a thread,
     bytes of local memory (spilled registers, stack) of a thread, bytes of shared memory of a block,
-    and the blocks that a multiprocessor runs side by side."""
+    and the blocks that a multiprocessor runs at the same time."""
 
     threads: int
     registers: int

@@ -20,7 +20,7 @@ class Device(enum.IntEnum):
 
 
 class Isa(enum.IntFlag):
-    """Instruction sets of a CPU that a kernel family stands on."""
+    """Instruction sets of a CPU that kernel families use."""
 
     AVX2 = _abi.FLASH_ISA_AVX2
     AVX512 = _abi.FLASH_ISA_AVX512
@@ -32,9 +32,10 @@ class Isa(enum.IntFlag):
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device: its number and the processor's own name; of the CPU its instruction sets and the
-    threads of a call; of a CUDA device its compute capability (90 for 9.0), multiprocessors and the
-    bytes of shared memory that a block can have."""
+    """What the library found out about a device: its number and the processor's own name. For the
+    CPU also its instruction sets and how many threads a call uses at most; for a CUDA device its
+    compute capability (90 for 9.0), multiprocessors and the bytes of shared memory that a block can
+    have."""
 
     device: int
     name: str
@@ -46,7 +47,7 @@ class DeviceInfo:
 
 
 def device_info(device: int = _abi.FLASH_DEVICE_CPU) -> DeviceInfo:
-    """The device of a number: Device.CPU, Device.CUDA + n, or Device.CUDA_CURRENT.
+    """Describes a device: Device.CPU, Device.CUDA + n or Device.CUDA_CURRENT.
 
     Raises ValueError (a number of no kind of device), NotImplementedError (a CUDA device and a
     library without CUDA), FlashAttnError (no such device).
@@ -65,7 +66,7 @@ def device_info(device: int = _abi.FLASH_DEVICE_CPU) -> DeviceInfo:
 
 
 def cuda_devices() -> list[DeviceInfo]:
-    """The CUDA devices of this machine; none where the library is without CUDA, or has no driver.
+    """The CUDA devices of this machine; none if the library is without CUDA, or finds no driver.
 
     Raises FlashAttnError (a device that is there and cannot be asked).
     """
@@ -88,7 +89,7 @@ def device_text(number: int) -> str:
 
 
 def set_num_threads(n_threads: int) -> None:
-    """CPU threads that later calls use, the caller's included: 1 ... 4096, or 0 for the default.
+    """Sets how many CPU threads later calls use, the caller's included: 1 ... 4096; 0: the default.
 
     Raises ValueError.
     """
@@ -96,10 +97,16 @@ def set_num_threads(n_threads: int) -> None:
 
 
 def num_threads() -> int:
-    """CPU threads that a call started now would use at most."""
-    return library().flash_num_threads()
+    """How many CPU threads a call started now would use at most.
+
+    Raises ValueError (FLASH_NUM_THREADS cannot be understood).
+    """
+    n_threads = library().flash_num_threads()
+    if n_threads == 0:
+        check(library().flash_last_status())
+    return n_threads
 
 
 def version() -> str:
-    """Version of the loaded library, as in "0.1.0"."""
+    """The version of the loaded library, as in "0.1.0"."""
     return library().flash_version().decode()

@@ -23,7 +23,7 @@ class FlashAttnValueError(FlashAttnError, ValueError):
 
 
 class FlashAttnNotImplementedError(FlashAttnError, NotImplementedError):
-    """Sound, but not by this library, build or machine."""
+    """The call is sound, but this library, build or machine cannot serve it."""
 
 
 class FlashAttnMemoryError(FlashAttnError, MemoryError):
@@ -31,9 +31,9 @@ class FlashAttnMemoryError(FlashAttnError, MemoryError):
 
 
 class FlashAttnLookupError(FlashAttnError, LookupError):
-    """No kernel of a configuration: one that breaks a rule of its family is also a
-    FlashAttnValueError, one that is not in this library, or cannot run on this machine, a
-    FlashAttnNotImplementedError."""
+    """There is no kernel for a configuration. It is also a FlashAttnValueError if the
+    configuration breaks a rule of its family, and a FlashAttnNotImplementedError if the kernel is
+    not in this library or cannot run on this machine."""
 
 
 class _InvalidConfigError(FlashAttnLookupError, FlashAttnValueError):

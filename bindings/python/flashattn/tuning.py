@@ -32,8 +32,8 @@ def measure(
     n_launches: int = 25,
     **options: Any,
 ) -> list[float]:
-    """Median seconds of n_launches launches of each kernel, which take turns; one more launch of
-    each comes first and is not timed.
+    """Returns the median seconds of n_launches launches of each kernel, after one that is not
+    timed. Kernels take turns launch by launch.
 
     configs are Configs or short forms of rows of the table, out, workspace and options as in
     flash_attn_func and flash_attn_varlen_func. On a CUDA device: the device's time, on the caller's
@@ -61,7 +61,7 @@ def measure(
 def tuning_line(
     q: Any, k: Any, v: Any, config: Config | str, seconds: float, **options: Any
 ) -> str:
-    """The line of measured results which says that problems like this one take config that long.
+    """Returns a line of measured results: kernel `config` takes problems like this one that long.
 
     Raises NotImplementedError (a problem that follows no results: arrays of the CPU,
     batch_invariant; or one that config does not serve), LookupError, ValueError.
@@ -74,8 +74,10 @@ def tuning_line(
 
 
 def set_tuning(text: str | None) -> None:
-    """From now on selection follows these results in place of FLASH_TUNING's; None: FLASH_TUNING's
-    again. Raises ValueError with the line that cannot be understood; the results in force stay.
+    """Makes selection follow these measured results, lines of tuning_line() below TUNING_HEADER, in
+    place of FLASH_TUNING's; None: FLASH_TUNING's again.
+
+    Raises ValueError with the line that cannot be understood; the results in force stay.
     """
     check(library().flash_set_tuning(None if text is None else _text(text)))
 

@@ -1,12 +1,14 @@
 """The command line: `flashattn COMMAND`, or `python -m flashattn COMMAND`.
 
-One module a command, each with add_parser() and run(). Exit codes: 0 success, 1 a check that
-failed, 2 bad input or a call that was refused, with one line that says why.
+Each command is a module with add_parser() and run(). Exit codes: 0 success, 1 a check that
+failed, 2 bad input or a call that was refused, with one line that says why, 141 nobody reads the
+output any more.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -18,6 +20,7 @@ from . import bench, bench_chunks, bench_decode, check, forward, info, listing, 
 from .problem import BadInput
 
 _COMMANDS = (info, listing, forward, bench, bench_decode, bench_chunks, tune, check)
+_STOPPED_READING = 141  # what shells report of a program that SIGPIPE ended
 _EXPECTED = (
     BadInput,
     FlashAttnError,
@@ -34,7 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit code."""
     try:
         args = _parser().parse_args(argv)
-        return args.run(args)
+        code = args.run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # as of `flashattn list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _STOPPED_READING
     except _EXPECTED as error:
         return _complain(error)
     except RuntimeError as error:
@@ -65,8 +73,18 @@ class _Version(argparse.Action):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="flashattn", description="FlashAttention from libflashattn.")
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version, and exit")
+    parser = _Parser(
+        prog="flashattn",
+        description="Shows, checks, times and tunes the kernels of libflashattn, which compute "
+        "attention (FlashAttention).",
+        epilog="`flashattn COMMAND --help` explains the options of a command.",
+    )
+    parser.add_argument(
+        "--version",
+        action=_Version,
+        nargs=0,
+        help="print the version and path of the library, and exit",
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in _COMMANDS:
         command.add_parser(commands)

@@ -39,41 +39,47 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "bench",
         help="time kernels over sequence lengths",
-        description="Median time and GFLOP/s (4 batch heads seqlen_q seqlen_k d_head operations, "
-        f"half when causal); with --seqlen-q up to {rates.MOST_DECODE_QUERIES} GB/s, of reading K "
-        "and V once. Without filters: the kernel that the library selects, for each dtype. "
-        "With --device cuda: GPU time, beside torch's FlashAttention-2 and cuDNN; with --lengths: "
-        "of ragged batches.",
+        description="Prints median times and GFLOP/s, counting 4 batch heads seqlen_q seqlen_k "
+        f"d_head operations, half when causal; with --seqlen-q up to {rates.MOST_DECODE_QUERIES} "
+        "it prints GB/s of reading K and V once. Without filters it times the kernel that the "
+        "library selects for each dtype. On the CPU it also times numpy, and torch and "
+        "onnxruntime where they are installed; with --device cuda it takes GPU times, and those "
+        "of torch's FlashAttention-2 and cuDNN. With --lengths it times ragged batches.",
     )
     problem.add_filter_argument(parser)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--all", action="store_true", help="every kernel this machine can run")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="where to compute (cpu)"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="time every kernel that this machine can run"
+    )
     parser.add_argument(
         "--set",
         choices=tuple(progression.SETS),
-        help="the kernels that each have one optimisation more, step by step, on a GPU",
+        help="on a GPU, time a series of kernels each of which has one optimisation more",
     )
     problem.add_shape_options(parser)
     problem.add_mask_options(parser)
-    parser.add_argument("--runs", type=int, help="timed runs of each row: 5, on a GPU 25")
-    parser.add_argument("--threads", type=int, help="default: the library's")
+    parser.add_argument("--runs", type=int, help="timed runs of each row (5, on a GPU 25)")
+    parser.add_argument("--threads", type=int, help="number of CPU threads; default: the library's")
     parser.add_argument(
         "--scores",
         choices=bench_scores.SCORES,
         default=bench_scores.ORDINARY,
-        help="on a GPU, growing: for every query the key that is walked last outweighs all others, "
-        "so that kernels with fixed_reference do all tiles again that do not begin there; "
-        "growing_once: for one query. Beside the library's choice on ordinary scores",
+        help="kind of random scores, on a GPU (ordinary). growing: for every query the key that is "
+        "read last outweighs all others, so that kernels with fixed_reference compute most tiles "
+        "twice; growing_once: for one query. Both are timed beside ordinary scores",
     )
     parser.add_argument(
-        "--no-peers", "--no-numpy", action="store_true", help="leave numpy and torch's out"
+        "--no-peers", "--no-numpy", action="store_true", help="do not time other libraries"
     )
     parser.add_argument(
         "--plot",
         nargs="?",
         const=_PICTURE,
         metavar="FILE",
-        help=f"also draw the rates, to FILE ({_PICTURE}); it ends with {', '.join(plot.ENDINGS)}",
+        help=f"also draw the rates, to FILE ({_PICTURE}), which ends with "
+        f"{words.choice(plot.ENDINGS)}",
     )
     bench_ragged.add_options(parser)
     parser.set_defaults(run=run)

@@ -18,6 +18,7 @@ _DEFAULT = (
     "4x4096:4096,1x2048:32768,1x512:8192,1x128:8192,8x16:4096,2x8192:8192@64/8x64,"
     "4x4096:4096@8/4x256"
 )
+_PAGE_SIZES = "1,3,16,19,64,128,256"
 _CHUNK = re.compile(r"(\d+)x(\d+):(\d+)(?:@(\d+/\d+)(?:x(\d+))?)?", re.ASCII)
 _SPIN_CYCLES = 400_000  # for each launch to enqueue: several times what the shortest call takes
 _CONTIGUOUS = "contiguous"
@@ -66,10 +67,11 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "bench-chunks",
         help="time chunks of prompts over caches and pages on a GPU",
-        description="Median time and TFLOP/s (4 heads d_head operations for every query and key "
-        "that it sees) of causal attention of a chunk's queries over all keys so far, with K and V "
-        "contiguous and in pages of N tokens in random order. FlashAttention-3 (FA3) takes turns "
-        "with the library's kernels if flash_attn_interface can be imported.",
+        description="Times causal attention of a chunk of a prompt, the last queries of each "
+        "sequence over all of its keys, with K and V contiguous and in pages of N tokens in "
+        "random order. It prints median times and TFLOP/s, counting 4 heads d_head operations "
+        "for every query and key that it sees. FlashAttention-3 (FA3) takes turns with the "
+        "library if flash_attn_interface can be imported.",
     )
     parser.add_argument(
         "--chunks",
@@ -77,16 +79,24 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         metavar="BxQUERIES:KEYS[@H/H_KV[xD]],...",
         help=f"batch x queries over keys, heads and d_head ({_DEFAULT})",
     )
-    parser.add_argument("--heads", default="32/8", metavar="H/H_KV", help="where not given (32/8)")
-    parser.add_argument("--d-head", type=int, default=128, help="likewise (128)")
-    parser.add_argument("--dtype", choices=("FP16", "BF16", "E4M3"), default="BF16")
     parser.add_argument(
-        "--page-size", type=problem.numbers, default="1,3,16,19,64,128,256", metavar="N,N,..."
+        "--heads", default="32/8", metavar="H/H_KV", help="of chunks without @ (32/8)"
+    )
+    parser.add_argument("--d-head", type=int, default=128, help="of chunks without one (128)")
+    parser.add_argument(
+        "--dtype", choices=("FP16", "BF16", "E4M3"), default="BF16", help="type of K and V (BF16)"
+    )
+    parser.add_argument(
+        "--page-size",
+        type=problem.numbers,
+        default=_PAGE_SIZES,
+        metavar="N,N,...",
+        help=f"tokens per page ({_PAGE_SIZES})",
     )
     parser.add_argument("--cold", action="store_true", help="write 256 MiB before each launch")
-    parser.add_argument("--runs", type=int, default=15)
-    parser.add_argument("--no-peers", action="store_true")
-    parser.add_argument("--json", metavar="FILE", help="also write the results there")
+    parser.add_argument("--runs", type=int, default=15, help="timed calls (15)")
+    parser.add_argument("--no-peers", action="store_true", help="do not time other libraries")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to FILE")
     parser.set_defaults(run=run)
 
 

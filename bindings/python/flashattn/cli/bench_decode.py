@@ -36,30 +36,50 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "bench-decode",
         help="time decoding on a GPU",
-        description="Median microseconds of one call, and GB/s of reading K and V once. 'known': "
-        "all keys of a contiguous cache; 'lengths': as many, but only the device knows; 'page N': "
-        "in pages of N tokens in random order. Of batches that mix decoding and chunks of prompts "
-        "also the two parts, and both after each other ('apart'). Peers take turns with the "
-        "library's kernels: FlashAttention-3 (FA3) if flash_attn_interface can be imported, cuDNN "
-        "and FlashAttention-2 (FA2) through torch. 'floor': the fastest way found of only reading "
-        "so many bytes, if libflashattn_read_floor.so lies beside the library.",
+        description="Prints the median microseconds of one call, and GB/s of reading K and V "
+        "once. 'known' is a contiguous cache whose lengths the host knows, 'lengths' one whose "
+        "lengths only the device knows, and 'page N' the same in pages of N tokens in random "
+        "order. Batches that mix decoding and chunks of prompts are also timed as two calls, one "
+        "for each part, and as both calls one after the other ('apart'). Other libraries take "
+        "turns with this one: FlashAttention-3 (FA3) if flash_attn_interface can be imported, "
+        "cuDNN and FlashAttention-2 (FA2) through torch. 'floor' is the fastest way found of "
+        "only reading as many bytes; it is timed if libflashattn_read_floor.so lies beside the "
+        "library.",
     )
     _add_batch_options(parser)
-    parser.add_argument("--heads", default="32/8", metavar="H/H_KV,...", help="a table each (32/8)")
-    parser.add_argument("--d-head", type=int, default=128)
-    parser.add_argument("--dtype", choices=_DTYPES, default="BF16", help="of K and V; E4M3: Q BF16")
-    parser.add_argument("--page-size", type=_page_sizes, default="64,16,1", metavar="N,N,...")
-    parser.add_argument("--batch-invariant", action="store_true")
-    parser.add_argument("--runs", type=int, default=15)
-    parser.add_argument("--no-peers", action="store_true")
-    parser.add_argument("--json", metavar="FILE", help="also write the results there")
+    parser.add_argument(
+        "--heads",
+        default="32/8",
+        metavar="H/H_KV,...",
+        help="query heads / K/V heads; each pair has a table (32/8)",
+    )
+    parser.add_argument("--d-head", type=int, default=128, help="head dimension (128)")
+    parser.add_argument(
+        "--dtype",
+        choices=_DTYPES,
+        default="BF16",
+        help="type of K and V, and of Q, which is BF16 beside E4M3 (BF16)",
+    )
+    parser.add_argument(
+        "--page-size",
+        type=_page_sizes,
+        default="64,16,1",
+        metavar="N,N,...",
+        help="tokens per page (64,16,1)",
+    )
+    parser.add_argument(
+        "--batch-invariant", action="store_true", help="calls with FLASH_FLAG_BATCH_INVARIANT"
+    )
+    parser.add_argument("--runs", type=int, default=15, help="timed calls (15)")
+    parser.add_argument("--no-peers", action="store_true", help="do not time other libraries")
+    parser.add_argument("--json", metavar="FILE", help="also write the results to FILE")
     parser.add_argument(
         "--plot",
         nargs="?",
         const=_PICTURE,
         metavar="FILE",
-        help=f"also draw GB/s over the keys, to FILE ({_PICTURE}); it ends with "
-        f"{', '.join(plot.ENDINGS)}",
+        help=f"also draw GB/s over the keys, to FILE ({_PICTURE}), which ends with "
+        f"{words.choice(plot.ENDINGS)}",
     )
     parser.set_defaults(run=run)
 
@@ -67,20 +87,31 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 def _add_batch_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("batches")
     group.add_argument("--caches", metavar="BxN,BxN,...", help=f"batch x keys ({_DEFAULT})")
-    group.add_argument("--batches", type=problem.numbers, metavar="B,...", help="with --contexts")
     group.add_argument(
-        "--contexts", type=problem.numbers, metavar="N,...", help="each with each of --batches"
+        "--batches",
+        type=problem.numbers,
+        metavar="B,...",
+        help="numbers of sequences, with --contexts",
+    )
+    group.add_argument(
+        "--contexts",
+        type=problem.numbers,
+        metavar="N,...",
+        help="numbers of keys, each timed with each of --batches",
     )
     group.add_argument(
         "--lengths",
         action="append",
         default=[],
         metavar="MIX",
-        help=f"{', '.join(mixes.NAMED)}; keys as 63x1-500,32768 (drawn at random) or, with queries "
-        "of their own, 60x1:1-8192,2048:4096; @FILE. Once for each batch to measure",
+        help=f"a batch of different lengths: {words.choice(list(mixes.NAMED))}; or keys of the "
+        "sequences, such as 63x1-500,32768, drawn at random from ranges; or their queries and "
+        "keys, such as 60x1:1-8192,2048:4096; or @FILE with such text. Repeat it for more batches",
     )
-    group.add_argument("--seed", type=int, default=0, help="of random lengths (0)")
-    group.add_argument("--queries", type=int, default=1, help="of each sequence, causal (1)")
+    group.add_argument("--seed", type=int, default=0, help="seed of random lengths (0)")
+    group.add_argument(
+        "--queries", type=int, default=1, help="queries of each sequence, causal (1)"
+    )
 
 
 def _page_sizes(text: str) -> list[int]:

@@ -59,11 +59,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--lengths",
         action="append",
         metavar="[Nx]QUERIES[:KEYS],...",
-        help="in place of --seqlen and --batch: sequences of these lengths, one behind the other; "
-        "300x1-256: 300 sequences of random lengths, 64x1:1024-8192: a query each, for that many "
-        "keys. Once for each batch to measure",
+        help="in place of --seqlen and --batch: a batch of sequences of these lengths, such as "
+        "300x1-256 (300 sequences of random lengths) or 64x1:1024-8192 (64 sequences of one query "
+        "and random numbers of keys). Repeat it for more batches",
     )
-    group.add_argument("--seed", type=int, default=0, help="of random lengths (0)")
+    group.add_argument("--seed", type=int, default=0, help="seed of random lengths (0)")
 
 
 def batches(args: argparse.Namespace) -> list[RaggedBatch]:

@@ -17,26 +17,40 @@ from .problem import BadInput
 def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "forward",
-        help="attention from .npy files to a .npy file",
-        description="Q [batch, seqlen_q, n_heads, d_head], K and V [batch, seqlen_k, n_heads_kv, "
-        "d_head]; with --cu-seqlens-q and --cu-seqlens-k: [tokens, heads, d_head].",
+        help="compute attention from .npy files to a .npy file",
+        description="Reads Q, K and V from .npy files, computes attention, and writes O. Q is "
+        "[batch, seqlen_q, n_heads, d_head], K and V are [batch, seqlen_k, n_heads_kv, d_head]; "
+        "with --cu-seqlens-q and --cu-seqlens-k they are [tokens, heads, d_head].",
     )
     for name in ("q", "k", "v"):
         parser.add_argument(name, metavar=f"{name}.npy")
-    parser.add_argument("o", metavar="o.npy", help="written whole, or not at all")
+    parser.add_argument("o", metavar="o.npy", help="output; it is written whole, or not at all")
     parser.add_argument("--lse", metavar="lse.npy", help="also write the log-sum-exp, float32")
     parser.add_argument(
-        "--dtype", choices=npy.DTYPES, help="of the inputs; numpy files do not say bf16 themselves"
+        "--dtype",
+        choices=npy.DTYPES,
+        help="type of the inputs; .npy files do not say by themselves that they are bf16",
     )
     parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda needs torch (cpu)"
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="where to compute (cpu); cuda needs torch",
     )
     problem.add_mask_options(parser)
-    lengths = parser.add_argument_group("lengths", 'as "0,5,9" or in an integer .npy file')
-    lengths.add_argument("--seqused-k", metavar="LENGTHS")
-    lengths.add_argument("--cu-seqlens-q", metavar="LENGTHS")
-    lengths.add_argument("--cu-seqlens-k", metavar="LENGTHS")
-    parser.add_argument("--config", help="short form of the kernel to use; default: selected")
+    lengths = parser.add_argument_group(
+        "lengths", 'numbers such as "0,5,9", or an .npy file of integers'
+    )
+    lengths.add_argument("--seqused-k", metavar="LENGTHS", help="keys of each sequence")
+    for side in ("q", "k"):
+        lengths.add_argument(
+            f"--cu-seqlens-{side}",
+            metavar="LENGTHS",
+            help="where each sequence of a ragged batch begins, and the last one ends",
+        )
+    parser.add_argument(
+        "--config", help="short form of the kernel to use; default: the library selects"
+    )
     parser.set_defaults(run=run)
 
 

@@ -12,16 +12,22 @@ from . import words
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("info", help="version, devices, kernel families, threads")
+    parser = commands.add_parser(
+        "info",
+        help="show version, devices, kernel families and threads",
+        description="Shows the version and path of the library, the processor with its "
+        "instruction sets, the number of threads, CUDA devices, and the kernel families that the "
+        "library holds.",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    cpu = device.device_info()
+    cpu, n_threads = device.device_info(), device.num_threads()
     print(f"library   libflashattn {device.version()}, {library()._name}")
     print(f"device    {cpu.name}")
     print(f"isa       {' '.join(isa.name for isa in device.Isa if isa in cpu.isa) or 'baseline'}")
-    print(f"threads   {cpu.n_threads}")
+    print(f"threads   {n_threads}")
     for line in [*_cuda_devices(), *_families()]:
         print(line)
     return 0

@@ -8,10 +8,19 @@ from . import problem, words
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("list", help="the kernel table: short forms and names")
+    parser = commands.add_parser(
+        "list",
+        help="list the kernel table",
+        description="Lists the kernels of the library: the short form of each configuration, and "
+        "its name. '(not here)' marks those that this machine cannot run.",
+    )
     problem.add_filter_argument(parser)
-    parser.add_argument("--runnable", action="store_true", help="only what this machine can run")
-    parser.add_argument("--short", action="store_true", help="short forms alone, one a line")
+    parser.add_argument(
+        "--runnable", action="store_true", help="list only what this machine can run"
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="print short forms alone, one per line"
+    )
     parser.set_defaults(run=run)
 
 

@@ -27,18 +27,25 @@ class BadInput(Exception):
 
 def add_shape_options(parser: argparse.ArgumentParser, *, several_d_heads: bool = False) -> None:
     group = parser.add_argument_group("shape")
+    d_head = "head dimension (128)"
     group.add_argument(
-        "--seqlen", type=numbers, default=DEFAULT_SEQLEN, metavar="N,N,...", help="keys"
+        "--seqlen",
+        type=numbers,
+        default=DEFAULT_SEQLEN,
+        metavar="N,N,...",
+        help="keys of a sequence (512,1024,2048)",
     )
-    group.add_argument("--seqlen-q", type=int, help="queries, if not as many as keys")
-    group.add_argument("--batch", type=int, default=1)
-    group.add_argument("--tokens", type=int, help="batch = tokens / seqlen, at least 1")
-    group.add_argument("--heads", type=int, default=8)
-    group.add_argument("--heads-kv", type=int, help="default: as many as heads")
+    group.add_argument(
+        "--seqlen-q", type=int, help="queries of a sequence; default: as many as keys"
+    )
+    group.add_argument("--batch", type=int, default=1, help="sequences (1)")
+    group.add_argument("--tokens", type=int, help="instead of --batch: batch is tokens / seqlen")
+    group.add_argument("--heads", type=int, default=8, help="query heads (8)")
+    group.add_argument("--heads-kv", type=int, help="K/V heads; default: as many as query heads")
     if several_d_heads:
-        group.add_argument("--d-head", type=numbers, default="128", metavar="N,N,...")
+        group.add_argument("--d-head", type=numbers, default="128", metavar="N,N,...", help=d_head)
     else:
-        group.add_argument("--d-head", type=int, default=128)
+        group.add_argument("--d-head", type=int, default=128, help=d_head)
 
 
 def check_at_least_one(args: argparse.Namespace, *more: str) -> None:
@@ -68,22 +75,26 @@ def numbers(text: str) -> list[int]:
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not an integer, or several with commas between them, as in 512,1024"
+            f"{text!r} is not an integer or a list of integers, such as 512,1024"
         ) from None
 
 
 def add_mask_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("attention")
-    group.add_argument("--causal", action="store_true", help="mask keys after the diagonal")
+    group.add_argument(
+        "--causal", action="store_true", help="mask keys after the diagonal (bottom-right aligned)"
+    )
     group.add_argument(
         "--window",
         nargs=2,
         type=int,
         default=(-1, -1),
         metavar=("LEFT", "RIGHT"),
-        help="keys seen to each side of the diagonal, -1: unbounded",
+        help="keys that a query sees to each side of the diagonal; -1: unbounded",
     )
-    group.add_argument("--softcap", type=float, default=0.0, help="cap of the scores, 0: none")
+    group.add_argument(
+        "--softcap", type=float, default=0.0, help="cap of the scores; 0, the default: none"
+    )
     group.add_argument("--scale", type=float, help="softmax scale; default: 1 / sqrt(d_head)")
 
 
@@ -102,7 +113,8 @@ def add_filter_argument(parser: argparse.ArgumentParser) -> None:
         "filters",
         nargs="*",
         metavar="FILTER",
-        help="dtype=BF16, arch=AVX512, any field=value, or a short form in quotes",
+        help="which kernels: dtype=BF16, arch=AVX512 or any other FIELD=VALUE of a "
+        "configuration, or a short form in quotes",
     )
 
 

@@ -29,18 +29,29 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help="measure all kernels that serve given shapes, and make selection follow the results",
         description="Ranks every kernel of the library that serves each shape, by the median of "
         "launches that take turns; the best are measured again with more launches. With --output "
-        "the fastest of each family is written as a line of results, which the library follows "
-        "when FLASH_TUNING names the file. Results are for CUDA devices: --device cpu prints the "
-        "ranking alone, since kernels of the CPU are chosen by the processor alone.",
+        "it writes the fastest of each family as a line of results, which the library follows "
+        "when FLASH_TUNING names the file. Results are for CUDA devices: --device cpu only prints "
+        "the ranking, since the processor alone decides which CPU kernel is chosen.",
     )
     problem.add_filter_argument(parser)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cuda", help="where to compute (cuda)"
+    )
     problem.add_shape_options(parser, several_d_heads=True)
     problem.add_mask_options(parser)
     _add_cache_options(parser)
-    parser.add_argument("--launches", type=int, default=25, help="of each kernel (25)")
-    parser.add_argument("--top", type=int, default=5, help="ranks to print of each shape (5)")
-    parser.add_argument("--output", metavar="FILE", help="results; those of other shapes are kept")
+    parser.add_argument(
+        "--launches", type=int, default=25, help="timed launches of each kernel (25)"
+    )
+    parser.add_argument(
+        "--top",
+        type=int,
+        default=5,
+        help="how many of the fastest kernels to print for each shape (5)",
+    )
+    parser.add_argument(
+        "--output", metavar="FILE", help="write the results to FILE; those of other shapes are kept"
+    )
     parser.add_argument(
         "--margin",
         type=float,
@@ -58,12 +69,13 @@ def _add_cache_options(parser: argparse.ArgumentParser) -> None:
         type=problem.numbers,
         default=[],
         metavar="N,N,...",
-        help="K and V in pages of so many tokens, in random order; each size is a shape",
+        help="put K and V in pages of N tokens, in random order; each size is a shape",
     )
     group.add_argument(
         "--seqused",
         action="store_true",
-        help="lengths that only the device knows, as in a cache that fills; pages always have them",
+        help="pass lengths in device memory, as of a cache that fills; with pages this is always "
+        "so",
     )
     group.add_argument(
         "--cold",

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def count(n: int, noun: str, plural: str | None = None) -> str:
     """ "1 kernel", "2 kernels"; the plural is the noun with an s, or given."""
     return f"{n} {noun if n == 1 else plural or noun + 's'}"
+
+
+def choice(words: Sequence[str]) -> str:
+    """ ".png, .svg or .pdf": of two or more."""
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def size(n_bytes: int) -> str:
