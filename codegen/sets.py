@@ -31,7 +31,8 @@ PROGRESSION = (
     "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+opt_softmax",
 )
 
-# The same for SM90. Full attention has no longest_first, because all its tiles have one length.
+# Each row of SM90 has one strategy more than the row before. Full attention has no longest_first,
+# because all its tiles have one length.
 PROGRESSION_SM90 = (
     "stages_2",
     "stages_2+overlap",

@@ -184,7 +184,7 @@ enum flash_arch {
                                     batches of sequences with few queries and with many */
 };
 
-/** What a kernel computes. The values never change. */
+/** These numbers say what a kernel computes. They never change. */
 enum flash_op {
     FLASH_OP_FORWARD = 0 /**< O, and LSE where it is wanted */
 };

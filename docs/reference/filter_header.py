@@ -13,7 +13,7 @@ import sys
 MEMBER_COMMENT = re.compile(r"^( {4,})/\* (?=\S)")
 # A line of a comment whose text is indented by two columns or more.
 COLUMNS = re.compile(r"^ *\* {3,}\S")
-# What doxygen would print of such a line besides its text.
+# This is the part of such a line that doxygen would print besides its text.
 STAR = re.compile(r"^ *\* {2}")
 COMMENT_END = re.compile(r"\*/\s*$")
 

@@ -25,7 +25,8 @@ enum {
     /* A split has at least so many keys per packed row, so that partials are few beside keys. 8 are
      * 0.91 to 1.00 times as fast, 32 are 0.90 to 1.08 (B, "Some queries and many keys"). */
     SPLIT_ROW_KEYS = 16,
-    /* The same holds where a task has several blocks of B_r rows (B, same heading). */
+    /* A split has at least so many keys per packed row where a task has several blocks of B_r rows
+     * (B, same heading). */
     SPLIT_BLOCKS_KEYS = 8,
     /* Beyond SPLIT_ENOUGH splits, a split has at least so many keys, which is less work: 1.04 to
      * 1.08 of 256 at 32768 keys (A); 1024 and 2048 are 0.94 to 1.05 times as fast. */
@@ -53,9 +54,9 @@ enum {
     /* A task that reads K and V in place has at most so many rows; with more, packing pays. 12 rows
      * in place are 0.97 to 1.74 times as fast as packed (Zen 5, "More rows in place"). */
     FEW_ROWS = 12,
-    /* Where keys are split there may be more rows, since keys are many, and such a task may have
-     * several heads in the order of memory: of 16 bits, and of fp32. 16 rows are 1.2 to 1.7, 24
-     * rows 1.2 to 1.5 times as fast (Zen 5); 32 rows are 0.99 to 1.3 there and slower on B. */
+    /* A task of split keys, which are many, has at most so many rows, and may have several heads in
+     * the order of memory: of 16 bits, and of fp32. 16 rows are 1.2 to 1.7, 24 rows 1.2 to 1.5
+     * times as fast (Zen 5); 32 rows are 0.99 to 1.3 there and slower on B. */
     FEW_ROWS_SPLIT = 24,
     FEW_ROWS_SPLIT_FP32 = 16,
     /* A task of vectors has whole blocks of B_r rows, or a part that is a multiple of these rows,
@@ -144,14 +145,14 @@ enum {
     AVX512_STEP_BYTES = 8 * KIB,
     AVX512_BF16_STEP_BYTES = 8 * KIB,
     NEON_STEP_BYTES = 0,
-    /* Where a head has one row of 16 bits, steps are so many times as long: one row is through a
+    /* A step is so many times as long where a head has one row, of 16 bits: one row is through a
      * step sooner than several, and memory takes as long. 1.03 to 1.17 from memory with 1024 keys
      * and more, 0.99 to 1.06 from the caches (a Xeon with AMX, "Steps of single rows"). */
     SINGLE_ROW_STEP_FACTOR = 2,
-    /* Where a head has one row of fp32, a step has so many bytes, and nothing is prefetched. A
+    /* A step has so many bytes where a head has one row, of fp32, and nothing is prefetched. A
      * vector of K is multiplied once then: the processor looks far enough ahead for itself, and
-     * prefetching only costs. Rows of 16 bits lose by that where keys come from memory ("What did
-     * not pay"). 0: steps are like those of other rows. */
+     * prefetching only costs. Rows of 16 bits lose by that where keys come from memory ("Slower
+     * alternatives"). 0: steps are like those of other rows. */
     AVX512_SINGLE_ROW_STEP_BYTES = 32 * KIB,
     /* The heads of a step have at most so many bytes of O, in fp32, per byte of the step. O is
      * loaded and stored in each step, and a level 1 cache has to hold it beside two steps. Heads

@@ -26,10 +26,10 @@ static int64_t token_bytes(const tma_tensor_t *tensor) {
 
 sm90_paging_t paging_sm90(const flash_config_t *config, const flash_params_t *p,
                           int32_t unit_keys) {
-    const tma_tensor_t k = tma_tensor_k(config, p), v = tma_tensor_v(config, p);
-    const int32_t page_size = p->pages.page_size;
     if (!sm90_has_pages(config))
         return (sm90_paging_t){.box_keys = 0};
+    const tma_tensor_t k = tma_tensor_k(config, p), v = tma_tensor_v(config, p);
+    const int32_t page_size = p->pages.page_size;
     return (sm90_paging_t){.by_page_size = flash_divider(page_size),
                            .box_keys = box_keys(config, page_size, unit_keys),
                            .k_token_bytes = (uint32_t)token_bytes(&k),
@@ -41,13 +41,13 @@ int32_t paging_sm90_box_keys(const flash_config_t *config, const sm90_paging_t *
 }
 
 const char *paging_sm90_obstacle(const flash_config_t *config, const flash_params_t *p) {
-    const tma_tensor_t k = tma_tensor_k(config, p), v = tma_tensor_v(config, p);
     if (!sm90_has_pages(config))
         return NULL;
     if (p->pages.page_size == 0)
         return "SM90 kernels with paged read K and V in pages alone";
     if (p->pages.n_pages == 0)
         return "SM90 kernels with paged need a page at least";
+    const tma_tensor_t k = tma_tensor_k(config, p), v = tma_tensor_v(config, p);
     if (token_bytes(&k) > UINT32_MAX || token_bytes(&v) > UINT32_MAX)
         return "SM90 kernels with paged need tokens less than 2^32 bytes apart";
     return NULL;

@@ -8,7 +8,8 @@
 #include "cpu/amx/multiply.h"
 #include "cpu/amx/softmax.h"
 
-/* Some row of a strip sees `any`, all of its rows see `common`; either may be empty. */
+/* These are the keys that some row of a strip sees, and those that all of its rows see. Either
+ * range may be empty. */
 typedef struct strip_keys {
     flash_range_t any;
     flash_range_t common;
