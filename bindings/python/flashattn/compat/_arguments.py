@@ -65,3 +65,14 @@ def softmax_options(
 def contiguous_rows(tensor: Tensor | None) -> Tensor | None:
     """The tensor, or a copy where its innermost axis is not contiguous."""
     return tensor.contiguous() if tensor is not None and tensor.stride(-1) != 1 else tensor
+
+
+def lengths_of(name: str, lengths: Tensor | None, count: int) -> Tensor | None:
+    """The argument of this name, `count` contiguous int32 values. Raises ValueError for others."""
+    if lengths is None:
+        return None
+    if lengths.dtype != torch.int32 or lengths.shape != (count,):
+        raise ValueError(
+            f"{name} is {lengths.dtype} {tuple(lengths.shape)}, not torch.int32 ({count},)"
+        )
+    return lengths.contiguous()

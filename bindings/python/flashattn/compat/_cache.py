@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._arguments import contiguous_rows
+from ._arguments import lengths_of
 from ._tokens import Tokens
 
 
@@ -30,10 +30,12 @@ class Cache:
                 raise ValueError(f"{name} has {cache.ndim} axes, not 4: {tuple(cache.shape)}")
             if cache.stride(-1) != 1:
                 raise ValueError(f"{name} is not contiguous along its innermost axis")
+        if table is not None and (table.dtype != torch.int32 or table.ndim != 2):
+            shape = tuple(table.shape)
+            raise ValueError(f"the page table is {table.dtype} {shape}, not int32 [rows, pages]")
         self.k, self.v, self.batch = k, v, batch
-        self.table, self.rows = table, contiguous_rows(rows)
-        if table is not None and table.stride() != (table.shape[1], 1):
-            self.table = table.contiguous()
+        self.rows = lengths_of("cache_batch_idx", rows, batch)
+        self.table = table if table is None else table.contiguous()
         n_entries = 1 if table is None else table.shape[1]
         self.capacity = n_entries * k.shape[1]
 

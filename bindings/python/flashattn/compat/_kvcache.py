@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._arguments import contiguous_rows
+from ._arguments import lengths_of
 from ._cache import Cache
 from ._call import attend_padded, attend_ragged
 from ._rotary import Rotary
@@ -41,20 +41,38 @@ class New:
     cu_seqlens: Tensor | None = None
 
 
-def new_tokens(k: Tensor | None, v: Tensor | None, cu_seqlens: Tensor | None = None) -> New | None:
-    """What the arguments k and v stand for. Raises ValueError for one without the other."""
+def new_tokens(
+    k: Tensor | None, v: Tensor | None, cache: Cache, cu_seqlens: Tensor | None = None
+) -> New | None:
+    """What the arguments k, v and cu_seqlens_k_new stand for. Raises ValueError for tokens that are
+    not of the cache's kind."""
     if (k is None) != (v is None):
         raise ValueError("k is given without v, or v without k")
     if k is None and cu_seqlens is not None:
         raise ValueError("cu_seqlens_k_new is given without k and v")
-    return None if k is None else New(k, v, cu_seqlens)
+    if k is None:
+        return None
+    cu_seqlens = lengths_of("cu_seqlens_k_new", cu_seqlens, cache.batch + 1)
+    if k.shape[:-2] != v.shape[:-2]:
+        raise ValueError(f"k has shape {tuple(k.shape)}, and v {tuple(v.shape)}")
+    if cu_seqlens is None and (k.ndim != 4 or k.shape[0] != cache.batch):
+        raise ValueError(f"k has shape {tuple(k.shape)}, and q a batch of {cache.batch}")
+    for name, new, of in (("k", k, cache.k), ("v", v, cache.v)):
+        if new.dtype != of.dtype:
+            raise ValueError(f"{name} is {new.dtype}, and {name}_cache {of.dtype}")
+        if new.shape[-2:] != of.shape[-2:]:
+            raise ValueError(
+                f"{name} has heads and d_head {tuple(new.shape[-2:])}, and {name}_cache "
+                f"{tuple(of.shape[-2:])}"
+            )
+    return New(k, v, cu_seqlens)
 
 
-def lengths_of_cache(cache_seqlens: int | Tensor | None, batch: int, k: Tensor) -> Tensor | None:
-    """cache_seqlens as int32 [batch] on k's device. A single number is that of every sequence."""
+def lengths_of_cache(cache_seqlens: int | Tensor | None, cache: Cache) -> Tensor | None:
+    """cache_seqlens as int32 [batch]. A single number is that of every sequence."""
     if isinstance(cache_seqlens, int):
-        return torch.full((batch,), cache_seqlens, dtype=torch.int32, device=k.device)
-    return contiguous_rows(cache_seqlens)
+        return torch.full((cache.batch,), cache_seqlens, dtype=torch.int32, device=cache.k.device)
+    return lengths_of("cache_seqlens", cache_seqlens, cache.batch)
 
 
 def rotary_of(
@@ -106,7 +124,6 @@ def attend_cache(
         starts = lengths if rotary_seqlens is None else rotary_seqlens
         tokens = _tokens(new.k, new.cu_seqlens)
         k, v = (x.reshape(-1, *x.shape[-2:]) for x in (new.k, new.v))
-        _check_new(k, v, cache)
         if rotary is not None:
             k = rotary.rotate(k, starts.long()[tokens.sequence] + tokens.rank)
             queries = _rotated(queries, rotary, starts, is_ordered=_is_ordered(options))
@@ -159,16 +176,3 @@ def _rotated(queries: Queries, rotary: Rotary, starts: Tensor, is_ordered: bool)
     position = starts.long()[tokens.sequence] + (tokens.rank if is_ordered else 0)
     turned = rotary.rotate(q.reshape(-1, *q.shape[-2:]), position).view(q.shape)
     return Queries(turned, queries.cu_seqlens, queries.max_seqlen)
-
-
-def _check_new(k: Tensor, v: Tensor, cache: Cache) -> None:
-    for name, new, of in (("k", k, cache.k), ("v", v, cache.v)):
-        if new.dtype != of.dtype:
-            raise ValueError(f"{name} is {new.dtype}, and {name}_cache {of.dtype}")
-        if new.shape[-2:] != of.shape[-2:]:
-            raise ValueError(
-                f"{name} has heads and d_head {tuple(new.shape[-2:])}, and {name}_cache "
-                f"{tuple(of.shape[-2:])}"
-            )
-    if k.shape[0] != v.shape[0]:
-        raise ValueError(f"k has {k.shape[0]} tokens, and v {v.shape[0]}")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ._arguments import (
-    contiguous_rows,
+    lengths_of,
     refuse,
     refuse_dropout,
     refuse_gradients,
@@ -250,14 +250,14 @@ def flash_attn_with_kvcache(
         raise ValueError("cache_batch_idx is given with block_table: reorder the table's rows")
     queries = Queries(q)
     cache = Cache(k_cache, v_cache, block_table, cache_batch_idx, queries.batch)
-    new = new_tokens(k, v)
+    new = new_tokens(k, v, cache)
     out, lse = attend_cache(
         queries,
         cache,
         new=new,
         rotary=rotary_of(rotary_cos, rotary_sin, rotary_interleaved, new, cache),
-        lengths=lengths_of_cache(cache_seqlens, queries.batch, k_cache),
-        leftpad=contiguous_rows(cache_leftpad),
+        lengths=lengths_of_cache(cache_seqlens, cache),
+        leftpad=lengths_of("cache_leftpad", cache_leftpad, queries.batch),
         **softmax_options(softmax_scale, causal, window_size, softcap),
     )
     return (out, _with_positive_infinity(lse)) if return_softmax_lse else out

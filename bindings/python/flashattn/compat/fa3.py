@@ -17,6 +17,7 @@ import flashattn
 
 from ._arguments import (
     contiguous_rows,
+    lengths_of,
     refuse,
     refuse_chunks,
     refuse_gradients,
@@ -218,15 +219,15 @@ def flash_attn_with_kvcache(
     q, scales = decoded_query(q, k_cache, q_descale, k_descale, v_descale)
     queries = Queries(q, contiguous_rows(cu_seqlens_q), max_seqlen_q)
     cache = Cache(k_cache, v_cache, page_table, cache_batch_idx, queries.batch)
-    new = new_tokens(k, v, contiguous_rows(cu_seqlens_k_new))
+    new = new_tokens(k, v, cache, cu_seqlens_k_new)
     out, lse = attend_cache(
         queries,
         cache,
         new=new,
         rotary=rotary_of(rotary_cos, rotary_sin, rotary_interleaved, new, cache),
-        lengths=lengths_of_cache(cache_seqlens, queries.batch, k_cache),
-        leftpad=contiguous_rows(cache_leftpad),
-        rotary_seqlens=rotary_seqlens,
+        lengths=lengths_of_cache(cache_seqlens, cache),
+        leftpad=lengths_of("cache_leftpad", cache_leftpad, queries.batch),
+        rotary_seqlens=lengths_of("rotary_seqlens", rotary_seqlens, queries.batch),
         **softmax_options(softmax_scale, causal, window_size, softcap),
         **scales,
     )
