@@ -14,7 +14,7 @@ import flashattn.compat
 import pytest
 from subprocesses import run_python
 
-NAMES = ("flash_attn", "flash_attn_interface")
+NAMES = ("flash_attn", "flash_attn_interface", "flash_attn_3")
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) for name in NAMES), reason="flash-attn is installed"
 )
@@ -72,6 +72,9 @@ def test_flash_attn_interface() -> None:
 
     assert flash_attn_func is fa3.flash_attn_func
     assert get_scheduler_metadata is fa3.get_scheduler_metadata
+    again = importlib.import_module("flash_attn_3.flash_attn_interface")
+    assert again.flash_attn_with_kvcache is fa3.flash_attn_with_kvcache
+    assert sys.modules["flash_attn_3"].__version__ == "3.0.0"
     with pytest.raises(ModuleNotFoundError, match="No module named 'flash_attn'"):
         importlib.import_module("flash_attn")
 
@@ -81,7 +84,12 @@ def test_what_is_not_there_cannot_be_imported() -> None:
     flashattn.compat.install(fa3=True)
     with pytest.raises(ImportError, match="cannot import name 'flash_attn_unpadded_func'"):
         from flash_attn.flash_attn_interface import flash_attn_unpadded_func  # noqa: F401
-    for name in ("flash_attn.layers.rotary", "flash_attn.ops", "flash_attn.cute", "flash_attn_3"):
+    for name in (
+        "flash_attn.layers.rotary",
+        "flash_attn.ops",
+        "flash_attn.cute",
+        "flash_attn_3._C",
+    ):
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module(name)
     with pytest.raises(importlib.metadata.PackageNotFoundError):
@@ -90,13 +98,14 @@ def test_what_is_not_there_cannot_be_imported() -> None:
 
 def test_uninstall_takes_it_back() -> None:
     pytest.importorskip("torch")
-    flashattn.compat.install(fa3=True)
-    flashattn.compat.install(fa3=True)
-    importlib.import_module("flash_attn.bert_padding")
+    flashattn.compat.install(fa2=False, fa3=True)
     importlib.import_module("flash_attn_interface")
+    flashattn.compat.install()
+    importlib.import_module("flash_attn.bert_padding")
+    importlib.import_module("flash_attn_3.flash_attn_interface")
     flashattn.compat.uninstall()
     flashattn.compat.uninstall()
-    for name in (*NAMES, "flash_attn.bert_padding"):
+    for name in (*NAMES, "flash_attn.bert_padding", "flash_attn_3.flash_attn_interface"):
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module(name)
 

@@ -22,18 +22,26 @@ _FA2 = {
     "flash_attn.flash_attn_interface": f"{_HERE}.fa2",
     "flash_attn.bert_padding": f"{_HERE}.bert_padding",
 }
-_FA3 = {"flash_attn_interface": f"{_HERE}.fa3"}
+_FA3 = {
+    "flash_attn_interface": f"{_HERE}.fa3",
+    "flash_attn_3": f"{_HERE}.fa3",
+    "flash_attn_3.flash_attn_interface": f"{_HERE}.fa3",
+}
+_PACKAGES = {"flash_attn": "2.8.3", "flash_attn_3": "3.0.0"}  # with their versions
 
 
 def install(fa2: bool = True, fa3: bool = False) -> None:
     """Makes imports find this package's functions under flash-attn's names, where flash-attn is not
-    installed; what was installed here before is taken back first.
+    installed. A second call adds to what the first one made.
 
     fa2   flash_attn, flash_attn.flash_attn_interface, flash_attn.bert_padding
-    fa3   flash_attn_interface
+    fa3   flash_attn_interface, flash_attn_3.flash_attn_interface
     """
-    uninstall()
-    sys.meta_path.append(_Finder({**(_FA2 if fa2 else {}), **(_FA3 if fa3 else {})}))
+    finder = next((finder for finder in sys.meta_path if isinstance(finder, _Finder)), None)
+    if finder is None:
+        finder = _Finder()
+        sys.meta_path.append(finder)
+    finder.sources.update({**(_FA2 if fa2 else {}), **(_FA3 if fa3 else {})})
 
 
 def uninstall() -> None:
@@ -48,23 +56,23 @@ def uninstall() -> None:
 class _Finder(MetaPathFinder, Loader):
     """sources: names of modules to be found, and the modules whose public names they have."""
 
-    def __init__(self, sources: dict[str, str]) -> None:
-        self._sources = sources
+    def __init__(self) -> None:
+        self.sources: dict[str, str] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: Any = None
     ) -> ModuleSpec | None:
         parent = fullname.rpartition(".")[0]
-        if fullname not in self._sources or (parent and not _is_ours(sys.modules.get(parent))):
+        if fullname not in self.sources or (parent and not _is_ours(sys.modules.get(parent))):
             return None
-        return ModuleSpec(fullname, self, origin=_HERE, is_package=fullname == "flash_attn")
+        return ModuleSpec(fullname, self, origin=_HERE, is_package=fullname in _PACKAGES)
 
     def exec_module(self, module: ModuleType) -> None:
-        source = importlib.import_module(self._sources[module.__name__])
+        source = importlib.import_module(self.sources[module.__name__])
         names = {name: getattr(source, name) for name in source.__all__}
         vars(module).update(names, __all__=source.__all__, __doc__=source.__doc__)
-        if module.__name__ == "flash_attn":
-            module.__version__ = source.VERSION
+        if module.__name__ in _PACKAGES:
+            module.__version__ = _PACKAGES[module.__name__]
 
 
 def _is_ours(module: ModuleType | None) -> bool:

@@ -27,8 +27,6 @@ from ._cache import Cache
 from ._call import attend_padded, attend_ragged
 from ._kvcache import Queries, attend_cache, lengths_of_cache, new_tokens, rotary_of
 
-VERSION = "2.8.3"  # of flash_attn, whose functions these are
-
 Result = Union[Tensor, tuple[Tensor, Tensor, Tensor]]
 
 
