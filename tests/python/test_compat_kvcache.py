@@ -74,6 +74,16 @@ def test_sequences_that_share_a_row_of_the_table(cache: tuple) -> None:
     assert torch.equal(o[0], o[1]) and torch.equal(o[0], o[2])
 
 
+def test_tables_that_are_part_of_larger_ones(cache: tuple) -> None:
+    table = int32(2, 0, 9, 1, 2, 9, 0, 1, 9).view(3, 3)
+    parts = table[:, :2], table[:, :2].t().contiguous().t()  # the second is copied
+    found = [
+        fa2.flash_attn_with_kvcache(Q, *cache, cache_seqlens=20, block_table=part) for part in parts
+    ]
+    whole = fa2.flash_attn_with_kvcache(Q, *cache, cache_seqlens=20, block_table=table)
+    assert all(torch.equal(o, whole) for o in found)
+
+
 def test_new_tokens_of_padding_are_not_written(cache: tuple, new: tuple) -> None:
     before = [x.clone() for x in cache]
     k, v = (x.flatten(0, 1) for x in new)  # 6 tokens, of which sequences have 3
@@ -108,6 +118,8 @@ def test_new_tokens_without_room_change_nothing(cache: tuple, new: tuple) -> Non
     before = [x.clone() for x in cache]
     with pytest.raises(ValueError, match=r"cache_seqlens\[1\] is 15, and k has 2 new tokens"):
         fa2.flash_attn_with_kvcache(Q, *cache, *new, cache_seqlens=int32(3, 15, 0))
+    with pytest.raises(ValueError, match=r"cache_seqlens\[2\] is -1, and k has 2 new tokens"):
+        fa2.flash_attn_with_kvcache(Q, *cache, *new, cache_seqlens=int32(3, 5, -1))
     table = int32(0, 1, -1, 2, 1, 0).view(3, 2)
     with pytest.raises(ValueError, match=r"cache_seqlens\[1\] is 1, and k has 2 new tokens"):
         fa3.flash_attn_with_kvcache(Q, *cache, *new, cache_seqlens=1, page_table=table)
@@ -164,7 +176,7 @@ def test_wrong_arguments_are_named(cache: tuple, new: tuple) -> None:
         ({"cache_seqlens": torch.zeros(3, dtype=torch.int64)}, "cache_seqlens is torch.int64"),
         ({"cache_leftpad": int32(1)}, r"cache_leftpad is torch.int32 \(1,\)"),
         ({"cache_batch_idx": int32(1)}, "cache_batch_idx is torch.int32"),
-        ({"page_table": int32(1)}, r"the page table is torch.int32 \(1,\)"),
+        ({"page_table": int32(1)}, r"page_table is torch.int32 \(1,\)"),
     ):
         with pytest.raises(ValueError, match=message):
             call(Q, k_cache, v_cache, **arguments)

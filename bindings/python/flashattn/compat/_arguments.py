@@ -76,3 +76,16 @@ def lengths_of(name: str, lengths: Tensor | None, count: int) -> Tensor | None:
             f"{name} is {lengths.dtype} {tuple(lengths.shape)}, not torch.int32 ({count},)"
         )
     return lengths.contiguous()
+
+
+def page_table_of(name: str, table: Tensor | None) -> Tensor | None:
+    """The argument of this name, int32 [rows, pages], or a copy where rows overlap or are not
+    contiguous. Raises ValueError for others."""
+    if table is None:
+        return None
+    if table.dtype != torch.int32 or table.ndim != 2:
+        raise ValueError(
+            f"{name} is {table.dtype} {tuple(table.shape)}, not torch.int32 [rows, pages]"
+        )
+    is_usable = table.stride(1) == 1 and table.stride(0) >= table.shape[1]
+    return table if is_usable else table.contiguous()

@@ -17,7 +17,7 @@ class Cache:
 
     k, v      [entries, size, n_heads_kv, d_head]: an entry is a sequence's place in the cache, or a
               page where there is a table
-    table     [rows, pages] int32: the pages of a sequence, in order
+    table     [rows, pages] int32, from page_table_of(): the pages of a sequence, in order
     rows      [batch] int32: the row of the table, or the entry, of each sequence; None: b of
               sequence b
     """
@@ -30,12 +30,9 @@ class Cache:
                 raise ValueError(f"{name} has {cache.ndim} axes, not 4: {tuple(cache.shape)}")
             if cache.stride(-1) != 1:
                 raise ValueError(f"{name} is not contiguous along its innermost axis")
-        if table is not None and (table.dtype != torch.int32 or table.ndim != 2):
-            shape = tuple(table.shape)
-            raise ValueError(f"the page table is {table.dtype} {shape}, not int32 [rows, pages]")
         self.k, self.v, self.batch = k, v, batch
         self.rows = lengths_of("cache_batch_idx", rows, batch)
-        self.table = table if table is None else table.contiguous()
+        self.table = table
         n_entries = 1 if table is None else table.shape[1]
         self.capacity = n_entries * k.shape[1]
 
@@ -60,7 +57,8 @@ class Cache:
             return
         position = starts.long()[tokens.sequence] + tokens.rank
         entry, offset = self._place(tokens.sequence, position)
-        has_room = (position < self.capacity) & (entry >= 0) & (entry < self.k.shape[0])
+        has_room = (position >= 0) & (position < self.capacity)
+        has_room &= (entry >= 0) & (entry < self.k.shape[0])
         if position.device.type == "cpu":
             self._check_room(tokens, starts, has_room)
         # Every token must be written somewhere, since the number of those to keep is not known
@@ -75,9 +73,9 @@ class Cache:
             cache.index_put_(at, torch.where(kept.any(), new[row], cache[at]))
 
     def _place(self, sequence: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """(entry, offset) of the token at a position of a sequence. Positions beyond the capacity
-        count as the last."""
-        position = position.clamp(max=self.capacity - 1)
+        """(entry, offset) of the token at a position of a sequence. Positions beyond the
+        capacity count as the last one."""
+        position = position.clamp(0, self.capacity - 1)
         row = sequence if self.rows is None else self.rows.long()[sequence]
         if self.table is None:
             return row, position

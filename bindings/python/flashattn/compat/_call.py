@@ -1,5 +1,5 @@
-"""Calls of the binding with what flash-attn allows and the binding does not: padding behind a
-ragged batch, rows of any stride, and e4m3 queries."""
+"""Calls of the binding with what flash-attn allows and the binding does not: an innermost axis that
+is not contiguous, and rows behind a ragged batch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from torch import Tensor
 import flashattn
 
 from ._arguments import contiguous_rows
-
-_E4M3 = torch.float8_e4m3fn
 
 
 def attend_padded(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
@@ -39,6 +37,8 @@ def attend_ragged(
     """
     q, k, v = map(contiguous_rows, (q, k, v))
     cu_seqlens_q, cu_seqlens_k = map(contiguous_rows, (cu_seqlens_q, cu_seqlens_k))
+    if options.get("page_table") is None:
+        max_seqlen_k = _longest(k, cu_seqlens_k, max_seqlen_k)
     options.update(
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
@@ -46,8 +46,6 @@ def attend_ragged(
         max_seqlen_k=max_seqlen_k,
         return_lse=True,
     )
-    if options.get("page_table") is None:
-        options["max_seqlen_k"] = _longest(k, cu_seqlens_k, max_seqlen_k)
     used = q.shape[0]
     if cu_seqlens_q is not None and cu_seqlens_q.device.type == "cpu":
         used = min(used, int(cu_seqlens_q[-1]))
@@ -64,29 +62,3 @@ def _longest(tensor: Tensor, cu_seqlens: Tensor | None, longest: int | None) -> 
     if cu_seqlens is None:
         return None
     return tensor.shape[0] if longest is None else int(longest)
-
-
-def decoded_query(
-    q: Tensor,
-    k: Tensor,
-    q_descale: Tensor | None,
-    k_descale: Tensor | None,
-    v_descale: Tensor | None,
-) -> tuple[Tensor, dict[str, Tensor | None]]:
-    """q in a type that the library takes, and the binding's keywords for the scales.
-
-    q of e4m3 becomes bfloat16, which holds its values exactly; its scale, [batch, n_heads_kv] as
-    that of k, multiplies that of k, since scores are products of both. Without e4m3 in k the scales
-    count for nothing, as in FlashAttention-3.
-    """
-    if k.dtype != _E4M3:
-        if q.dtype == _E4M3:
-            raise ValueError(f"q is {q.dtype}, and k {k.dtype}: k and v must be {_E4M3} too")
-        return q, {}
-    if q.dtype == _E4M3:
-        q = q.to(torch.bfloat16)
-        if q_descale is not None:
-            k_descale = q_descale if k_descale is None else q_descale * k_descale
-    elif q_descale is not None:
-        raise ValueError(f"q_descale is given, and q is {q.dtype}, which has no scale")
-    return q, {"k_descale": k_descale, "v_descale": v_descale}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ._arguments import (
     lengths_of,
+    page_table_of,
     refuse,
     refuse_dropout,
     refuse_gradients,
@@ -127,8 +128,8 @@ def flash_attn_varlen_func(
     refuse_other_v(k, v)
     options = softmax_options(softmax_scale, causal, window_size, softcap)
     if block_table is not None:
-        cache = Cache(k, v, block_table, None, len(cu_seqlens_q) - 1)
-        options.update(page_table=cache.table, seqused_k=cu_seqlens_k.diff())
+        options["page_table"] = page_table_of("block_table", block_table)
+        options["seqused_k"] = cu_seqlens_k.diff()
         cu_seqlens_k = None
     found = attend_ragged(
         q,
@@ -247,7 +248,8 @@ def flash_attn_with_kvcache(
     if block_table is not None and cache_batch_idx is not None:
         raise ValueError("cache_batch_idx is given with block_table: reorder the table's rows")
     queries = Queries(q)
-    cache = Cache(k_cache, v_cache, block_table, cache_batch_idx, queries.batch)
+    table = page_table_of("block_table", block_table)
+    cache = Cache(k_cache, v_cache, table, cache_batch_idx, queries.batch)
     new = new_tokens(k, v, cache)
     out, lse = attend_cache(
         queries,

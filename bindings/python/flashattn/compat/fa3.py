@@ -18,6 +18,7 @@ import flashattn
 from ._arguments import (
     contiguous_rows,
     lengths_of,
+    page_table_of,
     refuse,
     refuse_chunks,
     refuse_gradients,
@@ -25,8 +26,9 @@ from ._arguments import (
     softmax_options,
 )
 from ._cache import Cache
-from ._call import attend_padded, attend_ragged, decoded_query
+from ._call import attend_padded, attend_ragged
 from ._kvcache import Queries, attend_cache, lengths_of_cache, new_tokens, rotary_of
+from ._scales import decoded_query
 
 
 def flash_attn_func(
@@ -218,7 +220,8 @@ def flash_attn_with_kvcache(
     refuse_other_v(k_cache, v_cache)
     q, scales = decoded_query(q, k_cache, q_descale, k_descale, v_descale)
     queries = Queries(q, contiguous_rows(cu_seqlens_q), max_seqlen_q)
-    cache = Cache(k_cache, v_cache, page_table, cache_batch_idx, queries.batch)
+    table = page_table_of("page_table", page_table)
+    cache = Cache(k_cache, v_cache, table, cache_batch_idx, queries.batch)
     new = new_tokens(k, v, cache, cu_seqlens_k_new)
     out, lse = attend_cache(
         queries,
