@@ -26,6 +26,7 @@ _FA3 = {
     "flash_attn_interface": f"{_HERE}.fa3",
     "flash_attn_3": f"{_HERE}.fa3",
     "flash_attn_3.flash_attn_interface": f"{_HERE}.fa3",
+    "flash_attn_3._C": f"{_HERE}._fa3_ops",
 }
 _PACKAGES = {"flash_attn": "2.8.3", "flash_attn_3": "3.0.0"}  # with their versions
 
@@ -35,7 +36,8 @@ def install(fa2: bool = True, fa3: bool = False) -> None:
     installed. A second call adds to what the first one made.
 
     fa2   flash_attn, flash_attn.flash_attn_interface, flash_attn.bert_padding
-    fa3   flash_attn_interface, flash_attn_3.flash_attn_interface
+    fa3   flash_attn_interface, flash_attn_3.flash_attn_interface, and flash_attn_3._C, whose import
+          defines torch.ops.flash_attn_3.fwd
     """
     finder = next((finder for finder in sys.meta_path if isinstance(finder, _Finder)), None)
     if finder is None:
@@ -45,8 +47,8 @@ def install(fa2: bool = True, fa3: bool = False) -> None:
 
 
 def uninstall() -> None:
-    """Takes back install(): later imports of these names fail, or find another installation.
-    Functions that were imported before go on working."""
+    """Takes back install(): later imports of these names fail, or find another installation. What
+    was imported before goes on working, and torch.ops.flash_attn_3.fwd, once defined, stays."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     for name in (*_FA2, *_FA3):
         if _is_ours(sys.modules.get(name)):
