@@ -1,5 +1,5 @@
 """What flash_attn_with_kvcache must do, in plain numpy: the cache after new tokens were written to
-it, and the problem of attention that remains. Import it after pytest.importorskip("torch")."""
+it, and the problem of attention that remains."""
 
 from __future__ import annotations
 

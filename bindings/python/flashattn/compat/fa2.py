@@ -10,7 +10,7 @@ alibi_slopes, and tensors that require a gradient raise NotImplementedError.
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Union
 
 import torch
 from torch import Tensor
@@ -269,7 +269,7 @@ def _refuse(dropout_p: float, alibi_slopes: Tensor | None, **tensors: Tensor) ->
     refuse_gradients(**tensors)
 
 
-def _unpacked(name: str, packed: Tensor, n_parts: int, n_axes: int) -> tuple[Any, ...]:
+def _unpacked(name: str, packed: Tensor, n_parts: int, n_axes: int) -> tuple[Tensor, ...]:
     """The parts of a packed tensor, which are beside each other along its third axis from the
     end."""
     if packed.ndim != n_axes or packed.shape[-3] != n_parts:
