@@ -40,17 +40,17 @@ class CacheCase:
         """Returns tokens of sequence b behind those of its cache, in their type."""
         if self.cos is None:
             return x
-        start = (self.rotary_seqlens or self.lengths)[b]
-        found = x.astype(np.float64)
         n_pairs = self.cos.shape[1]
-        for i in range(len(x)):
+        first = np.arange(n_pairs) * (2 if self.interleaved else 1)
+        second = first + (1 if self.interleaved else n_pairs)
+        found = x.copy()
+        start = (self.rotary_seqlens or self.lengths)[b]
+        for i, token in enumerate(x.astype(np.float32)):
             at = start if same_position else start + i
-            for pair in range(n_pairs):
-                two = [2 * pair, 2 * pair + 1] if self.interleaved else [pair, pair + n_pairs]
-                cos, sin = (float(table[at, pair]) for table in (self.cos, self.sin))
-                turn = np.array([[cos, -sin], [sin, cos]])
-                found[i][:, two] = x[i][:, two].astype(np.float64) @ turn.T
-        return found.astype(x.dtype)
+            cos, sin = (table[at].astype(np.float32) for table in (self.cos, self.sin))
+            found[i][:, first] = token[:, first] * cos - token[:, second] * sin
+            found[i][:, second] = token[:, first] * sin + token[:, second] * cos
+        return found
 
     def caches_after(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns K and V with the new tokens."""
