@@ -1,0 +1,87 @@
+"""Where K and V lie, and where attention runs: numpy's arrays in fp32 on the CPU, torch's tensors in
+fp16 on a CUDA device. (CUDA kernels are for 16 bits.)
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any, Protocol
+
+import flashattn
+import numpy as np
+
+
+class Arrays(Protocol):
+    name: str
+    tolerance: float  # of the model's logits
+
+    def empty(self, shape: tuple[int, ...]) -> Any: ...
+
+    def put(self, x: np.ndarray) -> Any:
+        """x as an array of this kind; floats are rounded to its type."""
+
+    def get(self, x: Any) -> np.ndarray:
+        """x in numpy, in fp32."""
+
+    def wait(self) -> None:
+        """Returns when the calls so far are done."""
+
+
+class HostArrays:
+    name = "fp32 on the CPU"
+    tolerance = 1e-2
+
+    def empty(self, shape: tuple[int, ...]) -> np.ndarray:
+        return np.empty(shape, np.float32)
+
+    def put(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def get(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def wait(self) -> None:
+        pass
+
+
+class TorchArrays:
+    tolerance = 0.5
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.torch = torch
+        self.device = device
+        self.name = f"fp16 on {device}"
+
+    def empty(self, shape: tuple[int, ...]) -> Any:
+        return self.torch.empty(shape, dtype=self.torch.float16, device=self.device)
+
+    def put(self, x: np.ndarray) -> Any:
+        tensor = self.torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
+        return tensor.half() if tensor.is_floating_point() else tensor
+
+    def get(self, x: Any) -> np.ndarray:
+        return x.float().cpu().numpy()
+
+    def wait(self) -> None:
+        if self.device != "cpu":
+            self.torch.cuda.synchronize()
+
+
+def why_no_gpu() -> str | None:
+    """Why attention cannot run on a GPU here; None: it can."""
+    devices = flashattn.cuda_devices()
+    if not devices:
+        return "none that libflashattn can use"
+    if not importlib.util.find_spec("torch"):
+        return f"{devices[0].name} is not used: it needs torch, whose tensors hold its memory"
+    import torch
+
+    if not torch.cuda.is_available():
+        return f"{devices[0].name} is not used: this torch is without CUDA"
+    return None
+
+
+def preferred_arrays() -> Arrays:
+    return HostArrays() if why_no_gpu() else TorchArrays("cuda")
