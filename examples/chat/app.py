@@ -19,9 +19,9 @@ from .compare import compare
 from .dialogue import end_of_turn, question
 from .generate import Answer, generate
 from .llama import Llama, Sizes
-from .times import implementations, time_prompt, time_token
+from .times import implementations, time_prompt, time_token, use_one_thread
 
-PROMPT = "Why is the sky blue?"
+PROMPT = "What is attention in a neural network? Answer briefly."
 LENGTHS = [512, 1024, 2048, 4096]
 
 
@@ -33,7 +33,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("prompt", nargs="*", default=[PROMPT], help=f"default: {PROMPT}")
     parser.add_argument(
-        "--tokens", type=int, default=96, help="of the answer, at most (default %(default)s)"
+        "--tokens", type=int, default=128, help="of the answer, at most (default %(default)s)"
     )
     parser.add_argument(
         "--lengths",
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prompt = " ".join(options.prompt)
     try:
         model, tokenizer = load_model(options.model)
-        prompt_ids = tokenize(tokenizer, prompt, model.sizes.context - options.tokens)
+        prompt_ids = tokenize(tokenizer, prompt, model.sizes.context, options.tokens)
     except (ModelError, PromptError) as error:
         print(f"chat: {error}", file=sys.stderr)
         return 2
@@ -77,12 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if agrees else 1
 
 
-def tokenize(tokenizer: Tokenizer, prompt: str, longest: int) -> list[int]:
+def tokenize(tokenizer: Tokenizer, prompt: str, context: int, max_tokens: int) -> list[int]:
     ids = question(tokenizer, prompt)
-    if len(ids) > longest:
+    if len(ids) + max_tokens > context:
         raise PromptError(
-            f"the prompt has {len(ids)} tokens; with the answer's, {longest} fit into the "
-            "model's context"
+            f"the prompt has {len(ids)} tokens; beside an answer of {max_tokens} only "
+            f"{max(context - max_tokens, 0)} fit into the model's context of {context}"
         )
     return ids
 
@@ -99,6 +99,7 @@ def speak(
 
 
 def time_attention(sizes: Sizes, arrays: Arrays, lengths: Sequence[int]) -> None:
+    use_one_thread()
     found = implementations(arrays)
     report.print_times_header([i.name for i in found], sizes)
     for length in lengths:

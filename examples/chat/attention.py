@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import flashattn
 import numpy as np
 
@@ -14,8 +12,8 @@ PAGE_SIZE = 16  # tokens
 
 
 class FlashAttention:
-    """libflashattn's attention over one dialogue, whose K and V it keeps in pages. A page of a layer
-    is [PAGE_SIZE, n_heads_kv, d_head]; the layers share the page table."""
+    """libflashattn's attention over one dialogue, whose K and V it keeps in pages. A page of a
+    layer is [PAGE_SIZE, n_heads_kv, d_head]; the layers share the page table."""
 
     def __init__(self, sizes: Sizes, capacity: int, arrays: Arrays) -> None:
         """capacity: the largest number of tokens of the dialogue."""

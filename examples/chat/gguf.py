@@ -1,5 +1,5 @@
-"""Reads GGUF, the file format of llama.cpp: key-value pairs, and tensors of the types F32, F16, Q4_1
-and Q8_0, which become float32. (docs/gguf.md of https://github.com/ggml-org/ggml describes it.)
+"""Reads GGUF, the file format of llama.cpp: key-value pairs, and tensors of the types F32, F16,
+Q4_1 and Q8_0, which become float32. (https://github.com/ggml-org/ggml, docs/gguf.md)
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# (layer, q, k, v) -> o: q and o [tokens, n_heads, d_head], k and v [tokens, n_heads_kv, d_head], all
-# of new tokens alone; causal, softmax scale 1 / sqrt(d_head). What came before is in a cache, if
-# the implementation has one.
+# (layer, q, k, v) -> o: q and o [tokens, n_heads, d_head], k and v [tokens, n_heads_kv, d_head],
+# all of new tokens alone; causal, softmax scale 1 / sqrt(d_head). What came before is in a cache,
+# if the implementation has one.
 Attention = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 

@@ -30,9 +30,7 @@ class Implementation:
 
 
 def implementations(arrays: Arrays) -> list[Implementation]:
-    """All that this machine can run; the library's first, with arrays of that kind. Gives each one
-    thread from now on; numpy had no more before."""
-    flashattn.set_num_threads(1)
+    """All that this machine can run; the library's first, with arrays of that kind."""
     host = HostArrays()
     found = [
         Implementation("flashattn", flash_attention, arrays.put, arrays.wait),
@@ -41,6 +39,16 @@ def implementations(arrays: Arrays) -> list[Implementation]:
     if torch_works():
         found.append(Implementation("torch", torch_attention, torch_heads, host.wait))
     return found
+
+
+def use_one_thread() -> None:
+    """For a comparison that is fair, and steady on a processor with other work. (numpy has one
+    thread from the start.)"""
+    flashattn.set_num_threads(1)
+    if torch_works():
+        import torch
+
+        torch.set_num_threads(1)
 
 
 def flash_attention(q: Any, k: Any, v: Any) -> Any:
@@ -65,9 +73,6 @@ def torch_attention(q: Any, k: Any, v: Any) -> Any:
 def torch_works() -> bool:
     """Whether torch is installed, takes the arrays of this numpy, and knows GQA."""
     try:
-        import torch
-
-        torch.set_num_threads(1)
         torch_attention(*[torch_heads(np.zeros((1, 1, 8), np.float32))] * 3)
     except (ImportError, OSError, RuntimeError, TypeError):
         return False
