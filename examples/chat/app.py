@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from demo_support import print_progress, show_lines_at_once
 from tokenizers import Tokenizer
 
 from . import report
@@ -58,8 +59,8 @@ class PromptError(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 when the answer deviates too far, 2 when the demo cannot run."""
     options = parse_arguments(arguments)
-    report.show_lines_at_once()
-    report.print_progress("reading the model")
+    show_lines_at_once()
+    print_progress("reading the model")
     prompt = " ".join(options.prompt)
     try:
         model, tokenizer = load_model(options.model)
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report.print_header(model.sizes, arrays)
     report.print_prompt(prompt)
     answer = speak(model, tokenizer, arrays, prompt_ids, options.tokens)
-    report.print_progress("computing the same with float64 attention")
+    print_progress("computing the same with float64 attention")
     agrees = report.print_comparison(compare(model, answer), arrays.tolerance)
     time_attention(model.sizes, arrays, options.lengths)
     return 0 if agrees else 1

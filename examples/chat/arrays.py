@@ -4,11 +4,10 @@ torch in fp16 on a CUDA device, whose kernels are for 16 bits.
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any, Protocol
 
-import flashattn
 import numpy as np
+from demo_support import why_no_gpu
 
 
 class Arrays(Protocol):
@@ -67,20 +66,6 @@ class TorchArrays:
     def wait(self) -> None:
         if self.device != "cpu":
             self.torch.cuda.synchronize()
-
-
-def why_no_gpu() -> str | None:
-    """Why attention cannot run on a GPU here; None: it can."""
-    devices = flashattn.cuda_devices()
-    if not devices:
-        return "none that libflashattn can use"
-    if not importlib.util.find_spec("torch"):
-        return f"{devices[0].name} is not used: it needs torch, whose tensors hold its memory"
-    import torch
-
-    if not torch.cuda.is_available():
-        return f"{devices[0].name} is not used: this torch is without CUDA"
-    return None
 
 
 def preferred_arrays() -> Arrays:

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Sequence
 
 import flashattn
+from demo_support import cpu_text, why_no_gpu
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
-from .arrays import Arrays, why_no_gpu
+from .arrays import Arrays
 from .attention import PAGE_SIZE
 from .compare import Comparison
 from .generate import Answer
 from .llama import Sizes
 
 
-def show_lines_at_once() -> None:
-    """Also where the output is a pipe or a file, beside the progress on standard error."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)
-
-
-def print_progress(step: str) -> None:
-    print(f"... {step}", file=sys.stderr, flush=True)
-
-
 def print_header(sizes: Sizes, arrays: Arrays) -> None:
-    cpu = flashattn.device_info()
     print(
         f"model   SmolLM2-135M-Instruct: {sizes.n_layers} layers, {sizes.n_heads} query and "
         f"{sizes.n_heads_kv} K/V heads of {sizes.d_head}\n"
-        f"device  {cpu.name}, {cpu.n_threads} {'thread' if cpu.n_threads == 1 else 'threads'}\n"
+        f"device  {cpu_text()}\n"
         f"gpu     {why_no_gpu() or f'{flashattn.cuda_devices()[0].name}: attention runs there'}\n"
         f"cache   pages of {PAGE_SIZE} tokens, {arrays.name}"
     )
