@@ -102,7 +102,7 @@ def speak(
 def time_attention(sizes: Sizes, arrays: Arrays, lengths: Sequence[int]) -> None:
     use_one_thread()
     found = implementations(arrays)
-    report.print_times_header([i.name for i in found], sizes)
+    report.print_times_header([i.name for i in found])
     for length in lengths:
         prompt = [time_prompt(i, sizes, length) for i in found]
         token = [time_token(i, sizes, length) for i in found]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import flashattn
 import numpy as np
 
@@ -34,8 +36,9 @@ class FlashAttention:
         for i in range(-(-first // PAGE_SIZE), -(-self.length // PAGE_SIZE)):
             self._table[0, i] = self._free.pop()
         positions = np.arange(first, self.length)
+        pages = self._table[0, positions // PAGE_SIZE].astype(np.int64)
         put = self.arrays.put
-        self._slots = put(self._table[0, positions // PAGE_SIZE]), put(positions % PAGE_SIZE)
+        self._slots = put(pages), put(positions % PAGE_SIZE)
         self._lengths = {
             "page_table": put(self._table),
             "seqused_k": put(np.array([self.length], np.int32)),
@@ -56,9 +59,7 @@ class FlashAttention:
         return flashattn.select_config(q, self._k[0], self._v[0], causal=True, **self._lengths)
 
 
-def reference_attention(
-    layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray
-) -> np.ndarray:
+def reference_attention(layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     """The textbook's attention in float64, without a cache: for all tokens at once."""
     o = numpy_attention(*(x.astype(np.float64) for x in (q, k, v)))
     return o.astype(np.float32)
@@ -69,15 +70,22 @@ def numpy_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     q and o [seqlen_q, n_heads, d_head], k and v [seqlen_k, n_heads_kv, d_head]. In place where
     numpy can: it is also the baseline, and should not be slower than it must."""
     group = q.shape[1] // k.shape[1]
-    mask = np.triu(np.full((len(q), len(k)), -np.inf, q.dtype), k=1 + len(k) - len(q))
     o = np.empty(q.shape, q.dtype)
     for head in range(k.shape[1]):
         queries = slice(head * group, (head + 1) * group)
         scores = q[:, queries].transpose(1, 0, 2) @ k[:, head].T
         scores *= q.dtype.type(q.shape[-1] ** -0.5)
-        scores += mask
+        if len(q) > 1:
+            scores += causal_mask(len(q), len(k), q.dtype)
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
         sums = scores.sum(axis=-1, keepdims=True)
         o[:, queries] = ((scores @ v[:, head]) / sums).transpose(1, 0, 2)
     return o
+
+
+@lru_cache(maxsize=1)  # for all layers
+def causal_mask(seqlen_q: int, seqlen_k: int, dtype: np.dtype) -> np.ndarray:
+    """What is added to scores: 0, or -infinity for keys after the query's own. The last query's is
+    the last key."""
+    return np.triu(np.full((seqlen_q, seqlen_k), -np.inf, dtype), k=1 + seqlen_k - seqlen_q)

@@ -51,6 +51,8 @@ def read_sizes(file: Gguf) -> Sizes:
     values = file.values
     if values["general.architecture"] != "llama":
         raise GgufError(f"its architecture is {values['general.architecture']}, not llama")
+    if "output.weight" in file.tensors:
+        raise GgufError("it has output.weight, where the last layer is to be the embedding's")
     n_heads = values["llama.attention.head_count"]
     return Sizes(
         n_layers=values["llama.block_count"],

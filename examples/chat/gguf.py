@@ -86,7 +86,11 @@ class Cursor:
         return taken
 
     def scalars(self, codes: str) -> tuple:
-        return struct.unpack(f"<{codes}", self.take(struct.calcsize(f"<{codes}")))
+        try:
+            size = struct.calcsize(f"<{codes}")
+        except struct.error as error:  # more than any memory
+            raise GgufError(f"the header cannot have {codes}: {error}") from error
+        return struct.unpack(f"<{codes}", self.take(size))
 
     def scalar(self, code: str) -> Any:
         return self.scalars(code)[0]
@@ -110,7 +114,7 @@ class Cursor:
 
 
 class Gguf:
-    """An open file: `values` are its key-value pairs. Tensors are read when they are asked for."""
+    """An open file: `values` are its key-value pairs, `tensors` tells where each tensor lies."""
 
     def __init__(self, path: Path) -> None:
         self._data = np.memmap(path, np.uint8, "r")
@@ -126,15 +130,15 @@ class Gguf:
         for _ in range(n_values):
             key = cursor.string()
             self.values[key] = cursor.value(cursor.scalar("I"))
-        self._tensors = dict(read_tensor(cursor) for _ in range(n_tensors))
+        self.tensors = dict(read_tensor(cursor) for _ in range(n_tensors))
         alignment = self.values.get("general.alignment", ALIGNMENT)
         self._begin = -(-cursor.offset // alignment) * alignment
 
     def tensor(self, name: str) -> np.ndarray:
         """The tensor in float32: a new array."""
-        if name not in self._tensors:
+        if name not in self.tensors:
             raise GgufError(f"it has no tensor {name}")
-        tensor = self._tensors[name]
+        tensor = self.tensors[name]
         if tensor.type_id not in TENSOR_TYPES:
             raise GgufError(f"{name} has type {tensor.type_id}; {sorted(TENSOR_TYPES)} are read")
         stored = TENSOR_TYPES[tensor.type_id]

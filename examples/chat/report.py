@@ -71,13 +71,14 @@ def print_comparison(comparison: Comparison, tolerance: float) -> bool:
     return agrees
 
 
-def print_times_header(names: Sequence[str], sizes: Sizes) -> None:
+def print_times_header(names: Sequence[str]) -> None:
     print(
-        f"\nAttention of one layer ({sizes.n_heads} query and {sizes.n_heads_kv} K/V heads of "
-        f"{sizes.d_head}): the best time in ms, and its ratio to flashattn's:"
+        "\nAttention of one layer: best times in ms, and their ratios to flashattn's. On the CPU "
+        "each\nhas one thread:"
     )
     width = time_width(names)
-    print(f"{'':8}{'a prompt, all tokens':^{width}}  {'a new token, the others cached':^{width}}")
+    titles = f"{'a prompt, all tokens':>{width}}  {'a new token, the others cached':>{width}}"
+    print(f"{'':8}{titles}")
     columns = "".join(f"{name:>{10 if name == names[0] else 16}}" for name in names)
     print(f"{'tokens':8}{columns}  {columns}")
 

@@ -103,6 +103,21 @@ def test_damaged_model_is_one_line(damage, tmp_path):
         load_model(victim)
 
 
+@pytest.mark.parametrize(
+    "architecture, tensors, reason",
+    [
+        ("gemma", {}, "architecture is gemma"),
+        ("llama", {"output.weight": ((1,), 0, bytes(4))}, "it has output.weight"),
+        ("llama", {}, "no value 'llama.attention.head_count'"),
+    ],
+)
+def test_another_model_is_refused(architecture, tensors, reason, tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_file({"general.architecture": architecture}, tensors))
+    with pytest.raises(ModelError, match=reason):
+        load_model(path)
+
+
 def test_the_program_refuses_what_it_cannot_do(tmp_path):
     assert_refusal(run_demo("chat", "--model", str(tmp_path / "none.gguf")), str(tmp_path))
     assert_refusal(run_demo("chat", "Why?", "--tokens", "8180"), "12 fit into", "8192")

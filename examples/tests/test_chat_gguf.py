@@ -76,6 +76,8 @@ def test_other_files_are_refused(tmp_path):
         Gguf(write(tmp_path, b"PK\3\4" + bytes(100)))
     with pytest.raises(GgufError, match="version 1;"):
         Gguf(write(tmp_path, b"GGUF" + struct.pack("<I", 1) + bytes(100)))
+    begin = b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k"
     with pytest.raises(GgufError, match="unknown type 77"):
-        data = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"k"
-        Gguf(write(tmp_path, data + struct.pack("<I", 77)))
+        Gguf(write(tmp_path, begin + struct.pack("<I", 77)))
+    with pytest.raises(GgufError, match="the header cannot have 9223372036854775807q"):
+        Gguf(write(tmp_path, begin + struct.pack("<IIQ", 9, 11, 2**63 - 1)))
