@@ -54,7 +54,7 @@ if(NOT FLASH_CUDA STREQUAL OFF)
             set(_reason "nvcc ${CMAKE_CUDA_COMPILER_VERSION} is older than ${_minimum_nvcc}")
         else()
             set(FLASH_CUDA_FAMILIES ${FLASH_FAMILIES_CUDA})
-            # Launch stubs use the C++ runtime; the library takes its part of it along.
+            # The options of flash_add_cuda_family() leave nothing for the C++ runtime to do.
             list(REMOVE_ITEM CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES stdc++ gcc_s)
         endif()
     else()
@@ -132,6 +132,9 @@ function(flash_add_cuda_family family)
         CUDA_RUNTIME_LIBRARY Static
         POSITION_INDEPENDENT_CODE ON)
     target_include_directories(flashattn_${family} PRIVATE include kernels)
-    target_compile_options(flashattn_${family} PRIVATE
-        -std=c++20 --compress-mode=size -Xcompiler=-Wall,-Wextra)
+    # The host code of these files registers kernels, and has a function for each that is never
+    # called, since the library launches kernels by their addresses. Without exceptions, and without
+    # guards of that function's static variable, it needs no C++ runtime.
+    target_compile_options(flashattn_${family} PRIVATE -std=c++20 --compress-mode=size
+        -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics)
 endfunction()

@@ -135,6 +135,16 @@ step_wheel() {
         build/wheel/site/flashattn/libflashattn.so
     (cd build/wheel && PYTHONPATH=$PWD/site "$PYTHON" -m flashattn info &&
         PYTHONPATH=$PWD/site "$PYTHON" site/bin/flashattn --version)
+    check_portable_wheel
+}
+
+# Makes the wheel of ./dev wheel with a few kernels, and checks these.
+check_portable_wheel() {
+    build_portable_wheel build/wheel/portable -DFLASH_CUDA=OFF \
+        -DFLASH_KERNELS='ship arch=REFERENCE'
+    "$PYTHON" -m pip install --quiet --no-deps --target build/wheel/portable/site \
+        build/wheel/portable/*-manylinux*.whl
+    (cd build/wheel && PYTHONPATH=$PWD/portable/site "$PYTHON" -m flashattn check)
 }
 
 # Makes an object that git can archive of the working tree, with files that git does not know yet.
