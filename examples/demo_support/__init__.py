@@ -9,7 +9,7 @@ import io
 import sys
 from pathlib import Path
 
-EXAMPLES = Path(__file__).resolve().parent
+EXAMPLES = Path(__file__).resolve().parents[1]
 
 
 def cure(error: ImportError, demo: str) -> str:
