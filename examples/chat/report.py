@@ -77,7 +77,7 @@ def print_times_header(names: Sequence[str]) -> None:
         "each\nhas one thread:"
     )
     width = time_width(names)
-    titles = f"{'a prompt, all tokens':>{width}}  {'a new token, the others cached':>{width}}"
+    titles = f"{'a whole prompt':>{width}}  {'a token over a cache':>{width}}"
     print(f"{'':8}{titles}")
     columns = "".join(f"{name:>{10 if name == names[0] else 16}}" for name in names)
     print(f"{'tokens':8}{columns}  {columns}")
