@@ -19,20 +19,11 @@ from ..compat import fa2
 from ._attention import attention
 from ._masks import mask_of
 
-DEFAULT_NAME = "flashattn"
 _LOADER = "_lazy_imports"
 _names: set[str] = set()
 
 
-def register(name: str = DEFAULT_NAME) -> None:
-    """Lets models be loaded with attn_implementation=name, and switched by
-    model.set_attn_implementation(name). A second call with the same name changes nothing.
-
-    name   letters, digits, "_", "-" and ".". Continuous batching needs one that contains "flash"
-
-    Raises ValueError for a name that is taken or has other characters, and NotImplementedError for
-    one with "flash" where this release of transformers loads such names in another way.
-    """
+def register(name: str) -> None:
     if name in _names:
         return
     if not re.fullmatch(r"[\w.-]+", name):
@@ -46,9 +37,7 @@ def register(name: str = DEFAULT_NAME) -> None:
     _names.add(name)
 
 
-def unregister(name: str = DEFAULT_NAME) -> None:
-    """Takes back register(name). Models that use the name must be switched to another one first.
-    Does nothing where the name is not registered."""
+def unregister(name: str) -> None:
     if name not in _names:
         return
     _names.remove(name)
