@@ -13,8 +13,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 import flashattn.hf  # noqa: E402
-from flashattn.hf import _registry  # noqa: E402
-from flashattn.hf._attention import attention  # noqa: E402
+from flashattn.hf import _attention, _padding, _registry  # noqa: E402
 from flashattn.hf._masks import KeyMask, SequenceIds, mask_of  # noqa: E402
 from transformers import masking_utils  # noqa: E402
 from transformers import modeling_flash_attention_utils as loading  # noqa: E402
@@ -214,23 +213,48 @@ def test_packed_rows_of_a_batch() -> None:
     assert_close(model(ids, position_ids=positions, use_cache=False).logits, expected)
 
 
+def batched(model: torch.nn.Module, **options: object) -> list[list[int]]:
+    """Returns the tokens that continuous batching generates for the prompts of padding("left")."""
+    greedy = transformers.GenerationConfig(
+        max_new_tokens=N_NEW, do_sample=False, eos_token_id=-1, pad_token_id=0
+    )
+    small = transformers.ContinuousBatchingConfig(
+        page_size=16, num_blocks=16, max_batch_tokens=64, **options
+    )
+    done = model.generate_batch(
+        inputs=[ids[0, 5:].tolist(), ids[1].tolist()],
+        generation_config=greedy,
+        continuous_batching_config=small,
+        progress_bar=False,
+    )
+    return [done[key].generated_tokens for key in sorted(done)]
+
+
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2"])
 def test_continuous_batching(name: str) -> None:
     model = decoder(name)
     expected = generated(model, padding("left"))[:, SEQLEN:].tolist()
     model.set_attn_implementation(NAME)
-    options = transformers.GenerationConfig(
-        max_new_tokens=N_NEW, do_sample=False, eos_token_id=-1, pad_token_id=0
+    assert batched(model) == expected
+
+
+def test_continuous_batching_by_block_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers decodes from block tables on CUDA devices; here it is made to on the CPU."""
+    from transformers.generation.continuous_batching import initialization
+
+    monkeypatch.setattr(initialization, "ensure_decode_fast_path_is_available", lambda *_: None)
+    calls = []
+    with_cache = _attention.fa2.flash_attn_with_kvcache
+    monkeypatch.setattr(
+        _attention.fa2,
+        "flash_attn_with_kvcache",
+        lambda *args, **kwargs: (calls.append(1), with_cache(*args, **kwargs))[1],
     )
-    small = transformers.ContinuousBatchingConfig(page_size=16, num_blocks=16, max_batch_tokens=64)
-    prompts = [ids[0, 5:].tolist(), ids[1].tolist()]
-    done = model.generate_batch(
-        inputs=prompts,
-        generation_config=options,
-        continuous_batching_config=small,
-        progress_bar=False,
-    )
-    assert [done[key].generated_tokens for key in sorted(done)] == expected
+    model = decoder("llama")
+    expected = generated(model, padding("left"))[:, SEQLEN:].tolist()
+    model.set_attn_implementation(NAME)
+    assert batched(model, max_blocks_per_request=4) == expected
+    assert len(calls) == model.config.num_hidden_layers * (N_NEW - 1)
 
 
 def test_new_tokens_are_written_to_the_pages_of_a_block_table() -> None:
@@ -240,7 +264,7 @@ def test_new_tokens_are_written_to_the_pages_of_a_block_table() -> None:
     lengths = [10, 6]  # with the new tokens
     q = torch.randn(1, n_heads, 2, d_head)
     k, v = torch.randn(2, 1, n_heads_kv, 2, d_head)
-    out, _ = attention(
+    out, _ = _attention.attention(
         SimpleNamespace(is_causal=True),
         q,
         k,
@@ -272,15 +296,13 @@ def test_copies_of_the_tokens_give_the_same(
     side: str, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is done on CUDA devices, and for padding between tokens."""
-    from flashattn.hf import _padding
-
     monkeypatch.setattr(_padding, "_attend_each", _padding._attend_gathered)
     mask = padding(side).bool()
     if side == "gaps":
         mask[1, 3:6] = mask[0, 8] = False
     q, k, v = torch.randn(2, 4, 5, 16), torch.randn(2, 2, 13, 16), torch.randn(2, 2, 13, 16)
     module = SimpleNamespace(is_causal=causal)
-    out, _ = attention(module, q, k, v, mask)
+    out, _ = _attention.attention(module, q, k, v, mask)
     visible = mask[:, None, None, :].expand(2, 1, 5, 13)
     if causal:
         visible = visible & torch.ones(5, 13, dtype=torch.bool).tril(8)
@@ -294,7 +316,7 @@ def test_copies_of_the_tokens_give_the_same(
 
 def test_a_value_may_have_fewer_dimensions_than_a_key() -> None:
     q, k, v = torch.randn(1, 2, 7, 24), torch.randn(1, 2, 7, 24), torch.randn(1, 2, 7, 16)
-    out, _ = attention(SimpleNamespace(is_causal=False), q, k, v)
+    out, _ = _attention.attention(SimpleNamespace(is_causal=False), q, k, v)
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
@@ -355,7 +377,7 @@ def test_masks() -> None:
 
 def attend(**options: object) -> None:
     tensors = [torch.ones(1, 2, 4, 16) for _ in range(3)]
-    attention(SimpleNamespace(is_causal=True), *tensors, **options)
+    _attention.attention(SimpleNamespace(is_causal=True), *tensors, **options)
 
 
 def test_refusals() -> None:
