@@ -14,7 +14,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 import flashattn.hf  # noqa: E402
 from flashattn.hf import _attention, _padding, _registry  # noqa: E402
-from flashattn.hf._masks import KeyMask, SequenceIds, mask_of  # noqa: E402
+from flashattn.hf._masks import mask_of  # noqa: E402
+from flashattn.hf._packing import SequenceIds  # noqa: E402
+from flashattn.hf._padding import KeyMask  # noqa: E402
 from transformers import masking_utils  # noqa: E402
 from transformers import modeling_flash_attention_utils as loading  # noqa: E402
 
@@ -321,6 +323,17 @@ def test_a_value_may_have_fewer_dimensions_than_a_key() -> None:
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_autocast() -> None:
+    """Its norms leave q and k in float32 beside v in bfloat16."""
+    q, k = torch.randn(2, 1, 2, 7, 16)
+    v = torch.randn(1, 2, 7, 16, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, _ = _attention.attention(SimpleNamespace(is_causal=False), q, k, v)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v.float()).transpose(1, 2)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.float(), expected, rtol=0.02, atol=0.02)
+
+
 @pytest.mark.filterwarnings("default:flashattn.hf")
 def test_other_masks_are_torchs() -> None:
     model = decoder("llama")
@@ -367,9 +380,7 @@ def test_masks() -> None:
         lambda b, h, q, k: k <= q,
     ):
         found = mask_of(**sizes, mask_function=other)
-        expected = masking_utils.sdpa_mask(
-            **sizes, mask_function=other, allow_is_causal_skip=False
-        )
+        expected = masking_utils.sdpa_mask(**sizes, mask_function=other, allow_is_causal_skip=False)
         assert torch.equal(found, expected) and found.shape == (2, 1, 4, 4)
     chunks = masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=int))
     assert mask_of(**sizes, mask_function=chunks) is None

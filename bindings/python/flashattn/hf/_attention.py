@@ -13,9 +13,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from ..compat import fa2
 from ..compat._arguments import refuse_gradients, softmax_options
 from ..compat._call import attend_padded
-from ._masks import SequenceIds
-from ._packing import Packing, attend_packed
-from ._padding import Padding, attend_masked
+from ._packing import Packing, SequenceIds, attend_packed
+from ._padding import KeyMask, Padding, attend_masked
 
 # Arguments of single models that change the result, with what they stand for.
 _REFUSED = {
@@ -64,7 +63,7 @@ def attention(
         return _attention_of_torch(module, query, key, value, attention_mask, scaling, softcap)
     side = -1 if sliding_window is None else sliding_window - 1
     options = softmax_options(scaling, is_causal, (side, side), softcap or 0.0)
-    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    q, k, v = (_as_in_autocast(x).transpose(1, 2) for x in (query, key, value))
     d_head, d_value = q.shape[-1], v.shape[-1]
     if d_value < d_head:
         v = pad(v, (0, d_head - d_value))
@@ -81,8 +80,7 @@ def _attend(
     options: dict[str, Any],
 ) -> Tensor:
     if isinstance(mask, SequenceIds):
-        packing = Packing.of_ids(mask)
-        return attend_packed(q, k, v, packing, packing, **options)
+        return attend_packed(q, k, v, mask.packing, mask.packing, **options)
     if mask is not None:
         return _attend_masked(q, k, v, mask, options)
     ragged = [kwargs.get(name) for name in ("cu_seq_lens_q", "cu_seq_lens_k")]
@@ -106,7 +104,7 @@ def _attend_masked(
 ) -> Tensor:
     if mask.ndim != 2:
         raise ValueError(f"attention_mask has shape {tuple(mask.shape)}: it must have 2 or 4 axes")
-    padding = Padding.of(mask)
+    padding = mask.padding if isinstance(mask, KeyMask) else Padding(mask)
     has_window = options["window_size"] != (-1, -1)
     if has_window and padding.has_gaps:
         raise NotImplementedError(
@@ -163,14 +161,21 @@ def _attention_of_torch(
     return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling)
 
 
+def _as_in_autocast(x: Tensor) -> Tensor:
+    """Where autocast is on, norms of q and k leave float32 beside a v of 16 bits."""
+    device = x.device.type
+    if x.dtype == torch.float32 and torch.is_autocast_enabled(device):
+        return x.to(torch.get_autocast_dtype(device))
+    return x
+
+
 def _refuse(dropout: float, kwargs: dict[str, Any], **tensors: Tensor) -> None:
     if dropout != 0:
         raise NotImplementedError(f"dropout is {dropout}: there is none, call model.eval()")
     for name, meaning in _REFUSED.items():
         if kwargs.get(name) is not None:
             raise NotImplementedError(
-                f"{name} is given: libflashattn has not {meaning}; use "
-                "attn_implementation='eager'"
+                f"{name} is given: libflashattn has not {meaning}; use attn_implementation='eager'"
             )
     if kwargs.get("output_attentions"):
         raise NotImplementedError(

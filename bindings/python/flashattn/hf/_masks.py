@@ -16,13 +16,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import masking_utils
 
-
-class KeyMask(Tensor):
-    """bool [batch, n_keys]: which of the first n_keys keys are tokens; later keys are unused."""
-
-
-class SequenceIds(Tensor):
-    """Integers [batch, seqlen], the same for the neighbours of one packed sequence."""
+from ._packing import SequenceIds
+from ._padding import KeyMask
 
 
 def mask_of(

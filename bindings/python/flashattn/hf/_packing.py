@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,7 +11,16 @@ from torch import Tensor
 
 from ..compat._call import attend_ragged
 
-_MEMORY = "_flashattn_packing"
+
+class SequenceIds(Tensor):
+    """Integers [batch, seqlen]: a sequence has one, and its neighbours others. It is never written
+    to."""
+
+    @cached_property
+    def packing(self) -> Packing:
+        """Found once for all layers of a model, since the host waits for the device to find it."""
+        ids = self.as_subclass(Tensor)
+        return Packing.of_beginnings(ids.diff(dim=1) != 0)
 
 
 @dataclass(frozen=True)
@@ -22,9 +32,13 @@ class Packing:
     longest: int
 
     @classmethod
-    def of_ids(cls, ids: Tensor) -> Packing:
-        """ids [batch, seqlen]: a sequence has one id, its neighbours have others."""
-        return _kept(ids, lambda plain: plain.diff(dim=1) != 0)
+    def of_beginnings(cls, begins: Tensor) -> Packing:
+        """begins: bool [batch, seqlen - 1], without the first token of each row, which begins a
+        sequence anyway."""
+        begins = torch.cat((begins.new_ones((begins.shape[0], 1)), begins), 1)
+        starts = begins.flatten().nonzero().flatten()
+        cu_seqlens = torch.cat((starts, starts.new_tensor([begins.numel()]))).to(torch.int32)
+        return cls(cu_seqlens, int(cu_seqlens.diff().max()))
 
     @classmethod
     def of_positions(cls, position_ids: Tensor | None, q: Tensor, k: Tensor) -> Packing | None:
@@ -39,23 +53,8 @@ class Packing:
             return None
         if q.shape[:2] != k.shape[:2] or q.shape[0] != 1:
             return None
-        packing = _kept(position_ids, lambda plain: plain[:, 1:] == plain.min())
+        packing = cls.of_beginnings(position_ids[:, 1:] == position_ids.min())
         return packing if packing.cu_seqlens.shape[0] > 2 else None
-
-
-def _kept(tensor: Tensor, begins: Any) -> Packing:
-    """The packing of a tensor, kept with it, since all layers of a model share it and finding it
-    means to wait for the device. begins(tensor) [batch, seqlen - 1]: a sequence begins there."""
-    packing = getattr(tensor, _MEMORY, None)
-    if packing is None:
-        plain = tensor.as_subclass(Tensor)
-        is_first = torch.ones_like(plain, dtype=torch.bool)
-        is_first[:, 1:] = begins(plain)
-        starts = is_first.flatten().nonzero().flatten()
-        cu_seqlens = torch.cat((starts, starts.new_tensor([plain.numel()]))).to(torch.int32)
-        packing = Packing(cu_seqlens, int(cu_seqlens.diff().max()))
-        setattr(tensor, _MEMORY, packing)
-    return packing
 
 
 def attend_packed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,7 +14,15 @@ import flashattn
 from ..compat._arguments import contiguous_rows
 from ..compat._call import attend_padded, attend_ragged
 
-_MEMORY = "_flashattn_padding"
+
+class KeyMask(Tensor):
+    """bool [batch, n_keys]: which of the first n_keys keys are tokens; later keys are unused. It is
+    never written to."""
+
+    @cached_property
+    def padding(self) -> Padding:
+        """Found once for all layers of a model, since the host waits for the device to find it."""
+        return Padding(self.as_subclass(Tensor))
 
 
 class Padding:
@@ -26,7 +35,7 @@ class Padding:
     """
 
     def __init__(self, mask: Tensor) -> None:
-        self.mask = mask.as_subclass(Tensor).bool()
+        self.mask = mask.bool()
         n_keys = self.mask.shape[1]
         ints = self.mask.to(torch.int32)
         first, last = ints.argmax(1), n_keys - 1 - ints.flip(1).argmax(1)
@@ -35,16 +44,6 @@ class Padding:
         facts = torch.stack((first, self.device_lengths.long(), gaps.long())).tolist()
         self.starts, self.lengths = facts[0], facts[1]
         self.has_gaps = any(facts[2])
-
-    @classmethod
-    def of(cls, mask: Tensor) -> Padding:
-        """The padding of a mask, kept with the mask, which all layers of a model share: to find it
-        the host waits for the device."""
-        padding = getattr(mask, _MEMORY, None)
-        if padding is None:
-            padding = cls(mask)
-            setattr(mask, _MEMORY, padding)
-        return padding
 
     @property
     def n_keys(self) -> int:
