@@ -83,20 +83,25 @@ def _attend(
         return attend_packed(q, k, v, mask.packing, mask.packing, **options)
     if mask is not None:
         return _attend_masked(q, k, v, mask, options)
-    ragged = [kwargs.get(name) for name in ("cu_seq_lens_q", "cu_seq_lens_k")]
     if kwargs.get("block_table") is not None:
         return _attend_paged(q, k, v, kwargs, options)
-    if all(lengths is not None for lengths in ragged):
-        longest = [kwargs.get(name) for name in ("max_length_q", "max_length_k")]
-        packings = (
-            Packing(cu_seqlens.to(torch.int32), x.shape[0] * x.shape[1] if n is None else int(n))
-            for cu_seqlens, n, x in zip(ragged, longest, (q, k))
-        )
-        return attend_packed(q, k, v, *packings, **options)
-    packing = Packing.of_positions(kwargs.get("position_ids"), q, k)
-    if packing is not None:
-        return attend_packed(q, k, v, packing, packing, **options)
-    return attend_padded(q, k, v, **options)[0]
+    of_q = _packing_of("q", q, kwargs)
+    of_k = _packing_of("k", k, kwargs)
+    if of_q is None or of_k is None:
+        of_q = of_k = Packing.of_positions(kwargs.get("position_ids"), q, k)
+    if of_q is None:
+        return attend_padded(q, k, v, **options)[0]
+    return attend_packed(q, k, v, of_q, of_k, **options)
+
+
+def _packing_of(name: str, x: Tensor, kwargs: dict[str, Any]) -> Packing | None:
+    """What the arguments cu_seq_lens_ and max_length_ of this name say of x [batch, seqlen, heads,
+    d_head]."""
+    cu_seqlens, longest = (kwargs.get(f"{kind}_{name}") for kind in ("cu_seq_lens", "max_length"))
+    if cu_seqlens is None:
+        return None
+    n_tokens = x.shape[0] * x.shape[1]
+    return Packing(cu_seqlens.to(torch.int32), n_tokens if longest is None else int(longest))
 
 
 def _attend_masked(

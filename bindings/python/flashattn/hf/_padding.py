@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -28,10 +29,11 @@ class KeyMask(Tensor):
 class Padding:
     """What a mask [batch, n_keys] says, in numbers that the host knows.
 
-    mask     bool: which keys are tokens
-    starts   the first token of each sequence, 0 where there is none
-    lengths  the number of tokens of each sequence
-    has_gaps a sequence has padding between its tokens
+    mask            bool: which keys are tokens
+    starts          the first token of each sequence, 0 where there is none
+    lengths         the number of tokens of each sequence
+    device_lengths  the same as int32 [batch], on the mask's device
+    has_gaps        a sequence has padding between its tokens
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -44,6 +46,7 @@ class Padding:
         facts = torch.stack((first, self.device_lengths.long(), gaps.long())).tolist()
         self.starts, self.lengths = facts[0], facts[1]
         self.has_gaps = any(facts[2])
+        self._ragged: dict[tuple[int, bool], Ragged] = {}
 
     @property
     def n_keys(self) -> int:
@@ -61,6 +64,25 @@ class Padding:
             slice(max(start - behind, 0), max(start + length - behind, 0))
             for start, length in bounds
         ]
+
+    def ragged(self, n: int, are_keys: bool) -> Ragged:
+        """The tokens among the last n keys, or all of n queries that are no keys."""
+        if (n, are_keys) not in self._ragged:
+            batch, n_keys = self.mask.shape
+            mask = self.mask[:, n_keys - n :] if are_keys else self.mask.new_ones((batch, n))
+            lengths = mask.sum(1, dtype=torch.int32)
+            cu_seqlens = pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+            self._ragged[n, are_keys] = Ragged(mask.nonzero(as_tuple=True), cu_seqlens)
+        return self._ragged[n, are_keys]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Tokens of a padded batch, one sequence after the other: the row and the column of each, and
+    cu_seqlens int32 [batch + 1]."""
+
+    indices: tuple[Tensor, Tensor]
+    cu_seqlens: Tensor
 
 
 def attend_masked(
@@ -84,7 +106,7 @@ def attend_masked(
         used = padding.device_lengths
         lengths = {"seqused_k": used, "seqused_q": used if are_queries_keys else None}
         return flashattn.flash_attn_func(q, k, v, out=out, **lengths, **options)
-    if has_run and q.device.type == "cpu":
+    if has_run and (q.device.type == "cpu" or q.shape[0] == 1):
         return _attend_each(q, k, v, out, padding, are_queries_keys, **options)
     return _attend_gathered(q, k, v, out, padding, are_queries_keys, **options)
 
@@ -98,8 +120,8 @@ def _attend_each(
     are_queries_keys: bool,
     **options: Any,
 ) -> Tensor:
-    """A call for each sequence, which reads its tokens where they are. One call is enough to keep
-    the threads of a processor busy."""
+    """A call for each sequence, which reads its tokens where they are. On a CPU one sequence is
+    enough to keep all threads busy."""
     every_query = [slice(0, q.shape[1])] * q.shape[0]
     queries = padding.runs(padding.n_keys - q.shape[1]) if are_queries_keys else every_query
     for b, (of_q, of_k) in enumerate(zip(queries, padding.runs(0))):
@@ -121,22 +143,17 @@ def _attend_gathered(
     **options: Any,
 ) -> Tensor:
     """One call over copies of the tokens, one sequence after the other."""
-    keys = padding.mask
-    queries = keys[:, -q.shape[1] :] if are_queries_keys else keys.new_ones(q.shape[:2])
+    keys = padding.ragged(padding.n_keys, True)
+    queries = padding.ragged(q.shape[1], are_queries_keys)
     found, _ = attend_ragged(
-        q[queries],
-        k[keys],
-        v[keys],
-        cu_seqlens_q=cu_seqlens_of(queries.sum(1, dtype=torch.int32)),
-        cu_seqlens_k=cu_seqlens_of(padding.device_lengths),
+        q[queries.indices],
+        k[keys.indices],
+        v[keys.indices],
+        cu_seqlens_q=queries.cu_seqlens,
+        cu_seqlens_k=keys.cu_seqlens,
         max_seqlen_q=q.shape[1],
         max_seqlen_k=max(padding.lengths),
         **options,
     )
-    out[queries] = found
+    out[queries.indices] = found
     return out
-
-
-def cu_seqlens_of(lengths: Tensor) -> Tensor:
-    """int32 [n + 1] of int32 [n]."""
-    return pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
