@@ -1,5 +1,5 @@
 /*
- * This file launches the kernels that merge the partial results of decode.
+ * See merge_decode.h.
  */
 #include "cuda/merge_decode.h"
 
@@ -7,15 +7,24 @@
 #include "core/int64.h"
 #include "core/status.h"
 #include "cuda/error.h"
+#include "cuda/family.h"
 #include "cuda/grid.h"
 #include "cuda/scope.h"
 
 #include <inttypes.h>
 #include <stddef.h>
 
+flash_status_t merge_decode_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                      const device_t *device, uint64_t *size) {
+    const decode_plan_t plan = kernel->family->cuda->plan(&kernel->config, problem, device);
+    *size = plan_sm80_decode_workspace(&plan);
+    return FLASH_SUCCESS;
+}
+
 flash_status_t merge_decode_check_workspace(const flash_kernel_t *kernel, const problem_t *problem,
-                                            const decode_plan_t *plan) {
-    const uint64_t size = plan_sm80_decode_workspace(plan);
+                                            const device_t *device) {
+    uint64_t size;
+    FLASH_TRY(merge_decode_workspace(kernel, problem, device, &size));
     FLASH_REQUIRE(problem->workspace_size >= size, FLASH_ERROR_WORKSPACE_TOO_SMALL,
                   "workspace_size is %" PRIu64 ": %s needs %" PRIu64, problem->workspace_size,
                   kernel->name, size);

@@ -14,6 +14,11 @@ enum {
     INVARIANT_PIECE_KEYS = 512 /* with FLASH_FLAG_BATCH_INVARIANT */
 };
 
+int64_t plan_decode_tiles(const flash_config_t *config, const flash_params_t *p) {
+    const int64_t rows = (int64_t)p->seqlen_q * p->group;
+    return divide_up(rows, config->B_r) * p->n_heads_kv * p->batch;
+}
+
 bool plan_decode_host_cuts(const problem_t *problem) {
     const flash_params_t *p = &problem->params;
     return p->cu_seqlens_k == NULL && p->seqused_k == NULL && p->cu_seqlens_q == NULL &&

@@ -3,6 +3,7 @@
  * that it knows, and what blocks cut themselves (piece.cuh) fits what the host has made room for.
  * Every case follows from its seed, which a failure names.
  */
+#include "core/int64.h"
 #include "cuda/plan_sm90_decode.h"
 #include "kernels/common/decode_cut.h"
 #include "kernels/common/kv.h"
