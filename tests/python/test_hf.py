@@ -334,7 +334,6 @@ def test_autocast() -> None:
     torch.testing.assert_close(out.float(), expected, rtol=0.02, atol=0.02)
 
 
-@pytest.mark.filterwarnings("default:flashattn.hf")
 def test_other_masks_are_torchs() -> None:
     model = decoder("llama")
     mask = torch.ones(2, 1, SEQLEN, SEQLEN, dtype=torch.bool).tril()
@@ -348,6 +347,29 @@ def test_other_masks_are_torchs() -> None:
     model.set_attn_implementation(NAME)
     with pytest.raises(NotImplementedError, match=r"\(2, 1, 13, 13\) and softcap is 5.0"):
         model(ids, attention_mask={"full_attention": mask, "sliding_attention": mask})
+
+
+def test_tokens_of_an_image_see_each_other() -> None:
+    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    config = transformers.Gemma3Config(
+        text_config={**SIZES, "head_dim": 16, "sliding_window": 6, "pad_token_id": 0},
+        vision_config={**vision, "num_attention_heads": 2, "image_size": 28, "patch_size": 14},
+        mm_tokens_per_image=4,
+        image_token_index=99,
+    )
+    torch.manual_seed(0)
+    model = transformers.Gemma3ForConditionalGeneration._from_config(
+        config, attn_implementation="eager"
+    ).eval()
+    is_image = torch.zeros_like(ids)
+    is_image[:, 6:10] = 1
+    text = ids.clamp(max=98)
+    options = {"attention_mask": padding("left"), "token_type_ids": is_image}
+    counted = padding("left").bool()
+    expected = model(text, **options).logits[counted]
+    model.set_attn_implementation(NAME)
+    with pytest.warns(RuntimeWarning, match="torch's scaled_dot_product_attention computes"):
+        assert_close(model(text, **options).logits[counted], expected)
 
 
 def test_masks() -> None:
