@@ -172,8 +172,8 @@ step_dist() {
 # Builds the library with its CUDA kernels. It must load and serve the CPU with and without a GPU;
 # with one its kernels are tested too.
 #
-# Without a GPU every CUDA kernel is compiled too, but in a third of the time: no CPU kernels beside
-# the reference, several kernels in one file, and each family for one architecture. SM80 takes 8.0
+# Without a GPU every CUDA kernel is compiled too, but in less time: without CPU kernels other than
+# the reference, with several kernels in a file, and each family for one architecture. SM80 takes 8.0
 # and SM80_DECODE 9.0, so that every branch on __CUDA_ARCH__ is compiled.
 CUDA_WITHOUT_GPU=(-DFLASH_GROUP_CUDA_KERNELS=ON -DFLASH_CUDA_ARCHITECTURES_SM80=80-real
     -DFLASH_CUDA_ARCHITECTURES_SM80_DECODE=90-real
