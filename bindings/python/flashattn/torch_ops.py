@@ -167,6 +167,9 @@ def _results(results: tuple[Tensor, Tensor | None], outputs: Outputs) -> Any:
 
 def _call(packet: Any, arguments: tuple, outputs: Outputs) -> Any:
     """Calls the overload of an operator that gives these outputs."""
+    for x in arguments[:2]:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"a {type(x).__name__} is given as an array: not a torch tensor")
     out, lse, return_lse, dtype = outputs
     if out is None and lse is None:
         overload = packet.lse if return_lse else packet.default

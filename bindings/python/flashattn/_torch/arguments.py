@@ -27,4 +27,4 @@ NEW_O_AND_LSE: Outputs = (None, None, True, None)
 
 
 class Unsound(ValueError):
-    """A condition that a call needs does not hold. explain.py finds it again and names it."""
+    """A condition that a call needs does not hold. explain.py says which."""

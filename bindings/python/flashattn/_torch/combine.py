@@ -9,7 +9,6 @@ from torch import Tensor
 
 from .. import _abi
 from .._library import check
-from ..errors import FlashAttnError
 from . import explain, structs
 from .arguments import NEW_O, Outputs, Unsound
 from .forward import DTYPES, check_lse, check_output, device_index
@@ -25,11 +24,8 @@ def combine(
     the LSE of the caller's may have any strides. Raises and runs as forward() does."""
     try:
         return _combine(o_partial, lse_partial, outputs)
-    except FlashAttnError:
-        raise
-    except Exception:
-        explain.refuse_combine(o_partial, lse_partial, outputs)
-        raise
+    except Exception as error:
+        raise explain.combine(error, o_partial, lse_partial, outputs) from None
 
 
 def _combine(

@@ -1,8 +1,10 @@
-"""Says what is wrong with a call that failed, in the words of the functions for all arrays."""
+"""Says what is wrong with a call that failed, in the words of the functions for all arrays: theirs
+are asked to make the same call up to the point where it fails.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
@@ -10,7 +12,25 @@ from .. import _attention, _problem
 from .arguments import Mask, Outputs, Pages, Ragged, Scales, Used
 
 
-def refuse_forward(
+def forward(error: Exception, *arguments: Any) -> Exception:
+    """The exception for a call of forward() with these arguments that ended in `error`."""
+    return _raised_by(_refuse_forward, arguments) or error
+
+
+def combine(error: Exception, *arguments: Any) -> Exception:
+    """The same of combine()."""
+    return _raised_by(_refuse_combine, arguments) or error
+
+
+def _raised_by(refuse: Callable[..., None], arguments: tuple) -> Exception | None:
+    try:
+        refuse(*arguments)
+    except Exception as refusal:
+        return refusal
+    return None
+
+
+def _refuse_forward(
     q: Any,
     k: Any,
     v: Any,
@@ -51,14 +71,23 @@ def refuse_forward(
         problem.set_output(torch.empty_like(q) if out is None else out, lse)
 
 
-def refuse_combine(o_partial: Any, lse_partial: Any, outputs: Outputs) -> None:
-    """Raises what flash_combine raises for these arguments, which also computes if that is
-    nothing."""
+def _refuse_combine(o_partial: Any, lse_partial: Any, outputs: Outputs) -> None:
+    """Raises what flash_combine raises for these arguments, where strides of LSE are no fault."""
     out, lse, return_lse, dtype = outputs
     _refuse_foreign(o_partial=o_partial, lse_partial=lse_partial, out=out, lse=lse)
     _attention.flash_combine(
-        o_partial, lse_partial, dtype=_name(dtype), return_lse=return_lse, out=out, lse=lse
+        o_partial,
+        _compact(lse_partial),
+        dtype=_name(dtype),
+        return_lse=return_lse,
+        out=out,
+        lse=None if lse is None else _compact(lse),
     )
+
+
+def _compact(lse: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor in the place of one with strides, but not of one that overlaps itself."""
+    return lse.contiguous() if any(lse.stride()) else lse
 
 
 def _refuse_foreign(**arrays: Any) -> None:

@@ -1,7 +1,7 @@
 """Attention on torch tensors, straight from their addresses and strides to the C call.
 
 A sound call is fast: conditions are tested without words, and whatever is wrong raises Unsound or
-another exception. Only then explain.py says which condition failed.
+another exception. Only then explain.py finds the words.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from .. import _abi
-from ..errors import FlashAttnError
 from . import explain, placement, structs
 from .arguments import NEW_O, Mask, Outputs, Pages, Ragged, Scales, Unsound, Used
 from .frame import ForwardFrame
@@ -59,11 +58,8 @@ def forward(
             return _forward(frame, q, k, v, mask, used, scales, ragged, pages, outputs)
         finally:
             _frames.append(frame)
-    except FlashAttnError:
-        raise
-    except Exception:
-        explain.refuse_forward(q, k, v, mask, used, scales, ragged, pages, outputs)
-        raise
+    except Exception as error:
+        raise explain.forward(error, q, k, v, mask, used, scales, ragged, pages, outputs) from None
 
 
 def _forward(
@@ -202,7 +198,9 @@ def _placed(
     return sizes, cu_q_address, cu_k_address, paging
 
 
-def _batch(q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, pages: Pages | None) -> int:
+def _batch(
+    q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, pages: Pages | None
+) -> int:
     if cu_q is None:
         return q.shape[0]
     batch = k.shape[0] if cu_k is None and pages is None else cu_q.shape[0] - 1

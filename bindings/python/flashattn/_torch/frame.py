@@ -12,7 +12,7 @@ from typing import Callable
 
 import torch
 
-from .. import _abi, _workspace
+from .. import _workspace
 from .._library import check, library
 from . import structs
 

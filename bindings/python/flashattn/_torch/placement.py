@@ -17,6 +17,11 @@ from .frame import ForwardFrame
 
 _INT32_MAX = 2**31 - 1
 
+# torch says that an array without elements lies at 0, which to the C API is an array that is not
+# given.
+_nothing = ctypes.c_int32()
+_EMPTY = ctypes.addressof(_nothing)
+
 
 def lengths(array: Tensor | None, count: int, index: int) -> int:
     """The address of `count` int32 values, 0 for None."""
@@ -29,7 +34,7 @@ def lengths(array: Tensor | None, count: int, index: int) -> int:
         or array.get_device() != index
     ):
         raise Unsound
-    return array.data_ptr()
+    return _address(array)
 
 
 def cu_seqlens(array: Tensor, batch: int, n_tokens: int, index: int, *, exact: bool) -> int:
@@ -60,11 +65,11 @@ def pages(frame: ForwardFrame, k: Tensor, where: Pages, batch: int, index: int) 
         structs.PAGING.size,
         page_size,
         n_pages,
-        0 if table is None else table.data_ptr(),
+        0 if table is None else _address(table),
         stride,
         lengths(indptr, batch + 1, index),
         lengths(rows, batch, index),
-        0 if v_table is None else v_table.data_ptr(),
+        0 if v_table is None else _address(v_table),
     )
     if index < 0 and table is not None:
         _check_ends(table, indptr, rows, batch)
@@ -120,16 +125,18 @@ def scales(frame: ForwardFrame, of: Scales, batch: int, n_heads_kv: int, index: 
             or scale.get_device() != index
         ):
             raise Unsound
-        addresses.append(scale.data_ptr())
+        addresses.append(_address(scale))
         strides += _used_strides(scale)
     structs.QUANT.pack_into(frame.quant, 0, structs.QUANT.size, *addresses, *strides)
 
 
+def _address(array: Tensor) -> int:
+    return array.data_ptr() or _EMPTY
+
+
 def _used_strides(array: Tensor) -> tuple[int, ...]:
     """Strides along axes of at most one element mean nothing, and are any number."""
-    return tuple(
-        stride if length > 1 else 0 for stride, length in zip(array.stride(), array.shape)
-    )
+    return tuple(stride if length > 1 else 0 for stride, length in zip(array.stride(), array.shape))
 
 
 def _int32_at(address: int, i: int) -> int:

@@ -154,9 +154,7 @@ def _kernels(call: Callable, grouped: Callable) -> dict[str, Callable]:
         outputs = NEW_O if out_dtype is None else (None, None, False, out_dtype)
         return call(*grouped(*arguments), outputs)[0]
 
-    def with_lse(
-        *arguments: Any, out_dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def with_lse(*arguments: Any, out_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         outputs = NEW_O_AND_LSE if out_dtype is None else (None, None, True, out_dtype)
         return call(*grouped(*arguments), outputs)
 
@@ -167,10 +165,10 @@ def _kernels(call: Callable, grouped: Callable) -> dict[str, Callable]:
     return {"": default, ".lse": with_lse, ".out": into}
 
 
-def note_written(out: Tensor, lse: Tensor | None) -> None:
+def note_written(*outputs: Tensor | None) -> None:
     """Tells autograd that these tensors have other values now."""
-    written = (out,) if lse is None else (out, lse)
-    torch.autograd.graph.increment_version([x for x in written if not x.is_inference()])
+    written = [x for x in outputs if x is not None and not x.is_inference()]
+    torch.autograd.graph.increment_version(written)
 
 
 # ---- Shapes, without data ----
@@ -186,9 +184,7 @@ def _shapes(name: str) -> dict[str, Callable]:
         shape = first.shape[1:] if name == "combine" else first.shape
         return first.new_empty(shape, dtype=out_dtype or first.dtype)
 
-    def with_lse(
-        *arguments: Any, out_dtype: torch.dtype | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def with_lse(*arguments: Any, out_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         out = default(*arguments, out_dtype=out_dtype)
         return out, out.new_empty(lse_shape(out), dtype=torch.float32)
 
