@@ -26,7 +26,7 @@ from ._torch import direct
 from ._torch.arguments import NEW_O, Outputs
 from ._torch.combine import combine
 from ._torch.forward import forward, lse_shape
-from ._torch.registration import note_written, pages_of
+from ._torch.registration import note_written
 
 __all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_combine"]
 
@@ -63,8 +63,9 @@ def flash_attn_func(
     flashattn::fwd.
     """
     left, right = window_size
-    pages = pages_of(page_table, v_page_table, page_indptr, page_rows)
-    scales = used = None
+    scales = used = pages = None
+    if not page_table is v_page_table is page_indptr is page_rows is None:
+        pages = page_table, v_page_table, page_indptr, page_rows
     if k_descale is not None or v_descale is not None:
         scales = k_descale, v_descale = _scales_of(k_descale, v_descale, q, q.shape[0], k)
     outputs = _outputs(out, lse, return_lse, out_dtype)
@@ -112,8 +113,9 @@ def flash_attn_varlen_func(
     """flashattn.flash_attn_varlen_func for torch tensors, as flash_attn_func above: a ragged batch.
     Where operators are recorded, this is flashattn::varlen_fwd."""
     left, right = window_size
-    pages = pages_of(page_table, v_page_table, page_indptr, page_rows)
-    scales = used = None
+    scales = used = pages = None
+    if not page_table is v_page_table is page_indptr is page_rows is None:
+        pages = page_table, v_page_table, page_indptr, page_rows
     if k_descale is not None or v_descale is not None:
         batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         scales = k_descale, v_descale = _scales_of(k_descale, v_descale, q, batch, k)

@@ -25,6 +25,8 @@ DTYPES = {
 _ROUNDS_TO_ZERO = 2.0**-150  # and what is smaller, in float32
 _FLOAT32_MAX = 3.4028234663852886e38
 _float32 = torch.float32
+_records_gradients = torch.is_grad_enabled
+_empty_like = torch.empty_like
 _SIZE = structs.FORWARD.size
 _pack = structs.FORWARD.pack_into
 _CPU, _CUDA = _abi.FLASH_DEVICE_CPU, _abi.FLASH_DEVICE_CUDA
@@ -74,8 +76,13 @@ def _forward(
     pages: Pages | None,
     outputs: Outputs,
 ) -> tuple[Tensor, Tensor | None]:
-    """Most calls are padded, with a new O alone: their part of the work is not in functions."""
-    index = device_index(q, k, v)
+    """Most calls are padded, with a new O alone. What they need is not in functions, each of which
+    would take a hundredth of the call."""
+    if _records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        raise Unsound
+    index = q.get_device()
+    if not k.get_device() == v.get_device() == index or index >= 0:
+        index = device_index(q, k, v)
     if ragged is None and pages is None:
         cu_q = cu_k = paging = 0
         batch, seqlen_q, n_heads, d_head = q.shape
@@ -88,7 +95,7 @@ def _forward(
         sizes, cu_q, cu_k, paging = _placed(frame, q, k, v, ragged, pages, index)
     q_part = _tensor(q, cu_q)
     if outputs is NEW_O and q.is_contiguous():
-        out, lse = torch.empty_like(q), None
+        out, lse = _empty_like(q), None
         out_part = (out.data_ptr(), *q_part[1:])
     else:
         out, lse = _outputs(q, outputs, index)
@@ -136,7 +143,7 @@ def _forward(
 def device_index(q: Tensor, k: Tensor, v: Tensor) -> int:
     """The number of the CUDA device of all three, negative for the CPU. Tensors that require a
     gradient are unsound while gradients are recorded."""
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+    if _records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
         raise Unsound
     index = q.get_device()
     if k.get_device() != index or v.get_device() != index:
@@ -280,7 +287,7 @@ def check_output(output: Tensor, shape: tuple[int, ...], index: int) -> None:
     """An output of the caller's has this shape and lies on the call's device."""
     if output.shape != shape or output.get_device() != index:
         raise Unsound
-    if torch.is_grad_enabled() and output.requires_grad:
+    if _records_gradients() and output.requires_grad:
         raise Unsound
 
 
