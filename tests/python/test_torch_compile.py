@@ -51,7 +51,8 @@ def _paged(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
 
 
 def _e4m3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
-    return torch_ops.flash_attn_func(q, k, v, k_descale=0.5, v_descale=torch.ones(2, 2))
+    scales = torch.tensor([[0.5, 2.0], [1.0, 0.25]])
+    return torch_ops.flash_attn_func(q, k, v, k_descale=scales, v_descale=scales)
 
 
 def _into(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
@@ -101,6 +102,15 @@ def test_compiles_in_one_graph(name: str, backend: str) -> None:
     function, inputs = FUNCTIONS[name], _inputs(name)
     compiled = torch.compile(function, fullgraph=True, backend=backend)
     assert _equal(compiled(*inputs), function(*inputs))
+
+
+def test_numbers_as_scales_compile() -> None:
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch_ops.flash_attn_func(q, k, v, k_descale=0.5, v_descale=2)
+
+    inputs = _inputs("e4m3")
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*inputs), function(*inputs))
 
 
 def test_lengths_change_without_compiling_again() -> None:

@@ -15,6 +15,7 @@ import flashattn  # noqa: E402
 from flashattn import _abi, torch_ops  # noqa: E402
 from torch_calls import WAYS, Recorded  # noqa: E402
 
+ops = torch.ops.flashattn
 every_way = pytest.mark.parametrize("way", WAYS)
 LENGTHS = torch.tensor([7, 3], dtype=torch.int32)
 TABLE = torch.tensor([[0, 1], [2, 3]], dtype=torch.int32)
@@ -158,7 +159,7 @@ def test_refusal_is_that_of_the_other_functions(name: str, way: str) -> None:
 def test_status_is_that_of_the_library() -> None:
     q = torch.randn(1, 5, 3, 8)
     with pytest.raises(flashattn.FlashAttnValueError) as refusal:
-        torch.ops.flashattn.fwd(q, q[:, :, :2], q[:, :, :2])
+        ops.fwd(q, q[:, :, :2], q[:, :, :2])
     assert refusal.value.status == _abi.FLASH_ERROR_INVALID_ARGUMENT
 
 
@@ -215,9 +216,39 @@ def test_gradient_of_partial_results_is_refused(way: str) -> None:
     o, lse = torch.randn(2, 1, 5, 4, 8), torch.randn(2, 1, 4, 5, requires_grad=True)
     with pytest.raises(NotImplementedError, match="lse_partial requires a gradient"):
         if way == "operator":
-            torch.ops.flashattn.combine(o, lse)
+            ops.combine(o, lse)
         else:
             torch_ops.flash_combine(o, lse)
+
+
+@pytest.mark.parametrize("by_function", [True, False])
+def test_transforms_that_derive_are_refused(by_function: bool) -> None:
+    q, k, v = _padded().values()
+
+    def attend(q: torch.Tensor) -> torch.Tensor:
+        return torch_ops.flash_attn_func(q, k, v) if by_function else ops.fwd(q, k, v)
+
+    with pytest.raises(NotImplementedError, match="q requires a gradient"):
+        torch.func.grad(lambda q: attend(q).sum())(q)
+    with pytest.raises(NotImplementedError, match="q has a tangent"):
+        torch.func.jvp(attend, (q,), (q,))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, q)
+        with pytest.raises(NotImplementedError, match="q has a tangent"):
+            attend(dual)
+        assert torch.equal(attend(torch.autograd.forward_ad.unpack_dual(dual).primal), attend(q))
+
+
+@every_way
+def test_gradient_of_scales_is_refused(way: str) -> None:
+    arguments = {**_padded(), "k_descale": torch.ones(2, 2, requires_grad=True)}
+    arguments.update(k=arguments["k"].to(E4M3), v=arguments["v"].to(E4M3))
+    with pytest.raises(NotImplementedError, match="k_descale requires a gradient"):
+        if way == "operator":
+            with Recorded():
+                _call(torch_ops, arguments)
+        else:
+            _call(torch_ops, arguments)
 
 
 # ---- Merging ----

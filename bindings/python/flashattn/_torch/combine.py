@@ -11,7 +11,7 @@ from .. import _abi
 from .._library import check
 from . import explain, structs
 from .arguments import NEW_O, Outputs, Unsound
-from .forward import DTYPES, check_lse, check_output, device_index
+from .forward import DTYPES, check_devices, check_lse, check_output
 from .frame import Frame, combine_frame, raw_stream
 
 _frames: list[Frame] = []
@@ -31,13 +31,19 @@ def combine(
 def _combine(
     o_partial: Tensor, lse_partial: Tensor, outputs: Outputs
 ) -> tuple[Tensor, Tensor | None]:
-    index = device_index(o_partial, lse_partial, lse_partial)
+    if torch.is_grad_enabled() and (o_partial.requires_grad or lse_partial.requires_grad):
+        raise Unsound
+    check_devices(o_partial, lse_partial, lse_partial)
+    index = o_partial.get_device()
     n_partials, batch, seqlen_q, n_heads, d_head = o_partial.shape
     if lse_partial.shape != (n_partials, batch, n_heads, seqlen_q):
         raise Unsound
     check_lse(lse_partial)
     out, lse = _outputs(o_partial, outputs, index)
-    frame = _frames.pop() if _frames else combine_frame()
+    try:
+        frame = _frames.pop()
+    except IndexError:
+        frame = combine_frame()
     try:
         stride_partial, *o_strides, inner = o_partial.stride()
         *out_strides, out_inner = out.stride()

@@ -55,7 +55,10 @@ def forward(
     current stream of that device, and allocates by torch alone.
     """
     try:
-        frame = _frames.pop() if _frames else ForwardFrame()
+        try:
+            frame = _frames.pop()
+        except IndexError:
+            frame = ForwardFrame()
         try:
             return _forward(frame, q, k, v, mask, used, scales, ragged, pages, outputs)
         finally:
@@ -76,13 +79,13 @@ def _forward(
     pages: Pages | None,
     outputs: Outputs,
 ) -> tuple[Tensor, Tensor | None]:
-    """Most calls are padded, with a new O alone. What they need is not in functions, each of which
-    would take a hundredth of the call."""
+    """Most calls are padded, with a new O alone: what they need is not in functions, each of which
+    would take some hundredths of the call."""
     if _records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
         raise Unsound
     index = q.get_device()
-    if not k.get_device() == v.get_device() == index or index >= 0:
-        index = device_index(q, k, v)
+    if not k.get_device() == v.get_device() == index < 0:
+        check_devices(q, k, v)
     if ragged is None and pages is None:
         cu_q = cu_k = paging = 0
         batch, seqlen_q, n_heads, d_head = q.shape
@@ -90,9 +93,9 @@ def _forward(
         batch_k, seqlen_k, n_heads_kv, d_head_k = shape
         if v.shape != shape or batch_k != batch or d_head_k != d_head:
             raise Unsound
-        sizes = batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head
     else:
         sizes, cu_q, cu_k, paging = _placed(frame, q, k, v, ragged, pages, index)
+        batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head = sizes
     q_part = _tensor(q, cu_q)
     if outputs is NEW_O and q.is_contiguous():
         out, lse = _empty_like(q), None
@@ -102,17 +105,18 @@ def _forward(
         out_part = _tensor(out, cu_q)
     used_q = used_k = quant = 0
     if used is not None:
-        used_q = placement.lengths(used[0], sizes[0], index)
-        used_k = placement.lengths(used[1], sizes[0], index)
+        used_q = placement.lengths(used[0], batch, index)
+        used_k = placement.lengths(used[1], batch, index)
     if scales is not None:
-        placement.scales(frame, scales, sizes[0], sizes[4], index)
+        placement.scales(frame, scales, batch, n_heads_kv, index)
         quant = frame.quant_address
     flags, left, right, softmax_scale, softcap = _mask(mask)
+    device, workspace = (_CPU, frame.workspace) if index < 0 else (_CUDA + index, _NO_WORKSPACE)
     _pack(
         frame.memory,
         0,
         _SIZE,
-        _CPU if index < 0 else _CUDA + index,
+        device,
         out_part[-1],
         flags,
         *q_part,
@@ -123,12 +127,17 @@ def _forward(
         cu_q,
         cu_k,
         used_k,
-        *sizes,
+        batch,
+        seqlen_q,
+        seqlen_k,
+        n_heads,
+        n_heads_kv,
+        d_head,
         left,
         right,
         softmax_scale,
         softcap,
-        *(frame.workspace if index < 0 else _NO_WORKSPACE),
+        *workspace,
         paging,
         used_q,
         quant,
@@ -140,17 +149,12 @@ def _forward(
     return out, lse
 
 
-def device_index(q: Tensor, k: Tensor, v: Tensor) -> int:
-    """The number of the CUDA device of all three, negative for the CPU. Tensors that require a
-    gradient are unsound while gradients are recorded."""
-    if _records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
+def check_devices(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """All three are on the CPU, or on one CUDA device."""
+    if not q.get_device() == k.get_device() == v.get_device():
         raise Unsound
-    index = q.get_device()
-    if k.get_device() != index or v.get_device() != index:
+    if not (q.is_cpu and k.is_cpu and v.is_cpu) and not (q.is_cuda and k.is_cuda and v.is_cuda):
         raise Unsound
-    if index >= 0 and not (q.is_cuda and k.is_cuda and v.is_cuda):
-        raise Unsound
-    return index
 
 
 # ---- Q, K, V and O ----

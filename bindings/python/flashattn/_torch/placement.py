@@ -123,6 +123,7 @@ def scales(frame: ForwardFrame, of: Scales, batch: int, n_heads_kv: int, index: 
             scale.dtype is not torch.float32
             or scale.shape != (batch, n_heads_kv)
             or scale.get_device() != index
+            or (scale.requires_grad and torch.is_grad_enabled())
         ):
             raise Unsound
         addresses.append(_address(scale))

@@ -1,20 +1,19 @@
 """The operators flashattn::fwd, varlen_fwd, decode and combine, each with three overloads: default
 returns O, .lse returns (O, LSE), .out writes to tensors of the caller's.
 
-One kernel serves the CPU and CUDA. Autograd is passed by: the kernels refuse tensors that require a
-gradient themselves, and so does what computes shapes for tensors without data.
+One kernel serves the CPU and CUDA. Where torch would record derivatives, tensors that want one are
+refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
 
-from .._tensor import check_gradient
+from . import derivatives, direct
 from .arguments import NEW_O, NEW_O_AND_LSE, Mask, Pages, Ragged, Scales, Used
 from .combine import combine
 from .forward import forward, lse_shape
@@ -38,7 +37,7 @@ ARGUMENTS = {
     "combine": "Tensor o_partial, Tensor lse_partial",
 }
 
-_TENSORS = re.compile(r"Tensor\S* (\w+)")
+_NAMES = re.compile(r" (\w+)(?:=|,|$)")  # of arguments in a schema
 # Compilers must hand tensors over with the strides that they would have without compiling: these
 # decide whether a call is possible at all, and how fast it is.
 _TAGS = [
@@ -176,10 +175,10 @@ def note_written(*outputs: Tensor | None) -> None:
 
 def _shapes(name: str) -> dict[str, Callable]:
     """What stands for each overload's kernel where tensors have no data."""
-    names = _TENSORS.findall(ARGUMENTS[name])
+    names = _NAMES.findall(ARGUMENTS[name])
 
     def default(*arguments: Any, out_dtype: torch.dtype | None = None) -> Tensor:
-        _check_gradients(names, arguments)
+        derivatives.refuse(names, arguments)
         first = arguments[0]
         shape = first.shape[1:] if name == "combine" else first.shape
         return first.new_empty(shape, dtype=out_dtype or first.dtype)
@@ -189,15 +188,32 @@ def _shapes(name: str) -> dict[str, Callable]:
         return out, out.new_empty(lse_shape(out), dtype=torch.float32)
 
     def into(*arguments: Any, out: Tensor, lse: Tensor | None = None) -> None:
-        _check_gradients((*names, "out", "lse"), (*arguments, out, lse))
+        derivatives.refuse(names, arguments)
+        derivatives.refuse(("out", "lse"), (out, lse))
 
     return {"": default, ".lse": with_lse, ".out": into}
 
 
-def _check_gradients(names: Sequence[str], arguments: Sequence[Any]) -> None:
-    for name, x in zip(names, arguments):
-        if isinstance(x, Tensor):
-            check_gradient(x, name)
+# ---- Derivatives ----
+
+
+def _underived(name: str, operator: str, kernel: Callable) -> Callable:
+    """What comes first where torch would record derivatives. It calls the kernel, unless there is
+    something between autograd and kernels that the dispatcher knows."""
+    names = _NAMES.findall(ARGUMENTS[name])
+    redispatch = operator_of(operator).redispatch
+
+    def refuse(keys: torch._C.DispatchKeySet, *arguments: Any, **outputs: Any) -> Any:
+        given = (*arguments, *outputs.values()) if outputs else arguments
+        if derivatives.may_be_wanted(given):
+            derivatives.refuse(names, arguments)
+            derivatives.refuse(outputs.keys(), outputs.values())
+        if direct.is_possible(arguments[0], arguments[1], arguments[-1 if is_combine else 2]):
+            return kernel(*arguments, **outputs)
+        return redispatch(keys & torch._C._after_autograd_keyset, *arguments, **outputs)
+
+    is_combine = name == "combine"
+    return refuse
 
 
 # ---- Autocast ----
@@ -238,7 +254,7 @@ def _implement(name: str, call: Callable, grouped: Callable) -> None:
         operator = name + overload
         for key in ("CPU", "CUDA"):
             _library.impl(operator, kernel, key)
-        _library.impl(operator, torch.library.fallthrough_kernel, "Autograd")
+        _library.impl(operator, _underived(name, operator, kernel), "Autograd", with_keyset=True)
         torch.library.register_fake(f"flashattn::{operator}", shapes[overload], lib=_library)
         if name != "combine":
             for key, device_type in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
