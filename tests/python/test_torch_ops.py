@@ -4,6 +4,7 @@ problem, layout and type, padded, ragged, in pages, by the functions and by the 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -205,6 +206,20 @@ def test_new_results(way: str) -> None:
         assert isinstance(alone, torch.Tensor) and torch.equal(alone, o)
         wide = torch_calls.call(q, k, v, way, {**options, "out_dtype": torch.float32})
         assert wide.dtype == torch.float32 and torch.equal(wide.to(o.dtype), o)
+
+
+@every_way
+@pytest.mark.parametrize("d_head", [1, 8])
+def test_new_results_have_no_strides_of_axes_without_length(d_head: int, way: str) -> None:
+    """torch takes q for contiguous whatever the strides of such axes are."""
+    for batch, seqlen, n_heads in itertools.product((1, 2), repeat=3):
+        p = AttentionProblem(batch, seqlen, 3, n_heads, 1, d_head)
+        k, v = _tensors(p)[1:]
+        q = torch.randn(5, 7, 11, 13)[:batch, :seqlen, :n_heads, :d_head]
+        compact = torch.empty(q.shape).stride()
+        for x in (q, q.contiguous()):
+            o = torch_calls.call(x, k, v, way, {**torch_calls.options_of(p), "out_dtype": None})
+            assert o.stride() == compact
 
 
 @every_way

@@ -96,13 +96,27 @@ def _forward(
     else:
         sizes, cu_q, cu_k, paging = _placed(frame, q, k, v, ragged, pages, index)
         batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head = sizes
-    q_part = _tensor(q, cu_q)
-    if outputs is NEW_O and q.is_contiguous():
-        out, lse = _empty_like(q), None
-        out_part = (out.data_ptr(), *q_part[1:])
+    if cu_q:
+        q_batch, (q_seq, q_head, q_inner) = 0, q.stride()
+    else:
+        q_batch, q_seq, q_head, q_inner = q.stride()
+    if cu_k:
+        k_batch, (k_seq, k_head, k_inner) = 0, k.stride()
+        v_batch, (v_seq, v_head, v_inner) = 0, v.stride()
+    else:
+        k_batch, k_seq, k_head, k_inner = k.stride()
+        v_batch, v_seq, v_head, v_inner = v.stride()
+    if not q_inner == k_inner == v_inner == 1:
+        _check_rows(q, k, v)
+    q_dtype = DTYPES[q.dtype]
+    is_compact = q_head == d_head and q_seq == n_heads * d_head and q_inner == 1
+    if outputs is NEW_O and is_compact and (cu_q or q_batch == seqlen_q * q_seq):
+        out, lse = _empty_like(q), None  # the fastest way to a contiguous tensor
+        of_out = out.data_ptr(), q_batch, q_seq, q_head, q_dtype
+        of_lse = _NO_LSE
     else:
         out, lse = _outputs(q, outputs, index)
-        out_part = _tensor(out, cu_q)
+        of_out, of_lse = _of_out(out, cu_q), _of_lse(lse, cu_q)
     used_q = used_k = quant = 0
     if used is not None:
         used_q = placement.lengths(used[0], batch, index)
@@ -117,13 +131,25 @@ def _forward(
         0,
         _SIZE,
         device,
-        out_part[-1],
+        q_dtype,
         flags,
-        *q_part,
-        *_tensor(k, cu_k),
-        *_tensor(v, cu_k),
-        *out_part,
-        *(_NO_LSE if lse is None else _lse(lse, cu_q)),
+        q.data_ptr(),
+        q_batch,
+        q_seq,
+        q_head,
+        q_dtype,
+        k.data_ptr(),
+        k_batch,
+        k_seq,
+        k_head,
+        DTYPES[k.dtype],
+        v.data_ptr(),
+        v_batch,
+        v_seq,
+        v_head,
+        DTYPES[v.dtype],
+        *of_out,
+        *of_lse,
         cu_q,
         cu_k,
         used_k,
@@ -157,18 +183,14 @@ def check_devices(q: Tensor, k: Tensor, v: Tensor) -> None:
         raise Unsound
 
 
-# ---- Q, K, V and O ----
+# ---- Q, K and V ----
 
 
-def _tensor(x: Tensor, ragged: int) -> tuple[int, int, int, int, int]:
-    """The values of flash_tensor_t, of [token, head, d_head] where it is ragged."""
-    if ragged:
-        batch, (seq, head, inner) = 0, x.stride()
-    else:
-        batch, seq, head, inner = x.stride()
-    if inner != 1 and x.shape[-1] > 1 and x.numel():
-        raise Unsound
-    return x.data_ptr(), batch, seq, head, DTYPES[x.dtype]
+def _check_rows(*tensors: Tensor) -> None:
+    """The innermost axis is contiguous."""
+    for x in tensors:
+        if x.stride(-1) != 1 and x.shape[-1] > 1 and x.numel():
+            raise Unsound
 
 
 # batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head
@@ -270,10 +292,8 @@ def _beyond_float32(value: float) -> float:
 def _outputs(q: Tensor, outputs: Outputs, index: int) -> tuple[Tensor, Tensor | None]:
     out, lse, return_lse, dtype = outputs
     if out is None:
-        if dtype is None and q.is_contiguous():
-            out = torch.empty_like(q)  # the fastest
-        else:
-            out = torch.empty(*q.shape, dtype=dtype or q.dtype, device=q.device)
+        # Lengths by themselves take half the time of a tuple.
+        out = torch.empty(*q.shape, dtype=dtype or q.dtype, device=q.device)
     else:
         check_output(out, q.shape, index)
         if dtype is not None and out.dtype is not dtype:
@@ -282,7 +302,6 @@ def _outputs(q: Tensor, outputs: Outputs, index: int) -> tuple[Tensor, Tensor | 
         check_output(lse, lse_shape(q), index)
         check_lse(lse)
     elif return_lse:
-        # Lengths by themselves take half the time of a tuple.
         lse = torch.empty(*lse_shape(q), dtype=_float32, device=q.device)
     return out, lse
 
@@ -307,6 +326,16 @@ def lse_shape(q: Tensor) -> tuple[int, ...]:
     return (*batch, n_heads, seqlen)
 
 
-def _lse(lse: Tensor, ragged: int) -> tuple[int, int, int, int]:
+def _of_out(out: Tensor, ragged: int) -> tuple[int, int, int, int, int]:
+    """The values of flash_tensor_t, of [token, head, d_head] where it is ragged."""
+    _check_rows(out)
+    batch, seq, head = (0, *out.stride()[:2]) if ragged else out.stride()[:3]
+    return out.data_ptr(), batch, seq, head, DTYPES[out.dtype]
+
+
+def _of_lse(lse: Tensor | None, ragged: int) -> tuple[int, int, int, int]:
+    """The address of LSE, and its strides of batch, head and token."""
+    if lse is None:
+        return _NO_LSE
     strides = lse.stride()
     return (lse.data_ptr(), 0, *strides) if ragged else (lse.data_ptr(), *strides)

@@ -201,6 +201,7 @@ def _underived(name: str, operator: str, kernel: Callable) -> Callable:
     """What comes first where torch would record derivatives. It calls the kernel, unless there is
     something between autograd and kernels that the dispatcher knows."""
     names = _NAMES.findall(ARGUMENTS[name])
+    third = 1 if name == "combine" else 2  # which has two tensors
     redispatch = operator_of(operator).redispatch
 
     def refuse(keys: torch._C.DispatchKeySet, *arguments: Any, **outputs: Any) -> Any:
@@ -208,11 +209,10 @@ def _underived(name: str, operator: str, kernel: Callable) -> Callable:
         if derivatives.may_be_wanted(given):
             derivatives.refuse(names, arguments)
             derivatives.refuse(outputs.keys(), outputs.values())
-        if direct.is_possible(arguments[0], arguments[1], arguments[-1 if is_combine else 2]):
+        if direct.is_possible(arguments[0], arguments[1], arguments[third]):
             return kernel(*arguments, **outputs)
         return redispatch(keys & torch._C._after_autograd_keyset, *arguments, **outputs)
 
-    is_combine = name == "combine"
     return refuse
 
 
