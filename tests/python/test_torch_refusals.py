@@ -167,7 +167,7 @@ def test_status_is_that_of_the_library() -> None:
 def test_what_is_no_tensor(value: object) -> None:
     with pytest.raises(TypeError, match="seqused_k is a .*: not a torch tensor"):
         torch_ops.flash_attn_func(**_padded(), seqused_k=value)
-    with pytest.raises(TypeError, match="ndarray is given as an array: not a torch tensor"):
+    with pytest.raises(TypeError, match="q is a ndarray: not a torch tensor"):
         torch_ops.flash_attn_func(**{**_padded(), "q": np.zeros((2, 5, 4, 8), np.float32)})
 
 

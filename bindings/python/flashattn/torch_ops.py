@@ -169,9 +169,10 @@ def _results(results: tuple[Tensor, Tensor | None], outputs: Outputs) -> Any:
 
 def _call(packet: Any, arguments: tuple, outputs: Outputs) -> Any:
     """Calls the overload of an operator that gives these outputs."""
-    for x in arguments[:2]:
+    names = ("o_partial", "lse_partial") if packet is _ops.combine else ("q", "k", "v")
+    for name, x in zip(names, arguments):
         if not isinstance(x, Tensor):
-            raise TypeError(f"a {type(x).__name__} is given as an array: not a torch tensor")
+            raise TypeError(f"{name} is a {type(x).__name__}: not a torch tensor")
     out, lse, return_lse, dtype = outputs
     if out is None and lse is None:
         overload = packet.lse if return_lse else packet.default

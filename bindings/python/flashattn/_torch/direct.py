@@ -1,4 +1,4 @@
-"""Whether a call may go to the library without torch's dispatcher, which takes longer than all else
+"""Whether a call may go to the library without torch's dispatcher, which takes as long as all else
 that the host does.
 
 It may where the dispatcher would do nothing but find the kernel: tensors of torch's own class, with

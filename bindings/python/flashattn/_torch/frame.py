@@ -20,6 +20,8 @@ from . import structs
 # prompts; longer calls take theirs from the process's pool.
 _KEPT_BYTES_MAX = 1 << 22
 
+_get_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
 
 class Frame:
     """The packed arguments of one call, with what they point to, and the C function they are for.
@@ -102,8 +104,9 @@ def combine_frame() -> Frame:
 def raw_stream(index: int) -> int:
     """torch's current stream of a CUDA device, as an address. The private function is the one that
     torch's generated code calls; the public one makes an object, which takes microseconds."""
-    get = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-    return get(index) if get else torch.cuda.current_stream(index).cuda_stream
+    if _get_raw_stream is not None:
+        return _get_raw_stream(index)
+    return torch.cuda.current_stream(index).cuda_stream
 
 
 def _function(name: str) -> Callable[..., int]:
