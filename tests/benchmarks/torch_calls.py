@@ -20,7 +20,7 @@ from flashattn import torch_ops
 from flashattn._torch import forward as frames
 from flashattn._torch.frame import ForwardFrame
 
-_RUNS, _CALLS = 200, 300
+_RUNS, _CALLS = 1500, 30
 
 ops = torch.ops.flashattn
 

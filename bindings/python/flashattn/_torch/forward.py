@@ -328,8 +328,12 @@ def lse_shape(q: Tensor) -> tuple[int, ...]:
 
 def _of_out(out: Tensor, ragged: int) -> tuple[int, int, int, int, int]:
     """The values of flash_tensor_t, of [token, head, d_head] where it is ragged."""
-    _check_rows(out)
-    batch, seq, head = (0, *out.stride()[:2]) if ragged else out.stride()[:3]
+    if ragged:
+        batch, (seq, head, inner) = 0, out.stride()
+    else:
+        batch, seq, head, inner = out.stride()
+    if inner != 1:
+        _check_rows(out)
     return out.data_ptr(), batch, seq, head, DTYPES[out.dtype]
 
 

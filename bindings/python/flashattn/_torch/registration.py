@@ -12,6 +12,7 @@ from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from . import derivatives, direct
 from .arguments import NEW_O, NEW_O_AND_LSE, Mask, Pages, Ragged, Scales, Used
@@ -164,10 +165,12 @@ def _kernels(call: Callable, grouped: Callable) -> dict[str, Callable]:
     return {"": default, ".lse": with_lse, ".out": into}
 
 
-def note_written(*outputs: Tensor | None) -> None:
+def note_written(out: Tensor | None, lse: Tensor | None) -> None:
     """Tells autograd that these tensors have other values now."""
-    written = [x for x in outputs if x is not None and not x.is_inference()]
-    torch.autograd.graph.increment_version(written)
+    if out is not None and not out.is_inference():
+        increment_version(out)
+    if lse is not None and not lse.is_inference():
+        increment_version(lse)
 
 
 # ---- Shapes, without data ----
