@@ -84,7 +84,7 @@ def _varlen_fwd(
     *options: Any,
 ) -> _Call:
     ragged = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
-    pages = pages_of(page_table, v_page_table, page_indptr, page_rows)
+    pages = _pages_of(page_table, v_page_table, page_indptr, page_rows)
     return q, k, v, *_options(*options), ragged, pages
 
 
@@ -103,7 +103,7 @@ def _decode(
     mask, used, scales = _options(*options)
     used = (None if used is None else used[0]), seqused_k
     ragged = None if max_seqlen_k is None else (None, None, None, max_seqlen_k)
-    pages = pages_of(page_table, v_page_table, page_indptr, page_rows)
+    pages = _pages_of(page_table, v_page_table, page_indptr, page_rows)
     return q, k, v, mask, used, scales, ragged, pages
 
 
@@ -120,15 +120,15 @@ def _options(
     seqused_k: Tensor | None = None,
 ) -> tuple[Mask, Used | None, Scales | None]:
     mask = softmax_scale, causal, window_left, window_right, softcap, batch_invariant
-    return mask, pair_of(seqused_q, seqused_k), pair_of(k_descale, v_descale)
+    return mask, _pair_of(seqused_q, seqused_k), _pair_of(k_descale, v_descale)
 
 
-def pair_of(first: Tensor | None, second: Tensor | None) -> tuple | None:
+def _pair_of(first: Tensor | None, second: Tensor | None) -> tuple | None:
     """Both as a group of arguments, or None where neither is given."""
     return None if first is None and second is None else (first, second)
 
 
-def pages_of(
+def _pages_of(
     page_table: Tensor | None,
     v_page_table: Tensor | None,
     page_indptr: Tensor | None,
