@@ -54,7 +54,7 @@ if(NOT FLASH_CUDA STREQUAL OFF)
             set(_reason "nvcc ${CMAKE_CUDA_COMPILER_VERSION} is older than ${_minimum_nvcc}")
         else()
             set(FLASH_CUDA_FAMILIES ${FLASH_FAMILIES_CUDA})
-            # Launch stubs use the C++ runtime; the library takes its part of it along.
+            # The options of flash_add_cuda_family() leave nothing for the C++ runtime to do.
             list(REMOVE_ITEM CMAKE_CUDA_IMPLICIT_LINK_LIBRARIES stdc++ gcc_s)
         endif()
     else()
@@ -70,11 +70,16 @@ if(NOT FLASH_CUDA STREQUAL OFF)
 endif()
 
 # Device code for the architectures that a family's kernels run on: SASS for the chips of today
-# (an sm_80 cubin runs on 8.x only), PTX for what comes. COMMON: what every family uses.
+# (an sm_80 cubin runs on 8.x only), PTX for what comes. COMMON: what every family uses. Those of
+# SM80 and SM80_DECODE can be set from outside: ./dev test leaves some out.
 set(FLASH_CUDA_ARCHITECTURES_COMMON 80-real 90-real 80-virtual)
-set(FLASH_CUDA_ARCHITECTURES_SM80 80-real 90-real 80-virtual)
-# Dependent launches are in code for 9.0 and newer alone.
-set(FLASH_CUDA_ARCHITECTURES_SM80_DECODE 80-real 90-real 90-virtual)
+if(NOT FLASH_CUDA_ARCHITECTURES_SM80)
+    set(FLASH_CUDA_ARCHITECTURES_SM80 80-real 90-real 80-virtual)
+endif()
+if(NOT FLASH_CUDA_ARCHITECTURES_SM80_DECODE)
+    # Dependent launches are in code for 9.0 and newer alone.
+    set(FLASH_CUDA_ARCHITECTURES_SM80_DECODE 80-real 90-real 90-virtual)
+endif()
 set(FLASH_CUDA_ARCHITECTURES_SM90 90a-real) # wgmma and setmaxnreg are of this chip alone
 set(FLASH_CUDA_ARCHITECTURES_SM90_DECODE ${FLASH_CUDA_ARCHITECTURES_SM90})
 set(FLASH_CUDA_LAUNCHER_SM90 refuse_ptxas_notes.py)
@@ -82,11 +87,32 @@ set(FLASH_CUDA_LAUNCHER_SM90_DECODE ${FLASH_CUDA_LAUNCHER_SM90})
 
 set(FLASH_CUDA_OBJECT_TARGETS "") # those of the function below
 
+# Writes sources that include those of all kernels of a type and head dimension, so that the headers
+# are read once for all of them.
+function(_group_by_type_and_d_head sources result)
+    set(groups "")
+    foreach(source IN LISTS sources)
+        string(REGEX MATCH "flash_fwd_([a-z0-9]+_[a-z0-9]+_d[0-9]+)_" name "${source}")
+        list(APPEND groups ${CMAKE_MATCH_1})
+        string(APPEND includes_${CMAKE_MATCH_1} "#include \"${source}\"\n")
+    endforeach()
+    list(REMOVE_DUPLICATES groups)
+    list(TRANSFORM groups REPLACE ".+" "${PROJECT_BINARY_DIR}/grouped/\\0.cu" OUTPUT_VARIABLE files)
+    foreach(group file IN ZIP_LISTS groups files)
+        file(GENERATE OUTPUT ${file} CONTENT "${includes_${group}}")
+    endforeach()
+    set(${result} ${files} PARENT_SCOPE)
+endfunction()
+
 # An object library of a family's kernels, FLASH_KERNEL_SOURCES_<FAMILY> and more sources, for the
 # library; none where none are selected.
 function(flash_add_cuda_family family)
     string(TOUPPER ${family} upper)
-    set(sources ${FLASH_KERNEL_SOURCES_${upper}} ${ARGN})
+    set(sources ${FLASH_KERNEL_SOURCES_${upper}})
+    if(FLASH_GROUP_CUDA_KERNELS)
+        _group_by_type_and_d_head("${sources}" sources)
+    endif()
+    list(APPEND sources ${ARGN})
     if(NOT sources)
         return()
     endif()
@@ -106,6 +132,9 @@ function(flash_add_cuda_family family)
         CUDA_RUNTIME_LIBRARY Static
         POSITION_INDEPENDENT_CODE ON)
     target_include_directories(flashattn_${family} PRIVATE include kernels)
-    target_compile_options(flashattn_${family} PRIVATE
-        -std=c++20 --compress-mode=size -Xcompiler=-Wall,-Wextra)
+    # The host code of these files registers kernels, and has a function for each that is never
+    # called, since the library launches kernels by their addresses. Without exceptions, and without
+    # guards of that function's static variable, it needs no C++ runtime.
+    target_compile_options(flashattn_${family} PRIVATE -std=c++20 --compress-mode=size
+        -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics)
 endfunction()

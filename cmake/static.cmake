@@ -21,6 +21,6 @@ target_include_directories(flashattn_static INTERFACE
 target_link_libraries(flashattn_static INTERFACE Threads::Threads m)
 set(FLASH_PC_LIBS_PRIVATE "-pthread -lm")
 if(FLASH_CUDA_FAMILIES)
-    target_link_libraries(flashattn_static INTERFACE CUDA::cudart_static stdc++)
-    string(APPEND FLASH_PC_LIBS_PRIVATE " -lcudart_static -lstdc++ -ldl -lrt")
+    target_link_libraries(flashattn_static INTERFACE CUDA::cudart_static)
+    string(APPEND FLASH_PC_LIBS_PRIVATE " -lcudart_static -ldl -lrt")
 endif()

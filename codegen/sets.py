@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 from .config import Config
@@ -400,7 +401,8 @@ def ship() -> list[Config]:
     )
 
 
-def all_sets() -> list[Config]:
+@cache
+def all_sets() -> tuple[Config, ...]:
     """Returns every legal configuration of the other sets."""
     named = {
         *progression(),
@@ -410,7 +412,7 @@ def all_sets() -> list[Config]:
         *tune_sm90(),
         *ship(),
     }
-    return sorted(config for config in named if legal(config))
+    return tuple(sorted(config for config in named if legal(config)))
 
 
 SETS = {

@@ -51,10 +51,15 @@ def _cpu_source(config: Config) -> str:
 """
 
 
+# CUDA kernels are in namespaces, so that one file can include the sources of several.
+
+
 def _sm80_source(config: Config) -> str:
     return f"""\
 /* {format_config(config)} */
 #include "sm80/forward.cuh"
+
+namespace of_{kernel_name(config)} {{
 
 static constexpr flash_config_t config =
     {indented_initialiser(config, "    ")};
@@ -65,6 +70,8 @@ __launch_bounds__(sm80_block_threads(&config), sm80_blocks_per_sm(&config))
     const __grid_constant__ flash_params_t params) {{
     sm80_forward<config>(params);
 }}
+
+}}
 """
 
 
@@ -72,6 +79,8 @@ def _sm80_decode_source(config: Config) -> str:
     return f"""\
 /* {format_config(config)} */
 #include "sm80/decode.cuh"
+
+namespace of_{kernel_name(config)} {{
 
 static constexpr flash_config_t config =
     {indented_initialiser(config, "    ")};
@@ -82,6 +91,8 @@ __launch_bounds__(decode_block_threads(&config), decode_blocks_per_sm(&config))
     const __grid_constant__ sm80_decode_params_t params) {{
     sm80_decode<config>(params);
 }}
+
+}}
 """
 
 
@@ -90,6 +101,8 @@ def _wgmma_source(config: Config, header: str, params: str, function: str) -> st
 /* {format_config(config)} */
 #include "{header}"
 
+namespace of_{kernel_name(config)} {{
+
 static constexpr flash_config_t config =
     {indented_initialiser(config, "    ")};
 
@@ -97,6 +110,8 @@ extern "C" __global__ void __launch_bounds__(sm90_block_threads(&config), 1)
 {kernel_name(config)}(
     const __grid_constant__ {params} params) {{
     {function}<config>(params);
+}}
+
 }}
 """
 

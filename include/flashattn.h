@@ -120,7 +120,7 @@ enum flash_status {
     FLASH_ERROR_INVALID_ARGUMENT = 100,
     FLASH_ERROR_INVALID_CONFIG = 101,      /**< a configuration that breaks a rule of its family */
     FLASH_ERROR_WORKSPACE_TOO_SMALL = 102, /**< see flash_workspace_size() */
-    FLASH_ERROR_BUFFER_TOO_SMALL = 103,    /**< a text buffer */
+    FLASH_ERROR_BUFFER_TOO_SMALL = 103,    /**< a text does not fit its buffer */
 
     /* The call is sound, but this library, build or machine cannot serve it. */
     FLASH_ERROR_UNSUPPORTED = 200,
@@ -216,13 +216,13 @@ typedef struct flash_config {
     int32_t async_copy;        /**< 1: global to shared memory by cp.async; 0: through registers */
     int32_t eager_load_blocks; /**< 1: load K and V as soon as their buffer is free */
     int32_t swizzled;          /**< 1: XOR-swizzled shared memory */
-    int32_t Q_mma_load_K_fragments; /**< fragments of 8 columns held; 0: the whole block */
+    int32_t Q_mma_load_K_fragments; /**< fragments of 8 columns held in registers; 0: all */
     int32_t K_mma_load_K_fragments;
-    int32_t V_mma_load_K_fragments;  /**< along B_c */
+    int32_t V_mma_load_K_fragments;  /**< the same, of 8 keys each */
     int32_t mma_double_buffer_loads; /**< 1: the next fragments load while these multiply */
-    int32_t optimized_softmax;       /**< 1: first K/V block peeled, fewer fp32 operations */
-    int32_t features;                /**< FLASH_FEATURE_... bits */
-    int32_t n_stages;        /**< blocks of K, and as many of V, in shared memory at a time */
+    int32_t optimized_softmax; /**< 1: own code for the first K/V block, fewer fp32 operations */
+    int32_t features;          /**< FLASH_FEATURE_... bits */
+    int32_t n_stages;          /**< blocks of K, and as many of V, in shared memory at a time */
     int32_t overlap;         /**< 1: the softmax of a block runs beside P V of the one before it */
     int32_t ping_pong;       /**< 1: warpgroups take turns on the tensor cores */
     int32_t persistent;      /**< 1: a block per multiprocessor takes tile after tile */
@@ -294,7 +294,7 @@ typedef struct flash_kernel_resources {
     int32_t registers;                 /**< per thread */
     int32_t local_memory;              /**< bytes per thread: spilled registers and stack */
     int32_t shared_memory;             /**< bytes per block */
-    int32_t blocks_per_multiprocessor; /**< that run at the same time */
+    int32_t blocks_per_multiprocessor; /**< blocks that it runs at the same time */
 } flash_kernel_resources_t;
 
 #define FLASH_KERNEL_RESOURCES_INIT                                                                \
@@ -563,8 +563,8 @@ typedef struct flash_paging {
 typedef struct flash_quant {
     uint32_t struct_size;         /**< sizeof(flash_quant_t) */
     int32_t reserved32;           /**< 0 */
-    const float *k_scale;         /**< [batch, n_heads_kv]; NULL: 1 */
-    const float *v_scale;         /**< [batch, n_heads_kv]; NULL: 1 */
+    const float *k_scale;         /**< [batch, n_heads_kv]; NULL: every scale is 1 */
+    const float *v_scale;         /**< [batch, n_heads_kv]; NULL: every scale is 1 */
     int64_t k_scale_stride_batch; /**< in elements, never negative; 0 without the array */
     int64_t k_scale_stride_head;
     int64_t v_scale_stride_batch;
@@ -591,7 +591,7 @@ typedef struct flash_forward_args {
 
     flash_tensor_t q; /**< [batch, seqlen_q, n_heads, d_head]    or [total_q, n_heads, d_head] */
     flash_tensor_t k; /**< [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head] */
-    flash_tensor_t v; /**< as k, strides of its own */
+    flash_tensor_t v; /**< shaped as k, with strides of its own */
     flash_tensor_t o; /**< as q, strides of its own; its elements must not overlap each other, nor
                          lse or any input: kernels read Q again after they have written O. Refused
                          where the first row of one lies in the other */
@@ -809,7 +809,7 @@ typedef struct flash_combine_args {
      * strides 0: contiguous. */
     const float *lse_partial;
     const float *const *lse_partials;
-    int64_t lse_partial_stride; /**< between partial results; not used with lse_partials */
+    int64_t lse_partial_stride; /**< from one to the next; not used with lse_partials */
     int64_t lse_partial_stride_batch;
     int64_t lse_partial_stride_head;
     int64_t lse_partial_stride_seq;

@@ -125,12 +125,16 @@ def assert_refusal(result: subprocess.CompletedProcess, *parts: str) -> None:
         assert part in result.stderr
 
 
-def test_demo_runs():
+def test_demo_runs_and_says_on_which_device():
     result = run_demo("--repeats", "1", "--query", "It was the best of times and the worst.")
     assert result.returncode == 0, result.stderr
     assert "20 of 20 queries" in result.stdout
     assert "A Tale of Two Cities" in result.stdout
     assert result.stdout.splitlines()[-1].startswith("OK")
+    device = next(x for x in result.stdout.splitlines() if x.startswith("gpu "))
+    runs_there = "flashattn, GPU in fp16" in result.stdout
+    assert runs_there == (attention.preferred() is attention.FLASHATTN_GPU)
+    assert runs_there == ("attention runs there" in device)
 
 
 def test_the_best_run_counts():
@@ -165,14 +169,6 @@ def test_a_torch_that_does_not_take_arrays_is_left_out(monkeypatch):
         monkeypatch.setitem(sys.modules, "torch", torch)
         names = [implementation.name for implementation in attention.implementations()]
         assert any(name.startswith("torch SDPA") for name in names) == there
-
-
-def test_demo_says_which_device_runs():
-    result = run_demo("--repeats", "1")
-    line = next(x for x in result.stdout.splitlines() if x.startswith("gpu "))
-    runs_there = "flashattn, GPU in fp16" in result.stdout
-    assert runs_there == (attention.preferred() is attention.FLASHATTN_GPU)
-    assert runs_there == ("attention runs there" in line)
 
 
 def test_missing_library_is_one_line():

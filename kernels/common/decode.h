@@ -62,6 +62,7 @@ typedef struct decode_params {
     int32_t most_pieces;
     int32_t least_share;
     int32_t long_share;
+    uint32_t merge_rows; /* rows of all heads of the sequences that may be cut */
     flash_divider_t by_head_blocks;
     flash_divider_t by_row_tiles;
     flash_divider_t by_pieces;

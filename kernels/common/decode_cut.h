@@ -11,8 +11,10 @@
 #include "common/decode.h"
 #include "common/sequence.h"
 
-/* The shares that are tried: from the first one to twice as much. */
-enum { DECODE_N_SHARES = 9 };
+enum {
+    DECODE_N_SHARES = 9,                                 /* from the first to twice as much */
+    DECODE_MOST_UNITS = INT32_MAX / DECODE_UNIT_KEYS + 1 /* of a sequence */
+};
 
 typedef struct unit_range {
     int32_t begin;
@@ -37,22 +39,21 @@ FLASH_HOST_DEVICE static inline int32_t decode_count_pieces(int32_t units, int32
     return units > share ? (units + share - 1) / share : 1;
 }
 
-/* Returns the first share for a batch of `units` units: one that gives as many pieces as blocks run
- * side by side, but pieces shorter than long_share only until every multiprocessor has a block. */
+/* Returns the first share for a batch: one that gives as many pieces as blocks run side by side,
+ * but pieces shorter than long_share only until every multiprocessor has a block. one_each and
+ * side_by_side: the batch's units / busy_pieces and / most_pieces, rounded up. */
 FLASH_HOST_DEVICE static inline int32_t decode_first_share(const decode_params_t *params,
-                                                           int64_t units) {
-    const int64_t one_each = (units + params->busy_pieces - 1) / params->busy_pieces;
-    const int64_t side_by_side = (units + params->most_pieces - 1) / params->most_pieces;
+                                                           int64_t one_each, int64_t side_by_side) {
     int64_t share = one_each > params->least_share ? one_each : params->least_share;
     share = share < params->long_share ? share : params->long_share;
     share = share > side_by_side ? share : side_by_side;
-    return share < INT32_MAX / 2 ? (int32_t)share : INT32_MAX / 2;
+    return share < DECODE_MOST_UNITS ? (int32_t)share : DECODE_MOST_UNITS;
 }
 
 /* Returns share number i of those that are tried. */
 FLASH_HOST_DEVICE static inline int32_t decode_nth_share(int32_t first, int32_t i) {
-    const int64_t steps = DECODE_N_SHARES - 1;
-    return first + (int32_t)(((int64_t)first * i + steps - 1) / steps);
+    const int32_t steps = DECODE_N_SHARES - 1;
+    return first + (first * i + steps - 1) / steps;
 }
 
 #endif

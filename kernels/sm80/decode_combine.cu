@@ -1,6 +1,6 @@
 /*
  * This kernel merges the pieces of sequences that decode kernels have cut, in the order of the
- * pieces. It has a block per row, and a warp for every n-th piece.
+ * pieces. A block takes every n-th row, and a warp every n-th piece.
  *
  * It starts as a programmatic dependent launch of the decode kernel, before the pieces exist. Until
  * they do, it runs once without loads and stores of results, which brings its instructions and
@@ -28,27 +28,43 @@ merge_warps(const row_sum_t (&sums)[DECODE_COMBINE_WARPS][DECODE_WARP_THREADS], 
     return merged;
 }
 
+static __device__ __forceinline__ void
+merge_row(const decode_params_t &params, const merge_row_t &row, const decode_split_t &split,
+          row_sum_t (&sums)[DECODE_COMBINE_WARPS][DECODE_WARP_THREADS], const score_unit_t &unit) {
+    const int warp = threadIdx.x / DECODE_WARP_THREADS, lane = threadIdx.x % DECODE_WARP_THREADS;
+#pragma unroll 1
+    for (int begin = 0; begin < params.columns; begin += COLUMNS_AT_ONCE) {
+        const int column = begin + lane * 4;
+        sums[warp][lane] = sum_pieces<DECODE_COMBINE_WARPS, PIECES_AT_ONCE>(
+            params, row, split, warp, column, unit.log2);
+        __syncthreads();
+        if (warp == 0)
+            store_merged(params, row, split, column, merge_warps(sums, unit.log2), unit);
+        __syncthreads();
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(DECODE_WARP_THREADS *DECODE_COMBINE_WARPS)
     flash_sm80_decode_combine(const __grid_constant__ decode_params_t params) {
     __shared__ row_sum_t sums[DECODE_COMBINE_WARPS][DECODE_WARP_THREADS];
-    const int warp = threadIdx.x / DECODE_WARP_THREADS, lane = threadIdx.x % DECODE_WARP_THREADS;
     const score_unit_t unit = score_unit_of<true>(params.attention);
+    bool complete = false;
+    uint32_t index = blockIdx.x;
+    merge_row_t row = find_merge_row(params, index);
 #pragma unroll 1
-    for (int complete = 0; complete < 2; ++complete) {
-        if (complete)
-            wait_for_primary();
-        const split_row_t row = find_split_row(params, blockIdx.x, complete);
-        if (complete && row.split.pieces == 0)
+    for (;;) {
+        const decode_split_t split = find_split(params, row, complete);
+        if (complete && split.pieces == 0)
             return;
-#pragma unroll 1
-        for (int begin = 0; begin < params.columns; begin += COLUMNS_AT_ONCE) {
-            const int column = begin + lane * 4;
-            sums[warp][lane] = sum_pieces<DECODE_COMBINE_WARPS, PIECES_AT_ONCE>(params, row, warp,
-                                                                                column, unit.log2);
-            __syncthreads();
-            if (warp == 0)
-                store_merged(params, row, column, merge_warps(sums, unit.log2), unit);
-            __syncthreads();
+        merge_row(params, row, split, sums, unit);
+        if (!complete) {
+            wait_for_primary();
+            complete = true;
+            continue;
         }
+        index += gridDim.x;
+        if (index >= params.merge_rows)
+            return;
+        row = find_merge_row(params, index);
     }
 }

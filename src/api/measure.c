@@ -53,7 +53,7 @@ static flash_status_t measure_into(const measurement_t *m, double *times, double
 flash_status_t measure(const measurement_t *m, double *seconds) {
     double *times = calloc((size_t)m->n_launches, ((size_t)m->n_kernels + 1) * sizeof(double));
     FLASH_REQUIRE(times != NULL, FLASH_ERROR_OUT_OF_MEMORY,
-                  "no memory for the times of %d launches of %d kernels", m->n_launches,
+                  "no memory for times: n_launches is %d, n_kernels %d", m->n_launches,
                   m->n_kernels);
     const flash_status_t status = measure_into(m, times, seconds);
     free(times);

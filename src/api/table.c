@@ -36,8 +36,8 @@ int32_t flash_kernel_count(void) {
 
 const flash_kernel_t *flash_kernel_at(int32_t index) {
     if (index < 0 || index >= kernel_table_count) {
-        status_fail(FLASH_ERROR_INVALID_ARGUMENT, "index is %d: the table has %d kernels", index,
-                    kernel_table_count);
+        status_fail(FLASH_ERROR_INVALID_ARGUMENT, "index is %d: the table ends at %d", index,
+                    kernel_table_count - 1);
         return NULL;
     }
     return &kernel_table[index];

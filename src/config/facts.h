@@ -40,9 +40,9 @@ enum { CONFIG_WORD_FIELDS = 3 };
  * of some fields, which is always there. */
 typedef struct config_word {
     const char *word;
-    const char *suffix; /* of counts: written behind the numbers, optional when read */
+    const char *suffix; /* stands after the numbers of counts; text to read may lack it */
     const char *form;   /* for messages, as "load_<Q>_<K>_<V>_tiles" */
-    int32_t n_counts;   /* 0: a switch */
+    int32_t n_counts;   /* 0: the word is a switch */
     int32_t fields[CONFIG_WORD_FIELDS];
 } config_word_t;
 
@@ -59,7 +59,7 @@ typedef struct config_layout {
                         it a kernel also serves smaller d_head than its own */
     int32_t n_shape; /* fields in the parentheses, after dtype and d_head */
     const int32_t *shape;
-    int32_t n_words; /* between the colon and the features */
+    int32_t n_words; /* words between the colon and the features */
     const config_word_t *words;
     int32_t n_needs;
     const config_need_t *needs;

@@ -50,6 +50,6 @@ flash_status_t kernel_table_require(const flash_config_t *config, const flash_ke
     const bool lacks_cuda = !family->facts->layout->on_cpu && !has_cuda_rows();
     return status_fail(
         FLASH_ERROR_NOT_BUILT,
-        "%s is a legal configuration without a kernel in this library%s (%d kernels)", text,
+        "%s is a legal configuration without a kernel in this library%s (kernels in it: %d)", text,
         lacks_cuda ? ", which was built without CUDA" : "", kernel_table_count);
 }

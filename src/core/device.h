@@ -16,10 +16,10 @@ typedef struct device {
     bool isa_absent;  /* CPU: FLASH_CPU_ISA names a family that the processor lacks */
     bool dots_pay;    /* CPU: see cpu_features_dots_pay() */
 
-    int32_t ordinal; /* CUDA, like all that follow */
+    int32_t ordinal; /* CUDA devices have this and all that follows */
     int32_t compute_capability;
     int32_t n_multiprocessors;
-    int32_t shared_memory_per_block; /* bytes, with opt-in */
+    int32_t shared_memory_per_block; /* bytes, the most that a kernel can ask for */
 } device_t;
 
 /* Returns the kind of device in a device's number. */

@@ -21,8 +21,8 @@ typedef struct executor {
 
 /* The limits of a paged cache, as its arrays had them when they were checked. */
 typedef struct page_limits {
-    int64_t ids;  /* page_indptr[batch] */
-    int64_t rows; /* the largest of page_rows, plus 1 */
+    int64_t ids;  /* page_indptr[batch], the number of all ids */
+    int64_t rows; /* the largest value of page_rows, plus 1 */
 } page_limits_t;
 
 typedef struct problem {

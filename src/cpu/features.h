@@ -11,8 +11,8 @@
 
 /* The limit that the user sets by FLASH_CPU_ISA. */
 typedef struct cpu_features_limit {
-    uint32_t isa;    /* FLASH_ISA_... bits */
-    uint32_t named;  /* that of the family named; 0: the variable is not set, or "reference" */
+    uint32_t isa;    /* FLASH_ISA_... bits that may be used */
+    uint32_t named;  /* the bit of the family that it names; 0: it is not set, or "reference" */
     bool wants_dots; /* AVX512_BF16 is named: use it whether or not it pays */
 } cpu_features_limit_t;
 

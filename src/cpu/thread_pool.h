@@ -8,13 +8,13 @@
 #include "core/problem.h"
 #include "flashattn.h"
 
-enum { THREAD_POOL_MAX = EXECUTOR_MAX_WORKERS }; /* threads */
+enum { THREAD_POOL_MAX = EXECUTOR_MAX_WORKERS }; /* threads at most */
 
 typedef struct thread_pool thread_pool_t;
 
 /* The threads of one call. */
 typedef struct parallel {
-    flash_parallel_for_t run; /* the hook; NULL: the pool */
+    flash_parallel_for_t run; /* the hook; NULL: the threads are the pool's */
     void *context;
     thread_pool_t *pool;
     int32_t n_workers; /* the caller's thread included */

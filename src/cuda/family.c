@@ -5,6 +5,10 @@
 
 #include <stddef.h>
 
+static bool has_too_many_pieces(const decode_plan_t *plan) {
+    return plan->blocks > INT32_MAX || plan->combine_rows > INT32_MAX;
+}
+
 const char *cuda_launch_obstacle(const cuda_family_t *family, const flash_config_t *config,
                                  const problem_t *problem, const device_t *device) {
     const flash_params_t *p = &problem->params;
@@ -13,5 +17,8 @@ const char *cuda_launch_obstacle(const cuda_family_t *family, const flash_config
         return "a block needs more shared memory than the device has";
     if ((int64_t)p->batch * p->n_heads > INT32_MAX || family->tiles(config, p) > INT32_MAX)
         return "the problem has more tiles than a launch can take";
-    return NULL;
+    if (family->plan == NULL)
+        return NULL;
+    const decode_plan_t plan = family->plan(config, problem, device);
+    return has_too_many_pieces(&plan) ? "the problem has more pieces than a launch can take" : NULL;
 }

@@ -1,22 +1,26 @@
 /*
- * A CUDA family tells the host about its kernels: their blocks and their tiles.
+ * A CUDA family tells the host about its kernels: their blocks, their tiles and their plans.
  */
 #ifndef FLASH_CUDA_FAMILY_H
 #define FLASH_CUDA_FAMILY_H
 
 #include "config/family.h"
+#include "cuda/plan_sm80_decode.h"
 
 /* The resources that a block of a kernel takes on a multiprocessor. */
 typedef struct cuda_block {
     int32_t threads;
-    int32_t shared_bytes;        /* dynamic */
-    int32_t static_shared_bytes; /* at most */
+    int32_t shared_bytes;        /* dynamic shared memory */
+    int32_t static_shared_bytes; /* an upper bound */
 } cuda_block_t;
 
 typedef struct cuda_family {
     cuda_block_t (*block)(const flash_config_t *config);
     /* Counts the tiles of B_r queries that a launch computes. */
     int64_t (*tiles)(const flash_config_t *config, const flash_params_t *params);
+    /* Makes the plan of a decode call. NULL: the family's kernels are not for decode. */
+    decode_plan_t (*plan)(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device);
 } cuda_family_t;
 
 /* Returns why the device cannot be given the launch; NULL if it can. */

@@ -12,7 +12,7 @@
 typedef struct cuda_grid {
     int64_t blocks;
     int32_t threads;
-    int32_t shared_bytes; /* dynamic */
+    int32_t shared_bytes; /* dynamic shared memory */
     bool is_dependent;    /* programmatic dependent launch: the kernel itself waits for the one
                              ahead of it (kernels/common/ptx/dependent_launch.cuh) */
 } cuda_grid_t;

@@ -10,19 +10,6 @@
 
 static const decode_merge_t merge = {.kernel = flash_sm80_decode_combine, .rows_of_block = 1};
 
-static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *problem,
-                                const device_t *device, uint64_t *size) {
-    const decode_plan_t plan = plan_sm80_decode(&kernel->config, problem, device);
-    *size = plan_sm80_decode_workspace(&plan);
-    return FLASH_SUCCESS;
-}
-
-static flash_status_t check_workspace(const flash_kernel_t *kernel, const problem_t *problem,
-                                      const device_t *device) {
-    const decode_plan_t plan = plan_sm80_decode(&kernel->config, problem, device);
-    return merge_decode_check_workspace(kernel, problem, &plan);
-}
-
 /* Both kernels are loaded here, because loading is not allowed while a stream is captured. */
 static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device) {
@@ -43,11 +30,11 @@ static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *pro
 
 static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *problem,
                              const device_t *device, flash_stream_t stream) {
-    FLASH_TRY(check_workspace(kernel, problem, device));
+    FLASH_TRY(merge_decode_check_workspace(kernel, problem, device));
     return cuda_launch(kernel, problem, device, stream, enqueue);
 }
 
-const launch_ops_t sm80_decode_ops = {.workspace = workspace,
+const launch_ops_t sm80_decode_ops = {.workspace = merge_decode_workspace,
                                       .prepare = prepare,
-                                      .check_workspace = check_workspace,
+                                      .check_workspace = merge_decode_check_workspace,
                                       .launch = launch};

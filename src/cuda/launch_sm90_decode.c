@@ -16,20 +16,7 @@
 static const decode_merge_t merge = {.kernel = flash_sm90_decode_combine,
                                      .rows_of_block = DECODE_COMBINE_WARPS};
 
-static flash_status_t workspace(const flash_kernel_t *kernel, const problem_t *problem,
-                                const device_t *device, uint64_t *size) {
-    const decode_plan_t plan = plan_sm90_decode(&kernel->config, problem, device);
-    *size = plan_sm80_decode_workspace(&plan);
-    return FLASH_SUCCESS;
-}
-
-static flash_status_t check_workspace(const flash_kernel_t *kernel, const problem_t *problem,
-                                      const device_t *device) {
-    const decode_plan_t plan = plan_sm90_decode(&kernel->config, problem, device);
-    return merge_decode_check_workspace(kernel, problem, &plan);
-}
-
-/* Loads both kernels: a stream that is capturing must not be the first to want one. */
+/* Both kernels are loaded here, because loading is not allowed while a stream is captured. */
 static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device) {
     FLASH_TRY(tensor_map_prepare());
@@ -64,11 +51,11 @@ static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *pro
 
 static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *problem,
                              const device_t *device, flash_stream_t stream) {
-    FLASH_TRY(check_workspace(kernel, problem, device));
+    FLASH_TRY(merge_decode_check_workspace(kernel, problem, device));
     return cuda_launch(kernel, problem, device, stream, enqueue);
 }
 
-const launch_ops_t sm90_decode_ops = {.workspace = workspace,
+const launch_ops_t sm90_decode_ops = {.workspace = merge_decode_workspace,
                                       .prepare = prepare,
-                                      .check_workspace = check_workspace,
+                                      .check_workspace = merge_decode_check_workspace,
                                       .launch = launch};

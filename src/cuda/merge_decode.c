@@ -1,20 +1,30 @@
 /*
- * This file launches the kernels that merge the partial results of decode.
+ * See merge_decode.h.
  */
 #include "cuda/merge_decode.h"
 
 #include "config/kernel_table.h"
+#include "core/int64.h"
 #include "core/status.h"
 #include "cuda/error.h"
+#include "cuda/family.h"
 #include "cuda/grid.h"
 #include "cuda/scope.h"
 
 #include <inttypes.h>
 #include <stddef.h>
 
+flash_status_t merge_decode_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                      const device_t *device, uint64_t *size) {
+    const decode_plan_t plan = kernel->family->cuda->plan(&kernel->config, problem, device);
+    *size = plan_sm80_decode_workspace(&plan);
+    return FLASH_SUCCESS;
+}
+
 flash_status_t merge_decode_check_workspace(const flash_kernel_t *kernel, const problem_t *problem,
-                                            const decode_plan_t *plan) {
-    const uint64_t size = plan_sm80_decode_workspace(plan);
+                                            const device_t *device) {
+    uint64_t size;
+    FLASH_TRY(merge_decode_workspace(kernel, problem, device, &size));
     FLASH_REQUIRE(problem->workspace_size >= size, FLASH_ERROR_WORKSPACE_TOO_SMALL,
                   "workspace_size is %" PRIu64 ": %s needs %" PRIu64, problem->workspace_size,
                   kernel->name, size);
@@ -45,11 +55,15 @@ flash_status_t merge_decode_prepare(const decode_merge_t *merge, const device_t 
     return status;
 }
 
+/* Blocks take row after row, so that a call whose sequences the device does not cut starts few. */
+enum { MERGE_BLOCKS_PER_MULTIPROCESSOR = 8 };
+
 /* From compute capability 9.0 on, the merging kernel can start before the decode kernel ends. */
 flash_status_t merge_decode_enqueue(const decode_merge_t *merge, const decode_plan_t *plan,
                                     const device_t *device, flash_stream_t stream) {
-    const int64_t rows = merge->rows_of_block;
-    const cuda_grid_t grid = {.blocks = (plan->combine_rows + rows - 1) / rows,
+    const int64_t most = MERGE_BLOCKS_PER_MULTIPROCESSOR * (int64_t)device->n_multiprocessors;
+    const int64_t blocks = divide_up(plan->combine_rows, merge->rows_of_block);
+    const cuda_grid_t grid = {.blocks = min64(blocks, most),
                               .threads = DECODE_WARP_THREADS * DECODE_COMBINE_WARPS,
                               .is_dependent = device->compute_capability >= 90};
     if (plan->combine_rows == 0)

@@ -1,6 +1,6 @@
 /*
- * The launches of all decode families share this: the check of their workspace, and the launch of
- * the kernel that merges the pieces of cut sequences.
+ * The launches of all decode families share this: their workspace, and the launch of the kernel
+ * that merges the pieces of cut sequences.
  */
 #ifndef FLASH_CUDA_MERGE_DECODE_H
 #define FLASH_CUDA_MERGE_DECODE_H
@@ -14,9 +14,12 @@ typedef struct decode_merge {
     int32_t rows_of_block;
 } decode_merge_t;
 
-/* Returns WORKSPACE_TOO_SMALL or INVALID_ARGUMENT unless the workspace has the plan's size. */
+/* These are operations of decode kernels: the workspace is what the family's plan needs. */
+flash_status_t merge_decode_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                      const device_t *device, uint64_t *size);
+
 flash_status_t merge_decode_check_workspace(const flash_kernel_t *kernel, const problem_t *problem,
-                                            const decode_plan_t *plan);
+                                            const device_t *device);
 
 /* Loads the merging kernel, which is not allowed while a stream is captured. */
 flash_status_t merge_decode_prepare(const decode_merge_t *merge, const device_t *device);

@@ -14,6 +14,11 @@ enum {
     INVARIANT_PIECE_KEYS = 512 /* with FLASH_FLAG_BATCH_INVARIANT */
 };
 
+int64_t plan_decode_tiles(const flash_config_t *config, const flash_params_t *p) {
+    const int64_t rows = (int64_t)p->seqlen_q * p->group;
+    return divide_up(rows, config->B_r) * p->n_heads_kv * p->batch;
+}
+
 bool plan_decode_host_cuts(const problem_t *problem) {
     const flash_params_t *p = &problem->params;
     return p->cu_seqlens_k == NULL && p->seqused_k == NULL && p->cu_seqlens_q == NULL &&
@@ -42,12 +47,20 @@ static int64_t units_of(int64_t keys) {
     return divide_up(keys, DECODE_UNIT_KEYS);
 }
 
+/* Says whether so many blocks give nearly every multiprocessor one. Then cutting into more pieces
+ * does not pay (measured on an H200). */
+static bool fills_once(int64_t blocks, int64_t n_multiprocessors) {
+    return blocks <= n_multiprocessors && 8 * blocks >= 7 * n_multiprocessors;
+}
+
 static int32_t count_pieces(const flash_params_t *p, int64_t items, int64_t n_multiprocessors,
                             const decode_limits_t *limits) {
     const int64_t keys = problem_most_keys(p);
     const int64_t busy =
         min64(n_multiprocessors / max64(items, 1), divide_up(keys, limits->least_keys));
-    const int64_t pieces = max64(busy, divide_up(keys, limits->long_keys));
+    const int64_t of_length =
+        fills_once(items, n_multiprocessors) ? 1 : divide_up(keys, limits->long_keys);
+    const int64_t pieces = max64(busy, of_length);
     return (int32_t)max64(min64(limits->resident / max64(items, 1), pieces), 1);
 }
 
@@ -118,6 +131,7 @@ decode_plan_t plan_decode(const flash_config_t *config, const problem_t *problem
     else
         plan_cut_by_share(&plan, device->n_multiprocessors, limits);
     plan.combine_rows = plan.splits * p->n_heads_kv * rows;
+    params->merge_rows = (uint32_t)plan.combine_rows;
     return plan;
 }
 

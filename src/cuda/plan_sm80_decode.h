@@ -37,6 +37,9 @@ decode_plan_t plan_decode(const flash_config_t *config, const problem_t *problem
 decode_plan_t plan_sm80_decode(const flash_config_t *config, const problem_t *problem,
                                const device_t *device);
 
+/* Counts the tiles of B_r rows, with all sequences as long as the longest. */
+int64_t plan_decode_tiles(const flash_config_t *config, const flash_params_t *params);
+
 /* Says whether the host cuts every sequence into the same number of pieces. */
 bool plan_decode_host_cuts(const problem_t *problem);
 

@@ -39,12 +39,8 @@ static cuda_block_t block(const flash_config_t *config) {
                           DECODE_STATIC_SHARED_BYTES};
 }
 
-static int64_t tiles(const flash_config_t *config, const flash_params_t *p) {
-    const int64_t rows = (int64_t)p->seqlen_q * p->group;
-    return (rows + config->B_r - 1) / config->B_r * p->n_heads_kv * p->batch;
-}
-
-static const cuda_family_t cuda = {.block = block, .tiles = tiles};
+static const cuda_family_t cuda = {
+    .block = block, .tiles = plan_decode_tiles, .plan = plan_sm80_decode};
 
 /* Rows of Q, K and V are read in chunks of 16 bytes. */
 static bool chunks_aligned(const void *data, const flash_strides_t *stride, int32_t d_head,
@@ -77,13 +73,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
         return "decode kernels need 16-byte aligned rows of Q, K and V";
     if (!close_keys(&p->k_stride) || !close_keys(&p->v_stride))
         return "decode kernels need strides of tokens below 2^31 bytes";
-    const char *of_launch = cuda_launch_obstacle(&cuda, config, problem, device);
-    if (of_launch != NULL)
-        return of_launch;
-    const decode_plan_t plan = plan_sm80_decode(config, problem, device);
-    if (plan.blocks > INT32_MAX || plan.combine_rows > INT32_MAX)
-        return "the problem has more pieces than a launch can take";
-    return NULL;
+    return cuda_launch_obstacle(&cuda, config, problem, device);
 }
 
 /* ---- Selection ---- */

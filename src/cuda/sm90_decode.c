@@ -47,12 +47,8 @@ static cuda_block_t block(const flash_config_t *config) {
     return (cuda_block_t){sm90_block_threads(config), sm90_shared_bytes(config), 0};
 }
 
-static int64_t tiles(const flash_config_t *config, const flash_params_t *p) {
-    const int64_t rows = (int64_t)p->seqlen_q * p->group;
-    return (rows + config->B_r - 1) / config->B_r * p->n_heads_kv * p->batch;
-}
-
-static const cuda_family_t cuda = {.block = block, .tiles = tiles};
+static const cuda_family_t cuda = {
+    .block = block, .tiles = plan_decode_tiles, .plan = plan_sm90_decode};
 
 /* Rows of Q are read by 16 bytes. */
 static bool rows_of_q_aligned(const flash_params_t *p) {
@@ -69,17 +65,6 @@ static const char *tma_obstacle(const flash_config_t *config, const flash_params
     return of_k != NULL ? of_k : tma_tensor_obstacle(&v);
 }
 
-static const char *launch_obstacle(const flash_config_t *config, const problem_t *problem,
-                                   const device_t *device) {
-    const char *of_launch = cuda_launch_obstacle(&cuda, config, problem, device);
-    if (of_launch != NULL)
-        return of_launch;
-    const decode_plan_t plan = plan_sm90_decode(config, problem, device);
-    return plan.blocks <= INT32_MAX && plan.combine_rows <= INT32_MAX
-               ? NULL
-               : "the problem has more pieces than a launch can take";
-}
-
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
@@ -92,7 +77,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     if (!rows_of_q_aligned(p))
         return "decode kernels need 16-byte aligned rows of Q, K and V";
     const char *of_tma = tma_obstacle(config, p);
-    return of_tma != NULL ? of_tma : launch_obstacle(config, problem, device);
+    return of_tma != NULL ? of_tma : cuda_launch_obstacle(&cuda, config, problem, device);
 }
 
 /* ---- Selection ---- */

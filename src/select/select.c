@@ -138,12 +138,12 @@ static flash_status_t refuse(const problem_t *problem, const device_t *device) {
     words_name_features(problem->features, features);
     device_name(device, where);
     FLASH_REQUIRE(served || taken.bits == 0, FLASH_ERROR_UNSUPPORTED,
-                  "no kernel in this library serves dtype %s on %s: with K and V of %s go Q and O "
-                  "of: %s",
+                  "no kernel in this library serves dtype %s on %s: if K and V are %s, Q and O can "
+                  "be: %s",
                   types, where, config_dtype_name(problem->dtype), pairs);
     return status_fail(FLASH_ERROR_UNSUPPORTED,
                        "no kernel in this library serves dtype %s, d_head %d, features %s on %s "
-                       "(%d kernels in the table)",
+                       "(kernels in the table: %d)",
                        types, problem->params.d_head, features, where, kernel_table_count);
 }
 

@@ -79,12 +79,12 @@ typedef struct refusal {
     X(k_of_another_type, args->k.dtype = FLASH_DTYPE_BF16, FLASH_ERROR_UNSUPPORTED,                \
       "k.dtype is 2 and v.dtype is 3")                                                             \
     X(o_of_another_type, args->o.dtype = FLASH_DTYPE_FP16, FLASH_ERROR_UNSUPPORTED,                \
-      "FP32 (Q FP32, O FP16) on the CPU: with K and V of FP32 go Q and O of: FP32 and FP32")       \
+      "FP32 (Q FP32, O FP16) on the CPU: if K and V are FP32, Q and O can be: FP32 and FP32")      \
     X(q_of_another_type, args->q.dtype = FLASH_DTYPE_FP16, FLASH_ERROR_UNSUPPORTED,                \
-      "FP32 (Q FP16, O FP32) on the CPU: with K and V of FP32 go Q and O of: FP32 and FP32")       \
+      "FP32 (Q FP16, O FP32) on the CPU: if K and V are FP32, Q and O can be: FP32 and FP32")      \
     X(q_of_the_other_16_bits, (args->dtype = FLASH_DTYPE_FP16, args->q.dtype = FLASH_DTYPE_BF16),  \
       FLASH_ERROR_UNSUPPORTED,                                                                     \
-      "with K and V of FP16 go Q and O of: FP16 and FP16, FP16 and FP32, FP32 and FP16, FP32")     \
+      "if K and V are FP16, Q and O can be: FP16 and FP16, FP16 and FP32, FP32 and FP16, FP32")    \
     X(softmax_scale_negative, args->softmax_scale = -0.5f, INVALID, "softmax_scale is -0.5")       \
     X(softmax_scale_nan, args->softmax_scale = NAN, INVALID, "softmax_scale is")                   \
     X(softmax_scale_infinite, args->softmax_scale = INFINITY, INVALID, "softmax_scale is inf")     \

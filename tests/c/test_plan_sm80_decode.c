@@ -3,6 +3,7 @@
  * that it knows, and what blocks cut themselves (piece.cuh) fits what the host has made room for.
  * Every case follows from its seed, which a failure names.
  */
+#include "core/int64.h"
 #include "cuda/plan_sm90_decode.h"
 #include "kernels/common/decode_cut.h"
 #include "kernels/common/kv.h"
@@ -298,7 +299,7 @@ static void chunks_are_cut_to_fill_the_multiprocessors(void **state) {
         check_chunks(&cases[i]);
 }
 
-/* ---- Cuts by blocks, as in kernels/common/decode/piece.cuh ---- */
+/* ---- Cuts by blocks, as in kernels/common/decode/cut_block.cuh ---- */
 
 static int32_t count_units(const flash_params_t *p, int32_t b) {
     flash_sequence_t s = flash_sequence(p, b);
@@ -317,7 +318,8 @@ static int64_t count_all_pieces(const flash_params_t *p, int32_t share) {
 static int32_t share_of(const sm80_decode_params_t *params, int64_t units) {
     if (params->most_pieces == 0)
         return params->least_share;
-    const int32_t first = decode_first_share(params, units);
+    const int32_t first = decode_first_share(params, divide_up(units, params->busy_pieces),
+                                             divide_up(units, params->most_pieces));
     for (int32_t i = 0; i < DECODE_N_SHARES; i++)
         if (count_all_pieces(&params->attention, decode_nth_share(first, i)) <= params->most_pieces)
             return decode_nth_share(first, i);

@@ -209,4 +209,4 @@ def test_tune_of_sm90_varies_the_blocks_of_keys_alone():
 
 def test_all_is_the_ascending_union():
     everything = {config for name in SETS if name != "all" for config in SETS[name]()}
-    assert all_sets() == sorted(everything)
+    assert list(all_sets()) == sorted(everything)

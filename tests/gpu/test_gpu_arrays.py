@@ -204,7 +204,7 @@ def test_o_of_fp32() -> None:
 
 def test_q_of_fp32_is_refused() -> None:
     q, k, v = _tensors()
-    _refused(NotImplementedError, "with K and V of .* go Q and O of: ", q.float(), k, v)
+    _refused(NotImplementedError, "if K and V are .*, Q and O can be: ", q.float(), k, v)
 
 
 def test_gradients_are_refused() -> None:

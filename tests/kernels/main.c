@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* whole lines, however the program ends */
     run_watch_addresses();
     int failed = run_set(&common_set, &options);
-    for (size_t i = 0; i < N_SETS; i++) {
+    for (size_t i = 0; SETS[i] != NULL; i++) {
         const instruction_set_t *set = SETS[i];
         if ((set->isa & isa) == set->isa && (!set->has_tiles || cpu_features_permit_amx()))
             failed += run_set(set, &options);

@@ -137,9 +137,14 @@ def test_lookup_says_why_not() -> None:
     """The message says why, and so does the class beside LookupError that a caller would expect."""
     for config, kind, match in (
         (SM80, flashattn.FlashAttnError, NO_SM80),
-        (dataclasses.replace(SM80, n_warps=3), ValueError, "n_warps"),
+        (dataclasses.replace(SM80, n_warps=3), flashattn.FlashAttnInvalidConfigError, "n_warps"),
         (dataclasses.replace(AVX512, B_r=0), ValueError, "B_r is 0"),
         (dataclasses.replace(AVX512, op=1), ValueError, "op is 1"),
+        (
+            "AVX512 (BF16, 3, 5, 7)",
+            flashattn.FlashAttnKernelUnavailableError,
+            "without a kernel",
+        ),
         ("AVX512 (BF16, 3, 5, 7)", NotImplementedError, "without a kernel"),
     ):
         with pytest.raises(LookupError, match=match) as refusal:

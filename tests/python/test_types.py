@@ -172,10 +172,10 @@ def test_support_and_selection_look_at_every_type() -> None:
     assert flashattn.select_config(q, k, v).config.dtype == flashattn.DType.FP16
     assert "FP16 (Q FP32, O FP32)" in flashattn.select_config(q, k, v).reason
     support = flashattn.query_support(q.astype(dtype_of("bfloat16")), k, v)
-    assert not support and "with K and V of FP16 go Q and O of" in support.reason
+    assert not support and "if K and V are FP16, Q and O can be" in support.reason
     wide = k.astype(np.float32)
     support = flashattn.query_support(q, wide, wide, out_dtype="float16")
-    assert not support and "go Q and O of: FP32 and FP32" in support.reason
+    assert not support and "Q and O can be: FP32 and FP32" in support.reason
 
 
 def test_measuring() -> None:

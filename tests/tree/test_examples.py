@@ -67,12 +67,10 @@ def test_c_in_the_documents(source: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", blocks("python"))
 def test_python_in_the_documents(source: str) -> None:
-    if "import torch\n" not in source:
-        assert run_python(["-c", source]).stderr == ""
-    elif find_spec("torch") is None:
+    if re.search(r"^import torch$", source, re.MULTILINE) and not find_spec("torch"):
         pytest.skip("needs torch")
-    else:
-        run_python(["-c", source])  # whose compiler may talk
+    complaints = run_python(["-c", source]).stderr
+    assert complaints == "" or "torch.compile" in source  # which may say what it finds to use
 
 
 @pytest.mark.parametrize("source", sorted((ROOT / "examples").glob("*.c")), ids=lambda p: p.name)

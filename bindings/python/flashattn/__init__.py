@@ -48,6 +48,8 @@ from .device import (
 )
 from .errors import (
     FlashAttnError,
+    FlashAttnInvalidConfigError,
+    FlashAttnKernelUnavailableError,
     FlashAttnLookupError,
     FlashAttnMemoryError,
     FlashAttnNotImplementedError,
@@ -71,6 +73,8 @@ __all__ = [
     "DeviceInfo",
     "Feature",
     "FlashAttnError",
+    "FlashAttnInvalidConfigError",
+    "FlashAttnKernelUnavailableError",
     "FlashAttnLookupError",
     "FlashAttnMemoryError",
     "FlashAttnNotImplementedError",

@@ -31,17 +31,17 @@ class FlashAttnMemoryError(FlashAttnError, MemoryError):
 
 
 class FlashAttnLookupError(FlashAttnError, LookupError):
-    """There is no kernel for a configuration. It is also a FlashAttnValueError if the
-    configuration breaks a rule of its family, and a FlashAttnNotImplementedError if the kernel is
-    not in this library or cannot run on this machine."""
+    """There is no kernel for a configuration: FlashAttnInvalidConfigError and
+    FlashAttnKernelUnavailableError say why."""
 
 
-class _InvalidConfigError(FlashAttnLookupError, FlashAttnValueError):
-    """A configuration that breaks a rule of its family."""
+class FlashAttnInvalidConfigError(FlashAttnLookupError, FlashAttnValueError):
+    """The configuration breaks a rule of its family."""
 
 
-class _AbsentKernelError(FlashAttnLookupError, FlashAttnNotImplementedError):
-    """A legal configuration, but not in this library, or not for this machine."""
+class FlashAttnKernelUnavailableError(FlashAttnLookupError, FlashAttnNotImplementedError):
+    """The configuration is legal, but its kernel is not in this library, or cannot run on this
+    machine."""
 
 
 _CLASSES = {
@@ -54,8 +54,8 @@ _CLASSES = {
 
 
 _LOOKUP_CLASSES = {
-    FlashAttnValueError: _InvalidConfigError,
-    FlashAttnNotImplementedError: _AbsentKernelError,
+    FlashAttnValueError: FlashAttnInvalidConfigError,
+    FlashAttnNotImplementedError: FlashAttnKernelUnavailableError,
 }
 
 

@@ -4,7 +4,8 @@
 #ifndef FLASH_KERNELS_COMMON_DECODE_BLOCK_CUH
 #define FLASH_KERNELS_COMMON_DECODE_BLOCK_CUH
 
-#include "common/decode/piece.cuh"
+#include "common/decode/cut_block.cuh"
+#include "common/decode/cut_lanes.cuh"
 
 typedef struct decode_block {
     flash_sequence_t sequence;
@@ -26,29 +27,33 @@ template <flash_config_t C>
 static __device__ __forceinline__ decode_piece_t find_piece(const decode_params_t &params,
                                                             int32_t number, cut_scratch<C> &scratch,
                                                             int64_t &units) {
-    if (params.pieces == 0 && params.attention.batch == 1)
+    if (params.pieces > 0) {
+        const int32_t batch_index = flash_divide(number, params.by_pieces);
+        return {batch_index, number - batch_index * params.pieces, params.pieces, batch_index};
+    }
+    if (params.attention.batch == 1)
         return cut_single<C>(params, number, units);
-    if (params.pieces == 0)
-        return cut_batch<C>(params, number, scratch, units);
-    const int32_t batch_index = flash_divide(number, params.by_pieces);
-    units = (int64_t)count_units<C>(params.attention, batch_index) * params.attention.batch;
-    return {batch_index, number - batch_index * params.pieces, params.pieces, batch_index};
+    if (params.attention.batch <= DECODE_WARP_THREADS)
+        return cut_lanes<C>(params, number, units);
+    return cut_batch<C>(params, number, scratch, units);
 }
 
-/* Finds the keys of the piece: whole units, except at the end of the sequence. */
-static __device__ __forceinline__ void find_keys(const flash_params_t &p, decode_block_t &block) {
+/* Finds the keys of the piece: whole units, except at the end of the sequence. The first pieces of
+ * a sequence have a unit more than the others where they cannot be equal. */
+static __device__ __forceinline__ void find_keys(const decode_params_t &params,
+                                                 decode_block_t &block) {
+    const flash_params_t &p = params.attention;
     const unit_range_t all = decode_visible_units(&p, &block.sequence);
-    const int64_t units = all.end - all.begin;
     const decode_piece_t &piece = block.piece;
-    block.key_begin = all.begin;
-    block.key_end = all.end;
-    if (!is_whole(piece)) {
-        block.key_begin = all.begin + (int32_t)(units * piece.number / piece.count);
-        block.key_end = all.begin + (int32_t)(units * (piece.number + 1) / piece.count);
-    }
-    block.key_begin *= DECODE_UNIT_KEYS;
-    block.key_end =
-        (int32_t)min((int64_t)block.key_end * DECODE_UNIT_KEYS, (int64_t)block.sequence.len_k);
+    const uint32_t units = (uint32_t)(all.end - all.begin);
+    const uint32_t number = (uint32_t)piece.number, count = (uint32_t)piece.count;
+    const uint32_t least = units / count, longer = units - least * count;
+    const uint32_t begin = (uint32_t)all.begin + number * least + min(number, longer);
+    const uint32_t end = begin + least + (number < longer);
+    if (params.pieces > 0)
+        block.units = (int64_t)units * p.batch;
+    block.key_begin = (int32_t)(begin * DECODE_UNIT_KEYS);
+    block.key_end = (int32_t)min(end * DECODE_UNIT_KEYS, (uint32_t)block.sequence.len_k);
 }
 
 /* If the device cuts the batch, records the sequence of a first piece for the merging kernel. */
@@ -78,7 +83,7 @@ static __device__ __forceinline__ bool find_block(const decode_params_t &params,
     block.rows = min(block.sequence.len_q * p.group - block.row_begin, C.B_r);
     if (block.rows <= 0)
         return false;
-    find_keys(p, block);
+    find_keys(params, block);
     return true;
 }
 

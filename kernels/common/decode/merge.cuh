@@ -9,55 +9,59 @@
 
 enum { COLUMNS_AT_ONCE = 4 * DECODE_WARP_THREADS };
 
-/* A row of one K/V head of a sequence that was cut. */
-typedef struct split_row {
-    decode_split_t split;
+/* A row that may be merged, as far as the host's plan says. */
+typedef struct merge_row {
+    int32_t split; /* number of the sequence among those that were cut */
     int32_t head_kv;
-    int32_t number; /* row of the K/V head */
-} split_row_t;
+    int32_t number;       /* row of the K/V head */
+    int64_t in_piece;     /* its index in the partial results of a piece */
+    int64_t piece_stride; /* partial rows of a piece */
+} merge_row_t;
 
 typedef struct row_sum {
     float4 o;
     decode_weight_t weight;
 } row_sum_t;
 
-/* Returns row `index` of all rows that may be merged; split.pieces is 0 if there is none. Until the
- * decode kernel is complete, it is not known how the device has cut the batch. */
-static __device__ __forceinline__ split_row_t find_split_row(const decode_params_t &params,
-                                                             uint32_t index, bool complete) {
+/* Returns row `index` of all rows that may be merged. */
+static __device__ __forceinline__ merge_row_t find_merge_row(const decode_params_t &params,
+                                                             uint32_t index) {
     const flash_params_t &p = params.attention;
     const uint32_t rows = (uint32_t)p.seqlen_q * (uint32_t)p.group;
     const uint32_t heads = index / rows;
-    const int32_t number = (int32_t)(heads / (uint32_t)p.n_heads_kv);
-    split_row_t row = {{number, number * params.pieces, params.pieces},
-                       (int32_t)(heads % (uint32_t)p.n_heads_kv),
-                       (int32_t)(index % rows)};
-    if (params.pieces == 0 && complete) {
-        if (number < *params.n_splits)
-            row.split = params.splits[number];
-    } else if (!complete || number >= p.batch) {
-        row.split = {0, 0, 0};
-    }
+    merge_row_t row;
+    row.split = (int32_t)(heads / (uint32_t)p.n_heads_kv);
+    row.head_kv = (int32_t)(heads % (uint32_t)p.n_heads_kv);
+    row.number = (int32_t)(index % rows);
+    const int32_t head_block = row.head_kv / params.heads_per_block;
+    const int32_t tile = row.number / params.row_tile;
+    const int32_t slot_rows = params.heads_per_block * params.row_tile;
+    row.in_piece = ((int64_t)tile * params.head_blocks + head_block) * slot_rows +
+                   row.head_kv % params.heads_per_block * params.row_tile +
+                   row.number % params.row_tile;
+    row.piece_stride = (int64_t)params.row_tiles * params.head_blocks * slot_rows;
     return row;
 }
 
-/* Returns the index of the row in the partial results of piece i of its sequence. */
-static __device__ __forceinline__ int64_t partial_row(const decode_params_t &params,
-                                                      const split_row_t &row, int32_t i) {
-    const int32_t tile = row.number / params.row_tile;
-    const int32_t head_block = row.head_kv / params.heads_per_block;
-    const int64_t slot =
-        ((int64_t)(row.split.first_piece + i) * params.row_tiles + tile) * params.head_blocks +
-        head_block;
-    return (slot * params.heads_per_block + row.head_kv % params.heads_per_block) *
-               params.row_tile +
-           row.number % params.row_tile;
+/* Returns how the row's sequence was cut; pieces is 0 if it was not. Until the decode kernel is
+ * complete, it is not known how the device has cut the batch. */
+static __device__ __forceinline__ decode_split_t find_split(const decode_params_t &params,
+                                                            const merge_row_t &row, bool complete) {
+    if (!complete)
+        return {0, 0, 0};
+    if (params.pieces > 0)
+        return {row.split, row.split * params.pieces, params.pieces};
+    /* Both are loaded at the same time: there is memory for as many as may be cut. */
+    const decode_split_t split = params.splits[row.split];
+    const int32_t n_splits = *params.n_splits;
+    return row.split < n_splits ? split : decode_split_t{0, 0, 0};
 }
 
 /* Adds AT_ONCE pieces to the sum: every WARPS-th one from `first` on. */
 template <int WARPS, int AT_ONCE>
 static __device__ __forceinline__ row_sum_t add_pieces(const decode_params_t &params,
-                                                       const split_row_t &row, row_sum_t sum,
+                                                       const merge_row_t &row,
+                                                       const decode_split_t &split, row_sum_t sum,
                                                        int32_t first, int column, float log2_unit) {
     decode_weight_t weight[AT_ONCE];
     float4 o[AT_ONCE];
@@ -65,8 +69,9 @@ static __device__ __forceinline__ row_sum_t add_pieces(const decode_params_t &pa
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
         const int32_t piece = first + i * WARPS;
-        const bool exists = piece < row.split.pieces;
-        const int64_t at = exists ? partial_row(params, row, piece) : 0;
+        const bool exists = piece < split.pieces;
+        const int64_t at =
+            exists ? (split.first_piece + piece) * row.piece_stride + row.in_piece : 0;
         weight[i] = exists ? params.partial_weights[at] : decode_weight_t{-INFINITY, 0.0f};
         o[i] = exists && column < params.columns
                    ? *(const float4 *)(params.partial_o + at * params.columns + column)
@@ -94,27 +99,27 @@ static __device__ __forceinline__ row_sum_t empty_sum() {
 /* Sums four columns of the row over every WARPS-th piece from `first` on. */
 template <int WARPS, int AT_ONCE>
 static __device__ __forceinline__ row_sum_t sum_pieces(const decode_params_t &params,
-                                                       const split_row_t &row, int32_t first,
+                                                       const merge_row_t &row,
+                                                       const decode_split_t &split, int32_t first,
                                                        int column, float log2_unit) {
     row_sum_t sum = empty_sum();
     int32_t piece = first;
     do {
-        sum = add_pieces<WARPS, AT_ONCE>(params, row, sum, piece, column, log2_unit);
+        sum = add_pieces<WARPS, AT_ONCE>(params, row, split, sum, piece, column, log2_unit);
         piece += WARPS * AT_ONCE;
-    } while (piece < row.split.pieces);
+    } while (piece < split.pieces);
     return sum;
 }
 
-static __device__ __forceinline__ void store_merged(const decode_params_t &params,
-                                                    const split_row_t &row, int column,
-                                                    const row_sum_t &sum,
-                                                    const score_unit_t &unit) {
+static __device__ __forceinline__ void
+store_merged(const decode_params_t &params, const merge_row_t &row, const decode_split_t &split,
+             int column, const row_sum_t &sum, const score_unit_t &unit) {
     const flash_params_t &p = params.attention;
     decode_block_t block;
-    block.piece.batch_index = row.split.batch_index;
-    block.sequence = flash_sequence(&p, row.split.batch_index);
+    block.piece.batch_index = split.batch_index;
+    block.sequence = flash_sequence(&p, split.batch_index);
     const head_row_t at = find_row(params, row.number);
-    if (row.split.pieces > 0 && at.query < block.sequence.len_q)
+    if (split.pieces > 0 && at.query < block.sequence.len_q)
         store_row(params, find_output_row(params, block, row.head_kv, at), column, sum.o,
                   sum.weight, unit);
 }

@@ -1,10 +1,10 @@
 /*
- * This file finds the piece of a sequence that a block computes.
+ * Pieces of sequences, and what the ways to cut a batch on the device have in common.
  *
  * If the host knows the lengths, every sequence is cut into the same number of pieces. Otherwise
- * each block computes the cut from the lengths on the device. Sequences longer than a share are cut
- * into pieces of about a share. Pieces are numbered: first those of cut sequences, then whole
- * sequences by class of length, the longest first:
+ * each block computes the cut from the lengths on the device (cut_lanes.cuh, cut_block.cuh).
+ * Sequences longer than a share are cut into pieces of about a share. Pieces are numbered: first
+ * those of cut sequences, then whole sequences by class of length, the longest first:
  *
  *     piece number   0  1  2  | 3  4  | 5 ...
  *     sequence       7  7  7    2  2    whole sequences, longest class first
@@ -47,219 +47,26 @@ static __device__ __noinline__ int32_t count_units(const flash_params_t &p, int3
     return units.end - units.begin;
 }
 
-/* ---- Cutting the batch on the device ---- */
+/* ---- Shares ---- */
 
-/* These are counted in a batch: pieces of cut sequences, cut sequences, and whole sequences in
- * N_LENGTHS classes of length, the longest first. */
-enum { CUT_PIECES, CUT_SEQUENCES, WHOLE, N_LENGTHS = 6, N_COUNTS = WHOLE + N_LENGTHS };
-
-typedef struct batch_counts {
-    int32_t of[N_COUNTS];
-} batch_counts_t;
-
-/* The warps of a block exchange their counts here. */
-template <flash_config_t C> struct cut_scratch {
-    int64_t units[C.n_warps];
-    int32_t pieces[DECODE_N_SHARES];
-    batch_counts_t counts[C.n_warps];
-    decode_piece_t piece;
-};
-
-/* The consecutive sequences of the batch that a thread counts. */
-typedef struct batch_part {
-    int32_t begin;
-    int32_t end;
-} batch_part_t;
-
-template <flash_config_t C>
-static __device__ __forceinline__ batch_part_t thread_part(int32_t batch) {
-    constexpr int32_t threads = decode_block_threads(&C);
-    const int32_t per_thread = (batch + threads - 1) / threads;
-    const int32_t begin = min((int32_t)threadIdx.x * per_thread, batch);
-    return {begin, min(begin + per_thread, batch)};
+/* Divides the units of a batch and rounds up. Divisions of 64 bits take many instructions. */
+static __device__ __forceinline__ int64_t divide_units(int64_t units, int32_t by) {
+    return units <= INT32_MAX ? ((uint32_t)units + (uint32_t)by - 1) / (uint32_t)by
+                              : (units + by - 1) / by;
 }
 
-template <flash_config_t C>
-static __device__ __forceinline__ int64_t sum_units(const flash_params_t &p,
-                                                    cut_scratch<C> &scratch) {
-    const batch_part_t part = thread_part<C>(p.batch);
-    long long sum = 0;
-#pragma unroll 1
-    for (int32_t b = part.begin; b < part.end; ++b)
-        sum += count_units<C>(p, b);
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2)
-        sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    if (threadIdx.x % DECODE_WARP_THREADS == 0)
-        scratch.units[threadIdx.x / DECODE_WARP_THREADS] = sum;
-    __syncthreads();
-    sum = 0;
-#pragma unroll
-    for (int w = 0; w < C.n_warps; ++w)
-        sum += scratch.units[w];
-    return sum;
+static __device__ __forceinline__ int32_t first_share(const decode_params_t &params,
+                                                      int64_t units) {
+    return decode_first_share(&params, divide_units(units, params.busy_pieces),
+                              divide_units(units, params.most_pieces));
 }
 
-/* Returns the smallest share with which all pieces run side by side, or else the first share. */
-template <flash_config_t C>
-static __device__ __forceinline__ int32_t fitting_share(const decode_params_t &params,
-                                                        int32_t first, cut_scratch<C> &scratch) {
-    const int32_t batch = params.attention.batch;
-    if (batch > params.most_pieces)
-        return first;
-#pragma unroll 1
-    for (int i = threadIdx.x / DECODE_WARP_THREADS; i < DECODE_N_SHARES; i += C.n_warps) {
-        int32_t pieces = 0;
-#pragma unroll 1
-        for (int32_t b = threadIdx.x % DECODE_WARP_THREADS; b < batch; b += DECODE_WARP_THREADS)
-            pieces += decode_count_pieces(count_units<C>(params.attention, b),
-                                          decode_nth_share(first, i));
-        pieces = __reduce_add_sync(0xffffffffu, pieces);
-        if (threadIdx.x % DECODE_WARP_THREADS == 0)
-            scratch.pieces[i] = pieces;
-    }
-    __syncthreads();
-    int32_t share = first;
-#pragma unroll 1
-    for (int i = DECODE_N_SHARES - 1; i >= 0; --i)
-        share = scratch.pieces[i] <= params.most_pieces ? decode_nth_share(first, i) : share;
-    return share;
-}
+/* The classes of length of whole sequences, the longest first. */
+enum { N_LENGTHS = 6 };
 
 /* Returns the class of a whole sequence, 0 ... N_LENGTHS - 1. */
 static __device__ __forceinline__ int32_t length_class(int32_t units, int32_t share) {
-    return (int32_t)((int64_t)(share - units) * N_LENGTHS / ((int64_t)share + 1));
-}
-
-static __device__ __forceinline__ void count_sequence(batch_counts_t &counts, int32_t units,
-                                                      int32_t share) {
-    const int32_t pieces = decode_count_pieces(units, share);
-    const int32_t whole = pieces > 1 ? -1 : WHOLE + length_class(units, share);
-    counts.of[CUT_PIECES] += pieces > 1 ? pieces : 0;
-    counts.of[CUT_SEQUENCES] += pieces > 1;
-#pragma unroll
-    for (int i = WHOLE; i < N_COUNTS; ++i)
-        counts.of[i] += i == whole;
-}
-
-/* Counts over a thread's sequences, over those before them, and over the batch. */
-typedef struct count_scan {
-    batch_counts_t thread;
-    batch_counts_t before;
-    batch_counts_t all;
-} count_scan_t;
-
-template <flash_config_t C>
-static __device__ __forceinline__ count_scan_t scan_counts(const batch_counts_t &counts,
-                                                           cut_scratch<C> &scratch) {
-    const int warp = threadIdx.x / DECODE_WARP_THREADS, lane = threadIdx.x % DECODE_WARP_THREADS;
-    count_scan_t scan = {counts, {}, {}};
-#pragma unroll
-    for (int i = 0; i < N_COUNTS; ++i) {
-        int32_t sum = counts.of[i];
-#pragma unroll
-        for (int step = 1; step < DECODE_WARP_THREADS; step *= 2) {
-            const int32_t left = __shfl_up_sync(0xffffffffu, sum, step);
-            sum += lane >= step ? left : 0;
-        }
-        scan.before.of[i] = sum - counts.of[i];
-        if (lane == DECODE_WARP_THREADS - 1)
-            scratch.counts[warp].of[i] = sum;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int w = 0; w < C.n_warps; ++w)
-#pragma unroll
-        for (int i = 0; i < N_COUNTS; ++i) {
-            const int32_t of_warp = scratch.counts[w].of[i];
-            scan.before.of[i] += w < warp ? of_warp : 0;
-            scan.all.of[i] += of_warp;
-        }
-    return scan;
-}
-
-/* A piece by its kind and by its number among those of that kind in a thread's sequences. */
-typedef struct numbered_kind {
-    int32_t kind; /* negative: the piece belongs to another thread */
-    int32_t number;
-} numbered_kind_t;
-
-/* Finds piece `number` of the batch, if it belongs to the thread's sequences. */
-static __device__ __forceinline__ numbered_kind_t find_thread_kind(const count_scan_t &scan,
-                                                                   int32_t number) {
-    numbered_kind_t found = {-1, 0};
-#pragma unroll
-    for (int kind = 0; kind < N_COUNTS; ++kind) {
-        if (kind == CUT_SEQUENCES)
-            continue;
-        const int32_t at = number - scan.before.of[kind];
-        if (number >= 0 && number < scan.all.of[kind] && at >= 0 && at < scan.thread.of[kind])
-            found = {kind, at};
-        number -= scan.all.of[kind];
-    }
-    return found;
-}
-
-/* Finds the piece in the thread's sequences from `begin` on; `split` cut ones are before them. */
-template <flash_config_t C>
-static __device__ __forceinline__ decode_piece_t find_thread_piece(const flash_params_t &p,
-                                                                   int32_t begin,
-                                                                   numbered_kind_t wanted,
-                                                                   int32_t split, int32_t share) {
-    int32_t number = wanted.number;
-#pragma unroll 1
-    for (int32_t b = begin;; ++b) {
-        const int32_t units = count_units<C>(p, b);
-        const int32_t pieces = decode_count_pieces(units, share);
-        const int32_t kind = pieces > 1 ? (int32_t)CUT_PIECES : WHOLE + length_class(units, share);
-        const bool is_kind = kind == wanted.kind;
-        if (is_kind && number < pieces)
-            return {b, number, pieces, split};
-        number -= is_kind ? pieces : 0;
-        split += pieces > 1;
-    }
-}
-
-/* Finds a piece of a batch of one sequence. */
-template <flash_config_t C>
-static __device__ __forceinline__ decode_piece_t cut_single(const decode_params_t &params,
-                                                            int32_t number, int64_t &units) {
-    units = count_units<C>(params.attention, 0);
-    const int32_t share =
-        params.most_pieces > 0 ? decode_first_share(&params, units) : params.least_share;
-    const int32_t pieces = decode_count_pieces((int32_t)units, share);
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        *params.n_splits = pieces > 1;
-    return {0, number, number < pieces ? pieces : 0, 0};
-}
-
-/* Finds the piece of this number, by all threads of the block. */
-template <flash_config_t C>
-static __device__ __forceinline__ decode_piece_t cut_batch(const decode_params_t &params,
-                                                           int32_t number, cut_scratch<C> &scratch,
-                                                           int64_t &units) {
-    const flash_params_t &p = params.attention;
-    const batch_part_t part = thread_part<C>(p.batch);
-    units = sum_units(p, scratch);
-    const int32_t share = params.most_pieces > 0
-                              ? fitting_share(params, decode_first_share(&params, units), scratch)
-                              : params.least_share;
-    batch_counts_t counts = {};
-#pragma unroll 1
-    for (int32_t b = part.begin; b < part.end; ++b)
-        count_sequence(counts, count_units<C>(p, b), share);
-    const count_scan_t scan = scan_counts<C>(counts, scratch);
-    if (threadIdx.x == 0)
-        scratch.piece.count = 0;
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        *params.n_splits = scan.all.of[CUT_SEQUENCES];
-    __syncthreads();
-    const numbered_kind_t found = find_thread_kind(scan, number);
-    if (found.kind >= 0)
-        scratch.piece =
-            find_thread_piece<C>(p, part.begin, found, scan.before.of[CUT_SEQUENCES], share);
-    __syncthreads();
-    return scratch.piece;
+    return (share - units) * N_LENGTHS / (share + 1);
 }
 
 #endif

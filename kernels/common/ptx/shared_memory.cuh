@@ -15,6 +15,11 @@ static __device__ __forceinline__ void shared_store(uint32_t shared, uint32_t va
     asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(shared), "r"(value) : "memory");
 }
 
+static __device__ __forceinline__ void shared_store(uint32_t shared, float2 value) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(shared), "f"(value.x), "f"(value.y)
+                 : "memory");
+}
+
 static __device__ __forceinline__ void shared_store(uint32_t shared, uint4 value) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(shared), "r"(value.x),
                  "r"(value.y), "r"(value.z), "r"(value.w)

@@ -31,7 +31,7 @@ static __device__ __forceinline__ warp_part_t find_warp_part(const sm80_decode_p
 /* Rows of one head of K or V, from the lane's chunk on. */
 typedef struct row_stream {
     const char *row;     /* of the next step's first key; with pages, of the pool's first row */
-    int64_t step_stride; /* bytes between steps of this warp */
+    int64_t step_stride; /* bytes between steps of this warp; 0 with pages */
     int32_t row_stride;  /* bytes */
 } row_stream_t;
 
@@ -72,7 +72,8 @@ static __device__ __forceinline__ row_stream_t make_row_stream(const void *data,
     const int64_t first =
         flash_kv_offset(&stride, &run, head_kv) + copy_chunk<C>() * chunk_elements<C>;
     return {(const char *)data + first * element_bytes<C>,
-            stride.seq * element_bytes<C> * step_keys, (int32_t)(stride.seq * element_bytes<C>)};
+            has_pages<C> ? 0 : stride.seq * element_bytes<C> * step_keys,
+            (int32_t)(stride.seq * element_bytes<C>)};
 }
 
 template <flash_config_t C>
@@ -110,30 +111,43 @@ static __device__ __forceinline__ uint32_t copy_target(uint32_t slot, const kv_s
            (stream.slot_offset ^ (line % LINE_CHUNKS * DECODE_CHUNK_BYTES));
 }
 
+/* Copies the rows of a step from its first row on. */
 template <flash_config_t C>
-static __device__ __forceinline__ void load_rows(uint32_t slot, row_stream_t &rows,
+static __device__ __forceinline__ void load_rows(uint32_t slot, const char *first,
+                                                 int32_t row_stride, bool exists,
                                                  const kv_stream_t &stream) {
 #pragma unroll
     for (int i = 0; i < copies<C>; ++i) {
         const int32_t row = min(i * copy_rows<C> + copy_row<C>(), stream.left);
-        async_copy_or_zero(copy_target<C>(slot, stream, i),
-                           rows.row + (int64_t)row * rows.row_stride, stream.column_exists,
-                           stream.policy);
+        async_copy_or_zero(copy_target<C>(slot, stream, i), first + (int64_t)row * row_stride,
+                           exists && stream.column_exists, stream.policy);
     }
-    rows.row += rows.step_stride;
 }
 
-/* offset: bytes from the pool's first row to that of the lane's key; negative if it has none. */
+/* Copies the rows of a step of which each has a lane; `offset` is that of the lane's row. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+load_scattered_rows(uint32_t slot, const char *pool, int64_t offset, const kv_stream_t &stream) {
+#pragma unroll
+    for (int i = 0; i < copies<C>; ++i) {
+        const int lane = stream.pages.lane + i * copy_rows<C> + copy_row<C>();
+        const long long of_row = __shfl_sync(0xffffffffu, (long long)offset, lane);
+        async_copy_or_zero(copy_target<C>(slot, stream, i), pool + max(of_row, 0ll),
+                           stream.column_exists && of_row >= 0, stream.policy);
+    }
+}
+
+/* Copies a step from pages. offset: bytes from the pool's first row to that of the lane's key;
+ * negative if it has none. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_page_rows(uint32_t slot, const row_stream_t &rows,
                                                       int64_t offset, const kv_stream_t &stream) {
-#pragma unroll
-    for (int i = 0; i < copies<C>; ++i) {
-        const long long of_row =
-            __shfl_sync(0xffffffffu, (long long)offset, i * copy_rows<C> + copy_row<C>());
-        async_copy_or_zero(copy_target<C>(slot, stream, i), rows.row + max(of_row, 0ll),
-                           stream.column_exists && of_row >= 0, stream.policy);
+    if (stream.pages.step_lanes > 1) {
+        load_scattered_rows<C>(slot, rows.row, offset, stream);
+        return;
     }
+    const long long of_step = __shfl_sync(0xffffffffu, (long long)offset, stream.pages.lane);
+    load_rows<C>(slot, rows.row + max(of_step, 0ll), rows.row_stride, of_step >= 0, stream);
 }
 
 template <flash_config_t C>
@@ -142,8 +156,9 @@ static __device__ __forceinline__ void load_k(uint32_t slot, kv_stream_t &stream
         if constexpr (has_pages<C>)
             load_page_rows<C>(slot, stream.k, stream.pages.k_offset, stream);
         else
-            load_rows<C>(slot, stream.k, stream);
+            load_rows<C>(slot, stream.k.row, stream.k.row_stride, true, stream);
     }
+    stream.k.row += stream.k.step_stride;
     async_copy_commit();
 }
 
@@ -155,12 +170,13 @@ static __device__ __forceinline__ void load_v(uint32_t slot, kv_stream_t &stream
         if constexpr (has_pages<C>)
             load_page_rows<C>(slot, stream.v, stream.pages.v_offset, stream);
         else
-            load_rows<C>(slot, stream.v, stream);
+            load_rows<C>(slot, stream.v.row, stream.v.row_stride, true, stream);
     }
+    stream.v.row += stream.v.step_stride;
     async_copy_commit();
     stream.left -= stream.step_keys;
     if constexpr (has_pages<C>)
-        next_pages<C>(stream.pages, params, stream.step_keys, stream.left);
+        next_pages<C>(stream.pages, params, stream.left);
 }
 
 #endif

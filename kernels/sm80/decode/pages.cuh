@@ -1,6 +1,14 @@
 /*
- * With K and V in pages, each lane finds the rows of one key of a step, and hands them to the lanes
- * that copy them (load.cuh). Page ids are loaded one step before they are needed.
+ * With K and V in pages, the lanes of a warp look up the rows of several steps at a time, a batch,
+ * and hand them to the lanes that copy them (load.cuh). A lane has one step if the keys of a step
+ * lie in one page, else one key of a step:
+ *
+ *     lane                       0        1      ...     16            17      ...
+ *     page_size % B_c = 0        step 0   step 1         step 16       step 17
+ *     else, with B_c = 16        key 0    key 1          key 0         key 1
+ *                                of step 0               of step 1
+ *
+ * Page ids are loaded one batch before they are needed.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_PAGES_CUH
 #define FLASH_KERNELS_SM80_DECODE_PAGES_CUH
@@ -12,20 +20,23 @@ typedef struct page_stream {
     const int32_t *k_ids; /* of the sequence; NULL: a cache of slots */
     const int32_t *v_ids;
     int32_t slot;
-    int32_t key;     /* first key of the step whose ids were loaded last */
-    int32_t in_page; /* position of the lane's key of that step */
+    int32_t step_lanes; /* lanes per step: 1 or B_c */
+    int32_t lane;       /* first lane of the next step to load */
+    int32_t ahead;      /* keys from the batch's first one to the lane's */
+    int32_t batch_keys; /* keys from batch to batch */
+    int32_t key;        /* first key of the batch whose ids were loaded last */
+    int32_t in_page;    /* position of the lane's key of that batch */
     int32_t k_id;
     int32_t v_id;
-    int64_t k_offset; /* bytes, of the lane's key one step earlier; negative: none */
+    int64_t k_offset; /* bytes, of the lane's key one batch earlier; negative: none */
     int64_t v_offset;
 } page_stream_t;
 
-/* Loads the page ids of the lane's key of a step; `left` keys follow the step's first one. */
+/* Loads the page ids of the lane's key of a batch; `left` keys follow the batch's first one. */
 template <flash_config_t C>
 static __device__ __forceinline__ void fetch_ids(page_stream_t &pages,
                                                  const sm80_decode_params_t &params, int32_t left) {
-    const int32_t lane = threadIdx.x % DECODE_WARP_THREADS;
-    const int32_t key = pages.key + max(min(lane, left), 0);
+    const int32_t key = pages.key + max(min(pages.ahead, left), 0);
     pages.k_id = pages.v_id = pages.slot;
     pages.in_page = key;
     if (pages.k_ids == NULL || left < 0)
@@ -45,23 +56,28 @@ static __device__ __forceinline__ int64_t page_row_offset(int32_t id, int32_t in
     return (id * stride.batch + in_page * stride.seq) * element_size;
 }
 
-/* Computes the rows of the keys whose page ids were loaded. */
+/* Begins the batch whose ids were loaded: finds the rows of its keys, and loads the next ids.
+ * `left` keys follow its first one. */
 template <flash_config_t C>
-static __device__ __forceinline__ void resolve_ids(page_stream_t &pages, const flash_params_t &p) {
+static __device__ __forceinline__ void
+next_batch(page_stream_t &pages, const sm80_decode_params_t &params, int32_t left) {
+    const flash_params_t &p = params.attention;
     pages.k_offset =
         page_row_offset(pages.k_id, pages.in_page, p.pages.n_pages, p.k_stride, element_bytes<C>);
     pages.v_offset =
         page_row_offset(pages.v_id, pages.in_page, p.pages.n_pages, p.v_stride, element_bytes<C>);
+    pages.lane = 0;
+    pages.key += pages.batch_keys;
+    fetch_ids<C>(pages, params, left - pages.batch_keys);
 }
 
-/* Moves on by step_keys: finds the rows of the step whose ids are here, and loads the next ids. */
+/* Moves on to the next step, whose first key is followed by `left` more. */
 template <flash_config_t C>
-static __device__ __forceinline__ void next_pages(page_stream_t &pages,
-                                                  const sm80_decode_params_t &params,
-                                                  int32_t step_keys, int32_t left) {
-    resolve_ids<C>(pages, params.attention);
-    pages.key += step_keys;
-    fetch_ids<C>(pages, params, left - step_keys);
+static __device__ __forceinline__ void
+next_pages(page_stream_t &pages, const sm80_decode_params_t &params, int32_t left) {
+    pages.lane += pages.step_lanes;
+    if (pages.lane == DECODE_WARP_THREADS)
+        next_batch<C>(pages, params, left);
 }
 
 template <flash_config_t C>
@@ -69,13 +85,19 @@ static __device__ __forceinline__ void
 start_pages(page_stream_t &pages, const sm80_decode_params_t &params, int32_t batch_index,
             int32_t step_keys, int32_t first, int32_t left) {
     const flash_params_t &p = params.attention;
+    const int32_t lane = threadIdx.x % DECODE_WARP_THREADS;
     const int64_t first_id = flash_kv_first_id(&p, batch_index);
+    const bool whole_steps = p.pages.table == NULL || p.pages.page_size % C.B_c == 0;
     pages.slot = (int32_t)first_id;
     pages.k_ids = p.pages.table ? p.pages.table + first_id : NULL;
     pages.v_ids = p.pages.table ? p.pages.v_table + first_id : NULL;
+    pages.step_lanes = whole_steps ? 1 : C.B_c;
+    pages.ahead = whole_steps ? lane * step_keys : lane / C.B_c * step_keys + lane % C.B_c;
+    pages.batch_keys =
+        step_keys * (whole_steps ? DECODE_WARP_THREADS : DECODE_WARP_THREADS / C.B_c);
     pages.key = first;
     fetch_ids<C>(pages, params, left);
-    next_pages<C>(pages, params, step_keys, left);
+    next_batch<C>(pages, params, left);
 }
 
 #endif

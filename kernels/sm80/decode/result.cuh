@@ -44,37 +44,30 @@ static __device__ __forceinline__ void stage_results(unsigned char *shared, cons
         }
 }
 
-/* Returns the weight of a row over the warps of its head. */
+/* Four columns of a row, and the row's weight, over the warps of its head. */
+typedef struct merged_columns {
+    float4 sum;
+    decode_weight_t weight;
+} merged_columns_t;
+
 template <flash_config_t C>
-static __device__ __forceinline__ decode_weight_t merge_weights(unsigned char *shared, int head,
-                                                                int32_t heads, int row,
-                                                                float log2_unit) {
-    decode_weight_t merged = {-INFINITY, 0.0f};
+static __device__ __forceinline__ merged_columns_t merge_warps(unsigned char *shared, int head,
+                                                               int32_t heads, int row, int column,
+                                                               float log2_unit) {
+    merged_columns_t merged = {{0.0f, 0.0f, 0.0f, 0.0f}, {-INFINITY, 0.0f}};
 #pragma unroll 1
     for (int warp = head; warp < C.n_warps; warp += heads)
-        merged.max = fmaxf(merged.max, warp_weights<C>(shared, warp)[row].max);
+        merged.weight.max = fmaxf(merged.weight.max, warp_weights<C>(shared, warp)[row].max);
 #pragma unroll 1
     for (int warp = head; warp < C.n_warps; warp += heads) {
         const decode_weight_t partial = warp_weights<C>(shared, warp)[row];
-        merged.sum += partial.sum * relative_weight(partial.max, merged.max, log2_unit);
+        const float4 columns =
+            *(const float4 *)(warp_output<C>(shared, warp) + row * result_pitch<C> + column);
+        const float weight = relative_weight(partial.max, merged.weight.max, log2_unit);
+        merged.weight.sum += partial.sum * weight;
+        merged.sum = add_weighted(merged.sum, columns, weight);
     }
     return merged;
-}
-
-/* Returns four columns of a row, summed over the warps of its head. */
-template <flash_config_t C>
-static __device__ __forceinline__ float4 merge_columns(unsigned char *shared, int head,
-                                                       int32_t heads, int row, int column,
-                                                       float max, float log2_unit) {
-    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 1
-    for (int warp = head; warp < C.n_warps; warp += heads) {
-        const float4 partial =
-            *(const float4 *)(warp_output<C>(shared, warp) + row * result_pitch<C> + column);
-        sum = add_weighted(sum, partial,
-                           relative_weight(warp_weights<C>(shared, warp)[row].max, max, log2_unit));
-    }
-    return sum;
 }
 
 /* Finishes row `row` of head `head` of the block, four columns from `column` on. */
@@ -83,17 +76,16 @@ static __device__ __forceinline__ void
 finish_columns(const sm80_decode_params_t &params, const decode_block_t &block,
                unsigned char *shared, int head, int row, int column, const score_unit_t &unit) {
     const int32_t heads = params.heads_per_block;
-    const decode_weight_t weight = merge_weights<C>(shared, head, heads, row, unit.log2);
-    const float4 sum = merge_columns<C>(shared, head, heads, row, column, weight.max, unit.log2);
+    const merged_columns_t merged = merge_warps<C>(shared, head, heads, row, column, unit.log2);
     if (is_whole(block.piece)) {
         const head_row_t at = find_row(params, block.row_begin + row);
         const output_row_t to = find_output_row(params, block, block.first_head_kv + head, at);
-        store_row(params, to, column, sum, weight, unit);
+        store_row(params, to, column, merged.sum, merged.weight, unit);
     } else {
         const int64_t partial = ((int64_t)blockIdx.x * heads + head) * C.B_r + row;
-        *(float4 *)(params.partial_o + partial * C.d_head + column) = sum;
+        *(float4 *)(params.partial_o + partial * C.d_head + column) = merged.sum;
         if (column == 0)
-            params.partial_weights[partial] = weight;
+            params.partial_weights[partial] = merged.weight;
     }
 }
 

@@ -5,6 +5,7 @@
 #ifndef FLASH_KERNELS_SM90_DECODE_LOAD_CUH
 #define FLASH_KERNELS_SM90_DECODE_LOAD_CUH
 
+#include "sm90/decode/barriers.cuh"
 #include "sm90/decode/walk.cuh"
 #include "sm90/load/kv.cuh"
 #include "sm90/load/page_boxes.cuh"
@@ -57,6 +58,7 @@ load_paged_blocks(const paged_tensor_t &tensor, const key_walk_t &walk, const ke
     ring_t ring = {0, 0};
     LOADER loader = {};
     fetch_ids<C>(tensor, nth_key_if_any<C>(walk, 0), loader);
+    await_query_loads<C>();
 #pragma unroll 1
     for (int32_t n = 0; n < walk.blocks; ++n) {
         const int stage = ring.stage;
@@ -86,10 +88,13 @@ template <flash_config_t C, int STAGES>
 static __device__ __forceinline__ void load_walk(const sm90_decode_params_t &params,
                                                  const decode_block_t &block,
                                                  const key_walk_t &walk, const key_stream_t &to) {
-    if constexpr (has_pages<C>)
+    if constexpr (has_pages<C>) {
         load_paged_walk<C, STAGES>(params, block, walk, to);
-    else if (elect_one())
-        load_run_of_blocks<C, STAGES>(block, walk, to);
+    } else {
+        await_query_loads<C>();
+        if (elect_one())
+            load_run_of_blocks<C, STAGES>(block, walk, to);
+    }
 }
 
 #endif

@@ -6,7 +6,7 @@
 #define FLASH_KERNELS_SM90_DECODE_QUERIES_CUH
 
 #include "common/decode/rows.cuh"
-#include "sm90/block_state.cuh"
+#include "sm90/decode/barriers.cuh"
 #include "sm90/decode/derive.cuh"
 #include "sm90/fragments.cuh"
 
@@ -14,55 +14,42 @@ constexpr int panel_chunks = SM90_PANEL_BYTES / SM90_CHUNK_BYTES;
 
 template <flash_config_t C> constexpr int row_chunks = panels<C> *panel_chunks;
 
-/* A thread of a consumer copies so many chunks of Q. */
-template <flash_config_t C>
-constexpr int own_query_chunks = SM90_WARPGROUP_ROWS *row_chunks<C> / SM90_WARPGROUP_THREADS;
+/* A thread of a consumer copies so many chunks of Q: half a row. */
+template <flash_config_t C> constexpr int own_query_chunks = row_chunks<C> / 2;
+static_assert(2 * SM90_WARPGROUP_ROWS == SM90_WARPGROUP_THREADS, "two threads per row");
 
-/* This names a chunk of a tile: by its row, and by its number in the row. */
-typedef struct query_chunk {
-    int row;
-    int number;
-} query_chunk_t;
-
+/* Returns the place of a chunk of a row of the tile. */
 template <flash_config_t C>
-static __device__ __forceinline__ query_chunk_t own_query_chunk(int number, int i) {
-    const int at = i * SM90_WARPGROUP_THREADS + threadIdx.x % SM90_WARPGROUP_THREADS;
-    return {number * SM90_WARPGROUP_ROWS + at / row_chunks<C>, at % row_chunks<C>};
+static __device__ __forceinline__ uint32_t query_chunk_place(int row, int chunk) {
+    const int swizzled = chunk % panel_chunks ^ row % panel_chunks;
+    return q_tile<C>(0) + chunk / panel_chunks * q_panel_bytes<C> + row * SM90_PANEL_BYTES +
+           swizzled * SM90_CHUNK_BYTES;
 }
 
-/* Returns a chunk of Q. Rows that do not exist, and columns past d_head, are zeros. */
-template <flash_config_t C>
-static __device__ __forceinline__ uint4 fetch_query_chunk(const decode_params_t &params,
-                                                          const decode_block_t &block,
-                                                          const query_chunk_t &chunk) {
-    const flash_params_t &p = params.attention;
-    const int column = chunk.number * chunk_elements<C>;
-    if (chunk.row >= block.rows || column >= p.d_head)
-        return uint4{0, 0, 0, 0};
-    const head_row_t row = find_row(params, block.row_begin + chunk.row);
-    const int64_t at = row_offset(p, p.q_stride, block, block.first_head_kv, row) + column;
-    return __ldg((const uint4 *)((const char *)p.q + at * element_bytes<C>));
-}
-
-template <flash_config_t C>
-static __device__ __forceinline__ uint32_t query_chunk_place(const query_chunk_t &chunk) {
-    const int swizzled = chunk.number % panel_chunks ^ chunk.row % panel_chunks;
-    return q_tile<C>(0) + chunk.number / panel_chunks * q_panel_bytes<C> +
-           chunk.row * SM90_PANEL_BYTES + swizzled * SM90_CHUNK_BYTES;
-}
-
-/* Copies the rows of consumer `number`. Its threads meet at a named barrier before they multiply
- * by what the others have copied. */
+/* Copies the rows of consumer `number`. Rows that do not exist, and columns past d_head, become
+ * zeros. The consumer's threads meet at a named barrier before they multiply by what the others
+ * have copied. */
 template <flash_config_t C>
 static __device__ __forceinline__ void copy_queries(const decode_params_t &params,
                                                     const decode_block_t &block, int number) {
+    const flash_params_t &p = params.attention;
+    const int thread = threadIdx.x % SM90_WARPGROUP_THREADS;
+    const int row = number * SM90_WARPGROUP_ROWS + thread / 2;
+    const int first = thread % 2 * own_query_chunks<C>;
+    const bool exists = row < block.rows;
+    const head_row_t at = find_row(params, block.row_begin + (exists ? row : 0));
+    const int64_t offset = row_offset(p, p.q_stride, block, block.first_head_kv, at);
+    const uint4 *data = (const uint4 *)((const char *)p.q + offset * element_bytes<C>);
     uint4 chunks[own_query_chunks<C>];
 #pragma unroll
-    for (int i = 0; i < own_query_chunks<C>; ++i)
-        chunks[i] = fetch_query_chunk<C>(params, block, own_query_chunk<C>(number, i));
+    for (int i = 0; i < own_query_chunks<C>; ++i) {
+        const bool has_column = (first + i) * chunk_elements<C> < p.d_head;
+        chunks[i] = exists && has_column ? __ldg(data + first + i) : uint4{0, 0, 0, 0};
+    }
+    announce_query_loads<C>();
 #pragma unroll
     for (int i = 0; i < own_query_chunks<C>; ++i)
-        shared_store(query_chunk_place<C>(own_query_chunk<C>(number, i)), chunks[i]);
+        shared_store(query_chunk_place<C>(row, first + i), chunks[i]);
     async_proxy_fence();
 }
 

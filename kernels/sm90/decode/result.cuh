@@ -1,7 +1,8 @@
 /*
- * The end of a piece: O and LSE leave from registers, or a partial result for the kernel that
- * merges pieces. Neighbouring threads of a quad exchange columns, so that each has four next to
- * each other.
+ * The end of a piece: O and LSE, or a partial result for the kernel that merges pieces. Each warp
+ * lays half of the columns of its sixteen rows over its rows of Q, in fp32, stores them row by row,
+ * and then the other half. Straight from registers it would be many instructions, which come from
+ * memory as they are used once.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_RESULT_CUH
 #define FLASH_KERNELS_SM90_DECODE_RESULT_CUH
@@ -9,49 +10,81 @@
 #include "common/decode/store.cuh"
 #include "sm90/decode/consumer.cuh"
 
-/* Returns four columns of a row half, of sixteen from 16 i on: an even thread has them in the first
- * eight, an odd one in the second. */
+/* Columns that lie over Q at a time, of elements twice as large; 16-byte chunks of them per row;
+ * rows that a warp stores at a time. */
+template <flash_config_t C> constexpr int laid_columns = C.d_head / 2;
+template <flash_config_t C> constexpr int laid_chunks = laid_columns<C> / 4;
+template <flash_config_t C> constexpr int rows_at_once = warp_threads / laid_chunks<C>;
+
+/* Returns the place of a chunk of four columns of fp32, in one of the warp's rows. */
 template <flash_config_t C>
-static __device__ __forceinline__ float4 four_columns(const output_tile<C> &o, int half, int i) {
-    const bool odd = threadIdx.x % 2;
-    const float *first = &o.o[8 * i + 2 * half], *second = first + 4;
-    const float x = __shfl_xor_sync(0xffffffffu, odd ? first[0] : second[0], 1);
-    const float y = __shfl_xor_sync(0xffffffffu, odd ? first[1] : second[1], 1);
-    return odd ? float4{x, y, second[0], second[1]} : float4{first[0], first[1], x, y};
+static __device__ __forceinline__ uint32_t laid_place(int row, int chunk) {
+    return q_tile<C>(0) + chunk / 8 * q_panel_bytes<C> + (warp_row() + row) * SM90_PANEL_BYTES +
+           (chunk % 8 ^ row % 8) * SM90_CHUNK_BYTES;
 }
 
-static __device__ __forceinline__ int four_column(int i) {
-    return 16 * i + threadIdx.x % 2 * 8 + threadIdx.x % 4 / 2 * 4;
+/* Lays columns of the warp's rows over Q: half `part` of all. */
+template <flash_config_t C>
+static __device__ __forceinline__ void lay_columns(const output_tile<C> &o, int part) {
+#pragma unroll
+    for (int i = 0; i < laid_columns<C> / 8; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float *pair = &o.o[(part * laid_columns<C> / 8 + i) * 4 + 2 * half];
+            const int row = half * 8 + threadIdx.x % warp_threads / 4;
+            const uint32_t place = laid_place<C>(row, 2 * i + tile_column() / 4);
+            shared_store(place + tile_column() % 4 * (int)sizeof(float), float2{pair[0], pair[1]});
+        }
 }
 
-/* Stores columns of a row of a piece that is one of several. */
+static __device__ __forceinline__ float4 load_columns(uint32_t place) {
+    const uint4 bits = shared_load(place);
+    return {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
+            __uint_as_float(bits.w)};
+}
+
+/* Returns the weight of one of the warp's rows, from a thread that has it. */
+static __device__ __forceinline__ decode_weight_t weight_of_row(const softmax_state_t &softmax,
+                                                                int row) {
+    const int thread = row % 8 * 4;
+    const float max[2] = {__shfl_sync(0xffffffffu, softmax.max[0], thread),
+                          __shfl_sync(0xffffffffu, softmax.max[1], thread)};
+    const float sum[2] = {__shfl_sync(0xffffffffu, softmax.sum[0], thread),
+                          __shfl_sync(0xffffffffu, softmax.sum[1], thread)};
+    return row < 8 ? decode_weight_t{max[0], sum[0]} : decode_weight_t{max[1], sum[1]};
+}
+
+/* Stores four columns of a row of the tile. */
 template <flash_config_t C>
-static __device__ __forceinline__ void store_partial(const decode_params_t &params, int row,
-                                                     int column, float4 sum,
-                                                     const decode_weight_t &weight) {
+static __device__ __forceinline__ void
+finish_columns(const decode_params_t &params, const decode_block_t &block, int row, int column,
+               float4 sum, const decode_weight_t &weight, const score_unit_t &unit) {
+    if (row >= block.rows)
+        return;
+    if (is_whole(block.piece)) {
+        const head_row_t at = find_row(params, block.row_begin + row);
+        const output_row_t to = find_output_row(params, block, block.first_head_kv, at);
+        store_row(params, to, column, sum, weight, unit);
+        return;
+    }
     const int64_t partial = (int64_t)blockIdx.x * C.B_r + row;
     *(float4 *)(params.partial_o + partial * C.d_head + column) = sum;
     if (column == 0)
         params.partial_weights[partial] = weight;
 }
 
+/* Stores the columns that the warp has laid over Q: half `part` of all. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
-finish_half(const decode_params_t &params, const decode_block_t &block, const row_state<C> &rows,
-            int half, const score_unit_t &unit) {
-    const int row = tile_row(half);
-    const bool exists = row < block.rows;
-    const head_row_t at = find_row(params, block.row_begin + (exists ? row : 0));
-    const output_row_t to = find_output_row(params, block, block.first_head_kv, at);
-    const decode_weight_t weight = {rows.softmax.max[half], rows.softmax.sum[half]};
-#pragma unroll
-    for (int i = 0; i < C.d_head / 16; ++i) {
-        const float4 sum = four_columns<C>(rows.o, half, i);
-        if (exists && is_whole(block.piece))
-            store_row(params, to, four_column(i), sum, weight, unit);
-        else if (exists)
-            store_partial<C>(params, row, four_column(i), sum, weight);
-    }
+store_columns(const decode_params_t &params, const decode_block_t &block,
+              const softmax_state_t &softmax, int part, const score_unit_t &unit) {
+    const int lane = threadIdx.x % warp_threads, chunk = lane % laid_chunks<C>;
+    const int column = part * laid_columns<C> + chunk * 4;
+#pragma unroll 1
+    for (int row = lane / laid_chunks<C>; row < 16; row += rows_at_once<C>)
+        finish_columns<C>(params, block, warp_row() + row, column,
+                          load_columns(laid_place<C>(row, chunk)), weight_of_row(softmax, row),
+                          unit);
 }
 
 template <flash_config_t C>
@@ -59,8 +92,14 @@ static __device__ __forceinline__ void finish_rows(const decode_params_t &params
                                                    const decode_block_t &block, row_state<C> &rows,
                                                    const score_unit_t &unit) {
     finish_sums(rows.softmax);
-    finish_half<C>(params, block, rows, 0, unit);
-    finish_half<C>(params, block, rows, 1, unit);
+    named_barrier_sync(CONSUMER_BARRIER + rows.number, SM90_WARPGROUP_THREADS);
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+        lay_columns<C>(rows.o, part);
+        __syncwarp();
+        store_columns<C>(params, block, rows.softmax, part, unit);
+        __syncwarp();
+    }
 }
 
 #endif

@@ -7,14 +7,8 @@
 #define FLASH_KERNELS_SM90_DECODE_SANITISE_V_CUH
 
 #include "common/non_finite.cuh"
-#include "sm90/block_state.cuh"
+#include "sm90/decode/barriers.cuh"
 #include "sm90/decode/walk.cuh"
-
-/* These named barriers come after those of turns: one of all consumers, and one for each. */
-enum {
-    CONSUMERS_BARRIER = (int)TURN_BARRIER + SM90_MAX_CONSUMERS,
-    CONSUMER_BARRIER /* and on */
-};
 
 template <flash_config_t C> static __device__ __forceinline__ void meet_consumers() {
     named_barrier_sync(CONSUMERS_BARRIER, consumer_threads<C>);

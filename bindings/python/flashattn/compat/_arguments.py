@@ -1,0 +1,91 @@
+"""Arguments as flash-attn takes them: refusals of what the library lacks, and keywords of the
+binding for what it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def refuse(**arguments: Any) -> None:
+    """Raises NotImplementedError for an argument that is given (not None) and has no equivalent."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise NotImplementedError(f"{name} is given: libflashattn has no such feature")
+
+
+def refuse_dropout(dropout_p: float) -> None:
+    if dropout_p != 0:
+        raise NotImplementedError(f"dropout_p is {dropout_p}: there is no dropout, pass 0.0")
+
+
+def refuse_chunks(attention_chunk: int) -> None:
+    if attention_chunk != 0:
+        raise NotImplementedError(
+            f"attention_chunk is {attention_chunk}: there is no attention in chunks, pass 0"
+        )
+
+
+def refuse_gradients(**tensors: Tensor | None) -> None:
+    """Raises NotImplementedError where autograd would expect a backward pass."""
+    if not torch.is_grad_enabled():
+        return
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.requires_grad:
+            raise NotImplementedError(
+                f"{name} requires a gradient, and there is no backward pass: call this under "
+                f"torch.no_grad(), or with {name}.detach()"
+            )
+
+
+def refuse_other_v(k: Tensor, v: Tensor) -> None:
+    """k, v: of any number of axes, the last one d_head."""
+    if k.shape[-1] != v.shape[-1]:
+        raise NotImplementedError(
+            f"v has a d_head of {v.shape[-1]}, and k of {k.shape[-1]}: they must be the same"
+        )
+
+
+def softmax_options(
+    softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float
+) -> dict[str, Any]:
+    """Keywords of the binding. A negative side of a window is unbounded, and a softcap that is not
+    positive means none."""
+    left, right = (max(int(side), -1) for side in window_size)
+    return {
+        "softmax_scale": softmax_scale,
+        "causal": bool(causal),
+        "window_size": (left, right),
+        "softcap": max(softcap, 0.0),
+    }
+
+
+def contiguous_rows(tensor: Tensor | None) -> Tensor | None:
+    """The tensor, or a copy where its innermost axis is not contiguous."""
+    return tensor.contiguous() if tensor is not None and tensor.stride(-1) != 1 else tensor
+
+
+def lengths_of(name: str, lengths: Tensor | None, count: int) -> Tensor | None:
+    """The argument of this name, `count` contiguous int32 values. Raises ValueError for others."""
+    if lengths is None:
+        return None
+    if lengths.dtype != torch.int32 or lengths.shape != (count,):
+        raise ValueError(
+            f"{name} is {lengths.dtype} {tuple(lengths.shape)}, not torch.int32 ({count},)"
+        )
+    return lengths.contiguous()
+
+
+def page_table_of(name: str, table: Tensor | None) -> Tensor | None:
+    """The argument of this name, int32 [rows, pages], or a copy where rows overlap or are not
+    contiguous. Raises ValueError for others."""
+    if table is None:
+        return None
+    if table.dtype != torch.int32 or table.ndim != 2:
+        raise ValueError(
+            f"{name} is {table.dtype} {tuple(table.shape)}, not torch.int32 [rows, pages]"
+        )
+    is_usable = table.stride(1) == 1 and table.stride(0) >= table.shape[1]
+    return table if is_usable else table.contiguous()

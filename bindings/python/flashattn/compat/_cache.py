@@ -1,0 +1,114 @@
+"""A cache of K and V as flash-attn describes it: where its tokens lie, writing new ones into it,
+and the binding's keywords to read it in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._arguments import lengths_of
+from ._tokens import Tokens
+
+
+class Cache:
+    """K and V of some sequences.
+
+    k, v      [entries, size, n_heads_kv, d_head]: an entry is a sequence's place in the cache, or a
+              page where there is a table
+    table     [rows, pages] int32, from page_table_of(): the pages of a sequence, in order
+    rows      [batch] int32: the row of the table, or the entry, of each sequence; None: b of
+              sequence b
+    """
+
+    def __init__(
+        self, k: Tensor, v: Tensor, table: Tensor | None, rows: Tensor | None, batch: int
+    ) -> None:
+        for name, cache in (("k_cache", k), ("v_cache", v)):
+            if cache.ndim != 4:
+                raise ValueError(f"{name} has {cache.ndim} axes, not 4: {tuple(cache.shape)}")
+            if cache.stride(-1) != 1:
+                raise ValueError(f"{name} is not contiguous along its innermost axis")
+        self.k, self.v, self.batch = k, v, batch
+        self.rows = lengths_of("cache_batch_idx", rows, batch)
+        self.table = table
+        n_entries = 1 if table is None else table.shape[1]
+        self.capacity = n_entries * k.shape[1]
+
+    def options(self, leftpad: Tensor | None) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """(k, v, keywords) of the binding. leftpad [batch] int32: the first key of each sequence;
+        None: 0."""
+        if leftpad is not None:
+            k, v, table = self._pages_of_one_token(leftpad)
+            return k, v, {"page_table": table}
+        if self.table is None and self.rows is None:
+            return self.k[: self.batch], self.v[: self.batch], {}
+        return self.k, self.v, {"page_table": self.table, "page_rows": self.rows}
+
+    def append(self, k: Tensor, v: Tensor, tokens: Tokens, starts: Tensor) -> None:
+        """Writes tokens k, v [n_tokens, n_heads_kv, d_head] behind the first starts[b] tokens of
+        each sequence b.
+
+        On the CPU a token without room raises ValueError before anything is written. On a CUDA
+        device, whose memory is not looked at, it is dropped.
+        """
+        if not k.shape[0] or not self.batch:
+            return
+        position = starts.long()[tokens.sequence] + tokens.rank
+        entry, offset = self._place(tokens.sequence, position)
+        has_room = (position >= 0) & (position < self.capacity)
+        has_room &= (entry >= 0) & (entry < self.k.shape[0])
+        if position.device.type == "cpu":
+            self._check_room(tokens, starts, has_room)
+        # Every token must be written somewhere, since the number of those to keep is not known
+        # here. So each of the others repeats what the first one to keep does, or, if there is none,
+        # writes back what is there.
+        kept = tokens.exists & has_room
+        row = torch.arange(len(kept), device=kept.device)
+        row = torch.where(kept, row, kept.to(torch.uint8).argmax())
+        at = entry.clamp(0, self.k.shape[0] - 1)[row], offset[row]
+        for cache, new in ((self.k, k), (self.v, v)):
+            cache, new = _as_bytes(cache), _as_bytes(new)
+            cache.index_put_(at, torch.where(kept.any(), new[row], cache[at]))
+
+    def _place(self, sequence: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """(entry, offset) of the token at a position of a sequence. Positions beyond the
+        capacity count as the last one."""
+        position = position.clamp(0, self.capacity - 1)
+        row = sequence if self.rows is None else self.rows.long()[sequence]
+        if self.table is None:
+            return row, position
+        size = self.k.shape[1]
+        return self.table[row, position // size].long(), position % size
+
+    def _check_room(self, tokens: Tokens, starts: Tensor, has_room: Tensor) -> None:
+        without = (tokens.exists & ~has_room).nonzero()
+        if len(without):
+            b = int(tokens.sequence[without[0, 0]])
+            raise ValueError(
+                f"cache_seqlens[{b}] is {int(starts[b])}, and k has {int(tokens.lengths[b])} new "
+                f"tokens of that sequence: the cache has no place for them (capacity "
+                f"{self.capacity}, and every page must be one of {self.k.shape[0]})"
+            )
+
+    def _pages_of_one_token(self, leftpad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """K and V as pools of pages of one token, and the table of them that begins at leftpad."""
+        n_entries, size, *_ = self.k.shape
+        try:
+            k, v = (x.view(n_entries * size, 1, *x.shape[2:]) for x in (self.k, self.v))
+        except RuntimeError:
+            raise NotImplementedError(
+                "cache_leftpad is given with a k_cache or v_cache whose first two axes cannot be "
+                f"seen as one: shapes {tuple(self.k.shape)}, strides {self.k.stride()} and "
+                f"{self.v.stride()}"
+            ) from None
+        sequence = torch.arange(self.batch, device=leftpad.device)[:, None]
+        position = leftpad.long()[:, None] + torch.arange(self.capacity, device=leftpad.device)
+        entry, offset = self._place(sequence.expand_as(position), position)
+        return k, v, (entry * size + offset).to(torch.int32)
+
+
+def _as_bytes(x: Tensor) -> Tensor:
+    """Elements of 8 bits as integers, for which torch has all operations."""
+    return x.view(torch.uint8) if x.dtype.itemsize == 1 else x

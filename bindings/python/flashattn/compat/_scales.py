@@ -1,0 +1,34 @@
+"""Scales of e4m3 tensors: FlashAttention-3 has them for Q, K and V, and the binding for K and V."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_E4M3 = torch.float8_e4m3fn
+
+
+def decoded_query(
+    q: Tensor,
+    k: Tensor,
+    q_descale: Tensor | None,
+    k_descale: Tensor | None,
+    v_descale: Tensor | None,
+) -> tuple[Tensor, dict[str, Tensor | None]]:
+    """q in a type that the library takes, and the binding's keywords for the scales.
+
+    q of e4m3 becomes bfloat16, which holds its values exactly; its scale, [batch, n_heads_kv] as
+    that of k, multiplies that of k, since scores are products of both. Without e4m3 in k the scales
+    count for nothing, as in FlashAttention-3.
+    """
+    if k.dtype != _E4M3:
+        if q.dtype == _E4M3:
+            raise ValueError(f"q is {q.dtype}, and k {k.dtype}: k and v must be {_E4M3} too")
+        return q, {}
+    if q.dtype == _E4M3:
+        q = q.to(torch.bfloat16)
+        if q_descale is not None:
+            k_descale = q_descale if k_descale is None else q_descale * k_descale
+    elif q_descale is not None:
+        raise ValueError(f"q_descale is given, and q is {q.dtype}, which has no scale")
+    return q, {"k_descale": k_descale, "v_descale": v_descale}

@@ -1,0 +1,303 @@
+"""FlashAttention-2's functions: those of the package flash_attn, version 2.8.
+
+Names, order and defaults of the arguments are flash_attn's, and so are results: O in q's type, and
+with return_attn_probs=True (O, LSE, S_dmask), where S_dmask is empty, as it is there without
+dropout. A row that sees no key has O = 0 and LSE = +infinity.
+
+Arguments that change no result are taken and ignored: deterministic, num_splits. dropout_p,
+alibi_slopes, and tensors that require a gradient raise NotImplementedError.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+import torch
+from torch import Tensor
+
+from ._arguments import (
+    lengths_of,
+    page_table_of,
+    refuse,
+    refuse_dropout,
+    refuse_gradients,
+    refuse_other_v,
+    softmax_options,
+)
+from ._cache import Cache
+from ._call import attend_padded, attend_ragged
+from ._kvcache import Queries, attend_cache, lengths_of_cache, new_tokens, rotary_of
+
+Result = Union[Tensor, tuple[Tensor, Tensor, Tensor]]
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Result:
+    """O = softmax(softmax_scale * Q K^T, masked) V.
+
+    q                  [batch, seqlen_q, n_heads, d_head]
+    k, v               [batch, seqlen_k, n_heads_kv, d_head]
+    return_attn_probs  also return LSE, float32 [batch, n_heads, seqlen_q], and an empty S_dmask
+    """
+    _refuse(dropout_p, alibi_slopes, q=q, k=k, v=v)
+    options = softmax_options(softmax_scale, causal, window_size, softcap)
+    refuse_other_v(k, v)
+    return _result(attend_padded(q, k, v, **options), return_attn_probs)
+
+
+def flash_attn_kvpacked_func(
+    q: Tensor,
+    kv: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Result:
+    """flash_attn_func with K and V in one tensor, kv [batch, seqlen_k, 2, n_heads_kv, d_head]."""
+    _refuse(dropout_p, alibi_slopes, q=q, kv=kv)
+    k, v = _unpacked("kv", kv, 2, 5)
+    options = softmax_options(softmax_scale, causal, window_size, softcap)
+    return _result(attend_padded(q, k, v, **options), return_attn_probs)
+
+
+def flash_attn_qkvpacked_func(
+    qkv: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Result:
+    """flash_attn_func with all in one tensor, qkv [batch, seqlen, 3, n_heads, d_head]."""
+    _refuse(dropout_p, alibi_slopes, qkv=qkv)
+    q, k, v = _unpacked("qkv", qkv, 3, 5)
+    options = softmax_options(softmax_scale, causal, window_size, softcap)
+    return _result(attend_padded(q, k, v, **options), return_attn_probs)
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Tensor | None = None,
+) -> Result:
+    """flash_attn_func over a ragged batch: sequences of different lengths, one after the other.
+
+    q                  [total_q, n_heads, d_head]
+    k, v               [total_k, n_heads_kv, d_head], or pages, [n_pages, page_size, n_heads_kv,
+                       d_head], of any page_size
+    cu_seqlens_q       [batch + 1] int32: sequence b has the rows cu_seqlens_q[b] up to
+                       cu_seqlens_q[b + 1] of q
+    cu_seqlens_k       the same for k and v; with pages its differences are the lengths
+    max_seqlen_q       no sequence of q is longer; None: the number of rows of q
+    max_seqlen_k       the same for k; with pages None is what a row of block_table holds
+    block_table        [batch, pages] int32: the pages of each sequence, in order
+    return_attn_probs  also return LSE, float32 [n_heads, total_q], and an empty S_dmask
+    """
+    _refuse(dropout_p, alibi_slopes, q=q, k=k, v=v)
+    refuse_other_v(k, v)
+    options = softmax_options(softmax_scale, causal, window_size, softcap)
+    if block_table is not None:
+        options["page_table"] = page_table_of("block_table", block_table)
+        options["seqused_k"] = cu_seqlens_k.diff()
+        cu_seqlens_k = None
+    found = attend_ragged(
+        q,
+        k,
+        v,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+        **options,
+    )
+    return _result(found, return_attn_probs)
+
+
+def flash_attn_varlen_kvpacked_func(
+    q: Tensor,
+    kv: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Result:
+    """flash_attn_varlen_func with K and V in one tensor, kv [total_k, 2, n_heads_kv, d_head]."""
+    _refuse(dropout_p, alibi_slopes, q=q, kv=kv)
+    k, v = _unpacked("kv", kv, 2, 4)
+    found = attend_ragged(
+        q,
+        k,
+        v,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+        **softmax_options(softmax_scale, causal, window_size, softcap),
+    )
+    return _result(found, return_attn_probs)
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Tensor,
+    cu_seqlens: Tensor,
+    max_seqlen: int | None,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Result:
+    """flash_attn_varlen_func with all in one tensor, qkv [total, 3, n_heads, d_head]."""
+    _refuse(dropout_p, alibi_slopes, qkv=qkv)
+    q, k, v = _unpacked("qkv", qkv, 3, 4)
+    found = attend_ragged(
+        q,
+        k,
+        v,
+        cu_seqlens_q=cu_seqlens,
+        cu_seqlens_k=cu_seqlens,
+        max_seqlen_q=max_seqlen,
+        max_seqlen_k=max_seqlen,
+        **softmax_options(softmax_scale, causal, window_size, softcap),
+    )
+    return _result(found, return_attn_probs)
+
+
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: int | Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    block_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention over a cache, to which new tokens may be appended first, in place.
+
+    q                   [batch, seqlen_q, n_heads, d_head]
+    k_cache, v_cache    [batch or more, capacity, n_heads_kv, d_head], or pages, [n_pages,
+                        page_size, n_heads_kv, d_head]; never copied
+    k, v                [batch, seqlen_new, n_heads_kv, d_head]: written to the cache behind the
+                        first cache_seqlens[b] tokens of each sequence
+    rotary_cos, rotary_sin  [seqlen_ro, rotary_dim / 2]: turn k, and q, to the positions
+                        cache_seqlens[b], cache_seqlens[b] + 1, ...; all of q to the first of them
+                        where there is neither a causal mask nor a window
+    cache_seqlens       tokens in the cache before k: int32 [batch], or one int for all; None: all
+    cache_batch_idx     [batch] int32: the entry of the cache that each sequence has
+    cache_leftpad       [batch] int32: tokens at the beginning that do not count
+    block_table         [batch, pages] int32: the pages of each sequence, in order
+    return_softmax_lse  also return LSE, float32 [batch, n_heads, seqlen_q]
+    """
+    refuse(alibi_slopes=alibi_slopes)
+    refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
+    refuse_other_v(k_cache, v_cache)
+    if block_table is not None and cache_batch_idx is not None:
+        raise ValueError("cache_batch_idx is given with block_table: reorder the table's rows")
+    queries = Queries(q)
+    table = page_table_of("block_table", block_table)
+    cache = Cache(k_cache, v_cache, table, cache_batch_idx, queries.batch)
+    new = new_tokens(k, v, cache)
+    out, lse = attend_cache(
+        queries,
+        cache,
+        new=new,
+        rotary=rotary_of(rotary_cos, rotary_sin, rotary_interleaved, new, cache),
+        lengths=lengths_of_cache(cache_seqlens, cache),
+        leftpad=lengths_of("cache_leftpad", cache_leftpad, queries.batch),
+        **softmax_options(softmax_scale, causal, window_size, softcap),
+    )
+    return (out, _with_positive_infinity(lse)) if return_softmax_lse else out
+
+
+def _refuse(dropout_p: float, alibi_slopes: Tensor | None, **tensors: Tensor) -> None:
+    refuse_dropout(dropout_p)
+    refuse(alibi_slopes=alibi_slopes)
+    refuse_gradients(**tensors)
+
+
+def _unpacked(name: str, packed: Tensor, n_parts: int, n_axes: int) -> tuple[Tensor, ...]:
+    """The parts of a packed tensor, which are beside each other along its third axis from the
+    end."""
+    if packed.ndim != n_axes or packed.shape[-3] != n_parts:
+        raise ValueError(
+            f"{name} has shape {tuple(packed.shape)}: it must have {n_axes} axes, the third from "
+            f"the end of {n_parts}"
+        )
+    return packed.unbind(dim=-3)
+
+
+def _result(found: tuple[Tensor, Tensor], return_attn_probs: bool) -> Result:
+    out, lse = found
+    if not return_attn_probs:
+        return out
+    return out, _with_positive_infinity(lse), out.new_empty(0)
+
+
+def _with_positive_infinity(lse: Tensor) -> Tensor:
+    """FlashAttention-2's LSE of rows that see no key is +infinity."""
+    return lse.masked_fill_(lse == -torch.inf, torch.inf)
+
+
+__all__ = [
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
+]

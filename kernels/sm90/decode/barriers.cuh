@@ -1,0 +1,28 @@
+/*
+ * The named barriers of a decode block come after those of turns.
+ */
+#ifndef FLASH_KERNELS_SM90_DECODE_BARRIERS_CUH
+#define FLASH_KERNELS_SM90_DECODE_BARRIERS_CUH
+
+#include "sm90/block_state.cuh"
+
+enum {
+    CONSUMERS_BARRIER = (int)TURN_BARRIER + SM90_MAX_CONSUMERS, /* of all consumers */
+    QUERIES_BARRIER,                                            /* of them and the loading warps */
+    CONSUMER_BARRIER                                            /* and on, one per consumer */
+};
+
+/* The warps that load K and V wait until the consumers have asked memory for Q. A ring is so much
+ * to load that Q would come late, and nothing can begin without it. */
+template <flash_config_t C>
+constexpr int query_barrier_threads = consumer_threads<C> + 2 * warp_threads;
+
+template <flash_config_t C> static __device__ __forceinline__ void announce_query_loads() {
+    named_barrier_arrive(QUERIES_BARRIER, query_barrier_threads<C>);
+}
+
+template <flash_config_t C> static __device__ __forceinline__ void await_query_loads() {
+    named_barrier_sync(QUERIES_BARRIER, query_barrier_threads<C>);
+}
+
+#endif

@@ -1,0 +1,189 @@
+"""flashattn.compat: flash_attn_with_kvcache of FlashAttention-2 and -3. Each case of
+compat_cache_cases.py checks the whole cache after the call, and O and LSE against the oracle.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from compat_cache_cases import CASES, check_case, name  # noqa: E402
+from compat_support import int32, normal, tensor  # noqa: E402
+from flashattn.compat import fa2, fa3  # noqa: E402
+from flashattn.compat._cache import Cache  # noqa: E402
+from flashattn.compat._tokens import Tokens  # noqa: E402
+
+
+@pytest.mark.parametrize("seed", range(len(CASES)), ids=map(name, CASES))
+def test_cache(seed: int) -> None:
+    check_case(CASES[seed], seed)
+
+
+# ---- Single cases ----
+
+
+@pytest.fixture
+def cache() -> tuple[torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(5)
+    return tuple(tensor(normal(rng, (3, 16, 2, 8), "float32")) for _ in range(2))
+
+
+@pytest.fixture
+def new() -> tuple[torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(6)
+    return tuple(tensor(normal(rng, (3, 2, 2, 8), "float32")) for _ in range(2))
+
+
+Q = torch.ones(3, 2, 4, 8)
+
+
+def test_a_whole_cache_by_default(cache: tuple) -> None:
+    for function in (fa2.flash_attn_with_kvcache, fa3.flash_attn_with_kvcache):
+        o = function(Q, *cache)
+        assert torch.equal(o, fa2.flash_attn_func(Q, *cache))
+        assert torch.equal(o, function(Q, *cache, cache_batch_idx=int32(0, 1, 2)))
+
+
+def test_caches_beside_each_other_in_one_tensor(cache: tuple, new: tuple) -> None:
+    both = torch.stack(cache, dim=2)  # [entries, size, 2, n_heads_kv, d_head]
+    arguments = {"cache_seqlens": int32(3, 14, 0), "causal": True}
+    leftpad = int32(1, 2, 0)
+    o = fa2.flash_attn_with_kvcache(Q, *both.unbind(2), *new, cache_leftpad=leftpad, **arguments)
+    same = fa2.flash_attn_with_kvcache(Q, *cache, *new, cache_leftpad=leftpad, **arguments)
+    assert torch.equal(o, same) and torch.equal(both, torch.stack(cache, dim=2))
+
+
+def test_leftpad_needs_tokens_that_are_as_far_apart(cache: tuple) -> None:
+    part = [x[:, :8] for x in cache]  # entries are farther apart than their size
+    assert fa2.flash_attn_with_kvcache(Q, *part, cache_seqlens=5).shape == Q.shape
+    with pytest.raises(NotImplementedError, match="cache_leftpad is given with a k_cache"):
+        fa2.flash_attn_with_kvcache(Q, *part, cache_seqlens=5, cache_leftpad=int32(1, 0, 0))
+
+
+def test_leftpad_of_a_whole_cache(cache: tuple) -> None:
+    pad = int32(4, 0, 16)
+    o, lse = fa2.flash_attn_with_kvcache(Q, *cache, cache_leftpad=pad, return_softmax_lse=True)
+    assert torch.equal(o[:1], fa2.flash_attn_func(Q[:1], *(x[:1, 4:] for x in cache)))
+    assert (o[2] == 0).all() and (lse[2] == torch.inf).all()
+
+
+def test_sequences_that_share_a_row_of_the_table(cache: tuple) -> None:
+    table = int32(2, 0).expand(3, 2)
+    o = fa3.flash_attn_with_kvcache(Q, *cache, cache_seqlens=20, page_table=table)
+    assert torch.equal(o[0], o[1]) and torch.equal(o[0], o[2])
+
+
+def test_tables_that_are_part_of_larger_ones(cache: tuple) -> None:
+    table = int32(2, 0, 9, 1, 2, 9, 0, 1, 9).view(3, 3)
+    parts = table[:, :2], table[:, :2].t().contiguous().t()  # the second is copied
+    found = [
+        fa2.flash_attn_with_kvcache(Q, *cache, cache_seqlens=20, block_table=part) for part in parts
+    ]
+    whole = fa2.flash_attn_with_kvcache(Q, *cache, cache_seqlens=20, block_table=table)
+    assert all(torch.equal(o, whole) for o in found)
+
+
+def test_new_tokens_of_padding_are_not_written(cache: tuple, new: tuple) -> None:
+    before = [x.clone() for x in cache]
+    k, v = (x.flatten(0, 1) for x in new)  # 6 tokens, of which sequences have 3
+    for ends, written in (((0, 1, 1, 3), 3), ((0, 0, 0, 0), 0)):
+        fa3.flash_attn_with_kvcache(
+            Q, *cache, k, v, cache_seqlens=int32(4, 5, 6), cu_seqlens_k_new=int32(*ends)
+        )
+        changed = (cache[0] != before[0]).any(-1).any(-1).nonzero()
+        assert len(changed) == written
+        if written:
+            assert changed.tolist() == [[0, 4], [2, 6], [2, 7]]
+            assert torch.equal(cache[0][2, 6:8], k[1:3]) and torch.equal(cache[1][2, 6:8], v[1:3])
+        for x, old in zip(cache, before):
+            x.copy_(old)
+
+
+def test_an_e4m3_cache_takes_new_tokens(cache: tuple, new: tuple) -> None:
+    e4m3 = torch.float8_e4m3fn
+    cache, new = ([x.to(e4m3) for x in pair] for pair in (cache, new))
+    scale = torch.full((3, 2), 0.5)
+    arguments = {"k_descale": scale, "v_descale": scale, "q_descale": 2 * scale}
+    o = fa3.flash_attn_with_kvcache(
+        Q.to(e4m3), *cache, *new, cache_seqlens=7, causal=True, **arguments
+    )
+    assert o.dtype == torch.bfloat16
+    assert torch.equal(cache[0][:, 7:9].view(torch.uint8), new[0].view(torch.uint8))
+    cut = [x[:, :9] for x in cache]
+    assert torch.equal(o, fa3.flash_attn_func(Q.to(e4m3), *cut, causal=True, **arguments))
+
+
+def test_new_tokens_without_room_change_nothing(cache: tuple, new: tuple) -> None:
+    before = [x.clone() for x in cache]
+    with pytest.raises(ValueError, match=r"cache_seqlens\[1\] is 15, and k has 2 new tokens"):
+        fa2.flash_attn_with_kvcache(Q, *cache, *new, cache_seqlens=int32(3, 15, 0))
+    with pytest.raises(ValueError, match=r"cache_seqlens\[2\] is -1, and k has 2 new tokens"):
+        fa2.flash_attn_with_kvcache(Q, *cache, *new, cache_seqlens=int32(3, 5, -1))
+    table = int32(0, 1, -1, 2, 1, 0).view(3, 2)
+    with pytest.raises(ValueError, match=r"cache_seqlens\[1\] is 1, and k has 2 new tokens"):
+        fa3.flash_attn_with_kvcache(Q, *cache, *new, cache_seqlens=1, page_table=table)
+    assert all(torch.equal(x, old) for x, old in zip(cache, before))
+
+
+def test_new_tokens_without_room_are_dropped_where_lengths_cannot_be_looked_at(
+    cache: tuple, new: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a CUDA device."""
+    monkeypatch.setattr(Cache, "_check_room", lambda *_: None)
+    expected = cache[0].clone()
+    expected[0, 13:15], expected[1, 15] = new[0][0], new[0][1, 0]
+    k, v = (x.flatten(0, 1) for x in new)
+    tokens = Tokens.padded(3, 2, k.device)
+    places = Cache(*cache, None, None, 3)
+    for starts in (int32(13, 15, 90), int32(16, 16, 16)):
+        places.append(k, v, tokens, starts)
+        assert torch.equal(cache[0], expected)
+
+
+def test_rotary_embedding_needs_what_it_turns(cache: tuple, new: tuple) -> None:
+    turns = torch.ones(16, 4)
+    call = fa2.flash_attn_with_kvcache
+    with pytest.raises(ValueError, match="rotary_cos is given without k and v"):
+        call(Q, *cache, rotary_cos=turns, rotary_sin=turns, cache_seqlens=1)
+    with pytest.raises(ValueError, match="rotary_cos is given without rotary_sin"):
+        call(Q, *cache, *new, rotary_cos=turns, cache_seqlens=1)
+    with pytest.raises(ValueError, match="rotary_cos has 15 positions"):
+        call(Q, *cache, *new, turns[:15], turns[:15], 1)
+    with pytest.raises(ValueError, match="rotary_dim is 10, and d_head only 8"):
+        call(Q, *cache, *new, torch.ones(16, 5), torch.ones(16, 5), 1)
+    e4m3 = [x.to(torch.float8_e4m3fn) for x in (*cache, *new)]
+    with pytest.raises(NotImplementedError, match="rotary_cos is given, and k is torch.float8"):
+        call(Q, *e4m3, turns, turns, 1)
+
+
+def test_wrong_arguments_are_named(cache: tuple, new: tuple) -> None:
+    k_cache, v_cache = cache
+    k, v = new
+    call = fa3.flash_attn_with_kvcache
+    for arguments, message in (
+        ({"k": k, "cache_seqlens": 1}, "k is given without v"),
+        ({"k": k, "v": v}, "without cache_seqlens"),
+        ({"k": k.half(), "v": v, "cache_seqlens": 1}, "k is torch.float16, and k_cache"),
+        ({"k": k, "v": v[:, :, :1], "cache_seqlens": 1}, r"v has heads and d_head \(1, 8\)"),
+        ({"k": k, "v": v[:, :1], "cache_seqlens": 1}, r"k has shape \(3, 2, 2, 8\), and v \(3, 1"),
+        ({"k": k[:2], "v": v[:2], "cache_seqlens": 1}, r"\(2, 2, 2, 8\), and q a batch of 3"),
+        ({"cu_seqlens_k_new": int32(0, 1)}, "cu_seqlens_k_new is given without k"),
+        (
+            {"k": k[0], "v": v[0], "cache_seqlens": 1, "cu_seqlens_k_new": int32(0, 1)},
+            r"cu_seqlens_k_new is torch.int32 \(2,\), not torch.int32 \(4,\)",
+        ),
+        ({"cache_seqlens": torch.zeros(3, dtype=torch.int64)}, "cache_seqlens is torch.int64"),
+        ({"cache_leftpad": int32(1)}, r"cache_leftpad is torch.int32 \(1,\)"),
+        ({"cache_batch_idx": int32(1)}, "cache_batch_idx is torch.int32"),
+        ({"page_table": int32(1)}, r"page_table is torch.int32 \(1,\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call(Q, k_cache, v_cache, **arguments)
+    with pytest.raises(ValueError, match="v_cache is not contiguous along its innermost axis"):
+        call(Q, k_cache, v_cache.transpose(2, 3).contiguous().transpose(2, 3))
+    with pytest.raises(ValueError, match="k_cache has 3 axes"):
+        call(Q, k_cache[0], v_cache)
+    with pytest.raises(ValueError, match="cache_batch_idx is given with block_table"):
+        rows, table = int32(0, 1, 2), int32(0, 1, 2).view(3, 1)
+        fa2.flash_attn_with_kvcache(Q, *cache, cache_batch_idx=rows, block_table=table)
