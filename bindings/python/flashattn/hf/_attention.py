@@ -11,8 +11,8 @@ from torch.nn.functional import pad
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ..compat import fa2
-from ..compat._arguments import refuse_gradients, softmax_options
-from ..compat._call import attend_padded
+from ..compat._arguments import contiguous_rows, refuse_gradients, softmax_options
+from ..torch_ops import flash_attn_func
 from ._packing import Packing, SequenceIds, attend_packed
 from ._padding import KeyMask, Padding, attend_masked
 
@@ -90,7 +90,7 @@ def _attend(
     if of_q is None or of_k is None:
         of_q = of_k = Packing.of_positions(kwargs.get("position_ids"), q, k)
     if of_q is None:
-        return attend_padded(q, k, v, **options)[0]
+        return flash_attn_func(*map(contiguous_rows, (q, k, v)), **options)
     return attend_packed(q, k, v, of_q, of_k, **options)
 
 

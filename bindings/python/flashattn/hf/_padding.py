@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-import flashattn
-
 from ..compat._arguments import contiguous_rows
-from ..compat._call import attend_padded, attend_ragged
+from ..compat._call import attend_ragged
+from ..torch_ops import flash_attn_func
 
 
 class KeyMask(Tensor):
@@ -94,18 +93,18 @@ def attend_masked(
     k, v              [batch, n_keys or more, n_heads_kv, d_head]
     are_queries_keys  the queries are the last seqlen_q of the n_keys tokens, and padding as those
                       are; otherwise all of them count
-    options           keywords of flashattn.flash_attn_func
+    options           keywords of torch_ops.flash_attn_func
     """
     k, v = k[:, : padding.n_keys], v[:, : padding.n_keys]
-    if padding.is_none:
-        return attend_padded(q, k, v, **options)[0]
     q, k, v = map(contiguous_rows, (q, k, v))
+    if padding.is_none:
+        return flash_attn_func(q, k, v, **options)
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     has_run = not padding.has_gaps
     if has_run and not any(padding.starts) and (q.shape[1] == k.shape[1] or not are_queries_keys):
         used = padding.device_lengths
         lengths = {"seqused_k": used, "seqused_q": used if are_queries_keys else None}
-        return flashattn.flash_attn_func(q, k, v, out=out, **lengths, **options)
+        return flash_attn_func(q, k, v, out=out, **lengths, **options)
     if has_run and (q.device.type == "cpu" or q.shape[0] == 1):
         return _attend_each(q, k, v, out, padding, are_queries_keys, **options)
     return _attend_gathered(q, k, v, out, padding, are_queries_keys, **options)
@@ -127,9 +126,7 @@ def _attend_each(
     for b, (of_q, of_k) in enumerate(zip(queries, padding.runs(0))):
         if of_q.start < of_q.stop:
             one = slice(b, b + 1)
-            flashattn.flash_attn_func(
-                q[one, of_q], k[one, of_k], v[one, of_k], out=out[one, of_q], **options
-            )
+            flash_attn_func(q[one, of_q], k[one, of_k], v[one, of_k], out=out[one, of_q], **options)
     return out
 
 
