@@ -59,7 +59,7 @@ def _sm80_source(config: Config) -> str:
 /* {format_config(config)} */
 #include "sm80/forward.cuh"
 
-namespace of_{kernel_name(config)} {{
+namespace {kernel_name(config)}_source {{
 
 static constexpr flash_config_t config =
     {indented_initialiser(config, "    ")};
@@ -80,7 +80,7 @@ def _sm80_decode_source(config: Config) -> str:
 /* {format_config(config)} */
 #include "sm80/decode.cuh"
 
-namespace of_{kernel_name(config)} {{
+namespace {kernel_name(config)}_source {{
 
 static constexpr flash_config_t config =
     {indented_initialiser(config, "    ")};
@@ -101,7 +101,7 @@ def _wgmma_source(config: Config, header: str, params: str, function: str) -> st
 /* {format_config(config)} */
 #include "{header}"
 
-namespace of_{kernel_name(config)} {{
+namespace {kernel_name(config)}_source {{
 
 static constexpr flash_config_t config =
     {indented_initialiser(config, "    ")};

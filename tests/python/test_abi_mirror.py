@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from flashattn import _abi
 from flashattn._library import library
+from flashattn._torch import structs
 from flashattn.config import Arch, DType, Feature, Op
 from flashattn.device import Device, Isa
 
@@ -84,6 +85,45 @@ def test_struct_layout(struct: type, numbers_of_c: dict[str, int]) -> None:
         descriptor = getattr(struct, field)
         assert descriptor.offset == numbers_of_c[f"{name}.{field}"], field
         assert descriptor.size == numbers_of_c[f"sizeof {name}.{field}"], field
+
+
+# The structs that flashattn._torch packs, and members that stay 0 there.
+PACKED = {
+    "FORWARD": (_abi.flash_forward_args_t, {"executor"}),
+    "PAGING": (_abi.flash_paging_t, {"reserved32"}),
+    "QUANT": (_abi.flash_quant_t, {"reserved32"}),
+    "COMBINE": (_abi.flash_combine_args_t, {"o_partials", "lse_partials", "executor"}),
+}
+
+
+def _members(struct: ctypes.Structure, prefix: str = "") -> dict[str, float]:
+    """Returns the numbers in a struct by their names, in the order of memory."""
+    members: dict[str, float] = {}
+    for name, kind in struct._fields_:
+        value = getattr(struct, name)
+        if kind is _abi.flash_tensor_t:
+            members.update(_members(value, f"{name}."))
+        else:
+            members[prefix + name] = sum(value) if name == "reserved" else value or 0
+    return members
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_structs_are_those_of_the_mirror(name: str) -> None:
+    packed, (mirror, zeros) = getattr(structs, name), PACKED[name]
+    assert packed.size == ctypes.sizeof(mirror)
+    n_values = len(packed.unpack(bytes(packed.size)))
+    filled = mirror.from_buffer_copy(packed.pack(*range(1, n_values + 1)))
+    members = _members(filled)
+    reserved = {m for m in members if m.endswith((".reserved", ".reserved32"))}
+    assert {m for m, value in members.items() if value == 0} == zeros | reserved
+    assert [value for value in members.values() if value] == list(range(1, n_values + 1))
+
+
+def test_packed_workspace_is_where_the_mirror_has_it() -> None:
+    mirror = _abi.flash_forward_args_t
+    assert structs.WORKSPACE_OFFSET == mirror.workspace.offset
+    assert mirror.workspace_size.offset == mirror.workspace.offset + 8
 
 
 # The type, a star for a pointer, the name, the length of an array.

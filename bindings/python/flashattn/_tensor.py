@@ -177,6 +177,16 @@ def bytes_view(array: Any, name: str, stream: int = _stream.DEFAULT) -> View:
     return result
 
 
+def check_gradient(tensor: Any, name: str) -> None:
+    """Raises NotImplementedError for a torch tensor whose gradient this call would have to bring
+    back."""
+    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
+        raise NotImplementedError(
+            f"{name} requires a gradient, and there is no backward pass: use {name}.detach() or "
+            "torch.no_grad()"
+        )
+
+
 def check_same_device(first_name: str, first: View, **others: View | None) -> None:
     """Raises ValueError for a view on another device than the first."""
     for name, other in others.items():
@@ -280,11 +290,7 @@ def _dtype_name(dtype: np.dtype) -> str:
 
 
 def _view_torch(tensor: Any, name: str) -> View:
-    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
-        raise NotImplementedError(
-            f"{name} requires a gradient, and there is no backward pass: use {name}.detach() or "
-            "torch.no_grad()"
-        )
+    check_gradient(tensor, name)
     return View(
         tensor.data_ptr(),
         tuple(tensor.shape),

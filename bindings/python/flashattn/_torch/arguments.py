@@ -1,0 +1,30 @@
+"""The arguments of a call in groups: a call that has none of a group passes None for all of it.
+
+They are plain tuples, because objects would take a good part of a call's time.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from torch import Tensor, dtype
+
+# softmax_scale, causal, window_left, window_right, softcap, batch_invariant
+Mask = tuple[Optional[float], bool, int, int, float, bool]
+# seqused_q, seqused_k
+Used = tuple[Optional[Tensor], Optional[Tensor]]
+# k_descale, v_descale: float32 [batch, n_heads_kv]
+Scales = tuple[Optional[Tensor], Optional[Tensor]]
+# cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+Ragged = tuple[Optional[Tensor], Optional[Tensor], Optional[int], Optional[int]]
+# page_table, v_page_table, page_indptr, page_rows
+Pages = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor]]
+# out, lse, return_lse, out_dtype
+Outputs = tuple[Optional[Tensor], Optional[Tensor], bool, Optional[dtype]]
+
+NEW_O: Outputs = (None, None, False, None)
+NEW_O_AND_LSE: Outputs = (None, None, True, None)
+
+
+class Unsound(ValueError):
+    """A condition that a call needs does not hold. explain.py says which."""

@@ -1,0 +1,39 @@
+"""Refuses tensors whose derivative a call would have to bring on or back: there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from .._tensor import check_gradient
+
+
+def refuse(names: Iterable[str], values: Iterable[Any]) -> None:
+    """Raises NotImplementedError for a tensor that requires a gradient while gradients are
+    recorded, or has a tangent. Values that are no tensors do not matter."""
+    for name, x in zip(names, values):
+        if isinstance(x, Tensor):
+            check_gradient(x, name)
+            if forward_ad.unpack_dual(x).tangent is not None:
+                raise NotImplementedError(
+                    f"{name} has a tangent, and there is no forward derivative: use "
+                    f"torch.autograd.forward_ad.unpack_dual({name}).primal"
+                )
+
+
+def may_be_wanted(values: Iterable[Any]) -> bool:
+    """Whether refuse() may refuse one of them, in a fraction of its time."""
+    if torch.is_grad_enabled():
+        for x in values:
+            if isinstance(x, Tensor) and x.requires_grad:
+                return True
+    return are_forward()
+
+
+def are_forward() -> bool:
+    """Whether derivatives are computed forward, so that tensors may have tangents."""
+    return getattr(forward_ad, "_current_level", 0) >= 0

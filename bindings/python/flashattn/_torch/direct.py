@@ -1,0 +1,38 @@
+"""Whether a call may go to the library without torch's dispatcher, which takes as long as all else
+that the host does.
+
+It may where the dispatcher would do nothing but find the kernel: tensors of torch's own class, with
+data as it stands, and nothing that watches calls or changes them (compilers, tracers, modes,
+transforms, autocast). The questions have no public form; without one of them no call goes directly.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+_is_compiled = torch.compiler.is_dynamo_compiling
+_QUESTIONS = tuple(
+    getattr(torch._C, name, None)
+    for name in (
+        "_len_torch_dispatch_stack",
+        "_are_functorch_transforms_active",
+        "_is_tracing",
+        "_is_any_autocast_enabled",
+    )
+)
+_IS_KNOWN = None not in _QUESTIONS and hasattr(forward_ad, "_current_level")
+_n_modes, _is_transformed, _is_traced, _is_autocast = _QUESTIONS
+
+
+def is_possible(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether it may, for a call with these tensors. (combine() has two of them.)"""
+    if _is_compiled() or not _IS_KNOWN:
+        return False
+    if _n_modes() or _is_transformed() or _is_autocast() or _is_traced():
+        return False
+    if not type(q) is type(k) is type(v) is Tensor or not (q.is_cpu or q.is_cuda):
+        return False
+    # The values of a negated tensor are the negatives of what its memory holds.
+    return not (q.is_neg() or k.is_neg() or v.is_neg() or forward_ad._current_level >= 0)

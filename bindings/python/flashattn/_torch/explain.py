@@ -1,0 +1,100 @@
+"""Says what is wrong with a call that failed, in the words of the functions for all arrays: theirs
+are asked to make the same call up to the point where it fails.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+
+from .. import _attention, _problem
+from .arguments import Mask, Outputs, Pages, Ragged, Scales, Used
+
+
+def forward(error: Exception, *arguments: Any) -> Exception:
+    """The exception for a call of forward() with these arguments that ended in `error`."""
+    return _raised_by(_refuse_forward, arguments) or error
+
+
+def combine(error: Exception, *arguments: Any) -> Exception:
+    """The same of combine()."""
+    return _raised_by(_refuse_combine, arguments) or error
+
+
+def _raised_by(refuse: Callable[..., None], arguments: tuple) -> Exception | None:
+    try:
+        refuse(*arguments)
+    except Exception as refusal:
+        return refusal
+    return None
+
+
+def _refuse_forward(
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Mask,
+    used: Used | None,
+    scales: Scales | None,
+    ragged: Ragged | None,
+    pages: Pages | None,
+    outputs: Outputs,
+) -> None:
+    """Raises what flash_attn_varlen_func would raise for these arguments before its call of the
+    library. Returns if that is nothing."""
+    softmax_scale, causal, window_left, window_right, softcap, batch_invariant = mask
+    out, lse, _, out_dtype = outputs
+    *cu_seqlens, max_seqlen_q, max_seqlen_k = ragged or (None, None, None, None)
+    arrays = {
+        **dict(zip(("seqused_q", "seqused_k"), used or ())),
+        **dict(zip(("k_descale", "v_descale"), scales or ())),
+        **dict(zip(("cu_seqlens_q", "cu_seqlens_k"), cu_seqlens)),
+        **dict(zip(("page_table", "v_page_table", "page_indptr", "page_rows"), pages or ())),
+    }
+    _refuse_foreign(q=q, k=k, v=v, out=out, lse=lse, **arrays)
+    problem = _problem.Problem(
+        q,
+        k,
+        v,
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=(window_left, window_right),
+        softcap=softcap,
+        batch_invariant=batch_invariant,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+        out_dtype=_name(out_dtype),
+        **arrays,
+    )
+    if out is not None or lse is not None:
+        problem.set_output(torch.empty_like(q) if out is None else out, lse)
+
+
+def _refuse_combine(o_partial: Any, lse_partial: Any, outputs: Outputs) -> None:
+    """Raises what flash_combine raises for these arguments, where strides of LSE are no fault."""
+    out, lse, return_lse, dtype = outputs
+    _refuse_foreign(o_partial=o_partial, lse_partial=lse_partial, out=out, lse=lse)
+    _attention.flash_combine(
+        o_partial,
+        _compact(lse_partial),
+        dtype=_name(dtype),
+        return_lse=return_lse,
+        out=out,
+        lse=None if lse is None else _compact(lse),
+    )
+
+
+def _compact(lse: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor in the place of one with strides, but not of one that overlaps itself."""
+    return lse.contiguous() if any(lse.stride()) else lse
+
+
+def _refuse_foreign(**arrays: Any) -> None:
+    for name, array in arrays.items():
+        if array is not None and not isinstance(array, torch.Tensor):
+            raise TypeError(f"{name} is a {type(array).__name__}: not a torch tensor")
+
+
+def _name(dtype: torch.dtype | None) -> str | None:
+    return None if dtype is None else str(dtype).rpartition(".")[2]

@@ -1,0 +1,345 @@
+"""Attention on torch tensors, straight from their addresses and strides to the C call.
+
+A sound call is fast: conditions are tested without words, and whatever is wrong raises Unsound or
+another exception. Only then explain.py finds the words.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .. import _abi
+from . import explain, placement, structs
+from .arguments import NEW_O, Mask, Outputs, Pages, Ragged, Scales, Unsound, Used
+from .frame import ForwardFrame
+
+DTYPES = {
+    torch.float16: _abi.FLASH_DTYPE_FP16,
+    torch.bfloat16: _abi.FLASH_DTYPE_BF16,
+    torch.float32: _abi.FLASH_DTYPE_FP32,
+    torch.float8_e4m3fn: _abi.FLASH_DTYPE_E4M3,
+}
+_ROUNDS_TO_ZERO = 2.0**-150  # and what is smaller, in float32
+_FLOAT32_MAX = 3.4028234663852886e38
+_float32 = torch.float32
+_records_gradients = torch.is_grad_enabled
+_empty_like = torch.empty_like
+_SIZE = structs.FORWARD.size
+_pack = structs.FORWARD.pack_into
+_CPU, _CUDA = _abi.FLASH_DEVICE_CPU, _abi.FLASH_DEVICE_CUDA
+_CAUSAL, _WINDOW = _abi.FLASH_FLAG_CAUSAL, _abi.FLASH_FLAG_WINDOW
+_BATCH_INVARIANT, _BROADCAST = _abi.FLASH_FLAG_BATCH_INVARIANT, _abi.FLASH_FLAG_BROADCAST
+_NO_LSE = (0, 0, 0, 0)
+_NO_WORKSPACE = (0, 0)
+_frames: list[ForwardFrame] = []
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    used: Used | None = None,
+    scales: Scales | None = None,
+    ragged: Ragged | None = None,
+    pages: Pages | None = None,
+    outputs: Outputs = NEW_O,
+) -> tuple[Tensor, Tensor | None]:
+    """(O, LSE) of flashattn.flash_attn_func, or of flash_attn_varlen_func where `ragged` is given;
+    LSE is None unless `outputs` wants it. A new O is contiguous. Raises as those functions do.
+
+    On the CPU the call returns when O is complete. On a CUDA device it is enqueued on torch's
+    current stream of that device, and allocates by torch alone.
+    """
+    try:
+        try:
+            frame = _frames.pop()
+        except IndexError:
+            frame = ForwardFrame()
+        try:
+            return _forward(frame, q, k, v, mask, used, scales, ragged, pages, outputs)
+        finally:
+            _frames.append(frame)
+    except Exception as error:
+        raise explain.forward(error, q, k, v, mask, used, scales, ragged, pages, outputs) from None
+
+
+def _forward(
+    frame: ForwardFrame,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask,
+    used: Used | None,
+    scales: Scales | None,
+    ragged: Ragged | None,
+    pages: Pages | None,
+    outputs: Outputs,
+) -> tuple[Tensor, Tensor | None]:
+    """Most calls are padded, with a new O alone: what they need is not in functions, each of which
+    would take some hundredths of the call."""
+    if _records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        raise Unsound
+    index = q.get_device()
+    if not k.get_device() == v.get_device() == index < 0:
+        check_devices(q, k, v)
+    if ragged is None and pages is None:
+        cu_q = cu_k = paging = 0
+        batch, seqlen_q, n_heads, d_head = q.shape
+        shape = k.shape
+        batch_k, seqlen_k, n_heads_kv, d_head_k = shape
+        if v.shape != shape or batch_k != batch or d_head_k != d_head:
+            raise Unsound
+    else:
+        sizes, cu_q, cu_k, paging = _placed(frame, q, k, v, ragged, pages, index)
+        batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head = sizes
+    if cu_q:
+        q_batch, (q_seq, q_head, q_inner) = 0, q.stride()
+    else:
+        q_batch, q_seq, q_head, q_inner = q.stride()
+    if cu_k:
+        k_batch, (k_seq, k_head, k_inner) = 0, k.stride()
+        v_batch, (v_seq, v_head, v_inner) = 0, v.stride()
+    else:
+        k_batch, k_seq, k_head, k_inner = k.stride()
+        v_batch, v_seq, v_head, v_inner = v.stride()
+    if not q_inner == k_inner == v_inner == 1:
+        _check_rows(q, k, v)
+    q_dtype = DTYPES[q.dtype]
+    is_compact = q_head == d_head and q_seq == n_heads * d_head and q_inner == 1
+    if outputs is NEW_O and is_compact and (cu_q or q_batch == seqlen_q * q_seq):
+        out, lse = _empty_like(q), None  # the fastest way to a contiguous tensor
+        of_out = out.data_ptr(), q_batch, q_seq, q_head, q_dtype
+        of_lse = _NO_LSE
+    else:
+        out, lse = _outputs(q, outputs, index)
+        of_out, of_lse = _of_out(out, cu_q), _of_lse(lse, cu_q)
+    used_q = used_k = quant = 0
+    if used is not None:
+        used_q = placement.lengths(used[0], batch, index)
+        used_k = placement.lengths(used[1], batch, index)
+    if scales is not None:
+        placement.scales(frame, scales, batch, n_heads_kv, index)
+        quant = frame.quant_address
+    flags, left, right, softmax_scale, softcap = _mask(mask)
+    device, workspace = (_CPU, frame.workspace) if index < 0 else (_CUDA + index, _NO_WORKSPACE)
+    _pack(
+        frame.memory,
+        0,
+        _SIZE,
+        device,
+        q_dtype,
+        flags,
+        q.data_ptr(),
+        q_batch,
+        q_seq,
+        q_head,
+        q_dtype,
+        k.data_ptr(),
+        k_batch,
+        k_seq,
+        k_head,
+        DTYPES[k.dtype],
+        v.data_ptr(),
+        v_batch,
+        v_seq,
+        v_head,
+        DTYPES[v.dtype],
+        *of_out,
+        *of_lse,
+        cu_q,
+        cu_k,
+        used_k,
+        batch,
+        seqlen_q,
+        seqlen_k,
+        n_heads,
+        n_heads_kv,
+        d_head,
+        left,
+        right,
+        softmax_scale,
+        softcap,
+        *workspace,
+        paging,
+        used_q,
+        quant,
+    )
+    if index < 0:
+        frame.run_on_cpu()
+    else:
+        frame.run_on_cuda(index, q.device)
+    return out, lse
+
+
+def check_devices(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """All three are on the CPU, or on one CUDA device."""
+    if not q.get_device() == k.get_device() == v.get_device():
+        raise Unsound
+    if not (q.is_cpu and k.is_cpu and v.is_cpu) and not (q.is_cuda and k.is_cuda and v.is_cuda):
+        raise Unsound
+
+
+# ---- Q, K and V ----
+
+
+def _check_rows(*tensors: Tensor) -> None:
+    """The innermost axis is contiguous."""
+    for x in tensors:
+        if x.stride(-1) != 1 and x.shape[-1] > 1 and x.numel():
+            raise Unsound
+
+
+# batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head
+_Sizes = tuple[int, int, int, int, int, int]
+
+
+def _placed(
+    frame: ForwardFrame,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    ragged: Ragged | None,
+    pages: Pages | None,
+    index: int,
+) -> tuple[_Sizes, int, int, int]:
+    """(sizes, cu_seqlens_q, cu_seqlens_k, paging) of a ragged batch, or with K and V in pages."""
+    cu_q, cu_k, longest_q, longest_k = ragged or (None, None, None, None)
+    n_heads, d_head = q.shape[-2:]
+    n_heads_kv = k.shape[-2]
+    if v.shape != k.shape or k.shape[-1] != d_head:
+        raise Unsound
+    batch = _batch(q, k, cu_q, cu_k, pages)
+    cu_q_address = cu_k_address = paging = 0
+    if cu_q is not None:
+        cu_q_address = placement.cu_seqlens(cu_q, batch, q.shape[0], index, exact=True)
+    seqlen_q = _longest(q, cu_q, longest_q)
+    if pages is not None:
+        room = placement.pages(frame, k, pages, batch, index)
+        seqlen_k = room if longest_k is None else min(longest_k, room)
+        paging = frame.paging_address
+    else:
+        seqlen_k = _longest(k, cu_k, longest_k)
+        if cu_k is None and k.shape[0] != batch:
+            raise Unsound
+    if cu_k is not None:
+        cu_k_address = placement.cu_seqlens(cu_k, batch, k.shape[0], index, exact=False)
+    sizes = batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head
+    return sizes, cu_q_address, cu_k_address, paging
+
+
+def _batch(
+    q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, pages: Pages | None
+) -> int:
+    if cu_q is None:
+        return q.shape[0]
+    batch = k.shape[0] if cu_k is None and pages is None else cu_q.shape[0] - 1
+    if batch < 0:
+        raise Unsound
+    return batch
+
+
+def _longest(x: Tensor, cu_seqlens: Tensor | None, longest: int | None) -> int:
+    """The length of every sequence, or of the longest one: at most all tokens, which the C API
+    cannot see in CUDA memory."""
+    if cu_seqlens is not None:
+        return min(longest, x.shape[0])
+    if longest is not None and longest != x.shape[1]:
+        raise Unsound
+    return x.shape[1]
+
+
+# ---- The mask ----
+
+
+def _mask(mask: Mask) -> tuple[int, int, int, float, float]:
+    """(flags, window_left, window_right, softmax_scale, softcap). Strides of 0 are always meant in
+    torch."""
+    softmax_scale, causal, left, right, softcap, batch_invariant = mask
+    flags = _BROADCAST
+    if causal:
+        flags |= _CAUSAL
+    if batch_invariant:
+        flags |= _BATCH_INVARIANT
+    if left == right == -1:
+        left = right = 0
+    else:
+        flags |= _WINDOW
+    if softmax_scale is None:
+        softmax_scale = 0.0  # of the C API: 1 / sqrt(d_head)
+    elif not _ROUNDS_TO_ZERO < softmax_scale <= _FLOAT32_MAX:
+        softmax_scale = _beyond_float32(softmax_scale)
+    if softcap and not _ROUNDS_TO_ZERO < softcap <= _FLOAT32_MAX:
+        softcap = _beyond_float32(softcap)
+    return flags, left, right, softmax_scale, softcap
+
+
+def _beyond_float32(value: float) -> float:
+    """A value that the library refuses by name: this one, or an infinity of its sign. One that
+    would become 0, which means something else, is unsound."""
+    magnitude = abs(value)
+    if magnitude <= _ROUNDS_TO_ZERO:
+        raise Unsound
+    return math.copysign(math.inf, value) if magnitude > _FLOAT32_MAX else value
+
+
+# ---- Outputs ----
+
+
+def _outputs(q: Tensor, outputs: Outputs, index: int) -> tuple[Tensor, Tensor | None]:
+    out, lse, return_lse, dtype = outputs
+    if out is None:
+        # Lengths by themselves take half the time of a tuple.
+        out = torch.empty(*q.shape, dtype=dtype or q.dtype, device=q.device)
+    else:
+        check_output(out, q.shape, index)
+        if dtype is not None and out.dtype is not dtype:
+            raise Unsound
+    if lse is not None:
+        check_output(lse, lse_shape(q), index)
+        check_lse(lse)
+    elif return_lse:
+        lse = torch.empty(*lse_shape(q), dtype=_float32, device=q.device)
+    return out, lse
+
+
+def check_output(output: Tensor, shape: tuple[int, ...], index: int) -> None:
+    """An output of the caller's has this shape and lies on the call's device."""
+    if output.shape != shape or output.get_device() != index:
+        raise Unsound
+    if _records_gradients() and output.requires_grad:
+        raise Unsound
+
+
+def check_lse(lse: Tensor) -> None:
+    """To the C API strides of 0 alone are those of a contiguous tensor."""
+    if lse.dtype is not torch.float32 or (not any(lse.stride()) and lse.numel() > 1):
+        raise Unsound
+
+
+def lse_shape(q: Tensor) -> tuple[int, ...]:
+    """Of the LSE beside this q: [batch, n_heads, seqlen_q], ragged [n_heads, total_q]."""
+    *batch, seqlen, n_heads, _ = q.shape
+    return (*batch, n_heads, seqlen)
+
+
+def _of_out(out: Tensor, ragged: int) -> tuple[int, int, int, int, int]:
+    """The values of flash_tensor_t, of [token, head, d_head] where it is ragged."""
+    if ragged:
+        batch, (seq, head, inner) = 0, out.stride()
+    else:
+        batch, seq, head, inner = out.stride()
+    if inner != 1:
+        _check_rows(out)
+    return out.data_ptr(), batch, seq, head, DTYPES[out.dtype]
+
+
+def _of_lse(lse: Tensor | None, ragged: int) -> tuple[int, int, int, int]:
+    """The address of LSE, and its strides of batch, head and token."""
+    if lse is None:
+        return _NO_LSE
+    strides = lse.stride()
+    return (lse.data_ptr(), 0, *strides) if ragged else (lse.data_ptr(), *strides)

@@ -1,0 +1,144 @@
+"""Where the arrays of a call lie beside Q, K, V and O: lengths, pages, scales. Each is checked
+against what the C API cannot see, and given as an address or packed into the frame.
+
+`index` is the number of the call's CUDA device, negative for the CPU, as Tensor.get_device() says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from . import structs
+from .arguments import Pages, Scales, Unsound
+from .frame import ForwardFrame
+
+_INT32_MAX = 2**31 - 1
+
+# torch says that an array without elements lies at 0, which to the C API is an array that is not
+# given.
+_nothing = ctypes.c_int32()
+_EMPTY = ctypes.addressof(_nothing)
+
+
+def lengths(array: Tensor | None, count: int, index: int) -> int:
+    """The address of `count` int32 values, 0 for None."""
+    if array is None:
+        return 0
+    if (
+        array.dtype is not torch.int32
+        or array.shape != (count,)
+        or (count > 1 and array.stride(0) != 1)
+        or array.get_device() != index
+    ):
+        raise Unsound
+    return _address(array)
+
+
+def cu_seqlens(array: Tensor, batch: int, n_tokens: int, index: int, *, exact: bool) -> int:
+    """The address of batch + 1 values that end at n_tokens, or not `exact`, there at most. The C
+    API knows no number of tokens, and on the CPU would read on."""
+    address = lengths(array, batch + 1, index)
+    if index < 0:
+        end = _int32_at(address, batch)
+        if end > n_tokens or (exact and end != n_tokens):
+            raise Unsound
+    return address
+
+
+def pages(frame: ForwardFrame, k: Tensor, where: Pages, batch: int, index: int) -> int:
+    """Packs flash_paging_t of K in pages, [n_pages, page_size, n_heads_kv, d_head], into the frame.
+    Returns how many keys a sequence can have."""
+    table, v_table, indptr, rows = where
+    n_pages, page_size = k.shape[0], k.shape[1]
+    if table is None:
+        if indptr is not None or v_table is not None:
+            raise Unsound
+        n_ids, stride = 1, 0
+    else:
+        n_ids, stride = _rows_of(table, where, batch, index)
+    structs.PAGING.pack_into(
+        frame.paging,
+        0,
+        structs.PAGING.size,
+        page_size,
+        n_pages,
+        0 if table is None else _address(table),
+        stride,
+        lengths(indptr, batch + 1, index),
+        lengths(rows, batch, index),
+        0 if v_table is None else _address(v_table),
+    )
+    if index < 0 and table is not None:
+        _check_ends(table, indptr, rows, batch)
+    return min(n_ids * page_size, _INT32_MAX)
+
+
+def _rows_of(table: Tensor, where: Pages, batch: int, index: int) -> tuple[int, int]:
+    """The ids of a row of page_table, all of them with page_indptr, and those from row to row."""
+    _, v_table, indptr, rows = where
+    _check_table(table, index)
+    if v_table is not None:
+        _check_table(v_table, index)
+        if v_table.shape != table.shape or _used_strides(v_table) != _used_strides(table):
+            raise Unsound
+    if indptr is not None:
+        (n_ids,) = table.shape
+        return n_ids, 0
+    n_rows, n_ids = table.shape
+    stride = table.stride(0) if n_rows > 1 else n_ids
+    if stride < n_ids or (rows is None and n_rows < batch):
+        raise Unsound
+    return n_ids, stride
+
+
+def _check_table(table: Tensor, index: int) -> None:
+    if table.dtype is not torch.int32 or table.get_device() != index:
+        raise Unsound
+    if table.stride(-1) != 1 and table.shape[-1] > 1 and table.numel():
+        raise Unsound
+
+
+def _check_ends(table: Tensor, indptr: Tensor | None, rows: Tensor | None, batch: int) -> None:
+    """The C API knows where ids begin, but not how many the table has."""
+    n_rows = table.shape[0]
+    if indptr is not None and _int32_at(indptr.data_ptr(), batch) > n_rows:
+        raise Unsound
+    if rows is not None and batch and int(rows.max()) >= n_rows:
+        raise Unsound
+
+
+def scales(frame: ForwardFrame, of: Scales, batch: int, n_heads_kv: int, index: int) -> None:
+    """Packs flash_quant_t into the frame."""
+    addresses: list[int] = []
+    strides: list[int] = []
+    for scale in of:
+        if scale is None:
+            addresses.append(0)
+            strides += (0, 0)
+            continue
+        if (
+            scale.dtype is not torch.float32
+            or scale.shape != (batch, n_heads_kv)
+            or scale.get_device() != index
+            or (scale.requires_grad and torch.is_grad_enabled())
+        ):
+            raise Unsound
+        addresses.append(_address(scale))
+        strides += _used_strides(scale)
+    structs.QUANT.pack_into(frame.quant, 0, structs.QUANT.size, *addresses, *strides)
+
+
+def _address(array: Tensor) -> int:
+    return array.data_ptr() or _EMPTY
+
+
+def _used_strides(array: Tensor) -> tuple[int, ...]:
+    """Strides along axes of at most one element mean nothing, and are any number."""
+    return tuple(stride if length > 1 else 0 for stride, length in zip(array.stride(), array.shape))
+
+
+def _int32_at(address: int, i: int) -> int:
+    return ctypes.c_int32.from_address(address + 4 * i).value

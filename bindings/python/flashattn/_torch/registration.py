@@ -1,0 +1,274 @@
+"""The operators flashattn::fwd, varlen_fwd, decode and combine, each with three overloads: default
+returns O, .lse returns (O, LSE), .out writes to tensors of the caller's.
+
+One kernel serves the CPU and CUDA. Where torch would record derivatives, tensors that want one are
+refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Callable, Optional
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from . import derivatives, direct
+from .arguments import NEW_O, NEW_O_AND_LSE, Mask, Pages, Ragged, Scales, Used
+from .combine import combine
+from .forward import forward, lse_shape
+
+_QKV = "Tensor q, Tensor k, Tensor v"
+_OPTIONS = (
+    "float? softmax_scale=None, bool causal=False, SymInt window_left=-1, SymInt window_right=-1, "
+    "float softcap=0.0, bool batch_invariant=False, Tensor? k_descale=None, "
+    "Tensor? v_descale=None, Tensor? seqused_q=None"
+)
+_PAGES = (
+    "Tensor? page_table=None, Tensor? v_page_table=None, Tensor? page_indptr=None, "
+    "Tensor? page_rows=None"
+)
+# The arguments of each operator, without those for its outputs.
+ARGUMENTS = {
+    "fwd": f"{_QKV}, {_OPTIONS}, Tensor? seqused_k=None",
+    "varlen_fwd": f"{_QKV}, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt? max_seqlen_q, "
+    f"SymInt? max_seqlen_k, {_PAGES}, {_OPTIONS}, Tensor? seqused_k=None",
+    "decode": f"{_QKV}, Tensor seqused_k, {_PAGES}, SymInt? max_seqlen_k=None, {_OPTIONS}",
+    "combine": "Tensor o_partial, Tensor lse_partial",
+}
+
+_NAMES = re.compile(r" (\w+)(?:=|,|$)")  # of arguments in a schema
+# Compilers must hand tensors over with the strides that they would have without compiling: these
+# decide whether a call is possible at all, and how fast it is.
+_TAGS = [
+    getattr(torch.Tag, name)
+    for name in ("pt2_compliant_tag", "needs_exact_strides")
+    if hasattr(torch.Tag, name)
+]
+_CAST = (torch.float32, torch.float16, torch.bfloat16)
+
+_library = torch.library.Library("flashattn", "DEF")  # its operators live as long as it does
+
+
+# ---- From an operator's arguments to those of forward(), but for the outputs ----
+
+_Call = tuple[
+    Tensor,
+    Tensor,
+    Tensor,
+    Mask,
+    Optional[Used],
+    Optional[Scales],
+    Optional[Ragged],
+    Optional[Pages],
+]
+
+
+def _fwd(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> _Call:
+    return q, k, v, *_options(*options), None, None
+
+
+def _varlen_fwd(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
+    page_table: Tensor | None = None,
+    v_page_table: Tensor | None = None,
+    page_indptr: Tensor | None = None,
+    page_rows: Tensor | None = None,
+    *options: Any,
+) -> _Call:
+    ragged = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    pages = _pages_of(page_table, v_page_table, page_indptr, page_rows)
+    return q, k, v, *_options(*options), ragged, pages
+
+
+def _decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seqused_k: Tensor,
+    page_table: Tensor | None = None,
+    v_page_table: Tensor | None = None,
+    page_indptr: Tensor | None = None,
+    page_rows: Tensor | None = None,
+    max_seqlen_k: int | None = None,
+    *options: Any,
+) -> _Call:
+    mask, used, scales = _options(*options)
+    used = (None if used is None else used[0]), seqused_k
+    ragged = None if max_seqlen_k is None else (None, None, None, max_seqlen_k)
+    pages = _pages_of(page_table, v_page_table, page_indptr, page_rows)
+    return q, k, v, mask, used, scales, ragged, pages
+
+
+def _options(
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_left: int = -1,
+    window_right: int = -1,
+    softcap: float = 0.0,
+    batch_invariant: bool = False,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+) -> tuple[Mask, Used | None, Scales | None]:
+    mask = softmax_scale, causal, window_left, window_right, softcap, batch_invariant
+    return mask, _pair_of(seqused_q, seqused_k), _pair_of(k_descale, v_descale)
+
+
+def _pair_of(first: Tensor | None, second: Tensor | None) -> tuple | None:
+    """Both as a group of arguments, or None where neither is given."""
+    return None if first is None and second is None else (first, second)
+
+
+def _pages_of(
+    page_table: Tensor | None,
+    v_page_table: Tensor | None,
+    page_indptr: Tensor | None,
+    page_rows: Tensor | None,
+) -> Pages | None:
+    """The same of what says where pages are."""
+    if page_table is None and v_page_table is None and page_indptr is None and page_rows is None:
+        return None
+    return page_table, v_page_table, page_indptr, page_rows
+
+
+def _combine(o_partial: Tensor, lse_partial: Tensor) -> tuple[Tensor, Tensor]:
+    return o_partial, lse_partial
+
+
+# ---- Kernels ----
+
+
+def _kernels(call: Callable, grouped: Callable) -> dict[str, Callable]:
+    """What runs for each overload. `grouped` makes arguments of `call` from the operator's."""
+
+    def default(*arguments: Any, out_dtype: torch.dtype | None = None) -> Tensor:
+        outputs = NEW_O if out_dtype is None else (None, None, False, out_dtype)
+        return call(*grouped(*arguments), outputs)[0]
+
+    def with_lse(*arguments: Any, out_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+        outputs = NEW_O_AND_LSE if out_dtype is None else (None, None, True, out_dtype)
+        return call(*grouped(*arguments), outputs)
+
+    def into(*arguments: Any, out: Tensor, lse: Tensor | None = None) -> None:
+        call(*grouped(*arguments), (out, lse, False, None))
+        note_written(out, lse)
+
+    return {"": default, ".lse": with_lse, ".out": into}
+
+
+def note_written(out: Tensor | None, lse: Tensor | None) -> None:
+    """Tells autograd that these tensors have other values now."""
+    if out is not None and not out.is_inference():
+        increment_version(out)
+    if lse is not None and not lse.is_inference():
+        increment_version(lse)
+
+
+# ---- Shapes, without data ----
+
+
+def _shapes(name: str) -> dict[str, Callable]:
+    """What stands for each overload's kernel where tensors have no data."""
+    names = _NAMES.findall(ARGUMENTS[name])
+
+    def default(*arguments: Any, out_dtype: torch.dtype | None = None) -> Tensor:
+        derivatives.refuse(names, arguments)
+        first = arguments[0]
+        shape = first.shape[1:] if name == "combine" else first.shape
+        return first.new_empty(shape, dtype=out_dtype or first.dtype)
+
+    def with_lse(*arguments: Any, out_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+        out = default(*arguments, out_dtype=out_dtype)
+        return out, out.new_empty(lse_shape(out), dtype=torch.float32)
+
+    def into(*arguments: Any, out: Tensor, lse: Tensor | None = None) -> None:
+        derivatives.refuse(names, arguments)
+        derivatives.refuse(("out", "lse"), (out, lse))
+
+    return {"": default, ".lse": with_lse, ".out": into}
+
+
+# ---- Derivatives ----
+
+
+def _underived(name: str, operator: str, kernel: Callable) -> Callable:
+    """What comes first where torch would record derivatives. It calls the kernel, unless there is
+    something between autograd and kernels that the dispatcher knows."""
+    names = _NAMES.findall(ARGUMENTS[name])
+    third = 1 if name == "combine" else 2  # which has two tensors
+    redispatch = operator_of(operator).redispatch
+
+    def refuse(keys: torch._C.DispatchKeySet, *arguments: Any, **outputs: Any) -> Any:
+        given = (*arguments, *outputs.values()) if outputs else arguments
+        if derivatives.may_be_wanted(given):
+            derivatives.refuse(names, arguments)
+            derivatives.refuse(outputs.keys(), outputs.values())
+        if direct.is_possible(arguments[0], arguments[1], arguments[third]):
+            return kernel(*arguments, **outputs)
+        return redispatch(keys & torch._C._after_autograd_keyset, *arguments, **outputs)
+
+    return refuse
+
+
+# ---- Autocast ----
+
+
+def _autocast(operator: str, device_type: str) -> Callable:
+    """As torch's own attention, q, k and v become the type of autocast, but k and v of e4m3."""
+
+    def cast(*arguments: Any, **outputs: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device_type)
+        qkv = (x.to(dtype) if x.dtype in _CAST else x for x in arguments[:3])
+        with torch.autocast(device_type, enabled=False):
+            return operator_of(operator)(*qkv, *arguments[3:], **outputs)
+
+    return cast
+
+
+def operator_of(name: str) -> torch._ops.OpOverload:
+    """The overload that is registered as "fwd", "fwd.lse" and so on."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.flashattn, packet), overload or "default")
+
+
+# ---- Registration ----
+
+
+def _define(name: str) -> None:
+    of_new = f"({ARGUMENTS[name]}, *, ScalarType? out_dtype=None)"
+    of_given = f"({ARGUMENTS[name]}, *, Tensor(a!) out, Tensor(b!)? lse=None)"
+    _library.define(f"{name}{of_new} -> Tensor", tags=_TAGS)
+    _library.define(f"{name}.lse{of_new} -> (Tensor, Tensor)", tags=_TAGS)
+    _library.define(f"{name}.out{of_given} -> ()", tags=_TAGS)
+
+
+def _implement(name: str, call: Callable, grouped: Callable) -> None:
+    shapes = _shapes(name)
+    for overload, kernel in _kernels(call, grouped).items():
+        operator = name + overload
+        for key in ("CPU", "CUDA"):
+            _library.impl(operator, kernel, key)
+        _library.impl(operator, _underived(name, operator, kernel), "Autograd", with_keyset=True)
+        torch.library.register_fake(f"flashattn::{operator}", shapes[overload], lib=_library)
+        if name != "combine":
+            for key, device_type in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
+                _library.impl(operator, _autocast(operator, device_type), key)
+
+
+for _name, _call, _grouped in (
+    ("fwd", forward, _fwd),
+    ("varlen_fwd", forward, _varlen_fwd),
+    ("decode", forward, _decode),
+    ("combine", combine, _combine),
+):
+    _define(_name)
+    _implement(_name, _call, _grouped)

@@ -1,0 +1,43 @@
+"""The structs of _abi as formats of the module struct: a call fills one in a microsecond, where
+ctypes takes one for a few fields. The tests compare each size and offset with _abi.
+"""
+
+from __future__ import annotations
+
+import struct
+
+_TENSOR = "Qqqqi36x"  # data, three strides, dtype; the rest is reserved
+
+# flash_forward_args_t. The executor is the only member that no call here has.
+FORWARD = struct.Struct(
+    "=IiiI"  # struct_size, device, dtype, flags
+    + 4 * _TENSOR  # q, k, v, o
+    + "Qqqq"  # lse and its strides
+    + "QQQ"  # cu_seqlens_q, cu_seqlens_k, seqused_k
+    + "qqqqqq"  # batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head
+    + "qqff"  # window_left, window_right, softmax_scale, softcap
+    + "QQ8x"  # workspace, workspace_size, executor
+    + "QQQ"  # paging, seqused_q, quant
+)
+
+# flash_forward_args_t.workspace and workspace_size, by themselves.
+WORKSPACE = struct.Struct("=QQ")
+WORKSPACE_OFFSET = FORWARD.size - struct.calcsize("=QQ8xQQQ")
+
+# flash_paging_t: struct_size, page_size, n_pages, page_table, page_table_stride, page_indptr,
+# page_rows, v_page_table.
+PAGING = struct.Struct("=I4xqqQqQQQ")
+
+# flash_quant_t: struct_size, k_scale, v_scale, their strides of batch and head.
+QUANT = struct.Struct("=I4xQQqqqq")
+
+# flash_combine_args_t. Partial results here lie in one tensor: no call has arrays of pointers.
+COMBINE = struct.Struct(
+    "=IiiI"  # struct_size, device, dtype, flags
+    + _TENSOR  # o_partial
+    + "q8x"  # stride_partial, o_partials
+    + "Q8xqqqq"  # lse_partial, lse_partials, its strides
+    + _TENSOR  # o
+    + "Qqqq"  # lse and its strides
+    + "qqqqq8x"  # n_partials, batch, seqlen_q, n_heads, d_head, executor
+)

@@ -1,0 +1,190 @@
+"""attention(): the function of transformers' AttentionInterface."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from ..compat import fa2
+from ..compat._arguments import contiguous_rows, refuse_gradients, softmax_options
+from ..torch_ops import flash_attn_func
+from ._packing import Packing, SequenceIds, attend_packed
+from ._padding import KeyMask, Padding, attend_masked
+
+# Arguments of single models that change the result, with what they stand for.
+_REFUSED = {
+    "s_aux": "attention sinks",
+    "sinks": "attention sinks",
+    "position_bias": "a bias added to the scores",
+    "indices": "keys chosen for each query",
+    "block_indices": "blocks of keys chosen for each query",
+}
+
+
+@torch.compiler.disable
+def attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """(O [batch, seqlen_q, n_heads, d_head], None) of one layer.
+
+    module          the layer; its is_causal counts where is_causal is None
+    query           [batch, n_heads, seqlen_q, d_head]
+    key, value      [batch, n_heads_kv, seqlen_k, d_head]
+    attention_mask  what mask_of() returns, or another mask [batch, seqlen_k] or [batch, 1 or
+                    n_heads, seqlen_q, seqlen_k]
+    scaling         None: 1 / sqrt(d_head)
+    sliding_window  tokens that a query sees, itself included; without a causal mask as many again
+                    to the right
+    kwargs          of a packed batch cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, or
+                    position_ids; of a paged cache block_table, k_cache, v_cache too
+
+    Raises NotImplementedError for dropout, gradients, attention weights, and arguments that change
+    the result in a way that the library cannot compute.
+    """
+    _refuse(dropout, kwargs, query=query, key=key, value=value)
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    if attention_mask is not None and attention_mask.ndim == 4:
+        return _attention_of_torch(module, query, key, value, attention_mask, scaling, softcap)
+    side = -1 if sliding_window is None else sliding_window - 1
+    options = softmax_options(scaling, is_causal, (side, side), softcap or 0.0)
+    q, k, v = (_as_in_autocast(x).transpose(1, 2) for x in (query, key, value))
+    d_head, d_value = q.shape[-1], v.shape[-1]
+    if d_value < d_head:
+        v = pad(v, (0, d_head - d_value))
+    out = _attend(q, k, v, attention_mask, kwargs, options)
+    return out[..., :d_value], None
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    kwargs: dict[str, Any],
+    options: dict[str, Any],
+) -> Tensor:
+    if isinstance(mask, SequenceIds):
+        return attend_packed(q, k, v, mask.packing, mask.packing, **options)
+    if mask is not None:
+        return _attend_masked(q, k, v, mask, options)
+    if kwargs.get("block_table") is not None:
+        return _attend_paged(q, k, v, kwargs, options)
+    of_q = _packing_of("q", q, kwargs)
+    of_k = _packing_of("k", k, kwargs)
+    if of_q is None or of_k is None:
+        of_q = of_k = Packing.of_positions(kwargs.get("position_ids"), q, k)
+    if of_q is None:
+        return flash_attn_func(*map(contiguous_rows, (q, k, v)), **options)
+    return attend_packed(q, k, v, of_q, of_k, **options)
+
+
+def _packing_of(name: str, x: Tensor, kwargs: dict[str, Any]) -> Packing | None:
+    """What the arguments cu_seq_lens_ and max_length_ of this name say of x [batch, seqlen, heads,
+    d_head]."""
+    cu_seqlens, longest = (kwargs.get(f"{kind}_{name}") for kind in ("cu_seq_lens", "max_length"))
+    if cu_seqlens is None:
+        return None
+    n_tokens = x.shape[0] * x.shape[1]
+    return Packing(cu_seqlens.to(torch.int32), n_tokens if longest is None else int(longest))
+
+
+def _attend_masked(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: dict[str, Any]
+) -> Tensor:
+    if mask.ndim != 2:
+        raise ValueError(f"attention_mask has shape {tuple(mask.shape)}: it must have 2 or 4 axes")
+    padding = mask.padding if isinstance(mask, KeyMask) else Padding(mask)
+    has_window = options["window_size"] != (-1, -1)
+    if has_window and padding.has_gaps:
+        raise NotImplementedError(
+            "attention_mask has padding between the tokens of a sequence, and there is a sliding "
+            "window: use attn_implementation='sdpa' or 'eager'"
+        )
+    are_queries_keys = has_window or options["causal"]
+    return attend_masked(q, k, v, padding, are_queries_keys, **options)
+
+
+def _attend_paged(
+    q: Tensor, k: Tensor, v: Tensor, kwargs: dict[str, Any], options: dict[str, Any]
+) -> Tensor:
+    """One new token of each sequence, which is written into its page of the cache.
+
+    q, k, v         [1, sequences, heads, d_head]
+    cu_seq_lens_k   int32 [sequences + 1] or more: lengths with the new tokens
+    """
+    n_sequences = q.shape[1]
+    lengths = kwargs["cu_seq_lens_k"][: n_sequences + 1].diff().to(torch.int32)
+    out = fa2.flash_attn_with_kvcache(
+        q.transpose(0, 1),
+        kwargs["k_cache"],
+        kwargs["v_cache"],
+        k.transpose(0, 1),
+        v.transpose(0, 1),
+        cache_seqlens=lengths - 1,
+        block_table=kwargs["block_table"],
+        **options,
+    )
+    return out.transpose(0, 1)
+
+
+def _attention_of_torch(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scaling: float | None,
+    softcap: float | None,
+) -> tuple[Tensor, None]:
+    if softcap:
+        raise NotImplementedError(
+            f"attention_mask has shape {tuple(mask.shape)} and softcap is {softcap}: a mask that "
+            "is more than causal, window and padding needs attn_implementation='eager' here"
+        )
+    warnings.warn(
+        "flashattn.hf: attention_mask is more than a causal mask, a window and padding, so that "
+        "torch's scaled_dot_product_attention computes this layer",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling)
+
+
+def _as_in_autocast(x: Tensor) -> Tensor:
+    """Where autocast is on, norms of q and k leave float32 beside a v of 16 bits."""
+    device = x.device.type
+    if x.dtype == torch.float32 and torch.is_autocast_enabled(device):
+        return x.to(torch.get_autocast_dtype(device))
+    return x
+
+
+def _refuse(dropout: float, kwargs: dict[str, Any], **tensors: Tensor) -> None:
+    if dropout != 0:
+        raise NotImplementedError(f"dropout is {dropout}: there is none, call model.eval()")
+    for name, meaning in _REFUSED.items():
+        if kwargs.get(name) is not None:
+            raise NotImplementedError(
+                f"{name} is given: libflashattn has not {meaning}; use attn_implementation='eager'"
+            )
+    if kwargs.get("output_attentions"):
+        raise NotImplementedError(
+            "output_attentions is True: attention weights are never formed; use "
+            "attn_implementation='eager'"
+        )
+    refuse_gradients(**tensors)

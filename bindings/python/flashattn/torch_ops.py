@@ -1,0 +1,198 @@
+"""Attention as operators of torch: for torch.compile, torch.export and CUDA graphs, and for eager
+code, where a call costs the host a fraction of what flashattn.flash_attn_func costs it.
+
+    from flashattn.torch_ops import flash_attn_func
+
+    o = flash_attn_func(q, k, v, causal=True)
+
+flash_attn_func, flash_attn_varlen_func and flash_combine are those of the package flashattn with
+the same arguments, less `config` and `workspace`, for torch tensors alone. The operators are
+torch.ops.flashattn.fwd, varlen_fwd, decode and combine. Each has the overloads default (returns O),
+lse (returns O and LSE) and out (writes to `out` and `lse`). docs/torch.md shows both.
+
+A tensor that requires a gradient is refused while gradients are recorded, since there is no
+backward pass. Under torch.autocast q, k and v become the type of autocast. CUDA tensors are
+computed on torch's current stream of their device, with working memory of torch's allocator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._torch import direct
+from ._torch.arguments import NEW_O, Outputs
+from ._torch.combine import combine
+from ._torch.forward import forward, lse_shape
+from ._torch.registration import note_written
+
+__all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_combine"]
+
+_ops = torch.ops.flashattn
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    page_table: Tensor | None = None,
+    v_page_table: Tensor | None = None,
+    page_indptr: Tensor | None = None,
+    page_rows: Tensor | None = None,
+    k_descale: Tensor | float | None = None,
+    v_descale: Tensor | float | None = None,
+    batch_invariant: bool = False,
+    return_lse: bool = False,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    lse: Tensor | None = None,
+) -> Any:
+    """flashattn.flash_attn_func for torch tensors: see there for arguments, result and errors.
+
+    Lengths and page tables are int32 tensors on the device of q, and out_dtype is a type of torch.
+    Where operators are recorded, this is flashattn::decode if K and V lie in pages, and else
+    flashattn::fwd.
+    """
+    left, right = window_size
+    scales = used = pages = None
+    if not page_table is v_page_table is page_indptr is page_rows is None:
+        pages = page_table, v_page_table, page_indptr, page_rows
+    if k_descale is not None or v_descale is not None:
+        scales = k_descale, v_descale = _scales_of(k_descale, v_descale, q, q.shape[0], k)
+    outputs = _outputs(out, lse, return_lse, out_dtype)
+    if direct.is_possible(q, k, v):
+        mask = softmax_scale, causal, left, right, softcap, batch_invariant
+        if seqused_q is not None or seqused_k is not None:
+            used = seqused_q, seqused_k
+        return _results(forward(q, k, v, mask, used, scales, None, pages, outputs), outputs)
+    options = (
+        softmax_scale, causal, left, right, softcap, batch_invariant, k_descale, v_descale,
+        seqused_q,
+    )  # fmt: skip
+    if pages is None:
+        return _call(_ops.fwd, (q, k, v, *options, seqused_k), outputs)
+    return _call(_ops.decode, (q, k, v, seqused_k, *pages, None, *options), outputs)
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None = None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    page_table: Tensor | None = None,
+    v_page_table: Tensor | None = None,
+    page_indptr: Tensor | None = None,
+    page_rows: Tensor | None = None,
+    k_descale: Tensor | float | None = None,
+    v_descale: Tensor | float | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    batch_invariant: bool = False,
+    return_lse: bool = False,
+    out: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    lse: Tensor | None = None,
+) -> Any:
+    """flashattn.flash_attn_varlen_func for torch tensors, as flash_attn_func above: a ragged batch.
+    Where operators are recorded, this is flashattn::varlen_fwd."""
+    left, right = window_size
+    scales = used = pages = None
+    if not page_table is v_page_table is page_indptr is page_rows is None:
+        pages = page_table, v_page_table, page_indptr, page_rows
+    if k_descale is not None or v_descale is not None:
+        batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+        scales = k_descale, v_descale = _scales_of(k_descale, v_descale, q, batch, k)
+    outputs = _outputs(out, lse, return_lse, out_dtype)
+    ragged = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+    if direct.is_possible(q, k, v):
+        mask = softmax_scale, causal, left, right, softcap, batch_invariant
+        if seqused_q is not None or seqused_k is not None:
+            used = seqused_q, seqused_k
+        return _results(forward(q, k, v, mask, used, scales, ragged, pages, outputs), outputs)
+    arguments = (
+        q, k, v, *ragged, *(pages or (None,) * 4), softmax_scale, causal, left, right, softcap,
+        batch_invariant, k_descale, v_descale, seqused_q, seqused_k,
+    )  # fmt: skip
+    return _call(_ops.varlen_fwd, arguments, outputs)
+
+
+def flash_combine(
+    o_partial: Tensor,
+    lse_partial: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    return_lse: bool = False,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+) -> Any:
+    """flashattn.flash_combine for torch tensors; lse_partial and lse may have any strides. Where
+    operators are recorded, this is flashattn::combine."""
+    outputs = _outputs(out, lse, return_lse, dtype)
+    if direct.is_possible(o_partial, lse_partial, lse_partial):
+        return _results(combine(o_partial, lse_partial, outputs), outputs)
+    return _call(_ops.combine, (o_partial, lse_partial), outputs)
+
+
+def _outputs(
+    out: Tensor | None, lse: Tensor | None, return_lse: bool, dtype: torch.dtype | None
+) -> Outputs:
+    if out is None and lse is None and dtype is None and not return_lse:
+        return NEW_O
+    return out, lse, return_lse, dtype
+
+
+def _results(results: tuple[Tensor, Tensor | None], outputs: Outputs) -> Any:
+    if outputs is NEW_O:
+        return results[0]
+    out, lse, _, _ = outputs
+    if out is not None or lse is not None:
+        note_written(out, lse)
+    return results[0] if results[1] is None else results
+
+
+def _call(packet: Any, arguments: tuple, outputs: Outputs) -> Any:
+    """Calls the overload of an operator that gives these outputs."""
+    names = ("o_partial", "lse_partial") if packet is _ops.combine else ("q", "k", "v")
+    for name, x in zip(names, arguments):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} is a {type(x).__name__}: not a torch tensor")
+    out, lse, return_lse, dtype = outputs
+    if out is None and lse is None:
+        overload = packet.lse if return_lse else packet.default
+        return overload(*arguments, out_dtype=dtype)
+    like = arguments[0][0] if packet is _ops.combine else arguments[0]
+    if out is None:
+        out = torch.empty(like.shape, dtype=dtype or like.dtype, device=like.device)
+    elif dtype is not None and out.dtype != dtype:
+        raise ValueError(f"out is {out.dtype}, and out_dtype {dtype}")
+    if lse is None and return_lse:
+        lse = torch.empty(lse_shape(like), dtype=torch.float32, device=like.device)
+    packet.out(*arguments, out=out, lse=lse)
+    return out if lse is None else (out, lse)
+
+
+def _scales_of(k_descale: Any, v_descale: Any, q: Tensor, batch: int, k: Tensor) -> tuple:
+    """Numbers become tensors that repeat them."""
+    return tuple(
+        torch.full((1, 1), scale, dtype=torch.float32, device=q.device).expand(batch, k.shape[-2])
+        if isinstance(scale, (int, float))
+        else scale
+        for scale in (k_descale, v_descale)
+    )

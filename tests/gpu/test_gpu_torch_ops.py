@@ -1,0 +1,221 @@
+"""flashattn.torch_ops on CUDA devices: the bits of the functions for all arrays, on torch's stream,
+with torch's memory, in graphs and compiled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import flashattn
+import pytest
+import torch
+from device_memory import lengths
+from flashattn import torch_ops
+from gpu_problems import device_inputs, device_options, device_pages
+from paging import KINDS, PagedProblem
+from problems import AttentionProblem
+from torch_calls import WAYS, Recorded
+
+SLEEP = 20_000_000  # clock cycles: longer than it takes to enqueue what follows
+
+every_way = pytest.mark.parametrize("way", WAYS)
+P = AttentionProblem(2, 200, 300, 6, 2, 128, "bfloat16", causal=True)
+DECODE = AttentionProblem(5, 1, 3000, 8, 2, 128, "bfloat16", seqused_k=(3000, 1, 0, 64, 777))
+PROBLEMS = {
+    "prefill": P,
+    "window": replace(P, window_size=(50, 0), d_head=64, dtype="float16", softcap=20.0),
+    "transposed": replace(P, layouts=("heads_first",) * 4),
+    "wide O": replace(P, o_dtype="float32"),
+    "decode": DECODE,
+    "ragged": AttentionProblem(
+        3, 120, 700, 4, 2, 64, "float16",
+        cu_seqlens_q=(0, 120, 121, 130), cu_seqlens_k=(0, 130, 830, 900),
+    ),
+    "mixed": AttentionProblem(
+        3, 300, 900, 8, 2, 128, "bfloat16", causal=True,
+        cu_seqlens_q=(0, 1, 301, 302), seqused_k=(900, 500, 33),
+    ),
+    "e4m3": AttentionProblem(
+        2, 3, 900, 8, 2, 128, "float8_e4m3fn", "bfloat16", causal=True,
+        k_descale=((0.5, 1.0), (2.0, 0.25)), v_descale=2.0,
+    ),
+}  # fmt: skip
+every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
+
+
+def _options(p: AttentionProblem, package: Any) -> dict[str, Any]:
+    """Returns keywords of the package's functions, without the lengths that padded ones lack."""
+    options = device_options(p)
+    if package is torch_ops:
+        options["out_dtype"] = getattr(torch, options["out_dtype"])
+    if p.cu_seqlens_q is None and p.cu_seqlens_k is None:
+        options = {n: x for n, x in options.items() if not n.startswith(("cu_", "max_"))}
+    return options
+
+
+def _call(package: Any, tensors: list[torch.Tensor], options: dict[str, Any]) -> Any:
+    name = "flash_attn_varlen_func" if "cu_seqlens_q" in options else "flash_attn_func"
+    return getattr(package, name)(*tensors, **options)
+
+
+def _by(way: str, tensors: list[torch.Tensor], options: dict[str, Any]) -> Any:
+    if way == "function":
+        return _call(torch_ops, tensors, options)
+    with Recorded():
+        return _call(torch_ops, tensors, options)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b))
+
+
+@every_way
+@every_problem
+def test_bits_are_those_of_the_other_functions(p: AttentionProblem, way: str) -> None:
+    tensors = device_inputs(p)
+    expected = _call(flashattn, tensors, {**_options(p, flashattn), "return_lse": True})
+    found = _by(way, tensors, {**_options(p, torch_ops), "return_lse": True})
+    assert _equal(found, expected) and all(x.device == tensors[0].device for x in found)
+    out, lse = (torch.empty_like(x) for x in expected)
+    _by(way, tensors, {**_options(p, torch_ops), "out": out, "lse": lse})
+    assert _equal((out, lse), expected)
+
+
+@every_way
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["decode", "mixed"])
+def test_pages(name: str, kind: str, way: str) -> None:
+    q = PagedProblem(PROBLEMS[name], 16, kind, v_apart=True)
+    tensors, where = device_pages(q)
+    p = replace(q.p, seqused_k=None)
+    expected = _call(flashattn, tensors, {**_options(p, flashattn), **where})
+    assert torch.equal(_by(way, tensors, {**_options(p, torch_ops), **where}), expected)
+
+
+@every_way
+def test_partial_results(way: str) -> None:
+    o, lse = torch.randn(3, 2, 40, 4, 64, device="cuda"), torch.randn(3, 2, 4, 40, device="cuda")
+    expected = flashattn.flash_combine(o, lse, return_lse=True)
+    if way == "function":
+        assert _equal(torch_ops.flash_combine(o, lse, return_lse=True), expected)
+    else:
+        assert _equal(torch.ops.flashattn.combine.lse(o, lse), expected)
+
+
+# ---- Streams, memory, graphs ----
+
+
+@every_way
+@pytest.mark.parametrize("name", ["prefill", "decode"])
+def test_call_waits_for_its_stream_and_not_for_the_device(name: str, way: str) -> None:
+    p = PROBLEMS[name]
+    late, options = device_inputs(p), _options(p, torch_ops)
+    expected = _by(way, late, options)
+    stream = torch.cuda.Stream()
+    early = [torch.zeros_like(x) for x in late]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(SLEEP)
+        for x, y in zip(early, late):
+            x.copy_(y)
+        o = _by(way, early, options)
+        assert not stream.query(), "the call waited for the device"
+    stream.synchronize()
+    assert torch.equal(o, expected)
+
+
+@every_way
+def test_workspace_comes_from_torch_and_goes_back(way: str) -> None:
+    tensors, options = device_inputs(DECODE), _options(DECODE, torch_ops)
+    options["out"] = _by(way, tensors, options)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    _by(way, tensors, options)
+    assert torch.cuda.memory_allocated() == before < torch.cuda.max_memory_allocated()
+
+
+@every_way
+@pytest.mark.parametrize("name", ["prefill", "decode", "mixed"])
+def test_graph_replays_with_other_values_and_lengths(name: str, way: str) -> None:
+    p = PROBLEMS[name]
+    tensors, options = device_inputs(p), _options(p, torch_ops)
+    _by(way, tensors, options)  # loads the kernels, which a capture cannot
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = _by(way, tensors, {**options, "return_lse": True})
+    for seed in (1, 2):
+        for x, y in zip(tensors, device_inputs(replace(p, seed=seed))):
+            x.copy_(y)
+        if p.seqused_k:
+            used = tuple(max(0, n - 7 * seed) for n in p.seqused_k)
+            options["seqused_k"].copy_(lengths(used))
+        other = torch.full((1 << 26,), float("nan"), device="cuda")  # takes what is free
+        graph.replay()
+        expected = _by(way, tensors, {**options, "return_lse": True})
+        assert _equal(captured, expected)
+        del other
+
+
+def test_compiled_with_graphs() -> None:
+    def decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, used: torch.Tensor) -> Any:
+        return torch_ops.flash_attn_func(q * 2, k, v, seqused_k=used) + 1
+
+    q, k, v = device_inputs(DECODE)
+    used = lengths(DECODE.seqused_k)
+    compiled = torch.compile(decode, fullgraph=True, mode="reduce-overhead")
+    with torch.no_grad():
+        for _ in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            found = compiled(q, k, v, used).clone()
+            assert torch.equal(found, decode(q, k, v, used))
+            used.sub_(1).clamp_(min=0)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@every_way
+def test_call_runs_where_its_tensors_are(way: str) -> None:
+    for p in (P, DECODE):
+        tensors, options = device_inputs(p), _options(p, torch_ops)
+        expected = _by(way, tensors, options)
+        second = [x.to("cuda:1") for x in tensors]
+        there = {
+            n: x.to("cuda:1") if isinstance(x, torch.Tensor) else x for n, x in options.items()
+        }
+        o = _by(way, second, there)
+        assert torch.cuda.current_device() == 0 and o.device.index == 1
+        assert torch.equal(o.cpu(), expected.cpu())
+
+
+# ---- What is refused, autocast ----
+
+
+@every_way
+def test_arrays_of_several_devices(way: str) -> None:
+    q, k, v = device_inputs(P)
+    used = torch.tensor([9, 8], dtype=torch.int32)
+    for tensors, options, match in (
+        ([q, k.cpu(), v], {}, "k is on the CPU, q on CUDA device 0"),
+        ([q.cpu(), k, v], {}, "k is on CUDA device 0, q on the CPU"),
+        ([q, k, v], {"seqused_k": used}, "seqused_k is on the CPU, q on CUDA"),
+        ([q, k, v], {"out": q.cpu()}, "out is on the CPU, q on CUDA"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            _by(way, tensors, options)
+
+
+@every_way
+def test_types_that_no_kernel_serves(way: str) -> None:
+    tensors = [x.float() for x in device_inputs(P)]
+    with pytest.raises(flashattn.FlashAttnNotImplementedError, match="no kernel.*FP32"):
+        _by(way, tensors, {})
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        o = _by(way, tensors, {})
+    assert torch.equal(o, _by(way, device_inputs(P), {}))
+
+
+@every_way
+def test_gradients_are_refused(way: str) -> None:
+    q, k, v = device_inputs(P)
+    with pytest.raises(NotImplementedError, match="q requires a gradient"):
+        _by(way, [q.requires_grad_(), k, v], {})

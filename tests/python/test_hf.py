@@ -1,0 +1,483 @@
+"""flashattn.hf: models of transformers against their own eager attention, with random weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from subprocesses import run_python
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+import flashattn.hf  # noqa: E402
+from flashattn.hf import _attention, _padding, _registry  # noqa: E402
+from flashattn.hf._masks import mask_of  # noqa: E402
+from flashattn.hf._packing import SequenceIds  # noqa: E402
+from flashattn.hf._padding import KeyMask  # noqa: E402
+from transformers import masking_utils  # noqa: E402
+from transformers import modeling_flash_attention_utils as loading  # noqa: E402
+
+# The tests that expect torch to compute a layer say so; in all others that is an error.
+pytestmark = pytest.mark.filterwarnings("error:flashattn.hf")
+
+NAME = "flashattn"
+SIZES = {
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+ENCODER = {name: value for name, value in SIZES.items() if name != "num_key_value_heads"}
+DECODERS = {
+    "llama": lambda: transformers.LlamaConfig(**SIZES),
+    "mistral": lambda: transformers.MistralConfig(**SIZES, sliding_window=6),
+    "gemma2": lambda: transformers.Gemma2Config(
+        **SIZES,
+        head_dim=16,
+        sliding_window=6,
+        query_pre_attn_scalar=16,
+        attn_logit_softcapping=5.0,
+    ),
+    "gpt2": lambda: transformers.GPT2Config(vocab_size=100, n_embd=64, n_layer=2, n_head=4),
+}
+ENCODERS = {
+    "bert": lambda: transformers.BertConfig(**ENCODER),
+    "modernbert": lambda: transformers.ModernBertConfig(
+        **ENCODER, local_attention=8, global_attn_every_n_layers=2, pad_token_id=0
+    ),
+}
+SEQLEN, N_NEW = 13, 8
+ids = torch.randint(3, 100, (2, SEQLEN), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    flashattn.hf.register()
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the models are tiny
+    with torch.no_grad():
+        yield
+    torch.set_num_threads(n_threads)
+    flashattn.hf.unregister()
+
+
+def decoder(name: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(
+        DECODERS[name](), attn_implementation="eager"
+    ).eval()
+    for weights in model.parameters():  # scores large enough for softmax and softcap to matter
+        if weights.ndim == 2:
+            weights.mul_(4)
+    model.generation_config.pad_token_id = 0
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def padding(side: str) -> torch.Tensor:
+    mask = torch.ones_like(ids)
+    if side == "left":
+        mask[0, :5] = 0
+    elif side == "right":
+        mask[0, -5:] = 0
+    return mask
+
+
+def logits(model: torch.nn.Module, mask: torch.Tensor, **options: object) -> torch.Tensor:
+    """Returns those of the tokens that are no padding."""
+    return model(ids, attention_mask=mask, **options).logits[mask.bool()]
+
+
+def generated(model: torch.nn.Module, mask: torch.Tensor, **options: object) -> torch.Tensor:
+    return model.generate(
+        ids, attention_mask=mask, max_new_tokens=N_NEW, do_sample=False, **options
+    )
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_logits_are_those_of_eager_attention(name: str, side: str) -> None:
+    model, mask = decoder(name), padding(side)
+    expected = logits(model, mask)
+    model.set_attn_implementation(NAME)
+    assert_close(logits(model, mask), expected)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("side", ["none", "left"])
+def test_greedy_tokens_are_those_of_eager_attention(name: str, side: str) -> None:
+    model, mask = decoder(name), padding(side)
+    expected = generated(model, mask)
+    model.set_attn_implementation(NAME)
+    for cache in ("dynamic", "static"):
+        found = generated(model, mask, cache_implementation=cache)
+        assert torch.equal(found, expected) and found.shape[1] == SEQLEN + N_NEW
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_a_name_without_flash_uses_public_interfaces_alone(name: str) -> None:
+    flashattn.hf.unregister()
+    before = loading._lazy_imports
+    flashattn.hf.register("libfa")
+    try:
+        assert loading._lazy_imports is before
+        model, mask = decoder(name), padding("left")
+        expected = logits(model, mask), generated(model, mask)
+        model.set_attn_implementation("libfa")
+        assert_close(logits(model, mask), expected[0])
+        for cache in ("dynamic", "static"):
+            found = generated(model, mask, cache_implementation=cache)
+            assert torch.equal(found, expected[1])
+    finally:
+        flashattn.hf.unregister("libfa")
+
+
+def test_a_chat_continues_from_its_cache() -> None:
+    """Several queries meet a cache that is not empty, with padding in front of it."""
+    for name in ("llama", "mistral"):
+        model, mask = decoder(name), padding("left")
+        found = {}
+        for implementation in ("eager", NAME):
+            model.set_attn_implementation(implementation)
+            cache = transformers.DynamicCache(config=model.config)
+            model(ids[:, :8], attention_mask=mask[:, :8], cache=cache)
+            found[implementation] = model(ids[:, 8:], attention_mask=mask, cache=cache).logits
+        assert_close(found[NAME], found["eager"])
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_encoders(name: str, side: str) -> None:
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(ENCODERS[name](), attn_implementation="eager")
+    model.eval()
+    mask = padding(side)
+    found = {}
+    for implementation in ("eager", NAME):
+        model.set_attn_implementation(implementation)
+        output = model(ids, attention_mask=mask).last_hidden_state
+        found[implementation] = output[mask.bool()]
+    assert_close(found[NAME], found["eager"])
+
+
+def test_an_encoder_and_a_decoder() -> None:
+    """Queries of cross-attention all count, whatever the encoder's padding is."""
+    torch.manual_seed(0)
+    sizes = {
+        f"{part}_{of}": size
+        for part in ("encoder", "decoder")
+        for of, size in (("layers", 1), ("attention_heads", 4), ("ffn_dim", 64))
+    }
+    config = transformers.BartConfig(
+        vocab_size=100, d_model=64, **sizes, pad_token_id=0, bos_token_id=1, eos_token_id=2
+    )
+    model = transformers.BartModel._from_config(config, attn_implementation="eager").eval()
+    for side in ("left", "right"):
+        found = {}
+        for implementation in ("eager", NAME):
+            model.set_attn_implementation(implementation)
+            output = model(ids, attention_mask=padding(side), decoder_input_ids=ids.flip(1))
+            found[implementation] = output.last_hidden_state
+        assert_close(found[NAME], found["eager"])
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+@pytest.mark.parametrize("use_cache", [False, True])
+def test_packed_positions(name: str, use_cache: bool) -> None:
+    lengths = (4, 1, 8)
+    model = decoder(name)
+    expected = torch.cat([model(part).logits for part in ids[:1].split(lengths, 1)], 1)
+    positions = torch.cat([torch.arange(n) for n in lengths])[None]
+    model.set_attn_implementation(NAME)
+    assert_close(model(ids[:1], position_ids=positions, use_cache=use_cache).logits, expected)
+    cu_seqlens = torch.tensor([0, 4, 5, 13], dtype=torch.int32)
+    ragged = {"cu_seq_lens_q": cu_seqlens, "cu_seq_lens_k": cu_seqlens}
+    for longest in ({}, {"max_length_q": torch.tensor(8), "max_length_k": 8}):
+        given = model(ids[:1], position_ids=positions, **ragged, **longest)
+        assert_close(given.logits, expected)
+
+
+def test_packed_rows_of_a_batch() -> None:
+    model = decoder("llama")
+    positions = torch.stack([torch.arange(13) % 5, torch.arange(13) % 9])
+    expected = model(ids, position_ids=positions, use_cache=False).logits
+    model.set_attn_implementation(NAME)
+    assert_close(model(ids, position_ids=positions, use_cache=False).logits, expected)
+
+
+def batched(model: torch.nn.Module, **options: object) -> list[list[int]]:
+    """Returns the tokens that continuous batching generates for the prompts of padding("left")."""
+    greedy = transformers.GenerationConfig(
+        max_new_tokens=N_NEW, do_sample=False, eos_token_id=-1, pad_token_id=0
+    )
+    small = transformers.ContinuousBatchingConfig(
+        page_size=16, num_blocks=16, max_batch_tokens=64, **options
+    )
+    done = model.generate_batch(
+        inputs=[ids[0, 5:].tolist(), ids[1].tolist()],
+        generation_config=greedy,
+        continuous_batching_config=small,
+        progress_bar=False,
+    )
+    return [done[key].generated_tokens for key in sorted(done)]
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2"])
+def test_continuous_batching(name: str) -> None:
+    model = decoder(name)
+    expected = generated(model, padding("left"))[:, SEQLEN:].tolist()
+    model.set_attn_implementation(NAME)
+    assert batched(model) == expected
+
+
+def test_continuous_batching_by_block_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers decodes from block tables on CUDA devices; here it is made to on the CPU."""
+    from transformers.generation.continuous_batching import initialization
+
+    monkeypatch.setattr(initialization, "ensure_decode_fast_path_is_available", lambda *_: None)
+    calls = []
+    with_cache = _attention.fa2.flash_attn_with_kvcache
+    monkeypatch.setattr(
+        _attention.fa2,
+        "flash_attn_with_kvcache",
+        lambda *args, **kwargs: (calls.append(1), with_cache(*args, **kwargs))[1],
+    )
+    model = decoder("llama")
+    expected = generated(model, padding("left"))[:, SEQLEN:].tolist()
+    model.set_attn_implementation(NAME)
+    assert batched(model, max_blocks_per_request=4) == expected
+    assert len(calls) == model.config.num_hidden_layers * (N_NEW - 1)
+
+
+def test_new_tokens_are_written_to_the_pages_of_a_block_table() -> None:
+    n_heads, n_heads_kv, d_head, page_size = 4, 2, 16, 4
+    k_cache, v_cache = torch.randn(2, 6, page_size, n_heads_kv, d_head)
+    table = torch.tensor([[3, 0, 5], [1, 4, 2]], dtype=torch.int32)
+    lengths = [10, 6]  # with the new tokens
+    q = torch.randn(1, n_heads, 2, d_head)
+    k, v = torch.randn(2, 1, n_heads_kv, 2, d_head)
+    out, _ = _attention.attention(
+        SimpleNamespace(is_causal=True),
+        q,
+        k,
+        v,
+        sliding_window=7,
+        cu_seq_lens_q=torch.tensor([0, 1, 2], dtype=torch.int32),
+        cu_seq_lens_k=torch.tensor([0, 10, 16], dtype=torch.int32),
+        max_length_q=1,
+        max_length_k=1,
+        block_table=table,
+        k_cache=k_cache,
+        v_cache=v_cache,
+    )
+    for b, length in enumerate(lengths):
+        keys, values = (
+            cache[table[b].long()].flatten(0, 1)[max(length - 7, 0) : length].transpose(0, 1)
+            for cache in (k_cache, v_cache)
+        )
+        assert torch.equal(keys[:, -1], k[0, :, b]) and torch.equal(values[:, -1], v[0, :, b])
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            q[0, :, b : b + 1], keys, values, enable_gqa=True
+        )
+        torch.testing.assert_close(out[0, b], expected[:, 0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["left", "right", "gaps"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_copies_of_the_tokens_give_the_same(
+    side: str, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is done on CUDA devices, and for padding between tokens."""
+    monkeypatch.setattr(_padding, "_attend_each", _padding._attend_gathered)
+    mask = padding(side).bool()
+    if side == "gaps":
+        mask[1, 3:6] = mask[0, 8] = False
+    q, k, v = torch.randn(2, 4, 5, 16), torch.randn(2, 2, 13, 16), torch.randn(2, 2, 13, 16)
+    module = SimpleNamespace(is_causal=causal)
+    out, _ = _attention.attention(module, q, k, v, mask)
+    visible = mask[:, None, None, :].expand(2, 1, 5, 13)
+    if causal:
+        visible = visible & torch.ones(5, 13, dtype=torch.bool).tril(8)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=visible, enable_gqa=True
+    ).transpose(1, 2)
+    counted = mask[:, 8:] if causal else torch.ones(2, 5, dtype=torch.bool)
+    torch.testing.assert_close(out[counted], expected[counted], rtol=1e-5, atol=1e-5)
+    assert (out[~counted] == 0).all()
+
+
+def test_a_value_may_have_fewer_dimensions_than_a_key() -> None:
+    q, k, v = torch.randn(1, 2, 7, 24), torch.randn(1, 2, 7, 24), torch.randn(1, 2, 7, 16)
+    out, _ = _attention.attention(SimpleNamespace(is_causal=False), q, k, v)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_autocast() -> None:
+    """Its norms leave q and k in float32 beside v in bfloat16."""
+    q, k = torch.randn(2, 1, 2, 7, 16)
+    v = torch.randn(1, 2, 7, 16, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, _ = _attention.attention(SimpleNamespace(is_causal=False), q, k, v)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v.float()).transpose(1, 2)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.float(), expected, rtol=0.02, atol=0.02)
+
+
+def test_other_masks_are_torchs() -> None:
+    model = decoder("llama")
+    mask = torch.ones(2, 1, SEQLEN, SEQLEN, dtype=torch.bool).tril()
+    mask[:, :, :4, :4] = True  # a prefix that sees all of itself
+    additive = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
+    expected = model(ids, attention_mask=additive).logits
+    model.set_attn_implementation(NAME)
+    with pytest.warns(RuntimeWarning, match="torch's scaled_dot_product_attention computes"):
+        assert_close(model(ids, attention_mask=mask).logits, expected)
+    model = decoder("gemma2")
+    model.set_attn_implementation(NAME)
+    with pytest.raises(NotImplementedError, match=r"\(2, 1, 13, 13\) and softcap is 5.0"):
+        model(ids, attention_mask={"full_attention": mask, "sliding_attention": mask})
+
+
+def test_tokens_of_an_image_see_each_other() -> None:
+    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    config = transformers.Gemma3Config(
+        text_config={**SIZES, "head_dim": 16, "sliding_window": 6, "pad_token_id": 0},
+        vision_config={**vision, "num_attention_heads": 2, "image_size": 28, "patch_size": 14},
+        mm_tokens_per_image=4,
+        image_token_index=99,
+    )
+    torch.manual_seed(0)
+    model = transformers.Gemma3ForConditionalGeneration._from_config(
+        config, attn_implementation="eager"
+    ).eval()
+    is_image = torch.zeros_like(ids)
+    is_image[:, 6:10] = 1
+    text = ids.clamp(max=98)
+    options = {"attention_mask": padding("left"), "token_type_ids": is_image}
+    counted = padding("left").bool()
+    expected = model(text, **options).logits[counted]
+    model.set_attn_implementation(NAME)
+    with pytest.warns(RuntimeWarning, match="torch's scaled_dot_product_attention computes"):
+        assert_close(model(text, **options).logits[counted], expected)
+
+
+def test_masks() -> None:
+    sizes = {"batch_size": 2, "q_length": 4, "kv_length": 4}
+    mask = padding("left")[:, 3:7].bool()
+    window = masking_utils.sliding_window_causal_mask_function(3)
+    assert mask_of(**sizes) is None and mask_of(**sizes, mask_function=window) is None
+    assert mask_of(**sizes, attention_mask=torch.ones(2, 4, dtype=torch.bool)) is None
+    found = mask_of(**sizes, attention_mask=mask)
+    assert isinstance(found, KeyMask) and found.tolist() == mask.tolist()
+    assert mask_of(**sizes, attention_mask=found) is found
+    bidirectional = masking_utils.bidirectional_mask_function
+    assert mask_of(2, 4, 9, mask_function=bidirectional) is None
+
+    static = mask_of(2, 1, 9, q_offset=torch.tensor(5))
+    assert static.shape == (2, 6) and static.all()
+    longer = torch.ones(2, 20, dtype=torch.bool)
+    longer[1, :14] = False  # key 13 is the first of a cache of 4
+    assert mask_of(2, 1, 4, 15, 13, attention_mask=longer).tolist() == [[1, 1, 1], [0, 1, 1]]
+
+    sequence_ids = torch.tensor([[0, 0, 1, 1]] * 2)
+    packed = masking_utils.packed_sequence_mask_function(sequence_ids)
+    remapped = masking_utils.remap_positions_for_packed_sequence(window, sequence_ids)
+    function = masking_utils.and_masks(remapped, packed)
+    assert isinstance(mask_of(**sizes, mask_function=function), SequenceIds)
+    for other in (
+        masking_utils.and_masks(window, packed),
+        masking_utils.or_masks(window, masking_utils.blockwise_overlay(sequence_ids)),
+        masking_utils.chunked_causal_mask_function(3, torch.zeros(2, dtype=int)),
+        lambda b, h, q, k: k <= q,
+    ):
+        found = mask_of(**sizes, mask_function=other)
+        expected = masking_utils.sdpa_mask(**sizes, mask_function=other, allow_is_causal_skip=False)
+        assert torch.equal(found, expected) and found.shape == (2, 1, 4, 4)
+    chunks = masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=int))
+    assert mask_of(**sizes, mask_function=chunks) is None
+
+
+def attend(**options: object) -> None:
+    tensors = [torch.ones(1, 2, 4, 16) for _ in range(3)]
+    _attention.attention(SimpleNamespace(is_causal=True), *tensors, **options)
+
+
+def test_refusals() -> None:
+    for options, message in (
+        ({"s_aux": torch.zeros(2)}, "s_aux is given: libflashattn has not attention sinks"),
+        ({"position_bias": torch.zeros(1)}, "position_bias is given"),
+        ({"dropout": 0.1}, r"dropout is 0.1: there is none, call model.eval\(\)"),
+        ({"output_attentions": True}, "output_attentions is True"),
+        (
+            {"attention_mask": torch.tensor([[True, False, True, True]]), "sliding_window": 2},
+            "padding between the tokens",
+        ),
+    ):
+        with pytest.raises(NotImplementedError, match=message):
+            attend(**options)
+    with pytest.raises(ValueError, match=r"attention_mask has shape \(1, 4, 4\)"):
+        attend(attention_mask=torch.ones(1, 4, 4))
+    model = decoder("llama")
+    model.set_attn_implementation(NAME)
+    with torch.enable_grad(), pytest.raises(NotImplementedError, match="query requires a gradient"):
+        model(ids)
+
+
+def test_attention_sinks_are_refused() -> None:
+    """The name has no "flash": models that list kernels of their own would take those instead."""
+    config = transformers.GptOssConfig(
+        **SIZES, head_dim=16, num_local_experts=2, num_experts_per_tok=1, pad_token_id=0
+    )
+    flashattn.hf.register("libfa")
+    try:
+        model = transformers.GptOssForCausalLM._from_config(config, attn_implementation="libfa")
+        with pytest.raises(NotImplementedError, match="s_aux is given: .* attention sinks"):
+            model.eval()(ids)
+    finally:
+        flashattn.hf.unregister("libfa")
+
+
+def test_names() -> None:
+    original = loading._lazy_imports.original
+    flashattn.hf.register()  # a second time changes nothing
+    assert loading._lazy_imports.original is original
+    for name in ("sdpa", "eager", "flash_attention_2"):
+        with pytest.raises(ValueError, match=f"name is '{name}', which transformers knows"):
+            flashattn.hf.register(name)
+    for name in ("paged|flash", "owner/flash", ""):
+        with pytest.raises(ValueError, match="letters, digits"):
+            flashattn.hf.register(name)
+    flashattn.hf.register("flash-too")
+    flashattn.hf.unregister()
+    assert isinstance(loading._lazy_imports, _registry._Loader)
+    flashattn.hf.unregister("flash-too")
+    assert loading._lazy_imports is original
+    flashattn.hf.unregister()  # is not there
+    model = decoder("llama")
+    with pytest.raises(ValueError, match="flash"):
+        model.set_attn_implementation(NAME)
+
+
+def test_an_unknown_transformers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    flashattn.hf.unregister()
+    monkeypatch.delattr(loading, "_lazy_imports")
+    with pytest.raises(NotImplementedError, match="register another name"):
+        flashattn.hf.register()
+    flashattn.hf.register("libfa")
+    flashattn.hf.unregister("libfa")
+
+
+def test_the_package_imports_neither_torch_nor_transformers() -> None:
+    code = "import sys, flashattn.hf; assert not {'torch', 'transformers'} & set(sys.modules)"
+    assert run_python("-c", code).returncode == 0

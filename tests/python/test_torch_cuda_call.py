@@ -1,0 +1,124 @@
+"""What a call with CUDA tensors hands to the library: the device, the stream, the workspace and the
+addresses. Tensors only say that they are on a device, and the library's part is recorded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from flashattn import _abi  # noqa: E402
+from flashattn._torch import combine, forward, frame  # noqa: E402
+from flashattn._torch.arguments import Unsound  # noqa: E402
+
+INDEX, STREAM, SIZE = 3, 0x7F00_1234_5678, 4096
+MASK = (0.5, True, 7, 0, 2.0, True)
+
+
+class OnDevice:
+    """A tensor on the CPU that says it is on a CUDA device."""
+
+    is_cpu, is_cuda = False, True
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tensor, name)
+
+    def get_device(self) -> int:
+        return INDEX
+
+
+class Library:
+    """Records the calls of its functions, as (name, arguments, stream)."""
+
+    def __init__(self, size: int) -> None:
+        self.calls: list[tuple[str, Any, int | None]] = []
+        self._size = size
+
+    def function(self, name: str) -> Callable[..., int]:
+        kind = _abi.flash_combine_args_t if "combine" in name else _abi.flash_forward_args_t
+
+        def call(args: ctypes.c_void_p, *rest: Any) -> int:
+            copy = kind.from_buffer_copy(ctypes.string_at(args.value, ctypes.sizeof(kind)))
+            if name == "flash_workspace_size":
+                rest[-1]._obj.value = self._size
+            self.calls.append((name, copy, getattr(rest[-1], "value", None)))
+            return _abi.FLASH_SUCCESS
+
+        return call
+
+
+@pytest.fixture(params=[0, SIZE])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Library:
+    recorded = Library(request.param)
+    monkeypatch.setattr(frame, "_function", recorded.function)
+    monkeypatch.setattr(frame, "raw_stream", lambda index: STREAM + index)
+    monkeypatch.setattr(combine, "raw_stream", lambda index: STREAM + index)
+    for module in (forward, combine):
+        monkeypatch.setattr(module, "_frames", [])
+    return recorded
+
+
+def _on_device(*shape: int, dtype: torch.dtype = torch.bfloat16) -> OnDevice:
+    return OnDevice(torch.empty(shape, dtype=dtype))
+
+
+def test_attention(library: Library) -> None:
+    q, out = _on_device(2, 5, 4, 64), _on_device(2, 5, 4, 64, dtype=torch.float32)
+    k, v = _on_device(9, 16, 2, 64), _on_device(9, 16, 2, 64)
+    table = OnDevice(torch.full((2, 3), 77, dtype=torch.int32))  # no page: must not be looked at
+    used = OnDevice(torch.full((2,), 1000, dtype=torch.int32))
+    lse = _on_device(4, 5, 2, dtype=torch.float32).permute(2, 0, 1)
+    outputs = out, OnDevice(lse), False, None
+    forward.forward(q, k, v, MASK, (None, used), None, None, (table, None, None, None), outputs)
+    (_, asked, _), (name, args, stream) = library.calls
+    assert name == "flash_forward" and stream == STREAM + INDEX
+    assert args.device == asked.device == _abi.FLASH_DEVICE_CUDA + INDEX
+    assert (asked.workspace, asked.workspace_size) == (None, 0)
+    assert args.workspace_size == library._size and bool(args.workspace) == bool(library._size)
+    assert [args.q.data, args.k.data, args.v.data, args.o.data, args.lse, args.seqused_k] == [
+        x.data_ptr() for x in (q, k, v, out, lse, used)
+    ]
+    assert (args.lse_stride_batch, args.lse_stride_head, args.lse_stride_seq) == (1, 10, 2)
+    assert (args.batch, args.seqlen_q, args.seqlen_k) == (2, 5, 48) and args.paging
+    assert (args.q.dtype, args.o.dtype) == (_abi.FLASH_DTYPE_BF16, _abi.FLASH_DTYPE_FP32)
+    assert (args.window_left, args.window_right) == (7, 0)
+    assert args.flags == (
+        _abi.FLASH_FLAG_CAUSAL | _abi.FLASH_FLAG_WINDOW | _abi.FLASH_FLAG_BATCH_INVARIANT
+        | _abi.FLASH_FLAG_BROADCAST
+    )  # fmt: skip
+
+
+def test_lengths_are_not_looked_at(library: Library) -> None:
+    q, out = _on_device(10, 4, 64), _on_device(10, 4, 64)
+    ends = OnDevice(torch.tensor([5, 99, -7], dtype=torch.int32))
+    ragged = ends, ends, 100, 6
+    forward.forward(q, q, q, MASK, None, None, ragged, None, (out, None, False, None))
+    args = library.calls[-1][1]
+    assert args.cu_seqlens_q == args.cu_seqlens_k == ends.data_ptr()
+    assert (args.batch, args.seqlen_q, args.seqlen_k) == (2, 10, 6)
+
+
+def test_merging(library: Library) -> None:
+    o, lse = _on_device(3, 2, 5, 4, 64), _on_device(3, 2, 4, 5, dtype=torch.float32)
+    out = _on_device(2, 5, 4, 64)
+    combine.combine(o, lse, (out, None, False, None))
+    ((name, args, stream),) = library.calls
+    assert name == "flash_combine" and stream == STREAM + INDEX
+    assert args.device == _abi.FLASH_DEVICE_CUDA + INDEX
+    assert (args.n_partials, args.batch, args.seqlen_q, args.n_heads, args.d_head) == (
+        3, 2, 5, 4, 64,
+    )  # fmt: skip
+
+
+def test_tensors_of_several_devices_are_unsound() -> None:
+    here, there = torch.empty(1, 1, 1, 8), _on_device(1, 1, 1, 8)
+    for q, k, v in ((there, here, there), (here, there, here), (here, here, there)):
+        with pytest.raises(Unsound):
+            forward.check_devices(q, k, v)

@@ -1,0 +1,96 @@
+"""Attention problems as calls of flashattn.torch_ops. Tensors share the memory of numpy's arrays:
+layouts, guards and NaN around inputs are those of memory.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flashattn import torch_ops
+from memory import Guarded, dtype_of
+from problems import AttentionProblem, make_inputs
+
+WAYS = ("function", "operator")
+_HIDDEN = {"bfloat16": torch.bfloat16, "float8_e4m3fn": torch.float8_e4m3fn}
+
+
+def to_tensor(array: np.ndarray) -> torch.Tensor:
+    """Returns a tensor in the array's memory."""
+    dtype = _HIDDEN.get(array.dtype.name)
+    if dtype is None:
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(f"i{array.itemsize}")).view(dtype)
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    name = str(tensor.dtype).rpartition(".")[2]
+    if name not in _HIDDEN:
+        return tensor.numpy()
+    return tensor.view(getattr(torch, f"int{8 * tensor.itemsize}")).numpy().view(dtype_of(name))
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    return getattr(torch, name)
+
+
+def options_of(p: AttentionProblem) -> dict[str, Any]:
+    """Returns keywords of flash_attn_varlen_func, with tensors for arrays and lengths."""
+    options = p.call_options()
+    options["out_dtype"] = torch_dtype(options["out_dtype"])
+    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"):
+        if options[name] is not None:
+            options[name] = torch.tensor(options[name], dtype=torch.int32)
+    for name in ("k_descale", "v_descale"):
+        if isinstance(options[name], np.ndarray):
+            options[name] = torch.from_numpy(options[name])
+    return options
+
+
+def run(
+    p: AttentionProblem,
+    way: str,
+    inputs: list[np.ndarray] | None = None,
+    pages: Mapping[str, np.ndarray] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (O, LSE) of one call, by the functions or by the operators. Outputs are guarded.
+
+    inputs, pages    as make_pages() returns them, where K and V lie in pages
+    """
+    q, k, v = map(to_tensor, inputs or make_inputs(p))
+    options = options_of(p)
+    options.update({name: to_tensor(array) for name, array in (pages or {}).items()})
+    o = Guarded(tuple(q.shape), dtype_of(p.types[2]), p.layouts[3])
+    lse = Guarded((*q.shape[:-3], q.shape[-2], q.shape[-3]), np.float32)
+    options.update(out=to_tensor(o.array), lse=to_tensor(lse.array))
+    call(q, k, v, way, options)
+    return o.take(), lse.take()
+
+
+def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, way: str, options: dict) -> Any:
+    """Calls the function, or the operator beneath it, that the options belong to."""
+    if way == "operator":
+        with Recorded():
+            return call(q, k, v, "function", options)
+    if options["cu_seqlens_q"] is None and options["cu_seqlens_k"] is None:
+        padded = {n: x for n, x in options.items() if not n.startswith(("cu_", "max_"))}
+        return torch_ops.flash_attn_func(q, k, v, **padded)
+    return torch_ops.flash_attn_varlen_func(q, k, v, **options)
+
+
+class Recorded(torch.utils._python_dispatch.TorchDispatchMode):
+    """Lists the operators of this project that are called, which sends calls through torch's
+    dispatcher."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        if function.namespace == "flashattn":
+            self.operators.append(f"{function._opname}.{function._overloadname}")
+        return function(*args, **(kwargs or {}))
