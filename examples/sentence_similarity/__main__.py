@@ -5,19 +5,15 @@ computed by libflashattn and compared with numpy's. Here: what must be installed
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+NAME = Path(__file__).resolve().parent.name
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-
-def cure(error: ImportError) -> str:
-    if error.name in (None, "flashattn"):  # None: the package is there, its library is not
-        return f"pip install {HERE.parents[1]}"
-    return f"pip install --no-deps -r {HERE / 'requirements.txt'}"
-
+from demo_support import cure  # noqa: E402
 
 try:
     import demo
 
     sys.exit(demo.main())
 except ImportError as error:
-    print(f"sentence_similarity: {error}; try: {cure(error)}", file=sys.stderr)
+    print(f"{NAME}: {error}; try: {cure(error, NAME)}", file=sys.stderr)
     sys.exit(2)

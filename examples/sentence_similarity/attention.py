@@ -12,6 +12,7 @@ import flashattn
 import gpu
 import numpy as np
 from batch import Batch, offsets_of, padded_batch, ragged_batch
+from demo_support import why_no_gpu
 from model import Attention
 
 
@@ -119,7 +120,7 @@ FLASHATTN_GPU = Implementation("flashattn, GPU in fp16", ragged_batch, gpu.flash
 
 def preferred() -> Implementation:
     """The one that the demo is about: on the GPU where there is one."""
-    return FLASHATTN if gpu.why_not() else FLASHATTN_GPU
+    return FLASHATTN if why_no_gpu() else FLASHATTN_GPU
 
 
 def torch_works() -> bool:

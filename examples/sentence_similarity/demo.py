@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import report
 from attention import BASELINE, Implementation, implementations, preferred
+from demo_support import print_progress, show_lines_at_once
 from measure import Measurement, measure_all
 from model import Encoder
 from text import read_passages
@@ -36,7 +37,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 when an implementation deviates too far, 2 when the demo cannot run."""
     options = parse_arguments(arguments)
-    report.show_lines_at_once()
+    show_lines_at_once()
     try:
         model = load_model(options.model)
     except ModelError as error:
@@ -53,7 +54,7 @@ def run_demo(model: Model, own_queries: Sequence[str], repeats: int) -> bool:
     sequences = tokenize(model, queries + [p.text for p in passages])
     report.print_header(encoder, sequences)
     found = implementations()
-    measured = measure_all(encoder, sequences, found, repeats, report.print_progress)
+    measured = measure_all(encoder, sequences, found, repeats, print_progress)
     baseline, ours = measured[BASELINE.name], measured[preferred().name]
     report.print_ranking(passages, queries, similarities(ours.embeddings, len(queries)))
     report.print_comparison(measured, baseline, repeats)

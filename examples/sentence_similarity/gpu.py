@@ -4,26 +4,11 @@ O in the device's memory. CUDA kernels are for fp16 and bf16, so the inputs are 
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import flashattn
 import numpy as np
 from batch import offsets_of
-
-
-def why_not() -> str | None:
-    """Why attention cannot run on a GPU here; None: it can."""
-    devices = flashattn.cuda_devices()
-    if not devices:
-        return "none that libflashattn can use"
-    if not importlib.util.find_spec("torch"):
-        return f"{devices[0].name} is not used: it needs torch, whose tensors hold its memory"
-    import torch
-
-    if not torch.cuda.is_available():
-        return f"{devices[0].name} is not used: this torch is without CUDA"
-    return None
 
 
 def flash_varlen(q: np.ndarray, k: np.ndarray, v: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Sequence
 
 import flashattn
 import gpu
 import numpy as np
 from attention import Implementation, flash_kernel
+from demo_support import cpu_text, why_no_gpu
 from measure import Measurement
 from model import Encoder
 from text import Passage
 
 
-def show_lines_at_once() -> None:
-    """Also where the output is a pipe or a file, beside the progress on standard error."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)
-
-
 def print_header(encoder: Encoder, sequences: Sequence[Sequence[int]]) -> None:
     lengths = np.array([len(s) for s in sequences], np.int32)
-    why_no_gpu = gpu.why_not()
-    find_kernel = flash_kernel if why_no_gpu else gpu.kernel
+    no_gpu = why_no_gpu()
+    find_kernel = flash_kernel if no_gpu else gpu.kernel
     kernel = find_kernel(lengths, encoder.n_heads, encoder.d_head)
-    cpu = flashattn.device_info()
     print(
         f"model   all-MiniLM-L6-v2, {encoder.n_layers} layers, {encoder.n_heads} heads of "
         f"{encoder.d_head}, fp32\n"
         f"text    {len(lengths)} texts of {lengths.min()} to {lengths.max()} tokens, "
         f"{lengths.sum()} tokens in all\n"
-        f"device  {cpu.name}, {cpu.n_threads} {'thread' if cpu.n_threads == 1 else 'threads'}\n"
-        f"gpu     {why_no_gpu or gpu_use()}\n"
+        f"device  {cpu_text()}\n"
+        f"gpu     {no_gpu or gpu_use()}\n"
         f"kernel  {kernel.config}\n"
         f"        {kernel.reason}"
     )
@@ -42,10 +34,6 @@ def print_header(encoder: Encoder, sequences: Sequence[Sequence[int]]) -> None:
 def gpu_use() -> str:
     name = flashattn.cuda_devices()[0].name
     return f"{name}: attention runs there too, in fp16, with the copies to it and back"
-
-
-def print_progress(step: str) -> None:
-    print(f"... {step}", file=sys.stderr, flush=True)
 
 
 def print_ranking(

@@ -4,16 +4,16 @@ against numpy, and every way in which the demo refuses to run.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from program import EXAMPLES, assert_refusal, environment_without, run_demo
 
-DEMO = Path(__file__).resolve().parents[1] / "sentence_similarity"
+NAME = "sentence_similarity"
+DEMO = EXAMPLES / NAME
 sys.path.insert(0, str(DEMO))
 
 pytest.importorskip("tokenizers")
@@ -107,26 +107,8 @@ def test_passages_are_complete():
     assert all(p.title.count(",") >= 2 and len(p.text) > 100 for p in passages)
 
 
-def run_demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(DEMO), *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-
-
-def assert_refusal(result: subprocess.CompletedProcess, *parts: str) -> None:
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1
-    for part in parts:
-        assert part in result.stderr
-
-
 def test_demo_runs_and_says_on_which_device():
-    result = run_demo("--repeats", "1", "--query", "It was the best of times and the worst.")
+    result = run_demo(NAME, "--repeats", "1", "--query", "It was the best of times and the worst.")
     assert result.returncode == 0, result.stderr
     assert "20 of 20 queries" in result.stdout
     assert "A Tale of Two Cities" in result.stdout
@@ -172,7 +154,7 @@ def test_a_torch_that_does_not_take_arrays_is_left_out(monkeypatch):
 
 
 def test_missing_library_is_one_line():
-    result = run_demo(FLASHATTN_LIBRARY="/nonexistent/libflashattn.so")
+    result = run_demo(NAME, FLASHATTN_LIBRARY="/nonexistent/libflashattn.so")
     assert_refusal(result, "/nonexistent/libflashattn.so", f"pip install {DEMO.parents[1]}")
 
 
@@ -185,14 +167,7 @@ def test_missing_library_is_one_line():
     ],
 )
 def test_missing_package_is_one_line(module, cure, tmp_path):
-    # Hidden as a machine without it would: no finder knows the name.
-    (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.machinery as m\n"
-        "find = m.PathFinder.find_spec\n"
-        f"m.PathFinder.find_spec = lambda n, *a: None if n == {module!r} else find(n, *a)\n"
-    )
-    search = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    assert_refusal(run_demo(PYTHONPATH=search), cure)
+    assert_refusal(run_demo(NAME, **environment_without(module, tmp_path)), cure)
 
 
 @pytest.mark.parametrize("damage", ["absent", "cut", "garbage"])
@@ -204,10 +179,10 @@ def test_damaged_model_is_one_line(damage, tmp_path):
     victim.unlink()
     if damage != "absent":
         victim.write_bytes(whole[:100_000] if damage == "cut" else b"no tensors")
-    assert_refusal(run_demo("--model", str(tmp_path)), str(tmp_path))
+    assert_refusal(run_demo(NAME, "--model", str(tmp_path)), str(tmp_path))
 
 
 def test_zero_repeats_are_refused():
-    result = run_demo("--repeats", "0")
+    result = run_demo(NAME, "--repeats", "0")
     assert result.returncode == 2
     assert "--repeats is 0" in result.stderr

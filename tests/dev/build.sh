@@ -24,15 +24,19 @@ build_release() { # CMake option...
     compile release
 }
 
-demo() {
-    local cuda=OFF duration='1 minute on two idle cores'
-    set_up_demo "$@"
+demo() { # [sentences], argument of the demo...
+    local cuda=OFF duration='1 minute on two idle cores' demo=chat
+    if [ "${1:-}" = sentences ]; then
+        demo=sentence_similarity
+        shift
+    fi
+    set_up_demo "$demo" "$@"
     ! has_gpu || cuda=AUTO duration='minutes, with CUDA kernels'
     PART='[3/3] '
     run_logged "library ($duration)" "$LOGS/demo.log" build_release -DFLASH_CUDA=$cuda
     [ "$STATUS" -eq 0 ] || exit "$STATUS"
     FLASHATTN_LIBRARY=$PWD/build/release/libflashattn.so PYTHONPATH=$BINDINGS \
-        exec "$PYTHON" examples/sentence_similarity "$@"
+        exec "$PYTHON" "examples/$demo" "$@"
 }
 
 bench() {

@@ -114,10 +114,8 @@ install_requirements() { # list [pip option...]
     return "$STATUS"
 }
 
-DEMO_REQUIREMENTS=examples/sentence_similarity/requirements.txt
-
-install_demo_requirements() {
-    install_requirements "$DEMO_REQUIREMENTS" --no-deps
+install_demo_requirements() { # demo
+    install_requirements "examples/$1/requirements.txt" --no-deps
 }
 
 # torch is too large to install for a demo. If the system's Python has it, the virtual environment
@@ -145,18 +143,19 @@ END
 
 # Says whether the demo can run with the system's Python and its packages. With a model of the
 # user's own, the demo itself says what it lacks.
-system_python_serves() { # argument of the demo...
+system_python_serves() { # demo, argument of it...
     [ -z "$(missing_packages "${BUILD_NEEDS[@]}")" ] &&
-        { [[ " $*" == *" --model"* ]] || [ -z "$(missing_requirements "$DEMO_REQUIREMENTS")" ]; }
+        { [[ " ${*:2}" == *" --model"* ]] ||
+            [ -z "$(missing_requirements "examples/$1/requirements.txt")" ]; }
 }
 
 # Makes a virtual environment; if it cannot be made or filled, the system's Python serves.
-set_up_demo() { # argument of the demo...
+set_up_demo() { # demo, argument of it...
     PART='[1/3] '
     if has @venv || can_install || ! system_python_serves "$@"; then
         if (install_packages "${DEMO_NEEDS[@]}"); then
             PART='[2/3] '
-            if install_demo_requirements; then
+            if install_demo_requirements "$1"; then
                 lend_torch
                 return
             fi

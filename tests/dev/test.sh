@@ -101,7 +101,8 @@ run_tests() { # name of a step, or all, quick, --list...
     BEGIN=$(clock)
     install_packages "${TEST_NEEDS[@]}"
     install_requirements tests/requirements.txt
-    install_demo_requirements
+    install_demo_requirements chat
+    install_demo_requirements sentence_similarity
     for name in "${SELECTED[@]}"; do
         n=$((n + 1))
         printf -v PART '[%2d/%d] ' $n ${#SELECTED[@]}

@@ -88,6 +88,20 @@ def test_a_user_who_may_use_sudo_is_given_a_command_with_sudo(tmp_path):
     assert words[4:8] == ["sudo", "apt-get", "install", "-y"]
 
 
+@pytest.mark.parametrize(
+    "arguments, chosen",
+    [
+        (["demo"], "chat"),
+        (["demo", "Why?", "--tokens", "9"], "chat Why? --tokens 9"),
+        (["demo", "sentences", "--repeats", "1"], "sentence_similarity --repeats 1"),
+    ],
+)
+def test_the_demo_is_chosen_by_its_first_argument(arguments, chosen):
+    script = f'. {ROOT}/tests/dev/build.sh; set_up_demo() {{ echo "$@"; exit; }}; "$@"'
+    command = ["bash", "-euc", script, "bash", *arguments]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == f"{chosen}\n"
+
+
 def test_the_demo_sees_the_torch_of_the_systems_python(tmp_path):
     """And that of its own environment first."""
     packages = tmp_path / "site-packages"

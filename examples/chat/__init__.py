@@ -1,0 +1,1 @@
+"""A talking demo: a small language model in numpy, whose attention is libflashattn's."""

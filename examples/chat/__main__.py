@@ -1,0 +1,25 @@
+"""python examples/chat: an answer of a small language model, its attention computed by libflashattn
+and compared with numpy's. Here: what must be set before it runs, and installed.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+NAME = Path(__file__).resolve().parent.name
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from demo_support import cure  # noqa: E402
+
+# numpy has one thread: more of its would spin between its products, on processors that the
+# library's threads are to use.
+for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+try:
+    from chat import app
+
+    sys.exit(app.main())
+except ImportError as error:
+    print(f"{NAME}: {error}; try: {cure(error, NAME)}", file=sys.stderr)
+    sys.exit(2)
