@@ -1,0 +1,149 @@
+"""torch's scaled_dot_product_attention by this library, where a program asks for it.
+
+    import flashattn.sdpa
+    import torch
+
+    flashattn.sdpa.register()
+    torch.nn.attention.activate_flash_attention_impl("flashattn")
+    ...
+    torch.nn.attention.restore_flash_attention_impl()
+
+While it is active, the library computes what torch would give to its own flash kernels: on the CPU
+with gradients, which torch's backward pass computes from O and LSE, and on CUDA devices without.
+torch's kernels stay in use for dropout, masks other than is_causal, types and heads that the
+library does not serve, and on CUDA devices for tensors that require a gradient. Needs torch 2.11 or
+newer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .torch_ops import flash_attn_func
+
+__all__ = ["NAME", "register"]
+
+NAME = "flashattn"
+
+_TYPES = {
+    "CPU": (torch.float32, torch.float16, torch.bfloat16),
+    "CUDA": (torch.float16, torch.bfloat16),
+}
+_OPERATORS = {
+    "CPU": "_scaled_dot_product_flash_attention_for_cpu",
+    "CUDA": "_scaled_dot_product_flash_attention",
+}
+_MOST_D_HEAD_ON_CUDA = 256
+
+
+def register(name: str = NAME) -> None:
+    """Makes the library known to torch.nn.attention.activate_flash_attention_impl by this name.
+    Nothing is computed differently before that is called."""
+    attention = torch.nn.attention
+    if name not in attention.list_flash_attention_impls():
+        attention.register_flash_attention_impl(name, register_fn=_Overrides)
+
+
+class _Overrides:
+    """The library in the place of torch's kernels, from its making to remove()."""
+
+    def __init__(self) -> None:
+        self._library = torch.library.Library("aten", "IMPL")
+        self._own = {key: _kernel(operator, key) for key, operator in _OPERATORS.items()}
+        for key, function in (("CPU", self._on_cpu), ("CUDA", self._on_cuda)):
+            if self._own[key] is not None:
+                self._library.impl(_OPERATORS[key], function, key, allow_override=True)
+
+    def remove(self) -> None:
+        self._library = None  # whose end gives the operators back to torch's kernels
+
+    def _on_cpu(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        attn_mask: Tensor | None = None,
+        scale: float | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        if attn_mask is None and _is_served(query, key, value, dropout_p, "CPU"):
+            batch, n_heads, seqlen_q, _ = query.shape
+            lse = query.new_empty(batch, seqlen_q, n_heads, dtype=torch.float32).transpose(1, 2)
+            return _attend(query, key, value, is_causal, scale, lse), lse
+        return self._call_own(
+            "CPU", query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+        )
+
+    def _on_cuda(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        return_debug_mask: bool = False,
+        *,
+        scale: float | None = None,
+    ) -> tuple[Any, ...]:
+        needs_gradient = any(x.requires_grad for x in (query, key, value))
+        is_served = _is_served(query, key, value, dropout_p, "CUDA")
+        if not is_served or needs_gradient or return_debug_mask:
+            arguments = query, key, value, dropout_p, is_causal, return_debug_mask
+            return self._call_own("CUDA", *arguments, scale=scale)
+        lse = query.new_empty(query.shape[:3], dtype=torch.float32)
+        o = _attend(query, key, value, is_causal, scale, lse)
+        seed, offset = (query.new_empty(shape, dtype=torch.uint64) for shape in ((2,), ()))
+        debug_mask = query.new_empty(0)
+        return o, lse, None, None, query.shape[2], key.shape[2], seed, offset, debug_mask
+
+    def _call_own(self, key: str, *arguments: Any, **options: Any) -> Any:
+        """torch's own kernel."""
+        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+        return self._own[key].call_boxed(keys, *arguments, **options)
+
+
+def _kernel(operator: str, key: str) -> Any:
+    """torch's kernel of an operator; None where torch was built without it."""
+    try:
+        return torch.library.get_kernel(f"aten::{operator}", key)
+    except RuntimeError:
+        return None
+
+
+def _is_served(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, key: str) -> bool:
+    d_head = q.shape[-1]
+    return (
+        dropout_p == 0
+        and q.dtype in _TYPES[key]
+        and k.shape[-1] == v.shape[-1] == d_head
+        and k.shape[1] == v.shape[1]
+        and q.shape[1] % max(k.shape[1], 1) == 0
+        and (key == "CPU" or d_head <= _MOST_D_HEAD_ON_CUDA)
+        and all(x.stride(-1) == 1 for x in (q, k, v))
+    )
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, lse: Tensor
+) -> Tensor:
+    """O of [batch, n_heads, seqlen, d_head], laid out as query is, which torch's compilers rely on;
+    LSE goes to `lse`. In torch's causal mask query i sees keys 0 ... i; the library's is aligned to
+    the last key."""
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    seqlen_q, seqlen_k = q.shape[1], k.shape[1]
+    window = (-1, -1)
+    if is_causal and seqlen_k > seqlen_q:
+        k, v = k[:, :seqlen_q], v[:, :seqlen_q]
+    if is_causal:
+        window = (-1, max(seqlen_q - seqlen_k, 0))
+    o = torch.empty_like(query)
+    with torch.no_grad():
+        flash_attn_func(
+            q, k, v, softmax_scale=scale, window_size=window, out=o.transpose(1, 2), lse=lse
+        )
+    return o

@@ -1,0 +1,43 @@
+"""torch's scaled_dot_product_attention by flashattn.sdpa, on CUDA devices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from flashattn import sdpa
+
+attend = torch.nn.functional.scaled_dot_product_attention
+FLASH = torch.nn.attention.SDPBackend.FLASH_ATTENTION
+
+
+@pytest.fixture(autouse=True)
+def only_flash():
+    sdpa.register()
+    with torch.nn.attention.sdpa_kernel(FLASH):
+        yield
+    torch.nn.attention.restore_flash_attention_impl()
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("seqlens", [(300, 300), (100, 300), (300, 100)], ids=str)
+def test_agrees_with_torch(seqlens: tuple[int, int], dtype: torch.dtype, is_causal: bool) -> None:
+    q, k, v = (
+        torch.randn(2, seqlen, 8, 64, device="cuda", dtype=dtype).transpose(1, 2)
+        for seqlen in (seqlens[0], seqlens[1], seqlens[1])
+    )
+    with torch.no_grad():
+        expected = attend(q, k, v, is_causal=is_causal)
+        torch.nn.attention.activate_flash_attention_impl(sdpa.NAME)
+        o = attend(q, k, v, is_causal=is_causal)
+        compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+        again = compiled(q, k, v, is_causal=is_causal)
+    assert o.stride() == expected.stride() and torch.equal(again, o)
+    torch.testing.assert_close(o, expected, atol=2e-2, rtol=2e-2)
+
+
+def test_gradients_are_torchs() -> None:
+    torch.nn.attention.activate_flash_attention_impl(sdpa.NAME)
+    x = torch.randn(1, 2, 100, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    attend(x, x, x, is_causal=True).sum().backward()
+    assert bool(x.grad.isfinite().all())

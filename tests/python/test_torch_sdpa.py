@@ -1,0 +1,135 @@
+"""torch's scaled_dot_product_attention by flashattn.sdpa: results, what is left to torch's own
+kernels, gradients, compilers, and that torch gets its kernels back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not hasattr(torch.nn.attention, "register_flash_attention_impl"):
+    pytest.skip("torch.nn.attention has no registry", allow_module_level=True)
+
+from flashattn import sdpa  # noqa: E402
+
+attend = torch.nn.functional.scaled_dot_product_attention
+TOLERANCES = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+# batch, query heads, K/V heads, queries, keys, d_head
+SIZES = [(2, 4, 4, 33, 33, 64), (1, 4, 2, 7, 20, 40), (2, 6, 1, 20, 7, 128), (1, 2, 2, 1, 300, 64)]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Size]]:
+    """Makes the library's attention active, and returns the shapes of Q of its calls."""
+    shapes: list[torch.Size] = []
+    own = sdpa._attend
+
+    def counted(query: torch.Tensor, *arguments: object) -> torch.Tensor:
+        shapes.append(query.shape)
+        return own(query, *arguments)
+
+    monkeypatch.setattr(sdpa, "_attend", counted)
+    sdpa.register()
+    torch.nn.attention.activate_flash_attention_impl(sdpa.NAME)
+    yield shapes
+    torch.nn.attention.restore_flash_attention_impl()
+
+
+def make_inputs(sizes: tuple[int, ...], dtype: torch.dtype, layout: str) -> list[torch.Tensor]:
+    batch, n_heads, n_heads_kv, seqlen_q, seqlen_k, d_head = sizes
+    random = torch.Generator().manual_seed(0)
+    tensors = []
+    for heads, seqlen in ((n_heads, seqlen_q), (n_heads_kv, seqlen_k), (n_heads_kv, seqlen_k)):
+        x = torch.randn(batch, seqlen, heads, d_head, generator=random).to(dtype).transpose(1, 2)
+        tensors.append(x if layout == "tokens" else x.contiguous())
+    return tensors
+
+
+def reference(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool, scale: float
+) -> torch.Tensor:
+    """Attention as its definition says, in float64."""
+    k, v = (x.double().repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = scale * q.double() @ k.transpose(-1, -2)
+    if is_causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(hidden, -torch.inf)
+    return scores.softmax(-1) @ v
+
+
+@pytest.mark.parametrize("layout", ["heads", "tokens"])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_agrees_with_float64(
+    calls: list, sizes: tuple[int, ...], dtype: torch.dtype, is_causal: bool, layout: str
+) -> None:
+    q, k, v = make_inputs(sizes, dtype, layout)
+    for scale in (None, 0.3):
+        o = attend(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=True)
+        expected = reference(q, k, v, is_causal, scale or sizes[-1] ** -0.5)
+        assert o.dtype == dtype and o.stride() == torch.empty_like(q).stride()
+        torch.testing.assert_close(o.double(), expected, atol=TOLERANCES[dtype], rtol=1e-2)
+    assert calls == [q.shape, q.shape]
+
+
+@pytest.mark.parametrize("what", ["dropout", "mask", "float64"])
+def test_torch_keeps_what_is_not_served(calls: list, what: str) -> None:
+    q, k, v = make_inputs(SIZES[0], torch.float64 if what == "float64" else torch.float32, "heads")
+    mask = torch.ones(33, 33, dtype=torch.bool).tril() if what == "mask" else None
+    o = attend(q, k, v, attn_mask=mask, dropout_p=0.5 if what == "dropout" else 0.0)
+    assert calls == [] and o.shape == q.shape
+    if what == "mask":
+        torch.testing.assert_close(o, attend(q, k, v, is_causal=True), atol=1e-5, rtol=1e-5)
+        assert calls == [q.shape]
+
+
+def test_gradients_are_those_of_torch(calls: list) -> None:
+    inputs = make_inputs(SIZES[0], torch.float32, "tokens")
+
+    def gradients() -> list[torch.Tensor]:
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        attend(*leaves, is_causal=True).square().sum().backward()
+        return [x.grad for x in leaves]
+
+    ours = gradients()
+    assert len(calls) == 1
+    torch.nn.attention.restore_flash_attention_impl()
+    for own, expected in zip(ours, gradients()):
+        torch.testing.assert_close(own, expected, atol=1e-4, rtol=1e-4)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("layout", ["heads", "tokens"])
+def test_compiled_graphs_call_it(calls: list, layout: str) -> None:
+    def model(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return attend(q, k, v, is_causal=True).transpose(1, 2).flatten(2) * 2
+
+    inputs = make_inputs(SIZES[0], torch.float32, layout)
+    with torch.no_grad():
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(*inputs), model(*inputs))
+    assert len(calls) == 2
+
+
+def test_shapes_are_those_that_compilers_expect(calls: list) -> None:
+    operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    for layout in ("heads", "tokens"):
+        inputs = make_inputs(SIZES[0], torch.bfloat16, layout)
+        with torch._subclasses.FakeTensorMode() as mode:
+            expected = operator(*map(mode.from_tensor, inputs))
+        for x, y in zip(operator(*inputs), expected):
+            assert (x.shape, x.stride(), x.dtype) == (y.shape, y.stride(), y.dtype)
+    assert len(calls) == 2
+
+
+def test_torch_gets_its_kernels_back(calls: list) -> None:
+    q, k, v = make_inputs(SIZES[0], torch.float32, "heads")
+    attend(q, k, v)
+    torch.nn.attention.restore_flash_attention_impl()
+    attend(q, k, v)
+    torch.nn.attention.activate_flash_attention_impl(sdpa.NAME)
+    attend(q, k, v)
+    assert len(calls) == 2
