@@ -17,6 +17,7 @@ newer.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -53,9 +54,11 @@ class _Overrides:
     def __init__(self) -> None:
         self._library = torch.library.Library("aten", "IMPL")
         self._own = {key: _kernel(operator, key) for key, operator in _OPERATORS.items()}
-        for key, function in (("CPU", self._on_cpu), ("CUDA", self._on_cuda)):
-            if self._own[key] is not None:
-                self._library.impl(_OPERATORS[key], function, key, allow_override=True)
+        with warnings.catch_warnings():  # torch's, of what was asked for here
+            warnings.filterwarnings("ignore", "Warning only once for all operators")
+            for key, function in (("CPU", self._on_cpu), ("CUDA", self._on_cuda)):
+                if self._own[key] is not None:
+                    self._library.impl(_OPERATORS[key], function, key, allow_override=True)
 
     def remove(self) -> None:
         self._library = None  # whose end gives the operators back to torch's kernels
