@@ -20,7 +20,7 @@ PROMPT = "Why is the sky blue?"
 PROMPT_IDS = [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519, 28, 7018,
               411, 407, 19712, 8182, 2, 198, 1, 4093, 198, 4898, 314, 260, 6376, 4461, 47, 2, 198,
               1, 520, 9531, 198]  # fmt: skip
-# Of the token after the prompt: the first logits.
+# These are the first logits of the token after the prompt.
 LOGITS = [10.71095, 13.59396, 15.44177, 9.39393, 10.53201, 10.75564]
 ANSWER = "The answer to this question lies in the intricate dance of light and color."
 

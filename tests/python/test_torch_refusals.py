@@ -49,7 +49,8 @@ def _call(package: Any, arguments: dict[str, Any]) -> Any:
     return getattr(package, name)(**arguments)
 
 
-# What is changed in a sound call, and a part of the message. Values may be functions of the call.
+# Each has what is changed in a sound call, and a part of the message. Values may be functions of
+# the call.
 REFUSALS: dict[str, tuple[Callable, dict[str, Any], str]] = {
     "axes of q": (_padded, {"q": torch.randn(5, 4, 8)}, "q has 3 axes, not 4"),
     "axes of k": (_padded, {"k": torch.randn(7, 2, 8), "v": torch.randn(7, 2, 8)}, "k has 3 axes"),
