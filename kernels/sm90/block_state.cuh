@@ -149,6 +149,15 @@ static __device__ __forceinline__ void wait_full(const uint64_t &barrier, uint32
     mbarrier_wait(shared_address(&barrier), parity);
 }
 
+/* Waits until a block of K or of V is there for wgmma. Rows of pages are written by cp.async, which
+ * does not order them before what wgmma reads (load/rows.cuh). */
+template <flash_config_t C>
+static __device__ __forceinline__ void wait_keys(const uint64_t &barrier, uint32_t parity) {
+    wait_full(barrier, parity);
+    if constexpr (has_pages<C> && !converts<C>)
+        async_proxy_fence();
+}
+
 /* Arrives at a barrier if `done` is true, which releases a stage or slot. Consumers arrive warp by
  * warp, so that no read of a warp is still to come. */
 static __device__ __forceinline__ void release_if(bool done, const uint64_t &barrier) {

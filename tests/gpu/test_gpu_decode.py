@@ -147,7 +147,8 @@ def test_a_graph_replays_with_other_lengths_and_pages() -> None:
         if i % 20 == 0:
             replayed = o.clone(), lse.clone()
             flashattn.flash_attn_func(*pages, **keywords)
-            assert torch.equal(o, replayed[0]) and torch.equal(lse, replayed[1])
+            bits = [x.view(torch.uint8) for x in (o, lse, *replayed)]  # pages hold NaN
+            assert torch.equal(bits[0], bits[2]) and torch.equal(bits[1], bits[3])
 
 
 def test_two_streams_with_workspaces_of_their_own() -> None:

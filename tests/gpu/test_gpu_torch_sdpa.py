@@ -18,10 +18,14 @@ def only_flash():
     torch.nn.attention.restore_flash_attention_impl()
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("seqlens", [(300, 300), (100, 300), (300, 100)], ids=str)
+@pytest.mark.parametrize(
+    ("seqlens", "is_causal"),
+    [((300, 300), False), ((300, 300), True), ((100, 300), False), ((300, 100), False)],
+    ids=str,
+)
 def test_agrees_with_torch(seqlens: tuple[int, int], dtype: torch.dtype, is_causal: bool) -> None:
+    """torch has no flash kernel for a causal mask between different lengths."""
     q, k, v = (
         torch.randn(2, seqlen, 8, 64, device="cuda", dtype=dtype).transpose(1, 2)
         for seqlen in (seqlens[0], seqlens[1], seqlens[1])

@@ -54,6 +54,12 @@ static __device__ __forceinline__ void async_copy_if(uint32_t shared, const void
                  : "memory");
 }
 
+/* Makes the barrier's phase wait for the thread's copies: it expects one arrival more from now on,
+ * which comes with the last of them. */
+static __device__ __forceinline__ void async_copy_arrive(uint32_t barrier) {
+    asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];\n" ::"r"(barrier) : "memory");
+}
+
 /* Makes a group of the copies since the last call, even if there are none. */
 static __device__ __forceinline__ void async_copy_commit() {
     asm volatile("cp.async.commit_group;\n" ::: "memory");

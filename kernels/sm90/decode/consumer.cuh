@@ -52,12 +52,12 @@ static __device__ __forceinline__ void pass_turn(const row_state<C> &rows) {
 
 template <flash_config_t C>
 static __device__ __forceinline__ void await_k(const row_state<C> &rows) {
-    wait_full(block_state<C>().k_full[rows.k.stage], rows.k.parity);
+    wait_keys<C>(block_state<C>().k_full[rows.k.stage], rows.k.parity);
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void await_v(const row_state<C> &rows) {
-    wait_full(block_state<C>().v_full[rows.v.stage], rows.v.parity);
+    wait_keys<C>(block_state<C>().v_full[rows.v.stage], rows.v.parity);
 }
 
 template <flash_config_t C>

@@ -59,12 +59,12 @@ static __device__ __forceinline__ void start_turns(const consumer_state<C> &cons
 
 template <flash_config_t C>
 static __device__ __forceinline__ void await_k(consumer_state<C> &consumer) {
-    wait_full(block_state<C>().k_full[consumer.k.stage], consumer.k.parity);
+    wait_keys<C>(block_state<C>().k_full[consumer.k.stage], consumer.k.parity);
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void await_v(consumer_state<C> &consumer) {
-    wait_full(block_state<C>().v_full[consumer.v.stage], consumer.v.parity);
+    wait_keys<C>(block_state<C>().v_full[consumer.v.stage], consumer.v.parity);
 }
 
 template <flash_config_t C>

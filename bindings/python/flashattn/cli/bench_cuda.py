@@ -1,4 +1,5 @@
-"""`bench --device cuda`: GPU time of kernels on torch tensors, beside torch's own attention.
+"""`bench --device cuda`: GPU time of kernels on torch tensors, beside torch's own attention and, where
+flash_attn_interface can be imported, FlashAttention-3.
 
 The contenders of a length take turns launch by launch, so that all see the same clock, on a stream
 that a spinning kernel holds until everything is enqueued, so that the cost of the host stays out.
@@ -7,6 +8,7 @@ that a spinning kernel holds until everything is enqueued, so that the cost of t
 from __future__ import annotations
 
 import argparse
+import importlib
 import math
 import statistics
 from typing import Any, Callable
@@ -87,18 +89,32 @@ def kernel_call(
 def _peer_calls(
     q: Any, k: Any, v: Any, dtype: DType, options: dict[str, Any]
 ) -> list[tuple[Contender, Call]]:
-    """torch's kernels that can be asked for this problem by scaled_dot_product_attention."""
+    """The kernels of others that can be asked for this problem."""
+    calls = {"FA3": _fa3_call(q, k, v, options), **_torch_calls(q, k, v, options)}
+    return [
+        (Contender(f"{label} ({dtype.name})", dtype, None, is_peer=True), call)
+        for label, call in calls.items()
+        if call is not None and can_run(call)
+    ]
+
+
+def _fa3_call(q: Any, k: Any, v: Any, options: dict[str, Any]) -> Call | None:
+    """None where FlashAttention-3 is not installed."""
+    try:
+        function = importlib.import_module("flash_attn_interface").flash_attn_func
+    except (ImportError, AttributeError):
+        return None
+    return lambda: function(q, k, v, **options)
+
+
+def _torch_calls(q: Any, k: Any, v: Any, options: dict[str, Any]) -> dict[str, Call]:
+    """What scaled_dot_product_attention has."""
     is_square = q.shape[1] == k.shape[1]
     if options["softcap"] or options["window_size"] != (-1, -1):
-        return []
+        return {}
     if options["causal"] and not is_square:  # torch aligns the mask top-left
-        return []
-    found = []
-    for label, backend in _PEERS.items():
-        call = sdpa_call(q, k, v, backend, options)
-        if can_run(call):
-            found.append((Contender(f"{label} ({dtype.name})", dtype, None, is_peer=True), call))
-    return found
+        return {}
+    return {label: sdpa_call(q, k, v, backend, options) for label, backend in _PEERS.items()}
 
 
 def sdpa_call(q: Any, k: Any, v: Any, backend: str, options: dict[str, Any]) -> Call:
