@@ -62,7 +62,7 @@ flash_status_t flash_select_kernel(const flash_forward_args_t *args, const flash
     FLASH_CALL_SCOPE();
     resolved_t r = {0};
     FLASH_REQUIRE(kernel != NULL, FLASH_ERROR_INVALID_ARGUMENT, "kernel is NULL");
-    FLASH_TRY(resolve(args, NULL, &r));
+    FLASH_TRY(resolve_and_explain(args, NULL, &r));
     *kernel = r.kernel;
     status_copy_text(r.reason, reason, reason_size);
     return FLASH_SUCCESS;
@@ -72,7 +72,7 @@ flash_status_t flash_query_support(const flash_forward_args_t *args, const flash
                                    char *reason, size_t reason_size) {
     FLASH_CALL_SCOPE();
     resolved_t r = {0};
-    const flash_status_t status = resolve(args, kernel, &r);
+    const flash_status_t status = resolve_and_explain(args, kernel, &r);
     status_copy_text(status == FLASH_SUCCESS ? r.reason : status_message(), reason, reason_size);
     return status;
 }

@@ -40,7 +40,8 @@ static void read_variable(void) {
 static flash_status_t use_kernel(const flash_kernel_t *kernel, const char *reason, resolved_t *r) {
     FLASH_TRY(kernel_table_check(kernel));
     r->kernel = kernel;
-    status_copy_text(reason, r->reason, sizeof r->reason);
+    if (r->explained)
+        status_copy_text(reason, r->reason, sizeof r->reason);
     return select_check(r->kernel, &r->problem, &r->device);
 }
 
@@ -52,14 +53,16 @@ static flash_status_t use_config(const flash_config_t *config, const char *reaso
 
 static flash_status_t choose(resolved_t *r) {
     const tuning_results_t *results;
+    char *reason = r->explained ? r->reason : NULL;
     FLASH_TRY(tuning_in_force(&results));
-    FLASH_TRY(select_kernel(&r->problem, &r->device, &r->kernel, r->reason));
-    tuning_follow(results, &r->problem, &r->device, &r->kernel, r->reason);
+    FLASH_TRY(select_kernel(&r->problem, &r->device, &r->kernel, reason));
+    tuning_follow(results, &r->problem, &r->device, &r->kernel, reason);
     return FLASH_SUCCESS;
 }
 
 static flash_status_t resolve_kernel(const flash_kernel_t *kernel, resolved_t *r) {
     FLASH_TRY(trace_is_on(&r->traced));
+    r->explained = r->explained || r->traced;
     FLASH_TRY(environment_read(&variable, read_variable));
     FLASH_TRY(device_describe(r->args.device, &r->device));
     if (kernel != NULL)
@@ -73,4 +76,10 @@ flash_status_t resolve(const flash_forward_args_t *args, const flash_kernel_t *k
                        resolved_t *r) {
     FLASH_TRY(arguments_read(args, &r->args, &r->problem));
     return resolve_kernel(kernel, r);
+}
+
+flash_status_t resolve_and_explain(const flash_forward_args_t *args, const flash_kernel_t *kernel,
+                                   resolved_t *r) {
+    r->explained = true;
+    return resolve(args, kernel, r);
 }

@@ -13,16 +13,18 @@
 FLASH_CONFIG_OPS(ASSERT_OP)
 #undef ASSERT_OP
 
-static const family_t *const families[] = {
+const family_t *const family_list[] = {
 #define LIST_FAMILY(NAME, name) &family_##name,
     FLASH_CONFIG_ARCHS(LIST_FAMILY)
 #undef LIST_FAMILY
 };
 
+const int32_t family_list_count = (int32_t)(sizeof family_list / sizeof family_list[0]);
+
 flash_status_t family_require(int32_t arch, flash_status_t refusal, const family_t **family) {
-    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
-        if (families[i]->facts->arch == arch) {
-            *family = families[i];
+    for (int32_t i = 0; i < family_list_count; i++)
+        if (family_list[i]->facts->arch == arch) {
+            *family = family_list[i];
             return FLASH_SUCCESS;
         }
     return status_fail(refusal, "arch is %" PRId32 ": no such kernel family", arch);

@@ -72,8 +72,8 @@ typedef struct family {
      * family, with a separator before them. NULL: the row has its own kernel. */
     void (*name_parts)(const flash_config_t *config, const problem_t *problem,
                        const device_t *device, char text[FAMILY_PARTS_SIZE]);
-    /* Says whether selection should pass over a row for a problem that it could serve, because
-     * another row, of any family, is better for it. NULL: never. */
+    /* Says whether selection should pass over a row for a problem that it fits, because another
+     * row, of any family, is better for it. NULL: never. */
     bool (*declines)(const flash_config_t *config, const problem_t *problem,
                      const device_t *device);
     family_part_t part;
@@ -86,6 +86,9 @@ typedef struct family {
 #define DECLARE_FAMILY(NAME, name) extern const family_t family_##name;
 FLASH_CONFIG_ARCHS(DECLARE_FAMILY)
 #undef DECLARE_FAMILY
+
+extern const family_t *const family_list[];
+extern const int32_t family_list_count;
 
 /* Finds the family of a FLASH_ARCH_..., or returns `refusal` if there is none. */
 flash_status_t family_require(int32_t arch, flash_status_t refusal, const family_t **family);

@@ -20,6 +20,32 @@ const flash_kernel_t *kernel_table_find(const flash_config_t *config) {
                    compare_key);
 }
 
+/* Compares the fields that come first in the order of the table. */
+static int compare_first_fields(const flash_config_t *config, int32_t arch, int32_t op,
+                                int32_t dtype) {
+    if (config->arch != arch)
+        return config->arch < arch ? -1 : 1;
+    if (config->op != op)
+        return config->op < op ? -1 : 1;
+    return config->dtype == dtype ? 0 : config->dtype < dtype ? -1 : 1;
+}
+
+kernel_range_t kernel_table_forward_rows(const family_t *family, int32_t dtype) {
+    const int32_t arch = family->facts->arch, op = FLASH_OP_FORWARD;
+    int32_t first = 0, end = kernel_table_count;
+    while (first < end) {
+        const int32_t middle = first + (end - first) / 2;
+        if (compare_first_fields(&kernel_table[middle].config, arch, op, dtype) < 0)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    while (end < kernel_table_count &&
+           compare_first_fields(&kernel_table[end].config, arch, op, dtype) == 0)
+        end++;
+    return (kernel_range_t){kernel_table + first, kernel_table + end};
+}
+
 flash_status_t kernel_table_check(const flash_kernel_t *kernel) {
     const uintptr_t offset = (uintptr_t)kernel - (uintptr_t)kernel_table;
     FLASH_REQUIRE(

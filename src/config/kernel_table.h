@@ -21,6 +21,15 @@ extern const int32_t kernel_table_count;
 /* Returns the row of a configuration, or NULL when the table has none. */
 const flash_kernel_t *kernel_table_find(const flash_config_t *config);
 
+/* Rows next to each other in the table: begin ... end - 1. */
+typedef struct kernel_range {
+    const flash_kernel_t *begin;
+    const flash_kernel_t *end;
+} kernel_range_t;
+
+/* Returns the rows of a family for attention with K and V of this type. */
+kernel_range_t kernel_table_forward_rows(const family_t *family, int32_t dtype);
+
 /* Returns INVALID_ARGUMENT unless the pointer is that of a row. */
 flash_status_t kernel_table_check(const flash_kernel_t *kernel);
 

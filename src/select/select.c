@@ -40,48 +40,64 @@ static bool ranks_before(const rank_t *a, const rank_t *b) {
     return false;
 }
 
+/* What rows are looked for. */
 typedef struct scope {
     family_part_t part;     /* FAMILY_NO_PART: rows of all families */
     bool without_declining; /* leave out rows that decline the problem */
 } scope_t;
 
-static bool is_wanted(const flash_kernel_t *kernel, const problem_t *problem,
-                      const device_t *device, scope_t scope) {
-    const family_t *family = kernel->family;
+/* The best row so far; kernel: NULL if there is none. */
+typedef struct best {
+    const flash_kernel_t *kernel;
+    rank_t rank;
+} best_t;
+
+/* Says whether rows of the family may serve the problem, and rank before the best one so far. */
+static bool is_candidate(const family_t *family, const problem_t *problem, const device_t *device,
+                         scope_t scope, const best_t *best) {
     if (scope.part != FAMILY_NO_PART && family->part != scope.part)
         return false;
-    return !scope.without_declining || family->declines == NULL ||
-           !family->declines(&kernel->config, problem, device);
+    if (family_lack(family, device) != NULL || types_mismatch(family->facts, problem) != NULL)
+        return false;
+    return best->kernel == NULL || -(int64_t)family->priority(device) <= best->rank.fields[0];
 }
 
-/* Says whether a row ranks after the best one so far by the first two fields. That saves asking
- * whether it serves the problem, which can take a while. */
-static bool comes_later(const flash_kernel_t *kernel, const flash_kernel_t *best,
-                        const device_t *device) {
-    if (best == NULL)
-        return false;
-    const int32_t priority = kernel->family->priority(device);
-    const int32_t best_priority = best->family->priority(device);
-    return priority != best_priority ? priority < best_priority
-                                     : kernel->config.d_head > best->config.d_head;
+/* Says whether a row of a candidate is of a greater d_head than the best row so far, and of no
+ * family that comes before. Then it need not be asked whether it serves, which can take a while. */
+static bool comes_later(const flash_kernel_t *kernel, const best_t *best) {
+    return best->kernel != NULL && best->kernel->family == kernel->family &&
+           kernel->config.d_head > best->kernel->config.d_head;
+}
+
+static bool declines(const flash_kernel_t *kernel, const problem_t *problem,
+                     const device_t *device) {
+    const family_t *family = kernel->family;
+    return family->declines != NULL && family->declines(&kernel->config, problem, device);
+}
+
+static void look_in_family(const family_t *family, scope_t scope, const problem_t *problem,
+                           const device_t *device, best_t *best) {
+    const kernel_range_t rows = kernel_table_forward_rows(family, problem->dtype);
+    for (const flash_kernel_t *kernel = rows.begin; kernel < rows.end; kernel++) {
+        if (comes_later(kernel, best))
+            break; /* rows are in the order of d_head */
+        if (!select_fits(kernel, problem) ||
+            (scope.without_declining && declines(kernel, problem, device)) ||
+            select_obstacle(kernel, problem, device) != NULL)
+            continue;
+        const rank_t rank = rank_row(kernel, problem, device);
+        if (best->kernel == NULL || ranks_before(&rank, &best->rank))
+            *best = (best_t){kernel, rank};
+    }
 }
 
 static const flash_kernel_t *best_in(scope_t scope, const problem_t *problem,
                                      const device_t *device) {
-    const flash_kernel_t *best = NULL;
-    rank_t best_rank = {{0}};
-    for (int32_t i = 0; i < kernel_table_count; i++) {
-        const flash_kernel_t *kernel = &kernel_table[i];
-        if (comes_later(kernel, best, device) || !is_wanted(kernel, problem, device, scope) ||
-            !select_serves(kernel, problem, device))
-            continue;
-        const rank_t rank = rank_row(kernel, problem, device);
-        if (best == NULL || ranks_before(&rank, &best_rank)) {
-            best = kernel;
-            best_rank = rank;
-        }
-    }
-    return best;
+    best_t best = {.kernel = NULL};
+    for (int32_t i = 0; i < family_list_count; i++)
+        if (is_candidate(family_list[i], problem, device, scope, &best))
+            look_in_family(family_list[i], scope, problem, device, &best);
+    return best.kernel;
 }
 
 /* If all rows that serve the part decline it, one of them is taken all the same. */
@@ -92,7 +108,7 @@ const flash_kernel_t *select_part(const problem_t *problem, const device_t *devi
 }
 
 static void give_reason(const flash_kernel_t *kernel, const problem_t *problem,
-                        const device_t *device, char reason[SELECT_REASON_SIZE]) {
+                        const device_t *device, char *reason) {
     const family_t *family = kernel->family;
     const char *name = family->facts->name;
     const char *remark = family->remark == NULL ? "" : family->remark(problem, device);
@@ -148,10 +164,11 @@ static flash_status_t refuse(const problem_t *problem, const device_t *device) {
 }
 
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,
-                             const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]) {
+                             const flash_kernel_t **kernel, char *reason) {
     *kernel = select_part(problem, device, FAMILY_NO_PART);
     if (*kernel == NULL)
         return refuse(problem, device);
-    give_reason(*kernel, problem, device, reason);
+    if (reason != NULL)
+        give_reason(*kernel, problem, device, reason);
     return FLASH_SUCCESS;
 }

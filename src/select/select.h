@@ -12,9 +12,10 @@
 
 enum { SELECT_REASON_SIZE = 256 };
 
-/* Finds the kernel that is best by estimates, and says why. Returns UNSUPPORTED if none serves. */
+/* Finds the kernel that is best by estimates, and says why. Returns UNSUPPORTED if none serves.
+ * reason: SELECT_REASON_SIZE bytes, or NULL if nobody asks. */
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,
-                             const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]);
+                             const flash_kernel_t **kernel, char *reason);
 
 /* Returns the row that is best by estimates for one part of a batch (FAMILY_DECODE_PART,
  * FAMILY_FORWARD_PART), given as a problem of its own; NULL if none serves it. */

@@ -20,6 +20,10 @@ static bool serves_d_head(const flash_kernel_t *kernel, int32_t d_head) {
     return row_d_head >= d_head;
 }
 
+static bool serves_features(const flash_kernel_t *kernel, int32_t features) {
+    return (features & ~kernel->config.features) == 0;
+}
+
 /* Returns the field by which the kernel does not fit the problem; NULL if it fits. */
 static const char *mismatch(const flash_kernel_t *kernel, const problem_t *problem) {
     if (kernel->config.op != FLASH_OP_FORWARD)
@@ -31,18 +35,25 @@ static const char *mismatch(const flash_kernel_t *kernel, const problem_t *probl
         return of_types;
     if (!serves_d_head(kernel, problem->params.d_head))
         return "d_head";
-    if ((problem->features & ~kernel->config.features) != 0)
-        return "features";
-    return NULL;
+    return serves_features(kernel, problem->features) ? NULL : "features";
+}
+
+bool select_fits(const flash_kernel_t *kernel, const problem_t *problem) {
+    return serves_d_head(kernel, problem->params.d_head) &&
+           serves_features(kernel, problem->features);
+}
+
+const char *select_obstacle(const flash_kernel_t *kernel, const problem_t *problem,
+                            const device_t *device) {
+    const family_t *family = kernel->family;
+    return family->obstacle == NULL ? NULL : family->obstacle(&kernel->config, problem, device);
 }
 
 /* Returns why the device cannot run the kernel at all, or not for this problem; NULL if it can. */
 static const char *obstacle(const flash_kernel_t *kernel, const problem_t *problem,
                             const device_t *device) {
     const char *lack = family_lack(kernel->family, device);
-    if (lack != NULL || kernel->family->obstacle == NULL)
-        return lack;
-    return kernel->family->obstacle(&kernel->config, problem, device);
+    return lack != NULL ? lack : select_obstacle(kernel, problem, device);
 }
 
 bool select_serves(const flash_kernel_t *kernel, const problem_t *problem, const device_t *device) {

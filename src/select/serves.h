@@ -10,6 +10,14 @@
 
 #include <stdbool.h>
 
+/* Says whether d_head and features of a kernel suffice for the problem. */
+bool select_fits(const flash_kernel_t *kernel, const problem_t *problem);
+
+/* Returns why a kernel that fits cannot run this problem on a device, which lacks nothing for the
+ * family; NULL if it can. */
+const char *select_obstacle(const flash_kernel_t *kernel, const problem_t *problem,
+                            const device_t *device);
+
 bool select_serves(const flash_kernel_t *kernel, const problem_t *problem, const device_t *device);
 
 /* Returns UNSUPPORTED, with the condition that fails, if the kernel does not serve the problem. */

@@ -83,6 +83,9 @@ PROBLEMS = {
     ),
 }  # fmt: skip
 PADDED_KEYS = {name: p for name, p in PROBLEMS.items() if p.cu_seqlens_k is None}
+# SM80 rows compute the chunks where TMA cannot store O, those with pages by code that also has
+# windows and softcap: they round elsewhere than those without.
+SAME_FORWARD_CODE = {name: p for name, p in PADDED_KEYS.items() if "TMA" not in name}
 every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
 every_row = pytest.mark.parametrize("config", CONTIGUOUS, ids=str)
 every_paged_row = pytest.mark.parametrize("config", PAGED, ids=str)
@@ -129,7 +132,7 @@ def test_agrees_with_the_oracle(p: AttentionProblem, config: flashattn.Config) -
 
 @every_paged_row
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
-@pytest.mark.parametrize("p", PADDED_KEYS.values(), ids=PADDED_KEYS)
+@pytest.mark.parametrize("p", SAME_FORWARD_CODE.values(), ids=SAME_FORWARD_CODE)
 def test_bits_are_those_without_pages(
     p: AttentionProblem, page_size: int, config: flashattn.Config
 ) -> None:

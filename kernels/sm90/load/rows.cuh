@@ -131,7 +131,7 @@ template <flash_config_t C, bool WHOLE>
 static __device__ __forceinline__ void copy_rows(const paged_tensor_t &tensor, row_tokens<C> rows,
                                                  uint32_t shared) {
     const lane_copy_t lane = lane_copy<C>(tensor, shared);
-#pragma unroll(WHOLE ? lane_rows<C> : 1)
+#pragma unroll(WHOLE ? lane_rows <C> : 1)
     for (int first = 0; first < C.B_c; first += warp_threads) {
 #pragma unroll
         for (int group = 0; group < row_groups; ++group) {
@@ -150,8 +150,7 @@ static __device__ __forceinline__ void copy_rows(const paged_tensor_t &tensor, r
 template <flash_config_t C>
 static __device__ __forceinline__ bool is_whole(const paged_tensor_t &tensor,
                                                 const row_tokens<C> &rows) {
-    int32_t all =
-        tensor.problem->d_head == C.d_head && C.d_head % landing_columns<C> == 0 ? 0 : -1;
+    int32_t all = tensor.problem->d_head == C.d_head && C.d_head % landing_columns<C> == 0 ? 0 : -1;
 #pragma unroll
     for (int i = 0; i < lane_rows<C>; ++i)
         all |= has_row<C>(i) ? rows.of[i] : 0;
@@ -170,9 +169,9 @@ static __device__ __forceinline__ void load_block(const paged_tensor_t &tensor, 
                                                   const stage_to_fill_t &to) {
     constexpr int32_t looked_up = lane_rows<C> * warp_threads;
     const bool is_one_token = tensor.problem->pages.page_size == 1 && tensor.ids != NULL;
-    const row_tokens<C> rows =
-        is_one_token && begin + looked_up <= tensor.len_k ? load_ids<C>(tensor, begin)
-                                                          : find_rows<C>(tensor, begin);
+    const row_tokens<C> rows = is_one_token && begin + looked_up <= tensor.len_k
+                                   ? load_ids<C>(tensor, begin)
+                                   : find_rows<C>(tensor, begin);
     fetch_ids<C>(tensor, next_begin, loader);
     mbarrier_wait(to.empty, to.parity ^ 1);
     if (is_whole<C>(tensor, rows))

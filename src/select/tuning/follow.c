@@ -73,7 +73,7 @@ static const tuning_row_t *fastest(range_t range, const problem_t *problem, cons
 }
 
 void tuning_follow(const tuning_results_t *given, const problem_t *problem, const device_t *device,
-                   const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]) {
+                   const flash_kernel_t **kernel, char *reason) {
     if (device_is_cpu(device) || problem->batch_invariant)
         return;
     const tuning_key_t key = tuning_key(problem, device);
@@ -87,9 +87,10 @@ void tuning_follow(const tuning_results_t *given, const problem_t *problem, cons
     if (row == NULL || !has_family(range, (*kernel)->family))
         return;
     *kernel = row->kernel;
-    snprintf(reason, SELECT_REASON_SIZE,
-             "measured: %" PRId64 " ns, the fastest of %d %s for this size on compute capability "
-             "%d with %d multiprocessors",
-             row->nanoseconds, range.count, built_in ? "built-in results" : "given results",
-             device->compute_capability, device->n_multiprocessors);
+    if (reason != NULL)
+        snprintf(reason, SELECT_REASON_SIZE,
+                 "measured: %" PRId64 " ns, the fastest of %d %s for this size on compute "
+                 "capability %d with %d multiprocessors",
+                 row->nanoseconds, range.count, built_in ? "built-in results" : "given results",
+                 device->compute_capability, device->n_multiprocessors);
 }

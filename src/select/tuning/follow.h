@@ -14,6 +14,6 @@ tuning_key_t tuning_key(const problem_t *problem, const device_t *device);
 /* Replaces the estimated kernel and the reason if measured results say more: those of
  * `given`, which may be NULL, else the built-in ones. */
 void tuning_follow(const tuning_results_t *given, const problem_t *problem, const device_t *device,
-                   const flash_kernel_t **kernel, char reason[SELECT_REASON_SIZE]);
+                   const flash_kernel_t **kernel, char *reason);
 
 #endif

@@ -1,5 +1,5 @@
-"""`bench --device cuda`: GPU time of kernels on torch tensors, beside torch's own attention and, where
-flash_attn_interface can be imported, FlashAttention-3.
+"""`bench --device cuda`: GPU time of kernels on torch tensors, beside torch's own attention and
+FlashAttention-3, whose module is flash_attn_interface, where they are installed.
 
 The contenders of a length take turns launch by launch, so that all see the same clock, on a stream
 that a spinning kernel holds until everything is enqueued, so that the cost of the host stays out.
