@@ -1,5 +1,5 @@
 """What the README and its neighbours tell a user to type exists: commands, options, variables,
-arguments. Its chart shows the committed numbers, in colours that can be read.
+arguments. Charts show the committed numbers, in colours that can be read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bindings/python"))
-CHART = runpy.run_path(str(ROOT / "docs/charts/prefill.py"))
+DRAWING = runpy.run_path(str(ROOT / "docs/charts/draw.py"))
+CHARTS = {chart.name: chart for chart in DRAWING["CHARTS"]}
 README = (ROOT / "README.md").read_text()
 TOP_LEVEL = "\n".join(path.read_text() for path in sorted(ROOT.glob("*.md")))
 LIGHT, DARK = "#ffffff", "#0d1117"  # pages on which a README is shown
@@ -82,16 +83,17 @@ def test_arguments_named_beside_those_of_flash_attn_exist() -> None:
     assert [name for name in names if name not in arguments] == []
 
 
-# ---- The chart ----
+# ---- The charts ----
 
 
-def test_the_chart_is_drawn_from_the_table() -> None:
-    assert CHART["CHART"].read_text() == CHART["draw"](), "run python docs/charts/prefill.py"
+@pytest.mark.parametrize("chart", CHARTS.values(), ids=CHARTS)
+def test_a_chart_is_drawn_from_its_table(chart: object) -> None:
+    assert chart.picture.read_text() == DRAWING["draw"](chart), "run python docs/charts/draw.py"
 
 
 @pytest.mark.parametrize("mask", ["full", "causal"])
 def test_the_numbers_of_the_library_are_those_of_the_documents(mask: str) -> None:
-    numbers = CHART["read_table"]()[mask]["libflashattn"].values()
+    numbers = DRAWING["read_table"](CHARTS["prefill_h200"])[mask][DRAWING["OWN"]].values()
     line = r"[^\n]*\b".join(f"{number:.0f}" for number in numbers)
     assert re.search(rf"\b{line}\b", (ROOT / "docs/performance.md").read_text())
 
@@ -109,6 +111,6 @@ def contrast(first: str, second: str) -> float:
 
 
 @pytest.mark.parametrize("page", [LIGHT, DARK])
-def test_the_chart_can_be_read_on_a_light_and_on_a_dark_page(page: str) -> None:
-    colors = [CHART["TEXT"], *CHART["LINES"].values()]
+def test_the_charts_can_be_read_on_a_light_and_on_a_dark_page(page: str) -> None:
+    colors = [DRAWING["TEXT"], *DRAWING["COLORS"].values()]
     assert [color for color in colors if contrast(color, page) < 3.5] == []
