@@ -53,11 +53,11 @@ def softmax_options(
 ) -> dict[str, Any]:
     """Keywords of the binding. A negative side of a window is unbounded, and a softcap that is not
     positive means none."""
-    left, right = (max(int(side), -1) for side in window_size)
+    left, right = window_size
     return {
         "softmax_scale": softmax_scale,
         "causal": bool(causal),
-        "window_size": (left, right),
+        "window_size": (max(int(left), -1), max(int(right), -1)),
         "softcap": max(softcap, 0.0),
     }
 
