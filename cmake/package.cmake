@@ -1,7 +1,7 @@
 # Packages: `cpack` in the build tree makes a .tar.gz. Where the programs are found that CPack's
 # Debian generator runs (dpkg, dpkg-shlibdeps and file), it also makes the Debian packages
 # libflashattn<ABI> (the library) and libflashattn-dev (header, link name, CMake and pkg-config
-# files).
+# files). tests/consumers/debian_packages.sh tries these in a Debian that has nothing else.
 if(SKBUILD)
     return()
 endif()

@@ -29,6 +29,7 @@ INSTALL='DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommen
 rm -rf "$PACKAGES"
 (cd "$BUILD" && cpack -G DEB -B "$PACKAGES")
 
+# shellcheck disable=SC2016  # the shell in that Debian expands them
 COMMANDS=(
     'apt-get update'
     "$INSTALL $RUNTIME $DEVELOPMENT gcc libc6-dev pkg-config cmake make"
