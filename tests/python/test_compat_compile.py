@@ -3,6 +3,8 @@ and caches are written to in the same places."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Iterator
 from typing import Any, Callable
 
@@ -86,8 +88,17 @@ def _slots(q: Tensor, k: Tensor, v: Tensor, *caches: Tensor) -> Any:
     )
 
 
+def _operator(q: Tensor, k: Tensor, v: Tensor, *caches: Tensor) -> Any:
+    slots, out = (x[:BATCH] for x in caches), torch.empty_like(q)
+    torch.ops.flash_attn_3.fwd(
+        q, *slots, k, v, out=out, seqused_k=int32(5, 3), is_causal=True, softcap=20.0
+    )
+    return out
+
+
 FUNCTIONS = (
     _padded, _packed, _ragged, _used, _e4m3, _merged, _new_tokens, _ragged_new_tokens, _slots,
+    _operator,
 )  # fmt: skip
 
 
@@ -103,10 +114,26 @@ def _assert_equal(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__.strip("_"))
 def test_compiles_in_one_graph(function: Callable) -> None:
+    if function is _operator:
+        if importlib.util.find_spec("flash_attn_3"):
+            pytest.skip("flash-attn is installed")
+        importlib.import_module("flashattn.compat._fa3_ops")  # as import flash_attn_3._C does
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     here, there = _tensors(), _tensors()
     _assert_equal(compiled(*there), function(*here))
     _assert_equal(there, here)
+
+
+class Module(torch.nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return fa3.flash_attn_func(q, k, v, causal=True)
+
+
+def test_exports() -> None:
+    q, k, v, *_ = _tensors()
+    exported = torch.export.export(Module(), (q, k, v))
+    assert torch.ops.flashattn.fwd.default in {node.target for node in exported.graph.nodes}
+    assert torch.equal(exported.module()(q, k, v), Module()(q, k, v))
 
 
 def test_longest_sequence_changes_without_compiling_again() -> None:

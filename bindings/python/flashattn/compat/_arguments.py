@@ -62,6 +62,11 @@ def softmax_options(
     }
 
 
+def has_values(tensor: Tensor) -> bool:
+    """Whether a call may look at the values: on the CPU, unless a compiler only traces the call."""
+    return tensor.is_cpu and type(tensor) is Tensor and not torch.compiler.is_compiling()
+
+
 def contiguous_rows(tensor: Tensor | None) -> Tensor | None:
     """The tensor, or a copy where its innermost axis is not contiguous."""
     return tensor.contiguous() if tensor is not None and tensor.stride(-1) != 1 else tensor

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._arguments import lengths_of
+from ._arguments import has_values, lengths_of
 from ._tokens import Tokens
 
 
@@ -59,7 +59,7 @@ class Cache:
         entry, offset = self._place(tokens.sequence, position)
         has_room = (position >= 0) & (position < self.capacity)
         has_room &= (entry >= 0) & (entry < self.k.shape[0])
-        if position.is_cpu and not torch.compiler.is_compiling():
+        if has_values(position):
             self._check_room(tokens, starts, has_room)
         # Every token must be written somewhere, since the number of those to keep is not known
         # here. So each of the others repeats what the first one to keep does, or, if there is none,

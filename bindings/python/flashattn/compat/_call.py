@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import torch_ops
-from ._arguments import contiguous_rows
+from ._arguments import contiguous_rows, has_values
 
 
 def attend_padded(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
@@ -60,7 +60,7 @@ def attend_ragged(
 
 def _covered_rows(q: Tensor, cu_seqlens_q: Tensor | None) -> int:
     """How many rows of q belong to a sequence, where that can be looked at; else all."""
-    if cu_seqlens_q is None or not cu_seqlens_q.is_cpu or torch.compiler.is_compiling():
+    if cu_seqlens_q is None or not has_values(cu_seqlens_q):
         return q.shape[0]
     return min(q.shape[0], int(cu_seqlens_q[-1]))
 
