@@ -1,7 +1,7 @@
 # Packages: `cpack` in the build tree makes a .tar.gz. Where the programs are found that CPack's
 # Debian generator runs (dpkg, dpkg-shlibdeps and file), it also makes the Debian packages
 # libflashattn<ABI> (the library) and libflashattn-dev (header, link name, CMake and pkg-config
-# files).
+# files). tests/consumers/debian_packages.sh tries these in a Debian that has nothing else.
 if(SKBUILD)
     return()
 endif()
@@ -27,11 +27,19 @@ endif()
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+# Packages of programs that use the library depend on this version or a newer one of the same ABI.
+# CPack knows this for all components only.
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libflashattn${FLASH_ABI_VERSION})
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
-set(CPACK_DEBIAN_RUNTIME_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_RUNTIME_DESCRIPTION
+    "It computes exact attention on CPUs and NVIDIA GPUs. Programs that were built with
+libflashattn-dev need this package to run.")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libflashattn-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION
+    "The C and C++ headers, the static library, and files for CMake and pkg-config.")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
     "libflashattn${FLASH_ABI_VERSION} (= ${PROJECT_VERSION})")
 include(CPack)

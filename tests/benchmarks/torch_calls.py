@@ -1,4 +1,5 @@
-"""Measures what the host takes for a call of flashattn.torch_ops on the CPU, by hand:
+"""Measures what the host takes for a call of flashattn.torch_ops on the CPU, or of flashattn.compat
+on top of it, by hand:
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
         python tests/benchmarks/torch_calls.py
@@ -19,6 +20,7 @@ import torch
 from flashattn import torch_ops
 from flashattn._torch import forward as frames
 from flashattn._torch.frame import ForwardFrame
+from flashattn.compat import fa2
 
 _RUNS, _CALLS = 1500, 30
 
@@ -79,17 +81,30 @@ def problems() -> dict[str, tuple[Callable[[], Any], Callable[[], Any] | None]]:
         lambda: ops.decode(q, pool, pool, pages["seqused_k"], pages["page_table"], causal=True),
         None,
     )
+    calls["compat.fa2.flash_attn_func"] = (of(fa2, "flash_attn_func", q, k, v), None)
+    calls["compat.fa2.flash_attn_with_kvcache"] = (
+        of(
+            fa2,
+            "flash_attn_with_kvcache",
+            q,
+            pool,
+            pool,
+            cache_seqlens=pages["seqused_k"],
+            block_table=pages["page_table"],
+        ),
+        None,
+    )
     return calls
 
 
 def main() -> None:
     torch.set_num_threads(1)
     flashattn.set_num_threads(1)
-    print(f"{'microseconds of a call':<30}{'whole':>8}{'in C':>8}{'Python':>8}{'flashattn':>11}")
+    print(f"{'microseconds of a call':<36}{'whole':>8}{'in C':>8}{'Python':>8}{'flashattn':>11}")
     for name, (call, other) in problems().items():
         whole, inside = best_time(call), time_in_the_library(call)
         ordinary = f"{best_time(other):11.1f}" if other else ""
-        print(f"{name:<30}{whole:8.1f}{inside:8.1f}{whole - inside:8.1f}{ordinary}", flush=True)
+        print(f"{name:<36}{whole:8.1f}{inside:8.1f}{whole - inside:8.1f}{ordinary}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,14 @@
 # shellcheck shell=bash
 # Builds the reference of the APIs: C and C++ by doxygen from the headers, Python by pdoc from the
-# docstrings. Neither needs the library.
+# docstrings. Neither needs the library, nor torch.
 
 build_reference() {
     rm -rf build/docs
     mkdir -p build/docs
     doxygen docs/reference/Doxyfile
-    PYTHONPATH=$BINDINGS "$PYTHON" -m pdoc --template-directory docs/reference/pdoc \
-        --output-directory build/docs/python flashattn '!flashattn.cli'
+    PYTHONPATH=$BINDINGS "$PYTHON" docs/reference/build_python.py build/docs/python
     cp docs/reference/index.html build/docs
-    "$PYTHON" tests/dev/check_links.py build/docs/*.html build/docs/c/*.html \
-        build/docs/python/flashattn.html
+    find build/docs -name '*.html' -exec "$PYTHON" tests/dev/check_links.py {} +
 }
 
 docs() {

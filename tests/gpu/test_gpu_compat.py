@@ -110,6 +110,25 @@ def test_a_decode_step_in_a_graph() -> None:
     assert all(torch.equal(x, y) for x, y in zip(caches, captured))
 
 
+def test_prefill_and_merging_in_a_graph() -> None:
+    q, k, v = torch.randn(3, 2, 64, 4, 64, device="cuda").to(torch.bfloat16)
+
+    def prefill() -> tuple[torch.Tensor, torch.Tensor]:
+        parts = [
+            fa3.flash_attn_func(q, k[:, keys], v[:, keys], return_attn_probs=True)
+            for keys in (slice(40), slice(40, 64))
+        ]
+        o, lse = (torch.stack(x) for x in zip(*parts))
+        return fa3.flash_attn_combine(o, lse.transpose(-1, -2))
+
+    expected = prefill()  # also prepares the kernels
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = prefill()
+    graph.replay()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 def test_new_tokens_without_room_are_dropped() -> None:
     decode = Decode()
     caches = decode.copies()

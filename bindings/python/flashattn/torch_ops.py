@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ._torch import direct
-from ._torch.arguments import NEW_O, Outputs
+from ._torch.arguments import NEW_O, NEW_O_AND_LSE, Outputs
 from ._torch.combine import combine
 from ._torch.forward import forward, lse_shape
 from ._torch.registration import note_written
@@ -153,14 +153,16 @@ def flash_combine(
 def _outputs(
     out: Tensor | None, lse: Tensor | None, return_lse: bool, dtype: torch.dtype | None
 ) -> Outputs:
-    if out is None and lse is None and dtype is None and not return_lse:
-        return NEW_O
+    if out is None and lse is None and dtype is None:
+        return NEW_O_AND_LSE if return_lse else NEW_O
     return out, lse, return_lse, dtype
 
 
 def _results(results: tuple[Tensor, Tensor | None], outputs: Outputs) -> Any:
     if outputs is NEW_O:
         return results[0]
+    if outputs is NEW_O_AND_LSE:
+        return results
     out, lse, _, _ = outputs
     if out is not None or lse is not None:
         note_written(out, lse)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -23,17 +22,3 @@ def refuse(names: Iterable[str], values: Iterable[Any]) -> None:
                     f"{name} has a tangent, and there is no forward derivative: use "
                     f"torch.autograd.forward_ad.unpack_dual({name}).primal"
                 )
-
-
-def may_be_wanted(values: Iterable[Any]) -> bool:
-    """Whether refuse() may refuse one of them, in a fraction of its time."""
-    if torch.is_grad_enabled():
-        for x in values:
-            if isinstance(x, Tensor) and x.requires_grad:
-                return True
-    return are_forward()
-
-
-def are_forward() -> bool:
-    """Whether derivatives are computed forward, so that tensors may have tangents."""
-    return getattr(forward_ad, "_current_level", 0) >= 0

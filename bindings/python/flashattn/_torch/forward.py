@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import _abi
 from . import explain, placement, structs
-from .arguments import NEW_O, Mask, Outputs, Pages, Ragged, Scales, Unsound, Used
+from .arguments import NEW_O, NEW_O_AND_LSE, Mask, Outputs, Pages, Ragged, Scales, Unsound, Used
 from .frame import ForwardFrame
 
 DTYPES = {
@@ -110,10 +110,14 @@ def _forward(
         _check_rows(q, k, v)
     q_dtype = DTYPES[q.dtype]
     is_compact = q_head == d_head and q_seq == n_heads * d_head and q_inner == 1
-    if outputs is NEW_O and is_compact and (cu_q or q_batch == seqlen_q * q_seq):
-        out, lse = _empty_like(q), None  # the fastest way to a contiguous tensor
+    if (
+        (outputs is NEW_O or outputs is NEW_O_AND_LSE)
+        and is_compact
+        and (cu_q or q_batch == seqlen_q * q_seq)
+    ):
+        out = _empty_like(q)  # the fastest way to a contiguous tensor
         of_out = out.data_ptr(), q_batch, q_seq, q_head, q_dtype
-        of_lse = _NO_LSE
+        lse, of_lse = (None, _NO_LSE) if outputs is NEW_O else _new_lse(q, cu_q)
     else:
         out, lse = _outputs(q, outputs, index)
         of_out, of_lse = _of_out(out, cu_q), _of_lse(lse, cu_q)
@@ -208,48 +212,53 @@ def _placed(
 ) -> tuple[_Sizes, int, int, int]:
     """(sizes, cu_seqlens_q, cu_seqlens_k, paging) of a ragged batch, or with K and V in pages."""
     cu_q, cu_k, longest_q, longest_k = ragged or (None, None, None, None)
-    n_heads, d_head = q.shape[-2:]
-    n_heads_kv = k.shape[-2]
-    if v.shape != k.shape or k.shape[-1] != d_head:
+    q_shape, k_shape = q.shape, k.shape
+    n_heads, d_head = q_shape[-2], q_shape[-1]
+    if v.shape != k_shape or k_shape[-1] != d_head:
         raise Unsound
-    batch = _batch(q, k, cu_q, cu_k, pages)
+    batch = _batch(q_shape, k_shape, cu_q, cu_k, pages)
     cu_q_address = cu_k_address = paging = 0
     if cu_q is not None:
-        cu_q_address = placement.cu_seqlens(cu_q, batch, q.shape[0], index, exact=True)
-    seqlen_q = _longest(q, cu_q, longest_q)
+        cu_q_address = placement.cu_seqlens(cu_q, batch, q_shape[0], index, exact=True)
+    seqlen_q = _longest(q_shape, cu_q, longest_q)
     if pages is not None:
         room = placement.pages(frame, k, pages, batch, index)
         seqlen_k = room if longest_k is None else min(longest_k, room)
         paging = frame.paging_address
     else:
-        seqlen_k = _longest(k, cu_k, longest_k)
-        if cu_k is None and k.shape[0] != batch:
+        seqlen_k = _longest(k_shape, cu_k, longest_k)
+        if cu_k is None and k_shape[0] != batch:
             raise Unsound
     if cu_k is not None:
-        cu_k_address = placement.cu_seqlens(cu_k, batch, k.shape[0], index, exact=False)
-    sizes = batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head
+        cu_k_address = placement.cu_seqlens(cu_k, batch, k_shape[0], index, exact=False)
+    sizes = batch, seqlen_q, seqlen_k, n_heads, k_shape[-2], d_head
     return sizes, cu_q_address, cu_k_address, paging
 
 
 def _batch(
-    q: Tensor, k: Tensor, cu_q: Tensor | None, cu_k: Tensor | None, pages: Pages | None
+    q_shape: torch.Size,
+    k_shape: torch.Size,
+    cu_q: Tensor | None,
+    cu_k: Tensor | None,
+    pages: Pages | None,
 ) -> int:
     if cu_q is None:
-        return q.shape[0]
-    batch = k.shape[0] if cu_k is None and pages is None else cu_q.shape[0] - 1
+        return q_shape[0]
+    batch = k_shape[0] if cu_k is None and pages is None else cu_q.shape[0] - 1
     if batch < 0:
         raise Unsound
     return batch
 
 
-def _longest(x: Tensor, cu_seqlens: Tensor | None, longest: int | None) -> int:
+def _longest(shape: torch.Size, cu_seqlens: Tensor | None, longest: int | None) -> int:
     """The length of every sequence, or of the longest one: at most all tokens, which the C API
     cannot see in CUDA memory."""
     if cu_seqlens is not None:
-        return min(longest, x.shape[0])
-    if longest is not None and longest != x.shape[1]:
+        n_tokens = shape[0]
+        return longest if longest < n_tokens else n_tokens
+    if longest is not None and longest != shape[1]:
         raise Unsound
-    return x.shape[1]
+    return shape[1]
 
 
 # ---- The mask ----
@@ -304,6 +313,17 @@ def _outputs(q: Tensor, outputs: Outputs, index: int) -> tuple[Tensor, Tensor | 
     elif return_lse:
         lse = torch.empty(*lse_shape(q), dtype=_float32, device=q.device)
     return out, lse
+
+
+def _new_lse(q: Tensor, ragged: int) -> tuple[Tensor, tuple[int, int, int, int]]:
+    """A new LSE, and what _of_lse() says of it."""
+    if ragged:
+        n_tokens, n_heads, _ = q.shape
+        lse = torch.empty(n_heads, n_tokens, dtype=_float32, device=q.device)
+        return lse, (lse.data_ptr(), 0, n_tokens, 1)
+    batch, seqlen, n_heads, _ = q.shape
+    lse = torch.empty(batch, n_heads, seqlen, dtype=_float32, device=q.device)
+    return lse, (lse.data_ptr(), n_heads * seqlen, seqlen, 1)
 
 
 def check_output(output: Tensor, shape: tuple[int, ...], index: int) -> None:

@@ -58,7 +58,8 @@ class ForwardFrame(Frame):
         self._size_p = ctypes.byref(self._size)
 
     def run_on_cpu(self) -> None:
-        """Computes attention, with arguments that hold this frame's workspace."""
+        """Computes attention, with arguments that hold this frame's workspace. Each call asks how
+        much it needs, since one that is too small is not refused: fewer threads work then."""
         status = self._ask(self.args, None, self._size_p)
         if status:
             check(status)

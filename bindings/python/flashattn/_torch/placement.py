@@ -21,6 +21,7 @@ _INT32_MAX = 2**31 - 1
 # given.
 _nothing = ctypes.c_int32()
 _EMPTY = ctypes.addressof(_nothing)
+_int32_of = ctypes.c_int32.from_address
 
 
 def lengths(array: Tensor | None, count: int, index: int) -> int:
@@ -30,7 +31,7 @@ def lengths(array: Tensor | None, count: int, index: int) -> int:
     if (
         array.dtype is not torch.int32
         or array.shape != (count,)
-        or (count > 1 and array.stride(0) != 1)
+        or not array.is_contiguous()
         or array.get_device() != index
     ):
         raise Unsound
@@ -141,4 +142,4 @@ def _used_strides(array: Tensor) -> tuple[int, ...]:
 
 
 def _int32_at(address: int, i: int) -> int:
-    return ctypes.c_int32.from_address(address + 4 * i).value
+    return _int32_of(address + 4 * i).value

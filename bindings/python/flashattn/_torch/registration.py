@@ -208,12 +208,10 @@ def _underived(name: str, operator: str, kernel: Callable) -> Callable:
     redispatch = operator_of(operator).redispatch
 
     def refuse(keys: torch._C.DispatchKeySet, *arguments: Any, **outputs: Any) -> Any:
-        given = (*arguments, *outputs.values()) if outputs else arguments
-        if derivatives.may_be_wanted(given):
-            derivatives.refuse(names, arguments)
-            derivatives.refuse(outputs.keys(), outputs.values())
         if direct.is_possible(arguments[0], arguments[1], arguments[third]):
-            return kernel(*arguments, **outputs)
+            return kernel(*arguments, **outputs)  # which refuses gradients too
+        derivatives.refuse(names, arguments)
+        derivatives.refuse(outputs.keys(), outputs.values())
         return redispatch(keys & torch._C._after_autograd_keyset, *arguments, **outputs)
 
     return refuse

@@ -53,13 +53,18 @@ def softmax_options(
 ) -> dict[str, Any]:
     """Keywords of the binding. A negative side of a window is unbounded, and a softcap that is not
     positive means none."""
-    left, right = (max(int(side), -1) for side in window_size)
+    left, right = window_size
     return {
         "softmax_scale": softmax_scale,
         "causal": bool(causal),
-        "window_size": (left, right),
+        "window_size": (max(int(left), -1), max(int(right), -1)),
         "softcap": max(softcap, 0.0),
     }
+
+
+def has_values(tensor: Tensor) -> bool:
+    """Whether a call may look at the values: on the CPU, unless a compiler only traces the call."""
+    return tensor.is_cpu and type(tensor) is Tensor and not torch.compiler.is_compiling()
 
 
 def contiguous_rows(tensor: Tensor | None) -> Tensor | None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._arguments import lengths_of
+from ._arguments import has_values, lengths_of
 from ._tokens import Tokens
 
 
@@ -50,8 +50,8 @@ class Cache:
         """Writes tokens k, v [n_tokens, n_heads_kv, d_head] behind the first starts[b] tokens of
         each sequence b.
 
-        On the CPU a token without room raises ValueError before anything is written. On a CUDA
-        device, whose memory is not looked at, it is dropped.
+        In eager code on the CPU a token without room raises ValueError before anything is written.
+        On a CUDA device and in compiled graphs, which do not look at lengths, it is dropped.
         """
         if not k.shape[0] or not self.batch:
             return
@@ -59,7 +59,7 @@ class Cache:
         entry, offset = self._place(tokens.sequence, position)
         has_room = (position >= 0) & (position < self.capacity)
         has_room &= (entry >= 0) & (entry < self.k.shape[0])
-        if position.device.type == "cpu":
+        if has_values(position):
             self._check_room(tokens, starts, has_room)
         # Every token must be written somewhere, since the number of those to keep is not known
         # here. So each of the others repeats what the first one to keep does, or, if there is none,

@@ -1,5 +1,5 @@
-"""Calls of the binding with what flash-attn allows and the binding does not: an innermost axis that
-is not contiguous, and rows behind a ragged batch."""
+"""Calls of flashattn.torch_ops with what flash-attn allows and the operators do not: an innermost
+axis that is not contiguous, and rows behind a ragged batch."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import flashattn
+from .. import torch_ops
+from ._arguments import contiguous_rows, has_values
 
-from ._arguments import contiguous_rows
 
-
-def attend_padded(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    """(O, LSE) of padded q, k and v; options: keywords of flashattn.flash_attn_func."""
+def attend_padded(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    """O of padded q, k and v, with return_lse=True (O, LSE); options: keywords of
+    torch_ops.flash_attn_func."""
     q, k, v = map(contiguous_rows, (q, k, v))
-    return flashattn.flash_attn_func(q, k, v, return_lse=True, **options)
+    return torch_ops.flash_attn_func(q, k, v, **options)
 
 
 def attend_ragged(
@@ -28,12 +28,15 @@ def attend_ragged(
     cu_seqlens_k: Tensor | None = None,
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
+    return_lse: bool = False,
     **options: Any,
-) -> tuple[Tensor, Tensor]:
-    """(O, LSE) of a ragged batch; options: keywords of flashattn.flash_attn_varlen_func.
+) -> Any:
+    """O of a ragged batch, with return_lse=True (O, LSE); options: keywords of
+    torch_ops.flash_attn_varlen_func.
 
     A longest length that is None counts as the number of tokens. q may have more tokens than
-    cu_seqlens_q covers; on the CPU their O is 0 and their LSE -infinity.
+    cu_seqlens_q covers; on the CPU their O is 0 and their LSE -infinity, and compiled graphs refuse
+    them, since the number of rows to compute is not known there.
     """
     q, k, v = map(contiguous_rows, (q, k, v))
     cu_seqlens_q, cu_seqlens_k = map(contiguous_rows, (cu_seqlens_q, cu_seqlens_k))
@@ -44,17 +47,22 @@ def attend_ragged(
         cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=_longest(q, cu_seqlens_q, max_seqlen_q),
         max_seqlen_k=max_seqlen_k,
-        return_lse=True,
     )
-    used = q.shape[0]
-    if cu_seqlens_q is not None and cu_seqlens_q.device.type == "cpu":
-        used = min(used, int(cu_seqlens_q[-1]))
-    if cu_seqlens_q is None or used == q.shape[0]:
-        return flashattn.flash_attn_varlen_func(q, k, v, **options)
+    n_rows = _covered_rows(q, cu_seqlens_q)
+    if n_rows == q.shape[0]:
+        return torch_ops.flash_attn_varlen_func(q, k, v, return_lse=return_lse, **options)
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     lse = torch.full((q.shape[1], q.shape[0]), -torch.inf)
-    flashattn.flash_attn_varlen_func(q[:used], k, v, out=out[:used], lse=lse[:, :used], **options)
-    return out, lse
+    options.update(out=out[:n_rows], lse=lse[:, :n_rows])
+    torch_ops.flash_attn_varlen_func(q[:n_rows], k, v, **options)
+    return (out, lse) if return_lse else out
+
+
+def _covered_rows(q: Tensor, cu_seqlens_q: Tensor | None) -> int:
+    """How many rows of q belong to a sequence, where that can be looked at; else all."""
+    if cu_seqlens_q is None or not has_values(cu_seqlens_q):
+        return q.shape[0]
+    return min(q.shape[0], int(cu_seqlens_q[-1]))
 
 
 def _longest(tensor: Tensor, cu_seqlens: Tensor | None, longest: int | None) -> int | None:

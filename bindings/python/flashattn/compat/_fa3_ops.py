@@ -125,7 +125,7 @@ def _refuse_with_cache(**arguments: Tensor | None) -> None:
 
 _LIBRARY = torch.library.Library("flash_attn_3", "DEF")
 _LIBRARY.define(_SCHEMA)
-for _key in ("CPU", "CUDA"):
-    _LIBRARY.impl("fwd", _fwd, _key)
+# So compilers see the operators of flashattn.torch_ops in its place.
+_LIBRARY.impl("fwd", _fwd, "CompositeImplicitAutograd")
 
 __all__: list[str] = []

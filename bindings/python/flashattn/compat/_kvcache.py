@@ -108,15 +108,16 @@ def attend_cache(
     leftpad: Tensor | None,
     rotary_seqlens: Tensor | None = None,
     **options: Any,
-) -> tuple[Tensor, Tensor]:
-    """(O, LSE) of queries over the cache, after new tokens have been written to it.
+) -> Any:
+    """O of queries over the cache, after new tokens have been written to it; with return_lse=True
+    (O, LSE).
 
     lengths         [batch] int32: tokens of each sequence before the new ones; None: all of the
                     cache
     leftpad         [batch] int32: tokens at the beginning of the cache that do not count, though
                     they count in lengths
     rotary_seqlens  [batch] int32: the position of the first new token and query; None: lengths
-    options         keywords of the binding
+    options         keywords of torch_ops.flash_attn_func
     """
     if new is not None:
         if lengths is None:
@@ -138,7 +139,7 @@ def _attend(
     lengths: Tensor | None,
     leftpad: Tensor | None,
     options: dict[str, Any],
-) -> tuple[Tensor, Tensor]:
+) -> Any:
     k, v, where = cache.options(leftpad)
     if lengths is None and where:
         shape = (queries.batch,)

@@ -10,7 +10,7 @@ alibi_slopes, and tensors that require a gradient raise NotImplementedError.
 
 from __future__ import annotations
 
-from typing import Union
+from typing import Any, Union
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ def flash_attn_func(
     _refuse(dropout_p, alibi_slopes, q=q, k=k, v=v)
     options = softmax_options(softmax_scale, causal, window_size, softcap)
     refuse_other_v(k, v)
-    return _result(attend_padded(q, k, v, **options), return_attn_probs)
+    return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
 
 
 def flash_attn_kvpacked_func(
@@ -72,7 +72,7 @@ def flash_attn_kvpacked_func(
     _refuse(dropout_p, alibi_slopes, q=q, kv=kv)
     k, v = _unpacked("kv", kv, 2, 5)
     options = softmax_options(softmax_scale, causal, window_size, softcap)
-    return _result(attend_padded(q, k, v, **options), return_attn_probs)
+    return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
 
 
 def flash_attn_qkvpacked_func(
@@ -90,7 +90,7 @@ def flash_attn_qkvpacked_func(
     _refuse(dropout_p, alibi_slopes, qkv=qkv)
     q, k, v = _unpacked("qkv", qkv, 3, 5)
     options = softmax_options(softmax_scale, causal, window_size, softcap)
-    return _result(attend_padded(q, k, v, **options), return_attn_probs)
+    return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
 
 
 def flash_attn_varlen_func(
@@ -139,9 +139,10 @@ def flash_attn_varlen_func(
         cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
+        return_lse=return_attn_probs,
         **options,
     )
-    return _result(found, return_attn_probs)
+    return _result(found)
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -171,9 +172,10 @@ def flash_attn_varlen_kvpacked_func(
         cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
+        return_lse=return_attn_probs,
         **softmax_options(softmax_scale, causal, window_size, softcap),
     )
-    return _result(found, return_attn_probs)
+    return _result(found)
 
 
 def flash_attn_varlen_qkvpacked_func(
@@ -200,9 +202,10 @@ def flash_attn_varlen_qkvpacked_func(
         cu_seqlens_k=cu_seqlens,
         max_seqlen_q=max_seqlen,
         max_seqlen_k=max_seqlen,
+        return_lse=return_attn_probs,
         **softmax_options(softmax_scale, causal, window_size, softcap),
     )
-    return _result(found, return_attn_probs)
+    return _result(found)
 
 
 def flash_attn_with_kvcache(
@@ -251,16 +254,17 @@ def flash_attn_with_kvcache(
     table = page_table_of("block_table", block_table)
     cache = Cache(k_cache, v_cache, table, cache_batch_idx, queries.batch)
     new = new_tokens(k, v, cache)
-    out, lse = attend_cache(
+    found = attend_cache(
         queries,
         cache,
         new=new,
         rotary=rotary_of(rotary_cos, rotary_sin, rotary_interleaved, new, cache),
         lengths=lengths_of_cache(cache_seqlens, cache),
         leftpad=lengths_of("cache_leftpad", cache_leftpad, queries.batch),
+        return_lse=return_softmax_lse,
         **softmax_options(softmax_scale, causal, window_size, softcap),
     )
-    return (out, _with_positive_infinity(lse)) if return_softmax_lse else out
+    return _result(found)[:2] if return_softmax_lse else found
 
 
 def _refuse(dropout_p: float, alibi_slopes: Tensor | None, **tensors: Tensor) -> None:
@@ -280,16 +284,13 @@ def _unpacked(name: str, packed: Tensor, n_parts: int, n_axes: int) -> tuple[Ten
     return packed.unbind(dim=-3)
 
 
-def _result(found: tuple[Tensor, Tensor], return_attn_probs: bool) -> Result:
+def _result(found: Any) -> Any:
+    """O as it is; (O, LSE) with an empty S_dmask. FlashAttention-2's LSE of rows that see no key is
+    +infinity."""
+    if isinstance(found, Tensor):
+        return found
     out, lse = found
-    if not return_attn_probs:
-        return out
-    return out, _with_positive_infinity(lse), out.new_empty(0)
-
-
-def _with_positive_infinity(lse: Tensor) -> Tensor:
-    """FlashAttention-2's LSE of rows that see no key is +infinity."""
-    return lse.masked_fill_(lse == -torch.inf, torch.inf)
+    return out, lse.masked_fill_(lse == -torch.inf, torch.inf), out.new_empty(0)
 
 
 __all__ = [

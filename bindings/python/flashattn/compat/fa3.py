@@ -13,8 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-import flashattn
-
+from .. import torch_ops
 from ._arguments import (
     contiguous_rows,
     lengths_of,
@@ -63,8 +62,7 @@ def flash_attn_func(
     refuse_other_v(k, v)
     q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
     options = softmax_options(softmax_scale, causal, window_size, softcap)
-    found = attend_padded(q, k, v, **options, **scales)
-    return found if return_attn_probs else found[0]
+    return attend_padded(q, k, v, return_lse=return_attn_probs, **options, **scales)
 
 
 def flash_attn_qkvpacked_func(
@@ -143,7 +141,7 @@ def flash_attn_varlen_func(
     refuse_gradients(q=q, k=k, v=v)
     refuse_other_v(k, v)
     q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
-    found = attend_ragged(
+    return attend_ragged(
         q,
         k,
         v,
@@ -153,10 +151,10 @@ def flash_attn_varlen_func(
         max_seqlen_k=max_seqlen_k,
         seqused_q=contiguous_rows(seqused_q),
         seqused_k=contiguous_rows(seqused_k),
+        return_lse=return_attn_probs,
         **softmax_options(softmax_scale, causal, window_size, softcap),
         **scales,
     )
-    return found if return_attn_probs else found[0]
 
 
 def flash_attn_with_kvcache(
@@ -223,7 +221,7 @@ def flash_attn_with_kvcache(
     table = page_table_of("page_table", page_table)
     cache = Cache(k_cache, v_cache, table, cache_batch_idx, queries.batch)
     new = new_tokens(k, v, cache, cu_seqlens_k_new)
-    out, lse = attend_cache(
+    found = attend_cache(
         queries,
         cache,
         new=new,
@@ -231,10 +229,14 @@ def flash_attn_with_kvcache(
         lengths=lengths_of_cache(cache_seqlens, cache),
         leftpad=lengths_of("cache_leftpad", cache_leftpad, queries.batch),
         rotary_seqlens=lengths_of("rotary_seqlens", rotary_seqlens, queries.batch),
+        return_lse=return_softmax_lse,
         **softmax_options(softmax_scale, causal, window_size, softcap),
         **scales,
     )
-    return (out, lse, lse.new_empty(0), lse.new_empty(0)) if return_softmax_lse else out
+    if not return_softmax_lse:
+        return found
+    out, lse = found
+    return out, lse, lse.new_empty(0), lse.new_empty(0)
 
 
 def flash_attn_combine(
@@ -256,8 +258,8 @@ def flash_attn_combine(
     out_partial = contiguous_rows(out_partial)
     if out is None:
         out = out_partial.new_empty(out_partial.shape[1:], dtype=out_dtype)
-    lse_by_head = lse_partial.transpose(-1, -2).contiguous()
-    out, lse = flashattn.flash_combine(out_partial, lse_by_head, out=out, return_lse=True)
+    lse_by_head = lse_partial.transpose(-1, -2)
+    out, lse = torch_ops.flash_combine(out_partial, lse_by_head, out=out, return_lse=True)
     return out, lse.transpose(-1, -2)
 
 

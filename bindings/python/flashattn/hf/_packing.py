@@ -60,13 +60,13 @@ class Packing:
 def attend_packed(
     q: Tensor, k: Tensor, v: Tensor, of_q: Packing, of_k: Packing, **options: Any
 ) -> Tensor:
-    """O of q's shape; options: keywords of flashattn.flash_attn_varlen_func.
+    """O of q's shape; options: keywords of torch_ops.flash_attn_varlen_func.
 
     q      [batch, seqlen_q, n_heads, d_head], which of_q cuts into sequences
     k, v   [batch_k, seqlen_k, n_heads_kv, d_head], which of_k cuts into as many
     """
     flat = (x.flatten(0, 1) for x in (q, k, v))
-    out, _ = attend_ragged(
+    out = attend_ragged(
         *flat,
         cu_seqlens_q=of_q.cu_seqlens,
         cu_seqlens_k=of_k.cu_seqlens,

@@ -142,7 +142,7 @@ def _attend_gathered(
     """One call over copies of the tokens, one sequence after the other."""
     keys = padding.ragged(padding.n_keys, True)
     queries = padding.ragged(q.shape[1], are_queries_keys)
-    found, _ = attend_ragged(
+    out[queries.indices] = attend_ragged(
         q[queries.indices],
         k[keys.indices],
         v[keys.indices],
@@ -152,5 +152,4 @@ def _attend_gathered(
         max_seqlen_k=max(padding.lengths),
         **options,
     )
-    out[queries.indices] = found
     return out
