@@ -1,5 +1,5 @@
 /*
- * The host's part of the SM90 schedule: how many blocks a launch has, how many heads make a
+ * The host decides of the SM90 schedule how many blocks a launch has, how many heads make a
  * section, and which heads go whole to teams of blocks. Sections and teams are so small that K and
  * V of their heads fit L2. An L2 has two halves, each of which serves half of the multiprocessors
  * and reads what the other holds over a link between them; what a single team reads crosses the

@@ -1,6 +1,6 @@
 /*
- * The SM80_DECODE family, as the host knows it: attention of few rows (queries x query heads of a
- * group) over many keys, which takes as long as reading K and V.
+ * This file describes the SM80_DECODE family to the host: attention of few rows (queries x query
+ * heads of a group) over many keys, which takes as long as reading K and V.
  */
 #include "core/status.h"
 #include "cuda/family.h"

@@ -1,6 +1,6 @@
 /*
- * Q of a block's rows, which are packed: a row is a query and a query head of the group. Each
- * consumer copies its own 64 rows to shared memory, swizzled as TMA would write them.
+ * Each consumer copies its own 64 rows of Q to shared memory, swizzled as TMA would write them.
+ * Rows are packed: a row is a query and a query head of the group.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_QUERIES_CUH
 #define FLASH_KERNELS_SM90_DECODE_QUERIES_CUH

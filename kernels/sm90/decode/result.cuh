@@ -1,8 +1,8 @@
 /*
- * The end of a piece: O and LSE, or a partial result for the kernel that merges pieces. Each warp
- * lays half of the columns of its sixteen rows over its rows of Q, in fp32, stores them row by row,
- * and then the other half. Straight from registers it would be many instructions, which come from
- * memory as they are used once.
+ * At the end of a piece its O and LSE are stored, or a partial result for the kernel that merges
+ * pieces. Each warp lays half of the columns of its sixteen rows over its rows of Q, in fp32,
+ * stores them row by row, and then the other half. Stores from registers would be many more
+ * instructions, each of which is used once and comes from memory.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_RESULT_CUH
 #define FLASH_KERNELS_SM90_DECODE_RESULT_CUH

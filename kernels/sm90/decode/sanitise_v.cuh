@@ -1,7 +1,7 @@
 /*
- * Infinities and NaNs of V in a block that some row does not see whole. P is 0 there, but 0 * NaN
- * is NaN, and wgmma cannot tell: such elements are added to the rows that see them, whatever their
- * weight, and replaced by zeros before they are multiplied. The consumers do it together.
+ * V is sanitised in blocks that some row does not see whole. P is 0 for hidden keys, but 0 * NaN is
+ * NaN, and wgmma cannot tell. So infinities and NaNs are added to the rows that see them, whatever
+ * their weight, and replaced by zeros before they are multiplied. The consumers do it together.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_SANITISE_V_CUH
 #define FLASH_KERNELS_SM90_DECODE_SANITISE_V_CUH

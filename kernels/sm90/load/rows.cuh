@@ -1,7 +1,7 @@
 /*
- * Blocks of keys in pages, row by row: each lane finds where every 32nd row of a block lies. The
- * warp then copies four rows at a time, a lane a chunk of each panel, to where TMA would write it.
- * A row without a key becomes zeros, and no memory is read for it.
+ * Blocks of keys in pages are copied row by row. Each lane finds where every 32nd row of a block
+ * lies. Then the warp copies four rows at a time, each lane a chunk of each panel, to where TMA
+ * would write it. A row without a key becomes zeros, and no memory is read for it.
  *
  * The rows of a block arrive while those of the next are copied. Its waiters hear of them after
  * that, or when the next stage is not free yet.
