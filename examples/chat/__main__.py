@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from demo_support import cure  # noqa: E402
 
-# numpy has one thread: more of its would spin between its products, on processors that the
-# library's threads are to use.
+# numpy has one thread: more would spin between its products, on processors that the library's
+# threads are to use.
 for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
