@@ -1,5 +1,5 @@
-"""python examples/chat: an answer of a small language model, its attention computed by libflashattn
-and compared with numpy's. Here: what must be set before it runs, and installed.
+"""`python examples/chat` answers by a small language model, whose attention libflashattn computes
+and numpy checks. This file sets what must be set before it runs, and says what must be installed.
 """
 
 import os
