@@ -22,7 +22,7 @@ typedef struct page_stream {
     int32_t slot;
     int32_t step_lanes;  /* lanes per step: 1 or B_c */
     int32_t lane;        /* first lane of the next step to load */
-    int32_t ahead;       /* keys from the lookup's first one to the lane's */
+    int32_t lane_keys;   /* keys from the lookup's first one to the lane's */
     int32_t lookup_keys; /* keys from lookup to lookup */
     int32_t key;         /* first key of the lookup whose ids were loaded last */
     int32_t in_page;     /* position of the lane's key of that lookup */
@@ -36,7 +36,7 @@ typedef struct page_stream {
 template <flash_config_t C>
 static __device__ __forceinline__ void fetch_ids(page_stream_t &pages,
                                                  const sm80_decode_params_t &params, int32_t left) {
-    const int32_t key = pages.key + max(min(pages.ahead, left), 0);
+    const int32_t key = pages.key + max(min(pages.lane_keys, left), 0);
     pages.k_id = pages.v_id = pages.slot;
     pages.in_page = key;
     if (pages.k_ids == NULL || left < 0)
@@ -92,7 +92,7 @@ start_pages(page_stream_t &pages, const sm80_decode_params_t &params, int32_t ba
     pages.k_ids = p.pages.table ? p.pages.table + first_id : NULL;
     pages.v_ids = p.pages.table ? p.pages.v_table + first_id : NULL;
     pages.step_lanes = whole_steps ? 1 : C.B_c;
-    pages.ahead = whole_steps ? lane * step_keys : lane / C.B_c * step_keys + lane % C.B_c;
+    pages.lane_keys = whole_steps ? lane * step_keys : lane / C.B_c * step_keys + lane % C.B_c;
     pages.lookup_keys =
         step_keys * (whole_steps ? DECODE_WARP_THREADS : DECODE_WARP_THREADS / C.B_c);
     pages.key = first;
