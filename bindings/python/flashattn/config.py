@@ -65,7 +65,7 @@ class _ShortForm:
 
     @classmethod
     def parse(cls, text: str) -> Config:
-        """Reads a short form, as in "AVX512 (BF16, any, 64, 128): causal+softcap"."""
+        """Reads a short form, as in "AVX512 (BF16, any, 96, 128): causal+softcap"."""
         config = _abi.flash_config_t()
         check(library().flash_config_parse(text.encode(), config))
         return from_c(config)
