@@ -29,7 +29,7 @@ static void *allocate(uint64_t size) {
     return memory;
 }
 
-/* A contiguous [BATCH, SEQLEN, n_heads, D_HEAD] tensor of random numbers within +-1. */
+/* Makes a contiguous [BATCH, SEQLEN, n_heads, D_HEAD] tensor of random numbers within +-1. */
 static flash_tensor_t random_tensor(int64_t n_heads) {
     const int64_t count = (int64_t)BATCH * SEQLEN * n_heads * D_HEAD;
     float *data = allocate((uint64_t)count * sizeof *data);

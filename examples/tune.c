@@ -34,7 +34,8 @@ static flash_tensor_t tensor(void) { /* [batch, seqlen, heads, d_head], contiguo
     return flash_tensor_bshd(data, SEQLEN, HEADS, D_HEAD);
 }
 
-/* The rows of the table that serve the problem here; the workspace grows to what they need. */
+/* Finds the rows of the table that serve the problem here; the workspace grows to what they need.
+ */
 static int32_t find_kernels(flash_forward_args_t *args, const flash_kernel_t **kernels) {
     int32_t count = 0;
     for (int32_t i = 0; i < flash_kernel_count(); i++) {

@@ -51,7 +51,7 @@ class Kernel {
     explicit Kernel(const flash_kernel_t *kernel) : kernel_(kernel) {
     }
 
-    /** The kernel of a short form, as in "AVX512 (BF16, any, 64, 128): causal". Throws Error. */
+    /** The kernel of a short form, as in "AVX512 (BF16, any, 96, 128): causal". Throws Error. */
     static Kernel of(const std::string &short_form) {
         flash_config_t config = FLASH_CONFIG_INIT;
         check(flash_config_parse(short_form.c_str(), &config));

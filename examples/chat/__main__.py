@@ -1,5 +1,5 @@
-"""python examples/chat: an answer of a small language model, its attention computed by libflashattn
-and compared with numpy's. Here: what must be set before it runs, and installed.
+"""`python examples/chat` answers by a small language model, whose attention libflashattn computes
+and numpy checks. This file sets what must be set before it runs, and says what must be installed.
 """
 
 import os
@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from demo_support import cure  # noqa: E402
 
-# numpy has one thread: more of its would spin between its products, on processors that the
-# library's threads are to use.
+# numpy has one thread: more would spin between its products, on processors that the library's
+# threads are to use.
 for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 

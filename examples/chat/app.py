@@ -29,12 +29,14 @@ LENGTHS = [512, 1024, 2048, 4096]
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="chat",
-        description="Ask a small language model whose attention is libflashattn's; compare it "
-        "with other attentions.",
+        description="Asks a small language model, whose attention libflashattn computes, and "
+        "compares it with other attentions.",
     )
-    parser.add_argument("prompt", nargs="*", default=[PROMPT], help=f"default: {PROMPT}")
     parser.add_argument(
-        "--tokens", type=int, default=128, help="of the answer, at most (default %(default)s)"
+        "prompt", nargs="*", default=[PROMPT], help=f"the question; default: {PROMPT}"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=128, help="tokens of the answer, at most (%(default)s)"
     )
     parser.add_argument(
         "--lengths",
@@ -42,7 +44,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         nargs="+",
         default=LENGTHS,
         metavar="TOKENS",
-        help=f"for which attention alone is timed (default {' '.join(map(str, LENGTHS))})",
+        help="lengths of prompts for which attention alone is timed "
+        f"({' '.join(map(str, LENGTHS))})",
     )
     parser.add_argument("--model", type=Path, help="a GGUF file (default: the package's)")
     parsed = parser.parse_args(arguments)

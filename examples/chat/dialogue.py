@@ -17,7 +17,7 @@ CONTROL = 3  # the type of a token that stands for no text
 
 
 def make_tokenizer(values: dict[str, Any]) -> Tokenizer:
-    """From the values of a GGUF file."""
+    """Makes the tokenizer from the values of a GGUF file."""
     kind = values["tokenizer.ggml.model"], values["tokenizer.ggml.pre"]
     if kind != ("gpt2", "smollm"):
         raise ValueError(f"its tokenizer is {kind}, not ('gpt2', 'smollm')")

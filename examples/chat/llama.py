@@ -54,7 +54,7 @@ class Llama:
     def hidden_states(
         self, token_ids: Sequence[int], first: int, attention: Attention
     ) -> np.ndarray:
-        """Of new tokens, the first of which has the position `first`: the last layer's output."""
+        """The last layer's output for new tokens, the first of which has the position `first`."""
         hidden = self.embedding[np.asarray(token_ids)]
         rotation = self._rotation(first, len(token_ids))
         for i, layer in enumerate(self.layers):

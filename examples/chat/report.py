@@ -88,7 +88,7 @@ def time_width(names: Sequence[str]) -> int:
 
 
 def print_times(length: int, prompt: Sequence[float], token: Sequence[float]) -> None:
-    """Seconds of every implementation; the library's first."""
+    """Prints the seconds of every implementation; the library's come first."""
     print(f"{length:<8}{time_columns(prompt)}  {time_columns(token)}")
 
 

@@ -85,7 +85,7 @@ def time_prompt(implementation: Implementation, sizes: Sizes, length: int) -> fl
 
 
 def time_token(implementation: Implementation, sizes: Sizes, length: int) -> float:
-    """The same of one new token, the last of `length`."""
+    """The best time of attention of one new token, the last of `length`, in seconds."""
     return best_seconds(implementation, sizes, 1, length)
 
 

@@ -1,6 +1,6 @@
 /*
- * The lengths of sequences and the pages that they have, on the host: which page is whose, and
- * which are free. Where K and V lie is nothing of its business.
+ * The host keeps the lengths of sequences here, and knows which page is whose and which are free.
+ * Where K and V lie is no business of this file.
  */
 #ifndef CACHE_H
 #define CACHE_H
@@ -21,14 +21,14 @@ typedef struct cache {
     int64_t n_free;
 } cache_t;
 
-/* Sequences without a key, and room for `longest` keys of each. */
+/* Makes a cache of sequences without a key, with room for `longest` keys of each. */
 cache_t cache_make(int64_t batch, int64_t longest);
 void cache_free(cache_t *cache);
 
-/* Each sequence gets so many keys more, and pages for them in whatever place is free. */
+/* Gives each sequence so many keys more, and pages for them wherever one is free. */
 void cache_grow(cache_t *cache, int64_t keys);
 
-/* Bytes of table and lengths. */
+/* Return the bytes of the table and of the lengths. */
 size_t cache_table_bytes(const cache_t *cache);
 size_t cache_lengths_bytes(const cache_t *cache);
 

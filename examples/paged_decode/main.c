@@ -59,8 +59,8 @@ static flash_paging_t paging_of(const engine_t *engine) {
     return paging;
 }
 
-/* One query of each sequence. Sizes are those of the longest context: lengths are looked at by the
- * device alone, so that the same arguments serve every step. */
+/* Describes one query of each sequence. Sizes are those of the longest context: lengths are looked
+ * at by the device alone, so that the same arguments serve every step. */
 static flash_forward_args_t arguments(const engine_t *engine, const layer_t *layer,
                                       const flash_paging_t *paging) {
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
@@ -110,7 +110,8 @@ static void step_without_attention(const void *engine) {
 
 /* ---- Many steps ---- */
 
-/* Seconds of a step. The host waits for each: it has to choose the token before the next. */
+/* Returns the seconds of a step. The host waits for each: it has to choose a token before the next
+ * one. */
 static double generate(engine_t *engine, machine_step_t step, int grows) {
     machine_program_t *program = machine_record(step, engine);
     machine_run(program); /* the first one is not timed */

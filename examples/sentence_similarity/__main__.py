@@ -1,5 +1,5 @@
-"""python examples/sentence_similarity: sentence similarities by a real transformer, its attention
-computed by libflashattn and compared with numpy's. Here: what must be installed for it to run.
+"""`python examples/sentence_similarity` finds similar sentences by a real transformer, whose
+attention libflashattn computes and numpy checks. This file says what must be installed.
 """
 
 import sys

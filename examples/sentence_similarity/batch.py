@@ -17,7 +17,7 @@ class Batch:
     lengths: np.ndarray  # [batch] int32
 
     def real_tokens(self, rows: np.ndarray) -> np.ndarray:
-        """Of rows, one a token of the batch, those that are not padding, packed end to end."""
+        """The rows that are not padding, packed end to end. rows: one per token of the batch."""
         if self.token_ids.ndim == 1:
             return rows
         padded = rows.reshape(*self.token_ids.shape, *rows.shape[1:])

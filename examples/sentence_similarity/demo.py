@@ -22,11 +22,11 @@ from weights import Model, ModelError, load_model
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="sentence_similarity",
-        description="Find the passage that means the same as a sentence, with a pretrained "
-        "transformer whose attention is libflashattn's; compare it with other attentions.",
+        description="Finds the passage that means the same as a sentence, with a pretrained "
+        "transformer whose attention libflashattn computes, and compares it with other attentions.",
     )
     parser.add_argument("--query", action="append", default=[], help="a sentence of your own")
-    parser.add_argument("--repeats", type=int, default=5, help="timed runs (default %(default)s)")
+    parser.add_argument("--repeats", type=int, default=5, help="timed runs (%(default)s)")
     parser.add_argument("--model", type=Path, help="folder of the model (default: the package's)")
     parsed = parser.parse_args(arguments)
     if parsed.repeats < 1:

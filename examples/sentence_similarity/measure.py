@@ -64,7 +64,7 @@ class Measurement:
         return float(np.abs(self.embeddings - reference.embeddings).max())
 
     def layer_deviations(self, reference: Measurement) -> list[float]:
-        """The same of attention's output, layer by layer."""
+        """The largest absolute difference in attention's output, layer by layer."""
         differences = np.abs(self.attention - reference.attention)
         return [float(x) for x in differences.max(axis=(1, 2, 3))]
 

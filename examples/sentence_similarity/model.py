@@ -30,7 +30,7 @@ class Encoder:
             self._fuse_qkv(f"encoder.layer.{i}.attention.self")
 
     def embed(self, batch: Batch, attention: Attention) -> np.ndarray:
-        """One vector of length 1 a sequence: [batch, width]."""
+        """One vector of length 1 per sequence: [batch, width]."""
         hidden = self.hidden_states(batch, attention)
         packed = batch.real_tokens(hidden)
         sums = np.add.reduceat(packed, offsets_of(batch.lengths)[:-1], axis=0)
@@ -38,7 +38,7 @@ class Encoder:
         return means / np.linalg.norm(means, axis=1, keepdims=True)
 
     def hidden_states(self, batch: Batch, attention: Attention) -> np.ndarray:
-        """The last layer's output, one row a token, padding included: [tokens, width]."""
+        """The last layer's output, one row per token, padding included: [tokens, width]."""
         hidden = self._embeddings(batch)
         for i in range(self.n_layers):
             layer = f"encoder.layer.{i}"

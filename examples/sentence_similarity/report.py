@@ -39,8 +39,8 @@ def gpu_use() -> str:
 def print_ranking(
     passages: Sequence[Passage], queries: Sequence[str], similarities: np.ndarray
 ) -> None:
-    """A line a query: the nearest passage and the one after it, with their similarities; a mark
-    where the nearest is not the one that the query was written for."""
+    """Prints a line for each query: the nearest passage and the one after it, with their
+    similarities, and a mark where the nearest is not the one that the query was written for."""
     print("\nNearest passage by the cosine of flashattn's embeddings (the next one's in brackets):")
     written = {p.query for p in passages if p.query}
     hits = 0
@@ -54,9 +54,7 @@ def print_ranking(
     print(f"{hits} of {len(written)} queries find the passage that they were written for.")
 
 
-def print_comparison(
-    measured: dict[str, Measurement], baseline: Measurement, repeats: int
-) -> None:
+def print_comparison(measured: dict[str, Measurement], baseline: Measurement, repeats: int) -> None:
     attention_base, model_base = baseline.best_seconds()
     runs = "One run" if repeats == 1 else f"The best of {repeats} runs"
     print(f"\n{runs} over all texts; ratios to the first line:")

@@ -1,5 +1,6 @@
 /*
- * The bits of an element as an unsigned integer, for code that moves elements without computing.
+ * This file takes the bits of an element as an unsigned integer, for code that moves elements
+ * without computing.
  */
 #ifndef FLASH_KERNELS_COMMON_BITS_CUH
 #define FLASH_KERNELS_COMMON_BITS_CUH

@@ -1,5 +1,5 @@
 /*
- * The combine kernel, as the host launches it for flash_combine(): one warp per row.
+ * The host launches the combine kernel for flash_combine(), with one warp per row.
  */
 #ifndef FLASH_KERNELS_COMMON_COMBINE_H
 #define FLASH_KERNELS_COMMON_COMBINE_H

@@ -53,10 +53,11 @@ typedef struct decode_params {
     int32_t row_tiles;       /* tiles of B_r rows in the longest sequence of queries */
     int32_t row_tile;        /* B_r */
     int32_t columns;         /* d_head of the kernel, and of a row of partial_o */
-    /* pieces: of each sequence. If it is 0, every block cuts the batch by the lengths on the
-     * device, into pieces of about a share (decode/piece.cuh). A share is at least least_share, and
-     * is below long_share only as long as there are no more than busy_pieces in all; most_pieces
-     * run side by side. If most_pieces is 0, the share is least_share, whatever the batch is. */
+    /* Each sequence has so many pieces. If it is 0, every block cuts the batch by the lengths on
+     * the device, into pieces of about a share (decode/piece.cuh). A share is at least least_share,
+     * and is below long_share only as long as there are no more than busy_pieces in all;
+     * most_pieces run side by side. If most_pieces is 0, the share is least_share, whatever the
+     * batch is. */
     int32_t pieces;
     int32_t busy_pieces;
     int32_t most_pieces;
@@ -68,7 +69,7 @@ typedef struct decode_params {
     flash_divider_t by_pieces;
     flash_divider_t by_group;
     flash_divider_t by_page_size; /* if K and V are in pages */
-    /* Partial results, by slot and by row of heads_per_block * B_r. */
+    /* Partial results are ordered by slot, then by row of heads_per_block * B_r. */
     float *partial_o;
     decode_weight_t *partial_weights;
     int32_t *n_splits;      /* the sequences that the device has cut: their number */
@@ -80,8 +81,8 @@ DECODE_CONSTANT int32_t decode_block_threads(const flash_config_t *c) {
 }
 
 #ifndef __CUDACC__
-/* The host launches the merging kernels and never calls them. That of
- * kernels/sm80/decode_combine.cu has a block per row, that of sm90/decode_combine.cu a warp. */
+/* The host launches the merging kernels and never calls them. That of sm80/decode_combine.cu merges
+ * a row by a block, that of sm90/decode_combine.cu by a warp. */
 void flash_sm80_decode_combine(decode_params_t params);
 void flash_sm90_decode_combine(decode_params_t params);
 #endif

@@ -1,6 +1,6 @@
 /*
- * The arithmetic of cutting sequences into pieces for decode kernels, for the device code that cuts
- * a batch and for tests of the host's bounds on the result.
+ * Sequences are cut into pieces by this arithmetic. It is for the device code of decode kernels,
+ * and for tests of the host's bounds on the result.
  *
  * Keys are counted in units. A sequence of more units than a share is cut into pieces of whole
  * units, as few and as equal as possible with at most a share each.

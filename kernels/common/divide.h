@@ -1,6 +1,6 @@
 /*
- * Division by a number that the host knows and the device does not, by a multiplication and a
- * shift. Granlund and Montgomery, "Division by Invariant Integers using Multiplication", 1994.
+ * The device divides by a number that the host knows, by a multiplication and a shift. Granlund and
+ * Montgomery, "Division by Invariant Integers using Multiplication", 1994.
  */
 #ifndef FLASH_KERNELS_COMMON_DIVIDE_H
 #define FLASH_KERNELS_COMMON_DIVIDE_H

@@ -1,5 +1,5 @@
 /*
- * Element types in device code: the C++ type of an element, and conversions from and to fp32.
+ * Device code has here the C++ type of an element, and conversions from and to fp32.
  */
 #ifndef FLASH_KERNELS_COMMON_DTYPE_CUH
 #define FLASH_KERNELS_COMMON_DTYPE_CUH

@@ -1,5 +1,5 @@
 /*
- * Element types: the facts of each, in one list, for host and device code. No other place has a
+ * Host and device code take the facts of each element type from this list. No other place has a
  * branch that takes a new type for an old one.
  *
  * A new type gets an enumerator in flashattn.h and a line below. The compiler asks for everything

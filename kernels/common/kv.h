@@ -1,5 +1,5 @@
 /*
- * Where the keys of a sequence lie in K and V: in one place, for host and device code.
+ * Host and device code find here where the keys of a sequence lie in K and V.
  *
  * A run is a stretch of consecutive keys of one sequence that lie in one entry of the tensors'
  * outermost axis, one stride apart. Code that reads K or V asks for the run that a key is in, and

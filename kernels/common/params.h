@@ -1,6 +1,6 @@
 /*
- * The parameters of a kernel: one attention problem, validated, with every default filled in. They
- * are plain data for host and device code, and own nothing.
+ * The parameters of a kernel are one attention problem, validated, with every default filled in:
+ * they are plain data for host and device code, and own nothing.
  */
 #ifndef FLASH_KERNELS_COMMON_PARAMS_H
 #define FLASH_KERNELS_COMMON_PARAMS_H

@@ -1,5 +1,5 @@
 /*
- * The scale of K or V of e4m3 for a batch entry and a K/V head, for host and device code.
+ * Host and device code find here the scale of K or V of e4m3 for a batch entry and a K/V head.
  */
 #ifndef FLASH_KERNELS_COMMON_SCALE_H
 #define FLASH_KERNELS_COMMON_SCALE_H

@@ -1,5 +1,5 @@
 /*
- * The unit of scores: accumulators of QK^T are kept as they are, or as tanh(score / softcap).
+ * Scores have a unit: accumulators of QK^T are kept as they are, or as tanh(score / softcap).
  */
 #ifndef FLASH_KERNELS_COMMON_SCORE_UNIT_CUH
 #define FLASH_KERNELS_COMMON_SCORE_UNIT_CUH

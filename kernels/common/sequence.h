@@ -1,5 +1,5 @@
 /*
- * The places of a sequence's tokens in the tensors, and the keys that a query sees.
+ * This file finds where a sequence's tokens lie in the tensors, and which keys a query sees.
  */
 #ifndef FLASH_KERNELS_COMMON_SEQUENCE_H
 #define FLASH_KERNELS_COMMON_SEQUENCE_H

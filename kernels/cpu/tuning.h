@@ -3,9 +3,8 @@
  * a row of O means; those under "Splits" change its bits, since they say where sums are cut. Limits
  * that keep numbers in range stay beside the code that needs them.
  *
- * Each says where its value is from. A and B are AMX machines, as Sapphire Rapids and as Emerald
- * Rapids (2 MB of level 2 cache per core), Zen 4 and Zen 5 are AMD's (1 MB). docs/design/cpu.md has
- * the measurements under the name in quotes, docs/performance.md the machines.
+ * Each says where its value is from: the machine on which it was measured, as docs/performance.md
+ * names it, and the name in quotes under which docs/design/cpu.md has the measurements.
  */
 #ifndef FLASH_KERNELS_CPU_TUNING_H
 #define FLASH_KERNELS_CPU_TUNING_H
@@ -20,16 +19,17 @@ enum {
 /* ---- Splits: several tasks share the keys of a sequence that has few rows ------------------- */
 enum {
     /* A split has at least so many keys. Tasks of 256 keys of 8 heads spend a tenth of their time
-     * on Q, partial results and first maxima (A, "Keys in place"). */
+     * on Q, partial results and first maxima (Sapphire Rapids, "Keys in place"). */
     SPLIT_MIN_KEYS = 256,
     /* A split has at least so many keys per packed row, so that partials are few beside keys. 8 are
-     * 0.91 to 1.00 times as fast, 32 are 0.90 to 1.08 (B, "Some queries and many keys"). */
+     * 0.91 to 1.00 times as fast, 32 are 0.90 to 1.08 (Emerald Rapids, "Some queries and many
+     * keys"). */
     SPLIT_ROW_KEYS = 16,
     /* A split has at least so many keys per packed row where a task has several blocks of B_r rows
-     * (B, same heading). */
+     * (Emerald Rapids, same heading). */
     SPLIT_BLOCKS_KEYS = 8,
     /* Beyond SPLIT_ENOUGH splits, a split has at least so many keys, which is less work: 1.04 to
-     * 1.08 of 256 at 32768 keys (A); 1024 and 2048 are 0.94 to 1.05 times as fast. */
+     * 1.08 of 256 at 32768 keys (Sapphire Rapids); 1024 and 2048 are 0.94 to 1.05 times as fast. */
     SPLIT_LONG_KEYS = 512,
     /* Splits are long where a sequence has so many. Estimated: several for every core. */
     SPLIT_ENOUGH = 128,
@@ -38,14 +38,15 @@ enum {
     SPLIT_MAX_TASKS = 512,
     /* All heads of a sequence have at least so many splits where tasks have several blocks of B_r
      * rows. With fewer, blocks of rows that share packed keys are better (2 splits of one head are
-     * 0.41 to 0.58 times as fast with 8 and 16 threads, B, "Some queries and many keys"). */
+     * 0.41 to 0.58 times as fast with 8 and 16 threads, Emerald Rapids, "Some queries and many
+     * keys"). */
     SPLIT_BLOCKS_TASKS = 24,
     /* The keys of a split are a multiple of this. Estimated: whole blocks of keys in place,
      * whichever of their sizes a kernel has. */
     SPLIT_STEP = 64,
     /* A task of split keys has at most so many blocks of B_r rows. Packing a block of keys for four
-     * blocks of rows costs less than writing all packed keys to memory and reading them again (B,
-     * "Some queries and many keys"). */
+     * blocks of rows costs less than writing all packed keys to memory and reading them again
+     * (Emerald Rapids, "Some queries and many keys"). */
     SPLIT_BLOCKS = 4
 };
 
@@ -56,7 +57,7 @@ enum {
     FEW_ROWS = 12,
     /* A task of split keys, which are many, has at most so many rows, and may have several heads in
      * the order of memory: of 16 bits, and of fp32. 16 rows are 1.2 to 1.7, 24 rows 1.2 to 1.5
-     * times as fast (Zen 5); 32 rows are 0.99 to 1.3 there and slower on B. */
+     * times as fast (Zen 5); 32 rows are 0.99 to 1.3 there and slower on Emerald Rapids. */
     FEW_ROWS_SPLIT = 24,
     FEW_ROWS_SPLIT_FP32 = 16,
     /* A task of vectors has whole blocks of B_r rows, or a part that is a multiple of these rows,
@@ -67,7 +68,7 @@ enum {
     /* A task of AMX has at most so many blocks of B_r rows where keys are not split. Tiles multiply
      * faster than packed keys come from beyond a level 2 cache, and several blocks of rows read
      * them once. 512 and 1024 rows are 1.00 to 1.04 times as fast as 256 at 4096 keys, 1.03 to 1.07
-     * at 8192 (B). */
+     * at 8192 (Emerald Rapids). */
     AMX_TASK_BLOCKS = 4,
     /* A task of AMX has at most so many rows. Estimated: their Q and O and a block of keys fit a
      * level 2 cache. */
@@ -76,14 +77,16 @@ enum {
      * Estimated: a square of 32 rows would be padding mostly. */
     AMX_VECTOR_ROWS = 12,
     /* AMX decodes heads of so many rows on tiles. 1 row is 0.92 to 0.96 times as fast as on
-     * vectors, 17 to 24 are 0.96 to 1.08 times as fast as packed (B, "Rows of several queries"). */
+     * vectors, 17 to 24 are 0.96 to 1.08 times as fast as packed (Emerald Rapids, "Rows of several
+     * queries"). */
     AMX_DECODE_MIN_ROWS = 2,
     AMX_DECODE_MAX_ROWS = 16,
-    /* A task decodes at least so many keys on tiles; with fewer, vectors are as fast (A). */
+    /* A task decodes at least so many keys on tiles; with fewer, vectors are as fast (Sapphire
+     * Rapids). */
     AMX_DECODE_MIN_KEYS = 64,
     /* A call in which a task has several blocks of rows has at least so many tasks per thread, so
      * that all threads end at about the same time. With 16 tasks each they are 0.96 to 0.99 times
-     * as fast (8 and 16 threads, B). */
+     * as fast (8 and 16 threads, Emerald Rapids). */
     LARGE_TASKS_PER_THREAD = 32
 };
 
@@ -94,14 +97,15 @@ enum {
     PACKED_MAX_BYTES = 64 * MIB,
     /* A head whose packed keys have at most so many bytes is packed and attended to by one worker
      * alone: a level 2 cache of 2 MB keeps them beside a task. With two threads heads of 0.5 MB are
-     * 1.1 to 1.4 times as fast, those of 1 and 2 MB 0.7 to 1.0 (B, "Whole heads"). */
+     * 1.1 to 1.4 times as fast, those of 1 and 2 MB 0.7 to 1.0 (Emerald Rapids, "Whole heads"). */
     WHOLE_HEAD_MAX_BYTES = 768 * KIB,
     /* The heads that a worker takes by turns have at most so many bytes of packed keys. It does so
      * where the heads of a token share memory pages, each of which it then finds once for all of
-     * them (A, "Rows one after the other"). */
+     * them (Sapphire Rapids, "Rows one after the other"). */
     TURNS_MAX_BYTES = 1152 * KIB,
-    /* Each worker has at least so many rounds of whole heads, so that slower workers end with the
-     * others. Two are 0.88 to 0.91 times as fast with four threads (B, "Whole heads"). */
+    /* Each worker has at least so many rounds of whole heads, so that slower workers end with
+     * the others. Two are 0.88 to 0.91 times as fast with four threads (Emerald Rapids, "Whole
+     * heads"). */
     WHOLE_MIN_ROUNDS = 4
 };
 
@@ -111,13 +115,13 @@ enum {
      * 2 cache keeps them. 8 KB are 0.66 to 1.05 times as fast (Zen 5, "Longer runs of memory"). */
     HEADS_BLOCKS_BYTES = 4 * KIB,
     /* The limit is higher where keys are read in steps: 8 KB are 1.0 to 1.19 times as fast as 4 KB,
-     * 16 KB 0.9 to 1.05 of that (Zen 5 and B, same heading). */
+     * 16 KB 0.9 to 1.05 of that (Zen 5 and Emerald Rapids, same heading). */
     HEADS_STEPS_BYTES = 8 * KIB,
     /* A task has fewer heads if there were fewer tasks per thread than this. Estimated. */
     HEADS_TASKS_PER_THREAD = 2,
     /* At the end of a call, one task of every second thread becomes so many, so that threads end at
-     * about the same time: 1.0 to 1.03 with 2 threads, up to 1.10 with 16 (B); 0.94 to 1.04 with 2
-     * threads of a Xeon with AMX, where 2048 keys of 32/32 heads lose. */
+     * about the same time: 1.0 to 1.03 with 2 threads, up to 1.10 with 16 (Emerald Rapids); 0.94 to
+     * 1.04 with 2 threads of a Xeon with AMX, where 2048 keys of 32/32 heads lose. */
     LAST_PARTS = 4
 };
 
@@ -170,15 +174,15 @@ enum {
     PREFETCH_QUERIES = 16,
     /* Each step of depth prefetches so many bytes of the next panel of packed keys: 16 tiles of
      * rows prefetch a whole panel of 64 columns. A line every fourth step is 0.97 to 0.99 times as
-     * fast, none 0.96 at 4096 keys (A, "Prefill with vectors"). */
+     * fast, none 0.96 at 4096 keys (Sapphire Rapids, "Prefill with vectors"). */
     PANEL_PREFETCH_BYTES = 16,
     /* AMX prefetches rows of Q, K and V so many rows before it packs them: 3, 6 and 10 are 0.94 to
-     * 1.03 times as fast (A, "Rows one after the other"). */
+     * 1.03 times as fast (Sapphire Rapids, "Rows one after the other"). */
     AMX_PREFETCH_ROWS = 4,
     /* Of the 32 rows of the next block of K that AMX decodes, so many are prefetched beside the
      * scores, and as many of V beside P V; the others are beside the softmax, since a cache waits
      * for a limited number of lines at once. 8 and 16 are 0.84 to 1.00, 20 and 28 are 0.95 to 0.99
-     * times as fast (B, "Prefetching beside the softmax"). */
+     * times as fast (Emerald Rapids, "Prefetching beside the softmax"). */
     AMX_DECODE_PREFETCH_ROWS = 24
 };
 
@@ -187,7 +191,7 @@ enum {
     /* A square has so many rows and columns, two tiles each: the instruction set's own size. */
     AMX_SQUARE = 32,
     /* So many squares of scores are computed at a time, at most: more push P and Q out of a level 1
-     * cache of 48 KB (A). */
+     * cache of 48 KB (Sapphire Rapids). */
     AMX_CHUNK_MAX = 4
 };
 

@@ -1,6 +1,6 @@
 /*
- * The SM80 kernel, FlashAttention-2's algorithm on mma.sync (arXiv 2307.08691), specialised by a
- * configuration. A generated wrapper gives each configuration its name:
+ * The SM80 kernel is FlashAttention-2's algorithm (arXiv 2307.08691) on mma.sync. A configuration
+ * specialises it, and a generated wrapper gives each configuration its name:
  *
  *     static constexpr flash_config_t config = {...};
  *     extern "C" __global__ void

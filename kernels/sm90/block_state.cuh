@@ -1,6 +1,6 @@
 /*
- * Shared memory of a block: the tiles of Q, K and V, and behind them the barriers that hand these
- * from the warps that load to the consumers and back, and what roles tell each other.
+ * A block has in shared memory the tiles of Q, K and V, and behind them the barriers that hand
+ * these from the warps that load to the consumers and back, and what roles tell each other.
  *
  *     0                                                                sm90_shared_bytes()
  *     | Q 0 | (Q 1) | K 0 | K 1 | ... | V 0 | V 1 | ... | (O)    | block_state_t    |

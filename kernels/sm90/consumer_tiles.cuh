@@ -1,7 +1,7 @@
 /*
- * The way of a consumer from tile to tile: it computes each (mma/consumer.cuh) and stores it
- * (store/). Between two tiles the tensor cores have nothing but the last PV of the one and the
- * first QK^T of the next, so the rest of the work is done beside these.
+ * A consumer goes from tile to tile: it computes each (mma/consumer.cuh) and stores it (store/).
+ * Between two tiles the tensor cores have nothing but the last PV of the one and the first QK^T of
+ * the next, so the rest of the work is done beside these.
  */
 #ifndef FLASH_KERNELS_SM90_CONSUMER_TILES_CUH
 #define FLASH_KERNELS_SM90_CONSUMER_TILES_CUH

@@ -1,7 +1,7 @@
 /*
- * The SM90_DECODE kernel: attention of more rows (queries x query heads of a group) than one can
- * read K and V beside, and of too few for the SM90 kernel to fill the device. A block has one piece
- * of a sequence's keys for a tile of packed rows of one K/V head; pieces are merged by
+ * The SM90_DECODE kernel computes attention of more rows (queries x query heads of a group) than
+ * the SM80_DECODE kernel takes, and of too few for the SM90 kernel to fill the device. A block has
+ * one piece of a sequence's keys for a tile of packed rows of one K/V head; pieces are merged by
  * flash_sm90_decode_combine.
  *
  *     warpgroup 0, the producer       warpgroups 1, (2): consumers

@@ -1,9 +1,9 @@
 /*
- * Merges the pieces of sequences that SM90_DECODE kernels have cut, in the order of the pieces: a
- * warp takes every n-th row, since there are many rows, of a few pieces each.
+ * This kernel merges the pieces of sequences that SM90_DECODE kernels have cut, in the order of the
+ * pieces. A warp takes every n-th row, since there are many rows, of a few pieces each.
  *
- * Launched as the dependent of the decode kernel, it goes once through the motions until the pieces
- * are there, as flash_sm80_decode_combine does.
+ * Like flash_sm80_decode_combine it is launched as the dependent of the decode kernel, and runs
+ * once without results before the pieces exist.
  */
 #include "common/decode/merge.cuh"
 #include "common/ptx/dependent_launch.cuh"

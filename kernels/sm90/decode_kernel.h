@@ -1,6 +1,5 @@
 /*
- * What every SM90_DECODE kernel is, for the host that launches it and for the device code that must
- * agree with it: parameters, pieces of pages. Plain C; constant expressions in CUDA C++.
+ * Host and device code agree on this for every SM90_DECODE kernel: its parameters. It is plain C.
  *
  * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm90_decode_params_t)` of
  * sm90_block_threads() threads with sm90_shared_bytes() of dynamic shared memory, in which tiles
@@ -13,7 +12,7 @@
 #include "common/decode.h"
 #include "sm90/sm90_kernel.h"
 
-/* Boxes of K and V are of one panel of columns by B_c rows, in pages by paging.piece_keys. */
+/* Boxes of K and V are of one panel of columns by B_c rows, or in pages by paging.box_keys rows. */
 typedef struct sm90_decode_params {
     decode_params_t cut;
     sm90_tensor_map_t k;

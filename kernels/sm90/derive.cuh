@@ -1,6 +1,6 @@
 /*
- * Constants that follow from a configuration, and its legality at compile time. Everything here
- * is a constant expression: no branch on a configuration field is left in a kernel.
+ * These constants follow from a configuration, which is checked at compile time. Everything here is
+ * a constant expression: no branch on a configuration field is left in a kernel.
  */
 #ifndef FLASH_KERNELS_SM90_DERIVE_CUH
 #define FLASH_KERNELS_SM90_DERIVE_CUH

@@ -1,6 +1,6 @@
 /*
- * The SM90 kernel: FlashAttention by warps with different roles (FlashAttention-3, Shah et al.,
- * arXiv 2407.08608), specialised by a configuration.
+ * The SM90 kernel computes attention by warps with different roles (FlashAttention-3, Shah et al.,
+ * arXiv 2407.08608). A configuration specialises it.
  *
  *     warpgroup 0, the producer                        warpgroups 1, 2, (3): consumers
  *       KV_LOAD_WARP         K, V -> shared memory       each multiplies 64 rows of Q by wgmma,

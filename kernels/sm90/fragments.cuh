@@ -1,7 +1,8 @@
 /*
- * What a consumer's thread holds in registers: accumulators and fragments of S, P, Q and O, and
- * which rows and columns of a tile they are (ptx/wgmma.cuh). A warp has sixteen rows of the tile; a
- * thread shares two of them, row lane / 4 and the row 8 below, with the three others of its quad.
+ * A consumer's thread holds accumulators and fragments of S, P, Q and O in registers; this file
+ * says which rows and columns of a tile they are (ptx/wgmma.cuh). A warp has sixteen rows of the
+ * tile; a thread shares two of them, row lane / 4 and the row 8 below, with the three others of its
+ * quad.
  */
 #ifndef FLASH_KERNELS_SM90_FRAGMENTS_CUH
 #define FLASH_KERNELS_SM90_FRAGMENTS_CUH

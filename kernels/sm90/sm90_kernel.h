@@ -1,6 +1,6 @@
 /*
- * What every SM90 kernel is, for the host that launches it and for the device code that must agree
- * with it. Plain C; constant expressions in CUDA C++.
+ * Host and device code agree on this for every SM90 kernel. It is plain C, and constant expressions
+ * in CUDA C++.
  *
  * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm90_params_t params)`.
  * The grid has one dimension: any number of blocks up to sm90_tiles(), which is at most INT32_MAX

@@ -1,5 +1,5 @@
 /*
- * flash_device_info(), and the description of devices for other calls.
+ * This file has flash_device_info(), and describes devices for other calls.
  */
 #include "api/device.h"
 

@@ -1,5 +1,5 @@
 /*
- * The devices of this machine.
+ * These functions describe the devices of this machine.
  */
 #ifndef FLASH_API_DEVICE_H
 #define FLASH_API_DEVICE_H

@@ -1,5 +1,6 @@
 /*
- * The exported calls of attention, and the versions. Each is a few steps, with a file per step.
+ * This file has the exported calls of attention, and the versions. Each is a few steps, with a file
+ * per step.
  */
 #include "api/device.h"
 #include "api/resolve.h"

@@ -1,5 +1,5 @@
 /*
- * Timing kernels on a problem.
+ * Kernels are timed on a problem.
  */
 #ifndef FLASH_API_MEASURE_H
 #define FLASH_API_MEASURE_H

@@ -1,5 +1,5 @@
 /*
- * The exported calls of the kernel table.
+ * This file has the exported calls of the kernel table.
  */
 #include "api/device.h"
 #include "config/config.h"

@@ -1,5 +1,6 @@
 /*
- * The exported calls of measuring and tuning; flash_set_tuning() is in select/tuning/in_force.c.
+ * This file has the exported calls of measuring and tuning; flash_set_tuning() is in
+ * select/tuning/in_force.c.
  */
 #include "api/device.h"
 #include "api/measure.h"

@@ -1,5 +1,5 @@
 /*
- * Checks of single arguments, for calls of attention and of merging.
+ * These functions check single arguments, for calls of attention and of merging.
  */
 #ifndef FLASH_ARGUMENT_CHECKS_H
 #define FLASH_ARGUMENT_CHECKS_H

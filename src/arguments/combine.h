@@ -1,5 +1,5 @@
 /*
- * The arguments of flash_combine().
+ * The arguments of flash_combine() are copied and checked.
  */
 #ifndef FLASH_ARGUMENTS_COMBINE_H
 #define FLASH_ARGUMENTS_COMBINE_H

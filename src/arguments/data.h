@@ -1,5 +1,6 @@
 /*
- * Checks of what a call's pointers lead to: lengths, tensors, and outputs apart from inputs.
+ * These functions check what a call's pointers lead to: lengths, tensors, and outputs apart from
+ * inputs.
  */
 #ifndef FLASH_ARGUMENTS_DATA_H
 #define FLASH_ARGUMENTS_DATA_H

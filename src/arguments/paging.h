@@ -1,5 +1,5 @@
 /*
- * K and V in pages: what the caller's paging says, and the checks of its page tables.
+ * These functions read what the caller says of K and V in pages, and check its page tables.
  */
 #ifndef FLASH_ARGUMENTS_PAGING_H
 #define FLASH_ARGUMENTS_PAGING_H

@@ -1,5 +1,5 @@
 /*
- * The scales of K and V of e4m3, from the caller's arguments to the problem.
+ * The scales of K and V of e4m3 go from the caller's arguments to the problem.
  */
 #ifndef FLASH_ARGUMENTS_QUANT_H
 #define FLASH_ARGUMENTS_QUANT_H

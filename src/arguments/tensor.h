@@ -1,5 +1,5 @@
 /*
- * Checks of a tensor against the shape that the call gives it.
+ * These functions check a tensor against the shape that the call gives it.
  */
 #ifndef FLASH_TENSOR_H
 #define FLASH_TENSOR_H

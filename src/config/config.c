@@ -1,5 +1,6 @@
 /*
- * Configurations as keys. The fields and names come from the generator's list (config_facts.h).
+ * Configurations are keys of the table. The fields and names come from the generator's list
+ * (config_facts.h).
  */
 #include "config/config.h"
 

@@ -1,5 +1,6 @@
 /*
- * Configurations: their order, the names of their enumerators, and copies across the interface.
+ * This header has the order of configurations, the names of their enumerators, and copies across
+ * the interface.
  */
 #ifndef FLASH_CONFIG_H
 #define FLASH_CONFIG_H

@@ -1,5 +1,5 @@
 /*
- * The names of fields. The tables of facts are generated: config_facts.c.
+ * This file has the names of fields. The tables of facts are generated: config_facts.c.
  */
 #include "config/facts.h"
 

@@ -1,7 +1,7 @@
 /*
- * The facts about configurations that the generator knows (codegen/facts.py), as tables: the fields
- * in sort order, and per kernel family its short form, the rules of its fields, its features and
- * its element types. config_facts.c holds the tables.
+ * These tables have the facts about configurations that the generator knows (codegen/facts.py): the
+ * fields in sort order, and per kernel family its short form, the rules of its fields, its features
+ * and its element types. config_facts.c holds the tables.
  */
 #ifndef FLASH_CONFIG_FACTS_TYPES_H
 #define FLASH_CONFIG_FACTS_TYPES_H

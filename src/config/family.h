@@ -1,5 +1,5 @@
 /*
- * Kernel families. A family is one constant struct. Code that treats families differently calls its
+ * A kernel family is one constant struct. Code that treats families differently calls its
  * functions, and never compares which family it has. CPU families are in cpu/family.c, CUDA
  * families in a file each (cuda/sm80.c, cuda/sm90.c); the list is in codegen/facts.py.
  */

@@ -1,5 +1,5 @@
 /*
- * The table of kernels. It is generated (codegen/), and sorted by configuration for bsearch().
+ * The table of kernels is generated (codegen/), and sorted by configuration for bsearch().
  */
 #ifndef FLASH_KERNEL_TABLE_H
 #define FLASH_KERNEL_TABLE_H

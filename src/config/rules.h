@@ -1,5 +1,5 @@
 /*
- * Legality of configurations.
+ * This function says whether a configuration is legal.
  */
 #ifndef FLASH_CONFIG_RULES_H
 #define FLASH_CONFIG_RULES_H

@@ -1,6 +1,6 @@
 /*
- * The words of enumerators that occur in several kinds of text: in the short form of a
- * configuration, and in measured results.
+ * Enumerators have words that occur in several kinds of text: in the short form of a configuration,
+ * and in measured results.
  */
 #ifndef FLASH_CONFIG_WORDS_H
 #define FLASH_CONFIG_WORDS_H

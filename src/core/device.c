@@ -1,5 +1,5 @@
 /*
- * Devices in words, for messages.
+ * This file puts devices into words, for messages.
  */
 #include "core/device.h"
 

@@ -1,6 +1,6 @@
 /*
- * The FLASH_* environment variables (documented in flashattn.h). Each belongs to the file that
- * parses it, and is read once, when a call first needs it.
+ * This header reads the FLASH_* environment variables (documented in flashattn.h). Each belongs to
+ * the file that parses it, and is read once, when a call first needs it.
  */
 #ifndef FLASH_ENVIRONMENT_H
 #define FLASH_ENVIRONMENT_H

@@ -1,5 +1,5 @@
 /*
- * Arithmetic of counts and sizes.
+ * These functions compute with counts and sizes.
  */
 #ifndef FLASH_INT64_H
 #define FLASH_INT64_H

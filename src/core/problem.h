@@ -1,5 +1,5 @@
 /*
- * An attention problem as the rest of the library sees it: validated, with defaults filled in.
+ * The rest of the library sees an attention problem like this: validated, with defaults filled in.
  */
 #ifndef FLASH_PROBLEM_H
 #define FLASH_PROBLEM_H

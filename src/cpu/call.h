@@ -1,5 +1,5 @@
 /*
- * A call on the CPU: its work, which all workers share.
+ * A call on the CPU has work that all workers share.
  */
 #ifndef FLASH_CPU_CALL_H
 #define FLASH_CPU_CALL_H

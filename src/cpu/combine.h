@@ -1,5 +1,5 @@
 /*
- * flash_combine() on the CPU.
+ * flash_combine() runs here on the CPU.
  */
 #ifndef FLASH_CPU_COMBINE_H
 #define FLASH_CPU_COMBINE_H

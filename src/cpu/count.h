@@ -1,5 +1,5 @@
 /*
- * The number of processors that the process may keep busy.
+ * These functions count the processors that the process may keep busy.
  */
 #ifndef FLASH_CPU_COUNT_H
 #define FLASH_CPU_COUNT_H

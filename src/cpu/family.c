@@ -1,5 +1,5 @@
 /*
- * The CPU families: which instruction set each needs, and which is preferred.
+ * The CPU families are described here: which instruction set each needs, and which is preferred.
  */
 #include "config/family.h"
 

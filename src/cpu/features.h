@@ -1,5 +1,5 @@
 /*
- * The features of the processor, as far as the operating system permits them.
+ * These functions tell the features of the processor, as far as the operating system permits them.
  */
 #ifndef FLASH_CPU_FEATURES_H
 #define FLASH_CPU_FEATURES_H

@@ -1,6 +1,6 @@
 /*
- * The launcher of the CPU families. It cuts a problem into tasks, shares them among threads, and
- * merges the partial results of tasks that have the same rows.
+ * The launcher of the CPU families cuts a problem into tasks, shares them among threads, and merges
+ * the partial results of tasks that have the same rows.
  */
 #ifndef FLASH_CPU_LAUNCH_H
 #define FLASH_CPU_LAUNCH_H

@@ -1,5 +1,5 @@
 /*
- * Merging the partial results of a K/V head whose keys were split.
+ * This merges the partial results of a K/V head whose keys were split.
  */
 #ifndef FLASH_CPU_MERGE_H
 #define FLASH_CPU_MERGE_H

@@ -1,6 +1,6 @@
 /*
- * The library's own threads, and the caller's hook in their place. It does without OpenMP, because
- * two runtimes in one process clash and because OpenMP does not survive fork().
+ * This file has the library's own threads, and the caller's hook in their place. It does without
+ * OpenMP, because two runtimes in one process clash and OpenMP does not survive fork().
  */
 #define _GNU_SOURCE
 #include "cpu/thread_pool.h"

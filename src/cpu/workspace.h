@@ -1,10 +1,10 @@
 /*
- * The sizes of a CPU call's workspace. What suffices for a problem suffices for every smaller one:
- * of the same types, heads, d_head, flags and pointers, with no larger batch, seqlen_q and
- * seqlen_k, and no more threads. plan.h says what one problem needs, which can be more than the
- * need of a larger one: few rows have partial results where many have none, and workers have
- * several short heads at once. The sizes here are therefore upper bounds, which never fall while a
- * length, the batch or the number of threads grows.
+ * These functions compute the size of a CPU call's workspace. What suffices for a problem suffices
+ * for every smaller one: of the same types, heads, d_head, flags and pointers, with no larger
+ * batch, seqlen_q and seqlen_k, and no more threads. plan.h says what one problem needs, which can
+ * be more than the need of a larger one: few rows have partial results where many have none, and
+ * workers have several short heads at once. The sizes here are therefore upper bounds, which never
+ * fall while a length, the batch or the number of threads grows.
  */
 #ifndef FLASH_CPU_WORKSPACE_H
 #define FLASH_CPU_WORKSPACE_H

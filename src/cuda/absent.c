@@ -1,6 +1,6 @@
 /*
- * The CUDA functions of a library that was built without CUDA. Describing a device fails, so that
- * the others are never reached.
+ * These stand for the CUDA functions in a library that was built without CUDA. Describing a device
+ * fails, so that the others are never reached.
  */
 #include "core/status.h"
 #include "cuda/combine.h"

@@ -1,5 +1,5 @@
 /*
- * flash_combine() on CUDA devices, a warp per row.
+ * flash_combine() launches a warp per row on CUDA devices.
  */
 #include "cuda/combine.h"
 

@@ -1,5 +1,5 @@
 /*
- * flash_combine() on CUDA devices.
+ * flash_combine() runs here on CUDA devices.
  */
 #ifndef FLASH_CUDA_COMBINE_H
 #define FLASH_CUDA_COMBINE_H

@@ -1,5 +1,5 @@
 /*
- * The CUDA devices of this machine. Their properties never change, and are read once.
+ * The properties of this machine's CUDA devices never change, and are read once.
  */
 #include "cuda/device.h"
 

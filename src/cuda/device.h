@@ -1,5 +1,6 @@
 /*
- * The CUDA devices of this machine. In a build without CUDA these functions fail (absent.c).
+ * These functions describe the CUDA devices of this machine. In a build without CUDA these
+ * functions fail (absent.c).
  */
 #ifndef FLASH_CUDA_DEVICE_H
 #define FLASH_CUDA_DEVICE_H

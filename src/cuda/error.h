@@ -1,5 +1,5 @@
 /*
- * CUDA runtime errors as statuses of this library.
+ * Errors of the CUDA runtime become statuses of this library.
  */
 #ifndef FLASH_CUDA_ERROR_H
 #define FLASH_CUDA_ERROR_H

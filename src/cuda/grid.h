@@ -1,5 +1,5 @@
 /*
- * A launch of any kernel, with a one-dimensional grid.
+ * Any kernel is launched with a one-dimensional grid.
  */
 #ifndef FLASH_LAUNCH_GRID_H
 #define FLASH_LAUNCH_GRID_H

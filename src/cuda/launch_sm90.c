@@ -1,6 +1,6 @@
 /*
- * Launching a kernel of the SM90 family: tensor maps of Q, K, V and O, and a grid that is as large
- * as the device where blocks take tile after tile.
+ * A kernel of the SM90 family is launched with tensor maps of Q, K, V and O, and with a grid that
+ * is as large as the device where blocks take tile after tile.
  */
 #include "config/kernel_table.h"
 #include "core/status.h"

@@ -1,6 +1,6 @@
 /*
- * Launching a kernel of SM90_DECODE with tensor maps of K and V, and behind it the one that merges
- * the pieces of cut sequences.
+ * A launch of SM90_DECODE enqueues the decode kernel, with tensor maps of K and V, then the one
+ * that merges pieces.
  */
 #include "config/kernel_table.h"
 #include "core/status.h"

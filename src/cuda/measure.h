@@ -1,5 +1,5 @@
 /*
- * Timing launches on CUDA devices.
+ * Launches on CUDA devices are timed here.
  */
 #ifndef FLASH_CUDA_MEASURE_H
 #define FLASH_CUDA_MEASURE_H

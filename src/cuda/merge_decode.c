@@ -1,5 +1,5 @@
 /*
- * See merge_decode.h.
+ * This file launches the kernels that merge pieces (merge_decode.h).
  */
 #include "cuda/merge_decode.h"
 

@@ -1,5 +1,6 @@
 /*
- * How kernels with wgmma read K and V in pages: by TMA, in boxes of a page, or token by token.
+ * Kernels with wgmma read K and V in pages in one of two ways: by TMA, in boxes of a page, or token
+ * by token.
  */
 #ifndef FLASH_PAGING_SM90_H
 #define FLASH_PAGING_SM90_H

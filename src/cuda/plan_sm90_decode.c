@@ -1,13 +1,13 @@
 /*
- * See plan_sm90_decode.h.
+ * This file plans and estimates calls of SM90_DECODE.
  */
 #include "cuda/plan_sm90_decode.h"
 
 #include "core/int64.h"
 
 enum {
-    /* More pieces take a second round, where those of one leave many multiprocessors without
-     * work. */
+    /* Pieces may take a second round, where those of one round would leave many multiprocessors
+     * without work. */
     MOST_ROUNDS = 2,
     LEAST_PIECE_KEYS = 128,
     INVARIANT_PIECE_KEYS = 2048,
@@ -25,7 +25,7 @@ enum {
     TIME_OF_MERGE = 40
 };
 
-/* Tiles of a call, all of the same keys, on a device where each block takes a multiprocessor. */
+/* The tiles of a call, all of the same keys, on a device where a block takes a multiprocessor. */
 typedef struct tiles {
     int64_t of_sequence;
     int64_t count;
@@ -34,12 +34,12 @@ typedef struct tiles {
     int64_t resident; /* that run side by side */
 } tiles_t;
 
-/* A batch as the choice of a kernel may see it. */
+/* Returns the batch that the choice of a kernel may look at. */
 static int64_t seen_batch(const problem_t *problem) {
     return problem->batch_invariant ? 1 : problem->params.batch;
 }
 
-/* Estimates the units that a query sees in the mean: they stand near the sequence's end. */
+/* Estimates how many units a query sees on average: queries stand near the sequence's end. */
 static int64_t mean_units(const flash_params_t *p) {
     const int64_t keys = problem_most_keys(p);
     const int64_t hidden = p->window_right >= 0 ? min64(p->seqlen_q, keys) / 2 : 0;
@@ -63,14 +63,14 @@ static int64_t time_of_pieces(const tiles_t *tiles, int64_t pieces) {
     return rounds * (of_piece + TIME_AROUND_BLOCK) + (pieces > 1 ? TIME_OF_MERGE : 0);
 }
 
-/* The fewest pieces of a sequence with which they are as short as with so many. */
+/* Returns the fewest pieces of a sequence that are no longer than if there were `pieces`. */
 static int64_t fewest_pieces(int64_t pieces, int64_t units) {
     const int64_t most = max64(units * DECODE_UNIT_KEYS / LEAST_PIECE_KEYS, 1);
     const int64_t wanted = max64(min64(pieces, most), 1);
     return units > 0 ? divide_up(units, divide_up(units, wanted)) : 1;
 }
 
-/* Pieces of each sequence: one, or as many as fill one round or more. */
+/* Returns the pieces of each sequence: one, or as many as fill one round or two. */
 static int64_t best_pieces(const tiles_t *tiles) {
     int64_t best = 1;
     for (int64_t rounds = 1; rounds <= MOST_ROUNDS; rounds++) {
@@ -88,8 +88,8 @@ static int64_t pieces_of(const tiles_t *tiles, const problem_t *problem) {
                : best_pieces(tiles);
 }
 
-/* Pieces of all sequences that the device cuts: as many as fill one round, or two where sequences
- * of one length would then be done in four fifths of the time. */
+/* Returns the pieces of all sequences that the device cuts: as many as fill one round, or two where
+ * sequences of one length would then take four fifths of the time. */
 static int64_t pieces_of_batch(const tiles_t *tiles) {
     const int64_t count = max64(tiles->count, 1);
     const int64_t in_one = tiles->resident / count, in_two = 2 * tiles->resident / count;

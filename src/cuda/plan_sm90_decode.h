@@ -1,6 +1,6 @@
 /*
- * How a call of SM90_DECODE is laid out, and how long it is estimated to take. Pure, as
- * plan_sm80_decode.h, whose plan it is.
+ * A call of SM90_DECODE has the plan of plan_sm80_decode.h, and an estimate of its time. Both
+ * follow from the arguments alone, and call no device.
  */
 #ifndef FLASH_CUDA_PLAN_SM90_DECODE_H
 #define FLASH_CUDA_PLAN_SM90_DECODE_H

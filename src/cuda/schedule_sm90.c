@@ -1,11 +1,13 @@
 /*
- * The host's part of the SM90 schedule: how many blocks a launch has, how many heads make a
+ * The host decides of the SM90 schedule how many blocks a launch has, how many heads make a
  * section, and which heads go whole to teams of blocks. Sections and teams are so small that K and
  * V of their heads fit L2. An L2 has two halves, each of which serves half of the multiprocessors
  * and reads what the other holds over a link between them; what a single team reads crosses the
  * link once. At 512 keys under a causal mask the link is what tiles wait for.
  */
 #include "cuda/schedule_sm90.h"
+
+#include "core/int64.h"
 
 #include <stdbool.h>
 
@@ -21,20 +23,12 @@ enum {
 #define SECTION_BYTES (16 * MIB)
 #define TEAM_BYTES    (20 * MIB)
 
-static int64_t most(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 int64_t schedule_sm90_blocks(const flash_config_t *config, const flash_params_t *p,
                              int32_t n_multiprocessors) {
     const int64_t tiles = sm90_tiles(config, p);
     if (!config->persistent)
         return tiles;
-    return least(least(n_multiprocessors, sm90_max_blocks(config)), tiles);
+    return min64(min64(n_multiprocessors, sm90_max_blocks(config)), tiles);
 }
 
 /* The bytes of K and V of one K/V head. */
@@ -46,9 +40,9 @@ static int64_t bytes_of_group(const flash_config_t *config, const flash_params_t
 static int32_t section_heads(const flash_config_t *config, const flash_params_t *p) {
     const int64_t groups = (sm90_has_varlen(config) ? 1 : p->batch) * (int64_t)p->n_heads_kv;
     const int64_t tiles_of_group = sm90_tiles_of_head(config, p->seqlen_q) * p->group;
-    const int64_t fitting = SECTION_BYTES / most(bytes_of_group(config, p), 1);
-    const int64_t enough = (SECTION_TILES + tiles_of_group - 1) / tiles_of_group;
-    return (int32_t)(least(most(fitting, enough), groups) * p->group);
+    const int64_t fitting = SECTION_BYTES / max64(bytes_of_group(config, p), 1);
+    const int64_t enough = divide_up(SECTION_TILES, tiles_of_group);
+    return (int32_t)(min64(max64(fitting, enough), groups) * p->group);
 }
 
 /* The blocks of a team, 0 for no teams. Larger teams have fewer heads in L2 at a time: the smallest

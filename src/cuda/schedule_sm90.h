@@ -1,6 +1,6 @@
 /*
- * What a launch of the SM90 family decides about its schedule, that is, which block computes which
- * tiles: see kernels/sm90/schedule/schedule.cuh.
+ * A launch of the SM90 family decides this about its schedule, which says which block computes
+ * which tiles (kernels/sm90/schedule/schedule.cuh).
  */
 #ifndef FLASH_SCHEDULE_SM90_H
 #define FLASH_SCHEDULE_SM90_H

@@ -1,7 +1,8 @@
 /*
- * The SM80_DECODE family, as the host knows it: attention of few rows (queries x query heads of a
- * group) over many keys, which takes as long as reading K and V.
+ * This file describes the SM80_DECODE family to the host: attention of few rows (queries x query
+ * heads of a group) over many keys, which takes as long as reading K and V.
  */
+#include "core/int64.h"
 #include "core/status.h"
 #include "cuda/family.h"
 #include "cuda/plan_sm80_decode.h"
@@ -88,7 +89,7 @@ static int32_t priority(const device_t *device) {
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
     const int64_t rows = (int64_t)problem->params.seqlen_q * problem->params.group;
-    const int64_t row_tiles = (rows + config->B_r - 1) / config->B_r;
+    const int64_t row_tiles = divide_up(rows, config->B_r);
     (void)device;
     return (family_rank_t){.time = row_tiles, .preference = config->B_r, .passes = row_tiles};
 }

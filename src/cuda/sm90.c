@@ -1,6 +1,7 @@
 /*
- * The SM90 family, as the host knows it: the rules among its fields, what it needs of a device, and
- * how its rows compare: the most strategies that always pay, then the least estimated time.
+ * This file describes the SM90 family to the host: the rules among its fields, what it needs of a
+ * device, and how its rows compare: the most strategies that always pay, then the least estimated
+ * time.
  */
 #include "core/status.h"
 #include "cuda/family.h"

@@ -1,6 +1,6 @@
 /*
- * The SM90_DECODE family, as the host knows it: attention of more rows (queries x query heads of a
- * group) than SM80_DECODE takes, and of too few for the SM90 family to fill the device.
+ * This file describes the SM90_DECODE family to the host: attention of more rows (queries x query
+ * heads of a group) than SM80_DECODE takes, and of too few for the SM90 family to fill the device.
  */
 #include "core/int64.h"
 #include "core/status.h"
@@ -82,14 +82,15 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
 
 /* ---- Selection ---- */
 
-/* Behind SM80_DECODE, which reads K and V for few rows faster; where no row declines, before MIXED,
- * which would leave the longer sequences to SM90, and before SM90. */
+/* The family comes behind SM80_DECODE, which reads K and V faster for few rows. Where its rows do
+ * not decline, it comes before MIXED, which would leave longer sequences to SM90, and before SM90.
+ */
 static int32_t priority(const device_t *device) {
     (void)device;
     return 600;
 }
 
-/* The head dimension of the row that serves d_head. */
+/* Returns the head dimension of the row that serves d_head. */
 static int32_t d_head_of_row(int32_t d_head, bool forward) {
     static const int32_t sizes[] = {64, 96, 128, 192, 256};
     for (int i = 0; i < 5; i++)
@@ -98,8 +99,8 @@ static int32_t d_head_of_row(int32_t d_head, bool forward) {
     return 256;
 }
 
-/* A fifth of the time, as estimated, must be won: estimates are rough, and this family needs a
- * workspace. */
+/* Declines unless a fifth of the time is saved by estimate: estimates are rough, and this family
+ * needs a workspace. */
 static bool declines(const flash_config_t *config, const problem_t *problem,
                      const device_t *device) {
     const int32_t d_head = problem->params.d_head;

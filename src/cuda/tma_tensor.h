@@ -1,6 +1,6 @@
 /*
- * A tensor as TMA (the Tensor Memory Accelerator of compute capability 9.0) sees it, and whether
- * TMA can address it. Nothing here calls the driver.
+ * This header describes a tensor as TMA (the Tensor Memory Accelerator of compute capability 9.0)
+ * sees it, and says whether TMA can address it. Nothing here calls the driver.
  */
 #ifndef FLASH_TMA_TENSOR_H
 #define FLASH_TMA_TENSOR_H

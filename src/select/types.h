@@ -1,5 +1,6 @@
 /*
- * Element types of a problem: which of them a family's kernels serve together, and their names.
+ * These functions compare the element types of a problem with those that a family's kernels serve
+ * together, and name them.
  */
 #ifndef FLASH_SELECT_TYPES_H
 #define FLASH_SELECT_TYPES_H

@@ -162,7 +162,7 @@ def test_lengths_of_another_device() -> None:
     used = torch.tensor([9, 8], dtype=torch.int32)
     _refused(ValueError, "seqused_k is on the CPU, q on CUDA", q, k, v, seqused_k=used)
     _refused(ValueError, "seqused_k is on the CPU", q, k, v, seqused_k=used.numpy())
-    _refused(ValueError, "seqused_k is a list", q, k, v, seqused_k=[9, 8])
+    _refused(ValueError, "seqused_k is of type list", q, k, v, seqused_k=[9, 8])
     ragged = [x.reshape(-1, *x.shape[2:]) for x in (q, k, v)]
     longest = {"max_seqlen_q": 70, "max_seqlen_k": 90}
     with pytest.raises(ValueError, match="cu_seqlens_q is on the CPU, q on CUDA"):

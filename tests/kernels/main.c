@@ -1,7 +1,7 @@
 /*
- * The micro-kernels of every instruction set that the machine has, each against a plain reference:
- * checked on random problems, or timed beside it. docs/adding-a-kernel.md says how to run and
- * extend it.
+ * This program checks the micro-kernels of every instruction set that the machine has, each against
+ * a plain reference on random problems, or times them beside it. docs/adding-a-kernel.md says how
+ * to run and extend it.
  */
 #include "common_set.h"
 #include "cpu/features.h"
@@ -21,8 +21,8 @@ static const char USAGE[] =
     "  --bench      times the reference and the candidate instead, one call each\n"
     "  --rows N     rows of Q, S, P and O that are timed (4); d_head is 128, keys are 64\n";
 
-static void refuse(const char *what) {
-    fprintf(stderr, "%stest_kernels: %s\n", USAGE, what);
+static void refuse(const char *option, const char *why) {
+    fprintf(stderr, "%stest_kernels: %s %s\n", USAGE, option, why);
     exit(2);
 }
 
@@ -31,9 +31,8 @@ static int64_t number_of(const char *option, const char *text, int64_t most) {
     const long long n = text != NULL ? strtoll(text, &end, 10) : 0;
     char message[80];
     if (text == NULL || *end != '\0' || n < 1 || n > most) {
-        snprintf(message, sizeof message, "%s wants a number of 1 to %lld", option,
-                 (long long)most);
-        refuse(message);
+        snprintf(message, sizeof message, "wants a number of 1 to %lld", (long long)most);
+        refuse(option, message);
     }
     return n;
 }
@@ -42,6 +41,10 @@ static run_options_t parse(int argc, char **argv) {
     run_options_t options = {.seed = 1, .draws = 150, .rows = 4};
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(option, "--help") == 0) {
+            printf("%s", USAGE);
+            exit(0);
+        }
         if (strcmp(option, "--bench") == 0) {
             options.bench = true;
             continue;
@@ -55,7 +58,7 @@ static run_options_t parse(int argc, char **argv) {
         else if (strcmp(option, "--only") == 0 && value != NULL)
             options.only = value;
         else
-            refuse("an option that it does not have, or one without its value");
+            refuse(option, "is no option, or lacks its value");
         i++;
     }
     return options;
@@ -66,6 +69,8 @@ int main(int argc, char **argv) {
     const uint32_t isa = cpu_features_isa();
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* whole lines, however the program ends */
     run_watch_addresses();
+    if (options.bench)
+        run_print_heading();
     int failed = run_set(&common_set, &options);
     for (size_t i = 0; SETS[i] != NULL; i++) {
         const instruction_set_t *set = SETS[i];

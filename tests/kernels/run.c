@@ -185,6 +185,10 @@ static void bench(const drawing_t *what, const char *name, const run_options_t *
     case_free(&c);
 }
 
+void run_print_heading(void) {
+    printf("%-36s %15s %15s %8s\n", "set/candidate/type", "reference", "candidate", "ratio");
+}
+
 /* ---- Sets ---- */
 
 static const char *const CANDIDATE_NAMES[N_CANDIDATES] = {

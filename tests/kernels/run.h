@@ -1,5 +1,5 @@
 /*
- * Checking and timing a candidate of an instruction set.
+ * These functions check and time the candidates of an instruction set.
  */
 #ifndef FLASH_TESTS_KERNELS_RUN_H
 #define FLASH_TESTS_KERNELS_RUN_H
@@ -14,8 +14,11 @@ typedef struct run_options {
     int64_t rows; /* of Q, S, P and O in what is timed */
 } run_options_t;
 
-/* From here on, a candidate that reads beyond an input is named before the program ends. */
+/* Makes a candidate that reads beyond an input be named before the program ends. */
 void run_watch_addresses(void);
+
+/* Prints the heading of the lines that the timing prints. */
+void run_print_heading(void);
 
 /* Checks, or times, each candidate of the set in each of its types. Returns how many failed. */
 int run_set(const instruction_set_t *set, const run_options_t *options);

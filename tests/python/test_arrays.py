@@ -194,8 +194,8 @@ def test_types_that_do_not_fit() -> None:
     _refused(ValueError, "q is float64", *(x.astype(np.float64) for x in (q, k, v)))
     _refused(ValueError, "v has dtype float32, k has float16", q, k.astype(np.float16), v)
     _refused(NotImplementedError, "if K and V are FP32, Q and O can be", q.astype(np.float16), k, v)
-    _refused(TypeError, "v is a list", q, k, v.tolist())
-    _refused(TypeError, "q is a NoneType", None, k, v)
+    _refused(TypeError, "v is of type list", q, k, v.tolist())
+    _refused(TypeError, "q is of type NoneType", None, k, v)
     swapped = k.astype(k.dtype.newbyteorder())
     _refused(ValueError, "k has the other byte order: >f4", q, swapped, v)
     _refused(ValueError, "byte order", InterfaceArray(q, typestr=">f4"), k, v)
@@ -301,7 +301,8 @@ def test_arrays_of_a_call_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_lengths_beside_cuda_arrays_are_arrays_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flashattn._problem.device_info", lambda number: None)
     q, k, v = (DLPackArray(x, device=(2, absent_device.ORDINAL)) for x in _inputs())
-    _refused(ValueError, "seqused_k is a list, and q is in CUDA memory", q, k, v, seqused_k=[1, 2])
+    complaint = "seqused_k is of type list, and q is in CUDA memory"
+    _refused(ValueError, complaint, q, k, v, seqused_k=[1, 2])
     lengths = np.array([1, 2], np.int32)
     _refused(ValueError, "seqused_k is on the CPU", q, k, v, seqused_k=lengths)
 

@@ -95,6 +95,8 @@ def test_work() -> None:
         (["--seqlen", "0"], ["--seqlen is 0"]),
         (["--heads", "3", "--heads-kv", "2"], ["n_heads is 3"]),
         (["--threads", "-1"], ["-1"]),
+        (["--tokens", "7"], ["--tokens is 7: at least --seqlen, 8"]),
+        (["--tokens", "64", "--batch", "2"], ["--tokens and --batch"]),
         (["--softcap", "-1", "arch=REFERENCE"], ["softcap is -1: it must be finite and"]),
         (["B_r=999"], ["no kernel"]),
         (["dtype=7up"], ["dtype=7up"]),

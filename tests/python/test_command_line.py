@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from complaints import assert_complains
 from flashattn import compare as compare_module
-from flashattn.cli import forward, info, main
+from flashattn.cli import forward, info, main, problem
 from problems import AttentionProblem, make_inputs, runnable_kernels
 from subprocesses import run_python
 
@@ -134,6 +134,15 @@ def test_list_filters(capsys) -> None:
 def test_list_complains(capsys) -> None:
     assert_complains(capsys, main(["list", "colour=3"]), "no field 'colour'", "dtype")
     assert_complains(capsys, main(["list", "AVX512 (BF16"]), "AVX512 (BF16", "position")
+    assert_complains(capsys, main(["list", "AVX2"]), "filter 'AVX2'", "arch=AVX512")
+
+
+def test_no_kernel_of_a_gpu_in_a_library_without_cuda(capsys, monkeypatch) -> None:
+    on_cpu = [row for row in flashattn.kernels() if problem.is_cpu(row.config)]
+    monkeypatch.setattr(problem, "kernels", lambda: on_cpu)
+    assert main(["list", "arch=SM90"]) == 0
+    assert capsys.readouterr().out == "0 kernels; this library was built without CUDA\n"
+    assert_complains(capsys, main(["check", "arch=SM90"]), "no kernel", "built without CUDA")
 
 
 # ---- forward ----
@@ -184,7 +193,7 @@ def test_forward_bfloat16(files: list[str], capsys) -> None:
     for path, array in zip(files, arrays):
         np.save(path, array)
     assert_complains(capsys, main(["forward", *files]), "q.npy", "say --dtype bf16")
-    assert main(["forward", *files, "--dtype", "bf16"]) == 0
+    assert main(["forward", *files, "--dtype", "BF16"]) == 0
     o = np.load(files[3]).view(ml_dtypes.bfloat16)
     assert (o == flashattn.flash_attn_func(*arrays)).all()
 

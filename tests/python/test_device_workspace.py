@@ -116,7 +116,7 @@ def test_what_is_refused_of_it(launches: Launches) -> None:
 
 
 def test_what_is_no_array_is_refused(launches: Launches) -> None:
-    with pytest.raises(TypeError, match="workspace is a int: neither a numpy array nor"):
+    with pytest.raises(TypeError, match="workspace is of type int: neither a numpy array nor"):
         call(SIZE)
     assert launches.workspaces == []
 

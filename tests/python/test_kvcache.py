@@ -1,5 +1,5 @@
 """Caches of K and V on every kernel of this machine: see kvcache_cases.py. Errors are at most twice
-those of a plain implementation, in the mean 1.5 times, as in FlashAttention's own test.
+those of a plain implementation, on average 1.5 times, as in FlashAttention's own test.
 """
 
 from __future__ import annotations

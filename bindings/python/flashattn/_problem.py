@@ -238,8 +238,8 @@ class Problem:
             return None
         if self.q.device != _abi.FLASH_DEVICE_CPU and isinstance(array, (list, tuple)):
             raise ValueError(
-                f"{name} is a {type(array).__name__}, and q is in CUDA memory: lengths must be an "
-                "int32 array on q's device"
+                f"{name} is of type {type(array).__name__}, and q is in CUDA memory: "
+                "lengths must be an int32 array on q's device"
             )
         lengths = _tensor.lengths_view(array, name, count, self.stream)
         _tensor.check_same_device("q", self.q, **{name: lengths})

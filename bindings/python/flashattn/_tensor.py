@@ -79,7 +79,7 @@ def view(array: Any, name: str, stream: int = _stream.DEFAULT) -> View:
         device = device_info(_abi.FLASH_DEVICE_CUDA_CURRENT).device
         return _view_interface(array, name, "__cuda_array_interface__", device)
     raise TypeError(
-        f"{name} is a {type(array).__name__}: neither a numpy array nor a torch tensor, and "
+        f"{name} is of type {type(array).__name__}: neither a numpy array nor a torch tensor, and "
         "without __dlpack__ and __array_interface__"
     )
 

@@ -65,7 +65,7 @@ class _ShortForm:
 
     @classmethod
     def parse(cls, text: str) -> Config:
-        """Reads a short form, as in "AVX512 (BF16, any, 64, 128): causal+softcap"."""
+        """Reads a short form, as in "AVX512 (BF16, any, 96, 128): causal+softcap"."""
         config = _abi.flash_config_t()
         check(library().flash_config_parse(text.encode(), config))
         return from_c(config)
@@ -223,7 +223,7 @@ def parse_filters(texts: Iterable[str]) -> Callable[[Config], bool]:
         if equals:
             wanted[_field_name(field.strip(), text)] = _field_value(field.strip(), value.strip())
         else:
-            short_forms.add(Config.parse(text))
+            short_forms.add(_short_form(text))
 
     def matches(config: Config) -> bool:
         return (not short_forms or config in short_forms) and all(
@@ -231,6 +231,15 @@ def parse_filters(texts: Iterable[str]) -> Callable[[Config], bool]:
         )
 
     return matches
+
+
+def _short_form(text: str) -> Config:
+    try:
+        return Config.parse(text)
+    except ValueError as error:
+        raise ValueError(
+            f"filter {text!r}: not FIELD=VALUE, as in arch=AVX512, and not a short form: {error}"
+        ) from None
 
 
 def _field_name(field: str, text: str) -> str:

@@ -52,13 +52,13 @@ static __device__ __forceinline__ int32_t lanes_before(uint32_t mask, int32_t la
 }
 
 /* Counts the lanes whose class comes before this lane's, or is the same in a lane before it. */
-static __device__ __forceinline__ int32_t rank_of_class(int32_t own) {
+static __device__ __forceinline__ int32_t rank_of_class(int32_t lane_class) {
     int32_t rank = 0;
 #pragma unroll
     for (int32_t i = 0; i < N_LENGTHS; ++i) {
-        const uint32_t lanes = __ballot_sync(0xffffffffu, own == i);
+        const uint32_t lanes = __ballot_sync(0xffffffffu, lane_class == i);
         const int32_t lane = threadIdx.x % DECODE_WARP_THREADS;
-        rank += i < own ? __popc(lanes) : i == own ? lanes_before(lanes, lane) : 0;
+        rank += i < lane_class ? __popc(lanes) : i == lane_class ? lanes_before(lanes, lane) : 0;
     }
     return rank;
 }
@@ -69,17 +69,17 @@ static __device__ __forceinline__ decode_piece_t cut_lanes(const decode_params_t
                                                            int32_t number, int64_t &units) {
     const int32_t lane = threadIdx.x % DECODE_WARP_THREADS;
     const bool exists = lane < params.attention.batch;
-    const int32_t own = exists ? count_units<C>(params.attention, lane) : 0;
-    units = __reduce_add_sync(0xffffffffu, own);
+    const int32_t lane_units = exists ? count_units<C>(params.attention, lane) : 0;
+    units = __reduce_add_sync(0xffffffffu, lane_units);
     const int32_t share = params.most_pieces > 0
-                              ? lanes_share(params, first_share(params, units), own, exists)
+                              ? lanes_share(params, first_share(params, units), lane_units, exists)
                               : params.least_share;
-    const int32_t pieces = exists ? decode_count_pieces(own, share) : 0;
+    const int32_t pieces = exists ? decode_count_pieces(lane_units, share) : 0;
     const bool is_cut = pieces > 1;
     const uint32_t cut = __ballot_sync(0xffffffffu, is_cut);
     const int32_t cut_pieces = __reduce_add_sync(0xffffffffu, is_cut ? pieces : 0);
     const int32_t before = sum_before(is_cut ? pieces : 0);
-    const int32_t rank = rank_of_class(pieces == 1 ? length_class(own, share) : -1);
+    const int32_t rank = rank_of_class(pieces == 1 ? length_class(lane_units, share) : -1);
     const int32_t first = is_cut ? before : cut_pieces + rank;
     if (blockIdx.x == 0 && threadIdx.x == 0)
         *params.n_splits = __popc(cut);

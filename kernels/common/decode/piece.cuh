@@ -1,5 +1,5 @@
 /*
- * Pieces of sequences, and what the ways to cut a batch on the device have in common.
+ * A sequence is cut into pieces. This file has what both ways to cut a batch on the device share.
  *
  * If the host knows the lengths, every sequence is cut into the same number of pieces. Otherwise
  * each block computes the cut from the lengths on the device (cut_lanes.cuh, cut_block.cuh).

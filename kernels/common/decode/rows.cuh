@@ -1,5 +1,5 @@
 /*
- * The rows of a block: which query and which query head each one is, and where it lies.
+ * This file says which query and which query head a row of a block is, and where it lies.
  */
 #ifndef FLASH_KERNELS_COMMON_DECODE_ROWS_CUH
 #define FLASH_KERNELS_COMMON_DECODE_ROWS_CUH

@@ -1,7 +1,8 @@
 /*
- * Copies from global to shared memory without registers: cp.async, cp.async.commit_group,
- * cp.async.wait_group, cp.async.wait_all (PTX ISA, "Data Movement and Conversion Instructions:
- * Asynchronous copy"). They bypass L1 (.cg), because a thread block reads each block of keys once.
+ * These instructions copy from global to shared memory without registers: cp.async,
+ * cp.async.commit_group, cp.async.wait_group, cp.async.wait_all (PTX ISA, "Data Movement and
+ * Conversion Instructions: Asynchronous copy"). They bypass L1 (.cg), because a thread block reads
+ * each block of keys once.
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_ASYNC_COPY_CUH
 #define FLASH_KERNELS_COMMON_PTX_ASYNC_COPY_CUH

@@ -1,5 +1,5 @@
 /*
- * Programmatic dependent launch: a kernel may start before the one ahead of it in the stream has
+ * By programmatic dependent launch a kernel may start before the one ahead of it in the stream has
  * ended, and then waits for it (PTX ISA, "Parallel Synchronization and Communication Instructions:
  * griddepcontrol"). Before compute capability 9.0 kernels of a stream run one after the other.
  */

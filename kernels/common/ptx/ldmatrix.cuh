@@ -1,5 +1,5 @@
 /*
- * Loads 8x8 matrices of 16-bit elements from shared memory into fragments of mma (PTX ISA,
+ * ldmatrix loads 8x8 matrices of 16-bit elements from shared memory into fragments of mma (PTX ISA,
  * "Warp-level matrix load instruction: ldmatrix"). Lane 8*i + r has the address of row r of matrix
  * i.
  */

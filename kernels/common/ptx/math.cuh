@@ -1,8 +1,7 @@
 /*
- * Approximate functions of the multi-function unit.
- * PTX ISA, "Floating Point Instructions": ex2.approx.ftz.f32 (2 ulp; exact at 0 and -inf),
- * lg2.approx.ftz.f32 (relative error 2^-22, absolute between 0.5 and 2; -inf at 0),
- * rcp.approx.ftz.f32 (1 ulp).
+ * The multi-function unit computes these functions approximately. PTX ISA, "Floating Point
+ * Instructions": ex2.approx.ftz.f32 (2 ulp; exact at 0 and -inf), lg2.approx.ftz.f32 (relative
+ * error 2^-22, absolute between 0.5 and 2; -inf at 0), rcp.approx.ftz.f32 (1 ulp).
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_MATH_CUH
 #define FLASH_KERNELS_COMMON_PTX_MATH_CUH

@@ -1,6 +1,6 @@
 /*
- * Arithmetic on two 16-bit floating-point elements in one register.
- * PTX ISA, "Half Precision Floating Point Instructions: fma" (.f16x2, .bf16x2).
+ * This is arithmetic on two 16-bit floating-point elements in one register. PTX ISA, "Half
+ * Precision Floating Point Instructions: fma" (.f16x2, .bf16x2).
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_PACKED_MATH_CUH
 #define FLASH_KERNELS_COMMON_PTX_PACKED_MATH_CUH

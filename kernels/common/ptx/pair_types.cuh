@@ -1,7 +1,8 @@
 /*
- * The 16-bit types, two elements to a register, as PTX names them (PTX ISA, "Types: Alternate
- * Floating-Point Data Formats, Packed Data Types"). Each instruction on such pairs is a deleted
- * template with a specialisation per line below, so that it does not compile for another type.
+ * This list has the 16-bit types, two elements to a register, as PTX names them (PTX ISA, "Types:
+ * Alternate Floating-Point Data Formats, Packed Data Types"). Each instruction on such pairs is a
+ * deleted template with a specialisation per line below, so that it does not compile for another
+ * type.
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_PAIR_TYPES_CUH
 #define FLASH_KERNELS_COMMON_PTX_PAIR_TYPES_CUH

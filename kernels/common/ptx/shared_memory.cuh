@@ -1,6 +1,6 @@
 /*
- * Ordinary loads and stores of shared memory by its 32-bit address.
- * PTX ISA, "Data Movement and Conversion Instructions": ld.shared, st.shared.
+ * These are ordinary loads and stores of shared memory by its 32-bit address. PTX ISA, "Data
+ * Movement and Conversion Instructions": ld.shared, st.shared.
  */
 #ifndef FLASH_KERNELS_COMMON_PTX_SHARED_MEMORY_CUH
 #define FLASH_KERNELS_COMMON_PTX_SHARED_MEMORY_CUH

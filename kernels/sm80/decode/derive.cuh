@@ -1,5 +1,5 @@
 /*
- * Constants that follow from the configuration of a decode kernel, and its legality at compile
+ * These constants follow from the configuration of a decode kernel, which is checked at compile
  * time.
  *
  * The products are transposed: S^T = K Q^T and O^T = V^T P^T. So keys, and then columns of V, are

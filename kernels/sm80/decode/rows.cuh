@@ -1,6 +1,6 @@
 /*
- * The keys that each row of a block sees. With t = lane % 4 a lane holds scores of rows 2t and 2t +
- * 1 of each group of eight rows.
+ * This file finds the keys that each row of a block sees. With t = lane % 4 a lane holds scores of
+ * rows 2t and 2t + 1 of each group of eight rows.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_ROWS_CUH
 #define FLASH_KERNELS_SM80_DECODE_ROWS_CUH

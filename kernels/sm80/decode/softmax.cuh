@@ -1,6 +1,6 @@
 /*
- * Online softmax over the steps of one warp. Maxima are those of scores as Q K^T leaves them, or of
- * capped scores; the scale is applied in the exponent.
+ * A warp computes an online softmax over its steps. Maxima are those of scores as Q K^T leaves
+ * them, or of capped scores; the scale is applied in the exponent.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_SOFTMAX_CUH
 #define FLASH_KERNELS_SM80_DECODE_SOFTMAX_CUH

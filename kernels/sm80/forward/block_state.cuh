@@ -1,6 +1,7 @@
 /*
- * The state of a block under a mask: 16 bytes of static shared memory, because the main loop has no
- * registers left. The first thread writes it before the main loop, whose barriers order all reads.
+ * A block under a mask keeps its state in 16 bytes of static shared memory, because the main loop
+ * has no registers left. The first thread writes it before the main loop, whose barriers order all
+ * reads.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_BLOCK_STATE_CUH
 #define FLASH_KERNELS_SM80_FORWARD_BLOCK_STATE_CUH

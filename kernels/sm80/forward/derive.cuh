@@ -1,5 +1,5 @@
 /*
- * Constants that follow from a configuration, and its legality at compile time. Everything here is
+ * These constants follow from a configuration, which is checked at compile time. Everything here is
  * a constant expression, so that kernels have no branch on a configuration field.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_DERIVE_CUH

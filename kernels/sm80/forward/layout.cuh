@@ -1,5 +1,5 @@
 /*
- * The layout of shared memory:
+ * Shared memory is laid out as follows:
  *
  *     0            q_bytes      + kv_bytes   + kv_bytes = sm80_shared_bytes()
  *     | Q, later O | K          | V          |

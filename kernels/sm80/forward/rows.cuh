@@ -1,6 +1,6 @@
 /*
- * The rows of S and O that a thread shares with the other threads of its quad: in each tile of 16
- * rows, row lane / 4 and the row 8 below.
+ * A thread shares rows of S and O with the other threads of its quad: in each tile of 16 rows, row
+ * lane / 4 and the row 8 below.
  */
 #ifndef FLASH_KERNELS_SM80_FORWARD_ROWS_CUH
 #define FLASH_KERNELS_SM80_FORWARD_ROWS_CUH

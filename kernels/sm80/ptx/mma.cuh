@@ -1,7 +1,7 @@
 /*
- * d[16x8] += a[16x16] * b[16x8], 16-bit operands, fp32 accumulators.
- * PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type". With g = lane / 4 and
- * t = lane % 4, a thread holds columns 2t, 2t + 1 of rows g (d[0], d[1]) and g + 8 (d[2], d[3]).
+ * A warp computes d[16x8] += a[16x16] * b[16x8] of 16-bit operands in fp32 accumulators. PTX ISA,
+ * "Matrix Fragments for mma.m16n8k16 with floating point type". With g = lane / 4 and t = lane % 4,
+ * a thread holds columns 2t, 2t + 1 of rows g (d[0], d[1]) and g + 8 (d[2], d[3]).
  */
 #ifndef FLASH_KERNELS_SM80_PTX_MMA_CUH
 #define FLASH_KERNELS_SM80_PTX_MMA_CUH

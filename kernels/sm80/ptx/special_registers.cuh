@@ -1,5 +1,5 @@
 /*
- * Special registers, read again at each call (PTX ISA, "Special Registers": %ctaid).
+ * Special registers are read again at each call (PTX ISA, "Special Registers": %ctaid).
  */
 #ifndef FLASH_KERNELS_SM80_PTX_SPECIAL_REGISTERS_CUH
 #define FLASH_KERNELS_SM80_PTX_SPECIAL_REGISTERS_CUH

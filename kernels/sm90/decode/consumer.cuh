@@ -1,5 +1,5 @@
 /*
- * A consumer of a decode block: a warpgroup whose 64 rows go over the blocks of keys of a walk.
+ * A consumer of a decode block is a warpgroup whose 64 rows go over the blocks of keys of a walk.
  *
  * Over whole blocks the products of neighbours are under way together: QK^T of block n, then PV of
  * block n - 1, are issued, and the softmax of block n runs beside that PV. With ping_pong two

@@ -1,6 +1,6 @@
 /*
- * The legality of a configuration of SM90_DECODE at compile time. The constants that follow from it
- * are those of SM90 (sm90/derive.cuh), whose tiles these are.
+ * A configuration of SM90_DECODE is checked at compile time. The constants that follow from it are
+ * those of SM90 (sm90/derive.cuh), whose tiles these are.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_DERIVE_CUH
 #define FLASH_KERNELS_SM90_DECODE_DERIVE_CUH

@@ -1,6 +1,6 @@
 /*
- * Two warps load a piece, one K and one V: block after block of the walk, as soon as the consumers
- * have left a stage for it.
+ * Two warps load a piece, one of them K and the other V, block after block of the walk, as soon as
+ * the consumers have left a stage for it.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_LOAD_CUH
 #define FLASH_KERNELS_SM90_DECODE_LOAD_CUH

@@ -1,6 +1,6 @@
 /*
- * Q of a block's rows, which are packed: a row is a query and a query head of the group. Each
- * consumer copies its own 64 rows to shared memory, swizzled as TMA would write them.
+ * Each consumer copies its own 64 rows of Q to shared memory, swizzled as TMA would write them.
+ * Rows are packed: a row is a query and a query head of the group.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_QUERIES_CUH
 #define FLASH_KERNELS_SM90_DECODE_QUERIES_CUH
@@ -15,7 +15,7 @@ constexpr int panel_chunks = SM90_PANEL_BYTES / SM90_CHUNK_BYTES;
 template <flash_config_t C> constexpr int row_chunks = panels<C> *panel_chunks;
 
 /* A thread of a consumer copies so many chunks of Q: half a row. */
-template <flash_config_t C> constexpr int own_query_chunks = row_chunks<C> / 2;
+template <flash_config_t C> constexpr int thread_query_chunks = row_chunks<C> / 2;
 static_assert(2 * SM90_WARPGROUP_ROWS == SM90_WARPGROUP_THREADS, "two threads per row");
 
 /* Returns the place of a chunk of a row of the tile. */
@@ -35,20 +35,20 @@ static __device__ __forceinline__ void copy_queries(const decode_params_t &param
     const flash_params_t &p = params.attention;
     const int thread = threadIdx.x % SM90_WARPGROUP_THREADS;
     const int row = number * SM90_WARPGROUP_ROWS + thread / 2;
-    const int first = thread % 2 * own_query_chunks<C>;
+    const int first = thread % 2 * thread_query_chunks<C>;
     const bool exists = row < block.rows;
     const head_row_t at = find_row(params, block.row_begin + (exists ? row : 0));
     const int64_t offset = row_offset(p, p.q_stride, block, block.first_head_kv, at);
     const uint4 *data = (const uint4 *)((const char *)p.q + offset * element_bytes<C>);
-    uint4 chunks[own_query_chunks<C>];
+    uint4 chunks[thread_query_chunks<C>];
 #pragma unroll
-    for (int i = 0; i < own_query_chunks<C>; ++i) {
+    for (int i = 0; i < thread_query_chunks<C>; ++i) {
         const bool has_column = (first + i) * chunk_elements<C> < p.d_head;
         chunks[i] = exists && has_column ? __ldg(data + first + i) : uint4{0, 0, 0, 0};
     }
     announce_query_loads<C>();
 #pragma unroll
-    for (int i = 0; i < own_query_chunks<C>; ++i)
+    for (int i = 0; i < thread_query_chunks<C>; ++i)
         shared_store(query_chunk_place<C>(row, first + i), chunks[i]);
     async_proxy_fence();
 }

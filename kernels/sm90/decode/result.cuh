@@ -1,8 +1,8 @@
 /*
- * The end of a piece: O and LSE, or a partial result for the kernel that merges pieces. Each warp
- * lays half of the columns of its sixteen rows over its rows of Q, in fp32, stores them row by row,
- * and then the other half. Straight from registers it would be many instructions, which come from
- * memory as they are used once.
+ * At the end of a piece its O and LSE are stored, or a partial result for the kernel that merges
+ * pieces. Each warp lays half of the columns of its sixteen rows over its rows of Q, in fp32,
+ * stores them row by row, and then the other half. Stores from registers would be many more
+ * instructions, each of which is used once and comes from memory.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_RESULT_CUH
 #define FLASH_KERNELS_SM90_DECODE_RESULT_CUH
@@ -16,7 +16,7 @@ template <flash_config_t C> constexpr int laid_columns = C.d_head / 2;
 template <flash_config_t C> constexpr int laid_chunks = laid_columns<C> / 4;
 template <flash_config_t C> constexpr int rows_at_once = warp_threads / laid_chunks<C>;
 
-/* Returns the place of a chunk of four columns of fp32, in one of the warp's rows. */
+/* Returns the address of a chunk of four columns of fp32, in one of the warp's rows. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t laid_place(int row, int chunk) {
     return q_tile<C>(0) + chunk / 8 * q_panel_bytes<C> + (warp_row() + row) * SM90_PANEL_BYTES +
@@ -32,13 +32,14 @@ static __device__ __forceinline__ void lay_columns(const output_tile<C> &o, int 
         for (int half = 0; half < 2; ++half) {
             const float *pair = &o.o[(part * laid_columns<C> / 8 + i) * 4 + 2 * half];
             const int row = half * 8 + threadIdx.x % warp_threads / 4;
-            const uint32_t place = laid_place<C>(row, 2 * i + tile_column() / 4);
-            shared_store(place + tile_column() % 4 * (int)sizeof(float), float2{pair[0], pair[1]});
+            const uint32_t address = laid_place<C>(row, 2 * i + tile_column() / 4);
+            shared_store(address + tile_column() % 4 * (int)sizeof(float),
+                         float2{pair[0], pair[1]});
         }
 }
 
-static __device__ __forceinline__ float4 load_columns(uint32_t place) {
-    const uint4 bits = shared_load(place);
+static __device__ __forceinline__ float4 load_columns(uint32_t address) {
+    const uint4 bits = shared_load(address);
     return {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
             __uint_as_float(bits.w)};
 }

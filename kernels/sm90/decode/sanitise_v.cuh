@@ -1,7 +1,7 @@
 /*
- * Infinities and NaNs of V in a block that some row does not see whole. P is 0 there, but 0 * NaN
- * is NaN, and wgmma cannot tell: such elements are added to the rows that see them, whatever their
- * weight, and replaced by zeros before they are multiplied. The consumers do it together.
+ * V is sanitised in blocks that some row does not see whole. P is 0 for hidden keys, but 0 * NaN is
+ * NaN, and wgmma cannot tell. So infinities and NaNs are added to the rows that see them, whatever
+ * their weight, and replaced by zeros before they are multiplied. The consumers do it together.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_SANITISE_V_CUH
 #define FLASH_KERNELS_SM90_DECODE_SANITISE_V_CUH
@@ -15,12 +15,12 @@ template <flash_config_t C> static __device__ __forceinline__ void meet_consumer
 }
 
 template <flash_config_t C>
-constexpr int own_value_chunks = kv_bytes<C> / SM90_CHUNK_BYTES / consumer_threads<C>;
+constexpr int thread_value_chunks = kv_bytes<C> / SM90_CHUNK_BYTES / consumer_threads<C>;
 
 /* Returns the address of the thread's i-th chunk of a tile of V. Together the consumers have all
  * chunks. */
 template <flash_config_t C>
-static __device__ __forceinline__ uint32_t own_value_chunk(uint32_t tile, int i) {
+static __device__ __forceinline__ uint32_t thread_value_chunk(uint32_t tile, int i) {
     const int thread = threadIdx.x - SM90_WARPGROUP_THREADS;
     return tile + (i * consumer_threads<C> + thread) * SM90_CHUNK_BYTES;
 }
@@ -29,16 +29,16 @@ static __device__ __forceinline__ uint32_t own_value_chunk(uint32_t tile, int i)
 template <flash_config_t C> static __device__ __forceinline__ bool has_non_finite(uint32_t tile) {
     uint32_t sum = 0;
 #pragma unroll
-    for (int i = 0; i < own_value_chunks<C>; ++i)
-        sum = add_zero_times_chunk<C.dtype>(sum, shared_load(own_value_chunk<C>(tile, i)));
+    for (int i = 0; i < thread_value_chunks<C>; ++i)
+        sum = add_zero_times_chunk<C.dtype>(sum, shared_load(thread_value_chunk<C>(tile, i)));
     async_proxy_fence();
     return named_barrier_or(CONSUMERS_BARRIER, consumer_threads<C>, !is_pair_of_zeros(sum));
 }
 
 template <flash_config_t C> static __device__ __forceinline__ void zero_non_finite(uint32_t tile) {
 #pragma unroll 1
-    for (int i = 0; i < own_value_chunks<C>; ++i) {
-        const uint32_t address = own_value_chunk<C>(tile, i);
+    for (int i = 0; i < thread_value_chunks<C>; ++i) {
+        const uint32_t address = thread_value_chunk<C>(tile, i);
         shared_store(address, finite_chunk<C.dtype>(shared_load(address)));
     }
     async_proxy_fence();

@@ -1,7 +1,7 @@
 /*
- * The walk over a piece: its keys in blocks of B_c, those first that every row of the block sees
- * whole, then those that a mask or an end cuts. With a running maximum any order will do, and so
- * each kind of block has a loop of its own.
+ * A walk goes over the keys of a piece in blocks of B_c: first those that every row of the tile
+ * sees whole, then those that a mask or an end cuts. With a running maximum any order will do, and
+ * so each kind of block has a loop of its own.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_WALK_CUH
 #define FLASH_KERNELS_SM90_DECODE_WALK_CUH

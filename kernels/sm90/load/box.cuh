@@ -1,5 +1,5 @@
 /*
- * Which box of a tensor map holds rows of a tile: see ptx/tma.cuh.
+ * This file finds the box of a tensor map that holds rows of a tile (ptx/tma.cuh).
  */
 #ifndef FLASH_KERNELS_SM90_LOAD_BOX_CUH
 #define FLASH_KERNELS_SM90_LOAD_BOX_CUH

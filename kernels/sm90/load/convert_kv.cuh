@@ -27,8 +27,8 @@ typedef struct converter {
     ring_t v;
 } converter_t;
 
-/* A warp takes whole rows of a panel at a time, a chunk of sixteen elements a lane, and has a
- * quarter of the block's rows. It loads a batch of chunks before it stores. */
+/* A warp takes whole rows of a panel at a time, a chunk of sixteen elements per lane, and has a
+ * quarter of the block's rows. It loads several chunks before it stores. */
 template <flash_config_t C> constexpr int row_byte_chunks = C.d_head == 64 ? 4 : 8;
 template <flash_config_t C> constexpr int rows_at_once = warp_threads / row_byte_chunks<C>;
 template <flash_config_t C> constexpr int converter_rows = C.B_c / warpgroup_warps;

@@ -1,6 +1,6 @@
 /*
- * The KV-load warp: it loads the blocks of K and V of each tile, from the last to the first, as
- * soon as the consumers have left a stage for them.
+ * The KV-load warp loads the blocks of K and V of each tile, from the last to the first, as soon as
+ * the consumers have left a stage for them.
  */
 #ifndef FLASH_KERNELS_SM90_LOAD_KV_CUH
 #define FLASH_KERNELS_SM90_LOAD_KV_CUH

@@ -1,7 +1,7 @@
 /*
- * Blocks of keys in pages, by TMA: in boxes of sm90_paging_t.box_keys keys each, a power of two,
- * none of which crosses a page. What a box brings ends where the page's run ends (common/kv.h), so
- * that nothing beyond a sequence's last key is read.
+ * Blocks of keys in pages are loaded by TMA, in boxes of sm90_paging_t.box_keys keys each, a power
+ * of two, none of which crosses a page. What a box brings ends where the page's run ends
+ * (common/kv.h), so that nothing beyond a sequence's last key is read.
  *
  *     page_size 192, B_c 128: boxes of 64
  *     pages     |           0           |           1           |  2 ...

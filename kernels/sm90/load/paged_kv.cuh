@@ -1,7 +1,7 @@
 /*
- * The warps that load K and V of each tile from pages, one K and one V, from the last block to the
- * first. The warp of V also sanitises it, where no converter does. LOADER, of boxes or of rows, is
- * the way in which they do it.
+ * Two warps load the blocks of each tile from pages, from the last block to the first: one loads K,
+ * the other V. The latter also sanitises V, where no converter does. LOADER, of boxes or of rows,
+ * is the way in which they do it.
  */
 #ifndef FLASH_KERNELS_SM90_LOAD_PAGED_KV_CUH
 #define FLASH_KERNELS_SM90_LOAD_PAGED_KV_CUH

@@ -1,7 +1,7 @@
 /*
- * Where the keys of a block lie in pages. A warp loads the blocks of K and another those of V, in
- * one of two ways: by TMA, in boxes that lie in one page each (load/page_boxes.cuh), or row by row
- * where boxes would be short (load/rows.cuh).
+ * This file finds where the keys of a block lie in pages. One warp loads the blocks of K and
+ * another those of V, in one of two ways: by TMA, in boxes that lie in one page each
+ * (load/page_boxes.cuh), or row by row where boxes would be short (load/rows.cuh).
  */
 #ifndef FLASH_KERNELS_SM90_LOAD_PAGES_CUH
 #define FLASH_KERNELS_SM90_LOAD_PAGES_CUH

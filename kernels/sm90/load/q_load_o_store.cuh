@@ -1,7 +1,7 @@
 /*
- * The Q-load/O-store warp: it loads the Q of each tile and hands its O to TMA, so that the KV-load
- * warp runs ahead of both. The consumers stage a tile's O in shared memory and go on; this warp
- * starts its store, for which TMA takes long while it loads, and then gives the shared memory back.
+ * The Q-load/O-store warp loads the Q of each tile and hands its O to TMA, so that the KV-load warp
+ * runs ahead of both. The consumers stage a tile's O in shared memory and go on; this warp starts
+ * its store, for which TMA takes long while it loads, and then gives the shared memory back.
  *
  * When the consumers begin a tile, they say where the O of the tile before is staged: an address
  * per warpgroup, or 0 where the warpgroup has stored its O from registers.

@@ -1,8 +1,8 @@
 /*
- * The sanitise warp: it replaces infinities and NaNs in V by zeros where a mask hides the key from
- * some rows only. P is 0 there, but 0 * NaN is NaN, and wgmma cannot tell. So this warp looks at
- * the few blocks of V that a mask cuts before the consumers may multiply by them; the rare tile
- * that had such an element adds it, at its end, to the rows that do see it (store/non_finite.cuh).
+ * The sanitise warp replaces infinities and NaNs in V by zeros where a mask hides the key from some
+ * rows only. P is 0 there, but 0 * NaN is NaN, and wgmma cannot tell. So this warp looks at the few
+ * blocks of V that a mask cuts before the consumers may multiply by them; the rare tile that had
+ * such an element adds it, at its end, to the rows that do see it (store/non_finite.cuh).
  *
  * With a fixed reference V goes to the consumers as it comes, and only the second pass sanitises.
  * Every element of O that a hidden value has touched is NaN by then: 0 times infinity or NaN is

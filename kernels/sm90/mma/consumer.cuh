@@ -1,6 +1,6 @@
 /*
- * A consumer, which is a warpgroup that multiplies: how its 64 rows go over a tile's blocks of
- * keys, from the last to the first. consumer_tiles.cuh has the way from tile to tile.
+ * A consumer is a warpgroup that multiplies. Its 64 rows go over a tile's blocks of keys from the
+ * last to the first. consumer_tiles.cuh has the way from tile to tile.
  *
  * With overlap the products of neighbouring blocks are under way together: QK^T of block j, then PV
  * of block j + 1, are issued, and the softmax of block j runs beside that PV.

@@ -1,6 +1,6 @@
 /*
- * The two matrix products of a warpgroup's 64 rows: S = Q K^T from shared memory, O += P V with P
- * from registers. They are issued here; the caller waits for them.
+ * A warpgroup issues two matrix products for its 64 rows: S = Q K^T from shared memory, and O += P
+ * V with P from registers. The caller waits for them.
  */
 #ifndef FLASH_KERNELS_SM90_MMA_PRODUCTS_CUH
 #define FLASH_KERNELS_SM90_MMA_PRODUCTS_CUH

@@ -1,6 +1,6 @@
 /*
- * The walk of one consumer over the blocks of keys of a tile. Where consumers do not take turns,
- * and a mask hides keys, it differs from the tile's: the consumer gives the tile's last block back
+ * A consumer walks over the blocks of keys of a tile. Where consumers do not take turns, and a mask
+ * hides keys, its walk differs from the tile's: the consumer gives the tile's last block back
  * unread if none of its own 64 rows sees it, and masks only the blocks that are cut for these rows.
  */
 #ifndef FLASH_KERNELS_SM90_MMA_WALK_CUH

@@ -1,7 +1,7 @@
 /*
- * Barriers in shared memory that count arrivals and bytes, and the named barriers of a block.
- * PTX ISA, "Parallel Synchronization and Communication Instructions": mbarrier, barrier.cta; and
- * "Async proxy" under the memory consistency model for the fences.
+ * Threads wait at barriers in shared memory, which count arrivals and bytes, and at the named
+ * barriers of a block. PTX ISA, "Parallel Synchronization and Communication Instructions":
+ * mbarrier, barrier.cta; and "Async proxy" under the memory consistency model for the fences.
  */
 #ifndef FLASH_KERNELS_SM90_PTX_BARRIER_CUH
 #define FLASH_KERNELS_SM90_PTX_BARRIER_CUH

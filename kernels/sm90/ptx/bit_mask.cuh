@@ -1,5 +1,5 @@
 /*
- * Masks of bits. PTX ISA, "Integer Arithmetic Instructions: bmsk".
+ * This file makes masks of bits. PTX ISA, "Integer Arithmetic Instructions: bmsk".
  */
 #ifndef FLASH_KERNELS_SM90_PTX_BIT_MASK_CUH
 #define FLASH_KERNELS_SM90_PTX_BIT_MASK_CUH

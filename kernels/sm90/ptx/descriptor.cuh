@@ -1,8 +1,8 @@
 /*
- * Descriptors of operands in shared memory: panels of 128 bytes a row, swizzled as TMA writes them.
- * PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions: Matrix Descriptor": bits 0-13
- * address, 16-29 leading and 32-45 stride byte offset, each / 16; bits 62-63 swizzle, 1 = 128
- * bytes.
+ * A descriptor describes an operand in shared memory to wgmma: panels of 128 bytes per row,
+ * swizzled as TMA writes them. PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions: Matrix
+ * Descriptor": bits 0-13 address, 16-29 leading and 32-45 stride byte offset, each / 16; bits 62-63
+ * swizzle, 1 = 128 bytes.
  */
 #ifndef FLASH_KERNELS_SM90_PTX_DESCRIPTOR_CUH
 #define FLASH_KERNELS_SM90_PTX_DESCRIPTOR_CUH

@@ -1,6 +1,6 @@
 /*
- * Keeps arithmetic ahead of a wait. ptxas moves wgmma.wait_group up over arithmetic that does not
- * depend on it, and the products under way then have nothing beside them.
+ * This file keeps arithmetic ahead of a wait. ptxas moves wgmma.wait_group up over arithmetic that
+ * does not depend on it, and the products under way then have nothing beside them.
  */
 #ifndef FLASH_KERNELS_SM90_PTX_ORDER_CUH
 #define FLASH_KERNELS_SM90_PTX_ORDER_CUH

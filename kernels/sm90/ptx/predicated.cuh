@@ -1,9 +1,9 @@
 /*
- * Stores under a condition that differs from lane to lane, or without a branch that ptxas could
- * take for one: where lanes may part, it no longer sees that loops' variables are the same in all
- * lanes, and computes the descriptors of wgmma in vector registers. PTX ISA, "Data Movement and
- * Conversion Instructions": st; "Parallel Synchronization and Communication Instructions": red;
- * "Control Flow Instructions": bra.uni.
+ * These stores depend on a condition, but no lane leaves the others for it. Where lanes may part,
+ * ptxas no longer sees that loops' variables are the same in all lanes, and computes the
+ * descriptors of wgmma in vector registers. PTX ISA, "Data Movement and Conversion Instructions":
+ * st; "Parallel Synchronization and Communication Instructions": red; "Control Flow Instructions":
+ * bra.uni.
  */
 #ifndef FLASH_KERNELS_SM90_PTX_PREDICATED_CUH
 #define FLASH_KERNELS_SM90_PTX_PREDICATED_CUH

@@ -1,6 +1,6 @@
 /*
- * Stores of 8x8 matrices of 16-bit elements from the fragments of mma to shared memory.
- * PTX ISA, "Warp-level matrix store instruction: stmatrix". Lane 8*i + r names row r of matrix i.
+ * stmatrix stores 8x8 matrices of 16-bit elements from the fragments of mma to shared memory. PTX
+ * ISA, "Warp-level matrix store instruction: stmatrix". Lane 8*i + r names row r of matrix i.
  */
 #ifndef FLASH_KERNELS_SM90_PTX_STMATRIX_CUH
 #define FLASH_KERNELS_SM90_PTX_STMATRIX_CUH

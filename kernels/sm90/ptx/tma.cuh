@@ -1,6 +1,6 @@
 /*
- * Copies of tiles between global and shared memory by the Tensor Memory Accelerator.
- * PTX ISA, "Data Movement and Conversion Instructions: Tensor copy": cp.async.bulk.tensor,
+ * The Tensor Memory Accelerator copies tiles between global and shared memory. PTX ISA, "Data
+ * Movement and Conversion Instructions: Tensor copy": cp.async.bulk.tensor,
  * cp.async.bulk.commit_group, cp.async.bulk.wait_group; L2 hints as createpolicy makes them ("Cache
  * eviction priority hints").
  *

@@ -1,6 +1,6 @@
 /*
- * What warps and warpgroups do as one.
- * PTX ISA, "Miscellaneous Instructions: setmaxnreg"; "elect.sync".
+ * A warp or a warpgroup does these as one. PTX ISA, "Miscellaneous Instructions: setmaxnreg";
+ * "elect.sync".
  */
 #ifndef FLASH_KERNELS_SM90_PTX_WARPGROUP_CUH
 #define FLASH_KERNELS_SM90_PTX_WARPGROUP_CUH

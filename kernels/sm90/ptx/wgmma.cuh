@@ -1,10 +1,9 @@
 /*
- * d[64 x N] (+)= a[64 x 16] * b[16 x N] by the four warps of a warpgroup: 16-bit operands, fp32
- * accumulators, asynchronous.
- * PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": wgmma.mma_async, wgmma.fence,
- * wgmma.commit_group, wgmma.wait_group. With g = lane / 4 and t = lane % 4 in warp w of the group,
- * a thread holds columns 8j + 2t and 8j + 2t + 1 of row 16w + g (d[4j], d[4j + 1]) and of row
- * 16w + g + 8 (d[4j + 2], d[4j + 3]).
+ * The four warps of a warpgroup compute d[64 x N] (+)= a[64 x 16] * b[16 x N] asynchronously, of
+ * 16-bit operands, in fp32 accumulators. PTX ISA, "Asynchronous Warpgroup Level Matrix
+ * Instructions": wgmma.mma_async, wgmma.fence, wgmma.commit_group, wgmma.wait_group. With g = lane
+ * / 4 and t = lane % 4 in warp w of the group, a thread holds columns 8j + 2t and 8j + 2t + 1 of
+ * row 16w + g (d[4j], d[4j + 1]) and of row 16w + g + 8 (d[4j + 2], d[4j + 3]).
  */
 #ifndef FLASH_KERNELS_SM90_PTX_WGMMA_CUH
 #define FLASH_KERNELS_SM90_PTX_WGMMA_CUH

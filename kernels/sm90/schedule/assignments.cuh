@@ -1,6 +1,6 @@
 /*
- * The ring in shared memory through which the scheduler announces the block's tiles to the other
- * roles. It runs ahead of them by at most ASSIGNMENT_SLOTS tiles.
+ * The scheduler announces the block's tiles to the other roles through a ring in shared memory. It
+ * runs ahead of them by at most ASSIGNMENT_SLOTS tiles.
  *
  *     scheduler             announce(): waits for `taken`, fills a slot, arrives at `assigned`
  *         |

@@ -1,5 +1,5 @@
 /*
- * The order of tiles: which tile a number stands for.
+ * Tiles are numbered; this file says which tile a number stands for.
  *
  * In turn, tiles are numbered tile first, then head, then batch entry, so that blocks which run at
  * the same time read the same keys. Under a mask the tiles of a head run from the last, which sees

@@ -1,7 +1,7 @@
 /*
- * The two passes over a block's tiles. With a fixed reference a tile may fail in the first pass:
- * its consumers record that, and the second pass schedules the same tiles again, of which only
- * those that failed are due. Without a fixed reference there is only the first pass.
+ * A block makes up to two passes over its tiles. With a fixed reference a tile may fail in the
+ * first pass: its consumers record that, and the second pass schedules the same tiles again, of
+ * which only those that failed are due. Without a fixed reference there is only the first pass.
  */
 #ifndef FLASH_KERNELS_SM90_SCHEDULE_PASSES_CUH
 #define FLASH_KERNELS_SM90_SCHEDULE_PASSES_CUH

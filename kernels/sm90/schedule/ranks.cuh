@@ -1,8 +1,8 @@
 /*
  * The LPT schedule (longest processing time first; R. L. Graham, "Bounds on Multiprocessing Timing
- * Anomalies", 1969): tiles are taken longest first, and each goes to the block with the least work
- * so far. It is computed here in rounds. A round hands out one tile per block: the blocks are
- * ranked by their work, least first, and the block of rank r takes the r-th longest tile.
+ * Anomalies", 1969) takes tiles longest first, and gives each to the block with the least work so
+ * far. It is computed here in rounds. A round hands out one tile per block: the blocks are ranked
+ * by their work, least first, and the block of rank r takes the r-th longest tile.
  *
  *     four blocks, tiles of 9 8 8 7 5 5 4 3 blocks of keys
  *

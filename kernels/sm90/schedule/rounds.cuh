@@ -1,6 +1,6 @@
 /*
- * The rounds of the LPT schedule where all sequences have the same length: which tiles a round
- * hands out, and what they cost. Tile numbers are those of order.cuh, without the heads that are
+ * This file says which tiles a round of the LPT schedule hands out, and what they cost, where all
+ * sequences have the same length. Tile numbers are those of order.cuh, without the heads that are
  * handed out whole.
  *
  * A round is a run of numbers, as many as the grid has blocks. Where it reaches into the next

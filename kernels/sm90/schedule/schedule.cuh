@@ -1,6 +1,6 @@
 /*
- * The schedule: which tiles a block computes, and in which order. The rest of the kernel includes
- * this header alone of the folder.
+ * The schedule says which tiles a block computes, and in which order. The rest of the kernel
+ * includes this header alone of the folder.
  *
  *     schedule_pass()                     the scheduler warp announces the block's tiles, in one
  *                                         of three schedules:

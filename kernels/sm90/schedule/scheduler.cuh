@@ -1,5 +1,5 @@
 /*
- * The scheduler: the warp that finds the tiles of its block, one after the other, ahead of the
+ * The scheduler is the warp that finds the tiles of its block, one after the other, ahead of the
  * other roles, and announces them.
  */
 #ifndef FLASH_KERNELS_SM90_SCHEDULE_SCHEDULER_CUH

@@ -1,5 +1,5 @@
 /*
- * What the scheduler of a block keeps in shared memory. Its one warp alone reads and writes it.
+ * The scheduler of a block keeps this in shared memory, and it alone reads and writes it.
  */
 #ifndef FLASH_KERNELS_SM90_SCHEDULE_STATE_CUH
 #define FLASH_KERNELS_SM90_SCHEDULE_STATE_CUH

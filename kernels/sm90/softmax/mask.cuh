@@ -1,5 +1,5 @@
 /*
- * The mask: the scores of keys that a row does not see become -infinity, exactly.
+ * Under a mask the scores of keys that a row does not see become -infinity, exactly.
  */
 #ifndef FLASH_KERNELS_SM90_SOFTMAX_MASK_CUH
 #define FLASH_KERNELS_SM90_SOFTMAX_MASK_CUH

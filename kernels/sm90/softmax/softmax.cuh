@@ -1,5 +1,6 @@
 /*
- * Online softmax of the two rows of S that a thread shares with its quad (fragments.cuh).
+ * A thread computes the online softmax of the two rows of S that it shares with its quad
+ * (fragments.cuh).
  *
  * O and the sum of a row are kept relative to a reference maximum. With a running maximum each
  * block of keys may raise it, and O and the sum are rescaled. With a fixed reference the blocks

@@ -1,7 +1,7 @@
 /*
- * O and LSE on their way out from registers. Of O in 16 bits, the quad that holds a row exchanges
- * words, so that each thread has chunks of eight columns next to each other; of fp32 its threads
- * have two columns each, which together are a sector of 32 bytes.
+ * O and LSE are stored from registers. For O of 16 bits, the quad that holds a row exchanges words,
+ * so that each thread has chunks of eight columns next to each other; for fp32 its threads have two
+ * columns each, which together are a sector of 32 bytes.
  */
 #ifndef FLASH_KERNELS_SM90_STORE_DIRECT_CUH
 #define FLASH_KERNELS_SM90_STORE_DIRECT_CUH

@@ -1,6 +1,6 @@
 /*
  * The infinities and NaNs of V that were zeroed because a mask hides their keys from some rows
- * (load/sanitise_v.cuh), added to those rows of O that see them. Only the rare tile that had any
+ * (load/sanitise_v.cuh) are added to those rows of O that see them. Only the rare tile that had any
  * comes here, after its O has been written to global memory.
  */
 #ifndef FLASH_KERNELS_SM90_STORE_NON_FINITE_CUH

@@ -1,6 +1,6 @@
 /*
- * O on its way out through shared memory: a consumer stages its 64 rows where derive.cuh says, and
- * the Q-load/O-store warp hands them to TMA (load/q_load_o_store.cuh).
+ * O leaves through shared memory: a consumer stages its 64 rows where derive.cuh says, and the
+ * Q-load/O-store warp hands them to TMA (load/q_load_o_store.cuh).
  */
 #ifndef FLASH_KERNELS_SM90_STORE_STAGED_CUH
 #define FLASH_KERNELS_SM90_STORE_STAGED_CUH

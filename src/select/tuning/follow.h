@@ -1,5 +1,5 @@
 /*
- * The measured results that selection follows.
+ * Measured results replace the estimated choice of a kernel.
  */
 #ifndef FLASH_TUNING_H
 #define FLASH_TUNING_H

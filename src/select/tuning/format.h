@@ -1,5 +1,5 @@
 /*
- * Writing a measured result as a line.
+ * A measured result is written as a line.
  */
 #ifndef FLASH_TUNING_FORMAT_H
 #define FLASH_TUNING_FORMAT_H

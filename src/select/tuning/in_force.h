@@ -1,5 +1,5 @@
 /*
- * The measured results in force: those that the caller has set, else those of the environment.
+ * The measured results in force are those that the caller has set, else those of the environment.
  */
 #ifndef FLASH_TUNING_IN_FORCE_H
 #define FLASH_TUNING_IN_FORCE_H

@@ -1,5 +1,5 @@
 /*
- * Reading measured results.
+ * These functions read measured results.
  */
 #ifndef FLASH_TUNING_PARSE_H
 #define FLASH_TUNING_PARSE_H

@@ -122,7 +122,7 @@ def _prepare_device(args: argparse.Namespace) -> None:
 
 
 def _check_memory(own: list[Contender], args: argparse.Namespace) -> None:
-    """Of all lengths, before the first is measured."""
+    """Refuses inputs of any length that do not fit, before the first is measured."""
     for seqlen, contender in itertools.product(args.seqlen, own):
         memory.require_inputs(contender.dtype, *_axes(seqlen, args), args)
 
@@ -155,8 +155,7 @@ def _own_contenders(args: argparse.Namespace) -> list[Contender]:
     if args.filters or args.all:
         rows = problem.chosen_kernels(args.filters, runnable=True)
         rows = [row for row in rows if on_device(row.config)]
-        if not rows:
-            raise BadInput("no kernel that this machine can run matches")
+        problem.require_some(rows)
         return [Contender(str(k.config), DType(k.config.dtype), k.config) for k in rows]
     dtypes = bench_cuda.DTYPES if args.device == "cuda" else DType
     return [Contender(f"selected ({dtype.name})", dtype, None) for dtype in dtypes]

@@ -27,7 +27,7 @@ _OWN, _FA3 = "own", "FA3"
 
 @dataclass(frozen=True)
 class Chunks:
-    """As many queries of each sequence, the last of as many keys."""
+    """A batch in which each sequence has as many queries, which are the last ones of its keys."""
 
     name: str
     batch: int
@@ -59,7 +59,7 @@ class Row:
     contiguous: float | None  # the library's own time without pages
 
     def rate(self, whose: str) -> float | None:
-        """Operations a second."""
+        """Operations per second."""
         return self.chunks.operations / self.seconds[whose] if whose in self.seconds else None
 
 
@@ -80,11 +80,20 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         help=f"batch x queries over keys, heads and d_head ({_DEFAULT})",
     )
     parser.add_argument(
-        "--heads", default="32/8", metavar="H/H_KV", help="of chunks without @ (32/8)"
+        "--heads",
+        default="32/8",
+        metavar="H/H_KV",
+        help="query heads / K/V heads of chunks without @ (32/8)",
     )
-    parser.add_argument("--d-head", type=int, default=128, help="of chunks without one (128)")
     parser.add_argument(
-        "--dtype", choices=("FP16", "BF16", "E4M3"), default="BF16", help="type of K and V (BF16)"
+        "--d-head", type=int, default=128, help="head dimension of chunks without one (128)"
+    )
+    parser.add_argument(
+        "--dtype",
+        type=str.upper,
+        choices=("FP16", "BF16", "E4M3"),
+        default="BF16",
+        help="type of K and V (BF16)",
     )
     parser.add_argument(
         "--page-size",

@@ -28,7 +28,7 @@ def contenders(dtypes: list[DType]) -> list[Contender]:
     if _is_installed("onnxruntime", "onnx"):
         found.append(Contender(f"{_ONNXRUNTIME} (FP32)", DType.FP32, None, is_peer=True))
     if _is_installed("torch"):
-        label = f"{_TORCH} (scaled_dot_product_attention, {{}})"
+        label = f"{_TORCH} (SDPA, {{}})"
         types = [dtype for dtype in dtypes if dtype != DType.E4M3]
         found += [Contender(label.format(d.name), d, None, is_peer=True) for d in types]
     return found

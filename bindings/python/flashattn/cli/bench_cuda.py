@@ -149,8 +149,8 @@ def median_seconds(
     spin_cycles: int = _SPIN_CYCLES,
     before: Call | None = None,
 ) -> list[float]:
-    """Of `runs` launches of each call, after a spin of so many cycles for each launch. before: what
-    is enqueued in front of each, and not timed."""
+    """The median time of `runs` launches of each call, which are enqueued behind a spin of
+    spin_cycles for each launch. before: what is enqueued in front of each, and not timed."""
     cuda = extras.load("torch").cuda
     for call in calls * _WARM_UP:
         call()

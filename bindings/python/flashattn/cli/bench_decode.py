@@ -56,6 +56,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--d-head", type=int, default=128, help="head dimension (128)")
     parser.add_argument(
         "--dtype",
+        type=str.upper,
         choices=_DTYPES,
         default="BF16",
         help="type of K and V, and of Q, which is BF16 beside E4M3 (BF16)",
@@ -115,7 +116,7 @@ def _add_batch_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _page_sizes(text: str) -> list[int]:
-    """None at all are allowed, too."""
+    """Parses --page-size, which may be empty."""
     return problem.numbers(text) if text else []
 
 

@@ -49,7 +49,7 @@ class _Entry:
 class _Result:
     entry: _Entry
     seconds: float
-    rate: float  # operations a second
+    rate: float  # operations per second
     deviation: float | None  # of O from FA2's; None: not compared
 
 
@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def batches(args: argparse.Namespace) -> list[RaggedBatch]:
-    """Those of --lengths. Raises BadInput, for options that do not go with it too."""
+    """The batches of --lengths. Raises BadInput, also for options that do not go with it."""
     if not args.lengths:
         return []
     if args.device != "cuda":
@@ -191,7 +191,7 @@ def _one_length_entries(
 
 
 def _deviations(entries: list[_Entry]) -> list[float | None]:
-    """Of the library's results on the batch from FA2's, where that is there."""
+    """How far the library's results on the batch are from FA2's, where that is there."""
     peer = next((entry for entry in entries if entry.reference == _FA2), None)
     if peer is None:
         return [None] * len(entries)
@@ -203,7 +203,7 @@ def _deviations(entries: list[_Entry]) -> list[float | None]:
 
 
 def _deviation(o: Any, expected: Any, lengths: list[int]) -> float:
-    """Of the sequence that deviates most: |O - expected| / |expected|."""
+    """|O - expected| / |expected| of the sequence where it is largest."""
     pairs = zip(o.double().split(lengths), expected.double().split(lengths))
     deviations = [(a - b).norm() / b.norm() for a, b in pairs]
     return float(extras.load("torch").stack(deviations).max())  # NaN, if there is one

@@ -12,7 +12,6 @@ from .._attention import flash_attn_func, query_support
 from ..compare import Deviation, compare
 from ..config import DType, Kernel
 from . import extras, problem, words
-from .problem import BadInput
 
 # (name, q shape, k and v shape, options): each takes a path of its own through the kernels.
 _PROBLEMS: tuple[tuple[str, tuple, tuple, dict[str, Any]], ...] = (
@@ -42,8 +41,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     rows = problem.chosen_kernels(args.filters, runnable=True)
     rows = [row for row in rows if problem.is_cpu(row.config)]
-    if not rows:
-        raise BadInput("no kernel that this machine can run matches")
+    problem.require_some(rows)
     extras.require(*extras.of_arrays("cpu", [DType(row.config.dtype) for row in rows]))
     failed = 0
     for kernel in rows:

@@ -50,7 +50,7 @@ def rows(batch: RaggedBatch, heads: Heads, args: argparse.Namespace) -> list[Row
 
 
 def _share_of_keys(batch: RaggedBatch, cache: str) -> float:
-    """Of the batch's keys, those of the part that a kind of cache names."""
+    """The share of the batch's keys that the part has which a kind of cache names."""
     few, many = mixes.few_and_many(batch)
     part = few if cache.endswith(_DECODES) else many if cache.endswith(_CHUNKS) else None
     if part is None:
@@ -59,7 +59,7 @@ def _share_of_keys(batch: RaggedBatch, cache: str) -> float:
 
 
 def _best_peer(seconds: dict[tuple[str, str], float], cache: str) -> float | None:
-    """Of those that compute the same, in one call or in two."""
+    """The best time of the peers that compute the same, in one call or in two."""
     alike = cache.removesuffix(_APART)
     peers = [
         s

@@ -28,6 +28,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--lse", metavar="lse.npy", help="also write the log-sum-exp, float32")
     parser.add_argument(
         "--dtype",
+        type=str.lower,
         choices=npy.DTYPES,
         help="type of the inputs; .npy files do not say by themselves that they are bf16",
     )

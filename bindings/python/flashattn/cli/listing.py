@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from . import problem, words
+from . import problem
 
 
 def add_parser(commands: argparse._SubParsersAction) -> None:
@@ -33,5 +33,5 @@ def run(args: argparse.Namespace) -> int:
     width = max(map(len, forms), default=0)
     for form, kernel in zip(forms, rows):
         print(f"{form:{width}}  {kernel.name}{'' if kernel.is_runnable else '  (not here)'}")
-    print(words.count(len(rows), "kernel"))
+    print(problem.count_kernels(rows))
     return 0

@@ -5,7 +5,7 @@ from a file.
 63x1-500,32768                         63 short ones and a long one
 60x1:1-8192,2048:2048,2048:4096        with queries of their own: 60 that decode, two chunks
 skewed                                 a name of NAMED
-@lengths.txt                           what the file has, a word or several a line
+@lengths.txt                           what the file has, one word or several per line
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _finish(axes: Any, lengths: list[int]) -> None:
 
 
 def _add_legend(figure: Any) -> None:
-    """Of every label once, beside all axes."""
+    """Adds a legend beside all axes, with every label once."""
     found = [axes.get_legend_handles_labels() for axes in figure.axes]
     handles = {label: handle for own in found for handle, label in zip(*own)}
     figure.legend(handles.values(), handles, loc="outside right upper", fontsize="small")

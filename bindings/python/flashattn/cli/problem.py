@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import _tensor
 from ..config import Arch, Config, DType, Kernel, kernels, parse_filters
+from . import words
 
 DEFAULT_SEQLEN = [512, 1024, 2048]
 # These are types of K and V; Q and O have the same type, but for e4m3, which they never have.
@@ -49,28 +50,39 @@ def add_shape_options(parser: argparse.ArgumentParser, *, several_d_heads: bool 
 
 
 def check_at_least_one(args: argparse.Namespace, *more: str) -> None:
-    """Of add_shape_options, and of other options; those that were not given are as good."""
+    """Refuses sizes below 1, of add_shape_options() and of `more`, and --tokens of less than one
+    sequence."""
     options = ("batch", "heads", "tokens", "d_head", "seqlen_q", "heads_kv", "seqlen", *more)
     for name in options:
         value = getattr(args, name)
         least = min(value) if isinstance(value, list) else value
         if least is not None and least < 1:
             raise BadInput(f"--{name.replace('_', '-')} is {least}: at least 1")
+    _check_tokens(args)
+
+
+def _check_tokens(args: argparse.Namespace) -> None:
+    if args.tokens is None:
+        return
+    if args.batch != 1:
+        raise BadInput("--tokens and --batch do not go together")
+    if args.tokens < max(args.seqlen):
+        raise BadInput(f"--tokens is {args.tokens}: at least --seqlen, {max(args.seqlen)}")
 
 
 def batch_size(seqlen: int, args: argparse.Namespace) -> int:
-    return args.batch if args.tokens is None else max(1, args.tokens // seqlen)
+    return args.batch if args.tokens is None else args.tokens // seqlen
 
 
 def operations(seqlen: int, args: argparse.Namespace) -> float:
-    """4 batch heads seqlen_q seqlen_k d_head, half when causal."""
+    """Counts 4 batch heads seqlen_q seqlen_k d_head, half of it when causal."""
     seqlen_q = args.seqlen_q or seqlen
     full = 4 * batch_size(seqlen, args) * args.heads * seqlen_q * seqlen * args.d_head
     return full / 2 if args.causal else full
 
 
 def numbers(text: str) -> list[int]:
-    """Of an option. argparse says which one it is."""
+    """Parses the value of an option. argparse says which one it is."""
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
@@ -124,6 +136,22 @@ def chosen_kernels(filters: list[str], *, runnable: bool = False) -> list[Kernel
     return [k for k in kernels() if matches(k.config) and (k.is_runnable or not runnable)]
 
 
+def require_some(rows: list[Kernel]) -> None:
+    """Refuses filters that have left no row."""
+    if not rows:
+        raise BadInput(f"no kernel that this machine can run matches{_without_cuda()}")
+
+
+def count_kernels(rows: list[Kernel]) -> str:
+    """ "1 kernel"; of none, why there may be none."""
+    return words.count(len(rows), "kernel") + ("" if rows else _without_cuda())
+
+
+def _without_cuda() -> str:
+    has_cuda = any(is_cuda(kernel.config) for kernel in kernels())
+    return "" if has_cuda else "; this library was built without CUDA"
+
+
 def is_cuda(config: Config) -> bool:
     return config.arch >= Arch.SM80
 
@@ -133,6 +161,6 @@ def is_cpu(config: Config) -> bool:
 
 
 def numpy_dtypes(dtype: DType) -> list[np.dtype]:
-    """Of Q, K and V."""
+    """The types of Q, K and V."""
     names = (Q_NAME[dtype], NUMPY_NAME[dtype], NUMPY_NAME[dtype])
     return [_tensor.numpy_dtype(name) for name in names]

@@ -115,7 +115,7 @@ def _rows(
     seqlen: int,
     args: argparse.Namespace,
 ) -> list[tuple[str, ...]]:
-    """A row a step, and one of the peer."""
+    """A row for each step, and one for the peer."""
     peers = [(c, s) for c, s in measured if c.is_peer and c.label.startswith(reference)]
     steps = [(c, s) for c, s in measured if not c.is_peer]
     if not steps:

@@ -2,7 +2,7 @@
 
 1024,4096            two sequences
 300x1-256            300 sequences, each of a length from 1 to 256, drawn at random
-64x1:1024-8192       decode: a query each, and so many keys for it
+64x1:1024-8192       decode: 64 sequences of one query, each with its own number of keys
 4x512:2048,32x1:999  chunks of prefill, and decode
 """
 
@@ -82,18 +82,18 @@ def _draw(rng: np.random.Generator, count: int, lengths: tuple[int, int]) -> lis
 
 def of_one_length(batch: RaggedBatch) -> RaggedBatch:
     """As many sequences, all alike: together about as many pairs of a query and a key, and as many
-    keys a query."""
+    keys per query."""
     count = len(batch.lengths_q)
     pairs = sum(q * k for q, k in zip(batch.lengths_q, batch.lengths_k))
-    keys_a_query = sum(batch.lengths_k) / sum(batch.lengths_q)
-    queries = (pairs / count / keys_a_query) ** 0.5
-    q, k = (max(1, round(length)) for length in (queries, queries * keys_a_query))
+    keys_per_query = sum(batch.lengths_k) / sum(batch.lengths_q)
+    queries = (pairs / count / keys_per_query) ** 0.5
+    q, k = (max(1, round(length)) for length in (queries, queries * keys_per_query))
     name = f"{count}x{q}" if q == k else f"{count}x{q}:{k}"
     return RaggedBatch(name, [q] * count, [k] * count)
 
 
 def visible_pairs(batch: RaggedBatch, causal: bool, window_size: tuple[int, int]) -> int:
-    """Of a query and a key that it sees."""
+    """Counts the pairs of a query and a key that it sees."""
     lengths = zip(batch.lengths_q, batch.lengths_k)
     return sum(_visible_pairs(q, k, causal, window_size) for q, k in lengths)
 

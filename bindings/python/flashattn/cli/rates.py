@@ -1,5 +1,5 @@
-"""What a time is rated by: operations a second or, of decoding, which reads memory and computes
-little, bytes of K and V a second."""
+"""The rates that commands print: operations per second or, of decoding, which reads memory and
+computes little, bytes of K and V per second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_decode(args: argparse.Namespace) -> bool:
 
 
 def unit(args: argparse.Namespace) -> tuple[str, float]:
-    """Its name, and how much of work() it is."""
+    """The name of the unit, and how much of work() it is."""
     if is_decode(args):
         return "GB/s", 1e9
     return ("TFLOP/s", 1e12) if args.device == "cuda" else ("GFLOP/s", 1e9)

@@ -29,7 +29,7 @@ class Heads:
 
 
 def parse_heads(text: str) -> list[Heads]:
-    """Of 32/8,64/8. Raises BadInput."""
+    """Parses text such as 32/8,64/8. Raises BadInput."""
     return [_parse_heads(word) for word in text.split(",")]
 
 
@@ -150,7 +150,7 @@ class Caches:
 
     @property
     def n_bytes(self) -> int:
-        """Of K and V that the batch has."""
+        """The bytes of K and V that the batch has."""
         _, _, _, n_heads_kv, d_head = self.kv.shape
         elements = 2 * sum(self.batch.lengths_k) * n_heads_kv * d_head
         return elements * self.kv.element_size()

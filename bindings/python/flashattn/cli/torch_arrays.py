@@ -12,7 +12,8 @@ from . import extras
 
 
 def to_tensor(array: np.ndarray, device: str = "cpu") -> Any:
-    """On the CPU of the same memory, which should be writable: torch warns of any other."""
+    """A tensor on the device. On the CPU it shares the array's memory, which should be writable:
+    torch warns of any other."""
     torch = extras.load("torch")
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(device)

@@ -144,7 +144,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rankings(console: Any, args: argparse.Namespace) -> Iterator[Ranking]:
-    """Of the shapes that some kernel serves. Raises BadInput where none serves any."""
+    """Ranks the kernels for each shape that some kernel serves. Raises BadInput where none serves
+    any."""
     shapes = _shapes(args)
     progress = extras.load("rich.progress")
     reasons = []
@@ -174,13 +175,12 @@ def _shapes(args: argparse.Namespace) -> list[Shape]:
 
 
 def _dtypes(args: argparse.Namespace) -> list[DType]:
-    """Of the rows that the filters leave."""
+    """The types of the rows that the filters leave."""
     on_device = problem.is_cuda if args.device == "cuda" else problem.is_cpu
     rows = problem.chosen_kernels(args.filters, runnable=True)
-    found = sorted({DType(row.config.dtype) for row in rows if on_device(row.config)})
-    if not found:
-        raise BadInput("no kernel that this machine can run matches")
-    return found
+    rows = [row for row in rows if on_device(row.config)]
+    problem.require_some(rows)
+    return sorted({DType(row.config.dtype) for row in rows})
 
 
 def _rank(shape: Shape, tensors: list[Any], options: dict[str, Any]) -> Ranking:
