@@ -20,30 +20,28 @@ const flash_kernel_t *kernel_table_find(const flash_config_t *config) {
                    compare_key);
 }
 
-/* Compares the fields that come first in the order of the table. */
-static int compare_first_fields(const flash_config_t *config, int32_t arch, int32_t op,
-                                int32_t dtype) {
-    if (config->arch != arch)
-        return config->arch < arch ? -1 : 1;
-    if (config->op != op)
-        return config->op < op ? -1 : 1;
-    return config->dtype == dtype ? 0 : config->dtype < dtype ? -1 : 1;
+/* Returns the first row that is not before a configuration. */
+static const flash_kernel_t *lower_bound(const flash_config_t *config) {
+    const flash_kernel_t *first = kernel_table;
+    for (int32_t left = kernel_table_count; left > 0;) {
+        const int32_t half = left / 2;
+        const bool is_before = config_compare(&first[half].config, config) < 0;
+        first += is_before ? half + 1 : 0;
+        left = is_before ? left - half - 1 : half;
+    }
+    return first;
 }
 
 kernel_range_t kernel_table_forward_rows(const family_t *family, int32_t dtype) {
-    const int32_t arch = family->facts->arch, op = FLASH_OP_FORWARD;
-    int32_t first = 0, end = kernel_table_count;
-    while (first < end) {
-        const int32_t middle = first + (end - first) / 2;
-        if (compare_first_fields(&kernel_table[middle].config, arch, op, dtype) < 0)
-            first = middle + 1;
-        else
-            end = middle;
-    }
-    while (end < kernel_table_count &&
-           compare_first_fields(&kernel_table[end].config, arch, op, dtype) == 0)
+    const flash_config_t least = {
+        .arch = family->facts->arch, .op = FLASH_OP_FORWARD, .dtype = dtype};
+    kernel_range_t rows = {lower_bound(&least), kernel_table + kernel_table_count};
+    const flash_kernel_t *end = rows.begin;
+    while (end < rows.end && end->family == family && end->config.op == FLASH_OP_FORWARD &&
+           end->config.dtype == dtype)
         end++;
-    return (kernel_range_t){kernel_table + first, kernel_table + end};
+    rows.end = end;
+    return rows;
 }
 
 flash_status_t kernel_table_check(const flash_kernel_t *kernel) {

@@ -40,7 +40,7 @@ static bool ranks_before(const rank_t *a, const rank_t *b) {
     return false;
 }
 
-/* What rows are looked for. */
+/* The rows that are looked for. */
 typedef struct scope {
     family_part_t part;     /* FAMILY_NO_PART: rows of all families */
     bool without_declining; /* leave out rows that decline the problem */

@@ -1079,6 +1079,22 @@ static void no_kernel_is_a_refusal(void **state) {
                    "no kernel in this library");
 }
 
+/* The range has every row of the family and the type, and no other. */
+static void the_rows_of_a_family_and_a_type_are_together(void **state) {
+    int32_t found = 0;
+    (void)state;
+    for (int32_t i = 0; i < family_list_count; i++)
+        for (int32_t dtype = FLASH_DTYPE_FP16; dtype <= FLASH_DTYPE_E4M3; dtype++) {
+            const kernel_range_t rows = kernel_table_forward_rows(family_list[i], dtype);
+            for (const flash_kernel_t *row = rows.begin; row < rows.end; row++) {
+                assert_ptr_equal(row->family, family_list[i]);
+                assert_int_equal(row->config.dtype, dtype);
+            }
+            found += (int32_t)(rows.end - rows.begin);
+        }
+    assert_int_equal(found, kernel_table_count);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bare_machine_gets_the_reference),
@@ -1131,6 +1147,7 @@ int main(void) {
         cmocka_unit_test(caches_that_are_not_aligned_take_sm80),
         cmocka_unit_test(caches_of_e4m3_go_with_types_of_q_and_o),
         cmocka_unit_test(no_kernel_is_a_refusal),
+        cmocka_unit_test(the_rows_of_a_family_and_a_type_are_together),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,7 @@
 /*
-<<<<<<< HEAD
- * Blocks of keys in pages, row by row: each lane finds where every 32nd row of a block lies. The
- * warp then copies eight rows at a time, four lanes a row, to where TMA would write it. A row
- * without a key becomes zeros, and no memory is read for it.
-=======
  * Blocks of keys in pages are copied row by row. Each lane finds where every 32nd row of a block
- * lies. Then the warp copies four rows at a time, each lane a chunk of each panel, to where TMA
- * would write it. A row without a key becomes zeros, and no memory is read for it.
->>>>>>> fresh
+ * lies. Then the warp copies eight rows at a time, four lanes per row, to where TMA would write
+ * them. A row without a key becomes zeros, and no memory is read for it.
  *
  * The loading warp issues few instructions beside the products of the consumers, and they limit how
  * fast it loads: the address of a row serves four copies per lane, and nobody waits here for the
