@@ -82,11 +82,11 @@ static void look_in_family(const family_t *family, scope_t scope, const problem_
         if (comes_later(kernel, best))
             break; /* rows are in the order of d_head */
         if (!select_fits(kernel, problem) ||
-            (scope.without_declining && declines(kernel, problem, device)) ||
-            select_obstacle(kernel, problem, device) != NULL)
+            (scope.without_declining && declines(kernel, problem, device)))
             continue;
         const rank_t rank = rank_row(kernel, problem, device);
-        if (best->kernel == NULL || ranks_before(&rank, &best->rank))
+        if ((best->kernel == NULL || ranks_before(&rank, &best->rank)) &&
+            select_obstacle(kernel, problem, device) == NULL)
             *best = (best_t){kernel, rank};
     }
 }

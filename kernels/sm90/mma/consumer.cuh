@@ -182,6 +182,17 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
     round_probabilities<C>(consumer.p, s);
 }
 
+/* Returns where the blocks end that use a fixed reference, under a mask. Rows that see few keys of
+ * the cut blocks get a low reference from these, which P of fp16 can outgrow: where one more block
+ * costs little, it raises the reference too. */
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t fixed_end(const tile_of<C> &tile) {
+    constexpr int32_t many_blocks = 8;
+    const bool one_more =
+        reference_margin<C> > 0 && tile.whole_end - tile.block_begin >= many_blocks;
+    return max(tile.whole_end - one_more, tile.block_begin);
+}
+
 /* Computes all blocks of a tile that has at least one, but for PV of the last. FIXED: the reference
  * maxima stay in blocks that each row sees whole. */
 template <flash_config_t C, bool FIXED>
@@ -192,7 +203,7 @@ process_blocks(const flash_params_t &params, const tile_of<C> &tile, const score
     first_block<C>(params, tile, unit, consumer);
     if constexpr (has_mask<C>)
 #pragma unroll 1
-        for (; block >= max(tile.whole_end, tile.block_begin); --block)
+        for (; block >= fixed_end<C>(tile); --block)
             next_block<C, true, false>(params, tile, unit, consumer, block);
     const int32_t whole_begin = has_window<C> ? tile.whole_begin : tile.block_begin;
     if (block >= whole_begin) {

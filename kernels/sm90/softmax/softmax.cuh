@@ -7,6 +7,10 @@
  * that a mask cuts, or the first one, set it; after them it stays, whatever the scores, and nothing
  * is rescaled. Every reference gives the same result as long as O, the sums and P are all relative
  * to it and none leaves its range, which failed() finds out at the end.
+ *
+ * P of fp16 would leave its range where a score is 11.1 above the reference. So a fixed reference
+ * of such kernels is above the maximum by reference_margin, in the exponent of 2: scores may then
+ * be 15.2 above the maximum. What that costs are bits of weights below 2^-8 of the greatest.
  */
 #ifndef FLASH_KERNELS_SM90_SOFTMAX_SOFTMAX_CUH
 #define FLASH_KERNELS_SM90_SOFTMAX_SOFTMAX_CUH
@@ -54,6 +58,10 @@ static __device__ __forceinline__ float subtrahend(float max) {
     return max == -INFINITY ? 0.0f : max;
 }
 
+template <flash_config_t C>
+constexpr float reference_margin =
+    C.fixed_reference &&operand_dtype<C> == FLASH_DTYPE_FP16 ? 6.0f : 0.0f;
+
 /* Takes the reference maximum from the first block. */
 template <flash_config_t C>
 static __device__ __forceinline__ softmax_state_t start_softmax(const score_tile<C> &s) {
@@ -81,8 +89,9 @@ static __device__ __forceinline__ rescale_t raise_max(softmax_state_t &state,
 template <flash_config_t C>
 static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_state_t &state,
                                                     const score_units<C> &unit) {
-    const float reference[2] = {subtrahend(state.max[0]) * log2_unit(unit, 0),
-                                subtrahend(state.max[1]) * log2_unit(unit, 1)};
+    const float reference[2] = {
+        fmaf(subtrahend(state.max[0]), log2_unit(unit, 0), reference_margin<C>),
+        fmaf(subtrahend(state.max[1]), log2_unit(unit, 1), reference_margin<C>)};
 #pragma unroll
     for (int i = 0; i < score_registers<C>; i += 4)
 #pragma unroll
@@ -139,7 +148,8 @@ static __device__ __forceinline__ float row_lse(const softmax_state_t &state,
                                                 const score_units<C> &unit) {
     const bool odd = threadIdx.x % 2;
     const float max = odd ? state.max[1] : state.max[0], sum = odd ? state.sum[1] : state.sum[0];
-    return log2_approx(sum) * ln_2 + subtrahend(max) * natural_unit(unit, odd);
+    return (log2_approx(sum) + reference_margin<C>)*ln_2 +
+           subtrahend(max) * natural_unit(unit, odd);
 }
 
 #endif
