@@ -255,11 +255,13 @@ def flash_attn_combine(
     LSE is float32 [batch, seqlen, n_heads].
     """
     refuse_gradients(out_partial=out_partial, lse_partial=lse_partial)
-    out_partial = contiguous_rows(out_partial)
-    if out is None:
-        out = out_partial.new_empty(out_partial.shape[1:], dtype=out_dtype)
-    lse_by_head = lse_partial.transpose(-1, -2)
-    out, lse = torch_ops.flash_combine(out_partial, lse_by_head, out=out, return_lse=True)
+    out, lse = torch_ops.flash_combine(
+        contiguous_rows(out_partial),
+        lse_partial.transpose(-1, -2),
+        dtype=out_dtype if out is None else None,
+        return_lse=True,
+        out=out,
+    )
     return out, lse.transpose(-1, -2)
 
 
