@@ -256,6 +256,29 @@ def test_rows_beyond_seqused_q_are_left_alone(qkv: list[torch.Tensor]) -> None:
     assert torch.equal(o[None, :3], alone) and lse.shape == (4, 18)
 
 
+# ---- A d_head of V that is smaller than that of K ----
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn])
+def test_v_with_a_smaller_d_head(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 9, heads, d).to(dtype) for heads, d in ((4, 24), (2, 24), (2, 16)))
+    filled = torch.cat([v.float(), torch.zeros(2, 9, 2, 8)], dim=-1).to(dtype)
+    cu = int32(0, 9, 18)
+
+    def padded(v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return fa3.flash_attn_func(q, k, v, causal=True, return_attn_probs=True)
+
+    def ragged(v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        flat = (x.flatten(0, 1) for x in (q, k, v))
+        return fa3.flash_attn_varlen_func(*flat, cu, cu, 9, 9, causal=True, return_attn_probs=True)
+
+    for attend in (padded, ragged):
+        (o, lse), (whole, whole_lse) = attend(v), attend(filled)
+        assert o.is_contiguous() and torch.equal(o, whole[..., :16])
+        assert torch.equal(lse, whole_lse) and not whole[..., 16:].any()
+
+
 # ---- e4m3 ----
 
 
@@ -374,7 +397,9 @@ def test_gradients_of_packed_tensors_are_refused(qkv: list[torch.Tensor]) -> Non
 def test_wrong_shapes_and_types_are_named(qkv: list[torch.Tensor]) -> None:
     q, k, v = qkv
     with pytest.raises(NotImplementedError, match="v has a d_head of 8, and k of 16"):
-        fa3.flash_attn_func(q, k, v[..., :8])
+        fa2.flash_attn_func(q, k, v[..., :8])
+    with pytest.raises(NotImplementedError, match="v has a d_head of 16, and k of 8"):
+        fa3.flash_attn_func(q[..., :8], k[..., :8], v)
     with pytest.raises(ValueError, match=r"qkv has shape \(2, 9, 4, 16\)"):
         fa2.flash_attn_qkvpacked_func(q)
     with pytest.raises(ValueError, match="num_heads_q is 3"):

@@ -55,39 +55,39 @@ class Cache:
         """
         if not k.shape[0] or not self.batch:
             return
-        position = starts.long()[tokens.sequence] + tokens.rank
-        entry, offset = self._place(tokens.sequence, position)
-        has_room = (position >= 0) & (position < self.capacity)
-        has_room &= (entry >= 0) & (entry < self.k.shape[0])
+        position = tokens.positions(starts)
+        nearest = position.clamp(0, self.capacity - 1)
+        entry, offset = self._place(tokens, nearest)
+        nearest_entry = entry.clamp(0, self.k.shape[0] - 1)
+        has_room = (nearest == position) & (nearest_entry == entry)
         if has_values(position):
             self._check_room(tokens, starts, has_room)
         # Every token must be written somewhere, since the number of those to keep is not known
         # here. So each of the others repeats what the first one to keep does, or, if there is none,
         # writes back what is there.
-        kept = tokens.exists & has_room
-        row = torch.arange(len(kept), device=kept.device)
+        kept = (has_room if tokens.exists is None else tokens.exists & has_room).flatten()
+        row = torch.arange(k.shape[0], device=kept.device)
         row = torch.where(kept, row, kept.to(torch.uint8).argmax())
-        at = entry.clamp(0, self.k.shape[0] - 1)[row], offset[row]
+        is_any_kept = kept.any()
+        at = nearest_entry.expand_as(offset).flatten()[row], offset.flatten()[row]
         for cache, new in ((self.k, k), (self.v, v)):
             cache, new = _as_bytes(cache), _as_bytes(new)
-            cache.index_put_(at, torch.where(kept.any(), new[row], cache[at]))
+            cache.index_put_(at, torch.where(is_any_kept, new[row], cache[at]))
 
-    def _place(self, sequence: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        """(entry, offset) of the token at a position of a sequence. Positions beyond the
-        capacity count as the last one."""
-        position = position.clamp(0, self.capacity - 1)
-        row = sequence if self.rows is None else self.rows.long()[sequence]
+    def _place(self, tokens: Tokens, position: Tensor) -> tuple[Tensor, Tensor]:
+        """(entry, offset) of the tokens at these positions, which are less than the capacity."""
+        row = tokens.sequence if self.rows is None else tokens.of_sequences(self.rows).long()
         if self.table is None:
             return row, position
         size = self.k.shape[1]
         return self.table[row, position // size].long(), position % size
 
     def _check_room(self, tokens: Tokens, starts: Tensor, has_room: Tensor) -> None:
-        without = (tokens.exists & ~has_room).nonzero()
-        if len(without):
-            b = int(tokens.sequence[without[0, 0]])
+        without = ~has_room if tokens.exists is None else tokens.exists & ~has_room
+        if without.any():
+            b = int(tokens.sequence.expand_as(without)[without][0])
             raise ValueError(
-                f"cache_seqlens[{b}] is {int(starts[b])}, and k has {int(tokens.lengths[b])} new "
+                f"cache_seqlens[{b}] is {int(starts[b])}, and k has {tokens.length(b)} new "
                 f"tokens of that sequence: the cache has no place for them (capacity "
                 f"{self.capacity}, and every page must be one of {self.k.shape[0]})"
             )
@@ -103,9 +103,9 @@ class Cache:
                 f"seen as one: shapes {tuple(self.k.shape)}, strides {self.k.stride()} and "
                 f"{self.v.stride()}"
             ) from None
-        sequence = torch.arange(self.batch, device=leftpad.device)[:, None]
-        position = leftpad.long()[:, None] + torch.arange(self.capacity, device=leftpad.device)
-        entry, offset = self._place(sequence.expand_as(position), position)
+        tokens = Tokens.padded(self.batch, self.capacity, leftpad.device)
+        position = tokens.positions(leftpad).clamp(0, self.capacity - 1)
+        entry, offset = self._place(tokens, position)
         return k, v, (entry * size + offset).to(torch.int32)
 
 

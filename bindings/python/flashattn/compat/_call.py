@@ -42,19 +42,21 @@ def attend_ragged(
     cu_seqlens_q, cu_seqlens_k = map(contiguous_rows, (cu_seqlens_q, cu_seqlens_k))
     if options.get("page_table") is None:
         max_seqlen_k = _longest(k, cu_seqlens_k, max_seqlen_k)
-    options.update(
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        max_seqlen_q=_longest(q, cu_seqlens_q, max_seqlen_q),
-        max_seqlen_k=max_seqlen_k,
-    )
+    options = {
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+        "max_seqlen_q": _longest(q, cu_seqlens_q, max_seqlen_q),
+        "max_seqlen_k": max_seqlen_k,
+        **options,
+    }
     n_rows = _covered_rows(q, cu_seqlens_q)
     if n_rows == q.shape[0]:
         return torch_ops.flash_attn_varlen_func(q, k, v, return_lse=return_lse, **options)
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     lse = torch.full((q.shape[1], q.shape[0]), -torch.inf)
-    options.update(out=out[:n_rows], lse=lse[:, :n_rows])
-    torch_ops.flash_attn_varlen_func(q[:n_rows], k, v, **options)
+    torch_ops.flash_attn_varlen_func(
+        q[:n_rows], k, v, out=out[:n_rows], lse=lse[:, :n_rows], **options
+    )
     return (out, lse) if return_lse else out
 
 

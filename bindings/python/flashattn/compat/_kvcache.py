@@ -124,10 +124,11 @@ def attend_cache(
             raise ValueError("k and v are given without cache_seqlens: where should they go?")
         starts = lengths if rotary_seqlens is None else rotary_seqlens
         tokens = _tokens(new.k, new.cu_seqlens)
-        k, v = (x.reshape(-1, *x.shape[-2:]) for x in (new.k, new.v))
+        k, v = new.k, new.v
         if rotary is not None:
-            k = rotary.rotate(k, starts.long()[tokens.sequence] + tokens.rank)
+            k = rotary.rotate(k, tokens.positions(starts))
             queries = _rotated(queries, rotary, starts, is_ordered=_is_ordered(options))
+        k, v = (x.reshape(-1, *x.shape[-2:]) for x in (k, v))
         cache.append(k, v, tokens, lengths)
         lengths = lengths + tokens.lengths
     return _attend(queries, cache, lengths, leftpad, options)
@@ -174,6 +175,6 @@ def _is_ordered(options: dict[str, Any]) -> bool:
 def _rotated(queries: Queries, rotary: Rotary, starts: Tensor, is_ordered: bool) -> Queries:
     q = queries.q
     tokens = _tokens(q, queries.cu_seqlens)
-    position = starts.long()[tokens.sequence] + (tokens.rank if is_ordered else 0)
-    turned = rotary.rotate(q.reshape(-1, *q.shape[-2:]), position).view(q.shape)
+    position = tokens.positions(starts) if is_ordered else tokens.of_sequences(starts)
+    turned = rotary.rotate(q, position)
     return Queries(turned, queries.cu_seqlens, queries.max_seqlen)

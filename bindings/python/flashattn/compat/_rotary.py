@@ -29,15 +29,18 @@ class Rotary:
         return self.cos.shape[0]
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x [n_tokens, n_heads, d_head], turned to the positions [n_tokens], in x's type. Products
-        and sums are of float32; a position beyond the tables counts as their last."""
-        at = positions.clamp(max=self.n_positions - 1)
-        cos, sin = (table[at].to(torch.float32)[:, None] for table in (self.cos, self.sin))
+        """x [..., n_heads, d_head], turned to the positions, which broadcast to its other axes, in
+        x's type. Products and sums are of float32; a position beyond the tables counts as their
+        last."""
+        at = positions.clamp(max=self.n_positions - 1).long()
+        cos, sin = (table[at].to(torch.float32)[..., None, :] for table in (self.cos, self.sin))
         turned = x.clone(memory_format=torch.contiguous_format)
         first, second = (half.to(torch.float32) for half in self._halves(x))
-        for half, value in zip(
-            self._halves(turned), (first * cos - second * sin, first * sin + second * cos)
-        ):
+        values = (
+            torch.addcmul(first * cos, second, sin, value=-1),
+            torch.addcmul(first * sin, second, cos),
+        )
+        for half, value in zip(self._halves(turned), values):
             half.copy_(value)
         return turned
 

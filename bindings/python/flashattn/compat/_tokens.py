@@ -12,24 +12,21 @@ from torch import Tensor
 class Tokens:
     """The tokens of a tensor in the order of its rows, each with its sequence and its rank there.
 
+    Tensors have an element for each token: [batch, seqlen] where the tensor is padded (or what
+    broadcasts to that, since each operation here is a kernel on CUDA devices), and else [n_tokens].
     Ragged tensors may have rows beyond the last sequence, which do not exist. Everything is on the
     tensor's device, and nothing here waits for it.
     """
 
-    sequence: Tensor  # [n_tokens] int64
-    rank: Tensor  # [n_tokens] int64
-    exists: Tensor  # [n_tokens] bool
-    lengths: Tensor  # [batch] int32
+    sequence: Tensor  # int64
+    rank: Tensor  # int64
+    exists: Tensor | None  # bool; None: all do
+    lengths: Tensor | int  # [batch] int32, or that of every sequence
 
     @classmethod
     def padded(cls, batch: int, seqlen: int, device: torch.device) -> Tokens:
-        grid = torch.arange(batch * seqlen, device=device)
-        return cls(
-            grid // max(seqlen, 1),
-            grid % max(seqlen, 1),
-            torch.ones_like(grid, dtype=torch.bool),
-            torch.full((batch,), seqlen, dtype=torch.int32, device=device),
-        )
+        sequence = torch.arange(batch, device=device)[:, None]
+        return cls(sequence, torch.arange(seqlen, device=device), None, seqlen)
 
     @classmethod
     def ragged(cls, n_tokens: int, cu_seqlens: Tensor) -> Tokens:
@@ -41,3 +38,14 @@ class Tokens:
         exists = sequence < batch
         sequence = sequence.clamp(max=batch - 1)
         return cls(sequence, row - begin[sequence], exists, cu_seqlens.diff())
+
+    def of_sequences(self, values: Tensor) -> Tensor:
+        """The value of each token's sequence. values: [batch]."""
+        return values[:, None] if self.exists is None else values[self.sequence]
+
+    def positions(self, starts: Tensor) -> Tensor:
+        """int64: where each token is, if the first one of each sequence b is at starts[b]."""
+        return self.of_sequences(starts) + self.rank
+
+    def length(self, b: int) -> int:
+        return self.lengths if isinstance(self.lengths, int) else int(self.lengths[b])

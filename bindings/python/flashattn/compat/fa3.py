@@ -4,8 +4,8 @@ Names, order and defaults of the arguments are that module's, and so are results
 (bfloat16 if q is float8_e4m3fn), or (O, LSE). A row that sees no key has O = 0 and LSE = -infinity.
 
 Arguments that change no result are taken and ignored: num_splits, pack_gqa, deterministic,
-sm_margin, scheduler_metadata. qv, attention_chunk, a d_head of V other than that of K, and tensors
-that require a gradient raise NotImplementedError.
+sm_margin, scheduler_metadata. qv, attention_chunk, a d_head of V that is larger than that of K (in
+a cache: other than it), and tensors that require a gradient raise NotImplementedError.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ._cache import Cache
 from ._call import attend_padded, attend_ragged
 from ._kvcache import Queries, attend_cache, lengths_of_cache, new_tokens, rotary_of
 from ._scales import decoded_query
+from ._values import cut, filled_up
 
 
 def flash_attn_func(
@@ -52,17 +53,18 @@ def flash_attn_func(
     """O = softmax(softmax_scale * Q K^T, masked) V.
 
     q                  [batch, seqlen_q, n_heads, d_head]
-    k, v               [batch, seqlen_k, n_heads_kv, d_head]
+    k, v               [batch, seqlen_k, n_heads_kv, d_head]; v may have a smaller d_head, which is
+                       then that of O: it is copied
     q_descale, k_descale, v_descale  float32 [batch, n_heads_kv]: scales of float8_e4m3fn elements
     return_attn_probs  also return LSE, float32 [batch, n_heads, seqlen_q]
     """
     refuse(qv=qv)
     refuse_chunks(attention_chunk)
     refuse_gradients(q=q, k=k, v=v)
-    refuse_other_v(k, v)
     q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
     options = softmax_options(softmax_scale, causal, window_size, softcap)
-    return attend_padded(q, k, v, return_lse=return_attn_probs, **options, **scales)
+    found = attend_padded(q, k, filled_up(k, v), return_lse=return_attn_probs, **options, **scales)
+    return cut(found, v.shape[-1])
 
 
 def flash_attn_qkvpacked_func(
@@ -125,7 +127,8 @@ def flash_attn_varlen_func(
     """flash_attn_func over a ragged batch: sequences of different lengths, one after the other.
 
     q                  [total_q, n_heads, d_head], or padded where cu_seqlens_q is None
-    k, v               [total_k, n_heads_kv, d_head], or padded where cu_seqlens_k is None
+    k, v               [total_k, n_heads_kv, d_head], or padded where cu_seqlens_k is None; v may
+                       have a smaller d_head, as in flash_attn_func
     cu_seqlens_q       [batch + 1] int32: sequence b has the rows cu_seqlens_q[b] up to
                        cu_seqlens_q[b + 1] of q
     cu_seqlens_k       the same for k and v
@@ -139,12 +142,11 @@ def flash_attn_varlen_func(
     refuse(qv=qv)
     refuse_chunks(attention_chunk)
     refuse_gradients(q=q, k=k, v=v)
-    refuse_other_v(k, v)
     q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
-    return attend_ragged(
+    found = attend_ragged(
         q,
         k,
-        v,
+        filled_up(k, v),
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=max_seqlen_q,
@@ -155,6 +157,7 @@ def flash_attn_varlen_func(
         **softmax_options(softmax_scale, causal, window_size, softcap),
         **scales,
     )
+    return cut(found, v.shape[-1])
 
 
 def flash_attn_with_kvcache(
@@ -255,11 +258,13 @@ def flash_attn_combine(
     LSE is float32 [batch, seqlen, n_heads].
     """
     refuse_gradients(out_partial=out_partial, lse_partial=lse_partial)
-    out_partial = contiguous_rows(out_partial)
-    if out is None:
-        out = out_partial.new_empty(out_partial.shape[1:], dtype=out_dtype)
-    lse_by_head = lse_partial.transpose(-1, -2)
-    out, lse = torch_ops.flash_combine(out_partial, lse_by_head, out=out, return_lse=True)
+    out, lse = torch_ops.flash_combine(
+        contiguous_rows(out_partial),
+        lse_partial.transpose(-1, -2),
+        dtype=out_dtype if out is None else None,
+        return_lse=True,
+        out=out,
+    )
     return out, lse.transpose(-1, -2)
 
 
