@@ -23,9 +23,9 @@ COLORS = {
     OWN: "#d9541e", "FA3": "#3b82d6", "cuDNN": "#2f9150", "FA2": "#8a6fd1", "reading alone": TEXT,
 }  # fmt: skip
 
-WIDTH, HEIGHT = 900, 350
+HEIGHT = 350
 PANEL_HEIGHT = 230
-LEFT, TOP = 56, 56
+LEFT, TOP, RIGHT = 56, 56, -16
 LABEL_HEIGHT = 15
 
 Points = dict[int, float]  # heights by what the horizontal axis counts
@@ -44,6 +44,10 @@ class Chart:
     tick: int
     panel_width: int
     gap: int  # behind a panel: it holds the names of the lines
+
+    @property
+    def width(self) -> int:
+        return LEFT + len(self.panels) * (self.panel_width + self.gap) + RIGHT
 
     @property
     def table(self) -> Path:
@@ -75,8 +79,8 @@ CHARTS = (
         below="keys per sequence",
         highest=5000,
         tick=1000,
-        panel_width=160,
-        gap=135,
+        panel_width=165,
+        gap=165,
     ),
 )
 
@@ -167,7 +171,7 @@ def draw(chart: Chart) -> str:
         parts += panel.labels()
     body = "\n".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {chart.width} {HEIGHT}" '
         'role="img" font-family="sans-serif" font-size="13">\n'
         f"<title>{chart.description}</title>\n"
         f"<style>text {{ fill: {TEXT} }}</style>\n{body}\n</svg>\n"
