@@ -1,10 +1,12 @@
 """Draws chat.svg, the README's picture of the demo, from chat.txt, which holds what it printed.
 
-usage: ./dev demo | sed '/^\\[/d' > docs/demo/chat.txt     (where torch is installed)
+usage: ./dev demo | sed '/^\\[/d' > docs/demo/chat.txt
        python docs/demo/draw.py
 
-The picture is a terminal with a background of its own, which can be read on white and on black. It
-names fonts that systems have. Words keep their columns with each of them. It needs Python alone.
+The demo is recorded in a checkout where it ran before, on idle processors, with torch installed;
+sed takes out the lines about the build. The picture is a terminal with a background of its own, so
+that it can be read on white and on black. Its fonts are those of the reader's system, and words
+keep their columns with each. The script needs Python alone.
 """
 
 from __future__ import annotations
