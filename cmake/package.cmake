@@ -8,6 +8,7 @@ endif()
 
 set(CPACK_PACKAGE_NAME flashattn)
 set(CPACK_PACKAGE_VENDOR "the flashattn authors")
+# Debian's policy demands an address for mail here and in the changelog. The project has none yet.
 set(CPACK_PACKAGE_CONTACT "the flashattn authors")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)

@@ -1,6 +1,6 @@
-"""Draws chat.svg, the README's picture of the demo, from chat.txt, which holds what it printed.
+r"""Draws chat.svg, the README's picture of the demo, from chat.txt, which holds what it printed.
 
-usage: ./dev demo | sed '/^\\[/d' > docs/demo/chat.txt
+usage: ./dev demo | sed '/^\[/d' > docs/demo/chat.txt
        python docs/demo/draw.py
 
 The demo is recorded in a checkout where it ran before, on idle processors, with torch installed;
@@ -62,7 +62,7 @@ def terminal_lines(record: str) -> list[str]:
 def pieces(line: str) -> Iterator[Piece]:
     """Divides a line at gaps of two spaces and more, and chooses colours by what it says."""
     found = list(re.finditer(r"\S+(?: \S+)*", line))
-    is_row = re.match(r"(tokens|\d+) {3,}", line) is not None
+    own = own_columns(len(found)) if re.match(r"(tokens|\d+) {3,}", line) else ()
     for i, match in enumerate(found):
         column, words = match.start(), match.group()
         if line.startswith(("$ ", "> ")):
@@ -72,13 +72,13 @@ def pieces(line: str) -> Iterator[Piece]:
         elif words.startswith("OK: "):
             yield Piece(column, "OK:", GOOD, bold=True)
             yield Piece(column + 4, words[4:], TEXT)
-        elif is_row and i in own_columns(len(found), line):
+        elif i in own:
             yield Piece(column, words, OWN, bold=True)
         else:
             yield Piece(column, words, TEXT)
 
 
-def own_columns(n_pieces: int, line: str) -> tuple[int, int]:
+def own_columns(n_pieces: int) -> tuple[int, int]:
     """Which pieces of a row of the table are the library's: the first of each half."""
     return 1, 1 + (n_pieces - 1) // 2
 
