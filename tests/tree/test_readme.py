@@ -1,5 +1,5 @@
 """What the README and its neighbours tell a user to type exists: commands, options, variables,
-arguments. Charts show the committed numbers, in colours that can be read.
+arguments. Pictures show the committed numbers and words, in colours that can be read.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import re
 import runpy
 import subprocess
 import sys
+import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bindings/python"))
 DRAWING = runpy.run_path(str(ROOT / "docs/charts/draw.py"))
+DEMO = runpy.run_path(str(ROOT / "docs/demo/draw.py"))
 CHARTS = {chart.name: chart for chart in DRAWING["CHARTS"]}
 README = (ROOT / "README.md").read_text()
 TOP_LEVEL = "\n".join(path.read_text() for path in sorted(ROOT.glob("*.md")))
@@ -114,3 +116,25 @@ def contrast(first: str, second: str) -> float:
 def test_the_charts_can_be_read_on_a_light_and_on_a_dark_page(page: str) -> None:
     colors = [DRAWING["TEXT"], *DRAWING["COLORS"].values()]
     assert [color for color in colors if contrast(color, page) < 3.5] == []
+
+
+# ---- The picture of the demo ----
+
+
+def test_the_picture_of_the_demo_is_drawn_from_its_record() -> None:
+    drawn = DEMO["draw"](DEMO["RECORD"].read_text())
+    assert DEMO["PICTURE"].read_text() == drawn, "run python docs/demo/draw.py"
+
+
+def test_the_picture_of_the_demo_has_every_word_of_its_record() -> None:
+    picture = xml.etree.ElementTree.parse(DEMO["PICTURE"]).getroot()
+    shown = [text.text or "" for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    record = DEMO["RECORD"].read_text()
+    assert " ".join(shown).split() == f"$ ./dev demo {record}".split()
+    assert "\nOK: " in record and "docs/demo/chat.svg" in README
+
+
+def test_the_picture_of_the_demo_can_be_read() -> None:
+    colors = DEMO["COLORS"]
+    assert [color for color in colors if contrast(color, DEMO["BACKGROUND"]) < 4.5] == []
+    assert all(contrast(DEMO["EDGE"], page) > 3.5 for page in (LIGHT, DARK))
