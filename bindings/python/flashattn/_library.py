@@ -35,7 +35,7 @@ def _find() -> str:
 
 def _open(path: str) -> ctypes.CDLL:
     try:
-        return ctypes.CDLL(path)  # CDLL, since its calls release the interpreter lock
+        return ctypes.CDLL(path)  # its calls release the interpreter lock
     except OSError as error:
         raise ImportError(f"cannot load libflashattn: {error}") from error
 

@@ -1,5 +1,5 @@
-"""This module computes attention over a cache: it rotates new tokens, writes them into the cache
-and calls the library once.
+"""This module computes attention over a cache: it rotates queries and new tokens, writes the latter
+into the cache, and calls the library once.
 
 The functions flash_attn_with_kvcache of fa2 and fa3 both call it, with fewer or more arguments.
 """
