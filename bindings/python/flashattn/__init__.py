@@ -1,4 +1,5 @@
-"""This package computes exact attention by libflashattn, without the matrix of scores in memory.
+"""This package computes FlashAttention by libflashattn: exact attention without the matrix of
+scores in memory.
 
     import numpy as np
     from flashattn import flash_attn_func

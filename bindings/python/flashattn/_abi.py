@@ -113,7 +113,7 @@ CONFIG_FIELDS = (
 
 
 class _SizedStructure(Structure):
-    """Starts with struct_size, which is filled in here, as the ..._INIT macros do."""
+    """This struct starts with struct_size, which is filled in here as by the ..._INIT macros."""
 
     def __init__(self, **fields: object) -> None:
         super().__init__(struct_size=sizeof(self), **fields)

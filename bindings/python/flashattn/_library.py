@@ -2,7 +2,7 @@
 
 It looks for the library in this order: the exact path in the environment variable
 FLASHATTN_LIBRARY (no fallback: a wrong path is an error), the copy bundled in this package, the
-system's loader path. It loads it at the first call that needs it.
+system's loader path. The library is loaded at the first call that needs it.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ _PLACES_OF_ROUNDING = (1.0, 2**0.25, 2**0.5, 2**0.75)
 
 @dataclass(frozen=True)
 class Precision:
-    """Holds the types that an implementation computes in: of scores and sums, of P, rounded at each
-    of `places`, and of O."""
+    """Holds the types that an implementation computes in: of scores and sums, of P (rounded at each
+    of `places`) and of O."""
 
     compute: np.dtype
     p: np.dtype
