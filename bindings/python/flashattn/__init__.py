@@ -1,4 +1,5 @@
-"""FlashAttention from libflashattn: exact attention without the matrix of scores in memory.
+"""This package computes FlashAttention by libflashattn: exact attention without the matrix of
+scores in memory.
 
     import numpy as np
     from flashattn import flash_attn_func
@@ -59,7 +60,7 @@ from .tuning import TUNING_HEADER, measure, set_tuning, tuning_line
 
 
 def __getattr__(name: str) -> str:
-    """`__version__` is that of the loaded library: version()."""
+    """Gives `__version__`, which is that of the loaded library: version()."""
     if name == "__version__":
         return version()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`python -m flashattn`, which is the program `flashattn`: the command line; see cli/."""
+"""`python -m flashattn` runs the program `flashattn`, the command line; see cli/."""
 
 import sys
 

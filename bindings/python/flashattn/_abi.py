@@ -1,7 +1,7 @@
-"""The C API of include/flashattn.h as ctypes sees it: constants, structs, prototypes.
+"""This module describes the C API of include/flashattn.h to ctypes: constants, structs, prototypes.
 
-One-to-one with the header and under its names; the header is the manual. The test suite compares
-every number here with what a C compiler makes of the header.
+All follow the header one-to-one and under its names; the header is the manual. The test suite
+compares every number here with what a C compiler makes of the header.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ FLASH_FLAG_BATCH_INVARIANT = 4
 FLASH_FLAG_BROADCAST = 8
 
 
-# The members of flash_config_t after struct_size, in sort order.
+# CONFIG_FIELDS holds the members of flash_config_t after struct_size, in sort order.
 CONFIG_FIELDS = (
     "arch",
     "op",
@@ -113,7 +113,7 @@ CONFIG_FIELDS = (
 
 
 class _SizedStructure(Structure):
-    """A struct that starts with struct_size: filled in here, as the ..._INIT macros do."""
+    """This struct starts with struct_size, which is filled in here as by the ..._INIT macros."""
 
     def __init__(self, **fields: object) -> None:
         super().__init__(struct_size=sizeof(self), **fields)
@@ -275,7 +275,7 @@ _stream = c_void_p
 _config_p = POINTER(flash_config_t)
 _args_p = POINTER(flash_forward_args_t)
 
-# Every exported function: name -> (restype, argtypes).
+# PROTOTYPES holds every exported function: name -> (restype, argtypes).
 PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "flash_status_string": (c_char_p, [_status]),
     "flash_last_error": (c_char_p, []),

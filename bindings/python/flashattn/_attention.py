@@ -1,9 +1,10 @@
-"""The attention calls: flash_attn_func and its ragged form, merging, and asking without running.
+"""This module has the attention calls: flash_attn_func, its ragged form, merging, and queries of
+what a call would do.
 
 The contract is the C header's: softmax in fp32, masks aligned bottom-right, a row that sees no key
 gives O = 0 and LSE = -inf. Arrays may be numpy's (float32, float16, ml_dtypes.bfloat16), torch
-tensors, or anything with DLPack or an array interface; they are never copied, and any strides do
-but the innermost axis, which must be contiguous.
+tensors, or anything with DLPack or an array interface. They are never copied, and may have any
+strides except along the innermost axis, which must be contiguous.
 
 k and v have one type. q may be float32 beside a k and v of 16 bits, and so may O, which is of q's
 type unless out or out_dtype says otherwise. k and v may also be float8_e4m3fn, torch's or that of
@@ -150,7 +151,8 @@ def flash_attn_varlen_func(
     workspace: Any = None,
     config: ConfigLike = None,
 ) -> Any:
-    """flash_attn_func over a ragged batch: sequences of different lengths, one after the other.
+    """Computes flash_attn_func over a ragged batch: sequences of different lengths, one after the
+    other.
 
     q              [total_q, n_heads, d_head]
     k, v           [total_k, n_heads_kv, d_head]
@@ -264,7 +266,7 @@ def _merged_view(out: Any, partial: _tensor.View, dtype: str | None, stream: int
 
 @dataclass(frozen=True)
 class Selection:
-    """The configuration that a call without one would use, and the reason for it."""
+    """Holds the configuration that a call without one would use, and the reason for it."""
 
     config: Config
     reason: str
@@ -272,7 +274,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Support:
-    """Whether a call would run, which is also the truth value of this; if not, the condition that
+    """Says whether a call would run, which is also its truth value; if not, the condition that
     failed."""
 
     supported: bool
@@ -283,7 +285,7 @@ class Support:
 
 
 def select_config(q: Any, k: Any, v: Any, **options: Any) -> Selection:
-    """What flash_attn_func(q, k, v, **options) would use, and why.
+    """Returns what flash_attn_func(q, k, v, **options) would use, and why.
 
     options are the keywords of flash_attn_func and flash_attn_varlen_func that describe the
     problem. Only sizes and types are looked at: np.broadcast_to(np.zeros(d_head, dtype), shape),
@@ -297,7 +299,7 @@ def select_config(q: Any, k: Any, v: Any, **options: Any) -> Selection:
 
 
 def query_support(q: Any, k: Any, v: Any, *, config: ConfigLike = None, **options: Any) -> Support:
-    """Whether flash_attn_func(q, k, v, config=config, **options) would run.
+    """Returns whether flash_attn_func(q, k, v, config=config, **options) would run.
 
     Raises what that call would raise for shapes and types that do not fit each other.
     """
@@ -313,7 +315,8 @@ def query_support(q: Any, k: Any, v: Any, *, config: ConfigLike = None, **option
 
 @dataclass(frozen=True)
 class Call:
-    """What a call has beside its problem: q as it came, and the arguments of the same names."""
+    """Holds what a call has beside its problem: q as it came, and the arguments of the same
+    names."""
 
     q: Any
     out: Any
@@ -350,8 +353,8 @@ def _launch(problem: Problem, kernel: int | None, call: Call) -> None:
 def device_workspace(
     problem: Problem, size: int, like: Any, given: Any = None
 ) -> Iterator[tuple[int, int]]:
-    """(address, bytes) of at least `size` bytes of working memory on the problem's device, for one
-    call: `given`, or of the library of `like`, in CUDA memory.
+    """Yields (address, bytes) of at least `size` bytes of working memory on the problem's device,
+    for one call. In CUDA memory it is `given`, or is allocated by the library of `like`.
 
     torch hands memory that is freed here to later work of the same stream only, which comes after
     the call's.
@@ -379,7 +382,8 @@ def device_workspace(
 
 
 def workspace_size(args: _abi.flash_forward_args_t, kernel: int | None) -> int:
-    """Bytes of memory on the call's device that it wants. kernel: as config.resolve() gives it."""
+    """Returns how many bytes of memory on its device the call wants. kernel is what
+    config.resolve() returns."""
     size = ctypes.c_uint64()
     check(library().flash_workspace_size(args, kernel, size))
     return size.value

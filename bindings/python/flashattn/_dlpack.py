@@ -1,8 +1,8 @@
-"""Reads DLPack capsules, "dltensor" and "dltensor_versioned", with ctypes.
+"""This module reads DLPack capsules, "dltensor" and "dltensor_versioned", with ctypes.
 
 A capsule that is not consumed frees its tensor when it dies, so reading one means: look, keep the
 capsule alive for as long as the memory is in use, and never rename it.
-Layouts: https://dmlc.github.io/dlpack/latest/c_api.html
+The layouts are those of https://dmlc.github.io/dlpack/latest/c_api.html
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from . import _abi
 
 _CPU, _CUDA, _CUDA_HOST = 1, 2, 3
 _LEGACY_DEFAULT_STREAM = 1  # DLPack's name for what CUDA calls 0
-_READ_ONLY = 1  # bit 0 of a versioned tensor's flags
+_READ_ONLY = 1  # this is bit 0 of a versioned tensor's flags
 _MAX_VERSION = (1, 0)
 _DTYPES = {
     (0, 32): "int32",
@@ -77,7 +77,7 @@ class _ManagedVersioned(Structure):
 
 @dataclass(frozen=True)
 class DLTensor:
-    """What a capsule says; `owner` is the capsule."""
+    """Holds what a capsule says; `owner` is the capsule."""
 
     data: int
     shape: tuple[int, ...]
@@ -89,8 +89,8 @@ class DLTensor:
 
 
 def read(array: Any, name: str, stream: int) -> DLTensor:
-    """The tensor behind array.__dlpack__(), ready for work on a CUDA stream if it is a CUDA one.
-    Raises ValueError with the argument's `name`."""
+    """Returns the tensor behind array.__dlpack__(), ready for work on a CUDA stream if it is a CUDA
+    one. Raises ValueError with the argument's `name`."""
     capsule = _export(array, stream)
     tensor, flags = _unwrap(capsule, name)
     shape = tuple(tensor.shape[: tensor.n_axes])
@@ -107,7 +107,7 @@ def read(array: Any, name: str, stream: int) -> DLTensor:
 
 
 def compact_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides in elements of a contiguous row-major array."""
+    """Returns the strides in elements of a contiguous row-major array."""
     strides: list[int] = []
     step = 1
     for length in reversed(shape):
@@ -117,7 +117,7 @@ def compact_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _export(array: Any, stream: int) -> Any:
-    """A capsule. Producers from before DLPack 1.0 do not know the argument max_version; the
+    """Returns a capsule. Producers from before DLPack 1.0 do not know the argument max_version; the
     versioned form is worth asking for, as only it can export read-only memory."""
     options = {"stream": stream or _LEGACY_DEFAULT_STREAM} if _is_cuda(array) else {}
     try:
@@ -132,7 +132,7 @@ def _is_cuda(array: Any) -> bool:
 
 
 def _unwrap(capsule: Any, name: str) -> tuple[_Tensor, int]:
-    """The capsule's tensor and its flags."""
+    """Returns the capsule's tensor and its flags."""
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = c_void_p, [ctypes.py_object, c_char_p]
     get_name = ctypes.pythonapi.PyCapsule_GetName

@@ -1,8 +1,8 @@
-"""Finds libflashattn, loads it once, and turns its failures into exceptions.
+"""This module finds libflashattn, loads it once, and turns its failures into exceptions.
 
-The library is searched in this order: the exact path in the environment variable
+It looks for the library in this order: the exact path in the environment variable
 FLASHATTN_LIBRARY (no fallback: a wrong path is an error), the copy bundled in this package, the
-system's loader path. It is loaded at the first call that needs it.
+system's loader path. The library is loaded at the first call that needs it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def _find() -> str:
 
 def _open(path: str) -> ctypes.CDLL:
     try:
-        return ctypes.CDLL(path)  # CDLL: the calls release the interpreter lock
+        return ctypes.CDLL(path)  # its calls release the interpreter lock
     except OSError as error:
         raise ImportError(f"cannot load libflashattn: {error}") from error
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The loaded library, every prototype set. Raises ImportError."""
+    """Returns the loaded library, every prototype set. Raises ImportError."""
     path = _find()
     loaded = _open(path)
     for name, (restype, argtypes) in _abi.PROTOTYPES.items():
@@ -61,12 +61,13 @@ def library() -> ctypes.CDLL:
 
 
 def last_error() -> str:
-    """Message of this thread's last failed call."""
+    """Returns the message of this thread's last failed call."""
     return library().flash_last_error().decode()
 
 
 def lookup_error() -> errors.FlashAttnLookupError:
-    """The exception of this thread's last call, which looked for a kernel and found none."""
+    """Returns the exception of this thread's last call, which looked for a kernel and found
+    none."""
     return errors.from_lookup(library().flash_last_status(), last_error())
 
 

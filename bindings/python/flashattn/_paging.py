@@ -1,4 +1,5 @@
-"""K and V in pages: flash_paging_t of a call, with the checks of what the C API cannot see."""
+"""This module passes K and V in pages: it fills flash_paging_t of a call, and checks what the C API
+cannot see."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ _INT32_MAX = 2**31 - 1
 
 
 class Paging:
-    """The pages of one call: `struct` points into the caller's arrays, which the views keep alive.
+    """Holds the pages of one call: `struct` points into the caller's arrays, which the views keep
+    alive.
 
     k_shape is [n_pages, page_size, n_heads_kv, d_head]; without a table k is a cache of slots, and
     rows says which one each sequence has.
@@ -44,7 +46,8 @@ class Paging:
         )
 
     def longest(self, max_seqlen_k: int | None) -> int:
-        """No sequence has more keys: max_seqlen_k, and what the table can hold."""
+        """Returns a bound on the keys of a sequence: max_seqlen_k, or what a row of the table can
+        hold where that is less or max_seqlen_k is None."""
         n_ids = 1 if self.table is None else self.table.shape[-1]
         room = min(n_ids * self.page_size, _INT32_MAX)
         return room if max_seqlen_k is None else min(operator.index(max_seqlen_k), room)
@@ -76,7 +79,8 @@ class Paging:
             )
 
     def _check_ends(self, batch: int) -> None:
-        """The C API knows where ids begin, but not how many the table has."""
+        """Raises ValueError where page_indptr or page_rows points beyond the table: the C API knows
+        where ids begin, but not how many the table has."""
         if self.table is None:
             return
         if self.indptr is not None:

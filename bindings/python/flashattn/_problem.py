@@ -1,7 +1,7 @@
-"""Turns the arguments of a Python call into flash_forward_args_t, with Python's own checks.
+"""This module turns the arguments of a Python call into flash_forward_args_t, with Python's checks.
 
-Only what the C API cannot see is checked here (shapes against each other, types, devices, the
-memory behind ragged lengths); values are checked by the library, with its own messages.
+It checks only what the C API cannot see (shapes against each other, types, devices, the memory
+behind ragged lengths); the library checks values, with its own messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .device import device_info
 
 
 class Problem:
-    """One attention problem: args is filled but for o, lse and the workspace.
+    """Holds one attention problem: args is filled but for o, lse and the workspace.
 
     q_shape and lse_shape are the shapes of the outputs, o_dtype the name of O's element type,
     stream the CUDA stream of the call. The views keep the caller's arrays alive.
@@ -101,7 +101,7 @@ class Problem:
 
     @property
     def o_dtype(self) -> str:
-        """Of O, unless set_output() brings an array of another type."""
+        """Gives the name of O's type, unless set_output() brings an array of another type."""
         return self.out_dtype or self.q.dtype
 
     @property
@@ -114,7 +114,7 @@ class Problem:
 
     @property
     def lse_shape(self) -> tuple[int, ...]:
-        """[batch, n_heads, seqlen_q], ragged: [n_heads, total_q]."""
+        """Gives the shape of LSE: [batch, n_heads, seqlen_q], ragged: [n_heads, total_q]."""
         *batch, seqlen, n_heads, _ = self.q.shape
         return (*batch, n_heads, seqlen)
 
@@ -145,7 +145,7 @@ class Problem:
         if len(q.shape) == 4 and len(k.shape) == 4 and not self._is_paged:
             _same("batch (first axis)", "k", k.shape[0], "q", q.shape[0])
         if q.device != _abi.FLASH_DEVICE_CPU:
-            device_info(q.device)  # refuses what the library cannot reach, in its own words
+            device_info(q.device)  # this refuses what the library cannot reach, in its own words
 
     def _set_mask(self, causal: bool, window_size: tuple[int, int]) -> None:
         try:
@@ -214,7 +214,7 @@ class Problem:
         self.args.quant = ctypes.addressof(self._quant.struct)
 
     def _table(self, array: Any, name: str, page_indptr: Any) -> View | None:
-        """Page ids: [rows, pages], or all of them in a row where page_indptr cuts it."""
+        """Returns a view of page ids: [rows, pages], or flat where page_indptr cuts the table."""
         if array is None:
             return None
         n_axes = 2 if page_indptr is None else 1
@@ -223,7 +223,7 @@ class Problem:
         return table
 
     def _batch_size(self, cu_seqlens_q: Any, cu_seqlens_k: Any) -> int:
-        """Sequences of a padded tensor, or of a ragged one's cu_seqlens."""
+        """Returns the number of sequences of a padded tensor, or of a ragged one's cu_seqlens."""
         if cu_seqlens_q is None:
             return self.q.shape[0]
         if cu_seqlens_k is None and not self._is_paged:
@@ -246,7 +246,8 @@ class Problem:
         return lengths
 
     def _seqlen(self, side: str, tensor: View, cu_seqlens: View | None, longest: Any) -> int:
-        """The length of every sequence, or of the longest one."""
+        """Returns the length of every sequence of a padded tensor, or a bound on those of a ragged
+        one."""
         if cu_seqlens is None:
             if longest is not None:
                 _same("length", f"max_seqlen_{side}", longest, side, tensor.shape[1])
@@ -257,7 +258,8 @@ class Problem:
         return min(_int64(f"max_seqlen_{side}", operator.index(longest)), tensor.shape[0])
 
     def _check_totals(self) -> None:
-        """The C API knows the lengths but not how much memory is behind them."""
+        """Raises ValueError where cu_seqlens does not fit the tokens of q or k: the C API knows the
+        lengths but not how much memory is behind them."""
         if self.q.device != _abi.FLASH_DEVICE_CPU:
             return
         batch = self.args.batch
@@ -287,7 +289,8 @@ def _int64(name: str, value: int) -> int:
 
 
 def _scale(softmax_scale: float | None) -> float:
-    """None becomes the C API's 0, which means the default; a 0 of the caller's must not."""
+    """Returns the C API's softmax_scale, in which 0 means the default: None becomes 0, and a value
+    that is 0 in float32 raises ValueError."""
     if softmax_scale is None:
         return 0.0
     if ctypes.c_float(softmax_scale).value == 0:

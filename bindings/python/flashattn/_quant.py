@@ -1,5 +1,5 @@
-"""Scales of K and V of e4m3: flash_quant_t of a call, with the checks of what the C API cannot
-see."""
+"""This module passes scales of K and V of e4m3: it fills flash_quant_t of a call, and checks what
+the C API cannot see."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ._tensor import View
 
 
 class Quant:
-    """The scales of one call, each an array [batch, n_heads_kv] of the caller's or one number for
-    all: `struct` points into the arrays, which the views keep alive, or at numbers of its own.
+    """Holds the scales of one call, each an array [batch, n_heads_kv] of the caller's or one number
+    for all: `struct` points into the arrays, which the views keep alive, or at numbers of its own.
 
     q is the caller's array, which says where a number must lie.
     """
@@ -26,7 +26,8 @@ class Quant:
         self._kept: list[Any] = []
 
     def set(self, name: str, member: str, value: Any) -> None:
-        """Sets k_scale or v_scale, the member, to the value of the argument of this name."""
+        """Sets `member` of the struct, k_scale or v_scale, to the value of the argument of this
+        name."""
         if value is None:
             return
         if isinstance(value, numbers.Real):
@@ -47,7 +48,7 @@ class Quant:
         _tensor.check_same_device("q", self._q_view, **{name: scale})
 
     def _place(self, name: str, number: float) -> int:
-        """The address of the number on q's device."""
+        """Returns the address of the number on q's device."""
         if self._q_view.device == _abi.FLASH_DEVICE_CPU:
             self._kept.append(ctypes.c_float(number))
             return ctypes.addressof(self._kept[-1])

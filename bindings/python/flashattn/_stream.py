@@ -1,8 +1,8 @@
-"""The CUDA stream of a call: the caller's current one, as its arrays name it.
+"""This module finds the CUDA stream of a call: the caller's current one, as its arrays name it.
 
-A torch tensor stands for torch's current stream on its device, `__cuda_array_interface__` says its
-own; arrays that name none (CPU arrays, DLPack) follow those that do. A stream is a cudaStream_t as
-an integer, 0 the default stream.
+A torch tensor stands for torch's current stream on its device, and an array with
+`__cuda_array_interface__` names its own. Arrays that name none (CPU arrays, DLPack) follow those
+that do. A stream is a cudaStream_t as an integer; 0 is the default stream.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _LEGACY_DEFAULT = 1  # the array interface's name for the default stream
 
 
 def of_call(**arrays: Any) -> int:
-    """The stream that these arguments of a call name. Raises ValueError when two name different
-    ones: their work has no order between them."""
+    """Returns the stream that these arguments of a call name. Raises ValueError when two name
+    different ones: their work has no order between them."""
     named = {name: _of_array(array) for name, array in arrays.items() if array is not None}
     stream = next((stream for stream in named.values() if stream is not None), DEFAULT)
     check(stream, **arrays)
@@ -35,14 +35,14 @@ def check(stream: int, **arrays: Any) -> None:
 
 
 def is_torch(array: Any) -> bool:
-    """Whether `array` is a torch tensor, by duck type: importing torch takes seconds."""
+    """Returns whether `array` is a torch tensor, by duck type: importing torch takes seconds."""
     return "torch" in sys.modules and all(
         hasattr(array, name) for name in ("data_ptr", "stride", "new_empty", "requires_grad")
     )
 
 
 def _of_array(array: Any) -> int | None:
-    """None: it names no stream."""
+    """Returns the stream that an array names; None if it names none."""
     if is_torch(array):
         if array.device.type != "cuda":
             return None

@@ -1,8 +1,8 @@
-"""Array adapters: where the elements of an array lie, whatever library made it.
+"""This module adapts arrays: it says where the elements of an array lie, whatever library made it.
 
-Served: numpy arrays (float32, float16, and ml_dtypes' bfloat16 and float8_e4m3fn), torch tensors,
-everything with `__dlpack__`, `__array_interface__` or `__cuda_array_interface__`, in CPU or CUDA
-memory. Nothing is ever copied. torch is used only where the caller's tensor brought it.
+It serves numpy arrays (float32, float16, and ml_dtypes' bfloat16 and float8_e4m3fn), torch tensors,
+and everything with `__dlpack__`, `__array_interface__` or `__cuda_array_interface__`, in CPU or
+CUDA memory. Nothing is ever copied. torch is used only where the caller's tensor brought it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ._dlpack import compact_strides
 from ._stream import is_torch
 from .device import device_info, device_text
 
-# Name of an element type (as numpy, torch and ml_dtypes spell it) -> FLASH_DTYPE_...
+# DTYPES maps an element type's name (as numpy, torch and ml_dtypes spell it) to FLASH_DTYPE_*.
 DTYPES = {
     "float16": _abi.FLASH_DTYPE_FP16,
     "bfloat16": _abi.FLASH_DTYPE_BF16,
     "float32": _abi.FLASH_DTYPE_FP32,
 }
-# K and V may have these types; they alone may be of 8 bits.
+# K and V may have the types of KEY_DTYPES; they alone may be of 8 bits.
 KEY_DTYPES = {**DTYPES, "float8_e4m3fn": _abi.FLASH_DTYPE_E4M3}
 _ITEM_SIZE = {
     "float16": 2,
@@ -36,12 +36,12 @@ _ITEM_SIZE = {
     "int32": 4,
     "uint8": 1,
 }
-# Types of ml_dtypes, as they hide in an array interface's typestr.
+# _HIDDEN maps an array interface's typestr of ml_dtypes' types to their names.
 _HIDDEN = {"V2": "bfloat16", "V1": "float8_e4m3fn"}
 
 
 class View(NamedTuple):
-    """An array as the C API sees it."""
+    """Holds an array as the C API sees it."""
 
     data: int  # address of the first element
     shape: tuple[int, ...]
@@ -53,7 +53,7 @@ class View(NamedTuple):
 
     @property
     def repeats(self) -> bool:
-        """Whether elements lie in the same place: a stride of 0 along more than one of them."""
+        """Says whether several elements lie in one place, along an axis with a stride of 0."""
         if 0 in self.strides:
             for stride, length in zip(self.strides, self.shape):
                 if stride == 0 and length > 1:
@@ -62,8 +62,8 @@ class View(NamedTuple):
 
 
 def view(array: Any, name: str, stream: int = _stream.DEFAULT) -> View:
-    """The elements of `array`; `name` is the argument's name in messages, `stream` the CUDA stream
-    that will use them.
+    """Returns the elements of `array`; `name` is the argument's name in messages, `stream` the CUDA
+    stream that will use them.
 
     Raises TypeError for what is no array, ValueError for an array that cannot be used as it is.
     """
@@ -85,7 +85,8 @@ def view(array: Any, name: str, stream: int = _stream.DEFAULT) -> View:
 
 
 def tensor_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAULT) -> View:
-    """A view of floating-point elements with `n_axes` axes, the innermost one contiguous."""
+    """Returns a view of floating-point elements with `n_axes` axes, the innermost one
+    contiguous."""
     result = view(array, name, stream)
     if result.dtype not in DTYPES:
         raise ValueError(f"{name} is {result.dtype}: not float16, bfloat16 or float32")
@@ -93,7 +94,7 @@ def tensor_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAUL
 
 
 def key_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAULT) -> View:
-    """The same of k or v."""
+    """Returns such a view of k or v, which may also be of 8 bits."""
     result = view(array, name, stream)
     if result.dtype not in KEY_DTYPES:
         raise ValueError(
@@ -114,7 +115,7 @@ def _check_axes(result: View, name: str, n_axes: int) -> View:
 
 
 def lse_view(array: Any, name: str, shape: tuple[int, ...], stream: int = _stream.DEFAULT) -> View:
-    """A view of float32 values of a shape, with any strides."""
+    """Returns a view of float32 values of a shape, with any strides."""
     found = view(array, name, stream)
     if found.dtype != "float32":
         raise ValueError(f"{name} is {found.dtype}, not float32")
@@ -126,7 +127,7 @@ def lse_view(array: Any, name: str, shape: tuple[int, ...], stream: int = _strea
 def contiguous_lse_view(
     array: Any, name: str, shape: tuple[int, ...], stream: int = _stream.DEFAULT
 ) -> View:
-    """The same of values that must be contiguous."""
+    """Returns a view of float32 values of a shape, which must be contiguous."""
     found = lse_view(array, name, shape, stream)
     compact = _drop_unused(shape, compact_strides(shape))
     if found.strides != compact and 0 not in shape:
@@ -137,7 +138,7 @@ def contiguous_lse_view(
 def lengths_view(
     array: Any, name: str, count: int | None = None, stream: int = _stream.DEFAULT
 ) -> View:
-    """A view of `count` contiguous int32 values; sequences of Python integers are converted."""
+    """Returns a view of `count` contiguous int32 values; converts sequences of Python integers."""
     if isinstance(array, (list, tuple)):
         array = _int32_array(array, name)
     result = view(array, name, stream)
@@ -153,7 +154,7 @@ def lengths_view(
 
 
 def table_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAULT) -> View:
-    """A view of int32 values with `n_axes` axes, the innermost one contiguous."""
+    """Returns a view of int32 values with `n_axes` axes, the innermost one contiguous."""
     result = view(array, name, stream)
     if result.dtype != "int32":
         raise ValueError(f"{name} is {result.dtype}, not int32")
@@ -168,7 +169,7 @@ def table_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAULT
 
 
 def bytes_view(array: Any, name: str, stream: int = _stream.DEFAULT) -> View:
-    """A view of contiguous bytes."""
+    """Returns a view of contiguous bytes."""
     result = view(array, name, stream)
     if result.dtype != "uint8" or len(result.shape) != 1:
         raise ValueError(f"{name} is {result.dtype} with {len(result.shape)} axes: not flat uint8")
@@ -178,8 +179,8 @@ def bytes_view(array: Any, name: str, stream: int = _stream.DEFAULT) -> View:
 
 
 def check_gradient(tensor: Any, name: str) -> None:
-    """Raises NotImplementedError for a torch tensor whose gradient this call would have to bring
-    back."""
+    """Raises NotImplementedError for a torch tensor whose gradient this call would have to
+    compute."""
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise NotImplementedError(
             f"{name} requires a gradient, and there is no backward pass: use {name}.detach() or "
@@ -213,19 +214,19 @@ def check_outputs(**outputs: View | None) -> None:
 
 
 def read_int32(lengths: View, index: int) -> int:
-    """One value of a view of int32 in CPU memory."""
+    """Returns one value of a view of int32 in CPU memory."""
     return ctypes.c_int32.from_address(lengths.data + 4 * index).value
 
 
 def c_tensor(array: View, *, ragged: bool = False) -> _abi.flash_tensor_t:
-    """The C struct of a view [batch, seq, head, d_head], ragged: [token, head, d_head]."""
+    """Returns the C struct of a view [batch, seq, head, d_head], ragged: [token, head, d_head]."""
     strides = _three_strides(array.strides[:-1], ragged)
     return _abi.flash_tensor_t(array.data, *strides, dtype=KEY_DTYPES[array.dtype])
 
 
 def lse_strides(array: View, *, ragged: bool) -> dict[str, int]:
-    """The members of flash_forward_args_t for a view [batch, head, seq], ragged: [head, token].
-    They are all 0, which means contiguous to the C API, for a single element alone."""
+    """Returns the members of flash_forward_args_t for a view [batch, head, seq], ragged: [head,
+    token]. All are 0, which means contiguous to the C API, only for a view of a single element."""
     batch, head, seq = _three_strides(array.strides, ragged)
     return {"lse_stride_batch": batch, "lse_stride_head": head, "lse_stride_seq": seq}
 
@@ -235,9 +236,9 @@ def _three_strides(strides: tuple[int, ...], ragged: bool) -> tuple[int, ...]:
 
 
 def empty(like: Any, device: int, shape: Sequence[int], dtype: str, keyword: str) -> Any:
-    """A new array of the kind of `like`, which is on `device`: a torch tensor there, or a numpy
-    array. Raises ValueError, with the `keyword` that takes the caller's own array, for CUDA memory
-    that only its own library could allocate."""
+    """Returns a new array of the kind of `like`, which is on `device`: a torch tensor there, or a
+    numpy array. Raises ValueError, with the `keyword` that takes the caller's own array, for CUDA
+    memory that only `like`'s own library could allocate."""
     if is_torch(like):
         return like.new_empty(tuple(shape), dtype=getattr(sys.modules["torch"], dtype))
     if device != _abi.FLASH_DEVICE_CPU:
@@ -248,13 +249,13 @@ def empty(like: Any, device: int, shape: Sequence[int], dtype: str, keyword: str
 
 
 def check_dtype_name(keyword: str, name: str | None) -> None:
-    """Raises ValueError unless it is None or one of DTYPES."""
+    """Raises ValueError unless `name` is None or one of DTYPES."""
     if name is not None and name not in DTYPES:
         raise ValueError(f"{keyword} is {name!r}: not one of {', '.join(DTYPES)}")
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """numpy's dtype of a name in KEY_DTYPES. Some need the package ml_dtypes."""
+    """Returns numpy's dtype of a name in KEY_DTYPES. Some need the package ml_dtypes."""
     if name not in _HIDDEN.values():
         return np.dtype(name)
     try:
@@ -285,7 +286,7 @@ def _view_numpy(array: np.ndarray, name: str) -> View:
 
 @functools.lru_cache(maxsize=64)
 def _dtype_name(dtype: np.dtype) -> str:
-    """numpy makes the name anew each time, which takes microseconds."""
+    """Returns the name of a dtype. numpy makes it anew each time, which takes microseconds."""
     return dtype.name
 
 
@@ -349,8 +350,8 @@ def _interface_strides(
 
 
 def _interface_dtype(array: Any, name: str, typestr: str) -> str:
-    """The name of an element type; bfloat16 hides behind "<V2", where only its dtype knows, and
-    float8_e4m3fn likewise."""
+    """Returns the name of an element type. In a typestr bfloat16 and float8_e4m3fn are raw bytes,
+    "V2" and "V1", and only the array's dtype says what they are."""
     own_name = getattr(getattr(array, "dtype", None), "name", None)
     if own_name is not None and _HIDDEN.get(typestr[1:]) == own_name:
         return own_name
@@ -372,8 +373,8 @@ def _element_strides(
 
 
 def _drop_unused(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Strides along axes of at most one element mean nothing, but array libraries leave odd
-    values there, negative ones included, that the C API would refuse."""
+    """Returns strides with 0 along axes of at most one element. They mean nothing there, but array
+    libraries leave odd values, negative ones included, that the C API would refuse."""
     return tuple(stride if length > 1 else 0 for length, stride in zip(shape, strides))
 
 

@@ -1,4 +1,4 @@
-"""The workspace of CPU calls: memory that the process keeps from call to call.
+"""This module holds the workspace of CPU calls: memory that the process keeps from call to call.
 
 Fresh memory comes from the system in pages that are cleared on first use, which costs each call a
 few percent. What is kept belongs to no thread: it serves whichever call comes next.
@@ -14,27 +14,27 @@ from contextlib import contextmanager
 
 import numpy as np
 
-# The process keeps no more than this between calls; the largest memory goes back first.
+# The process keeps no more than this between calls; it gives the largest memory back first.
 KEPT_BYTES_MAX = 128 << 20
 
 
 class _Pool:
-    """Memory that no call uses, by size.
+    """Holds memory that no call uses, sorted by size.
 
-    Nobody waits for it: a call that comes while another thread, or the code that its own finalizer
-    interrupted, is in here does without. So no thread of a child process hangs on a lock that was
-    held at the fork.
+    No call waits for it: a call does without where another thread is in here, or where it comes
+    from a finalizer that interrupted code in here. So no thread of a child process hangs on a lock
+    that was held at the fork.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._serial = itertools.count()  # memory of one size is told apart by its number
+        self._serial = itertools.count()  # tells memory of the same size apart
         self._free: list[tuple[int, int, np.ndarray]] = []
         self.kept_bytes = 0
 
     def take(self, size: int) -> np.ndarray | None:
-        """The smallest memory of at least `size` bytes, or None. Then the largest is dropped: new
-        memory takes its place."""
+        """Returns the smallest memory of at least `size` bytes, or None. In that case it drops the
+        largest, since new memory takes its place."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -68,14 +68,15 @@ _pool = _Pool()
 
 @contextmanager
 def lent(size: int) -> Iterator[np.ndarray]:
-    """At least `size` bytes of CPU memory, uninitialised, for one call.
+    """Yields at least `size` bytes of CPU memory, uninitialised, for one call.
 
     A call within a call (from a parallel-for hook, or a finalizer that runs in one) gets memory of
     its own.
     """
     memory = _pool.take(size)
     if memory is None:
-        # With room for lengths that grow from call to call; pages beyond `size` stay untouched.
+        # New memory has room for lengths that grow from call to call; pages beyond `size` stay
+        # untouched.
         memory = np.empty(size + size // 4, np.uint8)
     try:
         yield memory

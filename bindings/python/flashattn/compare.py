@@ -1,7 +1,8 @@
-"""Compares O and LSE with the oracle by the rules of docs/numerics.md.
+"""This module compares O and LSE with the oracle by the rules of docs/numerics.md.
 
-The places of NaN and infinity first; then max|O - oracle| <= 2 max|naive - oracle| + 1e-5, in units
-of V; then, where scaled scores stay within +-32, the relative error, the cosine and the LSE.
+It compares the places of NaN and infinity first. Then max|O - oracle| must be at most
+2 max|naive - oracle| + 1e-5, in units of V. The relative error and the cosine count where scaled
+scores stay within +-32, and the LSE where it is given.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ RELATIVE_ERROR = {"bfloat16": 3e-3, "float16": 5e-4, "float32": 1e-5}
 _ROUNDING = 1.05
 _LSE_ERROR = 1e-5
 _SCORES_WITHIN = 32.0
-# What float32 scores beyond that range lose of themselves, and O with them.
+# float32 scores beyond that range lose this part of themselves, and O with them.
 _SCORE_ERROR = 1.6e-7
 
 
 @dataclass
 class Deviation:
-    """What compare() found: errors of the finite elements, and every rule that was broken."""
+    """Holds what compare() found: errors of the finite elements, and every rule that was broken."""
 
     max_error: float = 0.0
     max_error_allowed: float = 0.0
@@ -55,8 +56,8 @@ def compare(
     p_dtype: np.dtype | None = None,
 ) -> Deviation:
     """Measures O (in its own type) and, where given, LSE (float32) against the oracle. naive_o is
-    [n, *O.shape], as oracle.naive() gives it; unit is the scale of V, about its standard deviation;
-    p_dtype the type that P is rounded to, None: O's.
+    [n, *O.shape], as oracle.naive() returns it; unit is the scale of V, about its standard
+    deviation; p_dtype is the type that P is rounded to, None: O's.
     """
     result = Deviation()
     dtype = o.dtype

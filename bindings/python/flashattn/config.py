@@ -1,4 +1,4 @@
-"""Kernel configurations and the kernel table, mirrored.
+"""This module mirrors kernel configurations and the kernel table.
 
 A configuration is the key of the table, a compiled kernel its value. docs/configurations.md
 explains the fields, the rules of each family and the short form.
@@ -19,7 +19,7 @@ from ._library import check, library, lookup_error
 
 
 class Arch(enum.IntEnum):
-    """Kernel families: each is the code for one kind of processor."""
+    """Names the kernel families: each is the code for one kind of processor."""
 
     REFERENCE = _abi.FLASH_ARCH_REFERENCE
     AVX2 = _abi.FLASH_ARCH_AVX2
@@ -36,7 +36,7 @@ class Arch(enum.IntEnum):
 
 
 class DType(enum.IntEnum):
-    """Element types of Q, K, V and O."""
+    """Names the element types of Q, K, V and O."""
 
     FP16 = _abi.FLASH_DTYPE_FP16
     BF16 = _abi.FLASH_DTYPE_BF16
@@ -45,13 +45,13 @@ class DType(enum.IntEnum):
 
 
 class Op(enum.IntEnum):
-    """What a kernel computes."""
+    """Names what a kernel computes."""
 
     FORWARD = _abi.FLASH_OP_FORWARD
 
 
 class Feature(enum.IntFlag):
-    """What a kernel covers beyond full attention over equal lengths."""
+    """Names what a kernel covers beyond full attention over equal lengths."""
 
     CAUSAL = _abi.FLASH_FEATURE_CAUSAL
     WINDOW = _abi.FLASH_FEATURE_WINDOW
@@ -61,7 +61,7 @@ class Feature(enum.IntFlag):
 
 
 class _ShortForm:
-    """What a configuration does besides holding its fields."""
+    """Adds to a configuration what it does besides holding its fields."""
 
     @classmethod
     def parse(cls, text: str) -> Config:
@@ -93,30 +93,30 @@ Configurations are ordered as in the kernel table. str(config) is the short form
 reads: Config.parse(str(c)) == c. Both raise ValueError with the library's message.
 """
 
-# What a call accepts as its configuration: none (the library selects), a Config or a short form.
+# A call accepts as its configuration None (the library selects), a Config or a short form.
 ConfigLike = Union[Config, str, None]
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A row of the kernel table: a configuration, and the name of the kernel compiled for it."""
+    """Holds a row of the kernel table: a configuration, and the name of its compiled kernel."""
 
     config: Config
     name: str
 
     @property
     def is_runnable(self) -> bool:
-        """Whether this machine can run it."""
+        """Says whether this machine can run the kernel."""
         return bool(library().flash_lookup_kernel(to_c(self.config)))
 
 
 def lookup_kernel(config: Config | str) -> Kernel:
-    """The kernel of a configuration, or of its short form; it runs on this machine.
+    """Returns the kernel of a configuration, or of its short form; it runs on this machine.
 
-    Raises LookupError with the reason, which is also ValueError (a rule that the configuration
-    breaks), NotImplementedError (a legal kernel that is not in this library, or cannot run here) or
-    FlashAttnError alone (no CUDA device). ValueError for a text that is no short form, TypeError
-    for what is neither a Config nor a text.
+    Raises LookupError with the reason, which is also ValueError (the configuration breaks a rule),
+    NotImplementedError (a legal kernel that is not in this library, or cannot run here) or
+    FlashAttnError alone (no CUDA device). Raises ValueError for a text that is no short form,
+    TypeError for what is neither a Config nor a text.
     """
     found = library().flash_lookup_kernel(to_c(_parsed(_checked(config))))
     if not found:
@@ -126,9 +126,9 @@ def lookup_kernel(config: Config | str) -> Kernel:
 
 @dataclass(frozen=True)
 class KernelResources:
-    """What a kernel of a CUDA family uses on a device: threads of a block, registers of a thread,
-    bytes of local memory (spilled registers, stack) of a thread, bytes of shared memory of a block,
-    and the blocks that a multiprocessor runs at the same time."""
+    """Holds what a kernel of a CUDA family uses on a device: threads per block, registers per
+    thread, bytes of local memory (spilled registers, stack) per thread, bytes of shared memory per
+    block, and the blocks that a multiprocessor runs at the same time."""
 
     threads: int
     registers: int
@@ -140,7 +140,7 @@ class KernelResources:
 def kernel_resources(
     config: Config | str, device: int = _abi.FLASH_DEVICE_CUDA_CURRENT
 ) -> KernelResources:
-    """What the kernel of a configuration uses on a CUDA device, Device.CUDA + n or
+    """Returns what the kernel of a configuration uses on a CUDA device, Device.CUDA + n or
     Device.CUDA_CURRENT.
 
     Raises LookupError (no such kernel in this library), NotImplementedError (a kernel or a device
@@ -153,19 +153,20 @@ def kernel_resources(
 
 
 def kernels() -> list[Kernel]:
-    """The whole kernel table in ascending order, whether this machine can run a row or not."""
+    """Returns the whole kernel table in ascending order, also rows that this machine cannot run."""
     return [_kernel(pointer) for pointer in _rows()]
 
 
 def resolve(config: ConfigLike) -> int | None:
-    """What a call of the C API takes as its kernel: the row of a configuration; None stays None."""
+    """Returns what a call of the C API takes as its kernel: the row of a configuration; None stays
+    None."""
     return None if config is None else row(config)
 
 
 def row(config: Config | str) -> int:
-    """The table's row of a configuration, as the C API points to it, whether this machine can run
-    it or not. Raises LookupError (none), ValueError (a text that is no short form), TypeError
-    (neither a Config nor a text)."""
+    """Returns the table's row of a configuration, as the C API points to it, whether this machine
+    can run it or not. Raises LookupError (no such row), ValueError (a text that is no short form),
+    TypeError (neither a Config nor a text)."""
     return _row(_checked(config))
 
 
@@ -174,7 +175,7 @@ def _row(config: Config | str) -> int:
     wanted = _parsed(config)
     found = _rows_by_config().get(wanted)
     if found is None:
-        library().flash_lookup_kernel(to_c(wanted))  # says why
+        library().flash_lookup_kernel(to_c(wanted))  # this call sets the error with the reason
         raise lookup_error()
     return found
 
@@ -211,10 +212,10 @@ def from_c(config: _abi.flash_config_t) -> Config:
 
 
 def parse_filters(texts: Iterable[str]) -> Callable[[Config], bool]:
-    """A predicate from filters and short forms, as the command line takes them.
+    """Returns a predicate from filters and short forms, as the command line takes them.
 
     "arch=AVX512", "dtype=BF16" and "B_r=64" narrow the choice together; short forms are
-    alternatives to each other. Nothing given: everything. Raises ValueError.
+    alternatives to each other. Without any, the predicate takes everything. Raises ValueError.
     """
     wanted: dict[str, int] = {}
     short_forms: set[Config] = set()
@@ -260,7 +261,7 @@ def _field_value(field: str, value: str) -> int:
 
 
 def config_of(pointer: int) -> Config:
-    """The configuration of a row of the table."""
+    """Returns the configuration of a row of the table."""
     config = _abi.flash_config_t()
     check(library().flash_kernel_config(pointer, config))
     return from_c(config)

@@ -1,4 +1,5 @@
-"""Devices, threads and versions: what the library finds and how many threads it may use."""
+"""This module describes devices, threads and versions: what the library finds, and how many threads
+it may use."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from .errors import FlashAttnError
 
 
 class Device(enum.IntEnum):
-    """Devices by their numbers: the kind in the upper 16 bits, the number of the device below.
-    Device.CUDA + n is CUDA device n."""
+    """Names devices by their numbers: the kind is in the upper 16 bits, the number of the device
+    below. Device.CUDA + n is CUDA device n."""
 
     CPU = _abi.FLASH_DEVICE_CPU
     CUDA = _abi.FLASH_DEVICE_CUDA
@@ -20,7 +21,7 @@ class Device(enum.IntEnum):
 
 
 class Isa(enum.IntFlag):
-    """Instruction sets of a CPU that kernel families use."""
+    """Names the instruction sets of a CPU that kernel families use."""
 
     AVX2 = _abi.FLASH_ISA_AVX2
     AVX512 = _abi.FLASH_ISA_AVX512
@@ -32,10 +33,10 @@ class Isa(enum.IntFlag):
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """What the library found out about a device: its number and the processor's own name. For the
-    CPU also its instruction sets and how many threads a call uses at most; for a CUDA device its
-    compute capability (90 for 9.0), multiprocessors and the bytes of shared memory that a block can
-    have."""
+    """Holds what the library found out about a device: its number and the processor's own name. The
+    CPU also has instruction sets and the number of threads that a call uses at most; a CUDA device
+    has a compute capability (90 for 9.0), multiprocessors and the bytes of shared memory that a
+    block can have."""
 
     device: int
     name: str
@@ -66,7 +67,8 @@ def device_info(device: int = _abi.FLASH_DEVICE_CPU) -> DeviceInfo:
 
 
 def cuda_devices() -> list[DeviceInfo]:
-    """The CUDA devices of this machine; none if the library is without CUDA, or finds no driver.
+    """Returns the CUDA devices of this machine; none if the library is without CUDA, or finds no
+    driver.
 
     Raises FlashAttnError (a device that is there and cannot be asked).
     """
@@ -82,7 +84,7 @@ def cuda_devices() -> list[DeviceInfo]:
 
 
 def device_text(number: int) -> str:
-    """A device's number in words."""
+    """Returns a device's number in words."""
     if number == Device.CUDA_CURRENT:
         return "the current CUDA device"
     return "the CPU" if number == Device.CPU else f"CUDA device {number - Device.CUDA}"
@@ -97,7 +99,7 @@ def set_num_threads(n_threads: int) -> None:
 
 
 def num_threads() -> int:
-    """How many CPU threads a call started now would use at most.
+    """Returns how many CPU threads a call started now would use at most.
 
     Raises ValueError (FLASH_NUM_THREADS cannot be understood).
     """
@@ -108,5 +110,5 @@ def num_threads() -> int:
 
 
 def version() -> str:
-    """The version of the loaded library, as in "0.1.0"."""
+    """Returns the version of the loaded library, as in "0.1.0"."""
     return library().flash_version().decode()

@@ -1,4 +1,4 @@
-"""Exceptions: what a status of the C API becomes in Python.
+"""This module holds the exceptions: what a status of the C API becomes in Python.
 
 Each class is also the built-in exception that a caller would expect, so that `except ValueError`
 and `except FlashAttnError` both work; `status` holds the C API's number.
@@ -60,11 +60,11 @@ _LOOKUP_CLASSES = {
 
 
 def from_status(status: int, message: str) -> FlashAttnError:
-    """The exception of a failed call, with the library's own message."""
+    """Returns the exception of a failed call, with the library's own message."""
     return _CLASSES.get(status, FlashAttnError)(message, status)
 
 
 def from_lookup(status: int, message: str) -> FlashAttnLookupError:
-    """The exception of a look-up that found no kernel."""
+    """Returns the exception of a look-up that found no kernel."""
     kind = _CLASSES.get(status, FlashAttnError)
     return _LOOKUP_CLASSES.get(kind, FlashAttnLookupError)(message, status)

@@ -1,9 +1,10 @@
-"""Attention as its definition says, in float64: the oracle of the tests and of `check`.
+"""This module computes attention as its definition says, in float64: the oracle of the tests and of
+`check`.
 
-Written for reading and independent of the kernels: one sequence and one head at a time, the whole
-matrix of scores, the mask spelled out. `naive` is the same three steps as a plain implementation
-would take them (float32 scores; P rounded to V's type and O to its own); the distance between the
-two sets the tolerance of compare.py.
+It is written for reading and independent of the kernels: one sequence and one head at a time, the
+whole matrix of scores, the mask spelled out. `naive` takes the same three steps as a plain
+implementation would (float32 scores; P rounded to V's type and O to its own); the distance between
+the two sets the tolerance of compare.py.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ Lengths = Optional[Sequence[int]]
 Scales = Optional[np.ndarray]  # [batch, n_heads_kv], or one number
 
 
-# Factors of P before it is rounded; afterwards they are taken out again.
+# P is multiplied by each of these before it is rounded, and divided by it afterwards.
 _PLACES_OF_ROUNDING = (1.0, 2**0.25, 2**0.5, 2**0.75)
 
 
 @dataclass(frozen=True)
 class Precision:
-    """What numbers an implementation computes in: scores and sums, then P, rounded at each of
-    `places`, and O."""
+    """Holds the types that an implementation computes in: of scores and sums, of P (rounded at each
+    of `places`) and of O."""
 
     compute: np.dtype
     p: np.dtype
@@ -41,14 +42,14 @@ class Precision:
 
 @dataclass(frozen=True)
 class Mask:
-    """Causal mask and window; -1: an unbounded side."""
+    """Holds a causal mask and a window; -1 is an unbounded side."""
 
     causal: bool
     window_left: int
     window_right: int
 
     def visible(self, len_q: int, len_k: int) -> np.ndarray:
-        """[len_q, len_k]: whether query i sees key j, aligned bottom-right."""
+        """Returns [len_q, len_k]: whether query i sees key j, aligned bottom-right."""
         diagonal = np.arange(len_q)[:, None] + len_k - len_q
         j = np.arange(len_k)[None, :]
         sees = np.ones((len_q, len_k), bool)
@@ -64,7 +65,8 @@ class Mask:
 def attention(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(O, LSE) in float64; shapes and options as in flash_attn_func / flash_attn_varlen_func."""
+    """Returns (O, LSE) in float64; shapes and options are as in flash_attn_func and
+    flash_attn_varlen_func."""
     exact = Precision(*(np.dtype(np.float64),) * 3)
     o, lse = _attention(q, k, v, exact, **options)
     return o[0], lse
@@ -80,17 +82,18 @@ def naive(
     o_dtype: np.dtype | None = None,
     **options: object,
 ) -> np.ndarray:
-    """[roundings, *O.shape]: O of the three-step attention with scores in float32, P in p_dtype
-    (None: v's type) and O in o_dtype (None: q's). Beyond the first, P is rounded at other places of
-    a binade (up to four), as it is where the softmax is not relative to the row's maximum."""
+    """Returns [roundings, *O.shape]: O of the three-step attention with scores in float32, P in
+    p_dtype (None: v's type) and O in o_dtype (None: q's). Beyond the first, P is rounded at other
+    places of a binade (up to four), as it is where the softmax is not relative to the row's
+    maximum."""
     types = (p_dtype or v.dtype, o_dtype or q.dtype)
     plain = Precision(np.dtype(np.float32), *types, _PLACES_OF_ROUNDING[:roundings])
     return _attention(q, k, v, plain, **options)[0]
 
 
 def combine(o_partial: np.ndarray, lse_partial: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(O, LSE) in float64 of partial results [n, batch, seqlen_q, n_heads, d_head] and their LSE
-    [n, batch, n_heads, seqlen_q]."""
+    """Returns (O, LSE) in float64 of partial results [n, batch, seqlen_q, n_heads, d_head] and
+    their LSE [n, batch, n_heads, seqlen_q]."""
     weight, lse = _softmax(np.moveaxis(lse_partial.astype(np.float64), 0, -1))
     weight = weight.transpose(3, 0, 2, 1)[..., None]
     o = np.where(weight > 0, o_partial.astype(np.float64), 0)  # a row without weight is not read
@@ -98,7 +101,7 @@ def combine(o_partial: np.ndarray, lse_partial: np.ndarray) -> tuple[np.ndarray,
 
 
 def largest_score(q: np.ndarray, k: np.ndarray, softmax_scale: float | None = None) -> float:
-    """A bound on |scaled scores|: beyond 32, float32 scores themselves lose digits."""
+    """Returns a bound on |scaled scores|: beyond 32, float32 scores themselves lose digits."""
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     longest = [np.linalg.norm(x.astype(np.float64), axis=-1).max(initial=0) for x in (q, k)]
     return float(scale * longest[0] * longest[1])
@@ -106,8 +109,8 @@ def largest_score(q: np.ndarray, k: np.ndarray, softmax_scale: float | None = No
 
 @dataclass(frozen=True)
 class Pages:
-    """Where the keys of sequences lie in k and v of [n_pages, page_size, n_heads_kv, d_head]; the
-    arguments of flash_attn_func of these names. Without table: rows are slots."""
+    """Holds where the keys of sequences lie in k and v of [n_pages, page_size, n_heads_kv, d_head],
+    by the arguments of flash_attn_func of these names. Without a table rows are slots."""
 
     table: np.ndarray | None = None
     v_table: np.ndarray | None = None
@@ -115,7 +118,7 @@ class Pages:
     rows: Lengths = None
 
     def keys(self, pool: np.ndarray, table: np.ndarray | None, b: int, length: int) -> np.ndarray:
-        """[length, n_heads_kv, d_head]: the keys of sequence b."""
+        """Returns the keys of sequence b: [length, n_heads_kv, d_head]."""
         row = b if self.rows is None else int(self.rows[b])
         if table is None:
             return pool[row, :length]
@@ -142,7 +145,8 @@ def _attention(
     k_descale: Scales = None,
     v_descale: Scales = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that are not used (seqused_q) have O = 0 and LSE = -infinity."""
+    """Returns (O, LSE), O once per place of rounding. Rows that are not used (seqused_q) have O = 0
+    and LSE = -infinity."""
     n_heads, d_head = q.shape[-2:]
     group = n_heads // k.shape[-2] if n_heads else 1
     scale = d_head**-0.5 if softmax_scale is None else softmax_scale
@@ -198,7 +202,8 @@ def _used(seqused: Lengths, b: int) -> int | None:
 
 
 def _tokens(b: int, cu_seqlens: Lengths, used: int | None) -> tuple:
-    """Index of sequence b's tokens: rows of a ragged tensor, or an entry of a padded batch."""
+    """Returns the index of sequence b's tokens: rows of a ragged tensor, or an entry of a padded
+    batch."""
     if cu_seqlens is None:
         return (b, slice(0, used))
     begin = int(cu_seqlens[b])
@@ -214,7 +219,7 @@ def _attend(
     mask: Mask,
     precision: Precision,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One head of one sequence: O [places, len_q, d_head], LSE [len_q]."""
+    """Returns O [places, len_q, d_head] and LSE [len_q] of one head of one sequence."""
     visible = mask.visible(len(q), len(k))
     with np.errstate(all="ignore"):
         scores = (q @ k.T) * precision.compute.type(scale)
@@ -226,8 +231,8 @@ def _attend(
 
 
 def _softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Softmax along the last axis and the log of the sum of exponentials. A row of nothing but
-    -inf has no weight anywhere, and an LSE of -inf."""
+    """Returns the softmax along the last axis and the log of the sum of exponentials. A row of
+    nothing but -inf has no weight anywhere, and an LSE of -inf."""
     with np.errstate(all="ignore"):
         highest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
         highest = np.where(highest == -np.inf, 0, highest)
@@ -238,7 +243,8 @@ def _softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _weighted_sum(p: np.ndarray, v: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """P V over visible keys only: elsewhere a weight of 0 times NaN or infinity would be NaN."""
+    """Returns P V over visible keys only: elsewhere a weight of 0 times NaN or infinity would be
+    NaN."""
     finite = np.isfinite(v)
     o = p @ np.where(finite, v, 0)
     touched = (visible & ~finite.all(axis=-1)).any(axis=-1)

@@ -1,4 +1,5 @@
-"""torch's scaled_dot_product_attention by this library, where a program asks for it.
+"""This module computes torch's scaled_dot_product_attention by this library, where a program asks
+for it.
 
     import flashattn.sdpa
     import torch
@@ -11,8 +12,8 @@
 While it is active, the library computes what torch would give to its own flash kernels: on the CPU
 with gradients, which torch's backward pass computes from O and LSE, and on CUDA devices without.
 torch's kernels stay in use for dropout, masks other than is_causal, types and heads that the
-library does not serve, and on CUDA devices for tensors that require a gradient. Needs torch 2.11 or
-newer.
+library does not serve, and on CUDA devices for tensors that require a gradient. The module needs
+torch 2.11 or newer.
 """
 
 from __future__ import annotations
@@ -42,26 +43,26 @@ _MOST_D_HEAD_ON_CUDA = 256
 
 def register(name: str = NAME) -> None:
     """Makes the library known to torch.nn.attention.activate_flash_attention_impl by this name.
-    Nothing is computed differently before that is called."""
+    Nothing is computed differently before a program calls that function."""
     attention = torch.nn.attention
     if name not in attention.list_flash_attention_impls():
         attention.register_flash_attention_impl(name, register_fn=_Overrides)
 
 
 class _Overrides:
-    """The library in the place of torch's kernels, from its making to remove()."""
+    """Puts the library in the place of torch's kernels, from construction to remove()."""
 
     def __init__(self) -> None:
         self._library = torch.library.Library("aten", "IMPL")
         self._own = {key: _kernel(operator, key) for key, operator in _OPERATORS.items()}
-        with warnings.catch_warnings():  # torch's, of what was asked for here
+        with warnings.catch_warnings():  # torch warns that its kernels are overridden
             warnings.filterwarnings("ignore", "Warning only once for all operators")
             for key, function in (("CPU", self._on_cpu), ("CUDA", self._on_cuda)):
                 if self._own[key] is not None:
                     self._library.impl(_OPERATORS[key], function, key, allow_override=True)
 
     def remove(self) -> None:
-        self._library = None  # whose end gives the operators back to torch's kernels
+        self._library = None  # its end gives the operators back to torch's kernels
 
     def _on_cpu(
         self,
@@ -105,13 +106,13 @@ class _Overrides:
         return o, lse, None, None, query.shape[2], key.shape[2], seed, offset, debug_mask
 
     def _call_own(self, key: str, *arguments: Any, **options: Any) -> Any:
-        """torch's own kernel."""
+        """Calls torch's own kernel."""
         keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
         return self._own[key].call_boxed(keys, *arguments, **options)
 
 
 def _kernel(operator: str, key: str) -> Any:
-    """torch's kernel of an operator; None where torch was built without it."""
+    """Returns torch's kernel of an operator; None where torch was built without it."""
     try:
         return torch.library.get_kernel(f"aten::{operator}", key)
     except RuntimeError:
@@ -134,9 +135,9 @@ def _is_served(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, key: str) -> b
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, lse: Tensor
 ) -> Tensor:
-    """O of [batch, n_heads, seqlen, d_head], laid out as query is, which torch's compilers rely on;
-    LSE goes to `lse`. In torch's causal mask query i sees keys 0 ... i; the library's is aligned to
-    the last key."""
+    """Returns O [batch, n_heads, seqlen_q, d_head], laid out as query is, since torch's compilers
+    rely on that; writes LSE to `lse`. In torch's causal mask query i sees keys 0 ... i, while the
+    library's mask is aligned to the last key."""
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     seqlen_q, seqlen_k = q.shape[1], k.shape[1]
     window = (-1, -1)

@@ -1,5 +1,6 @@
-"""Attention as operators of torch: for torch.compile, torch.export and CUDA graphs, and for eager
-code, where a call costs the host a fraction of what flashattn.flash_attn_func costs it.
+"""This module offers attention as operators of torch: for torch.compile, torch.export and CUDA
+graphs, and for eager code, where a call costs the host a fraction of what flashattn.flash_attn_func
+costs it.
 
     from flashattn.torch_ops import flash_attn_func
 
@@ -56,11 +57,12 @@ def flash_attn_func(
     out_dtype: torch.dtype | None = None,
     lse: Tensor | None = None,
 ) -> Any:
-    """flashattn.flash_attn_func for torch tensors: see there for arguments, result and errors.
+    """Computes attention as flashattn.flash_attn_func does, for torch tensors: see there for
+    arguments, result and errors.
 
     Lengths and page tables are int32 tensors on the device of q, and out_dtype is a type of torch.
-    Where operators are recorded, this is flashattn::decode if K and V lie in pages, and else
-    flashattn::fwd.
+    Where torch records operators, it records flashattn::decode if K and V lie in pages, and
+    flashattn::fwd otherwise.
     """
     left, right = window_size
     scales = used = pages = None
@@ -110,8 +112,9 @@ def flash_attn_varlen_func(
     out_dtype: torch.dtype | None = None,
     lse: Tensor | None = None,
 ) -> Any:
-    """flashattn.flash_attn_varlen_func for torch tensors, as flash_attn_func above: a ragged batch.
-    Where operators are recorded, this is flashattn::varlen_fwd."""
+    """Computes attention over a ragged batch as flashattn.flash_attn_varlen_func does, for torch
+    tensors, as in flash_attn_func above. Where torch records operators, it records
+    flashattn::varlen_fwd."""
     left, right = window_size
     scales = used = pages = None
     if not page_table is v_page_table is page_indptr is page_rows is None:
@@ -142,8 +145,8 @@ def flash_combine(
     out: Tensor | None = None,
     lse: Tensor | None = None,
 ) -> Any:
-    """flashattn.flash_combine for torch tensors; lse_partial and lse may have any strides. Where
-    operators are recorded, this is flashattn::combine."""
+    """Merges partial results as flashattn.flash_combine does, for torch tensors; lse_partial and
+    lse may have any strides. Where torch records operators, it records flashattn::combine."""
     outputs = _outputs(out, lse, return_lse, dtype)
     if direct.is_possible(o_partial, lse_partial, lse_partial):
         return _results(combine(o_partial, lse_partial, outputs), outputs)
@@ -191,7 +194,7 @@ def _call(packet: Any, arguments: tuple, outputs: Outputs) -> Any:
 
 
 def _scales_of(k_descale: Any, v_descale: Any, q: Tensor, batch: int, k: Tensor) -> tuple:
-    """Numbers become tensors that repeat them."""
+    """Returns both scales; a number becomes a tensor [batch, n_heads_kv] that repeats it."""
     return tuple(
         torch.full((1, 1), scale, dtype=torch.float32, device=q.device).expand(batch, k.shape[-2])
         if isinstance(scale, (int, float))

@@ -1,7 +1,7 @@
-"""Measuring kernels, and telling the library's selection what was found.
+"""This module measures kernels, and tells the library's selection what was found.
 
-A tuner measures the rows that serve a problem, writes a line for the fastest (of every family that
-it measured: a family without a line counts as not measured), and passes the lines on, headed by
+A tuner measures the rows that serve a problem, and writes a line for the fastest (of every family
+that it measured: a family without a line counts as not measured). It passes the lines on, headed by
 TUNING_HEADER: to set_tuning(), or as a file that the environment variable FLASH_TUNING names.
 `flashattn tune` does so. include/flashattn.h says when selection follows a result.
 """
@@ -35,10 +35,10 @@ def measure(
     """Returns the median seconds of n_launches launches of each kernel, after one that is not
     timed. Kernels take turns launch by launch.
 
-    configs are Configs or short forms of rows of the table, out, workspace and options as in
-    flash_attn_func and flash_attn_varlen_func. On a CUDA device: the device's time, on the caller's
-    stream, which is waited for. Raises what flash_attn_func raises for any of the kernels, and
-    LookupError.
+    configs are Configs or short forms of rows of the table; out, workspace and options are as in
+    flash_attn_func and flash_attn_varlen_func. On a CUDA device the time is the device's, on the
+    caller's stream, which is waited for. Raises what flash_attn_func raises for any of the kernels,
+    and LookupError.
     """
     problem = Problem(q, k, v, **options)
     problem.set_output(out, None)
@@ -61,7 +61,7 @@ def measure(
 def tuning_line(
     q: Any, k: Any, v: Any, config: Config | str, seconds: float, **options: Any
 ) -> str:
-    """Returns a line of measured results: kernel `config` takes problems like this one that long.
+    """Returns a line of measured results: kernel `config` takes `seconds` for problems like this.
 
     Raises NotImplementedError (a problem that follows no results: arrays of the CPU,
     batch_invariant; or one that config does not serve), LookupError, ValueError.

@@ -1,16 +1,16 @@
-"""What flashattn.torch_ops stands on: calls of the library that take torch tensors, without numpy,
-DLPack or a view of each argument, and the registration of the operators.
+"""This package holds what flashattn.torch_ops is built on: calls of the library that take torch
+tensors, without numpy, DLPack or a view of each argument, and the registration of the operators.
 
-forward        attention on tensors
-combine        merging on tensors
-arguments      how their arguments are grouped
-placement      lengths, pages and scales
-structs        the C API's structs as formats that are packed in one go
-frame          memory that calls reuse: a packed struct, a workspace; what launches a call
-explain        the words for what is wrong with a call
-registration   the operators: schemas, kernels, shapes without data, autocast
-derivatives    refuses tensors that want one
-direct         whether a call may pass the operators by
+forward        computes attention on tensors
+combine        merges partial results that are tensors
+arguments      defines how their arguments are grouped
+placement      checks lengths, pages and scales, and passes them on
+structs        holds the C API's structs as formats that are packed in one go
+frame          holds memory that calls reuse (packed structs, a workspace), and launches calls
+explain        finds the message for a call that failed
+registration   registers the operators: schemas, kernels, shapes without data, autocast
+derivatives    refuses tensors that need a derivative
+direct         decides whether a call may pass the operators by
 
 Importing a module of this package imports torch.
 """

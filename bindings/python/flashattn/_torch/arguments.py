@@ -1,6 +1,6 @@
-"""The arguments of a call in groups: a call that has none of a group passes None for all of it.
+"""This module groups the arguments of a call; a call that has none of a group passes None for it.
 
-They are plain tuples, because objects would take a good part of a call's time.
+Groups are plain tuples, because objects would take a good part of a call's time.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from typing import Optional
 
 from torch import Tensor, dtype
 
-# softmax_scale, causal, window_left, window_right, softcap, batch_invariant
+# Mask holds softmax_scale, causal, window_left, window_right, softcap, batch_invariant.
 Mask = tuple[Optional[float], bool, int, int, float, bool]
-# seqused_q, seqused_k
+# Used holds seqused_q, seqused_k.
 Used = tuple[Optional[Tensor], Optional[Tensor]]
-# k_descale, v_descale: float32 [batch, n_heads_kv]
+# Scales holds k_descale, v_descale: float32 [batch, n_heads_kv].
 Scales = tuple[Optional[Tensor], Optional[Tensor]]
-# cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
+# Ragged holds cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k.
 Ragged = tuple[Optional[Tensor], Optional[Tensor], Optional[int], Optional[int]]
-# page_table, v_page_table, page_indptr, page_rows
+# Pages holds page_table, v_page_table, page_indptr, page_rows.
 Pages = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor]]
-# out, lse, return_lse, out_dtype
+# Outputs holds out, lse, return_lse, out_dtype.
 Outputs = tuple[Optional[Tensor], Optional[Tensor], bool, Optional[dtype]]
 
 NEW_O: Outputs = (None, None, False, None)
@@ -27,4 +27,4 @@ NEW_O_AND_LSE: Outputs = (None, None, True, None)
 
 
 class Unsound(ValueError):
-    """A condition that a call needs does not hold. explain.py says which."""
+    """A condition that a call needs does not hold; explain.py finds out which one."""

@@ -1,4 +1,4 @@
-"""Merging partial results that are torch tensors."""
+"""This module merges partial results that are torch tensors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _frames: list[Frame] = []
 def combine(
     o_partial: Tensor, lse_partial: Tensor, outputs: Outputs = NEW_O
 ) -> tuple[Tensor, Tensor | None]:
-    """(O, LSE) of flashattn.flash_combine; LSE is None unless `outputs` wants it. lse_partial and
-    the LSE of the caller's may have any strides. Raises and runs as forward() does."""
+    """Returns (O, LSE) as flashattn.flash_combine does; LSE is None unless `outputs` wants it.
+    lse_partial and the caller's LSE may have any strides. Raises and runs as forward() does."""
     try:
         return _combine(o_partial, lse_partial, outputs)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Refuses tensors whose derivative a call would have to bring on or back: there is none."""
+"""This module refuses tensors that need a derivative, since the library computes none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .._tensor import check_gradient
 
 def refuse(names: Iterable[str], values: Iterable[Any]) -> None:
     """Raises NotImplementedError for a tensor that requires a gradient while gradients are
-    recorded, or has a tangent. Values that are no tensors do not matter."""
+    recorded, or has a tangent. Ignores values that are no tensors."""
     for name, x in zip(names, values):
         if isinstance(x, Tensor):
             check_gradient(x, name)

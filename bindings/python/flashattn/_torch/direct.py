@@ -1,9 +1,10 @@
-"""Whether a call may go to the library without torch's dispatcher, which takes as long as all else
-that the host does.
+"""This module decides whether a call may go to the library without torch's dispatcher, which takes
+as much time as all else that the host does.
 
 It may where the dispatcher would do nothing but find the kernel: tensors of torch's own class, with
 data as it stands, and nothing that watches calls or changes them (compilers, tracers, modes,
-transforms, autocast). The questions have no public form; without one of them no call goes directly.
+transforms, autocast). Only private functions of torch tell; where torch lacks one of them, no call
+goes directly.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _n_modes, _is_transformed, _is_traced, _is_autocast = _QUESTIONS
 
 
 def is_possible(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether it may, for a call with these tensors. (combine() has two of them.)"""
+    """Returns whether a call with these tensors may go to the library directly. combine(), which
+    has only two tensors, passes the second one twice."""
     if _is_compiled() or not _IS_KNOWN:
         return False
     if _n_modes() or _is_transformed() or _is_autocast() or _is_traced():

@@ -1,5 +1,5 @@
-"""Says what is wrong with a call that failed, in the words of the functions for all arrays: theirs
-are asked to make the same call up to the point where it fails.
+"""This module finds the message for a call that failed: it makes the same call with the functions
+for all arrays, up to the point where they raise an exception.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from .arguments import Mask, Outputs, Pages, Ragged, Scales, Used
 
 
 def forward(error: Exception, *arguments: Any) -> Exception:
-    """The exception for a call of forward() with these arguments that ended in `error`."""
+    """Returns the exception for a call of forward() with these arguments that ended in `error`;
+    that is `error` itself where the functions for all arrays raise nothing."""
     return _raised_by(_refuse_forward, arguments) or error
 
 
 def combine(error: Exception, *arguments: Any) -> Exception:
-    """The same of combine()."""
+    """Returns the exception for a call of combine() that ended in `error`, as forward() does."""
     return _raised_by(_refuse_combine, arguments) or error
 
 
@@ -41,8 +42,8 @@ def _refuse_forward(
     pages: Pages | None,
     outputs: Outputs,
 ) -> None:
-    """Raises what flash_attn_varlen_func would raise for these arguments before its call of the
-    library. Returns if that is nothing."""
+    """Raises what flash_attn_varlen_func would raise for these arguments before it calls the
+    library. Returns where it would raise nothing."""
     softmax_scale, causal, window_left, window_right, softcap, batch_invariant = mask
     out, lse, _, out_dtype = outputs
     *cu_seqlens, max_seqlen_q, max_seqlen_k = ragged or (None, None, None, None)
@@ -72,7 +73,7 @@ def _refuse_forward(
 
 
 def _refuse_combine(o_partial: Any, lse_partial: Any, outputs: Outputs) -> None:
-    """Raises what flash_combine raises for these arguments, where strides of LSE are no fault."""
+    """Raises what flash_combine raises for these arguments, but accepts an LSE of any strides."""
     out, lse, return_lse, dtype = outputs
     _refuse_foreign(o_partial=o_partial, lse_partial=lse_partial, out=out, lse=lse)
     _attention.flash_combine(
@@ -86,7 +87,8 @@ def _refuse_combine(o_partial: Any, lse_partial: Any, outputs: Outputs) -> None:
 
 
 def _compact(lse: torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor in the place of one with strides, but not of one that overlaps itself."""
+    """Returns a contiguous tensor with the values of `lse`; one whose strides are all 0 is returned
+    as it is."""
     return lse.contiguous() if any(lse.stride()) else lse
 
 

@@ -1,7 +1,8 @@
-"""Attention on torch tensors, straight from their addresses and strides to the C call.
+"""This module computes attention on torch tensors: it passes their addresses and strides to the C
+call without views.
 
-A sound call is fast: conditions are tested without words, and whatever is wrong raises Unsound or
-another exception. Only then explain.py finds the words.
+A sound call is fast: conditions are tested without a message, and whatever is wrong raises Unsound
+or another exception. Only then explain.py finds the message.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ DTYPES = {
     torch.float32: _abi.FLASH_DTYPE_FP32,
     torch.float8_e4m3fn: _abi.FLASH_DTYPE_E4M3,
 }
-_ROUNDS_TO_ZERO = 2.0**-150  # and what is smaller, in float32
+_ROUNDS_TO_ZERO = 2.0**-150  # float32 rounds this and smaller values to 0
 _FLOAT32_MAX = 3.4028234663852886e38
 _float32 = torch.float32
 _records_gradients = torch.is_grad_enabled
@@ -48,8 +49,9 @@ def forward(
     pages: Pages | None = None,
     outputs: Outputs = NEW_O,
 ) -> tuple[Tensor, Tensor | None]:
-    """(O, LSE) of flashattn.flash_attn_func, or of flash_attn_varlen_func where `ragged` is given;
-    LSE is None unless `outputs` wants it. A new O is contiguous. Raises as those functions do.
+    """Returns (O, LSE) as flashattn.flash_attn_func does, or as flash_attn_varlen_func where
+    `ragged` is given; LSE is None unless `outputs` wants it. A new O is contiguous. Raises as those
+    functions do.
 
     On the CPU the call returns when O is complete. On a CUDA device it is enqueued on torch's
     current stream of that device, and allocates by torch alone.
@@ -79,8 +81,9 @@ def _forward(
     pages: Pages | None,
     outputs: Outputs,
 ) -> tuple[Tensor, Tensor | None]:
-    """Most calls are padded, with a new O alone: what they need is not in functions, each of which
-    would take some hundredths of the call."""
+    """Does what forward() does, with a frame that no other call uses. Most calls are padded and
+    have a new O alone: what these need is written out here, since each function would add some
+    hundredths to the call's time."""
     if _records_gradients() and (q.requires_grad or k.requires_grad or v.requires_grad):
         raise Unsound
     index = q.get_device()
@@ -115,7 +118,7 @@ def _forward(
         and is_compact
         and (cu_q or q_batch == seqlen_q * q_seq)
     ):
-        out = _empty_like(q)  # the fastest way to a contiguous tensor
+        out = _empty_like(q)  # this is the fastest way to a contiguous tensor
         of_out = out.data_ptr(), q_batch, q_seq, q_head, q_dtype
         lse, of_lse = (None, _NO_LSE) if outputs is NEW_O else _new_lse(q, cu_q)
     else:
@@ -180,7 +183,7 @@ def _forward(
 
 
 def check_devices(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """All three are on the CPU, or on one CUDA device."""
+    """Raises Unsound unless all three are on the CPU, or on one CUDA device."""
     if not q.get_device() == k.get_device() == v.get_device():
         raise Unsound
     if not (q.is_cpu and k.is_cpu and v.is_cpu) and not (q.is_cuda and k.is_cuda and v.is_cuda):
@@ -191,13 +194,13 @@ def check_devices(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _check_rows(*tensors: Tensor) -> None:
-    """The innermost axis is contiguous."""
+    """Raises Unsound unless the innermost axis of each tensor is contiguous."""
     for x in tensors:
         if x.stride(-1) != 1 and x.shape[-1] > 1 and x.numel():
             raise Unsound
 
 
-# batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head
+# _Sizes holds batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head.
 _Sizes = tuple[int, int, int, int, int, int]
 
 
@@ -210,7 +213,8 @@ def _placed(
     pages: Pages | None,
     index: int,
 ) -> tuple[_Sizes, int, int, int]:
-    """(sizes, cu_seqlens_q, cu_seqlens_k, paging) of a ragged batch, or with K and V in pages."""
+    """Returns (sizes, cu_seqlens_q, cu_seqlens_k, paging) of a ragged batch, or with K and V in
+    pages. The last three are addresses, 0 for what the call does not have."""
     cu_q, cu_k, longest_q, longest_k = ragged or (None, None, None, None)
     q_shape, k_shape = q.shape, k.shape
     n_heads, d_head = q_shape[-2], q_shape[-1]
@@ -251,8 +255,8 @@ def _batch(
 
 
 def _longest(shape: torch.Size, cu_seqlens: Tensor | None, longest: int | None) -> int:
-    """The length of every sequence, or of the longest one: at most all tokens, which the C API
-    cannot see in CUDA memory."""
+    """Returns the length of every sequence of a padded tensor, or a bound on those of a ragged one:
+    `longest`, but at most the number of tokens, which the C API cannot see in CUDA memory."""
     if cu_seqlens is not None:
         n_tokens = shape[0]
         return longest if longest < n_tokens else n_tokens
@@ -265,8 +269,8 @@ def _longest(shape: torch.Size, cu_seqlens: Tensor | None, longest: int | None) 
 
 
 def _mask(mask: Mask) -> tuple[int, int, int, float, float]:
-    """(flags, window_left, window_right, softmax_scale, softcap). Strides of 0 are always meant in
-    torch."""
+    """Returns (flags, window_left, window_right, softmax_scale, softcap). The flags always allow
+    strides of 0, since in torch they are always meant."""
     softmax_scale, causal, left, right, softcap, batch_invariant = mask
     flags = _BROADCAST
     if causal:
@@ -278,7 +282,7 @@ def _mask(mask: Mask) -> tuple[int, int, int, float, float]:
     else:
         flags |= _WINDOW
     if softmax_scale is None:
-        softmax_scale = 0.0  # of the C API: 1 / sqrt(d_head)
+        softmax_scale = 0.0  # the C API takes 0 for 1 / sqrt(d_head)
     elif not _ROUNDS_TO_ZERO < softmax_scale <= _FLOAT32_MAX:
         softmax_scale = _beyond_float32(softmax_scale)
     if softcap and not _ROUNDS_TO_ZERO < softcap <= _FLOAT32_MAX:
@@ -287,8 +291,8 @@ def _mask(mask: Mask) -> tuple[int, int, int, float, float]:
 
 
 def _beyond_float32(value: float) -> float:
-    """A value that the library refuses by name: this one, or an infinity of its sign. One that
-    would become 0, which means something else, is unsound."""
+    """Returns a value that the library refuses by name: this one, or an infinity of its sign.
+    Raises Unsound for one that float32 rounds to 0, since 0 means something else."""
     magnitude = abs(value)
     if magnitude <= _ROUNDS_TO_ZERO:
         raise Unsound
@@ -301,7 +305,7 @@ def _beyond_float32(value: float) -> float:
 def _outputs(q: Tensor, outputs: Outputs, index: int) -> tuple[Tensor, Tensor | None]:
     out, lse, return_lse, dtype = outputs
     if out is None:
-        # Lengths by themselves take half the time of a tuple.
+        # torch.empty takes half as long for lengths one by one as for a tuple of them.
         out = torch.empty(*q.shape, dtype=dtype or q.dtype, device=q.device)
     else:
         check_output(out, q.shape, index)
@@ -316,7 +320,7 @@ def _outputs(q: Tensor, outputs: Outputs, index: int) -> tuple[Tensor, Tensor | 
 
 
 def _new_lse(q: Tensor, ragged: int) -> tuple[Tensor, tuple[int, int, int, int]]:
-    """A new LSE, and what _of_lse() says of it."""
+    """Returns a new LSE, and what _of_lse() returns for it."""
     if ragged:
         n_tokens, n_heads, _ = q.shape
         lse = torch.empty(n_heads, n_tokens, dtype=_float32, device=q.device)
@@ -327,7 +331,8 @@ def _new_lse(q: Tensor, ragged: int) -> tuple[Tensor, tuple[int, int, int, int]]
 
 
 def check_output(output: Tensor, shape: tuple[int, ...], index: int) -> None:
-    """An output of the caller's has this shape and lies on the call's device."""
+    """Raises Unsound unless the caller's output has this shape, lies on the call's device and
+    requires no gradient while gradients are recorded."""
     if output.shape != shape or output.get_device() != index:
         raise Unsound
     if _records_gradients() and output.requires_grad:
@@ -335,19 +340,22 @@ def check_output(output: Tensor, shape: tuple[int, ...], index: int) -> None:
 
 
 def check_lse(lse: Tensor) -> None:
-    """To the C API strides of 0 alone are those of a contiguous tensor."""
+    """Raises Unsound unless `lse` is float32, and where it has several elements not all of its
+    strides are 0: the C API takes such strides for those of a contiguous tensor."""
     if lse.dtype is not torch.float32 or (not any(lse.stride()) and lse.numel() > 1):
         raise Unsound
 
 
 def lse_shape(q: Tensor) -> tuple[int, ...]:
-    """Of the LSE beside this q: [batch, n_heads, seqlen_q], ragged [n_heads, total_q]."""
+    """Returns the shape of the LSE for this q: [batch, n_heads, seqlen_q], ragged [n_heads,
+    total_q]."""
     *batch, seqlen, n_heads, _ = q.shape
     return (*batch, n_heads, seqlen)
 
 
 def _of_out(out: Tensor, ragged: int) -> tuple[int, int, int, int, int]:
-    """The values of flash_tensor_t, of [token, head, d_head] where it is ragged."""
+    """Returns the members of flash_tensor_t for O, which is [token, head, d_head] where `ragged` is
+    set."""
     if ragged:
         batch, (seq, head, inner) = 0, out.stride()
     else:
@@ -358,7 +366,7 @@ def _of_out(out: Tensor, ragged: int) -> tuple[int, int, int, int, int]:
 
 
 def _of_lse(lse: Tensor | None, ragged: int) -> tuple[int, int, int, int]:
-    """The address of LSE, and its strides of batch, head and token."""
+    """Returns the address of LSE and its strides of batch, head and token, all 0 without LSE."""
     if lse is None:
         return _NO_LSE
     strides = lse.stride()

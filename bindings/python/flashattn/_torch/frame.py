@@ -1,4 +1,4 @@
-"""Memory that calls reuse, and the launch of a call.
+"""This module holds the memory that calls reuse, and launches calls.
 
 A frame belongs to one call at a time: it is taken from a list and given back, which a thread, a
 call within a call (from a parallel-for hook or a finalizer) and a child process can all do without
@@ -24,7 +24,8 @@ _get_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 class Frame:
-    """The packed arguments of one call, with what they point to, and the C function they are for.
+    """Holds the packed arguments of one call, with what they point to, and the C function they are
+    for.
 
     memory    bytes for structs.FORWARD or structs.COMBINE
     """
@@ -38,8 +39,8 @@ class Frame:
 
 
 class ForwardFrame(Frame):
-    """paging and quant are bytes for the structs of these names, at the addresses beside them;
-    workspace is the address and the size of memory on the CPU, for calls there."""
+    """Holds two more structs, paging and quant, as bytes with their addresses, and `workspace`: the
+    address and the size of memory on the CPU, for calls there."""
 
     __slots__ = (
         "paging", "paging_address", "quant", "quant_address", "workspace", "_memory", "_ask",
@@ -58,8 +59,9 @@ class ForwardFrame(Frame):
         self._size_p = ctypes.byref(self._size)
 
     def run_on_cpu(self) -> None:
-        """Computes attention, with arguments that hold this frame's workspace. Each call asks how
-        much it needs, since one that is too small is not refused: fewer threads work then."""
+        """Computes attention on the CPU, in this frame's workspace or, for one too large to keep,
+        in the process's. Each call asks the library for the size, since a workspace that is too
+        small is not refused: fewer threads work then."""
         status = self._ask(self.args, None, self._size_p)
         if status:
             check(status)
@@ -78,7 +80,7 @@ class ForwardFrame(Frame):
             check(self.function(self.args, None, None))
 
     def _grow(self, size: int) -> None:
-        """Replaces the workspace, with room for lengths that grow from call to call."""
+        """Replaces the workspace by one with room for lengths that grow from call to call."""
         self._memory = torch.empty(size + size // 4, dtype=torch.uint8, device="cpu")
         self.workspace = self._memory.data_ptr(), self._memory.numel()
         self._set_workspace(*self.workspace)
@@ -103,16 +105,17 @@ def combine_frame() -> Frame:
 
 
 def raw_stream(index: int) -> int:
-    """torch's current stream of a CUDA device, as an address. The private function is the one that
-    torch's generated code calls; the public one makes an object, which takes microseconds."""
+    """Returns torch's current stream of a CUDA device as an address. The private function is the
+    one that torch's generated code calls; the public one makes an object, which takes
+    microseconds."""
     if _get_raw_stream is not None:
         return _get_raw_stream(index)
     return torch.cuda.current_stream(index).cuda_stream
 
 
 def _function(name: str) -> Callable[..., int]:
-    """A function of the library without argument types, whose conversions take longer than the
-    call: pointers must come as c_void_p or None."""
+    """Returns a function of the library without argument types, since to convert arguments to them
+    takes longer than the call. Pointers must come as c_void_p or None."""
     function = library()[name]
     function.restype = ctypes.c_int32
     return function

@@ -1,7 +1,8 @@
-"""Where the arrays of a call lie beside Q, K, V and O: lengths, pages, scales. Each is checked
-against what the C API cannot see, and given as an address or packed into the frame.
+"""This module checks the arrays of a call beside Q, K, V and O (lengths, pages, scales) against
+what the C API cannot see, and returns their addresses or packs them into the frame.
 
-`index` is the number of the call's CUDA device, negative for the CPU, as Tensor.get_device() says.
+Whatever does not fit raises Unsound. `index` is the number of the call's CUDA device, negative for
+the CPU, as Tensor.get_device() returns it.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from .frame import ForwardFrame
 
 _INT32_MAX = 2**31 - 1
 
-# torch says that an array without elements lies at 0, which to the C API is an array that is not
-# given.
+# An array without elements gets this address: torch's address of it is 0, which the C API takes for
+# an array that is not given.
 _nothing = ctypes.c_int32()
 _EMPTY = ctypes.addressof(_nothing)
 _int32_of = ctypes.c_int32.from_address
 
 
 def lengths(array: Tensor | None, count: int, index: int) -> int:
-    """The address of `count` int32 values, 0 for None."""
+    """Returns the address of `count` contiguous int32 values, 0 for None."""
     if array is None:
         return 0
     if (
@@ -39,8 +40,8 @@ def lengths(array: Tensor | None, count: int, index: int) -> int:
 
 
 def cu_seqlens(array: Tensor, batch: int, n_tokens: int, index: int, *, exact: bool) -> int:
-    """The address of batch + 1 values that end at n_tokens, or not `exact`, there at most. The C
-    API knows no number of tokens, and on the CPU would read on."""
+    """Returns the address of batch + 1 values. On the CPU the last one must be n_tokens, or at most
+    n_tokens if not `exact`: the C API does not know n_tokens, and would read beyond them."""
     address = lengths(array, batch + 1, index)
     if index < 0:
         end = _int32_at(address, batch)
@@ -50,8 +51,8 @@ def cu_seqlens(array: Tensor, batch: int, n_tokens: int, index: int, *, exact: b
 
 
 def pages(frame: ForwardFrame, k: Tensor, where: Pages, batch: int, index: int) -> int:
-    """Packs flash_paging_t of K in pages, [n_pages, page_size, n_heads_kv, d_head], into the frame.
-    Returns how many keys a sequence can have."""
+    """Packs flash_paging_t into the frame, for K in pages: [n_pages, page_size, n_heads_kv,
+    d_head]. Returns how many keys a sequence can have."""
     table, v_table, indptr, rows = where
     n_pages, page_size = k.shape[0], k.shape[1]
     if table is None:
@@ -78,7 +79,8 @@ def pages(frame: ForwardFrame, k: Tensor, where: Pages, batch: int, index: int) 
 
 
 def _rows_of(table: Tensor, where: Pages, batch: int, index: int) -> tuple[int, int]:
-    """The ids of a row of page_table, all of them with page_indptr, and those from row to row."""
+    """Returns (ids per row of page_table, ids from one row to the next); with page_indptr, which
+    makes the table flat, (all ids, 0)."""
     _, v_table, indptr, rows = where
     _check_table(table, index)
     if v_table is not None:
@@ -103,7 +105,8 @@ def _check_table(table: Tensor, index: int) -> None:
 
 
 def _check_ends(table: Tensor, indptr: Tensor | None, rows: Tensor | None, batch: int) -> None:
-    """The C API knows where ids begin, but not how many the table has."""
+    """Raises Unsound where page_indptr or page_rows points beyond the table: the C API knows where
+    ids begin, but not how many the table has."""
     n_rows = table.shape[0]
     if indptr is not None and _int32_at(indptr.data_ptr(), batch) > n_rows:
         raise Unsound
@@ -137,7 +140,8 @@ def _address(array: Tensor) -> int:
 
 
 def _used_strides(array: Tensor) -> tuple[int, ...]:
-    """Strides along axes of at most one element mean nothing, and are any number."""
+    """Returns the strides, with 0 along axes of at most one element: those mean nothing, and torch
+    may have any number there."""
     return tuple(stride if length > 1 else 0 for stride, length in zip(array.stride(), array.shape))
 
 

@@ -1,7 +1,7 @@
-"""The operators flashattn::fwd, varlen_fwd, decode and combine, each with three overloads: default
-returns O, .lse returns (O, LSE), .out writes to tensors of the caller's.
+"""This module registers the operators flashattn::fwd, varlen_fwd, decode and combine, each with
+three overloads: default returns O, .lse returns (O, LSE), .out writes to the caller's tensors.
 
-One kernel serves the CPU and CUDA. Where torch would record derivatives, tensors that want one are
+One kernel serves the CPU and CUDA. Where torch would record derivatives, tensors that need one are
 refused.
 """
 
@@ -29,7 +29,7 @@ _PAGES = (
     "Tensor? page_table=None, Tensor? v_page_table=None, Tensor? page_indptr=None, "
     "Tensor? page_rows=None"
 )
-# The arguments of each operator, without those for its outputs.
+# ARGUMENTS holds the arguments of each operator, without those for its outputs.
 ARGUMENTS = {
     "fwd": f"{_QKV}, {_OPTIONS}, Tensor? seqused_k=None",
     "varlen_fwd": f"{_QKV}, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt? max_seqlen_q, "
@@ -38,8 +38,8 @@ ARGUMENTS = {
     "combine": "Tensor o_partial, Tensor lse_partial",
 }
 
-_NAMES = re.compile(r" (\w+)(?:=|,|$)")  # of arguments in a schema
-# Compilers must hand tensors over with the strides that they would have without compiling: these
+_NAMES = re.compile(r" (\w+)(?:=|,|$)")  # finds the arguments in a schema
+# Compilers must hand tensors over with the strides that they would have without compiling: strides
 # decide whether a call is possible at all, and how fast it is.
 _TAGS = [
     getattr(torch.Tag, name)
@@ -124,7 +124,7 @@ def _options(
 
 
 def _pair_of(first: Tensor | None, second: Tensor | None) -> tuple | None:
-    """Both as a group of arguments, or None where neither is given."""
+    """Returns both as a group of arguments, or None where neither is given."""
     return None if first is None and second is None else (first, second)
 
 
@@ -134,7 +134,7 @@ def _pages_of(
     page_indptr: Tensor | None,
     page_rows: Tensor | None,
 ) -> Pages | None:
-    """The same of what says where pages are."""
+    """Returns the arguments that say where pages lie as a group, or None where none is given."""
     if page_table is None and v_page_table is None and page_indptr is None and page_rows is None:
         return None
     return page_table, v_page_table, page_indptr, page_rows
@@ -148,7 +148,8 @@ def _combine(o_partial: Tensor, lse_partial: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _kernels(call: Callable, grouped: Callable) -> dict[str, Callable]:
-    """What runs for each overload. `grouped` makes arguments of `call` from the operator's."""
+    """Returns the kernel of each overload, by the overload's suffix. `grouped` makes arguments of
+    `call` from the operator's."""
 
     def default(*arguments: Any, out_dtype: torch.dtype | None = None) -> Tensor:
         outputs = NEW_O if out_dtype is None else (None, None, False, out_dtype)
@@ -166,7 +167,7 @@ def _kernels(call: Callable, grouped: Callable) -> dict[str, Callable]:
 
 
 def note_written(out: Tensor | None, lse: Tensor | None) -> None:
-    """Tells autograd that these tensors have other values now."""
+    """Tells autograd that the values of these tensors have changed."""
     if out is not None and not out.is_inference():
         increment_version(out)
     if lse is not None and not lse.is_inference():
@@ -177,7 +178,8 @@ def note_written(out: Tensor | None, lse: Tensor | None) -> None:
 
 
 def _shapes(name: str) -> dict[str, Callable]:
-    """What stands for each overload's kernel where tensors have no data."""
+    """Returns what replaces each overload's kernel where tensors have no data, by the overload's
+    suffix."""
     names = _NAMES.findall(ARGUMENTS[name])
 
     def default(*arguments: Any, out_dtype: torch.dtype | None = None) -> Tensor:
@@ -201,15 +203,16 @@ def _shapes(name: str) -> dict[str, Callable]:
 
 
 def _underived(name: str, operator: str, kernel: Callable) -> Callable:
-    """What comes first where torch would record derivatives. It calls the kernel, unless there is
-    something between autograd and kernels that the dispatcher knows."""
+    """Returns what runs before the kernel where torch would record derivatives. It calls the kernel
+    itself where the dispatcher would do nothing between autograd and the kernel; otherwise it
+    refuses tensors that need a derivative, and hands the call on to the dispatcher."""
     names = _NAMES.findall(ARGUMENTS[name])
-    third = 1 if name == "combine" else 2  # which has two tensors
+    third = 1 if name == "combine" else 2  # combine has two tensors
     redispatch = operator_of(operator).redispatch
 
     def refuse(keys: torch._C.DispatchKeySet, *arguments: Any, **outputs: Any) -> Any:
         if direct.is_possible(arguments[0], arguments[1], arguments[third]):
-            return kernel(*arguments, **outputs)  # which refuses gradients too
+            return kernel(*arguments, **outputs)  # the kernel refuses gradients too
         derivatives.refuse(names, arguments)
         derivatives.refuse(outputs.keys(), outputs.values())
         return redispatch(keys & torch._C._after_autograd_keyset, *arguments, **outputs)
@@ -221,7 +224,8 @@ def _underived(name: str, operator: str, kernel: Callable) -> Callable:
 
 
 def _autocast(operator: str, device_type: str) -> Callable:
-    """As torch's own attention, q, k and v become the type of autocast, but k and v of e4m3."""
+    """Returns what runs under autocast: q, k and v become the type of autocast, as in torch's own
+    attention, but k and v of e4m3 stay as they are."""
 
     def cast(*arguments: Any, **outputs: Any) -> Any:
         dtype = torch.get_autocast_dtype(device_type)
@@ -233,7 +237,7 @@ def _autocast(operator: str, device_type: str) -> Callable:
 
 
 def operator_of(name: str) -> torch._ops.OpOverload:
-    """The overload that is registered as "fwd", "fwd.lse" and so on."""
+    """Returns the overload that is registered as "fwd", "fwd.lse" and so on."""
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.flashattn, packet), overload or "default")
 

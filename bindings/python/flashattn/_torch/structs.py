@@ -1,5 +1,6 @@
-"""The structs of _abi as formats of the module struct: a call fills one in a microsecond, where
-ctypes takes one for a few fields. The tests compare each size and offset with _abi.
+"""This module holds the structs of _abi as formats of the module struct: a call fills one of them
+in a microsecond, in which ctypes fills a few fields. The tests compare each size and offset with
+_abi.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import struct
 
 _TENSOR = "Qqqqi36x"  # data, three strides, dtype; the rest is reserved
 
-# flash_forward_args_t. The executor is the only member that no call here has.
+# FORWARD is flash_forward_args_t with all members but the executor, which no call here sets.
 FORWARD = struct.Struct(
     "=IiiI"  # struct_size, device, dtype, flags
     + 4 * _TENSOR  # q, k, v, o
@@ -20,18 +21,19 @@ FORWARD = struct.Struct(
     + "QQQ"  # paging, seqused_q, quant
 )
 
-# flash_forward_args_t.workspace and workspace_size, by themselves.
+# WORKSPACE is workspace and workspace_size of flash_forward_args_t, which are packed by themselves.
 WORKSPACE = struct.Struct("=QQ")
 WORKSPACE_OFFSET = FORWARD.size - struct.calcsize("=QQ8xQQQ")
 
-# flash_paging_t: struct_size, page_size, n_pages, page_table, page_table_stride, page_indptr,
-# page_rows, v_page_table.
+# PAGING is flash_paging_t: struct_size, page_size, n_pages, page_table, page_table_stride,
+# page_indptr, page_rows, v_page_table.
 PAGING = struct.Struct("=I4xqqQqQQQ")
 
-# flash_quant_t: struct_size, k_scale, v_scale, their strides of batch and head.
+# QUANT is flash_quant_t: struct_size, k_scale, v_scale, their strides of batch and head.
 QUANT = struct.Struct("=I4xQQqqqq")
 
-# flash_combine_args_t. Partial results here lie in one tensor: no call has arrays of pointers.
+# COMBINE is flash_combine_args_t. Partial results lie in one tensor here: no call passes arrays of
+# pointers.
 COMBINE = struct.Struct(
     "=IiiI"  # struct_size, device, dtype, flags
     + _TENSOR  # o_partial

@@ -1,4 +1,4 @@
-"""The functions of flash-attn with their own signatures, computed by libflashattn.
+"""This package has the functions of flash-attn with their own signatures, computed by libflashattn.
 
     from flashattn.compat.fa2 import flash_attn_func        # FlashAttention-2: package flash_attn
     from flashattn.compat.fa3 import flash_attn_func        # FlashAttention-3: flash_attn_interface

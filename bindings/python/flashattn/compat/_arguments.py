@@ -1,5 +1,5 @@
-"""Arguments as flash-attn takes them: refusals of what the library lacks, and keywords of the
-binding for what it has."""
+"""This module handles arguments as flash-attn takes them: it refuses those that the library lacks,
+and turns the others into keywords of the binding."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refuse_gradients(**tensors: Tensor | None) -> None:
 
 
 def refuse_other_v(k: Tensor, v: Tensor) -> None:
-    """k, v: of any number of axes, the last one d_head."""
+    """Raises NotImplementedError where v has another d_head, its last axis, than k."""
     if k.shape[-1] != v.shape[-1]:
         raise NotImplementedError(
             f"v has a d_head of {v.shape[-1]}, and k of {k.shape[-1]}: they must be the same"
@@ -51,8 +51,8 @@ def refuse_other_v(k: Tensor, v: Tensor) -> None:
 def softmax_options(
     softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float
 ) -> dict[str, Any]:
-    """Keywords of the binding. A negative side of a window is unbounded, and a softcap that is not
-    positive means none."""
+    """Returns the binding's keywords for these arguments. A negative side of a window is unbounded,
+    and a softcap that is not positive means none."""
     left, right = window_size
     return {
         "softmax_scale": softmax_scale,
@@ -63,17 +63,19 @@ def softmax_options(
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Whether a call may look at the values: on the CPU, unless a compiler only traces the call."""
+    """Returns whether a call may look at the values: it may on the CPU, unless a compiler only
+    traces the call."""
     return tensor.is_cpu and type(tensor) is Tensor and not torch.compiler.is_compiling()
 
 
 def contiguous_rows(tensor: Tensor | None) -> Tensor | None:
-    """The tensor, or a copy where its innermost axis is not contiguous."""
+    """Returns the tensor, or a copy where its innermost axis is not contiguous."""
     return tensor.contiguous() if tensor is not None and tensor.stride(-1) != 1 else tensor
 
 
 def lengths_of(name: str, lengths: Tensor | None, count: int) -> Tensor | None:
-    """The argument of this name, `count` contiguous int32 values. Raises ValueError for others."""
+    """Returns the argument of this name: `count` contiguous int32 values. Raises ValueError for
+    others."""
     if lengths is None:
         return None
     if lengths.dtype != torch.int32 or lengths.shape != (count,):
@@ -84,8 +86,8 @@ def lengths_of(name: str, lengths: Tensor | None, count: int) -> Tensor | None:
 
 
 def page_table_of(name: str, table: Tensor | None) -> Tensor | None:
-    """The argument of this name, int32 [rows, pages], or a copy where rows overlap or are not
-    contiguous. Raises ValueError for others."""
+    """Returns the argument of this name, int32 [rows, pages], or a copy where rows overlap or are
+    not contiguous. Raises ValueError for others."""
     if table is None:
         return None
     if table.dtype != torch.int32 or table.ndim != 2:

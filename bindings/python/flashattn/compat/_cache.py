@@ -1,5 +1,5 @@
-"""A cache of K and V as flash-attn describes it: where its tokens lie, writing new ones into it,
-and the binding's keywords to read it in place."""
+"""This module describes a cache of K and V as flash-attn does: where its tokens lie, how new ones
+are written into it, and with which keywords the binding reads it in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._tokens import Tokens
 
 
 class Cache:
-    """K and V of some sequences.
+    """Holds K and V of some sequences.
 
     k, v      [entries, size, n_heads_kv, d_head]: an entry is a sequence's place in the cache, or a
               page where there is a table
@@ -37,8 +37,8 @@ class Cache:
         self.capacity = n_entries * k.shape[1]
 
     def options(self, leftpad: Tensor | None) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """(k, v, keywords) of the binding. leftpad [batch] int32: the first key of each sequence;
-        None: 0."""
+        """Returns (k, v, keywords) for the binding. leftpad [batch] int32 is the first key of each
+        sequence; None: 0."""
         if leftpad is not None:
             k, v, table = self._pages_of_one_token(leftpad)
             return k, v, {"page_table": table}
@@ -63,8 +63,8 @@ class Cache:
         if has_values(position):
             self._check_room(tokens, starts, has_room)
         # Every token must be written somewhere, since the number of those to keep is not known
-        # here. So each of the others repeats what the first one to keep does, or, if there is none,
-        # writes back what is there.
+        # here. So each of the others repeats what the first one to keep does. If none is to be
+        # kept, they write back what is there.
         kept = (has_room if tokens.exists is None else tokens.exists & has_room).flatten()
         row = torch.arange(k.shape[0], device=kept.device)
         row = torch.where(kept, row, kept.to(torch.uint8).argmax())
@@ -75,7 +75,8 @@ class Cache:
             cache.index_put_(at, torch.where(is_any_kept, new[row], cache[at]))
 
     def _place(self, tokens: Tokens, position: Tensor) -> tuple[Tensor, Tensor]:
-        """(entry, offset) of the tokens at these positions, which are less than the capacity."""
+        """Returns (entry, offset) of the tokens at these positions, which must be less than the
+        capacity."""
         row = tokens.sequence if self.rows is None else tokens.of_sequences(self.rows).long()
         if self.table is None:
             return row, position
@@ -93,7 +94,8 @@ class Cache:
             )
 
     def _pages_of_one_token(self, leftpad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """K and V as pools of pages of one token, and the table of them that begins at leftpad."""
+        """Returns K and V as pools of pages of one token, and a page table of them that begins at
+        leftpad."""
         n_entries, size, *_ = self.k.shape
         try:
             k, v = (x.view(n_entries * size, 1, *x.shape[2:]) for x in (self.k, self.v))
@@ -110,5 +112,6 @@ class Cache:
 
 
 def _as_bytes(x: Tensor) -> Tensor:
-    """Elements of 8 bits as integers, for which torch has all operations."""
+    """Returns elements of 8 bits as integers, for which torch has all operations; others as they
+    are."""
     return x.view(torch.uint8) if x.dtype.itemsize == 1 else x

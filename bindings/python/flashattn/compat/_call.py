@@ -1,5 +1,5 @@
-"""Calls of flashattn.torch_ops with what flash-attn allows and the operators do not: an innermost
-axis that is not contiguous, and rows behind a ragged batch."""
+"""This module calls flashattn.torch_ops with what flash-attn allows and the operators do not: an
+innermost axis that is not contiguous, and rows behind a ragged batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._arguments import contiguous_rows, has_values
 
 
 def attend_padded(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
-    """O of padded q, k and v, with return_lse=True (O, LSE); options: keywords of
+    """Returns O of padded q, k and v, or (O, LSE) with return_lse=True. The options are keywords of
     torch_ops.flash_attn_func."""
     q, k, v = map(contiguous_rows, (q, k, v))
     return torch_ops.flash_attn_func(q, k, v, **options)
@@ -31,11 +31,11 @@ def attend_ragged(
     return_lse: bool = False,
     **options: Any,
 ) -> Any:
-    """O of a ragged batch, with return_lse=True (O, LSE); options: keywords of
+    """Returns O of a ragged batch, or (O, LSE) with return_lse=True. The options are keywords of
     torch_ops.flash_attn_varlen_func.
 
     A longest length that is None counts as the number of tokens. q may have more tokens than
-    cu_seqlens_q covers; on the CPU their O is 0 and their LSE -infinity, and compiled graphs refuse
+    cu_seqlens_q covers: on the CPU their O is 0 and their LSE -infinity. Compiled graphs refuse
     them, since the number of rows to compute is not known there.
     """
     q, k, v = map(contiguous_rows, (q, k, v))
@@ -61,14 +61,15 @@ def attend_ragged(
 
 
 def _covered_rows(q: Tensor, cu_seqlens_q: Tensor | None) -> int:
-    """How many rows of q belong to a sequence, where that can be looked at; else all."""
+    """Returns how many rows of q belong to a sequence where cu_seqlens_q can be looked at, and
+    otherwise the number of all rows."""
     if cu_seqlens_q is None or not has_values(cu_seqlens_q):
         return q.shape[0]
     return min(q.shape[0], int(cu_seqlens_q[-1]))
 
 
 def _longest(tensor: Tensor, cu_seqlens: Tensor | None, longest: int | None) -> int | None:
-    """The bound on the lengths of a ragged tensor; a padded one has none."""
+    """Returns the bound on the lengths of a ragged tensor; None for a padded one."""
     if cu_seqlens is None:
         return None
     return tensor.shape[0] if longest is None else int(longest)

@@ -1,5 +1,5 @@
-"""torch.ops.flash_attn_3.fwd, as FlashAttention-3's extension flash_attn_3._C defines it. Importing
-this module defines it for the process; it has no other operation of that extension."""
+"""This module defines torch.ops.flash_attn_3.fwd as FlashAttention-3's extension flash_attn_3._C
+does, for the process that imports it. It has no other operation of that extension."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def _fwd(
     pack_gqa: bool | None = None,
     sm_margin: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(O, LSE, two empty tensors), by flash_attn_with_kvcache or flash_attn_varlen_func of fa3."""
+    """Returns (O, LSE, two empty tensors), computed by flash_attn_with_kvcache or
+    flash_attn_varlen_func of fa3."""
     options: dict[str, Any] = {
         "qv": q_v,
         "q_descale": q_descale,
@@ -125,7 +126,7 @@ def _refuse_with_cache(**arguments: Tensor | None) -> None:
 
 _LIBRARY = torch.library.Library("flash_attn_3", "DEF")
 _LIBRARY.define(_SCHEMA)
-# So compilers see the operators of flashattn.torch_ops in its place.
+# Compilers decompose this operator, so that they see those of flashattn.torch_ops in its place.
 _LIBRARY.impl("fwd", _fwd, "CompositeImplicitAutograd")
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Brings flash_attn and flash_attn_interface within reach of import statements, where they are not
+"""This module lets import statements find flash_attn and flash_attn_interface where these are not
 installed.
 
 The finder is the last of sys.meta_path, so that every other one is asked first: an installed
@@ -28,7 +28,7 @@ _FA3 = {
     "flash_attn_3.flash_attn_interface": f"{_HERE}.fa3",
     "flash_attn_3._C": f"{_HERE}._fa3_ops",
 }
-_PACKAGES = {"flash_attn": "2.8.3", "flash_attn_3": "3.0.0"}  # with their versions
+_PACKAGES = {"flash_attn": "2.8.3", "flash_attn_3": "3.0.0"}  # the values are versions
 
 
 def install(fa2: bool = True, fa3: bool = False) -> None:
@@ -47,8 +47,8 @@ def install(fa2: bool = True, fa3: bool = False) -> None:
 
 
 def uninstall() -> None:
-    """Takes back install(): later imports of these names fail, or find another installation. What
-    was imported before goes on working, and torch.ops.flash_attn_3.fwd, once defined, stays."""
+    """Undoes install(): later imports of these names fail, or find another installation. What was
+    imported before goes on working, and torch.ops.flash_attn_3.fwd stays once it is defined."""
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     for name in (*_FA2, *_FA3):
         if _is_ours(sys.modules.get(name)):
@@ -56,7 +56,8 @@ def uninstall() -> None:
 
 
 class _Finder(MetaPathFinder, Loader):
-    """sources: names of modules to be found, and the modules whose public names they have."""
+    """Finds modules under flash-attn's names. `sources` maps each name to the module whose public
+    names it has."""
 
     def __init__(self) -> None:
         self.sources: dict[str, str] = {}

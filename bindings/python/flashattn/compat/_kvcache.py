@@ -1,6 +1,7 @@
-"""Attention over a cache: rotary embedding, new tokens into the cache, one call of the library.
+"""This module computes attention over a cache: it rotates queries and new tokens, writes the latter
+into the cache, and calls the library once.
 
-Both flash_attn_with_kvcache are this, with fewer or more arguments.
+The functions flash_attn_with_kvcache of fa2 and fa3 both call it, with fewer or more arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ._tokens import Tokens
 
 @dataclass(frozen=True)
 class Queries:
-    """q [batch, seqlen_q, n_heads, d_head], or with cu_seqlens [total_q, n_heads, d_head]."""
+    """Holds q [batch, seqlen_q, n_heads, d_head], or with cu_seqlens [total_q, n_heads, d_head]."""
 
     q: Tensor
     cu_seqlens: Tensor | None = None
@@ -33,7 +34,7 @@ class Queries:
 
 @dataclass(frozen=True)
 class New:
-    """Tokens to append: k, v [batch, seqlen_new, n_heads_kv, d_head], or with cu_seqlens
+    """Holds the tokens to append: k, v [batch, seqlen_new, n_heads_kv, d_head], or with cu_seqlens
     [total_new, n_heads_kv, d_head]."""
 
     k: Tensor
@@ -44,8 +45,8 @@ class New:
 def new_tokens(
     k: Tensor | None, v: Tensor | None, cache: Cache, cu_seqlens: Tensor | None = None
 ) -> New | None:
-    """What the arguments k, v and cu_seqlens_k_new stand for. Raises ValueError for tokens that are
-    not of the cache's kind."""
+    """Returns the tokens that the arguments k, v and cu_seqlens_k_new stand for; None without k and
+    v. Raises ValueError for tokens whose type or shape does not fit the cache."""
     if (k is None) != (v is None):
         raise ValueError("k is given without v, or v without k")
     if k is None and cu_seqlens is not None:
@@ -69,7 +70,7 @@ def new_tokens(
 
 
 def lengths_of_cache(cache_seqlens: int | Tensor | None, cache: Cache) -> Tensor | None:
-    """cache_seqlens as int32 [batch]. A single number is that of every sequence."""
+    """Returns cache_seqlens as int32 [batch]. A single number is the length of every sequence."""
     if isinstance(cache_seqlens, int):
         return torch.full((cache.batch,), cache_seqlens, dtype=torch.int32, device=cache.k.device)
     return lengths_of("cache_seqlens", cache_seqlens, cache.batch)
@@ -78,7 +79,8 @@ def lengths_of_cache(cache_seqlens: int | Tensor | None, cache: Cache) -> Tensor
 def rotary_of(
     cos: Tensor | None, sin: Tensor | None, interleaved: bool, new: New | None, cache: Cache
 ) -> Rotary | None:
-    """The rotary embedding of a call. Raises ValueError where flash-attn would."""
+    """Returns the rotary embedding of a call; None without cos and sin. Raises ValueError where
+    flash-attn would, and NotImplementedError for new tokens of 8 bits."""
     if (cos is None) != (sin is None):
         raise ValueError("rotary_cos is given without rotary_sin, or rotary_sin without rotary_cos")
     if cos is None:
@@ -109,8 +111,8 @@ def attend_cache(
     rotary_seqlens: Tensor | None = None,
     **options: Any,
 ) -> Any:
-    """O of queries over the cache, after new tokens have been written to it; with return_lse=True
-    (O, LSE).
+    """Returns O of queries over the cache, after new tokens have been written to it, or (O, LSE)
+    with return_lse=True.
 
     lengths         [batch] int32: tokens of each sequence before the new ones; None: all of the
                     cache
@@ -167,8 +169,8 @@ def _tokens(x: Tensor, cu_seqlens: Tensor | None) -> Tokens:
 
 
 def _is_ordered(options: dict[str, Any]) -> bool:
-    """Whether queries have positions of their own: flash-attn gives all of them that of the first
-    where every query sees every key."""
+    """Returns whether queries have positions of their own: where every query sees every key,
+    flash-attn gives all of them the position of the first."""
     return options["causal"] or options["window_size"] != (-1, -1)
 
 

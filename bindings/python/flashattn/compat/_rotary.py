@@ -1,4 +1,4 @@
-"""Rotary embedding of tokens, by torch operations."""
+"""This module computes the rotary embedding of tokens by torch operations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Rotary:
-    """The tables of one call.
+    """Holds the tables of one call.
 
     cos, sin      [seqlen_ro, rotary_dim / 2]: the angles of each position; the elements of a head
                   beyond rotary_dim are left as they are
@@ -29,9 +29,9 @@ class Rotary:
         return self.cos.shape[0]
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x [..., n_heads, d_head], turned to the positions, which broadcast to its other axes, in
-        x's type. Products and sums are of float32; a position beyond the tables counts as their
-        last."""
+        """Returns x [..., n_heads, d_head] rotated to the positions, which broadcast to its other
+        axes, in x's type. Products and sums are of float32; a position beyond the tables counts as
+        their last."""
         at = positions.clamp(max=self.n_positions - 1).long()
         cos, sin = (table[at].to(torch.float32)[..., None, :] for table in (self.cos, self.sin))
         turned = x.clone(memory_format=torch.contiguous_format)

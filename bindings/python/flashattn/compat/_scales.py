@@ -1,4 +1,5 @@
-"""Scales of e4m3 tensors: FlashAttention-3 has them for Q, K and V, and the binding for K and V."""
+"""This module maps scales of e4m3: FlashAttention-3 has them for Q, K and V, the binding for K and
+V."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ def decoded_query(
     k_descale: Tensor | None,
     v_descale: Tensor | None,
 ) -> tuple[Tensor, dict[str, Tensor | None]]:
-    """q in a type that the library takes, and the binding's keywords for the scales.
+    """Returns q in a type that the library takes, and the binding's keywords for the scales.
 
-    q of e4m3 becomes bfloat16, which holds its values exactly; its scale, [batch, n_heads_kv] as
+    q of e4m3 becomes bfloat16, which holds its values exactly. Its scale, [batch, n_heads_kv] as
     that of k, multiplies that of k, since scores are products of both. Without e4m3 in k the scales
-    count for nothing, as in FlashAttention-3.
+    are ignored, as in FlashAttention-3.
     """
     if k.dtype != _E4M3:
         if q.dtype == _E4M3:

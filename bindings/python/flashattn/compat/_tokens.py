@@ -1,4 +1,4 @@
-"""Which sequence a token belongs to, in padded and in ragged tensors."""
+"""This module says which sequence a token belongs to, in padded and in ragged tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of a tensor in the order of its rows, each with its sequence and its rank there.
+    """Holds the tokens of a tensor in the order of its rows, with their sequences and ranks there.
 
     Tensors have an element for each token: [batch, seqlen] where the tensor is padded (or what
     broadcasts to that, since each operation here is a kernel on CUDA devices), and else [n_tokens].
@@ -20,8 +20,8 @@ class Tokens:
 
     sequence: Tensor  # int64
     rank: Tensor  # int64
-    exists: Tensor | None  # bool; None: all do
-    lengths: Tensor | int  # [batch] int32, or that of every sequence
+    exists: Tensor | None  # bool; None: all tokens exist
+    lengths: Tensor | int  # [batch] int32, or the length of every sequence
 
     @classmethod
     def padded(cls, batch: int, seqlen: int, device: torch.device) -> Tokens:
@@ -30,7 +30,8 @@ class Tokens:
 
     @classmethod
     def ragged(cls, n_tokens: int, cu_seqlens: Tensor) -> Tokens:
-        """cu_seqlens: [batch + 1] int32, with a batch of at least 1."""
+        """Returns the tokens of a ragged tensor. cu_seqlens is [batch + 1] int32, with a batch of
+        at least 1."""
         row = torch.arange(n_tokens, device=cu_seqlens.device)
         begin = cu_seqlens.long()
         sequence = torch.searchsorted(begin[1:], row, right=True)
@@ -40,11 +41,12 @@ class Tokens:
         return cls(sequence, row - begin[sequence], exists, cu_seqlens.diff())
 
     def of_sequences(self, values: Tensor) -> Tensor:
-        """The value of each token's sequence. values: [batch]."""
+        """Returns, for each token, the value of its sequence. values is [batch]."""
         return values[:, None] if self.exists is None else values[self.sequence]
 
     def positions(self, starts: Tensor) -> Tensor:
-        """int64: where each token is, if the first one of each sequence b is at starts[b]."""
+        """Returns int64 positions: where each token is if the first one of each sequence b is at
+        starts[b]."""
         return self.of_sequences(starts) + self.rank
 
     def length(self, b: int) -> int:

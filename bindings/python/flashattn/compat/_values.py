@@ -1,5 +1,5 @@
-"""V with fewer elements in a head than K: the library has one d_head, so that V is filled up with
-zeros, and O cut."""
+"""This module serves a V with fewer elements per head than K: the library has one d_head, so that V
+is padded with zeros, and O is cut."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch.nn.functional import pad
 
 
 def filled_up(k: Tensor, v: Tensor) -> Tensor:
-    """v, or a copy with the d_head of k. Raises NotImplementedError where that is smaller."""
+    """Returns v, or a copy padded to the d_head of k. Raises NotImplementedError where v's is
+    larger."""
     missing = k.shape[-1] - v.shape[-1]
     if missing < 0:
         raise NotImplementedError(
@@ -19,13 +20,13 @@ def filled_up(k: Tensor, v: Tensor) -> Tensor:
         )
     if missing == 0:
         return v
-    if v.dtype.itemsize == 1:  # torch cannot fill up these
+    if v.dtype.itemsize == 1:  # torch cannot pad these types
         return pad(v.view(torch.uint8), (0, missing)).view(v.dtype)
     return pad(v, (0, missing))
 
 
 def cut(found: Any, d_head: int) -> Any:
-    """O, or (O, LSE), with so many elements in a head of O, contiguous."""
+    """Returns O, or (O, LSE), with `d_head` elements per head of O, contiguous."""
     if isinstance(found, Tensor):
         return found if found.shape[-1] == d_head else found[..., :d_head].contiguous()
     out, lse = found

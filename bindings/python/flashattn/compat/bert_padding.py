@@ -1,5 +1,5 @@
-"""flash_attn.bert_padding: from padded batches to ragged ones and back, by torch operations, which
-autograd can follow."""
+"""This module is flash_attn.bert_padding: it turns padded batches into ragged ones and back, by
+torch operations, which autograd can follow."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from torch.nn.functional import pad
 
 
 def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
-    """The rows `indices` of input [n, ...]."""
+    """Returns the rows `indices` of input [n, ...]."""
     return input[indices]
 
 
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
-    """[first_axis_dim, ...] with values [n, ...] in the rows `indices` and 0 elsewhere."""
+    """Returns [first_axis_dim, ...] with values [n, ...] in the rows `indices` and 0 elsewhere."""
     zeros = values.new_zeros((first_axis_dim, *values.shape[1:]))
     return zeros.index_copy(0, indices.long(), values)
 
 
 def index_first_axis_residual(input: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """(the rows `indices` of input, input)."""
+    """Returns (the rows `indices` of input, input)."""
     return input[indices], input
 
 
 def unpad_input(
     hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
-    """A ragged batch of the tokens that the masks choose.
+    """Returns a ragged batch of the tokens that the masks choose.
 
     hidden_states   [batch, seqlen, ...]
     attention_mask  [batch, seqlen], bool or integers: 1 where there is a token
@@ -45,7 +45,7 @@ def unpad_input(
 def unpad_input_for_concatenated_sequences(
     hidden_states: Tensor, attention_mask_in_length: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, int]:
-    """A ragged batch of rows that hold several sequences each, one after the other.
+    """Returns a ragged batch of rows that hold several sequences each, one after the other.
 
     hidden_states             [batch, seqlen, ...]
     attention_mask_in_length  [batch, seqlen]: the lengths of the sequences of each row, in order;
@@ -61,8 +61,8 @@ def unpad_input_for_concatenated_sequences(
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """[batch, seqlen, ...] with tokens [total, ...] at their indices in the flat batch and 0
-    elsewhere."""
+    """Returns [batch, seqlen, ...] with tokens [total, ...] at their indices in the flat batch and
+    0 elsewhere."""
     flat = index_put_first_axis(hidden_states, indices, batch * seqlen)
     return flat.view(batch, seqlen, *flat.shape[1:])
 

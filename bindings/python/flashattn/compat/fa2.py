@@ -1,4 +1,4 @@
-"""FlashAttention-2's functions: those of the package flash_attn, version 2.8.
+"""This module has FlashAttention-2's functions: those of the package flash_attn, version 2.8.
 
 Names, order and defaults of the arguments are flash_attn's, and so are results: O in q's type, and
 with return_attn_probs=True (O, LSE, S_dmask), where S_dmask is empty, as it is there without
@@ -68,7 +68,8 @@ def flash_attn_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Result:
-    """flash_attn_func with K and V in one tensor, kv [batch, seqlen_k, 2, n_heads_kv, d_head]."""
+    """Computes flash_attn_func with K and V in one tensor: kv [batch, seqlen_k, 2, n_heads_kv,
+    d_head]."""
     _refuse(dropout_p, alibi_slopes, q=q, kv=kv)
     k, v = _unpacked("kv", kv, 2, 5)
     options = softmax_options(softmax_scale, causal, window_size, softcap)
@@ -86,7 +87,7 @@ def flash_attn_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Result:
-    """flash_attn_func with all in one tensor, qkv [batch, seqlen, 3, n_heads, d_head]."""
+    """Computes flash_attn_func with all in one tensor: qkv [batch, seqlen, 3, n_heads, d_head]."""
     _refuse(dropout_p, alibi_slopes, qkv=qkv)
     q, k, v = _unpacked("qkv", qkv, 3, 5)
     options = softmax_options(softmax_scale, causal, window_size, softcap)
@@ -111,7 +112,8 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
 ) -> Result:
-    """flash_attn_func over a ragged batch: sequences of different lengths, one after the other.
+    """Computes flash_attn_func over a ragged batch: sequences of different lengths, one after the
+    other.
 
     q                  [total_q, n_heads, d_head]
     k, v               [total_k, n_heads_kv, d_head], or pages, [n_pages, page_size, n_heads_kv,
@@ -161,7 +163,8 @@ def flash_attn_varlen_kvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Result:
-    """flash_attn_varlen_func with K and V in one tensor, kv [total_k, 2, n_heads_kv, d_head]."""
+    """Computes flash_attn_varlen_func with K and V in one tensor: kv [total_k, 2, n_heads_kv,
+    d_head]."""
     _refuse(dropout_p, alibi_slopes, q=q, kv=kv)
     k, v = _unpacked("kv", kv, 2, 4)
     found = attend_ragged(
@@ -191,7 +194,7 @@ def flash_attn_varlen_qkvpacked_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Result:
-    """flash_attn_varlen_func with all in one tensor, qkv [total, 3, n_heads, d_head]."""
+    """Computes flash_attn_varlen_func with all in one tensor: qkv [total, 3, n_heads, d_head]."""
     _refuse(dropout_p, alibi_slopes, qkv=qkv)
     q, k, v = _unpacked("qkv", qkv, 3, 4)
     found = attend_ragged(
@@ -229,7 +232,7 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention over a cache, to which new tokens may be appended first, in place.
+    """Computes attention over a cache, to which new tokens may be appended first, in place.
 
     q                   [batch, seqlen_q, n_heads, d_head]
     k_cache, v_cache    [batch or more, capacity, n_heads_kv, d_head], or pages, [n_pages,
@@ -274,8 +277,8 @@ def _refuse(dropout_p: float, alibi_slopes: Tensor | None, **tensors: Tensor) ->
 
 
 def _unpacked(name: str, packed: Tensor, n_parts: int, n_axes: int) -> tuple[Tensor, ...]:
-    """The parts of a packed tensor, which are beside each other along its third axis from the
-    end."""
+    """Returns the parts of a packed tensor, which lie side by side along its third axis from the
+    end. Raises ValueError where the tensor does not have that shape."""
     if packed.ndim != n_axes or packed.shape[-3] != n_parts:
         raise ValueError(
             f"{name} has shape {tuple(packed.shape)}: it must have {n_axes} axes, the third from "
@@ -285,8 +288,8 @@ def _unpacked(name: str, packed: Tensor, n_parts: int, n_axes: int) -> tuple[Ten
 
 
 def _result(found: Any) -> Any:
-    """O as it is; (O, LSE) with an empty S_dmask. FlashAttention-2's LSE of rows that see no key is
-    +infinity."""
+    """Returns O as it is, and (O, LSE) as (O, LSE, S_dmask) with an empty S_dmask. The LSE of rows
+    that see no key becomes +infinity, as in FlashAttention-2."""
     if isinstance(found, Tensor):
         return found
     out, lse = found

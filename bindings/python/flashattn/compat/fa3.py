@@ -1,4 +1,4 @@
-"""FlashAttention-3's functions: those of the module flash_attn_interface.
+"""This module has FlashAttention-3's functions: those of the module flash_attn_interface.
 
 Names, order and defaults of the arguments are that module's, and so are results: O in q's type
 (bfloat16 if q is float8_e4m3fn), or (O, LSE). A row that sees no key has O = 0 and LSE = -infinity.
@@ -82,8 +82,8 @@ def flash_attn_qkvpacked_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """flash_attn_func with all in one tensor: qkv [batch, seqlen, 3, n_heads, d_head], or [batch,
-    seqlen, num_heads_q + 2 * n_heads_kv, d_head] with num_heads_q."""
+    """Computes flash_attn_func with all in one tensor: qkv [batch, seqlen, 3, n_heads, d_head], or
+    [batch, seqlen, num_heads_q + 2 * n_heads_kv, d_head] with num_heads_q."""
     refuse_gradients(qkv=qkv)
     return flash_attn_func(
         *_unpacked(qkv, num_heads_q),
@@ -124,7 +124,8 @@ def flash_attn_varlen_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """flash_attn_func over a ragged batch: sequences of different lengths, one after the other.
+    """Computes flash_attn_func over a ragged batch: sequences of different lengths, one after the
+    other.
 
     q                  [total_q, n_heads, d_head], or padded where cu_seqlens_q is None
     k, v               [total_k, n_heads_kv, d_head], or padded where cu_seqlens_k is None; v may
@@ -192,7 +193,7 @@ def flash_attn_with_kvcache(
     sm_margin: int = 0,
     return_softmax_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Attention over a cache, to which new tokens may be appended first, in place.
+    """Computes attention over a cache, to which new tokens may be appended first, in place.
 
     q                   [batch, seqlen_q, n_heads, d_head], or with cu_seqlens_q [total_q, n_heads,
                         d_head]
@@ -248,7 +249,7 @@ def flash_attn_combine(
     out: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(O, LSE) merged from partial results over disjoint sets of keys.
+    """Returns (O, LSE) merged from partial results over disjoint sets of keys.
 
     out_partial  [num_splits, batch, seqlen, n_heads, d_head]
     lse_partial  float32 [num_splits, batch, seqlen, n_heads]
@@ -291,8 +292,8 @@ def get_scheduler_metadata(
     pack_gqa: bool | None = None,
     sm_margin: int = 0,
 ) -> Tensor:
-    """An empty int32 tensor on the device of cache_seqlens: kernels here plan for themselves, and
-    scheduler_metadata is ignored where it is passed on."""
+    """Returns an empty int32 tensor on the device of cache_seqlens: kernels here plan for
+    themselves, and scheduler_metadata is ignored where it is passed on."""
     return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
 
 

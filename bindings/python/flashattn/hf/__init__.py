@@ -1,4 +1,4 @@
-"""Attention of Hugging Face transformers, computed by libflashattn.
+"""This package computes the attention of Hugging Face transformers by libflashattn.
 
     import flashattn.hf
     from transformers import AutoModelForCausalLM
@@ -6,8 +6,9 @@
     flashattn.hf.register()
     model = AutoModelForCausalLM.from_pretrained(PATH, attn_implementation="flashattn")
 
-Inference only: there is no backward pass. docs/transformers.md says which masks, caches and models
-are served, and what is refused. torch and transformers are imported by register(), not before.
+It serves inference only: there is no backward pass. docs/transformers.md says which masks, caches
+and models are served, and what is refused. register() imports torch and transformers; importing
+this package does not.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def register(name: str = DEFAULT_NAME) -> None:
 
 
 def unregister(name: str = DEFAULT_NAME) -> None:
-    """Takes back register(name). Models that use the name must be switched to another one first.
-    Does nothing where the name is not registered."""
+    """Undoes register(name). Models that use the name must be switched to another one first. Does
+    nothing where the name is not registered."""
     from . import _registry
 
     _registry.unregister(name)

@@ -1,4 +1,4 @@
-"""attention(): the function of transformers' AttentionInterface."""
+"""This module has attention(), the function of transformers' AttentionInterface."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..torch_ops import flash_attn_func
 from ._packing import Packing, SequenceIds, attend_packed
 from ._padding import KeyMask, Padding, attend_masked
 
-# Arguments of single models that change the result, with what they stand for.
+# Some models have these arguments, which change the result; the values say what they stand for.
 _REFUSED = {
     "s_aux": "attention sinks",
     "sinks": "attention sinks",
@@ -40,7 +40,7 @@ def attention(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """(O [batch, seqlen_q, n_heads, d_head], None) of one layer.
+    """Returns (O [batch, seqlen_q, n_heads, d_head], None) of one layer.
 
     module          the layer; its is_causal counts where is_causal is None
     query           [batch, n_heads, seqlen_q, d_head]
@@ -48,10 +48,10 @@ def attention(
     attention_mask  what mask_of() returns, or another mask [batch, seqlen_k] or [batch, 1 or
                     n_heads, seqlen_q, seqlen_k]
     scaling         None: 1 / sqrt(d_head)
-    sliding_window  tokens that a query sees, itself included; without a causal mask as many again
-                    to the right
-    kwargs          of a packed batch cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, or
-                    position_ids; of a paged cache block_table, k_cache, v_cache too
+    sliding_window  how many tokens a query sees to its left, itself included; without a causal mask
+                    also to its right
+    kwargs          cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k, or position_ids, of
+                    a packed batch; of a paged cache block_table, k_cache and v_cache too
 
     Raises NotImplementedError for dropout, gradients, attention weights, and arguments that change
     the result in a way that the library cannot compute.
@@ -95,8 +95,8 @@ def _attend(
 
 
 def _packing_of(name: str, x: Tensor, kwargs: dict[str, Any]) -> Packing | None:
-    """What the arguments cu_seq_lens_ and max_length_ of this name say of x [batch, seqlen, heads,
-    d_head]."""
+    """Returns how the arguments cu_seq_lens_ and max_length_ of this name pack x [batch, seqlen,
+    heads, d_head]; None where they are not given."""
     cu_seqlens, longest = (kwargs.get(f"{kind}_{name}") for kind in ("cu_seq_lens", "max_length"))
     if cu_seqlens is None:
         return None
@@ -123,7 +123,7 @@ def _attend_masked(
 def _attend_paged(
     q: Tensor, k: Tensor, v: Tensor, kwargs: dict[str, Any], options: dict[str, Any]
 ) -> Tensor:
-    """One new token of each sequence, which is written into its page of the cache.
+    """Returns O of one new token per sequence, which is written into its page of the cache.
 
     q, k, v         [1, sequences, heads, d_head]
     cu_seq_lens_k   int32 [sequences + 1] or more: lengths with the new tokens
@@ -167,7 +167,8 @@ def _attention_of_torch(
 
 
 def _as_in_autocast(x: Tensor) -> Tensor:
-    """Where autocast is on, norms of q and k leave float32 beside a v of 16 bits."""
+    """Returns x in the type of autocast where it is float32 and autocast is on: there norms leave q
+    and k in float32 beside a v of 16 bits."""
     device = x.device.type
     if x.dtype == torch.float32 and torch.is_autocast_enabled(device):
         return x.to(torch.get_autocast_dtype(device))

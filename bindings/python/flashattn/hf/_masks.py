@@ -1,4 +1,5 @@
-"""The mask that a model makes once for all of its layers, in the form that attention() takes.
+"""This module makes the mask of a model, once for all of its layers, in the form that attention()
+takes.
 
 The causal mask and the window are not part of it: attention() has them as arguments. What is left
 is which tokens are padding, how much of a static cache is filled, and where packed sequences begin.
@@ -32,7 +33,7 @@ def mask_of(
     device: torch.device | str = "cpu",
     **kwargs: Any,
 ) -> Tensor | None:
-    """A mask function of transformers' AttentionMaskInterface.
+    """Makes a model's mask, as a mask function of transformers' AttentionMaskInterface.
 
     q_length, kv_length   numbers of queries and of keys that attention() will get
     q_offset, kv_offset   positions of the first of them
@@ -93,7 +94,7 @@ def _key_mask(
 
 
 class _Pattern:
-    """What a mask function of transformers consists of.
+    """Holds what a mask function of transformers consists of.
 
     is_causal      keys after a query are masked
     chunk          positions below it are one chunk, in which queries see all keys
@@ -107,7 +108,7 @@ class _Pattern:
 
     @classmethod
     def of(cls, mask_function: Callable[..., Any]) -> _Pattern | None:
-        """None: it has a part that is not known here."""
+        """Returns the pattern of a mask function; None where a part of it is not known here."""
         pattern = cls()
         is_remapped = False
         for part, maker, variables in _parts(mask_function):
@@ -121,7 +122,7 @@ class _Pattern:
                 is_remapped = True
             elif part is not masking_utils.bidirectional_mask_function and maker not in _WINDOWS:
                 return None
-        # Ids that are not those of positions may return after others, which SequenceIds do not.
+        # An id that does not come from positions may recur after others, but SequenceIds do not.
         return pattern if is_remapped == (pattern.sequence_ids is not None) else None
 
 
@@ -129,8 +130,8 @@ _WINDOWS = ("sliding_window_overlay", "sliding_window_bidirectional_overlay")
 
 
 def _parts(function: Callable[..., Any]) -> Iterator[tuple[Callable[..., Any], str, dict]]:
-    """The functions whose intersection a mask function is: each with the name of the function of
-    masking_utils that made it, and with its variables."""
+    """Returns the functions whose intersection a mask function is, each with the name of the
+    function of masking_utils that made it, and with its variables."""
     is_known = getattr(function, "__module__", None) == masking_utils.__name__
     maker = function.__qualname__.partition(".")[0] if is_known else ""
     variables = dict(getclosurevars(function).nonlocals) if is_known else {}

@@ -1,4 +1,4 @@
-"""Several sequences packed one after the other into the rows of a batch."""
+"""This module handles sequences that are packed one after the other into the rows of a batch."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from ..compat._call import attend_ragged
 
 
 class SequenceIds(Tensor):
-    """Integers [batch, seqlen]: a sequence has one, and its neighbours others. It is never written
-    to."""
+    """Holds integers [batch, seqlen]: all tokens of a sequence have the same one, and those of its
+    neighbours have others. It is never written to."""
 
     @cached_property
     def packing(self) -> Packing:
-        """Found once for all layers of a model, since the host waits for the device to find it."""
+        """The packing is found once for all layers of a model: the host waits for the device."""
         ids = self.as_subclass(Tensor)
         return Packing.of_beginnings(ids.diff(dim=1) != 0)
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where sequences begin in a flat batch: cu_seqlens int32 [sequences + 1], and the longest
-    length."""
+    """Holds where sequences begin in a flat batch, as cu_seqlens int32 [sequences + 1], and the
+    longest length."""
 
     cu_seqlens: Tensor
     longest: int
 
     @classmethod
     def of_beginnings(cls, begins: Tensor) -> Packing:
-        """begins: bool [batch, seqlen - 1], without the first token of each row, which begins a
-        sequence anyway."""
+        """Returns the packing of sequences that begin where begins, bool [batch, seqlen - 1], is
+        true. It lacks the first token of each row, which begins a sequence anyway."""
         begins = torch.cat((begins.new_ones((begins.shape[0], 1)), begins), 1)
         starts = begins.flatten().nonzero().flatten()
         cu_seqlens = torch.cat((starts, starts.new_tensor([begins.numel()]))).to(torch.int32)
@@ -42,8 +42,8 @@ class Packing:
 
     @classmethod
     def of_positions(cls, position_ids: Tensor | None, q: Tensor, k: Tensor) -> Packing | None:
-        """The sequences of one row, each of which begins at the lowest position. None: there is
-        only one, or positions of another kind.
+        """Returns the packing of the sequences of one row, each of which begins at the lowest
+        position; None where there is only one, or positions are of another kind.
 
         position_ids  [1, seqlen]
         q, k          [batch, seqlen, heads, d_head]: only queries that are all of the keys can be
@@ -60,7 +60,7 @@ class Packing:
 def attend_packed(
     q: Tensor, k: Tensor, v: Tensor, of_q: Packing, of_k: Packing, **options: Any
 ) -> Tensor:
-    """O of q's shape; options: keywords of torch_ops.flash_attn_varlen_func.
+    """Returns O, of q's shape. The options are keywords of torch_ops.flash_attn_varlen_func.
 
     q      [batch, seqlen_q, n_heads, d_head], which of_q cuts into sequences
     k, v   [batch_k, seqlen_k, n_heads_kv, d_head], which of_k cuts into as many

@@ -1,4 +1,4 @@
-"""Attention over batches with padding: what counts, and calls that leave the rest out."""
+"""This module computes attention over batches with padding, by calls that leave the padding out."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ..torch_ops import flash_attn_func
 
 
 class KeyMask(Tensor):
-    """bool [batch, n_keys]: which of the first n_keys keys are tokens; later keys are unused. It is
-    never written to."""
+    """Holds bool [batch, n_keys]: which of the first n_keys keys are tokens; later keys are unused.
+    It is never written to."""
 
     @cached_property
     def padding(self) -> Padding:
-        """Found once for all layers of a model, since the host waits for the device to find it."""
+        """The padding is found once for all layers of a model: the host waits for the device."""
         return Padding(self.as_subclass(Tensor))
 
 
 class Padding:
-    """What a mask [batch, n_keys] says, in numbers that the host knows.
+    """Holds what a mask [batch, n_keys] says, in numbers that the host knows.
 
     mask            bool: which keys are tokens
     starts          the first token of each sequence, 0 where there is none
@@ -56,8 +56,8 @@ class Padding:
         return min(self.lengths) == self.n_keys
 
     def runs(self, behind: int) -> list[slice]:
-        """The tokens of each sequence among the keys from `behind` on, counted from there. There
-        are no gaps."""
+        """Returns the tokens of each sequence among the keys from `behind` on, counted from there.
+        The mask must have no gaps."""
         bounds = zip(self.starts, self.lengths)
         return [
             slice(max(start - behind, 0), max(start + length - behind, 0))
@@ -65,7 +65,7 @@ class Padding:
         ]
 
     def ragged(self, n: int, are_keys: bool) -> Ragged:
-        """The tokens among the last n keys, or all of n queries that are no keys."""
+        """Returns the tokens among the last n keys, or all of n queries that are no keys."""
         if (n, are_keys) not in self._ragged:
             batch, n_keys = self.mask.shape
             mask = self.mask[:, n_keys - n :] if are_keys else self.mask.new_ones((batch, n))
@@ -77,8 +77,8 @@ class Padding:
 
 @dataclass(frozen=True)
 class Ragged:
-    """Tokens of a padded batch, one sequence after the other: the row and the column of each, and
-    cu_seqlens int32 [batch + 1]."""
+    """Holds the tokens of a padded batch, one sequence after the other: the row and the column of
+    each, and cu_seqlens int32 [batch + 1]."""
 
     indices: tuple[Tensor, Tensor]
     cu_seqlens: Tensor
@@ -87,7 +87,7 @@ class Ragged:
 def attend_masked(
     q: Tensor, k: Tensor, v: Tensor, padding: Padding, are_queries_keys: bool, **options: Any
 ) -> Tensor:
-    """O [batch, seqlen_q, n_heads, d_head], 0 for queries that are padding.
+    """Returns O [batch, seqlen_q, n_heads, d_head], 0 for queries that are padding.
 
     q                 [batch, seqlen_q, n_heads, d_head]
     k, v              [batch, n_keys or more, n_heads_kv, d_head]
@@ -119,8 +119,8 @@ def _attend_each(
     are_queries_keys: bool,
     **options: Any,
 ) -> Tensor:
-    """A call for each sequence, which reads its tokens where they are. On a CPU one sequence is
-    enough to keep all threads busy."""
+    """Calls the library for each sequence, and reads its tokens where they are. On a CPU one
+    sequence is enough to keep all threads busy."""
     every_query = [slice(0, q.shape[1])] * q.shape[0]
     queries = padding.runs(padding.n_keys - q.shape[1]) if are_queries_keys else every_query
     for b, (of_q, of_k) in enumerate(zip(queries, padding.runs(0))):
@@ -139,7 +139,7 @@ def _attend_gathered(
     are_queries_keys: bool,
     **options: Any,
 ) -> Tensor:
-    """One call over copies of the tokens, one sequence after the other."""
+    """Calls the library once, with copies of the tokens, one sequence after the other."""
     keys = padding.ragged(padding.n_keys, True)
     queries = padding.ragged(q.shape[1], are_queries_keys)
     out[queries.indices] = attend_ragged(

@@ -1,4 +1,4 @@
-"""Names under which transformers finds the functions of this package.
+"""This module registers the names under which transformers finds the functions of this package.
 
 transformers takes a name that contains "flash" for a kernel of its hub, and loads its functions
 when a model asks for the name. While such a name is registered, the function that loads them,
