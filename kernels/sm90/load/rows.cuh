@@ -92,7 +92,7 @@ static __device__ __forceinline__ row_tokens<C> find_rows(const paged_tensor_t &
     return rows;
 }
 
-/* Where a lane copies its chunks from and to. */
+/* A lane copies its chunks from and to these places. */
 typedef struct lane_copy {
     const char *from;     /* the lane's first chunk of the pool's first token */
     uint32_t token_bytes; /* between tokens of the pool */
@@ -130,8 +130,9 @@ static __device__ __forceinline__ void copy_row(const lane_copy_t &lane, int32_t
 template <flash_config_t C, bool WHOLE>
 static __device__ __forceinline__ void copy_rows(const paged_tensor_t &tensor, row_tokens<C> rows,
                                                  uint32_t shared) {
+    constexpr int unrolled = WHOLE ? lane_rows<C> : 1;
     const lane_copy_t lane = lane_copy<C>(tensor, shared);
-#pragma unroll(WHOLE ? lane_rows <C> : 1)
+#pragma unroll(unrolled)
     for (int first = 0; first < C.B_c; first += warp_threads) {
 #pragma unroll
         for (int group = 0; group < row_groups; ++group) {
