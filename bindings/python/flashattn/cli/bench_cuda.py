@@ -89,7 +89,7 @@ def kernel_call(
 def _peer_calls(
     q: Any, k: Any, v: Any, dtype: DType, options: dict[str, Any]
 ) -> list[tuple[Contender, Call]]:
-    """The kernels of others that can be asked for this problem."""
+    """Returns calls of the other libraries that have a kernel for the problem."""
     calls = {"FA3": _fa3_call(q, k, v, options), **_torch_calls(q, k, v, options)}
     return [
         (Contender(f"{label} ({dtype.name})", dtype, None, is_peer=True), call)
@@ -99,7 +99,7 @@ def _peer_calls(
 
 
 def _fa3_call(q: Any, k: Any, v: Any, options: dict[str, Any]) -> Call | None:
-    """None where FlashAttention-3 is not installed."""
+    """Returns a call of FlashAttention-3, or None where it is not installed."""
     try:
         function = importlib.import_module("flash_attn_interface").flash_attn_func
     except (ImportError, AttributeError):
@@ -108,7 +108,7 @@ def _fa3_call(q: Any, k: Any, v: Any, options: dict[str, Any]) -> Call | None:
 
 
 def _torch_calls(q: Any, k: Any, v: Any, options: dict[str, Any]) -> dict[str, Call]:
-    """What scaled_dot_product_attention has."""
+    """Returns calls of scaled_dot_product_attention by its kernels, where it has the mask."""
     is_square = q.shape[1] == k.shape[1]
     if options["softcap"] or options["window_size"] != (-1, -1):
         return {}
