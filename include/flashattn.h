@@ -846,6 +846,138 @@ typedef struct flash_combine_args {
  */
 FLASH_API flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t stream);
 
+/* ---------------------------------------------------------------------------------------------
+ * Appending to a cache of K and V
+ * ------------------------------------------------------------------------------------------- */
+
+/** Bits of flash_rotary_t.flags. */
+enum flash_rotary_flag {
+    /* Element 2 i of a head turns with element 2 i + 1 (GPT-J). Without the flag element i turns
+     * with element i + rotary_dim / 2 (GPT-NeoX, Llama). */
+    FLASH_ROTARY_INTERLEAVED = 1,
+    /* Every query of a sequence turns to the position of its first one. */
+    FLASH_ROTARY_Q_AT_START = 2
+};
+
+/**
+ * A rotary position embedding (Su et al., arXiv 2104.09864): flash_kv_append_args_t.rotary. At
+ * position p the pair number i of a head, (x, y), becomes
+ *     (x cos[p][i] - y sin[p][i], x sin[p][i] + y cos[p][i]).
+ * The first rotary_dim elements of a head are pairs; the others stay as they are. Products and sums
+ * are of fp32, and each result is rounded once.
+ *
+ * On the CPU a position outside of 0 ... n_positions - 1 is refused; on a CUDA device, where the
+ * call cannot look, the nearest row of the tables counts. The arrays are in memory of the device;
+ * this struct is always in memory of the host, and is read during the call alone.
+ */
+typedef struct flash_rotary {
+    uint32_t struct_size; /**< sizeof(flash_rotary_t) */
+    int32_t dtype;        /**< FLASH_DTYPE_... of cos and sin: fp16, bf16 or fp32; 0: the call's */
+    uint32_t flags;       /**< FLASH_ROTARY_... */
+    int32_t reserved32;   /**< 0 */
+    const void *cos;      /**< [n_positions, rotary_dim / 2], contiguous along the last axis */
+    const void *sin;      /**< shaped as cos */
+    int64_t stride_position; /**< elements from one position to the next, in both tables */
+    int64_t n_positions;     /**< at least 1 */
+    int64_t rotary_dim;      /**< even, at least 2, at most d_head */
+    /* The position of each token, at its index in k_new; q must then have as many tokens, and the
+     * same positions. NULL: a token's position is that of its sequence's first new token, plus its
+     * own place among the new ones (or among the queries). */
+    const int64_t *positions;
+    /* [batch]: the position of the first new token, and of the first query, of each sequence.
+     * NULL: seqused_k. Not together with positions. */
+    const int32_t *start;
+} flash_rotary_t;
+
+#define FLASH_ROTARY_INIT                                                                          \
+    {                                                                                              \
+        FLASH_SIZEOF_(flash_rotary_t), 0, 0, 0, FLASH_NULL_, FLASH_NULL_, 0, 0, 0, FLASH_NULL_,    \
+            FLASH_NULL_                                                                            \
+    }
+
+/**
+ * The arguments of a call that writes new tokens of K and V into a cache, and turns them and Q to
+ * their positions on the way.
+ *
+ * Where a token goes: new token i of sequence b becomes key seqused_k[b] + i of that sequence,
+ * which paging (or the contiguous cache) finds as in flash_forward(). Or slot_mapping names a place
+ * for each token: slot s is token s % page_size of page s / page_size, and a negative one says that
+ * the token is padding, which is not written. No two tokens may have the same place.
+ *
+ * Element types: k_new and v_new have one type, and k and v have one. Values of fp16, bf16 and fp32
+ * are rounded once to the type of the cache, to the nearest element (the even one of two). Into a
+ * cache of e4m3 go value * (1 / scale), in fp32, with quant's scales; what is further than 448 from
+ * 0, infinity included, becomes 448 or -448. New tokens of e4m3 go into a cache of e4m3 alone, are
+ * taken to have its scales already, and cannot turn. A value that neither turns nor changes its
+ * type keeps its bits. Q and q_out are of fp16, bf16 or fp32, each by itself.
+ */
+typedef struct flash_kv_append_args {
+    uint32_t struct_size; /**< sizeof(flash_kv_append_args_t) */
+    int32_t device;       /**< FLASH_DEVICE_... */
+    int32_t dtype;        /**< FLASH_DTYPE_... of the tensors that name none */
+    uint32_t flags;       /**< FLASH_FLAG_BROADCAST or 0 */
+
+    /* [batch, seqlen_new, n_heads_kv, d_head], or [seqlen_new, n_heads_kv, d_head] with
+     * cu_seqlens_new. v_new.data and v.data both NULL: the cache has no V of its own. */
+    flash_tensor_t k_new;
+    flash_tensor_t v_new;
+    /* The cache, which is written: [batch, seqlen_k, n_heads_kv, d_head], or with paging [n_pages,
+     * page_size, n_heads_kv, d_head]. Must not overlap any input. */
+    flash_tensor_t k;
+    flash_tensor_t v;
+
+    /* [batch, seqlen_q, n_heads, d_head], or [seqlen_q, n_heads, d_head] with cu_seqlens_q: queries
+     * that rotary turns, into q_out, or in place where q_out.data is NULL. */
+    flash_tensor_t q;
+    flash_tensor_t q_out; /**< shaped as q; apart from every other tensor, or q itself */
+
+    /* Ragged batches, as in flash_forward(): batch + 1 ascending values from 0 on, in memory of the
+     * device. Tokens of the tensor behind the last value are not looked at. */
+    const int32_t *cu_seqlens_new;
+    const int32_t *cu_seqlens_q;
+    /* [batch]: the keys that each sequence has so far. In memory of the device. Needed without
+     * slot_mapping. */
+    const int32_t *seqused_k;
+    /* [batch]: receives the keys that each sequence has then, the seqused_k of the flash_forward()
+     * that follows. In memory of the device, apart from every other array; NULL: not wanted. Not
+     * with slot_mapping. */
+    int32_t *seqused_k_out;
+    /* The slot of each token, at its index in k_new. In memory of the device. It needs paging's
+     * page_size and n_pages, without a page_table and page_rows. NULL: seqused_k says where. */
+    const int64_t *slot_mapping;
+
+    int64_t batch;
+    int64_t seqlen_new; /**< of each sequence; with cu_seqlens_new the tokens of the whole tensor */
+    int64_t seqlen_k;   /**< of the contiguous cache; not used with paging */
+    int64_t seqlen_q;   /**< of each sequence; with cu_seqlens_q the tokens of the whole tensor */
+    int64_t n_heads;    /**< of Q; at least 1 where seqlen_q is not 0 */
+    int64_t n_heads_kv; /**< at least 1 */
+    int64_t d_head;     /**< at least 1 */
+
+    const flash_paging_t *paging;     /**< NULL: the cache is contiguous */
+    const flash_rotary_t *rotary;     /**< NULL: nothing turns; seqlen_q must be 0 */
+    const flash_quant_t *quant;       /**< scales of a cache of e4m3; NULL: every scale is 1 */
+    const flash_executor_t *executor; /**< as in flash_forward_args_t */
+} flash_kv_append_args_t;
+
+#define FLASH_KV_APPEND_ARGS_INIT                                                                  \
+    {                                                                                              \
+        FLASH_SIZEOF_(flash_kv_append_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,      \
+            FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,            \
+            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0,  \
+            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_                                     \
+    }
+
+/**
+ * Appends to a cache. stream is as in flash_forward(): on a CUDA device one kernel is enqueued, and
+ * the call can be captured in a CUDA graph; lengths, tables, slots, positions and scales are read
+ * when it runs. There, a token that has no place (beyond the capacity, a page id or a slot that is
+ * none) is not written, and nothing else is either in its stead; on the CPU it is refused.
+ * Errors, all before anything is written: INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE, OUT_OF_MEMORY,
+ * CUDA.
+ */
+FLASH_API flash_status_t flash_kv_append(const flash_kv_append_args_t *args, flash_stream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -40,9 +40,8 @@ FLASH_HOST_DEVICE static inline flash_kv_run_t flash_kv_run(const flash_sequence
 /* ---- Pages ---- */
 
 /* Returns where the ids of a sequence begin in the page table; in a cache of slots, its slot. */
-FLASH_HOST_DEVICE static inline int64_t flash_kv_first_id(const flash_params_t *p,
-                                                          int32_t batch_index) {
-    const flash_pages_t *pages = &p->pages;
+FLASH_HOST_DEVICE static inline int64_t flash_pages_first_id(const flash_pages_t *pages,
+                                                             int32_t batch_index) {
     if (pages->indptr)
         return flash_load_length(pages->indptr, batch_index);
     const int64_t row = pages->rows ? flash_load_length(pages->rows, batch_index) : batch_index;
@@ -50,9 +49,8 @@ FLASH_HOST_DEVICE static inline int64_t flash_kv_first_id(const flash_params_t *
 }
 
 /* Keys that the sequence's part of the page table, or its slot, holds. */
-FLASH_HOST_DEVICE static inline int64_t flash_kv_room(const flash_params_t *p,
-                                                      int32_t batch_index) {
-    const flash_pages_t *pages = &p->pages;
+FLASH_HOST_DEVICE static inline int64_t flash_pages_room(const flash_pages_t *pages,
+                                                         int32_t batch_index) {
     int64_t n_ids = pages->table ? pages->table_stride : 1;
     if (pages->indptr)
         n_ids = (int64_t)flash_load_length(pages->indptr, (int64_t)batch_index + 1) -
@@ -64,7 +62,7 @@ FLASH_HOST_DEVICE static inline int64_t flash_kv_room(const flash_params_t *p,
 FLASH_HOST_DEVICE static inline flash_sequence_t flash_paged_sequence(const flash_params_t *p,
                                                                       int32_t batch_index) {
     flash_sequence_t s = flash_sequence(p, batch_index);
-    const int64_t held = flash_kv_room(p, batch_index);
+    const int64_t held = flash_pages_room(&p->pages, batch_index);
     const int32_t room = held < p->seqlen_k ? (int32_t)held : p->seqlen_k;
     s.len_k = s.len_k < room ? s.len_k : room;
     return s;
@@ -77,7 +75,7 @@ FLASH_HOST_DEVICE static inline int32_t flash_kv_page_of(const flash_pages_t *pa
 }
 
 /* The run that a key of a sequence is in. table: pages.table for K, pages.v_table for V; first_id:
- * flash_kv_first_id(). The entry is a page of the pool only if the id is one. */
+ * flash_pages_first_id(). The entry is a page of the pool only if the id is one. */
 FLASH_HOST_DEVICE static inline flash_kv_run_t flash_kv_paged_run(const flash_pages_t *pages,
                                                                   const int32_t *table,
                                                                   const flash_sequence_t *s,

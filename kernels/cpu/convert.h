@@ -70,6 +70,23 @@ static inline float fp32_from_e4m3(uint8_t code) {
     return (code & 0x7f) == 0x7f ? fp32_from_fp16(half | 0x7e00) : fp32_from_fp16(half) * 0x1p8f;
 }
 
+/* Rounds to the nearest code, the even one of two. What is further than 448 from 0 becomes 448 or
+ * -448. Below 2^-6, codes are multiples of 2^-9. */
+static inline uint8_t e4m3_from_fp32(float value) {
+    const uint32_t bits = fp32_to_bits(value);
+    const uint32_t sign = bits >> 24 & 0x80, magnitude = bits & 0x7fffffff;
+    if (magnitude > 0x7f800000)
+        return 0x7f;
+    if (magnitude >= 0x43e00000)
+        return (uint8_t)(sign | 0x7e);
+    if (magnitude < 0x3c800000) { /* adding 2^14 rounds to multiples of 2^-9 */
+        const float shifted = fp32_from_bits(magnitude) + 0x1p14f;
+        return (uint8_t)(sign | (fp32_to_bits(shifted) - fp32_to_bits(0x1p14f)));
+    }
+    const uint32_t half_ulp = 0x7ffff + (magnitude >> 20 & 1);
+    return (uint8_t)(sign | (magnitude - ((127 - 7) << 23) + half_ulp) >> 20);
+}
+
 static inline int64_t element_size(int32_t dtype) {
     return dtype_size(dtype);
 }
@@ -100,9 +117,13 @@ static inline float element_load(const void *data, int64_t index, int32_t dtype)
 
 static inline void element_store(void *data, int64_t index, int32_t dtype, float value) {
     void *element = element_at_mutable(data, index, dtype);
-    DTYPES_KNOWN(4); /* nothing is stored in e4m3 */
+    DTYPES_KNOWN(4);
     if (dtype == FLASH_DTYPE_FP32) {
         memcpy(element, &value, sizeof value);
+        return;
+    }
+    if (dtype == FLASH_DTYPE_E4M3) {
+        *(uint8_t *)element = e4m3_from_fp32(value);
         return;
     }
     const uint16_t half = dtype == FLASH_DTYPE_FP16 ? fp16_from_fp32(value) : bf16_from_fp32(value);

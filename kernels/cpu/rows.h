@@ -70,7 +70,7 @@ static inline flash_kv_run_t cpu_key_run(const cpu_task_t *task, int64_t key) {
  * checked: what is no page then is read as page 0, and the compiler must not read the id again. */
 static inline flash_kv_run_t cpu_page_run(const flash_params_t *p, const cpu_task_t *task,
                                           const int32_t *table, int64_t key) {
-    const int64_t first_id = flash_kv_first_id(p, task->batch_index);
+    const int64_t first_id = flash_pages_first_id(&p->pages, task->batch_index);
     flash_kv_run_t run = flash_kv_paged_run(&p->pages, table, &task->sequence, first_id, key);
     __asm__("" : "+r"(run.entry));
     if (run.entry < 0 || run.entry >= p->pages.n_pages)

@@ -4,6 +4,7 @@
 #include "arguments/data.h"
 
 #include "arguments/checks.h"
+#include "arguments/lengths.h"
 #include "arguments/paging.h"
 #include "arguments/quant.h"
 #include "arguments/tensor.h"
@@ -14,27 +15,6 @@
 #include <inttypes.h>
 
 /* ---- Lengths ---- */
-
-/* Requires that cu_seqlens ascends from 0 in steps of at most seqlen. *total: its tokens. */
-static flash_status_t check_cu_seqlens(const char *name, const int32_t *cu_seqlens, int32_t batch,
-                                       int32_t seqlen, int64_t *total) {
-    int32_t last = flash_load_length(cu_seqlens, 0);
-    FLASH_REQUIRE(last == 0, FLASH_ERROR_INVALID_ARGUMENT, "%s[0] is %" PRId32 ": not 0", name,
-                  last);
-    for (int32_t b = 0; b < batch; b++) {
-        const int32_t next = flash_load_length(cu_seqlens, (int64_t)b + 1);
-        FLASH_REQUIRE(next >= last, FLASH_ERROR_INVALID_ARGUMENT,
-                      "%s[%" PRId32 "] is %" PRId32 ": below the %" PRId32 " before it", name,
-                      b + 1, next, last);
-        FLASH_REQUIRE(next - last <= seqlen, FLASH_ERROR_INVALID_ARGUMENT,
-                      "%s[%" PRId32 "] - %s[%" PRId32 "] is %" PRId32 ": longer than %" PRId32
-                      ", the call's bound",
-                      name, b + 1, name, b, next - last, seqlen);
-        last = next;
-    }
-    *total = last;
-    return FLASH_SUCCESS;
-}
 
 /* The queries or the keys of a batch, and their names in messages. */
 typedef struct side {
@@ -66,11 +46,11 @@ static flash_status_t check_seqused(const side_t *side, const int32_t *seqused, 
 /* Checks the lengths in host memory. *total_q and *total_k become the tokens of ragged tensors. */
 static flash_status_t check_lengths(const flash_params_t *p, int64_t *total_q, int64_t *total_k) {
     if (p->cu_seqlens_q)
-        FLASH_TRY(
-            check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seqlen_q, total_q));
+        FLASH_TRY(lengths_check_cu_seqlens("cu_seqlens_q", p->cu_seqlens_q, p->batch, p->seqlen_q,
+                                           total_q));
     if (p->cu_seqlens_k)
-        FLASH_TRY(
-            check_cu_seqlens("cu_seqlens_k", p->cu_seqlens_k, p->batch, p->seqlen_k, total_k));
+        FLASH_TRY(lengths_check_cu_seqlens("cu_seqlens_k", p->cu_seqlens_k, p->batch, p->seqlen_k,
+                                           total_k));
     const side_t q = {"seqused_q", "queries", p->cu_seqlens_q, p->seqlen_q};
     const side_t k = {"seqused_k", "keys", p->cu_seqlens_k, p->seqlen_k};
     if (p->seqused_q)
@@ -79,14 +59,6 @@ static flash_status_t check_lengths(const flash_params_t *p, int64_t *total_q, i
 }
 
 /* ---- Tensors ---- */
-
-static flash_status_t check_page_alignments(const flash_pages_t *pages) {
-    const int64_t size = sizeof *pages->table;
-    FLASH_TRY(argument_check_alignment("page_table", pages->table, size));
-    FLASH_TRY(argument_check_alignment("v_page_table", pages->v_table, size));
-    FLASH_TRY(argument_check_alignment("page_indptr", pages->indptr, size));
-    return argument_check_alignment("page_rows", pages->rows, size);
-}
 
 static flash_status_t check_tensor_alignment(const char *name, const flash_tensor_t *tensor) {
     return argument_check_alignment(name, tensor->data, dtype_size(tensor->dtype));
@@ -102,7 +74,7 @@ static flash_status_t check_alignments(const flash_forward_args_t *a, const flas
     FLASH_TRY(argument_check_alignment("cu_seqlens_k", a->cu_seqlens_k, sizeof *a->cu_seqlens_k));
     FLASH_TRY(argument_check_alignment("seqused_q", a->seqused_q, sizeof *a->seqused_q));
     FLASH_TRY(argument_check_alignment("seqused_k", a->seqused_k, sizeof *a->seqused_k));
-    FLASH_TRY(check_page_alignments(&p->pages));
+    FLASH_TRY(arguments_check_page_alignments(&p->pages));
     return arguments_check_scale_alignments(p);
 }
 

@@ -134,21 +134,6 @@ static int32_t needed_features(const flash_params_t *p) {
     return features;
 }
 
-/* Drops the stride of an axis of length 1, because products with it could overflow. */
-static int64_t stride_of(int64_t stride, int64_t length) {
-    return length > 1 ? stride : 0;
-}
-
-/* Returns a tensor's strides. A ragged tensor keeps its stride of tokens, because its number of
- * tokens lies in data that has not been read. */
-static flash_strides_t strides(const flash_tensor_t *tensor, bool ragged, const int64_t shape[3]) {
-    const flash_strides_t s = {ragged ? 0 : stride_of(tensor->stride_batch, shape[0]),
-                               ragged ? tensor->stride_seq
-                                      : stride_of(tensor->stride_seq, shape[1]),
-                               stride_of(tensor->stride_head, shape[2])};
-    return s;
-}
-
 static bool has_lse_strides(const flash_forward_args_t *a) {
     return a->lse_stride_batch != 0 || a->lse_stride_head != 0 || a->lse_stride_seq != 0;
 }
@@ -165,15 +150,6 @@ static flash_strides_t lse_strides(const flash_forward_args_t *a) {
     return (flash_strides_t){.batch = a->n_heads * a->seqlen_q, .seq = 1, .head = a->seqlen_q};
 }
 
-/* Returns the strides of a pool of pages. With page_size 1 tokens are as far apart as pages. */
-static flash_strides_t pool_strides(const flash_tensor_t *tensor, const flash_params_t *p) {
-    const int64_t shape[3] = {p->pages.n_pages, p->pages.page_size, p->n_heads_kv};
-    flash_strides_t s = strides(tensor, false, shape);
-    if (p->pages.page_size == 1)
-        s.seq = s.batch;
-    return s;
-}
-
 static void set_tensors(flash_params_t *p, const flash_forward_args_t *a) {
     const bool ragged_q = a->cu_seqlens_q != NULL;
     const bool ragged_k = a->cu_seqlens_k != NULL;
@@ -186,10 +162,10 @@ static void set_tensors(flash_params_t *p, const flash_forward_args_t *a) {
     p->lse = a->lse;
     p->q_dtype = a->q.dtype;
     p->o_dtype = a->o.dtype;
-    p->q_stride = strides(&a->q, ragged_q, q);
-    p->k_stride = strides(&a->k, ragged_k, k);
-    p->v_stride = strides(&a->v, ragged_k, k);
-    p->o_stride = strides(&a->o, ragged_q, q);
+    p->q_stride = tensor_strides(&a->q, ragged_q, q);
+    p->k_stride = tensor_strides(&a->k, ragged_k, k);
+    p->v_stride = tensor_strides(&a->v, ragged_k, k);
+    p->o_stride = tensor_strides(&a->o, ragged_q, q);
     p->lse_stride = lse_strides(a);
     p->cu_seqlens_q = a->cu_seqlens_q;
     p->cu_seqlens_k = a->cu_seqlens_k;
@@ -198,8 +174,8 @@ static void set_tensors(flash_params_t *p, const flash_forward_args_t *a) {
 }
 
 static void set_pool(flash_params_t *p, const flash_forward_args_t *a) {
-    p->k_stride = pool_strides(&a->k, p);
-    p->v_stride = pool_strides(&a->v, p);
+    p->k_stride = tensor_pool_strides(&a->k, &p->pages, p->n_heads_kv);
+    p->v_stride = tensor_pool_strides(&a->v, &p->pages, p->n_heads_kv);
 }
 
 static void set_params(flash_params_t *p, const flash_forward_args_t *a) {

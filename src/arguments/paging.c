@@ -54,23 +54,55 @@ static flash_status_t check_table(const flash_paging_t *g) {
     return FLASH_SUCCESS;
 }
 
-flash_status_t arguments_read_paging(const flash_forward_args_t *checked, flash_pages_t *pages) {
+/* A pool that slots of tokens are counted in has neither table nor rows. */
+static flash_status_t check_pool(const flash_paging_t *g) {
+    FLASH_REQUIRE(g->page_table == NULL && g->page_rows == NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "paging.page_table or paging.page_rows is given with slot_mapping: one of them "
+                  "says where a token goes");
+    FLASH_REQUIRE(g->page_indptr == NULL && g->v_page_table == NULL && g->page_table_stride == 0,
+                  FLASH_ERROR_INVALID_ARGUMENT,
+                  "paging.page_indptr, v_page_table or page_table_stride is given without a "
+                  "page_table");
+    return FLASH_SUCCESS;
+}
+
+static flash_pages_t pages_of(const flash_paging_t *g) {
+    return (flash_pages_t){.table = g->page_table,
+                           .table_stride = g->page_table_stride,
+                           .indptr = g->page_indptr,
+                           .rows = g->page_rows,
+                           .v_table = g->v_page_table ? g->v_page_table : g->page_table,
+                           .page_size = (int32_t)g->page_size,
+                           .n_pages = (int32_t)g->n_pages};
+}
+
+static flash_status_t read_paging(const flash_paging_t *paging, flash_paging_t *g) {
+    FLASH_TRY(struct_read(g, sizeof *g, paging, "flash_paging_t"));
+    return check_sizes(g);
+}
+
+flash_status_t arguments_read_pages(const flash_paging_t *paging, flash_pages_t *pages) {
     flash_paging_t g;
+    FLASH_TRY(read_paging(paging, &g));
+    FLASH_TRY(g.page_table == NULL ? check_slots(&g) : check_table(&g));
+    *pages = pages_of(&g);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t arguments_read_pool(const flash_paging_t *paging, flash_pages_t *pages) {
+    flash_paging_t g;
+    FLASH_TRY(read_paging(paging, &g));
+    FLASH_TRY(check_pool(&g));
+    *pages = pages_of(&g);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t arguments_read_paging(const flash_forward_args_t *checked, flash_pages_t *pages) {
     *pages = (flash_pages_t){0};
     if (checked->paging == NULL)
         return FLASH_SUCCESS;
-    FLASH_TRY(struct_read(&g, sizeof g, checked->paging, "flash_paging_t"));
     FLASH_TRY(check_lengths(checked));
-    FLASH_TRY(check_sizes(&g));
-    FLASH_TRY(g.page_table == NULL ? check_slots(&g) : check_table(&g));
-    *pages = (flash_pages_t){.table = g.page_table,
-                             .table_stride = g.page_table_stride,
-                             .indptr = g.page_indptr,
-                             .rows = g.page_rows,
-                             .v_table = g.v_page_table ? g.v_page_table : g.page_table,
-                             .page_size = (int32_t)g.page_size,
-                             .n_pages = (int32_t)g.n_pages};
-    return FLASH_SUCCESS;
+    return arguments_read_pages(checked->paging, pages);
 }
 
 /* ---- The arrays ---- */
@@ -148,4 +180,12 @@ flash_status_t arguments_check_pages(const flash_params_t *p, page_limits_t *lim
     }
     limits->ids = last;
     return FLASH_SUCCESS;
+}
+
+flash_status_t arguments_check_page_alignments(const flash_pages_t *pages) {
+    const int64_t size = sizeof *pages->table;
+    FLASH_TRY(argument_check_alignment("page_table", pages->table, size));
+    FLASH_TRY(argument_check_alignment("v_page_table", pages->v_table, size));
+    FLASH_TRY(argument_check_alignment("page_indptr", pages->indptr, size));
+    return argument_check_alignment("page_rows", pages->rows, size);
 }

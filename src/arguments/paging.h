@@ -11,8 +11,18 @@
  * no array. Returns INVALID_ARGUMENT, or UNSUPPORTED for a field of a newer caller. */
 flash_status_t arguments_read_paging(const flash_forward_args_t *checked, flash_pages_t *pages);
 
+/* Reads where the keys of each sequence lie. Errors as above. */
+flash_status_t arguments_read_pages(const flash_paging_t *paging, flash_pages_t *pages);
+
+/* Reads a pool of pages whose tokens have numbers of their own (slots), without a table. Errors as
+ * above. */
+flash_status_t arguments_read_pool(const flash_paging_t *paging, flash_pages_t *pages);
+
 /* Checks a page table in host memory as far as the sequences' lengths reach, which are checked too.
  * *limits receives what the arrays hold. */
 flash_status_t arguments_check_pages(const flash_params_t *params, page_limits_t *limits);
+
+/* Requires arrays that are aligned to their elements. */
+flash_status_t arguments_check_page_alignments(const flash_pages_t *pages);
 
 #endif

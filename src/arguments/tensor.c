@@ -186,3 +186,27 @@ flash_status_t tensor_check_apart(const char *name, const flash_tensor_t *tensor
                   other_name, name, tensor->data, other_name, other->data);
     return FLASH_SUCCESS;
 }
+
+/* ---- Strides that kernels see ---- */
+
+/* Drops the stride of an axis of length 1, because products with it could overflow. */
+static int64_t stride_of(int64_t stride, int64_t length) {
+    return length > 1 ? stride : 0;
+}
+
+flash_strides_t tensor_strides(const flash_tensor_t *tensor, bool ragged, const int64_t shape[3]) {
+    const flash_strides_t s = {ragged ? 0 : stride_of(tensor->stride_batch, shape[0]),
+                               ragged ? tensor->stride_seq
+                                      : stride_of(tensor->stride_seq, shape[1]),
+                               stride_of(tensor->stride_head, shape[2])};
+    return s;
+}
+
+flash_strides_t tensor_pool_strides(const flash_tensor_t *tensor, const flash_pages_t *pages,
+                                    int64_t n_heads) {
+    const int64_t shape[3] = {pages->n_pages, pages->page_size, n_heads};
+    flash_strides_t s = tensor_strides(tensor, false, shape);
+    if (pages->page_size == 1)
+        s.seq = s.batch;
+    return s;
+}

@@ -5,6 +5,7 @@
 #define FLASH_TENSOR_H
 
 #include "flashattn.h"
+#include "kernels/common/params.h"
 
 #include <stdbool.h>
 
@@ -41,5 +42,13 @@ flash_status_t tensor_check_output(const char *name, const flash_tensor_t *tenso
 flash_status_t tensor_check_apart(const char *name, const flash_tensor_t *tensor,
                                   const tensor_shape_t *shape, const char *other_name,
                                   const flash_tensor_t *other, const tensor_shape_t *other_shape);
+
+/* Returns the strides of a tensor of shape [batch, seq, heads]. A ragged tensor keeps its stride of
+ * tokens, because its number of tokens may lie in data that has not been read. */
+flash_strides_t tensor_strides(const flash_tensor_t *tensor, bool ragged, const int64_t shape[3]);
+
+/* Returns the strides of a pool of pages. With page_size 1 tokens are as far apart as pages. */
+flash_strides_t tensor_pool_strides(const flash_tensor_t *tensor, const flash_pages_t *pages,
+                                    int64_t n_heads);
 
 #endif

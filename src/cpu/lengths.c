@@ -75,7 +75,7 @@ static int64_t room_of(const flash_params_t *p, const cpu_totals_t *totals, int3
         return tokens;
     if (p->pages.rows && totals->pages.rows == 0)
         return 0;
-    return min64(tokens, flash_kv_room(p, b));
+    return min64(tokens, flash_pages_room(&p->pages, b));
 }
 
 /* ---- Tokens that count ---- */

@@ -3,6 +3,7 @@
  * fails, so that the others are never reached.
  */
 #include "core/status.h"
+#include "cuda/append.h"
 #include "cuda/combine.h"
 #include "cuda/device.h"
 #include "cuda/family.h"
@@ -54,6 +55,13 @@ const launch_ops_t sm80_forward_ops = {no_workspace, no_prepare, no_prepare, no_
 const launch_ops_t sm80_decode_ops = {no_workspace, no_prepare, no_prepare, no_launch};
 const launch_ops_t sm90_forward_ops = {no_workspace, no_prepare, no_prepare, no_launch};
 const launch_ops_t sm90_decode_ops = {no_workspace, no_prepare, no_prepare, no_launch};
+
+flash_status_t cuda_append(const append_params_t *params, const device_t *device,
+                           flash_stream_t stream) {
+    (void)params;
+    (void)stream;
+    return absent(device->number);
+}
 
 flash_status_t cuda_combine(const flash_combine_args_t *args, const device_t *device,
                             flash_stream_t stream) {

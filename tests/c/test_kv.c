@@ -158,7 +158,7 @@ static void a_slot_is_one_run(void **state) {
         const flash_sequence_t s = flash_paged_sequence(&p, b);
         for (int32_t key = 0; key < s.len_k; key++) {
             const flash_kv_run_t run =
-                flash_kv_paged_run(&p.pages, NULL, &s, flash_kv_first_id(&p, b), key);
+                flash_kv_paged_run(&p.pages, NULL, &s, flash_pages_first_id(&p.pages, b), key);
             assert_int_equal(flash_kv_offset(&stride, &run, 1),
                              ((rows[b] * SEQLEN + key) * HEADS + 1) * D_HEAD);
             assert_int_equal(flash_kv_left(&run), paged_lengths[b] - key);

@@ -25,6 +25,8 @@ STRUCTS = [
     _abi.flash_tensor_t,
     _abi.flash_forward_args_t,
     _abi.flash_combine_args_t,
+    _abi.flash_kv_append_args_t,
+    _abi.flash_rotary_t,
     _abi.flash_executor_t,
     _abi.flash_paging_t,
     _abi.flash_quant_t,

@@ -16,6 +16,7 @@ flashattn`; `flashattn --help` lists its commands.
 
 from __future__ import annotations
 
+from ._append import flash_kv_append
 from ._attention import (
     Selection,
     Support,
@@ -92,6 +93,7 @@ __all__ = [
     "flash_attn_func",
     "flash_attn_varlen_func",
     "flash_combine",
+    "flash_kv_append",
     "kernel_resources",
     "kernels",
     "lookup_kernel",

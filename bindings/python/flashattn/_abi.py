@@ -63,6 +63,9 @@ FLASH_FEATURE_SOFTCAP = 4
 FLASH_FEATURE_VARLEN = 8
 FLASH_FEATURE_PAGED = 16
 
+FLASH_ROTARY_INTERLEAVED = 1
+FLASH_ROTARY_Q_AT_START = 2
+
 FLASH_CONFIG_TEXT_SIZE = 256
 
 FLASH_TUNING_TEXT_SIZE = 512
@@ -256,6 +259,53 @@ class flash_combine_args_t(_SizedStructure):
     ]
 
 
+class flash_rotary_t(_SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("dtype", c_int32),
+        ("flags", c_uint32),
+        ("reserved32", c_int32),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("stride_position", c_int64),
+        ("n_positions", c_int64),
+        ("rotary_dim", c_int64),
+        ("positions", c_void_p),
+        ("start", c_void_p),
+    ]
+
+
+class flash_kv_append_args_t(_SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("device", c_int32),
+        ("dtype", c_int32),
+        ("flags", c_uint32),
+        ("k_new", flash_tensor_t),
+        ("v_new", flash_tensor_t),
+        ("k", flash_tensor_t),
+        ("v", flash_tensor_t),
+        ("q", flash_tensor_t),
+        ("q_out", flash_tensor_t),
+        ("cu_seqlens_new", c_void_p),
+        ("cu_seqlens_q", c_void_p),
+        ("seqused_k", c_void_p),
+        ("seqused_k_out", c_void_p),
+        ("slot_mapping", c_void_p),
+        ("batch", c_int64),
+        ("seqlen_new", c_int64),
+        ("seqlen_k", c_int64),
+        ("seqlen_q", c_int64),
+        ("n_heads", c_int64),
+        ("n_heads_kv", c_int64),
+        ("d_head", c_int64),
+        ("paging", c_void_p),
+        ("rotary", c_void_p),
+        ("quant", c_void_p),
+        ("executor", c_void_p),
+    ]
+
+
 flash_task_t = CFUNCTYPE(None, c_void_p, c_int32)
 flash_parallel_for_t = CFUNCTYPE(None, c_void_p, c_int32, flash_task_t, c_void_p)
 
@@ -311,4 +361,5 @@ PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "flash_tuning_format": (_status, [_args_p, _kernel, c_double, c_void_p, c_size_t]),
     "flash_set_tuning": (_status, [c_char_p]),
     "flash_combine": (_status, [POINTER(flash_combine_args_t), _stream]),
+    "flash_kv_append": (_status, [POINTER(flash_kv_append_args_t), _stream]),
 }

@@ -17,12 +17,15 @@ class Quant:
     """Holds the scales of one call, each an array [batch, n_heads_kv] of the caller's or one number
     for all: `struct` points into the arrays, which the views keep alive, or at numbers of its own.
 
-    q is the caller's array, which says where a number must lie.
+    like is the caller's array called `like_name`, which says where a number must lie.
     """
 
-    def __init__(self, q: Any, q_view: View, shape: tuple[int, int], stream: int) -> None:
+    def __init__(
+        self, like: Any, like_view: View, shape: tuple[int, int], stream: int, like_name: str = "q"
+    ) -> None:
         self.struct = _abi.flash_quant_t()
-        self._q, self._q_view, self._shape, self._stream = q, q_view, shape, stream
+        self._like, self._like_view, self._like_name = like, like_view, like_name
+        self._shape, self._stream = shape, stream
         self._kept: list[Any] = []
 
     def set(self, name: str, member: str, value: Any) -> None:
@@ -45,17 +48,17 @@ class Quant:
             raise ValueError(f"{name} is {scale.dtype}, not float32")
         if scale.shape != self._shape:
             raise ValueError(f"{name} has shape {scale.shape}, not {self._shape}")
-        _tensor.check_same_device("q", self._q_view, **{name: scale})
+        _tensor.check_same_device(self._like_name, self._like_view, **{name: scale})
 
     def _place(self, name: str, number: float) -> int:
-        """Returns the address of the number on q's device."""
-        if self._q_view.device == _abi.FLASH_DEVICE_CPU:
+        """Returns the address of the number, in memory of the call's device."""
+        if self._like_view.device == _abi.FLASH_DEVICE_CPU:
             self._kept.append(ctypes.c_float(number))
             return ctypes.addressof(self._kept[-1])
-        if not is_torch(self._q):
+        if not is_torch(self._like):
             raise ValueError(
-                f"{name} is a number, and q a {type(self._q).__name__} in CUDA memory: it must be "
-                "a float32 array on q's device"
+                f"{name} is a number, and {self._like_name} a {type(self._like).__name__} in CUDA "
+                f"memory: it must be a float32 array on {self._like_name}'s device"
             )
-        self._kept.append(self._q.new_full((1,), number, dtype=sys.modules["torch"].float32))
+        self._kept.append(self._like.new_full((1,), number, dtype=sys.modules["torch"].float32))
         return self._kept[-1].data_ptr()

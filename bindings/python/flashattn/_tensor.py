@@ -34,6 +34,7 @@ _ITEM_SIZE = {
     "float32": 4,
     "float8_e4m3fn": 1,
     "int32": 4,
+    "int64": 8,
     "uint8": 1,
 }
 # _HIDDEN maps an array interface's typestr of ml_dtypes' types to their names.
@@ -144,6 +145,10 @@ def lengths_view(
     result = view(array, name, stream)
     if result.dtype != "int32":
         raise ValueError(f"{name} is {result.dtype}, not int32")
+    return _check_flat(result, name, count)
+
+
+def _check_flat(result: View, name: str, count: int | None) -> View:
     if len(result.shape) != 1:
         raise ValueError(f"{name} has {len(result.shape)} axes, not 1: {result.shape}")
     if result.shape[0] > 1 and result.strides[0] != 1:
@@ -151,6 +156,16 @@ def lengths_view(
     if count is not None and result.shape[0] != count:
         raise ValueError(f"{name} has {result.shape[0]} values, not {count}")
     return result
+
+
+def int64_view(array: Any, name: str, count: int, stream: int = _stream.DEFAULT) -> View:
+    """Returns a view of `count` contiguous int64 values; converts sequences of Python integers."""
+    if isinstance(array, (list, tuple)):
+        array = np.asarray(array, np.int64)
+    result = view(array, name, stream)
+    if result.dtype != "int64":
+        raise ValueError(f"{name} is {result.dtype}, not int64")
+    return _check_flat(result, name, count)
 
 
 def table_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAULT) -> View:

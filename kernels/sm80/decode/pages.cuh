@@ -86,7 +86,7 @@ start_pages(page_stream_t &pages, const sm80_decode_params_t &params, int32_t ba
             int32_t step_keys, int32_t first, int32_t left) {
     const flash_params_t &p = params.attention;
     const int32_t lane = threadIdx.x % DECODE_WARP_THREADS;
-    const int64_t first_id = flash_kv_first_id(&p, batch_index);
+    const int64_t first_id = flash_pages_first_id(&p.pages, batch_index);
     const bool whole_steps = p.pages.table == NULL || p.pages.page_size % C.B_c == 0;
     pages.slot = (int32_t)first_id;
     pages.k_ids = p.pages.table ? p.pages.table + first_id : NULL;

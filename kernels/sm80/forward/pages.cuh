@@ -31,7 +31,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ page_source_t
 make_page_source(const flash_params_t &p, const void *data, const flash_strides_t &stride,
                  const int32_t *table, const query_tile_t &tile, int32_t first_key) {
-    const int64_t first_id = flash_kv_first_id(&p, tile.batch_index);
+    const int64_t first_id = flash_pages_first_id(&p.pages, tile.batch_index);
     const int64_t first = tile.head / p.group * stride.head + copy_column<C>();
     page_source_t source;
     source.head = (const char *)data + first * kv_element_bytes<C>;

@@ -40,7 +40,7 @@ static __device__ __forceinline__ void zero_non_finite(uint32_t shared) {
 /* Returns the elements from the pool's first row of V to that of a key; negative without a page. */
 static __device__ __forceinline__ int64_t page_value_offset(const flash_params_t &params,
                                                             const query_tile_t &tile, int64_t key) {
-    const int64_t first_id = flash_kv_first_id(&params, tile.batch_index);
+    const int64_t first_id = flash_pages_first_id(&params.pages, tile.batch_index);
     const flash_kv_run_t run =
         flash_kv_paged_run(&params.pages, params.pages.v_table, &tile.sequence, first_id, key);
     const bool is_page = run.entry >= 0 && run.entry < params.pages.n_pages;

@@ -62,7 +62,7 @@ static __device__ __forceinline__ paged_tensor_t find_pages(const flash_params_t
                                                             const page_pool_t &pool,
                                                             int32_t batch_index, int32_t len_k,
                                                             int32_t head_kv) {
-    const int64_t first_id = flash_kv_first_id(&p, batch_index);
+    const int64_t first_id = flash_pages_first_id(&p.pages, batch_index);
     paged_tensor_t tensor;
     tensor.pool = pool;
     tensor.head = (const char *)pool.data + head_kv * pool.stride->head * kv_element_bytes<C>;

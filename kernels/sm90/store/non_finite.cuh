@@ -41,7 +41,7 @@ static __device__ __forceinline__ sum_t add_keys_of_tile(sum_t o, const flash_pa
         return add_non_finite_keys<C>(o, v, p.v_stride.seq, begin, end);
     } else {
         const flash_sequence_t sequence = sequence_of<C>(p, tile);
-        const int64_t first_id = flash_kv_first_id(&p, tile.batch_index);
+        const int64_t first_id = flash_pages_first_id(&p.pages, tile.batch_index);
 #pragma unroll 1
         for (int64_t key = begin; key < end; ++key) {
             const flash_kv_run_t run =

@@ -1,0 +1,207 @@
+/*
+ * Host and device code see flash_kv_append() like this: checked, with every default filled in,
+ * plain data that owns nothing. The functions find the sequence, the position and the place of a
+ * token.
+ */
+#ifndef FLASH_KERNELS_COMMON_APPEND_H
+#define FLASH_KERNELS_COMMON_APPEND_H
+
+#include "common/kv.h"
+#include "common/params.h"
+#include "common/sequence.h"
+
+/* K and V go from the new tokens to the cache, Q to where it is wanted. */
+enum { APPEND_K, APPEND_V, APPEND_Q, APPEND_PARTS };
+
+typedef struct append_part {
+    const void *from;
+    void *to;
+    flash_strides_t from_stride;
+    flash_strides_t to_stride;
+    flash_scale_t scale;  /* of `to` */
+    const int32_t *table; /* ids of its pages; NULL for Q, and without a page table */
+    int32_t from_dtype;
+    int32_t to_dtype;
+    int32_t n_heads; /* 0: the call has no such part */
+    int32_t turns;   /* 1: rotary embedding */
+} append_part_t;
+
+typedef struct append_rotary {
+    const void *cos;
+    const void *sin;
+    const int64_t *positions; /* NULL: from `start` */
+    const int32_t *start;     /* [batch]; NULL only with positions */
+    int64_t stride_position;
+    int32_t n_positions;
+    int32_t n_pairs; /* rotary_dim / 2; 0: nothing turns */
+    int32_t dtype;
+    int32_t is_interleaved;
+    int32_t q_at_start;
+} append_rotary_t;
+
+/* The tokens of K and V, or those of Q. */
+typedef struct append_tokens {
+    const int32_t *cu_seqlens; /* [batch + 1], or NULL */
+    int64_t total;
+    int32_t seqlen; /* of each sequence, without cu_seqlens */
+} append_tokens_t;
+
+typedef struct append_params {
+    append_part_t parts[APPEND_PARTS];
+    append_tokens_t tokens_new;
+    append_tokens_t tokens_q;
+    append_rotary_t rotary;
+    flash_pages_t pages;
+    const int32_t *seqused_k;
+    int32_t *seqused_k_out;
+    const int64_t *slots; /* NULL: the place of a token comes from seqused_k */
+    int32_t batch;
+    int32_t seqlen_k; /* of a contiguous cache */
+    int32_t d_head;
+} append_params_t;
+
+/* A token of the call. */
+typedef struct append_token {
+    int64_t number; /* its index along the sequence axis of a ragged tensor */
+    int64_t i;      /* its index in its sequence */
+    int32_t batch_index;
+    int32_t exists; /* 0: it lies behind the last sequence */
+} append_token_t;
+
+/* Returns the sequence of a token of a ragged tensor: the last one that begins at it or before. */
+FLASH_HOST_DEVICE static inline int32_t append_sequence_of(const int32_t *cu_seqlens, int32_t batch,
+                                                           int64_t number) {
+    int32_t low = 0, high = batch; /* cu_seqlens[low] <= number < cu_seqlens[high] */
+    while (high - low > 1) {
+        const int32_t middle = low + (high - low) / 2;
+        if (flash_load_length(cu_seqlens, middle) <= number)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+FLASH_HOST_DEVICE static inline append_token_t append_token(const append_tokens_t *tokens,
+                                                            int32_t batch, int64_t number) {
+    append_token_t token = {number, 0, 0, 1};
+    if (tokens->cu_seqlens) {
+        token.batch_index = append_sequence_of(tokens->cu_seqlens, batch, number);
+        token.i = number - flash_load_length(tokens->cu_seqlens, token.batch_index);
+        token.exists = number < flash_load_length(tokens->cu_seqlens, batch);
+    } else {
+        token.batch_index = (int32_t)(number / tokens->seqlen);
+        token.i = number % tokens->seqlen;
+    }
+    return token;
+}
+
+/* Returns the distance in elements from the start of a tensor to a token's first head. */
+FLASH_HOST_DEVICE static inline int64_t append_token_offset(const append_tokens_t *tokens,
+                                                            const flash_strides_t *stride,
+                                                            const append_token_t *token) {
+    return tokens->cu_seqlens ? token->number * stride->seq
+                              : token->batch_index * stride->batch + token->i * stride->seq;
+}
+
+/* Reads array[i] of 64 bits. On the CPU the array may have any alignment. */
+FLASH_HOST_DEVICE static inline int64_t append_load_int64(const int64_t *array, int64_t i) {
+#ifdef __CUDA_ARCH__
+    return array[i];
+#else
+    int64_t value;
+    memcpy(&value, (const char *)array + i * (int64_t)sizeof value, sizeof value);
+    return value;
+#endif
+}
+
+/* Returns a token's row in the tables of cosines and sines: any, not yet one of theirs. */
+FLASH_HOST_DEVICE static inline int64_t
+append_position(const append_rotary_t *rotary, const append_token_t *token, int stays_at_start) {
+    if (rotary->positions)
+        return append_load_int64(rotary->positions, token->number);
+    return flash_load_length(rotary->start, token->batch_index) + (stays_at_start ? 0 : token->i);
+}
+
+/* A place in the cache. */
+typedef struct append_place {
+    int64_t entry; /* of the outermost axis; negative: there is no place */
+    int64_t at;    /* the token in it */
+} append_place_t;
+
+FLASH_HOST_DEVICE static inline append_place_t append_no_place(void) {
+    const append_place_t place = {-1, 0};
+    return place;
+}
+
+FLASH_HOST_DEVICE static inline append_place_t append_slot_place(const append_params_t *p,
+                                                                 int64_t slot) {
+    const append_place_t place = {slot / p->pages.page_size, slot % p->pages.page_size};
+    return slot >= 0 && place.entry < p->pages.n_pages ? place : append_no_place();
+}
+
+/* The place of the key at a position of a sequence, in pages. */
+FLASH_HOST_DEVICE static inline append_place_t append_paged_place(const append_params_t *p,
+                                                                  const int32_t *table,
+                                                                  int32_t batch_index,
+                                                                  int64_t position) {
+    const flash_pages_t *pages = &p->pages;
+    if (position < 0 || position >= flash_pages_room(pages, batch_index))
+        return append_no_place();
+    const int64_t page = flash_kv_page_of(pages, position);
+    const int64_t first_id = flash_pages_first_id(pages, batch_index);
+    const append_place_t place = {table ? flash_load_length(table, first_id + page) : first_id,
+                                  position - page * pages->page_size};
+    return place.entry >= 0 && place.entry < pages->n_pages ? place : append_no_place();
+}
+
+/* Returns where a new token goes, in K or V. */
+FLASH_HOST_DEVICE static inline append_place_t
+append_place(const append_params_t *p, const int32_t *table, const append_token_t *token) {
+    if (p->slots)
+        return append_slot_place(p, append_load_int64(p->slots, token->number));
+    const int64_t position = flash_load_length(p->seqused_k, token->batch_index) + token->i;
+    if (p->pages.page_size > 0)
+        return append_paged_place(p, table, token->batch_index, position);
+    const append_place_t place = {token->batch_index, position};
+    return position >= 0 && position < p->seqlen_k ? place : append_no_place();
+}
+
+/* Returns the keys that a sequence has when its new tokens are appended. */
+FLASH_HOST_DEVICE static inline int32_t append_length_after(const append_params_t *p, int32_t b) {
+    const int32_t *cu_seqlens = p->tokens_new.cu_seqlens;
+    const int32_t n_new = cu_seqlens ? flash_load_length(cu_seqlens, (int64_t)b + 1) -
+                                           flash_load_length(cu_seqlens, b)
+                                     : p->tokens_new.seqlen;
+    return flash_load_length(p->seqused_k, b) + n_new;
+}
+
+/* ---- The kernel of CUDA devices ---- */
+
+enum {
+    APPEND_THREADS = 128, /* per block */
+    APPEND_VECTOR = 8     /* elements that the faster kernel takes at once */
+};
+
+/*
+ * A unit is two vectors of a row: one of first and one of second elements of pairs, or, with
+ * interleaved pairs and beyond rotary_dim, two that lie side by side. Units are numbered row by
+ * row, token by token, those of K and V before those of Q.
+ */
+typedef struct append_work {
+    append_params_t params;
+    int64_t n_units;
+    int64_t n_units_new;     /* of K and V */
+    int32_t token_units_new; /* of a token of K and V; at least 1 */
+    int32_t token_units_q;   /* of a token of Q; at least 1 */
+    int32_t row_units;
+} append_work_t;
+
+#ifndef __CUDACC__
+/* The kernels of append.cu are declared for the host, which launches them and never calls them. The
+ * first moves vectors, which must be aligned, the second single elements. */
+void flash_append_vectors(append_work_t work);
+void flash_append_elements(append_work_t work);
+#endif
+
+#endif

@@ -1,0 +1,72 @@
+/*
+ * This file turns and converts rows in fp32, some pairs at a time, so that a row can be turned in
+ * place. Each product and each sum is rounded, on CUDA devices too, so that both give the same
+ * bits.
+ */
+#include "kernels/cpu/append_row.h"
+
+#include "kernels/cpu/convert.h"
+
+enum { AT_A_TIME = 64 }; /* elements */
+
+/* Loads n elements from `first` on, each `step` behind the one before. */
+static void load(const void *data, int32_t dtype, int64_t first, int64_t step, int64_t n,
+                 float *x) {
+    for (int64_t i = 0; i < n; i++)
+        x[i] = element_load(data, first + i * step, dtype);
+}
+
+static void store(const append_row_t *row, int64_t first, int64_t step, int64_t n, float *x) {
+    if (row->to_dtype == FLASH_DTYPE_E4M3)
+        for (int64_t i = 0; i < n; i++)
+            x[i] *= row->inverse_scale;
+    for (int64_t i = 0; i < n; i++)
+        element_store(row->to, first + i * step, row->to_dtype, x[i]);
+}
+
+/* Turns pairs pair ... pair + n - 1. */
+static void turn(const append_row_t *row, const append_angles_t *angles, int64_t pair, int64_t n) {
+    float x[AT_A_TIME], y[AT_A_TIME], cosine[AT_A_TIME], sine[AT_A_TIME];
+    const int64_t step = angles->is_interleaved ? 2 : 1;
+    const int64_t first = step * pair;
+    const int64_t second = first + (angles->is_interleaved ? 1 : angles->n_pairs);
+    load(row->from, row->from_dtype, first, step, n, x);
+    load(row->from, row->from_dtype, second, step, n, y);
+    load(angles->cos, angles->dtype, pair, 1, n, cosine);
+    load(angles->sin, angles->dtype, pair, 1, n, sine);
+    for (int64_t i = 0; i < n; i++) {
+        const float turned_x = x[i] * cosine[i] - y[i] * sine[i];
+        const float turned_y = x[i] * sine[i] + y[i] * cosine[i];
+        x[i] = turned_x;
+        y[i] = turned_y;
+    }
+    store(row, first, step, n, x);
+    store(row, second, step, n, y);
+}
+
+static int64_t count_at(int64_t at, int64_t end) {
+    return end - at < AT_A_TIME ? end - at : AT_A_TIME;
+}
+
+/* Writes the elements that do not turn. */
+static void convert(const append_row_t *row, int64_t begin) {
+    float x[AT_A_TIME];
+    if (row->from_dtype == row->to_dtype) {
+        if (row->from != row->to)
+            memcpy(element_at_mutable(row->to, begin, row->to_dtype),
+                   element_at(row->from, begin, row->from_dtype),
+                   (size_t)((row->d_head - begin) * element_size(row->to_dtype)));
+        return;
+    }
+    for (int64_t at = begin; at < row->d_head; at += AT_A_TIME) {
+        const int64_t n = count_at(at, row->d_head);
+        load(row->from, row->from_dtype, at, 1, n, x);
+        store(row, at, 1, n, x);
+    }
+}
+
+void append_row(const append_row_t *row, const append_angles_t *angles) {
+    for (int64_t pair = 0; pair < angles->n_pairs; pair += AT_A_TIME)
+        turn(row, angles, pair, count_at(pair, angles->n_pairs));
+    convert(row, 2 * (int64_t)angles->n_pairs);
+}

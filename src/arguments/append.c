@@ -1,0 +1,323 @@
+/*
+ * The arguments of flash_kv_append() are validated here.
+ */
+#include "arguments/append.h"
+
+#include "arguments/append_arrays.h"
+#include "arguments/append_rotary.h"
+#include "arguments/checks.h"
+#include "arguments/paging.h"
+#include "arguments/quant.h"
+#include "arguments/tensor.h"
+#include "core/status.h"
+#include "core/struct_size.h"
+#include "kernels/common/dtype.h"
+
+#include <inttypes.h>
+
+/* ---- Types and sizes ---- */
+
+/* A tensor that names no type has that of the call. */
+static void set_default_types(flash_kv_append_args_t *a) {
+    flash_tensor_t *const tensors[] = {&a->k_new, &a->v_new, &a->k, &a->v, &a->q, &a->q_out};
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
+        if (tensors[i]->dtype == 0)
+            tensors[i]->dtype = a->dtype;
+}
+
+/* Says whether the cache has V of its own. */
+static bool has_v(const flash_kv_append_args_t *a) {
+    return a->v_new.data != NULL || a->v.data != NULL;
+}
+
+static flash_status_t check_pair(const char *k_name, const char *v_name, int32_t k_dtype,
+                                 int32_t v_dtype) {
+    FLASH_TRY(argument_check_dtype(k_name, k_dtype));
+    FLASH_TRY(argument_check_dtype(v_name, v_dtype));
+    FLASH_REQUIRE(k_dtype == v_dtype, FLASH_ERROR_UNSUPPORTED,
+                  "%s is %" PRId32 " and %s is %" PRId32 ": K and V must have one type", k_name,
+                  k_dtype, v_name, v_dtype);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_types(const flash_kv_append_args_t *a) {
+    const int32_t v_new = has_v(a) ? a->v_new.dtype : a->k_new.dtype;
+    const int32_t v = has_v(a) ? a->v.dtype : a->k.dtype;
+    FLASH_TRY(argument_check_dtype("dtype", a->dtype));
+    FLASH_TRY(check_pair("k_new.dtype", "v_new.dtype", a->k_new.dtype, v_new));
+    FLASH_TRY(check_pair("k.dtype", "v.dtype", a->k.dtype, v));
+    FLASH_REQUIRE(a->k_new.dtype != FLASH_DTYPE_E4M3 || a->k.dtype == FLASH_DTYPE_E4M3,
+                  FLASH_ERROR_UNSUPPORTED,
+                  "k_new.dtype is FLASH_DTYPE_E4M3 and k.dtype is %" PRId32
+                  ": new tokens of e4m3 go into a cache of e4m3 alone",
+                  a->k.dtype);
+    FLASH_REQUIRE(a->k_new.dtype != FLASH_DTYPE_E4M3 || a->rotary == NULL, FLASH_ERROR_UNSUPPORTED,
+                  "k_new.dtype is FLASH_DTYPE_E4M3 with rotary: new tokens of e4m3 cannot turn");
+    if (a->seqlen_q == 0)
+        return FLASH_SUCCESS;
+    FLASH_TRY(argument_check_dtype("q.dtype", a->q.dtype));
+    FLASH_TRY(argument_check_dtype("q_out.dtype", a->q_out.dtype));
+    FLASH_TRY(argument_check_not_e4m3("q.dtype", a->q.dtype));
+    return argument_check_not_e4m3("q_out.dtype", a->q_out.dtype);
+}
+
+/* Requires a number of tokens, and of elements of a token, that 31 bits count. */
+static flash_status_t check_tokens(const char *name, int64_t seqlen, int64_t batch,
+                                   const int32_t *cu_seqlens) {
+    int64_t total = 0;
+    FLASH_TRY(argument_check_size(name, seqlen));
+    FLASH_REQUIRE(cu_seqlens != NULL ||
+                      (!__builtin_mul_overflow(seqlen, batch, &total) && total <= INT32_MAX),
+                  FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s is %" PRId64 " and batch %" PRId64 ": more than %" PRId32 " tokens", name,
+                  seqlen, batch, INT32_MAX);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_heads(const char *name, int64_t n_heads, int64_t d_head) {
+    int64_t elements = 0;
+    FLASH_TRY(argument_check_count(name, n_heads));
+    FLASH_REQUIRE(!__builtin_mul_overflow(2 * n_heads, d_head, &elements) && elements <= INT32_MAX,
+                  FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s is %" PRId64 " and d_head %" PRId64
+                  ": K and V of a token have more than %" PRId32 " elements",
+                  name, n_heads, d_head, INT32_MAX);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_sizes(const flash_kv_append_args_t *a) {
+    FLASH_REQUIRE((a->flags & ~(uint32_t)FLASH_FLAG_BROADCAST) == 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "flags is 0x%" PRIx32 ": only FLASH_FLAG_BROADCAST means something here",
+                  a->flags);
+    FLASH_TRY(argument_check_size("batch", a->batch));
+    FLASH_TRY(check_tokens("seqlen_new", a->seqlen_new, a->batch, a->cu_seqlens_new));
+    FLASH_TRY(check_tokens("seqlen_q", a->seqlen_q, a->batch, a->cu_seqlens_q));
+    FLASH_TRY(argument_check_size("seqlen_k", a->seqlen_k));
+    FLASH_TRY(argument_check_count("d_head", a->d_head));
+    FLASH_TRY(check_heads("n_heads_kv", a->n_heads_kv, a->d_head));
+    FLASH_REQUIRE(a->seqlen_q == 0 || a->rotary != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "seqlen_q is %" PRId64 " without rotary, and nothing else is done to q",
+                  a->seqlen_q);
+    return a->seqlen_q == 0 ? FLASH_SUCCESS : check_heads("n_heads", a->n_heads, a->d_head);
+}
+
+/* ---- Where the new tokens go ---- */
+
+static flash_status_t check_lengths_out(const flash_kv_append_args_t *a) {
+    const int32_t *from = a->seqused_k, *to = a->seqused_k_out;
+    FLASH_REQUIRE(to == NULL || a->slot_mapping == NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "seqused_k_out is given with slot_mapping: the call does not know how many keys "
+                  "a sequence has");
+    FLASH_REQUIRE(to == NULL || to + a->batch <= from || from + a->batch <= to,
+                  FLASH_ERROR_INVALID_ARGUMENT, "seqused_k_out overlaps seqused_k");
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t read_places(const flash_kv_append_args_t *a, append_params_t *p) {
+    FLASH_REQUIRE(a->slot_mapping == NULL || a->paging != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "slot_mapping is given without paging, which has page_size and n_pages");
+    FLASH_REQUIRE(a->slot_mapping != NULL || a->seqused_k != NULL || a->seqlen_new == 0,
+                  FLASH_ERROR_INVALID_ARGUMENT,
+                  "seqused_k and slot_mapping are NULL: one of them says where new tokens go");
+    FLASH_REQUIRE(a->seqused_k_out == NULL || a->seqused_k != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "seqused_k_out is given without seqused_k");
+    FLASH_TRY(check_lengths_out(a));
+    if (a->paging == NULL)
+        return FLASH_SUCCESS;
+    return a->slot_mapping ? arguments_read_pool(a->paging, &p->pages)
+                           : arguments_read_pages(a->paging, &p->pages);
+}
+
+/* ---- Tensors ---- */
+
+typedef struct shapes {
+    tensor_shape_t k_new, k, q, q_out; /* V has those of K */
+} shapes_t;
+
+static shapes_t shapes_of(const flash_kv_append_args_t *a, const append_params_t *p) {
+    const bool paged = p->pages.page_size > 0;
+    shapes_t s = {.k_new = {.batch = a->cu_seqlens_new ? 1 : a->batch,
+                            .seq = a->seqlen_new,
+                            .longest_seq = a->seqlen_new,
+                            .heads = a->n_heads_kv,
+                            .d_head = a->d_head,
+                            .element_size = dtype_size(a->k_new.dtype),
+                            .may_repeat = (a->flags & FLASH_FLAG_BROADCAST) != 0}};
+    s.k = s.q = s.k_new;
+    s.k.batch = a->seqlen_new == 0 ? 0 : paged ? p->pages.n_pages : a->batch;
+    s.k.seq = s.k.longest_seq = paged ? p->pages.page_size : a->seqlen_k;
+    s.k.element_size = dtype_size(a->k.dtype);
+    s.k.is_output = true;
+    s.q.batch = a->cu_seqlens_q ? 1 : a->batch;
+    s.q.seq = s.q.longest_seq = a->seqlen_q;
+    s.q.heads = a->n_heads;
+    s.q.element_size = dtype_size(a->q.dtype);
+    s.q_out = s.q;
+    s.q_out.element_size = dtype_size(a->q_out.dtype);
+    s.q_out.is_output = true;
+    return s;
+}
+
+static flash_status_t check_output(const char *name, const flash_tensor_t *tensor,
+                                   const tensor_shape_t *shape) {
+    FLASH_TRY(tensor_check(name, tensor, shape));
+    return tensor_check_output(name, tensor, shape);
+}
+
+static bool is_in_place(const flash_kv_append_args_t *a) {
+    const flash_tensor_t *q = &a->q, *to = &a->q_out;
+    return q->data == to->data && q->dtype == to->dtype && q->stride_batch == to->stride_batch &&
+           q->stride_seq == to->stride_seq && q->stride_head == to->stride_head;
+}
+
+/* Requires an output apart from the new tokens. */
+static flash_status_t check_apart_from_new(const flash_kv_append_args_t *a, const char *name,
+                                           const flash_tensor_t *output,
+                                           const tensor_shape_t *shape, const shapes_t *s) {
+    FLASH_TRY(tensor_check_apart(name, output, shape, "k_new", &a->k_new, &s->k_new));
+    return has_v(a) ? tensor_check_apart(name, output, shape, "v_new", &a->v_new, &s->k_new)
+                    : FLASH_SUCCESS;
+}
+
+static flash_status_t check_cache(const flash_kv_append_args_t *a, const shapes_t *s) {
+    FLASH_TRY(tensor_check("k_new", &a->k_new, &s->k_new));
+    FLASH_TRY(check_output("k", &a->k, &s->k));
+    FLASH_TRY(check_apart_from_new(a, "k", &a->k, &s->k, s));
+    if (!has_v(a))
+        return FLASH_SUCCESS;
+    FLASH_TRY(tensor_check("v_new", &a->v_new, &s->k_new));
+    FLASH_TRY(check_output("v", &a->v, &s->k));
+    FLASH_TRY(tensor_check_apart("k", &a->k, &s->k, "v", &a->v, &s->k));
+    return check_apart_from_new(a, "v", &a->v, &s->k, s);
+}
+
+static flash_status_t check_queries(const flash_kv_append_args_t *a, const shapes_t *s) {
+    const flash_tensor_t *to = &a->q_out;
+    FLASH_TRY(tensor_check("q", &a->q, &s->q));
+    FLASH_TRY(check_output("q_out", to, &s->q_out));
+    if (!is_in_place(a))
+        FLASH_TRY(tensor_check_apart("q_out", to, &s->q_out, "q", &a->q, &s->q));
+    FLASH_TRY(check_apart_from_new(a, "q_out", to, &s->q_out, s));
+    FLASH_TRY(tensor_check_apart("q_out", to, &s->q_out, "k", &a->k, &s->k));
+    return has_v(a) ? tensor_check_apart("q_out", to, &s->q_out, "v", &a->v, &s->k) : FLASH_SUCCESS;
+}
+
+/* ---- Scales: those of a call of attention over the cache ---- */
+
+static flash_status_t read_scales(const flash_kv_append_args_t *a, const shapes_t *s,
+                                  append_params_t *p) {
+    const flash_forward_args_t over_cache = {
+        .quant = a->quant, .k = a->k, .batch = a->batch, .n_heads_kv = a->n_heads_kv};
+    flash_params_t scales = {.batch = (int32_t)a->batch, .n_heads_kv = (int32_t)a->n_heads_kv};
+    FLASH_TRY(arguments_read_quant(&over_cache, &scales));
+    FLASH_TRY(arguments_check_scales(&scales));
+    FLASH_TRY(arguments_check_scales_apart(&scales, "k", &a->k, &s->k));
+    if (has_v(a))
+        FLASH_TRY(arguments_check_scales_apart(&scales, "v", &a->v, &s->k));
+    if (a->device != FLASH_DEVICE_CPU)
+        FLASH_TRY(arguments_check_scale_alignments(&scales));
+    p->parts[APPEND_K].scale = scales.k_scale;
+    p->parts[APPEND_V].scale = scales.v_scale;
+    return FLASH_SUCCESS;
+}
+
+/* ---- Alignment, for CUDA devices ---- */
+
+static flash_status_t check_tensor_alignment(const char *name, const flash_tensor_t *tensor) {
+    return argument_check_alignment(name, tensor->data, dtype_size(tensor->dtype));
+}
+
+static flash_status_t check_alignments(const flash_kv_append_args_t *a, const flash_pages_t *g) {
+    const int64_t id = sizeof *g->table;
+    FLASH_TRY(check_tensor_alignment("k_new.data", &a->k_new));
+    FLASH_TRY(check_tensor_alignment("v_new.data", &a->v_new));
+    FLASH_TRY(check_tensor_alignment("k.data", &a->k));
+    FLASH_TRY(check_tensor_alignment("v.data", &a->v));
+    FLASH_TRY(check_tensor_alignment("q.data", &a->q));
+    FLASH_TRY(check_tensor_alignment("q_out.data", &a->q_out));
+    FLASH_TRY(argument_check_alignment("cu_seqlens_new", a->cu_seqlens_new, id));
+    FLASH_TRY(argument_check_alignment("cu_seqlens_q", a->cu_seqlens_q, id));
+    FLASH_TRY(argument_check_alignment("seqused_k", a->seqused_k, id));
+    FLASH_TRY(argument_check_alignment("seqused_k_out", a->seqused_k_out, id));
+    FLASH_TRY(argument_check_alignment("slot_mapping", a->slot_mapping, sizeof *a->slot_mapping));
+    return arguments_check_page_alignments(g);
+}
+
+/* ---- Parameters ---- */
+
+static append_part_t part_of(const flash_tensor_t *from, const flash_tensor_t *to,
+                             int64_t n_heads) {
+    return (append_part_t){.from = from->data,
+                           .to = to->data,
+                           .from_dtype = from->dtype,
+                           .to_dtype = to->dtype,
+                           .n_heads = (int32_t)n_heads};
+}
+
+static append_tokens_t tokens_of(const int32_t *cu_seqlens, int64_t seqlen, int64_t batch) {
+    return (append_tokens_t){.cu_seqlens = cu_seqlens,
+                             .total = batch == 0   ? 0
+                                      : cu_seqlens ? seqlen
+                                                   : seqlen * batch,
+                             .seqlen = (int32_t)seqlen};
+}
+
+/* Sets the part of K or of V, but for its scales. */
+static void set_cache_part(const flash_kv_append_args_t *a, append_params_t *p, int part) {
+    const bool is_k = part == APPEND_K;
+    const flash_tensor_t *from = is_k ? &a->k_new : &a->v_new, *to = is_k ? &a->k : &a->v;
+    const int64_t new_shape[3] = {a->batch, a->seqlen_new, a->n_heads_kv};
+    const int64_t shape[3] = {a->batch, a->seqlen_k, a->n_heads_kv};
+    append_part_t *set = &p->parts[part];
+    *set = part_of(from, to, a->n_heads_kv);
+    set->from_stride = tensor_strides(from, a->cu_seqlens_new != NULL, new_shape);
+    set->to_stride = p->pages.page_size > 0 ? tensor_pool_strides(to, &p->pages, a->n_heads_kv)
+                                            : tensor_strides(to, false, shape);
+    set->table = is_k ? p->pages.table : p->pages.v_table;
+    set->turns = is_k && p->rotary.n_pairs > 0;
+}
+
+static void set_q_part(const flash_kv_append_args_t *a, append_params_t *p) {
+    const int64_t shape[3] = {a->batch, a->seqlen_q, a->n_heads};
+    append_part_t *set = &p->parts[APPEND_Q];
+    *set = part_of(&a->q, &a->q_out, a->n_heads);
+    set->from_stride = tensor_strides(&a->q, a->cu_seqlens_q != NULL, shape);
+    set->to_stride = tensor_strides(&a->q_out, a->cu_seqlens_q != NULL, shape);
+    set->turns = 1;
+}
+
+static void set_params(const flash_kv_append_args_t *a, append_params_t *p) {
+    set_cache_part(a, p, APPEND_K);
+    if (has_v(a))
+        set_cache_part(a, p, APPEND_V);
+    if (a->seqlen_q > 0)
+        set_q_part(a, p);
+    p->seqused_k = a->seqused_k;
+    p->seqused_k_out = a->seqused_k_out;
+    p->slots = a->slot_mapping;
+    p->seqlen_k = (int32_t)a->seqlen_k;
+    p->d_head = (int32_t)a->d_head;
+}
+
+flash_status_t arguments_read_append(const flash_kv_append_args_t *args,
+                                     flash_kv_append_args_t *checked, append_params_t *params) {
+    flash_kv_append_args_t *a = checked;
+    FLASH_TRY(struct_read(a, sizeof *a, args, "flash_kv_append_args_t"));
+    if (a->q_out.data == NULL)
+        a->q_out = a->q;
+    set_default_types(a);
+    FLASH_TRY(check_types(a));
+    FLASH_TRY(check_sizes(a));
+    *params = (append_params_t){.batch = (int32_t)a->batch,
+                                .tokens_new = tokens_of(a->cu_seqlens_new, a->seqlen_new, a->batch),
+                                .tokens_q = tokens_of(a->cu_seqlens_q, a->seqlen_q, a->batch)};
+    FLASH_TRY(read_places(a, params));
+    FLASH_TRY(arguments_read_rotary(a, params));
+    set_params(a, params);
+    const shapes_t shapes = shapes_of(a, params);
+    FLASH_TRY(check_cache(a, &shapes));
+    FLASH_TRY(check_queries(a, &shapes));
+    FLASH_TRY(read_scales(a, &shapes, params));
+    return a->device == FLASH_DEVICE_CPU ? arguments_check_append_arrays(params)
+                                         : check_alignments(a, &params->pages);
+}

@@ -1,0 +1,111 @@
+/*
+ * This file checks what the arrays of flash_kv_append() say, token by token, in host memory.
+ */
+#include "arguments/append_arrays.h"
+
+#include "arguments/lengths.h"
+#include "core/status.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+
+/* ---- Lengths ---- */
+
+static flash_status_t check_tokens(const char *name, const append_tokens_t *tokens, int32_t batch) {
+    int64_t total = 0;
+    if (tokens->cu_seqlens == NULL)
+        return FLASH_SUCCESS;
+    FLASH_TRY(lengths_check_cu_seqlens(name, tokens->cu_seqlens, batch, INT32_MAX, &total));
+    FLASH_REQUIRE(total <= tokens->total, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s[%" PRId32 "] is %" PRId64 ": the tensor has %" PRId64 " tokens", name, batch,
+                  total, tokens->total);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_lengths(const append_params_t *p) {
+    FLASH_TRY(check_tokens("cu_seqlens_new", &p->tokens_new, p->batch));
+    FLASH_TRY(check_tokens("cu_seqlens_q", &p->tokens_q, p->batch));
+    for (int32_t b = 0; p->seqused_k != NULL && b < p->batch; b++) {
+        const int32_t used = flash_load_length(p->seqused_k, b);
+        FLASH_REQUIRE(used >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                      "seqused_k[%" PRId32 "] is %" PRId32 ": negative", b, used);
+    }
+    return FLASH_SUCCESS;
+}
+
+/* ---- Places ---- */
+
+static flash_status_t check_slot(const append_params_t *p, const append_token_t *token) {
+    const int64_t slot = append_load_int64(p->slots, token->number);
+    const int64_t n_slots = (int64_t)p->pages.n_pages * p->pages.page_size;
+    FLASH_REQUIRE(slot < n_slots, FLASH_ERROR_INVALID_ARGUMENT,
+                  "slot_mapping[%" PRId64 "] is %" PRId64 ": the cache has %" PRId64 " slots",
+                  token->number, slot, n_slots);
+    return FLASH_SUCCESS;
+}
+
+static int64_t capacity_of(const append_params_t *p, int32_t b) {
+    return p->pages.page_size > 0 ? flash_pages_room(&p->pages, b) : p->seqlen_k;
+}
+
+static flash_status_t check_place(const append_params_t *p, const append_token_t *token,
+                                  const char *name, const int32_t *table) {
+    const int32_t b = token->batch_index;
+    const int64_t key = flash_load_length(p->seqused_k, b) + token->i, room = capacity_of(p, b);
+    FLASH_REQUIRE(key < room, FLASH_ERROR_INVALID_ARGUMENT,
+                  "new token %" PRId64 " of sequence %" PRId32 " would be its key %" PRId64
+                  ": the cache holds %" PRId64 " keys of it",
+                  token->i, b, key, room);
+    FLASH_REQUIRE(append_place(p, table, token).entry >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s: new token %" PRId64 " of sequence %" PRId32 ", its key %" PRId64
+                  ", has no page or slot within 0 ... %" PRId32,
+                  name, token->i, b, key, p->pages.n_pages - 1);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_places(const append_params_t *p, const append_token_t *token) {
+    const int32_t *k_table = p->parts[APPEND_K].table, *v_table = p->parts[APPEND_V].table;
+    if (p->slots)
+        return check_slot(p, token);
+    FLASH_TRY(check_place(p, token, k_table ? "page_table" : "page_rows", k_table));
+    return v_table == k_table ? FLASH_SUCCESS : check_place(p, token, "v_page_table", v_table);
+}
+
+/* ---- Positions ---- */
+
+static flash_status_t check_position(const append_params_t *p, const append_token_t *token,
+                                     const char *tokens, int stays_at_start) {
+    const int64_t position = append_position(&p->rotary, token, stays_at_start);
+    FLASH_REQUIRE(position >= 0 && position < p->rotary.n_positions, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s %" PRId64 " of sequence %" PRId32 " is at position %" PRId64
+                  ": the rotary tables have 0 ... %" PRId32,
+                  tokens, token->i, token->batch_index, position, p->rotary.n_positions - 1);
+    return FLASH_SUCCESS;
+}
+
+/* Says whether a token is padding, which has no place and is not written. */
+static bool is_padding(const append_params_t *p, const append_token_t *token) {
+    return p->slots != NULL && append_load_int64(p->slots, token->number) < 0;
+}
+
+static flash_status_t check_new_token(const append_params_t *p, const append_token_t *token) {
+    if (!token->exists || is_padding(p, token))
+        return FLASH_SUCCESS;
+    FLASH_TRY(check_places(p, token));
+    return p->parts[APPEND_K].turns ? check_position(p, token, "new token", 0) : FLASH_SUCCESS;
+}
+
+flash_status_t arguments_check_append_arrays(const append_params_t *params) {
+    const append_params_t *p = params;
+    FLASH_TRY(check_lengths(p));
+    for (int64_t i = 0; i < p->tokens_new.total; i++) {
+        const append_token_t token = append_token(&p->tokens_new, p->batch, i);
+        FLASH_TRY(check_new_token(p, &token));
+    }
+    for (int64_t i = 0; i < p->tokens_q.total; i++) {
+        const append_token_t token = append_token(&p->tokens_q, p->batch, i);
+        if (token.exists)
+            FLASH_TRY(check_position(p, &token, "query", p->rotary.q_at_start));
+    }
+    return FLASH_SUCCESS;
+}

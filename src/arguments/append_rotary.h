@@ -1,0 +1,15 @@
+/*
+ * The rotary embedding of flash_kv_append() is read from the caller's struct.
+ */
+#ifndef FLASH_ARGUMENTS_APPEND_ROTARY_H
+#define FLASH_ARGUMENTS_APPEND_ROTARY_H
+
+#include "flashattn.h"
+#include "kernels/common/append.h"
+
+/* Reads the call's rotary embedding, if there is one, into params->rotary. The types, sizes and
+ * tokens of the call are checked already. No array is read. */
+flash_status_t arguments_read_rotary(const flash_kv_append_args_t *checked,
+                                     append_params_t *params);
+
+#endif
