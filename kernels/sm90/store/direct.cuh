@@ -10,6 +10,7 @@
 #include "sm90/block_state.cuh"
 #include "sm90/mma/consumer.cuh"
 #include "sm90/ptx/predicated.cuh"
+#include "sm90/schedule/assignments.cuh"
 #include "sm90/store/non_finite.cuh"
 
 /* Returns the scale of V of e4m3 for the tile that the consumer is at; 1 for other types. */
@@ -21,15 +22,28 @@ static __device__ __forceinline__ float output_scale(const consumer_state<C> &co
         return 1.0f;
 }
 
-/* Divides O by the sums, and multiplies it by V's scale; a row that saw no key becomes 0. */
+/* Loads the sink of the tile that the consumer is at; -infinity if there are none. There is no
+ * branch: see ptx/predicated.cuh. */
+template <flash_config_t C>
+static __device__ __forceinline__ float load_sink(const flash_params_t &p,
+                                                  const consumer_state<C> &consumer) {
+    const int32_t head = read_assignment<C>(consumer.assignments).tile.head;
+    return global_load_if(p.sinks != nullptr, p.sinks + head, -INFINITY);
+}
+
+/* Divides O by the sums with the sink, and multiplies it by V's scale; a row that saw no key
+ * becomes 0, whatever the sink is. The factor is computed for these rows too: for a condition
+ * around it the compiler would make a branch (ptx/predicated.cuh). */
 template <flash_config_t C>
 static __device__ __forceinline__ void
-normalize_output(output_tile<C> &o, const softmax_state_t &state, float v_scale) {
+normalize_output(output_tile<C> &o, const softmax_state_t &state, const score_units<C> &unit,
+                 float sink, float v_scale) {
     rescale_t inverse;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-        inverse.factor[half] =
-            state.sum[half] == 0.0f ? 0.0f : reciprocal_approx(state.sum[half]) * v_scale;
+    for (int half = 0; half < 2; ++half) {
+        const float factor = reciprocal_approx(sum_with_sink<C>(state, unit, half, sink)) * v_scale;
+        inverse.factor[half] = state.sum[half] == 0.0f ? 0.0f : factor;
+    }
     rescale_output<C>(o, inverse);
 }
 
