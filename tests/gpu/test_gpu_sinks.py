@@ -61,31 +61,31 @@ def _ragged(queries: tuple[int, ...], keys: tuple[int, ...]) -> AttentionProblem
 
 # batch, queries, keys, heads, K/V heads
 PREFILL = {
-    "full": _problem(2, 150, 330, 8, 1),
-    "causal": _problem(1, 300, 300, 8, 1, causal=True),
+    "full": _problem(1, 150, 330, 8, 1),
+    "causal": _problem(1, 270, 270, 8, 1, causal=True),
     "causal, rows without keys": _problem(1, 200, 70, 8, 2, causal=True),
-    "window": _problem(1, 330, 370, 8, 2, window_size=(77, 5)),
-    "causal window": _problem(1, 400, 400, 8, 1, causal=True, window_size=(127, 0)),
+    "window": _problem(1, 200, 370, 8, 2, window_size=(77, 5)),
+    "causal window": _problem(1, 200, 400, 8, 1, causal=True, window_size=(127, 0)),
     "softcap": _problem(1, 150, 330, 8, 2, softcap=2.0, causal=True),
     "ragged": replace(
         _problem(4, 95, 150, 8, 2, causal=True),
         cu_seqlens_q=(0, 70, 70, 161, 171), cu_seqlens_k=(0, 40, 60, 210, 210),
     ),
-    "64/8 heads": _problem(1, 130, 200, 64, 8, causal=True),
+    "64/8 heads": _problem(1, 70, 100, 64, 8, causal=True),
 }  # fmt: skip
-LENGTHS = (0, 1, 63, 64, 1100, 700)
+LENGTHS = (0, 1, 63, 64, 1100, 300)
 DECODE = {
     "one query": _problem(len(LENGTHS), 1, 1100, 8, 1, seqused_k=LENGTHS),
     "one query, window": _problem(6, 1, 1100, 8, 1, window_size=(127, 0), seqused_k=LENGTHS),
     "queries": _problem(6, 3, 1100, 8, 2, causal=True, softcap=3.0, seqused_k=LENGTHS),
     "split": _problem(1, 1, 3000, 64, 8),
-    "split, lengths on the device": _problem(2, 1, 5000, 16, 2, seqused_k=(5000, 100)),
+    "split, lengths on the device": _problem(2, 1, 3000, 8, 1, seqused_k=(3000, 100)),
     "chunk": _problem(6, 20, 1100, 8, 1, causal=True, seqused_k=LENGTHS),
-    "split chunk": _problem(1, 20, 5000, 8, 1, causal=True),
+    "split chunk": _problem(1, 10, 3000, 8, 1, causal=True),
 }
 PADDED = ("causal, rows without keys", "one query", "queries", "chunk", "causal window")
 ALL = {**PREFILL, **DECODE}
-MIXED = _ragged((1, 300, 1, 2, 0, 40, 1), (900, 300, 3000, 64, 9, 130, 0))
+MIXED = _ragged((1, 150, 1, 2, 0, 40, 1), (900, 150, 1500, 64, 9, 130, 0))
 
 
 def _scales(batch: int, n_heads_kv: int) -> tuple[tuple[float, ...], ...]:
@@ -158,7 +158,7 @@ def test_mixed_batches_agree_with_the_oracle(dtype: str, d_head: int) -> None:
 
 
 @every_dtype
-@pytest.mark.parametrize("name", ["causal", "split", "split chunk", "one query"])
+@pytest.mark.parametrize("name", ["causal", "one query", "split"])
 def test_fp32_o(name: str, dtype: str) -> None:
     p = replace(_typed(ALL[name], dtype, 128), o_dtype="float32")
     for config in _configs(p):
