@@ -7,6 +7,7 @@
 #define FLASH_KERNELS_SM90_STORE_DIRECT_CUH
 
 #include "common/ptx/convert.cuh"
+#include "common/ptx/opaque.cuh"
 #include "sm90/block_state.cuh"
 #include "sm90/mma/consumer.cuh"
 #include "sm90/ptx/predicated.cuh"
@@ -32,8 +33,8 @@ static __device__ __forceinline__ float load_sink(const flash_params_t &p,
 }
 
 /* Divides O by the sums with the sink, and multiplies it by V's scale; a row that saw no key
- * becomes 0, whatever the sink is. The factor is computed for these rows too: for a condition
- * around it the compiler would make a branch (ptx/predicated.cuh). */
+ * becomes 0, whatever the sink is. The sum with the sink is opaque: otherwise the compiler computes
+ * it within a branch, for rows that saw a key (ptx/predicated.cuh). */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 normalize_output(output_tile<C> &o, const softmax_state_t &state, const score_units<C> &unit,
@@ -41,8 +42,8 @@ normalize_output(output_tile<C> &o, const softmax_state_t &state, const score_un
     rescale_t inverse;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const float factor = reciprocal_approx(sum_with_sink<C>(state, unit, half, sink)) * v_scale;
-        inverse.factor[half] = state.sum[half] == 0.0f ? 0.0f : factor;
+        const float sum = opaque(sum_with_sink<C>(state, unit, half, sink));
+        inverse.factor[half] = state.sum[half] == 0.0f ? 0.0f : reciprocal_approx(sum) * v_scale;
     }
     rescale_output<C>(o, inverse);
 }
