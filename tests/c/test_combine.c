@@ -237,6 +237,10 @@ static const void *const with_null[PARTS] = {NULL, NULL, NULL};
     X(lse_strides_overlap, args->lse_stride_head = 1, INVALID, "lse.stride_batch is 0 along more") \
     X(rows_beyond_64_bits, args->batch = args->n_heads = args->seqlen_q = INT32_MAX, INVALID,      \
       "more rows than 64 bits count")                                                              \
+    X(sinks_begin_in_o, args->sinks = (const float *)args->o.data + 191, INVALID,                  \
+      "o overlaps sinks: o begins at ")                                                            \
+    X(sinks_end_in_lse, args->sinks = args->lse - 3, INVALID,                                      \
+      "lse overlaps sinks: lse begins at ")                                                        \
     X(o_reserved, args->o.reserved[0] = 1, FLASH_ERROR_UNSUPPORTED, "o.reserved")                  \
     X(struct_size_huge, args->struct_size = UINT32_MAX, INVALID, "struct_size is 4294967295")
 

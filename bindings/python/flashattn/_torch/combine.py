@@ -71,6 +71,7 @@ def _combine(
             seqlen_q,
             n_heads,
             d_head,
+            0,
         )
         stream = None if index < 0 else ctypes.c_void_p(raw_stream(index))
         check(frame.function(frame.args, stream))

@@ -174,6 +174,7 @@ def _forward(
         paging,
         used_q,
         quant,
+        0,
     )
     if index < 0:
         frame.run_on_cpu()
