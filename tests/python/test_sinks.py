@@ -183,7 +183,8 @@ def test_beside_scores_whose_maximum_grows(name: str, values: str, dtype: str) -
     lse = oracle.attention(*make_inputs(p), **p.options())[1]
     p = with_sinks(p, *(float(x) for x in np.median(lse, axis=(0, 2))))
     for config in configs_for(p):
-        check(p, config=config, roundings=4 if rounds_p(p, config) else 1)
+        if p.averages_rounding or not rounds_p(p, config):
+            check(p, config=config, roundings=4 if rounds_p(p, config) else 1)
 
 
 @pytest.mark.parametrize("name", ["one_row", "few_rows", "one_block", "split"])
