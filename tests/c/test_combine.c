@@ -71,6 +71,18 @@ static void parts_make_the_whole(void **state) {
     partials_destroy(&p);
 }
 
+/* The parts were computed without them. */
+static void sinks_join_once(void **state) {
+    static const float sinks[] = {0.5f, -1, 2, 0};
+    partials_t p;
+    (void)state;
+    partials_create(&p);
+    p.args.sinks = p.whole.args.sinks = sinks;
+    assert_success(flash_combine(&p.args, NULL));
+    problem_check_result(&p.whole);
+    partials_destroy(&p);
+}
+
 static void a_part_without_weight_is_not_looked_at(void **state) {
     partials_t p;
     (void)state;
@@ -266,6 +278,7 @@ static void is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(parts_make_the_whole),
+                                       cmocka_unit_test(sinks_join_once),
                                        cmocka_unit_test(a_part_without_weight_is_not_looked_at),
                                        cmocka_unit_test(one_part_is_the_whole),
                                        cmocka_unit_test(a_partial_result_is_merged_in_place),
