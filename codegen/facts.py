@@ -77,6 +77,7 @@ class Feature(IntFlag):
     SOFTCAP = 4
     VARLEN = 8
     PAGED = 16
+    BIAS = 32
 
     @property
     def word(self) -> str:
