@@ -88,6 +88,7 @@ KNOWN_FEATURES = sum(map(int, Feature))
 # Every family covers these. Any other feature must be added by name to the families that have it.
 BASIC_FEATURES = int(Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP | Feature.VARLEN)
 PAGED_FEATURES = BASIC_FEATURES | Feature.PAGED.value
+ALL_FEATURES = PAGED_FEATURES | Feature.BIAS.value
 CPU_FEATURES = PAGED_FEATURES
 
 # The members of flash_config_t after struct_size, in sort order.
@@ -429,8 +430,8 @@ FAMILIES = {
         # Products of bf16 pairs would round a Q of fp32, which the families above do not.
         _cpu(Arch.AVX512_BF16, _wide_o(Dtype.BF16), flags=AVX512_BF16_FLAGS),
         _cpu(Arch.NEON_BF16, _wide_o(Dtype.BF16), flags=("-march=armv8.2-a+bf16",)),
-        Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES, PAGED_FEATURES),
-        Family(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES, PAGED_FEATURES),
+        Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES, ALL_FEATURES),
+        Family(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES, ALL_FEATURES),
         Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, PAGED_FEATURES),
         Family(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, PAGED_FEATURES),
         Family(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES, PAGED_FEATURES),
