@@ -176,7 +176,11 @@ def check_continuous_batching(name: str, dtype: torch.dtype, device: str) -> Non
         max_new_tokens=N_NEW, do_sample=False, eos_token_id=-1, pad_token_id=0
     )
     small = transformers.ContinuousBatchingConfig(
-        page_size=16, num_blocks=32, max_batch_tokens=128, max_blocks_per_request=8
+        page_size=16,
+        num_blocks=32,
+        max_batch_tokens=128,
+        max_blocks_per_request=8,
+        max_requests_per_batch=4,
     )
     prompts = [row[mask.bool()].tolist() for row, mask in zip(case.ids, case.mask)]
     done = case.model.generate_batch(
