@@ -215,8 +215,10 @@ def check_sdpa(name: str, dtype: torch.dtype, device: str) -> int:
     flashattn.sdpa.register()
     torch.nn.attention.activate_flash_attention_impl(flashattn.sdpa.NAME)
     flashattn.sdpa._attend = counted
+    flash = torch.nn.attention.SDPBackend.FLASH_ATTENTION
     try:
-        found = case.logits(case.model, case.ids)
+        with torch.nn.attention.sdpa_kernel(flash):
+            found = case.logits(case.model, case.ids)
     finally:
         flashattn.sdpa._attend = attend
         torch.nn.attention.restore_flash_attention_impl()
