@@ -80,7 +80,7 @@ def fixed_words(printed: str) -> list[str]:
 
 
 def test_the_record_says_what_the_program_says(run: CompletedProcess[str]) -> None:
-    """The lines differ where the program was changed: docs/demo/draw.py says how to record it."""
+    """It is to be recorded again where the program was changed, as docs/demo/draw.py says."""
     record = fixed_words(RECORD.read_text())
     assert record == fixed_words(run.stdout)
     assert len(record) == 16
