@@ -15,7 +15,7 @@ from flashattn import torch_ops
 from gpu_problems import device_inputs, device_options, device_pages
 from paging import KINDS, PagedProblem
 from problems import AttentionProblem
-from torch_calls import WAYS, Recorded
+from torch_calls import WAYS, Recorded, check_plain_tensors_skip_the_dispatcher
 
 SLEEP = 20_000_000  # clock cycles: longer than it takes to enqueue what follows
 
@@ -185,6 +185,10 @@ def test_call_runs_where_its_tensors_are(way: str) -> None:
         o = _by(way, second, there)
         assert torch.cuda.current_device() == 0 and o.device.index == 1
         assert torch.equal(o.cpu(), expected.cpu())
+
+
+def test_plain_tensors_skip_the_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_plain_tensors_skip_the_dispatcher("cuda", monkeypatch)
 
 
 # ---- What is refused, autocast ----
