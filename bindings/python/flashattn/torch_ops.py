@@ -186,8 +186,8 @@ def flash_kv_append(
     rotary_start: Tensor | None = None,
     rotary_q_at_start: bool = False,
 ) -> Tensor | None:
-    """Writes new tokens into a cache as flashattn.flash_kv_append does, for torch tensors: see there
-    for arguments, result and errors.
+    """Writes new tokens into a cache as flashattn.flash_kv_append does, for torch tensors: see
+    there for arguments, result and errors.
 
     Lengths and page tables are int32 tensors, slots and positions int64 tensors, all on the device
     of k_new. A new q_out is contiguous. Where torch records operators, it records

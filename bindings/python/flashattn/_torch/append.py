@@ -148,9 +148,7 @@ def _append(
         check(status)
 
 
-def _check_v(
-    v_new: Tensor | None, v: Tensor | None, k_new: Tensor, k: Tensor, index: int
-) -> None:
+def _check_v(v_new: Tensor | None, v: Tensor | None, k_new: Tensor, k: Tensor, index: int) -> None:
     if v_new is None or v is None or v_new.shape != k_new.shape or v.shape != k.shape:
         raise Unsound
     if not v_new.get_device() == v.get_device() == index:

@@ -50,7 +50,9 @@ def kv_append(
     """Calls append() with an operator's arguments. q needs q_out, which may be q."""
     pages = scales = rotary = queries = None
     if (q is None) != (q_out is None):
-        raise ValueError("q is given without q_out, or q_out without q")
+        raise ValueError(
+            "q_out is given without q" if q is None else "q is given without q_out: it may be q"
+        )
     if not page_table is v_page_table is page_indptr is page_rows is None:
         pages = page_table, v_page_table, page_indptr, page_rows
     if k_descale is not None or v_descale is not None:

@@ -1,5 +1,5 @@
-"""This module computes attention over a cache by two calls of the library: one turns queries and new
-tokens and writes the latter into the cache, the other computes.
+"""This module computes attention over a cache by two calls of the library: the first turns queries
+and new tokens and writes the latter into the cache, the second computes.
 
 The functions flash_attn_with_kvcache of fa2 and fa3 both call it, with fewer or more arguments.
 """
