@@ -213,7 +213,7 @@ def test_a_graph_of_appending_and_attention_replays(way: str) -> None:
     with torch.cuda.graph(graph):
         captured = _step(call, way)
     call["seqused_k"].copy_(lengths)
-    for step in range(3):  # the second sequence has no room for the third token
+    for step in range(3):  # the second sequence has room for a single token
         if step:
             for x in (call, other):
                 x["k_new"].add_(1)
