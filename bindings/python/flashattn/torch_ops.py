@@ -195,7 +195,7 @@ def flash_kv_append(
     """
     tensors = k_new, v_new, k_cache, v_cache, q
     if q is not None and q_out is None and isinstance(q, Tensor):
-        q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        q_out = torch.empty(*q.shape, dtype=q.dtype, device=q.device)
     if k_descale is not None or v_descale is not None:
         batch = k_new.shape[0] if cu_seqlens_new is None else cu_seqlens_new.shape[0] - 1
         if cu_seqlens_new is None and k_new.ndim == 3:
