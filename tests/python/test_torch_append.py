@@ -3,6 +3,7 @@ what is refused, compilers and exports."""
 
 from __future__ import annotations
 
+import inspect
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 import flashattn  # noqa: E402
 from flashattn import torch_ops  # noqa: E402
+from flashattn._torch.append_operator import kv_append  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch_append_calls import (  # noqa: E402
     E4M3,
@@ -202,6 +204,13 @@ def test_the_operator_needs_a_place_for_the_queries() -> None:
     call = make_call("dense rotary")
     with pytest.raises(ValueError, match="q is given without q_out"):
         ops.kv_append(**call)
+
+
+def test_the_schema_has_the_arguments_of_the_functions() -> None:
+    names = [argument.name for argument in ops.kv_append.default._schema.arguments]
+    assert names == list(inspect.signature(kv_append).parameters)
+    assert names == list(inspect.signature(torch_ops.flash_kv_append).parameters)
+    assert names == list(inspect.signature(flashattn.flash_kv_append).parameters)
 
 
 def test_what_is_no_tensor() -> None:

@@ -3,6 +3,7 @@ v_cache, seqused_k_out and q_out, and returns nothing."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -79,6 +80,10 @@ def kv_append(
     note_written(k_cache, v_cache, seqused_k_out, q_out)
 
 
+_NAMES = list(inspect.signature(kv_append).parameters)
+_AT_Q = _NAMES.index("q")
+
+
 def _without_data(*arguments: Any) -> None:
     derivatives.refuse(_NAMES, arguments)
 
@@ -93,8 +98,6 @@ def _underived(keys: torch._C.DispatchKeySet, *arguments: Any) -> None:
 
 LIBRARY.define(f"kv_append({ARGUMENTS}) -> ()", tags=TAGS)
 _operator = torch.ops.flashattn.kv_append.default
-_NAMES = [argument.name for argument in _operator._schema.arguments]
-_AT_Q = _NAMES.index("q")
 for _key in ("CPU", "CUDA"):
     LIBRARY.impl("kv_append", kv_append, _key)
 LIBRARY.impl("kv_append", _underived, "Autograd", with_keyset=True)
