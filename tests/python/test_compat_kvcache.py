@@ -52,6 +52,29 @@ def test_caches_beside_each_other_in_one_tensor(cache: tuple, new: tuple) -> Non
     assert torch.equal(o, same) and torch.equal(both, torch.stack(cache, dim=2))
 
 
+def test_caches_that_page_tables_alone_keep_apart(new: tuple) -> None:
+    """As transformers' continuous batching has them: pages of K and V by turns, in one tensor."""
+    e4m3, scale = torch.float8_e4m3fn, torch.full((3, 2), 0.25)
+    for dtype, options in (
+        (torch.float32, {}),
+        (e4m3, {"k_descale": scale, "v_descale": 2 * scale}),
+    ):
+        pages = torch.randn(12, 4, 2, 8).to(dtype)
+        k_cache, v_cache = pages[:-1], pages[1:]
+        apart = [x.clone() for x in (k_cache, v_cache)]
+        table = int32(4, 2, 8, 0, 10, 6).view(3, 2)
+        arguments = {
+            "cache_seqlens": int32(3, 6, 0),
+            "page_table": table,
+            "causal": True,
+            **options,
+        }
+        o = fa3.flash_attn_with_kvcache(Q, k_cache, v_cache, *new, **arguments)
+        assert torch.equal(o, fa3.flash_attn_with_kvcache(Q, *apart, *new, **arguments))
+        for x, y in zip((k_cache[::2], v_cache[::2]), apart):
+            assert torch.equal(x.float(), y[::2].float())
+
+
 def test_leftpad_needs_tokens_that_are_as_far_apart(cache: tuple) -> None:
     part = [x[:, :8] for x in cache]  # entries are farther apart than their size
     assert fa2.flash_attn_with_kvcache(Q, *part, cache_seqlens=5).shape == Q.shape

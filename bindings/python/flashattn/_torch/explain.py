@@ -61,7 +61,7 @@ def append(
 
 
 def _refuse_cache(k_new: Any, k: Any, cu_new: Any, *, is_contiguous: bool) -> None:
-    """Raises ValueError where a contiguous cache has not an entry for each sequence."""
+    """Raises ValueError unless a contiguous cache has as many entries as there are sequences."""
     if is_contiguous and k.ndim == 4 and k_new.ndim == (4 if cu_new is None else 3):
         batch = k_new.shape[0] if cu_new is None else cu_new.shape[0] - 1
         if k.shape[0] != batch:
