@@ -4,9 +4,10 @@ usage: ./dev demo | sed '/^\[/d' > docs/demo/chat.txt
        python docs/demo/draw.py
 
 The demo is recorded in a checkout where it ran before, on idle processors, with torch installed;
-sed takes out the lines about the build. The picture is a terminal with a background of its own, so
-that it can be read on white and on black. Its fonts are those of the reader's system, and words
-keep their columns with each. The script needs Python alone.
+sed takes out the lines about the build. examples/tests/test_chat_program.py compares its words with
+those of the program, and fails where the record is to be made again. The picture is a terminal with
+a background of its own, so that it can be read on white and on black. Its fonts are those of the
+reader's system, and words keep their columns with each. The script needs Python alone.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from . import report
 from .arrays import Arrays, preferred_arrays
 from .attention import FlashAttention
-from .checkpoint import ModelError, load_model
+from .checkpoint import NAME, ModelError, load_model
 from .compare import compare
 from .dialogue import end_of_turn, question
 from .generate import Answer, generate
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"chat: {error}", file=sys.stderr)
         return 2
     arrays = preferred_arrays()
-    report.print_header(model.sizes, arrays)
+    report.print_header(options.model.stem if options.model else NAME, model.sizes, arrays)
     report.print_prompt(prompt)
     answer = speak(model, tokenizer, arrays, prompt_ids, options.tokens)
     print_progress("computing the same with float64 attention")

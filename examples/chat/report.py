@@ -16,9 +16,9 @@ from .generate import Answer
 from .llama import Sizes
 
 
-def print_header(sizes: Sizes, arrays: Arrays) -> None:
+def print_header(name: str, sizes: Sizes, arrays: Arrays) -> None:
     print(
-        f"model   SmolLM2-135M-Instruct: {sizes.n_layers} layers, {sizes.n_heads} query and "
+        f"model   {name}: {sizes.n_layers} layers, {sizes.n_heads} query and "
         f"{sizes.n_heads_kv} K/V heads of {sizes.d_head}\n"
         f"device  {cpu_text()}\n"
         f"gpu     {why_no_gpu() or f'{flashattn.cuda_devices()[0].name}: attention runs there'}\n"

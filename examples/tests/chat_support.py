@@ -1,9 +1,12 @@
-"""What the tests of the chat have in common: tiny random models, and GGUF files."""
+"""What the tests of the chat have in common: tiny random models, and GGUF files, also of whole
+models, so that the program runs without the published one.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,26 +15,29 @@ from chat.llama import Layer, Llama, Sizes
 TINY = Sizes(
     n_layers=2, n_heads=6, n_heads_kv=2, d_head=16, context=128, rotary_base=1e4, epsilon=1e-5
 )
-VOCABULARY, WIDTH, INNER = 101, 96, 160
+# The heads of the published model, of which three share a head of K and V too.
+OF_FILE = replace(TINY, n_heads=3, n_heads_kv=1, d_head=64, context=1024, epsilon=2.0**-17)
+VOCABULARY, INNER = 101, 160
 
 
-def tiny_model(seed: int) -> Llama:
+def tiny_model(seed: int, sizes: Sizes = TINY) -> Llama:
     random = np.random.default_rng(seed)
+    width = sizes.n_heads * sizes.d_head
 
     def matrix(n_outputs: int, n_inputs: int) -> np.ndarray:
         weights = random.standard_normal((n_outputs, n_inputs)) * 2 / n_inputs**0.5
         return weights.astype(np.float32)
 
     def norm() -> np.ndarray:
-        return random.uniform(0.5, 2, WIDTH).astype(np.float32)
+        return random.uniform(0.5, 2, width).astype(np.float32)
 
-    n_rows = (TINY.n_heads + 2 * TINY.n_heads_kv) * TINY.d_head
+    n_rows = (sizes.n_heads + 2 * sizes.n_heads_kv) * sizes.d_head
     layers = [
-        Layer(norm(), matrix(n_rows, WIDTH), matrix(WIDTH, WIDTH),
-              norm(), matrix(2 * INNER, WIDTH), matrix(WIDTH, INNER))
-        for _ in range(TINY.n_layers)
+        Layer(norm(), matrix(n_rows, width), matrix(width, width),
+              norm(), matrix(2 * INNER, width), matrix(width, INNER))
+        for _ in range(sizes.n_layers)
     ]  # fmt: skip
-    return Llama(TINY, layers, norm(), matrix(VOCABULARY, WIDTH))
+    return Llama(sizes, layers, norm(), matrix(VOCABULARY, width))
 
 
 def float64_logits(model: Llama, ids: Sequence[int]) -> np.ndarray:
@@ -107,3 +113,52 @@ def gguf_file(
 
 def padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 32)
+
+
+def model_file(model: Llama) -> bytes:
+    """Returns a GGUF file of the model, in float32, with a tokenizer for printable ASCII."""
+    sizes, tensors = model.sizes, {}
+
+    def add(name: str, weights: np.ndarray) -> None:
+        tensors[f"{name}.weight"] = weights.shape, 0, weights.tobytes()
+
+    of_q, of_k = sizes.n_heads * sizes.d_head, sizes.n_heads_kv * sizes.d_head
+    add("token_embd", model.embedding)
+    add("output_norm", model.norm)
+    for i, layer in enumerate(model.layers):
+        add(f"blk.{i}.attn_norm", layer.attention_norm)
+        for name, rows in zip("qkv", np.split(layer.qkv, [of_q, of_q + of_k])):
+            add(f"blk.{i}.attn_{name}", rows)
+        add(f"blk.{i}.attn_output", layer.output)
+        add(f"blk.{i}.ffn_norm", layer.mlp_norm)
+        for name, rows in zip(("gate", "up"), np.split(layer.gate_up, 2)):
+            add(f"blk.{i}.ffn_{name}", rows)
+        add(f"blk.{i}.ffn_down", layer.down)
+    values = {
+        "general.architecture": "llama",
+        "llama.block_count": sizes.n_layers,
+        "llama.attention.head_count": sizes.n_heads,
+        "llama.attention.head_count_kv": sizes.n_heads_kv,
+        "llama.embedding_length": of_q,
+        "llama.context_length": sizes.context,
+        "llama.rope.freq_base": sizes.rotary_base,
+        "llama.attention.layer_norm_rms_epsilon": sizes.epsilon,
+        **tokenizer_values(),
+    }
+    return gguf_file(values, tensors)
+
+
+def tokenizer_values() -> dict[str, Any]:
+    """VOCABULARY tokens: three that stand for no text, printable ASCII, the end of a line, and two
+    pairs of letters."""
+    control = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    letters = ["\u0120", *map(chr, range(33, 127)), "\u010a"]  # a space and "\n", as GPT-2 has them
+    tokens = [*control, *letters, "th", "he"]
+    assert len(tokens) == VOCABULARY
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "smollm",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": ["t h", "h e"],
+        "tokenizer.ggml.token_type": [3 if token in control else 1 for token in tokens],
+    }

@@ -1,16 +1,18 @@
-"""The example that decodes in pages, with its CUDA graph."""
+"""The examples on a GPU: decoding in pages, with its CUDA graph, and the chat."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from flashattn._library import library
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "examples"), str(ROOT / "examples/tests")]  # the chat, its tests' helpers
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs CUDA's headers")
@@ -31,3 +33,18 @@ def test_decoding_in_pages(sizes: list[str], tmp_path: Path) -> None:
     assert "sm80decode" in done.stdout or "sm90decode" in done.stdout
     share = re.search(r"attention has (\d+) %", done.stdout)
     assert share and 0 < int(share[1]) < 100
+
+
+def test_the_chat_attends_on_the_gpu(tmp_path: Path) -> None:
+    """A tiny random model: the program compares its answer with float64 attention itself."""
+    pytest.importorskip("tokenizers")
+    from chat_support import OF_FILE, model_file, tiny_model
+    from program import run_demo
+
+    path = tmp_path / "tiny-random.gguf"
+    path.write_bytes(model_file(tiny_model(0, OF_FILE)))
+    done = run_demo("chat", "--model", str(path), "--tokens", "40", "--lengths", "64")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in ("attention runs there", "pages of 16 tokens, fp16 on cuda", "\nOK: "):
+        assert words in done.stdout
+    assert re.search(r"\nIts kernel is (SM|MIXED)", done.stdout)

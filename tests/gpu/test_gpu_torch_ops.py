@@ -17,7 +17,7 @@ from paging import KINDS, PagedProblem
 from problems import AttentionProblem
 from torch_append_calls import NAMES, Call, assert_same, assert_same_bits, make_call
 from torch_append_calls import run as run_append
-from torch_calls import WAYS, Recorded
+from torch_calls import WAYS, Recorded, check_plain_tensors_skip_the_dispatcher
 
 SLEEP = 20_000_000  # clock cycles: longer than it takes to enqueue what follows
 
@@ -250,6 +250,10 @@ def test_call_runs_where_its_tensors_are(way: str) -> None:
         o = _by(way, second, there)
         assert torch.cuda.current_device() == 0 and o.device.index == 1
         assert torch.equal(o.cpu(), expected.cpu())
+
+
+def test_plain_tensors_skip_the_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_plain_tensors_skip_the_dispatcher("cuda", monkeypatch)
 
 
 # ---- What is refused, autocast ----

@@ -29,6 +29,7 @@ MASKS = {
     "causal": (True, (-1, -1)),
     "window": (False, (13, 7)),
     "causal_window": (True, (20, 0)),
+    "causal_window_both": (True, (20, 20)),  # as transformers passes it: the right side is cut
     "negative": (False, (-5, 9)),  # any negative side is unbounded
 }
 LENGTHS_Q, LENGTHS_K = (33, 1, 0, 64), (40, 70, 9, 5)

@@ -85,7 +85,7 @@ def test_a_cache_with_new_tokens(fwd: object, qkv: list[torch.Tensor]) -> None:
 def test_refusals(fwd: object, qkv: list[torch.Tensor]) -> None:
     with pytest.raises(NotImplementedError, match="seqused_q is given with an argument of a cache"):
         fwd(*qkv, seqused_q=int32(1, 2), kv_batch_idx=int32(0, 1))
-    with pytest.raises(NotImplementedError, match="qv is given"):
+    with pytest.raises(NotImplementedError, match="q_v is given"):
         fwd(*qkv, q_v=qkv[0])
     qkv[0].requires_grad_()
     with pytest.raises(NotImplementedError, match="q requires a gradient"):

@@ -291,6 +291,10 @@ def test_pages_of_padded_queries_are_decode() -> None:
     assert recorded.operators == ["decode.default"]
 
 
+def test_plain_tensors_skip_the_dispatcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch_calls.check_plain_tensors_skip_the_dispatcher("cpu", monkeypatch)
+
+
 # ---- Calls at the same time ----
 
 

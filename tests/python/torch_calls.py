@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from flashattn import torch_ops
+from flashattn._torch import registration
 from memory import Guarded, dtype_of
 from problems import AttentionProblem, make_inputs
 
@@ -78,6 +80,27 @@ def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, way: str, options: d
         padded = {n: x for n, x in options.items() if not n.startswith(("cu_", "max_"))}
         return torch_ops.flash_attn_func(q, k, v, **padded)
     return torch_ops.flash_attn_varlen_func(q, k, v, **options)
+
+
+def check_plain_tensors_skip_the_dispatcher(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between autograd and the kernel there is nothing for operators on tensors with data, which
+    parameters are too. Under a mode there is."""
+    checked: list[str] = []
+    monkeypatch.setattr(
+        registration.derivatives, "refuse", lambda names, values: checked.extend(names)
+    )
+    q = torch.ones(2, 3, 2, 64, device=device, dtype=torch.float16)
+    partial, lse = torch.ones(3, 2, 3, 2, 64, device=device), torch.ones(3, 2, 2, 3, device=device)
+    ops = torch.ops.flashattn
+    for x in (q, q.transpose(0, 1), torch.nn.Parameter(q, requires_grad=False)):
+        ops.fwd(x, x, x, causal=True)
+        ops.fwd.lse(x, x, x)
+        ops.fwd.out(x, x, x, out=torch.empty_like(q).view(x.shape))
+        ops.combine(partial, lse)
+    assert not checked
+    with Recorded():
+        ops.fwd(q, q, q)
+    assert checked[:3] == ["q", "k", "v"]
 
 
 class Recorded(torch.utils._python_dispatch.TorchDispatchMode):

@@ -13,9 +13,10 @@ from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
-from . import derivatives, direct
+from . import derivatives
 from .arguments import NEW_O, NEW_O_AND_LSE, Mask, Pages, Ragged, Scales, Used
 from .combine import combine
 from .forward import forward, lse_shape
@@ -123,12 +124,9 @@ def _options(
     seqused_k: Tensor | None = None,
 ) -> tuple[Mask, Used | None, Scales | None, Tensor | None]:
     mask = softmax_scale, causal, window_left, window_right, softcap, batch_invariant
-    return mask, _pair_of(seqused_q, seqused_k), _pair_of(k_descale, v_descale), sinks
-
-
-def _pair_of(first: Tensor | None, second: Tensor | None) -> tuple | None:
-    """Returns both as a group of arguments, or None where neither is given."""
-    return None if first is None and second is None else (first, second)
+    used = None if seqused_q is seqused_k is None else (seqused_q, seqused_k)
+    scales = None if k_descale is v_descale is None else (k_descale, v_descale)
+    return mask, used, scales, sinks
 
 
 def _pages_of(
@@ -205,17 +203,31 @@ def _shapes(name: str) -> dict[str, Callable]:
 
 # ---- Derivatives ----
 
+_raw_keys = getattr(torch._C.DispatchKeySet, "raw_repr", lambda keys: None)
+
+
+def _plain_keys(device: str) -> int | None:
+    """Returns the keys of a call with plain tensors on this device, under no mode and no transform:
+    the device's own and its autograd's. None where torch does not tell keys."""
+    found = (getattr(torch._C.DispatchKey, name) for name in (device, f"Autograd{device}"))
+    own, autograd = map(torch._C.DispatchKeySet, found)
+    return _raw_keys(own | autograd)
+
+
+_IS_KNOWN = hasattr(forward_ad, "_current_level")
+_PLAIN = {_plain_keys(device) for device in ("CPU", "CUDA") if _IS_KNOWN} - {None}
+
 
 def _underived(name: str, operator: str, kernel: Callable) -> Callable:
     """Returns what runs before the kernel where torch would record derivatives. It calls the kernel
-    itself where the dispatcher would do nothing between autograd and the kernel; otherwise it
-    refuses tensors that need a derivative, and hands the call on to the dispatcher."""
+    itself where the dispatcher would do nothing between autograd and the kernel, which the call's
+    keys say; otherwise it refuses tensors that need a derivative, and hands the call on to the
+    dispatcher."""
     names = _NAMES.findall(ARGUMENTS[name])
-    third = 1 if name == "combine" else 2  # combine has two tensors
     redispatch = operator_of(operator).redispatch
 
     def refuse(keys: torch._C.DispatchKeySet, *arguments: Any, **outputs: Any) -> Any:
-        if direct.is_possible(arguments[0], arguments[1], arguments[third]):
+        if _raw_keys(keys) in _PLAIN and forward_ad._current_level < 0:
             return kernel(*arguments, **outputs)  # the kernel refuses gradients too
         derivatives.refuse(names, arguments)
         derivatives.refuse(outputs.keys(), outputs.values())

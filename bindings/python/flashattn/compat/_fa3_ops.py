@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from . import fa3
+from ._arguments import refuse
 
 _SCHEMA = (
     "fwd(Tensor q, Tensor k, Tensor v, Tensor(k_new!)? k_new=None, Tensor(v_new!)? v_new=None, "
@@ -63,8 +64,8 @@ def _fwd(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns (O, LSE, two empty tensors), computed by flash_attn_with_kvcache or
     flash_attn_varlen_func of fa3."""
+    refuse(q_v=q_v)
     options: dict[str, Any] = {
-        "qv": q_v,
         "q_descale": q_descale,
         "k_descale": k_descale,
         "v_descale": v_descale,
