@@ -85,7 +85,14 @@ def flash_kv_append(
     append.set_places(seqused_k, seqused_k_out, slot_mapping)
     if any(x is not None for x in (slot_mapping, page_table, v_page_table, page_indptr, page_rows)):
         append.set_pages(page_table, v_page_table, page_indptr, page_rows)
-    if rotary_cos is not None or rotary_sin is not None:
+    if rotary_cos is None and rotary_sin is None:
+        _refuse_rotary(
+            rotary_interleaved=rotary_interleaved,
+            rotary_positions=rotary_positions is not None,
+            rotary_start=rotary_start is not None,
+            rotary_q_at_start=rotary_q_at_start,
+        )
+    else:
         append.set_rotary(rotary_cos, rotary_sin, rotary_positions, rotary_start)
         append.rotary.flags = (_abi.FLASH_ROTARY_INTERLEAVED if rotary_interleaved else 0) | (
             _abi.FLASH_ROTARY_Q_AT_START if rotary_q_at_start else 0
@@ -94,6 +101,13 @@ def flash_kv_append(
         append.set_scales(k_descale, v_descale)
     check(library().flash_kv_append(append.args, stream))
     return q_out
+
+
+def _refuse_rotary(**is_given: bool) -> None:
+    """Raises ValueError for options of an embedding whose tables are missing."""
+    for name, given in is_given.items():
+        if given:
+            raise ValueError(f"{name} is given without rotary_cos and rotary_sin")
 
 
 class _Append:
