@@ -283,8 +283,7 @@ class _Append:
 
     def _int32(self, array: Any, name: str, more: int = 0) -> int | None:
         """Returns the address of batch + `more` values."""
-        view = self._lengths(array, name, self.args.batch + more)
-        return None if view is None else view.data
+        return _tensor.address(self._lengths(array, name, self.args.batch + more))
 
     def _int64(self, array: Any, name: str) -> int | None:
         """Returns the address of a value per token of k_new."""
@@ -294,7 +293,7 @@ class _Append:
         view = _tensor.int64_view(array, name, n_tokens, self._stream)
         self._same_device(**{name: view})
         self._kept.append(view)
-        return view.data
+        return _tensor.address(view)
 
     def _table(self, array: Any, name: str, page_indptr: Any) -> View | None:
         if array is None:
