@@ -106,6 +106,7 @@ static bool has_no_tokens(const flash_kv_append_args_t *a) {
 static void check_refused(const flash_kv_append_args_t *args) {
     flash_kv_append_args_t a = *args;
     a.seqlen_q = 0;
+    a.seqused_k_out = NULL;
     CHECK(flash_kv_append(&a, NULL) != FLASH_SUCCESS || has_no_tokens(&a)); /* k_new.data is NULL */
 }
 

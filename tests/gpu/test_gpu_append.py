@@ -1,4 +1,4 @@
-"""New tokens that go into a cache in CUDA memory: the bits are those of the CPU, and nothing else is
+"""New tokens go into a cache in CUDA memory: the bits are those of the CPU, and nothing else is
 written.
 
 Without a CUDA device, `pytest --noconftest` runs these functions on the CPU, which tests them.

@@ -1,6 +1,7 @@
 """Calls of flash_kv_append() for the tests, and the arrays that they need.
 
-A case holds all that its arrays depend on, the seed included, so printing it is enough to replay it.
+A case holds all that its arrays depend on, the seed included, so printing it is enough to replay
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This module says what flash_kv_append() does, in plain loops over tokens: the oracle of its tests.
+"""This module does what flash_kv_append() does, in loops over tokens: the oracle of its tests.
 
 It is independent of the kernels. Arithmetic is of numpy's float32, operation by operation, so that
 results agree bit for bit; `turned` in float64 is the definition.

@@ -1,4 +1,4 @@
-"""New tokens that go into a cache are compared with the oracle, bit for bit, and nothing else may be
+"""New tokens in a cache are compared with those of the oracle, bit for bit, and nothing else may be
 written."""
 
 from __future__ import annotations

@@ -237,8 +237,8 @@ _NOWHERE = ctypes.c_int64()
 
 
 def address(array: View | None) -> int | None:
-    """Returns where the elements of a view begin. An empty tensor of torch begins nowhere, which the
-    C API would take for an array that is not given."""
+    """Returns where the elements of a view begin. An empty tensor of torch begins nowhere, which
+    the C API would take for an array that is not given."""
     return None if array is None else array.data or ctypes.addressof(_NOWHERE)
 
 
