@@ -3,9 +3,8 @@
  * place. Each product and each sum is rounded, on CUDA devices too, so that both give the same
  * bits.
  */
-#include "kernels/cpu/append_row.h"
-
-#include "kernels/cpu/convert.h"
+#include "cpu/append_row.h"
+#include "cpu/convert.h"
 
 enum { AT_A_TIME = 64 }; /* elements */
 

@@ -64,8 +64,8 @@ static void take_rotary(input_t *in, arrays_t *x, flash_kv_append_args_t *a) {
     x->rotary.dtype = take_dtype(in);
     x->rotary.flags = take_byte(in) % 5;
     x->rotary.n_positions = take_number(in, MOST_POSITIONS);
-    x->rotary.rotary_dim =
-        2 * take_number(in, a->d_head > 0 && a->d_head < 140 ? a->d_head / 2 : 8);
+    const int64_t pairs = take_number(in, a->d_head > 0 && a->d_head < 140 ? a->d_head / 2 : 8);
+    x->rotary.rotary_dim = (int64_t)(2 * (uint64_t)pairs);
     x->rotary.stride_position = take_byte(in) < 200 ? x->rotary.rotary_dim : take_number(in, 90);
     x->rotary.positions = given & 2 ? x->positions : NULL;
     x->rotary.start = given & 4 ? x->start : NULL;
