@@ -268,6 +268,40 @@ static void pages_without_new_tokens_are_not_followed(void **state) {
     free(c);
 }
 
+/* ---- Threads: this also runs under ThreadSanitizer ---- */
+
+enum { SEQLEN = 600, ROW = 4 * 64 };
+
+/* Describes SEQLEN tokens for a contiguous cache of another type, enough for several threads. */
+static flash_kv_append_args_t large_args(const float *from, void *to, const int32_t *used) {
+    flash_kv_append_args_t args = FLASH_KV_APPEND_ARGS_INIT;
+    args.dtype = FLASH_DTYPE_FP32;
+    args.k_new = flash_tensor_bshd((void *)(uintptr_t)from, SEQLEN, 4, 64);
+    args.k = flash_tensor_bshd(to, SEQLEN, 4, 64);
+    args.k.dtype = FLASH_DTYPE_BF16;
+    args.seqused_k = used;
+    args.batch = 1;
+    args.seqlen_new = args.seqlen_k = SEQLEN;
+    args.n_heads_kv = 4;
+    args.d_head = 64;
+    return args;
+}
+
+static void threads_do_not_change_bits(void **state) {
+    static float from[SEQLEN * ROW];
+    static uint16_t to[2][SEQLEN * ROW];
+    const int32_t used = 0;
+    (void)state;
+    fill(from, SEQLEN * ROW, 8);
+    for (int i = 0; i < 2; i++) {
+        const flash_kv_append_args_t args = large_args(from, to[i], &used);
+        assert_success(flash_set_num_threads(1 + 3 * i));
+        assert_success(flash_kv_append(&args, NULL));
+    }
+    assert_memory_equal(to[0], to[1], sizeof to[0]);
+    assert_int_equal(to[0][SEQLEN * ROW - 1], bf16_from_fp32(from[SEQLEN * ROW - 1]));
+}
+
 static void count_and_run(void *context, int32_t n_tasks, flash_task_t task, void *argument) {
     *(int32_t *)context += n_tasks;
     for (int32_t i = n_tasks; i-- > 0;)
@@ -276,31 +310,22 @@ static void count_and_run(void *context, int32_t n_tasks, flash_task_t task, voi
 
 /* Large work goes to the call's executor. */
 static void an_executor_runs_the_call(void **state) {
-    enum { SEQLEN = 600, ROW = 4 * 64 };
-    int32_t n_tasks = 0, used = 0;
-    float *from = malloc(sizeof(float) * SEQLEN * ROW), *to = malloc(sizeof(float) * SEQLEN * ROW);
+    static float from[SEQLEN * ROW];
+    static uint16_t to[SEQLEN * ROW];
+    const int32_t used = 0;
+    int32_t n_tasks = 0;
     flash_executor_t executor = FLASH_EXECUTOR_INIT;
-    flash_kv_append_args_t args = FLASH_KV_APPEND_ARGS_INIT;
+    flash_kv_append_args_t args = large_args(from, to, &used);
     (void)state;
-    assert_true(from != NULL && to != NULL);
     fill(from, SEQLEN * ROW, 9);
     executor.run = count_and_run;
     executor.context = &n_tasks;
     executor.n_workers = 3;
-    args.dtype = FLASH_DTYPE_FP32;
-    args.k_new = flash_tensor_bshd(from, SEQLEN, 4, 64);
-    args.k = flash_tensor_bshd(to, SEQLEN, 4, 64);
-    args.seqused_k = &used;
-    args.batch = 1;
-    args.seqlen_new = args.seqlen_k = SEQLEN;
-    args.n_heads_kv = 4;
-    args.d_head = 64;
     args.executor = &executor;
     assert_success(flash_kv_append(&args, NULL));
     assert_int_equal(n_tasks, 3);
-    assert_memory_equal(to, from, sizeof(float) * SEQLEN * ROW);
-    free(from);
-    free(to);
+    for (int i = 0; i < SEQLEN * ROW; i++)
+        assert_int_equal(to[i], bf16_from_fp32(from[i]));
 }
 
 /* ---- e4m3 ---- */
@@ -644,17 +669,19 @@ static void no_arguments_are_refused(void **state) {
     {#name " is refused", is_refused, NULL, NULL, &refusal_##name},
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tokens_go_to_their_pages),
-                                       cmocka_unit_test(q_is_turned_in_place),
-                                       cmocka_unit_test(tokens_go_to_their_slots),
-                                       cmocka_unit_test(what_is_not_there_does_not_matter),
-                                       cmocka_unit_test(an_empty_batch_needs_nothing),
-                                       cmocka_unit_test(a_table_of_one_position_has_no_stride),
-                                       cmocka_unit_test(pages_without_new_tokens_are_not_followed),
-                                       cmocka_unit_test(an_executor_runs_the_call),
-                                       cmocka_unit_test(e4m3_rounds_to_the_nearest_code),
-                                       cmocka_unit_test(e4m3_rounds_random_numbers_alike),
-                                       cmocka_unit_test(no_arguments_are_refused),
-                                       REFUSALS(REFUSAL_TEST)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_go_to_their_pages),
+        cmocka_unit_test(q_is_turned_in_place),
+        cmocka_unit_test(tokens_go_to_their_slots),
+        cmocka_unit_test(what_is_not_there_does_not_matter),
+        cmocka_unit_test(an_empty_batch_needs_nothing),
+        cmocka_unit_test(a_table_of_one_position_has_no_stride),
+        cmocka_unit_test(pages_without_new_tokens_are_not_followed),
+        cmocka_unit_test_teardown(threads_do_not_change_bits, default_threads),
+        cmocka_unit_test(an_executor_runs_the_call),
+        cmocka_unit_test(e4m3_rounds_to_the_nearest_code),
+        cmocka_unit_test(e4m3_rounds_random_numbers_alike),
+        cmocka_unit_test(no_arguments_are_refused),
+        REFUSALS(REFUSAL_TEST)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
