@@ -641,6 +641,17 @@ typedef struct flash_forward_args {
     const int32_t *seqused_q;
     /* Scales of K and V of e4m3. NULL: every scale is 1. */
     const flash_quant_t *quant;
+
+    /* Attention sinks: [n_heads], fp32, in memory of the device, only read. NULL: none. The sink of
+     * a query head is one more logit in the softmax of each of its rows, without a key and a value:
+     *   O = sum_j exp(s_j) v_j / (sum_j exp(s_j) + exp(sink)).
+     * It is in units of scaled scores s_j (natural logarithm); softmax_scale, softcap and masks do
+     * not touch it. LSE is without it, so that partial results still merge: a caller who splits the
+     * keys gives the sinks to flash_combine() alone. A sink of -infinity changes no bit; +infinity,
+     * and one so far above a row's scores that they have no weight beside it, gives O = 0; NaN
+     * gives NaN. A row that sees no key has O = 0 whatever the sink is. Sinks are data like K and
+     * V: not looked at before the call computes. Must not overlap O or LSE. */
+    const float *sinks;
 } flash_forward_args_t;
 
 #define FLASH_FORWARD_ARGS_INIT                                                                    \
@@ -648,7 +659,7 @@ typedef struct flash_forward_args {
         FLASH_SIZEOF_(flash_forward_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,        \
             FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, FLASH_NULL_, FLASH_NULL_,  \
             FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_, FLASH_NULL_,   \
-            FLASH_NULL_, FLASH_NULL_                                                               \
+            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_                                                  \
     }
 
 /**
@@ -789,7 +800,7 @@ FLASH_API flash_status_t flash_set_tuning(const char *text);
 /**
  * The arguments of a call that merges attention over disjoint sets of keys, computed apart (split
  * or sharded K/V, a shared prefix), by their LSE: lse = log(sum_i exp(lse_i)),
- * o = sum_i exp(lse_i - lse) o_i.
+ * o = sum_i exp(lse_i - lse) o_i. With sinks o is that times 1 / (1 + exp(sink - lse)).
  */
 typedef struct flash_combine_args {
     uint32_t struct_size; /**< sizeof(flash_combine_args_t) */
@@ -830,13 +841,18 @@ typedef struct flash_combine_args {
     int64_t d_head;  /**< at least 1 */
 
     const flash_executor_t *executor; /**< as in flash_forward_args_t */
+
+    /* Attention sinks [n_heads], as in flash_forward_args_t; NULL: none. They join o once, after
+     * all partial results, which must be without them; lse is without them. Must not overlap o or
+     * lse. */
+    const float *sinks;
 } flash_combine_args_t;
 
 #define FLASH_COMBINE_ARGS_INIT                                                                    \
     {                                                                                              \
         FLASH_SIZEOF_(flash_combine_args_t), 0, 0, 0, FLASH_TENSOR_INIT, 0, FLASH_NULL_,           \
             FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, 0, 0,   \
-            0, 0, 0, FLASH_NULL_                                                                   \
+            0, 0, 0, FLASH_NULL_, FLASH_NULL_                                                      \
     }
 
 /**

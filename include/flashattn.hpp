@@ -225,6 +225,12 @@ class Forward {
         return *this;
     }
 
+    /** Attention sinks: [n_heads], in memory of the device; nullptr: none. */
+    Forward &sinks(const float *data) {
+        args_.sinks = data;
+        return *this;
+    }
+
     /** FLASH_DEVICE_CPU, the default, or FLASH_DEVICE_CUDA + n. */
     Forward &device(std::int32_t number) {
         args_.device = number;

@@ -90,8 +90,9 @@ FLASH_HOST_DEVICE static inline append_token_t append_token(const append_tokens_
         token.i = number - flash_load_length(tokens->cu_seqlens, token.batch_index);
         token.exists = number < flash_load_length(tokens->cu_seqlens, batch);
     } else {
-        token.batch_index = (int32_t)(number / tokens->seqlen);
-        token.i = number % tokens->seqlen;
+        /* 31 bits count the tokens of a call, and are divided quickly. */
+        token.batch_index = (int32_t)((uint32_t)number / (uint32_t)tokens->seqlen);
+        token.i = number - (int64_t)token.batch_index * tokens->seqlen;
     }
     return token;
 }
@@ -178,31 +179,37 @@ FLASH_HOST_DEVICE static inline int32_t append_length_after(const append_params_
     return flash_load_length(p->seqused_k, b) + n_new;
 }
 
-/* ---- The kernel of CUDA devices ---- */
+/* ---- The kernels of CUDA devices ---- */
 
 enum {
     APPEND_THREADS = 128, /* per block */
-    APPEND_VECTOR = 8     /* elements that the faster kernel takes at once */
+    APPEND_BLOCKS = 6,    /* per multiprocessor, as registers allow */
+    APPEND_VECTOR = 8     /* elements that the faster kernels take at once */
 };
+
+/* What blocks do with the tokens of K and V, or with those of Q. */
+typedef struct append_share {
+    uint32_t n_blocks;
+    int32_t token_blocks; /* blocks that share a token */
+    int32_t token_units;  /* units of a token, row by row; K's rows come before V's */
+} append_share_t;
 
 /*
  * A unit is two vectors of a row: one of first and one of second elements of pairs, or, with
- * interleaved pairs and beyond rotary_dim, two that lie side by side. Units are numbered row by
- * row, token by token, those of K and V before those of Q.
+ * interleaved pairs and beyond rotary_dim, two that lie side by side.
  */
 typedef struct append_work {
     append_params_t params;
-    int64_t n_units;
-    int64_t n_units_new;     /* of K and V */
-    int32_t token_units_new; /* of a token of K and V; at least 1 */
-    int32_t token_units_q;   /* of a token of Q; at least 1 */
+    append_share_t share_new; /* its blocks come first */
+    append_share_t share_q;
     int32_t row_units;
 } append_work_t;
 
 #ifndef __CUDACC__
 /* The kernels of append.cu are declared for the host, which launches them and never calls them. The
- * first moves vectors, which must be aligned, the second single elements. */
-void flash_append_vectors(append_work_t work);
+ * first two move vectors, the third single elements of any type. */
+void flash_append_fp16(append_work_t work);
+void flash_append_bf16(append_work_t work);
 void flash_append_elements(append_work_t work);
 #endif
 

@@ -1,111 +1,125 @@
 /*
- * The append kernels load, convert and store N elements of a type that is known at run time.
+ * The append kernels load, convert and store elements, as they lie in memory in words, in two ways:
+ * one at a time, of any type, or vectors of eight, of a 16-bit type that is known when the kernel
+ * is compiled.
  */
 #ifndef FLASH_KERNELS_COMMON_APPEND_ELEMENTS_CUH
 #define FLASH_KERNELS_COMMON_APPEND_ELEMENTS_CUH
 
+#include "common/append.h"
 #include "common/dtype.cuh"
+#include "common/ptx/convert.cuh"
 
 #include <cuda_fp8.h>
 
-/* Copies BYTES bytes, a power of two; addresses are multiples of it, or of 16 if it is larger. */
-template <int BYTES> static __device__ __forceinline__ void copy_bytes(const void *from, void *to) {
-    if constexpr (BYTES == 32) {
-        const uint4 *source = static_cast<const uint4 *>(from);
-        const uint4 low = source[0], high = source[1];
-        static_cast<uint4 *>(to)[0] = low;
-        static_cast<uint4 *>(to)[1] = high;
-    } else if constexpr (BYTES == 16) {
-        *static_cast<uint4 *>(to) = *static_cast<const uint4 *>(from);
-    } else if constexpr (BYTES == 8) {
-        *static_cast<uint2 *>(to) = *static_cast<const uint2 *>(from);
-    } else if constexpr (BYTES == 4) {
-        *static_cast<uint32_t *>(to) = *static_cast<const uint32_t *>(from);
-    } else if constexpr (BYTES == 2) {
-        *static_cast<uint16_t *>(to) = *static_cast<const uint16_t *>(from);
-    } else {
-        static_assert(BYTES == 1, "no such number of bytes");
-        *static_cast<uint8_t *>(to) = *static_cast<const uint8_t *>(from);
+/* Two elements of e4m3; infinity becomes the largest one. */
+static __device__ __forceinline__ uint32_t narrow_to_e4m3(float low, float high) {
+    return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+}
+
+/* ---- One element, of any type; those of e4m3 are only copied ---- */
+
+struct single_element {
+    static constexpr int count = 1;
+    uint32_t words[1];
+
+    __device__ __forceinline__ void load(const char *from, int size) {
+        words[0] = size == 1   ? *reinterpret_cast<const uint8_t *>(from)
+                   : size == 2 ? *reinterpret_cast<const uint16_t *>(from)
+                               : *reinterpret_cast<const uint32_t *>(from);
     }
-}
 
-/* N elements of `size` bytes as they are. */
-template <int N> struct raw_elements { alignas(16) unsigned char bytes[4 * N]; };
-
-template <int N>
-static __device__ __forceinline__ void load_raw(const void *data, int64_t at, int size,
-                                                raw_elements<N> &raw) {
-    const char *from = static_cast<const char *>(data) + at * size;
-    if (size == 2)
-        copy_bytes<2 * N>(from, raw.bytes);
-    else if (size == 4)
-        copy_bytes<4 * N>(from, raw.bytes);
-    else
-        copy_bytes<N>(from, raw.bytes);
-}
-
-template <int N>
-static __device__ __forceinline__ void store_raw(void *data, int64_t at, int size,
-                                                 const raw_elements<N> &raw) {
-    char *to = static_cast<char *>(data) + at * size;
-    if (size == 2)
-        copy_bytes<2 * N>(raw.bytes, to);
-    else if (size == 4)
-        copy_bytes<4 * N>(raw.bytes, to);
-    else
-        copy_bytes<N>(raw.bytes, to);
-}
-
-template <int DTYPE, int N>
-static __device__ __forceinline__ void widen_as(const raw_elements<N> &raw, float (&x)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        x[i] = dtype_load<DTYPE>(raw.bytes, i);
-}
-
-/* Elements of e4m3 are only copied. */
-template <int N>
-static __device__ __forceinline__ void widen(const raw_elements<N> &raw, int dtype, float (&x)[N]) {
-    DTYPES_KNOWN(4);
-    if (dtype == FLASH_DTYPE_FP16)
-        widen_as<FLASH_DTYPE_FP16>(raw, x);
-    else if (dtype == FLASH_DTYPE_BF16)
-        widen_as<FLASH_DTYPE_BF16>(raw, x);
-    else
-        widen_as<FLASH_DTYPE_FP32>(raw, x);
-}
-
-template <int DTYPE, int N>
-static __device__ __forceinline__ void narrow_as(const float (&x)[N], raw_elements<N> &raw) {
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        dtype_store<DTYPE>(raw.bytes, i, x[i]);
-}
-
-template <int N>
-static __device__ __forceinline__ void narrow_to_e4m3(const float (&x)[N], raw_elements<N> &raw) {
-    if constexpr (N == 1) {
-        raw.bytes[0] = __nv_cvt_float_to_fp8(x[0], __NV_SATFINITE, __NV_E4M3);
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; i += 2)
-            *reinterpret_cast<uint16_t *>(raw.bytes + i) =
-                __nv_cvt_float2_to_fp8x2(make_float2(x[i], x[i + 1]), __NV_SATFINITE, __NV_E4M3);
+    __device__ __forceinline__ void store(char *to, int size) const {
+        if (size == 1)
+            *reinterpret_cast<uint8_t *>(to) = (uint8_t)words[0];
+        else if (size == 2)
+            *reinterpret_cast<uint16_t *>(to) = (uint16_t)words[0];
+        else
+            *reinterpret_cast<uint32_t *>(to) = words[0];
     }
+
+    __device__ __forceinline__ void widen(int dtype, float (&x)[1]) const {
+        DTYPES_KNOWN(4);
+        if (dtype == FLASH_DTYPE_FP16)
+            x[0] = dtype_load<FLASH_DTYPE_FP16>(words, 0);
+        else if (dtype == FLASH_DTYPE_BF16)
+            x[0] = dtype_load<FLASH_DTYPE_BF16>(words, 0);
+        else
+            x[0] = __uint_as_float(words[0]);
+    }
+
+    __device__ __forceinline__ void narrow(int dtype, const float (&x)[1]) {
+        DTYPES_KNOWN(4);
+        if (dtype == FLASH_DTYPE_FP16)
+            words[0] = convert_pair<FLASH_DTYPE_FP16>(x[0], 0.0f);
+        else if (dtype == FLASH_DTYPE_BF16)
+            words[0] = convert_pair<FLASH_DTYPE_BF16>(x[0], 0.0f);
+        else if (dtype == FLASH_DTYPE_FP32)
+            words[0] = __float_as_uint(x[0]);
+        else
+            words[0] = narrow_to_e4m3(x[0], 0.0f);
+    }
+};
+
+/* ---- Vectors, at addresses that are multiples of their size or of 16 bytes ---- */
+
+static __device__ __forceinline__ void load_four(const char *from, uint32_t *words) {
+    const uint4 four = *reinterpret_cast<const uint4 *>(from);
+    words[0] = four.x;
+    words[1] = four.y;
+    words[2] = four.z;
+    words[3] = four.w;
 }
 
-template <int N>
-static __device__ __forceinline__ void narrow(const float (&x)[N], int dtype,
-                                              raw_elements<N> &raw) {
-    DTYPES_KNOWN(4);
-    if (dtype == FLASH_DTYPE_FP16)
-        narrow_as<FLASH_DTYPE_FP16>(x, raw);
-    else if (dtype == FLASH_DTYPE_BF16)
-        narrow_as<FLASH_DTYPE_BF16>(x, raw);
-    else if (dtype == FLASH_DTYPE_FP32)
-        narrow_as<FLASH_DTYPE_FP32>(x, raw);
-    else
-        narrow_to_e4m3(x, raw);
-}
+/* Eight elements. Those that are converted are of DTYPE, or of fp32 in tables of cosines and sines,
+ * and become elements of DTYPE or of e4m3; others are only copied. */
+template <int DTYPE> struct element_vector {
+    static constexpr int count = APPEND_VECTOR;
+    uint32_t words[count];
+
+    __device__ __forceinline__ void load(const char *from, int size) {
+        if (size == 1) {
+            const uint2 two = *reinterpret_cast<const uint2 *>(from);
+            words[0] = two.x;
+            words[1] = two.y;
+            return;
+        }
+        load_four(from, words);
+        if (size == 4)
+            load_four(from + 16, words + 4);
+    }
+
+    __device__ __forceinline__ void store(char *to, int size) const {
+        if (size == 1)
+            *reinterpret_cast<uint2 *>(to) = make_uint2(words[0], words[1]);
+        else
+            *reinterpret_cast<uint4 *>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+
+    __device__ __forceinline__ void widen(int dtype, float (&x)[count]) const {
+        if (dtype == FLASH_DTYPE_FP32) {
+#pragma unroll
+            for (int i = 0; i < count; i++)
+                x[i] = __uint_as_float(words[i]);
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < count; i++)
+            x[i] = dtype_load<DTYPE>(&words[i / 2], i % 2);
+    }
+
+    __device__ __forceinline__ void narrow(int dtype, const float (&x)[count]) {
+        if (dtype == FLASH_DTYPE_E4M3) {
+#pragma unroll
+            for (int i = 0; i < count; i += 4)
+                words[i / 4] = narrow_to_e4m3(x[i], x[i + 1]) | narrow_to_e4m3(x[i + 2], x[i + 3])
+                                                                    << 16;
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < count; i += 2)
+            words[i / 2] = convert_pair<DTYPE>(x[i], x[i + 1]);
+    }
+};
 
 #endif

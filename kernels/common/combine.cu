@@ -4,10 +4,12 @@
  *     lse = log(sum_i exp(lse_i)),  o = sum_i exp(lse_i - lse) o_i.
  *
  * One warp merges one row, in fp32, relative to the largest lse_i. Partial results whose LSE is
- * -infinity have no weight and are not read.
+ * -infinity have no weight and are not read. A sink joins the sum by which o is divided, after all
+ * of them; lse is without it.
  */
 #include "common/combine.h"
 #include "common/dtype.cuh"
+#include "common/sink.h"
 
 static __device__ __forceinline__ float load_element(const void *data, int64_t i, int dtype) {
     DTYPES_KNOWN(4); /* K and V alone are of e4m3 */
@@ -36,6 +38,7 @@ typedef struct combine_row {
     int64_t lse_at;
     float max_lse; /* reference maximum: the largest lse_i, or 0 if none is finite */
     float total;   /* sum of exp(lse_i - max_lse) */
+    float divisor; /* total with the sink: infinity, which makes o 0, if it is far above */
 } combine_row_t;
 
 static __device__ __forceinline__ int64_t element_at(const flash_tensor_t &tensor, int64_t batch,
@@ -73,7 +76,9 @@ static __device__ __forceinline__ combine_row_t find_row(const flash_combine_arg
                          batch * a.lse_stride_batch + seq * a.lse_stride_seq +
                              head * a.lse_stride_head,
                          -INFINITY,
+                         0,
                          0};
+    const float sink = flash_sink_at(a.sinks, head);
     for (int64_t i = lane; i < a.n_partials; i += 32)
         row.max_lse = fmaxf(row.max_lse, partial_lse(a, row, i));
     row.max_lse = warp_max(row.max_lse);
@@ -81,6 +86,7 @@ static __device__ __forceinline__ combine_row_t find_row(const flash_combine_arg
     for (int64_t i = lane; i < a.n_partials; i += 32)
         row.total += expf(partial_lse(a, row, i) - row.max_lse);
     row.total = warp_sum(row.total);
+    row.divisor = row.total + expf(sink - row.max_lse);
     return row;
 }
 
@@ -96,7 +102,7 @@ static __device__ __forceinline__ float merge_element(const flash_combine_args_t
         const int64_t at = from + row.partial_at + column;
         sum += expf(lse - row.max_lse) * load_element(partial, at, a.o_partial.dtype);
     }
-    return row.total != 0 ? sum / row.total : 0;
+    return row.total != 0 ? sum / row.divisor : 0;
 }
 
 static __device__ __forceinline__ void merge_row(const flash_combine_args_t &a,

@@ -54,7 +54,8 @@ typedef struct flash_params {
     flash_pages_t pages;         /* with pages, stride.batch of K and V is that of a page */
     flash_scale_t k_scale;
     flash_scale_t v_scale;
-    int32_t q_dtype; /* FLASH_DTYPE_...; that of K and V is the kernel's */
+    const float *sinks; /* [n_heads] or NULL, in units of scaled scores; see flash_sink_at() */
+    int32_t q_dtype;    /* FLASH_DTYPE_...; that of K and V is the kernel's */
     int32_t o_dtype;
     int32_t batch;
     int32_t seqlen_q; /* of every sequence, or the longest */

@@ -34,4 +34,11 @@ static __device__ __forceinline__ float tanh_by_exp2(float x) {
     return 1.0f - 2.0f * reciprocal_approx(exp2_approx(x * (2.0f * log2_e)) + 1.0f);
 }
 
+/* Returns the weight of an attention sink, relative to a reference maximum in the exponent of 2.
+ * The sink is in the exponent of e, and may lie anywhere: far below the reference its weight is 0,
+ * and far above it infinity, which leaves O no weight. */
+static __device__ __forceinline__ float sink_weight(float sink, float log2_reference) {
+    return exp2_approx(fmaf(sink, log2_e, -log2_reference));
+}
+
 #endif

@@ -17,6 +17,7 @@
 #include "cpu/amx_decode/scores.h"
 #include "cpu/amx_decode/softmax.h"
 #include "cpu/amx_decode/values.h"
+#include "cpu/sink.h"
 
 #include <math.h>
 #include <string.h>
@@ -182,7 +183,9 @@ ALWAYS_INLINE uint32_t decode_store(const decode_scratch_t *t, const flash_param
         const int64_t at = task->o_partial ? row * t->d : cpu_row_index(task, &p->o_stride, r);
         const __mmask16 seen = sums[row] != 0 ? 0xffff : 0;
         bad |= (uint32_t)!is_sound(sums[row]) << row;
-        const vec_t inverse = vec_set1(1 / sums[row]);
+        const float reference = t->reference[head * 16 + row] * LN_2;
+        const float sink = cpu_row_sink(p, task, r);
+        const vec_t inverse = vec_set1(1 / sum_with_sink(sums[row], sink, reference));
         for (int64_t c = 0; c < t->columns; c++) {
             const float *from = t->o + head * t->d * R + (2 * c * R + row) * VEC_WIDTH;
             const vec_t a = _mm512_maskz_mul_ps(seen, _mm512_load_ps(from), inverse);
@@ -194,7 +197,7 @@ ALWAYS_INLINE uint32_t decode_store(const decode_scratch_t *t, const flash_param
                       _mm512_permutex2var_ps(a, high, b));
         }
         if (cpu_wants_lse(p, task))
-            cpu_store_lse(p, task, row, r, row_lse(t->reference[head * 16 + row], LN_2, sums[row]));
+            cpu_store_lse(p, task, row, r, row_lse(reference, sums[row]));
     }
     return bad;
 }

@@ -1,10 +1,11 @@
 /*
  * The merged LSE is log(sum_i exp(lse_i)), the merged O sum_i exp(lse_i - lse) o_i, both in fp32
- * and relative to the largest lse_i, the reference maximum. Columns are merged in chunks, so that
- * the sums fit the stack.
+ * and relative to the largest lse_i, the reference maximum. A sink joins the divisor of O. Columns
+ * are merged in chunks, so that the sums fit the stack.
  */
 #include "cpu/combine_row.h"
 #include "cpu/convert.h"
+#include "cpu/sink.h"
 
 #include <math.h>
 
@@ -67,16 +68,18 @@ static void merge_columns(const combine_partials_t *p, int64_t first, int64_t n,
     }
 }
 
-float combine_row(const combine_partials_t *partials, int64_t d_head, void *o, int32_t dtype_o) {
+float combine_row(const combine_partials_t *partials, float sink, int64_t d_head, void *o,
+                  int32_t dtype_o) {
     const float largest = largest_lse(partials);
     const float reference = largest == -INFINITY ? 0 : largest; /* -inf - -inf is NaN */
     const float total = sum_weights(partials, reference);
+    const float divisor = sum_with_sink(total, sink, reference);
     for (int64_t first = 0; first < d_head; first += CHUNK) {
         const int64_t n = d_head - first < CHUNK ? d_head - first : CHUNK;
         float sum[CHUNK];
         merge_columns(partials, first, n, reference, sum);
         for (int64_t j = 0; j < n; j++)
-            element_store(o, first + j, dtype_o, total != 0 ? sum[j] / total : 0);
+            element_store(o, first + j, dtype_o, total != 0 ? sum[j] / divisor : 0);
     }
     return total != 0 ? reference + logf(total) : -INFINITY;
 }

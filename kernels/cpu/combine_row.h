@@ -21,8 +21,10 @@ typedef struct combine_partials {
     int64_t n_partials;
 } combine_partials_t;
 
-/* Writes the merged row to o[0 ... d_head) of type dtype_o, and returns its LSE. o may be the row
- * of one of the partials, if it has the same type. */
-float combine_row(const combine_partials_t *partials, int64_t d_head, void *o, int32_t dtype_o);
+/* Writes the merged row, with its sink (-infinity: none), to o[0 ... d_head) of type dtype_o, and
+ * returns its LSE, without the sink. o may be the row of one of the partials, if it has the same
+ * type. */
+float combine_row(const combine_partials_t *partials, float sink, int64_t d_head, void *o,
+                  int32_t dtype_o);
 
 #endif

@@ -15,7 +15,8 @@
  * additions in fp32 would lose four digits. */
 enum { REFERENCE_PART_KEYS = 256 };
 
-/* This is the running result of a row: O = total / sum_total, relative to the running maximum. */
+/* This is the running result of a row: O = total / sum_total, relative to the running maximum,
+ * before the sink joins. */
 typedef struct reference_row {
     const float *q;     /* [d], in fp32 */
     float *accumulator; /* [d], of the last keys, which total lacks */
@@ -81,17 +82,27 @@ static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *
         row->accumulator[i] += weight * element_load(p->v, index + i, dtype);
 }
 
+/* Returns the sum with the weight of the row's sink, as sum_with_sink() does, but in double. */
+static inline double reference_divisor(const flash_params_t *p, const cpu_task_t *task,
+                                       const reference_row_t *row, cpu_row_t r) {
+    const float sink = cpu_row_sink(p, task, r);
+    return row->sum_total != 0 && sink != -INFINITY
+               ? row->sum_total + exp((double)sink - (double)row->maximum)
+               : row->sum_total;
+}
+
 static inline void reference_store(const flash_params_t *p, const cpu_task_t *task,
                                    const reference_row_t *row, int64_t row_index) {
     const cpu_row_t r = cpu_row(p, task, row_index);
     const double v_scale = (double)flash_scale_at(&p->v_scale, task->batch_index, task->head_kv);
+    const double divisor = reference_divisor(p, task, row, r);
     void *o = task->o_partial ? task->o_partial : p->o;
     const int32_t dtype_o = task->o_partial ? FLASH_DTYPE_FP32 : p->o_dtype;
     const int64_t index =
         task->o_partial ? row_index * row->d : cpu_row_index(task, &p->o_stride, r);
     for (int64_t i = 0; i < row->d; i++)
         element_store(o, index + i, dtype_o,
-                      row->sum_total != 0 ? (float)(row->total[i] / row->sum_total * v_scale) : 0);
+                      row->sum_total != 0 ? (float)(row->total[i] / divisor * v_scale) : 0);
     if (cpu_wants_lse(p, task))
         cpu_store_lse(p, task, row_index, r,
                       row->sum_total != 0 ? row->maximum + logf((float)row->sum_total) : -INFINITY);

@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_CPU_ROWS_H
 
 #include "common/kv.h"
+#include "common/sink.h"
 #include "cpu/convert.h"
 #include "cpu/cpu_kernel.h"
 
@@ -105,7 +106,7 @@ static inline bool cpu_in_one_page(const flash_params_t *p, flash_range_t keys) 
     return cpu_first_of_page(p, keys, keys.end - keys.begin).end == keys.end;
 }
 
-/* ---- What rows see, and their LSE ---- */
+/* ---- What rows see, their sinks and their LSE ---- */
 
 /* Returns the keys of the task that the row sees; {0, 0} when there are none. */
 static inline flash_range_t cpu_row_keys(const flash_params_t *p, const cpu_task_t *task,
@@ -118,6 +119,11 @@ static inline flash_range_t cpu_row_keys(const flash_params_t *p, const cpu_task
     if (keys.end <= keys.begin)
         keys.begin = keys.end = 0;
     return keys;
+}
+
+/* Returns the sink of a row of the task. Partial results have none: it joins where they merge. */
+static inline float cpu_row_sink(const flash_params_t *p, const cpu_task_t *task, cpu_row_t row) {
+    return task->o_partial ? -INFINITY : flash_sink_at(p->sinks, row.head);
 }
 
 static inline bool cpu_wants_lse(const flash_params_t *p, const cpu_task_t *task) {

@@ -93,16 +93,18 @@ static __device__ __forceinline__ void fill_ring(uint32_t ring, kv_stream_t &str
     }
 }
 
-/* Computes the warp's steps over the keys of the block. */
+/* Computes the warp's steps over the keys of the block. The sinks are staged while the first keys
+ * are on their way. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 process_keys(const sm80_decode_params_t &params, const decode_block_t &block, warp_state<C> &state,
-             uint32_t ring, const score_unit_t &unit) {
+             uint32_t ring, row_sinks<C> &sinks, const score_unit_t &unit) {
     const warp_part_t part = find_warp_part<C>(params);
     kv_stream_t stream = make_kv_stream<C>(params, block, part);
     fill_ring<C>(ring, stream, params);
     const step_operands<C> operands =
         make_operands<C>(params, block, block.first_head_kv + part.head, unit);
+    stage_sinks<C>(params, block, sinks);
     int stage = 0;
 #pragma unroll 1
     for (int32_t key = block.key_begin + part.number * C.B_c; key < block.key_end;
@@ -118,6 +120,7 @@ static __device__ __forceinline__ void sm80_decode(const sm80_decode_params_t &p
     assert_legal<C>();
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ cut_scratch<C> scratch;
+    __shared__ row_sinks<C> sinks;
     decode_block_t block;
     launch_dependents();
     if (!find_block<C>(params, scratch, block))
@@ -125,10 +128,11 @@ static __device__ __forceinline__ void sm80_decode(const sm80_decode_params_t &p
     const score_unit_t unit = score_unit_of<true>(params.attention);
     warp_state<C> state = {{}, empty_softmax<C>()};
     const int warp = threadIdx.x / DECODE_WARP_THREADS;
-    process_keys<C>(params, block, state, shared_address(shared) + warp * warp_ring_bytes<C>, unit);
+    process_keys<C>(params, block, state, shared_address(shared) + warp * warp_ring_bytes<C>, sinks,
+                    unit);
     stage_results<C>(shared, state.o, state.softmax);
     __syncthreads();
-    finish_block<C>(params, block, shared, unit);
+    finish_block<C>(params, block, shared, sinks, unit);
 }
 
 #endif

@@ -56,16 +56,16 @@ template <flash_config_t C> struct finished_tile {
 };
 
 /* Releases the last stage of V, and takes the results out of the accumulators. There is no branch:
- * the next tile's QK^T is under way. */
+ * the next tile's QK^T is under way. sink: of the tile's head. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void
 finish_tile(finished_tile<C> &done, const flash_params_t &problem, const score_units<C> &unit,
-            consumer_state<C> &consumer) {
+            float sink, consumer_state<C> &consumer) {
     done.sanitised = sanitises_v<C, FIXED> && v_was_sanitised<C>(consumer.assignments.stage);
     finish_output<C>(consumer);
     finish_sums(consumer.softmax);
     done.lse = row_lse<C>(consumer.softmax, unit);
-    normalize_output<C>(consumer.o, consumer.softmax, output_scale<C>(consumer));
+    normalize_output<C>(consumer.o, consumer.softmax, unit, sink, output_scale<C>(consumer));
     round_output<C>(done.o, consumer.o, problem);
     done.failed = FIXED && failed<C>(consumer.softmax, done.o);
 }
@@ -150,8 +150,9 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
         if constexpr (starts_early<C>)
             start_tile<C>(consumer);
         pass_turn<C>(consumer);
+        const float sink = load_sink<C>(params.problem, consumer);
         wgmma_wait<starts_early<C> ? 1 : 0>();
-        finish_tile<C, FIXED>(done, params.problem, unit, consumer);
+        finish_tile<C, FIXED>(done, params.problem, unit, sink, consumer);
         if constexpr (starts_early<C>)
             wgmma_wait<0>();
         else
@@ -164,8 +165,9 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
     await_turn<C>(consumer);
     issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
     pass_turn<C>(consumer);
+    const float sink = load_sink<C>(params.problem, consumer);
     wgmma_wait<0>();
-    finish_tile<C, FIXED>(done, params.problem, unit, consumer);
+    finish_tile<C, FIXED>(done, params.problem, unit, sink, consumer);
     store_tile<C, false>(params, done, consumer);
 }
 

@@ -59,6 +59,7 @@ consume(const decode_params_t &params, const decode_block_t &block, const key_wa
     row_state<C> rows;
     start_rows<C>(rows);
     copy_queries<C>(params, block, rows.number);
+    rows.sink = load_row_sink(params, block, rows.number);
     named_barrier_sync(CONSUMER_BARRIER + rows.number, SM90_WARPGROUP_THREADS);
     if constexpr (q_in_registers<C>)
         load_queries<C>(rows.q);

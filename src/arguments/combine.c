@@ -4,6 +4,7 @@
 #include "arguments/combine.h"
 
 #include "arguments/checks.h"
+#include "arguments/sinks.h"
 #include "arguments/tensor.h"
 #include "core/status.h"
 #include "core/struct_size.h"
@@ -67,10 +68,12 @@ static flash_status_t check_outputs(const flash_combine_args_t *a) {
     o.is_output = lse_shape.is_output = true;
     FLASH_TRY(tensor_check("o", &a->o, &o));
     FLASH_TRY(tensor_check_output("o", &a->o, &o));
+    FLASH_TRY(arguments_check_sinks_apart(a->sinks, a->n_heads, "o", &a->o, &o));
     if (a->lse == NULL)
         return FLASH_SUCCESS;
     FLASH_TRY(tensor_check("lse", &lse, &lse_shape));
     FLASH_TRY(tensor_check_output("lse", &lse, &lse_shape));
+    FLASH_TRY(arguments_check_sinks_apart(a->sinks, a->n_heads, "lse", &lse, &lse_shape));
     return tensor_check_apart("o", &a->o, &o, "lse", &lse, &lse_shape);
 }
 
@@ -148,6 +151,7 @@ static flash_status_t check_alignments(const flash_combine_args_t *a) {
                                        dtype_size(a->o_partial.dtype)));
     FLASH_TRY(argument_check_alignment("lse_partial", a->lse_partial, sizeof *a->lse_partial));
     FLASH_TRY(argument_check_alignment("o.data", a->o.data, dtype_size(a->o.dtype)));
+    FLASH_TRY(argument_check_alignment("sinks", a->sinks, sizeof *a->sinks));
     return argument_check_alignment("lse", a->lse, sizeof *a->lse);
 }
 

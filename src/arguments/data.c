@@ -7,6 +7,7 @@
 #include "arguments/lengths.h"
 #include "arguments/paging.h"
 #include "arguments/quant.h"
+#include "arguments/sinks.h"
 #include "arguments/tensor.h"
 #include "core/status.h"
 #include "kernels/common/dtype.h"
@@ -75,6 +76,7 @@ static flash_status_t check_alignments(const flash_forward_args_t *a, const flas
     FLASH_TRY(argument_check_alignment("seqused_q", a->seqused_q, sizeof *a->seqused_q));
     FLASH_TRY(argument_check_alignment("seqused_k", a->seqused_k, sizeof *a->seqused_k));
     FLASH_TRY(arguments_check_page_alignments(&p->pages));
+    FLASH_TRY(argument_check_alignment("sinks", a->sinks, sizeof *a->sinks));
     return arguments_check_scale_alignments(p);
 }
 
@@ -116,16 +118,18 @@ static flash_status_t check_lse(const flash_forward_args_t *a, const flash_param
     FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "q", &a->q, &s->q));
     FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "k", &a->k, &s->k));
     FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "v", &a->v, &s->k));
+    FLASH_TRY(arguments_check_sinks_apart(a->sinks, a->n_heads, "lse", &lse, &shape));
     return arguments_check_scales_apart(p, "lse", &lse, &shape);
 }
 
 /* O must be apart from all inputs, because kernels read Q again after O has been written, and tasks
- * read K, V and scales while others write O. */
+ * read K, V, scales and sinks while others write O. */
 static flash_status_t check_apart(const flash_forward_args_t *a, const flash_params_t *p,
                                   const shapes_t *s) {
     FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "q", &a->q, &s->q));
     FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "k", &a->k, &s->k));
     FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "v", &a->v, &s->k));
+    FLASH_TRY(arguments_check_sinks_apart(a->sinks, a->n_heads, "o", &a->o, &s->o));
     return arguments_check_scales_apart(p, "o", &a->o, &s->o);
 }
 

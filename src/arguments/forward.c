@@ -171,6 +171,7 @@ static void set_tensors(flash_params_t *p, const flash_forward_args_t *a) {
     p->cu_seqlens_k = a->cu_seqlens_k;
     p->seqused_q = a->seqused_q;
     p->seqused_k = a->seqused_k;
+    p->sinks = a->sinks;
 }
 
 static void set_pool(flash_params_t *p, const flash_forward_args_t *a) {

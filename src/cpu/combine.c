@@ -6,6 +6,7 @@
 #include "core/status.h"
 #include "cpu/thread_pool.h"
 #include "kernels/common/dtype.h"
+#include "kernels/common/sink.h"
 #include "kernels/cpu/combine_row.h"
 
 #include <stdatomic.h>
@@ -67,7 +68,8 @@ static void combine_numbered_row(const flash_combine_args_t *a, int64_t number) 
     const int64_t lse_at = row.batch * a->lse_stride_batch + row.seq * a->lse_stride_seq +
                            row.head * a->lse_stride_head;
     char *o = (char *)a->o.data + o_at * dtype_size(a->o.dtype);
-    const float lse = combine_row(&partials, a->d_head, o, a->o.dtype);
+    const float sink = flash_sink_at(a->sinks, row.head);
+    const float lse = combine_row(&partials, sink, a->d_head, o, a->o.dtype);
     if (a->lse != NULL)
         memcpy((char *)a->lse + lse_at * (int64_t)sizeof lse, &lse, sizeof lse);
 }

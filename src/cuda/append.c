@@ -18,56 +18,98 @@ static bool is_aligned(const void *data, const flash_strides_t *stride, int32_t 
     return places % alignment == 0;
 }
 
-static bool rotary_is_aligned(const append_rotary_t *r) {
+static bool rotary_suits(const append_rotary_t *r, int32_t dtype) {
     const flash_strides_t stride = {.seq = r->stride_position};
-    return r->n_pairs % APPEND_VECTOR == 0 && is_aligned(r->cos, &stride, r->dtype) &&
-           is_aligned(r->sin, &stride, r->dtype);
+    if (r->n_pairs == 0)
+        return true;
+    return (r->dtype == dtype || r->dtype == FLASH_DTYPE_FP32) && r->n_pairs % APPEND_VECTOR == 0 &&
+           is_aligned(r->cos, &stride, r->dtype) && is_aligned(r->sin, &stride, r->dtype);
 }
 
-static bool takes_vectors(const append_params_t *p) {
-    if (p->d_head % APPEND_VECTOR != 0 || (p->rotary.n_pairs > 0 && !rotary_is_aligned(&p->rotary)))
+/* Says whether the kernel that moves vectors of dtype serves a part: what is converted is of that
+ * type and becomes e4m3 at most, and what is copied has at most 16 bits. */
+static bool part_suits(const append_part_t *part, int32_t dtype) {
+    const bool copied = !part->turns && part->from_dtype == part->to_dtype;
+    if (part->n_heads == 0)
+        return true;
+    if (!copied && (part->from_dtype != dtype ||
+                    (part->to_dtype != dtype && part->to_dtype != FLASH_DTYPE_E4M3)))
         return false;
-    for (int i = 0; i < APPEND_PARTS; i++) {
-        const append_part_t *part = &p->parts[i];
-        if (part->n_heads > 0 && !(is_aligned(part->from, &part->from_stride, part->from_dtype) &&
-                                   is_aligned(part->to, &part->to_stride, part->to_dtype)))
-            return false;
-    }
-    return true;
+    return dtype_size(part->to_dtype) <= 2 &&
+           is_aligned(part->from, &part->from_stride, part->from_dtype) &&
+           is_aligned(part->to, &part->to_stride, part->to_dtype);
+}
+
+static bool vectors_suit(const append_params_t *p, int32_t dtype) {
+    bool suits = p->d_head % APPEND_VECTOR == 0 && rotary_suits(&p->rotary, dtype);
+    for (int i = 0; suits && i < APPEND_PARTS; i++)
+        suits = part_suits(&p->parts[i], dtype);
+    return suits;
+}
+
+typedef void append_kernel_t(append_work_t);
+
+/* Returns the kernel for a call, and how many elements it takes at once. */
+static append_kernel_t *choose_kernel(const append_params_t *p, int32_t *vector) {
+    *vector = APPEND_VECTOR;
+    if (vectors_suit(p, FLASH_DTYPE_BF16))
+        return flash_append_bf16;
+    if (vectors_suit(p, FLASH_DTYPE_FP16))
+        return flash_append_fp16;
+    *vector = 1;
+    return flash_append_elements;
+}
+
+/* A token is cut into several blocks only while there are few of them, since each block has to find
+ * out where its token goes. */
+static append_share_t share_of(int64_t n_tokens, int32_t token_units) {
+    enum { MANY_TOKENS = 1024 };
+    const int32_t most = (token_units + APPEND_THREADS - 1) / APPEND_THREADS;
+    const int32_t token_blocks = n_tokens < MANY_TOKENS && most > 0 ? most : 1;
+    return (append_share_t){.n_blocks = token_units > 0 ? (uint32_t)(n_tokens * token_blocks) : 0,
+                            .token_blocks = token_blocks,
+                            .token_units = token_units};
 }
 
 static append_work_t work_of(const append_params_t *p, int32_t vector) {
-    append_work_t work = {.params = *p, .row_units = (p->d_head + 2 * vector - 1) / (2 * vector)};
+    const int32_t row_units = (p->d_head + 2 * vector - 1) / (2 * vector);
     const int32_t rows_new = p->parts[APPEND_K].n_heads + p->parts[APPEND_V].n_heads;
-    const int32_t rows_q = p->parts[APPEND_Q].n_heads;
-    work.token_units_new = rows_new * work.row_units;
-    work.token_units_q = rows_q > 0 ? rows_q * work.row_units : 1;
-    work.n_units_new = p->tokens_new.total * work.token_units_new;
-    work.n_units = work.n_units_new + p->tokens_q.total * work.token_units_q;
-    return work;
+    return (append_work_t){.params = *p,
+                           .share_new = share_of(p->tokens_new.total, rows_new * row_units),
+                           .share_q =
+                               share_of(p->tokens_q.total, p->parts[APPEND_Q].n_heads * row_units),
+                           .row_units = row_units};
 }
 
-static flash_status_t enqueue(const append_params_t *params, flash_stream_t stream) {
-    enum { MOST_BLOCKS = 1 << 24 }; /* with more units, each thread takes several in turn */
-    const bool vectors = takes_vectors(params);
-    const append_work_t work = work_of(params, vectors ? APPEND_VECTOR : 1);
+/* With more blocks than run at once, each takes several tokens in turn: it finds lengths and tables
+ * in its cache then. */
+static int64_t most_blocks(const device_t *device) {
+    return (int64_t)APPEND_BLOCKS * device->n_multiprocessors;
+}
+
+static flash_status_t enqueue(const append_params_t *params, const device_t *device,
+                              flash_stream_t stream) {
+    int32_t vector;
     union {
-        void (*function)(append_work_t);
+        append_kernel_t *function;
         const void *symbol;
-    } u = {.function = vectors ? flash_append_vectors : flash_append_elements};
-    const int64_t n_lengths = params->seqused_k_out != NULL ? params->batch : 0;
-    const int64_t threads = work.n_units > n_lengths ? work.n_units : n_lengths;
-    const int64_t blocks = (threads + APPEND_THREADS - 1) / APPEND_THREADS;
-    const cuda_grid_t grid = {.blocks = blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS,
+    } u = {.function = choose_kernel(params, &vector)};
+    const append_work_t work = work_of(params, vector);
+    const int64_t n = (int64_t)work.share_new.n_blocks + work.share_q.n_blocks;
+    const int64_t most = most_blocks(device);
+    const bool has_lengths = params->seqused_k_out != NULL && params->batch > 0;
+    const cuda_grid_t grid = {.blocks = n > most                ? most
+                                        : n == 0 && has_lengths ? 1
+                                                                : n,
                               .threads = APPEND_THREADS};
-    return blocks == 0 ? FLASH_SUCCESS : launch_grid(u.symbol, &grid, &work, stream);
+    return grid.blocks == 0 ? FLASH_SUCCESS : launch_grid(u.symbol, &grid, &work, stream);
 }
 
 flash_status_t cuda_append(const append_params_t *params, const device_t *device,
                            flash_stream_t stream) {
     cuda_scope_t scope;
     FLASH_TRY(cuda_scope_enter(device, &scope));
-    const flash_status_t status = enqueue(params, stream);
+    const flash_status_t status = enqueue(params, device, stream);
     cuda_scope_leave(&scope);
     return status;
 }

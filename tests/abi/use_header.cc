@@ -1,9 +1,10 @@
 /*
- * flashattn.hpp in a program of its own: attention of one query over two keys, also in pages and
- * with scales, appending to a cache, and a refusal.
+ * flashattn.hpp in a program of its own: attention of one query over two keys, also in pages, with
+ * scales and with a sink, appending to a cache, and a refusal.
  */
 #include "flashattn.hpp"
 
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <vector>
@@ -52,6 +53,14 @@ static bool takes_scales() {
     return plain == 1.5f && compute(call) == 6.0f;
 }
 
+/* A sink of ln 2 weighs as much as both keys. */
+static bool takes_sinks() {
+    const float q[1] = {0}, k[2] = {1, 2}, v[2] = {3, 5}, sink[1] = {0.69314718f};
+    flashattn::Forward call;
+    call.q(q, {1, 1, 1, 1}).k(k, {1, 2, 1, 1}).v(v, {1, 2, 1, 1}).sinks(sink);
+    return std::fabs(compute(call) - 2.0f) < 1e-6f;
+}
+
 /* A token of (1, 2) turns by a quarter, and becomes key 1 of a sequence whose second page is 0;
  * then it goes, as e4m3 of scale 0.5, to slot 1. */
 static bool appends() {
@@ -87,7 +96,8 @@ static bool refuses() {
 }
 
 int main() {
-    const bool good = computes() && reads_pages() && takes_scales() && appends() && refuses();
+    const bool good = computes() && reads_pages() && takes_scales() && takes_sinks() && appends() &&
+                      refuses();
     std::puts(good ? "right" : "wrong");
     return good ? 0 : 1;
 }

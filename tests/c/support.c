@@ -190,8 +190,9 @@ static double expected_row(const flash_forward_args_t *a, int64_t b, int64_t i, 
         for (int64_t x = 0; x < a->d_head; x++)
             o[x] += p * (double)row(&a->v, b, j, h_kv)[x];
     }
+    const double divisor = a->sinks != NULL ? sum + exp((double)a->sinks[h]) : sum;
     for (int64_t x = 0; x < a->d_head && sum > 0; x++)
-        o[x] /= sum;
+        o[x] /= divisor;
     return log(sum);
 }
 

@@ -168,7 +168,13 @@ typedef struct refusal {
       (args->lse_stride_seq = 1, args->lse_stride_head = 2, args->lse_stride_batch = 8), INVALID,  \
       "lse overlaps itself: stride_head is 2")                                                     \
     X(o_begins_in_q, args->o.data = at(&args->q, 191), INVALID, "o overlaps q: o begins at ")      \
-    X(ragged_o_is_q, (args->cu_seqlens_q = CU_Q, args->o = args->q), INVALID, "o overlaps q")
+    X(ragged_o_is_q, (args->cu_seqlens_q = CU_Q, args->o = args->q), INVALID, "o overlaps q")      \
+    X(sinks_begin_in_o, args->sinks = at(&args->o, 191), INVALID,                                  \
+      "o overlaps sinks: o begins at ")                                                            \
+    X(sinks_end_in_o, args->sinks = at(&args->o, -3), INVALID, "o overlaps sinks: o begins at ")   \
+    X(sinks_begin_in_lse, args->sinks = args->lse + 23, INVALID,                                   \
+      "lse overlaps sinks: lse begins at ")                                                        \
+    X(sinks_end_in_lse, args->sinks = args->lse - 3, INVALID, "lse overlaps sinks: lse begins at ")
 
 /* These are refused for the kernel that the call names. */
 #define KERNEL_REFUSALS(X)                                                                         \

@@ -71,6 +71,18 @@ static void parts_make_the_whole(void **state) {
     partials_destroy(&p);
 }
 
+/* The parts were computed without them. */
+static void sinks_join_once(void **state) {
+    static const float sinks[] = {0.5f, -1, 2, 0};
+    partials_t p;
+    (void)state;
+    partials_create(&p);
+    p.args.sinks = p.whole.args.sinks = sinks;
+    assert_success(flash_combine(&p.args, NULL));
+    problem_check_result(&p.whole);
+    partials_destroy(&p);
+}
+
 static void a_part_without_weight_is_not_looked_at(void **state) {
     partials_t p;
     (void)state;
@@ -237,6 +249,10 @@ static const void *const with_null[PARTS] = {NULL, NULL, NULL};
     X(lse_strides_overlap, args->lse_stride_head = 1, INVALID, "lse.stride_batch is 0 along more") \
     X(rows_beyond_64_bits, args->batch = args->n_heads = args->seqlen_q = INT32_MAX, INVALID,      \
       "more rows than 64 bits count")                                                              \
+    X(sinks_begin_in_o, args->sinks = (const float *)args->o.data + 191, INVALID,                  \
+      "o overlaps sinks: o begins at ")                                                            \
+    X(sinks_end_in_lse, args->sinks = args->lse - 3, INVALID,                                      \
+      "lse overlaps sinks: lse begins at ")                                                        \
     X(o_reserved, args->o.reserved[0] = 1, FLASH_ERROR_UNSUPPORTED, "o.reserved")                  \
     X(struct_size_huge, args->struct_size = UINT32_MAX, INVALID, "struct_size is 4294967295")
 
@@ -262,6 +278,7 @@ static void is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(parts_make_the_whole),
+                                       cmocka_unit_test(sinks_join_once),
                                        cmocka_unit_test(a_part_without_weight_is_not_looked_at),
                                        cmocka_unit_test(one_part_is_the_whole),
                                        cmocka_unit_test(a_partial_result_is_merged_in_place),

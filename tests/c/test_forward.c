@@ -42,6 +42,28 @@ static void masks_and_softcap(void **state) {
     }
 }
 
+/* An array of sinks may have any alignment on the CPU. */
+static void sinks(void **state) {
+    static const float values[] = {0.5f, -1, 2, 0, 1, -3, 0.25f, 3};
+    char unaligned[sizeof values + 1];
+    (void)state;
+    memcpy(unaligned + 1, values, sizeof values);
+    for (int i = 0; i < N_SIZES; i++) {
+        test_problem_t p, q;
+        problem_create(&p, SIZES[i], 6);
+        problem_create(&q, SIZES[i], 6);
+        p.args.flags = q.args.flags = FLASH_FLAG_CAUSAL;
+        p.args.sinks = values;
+        q.args.sinks = (const float *)(const void *)(unaligned + 1);
+        problem_run(&p);
+        problem_run(&q);
+        problem_check_result(&p);
+        assert_true(problem_same_bits(&p, &q));
+        problem_destroy(&p);
+        problem_destroy(&q);
+    }
+}
+
 static void run_with(test_problem_t *p, const flash_kernel_t *kernel) {
     free(p->args.workspace);
     assert_success(flash_workspace_size(&p->args, kernel, &p->args.workspace_size));
@@ -210,6 +232,7 @@ static void the_selected_kernel_serves(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_and_softcap),
+        cmocka_unit_test(sinks),
         cmocka_unit_test(every_kernel_of_the_machine),
         cmocka_unit_test(rows_without_keys_are_zero),
         cmocka_unit_test(without_lse_nothing_else_changes),

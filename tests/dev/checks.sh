@@ -252,7 +252,7 @@ step_amx() {
     compile amx
     run_ctest amx -L unit
     LIBRARY=build/amx run_pytest_parallel \
-        "$tests"_{determinism,paging,random_problems,table,threads,workspace}.py
+        "$tests"_{determinism,paging,random_problems,sinks,table,threads,workspace}.py
 }
 
 # A cancelled thread leaves marks of its frames on its stack, and gcc's runtime would meet them when

@@ -128,6 +128,9 @@ static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     a->v.data = filled(v * element_size(a, &a->v), (uint8_t)(value + 2));
     a->o.data = filled(o * element_size(a, &a->o), 0xff);
     a->lse = filled(batch_q * seq_q * a->n_heads * (int64_t)sizeof(float), 0xff);
+    float *sinks =
+        value % 2 ? filled(a->n_heads * (int64_t)sizeof *sinks, (uint8_t)(value + 3)) : NULL;
+    a->sinks = sinks;
     const flash_kernel_t *kernel = pick_kernel(a, index);
     CHECK(flash_workspace_size(a, kernel, &a->workspace_size) == FLASH_SUCCESS);
     a->workspace = filled((int64_t)a->workspace_size, 0xff);
@@ -139,6 +142,7 @@ static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     free(a->v.data);
     free(a->o.data);
     free(a->lse);
+    free(sinks);
     free(a->workspace);
 }
 

@@ -106,6 +106,8 @@ static void run(flash_combine_args_t *a, input_t *in, uint8_t value) {
     a->o.data = filled(o * (a->dtype == FLASH_DTYPE_FP32 ? 4 : 2), 0xff);
     a->lse_partial = lse_partial;
     a->lse = filled(n_rows * (int64_t)sizeof *a->lse, 0xff);
+    float *sinks = value % 2 ? take_lse(in, a->n_heads) : NULL;
+    a->sinks = sinks;
     const flash_status_t status = flash_combine(a, NULL);
     CHECK(status == FLASH_SUCCESS || status == FLASH_ERROR_INVALID_ARGUMENT ||
           status == FLASH_ERROR_UNSUPPORTED /* reserved fields */);
@@ -114,6 +116,7 @@ static void run(flash_combine_args_t *a, input_t *in, uint8_t value) {
     free(a->o_partial.data);
     free(a->o.data);
     free(lse_partial);
+    free(sinks);
     free(a->lse);
 }
 

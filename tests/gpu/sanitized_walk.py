@@ -109,6 +109,10 @@ def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor
     return [q, large.clamp(-448, 448).to(k.dtype), some_nan.to(v.dtype)]
 
 
+def sinks_of(problem: AttentionProblem) -> torch.Tensor:
+    return torch.zeros(problem.n_heads, device="cuda")
+
+
 def page_sizes(config: flashattn.Config, racecheck: bool) -> tuple[int, ...]:
     """Returns sizes that are read key by key, by cp.async, and one that SM90 kernels read in boxes,
     by TMA. racecheck does not know that a warp's accesses come before what waits for the arrival of
@@ -124,28 +128,28 @@ def run_in_pages(
     problem: AttentionProblem, config: flashattn.Config, sizes: tuple[int, ...]
 ) -> None:
     """Runs padded keys in pages: of sizes that are read key by key and one that is read in boxes,
-    both on the rarer paths too, and with O of fp32. A ragged problem has its longest length for
-    every sequence."""
+    both on the rarer paths too, with O of fp32 and sinks. A ragged problem has its longest length
+    for every sequence."""
     padded = replace(problem, cu_seqlens_k=None)
     for page_size, is_rare in zip(sizes, (True, True, False)):
         tensors, where = device_pages(PagedProblem(padded, page_size))
         options = {**device_options(replace(padded, seqused_k=None)), **where}
         if is_rare:
             tensors = rare(*tensors)
-            options["out_dtype"] = "float32"
+            options.update(out_dtype="float32", sinks=sinks_of(problem))
         flashattn.flash_attn_varlen_func(*tensors, config=config, **options)
     torch.cuda.synchronize()
 
 
 def run(problem: AttentionProblem, config: flashattn.Config, racecheck: bool) -> None:
-    """Runs with O in both of its types; fp32 takes the rarer path."""
+    """Runs with O in both of its types; fp32 takes the rarer path, with sinks."""
     if config.features & Feature.PAGED:
         return run_in_pages(problem, config, page_sizes(config, racecheck))
     tensors, options = device_inputs(problem), device_options(problem)
     unusual = rare(*tensors)
     for inputs in (tensors, unusual):
         flashattn.flash_attn_varlen_func(*inputs, config=config, **options)
-    options["out_dtype"] = "float32"
+    options.update(out_dtype="float32", sinks=sinks_of(problem))
     flashattn.flash_attn_varlen_func(*unusual, config=config, **options)
     torch.cuda.synchronize()
 

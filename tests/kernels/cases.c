@@ -243,14 +243,15 @@ static void draw_merge_parts(test_case_t *c, const drawing_t *how, random_t *r) 
     begin_with(add_output(c, FLASH_DTYPE_FP32, p->rows, p->d, padded_d(p)), r, (interval_t){-1, 1});
 }
 
-/* O of a row and its LSE, from n_keys partial results of d elements, whose LSEs are in x. A partial
- * result that saw no key may be NaN. */
+/* O of a row and its LSE, from n_keys partial results of d elements, whose LSEs are in x, and maybe
+ * a sink. A partial result that saw no key may be NaN. */
 static void draw_merge_partials(test_case_t *c, const drawing_t *how, random_t *r) {
     problem_t *p = &c->problem;
     draw_sizes(c, how, r, 1);
     p->n_keys = how->timed ? 8 : random_between(r, 1, 9);
     draw_keys(c, &(drawing_t){.timed = true}, r);
     draw_x(c, r, FLASH_DTYPE_FP32, 1, p->n_keys, (interval_t){-20, 20});
+    p->sink = one_in(r, 2) ? -INFINITY : random_in(r, -20, 20);
     for (int64_t i = 0; i < p->n_keys && !how->timed; i++) {
         if (!one_in(r, 4))
             continue;

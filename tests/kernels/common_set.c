@@ -14,7 +14,7 @@ static void run_merge_partials(const problem_t *p, void *const outputs[]) {
                                          .lse = p->x,
                                          .lse_stride = 1,
                                          .n_partials = p->n_keys};
-    *lse = combine_row(&partials, p->d, outputs[0], FLASH_DTYPE_FP32);
+    *lse = combine_row(&partials, p->sink, p->d, outputs[0], FLASH_DTYPE_FP32);
 }
 
 const instruction_set_t common_set = {

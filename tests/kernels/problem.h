@@ -52,6 +52,7 @@ typedef struct problem {
     const int32_t *end;
     float softmax_scale;
     float softcap;
+    float sink; /* of merged partial results; -infinity: none */
 } problem_t;
 
 /* Computes a problem, to the outputs of its case. */

@@ -257,12 +257,13 @@ static void reference_merge_partials(const problem_t *p, void *const outputs[]) 
     for (int64_t i = 0; i < p->n_keys && largest > -INFINITY; i++)
         total += exp((double)p->x[i] - largest);
     *lse = (float)(total != 0 ? largest + log(total) : -INFINITY);
+    const double divisor = total + (total != 0 ? exp((double)p->sink - largest) : 0);
     for (int64_t column = 0; column < p->d; column++) {
         double sum = 0;
         for (int64_t i = 0; i < p->n_keys && total != 0; i++)
             if (p->x[i] > -INFINITY)
                 sum += exp((double)p->x[i] - largest) * (double)key_element(p, 0, i, column);
-        o[column] = (float)(total != 0 ? sum / total : 0);
+        o[column] = (float)(total != 0 ? sum / divisor : 0);
     }
 }
 

@@ -42,6 +42,7 @@ class AttentionProblem:
     window_size: tuple[int, int] = (-1, -1)
     softcap: float = 0.0
     softmax_scale: float | None = None
+    sinks: tuple[float, ...] | None = None  # [n_heads]
     cu_seqlens_q: tuple[int, ...] | None = None
     cu_seqlens_k: tuple[int, ...] | None = None
     seqused_q: tuple[int, ...] | None = None
@@ -89,6 +90,7 @@ class AttentionProblem:
             "window_size": self.window_size,
             "softcap": self.softcap,
             "softmax_scale": self.softmax_scale,
+            "sinks": None if self.sinks is None else np.array(self.sinks, np.float32),
             "cu_seqlens_q": self.cu_seqlens_q,
             "cu_seqlens_k": self.cu_seqlens_k,
             "seqused_q": self.seqused_q,
@@ -145,7 +147,8 @@ def _make_call(
     p: AttentionProblem, inputs: list[np.ndarray], options: dict[str, np.ndarray] | None = None
 ) -> tuple[CallArguments, Guarded, Guarded]:
     """Makes the call, and the memory for O and LSE. options: more keywords."""
-    call = CallArguments(*inputs, **{**p.call_options(), **_lengths(p), **(options or {})})
+    arrays = {**_lengths(p), **_sinks(p), **(options or {})}
+    call = CallArguments(*inputs, **{**p.call_options(), **arrays})
     o = Guarded(call.q_shape, dtype_of(p.types[2]), p.layouts[3])
     lse = Guarded(call.lse_shape, np.float32, _lse_layout(p))
     call.set_output(o.array, lse.array)
@@ -158,6 +161,14 @@ def _lengths(p: AttentionProblem) -> dict[str, np.ndarray]:
     names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
     values = {name: getattr(p, name) for name in names if getattr(p, name) is not None}
     return {name: arrange(np.array(x, np.int32), layout) for name, x in values.items()}
+
+
+def _sinks(p: AttentionProblem) -> dict[str, np.ndarray]:
+    """Returns the sinks that the problem has, in memory of their own, at any alignment."""
+    if p.sinks is None:
+        return {}
+    layout = p.layouts[0] if p.layouts[0] in ("at_begin", "unaligned") else "contiguous"
+    return {"sinks": arrange(np.array(p.sinks, np.float32), layout)}
 
 
 def _lse_layout(p: AttentionProblem) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from memory import DTYPES, E4M3, LAYOUTS
@@ -47,6 +48,7 @@ def attention_problems(draw: st.DrawFn) -> AttentionProblem:
         window_size=draw(st.one_of(st.just((-1, -1)), st.tuples(_sides(), _sides()))),
         softcap=draw(st.sampled_from([0.0, 0.0, 1.5, 30.0])),
         softmax_scale=draw(st.sampled_from([None, None, 0.3, 0.01])),
+        sinks=draw(st.one_of(st.none(), _sinks(n_heads_kv * group))),
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         seqused_q=draw(_seqused(batch, seqlen_q, cu_seqlens_q)),
@@ -63,6 +65,13 @@ def _scales(batch: int, n_heads_kv: int) -> st.SearchStrategy[tuple | float | No
     one = st.sampled_from([1.0, 0.5, 0.03, -1.5, 1.9])
     row = st.tuples(*[one] * n_heads_kv)
     return st.one_of(st.none(), one, st.tuples(*[row] * batch))
+
+
+def _sinks(n_heads: int) -> st.SearchStrategy[tuple[float, ...]]:
+    one = st.one_of(
+        st.floats(-10, 10, width=32), st.sampled_from([0.0, -np.inf, np.inf, 300.0, -300.0])
+    )
+    return st.tuples(*[one] * n_heads)
 
 
 def _sides() -> st.SearchStrategy[int]:

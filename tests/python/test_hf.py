@@ -46,6 +46,8 @@ DECODERS = {
     ),
     "gpt2": lambda: transformers.GPT2Config(vocab_size=100, n_embd=64, n_layer=2, n_head=4),
 }
+# gpt-oss takes kernels of its own instead of a name with "flash".
+WITH_SINKS = "libfa"
 ENCODERS = {
     "bert": lambda: transformers.BertConfig(**ENCODER),
     "modernbert": lambda: transformers.ModernBertConfig(
@@ -246,10 +248,10 @@ def test_continuous_batching_by_block_tables(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(initialization, "ensure_decode_fast_path_is_available", lambda *_: None)
     calls = []
-    with_cache = _attention.fa2.flash_attn_with_kvcache
+    with_cache = _attention.attend_cache
     monkeypatch.setattr(
-        _attention.fa2,
-        "flash_attn_with_kvcache",
+        _attention,
+        "attend_cache",
         lambda *args, **kwargs: (calls.append(1), with_cache(*args, **kwargs))[1],
     )
     model = decoder("llama")
@@ -259,7 +261,8 @@ def test_continuous_batching_by_block_tables(monkeypatch: pytest.MonkeyPatch) ->
     assert len(calls) == model.config.num_hidden_layers * (N_NEW - 1)
 
 
-def test_new_tokens_are_written_to_the_pages_of_a_block_table() -> None:
+@pytest.mark.parametrize("s_aux", [None, torch.tensor([0.5, -1.0, 2.0, 0.0])], ids=["", "sinks"])
+def test_new_tokens_are_written_to_the_pages_of_a_block_table(s_aux: torch.Tensor | None) -> None:
     n_heads, n_heads_kv, d_head, page_size = 4, 2, 16, 4
     k_cache, v_cache = torch.randn(2, 6, page_size, n_heads_kv, d_head)
     table = torch.tensor([[3, 0, 5], [1, 4, 2]], dtype=torch.int32)
@@ -272,6 +275,7 @@ def test_new_tokens_are_written_to_the_pages_of_a_block_table() -> None:
         k,
         v,
         sliding_window=7,
+        s_aux=s_aux,
         cu_seq_lens_q=torch.tensor([0, 1, 2], dtype=torch.int32),
         cu_seq_lens_k=torch.tensor([0, 10, 16], dtype=torch.int32),
         max_length_q=1,
@@ -286,9 +290,7 @@ def test_new_tokens_are_written_to_the_pages_of_a_block_table() -> None:
             for cache in (k_cache, v_cache)
         )
         assert torch.equal(keys[:, -1], k[0, :, b]) and torch.equal(values[:, -1], v[0, :, b])
-        expected = torch.nn.functional.scaled_dot_product_attention(
-            q[0, :, b : b + 1], keys, values, enable_gqa=True
-        )
+        expected = attention_with_sinks(q[0, :, b : b + 1], keys, values, s_aux)
         torch.testing.assert_close(out[0, b], expected[:, 0], rtol=1e-5, atol=1e-5)
 
 
@@ -415,7 +417,11 @@ def attend(**options: object) -> None:
 
 def test_refusals() -> None:
     for options, message in (
-        ({"s_aux": torch.zeros(2)}, "s_aux is given: libflashattn has not attention sinks"),
+        ({"sinks": torch.zeros(1, 2, 4, 1)}, "sinks is given: .* differ from query to query"),
+        (
+            {"s_aux": torch.zeros(2), "attention_mask": torch.ones(1, 1, 4, 4, dtype=torch.bool)},
+            r"attention_mask has shape \(1, 1, 4, 4\) and s_aux is given",
+        ),
         ({"position_bias": torch.zeros(1)}, "position_bias is given"),
         ({"dropout": 0.1}, r"dropout is 0.1: there is none, call model.eval\(\)"),
         ({"output_attentions": True}, "output_attentions is True"),
@@ -426,6 +432,8 @@ def test_refusals() -> None:
     ):
         with pytest.raises(NotImplementedError, match=message):
             attend(**options)
+    with pytest.raises(ValueError, match=r"sinks has shape \(3,\), not \(2,\)"):
+        attend(s_aux=torch.zeros(3))
     with pytest.raises(ValueError, match=r"attention_mask has shape \(1, 4, 4\)"):
         attend(attention_mask=torch.ones(1, 4, 4))
     model = decoder("llama")
@@ -434,18 +442,64 @@ def test_refusals() -> None:
         model(ids)
 
 
-def test_attention_sinks_are_refused() -> None:
-    """The name has no "flash": models that list kernels of their own would take those instead."""
+# ---- Attention sinks ----
+
+
+def attention_with_sinks(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None
+) -> torch.Tensor:
+    """Returns O [n_heads, seqlen_q, d_head] of queries that see all keys."""
+    k, v = (x.repeat_interleave(q.shape[0] // x.shape[0], 0) for x in (k, v))
+    scores = q @ k.transpose(1, 2) * q.shape[-1] ** -0.5
+    if sinks is not None:
+        scores = torch.cat((scores, sinks[:, None, None].expand(-1, q.shape[1], 1)), 2)
+    return scores.softmax(2)[..., : k.shape[1]] @ v
+
+
+@pytest.fixture
+def gpt_oss() -> Iterator[torch.nn.Module]:
+    """A model with sinks that take much of the weight, one layer with a window and one without."""
     config = transformers.GptOssConfig(
-        **SIZES, head_dim=16, num_local_experts=2, num_experts_per_tok=1, pad_token_id=0
+        **SIZES,
+        head_dim=16,
+        sliding_window=6,
+        num_local_experts=2,
+        num_experts_per_tok=1,
+        pad_token_id=0,
     )
-    flashattn.hf.register("libfa")
-    try:
-        model = transformers.GptOssForCausalLM._from_config(config, attn_implementation="libfa")
-        with pytest.raises(NotImplementedError, match="s_aux is given: .* attention sinks"):
-            model.eval()(ids)
-    finally:
-        flashattn.hf.unregister("libfa")
+    assert config.layer_types == ["sliding_attention", "full_attention"]
+    flashattn.hf.register(WITH_SINKS)
+    torch.manual_seed(0)
+    model = transformers.GptOssForCausalLM._from_config(config, attn_implementation="eager").eval()
+    for name, weights in model.named_parameters():
+        if name.endswith("sinks"):
+            weights.copy_(2 * torch.randn_like(weights) + 1)
+        elif weights.ndim > 1:
+            weights.normal_(0, 0.1)
+    model.generation_config.pad_token_id = 0
+    model.generation_config.eos_token_id = None
+    yield model
+    flashattn.hf.unregister(WITH_SINKS)
+
+
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_logits_of_gpt_oss(gpt_oss: torch.nn.Module, side: str) -> None:
+    mask = padding(side)
+    expected = logits(gpt_oss, mask)
+    gpt_oss.set_attn_implementation(WITH_SINKS)
+    assert_close(logits(gpt_oss, mask), expected)
+    for layer in gpt_oss.model.layers:
+        layer.self_attn.sinks.fill_(-torch.inf)
+    assert (logits(gpt_oss, mask) - expected).abs().max() > 1e-3  # the sinks counted
+
+
+@pytest.mark.parametrize("side", ["none", "left"])
+def test_greedy_tokens_of_gpt_oss(gpt_oss: torch.nn.Module, side: str) -> None:
+    mask = padding(side)
+    expected = generated(gpt_oss, mask)
+    gpt_oss.set_attn_implementation(WITH_SINKS)
+    for cache in ("dynamic", "static"):
+        assert torch.equal(generated(gpt_oss, mask, cache_implementation=cache), expected)
 
 
 def test_names() -> None:

@@ -23,6 +23,7 @@ CU_SEQLENS = torch.tensor([0, 4, 10], dtype=torch.int32)
 TABLE = torch.tensor([[1, 2], [3, 0]], dtype=torch.int32)
 LENGTHS = torch.tensor([5, 8], dtype=torch.int32)
 SCALES = torch.tensor([[0.5, 2.0], [1.0, 0.25]])
+SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0])
 BACKENDS = ("eager", "aot_eager", "inductor")
 
 
@@ -55,6 +56,10 @@ def _e4m3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
     return torch_ops.flash_attn_func(q, k, v, k_descale=SCALES, v_descale=SCALES)
 
 
+def _sinks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+    return torch_ops.flash_attn_func(q, k, v, sinks=SINKS, causal=True)
+
+
 def _into(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
     out, lse = torch.empty_like(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1])
     torch_ops.flash_attn_func(q, k, v, out=out, lse=lse)
@@ -66,7 +71,7 @@ def _merged(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         torch_ops.flash_attn_func(q, k[:, keys], v[:, keys], return_lse=True)
         for keys in (slice(0, 5), slice(5, None))
     ]
-    return torch_ops.flash_combine(*(torch.stack(x) for x in zip(*parts)))
+    return torch_ops.flash_combine(*(torch.stack(x) for x in zip(*parts)), sinks=SINKS)
 
 
 def _inputs(name: str) -> list[torch.Tensor]:
@@ -81,8 +86,8 @@ def _inputs(name: str) -> list[torch.Tensor]:
 
 
 FUNCTIONS = {
-    "padded": _padded, "ragged": _ragged, "paged": _paged, "e4m3": _e4m3, "into": _into,
-    "merged": _merged,
+    "padded": _padded, "ragged": _ragged, "paged": _paged, "e4m3": _e4m3, "sinks": _sinks,
+    "into": _into, "merged": _merged,
 }  # fmt: skip
 every_function = pytest.mark.parametrize("name", FUNCTIONS)
 

@@ -75,16 +75,23 @@ def test_attention(library: Library) -> None:
     table = OnDevice(torch.full((2, 3), 77, dtype=torch.int32))  # no page: must not be looked at
     used = OnDevice(torch.full((2,), 1000, dtype=torch.int32))
     lse = _on_device(4, 5, 2, dtype=torch.float32).permute(2, 0, 1)
-    outputs = out, OnDevice(lse), False, None
-    forward.forward(q, k, v, MASK, (None, used), None, None, (table, None, None, None), outputs)
+    outputs, sinks = (out, OnDevice(lse), False, None), _on_device(4, dtype=torch.float32)
+    pages = table, None, None, None
+    forward.forward(q, k, v, MASK, (None, used), None, sinks, None, pages, outputs)
     (_, asked, _), (name, args, stream) = library.calls
     assert name == "flash_forward" and stream == STREAM + INDEX
     assert args.device == asked.device == _abi.FLASH_DEVICE_CUDA + INDEX
     assert (asked.workspace, asked.workspace_size) == (None, 0)
     assert args.workspace_size == library._size and bool(args.workspace) == bool(library._size)
-    assert [args.q.data, args.k.data, args.v.data, args.o.data, args.lse, args.seqused_k] == [
-        x.data_ptr() for x in (q, k, v, out, lse, used)
-    ]
+    assert [
+        args.q.data,
+        args.k.data,
+        args.v.data,
+        args.o.data,
+        args.lse,
+        args.seqused_k,
+        args.sinks,
+    ] == [x.data_ptr() for x in (q, k, v, out, lse, used, sinks)]
     assert (args.lse_stride_batch, args.lse_stride_head, args.lse_stride_seq) == (1, 10, 2)
     assert (args.batch, args.seqlen_q, args.seqlen_k) == (2, 5, 48) and args.paging
     assert (args.q.dtype, args.o.dtype) == (_abi.FLASH_DTYPE_BF16, _abi.FLASH_DTYPE_FP32)
@@ -99,7 +106,7 @@ def test_lengths_are_not_looked_at(library: Library) -> None:
     q, out = _on_device(10, 4, 64), _on_device(10, 4, 64)
     ends = OnDevice(torch.tensor([5, 99, -7], dtype=torch.int32))
     ragged = ends, ends, 100, 6
-    forward.forward(q, q, q, MASK, None, None, ragged, None, (out, None, False, None))
+    forward.forward(q, q, q, MASK, None, None, None, ragged, None, (out, None, False, None))
     args = library.calls[-1][1]
     assert args.cu_seqlens_q == args.cu_seqlens_k == ends.data_ptr()
     assert (args.batch, args.seqlen_q, args.seqlen_k) == (2, 10, 6)
@@ -108,10 +115,11 @@ def test_lengths_are_not_looked_at(library: Library) -> None:
 def test_merging(library: Library) -> None:
     o, lse = _on_device(3, 2, 5, 4, 64), _on_device(3, 2, 4, 5, dtype=torch.float32)
     out = _on_device(2, 5, 4, 64)
-    combine.combine(o, lse, (out, None, False, None))
+    sinks = _on_device(4, dtype=torch.float32)
+    combine.combine(o, lse, sinks, (out, None, False, None))
     ((name, args, stream),) = library.calls
     assert name == "flash_combine" and stream == STREAM + INDEX
-    assert args.device == _abi.FLASH_DEVICE_CUDA + INDEX
+    assert args.device == _abi.FLASH_DEVICE_CUDA + INDEX and args.sinks == sinks.data_ptr()
     assert (args.n_partials, args.batch, args.seqlen_q, args.n_heads, args.d_head) == (
         3, 2, 5, 4, 64,
     )  # fmt: skip

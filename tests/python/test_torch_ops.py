@@ -5,6 +5,7 @@ problem, layout and type, padded, ragged, in pages, by the functions and by the 
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -53,6 +54,16 @@ PROBLEMS = {
     "ragged queries, keys in use": AttentionProblem(
         2, 40, 70, 4, 2, 64, causal=True, cu_seqlens_q=(0, 40, 41), seqused_k=(70, 33)
     ),
+    "sinks": AttentionProblem(
+        2, 40, 70, 4, 2, 64, "bfloat16", causal=True, sinks=(0.5, 3.0, -2.0, 9.0)
+    ),
+    "ragged, sinks": AttentionProblem(
+        2, 40, 70, 4, 2, 64, cu_seqlens_q=(0, 40, 41), cu_seqlens_k=(0, 70, 103),
+        sinks=(0.5, 3.0, -2.0, 9.0),
+    ),
+    "decode, sinks": AttentionProblem(
+        2, 1, 300, 4, 2, 64, "bfloat16", seqused_k=(300, 33), sinks=(0.5, 3.0, -2.0, 9.0)
+    ),
     "queries in use": AttentionProblem(2, 40, 70, 4, 2, 64, seqused_q=(40, 3)),
     "e4m3": AttentionProblem(
         2, 40, 70, 4, 2, 64, "float8_e4m3fn", "bfloat16", causal=True,
@@ -92,7 +103,7 @@ def test_random_problem_has_the_bits_of_the_other_functions(p: AttentionProblem,
 
 @every_way
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["decode", "ragged queries, keys in use", "e4m3"])
+@pytest.mark.parametrize("name", ["decode", "ragged queries, keys in use", "e4m3", "decode, sinks"])
 def test_keys_in_pages(name: str, kind: str, way: str) -> None:
     for q in (
         PagedProblem(PROBLEMS[name], 16, kind),
@@ -160,18 +171,22 @@ def test_repeated_keys(dtype: str, way: str) -> None:
     ),
     dtypes=st.tuples(st.sampled_from(DTYPES), st.sampled_from(DTYPES)),
     layout=st.sampled_from(["contiguous", "heads_first", "padded"]),
+    has_sinks=st.booleans(),
     way=st.sampled_from(WAYS),
     seed=st.integers(0, 2**32 - 1),
 )  # fmt: skip
-def test_random_partial_results(shape, dtypes, layout, way, seed) -> None:
+def test_random_partial_results(shape, dtypes, layout, has_sinks, way, seed) -> None:
     n, batch, seqlen, heads, _ = shape
     rng = np.random.default_rng(seed)
     o = arrange(rng.standard_normal(shape).astype(dtype_of(dtypes[0])), layout)
     lse = (5 * rng.standard_normal((n, batch, heads, seqlen))).astype(np.float32)
-    expected = flashattn.flash_combine(o, lse, dtype=dtypes[1], return_lse=True)
+    sinks = (5 * rng.standard_normal(heads)).astype(np.float32) if has_sinks else None
+    expected = flashattn.flash_combine(o, lse, sinks=sinks, dtype=dtypes[1], return_lse=True)
     strided = arrange(lse, layout)
     tensors = to_tensor(o), to_tensor(strided)
     options = {"dtype": getattr(torch, dtypes[1]), "return_lse": True}
+    if has_sinks:
+        options["sinks"] = to_tensor(sinks)
     if way == "operator":
         with Recorded() as recorded:
             found = torch_ops.flash_combine(*tensors, **options)
@@ -179,6 +194,20 @@ def test_random_partial_results(shape, dtypes, layout, way, seed) -> None:
     else:
         found = torch_ops.flash_combine(*tensors, **options)
     assert _same_bits([to_array(x) for x in found], expected)
+
+
+@every_way
+def test_sinks_of_other_types_and_strides(way: str) -> None:
+    q, k, v = torch.randn(3, 1, 5, 4, 8)
+    sinks = torch.tensor([0.5, -1.0, 2.0, 0.25])
+    o, lse = torch_ops.flash_attn_func(q, k, v, return_lse=True)
+    expected = flashattn.flash_attn_func(q, k, v, sinks=sinks)
+    merged = flashattn.flash_combine(o[None], lse[None], sinks=sinks)
+    spread = torch.stack((sinks, sinks + 1), 1)[:, 0]
+    with torch.no_grad(), Recorded() if way == "operator" else nullcontext():
+        for x in (sinks.bfloat16(), sinks.double(), spread, torch.nn.Parameter(sinks)):
+            assert torch.equal(torch_ops.flash_attn_func(q, k, v, sinks=x), expected)
+            assert torch.equal(torch_ops.flash_combine(o[None], lse[None], sinks=x), merged)
 
 
 def test_partial_results_merge_in_place() -> None:

@@ -43,7 +43,7 @@ def options_of(p: AttentionProblem) -> dict[str, Any]:
     for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"):
         if options[name] is not None:
             options[name] = torch.tensor(options[name], dtype=torch.int32)
-    for name in ("k_descale", "v_descale"):
+    for name in ("k_descale", "v_descale", "sinks"):
         if isinstance(options[name], np.ndarray):
             options[name] = torch.from_numpy(options[name])
     return options

@@ -223,6 +223,7 @@ class flash_forward_args_t(_SizedStructure):
         ("paging", c_void_p),
         ("seqused_q", c_void_p),
         ("quant", c_void_p),
+        ("sinks", c_void_p),
     ]
 
 
@@ -256,6 +257,7 @@ class flash_combine_args_t(_SizedStructure):
         ("n_heads", c_int64),
         ("d_head", c_int64),
         ("executor", c_void_p),
+        ("sinks", c_void_p),
     ]
 
 

@@ -3,8 +3,9 @@ what a call would do.
 
 The contract is the C header's: softmax in fp32, masks aligned bottom-right, a row that sees no key
 gives O = 0 and LSE = -inf. Arrays may be numpy's (float32, float16, ml_dtypes.bfloat16), torch
-tensors, or anything with DLPack or an array interface. They are never copied, and may have any
-strides except along the innermost axis, which must be contiguous.
+tensors, or anything with DLPack or an array interface. They are never copied, sinks of another
+type than float32 excepted, and may have any strides except along the innermost axis, which must be
+contiguous.
 
 k and v have one type. q may be float32 beside a k and v of 16 bits, and so may O, which is of q's
 type unless out or out_dtype says otherwise. k and v may also be float8_e4m3fn, torch's or that of
@@ -28,6 +29,7 @@ from . import _abi, _stream, _tensor, _workspace
 from . import config as _config
 from ._library import check, library
 from ._problem import Problem
+from ._sinks import sinks_view
 from ._stream import is_torch
 from .config import Config, ConfigLike
 from .device import device_text
@@ -45,6 +47,7 @@ def flash_attn_func(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
+    sinks: Any = None,
     seqused_q: Any = None,
     seqused_k: Any = None,
     page_table: Any = None,
@@ -70,6 +73,9 @@ def flash_attn_func(
     causal           query i sees key j when j <= i + seqlen_k - seqlen_q
     window_size      (left, right): keys seen to each side of that diagonal, -1: unbounded
     softcap          scores s become softcap * tanh(s / softcap); 0: none
+    sinks            [n_heads]: one more logit per query head in the softmax, without a value:
+                     O = sum_j exp(s_j) v_j / (sum_j exp(s_j) + exp(sink)). In units of scaled
+                     scores; LSE is without it. float32; other floating-point types are copied
     seqused_q        [batch] int32: only the first seqused_q[b] queries of sequence b exist; rows of
                      out and lse beyond them are not written
     seqused_k        [batch] int32: only the first seqused_k[b] keys of sequence b exist
@@ -108,6 +114,7 @@ def flash_attn_func(
         causal=causal,
         window_size=window_size,
         softcap=softcap,
+        sinks=sinks,
         seqused_q=seqused_q,
         seqused_k=seqused_k,
         page_table=page_table,
@@ -143,6 +150,7 @@ def flash_attn_varlen_func(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
+    sinks: Any = None,
     batch_invariant: bool = False,
     return_lse: bool = False,
     out: Any = None,
@@ -176,6 +184,7 @@ def flash_attn_varlen_func(
         causal=causal,
         window_size=window_size,
         softcap=softcap,
+        sinks=sinks,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=max_seqlen_q,
@@ -198,6 +207,7 @@ def flash_combine(
     o_partial: Any,
     lse_partial: Any,
     *,
+    sinks: Any = None,
     dtype: str | None = None,
     return_lse: bool = False,
     out: Any = None,
@@ -207,6 +217,8 @@ def flash_combine(
 
     o_partial    [n_partials, batch, seqlen_q, n_heads, d_head]
     lse_partial  float32 [n_partials, batch, n_heads, seqlen_q], contiguous; -inf: saw no key
+    sinks        [n_heads] as in flash_attn_func, which join O once: the partial results must be
+                 without them. The merged LSE is without them, too
     dtype        type of the result, "float32", "float16" or "bfloat16"; None: that of out, else of
                  o_partial
     return_lse   also return the merged LSE, float32 [batch, n_heads, seqlen_q]
@@ -216,7 +228,9 @@ def flash_combine(
     Returns O, or (O, LSE), in the kind of o_partial; CUDA arrays as in flash_attn_func. Raises as
     flash_attn_func.
     """
-    stream = _stream.of_call(o_partial=o_partial, lse_partial=lse_partial, out=out, lse=lse)
+    stream = _stream.of_call(
+        o_partial=o_partial, lse_partial=lse_partial, sinks=sinks, out=out, lse=lse
+    )
     partial = _tensor.tensor_view(o_partial, "o_partial", 5, stream)
     _tensor.check_dtype_name("dtype", dtype)
     n_partials, batch, seqlen_q, n_heads, d_head = partial.shape
@@ -234,7 +248,10 @@ def flash_combine(
     merged_lse = None
     if lse is not None:
         merged_lse = _tensor.contiguous_lse_view(lse, "lse", lse_shape, stream)
-    _tensor.check_same_device("o_partial", partial, lse_partial=lse_in, out=o, lse=merged_lse)
+    sinks_in = None if sinks is None else sinks_view(sinks, n_heads, stream)
+    _tensor.check_same_device(
+        "o_partial", partial, lse_partial=lse_in, sinks=sinks_in, out=o, lse=merged_lse
+    )
     _tensor.check_outputs(out=o, lse=merged_lse)
     args = _abi.flash_combine_args_t(
         device=partial.device,
@@ -250,6 +267,7 @@ def flash_combine(
         seqlen_q=seqlen_q,
         n_heads=n_heads,
         d_head=d_head,
+        sinks=None if sinks_in is None else sinks_in.data,
     )
     check(library().flash_combine(args, stream))
     return out if lse is None else (out, lse)

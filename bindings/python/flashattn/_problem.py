@@ -13,6 +13,7 @@ from typing import Any
 from . import _abi, _stream, _tensor
 from ._paging import Paging
 from ._quant import Quant
+from ._sinks import sinks_view
 from ._tensor import View
 from .device import device_info
 
@@ -34,6 +35,7 @@ class Problem:
         causal: bool = False,
         window_size: tuple[int, int] = (-1, -1),
         softcap: float = 0.0,
+        sinks: Any = None,
         cu_seqlens_q: Any = None,
         cu_seqlens_k: Any = None,
         max_seqlen_q: int | None = None,
@@ -66,6 +68,7 @@ class Problem:
             page_rows=page_rows,
             k_descale=k_descale,
             v_descale=v_descale,
+            sinks=sinks,
         )
         where = (page_table, v_page_table, page_indptr, page_rows)
         self._is_paged = any(array is not None for array in where)
@@ -98,6 +101,7 @@ class Problem:
         self._set_used(seqused_q, seqused_k)
         if k_descale is not None or v_descale is not None:
             self._set_scales(q, k_descale, v_descale)
+        self._set_sinks(sinks)
 
     @property
     def o_dtype(self) -> str:
@@ -212,6 +216,13 @@ class Problem:
         self._quant.set("k_descale", "k_scale", k_descale)
         self._quant.set("v_descale", "v_scale", v_descale)
         self.args.quant = ctypes.addressof(self._quant.struct)
+
+    def _set_sinks(self, sinks: Any) -> None:
+        if sinks is None:
+            return
+        self._sinks = sinks_view(sinks, self.q.shape[-2], self.stream)
+        _tensor.check_same_device("q", self.q, sinks=self._sinks)
+        self.args.sinks = self._sinks.data
 
     def _table(self, array: Any, name: str, page_indptr: Any) -> View | None:
         """Returns a view of page ids: [rows, pages], or flat where page_indptr cuts the table."""

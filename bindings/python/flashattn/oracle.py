@@ -91,10 +91,13 @@ def naive(
     return _attention(q, k, v, plain, **options)[0]
 
 
-def combine(o_partial: np.ndarray, lse_partial: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (O, LSE) in float64 of partial results [n, batch, seqlen_q, n_heads, d_head] and
-    their LSE [n, batch, n_heads, seqlen_q]."""
-    weight, lse = _softmax(np.moveaxis(lse_partial.astype(np.float64), 0, -1))
+def combine(
+    o_partial: np.ndarray, lse_partial: np.ndarray, sinks: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (O, LSE) in float64 of partial results [n, batch, seqlen_q, n_heads, d_head], their
+    LSE [n, batch, n_heads, seqlen_q] and sinks [n_heads], which LSE is without."""
+    of_heads = -np.inf if sinks is None else sinks.astype(np.float64)[:, None, None]
+    weight, lse = _softmax(np.moveaxis(lse_partial.astype(np.float64), 0, -1), of_heads)
     weight = weight.transpose(3, 0, 2, 1)[..., None]
     o = np.where(weight > 0, o_partial.astype(np.float64), 0)  # a row without weight is not read
     return (weight * o).sum(axis=0), lse
@@ -137,6 +140,7 @@ def _attention(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
+    sinks: np.ndarray | None = None,
     cu_seqlens_q: Lengths = None,
     cu_seqlens_k: Lengths = None,
     seqused_q: Lengths = None,
@@ -172,6 +176,7 @@ def _attention(
                 _decoded(v_b[:, own], _scale_of(v_descale, b, own), precision),
                 scale,
                 softcap,
+                -np.inf if sinks is None else precision.compute.type(sinks[head]),
                 mask,
                 precision,
             )
@@ -216,6 +221,7 @@ def _attend(
     v: np.ndarray,
     scale: float,
     softcap: float,
+    sink: float,
     mask: Mask,
     precision: Precision,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -225,21 +231,25 @@ def _attend(
         scores = (q @ k.T) * precision.compute.type(scale)
         if softcap > 0:
             scores = softcap * np.tanh(scores / softcap)
-        p, lse = _softmax(np.where(visible, scores, -np.inf).astype(precision.compute))
+        p, lse = _softmax(np.where(visible, scores, -np.inf).astype(precision.compute), sink)
         o = [_weighted_sum(precision.round_p(p * f) / f, v, visible) for f in precision.places]
     return precision.round_o(np.stack(o)), lse
 
 
-def _softmax(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the softmax along the last axis and the log of the sum of exponentials. A row of
-    nothing but -inf has no weight anywhere, and an LSE of -inf."""
+def _softmax(
+    scores: np.ndarray, sink: np.ndarray | float = -np.inf
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the softmax along the last axis and the log of the sum of exponentials. The sink is
+    one more score of a row, which takes weight, but has none of its own here and no part in that
+    log. A row of nothing but -inf has no weight anywhere, and an LSE of -inf."""
     with np.errstate(all="ignore"):
         highest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
         highest = np.where(highest == -np.inf, 0, highest)
         p = np.exp(scores - highest)
         total = p.sum(axis=-1, keepdims=True)
         lse = np.log(total) + highest
-        return np.where(total == 0, 0, p / total), lse[..., 0]
+        divisor = total + np.exp(sink - highest)
+        return np.where(total == 0, 0, p / divisor), lse[..., 0]
 
 
 def _weighted_sum(p: np.ndarray, v: np.ndarray, visible: np.ndarray) -> np.ndarray:

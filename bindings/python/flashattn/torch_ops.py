@@ -43,6 +43,7 @@ def flash_attn_func(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
     page_table: Tensor | None = None,
@@ -75,10 +76,11 @@ def flash_attn_func(
         mask = softmax_scale, causal, left, right, softcap, batch_invariant
         if seqused_q is not None or seqused_k is not None:
             used = seqused_q, seqused_k
-        return _results(forward(q, k, v, mask, used, scales, None, pages, outputs), outputs)
+        results = forward(q, k, v, mask, used, scales, sinks, None, pages, outputs)
+        return _results(results, outputs)
     options = (
         softmax_scale, causal, left, right, softcap, batch_invariant, k_descale, v_descale,
-        seqused_q,
+        sinks, seqused_q,
     )  # fmt: skip
     if pages is None:
         return _call(_ops.fwd, (q, k, v, *options, seqused_k), outputs)
@@ -106,6 +108,7 @@ def flash_attn_varlen_func(
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
     batch_invariant: bool = False,
     return_lse: bool = False,
     out: Tensor | None = None,
@@ -128,10 +131,11 @@ def flash_attn_varlen_func(
         mask = softmax_scale, causal, left, right, softcap, batch_invariant
         if seqused_q is not None or seqused_k is not None:
             used = seqused_q, seqused_k
-        return _results(forward(q, k, v, mask, used, scales, ragged, pages, outputs), outputs)
+        results = forward(q, k, v, mask, used, scales, sinks, ragged, pages, outputs)
+        return _results(results, outputs)
     arguments = (
         q, k, v, *ragged, *(pages or (None,) * 4), softmax_scale, causal, left, right, softcap,
-        batch_invariant, k_descale, v_descale, seqused_q, seqused_k,
+        batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
     )  # fmt: skip
     return _call(_ops.varlen_fwd, arguments, outputs)
 
@@ -140,6 +144,7 @@ def flash_combine(
     o_partial: Tensor,
     lse_partial: Tensor,
     *,
+    sinks: Tensor | None = None,
     dtype: torch.dtype | None = None,
     return_lse: bool = False,
     out: Tensor | None = None,
@@ -149,8 +154,8 @@ def flash_combine(
     lse may have any strides. Where torch records operators, it records flashattn::combine."""
     outputs = _outputs(out, lse, return_lse, dtype)
     if direct.is_possible(o_partial, lse_partial, lse_partial):
-        return _results(combine(o_partial, lse_partial, outputs), outputs)
-    return _call(_ops.combine, (o_partial, lse_partial), outputs)
+        return _results(combine(o_partial, lse_partial, sinks, outputs), outputs)
+    return _call(_ops.combine, (o_partial, lse_partial, sinks), outputs)
 
 
 def _outputs(

@@ -16,6 +16,7 @@ typedef struct merge_row {
     int32_t number;       /* row of the K/V head */
     int64_t in_piece;     /* its index in the partial results of a piece */
     int64_t piece_stride; /* partial rows of a piece */
+    float sink;
 } merge_row_t;
 
 typedef struct row_sum {
@@ -23,7 +24,8 @@ typedef struct row_sum {
     decode_weight_t weight;
 } row_sum_t;
 
-/* Returns row `index` of all rows that may be merged. */
+/* Returns row `index` of all rows that may be merged. Its sink is loaded before the pieces, which
+ * have none. */
 static __device__ __forceinline__ merge_row_t find_merge_row(const decode_params_t &params,
                                                              uint32_t index) {
     const flash_params_t &p = params.attention;
@@ -40,6 +42,7 @@ static __device__ __forceinline__ merge_row_t find_merge_row(const decode_params
                    row.head_kv % params.heads_per_block * params.row_tile +
                    row.number % params.row_tile;
     row.piece_stride = (int64_t)params.row_tiles * params.head_blocks * slot_rows;
+    row.sink = load_sink(p, row.head_kv, find_row(params, row.number));
     return row;
 }
 
@@ -121,7 +124,7 @@ store_merged(const decode_params_t &params, const merge_row_t &row, const decode
     const head_row_t at = find_row(params, row.number);
     if (split.pieces > 0 && at.query < block.sequence.len_q)
         store_row(params, find_output_row(params, block, row.head_kv, at), column, sum.o,
-                  sum.weight, unit);
+                  sum.weight, row.sink, unit);
 }
 
 #endif

@@ -5,6 +5,7 @@
 #define FLASH_KERNELS_COMMON_DECODE_ROWS_CUH
 
 #include "common/decode/block.cuh"
+#include "common/sink.h"
 
 /* A row of a K/V head: a query of the sequence and a query head of the group. */
 typedef struct head_row {
@@ -26,6 +27,12 @@ static __device__ __forceinline__ int64_t row_offset(const flash_params_t &p,
     return block.piece.batch_index * stride.batch +
            (block.sequence.q_begin + row.query) * stride.seq +
            ((int64_t)head_kv * p.group + row.head) * stride.head;
+}
+
+/* Loads the sink of the row's query head; -infinity if there are none. */
+static __device__ __forceinline__ float load_sink(const flash_params_t &p, int32_t head_kv,
+                                                  const head_row_t &row) {
+    return flash_sink_at(p.sinks, (int64_t)head_kv * p.group + row.head);
 }
 
 #endif

@@ -64,14 +64,16 @@ static __device__ __forceinline__ void store_four(void *o, int64_t at, float4 x,
             ((float *)to)[i] = (&x.x)[i];
 }
 
-/* Stores four columns of a row. sum: of P V; a row that saw no key becomes 0. */
+/* Stores four columns of a row over all of its keys. sum: of P V; a row that saw no key becomes 0,
+ * whatever the sink is. */
 static __device__ __forceinline__ void store_row(const decode_params_t &params,
                                                  const output_row_t &to, int column, float4 sum,
-                                                 const decode_weight_t &weight,
+                                                 const decode_weight_t &weight, float sink,
                                                  const score_unit_t &unit) {
     const flash_params_t &p = params.attention;
     const bool saw_none = weight.sum == 0.0f;
-    const float inverse = saw_none ? 0.0f : to.v_scale / weight.sum;
+    const float with_sink = weight.sum + sink_weight(sink, weight.max * unit.log2);
+    const float inverse = saw_none ? 0.0f : to.v_scale / with_sink;
     const float4 o = {sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse};
     if (column < p.d_head)
         store_four(p.o, to.o + column, o, p.o_dtype);

@@ -5,6 +5,7 @@
 #define FLASH_KERNELS_CPU_AMX_LOAD_STORE_H
 
 #include "cpu/amx/attend.h"
+#include "cpu/sink.h"
 
 ALWAYS_INLINE strip_keys_t keys_of_strip(const amx_scratch_t *t, int64_t strip) {
     strip_keys_t keys = {{INT32_MAX, 0}, {0, INT32_MAX}};
@@ -149,14 +150,19 @@ ALWAYS_INLINE void store_strip(const amx_scratch_t *t, const flash_params_t *p,
 /* Stores O and LSE. Sets bit r of bad[s] where row r of strip s is to be recomputed. */
 ALWAYS_INLINE void store_results(const amx_scratch_t *t, const flash_params_t *p,
                                  const cpu_task_t *task, int32_t dtype, uint32_t *bad) {
-    cpu_row_t r = cpu_row(p, task, 0);
-    for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
+    cpu_row_t r = cpu_row(p, task, 0), first = r;
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        const float reference = t->maximum[row] * LN_2;
         if (t->begin[row] < t->end[row] && !is_sound(t->sum[row]))
             bad[row / AMX_SQUARE] |= 1u << row % AMX_SQUARE;
-        if (row % AMX_SQUARE == 0)
-            store_strip(t, p, task, dtype, row / AMX_SQUARE, r);
         if (cpu_wants_lse(p, task))
-            cpu_store_lse(p, task, row, r, row_lse(t->maximum[row], LN_2, t->sum[row]));
+            cpu_store_lse(p, task, row, r, row_lse(reference, t->sum[row]));
+        t->sum[row] = sum_with_sink(t->sum[row], cpu_row_sink(p, task, r), reference);
+        r = cpu_next_row(p, task, r);
+        if ((row + 1) % AMX_SQUARE == 0 || row + 1 == t->n_rows) {
+            store_strip(t, p, task, dtype, row / AMX_SQUARE, first);
+            first = r;
+        }
     }
 }
 

@@ -10,10 +10,10 @@
 static const float LOG2_E = 1.44269504088896340736f;
 static const float LN_2 = 0.69314718055994530942f;
 
-/* Returns the LSE of a row whose sum is that of exp(unit * (score - reference)); -infinity if it
- * saw no key. */
-static inline float row_lse(float reference, float unit, float sum) {
-    return sum != 0 ? reference * unit + logf(sum) : -INFINITY;
+/* Returns the LSE of a row whose sum is that of exp(score - reference), both scaled; -infinity if
+ * it saw no key. */
+static inline float row_lse(float reference, float sum) {
+    return sum != 0 ? reference + logf(sum) : -INFINITY;
 }
 
 static inline int64_t round_up(int64_t n, int64_t multiple) {

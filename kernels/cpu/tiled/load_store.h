@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_CPU_TILED_LOAD_STORE_H
 
 #include "cpu/row_cursor.h"
+#include "cpu/sink.h"
 #include "cpu/tiled/e4m3.h"
 #include "cpu/tiled/pairs.h"
 #include "cpu/tiled/scratch.h"
@@ -198,9 +199,10 @@ ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
     for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
         const float sum = vec_reduce_add(vec_load(FLASH_DTYPE_FP32, t->sum + row * 16));
         const destination_t to = destination_of(t, p, task, row, r);
-        store_row_as(t, dtype, row, sum, &to);
+        const float reference = t->reference[row] * unit, sink = cpu_row_sink(p, task, r);
+        store_row_as(t, dtype, row, sum_with_sink(sum, sink, reference), &to);
         if (cpu_wants_lse(p, task))
-            cpu_store_lse(p, task, row, r, row_lse(t->reference[row], unit, sum));
+            cpu_store_lse(p, task, row, r, row_lse(reference, sum));
     }
 }
 

@@ -44,6 +44,20 @@ static __device__ __forceinline__ void stage_results(unsigned char *shared, cons
         }
 }
 
+/* The sinks of the block's rows, for each of its K/V heads. */
+template <flash_config_t C> struct row_sinks { float of[DECODE_MOST_HEADS_PER_BLOCK][C.B_r]; };
+
+/* Loads the sinks, for finish_block(). */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+stage_sinks(const sm80_decode_params_t &params, const decode_block_t &block, row_sinks<C> &sinks) {
+    static_assert(DECODE_MOST_HEADS_PER_BLOCK * C.B_r <= decode_block_threads(&C), "one each");
+    const int head = (int)threadIdx.x / C.B_r, row = (int)threadIdx.x % C.B_r;
+    if (head < params.heads_per_block && row < block.rows)
+        sinks.of[head][row] = load_sink(params.attention, block.first_head_kv + head,
+                                        find_row(params, block.row_begin + row));
+}
+
 /* Four columns of a row, and the row's weight, over the warps of its head. */
 typedef struct merged_columns {
     float4 sum;
@@ -74,13 +88,14 @@ static __device__ __forceinline__ merged_columns_t merge_warps(unsigned char *sh
 template <flash_config_t C>
 static __device__ __forceinline__ void
 finish_columns(const sm80_decode_params_t &params, const decode_block_t &block,
-               unsigned char *shared, int head, int row, int column, const score_unit_t &unit) {
+               unsigned char *shared, const row_sinks<C> &sinks, int head, int row, int column,
+               const score_unit_t &unit) {
     const int32_t heads = params.heads_per_block;
     const merged_columns_t merged = merge_warps<C>(shared, head, heads, row, column, unit.log2);
     if (is_whole(block.piece)) {
         const head_row_t at = find_row(params, block.row_begin + row);
         const output_row_t to = find_output_row(params, block, block.first_head_kv + head, at);
-        store_row(params, to, column, merged.sum, merged.weight, unit);
+        store_row(params, to, column, merged.sum, merged.weight, sinks.of[head][row], unit);
     } else {
         const int64_t partial = ((int64_t)blockIdx.x * heads + head) * C.B_r + row;
         *(float4 *)(params.partial_o + partial * C.d_head + column) = merged.sum;
@@ -93,7 +108,7 @@ finish_columns(const sm80_decode_params_t &params, const decode_block_t &block,
 template <flash_config_t C>
 static __device__ __forceinline__ void
 finish_block(const sm80_decode_params_t &params, const decode_block_t &block, unsigned char *shared,
-             const score_unit_t &unit) {
+             const row_sinks<C> &sinks, const score_unit_t &unit) {
     constexpr int fours = C.d_head / 4;
     if (threadIdx.x == 0)
         record_split(params, block);
@@ -101,7 +116,7 @@ finish_block(const sm80_decode_params_t &params, const decode_block_t &block, un
     for (int head = 0; head < params.heads_per_block; ++head)
 #pragma unroll 1
         for (int i = threadIdx.x; i < block.rows * fours; i += decode_block_threads(&C))
-            finish_columns<C>(params, block, shared, head, i / fours, i % fours * 4, unit);
+            finish_columns<C>(params, block, shared, sinks, head, i / fours, i % fours * 4, unit);
 }
 
 #endif

@@ -7,6 +7,7 @@
 #ifndef FLASH_KERNELS_SM80_FORWARD_EPILOGUE_CUH
 #define FLASH_KERNELS_SM80_FORWARD_EPILOGUE_CUH
 
+#include "common/sink.h"
 #include "sm80/forward/mainloop.cuh"
 
 /* Returns the scale of V of e4m3; 1 for other types. */
@@ -16,16 +17,19 @@ static __device__ __forceinline__ float output_scale(const flash_params_t &p,
     return converts<C> ? flash_scale_at(&p.v_scale, tile.batch_index, tile.head / p.group) : 1.0f;
 }
 
-/* Divides O by the sum and multiplies it by V's scale. A row that saw no key becomes 0. */
+/* Divides O by the sum with the sink and multiplies it by V's scale. A row that saw no key becomes
+ * 0, whatever the sink is. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
-normalize_output(output_tile<C> &o, const softmax_state<C> &state, float v_scale) {
+normalize_output(output_tile<C> &o, const softmax_state<C> &state, const score_unit_t &unit,
+                 float sink, float v_scale) {
 #pragma unroll
     for (int m = 0; m < m_tiles<C>; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const float sum = state.sum[m][half];
-            scale_output_row<C>(o, m, half, sum == 0.0f ? 0.0f : reciprocal_approx(sum) * v_scale);
+            const float sum = sum_with_sink<C>(state, m, half, unit, sink);
+            const bool saw_none = state.sum[m][half] == 0.0f;
+            scale_output_row<C>(o, m, half, saw_none ? 0.0f : reciprocal_approx(sum) * v_scale);
         }
 }
 
@@ -176,9 +180,11 @@ template <flash_config_t C>
 static __device__ __forceinline__ void store_tile(const flash_params_t &params,
                                                   const query_tile_t &tile, warp_state<C> &state,
                                                   uint32_t shared) {
+    const float sink = flash_sink_at(params.sinks, tile.head);
+    const score_unit_t unit = make_score_unit<C>(params);
     finish_sums<C>(state.softmax);
-    store_lse<C>(params, tile, state.softmax, make_score_unit<C>(params));
-    normalize_output<C>(state.o, state.softmax, output_scale<C>(params, tile));
+    store_lse<C>(params, tile, state.softmax, unit);
+    normalize_output<C>(state.o, state.softmax, unit, sink, output_scale<C>(params, tile));
     if (params.o_dtype == FLASH_DTYPE_FP32) {
         store_fp32_output<C>(params, tile, state.o);
         __syncwarp();

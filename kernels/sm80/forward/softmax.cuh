@@ -202,6 +202,15 @@ static __device__ __forceinline__ void finish_sums(softmax_state<C> &state) {
             state.sum[m][half] = quad_sum(state.sum[m][half]);
 }
 
+/* Returns the sum of a row with its sink, by which O is divided. */
+template <flash_config_t C>
+static __device__ __forceinline__ float sum_with_sink(const softmax_state<C> &state, int m,
+                                                      int half, const score_unit_t &unit,
+                                                      float sink) {
+    const float reference = state.max[m][half] * (C.optimized_softmax ? unit.log2 : 1.0f);
+    return state.sum[m][half] + sink_weight(sink, reference);
+}
+
 /* Returns the natural logarithm of the sum of exponentials; -infinity for a row that saw no key. */
 template <flash_config_t C>
 static __device__ __forceinline__ float row_lse(const softmax_state<C> &state, int m, int half,

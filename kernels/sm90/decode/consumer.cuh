@@ -24,6 +24,7 @@ template <flash_config_t C> struct row_state {
     softmax_state_t softmax;
     ring_t k;
     ring_t v;
+    float sink; /* of row lane / 2 of the warp's sixteen */
     int number; /* of this warpgroup among the consumers */
 };
 

@@ -53,4 +53,13 @@ static __device__ __forceinline__ void copy_queries(const decode_params_t &param
     async_proxy_fence();
 }
 
+/* Loads the sink of the row of which the thread copies half, in consumer `number`. */
+static __device__ __forceinline__ float load_row_sink(const decode_params_t &params,
+                                                      const decode_block_t &block, int number) {
+    const int thread = threadIdx.x % SM90_WARPGROUP_THREADS;
+    const int row = min(number * SM90_WARPGROUP_ROWS + thread / 2, block.rows - 1);
+    return load_sink(params.attention, block.first_head_kv,
+                     find_row(params, block.row_begin + row));
+}
+
 #endif

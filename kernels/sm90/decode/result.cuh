@@ -55,17 +55,23 @@ static __device__ __forceinline__ decode_weight_t weight_of_row(const softmax_st
     return row < 8 ? decode_weight_t{max[0], sum[0]} : decode_weight_t{max[1], sum[1]};
 }
 
+/* Returns the sink of one of the warp's rows, from a thread that has it. */
+template <flash_config_t C>
+static __device__ __forceinline__ float sink_of_row(const row_state<C> &rows, int row) {
+    return __shfl_sync(0xffffffffu, rows.sink, 2 * row);
+}
+
 /* Stores four columns of a row of the tile. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 finish_columns(const decode_params_t &params, const decode_block_t &block, int row, int column,
-               float4 sum, const decode_weight_t &weight, const score_unit_t &unit) {
+               float4 sum, const decode_weight_t &weight, float sink, const score_unit_t &unit) {
     if (row >= block.rows)
         return;
     if (is_whole(block.piece)) {
         const head_row_t at = find_row(params, block.row_begin + row);
         const output_row_t to = find_output_row(params, block, block.first_head_kv, at);
-        store_row(params, to, column, sum, weight, unit);
+        store_row(params, to, column, sum, weight, sink, unit);
         return;
     }
     const int64_t partial = (int64_t)blockIdx.x * C.B_r + row;
@@ -77,15 +83,15 @@ finish_columns(const decode_params_t &params, const decode_block_t &block, int r
 /* Stores the columns that the warp has laid over Q: half `part` of all. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
-store_columns(const decode_params_t &params, const decode_block_t &block,
-              const softmax_state_t &softmax, int part, const score_unit_t &unit) {
+store_columns(const decode_params_t &params, const decode_block_t &block, const row_state<C> &rows,
+              int part, const score_unit_t &unit) {
     const int lane = threadIdx.x % warp_threads, chunk = lane % laid_chunks<C>;
     const int column = part * laid_columns<C> + chunk * 4;
 #pragma unroll 1
     for (int row = lane / laid_chunks<C>; row < 16; row += rows_at_once<C>)
         finish_columns<C>(params, block, warp_row() + row, column,
-                          load_columns(laid_place<C>(row, chunk)), weight_of_row(softmax, row),
-                          unit);
+                          load_columns(laid_place<C>(row, chunk)), weight_of_row(rows.softmax, row),
+                          sink_of_row<C>(rows, row), unit);
 }
 
 template <flash_config_t C>
@@ -98,7 +104,7 @@ static __device__ __forceinline__ void finish_rows(const decode_params_t &params
     for (int part = 0; part < 2; ++part) {
         lay_columns<C>(rows.o, part);
         __syncwarp();
-        store_columns<C>(params, block, rows.softmax, part, unit);
+        store_columns<C>(params, block, rows, part, unit);
         __syncwarp();
     }
 }

@@ -1,9 +1,9 @@
 /*
- * These stores depend on a condition, but no lane leaves the others for it. Where lanes may part,
- * ptxas no longer sees that loops' variables are the same in all lanes, and computes the
+ * These loads and stores depend on a condition, but no lane leaves the others for it. Where lanes
+ * may part, ptxas no longer sees that loops' variables are the same in all lanes, and computes the
  * descriptors of wgmma in vector registers. PTX ISA, "Data Movement and Conversion Instructions":
- * st; "Parallel Synchronization and Communication Instructions": red; "Control Flow Instructions":
- * bra.uni.
+ * ld, st; "Parallel Synchronization and Communication Instructions": red; "Control Flow
+ * Instructions": bra.uni.
  */
 #ifndef FLASH_KERNELS_SM90_PTX_PREDICATED_CUH
 #define FLASH_KERNELS_SM90_PTX_PREDICATED_CUH
@@ -51,6 +51,20 @@ static __device__ __forceinline__ void global_store_if(bool wanted, float *globa
                  "}\n" ::"r"((uint32_t)wanted),
                  "l"(global), "f"(value)
                  : "memory");
+}
+
+/* Loads a number that nobody writes while the kernel runs, or returns `otherwise`. */
+static __device__ __forceinline__ float global_load_if(bool wanted, const float *global,
+                                                       float otherwise) {
+    float value = otherwise;
+    asm volatile("{\n"
+                 ".reg .pred wanted;\n"
+                 "setp.ne.u32 wanted, %1, 0;\n"
+                 "@wanted ld.global.nc.f32 %0, [%2];\n"
+                 "}\n"
+                 : "+f"(value)
+                 : "r"((uint32_t)wanted), "l"(global));
+    return value;
 }
 
 static __device__ __forceinline__ void shared_store_if(bool wanted, uint32_t shared,

@@ -85,13 +85,19 @@ static __device__ __forceinline__ rescale_t raise_max(softmax_state_t &state,
     return past;
 }
 
+/* Returns what P and the sum of a row are relative to, in the exponent of 2. */
+template <flash_config_t C>
+static __device__ __forceinline__ float log2_reference(const softmax_state_t &state,
+                                                       const score_units<C> &unit, int half) {
+    return fmaf(subtrahend(state.max[half]), log2_unit(unit, half), reference_margin<C>);
+}
+
 /* Turns S into P, relative to the reference maxima, and adds it, unrounded, to the sums. */
 template <flash_config_t C>
 static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_state_t &state,
                                                     const score_units<C> &unit) {
-    const float reference[2] = {
-        fmaf(subtrahend(state.max[0]), log2_unit(unit, 0), reference_margin<C>),
-        fmaf(subtrahend(state.max[1]), log2_unit(unit, 1), reference_margin<C>)};
+    const float reference[2] = {log2_reference<C>(state, unit, 0),
+                                log2_reference<C>(state, unit, 1)};
 #pragma unroll
     for (int i = 0; i < score_registers<C>; i += 4)
 #pragma unroll
@@ -114,6 +120,13 @@ static __device__ __forceinline__ void rescale_output(output_tile<C> &o, const r
 static __device__ __forceinline__ void finish_sums(softmax_state_t &state) {
     state.sum[0] = quad_sum(state.sum[0]);
     state.sum[1] = quad_sum(state.sum[1]);
+}
+
+/* Returns the sum of a row with its sink, by which O is divided. */
+template <flash_config_t C>
+static __device__ __forceinline__ float
+sum_with_sink(const softmax_state_t &state, const score_units<C> &unit, int half, float sink) {
+    return state.sum[half] + sink_weight(sink, log2_reference<C>(state, unit, half));
 }
 
 /* Makes a row fail that has no reference, because no score was finite in the blocks that set it. It

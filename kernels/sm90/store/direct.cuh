@@ -7,9 +7,11 @@
 #define FLASH_KERNELS_SM90_STORE_DIRECT_CUH
 
 #include "common/ptx/convert.cuh"
+#include "common/ptx/opaque.cuh"
 #include "sm90/block_state.cuh"
 #include "sm90/mma/consumer.cuh"
 #include "sm90/ptx/predicated.cuh"
+#include "sm90/schedule/assignments.cuh"
 #include "sm90/store/non_finite.cuh"
 
 /* Returns the scale of V of e4m3 for the tile that the consumer is at; 1 for other types. */
@@ -21,15 +23,28 @@ static __device__ __forceinline__ float output_scale(const consumer_state<C> &co
         return 1.0f;
 }
 
-/* Divides O by the sums, and multiplies it by V's scale; a row that saw no key becomes 0. */
+/* Loads the sink of the tile that the consumer is at; -infinity if there are none. There is no
+ * branch: see ptx/predicated.cuh. */
+template <flash_config_t C>
+static __device__ __forceinline__ float load_sink(const flash_params_t &p,
+                                                  const consumer_state<C> &consumer) {
+    const int32_t head = read_assignment<C>(consumer.assignments).tile.head;
+    return global_load_if(p.sinks != nullptr, p.sinks + head, -INFINITY);
+}
+
+/* Divides O by the sums with the sink, and multiplies it by V's scale; a row that saw no key
+ * becomes 0, whatever the sink is. The sum with the sink is opaque: otherwise the compiler computes
+ * it within a branch, for rows that saw a key (ptx/predicated.cuh). */
 template <flash_config_t C>
 static __device__ __forceinline__ void
-normalize_output(output_tile<C> &o, const softmax_state_t &state, float v_scale) {
+normalize_output(output_tile<C> &o, const softmax_state_t &state, const score_units<C> &unit,
+                 float sink, float v_scale) {
     rescale_t inverse;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-        inverse.factor[half] =
-            state.sum[half] == 0.0f ? 0.0f : reciprocal_approx(state.sum[half]) * v_scale;
+    for (int half = 0; half < 2; ++half) {
+        const float sum = opaque(sum_with_sink<C>(state, unit, half, sink));
+        inverse.factor[half] = state.sum[half] == 0.0f ? 0.0f : reciprocal_approx(sum) * v_scale;
+    }
     rescale_output<C>(o, inverse);
 }
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import _abi
 from .._library import check
-from . import explain, structs
+from . import explain, placement, structs
 from .arguments import NEW_O, Outputs, Unsound
 from .forward import DTYPES, check_devices, check_lse, check_output
 from .frame import Frame, combine_frame, raw_stream
@@ -18,18 +18,21 @@ _frames: list[Frame] = []
 
 
 def combine(
-    o_partial: Tensor, lse_partial: Tensor, outputs: Outputs = NEW_O
+    o_partial: Tensor,
+    lse_partial: Tensor,
+    sinks: Tensor | None = None,
+    outputs: Outputs = NEW_O,
 ) -> tuple[Tensor, Tensor | None]:
     """Returns (O, LSE) as flashattn.flash_combine does; LSE is None unless `outputs` wants it.
     lse_partial and the caller's LSE may have any strides. Raises and runs as forward() does."""
     try:
-        return _combine(o_partial, lse_partial, outputs)
+        return _combine(o_partial, lse_partial, sinks, outputs)
     except Exception as error:
-        raise explain.combine(error, o_partial, lse_partial, outputs) from None
+        raise explain.combine(error, o_partial, lse_partial, sinks, outputs) from None
 
 
 def _combine(
-    o_partial: Tensor, lse_partial: Tensor, outputs: Outputs
+    o_partial: Tensor, lse_partial: Tensor, sinks: Tensor | None, outputs: Outputs
 ) -> tuple[Tensor, Tensor | None]:
     if torch.is_grad_enabled() and (o_partial.requires_grad or lse_partial.requires_grad):
         raise Unsound
@@ -39,6 +42,8 @@ def _combine(
     if lse_partial.shape != (n_partials, batch, n_heads, seqlen_q):
         raise Unsound
     check_lse(lse_partial)
+    if sinks is not None:
+        sinks = placement.sinks(sinks, n_heads, index)
     out, lse = _outputs(o_partial, outputs, index)
     try:
         frame = _frames.pop()
@@ -71,6 +76,7 @@ def _combine(
             seqlen_q,
             n_heads,
             d_head,
+            0 if sinks is None else sinks.data_ptr(),
         )
         stream = None if index < 0 else ctypes.c_void_p(raw_stream(index))
         check(frame.function(frame.args, stream))

@@ -38,6 +38,7 @@ def _refuse_forward(
     mask: Mask,
     used: Used | None,
     scales: Scales | None,
+    sinks: Any,
     ragged: Ragged | None,
     pages: Pages | None,
     outputs: Outputs,
@@ -48,6 +49,7 @@ def _refuse_forward(
     out, lse, _, out_dtype = outputs
     *cu_seqlens, max_seqlen_q, max_seqlen_k = ragged or (None, None, None, None)
     arrays = {
+        "sinks": sinks,
         **dict(zip(("seqused_q", "seqused_k"), used or ())),
         **dict(zip(("k_descale", "v_descale"), scales or ())),
         **dict(zip(("cu_seqlens_q", "cu_seqlens_k"), cu_seqlens)),
@@ -72,13 +74,14 @@ def _refuse_forward(
         problem.set_output(torch.empty_like(q) if out is None else out, lse)
 
 
-def _refuse_combine(o_partial: Any, lse_partial: Any, outputs: Outputs) -> None:
+def _refuse_combine(o_partial: Any, lse_partial: Any, sinks: Any, outputs: Outputs) -> None:
     """Raises what flash_combine raises for these arguments, but accepts an LSE of any strides."""
     out, lse, return_lse, dtype = outputs
-    _refuse_foreign(o_partial=o_partial, lse_partial=lse_partial, out=out, lse=lse)
+    _refuse_foreign(o_partial=o_partial, lse_partial=lse_partial, sinks=sinks, out=out, lse=lse)
     _attention.flash_combine(
         o_partial,
         _compact(lse_partial),
+        sinks=sinks,
         dtype=_name(dtype),
         return_lse=return_lse,
         out=out,

@@ -45,6 +45,7 @@ def forward(
     mask: Mask,
     used: Used | None = None,
     scales: Scales | None = None,
+    sinks: Tensor | None = None,
     ragged: Ragged | None = None,
     pages: Pages | None = None,
     outputs: Outputs = NEW_O,
@@ -62,11 +63,13 @@ def forward(
         except IndexError:
             frame = ForwardFrame()
         try:
-            return _forward(frame, q, k, v, mask, used, scales, ragged, pages, outputs)
+            return _forward(frame, q, k, v, mask, used, scales, sinks, ragged, pages, outputs)
         finally:
             _frames.append(frame)
     except Exception as error:
-        raise explain.forward(error, q, k, v, mask, used, scales, ragged, pages, outputs) from None
+        raise explain.forward(
+            error, q, k, v, mask, used, scales, sinks, ragged, pages, outputs
+        ) from None
 
 
 def _forward(
@@ -77,6 +80,7 @@ def _forward(
     mask: Mask,
     used: Used | None,
     scales: Scales | None,
+    sinks: Tensor | None,
     ragged: Ragged | None,
     pages: Pages | None,
     outputs: Outputs,
@@ -124,13 +128,16 @@ def _forward(
     else:
         out, lse = _outputs(q, outputs, index)
         of_out, of_lse = _of_out(out, cu_q), _of_lse(lse, cu_q)
-    used_q = used_k = quant = 0
+    used_q = used_k = quant = of_sinks = 0
     if used is not None:
         used_q = placement.lengths(used[0], batch, index)
         used_k = placement.lengths(used[1], batch, index)
     if scales is not None:
         placement.scales(frame, scales, batch, n_heads_kv, index)
         quant = frame.quant_address
+    if sinks is not None:
+        sinks = placement.sinks(sinks, n_heads, index)
+        of_sinks = sinks.data_ptr()
     flags, left, right, softmax_scale, softcap = _mask(mask)
     device, workspace = (_CPU, frame.workspace) if index < 0 else (_CUDA + index, _NO_WORKSPACE)
     _pack(
@@ -174,6 +181,7 @@ def _forward(
         paging,
         used_q,
         quant,
+        of_sinks,
     )
     if index < 0:
         frame.run_on_cpu()

@@ -1,5 +1,5 @@
-"""This module checks the arrays of a call beside Q, K, V and O (lengths, pages, scales) against
-what the C API cannot see, and returns their addresses or packs them into the frame.
+"""This module checks the arrays of a call beside Q, K, V and O (lengths, pages, scales, sinks)
+against what the C API cannot see, and returns their addresses or packs them into the frame.
 
 Whatever does not fit raises Unsound. `index` is the number of the call's CUDA device, negative for
 the CPU, as Tensor.get_device() returns it.
@@ -17,6 +17,7 @@ from .arguments import Pages, Scales, Unsound
 from .frame import ForwardFrame
 
 _INT32_MAX = 2**31 - 1
+_SINK_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 # An array without elements gets this address: torch's address of it is 0, which the C API takes for
 # an array that is not given.
@@ -133,6 +134,21 @@ def scales(frame: ForwardFrame, of: Scales, batch: int, n_heads_kv: int, index: 
         addresses.append(_address(scale))
         strides += _used_strides(scale)
     structs.QUANT.pack_into(frame.quant, 0, structs.QUANT.size, *addresses, *strides)
+
+
+def sinks(array: Tensor, n_heads: int, index: int) -> Tensor:
+    """Returns sinks as contiguous float32 [n_heads], for the caller to keep until the call is made.
+    Those of other floating-point types or strides are copied."""
+    if (
+        array.shape != (n_heads,)
+        or array.dtype not in _SINK_DTYPES
+        or array.get_device() != index
+        or (array.requires_grad and torch.is_grad_enabled())
+    ):
+        raise Unsound
+    if array.dtype is torch.float32 and array.is_contiguous() and not array.is_neg():
+        return array
+    return array.resolve_neg().to(torch.float32).contiguous()
 
 
 def _address(array: Tensor) -> int:

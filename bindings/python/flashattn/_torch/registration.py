@@ -23,7 +23,7 @@ _QKV = "Tensor q, Tensor k, Tensor v"
 _OPTIONS = (
     "float? softmax_scale=None, bool causal=False, SymInt window_left=-1, SymInt window_right=-1, "
     "float softcap=0.0, bool batch_invariant=False, Tensor? k_descale=None, "
-    "Tensor? v_descale=None, Tensor? seqused_q=None"
+    "Tensor? v_descale=None, Tensor? sinks=None, Tensor? seqused_q=None"
 )
 _PAGES = (
     "Tensor? page_table=None, Tensor? v_page_table=None, Tensor? page_indptr=None, "
@@ -35,7 +35,7 @@ ARGUMENTS = {
     "varlen_fwd": f"{_QKV}, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt? max_seqlen_q, "
     f"SymInt? max_seqlen_k, {_PAGES}, {_OPTIONS}, Tensor? seqused_k=None",
     "decode": f"{_QKV}, Tensor seqused_k, {_PAGES}, SymInt? max_seqlen_k=None, {_OPTIONS}",
-    "combine": "Tensor o_partial, Tensor lse_partial",
+    "combine": "Tensor o_partial, Tensor lse_partial, Tensor? sinks=None",
 }
 
 _NAMES = re.compile(r" (\w+)(?:=|,|$)")  # finds the arguments in a schema
@@ -60,6 +60,7 @@ _Call = tuple[
     Mask,
     Optional[Used],
     Optional[Scales],
+    Optional[Tensor],
     Optional[Ragged],
     Optional[Pages],
 ]
@@ -100,11 +101,11 @@ def _decode(
     max_seqlen_k: int | None = None,
     *options: Any,
 ) -> _Call:
-    mask, used, scales = _options(*options)
+    mask, used, scales, sinks = _options(*options)
     used = (None if used is None else used[0]), seqused_k
     ragged = None if max_seqlen_k is None else (None, None, None, max_seqlen_k)
     pages = _pages_of(page_table, v_page_table, page_indptr, page_rows)
-    return q, k, v, mask, used, scales, ragged, pages
+    return q, k, v, mask, used, scales, sinks, ragged, pages
 
 
 def _options(
@@ -116,11 +117,12 @@ def _options(
     batch_invariant: bool = False,
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
+    sinks: Tensor | None = None,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
-) -> tuple[Mask, Used | None, Scales | None]:
+) -> tuple[Mask, Used | None, Scales | None, Tensor | None]:
     mask = softmax_scale, causal, window_left, window_right, softcap, batch_invariant
-    return mask, _pair_of(seqused_q, seqused_k), _pair_of(k_descale, v_descale)
+    return mask, _pair_of(seqused_q, seqused_k), _pair_of(k_descale, v_descale), sinks
 
 
 def _pair_of(first: Tensor | None, second: Tensor | None) -> tuple | None:
@@ -140,8 +142,10 @@ def _pages_of(
     return page_table, v_page_table, page_indptr, page_rows
 
 
-def _combine(o_partial: Tensor, lse_partial: Tensor) -> tuple[Tensor, Tensor]:
-    return o_partial, lse_partial
+def _combine(
+    o_partial: Tensor, lse_partial: Tensor, sinks: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    return o_partial, lse_partial, sinks
 
 
 # ---- Kernels ----

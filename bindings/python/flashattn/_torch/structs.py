@@ -18,12 +18,12 @@ FORWARD = struct.Struct(
     + "qqqqqq"  # batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head
     + "qqff"  # window_left, window_right, softmax_scale, softcap
     + "QQ8x"  # workspace, workspace_size, executor
-    + "QQQ"  # paging, seqused_q, quant
+    + "QQQQ"  # paging, seqused_q, quant, sinks
 )
 
 # WORKSPACE is workspace and workspace_size of flash_forward_args_t, which are packed by themselves.
 WORKSPACE = struct.Struct("=QQ")
-WORKSPACE_OFFSET = FORWARD.size - struct.calcsize("=QQ8xQQQ")
+WORKSPACE_OFFSET = FORWARD.size - struct.calcsize("=QQ8xQQQQ")
 
 # PAGING is flash_paging_t: struct_size, page_size, n_pages, page_table, page_table_stride,
 # page_indptr, page_rows, v_page_table.
@@ -42,4 +42,5 @@ COMBINE = struct.Struct(
     + _TENSOR  # o
     + "Qqqq"  # lse and its strides
     + "qqqqq8x"  # n_partials, batch, seqlen_q, n_heads, d_head, executor
+    + "Q"  # sinks
 )

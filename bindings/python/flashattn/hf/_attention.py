@@ -10,16 +10,21 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from ..compat import fa2
-from ..compat._arguments import contiguous_rows, refuse_gradients, softmax_options
+from ..compat._arguments import (
+    contiguous_rows,
+    page_table_of,
+    refuse_gradients,
+    softmax_options,
+)
+from ..compat._cache import Cache
+from ..compat._kvcache import Queries, attend_cache, new_tokens
 from ..torch_ops import flash_attn_func
 from ._packing import Packing, SequenceIds, attend_packed
 from ._padding import KeyMask, Padding, attend_masked
 
 # Some models have these arguments, which change the result; the values say what they stand for.
 _REFUSED = {
-    "s_aux": "attention sinks",
-    "sinks": "attention sinks",
+    "sinks": "attention sinks that differ from query to query",
     "position_bias": "a bias added to the scores",
     "indices": "keys chosen for each query",
     "block_indices": "blocks of keys chosen for each query",
@@ -38,6 +43,7 @@ def attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     is_causal: bool | None = None,
+    s_aux: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Returns (O [batch, seqlen_q, n_heads, d_head], None) of one layer.
@@ -50,6 +56,8 @@ def attention(
     scaling         None: 1 / sqrt(d_head)
     sliding_window  how many tokens a query sees to its left, itself included; without a causal mask
                     also to its right
+    s_aux           attention sinks [n_heads]: one more logit per head in the softmax, without a
+                    value
     kwargs          cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k, or position_ids, of
                     a packed batch; of a paged cache block_table, k_cache and v_cache too
 
@@ -60,9 +68,11 @@ def attention(
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     if attention_mask is not None and attention_mask.ndim == 4:
-        return _attention_of_torch(module, query, key, value, attention_mask, scaling, softcap)
+        _refuse_beside(attention_mask, softcap=softcap, s_aux=s_aux)
+        return _attention_of_torch(module, query, key, value, attention_mask, scaling)
     side = -1 if sliding_window is None else sliding_window - 1
     options = softmax_options(scaling, is_causal, (side, side), softcap or 0.0)
+    options["sinks"] = s_aux
     q, k, v = (_as_in_autocast(x).transpose(1, 2) for x in (query, key, value))
     d_head, d_value = q.shape[-1], v.shape[-1]
     if d_value < d_head:
@@ -130,14 +140,15 @@ def _attend_paged(
     """
     n_sequences = q.shape[1]
     lengths = kwargs["cu_seq_lens_k"][: n_sequences + 1].diff().to(torch.int32)
-    out = fa2.flash_attn_with_kvcache(
-        q.transpose(0, 1),
-        kwargs["k_cache"],
-        kwargs["v_cache"],
-        k.transpose(0, 1),
-        v.transpose(0, 1),
-        cache_seqlens=lengths - 1,
-        block_table=kwargs["block_table"],
+    table = page_table_of("block_table", kwargs["block_table"])
+    cache = Cache(kwargs["k_cache"], kwargs["v_cache"], table, None, n_sequences)
+    out = attend_cache(
+        Queries(q.transpose(0, 1)),
+        cache,
+        new=new_tokens(k.transpose(0, 1), v.transpose(0, 1), cache),
+        rotary=None,
+        lengths=lengths - 1,
+        leftpad=None,
         **options,
     )
     return out.transpose(0, 1)
@@ -150,13 +161,7 @@ def _attention_of_torch(
     value: Tensor,
     mask: Tensor,
     scaling: float | None,
-    softcap: float | None,
 ) -> tuple[Tensor, None]:
-    if softcap:
-        raise NotImplementedError(
-            f"attention_mask has shape {tuple(mask.shape)} and softcap is {softcap}: a mask that "
-            "is more than causal, window and padding needs attn_implementation='eager' here"
-        )
     warnings.warn(
         "flashattn.hf: attention_mask is more than a causal mask, a window and padding, so that "
         "torch's scaled_dot_product_attention computes this layer",
@@ -164,6 +169,16 @@ def _attention_of_torch(
         stacklevel=2,
     )
     return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling)
+
+
+def _refuse_beside(mask: Tensor, *, softcap: float | None, s_aux: Tensor | None) -> None:
+    """Raises NotImplementedError for what torch's attention, which computes such a mask, lacks."""
+    what = f"softcap is {softcap}" if softcap else "s_aux is given" if s_aux is not None else None
+    if what is not None:
+        raise NotImplementedError(
+            f"attention_mask has shape {tuple(mask.shape)} and {what}: a mask that is more than "
+            "causal, window and padding needs attn_implementation='eager' here"
+        )
 
 
 def _as_in_autocast(x: Tensor) -> Tensor:
