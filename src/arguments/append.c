@@ -182,11 +182,13 @@ static flash_status_t check_apart_from_new(const flash_kv_append_args_t *a, cons
 static flash_status_t check_cache(const flash_kv_append_args_t *a, const shapes_t *s) {
     FLASH_TRY(tensor_check("k_new", &a->k_new, &s->k_new));
     FLASH_TRY(check_output("k", &a->k, &s->k));
+    if (has_v(a)) {
+        FLASH_TRY(tensor_check("v_new", &a->v_new, &s->k_new));
+        FLASH_TRY(check_output("v", &a->v, &s->k));
+    }
     FLASH_TRY(check_apart_from_new(a, "k", &a->k, &s->k, s));
     if (!has_v(a))
         return FLASH_SUCCESS;
-    FLASH_TRY(tensor_check("v_new", &a->v_new, &s->k_new));
-    FLASH_TRY(check_output("v", &a->v, &s->k));
     FLASH_TRY(tensor_check_apart("k", &a->k, &s->k, "v", &a->v, &s->k));
     return check_apart_from_new(a, "v", &a->v, &s->k, s);
 }

@@ -96,8 +96,8 @@ static bool refuses() {
 }
 
 int main() {
-    const bool good = computes() && reads_pages() && takes_scales() && takes_sinks() && appends() &&
-                      refuses();
+    const bool good =
+        computes() && reads_pages() && takes_scales() && takes_sinks() && appends() && refuses();
     std::puts(good ? "right" : "wrong");
     return good ? 0 : 1;
 }

@@ -537,6 +537,8 @@ static void use_cuda(call_t *c) {
     X(v_null, c->args.v.data = NULL, INVALID, "v.data is NULL")                                    \
     X(q_null, c->args.q.data = NULL, INVALID, "q.data is NULL")                                    \
     X(k_new_stride, c->args.k_new.stride_seq = -1, INVALID, "k_new.stride_seq is -1")              \
+    X(v_new_stride, c->args.v_new.stride_seq = INT64_MIN / 2, INVALID,                             \
+      "v_new.stride_seq is -4611686018427387904")                                                  \
     X(k_new_repeats, c->args.k_new.stride_seq = 0, INVALID, "FLASH_FLAG_BROADCAST says")           \
     X(k_repeats, (c->args.flags = FLASH_FLAG_BROADCAST, c->args.k.stride_seq = 0), INVALID,        \
       "no place of an output may repeat")                                                          \
