@@ -5,16 +5,17 @@
 #define FLASH_KERNELS_COMMON_SCORE_UNIT_CUH
 
 #include "common/params.h"
-#include "common/ptx/math.cuh"
+#include "common/tanh.cuh"
 
-constexpr float log2_e = 1.44269504088896340736f;
+#include <float.h>
+
 constexpr float ln_2 = 0.69314718055994530942f;
 
 /* The value of one unit of scores in the exponent, for base e and base 2. */
 typedef struct score_unit {
     float natural;
     float log2;
-    float inverse_cap; /* factor of a score before the cap; 0: no cap */
+    float inverse_cap; /* makes a score tanh's argument (tanh.cuh); 0: no cap */
 } score_unit_t;
 
 /* Returns the unit of a call. MAY_CAP: the kernel has softcap. */
@@ -24,14 +25,10 @@ static __device__ __forceinline__ score_unit_t score_unit_of(const flash_params_
     if (MAY_CAP && params.softcap > 0.0f) {
         unit.natural = params.softcap;
         unit.log2 = params.softcap * log2_e;
-        unit.inverse_cap = params.softmax_scale / params.softcap;
+        unit.inverse_cap =
+            fminf(params.softmax_scale / params.softcap * float(1 / tanh_unit), FLT_MAX);
     }
     return unit;
-}
-
-/* Computes tanh as 1 - 2 / (e^2x + 1). Its absolute error, 1e-7, is what matters in a score. */
-static __device__ __forceinline__ float tanh_by_exp2(float x) {
-    return 1.0f - 2.0f * reciprocal_approx(exp2_approx(x * (2.0f * log2_e)) + 1.0f);
 }
 
 #endif

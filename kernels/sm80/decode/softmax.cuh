@@ -57,7 +57,7 @@ static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_
         for (int m = 0; m < key_tiles<C>; ++m)
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                s.of[n][m][i] = tanh_by_exp2(s.of[n][m][i] * unit.inverse_cap);
+                s.of[n][m][i] = tanh_of(s.of[n][m][i] * unit.inverse_cap);
 }
 
 template <flash_config_t C>
