@@ -31,4 +31,24 @@ static __device__ __forceinline__ score_unit_t score_unit_of(const flash_params_
     return unit;
 }
 
+/* Caps the scores of a warp: they become tanh(score / cap), in units of the cap. transform(f): a
+ * function of the caller that replaces each score x by f(x). */
+template <typename T>
+static __device__ __forceinline__ void cap_each(const score_unit_t &unit, const T &transform) {
+    uint32_t bits = 0;
+    if (unit.inverse_cap == 0.0f)
+        return;
+    transform([&](float score) {
+        const float v = score * unit.inverse_cap;
+        bits |= __float_as_uint(v);
+        return v;
+    });
+    if (tanh_has_polynomial && warp_is_small(bits)) {
+        const tanh_polynomial_t p = scale_tanh(1.0f);
+        transform([&](float v) { return small_tanh(p, v, 0.0f); });
+    } else {
+        transform([](float v) { return tanh_of(v); });
+    }
+}
+
 #endif

@@ -40,23 +40,9 @@ static __device__ __forceinline__ void transform_scores(score_tile<C> &s, const 
                 s.s[m][n][i] = f(s.s[m][n][i]);
 }
 
-/* Caps scores: they become tanh(score / cap), in units of the cap. */
 template <flash_config_t C>
 static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_unit_t &unit) {
-    if (unit.inverse_cap == 0.0f)
-        return;
-    uint32_t bits = 0;
-    transform_scores<C>(s, [&](float x) {
-        const float v = x * unit.inverse_cap;
-        bits |= __float_as_uint(v);
-        return v;
-    });
-    if (warp_is_small(bits)) {
-        const tanh_polynomial_t p = scale_tanh(1.0f);
-        transform_scores<C>(s, [&](float v) { return small_tanh(p, v, 0.0f); });
-    } else {
-        transform_scores<C>(s, tanh_of);
-    }
+    cap_each(unit, [&](const auto &f) { transform_scores<C>(s, f); });
 }
 
 template <flash_config_t C> static __device__ __forceinline__ softmax_state<C> empty_softmax() {
