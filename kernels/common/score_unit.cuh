@@ -18,15 +18,15 @@ typedef struct score_unit {
     float inverse_cap; /* makes a score tanh's argument (tanh.cuh); 0: no cap */
 } score_unit_t;
 
-/* Returns the unit of a call. MAY_CAP: the kernel has softcap. */
+/* Returns the unit of a call. MAY_CAP: the kernel has softcap. A cap so large that its tanh(x) is x
+ * counts as none. */
 template <bool MAY_CAP>
 static __device__ __forceinline__ score_unit_t score_unit_of(const flash_params_t &params) {
     score_unit_t unit = {params.softmax_scale, params.softmax_scale * log2_e, 0.0f};
     if (MAY_CAP && params.softcap > 0.0f) {
-        unit.natural = params.softcap;
-        unit.log2 = params.softcap * log2_e;
-        unit.inverse_cap =
-            fminf(params.softmax_scale / params.softcap * float(1 / tanh_unit), FLT_MAX);
+        const float inverse_cap = params.softmax_scale / params.softcap * float(1 / tanh_unit);
+        if (inverse_cap >= FLT_MIN)
+            unit = {params.softcap, params.softcap * log2_e, fminf(inverse_cap, FLT_MAX)};
     }
     return unit;
 }

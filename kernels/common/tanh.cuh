@@ -14,7 +14,8 @@
 
 #include <stdint.h>
 
-/* Which alternative is measured: 1 never uses the polynomial, 2 does for |x| < 3/4, 3 for |x| < 1. */
+/* Which alternative is measured: 1 never uses the polynomial, 2 does for |x| < 3/4, 3 for |x| < 1.
+ */
 #ifndef FLASH_TANH
 #define FLASH_TANH 2
 #endif

@@ -31,15 +31,21 @@ typedef struct rescale {
     float factor[2];
 } rescale_t;
 
-/* Turns scores into arguments of tanh. Returns whether its polynomial serves the warp. */
+/* Turns scores into arguments of tanh. */
 template <flash_config_t C>
-static __device__ __forceinline__ bool scale_to_cap(score_tile<C> &s, const score_units<C> &unit) {
-    uint32_t bits[4] = {0, 0, 0, 0};
+static __device__ __forceinline__ void scale_to_cap(score_tile<C> &s, const score_units<C> &unit) {
 #pragma unroll
-    for (int i = 0; i < score_registers<C>; ++i) {
+    for (int i = 0; i < score_registers<C>; ++i)
         s.s[i] *= inverse_cap(unit, i / 2 % 2);
+}
+
+/* Says whether the polynomial of tanh serves all arguments of the warp. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool are_small(const score_tile<C> &s) {
+    uint32_t bits[4] = {0, 0, 0, 0}; /* more than one, for the latency */
+#pragma unroll
+    for (int i = 0; i < score_registers<C>; ++i)
         bits[i / 2 % 4] |= __float_as_uint(s.s[i]);
-    }
     return tanh_has_polynomial && warp_is_small(bits[0] | bits[1] | bits[2] | bits[3]);
 }
 
@@ -50,7 +56,8 @@ static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_
     if constexpr (has_softcap<C>) {
         if (!is_capped(unit))
             return;
-        if (scale_to_cap<C>(s, unit) && POLYNOMIAL) {
+        scale_to_cap<C>(s, unit);
+        if (POLYNOMIAL && are_small<C>(s)) {
             const tanh_polynomial_t p = scale_tanh(1.0f);
 #pragma unroll
             for (int i = 0; i < score_registers<C>; ++i)
@@ -131,16 +138,16 @@ static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_st
 /* Does the same for scores that are still to be capped, if there is a cap, in fewer operations. A
  * NaN in a row makes others of the row NaN, so each row must see all keys. */
 template <flash_config_t C>
-static __device__ __forceinline__ void cap_and_exponentiate(score_tile<C> &s,
-                                                            softmax_state_t &state,
-                                                            const score_units<C> &unit) {
+static __device__ __forceinline__ void
+cap_and_exponentiate(score_tile<C> &s, softmax_state_t &state, const score_units<C> &unit) {
     if (!has_softcap<C> || !is_capped(unit)) {
         exponentiate<C>(s, state, unit);
         return;
     }
     const float cap = log2_unit(unit, 0); /* that of all rows */
     const float shift[2] = {-row_reference<C>(state, unit, 0), -row_reference<C>(state, unit, 1)};
-    if (scale_to_cap<C>(s, unit)) {
+    scale_to_cap<C>(s, unit);
+    if (are_small<C>(s)) {
         const tanh_polynomial_t p = scale_tanh(cap);
 #pragma unroll
         for (int i = 0; i < score_registers<C>; i += 2) {

@@ -32,8 +32,8 @@ static __device__ __forceinline__ float log2_unit(const row_units_t &units, int 
     return units.capped ? units.cap_log2 : units.score[half];
 }
 
-/* Returns the unit of the second row, or of the first. Kernels with softcap have no register to keep
- * both units of a call over the main loop. */
+/* Returns the unit of the second row, or of the first. Kernels with softcap have no register to
+ * keep both units of a call over the main loop. */
 template <flash_config_t C>
 static __device__ __forceinline__ float natural_unit(const score_units<C> &unit, bool second) {
     if constexpr (converts<C> || has_softcap<C>)
