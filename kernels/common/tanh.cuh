@@ -1,11 +1,11 @@
 /*
- * The softcap takes the tanh of every score. The multi-function unit (ex2, rcp) does 16 operations
- * in a clock, the units of multiply-adds 128, and the softmax needs ex2 for its weights. So small
- * arguments have a polynomial, and larger ones share a reciprocal among four.
+ * The softcap takes the tanh of every score, whose x here is score / softcap. The multi-function
+ * unit (ex2, rcp) does 16 operations in a clock where multiply-adds are 128, and the softmax needs
+ * it for its weights. So small x have a polynomial, and larger ones can share a reciprocal.
  *
- * An argument x is handed over as v = x / tanh_unit. Where all v of a warp are below 2, which shows
- * in one bit, the polynomial serves: that is |x| < 3/4. Results are factor * tanh(x) + shift, which
- * costs no operation more than tanh(x).
+ * x is handed over as v = x / tanh_unit, which is below 2 where x is small, |x| < 3/4: the bits of
+ * a warp's v show by one bit whether all are. Where a result is factor * tanh(x) + shift, that
+ * costs no more operations than tanh(x).
  */
 #ifndef FLASH_KERNELS_COMMON_TANH_CUH
 #define FLASH_KERNELS_COMMON_TANH_CUH
@@ -14,8 +14,7 @@
 
 #include <stdint.h>
 
-/* Which alternative is measured: 1 never uses the polynomial, 2 does for |x| < 3/4, 3 for |x| < 1.
- */
+/* 1: no x has the polynomial; 2: |x| < 3/4 has; 3: |x| < 1 has. */
 #ifndef FLASH_TANH
 #define FLASH_TANH 2
 #endif
@@ -32,13 +31,13 @@ static __device__ __forceinline__ float tanh_denominator(float exponent) {
     return exp2_approx(exponent) + 0.5f;
 }
 
-/* Returns tanh(x) = 1 - 2 / (e^2x + 1). Its absolute error is 1e-7. */
+/* Returns tanh(x) = 1 - 2 / (e^2x + 1). Its absolute error is 5e-7. */
 static __device__ __forceinline__ float tanh_of(float v) {
     return 1.0f - reciprocal_approx(tanh_denominator(fmaf(v, tanh_exponent, -1.0f)));
 }
 
 /* Replaces four v by factor * tanh(x) + shift, with one reciprocal for the product of the four
- * denominators, which are at most 2^29. Absolute error of tanh: 3e-7. One NaN makes all NaN. */
+ * denominators, which are at most 2^29. Absolute error of tanh: 7e-7. One NaN makes all NaN. */
 static __device__ __forceinline__ void tanh_of_four(float &a, float &b, float &c, float &d,
                                                     float factor, float shift) {
     constexpr float largest_exponent = 29.0f; /* tanh(x) is 1 from 25 on */
