@@ -200,15 +200,14 @@ def _local_memory(config: flashattn.Config) -> int:
     warps, which have few registers beside three warpgroups that multiply, or which schedule a
     ragged batch, and with warps that convert, where O takes half of the registers; and a register
     or two where a row has softcap."""
-    softcap = 8 if Feature.SOFTCAP in Feature(config.features) else 0
-    if config.arch == Arch.SM80:
-        return softcap
-    is_crowded = config.B_r == 192 or Feature.VARLEN in Feature(config.features)
+    if config.arch == Arch.SM80_DECODE:
+        return 0
     if config.arch == Arch.SM90 and config.dtype == DType.E4M3 and config.d_head == 256:
         return 64
-    if config.arch == Arch.SM90:
-        return 24 if is_crowded else softcap
-    return 0
+    is_crowded = config.B_r == 192 or Feature.VARLEN in Feature(config.features)
+    if config.arch == Arch.SM90 and is_crowded:
+        return 24
+    return 8 if Feature.SOFTCAP in Feature(config.features) else 0
 
 
 def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:

@@ -94,7 +94,7 @@ static __device__ __forceinline__ void compute_scores(row_state<C> &rows,
     issue_block_scores<C>(rows);
     wgmma_wait<0>();
     finish_scores<C>(rows);
-    cap_scores<C, true>(rows.s, unit);
+    cap_scores<C, false>(rows.s, unit);
 }
 
 /* Turns scores into P, when no product is under way. */
