@@ -988,7 +988,8 @@ typedef struct flash_kv_append_args {
  * Appends to a cache. stream is as in flash_forward(): on a CUDA device one kernel is enqueued, and
  * the call can be captured in a CUDA graph; lengths, tables, slots, positions and scales are read
  * when it runs. There, a token that has no place (beyond the capacity, a page id or a slot that is
- * none) is not written, and nothing else is either in its stead; on the CPU it is refused.
+ * none) is not written, and nothing else is either in its stead; seqused_k_out counts it all the
+ * same. On the CPU it is refused.
  * Errors, all before anything is written: INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE, OUT_OF_MEMORY,
  * CUDA.
  */

@@ -151,6 +151,8 @@ FLASH_HOST_DEVICE static inline append_place_t append_paged_place(const append_p
         return append_no_place();
     const int64_t page = flash_kv_page_of(pages, position);
     const int64_t first_id = flash_pages_first_id(pages, batch_index);
+    if (first_id < 0)
+        return append_no_place();
     const append_place_t place = {table ? flash_load_length(table, first_id + page) : first_id,
                                   position - page * pages->page_size};
     return place.entry >= 0 && place.entry < pages->n_pages ? place : append_no_place();
