@@ -43,7 +43,7 @@ static __device__ __forceinline__ void cap_each(const score_unit_t &unit, const 
         bits |= __float_as_uint(v);
         return v;
     });
-    if (tanh_has_polynomial && warp_is_small(bits)) {
+    if (warp_is_small(bits)) {
         const tanh_polynomial_t p = scale_tanh(1.0f);
         transform([&](float v) { return small_tanh(p, v, 0.0f); });
     } else {

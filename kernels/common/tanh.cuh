@@ -14,14 +14,8 @@
 
 #include <stdint.h>
 
-/* 1: no x has the polynomial; 2: |x| < 3/4 has; 3: |x| < 1 has. */
-#ifndef FLASH_TANH
-#define FLASH_TANH 2
-#endif
-
 constexpr float log2_e = 1.44269504088896340736f;
-constexpr bool tanh_has_polynomial = FLASH_TANH != 1;
-constexpr double tanh_unit = FLASH_TANH == 3 ? 0.5 : 0.375;
+constexpr double tanh_unit = 0.375;
 constexpr float tanh_exponent = 2.0f * log2_e * float(tanh_unit); /* e^2x = 2^(tanh_exponent * v) */
 
 /* ---- Numbers of any size ---- */
@@ -64,20 +58,15 @@ static __device__ __forceinline__ bool warp_is_small(uint32_t bits) {
 }
 
 /* factor * tanh(x) / v is a polynomial in the square of v. */
-constexpr int tanh_terms = FLASH_TANH == 3 ? 6 : 5;
+constexpr int tanh_terms = 5;
 typedef struct tanh_polynomial {
     float c[tanh_terms];
 } tanh_polynomial_t;
 
 /* Returns the polynomial of least relative error, 6e-7. */
 static __device__ __forceinline__ tanh_polynomial_t scale_tanh(float factor) {
-#if FLASH_TANH == 3
-    constexpr double of_x[tanh_terms] = {0.99999941,  -0.33329042, 0.13281434,
-                                         -0.05160567, 0.01674311,  -0.00306706};
-#else
     constexpr double of_x[tanh_terms] = {0.99999943, -0.33328252, 0.13258983, -0.05005630,
                                          0.01292963};
-#endif
     tanh_polynomial_t p;
     double power = tanh_unit;
 #pragma unroll

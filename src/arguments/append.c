@@ -189,7 +189,8 @@ static flash_status_t check_cache(const flash_kv_append_args_t *a, const shapes_
     FLASH_TRY(check_apart_from_new(a, "k", &a->k, &s->k, s));
     if (!has_v(a))
         return FLASH_SUCCESS;
-    FLASH_TRY(tensor_check_apart("k", &a->k, &s->k, "v", &a->v, &s->k));
+    if (a->paging == NULL)
+        FLASH_TRY(tensor_check_apart("k", &a->k, &s->k, "v", &a->v, &s->k));
     return check_apart_from_new(a, "v", &a->v, &s->k, s);
 }
 
@@ -309,7 +310,7 @@ static void set_params(const flash_kv_append_args_t *a, append_params_t *p) {
     p->seqused_k = a->seqused_k;
     p->seqused_k_out = a->seqused_k_out;
     p->slots = a->slot_mapping;
-    p->seqlen_k = (int32_t)a->seqlen_k;
+    p->seqlen_k = a->paging != NULL && a->seqlen_k == 0 ? INT32_MAX : (int32_t)a->seqlen_k;
     p->d_head = (int32_t)a->d_head;
 }
 

@@ -44,14 +44,6 @@ static flash_status_t check_slot(const append_params_t *p, const append_token_t 
     return FLASH_SUCCESS;
 }
 
-/* Lengths have 31 bits, whatever a table has room for. */
-static int64_t capacity_of(const append_params_t *p, int32_t b) {
-    if (p->pages.page_size == 0)
-        return p->seqlen_k;
-    const int64_t room = flash_pages_room(&p->pages, b);
-    return room < INT32_MAX ? room : INT32_MAX;
-}
-
 /* The ids of a sequence must not begin before the table. */
 static flash_status_t check_first_id(const append_params_t *p, int32_t b) {
     FLASH_REQUIRE(p->pages.page_size == 0 || flash_pages_first_id(&p->pages, b) >= 0,
@@ -64,7 +56,7 @@ static flash_status_t check_first_id(const append_params_t *p, int32_t b) {
 static flash_status_t check_place(const append_params_t *p, const append_token_t *token,
                                   const char *name, const int32_t *table) {
     const int32_t b = token->batch_index;
-    const int64_t key = flash_load_length(p->seqused_k, b) + token->i, room = capacity_of(p, b);
+    const int64_t key = flash_load_length(p->seqused_k, b) + token->i, room = append_room(p, b);
     FLASH_TRY(check_first_id(p, b));
     FLASH_REQUIRE(key < room, FLASH_ERROR_INVALID_ARGUMENT,
                   "new token %" PRId64 " of sequence %" PRId32 " would be its key %" PRId64

@@ -227,9 +227,7 @@ def _queries(case: AppendCase, rng: np.random.Generator, options: dict) -> np.nd
     return _values(rng, (*shape, queries.n_heads, case.d_head), queries.dtype, case.size)
 
 
-def _set_rotary(
-    case: AppendCase, rng: np.random.Generator, options: dict, n_tokens: int
-) -> None:
+def _set_rotary(case: AppendCase, rng: np.random.Generator, options: dict, n_tokens: int) -> None:
     rotary, batch = case.rotary, case.batch
     n_positions = 97
     angles = rng.uniform(-4, 4, (n_positions, rotary.dim // 2))

@@ -139,6 +139,8 @@ class Oracle:
         key = int(self.seqused_k[b]) + token.i
         row = b if self.page_rows is None else int(self.page_rows[b])
         table = self.page_table
+        if key < 0:
+            return None
         if table is None:
             return (row, key) if key < size and 0 <= row < n_entries else None
         if is_v and self.v_page_table is not None:

@@ -40,6 +40,14 @@ REFUSALS = {
     "v_new_alone": ({"v_cache": None}, "v_new is given without v_cache"),
     "v_cache_alone": ({"v_new": None}, "v_cache without v_new"),
     "v_cache_shape": ({"v_cache": _zeros(2, 8, 2, 8)}, r"v_cache has shape \(2, 8, 2, 8\), k_"),
+    "cache_entries": (
+        {"k_cache": _zeros(1, 9, 2, 8), "v_cache": _zeros(1, 9, 2, 8)},
+        r"k_cache has batch \(first axis\) 1, not 2",
+    ),
+    "rows_of_a_wider_table": (
+        {"page_table": np.zeros((2, 9), np.int32)[:, :3], "seqused_k": _int32(25, 0)},
+        "would be its key 27: the cache holds 27 keys of it",
+    ),
     "cache_heads": ({"k_cache": _zeros(2, 9, 3, 8)}, r"k_cache has heads and d_head \(3, 8\)"),
     "cache_read_only": (
         {"k_cache": np.broadcast_to(_zeros(1, 9, 2, 8), CACHE)}, "k_cache is read-only"

@@ -85,6 +85,8 @@ def flash_kv_append(
     append.set_places(seqused_k, seqused_k_out, slot_mapping)
     if any(x is not None for x in (slot_mapping, page_table, v_page_table, page_indptr, page_rows)):
         append.set_pages(page_table, v_page_table, page_indptr, page_rows)
+    else:
+        append.check_entries()
     if rotary_cos is None and rotary_sin is None:
         _refuse_rotary(
             rotary_interleaved=rotary_interleaved,
@@ -217,7 +219,15 @@ class _Append:
             rows=self._lengths(page_rows, "page_rows", batch),
             on_host=self.args.device == _abi.FLASH_DEVICE_CPU,
         )
+        self.args.seqlen_k = self._paging.longest(None)
         self.args.paging = ctypes.addressof(self._paging.struct)
+
+    def check_entries(self) -> None:
+        """Raises ValueError unless a contiguous cache has an entry for each sequence."""
+        if self.k.shape[0] != self.args.batch:
+            raise ValueError(
+                f"k_cache has batch (first axis) {self.k.shape[0]}, not {self.args.batch}"
+            )
 
     def set_rotary(self, cos: Any, sin: Any, positions: Any, start: Any) -> None:
         if cos is None or sin is None:

@@ -46,7 +46,7 @@ static __device__ __forceinline__ bool are_small(const score_tile<C> &s) {
 #pragma unroll
     for (int i = 0; i < score_registers<C>; ++i)
         bits[i / 2 % 4] |= __float_as_uint(s.s[i]);
-    return tanh_has_polynomial && warp_is_small(bits[0] | bits[1] | bits[2] | bits[3]);
+    return warp_is_small(bits[0] | bits[1] | bits[2] | bits[3]);
 }
 
 /* Turns scores into tanh(score / cap), in units of the cap. POLYNOMIAL: where it serves; code that

@@ -92,7 +92,7 @@ def _append(
         of_v_new, of_v = tensor_members(v_new, is_flat), tensor_members(v, 0)
     paging = 0
     if pages is not None or slots is not None:
-        placement.pages(frame, k, pages or _NO_PAGES, batch, index)
+        seqlen_k = placement.pages(frame, k, pages or _NO_PAGES, batch, index)
         paging = frame.paging_address
     elif cache_batch != batch:
         raise Unsound

@@ -48,7 +48,6 @@ def append(
         **{"rotary_positions": positions, "rotary_start": start},
     }
     _refuse_foreign(k_new=k_new, v_new=v_new, k_cache=k, v_cache=v, **arrays)
-    _refuse_cache(k_new, k, cu_new, is_contiguous=pages is None and places[2] is None)
     _append.flash_kv_append(
         k_new,
         v_new,
@@ -58,14 +57,6 @@ def append(
         rotary_q_at_start=q_at_start,
         **arrays,
     )
-
-
-def _refuse_cache(k_new: Any, k: Any, cu_new: Any, *, is_contiguous: bool) -> None:
-    """Raises ValueError unless a contiguous cache has as many entries as there are sequences."""
-    if is_contiguous and k.ndim == 4 and k_new.ndim == (4 if cu_new is None else 3):
-        batch = k_new.shape[0] if cu_new is None else cu_new.shape[0] - 1
-        if k.shape[0] != batch:
-            raise ValueError(f"k_cache has batch (first axis) {k.shape[0]}, not {batch}")
 
 
 def _raised_by(refuse: Callable[..., None], arguments: tuple) -> Exception | None:

@@ -35,15 +35,6 @@ class Cache:
         n_entries = 1 if table is None else table.shape[1]
         self.capacity = n_entries * k.shape[1]
 
-    @property
-    def is_one_memory(self) -> bool:
-        """Says whether K and V may lie in each other's memory, as transformers' do: V's pages are
-        K's, moved by a page, and page tables keep them apart. The library writes to two such
-        tensors in two calls. A compiler cannot tell."""
-        if torch.compiler.is_compiling() or not type(self.k) is type(self.v) is Tensor:
-            return False
-        return self.k.untyped_storage().data_ptr() == self.v.untyped_storage().data_ptr()
-
     def options(self) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """Returns (k, v, keywords) for the binding."""
         if self.table is not None or self.rows is not None:

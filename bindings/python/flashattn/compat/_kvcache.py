@@ -167,9 +167,6 @@ def _append(
     k, v, where = cache.options()
     k_new, v_new = contiguous_rows(new.k), contiguous_rows(new.v)
     where.update(seqused_k=lengths, cu_seqlens_new=new.cu_seqlens)
-    if cache.table is not None:
-        # The call takes the ids from one row to the next for those of a row.
-        where["page_table"] = cache.table.contiguous()
     k_scale = v_scale = None
     if scales and new.k.dtype != k.dtype:
         k_scale, v_scale = scales["k_descale"], scales["v_descale"]
@@ -179,11 +176,7 @@ def _append(
     after = torch.empty_like(lengths)
     turned.update(seqused_k_out=after, k_descale=k_scale, **where)
     try:
-        if cache.is_one_memory:
-            q = torch_ops.flash_kv_append(k_new, None, k, None, **turned)
-            torch_ops.flash_kv_append(v_new, None, v, None, k_descale=v_scale, **where)
-        else:
-            q = torch_ops.flash_kv_append(k_new, v_new, k, v, v_descale=v_scale, **turned)
+        q = torch_ops.flash_kv_append(k_new, v_new, k, v, v_descale=v_scale, **turned)
     except ValueError as error:
         error.args = (_renamed(str(error)),)
         raise
