@@ -991,7 +991,8 @@ typedef struct flash_kv_append_args {
     flash_tensor_t k_new;
     flash_tensor_t v_new;
     /* The cache, which is written: [batch, seqlen_k, n_heads_kv, d_head], or with paging [n_pages,
-     * page_size, n_heads_kv, d_head]. Must not overlap any input. */
+     * page_size, n_heads_kv, d_head]. Must not overlap any input, nor k overlap v; pools of pages
+     * may share memory as long as no page of k that is written is one of v. */
     flash_tensor_t k;
     flash_tensor_t v;
 
@@ -1017,7 +1018,8 @@ typedef struct flash_kv_append_args {
 
     int64_t batch;
     int64_t seqlen_new; /**< of each sequence; with cu_seqlens_new the tokens of the whole tensor */
-    int64_t seqlen_k;   /**< of the contiguous cache; not used with paging */
+    int64_t seqlen_k;   /**< of the contiguous cache; with paging no sequence is longer, 0: it has
+                           room for what its pages hold */
     int64_t seqlen_q;   /**< of each sequence; with cu_seqlens_q the tokens of the whole tensor */
     int64_t n_heads;    /**< of Q; at least 1 where seqlen_q is not 0 */
     int64_t n_heads_kv; /**< at least 1 */
@@ -1041,7 +1043,8 @@ typedef struct flash_kv_append_args {
  * Appends to a cache. stream is as in flash_forward(): on a CUDA device one kernel is enqueued, and
  * the call can be captured in a CUDA graph; lengths, tables, slots, positions and scales are read
  * when it runs. There, a token that has no place (beyond the capacity, a page id or a slot that is
- * none) is not written, and nothing else is either in its stead; on the CPU it is refused.
+ * none) is not written, and nothing else is either in its stead; seqused_k_out counts it all the
+ * same. On the CPU it is refused.
  * Errors, all before anything is written: INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE, OUT_OF_MEMORY,
  * CUDA.
  */

@@ -108,8 +108,9 @@ inline flash_tensor_t tensor(const void *data, const Shape &s, Layout layout = L
                                   : flash_tensor_bhsd(mutable_data, s.n_heads, s.seqlen, s.d_head);
 }
 
-/** A table of pages, for Forward::paging(): row b of it, which has row_ids ids, names the pages of
- * sequence b. pool: the shape of K and V, {n_pages, page_size, n_heads_kv, d_head}. */
+/** A table of pages, for Forward::paging() and Append::paging(): row b of it, which has row_ids
+ * ids, names the pages of sequence b. pool: the shape of K and V, {n_pages, page_size, n_heads_kv,
+ * d_head}. */
 inline flash_paging_t page_table(const Shape &pool, const std::int32_t *ids, std::int64_t row_ids) {
     flash_paging_t paging = FLASH_PAGING_INIT;
     paging.n_pages = pool.batch;
@@ -119,8 +120,8 @@ inline flash_paging_t page_table(const Shape &pool, const std::int32_t *ids, std
     return paging;
 }
 
-/** Scales of K and V of e4m3, for Forward::scales(): contiguous [batch, n_heads_kv] each,
- * nullptr: 1.
+/** Scales of K and V of e4m3, for Forward::scales() and Append::scales(): contiguous [batch,
+ * n_heads_kv] each, nullptr: 1.
  */
 inline flash_quant_t scale_arrays(const float *k, const float *v, std::int64_t n_heads_kv) {
     flash_quant_t quant = FLASH_QUANT_INIT;
@@ -274,6 +275,144 @@ class Forward {
   private:
     flash_forward_args_t args_ = FLASH_FORWARD_ARGS_INIT;
     std::shared_ptr<const flash_paging_t> paging_; /* what args_ points to */
+    std::shared_ptr<const flash_quant_t> quant_;
+};
+
+/** Rotary embedding by contiguous tables [n_positions, rotary_dim / 2] of the call's type, for
+ * Append::rotary(). */
+inline flash_rotary_t rotary_tables(const void *cos, const void *sin, std::int64_t n_positions,
+                                    std::int64_t rotary_dim) {
+    flash_rotary_t rotary = FLASH_ROTARY_INIT;
+    rotary.cos = cos;
+    rotary.sin = sin;
+    rotary.stride_position = rotary_dim / 2;
+    rotary.n_positions = n_positions;
+    rotary.rotary_dim = rotary_dim;
+    return rotary;
+}
+
+/**
+ * One call that appends to a cache of K and V. The shape of the new tokens sets the sizes of the
+ * call; args() reaches everything else. The memory behind the pointers is the caller's, and must
+ * outlive run().
+ */
+class Append {
+  public:
+    explicit Append(std::int32_t dtype = FLASH_DTYPE_FP32) {
+        args_.dtype = dtype;
+    }
+
+    /** The new keys. Their shape sets batch, seqlen_new, n_heads_kv and d_head. */
+    Append &k_new(const void *data, const Shape &s, Layout layout = Layout::bshd) {
+        args_.k_new = tensor(data, s, layout);
+        args_.batch = s.batch;
+        args_.seqlen_new = s.seqlen;
+        args_.n_heads_kv = s.n_heads;
+        args_.d_head = s.d_head;
+        return *this;
+    }
+
+    /** The new values, of the shape of the new keys. */
+    Append &v_new(const void *data, const Shape &s, Layout layout = Layout::bshd) {
+        args_.v_new = tensor(data, s, layout);
+        return *this;
+    }
+
+    /** The keys of the cache, which are written. Their shape sets seqlen_k. */
+    Append &k(void *data, const Shape &s, Layout layout = Layout::bshd) {
+        args_.k = tensor(data, s, layout);
+        args_.seqlen_k = s.seqlen;
+        return *this;
+    }
+
+    /** The values of the cache, which are written, of the shape of its keys. */
+    Append &v(void *data, const Shape &s, Layout layout = Layout::bshd) {
+        args_.v = tensor(data, s, layout);
+        return *this;
+    }
+
+    /** The type of the cache, where it is not that of the call. After k() and v(). */
+    Append &cache_dtype(std::int32_t dtype) {
+        args_.k.dtype = dtype;
+        args_.v.dtype = dtype;
+        return *this;
+    }
+
+    /** Queries to turn, into `out`, which may be `data` itself. Their shape sets seqlen_q and
+     * n_heads. */
+    Append &q(const void *data, void *out, const Shape &s, Layout layout = Layout::bshd) {
+        args_.q = tensor(data, s, layout);
+        args_.q_out = tensor(out, s, layout);
+        args_.seqlen_q = s.seqlen;
+        args_.n_heads = s.n_heads;
+        return *this;
+    }
+
+    /** Keys that each sequence has so far, [batch], in memory of the device. `after`, if it is not
+     * nullptr, receives those that it has then. */
+    Append &lengths(const std::int32_t *keys, std::int32_t *after = nullptr) {
+        args_.seqused_k = keys;
+        args_.seqused_k_out = after;
+        return *this;
+    }
+
+    /** The place of each new token, instead of lengths(), in memory of the device: page * page_size
+     * + place in the page; negative: none. pool: the shape of K and V of the cache. */
+    Append &slots(const std::int64_t *slot_mapping, const Shape &pool) {
+        flash_paging_t paging = FLASH_PAGING_INIT;
+        paging.n_pages = pool.batch;
+        paging.page_size = pool.seqlen;
+        args_.slot_mapping = slot_mapping;
+        return this->paging(paging);
+    }
+
+    /** The cache is in pages: page_table(), or a struct with all that flash_paging_t can say.
+     * Copies of this call share it. */
+    Append &paging(const flash_paging_t &paging) {
+        paging_ = std::make_shared<const flash_paging_t>(paging);
+        args_.paging = paging_.get();
+        return *this;
+    }
+
+    /** The new keys, and Q, turn: rotary_tables(), or a struct with all that flash_rotary_t can
+     * say. Copies of this call share it. */
+    Append &rotary(const flash_rotary_t &rotary) {
+        rotary_ = std::make_shared<const flash_rotary_t>(rotary);
+        args_.rotary = rotary_.get();
+        return *this;
+    }
+
+    /** A cache of e4m3 has scales: scale_arrays(), or a struct with other strides. Copies of this
+     * call share it. */
+    Append &scales(const flash_quant_t &quant) {
+        quant_ = std::make_shared<const flash_quant_t>(quant);
+        args_.quant = quant_.get();
+        return *this;
+    }
+
+    /** FLASH_DEVICE_CPU, the default, or FLASH_DEVICE_CUDA + n. */
+    Append &device(std::int32_t number) {
+        args_.device = number;
+        return *this;
+    }
+
+    /** The arguments of the C API, for whatever has no method here. */
+    flash_kv_append_args_t &args() noexcept {
+        return args_;
+    }
+    const flash_kv_append_args_t &args() const noexcept {
+        return args_;
+    }
+
+    /** Appends, or enqueues on the stream of a CUDA device. Throws Error. */
+    void run(flash_stream_t stream = nullptr) const {
+        check(flash_kv_append(&args_, stream));
+    }
+
+  private:
+    flash_kv_append_args_t args_ = FLASH_KV_APPEND_ARGS_INIT;
+    std::shared_ptr<const flash_paging_t> paging_; /* what args_ points to */
+    std::shared_ptr<const flash_rotary_t> rotary_;
     std::shared_ptr<const flash_quant_t> quant_;
 };
 

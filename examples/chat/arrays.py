@@ -19,6 +19,9 @@ class Arrays(Protocol):
     def put(self, x: np.ndarray) -> Any:
         """x as an array of this kind; floats are rounded to its type."""
 
+    def send(self, x: np.ndarray) -> Any:
+        """x as an array of this kind, but of its own type."""
+
     def get(self, x: Any) -> np.ndarray:
         """x in numpy, in fp32."""
 
@@ -34,6 +37,9 @@ class HostArrays:
         return np.empty(shape, np.float32)
 
     def put(self, x: np.ndarray) -> np.ndarray:
+        return x
+
+    def send(self, x: np.ndarray) -> np.ndarray:
         return x
 
     def get(self, x: np.ndarray) -> np.ndarray:
@@ -57,8 +63,11 @@ class TorchArrays:
         return self.torch.empty(shape, dtype=self.torch.float16, device=self.device)
 
     def put(self, x: np.ndarray) -> Any:
-        tensor = self.torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
+        tensor = self.send(x)
         return tensor.half() if tensor.is_floating_point() else tensor
+
+    def send(self, x: np.ndarray) -> Any:
+        return self.torch.from_numpy(np.ascontiguousarray(x)).to(self.device)
 
     def get(self, x: Any) -> np.ndarray:
         return x.float().cpu().numpy()

@@ -1,4 +1,5 @@
-"""The model's attention: the library's over a paged cache, and numpy's as the reference."""
+"""The model's attention and rotary embedding: the library's over a paged cache, and numpy's as the
+reference."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import flashattn
 import numpy as np
 
 from .arrays import Arrays
-from .llama import Sizes
+from .llama import Attention, Sizes, rotary_tables
 
 PAGE_SIZE = 16  # tokens
 
@@ -27,42 +28,64 @@ class FlashAttention:
         self._v = [arrays.empty(pages) for _ in range(sizes.n_layers)]
         self._free = list(range(n_pages))  # the last is taken first, so that no page is in order
         self._table = np.zeros((1, n_pages), np.int32)
+        cos, sin = (arrays.send(x.astype(np.float32)) for x in rotary_tables(sizes, capacity))
+        self._rotary = {"rotary_cos": cos, "rotary_sin": sin, "rotary_interleaved": True}
 
     def extend(self, count: int) -> int:
         """Makes room for new tokens; returns the position of the first. Then every layer is to be
         called with those tokens."""
         first = self.length
         self.length += count
+        self._count = count
         for i in range(-(-first // PAGE_SIZE), -(-self.length // PAGE_SIZE)):
             self._table[0, i] = self._free.pop()
-        positions = np.arange(first, self.length)
-        pages = self._table[0, positions // PAGE_SIZE].astype(np.int64)
         put = self.arrays.put
-        self._slots = put(pages), put(positions % PAGE_SIZE)
-        self._lengths = {
-            "page_table": put(self._table),
-            "seqused_k": put(np.array([self.length], np.int32)),
-        }
+        self._pages = {"page_table": put(self._table)}
+        self._lengths = put(np.array([first], np.int32))
+        self._new_lengths = put(np.array([self.length], np.int32))
         return first
 
     def __call__(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-        pages_k, pages_v = self._k[layer], self._v[layer]
-        pages_k[self._slots] = self.arrays.put(k)
-        pages_v[self._slots] = self.arrays.put(v)
-        q = self.arrays.put(q)[None]
-        o = flashattn.flash_attn_func(q, pages_k, pages_v, causal=True, **self._lengths)
+        cache = self._k[layer], self._v[layer]
+        q, k, v = (self.arrays.send(x)[None] for x in (q, k, v))
+        q = flashattn.flash_kv_append(
+            k,
+            v,
+            *cache,
+            seqused_k=self._lengths,
+            seqused_k_out=self._new_lengths,
+            q=q,
+            q_out=self.arrays.empty(q.shape),
+            **self._pages,
+            **self._rotary,
+        )
+        o = flashattn.flash_attn_func(
+            q, *cache, causal=True, seqused_k=self._new_lengths, **self._pages
+        )
         return self.arrays.get(o[0])
 
     def kernel(self, n_heads: int) -> flashattn.Selection:
         """The kernel that serves the tokens of the last extend, and why."""
-        q = self.arrays.empty((1, len(self._slots[0]), n_heads, self._k[0].shape[-1]))
-        return flashattn.select_config(q, self._k[0], self._v[0], causal=True, **self._lengths)
+        q = self.arrays.empty((1, self._count, n_heads, self._k[0].shape[-1]))
+        lengths = {"seqused_k": self._new_lengths, **self._pages}
+        return flashattn.select_config(q, self._k[0], self._v[0], causal=True, **lengths)
 
 
-def reference_attention(layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+def reference_attention(sizes: Sizes) -> Attention:
     """The textbook's attention in float64, without a cache: for all tokens at once."""
-    o = numpy_attention(*(x.astype(np.float64) for x in (q, k, v)))
-    return o.astype(np.float32)
+
+    def attend(layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+        cos, sin = rotary_tables(sizes, len(q))
+        q, k, v = (x.astype(np.float64) for x in (q, k, v))
+        q, k = (rotated(x, cos, sin) for x in (q, k))
+        return numpy_attention(q, k, v).astype(np.float32)
+
+    return attend
+
+
+def rotated(heads: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """The rotary embedding: a pair of elements, 2 i and 2 i + 1, is a complex number."""
+    return (heads.view(np.complex128) * (cos + 1j * sin)[:, None]).view(np.float64)
 
 
 def numpy_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ def compare(model: Llama, answer: Answer) -> Comparison:
     """The reference sees the prompt and the answer's tokens but the last in one pass, without a
     cache. If it chooses the same token after each of them, it would have said the same."""
     ids = answer.prompt_ids + answer.token_ids[:-1]
-    hidden = model.hidden_states(ids, 0, reference_attention)
+    hidden = model.hidden_states(ids, reference_attention(model.sizes))
     logits = model.logits(hidden[len(answer.prompt_ids) - 1 :])
     same = logits.argmax(axis=1) == answer.token_ids
     deviation = np.abs(logits - answer.logits).max()

@@ -47,8 +47,8 @@ def generate(
     """The likeliest token after the other, until `end` or max_tokens. `show` gets each at once."""
 
     def next_logits(ids: Sequence[int], attend: Attention) -> np.ndarray:
-        hidden = model.hidden_states(ids, attention.extend(len(ids)), attend)
-        return model.logits(hidden[-1:])
+        attention.extend(len(ids))
+        return model.logits(model.hidden_states(ids, attend)[-1:])
 
     start = perf_counter()
     logits = [next_logits(prompt_ids, attention)]

@@ -1,6 +1,6 @@
-"""A Llama in numpy: RMSNorm, rotary embedding, grouped-query attention, SwiGLU, and an embedding
-that also serves as the last layer. Attention is passed in, so that implementations can be compared
-inside the same model.
+"""A Llama in numpy: RMSNorm, grouped-query attention, SwiGLU, and an embedding that also serves as
+the last layer. Attention and its rotary embedding are passed in, so that implementations can be
+compared inside the same model.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 # (layer, q, k, v) -> o: q and o [tokens, n_heads, d_head], k and v [tokens, n_heads_kv, d_head],
-# all of new tokens alone; causal, softmax scale 1 / sqrt(d_head). What came before is in a cache,
-# if the implementation has one.
+# all of new tokens alone; causal, softmax scale 1 / sqrt(d_head). It turns q and k to the tokens'
+# positions first. What came before is in a cache, if the implementation has one.
 Attention = Callable[[int, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -51,16 +51,12 @@ class Llama:
         self.norm = norm
         self.embedding = embedding
 
-    def hidden_states(
-        self, token_ids: Sequence[int], first: int, attention: Attention
-    ) -> np.ndarray:
-        """The last layer's output for new tokens, the first of which has the position `first`."""
+    def hidden_states(self, token_ids: Sequence[int], attention: Attention) -> np.ndarray:
+        """The last layer's output for new tokens."""
         hidden = self.embedding[np.asarray(token_ids)]
-        rotation = self._rotation(first, len(token_ids))
         for i, layer in enumerate(self.layers):
             q, k, v = self._heads(self._normalize(hidden, layer.attention_norm) @ layer.qkv.T)
-            o = attention(i, rotate(q, rotation), rotate(k, rotation), v)
-            hidden += o.reshape(len(hidden), -1) @ layer.output.T
+            hidden += attention(i, q, k, v).reshape(len(hidden), -1) @ layer.output.T
             inner = self._normalize(hidden, layer.mlp_norm) @ layer.gate_up.T
             hidden += swiglu(inner) @ layer.down.T
         return self._normalize(hidden, self.norm)
@@ -78,16 +74,13 @@ class Llama:
         mean_square = np.mean(x * x, axis=1, keepdims=True)
         return x / np.sqrt(mean_square + self.sizes.epsilon) * weight
 
-    def _rotation(self, first: int, count: int) -> np.ndarray:
-        """exp(i angle) of every position and pair of elements: complex [count, 1, d_head / 2]."""
-        pairs = np.arange(0, self.sizes.d_head, 2) / self.sizes.d_head
-        angles = np.outer(np.arange(first, first + count), self.sizes.rotary_base**-pairs)
-        return np.exp(1j * angles)[:, None].astype(np.complex64)
 
-
-def rotate(heads: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """The rotary embedding: a pair of elements is a complex number."""
-    return (heads.view(np.complex64) * rotation).view(np.float32)
+def rotary_tables(sizes: Sizes, n_positions: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine of the angle of every position and pair of elements: [n_positions, d_head /
+    2], in float64."""
+    pairs = np.arange(0, sizes.d_head, 2) / sizes.d_head
+    angles = np.outer(np.arange(n_positions), sizes.rotary_base**-pairs)
+    return np.cos(angles), np.sin(angles)
 
 
 def swiglu(gate_up: np.ndarray) -> np.ndarray:

@@ -21,11 +21,14 @@ cache_t cache_make(int64_t batch, int64_t longest) {
     cache.n_pages = batch * cache.row_ids;
     cache.table = machine_allocate_host(cache_table_bytes(&cache));
     cache.lengths = machine_allocate_host(cache_lengths_bytes(&cache));
+    cache.slots = machine_allocate_host(cache_slots_bytes(&cache));
     cache.free = machine_allocate_host((size_t)cache.n_pages * sizeof *cache.free);
     for (int64_t i = 0; i < batch * cache.row_ids; i++)
         cache.table[i] = -1;
-    for (int64_t b = 0; b < batch; b++)
+    for (int64_t b = 0; b < batch; b++) {
         cache.lengths[b] = 0;
+        cache.slots[b] = -1; /* nowhere */
+    }
     free_all(&cache);
     return cache;
 }
@@ -33,13 +36,16 @@ cache_t cache_make(int64_t batch, int64_t longest) {
 void cache_free(cache_t *cache) {
     machine_free_host(cache->table);
     machine_free_host(cache->lengths);
+    machine_free_host(cache->slots);
     machine_free_host(cache->free);
 }
 
 static void add_key(cache_t *cache, int64_t sequence) {
     const int32_t at = cache->lengths[sequence]++;
+    int32_t *page = &cache->table[sequence * cache->row_ids + at / PAGE_SIZE];
     if (at % PAGE_SIZE == 0)
-        cache->table[sequence * cache->row_ids + at / PAGE_SIZE] = cache->free[--cache->n_free];
+        *page = cache->free[--cache->n_free];
+    cache->slots[sequence] = (int64_t)*page * PAGE_SIZE + at % PAGE_SIZE;
 }
 
 void cache_grow(cache_t *cache, int64_t keys) {
@@ -54,4 +60,8 @@ size_t cache_table_bytes(const cache_t *cache) {
 
 size_t cache_lengths_bytes(const cache_t *cache) {
     return (size_t)cache->batch * sizeof *cache->lengths;
+}
+
+size_t cache_slots_bytes(const cache_t *cache) {
+    return (size_t)cache->batch * sizeof *cache->slots;
 }

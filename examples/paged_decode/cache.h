@@ -17,6 +17,7 @@ typedef struct cache {
     int64_t n_pages;  /* of the pool */
     int32_t *table;   /* [batch, row_ids] */
     int32_t *lengths; /* [batch] */
+    int64_t *slots;   /* [batch]: where the last key of each sequence goes */
     int32_t *free;    /* pages that no sequence has */
     int64_t n_free;
 } cache_t;
@@ -28,8 +29,9 @@ void cache_free(cache_t *cache);
 /* Gives each sequence so many keys more, and pages for them wherever one is free. */
 void cache_grow(cache_t *cache, int64_t keys);
 
-/* Return the bytes of the table and of the lengths. */
+/* Return the bytes of the table, of the lengths and of the slots. */
 size_t cache_table_bytes(const cache_t *cache);
 size_t cache_lengths_bytes(const cache_t *cache);
+size_t cache_slots_bytes(const cache_t *cache);
 
 #endif

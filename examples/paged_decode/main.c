@@ -11,9 +11,9 @@
  *     cc main.c cache.c machine_cuda.c $(pkg-config --cflags --libs flashattn) \
  *         -I/usr/local/cuda/include -L/usr/local/cuda/lib64 -lcudart -o paged_decode
  *
- * There is no model. Q, K and V are random numbers, which are in the cache before their tokens
- * come, and a copy of as much memory as a layer's weights take stands for the rest of the layer. An
- * engine has kernels of its own that write Q, and K and V of the new token into its page.
+ * There is no model. Q, K and V are random numbers, and a copy of as much memory as a layer's
+ * weights take stands for the rest of the layer, which would compute Q, and K and V of the new
+ * token. A layer appends these to its cache, and attends.
  */
 #include "cache.h"
 #include "machine.h"
@@ -25,7 +25,9 @@
 enum { N_HEADS = 32, N_HEADS_KV = 8, D_HEAD = 128 };
 
 typedef struct layer {
-    void *q, *k, *v, *o;
+    void *q, *k_new, *v_new; /* of the step's tokens */
+    void *k, *v;             /* the cache */
+    void *o;
 } layer_t;
 
 /* Everything that a step touches; the pointers stay what they are while the batch grows. */
@@ -33,6 +35,7 @@ typedef struct engine {
     machine_defaults_t sizes;
     cache_t cache;
     int32_t *table, *lengths; /* in memory of the device */
+    int64_t *slots;           /* likewise */
     layer_t *layers;
     void *weights[2]; /* from one to the other stands for reading them */
     void *workspace;
@@ -83,6 +86,27 @@ static flash_forward_args_t arguments(const engine_t *engine, const layer_t *lay
     return args;
 }
 
+/* Each sequence's token goes to its slot. */
+static void append(const engine_t *engine, const layer_t *layer) {
+    flash_paging_t pool = FLASH_PAGING_INIT;
+    flash_kv_append_args_t args = FLASH_KV_APPEND_ARGS_INIT;
+    pool.page_size = PAGE_SIZE;
+    pool.n_pages = engine->cache.n_pages;
+    args.device = machine_device();
+    args.dtype = machine_dtype();
+    args.k_new = flash_tensor_bshd(layer->k_new, 1, N_HEADS_KV, D_HEAD);
+    args.v_new = flash_tensor_bshd(layer->v_new, 1, N_HEADS_KV, D_HEAD);
+    args.k = flash_tensor_bshd(layer->k, PAGE_SIZE, N_HEADS_KV, D_HEAD);
+    args.v = flash_tensor_bshd(layer->v, PAGE_SIZE, N_HEADS_KV, D_HEAD);
+    args.slot_mapping = engine->slots;
+    args.batch = engine->cache.batch;
+    args.seqlen_new = 1;
+    args.n_heads_kv = N_HEADS_KV;
+    args.d_head = D_HEAD;
+    args.paging = &pool;
+    check(flash_kv_append(&args, machine_stream()));
+}
+
 static void attend(const engine_t *engine, const layer_t *layer) {
     const flash_paging_t paging = paging_of(engine);
     const flash_forward_args_t args = arguments(engine, layer, &paging);
@@ -93,7 +117,9 @@ static void run_layers(const engine_t *engine, int with_attention) {
     const cache_t *cache = &engine->cache;
     machine_copy_from_host(engine->table, cache->table, cache_table_bytes(cache));
     machine_copy_from_host(engine->lengths, cache->lengths, cache_lengths_bytes(cache));
+    machine_copy_from_host(engine->slots, cache->slots, cache_slots_bytes(cache));
     for (int64_t i = 0; i < engine->sizes.n_layers; i++) {
+        append(engine, &engine->layers[i]);
         if (with_attention)
             attend(engine, &engine->layers[i]);
         machine_copy(engine->weights[1], engine->weights[0], engine->sizes.weight_bytes);
@@ -139,6 +165,8 @@ static void *random_tensor(int64_t tokens, int64_t n_heads) {
 
 static layer_t make_layer(const cache_t *cache) {
     return (layer_t){.q = random_tensor(cache->batch, N_HEADS),
+                     .k_new = random_tensor(cache->batch, N_HEADS_KV),
+                     .v_new = random_tensor(cache->batch, N_HEADS_KV),
                      .k = random_tensor(cache->n_pages * PAGE_SIZE, N_HEADS_KV),
                      .v = random_tensor(cache->n_pages * PAGE_SIZE, N_HEADS_KV),
                      .o = random_tensor(cache->batch, N_HEADS)};
@@ -159,6 +187,7 @@ static engine_t make_engine(machine_defaults_t sizes) {
                        .cache = cache_make(sizes.batch, sizes.context + sizes.n_steps)};
     engine.table = machine_allocate(cache_table_bytes(&engine.cache));
     engine.lengths = machine_allocate(cache_lengths_bytes(&engine.cache));
+    engine.slots = machine_allocate(cache_slots_bytes(&engine.cache));
     engine.layers = malloc((size_t)sizes.n_layers * sizeof *engine.layers);
     if (!engine.layers)
         exit(EXIT_FAILURE);
@@ -176,6 +205,8 @@ static void free_engine(engine_t *engine) {
     for (int64_t i = 0; i < engine->sizes.n_layers; i++) {
         const layer_t *layer = &engine->layers[i];
         machine_free(layer->q);
+        machine_free(layer->k_new);
+        machine_free(layer->v_new);
         machine_free(layer->k);
         machine_free(layer->v);
         machine_free(layer->o);
@@ -185,6 +216,7 @@ static void free_engine(engine_t *engine) {
         machine_free(engine->weights[i]);
     machine_free(engine->table);
     machine_free(engine->lengths);
+    machine_free(engine->slots);
     machine_free(engine->workspace);
     cache_free(&engine->cache);
 }

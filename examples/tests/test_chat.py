@@ -69,7 +69,7 @@ def test_the_program_says_what_the_published_model_says():
 
 def test_logits_are_the_published_models(loaded):
     model, _ = loaded
-    hidden = model.hidden_states(PROMPT_IDS, 0, reference_attention)
+    hidden = model.hidden_states(PROMPT_IDS, reference_attention(model.sizes))
     np.testing.assert_allclose(model.logits(hidden[-1:])[0, : len(LOGITS)], LOGITS, atol=1e-4)
 
 

@@ -55,7 +55,7 @@ def test_a_dialogue_may_come_in_any_parts(n_tokens):
     parts = []
     for n in n_tokens:
         first = attention.extend(n)
-        parts.append(model.hidden_states(ids[first : first + n], first, attention))
+        parts.append(model.hidden_states(ids[first : first + n], attention))
     logits = model.logits(np.concatenate(parts))
     np.testing.assert_allclose(logits, float64_logits(model, ids), atol=1e-4)
 

@@ -10,6 +10,8 @@
 #include "common/append.h"
 #include "common/append_elements.cuh"
 
+static_assert(element_vector<FLASH_DTYPE_BF16>::count == APPEND_VECTOR, "the host counts on it");
+
 /* ---- Units ---- */
 
 /* One of a token's units. */

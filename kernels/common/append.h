@@ -56,7 +56,7 @@ typedef struct append_params {
     int32_t *seqused_k_out;
     const int64_t *slots; /* NULL: the place of a token comes from seqused_k */
     int32_t batch;
-    int32_t seqlen_k; /* of a contiguous cache */
+    int32_t seqlen_k; /* keys that a sequence can have, at most */
     int32_t d_head;
 } append_params_t;
 
@@ -141,16 +141,26 @@ FLASH_HOST_DEVICE static inline append_place_t append_slot_place(const append_pa
     return slot >= 0 && place.entry < p->pages.n_pages ? place : append_no_place();
 }
 
+/* Keys of a sequence that the cache has room for. */
+FLASH_HOST_DEVICE static inline int64_t append_room(const append_params_t *p, int32_t batch_index) {
+    if (p->pages.page_size == 0)
+        return p->seqlen_k;
+    const int64_t room = flash_pages_room(&p->pages, batch_index);
+    return room < p->seqlen_k ? room : p->seqlen_k;
+}
+
 /* The place of the key at a position of a sequence, in pages. */
 FLASH_HOST_DEVICE static inline append_place_t append_paged_place(const append_params_t *p,
                                                                   const int32_t *table,
                                                                   int32_t batch_index,
                                                                   int64_t position) {
     const flash_pages_t *pages = &p->pages;
-    if (position < 0 || position >= flash_pages_room(pages, batch_index))
+    if (position < 0 || position >= append_room(p, batch_index))
         return append_no_place();
     const int64_t page = flash_kv_page_of(pages, position);
     const int64_t first_id = flash_pages_first_id(pages, batch_index);
+    if (first_id < 0)
+        return append_no_place();
     const append_place_t place = {table ? flash_load_length(table, first_id + page) : first_id,
                                   position - page * pages->page_size};
     return place.entry >= 0 && place.entry < pages->n_pages ? place : append_no_place();

@@ -6,7 +6,6 @@
 #ifndef FLASH_KERNELS_COMMON_APPEND_ELEMENTS_CUH
 #define FLASH_KERNELS_COMMON_APPEND_ELEMENTS_CUH
 
-#include "common/append.h"
 #include "common/dtype.cuh"
 #include "common/ptx/convert.cuh"
 
@@ -74,7 +73,7 @@ static __device__ __forceinline__ void load_four(const char *from, uint32_t *wor
 /* Eight elements. Those that are converted are of DTYPE, or of fp32 in tables of cosines and sines,
  * and become elements of DTYPE or of e4m3; others are only copied. */
 template <int DTYPE> struct element_vector {
-    static constexpr int count = APPEND_VECTOR;
+    static constexpr int count = 8;
     uint32_t words[count];
 
     __device__ __forceinline__ void load(const char *from, int size) {

@@ -3,25 +3,58 @@
  * place. Each product and each sum is rounded, on CUDA devices too, so that both give the same
  * bits.
  */
-#include "kernels/cpu/append_row.h"
-
-#include "kernels/cpu/convert.h"
+#include "cpu/append_row.h"
+#include "cpu/convert.h"
 
 enum { AT_A_TIME = 64 }; /* elements */
 
-/* Loads n elements from `first` on, each `step` behind the one before. */
+/* These have a loop for each type and for steps of 1, which compilers can make vectors of. */
+
+static inline __attribute__((always_inline)) void
+load_as(const void *data, int32_t dtype, int64_t first, int64_t step, int64_t n, float *x) {
+    if (step == 1)
+        for (int64_t i = 0; i < n; i++)
+            x[i] = element_load(data, first + i, dtype);
+    else
+        for (int64_t i = 0; i < n; i++)
+            x[i] = element_load(data, first + i * step, dtype);
+}
+
+static inline __attribute__((always_inline)) void
+store_as(void *data, int32_t dtype, int64_t first, int64_t step, int64_t n, const float *x) {
+    if (step == 1)
+        for (int64_t i = 0; i < n; i++)
+            element_store(data, first + i, dtype, x[i]);
+    else
+        for (int64_t i = 0; i < n; i++)
+            element_store(data, first + i * step, dtype, x[i]);
+}
+
+/* Loads n elements from `first` on, each `step` behind the one before. e4m3 is only copied. */
 static void load(const void *data, int32_t dtype, int64_t first, int64_t step, int64_t n,
                  float *x) {
-    for (int64_t i = 0; i < n; i++)
-        x[i] = element_load(data, first + i * step, dtype);
+    DTYPES_KNOWN(4);
+    if (dtype == FLASH_DTYPE_FP32)
+        load_as(data, FLASH_DTYPE_FP32, first, step, n, x);
+    else if (dtype == FLASH_DTYPE_FP16)
+        load_as(data, FLASH_DTYPE_FP16, first, step, n, x);
+    else
+        load_as(data, FLASH_DTYPE_BF16, first, step, n, x);
 }
 
 static void store(const append_row_t *row, int64_t first, int64_t step, int64_t n, float *x) {
-    if (row->to_dtype == FLASH_DTYPE_E4M3)
+    DTYPES_KNOWN(4);
+    if (row->to_dtype == FLASH_DTYPE_FP32)
+        store_as(row->to, FLASH_DTYPE_FP32, first, step, n, x);
+    else if (row->to_dtype == FLASH_DTYPE_FP16)
+        store_as(row->to, FLASH_DTYPE_FP16, first, step, n, x);
+    else if (row->to_dtype == FLASH_DTYPE_BF16)
+        store_as(row->to, FLASH_DTYPE_BF16, first, step, n, x);
+    else {
         for (int64_t i = 0; i < n; i++)
             x[i] *= row->inverse_scale;
-    for (int64_t i = 0; i < n; i++)
-        element_store(row->to, first + i * step, row->to_dtype, x[i]);
+        store_as(row->to, FLASH_DTYPE_E4M3, first, step, n, x);
+    }
 }
 
 /* Turns pairs pair ... pair + n - 1. */

@@ -112,6 +112,13 @@ store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_s
     release_assignment<C>(consumer.assignments);
 }
 
+/* Loads the sink of the tile that the consumer is at, to be used when its last PV is done. */
+template <flash_config_t C>
+static __device__ __forceinline__ float load_sink_of_tile(const flash_params_t &problem,
+                                                          const consumer_state<C> &consumer) {
+    return load_sink(problem, read_assignment<C>(consumer.assignments).tile.head);
+}
+
 /* Says whether the last PV of a tile and the first QK^T of the next one are under way together.
  * They are not with an O of fp32, which leaves from the accumulators: there are no registers for it
  * then. */
@@ -150,7 +157,7 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
         if constexpr (starts_early<C>)
             start_tile<C>(consumer);
         pass_turn<C>(consumer);
-        const float sink = load_sink<C>(params.problem, consumer);
+        const float sink = load_sink_of_tile<C>(params.problem, consumer);
         wgmma_wait<starts_early<C> ? 1 : 0>();
         finish_tile<C, FIXED>(done, params.problem, unit, sink, consumer);
         if constexpr (starts_early<C>)
@@ -165,7 +172,7 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
     await_turn<C>(consumer);
     issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
     pass_turn<C>(consumer);
-    const float sink = load_sink<C>(params.problem, consumer);
+    const float sink = load_sink_of_tile<C>(params.problem, consumer);
     wgmma_wait<0>();
     finish_tile<C, FIXED>(done, params.problem, unit, sink, consumer);
     store_tile<C, false>(params, done, consumer);

@@ -80,7 +80,7 @@ static flash_status_t check_heads(const char *name, int64_t n_heads, int64_t d_h
     FLASH_REQUIRE(!__builtin_mul_overflow(2 * n_heads, d_head, &elements) && elements <= INT32_MAX,
                   FLASH_ERROR_INVALID_ARGUMENT,
                   "%s is %" PRId64 " and d_head %" PRId64
-                  ": K and V of a token have more than %" PRId32 " elements",
+                  ": twice their product, K and V of a token, is more than %" PRId32,
                   name, n_heads, d_head, INT32_MAX);
     return FLASH_SUCCESS;
 }
@@ -116,7 +116,7 @@ static flash_status_t check_lengths_out(const flash_kv_append_args_t *a) {
 static flash_status_t read_places(const flash_kv_append_args_t *a, append_params_t *p) {
     FLASH_REQUIRE(a->slot_mapping == NULL || a->paging != NULL, FLASH_ERROR_INVALID_ARGUMENT,
                   "slot_mapping is given without paging, which has page_size and n_pages");
-    FLASH_REQUIRE(a->slot_mapping != NULL || a->seqused_k != NULL || a->seqlen_new == 0,
+    FLASH_REQUIRE(a->slot_mapping != NULL || a->seqused_k != NULL || p->tokens_new.total == 0,
                   FLASH_ERROR_INVALID_ARGUMENT,
                   "seqused_k and slot_mapping are NULL: one of them says where new tokens go");
     FLASH_REQUIRE(a->seqused_k_out == NULL || a->seqused_k != NULL, FLASH_ERROR_INVALID_ARGUMENT,
@@ -144,7 +144,7 @@ static shapes_t shapes_of(const flash_kv_append_args_t *a, const append_params_t
                             .element_size = dtype_size(a->k_new.dtype),
                             .may_repeat = (a->flags & FLASH_FLAG_BROADCAST) != 0}};
     s.k = s.q = s.k_new;
-    s.k.batch = a->seqlen_new == 0 ? 0 : paged ? p->pages.n_pages : a->batch;
+    s.k.batch = p->tokens_new.total == 0 ? 0 : paged ? p->pages.n_pages : a->batch;
     s.k.seq = s.k.longest_seq = paged ? p->pages.page_size : a->seqlen_k;
     s.k.element_size = dtype_size(a->k.dtype);
     s.k.is_output = true;
@@ -182,12 +182,15 @@ static flash_status_t check_apart_from_new(const flash_kv_append_args_t *a, cons
 static flash_status_t check_cache(const flash_kv_append_args_t *a, const shapes_t *s) {
     FLASH_TRY(tensor_check("k_new", &a->k_new, &s->k_new));
     FLASH_TRY(check_output("k", &a->k, &s->k));
+    if (has_v(a)) {
+        FLASH_TRY(tensor_check("v_new", &a->v_new, &s->k_new));
+        FLASH_TRY(check_output("v", &a->v, &s->k));
+    }
     FLASH_TRY(check_apart_from_new(a, "k", &a->k, &s->k, s));
     if (!has_v(a))
         return FLASH_SUCCESS;
-    FLASH_TRY(tensor_check("v_new", &a->v_new, &s->k_new));
-    FLASH_TRY(check_output("v", &a->v, &s->k));
-    FLASH_TRY(tensor_check_apart("k", &a->k, &s->k, "v", &a->v, &s->k));
+    if (a->paging == NULL)
+        FLASH_TRY(tensor_check_apart("k", &a->k, &s->k, "v", &a->v, &s->k));
     return check_apart_from_new(a, "v", &a->v, &s->k, s);
 }
 
@@ -195,6 +198,9 @@ static flash_status_t check_queries(const flash_kv_append_args_t *a, const shape
     const flash_tensor_t *to = &a->q_out;
     FLASH_TRY(tensor_check("q", &a->q, &s->q));
     FLASH_TRY(check_output("q_out", to, &s->q_out));
+    FLASH_TRY(tensor_check_apart("k", &a->k, &s->k, "q", &a->q, &s->q));
+    if (has_v(a))
+        FLASH_TRY(tensor_check_apart("v", &a->v, &s->k, "q", &a->q, &s->q));
     if (!is_in_place(a))
         FLASH_TRY(tensor_check_apart("q_out", to, &s->q_out, "q", &a->q, &s->q));
     FLASH_TRY(check_apart_from_new(a, "q_out", to, &s->q_out, s));
@@ -227,14 +233,23 @@ static flash_status_t check_tensor_alignment(const char *name, const flash_tenso
     return argument_check_alignment(name, tensor->data, dtype_size(tensor->dtype));
 }
 
+/* Tensors that the call does not have may name any type. */
+static flash_status_t check_tensor_alignments(const flash_kv_append_args_t *a) {
+    FLASH_TRY(check_tensor_alignment("k_new.data", &a->k_new));
+    FLASH_TRY(check_tensor_alignment("k.data", &a->k));
+    if (has_v(a)) {
+        FLASH_TRY(check_tensor_alignment("v_new.data", &a->v_new));
+        FLASH_TRY(check_tensor_alignment("v.data", &a->v));
+    }
+    if (a->seqlen_q == 0)
+        return FLASH_SUCCESS;
+    FLASH_TRY(check_tensor_alignment("q.data", &a->q));
+    return check_tensor_alignment("q_out.data", &a->q_out);
+}
+
 static flash_status_t check_alignments(const flash_kv_append_args_t *a, const flash_pages_t *g) {
     const int64_t id = sizeof *g->table;
-    FLASH_TRY(check_tensor_alignment("k_new.data", &a->k_new));
-    FLASH_TRY(check_tensor_alignment("v_new.data", &a->v_new));
-    FLASH_TRY(check_tensor_alignment("k.data", &a->k));
-    FLASH_TRY(check_tensor_alignment("v.data", &a->v));
-    FLASH_TRY(check_tensor_alignment("q.data", &a->q));
-    FLASH_TRY(check_tensor_alignment("q_out.data", &a->q_out));
+    FLASH_TRY(check_tensor_alignments(a));
     FLASH_TRY(argument_check_alignment("cu_seqlens_new", a->cu_seqlens_new, id));
     FLASH_TRY(argument_check_alignment("cu_seqlens_q", a->cu_seqlens_q, id));
     FLASH_TRY(argument_check_alignment("seqused_k", a->seqused_k, id));
@@ -295,7 +310,7 @@ static void set_params(const flash_kv_append_args_t *a, append_params_t *p) {
     p->seqused_k = a->seqused_k;
     p->seqused_k_out = a->seqused_k_out;
     p->slots = a->slot_mapping;
-    p->seqlen_k = (int32_t)a->seqlen_k;
+    p->seqlen_k = a->paging != NULL && a->seqlen_k == 0 ? INT32_MAX : (int32_t)a->seqlen_k;
     p->d_head = (int32_t)a->d_head;
 }
 

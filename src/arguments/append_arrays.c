@@ -44,14 +44,20 @@ static flash_status_t check_slot(const append_params_t *p, const append_token_t 
     return FLASH_SUCCESS;
 }
 
-static int64_t capacity_of(const append_params_t *p, int32_t b) {
-    return p->pages.page_size > 0 ? flash_pages_room(&p->pages, b) : p->seqlen_k;
+/* The ids of a sequence must not begin before the table. */
+static flash_status_t check_first_id(const append_params_t *p, int32_t b) {
+    FLASH_REQUIRE(p->pages.page_size == 0 || flash_pages_first_id(&p->pages, b) >= 0,
+                  FLASH_ERROR_INVALID_ARGUMENT, "%s[%" PRId32 "] is %" PRId32 ": negative",
+                  p->pages.indptr ? "page_indptr" : "page_rows", b,
+                  flash_load_length(p->pages.indptr ? p->pages.indptr : p->pages.rows, b));
+    return FLASH_SUCCESS;
 }
 
 static flash_status_t check_place(const append_params_t *p, const append_token_t *token,
                                   const char *name, const int32_t *table) {
     const int32_t b = token->batch_index;
-    const int64_t key = flash_load_length(p->seqused_k, b) + token->i, room = capacity_of(p, b);
+    const int64_t key = flash_load_length(p->seqused_k, b) + token->i, room = append_room(p, b);
+    FLASH_TRY(check_first_id(p, b));
     FLASH_REQUIRE(key < room, FLASH_ERROR_INVALID_ARGUMENT,
                   "new token %" PRId64 " of sequence %" PRId32 " would be its key %" PRId64
                   ": the cache holds %" PRId64 " keys of it",
@@ -64,11 +70,13 @@ static flash_status_t check_place(const append_params_t *p, const append_token_t
 }
 
 static flash_status_t check_places(const append_params_t *p, const append_token_t *token) {
-    const int32_t *k_table = p->parts[APPEND_K].table, *v_table = p->parts[APPEND_V].table;
+    const append_part_t *k = &p->parts[APPEND_K], *v = &p->parts[APPEND_V];
     if (p->slots)
         return check_slot(p, token);
-    FLASH_TRY(check_place(p, token, k_table ? "page_table" : "page_rows", k_table));
-    return v_table == k_table ? FLASH_SUCCESS : check_place(p, token, "v_page_table", v_table);
+    FLASH_TRY(check_place(p, token, k->table ? "page_table" : "page_rows", k->table));
+    return v->n_heads == 0 || v->table == k->table
+               ? FLASH_SUCCESS
+               : check_place(p, token, "v_page_table", v->table);
 }
 
 /* ---- Positions ---- */

@@ -9,6 +9,7 @@
 #include "kernels/common/dtype.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 
 static flash_status_t check_dim(const flash_rotary_t *r, int64_t d_head) {
     FLASH_REQUIRE(r->rotary_dim >= 2 && r->rotary_dim % 2 == 0 && r->rotary_dim <= d_head,
@@ -37,7 +38,8 @@ static flash_status_t check_table(const char *name, const void *table, const fla
                   FLASH_ERROR_INVALID_ARGUMENT,
                   "rotary.stride_position is %" PRId64 ": a row has %" PRId64 " elements",
                   r->stride_position, r->rotary_dim / 2);
-    FLASH_REQUIRE(!__builtin_mul_overflow(r->stride_position, r->n_positions, &elements) &&
+    FLASH_REQUIRE(!__builtin_mul_overflow(r->stride_position, r->n_positions - 1, &elements) &&
+                      !__builtin_add_overflow(elements, r->rotary_dim / 2, &elements) &&
                       !__builtin_mul_overflow(elements, (int64_t)dtype_size(r->dtype), &bytes),
                   FLASH_ERROR_INVALID_ARGUMENT,
                   "%s overflows 64-bit offsets: stride_position %" PRId64 ", n_positions %" PRId64,
@@ -82,7 +84,8 @@ flash_status_t arguments_read_rotary(const flash_kv_append_args_t *checked,
     if (checked->device != FLASH_DEVICE_CPU)
         FLASH_TRY(check_alignments(&r));
     const int32_t *start = r.start ? r.start : checked->seqused_k;
-    FLASH_REQUIRE(r.positions != NULL || start != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+    const bool has_tokens = params->tokens_new.total > 0 || params->tokens_q.total > 0;
+    FLASH_REQUIRE(r.positions != NULL || start != NULL || !has_tokens, FLASH_ERROR_INVALID_ARGUMENT,
                   "rotary has neither positions nor start, and seqused_k is NULL");
     params->rotary = (append_rotary_t){.cos = r.cos,
                                        .sin = r.sin,

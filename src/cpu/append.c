@@ -5,10 +5,11 @@
 
 #include "core/status.h"
 #include "cpu/thread_pool.h"
+#include "kernels/common/dtype.h"
 #include "kernels/cpu/append_row.h"
-#include "kernels/cpu/convert.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 typedef struct append_call {
     const append_params_t *params;
@@ -16,6 +17,10 @@ typedef struct append_call {
 } append_call_t;
 
 enum { TOKENS_AT_A_TIME = 4 };
+
+static const void *element_of(const void *data, int64_t index, int32_t dtype) {
+    return (const char *)data + index * dtype_size(dtype);
+}
 
 /* Lengths and positions may change during the call. An angle outside of the tables is never read.
  */
@@ -25,8 +30,8 @@ static append_angles_t angles_of(const append_params_t *p, const append_token_t 
     const int64_t position = append_position(r, token, stays_at_start);
     const int64_t last = r->n_positions - 1;
     const int64_t row = position < 0 ? 0 : position > last ? last : position;
-    return (append_angles_t){.cos = element_at(r->cos, row * r->stride_position, r->dtype),
-                             .sin = element_at(r->sin, row * r->stride_position, r->dtype),
+    return (append_angles_t){.cos = element_of(r->cos, row * r->stride_position, r->dtype),
+                             .sin = element_of(r->sin, row * r->stride_position, r->dtype),
                              .dtype = r->dtype,
                              .n_pairs = r->n_pairs,
                              .is_interleaved = r->is_interleaved};
@@ -35,7 +40,10 @@ static append_angles_t angles_of(const append_params_t *p, const append_token_t 
 static float inverse_scale_of(const append_part_t *part, int32_t batch_index, int32_t head) {
     const flash_scale_t *scale = &part->scale;
     const int64_t at = batch_index * scale->stride_batch + head * scale->stride_head;
-    return scale->data ? 1 / element_load(scale->data, at, FLASH_DTYPE_FP32) : 1;
+    float value = 1;
+    if (scale->data)
+        memcpy(&value, element_of(scale->data, at, FLASH_DTYPE_FP32), sizeof value);
+    return 1 / value;
 }
 
 /* Writes the heads of a token, which begin at these offsets. */
@@ -47,8 +55,9 @@ static void append_heads(const append_params_t *p, const append_part_t *part,
         angles = angles_of(p, token, is_q && p->rotary.q_at_start);
     for (int32_t head = 0; head < part->n_heads; head++) {
         const append_row_t row = {
-            .from = element_at(part->from, from + head * part->from_stride.head, part->from_dtype),
-            .to = element_at_mutable(part->to, to + head * part->to_stride.head, part->to_dtype),
+            .from = element_of(part->from, from + head * part->from_stride.head, part->from_dtype),
+            .to =
+                (char *)part->to + (to + head * part->to_stride.head) * dtype_size(part->to_dtype),
             .from_dtype = part->from_dtype,
             .to_dtype = part->to_dtype,
             .d_head = p->d_head,

@@ -1,6 +1,6 @@
 /*
  * flashattn.hpp in a program of its own: attention of one query over two keys, also in pages, with
- * scales and with a sink, and a refusal.
+ * scales and with a sink, appending to a cache, and a refusal.
  */
 #include "flashattn.hpp"
 
@@ -61,6 +61,30 @@ static bool takes_sinks() {
     return std::fabs(compute(call) - 2.0f) < 1e-6f;
 }
 
+/* A token of (1, 2) turns by a quarter, and becomes key 1 of a sequence whose second page is 0;
+ * then it goes, as e4m3 of scale 0.5, to slot 1. */
+static bool appends() {
+    const flashattn::Shape one = {1, 1, 1, 2}, pool = {2, 1, 1, 2};
+    const float k_new[2] = {1, 2}, v_new[2] = {3, 4}, q[2] = {5, 6}, cos[2] = {1, 0},
+                sin[2] = {0, 1};
+    const float scale[1] = {0.5f};
+    const std::int32_t ids[2] = {-1, 0}, used[1] = {1};
+    const std::int64_t slots[1] = {1};
+    float k[4] = {}, v[4] = {}, q_out[2] = {};
+    unsigned char codes[4] = {};
+    std::int32_t after[1] = {0};
+    flashattn::Append call;
+    call.k_new(k_new, one).v_new(v_new, one).k(k, pool).v(v, pool).q(q, q_out, one);
+    call.paging(flashattn::page_table(pool, ids, 2)).lengths(used, after);
+    call.rotary(flashattn::rotary_tables(cos, sin, 2, 2));
+    call.run();
+    flashattn::Append to_slots;
+    to_slots.k_new(k_new, one).k(codes, pool).slots(slots, pool).cache_dtype(FLASH_DTYPE_E4M3);
+    to_slots.scales(flashattn::scale_arrays(scale, nullptr, 1)).run();
+    return k[0] == -2 && k[1] == 1 && k[2] == 0 && v[0] == 3 && v[1] == 4 && q_out[0] == -6 &&
+           q_out[1] == 5 && after[0] == 2 && codes[2] == 0x40 && codes[3] == 0x48;
+}
+
 static bool refuses() {
     try {
         flashattn::Forward().workspace_size();
@@ -72,7 +96,8 @@ static bool refuses() {
 }
 
 int main() {
-    const bool good = computes() && reads_pages() && takes_scales() && takes_sinks() && refuses();
+    const bool good =
+        computes() && reads_pages() && takes_scales() && takes_sinks() && appends() && refuses();
     std::puts(good ? "right" : "wrong");
     return good ? 0 : 1;
 }

@@ -18,8 +18,7 @@ from typing import Any, Callable
 import flashattn
 import torch
 from flashattn import torch_ops
-from flashattn._torch import forward as frames
-from flashattn._torch.frame import ForwardFrame
+from flashattn._torch import append, forward
 from flashattn.compat import fa2
 
 _RUNS, _CALLS = 1500, 30
@@ -38,12 +37,20 @@ def best_time(call: Callable[[], Any]) -> float:
     return best / _CALLS * 1e6
 
 
-def time_in_the_library(call: Callable[[], Any]) -> float:
+def time_in_the_library(call: Callable[[], Any]) -> float | None:
     """Returns the microseconds of the same C calls on the frame that the call has left behind. Its
-    result has to be there still."""
+    result has to be there still. None for a function that appends first, since tensors between its
+    two calls are gone."""
+    append._frames.clear()
+    forward._frames.clear()
     kept = call()
-    frame: ForwardFrame = frames._frames[-1]
-    best = best_time(frame.run_on_cpu)
+    if append._frames and forward._frames:
+        return None
+    if append._frames:
+        frame = append._frames[0]
+        best = best_time(lambda: frame.function(frame.args, None))
+    else:
+        best = best_time(forward._frames[0].run_on_cpu)
     del kept
     return best
 
@@ -60,16 +67,26 @@ def problems() -> dict[str, tuple[Callable[[], Any], Callable[[], Any] | None]]:
     ragged = {"cu_seqlens_q": ends_q, "cu_seqlens_k": ends_k, "max_seqlen_q": 1, "max_seqlen_k": 3}
     out = torch.empty_like(q)
 
+    new = {"rotary_cos": torch.ones(32, 4), "rotary_sin": torch.ones(32, 4)}
+    appended = {**pages, **new, "seqused_k_out": torch.empty(1, dtype=torch.int32), "q": q}
+
     def of(package: Any, name: str, *arrays: torch.Tensor, **options: Any) -> Callable[[], Any]:
         function = getattr(package, name)
-        return lambda: function(*arrays, causal=True, **options)
+        if "q" not in options:
+            options["causal"] = True
+        return lambda: function(*arrays, **options)
 
+    k_new, v_new = (torch.randn(1, 1, 1, 8) for _ in range(2))
+    v_pool, q_out = torch.randn(8, 16, 1, 8), torch.empty_like(q)
+    tokens = k_new, v_new, pool, v_pool
     both = {
         "flash_attn_func": ("flash_attn_func", (q, k, v), {}),
         "flash_attn_func, out": ("flash_attn_func", (q, k, v), {"out": out}),
         "flash_attn_func, LSE": ("flash_attn_func", (q, k, v), {"return_lse": True}),
         "flash_attn_func, pages": ("flash_attn_func", (q, pool, pool), pages),
         "flash_attn_varlen_func": ("flash_attn_varlen_func", (q[0], k[0], v[0]), ragged),
+        "flash_kv_append": ("flash_kv_append", tokens, {**appended, "q_out": q_out}),
+        "flash_kv_append, new q_out": ("flash_kv_append", tokens, appended),
     }
     calls: dict[str, tuple[Callable[[], Any], Callable[[], Any] | None]] = {
         name: (of(torch_ops, f, *a, **o), of(flashattn, f, *a, **o))
@@ -81,30 +98,31 @@ def problems() -> dict[str, tuple[Callable[[], Any], Callable[[], Any] | None]]:
         lambda: ops.decode(q, pool, pool, pages["seqused_k"], pages["page_table"], causal=True),
         None,
     )
-    calls["compat.fa2.flash_attn_func"] = (of(fa2, "flash_attn_func", q, k, v), None)
-    calls["compat.fa2.flash_attn_with_kvcache"] = (
-        of(
-            fa2,
-            "flash_attn_with_kvcache",
-            q,
-            pool,
-            pool,
-            cache_seqlens=pages["seqused_k"],
-            block_table=pages["page_table"],
-        ),
+    calls["torch.ops.flashattn.kv_append"] = (
+        lambda: ops.kv_append(*tokens, q_out=q_out, **appended),
         None,
     )
+    calls["compat.fa2.flash_attn_func"] = (of(fa2, "flash_attn_func", q, k, v), None)
+    where = {"cache_seqlens": pages["seqused_k"], "block_table": pages["page_table"]}
+    for name, options in (
+        ("", {}),
+        (", k, v", {"k": k_new, "v": v_new}),
+        (", rotary", {"k": k_new, "v": v_new, **new}),
+    ):
+        call = of(fa2, "flash_attn_with_kvcache", q, pool, v_pool, **where, **options)
+        calls[f"compat.fa2.flash_attn_with_kvcache{name}"] = call, None
     return calls
 
 
 def main() -> None:
     torch.set_num_threads(1)
     flashattn.set_num_threads(1)
-    print(f"{'microseconds of a call':<36}{'whole':>8}{'in C':>8}{'Python':>8}{'flashattn':>11}")
+    print(f"{'microseconds of a call':<43}{'whole':>8}{'in C':>8}{'Python':>8}{'flashattn':>11}")
     for name, (call, other) in problems().items():
         whole, inside = best_time(call), time_in_the_library(call)
+        parts = " " * 16 if inside is None else f"{inside:8.1f}{whole - inside:8.1f}"
         ordinary = f"{best_time(other):11.1f}" if other else ""
-        print(f"{name:<36}{whole:8.1f}{inside:8.1f}{whole - inside:8.1f}{ordinary}", flush=True)
+        print(f"{name:<43}{whole:8.1f}{parts}{ordinary}", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* There is enough work for several threads, in forward and in combine. */
+/* There is enough work for several threads, in forward, in combine and in append. */
 static const sizes_t SIZES = {
     .batch = 2, .seqlen_q = 150, .seqlen_k = 150, .n_heads = 4, .n_heads_kv = 4, .d_head = 40};
 enum { N_PARTIALS = 8 };
@@ -75,9 +75,14 @@ static void leave(void) {
 
 /* ---- Calls ---- */
 
-/* A forward call and a combine call, with outputs that are denormal or not. */
+/* A forward, a combine and an append call, with outputs that are denormal or not. */
 typedef struct calls {
     test_problem_t forward;
+    unsigned char *cache; /* e4m3, of K and behind it of V */
+    float *turned;
+    flash_rotary_t rotary;
+    flash_quant_t quant;
+    flash_kv_append_args_t append;
     float *o_partial;
     float *lse_partial;
     float *o_combined;
@@ -125,14 +130,50 @@ static void create_combine(calls_t *c) {
     c->combine = args;
 }
 
+static const int32_t no_keys[2] = {0, 0};   /* so far */
+static const float scale_of_cache = 3e-38f; /* the denormal values are some codes of e4m3 */
+
+/* The values of V turn by angles whose cosines are those of K, and whose sines are those of Q. */
+static void create_append(calls_t *c) {
+    const test_problem_t *p = &c->forward;
+    flash_kv_append_args_t args = FLASH_KV_APPEND_ARGS_INIT;
+    c->cache = malloc(2 * p->o_count);
+    assert_non_null(c->cache);
+    c->turned = allocate(p->o_count);
+    c->rotary = (flash_rotary_t)FLASH_ROTARY_INIT;
+    c->rotary.cos = p->k;
+    c->rotary.sin = p->q;
+    c->rotary.stride_position = c->rotary.rotary_dim = SIZES.d_head;
+    c->rotary.n_positions = SIZES.seqlen_q;
+    c->quant = (flash_quant_t)FLASH_QUANT_INIT;
+    c->quant.k_scale = c->quant.v_scale = &scale_of_cache;
+    args.dtype = FLASH_DTYPE_FP32;
+    args.k_new = args.v_new = args.k = args.v = args.q = args.q_out = p->args.v;
+    args.k.dtype = args.v.dtype = FLASH_DTYPE_E4M3;
+    args.k.data = c->cache;
+    args.v.data = c->cache + p->o_count;
+    args.q_out.data = c->turned;
+    args.seqused_k = no_keys;
+    args.batch = SIZES.batch;
+    args.seqlen_new = args.seqlen_k = args.seqlen_q = SIZES.seqlen_q;
+    args.n_heads = args.n_heads_kv = SIZES.n_heads;
+    args.d_head = SIZES.d_head;
+    args.rotary = &c->rotary;
+    args.quant = &c->quant;
+    c->append = args;
+}
+
 static void create(calls_t *c, float size_of_v) {
     problem_create(&c->forward, SIZES, 41);
     scale(c->forward.v, c->forward.o_count, size_of_v);
     create_combine(c);
+    create_append(c);
 }
 
 static void destroy(calls_t *c) {
     problem_destroy(&c->forward);
+    free(c->cache);
+    free(c->turned);
     free(c->o_partial);
     free(c->lse_partial);
     free(c->o_combined);
@@ -142,11 +183,14 @@ static void destroy(calls_t *c) {
 static bool succeed(calls_t *c) {
     return flash_prepare(&c->forward.args, NULL) == FLASH_SUCCESS &&
            flash_forward(&c->forward.args, NULL, NULL) == FLASH_SUCCESS &&
-           flash_combine(&c->combine, NULL) == FLASH_SUCCESS;
+           flash_combine(&c->combine, NULL) == FLASH_SUCCESS &&
+           flash_kv_append(&c->append, NULL) == FLASH_SUCCESS;
 }
 
 static bool same_bits(const calls_t *a, const calls_t *b) {
     return problem_same_bits(&a->forward, &b->forward) &&
+           memcmp(a->cache, b->cache, 2 * a->forward.o_count) == 0 &&
+           memcmp(a->turned, b->turned, a->forward.o_count * sizeof(float)) == 0 &&
            memcmp(a->o_combined, b->o_combined, a->forward.o_count * sizeof(float)) == 0 &&
            memcmp(a->lse_combined, b->lse_combined, a->forward.lse_count * sizeof(float)) == 0;
 }

@@ -114,6 +114,82 @@ static void combine_grows_the_same_way(void **state) {
     assert_refused(flash_combine(&args, NULL), FLASH_ERROR_INVALID_ARGUMENT, "struct_size is 7");
 }
 
+/* ---- Appending: the call's struct and that of its rotary embedding ---- */
+
+typedef struct newer_append {
+    flash_kv_append_args_t known;
+    unsigned char unknown[TAIL];
+} newer_append_t;
+
+typedef struct newer_rotary {
+    flash_rotary_t known;
+    unsigned char unknown[TAIL];
+} newer_rotary_t;
+
+/* A call that has nothing to do but check its arguments. */
+static flash_kv_append_args_t append_args(const flash_rotary_t *rotary) {
+    flash_kv_append_args_t args = FLASH_KV_APPEND_ARGS_INIT;
+    args.dtype = FLASH_DTYPE_FP32;
+    args.n_heads_kv = args.d_head = 2;
+    args.rotary = rotary;
+    return args;
+}
+
+static newer_rotary_t newer_rotary_embedding(void) {
+    static const float table[1] = {1};
+    newer_rotary_t rotary;
+    memset(&rotary, 0, sizeof rotary);
+    rotary.known.struct_size = sizeof rotary;
+    rotary.known.cos = rotary.known.sin = table;
+    rotary.known.n_positions = 1;
+    rotary.known.rotary_dim = 2;
+    return rotary;
+}
+
+static void a_newer_append_is_served_as_far_as_it_is_known(void **state) {
+    newer_append_t args;
+    newer_rotary_t rotary = newer_rotary_embedding();
+    (void)state;
+    memset(&args, 0, sizeof args);
+    args.known = append_args(&rotary.known);
+    args.known.struct_size = sizeof args;
+    assert_success(flash_kv_append(&args.known, NULL));
+    rotary.unknown[TAIL - 1] = 1;
+    assert_refused(flash_kv_append(&args.known, NULL), FLASH_ERROR_UNSUPPORTED, "flash_rotary_t");
+    rotary.unknown[TAIL - 1] = 0;
+    args.unknown[0] = 1;
+    assert_refused(flash_kv_append(&args.known, NULL), FLASH_ERROR_UNSUPPORTED,
+                   "flash_kv_append_args_t");
+}
+
+/* Members behind the end of a struct do not count, and are not read. */
+static void an_older_append_reads_as_zeros(void **state) {
+    const uint32_t older_size = offsetof(flash_kv_append_args_t, rotary);
+    const flash_rotary_t refused = FLASH_ROTARY_INIT;
+    const flash_kv_append_args_t args = append_args(&refused);
+    void *older = malloc(older_size);
+    (void)state;
+    assert_non_null(older);
+    memcpy(older, &args, older_size);
+    memcpy(older, &older_size, sizeof older_size);
+    assert_refused(flash_kv_append(&args, NULL), FLASH_ERROR_INVALID_ARGUMENT, "rotary.");
+    assert_success(flash_kv_append(older, NULL));
+    free(older);
+}
+
+static void an_older_rotary_embedding_reads_as_zeros(void **state) {
+    const uint32_t older_size = offsetof(flash_rotary_t, positions);
+    const newer_rotary_t rotary = newer_rotary_embedding();
+    void *older = malloc(older_size);
+    (void)state;
+    assert_non_null(older);
+    memcpy(older, &rotary, older_size);
+    memcpy(older, &older_size, sizeof older_size);
+    const flash_kv_append_args_t args = append_args(older);
+    assert_success(flash_kv_append(&args, NULL));
+    free(older);
+}
+
 /* ---- Structs that the library fills ---- */
 
 static void a_filled_struct_keeps_its_own_size(void **state) {
@@ -178,6 +254,9 @@ int main(void) {
         cmocka_unit_test(an_older_configuration_is_looked_up),
         cmocka_unit_test(the_smallest_struct_is_missing_everything),
         cmocka_unit_test(combine_grows_the_same_way),
+        cmocka_unit_test(a_newer_append_is_served_as_far_as_it_is_known),
+        cmocka_unit_test(an_older_append_reads_as_zeros),
+        cmocka_unit_test(an_older_rotary_embedding_reads_as_zeros),
         cmocka_unit_test(a_filled_struct_keeps_its_own_size),
         cmocka_unit_test(a_smaller_struct_is_filled_to_its_size),
         cmocka_unit_test(a_field_that_does_not_fit_is_refused),

@@ -314,6 +314,7 @@ step_fuzz() {
     compile fuzzer
     export -f fuzz
     xargs --max-procs="$JOBS" --max-lines=1 bash -c 'fuzz "$@"' fuzz <<'END'
+append -max_len=512
 arguments -max_len=512
 combine -max_len=512
 config_text -dict=tests/fuzz/config_text.dict -max_len=300

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { MOST_BATCH = 4, MOST_WORK = 1 << 16 };
+enum { MOST_WORK = 1 << 16 };
 
 /* Takes mostly 0, the type of the call, and sometimes another type or no type. */
 static int32_t take_dtype(input_t *in) {
@@ -51,14 +51,6 @@ typedef struct lengths {
     uint8_t given;
 } lengths_t;
 
-static void take_ascending(input_t *in, int32_t cu[MOST_BATCH + 1]) {
-    cu[0] = 0;
-    for (int i = 1; i <= MOST_BATCH; i++)
-        cu[i] = cu[i - 1] + take_byte(in) % 12;
-    if (take_byte(in) >= 240)
-        cu[take_byte(in) % (MOST_BATCH + 1)] = (int8_t)take_byte(in);
-}
-
 static void take_lengths(input_t *in, lengths_t *l, flash_forward_args_t *a) {
     take_ascending(in, l->cu_q);
     take_ascending(in, l->cu_k);
@@ -71,84 +63,6 @@ static void take_lengths(input_t *in, lengths_t *l, flash_forward_args_t *a) {
     a->cu_seqlens_k = l->given & 2 ? l->cu_k : NULL;
     a->seqused_k = l->given & 4 ? l->used : NULL;
     a->seqused_q = l->given & 8 ? l->used_q : NULL;
-}
-
-/* ---- Pages ---- */
-
-enum { MOST_IDS = 8 };
-
-/* The arrays of pages. With small numbers each is as long as the library may read. */
-typedef struct pages {
-    flash_paging_t paging;
-    int32_t table[MOST_BATCH * MOST_IDS];
-    int32_t v_table[MOST_BATCH * MOST_IDS];
-    int32_t indptr[MOST_BATCH + 1];
-    int32_t rows[MOST_BATCH];
-} pages_t;
-
-/* Takes mostly a small number, and sometimes a negative one. */
-static int32_t take_id(input_t *in, int32_t most) {
-    const uint8_t byte = take_byte(in);
-    return byte < 250 ? byte % most : (int8_t)byte;
-}
-
-static void take_pages(input_t *in, pages_t *g, flash_forward_args_t *a) {
-    const uint8_t given = take_byte(in);
-    int32_t begin = 0;
-    g->paging = (flash_paging_t)FLASH_PAGING_INIT;
-    if (given % 2 == 0)
-        return;
-    g->paging.page_size = take_number(in, 9);
-    g->paging.n_pages = take_number(in, MOST_IDS);
-    for (int i = 0; i < MOST_BATCH * MOST_IDS; i++) {
-        g->table[i] = take_id(in, MOST_IDS);
-        g->v_table[i] = take_id(in, MOST_IDS);
-    }
-    for (int b = 0; b < MOST_BATCH; b++) {
-        g->rows[b] = take_id(in, MOST_BATCH);
-        g->indptr[b] = begin;
-        begin += take_byte(in) % (MOST_IDS + 1);
-    }
-    g->indptr[MOST_BATCH] = begin;
-    if (given & 2)
-        g->indptr[take_byte(in) % (MOST_BATCH + 1)] = take_id(in, MOST_BATCH * MOST_IDS);
-    g->paging.page_table = given & 4 ? g->table : NULL;
-    g->paging.page_indptr = given & 8 ? g->indptr : NULL;
-    g->paging.page_rows = given & 16 ? g->rows : NULL;
-    g->paging.v_page_table = given & 32 ? g->v_table : NULL;
-    g->paging.page_table_stride = given & 64 ? take_byte(in) % (MOST_IDS + 1) : 0;
-    a->paging = &g->paging;
-}
-
-/* ---- Scales ---- */
-
-enum { MOST_HEADS = 16, MOST_STRIDE = MOST_HEADS }; /* as small() bounds them */
-
-/* The arrays of scales, each as long as strides of small numbers reach. */
-typedef struct scales {
-    flash_quant_t quant;
-    float k[(MOST_BATCH + MOST_HEADS) * MOST_STRIDE];
-    float v[(MOST_BATCH + MOST_HEADS) * MOST_STRIDE];
-} scales_t;
-
-static void take_scales(input_t *in, scales_t *s, flash_forward_args_t *a) {
-    const uint8_t given = take_byte(in);
-    s->quant = (flash_quant_t)FLASH_QUANT_INIT;
-    if (given % 2 == 0)
-        return;
-    const float k = take_float(in), v = take_float(in);
-    for (size_t i = 0; i < sizeof s->k / sizeof s->k[0]; i++) {
-        s->k[i] = k;
-        s->v[i] = v;
-    }
-    s->quant.k_scale = given & 2 ? s->k : NULL;
-    s->quant.v_scale = given & 4 ? s->v : NULL;
-    s->quant.k_scale_stride_batch = given & 8 ? take_byte(in) % MOST_STRIDE : 0;
-    s->quant.k_scale_stride_head = given & 16 ? take_byte(in) % MOST_STRIDE : 0;
-    s->quant.v_scale_stride_batch = given & 32 ? take_byte(in) % MOST_STRIDE : 0;
-    s->quant.v_scale_stride_head = given & 64 ? take_byte(in) % MOST_STRIDE : 0;
-    s->quant.reserved32 = given & 128 ? take_byte(in) % 2 : 0;
-    a->quant = &s->quant;
 }
 
 /* ---- Calls that read no data ---- */
@@ -174,8 +88,8 @@ static flash_status_t check_shape_calls(const flash_forward_args_t *a) {
 /* ---- flash_forward() ---- */
 
 static bool small(const flash_forward_args_t *a) {
-    return a->batch <= MOST_BATCH && a->seqlen_q <= 64 && a->seqlen_k <= 64 && a->n_heads <= 16 &&
-           a->n_heads_kv <= 16 && a->d_head <= 256 &&
+    return a->batch <= MOST_BATCH && a->seqlen_q <= 64 && a->seqlen_k <= 64 &&
+           a->n_heads <= MOST_HEADS && a->n_heads_kv <= MOST_HEADS && a->d_head <= 256 &&
            (a->paging == NULL || (a->paging->n_pages <= 64 && a->paging->page_size <= 64)) &&
            a->batch * a->seqlen_q * a->seqlen_k * a->n_heads * a->d_head <= MOST_WORK * 16;
 }
@@ -243,8 +157,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     initialised = true;
     flash_forward_args_t args = take_args(&in);
     take_lengths(&in, &lengths, &args);
-    take_pages(&in, &pages, &args);
-    take_scales(&in, &scales, &args);
+    args.paging = take_pages(&in, &pages);
+    args.quant = take_scales(&in, &scales);
     const uint8_t value = take_byte(&in), index = take_byte(&in);
     if (check_shape_calls(&args) == FLASH_SUCCESS && args.struct_size == sizeof args &&
         small(&args))

@@ -46,6 +46,68 @@ flash_tensor_t take_tensor(input_t *in, int64_t seqlen, int64_t heads, int64_t d
     return t;
 }
 
+void take_ascending(input_t *in, int32_t cu[MOST_BATCH + 1]) {
+    cu[0] = 0;
+    for (int i = 1; i <= MOST_BATCH; i++)
+        cu[i] = cu[i - 1] + take_byte(in) % 12;
+    if (take_byte(in) >= 240)
+        cu[take_byte(in) % (MOST_BATCH + 1)] = (int8_t)take_byte(in);
+}
+
+/* Takes mostly a small number, and sometimes a negative one. */
+static int32_t take_id(input_t *in, int32_t most) {
+    const uint8_t byte = take_byte(in);
+    return byte < 250 ? byte % most : (int8_t)byte;
+}
+
+const flash_paging_t *take_pages(input_t *in, pages_t *g) {
+    const uint8_t given = take_byte(in);
+    int32_t begin = 0;
+    g->paging = (flash_paging_t)FLASH_PAGING_INIT;
+    if (given % 2 == 0)
+        return NULL;
+    g->paging.page_size = take_number(in, 9);
+    g->paging.n_pages = take_number(in, MOST_IDS);
+    for (int i = 0; i < MOST_BATCH * MOST_IDS; i++) {
+        g->table[i] = take_id(in, MOST_IDS);
+        g->v_table[i] = take_id(in, MOST_IDS);
+    }
+    for (int b = 0; b < MOST_BATCH; b++) {
+        g->rows[b] = take_id(in, MOST_BATCH);
+        g->indptr[b] = begin;
+        begin += take_byte(in) % (MOST_IDS + 1);
+    }
+    g->indptr[MOST_BATCH] = begin;
+    if (given & 2)
+        g->indptr[take_byte(in) % (MOST_BATCH + 1)] = take_id(in, MOST_BATCH * MOST_IDS);
+    g->paging.page_table = given & 4 ? g->table : NULL;
+    g->paging.page_indptr = given & 8 ? g->indptr : NULL;
+    g->paging.page_rows = given & 16 ? g->rows : NULL;
+    g->paging.v_page_table = given & 32 ? g->v_table : NULL;
+    g->paging.page_table_stride = given & 64 ? take_byte(in) % (MOST_IDS + 1) : 0;
+    return &g->paging;
+}
+
+const flash_quant_t *take_scales(input_t *in, scales_t *s) {
+    const uint8_t given = take_byte(in);
+    s->quant = (flash_quant_t)FLASH_QUANT_INIT;
+    if (given % 2 == 0)
+        return NULL;
+    const float k = take_float(in), v = take_float(in);
+    for (size_t i = 0; i < sizeof s->k / sizeof s->k[0]; i++) {
+        s->k[i] = k;
+        s->v[i] = v;
+    }
+    s->quant.k_scale = given & 2 ? s->k : NULL;
+    s->quant.v_scale = given & 4 ? s->v : NULL;
+    s->quant.k_scale_stride_batch = given & 8 ? take_byte(in) % MOST_STRIDE : 0;
+    s->quant.k_scale_stride_head = given & 16 ? take_byte(in) % MOST_STRIDE : 0;
+    s->quant.v_scale_stride_batch = given & 32 ? take_byte(in) % MOST_STRIDE : 0;
+    s->quant.v_scale_stride_head = given & 64 ? take_byte(in) % MOST_STRIDE : 0;
+    s->quant.reserved32 = given & 128 ? take_byte(in) % 2 : 0;
+    return &s->quant;
+}
+
 bool get_extent(const flash_tensor_t *tensor, const int64_t sizes[3], int64_t d_head,
                 int64_t stride, int64_t n, int64_t *elements) {
     const int64_t strides[4] = {tensor->stride_batch, tensor->stride_seq, tensor->stride_head,
@@ -53,8 +115,8 @@ bool get_extent(const flash_tensor_t *tensor, const int64_t sizes[3], int64_t d_
     const int64_t counts[4] = {sizes[0], sizes[1], sizes[2], n};
     *elements = 0;
     for (int i = 0; i < 4; i++)
-        if (counts[i] == 0)
-            return true;
+        if (counts[i] <= 0)
+            return counts[i] == 0;
     *elements = d_head;
     for (int i = 0; i < 4; i++) {
         if (counts[i] == 1 || strides[i] < 0)

@@ -9,7 +9,13 @@
 
 #include <stdbool.h>
 
-enum { MOST_ELEMENTS = 1 << 14 }; /* of a tensor in memory, at most */
+enum {
+    MOST_ELEMENTS = 1 << 14, /* of a tensor in memory, at most */
+    MOST_BATCH = 4,
+    MOST_HEADS = 16,
+    MOST_IDS = 8,            /* pages of a sequence */
+    MOST_STRIDE = MOST_HEADS /* of scales */
+};
 
 typedef struct input {
     const uint8_t *data;
@@ -29,6 +35,31 @@ float take_float(input_t *in);
 
 /* Takes a tensor without data, mostly a contiguous one. */
 flash_tensor_t take_tensor(input_t *in, int64_t seqlen, int64_t heads, int64_t d_head);
+
+/* Takes boundaries of ragged sequences, mostly good ones. */
+void take_ascending(input_t *in, int32_t cu[MOST_BATCH + 1]);
+
+/* The arrays of pages. With small numbers each is as long as the library may read. */
+typedef struct pages {
+    flash_paging_t paging;
+    int32_t table[MOST_BATCH * MOST_IDS];
+    int32_t v_table[MOST_BATCH * MOST_IDS];
+    int32_t indptr[MOST_BATCH + 1];
+    int32_t rows[MOST_BATCH];
+} pages_t;
+
+/* Returns NULL where the call has no pages. */
+const flash_paging_t *take_pages(input_t *in, pages_t *g);
+
+/* The arrays of scales, each as long as strides of small numbers reach. */
+typedef struct scales {
+    flash_quant_t quant;
+    float k[(MOST_BATCH + MOST_HEADS) * MOST_STRIDE];
+    float v[(MOST_BATCH + MOST_HEADS) * MOST_STRIDE];
+} scales_t;
+
+/* Returns NULL where the call has no scales. */
+const flash_quant_t *take_scales(input_t *in, scales_t *s);
 
 /* Counts the elements that n tensors span which lie stride apart. Returns false if they are too
  * many, or no number. Strides that are never taken, or are to be refused, do not count. */

@@ -40,6 +40,8 @@ def download(tensor: torch.Tensor) -> np.ndarray:
     tensor = tensor.detach().contiguous().cpu()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    if tensor.dtype == torch.float8_e4m3fn:
+        return tensor.view(torch.uint8).numpy().view(ml_dtypes.float8_e4m3fn)
     return tensor.numpy()
 
 

@@ -11,8 +11,6 @@ import pytest
 import torch
 from compat_cache_cases import CASES, check_case, name
 from flashattn.compat import fa2, fa3
-from flashattn.compat._cache import Cache
-from flashattn.compat._tokens import Tokens
 from pairwise import Row
 
 
@@ -132,8 +130,12 @@ def test_prefill_and_merging_in_a_graph() -> None:
 def test_new_tokens_without_room_are_dropped() -> None:
     decode = Decode()
     caches = decode.copies()
-    places = Cache(*caches, decode.table, None, 3)
-    tokens = Tokens.padded(3, 1, caches[0].device)
-    starts = torch.full((3,), 128, dtype=torch.int32, device="cuda")
-    places.append(decode.k[:, 0], decode.v[:, 0], tokens, starts)
-    assert all(torch.equal(x, y) for x, y in zip(caches, decode.caches))
+    for starts in ((128, 128, 128), (128, 90, 9000), (-1, 128, 128)):
+        decode.lengths.copy_(torch.tensor(starts, dtype=torch.int32))
+        decode.step(caches)
+        changed = torch.stack([x != y for x, y in zip(caches, decode.caches)])
+        places = changed.any(-1).any(-1).nonzero().tolist()
+        page = decode.table[1, 90 // 16].item()
+        assert places == ([[0, page, 90 % 16], [1, page, 90 % 16]] if 90 in starts else [])
+        for x, y in zip(caches, decode.caches):
+            x.copy_(y)

@@ -47,13 +47,13 @@ def test_generation_by_compiled_steps() -> None:
 def test_continuous_batching(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models without windows decode from pages in place, by block tables."""
     calls = []
-    attend = _attention.fa2.flash_attn_with_kvcache
+    attend = _attention.attend_cache
 
     def counted(*arguments: object, **options: object) -> torch.Tensor:
         calls.append(1)
         return attend(*arguments, **options)
 
-    monkeypatch.setattr(_attention.fa2, "flash_attn_with_kvcache", counted)
+    monkeypatch.setattr(_attention, "attend_cache", counted)
     hf_cases.check_continuous_batching(name, torch.bfloat16, "cuda")
     if name == "llama":
         assert len(calls) >= hf_cases.SIZES["num_hidden_layers"], "no step read its pages in place"

@@ -311,7 +311,7 @@ def test_a_graph_replays_with_other_sinks(name: str) -> None:
 def test_mixed_batches_have_sinks_in_both_kernels() -> None:
     """Each row is its O without sinks, times what its LSE leaves it beside the sink."""
     p = _typed(MIXED, "bfloat16", 64)
-    configs = [config for config in _configs(p) if config.arch == Arch.MIXED]
+    configs = [config for config in configs_for(p) if config.arch == Arch.MIXED]
     assert configs
     for config in configs:
         o, lse = (x.astype(np.float64) for x in run(p, config=config))

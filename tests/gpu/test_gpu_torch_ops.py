@@ -15,6 +15,8 @@ from flashattn import torch_ops
 from gpu_problems import device_inputs, device_options, device_pages
 from paging import KINDS, PagedProblem
 from problems import AttentionProblem
+from torch_append_calls import NAMES, Call, assert_same, assert_same_bits, make_call
+from torch_append_calls import run as run_append
 from torch_calls import WAYS, Recorded, check_plain_tensors_skip_the_dispatcher
 
 SLEEP = 20_000_000  # clock cycles: longer than it takes to enqueue what follows
@@ -103,6 +105,15 @@ def test_partial_results(way: str) -> None:
         assert _equal(torch.ops.flashattn.combine.lse(o, lse), expected)
 
 
+@every_way
+@pytest.mark.parametrize("name", NAMES)
+def test_appending(name: str, way: str) -> None:
+    call, other = make_call(name, "cuda"), make_call(name, "cuda")
+    found, expected = run_append(call, way), flashattn.flash_kv_append(**other)
+    assert_same(call, other)
+    assert_same_bits(found, expected)
+
+
 # ---- Streams, memory, graphs ----
 
 
@@ -155,6 +166,60 @@ def test_graph_replays_with_other_values_and_lengths(name: str, way: str) -> Non
         expected = _by(way, tensors, {**options, "return_lse": True})
         assert _equal(captured, expected)
         del other
+
+
+@every_way
+def test_appending_waits_for_its_stream_and_not_for_the_device(way: str) -> None:
+    late, call = make_call("dense rotary", "cuda"), make_call("dense rotary", "cuda")
+    k_new = call["k_new"].clone()
+    call["k_new"].zero_()
+    call["q_out"] = torch.empty_like(call["q"])
+    expected = run_append(late, way)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(SLEEP)
+        call["k_new"].copy_(k_new)
+        found = run_append(call, way)
+        assert not stream.query(), "the call waited for the device"
+    assert torch.cuda.memory_allocated() == before
+    stream.synchronize()
+    assert_same_bits(found, expected)
+    assert_same({**call, "q_out": None}, late)
+
+
+def _step(call: Call, way: str) -> torch.Tensor:
+    """Appends, computes attention, and moves the lengths on."""
+    q = run_append(call, way)
+    caches = call["k_cache"], call["v_cache"]
+    where = {"page_table": call["page_table"], "seqused_k": call["seqused_k_out"]}
+    o = _by(way, [q, *caches], {**where, "causal": True})
+    call["seqused_k"].copy_(call["seqused_k_out"])
+    return o
+
+
+@every_way
+def test_a_graph_of_appending_and_attention_replays(way: str) -> None:
+    def make() -> Call:
+        turns = make_call("dense rotary", "cuda")
+        q = {"q": turns["q"][:, :1]}
+        return {**make_call("pages", "cuda"), **q, **{n: turns[n] for n in turns if "rotary" in n}}
+
+    call, other = make(), make()
+    lengths = call["seqused_k"].clone()
+    _step(call, way)  # loads the kernels, which a capture cannot
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = _step(call, way)
+    call["seqused_k"].copy_(lengths)
+    for step in range(3):  # the second sequence has room for a single token
+        if step:
+            for x in (call, other):
+                x["k_new"].add_(1)
+        graph.replay()
+        assert_same_bits(captured, _step(other, way))
+        assert_same(call, other)
 
 
 def test_compiled_with_graphs() -> None:

@@ -95,6 +95,8 @@ PACKED = {
     "FORWARD": (_abi.flash_forward_args_t, {"executor"}),
     "PAGING": (_abi.flash_paging_t, {"reserved32"}),
     "QUANT": (_abi.flash_quant_t, {"reserved32"}),
+    "APPEND": (_abi.flash_kv_append_args_t, {"executor"}),
+    "ROTARY": (_abi.flash_rotary_t, {"reserved32"}),
     "COMBINE": (_abi.flash_combine_args_t, {"o_partials", "lse_partials", "executor"}),
 }
 

@@ -11,8 +11,6 @@ torch = pytest.importorskip("torch")
 from compat_cache_cases import CASES, check_case, name  # noqa: E402
 from compat_support import int32, normal, tensor  # noqa: E402
 from flashattn.compat import fa2, fa3  # noqa: E402
-from flashattn.compat._cache import Cache  # noqa: E402
-from flashattn.compat._tokens import Tokens  # noqa: E402
 
 
 @pytest.mark.parametrize("seed", range(len(CASES)), ids=map(name, CASES))
@@ -52,6 +50,29 @@ def test_caches_beside_each_other_in_one_tensor(cache: tuple, new: tuple) -> Non
     o = fa2.flash_attn_with_kvcache(Q, *both.unbind(2), *new, cache_leftpad=leftpad, **arguments)
     same = fa2.flash_attn_with_kvcache(Q, *cache, *new, cache_leftpad=leftpad, **arguments)
     assert torch.equal(o, same) and torch.equal(both, torch.stack(cache, dim=2))
+
+
+def test_caches_that_page_tables_alone_keep_apart(new: tuple) -> None:
+    """As transformers' continuous batching has them: pages of K and V by turns, in one tensor."""
+    e4m3, scale = torch.float8_e4m3fn, torch.full((3, 2), 0.25)
+    for dtype, options in (
+        (torch.float32, {}),
+        (e4m3, {"k_descale": scale, "v_descale": 2 * scale}),
+    ):
+        pages = torch.randn(12, 4, 2, 8).to(dtype)
+        k_cache, v_cache = pages[:-1], pages[1:]
+        apart = [x.clone() for x in (k_cache, v_cache)]
+        table = int32(4, 2, 8, 0, 10, 6).view(3, 2)
+        arguments = {
+            "cache_seqlens": int32(3, 6, 0),
+            "page_table": table,
+            "causal": True,
+            **options,
+        }
+        o = fa3.flash_attn_with_kvcache(Q, k_cache, v_cache, *new, **arguments)
+        assert torch.equal(o, fa3.flash_attn_with_kvcache(Q, *apart, *new, **arguments))
+        for x, y in zip((k_cache[::2], v_cache[::2]), apart):
+            assert torch.equal(x.float(), y[::2].float())
 
 
 def test_leftpad_needs_tokens_that_are_as_far_apart(cache: tuple) -> None:
@@ -114,31 +135,43 @@ def test_an_e4m3_cache_takes_new_tokens(cache: tuple, new: tuple) -> None:
     assert torch.equal(o, fa3.flash_attn_func(Q.to(e4m3), *cut, causal=True, **arguments))
 
 
+def test_new_tokens_become_e4m3(cache: tuple, new: tuple) -> None:
+    """flash-attn has no such call: new tokens are there of the cache's type."""
+    e4m3 = torch.float8_e4m3fn
+    scales = torch.tensor([[0.5, 2.0], [1.0, 0.25], [4.0, 1.0]]), torch.full((3, 2), 0.5)
+    options = {"k_descale": scales[0], "v_descale": scales[1], "causal": True}
+    expected = [x.to(e4m3) for x in cache]
+    for x, token, scale in zip(expected, new, scales):
+        x[:, 7:9] = (token / scale[:, None, :, None]).clamp(-448, 448).to(e4m3)
+    for q, more in ((Q, {}), (Q.to(e4m3), {"q_descale": 2 * scales[1]})):
+        found = [x.to(e4m3) for x in cache]
+        o = fa3.flash_attn_with_kvcache(q, *found, *new, cache_seqlens=7, **options, **more)
+        for x, y in zip(found, expected):
+            assert torch.equal(x.view(torch.uint8), y.view(torch.uint8))
+        cut = [x[:, :9] for x in expected]
+        assert torch.equal(o, fa3.flash_attn_func(q, *cut, **options, **more))
+    with pytest.raises(ValueError, match="v is torch.float16, and v_cache torch.float8_e4m3fn"):
+        fa3.flash_attn_with_kvcache(Q, *found, new[0], new[1].half(), cache_seqlens=7)
+
+
 def test_new_tokens_without_room_change_nothing(cache: tuple, new: tuple) -> None:
     before = [x.clone() for x in cache]
-    with pytest.raises(ValueError, match=r"cache_seqlens\[1\] is 15, and k has 2 new tokens"):
+    with pytest.raises(ValueError, match="new token 1 of sequence 1 would be its key 16"):
         fa2.flash_attn_with_kvcache(Q, *cache, *new, cache_seqlens=int32(3, 15, 0))
-    with pytest.raises(ValueError, match=r"cache_seqlens\[2\] is -1, and k has 2 new tokens"):
+    with pytest.raises(ValueError, match=r"cache_seqlens\[2\] is -1: negative"):
         fa2.flash_attn_with_kvcache(Q, *cache, *new, cache_seqlens=int32(3, 5, -1))
     table = int32(0, 1, -1, 2, 1, 0).view(3, 2)
-    with pytest.raises(ValueError, match=r"cache_seqlens\[1\] is 1, and k has 2 new tokens"):
+    with pytest.raises(ValueError, match="page_table: new token 0 of sequence 1"):
         fa3.flash_attn_with_kvcache(Q, *cache, *new, cache_seqlens=1, page_table=table)
+    table = int32(0, 1, 2).view(3, 1)
+    parts = table.expand(3, 3)[:, :1], torch.cat([table, int32(1, 2, 0).view(3, 1)], 1)[:, :1]
+    for part in parts:  # what lies beside the table is not a part of it
+        with pytest.raises(ValueError, match="would be its key 16: the cache holds 16 keys"):
+            fa3.flash_attn_with_kvcache(Q, *cache, *new, cache_seqlens=15, page_table=part)
+    rows = int32(0, 1, 3)
+    with pytest.raises(ValueError, match=r"cache_batch_idx.* sequence 2"):
+        fa3.flash_attn_with_kvcache(Q, *cache, *new, cache_seqlens=1, cache_batch_idx=rows)
     assert all(torch.equal(x, old) for x, old in zip(cache, before))
-
-
-def test_new_tokens_without_room_are_dropped_where_lengths_cannot_be_looked_at(
-    cache: tuple, new: tuple, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a CUDA device."""
-    monkeypatch.setattr(Cache, "_check_room", lambda *_: None)
-    expected = cache[0].clone()
-    expected[0, 13:15], expected[1, 15] = new[0][0], new[0][1, 0]
-    k, v = (x.flatten(0, 1) for x in new)
-    tokens = Tokens.padded(3, 2, k.device)
-    places = Cache(*cache, None, None, 3)
-    for starts in (int32(13, 15, 90), int32(16, 16, 16)):
-        places.append(k, v, tokens, starts)
-        assert torch.equal(cache[0], expected)
 
 
 def test_rotary_embedding_needs_what_it_turns(cache: tuple, new: tuple) -> None:

@@ -45,6 +45,16 @@ def test_combine_is_refused() -> None:
     assert refusal.value.status == absent_device.STATUS
 
 
+def test_append_is_refused() -> None:
+    new, cache = (
+        DLPackArray(np.zeros((1, n, 2, 8), np.float16), device=(2, absent_device.ORDINAL))
+        for n in (1, 5)
+    )
+    with pytest.raises(flashattn.FlashAttnError, match=absent_device.MESSAGE) as refusal:
+        flashattn.flash_kv_append(new, new, cache, cache, seqused_k=[0])
+    assert refusal.value.status == absent_device.STATUS
+
+
 def test_devices_are_those_that_answer() -> None:
     numbers = [device.device for device in flashattn.cuda_devices()]
     assert numbers == [flashattn.Device.CUDA + n for n in range(len(numbers))]

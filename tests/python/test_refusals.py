@@ -247,6 +247,7 @@ def test_null_arguments() -> None:
         "flash_select_kernel": (None, kernel, None, 0),
         "flash_query_support": (None, None, None, 0),
         "flash_combine": (None, None),
+        "flash_kv_append": (None, None),
     }
     for name, arguments in calls.items():
         assert_refused(getattr(library(), name)(*arguments), INVALID_ARGUMENT, ["NULL"])

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from flashattn import _abi  # noqa: E402
-from flashattn._torch import combine, forward, frame  # noqa: E402
+from flashattn._torch import append, combine, forward, frame  # noqa: E402
 from flashattn._torch.arguments import Unsound  # noqa: E402
 
 INDEX, STREAM, SIZE = 3, 0x7F00_1234_5678, 4096
@@ -42,7 +42,11 @@ class Library:
         self._size = size
 
     def function(self, name: str) -> Callable[..., int]:
-        kind = _abi.flash_combine_args_t if "combine" in name else _abi.flash_forward_args_t
+        kinds = {
+            "flash_combine": _abi.flash_combine_args_t,
+            "flash_kv_append": _abi.flash_kv_append_args_t,
+        }
+        kind = kinds.get(name, _abi.flash_forward_args_t)
 
         def call(args: ctypes.c_void_p, *rest: Any) -> int:
             copy = kind.from_buffer_copy(ctypes.string_at(args.value, ctypes.sizeof(kind)))
@@ -59,8 +63,9 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     recorded = Library(request.param)
     monkeypatch.setattr(frame, "_function", recorded.function)
     monkeypatch.setattr(frame, "raw_stream", lambda index: STREAM + index)
-    monkeypatch.setattr(combine, "raw_stream", lambda index: STREAM + index)
-    for module in (forward, combine):
+    for module in (combine, append):
+        monkeypatch.setattr(module, "raw_stream", lambda index: STREAM + index)
+    for module in (forward, combine, append):
         monkeypatch.setattr(module, "_frames", [])
     return recorded
 
@@ -123,6 +128,34 @@ def test_merging(library: Library) -> None:
     assert (args.n_partials, args.batch, args.seqlen_q, args.n_heads, args.d_head) == (
         3, 2, 5, 4, 64,
     )  # fmt: skip
+
+
+def test_appending(library: Library) -> None:
+    k_new, k = _on_device(7, 2, 64), _on_device(9, 16, 2, 64)
+    v_new, v = _on_device(7, 2, 64), _on_device(9, 16, 2, 64)
+    q, q_out = _on_device(5, 4, 64), _on_device(5, 4, 64, dtype=torch.float32)
+    cos, sin = _on_device(3, 16), _on_device(3, 16)
+    table = OnDevice(torch.full((2, 3), 77, dtype=torch.int32))  # none of these may be looked at
+    ends = OnDevice(torch.tensor([5, 99, -7], dtype=torch.int32))
+    used, after = (OnDevice(torch.full((2,), 1000, dtype=torch.int32)) for _ in range(2))
+    append.append(
+        k_new, v_new, k, v, ends, (used, after, None), (table, None, None, None), None,
+        (q, q_out, ends), (cos, sin, True, None, used, True),
+    )  # fmt: skip
+    ((name, args, stream),) = library.calls
+    assert name == "flash_kv_append" and stream == STREAM + INDEX
+    assert args.device == _abi.FLASH_DEVICE_CUDA + INDEX and args.dtype == _abi.FLASH_DTYPE_BF16
+    tensors = args.k_new, args.v_new, args.k, args.v, args.q, args.q_out
+    assert [x.data for x in tensors] == [x.data_ptr() for x in (k_new, v_new, k, v, q, q_out)]
+    assert args.q_out.dtype == _abi.FLASH_DTYPE_FP32
+    assert args.cu_seqlens_new == args.cu_seqlens_q == ends.data_ptr()
+    assert (args.seqused_k, args.seqused_k_out) == (used.data_ptr(), after.data_ptr())
+    assert (args.batch, args.seqlen_new, args.seqlen_q) == (2, 7, 5) and args.paging
+    assert (args.n_heads, args.n_heads_kv, args.d_head) == (4, 2, 64)
+    rotary = _abi.flash_rotary_t.from_address(args.rotary)
+    assert (rotary.cos, rotary.sin, rotary.start) == tuple(x.data_ptr() for x in (cos, sin, used))
+    assert (rotary.n_positions, rotary.rotary_dim, rotary.stride_position) == (3, 32, 16)
+    assert rotary.flags == _abi.FLASH_ROTARY_INTERLEAVED | _abi.FLASH_ROTARY_Q_AT_START
 
 
 def test_tensors_of_several_devices_are_unsound() -> None:

@@ -50,7 +50,7 @@ def compile_program(sources: list[Path], program: Path, *options: str | Path) ->
 
 def compile_and_run(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     program = folder / "program"
-    compile_program([source], program)
+    compile_program([source], program, "-lm")
     return run([program])
 
 

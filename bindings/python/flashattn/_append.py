@@ -85,7 +85,16 @@ def flash_kv_append(
     append.set_places(seqused_k, seqused_k_out, slot_mapping)
     if any(x is not None for x in (slot_mapping, page_table, v_page_table, page_indptr, page_rows)):
         append.set_pages(page_table, v_page_table, page_indptr, page_rows)
-    if rotary_cos is not None or rotary_sin is not None:
+    else:
+        append.check_entries()
+    if rotary_cos is None and rotary_sin is None:
+        _refuse_rotary(
+            rotary_interleaved=rotary_interleaved,
+            rotary_positions=rotary_positions is not None,
+            rotary_start=rotary_start is not None,
+            rotary_q_at_start=rotary_q_at_start,
+        )
+    else:
         append.set_rotary(rotary_cos, rotary_sin, rotary_positions, rotary_start)
         append.rotary.flags = (_abi.FLASH_ROTARY_INTERLEAVED if rotary_interleaved else 0) | (
             _abi.FLASH_ROTARY_Q_AT_START if rotary_q_at_start else 0
@@ -94,6 +103,13 @@ def flash_kv_append(
         append.set_scales(k_descale, v_descale)
     check(library().flash_kv_append(append.args, stream))
     return q_out
+
+
+def _refuse_rotary(**is_given: bool) -> None:
+    """Raises ValueError for options of an embedding whose tables are missing."""
+    for name, given in is_given.items():
+        if given:
+            raise ValueError(f"{name} is given without rotary_cos and rotary_sin")
 
 
 class _Append:
@@ -203,7 +219,15 @@ class _Append:
             rows=self._lengths(page_rows, "page_rows", batch),
             on_host=self.args.device == _abi.FLASH_DEVICE_CPU,
         )
+        self.args.seqlen_k = self._paging.longest(None)
         self.args.paging = ctypes.addressof(self._paging.struct)
+
+    def check_entries(self) -> None:
+        """Raises ValueError unless a contiguous cache has an entry for each sequence."""
+        if self.k.shape[0] != self.args.batch:
+            raise ValueError(
+                f"k_cache has batch (first axis) {self.k.shape[0]}, not {self.args.batch}"
+            )
 
     def set_rotary(self, cos: Any, sin: Any, positions: Any, start: Any) -> None:
         if cos is None or sin is None:
@@ -269,8 +293,7 @@ class _Append:
 
     def _int32(self, array: Any, name: str, more: int = 0) -> int | None:
         """Returns the address of batch + `more` values."""
-        view = self._lengths(array, name, self.args.batch + more)
-        return None if view is None else view.data
+        return _tensor.address(self._lengths(array, name, self.args.batch + more))
 
     def _int64(self, array: Any, name: str) -> int | None:
         """Returns the address of a value per token of k_new."""
@@ -280,7 +303,7 @@ class _Append:
         view = _tensor.int64_view(array, name, n_tokens, self._stream)
         self._same_device(**{name: view})
         self._kept.append(view)
-        return view.data
+        return _tensor.address(view)
 
     def _table(self, array: Any, name: str, page_indptr: Any) -> View | None:
         if array is None:

@@ -38,11 +38,11 @@ class Paging:
         self.struct = _abi.flash_paging_t(
             page_size=self.page_size,
             n_pages=self.n_pages,
-            page_table=_address(table),
+            page_table=_tensor.address(table),
             page_table_stride=self._stride(),
-            page_indptr=_address(indptr),
-            page_rows=_address(rows),
-            v_page_table=_address(v_table),
+            page_indptr=_tensor.address(indptr),
+            page_rows=_tensor.address(rows),
+            v_page_table=_tensor.address(v_table),
         )
 
     def longest(self, max_seqlen_k: int | None) -> int:
@@ -95,7 +95,3 @@ class Paging:
                 raise ValueError(
                     f"page_rows[{b}] is {row}, page_table has {self.table.shape[0]} rows"
                 )
-
-
-def _address(view: View | None) -> int | None:
-    return None if view is None else view.data

@@ -233,6 +233,15 @@ def read_int32(lengths: View, index: int) -> int:
     return ctypes.c_int32.from_address(lengths.data + 4 * index).value
 
 
+_NOWHERE = ctypes.c_int64()
+
+
+def address(array: View | None) -> int | None:
+    """Returns where the elements of a view begin. An empty tensor of torch begins nowhere, which
+    the C API would take for an array that is not given."""
+    return None if array is None else array.data or ctypes.addressof(_NOWHERE)
+
+
 def c_tensor(array: View, *, ragged: bool = False) -> _abi.flash_tensor_t:
     """Returns the C struct of a view [batch, seq, head, d_head], ragged: [token, head, d_head]."""
     strides = _three_strides(array.strides[:-1], ragged)

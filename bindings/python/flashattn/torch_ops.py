@@ -6,10 +6,11 @@ costs it.
 
     o = flash_attn_func(q, k, v, causal=True)
 
-flash_attn_func, flash_attn_varlen_func and flash_combine are those of the package flashattn with
-the same arguments, less `config` and `workspace`, for torch tensors alone. The operators are
-torch.ops.flashattn.fwd, varlen_fwd, decode and combine. Each has the overloads default (returns O),
-lse (returns O and LSE) and out (writes to `out` and `lse`). docs/torch.md shows both.
+flash_attn_func, flash_attn_varlen_func, flash_combine and flash_kv_append are those of the package
+flashattn with the same arguments, less `config` and `workspace`, for torch tensors alone. The
+operators are torch.ops.flashattn.fwd, varlen_fwd, decode and combine, each with the overloads
+default (returns O), lse (returns O and LSE) and out (writes to `out` and `lse`), and kv_append,
+which writes to its arguments. docs/torch.md shows them.
 
 A tensor that requires a gradient is refused while gradients are recorded, since there is no
 backward pass. Under torch.autocast q, k and v become the type of autocast. CUDA tensors are
@@ -24,12 +25,13 @@ import torch
 from torch import Tensor
 
 from ._torch import direct
+from ._torch.append_operator import kv_append
 from ._torch.arguments import NEW_O, NEW_O_AND_LSE, Outputs
 from ._torch.combine import combine
 from ._torch.forward import forward, lse_shape
 from ._torch.registration import note_written
 
-__all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_combine"]
+__all__ = ["flash_attn_func", "flash_attn_varlen_func", "flash_combine", "flash_kv_append"]
 
 _ops = torch.ops.flashattn
 
@@ -156,6 +158,63 @@ def flash_combine(
     if direct.is_possible(o_partial, lse_partial, lse_partial):
         return _results(combine(o_partial, lse_partial, sinks, outputs), outputs)
     return _call(_ops.combine, (o_partial, lse_partial, sinks), outputs)
+
+
+def flash_kv_append(
+    k_new: Tensor,
+    v_new: Tensor | None,
+    k_cache: Tensor,
+    v_cache: Tensor | None,
+    *,
+    seqused_k: Tensor | None = None,
+    seqused_k_out: Tensor | None = None,
+    slot_mapping: Tensor | None = None,
+    cu_seqlens_new: Tensor | None = None,
+    page_table: Tensor | None = None,
+    v_page_table: Tensor | None = None,
+    page_indptr: Tensor | None = None,
+    page_rows: Tensor | None = None,
+    k_descale: Tensor | float | None = None,
+    v_descale: Tensor | float | None = None,
+    q: Tensor | None = None,
+    q_out: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    rotary_interleaved: bool = False,
+    rotary_positions: Tensor | None = None,
+    rotary_start: Tensor | None = None,
+    rotary_q_at_start: bool = False,
+) -> Tensor | None:
+    """Writes new tokens into a cache as flashattn.flash_kv_append does, for torch tensors: see
+    there for arguments, result and errors.
+
+    Lengths and page tables are int32 tensors, slots and positions int64 tensors, all on the device
+    of k_new. A new q_out is contiguous. Where torch records operators, it records
+    flashattn::kv_append, which writes to k_cache, v_cache, seqused_k_out and q_out.
+    """
+    tensors = k_new, v_new, k_cache, v_cache, q
+    if q is not None and q_out is None and isinstance(q, Tensor):
+        q_out = torch.empty(*q.shape, dtype=q.dtype, device=q.device)
+    if k_descale is not None or v_descale is not None:
+        batch = k_new.shape[0] if cu_seqlens_new is None else cu_seqlens_new.shape[0] - 1
+        if cu_seqlens_new is None and k_new.ndim == 3:
+            batch = 1
+        k_descale, v_descale = _scales_of(k_descale, v_descale, k_new, batch, k_new)
+    if direct.is_possible_with(*tensors, q_out):
+        call = kv_append
+    else:
+        call = _ops.kv_append
+        for name, x in zip(("k_new", "v_new", "k_cache", "v_cache", "q"), tensors):
+            if x is not None and not isinstance(x, Tensor):
+                raise TypeError(f"{name} is a {type(x).__name__}: not a torch tensor")
+    call(
+        k_new, v_new, k_cache, v_cache, seqused_k, seqused_k_out, slot_mapping, cu_seqlens_new,
+        page_table, v_page_table, page_indptr, page_rows, k_descale, v_descale, q, q_out,
+        cu_seqlens_q, rotary_cos, rotary_sin, rotary_interleaved, rotary_positions, rotary_start,
+        rotary_q_at_start,
+    )  # fmt: skip
+    return q_out
 
 
 def _outputs(

@@ -46,18 +46,20 @@ static __device__ __forceinline__ float row_sum(float x) {
     return x;
 }
 
-/* Caps scores: they become tanh(score / cap), in units of the cap. */
-template <flash_config_t C>
-static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_unit_t &unit) {
-    if (unit.inverse_cap == 0.0f)
-        return;
+template <flash_config_t C, typename F>
+static __device__ __forceinline__ void transform_scores(score_tile<C> &s, const F &f) {
 #pragma unroll
     for (int n = 0; n < row_groups<C>; ++n)
 #pragma unroll
         for (int m = 0; m < key_tiles<C>; ++m)
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                s.of[n][m][i] = tanh_by_exp2(s.of[n][m][i] * unit.inverse_cap);
+                s.of[n][m][i] = f(s.of[n][m][i]);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_unit_t &unit) {
+    cap_each(unit, [&](const auto &f) { transform_scores<C>(s, f); });
 }
 
 template <flash_config_t C>

@@ -49,12 +49,9 @@ static __device__ __forceinline__ void transform_scores(score_tile<C> &s, const 
                 s.s[m][n][i] = f(s.s[m][n][i]);
 }
 
-/* Caps scores: they become tanh(score / cap), in units of the cap. */
 template <flash_config_t C>
 static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_unit_t &unit) {
-    if (unit.inverse_cap == 0.0f)
-        return;
-    transform_scores<C>(s, [&](float x) { return tanh_by_exp2(x * unit.inverse_cap); });
+    cap_each(unit, [&](const auto &f) { transform_scores<C>(s, f); });
 }
 
 template <flash_config_t C> static __device__ __forceinline__ softmax_state<C> empty_softmax() {

@@ -95,7 +95,7 @@ static __device__ __forceinline__ void compute_scores(row_state<C> &rows,
     issue_block_scores<C>(rows);
     wgmma_wait<0>();
     finish_scores<C>(rows);
-    cap_scores<C>(rows.s, unit);
+    cap_scores<C, false>(rows.s, unit);
 }
 
 /* Turns scores into P, when no product is under way. */
@@ -129,7 +129,7 @@ static __device__ __forceinline__ void next_whole_block(row_state<C> &rows,
     pass_turn<C>(rows);
     wgmma_wait<1>();
     finish_scores<C>(rows);
-    cap_scores<C>(rows.s, unit);
+    cap_scores<C, true>(rows.s, unit);
     const rescale_t past = raise_max<C>(rows.softmax, rows.s, unit);
     exponentiate<C>(rows.s, rows.softmax, unit);
     complete_first(rows.softmax.sum[0], rows.softmax.sum[1], q_tile<C>(0));

@@ -125,8 +125,8 @@ static __device__ __forceinline__ void start_tile(consumer_state<C> &consumer) {
     }
 }
 
-/* Computes P of the walk's first block, whose QK^T is done. */
-template <flash_config_t C>
+/* Computes P of the walk's first block, whose QK^T is done. FIXED: as in process_blocks(). */
+template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void
 first_block(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
             consumer_state<C> &consumer) {
@@ -134,7 +134,7 @@ first_block(const flash_params_t &params, const tile_of<C> &tile, const score_un
     const int32_t block = tile.block_end - 1;
     finish_scores<C>(consumer, block == tile.block_begin);
     skip_last<C, v_stages<C>>(consumer.walk, state.v_full, state.v_empty, consumer.v);
-    cap_scores<C>(consumer.s, unit);
+    cap_scores<C, FIXED>(consumer.s, unit);
     if (is_cut(tile, block))
         mask_scores<C>(consumer.s, params, tile, block);
     consumer.softmax = start_softmax<C>(consumer.s);
@@ -143,11 +143,12 @@ first_block(const flash_params_t &params, const tile_of<C> &tile, const score_un
 }
 
 /* Computes each block after the first, when P of the block before is still to be multiplied. CUT:
- * some row may not see some key of the block. FIXED: the reference maxima stay. */
+ * some row may not see some key of the block. FIXED: the reference maxima stay unless it is CUT. */
 template <flash_config_t C, bool CUT, bool FIXED>
 static __device__ __forceinline__ void
 next_block(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
            consumer_state<C> &consumer, int32_t block) {
+    constexpr bool raises_max = CUT || !FIXED;
     rescale_t past;
     score_tile<C> &s = consumer.s;
     if constexpr (!C.overlap) {
@@ -166,18 +167,21 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
     }
     wgmma_wait<C.overlap ? 1 : 0>();
     finish_scores<C>(consumer, block == tile.block_begin);
-    cap_scores<C>(s, unit);
-    if constexpr (CUT)
-        mask_scores<C>(s, params, tile, block);
-    if constexpr (!FIXED)
+    if constexpr (raises_max) {
+        cap_scores<C, FIXED>(s, unit);
+        if constexpr (CUT)
+            mask_scores<C>(s, params, tile, block);
         past = raise_max<C>(consumer.softmax, s, unit);
-    exponentiate<C>(s, consumer.softmax, unit);
+        exponentiate<C>(s, consumer.softmax, unit);
+    } else {
+        cap_and_exponentiate<C>(s, consumer.softmax, unit);
+    }
     if constexpr (C.overlap) {
         complete_first(consumer.softmax.sum[0], consumer.softmax.sum[1], q_tile<C>(0));
         wgmma_wait<0>();
         finish_output<C>(consumer);
     }
-    if constexpr (!FIXED)
+    if constexpr (raises_max)
         rescale_output<C>(consumer.o, past);
     round_probabilities<C>(consumer.p, s);
 }
@@ -200,11 +204,11 @@ static __device__ __forceinline__ void
 process_blocks(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
                consumer_state<C> &consumer) {
     int32_t block = tile.block_end - 2;
-    first_block<C>(params, tile, unit, consumer);
+    first_block<C, FIXED>(params, tile, unit, consumer);
     if constexpr (has_mask<C>)
 #pragma unroll 1
         for (; block >= fixed_end<C>(tile); --block)
-            next_block<C, true, false>(params, tile, unit, consumer, block);
+            next_block<C, true, FIXED>(params, tile, unit, consumer, block);
     const int32_t whole_begin = has_window<C> ? tile.whole_begin : tile.block_begin;
     if (block >= whole_begin) {
 #pragma unroll 1
@@ -216,7 +220,7 @@ process_blocks(const flash_params_t &params, const tile_of<C> &tile, const score
     if constexpr (has_window<C>)
 #pragma unroll 1
         for (; block >= tile.block_begin; --block)
-            next_block<C, true, false>(params, tile, unit, consumer, block);
+            next_block<C, true, FIXED>(params, tile, unit, consumer, block);
 }
 
 #endif

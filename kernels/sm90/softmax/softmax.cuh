@@ -31,15 +31,42 @@ typedef struct rescale {
     float factor[2];
 } rescale_t;
 
-/* Turns scores into tanh(score / cap), in units of the cap. */
+/* Turns scores into arguments of tanh. */
 template <flash_config_t C>
+static __device__ __forceinline__ void scale_to_cap(score_tile<C> &s, const score_units<C> &unit) {
+#pragma unroll
+    for (int i = 0; i < score_registers<C>; ++i)
+        s.s[i] *= inverse_cap(unit, i / 2 % 2);
+}
+
+/* Says whether the polynomial of tanh serves all arguments of the warp. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool are_small(const score_tile<C> &s) {
+    uint32_t bits[4] = {0, 0, 0, 0}; /* more than one, for the latency */
+#pragma unroll
+    for (int i = 0; i < score_registers<C>; ++i)
+        bits[i / 2 % 4] |= __float_as_uint(s.s[i]);
+    return warp_is_small(bits[0] | bits[1] | bits[2] | bits[3]);
+}
+
+/* Turns scores into tanh(score / cap), in units of the cap. POLYNOMIAL: where it serves; code that
+ * seldom runs does without, to be shorter. */
+template <flash_config_t C, bool POLYNOMIAL>
 static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_units<C> &unit) {
     if constexpr (has_softcap<C>) {
         if (!is_capped(unit))
             return;
+        scale_to_cap<C>(s, unit);
+        if (POLYNOMIAL && are_small<C>(s)) {
+            const tanh_polynomial_t p = scale_tanh(1.0f);
 #pragma unroll
-        for (int i = 0; i < score_registers<C>; ++i)
-            s.s[i] = tanh_by_exp2(s.s[i] * inverse_cap(unit, i / 2 % 2));
+            for (int i = 0; i < score_registers<C>; ++i)
+                s.s[i] = small_tanh(p, s.s[i], 0.0f);
+        } else {
+#pragma unroll
+            for (int i = 0; i < score_registers<C>; ++i)
+                s.s[i] = tanh_of(s.s[i]);
+        }
     }
 }
 
@@ -109,6 +136,42 @@ static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_st
         }
 }
 
+/* Does the same for scores that are still to be capped, if there is a cap, in fewer operations. A
+ * NaN in a row makes others of the row NaN, so each row must see all keys. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+cap_and_exponentiate(score_tile<C> &s, softmax_state_t &state, const score_units<C> &unit) {
+    if (!has_softcap<C> || !is_capped(unit)) {
+        exponentiate<C>(s, state, unit);
+        return;
+    }
+    const float cap = log2_unit(unit, 0); /* that of all rows */
+    const float shift[2] = {-log2_reference<C>(state, unit, 0), -log2_reference<C>(state, unit, 1)};
+    scale_to_cap<C>(s, unit);
+    if (are_small<C>(s)) {
+        const tanh_polynomial_t p = scale_tanh(cap);
+#pragma unroll
+        for (int i = 0; i < score_registers<C>; i += 2) {
+            float *x = &s.s[i];
+            x[0] = exp2_approx(small_tanh(p, x[0], shift[i / 2 % 2]));
+            x[1] = exp2_approx(small_tanh(p, x[1], shift[i / 2 % 2]));
+            state.sum[i / 2 % 2] += x[0] + x[1];
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < score_registers<C>; i += 8)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                float *x = &s.s[i + 2 * half], *y = x + 4;
+                tanh_of_four(x[0], x[1], y[0], y[1], cap, shift[half]);
+                x[0] = exp2_approx(x[0]), x[1] = exp2_approx(x[1]);
+                y[0] = exp2_approx(y[0]), y[1] = exp2_approx(y[1]);
+                state.sum[half] += x[0] + x[1];
+                state.sum[half] += y[0] + y[1];
+            }
+    }
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void rescale_output(output_tile<C> &o, const rescale_t &past) {
 #pragma unroll
@@ -162,7 +225,7 @@ static __device__ __forceinline__ float row_lse(const softmax_state_t &state,
     const bool odd = threadIdx.x % 2;
     const float max = odd ? state.max[1] : state.max[0], sum = odd ? state.sum[1] : state.sum[0];
     return (log2_approx(sum) + reference_margin<C>)*ln_2 +
-           subtrahend(max) * natural_unit(unit, odd);
+           subtrahend(max) * natural_unit<C>(unit, odd);
 }
 
 #endif

@@ -32,13 +32,14 @@ static __device__ __forceinline__ float log2_unit(const row_units_t &units, int 
     return units.capped ? units.cap_log2 : units.score[half];
 }
 
-/* Returns the unit of the second row, or of the first. */
-static __device__ __forceinline__ float natural_unit(const score_unit_t &unit, bool) {
-    return unit.natural;
-}
-
-static __device__ __forceinline__ float natural_unit(const row_units_t &units, bool second) {
-    return (second ? log2_unit(units, 1) : log2_unit(units, 0)) * ln_2;
+/* Returns the unit of the second row, or of the first. Kernels with softcap have no register to
+ * keep both units of a call over the main loop. */
+template <flash_config_t C>
+static __device__ __forceinline__ float natural_unit(const score_units<C> &unit, bool second) {
+    if constexpr (converts<C> || has_softcap<C>)
+        return (second ? log2_unit(unit, 1) : log2_unit(unit, 0)) * ln_2;
+    else
+        return unit.natural;
 }
 
 /* ---- What a score is worth in caps ---- */

@@ -11,7 +11,6 @@
 #include "sm90/block_state.cuh"
 #include "sm90/mma/consumer.cuh"
 #include "sm90/ptx/predicated.cuh"
-#include "sm90/schedule/assignments.cuh"
 #include "sm90/store/non_finite.cuh"
 
 /* Returns the scale of V of e4m3 for the tile that the consumer is at; 1 for other types. */
@@ -23,12 +22,9 @@ static __device__ __forceinline__ float output_scale(const consumer_state<C> &co
         return 1.0f;
 }
 
-/* Loads the sink of the tile that the consumer is at; -infinity if there are none. There is no
- * branch: see ptx/predicated.cuh. */
-template <flash_config_t C>
-static __device__ __forceinline__ float load_sink(const flash_params_t &p,
-                                                  const consumer_state<C> &consumer) {
-    const int32_t head = read_assignment<C>(consumer.assignments).tile.head;
+/* Loads the sink of a query head; -infinity if there are none. There is no branch: see
+ * ptx/predicated.cuh. */
+static __device__ __forceinline__ float load_sink(const flash_params_t &p, int32_t head) {
     return global_load_if(p.sinks != nullptr, p.sinks + head, -INFINITY);
 }
 

@@ -1,16 +1,18 @@
 """This package holds what flashattn.torch_ops is built on: calls of the library that take torch
 tensors, without numpy, DLPack or a view of each argument, and the registration of the operators.
 
-forward        computes attention on tensors
-combine        merges partial results that are tensors
-arguments      defines how their arguments are grouped
-placement      checks lengths, pages and scales, and passes them on
-structs        holds the C API's structs as formats that are packed in one go
-frame          holds memory that calls reuse (packed structs, a workspace), and launches calls
-explain        finds the message for a call that failed
-registration   registers the operators: schemas, kernels, shapes without data, autocast
-derivatives    refuses tensors that need a derivative
-direct         decides whether a call may pass the operators by
+forward          computes attention on tensors
+combine          merges partial results that are tensors
+append           appends new tokens to a cache
+arguments        defines how their arguments are grouped
+placement        checks lengths, pages and scales, and passes them on
+structs          holds the C API's structs as formats that are packed in one go
+frame            holds memory that calls reuse (packed structs, a workspace), and launches calls
+explain          finds the message for a call that failed
+registration     registers the operators of attention: schemas, kernels, shapes without data
+append_operator  registers the operator that appends
+derivatives      refuses tensors that need a derivative
+direct           decides whether a call may pass the operators by
 
 Importing a module of this package imports torch.
 """

@@ -19,6 +19,12 @@ Scales = tuple[Optional[Tensor], Optional[Tensor]]
 Ragged = tuple[Optional[Tensor], Optional[Tensor], Optional[int], Optional[int]]
 # Pages holds page_table, v_page_table, page_indptr, page_rows.
 Pages = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor]]
+# Rotary holds cos, sin, interleaved, positions, start, q_at_start.
+Rotary = tuple[Tensor, Tensor, bool, Optional[Tensor], Optional[Tensor], bool]
+# Places holds seqused_k, seqused_k_out, slot_mapping.
+Places = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]
+# Queries holds q, q_out, cu_seqlens_q.
+Queries = tuple[Tensor, Tensor, Optional[Tensor]]
 # Outputs holds out, lse, return_lse, out_dtype.
 Outputs = tuple[Optional[Tensor], Optional[Tensor], bool, Optional[dtype]]
 

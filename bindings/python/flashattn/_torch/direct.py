@@ -38,3 +38,14 @@ def is_possible(q: Tensor, k: Tensor, v: Tensor) -> bool:
         return False
     # The values of a negated tensor are the negatives of what its memory holds.
     return not (q.is_neg() or k.is_neg() or v.is_neg() or forward_ad._current_level >= 0)
+
+
+def is_possible_with(first: Tensor, *others: Tensor | None) -> bool:
+    """Returns whether a call with these tensors, of which some are absent, may go to the library
+    directly."""
+    if not is_possible(first, first, first):
+        return False
+    for x in others:
+        if x is not None and (type(x) is not Tensor or x.is_neg()):
+            return False
+    return True

@@ -8,8 +8,8 @@ from typing import Any, Callable
 
 import torch
 
-from .. import _attention, _problem
-from .arguments import Mask, Outputs, Pages, Ragged, Scales, Used
+from .. import _append, _attention, _problem
+from .arguments import Mask, Outputs, Pages, Places, Queries, Ragged, Rotary, Scales, Used
 
 
 def forward(error: Exception, *arguments: Any) -> Exception:
@@ -21,6 +21,42 @@ def forward(error: Exception, *arguments: Any) -> Exception:
 def combine(error: Exception, *arguments: Any) -> Exception:
     """Returns the exception for a call of combine() that ended in `error`, as forward() does."""
     return _raised_by(_refuse_combine, arguments) or error
+
+
+def append(
+    k_new: Any,
+    v_new: Any,
+    k: Any,
+    v: Any,
+    cu_new: Any,
+    places: Places,
+    pages: Pages | None,
+    scales: Scales | None,
+    queries: Queries | None,
+    rotary: Rotary | None,
+) -> None:
+    """Makes a call of append() with the function for all arrays, which writes either nothing, and
+    raises the exception for the call, or what the call asks for."""
+    q, q_out, cu_seqlens_q = queries or (None, None, None)
+    cos, sin, interleaved, positions, start, q_at_start = rotary or (None, None, False) * 2
+    arrays = {
+        **dict(zip(("seqused_k", "seqused_k_out", "slot_mapping"), places)),
+        **dict(zip(("page_table", "v_page_table", "page_indptr", "page_rows"), pages or ())),
+        **dict(zip(("k_descale", "v_descale"), scales or ())),
+        **{"cu_seqlens_new": cu_new, "q": q, "q_out": q_out, "cu_seqlens_q": cu_seqlens_q},
+        **{"rotary_cos": cos, "rotary_sin": sin},
+        **{"rotary_positions": positions, "rotary_start": start},
+    }
+    _refuse_foreign(k_new=k_new, v_new=v_new, k_cache=k, v_cache=v, **arrays)
+    _append.flash_kv_append(
+        k_new,
+        v_new,
+        k,
+        v,
+        rotary_interleaved=interleaved,
+        rotary_q_at_start=q_at_start,
+        **arrays,
+    )
 
 
 def _raised_by(refuse: Callable[..., None], arguments: tuple) -> Exception | None:

@@ -127,7 +127,7 @@ def _forward(
         lse, of_lse = (None, _NO_LSE) if outputs is NEW_O else _new_lse(q, cu_q)
     else:
         out, lse = _outputs(q, outputs, index)
-        of_out, of_lse = _of_out(out, cu_q), _of_lse(lse, cu_q)
+        of_out, of_lse = tensor_members(out, cu_q), _of_lse(lse, cu_q)
     used_q = used_k = quant = of_sinks = 0
     if used is not None:
         used_q = placement.lengths(used[0], batch, index)
@@ -361,16 +361,16 @@ def lse_shape(q: Tensor) -> tuple[int, ...]:
     return (*batch, n_heads, seqlen)
 
 
-def _of_out(out: Tensor, ragged: int) -> tuple[int, int, int, int, int]:
-    """Returns the members of flash_tensor_t for O, which is [token, head, d_head] where `ragged` is
-    set."""
+def tensor_members(x: Tensor, ragged: int) -> tuple[int, int, int, int, int]:
+    """Returns the members of flash_tensor_t for a tensor, which is [token, head, d_head] where
+    `ragged` is set."""
     if ragged:
-        batch, (seq, head, inner) = 0, out.stride()
+        batch, (seq, head, inner) = 0, x.stride()
     else:
-        batch, seq, head, inner = out.stride()
+        batch, seq, head, inner = x.stride()
     if inner != 1:
-        _check_rows(out)
-    return out.data_ptr(), batch, seq, head, DTYPES[out.dtype]
+        _check_rows(x)
+    return x.data_ptr(), batch, seq, head, DTYPES[x.dtype]
 
 
 def _of_lse(lse: Tensor | None, ragged: int) -> tuple[int, int, int, int]:

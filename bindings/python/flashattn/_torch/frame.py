@@ -27,7 +27,7 @@ class Frame:
     """Holds the packed arguments of one call, with what they point to, and the C function they are
     for.
 
-    memory    bytes for structs.FORWARD or structs.COMBINE
+    memory    bytes for structs.FORWARD, structs.COMBINE or structs.APPEND
     """
 
     __slots__ = ("memory", "args", "function")
@@ -38,21 +38,37 @@ class Frame:
         self.function = _function(name)
 
 
-class ForwardFrame(Frame):
-    """Holds two more structs, paging and quant, as bytes with their addresses, and `workspace`: the
-    address and the size of memory on the CPU, for calls there."""
+class CacheFrame(Frame):
+    """Holds two more structs, paging and quant, as bytes with their addresses."""
 
-    __slots__ = (
-        "paging", "paging_address", "quant", "quant_address", "workspace", "_memory", "_ask",
-        "_size", "_size_p",
-    )  # fmt: skip
+    __slots__ = ("paging", "paging_address", "quant", "quant_address")
 
-    def __init__(self) -> None:
-        super().__init__(structs.FORWARD.size, "flash_forward")
+    def __init__(self, size: int, name: str) -> None:
+        super().__init__(size, name)
         self.paging = bytearray(structs.PAGING.size)
         self.paging_address = _address_of(self.paging)
         self.quant = bytearray(structs.QUANT.size)
         self.quant_address = _address_of(self.quant)
+
+
+class AppendFrame(CacheFrame):
+    """Holds the struct rotary, too."""
+
+    __slots__ = ("rotary", "rotary_address")
+
+    def __init__(self) -> None:
+        super().__init__(structs.APPEND.size, "flash_kv_append")
+        self.rotary = bytearray(structs.ROTARY.size)
+        self.rotary_address = _address_of(self.rotary)
+
+
+class ForwardFrame(CacheFrame):
+    """Holds `workspace`, too: the address and the size of memory on the CPU, for calls there."""
+
+    __slots__ = ("workspace", "_memory", "_ask", "_size", "_size_p")
+
+    def __init__(self) -> None:
+        super().__init__(structs.FORWARD.size, "flash_forward")
         self.workspace = (0, 0)
         self._ask = _function("flash_workspace_size")
         self._size = ctypes.c_uint64()

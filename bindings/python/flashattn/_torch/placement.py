@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import structs
 from .arguments import Pages, Scales, Unsound
-from .frame import ForwardFrame
+from .frame import CacheFrame
 
 _INT32_MAX = 2**31 - 1
 _SINK_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -40,6 +40,20 @@ def lengths(array: Tensor | None, count: int, index: int) -> int:
     return _address(array)
 
 
+def per_token(array: Tensor | None, n_tokens: int, index: int) -> int:
+    """Returns the address of `n_tokens` contiguous int64 values, 0 for None."""
+    if array is None:
+        return 0
+    if (
+        array.dtype is not torch.int64
+        or array.shape != (n_tokens,)
+        or not array.is_contiguous()
+        or array.get_device() != index
+    ):
+        raise Unsound
+    return _address(array)
+
+
 def cu_seqlens(array: Tensor, batch: int, n_tokens: int, index: int, *, exact: bool) -> int:
     """Returns the address of batch + 1 values. On the CPU the last one must be n_tokens, or at most
     n_tokens if not `exact`: the C API does not know n_tokens, and would read beyond them."""
@@ -51,7 +65,7 @@ def cu_seqlens(array: Tensor, batch: int, n_tokens: int, index: int, *, exact: b
     return address
 
 
-def pages(frame: ForwardFrame, k: Tensor, where: Pages, batch: int, index: int) -> int:
+def pages(frame: CacheFrame, k: Tensor, where: Pages, batch: int, index: int) -> int:
     """Packs flash_paging_t into the frame, for K in pages: [n_pages, page_size, n_heads_kv,
     d_head]. Returns how many keys a sequence can have."""
     table, v_table, indptr, rows = where
@@ -115,7 +129,7 @@ def _check_ends(table: Tensor, indptr: Tensor | None, rows: Tensor | None, batch
         raise Unsound
 
 
-def scales(frame: ForwardFrame, of: Scales, batch: int, n_heads_kv: int, index: int) -> None:
+def scales(frame: CacheFrame, of: Scales, batch: int, n_heads_kv: int, index: int) -> None:
     """Packs flash_quant_t into the frame."""
     addresses: list[int] = []
     strides: list[int] = []

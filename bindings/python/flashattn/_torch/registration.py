@@ -1,5 +1,6 @@
-"""This module registers the operators flashattn::fwd, varlen_fwd, decode and combine, each with
-three overloads: default returns O, .lse returns (O, LSE), .out writes to the caller's tensors.
+"""This module registers the operators of attention, flashattn::fwd, varlen_fwd, decode and combine,
+each with three overloads: default returns O, .lse returns (O, LSE), .out writes to the caller's
+tensors.
 
 One kernel serves the CPU and CUDA. Where torch would record derivatives, tensors that need one are
 refused.
@@ -26,7 +27,7 @@ _OPTIONS = (
     "float softcap=0.0, bool batch_invariant=False, Tensor? k_descale=None, "
     "Tensor? v_descale=None, Tensor? sinks=None, Tensor? seqused_q=None"
 )
-_PAGES = (
+PAGES = (
     "Tensor? page_table=None, Tensor? v_page_table=None, Tensor? page_indptr=None, "
     "Tensor? page_rows=None"
 )
@@ -34,22 +35,22 @@ _PAGES = (
 ARGUMENTS = {
     "fwd": f"{_QKV}, {_OPTIONS}, Tensor? seqused_k=None",
     "varlen_fwd": f"{_QKV}, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt? max_seqlen_q, "
-    f"SymInt? max_seqlen_k, {_PAGES}, {_OPTIONS}, Tensor? seqused_k=None",
-    "decode": f"{_QKV}, Tensor seqused_k, {_PAGES}, SymInt? max_seqlen_k=None, {_OPTIONS}",
+    f"SymInt? max_seqlen_k, {PAGES}, {_OPTIONS}, Tensor? seqused_k=None",
+    "decode": f"{_QKV}, Tensor seqused_k, {PAGES}, SymInt? max_seqlen_k=None, {_OPTIONS}",
     "combine": "Tensor o_partial, Tensor lse_partial, Tensor? sinks=None",
 }
 
 _NAMES = re.compile(r" (\w+)(?:=|,|$)")  # finds the arguments in a schema
 # Compilers must hand tensors over with the strides that they would have without compiling: strides
 # decide whether a call is possible at all, and how fast it is.
-_TAGS = [
+TAGS = [
     getattr(torch.Tag, name)
     for name in ("pt2_compliant_tag", "needs_exact_strides")
     if hasattr(torch.Tag, name)
 ]
 _CAST = (torch.float32, torch.float16, torch.bfloat16)
 
-_library = torch.library.Library("flashattn", "DEF")  # its operators live as long as it does
+LIBRARY = torch.library.Library("flashattn", "DEF")  # its operators live as long as it does
 
 
 # ---- From an operator's arguments to those of forward(), but for the outputs ----
@@ -168,12 +169,11 @@ def _kernels(call: Callable, grouped: Callable) -> dict[str, Callable]:
     return {"": default, ".lse": with_lse, ".out": into}
 
 
-def note_written(out: Tensor | None, lse: Tensor | None) -> None:
+def note_written(*written: Tensor | None) -> None:
     """Tells autograd that the values of these tensors have changed."""
-    if out is not None and not out.is_inference():
-        increment_version(out)
-    if lse is not None and not lse.is_inference():
-        increment_version(lse)
+    for x in written:
+        if x is not None and not x.is_inference():
+            increment_version(x)
 
 
 # ---- Shapes, without data ----
@@ -264,9 +264,9 @@ def operator_of(name: str) -> torch._ops.OpOverload:
 def _define(name: str) -> None:
     of_new = f"({ARGUMENTS[name]}, *, ScalarType? out_dtype=None)"
     of_given = f"({ARGUMENTS[name]}, *, Tensor(a!) out, Tensor(b!)? lse=None)"
-    _library.define(f"{name}{of_new} -> Tensor", tags=_TAGS)
-    _library.define(f"{name}.lse{of_new} -> (Tensor, Tensor)", tags=_TAGS)
-    _library.define(f"{name}.out{of_given} -> ()", tags=_TAGS)
+    LIBRARY.define(f"{name}{of_new} -> Tensor", tags=TAGS)
+    LIBRARY.define(f"{name}.lse{of_new} -> (Tensor, Tensor)", tags=TAGS)
+    LIBRARY.define(f"{name}.out{of_given} -> ()", tags=TAGS)
 
 
 def _implement(name: str, call: Callable, grouped: Callable) -> None:
@@ -274,12 +274,12 @@ def _implement(name: str, call: Callable, grouped: Callable) -> None:
     for overload, kernel in _kernels(call, grouped).items():
         operator = name + overload
         for key in ("CPU", "CUDA"):
-            _library.impl(operator, kernel, key)
-        _library.impl(operator, _underived(name, operator, kernel), "Autograd", with_keyset=True)
-        torch.library.register_fake(f"flashattn::{operator}", shapes[overload], lib=_library)
+            LIBRARY.impl(operator, kernel, key)
+        LIBRARY.impl(operator, _underived(name, operator, kernel), "Autograd", with_keyset=True)
+        torch.library.register_fake(f"flashattn::{operator}", shapes[overload], lib=LIBRARY)
         if name != "combine":
             for key, device_type in (("AutocastCPU", "cpu"), ("AutocastCUDA", "cuda")):
-                _library.impl(operator, _autocast(operator, device_type), key)
+                LIBRARY.impl(operator, _autocast(operator, device_type), key)
 
 
 for _name, _call, _grouped in (

@@ -33,6 +33,19 @@ PAGING = struct.Struct("=I4xqqQqQQQ")
 # QUANT is flash_quant_t: struct_size, k_scale, v_scale, their strides of batch and head.
 QUANT = struct.Struct("=I4xQQqqqq")
 
+# APPEND is flash_kv_append_args_t with all members but the executor, which no call here sets.
+APPEND = struct.Struct(
+    "=IiiI"  # struct_size, device, dtype, flags
+    + 6 * _TENSOR  # k_new, v_new, k, v, q, q_out
+    + "QQQQQ"  # cu_seqlens_new, cu_seqlens_q, seqused_k, seqused_k_out, slot_mapping
+    + "qqqqqqq"  # batch, seqlen_new, seqlen_k, seqlen_q, n_heads, n_heads_kv, d_head
+    + "QQQ8x"  # paging, rotary, quant, executor
+)
+
+# ROTARY is flash_rotary_t: struct_size, dtype, flags, cos, sin, stride_position, n_positions,
+# rotary_dim, positions, start.
+ROTARY = struct.Struct("=IiI4xQQqqqQQ")
+
 # COMBINE is flash_combine_args_t. Partial results lie in one tensor here: no call passes arrays of
 # pointers.
 COMBINE = struct.Struct(

@@ -1,5 +1,5 @@
-"""This module computes attention over a cache: it rotates queries and new tokens, writes the latter
-into the cache, and calls the library once.
+"""This module computes attention over a cache by two calls of the library: the first turns queries
+and new tokens and writes the latter into the cache, the second computes.
 
 The functions flash_attn_with_kvcache of fa2 and fa3 both call it, with fewer or more arguments.
 """
@@ -12,11 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._arguments import lengths_of
+from .. import torch_ops
+from ._arguments import contiguous_rows, lengths_of
 from ._cache import Cache
 from ._call import attend_padded, attend_ragged
-from ._rotary import Rotary
-from ._tokens import Tokens
+
+_E4M3 = torch.float8_e4m3fn
+# _NAMES holds names of the binding's arguments, and of flash-attn's for the same.
+_NAMES = (
+    ("seqused_k", "cache_seqlens"),
+    ("cu_seqlens_new", "cu_seqlens_k_new"),
+    ("page_rows", "cache_batch_idx"),
+    ("rotary_start", "rotary_seqlens"),
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,8 @@ def new_tokens(
     k: Tensor | None, v: Tensor | None, cache: Cache, cu_seqlens: Tensor | None = None
 ) -> New | None:
     """Returns the tokens that the arguments k, v and cu_seqlens_k_new stand for; None without k and
-    v. Raises ValueError for tokens whose type or shape does not fit the cache."""
+    v. Raises ValueError for tokens whose type or shape does not fit the cache: their type is that
+    of the cache, or any where the cache is of float8_e4m3fn."""
     if (k is None) != (v is None):
         raise ValueError("k is given without v, or v without k")
     if k is None and cu_seqlens is not None:
@@ -59,7 +68,8 @@ def new_tokens(
     if cu_seqlens is None and (k.ndim != 4 or k.shape[0] != cache.batch):
         raise ValueError(f"k has shape {tuple(k.shape)}, and q a batch of {cache.batch}")
     for name, new, of in (("k", k, cache.k), ("v", v, cache.v)):
-        if new.dtype != of.dtype:
+        becomes_e4m3 = of.dtype == _E4M3 and new.dtype == k.dtype
+        if new.dtype != of.dtype and not becomes_e4m3:
             raise ValueError(f"{name} is {new.dtype}, and {name}_cache {of.dtype}")
         if new.shape[-2:] != of.shape[-2:]:
             raise ValueError(
@@ -78,9 +88,9 @@ def lengths_of_cache(cache_seqlens: int | Tensor | None, cache: Cache) -> Tensor
 
 def rotary_of(
     cos: Tensor | None, sin: Tensor | None, interleaved: bool, new: New | None, cache: Cache
-) -> Rotary | None:
-    """Returns the rotary embedding of a call; None without cos and sin. Raises ValueError where
-    flash-attn would, and NotImplementedError for new tokens of 8 bits."""
+) -> dict[str, Any] | None:
+    """Returns the binding's keywords for the rotary embedding of a call; None without cos and sin.
+    Raises ValueError where flash-attn would, and NotImplementedError for new tokens of 8 bits."""
     if (cos is None) != (sin is None):
         raise ValueError("rotary_cos is given without rotary_sin, or rotary_sin without rotary_cos")
     if cos is None:
@@ -91,13 +101,25 @@ def rotary_of(
         )
     if new.k.dtype.itemsize == 1:
         raise NotImplementedError(f"rotary_cos is given, and k is {new.k.dtype}")
-    rotary = Rotary(cos, sin, interleaved, new.k.shape[-1])
-    if rotary.n_positions < cache.capacity:
+    if cos.shape != sin.shape or cos.ndim != 2:
         raise ValueError(
-            f"rotary_cos has {rotary.n_positions} positions, and the cache room for "
+            f"rotary_cos has shape {tuple(cos.shape)}, and rotary_sin {tuple(sin.shape)}: both "
+            "must be [seqlen_ro, rotary_dim / 2]"
+        )
+    if 2 * cos.shape[1] > new.k.shape[-1]:
+        raise ValueError(f"rotary_dim is {2 * cos.shape[1]}, and d_head only {new.k.shape[-1]}")
+    if cos.shape[0] < cache.capacity:
+        raise ValueError(
+            f"rotary_cos has {cos.shape[0]} positions, and the cache room for "
             f"{cache.capacity} tokens"
         )
-    return rotary
+    if cos.stride() != sin.stride():
+        cos, sin = cos.contiguous(), sin.contiguous()
+    return {
+        "rotary_cos": contiguous_rows(cos),
+        "rotary_sin": contiguous_rows(sin),
+        "rotary_interleaved": bool(interleaved),
+    }
 
 
 def attend_cache(
@@ -105,10 +127,11 @@ def attend_cache(
     cache: Cache,
     *,
     new: New | None,
-    rotary: Rotary | None,
+    rotary: dict[str, Any] | None,
     lengths: Tensor | None,
     leftpad: Tensor | None,
     rotary_seqlens: Tensor | None = None,
+    new_scales: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
     """Returns O of queries over the cache, after new tokens have been written to it, or (O, LSE)
@@ -119,21 +142,54 @@ def attend_cache(
     leftpad         [batch] int32: tokens at the beginning of the cache that do not count, though
                     they count in lengths
     rotary_seqlens  [batch] int32: the position of the first new token and query; None: lengths
+    new_scales      k_descale and v_descale, by which new tokens are divided that become e4m3
     options         keywords of torch_ops.flash_attn_func
     """
     if new is not None:
         if lengths is None:
             raise ValueError("k and v are given without cache_seqlens: where should they go?")
-        starts = lengths if rotary_seqlens is None else rotary_seqlens
-        tokens = _tokens(new.k, new.cu_seqlens)
-        k, v = new.k, new.v
         if rotary is not None:
-            k = rotary.rotate(k, tokens.positions(starts))
-            queries = _rotated(queries, rotary, starts, is_ordered=_is_ordered(options))
-        k, v = (x.reshape(-1, *x.shape[-2:]) for x in (k, v))
-        cache.append(k, v, tokens, lengths)
-        lengths = lengths + tokens.lengths
+            at_start = not _is_ordered(options)
+            rotary = {**rotary, "rotary_start": rotary_seqlens, "rotary_q_at_start": at_start}
+        queries, lengths = _append(queries, cache, new, rotary, lengths, new_scales)
     return _attend(queries, cache, lengths, leftpad, options)
+
+
+def _append(
+    queries: Queries,
+    cache: Cache,
+    new: New,
+    rotary: dict[str, Any] | None,
+    lengths: Tensor,
+    scales: dict[str, Any] | None,
+) -> tuple[Queries, Tensor]:
+    """Returns the queries, turned, and the lengths with the new tokens."""
+    k, v, where = cache.options()
+    k_new, v_new = contiguous_rows(new.k), contiguous_rows(new.v)
+    where.update(seqused_k=lengths, cu_seqlens_new=new.cu_seqlens)
+    k_scale = v_scale = None
+    if scales and new.k.dtype != k.dtype:
+        k_scale, v_scale = scales["k_descale"], scales["v_descale"]
+    turned = {}
+    if rotary is not None:
+        turned = {"q": contiguous_rows(queries.q), "cu_seqlens_q": queries.cu_seqlens, **rotary}
+    after = torch.empty_like(lengths)
+    turned.update(seqused_k_out=after, k_descale=k_scale, **where)
+    try:
+        q = torch_ops.flash_kv_append(k_new, v_new, k, v, v_descale=v_scale, **turned)
+    except ValueError as error:
+        error.args = (_renamed(str(error)),)
+        raise
+    if q is None:
+        return queries, after
+    return Queries(q, queries.cu_seqlens, queries.max_seqlen), after
+
+
+def _renamed(message: str) -> str:
+    """Returns a message of the binding with the names of flash-attn's arguments."""
+    for name, other in _NAMES:
+        message = message.replace(name, other)
+    return message
 
 
 def _attend(
@@ -143,7 +199,7 @@ def _attend(
     leftpad: Tensor | None,
     options: dict[str, Any],
 ) -> Any:
-    k, v, where = cache.options(leftpad)
+    k, v, where = cache.options() if leftpad is None else cache.options_from(leftpad)
     if lengths is None and where:
         shape = (queries.batch,)
         lengths = torch.full(shape, cache.capacity, dtype=torch.int32, device=k.device)
@@ -162,21 +218,7 @@ def _attend(
     )
 
 
-def _tokens(x: Tensor, cu_seqlens: Tensor | None) -> Tokens:
-    if cu_seqlens is not None:
-        return Tokens.ragged(x.shape[0], cu_seqlens)
-    return Tokens.padded(*x.shape[:2], x.device)
-
-
 def _is_ordered(options: dict[str, Any]) -> bool:
     """Returns whether queries have positions of their own: where every query sees every key,
     flash-attn gives all of them the position of the first."""
     return options["causal"] or options["window_size"] != (-1, -1)
-
-
-def _rotated(queries: Queries, rotary: Rotary, starts: Tensor, is_ordered: bool) -> Queries:
-    q = queries.q
-    tokens = _tokens(q, queries.cu_seqlens)
-    position = tokens.positions(starts) if is_ordered else tokens.of_sequences(starts)
-    turned = rotary.rotate(q, position)
-    return Queries(turned, queries.cu_seqlens, queries.max_seqlen)

@@ -201,7 +201,8 @@ def flash_attn_with_kvcache(
                         page_size, n_heads_kv, d_head]; never copied
     k, v                [batch, seqlen_new, n_heads_kv, d_head], or with cu_seqlens_k_new
                         [total_new, n_heads_kv, d_head]: written to the cache behind the first
-                        cache_seqlens[b] tokens of each sequence
+                        cache_seqlens[b] tokens of each sequence, divided by k_descale and v_descale
+                        where the cache alone is of float8_e4m3fn
     rotary_cos, rotary_sin  [seqlen_ro, rotary_dim / 2]: turn k, and q, to the positions p, p + 1,
                         ...; all of q to p where there is neither a causal mask nor a window
     rotary_seqlens      p, int32 [batch]; None: cache_seqlens
@@ -221,6 +222,7 @@ def flash_attn_with_kvcache(
     refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
     refuse_other_v(k_cache, v_cache)
     q, scales = decoded_query(q, k_cache, q_descale, k_descale, v_descale)
+    new_scales = {"k_descale": k_descale, "v_descale": v_descale}
     queries = Queries(q, contiguous_rows(cu_seqlens_q), max_seqlen_q)
     table = page_table_of("page_table", page_table)
     cache = Cache(k_cache, v_cache, table, cache_batch_idx, queries.batch)
@@ -233,6 +235,7 @@ def flash_attn_with_kvcache(
         lengths=lengths_of_cache(cache_seqlens, cache),
         leftpad=lengths_of("cache_leftpad", cache_leftpad, queries.batch),
         rotary_seqlens=lengths_of("rotary_seqlens", rotary_seqlens, queries.batch),
+        new_scales=new_scales,
         return_lse=return_softmax_lse,
         **softmax_options(softmax_scale, causal, window_size, softcap),
         **scales,

@@ -1,0 +1,198 @@
+"""This module appends new tokens, which are torch tensors, to a cache of K and V."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from .. import _abi
+from .._library import check
+from . import explain, placement, structs
+from .arguments import Pages, Places, Queries, Rotary, Scales, Unsound
+from .forward import DTYPES, tensor_members
+from .frame import AppendFrame, raw_stream
+
+_NO_TENSOR = (0, 0, 0, 0, 0)
+_NO_PAGES: Pages = (None, None, None, None)
+_SIZE = structs.APPEND.size
+_pack = structs.APPEND.pack_into
+_records_gradients = torch.is_grad_enabled
+_frames: list[AppendFrame] = []
+
+
+def append(
+    k_new: Tensor,
+    v_new: Tensor | None,
+    k: Tensor,
+    v: Tensor | None,
+    cu_new: Tensor | None,
+    places: Places,
+    pages: Pages | None = None,
+    scales: Scales | None = None,
+    queries: Queries | None = None,
+    rotary: Rotary | None = None,
+) -> None:
+    """Does what flashattn.flash_kv_append does, and raises as it does; queries go to the caller's
+    q_out. cu_new is its argument cu_seqlens_new.
+
+    On the CPU the call returns when everything is written. On a CUDA device it is enqueued on
+    torch's current stream of that device, and allocates nothing.
+    """
+    try:
+        try:
+            frame = _frames.pop()
+        except IndexError:
+            frame = AppendFrame()
+        try:
+            _append(frame, k_new, v_new, k, v, cu_new, places, pages, scales, queries, rotary)
+        finally:
+            _frames.append(frame)
+        return
+    except Exception:
+        pass  # nothing was written, and explain.append() does it, or raises what a caller can use
+    explain.append(k_new, v_new, k, v, cu_new, places, pages, scales, queries, rotary)
+
+
+def _append(
+    frame: AppendFrame,
+    k_new: Tensor,
+    v_new: Tensor | None,
+    k: Tensor,
+    v: Tensor | None,
+    cu_new: Tensor | None,
+    places: Places,
+    pages: Pages | None,
+    scales: Scales | None,
+    queries: Queries | None,
+    rotary: Rotary | None,
+) -> None:
+    """Does what append() does, with a frame that no other call uses."""
+    index = k_new.get_device()
+    used, used_after, slots = places
+    is_flat = cu_new is not None or (slots is not None and k_new.dim() == 3)
+    if is_flat:
+        seqlen_new, n_heads_kv, d_head = k_new.shape
+        batch = 1 if cu_new is None else cu_new.shape[0] - 1
+        n_tokens = seqlen_new
+    else:
+        batch, seqlen_new, n_heads_kv, d_head = k_new.shape
+        n_tokens = batch * seqlen_new
+    cache_batch, seqlen_k, *rows = k.shape
+    if rows != [n_heads_kv, d_head]:
+        raise Unsound
+    if _records_gradients() and (k_new.requires_grad or k.requires_grad):
+        raise Unsound
+    if k.get_device() != index:
+        raise Unsound
+    of_v_new = of_v = _NO_TENSOR
+    if v_new is not None or v is not None:
+        _check_v(v_new, v, k_new, k, index)
+        of_v_new, of_v = tensor_members(v_new, is_flat), tensor_members(v, 0)
+    paging = 0
+    if pages is not None or slots is not None:
+        seqlen_k = placement.pages(frame, k, pages or _NO_PAGES, batch, index)
+        paging = frame.paging_address
+    elif cache_batch != batch:
+        raise Unsound
+    of_q = of_q_out = _NO_TENSOR
+    cu_q = seqlen_q = n_heads = 0
+    if queries is not None:
+        is_flat_q = queries[2] is not None or (is_flat and cu_new is None)
+        _check_queries(queries, is_flat_q, batch, d_head, index)
+        q, q_out, cu_seqlens_q = queries
+        if cu_seqlens_q is not None and is_flat and cu_new is None:
+            raise Unsound
+        of_q, of_q_out = tensor_members(q, is_flat_q), tensor_members(q_out, is_flat_q)
+        cu_q = placement.lengths(cu_seqlens_q, batch + 1, index)
+        seqlen_q, n_heads = q.shape[-3], q.shape[-2]
+    turns = quant = 0
+    if rotary is not None:
+        _pack_rotary(frame, rotary, batch, n_tokens, index)
+        turns = frame.rotary_address
+    if scales is not None:
+        placement.scales(frame, scales, batch, n_heads_kv, index)
+        quant = frame.quant_address
+    _pack(
+        frame.memory,
+        0,
+        _SIZE,
+        _abi.FLASH_DEVICE_CPU if index < 0 else _abi.FLASH_DEVICE_CUDA + index,
+        DTYPES[k_new.dtype],
+        _abi.FLASH_FLAG_BROADCAST,
+        *tensor_members(k_new, is_flat),
+        *of_v_new,
+        *tensor_members(k, 0),
+        *of_v,
+        *of_q,
+        *of_q_out,
+        placement.lengths(cu_new, batch + 1, index),
+        cu_q,
+        placement.lengths(used, batch, index),
+        placement.lengths(used_after, batch, index),
+        placement.per_token(slots, n_tokens, index),
+        batch,
+        seqlen_new,
+        seqlen_k,
+        seqlen_q,
+        n_heads,
+        n_heads_kv,
+        d_head,
+        paging,
+        turns,
+        quant,
+    )
+    status = frame.function(frame.args, None if index < 0 else ctypes.c_void_p(raw_stream(index)))
+    if status:
+        check(status)
+
+
+def _check_v(v_new: Tensor | None, v: Tensor | None, k_new: Tensor, k: Tensor, index: int) -> None:
+    if v_new is None or v is None or v_new.shape != k_new.shape or v.shape != k.shape:
+        raise Unsound
+    if not v_new.get_device() == v.get_device() == index:
+        raise Unsound
+    if _records_gradients() and (v_new.requires_grad or v.requires_grad):
+        raise Unsound
+
+
+def _check_queries(of: Queries, is_flat: bool, batch: int, d_head: int, index: int) -> None:
+    q, q_out, _ = of
+    shape = q.shape
+    if q_out.shape != shape or shape[-1] != d_head or (not is_flat and shape[0] != batch):
+        raise Unsound
+    if not q.get_device() == q_out.get_device() == index:
+        raise Unsound
+    if _records_gradients() and (q.requires_grad or q_out.requires_grad):
+        raise Unsound
+
+
+def _pack_rotary(frame: AppendFrame, of: Rotary, batch: int, n_tokens: int, index: int) -> None:
+    """Packs flash_rotary_t into the frame."""
+    cos, sin, is_interleaved, positions, start, q_at_start = of
+    n_positions, n_pairs = cos.shape
+    stride, inner = cos.stride()
+    if sin.shape != cos.shape or sin.stride() != cos.stride() or sin.dtype is not cos.dtype:
+        raise Unsound
+    if inner != 1 and n_pairs > 1:
+        raise Unsound
+    if not cos.get_device() == sin.get_device() == index:
+        raise Unsound
+    if _records_gradients() and (cos.requires_grad or sin.requires_grad):
+        raise Unsound
+    structs.ROTARY.pack_into(
+        frame.rotary,
+        0,
+        structs.ROTARY.size,
+        DTYPES[cos.dtype],
+        (_abi.FLASH_ROTARY_INTERLEAVED if is_interleaved else 0)
+        | (_abi.FLASH_ROTARY_Q_AT_START if q_at_start else 0),
+        cos.data_ptr(),
+        sin.data_ptr(),
+        stride,
+        n_positions,
+        2 * n_pairs,
+        placement.per_token(positions, n_tokens, index),
+        placement.lengths(start, batch, index),
+    )
