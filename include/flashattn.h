@@ -245,7 +245,7 @@ typedef struct flash_config {
  * Writes the short form of *config, NUL-terminated, into text[0 ... size). Examples:
  *   "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax"
  *   "SM90 (BF16, 128, 128, 128, 12): stages_3+overlap+ping_pong+persistent+fixed_reference"
- *   "AVX512 (BF16, any, 96, 128): causal+window+softcap+varlen+paged"
+ *   "AVX512 (BF16, any, 96, 128): causal+window+softcap+varlen+paged+bias"
  * The tuple is (dtype, d_head, B_r, B_c, n_warps); CPU families have no n_warps. Any configuration
  * of known enumerators has a short form, legal or not.
  * Errors: INVALID_ARGUMENT (NULL, unknown arch, dtype or feature bits, a field that the family has
@@ -284,7 +284,7 @@ FLASH_API const flash_kernel_t *flash_kernel_at(int32_t index);
 FLASH_API flash_status_t flash_kernel_config(const flash_kernel_t *kernel, flash_config_t *config);
 
 /** Name of a kernel, in the form of a C symbol, as in
- * "flash_fwd_avx512_bf16_dany_96x128_causal_window_softcap_varlen_paged";
+ * "flash_fwd_avx512_bf16_dany_96x128_causal_window_softcap_varlen_paged_bias";
  * NULL for a NULL kernel. Static storage. */
 FLASH_API const char *flash_kernel_name(const flash_kernel_t *kernel);
 

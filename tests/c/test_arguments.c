@@ -270,7 +270,7 @@ typedef struct bad_config {
 
 static void configurations_that_cannot_be_looked_up(void **state) {
     static const char reference[] =
-        "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen+paged";
+        "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen+paged+bias";
     static const char sm80[] = "(FP16, 128, 64, 64, 4): async+load_2_2_2_tiles";
     static const bad_config_t bad[] = {
         {reference, FIELD(arch), 0, FLASH_ERROR_INVALID_CONFIG, "arch is 0"},
