@@ -3,6 +3,7 @@ alibi_slopes and flash_mask_t. It checks what the C API cannot see."""
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from typing import Any, NamedTuple
 
@@ -69,6 +70,13 @@ class Mask:
         else:
             self._check_type("attn_mask", *_tensor.DTYPES, "bool")
             self._set_numbers()
+
+    @property
+    def address(self) -> int | None:
+        """Gives the address of the struct; None where the mask has no elements, and neither has
+        the problem any scores."""
+        is_empty = 0 in self.view.shape or self.struct.n_keys == 0
+        return None if is_empty else ctypes.addressof(self.struct)
 
     def _check_type(self, name: str, *dtypes: str) -> None:
         if self.view.dtype not in dtypes:

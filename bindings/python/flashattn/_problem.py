@@ -252,8 +252,7 @@ class Problem:
         self._bias_mask = Mask(attn_mask, mask_bits, mask_keys, sizes, self.stream)
         name = "attn_mask" if mask_bits is None else "mask_bits"
         _tensor.check_same_device("q", self.q, **{name: self._bias_mask.view})
-        if 0 not in self._bias_mask.view.shape and self._bias_mask.struct.n_keys > 0:
-            self.args.mask = ctypes.addressof(self._bias_mask.struct)
+        self.args.mask = self._bias_mask.address
 
     def _score_sizes(self) -> Sizes:
         keys_differ = self._is_paged or self.cu_seqlens_k is not None
