@@ -599,9 +599,11 @@ enum flash_mask_flag {
  * FLASH_MASK_BITS has words of 32 bits, column c in word c / 32, bit c % 32 counted from the
  * lowest, and strides in words.
  *
- * What is added joins the scaled score, after softcap. A row that sees no key has O = 0 and LSE =
- * -infinity. The elements lie in memory of the device, are only read, and must not overlap O or
- * LSE. This struct is always in memory of the host, and is read during the call alone.
+ * What is added joins the scaled score, after softcap. -infinity hides the key whatever its score
+ * is, and K may be NaN there, but V must be finite where a mask alone hides a key: it is multiplied
+ * by 0. +infinity and NaN give NaN. A row that sees no key has O = 0 and LSE = -infinity. The
+ * elements lie in memory of the device, are only read, and must not overlap O or LSE. This struct
+ * is always in memory of the host, and is read during the call alone.
  */
 typedef struct flash_mask {
     uint32_t struct_size; /**< sizeof(flash_mask_t) */
