@@ -89,7 +89,7 @@ KNOWN_FEATURES = sum(map(int, Feature))
 BASIC_FEATURES = int(Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP | Feature.VARLEN)
 PAGED_FEATURES = BASIC_FEATURES | Feature.PAGED.value
 ALL_FEATURES = PAGED_FEATURES | Feature.BIAS.value
-CPU_FEATURES = PAGED_FEATURES
+CPU_FEATURES = ALL_FEATURES
 
 # The members of flash_config_t after struct_size, in sort order.
 FIELDS = (
@@ -368,7 +368,11 @@ FORWARD_ONLY = Choice((Op.FORWARD,))
 
 
 def _cpu(
-    arch: Arch, types: tuple[Types, ...], step: int = 1, flags: tuple[str, ...] = ()
+    arch: Arch,
+    types: tuple[Types, ...],
+    step: int = 1,
+    features: int = CPU_FEATURES,
+    flags: tuple[str, ...] = (),
 ) -> Family:
     rules = {
         "op": FORWARD_ONLY,
@@ -376,7 +380,7 @@ def _cpu(
         "B_r": Range(1, 1024, step),
         "B_c": Range(1, 4096, step),
     }
-    return Family(arch, CPU, types, rules, CPU_FEATURES, flags)
+    return Family(arch, CPU, types, rules, features, flags)
 
 
 _SM80_RULES = {
@@ -425,7 +429,8 @@ FAMILIES = {
         _cpu(Arch.REFERENCE, ANY_TYPES),
         _cpu(Arch.AVX2, ANY_TYPES, flags=AVX2_FLAGS),
         _cpu(Arch.AVX512, ANY_TYPES, flags=AVX512_FLAGS),
-        _cpu(Arch.AMX, _wide_q_and_o(*HALVES), step=AMX_SQUARE, flags=AMX_FLAGS),
+        # Its scores lie transposed, where no bias is added.
+        _cpu(Arch.AMX, _wide_q_and_o(*HALVES), AMX_SQUARE, PAGED_FEATURES, AMX_FLAGS),
         _cpu(Arch.NEON, ANY_TYPES),
         # Products of bf16 pairs would round a Q of fp32, which the families above do not.
         _cpu(Arch.AVX512_BF16, _wide_o(Dtype.BF16), flags=AVX512_BF16_FLAGS),

@@ -11,7 +11,7 @@ from .config import Config
 from .facts import (
     BASIC_FEATURES,
     BASIC_TYPES,
-    CPU_FEATURES,
+    FAMILIES,
     PAGED_FEATURES,
     Arch,
     Dtype,
@@ -255,12 +255,16 @@ def tune_sm90() -> list[Config]:
 
 
 def ship_cpu() -> list[Config]:
-    """Returns the CPU kernels, which take any d_head and every feature."""
+    """Returns the CPU kernels, which take any d_head and every feature of their family."""
     return [
         config
         for arch, types, (B_r, B_c) in CPU_SHIP_TILES
         for config in cartesian(
-            arch=[arch], dtype=types, B_r=[B_r], B_c=[B_c], features=[CPU_FEATURES]
+            arch=[arch],
+            dtype=types,
+            B_r=[B_r],
+            B_c=[B_c],
+            features=[FAMILIES[arch].features],
         )
     ]
 

@@ -245,7 +245,7 @@ typedef struct flash_config {
  * Writes the short form of *config, NUL-terminated, into text[0 ... size). Examples:
  *   "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax"
  *   "SM90 (BF16, 128, 128, 128, 12): stages_3+overlap+ping_pong+persistent+fixed_reference"
- *   "AVX512 (BF16, any, 96, 128): causal+window+softcap+varlen+paged"
+ *   "AVX512 (BF16, any, 96, 128): causal+window+softcap+varlen+paged+bias"
  * The tuple is (dtype, d_head, B_r, B_c, n_warps); CPU families have no n_warps. Any configuration
  * of known enumerators has a short form, legal or not.
  * Errors: INVALID_ARGUMENT (NULL, unknown arch, dtype or feature bits, a field that the family has
@@ -284,7 +284,7 @@ FLASH_API const flash_kernel_t *flash_kernel_at(int32_t index);
 FLASH_API flash_status_t flash_kernel_config(const flash_kernel_t *kernel, flash_config_t *config);
 
 /** Name of a kernel, in the form of a C symbol, as in
- * "flash_fwd_avx512_bf16_dany_96x128_causal_window_softcap_varlen_paged";
+ * "flash_fwd_avx512_bf16_dany_96x128_causal_window_softcap_varlen_paged_bias";
  * NULL for a NULL kernel. Static storage. */
 FLASH_API const char *flash_kernel_name(const flash_kernel_t *kernel);
 
@@ -599,9 +599,11 @@ enum flash_mask_flag {
  * FLASH_MASK_BITS has words of 32 bits, column c in word c / 32, bit c % 32 counted from the
  * lowest, and strides in words.
  *
- * What is added joins the scaled score, after softcap. A row that sees no key has O = 0 and LSE =
- * -infinity. The elements lie in memory of the device, are only read, and must not overlap O or
- * LSE. This struct is always in memory of the host, and is read during the call alone.
+ * What is added joins the scaled score, after softcap. -infinity hides the key whatever its score
+ * is, and K may be NaN there, but V must be finite where a mask alone hides a key: it is multiplied
+ * by 0. +infinity and NaN give NaN. A row that sees no key has O = 0 and LSE = -infinity. The
+ * elements lie in memory of the device, are only read, and must not overlap O or LSE. This struct
+ * is always in memory of the host, and is read during the call alone.
  */
 typedef struct flash_mask {
     uint32_t struct_size; /**< sizeof(flash_mask_t) */

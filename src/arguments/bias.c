@@ -127,7 +127,7 @@ static flash_tensor_t mask_of(const flash_bias_t *bias) {
                             .stride_head = bias->stride_head};
 }
 
-/* A row is as long as its columns reach. */
+/* A row of bits is as long as its words, and one of numbers has one, which is repeated. */
 static tensor_shape_t mask_shape(const flash_params_t *p, int64_t total_q) {
     const flash_bias_t *bias = &p->bias;
     const bool is_bits = bias->kind == FLASH_MASK_BITS;
@@ -148,11 +148,14 @@ flash_status_t arguments_check_bias_apart(const flash_params_t *params, int64_t 
                                           const tensor_shape_t *shape) {
     const flash_bias_t *bias = &params->bias;
     const flash_tensor_t slopes = slopes_of(bias), mask = mask_of(bias);
-    const tensor_shape_t of_slopes = slopes_shape(params), of_mask = mask_shape(params, total_q);
+    const tensor_shape_t of_slopes = slopes_shape(params);
+    tensor_shape_t of_mask = mask_shape(params, total_q);
     if (!flash_has_bias(bias))
         return FLASH_SUCCESS;
     FLASH_TRY(tensor_check(SLOPES, &slopes, &of_slopes));
     FLASH_TRY(tensor_check_repeat(MASK, &mask, &of_mask, bias->stride_key, bias->n_keys));
+    if (!tensor_is_empty(&of_mask)) /* the product was found not to overflow */
+        of_mask.d_head += bias->stride_key * ((int64_t)bias->n_keys - 1);
     FLASH_TRY(tensor_check_apart(name, output, shape, SLOPES, &slopes, &of_slopes));
     return tensor_check_apart(name, output, shape, MASK, &mask, &of_mask);
 }

@@ -42,7 +42,7 @@ Q, K, V = "Q_mma_load_K_fragments", "K_mma_load_K_fragments", "V_mma_load_K_frag
         *({"d_head": d_head} for d_head in (0, 1, 80, 2**31 - 1)),
         *({"B_r": B_r} for B_r in (1, 1024)),
         *({"B_c": B_c} for B_c in (1, 4096)),
-        *({"features": features} for features in range(32)),
+        *({"features": features} for features in range(64)),
     ],
 )
 def test_legal_for_a_cpu_family(change):
@@ -63,10 +63,14 @@ def test_legal_for_a_cpu_family(change):
         ({"B_r": 1025}, "B_r is 1025: not within 1 ... 1024"),
         ({"B_c": 0}, "B_c is 0: not within 1 ... 4096"),
         ({"B_c": 4097}, "B_c is 4097: not within 1 ... 4096"),
-        ({"features": 32}, "features is 0x20: the AVX2 family does not have 0x20"),
+        ({"features": 64}, "features is 0x40: the AVX2 family does not have 0x40"),
+        (
+            {"arch": Arch.AMX, "dtype": Dtype.BF16, "features": 33},
+            "features is 0x21: the AMX family does not have 0x20",
+        ),
         (
             {"features": -1},
-            "features is 0xffffffff: the AVX2 family does not have 0xffffffe0",
+            "features is 0xffffffff: the AVX2 family does not have 0xffffffc0",
         ),
         *(
             ({field: 1}, f"{field} is 1: it means nothing to the AVX2 family and must be 0")
