@@ -18,7 +18,7 @@ from .._bias import Mask, Sizes, slopes_view
 from .._stream import DEFAULT
 from . import structs
 from .arguments import Bias, Pages, Scales, Unsound
-from .frame import CacheFrame, ForwardFrame
+from .frame import CacheFrame
 
 _INT32_MAX = 2**31 - 1
 _SINK_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
-from . import derivatives, direct
+from . import derivatives
 from .arguments import NEW_O, NEW_O_AND_LSE, Bias, Mask, Pages, Ragged, Scales, Used
 from .combine import combine
 from .forward import forward, lse_shape
