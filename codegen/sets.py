@@ -334,8 +334,8 @@ def ship_sm80() -> list[Config]:
 
 
 def ship_sm80_decode() -> list[Config]:
-    """Returns the rows of each head dimension and B_r, contiguous and in pages; and those with ALiBi
-    and masks, of the larger B_r."""
+    """Returns the rows of each head dimension and B_r, contiguous and in pages; and those with
+    ALiBi and masks, of the larger B_r."""
     shapes = {
         Dtype.FP16: SM80_DECODE_SHIP_SHAPES,
         Dtype.BF16: SM80_DECODE_SHIP_SHAPES,
