@@ -156,7 +156,7 @@ def test_masks_of_one_meaning_give_the_same_bits() -> None:
                 assert lse.tobytes() == results[0][1].tobytes(), config
 
 
-def _padded(q, k, v, **options):  # noqa: ANN001, ANN003, ANN202
+def _padded(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object) -> object:
     unused = ("max_seqlen_q", "max_seqlen_k", "cu_seqlens_q", "cu_seqlens_k")
     given = {name: x for name, x in options.items() if name not in unused}
     return flashattn.flash_attn_func(q, k, v, **given)

@@ -62,11 +62,11 @@ class Mask:
         self.view = _tensor.view(attn_mask if mask_bits is None else mask_bits, name, stream)
         if mask_bits is not None:
             self._check_type("mask_bits", *_WORDS)
-            self._set_bits("mask_bits", self._columns_of_bits())
+            self._fill("mask_bits", _abi.FLASH_MASK_BITS, self._columns_of_bits())
         elif self.view.dtype == "bool":
             n_keys = self._columns(self.view.shape)
             self.view = _tensor.view(_packed(attn_mask, n_keys), name, stream)
-            self._set_bits(name, n_keys)
+            self._fill(name, _abi.FLASH_MASK_BITS, n_keys)
         else:
             self._check_type("attn_mask", *_tensor.DTYPES, "bool")
             self._set_numbers()
@@ -104,9 +104,6 @@ class Mask:
         if shape[-1] > 1 and self.view.strides[-1] != 1:
             raise ValueError(f"mask_bits has a stride of {self.view.strides[-1]} words, not 1")
         return n_keys
-
-    def _set_bits(self, name: str, n_keys: int) -> None:
-        self._fill(name, _abi.FLASH_MASK_BITS, n_keys)
 
     def _set_numbers(self) -> None:
         self._fill("attn_mask", _abi.FLASH_MASK_ADD, self._columns(self.view.shape))
