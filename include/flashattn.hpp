@@ -334,10 +334,10 @@ class Append {
         return *this;
     }
 
-    /** The keys of the cache, which are written. Their shape sets seqlen_k. */
+    /** The keys of the cache, which are written. Their shape sets seqlen_k, except in pages. */
     Append &k(void *data, const Shape &s, Layout layout = Layout::bshd) {
         args_.k = tensor(data, s, layout);
-        args_.seqlen_k = s.seqlen;
+        args_.seqlen_k = args_.paging == nullptr ? s.seqlen : 0;
         return *this;
     }
 
@@ -387,6 +387,7 @@ class Append {
     Append &paging(const flash_paging_t &paging) {
         paging_ = std::make_shared<const flash_paging_t>(paging);
         args_.paging = paging_.get();
+        args_.seqlen_k = 0; // sequences have room for what their pages hold
         return *this;
     }
 
