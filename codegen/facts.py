@@ -77,6 +77,7 @@ class Feature(IntFlag):
     SOFTCAP = 4
     VARLEN = 8
     PAGED = 16
+    BIAS = 32
 
     @property
     def word(self) -> str:
@@ -87,7 +88,8 @@ KNOWN_FEATURES = sum(map(int, Feature))
 # Every family covers these. Any other feature must be added by name to the families that have it.
 BASIC_FEATURES = int(Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP | Feature.VARLEN)
 PAGED_FEATURES = BASIC_FEATURES | Feature.PAGED.value
-CPU_FEATURES = PAGED_FEATURES
+ALL_FEATURES = PAGED_FEATURES | Feature.BIAS.value
+CPU_FEATURES = ALL_FEATURES
 
 # The members of flash_config_t after struct_size, in sort order.
 FIELDS = (
@@ -366,7 +368,11 @@ FORWARD_ONLY = Choice((Op.FORWARD,))
 
 
 def _cpu(
-    arch: Arch, types: tuple[Types, ...], step: int = 1, flags: tuple[str, ...] = ()
+    arch: Arch,
+    types: tuple[Types, ...],
+    step: int = 1,
+    features: int = CPU_FEATURES,
+    flags: tuple[str, ...] = (),
 ) -> Family:
     rules = {
         "op": FORWARD_ONLY,
@@ -374,7 +380,7 @@ def _cpu(
         "B_r": Range(1, 1024, step),
         "B_c": Range(1, 4096, step),
     }
-    return Family(arch, CPU, types, rules, CPU_FEATURES, flags)
+    return Family(arch, CPU, types, rules, features, flags)
 
 
 _SM80_RULES = {
@@ -423,13 +429,14 @@ FAMILIES = {
         _cpu(Arch.REFERENCE, ANY_TYPES),
         _cpu(Arch.AVX2, ANY_TYPES, flags=AVX2_FLAGS),
         _cpu(Arch.AVX512, ANY_TYPES, flags=AVX512_FLAGS),
-        _cpu(Arch.AMX, _wide_q_and_o(*HALVES), step=AMX_SQUARE, flags=AMX_FLAGS),
+        # Its scores lie transposed, where no bias is added.
+        _cpu(Arch.AMX, _wide_q_and_o(*HALVES), AMX_SQUARE, PAGED_FEATURES, AMX_FLAGS),
         _cpu(Arch.NEON, ANY_TYPES),
         # Products of bf16 pairs would round a Q of fp32, which the families above do not.
         _cpu(Arch.AVX512_BF16, _wide_o(Dtype.BF16), flags=AVX512_BF16_FLAGS),
         _cpu(Arch.NEON_BF16, _wide_o(Dtype.BF16), flags=("-march=armv8.2-a+bf16",)),
-        Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES, PAGED_FEATURES),
-        Family(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES, PAGED_FEATURES),
+        Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES, ALL_FEATURES),
+        Family(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES, ALL_FEATURES),
         Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, PAGED_FEATURES),
         Family(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, PAGED_FEATURES),
         Family(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES, PAGED_FEATURES),

@@ -65,6 +65,8 @@ def _sm80_rules(config: Config) -> Iterator[str]:
         yield f"{q_field} is {q_count}: neither 0 nor {k_field}, {k_count}"
     if config.features & Feature.PAGED and not config.features & Feature.VARLEN:
         yield "features has paged: it needs varlen, which is not there"
+    if config.features & Feature.BIAS and not config.optimized_softmax:
+        yield "features has bias: it needs optimized_softmax, which is 0"
     if config.dtype == Dtype.E4M3:
         if config.async_copy:
             yield "async_copy is 1: with this dtype it is 0"

@@ -11,7 +11,7 @@ from .config import Config
 from .facts import (
     BASIC_FEATURES,
     BASIC_TYPES,
-    CPU_FEATURES,
+    FAMILIES,
     PAGED_FEATURES,
     Arch,
     Dtype,
@@ -99,6 +99,13 @@ SM80_SHIP_UNALIGNED_TILES = (
     (96, (64, 64)),
     (128, (64, 64)),
     (192, (64, 64)),
+    (256, (64, 32)),
+)
+# These add ALiBi and masks, contiguous and in pages; problems at other alignments take the rows
+# above with that feature.
+SM80_SHIP_BIAS_TILES = (
+    (64, (128, 64)),
+    (128, (64, 64)),
     (256, (64, 32)),
 )
 # These serve K and V of e4m3, contiguous and in pages. They load through registers, and serve every
@@ -248,12 +255,16 @@ def tune_sm90() -> list[Config]:
 
 
 def ship_cpu() -> list[Config]:
-    """Returns the CPU kernels, which take any d_head and every feature."""
+    """Returns the CPU kernels, which take any d_head and every feature of their family."""
     return [
         config
         for arch, types, (B_r, B_c) in CPU_SHIP_TILES
         for config in cartesian(
-            arch=[arch], dtype=types, B_r=[B_r], B_c=[B_c], features=[CPU_FEATURES]
+            arch=[arch],
+            dtype=types,
+            B_r=[B_r],
+            B_c=[B_c],
+            features=[FAMILIES[arch].features],
         )
     ]
 
@@ -286,7 +297,8 @@ def _sm80(
 
 def ship_sm80() -> list[Config]:
     """Returns per head dimension a row per class of features, one for pages and one for every
-    alignment; for e4m3 a row with all features but pages, and one with all."""
+    alignment; for e4m3 a row with all features but pages, and one with all. ALiBi and masks have
+    rows of their own."""
     types = (Dtype.FP16, Dtype.BF16)
     aligned = [
         _sm80(dtype, d_head, features, tile, fragments, async_copy=1)
@@ -308,22 +320,40 @@ def ship_sm80() -> list[Config]:
         for d_head, tile in SM80_SHIP_E4M3_TILES
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
-    return aligned + paged + unaligned + converting
+    biased = [
+        _sm80(dtype, d_head, features | Feature.BIAS, tile, (2, 2, 2), async_copy=1)
+        for dtype in types
+        for d_head, tile in SM80_SHIP_BIAS_TILES
+        for features in (BASIC_FEATURES, PAGED_FEATURES)
+    ]
+    general = [
+        replace(config, features=config.features | Feature.BIAS)
+        for config in unaligned + converting
+    ]
+    return aligned + paged + unaligned + converting + biased + general
 
 
 def ship_sm80_decode() -> list[Config]:
-    """Returns the rows of each head dimension and B_r, contiguous and in pages."""
+    """Returns the rows of each head dimension and B_r, contiguous and in pages; and those with
+    ALiBi and masks, of the larger B_r."""
     shapes = {
         Dtype.FP16: SM80_DECODE_SHIP_SHAPES,
         Dtype.BF16: SM80_DECODE_SHIP_SHAPES,
         Dtype.E4M3: SM80_DECODE_SHIP_E4M3_SHAPES,
     }
-    return [
+    plain = [
         replace(parse_config(f"SM80_DECODE ({dtype.name}, {shape}): {stages}"), features=features)
         for dtype, of_dtype in shapes.items()
         for shape, stages in of_dtype
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
+    most_rows = {(config.dtype, config.d_head): config.B_r for config in plain}
+    biased = [
+        replace(config, features=config.features | Feature.BIAS)
+        for config in plain
+        if config.B_r == most_rows[config.dtype, config.d_head]
+    ]
+    return plain + biased
 
 
 def _sm90(

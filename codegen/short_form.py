@@ -2,7 +2,7 @@
 
     (FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax+causal
     SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+fixed_reference
-    AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen+paged
+    AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen+paged+bias
 
 src/config/format.c and parse.c have the same text from the same facts; a test compares the two.
 """

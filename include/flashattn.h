@@ -195,7 +195,8 @@ enum flash_feature {
     FLASH_FEATURE_WINDOW = 2,
     FLASH_FEATURE_SOFTCAP = 4,
     FLASH_FEATURE_VARLEN = 8, /**< cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k */
-    FLASH_FEATURE_PAGED = 16  /**< flash_paging_t */
+    FLASH_FEATURE_PAGED = 16, /**< flash_paging_t */
+    FLASH_FEATURE_BIAS = 32   /**< alibi_slopes, flash_mask_t */
 };
 
 /**
@@ -244,7 +245,7 @@ typedef struct flash_config {
  * Writes the short form of *config, NUL-terminated, into text[0 ... size). Examples:
  *   "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax"
  *   "SM90 (BF16, 128, 128, 128, 12): stages_3+overlap+ping_pong+persistent+fixed_reference"
- *   "AVX512 (BF16, any, 96, 128): causal+window+softcap+varlen+paged"
+ *   "AVX512 (BF16, any, 96, 128): causal+window+softcap+varlen+paged+bias"
  * The tuple is (dtype, d_head, B_r, B_c, n_warps); CPU families have no n_warps. Any configuration
  * of known enumerators has a short form, legal or not.
  * Errors: INVALID_ARGUMENT (NULL, unknown arch, dtype or feature bits, a field that the family has
@@ -283,7 +284,7 @@ FLASH_API const flash_kernel_t *flash_kernel_at(int32_t index);
 FLASH_API flash_status_t flash_kernel_config(const flash_kernel_t *kernel, flash_config_t *config);
 
 /** Name of a kernel, in the form of a C symbol, as in
- * "flash_fwd_avx512_bf16_dany_96x128_causal_window_softcap_varlen_paged";
+ * "flash_fwd_avx512_bf16_dany_96x128_causal_window_softcap_varlen_paged_bias";
  * NULL for a NULL kernel. Static storage. */
 FLASH_API const char *flash_kernel_name(const flash_kernel_t *kernel);
 
@@ -574,6 +575,53 @@ typedef struct flash_quant {
 #define FLASH_QUANT_INIT                                                                           \
     { FLASH_SIZEOF_(flash_quant_t), 0, FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0 }
 
+/** Kinds of flash_mask_t. */
+enum flash_mask_kind {
+    FLASH_MASK_ADD = 1, /**< numbers that are added to scores; -infinity hides a key */
+    FLASH_MASK_BITS = 2 /**< bits: 1 where a query sees a key */
+};
+
+/** Bits of flash_mask_t.flags. */
+enum flash_mask_flag {
+    /* The mask covers the last n_keys keys of each sequence, however many it has: those of a tree
+     * of drafts. Column c is key seqlen_k - n_keys + c then. */
+    FLASH_MASK_LAST_KEYS = 1
+};
+
+/**
+ * A mask of any pattern, or a bias: flash_forward_args_t.mask. It has a row for each query and a
+ * column for each key that it covers. Keys that it does not cover are visible as far as it goes:
+ * causal order and windows hold beside it.
+ *
+ * Row i of head h of sequence b begins at b * stride_batch + h * stride_head + i * stride_query, in
+ * a ragged batch of queries at h * stride_head + t * stride_query for token t of Q. Strides of 0
+ * repeat the mask; none is negative. An element of FLASH_MASK_ADD is at c * stride_key behind that.
+ * FLASH_MASK_BITS has words of 32 bits, column c in word c / 32, bit c % 32 counted from the
+ * lowest, and strides in words.
+ *
+ * What is added joins the scaled score, after softcap. -infinity hides the key whatever its score
+ * is, and K may be NaN there, but V must be finite where a mask alone hides a key: it is multiplied
+ * by 0. +infinity and NaN give NaN. A row that sees no key has O = 0 and LSE = -infinity. The
+ * elements lie in memory of the device, are only read, and must not overlap O or LSE. This struct
+ * is always in memory of the host, and is read during the call alone.
+ */
+typedef struct flash_mask {
+    uint32_t struct_size; /**< sizeof(flash_mask_t) */
+    int32_t kind;         /**< FLASH_MASK_... */
+    int32_t dtype;        /**< FLASH_MASK_ADD: FLASH_DTYPE_..., fp16, bf16 or fp32; 0: the call's */
+    uint32_t flags;       /**< FLASH_MASK_LAST_KEYS or 0 */
+    const void *data;
+    int64_t stride_batch; /**< ignored for ragged queries */
+    int64_t stride_head;
+    int64_t stride_query;
+    int64_t stride_key; /**< FLASH_MASK_BITS: 0 */
+    int64_t first_key;  /**< the key of column 0; 0 with FLASH_MASK_LAST_KEYS */
+    int64_t n_keys;     /**< columns, at least 1 */
+} flash_mask_t;
+
+#define FLASH_MASK_INIT                                                                            \
+    { FLASH_SIZEOF_(flash_mask_t), 0, 0, 0, FLASH_NULL_, 0, 0, 0, 0, 0, 0 }
+
 /**
  * The arguments of a call that computes attention.
  *
@@ -652,6 +700,13 @@ typedef struct flash_forward_args {
      * gives NaN. A row that sees no key has O = 0 whatever the sink is. Sinks are data like K and
      * V: not looked at before the call computes. Must not overlap O or LSE. */
     const float *sinks;
+    /* Slopes of ALiBi (Press et al., arXiv 2108.12409), fp32, in memory of the device: [n_heads],
+     * or [batch, n_heads] with a stride. slope * -|i + seqlen_k - seqlen_q - j| joins the scaled
+     * score of query i and key j, after softcap. Must not overlap O or LSE. NULL: none. */
+    const float *alibi_slopes;
+    int64_t alibi_stride_batch; /**< elements; 0: every sequence has the same slopes */
+    /* A mask or bias of any pattern. NULL: none. */
+    const flash_mask_t *mask;
 } flash_forward_args_t;
 
 #define FLASH_FORWARD_ARGS_INIT                                                                    \
@@ -659,7 +714,7 @@ typedef struct flash_forward_args {
         FLASH_SIZEOF_(flash_forward_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,        \
             FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, FLASH_NULL_, FLASH_NULL_,  \
             FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_, FLASH_NULL_,   \
-            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_                                                  \
+            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, FLASH_NULL_                     \
     }
 
 /**

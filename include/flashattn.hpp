@@ -231,6 +231,21 @@ class Forward {
         return *this;
     }
 
+    /** Slopes of ALiBi, in memory of the device: [n_heads], or with a stride of n_heads or more
+     * [batch, n_heads]; nullptr: none. */
+    Forward &alibi(const float *slopes, std::int64_t stride_batch = 0) {
+        args_.alibi_slopes = slopes;
+        args_.alibi_stride_batch = stride_batch;
+        return *this;
+    }
+
+    /** A mask or bias of any pattern. Copies of this call share the struct. */
+    Forward &mask(const flash_mask_t &mask) {
+        mask_ = std::make_shared<const flash_mask_t>(mask);
+        args_.mask = mask_.get();
+        return *this;
+    }
+
     /** FLASH_DEVICE_CPU, the default, or FLASH_DEVICE_CUDA + n. */
     Forward &device(std::int32_t number) {
         args_.device = number;
@@ -276,6 +291,7 @@ class Forward {
     flash_forward_args_t args_ = FLASH_FORWARD_ARGS_INIT;
     std::shared_ptr<const flash_paging_t> paging_; /* what args_ points to */
     std::shared_ptr<const flash_quant_t> quant_;
+    std::shared_ptr<const flash_mask_t> mask_;
 };
 
 /** Rotary embedding by contiguous tables [n_positions, rotary_dim / 2] of the call's type, for
@@ -318,10 +334,10 @@ class Append {
         return *this;
     }
 
-    /** The keys of the cache, which are written. Their shape sets seqlen_k. */
+    /** The keys of the cache, which are written. Their shape sets seqlen_k, except in pages. */
     Append &k(void *data, const Shape &s, Layout layout = Layout::bshd) {
         args_.k = tensor(data, s, layout);
-        args_.seqlen_k = s.seqlen;
+        args_.seqlen_k = args_.paging == nullptr ? s.seqlen : 0;
         return *this;
     }
 
@@ -371,6 +387,7 @@ class Append {
     Append &paging(const flash_paging_t &paging) {
         paging_ = std::make_shared<const flash_paging_t>(paging);
         args_.paging = paging_.get();
+        args_.seqlen_k = 0; // sequences have room for what their pages hold
         return *this;
     }
 

@@ -35,6 +35,23 @@ typedef struct flash_scale {
     int64_t stride_head;
 } flash_scale_t;
 
+/* What joins scaled scores: ALiBi, and a mask with a row per query and a column per key from
+ * first_key on, as in flash_mask_t. All zero: nothing. */
+typedef struct flash_bias {
+    const float *alibi_slopes; /* [n_heads], or [batch, n_heads]; NULL: none */
+    int64_t alibi_stride_batch;
+    const void *mask;     /* NULL: none */
+    int64_t stride_batch; /* elements, or words of bits; 0 if the queries are ragged */
+    int64_t stride_head;
+    int64_t stride_query;
+    int64_t stride_key;
+    int32_t first_key;
+    int32_t n_keys;
+    int32_t kind;         /* FLASH_MASK_... */
+    int32_t dtype;        /* of elements that are added */
+    int32_t is_last_keys; /* 1: first_key is counted from the sequence's end, and negative */
+} flash_bias_t;
+
 typedef struct flash_params {
     const void *q; /* [batch, seqlen_q, n_heads, d_head]    or [total_q, n_heads, d_head] */
     const void *k; /* [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head], or
@@ -55,7 +72,8 @@ typedef struct flash_params {
     flash_scale_t k_scale;
     flash_scale_t v_scale;
     const float *sinks; /* [n_heads] or NULL, in units of scaled scores; see flash_sink_at() */
-    int32_t q_dtype;    /* FLASH_DTYPE_...; that of K and V is the kernel's */
+    flash_bias_t bias;
+    int32_t q_dtype; /* FLASH_DTYPE_...; that of K and V is the kernel's */
     int32_t o_dtype;
     int32_t batch;
     int32_t seqlen_q; /* of every sequence, or the longest */

@@ -6,6 +6,7 @@
 #define FLASH_KERNELS_CPU_REFERENCE_H
 
 #include "common/scale.h"
+#include "cpu/bias.h"
 #include "cpu/rows.h"
 
 #include <math.h>
@@ -18,6 +19,7 @@ enum { REFERENCE_PART_KEYS = 256 };
 /* This is the running result of a row: O = total / sum_total, relative to the running maximum,
  * before the sink joins. */
 typedef struct reference_row {
+    flash_bias_row_t bias;
     const float *q;     /* [d], in fp32 */
     float *accumulator; /* [d], of the last keys, which total lacks */
     double *total;      /* [d] */
@@ -43,7 +45,8 @@ static inline float reference_score(const flash_params_t *p, const cpu_task_t *t
         dot += row->q[i] * element_load(p->k, index + i, dtype);
     const float k_scale = flash_scale_at(&p->k_scale, task->batch_index, task->head_kv);
     const float score = dot * k_scale * p->softmax_scale;
-    return p->softcap != 0 ? p->softcap * tanhf(score / p->softcap) : score;
+    const float capped = p->softcap != 0 ? p->softcap * tanhf(score / p->softcap) : score;
+    return cpu_biased_score(&p->bias, &row->bias, capped, (int32_t)key);
 }
 
 /* Raises the maximum, and rescales what was summed so far. */
@@ -113,10 +116,13 @@ static inline reference_row_t reference_start(const flash_params_t *p, const cpu
     const int64_t d = p->d_head;
     double *total = scratch;
     float *q = (float *)(total + d);
+    const cpu_row_t r = cpu_row(p, task, row_index);
+    const flash_bias_row_t bias =
+        flash_bias_row(&p->bias, &task->sequence, task->batch_index, r.head, r.query);
     reference_load_q(p, task, row_index, d, q);
     memset(q + d, 0, (size_t)d * sizeof *q);
     memset(total, 0, (size_t)d * sizeof *total);
-    return (reference_row_t){q, q + d, total, d, -INFINITY, 0, 0};
+    return (reference_row_t){bias, q, q + d, total, d, -INFINITY, 0, 0};
 }
 
 static inline void reference_forward(const flash_config_t *config, const flash_params_t *p,

@@ -23,6 +23,7 @@
 #define FLASH_KERNELS_SM80_DECODE_CUH
 
 #include "common/ptx/dependent_launch.cuh"
+#include "sm80/decode/bias.cuh"
 #include "sm80/decode/result.cuh"
 #include "sm80/decode/sanitise_v.cuh"
 
@@ -35,8 +36,18 @@ template <flash_config_t C> struct step_operands {
     query_fragments<C> q;
     score_factors<C> factors;
     row_masks<C> masks;
+    row_biases<C> biases;
     score_unit_t unit;
 };
+
+/* Returns the unit of the scores that the softmax sees. */
+template <flash_config_t C>
+static __device__ __forceinline__ score_unit_t softmax_unit(const flash_params_t &params,
+                                                            const score_unit_t &unit) {
+    if constexpr (has_bias<C>)
+        return unit_after_bias(params.bias, unit);
+    return unit;
+}
 
 template <flash_config_t C>
 static __device__ __forceinline__ step_operands<C>
@@ -45,6 +56,7 @@ make_operands(const sm80_decode_params_t &params, const decode_block_t &block, i
     step_operands<C> operands;
     operands.q = load_queries<C>(params, block, head_kv);
     operands.masks = make_row_masks<C>(params, block);
+    operands.biases = make_row_biases<C>(params, block, head_kv);
     operands.factors =
         prepare_queries<C>(operands.q, params.attention, block.piece.batch_index, head_kv);
     operands.unit = unit;
@@ -71,10 +83,12 @@ process_step(warp_state<C> &state, kv_stream_t &stream, const sm80_decode_params
     load_k<C>(slot, stream);
     scale_scores<C>(s, operands.factors);
     cap_scores<C>(s, operands.unit);
+    add_biases<C>(s, params.attention.bias, operands.biases, step_key, operands.unit.log2);
+    const float log2_unit = softmax_unit<C>(params.attention, operands.unit).log2;
     if (!whole)
         mask_scores<C>(s, operands.masks, step_key);
-    update_max<C>(state.softmax, state.o, s, operands.unit.log2);
-    const weight_fragments<C> p = exponentiate<C>(s, state.softmax, operands.unit.log2);
+    update_max<C>(state.softmax, state.o, s, log2_unit);
+    const weight_fragments<C> p = exponentiate<C>(s, state.softmax, log2_unit);
     await_slot<C>();
     if (!whole)
         sanitise_v<C>(state.o, slot + slot_bytes<C>, operands.masks, step_key);
@@ -132,7 +146,7 @@ static __device__ __forceinline__ void sm80_decode(const sm80_decode_params_t &p
                     unit);
     stage_results<C>(shared, state.o, state.softmax);
     __syncthreads();
-    finish_block<C>(params, block, shared, sinks, unit);
+    finish_block<C>(params, block, shared, sinks, softmax_unit<C>(params.attention, unit));
 }
 
 #endif

@@ -6,6 +6,7 @@
  * they do, it runs once without loads and stores of results, which brings its instructions and
  * parameters into the caches: from memory they take several microseconds.
  */
+#include "common/bias.cuh"
 #include "common/decode/merge.cuh"
 #include "common/ptx/dependent_launch.cuh"
 
@@ -47,7 +48,8 @@ merge_row(const decode_params_t &params, const merge_row_t &row, const decode_sp
 extern "C" __global__ void __launch_bounds__(DECODE_WARP_THREADS *DECODE_COMBINE_WARPS)
     flash_sm80_decode_combine(const __grid_constant__ decode_params_t params) {
     __shared__ row_sum_t sums[DECODE_COMBINE_WARPS][DECODE_WARP_THREADS];
-    const score_unit_t unit = score_unit_of<true>(params.attention);
+    const score_unit_t unit =
+        unit_after_bias(params.attention.bias, score_unit_of<true>(params.attention));
     bool complete = false;
     uint32_t index = blockIdx.x;
     merge_row_t row = find_merge_row(params, index);

@@ -3,6 +3,7 @@
  */
 #include "arguments/data.h"
 
+#include "arguments/bias.h"
 #include "arguments/checks.h"
 #include "arguments/lengths.h"
 #include "arguments/paging.h"
@@ -77,6 +78,7 @@ static flash_status_t check_alignments(const flash_forward_args_t *a, const flas
     FLASH_TRY(argument_check_alignment("seqused_k", a->seqused_k, sizeof *a->seqused_k));
     FLASH_TRY(arguments_check_page_alignments(&p->pages));
     FLASH_TRY(argument_check_alignment("sinks", a->sinks, sizeof *a->sinks));
+    FLASH_TRY(arguments_check_bias_alignments(p));
     return arguments_check_scale_alignments(p);
 }
 
@@ -119,6 +121,7 @@ static flash_status_t check_lse(const flash_forward_args_t *a, const flash_param
     FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "k", &a->k, &s->k));
     FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "v", &a->v, &s->k));
     FLASH_TRY(arguments_check_sinks_apart(a->sinks, a->n_heads, "lse", &lse, &shape));
+    FLASH_TRY(arguments_check_bias_apart(p, s->q.seq, "lse", &lse, &shape));
     return arguments_check_scales_apart(p, "lse", &lse, &shape);
 }
 
@@ -130,6 +133,7 @@ static flash_status_t check_apart(const flash_forward_args_t *a, const flash_par
     FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "k", &a->k, &s->k));
     FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "v", &a->v, &s->k));
     FLASH_TRY(arguments_check_sinks_apart(a->sinks, a->n_heads, "o", &a->o, &s->o));
+    FLASH_TRY(arguments_check_bias_apart(p, s->q.seq, "o", &a->o, &s->o));
     return arguments_check_scales_apart(p, "o", &a->o, &s->o);
 }
 

@@ -3,12 +3,14 @@
  */
 #include "arguments/forward.h"
 
+#include "arguments/bias.h"
 #include "arguments/checks.h"
 #include "arguments/executor.h"
 #include "arguments/paging.h"
 #include "arguments/quant.h"
 #include "core/status.h"
 #include "core/struct_size.h"
+#include "kernels/common/bias.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -218,5 +220,8 @@ flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_ar
     FLASH_TRY(arguments_read_paging(checked, &pages));
     set_problem(problem, checked, &pages);
     FLASH_TRY(arguments_read_quant(checked, &problem->params));
+    FLASH_TRY(arguments_read_bias(checked, &problem->params));
+    if (flash_has_bias(&problem->params.bias))
+        problem->features |= FLASH_FEATURE_BIAS;
     return arguments_read_executor(checked->executor, &problem->executor);
 }

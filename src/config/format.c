@@ -3,7 +3,7 @@
  *
  *   (FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax+causal
  *   SM90 (BF16, 128, 128, 128, 12): stages_3+overlap+ping_pong+persistent+fixed_reference
- *   AVX512 (BF16, any, 96, 128): causal+window+softcap+varlen+paged
+ *   AVX512 (BF16, any, 96, 128): causal+window+softcap+varlen+paged+bias
  */
 #include "config/config.h"
 #include "config/facts.h"

@@ -60,6 +60,9 @@ static flash_status_t check(const flash_config_t *config) {
     FLASH_REQUIRE(!sm80_has_pages(config) || (config->features & FLASH_FEATURE_VARLEN) != 0,
                   FLASH_ERROR_INVALID_CONFIG,
                   "features has paged: it needs varlen, which is not there");
+    FLASH_REQUIRE((config->features & FLASH_FEATURE_BIAS) == 0 || config->optimized_softmax,
+                  FLASH_ERROR_INVALID_CONFIG,
+                  "features has bias: it needs optimized_softmax, which is 0");
     if (sm80_converts(config))
         return check_conversion(config);
     FLASH_REQUIRE(!sm80_has_pages(config) || config->async_copy, FLASH_ERROR_INVALID_CONFIG,

@@ -85,6 +85,21 @@ static bool appends() {
            q_out[1] == 5 && after[0] == 2 && codes[2] == 0x40 && codes[3] == 0x48;
 }
 
+/* Key 0 is a step away, and weighs half as much; bits hide key 1. */
+static bool takes_slopes_and_masks() {
+    const float q[1] = {0}, k[2] = {1, 2}, v[2] = {3, 6}, slope[1] = {0.69314718f};
+    const std::uint32_t bits[1] = {1};
+    flash_mask_t mask = FLASH_MASK_INIT;
+    mask.kind = FLASH_MASK_BITS;
+    mask.data = bits;
+    mask.n_keys = 2;
+    flashattn::Forward call;
+    call.q(q, {1, 1, 1, 1}).k(k, {1, 2, 1, 1}).v(v, {1, 2, 1, 1}).alibi(slope);
+    const float sloping = compute(call);
+    call.mask(mask);
+    return std::fabs(sloping - 5.0f) < 1e-5f && std::fabs(compute(call) - 3.0f) < 1e-5f;
+}
+
 static bool refuses() {
     try {
         flashattn::Forward().workspace_size();
@@ -96,8 +111,8 @@ static bool refuses() {
 }
 
 int main() {
-    const bool good =
-        computes() && reads_pages() && takes_scales() && takes_sinks() && appends() && refuses();
+    const bool good = computes() && reads_pages() && takes_scales() && takes_sinks() &&
+                      takes_slopes_and_masks() && appends() && refuses();
     std::puts(good ? "right" : "wrong");
     return good ? 0 : 1;
 }

@@ -175,6 +175,37 @@ static double score(const flash_forward_args_t *a, const float *q, const float *
     return a->softcap > 0 ? (double)a->softcap * tanh(s / (double)a->softcap) : s;
 }
 
+static double masked(const flash_mask_t *m, int64_t b, int64_t h, int64_t i, int64_t j) {
+    const int64_t at = b * m->stride_batch + h * m->stride_head + i * m->stride_query;
+    float number;
+    uint32_t word;
+    if (m->kind == FLASH_MASK_BITS) {
+        memcpy(&word, (const char *)m->data + (at + j / 32) * 4, sizeof word);
+        return word >> j % 32 & 1 ? 0 : -(double)INFINITY;
+    }
+    memcpy(&number, (const char *)m->data + (at + j * m->stride_key) * 4, sizeof number);
+    return (double)number;
+}
+
+/* Returns what joins a score. A mask of numbers is of fp32. */
+static double bias(const flash_forward_args_t *a, int64_t b, int64_t h, int64_t i, int64_t j) {
+    const flash_mask_t *m = a->mask;
+    double sum = 0;
+    if (a->alibi_slopes != NULL) {
+        float slope;
+        memcpy(&slope, (const char *)a->alibi_slopes + (b * a->alibi_stride_batch + h) * 4,
+               sizeof slope);
+        sum -= (double)slope * fabs((double)(i + a->seqlen_k - a->seqlen_q - j));
+    }
+    if (m != NULL) {
+        const bool is_last = (m->flags & FLASH_MASK_LAST_KEYS) != 0;
+        const int64_t column = j - (is_last ? a->seqlen_k - m->n_keys : m->first_key);
+        if (column >= 0 && column < m->n_keys)
+            sum += masked(m, b, h, i, column);
+    }
+    return sum;
+}
+
 /* Scores here are so small that no maximum has to be subtracted. */
 static double expected_row(const flash_forward_args_t *a, int64_t b, int64_t i, int64_t h,
                            double *o) {
@@ -185,7 +216,8 @@ static double expected_row(const flash_forward_args_t *a, int64_t b, int64_t i, 
     for (int64_t j = 0; j < a->seqlen_k; j++) {
         if (!sees(a, i, j))
             continue;
-        const double p = exp(score(a, row(&a->q, b, i, h), row(&a->k, b, j, h_kv)));
+        const double p =
+            exp(score(a, row(&a->q, b, i, h), row(&a->k, b, j, h_kv)) + bias(a, b, h, i, j));
         sum += p;
         for (int64_t x = 0; x < a->d_head; x++)
             o[x] += p * (double)row(&a->v, b, j, h_kv)[x];

@@ -21,6 +21,34 @@ static float *at(const flash_tensor_t *tensor, int64_t element) {
     return (float *)tensor->data + element;
 }
 
+/* Makes a mask of numbers for one spoiled call, with a row for all queries. */
+static flash_mask_t *mask_of(flash_forward_args_t *args) {
+    static const float numbers[8] = {0};
+    static flash_mask_t mask;
+    mask = (flash_mask_t)FLASH_MASK_INIT;
+    mask.kind = FLASH_MASK_ADD;
+    mask.data = numbers;
+    mask.stride_key = 1;
+    mask.n_keys = args->seqlen_k;
+    args->mask = &mask;
+    return &mask;
+}
+
+static flash_mask_t *bits_of(flash_forward_args_t *args) {
+    flash_mask_t *mask = mask_of(args);
+    mask->kind = FLASH_MASK_BITS;
+    mask->stride_key = 0;
+    return mask;
+}
+
+static flash_mask_t *last_keys_of(flash_forward_args_t *args) {
+    flash_mask_t *mask = mask_of(args);
+    mask->flags = FLASH_MASK_LAST_KEYS;
+    return mask;
+}
+
+static const float SLOPES[8] = {0};
+
 /* Spoils a valid call. */
 typedef void (*spoil_t)(flash_forward_args_t *args, const flash_kernel_t **kernel);
 
@@ -176,6 +204,54 @@ typedef struct refusal {
       "lse overlaps sinks: lse begins at ")                                                        \
     X(sinks_end_in_lse, args->sinks = args->lse - 3, INVALID, "lse overlaps sinks: lse begins at ")
 
+/* What slopes and masks are refused for: as SHAPE_REFUSALS, and as DATA_REFUSALS. */
+#define BIAS_SHAPE_REFUSALS(X)                                                                     \
+    X(mask_without_size, mask_of(args)->struct_size = 0, INVALID, "struct_size is 0")              \
+    X(mask_of_no_kind, mask_of(args)->kind = 3, INVALID, "mask.kind is 3: no such kind")           \
+    X(mask_kind_forgotten, mask_of(args)->kind = 0, INVALID, "mask.kind is 0")                     \
+    X(mask_flags_unknown, mask_of(args)->flags = 2, INVALID, "mask.flags is 0x2")                  \
+    X(mask_without_data, mask_of(args)->data = NULL, INVALID, "mask.data is NULL")                 \
+    X(mask_dtype_unknown, mask_of(args)->dtype = 9, INVALID, "mask.dtype is 9")                    \
+    X(mask_of_e4m3, mask_of(args)->dtype = FLASH_DTYPE_E4M3, FLASH_ERROR_UNSUPPORTED,              \
+      "mask.dtype is FLASH_DTYPE_E4M3")                                                            \
+    X(mask_bits_with_a_dtype, bits_of(args)->dtype = FLASH_DTYPE_FP32, INVALID,                    \
+      "mask.dtype is 3: bits have none")                                                           \
+    X(mask_bits_with_a_stride, bits_of(args)->stride_key = 1, INVALID,                             \
+      "mask.stride_key is 1: bits have none")                                                      \
+    X(mask_without_keys, mask_of(args)->n_keys = 0, INVALID, "mask.n_keys is 0")                   \
+    X(mask_keys_huge, mask_of(args)->n_keys = BIG, INVALID, "mask.n_keys is 4611686018427387904")  \
+    X(mask_first_key_negative, mask_of(args)->first_key = -1, INVALID, "mask.first_key is -1")     \
+    X(mask_first_key_from_the_end, last_keys_of(args)->first_key = 1, INVALID,                     \
+      "mask.first_key is 1 with FLASH_MASK_LAST_KEYS: it must be 0")                               \
+    X(mask_stride_batch_negative, mask_of(args)->stride_batch = -1, INVALID,                       \
+      "mask.stride_batch is -1: negative")                                                         \
+    X(mask_stride_head_negative, mask_of(args)->stride_head = -2, INVALID,                         \
+      "mask.stride_head is -2: negative")                                                          \
+    X(mask_stride_query_negative, mask_of(args)->stride_query = -3, INVALID,                       \
+      "mask.stride_query is -3: negative")                                                         \
+    X(mask_stride_key_negative, mask_of(args)->stride_key = -4, INVALID,                           \
+      "mask.stride_key is -4: negative")                                                           \
+    X(slopes_forgotten, args->alibi_stride_batch = 4, INVALID,                                     \
+      "alibi_stride_batch is 4, and alibi_slopes is NULL")                                         \
+    X(slopes_overlap, (args->alibi_slopes = SLOPES, args->alibi_stride_batch = 3), INVALID,        \
+      "alibi_stride_batch is 3: a row has 4 slopes")                                               \
+    X(slopes_stride_negative, (args->alibi_slopes = SLOPES, args->alibi_stride_batch = -4),        \
+      INVALID, "alibi_stride_batch is -4")
+
+#define BIAS_DATA_REFUSALS(X)                                                                      \
+    X(slopes_begin_in_o, args->alibi_slopes = at(&args->o, 191), INVALID,                          \
+      "o overlaps alibi_slopes: o begins at ")                                                     \
+    X(slopes_end_in_lse, args->alibi_slopes = args->lse - 3, INVALID,                              \
+      "lse overlaps alibi_slopes: lse begins at ")                                                 \
+    X(mask_begins_in_o, mask_of(args)->data = at(&args->o, 191), INVALID,                          \
+      "o overlaps mask.data: o begins at ")                                                        \
+    X(mask_ends_in_o, mask_of(args)->data = at(&args->o, 1 - args->seqlen_k), INVALID,             \
+      "o overlaps mask.data: o begins at ")                                                        \
+    X(mask_begins_in_lse, mask_of(args)->data = args->lse + 23, INVALID,                           \
+      "lse overlaps mask.data: lse begins at ")                                                    \
+    X(mask_strides_overflow, mask_of(args)->stride_query = INT64_MAX / 2, INVALID, "mask.data")    \
+    X(mask_key_stride_overflows, mask_of(args)->stride_key = INT64_MAX / 2, INVALID, "mask.data")
+
 /* These are refused for the kernel that the call names. */
 #define KERNEL_REFUSALS(X)                                                                         \
     X(kernel_of_no_table, *kernel = (const void *)args, INVALID, "no row of this library's table") \
@@ -204,6 +280,8 @@ static const flash_kernel_t *past_the_table(void) {
         (void)(spoiling);                                                                          \
     }
 SHAPE_REFUSALS(DEFINE_SPOIL)
+BIAS_SHAPE_REFUSALS(DEFINE_SPOIL)
+BIAS_DATA_REFUSALS(DEFINE_SPOIL)
 DATA_REFUSALS(DEFINE_SPOIL)
 KERNEL_REFUSALS(DEFINE_SPOIL)
 
@@ -270,7 +348,7 @@ typedef struct bad_config {
 
 static void configurations_that_cannot_be_looked_up(void **state) {
     static const char reference[] =
-        "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen+paged";
+        "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen+paged+bias";
     static const char sm80[] = "(FP16, 128, 64, 64, 4): async+load_2_2_2_tiles";
     static const bad_config_t bad[] = {
         {reference, FIELD(arch), 0, FLASH_ERROR_INVALID_CONFIG, "arch is 0"},
@@ -475,7 +553,9 @@ static void cut_reasons_end_with_nul(void **state) {
 #define KERNEL_REFUSAL(name, spoiling, status, words)                                              \
     REFUSAL(name, spoiling, status, words, true, true)
 SHAPE_REFUSALS(SHAPE_REFUSAL)
+BIAS_SHAPE_REFUSALS(SHAPE_REFUSAL)
 DATA_REFUSALS(DATA_REFUSAL)
+BIAS_DATA_REFUSALS(DATA_REFUSAL)
 KERNEL_REFUSALS(KERNEL_REFUSAL)
 
 #define REFUSAL_TEST(name, spoiling, status, words)                                                \
@@ -484,8 +564,9 @@ KERNEL_REFUSALS(KERNEL_REFUSAL)
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_unspoiled_call_is_served),
-        SHAPE_REFUSALS(REFUSAL_TEST) DATA_REFUSALS(REFUSAL_TEST) KERNEL_REFUSALS(REFUSAL_TEST)
-            cmocka_unit_test(null_arguments),
+        SHAPE_REFUSALS(REFUSAL_TEST) BIAS_SHAPE_REFUSALS(REFUSAL_TEST) DATA_REFUSALS(REFUSAL_TEST)
+            BIAS_DATA_REFUSALS(REFUSAL_TEST) KERNEL_REFUSALS(REFUSAL_TEST)
+                cmocka_unit_test(null_arguments),
         cmocka_unit_test(configurations_that_cannot_be_looked_up),
         cmocka_unit_test(null_results),
         cmocka_unit_test(numbers_of_threads),

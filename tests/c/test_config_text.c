@@ -166,7 +166,7 @@ static void format_refuses_what_has_no_word(void **state) {
     c = sm80, c.op = 1, check_format_refused(c, "op is 1");
     c = sm80, c.dtype = 0, check_format_refused(c, "dtype is 0");
     c = sm80, c.dtype = 5, check_format_refused(c, "dtype is 5");
-    c = sm80, c.features = 32, check_format_refused(c, "features");
+    c = sm80, c.features = 64, check_format_refused(c, "features");
     c = sm80, c.features = -1, check_format_refused(c, "features");
     c = sm80, c.async_copy = 2, check_format_refused(c, "async_copy");
     c = sm80, c.optimized_softmax = -1, check_format_refused(c, "optimized_softmax");

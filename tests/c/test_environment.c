@@ -318,7 +318,7 @@ static void tuning(void **state) {
         {FLASH_TUNING_HEADER "\n", NULL},
         {FLASH_TUNING_HEADER
          "\ncc=90 sms=132 dtype=BF16 d_head=8 features=none q=1 k=1 heads=1 "
-         "ns=1: REFERENCE (BF16, any, 16, 1): causal+window+softcap+varlen+paged",
+         "ns=1: REFERENCE (BF16, any, 16, 1): causal+window+softcap+varlen+paged+bias",
          NULL},
         {FLASH_TUNING_HEADER "\n#\ncc=90 sms=no\n", "FLASH_TUNING: line 3: expected a number"},
         {"tuned\n", "FLASH_TUNING: line 1 is \"tuned\""},

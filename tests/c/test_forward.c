@@ -64,6 +64,66 @@ static void sinks(void **state) {
     }
 }
 
+enum { SLOPE_STRIDE = 9, MASK_ROW = 40, MASK_ELEMENTS = 8 * 70 * MASK_ROW };
+
+/* Runs the problem with slopes and a mask, in aligned memory and elsewhere. */
+static void check_bias(sizes_t sizes, flash_mask_t mask, const void *elements) {
+    static const float slopes[2 * SLOPE_STRIDE] = {0.5f, 0.25f, 0, 1, 0.125f, 2, 0, 3, 0, 1, 0.75f};
+    static char unaligned[MASK_ELEMENTS * sizeof(float) + 1], slopes_unaligned[sizeof slopes + 1];
+    test_problem_t p, q;
+    flash_mask_t other = mask;
+    memcpy(unaligned + 1, elements, MASK_ELEMENTS * sizeof(float));
+    memcpy(slopes_unaligned + 1, slopes, sizeof slopes);
+    mask.data = elements;
+    other.data = unaligned + 1;
+    problem_create(&p, sizes, 8);
+    problem_create(&q, sizes, 8);
+    p.args.flags = q.args.flags = FLASH_FLAG_CAUSAL;
+    p.args.alibi_slopes = slopes;
+    q.args.alibi_slopes = (const float *)(const void *)(slopes_unaligned + 1);
+    p.args.alibi_stride_batch = q.args.alibi_stride_batch = SLOPE_STRIDE;
+    p.args.mask = &mask;
+    q.args.mask = &other;
+    problem_run(&p);
+    problem_run(&q);
+    problem_check_result(&p);
+    assert_true(problem_same_bits(&p, &q));
+    problem_destroy(&p);
+    problem_destroy(&q);
+}
+
+/* Both may have any alignment on the CPU. */
+static void slopes_and_masks(void **state) {
+    static float numbers[MASK_ELEMENTS];
+    static uint32_t words[MASK_ELEMENTS];
+    (void)state;
+    for (int i = 0; i < MASK_ELEMENTS; i++) {
+        numbers[i] = i % 7 == 3 ? -INFINITY : (float)(i % 11) / 8;
+        words[i] = (uint32_t)i * 2654435761u;
+    }
+    for (int i = 0; i < N_SIZES; i++) {
+        flash_mask_t mask = FLASH_MASK_INIT;
+        mask.kind = FLASH_MASK_ADD;
+        mask.dtype = FLASH_DTYPE_FP32;
+        mask.stride_head = 70 * MASK_ROW;
+        mask.stride_query = MASK_ROW;
+        mask.stride_key = 1;
+        mask.first_key = 2;
+        mask.n_keys = 33;
+        check_bias(SIZES[i], mask, numbers);
+        mask.flags = FLASH_MASK_LAST_KEYS;
+        mask.first_key = 0;
+        mask.n_keys = 20;
+        mask.stride_key = 2;
+        check_bias(SIZES[i], mask, numbers);
+        mask.kind = FLASH_MASK_BITS;
+        mask.dtype = 0;
+        mask.stride_key = 0;
+        mask.n_keys = 1000;
+        check_bias(SIZES[i], mask, words);
+    }
+}
+
 static void run_with(test_problem_t *p, const flash_kernel_t *kernel) {
     free(p->args.workspace);
     assert_success(flash_workspace_size(&p->args, kernel, &p->args.workspace_size));
@@ -233,6 +293,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_and_softcap),
         cmocka_unit_test(sinks),
+        cmocka_unit_test(slopes_and_masks),
         cmocka_unit_test(every_kernel_of_the_machine),
         cmocka_unit_test(rows_without_keys_are_zero),
         cmocka_unit_test(without_lse_nothing_else_changes),

@@ -167,8 +167,9 @@ static void the_cpu_follows_no_results(void **state) {
     problem_create(&p, SMALL, 1);
     assert_success(flash_select_kernel(&p.args, &before, NULL, 0));
     assert_success(flash_set_tuning(
-        FLASH_TUNING_HEADER "\ncc=1 sms=1 dtype=FP32 d_head=8 features=none q=8 k=8 heads=8 ns=1: "
-                            "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen+paged\n"));
+        FLASH_TUNING_HEADER
+        "\ncc=1 sms=1 dtype=FP32 d_head=8 features=none q=8 k=8 heads=8 ns=1: "
+        "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen+paged+bias\n"));
     assert_success(flash_select_kernel(&p.args, &after, NULL, 0));
     assert_ptr_equal(before, after);
     assert_success(flash_set_tuning(NULL));

@@ -215,7 +215,7 @@ static void a_row_serves_its_own_problems_only(void **state) {
         problem.dtype = kernel->config.dtype % FLASH_DTYPE_E4M3 + 1;
         assert_refused(select_check(kernel, &problem, &all), FLASH_ERROR_UNSUPPORTED, "dtype");
         problem.dtype = kernel->config.dtype;
-        problem.features = 32;
+        problem.features = 64;
         assert_refused(select_check(kernel, &problem, &all), FLASH_ERROR_UNSUPPORTED, "features");
     }
 }
@@ -1071,7 +1071,7 @@ static void caches_of_e4m3_go_with_types_of_q_and_o(void **state) {
 
 static void no_kernel_is_a_refusal(void **state) {
     const device_t device = {.number = FLASH_DEVICE_CPU, .isa = 0};
-    const problem_t problem = problem_of(FLASH_DTYPE_FP32, 32);
+    const problem_t problem = problem_of(FLASH_DTYPE_FP32, 64);
     const flash_kernel_t *kernel = NULL;
     char reason[SELECT_REASON_SIZE];
     (void)state;

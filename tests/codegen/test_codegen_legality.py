@@ -42,7 +42,7 @@ Q, K, V = "Q_mma_load_K_fragments", "K_mma_load_K_fragments", "V_mma_load_K_frag
         *({"d_head": d_head} for d_head in (0, 1, 80, 2**31 - 1)),
         *({"B_r": B_r} for B_r in (1, 1024)),
         *({"B_c": B_c} for B_c in (1, 4096)),
-        *({"features": features} for features in range(32)),
+        *({"features": features} for features in range(64)),
     ],
 )
 def test_legal_for_a_cpu_family(change):
@@ -63,10 +63,14 @@ def test_legal_for_a_cpu_family(change):
         ({"B_r": 1025}, "B_r is 1025: not within 1 ... 1024"),
         ({"B_c": 0}, "B_c is 0: not within 1 ... 4096"),
         ({"B_c": 4097}, "B_c is 4097: not within 1 ... 4096"),
-        ({"features": 32}, "features is 0x20: the AVX2 family does not have 0x20"),
+        ({"features": 64}, "features is 0x40: the AVX2 family does not have 0x40"),
+        (
+            {"arch": Arch.AMX, "dtype": Dtype.BF16, "features": 33},
+            "features is 0x21: the AMX family does not have 0x20",
+        ),
         (
             {"features": -1},
-            "features is 0xffffffff: the AVX2 family does not have 0xffffffe0",
+            "features is 0xffffffff: the AVX2 family does not have 0xffffffc0",
         ),
         *(
             ({field: 1}, f"{field} is 1: it means nothing to the AVX2 family and must be 0")
@@ -147,7 +151,7 @@ def test_legal_for_sm80(change):
         ({V: 16, "mma_double_buffer_loads": 0}, f"{V} is 16: at most 8 with B_c 64"),
         ({Q: 2, K: 4}, f"{Q} is 2: neither 0 nor {K}, 4"),
         ({Q: 2, K: 0}, f"{Q} is 2: neither 0 nor {K}, 0"),
-        ({"features": 63}, "features is 0x3f: the SM80 family does not have 0x20"),
+        ({"features": 127}, "features is 0x7f: the SM80 family does not have 0x40"),
         ({"features": 17}, "features has paged: it needs varlen, which is not there"),
         (
             {"features": 24, "async_copy": 0, "eager_load_blocks": 0},
@@ -195,7 +199,7 @@ def test_legal_for_sm80_decode(change):
         ({"n_warps": 2}, "n_warps is 2: the family has no such value"),
         ({"n_stages": 1}, "n_stages is 1: not within 2 ... 8"),
         ({"n_stages": 9}, "n_stages is 9: not within 2 ... 8"),
-        ({"features": 32}, "features is 0x20: the SM80_DECODE family does not have 0x20"),
+        ({"features": 64}, "features is 0x40: the SM80_DECODE family does not have 0x40"),
         *(
             ({field: 1}, f"{field} is 1: it means nothing to the SM80_DECODE family and must be 0")
             for field in (*SM80_FIELDS, *SM90_FIELDS)

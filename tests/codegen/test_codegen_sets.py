@@ -8,11 +8,12 @@ import pytest
 
 from codegen.facts import (
     BASIC_FEATURES,
-    CPU_FEATURES,
+    FAMILIES,
     PAGED_FEATURES,
     SM80,
     Arch,
     Dtype,
+    Feature,
 )
 from codegen.legality import legal, sm80_decode_shared_bytes
 from codegen.sets import (
@@ -132,7 +133,7 @@ def test_ship_has_each_cpu_family_in_each_type_for_every_problem():
     families = (Arch.REFERENCE, Arch.AVX2, Arch.AVX512)
     assert set(rows) >= {(arch, dtype) for arch in families for dtype in Dtype}
     assert set(rows.values()) == {1}
-    assert all(c.d_head == 0 and c.features == CPU_FEATURES for c in cpu)
+    assert all(c.d_head == 0 and c.features == FAMILIES[c.arch].features for c in cpu)
 
 
 def test_ship_serves_every_sm80_problem_at_every_alignment():
@@ -148,12 +149,14 @@ def test_ship_serves_every_sm80_problem_at_every_alignment():
 @pytest.mark.parametrize("dtype", [Dtype.FP16, Dtype.BF16])
 @pytest.mark.parametrize("features", [BASIC_FEATURES, PAGED_FEATURES])
 def test_ship_decodes_every_head_dimension_with_and_without_pages(dtype, features):
-    """Rows have every feature; those with pages are apart. B_r 8 is everywhere, for single rows."""
+    """Rows have every feature; those with pages, and with a bias, are apart. B_r 8 is everywhere,
+    for single rows."""
     rows = [c for c in ship_sm80_decode() if (c.dtype, c.features) == (dtype, features)]
     assert {c.d_head for c in rows} == {64, 128, 256}
     assert {c.d_head for c in rows if c.B_r == 8} == {64, 128, 256}
     assert {c.d_head for c in rows if c.B_r == 16} >= {64, 128}
-    assert {c.features for c in ship_sm80_decode()} == {BASIC_FEATURES, PAGED_FEATURES}
+    biased = {BASIC_FEATURES | Feature.BIAS, PAGED_FEATURES | Feature.BIAS}
+    assert {c.features for c in ship_sm80_decode()} == {BASIC_FEATURES, PAGED_FEATURES, *biased}
     assert set(ship_sm80_decode()) <= set(ship())
 
 

@@ -65,6 +65,44 @@ static void take_lengths(input_t *in, lengths_t *l, flash_forward_args_t *a) {
     a->seqused_q = l->given & 8 ? l->used_q : NULL;
 }
 
+/* ---- Slopes and masks ---- */
+
+/* Strides and columns of small numbers; what they reach is allocated when the call is made. */
+static void take_bias(input_t *in, flash_mask_t *mask, flash_forward_args_t *a) {
+    static const float some = 0;
+    const uint8_t given = take_byte(in);
+    *mask = (flash_mask_t)FLASH_MASK_INIT;
+    if (given & 2) {
+        a->alibi_slopes = &some;
+        a->alibi_stride_batch = given & 4 ? (int8_t)take_byte(in) % (2 * MOST_HEADS) : 0;
+    }
+    if (given % 2 == 0)
+        return;
+    mask->kind = take_byte(in) % 4;
+    mask->dtype = take_byte(in) % 5;
+    mask->flags = take_byte(in) % 3;
+    mask->data = given & 8 ? &some : NULL;
+    mask->stride_batch = (int8_t)take_byte(in);
+    mask->stride_head = (int8_t)take_byte(in);
+    mask->stride_query = (int8_t)take_byte(in);
+    mask->stride_key = given & 16 ? (int8_t)take_byte(in) % 4 : 0;
+    mask->first_key = given & 32 ? (int8_t)take_byte(in) : 0;
+    mask->n_keys = take_number(in, 80);
+    a->mask = mask;
+}
+
+/* Returns how many bytes slopes may take that small() lets through, and masks. */
+static int64_t bytes_of_slopes(const flash_forward_args_t *a) {
+    return (a->batch * a->alibi_stride_batch + a->n_heads) * (int64_t)sizeof(float);
+}
+
+static int64_t bytes_of_mask(const flash_forward_args_t *a, int64_t queries) {
+    const flash_mask_t *m = a->mask;
+    return (a->batch * m->stride_batch + a->n_heads * m->stride_head + queries * m->stride_query +
+            m->n_keys * (m->stride_key + 1)) *
+           (int64_t)sizeof(float);
+}
+
 /* ---- Calls that read no data ---- */
 
 static flash_status_t check_shape_calls(const flash_forward_args_t *a) {
@@ -88,8 +126,9 @@ static flash_status_t check_shape_calls(const flash_forward_args_t *a) {
 /* ---- flash_forward() ---- */
 
 static bool small(const flash_forward_args_t *a) {
-    return a->batch <= MOST_BATCH && a->seqlen_q <= 64 && a->seqlen_k <= 64 &&
-           a->n_heads <= MOST_HEADS && a->n_heads_kv <= MOST_HEADS && a->d_head <= 256 &&
+    return (a->mask == NULL || a->mask->n_keys <= 4096) && a->batch <= MOST_BATCH &&
+           a->seqlen_q <= 64 && a->seqlen_k <= 64 && a->n_heads <= MOST_HEADS &&
+           a->n_heads_kv <= MOST_HEADS && a->d_head <= 256 &&
            (a->paging == NULL || (a->paging->n_pages <= 64 && a->paging->page_size <= 64)) &&
            a->batch * a->seqlen_q * a->seqlen_k * a->n_heads * a->d_head <= MOST_WORK * 16;
 }
@@ -131,6 +170,15 @@ static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     float *sinks =
         value % 2 ? filled(a->n_heads * (int64_t)sizeof *sinks, (uint8_t)(value + 3)) : NULL;
     a->sinks = sinks;
+    void *slopes = NULL;
+    flash_mask_t mask = FLASH_MASK_INIT;
+    if (a->alibi_slopes != NULL)
+        a->alibi_slopes = slopes = filled(bytes_of_slopes(a), (uint8_t)(value + 4));
+    if (a->mask != NULL) {
+        mask = *a->mask;
+        mask.data = filled(bytes_of_mask(a, seq_q), (uint8_t)(value + 5));
+        a->mask = &mask;
+    }
     const flash_kernel_t *kernel = pick_kernel(a, index);
     CHECK(flash_workspace_size(a, kernel, &a->workspace_size) == FLASH_SUCCESS);
     a->workspace = filled((int64_t)a->workspace_size, 0xff);
@@ -143,6 +191,8 @@ static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     free(a->o.data);
     free(a->lse);
     free(sinks);
+    free(slopes);
+    free((void *)(uintptr_t)mask.data);
     free(a->workspace);
 }
 
@@ -152,6 +202,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     lengths_t lengths;
     pages_t pages;
     scales_t scales;
+    flash_mask_t mask;
     if (!initialised)
         CHECK(flash_set_num_threads(2) == FLASH_SUCCESS);
     initialised = true;
@@ -160,6 +211,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     args.paging = take_pages(&in, &pages);
     args.quant = take_scales(&in, &scales);
     const uint8_t value = take_byte(&in), index = take_byte(&in);
+    take_bias(&in, &mask, &args);
     if (check_shape_calls(&args) == FLASH_SUCCESS && args.struct_size == sizeof args &&
         small(&args))
         run(&args, value, index);

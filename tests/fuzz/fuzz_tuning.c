@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         FLASH_TUNING_HEADER "\ncc=90 sms=132 dtype=BF16 d_head=128 features=causal q=2048 k=2048 "
                             "heads=128 ns=155020: ";
     static const char config[] =
-        ": REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen+paged";
+        ": REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen+paged+bias";
     read_between("", data, size, "");
     read_between(header, data, size, "");
     read_between(problem, data, size, "");

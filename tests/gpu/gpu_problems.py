@@ -109,10 +109,23 @@ def device_options(p: AttentionProblem) -> dict[str, object]:
     options = p.call_options()
     for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"):
         options[name] = lengths(options[name])
-    for name in ("k_descale", "v_descale", "sinks"):
-        if isinstance(options[name], np.ndarray):
-            options[name] = torch.from_numpy(options[name]).cuda()
+    for name in ("k_descale", "v_descale", "sinks", "alibi_slopes", "attn_mask", "mask_bits"):
+        if isinstance(options.get(name), np.ndarray):
+            options[name] = on_device(options[name])
     return options
+
+
+def on_device(array: np.ndarray) -> torch.Tensor:
+    """Returns a copy in device memory; where elements of the innermost axis are no neighbours,
+    those of the copy are neither."""
+    as_torch = {"bfloat16": np.int16, "uint32": np.int32}.get(array.dtype.name, array.dtype)
+    tensor = torch.from_numpy(array.view(as_torch))
+    if array.dtype.name == "bfloat16":
+        tensor = tensor.view(torch.bfloat16)
+    if array.flags.c_contiguous:
+        return tensor.cuda()
+    apart = torch.empty(*array.shape, 3, dtype=tensor.dtype, device="cuda")[..., 1]
+    return apart.copy_(tensor)
 
 
 def device_pages(

@@ -8,6 +8,7 @@ Import this after pytest.importorskip("transformers").
 
 from __future__ import annotations
 
+import inspect
 import copy
 import os
 from collections.abc import Iterator
@@ -175,8 +176,9 @@ def check_continuous_batching(name: str, dtype: torch.dtype, device: str) -> Non
     greedy = transformers.GenerationConfig(
         max_new_tokens=N_NEW, do_sample=False, eos_token_id=-1, pad_token_id=0
     )
+    known = inspect.signature(transformers.ContinuousBatchingConfig).parameters
     small = transformers.ContinuousBatchingConfig(
-        page_size=16,
+        **{"page_size" if "page_size" in known else "block_size": 16},
         num_blocks=32,
         max_batch_tokens=128,
         max_blocks_per_request=8,

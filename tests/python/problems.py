@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import flashattn
 import numpy as np
+from bias_cases import BiasCase
 from expectation import Expected, assert_agrees, expected_of
 from flashattn import config as flash_config
 from flashattn._library import check as check_status
@@ -43,6 +44,7 @@ class AttentionProblem:
     softcap: float = 0.0
     softmax_scale: float | None = None
     sinks: tuple[float, ...] | None = None  # [n_heads]
+    bias: BiasCase | None = None
     cu_seqlens_q: tuple[int, ...] | None = None
     cu_seqlens_k: tuple[int, ...] | None = None
     seqused_q: tuple[int, ...] | None = None
@@ -91,6 +93,7 @@ class AttentionProblem:
             "softcap": self.softcap,
             "softmax_scale": self.softmax_scale,
             "sinks": None if self.sinks is None else np.array(self.sinks, np.float32),
+            **({} if self.bias is None else self.bias.options(self)),
             "cu_seqlens_q": self.cu_seqlens_q,
             "cu_seqlens_k": self.cu_seqlens_k,
             "seqused_q": self.seqused_q,
@@ -103,6 +106,7 @@ class AttentionProblem:
         """Returns keywords of a call: the oracle's, and the longest lengths of a ragged batch."""
         return {
             **self.options(),
+            **({} if self.bias is None else self.bias.call_options(self)),
             "max_seqlen_q": None if self.cu_seqlens_q is None else self.seqlen_q,
             "max_seqlen_k": None if self.cu_seqlens_k is None else self.seqlen_k,
             "out_dtype": self.types[2],

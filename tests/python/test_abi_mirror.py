@@ -30,6 +30,7 @@ STRUCTS = [
     _abi.flash_executor_t,
     _abi.flash_paging_t,
     _abi.flash_quant_t,
+    _abi.flash_mask_t,
     _abi.flash_team_t,
 ]
 ENUMERATIONS = {

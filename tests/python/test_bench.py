@@ -250,7 +250,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list:
     return drawn
 
 
-LONG = "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen+paged"
+LONG = "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen+paged+bias"
 
 
 def test_the_legend_is_beside_the_lines(figures: list) -> None:

@@ -22,6 +22,7 @@ from compat_support import (  # noqa: E402
     normal,
     tensor,
 )
+from flashattn import oracle  # noqa: E402
 from flashattn.compat import fa2, fa3  # noqa: E402
 
 MASKS = {
@@ -343,20 +344,49 @@ def test_scheduler_metadata_is_neutral(qkv: list[torch.Tensor]) -> None:
     assert torch.equal(o, fa3.flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths))
 
 
+# ---- ALiBi ----
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("axes", [1, 2])
+def test_slopes_of_fa2(axes: int, causal: bool) -> None:
+    rng = np.random.default_rng(0)
+    shapes = ((2, 7, 4, 16), (2, 30, 2, 16), (2, 30, 2, 16))
+    q, k, v = (tensor(normal(rng, shape, "float32")) for shape in shapes)
+    slopes = torch.tensor([[0.5, 0.25, 0.125, 0.0], [1.0, 0.1, 0.2, 0.3]])
+    slopes = slopes[0] if axes == 1 else slopes.t().contiguous().t()  # heads are no neighbours
+    options = {"causal": causal, "alibi_slopes": slopes}
+    expected, _ = oracle.attention(
+        *(x.numpy() for x in (q, k, v)), causal=causal, alibi_slopes=slopes.numpy()
+    )
+    kv = torch.stack((k, v), 2)
+    cu_q, cu_k = int32(0, 7, 14), int32(0, 30, 60)
+    lengths = cu_q, cu_k, 7, 30
+    found = [
+        fa2.flash_attn_func(q, k, v, **options),
+        fa2.flash_attn_kvpacked_func(q, kv, **options),
+        fa2.flash_attn_with_kvcache(q, k, v, **options),
+        fa2.flash_attn_varlen_func(
+            q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), *lengths, **options
+        ),
+        fa2.flash_attn_varlen_kvpacked_func(q.flatten(0, 1), kv.flatten(0, 1), *lengths, **options),
+    ]
+    for o in found:
+        np.testing.assert_allclose(o.view(q.shape).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
 # ---- What is refused ----
 
-SLOPES = torch.ones(4)
+VALUES = torch.ones(4)
 
 
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
         (fa2.flash_attn_func, {"dropout_p": 0.1}, "dropout_p is 0.1"),
-        (fa2.flash_attn_func, {"alibi_slopes": SLOPES}, "alibi_slopes is given"),
-        (fa2.flash_attn_with_kvcache, {"alibi_slopes": SLOPES}, "alibi_slopes is given"),
-        (fa3.flash_attn_func, {"qv": SLOPES}, "qv is given"),
+        (fa3.flash_attn_func, {"qv": VALUES}, "qv is given"),
         (fa3.flash_attn_func, {"attention_chunk": 64}, "attention_chunk is 64"),
-        (fa3.flash_attn_with_kvcache, {"qv": SLOPES}, "qv is given"),
+        (fa3.flash_attn_with_kvcache, {"qv": VALUES}, "qv is given"),
         (fa3.flash_attn_with_kvcache, {"attention_chunk": 64}, "attention_chunk is 64"),
     ],
 )

@@ -76,7 +76,6 @@ CALLS: dict[Callable[..., Any], Arguments] = {
 
 REFUSED: Arguments = {
     "dropout_p": 0.1,
-    "alibi_slopes": torch.ones(4),
     "qv": torch.ones(2, 9, 4, 16),
     "q_v": torch.ones(2, 3, 4, 16),
     "attention_chunk": 4,
@@ -92,6 +91,7 @@ NEUTRAL: Arguments = {
     "max_seqlen_k": 40,
 }
 CHANGES: Arguments = {
+    "alibi_slopes": torch.ones(4),
     "softmax_scale": 0.7,
     "causal": False,
     "is_causal": False,

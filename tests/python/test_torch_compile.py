@@ -24,6 +24,8 @@ TABLE = torch.tensor([[1, 2], [3, 0]], dtype=torch.int32)
 LENGTHS = torch.tensor([5, 8], dtype=torch.int32)
 SCALES = torch.tensor([[0.5, 2.0], [1.0, 0.25]])
 SINKS = torch.tensor([0.5, -1.0, 2.0, 0.0])
+SLOPES = torch.tensor([0.5, 0.25, 0.0, 0.125])
+MASK = torch.arange(9 * 12).reshape(9, 12) % 3 > 0
 BACKENDS = ("eager", "aot_eager", "inductor")
 
 
@@ -60,6 +62,10 @@ def _sinks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
     return torch_ops.flash_attn_func(q, k, v, sinks=SINKS, causal=True)
 
 
+def _bias(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+    return torch_ops.flash_attn_func(q, k, v, alibi_slopes=SLOPES, attn_mask=MASK, causal=True)
+
+
 def _into(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
     out, lse = torch.empty_like(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1])
     torch_ops.flash_attn_func(q, k, v, out=out, lse=lse)
@@ -87,6 +93,7 @@ def _inputs(name: str) -> list[torch.Tensor]:
 
 FUNCTIONS = {
     "padded": _padded, "ragged": _ragged, "paged": _paged, "e4m3": _e4m3, "sinks": _sinks,
+    "bias": _bias,
     "into": _into, "merged": _merged,
 }  # fmt: skip
 every_function = pytest.mark.parametrize("name", FUNCTIONS)
@@ -220,6 +227,20 @@ def test_operators_are_what_they_claim(operator: str, overload: str) -> None:
         lse = torch.empty(4, 10) if operator == "varlen_fwd" else torch.empty(2, 4, like.shape[1])
         results = {"out": torch.empty_like(like), "lse": lse}
     found = torch.library.opcheck(getattr(getattr(ops, operator), overload), arguments, results)
+    assert set(found.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("operator", ["fwd", "varlen_fwd", "decode"])
+def test_operators_with_a_bias_are_what_they_claim(operator: str) -> None:
+    q, k, v = _inputs({"varlen_fwd": "ragged", "decode": "paged"}.get(operator, "padded"))
+    options = (None, True, -1, -1, 0.0, False, None, None, None, None)
+    bits = torch.ones(q.shape[-3], 1, dtype=torch.int32)
+    arguments = {
+        "fwd": (q, k, v, *options, None, SLOPES, MASK),
+        "varlen_fwd": (q, k, v, CU_SEQLENS, CU_SEQLENS, 6, 6, *(None,) * 4, *options, None, SLOPES),
+        "decode": (q, k, v, LENGTHS, TABLE, None, None, None, None, *options, None, None, bits, 3),
+    }[operator]
+    found = torch.library.opcheck(getattr(ops, operator).default, arguments)
     assert set(found.values()) == {"SUCCESS"}
 
 

@@ -82,7 +82,7 @@ def test_attention(library: Library) -> None:
     lse = _on_device(4, 5, 2, dtype=torch.float32).permute(2, 0, 1)
     outputs, sinks = (out, OnDevice(lse), False, None), _on_device(4, dtype=torch.float32)
     pages = table, None, None, None
-    forward.forward(q, k, v, MASK, (None, used), None, sinks, None, pages, outputs)
+    forward.forward(q, k, v, MASK, (None, used), None, sinks, None, pages, None, outputs)
     (_, asked, _), (name, args, stream) = library.calls
     assert name == "flash_forward" and stream == STREAM + INDEX
     assert args.device == asked.device == _abi.FLASH_DEVICE_CUDA + INDEX
@@ -111,7 +111,7 @@ def test_lengths_are_not_looked_at(library: Library) -> None:
     q, out = _on_device(10, 4, 64), _on_device(10, 4, 64)
     ends = OnDevice(torch.tensor([5, 99, -7], dtype=torch.int32))
     ragged = ends, ends, 100, 6
-    forward.forward(q, q, q, MASK, None, None, None, ragged, None, (out, None, False, None))
+    forward.forward(q, q, q, MASK, ragged=ragged, outputs=(out, None, False, None))
     args = library.calls[-1][1]
     assert args.cu_seqlens_q == args.cu_seqlens_k == ends.data_ptr()
     assert (args.batch, args.seqlen_q, args.seqlen_k) == (2, 10, 6)

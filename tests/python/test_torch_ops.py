@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import flashattn  # noqa: E402
 import torch_calls  # noqa: E402
+from bias_cases import BiasCase  # noqa: E402
 from expectation import assert_agrees  # noqa: E402
 from flashattn import torch_ops  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
@@ -64,6 +65,18 @@ PROBLEMS = {
     "decode, sinks": AttentionProblem(
         2, 1, 300, 4, 2, 64, "bfloat16", seqused_k=(300, 33), sinks=(0.5, 3.0, -2.0, 9.0)
     ),
+    "slopes and mask": AttentionProblem(
+        2, 40, 70, 4, 2, 64, causal=True, bias=BiasCase(slopes=2, kind="float16", repeats="h")
+    ),
+    "bool mask": AttentionProblem(2, 40, 70, 4, 2, 64, bias=BiasCase(kind="bool", repeats="b")),
+    "ragged, bits": AttentionProblem(
+        2, 40, 70, 4, 2, 64, cu_seqlens_q=(0, 40, 41), cu_seqlens_k=(0, 70, 103),
+        bias=BiasCase(slopes=1, kind="bits", n_keys=39, from_end=True),
+    ),
+    "decode, mask": AttentionProblem(
+        2, 8, 300, 4, 2, 64, seqused_k=(300, 33),
+        bias=BiasCase(kind="bits", n_keys=8, from_end=True),
+    ),
     "queries in use": AttentionProblem(2, 40, 70, 4, 2, 64, seqused_q=(40, 3)),
     "e4m3": AttentionProblem(
         2, 40, 70, 4, 2, 64, "float8_e4m3fn", "bfloat16", causal=True,
@@ -103,7 +116,9 @@ def test_random_problem_has_the_bits_of_the_other_functions(p: AttentionProblem,
 
 @every_way
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["decode", "ragged queries, keys in use", "e4m3", "decode, sinks"])
+@pytest.mark.parametrize(
+    "name", ["decode", "ragged queries, keys in use", "e4m3", "decode, sinks", "decode, mask"]
+)
 def test_keys_in_pages(name: str, kind: str, way: str) -> None:
     for q in (
         PagedProblem(PROBLEMS[name], 16, kind),

@@ -78,12 +78,48 @@ def test_agrees_with_float64(
 @pytest.mark.parametrize("what", ["dropout", "mask", "float64"])
 def test_torch_keeps_what_is_not_served(calls: list, what: str) -> None:
     q, k, v = make_inputs(SIZES[0], torch.float64 if what == "float64" else torch.float32, "heads")
-    mask = torch.ones(33, 33, dtype=torch.bool).tril() if what == "mask" else None
+    mask = torch.zeros(33, 33).requires_grad_() if what == "mask" else None
     o = attend(q, k, v, attn_mask=mask, dropout_p=0.5 if what == "dropout" else 0.0)
     assert calls == [] and o.shape == q.shape
-    if what == "mask":
-        torch.testing.assert_close(o, attend(q, k, v, is_causal=True), atol=1e-5, rtol=1e-5)
-        assert calls == [q.shape]
+
+
+@pytest.mark.parametrize("axes", ["rows", "heads", "sequences", "keys"])
+@pytest.mark.parametrize("kind", ["bool", "numbers"])
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_masks_agree_with_float64(calls: list, dtype: torch.dtype, kind: str, axes: str) -> None:
+    q, k, v = make_inputs(SIZES[1], dtype, "tokens")
+    shape = {"rows": (7, 20), "heads": (1, 4, 7, 20), "sequences": (1, 1, 7, 20), "keys": (1, 20)}
+    random = torch.Generator().manual_seed(1)
+    mask = torch.rand(shape[axes], generator=random) < 0.7
+    mask[..., 0] = True
+    added = torch.where(mask, torch.randn(mask.shape, generator=random), -torch.inf).to(dtype)
+    given = mask if kind == "bool" else added
+    o = attend(q, k, v, attn_mask=given, enable_gqa=True)
+    k2, v2 = (x.double().repeat_interleave(2, 1) for x in (k, v))
+    scores = q.double() @ k2.transpose(-1, -2) * q.shape[-1] ** -0.5
+    scores = scores.masked_fill(~mask, -torch.inf) if kind == "bool" else scores + added.double()
+    torch.testing.assert_close(
+        o.double(), scores.softmax(-1) @ v2, atol=TOLERANCES[dtype], rtol=1e-2
+    )
+    assert calls == [q.shape]
+
+
+def test_gradients_beside_rows_that_see_no_key(calls: list) -> None:
+    inputs = make_inputs(SIZES[0], torch.float32, "tokens")
+    mask = torch.ones(33, 33, dtype=torch.bool).tril()
+    mask[5] = False
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    o = attend(*leaves, attn_mask=mask)
+    o.square().sum().backward()
+    assert calls == [inputs[0].shape] and (o[:, :, 5] == 0).all()
+    assert (leaves[0].grad[:, :, 5] == 0).all()
+    rest = torch.arange(33) != 5
+    expected = [x.clone().requires_grad_() for x in inputs]
+    q, k, v = expected
+    scores = (q @ k.transpose(-1, -2) * 64**-0.5).masked_fill(~mask, -torch.inf)
+    (scores[:, :, rest].softmax(-1) @ v).square().sum().backward()
+    for own, other in zip(leaves, expected):
+        torch.testing.assert_close(own.grad, other.grad, atol=1e-4, rtol=1e-4)
 
 
 def test_gradients_are_those_of_torch(calls: list) -> None:

@@ -16,7 +16,7 @@ from subprocesses import run_python
 
 LINE = (
     "cc=90 sms=132 dtype=FP32 d_head=16 features=none q=64 k=64 heads=2 ns={ns}: "
-    "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen+paged"
+    "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen+paged+bias"
 )
 SHAPE = ["--seqlen", "16,40", "--heads", "2", "--d-head", "16,8", "dtype=FP32"]
 

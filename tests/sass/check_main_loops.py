@@ -6,10 +6,13 @@ A loop that multiplies (HGMMA) both Q K^T and P V must not move anything from ve
 registers (R2UR). ptxas inserts such moves if it does not see that all lanes of a warp are at the
 same stage of the rings of K and V, mostly because of a branch between tiles in which lanes may
 diverge. Each product then costs vector instructions.
+
+The rows of SHARED_MEMORY_IN_VECTOR may move one register in that way, a few times in each round.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -20,9 +23,26 @@ from sass import Kernel, Loop, innermost, read_kernels
 SKIPPED = 77
 PRODUCT, OF_VALUES, TO_UNIFORM = "HGMMA", ".tnspB", "R2UR"  # V is the operand that is transposed
 
+# In these rows ptxas keeps the address of shared memory in a vector register from before the loop.
+# Descriptors are computed from it in uniform registers, once for Q, K and V each: 3 moves in a
+# round of 16 or 20 products. Code after the loop can cause it: with d_head 256 there are no moves
+# if no sum with an attention sink follows.
+SHARED_MEMORY_IN_VECTOR = re.compile(
+    r"flash_fwd_sm90_(bf16|fp16)_d(192|256)_\w+_longestfirst_fixedreference_varlen"
+)
+MOST_MOVES = 3
+
 
 def is_main(loop: Loop) -> bool:
     return 0 < loop.count(OF_VALUES) < loop.count(PRODUCT)
+
+
+def is_allowed(kernel: Kernel, loop: Loop) -> bool:
+    moves = [x.text for x in loop.body if TO_UNIFORM in x.text]
+    if not SHARED_MEMORY_IN_VECTOR.fullmatch(kernel.name):
+        return not moves
+    sources = {move.split()[-1] for move in moves}
+    return len(moves) <= MOST_MOVES and len(sources) <= 1
 
 
 def problems(kernel: Kernel) -> list[str]:
@@ -35,7 +55,7 @@ def problems(kernel: Kernel) -> list[str]:
         f"{TO_UNIFORM} among {len(loop.body)} instructions: descriptors in vector registers "
         "(see docs/adding-a-kernel.md)"
         for loop in loops
-        if loop.count(TO_UNIFORM)
+        if not is_allowed(kernel, loop)
     ]
 
 

@@ -62,6 +62,11 @@ FLASH_FEATURE_WINDOW = 2
 FLASH_FEATURE_SOFTCAP = 4
 FLASH_FEATURE_VARLEN = 8
 FLASH_FEATURE_PAGED = 16
+FLASH_FEATURE_BIAS = 32
+
+FLASH_MASK_ADD = 1
+FLASH_MASK_BITS = 2
+FLASH_MASK_LAST_KEYS = 1
 
 FLASH_ROTARY_INTERLEAVED = 1
 FLASH_ROTARY_Q_AT_START = 2
@@ -190,6 +195,22 @@ class flash_quant_t(_SizedStructure):
     ]
 
 
+class flash_mask_t(_SizedStructure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("kind", c_int32),
+        ("dtype", c_int32),
+        ("flags", c_uint32),
+        ("data", c_void_p),
+        ("stride_batch", c_int64),
+        ("stride_head", c_int64),
+        ("stride_query", c_int64),
+        ("stride_key", c_int64),
+        ("first_key", c_int64),
+        ("n_keys", c_int64),
+    ]
+
+
 class flash_forward_args_t(_SizedStructure):
     _fields_ = [
         ("struct_size", c_uint32),
@@ -224,6 +245,9 @@ class flash_forward_args_t(_SizedStructure):
         ("seqused_q", c_void_p),
         ("quant", c_void_p),
         ("sinks", c_void_p),
+        ("alibi_slopes", c_void_p),
+        ("alibi_stride_batch", c_int64),
+        ("mask", c_void_p),
     ]
 
 

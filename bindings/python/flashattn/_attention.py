@@ -48,6 +48,10 @@ def flash_attn_func(
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
     sinks: Any = None,
+    alibi_slopes: Any = None,
+    attn_mask: Any = None,
+    mask_bits: Any = None,
+    mask_keys: int | None = None,
     seqused_q: Any = None,
     seqused_k: Any = None,
     page_table: Any = None,
@@ -76,6 +80,16 @@ def flash_attn_func(
     sinks            [n_heads]: one more logit per query head in the softmax, without a value:
                      O = sum_j exp(s_j) v_j / (sum_j exp(s_j) + exp(sink)). In units of scaled
                      scores; LSE is without it. float32; other floating-point types are copied
+    alibi_slopes     [n_heads] or [batch, n_heads] float32: -slope * |i + seqlen_k - seqlen_q - j|
+                     joins the score of query i and key j, after softcap
+    attn_mask        broadcasts to [batch, n_heads, seqlen_q, seqlen_k]: numbers (float16, bfloat16,
+                     float32) that join the scores, after softcap, -inf hides a key; or bool, True
+                     where a query sees a key, which each call packs into bits (numpy, torch).
+                     causal and window_size hold beside it. v must be finite where a mask hides
+    mask_bits        the same as words of bits, uint32 or int32, [batch, n_heads, seqlen_q, words]:
+                     key j is bit j % 32, from the lowest on, of word j // 32
+    mask_keys        the mask's last axis covers the last mask_keys keys of each sequence, and those
+                     before are visible: a tree of drafts behind a prefix
     seqused_q        [batch] int32: only the first seqused_q[b] queries of sequence b exist; rows of
                      out and lse beyond them are not written
     seqused_k        [batch] int32: only the first seqused_k[b] keys of sequence b exist
@@ -115,6 +129,10 @@ def flash_attn_func(
         window_size=window_size,
         softcap=softcap,
         sinks=sinks,
+        alibi_slopes=alibi_slopes,
+        attn_mask=attn_mask,
+        mask_bits=mask_bits,
+        mask_keys=mask_keys,
         seqused_q=seqused_q,
         seqused_k=seqused_k,
         page_table=page_table,
@@ -151,6 +169,10 @@ def flash_attn_varlen_func(
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
     sinks: Any = None,
+    alibi_slopes: Any = None,
+    attn_mask: Any = None,
+    mask_bits: Any = None,
+    mask_keys: int | None = None,
     batch_invariant: bool = False,
     return_lse: bool = False,
     out: Any = None,
@@ -174,7 +196,9 @@ def flash_attn_varlen_func(
     seqused_q      [batch] int32: only the first seqused_q[b] queries of sequence b exist
     seqused_k      [batch] int32: only the first seqused_k[b] keys of sequence b exist
 
-    The rest is as in flash_attn_func, pages and scales too; LSE is float32 [n_heads, total_q].
+    The rest is as in flash_attn_func, pages and scales too; LSE is float32 [n_heads, total_q]. A
+    mask broadcasts to [n_heads, total_q, n_keys] where q is ragged. Where k is ragged or in pages,
+    n_keys is any number: column j is key j of each sequence, and keys beyond are visible.
     """
     problem = Problem(
         q,
@@ -185,6 +209,10 @@ def flash_attn_varlen_func(
         window_size=window_size,
         softcap=softcap,
         sinks=sinks,
+        alibi_slopes=alibi_slopes,
+        attn_mask=attn_mask,
+        mask_bits=mask_bits,
+        mask_keys=mask_keys,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=max_seqlen_q,

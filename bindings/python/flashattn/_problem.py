@@ -11,6 +11,7 @@ import operator
 from typing import Any
 
 from . import _abi, _stream, _tensor
+from ._bias import Mask, Sizes, slopes_view
 from ._paging import Paging
 from ._quant import Quant
 from ._sinks import sinks_view
@@ -36,6 +37,10 @@ class Problem:
         window_size: tuple[int, int] = (-1, -1),
         softcap: float = 0.0,
         sinks: Any = None,
+        alibi_slopes: Any = None,
+        attn_mask: Any = None,
+        mask_bits: Any = None,
+        mask_keys: int | None = None,
         cu_seqlens_q: Any = None,
         cu_seqlens_k: Any = None,
         max_seqlen_q: int | None = None,
@@ -69,6 +74,9 @@ class Problem:
             k_descale=k_descale,
             v_descale=v_descale,
             sinks=sinks,
+            alibi_slopes=alibi_slopes,
+            attn_mask=attn_mask,
+            mask_bits=mask_bits,
         )
         where = (page_table, v_page_table, page_indptr, page_rows)
         self._is_paged = any(array is not None for array in where)
@@ -102,6 +110,8 @@ class Problem:
         if k_descale is not None or v_descale is not None:
             self._set_scales(q, k_descale, v_descale)
         self._set_sinks(sinks)
+        self._set_slopes(alibi_slopes)
+        self._set_bias_mask(attn_mask, mask_bits, mask_keys)
 
     @property
     def o_dtype(self) -> str:
@@ -223,6 +233,36 @@ class Problem:
         self._sinks = sinks_view(sinks, self.q.shape[-2], self.stream)
         _tensor.check_same_device("q", self.q, sinks=self._sinks)
         self.args.sinks = self._sinks.data
+
+    def _set_slopes(self, alibi_slopes: Any) -> None:
+        if alibi_slopes is None:
+            return
+        self._slopes = slopes_view(alibi_slopes, self._score_sizes(), self.stream)
+        _tensor.check_same_device("q", self.q, alibi_slopes=self._slopes)
+        self.args.alibi_slopes = self._slopes.data
+        if len(self._slopes.shape) == 2:
+            self.args.alibi_stride_batch = self._slopes.strides[0]
+
+    def _set_bias_mask(self, attn_mask: Any, mask_bits: Any, mask_keys: int | None) -> None:
+        if attn_mask is None and mask_bits is None:
+            if mask_keys is not None:
+                raise ValueError("mask_keys is given without attn_mask or mask_bits")
+            return
+        sizes = self._score_sizes()
+        self._bias_mask = Mask(attn_mask, mask_bits, mask_keys, sizes, self.stream)
+        name = "attn_mask" if mask_bits is None else "mask_bits"
+        _tensor.check_same_device("q", self.q, **{name: self._bias_mask.view})
+        self.args.mask = self._bias_mask.address
+
+    def _score_sizes(self) -> Sizes:
+        keys_differ = self._is_paged or self.cu_seqlens_k is not None
+        return Sizes(
+            batch=self.args.batch,
+            n_heads=self.q.shape[-2],
+            queries=self.q.shape[-3],
+            keys=None if keys_differ else self.k.shape[1],
+            ragged=self.ragged_q,
+        )
 
     def _table(self, array: Any, name: str, page_indptr: Any) -> View | None:
         """Returns a view of page ids: [rows, pages], or flat where page_indptr cuts the table."""

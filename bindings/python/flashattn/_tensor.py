@@ -36,6 +36,8 @@ _ITEM_SIZE = {
     "int32": 4,
     "int64": 8,
     "uint8": 1,
+    "uint32": 4,
+    "bool": 1,
 }
 # _HIDDEN maps an array interface's typestr of ml_dtypes' types to their names.
 _HIDDEN = {"V2": "bfloat16", "V1": "float8_e4m3fn"}

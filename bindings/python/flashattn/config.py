@@ -58,6 +58,7 @@ class Feature(enum.IntFlag):
     SOFTCAP = _abi.FLASH_FEATURE_SOFTCAP
     VARLEN = _abi.FLASH_FEATURE_VARLEN
     PAGED = _abi.FLASH_FEATURE_PAGED
+    BIAS = _abi.FLASH_FEATURE_BIAS
 
 
 class _ShortForm:

@@ -9,7 +9,8 @@ the two sets the tolerance of compare.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Optional
 
@@ -60,6 +61,54 @@ class Mask:
         if self.window_right >= 0:
             sees &= j <= diagonal + self.window_right
         return sees
+
+
+@dataclass(frozen=True)
+class Bias:
+    """Holds what joins scaled scores: slopes of ALiBi [n_heads] or [batch, n_heads], and a mask
+    that broadcasts to [batch, n_heads, seqlen_q, n_keys], with ragged queries to [n_heads, total_q,
+    n_keys]. A mask of numbers is added, and -infinity hides; one of bool says what is seen.
+    mask_keys says that its columns are the last so many keys of a sequence; None: the first."""
+
+    slopes: np.ndarray | None
+    mask: np.ndarray | None
+    mask_keys: int | None
+
+    def join(self, scores: np.ndarray, b: int, head: int, q_at: tuple) -> np.ndarray:
+        """Returns scores [len_q, len_k] of a head of sequence b with the bias. q_at is the index of
+        the sequence's queries in Q."""
+        scores = scores.copy()
+        len_q, len_k = scores.shape
+        if self.slopes is not None:
+            diagonal = np.arange(len_q)[:, None] + len_k - len_q
+            distance = np.abs(diagonal - np.arange(len_k)[None, :]).astype(scores.dtype)
+            slope = self.slopes[head] if self.slopes.ndim == 1 else self.slopes[b, head]
+            scores -= scores.dtype.type(slope) * distance
+        if self.mask is not None:
+            self._mask(scores, self._row_of(b, head, q_at, len_q))
+        return scores
+
+    def _row_of(self, b: int, head: int, q_at: tuple, len_q: int) -> np.ndarray:
+        """Returns the mask's rows [len_q, n_keys] of a head of sequence b."""
+        n_axes = 2 + len(q_at)  # (b, queries) of a padded Q, (tokens,) of a ragged one
+        mask = self.mask.reshape((1,) * (n_axes - self.mask.ndim) + self.mask.shape)
+        if n_axes == 4:
+            mask = mask[b if mask.shape[0] > 1 else 0]
+        mask = mask[head if mask.shape[0] > 1 else 0]
+        rows = mask[q_at[-1]] if mask.shape[0] > 1 else mask
+        return np.broadcast_to(rows, (len_q, mask.shape[1]))
+
+    def _mask(self, scores: np.ndarray, mask: np.ndarray) -> None:
+        len_k, n_keys = scores.shape[1], mask.shape[1]
+        first = 0 if self.mask_keys is None else len_k - n_keys
+        columns = np.arange(max(first, 0), min(first + n_keys, len_k))
+        covered = mask[:, columns - first]
+        if covered.dtype == bool:
+            hidden, added = ~covered, 0
+        else:
+            covered = covered.astype(scores.dtype)
+            hidden, added = covered == -np.inf, covered
+        scores[:, columns] = np.where(hidden, -np.inf, scores[:, columns] + added)
 
 
 def attention(
@@ -141,6 +190,9 @@ def _attention(
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
     sinks: np.ndarray | None = None,
+    alibi_slopes: np.ndarray | None = None,
+    attn_mask: np.ndarray | None = None,
+    mask_keys: int | None = None,
     cu_seqlens_q: Lengths = None,
     cu_seqlens_k: Lengths = None,
     seqused_q: Lengths = None,
@@ -155,6 +207,7 @@ def _attention(
     group = n_heads // k.shape[-2] if n_heads else 1
     scale = d_head**-0.5 if softmax_scale is None else softmax_scale
     mask = Mask(causal, *window_size)
+    bias = Bias(alibi_slopes, attn_mask, mask_keys)
     o = np.zeros((len(precision.places), *q.shape), precision.compute)
     lse = np.full((*q.shape[:-3], n_heads, q.shape[-3]), -np.inf, precision.compute)
 
@@ -176,6 +229,7 @@ def _attention(
                 _decoded(v_b[:, own], _scale_of(v_descale, b, own), precision),
                 scale,
                 softcap,
+                functools.partial(bias.join, b=b, head=head, q_at=q_at),
                 -np.inf if sinks is None else precision.compute.type(sinks[head]),
                 mask,
                 precision,
@@ -221,6 +275,7 @@ def _attend(
     v: np.ndarray,
     scale: float,
     softcap: float,
+    join_bias: Callable[[np.ndarray], np.ndarray],
     sink: float,
     mask: Mask,
     precision: Precision,
@@ -231,6 +286,7 @@ def _attend(
         scores = (q @ k.T) * precision.compute.type(scale)
         if softcap > 0:
             scores = softcap * np.tanh(scores / softcap)
+        scores = join_bias(scores)
         p, lse = _softmax(np.where(visible, scores, -np.inf).astype(precision.compute), sink)
         o = [_weighted_sum(precision.round_p(p * f) / f, v, visible) for f in precision.places]
     return precision.round_o(np.stack(o)), lse

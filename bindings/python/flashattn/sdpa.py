@@ -11,9 +11,10 @@ for it.
 
 While it is active, the library computes what torch would give to its own flash kernels: on the CPU
 with gradients, which torch's backward pass computes from O and LSE, and on CUDA devices without.
-torch's kernels stay in use for dropout, masks other than is_causal, types and heads that the
-library does not serve, and on CUDA devices for tensors that require a gradient. The module needs
-torch 2.11 or newer.
+attn_mask is served on the CPU, bool or in numbers; on CUDA devices torch does not give calls with
+one to its flash kernels. torch's kernels stay in use for dropout, types and heads that the library
+does not serve, masks that require a gradient, and on CUDA devices for tensors that require one. The
+module needs torch 2.11 or newer.
 """
 
 from __future__ import annotations
@@ -75,10 +76,14 @@ class _Overrides:
         attn_mask: Tensor | None = None,
         scale: float | None = None,
     ) -> tuple[Tensor, Tensor]:
-        if attn_mask is None and _is_served(query, key, value, dropout_p, "CPU"):
+        if _is_mask_served(attn_mask) and _is_served(query, key, value, dropout_p, "CPU"):
             batch, n_heads, seqlen_q, _ = query.shape
             lse = query.new_empty(batch, seqlen_q, n_heads, dtype=torch.float32).transpose(1, 2)
-            return _attend(query, key, value, is_causal, scale, lse), lse
+            o = _attend(query, key, value, is_causal, scale, lse, attn_mask)
+            if attn_mask is not None:
+                # torch's backward pass computes P = exp(score - LSE): 0 where a row sees no key.
+                lse.masked_fill_(lse == -torch.inf, torch.inf)
+            return o, lse
         return self._call_own(
             "CPU", query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
         )
@@ -132,8 +137,19 @@ def _is_served(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, key: str) -> b
     )
 
 
+def _is_mask_served(mask: Tensor | None) -> bool:
+    served = (torch.bool, *_TYPES["CPU"])
+    return mask is None or (mask.dtype in served and not mask.requires_grad)
+
+
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, lse: Tensor
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool,
+    scale: float | None,
+    lse: Tensor,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Returns O [batch, n_heads, seqlen_q, d_head], laid out as query is, since torch's compilers
     rely on that; writes LSE to `lse`. In torch's causal mask query i sees keys 0 ... i, while the
@@ -148,6 +164,13 @@ def _attend(
     o = torch.empty_like(query)
     with torch.no_grad():
         flash_attn_func(
-            q, k, v, softmax_scale=scale, window_size=window, out=o.transpose(1, 2), lse=lse
+            q,
+            k,
+            v,
+            softmax_scale=scale,
+            window_size=window,
+            attn_mask=mask,
+            out=o.transpose(1, 2),
+            lse=lse,
         )
     return o

@@ -46,6 +46,10 @@ def flash_attn_func(
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    mask_bits: Tensor | None = None,
+    mask_keys: int | None = None,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
     page_table: Tensor | None = None,
@@ -68,25 +72,28 @@ def flash_attn_func(
     flashattn::fwd otherwise.
     """
     left, right = window_size
-    scales = used = pages = None
+    scales = used = pages = bias = None
     if not page_table is v_page_table is page_indptr is page_rows is None:
         pages = page_table, v_page_table, page_indptr, page_rows
     if k_descale is not None or v_descale is not None:
         scales = k_descale, v_descale = _scales_of(k_descale, v_descale, q, q.shape[0], k)
+    if not alibi_slopes is attn_mask is mask_bits is mask_keys is None:
+        bias = alibi_slopes, attn_mask, mask_bits, mask_keys
     outputs = _outputs(out, lse, return_lse, out_dtype)
     if direct.is_possible(q, k, v):
         mask = softmax_scale, causal, left, right, softcap, batch_invariant
         if seqused_q is not None or seqused_k is not None:
             used = seqused_q, seqused_k
-        results = forward(q, k, v, mask, used, scales, sinks, None, pages, outputs)
+        results = forward(q, k, v, mask, used, scales, sinks, None, pages, bias, outputs)
         return _results(results, outputs)
     options = (
         softmax_scale, causal, left, right, softcap, batch_invariant, k_descale, v_descale,
         sinks, seqused_q,
     )  # fmt: skip
     if pages is None:
-        return _call(_ops.fwd, (q, k, v, *options, seqused_k), outputs)
-    return _call(_ops.decode, (q, k, v, seqused_k, *pages, None, *options), outputs)
+        return _call(_ops.fwd, (q, k, v, *options, seqused_k, *(bias or ())), outputs)
+    arguments = q, k, v, seqused_k, *pages, None, *options, *(bias or ())
+    return _call(_ops.decode, arguments, outputs)
 
 
 def flash_attn_varlen_func(
@@ -111,6 +118,10 @@ def flash_attn_varlen_func(
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    mask_bits: Tensor | None = None,
+    mask_keys: int | None = None,
     batch_invariant: bool = False,
     return_lse: bool = False,
     out: Tensor | None = None,
@@ -121,23 +132,25 @@ def flash_attn_varlen_func(
     tensors, as in flash_attn_func above. Where torch records operators, it records
     flashattn::varlen_fwd."""
     left, right = window_size
-    scales = used = pages = None
+    scales = used = pages = bias = None
     if not page_table is v_page_table is page_indptr is page_rows is None:
         pages = page_table, v_page_table, page_indptr, page_rows
     if k_descale is not None or v_descale is not None:
         batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         scales = k_descale, v_descale = _scales_of(k_descale, v_descale, q, batch, k)
+    if not alibi_slopes is attn_mask is mask_bits is mask_keys is None:
+        bias = alibi_slopes, attn_mask, mask_bits, mask_keys
     outputs = _outputs(out, lse, return_lse, out_dtype)
     ragged = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     if direct.is_possible(q, k, v):
         mask = softmax_scale, causal, left, right, softcap, batch_invariant
         if seqused_q is not None or seqused_k is not None:
             used = seqused_q, seqused_k
-        results = forward(q, k, v, mask, used, scales, sinks, ragged, pages, outputs)
+        results = forward(q, k, v, mask, used, scales, sinks, ragged, pages, bias, outputs)
         return _results(results, outputs)
     arguments = (
         q, k, v, *ragged, *(pages or (None,) * 4), softmax_scale, causal, left, right, softcap,
-        batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
+        batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k, *(bias or ()),
     )  # fmt: skip
     return _call(_ops.varlen_fwd, arguments, outputs)
 

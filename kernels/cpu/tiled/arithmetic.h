@@ -39,4 +39,8 @@ static inline int64_t min64(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+static inline int64_t max64(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
 #endif

@@ -64,18 +64,20 @@ typedef struct in_place_block {
     rows_of_blocks_t *rows;   /* where keys are in pages */
 } in_place_block_t;
 
+/* Turns the scores of a block into P; the rows are those of the task's heads. */
 ALWAYS_INLINE void softmax_in_place(const tile_scratch_t *t, const flash_params_t *p,
-                                    const in_place_block_t *block, bool all_see) {
-    const softmax_rule_t rule = softmax_rule(p);
+                                    const cpu_task_t *task, const in_place_block_t *block,
+                                    bool all_see) {
+    const softmax_block_t softmax = {p, task, block->keys, softmax_rule(p)};
     const int32_t n_keys = block->keys.end - block->keys.begin;
     const int64_t n_columns = round_up(n_keys, WORD_ELEMENTS);
     const int32_t most = block->prefetches ? IN_PLACE_KEYS : SINGLE_ROW_KEYS;
-    const bool whole = all_see && n_keys == most && !rule.rewrites;
+    const bool whole = all_see && n_keys == most && !softmax.rule.rewrites;
     for (int64_t row = 0; row < t->n_rows; row++) {
         if (whole)
-            scores_to_p(t, row, 0, most, &rule);
+            scores_to_p(t, row, 0, most, &softmax.rule);
         else
-            softmax_row(t, row_columns(t, block->keys, row), row, &rule, n_columns);
+            softmax_row(t, &softmax, row, n_columns);
     }
 }
 
@@ -113,7 +115,7 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
         score_rows(t, dtype, &k, s.end - s.begin);
         rest.begin = s.end;
     }
-    softmax_in_place(t, p, block, all_see);
+    softmax_in_place(t, p, task, block, all_see);
     rest = block->keys;
     for (flash_range_t s = first; s.begin < s.end; s = first_step(p, block, rest, paged)) {
         const in_place_t v = rows_of_step(p, task, &from_v, block, s, paged);
@@ -124,10 +126,12 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
 
 /* ---- Pages ---- */
 
-/* Attends to a block of keys of one head from copies, which lie where packed keys would. */
-ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p, int64_t head_kv,
-                               int32_t dtype, const in_place_block_t *block,
+/* Attends to a block of keys of the task's one head from copies, which lie where packed keys
+ * would. */
+ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p,
+                               const cpu_task_t *task, int32_t dtype, const in_place_block_t *block,
                                const block_rows_t *rows, const block_rows_t *next, bool all_see) {
+    const int64_t head_kv = task->head_kv;
     const flash_range_t keys = block->keys;
     const int32_t n = keys.end - keys.begin, n_next = next->keys.end - next->keys.begin;
     const copied_rows_t from_k = {element_at(p->k, head_kv * p->k_stride.head, dtype), rows->k,
@@ -137,7 +141,7 @@ ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p,
     const in_place_t k = copy_block_rows(&from_k, dtype, t->d, t->k);
     score_rows(t, dtype, &k, n);
     const in_place_t v = copy_block_rows(&from_v, dtype, t->d, t->v);
-    softmax_in_place(t, p, block, all_see);
+    softmax_in_place(t, p, task, block, all_see);
     for (flash_range_t s = keys; s.begin < keys.end; s.begin = s.end) {
         s.end = s.begin + min32(block->step_keys, keys.end - s.begin);
         const in_place_t part = keys_from(&v, dtype, s.begin - keys.begin);
@@ -154,7 +158,8 @@ ALWAYS_INLINE void attend_copies(const tile_scratch_t *t, const flash_params_t *
     const block_rows_t *next = find_block_rows(p, task, block->rows, block->index + 1, after);
     for (int32_t head = 0; head < task->n_heads; head++) {
         const tile_scratch_t of_head = rows_of_head(t, head);
-        attend_copy(&of_head, p, task->head_kv + head, dtype, block, rows, next, all_see);
+        const cpu_task_t head_task = task_of_head(task, head, t->d);
+        attend_copy(&of_head, p, &head_task, dtype, block, rows, next, all_see);
     }
 }
 

@@ -10,6 +10,7 @@
 #ifndef FLASH_KERNELS_CPU_TILED_SOFTMAX_H
 #define FLASH_KERNELS_CPU_TILED_SOFTMAX_H
 
+#include "cpu/tiled/bias.h"
 #include "cpu/tiled/scratch.h"
 #include "cpu/tiled/words.h"
 #include "cpu/vector.h"
@@ -45,6 +46,7 @@ static inline bool is_ordinary(float factor) {
 typedef struct softmax_rule {
     float softmax_scale;
     float softcap; /* 0: none */
+    bool has_bias; /* scores get a bias (add_bias()) */
     bool rewrites; /* scores are scaled and capped in memory first (rewrite_scores()) */
     float to_log2; /* scores are multiplied by this after that, for units of log2 */
     float slack;   /* REFERENCE_SLACK in units of scores */
@@ -54,10 +56,11 @@ typedef struct softmax_rule {
  * 0, is replaced by that number. */
 static inline softmax_rule_t softmax_rule(const flash_params_t *p) {
     const float softcap = p->softcap != 0 && p->softcap < FLT_MIN ? FLT_MIN : p->softcap;
-    const bool rewrites = softcap != 0 || !is_ordinary(p->softmax_scale);
+    const bool has_bias = flash_has_bias(&p->bias);
+    const bool rewrites = has_bias || softcap != 0 || !is_ordinary(p->softmax_scale);
     const float to_log2 = (rewrites ? 1 : p->softmax_scale) * LOG2_E;
-    const softmax_rule_t rule = {p->softmax_scale, softcap, rewrites, to_log2,
-                                 REFERENCE_SLACK / to_log2};
+    const softmax_rule_t rule = {p->softmax_scale, softcap, has_bias,
+                                 rewrites,         to_log2, REFERENCE_SLACK / to_log2};
     return rule;
 }
 
@@ -165,9 +168,33 @@ static inline void clear_p(float *s, int64_t begin, int64_t end) {
                (size_t)((end - begin) * WORD_ELEMENT_SIZE));
 }
 
+/* These are a block's keys, the task whose heads' rows attend to them, and the rule. */
+typedef struct softmax_block {
+    const flash_params_t *p;
+    const cpu_task_t *task;
+    flash_range_t keys;
+    softmax_rule_t rule;
+} softmax_block_t;
+
+/* Scales and caps a row's scores, columns first ... last - 1, and adds its bias. */
+NEVER_INLINE void rewrite_row(const tile_scratch_t *t, const softmax_block_t *block, int64_t row,
+                              int64_t first, int64_t last) {
+    float *s = t->s + row * t->c_pad;
+    rewrite_scores(s + first, last - first, &block->rule);
+    if (!block->rule.has_bias)
+        return;
+    const flash_range_t columns = row_columns(t, block->keys, row);
+    const flash_bias_row_t bias = bias_row_of(t, block->p, block->task, row);
+    const key_scores_t scores = {s + columns.begin, block->keys.begin + columns.begin,
+                                 columns.end - columns.begin};
+    add_bias(&block->p->bias, &bias, &scores);
+}
+
 /* Turns a row's scores into P over the columns that it sees, and the others into zeros. */
-ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, flash_range_t columns, int64_t row,
-                               const softmax_rule_t *rule, int64_t n_columns) {
+ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, const softmax_block_t *block, int64_t row,
+                               int64_t n_columns) {
+    const flash_range_t columns = row_columns(t, block->keys, row);
+    const softmax_rule_t *rule = &block->rule;
     float *s = t->s + row * t->c_pad;
     const int64_t first = columns.begin / VEC_WIDTH * VEC_WIDTH;
     const int64_t last = round_up(columns.end, VEC_WIDTH);
@@ -176,18 +203,19 @@ ALWAYS_INLINE void softmax_row(const tile_scratch_t *t, flash_range_t columns, i
         return;
     }
     if (rule->rewrites)
-        rewrite_scores(s + first, last - first, rule);
+        rewrite_row(t, block, row, first, last);
     hide_rest(s, first, columns.begin, columns.end, last);
     scores_to_p(t, row, first, last, rule);
     clear_p(s, 0, first);
     clear_p(s, last, n_columns);
 }
 
-ALWAYS_INLINE void softmax(const tile_scratch_t *t, flash_range_t block, const flash_params_t *p) {
-    const softmax_rule_t rule = softmax_rule(p);
-    const int64_t n_columns = round_up(block.end - block.begin, WORD_ELEMENTS);
+ALWAYS_INLINE void softmax(const tile_scratch_t *t, const flash_params_t *p, const cpu_task_t *task,
+                           flash_range_t keys) {
+    const softmax_block_t block = {p, task, keys, softmax_rule(p)};
+    const int64_t n_columns = round_up(keys.end - keys.begin, WORD_ELEMENTS);
     for (int64_t row = 0; row < t->n_rows; row++)
-        softmax_row(t, row_columns(t, block, row), row, &rule, n_columns);
+        softmax_row(t, &block, row, n_columns);
 }
 
 #endif

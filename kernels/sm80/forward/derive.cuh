@@ -87,6 +87,8 @@ constexpr bool has_mask = (C.features & (FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WI
 template <flash_config_t C> constexpr bool has_window = (C.features & FLASH_FEATURE_WINDOW) != 0;
 template <flash_config_t C> constexpr bool has_softcap = (C.features & FLASH_FEATURE_SOFTCAP) != 0;
 template <flash_config_t C> constexpr bool has_varlen = (C.features & FLASH_FEATURE_VARLEN) != 0;
+/* The kernel adds ALiBi and masks to scores, if the call has any. */
+template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATURE_BIAS) != 0;
 /* K and V of every problem that the kernel serves lie in pages. */
 template <flash_config_t C> constexpr bool has_pages = sm80_has_pages(&C) != 0;
 
@@ -127,8 +129,9 @@ template <flash_config_t C> __device__ constexpr void assert_legal() {
                   "Q's fragment count is K's, or 0");
     static_assert(
         (C.features & ~(FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP |
-                        FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED)) == 0,
+                        FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED | FLASH_FEATURE_BIAS)) == 0,
         "unknown features");
+    static_assert(!has_bias<C> || C.optimized_softmax, "bias needs optimized_softmax");
     static_assert(!has_pages<C> || (has_varlen<C> && (C.async_copy || converts<C>)),
                   "paged needs varlen and async_copy");
     static_assert(!converts<C> || !C.async_copy, "what is converted passes through registers");

@@ -181,7 +181,7 @@ static __device__ __forceinline__ void store_tile(const flash_params_t &params,
                                                   const query_tile_t &tile, warp_state<C> &state,
                                                   uint32_t shared) {
     const float sink = flash_sink_at(params.sinks, tile.head);
-    const score_unit_t unit = make_score_unit<C>(params);
+    const score_unit_t unit = softmax_unit<C>(make_score_unit<C>(params));
     finish_sums<C>(state.softmax);
     store_lse<C>(params, tile, state.softmax, unit);
     normalize_output<C>(state.o, state.softmax, unit, sink, output_scale<C>(params, tile));

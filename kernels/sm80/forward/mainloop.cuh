@@ -15,6 +15,7 @@
 #define FLASH_KERNELS_SM80_FORWARD_MAINLOOP_CUH
 
 #include "common/kv.h"
+#include "sm80/forward/bias.cuh"
 #include "sm80/forward/block_state.cuh"
 #include "sm80/forward/load.cuh"
 #include "sm80/forward/mask.cuh"
@@ -114,11 +115,13 @@ process_block(const flash_params_t &params, const score_unit_t &unit, operands<C
         scale_rows<C>(s, x.factors);
     if constexpr (has_softcap<C>)
         cap_scores<C>(s, unit);
+    if constexpr (has_bias<C>)
+        add_bias<C>(s, params, find_tile<C>(params), block, unit.log2);
     if constexpr (MASKED)
         mask_scores<C>(s, params, find_tile<C>(params), block);
     if constexpr (C.eager_load_blocks)
         reload_k<C, FIRST, MASKED>(x, more);
-    softmax_block<C, FIRST>(s, state.softmax, state.o, unit);
+    softmax_block<C, FIRST>(s, state.softmax, state.o, softmax_unit<C>(unit));
     if constexpr (await_v_late<C>)
         await_v<C, FIRST, MASKED>(x);
     accumulate_output<C>(state.o, round_probabilities<C>(s), renew<C>(x.v_at));

@@ -8,6 +8,7 @@
 #ifndef FLASH_KERNELS_SM80_FORWARD_SOFTMAX_CUH
 #define FLASH_KERNELS_SM80_FORWARD_SOFTMAX_CUH
 
+#include "common/bias.cuh"
 #include "common/quad.cuh"
 #include "common/score_unit.cuh"
 #include "sm80/forward/products.cuh"
@@ -27,6 +28,14 @@ template <flash_config_t C> struct softmax_state {
 template <flash_config_t C>
 static __device__ __forceinline__ score_unit_t make_score_unit(const flash_params_t &params) {
     return score_unit_of<has_softcap<C>>(params);
+}
+
+/* Returns the unit of the scores that the softmax sees: bias leaves them in the exponent of 2. */
+template <flash_config_t C>
+static __device__ __forceinline__ score_unit_t softmax_unit(const score_unit_t &unit) {
+    if constexpr (has_bias<C>)
+        return biased_unit();
+    return unit;
 }
 
 template <flash_config_t C, typename F>

@@ -19,6 +19,8 @@ Scales = tuple[Optional[Tensor], Optional[Tensor]]
 Ragged = tuple[Optional[Tensor], Optional[Tensor], Optional[int], Optional[int]]
 # Pages holds page_table, v_page_table, page_indptr, page_rows.
 Pages = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[Tensor]]
+# Bias holds alibi_slopes, attn_mask, mask_bits, mask_keys.
+Bias = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor], Optional[int]]
 # Rotary holds cos, sin, interleaved, positions, start, q_at_start.
 Rotary = tuple[Tensor, Tensor, bool, Optional[Tensor], Optional[Tensor], bool]
 # Places holds seqused_k, seqused_k_out, slot_mapping.

@@ -9,7 +9,7 @@ from typing import Any, Callable
 import torch
 
 from .. import _append, _attention, _problem
-from .arguments import Mask, Outputs, Pages, Places, Queries, Ragged, Rotary, Scales, Used
+from .arguments import Bias, Mask, Outputs, Pages, Places, Queries, Ragged, Rotary, Scales, Used
 
 
 def forward(error: Exception, *arguments: Any) -> Exception:
@@ -77,6 +77,7 @@ def _refuse_forward(
     sinks: Any,
     ragged: Ragged | None,
     pages: Pages | None,
+    bias: Bias | None,
     outputs: Outputs,
 ) -> None:
     """Raises what flash_attn_varlen_func would raise for these arguments before it calls the
@@ -84,8 +85,10 @@ def _refuse_forward(
     softmax_scale, causal, window_left, window_right, softcap, batch_invariant = mask
     out, lse, _, out_dtype = outputs
     *cu_seqlens, max_seqlen_q, max_seqlen_k = ragged or (None, None, None, None)
+    *of_bias, mask_keys = bias or (None, None, None, None)
     arrays = {
         "sinks": sinks,
+        **dict(zip(("alibi_slopes", "attn_mask", "mask_bits"), of_bias)),
         **dict(zip(("seqused_q", "seqused_k"), used or ())),
         **dict(zip(("k_descale", "v_descale"), scales or ())),
         **dict(zip(("cu_seqlens_q", "cu_seqlens_k"), cu_seqlens)),
@@ -101,6 +104,7 @@ def _refuse_forward(
         window_size=(window_left, window_right),
         softcap=softcap,
         batch_invariant=batch_invariant,
+        mask_keys=mask_keys,
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
         out_dtype=_name(out_dtype),

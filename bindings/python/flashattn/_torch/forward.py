@@ -13,8 +13,20 @@ import torch
 from torch import Tensor
 
 from .. import _abi
+from .._bias import Sizes
 from . import explain, placement, structs
-from .arguments import NEW_O, NEW_O_AND_LSE, Mask, Outputs, Pages, Ragged, Scales, Unsound, Used
+from .arguments import (
+    NEW_O,
+    NEW_O_AND_LSE,
+    Bias,
+    Mask,
+    Outputs,
+    Pages,
+    Ragged,
+    Scales,
+    Unsound,
+    Used,
+)
 from .frame import ForwardFrame
 
 DTYPES = {
@@ -35,6 +47,7 @@ _CAUSAL, _WINDOW = _abi.FLASH_FLAG_CAUSAL, _abi.FLASH_FLAG_WINDOW
 _BATCH_INVARIANT, _BROADCAST = _abi.FLASH_FLAG_BATCH_INVARIANT, _abi.FLASH_FLAG_BROADCAST
 _NO_LSE = (0, 0, 0, 0)
 _NO_WORKSPACE = (0, 0)
+_NO_BIAS = (0, 0, 0)
 _frames: list[ForwardFrame] = []
 
 
@@ -48,6 +61,7 @@ def forward(
     sinks: Tensor | None = None,
     ragged: Ragged | None = None,
     pages: Pages | None = None,
+    bias: Bias | None = None,
     outputs: Outputs = NEW_O,
 ) -> tuple[Tensor, Tensor | None]:
     """Returns (O, LSE) as flashattn.flash_attn_func does, or as flash_attn_varlen_func where
@@ -63,12 +77,12 @@ def forward(
         except IndexError:
             frame = ForwardFrame()
         try:
-            return _forward(frame, q, k, v, mask, used, scales, sinks, ragged, pages, outputs)
+            return _forward(frame, q, k, v, mask, used, scales, sinks, ragged, pages, bias, outputs)
         finally:
             _frames.append(frame)
     except Exception as error:
         raise explain.forward(
-            error, q, k, v, mask, used, scales, sinks, ragged, pages, outputs
+            error, q, k, v, mask, used, scales, sinks, ragged, pages, bias, outputs
         ) from None
 
 
@@ -83,6 +97,7 @@ def _forward(
     sinks: Tensor | None,
     ragged: Ragged | None,
     pages: Pages | None,
+    bias: Bias | None,
     outputs: Outputs,
 ) -> tuple[Tensor, Tensor | None]:
     """Does what forward() does, with a frame that no other call uses. Most calls are padded and
@@ -138,6 +153,11 @@ def _forward(
     if sinks is not None:
         sinks = placement.sinks(sinks, n_heads, index)
         of_sinks = sinks.data_ptr()
+    of_bias = _NO_BIAS
+    if bias is not None:
+        keys = seqlen_k if pages is None and not cu_k else None
+        score_sizes = Sizes(batch, n_heads, q.shape[-3], keys, bool(cu_q))
+        of_bias, _kept = placement.bias(bias, score_sizes, index)
     flags, left, right, softmax_scale, softcap = _mask(mask)
     device, workspace = (_CPU, frame.workspace) if index < 0 else (_CUDA + index, _NO_WORKSPACE)
     _pack(
@@ -182,6 +202,7 @@ def _forward(
         used_q,
         quant,
         of_sinks,
+        *of_bias,
     )
     if index < 0:
         frame.run_on_cpu()

@@ -1,5 +1,6 @@
-"""This module checks the arrays of a call beside Q, K, V and O (lengths, pages, scales, sinks)
-against what the C API cannot see, and returns their addresses or packs them into the frame.
+"""This module checks the arrays of a call beside Q, K, V and O (lengths, pages, scales, sinks,
+slopes, masks) against what the C API cannot see, and returns their addresses or packs them into the
+frame.
 
 Whatever does not fit raises Unsound. `index` is the number of the call's CUDA device, negative for
 the CPU, as Tensor.get_device() returns it.
@@ -12,8 +13,11 @@ import ctypes
 import torch
 from torch import Tensor
 
+from .. import _abi
+from .._bias import Mask, Sizes, slopes_view
+from .._stream import DEFAULT
 from . import structs
-from .arguments import Pages, Scales, Unsound
+from .arguments import Bias, Pages, Scales, Unsound
 from .frame import CacheFrame
 
 _INT32_MAX = 2**31 - 1
@@ -163,6 +167,34 @@ def sinks(array: Tensor, n_heads: int, index: int) -> Tensor:
     if array.dtype is torch.float32 and array.is_contiguous() and not array.is_neg():
         return array
     return array.resolve_neg().to(torch.float32).contiguous()
+
+
+def bias(of: Bias, sizes: Sizes, index: int) -> tuple[tuple[int, int, int], object]:
+    """Returns (address of slopes, their stride from one sequence to the next, address of
+    flash_mask_t), 0 for what the call does not have, and what the caller must keep until the call
+    is made."""
+    slopes, attn_mask, mask_bits, mask_keys = of
+    of_slopes = mask = None
+    slopes_at, stride, mask_at = 0, 0, 0
+    if slopes is not None:
+        of_slopes = slopes_view(slopes.resolve_neg(), sizes, DEFAULT)
+        _check_place(of_slopes.device, index)
+        slopes_at = of_slopes.data or _EMPTY
+        stride = of_slopes.strides[0] if len(of_slopes.shape) == 2 else 0
+    if attn_mask is not None or mask_bits is not None:
+        if attn_mask is not None:
+            attn_mask = attn_mask.resolve_neg()
+        mask = Mask(attn_mask, mask_bits, mask_keys, sizes, DEFAULT)
+        _check_place(mask.view.device, index)
+        mask_at = mask.address or 0
+    elif mask_keys is not None:
+        raise Unsound
+    return (slopes_at, stride, mask_at), (of_slopes, mask)
+
+
+def _check_place(device: int, index: int) -> None:
+    if device != (_abi.FLASH_DEVICE_CPU if index < 0 else _abi.FLASH_DEVICE_CUDA + index):
+        raise Unsound
 
 
 def _address(array: Tensor) -> int:

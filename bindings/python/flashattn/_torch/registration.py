@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from . import derivatives
-from .arguments import NEW_O, NEW_O_AND_LSE, Mask, Pages, Ragged, Scales, Used
+from .arguments import NEW_O, NEW_O_AND_LSE, Bias, Mask, Pages, Ragged, Scales, Used
 from .combine import combine
 from .forward import forward, lse_shape
 
@@ -27,16 +27,21 @@ _OPTIONS = (
     "float softcap=0.0, bool batch_invariant=False, Tensor? k_descale=None, "
     "Tensor? v_descale=None, Tensor? sinks=None, Tensor? seqused_q=None"
 )
+_N_OPTIONS = 10  # in _OPTIONS
+_BIAS = (
+    "Tensor? alibi_slopes=None, Tensor? attn_mask=None, Tensor? mask_bits=None, "
+    "SymInt? mask_keys=None"
+)
 PAGES = (
     "Tensor? page_table=None, Tensor? v_page_table=None, Tensor? page_indptr=None, "
     "Tensor? page_rows=None"
 )
 # ARGUMENTS holds the arguments of each operator, without those for its outputs.
 ARGUMENTS = {
-    "fwd": f"{_QKV}, {_OPTIONS}, Tensor? seqused_k=None",
+    "fwd": f"{_QKV}, {_OPTIONS}, Tensor? seqused_k=None, {_BIAS}",
     "varlen_fwd": f"{_QKV}, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt? max_seqlen_q, "
-    f"SymInt? max_seqlen_k, {PAGES}, {_OPTIONS}, Tensor? seqused_k=None",
-    "decode": f"{_QKV}, Tensor seqused_k, {PAGES}, SymInt? max_seqlen_k=None, {_OPTIONS}",
+    f"SymInt? max_seqlen_k, {PAGES}, {_OPTIONS}, Tensor? seqused_k=None, {_BIAS}",
+    "decode": f"{_QKV}, Tensor seqused_k, {PAGES}, SymInt? max_seqlen_k=None, {_OPTIONS}, {_BIAS}",
     "combine": "Tensor o_partial, Tensor lse_partial, Tensor? sinks=None",
 }
 
@@ -65,11 +70,13 @@ _Call = tuple[
     Optional[Tensor],
     Optional[Ragged],
     Optional[Pages],
+    Optional[Bias],
 ]
 
 
 def _fwd(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> _Call:
-    return q, k, v, *_options(*options), None, None
+    options, used_k, bias = _split(options)
+    return q, k, v, *_options(*options, seqused_k=used_k), None, None, bias
 
 
 def _varlen_fwd(
@@ -88,7 +95,8 @@ def _varlen_fwd(
 ) -> _Call:
     ragged = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     pages = _pages_of(page_table, v_page_table, page_indptr, page_rows)
-    return q, k, v, *_options(*options), ragged, pages
+    options, used_k, bias = _split(options)
+    return q, k, v, *_options(*options, seqused_k=used_k), ragged, pages, bias
 
 
 def _decode(
@@ -103,11 +111,18 @@ def _decode(
     max_seqlen_k: int | None = None,
     *options: Any,
 ) -> _Call:
-    mask, used, scales, sinks = _options(*options)
-    used = (None if used is None else used[0]), seqused_k
+    options, bias = options[:_N_OPTIONS], _bias_of(*options[_N_OPTIONS:])
+    mask, used, scales, sinks = _options(*options, seqused_k=seqused_k)
     ragged = None if max_seqlen_k is None else (None, None, None, max_seqlen_k)
     pages = _pages_of(page_table, v_page_table, page_indptr, page_rows)
-    return q, k, v, mask, used, scales, sinks, ragged, pages
+    return q, k, v, mask, used, scales, sinks, ragged, pages, bias
+
+
+def _split(arguments: tuple) -> tuple[tuple, Tensor | None, Bias | None]:
+    """Returns (options, seqused_k, bias) of what fwd and varlen_fwd have at their end. Arguments
+    that have their default may be missing there."""
+    options, used_k = arguments[:_N_OPTIONS], arguments[_N_OPTIONS : _N_OPTIONS + 1]
+    return options, *(used_k or (None,)), _bias_of(*arguments[_N_OPTIONS + 1 :])
 
 
 def _options(
@@ -127,6 +142,18 @@ def _options(
     used = None if seqused_q is seqused_k is None else (seqused_q, seqused_k)
     scales = None if k_descale is v_descale is None else (k_descale, v_descale)
     return mask, used, scales, sinks
+
+
+def _bias_of(
+    alibi_slopes: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    mask_bits: Tensor | None = None,
+    mask_keys: int | None = None,
+) -> Bias | None:
+    """Returns what joins scores as a group, or None where nothing is given."""
+    if alibi_slopes is None and attn_mask is None and mask_bits is None and mask_keys is None:
+        return None
+    return alibi_slopes, attn_mask, mask_bits, mask_keys
 
 
 def _pages_of(

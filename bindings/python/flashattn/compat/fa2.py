@@ -4,8 +4,8 @@ Names, order and defaults of the arguments are flash_attn's, and so are results:
 with return_attn_probs=True (O, LSE, S_dmask), where S_dmask is empty, as it is there without
 dropout. A row that sees no key has O = 0 and LSE = +infinity.
 
-Arguments that change no result are taken and ignored: deterministic, num_splits. dropout_p,
-alibi_slopes, and tensors that require a gradient raise NotImplementedError.
+Arguments that change no result are taken and ignored: deterministic, num_splits. dropout_p, and
+tensors that require a gradient, raise NotImplementedError.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ._arguments import (
+    contiguous_rows,
     lengths_of,
     page_table_of,
-    refuse,
     refuse_dropout,
     refuse_gradients,
     refuse_other_v,
@@ -48,10 +48,12 @@ def flash_attn_func(
 
     q                  [batch, seqlen_q, n_heads, d_head]
     k, v               [batch, seqlen_k, n_heads_kv, d_head]
+    alibi_slopes       [n_heads] or [batch, n_heads] float32: -slope * |i + seqlen_k - seqlen_q - j|
+                       joins the score of query i and key j
     return_attn_probs  also return LSE, float32 [batch, n_heads, seqlen_q], and an empty S_dmask
     """
-    _refuse(dropout_p, alibi_slopes, q=q, k=k, v=v)
-    options = softmax_options(softmax_scale, causal, window_size, softcap)
+    _refuse(dropout_p, q=q, k=k, v=v)
+    options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     refuse_other_v(k, v)
     return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
 
@@ -70,9 +72,9 @@ def flash_attn_kvpacked_func(
 ) -> Result:
     """Computes flash_attn_func with K and V in one tensor: kv [batch, seqlen_k, 2, n_heads_kv,
     d_head]."""
-    _refuse(dropout_p, alibi_slopes, q=q, kv=kv)
+    _refuse(dropout_p, q=q, kv=kv)
     k, v = _unpacked("kv", kv, 2, 5)
-    options = softmax_options(softmax_scale, causal, window_size, softcap)
+    options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
 
 
@@ -88,9 +90,9 @@ def flash_attn_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Result:
     """Computes flash_attn_func with all in one tensor: qkv [batch, seqlen, 3, n_heads, d_head]."""
-    _refuse(dropout_p, alibi_slopes, qkv=qkv)
+    _refuse(dropout_p, qkv=qkv)
     q, k, v = _unpacked("qkv", qkv, 3, 5)
-    options = softmax_options(softmax_scale, causal, window_size, softcap)
+    options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     return _result(attend_padded(q, k, v, return_lse=return_attn_probs, **options))
 
 
@@ -126,9 +128,9 @@ def flash_attn_varlen_func(
     block_table        [batch, pages] int32: the pages of each sequence, in order
     return_attn_probs  also return LSE, float32 [n_heads, total_q], and an empty S_dmask
     """
-    _refuse(dropout_p, alibi_slopes, q=q, k=k, v=v)
+    _refuse(dropout_p, q=q, k=k, v=v)
     refuse_other_v(k, v)
-    options = softmax_options(softmax_scale, causal, window_size, softcap)
+    options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes)
     if block_table is not None:
         options["page_table"] = page_table_of("block_table", block_table)
         options["seqused_k"] = cu_seqlens_k.diff()
@@ -165,7 +167,7 @@ def flash_attn_varlen_kvpacked_func(
 ) -> Result:
     """Computes flash_attn_varlen_func with K and V in one tensor: kv [total_k, 2, n_heads_kv,
     d_head]."""
-    _refuse(dropout_p, alibi_slopes, q=q, kv=kv)
+    _refuse(dropout_p, q=q, kv=kv)
     k, v = _unpacked("kv", kv, 2, 4)
     found = attend_ragged(
         q,
@@ -176,7 +178,7 @@ def flash_attn_varlen_kvpacked_func(
         max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k,
         return_lse=return_attn_probs,
-        **softmax_options(softmax_scale, causal, window_size, softcap),
+        **_options(softmax_scale, causal, window_size, softcap, alibi_slopes),
     )
     return _result(found)
 
@@ -195,7 +197,7 @@ def flash_attn_varlen_qkvpacked_func(
     return_attn_probs: bool = False,
 ) -> Result:
     """Computes flash_attn_varlen_func with all in one tensor: qkv [total, 3, n_heads, d_head]."""
-    _refuse(dropout_p, alibi_slopes, qkv=qkv)
+    _refuse(dropout_p, qkv=qkv)
     q, k, v = _unpacked("qkv", qkv, 3, 4)
     found = attend_ragged(
         q,
@@ -206,7 +208,7 @@ def flash_attn_varlen_qkvpacked_func(
         max_seqlen_q=max_seqlen,
         max_seqlen_k=max_seqlen,
         return_lse=return_attn_probs,
-        **softmax_options(softmax_scale, causal, window_size, softcap),
+        **_options(softmax_scale, causal, window_size, softcap, alibi_slopes),
     )
     return _result(found)
 
@@ -248,7 +250,6 @@ def flash_attn_with_kvcache(
     block_table         [batch, pages] int32: the pages of each sequence, in order
     return_softmax_lse  also return LSE, float32 [batch, n_heads, seqlen_q]
     """
-    refuse(alibi_slopes=alibi_slopes)
     refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
     refuse_other_v(k_cache, v_cache)
     if block_table is not None and cache_batch_idx is not None:
@@ -265,15 +266,25 @@ def flash_attn_with_kvcache(
         lengths=lengths_of_cache(cache_seqlens, cache),
         leftpad=lengths_of("cache_leftpad", cache_leftpad, queries.batch),
         return_lse=return_softmax_lse,
-        **softmax_options(softmax_scale, causal, window_size, softcap),
+        **_options(softmax_scale, causal, window_size, softcap, alibi_slopes),
     )
     return _result(found)[:2] if return_softmax_lse else found
 
 
-def _refuse(dropout_p: float, alibi_slopes: Tensor | None, **tensors: Tensor) -> None:
+def _refuse(dropout_p: float, **tensors: Tensor) -> None:
     refuse_dropout(dropout_p)
-    refuse(alibi_slopes=alibi_slopes)
     refuse_gradients(**tensors)
+
+
+def _options(
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    softcap: float,
+    alibi_slopes: Tensor | None,
+) -> dict[str, Any]:
+    options = softmax_options(softmax_scale, causal, window_size, softcap)
+    return {**options, "alibi_slopes": contiguous_rows(alibi_slopes)}
 
 
 def _unpacked(name: str, packed: Tensor, n_parts: int, n_axes: int) -> tuple[Tensor, ...]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ..compat._arguments import (
     contiguous_rows,
@@ -51,8 +49,9 @@ def attention(
     module          the layer; its is_causal counts where is_causal is None
     query           [batch, n_heads, seqlen_q, d_head]
     key, value      [batch, n_heads_kv, seqlen_k, d_head]
-    attention_mask  what mask_of() returns, or another mask [batch, seqlen_k] or [batch, 1 or
-                    n_heads, seqlen_q, seqlen_k]
+    attention_mask  what mask_of() returns, or another mask: [batch, seqlen_k], or [batch, 1 or
+                    n_heads, seqlen_q, seqlen_k] of bool or of numbers that join the scores, beside
+                    which neither is_causal nor sliding_window counts
     scaling         None: 1 / sqrt(d_head)
     sliding_window  how many tokens a query sees to its left, itself included; without a causal mask
                     also to its right
@@ -67,9 +66,10 @@ def attention(
     _refuse(dropout, kwargs, query=query, key=key, value=value)
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
-    if attention_mask is not None and attention_mask.ndim == 4:
-        _refuse_beside(attention_mask, softcap=softcap, s_aux=s_aux)
-        return _attention_of_torch(module, query, key, value, attention_mask, scaling)
+    is_pattern = attention_mask is not None and attention_mask.ndim == 4
+    if is_pattern:  # which has the causal order and the window in it
+        attention_mask = attention_mask[..., : key.shape[-2]]
+        is_causal, sliding_window = False, None
     side = -1 if sliding_window is None else sliding_window - 1
     options = softmax_options(scaling, is_causal, (side, side), softcap or 0.0)
     options["sinks"] = s_aux
@@ -77,7 +77,11 @@ def attention(
     d_head, d_value = q.shape[-1], v.shape[-1]
     if d_value < d_head:
         v = pad(v, (0, d_head - d_value))
-    out = _attend(q, k, v, attention_mask, kwargs, options)
+    if is_pattern:
+        q, k, v = map(contiguous_rows, (q, k, v))
+        out = flash_attn_func(q, k, v, attn_mask=attention_mask, **options)
+    else:
+        out = _attend(q, k, v, attention_mask, kwargs, options)
     return out[..., :d_value], None
 
 
@@ -152,33 +156,6 @@ def _attend_paged(
         **options,
     )
     return out.transpose(0, 1)
-
-
-def _attention_of_torch(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor,
-    scaling: float | None,
-) -> tuple[Tensor, None]:
-    warnings.warn(
-        "flashattn.hf: attention_mask is more than a causal mask, a window and padding, so that "
-        "torch's scaled_dot_product_attention computes this layer",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling)
-
-
-def _refuse_beside(mask: Tensor, *, softcap: float | None, s_aux: Tensor | None) -> None:
-    """Raises NotImplementedError for what torch's attention, which computes such a mask, lacks."""
-    what = f"softcap is {softcap}" if softcap else "s_aux is given" if s_aux is not None else None
-    if what is not None:
-        raise NotImplementedError(
-            f"attention_mask has shape {tuple(mask.shape)} and {what}: a mask that is more than "
-            "causal, window and padding needs attn_implementation='eager' here"
-        )
 
 
 def _as_in_autocast(x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@ takes.
 
 The causal mask and the window are not part of it: attention() has them as arguments. What is left
 is which tokens are padding, how much of a static cache is filled, and where packed sequences begin.
-A mask that is more than that becomes a 4-D one, which attention() hands on to torch.
+A mask that is more than that becomes a 4-D one, attn_mask of the library.
 """
 
 from __future__ import annotations

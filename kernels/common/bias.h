@@ -1,0 +1,78 @@
+/*
+ * Host and device code find here what joins the scaled score of a query and a key: ALiBi, and a
+ * mask of bits or numbers.
+ */
+#ifndef FLASH_KERNELS_COMMON_BIAS_H
+#define FLASH_KERNELS_COMMON_BIAS_H
+
+#include "common/params.h"
+#include "common/sequence.h"
+#include "flashattn.h"
+
+/* One query's row of slopes and mask. */
+typedef struct flash_bias_row {
+    int64_t at;        /* elements, or words, from the mask's first one to column 0 of the row */
+    int32_t first_key; /* the key of column 0 */
+    int32_t diagonal;  /* the key at the query's own place, from which ALiBi counts */
+    float slope;       /* 0: none */
+} flash_bias_row_t;
+
+FLASH_HOST_DEVICE static inline int flash_has_bias(const flash_bias_t *bias) {
+    return bias->alibi_slopes != NULL || bias->mask != NULL;
+}
+
+/* Reads slopes[i]. On the CPU the array may have any alignment. */
+FLASH_HOST_DEVICE static inline float flash_load_slope(const float *slopes, int64_t i) {
+#ifdef __CUDA_ARCH__
+    return slopes[i];
+#else
+    float value;
+    memcpy(&value, (const char *)slopes + i * (int64_t)sizeof value, sizeof value);
+    return value;
+#endif
+}
+
+/* Returns the row of query i of a head. */
+FLASH_HOST_DEVICE static inline flash_bias_row_t flash_bias_row(const flash_bias_t *bias,
+                                                                const flash_sequence_t *s,
+                                                                int64_t batch_index, int64_t head,
+                                                                int64_t i) {
+    flash_bias_row_t row = {0, bias->first_key, 0, 0.0f};
+    row.diagonal = (int32_t)(i + s->len_k - s->len_q);
+    if (bias->alibi_slopes)
+        row.slope =
+            flash_load_slope(bias->alibi_slopes, batch_index * bias->alibi_stride_batch + head);
+    if (bias->is_last_keys)
+        row.first_key += s->len_k;
+    row.at = batch_index * bias->stride_batch + head * bias->stride_head +
+             (s->q_begin + i) * bias->stride_query;
+    return row;
+}
+
+/* Says whether the mask has a column for the key. */
+FLASH_HOST_DEVICE static inline int flash_bias_covers(const flash_bias_t *bias,
+                                                      const flash_bias_row_t *row, int32_t key) {
+    return bias->mask != NULL && (uint32_t)(key - row->first_key) < (uint32_t)bias->n_keys;
+}
+
+/* Returns where the key's bit or number is: in words or elements from the mask's first one. */
+FLASH_HOST_DEVICE static inline int64_t flash_bias_at(const flash_bias_t *bias,
+                                                      const flash_bias_row_t *row, int32_t key) {
+    const int32_t column = key - row->first_key;
+    return row->at +
+           (bias->kind == FLASH_MASK_BITS ? column / 32 : (int64_t)column * bias->stride_key);
+}
+
+/* Says whether a word of bits shows the key. */
+FLASH_HOST_DEVICE static inline int flash_bias_shows(uint32_t word, const flash_bias_row_t *row,
+                                                     int32_t key) {
+    return (int)(word >> ((uint32_t)(key - row->first_key) % 32) & 1);
+}
+
+/* Returns what ALiBi adds. */
+FLASH_HOST_DEVICE static inline float flash_bias_alibi(const flash_bias_row_t *row, int32_t key) {
+    const int32_t distance = key - row->diagonal;
+    return row->slope * -(float)(distance < 0 ? -distance : distance);
+}
+
+#endif

@@ -1,0 +1,121 @@
+/*
+ * This file adds ALiBi and the mask to a row of scores of a block of keys.
+ */
+#ifndef FLASH_KERNELS_CPU_TILED_BIAS_H
+#define FLASH_KERNELS_CPU_TILED_BIAS_H
+
+#include "common/bias.h"
+#include "cpu/bias.h"
+#include "cpu/rows.h"
+#include "cpu/tiled/scratch.h"
+#include "cpu/vector.h"
+
+#include <float.h>
+#include <math.h>
+
+/* These are scaled scores of consecutive keys, which the row sees as far as the mask goes. */
+typedef struct key_scores {
+    float *s;
+    int32_t key; /* of s[0] */
+    int32_t n;
+} key_scores_t;
+
+/* Returns the row of slopes and mask of a row of the task's heads. */
+static inline flash_bias_row_t bias_row_of(const tile_scratch_t *t, const flash_params_t *p,
+                                           const cpu_task_t *task, int64_t row) {
+    cpu_row_t r = cpu_row(p, task, row % t->head_rows);
+    r.head += row / t->head_rows * p->group;
+    return flash_bias_row(&p->bias, &task->sequence, task->batch_index, r.head, r.query);
+}
+
+static inline void add_alibi(const key_scores_t *scores, const flash_bias_row_t *row) {
+    static const float COUNT[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const vec_t count = vec_load(FLASH_DTYPE_FP32, COUNT), slope = vec_set1(-row->slope);
+    int32_t i = 0;
+    for (; i + VEC_WIDTH <= scores->n; i += VEC_WIDTH) {
+        const float distance = (float)(scores->key + i - row->diagonal);
+        const vec_t distances = vec_abs(vec_add(vec_set1(distance), count));
+        float *s = scores->s + i;
+        vec_store(FLASH_DTYPE_FP32, s, vec_fma(slope, distances, vec_load(FLASH_DTYPE_FP32, s)));
+    }
+    for (; i < scores->n; i++)
+        scores->s[i] += flash_bias_alibi(row, scores->key + i);
+}
+
+/* Returns the scores of keys that the mask has columns for. */
+static inline key_scores_t covered_scores(const flash_bias_t *bias, const flash_bias_row_t *row,
+                                          const key_scores_t *scores) {
+    const int64_t begin = max64(row->first_key, scores->key);
+    const int64_t end = min64((int64_t)row->first_key + bias->n_keys, scores->key + scores->n);
+    const key_scores_t covered = {scores->s + (begin - scores->key), (int32_t)begin,
+                                  (int32_t)max64(end - begin, 0)};
+    return covered;
+}
+
+/* Adds numbers that are neighbours in memory. dtype is a constant at each call. */
+ALWAYS_INLINE void add_neighbours(const flash_bias_t *bias, const flash_bias_row_t *row,
+                                  const key_scores_t *scores, int32_t dtype) {
+    const int64_t at = flash_bias_at(bias, row, scores->key);
+    const vec_t hidden = vec_set1(-INFINITY), least = vec_set1(-FLT_MAX);
+    int32_t i = 0;
+    for (; i + VEC_WIDTH <= scores->n; i += VEC_WIDTH) {
+        float *s = scores->s + i;
+        const vec_t added = vec_load(dtype, element_at(bias->mask, at + i, dtype));
+        const vec_t sum = vec_add(vec_load(FLASH_DTYPE_FP32, s), added);
+        vec_store(FLASH_DTYPE_FP32, s, vec_select_less(added, least, hidden, sum));
+    }
+    for (; i < scores->n; i++)
+        scores->s[i] = cpu_add_number(scores->s[i], element_load(bias->mask, at + i, dtype));
+}
+
+static inline void add_numbers(const flash_bias_t *bias, const flash_bias_row_t *row,
+                               const key_scores_t *scores) {
+    const int64_t at = flash_bias_at(bias, row, scores->key);
+    if (bias->stride_key == 1 && bias->dtype == FLASH_DTYPE_FP16) {
+        add_neighbours(bias, row, scores, FLASH_DTYPE_FP16);
+        return;
+    }
+    if (bias->stride_key == 1 && bias->dtype == FLASH_DTYPE_BF16) {
+        add_neighbours(bias, row, scores, FLASH_DTYPE_BF16);
+        return;
+    }
+    if (bias->stride_key == 1) {
+        add_neighbours(bias, row, scores, FLASH_DTYPE_FP32);
+        return;
+    }
+    for (int32_t i = 0; i < scores->n; i++)
+        scores->s[i] = cpu_add_number(
+            scores->s[i], element_load(bias->mask, at + i * bias->stride_key, bias->dtype));
+}
+
+/* Hides keys whose bit is 0. A word is read once for its keys. */
+static inline void hide_by_bits(const flash_bias_t *bias, const flash_bias_row_t *row,
+                                const key_scores_t *scores) {
+    const int32_t column = scores->key - row->first_key;
+    int32_t i = 0;
+    while (i < scores->n) {
+        const uint32_t word = cpu_mask_word(bias, flash_bias_at(bias, row, scores->key + i));
+        const int32_t end = min32(scores->n, i + 32 - (column + i) % 32);
+        for (; i < end; i++)
+            if (!flash_bias_shows(word, row, scores->key + i))
+                scores->s[i] = -INFINITY;
+    }
+}
+
+/* Adds what joins the row's scores, which are scaled and capped. */
+NEVER_INLINE void add_bias(const flash_bias_t *bias, const flash_bias_row_t *row,
+                           const key_scores_t *scores) {
+    if (row->slope != 0)
+        add_alibi(scores, row);
+    if (bias->mask == NULL)
+        return;
+    const key_scores_t covered = covered_scores(bias, row, scores);
+    if (covered.n == 0)
+        return;
+    if (bias->kind == FLASH_MASK_BITS)
+        hide_by_bits(bias, row, &covered);
+    else
+        add_numbers(bias, row, &covered);
+}
+
+#endif

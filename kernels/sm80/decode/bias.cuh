@@ -1,0 +1,55 @@
+/*
+ * Decode kernels with bias add ALiBi and masks to the scores of a step.
+ */
+#ifndef FLASH_KERNELS_SM80_DECODE_BIAS_CUH
+#define FLASH_KERNELS_SM80_DECODE_BIAS_CUH
+
+#include "common/bias.cuh"
+#include "common/decode/rows.cuh"
+#include "sm80/decode/products.cuh"
+
+/* The bias's row of each of the lane's rows; kernels without bias have none. */
+template <flash_config_t C, bool HAS_BIAS = has_bias<C>> struct row_biases {};
+template <flash_config_t C> struct row_biases<C, true> { flash_bias_row_t of[row_groups<C>][2]; };
+
+template <flash_config_t C>
+static __device__ __forceinline__ row_biases<C>
+make_row_biases(const sm80_decode_params_t &params, const decode_block_t &block, int32_t head_kv) {
+    row_biases<C> rows;
+    if constexpr (has_bias<C>) {
+        const flash_params_t &p = params.attention;
+#pragma unroll
+        for (int n = 0; n < row_groups<C>; ++n)
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const int32_t number = min(n * 8 + (int)threadIdx.x % 4 * 2 + j, block.rows - 1);
+                const head_row_t row = find_row(params, block.row_begin + number);
+                rows.of[n][j] = flash_bias_row(&p.bias, &block.sequence, block.piece.batch_index,
+                                               (int64_t)head_kv * p.group + row.head, row.query);
+            }
+    }
+    return rows;
+}
+
+/* Adds the bias of the keys from step_key on; scores are in the exponent of 2 then. */
+template <flash_config_t C>
+static __device__ __forceinline__ void add_biases(score_tile<C> &s, const flash_bias_t &bias,
+                                                  const row_biases<C> &rows, int32_t step_key,
+                                                  float log2_unit) {
+    if constexpr (has_bias<C>) {
+        if (!flash_has_bias(&bias))
+            return;
+        const int32_t first = step_key + threadIdx.x % DECODE_WARP_THREADS / 4;
+#pragma unroll
+        for (int n = 0; n < row_groups<C>; ++n)
+#pragma unroll
+            for (int m = 0; m < key_tiles<C>; ++m)
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    s.of[n][m][i] =
+                        add_bias(s.of[n][m][i], log2_unit,
+                                 bias_of_key(bias, rows.of[n][i % 2], first + m * 16 + i / 2 * 8));
+    }
+}
+
+#endif

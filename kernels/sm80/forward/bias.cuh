@@ -1,0 +1,121 @@
+/*
+ * Kernels with bias add ALiBi and masks to the scores of a block. Which of them a call has, and of
+ * which kind, is asked once for a block, since a score has only a few operations of its own.
+ */
+#ifndef FLASH_KERNELS_SM80_FORWARD_BIAS_CUH
+#define FLASH_KERNELS_SM80_FORWARD_BIAS_CUH
+
+#include "common/bias.cuh"
+#include "sm80/forward/products.cuh"
+#include "sm80/forward/rows.cuh"
+#include "sm80/forward/softmax.cuh"
+#include "sm80/forward/tile.cuh"
+
+/* Returns the bias's row of a row of the tile; those past its end have that of the last one. */
+template <flash_config_t C>
+static __device__ __forceinline__ flash_bias_row_t find_bias_row(const flash_params_t &params,
+                                                                 const query_tile_t &tile,
+                                                                 int tile_row) {
+    const int32_t row = tile_row < tile.rows ? tile_row : tile.rows - 1;
+    return flash_bias_row(&params.bias, &tile.sequence, tile.batch_index, tile.head,
+                          (int64_t)tile.row_begin + row);
+}
+
+/* Calls f(score, row, key) for each of the thread's scores. */
+template <flash_config_t C, typename F>
+static __device__ __forceinline__ void
+for_each_score(score_tile<C> &s, const flash_params_t &params, const query_tile_t &tile,
+               int32_t block, const F &f) {
+    const int32_t first_key = block * C.B_c + tile_column();
+#pragma unroll
+    for (int m = 0; m < m_tiles<C>; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const flash_bias_row_t row = find_bias_row<C>(params, tile, tile_row<C>(m, half));
+#pragma unroll
+            for (int n = 0; n < key_tiles<C>; ++n)
+#pragma unroll
+                for (int i = 0; i < 2; ++i)
+                    f(s.s[m][n][2 * half + i], row, first_key + n * 8 + i);
+        }
+}
+
+/* Distances are exact below 2^24 keys. */
+template <flash_config_t C>
+static __device__ __forceinline__ void add_alibi(score_tile<C> &s, const flash_params_t &params,
+                                                 const query_tile_t &tile, int32_t block) {
+    for_each_score<C>(s, params, tile, block,
+                      [](float &score, const flash_bias_row_t &row, int32_t key) {
+                          const float distance = (float)(key - row.diagonal);
+                          score = fmaf(-log2_e * row.slope, fabsf(distance), score);
+                      });
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void hide_by_bits(score_tile<C> &s, const flash_params_t &params,
+                                                    const query_tile_t &tile, int32_t block) {
+    const flash_bias_t &bias = params.bias;
+    for_each_score<C>(s, params, tile, block,
+                      [&](float &score, const flash_bias_row_t &row, int32_t key) {
+                          const uint32_t column = (uint32_t)(key - row.first_key);
+                          if (column >= (uint32_t)bias.n_keys)
+                              return;
+                          const uint32_t *words = static_cast<const uint32_t *>(bias.mask) + row.at;
+                          if (!(words[column / 32] >> column % 32 & 1))
+                              score = -INFINITY;
+                      });
+}
+
+/* A key that the mask hides has -infinity, whatever its score is. */
+template <flash_config_t C, int DTYPE>
+static __device__ __forceinline__ void add_numbers(score_tile<C> &s, const flash_params_t &params,
+                                                   const query_tile_t &tile, int32_t block) {
+    const flash_bias_t &bias = params.bias;
+    for_each_score<C>(
+        s, params, tile, block, [&](float &score, const flash_bias_row_t &row, int32_t key) {
+            const int32_t column = key - row.first_key;
+            if ((uint32_t)column >= (uint32_t)bias.n_keys)
+                return;
+            const float number = dtype_load<DTYPE>(bias.mask, row.at + column * bias.stride_key);
+            score = number == -INFINITY ? number : fmaf(number, log2_e, score);
+        });
+}
+
+/* Says whether the mask has columns for keys of the block. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool mask_covers(const flash_bias_t &bias,
+                                                   const query_tile_t &tile, int32_t block) {
+    const int64_t first = (int64_t)bias.first_key + (bias.is_last_keys ? tile.sequence.len_k : 0);
+    const int64_t begin = (int64_t)block * C.B_c;
+    return bias.mask != NULL && begin < first + bias.n_keys && begin + C.B_c > first;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void add_mask(score_tile<C> &s, const flash_params_t &params,
+                                                const query_tile_t &tile, int32_t block) {
+    const flash_bias_t &bias = params.bias;
+    DTYPES_KNOWN(4); /* numbers are of no other type */
+    if (!mask_covers<C>(bias, tile, block))
+        return;
+    if (bias.kind == FLASH_MASK_BITS)
+        hide_by_bits<C>(s, params, tile, block);
+    else if (bias.dtype == FLASH_DTYPE_FP16)
+        add_numbers<C, FLASH_DTYPE_FP16>(s, params, tile, block);
+    else if (bias.dtype == FLASH_DTYPE_BF16)
+        add_numbers<C, FLASH_DTYPE_BF16>(s, params, tile, block);
+    else
+        add_numbers<C, FLASH_DTYPE_FP32>(s, params, tile, block);
+}
+
+/* Adds the bias; scores are in the exponent of 2 then. */
+template <flash_config_t C>
+static __device__ __forceinline__ void add_bias(score_tile<C> &s, const flash_params_t &params,
+                                                const query_tile_t &tile, int32_t block,
+                                                float log2_unit) {
+    scale_scores<C>(s, log2_unit);
+    if (params.bias.alibi_slopes)
+        add_alibi<C>(s, params, tile, block);
+    add_mask<C>(s, params, tile, block);
+}
+
+#endif

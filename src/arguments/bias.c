@@ -1,0 +1,168 @@
+/*
+ * This file reads and checks ALiBi slopes and the mask of a call.
+ */
+#include "arguments/bias.h"
+
+#include "arguments/checks.h"
+#include "core/status.h"
+#include "core/struct_size.h"
+#include "kernels/common/bias.h"
+#include "kernels/common/dtype.h"
+
+#include <inttypes.h>
+
+static const char SLOPES[] = "alibi_slopes", MASK[] = "mask.data";
+
+/* ---- ALiBi ---- */
+
+static flash_status_t read_slopes(const flash_forward_args_t *a, flash_bias_t *bias) {
+    const int64_t stride = a->alibi_stride_batch;
+    FLASH_REQUIRE(stride == 0 || a->alibi_slopes != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "alibi_stride_batch is %" PRId64 ", and alibi_slopes is NULL", stride);
+    FLASH_REQUIRE(stride == 0 || stride >= a->n_heads, FLASH_ERROR_INVALID_ARGUMENT,
+                  "alibi_stride_batch is %" PRId64 ": a row has %" PRId64 " slopes", stride,
+                  a->n_heads);
+    bias->alibi_slopes = a->alibi_slopes;
+    bias->alibi_stride_batch = a->batch > 1 ? stride : 0;
+    return FLASH_SUCCESS;
+}
+
+/* ---- The mask ---- */
+
+static flash_status_t check_kind(const flash_mask_t *m) {
+    FLASH_REQUIRE(m->kind == FLASH_MASK_ADD || m->kind == FLASH_MASK_BITS,
+                  FLASH_ERROR_INVALID_ARGUMENT, "mask.kind is %" PRId32 ": no such kind", m->kind);
+    FLASH_REQUIRE((m->flags & ~(uint32_t)FLASH_MASK_LAST_KEYS) == 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "mask.flags is 0x%" PRIx32 ": only FLASH_MASK_LAST_KEYS is known", m->flags);
+    FLASH_REQUIRE(m->data != NULL, FLASH_ERROR_INVALID_ARGUMENT, "mask.data is NULL");
+    if (m->kind == FLASH_MASK_BITS) {
+        FLASH_REQUIRE(m->dtype == 0, FLASH_ERROR_INVALID_ARGUMENT,
+                      "mask.dtype is %" PRId32 ": bits have none", m->dtype);
+        return FLASH_SUCCESS;
+    }
+    FLASH_TRY(argument_check_dtype("mask.dtype", m->dtype));
+    FLASH_REQUIRE(m->dtype != FLASH_DTYPE_E4M3, FLASH_ERROR_UNSUPPORTED,
+                  "mask.dtype is FLASH_DTYPE_E4M3: numbers are of fp16, bf16 or fp32");
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_stride(const char *axis, int64_t stride) {
+    FLASH_REQUIRE(stride >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "mask.stride_%s is %" PRId64 ": negative", axis, stride);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_columns(const flash_mask_t *m) {
+    FLASH_TRY(argument_check_count("mask.n_keys", m->n_keys));
+    FLASH_TRY(argument_check_size("mask.first_key", m->first_key));
+    FLASH_REQUIRE(
+        m->first_key == 0 || !(m->flags & FLASH_MASK_LAST_KEYS), FLASH_ERROR_INVALID_ARGUMENT,
+        "mask.first_key is %" PRId64 " with FLASH_MASK_LAST_KEYS: it must be 0", m->first_key);
+    FLASH_REQUIRE(m->stride_key == 0 || m->kind == FLASH_MASK_ADD, FLASH_ERROR_INVALID_ARGUMENT,
+                  "mask.stride_key is %" PRId64 ": bits have none", m->stride_key);
+    FLASH_TRY(check_stride("batch", m->stride_batch));
+    FLASH_TRY(check_stride("head", m->stride_head));
+    FLASH_TRY(check_stride("query", m->stride_query));
+    return check_stride("key", m->stride_key);
+}
+
+static void set_mask(const flash_forward_args_t *a, const flash_mask_t *m, flash_bias_t *bias) {
+    const bool is_last = (m->flags & FLASH_MASK_LAST_KEYS) != 0;
+    bias->mask = m->data;
+    bias->stride_batch = a->batch > 1 && a->cu_seqlens_q == NULL ? m->stride_batch : 0;
+    bias->stride_head = a->n_heads > 1 ? m->stride_head : 0;
+    bias->stride_query = a->seqlen_q > 1 || a->cu_seqlens_q != NULL ? m->stride_query : 0;
+    bias->stride_key = m->n_keys > 1 ? m->stride_key : 0;
+    bias->first_key = is_last ? -(int32_t)m->n_keys : (int32_t)m->first_key;
+    bias->n_keys = (int32_t)m->n_keys;
+    bias->kind = m->kind;
+    bias->dtype = m->dtype;
+    bias->is_last_keys = is_last;
+}
+
+static flash_status_t read_mask(const flash_forward_args_t *a, flash_bias_t *bias) {
+    flash_mask_t m;
+    if (a->mask == NULL)
+        return FLASH_SUCCESS;
+    FLASH_TRY(struct_read(&m, sizeof m, a->mask, "flash_mask_t"));
+    if (m.dtype == 0 && m.kind == FLASH_MASK_ADD)
+        m.dtype = a->dtype;
+    FLASH_TRY(check_kind(&m));
+    FLASH_TRY(check_columns(&m));
+    set_mask(a, &m, bias);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t arguments_read_bias(const flash_forward_args_t *checked, flash_params_t *params) {
+    FLASH_TRY(read_slopes(checked, &params->bias));
+    return read_mask(checked, &params->bias);
+}
+
+/* ---- The arrays ---- */
+
+static int64_t element_bytes(const flash_bias_t *bias) {
+    return bias->kind == FLASH_MASK_BITS ? (int64_t)sizeof(uint32_t) : dtype_size(bias->dtype);
+}
+
+/* Slopes are treated as a tensor of one row per batch entry. */
+static flash_tensor_t slopes_of(const flash_bias_t *bias) {
+    return (flash_tensor_t){.data = (void *)(uintptr_t)bias->alibi_slopes,
+                            .stride_batch = bias->alibi_stride_batch};
+}
+
+static tensor_shape_t slopes_shape(const flash_params_t *p) {
+    return (tensor_shape_t){.batch = p->bias.alibi_slopes == NULL ? 0 : p->batch,
+                            .seq = 1,
+                            .longest_seq = 1,
+                            .heads = 1,
+                            .d_head = p->n_heads,
+                            .element_size = sizeof *p->bias.alibi_slopes,
+                            .may_repeat = true};
+}
+
+static flash_tensor_t mask_of(const flash_bias_t *bias) {
+    return (flash_tensor_t){.data = (void *)(uintptr_t)bias->mask,
+                            .stride_batch = bias->stride_batch,
+                            .stride_seq = bias->stride_query,
+                            .stride_head = bias->stride_head};
+}
+
+/* A row of bits is as long as its words, and one of numbers has one, which is repeated. */
+static tensor_shape_t mask_shape(const flash_params_t *p, int64_t total_q) {
+    const flash_bias_t *bias = &p->bias;
+    const bool is_bits = bias->kind == FLASH_MASK_BITS;
+    const int64_t reach = is_bits ? (bias->n_keys + 31) / 32 : 1;
+    return (tensor_shape_t){.batch = bias->mask == NULL ? 0
+                                     : p->cu_seqlens_q  ? 1
+                                                        : p->batch,
+                            .seq = total_q,
+                            .longest_seq = p->seqlen_q,
+                            .heads = p->n_heads,
+                            .d_head = reach,
+                            .element_size = element_bytes(bias),
+                            .may_repeat = true};
+}
+
+flash_status_t arguments_check_bias_apart(const flash_params_t *params, int64_t total_q,
+                                          const char *name, const flash_tensor_t *output,
+                                          const tensor_shape_t *shape) {
+    const flash_bias_t *bias = &params->bias;
+    const flash_tensor_t slopes = slopes_of(bias), mask = mask_of(bias);
+    const tensor_shape_t of_slopes = slopes_shape(params);
+    tensor_shape_t of_mask = mask_shape(params, total_q);
+    if (!flash_has_bias(bias))
+        return FLASH_SUCCESS;
+    FLASH_TRY(tensor_check(SLOPES, &slopes, &of_slopes));
+    FLASH_TRY(tensor_check_repeat(MASK, &mask, &of_mask, bias->stride_key, bias->n_keys));
+    if (!tensor_is_empty(&of_mask)) /* the product was found not to overflow */
+        of_mask.d_head += bias->stride_key * ((int64_t)bias->n_keys - 1);
+    FLASH_TRY(tensor_check_apart(name, output, shape, SLOPES, &slopes, &of_slopes));
+    return tensor_check_apart(name, output, shape, MASK, &mask, &of_mask);
+}
+
+flash_status_t arguments_check_bias_alignments(const flash_params_t *params) {
+    const flash_bias_t *bias = &params->bias;
+    FLASH_TRY(argument_check_alignment(SLOPES, bias->alibi_slopes, sizeof *bias->alibi_slopes));
+    return bias->mask == NULL ? FLASH_SUCCESS
+                              : argument_check_alignment(MASK, bias->mask, element_bytes(bias));
+}

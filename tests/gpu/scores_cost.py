@@ -1,0 +1,103 @@
+"""Prints what each addition to the scores costs: softcap, sinks, ALiBi, masks.
+
+    FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
+        python tests/gpu/scores_cost.py [--dtype FP16] [--runs 100] [--case decode]
+
+Each case is timed with nothing, with each addition and with nothing again, in turns, launch by
+launch, with 256 MiB written before each one. "noise" is the difference between both times with
+nothing, the figures after it are ratios to their mean, and the kernel is that of the last addition.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flashattn import flash_attn_func, select_config
+from flashattn.cli import bench_cuda
+
+DTYPES = {"FP16": torch.float16, "BF16": torch.bfloat16}
+DRAFTS = 64  # of a tree: the last keys, of which each query sees some
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    batch: int
+    seqlen_q: int
+    seqlen_k: int
+    n_heads: int
+    n_heads_kv: int
+    d_head: int
+    window: tuple[int, int] = (-1, -1)
+
+
+CASES = (
+    Case("prefill", 4, 4096, 4096, 32, 32, 64),
+    Case("prefill", 4, 4096, 4096, 16, 16, 128),
+    Case("prefill", 4, 4096, 4096, 8, 8, 256),
+    Case("gpt-oss", 4, 4096, 4096, 64, 8, 64),
+    Case("gpt-oss, window", 4, 4096, 4096, 64, 8, 64, (127, 0)),
+    Case("decode", 64, 1, 8192, 32, 8, 128),
+    Case("decode, 4 queries", 64, 4, 8192, 32, 8, 128),
+    Case("decode", 1, 1, 8192, 32, 8, 128),
+    Case("gpt-oss decode", 64, 1, 8192, 64, 8, 64),
+)
+
+
+def additions(case: Case) -> dict[str, dict[str, Any]]:
+    heads, queries = case.n_heads, case.seqlen_q
+    words = torch.randint(-(2**31), 2**31, (1, 1, queries, DRAFTS // 32), device="cuda")
+    return {
+        "softcap": {"softcap": 30.0},
+        "sinks": {"sinks": torch.randn(heads, device="cuda")},
+        "alibi": {"alibi_slopes": torch.rand(heads, device="cuda")},
+        "tree": {"mask_bits": words.int(), "mask_keys": DRAFTS},
+        "mask": {"attn_mask": torch.randn(1, 1, queries, case.seqlen_k, device="cuda").half()},
+    }
+
+
+def row(case: Case, dtype: torch.dtype, runs: int) -> str:
+    torch.manual_seed(0)
+    shapes = ((case.seqlen_q, case.n_heads), *((case.seqlen_k, case.n_heads_kv),) * 2)
+    q, k, v = (
+        torch.randn(case.batch, seqlen, heads, case.d_head, dtype=dtype, device="cuda")
+        for seqlen, heads in shapes
+    )
+    options: dict[str, Any] = {"causal": True, "window_size": case.window}
+    if case.seqlen_q <= 8:  # as in a cache: the device alone knows the lengths
+        options["seqused_k"] = torch.full((case.batch,), case.seqlen_k, device="cuda").int()
+    out = torch.empty_like(q)
+    calls = [
+        lambda more=more: flash_attn_func(q, k, v, out=out, **options, **more)
+        for more in ({}, *additions(case).values(), {})
+    ]
+    first, *own, second = bench_cuda.cold_median_seconds(calls, runs)
+    none = (first + second) / 2
+    config = select_config(q, k, v, **options, **additions(case)["mask"]).config
+    ratios = "".join(f"{x / none:8.3f}" for x in own)
+    name = f"{case.name} {case.batch} x {case.seqlen_q}, {case.n_heads}/{case.n_heads_kv}"
+    return (
+        f"{name:32} {case.d_head:4} {1e6 * none:9.1f} {abs(first - second) / none:6.1%}{ratios}"
+        f"  {config}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dtype", choices=DTYPES, default="BF16")
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--case", default="", help="cases whose name begins so")
+    args = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, {args.dtype}")
+    names = "".join(f"{name:>8}" for name in additions(CASES[-1]))
+    print(f"{'':32} {'d':>4} {'us':>9} {'noise':>6}{names}  kernel with a mask")
+    for case in CASES:
+        if case.name.startswith(args.case):
+            print(row(case, DTYPES[args.dtype], args.runs), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""ALiBi and masks on every CUDA row that serves them, against the float64 oracle."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import flashattn
+import numpy as np
+import pytest
+import torch
+from bias_cases import BiasCase
+from flashattn import Arch, Feature
+from gpu_problems import (
+    check,
+    check_every_row,
+    check_in_pages,
+    configs_for,
+    configs_for_pages,
+    device_inputs,
+    device_options,
+    run,
+    runnable_rows,
+    same_bits,
+)
+from memory import E4M3
+from paging import PagedProblem
+from problems import AttentionProblem
+
+PROBLEMS = {
+    "row": AttentionProblem(2, 1, 300, 4, 2, 64),
+    "few_rows": AttentionProblem(1, 3, 200, 6, 2, 64, causal=True),
+    "split": AttentionProblem(1, 2, 5000, 8, 2, 64, causal=True),
+    "block": AttentionProblem(1, 40, 130, 4, 1, 64, causal=True),
+    "full": AttentionProblem(2, 130, 200, 4, 2, 64),
+    "window": AttentionProblem(1, 150, 170, 2, 2, 64, window_size=(33, 0)),
+    "softcap": AttentionProblem(1, 70, 90, 2, 1, 64, softcap=2.0, causal=True),
+    "sinks": AttentionProblem(1, 40, 90, 2, 1, 64, sinks=(0.5, -1.0)),
+    "ragged": AttentionProblem(
+        3, 90, 150, 4, 2, 64, causal=True, cu_seqlens_q=(0, 1, 1, 91), cu_seqlens_k=(0, 40, 60, 210)
+    ),
+    "in_use": AttentionProblem(
+        3, 40, 100, 4, 2, 64, causal=True, seqused_q=(40, 3, 0), seqused_k=(0, 1, 77)
+    ),
+}  # fmt: skip
+BIASES = {
+    "slopes": BiasCase(slopes=1),
+    "slopes_of_sequences": BiasCase(slopes=2),
+    "float32": BiasCase(kind="float32"),
+    "float16": BiasCase(kind="float16", strided=True),
+    "bfloat16": BiasCase(slopes=1, kind="bfloat16"),
+    "bool": BiasCase(kind="bool"),
+    "bits": BiasCase(kind="bits"),
+    "last_keys": BiasCase(kind="float32", n_keys=61, from_end=True),
+    "last_bits": BiasCase(slopes=2, kind="bits", n_keys=33, from_end=True),
+    "repeated": BiasCase(kind="float32", repeats="bhq"),
+    "repeated_heads": BiasCase(kind="bits", repeats="h"),
+}
+TYPES = (("float16", 64), ("bfloat16", 128), ("bfloat16", 256), ("float16", 96), (E4M3, 64))
+every_type = pytest.mark.parametrize(("dtype", "d_head"), TYPES)
+
+
+def _typed(p: AttentionProblem, dtype: str, d_head: int) -> AttentionProblem:
+    if dtype != E4M3:
+        return replace(p, dtype=dtype, d_head=d_head)
+    types = {"dtype": E4M3, "q_dtype": "bfloat16", "o_dtype": "float32"}
+    return replace(p, d_head=d_head, k_descale=0.5, v_descale=-1.5, **types)
+
+
+@every_type
+@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_row_agrees_with_the_oracle(name: str, bias: BiasCase, dtype: str, d_head: int) -> None:
+    check_every_row(replace(_typed(PROBLEMS[name], dtype, d_head), bias=bias))
+
+
+def test_every_row_with_bias_was_tested() -> None:
+    tested = {
+        config
+        for name in ("few_rows", "block")
+        for dtype, d_head in (*TYPES, ("float16", 32), ("float16", 192), (E4M3, 128), (E4M3, 256))
+        for kind in ({dtype} if dtype == E4M3 else {"float16", "bfloat16"})
+        for config in configs_for(
+            replace(_typed(PROBLEMS[name], kind, d_head), bias=BIASES["slopes"])
+        )
+    }
+    rows = {row.config for row in runnable_rows() if row.config.features & Feature.BIAS}
+    missing = {row for row in rows - tested if not row.features & Feature.PAGED}
+    assert rows and not missing
+
+
+@every_type
+@pytest.mark.parametrize("bias", ["slopes_of_sequences", "bfloat16", "last_bits"])
+@pytest.mark.parametrize("page_size", [1, 16, 19])
+def test_keys_in_pages(page_size: int, bias: str, dtype: str, d_head: int) -> None:
+    if d_head == 96:
+        pytest.skip("pages have no rows of this d_head with bias")
+    for seqlen_q in (1, 5, 70):
+        p = AttentionProblem(3, seqlen_q, 300, 8, 2, d_head, causal=True, seqused_k=(300, 65, 190))
+        q = PagedProblem(replace(_typed(p, dtype, d_head), bias=BIASES[bias]), page_size)
+        configs = configs_for_pages(q)
+        assert configs
+        for config in configs:
+            check_in_pages(q, config)
+
+
+def test_a_long_tree_is_each_of_its_branches() -> None:
+    """Each draft sees the prefix and its ancestors, as if it were the last of its branch alone."""
+    parents = [-1, 0, 0, 1, 1, 2, 3, 5]
+    n, prefix = len(parents), 900
+    sees = np.zeros((1, 1, n, n), bool)
+    for i, parent in enumerate(parents):
+        sees[0, 0, i, i] = True
+        while parent >= 0:
+            sees[0, 0, i, parent] = True
+            parent = parents[parent]
+    torch.manual_seed(0)
+    shapes = ((n, 8), (prefix + n, 2), (prefix + n, 2))
+    q, k, v = (torch.randn(1, s, h, 128, device="cuda").bfloat16() for s, h in shapes)
+    mask = torch.from_numpy(sees).cuda()
+    o = flashattn.flash_attn_func(q, k, v, attn_mask=mask, mask_keys=n)
+    for i in range(n):
+        keys = [*range(prefix), *(prefix + j for j in range(n) if sees[0, 0, i, j])]
+        alone = flashattn.flash_attn_func(q[:, i : i + 1], k[:, keys], v[:, keys])
+        torch.testing.assert_close(o[:, i : i + 1], alone, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("name", ["few_rows", "split", "full", "ragged"])
+def test_a_graph_replays_with_other_slopes_and_masks(name: str) -> None:
+    p = replace(_typed(PROBLEMS[name], "bfloat16", 64), bias=BIASES["bfloat16"])
+    tensors, options = device_inputs(p), device_options(p)
+    o = torch.empty_like(tensors[0])
+    workspace = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    keywords = {**options, "out": o, "workspace": workspace}
+    flashattn.flash_attn_varlen_func(*tensors, **keywords)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        flashattn.flash_attn_varlen_func(*tensors, **keywords)
+    for step in range(3):
+        options["alibi_slopes"].mul_(0.5)
+        options["attn_mask"].copy_(options["attn_mask"].roll(step + 1, -1))
+        o.fill_(math.nan)
+        graph.replay()
+        found = o.clone()
+        flashattn.flash_attn_varlen_func(*tensors, **keywords)
+        assert torch.equal(o, found)
+
+
+@every_type
+def test_rows_with_bias_serve_calls_without_it(dtype: str, d_head: int) -> None:
+    for name in ("split", "block"):
+        p = _typed(PROBLEMS[name], dtype, d_head)
+        configs = [c for c in configs_for(p) if c.features & Feature.BIAS]
+        assert configs
+        for config in configs:
+            check(p, config)
+
+
+def test_neutral_bias_changes_little_and_hidden_scores_do_not_matter() -> None:
+    p = _typed(PROBLEMS["block"], "bfloat16", 128)
+    q, k, v = device_inputs(p)
+    shown = torch.ones(1, 1, p.seqlen_q, p.seqlen_k, dtype=torch.bool, device="cuda")
+    shown[..., 17] = False
+    k[:, 17] = math.nan  # its score is hidden; its V is finite
+    options = device_options(p)
+    o = flashattn.flash_attn_varlen_func(q, k, v, **{**options, "attn_mask": shown})
+    assert torch.isfinite(o).all()
+
+
+def test_selection_takes_rows_with_bias_for_calls_with_it_alone() -> None:
+    p = _typed(PROBLEMS["full"], "bfloat16", 128)
+    for bias in (None, BIASES["slopes"]):
+        of = replace(p, bias=bias)
+        selected = flashattn.select_config(*device_inputs(of), **device_options(of)).config
+        assert bool(selected.features & Feature.BIAS) == (bias is not None)
+    assert selected.arch == Arch.SM80
+
+
+def test_bits_do_not_depend_on_the_batch() -> None:
+    p = replace(_typed(PROBLEMS["in_use"], "bfloat16", 64), bias=BIASES["slopes"])
+    assert same_bits(run(p, batch_invariant=True), run(p, batch_invariant=True))

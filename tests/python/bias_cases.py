@@ -1,0 +1,84 @@
+"""Slopes of ALiBi and masks for attention problems (problems.py): random ones of a seed, for the
+oracle and for a call."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from memory import dtype_of
+
+if TYPE_CHECKING:
+    from problems import AttentionProblem
+
+KINDS = ("float32", "float16", "bfloat16", "bool", "bits")
+
+
+@dataclass(frozen=True)
+class BiasCase:
+    """Says what joins scores. Axes of the mask that `repeats` names, of "bhq", have one element;
+    `strided` masks of numbers have keys that are no neighbours."""
+
+    slopes: int = 0  # axes of alibi_slopes: 0 (none), 1 or 2
+    kind: str | None = None  # of KINDS; None: no mask
+    repeats: str = ""
+    n_keys: int | None = None  # None: those of every sequence
+    from_end: bool = False  # the mask covers the last n_keys keys
+    hidden: float = 0.3  # share of elements
+    empty_rows: float = 0.1  # share of rows that hide all that they cover
+    strided: bool = False
+    seed: int = 0
+
+    def options(self, p: AttentionProblem) -> dict[str, object]:
+        """Returns keywords of the oracle."""
+        rng = np.random.default_rng([self.seed, 7])
+        found: dict[str, object] = {}
+        if self.slopes:
+            shape = (p.batch, p.n_heads)[-self.slopes :]
+            found["alibi_slopes"] = (2.0 ** rng.uniform(-8, 0, shape)).astype(np.float32)
+        if self.kind is not None:
+            found["attn_mask"] = self._mask(p, rng)
+            found["mask_keys"] = found["attn_mask"].shape[-1] if self.from_end else None
+        return found
+
+    def call_options(self, p: AttentionProblem) -> dict[str, object]:
+        """Returns keywords of a call, where they differ."""
+        if self.kind is None:
+            return {}
+        mask = self.options(p)["attn_mask"]
+        if self.kind == "bits":
+            keys = {"mask_keys": mask.shape[-1]} if self.from_end else {}
+            return {"attn_mask": None, "mask_bits": packed(mask), **keys}
+        if self.strided and mask.dtype != bool:
+            apart = np.full((*mask.shape, 3), np.nan, mask.dtype)
+            apart[..., 1] = mask
+            return {"attn_mask": apart[..., 1]}
+        return {}
+
+    def _mask(self, p: AttentionProblem, rng: np.random.Generator) -> np.ndarray:
+        ragged = p.cu_seqlens_q is not None
+        n_queries = p.cu_seqlens_q[-1] if ragged else p.seqlen_q
+        rows = [
+            1 if axis in self.repeats else n
+            for axis, n in zip("bhq", (p.batch, p.n_heads, n_queries))
+        ][1 if ragged else 0 :]
+        shape = (*rows, p.seqlen_k if self.n_keys is None else self.n_keys)
+        hides = rng.random(shape) < self.hidden
+        hides |= rng.random((*rows, 1)) < self.empty_rows
+        if self.kind in ("bool", "bits"):
+            return ~hides
+        numbers = np.where(hides, -math.inf, rng.standard_normal(shape))
+        return numbers.astype(dtype_of(self.kind))
+
+
+def packed(mask: np.ndarray) -> np.ndarray:
+    """Returns the words of a bool mask, with bits beyond its columns that must not matter."""
+    n_keys = mask.shape[-1]
+    words = np.zeros((*mask.shape[:-1], -(-n_keys // 32)), np.uint32)
+    for key in range(n_keys):
+        words[..., key // 32] |= mask[..., key].astype(np.uint32) << np.uint32(key % 32)
+    if n_keys % 32:
+        words[..., -1] |= np.uint32(0xFFFFFFFF << n_keys % 32 & 0xFFFFFFFF)
+    return words

@@ -1,0 +1,328 @@
+"""ALiBi and masks on every kernel here that serves them.
+
+A mask joins scores in every way that a task reads its keys: few rows in place, packed keys shared
+or private, copies of pages, split keys that merge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import flashattn
+import numpy as np
+import pytest
+from bias_cases import KINDS, BiasCase, packed
+from flashattn import oracle
+from hypothesis import given
+from hypothesis import strategies as st
+from memory import E4M3
+from paging import KINDS as PAGE_KINDS
+from paging import PagedProblem, run_paged
+from problems import (
+    AttentionProblem,
+    check,
+    configs_for,
+    make_inputs,
+    rounds_p,
+    run,
+)
+from strategies import random_problems
+
+INF, NAN = float("inf"), float("nan")
+
+PROBLEMS = {
+    "one_row": AttentionProblem(2, 1, 300, 4, 2, 64),
+    "single_rows": AttentionProblem(2, 1, 301, 3, 3, 128),
+    "few_rows": AttentionProblem(1, 3, 200, 6, 2, 72, causal=True),
+    "one_block": AttentionProblem(1, 40, 130, 4, 1, 128, causal=True),
+    "many_rows": AttentionProblem(2, 150, 170, 4, 2, 64),
+    "window": AttentionProblem(1, 150, 170, 2, 2, 96, window_size=(33, 0)),
+    "softcap": AttentionProblem(1, 70, 90, 2, 1, 64, softcap=2.0, causal=True),
+    "scale": AttentionProblem(1, 40, 90, 3, 1, 32, softmax_scale=0.3),
+    "sinks": AttentionProblem(1, 40, 90, 2, 1, 32, sinks=(0.5, -1.0)),
+    "split": AttentionProblem(1, 1, 5000, 8, 2, 64),
+    "split_rows": AttentionProblem(1, 30, 5000, 4, 2, 32, causal=True),
+    "ragged": AttentionProblem(
+        3, 90, 150, 4, 2, 64, causal=True, cu_seqlens_q=(0, 1, 1, 91), cu_seqlens_k=(0, 40, 60, 210)
+    ),
+    "in_use": AttentionProblem(
+        3, 40, 100, 4, 2, 64, causal=True, seqused_q=(40, 3, 0), seqused_k=(0, 1, 77)
+    ),
+}
+DTYPES = ("float32", "float16", "bfloat16", E4M3)
+BIASES = {
+    "slopes": BiasCase(slopes=1),
+    "slopes_of_sequences": BiasCase(slopes=2),
+    **{kind: BiasCase(kind=kind) for kind in KINDS},
+    "both": BiasCase(slopes=1, kind="float32"),
+    "strided": BiasCase(kind="float16", strided=True),
+    "first_keys": BiasCase(kind="bfloat16", n_keys=37),
+    "last_keys": BiasCase(kind="float32", n_keys=61, from_end=True),
+    "last_bits": BiasCase(slopes=2, kind="bits", n_keys=33, from_end=True),
+    "repeated": BiasCase(kind="float32", repeats="bhq"),
+    "repeated_heads": BiasCase(kind="bits", repeats="h"),
+}
+every_problem = pytest.mark.parametrize("name", PROBLEMS)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES)
+
+
+def problem(name: str, dtype: str, bias: BiasCase | None) -> AttentionProblem:
+    p = PROBLEMS[name]
+    if bias is not None and bias.n_keys is not None and not bias.from_end:
+        # a mask of fewer keys than a padded k has is refused
+        bias = replace(bias, n_keys=bias.n_keys if p.cu_seqlens_k else None)
+    p = replace(p, dtype=dtype, bias=bias)
+    if dtype != E4M3:
+        return p
+    return replace(p, q_dtype="bfloat16", o_dtype="float32", k_descale=0.5, v_descale=-1.5)
+
+
+def agrees(p: AttentionProblem) -> None:
+    configs = configs_for(p)
+    assert configs and not any(config.startswith("AMX") for config in configs)
+    for config in [None, *configs]:
+        if p.averages_rounding or not rounds_p(p, config):
+            check(p, config=config, roundings=4 if rounds_p(p, config) else 1)
+
+
+@every_problem
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_agrees_with_the_oracle(name: str, bias: str, dtype: str) -> None:
+    agrees(problem(name, dtype, BIASES[bias]))
+
+
+@every_problem
+@pytest.mark.parametrize("dtype", ["float16", E4M3])
+def test_other_types_agree(name: str, dtype: str) -> None:
+    agrees(problem(name, dtype, BiasCase(slopes=1, kind="bits")))
+    agrees(problem(name, dtype, BiasCase(kind="float16")))
+
+
+@random_problems
+@given(data=st.data())
+def test_random_problems(data: st.DataObject) -> None:
+    draw = data.draw
+    name, dtype = draw(st.sampled_from(list(PROBLEMS))), draw(st.sampled_from(DTYPES))
+    seqlen_q = draw(st.integers(1, 140))
+    p = PROBLEMS[name]
+    if p.cu_seqlens_q is None and p.seqused_q is None:
+        p = replace(p, seqlen_q=seqlen_q, seqlen_k=draw(st.integers(1, 700)))
+    bias = BiasCase(
+        slopes=draw(st.integers(0, 2)),
+        kind=draw(st.sampled_from((None, *KINDS))),
+        repeats="".join(draw(st.sets(st.sampled_from("bhq")))),
+        hidden=draw(st.sampled_from((0.0, 0.3, 0.99, 1.0))),
+        empty_rows=draw(st.sampled_from((0.0, 0.5))),
+        strided=draw(st.booleans()),
+        seed=draw(st.integers(0, 2**31)),
+    )
+    if draw(st.booleans()):
+        bias = replace(bias, from_end=True, n_keys=draw(st.integers(1, 200)))
+    p = replace(p, dtype=dtype, bias=bias, seed=bias.seed, causal=draw(st.booleans()))
+    if dtype == E4M3:
+        p = replace(p, q_dtype="bfloat16", o_dtype="float32")
+    config = draw(st.sampled_from(configs_for(p)))
+    if p.averages_rounding or not rounds_p(p, config):
+        check(p, config=config, roundings=4)
+
+
+# ---- What it means ----
+
+
+def test_masks_of_one_meaning_give_the_same_bits() -> None:
+    """Bool, bits and numbers of 0 and -infinity hide the same keys."""
+    for name in ("few_rows", "many_rows", "split", "ragged"):
+        p = PROBLEMS[name]
+        bias = BiasCase(kind="bool")
+        mask = bias.options(p)["attn_mask"]
+        p = replace(p, bias=bias)
+        numbers = np.where(mask, 0, -INF).astype(np.float32)
+        q, k, v = make_inputs(p)
+        options = {**p.call_options(), "return_lse": True}
+        for config in configs_for(p):
+            call = flashattn.flash_attn_varlen_func if p.cu_seqlens_q else _padded
+            results = [
+                call(q, k, v, config=config, **{**options, **given})
+                for given in (
+                    {"attn_mask": mask},
+                    {"attn_mask": numbers},
+                    {"attn_mask": None, "mask_bits": packed(mask)},
+                    {"attn_mask": None, "mask_bits": packed(mask).view(np.int32)},
+                )
+            ]
+            for o, lse in results[1:]:
+                assert o.tobytes() == results[0][0].tobytes(), config
+                assert lse.tobytes() == results[0][1].tobytes(), config
+
+
+def _padded(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object) -> object:
+    unused = ("max_seqlen_q", "max_seqlen_k", "cu_seqlens_q", "cu_seqlens_k")
+    given = {name: x for name, x in options.items() if name not in unused}
+    return flashattn.flash_attn_func(q, k, v, **given)
+
+
+@every_dtype
+def test_hidden_keys_do_not_matter(dtype: str) -> None:
+    """K holds NaN where no query sees it, as far as the mask goes."""
+    for name in ("one_row", "few_rows", "many_rows", "split"):
+        p = problem(name, dtype, BiasCase(kind="bits", repeats="bhq", empty_rows=0))
+        mask = p.bias.options(p)["attn_mask"].reshape(-1)
+        q, k, v = make_inputs(p)
+        poisoned = k.copy()
+        poisoned[:, ~mask] = NAN
+        for kind in ("bits", "float32"):
+            p = replace(p, bias=replace(p.bias, kind=kind))
+            for config in configs_for(p):
+                found, expected = run(p, [q, poisoned, v], config), run(p, [q, k, v], config)
+                for a, b in zip(found, expected):
+                    assert a.tobytes() == b.tobytes(), config
+
+
+@every_dtype
+@pytest.mark.parametrize("kind", ["float32", "bits", "bool"])
+def test_rows_that_see_no_key_are_empty(kind: str, dtype: str) -> None:
+    for name in ("one_row", "few_rows", "many_rows", "split", "split_rows", "sinks"):
+        p = problem(name, dtype, BiasCase(kind=kind, hidden=1.0))
+        for config in configs_for(p):
+            o, lse = run(p, config=config)
+            assert (o.astype(np.float32) == 0).all() and (lse == -INF).all(), config
+
+
+@pytest.mark.parametrize("value", [NAN, INF])
+def test_numbers_that_are_none_reach_their_rows(value: float) -> None:
+    """And no others. A number beyond the causal order does not count."""
+    for name in ("few_rows", "one_block", "split_rows"):
+        p = replace(PROBLEMS[name], bias=BiasCase(kind="float32", hidden=0, empty_rows=0))
+        q, k, v = make_inputs(p)
+        mask = np.zeros((1, 1, p.seqlen_q, p.seqlen_k), np.float32)
+        mask[..., p.seqlen_q // 2, 5] = value  # seen
+        mask[..., 0, p.seqlen_k - p.seqlen_q + 1 :] = value  # not seen by query 0
+        for config in configs_for(p):
+            o = flashattn.flash_attn_func(q, k, v, causal=True, attn_mask=mask, config=config)
+            plain = flashattn.flash_attn_func(q, k, v, causal=True, config=config)
+            rest = np.arange(p.seqlen_q) != p.seqlen_q // 2
+            assert np.isnan(o[:, ~rest]).all(), config
+            np.testing.assert_allclose(o[:, rest], plain[:, rest], rtol=1e-5, atol=1e-6)
+
+
+def test_the_least_finite_number_leaves_a_mean() -> None:
+    """Masks of that number are common. Where all keys have it, none is hidden."""
+    p = AttentionProblem(1, 20, 70, 2, 2, 32)
+    q, k, v = make_inputs(p)
+    q[...] = 0
+    for dtype in ("float32", "float16"):
+        mask = np.full((20, 70), np.finfo(dtype).min, dtype)
+        o = flashattn.flash_attn_func(q, k, v, attn_mask=mask)
+        expected = np.broadcast_to(v.mean(1, keepdims=True), o.shape)
+        np.testing.assert_allclose(o, expected, rtol=1e-4, atol=1e-5)
+
+
+# ---- Trees, documents, prefixes ----
+
+
+@pytest.mark.parametrize("n_drafts, prefix", [(1, 100), (7, 1000), (64, 3000), (33, 31)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_tree_of_drafts_is_its_branches(n_drafts: int, prefix: int, dtype: str) -> None:
+    rng = np.random.default_rng(n_drafts)
+    parents = [-1] + [int(rng.integers(-1, i)) for i in range(1, n_drafts)]
+    sees = np.eye(n_drafts, dtype=bool)
+    for i, parent in enumerate(parents):
+        if parent >= 0:
+            sees[i] |= sees[parent]
+    p = AttentionProblem(1, n_drafts, prefix + n_drafts, 4, 2, 64, dtype)
+    q, k, v = make_inputs(p)
+    for mask in ({"attn_mask": sees}, {"mask_bits": packed(sees)}):
+        o, lse = flashattn.flash_attn_func(q, k, v, mask_keys=n_drafts, return_lse=True, **mask)
+        for i in range(n_drafts):
+            branch = [*range(prefix), *(prefix + np.flatnonzero(sees[i]))]
+            expected, expected_lse = oracle.attention(q[:, i : i + 1], k[:, branch], v[:, branch])
+            tolerance = 2e-5 if dtype == "float32" else 2e-2
+            np.testing.assert_allclose(
+                o[:, i].astype(np.float64), expected[:, 0], rtol=tolerance, atol=tolerance
+            )
+            np.testing.assert_allclose(lse[..., i], expected_lse[..., 0], rtol=1e-5, atol=1e-4)
+
+
+def test_trees_of_a_ragged_batch_in_use() -> None:
+    """Lengths differ, and the mask counts from each one's end."""
+    n, used = 9, (9, 40, 133)
+    p = AttentionProblem(3, n, 150, 4, 2, 64, seqused_k=used)
+    p = replace(p, bias=BiasCase(kind="bits", n_keys=n, from_end=True, empty_rows=0))
+    agrees(p)
+    agrees(replace(p, cu_seqlens_q=(0, 9, 10, 19)))
+
+
+@pytest.mark.parametrize("n_heads", [1, 4])
+def test_documents_and_prefixes(n_heads: int) -> None:
+    rng = np.random.default_rng(0)
+    n = 300
+    p = AttentionProblem(1, n, n, n_heads, 1, 64)
+    q, k, v = make_inputs(p)
+    documents = np.sort(rng.integers(0, 5, n))
+    same = documents[:, None] == documents[None, :]
+    o = flashattn.flash_attn_func(q, k, v, attn_mask=same, causal=True)
+    for document in range(5):
+        at = documents == document
+        expected = flashattn.flash_attn_func(q[:, at], k[:, at], v[:, at], causal=True)
+        np.testing.assert_allclose(o[:, at], expected, rtol=1e-4, atol=1e-5)
+    prefix = np.tril(np.ones((n, n), bool))
+    prefix[:, :100] = True
+    o = flashattn.flash_attn_func(q, k, v, attn_mask=prefix)
+    both = flashattn.flash_attn_func(q[:, :100], k[:, :100], v[:, :100])
+    causal = flashattn.flash_attn_func(q[:, 100:], k, v, causal=True)
+    np.testing.assert_allclose(o, np.concatenate((both, causal), 1), rtol=1e-4, atol=1e-5)
+
+
+# ---- Bits that must not change ----
+
+
+@pytest.mark.parametrize("name", ["one_row", "few_rows", "one_block", "split"])
+@every_dtype
+def test_pages_do_not_change_bits(name: str, dtype: str) -> None:
+    """Pages whose table holds more keys than k had: masks of the first keys have any width."""
+    for bias in (BiasCase(slopes=1, kind="float16"), BiasCase(kind="bits")):
+        p = problem(name, dtype, bias)
+        for i, config in enumerate(configs_for(p)):
+            expected = run(p, config=config)
+            paged = PagedProblem(p, 19, PAGE_KINDS[i % len(PAGE_KINDS)])
+            found = run_paged(paged, config=config)
+            assert all(a.tobytes() == b.tobytes() for a, b in zip(found, expected)), config
+
+
+@pytest.mark.parametrize("name", ["split", "split_rows", "many_rows"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_threads_do_not_change_bits(name: str, dtype: str) -> None:
+    p = problem(name, dtype, BiasCase(slopes=1, kind="float32"))
+    results = set()
+    for n_threads in (1, 2, 5):
+        flashattn.set_num_threads(n_threads)
+        results.add(tuple(x.tobytes() for x in run(p)))
+    assert len(results) == 1
+
+
+def test_what_joins_nothing_changes_little() -> None:
+    for name in PROBLEMS:
+        p = PROBLEMS[name]
+        plain = run(p)
+        zeros = replace(p, bias=BiasCase(kind="float32", repeats="bhq", hidden=0, empty_rows=0))
+        q, k, v = make_inputs(p)
+        mask = np.zeros((1,) * (2 if p.cu_seqlens_q else 3) + (p.seqlen_k,), np.float32)
+        options = {**zeros.call_options(), "attn_mask": mask, "return_lse": True}
+        call = flashattn.flash_attn_varlen_func if p.cu_seqlens_q else _padded
+        o, lse = call(q, k, v, **options)
+        seen = np.isfinite(plain[1])
+        np.testing.assert_allclose(lse[seen], plain[1][seen], rtol=1e-5, atol=1e-5)
+
+
+# ---- Selection ----
+
+
+def test_amx_does_not_serve_it() -> None:
+    q = np.zeros((1, 64, 2, 64), np.float16)
+    slopes = np.zeros(2, np.float32)
+    amx = [k for k in flashattn.kernels() if k.config.arch == flashattn.Arch.AMX]
+    for kernel in amx:
+        found = flashattn.query_support(q, q, q, config=kernel.config, alibi_slopes=slopes)
+        assert not found
+    assert "AMX" not in str(flashattn.select_config(q, q, q, alibi_slopes=slopes).config)
