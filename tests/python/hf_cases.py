@@ -8,8 +8,8 @@ Import this after pytest.importorskip("transformers").
 
 from __future__ import annotations
 
-import inspect
 import copy
+import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
