@@ -291,7 +291,7 @@ step_thread() {
     local fixed_layout=()
     ! setarch -R true 2>/dev/null || fixed_layout=(setarch -R)
     configure_sanitized thread gcc thread
-    compile thread kernels test_threads test_executor test_countdown
+    compile thread kernels test_append test_threads test_executor test_countdown
     TSAN_OPTIONS=halt_on_error=1 "${fixed_layout[@]}" \
         ctest --test-dir build/thread --output-on-failure --no-tests=error -L thread
 }
