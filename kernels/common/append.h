@@ -195,7 +195,7 @@ enum {
     APPEND_VECTOR = 8     /* elements that the faster kernels take at once */
 };
 
-/* What blocks do with the tokens of K and V, or with those of Q. */
+/* Blocks share the tokens of K and V, or those of Q, like this. */
 typedef struct append_share {
     uint32_t n_blocks;
     int32_t token_blocks; /* blocks that share a token */

@@ -35,7 +35,7 @@ typedef struct flash_scale {
     int64_t stride_head;
 } flash_scale_t;
 
-/* What joins scaled scores: ALiBi, and a mask with a row per query and a column per key from
+/* This joins scaled scores: ALiBi, and a mask with a row per query and a column per key from
  * first_key on, as in flash_mask_t. All zero: nothing. */
 typedef struct flash_bias {
     const float *alibi_slopes; /* [n_heads], or [batch, n_heads]; NULL: none */

@@ -23,7 +23,7 @@ enum {
     N_Q = BATCH * NEW * HEADS * D
 };
 
-/* What a call writes, with gaps that it must not write. */
+/* A call writes these, with gaps that it must not write. */
 typedef struct outputs {
     float k[N_CACHE + 1];
     float v[N_CACHE + 1];

@@ -204,7 +204,7 @@ typedef struct refusal {
       "lse overlaps sinks: lse begins at ")                                                        \
     X(sinks_end_in_lse, args->sinks = args->lse - 3, INVALID, "lse overlaps sinks: lse begins at ")
 
-/* What slopes and masks are refused for: as SHAPE_REFUSALS, and as DATA_REFUSALS. */
+/* Slopes and masks are refused for these: as SHAPE_REFUSALS, and as DATA_REFUSALS. */
 #define BIAS_SHAPE_REFUSALS(X)                                                                     \
     X(mask_without_size, mask_of(args)->struct_size = 0, INVALID, "struct_size is 0")              \
     X(mask_of_no_kind, mask_of(args)->kind = 3, INVALID, "mask.kind is 3: no such kind")           \

@@ -210,7 +210,7 @@ def test_each_head_has_its_own_sink() -> None:
 
 # ---- Extremes ----
 
-# What O becomes: the same bits as without a sink, zeros, or NaN in rows that see a key.
+# O becomes one of these: the same bits as without a sink, zeros, or NaN in rows that see a key.
 SAME = (-math.inf, -1e30, -3.4e38)
 ZERO = (math.inf, 1e30, 3.4e38, 400.0)
 EXTREMES = (*SAME, *ZERO, math.nan)
