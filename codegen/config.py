@@ -54,7 +54,7 @@ def kernel_name(config: Config) -> str:
         Op(config.op).symbol,
         family.name.replace("_", ""),
         Dtype(config.dtype).name.lower(),
-        f"d{config.d_head or 'any'}",
+        f"d{config.d_head or 'any'}" + (f"v{config.d_head_v}" if config.d_head_v else ""),
         f"{config.B_r}x{config.B_c}" if config.B_c else f"{config.B_r}",
     ]
     if config.n_warps:

@@ -98,6 +98,7 @@ def _layout(layout: Layout) -> str:
         + f"""\
 static const config_layout_t layout_{name} = {{
     {str(layout.on_cpu).lower()}, {str(layout.any_d_head).lower()},
+    {str(layout.has_d_head_v).lower()},
     {_reference(f"{name}_shape", len(layout.shape))},
     {_reference(f"{name}_words", len(layout.words))},
     {_reference(f"{name}_needs", len(layout.needs))},

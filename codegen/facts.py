@@ -115,6 +115,7 @@ FIELDS = (
     "persistent",
     "longest_first",
     "fixed_reference",
+    "d_head_v",
 )
 
 # ---- Rules of one field ----
@@ -208,12 +209,13 @@ class Layout:
     shape: tuple[str, ...]  # in the parentheses, after dtype and d_head
     words: tuple[Word, ...] = ()  # between the colon and the features, in order
     needs: tuple[tuple[str, str], ...] = ()  # a switch, and the switch that it needs
+    has_d_head_v: bool = False  # a row may have a head dimension of V and O apart from d_head
     has_kernels: bool = True  # if not, its rows are computed by rows of other families
 
     @property
     def any_d_head(self) -> bool:
         """Whether a d_head of 0, written "any", stands for every head dimension. If not, a kernel
-        also serves smaller head dimensions than its own."""
+        also serves smaller head dimensions than its own, of Q and K and of V and O alike."""
         return self.on_cpu
 
     @property
@@ -229,6 +231,8 @@ class Layout:
         """The fields that mean something to the family, in sort order."""
         specific = {*self.shape, *(name for word in self.words for name in word.fields)}
         common = {"arch", "op", "dtype", "d_head", "features"}
+        if self.has_d_head_v:
+            common.add("d_head_v")
         return tuple(field for field in FIELDS if field in specific | common)
 
     @property
@@ -278,6 +282,7 @@ SM90 = Layout(
         _switch("fixed_reference", "fixed_reference"),
     ),
     needs=(("ping_pong", "overlap"), ("longest_first", "persistent")),
+    has_d_head_v=True,
 )
 MIXED = Layout("mixed", on_cpu=False, shape=("B_r",), has_kernels=False)
 
@@ -408,6 +413,7 @@ _SM90_RULES = {
     "B_c": Range(MMA_ROWS, 256, MMA_ROWS),
     "n_warps": Choice((8, 12, 16)),
     "n_stages": Range(2, 4),
+    "d_head_v": Choice((0, 128)),
 }
 _SM90_DECODE_RULES = {
     "op": FORWARD_ONLY,

@@ -26,7 +26,7 @@ SM90_SHARED_BYTES_MAX = 227 * 1024
 
 
 def _field_rules(config: Config, family: Family) -> Iterator[str]:
-    """Checks each field, and switches that need another one."""
+    """Checks each field, switches that need another one, and that a kernel has one name."""
     for field in config.__dataclass_fields__:
         if field != "arch":
             value = getattr(config, field)
@@ -34,6 +34,8 @@ def _field_rules(config: Config, family: Family) -> Iterator[str]:
     for switch, needed in family.layout.needs:
         if getattr(config, switch) and not getattr(config, needed):
             yield f"{switch} is 1: it needs {needed}, which is 0"
+    if config.d_head_v and config.d_head_v == config.d_head:
+        yield f"d_head_v is {config.d_head_v}: 0 where it is that of d_head"
 
 
 def _fragments(config: Config, field: str, axis: str) -> Iterator[str]:

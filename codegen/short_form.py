@@ -2,7 +2,10 @@
 
     (FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax+causal
     SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+fixed_reference
+    SM90 (BF16, 192/128, 128, 112, 12): stages_2+overlap+ping_pong
     AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen+paged+bias
+
+192/128 is a d_head of 192 with a d_head_v of 128.
 
 src/config/format.c and parse.c have the same text from the same facts; a test compares the two.
 """
@@ -81,6 +84,8 @@ def format_config(config: Config) -> str:
     layout = FAMILIES[Arch(config.arch)].layout
     any_d_head = layout.any_d_head and config.d_head == 0
     d_head = ANY_D_HEAD if any_d_head else str(config.d_head)
+    if config.d_head_v:
+        d_head += f"/{config.d_head_v}"
     numbers = [str(getattr(config, field)) for field in layout.shape]
     shape = ", ".join([Dtype(config.dtype).name, d_head, *numbers])
     words = [text for word in layout.words if (text := _format_word(config, word))]
@@ -167,6 +172,8 @@ def _parse_shape(scanner: _Scanner, layout: Layout) -> dict[str, int]:
     any_d_head = layout.any_d_head and scanner.accept(ANY_D_HEAD)
     d_head = 0 if any_d_head else scanner.int32("d_head")
     values = {"dtype": int(Dtype[dtype]), "d_head": d_head}
+    if layout.has_d_head_v and scanner.accept("/"):
+        values["d_head_v"] = scanner.int32("d_head_v")
     for field in layout.shape:
         scanner.expect(",")
         values[field] = scanner.int32(field)

@@ -17,10 +17,11 @@
  *     flash_forward(&args, NULL, NULL);
  *
  * Conventions
- *   Layout     Q and O are [batch, seqlen_q, n_heads, d_head]; K and V are
- *              [batch, seqlen_k, n_heads_kv, d_head]; the innermost axis is contiguous, the other
- *              three have strides of their own, in elements. A ragged batch (cu_seqlens_*) has no
- *              batch axis: [total tokens, heads, d_head].
+ *   Layout     Q is [batch, seqlen_q, n_heads, d_head] and K [batch, seqlen_k, n_heads_kv, d_head];
+ *              V and O have the shapes of K and Q, with heads of d_head_v elements, which is d_head
+ *              unless a call says otherwise. The innermost axis is contiguous, the other three have
+ *              strides of their own, in elements. A ragged batch (cu_seqlens_*) has no batch axis:
+ *              [total tokens, heads, d_head].
  *   Zero       In every struct that you fill, zero means "absent" or "default". Strides and sizes
  *              have no default: a batch or a length of 0 is empty, and a stride of 0 on an axis
  *              longer than 1 is refused unless FLASH_FLAG_BROADCAST says that it is meant. Where
@@ -210,7 +211,7 @@ typedef struct flash_config {
     int32_t arch;              /**< FLASH_ARCH_... */
     int32_t op;                /**< FLASH_OP_... */
     int32_t dtype;             /**< FLASH_DTYPE_... of K and V; Q and O: as the family says */
-    int32_t d_head;            /**< head dimension; CPU families: 0 = any */
+    int32_t d_head;            /**< head dimension of Q and K; CPU families: 0 = any */
     int32_t B_r;               /**< rows of Q that a block (CPU: a task) handles */
     int32_t B_c;               /**< rows of K and V that a step handles */
     int32_t n_warps;           /**< warps per block */
@@ -230,12 +231,13 @@ typedef struct flash_config {
     int32_t longest_first;   /**< 1: tiles that see most keys first, heads in groups that fit L2 */
     int32_t fixed_reference; /**< 1: the first blocks' maximum stays the softmax's reference; a tile
                                 whose scores outgrow it is redone with a running maximum */
+    int32_t d_head_v;        /**< head dimension of V and O; 0: as d_head. Never d_head itself */
 } flash_config_t;
 
 #define FLASH_CONFIG_INIT                                                                          \
     {                                                                                              \
         FLASH_SIZEOF_(flash_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0                                                                                   \
+            0, 0, 0                                                                                \
     }
 
 /** A buffer of this size holds the short form of every configuration. */
@@ -246,7 +248,8 @@ typedef struct flash_config {
  *   "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax"
  *   "SM90 (BF16, 128, 128, 128, 12): stages_3+overlap+ping_pong+persistent+fixed_reference"
  *   "AVX512 (BF16, any, 96, 128): causal+window+softcap+varlen+paged+bias"
- * The tuple is (dtype, d_head, B_r, B_c, n_warps); CPU families have no n_warps. Any configuration
+ * The tuple is (dtype, d_head, B_r, B_c, n_warps); CPU families have no n_warps. d_head is written
+ * as "192/128" where d_head_v, 128, is not 0. Any configuration
  * of known enumerators has a short form, legal or not.
  * Errors: INVALID_ARGUMENT (NULL, unknown arch, dtype or feature bits, a field that the family has
  * no place for), BUFFER_TOO_SMALL. text is untouched then.
@@ -446,10 +449,11 @@ struct CUstream_st;
 typedef struct CUstream_st *flash_stream_t;
 
 /**
- * A tensor [batch, seq, head, d_head] with contiguous innermost axis. Strides are in elements, and
- * never negative. data may be NULL when the tensor is empty. The memory is the caller's; inputs are
- * only read. On the CPU any alignment will do; on CUDA devices that of the element is required, and
- * the fast kernels need rows at 16-byte aligned addresses. This struct never grows.
+ * A tensor [batch, seq, head, d_head] (V and O: d_head_v) with contiguous innermost axis. Strides
+ * are in elements, and never negative. data may be NULL when the tensor is empty. The memory is the
+ * caller's; inputs are only read. On the CPU any alignment will do; on CUDA devices that of the
+ * element is required, and the fast kernels need rows at 16-byte aligned addresses. This struct
+ * never grows.
  */
 typedef struct flash_tensor {
     void *data;
@@ -508,11 +512,11 @@ enum flash_flag {
 };
 
 /**
- * K and V in pages: flash_forward_args_t.paging. K and V are [n_pages, page_size, n_heads_kv,
- * d_head], a pool that sequences share; stride_batch is the stride of a page, stride_seq of a token
- * in it, stride_head of a head. Key j of sequence b is token j % page_size of the page
- * page_table[begin + j / page_size], where begin is row(b) * page_table_stride, or page_indptr[b],
- * and row(b) is page_rows[b], or b.
+ * K and V in pages: flash_forward_args_t.paging. K is [n_pages, page_size, n_heads_kv, d_head] and
+ * V [n_pages, page_size, n_heads_kv, d_head_v], a pool that sequences share; stride_batch is the
+ * stride of a page, stride_seq of a token in it, stride_head of a head. Key j of sequence b is
+ * token j % page_size of the page page_table[begin + j / page_size], where begin is row(b) *
+ * page_table_stride, or page_indptr[b], and row(b) is page_rows[b], or b.
  *
  * Without a page_table it is a cache of slots, one contiguous place per sequence: page_rows[b] is
  * the slot of sequence b, page_size its capacity, n_pages the number of slots.
@@ -639,10 +643,12 @@ typedef struct flash_forward_args {
 
     flash_tensor_t q; /**< [batch, seqlen_q, n_heads, d_head]    or [total_q, n_heads, d_head] */
     flash_tensor_t k; /**< [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head] */
-    flash_tensor_t v; /**< shaped as k, with strides of its own */
-    flash_tensor_t o; /**< as q, strides of its own; its elements must not overlap each other, nor
-                         lse or any input: kernels read Q again after they have written O. Refused
-                         where the first row of one lies in the other */
+    flash_tensor_t v; /**< as k, with heads of d_head_v elements and strides of its own; it may be a
+                         view of k */
+    flash_tensor_t
+        o; /**< as q, with heads of d_head_v elements and its own strides; its elements must not
+              overlap each other, nor lse or any input: kernels read Q again after they have written
+              O. Refused where the first row of one lies in the other */
 
     /* Logarithm of the sum of exponentials of each row's scaled scores (natural logarithm), fp32,
      * [batch, n_heads, seqlen_q], ragged: [n_heads, total_q]. NULL: not wanted. Must not overlap
@@ -666,7 +672,7 @@ typedef struct flash_forward_args {
     int64_t n_heads;    /**< at least 1 */
     int64_t n_heads_kv; /**< at least 1, divides n_heads; query head h uses K/V head h / (n_heads /
                            n_heads_kv) */
-    int64_t d_head;     /**< at least 1 */
+    int64_t d_head;     /**< head dimension of Q and K, at least 1 */
 
     int64_t window_left;  /**< with FLASH_FLAG_WINDOW; -1: unbounded */
     int64_t window_right; /**< with FLASH_FLAG_WINDOW; -1: unbounded */
@@ -707,6 +713,7 @@ typedef struct flash_forward_args {
     int64_t alibi_stride_batch; /**< elements; 0: every sequence has the same slopes */
     /* A mask or bias of any pattern. NULL: none. */
     const flash_mask_t *mask;
+    int64_t d_head_v; /**< head dimension of V and O; 0: d_head */
 } flash_forward_args_t;
 
 #define FLASH_FORWARD_ARGS_INIT                                                                    \
@@ -714,7 +721,7 @@ typedef struct flash_forward_args {
         FLASH_SIZEOF_(flash_forward_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,        \
             FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, FLASH_NULL_, FLASH_NULL_,  \
             FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_, FLASH_NULL_,   \
-            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, FLASH_NULL_                     \
+            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, FLASH_NULL_, 0                  \
     }
 
 /**
@@ -824,8 +831,8 @@ FLASH_API flash_status_t flash_measure(const flash_forward_args_t *args,
  * sequence of queries (q), the most keys that one of them sees (k), and batch * n_heads (heads),
  * each rounded to a power of two. Reads the same of args as flash_workspace_size(). Errors: as
  * flash_query_support(); UNSUPPORTED (the CPU device, whose kernels are chosen by the processor
- * alone; FLASH_FLAG_BATCH_INVARIANT), INVALID_ARGUMENT (seconds not positive and finite),
- * BUFFER_TOO_SMALL.
+ * alone; FLASH_FLAG_BATCH_INVARIANT; a d_head_v other than d_head), INVALID_ARGUMENT (seconds not
+ * positive and finite), BUFFER_TOO_SMALL.
  */
 FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
                                              const flash_kernel_t *kernel, double seconds,
@@ -840,7 +847,8 @@ FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
  * kernel serves this one: from these, where they have any, else from those built into the library
  * for devices that were measured. Without one, or when the family that it would otherwise take is
  * not among the results, which therefore say nothing about it, selection estimates. Problems with
- * FLASH_FLAG_BATCH_INVARIANT, and the CPU device, never follow results. Results of configurations
+ * FLASH_FLAG_BATCH_INVARIANT or with a d_head_v other than d_head, and the CPU device, never follow
+ * results. Results of configurations
  * that this library does not hold are passed over, as FLASH_TRACE tells. Another kernel may round
  * differently, so that other results may change the last bits of O.
  * Errors: INVALID_ARGUMENT, with the line and the place in it (the results in force stay),
@@ -893,7 +901,7 @@ typedef struct flash_combine_args {
     int64_t batch;
     int64_t seqlen_q;
     int64_t n_heads; /**< at least 1 */
-    int64_t d_head;  /**< at least 1 */
+    int64_t d_head;  /**< of o: flash_forward_args_t.d_head_v where that is not 0; at least 1 */
 
     const flash_executor_t *executor; /**< as in flash_forward_args_t */
 

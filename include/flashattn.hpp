@@ -162,13 +162,14 @@ class Forward {
         return *this;
     }
 
-    /** The values, of the shape of the keys. */
+    /** The values, of the shape of the keys. Heads may have another dimension, d_head_v. */
     Forward &v(const void *data, const Shape &s, Layout layout = Layout::bshd) {
         args_.v = tensor(data, s, layout);
+        args_.d_head_v = s.d_head;
         return *this;
     }
 
-    /** The output, of the shape of the queries. */
+    /** The output, of the shape of the queries, with heads of the dimension of the values. */
     Forward &o(void *data, const Shape &s, Layout layout = Layout::bshd) {
         args_.o = tensor(data, s, layout);
         return *this;

@@ -56,8 +56,8 @@ typedef struct flash_params {
     const void *q; /* [batch, seqlen_q, n_heads, d_head]    or [total_q, n_heads, d_head] */
     const void *k; /* [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head], or
                       [n_pages, page_size, n_heads_kv, d_head] */
-    const void *v; /* as k */
-    void *o;       /* as q */
+    const void *v; /* as k, of d_head_v elements per row */
+    void *o;       /* as q, of d_head_v elements per row */
     float *lse;    /* [batch, n_heads, seqlen_q] or [n_heads, total_q]; may be NULL */
     flash_strides_t q_stride;
     flash_strides_t k_stride;
@@ -80,8 +80,9 @@ typedef struct flash_params {
     int32_t seqlen_k; /* of every sequence, or the longest */
     int32_t n_heads;
     int32_t n_heads_kv;
-    int32_t group; /* n_heads / n_heads_kv */
-    int32_t d_head;
+    int32_t group;        /* n_heads / n_heads_kv */
+    int32_t d_head;       /* of Q and K */
+    int32_t d_head_v;     /* of V and O */
     int32_t window_left;  /* -1: unbounded; causal is window_right = 0 */
     int32_t window_right; /* -1: unbounded */
     float softmax_scale;

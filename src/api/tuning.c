@@ -82,6 +82,9 @@ static flash_status_t check_tunable(const problem_t *problem, const device_t *de
                   "device is the CPU: its kernels are chosen by the processor alone");
     FLASH_REQUIRE(!problem->batch_invariant, FLASH_ERROR_UNSUPPORTED,
                   "flags has FLASH_FLAG_BATCH_INVARIANT: such problems follow no results");
+    FLASH_REQUIRE(!problem_has_other_d_head_v(problem), FLASH_ERROR_UNSUPPORTED,
+                  "d_head_v is %d and d_head %d: problems where they differ follow no results",
+                  problem->params.d_head_v, problem->params.d_head);
     return FLASH_SUCCESS;
 }
 

@@ -82,9 +82,9 @@ static flash_status_t check_alignments(const flash_forward_args_t *a, const flas
     return arguments_check_scale_alignments(p);
 }
 
-/* The shapes of a call's tensors; V has that of K. */
+/* The shapes of a call's tensors. */
 typedef struct shapes {
-    tensor_shape_t q, k, o;
+    tensor_shape_t q, k, v, o;
 } shapes_t;
 
 /* LSE is treated as a tensor whose rows have one element. */
@@ -119,7 +119,7 @@ static flash_status_t check_lse(const flash_forward_args_t *a, const flash_param
     FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "o", &a->o, &s->o));
     FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "q", &a->q, &s->q));
     FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "k", &a->k, &s->k));
-    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "v", &a->v, &s->k));
+    FLASH_TRY(tensor_check_apart("lse", &lse, &shape, "v", &a->v, &s->v));
     FLASH_TRY(arguments_check_sinks_apart(a->sinks, a->n_heads, "lse", &lse, &shape));
     FLASH_TRY(arguments_check_bias_apart(p, s->q.seq, "lse", &lse, &shape));
     return arguments_check_scales_apart(p, "lse", &lse, &shape);
@@ -131,7 +131,7 @@ static flash_status_t check_apart(const flash_forward_args_t *a, const flash_par
                                   const shapes_t *s) {
     FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "q", &a->q, &s->q));
     FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "k", &a->k, &s->k));
-    FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "v", &a->v, &s->k));
+    FLASH_TRY(tensor_check_apart("o", &a->o, &s->o, "v", &a->v, &s->v));
     FLASH_TRY(arguments_check_sinks_apart(a->sinks, a->n_heads, "o", &a->o, &s->o));
     FLASH_TRY(arguments_check_bias_apart(p, s->q.seq, "o", &a->o, &s->o));
     return arguments_check_scales_apart(p, "o", &a->o, &s->o);
@@ -158,6 +158,8 @@ static shapes_t shapes_of(const flash_forward_args_t *a, const flash_params_t *p
     s.k.longest_seq = k_tokens.longest;
     s.k.heads = a->n_heads_kv;
     s.k.element_size = dtype_size(a->k.dtype);
+    s.v = s.k;
+    s.v.d_head = s.o.d_head = a->d_head_v;
     s.o.element_size = dtype_size(a->o.dtype);
     s.o.is_output = true;
     return s;
@@ -168,7 +170,7 @@ static flash_status_t check_tensors(const flash_forward_args_t *a, const flash_p
     const shapes_t s = shapes_of(a, p, q_tokens, k_tokens);
     FLASH_TRY(tensor_check("q", &a->q, &s.q));
     FLASH_TRY(tensor_check("k", &a->k, &s.k));
-    FLASH_TRY(tensor_check("v", &a->v, &s.k));
+    FLASH_TRY(tensor_check("v", &a->v, &s.v));
     FLASH_TRY(tensor_check("o", &a->o, &s.o));
     FLASH_TRY(tensor_check_output("o", &a->o, &s.o));
     FLASH_TRY(arguments_check_scales(p));

@@ -37,7 +37,8 @@ static flash_status_t check_sizes(const flash_forward_args_t *a) {
     FLASH_TRY(argument_check_size("seqlen_q", a->seqlen_q));
     FLASH_TRY(argument_check_size("seqlen_k", a->seqlen_k));
     FLASH_TRY(check_heads(a));
-    return argument_check_count("d_head", a->d_head);
+    FLASH_TRY(argument_check_count("d_head", a->d_head));
+    return argument_check_count("d_head_v", a->d_head_v);
 }
 
 static flash_status_t check_window_side(const char *name, int64_t keys, bool counts) {
@@ -75,6 +76,12 @@ static void set_default_types(flash_forward_args_t *a) {
     for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
         if (tensors[i]->dtype == 0)
             tensors[i]->dtype = a->dtype;
+}
+
+/* Without a head dimension of its own, V has that of K. */
+static void set_default_d_head_v(flash_forward_args_t *a) {
+    if (a->d_head_v == 0)
+        a->d_head_v = a->d_head;
 }
 
 /* K and V must have the same type. Which other types go together, the kernels decide. */
@@ -190,6 +197,7 @@ static void set_params(flash_params_t *p, const flash_forward_args_t *a) {
     p->n_heads_kv = (int32_t)a->n_heads_kv;
     p->group = (int32_t)(a->n_heads / a->n_heads_kv);
     p->d_head = (int32_t)a->d_head;
+    p->d_head_v = (int32_t)a->d_head_v;
     p->softmax_scale =
         a->softmax_scale > 0 ? a->softmax_scale : (float)(1.0 / sqrt((double)a->d_head));
     p->softcap = a->softcap;
@@ -216,6 +224,7 @@ flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_ar
     FLASH_TRY(struct_read(checked, sizeof *checked, args, "flash_forward_args_t"));
     flash_pages_t pages;
     set_default_types(checked);
+    set_default_d_head_v(checked);
     FLASH_TRY(check_shape(checked));
     FLASH_TRY(arguments_read_paging(checked, &pages));
     set_problem(problem, checked, &pages);

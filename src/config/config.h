@@ -10,6 +10,11 @@
 /* Compares by the first field in sort order that differs: negative, zero or positive. */
 int config_compare(const flash_config_t *a, const flash_config_t *b);
 
+/* Returns the head dimension of V and O. */
+static inline int32_t config_d_head_v(const flash_config_t *config) {
+    return config->d_head_v != 0 ? config->d_head_v : config->d_head;
+}
+
 /* These copy a caller's configuration from and to a struct of the caller's size. */
 flash_status_t config_read(flash_config_t *ours, const flash_config_t *theirs);
 flash_status_t config_write(const flash_config_t *ours, flash_config_t *theirs);

@@ -55,9 +55,10 @@ typedef struct config_need {
 /* The fields of the configurations of one kind of family, and how they are written. */
 typedef struct config_layout {
     bool on_cpu;
-    bool any_d_head; /* a d_head of 0, written "any", stands for every head dimension; without
-                        it a kernel also serves smaller d_head than its own */
-    int32_t n_shape; /* fields in the parentheses, after dtype and d_head */
+    bool any_d_head;   /* a d_head of 0, written "any", stands for every head dimension; without
+                          it a kernel also serves smaller d_head than its own */
+    bool has_d_head_v; /* a d_head_v other than 0 is written behind d_head, as "192/128" */
+    int32_t n_shape;   /* fields in the parentheses, after dtype and d_head */
     const int32_t *shape;
     int32_t n_words; /* words between the colon and the features */
     const config_word_t *words;

@@ -3,6 +3,7 @@
  *
  *   (FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax+causal
  *   SM90 (BF16, 128, 128, 128, 12): stages_3+overlap+ping_pong+persistent+fixed_reference
+ *   SM90 (BF16, 192/128, 128, 112, 12): stages_2+overlap+ping_pong
  *   AVX512 (BF16, any, 96, 128): causal+window+softcap+varlen+paged+bias
  */
 #include "config/config.h"
@@ -64,6 +65,8 @@ static void put_shape(text_writer_t *w, const flash_config_t *config,
         text_put(w, "any");
     else
         text_put(w, "%" PRId32, config->d_head);
+    if (config->d_head_v != 0)
+        text_put(w, "/%" PRId32, config->d_head_v);
     for (int32_t i = 0; i < layout->n_shape; i++)
         text_put(w, ", %" PRId32, config_field(config, layout->shape[i]));
     text_put(w, ")");

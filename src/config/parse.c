@@ -96,6 +96,13 @@ static flash_status_t read_d_head(reading_t *r) {
     return read_field(r, CONFIG_FIELD_d_head);
 }
 
+/* Reads the "/128" behind d_head, if it is there. */
+static flash_status_t read_d_head_v(reading_t *r) {
+    if (!r->layout->has_d_head_v || !take_char(&r->at, '/'))
+        return FLASH_SUCCESS;
+    return read_field(r, CONFIG_FIELD_d_head_v);
+}
+
 /* Reads "(dtype, d_head, B_r, ...)". */
 static flash_status_t read_shape(reading_t *r) {
     if (!take_char(&r->at, '('))
@@ -104,6 +111,7 @@ static flash_status_t read_shape(reading_t *r) {
     FLASH_TRY(words_read_dtype(&r->at, &r->config.dtype));
     FLASH_TRY(read_separator(&r->at));
     FLASH_TRY(read_d_head(r));
+    FLASH_TRY(read_d_head_v(r));
     for (int32_t i = 0; i < r->layout->n_shape; i++) {
         FLASH_TRY(read_separator(&r->at));
         FLASH_TRY(read_field(r, r->layout->shape[i]));

@@ -59,6 +59,14 @@ static flash_status_t check_needs(const flash_config_t *config, const config_lay
     return FLASH_SUCCESS;
 }
 
+/* A kernel has one name: a d_head_v that is d_head is written as 0. */
+static flash_status_t check_d_head_v(const flash_config_t *config) {
+    FLASH_REQUIRE(config->d_head_v == 0 || config->d_head_v != config->d_head,
+                  FLASH_ERROR_INVALID_CONFIG,
+                  "d_head_v is %" PRId32 ": 0 where it is that of d_head", config->d_head_v);
+    return FLASH_SUCCESS;
+}
+
 flash_status_t config_check(const flash_config_t *config) {
     const family_t *family;
     FLASH_TRY(family_require(config->arch, FLASH_ERROR_INVALID_CONFIG, &family));
@@ -67,5 +75,6 @@ flash_status_t config_check(const flash_config_t *config) {
         FLASH_TRY(check_field(config_field_name(field), config_field(config, field),
                               &facts->rules[field], facts->name));
     FLASH_TRY(check_needs(config, facts->layout));
+    FLASH_TRY(check_d_head_v(config));
     return family->check == NULL ? FLASH_SUCCESS : family->check(config);
 }

@@ -40,6 +40,11 @@ typedef struct problem {
     executor_t executor;
 } problem_t;
 
+/* Says whether V and O have another head dimension than Q and K. */
+static inline bool problem_has_other_d_head_v(const problem_t *problem) {
+    return problem->params.d_head_v != problem->params.d_head;
+}
+
 /* Returns the most keys that a row of Q sees. */
 static inline int64_t problem_most_keys(const flash_params_t *p) {
     const int64_t window = (int64_t)p->window_left + p->window_right + 1;

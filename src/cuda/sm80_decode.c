@@ -60,6 +60,8 @@ static bool close_keys(const flash_strides_t *stride) {
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
+    if (problem_has_other_d_head_v(problem))
+        return "SM80_DECODE kernels need a d_head_v that is d_head";
     if ((config->features & FLASH_FEATURE_PAGED) != 0 && p->pages.page_size == 0)
         return "decode kernels with paged read K and V in pages alone";
     if ((int64_t)p->seqlen_q * p->group > MOST_ROWS)

@@ -89,6 +89,8 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     const flash_params_t *p = &problem->params;
     const tma_tensor_t tensors[] = {tma_tensor_q(config, p), tma_tensor_k(config, p),
                                     tma_tensor_v(config, p)};
+    if (problem_has_other_d_head_v(problem))
+        return "SM90 kernels need a d_head_v that is d_head";
     const char *found = paging_sm90_obstacle(config, p);
     if (found == NULL)
         found = cuda_launch_obstacle(&cuda, config, problem, device);

@@ -68,6 +68,8 @@ static const char *tma_obstacle(const flash_config_t *config, const flash_params
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
+    if (problem_has_other_d_head_v(problem))
+        return "SM90_DECODE kernels need a d_head_v that is d_head";
     const char *of_pages = paging_sm90_obstacle(config, p);
     if (of_pages != NULL)
         return of_pages;

@@ -1,6 +1,6 @@
 /*
  * Selection takes the kernels that serve the problem and compares them: the family with the highest
- * priority on the device first, then the smallest head dimension, the fewest features beyond those
+ * priority on the device first, then the smallest head dimensions, the fewest features beyond those
  * needed, and the family's own estimate.
  */
 #include "select/select.h"
@@ -16,7 +16,7 @@
 #include <stdio.h>
 
 /* Rows are compared by these fields, the most important first; less is better. */
-enum { N_RANKS = 6 };
+enum { N_RANKS = 7 };
 typedef struct rank {
     int64_t fields[N_RANKS];
 } rank_t;
@@ -28,8 +28,8 @@ static rank_t rank_row(const flash_kernel_t *kernel, const problem_t *problem,
     const int32_t extra = config->features & ~problem->features;
     const family_rank_t estimate = family->rank(config, problem, device);
     const rank_t rank = {{-(int64_t)family->priority(device), config->d_head,
-                          __builtin_popcount((unsigned)extra), estimate.without_strategies,
-                          estimate.time, estimate.preference}};
+                          config_d_head_v(config), __builtin_popcount((unsigned)extra),
+                          estimate.without_strategies, estimate.time, estimate.preference}};
     return rank;
 }
 
@@ -158,9 +158,10 @@ static flash_status_t refuse(const problem_t *problem, const device_t *device) {
                   "be: %s",
                   types, where, config_dtype_name(problem->dtype), pairs);
     return status_fail(FLASH_ERROR_UNSUPPORTED,
-                       "no kernel in this library serves dtype %s, d_head %d, features %s on %s "
-                       "(kernels in the table: %d)",
-                       types, problem->params.d_head, features, where, kernel_table_count);
+                       "no kernel in this library serves dtype %s, d_head %d, d_head_v %d, "
+                       "features %s on %s (kernels in the table: %d)",
+                       types, problem->params.d_head, problem->params.d_head_v, features, where,
+                       kernel_table_count);
 }
 
 flash_status_t select_kernel(const problem_t *problem, const device_t *device,

@@ -13,11 +13,18 @@
 
 /* Some families have rows with d_head 0, which serve every head dimension, and other rows for one
  * head dimension each. Rows of other families pad smaller heads. */
-static bool serves_d_head(const flash_kernel_t *kernel, int32_t d_head) {
-    const int32_t row_d_head = kernel->config.d_head;
+static bool serves_head(const flash_kernel_t *kernel, int32_t of_row, int32_t of_problem) {
     if (kernel->family->facts->layout->any_d_head)
-        return row_d_head == 0 || row_d_head == d_head;
-    return row_d_head >= d_head;
+        return of_row == 0 || of_row == of_problem;
+    return of_row >= of_problem;
+}
+
+static bool serves_d_head(const flash_kernel_t *kernel, const flash_params_t *p) {
+    return serves_head(kernel, kernel->config.d_head, p->d_head);
+}
+
+static bool serves_d_head_v(const flash_kernel_t *kernel, const flash_params_t *p) {
+    return serves_head(kernel, config_d_head_v(&kernel->config), p->d_head_v);
 }
 
 static bool serves_features(const flash_kernel_t *kernel, int32_t features) {
@@ -33,13 +40,15 @@ static const char *mismatch(const flash_kernel_t *kernel, const problem_t *probl
     const char *of_types = types_mismatch(kernel->family->facts, problem);
     if (of_types != NULL)
         return of_types;
-    if (!serves_d_head(kernel, problem->params.d_head))
+    if (!serves_d_head(kernel, &problem->params))
         return "d_head";
+    if (!serves_d_head_v(kernel, &problem->params))
+        return "d_head_v";
     return serves_features(kernel, problem->features) ? NULL : "features";
 }
 
 bool select_fits(const flash_kernel_t *kernel, const problem_t *problem) {
-    return serves_d_head(kernel, problem->params.d_head) &&
+    return serves_d_head(kernel, &problem->params) && serves_d_head_v(kernel, &problem->params) &&
            serves_features(kernel, problem->features);
 }
 
@@ -73,10 +82,11 @@ static flash_status_t refuse_mismatch(const flash_kernel_t *kernel, const proble
     words_name_features(problem->features, needs);
     return status_fail(FLASH_ERROR_UNSUPPORTED,
                        "%s does not serve this problem: %s. The kernel has dtype %s (with Q and O "
-                       "of %s), d_head %d, features %s; the problem dtype %s, d_head %d, "
-                       "features %s",
-                       kernel->name, field, config_dtype_name(c->dtype), pairs, c->d_head, has,
-                       types, problem->params.d_head, needs);
+                       "of %s), d_head %d, d_head_v %d, features %s; the problem dtype %s, "
+                       "d_head %d, d_head_v %d, features %s",
+                       kernel->name, field, config_dtype_name(c->dtype), pairs, c->d_head,
+                       config_d_head_v(c), has, types, problem->params.d_head,
+                       problem->params.d_head_v, needs);
 }
 
 static flash_status_t refuse_obstacle(const flash_kernel_t *kernel, const device_t *device,

@@ -92,6 +92,8 @@ typedef struct refusal {
     X(d_head_zero, args->d_head = 0, INVALID, "d_head is 0")                                       \
     X(d_head_negative, args->d_head = -8, INVALID, "d_head is -8")                                 \
     X(d_head_huge, args->d_head = BIG, INVALID, "d_head is 4611686018427387904")                   \
+    X(d_head_v_negative, args->d_head_v = -8, INVALID, "d_head_v is -8")                           \
+    X(d_head_v_huge, args->d_head_v = BIG, INVALID, "d_head_v is 4611686018427387904")             \
     X(window_left_below, (args->flags = FLASH_FLAG_WINDOW, args->window_left = -2), INVALID,       \
       "window_left is -2")                                                                         \
     X(window_right_below, (args->flags = FLASH_FLAG_WINDOW, args->window_right = -2), INVALID,     \

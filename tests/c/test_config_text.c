@@ -47,6 +47,7 @@ static void texts_round_trip(void **state) {
     check_text("SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+"
                "longest_first+fixed_reference+causal");
     check_text("SM90 (FP16, 64, 64, 32, 8): stages_4");
+    check_text("SM90 (BF16, 192/128, 128, 112, 12): stages_2+overlap+causal");
     check_text("SM80_DECODE (FP16, 128, 16, 16, 4): stages_3+causal+window+softcap+varlen+paged");
     check_text("SM80_DECODE (BF16, 64, 8, 32, 8): stages_2");
     check_text("MIXED (E4M3, 256, 16): causal+window+softcap+varlen+paged");
@@ -92,6 +93,15 @@ static void fields_of_a_text_of_sm90(void **state) {
     expected.n_stages = 3;
     expected.overlap = expected.persistent = expected.fixed_reference = 1;
     assert_memory_equal(&c, &expected, sizeof c);
+}
+
+static void fields_of_a_text_with_d_head_v(void **state) {
+    const flash_config_t c = parsed("SM90 (BF16, 192 / 128, 128, 112, 12): stages_2");
+    (void)state;
+    assert_int_equal(c.d_head, 192);
+    assert_int_equal(c.d_head_v, 128);
+    assert_int_equal(c.B_r, 128);
+    assert_int_equal(c.B_c, 112);
 }
 
 static void blanks_order_and_the_tiles_suffix_are_free(void **state) {
@@ -143,7 +153,7 @@ static void the_largest_numbers_fit(void **state) {
     check_round_trip(&c);
     c = parsed("SM90 (FP16, 1, 1, 1, 1): stages_1+overlap+ping_pong+persistent+longest_first+"
                "fixed_reference+causal+window+softcap+varlen");
-    c.d_head = c.B_r = c.B_c = c.n_warps = c.n_stages = INT32_MIN;
+    c.d_head = c.d_head_v = c.B_r = c.B_c = c.n_warps = c.n_stages = INT32_MIN;
     check_round_trip(&c);
 }
 
@@ -214,6 +224,10 @@ static void parse_refuses(void **state) {
         "SM90 (BF16, 128, 64, 64, 8): stages_2+stages_2",
         "SM90 (BF16, 128, 64, 64, 8): stages_2+async",
         "SM90 (BF16, any, 64, 64, 8): stages_2",
+        "SM90 (BF16, 192/, 64, 64, 8): stages_2",
+        "SM90 (BF16, 192/128/64, 64, 64, 8): stages_2",
+        "(FP16, 192/128, 64, 64, 4): load_0_0_0_tiles",
+        "AVX512 (BF16, any/128, 64, 128)",
         "SM120 (BF16, 128, 64, 64, 8): stages_2",
         "(FP16, 128, 64, 64, 4): load_0_0_0_tiles+overlap",
         "(FP16, 128, 64, 64, 4): stages_2",
@@ -297,6 +311,7 @@ int main(void) {
         cmocka_unit_test(texts_round_trip),
         cmocka_unit_test(fields_of_a_text),
         cmocka_unit_test(fields_of_a_text_of_sm90),
+        cmocka_unit_test(fields_of_a_text_with_d_head_v),
         cmocka_unit_test(blanks_order_and_the_tiles_suffix_are_free),
         cmocka_unit_test(every_sm80_combination_round_trips),
         cmocka_unit_test(every_sm90_combination_round_trips),

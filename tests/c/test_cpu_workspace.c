@@ -61,8 +61,10 @@ static flash_params_t random_kind(const flash_config_t *config) {
     static const int32_t heads[] = {1, 2, 3, 8, 24, 32, 100, 300, 600}, groups[] = {1, 2, 4, 7, 16};
     static const int32_t dims[] = {8, 40, 64, 128, 256};
     static const int32_t some = 0;
-    flash_params_t p = {
-        .n_heads_kv = ONE_OF(heads), .group = ONE_OF(groups), .d_head = ONE_OF(dims)};
+    flash_params_t p = {.n_heads_kv = ONE_OF(heads),
+                        .group = ONE_OF(groups),
+                        .d_head = ONE_OF(dims),
+                        .d_head_v = ONE_OF(dims)};
     p.q_dtype = random_bits() % 2 ? FLASH_DTYPE_FP32 : config->dtype;
     p.o_dtype = random_bits() % 2 ? FLASH_DTYPE_FP32 : config->dtype;
     const uint32_t kind = random_bits() % 8;
@@ -122,7 +124,8 @@ static void what_suffices_for_a_problem_suffices_for_every_smaller_one(void **st
 static void no_size_falls_from_one_length_to_the_next(void **state) {
     (void)state;
     for (int i = 0; i < N_CONFIGS; i++) {
-        flash_params_t p = {.n_heads = 32, .n_heads_kv = 8, .group = 4, .d_head = 64};
+        flash_params_t p = {
+            .n_heads = 32, .n_heads_kv = 8, .group = 4, .d_head = 64, .d_head_v = 64};
         needs_t before = {0, 0};
         for (int32_t n = 0; n < 6000; n++) {
             set_lengths(&p, 1, 40, n);
@@ -146,7 +149,7 @@ static void no_size_falls_from_one_length_to_the_next(void **state) {
 
 /* 32 queries and 4096 keys are split; 25 and 2262 are not, and pack all of their keys. */
 static void a_chunk_that_is_not_split_fits_where_a_larger_one_is(void **state) {
-    flash_params_t p = {.n_heads = 32, .n_heads_kv = 8, .group = 4, .d_head = 64};
+    flash_params_t p = {.n_heads = 32, .n_heads_kv = 8, .group = 4, .d_head = 64, .d_head_v = 64};
     const flash_config_t *config = &CONFIGS[2];
     cpu_plan_t plan;
     (void)state;

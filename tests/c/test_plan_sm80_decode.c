@@ -59,6 +59,7 @@ static flash_config_t random_sm80_config(uint64_t *state) {
     return (flash_config_t){.arch = FLASH_ARCH_SM80_DECODE,
                             .dtype = FLASH_DTYPE_BF16,
                             .d_head = shape[0],
+                            .d_head_v = shape[0],
                             .B_r = uniform(state, 0, 1) ? 16 : 8,
                             .B_c = shape[1],
                             .n_warps = shape[2],
@@ -95,7 +96,7 @@ static problem_t random_problem(uint64_t *state) {
     p->group = magnitude(state, 16);
     p->n_heads_kv = magnitude(state, MOST_HEADS / p->group);
     p->n_heads = p->n_heads_kv * p->group;
-    p->d_head = 64;
+    p->d_head = p->d_head_v = 64;
     p->window_left = uniform(state, 0, 3) ? -1 : magnitude(state, 1 << 20) - 1;
     p->window_right = uniform(state, 0, 2) - 1;
     randomise_lengths(state, p);

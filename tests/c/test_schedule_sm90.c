@@ -12,6 +12,7 @@ static flash_config_t causal_row(int32_t d_head, int32_t features) {
     return (flash_config_t){.arch = FLASH_ARCH_SM90,
                             .dtype = FLASH_DTYPE_BF16,
                             .d_head = d_head,
+                            .d_head_v = d_head,
                             .B_r = 128,
                             .B_c = d_head == 256 ? 64 : 128,
                             .n_warps = 12,
@@ -31,6 +32,7 @@ static flash_params_t square(int32_t d_head, int32_t batch, int32_t heads, int32
                             .n_heads_kv = heads / group,
                             .group = group,
                             .d_head = d_head,
+                            .d_head_v = d_head,
                             .window_left = -1};
 }
 

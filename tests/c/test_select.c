@@ -20,7 +20,7 @@ static problem_t problem_of(int32_t dtype, int32_t features) {
     problem.params.group = 1;
     problem.params.window_left = problem.params.window_right = -1;
     problem.params.seqlen_q = problem.params.seqlen_k = 512;
-    problem.params.d_head = 64;
+    problem.params.d_head = problem.params.d_head_v = 64;
     return problem;
 }
 
@@ -198,7 +198,7 @@ static void a_row_serves_its_own_problems_only(void **state) {
         const device_t all = cuda ? hopper : best_cpu;
         const device_t none = cuda ? old_gpu : bare_cpu;
         problem_t problem = problem_of(kernel->config.dtype, kernel->config.features);
-        problem.params.d_head = cuda ? kernel->config.d_head : 64;
+        problem.params.d_head = problem.params.d_head_v = cuda ? kernel->config.d_head : 64;
         problem.params.seqlen_q = 1; /* which decode kernels serve, too */
         set_pages(&problem);
         if (kernel->function == NULL)
@@ -222,7 +222,7 @@ static void a_row_serves_its_own_problems_only(void **state) {
 
 static void check_cuda_row(int32_t d_head, int32_t features, const char *name) {
     problem_t problem = problem_of(FLASH_DTYPE_BF16, features);
-    problem.params.d_head = d_head;
+    problem.params.d_head = problem.params.d_head_v = d_head;
     assert_string_equal(selected(&problem, &ampere)->name, name);
 }
 
@@ -247,7 +247,7 @@ static void long_sequences_take_small_steps_at_d_head_256(void **state) {
     (void)state;
     if (!has_cuda_kernels())
         skip();
-    problem.params.d_head = 256;
+    problem.params.d_head = problem.params.d_head_v = 256;
     assert_int_equal(selected(&problem, &ampere)->config.B_c, 64);
     problem.params.seqlen_k = 4096;
     assert_int_equal(selected(&problem, &ampere)->config.B_c, 32);
@@ -264,7 +264,7 @@ static void what_is_chosen_fits_a_small_device(void **state) {
     for (size_t i = 0; i < sizeof d_heads / sizeof d_heads[0]; i++)
         for (int32_t features = 0; features < 16; features++) {
             problem_t problem = problem_of(FLASH_DTYPE_FP16, features);
-            problem.params.d_head = d_heads[i];
+            problem.params.d_head = problem.params.d_head_v = d_heads[i];
             selected(&problem, &small_gpu);
         }
 }
@@ -290,7 +290,7 @@ static problem_t hopper_problem(int32_t d_head, int32_t features) {
     flash_params_t *p = &problem.params;
     const flash_strides_t contiguous = {
         .batch = (int64_t)2 * p->seqlen_q * d_head, .seq = 2 * d_head, .head = d_head};
-    p->d_head = d_head;
+    p->d_head = p->d_head_v = d_head;
     p->batch = p->n_heads = p->n_heads_kv = 2;
     p->q_stride = p->k_stride = p->v_stride = p->o_stride = contiguous;
     return problem;
@@ -339,7 +339,7 @@ static void what_tma_cannot_address_goes_to_sm80(void **state) {
     p = good, p.params.v = (const void *)(uintptr_t)2, check_tma_refuses(&p, "16-byte aligned");
     p = good, p.params.o = (void *)(uintptr_t)8, check_tma_refuses(&p, "16-byte aligned");
     p = good, p.params.o_stride.seq = 131, check_tma_refuses(&p, "multiples of 16 bytes");
-    p = good, p.params.d_head = 60,
+    p = good, p.params.d_head = p.params.d_head_v = 60,
     check_tma_refuses(&p, "d_head elements of a row to be a multiple of 16 bytes");
     p = good, p.params.k_stride.head = 68, check_tma_refuses(&p, "multiples of 16 bytes");
     p = good, p.params.q_stride.seq = 129, check_tma_refuses(&p, "multiples of 16 bytes");
@@ -435,7 +435,7 @@ static void a_batch_invariant_choice_looks_at_no_batch(void **state) {
 static problem_t decode_problem(int32_t d_head, int32_t rows, int32_t features) {
     problem_t problem = problem_of(FLASH_DTYPE_FP16, features);
     flash_params_t *p = &problem.params;
-    p->d_head = d_head;
+    p->d_head = p->d_head_v = d_head;
     p->batch = 3;
     p->seqlen_q = 1;
     p->seqlen_k = 8192;
@@ -520,7 +520,7 @@ static void what_decode_kernels_cannot_read_goes_to_others(void **state) {
     p = good, p.params.q_stride.head = 68, check_not_decoded(&p, "16-byte aligned");
     p = good, p.params.k_stride.seq = 260, check_not_decoded(&p, "16-byte aligned");
     p = good, p.params.v_stride.batch = 4, check_not_decoded(&p, "16-byte aligned");
-    p = good, p.params.d_head = 60, check_not_decoded(&p, "16-byte aligned");
+    p = good, p.params.d_head = p.params.d_head_v = 60, check_not_decoded(&p, "16-byte aligned");
     p = good, p.params.k_stride.seq = (int64_t)1 << 30, check_not_decoded(&p, "below 2^31 bytes");
     p = good, p.params.v_stride.seq = (int64_t)1 << 30, check_not_decoded(&p, "below 2^31 bytes");
     p = good, p.params.seqlen_q = 9, check_not_decoded(&p, "at most 32 rows");
@@ -883,7 +883,7 @@ static problem_t chunk_problem(int32_t batch, int32_t seqlen_q, int32_t seqlen_k
                                int32_t features) {
     problem_t problem = problem_of(FLASH_DTYPE_BF16, features);
     flash_params_t *p = &problem.params;
-    p->d_head = 128;
+    p->d_head = p->d_head_v = 128;
     p->batch = batch;
     p->seqlen_q = seqlen_q;
     p->seqlen_k = seqlen_k;
@@ -966,7 +966,7 @@ static void what_sm90_decode_cannot_read_goes_to_others(void **state) {
     p = good, p.params.q_stride.head = 132, check_no_chunk(&p, "16-byte aligned rows");
     p = good, p.params.k = (const void *)(uintptr_t)8, check_no_chunk(&p, "16-byte aligned addr");
     p = good, p.params.v_stride.seq = 1028, check_no_chunk(&p, "multiples of 16 bytes");
-    p = good, p.params.d_head = 124, check_no_chunk(&p, "16-byte aligned rows");
+    p = good, p.params.d_head = p.params.d_head_v = 124, check_no_chunk(&p, "16-byte aligned rows");
     p = good, p.batch_invariant = true, p.params.cu_seqlens_q = on_device;
     check_no_chunk(&p, "FLASH_FLAG_BATCH_INVARIANT");
     p = good, p.params.o = (void *)(uintptr_t)2, p.params.o_stride.head = 131;
@@ -1048,8 +1048,9 @@ static void caches_that_are_not_aligned_take_sm80(void **state) {
         p = good, p.params.v_stride.head += 3, check_cache_choice(&p, &hopper, FLASH_ARCH_SM80);
         p = good, p.params.k = (const void *)(uintptr_t)8;
         check_cache_choice(&p, &hopper, FLASH_ARCH_SM80);
-        p = good, p.params.d_head = 56, check_cache_choice(&p, &hopper, FLASH_ARCH_SM80);
-        p = good, p.params.seqlen_q = 1, p.params.d_head = 56;
+        p = good, p.params.d_head = p.params.d_head_v = 56,
+        check_cache_choice(&p, &hopper, FLASH_ARCH_SM80);
+        p = good, p.params.seqlen_q = 1, p.params.d_head = p.params.d_head_v = 56;
         check_cache_choice(&p, &hopper, FLASH_ARCH_SM80);
     }
 }

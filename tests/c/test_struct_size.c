@@ -84,7 +84,7 @@ static void fields_beyond_a_smaller_struct_do_not_count(void **state) {
 
 /* A configuration ends before its last field, and the memory behind it is not read. */
 static void an_older_configuration_is_looked_up(void **state) {
-    const uint32_t older_size = offsetof(flash_config_t, fixed_reference);
+    const uint32_t older_size = offsetof(flash_config_t, d_head_v);
     flash_config_t config = FLASH_CONFIG_INIT;
     void *older = malloc(older_size);
     (void)state;

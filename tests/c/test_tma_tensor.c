@@ -24,7 +24,8 @@ static flash_params_t cached(void) {
                             .batch = BATCH,
                             .seqlen_k = SEQLEN,
                             .n_heads_kv = HEADS,
-                            .d_head = D_HEAD};
+                            .d_head = D_HEAD,
+                            .d_head_v = D_HEAD};
 }
 
 /* Makes a contiguous [tokens, head, d_head]. */

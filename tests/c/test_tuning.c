@@ -185,7 +185,7 @@ static problem_t gpu_problem(void) {
     problem.params.window_left = problem.params.window_right = -1;
     problem.params.seqlen_q = 300;
     problem.params.seqlen_k = 700;
-    problem.params.d_head = 64;
+    problem.params.d_head = problem.params.d_head_v = 64;
     return problem;
 }
 
@@ -351,7 +351,7 @@ static problem_t problem_of(const tuning_row_t *row) {
     problem_t problem = gpu_problem();
     problem.dtype = problem.params.q_dtype = problem.params.o_dtype = key[TUNING_DTYPE];
     problem.features = key[TUNING_FEATURES];
-    problem.params.d_head = key[TUNING_D_HEAD];
+    problem.params.d_head = problem.params.d_head_v = key[TUNING_D_HEAD];
     problem.params.seqlen_q = 1 << key[TUNING_LOG2_Q];
     problem.params.seqlen_k = 1 << key[TUNING_LOG2_K];
     problem.params.batch = 1;

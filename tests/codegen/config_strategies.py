@@ -60,7 +60,7 @@ sm90_config = st.builds(
     arch=st.just(int(Arch.SM90)),
     dtype=dtypes,
     features=features,
-    **dict.fromkeys(("d_head", "B_r", "B_c", "n_warps", "n_stages"), int32),
+    **dict.fromkeys(("d_head", "B_r", "B_c", "n_warps", "n_stages", "d_head_v"), int32),
     **sm90_switches,
 )
 sm80_decode_config = st.builds(
@@ -129,6 +129,7 @@ plausible_sm90_config = st.builds(
     d_head=st.sampled_from([64, 96, 128, 192, 256]),
     B_r=st.sampled_from([64, 128, 192]),
     B_c=st.sampled_from([16, 64, 80, 96, 128, 176, 256]),
+    d_head_v=st.sampled_from([0, 0, 0, 128]),
     n_stages=st.sampled_from([2, 2, 3, 4]),
     features=st.sampled_from([0, 0, 1, 2, 3, 4, 7, 8]),
     **sm90_switches,

@@ -20,7 +20,7 @@ from codegen.sets import all_sets
 from codegen.short_form import parse_config
 
 NAME = re.compile(
-    r"flash_fwd_(?P<arch>[a-z0-9]+)_(?P<dtype>[a-z0-9]+)_d(?P<d_head>any|\d+)_"
+    r"flash_fwd_(?P<arch>[a-z0-9]+)_(?P<dtype>[a-z0-9]+)_d(?P<d_head>any|\d+)(v(?P<d_head_v>\d+))?_"
     r"(?P<B_r>\d+)(x(?P<B_c>\d+))?(_w(?P<n_warps>\d+))?"
     r"((?P<async_copy>_async)?(?P<eager_load_blocks>_eager)?(?P<swizzled>_swizzled)?"
     r"_load_(?P<Q_mma_load_K_fragments>\d+)_(?P<K_mma_load_K_fragments>\d+)"
@@ -42,7 +42,7 @@ def read_name(name):
     number = {"any": 0, None: 0}
     values = {
         field: number[words[field]] if words[field] in number else int(words[field])
-        for field in ("d_head", "B_r", "B_c", "n_warps", *LOADS, "n_stages")
+        for field in ("d_head", "d_head_v", "B_r", "B_c", "n_warps", *LOADS, "n_stages")
     }
     for field in (*SM80.switches, *SM90.switches):
         values[field] = int(words[field] is not None)
@@ -106,6 +106,10 @@ def test_names_within_the_sets_differ():
         ),
         ("SM90 (FP16, 64, 64, 32, 8): stages_4", "flash_fwd_sm90_fp16_d64_64x32_w8_stages_4"),
         (
+            "SM90 (BF16, 192/128, 128, 112, 12): stages_2+overlap",
+            "flash_fwd_sm90_bf16_d192v128_128x112_w12_stages_2_overlap",
+        ),
+        (
             "SM80_DECODE (FP16, 128, 16, 16, 4): stages_3+causal+window+softcap+varlen+paged",
             "flash_fwd_sm80decode_fp16_d128_16x16_w4_stages_3_causal_window_softcap_varlen_paged",
         ),
@@ -130,7 +134,7 @@ def test_initialiser():
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM80, FLASH_OP_FORWARD, FLASH_DTYPE_FP16, "
         "128, 64, 32, 4, 1, 0, 0, 0, 2, 4, 1, 0, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_SOFTCAP, "
-        "0, 0, 0, 0, 0, 0}"
+        "0, 0, 0, 0, 0, 0, 0}"
     )
 
 
@@ -138,7 +142,15 @@ def test_initialiser_of_sm90():
     config = parse_config("SM90 (BF16, 64, 192, 128, 16): stages_3+overlap+fixed_reference+window")
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM90, FLASH_OP_FORWARD, FLASH_DTYPE_BF16, "
-        "64, 192, 128, 16, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_FEATURE_WINDOW, 3, 1, 0, 0, 0, 1}"
+        "64, 192, 128, 16, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_FEATURE_WINDOW, 3, 1, 0, 0, 0, 1, 0}"
+    )
+
+
+def test_initialiser_with_d_head_v():
+    config = parse_config("SM90 (BF16, 192/128, 128, 112, 12): stages_2+overlap")
+    assert c_initialiser(config) == (
+        "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM90, FLASH_OP_FORWARD, FLASH_DTYPE_BF16, "
+        "192, 128, 112, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 128}"
     )
 
 
@@ -147,7 +159,7 @@ def test_initialiser_of_sm80_decode():
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM80_DECODE, FLASH_OP_FORWARD, "
         "FLASH_DTYPE_FP16, 64, 8, 32, 4, 0, 0, 0, 0, 0, 0, 0, 0, "
-        "FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED, 3, 0, 0, 0, 0, 0}"
+        "FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED, 3, 0, 0, 0, 0, 0, 0}"
     )
 
 
@@ -156,7 +168,7 @@ def test_initialiser_of_sm90_decode():
     assert c_initialiser(config) == (
         "{(uint32_t)sizeof(flash_config_t), FLASH_ARCH_SM90_DECODE, FLASH_OP_FORWARD, "
         "FLASH_DTYPE_BF16, 128, 128, 128, 12, 0, 0, 0, 0, 0, 0, 0, 0, "
-        "FLASH_FEATURE_VARLEN, 3, 0, 1, 0, 0, 0}"
+        "FLASH_FEATURE_VARLEN, 3, 0, 1, 0, 0, 0, 0}"
     )
 
 

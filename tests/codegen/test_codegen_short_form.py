@@ -48,6 +48,8 @@ SM90_TEXT = (
     "SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+longest_first"
     "+fixed_reference"
 )
+SM90_NARROW_V = replace(SM90, d_head=192, d_head_v=128, B_c=112)
+SM90_NARROW_V_TEXT = SM90_TEXT.replace("128, 128, 176", "192/128, 128, 112")
 DECODE = Config(
     arch=Arch.SM80_DECODE, dtype=Dtype.FP16, d_head=128, B_r=16, B_c=16, n_warps=4, n_stages=3
 )
@@ -73,6 +75,7 @@ AVX512_TEXT = "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen"
         ),
         (SM90, SM90_TEXT),
         (replace(SM90, features=1), SM90_TEXT + "+causal"),
+        (SM90_NARROW_V, SM90_NARROW_V_TEXT),
         (
             Config(arch=Arch.SM90, dtype=Dtype.FP16, d_head=64, B_r=1, B_c=2, n_warps=3),
             "SM90 (FP16, 64, 1, 2, 3): stages_0",
@@ -115,7 +118,7 @@ def test_a_configuration_reads_back_or_has_no_text(config):
 @given(writable_config, st.randoms(use_true_random=False), st.sampled_from(["", " ", "\t  "]))
 def test_blanks_and_the_order_of_words_are_free(config, rng: random.Random, blanks):
     shape, _, words = format_config(config).partition(": ")
-    for punctuation in "(,)":
+    for punctuation in "(,/)":
         shape = shape.replace(punctuation, f"{blanks}{punctuation}{blanks}")
     shuffled = words.split("+")
     rng.shuffle(shuffled)
@@ -167,6 +170,10 @@ def test_other_ways_to_write_the_same(text):
         ("(FP16, 128, 64, 64, 4): load_0_0", "unknown feature load_0_0 at column 25"),
         ("(FP16, 128, 64, 64, 4): load_0_0_0_tile", "unknown feature load_0_0_0_tile at column"),
         ("SM90 (FP16, any, 64, 64, 8): stages_2", "d_head expected at column 13"),
+        ("SM90 (FP16, 192/, 64, 64, 8): stages_2", "d_head_v expected at column 17"),
+        ("SM90 (FP16, 192/128/64, 64, 64, 8): stages_2", "',' expected at column 20"),
+        ("(FP16, 192/128, 64, 64, 4): load_0_0_0", "',' expected at column 11"),
+        ("AVX2 (FP16, any/128, 64, 64)", "',' expected at column 16"),
         ("SM90 (FP16, 64, 64, 64, 8)", "stages_<N> missing at column 27"),
         ("SM90 (FP16, 64, 64, 64, 8): overlap", "stages_<N> missing at column 36"),
         ("SM90 (FP16, 64, 64, 64, 8): stages_", "unknown feature stages_ at column 29"),

@@ -153,7 +153,7 @@ def _make_call(
     """Makes the call, and the memory for O and LSE. options: more keywords."""
     arrays = {**_lengths(p), **_sinks(p), **(options or {})}
     call = CallArguments(*inputs, **{**p.call_options(), **arrays})
-    o = Guarded(call.q_shape, dtype_of(p.types[2]), p.layouts[3])
+    o = Guarded(call.o_shape, dtype_of(p.types[2]), p.layouts[3])
     lse = Guarded(call.lse_shape, np.float32, _lse_layout(p))
     call.set_output(o.array, lse.array)
     return call, o, lse

@@ -117,6 +117,7 @@ CONFIG_FIELDS = (
     "persistent",
     "longest_first",
     "fixed_reference",
+    "d_head_v",
 )
 
 
@@ -248,6 +249,7 @@ class flash_forward_args_t(_SizedStructure):
         ("alibi_slopes", c_void_p),
         ("alibi_stride_batch", c_int64),
         ("mask", c_void_p),
+        ("d_head_v", c_int64),
     ]
 
 

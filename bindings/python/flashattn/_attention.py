@@ -71,8 +71,9 @@ def flash_attn_func(
     """O = softmax(softmax_scale * Q K^T, masked) V.
 
     q                [batch, seqlen_q, n_heads, d_head]
-    k, v             [batch, seqlen_k, n_heads_kv, d_head]; n_heads_kv divides n_heads, and query
+    k                [batch, seqlen_k, n_heads_kv, d_head]; n_heads_kv divides n_heads, and query
                      head h uses K/V head h // (n_heads // n_heads_kv)
+    v                [batch, seqlen_k, n_heads_kv, d_head_v]; d_head_v may differ from d_head
     softmax_scale    positive; None: 1 / sqrt(d_head)
     causal           query i sees key j when j <= i + seqlen_k - seqlen_q
     window_size      (left, right): keys seen to each side of that diagonal, -1: unbounded
@@ -94,8 +95,9 @@ def flash_attn_func(
                      out and lse beyond them are not written
     seqused_k        [batch] int32: only the first seqused_k[b] keys of sequence b exist
     page_table       [batch, pages] int32: k and v are pages that sequences share, [n_pages,
-                     page_size, n_heads_kv, d_head], and row b has the pages of sequence b in order;
-                     seqused_k is required. Ids beyond a sequence's length are not looked at
+                     page_size, n_heads_kv, d_head] (v: d_head_v), and row b has the pages of
+                     sequence b in order; seqused_k is required. Ids beyond a sequence's length are
+                     not looked at
     v_page_table     page_table of v, where it differs from that of k
     page_indptr      [batch + 1] int32: page_table is flat, and sequence b has page_table[
                      page_indptr[b]] up to page_indptr[b + 1]
@@ -107,7 +109,8 @@ def flash_attn_func(
     batch_invariant  a sequence's output depends on its own tokens alone, bit for bit, not on the
                      batch size nor on its neighbours (CPU kernels always keep this)
     return_lse       also return the log-sum-exp, float32 [batch, n_heads, seqlen_q]
-    out              array to write O to, of q's shape; must not overlap the inputs
+    out              array to write O to, [batch, seqlen_q, n_heads, d_head_v]; must not overlap the
+                     inputs
     out_dtype        type of O, "float32", "float16" or "bfloat16"; None: that of out, else of q
     lse              array to write the LSE to, float32, of any strides; implies return_lse
     workspace        CUDA only: memory for the call to work in, a uint8 array on q's device, not
@@ -185,7 +188,8 @@ def flash_attn_varlen_func(
     other.
 
     q              [total_q, n_heads, d_head]
-    k, v           [total_k, n_heads_kv, d_head]
+    k              [total_k, n_heads_kv, d_head]
+    v              [total_k, n_heads_kv, d_head_v]
     cu_seqlens_q   [batch + 1] int32 (on the CPU also a list): sequence b is tokens cu_seqlens_q[b]
                    up to cu_seqlens_q[b + 1]; from 0 up to total_q. None: q is padded,
                    [batch, seqlen_q, n_heads, d_head]
@@ -375,7 +379,7 @@ class Call:
 def _forward(problem: Problem, call: Call) -> Any:
     out, lse = call.out, call.lse
     if out is None:
-        out = _tensor.empty(call.q, problem.device, problem.q_shape, problem.o_dtype, "out")
+        out = _tensor.empty(call.q, problem.device, problem.o_shape, problem.o_dtype, "out")
     if lse is None and call.return_lse:
         lse = _tensor.empty(call.q, problem.device, problem.lse_shape, "float32", "lse")
     problem.set_output(out, lse)

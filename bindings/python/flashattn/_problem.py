@@ -22,7 +22,7 @@ from .device import device_info
 class Problem:
     """Holds one attention problem: args is filled but for o, lse and the workspace.
 
-    q_shape and lse_shape are the shapes of the outputs, o_dtype the name of O's element type,
+    o_shape and lse_shape are the shapes of the outputs, o_dtype the name of O's element type,
     stream the CUDA stream of the call. The views keep the caller's arrays alive.
     """
 
@@ -95,6 +95,7 @@ class Problem:
             n_heads=self.q.shape[-2],
             n_heads_kv=self.k.shape[-2],
             d_head=self.q.shape[-1],
+            d_head_v=self.v.shape[-1],
             softmax_scale=_scale(softmax_scale),
             softcap=_float32("softcap", softcap),
         )
@@ -123,8 +124,9 @@ class Problem:
         return self.q.device
 
     @property
-    def q_shape(self) -> tuple[int, ...]:
-        return self.q.shape
+    def o_shape(self) -> tuple[int, ...]:
+        """Gives the shape of O: that of Q, with heads as wide as those of V."""
+        return (*self.q.shape[:-1], self.v.shape[-1])
 
     @property
     def lse_shape(self) -> tuple[int, ...]:
@@ -136,7 +138,8 @@ class Problem:
         """Points args at the arrays of O and, unless None, LSE."""
         _stream.check(self.stream, out=out, lse=lse)
         o = _tensor.tensor_view(out, "out", len(self.q.shape), self.stream)
-        _same("shape", "out", o.shape, "q", self.q.shape)
+        if o.shape != self.o_shape:
+            raise ValueError(f"out has shape {o.shape}, not {self.o_shape}")
         if self.out_dtype is not None and o.dtype != self.out_dtype:
             raise ValueError(f"out is {o.dtype}, and out_dtype {self.out_dtype}")
         found = None
@@ -154,8 +157,13 @@ class Problem:
         q, k, v = self.q, self.k, self.v
         _same("dtype", "v", v.dtype, "k", k.dtype)
         _tensor.check_same_device("q", q, k=k, v=v)
-        _same("shape", "v", v.shape, "k", k.shape)
+        if v.shape[:-1] != k.shape[:-1]:
+            raise ValueError(
+                f"v has shape {v.shape}, k has {k.shape}: only the last axis may differ"
+            )
         _same("d_head (last axis)", "k", k.shape[-1], "q", q.shape[-1])
+        if v.shape[-1] == 0 and q.shape[-1] != 0:  # the C API takes a d_head_v of 0 for d_head
+            raise ValueError("v has d_head_v (last axis) 0: it must be at least 1")
         if len(q.shape) == 4 and len(k.shape) == 4 and not self._is_paged:
             _same("batch (first axis)", "k", k.shape[0], "q", q.shape[0])
         if q.device != _abi.FLASH_DEVICE_CPU:

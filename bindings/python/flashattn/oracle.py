@@ -208,7 +208,7 @@ def _attention(
     scale = d_head**-0.5 if softmax_scale is None else softmax_scale
     mask = Mask(causal, *window_size)
     bias = Bias(alibi_slopes, attn_mask, mask_keys)
-    o = np.zeros((len(precision.places), *q.shape), precision.compute)
+    o = np.zeros((len(precision.places), *q.shape[:-1], v.shape[-1]), precision.compute)
     lse = np.full((*q.shape[:-3], n_heads, q.shape[-3]), -np.inf, precision.compute)
 
     for b in range(_batch(q, k, cu_seqlens_q, cu_seqlens_k)):
@@ -280,7 +280,7 @@ def _attend(
     mask: Mask,
     precision: Precision,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns O [places, len_q, d_head] and LSE [len_q] of one head of one sequence."""
+    """Returns O [places, len_q, d_head_v] and LSE [len_q] of one head of one sequence."""
     visible = mask.visible(len(q), len(k))
     with np.errstate(all="ignore"):
         scores = (q @ k.T) * precision.compute.type(scale)

@@ -4,6 +4,7 @@
 #include "select/tuning/follow.h"
 
 #include "config/kernel_table.h"
+#include "core/problem.h"
 #include "select/serves.h"
 
 #include <inttypes.h>
@@ -74,7 +75,7 @@ static const tuning_row_t *fastest(range_t range, const problem_t *problem, cons
 
 void tuning_follow(const tuning_results_t *given, const problem_t *problem, const device_t *device,
                    const flash_kernel_t **kernel, char *reason) {
-    if (device_is_cpu(device) || problem->batch_invariant)
+    if (device_is_cpu(device) || problem->batch_invariant || problem_has_other_d_head_v(problem))
         return;
     const tuning_key_t key = tuning_key(problem, device);
     range_t range = {NULL, 0};

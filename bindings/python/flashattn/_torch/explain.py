@@ -111,7 +111,7 @@ def _refuse_forward(
         **arrays,
     )
     if out is not None or lse is not None:
-        problem.set_output(torch.empty_like(q) if out is None else out, lse)
+        problem.set_output(q.new_empty(problem.o_shape) if out is None else out, lse)
 
 
 def _refuse_combine(o_partial: Any, lse_partial: Any, sinks: Any, outputs: Outputs) -> None:

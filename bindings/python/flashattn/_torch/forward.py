@@ -113,11 +113,13 @@ def _forward(
         batch, seqlen_q, n_heads, d_head = q.shape
         shape = k.shape
         batch_k, seqlen_k, n_heads_kv, d_head_k = shape
-        if v.shape != shape or batch_k != batch or d_head_k != d_head:
+        if batch_k != batch or d_head_k != d_head:
             raise Unsound
     else:
         sizes, cu_q, cu_k, paging = _placed(frame, q, k, v, ragged, pages, index)
         batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head = sizes
+        shape = k.shape
+    d_head_v = d_head if v.shape == shape else _d_head_v(k, v)
     if cu_q:
         q_batch, (q_seq, q_head, q_inner) = 0, q.stride()
     else:
@@ -135,13 +137,14 @@ def _forward(
     if (
         (outputs is NEW_O or outputs is NEW_O_AND_LSE)
         and is_compact
+        and d_head_v == d_head
         and (cu_q or q_batch == seqlen_q * q_seq)
     ):
         out = _empty_like(q)  # this is the fastest way to a contiguous tensor
         of_out = out.data_ptr(), q_batch, q_seq, q_head, q_dtype
         lse, of_lse = (None, _NO_LSE) if outputs is NEW_O else _new_lse(q, cu_q)
     else:
-        out, lse = _outputs(q, outputs, index)
+        out, lse = _outputs(q, d_head_v, outputs, index)
         of_out, of_lse = tensor_members(out, cu_q), _of_lse(lse, cu_q)
     used_q = used_k = quant = of_sinks = 0
     if used is not None:
@@ -203,6 +206,7 @@ def _forward(
         quant,
         of_sinks,
         *of_bias,
+        d_head_v,
     )
     if index < 0:
         frame.run_on_cpu()
@@ -229,6 +233,14 @@ def _check_rows(*tensors: Tensor) -> None:
             raise Unsound
 
 
+def _d_head_v(k: Tensor, v: Tensor) -> int:
+    """Returns the last axis of v, the only one by which it may differ from k."""
+    *tokens, d_head_v = v.shape
+    if tokens != list(k.shape[:-1]) or d_head_v == 0:
+        raise Unsound
+    return d_head_v
+
+
 # _Sizes holds batch, seqlen_q, seqlen_k, n_heads, n_heads_kv, d_head.
 _Sizes = tuple[int, int, int, int, int, int]
 
@@ -247,7 +259,7 @@ def _placed(
     cu_q, cu_k, longest_q, longest_k = ragged or (None, None, None, None)
     q_shape, k_shape = q.shape, k.shape
     n_heads, d_head = q_shape[-2], q_shape[-1]
-    if v.shape != k_shape or k_shape[-1] != d_head:
+    if k_shape[-1] != d_head:
         raise Unsound
     batch = _batch(q_shape, k_shape, cu_q, cu_k, pages)
     cu_q_address = cu_k_address = paging = 0
@@ -331,13 +343,16 @@ def _beyond_float32(value: float) -> float:
 # ---- Outputs ----
 
 
-def _outputs(q: Tensor, outputs: Outputs, index: int) -> tuple[Tensor, Tensor | None]:
+def _outputs(
+    q: Tensor, d_head_v: int, outputs: Outputs, index: int
+) -> tuple[Tensor, Tensor | None]:
     out, lse, return_lse, dtype = outputs
+    o_shape = (*q.shape[:-1], d_head_v)
     if out is None:
         # torch.empty takes half as long for lengths one by one as for a tuple of them.
-        out = torch.empty(*q.shape, dtype=dtype or q.dtype, device=q.device)
+        out = torch.empty(*o_shape, dtype=dtype or q.dtype, device=q.device)
     else:
-        check_output(out, q.shape, index)
+        check_output(out, o_shape, index)
         if dtype is not None and out.dtype is not dtype:
             raise Unsound
     if lse is not None:

@@ -19,12 +19,12 @@ FORWARD = struct.Struct(
     + "qqff"  # window_left, window_right, softmax_scale, softcap
     + "QQ8x"  # workspace, workspace_size, executor
     + "QQQQ"  # paging, seqused_q, quant, sinks
-    + "QqQ"  # alibi_slopes, alibi_stride_batch, mask
+    + "QqQq"  # alibi_slopes, alibi_stride_batch, mask, d_head_v
 )
 
 # WORKSPACE is workspace and workspace_size of flash_forward_args_t, which are packed by themselves.
 WORKSPACE = struct.Struct("=QQ")
-WORKSPACE_OFFSET = FORWARD.size - struct.calcsize("=QQ8xQQQQQqQ")
+WORKSPACE_OFFSET = FORWARD.size - struct.calcsize("=QQ8xQQQQQqQq")
 
 # PAGING is flash_paging_t: struct_size, page_size, n_pages, page_table, page_table_stride,
 # page_indptr, page_rows, v_page_table.
