@@ -82,8 +82,10 @@ if(NOT FLASH_CUDA_ARCHITECTURES_SM80_DECODE)
 endif()
 set(FLASH_CUDA_ARCHITECTURES_SM90 90a-real) # wgmma and setmaxnreg are of this chip alone
 set(FLASH_CUDA_ARCHITECTURES_SM90_DECODE ${FLASH_CUDA_ARCHITECTURES_SM90})
+set(FLASH_CUDA_ARCHITECTURES_SM90_MLA ${FLASH_CUDA_ARCHITECTURES_SM90})
 set(FLASH_CUDA_LAUNCHER_SM90 refuse_ptxas_notes.py)
 set(FLASH_CUDA_LAUNCHER_SM90_DECODE ${FLASH_CUDA_LAUNCHER_SM90})
+set(FLASH_CUDA_LAUNCHER_SM90_MLA ${FLASH_CUDA_LAUNCHER_SM90})
 
 set(FLASH_CUDA_OBJECT_TARGETS "") # those of the function below
 
@@ -92,7 +94,7 @@ set(FLASH_CUDA_OBJECT_TARGETS "") # those of the function below
 function(_group_by_type_and_d_head sources result)
     set(groups "")
     foreach(source IN LISTS sources)
-        string(REGEX MATCH "flash_fwd_([a-z0-9]+_[a-z0-9]+_d[0-9]+)_" name "${source}")
+        string(REGEX MATCH "flash_fwd_([a-z0-9]+_[a-z0-9]+_d[0-9]+(v[0-9]+)?)_" name "${source}")
         list(APPEND groups ${CMAKE_MATCH_1})
         string(APPEND includes_${CMAKE_MATCH_1} "#include \"${source}\"\n")
     endforeach()

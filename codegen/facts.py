@@ -32,6 +32,7 @@ class Arch(IntEnum):
     SM80_DECODE = 81
     SM90 = 90
     SM90_DECODE = 91
+    SM90_MLA = 92
     MIXED = 100
 
 
@@ -292,6 +293,13 @@ SM90_DECODE = Layout(
     shape=("B_r", "B_c", "n_warps"),
     words=(Word("stages", ("n_stages",), places=("N",)), _switch("ping_pong", "ping_pong")),
 )
+SM90_MLA = Layout(
+    "sm90_mla",
+    on_cpu=False,
+    shape=("B_r", "B_c", "n_warps"),
+    words=(Word("stages", ("n_stages",), places=("N",)),),
+    has_d_head_v=True,
+)
 
 # ---- Element types that go together ----
 
@@ -423,6 +431,15 @@ _SM90_DECODE_RULES = {
     "n_warps": Choice((8, 12)),
     "n_stages": Range(2, 4),
 }
+_SM90_MLA_RULES = {
+    "op": FORWARD_ONLY,
+    "d_head": Choice((576,)),
+    "d_head_v": Choice((512,)),
+    "B_r": Choice((64,)),
+    "B_c": Choice((64,)),
+    "n_warps": Choice((12,)),
+    "n_stages": Choice((2,)),
+}
 _MIXED_RULES = {
     "op": FORWARD_ONLY,
     "d_head": Choice((256,)),
@@ -445,6 +462,7 @@ FAMILIES = {
         Family(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES, ALL_FEATURES),
         Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, PAGED_FEATURES),
         Family(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, PAGED_FEATURES),
+        Family(Arch.SM90_MLA, SM90_MLA, HALF_TYPES, _SM90_MLA_RULES, PAGED_FEATURES),
         Family(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES, PAGED_FEATURES),
     )
 }

@@ -1,8 +1,9 @@
 """Which configurations are legal, and which are worth building.
 
 The rules of single fields are in facts.py, from which those of the library are generated. The rules
-between fields are here, and in the library in src/cuda/sm80.c, sm80_decode.c, sm90.c, sm90_decode.c
-and mixed.c, in the same order and the same words. A test compares the two.
+between fields are here, and in the library in src/cuda/sm80.c, sm80_decode.c, sm90.c,
+sm90_decode.c, sm90_mla.c and mixed.c, in the same order and the same words. A test compares the
+two.
 """
 
 from __future__ import annotations
@@ -165,6 +166,11 @@ def _sm90_decode_rules(config: Config) -> Iterator[str]:
     yield from _sm90_memory_rules(config)
 
 
+def _sm90_mla_rules(config: Config) -> Iterator[str]:
+    if not config.features & Feature.VARLEN:
+        yield "features has no varlen: SM90_MLA kernels need it"
+
+
 def _mixed_rules(config: Config) -> Iterator[str]:
     if not config.features & Feature.VARLEN:
         yield "features has no varlen: sequences of a batch differ in length"
@@ -175,6 +181,7 @@ RULES_AMONG_FIELDS = {
     Arch.SM80_DECODE: _sm80_decode_rules,
     Arch.SM90: _sm90_rules,
     Arch.SM90_DECODE: _sm90_decode_rules,
+    Arch.SM90_MLA: _sm90_mla_rules,
     Arch.MIXED: _mixed_rules,
 }
 

@@ -407,6 +407,18 @@ def ship_sm90_decode() -> list[Config]:
     ]
 
 
+def ship_sm90_mla() -> list[Config]:
+    """Returns the rows of each type, contiguous and in pages."""
+    return [
+        replace(
+            parse_config(f"SM90_MLA ({dtype.name}, 576/512, 64, 64, 12): stages_2"),
+            features=features,
+        )
+        for dtype in (Dtype.FP16, Dtype.BF16)
+        for features in (BASIC_FEATURES, PAGED_FEATURES)
+    ]
+
+
 def ship_mixed() -> list[Config]:
     """Returns per type and B_r, the rows of decoded sequences, a row for every head dimension,
     contiguous and in pages. These rows have no kernels."""
@@ -427,6 +439,7 @@ def ship() -> list[Config]:
         + ship_sm80_decode()
         + ship_sm90()
         + ship_sm90_decode()
+        + ship_sm90_mla()
         + ship_mixed()
     )
 

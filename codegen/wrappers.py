@@ -120,6 +120,10 @@ def _sm90_decode_source(config: Config) -> str:
     return _wgmma_source(config, "sm90/decode.cuh", "sm90_decode_params_t", "sm90_decode")
 
 
+def _sm90_mla_source(config: Config) -> str:
+    return _wgmma_source(config, "sm90/mla.cuh", "sm90_decode_params_t", "sm90_mla")
+
+
 def _sm90_source(config: Config) -> str:
     return _wgmma_source(config, "sm90/forward.cuh", "sm90_params_t", "sm90_forward")
 
@@ -155,6 +159,12 @@ WRAPPERS = {
         header="sm90/decode_kernel.h",
         parameters="sm90_decode_params_t params",
         source=_sm90_decode_source,
+    ),
+    "sm90_mla": Wrapper(
+        suffix=".cu",
+        header="sm90/decode_kernel.h",
+        parameters="sm90_decode_params_t params",
+        source=_sm90_mla_source,
     ),
 }
 

@@ -181,6 +181,7 @@ enum flash_arch {
     FLASH_ARCH_SM80_DECODE = 81, /**< as SM80, for few queries over many keys */
     FLASH_ARCH_SM90 = 90,        /**< CUDA, compute capability 9.0 (wgmma, TMA) */
     FLASH_ARCH_SM90_DECODE = 91, /**< as SM90, for too few queries to fill the device */
+    FLASH_ARCH_SM90_MLA = 92,    /**< as SM90_DECODE, where V is the first columns of K */
     FLASH_ARCH_MIXED = 100       /**< CUDA, kernels of two families above in one call: for ragged
                                     batches of sequences with few queries and with many */
 };

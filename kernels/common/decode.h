@@ -30,7 +30,8 @@ enum {
     DECODE_WARP_THREADS = 32,
     DECODE_CHUNK_BYTES = 16, /* of one copy */
     DECODE_UNIT_KEYS = 64,   /* sequences are cut into pieces between units */
-    DECODE_COMBINE_WARPS = 4
+    DECODE_COMBINE_WARPS = 4,
+    DECODE_MERGE_COLUMNS = 4 * DECODE_WARP_THREADS
 };
 
 /* A sequence that was cut, for the kernel that merges its pieces. */
@@ -63,7 +64,8 @@ typedef struct decode_params {
     int32_t most_pieces;
     int32_t least_share;
     int32_t long_share;
-    uint32_t merge_rows; /* rows of all heads of the sequences that may be cut */
+    int32_t row_parts;    /* of DECODE_MERGE_COLUMNS columns, which are merged by themselves */
+    uint32_t merge_parts; /* of the rows of all heads of the sequences that may be cut */
     flash_divider_t by_head_blocks;
     flash_divider_t by_row_tiles;
     flash_divider_t by_pieces;
@@ -82,7 +84,7 @@ DECODE_CONSTANT int32_t decode_block_threads(const flash_config_t *c) {
 
 #ifndef __CUDACC__
 /* The host launches the merging kernels and never calls them. That of sm80/decode_combine.cu merges
- * a row by a block, that of sm90/decode_combine.cu by a warp. */
+ * a part of a row by a block, that of sm90/decode_combine.cu by a warp. */
 void flash_sm80_decode_combine(decode_params_t params);
 void flash_sm90_decode_combine(decode_params_t params);
 #endif

@@ -1,6 +1,6 @@
 /*
  * This kernel merges the pieces of sequences that decode kernels have cut, in the order of the
- * pieces. A block takes every n-th row, and a warp every n-th piece.
+ * pieces. A block takes every n-th part of a row, and a warp every n-th piece.
  *
  * It starts as a programmatic dependent launch of the decode kernel, before the pieces exist. Until
  * they do, it runs once without loads and stores of results, which brings its instructions and
@@ -33,16 +33,13 @@ static __device__ __forceinline__ void
 merge_row(const decode_params_t &params, const merge_row_t &row, const decode_split_t &split,
           row_sum_t (&sums)[DECODE_COMBINE_WARPS][DECODE_WARP_THREADS], const score_unit_t &unit) {
     const int warp = threadIdx.x / DECODE_WARP_THREADS, lane = threadIdx.x % DECODE_WARP_THREADS;
-#pragma unroll 1
-    for (int begin = 0; begin < params.columns; begin += COLUMNS_AT_ONCE) {
-        const int column = begin + lane * 4;
-        sums[warp][lane] = sum_pieces<DECODE_COMBINE_WARPS, PIECES_AT_ONCE>(
-            params, row, split, warp, column, unit.log2);
-        __syncthreads();
-        if (warp == 0)
-            store_merged(params, row, split, column, merge_warps(sums, unit.log2), unit);
-        __syncthreads();
-    }
+    const int column = row.first_column + lane * 4;
+    sums[warp][lane] = sum_pieces<DECODE_COMBINE_WARPS, PIECES_AT_ONCE>(params, row, split, warp,
+                                                                        column, unit.log2);
+    __syncthreads();
+    if (warp == 0)
+        store_merged(params, row, split, column, merge_warps(sums, unit.log2), unit);
+    __syncthreads();
 }
 
 extern "C" __global__ void __launch_bounds__(DECODE_WARP_THREADS *DECODE_COMBINE_WARPS)
@@ -52,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(DECODE_WARP_THREADS *DECODE_COMBINE
         unit_after_bias(params.attention.bias, score_unit_of<true>(params.attention));
     bool complete = false;
     uint32_t index = blockIdx.x;
-    merge_row_t row = find_merge_row(params, index);
+    merge_row_t row = find_merge_part(params, index);
 #pragma unroll 1
     for (;;) {
         const decode_split_t split = find_split(params, row, complete);
@@ -65,8 +62,8 @@ extern "C" __global__ void __launch_bounds__(DECODE_WARP_THREADS *DECODE_COMBINE
             continue;
         }
         index += gridDim.x;
-        if (index >= params.merge_rows)
+        if (index >= params.merge_parts)
             return;
-        row = find_merge_row(params, index);
+        row = find_merge_part(params, index);
     }
 }

@@ -1,6 +1,6 @@
 /*
  * This kernel merges the pieces of sequences that SM90_DECODE kernels have cut, in the order of the
- * pieces. A warp takes every n-th row, since there are many rows, of a few pieces each.
+ * pieces. A warp takes every n-th part of a row, since there are many rows, of a few pieces each.
  *
  * Like flash_sm80_decode_combine it is launched as the dependent of the decode kernel, and runs
  * once without results before the pieces exist.
@@ -14,13 +14,9 @@ static __device__ __forceinline__ void merge_row(const decode_params_t &params,
                                                  const merge_row_t &row,
                                                  const decode_split_t &split,
                                                  const score_unit_t &unit) {
-#pragma unroll 1
-    for (int begin = 0; begin < params.columns; begin += COLUMNS_AT_ONCE) {
-        const int column = begin + (int)(threadIdx.x % DECODE_WARP_THREADS) * 4;
-        const row_sum_t sum =
-            sum_pieces<1, PIECES_AT_ONCE>(params, row, split, 0, column, unit.log2);
-        store_merged(params, row, split, column, sum, unit);
-    }
+    const int column = row.first_column + (int)(threadIdx.x % DECODE_WARP_THREADS) * 4;
+    const row_sum_t sum = sum_pieces<1, PIECES_AT_ONCE>(params, row, split, 0, column, unit.log2);
+    store_merged(params, row, split, column, sum, unit);
 }
 
 extern "C" __global__ void __launch_bounds__(DECODE_WARP_THREADS *DECODE_COMBINE_WARPS)
@@ -29,9 +25,9 @@ extern "C" __global__ void __launch_bounds__(DECODE_WARP_THREADS *DECODE_COMBINE
     const score_unit_t unit = score_unit_of<true>(params.attention);
     bool complete = false;
     uint32_t index = blockIdx.x * DECODE_COMBINE_WARPS + warp;
-    if (index >= params.merge_rows)
+    if (index >= params.merge_parts)
         return;
-    merge_row_t row = find_merge_row(params, index);
+    merge_row_t row = find_merge_part(params, index);
 #pragma unroll 1
     for (;;) {
         const decode_split_t split = find_split(params, row, complete);
@@ -44,8 +40,8 @@ extern "C" __global__ void __launch_bounds__(DECODE_WARP_THREADS *DECODE_COMBINE
             continue;
         }
         index += gridDim.x * DECODE_COMBINE_WARPS;
-        if (index >= params.merge_rows)
+        if (index >= params.merge_parts)
             return;
-        row = find_merge_row(params, index);
+        row = find_merge_part(params, index);
     }
 }

@@ -121,10 +121,11 @@ SM90_CONSTANT int32_t sm90_panel_elements(const flash_config_t *c) {
     return SM90_PANEL_BYTES / sm90_element_bytes(c);
 }
 
-/* Counts the warpgroups that multiply. One more loads, and where K and V are converted, another one
- * does that. */
+/* Counts the warpgroups that multiply: one for each 64 rows, but in SM90_MLA two that share these.
+ * One more loads, and where K and V are converted, another one does that. */
 SM90_CONSTANT int32_t sm90_consumers(const flash_config_t *c) {
-    return c->B_r / SM90_WARPGROUP_ROWS;
+    const int32_t sharing = c->arch == FLASH_ARCH_SM90_MLA ? 2 : 1;
+    return c->B_r / SM90_WARPGROUP_ROWS * sharing;
 }
 
 SM90_CONSTANT int32_t sm90_block_threads(const flash_config_t *c) {

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 static bool has_too_many_pieces(const decode_plan_t *plan) {
-    return plan->blocks > INT32_MAX || plan->combine_rows > INT32_MAX;
+    return plan->blocks > INT32_MAX || plan->merge_parts > INT32_MAX;
 }
 
 const char *cuda_launch_obstacle(const cuda_family_t *family, const flash_config_t *config,

@@ -31,6 +31,6 @@ const char *cuda_launch_obstacle(const cuda_family_t *family, const flash_config
 extern const launch_ops_t sm80_forward_ops;
 extern const launch_ops_t sm80_decode_ops;
 extern const launch_ops_t sm90_forward_ops;
-extern const launch_ops_t sm90_decode_ops; /* those of the MIXED family are in mixed.c */
+extern const launch_ops_t sm90_decode_ops; /* of SM90_MLA too; those of MIXED are in mixed.c */
 
 #endif

@@ -8,7 +8,7 @@
 #include "cuda/merge_decode.h"
 #include "cuda/plan_sm80_decode.h"
 
-static const decode_merge_t merge = {.kernel = flash_sm80_decode_combine, .rows_of_block = 1};
+static const decode_merge_t merge = {.kernel = flash_sm80_decode_combine, .parts_of_block = 1};
 
 /* Both kernels are loaded here, because loading is not allowed while a stream is captured. */
 static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *problem,

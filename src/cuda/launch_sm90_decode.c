@@ -1,6 +1,6 @@
 /*
- * A launch of SM90_DECODE enqueues the decode kernel, with tensor maps of K and V, then the one
- * that merges pieces.
+ * A launch of SM90_DECODE or SM90_MLA enqueues the decode kernel, with tensor maps of K and V, then
+ * the one that merges pieces.
  */
 #include "config/kernel_table.h"
 #include "core/status.h"
@@ -8,20 +8,34 @@
 #include "cuda/launch.h"
 #include "cuda/merge_decode.h"
 #include "cuda/paging_sm90.h"
-#include "cuda/plan_sm90_decode.h"
 #include "cuda/tensor_map.h"
 #include "cuda/tma_tensor.h"
 #include "kernels/sm90/decode_kernel.h"
 
-static const decode_merge_t merge = {.kernel = flash_sm90_decode_combine,
-                                     .rows_of_block = DECODE_COMBINE_WARPS};
+enum { FEW_PARTS = 4 /* per multiprocessor */ };
 
-/* Both kernels are loaded here, because loading is not allowed while a stream is captured. */
+/* A warp merges a part of a row. */
+static const decode_merge_t merge_of_many = {.kernel = flash_sm90_decode_combine,
+                                             .parts_of_block = DECODE_COMBINE_WARPS};
+/* A block merges a part of a row, which may have as many pieces as there are multiprocessors. */
+static const decode_merge_t merge_of_few = {.kernel = flash_sm80_decode_combine,
+                                            .parts_of_block = 1};
+
+/* Chooses the merge by how many parts there are for the device, which batch-invariant calls must
+ * not look at: the two add pieces in different orders. */
+static const decode_merge_t *merge_of(const decode_plan_t *plan, const problem_t *problem,
+                                      const device_t *device) {
+    const bool is_few = plan->merge_parts <= FEW_PARTS * (int64_t)device->n_multiprocessors;
+    return is_few && !problem->batch_invariant ? &merge_of_few : &merge_of_many;
+}
+
+/* All kernels are loaded here, because loading is not allowed while a stream is captured. */
 static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device) {
     FLASH_TRY(tensor_map_prepare());
     FLASH_TRY(cuda_prepare(kernel, problem, device));
-    return merge_decode_prepare(&merge, device);
+    FLASH_TRY(merge_decode_prepare(&merge_of_few, device));
+    return merge_decode_prepare(&merge_of_many, device);
 }
 
 static flash_status_t encode_maps(const flash_config_t *config, sm90_decode_params_t *params) {
@@ -38,7 +52,7 @@ static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *pro
                               const device_t *device, flash_stream_t stream) {
     const flash_config_t *config = &kernel->config;
     const cuda_block_t block = kernel->family->cuda->block(config);
-    decode_plan_t plan = plan_sm90_decode(config, problem, device);
+    decode_plan_t plan = kernel->family->cuda->plan(config, problem, device);
     plan_sm80_decode_place(&plan, problem->workspace);
     const cuda_grid_t grid = {
         .blocks = plan.blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
@@ -46,7 +60,7 @@ static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *pro
         .cut = plan.params, .paging = paging_sm90(config, &problem->params, DECODE_UNIT_KEYS)};
     FLASH_TRY(encode_maps(config, &params));
     FLASH_TRY(launch_grid(cuda_kernel_symbol(kernel), &grid, &params, stream));
-    return merge_decode_enqueue(&merge, &plan, device, stream);
+    return merge_decode_enqueue(merge_of(&plan, problem, device), &plan, device, stream);
 }
 
 static flash_status_t launch(const flash_kernel_t *kernel, const problem_t *problem,

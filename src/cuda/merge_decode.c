@@ -55,18 +55,18 @@ flash_status_t merge_decode_prepare(const decode_merge_t *merge, const device_t 
     return status;
 }
 
-/* Blocks take row after row, so that a call whose sequences the device does not cut starts few. */
+/* Blocks take part after part, so that a call whose sequences the device does not cut starts few. */
 enum { MERGE_BLOCKS_PER_MULTIPROCESSOR = 8 };
 
 /* From compute capability 9.0 on, the merging kernel can start before the decode kernel ends. */
 flash_status_t merge_decode_enqueue(const decode_merge_t *merge, const decode_plan_t *plan,
                                     const device_t *device, flash_stream_t stream) {
     const int64_t most = MERGE_BLOCKS_PER_MULTIPROCESSOR * (int64_t)device->n_multiprocessors;
-    const int64_t blocks = divide_up(plan->combine_rows, merge->rows_of_block);
+    const int64_t blocks = divide_up(plan->merge_parts, merge->parts_of_block);
     const cuda_grid_t grid = {.blocks = min64(blocks, most),
                               .threads = DECODE_WARP_THREADS * DECODE_COMBINE_WARPS,
                               .is_dependent = device->compute_capability >= 90};
-    if (plan->combine_rows == 0)
+    if (plan->merge_parts == 0)
         return FLASH_SUCCESS;
     return launch_grid(symbol_of(merge), &grid, &plan->params, stream);
 }

@@ -11,7 +11,7 @@
 /* A merging kernel, of DECODE_COMBINE_WARPS warps per block. */
 typedef struct decode_merge {
     void (*kernel)(decode_params_t params);
-    int32_t rows_of_block;
+    int32_t parts_of_block; /* of rows: see decode_params_t.merge_parts */
 } decode_merge_t;
 
 /* These are operations of decode kernels: the workspace is what the family's plan needs. */

@@ -3,6 +3,7 @@
  */
 #include "cuda/plan_sm80_decode.h"
 
+#include "config/config.h"
 #include "core/int64.h"
 
 #include <stddef.h>
@@ -123,15 +124,16 @@ decode_plan_t plan_decode(const flash_config_t *config, const problem_t *problem
         params->heads_per_block =
             heads_per_block(p, (int64_t)p->batch * p->n_heads_kv * params->row_tiles, limits);
     params->head_blocks = p->n_heads_kv / params->heads_per_block;
-    params->columns = config->d_head;
+    params->columns = config_d_head_v(config);
     if (known)
         plan_known_lengths(&plan, device->n_multiprocessors, limits);
     else if (problem->batch_invariant)
         plan_cut_by_length(&plan, limits);
     else
         plan_cut_by_share(&plan, device->n_multiprocessors, limits);
-    plan.combine_rows = plan.splits * p->n_heads_kv * rows;
-    params->merge_rows = (uint32_t)plan.combine_rows;
+    params->row_parts = (int32_t)divide_up(params->columns, DECODE_MERGE_COLUMNS);
+    plan.merge_parts = plan.splits * p->n_heads_kv * rows * params->row_parts;
+    params->merge_parts = (uint32_t)plan.merge_parts;
     return plan;
 }
 

@@ -14,7 +14,7 @@ typedef struct decode_plan {
     decode_params_t params; /* without dividers and pointers to the workspace */
     int64_t blocks;         /* of the decode kernel, at most */
     int64_t splits;         /* sequences that are cut, at most */
-    int64_t combine_rows;   /* rows of sequences that are cut, at most */
+    int64_t merge_parts;    /* of rows of sequences that are cut, at most */
     int64_t slots;          /* for partial results of this or any smaller call */
 } decode_plan_t;
 

@@ -7,6 +7,7 @@
 #include "cuda/family.h"
 #include "cuda/paging_sm90.h"
 #include "cuda/plan_sm90_decode.h"
+#include "cuda/query_rows.h"
 #include "cuda/tma_tensor.h"
 #include "kernels/sm90/decode_kernel.h"
 
@@ -50,15 +51,6 @@ static cuda_block_t block(const flash_config_t *config) {
 static const cuda_family_t cuda = {
     .block = block, .tiles = plan_decode_tiles, .plan = plan_sm90_decode};
 
-/* Rows of Q are read by 16 bytes. */
-static bool rows_of_q_aligned(const flash_params_t *p) {
-    const flash_strides_t *stride = &p->q_stride;
-    const uint64_t elements = (uint64_t)stride->batch | (uint64_t)stride->seq |
-                              (uint64_t)stride->head | (uint64_t)(uint32_t)p->d_head;
-    return (uintptr_t)p->q % SM90_CHUNK_BYTES == 0 &&
-           elements % (uint64_t)(SM90_CHUNK_BYTES / dtype_size(p->q_dtype)) == 0;
-}
-
 static const char *tma_obstacle(const flash_config_t *config, const flash_params_t *p) {
     const tma_tensor_t k = tma_tensor_k(config, p), v = tma_tensor_v(config, p);
     const char *of_k = tma_tensor_obstacle(&k);
@@ -76,7 +68,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     if (problem->batch_invariant && p->cu_seqlens_q != NULL)
         return "with FLASH_FLAG_BATCH_INVARIANT the queries of other sequences must not decide "
                "between decode and other kernels";
-    if (!rows_of_q_aligned(p))
+    if (!query_rows_aligned(p))
         return "decode kernels need 16-byte aligned rows of Q, K and V";
     const char *of_tma = tma_obstacle(config, p);
     return of_tma != NULL ? of_tma : cuda_launch_obstacle(&cuda, config, problem, device);

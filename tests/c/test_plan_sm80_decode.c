@@ -183,7 +183,8 @@ static void known_lengths_are_cut_to_fill_the_device(void **state) {
         check(seed, params->pieces >= 1);
         check(seed, plan.blocks == items * params->pieces);
         check(seed, plan.splits == (params->pieces > 1 ? p->batch : 0));
-        check(seed, plan.combine_rows == plan.splits * p->n_heads * p->seqlen_q);
+        check(seed, plan.merge_parts ==
+                        plan.splits * p->n_heads * p->seqlen_q * plan.params.row_parts);
         if (params->pieces > 1) {
             check(seed, plan.blocks <= plan.slots);
             check(seed, params->heads_per_block == 1); /* a slot has the rows of one head */
@@ -222,7 +223,7 @@ static void check_same_plan(uint64_t seed, const decode_plan_t *a, const decode_
     check(seed, a->params.least_share == b->params.least_share);
     check(seed, a->blocks == b->blocks);
     check(seed, a->splits == b->splits);
-    check(seed, a->combine_rows == b->combine_rows);
+    check(seed, a->merge_parts == b->merge_parts);
     check(seed, a->slots == b->slots);
 }
 
@@ -386,7 +387,8 @@ static void check_cut(uint64_t seed) {
     check(seed, cut.pieces * of_sequence <= plan.blocks);
     check(seed, cut.cut_pieces * of_sequence <= plan.slots);
     check(seed, cut.cut_sequences <= plan.splits);
-    check(seed, plan.combine_rows == plan.splits * p->n_heads * p->seqlen_q);
+    check(seed, plan.merge_parts ==
+                        plan.splits * p->n_heads * p->seqlen_q * plan.params.row_parts);
 }
 
 static void what_blocks_cut_fits_what_the_host_made_room_for(void **state) {

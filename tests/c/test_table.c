@@ -89,6 +89,7 @@ static bool machine_runs(int32_t arch) {
         return compute_capability() >= 80;
     case FLASH_ARCH_SM90:
     case FLASH_ARCH_SM90_DECODE:
+    case FLASH_ARCH_SM90_MLA:
         return compute_capability() == 90;
     case FLASH_ARCH_AVX2:
         return (info.isa & FLASH_ISA_AVX2) != 0;
@@ -324,6 +325,15 @@ static void cuda_rules(void **state) {
         {"SM90_DECODE (BF16, 128, 64, 128, 8): stages_2+ping_pong+varlen", "B_r of 128 or more"},
         {"SM90_DECODE (BF16, 128, 128, 128, 12): stages_2+causal", "has no varlen"},
         {"SM90_DECODE (BF16, 128, 128, 128, 12): stages_4+varlen", "297728 bytes"},
+        {"SM90_MLA (E4M3, 576/512, 64, 64, 12): stages_2+varlen", "dtype"},
+        {"SM90_MLA (BF16, 512/512, 64, 64, 12): stages_2+varlen", "d_head"},
+        {"SM90_MLA (BF16, 576/256, 64, 64, 12): stages_2+varlen", "d_head_v"},
+        {"SM90_MLA (BF16, 576, 64, 64, 12): stages_2+varlen", "d_head_v"},
+        {"SM90_MLA (BF16, 576/512, 128, 64, 12): stages_2+varlen", "B_r"},
+        {"SM90_MLA (BF16, 576/512, 64, 128, 12): stages_2+varlen", "B_c"},
+        {"SM90_MLA (BF16, 576/512, 64, 64, 16): stages_2+varlen", "n_warps"},
+        {"SM90_MLA (BF16, 576/512, 64, 64, 12): stages_3+varlen", "n_stages"},
+        {"SM90_MLA (BF16, 576/512, 64, 64, 12): stages_2+causal", "has no varlen"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof illegal / sizeof illegal[0]; i++) {

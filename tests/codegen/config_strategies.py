@@ -16,6 +16,7 @@ from codegen.facts import (
     SM80_DECODE,
     SM90,
     SM90_DECODE,
+    SM90_MLA,
     Arch,
     Dtype,
 )
@@ -78,6 +79,13 @@ sm90_decode_config = st.builds(
     ping_pong=st.sampled_from([0, 1]),
     **dict.fromkeys(("d_head", *SM90_DECODE.shape, *SM90_DECODE.counts.fields), int32),
 )
+sm90_mla_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM90_MLA)),
+    dtype=dtypes,
+    features=features,
+    **dict.fromkeys(("d_head", "d_head_v", *SM90_MLA.shape, *SM90_MLA.counts.fields), int32),
+)
 mixed_family_config = st.builds(
     Config,
     arch=st.just(int(Arch.MIXED)),
@@ -91,6 +99,7 @@ writable_config = (
     | sm80_decode_config
     | sm90_config
     | sm90_decode_config
+    | sm90_mla_config
     | mixed_family_config
 )
 
@@ -149,6 +158,20 @@ plausible_sm90_decode_config = st.builds(
     ping_pong=st.sampled_from([0, 1]),
 ).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r, config.dtype)))
 
+# The same of the SM90_MLA family.
+plausible_sm90_mla_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM90_MLA)),
+    dtype=st.sampled_from([1, 2]),
+    d_head=st.sampled_from([576, 576, 512]),
+    d_head_v=st.just(512),
+    B_r=st.just(64),
+    B_c=st.just(64),
+    n_warps=st.just(12),
+    n_stages=st.just(2),
+    features=st.sampled_from([8, 8, 15, 31, 7]),
+)
+
 # The same of the MIXED family.
 plausible_mixed_config = st.builds(
     Config,
@@ -169,6 +192,7 @@ plausible_cuda_config = (
     | plausible_sm80_decode_config
     | plausible_sm90_config
     | plausible_sm90_decode_config
+    | plausible_sm90_mla_config
     | plausible_mixed_config
 )
 

@@ -81,6 +81,13 @@ def test_a_kernel_of_sm90_decode_has_a_template_and_parameters_of_its_own():
     assert '#include "sm90/decode_kernel.h"\n' in files["kernel_table.c"]
 
 
+def test_a_kernel_of_sm90_mla_has_a_template_of_its_own():
+    config = parse_config("SM90_MLA (BF16, 576/512, 64, 64, 12): stages_2+varlen")
+    source = generated_files([config])[kernel_file(config)]
+    assert '#include "sm90/mla.cuh"\n' in source
+    assert "sm90_mla<config>(params);" in source
+
+
 def test_a_row_without_a_kernel_is_in_the_table_alone():
     config = parse_config("MIXED (BF16, 256, 16): varlen+paged")
     files = generated_files([config])

@@ -28,6 +28,7 @@ from codegen.sets import (
     ship_sm80_decode,
     ship_sm90,
     ship_sm90_decode,
+    ship_sm90_mla,
     tune,
     tune_sm90,
 )
@@ -172,6 +173,14 @@ def test_ship_takes_chunks_of_every_head_dimension_with_and_without_pages(dtype,
     rows = [c for c in ship_sm90_decode() if (c.dtype, c.features) == (dtype, features)]
     assert {c.d_head for c in rows if c.B_r == 64} == {64, 128, 256}
     assert {c.d_head for c in rows if c.B_r == 128} >= {64, 128}
+    assert set(rows) <= set(ship())
+
+
+def test_ship_decodes_latent_attention_with_and_without_pages():
+    rows = ship_sm90_mla()
+    assert {(c.dtype, c.features) for c in rows} == set(
+        product((Dtype.FP16, Dtype.BF16), (BASIC_FEATURES, PAGED_FEATURES))
+    )
     assert set(rows) <= set(ship())
 
 

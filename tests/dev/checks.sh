@@ -186,7 +186,7 @@ step_dist() {
 # the reference, with several kernels in a file, and each family for one architecture. SM80 takes 8.0
 # and SM80_DECODE 9.0, so that every branch on __CUDA_ARCH__ is compiled. Of the rows with bias those
 # for pages alone are compiled (features 63, not 47): the others have no code of their own.
-CUDA_FAMILIES=arch=SM80,SM80_DECODE,SM90,SM90_DECODE,MIXED
+CUDA_FAMILIES=arch=SM80,SM80_DECODE,SM90,SM90_DECODE,SM90_MLA,MIXED
 CUDA_WITHOUT_GPU=(-DFLASH_GROUP_CUDA_KERNELS=ON -DFLASH_CUDA_ARCHITECTURES_SM80=80-real
     -DFLASH_CUDA_ARCHITECTURES_SM80_DECODE=90-real
     "-DFLASH_KERNELS=ship $CUDA_FAMILIES features=0,1,7,8,9,15,25,31,63")

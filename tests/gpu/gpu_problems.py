@@ -35,8 +35,13 @@ def runnable_rows() -> list[Kernel]:
 
 
 def rows() -> list[Kernel]:
-    """Returns the rows that have kernels of their own."""
-    return [row for row in runnable_rows() if row.config.arch != Arch.MIXED]
+    """Returns the rows that have kernels of their own, for any K and V."""
+    return [row for row in runnable_rows() if row.config.arch not in (Arch.MIXED, Arch.SM90_MLA)]
+
+
+def mla_rows() -> list[Kernel]:
+    """Returns the rows for a V that is the first columns of K."""
+    return [row for row in runnable_rows() if row.config.arch == Arch.SM90_MLA]
 
 
 def mixed_rows() -> list[Kernel]:

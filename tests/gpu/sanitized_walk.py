@@ -41,7 +41,13 @@ SIZES = ((1, 200, 330, 2, 1), (2, 130, 70, 4, 2), (1, 70, 0, 2, 2))
 DECODE_SIZES = ((1, 1, 700, 8, 2), (2, 4, 333, 8, 2), (36, 1, 70, 8, 8), (3, 7, 3, 4, 1))
 # The same for kernels of packed rows: pieces of one sequence, and tiles that end within a group.
 CHUNK_SIZES = ((1, 40, 1100, 8, 2), (2, 70, 330, 5, 1), (3, 33, 3, 4, 1), (1, 70, 0, 2, 2))
-SIZES_OF_FAMILY = {Arch.SM80_DECODE: DECODE_SIZES, Arch.SM90_DECODE: CHUNK_SIZES}
+# The same for a V that is the first columns of K: tiles of 64 rows, and few of them.
+MLA_SIZES = ((1, 1, 700, 16, 1), (2, 2, 333, 40, 1), (3, 3, 3, 8, 2), (1, 2, 0, 16, 1))
+SIZES_OF_FAMILY = {
+    Arch.SM80_DECODE: DECODE_SIZES,
+    Arch.SM90_DECODE: CHUNK_SIZES,
+    Arch.SM90_MLA: MLA_SIZES,
+}
 DECODE_LENGTHS = {"seqused_k": (0, 1, 63, 64, 65, 800, 300)}
 RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
 
@@ -106,7 +112,17 @@ def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor
     large, some_nan = k.float(), v.float()
     large[..., :8, :, :] *= 100
     some_nan[..., -3:, :, 5] = float("nan")
+    if v.data_ptr() == k.data_ptr():
+        large[..., -3:, :, 5] = float("nan")
+        return as_read([q, large.to(k.dtype), v], v.shape[-1])
     return [q, large.clamp(-448, 448).to(k.dtype), some_nan.to(v.dtype)]
+
+
+def as_read(tensors: list[torch.Tensor], d_head_v: int) -> list[torch.Tensor]:
+    """Returns q, k and v as a row reads them whose V is the first columns of K; d_head_v 0: V is a
+    tensor of its own."""
+    q, k, v = tensors
+    return [q, k, k[..., :d_head_v] if d_head_v else v]
 
 
 def sinks_of(problem: AttentionProblem) -> torch.Tensor:
@@ -118,7 +134,7 @@ def page_sizes(config: flashattn.Config, racecheck: bool) -> tuple[int, ...]:
     by TMA. racecheck does not know that a warp's accesses come before what waits for the arrival of
     one of its lanes, after __syncwarp(), and it watches cp.async but not TMA. So where other warps
     read such keys by ordinary loads, it gets pages that TMA reads."""
-    others_read = config.arch == Arch.SM90_DECODE or (
+    others_read = config.arch in (Arch.SM90_DECODE, Arch.SM90_MLA) or (
         config.arch == Arch.SM90 and config.dtype == DType.E4M3
     )
     return (64, 16) if racecheck and others_read else (5, 16, 1)
@@ -133,6 +149,7 @@ def run_in_pages(
     padded = replace(problem, cu_seqlens_k=None)
     for page_size, is_rare in zip(sizes, (True, True, False)):
         tensors, where = device_pages(PagedProblem(padded, page_size))
+        tensors = as_read(tensors, config.d_head_v)
         options = {**device_options(replace(padded, seqused_k=None)), **where}
         if is_rare:
             tensors = rare(*tensors)
@@ -145,7 +162,8 @@ def run(problem: AttentionProblem, config: flashattn.Config, racecheck: bool) ->
     """Runs with O in both of its types; fp32 takes the rarer path, with sinks."""
     if config.features & Feature.PAGED:
         return run_in_pages(problem, config, page_sizes(config, racecheck))
-    tensors, options = device_inputs(problem), device_options(problem)
+    tensors = as_read(device_inputs(problem), config.d_head_v)
+    options = device_options(problem)
     unusual = rare(*tensors)
     for inputs in (tensors, unusual):
         flashattn.flash_attn_varlen_func(*inputs, config=config, **options)

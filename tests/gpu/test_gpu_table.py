@@ -247,6 +247,7 @@ def test_row_fits_the_device(name: str) -> None:
         (Arch.SM80_DECODE, (64, 128, 256)),
         (Arch.SM90, (64, 96, 128, 192, 256)),
         (Arch.SM90_DECODE, (64, 128, 256)),
+        (Arch.SM90_MLA, (576,)),
     ],
 )
 def test_table_has_rows_of_both_types_for_every_head_dimension(arch: Arch, d_heads: tuple) -> None:
@@ -257,7 +258,7 @@ def test_table_has_rows_of_both_types_for_every_head_dimension(arch: Arch, d_hea
 def test_rows_that_do_not_run_here_name_the_compute_capability_that_they_need() -> None:
     capability = flashattn.device_info(flashattn.Device.CUDA_CURRENT).compute_capability
     for kernel in cuda_kernels():
-        is_sm90 = kernel.config.arch in (Arch.SM90, Arch.SM90_DECODE)
+        is_sm90 = kernel.config.arch in (Arch.SM90, Arch.SM90_DECODE, Arch.SM90_MLA)
         runs = capability == 90 if is_sm90 else capability >= 80
         assert kernel.is_runnable == runs
         if not runs:

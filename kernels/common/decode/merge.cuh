@@ -1,16 +1,15 @@
 /*
  * Kernels that run after decode kernels merge the pieces of a row in an order that follows from
- * their numbers. A warp takes 128 columns at a time, four per lane; a row may have several warps.
+ * their numbers. A warp takes 128 columns, a part of a row, four per lane.
  */
 #ifndef FLASH_KERNELS_COMMON_DECODE_MERGE_CUH
 #define FLASH_KERNELS_COMMON_DECODE_MERGE_CUH
 
 #include "common/decode/store.cuh"
 
-enum { COLUMNS_AT_ONCE = 4 * DECODE_WARP_THREADS };
-
-/* A row that may be merged, as far as the host's plan says. */
+/* A part of a row that may be merged, as far as the host's plan says. */
 typedef struct merge_row {
+    int32_t first_column;
     int32_t split; /* number of the sequence among those that were cut */
     int32_t head_kv;
     int32_t number;       /* row of the K/V head */
@@ -24,14 +23,17 @@ typedef struct row_sum {
     decode_weight_t weight;
 } row_sum_t;
 
-/* Returns row `index` of all rows that may be merged. Its sink is loaded before the pieces, which
+/* Returns part `index` of all rows that may be merged. Its sink is loaded before the pieces, which
  * have none. */
-static __device__ __forceinline__ merge_row_t find_merge_row(const decode_params_t &params,
-                                                             uint32_t index) {
+static __device__ __forceinline__ merge_row_t find_merge_part(const decode_params_t &params,
+                                                              uint32_t index) {
     const flash_params_t &p = params.attention;
     const uint32_t rows = (uint32_t)p.seqlen_q * (uint32_t)p.group;
+    const uint32_t part = index % (uint32_t)params.row_parts;
+    index /= (uint32_t)params.row_parts;
     const uint32_t heads = index / rows;
     merge_row_t row;
+    row.first_column = (int32_t)part * DECODE_MERGE_COLUMNS;
     row.split = (int32_t)(heads / (uint32_t)p.n_heads_kv);
     row.head_kv = (int32_t)(heads % (uint32_t)p.n_heads_kv);
     row.number = (int32_t)(index % rows);

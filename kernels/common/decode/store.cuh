@@ -75,7 +75,7 @@ static __device__ __forceinline__ void store_row(const decode_params_t &params,
     const float with_sink = weight.sum + sink_weight(sink, weight.max * unit.log2);
     const float inverse = saw_none ? 0.0f : to.v_scale / with_sink;
     const float4 o = {sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse};
-    if (column < p.d_head)
+    if (column < p.d_head_v)
         store_four(p.o, to.o + column, o, p.o_dtype);
     if (column == 0 && p.lse)
         p.lse[to.lse] = saw_none ? -INFINITY : weight.max * unit.natural + logf(weight.sum);

@@ -12,6 +12,10 @@ enum {
     CONSUMER_BARRIER                                            /* and on, one per consumer */
 };
 
+template <flash_config_t C> static __device__ __forceinline__ void meet_consumers() {
+    named_barrier_sync(CONSUMERS_BARRIER, consumer_threads<C>);
+}
+
 /* The warps that load K and V wait until the consumers have asked memory for Q. A ring is so much
  * to load that Q would come late, and nothing can begin without it. */
 template <flash_config_t C>

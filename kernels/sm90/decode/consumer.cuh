@@ -192,7 +192,7 @@ static __device__ __forceinline__ void
 compute_walk(row_state<C> &rows, const decode_params_t &params, const decode_block_t &block,
              const key_walk_t &walk, const score_unit_t &unit) {
     compute_whole_blocks<C>(rows, whole_blocks(walk), unit);
-    const row_keys_t keys = find_row_keys(params, block, walk);
+    const row_keys_t keys = find_row_keys(params, block, walk, tile_row(0));
 #pragma unroll 1
     for (int32_t n = whole_blocks(walk); n < walk.blocks; ++n)
         compute_cut_block<C>(rows, keys, nth_key<C>(walk, n), unit);

@@ -10,10 +10,6 @@
 #include "sm90/decode/barriers.cuh"
 #include "sm90/decode/walk.cuh"
 
-template <flash_config_t C> static __device__ __forceinline__ void meet_consumers() {
-    named_barrier_sync(CONSUMERS_BARRIER, consumer_threads<C>);
-}
-
 template <flash_config_t C>
 constexpr int thread_value_chunks = kv_bytes<C> / SM90_CHUNK_BYTES / consumer_threads<C>;
 

@@ -68,13 +68,14 @@ typedef struct row_keys {
     flash_range_t of[2];
 } row_keys_t;
 
+/* first: the first of the thread's two rows; the other is 8 below. */
 static __device__ __forceinline__ row_keys_t find_row_keys(const decode_params_t &params,
                                                            const decode_block_t &block,
-                                                           const key_walk_t &walk) {
+                                                           const key_walk_t &walk, int32_t first) {
     row_keys_t keys;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int32_t row = min(tile_row(half), block.rows - 1);
+        const int32_t row = min(first + 8 * half, block.rows - 1);
         const int32_t query = find_row(params, block.row_begin + row).query;
         keys.of[half] = flash_visible_keys(&params.attention, &block.sequence, query);
         keys.of[half].end = min(keys.of[half].end, walk.end);

@@ -126,7 +126,7 @@ static __device__ __forceinline__ void copy_row(const lane_copy_t &lane, int32_t
                            WHOLE || (token >= 0 && half * half_columns < lane.columns));
 }
 
-/* Starts to copy the rows of a block into the stage at `shared`. */
+/* WHOLE: as of copy_row(). */
 template <flash_config_t C, bool WHOLE>
 static __device__ __forceinline__ void copy_rows(const paged_tensor_t &tensor, row_tokens<C> rows,
                                                  uint32_t shared) {
@@ -162,26 +162,44 @@ static __device__ __forceinline__ bool is_whole(const paged_tensor_t &tensor,
 template <flash_config_t C> static __device__ __forceinline__ void finish_blocks(row_loader_t &) {
 }
 
+/* Finds where the rows of the block that begins with a key lie. */
+template <flash_config_t C>
+static __device__ __forceinline__ row_tokens<C> find_block_rows(const paged_tensor_t &tensor,
+                                                                int32_t begin) {
+    constexpr int32_t looked_up = lane_rows<C> * warp_threads;
+    const bool is_one_token = tensor.problem->pages.page_size == 1 && tensor.ids != NULL;
+    return is_one_token && begin + looked_up <= tensor.len_k ? load_ids<C>(tensor, begin)
+                                                             : find_rows<C>(tensor, begin);
+}
+
+/* Starts to copy the rows of a block into the stage at `shared`. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+copy_block_rows(const paged_tensor_t &tensor, const row_tokens<C> &rows, uint32_t shared) {
+    if (is_whole<C>(tensor, rows))
+        copy_rows<C, true>(tensor, rows, shared);
+    else
+        copy_rows<C, false>(tensor, rows, shared);
+}
+
+/* Has the copies so far arrive at a barrier when they are complete. */
+static __device__ __forceinline__ void hand_on_rows(uint32_t barrier) {
+    async_copy_arrive(barrier);
+    __syncwarp();
+    mbarrier_arrive_once_if(barrier, true);
+}
+
 /* Loads the block that begins with a key, and fetches the ids of the block that begins with
  * next_begin; negative: there is none. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_block(const paged_tensor_t &tensor, int32_t begin,
                                                   int32_t next_begin, row_loader_t &loader,
                                                   const stage_to_fill_t &to) {
-    constexpr int32_t looked_up = lane_rows<C> * warp_threads;
-    const bool is_one_token = tensor.problem->pages.page_size == 1 && tensor.ids != NULL;
-    const row_tokens<C> rows = is_one_token && begin + looked_up <= tensor.len_k
-                                   ? load_ids<C>(tensor, begin)
-                                   : find_rows<C>(tensor, begin);
+    const row_tokens<C> rows = find_block_rows<C>(tensor, begin);
     fetch_ids<C>(tensor, next_begin, loader);
     mbarrier_wait(to.empty, to.parity ^ 1);
-    if (is_whole<C>(tensor, rows))
-        copy_rows<C, true>(tensor, rows, to.shared);
-    else
-        copy_rows<C, false>(tensor, rows, to.shared);
-    async_copy_arrive(to.full);
-    __syncwarp();
-    mbarrier_arrive_once_if(to.full, true);
+    copy_block_rows<C>(tensor, rows, to.shared);
+    hand_on_rows(to.full);
 }
 
 #endif

@@ -1,0 +1,82 @@
+/*
+ * The SM90_MLA kernel computes attention whose V is the first columns of K, for a single K/V head
+ * or few, as multi-head latent attention (MLA) decodes: K is read once and multiplied twice. A
+ * block has one piece of a sequence's keys for a tile of 64 packed rows (queries x query heads);
+ * pieces are merged by flash_sm90_decode_combine.
+ *
+ *     warpgroup 0, the producer       warpgroups 1, 2: consumers of the same 64 rows
+ *       KV_LOAD_WARP   K by TMA         1: S = Q K^T, P = softmax(S), O += P V of half the columns
+ *                                       2: O += P V of the other half
+ *
+ * A generated wrapper gives each configuration its name:
+ *
+ *     static constexpr flash_config_t config = {...};
+ *     extern "C" __global__ void __launch_bounds__(sm90_block_threads(&config), 1)
+ *     NAME(const __grid_constant__ sm90_decode_params_t params) {
+ *         sm90_mla<config>(params);
+ *     }
+ */
+#ifndef FLASH_KERNELS_SM90_MLA_CUH
+#define FLASH_KERNELS_SM90_MLA_CUH
+
+#include "common/ptx/dependent_launch.cuh"
+#include "sm90/mla/load.cuh"
+#include "sm90/mla/queries.cuh"
+#include "sm90/mla/result.cuh"
+
+/* Loads the sink of the warp's row lane % 16. */
+static __device__ __forceinline__ float load_lane_sink(const decode_params_t &params,
+                                                       const decode_block_t &block) {
+    const int row = warp_row_of_group() + (int)lane_index() % mla_warp_rows;
+    return load_sink(params.attention, block.first_head_kv,
+                     find_row(params, block.row_begin + min(row, block.rows - 1)));
+}
+
+/* Computes and stores half of the columns: consumer 0's, which has the scores, or consumer 1's. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+consume_half(const decode_params_t &params, const decode_block_t &block, const key_walk_t &walk) {
+    const score_unit_t unit = score_unit_of<has_softcap<C>>(params.attention);
+    const int number = consumer_number();
+    half_state<C> half = {};
+    copy_mla_queries<C>(params, block);
+    const float sink = load_lane_sink(params, block);
+    if (number == 0) {
+        scorer_state<C> scorer = {};
+        scorer.softmax = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+        score_walk<C>(scorer, half, params, block, walk, unit);
+        finish_sums(scorer.softmax);
+        leave_weights<C>(scorer.softmax);
+    } else {
+        follow_walk<C>(half, params, block, walk);
+    }
+    finish_half<C>(params, block, half.o, number, sink, unit);
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void sm90_mla(const sm90_decode_params_t &params) {
+    assert_mla<C>();
+    static_assert(sizeof(cut_scratch<C>) <= q_bytes<C>, "the scratch lies over Q");
+    decode_block_t block;
+    launch_dependents();
+    if (threadIdx.x == KV_LOAD_WARP * warp_threads)
+        tma_prefetch_map(&params.k);
+    if (!find_block<C>(params.cut, *(cut_scratch<C> *)shared_memory, block))
+        return;
+    if (threadIdx.x == 0) {
+        initialize_mla_state<C>();
+        record_split(params.cut, block);
+    }
+    __syncthreads();
+    const key_walk_t walk = find_walk<C>(params.cut, block);
+    if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
+        acquire_registers<consumer_registers<C>>();
+        consume_half<C>(params.cut, block, walk);
+    } else {
+        release_registers<producer_registers<C>>();
+        if (threadIdx.x / warp_threads == KV_LOAD_WARP)
+            load_mla_keys<C>(params, block, walk);
+    }
+}
+
+#endif

@@ -1,0 +1,207 @@
+/*
+ * Two consumers compute the same 64 rows. Consumer 0 has the scores and the softmax, and the first
+ * half of the columns of O; consumer 1 has the other half, for which it takes P and the factors of
+ * its rows from consumer 0.
+ *
+ *     consumer 0    S = Q K^T | softmax | hands P on | O += P V, first half
+ *     consumer 1                                     | O += P V, second half
+ *
+ * A block of K is released before the next one's scores begin. To issue them before PV, so that the
+ * tensor cores work beside the softmax, takes longer until a stage is free to be loaded, and there
+ * is room for two alone: measured on an H200, 5 to 20 % slower.
+ */
+#ifndef FLASH_KERNELS_SM90_MLA_CONSUMER_CUH
+#define FLASH_KERNELS_SM90_MLA_CONSUMER_CUH
+
+#include "sm90/decode/consumer.cuh"
+#include "sm90/mla/sanitise_v.cuh"
+
+/* This is what both consumers carry from block to block. */
+template <flash_config_t C> struct half_state {
+    half_output<C> o;
+    probability_tile<C> p;
+    rescale_t past;
+    ring_t k;
+    uint32_t turn; /* parity of the block's number */
+};
+
+/* Consumer 0 has this in addition. */
+template <flash_config_t C> struct scorer_state {
+    score_tile<C> s;
+    softmax_state_t softmax;
+};
+
+/* ---- Products ---- */
+
+/* Issues S = Q K^T, part after part as they arrive. */
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_mla_scores(score_tile<C> &s, const ring_t &ring) {
+    const uint32_t q = uniform(descriptor_low(q_tile<C>(0), 0));
+    const uint32_t k = uniform(descriptor_low(key_tile<C>(ring.stage), 0));
+    constexpr int part_steps = head_steps<C> / MLA_PARTS;
+#pragma unroll
+    for (int part = 0; part < MLA_PARTS; ++part) {
+        await_part<C>(ring, part);
+        wgmma_fence();
+#pragma unroll
+        for (int i = part * part_steps; i < (part + 1) * part_steps; ++i)
+            wgmma<operand_dtype<C>, C.B_c>::shared_a(
+                s.s, descriptor(q, head_step_offset(i, q_panel_bytes<C>)),
+                descriptor(k, head_step_offset(i, kv_panel_bytes<C>)), i > 0);
+    }
+    wgmma_commit();
+}
+
+/* Issues the consumer's half of O += P V. */
+template <flash_config_t C>
+static __device__ __forceinline__ void issue_half_output(half_state<C> &half, int number) {
+    constexpr int step_bytes_down = 16 * SM90_PANEL_BYTES; /* sixteen keys */
+    const uint32_t v = uniform(
+        descriptor_low(key_tile<C>(half.k.stage) + number * half_bytes<C>, kv_panel_bytes<C>));
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < key_steps<C>; ++i)
+        wgmma<operand_dtype<C>, half_columns<C>>::template register_a<1>(
+            half.o.o, half.p.p[i], descriptor(v, i * step_bytes_down), true);
+    wgmma_commit();
+}
+
+/* Releases the stage after PV, when it is complete. */
+template <flash_config_t C>
+static __device__ __forceinline__ void finish_half_output(half_state<C> &half) {
+    pin_accumulators(half.o.o);
+    release(mla_state<C>().empty[half.k.stage]);
+    step<C.n_stages>(half.k);
+}
+
+/* Rescales O, unless no row of the warp has a new maximum, as is mostly so after the first blocks. */
+template <flash_config_t C>
+static __device__ __forceinline__ void rescale_half(half_state<C> &half) {
+    if (__all_sync(0xffffffffu, half.past.factor[0] == 1.0f && half.past.factor[1] == 1.0f))
+        return;
+#pragma unroll
+    for (int i = 0; i < half_registers<C>; i += 2)
+        half.o.o[i] *= half.past.factor[i / 2 % 2], half.o.o[i + 1] *= half.past.factor[i / 2 % 2];
+}
+
+/* ---- The exchange ---- */
+
+/* Hands P and its factors to consumer 1, when it has taken those of the block before. */
+template <flash_config_t C>
+static __device__ __forceinline__ void hand_on(half_state<C> &half) {
+    mla_exchange<C> &to = exchange<C>();
+    mla_state_t &state = mla_state<C>();
+    const int thread = threadIdx.x % SM90_WARPGROUP_THREADS;
+    mbarrier_wait(shared_address(&state.p_taken), half.turn ^ 1);
+#pragma unroll
+    for (int i = 0; i < key_steps<C>; ++i)
+        shared_store(shared_address(&to.p[i][thread]),
+                     uint4{half.p.p[i][0], half.p.p[i][1], half.p.p[i][2], half.p.p[i][3]});
+    shared_store(shared_address(&to.factors[thread]),
+                 float2{half.past.factor[0], half.past.factor[1]});
+    mbarrier_arrive(shared_address(&state.p_ready));
+    half.turn ^= 1;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void take_over(half_state<C> &half) {
+    const mla_exchange<C> &from = exchange<C>();
+    mla_state_t &state = mla_state<C>();
+    const int thread = threadIdx.x % SM90_WARPGROUP_THREADS;
+    mbarrier_wait(shared_address(&state.p_ready), half.turn);
+#pragma unroll
+    for (int i = 0; i < key_steps<C>; ++i) {
+        const uint4 p = shared_load(shared_address(&from.p[i][thread]));
+        half.p.p[i][0] = p.x, half.p.p[i][1] = p.y, half.p.p[i][2] = p.z, half.p.p[i][3] = p.w;
+    }
+    const float2 factors = from.factors[thread];
+    half.past = {{factors.x, factors.y}};
+    mbarrier_arrive(shared_address(&state.p_taken));
+    half.turn ^= 1;
+}
+
+/* ---- Consumer 0 ---- */
+
+/* Computes P of the next block, whose first key is given. */
+template <flash_config_t C, bool CUT>
+static __device__ __forceinline__ void
+compute_probabilities(scorer_state<C> &scorer, half_state<C> &half, const row_keys_t &keys,
+                      int32_t first_key, const score_unit_t &unit) {
+    issue_mla_scores<C>(scorer.s, half.k);
+    wgmma_wait<0>();
+    pin_accumulators(scorer.s.s);
+    cap_scores<C, !CUT>(scorer.s, unit);
+    if constexpr (CUT)
+        hide_keys<C>(scorer.s, keys, first_key);
+    half.past = raise_max<C>(scorer.softmax, scorer.s, unit);
+    exponentiate<C>(scorer.s, scorer.softmax, unit);
+    round_probabilities<C>(half.p, scorer.s);
+}
+
+/* Multiplies by a block whose P the consumer has. */
+template <flash_config_t C>
+static __device__ __forceinline__ void multiply_half(half_state<C> &half, int number) {
+    issue_half_output<C>(half, number);
+    wgmma_wait<0>();
+    finish_half_output<C>(half);
+}
+
+/* Computes all blocks of the walk, as consumer 0. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+score_walk(scorer_state<C> &scorer, half_state<C> &half, const decode_params_t &params,
+           const decode_block_t &block, const key_walk_t &walk, const score_unit_t &unit) {
+    const row_keys_t all = {};
+#pragma unroll 1
+    for (int32_t n = 0; n < whole_blocks(walk); ++n) {
+        compute_probabilities<C, false>(scorer, half, all, 0, unit);
+        hand_on<C>(half);
+        rescale_half<C>(half);
+        multiply_half<C>(half, 0);
+    }
+    const row_keys_t keys = find_row_keys(params, block, walk, group_row());
+#pragma unroll 1
+    for (int32_t n = whole_blocks(walk); n < walk.blocks; ++n) {
+        const int32_t first_key = nth_key<C>(walk, n);
+        compute_probabilities<C, true>(scorer, half, keys, first_key, unit);
+        hand_on<C>(half);
+        rescale_half<C>(half);
+        sanitise_half<C>(half.o, key_tile<C>(half.k.stage), keys, first_key, 0);
+        multiply_half<C>(half, 0);
+    }
+}
+
+/* ---- Consumer 1 ---- */
+
+template <flash_config_t C>
+static __device__ __forceinline__ void await_block(const half_state<C> &half) {
+#pragma unroll
+    for (int part = 0; part < MLA_PARTS; ++part)
+        await_part<C>(half.k, part);
+}
+
+/* Computes all blocks of the walk, as consumer 1. */
+template <flash_config_t C>
+static __device__ __forceinline__ void follow_walk(half_state<C> &half,
+                                                   const decode_params_t &params,
+                                                   const decode_block_t &block,
+                                                   const key_walk_t &walk) {
+#pragma unroll 1
+    for (int32_t n = 0; n < whole_blocks(walk); ++n) {
+        take_over<C>(half);
+        await_block<C>(half);
+        rescale_half<C>(half);
+        multiply_half<C>(half, 1);
+    }
+    const row_keys_t keys = find_row_keys(params, block, walk, group_row());
+#pragma unroll 1
+    for (int32_t n = whole_blocks(walk); n < walk.blocks; ++n) {
+        take_over<C>(half);
+        await_block<C>(half);
+        rescale_half<C>(half);
+        sanitise_half<C>(half.o, key_tile<C>(half.k.stage), keys, nth_key<C>(walk, n), 1);
+        multiply_half<C>(half, 1);
+    }
+}
+
+#endif

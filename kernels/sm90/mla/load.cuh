@@ -1,0 +1,125 @@
+/*
+ * One warp loads a piece's blocks of K, part after part, as soon as both consumers have left a
+ * stage for them.
+ */
+#ifndef FLASH_KERNELS_SM90_MLA_LOAD_CUH
+#define FLASH_KERNELS_SM90_MLA_LOAD_CUH
+
+#include "sm90/decode/load.cuh"
+#include "sm90/mla/state.cuh"
+
+template <flash_config_t C> static __device__ __forceinline__ void await_stage(const ring_t &ring) {
+    mbarrier_wait(shared_address(&mla_state<C>().empty[ring.stage]), ring.parity ^ 1);
+}
+
+/* Returns the barrier of a part in the ring's stage. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t part_barrier(const ring_t &ring, int part) {
+    return shared_address(&mla_state<C>().full[ring.stage][part]);
+}
+
+/* Starts to load a box of all panels. first_row: its place in the block. */
+template <flash_config_t C>
+static __device__ __forceinline__ void load_panels(const sm90_tensor_map_t *map, tma_box_t box,
+                                                   const ring_t &ring, int first_row) {
+    const uint32_t shared = key_tile<C>(ring.stage) + first_row * SM90_PANEL_BYTES;
+#pragma unroll
+    for (int i = 0; i < panels<C>; ++i, box.column += panel_elements<C>)
+        tma_load<true>(shared + i * kv_panel_bytes<C>, map, box,
+                       part_barrier<C>(ring, i / part_panels<C>), l2_evict_first);
+}
+
+/* Announces the bytes of all parts, in one thread. */
+template <flash_config_t C>
+static __device__ __forceinline__ void announce_parts(const ring_t &ring) {
+#pragma unroll
+    for (int part = 0; part < MLA_PARTS; ++part)
+        mbarrier_arrive_expect(part_barrier<C>(ring, part), part_bytes<C>);
+}
+
+/* ---- A contiguous sequence ---- */
+
+template <flash_config_t C>
+static __device__ __forceinline__ void load_run(const page_pool_t &from,
+                                                const decode_block_t &block,
+                                                const key_walk_t &walk) {
+    ring_t ring = {0, 0};
+#pragma unroll 1
+    for (int32_t n = 0; n < walk.blocks; ++n) {
+        const flash_kv_run_t run =
+            flash_kv_run(&block.sequence, block.piece.batch_index, nth_key<C>(walk, n));
+        await_stage<C>(ring);
+        announce_parts<C>(ring);
+        load_panels<C>(from.map, run_box<C>(run, block.first_head_kv, from.entry_tokens), ring, 0);
+        step<C.n_stages>(ring);
+    }
+}
+
+/* ---- Pages, in boxes or row by row ---- */
+
+template <flash_config_t C>
+static __device__ __forceinline__ void load_paged_block(const paged_tensor_t &tensor, int32_t begin,
+                                                        int32_t next_begin, box_loader_t &loader,
+                                                        const ring_t &ring) {
+    const int32_t row = (int32_t)lane_index() * tensor.paging->box_keys;
+    const tma_box_t box = page_box<C>(tensor, loader.id, begin + row);
+    fetch_ids<C>(tensor, next_begin, loader);
+    await_stage<C>(ring);
+    if (lane_index() == 0)
+        announce_parts<C>(ring);
+    __syncwarp();
+    if (row < C.B_c)
+        load_panels<C>(tensor.pool.map, box, ring, row);
+    __syncwarp();
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void load_paged_block(const paged_tensor_t &tensor, int32_t begin,
+                                                        int32_t next_begin, row_loader_t &loader,
+                                                        const ring_t &ring) {
+    const row_tokens<C> rows = find_block_rows<C>(tensor, begin);
+    fetch_ids<C>(tensor, next_begin, loader);
+    await_stage<C>(ring);
+    copy_block_rows<C>(tensor, rows, key_tile<C>(ring.stage));
+#pragma unroll
+    for (int part = 0; part < MLA_PARTS; ++part)
+        hand_on_rows(part_barrier<C>(ring, part));
+}
+
+template <flash_config_t C, typename LOADER>
+static __device__ __forceinline__ void load_pages(const paged_tensor_t &tensor,
+                                                  const key_walk_t &walk) {
+    ring_t ring = {0, 0};
+    LOADER loader = {};
+    fetch_ids<C>(tensor, nth_key_if_any<C>(walk, 0), loader);
+    named_barrier_sync(MLA_QUERIES_BARRIER, mla_query_threads<C>);
+#pragma unroll 1
+    for (int32_t n = 0; n < walk.blocks; ++n) {
+        load_paged_block<C>(tensor, nth_key<C>(walk, n), nth_key_if_any<C>(walk, n + 1), loader,
+                            ring);
+        step<C.n_stages>(ring);
+    }
+}
+
+/* Loads all blocks of the walk: this is the warp's whole work. */
+template <flash_config_t C>
+static __device__ __forceinline__ void load_mla_keys(const sm90_decode_params_t &params,
+                                                     const decode_block_t &block,
+                                                     const key_walk_t &walk) {
+    const page_pool_t from = k_pool(params, params.cut.attention);
+    if constexpr (has_pages<C>) {
+        const paged_tensor_t tensor =
+            find_pages<C>(params.cut.attention, params.paging, from, block.piece.batch_index,
+                          block.sequence.len_k, block.first_head_kv);
+        if (params.paging.box_keys > 0)
+            load_pages<C, box_loader_t>(tensor, walk);
+        else
+            load_pages<C, row_loader_t>(tensor, walk);
+    } else {
+        named_barrier_sync(MLA_QUERIES_BARRIER, mla_query_threads<C>);
+        if (elect_one())
+            load_run<C>(from, block, walk);
+    }
+}
+
+#endif

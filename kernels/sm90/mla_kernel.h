@@ -1,0 +1,31 @@
+/*
+ * Host and device code agree on this for every SM90_MLA kernel. It is plain C, and constant
+ * expressions in CUDA C++.
+ *
+ * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm90_decode_params_t)` of
+ * sm90_block_threads() threads with mla_shared_bytes() of dynamic shared memory (drawn in
+ * mla/state.cuh). common/decode.h says which block computes what; a block has one K/V head. V is
+ * the first columns of K, so that the map and the table of V are unused.
+ */
+#ifndef FLASH_KERNELS_SM90_MLA_KERNEL_H
+#define FLASH_KERNELS_SM90_MLA_KERNEL_H
+
+#include "sm90/decode_kernel.h"
+
+enum {
+    MLA_PARTS = 3, /* of the panels of a block of keys, which arrive one after the other */
+    MLA_STATE_BYTES = 128
+};
+
+/* Returns the bytes in which one consumer hands P, factors and weights to the other. */
+SM90_CONSTANT int32_t mla_exchange_bytes(const flash_config_t *c) {
+    const int32_t of_row = c->B_c * sm90_element_bytes(c) + (int32_t)sizeof(decode_weight_t);
+    return c->B_r * of_row + SM90_WARPGROUP_THREADS * 2 * (int32_t)sizeof(float);
+}
+
+SM90_CONSTANT int32_t mla_shared_bytes(const flash_config_t *c) {
+    return sm90_tile_bytes(c, c->B_r) + c->n_stages * sm90_tile_bytes(c, c->B_c) +
+           mla_exchange_bytes(c) + MLA_STATE_BYTES;
+}
+
+#endif

@@ -1,0 +1,106 @@
+/*
+ * This file describes the SM90_MLA family to the host: attention whose V is the first columns of K,
+ * with many query heads for each K/V head, as multi-head latent attention decodes.
+ */
+#include "core/status.h"
+#include "cuda/family.h"
+#include "cuda/paging_sm90.h"
+#include "cuda/plan_rounds.h"
+#include "cuda/query_rows.h"
+#include "cuda/tma_tensor.h"
+#include "kernels/sm90/mla_kernel.h"
+
+#include <stddef.h>
+#include <string.h>
+
+enum {
+    /* The other families serve head dimensions up to this one. */
+    MOST_D_HEAD_OF_OTHERS = 256,
+    STORED_COLUMNS = 4 /* of O, at a time */
+};
+
+/* ---- Rules, as in codegen/legality.py ---- */
+
+static flash_status_t check(const flash_config_t *config) {
+    FLASH_REQUIRE(sm90_has_varlen(config), FLASH_ERROR_INVALID_CONFIG,
+                  "features has no varlen: SM90_MLA kernels need it");
+    return FLASH_SUCCESS;
+}
+
+/* ---- Devices and problems ---- */
+
+static const char *lacks(const device_t *device) {
+    return device->compute_capability == 90
+               ? NULL
+               : "SM90_MLA kernels need compute capability 9.0, no other";
+}
+
+static cuda_block_t block(const flash_config_t *config) {
+    return (cuda_block_t){sm90_block_threads(config), mla_shared_bytes(config), 0};
+}
+
+/* Estimated times, in tenths of what a block takes for a unit of keys. */
+static decode_plan_t plan(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device) {
+    static const round_times_t times = {.of_unit = 10, .around_block = 30, .of_merge = 20};
+    return plan_rounds(config, problem, device, &times);
+}
+
+static const cuda_family_t cuda = {.block = block, .tiles = plan_decode_tiles, .plan = plan};
+
+static bool is_v_in_k(const flash_params_t *p) {
+    return p->v == p->k && memcmp(&p->v_stride, &p->k_stride, sizeof p->k_stride) == 0 &&
+           p->pages.v_table == p->pages.table;
+}
+
+static const char *obstacle(const flash_config_t *config, const problem_t *problem,
+                            const device_t *device) {
+    const flash_params_t *p = &problem->params;
+    if (!is_v_in_k(p))
+        return "SM90_MLA kernels need V to be the first columns of K: at the same address, with "
+               "the same strides and pages";
+    const char *of_pages = paging_sm90_obstacle(config, p);
+    if (of_pages != NULL)
+        return of_pages;
+    if (p->d_head_v % STORED_COLUMNS != 0)
+        return "SM90_MLA kernels need a d_head_v that is a multiple of 4";
+    if (!query_rows_aligned(p))
+        return "decode kernels need 16-byte aligned rows of Q, K and V";
+    const tma_tensor_t k = tma_tensor_k(config, p);
+    const char *of_tma = tma_tensor_obstacle(&k);
+    return of_tma != NULL ? of_tma : cuda_launch_obstacle(&cuda, config, problem, device);
+}
+
+/* ---- Selection ---- */
+
+static int32_t priority(const device_t *device) {
+    (void)device;
+    return 500;
+}
+
+/* Declines where K and V are the same small tensor, which other families read faster. */
+static bool declines(const flash_config_t *config, const problem_t *problem,
+                     const device_t *device) {
+    (void)config;
+    (void)device;
+    return problem->params.d_head <= MOST_D_HEAD_OF_OTHERS;
+}
+
+/* Rows with the same features are the same kernel. */
+static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
+                          const device_t *device) {
+    (void)config;
+    (void)problem;
+    (void)device;
+    return (family_rank_t){0};
+}
+
+const family_t family_sm90_mla = {.facts = &family_facts_sm90_mla,
+                                  .check = check,
+                                  .lacks = lacks,
+                                  .obstacle = obstacle,
+                                  .priority = priority,
+                                  .declines = declines,
+                                  .rank = rank,
+                                  .ops = {[FAMILY_OP_FORWARD] = &sm90_decode_ops},
+                                  .cuda = &cuda};

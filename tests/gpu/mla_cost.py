@@ -1,0 +1,99 @@
+"""Prints how fast latent attention is decoded: one K/V head of 576 columns, of which V is the first
+512, in bf16.
+
+    FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
+        python tests/gpu/mla_cost.py [--runs 30]
+
+Each call is timed with 256 MiB written before it. The device knows the lengths, as in a cache. The
+bytes are those of K; a product counts two operations for each multiplication of Q K^T and P V.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flashattn import flash_attn_func
+from flashattn.cli import bench_cuda
+
+D_HEAD, D_HEAD_V = 576, 512
+
+
+@dataclass(frozen=True)
+class Case:
+    batch: int
+    seqlen_k: int
+    n_heads: int
+    seqlen_q: int = 1
+
+    @property
+    def bytes(self) -> int:
+        return self.batch * self.seqlen_k * D_HEAD * 2
+
+    @property
+    def operations(self) -> int:
+        rows = self.batch * self.seqlen_q * self.n_heads
+        return 2 * rows * self.seqlen_k * (D_HEAD + D_HEAD_V)
+
+
+CASES = (
+    Case(1, 8192, 16),
+    Case(1, 32768, 16),
+    Case(16, 8192, 16),
+    Case(64, 8192, 16),
+    Case(128, 4096, 16),
+    Case(64, 8192, 32),
+    Case(64, 8192, 64),
+    Case(64, 8192, 16, seqlen_q=4),
+    Case(64, 1024, 128),
+    Case(128, 4096, 128),
+    Case(64, 8192, 128),
+    Case(128, 8192, 128),
+    Case(32, 32768, 128),
+    Case(128, 4096, 128, seqlen_q=2),
+)
+PAGE_SIZES = (0, 64, 1)  # 0: contiguous
+
+
+def call(case: Case, page_size: int) -> Callable[[], Any]:
+    size = page_size or case.seqlen_k
+    n_pages = case.batch * case.seqlen_k // size
+    q = torch.randn(case.batch, case.seqlen_q, case.n_heads, D_HEAD, device="cuda").bfloat16()
+    k = torch.randn(n_pages, size, 1, D_HEAD, device="cuda", dtype=torch.bfloat16)
+    options: dict[str, Any] = {
+        "causal": True,
+        "seqused_k": torch.full((case.batch,), case.seqlen_k, device="cuda").int(),
+        "out": torch.empty(*q.shape[:-1], D_HEAD_V, dtype=q.dtype, device="cuda"),
+    }
+    if page_size:
+        ids = torch.randperm(n_pages, device="cuda").int()
+        options["page_table"] = ids.view(case.batch, -1)
+    return lambda: flash_attn_func(q, k, k[..., :D_HEAD_V], **options)
+
+
+def row(case: Case, runs: int) -> str:
+    seconds = bench_cuda.cold_median_seconds([call(case, size) for size in PAGE_SIZES], runs)
+    best = min(seconds)
+    times = "".join(f"{x * 1e6:10.1f}" for x in seconds)
+    shape = f"{case.batch:5} x {case.seqlen_k:<6}{case.n_heads:5} heads{case.seqlen_q:3} queries"
+    rates = f"{case.bytes / best / 1e12:9.2f}{case.operations / best / 1e12:9.0f}"
+    return shape + times + rates
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=30, help="launches of each call")
+    runs = parser.parse_args().runs
+    torch.manual_seed(0)
+    print(f"{torch.cuda.get_device_name()}, microseconds in a cache without pages, of 64 and of 1")
+    print(f"{'':31}{'none':>10}{'64':>10}{'1':>10}{'TB/s':>9}{'TFLOP/s':>9}")
+    for case in CASES:
+        print(row(case, runs), flush=True)
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
