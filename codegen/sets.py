@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
-from itertools import product
+from itertools import combinations, product
 
 from .config import Config
 from .facts import (
     BASIC_FEATURES,
     BASIC_TYPES,
     FAMILIES,
+    FIELDS,
     PAGED_FEATURES,
     Arch,
     Dtype,
@@ -444,6 +445,26 @@ def ship() -> list[Config]:
     )
 
 
+def pairs_of_values(config: Config) -> set[tuple]:
+    """Returns each two values of two fields that a configuration has, with its family."""
+    values = [(field, getattr(config, field)) for field in FIELDS]
+    return {(config.arch, *pair) for pair in combinations(values, 2)}
+
+
+@cache
+def pairs() -> tuple[Config, ...]:
+    """Returns few of the shipped kernels, such that every two values of two fields that a family
+    has in one kernel are in one of these too."""
+    candidates = {config: pairs_of_values(config) for config in sorted(ship())}
+    missing = set().union(*candidates.values())
+    chosen = []
+    while missing:
+        best = max(candidates, key=lambda config: len(candidates[config] & missing))
+        missing -= candidates.pop(best)
+        chosen.append(best)
+    return tuple(chosen)
+
+
 @cache
 def all_sets() -> tuple[Config, ...]:
     """Returns every legal configuration of the other sets."""
@@ -465,5 +486,6 @@ SETS = {
     "tune": tune,
     "tune_sm90": tune_sm90,
     "ship": ship,
+    "pairs": pairs,
     "all": all_sets,
 }

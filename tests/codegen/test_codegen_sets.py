@@ -19,6 +19,8 @@ from codegen.legality import legal, sm80_decode_shared_bytes
 from codegen.sets import (
     SETS,
     all_sets,
+    pairs,
+    pairs_of_values,
     progression,
     progression_all_block_sizes,
     progression_sm90,
@@ -209,6 +211,13 @@ def test_ship_serves_full_masked_and_ragged_problems_of_sm90():
                 PAGED_FEATURES,
             }
             assert all(c.longest_first == (c.features != 0) for c in rows)
+
+
+def test_pairs_has_few_kernels_with_every_pair_of_values_of_ship():
+    assert set(pairs()) <= set(ship())
+    assert len(pairs()) < len(ship()) / 2
+    missing = {pair for config in ship() for pair in pairs_of_values(config)}
+    assert not missing.difference(*map(pairs_of_values, pairs()))
 
 
 def test_tune_of_sm90_varies_the_blocks_of_keys_alone():

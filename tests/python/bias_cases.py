@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,30 +33,12 @@ class BiasCase:
     seed: int = 0
 
     def options(self, p: AttentionProblem) -> dict[str, object]:
-        """Returns keywords of the oracle."""
-        rng = np.random.default_rng([self.seed, 7])
-        found: dict[str, object] = {}
-        if self.slopes:
-            shape = (p.batch, p.n_heads)[-self.slopes :]
-            found["alibi_slopes"] = (2.0 ** rng.uniform(-8, 0, shape)).astype(np.float32)
-        if self.kind is not None:
-            found["attn_mask"] = self._mask(p, rng)
-            found["mask_keys"] = found["attn_mask"].shape[-1] if self.from_end else None
-        return found
+        """Returns keywords of the oracle. Nobody may write to their arrays."""
+        return dict(_options(self, p))
 
     def call_options(self, p: AttentionProblem) -> dict[str, object]:
         """Returns keywords of a call, where they differ."""
-        if self.kind is None:
-            return {}
-        mask = self.options(p)["attn_mask"]
-        if self.kind == "bits":
-            keys = {"mask_keys": mask.shape[-1]} if self.from_end else {}
-            return {"attn_mask": None, "mask_bits": packed(mask), **keys}
-        if self.strided and mask.dtype != bool:
-            apart = np.full((*mask.shape, 3), np.nan, mask.dtype)
-            apart[..., 1] = mask
-            return {"attn_mask": apart[..., 1]}
-        return {}
+        return dict(_call_options(self, p))
 
     def _mask(self, p: AttentionProblem, rng: np.random.Generator) -> np.ndarray:
         ragged = p.cu_seqlens_q is not None
@@ -73,12 +56,37 @@ class BiasCase:
         return numbers.astype(dtype_of(self.kind))
 
 
+@lru_cache(maxsize=8)  # a test takes the same ones for each kernel
+def _options(case: BiasCase, p: AttentionProblem) -> dict[str, object]:
+    rng = np.random.default_rng([case.seed, 7])
+    found: dict[str, object] = {}
+    if case.slopes:
+        shape = (p.batch, p.n_heads)[-case.slopes :]
+        found["alibi_slopes"] = (2.0 ** rng.uniform(-8, 0, shape)).astype(np.float32)
+    if case.kind is not None:
+        found["attn_mask"] = case._mask(p, rng)
+        found["mask_keys"] = found["attn_mask"].shape[-1] if case.from_end else None
+    return found
+
+
+@lru_cache(maxsize=8)
+def _call_options(case: BiasCase, p: AttentionProblem) -> dict[str, object]:
+    if case.kind is None:
+        return {}
+    mask = case.options(p)["attn_mask"]
+    if case.kind == "bits":
+        keys = {"mask_keys": mask.shape[-1]} if case.from_end else {}
+        return {"attn_mask": None, "mask_bits": packed(mask), **keys}
+    if case.strided and mask.dtype != bool:
+        apart = np.full((*mask.shape, 3), np.nan, mask.dtype)
+        apart[..., 1] = mask
+        return {"attn_mask": apart[..., 1]}
+    return {}
+
+
 def packed(mask: np.ndarray) -> np.ndarray:
     """Returns the words of a bool mask, with bits beyond its columns that must not matter."""
     n_keys = mask.shape[-1]
-    words = np.zeros((*mask.shape[:-1], -(-n_keys // 32)), np.uint32)
-    for key in range(n_keys):
-        words[..., key // 32] |= mask[..., key].astype(np.uint32) << np.uint32(key % 32)
-    if n_keys % 32:
-        words[..., -1] |= np.uint32(0xFFFFFFFF << n_keys % 32 & 0xFFFFFFFF)
-    return words
+    whole_words = np.ones((*mask.shape[:-1], -(-n_keys // 32) * 32), bool)
+    whole_words[..., :n_keys] = mask
+    return np.packbits(whole_words, axis=-1, bitorder="little").view("<u4")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import flashattn
 import numpy as np
@@ -115,36 +116,54 @@ class AttentionProblem:
 
 def make_inputs(p: AttentionProblem) -> list[np.ndarray]:
     """Returns q, k, v: random numbers of the problem's seed, in its layouts."""
-    rng = np.random.default_rng(p.seed)
-    q, k, v = (rng.standard_normal(shape) for shape in (p.q_shape, p.k_shape, p.k_shape))
-    _shape_values(p, q, k)
-    of_q, of_kv, _ = map(dtype_of, p.types)
-    return [
-        arrange(x.astype(dtype), layout)
-        for x, dtype, layout in zip((q, k, v), (of_q, of_kv, of_kv), p.layouts)
-    ]
+    values = _random_values(p.q_shape, p.k_shape, p.types[:2], p.values, p.seed)
+    return [arrange(x, layout) for x, layout in zip(values, p.layouts)]
 
 
-def _shape_values(p: AttentionProblem, q: np.ndarray, k: np.ndarray) -> None:
+@lru_cache(maxsize=4)  # a test takes the same ones for each kernel
+def _random_values(
+    q_shape: tuple[int, ...],
+    k_shape: tuple[int, ...],
+    types: tuple[str, str],
+    values: str,
+    seed: int,
+) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    q, k, v = (rng.standard_normal(shape) for shape in (q_shape, k_shape, k_shape))
+    _shape_values(values, q, k)
+    of_q, of_kv = map(dtype_of, types)
+    return [q.astype(of_q), k.astype(of_kv), v.astype(of_kv)]
+
+
+def _shape_values(values: str, q: np.ndarray, k: np.ndarray) -> None:
     """Changes normal values into those that exercise the rescaling of the online softmax."""
     if k.size == 0:
         return
     seqlen = k.shape[-3]
-    if p.values == "wide":
+    if values == "wide":
         q *= 8
-    elif p.values == "one_large_key":
+    elif values == "one_large_key":
         k[..., seqlen // 2, :, :] *= 20
-    elif p.values == "identical_keys":
+    elif values == "identical_keys":
         k[...] = k[..., :1, :, :]
-    elif p.values in ("growing", "soaring"):  # soaring: beyond the range of fp32's exponent
-        last = 3 if p.values == "growing" else 60
+    elif values in ("growing", "soaring"):  # soaring: beyond the range of fp32's exponent
+        last = 3 if values == "growing" else 60
         np.abs(q, out=q)
         k[...] = np.abs(k) * np.linspace(0.1, last, seqlen)[:, None, None]
 
 
 def workspace_size(p: AttentionProblem, config: str | None = None) -> int:
-    """Returns the bytes that the library asks for."""
-    return _workspace_size(_make_call(p, make_inputs(p))[0], config)
+    """Returns the bytes that the library asks for, whatever the inputs hold."""
+    return _workspace_size(CallArguments(*_zeros(p), **p.call_options()), config)
+
+
+def _zeros(p: AttentionProblem) -> list[np.ndarray]:
+    """Returns q, k, v that take no memory."""
+    q, k = (
+        np.broadcast_to(np.zeros(p.d_head, dtype_of(dtype)), shape)
+        for dtype, shape in zip(p.types, (p.q_shape, p.k_shape))
+    )
+    return [q, k, k]
 
 
 def _make_call(
@@ -231,10 +250,12 @@ def check(
     unit         the scale of V
     roundings    of P in the naive attention: see oracle.naive()
     """
-    inputs = inputs or make_inputs(p)
     o, lse = run(p, inputs, config)
     fill_unused(p, o, lse)
-    found = expected(p, inputs, p_type(p, config), roundings)
+    if inputs is None:
+        found = _expected_of_random_inputs(p, p_type(p, config), roundings)
+    else:
+        found = expected(p, inputs, p_type(p, config), roundings)
     found = replace(found, unit=found.unit * unit)
     assert_agrees(o, lse, found, f"replay: {p}, config={config!r}")
     return o, lse
@@ -246,6 +267,11 @@ def expected(
     """Returns what is expected of the problem, where the naive attention has P of p_dtype."""
     types = dtype_of(p_dtype), dtype_of(p.types[2])
     return expected_of(inputs, *types, roundings, **p.options())
+
+
+@lru_cache(maxsize=8)  # it is the same for most kernels
+def _expected_of_random_inputs(p: AttentionProblem, p_dtype: str, roundings: int) -> Expected:
+    return expected(p, make_inputs(p), p_dtype, roundings)
 
 
 def fill_unused(p: AttentionProblem, o: np.ndarray, lse: np.ndarray) -> None:
@@ -265,14 +291,20 @@ def cpu_kernels() -> list[flashattn.Kernel]:
     return [kernel for kernel in flashattn.kernels() if kernel.config.arch < flashattn.Arch.SM80]
 
 
+@lru_cache(maxsize=1)
+def _runnable() -> dict[str, flashattn.Kernel]:
+    """Returns the kernels that this machine runs by their short forms."""
+    return {str(kernel.config): kernel for kernel in cpu_kernels() if kernel.is_runnable}
+
+
 def runnable_kernels() -> list[flashattn.Kernel]:
-    return [kernel for kernel in cpu_kernels() if kernel.is_runnable]
+    return list(_runnable().values())
 
 
 def rounds_p(p: AttentionProblem, config: str | None) -> bool:
     """Says whether the kernel, or one that may be selected, rounds P to bf16, at any place of a
     binade: relative to what was the row's maximum earlier."""
-    configs = [config] if config else [str(kernel.config) for kernel in runnable_kernels()]
+    configs = [config] if config else _runnable()
     rounding = ("AMX (BF16", "AVX512_BF16 (BF16", "NEON_BF16 (BF16")
     return p.dtype == "bfloat16" and any(c.startswith(rounding) for c in configs)
 
@@ -284,20 +316,17 @@ def p_type(p: AttentionProblem, config: str | None) -> str:
         return "float32"
     if len(set(p.types)) == 1 or rounds_p(p, config):
         return p.dtype
-    configs = [config] if config else [str(kernel.config) for kernel in runnable_kernels()]
+    configs = [config] if config else _runnable()
     return p.dtype if any(c.startswith("AMX") for c in configs) else "float32"
 
 
 def configs_for(p: AttentionProblem) -> list[str]:
     """Returns short forms of the kernels here that serve the problem."""
-    q, k = (
-        np.broadcast_to(np.zeros(p.d_head, dtype_of(dtype)), shape)
-        for dtype, shape in zip(p.types, (p.q_shape, p.k_shape))
-    )
+    inputs, options = _zeros(p), p.call_options()
     return [
-        str(kernel.config)
-        for kernel in runnable_kernels()
-        if flashattn.query_support(q, k, k, config=kernel.config, **p.call_options())
+        short_form
+        for short_form, kernel in _runnable().items()
+        if flashattn.query_support(*inputs, config=kernel.config, **options)
     ]
 
 

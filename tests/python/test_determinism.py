@@ -60,7 +60,7 @@ def _same_bits(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> bool:
 def test_repeats(p: AttentionProblem) -> None:
     for config in configs_for(p):
         first = run(p, config=config)
-        assert all(_same_bits(first, run(p, config=config)) for _ in range(4))
+        assert all(_same_bits(first, run(p, config=config)) for _ in range(2))
 
 
 @every_problem
@@ -83,7 +83,7 @@ def test_workspace_sizes(p: AttentionProblem) -> None:
         flashattn.set_num_threads(4)
         most = workspace_size(p, config)
         results = [
-            run(p, config=config, workspace_bytes=least + i * (most - least) // 6) for i in range(7)
+            run(p, config=config, workspace_bytes=least + i * (most - least) // 3) for i in range(4)
         ]
         assert all(_same_bits(results[0], result) for result in results[1:])
 

@@ -56,6 +56,13 @@ every_problem = pytest.mark.parametrize("name", PROBLEMS)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
+def every_problem_in_a_type(first: int) -> pytest.MarkDecorator:
+    """Takes the types in turn, from DTYPES[first] on. Tests that begin with different ones cover
+    every problem in every type."""
+    turns = [(name, DTYPES[(first + i) % len(DTYPES)]) for i, name in enumerate(PROBLEMS)]
+    return pytest.mark.parametrize("name, dtype", turns)
+
+
 def with_sinks(p: AttentionProblem, *sinks: float) -> AttentionProblem:
     """Returns the problem with these sinks, over and over; without any they are random."""
     if not sinks:
@@ -106,8 +113,7 @@ def test_is_one_more_key_whose_value_is_zero(name: str) -> None:
         np.testing.assert_allclose(np.logaddexp(lse, sinks), with_sink, rtol=1e-5, atol=1e-5)
 
 
-@every_problem
-@every_dtype
+@every_problem_in_a_type(0)
 def test_lse_is_without_them(name: str, dtype: str) -> None:
     p = problem(name, dtype)
     for config in configs_for(p):
@@ -115,8 +121,7 @@ def test_lse_is_without_them(name: str, dtype: str) -> None:
         assert lse.tobytes() == run(p, config=config)[1].tobytes(), config
 
 
-@every_problem
-@every_dtype
+@every_problem_in_a_type(1)
 def test_without_weight_they_change_no_bit(name: str, dtype: str) -> None:
     p = problem(name, dtype)
     for config in configs_for(p):
@@ -124,8 +129,7 @@ def test_without_weight_they_change_no_bit(name: str, dtype: str) -> None:
         assert o.tobytes() == run(p, config=config)[0].tobytes(), config
 
 
-@every_problem
-@every_dtype
+@every_problem_in_a_type(2)
 def test_above_all_scores_they_take_all_weight(name: str, dtype: str) -> None:
     p = replace(problem(name, dtype), seqused_q=None)
     for config in configs_for(p):
@@ -134,8 +138,7 @@ def test_above_all_scores_they_take_all_weight(name: str, dtype: str) -> None:
         assert lse.tobytes() == run(p, config=config)[1].tobytes(), config
 
 
-@every_problem
-@every_dtype
+@every_problem_in_a_type(3)
 def test_nan_reaches_the_rows_that_see_a_key(name: str, dtype: str) -> None:
     """Only those of its head. The other heads have the bits that they have without it."""
     p = replace(problem(name, dtype), seqused_q=None)

@@ -52,8 +52,8 @@ def test_table_has_runnable_kernels_of_every_type() -> None:
     assert dtypes == set(flashattn.DType)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 @pytest.mark.parametrize("short_form", KERNELS)
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_kernel_agrees_with_the_oracle(short_form: str, problem: AttentionProblem) -> None:
     kernel = KERNELS[short_form]
     if not kernel.is_runnable:
