@@ -45,7 +45,7 @@ ALWAYS_INLINE void recompute_row(const flash_config_t *config, const flash_param
     row_task.row_begin = task->row_begin + row;
     row_task.row_end = row_task.row_begin + 1;
     if (task->o_partial) {
-        row_task.o_partial = task->o_partial + row * p->d_head;
+        row_task.o_partial = task->o_partial + row * p->d_head_v;
         row_task.lse_partial = task->lse_partial + row;
     }
     tiled_attend(config, p, &row_task, scratch, false);
@@ -96,9 +96,9 @@ ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_par
                                    const cpu_task_t *task, void *scratch, uint32_t *bad,
                                    const amx_terms_t terms) {
     const int32_t dtype = config->dtype;
-    const int64_t d = config->d_head ? config->d_head : p->d_head;
+    const head_dims_t dims = row_dims(config, p);
     const amx_scratch_t t =
-        amx_divide_scratch(scratch, config, d, terms, task->row_end - task->row_begin);
+        amx_divide_scratch(scratch, config, dims, terms, task->row_end - task->row_begin);
     strip_keys_t strips[AMX_STRIPS_MAX];
     const flash_range_t keys = find_strip_keys(&t, p, task, strips);
     if (terms.q == AMX_TERMS_MAX)
@@ -145,8 +145,8 @@ ALWAYS_INLINE void amx_attend(const flash_config_t *config, const flash_params_t
 
 ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *p,
                             const cpu_task_t *task, void *scratch) {
-    const int64_t d = config->d_head ? config->d_head : p->d_head;
-    const amx_scratch_t t = amx_divide_scratch(scratch, config, d, amx_terms(config, p), 0);
+    const head_dims_t dims = row_dims(config, p);
+    const amx_scratch_t t = amx_divide_scratch(scratch, config, dims, amx_terms(config, p), 0);
     const amx_block_t block = amx_block_at(&t, task->packed, task->keys.begin / t.block_keys);
     pack_block(&t, p, task, config->dtype, task->keys, &block);
 }
@@ -156,7 +156,7 @@ ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *
 ALWAYS_INLINE void recompute_heads(const flash_config_t *config, const flash_params_t *p,
                                    const cpu_task_t *task, const uint32_t *bad, void *scratch) {
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t head_task = task_of_head(task, head, p->d_head);
+        const cpu_task_t head_task = task_of_head(task, head, p->d_head_v);
         recompute_rows(config, p, &head_task, bad + head, scratch);
     }
 }
@@ -175,7 +175,7 @@ ALWAYS_INLINE void amx_forward(const flash_config_t *config, const flash_params_
     case CPU_WAY_DECODE:
         if (config->dtype != FLASH_DTYPE_BF16) /* a constant: no code of others */
             return;
-        amx_decode(params, task, config->d_head ? config->d_head : params->d_head, scratch, bad);
+        amx_decode(params, task, row_dims(config, params), scratch, bad);
         break;
     case CPU_WAY_BLOCKS:
     case CPU_WAY_STEPS:

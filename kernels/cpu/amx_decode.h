@@ -54,7 +54,12 @@ ALWAYS_INLINE void decode_attend(const decode_run_t *run, int64_t head, const de
     if (block->edge)
         hide_unseen_keys(t, block->edge, block->first, R);
     decode_softmax(t, &block->next, head, vec_set1(run->rule.to_log2), R);
-    *pending = (decode_pending_t){t->o + head * t->d * R, block->keys.v};
+    *pending = (decode_pending_t){t->o + head * t->d_v * R, block->keys.v};
+}
+
+ALWAYS_INLINE decode_keys_t edges_in_place(const decode_scratch_t *t) {
+    const decode_keys_t keys = {edge_in_place(t->k_edge, t->d), edge_in_place(t->v_edge, t->d_v)};
+    return keys;
 }
 
 /* Attends to a copy of a block of a head. Returns what is pending. */
@@ -66,10 +71,7 @@ ALWAYS_INLINE decode_pending_t decode_copy(const decode_run_t *run, int64_t head
     decode_values(t, &pending, NULL, R); /* the pending V may be in the same copy */
     run->bad[head] |= copy_edge(t, run->rows, keys, from);
     const decode_block_t block = {
-        .keys = {edge_in_place(t, t->k_edge), edge_in_place(t, t->v_edge)},
-        .next = *next,
-        .edge = run->rows,
-        .first = keys.begin};
+        .keys = edges_in_place(t), .next = *next, .edge = run->rows, .first = keys.begin};
     decode_attend(run, head, &block, &pending, R);
     return pending;
 }
@@ -91,11 +93,11 @@ NEVER_INLINE decode_pending_t decode_edge(const decode_run_t *run, int64_t head,
                                           const decode_keys_t *next, decode_pending_t pending,
                                           int R) {
     const flash_params_t *p = run->p;
-    const cpu_task_t head_task = task_of_head(run->task, (int32_t)head, run->t.d);
+    const cpu_task_t head_task = task_of_head(run->task, (int32_t)head, run->t.d_v);
     const int32_t dtype = FLASH_DTYPE_BF16;
     const edge_rows_t from = {
         .k = cursor_at_keys(&head_task, dtype, run->t.d, p->k, &p->k_stride, keys),
-        .v = cursor_at_keys(&head_task, dtype, run->t.d, p->v, &p->v_stride, keys)};
+        .v = cursor_at_keys(&head_task, dtype, run->t.d_v, p->v, &p->v_stride, keys)};
     return decode_copy_padded(run, head, keys, &from, next, pending, R);
 }
 
@@ -105,16 +107,15 @@ NEVER_INLINE decode_pending_t decode_pages(const decode_run_t *run, int64_t head
                                            flash_range_t keys, int32_t end,
                                            decode_pending_t pending, int R) {
     const flash_params_t *p = run->p;
-    const cpu_task_t head_task = task_of_head(run->task, (int32_t)head, run->t.d);
+    const cpu_task_t head_task = task_of_head(run->task, (int32_t)head, run->t.d_v);
     const paged_keys_t k = {p, &head_task, cpu_kv_k(p), FLASH_DTYPE_BF16};
     const paged_keys_t v = {p, &head_task, cpu_kv_v(p), FLASH_DTYPE_BF16};
     const flash_range_t rest = {keys.end, end}, after = cpu_first_keys(rest, AMX_SQUARE);
-    const decode_keys_t next = {edge_in_place(&run->t, run->t.k_edge),
-                                edge_in_place(&run->t, run->t.v_edge)};
+    const decode_keys_t next = edges_in_place(&run->t);
     const edge_rows_t from = {.k = cursor_at_pages(&k, run->t.d, keys),
-                              .v = cursor_at_pages(&v, run->t.d, keys),
+                              .v = cursor_at_pages(&v, run->t.d_v, keys),
                               .k_prefetch = cursor_at_pages(&k, run->t.d, after),
-                              .v_prefetch = cursor_at_pages(&v, run->t.d, after)};
+                              .v_prefetch = cursor_at_pages(&v, run->t.d_v, after)};
     return decode_copy_padded(run, head, keys, &from, &next, pending, R);
 }
 
@@ -130,7 +131,7 @@ ALWAYS_INLINE void decode_block_of_heads(const decode_run_t *run, flash_range_t 
     const cpu_task_t *task = run->task;
     const bool in_place = decodes_in_place(run, block), paged = cpu_is_paged(p);
     const in_place_tensor_t from_k = {cpu_kv_k(p), run->t.d, FLASH_DTYPE_BF16, task->n_heads};
-    const in_place_tensor_t from_v = {cpu_kv_v(p), run->t.d, FLASH_DTYPE_BF16, task->n_heads};
+    const in_place_tensor_t from_v = {cpu_kv_v(p), run->t.d_v, FLASH_DTYPE_BF16, task->n_heads};
     in_place_t k = paged ? rows_of_page(p, task, &from_k, block, end)
                          : rows_in_place(task, &from_k, block, end);
     in_place_t v = paged ? rows_of_page(p, task, &from_v, block, end)
@@ -180,14 +181,14 @@ ALWAYS_INLINE uint32_t decode_store(const decode_scratch_t *t, const flash_param
     _mm512_storeu_ps(sums, rows_sum(_mm512_load_ps(t->sum + head * 16), R));
     cpu_row_t r = cpu_row(p, task, 0);
     for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
-        const int64_t at = task->o_partial ? row * t->d : cpu_row_index(task, &p->o_stride, r);
+        const int64_t at = task->o_partial ? row * t->d_v : cpu_row_index(task, &p->o_stride, r);
         const __mmask16 seen = sums[row] != 0 ? 0xffff : 0;
         bad |= (uint32_t)!is_sound(sums[row]) << row;
         const float reference = t->reference[head * 16 + row] * LN_2;
         const float sink = cpu_row_sink(p, task, r);
         const vec_t inverse = vec_set1(1 / sum_with_sink(sums[row], sink, reference));
-        for (int64_t c = 0; c < t->columns; c++) {
-            const float *from = t->o + head * t->d * R + (2 * c * R + row) * VEC_WIDTH;
+        for (int64_t c = 0; c < t->v_columns; c++) {
+            const float *from = t->o + head * t->d_v * R + (2 * c * R + row) * VEC_WIDTH;
             const vec_t a = _mm512_maskz_mul_ps(seen, _mm512_load_ps(from), inverse);
             const vec_t b =
                 _mm512_maskz_mul_ps(seen, _mm512_load_ps(from + R * VEC_WIDTH), inverse);
@@ -205,21 +206,21 @@ ALWAYS_INLINE uint32_t decode_store(const decode_scratch_t *t, const flash_param
 /* ---- Tasks ---- */
 
 ALWAYS_INLINE void decode_start(const decode_scratch_t *t, int64_t n_heads, int R) {
-    memset(t->o, 0, (size_t)(n_heads * t->d * R) * sizeof *t->o);
+    memset(t->o, 0, (size_t)(n_heads * t->d_v * R) * sizeof *t->o);
     memset(t->sum, 0, (size_t)n_heads * 64);
     for (int64_t i = 0; i < n_heads * 16; i++)
         t->reference[i] = -INFINITY;
 }
 
-ALWAYS_INLINE void decode_padded(decode_run_t *run, int64_t d, void *scratch, int R) {
+ALWAYS_INLINE void decode_padded(decode_run_t *run, head_dims_t dims, void *scratch, int R) {
     const flash_params_t *p = run->p;
     const cpu_task_t *task = run->task;
     const int64_t n_rows = task->row_end - task->row_begin;
     decode_scratch_t *t = &run->t;
-    *t = decode_divide_scratch(scratch, d, n_rows, task->n_heads, R);
+    *t = decode_divide_scratch(scratch, dims, n_rows, task->n_heads, R);
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t head_task = task_of_head(task, head, d);
-        decode_pack_q(t, p, &head_task, t->q + head * d * R, R);
+        const cpu_task_t head_task = task_of_head(task, head, t->d_v);
+        decode_pack_q(t, p, &head_task, t->q + head * t->d * R, R);
     }
     for (bool is_done = false; !is_done;) {
         decode_start(t, task->n_heads, R);
@@ -228,25 +229,25 @@ ALWAYS_INLINE void decode_padded(decode_run_t *run, int64_t d, void *scratch, in
         t->apart = true;
     }
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t head_task = task_of_head(task, head, d);
+        const cpu_task_t head_task = task_of_head(task, head, t->d_v);
         run->bad[head] |= decode_store(t, p, &head_task, head, R);
     }
 }
 
 /* Decodes the task. bad[head] returns a bit for each row to recompute: it sees infinity or NaN that
  * was left out, or decode_store() says so. */
-ALWAYS_INLINE void amx_decode(const flash_params_t *p, const cpu_task_t *task, int64_t d,
+ALWAYS_INLINE void amx_decode(const flash_params_t *p, const cpu_task_t *task, head_dims_t dims,
                               void *scratch, uint32_t *bad) {
     const int64_t n_rows = task->row_end - task->row_begin;
     const decode_rows_t rows = decode_find_rows(p, task);
     decode_run_t run = {.p = p, .task = task, .rows = &rows, .bad = bad, .rule = softmax_rule(p)};
     memset(bad, 0, (size_t)task->n_heads * sizeof *bad);
     if (n_rows <= 4)
-        decode_padded(&run, d, scratch, 4);
+        decode_padded(&run, dims, scratch, 4);
     else if (n_rows <= 8)
-        decode_padded(&run, d, scratch, 8);
+        decode_padded(&run, dims, scratch, 8);
     else
-        decode_padded(&run, d, scratch, 16);
+        decode_padded(&run, dims, scratch, 16);
 }
 
 #endif

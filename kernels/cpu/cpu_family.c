@@ -17,40 +17,45 @@ enum { FP32_BYTES = 4, BF16_BYTES = 2 }; /* of an element of packed keys */
 /* The reference family keeps a row of Q, and sums of O in fp32 and in double. */
 static uint64_t reference_scratch_size(const flash_config_t *config, const flash_params_t *params,
                                        int64_t n_rows) {
-    const uint64_t row_bytes = (uint64_t)params->d_head * (2 * sizeof(float) + sizeof(double));
+    const uint64_t o_bytes = (uint64_t)params->d_head_v * (sizeof(float) + sizeof(double));
+    const uint64_t row_bytes = (uint64_t)params->d_head * sizeof(float) + o_bytes;
     (void)config, (void)n_rows;
     return (row_bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
 }
 
 static uint64_t fp32_scratch_size(const flash_config_t *config, const flash_params_t *params,
                                   int64_t n_rows) {
-    return tiled_scratch_size(cpu_scratch_rows(config->B_r, n_rows), config->B_c, params->d_head,
-                              FP32_BYTES);
+    return tiled_scratch_size(cpu_scratch_rows(config->B_r, n_rows), config->B_c,
+                              head_dims_of(params), FP32_BYTES);
 }
 
 static uint64_t pairs_scratch_size(const flash_config_t *config, const flash_params_t *params,
                                    int64_t n_rows) {
-    return tiled_scratch_size(cpu_scratch_rows(config->B_r, n_rows), config->B_c, params->d_head,
-                              BF16_BYTES);
+    return tiled_scratch_size(cpu_scratch_rows(config->B_r, n_rows), config->B_c,
+                              head_dims_of(params), BF16_BYTES);
 }
 
 /* A task of AMX runs on tile registers, or, if it has few rows, on vectors. */
 static uint64_t tiles_scratch_size(const flash_config_t *config, const flash_params_t *params,
                                    int64_t n_rows) {
     const uint64_t vectors =
-        tiled_scratch_size(config->B_r, config->B_c, params->d_head, FP32_BYTES);
+        tiled_scratch_size(config->B_r, config->B_c, head_dims_of(params), FP32_BYTES);
     const uint64_t attend = amx_scratch_size(config, params, cpu_scratch_rows(config->B_r, n_rows));
-    const uint64_t decode = amx_decode_scratch_size(config, params->d_head);
+    const uint64_t decode = amx_decode_scratch_size(config, head_dims_of(params));
     const uint64_t most = attend > decode ? attend : decode;
     return most > vectors ? most : vectors;
 }
 
-static uint64_t fp32_block_size(const flash_config_t *config, int64_t d_head) {
-    return tiled_block_size(config->B_c, d_head, FP32_BYTES);
+static uint64_t fp32_block_size(const flash_config_t *config, const flash_params_t *params) {
+    return tiled_block_size(config->B_c, head_dims_of(params), FP32_BYTES);
 }
 
-static uint64_t pairs_block_size(const flash_config_t *config, int64_t d_head) {
-    return tiled_block_size(config->B_c, d_head, BF16_BYTES);
+static uint64_t pairs_block_size(const flash_config_t *config, const flash_params_t *params) {
+    return tiled_block_size(config->B_c, head_dims_of(params), BF16_BYTES);
+}
+
+static uint64_t tiles_block_size(const flash_config_t *config, const flash_params_t *params) {
+    return amx_block_size(config, head_dims_of(params));
 }
 
 /* ---- The families ---- */
@@ -102,7 +107,7 @@ static const cpu_family_t amx = {.row_unit = AMX_SQUARE,
                                  .vector_elements = 16,
                                  .step_bytes = AVX512_STEP_BYTES,
                                  .scratch_size = tiles_scratch_size,
-                                 .block_size = amx_block_size,
+                                 .block_size = tiles_block_size,
                                  .decodes = amx_decodes};
 
 /* The list is the generator's, so that a family without an entry above does not compile. */

@@ -35,13 +35,13 @@ typedef struct cpu_family {
     int32_t step_bytes;            /* of K of a step; 0: there are no steps */
     int32_t single_row_step_bytes; /* the same for one row of fp32 per head; 0: as for other rows */
 
-    /* Returns the scratch bytes of a task of at most n_rows rows, by the problem's d_head and
-     * types; a multiple of 64. */
+    /* Returns the scratch bytes of a task of at most n_rows rows, by the problem's head dimensions
+     * and types; a multiple of 64. */
     uint64_t (*scratch_size)(const flash_config_t *config, const flash_params_t *params,
                              int64_t n_rows);
     /* Returns the bytes of a block of B_c packed keys, of K and V; a multiple of 64. NULL where the
      * family does not pack. */
-    uint64_t (*block_size)(const flash_config_t *config, int64_t d_head);
+    uint64_t (*block_size)(const flash_config_t *config, const flash_params_t *params);
     /* Says whether a task with so many rows per head can decode on tiles. NULL: no tiles. */
     bool (*decodes)(const flash_config_t *config, const flash_params_t *params, int64_t n_rows);
 } cpu_family_t;

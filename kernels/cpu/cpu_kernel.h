@@ -49,8 +49,8 @@ typedef struct cpu_task {
     int64_t row_begin; /* packed rows */
     int64_t row_end;
     flash_range_t keys; /* each row sees its visible keys within this range */
-    float *o_partial;   /* [row_end - row_begin, d_head] fp32, contiguous; NULL: write O and LSE */
-    float *lse_partial; /* [row_end - row_begin]; with o_partial */
+    float *o_partial; /* [row_end - row_begin, d_head_v] fp32, contiguous; NULL: write O and LSE */
+    float *lse_partial;   /* [row_end - row_begin]; with o_partial */
     int64_t partial_rows; /* from the partials of one head to those of the next */
     cpu_prefetch_t prefetch;
     void *packed; /* CPU_WAY_PACK and CPU_WAY_SHARED: K and V of this head of the sequence */

@@ -21,9 +21,10 @@ enum { REFERENCE_PART_KEYS = 256 };
 typedef struct reference_row {
     flash_bias_row_t bias;
     const float *q;     /* [d], in fp32 */
-    float *accumulator; /* [d], of the last keys, which total lacks */
-    double *total;      /* [d] */
+    float *accumulator; /* [d_v], of the last keys, which total lacks */
+    double *total;      /* [d_v] */
     int64_t d;
+    int64_t d_v;
     float maximum;
     float sum; /* of the keys in accumulator */
     double sum_total;
@@ -55,7 +56,7 @@ static inline void reference_rescale(reference_row_t *row, float maximum) {
     row->maximum = maximum;
     row->sum *= factor;
     row->sum_total *= (double)factor;
-    for (int64_t i = 0; i < row->d; i++) {
+    for (int64_t i = 0; i < row->d_v; i++) {
         row->accumulator[i] *= factor;
         row->total[i] *= (double)factor;
     }
@@ -64,7 +65,7 @@ static inline void reference_rescale(reference_row_t *row, float maximum) {
 static inline void reference_end_part(reference_row_t *row) {
     row->sum_total += (double)row->sum;
     row->sum = 0;
-    for (int64_t i = 0; i < row->d; i++) {
+    for (int64_t i = 0; i < row->d_v; i++) {
         row->total[i] += (double)row->accumulator[i];
         row->accumulator[i] = 0;
     }
@@ -81,7 +82,7 @@ static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *
     const cpu_kv_t v = cpu_kv_v(p);
     const int64_t index = cpu_key_index(p, task, &v, key);
     row->sum += weight;
-    for (int64_t i = 0; i < row->d; i++)
+    for (int64_t i = 0; i < row->d_v; i++)
         row->accumulator[i] += weight * element_load(p->v, index + i, dtype);
 }
 
@@ -102,8 +103,8 @@ static inline void reference_store(const flash_params_t *p, const cpu_task_t *ta
     void *o = task->o_partial ? task->o_partial : p->o;
     const int32_t dtype_o = task->o_partial ? FLASH_DTYPE_FP32 : p->o_dtype;
     const int64_t index =
-        task->o_partial ? row_index * row->d : cpu_row_index(task, &p->o_stride, r);
-    for (int64_t i = 0; i < row->d; i++)
+        task->o_partial ? row_index * row->d_v : cpu_row_index(task, &p->o_stride, r);
+    for (int64_t i = 0; i < row->d_v; i++)
         element_store(o, index + i, dtype_o,
                       row->sum_total != 0 ? (float)(row->total[i] / divisor * v_scale) : 0);
     if (cpu_wants_lse(p, task))
@@ -113,16 +114,16 @@ static inline void reference_store(const flash_params_t *p, const cpu_task_t *ta
 
 static inline reference_row_t reference_start(const flash_params_t *p, const cpu_task_t *task,
                                               int64_t row_index, void *scratch) {
-    const int64_t d = p->d_head;
+    const int64_t d = p->d_head, d_v = p->d_head_v;
     double *total = scratch;
-    float *q = (float *)(total + d);
+    float *q = (float *)(total + d_v);
     const cpu_row_t r = cpu_row(p, task, row_index);
     const flash_bias_row_t bias =
         flash_bias_row(&p->bias, &task->sequence, task->batch_index, r.head, r.query);
     reference_load_q(p, task, row_index, d, q);
-    memset(q + d, 0, (size_t)d * sizeof *q);
-    memset(total, 0, (size_t)d * sizeof *total);
-    return (reference_row_t){bias, q, q + d, total, d, -INFINITY, 0, 0};
+    memset(q + d, 0, (size_t)d_v * sizeof *q);
+    memset(total, 0, (size_t)d_v * sizeof *total);
+    return (reference_row_t){bias, q, q + d, total, d, d_v, -INFINITY, 0, 0};
 }
 
 static inline void reference_forward(const flash_config_t *config, const flash_params_t *p,

@@ -123,10 +123,16 @@ ALWAYS_INLINE void attend_blocks_private(const tile_scratch_t *t, const flash_pa
 
 /* ---- The kernel: a constant configuration specialises it ---- */
 
+/* Returns the head dimensions, which are constants for rows of one head dimension. */
+ALWAYS_INLINE head_dims_t row_dims(const flash_config_t *config, const flash_params_t *p) {
+    const head_dims_t of_row = {config->d_head, config->d_head};
+    return config->d_head ? of_row : head_dims_of(p);
+}
+
 ALWAYS_INLINE void tiled_pack(const flash_config_t *config, const flash_params_t *p,
                               const cpu_task_t *task, void *scratch) {
-    const int64_t d = config->d_head ? config->d_head : p->d_head;
-    tile_scratch_t t = divide_scratch(scratch, config->B_r, config->B_c, d, 0, 1);
+    const head_dims_t dims = row_dims(config, p);
+    tile_scratch_t t = divide_scratch(scratch, config->B_r, config->B_c, dims, 0, 1);
     use_packed_block(&t, task->packed, task->keys.begin / config->B_c);
     pack_keys(&t, p, task, config->dtype, task->keys);
 }
@@ -136,7 +142,7 @@ ALWAYS_INLINE flash_range_t gather_rows(const tile_scratch_t *t, const flash_par
                                         const cpu_task_t *task, int32_t dtype, bool in_place) {
     flash_range_t keys = {0, 0};
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t head_task = task_of_head(task, head, t->d);
+        const cpu_task_t head_task = task_of_head(task, head, t->d_v);
         const tile_scratch_t rows = rows_of_head(t, head);
         keys = find_keys(&rows, p, &head_task);
         gather_q(&rows, p, &head_task, dtype, in_place);
@@ -148,7 +154,7 @@ ALWAYS_INLINE flash_range_t gather_rows(const tile_scratch_t *t, const flash_par
 ALWAYS_INLINE void store_heads(const tile_scratch_t *t, const flash_params_t *p,
                                const cpu_task_t *task, int32_t dtype) {
     for (int32_t head = 0; head < task->n_heads; head++) {
-        const cpu_task_t head_task = task_of_head(task, head, t->d);
+        const cpu_task_t head_task = task_of_head(task, head, t->d_v);
         const tile_scratch_t rows = rows_of_head(t, head);
         store_rows(&rows, p, &head_task, dtype);
     }
@@ -186,11 +192,11 @@ ALWAYS_INLINE void attend_blocks(tile_scratch_t *t, const flash_config_t *config
 ALWAYS_INLINE void tiled_attend(const flash_config_t *config, const flash_params_t *p,
                                 const cpu_task_t *task, void *scratch, const bool packs) {
     const int32_t dtype = config->dtype;
-    const int64_t d = config->d_head ? config->d_head : p->d_head;
+    const head_dims_t dims = row_dims(config, p);
     const int64_t n_rows = task->row_end - task->row_begin;
     const bool in_place = !packs || (task->way != CPU_WAY_SHARED && task->way != CPU_WAY_PRIVATE);
     const int32_t columns = in_place ? min32(config->B_c, in_place_keys(task->way)) : config->B_c;
-    tile_scratch_t t = divide_scratch(scratch, cpu_scratch_rows(config->B_r, n_rows), columns, d,
+    tile_scratch_t t = divide_scratch(scratch, cpu_scratch_rows(config->B_r, n_rows), columns, dims,
                                       n_rows, task->n_heads);
     const flash_range_t keys = gather_rows(&t, p, task, dtype, in_place);
     attend_blocks(&t, config, p, task, keys, packs);

@@ -97,7 +97,7 @@ static inline int sm80_chunks_aligned(const flash_config_t *c, const void *data,
 static inline int sm80_serves_alignment(const flash_config_t *c, const flash_params_t *p) {
     return !c->async_copy || (sm80_chunks_aligned(c, p->q, &p->q_stride, p->d_head) &&
                               sm80_chunks_aligned(c, p->k, &p->k_stride, p->d_head) &&
-                              sm80_chunks_aligned(c, p->v, &p->v_stride, p->d_head));
+                              sm80_chunks_aligned(c, p->v, &p->v_stride, p->d_head_v));
 }
 
 #endif

@@ -132,7 +132,7 @@ static void run_split(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, i
     const int64_t row = partial_row(call, b, task.head_kv) + split * cut->n_rows;
     if (next.n_heads == task.n_heads) /* it prefetches as many rows as it reads */
         task.prefetch = (cpu_prefetch_t){next.keys, next.head_kv};
-    task.o_partial = call->o_partial + row * p->d_head;
+    task.o_partial = call->o_partial + row * p->d_head_v;
     task.lse_partial = call->lse_partial + row;
     call->kernel(p, &task, scratch);
     for (int32_t i = 0; i < task.n_heads; i++)
@@ -146,7 +146,7 @@ static void run_merge(const cpu_call_t *call, int64_t head) {
     if (cut.n_splits == 1)
         return;
     const int64_t row = partial_row(call, b, head_kv);
-    const cpu_partials_t partials = {call->o_partial + row * call->params.d_head,
+    const cpu_partials_t partials = {call->o_partial + row * call->params.d_head_v,
                                      call->lse_partial + row};
     wait_for(call, head, 0);
     cpu_merge_splits(&call->params, &cut, b, head_kv, &partials);

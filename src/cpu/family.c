@@ -13,8 +13,6 @@
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     (void)device;
-    if (problem_has_other_d_head_v(problem))
-        return "CPU kernels need a d_head_v that is d_head";
     return cpu_plan_obstacle(config, &problem->params);
 }
 

@@ -12,14 +12,14 @@
 /* Writes a row of O and returns its LSE. */
 static float merge_row(const flash_params_t *p, const cpu_cut_t *cut,
                        const cpu_partials_t *partials, int64_t row, int64_t head, int64_t o_index) {
-    const combine_partials_t parts = {.o = partials->o + row * p->d_head,
+    const combine_partials_t parts = {.o = partials->o + row * p->d_head_v,
                                       .dtype = FLASH_DTYPE_FP32,
-                                      .o_stride = cut->n_rows * p->d_head,
+                                      .o_stride = cut->n_rows * p->d_head_v,
                                       .lse = partials->lse + row,
                                       .lse_stride = cut->n_rows,
                                       .n_partials = cut->n_splits};
     void *o = (char *)p->o + o_index * dtype_size(p->o_dtype);
-    return combine_row(&parts, flash_sink_at(p->sinks, head), p->d_head, o, p->o_dtype);
+    return combine_row(&parts, flash_sink_at(p->sinks, head), p->d_head_v, o, p->o_dtype);
 }
 
 void cpu_merge_splits(const flash_params_t *p, const cpu_cut_t *cut, int32_t batch_index,

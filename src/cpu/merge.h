@@ -8,7 +8,7 @@
 
 /* The partial results of a head: all its rows, for one split after the other. */
 typedef struct cpu_partials {
-    const float *o;   /* [n_splits, n_rows, d_head] */
+    const float *o;   /* [n_splits, n_rows, d_head_v] */
     const float *lse; /* [n_splits, n_rows] */
 } cpu_partials_t;
 

@@ -189,7 +189,7 @@ static void lay_out(cpu_plan_t *plan, const flash_params_t *p) {
     plan->n_left_at = plan->lengths_at + cpu_lengths_size(p);
     plan->o_partial_at = plan->n_left_at + cpu_workspace_left(p);
     plan->lse_partial_at =
-        plan->o_partial_at + cpu_workspace_partials(p, plan->partial_rows, p->d_head);
+        plan->o_partial_at + cpu_workspace_partials(p, plan->partial_rows, p->d_head_v);
     plan->scratch_at = plan->lse_partial_at + cpu_workspace_partials(p, plan->partial_rows, 1);
 }
 
@@ -238,7 +238,8 @@ static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *p
     const cpu_way_t way =
         cpu_way(plan->family, plan->config, p, CPU_KEYS_SPLIT, plan->max_rows, p->seqlen_k);
     const int64_t bytes = cpu_way_has_steps(way) ? HEADS_STEPS_BYTES : HEADS_BLOCKS_BYTES;
-    const int64_t fitting = bytes / ((int64_t)p->d_head * dtype_size(plan->config->dtype));
+    const int64_t widest = max64(p->d_head, p->d_head_v); /* elements of a key of K or of V */
+    const int64_t fitting = bytes / (widest * dtype_size(plan->config->dtype));
     const int64_t most = min64(most_heads(plan, way), p->n_heads_kv);
     const int64_t n_tasks = HEADS_TASKS_PER_THREAD * (int64_t)n_threads;
     int64_t heads = max64(1, min64(most, fitting));
@@ -251,7 +252,7 @@ static int32_t count_heads_together(const flash_params_t *p, const cpu_plan_t *p
 
 /* Says whether overflow is impossible: 40 bits of items of fewer than 16 bits of elements. */
 static bool is_ordinary(uint64_t n_items, const flash_params_t *p) {
-    return n_items >> 40 == 0 && p->d_head >> 16 == 0;
+    return n_items >> 40 == 0 && p->d_head >> 16 == 0 && p->d_head_v >> 16 == 0;
 }
 
 const char *cpu_plan_obstacle(const flash_config_t *config, const flash_params_t *p) {
@@ -295,9 +296,10 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
     const cpu_family_t *family = cpu_family(config->arch);
     const char *obstacle = cpu_plan_obstacle(config, params);
     FLASH_REQUIRE(obstacle == NULL, FLASH_ERROR_UNSUPPORTED,
-                  "%s cannot run batch %d, %d K/V heads, %d queries, %d keys, d_head %d: %s",
+                  "%s cannot run batch %d, %d K/V heads, %d queries, %d keys, d_head %d, d_head_v "
+                  "%d: %s",
                   config_arch_name(config->arch), params->batch, params->n_heads_kv,
-                  params->seqlen_q, params->seqlen_k, params->d_head, obstacle);
+                  params->seqlen_q, params->seqlen_k, params->d_head, params->d_head_v, obstacle);
     *plan = (cpu_plan_t){.config = config, .family = family};
     const cpu_cut_bounds_t bounds =
         cpu_cut_bounds(family, config, params->n_heads_kv, n_rows, params->seqlen_k);
@@ -306,7 +308,7 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
         cpu_cut_count_splits(family, config, params->n_heads_kv, fewest_rows, params->seqlen_k);
     plan->partial_rows = count_partial_rows(plan, params, &bounds);
     plan->heads_together = count_heads_together(params, plan, n_threads);
-    plan->packed_size = cpu_workspace_packed(family, config, params->d_head, params->seqlen_k);
+    plan->packed_size = cpu_workspace_packed(family, config, params, params->seqlen_k);
     plan->rows_per_task = count_rows_per_task(params, plan, n_threads);
     plan->max_slots = count_slots(plan, params);
     plan->max_turns = count_turns(plan, params);

@@ -19,7 +19,7 @@
  *     first_item   int64 [batch + 1], items of work before each sequence
  *     lengths      int32, copies of the call's lengths, page_indptr and page_rows (lengths.h)
  *     n_left       int64 [batch, n_heads_kv], items of a head that are still to be done
- *     o_partial    fp32  [batch, n_heads_kv, partial_rows, d_head]
+ *     o_partial    fp32  [batch, n_heads_kv, partial_rows, d_head_v]
  *     lse_partial  fp32  [batch, n_heads_kv, partial_rows]
  *     scratch      scratch_size bytes per worker
  *     packed       packed_size bytes per slot, K and V of one head at a time

@@ -31,7 +31,7 @@ bool cpu_way_is_divisible(const cpu_family_t *family, int32_t rows) {
 
 bool cpu_way_is_small(const flash_params_t *p) {
     const double heads = (double)p->batch * p->n_heads, pairs = (double)p->seqlen_q * p->seqlen_k;
-    return 2 * heads * pairs * p->d_head < SHARE_MIN_MULTIPLICATIONS;
+    return heads * pairs * ((double)p->d_head + p->d_head_v) < SHARE_MIN_MULTIPLICATIONS;
 }
 
 bool cpu_way_shares(const cpu_family_t *family, const flash_config_t *config, int64_t n_rows) {

@@ -34,9 +34,9 @@ uint64_t cpu_workspace_partials(const flash_params_t *p, int64_t rows, int64_t w
 }
 
 uint64_t cpu_workspace_packed(const cpu_family_t *family, const flash_config_t *config,
-                              int64_t d_head, int64_t n_keys) {
+                              const flash_params_t *params, int64_t n_keys) {
     return family->packs ? saturating_multiply((uint64_t)divide_up(n_keys, config->B_c),
-                                               family->block_size(config, d_head))
+                                               family->block_size(config, params))
                          : 0;
 }
 
@@ -66,7 +66,7 @@ static limits_t limits_of(const cpu_family_t *family, const flash_config_t *conf
     l.cut = cpu_cut_bounds(family, config, p->n_heads_kv, l.n_rows, p->seqlen_k);
     const bool shares = cpu_way_shares(family, config, l.n_rows);
     const int64_t keys = l.lengths_are_equal ? l.cut.shared_keys : shares ? p->seqlen_k : 0;
-    l.packed = cpu_workspace_packed(family, config, p->d_head, keys);
+    l.packed = cpu_workspace_packed(family, config, p, keys);
     return l;
 }
 
@@ -81,7 +81,7 @@ static uint64_t split_scratch(const limits_t *l) {
 static uint64_t split_partials(const limits_t *l) {
     if (l->cut.partial_rows == 0)
         return 0;
-    return saturating_add(cpu_workspace_partials(l->p, l->cut.partial_rows, l->p->d_head),
+    return saturating_add(cpu_workspace_partials(l->p, l->cut.partial_rows, l->p->d_head_v),
                           cpu_workspace_partials(l->p, l->cut.partial_rows, 1));
 }
 
@@ -148,7 +148,7 @@ static uint64_t most_workers(const limits_t *l, int32_t n_threads) {
 /* Returns the bytes of packed keys if each worker has `turns` whole heads at once. Where this
  * problem's heads are too long for that, those of a smaller problem count. */
 static uint64_t slots_by_turns(const limits_t *l, int32_t n_threads, uint64_t turns) {
-    const uint64_t block = l->family->block_size(l->config, l->p->d_head);
+    const uint64_t block = l->family->block_size(l->config, l->p);
     const uint64_t n_workers =
         min_u64((uint64_t)n_threads, l->n_heads / (WHOLE_MIN_ROUNDS * turns));
     const uint64_t packed = min_u64(l->packed, TURNS_MAX_BYTES / turns / block * block);
@@ -163,7 +163,7 @@ static uint64_t most_slots(const limits_t *l, int32_t n_threads) {
     uint64_t most = min_u64(saturating_multiply(n_slots, l->packed), limit);
     if (l->packed == 0)
         return 0;
-    const uint64_t block = l->family->block_size(l->config, l->p->d_head);
+    const uint64_t block = l->family->block_size(l->config, l->p);
     for (uint64_t turns = 2; turns <= TURNS_MAX_BYTES / block; turns++)
         most = max_u64(most, slots_by_turns(l, n_threads, turns));
     return most;

@@ -1,10 +1,10 @@
 /*
  * These functions compute the size of a CPU call's workspace. What suffices for a problem suffices
- * for every smaller one: of the same types, heads, d_head, flags and pointers, with no larger
- * batch, seqlen_q and seqlen_k, and no more threads. plan.h says what one problem needs, which can
- * be more than the need of a larger one: few rows have partial results where many have none, and
- * workers have several short heads at once. The sizes here are therefore upper bounds, which never
- * fall while a length, the batch or the number of threads grows.
+ * for every smaller one: of the same types, heads, head dimensions, flags and pointers, with no
+ * larger batch, seqlen_q and seqlen_k, and no more threads. plan.h says what one problem needs,
+ * which can be more than the need of a larger one: few rows have partial results where many have
+ * none, and workers have several short heads at once. The sizes here are therefore upper bounds,
+ * which never fall while a length, the batch or the number of threads grows.
  */
 #ifndef FLASH_CPU_WORKSPACE_H
 #define FLASH_CPU_WORKSPACE_H
@@ -28,7 +28,7 @@ uint64_t cpu_workspace_partials(const flash_params_t *params, int64_t rows, int6
 
 /* Packed K and V of a head with n_keys keys. */
 uint64_t cpu_workspace_packed(const cpu_family_t *family, const flash_config_t *config,
-                              int64_t d_head, int64_t n_keys);
+                              const flash_params_t *params, int64_t n_keys);
 
 /* ---- The whole workspace, at any alignment; UINT64_MAX on overflow ---- */
 

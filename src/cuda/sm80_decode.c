@@ -60,8 +60,6 @@ static bool close_keys(const flash_strides_t *stride) {
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
-    if (problem_has_other_d_head_v(problem))
-        return "SM80_DECODE kernels need a d_head_v that is d_head";
     if ((config->features & FLASH_FEATURE_PAGED) != 0 && p->pages.page_size == 0)
         return "decode kernels with paged read K and V in pages alone";
     if ((int64_t)p->seqlen_q * p->group > MOST_ROWS)
@@ -72,7 +70,7 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     const int32_t q_bytes = dtype_size(p->q_dtype), kv_bytes = dtype_size(config->dtype);
     if (!chunks_aligned(p->q, &p->q_stride, p->d_head, q_bytes) ||
         !chunks_aligned(p->k, &p->k_stride, p->d_head, kv_bytes) ||
-        !chunks_aligned(p->v, &p->v_stride, p->d_head, kv_bytes))
+        !chunks_aligned(p->v, &p->v_stride, p->d_head_v, kv_bytes))
         return "decode kernels need 16-byte aligned rows of Q, K and V";
     if (!close_keys(&p->k_stride) || !close_keys(&p->v_stride))
         return "decode kernels need strides of tokens below 2^31 bytes";

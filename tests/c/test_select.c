@@ -242,6 +242,56 @@ static void the_row_with_the_fewest_features_wins(void **state) {
                    "causal_window_softcap_varlen");
 }
 
+/* Returns the row of the device for another head dimension of V. */
+static const flash_config_t *selected_with_d_head_v(problem_t problem, int32_t d_head,
+                                                    int32_t d_head_v, const device_t *device) {
+    problem.params.d_head = d_head;
+    problem.params.d_head_v = d_head_v;
+    return &selected(&problem, device)->config;
+}
+
+/* The smallest row serves in which both head dimensions fit. */
+static void head_dimensions_of_k_and_v_may_differ(void **state) {
+    static const int32_t dims[][3] = {{192, 128, 192}, {128, 192, 192}, {64, 256, 256},
+                                      {96, 8, 96},     {8, 96, 96},     {128, 64, 128}};
+    const problem_t problem = problem_of(FLASH_DTYPE_BF16, FLASH_FEATURE_CAUSAL);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
+        const flash_config_t *config =
+            selected_with_d_head_v(problem, dims[i][0], dims[i][1], &ampere);
+        assert_int_equal(config->arch, FLASH_ARCH_SM80);
+        assert_int_equal(config->d_head, dims[i][2]);
+        assert_int_equal(config->async_copy, 1);
+    }
+}
+
+static void unaligned_rows_of_v_load_through_registers(void **state) {
+    const problem_t problem = problem_of(FLASH_DTYPE_BF16, 0);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    assert_int_equal(selected_with_d_head_v(problem, 64, 36, &ampere)->async_copy, 0);
+    assert_int_equal(selected_with_d_head_v(problem, 36, 64, &ampere)->async_copy, 0);
+    assert_int_equal(selected_with_d_head_v(problem, 64, 40, &ampere)->async_copy, 1);
+}
+
+static void d_head_v_above_that_of_a_row_is_refused_by_name(void **state) {
+    problem_t problem = problem_of(FLASH_DTYPE_BF16, 0);
+    const flash_kernel_t *kernel;
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    const flash_kernel_t *row = selected(&problem, &ampere);
+    problem.params.d_head_v = 72;
+    assert_refused(select_check(row, &problem, &ampere), FLASH_ERROR_UNSUPPORTED,
+                   "d_head_v. The kernel has dtype BF16");
+    problem.params.d_head_v = 264;
+    assert_refused(select_kernel(&problem, &ampere, &kernel, NULL), FLASH_ERROR_UNSUPPORTED,
+                   "d_head 64, d_head_v 264");
+}
+
 static void long_sequences_take_small_steps_at_d_head_256(void **state) {
     problem_t problem = problem_of(FLASH_DTYPE_FP16, 0);
     (void)state;
@@ -521,6 +571,7 @@ static void what_decode_kernels_cannot_read_goes_to_others(void **state) {
     p = good, p.params.k_stride.seq = 260, check_not_decoded(&p, "16-byte aligned");
     p = good, p.params.v_stride.batch = 4, check_not_decoded(&p, "16-byte aligned");
     p = good, p.params.d_head = p.params.d_head_v = 60, check_not_decoded(&p, "16-byte aligned");
+    p = good, p.params.d_head_v = 60, check_not_decoded(&p, "16-byte aligned");
     p = good, p.params.k_stride.seq = (int64_t)1 << 30, check_not_decoded(&p, "below 2^31 bytes");
     p = good, p.params.v_stride.seq = (int64_t)1 << 30, check_not_decoded(&p, "below 2^31 bytes");
     p = good, p.params.seqlen_q = 9, check_not_decoded(&p, "at most 32 rows");
@@ -707,6 +758,16 @@ static void ragged_batches_with_long_sequences_are_mixed(void **state) {
 }
 
 /* Decode kernels serve the whole batch or none of it, or there is only one sequence. */
+/* Rows of both parts serve them. */
+static void mixed_batches_may_have_other_heads_of_v(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    problem_t p = mixed_problem(192, 4, 2048, FLASH_FEATURE_CAUSAL | FLASH_FEATURE_PAGED);
+    p.params.d_head_v = 128;
+    check_mixed_choice(&p, &ampere);
+}
+
 static void other_batches_are_not_mixed(void **state) {
     (void)state;
     if (!has_cuda_kernels())
@@ -1107,6 +1168,9 @@ int main(void) {
         cmocka_unit_test(an_absent_family_of_the_environment_is_named),
         cmocka_unit_test(a_row_serves_its_own_problems_only),
         cmocka_unit_test(the_row_with_the_fewest_features_wins),
+        cmocka_unit_test(head_dimensions_of_k_and_v_may_differ),
+        cmocka_unit_test(unaligned_rows_of_v_load_through_registers),
+        cmocka_unit_test(d_head_v_above_that_of_a_row_is_refused_by_name),
         cmocka_unit_test(long_sequences_take_small_steps_at_d_head_256),
         cmocka_unit_test(what_is_chosen_fits_a_small_device),
         cmocka_unit_test(unaligned_tensors_load_through_registers),
@@ -1129,6 +1193,7 @@ int main(void) {
         cmocka_unit_test(pages_of_every_size_take_the_same_kernels),
         cmocka_unit_test(pools_that_tma_refuses_take_sm80),
         cmocka_unit_test(ragged_batches_with_long_sequences_are_mixed),
+        cmocka_unit_test(mixed_batches_may_have_other_heads_of_v),
         cmocka_unit_test(other_batches_are_not_mixed),
         cmocka_unit_test(rows_that_are_decoded_follow_from_the_group),
         cmocka_unit_test(both_parts_of_a_mixed_batch_need_a_row),

@@ -15,6 +15,10 @@ static int32_t take_dtype(input_t *in) {
     return take_byte(in) < 200 ? 0 : (int32_t)take_number(in, 4);
 }
 
+static int64_t d_head_v(const flash_forward_args_t *a) {
+    return a->d_head_v == 0 ? a->d_head : a->d_head_v;
+}
+
 static flash_forward_args_t take_args(input_t *in) {
     flash_forward_args_t a = FLASH_FORWARD_ARGS_INIT;
     if (take_byte(in) == 255)
@@ -28,14 +32,15 @@ static flash_forward_args_t take_args(input_t *in) {
     a.n_heads_kv = take_number(in, 3);
     a.n_heads = take_byte(in) < 200 ? (a.n_heads_kv & 7) * (take_byte(in) % 4) : take_number(in, 8);
     a.d_head = take_number(in, 70);
+    a.d_head_v = take_byte(in) < 150 ? 0 : take_number(in, 70);
     a.window_left = take_number(in, 20) - 1;
     a.window_right = take_number(in, 20) - 1;
     a.softmax_scale = take_float(in);
     a.softcap = take_float(in);
     a.q = take_tensor(in, a.seqlen_q, a.n_heads, a.d_head);
     a.k = take_tensor(in, a.seqlen_k, a.n_heads_kv, a.d_head);
-    a.v = take_tensor(in, a.seqlen_k, a.n_heads_kv, a.d_head);
-    a.o = take_tensor(in, a.seqlen_q, a.n_heads, a.d_head);
+    a.v = take_tensor(in, a.seqlen_k, a.n_heads_kv, d_head_v(&a));
+    a.o = take_tensor(in, a.seqlen_q, a.n_heads, d_head_v(&a));
     a.q.dtype = take_dtype(in);
     a.k.dtype = a.v.dtype = take_dtype(in);
     a.o.dtype = take_dtype(in);
@@ -128,9 +133,10 @@ static flash_status_t check_shape_calls(const flash_forward_args_t *a) {
 static bool small(const flash_forward_args_t *a) {
     return (a->mask == NULL || a->mask->n_keys <= 4096) && a->batch <= MOST_BATCH &&
            a->seqlen_q <= 64 && a->seqlen_k <= 64 && a->n_heads <= MOST_HEADS &&
-           a->n_heads_kv <= MOST_HEADS && a->d_head <= 256 &&
+           a->n_heads_kv <= MOST_HEADS && a->d_head <= 256 && d_head_v(a) <= 256 &&
            (a->paging == NULL || (a->paging->n_pages <= 64 && a->paging->page_size <= 64)) &&
-           a->batch * a->seqlen_q * a->seqlen_k * a->n_heads * a->d_head <= MOST_WORK * 16;
+           a->batch * a->seqlen_q * a->seqlen_k * a->n_heads * (a->d_head + d_head_v(a)) <=
+               MOST_WORK * 32;
 }
 
 static int32_t last(const int32_t *cu, int64_t batch) {
@@ -159,8 +165,8 @@ static void run(flash_forward_args_t *a, uint8_t value, uint8_t index) {
     int64_t q, k, v, o;
     if (!get_extent(&a->q, sizes_q, a->d_head, 0, 1, &q) ||
         !get_extent(&a->k, sizes_k, a->d_head, 0, 1, &k) ||
-        !get_extent(&a->v, sizes_k, a->d_head, 0, 1, &v) ||
-        !get_extent(&a->o, sizes_q, a->d_head, 0, 1, &o))
+        !get_extent(&a->v, sizes_k, d_head_v(a), 0, 1, &v) ||
+        !get_extent(&a->o, sizes_q, d_head_v(a), 0, 1, &o))
         return;
     a->q.data = filled(q * element_size(a, &a->q), value);
     a->k.data = filled(k * element_size(a, &a->k), (uint8_t)(value + 1));

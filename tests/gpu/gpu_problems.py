@@ -21,6 +21,9 @@ from problems import AttentionProblem, fill_unused, make_inputs
 DTYPES = ("float16", "bfloat16")
 CONTIGUOUS = ("contiguous",) * 4
 DECODE_ROWS = 32  # rows of a K/V head, at most, for decode kernels
+# Families whose rows of a d_head serve every d_head and d_head_v up to it; rows of others need both
+# to be the same.
+ANY_D_HEAD_V = (Arch.SM80, Arch.SM80_DECODE)
 
 
 def cuda_kernels() -> list[Kernel]:
@@ -101,7 +104,7 @@ def device_inputs(p: AttentionProblem) -> list[torch.Tensor]:
 
 def device_shapes(p: AttentionProblem) -> list[torch.Tensor]:
     """Returns q, k and v without values, for questions about sizes and alignment."""
-    shapes = (p.q_shape, p.k_shape, p.k_shape)
+    shapes = (p.q_shape, p.k_shape, p.v_shape)
     q, kv, _ = p.types
     return [
         allocate(shape, dtype, layout)
@@ -189,7 +192,7 @@ def run(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns (O, LSE) of one call; outputs are poisoned and guarded."""
     q, k, v = tensors or device_inputs(p)
-    o = Guarded(q.shape, p.types[2], p.layouts[3])
+    o = Guarded((*q.shape[:-1], v.shape[-1]), p.types[2], p.layouts[3])
     lse = Guarded((*q.shape[:-3], q.shape[-2], q.shape[-3]), "float32")
     flashattn.flash_attn_varlen_func(
         q, k, v, out=o.tensor, lse=lse.tensor, config=config, **{**device_options(p), **options}

@@ -28,6 +28,7 @@ PROBLEMS = {
     "causal": replace(BATCH, seqlen_q=4, causal=True),
     "window": replace(BATCH, seqlen_q=3, window_size=(77, 2)),
     "softcap": replace(BATCH, seqlen_q=2, softcap=3.0),
+    "narrow v": replace(BATCH, seqlen_q=3, causal=True, d_head_v=48),
     "one long": AttentionProblem(1, 1, 9000, 32, 8, 128, "bfloat16", seqused_k=(8999,)),
     "many short": AttentionProblem(
         200, 1, 90, 8, 2, 128, "bfloat16", seqused_k=tuple(i * 37 % 91 for i in range(200))

@@ -28,6 +28,7 @@ PROBLEMS = {
     "causal": replace(BATCH, causal=True),
     "window": replace(BATCH, window_size=(77, 2)),
     "softcap": replace(BATCH, causal=True, softcap=3.0),
+    "narrow v": replace(BATCH, causal=True, d_head_v=48),
     "fewer queries": replace(BATCH, causal=True, seqused_q=(150, 1, 0, 64, 65, 129)),
 }
 every_row = pytest.mark.parametrize("config", PAGED, ids=str)

@@ -63,9 +63,11 @@ def _paged_problems(draw: st.DrawFn) -> PagedProblem:
     p = draw(_problems().filter(lambda p: p.cu_seqlens_k is None))
     is_e4m3 = draw(st.booleans())
     d_head = p.d_head // 16 * 16 or 16
+    d_head_v = p.d_head_v and (p.d_head_v // 16 * 16 or 16)
     p = replace(
         p,
         d_head=d_head,
+        d_head_v=d_head_v,
         dtype=E4M3 if is_e4m3 else p.dtype,
         q_dtype=p.dtype if is_e4m3 else None,
         softmax_scale=p.softmax_scale and 0.5 / math.sqrt(d_head),
@@ -78,7 +80,7 @@ def _paged_problems(draw: st.DrawFn) -> PagedProblem:
         p = replace(p, seqlen_q=draw(st.integers(1, max(1, 32 // group))))
     tokens = p.batch * p.seqlen_q if p.cu_seqlens_q is None else p.cu_seqlens_q[-1]
     rows = tokens * p.n_heads
-    assume(not rows or (rows >= FEWEST_ROWS and rows * d_head >= FEWEST_ELEMENTS))
+    assume(not rows or (rows >= FEWEST_ROWS and rows * (d_head_v or d_head) >= FEWEST_ELEMENTS))
     return PagedProblem(
         p, draw(st.one_of(st.integers(1, 40), st.sampled_from([64, 128, 256]))),
         draw(st.sampled_from(KINDS)), draw(st.booleans()),
@@ -91,11 +93,12 @@ def _problems(draw: st.DrawFn) -> AttentionProblem:
     n_heads_kv = draw(st.integers(1, 3))
     n_heads = n_heads_kv * draw(st.sampled_from([1, 1, 2, 3, 5]))
     d_head = draw(_D_HEADS)
+    d_head_v = draw(st.one_of(st.none(), _D_HEADS))
     seqlen_q, cu_seqlens_q = draw(_lengths(batch))
     seqlen_k, cu_seqlens_k = draw(_lengths(batch))
     tokens = batch * seqlen_q if cu_seqlens_q is None else cu_seqlens_q[-1]
     assume(not tokens or tokens * n_heads >= FEWEST_ROWS)
-    assume(not tokens or tokens * n_heads * d_head >= FEWEST_ELEMENTS)
+    assume(not tokens or tokens * n_heads * (d_head_v or d_head) >= FEWEST_ELEMENTS)
     return AttentionProblem(
         batch=batch,
         seqlen_q=seqlen_q,
@@ -103,6 +106,7 @@ def _problems(draw: st.DrawFn) -> AttentionProblem:
         n_heads=n_heads,
         n_heads_kv=n_heads_kv,
         d_head=d_head,
+        d_head_v=d_head_v,
         dtype=draw(st.sampled_from(DTYPES)),
         o_dtype=draw(st.sampled_from([None, "float32"])),
         causal=draw(st.booleans()),

@@ -16,6 +16,7 @@ import pytest
 import torch
 from flashattn import Arch, DType, Feature
 from gpu_problems import (
+    ANY_D_HEAD_V,
     check,
     contiguous_rows,
     cuda_kernels,
@@ -34,12 +35,14 @@ CAUSAL, WINDOW, SOFTCAP, VARLEN = Feature.CAUSAL, Feature.WINDOW, Feature.SOFTCA
 
 @dataclass(frozen=True)
 class Case:
-    """A problem for rows of any d_head; its own is theirs less `narrower`."""
+    """A problem for rows of any d_head; its own is theirs less `narrower`, and its d_head_v theirs
+    less `narrower_v`, None: d_head."""
 
     features: Feature
     problem: AttentionProblem
     narrower: int = 0
     aligned: bool = True
+    narrower_v: int | None = None
     for_decode: bool = False  # the oracle's rules would need luck with few rows
 
     def for_row(self, config: flashattn.Config) -> AttentionProblem:
@@ -47,11 +50,20 @@ class Case:
         if self.problem.o_dtype:
             types["o_dtype"] = self.problem.o_dtype
         chunks = 2 if config.dtype == DType.E4M3 else 1  # of 8 elements, in 16 bytes
+        if self.narrower_v is not None:
+            types["d_head_v"] = config.d_head - self.narrower_v * chunks
         return replace(self.problem, d_head=config.d_head - self.narrower * chunks, **types)
 
 
-def _case(features: Feature, *sizes: int, narrower: int = 0, aligned: bool = True, **options):
-    return Case(features, AttentionProblem(*sizes, **options), narrower, aligned)
+def _case(
+    features: Feature,
+    *sizes: int,
+    narrower: int = 0,
+    narrower_v: int | None = None,
+    aligned: bool = True,
+    **options,
+):
+    return Case(features, AttentionProblem(*sizes, **options), narrower, aligned, narrower_v)
 
 
 def _few(features: Feature, *sizes: int, **options):
@@ -86,6 +98,10 @@ CASES = {
         FULL, 20, 2, 150, 4, 1, layouts=("contiguous",) * 3 + ("shifted",)
     ),
     "few_narrower": _few(FULL, 20, 2, 150, 4, 1, narrower=8),
+    "few_narrower_v": _few(FULL, 20, 2, 150, 4, 1, narrower_v=16),
+    "few_narrower_keys": _few(FULL, 20, 2, 150, 4, 1, narrower=16, narrower_v=8),
+    "few_narrower_v_long": _few(FULL, 1, 1, 5000, 32, 4, narrower_v=8),
+    "few_narrower_v_fp32_o": _few(FULL, 2, 4, 700, 16, 4, narrower_v=8, o_dtype="float32"),
     "few_growing": _few(FULL, 20, 2, 700, 4, 1, values="growing"),
     "few_one_large_key": _few(FULL, 20, 2, 700, 4, 1, values="one_large_key"),
     "few_fp32_o": _few(FULL, 2, 4, 700, 16, 4, o_dtype="float32"),
@@ -116,6 +132,20 @@ CASES = {
     "one_large_key": _case(FULL, 1, 150, 300, 2, 1, values="one_large_key"),
     "identical_keys": _case(FULL, 1, 150, 300, 2, 1, values="identical_keys"),
     "narrower": _case(FULL, 1, 100, 150, 2, 1, narrower=8),
+    "narrower_v": _case(FULL, 1, 100, 150, 2, 1, narrower_v=16),
+    "narrower_keys": _case(FULL, 1, 100, 150, 2, 1, narrower=16, narrower_v=0),
+    "narrower_v_causal": _case(CAUSAL, 1, 200, 200, 2, 2, narrower_v=8, causal=True),
+    "narrower_v_window": _case(WINDOW, 1, 130, 170, 2, 1, narrower_v=8, window_size=(20, 7)),
+    "narrower_v_softcap": _case(SOFTCAP, 1, 100, 170, 2, 2, narrower_v=8, softcap=3.0),
+    "narrower_v_ragged": _case(VARLEN, 3, 95, 150, 4, 2, narrower_v=16, **_RAGGED),
+    "narrower_v_fp32_o": _case(FULL, 2, 65, 129, 4, 2, narrower_v=8, o_dtype="float32"),
+    "narrower_v_shifted_output": _case(
+        FULL, 2, 65, 90, 2, 1, narrower_v=8, layouts=("contiguous",) * 3 + ("shifted",)
+    ),
+    "odd_d_head_v": _case(FULL, 1, 100, 150, 2, 1, narrower_v=3, aligned=False),
+    "odd_d_head_v_fp32_o": _case(
+        FULL, 1, 100, 150, 2, 1, narrower_v=3, aligned=False, o_dtype="float32"
+    ),
     "padded": _case(FULL, 2, 100, 150, 2, 1, layouts=("padded",) * 4),
     "heads_first": _case(FULL, 2, 100, 150, 2, 1, layouts=("heads_first",) * 4),
     "shifted_output": _case(FULL, 2, 65, 90, 2, 1, layouts=("contiguous",) * 3 + ("shifted",)),
@@ -185,6 +215,7 @@ def test_row_agrees_with_the_oracle(case: Case, name: str) -> None:
     is_served = not case.features & ~config.features
     is_served &= case.aligned or not needs_alignment(config)
     is_served &= takes_rows(problem, config)
+    is_served &= case.narrower_v is None or config.arch in ANY_D_HEAD_V
     assert query(problem, config).supported == is_served  # asks about Q, K and V
     if is_served and case.for_decode and config.arch != Arch.SM80_DECODE:
         return

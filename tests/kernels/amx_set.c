@@ -43,7 +43,7 @@ static bool all_finite(const problem_t *p) {
 static void prepare_decode(const problem_t *p) {
     const int R = padded_rows(p);
     memset(memory, 0, sizeof memory);
-    scratch = decode_divide_scratch(memory, p->d, p->rows, 1, R);
+    scratch = decode_divide_scratch(memory, (head_dims_t){p->d, p->d}, p->rows, 1, R);
     scratch.apart = !all_finite(p);
     control = decode_configure(R);
 }
@@ -127,8 +127,8 @@ static void prepare_pack_squares(const problem_t *p, void *const outputs[]) {
         .dtype = p->dtype, .B_r = AMX_SQUARE, .B_c = (int32_t)next_multiple(p->n_keys, AMX_SQUARE)};
     const int32_t terms = amx_terms_of(p->dtype);
     (void)outputs;
-    packing =
-        amx_divide_scratch(memory + 64, &config, p->d, (amx_terms_t){terms, terms}, AMX_SQUARE);
+    packing = amx_divide_scratch(memory + 64, &config, (head_dims_t){p->d, p->d},
+                                 (amx_terms_t){terms, terms}, AMX_SQUARE);
 }
 
 static void run_pack_squares(const problem_t *p, void *const outputs[]) {

@@ -119,8 +119,8 @@ static void run_store(const problem_t *p, void *const outputs[]) {
 
 /* The rows of all heads; with a head dimension that is a constant only where kernels have it so. */
 static void prepare_scratch(const problem_t *p) {
-    scratch =
-        divide_scratch(memory, p->n_heads * p->rows, (int32_t)p->n_keys, p->d, p->rows, p->n_heads);
+    scratch = divide_scratch(memory, p->n_heads * p->rows, (int32_t)p->n_keys,
+                             (head_dims_t){p->d, p->d}, p->rows, p->n_heads);
     for (int64_t row = 0; p->begin != NULL && row < scratch.n_rows; row++) {
         scratch.begin[row] = p->begin[row];
         scratch.end[row] = p->end[row];

@@ -78,6 +78,7 @@ CUDA = Breadth(
 )
 
 _D_HEADS = (59, 64, 80, 96, 128, 160, 192, 256)
+_D_HEADS_V = (None, 64, 192)  # None: as d_head
 _HEADS = {"mha": (6, 6), "gqa": (6, 3), "mqa": (6, 1), "gqa8": (16, 2)}  # n_heads, n_heads_kv
 _TYPES = {
     "fp16": {"dtype": "float16"},
@@ -93,6 +94,7 @@ def cases(breadth: Breadth) -> dict[str, CacheProblem]:
     factors = {
         "sizes": breadth.sizes,
         "d_head": _D_HEADS,
+        "d_head_v": _D_HEADS_V,
         "page_size": (None, 1, 4, 16, 64, 128, 256),
         "found_by": ("table", "rows", "indptr"),
         "v_apart": (False, True),
@@ -125,7 +127,8 @@ def _is_possible(breadth: Breadth, row: Row) -> bool:
 
 
 def _name(row: Row) -> str:
-    words = [row["sizes"], row["heads"], f"d{row['d_head']}", row["types"]]
+    d_head_v = "" if row["d_head_v"] is None else f"v{row['d_head_v']}"
+    words = [row["sizes"], row["heads"], f"d{row['d_head']}{d_head_v}", row["types"]]
     if row["page_size"] is not None:
         words += [f"page{row['page_size']}", row["found_by"]]
     elif row["found_by"] == "rows":
@@ -143,6 +146,7 @@ def _problem(row: Row, seed: int) -> CacheProblem:
         n_heads=n_heads,
         n_heads_kv=n_heads_kv,
         d_head=row["d_head"],
+        d_head_v=row["d_head_v"],
         softcap=row["softcap"],
         seqused_k=tuple(rng.integers(1, sizes.seqlen_k + 1, sizes.batch).tolist()),
         seed=seed,

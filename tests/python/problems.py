@@ -55,6 +55,7 @@ class AttentionProblem:
     values: str = "normal"
     layouts: tuple[str, str, str, str] = ("contiguous",) * 4  # of q, k, v, o
     seed: int = 0
+    d_head_v: int | None = None  # None: d_head
 
     @property
     def types(self) -> tuple[str, str, str]:
@@ -70,16 +71,24 @@ class AttentionProblem:
         return (self.batch, self.seqlen_q, self.n_heads, self.d_head)
 
     @property
+    def o_shape(self) -> tuple[int, ...]:
+        return (*self.q_shape[:-1], self.d_head_v or self.d_head)
+
+    @property
     def averages_rounding(self) -> bool:
         """Says whether the rules of docs/numerics.md hold for kernels that round P too."""
         rows = math.prod(self.q_shape[:-1])
-        return rows >= FEWEST_ROWS and rows * self.d_head >= FEWEST_ELEMENTS
+        return rows >= FEWEST_ROWS and math.prod(self.o_shape) >= FEWEST_ELEMENTS
 
     @property
     def k_shape(self) -> tuple[int, ...]:
         if self.cu_seqlens_k is not None:
             return (self.cu_seqlens_k[-1], self.n_heads_kv, self.d_head)
         return (self.batch, self.seqlen_k, self.n_heads_kv, self.d_head)
+
+    @property
+    def v_shape(self) -> tuple[int, ...]:
+        return (*self.k_shape[:-1], self.d_head_v or self.d_head)
 
     def _scales(self, values: tuple[tuple[float, ...], ...] | float | None) -> object:
         if not isinstance(values, tuple):
@@ -116,7 +125,7 @@ class AttentionProblem:
 
 def make_inputs(p: AttentionProblem) -> list[np.ndarray]:
     """Returns q, k, v: random numbers of the problem's seed, in its layouts."""
-    values = _random_values(p.q_shape, p.k_shape, p.types[:2], p.values, p.seed)
+    values = _random_values(p.q_shape, p.k_shape, p.v_shape, p.types[:2], p.values, p.seed)
     return [arrange(x, layout) for x, layout in zip(values, p.layouts)]
 
 
@@ -124,12 +133,13 @@ def make_inputs(p: AttentionProblem) -> list[np.ndarray]:
 def _random_values(
     q_shape: tuple[int, ...],
     k_shape: tuple[int, ...],
+    v_shape: tuple[int, ...],
     types: tuple[str, str],
     values: str,
     seed: int,
 ) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    q, k, v = (rng.standard_normal(shape) for shape in (q_shape, k_shape, k_shape))
+    q, k, v = (rng.standard_normal(shape) for shape in (q_shape, k_shape, v_shape))
     _shape_values(values, q, k)
     of_q, of_kv = map(dtype_of, types)
     return [q.astype(of_q), k.astype(of_kv), v.astype(of_kv)]
@@ -159,11 +169,11 @@ def workspace_size(p: AttentionProblem, config: str | None = None) -> int:
 
 def _zeros(p: AttentionProblem) -> list[np.ndarray]:
     """Returns q, k, v that take no memory."""
-    q, k = (
-        np.broadcast_to(np.zeros(p.d_head, dtype_of(dtype)), shape)
-        for dtype, shape in zip(p.types, (p.q_shape, p.k_shape))
-    )
-    return [q, k, k]
+    of_q, of_kv, _ = map(dtype_of, p.types)
+    return [
+        np.broadcast_to(np.zeros(shape[-1], dtype), shape)
+        for dtype, shape in ((of_q, p.q_shape), (of_kv, p.k_shape), (of_kv, p.v_shape))
+    ]
 
 
 def _make_call(

@@ -41,6 +41,7 @@ def attention_problems(draw: st.DrawFn) -> AttentionProblem:
         n_heads=n_heads_kv * group,
         n_heads_kv=n_heads_kv,
         d_head=draw(_D_HEADS),
+        d_head_v=draw(st.one_of(st.none(), _D_HEADS)),
         dtype=dtype,
         q_dtype=q_dtype,
         o_dtype=draw(st.sampled_from([q_dtype if dtype == E4M3 else dtype, "float32"])),

@@ -43,7 +43,7 @@ NEVER_INLINE lanes_t raise_item(const amx_run_t *run, const amx_item_t *item, la
  * next scores, which are stored over those that became P. */
 typedef struct tile_work {
     const amx_item_t *previous; /* its P V is added, */
-    int64_t begin;              /* squares begin ... end - 1 along d */
+    int64_t begin;              /* squares begin ... end - 1 along d_v */
     int64_t end;
     const amx_item_t *next; /* its scores are computed; */
     amx_scores_t scores;    /* none where first == last */
@@ -88,10 +88,10 @@ typedef struct pipeline {
     bool more; /* there is an item after `item` */
 } pipeline_t;
 
-/* Returns the first square along d of the P V beside chunk `index` of the item. */
+/* Returns the first square along d_v of the P V beside chunk `index` of the item. */
 ALWAYS_INLINE int32_t first_column(const amx_scratch_t *t, const amx_item_t *previous,
                                    const amx_item_t *item, int32_t index) {
-    return previous->last == 0 ? 0 : index * (int32_t)t->columns / item->n_chunks;
+    return previous->last == 0 ? 0 : index * (int32_t)t->v_columns / item->n_chunks;
 }
 
 /* Returns the operands of the first product beside chunk `index` of the item. Where its next scores
@@ -167,7 +167,7 @@ ALWAYS_INLINE void run_items(amx_run_t *run, amx_terms_t terms) {
     }
     chain.loaded = run->loaded;
     tiles_see_stores();
-    accumulate_columns(t, terms.keys, &pipe.previous, 0, t->columns, &chain);
+    accumulate_columns(t, terms.keys, &pipe.previous, 0, t->v_columns, &chain);
 }
 
 #endif

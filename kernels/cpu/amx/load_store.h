@@ -89,8 +89,8 @@ ALWAYS_INLINE void finish_half(int32_t dtype, const float *from, vec_t sum, uint
 /* Normalises and transposes the squares of a strip's O into t->rows, side by side. */
 NEVER_INLINE void finish_strip(const amx_scratch_t *t, int32_t dtype, int64_t strip) {
     const lanes_t sum = lanes_load(t->sum, strip);
-    const float *from = t->o + strip * t->columns * AMX_OPERANDS;
-    for (int64_t i = 0; i < t->columns * AMX_OPERANDS; i += AMX_OPERANDS)
+    const float *from = t->o + strip * t->v_columns * AMX_OPERANDS;
+    for (int64_t i = 0; i < t->v_columns * AMX_OPERANDS; i += AMX_OPERANDS)
         for (int64_t half = 0; half < 2; half++)
             finish_half(dtype, from + i + half * VEC_WIDTH, sum.half[half],
                         t->rows + i + half * (AMX_OPERANDS / 2));
@@ -100,8 +100,8 @@ NEVER_INLINE void finish_strip(const amx_scratch_t *t, int32_t dtype, int64_t st
 NEVER_INLINE void store_fp32_strip(const amx_scratch_t *t, int64_t strip, int64_t n,
                                    char *const rows[AMX_SQUARE]) {
     const lanes_t sum = lanes_load(t->sum, strip);
-    const float *from = t->o + strip * t->columns * AMX_OPERANDS;
-    for (int64_t c = 0; c < t->d; c += VEC_WIDTH, from += VEC_WIDTH * AMX_SQUARE)
+    const float *from = t->o + strip * t->v_columns * AMX_OPERANDS;
+    for (int64_t c = 0; c < t->d_v; c += VEC_WIDTH, from += VEC_WIDTH * AMX_SQUARE)
         for (int64_t first = 0; first < n; first += VEC_WIDTH) {
             const vec_t of_rows = sum.half[first / VEC_WIDTH];
             const vec_t inverse = vec_div(vec_set1(1), of_rows);
@@ -111,7 +111,7 @@ NEVER_INLINE void store_fp32_strip(const amx_scratch_t *t, int64_t strip, int64_
             vec_transpose(tile);
             for (int64_t i = 0; i < min64(n - first, 16); i++)
                 _mm512_mask_storeu_ps(rows[first + i] + c * (int64_t)sizeof(float),
-                                      (__mmask16)present(c, t->d), tile[i]);
+                                      (__mmask16)present(c, t->d_v), tile[i]);
         }
 }
 
@@ -119,15 +119,16 @@ NEVER_INLINE void store_fp32_strip(const amx_scratch_t *t, int64_t strip, int64_
 static inline void find_fp32_rows(const flash_params_t *p, const cpu_task_t *task, int64_t strip,
                                   int64_t n, cpu_row_t r, char *rows[AMX_SQUARE]) {
     for (int64_t i = 0; i < n; i++, r = cpu_next_row(p, task, r))
-        rows[i] = task->o_partial ? (char *)(task->o_partial + (strip * AMX_SQUARE + i) * p->d_head)
-                                  : element_at_mutable(p->o, cpu_row_index(task, &p->o_stride, r),
-                                                       FLASH_DTYPE_FP32);
+        rows[i] =
+            task->o_partial
+                ? (char *)(task->o_partial + (strip * AMX_SQUARE + i) * p->d_head_v)
+                : element_at_mutable(p->o, cpu_row_index(task, &p->o_stride, r), FLASH_DTYPE_FP32);
 }
 
 ALWAYS_INLINE void store_o_row(const amx_scratch_t *t, int64_t i, uint16_t *o) {
     const uint16_t *from = t->rows + i * AMX_SQUARE;
-    for (int64_t c = 0; c < t->d; c += AMX_SQUARE, from += AMX_OPERANDS)
-        _mm512_mask_storeu_epi16(o + c, present(c, t->d), _mm512_load_si512(from));
+    for (int64_t c = 0; c < t->d_v; c += AMX_SQUARE, from += AMX_OPERANDS)
+        _mm512_mask_storeu_epi16(o + c, present(c, t->d_v), _mm512_load_si512(from));
 }
 
 ALWAYS_INLINE void store_strip(const amx_scratch_t *t, const flash_params_t *p,

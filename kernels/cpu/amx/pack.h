@@ -62,12 +62,11 @@ ALWAYS_INLINE void transpose_tile(const uint16_t *from, uint16_t *to) {
         _mm512_store_ps(to + i * AMX_SQUARE, rows[i]);
 }
 
-/* Transposes the tiles of t->rows, of so many terms. The squares of one column and those of the
- * next one lie `step` elements apart. */
-ALWAYS_INLINE void transpose_squares(const amx_scratch_t *t, int32_t terms, uint16_t *to,
-                                     int64_t step) {
-    const int64_t columns = t->columns, size = terms * AMX_OPERANDS;
-    const uint16_t *from = t->rows;
+/* Transposes the tiles of `from`, of so many columns and terms. The squares of one column and those
+ * of the next one lie `step` elements apart. */
+ALWAYS_INLINE void transpose_squares(const uint16_t *from, int64_t columns, int32_t terms,
+                                     uint16_t *to, int64_t step) {
+    const int64_t size = terms * AMX_OPERANDS;
     for (int64_t c = 0; c < columns; c++, from += size, to += step)
         for (int64_t i = 0; i < size; i += AMX_OPERANDS / 2)
             transpose_tile(from + i, to + i);
@@ -84,7 +83,7 @@ ALWAYS_INLINE uint32_t pack_strip(const amx_scratch_t *t, int32_t dtype, bool ca
         prefetch_next_near(prefetch);
         put_row(&reader, cursor_next(q), i, t->rows);
     }
-    transpose_squares(t, reader.terms, to, reader.terms * AMX_OPERANDS);
+    transpose_squares(t->rows, t->columns, reader.terms, to, reader.terms * AMX_OPERANDS);
     return careful ? reader.bad : needs_care(&reader);
 }
 
@@ -133,9 +132,10 @@ typedef struct amx_block {
 } amx_block_t;
 
 ALWAYS_INLINE amx_block_t amx_block_at(const amx_scratch_t *t, void *packed, int64_t index) {
-    const int64_t part = t->keys * t->columns * t->terms.keys * AMX_OPERANDS;
+    const int64_t column = t->keys * t->terms.keys * AMX_OPERANDS;
     uint16_t *k = (uint16_t *)packed + index * t->block_size;
-    const amx_block_t block = {k, k + part, (uint32_t *)(void *)(k + 2 * part)};
+    uint16_t *v = k + t->columns * column;
+    const amx_block_t block = {k, v, (uint32_t *)(void *)(v + t->v_columns * column)};
     return block;
 }
 
@@ -158,13 +158,13 @@ ALWAYS_INLINE keys_cursor_t cursor_at_both(const amx_scratch_t *t, const flash_p
                                            const cpu_task_t *task, int32_t dtype,
                                            flash_range_t keys) {
     const keys_cursor_t both = {cursor_at_keys(task, dtype, t->d, p->k, &p->k_stride, keys),
-                                cursor_at_keys(task, dtype, t->d, p->v, &p->v_stride, keys)};
+                                cursor_at_keys(task, dtype, t->d_v, p->v, &p->v_stride, keys)};
     return both;
 }
 
 ALWAYS_INLINE keys_cursor_t cursor_at_pages_of_both(const amx_scratch_t *t, const paged_keys_t *k,
                                                     const paged_keys_t *v, flash_range_t keys) {
-    const keys_cursor_t both = {cursor_at_pages(k, t->d, keys), cursor_at_pages(v, t->d, keys)};
+    const keys_cursor_t both = {cursor_at_pages(k, t->d, keys), cursor_at_pages(v, t->d_v, keys)};
     return both;
 }
 
@@ -184,13 +184,14 @@ ALWAYS_INLINE uint32_t pack_square(const amx_scratch_t *t, int32_t dtype, bool c
         prefetch_next_near(&keys->prefetch.k);
         put_row(&reader, cursor_next(&keys->next.k), i, k);
     }
+    reader.d = t->d_v;
     for (int64_t i = 0; i < AMX_SQUARE; i += 2) {
         prefetch_next_near(&keys->prefetch.v);
         prefetch_next_near(&keys->prefetch.v);
         const char *row = cursor_next(&keys->next.v);
         put_pair(&reader, row, cursor_next(&keys->next.v), i, t->rows);
     }
-    transpose_squares(t, reader.terms, v_square(t, block, j, 0),
+    transpose_squares(t->rows, t->v_columns, reader.terms, v_square(t, block, j, 0),
                       t->keys * reader.terms * AMX_OPERANDS);
     return careful ? reader.bad : needs_care(&reader);
 }

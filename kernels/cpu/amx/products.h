@@ -54,7 +54,7 @@ ALWAYS_INLINE void score_squares(const amx_scratch_t *t, amx_terms_t terms, cons
     chain->loaded = chain->after;
 }
 
-/* Computes O^T += V^T P^T of the item, for squares begin ... end - 1 along d. */
+/* Computes O^T += V^T P^T of the item, for squares begin ... end - 1 along d_v. */
 ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, const amx_item_t *item,
                                       int64_t begin, int64_t end, product_chain_t *chain) {
     const int64_t step = terms * AMX_OPERANDS;
@@ -63,7 +63,7 @@ ALWAYS_INLINE void accumulate_columns(const amx_scratch_t *t, int32_t terms, con
     operands_t at = first_of_columns(t, item, begin);
     operands_need(at, &chain->loaded);
     for (int64_t c = begin; c < end; c++) {
-        float *o = t->o + (item->strip * t->columns + c) * AMX_OPERANDS;
+        float *o = t->o + (item->strip * t->v_columns + c) * AMX_OPERANDS;
         if (item->starts)
             results_zero();
         else

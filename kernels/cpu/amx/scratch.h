@@ -13,21 +13,23 @@
 
 /* These are the parts of amx_scratch_size() bytes, each aligned to 64. A strip is 32 rows. */
 typedef struct amx_scratch {
-    uint16_t *q;      /* [strips][columns][terms.q] squares */
-    float *o;         /* [strips][columns] squares, not normalised */
-    float *s;         /* [chunk] squares: scores of a strip */
-    float *s_block;   /* [keys] squares: scores of a strip against a block, for raise_item() */
-    uint16_t *p[2];   /* [keys][terms.keys] squares: exp2(score - maximum) */
-    uint16_t *rows;   /* [columns][most terms] squares: rows to transpose */
-    float *sum;       /* [rows], of P */
-    float *maximum;   /* [rows], largest score at an earlier time, in units of log2 (softmax.h);
-                       * -infinity: none was seen */
-    float *reference; /* [rows], reference maximum: `maximum`, or 0 where that is -infinity */
-    int32_t *begin;   /* [rows], keys that the row sees: begin ... end - 1 */
-    int32_t *end;     /* [rows] */
-    uint16_t *block;  /* a block of packed keys */
-    int64_t d;
+    uint16_t *q;        /* [strips][columns][terms.q] squares */
+    float *o;           /* [strips][v_columns] squares, not normalised */
+    float *s;           /* [chunk] squares: scores of a strip */
+    float *s_block;     /* [keys] squares: scores of a strip against a block, for raise_item() */
+    uint16_t *p[2];     /* [keys][terms.keys] squares: exp2(score - maximum) */
+    uint16_t *rows;     /* rows to transpose: amx_row_squares() */
+    float *sum;         /* [rows], of P */
+    float *maximum;     /* [rows], largest score at an earlier time, in units of log2 (softmax.h);
+                         * -infinity: none was seen */
+    float *reference;   /* [rows], reference maximum: `maximum`, or 0 where that is -infinity */
+    int32_t *begin;     /* [rows], keys that the row sees: begin ... end - 1 */
+    int32_t *end;       /* [rows] */
+    uint16_t *block;    /* a block of packed keys */
+    int64_t d;          /* of Q and K */
+    int64_t d_v;        /* of V and O */
     int64_t columns;    /* squares along d */
+    int64_t v_columns;  /* squares along d_v */
     int64_t keys;       /* squares of a block */
     int64_t block_size; /* elements of a block of packed keys, its masks included */
     amx_terms_t terms;
@@ -44,25 +46,27 @@ ALWAYS_INLINE void *take_bytes(char **memory, int64_t size) {
 }
 
 ALWAYS_INLINE amx_scratch_t amx_divide_scratch(void *memory, const flash_config_t *config,
-                                               int64_t d, amx_terms_t terms, int64_t n_rows) {
+                                               head_dims_t dims, amx_terms_t terms,
+                                               int64_t n_rows) {
     char *rest = memory;
     const int64_t strips = (int64_t)amx_squares(cpu_scratch_rows(config->B_r, n_rows));
     const int64_t rows = strips * AMX_SQUARE;
-    amx_scratch_t t = {.d = d, .n_rows = n_rows, .block_keys = config->B_c};
-    t.columns = (int64_t)amx_squares(d);
+    amx_scratch_t t = {.d = dims.qk, .d_v = dims.v, .n_rows = n_rows, .block_keys = config->B_c};
+    t.columns = (int64_t)amx_squares(dims.qk);
+    t.v_columns = (int64_t)amx_squares(dims.v);
     t.keys = (int64_t)amx_squares(config->B_c);
-    t.chunk = amx_chunk(config, d);
+    t.chunk = amx_chunk(config, dims.v);
     t.terms = terms;
-    t.block_size = (int64_t)amx_block_size(config, d) / 2;
+    t.block_size = (int64_t)amx_block_size(config, dims) / 2;
     t.n_strips = (int64_t)amx_squares(n_rows);
     t.q = take_bytes(&rest, strips * t.columns * terms.q * AMX_OPERAND_BYTES);
-    t.o = take_bytes(&rest, strips * t.columns * AMX_RESULT_BYTES);
-    t.block = take_bytes(&rest, (int64_t)amx_block_size(config, d));
+    t.o = take_bytes(&rest, strips * t.v_columns * AMX_RESULT_BYTES);
+    t.block = take_bytes(&rest, (int64_t)amx_block_size(config, dims));
     t.s_block = take_bytes(&rest, t.keys * AMX_RESULT_BYTES);
     t.s = take_bytes(&rest, t.chunk * AMX_RESULT_BYTES);
     for (int i = 0; i < 2; i++)
         t.p[i] = take_bytes(&rest, t.keys * terms.keys * AMX_OPERAND_BYTES);
-    t.rows = take_bytes(&rest, t.columns * max32(terms.keys, terms.q) * AMX_OPERAND_BYTES);
+    t.rows = take_bytes(&rest, (int64_t)amx_row_squares(dims, terms) * AMX_OPERAND_BYTES);
     t.sum = take_bytes(&rest, rows * 4);
     t.maximum = take_bytes(&rest, rows * 4);
     t.reference = take_bytes(&rest, rows * 4);

@@ -225,8 +225,8 @@ ALWAYS_INLINE bool some_row_exceeds(lanes_t sum) {
 
 /* Multiplies O of the strip by a factor for each row. */
 static inline void scale_o(const amx_scratch_t *t, int64_t strip, lanes_t factor) {
-    float *o = t->o + strip * t->columns * AMX_OPERANDS;
-    for (int64_t i = 0; i < t->columns * AMX_OPERANDS; i += AMX_SQUARE)
+    float *o = t->o + strip * t->v_columns * AMX_OPERANDS;
+    for (int64_t i = 0; i < t->v_columns * AMX_OPERANDS; i += AMX_SQUARE)
         for (int half = 0; half < 2; half++) {
             float *at = o + i + half * VEC_WIDTH;
             _mm512_store_ps(at, vec_mul(_mm512_load_ps(at), factor.half[half]));

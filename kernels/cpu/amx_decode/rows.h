@@ -78,15 +78,14 @@ typedef struct edge_rows {
     row_cursor_t k_prefetch, v_prefetch;
 } edge_rows_t;
 
-/* Copies rows of K or V, and adds zeros up to a whole block. */
-static inline void copy_rows(const decode_scratch_t *t, row_cursor_t from, row_cursor_t prefetch,
-                             uint16_t *edge) {
+/* Copies rows of K or V, of d elements, and adds zeros up to a whole block. */
+static inline void copy_rows(int64_t d, row_cursor_t from, row_cursor_t prefetch, uint16_t *edge) {
     int64_t n = 0;
     for (const char *row = cursor_next(&from); row; row = cursor_next(&from), n++) {
         prefetch_next(&prefetch);
-        memcpy(edge + n * t->d, row, (size_t)t->d * 2);
+        memcpy(edge + n * d, row, (size_t)d * 2);
     }
-    memset(edge + n * t->d, 0, (size_t)((AMX_SQUARE - n) * t->d) * 2);
+    memset(edge + n * d, 0, (size_t)((AMX_SQUARE - n) * d) * 2);
 }
 
 static inline bool is_finite_key(const uint16_t *key, int64_t d) {
@@ -103,22 +102,22 @@ static inline uint32_t copy_edge(const decode_scratch_t *t, const decode_rows_t 
     const uint32_t all = (1u << t->n_rows) - 1;
     const int32_t n = block.end - block.begin;
     uint32_t bad = 0;
-    copy_rows(t, from->k, from->k_prefetch, t->k_edge);
-    copy_rows(t, from->v, from->v_prefetch, t->v_edge);
+    copy_rows(t->d, from->k, from->k_prefetch, t->k_edge);
+    copy_rows(t->d_v, from->v, from->v_prefetch, t->v_edge);
     for (int32_t i = 0; i < n; i++) {
-        uint16_t *key = t->v_edge + i * t->d;
+        uint16_t *key = t->v_edge + i * t->d_v;
         const uint32_t seeing = rows_that_see(rows, t->n_rows, block.begin + i);
-        if (seeing != all && !is_finite_key(key, t->d)) {
-            memset(key, 0, (size_t)t->d * 2);
+        if (seeing != all && !is_finite_key(key, t->d_v)) {
+            memset(key, 0, (size_t)t->d_v * 2);
             bad |= seeing;
         }
     }
     return bad;
 }
 
-ALWAYS_INLINE in_place_t edge_in_place(const decode_scratch_t *t, const uint16_t *edge) {
+ALWAYS_INLINE in_place_t edge_in_place(const uint16_t *edge, int64_t d) {
     const char *data = (const char *)edge;
-    const in_place_t rows = {.data = data, .prefetch = data, .stride = t->d, .adjoin = true};
+    const in_place_t rows = {.data = data, .prefetch = data, .stride = d, .adjoin = true};
     return rows;
 }
 

@@ -45,9 +45,15 @@ typedef struct decode_keys {
     in_place_t k, v;
 } decode_keys_t;
 
-ALWAYS_INLINE void decode_prefetch(const decode_scratch_t *t, const in_place_t *keys, int64_t begin,
-                                   int64_t end) {
-    prefetch_next_keys(keys, FLASH_DTYPE_BF16, t->d, begin, end - begin);
+/* These prefetch rows begin ... end - 1 of K and of V. */
+ALWAYS_INLINE void decode_prefetch_k(const decode_scratch_t *t, const in_place_t *k, int64_t begin,
+                                     int64_t end) {
+    prefetch_next_keys(k, FLASH_DTYPE_BF16, t->d, begin, end - begin);
+}
+
+ALWAYS_INLINE void decode_prefetch_v(const decode_scratch_t *t, const in_place_t *v, int64_t begin,
+                                     int64_t end) {
+    prefetch_next_keys(v, FLASH_DTYPE_BF16, t->d_v, begin, end - begin);
 }
 
 /* Prefetches part i of n_parts of the rows that are left to the softmax. */
@@ -56,8 +62,8 @@ ALWAYS_INLINE void decode_prefetch_rest(const decode_scratch_t *t, const decode_
     const int rest = IN_PLACE_KEYS - AMX_DECODE_PREFETCH_ROWS;
     const int begin = AMX_DECODE_PREFETCH_ROWS + i * rest / n_parts;
     const int end = AMX_DECODE_PREFETCH_ROWS + (i + 1) * rest / n_parts;
-    decode_prefetch(t, &next->k, begin, end);
-    decode_prefetch(t, &next->v, begin, end);
+    decode_prefetch_k(t, &next->k, begin, end);
+    decode_prefetch_v(t, &next->v, begin, end);
 }
 
 /* ---- S ---- */
@@ -73,12 +79,12 @@ ALWAYS_INLINE void decode_score(const decode_scratch_t *t, const in_place_t *k,
         for (int64_t c = 0; c < t->columns; c++, n_prefetched += share) {
             _tile_loadd(2, q + c * AMX_SQUARE * R, R * 4);
             _tile_loadd(1, tile + c * TILE_ROW_BYTES, stride);
-            decode_prefetch(t, next, n_prefetched, n_prefetched + share);
+            decode_prefetch_k(t, next, n_prefetched, n_prefetched + share);
             _tile_dpbf16ps(0, 1, 2);
         }
         _tile_stored(0, t->s + half * R, 2 * R * 4);
     }
-    decode_prefetch(t, next, n_prefetched, AMX_DECODE_PREFETCH_ROWS);
+    decode_prefetch_k(t, next, n_prefetched, AMX_DECODE_PREFETCH_ROWS);
     tiles_see_stores();
 }
 

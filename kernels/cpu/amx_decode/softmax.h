@@ -61,7 +61,7 @@ ALWAYS_INLINE vec_t decode_exponentiate(const decode_scratch_t *t, const decode_
  * what was summed so far. NaN counts as such a score, and stays. */
 NEVER_INLINE void decode_raise(const decode_scratch_t *t, int64_t head, vec_t block_sum,
                                vec_t scale, int R) {
-    float *o = t->o + head * t->d * R;
+    float *o = t->o + head * t->d_v * R;
     const vec_t old = _mm512_load_ps(t->reference + head * 16);
     const __mmask16 lanes = _mm512_cmp_ps_mask(block_sum, vec_set1(SUM_MAX), _CMP_NLE_UQ);
     const vec_t whole_rows = rows_max(_mm512_maskz_mov_ps(lanes, vec_set1(1)), R);
@@ -78,7 +78,7 @@ NEVER_INLINE void decode_raise(const decode_scratch_t *t, int64_t head, vec_t bl
     _mm512_storeu_ps(factors, factor);
     _mm512_store_ps(t->reference + head * 16, new);
     _mm512_store_ps(t->sum + head * 16, vec_mul(_mm512_load_ps(t->sum + head * 16), factor));
-    for (int64_t i = 0; nothing_seen(old) != 0xffff && i < 2 * t->columns * R; i++) {
+    for (int64_t i = 0; nothing_seen(old) != 0xffff && i < 2 * t->v_columns * R; i++) {
         float *part = o + i * VEC_WIDTH;
         _mm512_store_ps(part, vec_mul(_mm512_load_ps(part), vec_set1(factors[i % R])));
     }

@@ -69,9 +69,9 @@ NEVER_INLINE void decode_add_apart(const char *v, int64_t stride, float *o, int 
 
 ALWAYS_INLINE void decode_add_pending(const decode_scratch_t *t, const decode_pending_t *pending,
                                       const in_place_t *next, int R) {
-    const int64_t share = AMX_DECODE_PREFETCH_ROWS / t->columns;
+    const int64_t share = AMX_DECODE_PREFETCH_ROWS / t->v_columns;
     decode_load_p(t->p, R);
-    for (int64_t c = 0; c < t->columns; c++) {
+    for (int64_t c = 0; c < t->v_columns; c++) {
         const char *v = pending->v.data + c * TILE_ROW_BYTES;
         float *o = pending->o + 2 * c * R * VEC_WIDTH;
         if (t->apart)
@@ -79,7 +79,7 @@ ALWAYS_INLINE void decode_add_pending(const decode_scratch_t *t, const decode_pe
         else
             decode_add(v, pending->v.stride * 2, o, o, R);
         if (next)
-            decode_prefetch(t, next, c * share, (c + 1) * share);
+            decode_prefetch_v(t, next, c * share, (c + 1) * share);
     }
 }
 
@@ -90,17 +90,17 @@ ALWAYS_INLINE void decode_values(const decode_scratch_t *t, decode_pending_t *pe
     tiles_see_stores();
     if (pending->o) {
         decode_add_pending(t, pending, next, R);
-        n_prefetched += AMX_DECODE_PREFETCH_ROWS / t->columns * t->columns;
+        n_prefetched += AMX_DECODE_PREFETCH_ROWS / t->v_columns * t->v_columns;
     }
     if (next)
-        decode_prefetch(t, next, n_prefetched, AMX_DECODE_PREFETCH_ROWS);
+        decode_prefetch_v(t, next, n_prefetched, AMX_DECODE_PREFETCH_ROWS);
     tiles_see_stores();
     pending->o = NULL;
 }
 
 ALWAYS_INLINE bool decode_is_finite(const decode_scratch_t *t, int64_t n_heads, int R) {
     vec_t zeros = vec_zero();
-    for (int64_t i = 0; i < n_heads * t->d * R; i += VEC_WIDTH)
+    for (int64_t i = 0; i < n_heads * t->d_v * R; i += VEC_WIDTH)
         zeros = vec_fma(_mm512_load_ps(t->o + i), vec_zero(), zeros);
     return _mm512_cmp_ps_mask(zeros, vec_zero(), _CMP_EQ_OQ) == 0xffff;
 }

@@ -16,8 +16,8 @@ typedef struct values {
 ALWAYS_INLINE tile_product_t product_of(const tile_scratch_t *t, slice_t slice, int64_t row) {
     const tile_product_t product = {.a = t->s + row * t->c_pad,
                                     .a_stride = t->c_pad,
-                                    .c = t->o + row * t->d_pad + slice.column,
-                                    .c_stride = t->d_pad,
+                                    .c = t->o + row * t->d_v_pad + slice.column,
+                                    .c_stride = t->d_v_pad,
                                     .accumulate = true};
     return product;
 }
@@ -32,7 +32,7 @@ typedef struct word_range {
 ALWAYS_INLINE void accumulate_words(const tile_scratch_t *t, const values_t *values, slice_t slice,
                                     word_range_t words, int64_t row, int rows) {
     const int64_t c_words = count_words(t->c_pad);
-    const panel_t panel = panel_of(slice.column, c_words, t->d_pad);
+    const panel_t panel = panel_of(slice.column, c_words, t->d_v_pad);
     const float *data = values->data + panel.offset;
     tile_product_t product = product_of(t, slice, row);
     product.a += words.begin;
@@ -48,7 +48,7 @@ ALWAYS_INLINE void accumulate_words(const tile_scratch_t *t, const values_t *val
 ALWAYS_INLINE void accumulate_one_key(const tile_scratch_t *t, const values_t *values,
                                       slice_t slice, int64_t key, int64_t row) {
     float words[TILE_COLUMNS];
-    const panel_t panel = panel_of(slice.column, count_words(t->c_pad), t->d_pad);
+    const panel_t panel = panel_of(slice.column, count_words(t->c_pad), t->d_v_pad);
     const float *data = values->data + panel.offset;
     tile_product_t product = product_of(t, slice, row);
     words_keep(data + key / WORD_ELEMENTS * panel.width, key % WORD_ELEMENTS,
@@ -92,8 +92,8 @@ ALWAYS_INLINE void accumulate(const tile_scratch_t *t, const values_t *values,
                               flash_range_t block) {
     const int64_t rows = even_part(t->n_rows, TILE_ROWS);
     slice_t slice;
-    for (int64_t column = 0; column < t->d; column += slice.vecs * VEC_WIDTH) {
-        slice = slice_at(t->d_pad, column);
+    for (int64_t column = 0; column < t->d_v; column += slice.vecs * VEC_WIDTH) {
+        slice = slice_at(t->d_v_pad, column);
         for (int64_t row = 0; row < t->n_rows; row += rows)
             accumulate_tile(t, values, slice, block, row, (int)min64(rows, t->n_rows - row));
     }

@@ -24,23 +24,26 @@ static inline flash_params_t e4m3_params(const flash_params_t *p) {
     return scaled;
 }
 
-static inline void scale_elements(const tile_scratch_t *t, float *rows, float scale) {
-    for (int64_t row = 0; row < t->n_rows; row++)
-        for (int64_t i = 0; i < t->d; i++)
-            rows[row * t->d_pad + i] *= scale;
+/* Multiplies n rows of d elements, which are padded as in the scratch. */
+static inline void scale_elements(float *rows, int64_t n, int64_t d, float scale) {
+    for (int64_t row = 0; row < n; row++)
+        for (int64_t i = 0; i < d; i++)
+            rows[row * round_up(d, 16) + i] *= scale;
 }
 
 /* Multiplies the rows of Q of the task's one head by K's scale. */
 static inline void e4m3_scale_q(const tile_scratch_t *t, const flash_params_t *p,
                                 const cpu_task_t *task) {
-    scale_elements(t, t->q, flash_scale_at(&p->k_scale, task->batch_index, task->head_kv));
+    scale_elements(t->q, t->n_rows, t->d,
+                   flash_scale_at(&p->k_scale, task->batch_index, task->head_kv));
 }
 
 /* Multiplies O of the task's one head by V's scale, after the last block. */
 static inline void e4m3_scale_o(const tile_scratch_t *t, const flash_params_t *p,
                                 const cpu_task_t *task) {
-    scale_elements(t, t->o, E4M3_UNIT);
-    scale_elements(t, t->o, flash_scale_at(&p->v_scale, task->batch_index, task->head_kv));
+    scale_elements(t->o, t->n_rows, t->d_v, E4M3_UNIT);
+    scale_elements(t->o, t->n_rows, t->d_v,
+                   flash_scale_at(&p->v_scale, task->batch_index, task->head_kv));
 }
 
 #endif

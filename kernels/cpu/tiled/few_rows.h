@@ -11,20 +11,21 @@
 #include "cpu/tiled/totals.h"
 
 /* Returns the task of heads number head ... head + n - 1. */
-static inline cpu_task_t task_of_heads(const cpu_task_t *task, int32_t head, int32_t n, int64_t d) {
+static inline cpu_task_t task_of_heads(const cpu_task_t *task, int32_t head, int32_t n,
+                                       int64_t d_v) {
     cpu_task_t part = *task;
     part.head_kv += head;
     part.prefetch.head_kv += head;
     part.n_heads = n;
     if (part.o_partial) {
-        part.o_partial += head * part.partial_rows * d;
+        part.o_partial += head * part.partial_rows * d_v;
         part.lse_partial += head * part.partial_rows;
     }
     return part;
 }
 
-static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int64_t d) {
-    return task_of_heads(task, head, 1, d);
+static inline cpu_task_t task_of_head(const cpu_task_t *task, int32_t head, int64_t d_v) {
+    return task_of_heads(task, head, 1, d_v);
 }
 
 /* Returns the bytes of K of a step; 0 where a step is a whole block of one head. */
@@ -35,14 +36,19 @@ static inline int64_t step_bytes(cpu_way_t way, int32_t dtype, int64_t head_rows
                                       : 0;
 }
 
+/* Returns the elements of a key of K or of V, whichever has more. */
+ALWAYS_INLINE int64_t widest_key(const tile_scratch_t *t) {
+    return max64(t->d, t->d_v);
+}
+
 /* Returns how many of n_heads heads a step takes together. STEP_UNIT keys of them may take half as
  * much again as a step. O of all of them is loaded and stored in each step, so that the level 1
  * cache has to hold it beside two steps. */
-static inline int64_t heads_together(int64_t bytes, int64_t n_heads, int64_t head_rows, int64_t d,
+static inline int64_t heads_together(const tile_scratch_t *t, int64_t bytes, int64_t n_heads,
                                      int32_t dtype) {
-    const int64_t most =
-        min64(bytes * 3 / 2 / (STEP_UNIT * d * element_size(dtype)),
-              STEP_O_FACTOR * VEC_STEP_BYTES / (head_rows * d * element_size(FLASH_DTYPE_FP32)));
+    const int64_t o_bytes = t->head_rows * t->d_v * element_size(FLASH_DTYPE_FP32);
+    const int64_t most = min64(bytes * 3 / 2 / (STEP_UNIT * widest_key(t) * element_size(dtype)),
+                               STEP_O_FACTOR * VEC_STEP_BYTES / o_bytes);
     return most > 0 ? even_part(n_heads, most) : 1;
 }
 
@@ -106,7 +112,7 @@ ALWAYS_INLINE void attend_in_place(const tile_scratch_t *t, const flash_params_t
                                    const cpu_task_t *task, int32_t dtype,
                                    const in_place_block_t *block, const bool paged) {
     const in_place_tensor_t from_k = {cpu_kv_k(p), t->d, dtype, block->heads_prefetched};
-    const in_place_tensor_t from_v = {cpu_kv_v(p), t->d, dtype, block->heads_prefetched};
+    const in_place_tensor_t from_v = {cpu_kv_v(p), t->d_v, dtype, block->heads_prefetched};
     const flash_range_t first = first_step(p, block, block->keys, paged);
     const bool all_see = rows_see(t, block->keys);
     flash_range_t rest = block->keys;
@@ -140,7 +146,7 @@ ALWAYS_INLINE void attend_copy(const tile_scratch_t *t, const flash_params_t *p,
                                   next->v, n, n_next};
     const in_place_t k = copy_block_rows(&from_k, dtype, t->d, t->k);
     score_rows(t, dtype, &k, n);
-    const in_place_t v = copy_block_rows(&from_v, dtype, t->d, t->v);
+    const in_place_t v = copy_block_rows(&from_v, dtype, t->d_v, t->v);
     softmax_in_place(t, p, task, block, all_see);
     for (flash_range_t s = keys; s.begin < keys.end; s.begin = s.end) {
         s.end = s.begin + min32(block->step_keys, keys.end - s.begin);
@@ -158,7 +164,7 @@ ALWAYS_INLINE void attend_copies(const tile_scratch_t *t, const flash_params_t *
     const block_rows_t *next = find_block_rows(p, task, block->rows, block->index + 1, after);
     for (int32_t head = 0; head < task->n_heads; head++) {
         const tile_scratch_t of_head = rows_of_head(t, head);
-        const cpu_task_t head_task = task_of_head(task, head, t->d);
+        const cpu_task_t head_task = task_of_head(task, head, t->d_v);
         attend_copy(&of_head, p, &head_task, dtype, block, rows, next, all_see);
     }
 }
@@ -185,8 +191,8 @@ ALWAYS_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p
 /* Brings the columns of O from the order of pairs.h into their own, at the end. */
 ALWAYS_INLINE void sort_columns(const tile_scratch_t *t, int32_t dtype) {
     for (int64_t row = 0; row < t->n_rows; row++) {
-        for (int64_t i = 0; t->d - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
-            float *o = t->o + row * t->d_pad + i;
+        for (int64_t i = 0; t->d_v - i >= 2 * VEC_WIDTH; i += 2 * VEC_WIDTH) {
+            float *o = t->o + row * t->d_v_pad + i;
             vec_t pair[2];
             load_pair(FLASH_DTYPE_FP32, o, pair);
             sort_pair(dtype, pair);
@@ -203,8 +209,8 @@ ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t
                                    flash_range_t keys) {
     const int32_t block_keys = min32(B_c, in_place_keys(task->way));
     const int64_t bytes = step_bytes(task->way, dtype, t->head_rows);
-    const int32_t most = (int32_t)heads_together(bytes, task->n_heads, t->head_rows, t->d, dtype);
-    const int32_t n_keys = step_keys(bytes, most * t->d * element_size(dtype), block_keys);
+    const int32_t most = (int32_t)heads_together(t, bytes, task->n_heads, dtype);
+    const int32_t n_keys = step_keys(bytes, most * widest_key(t) * element_size(dtype), block_keys);
     rows_of_blocks_t rows_of_blocks;
     in_place_block_t block = {.end = keys.end,
                               .step_keys = n_keys,
@@ -216,7 +222,7 @@ ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t
         block.keys = cpu_first_keys(keys, block_keys);
         for (int32_t head = 0; head < task->n_heads; head += most) {
             const int32_t n = min32(most, task->n_heads - head);
-            const cpu_task_t part = task_of_heads(task, head, n, t->d);
+            const cpu_task_t part = task_of_heads(task, head, n, t->d_v);
             const tile_scratch_t rows = rows_of_heads(t, head, n);
             if (cpu_is_paged(p))
                 attend_pages(&rows, p, &part, dtype, &block);

@@ -14,18 +14,18 @@
  * it the upper half of its own fp32. */
 static inline void add_key(const tile_scratch_t *t, int32_t dtype, const char *word, int32_t column,
                            int64_t row) {
-    const int64_t stride = t->d * element_size(dtype);
+    const int64_t stride = t->d_v * element_size(dtype);
     const vec_t p = vec_set1(element_load(t->s + row * t->c_pad, column, dtype));
-    float *o = t->o + row * t->d_pad;
-    for (int64_t i = 0; i < t->d;) {
+    float *o = t->o + row * t->d_v_pad;
+    for (int64_t i = 0; i < t->d_v;) {
         const char *from = element_at(word, i, dtype);
         vec_t v[2];
         int n = 1;
-        if (t->d - i >= 2 * VEC_WIDTH) {
+        if (t->d_v - i >= 2 * VEC_WIDTH) {
             load_word_pair(dtype, from, stride, v);
             n = 2;
         } else {
-            v[0] = load_word(dtype, from, stride, (int)min64(t->d - i, VEC_WIDTH));
+            v[0] = load_word(dtype, from, stride, (int)min64(t->d_v - i, VEC_WIDTH));
         }
         for (int j = 0; j < n; j++, i += VEC_WIDTH)
             vec_store(FLASH_DTYPE_FP32, o + i, vec_fma(p, v[j], vec_load(FLASH_DTYPE_FP32, o + i)));
@@ -36,7 +36,7 @@ static inline void add_key(const tile_scratch_t *t, int32_t dtype, const char *w
  * subnormals count. The word is in the scratch of packed keys. */
 NEVER_INLINE void accumulate_key(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                  int64_t row, int rows) {
-    const size_t bytes = (size_t)(t->d * element_size(dtype));
+    const size_t bytes = (size_t)(t->d_v * element_size(dtype));
     char *word = (char *)t->k;
     memset(word, 0, bytes);
     for (int32_t head = 0; head < v->n_heads; head++) {

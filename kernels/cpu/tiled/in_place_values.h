@@ -148,10 +148,10 @@ ALWAYS_INLINE void values_rows(const tile_scratch_t *t, int32_t dtype, const int
 /* Adds P V of the first n keys; the common head dimension is compiled as a constant. */
 ALWAYS_INLINE void values_in_place(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    int64_t n, int64_t row, int rows) {
-    if (t->d == 128)
+    if (t->d_v == 128)
         values_rows(t, dtype, 128, v, n, (row_span_t){row, rows});
     else
-        values_rows(t, dtype, t->d, v, n, (row_span_t){row, rows});
+        values_rows(t, dtype, t->d_v, v, n, (row_span_t){row, rows});
 }
 
 NEVER_INLINE void values_fp32(const tile_scratch_t *t, const in_place_t *v, int64_t n, int64_t row,

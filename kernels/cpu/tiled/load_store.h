@@ -115,7 +115,7 @@ static inline void start_rows(const tile_scratch_t *t) {
         t->has_totals[r] = false;
         vec_store(FLASH_DTYPE_FP32, t->sum + r * 16, vec_zero());
     }
-    for (int64_t i = 0; i < t->n_rows * t->d_pad; i += VEC_WIDTH)
+    for (int64_t i = 0; i < t->n_rows * t->d_v_pad; i += VEC_WIDTH)
         vec_store(FLASH_DTYPE_FP32, t->o + i, vec_zero());
 }
 
@@ -135,7 +135,7 @@ static inline results_prefetch_t results_prefetch(const tile_scratch_t *t, const
     results_prefetch_t prefetch = {.share =
                                        n_blocks > 0 ? (t->n_rows + n_blocks - 1) / n_blocks : 0};
     if (!task->o_partial)
-        prefetch.rows = cursor_at_rows(p, task, p->o_dtype, t->d, p->o, &p->o_stride);
+        prefetch.rows = cursor_at_rows(p, task, p->o_dtype, t->d_v, p->o, &p->o_stride);
     return prefetch;
 }
 
@@ -150,15 +150,15 @@ ALWAYS_INLINE void store_row(const tile_scratch_t *t, int32_t dtype, int64_t row
                              void *o, int64_t index) {
     const bool seen = sum != 0;
     const vec_t inverse = vec_set1(1 / sum);
-    const float *from = t->o + row * t->d_pad;
-    for (int64_t i = 0; i < t->d; i += VEC_WIDTH) {
+    const float *from = t->o + row * t->d_v_pad;
+    for (int64_t i = 0; i < t->d_v; i += VEC_WIDTH) {
         const vec_t x = vec_load(FLASH_DTYPE_FP32, from + i);
         const vec_t result = seen ? vec_mul(x, inverse) : vec_zero();
         void *to = element_at_mutable(o, index + i, dtype);
-        if (t->d - i >= VEC_WIDTH)
+        if (t->d_v - i >= VEC_WIDTH)
             vec_store(dtype, to, result);
         else
-            vec_store_first(dtype, to, result, (int)(t->d - i));
+            vec_store_first(dtype, to, result, (int)(t->d_v - i));
     }
 }
 
@@ -170,7 +170,7 @@ typedef struct destination {
 
 static inline destination_t destination_of(const tile_scratch_t *t, const flash_params_t *p,
                                            const cpu_task_t *task, int64_t row, cpu_row_t r) {
-    const destination_t partial = {task->o_partial, row * t->d, FLASH_DTYPE_FP32};
+    const destination_t partial = {task->o_partial, row * t->d_v, FLASH_DTYPE_FP32};
     if (task->o_partial)
         return partial;
     const destination_t o = {p->o, cpu_row_index(task, &p->o_stride, r), p->o_dtype};

@@ -4,7 +4,7 @@
  * [depth][TILE_COLUMNS], the last one narrower. The micro-kernel walks down a panel through
  * consecutive memory.
  *
- *   K: depth is d_head, columns are keys             V: depth is keys, columns are d_head
+ *   K: depth is d_head, columns are keys             V: depth is keys, columns are d_head_v
  *
  *       panel 0         panel 1     keys ->              panel 0         panel 1     d ->
  *     +------------+ +------------+                    +------------+ +------------+
@@ -83,11 +83,12 @@ ALWAYS_INLINE void store_square(const vec_t square[VEC_WIDTH], int64_t n, float 
         vec_store(FLASH_DTYPE_FP32, to + i * stride, square[i]);
 }
 
-/* Prefetches keys first ... first + n - 1, as far as there are any, to the level 2 cache. */
-static inline void prefetch_rows(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *keys,
-                                 int64_t first, int64_t n, int64_t n_keys) {
+/* Prefetches keys first ... first + n - 1 of d elements, as far as there are any, to the level 2
+ * cache. */
+static inline void prefetch_rows(int64_t d, int32_t dtype, const tile_keys_t *keys, int64_t first,
+                                 int64_t n, int64_t n_keys) {
     for (int64_t key = first; key < min64(first + n, n_keys); key++)
-        prefetch_row(element_at(keys->data, key * keys->stride, dtype), t->d * element_size(dtype));
+        prefetch_row(element_at(keys->data, key * keys->stride, dtype), d * element_size(dtype));
 }
 
 /* Packs K: panels of [d_words][c_pad], n_keys padded with zeros to whole vectors. */
@@ -97,7 +98,7 @@ ALWAYS_INLINE void pack_k(const tile_scratch_t *t, int32_t dtype, const tile_key
     for (int64_t key = 0; key < n_keys; key += VEC_WIDTH) {
         const panel_t panel = panel_of(key, d_words, t->c_pad);
         float *to = t->k + panel.offset + key % TILE_COLUMNS;
-        prefetch_rows(t, dtype, k, key + PACK_PREFETCH_KEYS, VEC_WIDTH, n_keys);
+        prefetch_rows(t->d, dtype, k, key + PACK_PREFETCH_KEYS, VEC_WIDTH, n_keys);
         for (int64_t i = 0; i < d_words; i += VEC_WIDTH) {
             vec_t square[VEC_WIDTH];
             load_k_square(t, dtype, k, (square_corner_t){key, i * WORD_ELEMENTS}, n_keys, square);
@@ -129,16 +130,16 @@ ALWAYS_INLINE bool is_finite(const finite_t *finite) {
     return vec_reduce_add(vec_add(finite->sum[0], finite->sum[1])) == 0;
 }
 
-/* Packs a row of words of V, number `row`: zeros beyond d. */
+/* Packs a row of words of V, number `row`: zeros beyond d_v. */
 ALWAYS_INLINE void pack_v_row(const tile_scratch_t *t, int32_t dtype,
                               const void *const keys[WORD_ELEMENTS], int64_t row,
                               finite_t *finite) {
-    for (int64_t first = 0; first < t->d_pad; first += TILE_COLUMNS) {
-        const panel_t panel = panel_of(first, count_words(t->c_pad), t->d_pad);
+    for (int64_t first = 0; first < t->d_v_pad; first += TILE_COLUMNS) {
+        const panel_t panel = panel_of(first, count_words(t->c_pad), t->d_v_pad);
         float *to = t->v + panel.offset + row * panel.width;
         for (int64_t i = 0; i < panel.width; i += WORD_ELEMENTS * VEC_WIDTH) {
             vec_t words[WORD_ELEMENTS];
-            words_across(dtype, keys, first + i, t->d, words);
+            words_across(dtype, keys, first + i, t->d_v, words);
             for (int64_t j = 0; j < WORD_ELEMENTS && i + j * VEC_WIDTH < panel.width; j++) {
                 vec_store(FLASH_DTYPE_FP32, to + i + j * VEC_WIDTH, words[j]);
                 note_words(finite, words[j]);
@@ -147,14 +148,14 @@ ALWAYS_INLINE void pack_v_row(const tile_scratch_t *t, int32_t dtype,
     }
 }
 
-/* Packs V: panels of [c_words][d_pad], and whether all of it is finite. */
+/* Packs V: panels of [c_words][d_v_pad], and whether all of it is finite. */
 ALWAYS_INLINE void pack_v(const tile_scratch_t *t, int32_t dtype, const tile_keys_t *v,
                           int64_t n_keys) {
     finite_t finite = {{vec_zero(), vec_zero()}};
     for (int64_t key = 0; key < n_keys; key += WORD_ELEMENTS) {
         const void *keys[WORD_ELEMENTS];
         word_keys(dtype, v, key, n_keys, keys);
-        prefetch_rows(t, dtype, v, key + PACK_PREFETCH_KEYS, WORD_ELEMENTS, n_keys);
+        prefetch_rows(t->d_v, dtype, v, key + PACK_PREFETCH_KEYS, WORD_ELEMENTS, n_keys);
         pack_v_row(t, dtype, keys, key / WORD_ELEMENTS, &finite);
     }
     *t->v_is_finite = is_finite(&finite);

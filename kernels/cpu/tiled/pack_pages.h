@@ -74,7 +74,7 @@ ALWAYS_INLINE void pack_keys_of_pages(const tile_scratch_t *t, const flash_param
     const paged_keys_t k = {p, task, cpu_kv_k(p), dtype}, v = {p, task, cpu_kv_v(p), dtype};
     pages_walk_t walk = walk_pages(&k, t->d, keys);
     pack_k_of_pages(t, dtype, &walk);
-    walk = walk_pages(&v, t->d, keys);
+    walk = walk_pages(&v, t->d_v, keys);
     pack_v_of_pages(t, dtype, &walk);
 }
 

@@ -15,10 +15,10 @@
  * aligned to 64. K and V may also be a block of shared packed keys. */
 typedef struct tile_scratch {
     float *q; /* [B_r][d_pad], zeros beyond d; for packed keys in words, d_pad apart */
-    float *o; /* [B_r][d_pad], not normalised */
+    float *o; /* [B_r][d_v_pad], not normalised */
     float *s; /* [B_r][c_pad], scores, then P in words; column 0 is the block's first key */
-    float *k; /* panels of K^T (pack.h), words [d_words][c_pad]; room for d_pad elements */
-    float *v; /* panels of V, words [c_words][d_pad], right after K's */
+    float *k; /* panels of K^T (pack.h), words [d_words][c_pad]; room for tiled_k_elements() */
+    float *v; /* panels of V, words [c_words][d_v_pad], right after K's */
     int32_t *v_is_finite; /* after V */
     float *reference;     /* [B_r], reference maximum: scores are relative to it */
     float *sum;           /* [B_r][16], of P, a sum for each lane */
@@ -26,9 +26,11 @@ typedef struct tile_scratch {
     int32_t *end;         /* [B_r] */
     int32_t *has_totals;  /* [B_r], whether the next two are in use (totals.h) */
     double *sum_total;    /* [B_r][16] */
-    double *o_total;      /* [B_r][d_pad] */
-    int64_t d;
-    int64_t d_pad; /* a multiple of 16, as is c_pad */
+    double *o_total;      /* [B_r][d_v_pad] */
+    int64_t d;            /* of Q and K */
+    int64_t d_v;          /* of V and O */
+    int64_t d_pad;        /* a multiple of 16, as are d_v_pad and c_pad */
+    int64_t d_v_pad;
     int64_t c_pad;
     int64_t n_rows; /* of all heads of the task, head after head */
     int64_t head_rows;
@@ -36,23 +38,28 @@ typedef struct tile_scratch {
 
 /* Makes block `block` of those at `packed` K and V. Returns where it ends. */
 static inline void *use_packed_block(tile_scratch_t *t, void *packed, int64_t block) {
-    const int64_t size = (int64_t)tiled_block_size((int32_t)t->c_pad, t->d, WORD_ELEMENT_SIZE);
-    const int64_t words = t->c_pad * t->d_pad / WORD_ELEMENTS;
+    const head_dims_t dims = {t->d, t->d_v};
+    const int32_t B_c = (int32_t)t->c_pad;
+    const int64_t size = (int64_t)tiled_block_size(B_c, dims, WORD_ELEMENT_SIZE);
+    const int64_t k_words = (int64_t)tiled_k_elements(B_c, dims) / WORD_ELEMENTS;
+    const int64_t v_words = t->c_pad * t->d_v_pad / WORD_ELEMENTS;
     t->k = (float *)(void *)((char *)packed + block * size);
-    t->v = t->k + words;
-    t->v_is_finite = (int32_t *)(void *)(t->v + words);
+    t->v = t->k + k_words;
+    t->v_is_finite = (int32_t *)(void *)(t->v + v_words);
     return (char *)t->k + size;
 }
 
-static inline tile_scratch_t divide_scratch(void *memory, int64_t rows, int32_t B_c, int64_t d,
-                                            int64_t head_rows, int64_t n_heads) {
+static inline tile_scratch_t divide_scratch(void *memory, int64_t rows, int32_t B_c,
+                                            head_dims_t dims, int64_t head_rows, int64_t n_heads) {
     const int64_t r = round_up(rows, 16);
-    tile_scratch_t t = {.d = d, .n_rows = n_heads * head_rows, .head_rows = head_rows};
-    t.d_pad = round_up(d, 16);
+    tile_scratch_t t = {
+        .d = dims.qk, .d_v = dims.v, .n_rows = n_heads * head_rows, .head_rows = head_rows};
+    t.d_pad = round_up(dims.qk, 16);
+    t.d_v_pad = round_up(dims.v, 16);
     t.c_pad = round_up(B_c, 16);
     t.q = memory;
     t.o = t.q + r * t.d_pad;
-    t.s = t.o + r * t.d_pad;
+    t.s = t.o + r * t.d_v_pad;
     t.reference = use_packed_block(&t, t.s + r * t.c_pad, 0);
     t.sum = t.reference + r;
     t.begin = (int32_t *)(t.sum + r * 16);
@@ -66,7 +73,7 @@ static inline tile_scratch_t divide_scratch(void *memory, int64_t rows, int32_t 
 /* Leaves out the first n rows. */
 ALWAYS_INLINE void skip_rows(tile_scratch_t *t, int64_t n) {
     t->q += n * t->d_pad;
-    t->o += n * t->d_pad;
+    t->o += n * t->d_v_pad;
     t->s += n * t->c_pad;
     t->reference += n;
     t->sum += n * 16;
@@ -74,7 +81,7 @@ ALWAYS_INLINE void skip_rows(tile_scratch_t *t, int64_t n) {
     t->end += n;
     t->has_totals += n;
     t->sum_total += n * 16;
-    t->o_total += n * t->d_pad;
+    t->o_total += n * t->d_v_pad;
 }
 
 ALWAYS_INLINE tile_scratch_t rows_of_heads(const tile_scratch_t *t, int64_t head, int64_t n) {

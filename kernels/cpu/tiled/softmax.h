@@ -130,10 +130,10 @@ NEVER_INLINE void raise_reference(const tile_scratch_t *t, int64_t row, float re
     const float factor = exp2f((t->reference[row] - reference) * to_log2);
     t->reference[row] = reference;
     scale_sums(t->sum + row * 16, VEC_WIDTH, factor);
-    scale_sums(t->o + row * t->d_pad, t->d_pad, factor);
+    scale_sums(t->o + row * t->d_v_pad, t->d_v_pad, factor);
     if (t->has_totals[row]) {
         scale_totals(t->sum_total + row * 16, VEC_WIDTH, factor);
-        scale_totals(t->o_total + row * t->d_pad, t->d_pad, factor);
+        scale_totals(t->o_total + row * t->d_v_pad, t->d_v_pad, factor);
     }
 }
 

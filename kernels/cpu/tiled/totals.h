@@ -22,14 +22,14 @@ static inline void move_sums(float *from, double *to, int64_t n) {
 }
 
 static inline void end_part(const tile_scratch_t *t, int64_t row) {
-    double *sum_total = t->sum_total + row * 16, *o_total = t->o_total + row * t->d_pad;
+    double *sum_total = t->sum_total + row * 16, *o_total = t->o_total + row * t->d_v_pad;
     if (!t->has_totals[row]) {
         memset(sum_total, 0, 16 * sizeof *sum_total);
-        memset(o_total, 0, (size_t)t->d_pad * sizeof *o_total);
+        memset(o_total, 0, (size_t)t->d_v_pad * sizeof *o_total);
     }
     t->has_totals[row] = true;
     move_sums(t->sum + row * 16, sum_total, VEC_WIDTH);
-    move_sums(t->o + row * t->d_pad, o_total, t->d_pad);
+    move_sums(t->o + row * t->d_v_pad, o_total, t->d_v_pad);
 }
 
 /* Ends the part of each row that sees keys on both sides of key `end`. So a row's parts depend on
@@ -57,7 +57,7 @@ static inline void add_parts(const tile_scratch_t *t) {
         if (!t->has_totals[row])
             continue;
         add_totals(t->sum_total + row * 16, t->sum + row * 16, VEC_WIDTH);
-        add_totals(t->o_total + row * t->d_pad, t->o + row * t->d_pad, t->d_pad);
+        add_totals(t->o_total + row * t->d_v_pad, t->o + row * t->d_v_pad, t->d_v_pad);
     }
 }
 

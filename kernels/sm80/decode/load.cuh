@@ -1,7 +1,8 @@
 /*
  * K and V are loaded into a warp's ring of slots, K 0, V 0, K 1, V 1, ..., by asynchronous copies
  * of 16 bytes, each instruction over whole rows. For a key past the last one the last one is read
- * again, and its scores are masked; nothing past it is read. Columns past d_head become zeros.
+ * again, and its scores are masked; nothing past it is read. Columns past d_head (of V:
+ * d_head_v) become zeros.
  */
 #ifndef FLASH_KERNELS_SM80_DECODE_LOAD_CUH
 #define FLASH_KERNELS_SM80_DECODE_LOAD_CUH
@@ -33,6 +34,7 @@ typedef struct row_stream {
     const char *row;     /* of the next step's first key; with pages, of the pool's first row */
     int64_t step_stride; /* bytes between steps of this warp; 0 with pages */
     int32_t row_stride;  /* bytes */
+    bool column_exists;  /* the lane's chunk has columns of the head */
 } row_stream_t;
 
 typedef struct kv_stream {
@@ -41,7 +43,6 @@ typedef struct kv_stream {
     int32_t left;         /* keys after the next step's first one in the piece */
     int32_t step_keys;    /* keys between steps of this warp */
     uint32_t slot_offset; /* of the lane's chunk of the first row in a slot */
-    bool column_exists;
     uint64_t policy;
     page_stream_t pages;
 } kv_stream_t;
@@ -68,12 +69,13 @@ template <flash_config_t C>
 static __device__ __forceinline__ row_stream_t make_row_stream(const void *data,
                                                                const flash_strides_t &stride,
                                                                const flash_kv_run_t &run,
-                                                               int32_t head_kv, int32_t step_keys) {
+                                                               int32_t d_head, int32_t head_kv,
+                                                               int32_t step_keys) {
     const int64_t first =
         flash_kv_offset(&stride, &run, head_kv) + copy_chunk<C>() * chunk_elements<C>;
     return {(const char *)data + first * element_bytes<C>,
             has_pages<C> ? 0 : stride.seq * element_bytes<C> * step_keys,
-            (int32_t)(stride.seq * element_bytes<C>)};
+            (int32_t)(stride.seq * element_bytes<C>), copy_chunk<C>() * chunk_elements<C> < d_head};
 }
 
 template <flash_config_t C>
@@ -86,15 +88,14 @@ static __device__ __forceinline__ kv_stream_t make_kv_stream(const sm80_decode_p
     const flash_kv_run_t run = has_pages<C>
                                    ? flash_kv_run_t{0, 0, 0, 0}
                                    : flash_kv_run(&block.sequence, block.piece.batch_index, first);
-    const int64_t bytes =
-        block.units * DECODE_UNIT_KEYS * 2 * p.d_head * element_bytes<C> * p.n_heads_kv;
+    const int64_t bytes = block.units * DECODE_UNIT_KEYS * ((int64_t)p.d_head + p.d_head_v) *
+                          element_bytes<C> * p.n_heads_kv;
     kv_stream_t stream;
     stream.step_keys = part.count * C.B_c;
-    stream.k = make_row_stream<C>(p.k, p.k_stride, run, head_kv, stream.step_keys);
-    stream.v = make_row_stream<C>(p.v, p.v_stride, run, head_kv, stream.step_keys);
+    stream.k = make_row_stream<C>(p.k, p.k_stride, run, p.d_head, head_kv, stream.step_keys);
+    stream.v = make_row_stream<C>(p.v, p.v_stride, run, p.d_head_v, head_kv, stream.step_keys);
     stream.left = block.key_end - 1 - first;
     stream.slot_offset = chunk_offset<C>(copy_row<C>(), copy_chunk<C>());
-    stream.column_exists = copy_chunk<C>() * chunk_elements<C> < p.d_head;
     stream.policy = cache_policy(bytes <= evict_first_bytes);
     if constexpr (has_pages<C>)
         start_pages<C>(stream.pages, params, block.piece.batch_index, stream.step_keys, first,
@@ -120,20 +121,21 @@ static __device__ __forceinline__ void load_rows(uint32_t slot, const char *firs
     for (int i = 0; i < copies<C>; ++i) {
         const int32_t row = min(i * copy_rows<C> + copy_row<C>(), stream.left);
         async_copy_or_zero(copy_target<C>(slot, stream, i), first + (int64_t)row * row_stride,
-                           exists && stream.column_exists, stream.policy);
+                           exists, stream.policy);
     }
 }
 
 /* Copies the rows of a step of which each has a lane; `offset` is that of the lane's row. */
 template <flash_config_t C>
-static __device__ __forceinline__ void
-load_scattered_rows(uint32_t slot, const char *pool, int64_t offset, const kv_stream_t &stream) {
+static __device__ __forceinline__ void load_scattered_rows(uint32_t slot, const row_stream_t &rows,
+                                                           int64_t offset,
+                                                           const kv_stream_t &stream) {
 #pragma unroll
     for (int i = 0; i < copies<C>; ++i) {
         const int lane = stream.pages.lane + i * copy_rows<C> + copy_row<C>();
         const long long of_row = __shfl_sync(0xffffffffu, (long long)offset, lane);
-        async_copy_or_zero(copy_target<C>(slot, stream, i), pool + max(of_row, 0ll),
-                           stream.column_exists && of_row >= 0, stream.policy);
+        async_copy_or_zero(copy_target<C>(slot, stream, i), rows.row + max(of_row, 0ll),
+                           rows.column_exists && of_row >= 0, stream.policy);
     }
 }
 
@@ -143,11 +145,12 @@ template <flash_config_t C>
 static __device__ __forceinline__ void load_page_rows(uint32_t slot, const row_stream_t &rows,
                                                       int64_t offset, const kv_stream_t &stream) {
     if (stream.pages.step_lanes > 1) {
-        load_scattered_rows<C>(slot, rows.row, offset, stream);
+        load_scattered_rows<C>(slot, rows, offset, stream);
         return;
     }
     const long long of_step = __shfl_sync(0xffffffffu, (long long)offset, stream.pages.lane);
-    load_rows<C>(slot, rows.row + max(of_step, 0ll), rows.row_stride, of_step >= 0, stream);
+    load_rows<C>(slot, rows.row + max(of_step, 0ll), rows.row_stride,
+                 rows.column_exists && of_step >= 0, stream);
 }
 
 template <flash_config_t C>
@@ -156,7 +159,7 @@ static __device__ __forceinline__ void load_k(uint32_t slot, kv_stream_t &stream
         if constexpr (has_pages<C>)
             load_page_rows<C>(slot, stream.k, stream.pages.k_offset, stream);
         else
-            load_rows<C>(slot, stream.k.row, stream.k.row_stride, true, stream);
+            load_rows<C>(slot, stream.k.row, stream.k.row_stride, stream.k.column_exists, stream);
     }
     stream.k.row += stream.k.step_stride;
     async_copy_commit();
@@ -170,7 +173,7 @@ static __device__ __forceinline__ void load_v(uint32_t slot, kv_stream_t &stream
         if constexpr (has_pages<C>)
             load_page_rows<C>(slot, stream.v, stream.pages.v_offset, stream);
         else
-            load_rows<C>(slot, stream.v.row, stream.v.row_stride, true, stream);
+            load_rows<C>(slot, stream.v.row, stream.v.row_stride, stream.v.column_exists, stream);
     }
     stream.v.row += stream.v.step_stride;
     async_copy_commit();

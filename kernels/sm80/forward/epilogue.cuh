@@ -60,7 +60,7 @@ static __device__ __forceinline__ void store_elements(char *global, uint4 chunk,
 /* Stores rows of whole, aligned chunks. A warp stores a panel of several rows at a time. */
 template <flash_config_t C>
 static __device__ __forceinline__ void store_rows(char *global, int64_t row_stride, int32_t rows,
-                                                  int32_t d_head, uint32_t shared) {
+                                                  int32_t d_head_v, uint32_t shared) {
     constexpr int rows_at_once = SM80_WARP_THREADS / panel_chunks<C>;
     const int first_row = threadIdx.x / SM80_WARP_THREADS * warp_rows<C> +
                           threadIdx.x % SM80_WARP_THREADS / panel_chunks<C>;
@@ -71,7 +71,7 @@ static __device__ __forceinline__ void store_rows(char *global, int64_t row_stri
         for (int panel = 0; panel < row_panels<C>; ++panel) {
             const int row = first_row + i;
             const int chunk = panel * panel_chunks<C> + first_chunk;
-            if (row < rows && chunk * chunk_elements<C> < d_head)
+            if (row < rows && chunk * chunk_elements<C> < d_head_v)
                 *(uint4 *)(global + row * row_stride + chunk * SM80_CHUNK_BYTES) =
                     shared_load(shared + chunk_offset<C>(row, chunk));
         }
@@ -79,7 +79,7 @@ static __device__ __forceinline__ void store_rows(char *global, int64_t row_stri
 
 template <flash_config_t C>
 static __device__ __forceinline__ void store_rows_by_element(char *global, int64_t row_stride,
-                                                             int32_t rows, int32_t d_head,
+                                                             int32_t rows, int32_t d_head_v,
                                                              uint32_t shared) {
     const int first_row = threadIdx.x / SM80_WARP_THREADS * warp_rows<C>;
 #pragma unroll 1
@@ -90,7 +90,7 @@ static __device__ __forceinline__ void store_rows_by_element(char *global, int64
         if (row < rows)
             store_elements<C>(global + row * row_stride + chunk * SM80_CHUNK_BYTES,
                               shared_load(shared + chunk_offset<C>(row, chunk)),
-                              d_head - chunk * chunk_elements<C>);
+                              d_head_v - chunk * chunk_elements<C>);
     }
 }
 
@@ -102,10 +102,10 @@ static __device__ __forceinline__ void store_output(const flash_params_t &params
                                           tile.head * params.o_stride.head) *
                                              element_bytes<C>;
     char *global = head_data + (tile.sequence.q_begin + tile.row_begin) * row_stride;
-    if (chunks_aligned<C>(head_data, row_stride, params.d_head))
-        store_rows<C>(global, row_stride, tile.rows, params.d_head, shared);
+    if (chunks_aligned<C>(head_data, row_stride, params.d_head_v))
+        store_rows<C>(global, row_stride, tile.rows, params.d_head_v, shared);
     else
-        store_rows_by_element<C>(global, row_stride, tile.rows, params.d_head, shared);
+        store_rows_by_element<C>(global, row_stride, tile.rows, params.d_head_v, shared);
 }
 
 /* ---- O of fp32 ---- */
@@ -136,7 +136,7 @@ store_fp32_output(const flash_params_t &params, const query_tile_t &tile, const 
     float *const data = fp32_output(params, tile);
     const int64_t stride = params.o_stride.seq;
     const bool pairs = ((uint64_t)data | (uint64_t)stride * sizeof(float) |
-                        (uint64_t)params.d_head * sizeof(float)) %
+                        (uint64_t)params.d_head_v * sizeof(float)) %
                            sizeof(float2) ==
                        0;
 #pragma unroll
@@ -144,7 +144,7 @@ store_fp32_output(const flash_params_t &params, const query_tile_t &tile, const 
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int row = tile_row<C>(m, half);
-            const int32_t columns = row < tile.rows ? params.d_head : 0;
+            const int32_t columns = row < tile.rows ? params.d_head_v : 0;
 #pragma unroll
             for (int n = 0; n < head_tiles<C>; ++n)
                 store_fp32_columns(data + row * stride + 8 * n + tile_column(),

@@ -1,7 +1,7 @@
 /*
  * Blocks of rows are copied from global to shared memory: by cp.async, or through registers, which
- * also serves rows at any alignment. Rows past the end of the sequence and columns past d_head
- * become zeros; memory there is never read.
+ * also serves rows at any alignment. Rows past the end of the sequence and columns past d_head (of
+ * V: d_head_v) become zeros; memory there is never read.
  *
  * A thread copies chunk (threadIdx.x % panel_chunks) of each panel, of every pass_rows-th row.
  */
@@ -36,7 +36,8 @@ constexpr int global_panel_bytes = panel_chunks<C> *global_chunk_bytes<C, BYTES>
 typedef struct row_source {
     const char *pointer;
     int64_t row_stride; /* bytes */
-    int32_t columns;    /* existing columns from the first one on; may be negative */
+    int32_t column;     /* the first one */
+    int32_t d_head;     /* columns that exist */
     bool aligned;       /* whole, aligned chunks; always true with async_copy */
 } row_source_t;
 
@@ -58,10 +59,26 @@ static __device__ __forceinline__ row_source_t make_row_source(const void *data,
         (const char *)data + (batch_index * stride.batch + head * stride.head) * BYTES;
     row_source_t source;
     source.row_stride = stride.seq * BYTES;
-    source.columns = d_head - column;
+    source.column = column;
+    source.d_head = d_head;
     source.aligned = C.async_copy || chunks_aligned<C, BYTES>(head_data, source.row_stride, d_head);
     source.pointer = head_data + row * source.row_stride + column * BYTES;
     return source;
+}
+
+/* Counts the columns that exist from the thread's chunk of a panel on; may be negative. */
+template <flash_config_t C, typename source_t>
+static __device__ __forceinline__ int32_t existing_columns(const source_t &source, int panel) {
+    return source.d_head - source.column - panel * panel_elements<C>;
+}
+
+/* Says whether the thread's chunk of a panel has columns. The thread's column is the same in K and
+ * V, and their bounds need no registers. The column seems to change, or else the compiler keeps the
+ * answers for K and for V over the main loop, and spills other registers. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool has_columns(row_source_t source, int panel) {
+    source.column = (int32_t)opaque((uint32_t)source.column);
+    return existing_columns<C>(source, panel) > 0;
 }
 
 /* Returns the rows of a block that begins at `row`, from the thread's chunk on. */
@@ -135,7 +152,7 @@ copy_through_registers(uint32_t shared, const row_source_t &source, int32_t rows
         for (int panel = 0; panel < row_panels<C>; ++panel)
             chunk[panel] =
                 load_chunk<C, BYTES>(source, global + panel * global_panel_bytes<C, BYTES>,
-                                     exists ? source.columns - panel * panel_elements<C> : 0);
+                                     exists ? existing_columns<C>(source, panel) : 0);
 #pragma unroll
         for (int panel = 0; panel < row_panels<C>; ++panel)
             shared_store(target + row * row_bytes<C> + panel * panel_bytes<C>, chunk[panel]);
@@ -156,7 +173,7 @@ copy_asynchronously(uint32_t shared, const row_source_t &source, int32_t rows) {
         for (int panel = 0; panel < row_panels<C>; ++panel) {
             const uint32_t to = target + row * row_bytes<C> + panel * panel_bytes<C>;
             const char *from = global + panel * panel_bytes<C>;
-            const bool column_exists = source.columns > panel * panel_elements<C>;
+            const bool column_exists = has_columns<C>(source, panel);
             if constexpr (PARTIAL)
                 async_copy_or_zero(to, from, column_exists && copy_row<C>() + row < rows);
             else

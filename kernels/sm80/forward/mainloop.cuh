@@ -135,16 +135,16 @@ static __device__ __forceinline__ void make_sources(const flash_params_t &params
     const int64_t last_key = (int64_t)(tile.block_end - 1) * C.B_c;
     if constexpr (has_pages<C>) {
         const flash_pages_t &pages = params.pages;
-        x.k = make_page_source<C>(params, params.k, params.k_stride, pages.table, tile,
-                                  (int32_t)last_key);
-        x.v = make_page_source<C>(params, params.v, params.v_stride, pages.v_table, tile,
-                                  (int32_t)last_key);
+        x.k = make_page_source<C>(params, params.k, params.k_stride, params.d_head, pages.table,
+                                  tile, (int32_t)last_key);
+        x.v = make_page_source<C>(params, params.v, params.v_stride, params.d_head_v, pages.v_table,
+                                  tile, (int32_t)last_key);
     } else {
         const flash_kv_run_t run = flash_kv_run(&tile.sequence, tile.batch_index, last_key);
         const int32_t head_kv = tile.head / params.group;
         x.k = make_copy_source<C, kv_element_bytes<C>>(params.k, params.k_stride, params.d_head,
                                                        run.entry, head_kv, run.begin + run.at);
-        x.v = make_copy_source<C, kv_element_bytes<C>>(params.v, params.v_stride, params.d_head,
+        x.v = make_copy_source<C, kv_element_bytes<C>>(params.v, params.v_stride, params.d_head_v,
                                                        run.entry, head_kv, run.begin + run.at);
         x.last_rows = (int32_t)flash_kv_left(&run);
     }

@@ -17,20 +17,21 @@ typedef struct page_source {
     const flash_pages_t *pages;
     const flash_strides_t *stride;
     int32_t slot;
-    int32_t key;     /* the key of the thread's first row in the block */
-    int32_t len_k;   /* of the sequence */
-    int32_t columns; /* existing columns from the thread's first one on; may be negative */
-    bool aligned;    /* rows of e4m3 consist of whole, aligned chunks */
+    int32_t key;    /* the key of the thread's first row in the block */
+    int32_t len_k;  /* of the sequence */
+    int32_t column; /* the thread's first one */
+    int32_t d_head; /* columns that exist */
+    bool aligned;   /* rows of e4m3 consist of whole, aligned chunks */
 } page_source_t;
 
 template <flash_config_t C>
 using kv_source_of = std::conditional_t<has_pages<C>, page_source_t, row_source_t>;
 
-/* Makes the source of the block from first_key on. table: pages.table (K) or pages.v_table (V). */
+/* Makes the source of the block from first_key on. d_head, table: of K, or of V. */
 template <flash_config_t C>
-static __device__ __forceinline__ page_source_t
-make_page_source(const flash_params_t &p, const void *data, const flash_strides_t &stride,
-                 const int32_t *table, const query_tile_t &tile, int32_t first_key) {
+static __device__ __forceinline__ page_source_t make_page_source(
+    const flash_params_t &p, const void *data, const flash_strides_t &stride, int32_t d_head,
+    const int32_t *table, const query_tile_t &tile, int32_t first_key) {
     const int64_t first_id = flash_pages_first_id(&p.pages, tile.batch_index);
     const int64_t first = tile.head / p.group * stride.head + copy_column<C>();
     page_source_t source;
@@ -41,9 +42,10 @@ make_page_source(const flash_params_t &p, const void *data, const flash_strides_
     source.slot = (int32_t)first_id;
     source.key = first_key + copy_row<C>();
     source.len_k = tile.sequence.len_k;
-    source.columns = p.d_head - copy_column<C>();
+    source.column = copy_column<C>();
+    source.d_head = d_head;
     source.aligned = chunks_aligned<C, kv_element_bytes<C>>(
-        source.head, (stride.batch | stride.seq) * kv_element_bytes<C>, p.d_head);
+        source.head, (stride.batch | stride.seq) * kv_element_bytes<C>, d_head);
     return source;
 }
 
@@ -77,7 +79,7 @@ static __device__ __forceinline__ void copy_pages(uint32_t shared, const page_so
             async_copy_or_zero(target + i * pass_rows<C> * row_bytes<C> + panel * panel_bytes<C>,
                                source.head + max((long long)offset[i], 0ll) +
                                    panel * panel_bytes<C>,
-                               offset[i] >= 0 && source.columns > panel * panel_elements<C>);
+                               offset[i] >= 0 && existing_columns<C>(source, panel) > 0);
 }
 
 /* Copies a block of e4m3 as fp16; missing keys become zeros. */
@@ -93,7 +95,7 @@ static __device__ __forceinline__ void convert_pages(uint32_t shared, const page
         for (int panel = 0; panel < row_panels<C>; ++panel)
             chunk[panel] =
                 load_chunk<C, 1>(row, source.head + offset + panel * global_panel_bytes<C, 1>,
-                                 offset >= 0 ? source.columns - panel * panel_elements<C> : 0);
+                                 offset >= 0 ? existing_columns<C>(source, panel) : 0);
 #pragma unroll
         for (int panel = 0; panel < row_panels<C>; ++panel)
             shared_store(target + i * row_bytes<C> + panel * panel_bytes<C>, chunk[panel]);

@@ -54,8 +54,8 @@ static __device__ __forceinline__ uint4 add_non_finite_keys(uint4 o, const row_s
                                                             int64_t begin, int64_t end) {
 #pragma unroll 1
     for (int64_t key = begin; key < end; ++key) {
-        const uint4 chunk =
-            load_chunk<C, kv_element_bytes<C>>(v, v.pointer + key * v.row_stride, v.columns);
+        const uint4 chunk = load_chunk<C, kv_element_bytes<C>>(v, v.pointer + key * v.row_stride,
+                                                               v.d_head - v.column);
         o.x = add_non_finite_pair<operand_dtype<C>>(o.x, chunk.x);
         o.y = add_non_finite_pair<operand_dtype<C>>(o.y, chunk.y);
         o.z = add_non_finite_pair<operand_dtype<C>>(o.z, chunk.z);
@@ -125,8 +125,8 @@ static __device__ void add_non_finite_v(const flash_params_t &params, const quer
     const int first_row = threadIdx.x / SM80_WARP_THREADS * warp_rows<C>;
     const flash_kv_run_t run = first_values<C>(tile);
     const row_source_t rows =
-        make_row_source<C, kv_element_bytes<C>>(params.v, params.v_stride, params.d_head, run.entry,
-                                                tile.head / params.group, run.begin, 0);
+        make_row_source<C, kv_element_bytes<C>>(params.v, params.v_stride, params.d_head_v,
+                                                run.entry, tile.head / params.group, run.begin, 0);
 #pragma unroll 1
     for (int i = threadIdx.x % SM80_WARP_THREADS; i < warp_rows<C> * row_chunks<C>;
          i += SM80_WARP_THREADS) {
@@ -135,7 +135,7 @@ static __device__ void add_non_finite_v(const flash_params_t &params, const quer
         const uint32_t address = shared + chunk_offset<C>(row, chunk);
         row_source_t v = rows;
         v.pointer += chunk * kv_chunk_bytes<C>;
-        v.columns -= chunk * chunk_elements<C>;
+        v.column += chunk * chunk_elements<C>;
         shared_store(address,
                      add_visible_non_finite<C>(shared_load(address), params, tile, v, row));
     }
@@ -184,7 +184,7 @@ static __device__ void add_non_finite_v_to_fp32(const flash_params_t &params,
         const cut_keys_t keys = find_cut_keys<C>(params, tile, row);
         float *to = o + row * params.o_stride.seq;
 #pragma unroll 1
-        for (int i = threadIdx.x % SM80_WARP_THREADS; i < params.d_head; i += SM80_WARP_THREADS) {
+        for (int i = threadIdx.x % SM80_WARP_THREADS; i < params.d_head_v; i += SM80_WARP_THREADS) {
             float sum = to[i];
             sum = add_keys_of_tile<C>(sum, params, tile, v + i, keys.begin, keys.left_end);
             to[i] = add_keys_of_tile<C>(sum, params, tile, v + i, keys.right_begin, keys.end);
