@@ -18,6 +18,7 @@ SM80_DECODE_SHARED_BYTES_MAX = 226 * 1024
 
 SM90_LOADING_WARPS = 4
 SM90_CONVERTING_WARPS = 4
+SM90_WIDER_D_HEAD = 192  # beside which kernels have a d_head_v
 # These repeat kernels/sm90/sm90_kernel.h.
 SM90_PANEL_BYTES = 128
 SM90_STATE_BYTES = 2816
@@ -108,15 +109,24 @@ def sm90_warps(B_r: int, dtype: int) -> int:
     return _sm90_other_warps(dtype) + B_r // MMA_ROWS
 
 
+def sm90_d_head_v(config: Config) -> int:
+    """Returns the columns of V and O."""
+    return config.d_head_v if config.d_head_v > 0 else config.d_head
+
+
 def sm90_shared_bytes(config: Config) -> int:
     """Counts the bytes of Q, of n_stages blocks of K and of V, in whole panels, and of the
     state."""
     converts = _sm90_converts(config.dtype)
     operand = Dtype.FP16 if converts else Dtype(config.dtype)
-    panels = -(-config.d_head * operand.size // SM90_PANEL_BYTES)
-    rows = config.B_r + 2 * config.n_stages * config.B_c
+    panels, panels_of_v = (
+        -(-columns * operand.size // SM90_PANEL_BYTES)
+        for columns in (config.d_head, sm90_d_head_v(config))
+    )
+    keys = config.n_stages * config.B_c
+    tiles = (config.B_r + keys) * panels + keys * panels_of_v
     state = SM90_STATE_BYTES + (SM90_CONVERSION_BYTES if converts else 0)
-    return rows * panels * SM90_PANEL_BYTES + state
+    return tiles * SM90_PANEL_BYTES + state
 
 
 def _sm90_conversion_rules(config: Config) -> Iterator[str]:
@@ -144,13 +154,18 @@ def _sm90_memory_rules(config: Config) -> Iterator[str]:
     n_bytes = sm90_shared_bytes(config)
     if n_bytes > SM90_SHARED_BYTES_MAX:
         yield (
-            f"d_head {config.d_head}, B_r {config.B_r}, B_c {config.B_c} and n_stages "
-            f"{config.n_stages} take {n_bytes} bytes of shared memory: at most "
-            f"{SM90_SHARED_BYTES_MAX}"
+            f"d_head {config.d_head}, d_head_v {sm90_d_head_v(config)}, B_r {config.B_r}, B_c "
+            f"{config.B_c} and n_stages {config.n_stages} take {n_bytes} bytes of shared memory: "
+            f"at most {SM90_SHARED_BYTES_MAX}"
         )
 
 
 def _sm90_rules(config: Config) -> Iterator[str]:
+    if config.d_head_v and config.d_head != SM90_WIDER_D_HEAD:
+        yield (
+            f"d_head_v is {config.d_head_v}: it needs a d_head of {SM90_WIDER_D_HEAD}, which is "
+            f"{config.d_head}"
+        )
     yield from _sm90_tile_rules(config)
     if config.features & Feature.VARLEN and not config.longest_first:
         yield "features has varlen: it needs longest_first, which is 0"

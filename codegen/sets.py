@@ -140,10 +140,12 @@ MASKED = Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP
 ALTERNATING = "stages_3+overlap+ping_pong+persistent+fixed_reference"
 # UNEVEN is for tiles that differ in length.
 ALTERNATING_UNEVEN = "stages_3+overlap+ping_pong+persistent+longest_first+fixed_reference"
+TWO_STAGES = "stages_2+overlap+ping_pong+persistent+fixed_reference"
+TWO_STAGES_UNEVEN = "stages_2+overlap+ping_pong+persistent+longest_first+fixed_reference"
 OVERLAPPED = "stages_2+overlap+persistent+fixed_reference"
 OVERLAPPED_UNEVEN = "stages_2+overlap+persistent+longest_first+fixed_reference"
 SM90_SHIP_TILES = (
-    # d_head, features, (B_r, B_c), strategies
+    # d_head, or d_head/d_head_v; features; (B_r, B_c); strategies
     (64, FULL, (128, 128), ALTERNATING),  # few tiles
     (64, FULL, (192, 128), ALTERNATING),
     (64, CAUSAL, (128, 128), ALTERNATING_UNEVEN),
@@ -155,6 +157,9 @@ SM90_SHIP_TILES = (
     (128, FULL, (128, 128), ALTERNATING),
     (128, CAUSAL, (128, 128), ALTERNATING_UNEVEN),
     (128, MASKED, (128, 128), ALTERNATING_UNEVEN),
+    ("192/128", FULL, (128, 96), TWO_STAGES),
+    ("192/128", CAUSAL, (128, 96), TWO_STAGES_UNEVEN),
+    ("192/128", MASKED, (128, 96), TWO_STAGES_UNEVEN),
     (192, FULL, (128, 64), ALTERNATING),
     (192, CAUSAL, (128, 64), ALTERNATING_UNEVEN),
     (192, MASKED, (128, 64), ALTERNATING_UNEVEN),
@@ -165,18 +170,28 @@ SM90_SHIP_TILES = (
 
 # These serve ragged batches, each in three classes of features, and pages.
 SM90_SHIP_VARLEN_TILES = (
-    # d_head, (B_r, B_c), strategies
+    # d_head, or d_head/d_head_v; (B_r, B_c); strategies
     (64, (128, 128), ALTERNATING_UNEVEN),
     (96, (128, 128), ALTERNATING_UNEVEN),
     (128, (128, 128), ALTERNATING_UNEVEN),
+    ("192/128", (128, 96), TWO_STAGES_UNEVEN),
     (192, (128, 64), ALTERNATING_UNEVEN),
     (256, (128, 64), OVERLAPPED_UNEVEN),
+)
+# Tiles and stages that tuning compares at d_head 192 and d_head_v 128. Q stays in registers up to a
+# B_c of 96, O has a slot of its own up to 112, and three warpgroups leave registers for 80 keys.
+SM90_TUNE_TILES_192_128 = (
+    ((128, 80), 3),
+    ((128, 96), 2),
+    ((128, 112), 2),
+    ((128, 128), 2),
+    ((192, 80), 2),
 )
 # These serve K and V of e4m3, contiguous and in pages.
 SM90_SHIP_E4M3_TILES = (
     # d_head, (B_r, B_c), strategies
     (64, (128, 128), ALTERNATING_UNEVEN),
-    (128, (128, 128), "stages_2+overlap+ping_pong+persistent+longest_first+fixed_reference"),
+    (128, (128, 128), TWO_STAGES_UNEVEN),
     (256, (128, 64), OVERLAPPED_UNEVEN),
 )
 
@@ -243,14 +258,19 @@ def tune() -> list[Config]:
 
 
 def tune_sm90() -> list[Config]:
-    """Returns what tuning measures of SM90: blocks of keys at d_head 128, with strategies that
-    pay."""
-    candidates = [
-        replace(_sm90(dtype, 128, features, (128, B_c), strategies), n_stages=n_stages)
-        for dtype in (Dtype.FP16, Dtype.BF16)
-        for features, strategies in ((FULL, ALTERNATING), (CAUSAL, ALTERNATING_UNEVEN))
+    """Returns what tuning measures of SM90, with strategies that pay: at d_head 128 blocks of keys
+    and stages, and the tiles of SM90_TUNE_TILES_192_128."""
+    shapes = [
+        (128, (128, B_c), n_stages)
         for B_c in (80, 96, 112, 128, 144, 160, 176)
         for n_stages in (2, 3)
+    ]
+    shapes += [("192/128", tile, n_stages) for tile, n_stages in SM90_TUNE_TILES_192_128]
+    candidates = [
+        replace(_sm90(dtype, d_head, features, tile, strategies), n_stages=n_stages)
+        for dtype in (Dtype.FP16, Dtype.BF16)
+        for features, strategies in ((FULL, ALTERNATING), (CAUSAL, ALTERNATING_UNEVEN))
+        for d_head, tile, n_stages in shapes
     ]
     return [config for config in candidates if legal(config)]
 
@@ -358,8 +378,9 @@ def ship_sm80_decode() -> list[Config]:
 
 
 def _sm90(
-    dtype: Dtype, d_head: int, features: int, tile: tuple[int, int], strategies: str
+    dtype: Dtype, d_head: int | str, features: int, tile: tuple[int, int], strategies: str
 ) -> Config:
+    """d_head is as in the short form: a number, or two with d_head_v."""
     B_r, B_c = tile
     shape = f"SM90 ({dtype.name}, {d_head}, {B_r}, {B_c}, {sm90_warps(B_r, dtype)})"
     return replace(parse_config(f"{shape}: {strategies}"), features=int(features))

@@ -114,11 +114,11 @@ template <flash_config_t C> static __device__ __forceinline__ uint32_t q_tile(in
 }
 
 template <flash_config_t C> static __device__ __forceinline__ uint32_t k_tile(int stage) {
-    return q_tile<C>(q_slots<C>) + stage * kv_bytes<C>;
+    return q_tile<C>(q_slots<C>) + stage * k_bytes<C>;
 }
 
 template <flash_config_t C> static __device__ __forceinline__ uint32_t v_tile(int stage) {
-    return k_tile<C>(k_stages<C> + stage);
+    return k_tile<C>(k_stages<C>) + stage * v_bytes<C>;
 }
 
 /* A ring is walked by the stage to be used next, and the parity of the phase that its barriers are

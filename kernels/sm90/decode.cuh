@@ -47,9 +47,9 @@ static __device__ __forceinline__ void
 produce(const sm90_decode_params_t &params, const decode_block_t &block, const key_walk_t &walk) {
     const int warp = threadIdx.x / warp_threads;
     if (warp == KV_LOAD_WARP)
-        load_walk<C, k_stages<C>>(params, block, walk, k_stream<C>(params));
+        load_walk<C, TENSOR_K>(params, block, walk, k_stream<C>(params));
     else if (warp == V_LOAD_WARP)
-        load_walk<C, v_stages<C>>(params, block, walk, v_stream<C>(params));
+        load_walk<C, TENSOR_V>(params, block, walk, v_stream<C>(params));
 }
 
 template <flash_config_t C>

@@ -51,8 +51,9 @@ template <flash_config_t C> using kv_element_bits = bits_of<kv_element_bytes<C>>
 
 /* ---- accumulators per thread, and steps of 16 along the contractions ---- */
 
+template <flash_config_t C> constexpr int d_head_v = sm90_d_head_v(&C);
 template <flash_config_t C> constexpr int score_registers = C.B_c / 2;
-template <flash_config_t C> constexpr int output_registers = C.d_head / 2;
+template <flash_config_t C> constexpr int output_registers = d_head_v<C> / 2;
 template <flash_config_t C> constexpr int head_steps = C.d_head / 16;
 template <flash_config_t C> constexpr int key_steps = C.B_c / 16;
 
@@ -83,25 +84,39 @@ constexpr bool walks_apart = has_mask<C> && !C.ping_pong && consumers<C> > 1;
 
 /* ---- shared memory ---- */
 
-template <flash_config_t C> constexpr int panels = sm90_panels(&C);
+template <flash_config_t C> constexpr int q_panels = sm90_panels(&C, C.d_head);
+template <flash_config_t C> constexpr int output_panels = sm90_panels(&C, d_head_v<C>);
 template <flash_config_t C> constexpr int q_panel_bytes = C.B_r *SM90_PANEL_BYTES;
 template <flash_config_t C> constexpr int kv_panel_bytes = C.B_c *SM90_PANEL_BYTES;
-template <flash_config_t C> constexpr int q_bytes = sm90_tile_bytes(&C, C.B_r);
-template <flash_config_t C> constexpr int kv_bytes = sm90_tile_bytes(&C, C.B_c);
+template <flash_config_t C> constexpr int q_bytes = sm90_q_bytes(&C);
+template <flash_config_t C> constexpr int k_bytes = sm90_k_bytes(&C);
+template <flash_config_t C> constexpr int v_bytes = sm90_v_bytes(&C);
+
+/* K and V are loaded alike, by the same functions. */
+enum kv_tensor { TENSOR_K, TENSOR_V };
+template <flash_config_t C, kv_tensor T>
+constexpr int kv_columns = T == TENSOR_K ? C.d_head : d_head_v<C>;
+template <flash_config_t C, kv_tensor T>
+constexpr int kv_bytes = T == TENSOR_K ? k_bytes<C> : v_bytes<C>;
 
 /* A block of K or V arrives in the last panels of its stage: in all, unless it is converted. */
-template <flash_config_t C> constexpr int landing_panels = sm90_landing_panels(&C);
+template <flash_config_t C, kv_tensor T>
+constexpr int landing_panels = sm90_landing_panels(&C, kv_columns<C, T>);
 template <flash_config_t C>
 constexpr int landing_columns = SM90_PANEL_BYTES / kv_element_bytes<C>; /* of a panel */
-template <flash_config_t C> constexpr int landing_bytes = landing_panels<C> *kv_panel_bytes<C>;
-template <flash_config_t C> constexpr int landing_offset = kv_bytes<C> - landing_bytes<C>;
+template <flash_config_t C, kv_tensor T>
+constexpr int landing_bytes = landing_panels<C, T> *kv_panel_bytes<C>;
+template <flash_config_t C, kv_tensor T>
+constexpr int landing_offset = kv_bytes<C, T> - landing_bytes<C, T>;
 
 template <flash_config_t C>
-constexpr int warpgroup_output_bytes = SM90_WARPGROUP_ROWS *panels<C> *SM90_PANEL_BYTES;
+constexpr int warpgroup_output_bytes = SM90_WARPGROUP_ROWS *output_panels<C> *SM90_PANEL_BYTES;
 
 /* Stages of the rings of K and V, a block of keys each. */
 template <flash_config_t C> constexpr int k_stages = C.n_stages;
 template <flash_config_t C> constexpr int v_stages = sm90_v_stages(&C);
+template <flash_config_t C, kv_tensor T>
+constexpr int kv_stages = T == TENSOR_K ? k_stages<C> : v_stages<C>;
 
 /* There are one or two slots of Q: with two, the next tile's Q arrives while this tile's is still
  * needed. */
@@ -118,7 +133,7 @@ template <flash_config_t C> constexpr bool starts_early = q_in_registers<C> || q
 /* The O of so many consumers fits in a stage of V, and the O of all consumers takes so many
  * stages. */
 template <flash_config_t C>
-constexpr int outputs_per_v_stage = at_least_1(kv_bytes<C> / warpgroup_output_bytes<C>);
+constexpr int outputs_per_v_stage = at_least_1(v_bytes<C> / warpgroup_output_bytes<C>);
 template <flash_config_t C>
 constexpr int
     output_v_stages = (consumers<C> + outputs_per_v_stage<C> - 1) / outputs_per_v_stage<C>;
@@ -132,7 +147,7 @@ template <flash_config_t C> constexpr output_staging choose_staging() {
     if (sm90_has_o_slot(&C))
         return STAGED_ALONE;
     const bool fits_v =
-        warpgroup_output_bytes<C> <= kv_bytes<C> && output_v_stages<C> <= v_stages<C>;
+        warpgroup_output_bytes<C> <= v_bytes<C> && output_v_stages<C> <= v_stages<C>;
     if (q_in_registers<C> && !(has_mask<C> && fits_v))
         return STAGED_IN_Q;
     return fits_v ? STAGED_IN_V : NOT_STAGED;
@@ -173,6 +188,9 @@ template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(C.d_head == 64 || C.d_head == 96 || C.d_head == 128 || C.d_head == 192 ||
                       C.d_head == 256,
                   "d_head");
+    static_assert(d_head_v<C> == C.d_head ||
+                      (d_head_v<C> == 128 && C.d_head == 192 && !converts<C>),
+                  "d_head_v");
     static_assert(C.B_r == 64 || C.B_r == 128 || C.B_r == 192, "B_r");
     static_assert(C.B_c % 16 == 0 && C.B_c >= 16 && C.B_c <= 256, "B_c");
     static_assert(C.n_warps * warp_threads == block_threads<C>, "n_warps");

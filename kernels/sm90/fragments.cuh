@@ -52,12 +52,13 @@ static __device__ __forceinline__ int tile_column() {
     return threadIdx.x % 4 * 2;
 }
 
-/* A step of the contraction along d_head is two chunks of each row, in the panels of a tile. */
+/* A step along d_head, or along the columns of O, is two chunks of each row, in the panels of a
+ * tile. */
 constexpr int step_bytes = 2 * SM90_CHUNK_BYTES;
 constexpr int steps_per_panel = SM90_PANEL_BYTES / step_bytes;
 
-/* Returns where this lane's part of step `step` along d_head begins, of sixteen rows in a tile of
- * panels: two chunks of 16 bytes per row, at which four matrices of eight rows begin. */
+/* Returns where this lane's part of such a step begins, of sixteen rows in a tile of panels: two
+ * chunks of 16 bytes per row, at which four matrices of eight rows begin. */
 static __device__ __forceinline__ uint32_t fragment_row(uint32_t rows, int step, int panel_bytes) {
     const int row = threadIdx.x % 16, half = threadIdx.x % warp_threads / 16;
     const uint32_t first = rows + row * SM90_PANEL_BYTES + (half ^ row % 8) * SM90_CHUNK_BYTES;

@@ -24,8 +24,8 @@ SM90_CONSTANT int32_t mla_exchange_bytes(const flash_config_t *c) {
 }
 
 SM90_CONSTANT int32_t mla_shared_bytes(const flash_config_t *c) {
-    return sm90_tile_bytes(c, c->B_r) + c->n_stages * sm90_tile_bytes(c, c->B_c) +
-           mla_exchange_bytes(c) + MLA_STATE_BYTES;
+    return sm90_q_bytes(c) + c->n_stages * sm90_k_bytes(c) + mla_exchange_bytes(c) +
+           MLA_STATE_BYTES;
 }
 
 #endif

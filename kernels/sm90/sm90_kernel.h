@@ -76,10 +76,10 @@ typedef struct sm90_paging {
     uint32_t v_token_bytes;
 } sm90_paging_t;
 
-/* Q, K, V and O have axes [batch, head, seq, d_head], innermost last, or with varlen those that
- * ptx/tma.cuh says. Their boxes are one panel of columns by sm90_q_box_rows() (Q), B_c (K, V; in
- * pages box_keys) or SM90_WARPGROUP_ROWS (O) rows of one head. Maps are unset (zeros)
- * where a tensor has no elements, and for an O of fp32. */
+/* Q and K have axes [batch, head, seq, d_head], V and O [batch, head, seq, d_head_v], innermost
+ * last, or with varlen those that ptx/tma.cuh says. Their boxes are one panel of columns by
+ * sm90_q_box_rows() (Q), B_c (K, V; in pages box_keys) or SM90_WARPGROUP_ROWS (O) rows of one head.
+ * Maps are unset (zeros) where a tensor has no elements, and for an O of fp32. */
 typedef struct sm90_params {
     sm90_tensor_map_t q;
     sm90_tensor_map_t k;
@@ -116,6 +116,11 @@ SM90_CONSTANT int32_t sm90_chunk_elements(const flash_config_t *c) {
     return SM90_CHUNK_BYTES / sm90_element_bytes(c);
 }
 
+/* Returns the columns of V and O, where those of Q and K are d_head. */
+SM90_CONSTANT int32_t sm90_d_head_v(const flash_config_t *c) {
+    return c->d_head_v > 0 ? c->d_head_v : c->d_head;
+}
+
 /* Counts the columns of a panel. */
 SM90_CONSTANT int32_t sm90_panel_elements(const flash_config_t *c) {
     return SM90_PANEL_BYTES / sm90_element_bytes(c);
@@ -150,7 +155,7 @@ SM90_CONSTANT int32_t sm90_consumer_registers(const flash_config_t *c) {
  * then reads a quarter less from shared memory, and Q's slot is free for something else. Measured
  * on an H200: +2 % for full, +4 to 9 % for causal attention at d_head 128. */
 SM90_CONSTANT int32_t sm90_q_in_registers(const flash_config_t *c) {
-    return c->B_c / 2 + c->B_c / 4 + c->d_head / 2 + c->d_head / 4 <=
+    return c->B_c / 2 + c->B_c / 4 + sm90_d_head_v(c) / 2 + c->d_head / 4 <=
            sm90_consumer_registers(c) - 40;
 }
 
@@ -161,19 +166,35 @@ SM90_CONSTANT int32_t sm90_q_box_rows(const flash_config_t *c) {
     return sm90_q_in_registers(c) ? c->B_r : SM90_WARPGROUP_ROWS;
 }
 
-SM90_CONSTANT int32_t sm90_panels(const flash_config_t *c) {
-    return (c->d_head + sm90_panel_elements(c) - 1) / sm90_panel_elements(c);
+SM90_CONSTANT int32_t sm90_panels(const flash_config_t *c, int32_t columns) {
+    return (columns + sm90_panel_elements(c) - 1) / sm90_panel_elements(c);
 }
 
-/* Returns the bytes of a tile of Q, K or V in shared memory: whole panels. */
-SM90_CONSTANT int32_t sm90_tile_bytes(const flash_config_t *c, int32_t rows) {
-    return rows * sm90_panels(c) * SM90_PANEL_BYTES;
+/* Returns the bytes of a tile in shared memory: whole panels. */
+SM90_CONSTANT int32_t sm90_tile_bytes(const flash_config_t *c, int32_t rows, int32_t columns) {
+    return rows * sm90_panels(c, columns) * SM90_PANEL_BYTES;
 }
 
-/* Counts the panels in which a block of K or V arrives: fewer than it fills, where it is
- * converted. */
-SM90_CONSTANT int32_t sm90_landing_panels(const flash_config_t *c) {
-    return (c->d_head * sm90_kv_element_bytes(c) + SM90_PANEL_BYTES - 1) / SM90_PANEL_BYTES;
+SM90_CONSTANT int32_t sm90_q_bytes(const flash_config_t *c) {
+    return sm90_tile_bytes(c, c->B_r, c->d_head);
+}
+
+SM90_CONSTANT int32_t sm90_k_bytes(const flash_config_t *c) {
+    return sm90_tile_bytes(c, c->B_c, c->d_head);
+}
+
+SM90_CONSTANT int32_t sm90_v_bytes(const flash_config_t *c) {
+    return sm90_tile_bytes(c, c->B_c, sm90_d_head_v(c));
+}
+
+SM90_CONSTANT int32_t sm90_o_bytes(const flash_config_t *c) {
+    return sm90_tile_bytes(c, c->B_r, sm90_d_head_v(c));
+}
+
+/* Counts the panels in which a block of so many columns of K or V arrives: fewer than it fills,
+ * where it is converted. */
+SM90_CONSTANT int32_t sm90_landing_panels(const flash_config_t *c, int32_t columns) {
+    return (columns * sm90_kv_element_bytes(c) + SM90_PANEL_BYTES - 1) / SM90_PANEL_BYTES;
 }
 
 /* Returns the bytes of the state of a block, behind its tiles. */
@@ -184,7 +205,7 @@ SM90_CONSTANT int32_t sm90_state_bytes(const flash_config_t *c) {
 /* Returns the bytes that a block needs at least: Q, n_stages blocks of K and of V, and the block's
  * state. */
 SM90_CONSTANT int32_t sm90_min_shared_bytes(const flash_config_t *c) {
-    return sm90_tile_bytes(c, c->B_r) + 2 * c->n_stages * sm90_tile_bytes(c, c->B_c) +
+    return sm90_q_bytes(c) + c->n_stages * (sm90_k_bytes(c) + sm90_v_bytes(c)) +
            sm90_state_bytes(c);
 }
 
@@ -192,23 +213,23 @@ SM90_CONSTANT int32_t sm90_min_shared_bytes(const flash_config_t *c) {
  * H200, at d_head 64 and 512 keys causal: +3 % beside Q's slot, which is free if Q's fragments are
  * in registers, but the next Q then waits for O. */
 SM90_CONSTANT int32_t sm90_has_o_slot(const flash_config_t *c) {
-    return sm90_min_shared_bytes(c) + sm90_tile_bytes(c, c->B_r) <= SM90_SHARED_BYTES_MAX;
+    return sm90_min_shared_bytes(c) + sm90_o_bytes(c) <= SM90_SHARED_BYTES_MAX;
 }
 
 /* Says whether the next tile's Q has a slot beside this tile's, which it has where there is still
  * room. */
 SM90_CONSTANT int32_t sm90_has_second_q_slot(const flash_config_t *c) {
     return !sm90_q_in_registers(c) &&
-           sm90_min_shared_bytes(c) + 2 * sm90_tile_bytes(c, c->B_r) <= SM90_SHARED_BYTES_MAX;
+           sm90_min_shared_bytes(c) + sm90_o_bytes(c) + sm90_q_bytes(c) <= SM90_SHARED_BYTES_MAX;
 }
 
 /* Says whether V has one stage more than K, which it has where there is room for a block of keys,
- * but for no tile of B_r rows. O then leaves through stages of V, and the next tile's first block
- * of V need not wait for it. Measured on an H200, at d_head 256 and 512 or 1,024 keys: +3 to 7 %
+ * but for no tile of O. O then leaves through stages of V, and the next tile's first block of V
+ * need not wait for it. Measured on an H200, at d_head 256 and 512 or 1,024 keys: +3 to 7 %
  * full, +2 to 3 % causal. */
 SM90_CONSTANT int32_t sm90_has_spare_v_stage(const flash_config_t *c) {
     return !sm90_q_in_registers(c) && !sm90_has_o_slot(c) &&
-           sm90_min_shared_bytes(c) + sm90_tile_bytes(c, c->B_c) <= SM90_SHARED_BYTES_MAX;
+           sm90_min_shared_bytes(c) + sm90_v_bytes(c) <= SM90_SHARED_BYTES_MAX;
 }
 
 SM90_CONSTANT int32_t sm90_v_stages(const flash_config_t *c) {
@@ -216,9 +237,9 @@ SM90_CONSTANT int32_t sm90_v_stages(const flash_config_t *c) {
 }
 
 SM90_CONSTANT int32_t sm90_shared_bytes(const flash_config_t *c) {
-    const int32_t more_tiles = sm90_has_o_slot(c) + sm90_has_second_q_slot(c);
-    return sm90_min_shared_bytes(c) + more_tiles * sm90_tile_bytes(c, c->B_r) +
-           sm90_has_spare_v_stage(c) * sm90_tile_bytes(c, c->B_c);
+    return sm90_min_shared_bytes(c) + sm90_has_o_slot(c) * sm90_o_bytes(c) +
+           sm90_has_second_q_slot(c) * sm90_q_bytes(c) +
+           sm90_has_spare_v_stage(c) * sm90_v_bytes(c);
 }
 
 /* Says whether O is fp32, which is stored from registers; TMA is for O of 16 bits. */

@@ -33,7 +33,8 @@ int64_t schedule_sm90_blocks(const flash_config_t *config, const flash_params_t 
 
 /* The bytes of K and V of one K/V head. */
 static int64_t bytes_of_group(const flash_config_t *config, const flash_params_t *p) {
-    return 2 * (int64_t)p->seqlen_k * p->d_head * sm90_kv_element_bytes(config);
+    return (int64_t)p->seqlen_k * ((int64_t)p->d_head + p->d_head_v) *
+           sm90_kv_element_bytes(config);
 }
 
 /* The query heads of a section: whole groups, as many as fit L2, or more to have enough tiles. */

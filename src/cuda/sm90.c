@@ -13,6 +13,9 @@
 
 enum { MMA_ROWS = 16, LOADING_WARPS = 4, CONVERTING_WARPS = 4 };
 
+/* The d_head beside which kernels have a d_head_v. */
+enum { WIDER_D_HEAD = 192 };
+
 /* ---- Rules, as in codegen/legality.py ---- */
 
 static flash_status_t check_warps(const flash_config_t *config) {
@@ -37,7 +40,18 @@ static flash_status_t check_conversion(const flash_config_t *config) {
     return FLASH_SUCCESS;
 }
 
+/* Kernels with a d_head_v are written for one pair of head dimensions, that of DeepSeek's prefill.
+ */
+static flash_status_t check_d_head_v(const flash_config_t *config) {
+    FLASH_REQUIRE(config->d_head_v == 0 || config->d_head == WIDER_D_HEAD,
+                  FLASH_ERROR_INVALID_CONFIG,
+                  "d_head_v is %d: it needs a d_head of %d, which is %d", config->d_head_v,
+                  WIDER_D_HEAD, config->d_head);
+    return FLASH_SUCCESS;
+}
+
 static flash_status_t check(const flash_config_t *config) {
+    FLASH_TRY(check_d_head_v(config));
     FLASH_TRY(check_warps(config));
     FLASH_TRY(check_conversion(config));
     FLASH_REQUIRE(!config->ping_pong || config->B_r >= 2 * SM90_WARPGROUP_ROWS,
@@ -50,9 +64,10 @@ static flash_status_t check(const flash_config_t *config) {
                   "features has paged: it needs varlen, which is not there");
     FLASH_REQUIRE(
         sm90_shared_bytes(config) <= SM90_SHARED_BYTES_MAX, FLASH_ERROR_INVALID_CONFIG,
-        "d_head %d, B_r %d, B_c %d and n_stages %d take %d bytes of shared memory: at most %d",
-        config->d_head, config->B_r, config->B_c, config->n_stages, sm90_shared_bytes(config),
-        SM90_SHARED_BYTES_MAX);
+        "d_head %d, d_head_v %d, B_r %d, B_c %d and n_stages %d take %d bytes of shared memory: at "
+        "most %d",
+        config->d_head, sm90_d_head_v(config), config->B_r, config->B_c, config->n_stages,
+        sm90_shared_bytes(config), SM90_SHARED_BYTES_MAX);
     return FLASH_SUCCESS;
 }
 
@@ -73,7 +88,7 @@ static const cuda_family_t cuda = {.block = block, .tiles = sm90_tiles};
 static const char *fp32_o_obstacle(const flash_params_t *p) {
     const flash_strides_t *stride = &p->o_stride;
     const uint64_t elements = (uint64_t)stride->batch | (uint64_t)stride->seq |
-                              (uint64_t)stride->head | (uint64_t)p->d_head;
+                              (uint64_t)stride->head | (uint64_t)p->d_head_v;
     return (uintptr_t)p->o % (2 * sizeof(float)) == 0 && elements % 2 == 0
                ? NULL
                : "SM90 kernels need 8-byte aligned rows of an O of fp32";
@@ -89,8 +104,6 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     const flash_params_t *p = &problem->params;
     const tma_tensor_t tensors[] = {tma_tensor_q(config, p), tma_tensor_k(config, p),
                                     tma_tensor_v(config, p)};
-    if (problem_has_other_d_head_v(problem))
-        return "SM90 kernels need a d_head_v that is d_head";
     const char *found = paging_sm90_obstacle(config, p);
     if (found == NULL)
         found = cuda_launch_obstacle(&cuda, config, problem, device);

@@ -30,9 +30,10 @@ static flash_status_t check(const flash_config_t *config) {
                   "features has no varlen: SM90_DECODE kernels need it");
     FLASH_REQUIRE(
         sm90_shared_bytes(config) <= SM90_SHARED_BYTES_MAX, FLASH_ERROR_INVALID_CONFIG,
-        "d_head %d, B_r %d, B_c %d and n_stages %d take %d bytes of shared memory: at most %d",
-        config->d_head, config->B_r, config->B_c, config->n_stages, sm90_shared_bytes(config),
-        SM90_SHARED_BYTES_MAX);
+        "d_head %d, d_head_v %d, B_r %d, B_c %d and n_stages %d take %d bytes of shared memory: at "
+        "most %d",
+        config->d_head, sm90_d_head_v(config), config->B_r, config->B_c, config->n_stages,
+        sm90_shared_bytes(config), SM90_SHARED_BYTES_MAX);
     return FLASH_SUCCESS;
 }
 
@@ -60,8 +61,6 @@ static const char *tma_obstacle(const flash_config_t *config, const flash_params
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
-    if (problem_has_other_d_head_v(problem))
-        return "SM90_DECODE kernels need a d_head_v that is d_head";
     const char *of_pages = paging_sm90_obstacle(config, p);
     if (of_pages != NULL)
         return of_pages;
@@ -84,25 +83,35 @@ static int32_t priority(const device_t *device) {
     return 600;
 }
 
-/* Returns the head dimension of the row that serves d_head. */
-static int32_t d_head_of_row(int32_t d_head, bool forward) {
-    static const int32_t sizes[] = {64, 96, 128, 192, 256};
-    for (int i = 0; i < 5; i++)
-        if (sizes[i] >= d_head && (forward || (sizes[i] & (sizes[i] - 1)) == 0))
-            return sizes[i];
-    return 256;
+/* A row that serves both head dimensions computes so many columns of S and O for a key. */
+static int32_t columns_of_decode_row(const flash_params_t *p) {
+    static const int32_t sizes[] = {64, 128, 256};
+    for (int i = 0; i < 3; i++)
+        if (sizes[i] >= p->d_head && sizes[i] >= p->d_head_v)
+            return 2 * sizes[i];
+    return 2 * 256;
+}
+
+/* The same of rows of the SM90 family. */
+static int32_t columns_of_forward_row(const flash_params_t *p) {
+    static const int32_t pairs[][2] = {{64, 64},   {96, 96},   {128, 128},
+                                       {192, 128}, {192, 192}, {256, 256}};
+    for (int i = 0; i < 6; i++)
+        if (pairs[i][0] >= p->d_head && pairs[i][1] >= p->d_head_v)
+            return pairs[i][0] + pairs[i][1];
+    return 2 * 256;
 }
 
 /* Declines unless a fifth of the time is saved by estimate: estimates are rough, and this family
  * needs a workspace. */
 static bool declines(const flash_config_t *config, const problem_t *problem,
                      const device_t *device) {
-    const int32_t d_head = problem->params.d_head;
+    const flash_params_t *p = &problem->params;
     (void)config;
     const int64_t own = min64(estimate_sm90_decode(64, problem, device),
                               estimate_sm90_decode(128, problem, device));
     const int64_t forward = estimate_sm90_forward(problem, device);
-    return own * d_head_of_row(d_head, false) * 5 >= forward * d_head_of_row(d_head, true) * 4;
+    return own * columns_of_decode_row(p) * 5 >= forward * columns_of_forward_row(p) * 4;
 }
 
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,

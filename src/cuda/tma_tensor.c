@@ -22,14 +22,15 @@ typedef struct layout {
     int32_t entries; /* along the outermost axis: sequences, or pages of the pool */
     int32_t seqlen;  /* of an entry, at most */
     int32_t n_heads;
+    int32_t columns; /* of a head */
     int32_t element_bytes;
 } layout_t;
 
-static tma_tensor_t batched(const flash_params_t *p, const layout_t *l) {
+static tma_tensor_t batched(const layout_t *l) {
     return (tma_tensor_t){.data = l->data,
                           .element_bytes = l->element_bytes,
                           .n_axes = 4,
-                          .extent = {p->d_head, l->seqlen, l->n_heads, l->entries},
+                          .extent = {l->columns, l->seqlen, l->n_heads, l->entries},
                           .stride = {1, l->stride->seq, l->stride->head, l->stride->batch}};
 }
 
@@ -51,36 +52,36 @@ static int64_t entry_tokens(const layout_t *l, int64_t token) {
     return tokens <= (INT32_MAX - l->seqlen) / (l->entries - 1) ? tokens : -1;
 }
 
-static tma_tensor_t ragged(const flash_params_t *p, const layout_t *l) {
+static tma_tensor_t ragged(const layout_t *l) {
     const int64_t token = token_stride(l);
     const int64_t wrapping = WRAPPING_STRIDE_BYTES / l->element_bytes;
     if (l->entries == 0 || l->seqlen == 0)
-        return batched(p, l);
+        return batched(l);
     return (tma_tensor_t){.data = l->data,
                           .element_bytes = l->element_bytes,
                           .n_axes = 5,
-                          .extent = {p->d_head, SM90_RAGGED_END, l->n_heads, INT32_MAX, INT32_MAX},
+                          .extent = {l->columns, SM90_RAGGED_END, l->n_heads, INT32_MAX, INT32_MAX},
                           .stride = {1, token, l->stride->head, token, wrapping - token},
                           .entry_tokens = entry_tokens(l, token)};
 }
 
-static tma_tensor_t tensor_of(const flash_config_t *c, const flash_params_t *p, const layout_t *l) {
-    return sm90_has_varlen(c) ? ragged(p, l) : batched(p, l);
+static tma_tensor_t tensor_of(const flash_config_t *c, const layout_t *l) {
+    return sm90_has_varlen(c) ? ragged(l) : batched(l);
 }
 
 static layout_t query_layout(const flash_config_t *c, const flash_params_t *p, const void *data,
-                             const flash_strides_t *stride) {
-    return (layout_t){data,        stride,     p->cu_seqlens_q,      p->batch,
-                      p->seqlen_q, p->n_heads, sm90_element_bytes(c)};
+                             const flash_strides_t *stride, int32_t columns) {
+    return (layout_t){data,        stride,     p->cu_seqlens_q, p->batch,
+                      p->seqlen_q, p->n_heads, columns,         sm90_element_bytes(c)};
 }
 
 tma_tensor_t tma_tensor_q(const flash_config_t *config, const flash_params_t *p) {
-    const layout_t q = query_layout(config, p, p->q, &p->q_stride);
-    return tensor_of(config, p, &q);
+    const layout_t q = query_layout(config, p, p->q, &p->q_stride, p->d_head);
+    return tensor_of(config, &q);
 }
 
 static layout_t kv_layout(const flash_config_t *c, const flash_params_t *p, const void *data,
-                          const flash_strides_t *stride) {
+                          const flash_strides_t *stride, int32_t columns) {
     const bool paged = p->pages.page_size > 0;
     return (layout_t){data,
                       stride,
@@ -88,22 +89,23 @@ static layout_t kv_layout(const flash_config_t *c, const flash_params_t *p, cons
                       paged ? p->pages.n_pages : p->batch,
                       paged ? p->pages.page_size : p->seqlen_k,
                       p->n_heads_kv,
+                      columns,
                       sm90_kv_element_bytes(c)};
 }
 
 tma_tensor_t tma_tensor_k(const flash_config_t *config, const flash_params_t *p) {
-    const layout_t k = kv_layout(config, p, p->k, &p->k_stride);
-    return tensor_of(config, p, &k);
+    const layout_t k = kv_layout(config, p, p->k, &p->k_stride, p->d_head);
+    return tensor_of(config, &k);
 }
 
 tma_tensor_t tma_tensor_v(const flash_config_t *config, const flash_params_t *p) {
-    const layout_t v = kv_layout(config, p, p->v, &p->v_stride);
-    return tensor_of(config, p, &v);
+    const layout_t v = kv_layout(config, p, p->v, &p->v_stride, p->d_head_v);
+    return tensor_of(config, &v);
 }
 
 tma_tensor_t tma_tensor_o(const flash_config_t *config, const flash_params_t *p) {
-    const layout_t o = query_layout(config, p, p->o, &p->o_stride);
-    return tensor_of(config, p, &o);
+    const layout_t o = query_layout(config, p, p->o, &p->o_stride, p->d_head_v);
+    return tensor_of(config, &o);
 }
 
 bool tma_tensor_is_empty(const tma_tensor_t *tensor) {
@@ -141,7 +143,8 @@ const char *tma_tensor_obstacle(const tma_tensor_t *tensor) {
     if ((uintptr_t)tensor->data % SM90_CHUNK_BYTES != 0)
         return "TMA needs Q, K, V and O at 16-byte aligned addresses";
     if (tensor->extent[0] % (SM90_CHUNK_BYTES / tensor->element_bytes) != 0)
-        return "TMA needs the d_head elements of a row to be a multiple of 16 bytes";
+        return "TMA needs the d_head elements of a row of Q and K, and the d_head_v of V and O, to "
+               "be multiples of 16 bytes";
     for (int axis = 1; axis < tensor->n_axes; axis++) { /* TMA ignores strides of extent 1 */
         const char *obstacle =
             tensor->extent[axis] > 1 ? stride_obstacle(tensor, tensor->stride[axis]) : NULL;

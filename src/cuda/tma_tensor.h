@@ -12,8 +12,9 @@
 
 enum { TMA_MOST_AXES = 5 };
 
-/* Axes are listed from the innermost: d_head, seq, head, batch. If not all batch entries have the
- * same tokens, they are those of a ragged tensor's map (kernels/sm90/ptx/tma.cuh). */
+/* Axes are listed from the innermost: d_head or d_head_v, seq, head, batch. If not all batch
+ * entries have the same tokens, they are those of a ragged tensor's map (kernels/sm90/ptx/tma.cuh).
+ */
 typedef struct tma_tensor {
     const void *data;
     int32_t element_bytes;

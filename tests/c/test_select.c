@@ -4,6 +4,7 @@
  */
 #include "support.h"
 
+#include "config/config.h"
 #include "config/kernel_table.h"
 #include "select/select.h"
 #include "select/serves.h"
@@ -198,7 +199,8 @@ static void a_row_serves_its_own_problems_only(void **state) {
         const device_t all = cuda ? hopper : best_cpu;
         const device_t none = cuda ? old_gpu : bare_cpu;
         problem_t problem = problem_of(kernel->config.dtype, kernel->config.features);
-        problem.params.d_head = problem.params.d_head_v = cuda ? kernel->config.d_head : 64;
+        problem.params.d_head = cuda ? kernel->config.d_head : 64;
+        problem.params.d_head_v = cuda ? config_d_head_v(&kernel->config) : 64;
         problem.params.seqlen_q = 1; /* which decode kernels serve, too */
         set_pages(&problem);
         if (kernel->function == NULL)
@@ -361,6 +363,54 @@ static void hopper_takes_the_rows_of_its_own_family(void **state) {
     }
 }
 
+/* Makes a problem whose V and O have a head dimension of their own. */
+static problem_t hopper_pair(int32_t d_head, int32_t d_head_v, int32_t features) {
+    problem_t problem = hopper_problem(d_head, features);
+    flash_params_t *p = &problem.params;
+    p->d_head_v = d_head_v;
+    p->v_stride = p->o_stride = (flash_strides_t){.batch = (int64_t)2 * p->seqlen_q * d_head_v,
+                                                  .seq = (int64_t)2 * d_head_v,
+                                                  .head = d_head_v};
+    return problem;
+}
+
+/* A row of d_head 192 has a d_head_v of 128 or 192; others have one head dimension. */
+static void hopper_takes_the_smallest_row_for_both_head_dimensions(void **state) {
+    static const int32_t cases[][4] = {
+        /* those of the problem, d_head and d_head_v of the row */
+        {192, 128, 192, 128}, {136, 64, 192, 128}, {192, 192, 192, 0}, {192, 136, 192, 0},
+        {64, 128, 128, 0},    {128, 64, 128, 0},   {64, 192, 192, 0},  {200, 128, 256, 0},
+        {96, 40, 96, 0},      {8, 256, 256, 0}};
+    const int32_t all =
+        FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW | FLASH_FEATURE_SOFTCAP | FLASH_FEATURE_VARLEN;
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int32_t features = 0; features <= all; features++) {
+            const problem_t problem = hopper_pair(cases[i][0], cases[i][1], features);
+            const flash_config_t *config = &selected(&problem, &hopper)->config;
+            assert_int_equal(config->arch, FLASH_ARCH_SM90);
+            assert_int_equal(config->d_head, cases[i][2]);
+            assert_int_equal(config->d_head_v, cases[i][3]);
+        }
+}
+
+static void a_row_serves_no_more_than_its_head_dimensions(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    const problem_t pair = hopper_pair(192, 128, 0);
+    const flash_kernel_t *kernel = selected(&pair, &hopper);
+    const problem_t narrow = hopper_pair(8, 8, 0), wide = hopper_pair(200, 128, 0);
+    const problem_t wide_v = hopper_pair(192, 136, 0), odd = hopper_pair(192, 124, 0);
+    assert_success(select_check(kernel, &narrow, &hopper));
+    assert_refused(select_check(kernel, &wide, &hopper), FLASH_ERROR_UNSUPPORTED, "d_head. ");
+    assert_refused(select_check(kernel, &wide_v, &hopper), FLASH_ERROR_UNSUPPORTED, "d_head_v. ");
+    assert_refused(select_check(kernel, &odd, &hopper), FLASH_ERROR_UNSUPPORTED,
+                   "d_head_v of V and O, to be multiples of 16 bytes");
+}
+
 static void the_other_families_say_what_hopper_kernels_need(void **state) {
     const problem_t problem = hopper_problem(64, 0);
     (void)state;
@@ -390,7 +440,7 @@ static void what_tma_cannot_address_goes_to_sm80(void **state) {
     p = good, p.params.o = (void *)(uintptr_t)8, check_tma_refuses(&p, "16-byte aligned");
     p = good, p.params.o_stride.seq = 131, check_tma_refuses(&p, "multiples of 16 bytes");
     p = good, p.params.d_head = p.params.d_head_v = 60,
-    check_tma_refuses(&p, "d_head elements of a row to be a multiple of 16 bytes");
+    check_tma_refuses(&p, "d_head elements of a row of Q and K");
     p = good, p.params.k_stride.head = 68, check_tma_refuses(&p, "multiples of 16 bytes");
     p = good, p.params.q_stride.seq = 129, check_tma_refuses(&p, "multiples of 16 bytes");
     p = good, p.params.v_stride.batch = 4, check_tma_refuses(&p, "multiples of 16 bytes");
@@ -998,6 +1048,22 @@ static void what_fills_the_device_is_left_to_forward_kernels(void **state) {
         }
 }
 
+/* Rows of SM90_DECODE have one head dimension. */
+static void chunks_with_a_d_head_v_are_cut_too(void **state) {
+    static const int32_t cases[][3] = {{64, 128, 128}, {128, 64, 128}, {128, 256, 256}};
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        problem_t p = chunk_problem(1, 128, 8192, FLASH_FEATURE_CAUSAL);
+        p.params.d_head = cases[i][0];
+        p.params.d_head_v = cases[i][1];
+        const flash_config_t *config = &selected(&p, &hopper)->config;
+        assert_int_equal(config->arch, FLASH_ARCH_SM90_DECODE);
+        assert_int_equal(config->d_head, cases[i][2]);
+    }
+}
+
 /* The same row, named by its configuration, serves problems for which it is not chosen. */
 static void a_row_that_is_not_chosen_serves_all_the_same(void **state) {
     const problem_t few = chunk_problem(1, 128, 8192, 0), many = chunk_problem(1, 4096, 4096, 0);
@@ -1175,6 +1241,8 @@ int main(void) {
         cmocka_unit_test(what_is_chosen_fits_a_small_device),
         cmocka_unit_test(unaligned_tensors_load_through_registers),
         cmocka_unit_test(hopper_takes_the_rows_of_its_own_family),
+        cmocka_unit_test(hopper_takes_the_smallest_row_for_both_head_dimensions),
+        cmocka_unit_test(a_row_serves_no_more_than_its_head_dimensions),
         cmocka_unit_test(the_other_families_say_what_hopper_kernels_need),
         cmocka_unit_test(what_tma_cannot_address_goes_to_sm80),
         cmocka_unit_test(an_o_of_fp32_needs_no_tma),
@@ -1204,6 +1272,7 @@ int main(void) {
         cmocka_unit_test(the_workspace_of_a_mixed_batch_is_that_of_its_decoded_part),
         cmocka_unit_test(a_mixed_batch_without_its_workspace_is_refused),
         cmocka_unit_test(chunks_over_long_caches_are_cut_into_pieces),
+        cmocka_unit_test(chunks_with_a_d_head_v_are_cut_too),
         cmocka_unit_test(what_fills_the_device_is_left_to_forward_kernels),
         cmocka_unit_test(a_row_that_is_not_chosen_serves_all_the_same),
         cmocka_unit_test(what_sm90_decode_cannot_read_goes_to_others),

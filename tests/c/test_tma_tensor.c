@@ -207,6 +207,29 @@ static void elements_of_a_cache_may_have_a_byte(void **state) {
     check_addressed(&p, 0);
 }
 
+/* Rows of Q and K have d_head elements, those of V and O d_head_v. */
+static void v_and_o_have_a_head_dimension_of_their_own(void **state) {
+    flash_params_t p = cached();
+    (void)state;
+    p.d_head_v = 40;
+    p.v_stride =
+        (flash_strides_t){.batch = (int64_t)SEQLEN * HEADS * 40, .seq = HEADS * 40, .head = 40};
+    for (int32_t features = 0; features <= FLASH_FEATURE_VARLEN; features += FLASH_FEATURE_VARLEN) {
+        const flash_config_t config = {.dtype = FLASH_DTYPE_BF16, .features = features};
+        const tma_tensor_t q = tma_tensor_q(&config, &p), k = tma_tensor_k(&config, &p);
+        const tma_tensor_t v = tma_tensor_v(&config, &p), o = tma_tensor_o(&config, &p);
+        assert_int_equal(q.extent[0], D_HEAD);
+        assert_int_equal(k.extent[0], D_HEAD);
+        assert_int_equal(v.extent[0], 40);
+        assert_int_equal(o.extent[0], 40);
+        assert_null(tma_tensor_obstacle(&v));
+    }
+    p.d_head_v = 36;
+    const tma_tensor_t v = tma_tensor_v(&varlen, &p), k = tma_tensor_k(&varlen, &p);
+    assert_non_null(strstr(tma_tensor_obstacle(&v), "d_head_v"));
+    assert_null(tma_tensor_obstacle(&k));
+}
+
 static void an_empty_tensor_is_no_obstacle(void **state) {
     flash_params_t p = cached();
     (void)state;
@@ -228,6 +251,7 @@ int main(void) {
         cmocka_unit_test(tokens_are_apart_but_not_too_far),
         cmocka_unit_test(a_tensor_without_address_and_strides_is_no_obstacle),
         cmocka_unit_test(elements_of_a_cache_may_have_a_byte),
+        cmocka_unit_test(v_and_o_have_a_head_dimension_of_their_own),
         cmocka_unit_test(an_empty_tensor_is_no_obstacle),
         cmocka_unit_test(pages_of_a_pool_are_whole_numbers_of_tokens_apart),
         cmocka_unit_test(pages_are_read_in_boxes_or_key_by_key),

@@ -279,6 +279,8 @@ def test_shared_memory_of_sm80_decode_is_that_of_the_kernels(root):
         {"features": 8 | 16},
         # 232448 bytes without Q and the state have room for 388 rows of K and V: 2 * 2 * 96.
         {"d_head": 256, "B_r": 64, "n_warps": 8, "B_c": 96, "ping_pong": 0},
+        *({"d_head": 192, "d_head_v": 128, "B_c": B_c} for B_c in (96, 112, 128)),
+        {"d_head": 192, "d_head_v": 128, "B_c": 80, "n_stages": 3},
     ],
 )
 def test_legal_for_sm90(change):
@@ -325,6 +327,17 @@ def test_legal_for_sm90(change):
         ),
         ({"d_head_v": 64}, "d_head_v is 64: the family has no such value"),
         ({"d_head_v": 128}, "d_head_v is 128: 0 where it is that of d_head"),
+        *(
+            (
+                {"d_head": d_head, "d_head_v": 128},
+                f"d_head_v is 128: it needs a d_head of 192, which is {d_head}",
+            )
+            for d_head in (64, 96, 256)
+        ),
+        (
+            {"dtype": 4, "n_warps": 16, "d_head": 192, "d_head_v": 128},
+            "d_head is 192: with this dtype it is 64, 128 or 256",
+        ),
         ({"overlap": 0}, "ping_pong is 1: it needs overlap, which is 0"),
         ({"persistent": 0}, "longest_first is 1: it needs persistent, which is 0"),
         (
@@ -340,16 +353,21 @@ def test_legal_for_sm90(change):
         *(
             (
                 {"d_head": d_head, "n_stages": 4},
-                f"d_head {d_head}, B_r 128, B_c 128 and n_stages 4 take "
+                f"d_head {d_head}, d_head_v {d_head}, B_r 128, B_c 128 and n_stages 4 take "
                 f"{294912 + SM90_STATE_BYTES} bytes of shared memory: at most 232448",
             )
             for d_head in (96, 128)  # the room is that of whole panels of 64 columns
         ),
         (
             {"dtype": 4, "n_warps": 16, "n_stages": 4},
-            "d_head 128, B_r 128, B_c 128 and n_stages 4 take "
+            "d_head 128, d_head_v 128, B_r 128, B_c 128 and n_stages 4 take "
             f"{294912 + SM90_STATE_BYTES + SM90_CONVERSION_BYTES} bytes of shared memory: at most "
             "232448",
+        ),
+        (
+            {"d_head": 192, "d_head_v": 128, "n_stages": 3},
+            "d_head 192, d_head_v 128, B_r 128, B_c 128 and n_stages 3 take "
+            f"{294912 + SM90_STATE_BYTES} bytes of shared memory: at most 232448",
         ),
     ],
 )
@@ -439,8 +457,8 @@ def test_legal_for_sm90_decode(change):
         ({"features": 7}, "features has no varlen: SM90_DECODE kernels need it"),
         (
             {"n_stages": 4},
-            "d_head 128, B_r 128, B_c 128 and n_stages 4 take 297728 bytes of shared memory: at "
-            "most 232448",
+            "d_head 128, d_head_v 128, B_r 128, B_c 128 and n_stages 4 take 297728 bytes of shared "
+            "memory: at most 232448",
         ),
     ],
 )

@@ -198,8 +198,8 @@ def test_ship_mixes_what_it_decodes_with_and_without_pages():
 
 def test_ship_serves_full_masked_and_ragged_problems_of_sm90():
     for dtype in (Dtype.FP16, Dtype.BF16):
-        for d_head in (64, 96, 128, 192, 256):
-            rows = [c for c in ship_sm90() if (c.dtype, c.d_head) == (dtype, d_head)]
+        for heads in ((64, 0), (96, 0), (128, 0), (192, 0), (192, 128), (256, 0)):
+            rows = [c for c in ship_sm90() if (c.dtype, c.d_head, c.d_head_v) == (dtype, *heads)]
             assert {c.features for c in rows} == {
                 0,
                 1,
@@ -222,10 +222,18 @@ def test_pairs_has_few_kernels_with_every_pair_of_values_of_ship():
 
 def test_tune_of_sm90_varies_the_blocks_of_keys_alone():
     for masked in (0, 1):
-        rows = [c for c in tune_sm90() if c.features == masked]
+        rows = [c for c in tune_sm90() if c.features == masked and not c.d_head_v]
         blocks = {(c.B_c, c.n_stages) for c in rows}
         assert len(blocks) > 10 and len(rows) == 2 * len(blocks)
         assert len({replace(c, dtype=1, B_c=0, n_stages=0) for c in rows}) == 1
+
+
+def test_tune_of_sm90_has_the_tiles_of_192_128_that_are_installed():
+    rows = [c for c in tune_sm90() if c.d_head_v]
+    assert {(c.d_head, c.d_head_v) for c in rows} == {(192, 128)}
+    assert len({(c.B_r, c.B_c) for c in rows}) * 4 == len(rows)
+    plain = [c for c in ship_sm90() if c.d_head_v and c.features in (0, 1)]
+    assert len(plain) == 4 and set(plain) <= set(rows)
 
 
 def test_all_is_the_ascending_union():

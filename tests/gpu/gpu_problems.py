@@ -21,9 +21,6 @@ from problems import AttentionProblem, fill_unused, make_inputs
 DTYPES = ("float16", "bfloat16")
 CONTIGUOUS = ("contiguous",) * 4
 DECODE_ROWS = 32  # rows of a K/V head, at most, for decode kernels
-# Families whose rows of a d_head serve every d_head and d_head_v up to it; rows of others need both
-# to be the same.
-ANY_D_HEAD_V = (Arch.SM80, Arch.SM80_DECODE)
 
 
 def cuda_kernels() -> list[Kernel]:
@@ -62,6 +59,12 @@ def types_of(config: flashattn.Config) -> dict[str, str]:
     if config.dtype == DType.E4M3:
         return {"dtype": "float8_e4m3fn", "q_dtype": "bfloat16", "o_dtype": "bfloat16"}
     return {"dtype": {DType.FP16: "float16", DType.BF16: "bfloat16"}[config.dtype]}
+
+
+def heads_of(config: flashattn.Config, d_head_v: int | None = None) -> dict[str, int | None]:
+    """Returns the head dimensions of a problem as wide as the row, as AttentionProblem names them,
+    or with another d_head_v."""
+    return {"d_head": config.d_head, "d_head_v": d_head_v or config.d_head_v or None}
 
 
 def needs_alignment(config: flashattn.Config) -> bool:

@@ -27,6 +27,7 @@ from gpu_problems import (  # noqa: E402
     device_inputs,
     device_options,
     device_pages,
+    heads_of,
     query,
     types_of,
 )
@@ -55,7 +56,7 @@ RAGGED = {"cu_seqlens_q": (0, 70, 70, 161), "cu_seqlens_k": (0, 40, 60, 210)}
 def mixed_problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
     """Returns problems of both parts and of one, if there are kernels of the row's type for
     both."""
-    row = {"d_head": config.d_head, **types_of(config), "seqused_k": (300, 333, 0, 70)}
+    row = {**heads_of(config), **types_of(config), "seqused_k": (300, 333, 0, 70)}
     without_pages = replace(config, features=config.features & ~Feature.PAGED)
     for ends, causal in (((0, 1, 131, 134, 135), True), ((0, 2, 3, 3, 4), False)):
         p = AttentionProblem(4, 130, 333, 8, 2, **row, cu_seqlens_q=ends, causal=causal)
@@ -68,7 +69,7 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
     if config.arch == Arch.MIXED:
         yield from mixed_problems(config)
         return
-    row = {"d_head": config.d_head, **types_of(config)}
+    row = {**heads_of(config), **types_of(config)}
     is_decode = config.arch == Arch.SM80_DECODE
     for sizes in SIZES_OF_FAMILY.get(config.arch, SIZES):
         yield AttentionProblem(*sizes, **row)

@@ -21,6 +21,7 @@ from gpu_problems import (
     Expected,
     assert_agrees,
     expected_of,
+    heads_of,
     rows,
     run,
     types_of,
@@ -81,7 +82,7 @@ def _problem(config: flashattn.Config, causal: bool) -> AttentionProblem:
         SEQLEN_K,
         2,
         1,
-        config.d_head,
+        **heads_of(config),
         **types_of(config),
         causal=causal,
         softmax_scale=1.0,
@@ -92,7 +93,7 @@ def _problem(config: flashattn.Config, causal: bool) -> AttentionProblem:
 def _inputs(p: AttentionProblem, name: str) -> tuple[list[np.ndarray], Expected]:
     rng = np.random.default_rng(8)
     q, k = np.zeros(p.q_shape), np.zeros(p.k_shape)
-    v = rng.standard_normal(p.k_shape)
+    v = rng.standard_normal(p.v_shape)
     q[..., 0] = rng.uniform(0.75, 1, p.q_shape[:-1])
     k[..., 0] = SCORES[name]()[:, None]
     of_q, of_kv, _ = map(dtype_of, p.types)

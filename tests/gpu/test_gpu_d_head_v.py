@@ -20,6 +20,7 @@ from gpu_problems import (
     configs_for_pages,
     device_inputs,
     device_pages,
+    heads_of,
     rows,
     run,
     same_bits,
@@ -89,18 +90,20 @@ def test_keys_in_pages(dims: tuple[int, int], p: AttentionProblem, page_size: in
 
 @pytest.mark.parametrize("dims", [(192, 128), (64, 128)], ids=str)
 def test_bits_are_those_of_v_padded_with_zeros(dims: tuple[int, int]) -> None:
-    """Rows compute columns of V apart, so that those of zeros change nothing."""
+    """Rows compute columns of V apart, so that those of zeros change nothing. Everything is padded
+    to the row's own head dimensions."""
     for p in PROBLEMS.values():
         p = _with_dims(p, dims)
-        q, k, v = device_inputs(p)
-        most = max(dims)
-        wide_q, wide_k, wide_v = (
-            torch.nn.functional.pad(x, (0, most - x.shape[-1])) for x in (q, k, v)
-        )
-        same = replace(p, d_head=most, d_head_v=None, softmax_scale=dims[0] ** -0.5)
+        tensors = device_inputs(p)
         for config in configs_for(p):
-            o, lse = run(p, [q, k, v], config)
-            wide_o, wide_lse = run(same, [wide_q, wide_k, wide_v], config)
+            columns = config.d_head_v or config.d_head
+            wide = [
+                torch.nn.functional.pad(x, (0, most - x.shape[-1]))
+                for x, most in zip(tensors, (config.d_head, config.d_head, columns))
+            ]
+            same = replace(p, **heads_of(config), softmax_scale=dims[0] ** -0.5)
+            o, lse = run(p, tensors, config)
+            wide_o, wide_lse = run(same, wide, config)
             assert same_bits((o, lse), (np.ascontiguousarray(wide_o[..., : dims[1]]), wide_lse))
 
 

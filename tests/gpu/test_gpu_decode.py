@@ -15,7 +15,7 @@ from device_memory import lengths
 from flashattn import Arch, Feature
 from flashattn._attention import workspace_size
 from flashattn._problem import Problem
-from gpu_problems import device_inputs, device_pages, rows, run, same_bits, types_of
+from gpu_problems import device_inputs, device_pages, heads_of, rows, run, same_bits, types_of
 from paging import KINDS, PagedProblem
 from problems import AttentionProblem
 
@@ -39,7 +39,7 @@ every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
 
 
 def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
-    return replace(p, d_head=config.d_head, **types_of(config))
+    return replace(p, **heads_of(config, p.d_head_v), **types_of(config))
 
 
 def _dense_row(paged: flashattn.Config) -> flashattn.Config:

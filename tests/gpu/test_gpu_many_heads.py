@@ -26,8 +26,9 @@ def _inputs(config: flashattn.Config, len_q: int, len_k: int, heads_kv: int) -> 
     values of every third K/V head, hidden from most rows there, are NaN."""
     torch.manual_seed(len_q)
     dtype = getattr(torch, types_of(config)["dtype"])
-    sizes = [(len_q, HEADS), (len_k, heads_kv), (len_k, heads_kv)]
-    shapes = [(BATCH, length, heads, config.d_head) for length, heads in sizes]
+    d_head, d_head_v = config.d_head, config.d_head_v or config.d_head
+    sizes = [(len_q, HEADS, d_head), (len_k, heads_kv, d_head), (len_k, heads_kv, d_head_v)]
+    shapes = [(BATCH, *size) for size in sizes]
     q, k, v = [torch.randn(shape, device="cuda", dtype=dtype) for shape in shapes]
     q[:, :, ::7] *= 40
     v[:, -3:, ::3, 5] = torch.nan
@@ -53,6 +54,6 @@ def test_a_head_gets_what_it_gets_in_a_small_batch(
     alone = [flashattn.flash_attn_func(q[i], k[i], v[i], **options) for i in entries]
     o, lse = [torch.cat(parts) for parts in zip(*alone)]
     for launch in range(LAUNCHES):
-        together = flashattn.flash_attn_func(q, k, v, out=torch.zeros_like(q), **options)
+        together = flashattn.flash_attn_func(q, k, v, out=torch.zeros_like(o), **options)
         assert _equal(together[0], o), f"O, launch {launch}"
         assert _equal(together[1], lse), f"LSE, launch {launch}"

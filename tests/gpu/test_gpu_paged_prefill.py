@@ -11,7 +11,7 @@ import pytest
 import torch
 from device_memory import lengths
 from flashattn import Arch, Feature
-from gpu_problems import check, device_pages, query, rows, run, same_bits, types_of
+from gpu_problems import check, device_pages, heads_of, query, rows, run, same_bits, types_of
 from paging import KINDS, PagedProblem
 from problems import AttentionProblem
 
@@ -37,7 +37,7 @@ every_way = pytest.mark.parametrize("page_size", [1, 5, 16])
 
 
 def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
-    return replace(p, d_head=config.d_head, **types_of(config))
+    return replace(p, **heads_of(config, p.d_head_v), **types_of(config))
 
 
 def _dense_row(paged: flashattn.Config) -> flashattn.Config:

@@ -102,7 +102,7 @@ def _typed(p: AttentionProblem, dtype: str, d_head: int) -> AttentionProblem:
 
 
 def _configs(p: AttentionProblem) -> list[flashattn.Config]:
-    """Returns the rows of the problem's d_head that serve it."""
+    """Returns the rows of the problem's head dimensions that serve it."""
     return [config for config in configs_for(p) if config.d_head == p.d_head]
 
 

@@ -22,6 +22,7 @@ from gpu_problems import (
     device_inputs,
     device_pages,
     expected_of,
+    heads_of,
     host_inputs,
     rows,
     run,
@@ -58,7 +59,7 @@ every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
 
 
 def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
-    return replace(p, d_head=config.d_head, **types_of(config))
+    return replace(p, **heads_of(config), **types_of(config))
 
 
 def _dense_row(paged: flashattn.Config) -> flashattn.Config:
@@ -132,6 +133,9 @@ def test_smaller_head_dimensions(config: flashattn.Config) -> None:
     p = _of_row(AttentionProblem(1, 40, 1500, 8, 2, causal=True), config)
     check(replace(p, d_head=config.d_head - 8), config)
     check(replace(p, d_head=config.d_head // 2 + 8), config)
+    check(replace(p, d_head_v=config.d_head // 2), config)
+    check(replace(p, d_head_v=config.d_head - 8), config)
+    check(replace(p, d_head=config.d_head // 2 - 8, d_head_v=config.d_head), config)
 
 
 # ---- What is not finite ----

@@ -10,7 +10,7 @@ import flashattn
 import numpy as np
 import pytest
 from flashattn import Arch, Feature
-from gpu_problems import check, contiguous_rows, host_inputs, types_of
+from gpu_problems import check, contiguous_rows, heads_of, host_inputs, types_of
 from problems import AttentionProblem
 
 CONFIGS = [row.config for row in contiguous_rows() if row.config.features & Feature.SOFTCAP]
@@ -33,7 +33,7 @@ every_row = pytest.mark.parametrize("config", CONFIGS, ids=str)
 def _problem(config: flashattn.Config, softcap: float, spread: float) -> AttentionProblem:
     batch = SEQLEN_Q // FEW_QUERIES if config.arch == Arch.SM80_DECODE else 1
     return AttentionProblem(
-        batch, SEQLEN_Q // batch, SEQLEN_K, 2, 1, config.d_head, **types_of(config),
+        batch, SEQLEN_Q // batch, SEQLEN_K, 2, 1, **heads_of(config), **types_of(config),
         causal=True, softcap=softcap, softmax_scale=spread / math.sqrt(config.d_head),
     )  # fmt: skip
 

@@ -19,6 +19,7 @@ from gpu_problems import (
     contiguous_rows,
     device_inputs,
     device_options,
+    heads_of,
     run,
     same_bits,
     types_of,
@@ -122,7 +123,7 @@ def test_threads_at_once() -> None:
 def test_graph_replays_with_other_values_and_lengths(row: flashattn.Kernel) -> None:
     """Lengths change where the row can be told them."""
     config = row.config
-    p = AttentionProblem(2, 90, 260, 4, 2, config.d_head, **types_of(config))
+    p = AttentionProblem(2, 90, 260, 4, 2, **heads_of(config), **types_of(config))
     if config.arch == Arch.SM80_DECODE:
         p = replace(p, seqlen_q=2)
     if config.features & Feature.VARLEN:

@@ -16,10 +16,10 @@ import pytest
 import torch
 from flashattn import Arch, DType, Feature
 from gpu_problems import (
-    ANY_D_HEAD_V,
     check,
     contiguous_rows,
     cuda_kernels,
+    heads_of,
     needs_alignment,
     query,
     run,
@@ -35,8 +35,8 @@ CAUSAL, WINDOW, SOFTCAP, VARLEN = Feature.CAUSAL, Feature.WINDOW, Feature.SOFTCA
 
 @dataclass(frozen=True)
 class Case:
-    """A problem for rows of any d_head; its own is theirs less `narrower`, and its d_head_v theirs
-    less `narrower_v`, None: d_head."""
+    """A problem for rows of any head dimensions; its d_head is theirs less `narrower`, and its
+    d_head_v theirs less `narrower_v`, None: d_head, or theirs if they have one of their own."""
 
     features: Feature
     problem: AttentionProblem
@@ -50,9 +50,11 @@ class Case:
         if self.problem.o_dtype:
             types["o_dtype"] = self.problem.o_dtype
         chunks = 2 if config.dtype == DType.E4M3 else 1  # of 8 elements, in 16 bytes
+        heads = heads_of(config)
         if self.narrower_v is not None:
-            types["d_head_v"] = config.d_head - self.narrower_v * chunks
-        return replace(self.problem, d_head=config.d_head - self.narrower * chunks, **types)
+            heads["d_head_v"] = (config.d_head_v or config.d_head) - self.narrower_v * chunks
+        heads["d_head"] = config.d_head - self.narrower * chunks
+        return replace(self.problem, **heads, **types)
 
 
 def _case(
@@ -215,7 +217,6 @@ def test_row_agrees_with_the_oracle(case: Case, name: str) -> None:
     is_served = not case.features & ~config.features
     is_served &= case.aligned or not needs_alignment(config)
     is_served &= takes_rows(problem, config)
-    is_served &= case.narrower_v is None or config.arch in ANY_D_HEAD_V
     assert query(problem, config).supported == is_served  # asks about Q, K and V
     if is_served and case.for_decode and config.arch != Arch.SM80_DECODE:
         return
@@ -252,8 +253,11 @@ def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
         n_bytes = 1 if config.dtype == DType.E4M3 else 2
         exact = n_bytes * config.d_head * config.n_warps * config.n_stages * 2 * config.B_c
         return exact, exact
-    columns = -(-config.d_head // 64) * 64
-    least = 2 * columns * (config.B_r + 2 * config.n_stages * config.B_c)
+    columns, columns_of_v = (
+        -(-x // 64) * 64 for x in (config.d_head, config.d_head_v or config.d_head)
+    )
+    keys = config.n_stages * config.B_c
+    least = 2 * columns * (config.B_r + keys) + 2 * columns_of_v * keys
     return least, least + 4096 + 2 * 2 * columns * config.B_r
 
 

@@ -81,6 +81,9 @@ def test_work() -> None:
     elements = 2 * 3 * 100 * 2 * 128  # of K and V
     for dtype, size in ((DType.E4M3, 1), (DType.BF16, 2), (DType.FP16, 2), (DType.FP32, 4)):
         assert rates.work(dtype, 100, _options(seqlen_q=1, causal=True)) == elements * size
+    assert rates.work(DType.BF16, 100, _options(d_head=192, d_head_v=64)) == full
+    narrow_v = _options(seqlen_q=1, d_head=192, d_head_v=64)
+    assert rates.work(DType.BF16, 100, narrow_v) == elements * 2
     window = _options(seqlen_q=5, window=(20, 0))
     assert rates.work(DType.E4M3, 100, window) == elements * 25 / 100
 
@@ -94,6 +97,7 @@ def test_work() -> None:
         (["--runs", "0"], ["--runs is 0"]),
         (["--seqlen", "0"], ["--seqlen is 0"]),
         (["--heads", "3", "--heads-kv", "2"], ["n_heads is 3"]),
+        (["--d-head-v", "0"], ["--d-head-v is 0: at least 1"]),
         (["--threads", "-1"], ["-1"]),
         (["--tokens", "7"], ["--tokens is 7: at least --seqlen, 8"]),
         (["--tokens", "64", "--batch", "2"], ["--tokens and --batch"]),

@@ -39,6 +39,16 @@ def test_peer_serves_grouped_heads(peer: Contender, seqlen_q: int, causal: bool)
     _check(peer, _inputs(peer, seqlen_q, n_heads_kv=2), _options(causal=causal))
 
 
+@every_peer
+def test_peer_computes_a_narrow_v_or_declines(peer: Contender) -> None:
+    q, k, v = _inputs(peer)
+    inputs = [q, k, np.ascontiguousarray(v[..., :8])]
+    if bench_cpu_peers.make_call(peer.label, *inputs, _options()) is None:
+        assert peer.label.startswith("onnxruntime")
+    else:
+        _check(peer, inputs, _options())
+
+
 def _check(peer: Contender, inputs: list[np.ndarray], options: dict[str, Any]) -> None:
     """Checks twice, because a peer may keep state from call to call."""
     call = bench_cpu_peers.make_call(peer.label, *inputs, options)

@@ -31,7 +31,7 @@ static __device__ __forceinline__ key_stream_t v_stream(const sm90_decode_params
     return {v_pool(params, params.cut.attention), v_tile<C>(0), state.v_full, state.v_empty};
 }
 
-template <flash_config_t C, int STAGES>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ void
 load_run_of_blocks(const decode_block_t &block, const key_walk_t &walk, const key_stream_t &to) {
     ring_t ring = {0, 0};
@@ -40,9 +40,8 @@ load_run_of_blocks(const decode_block_t &block, const key_walk_t &walk, const ke
         const int stage = ring.stage;
         const flash_kv_run_t run =
             flash_kv_run(&block.sequence, block.piece.batch_index, nth_key<C>(walk, n));
-        load_stage<C, STAGES>(
-            to.from.map, run_box<C>(run, block.first_head_kv, to.from.entry_tokens),
-            to.tiles + stage * kv_bytes<C>, to.full[stage], to.empty[stage], ring);
+        load_stage<C, T>(to.from.map, run_box<C>(run, block.first_head_kv, to.from.entry_tokens),
+                         to.tiles + stage * kv_bytes<C, T>, to.full[stage], to.empty[stage], ring);
     }
 }
 
@@ -52,7 +51,7 @@ static __device__ __forceinline__ int32_t nth_key_if_any(const key_walk_t &walk,
     return n < walk.blocks ? nth_key<C>(walk, n) : -1;
 }
 
-template <flash_config_t C, int STAGES, typename LOADER>
+template <flash_config_t C, kv_tensor T, typename LOADER>
 static __device__ __forceinline__ void
 load_paged_blocks(const paged_tensor_t &tensor, const key_walk_t &walk, const key_stream_t &to) {
     ring_t ring = {0, 0};
@@ -62,15 +61,15 @@ load_paged_blocks(const paged_tensor_t &tensor, const key_walk_t &walk, const ke
 #pragma unroll 1
     for (int32_t n = 0; n < walk.blocks; ++n) {
         const int stage = ring.stage;
-        load_block<C>(tensor, nth_key<C>(walk, n), nth_key_if_any<C>(walk, n + 1), loader,
-                      {to.tiles + stage * kv_bytes<C>, shared_address(&to.full[stage]),
-                       shared_address(&to.empty[stage]), ring.parity});
-        step<STAGES>(ring);
+        load_block<C, T>(tensor, nth_key<C>(walk, n), nth_key_if_any<C>(walk, n + 1), loader,
+                         {to.tiles + stage * kv_bytes<C, T>, shared_address(&to.full[stage]),
+                          shared_address(&to.empty[stage]), ring.parity});
+        step<kv_stages<C, T>>(ring);
     }
     finish_blocks<C>(loader);
 }
 
-template <flash_config_t C, int STAGES>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ void
 load_paged_walk(const sm90_decode_params_t &params, const decode_block_t &block,
                 const key_walk_t &walk, const key_stream_t &to) {
@@ -78,22 +77,22 @@ load_paged_walk(const sm90_decode_params_t &params, const decode_block_t &block,
         find_pages<C>(params.cut.attention, params.paging, to.from, block.piece.batch_index,
                       block.sequence.len_k, block.first_head_kv);
     if (params.paging.box_keys > 0)
-        load_paged_blocks<C, STAGES, box_loader_t>(tensor, walk, to);
+        load_paged_blocks<C, T, box_loader_t>(tensor, walk, to);
     else
-        load_paged_blocks<C, STAGES, row_loader_t>(tensor, walk, to);
+        load_paged_blocks<C, T, row_loader_t>(tensor, walk, to);
 }
 
 /* Loads all blocks of the walk: this is the warp's whole work. */
-template <flash_config_t C, int STAGES>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ void load_walk(const sm90_decode_params_t &params,
                                                  const decode_block_t &block,
                                                  const key_walk_t &walk, const key_stream_t &to) {
     if constexpr (has_pages<C>) {
-        load_paged_walk<C, STAGES>(params, block, walk, to);
+        load_paged_walk<C, T>(params, block, walk, to);
     } else {
         await_query_loads<C>();
         if (elect_one())
-            load_run_of_blocks<C, STAGES>(block, walk, to);
+            load_run_of_blocks<C, T>(block, walk, to);
     }
 }
 

@@ -12,7 +12,7 @@
 
 constexpr int panel_chunks = SM90_PANEL_BYTES / SM90_CHUNK_BYTES;
 
-template <flash_config_t C> constexpr int row_chunks = panels<C> *panel_chunks;
+template <flash_config_t C> constexpr int row_chunks = q_panels<C> *panel_chunks;
 
 /* A thread of a consumer copies so many chunks of Q: half a row. */
 template <flash_config_t C> constexpr int thread_query_chunks = row_chunks<C> / 2;

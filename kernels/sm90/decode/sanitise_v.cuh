@@ -11,7 +11,7 @@
 #include "sm90/decode/walk.cuh"
 
 template <flash_config_t C>
-constexpr int thread_value_chunks = kv_bytes<C> / SM90_CHUNK_BYTES / consumer_threads<C>;
+constexpr int thread_value_chunks = v_bytes<C> / SM90_CHUNK_BYTES / consumer_threads<C>;
 
 /* Returns the address of the thread's i-th chunk of a tile of V. Together the consumers have all
  * chunks. */

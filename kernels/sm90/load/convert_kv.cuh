@@ -27,7 +27,9 @@ typedef struct converter {
     ring_t v;
 } converter_t;
 
-/* A warp takes whole rows of a panel at a time, a chunk of sixteen elements per lane, and has a
+/* Constants of K serve V too, because both have d_head columns in rows that are converted.
+ *
+ * A warp takes whole rows of a panel at a time, a chunk of sixteen elements per lane, and has a
  * quarter of the block's rows. It loads several chunks before it stores. */
 template <flash_config_t C> constexpr int row_byte_chunks = C.d_head == 64 ? 4 : 8;
 template <flash_config_t C> constexpr int rows_at_once = warp_threads / row_byte_chunks<C>;
@@ -55,7 +57,7 @@ template <flash_config_t C> static __device__ __forceinline__ chunk_offsets_t la
     const int chunk = lane % row_byte_chunks<C>;
     const int row_in_eight = lane / 8 ^ lane / 4 % 2 * between_rows;
     const uint32_t row = (warp * converter_rows<C> + row_in_eight) * SM90_PANEL_BYTES;
-    return {landing_offset<C> + row + (chunk ^ row_in_eight) * SM90_CHUNK_BYTES,
+    return {landing_offset<C, TENSOR_K> + row + (chunk ^ row_in_eight) * SM90_CHUNK_BYTES,
             chunk / 4 * kv_panel_bytes<C> + row +
                 (chunk % 4 * 2 ^ row_in_eight) * SM90_CHUNK_BYTES};
 }
@@ -108,7 +110,7 @@ static __device__ __forceinline__ bool convert_block(uint32_t shared, bool sanit
     uint32_t from = shared + offsets.from, to = shared + offsets.to;
     bool found = false;
 #pragma unroll 1
-    for (int panel = 0; panel < landing_panels<C>; ++panel) {
+    for (int panel = 0; panel < landing_panels<C, TENSOR_K>; ++panel) {
 #pragma unroll 1
         for (uint32_t row = 0; row < converter_rows<C>; row += batch_rows)
             found |= convert_batch<C>(from + row * SM90_PANEL_BYTES, to + row * SM90_PANEL_BYTES,

@@ -27,14 +27,14 @@ static __device__ __forceinline__ split_scale_t split_scale(float scale) {
 }
 
 /* A lane has a chunk of a row in each panel, eight lanes have the row. */
-template <flash_config_t C> struct row_chunks { uint4 of[panels<C>]; };
+template <flash_config_t C> struct row_chunks { uint4 of[q_panels<C>]; };
 
 /* Returns the largest magnitude of a row of bf16, by its bits. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t largest_of_row(const row_chunks<C> &row) {
     uint32_t pair = 0;
 #pragma unroll
-    for (int i = 0; i < panels<C>; ++i)
+    for (int i = 0; i < q_panels<C>; ++i)
         pair = larger_magnitudes(
             larger_magnitudes(larger_magnitudes(larger_magnitudes(pair, row.of[i].x), row.of[i].y),
                               row.of[i].z),
@@ -65,7 +65,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ row_chunks<C> load_q_row(uint32_t shared) {
     row_chunks<C> row;
 #pragma unroll
-    for (int i = 0; i < panels<C>; ++i)
+    for (int i = 0; i < q_panels<C>; ++i)
         row.of[i] = shared_load(shared + i * q_panel_bytes<C>);
     return row;
 }
@@ -74,12 +74,12 @@ template <flash_config_t C, bool BF16>
 static __device__ __forceinline__ void store_q_row(uint32_t shared, const row_chunks<C> &row,
                                                    float factor) {
 #pragma unroll
-    for (int i = 0; i < panels<C>; ++i)
+    for (int i = 0; i < q_panels<C>; ++i)
         shared_store(shared + i * q_panel_bytes<C>, convert_chunk<BF16>(row.of[i], factor));
 }
 
 /* A warp converts four rows at a time, of sixteen, or twice as many where there are registers. */
-template <flash_config_t C> constexpr int row_sets = panels<C> > 2 ? 1 : 2;
+template <flash_config_t C> constexpr int row_sets = q_panels<C> > 2 ? 1 : 2;
 
 /* Converts rows of the ring's slot, from `first` on. */
 template <flash_config_t C, bool BF16>

@@ -30,18 +30,18 @@ static __device__ __forceinline__ const uint64_t &v_arrival(int stage, bool sani
 }
 
 /* Loads a block of K or V into its ring's next stage, which begins at `shared`. */
-template <flash_config_t C, int STAGES>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ void load_stage(const sm90_tensor_map_t *map, tma_box_t box,
                                                   uint32_t shared, const uint64_t &full,
                                                   const uint64_t &empty, ring_t &ring) {
     const uint32_t barrier = shared_address(&full);
     mbarrier_wait(shared_address(&empty), ring.parity ^ 1);
-    mbarrier_arrive_expect(barrier, landing_bytes<C>);
+    mbarrier_arrive_expect(barrier, landing_bytes<C, T>);
 #pragma unroll
-    for (int i = 0; i < landing_panels<C>; ++i, box.column += landing_columns<C>)
-        tma_load<has_varlen<C>>(shared + landing_offset<C> + i * kv_panel_bytes<C>, map, box,
+    for (int i = 0; i < landing_panels<C, T>; ++i, box.column += landing_columns<C>)
+        tma_load<has_varlen<C>>(shared + landing_offset<C, T> + i * kv_panel_bytes<C>, map, box,
                                 barrier, l2_evict_last);
-    step<STAGES>(ring);
+    step<kv_stages<C, T>>(ring);
 }
 
 template <flash_config_t C>
@@ -49,9 +49,9 @@ static __device__ __forceinline__ void load_k(const sm90_params_t &params, const
                                               int32_t block, kv_loader_t &loader) {
     block_state_t &state = block_state<C>();
     const int stage = loader.k.stage;
-    load_stage<C, k_stages<C>>(
-        &params.k, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.k),
-        k_tile<C>(stage), k_arrival<C>(stage), state.k_empty[stage], loader.k);
+    load_stage<C, TENSOR_K>(&params.k,
+                            key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.k),
+                            k_tile<C>(stage), k_arrival<C>(stage), state.k_empty[stage], loader.k);
 }
 
 template <flash_config_t C, bool FIXED>
@@ -60,7 +60,7 @@ static __device__ __forceinline__ void load_v(const sm90_params_t &params, const
     block_state_t &state = block_state<C>();
     const int stage = loader.v.stage;
     const bool sanitised = sanitises_v<C, FIXED> && is_cut(tile, block);
-    load_stage<C, v_stages<C>>(
+    load_stage<C, TENSOR_V>(
         &params.v, key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.v),
         v_tile<C>(stage), v_arrival<C>(stage, sanitised), state.v_empty[stage], loader.v);
 }

@@ -43,7 +43,7 @@ static __device__ __forceinline__ tma_box_t page_box(const paged_tensor_t &tenso
 
 /* Loads the block that begins with a key, and fetches the ids of the block that begins with
  * next_begin; negative: there is none. */
-template <flash_config_t C>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ void load_block(const paged_tensor_t &tensor, int32_t begin,
                                                   int32_t next_begin, box_loader_t &loader,
                                                   const stage_to_fill_t &to) {
@@ -52,12 +52,12 @@ static __device__ __forceinline__ void load_block(const paged_tensor_t &tensor, 
     fetch_ids<C>(tensor, next_begin, loader);
     mbarrier_wait(to.empty, to.parity ^ 1);
     if (lane_index() == 0)
-        mbarrier_arrive_expect(to.full, landing_bytes<C>);
+        mbarrier_arrive_expect(to.full, landing_bytes<C, T>);
     __syncwarp();
     if (row < C.B_c)
 #pragma unroll
-        for (int i = 0; i < landing_panels<C>; ++i, box.column += landing_columns<C>)
-            tma_load<true>(to.shared + landing_offset<C> + i * kv_panel_bytes<C> +
+        for (int i = 0; i < landing_panels<C, T>; ++i, box.column += landing_columns<C>)
+            tma_load<true>(to.shared + landing_offset<C, T> + i * kv_panel_bytes<C> +
                                row * SM90_PANEL_BYTES,
                            tensor.pool.map, box, to.full, l2_evict_last);
     __syncwarp();

@@ -30,7 +30,8 @@ static __device__ __forceinline__ void load_paged_k(const sm90_params_t &params,
     fetch_ids<C>(k, (tile.block_end - 1) * C.B_c, loader);
 #pragma unroll 1
     for (int32_t block = tile.block_end - 1; block >= tile.block_begin; --block) {
-        load_block<C>(k, block * C.B_c, (block - 1) * C.B_c, loader, k_stage_to_fill<C>(ring));
+        load_block<C, TENSOR_K>(k, block * C.B_c, (block - 1) * C.B_c, loader,
+                                k_stage_to_fill<C>(ring));
         step<k_stages<C>>(ring);
     }
     finish_blocks<C>(loader);
@@ -77,8 +78,8 @@ load_paged_v(const sm90_params_t &params, const tile_of<C> &tile, int slot, v_lo
         const bool sanitised = sanitises_v<C, FIXED> && is_cut(tile, block);
         if (block == first_in_o)
             await_output<C>(v_loader.o_parity);
-        load_block<C>(v, block * C.B_c, (block - 1) * C.B_c, loader,
-                      v_stage_to_fill<C>(v_loader.ring, sanitised));
+        load_block<C, TENSOR_V>(v, block * C.B_c, (block - 1) * C.B_c, loader,
+                                v_stage_to_fill<C>(v_loader.ring, sanitised));
         if constexpr (!converts<C> && !FIXED) {
             if (sanitised)
                 finish_blocks<C>(loader);

@@ -92,6 +92,12 @@ static __device__ __forceinline__ bool is_page(const paged_tensor_t &tensor, int
     return (uint32_t)id < (uint32_t)tensor.problem->pages.n_pages;
 }
 
+/* Returns the columns that K or V has in memory, which may be fewer than those of its tiles. */
+template <kv_tensor T>
+static __device__ __forceinline__ int32_t columns_in_memory(const flash_params_t &p) {
+    return T == TENSOR_K ? p.d_head : p.d_head_v;
+}
+
 /* This is a stage of a ring, about to be filled. */
 typedef struct stage_to_fill {
     uint32_t shared;

@@ -37,7 +37,7 @@ static __device__ __forceinline__ void load_part(const sm90_params_t &params,
     tma_box_t box = query_box<C>(tile, tile.row_begin + first_row, params.entry_tokens.q);
     mbarrier_arrive_expect(barrier, q_bytes<C> / q_parts<C>);
 #pragma unroll
-    for (int i = 0; i < panels<C>; ++i, box.column += panel_elements<C>)
+    for (int i = 0; i < q_panels<C>; ++i, box.column += panel_elements<C>)
         tma_load<has_varlen<C>>(shared + i * q_panel_bytes<C>, &params.q, box, barrier,
                                 l2_evict_first);
 }
@@ -66,7 +66,7 @@ store_staged(const sm90_params_t &params, const tile_of<C> &tile, int consumer, 
     if (shared == 0 || row >= sequence_of<C>(params.problem, tile).len_q)
         return;
 #pragma unroll
-    for (int i = 0; i < panels<C>; ++i, box.column += panel_elements<C>)
+    for (int i = 0; i < output_panels<C>; ++i, box.column += panel_elements<C>)
         tma_store<has_varlen<C>>(&params.o, box, shared + i * output_panel_bytes<C>);
 }
 

@@ -100,26 +100,27 @@ typedef struct lane_copy {
     uint32_t to[2];       /* its chunks of the first panel in the block's first row */
 } lane_copy_t;
 
-template <flash_config_t C>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ lane_copy_t lane_copy(const paged_tensor_t &tensor,
                                                         uint32_t shared) {
     const int row = row_of_group(), chunk = lane_index() % row_lanes;
     const uint32_t to =
-        shared + landing_offset<C> + row * SM90_PANEL_BYTES + (chunk ^ row) * SM90_CHUNK_BYTES;
+        shared + landing_offset<C, T> + row * SM90_PANEL_BYTES + (chunk ^ row) * SM90_CHUNK_BYTES;
     return {opaque(tensor.head + chunk * SM90_CHUNK_BYTES),
             opaque(tensor.pool.token_bytes),
-            tensor.problem->d_head - chunk * (SM90_CHUNK_BYTES / kv_element_bytes<C>),
+            columns_in_memory<T>(*tensor.problem) -
+                chunk * (SM90_CHUNK_BYTES / kv_element_bytes<C>),
             {to, to ^ half_panel_bytes}};
 }
 
 /* Starts to copy the lane's chunks of a row, which are those of a token. WHOLE: the row has a key,
  * and all columns exist. */
-template <flash_config_t C, bool WHOLE>
+template <flash_config_t C, kv_tensor T, bool WHOLE>
 static __device__ __forceinline__ void copy_row(const lane_copy_t &lane, int32_t token, int row) {
     constexpr int half_columns = half_panel_bytes / kv_element_bytes<C>;
     const char *const from = lane.from + (uint64_t)(uint32_t)token * lane.token_bytes;
 #pragma unroll
-    for (int half = 0; half < 2 * landing_panels<C>; ++half)
+    for (int half = 0; half < 2 * landing_panels<C, T>; ++half)
         async_copy_or_zero(lane.to[half % 2] + row * SM90_PANEL_BYTES +
                                half / 2 * kv_panel_bytes<C>,
                            from + half * half_panel_bytes,
@@ -127,19 +128,19 @@ static __device__ __forceinline__ void copy_row(const lane_copy_t &lane, int32_t
 }
 
 /* WHOLE: as of copy_row(). */
-template <flash_config_t C, bool WHOLE>
+template <flash_config_t C, kv_tensor T, bool WHOLE>
 static __device__ __forceinline__ void copy_rows(const paged_tensor_t &tensor, row_tokens<C> rows,
                                                  uint32_t shared) {
     constexpr int unrolled = WHOLE ? lane_rows<C> : 1;
-    const lane_copy_t lane = lane_copy<C>(tensor, shared);
+    const lane_copy_t lane = lane_copy<C, T>(tensor, shared);
 #pragma unroll(unrolled)
     for (int first = 0; first < C.B_c; first += warp_threads) {
 #pragma unroll
         for (int group = 0; group < row_groups; ++group) {
             const int row = first + group * rows_together;
             if (row < C.B_c)
-                copy_row<C, WHOLE>(lane, __shfl_sync(0xffffffffu, rows.of[0], group, row_lanes),
-                                   row);
+                copy_row<C, T, WHOLE>(lane, __shfl_sync(0xffffffffu, rows.of[0], group, row_lanes),
+                                      row);
         }
 #pragma unroll
         for (int next = 1; next < lane_rows<C>; ++next)
@@ -148,10 +149,13 @@ static __device__ __forceinline__ void copy_rows(const paged_tensor_t &tensor, r
 }
 
 /* Says whether all rows of the block have a key and all columns exist. */
-template <flash_config_t C>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ bool is_whole(const paged_tensor_t &tensor,
                                                 const row_tokens<C> &rows) {
-    int32_t all = tensor.problem->d_head == C.d_head && C.d_head % landing_columns<C> == 0 ? 0 : -1;
+    constexpr int columns = kv_columns<C, T>;
+    const bool has_columns =
+        columns_in_memory<T>(*tensor.problem) == columns && columns % landing_columns<C> == 0;
+    int32_t all = has_columns ? 0 : -1;
 #pragma unroll
     for (int i = 0; i < lane_rows<C>; ++i)
         all |= has_row<C>(i) ? rows.of[i] : 0;
@@ -173,13 +177,13 @@ static __device__ __forceinline__ row_tokens<C> find_block_rows(const paged_tens
 }
 
 /* Starts to copy the rows of a block into the stage at `shared`. */
-template <flash_config_t C>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ void
 copy_block_rows(const paged_tensor_t &tensor, const row_tokens<C> &rows, uint32_t shared) {
-    if (is_whole<C>(tensor, rows))
-        copy_rows<C, true>(tensor, rows, shared);
+    if (is_whole<C, T>(tensor, rows))
+        copy_rows<C, T, true>(tensor, rows, shared);
     else
-        copy_rows<C, false>(tensor, rows, shared);
+        copy_rows<C, T, false>(tensor, rows, shared);
 }
 
 /* Has the copies so far arrive at a barrier when they are complete. */
@@ -191,14 +195,14 @@ static __device__ __forceinline__ void hand_on_rows(uint32_t barrier) {
 
 /* Loads the block that begins with a key, and fetches the ids of the block that begins with
  * next_begin; negative: there is none. */
-template <flash_config_t C>
+template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ void load_block(const paged_tensor_t &tensor, int32_t begin,
                                                   int32_t next_begin, row_loader_t &loader,
                                                   const stage_to_fill_t &to) {
     const row_tokens<C> rows = find_block_rows<C>(tensor, begin);
     fetch_ids<C>(tensor, next_begin, loader);
     mbarrier_wait(to.empty, to.parity ^ 1);
-    copy_block_rows<C>(tensor, rows, to.shared);
+    copy_block_rows<C, T>(tensor, rows, to.shared);
     hand_on_rows(to.full);
 }
 

@@ -25,7 +25,7 @@ typedef struct sanitiser {
  * any. */
 template <flash_config_t C> static __device__ __forceinline__ bool zero_non_finite(uint32_t block) {
     const uint32_t first = block + threadIdx.x % warp_threads * SM90_CHUNK_BYTES;
-    const uint32_t end = block + kv_bytes<C>;
+    const uint32_t end = block + v_bytes<C>;
     uint32_t sum[4] = {0, 0, 0, 0};
 #pragma unroll 8
     for (uint32_t chunk = first; chunk < end; chunk += warp_threads * SM90_CHUNK_BYTES) {

@@ -14,14 +14,14 @@ template <flash_config_t C> constexpr int half_registers = half_columns<C> / 2;
 template <flash_config_t C>
 constexpr int half_bytes = half_columns<C> / panel_elements<C> * kv_panel_bytes<C>;
 
-template <flash_config_t C> constexpr int part_panels = panels<C> / MLA_PARTS;
+template <flash_config_t C> constexpr int part_panels = q_panels<C> / MLA_PARTS;
 template <flash_config_t C> constexpr int part_bytes = part_panels<C> *kv_panel_bytes<C>;
 
 template <flash_config_t C> __device__ constexpr void assert_mla() {
     static_assert(C.arch == FLASH_ARCH_SM90_MLA, "a configuration of another family");
     static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16, "dtype");
     static_assert(C.d_head == 576 && C.d_head_v == 512, "d_head and d_head_v");
-    static_assert(panels<C> % MLA_PARTS == 0, "whole panels in each part");
+    static_assert(q_panels<C> % MLA_PARTS == 0, "whole panels in each part");
     static_assert(C.B_r == SM90_WARPGROUP_ROWS, "B_r: both consumers have the same rows");
     static_assert(C.B_c == DECODE_UNIT_KEYS, "B_c");
     static_assert(C.n_warps * warp_threads == block_threads<C>, "n_warps");

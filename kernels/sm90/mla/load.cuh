@@ -24,7 +24,7 @@ static __device__ __forceinline__ void load_panels(const sm90_tensor_map_t *map,
                                                    const ring_t &ring, int first_row) {
     const uint32_t shared = key_tile<C>(ring.stage) + first_row * SM90_PANEL_BYTES;
 #pragma unroll
-    for (int i = 0; i < panels<C>; ++i, box.column += panel_elements<C>)
+    for (int i = 0; i < q_panels<C>; ++i, box.column += panel_elements<C>)
         tma_load<true>(shared + i * kv_panel_bytes<C>, map, box,
                        part_barrier<C>(ring, i / part_panels<C>), l2_evict_first);
 }
@@ -80,7 +80,7 @@ static __device__ __forceinline__ void load_paged_block(const paged_tensor_t &te
     const row_tokens<C> rows = find_block_rows<C>(tensor, begin);
     fetch_ids<C>(tensor, next_begin, loader);
     await_stage<C>(ring);
-    copy_block_rows<C>(tensor, rows, key_tile<C>(ring.stage));
+    copy_block_rows<C, TENSOR_K>(tensor, rows, key_tile<C>(ring.stage));
 #pragma unroll
     for (int part = 0; part < MLA_PARTS; ++part)
         hand_on_rows(part_barrier<C>(ring, part));

@@ -76,7 +76,7 @@ static __device__ __forceinline__ void
 finish_half(const decode_params_t &params, const decode_block_t &block, const half_output<C> &o,
             int number, float sink, const score_unit_t &unit) {
     static_assert(consumers<C> * warpgroup_warps * laid_bytes<C> <=
-                      q_bytes<C> + C.n_stages * kv_bytes<C>,
+                      q_bytes<C> + C.n_stages * k_bytes<C>,
                   "laid over Q and K");
     meet_consumers<C>();
     lay_half<C>(o);

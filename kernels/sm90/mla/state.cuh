@@ -34,7 +34,7 @@ template <flash_config_t C> struct mla_exchange {
 
 template <flash_config_t C> static __device__ __forceinline__ mla_exchange<C> &exchange() {
     static_assert(sizeof(mla_exchange<C>) == mla_exchange_bytes(&C), "as the host counts");
-    return *(mla_exchange<C> *)(shared_memory + q_bytes<C> + C.n_stages * kv_bytes<C>);
+    return *(mla_exchange<C> *)(shared_memory + q_bytes<C> + C.n_stages * k_bytes<C>);
 }
 
 template <flash_config_t C> static __device__ __forceinline__ mla_state_t &mla_state() {
@@ -42,7 +42,7 @@ template <flash_config_t C> static __device__ __forceinline__ mla_state_t &mla_s
 }
 
 template <flash_config_t C> static __device__ __forceinline__ uint32_t key_tile(int stage) {
-    return q_tile<C>(0) + q_bytes<C> + stage * kv_bytes<C>;
+    return q_tile<C>(0) + q_bytes<C> + stage * k_bytes<C>;
 }
 
 /* Initialises the barriers of the ring, in one thread. */

@@ -46,13 +46,13 @@ static __device__ __forceinline__ void issue_scores(score_tile<C> &s, const quer
 
 /* ptxas gives no instruction more than the registers that all of the block's threads could have,
  * 128 beside a converter: PV of 256 columns then is two products of 128. */
-template <flash_config_t C> constexpr int output_parts = converts<C> &&C.d_head > 128 ? 2 : 1;
+template <flash_config_t C> constexpr int output_parts = converts<C> &&d_head_v<C> > 128 ? 2 : 1;
 
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_output(output_tile<C> &o, const probability_tile<C> &p,
                                                     int stage) {
     constexpr int step_bytes_down = 16 * SM90_PANEL_BYTES; /* sixteen keys */
-    constexpr int columns = C.d_head / output_parts<C>, registers = columns / 2;
+    constexpr int columns = d_head_v<C> / output_parts<C>, registers = columns / 2;
     constexpr int part_bytes = columns / panel_elements<C> * kv_panel_bytes<C>;
     const uint32_t v = descriptor_low(v_tile<C>(stage), kv_panel_bytes<C>);
     wgmma_fence();

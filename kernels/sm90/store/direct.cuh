@@ -101,7 +101,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void store_row(element_bits<C> *row, int32_t columns, int half,
                                                  const rounded_output<C> &o) {
 #pragma unroll
-    for (int i = 0; i < C.d_head / 32; ++i) {
+    for (int i = 0; i < d_head_v<C> / 32; ++i) {
         uint32_t w[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j)
@@ -119,8 +119,8 @@ static __device__ __forceinline__ void store_output(const flash_params_t &p, con
     const int32_t row = tile.row_begin + tile_row(0);
     const int32_t len_q = sequence_of<C>(p, tile).len_q;
     element_bits<C> *data = output_row<C, element_bits<C>>(p, tile, row);
-    store_row<C>(data, wanted && row < len_q ? p.d_head : 0, 0, o);
-    store_row<C>(data + 8 * p.o_stride.seq, wanted && row + 8 < len_q ? p.d_head : 0, 1, o);
+    store_row<C>(data, wanted && row < len_q ? p.d_head_v : 0, 0, o);
+    store_row<C>(data + 8 * p.o_stride.seq, wanted && row + 8 < len_q ? p.d_head_v : 0, 1, o);
 }
 
 /* Stores so many columns of one of the thread's rows. */
@@ -128,7 +128,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void store_fp32_row(float *row, bool wanted, int32_t columns,
                                                       int half, const output_tile<C> &o) {
 #pragma unroll
-    for (int first = 0; first < C.d_head; first += 32) {
+    for (int first = 0; first < d_head_v<C>; first += 32) {
         float2 pairs[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -148,8 +148,8 @@ static __device__ __forceinline__ void store_fp32_output(const flash_params_t &p
     const int32_t row = tile.row_begin + tile_row(0);
     const int32_t len_q = sequence_of<C>(p, tile).len_q;
     float *data = output_row<C, float>(p, tile, row);
-    store_fp32_row<C>(data, wanted, row < len_q ? p.d_head : 0, 0, o);
-    store_fp32_row<C>(data + 8 * p.o_stride.seq, wanted, row + 8 < len_q ? p.d_head : 0, 1, o);
+    store_fp32_row<C>(data, wanted, row < len_q ? p.d_head_v : 0, 0, o);
+    store_fp32_row<C>(data + 8 * p.o_stride.seq, wanted, row + 8 < len_q ? p.d_head_v : 0, 1, o);
 }
 
 /* Completes the warp's rows, which it has just written, where V was sanitised (non_finite.cuh).

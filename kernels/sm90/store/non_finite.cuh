@@ -69,7 +69,7 @@ static __device__ void add_non_finite_v(const flash_params_t &p, const tile_of<C
     const int64_t whole_begin = (int64_t)tile.whole_begin * C.B_c;
     const int64_t whole_end = max((int64_t)tile.whole_end * C.B_c, whole_begin);
 #pragma unroll 1
-    for (int column = threadIdx.x % warp_threads; column < p.d_head; column += warp_threads) {
+    for (int column = threadIdx.x % warp_threads; column < p.d_head_v; column += warp_threads) {
         sum_t sum = o[column];
         sum = add_keys_of_tile<C>(sum, p, tile, v + column, keys.begin,
                                   min(whole_begin, (int64_t)keys.end));

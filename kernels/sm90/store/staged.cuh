@@ -44,7 +44,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void stage_output(const rounded_output<C> &o, uint32_t shared) {
     const uint32_t rows = shared + warp_row_of_group() * SM90_PANEL_BYTES;
 #pragma unroll
-    for (int i = 0; i < head_steps<C>; ++i)
+    for (int i = 0; i < d_head_v<C> / 16; ++i)
         stmatrix_x4(fragment_row(rows, i, output_panel_bytes<C>), o.w[4 * i], o.w[4 * i + 1],
                     o.w[4 * i + 2], o.w[4 * i + 3]);
     async_proxy_fence();

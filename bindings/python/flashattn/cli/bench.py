@@ -39,12 +39,12 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "bench",
         help="time kernels over sequence lengths",
-        description="Prints median times and GFLOP/s, counting 4 batch heads seqlen_q seqlen_k "
-        f"d_head operations, half when causal; with --seqlen-q up to {rates.MOST_DECODE_QUERIES} "
-        "it prints GB/s of reading K and V once. Without filters it times the kernel that the "
-        "library selects for each dtype. On the CPU it also times numpy, and torch and "
-        "onnxruntime where they are installed; with --device cuda it takes GPU times, and those "
-        "of torch's FlashAttention-2 and cuDNN, and of FlashAttention-3 (FA3) if "
+        description="Prints median times and GFLOP/s, counting 2 batch heads seqlen_q seqlen_k "
+        "(d_head + d_head_v) operations, half when causal; with --seqlen-q up to "
+        f"{rates.MOST_DECODE_QUERIES} it prints GB/s of reading K and V once. Without filters it "
+        "times the kernel that the library selects for each dtype. On the CPU it also times numpy, "
+        "and torch and onnxruntime where they are installed; with --device cuda it takes GPU "
+        "times, and those of torch's FlashAttention-2 and cuDNN, and of FlashAttention-3 (FA3) if "
         "flash_attn_interface can be imported. With --lengths it times ragged batches.",
     )
     problem.add_filter_argument(parser)
@@ -205,10 +205,9 @@ def random_inputs(
     """q, k and v, whose first axes are given. Raises BadInput where they do not fit in memory."""
     memory.require_inputs(dtype, queries, keys, args)
     rng = np.random.default_rng(0)
-    heads_kv = args.heads_kv or args.heads
-    shapes = ((*queries, args.heads), (*keys, heads_kv), (*keys, heads_kv))
+    shapes = problem.shapes(queries, keys, args)
     return [
-        rng.standard_normal((*shape, args.d_head), np.float32).astype(element)
+        rng.standard_normal(shape, np.float32).astype(element)
         for shape, element in zip(shapes, problem.numpy_dtypes(dtype))
     ]
 
@@ -235,7 +234,7 @@ def _library_call(
         raise BadInput(anyone.reason)
     if not query_support(q, k, v, config=config, **options):
         return None
-    out = np.empty_like(q)
+    out = np.empty_like(q, shape=(*q.shape[:-1], v.shape[-1]))
 
     def call() -> None:
         flash_attn_func(q, k, v, out=out, config=config, **options)
@@ -282,5 +281,5 @@ def _title(args: argparse.Namespace) -> str:
         where = f"{device.device_info().name}, {words.count(device.num_threads(), 'thread')}"
     return (
         f"{batch}, {queries}, heads {args.heads}/{args.heads_kv or args.heads}, d_head "
-        f"{args.d_head}{', causal' if args.causal else ''}, {where}"
+        f"{problem.d_head_text(args)}{', causal' if args.causal else ''}, {where}"
     )

@@ -60,14 +60,11 @@ def random_inputs(
     memory.require_inputs(dtype, queries, keys, args)
     torch = extras.load("torch")
     torch.manual_seed(0)
-    heads_kv = args.heads_kv or args.heads
     element, of_keys = (
         getattr(torch, names[dtype]) for names in (problem.Q_NAME, problem.NUMPY_NAME)
     )
-    q, k, v = (
-        torch.randn(*axes, heads, args.d_head, device="cuda", dtype=element)
-        for axes, heads in ((queries, args.heads), (keys, heads_kv), (keys, heads_kv))
-    )
+    shapes = problem.shapes(queries, keys, args)
+    q, k, v = (torch.randn(shape, device="cuda", dtype=element) for shape in shapes)
     return [q, k.to(of_keys), v.to(of_keys)]
 
 
@@ -81,7 +78,9 @@ def kernel_call(
         raise BadInput(anyone.reason)
     if not query_support(q, k, v, config=contender.config, **options):
         return None
-    out = q.new_full(q.shape, math.nan)  # so that what a kernel leaves out shows
+    out = q.new_full(
+        (*q.shape[:-1], v.shape[-1]), math.nan
+    )  # so that what a kernel leaves out shows
     function = flash_attn_varlen_func if "cu_seqlens_q" in options else flash_attn_func
     return lambda: function(q, k, v, out=out, config=contender.config, **options)
 

@@ -2,7 +2,7 @@
 
 GroupQueryAttention attends to a cache of keys, [batch, n_heads_kv, seqlen_k, d_head], which the
 queries' own keys are written to first, and masks causally. MultiHeadAttention serves full attention
-of as many heads of K and V as of Q.
+of as many heads of K and V as of Q. V has the d_head of K in both.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ def make_call(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, An
 
     options: causal, where seqlen_q == seqlen_k, and softmax_scale; no window and no softcap.
     """
+    if v.shape[-1] != k.shape[-1]:
+        return None
     if options["causal"] or q.shape[1] == 1:
         return _cached_call(q, k, v, options)
     if q.shape[2] == k.shape[2]:

@@ -120,9 +120,9 @@ def _measure(
 
 
 def _operations(batch: RaggedBatch, args: argparse.Namespace) -> int:
-    """4 heads d_head for every query and key that it sees."""
+    """2 heads (d_head + d_head_v) for every query and key that it sees."""
     pairs = ragged.visible_pairs(batch, args.causal, tuple(args.window))
-    return 4 * args.heads * args.d_head * pairs
+    return 2 * args.heads * (args.d_head + problem.d_head_v(args)) * pairs
 
 
 def _ragged_entries(
@@ -236,4 +236,6 @@ def _title(args: argparse.Namespace) -> str:
     gpu = device.device_info(FLASH_DEVICE_CUDA_CURRENT).name
     mask = ", causal" if args.causal else ""
     heads = f"{args.heads}/{args.heads_kv or args.heads}"
-    return f"ragged, heads {heads}, d_head {args.d_head}{mask}, seed {args.seed}, {gpu}"
+    return (
+        f"ragged, heads {heads}, d_head {problem.d_head_text(args)}{mask}, seed {args.seed}, {gpu}"
+    )

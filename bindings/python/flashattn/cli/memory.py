@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from ..config import DType
-from . import extras, words
+from . import extras, problem, words
 from .problem import BadInput
 
 _ITEM_SIZE = {DType.FP16: 2, DType.BF16: 2, DType.FP32: 4, DType.E4M3: 1}  # of K and V
@@ -26,11 +26,13 @@ def require_inputs(
     of_q, of_k = item_sizes(dtype)
     heads_kv = args.heads_kv or args.heads
     n_queries, n_keys = math.prod(queries), math.prod(keys)
-    n_bytes = 2 * args.d_head * (n_queries * args.heads * of_q + n_keys * heads_kv * of_k)
+    columns = args.d_head + problem.d_head_v(args)
+    n_bytes = columns * (n_queries * args.heads * of_q + n_keys * heads_kv * of_k)
     require(
         n_bytes,
         f"Q, K, V and O of {dtype.name} (in all {words.count(n_queries, 'query', 'queries')} and "
-        f"{words.count(n_keys, 'key')}, heads {args.heads}/{heads_kv}, d_head {args.d_head})",
+        f"{words.count(n_keys, 'key')}, heads {args.heads}/{heads_kv}, "
+        f"d_head {problem.d_head_text(args)})",
         args.device,
     )
 

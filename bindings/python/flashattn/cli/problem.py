@@ -45,15 +45,19 @@ def add_shape_options(parser: argparse.ArgumentParser, *, several_d_heads: bool 
     group.add_argument("--heads-kv", type=int, help="K/V heads; default: as many as query heads")
     if several_d_heads:
         group.add_argument("--d-head", type=numbers, default="128", metavar="N,N,...", help=d_head)
+        parser.set_defaults(d_head_v=None)
     else:
         group.add_argument("--d-head", type=int, default=128, help=d_head)
+        group.add_argument(
+            "--d-head-v", type=int, help="head dimension of V and O; default: as --d-head"
+        )
 
 
 def check_at_least_one(args: argparse.Namespace, *more: str) -> None:
     """Refuses sizes below 1, of add_shape_options() and of `more`, and --tokens of less than one
     sequence."""
-    options = ("batch", "heads", "tokens", "d_head", "seqlen_q", "heads_kv", "seqlen", *more)
-    for name in options:
+    options = ("batch", "heads", "tokens", "d_head", "d_head_v", "seqlen_q", "heads_kv", "seqlen")
+    for name in (*options, *more):
         value = getattr(args, name)
         least = min(value) if isinstance(value, list) else value
         if least is not None and least < 1:
@@ -74,10 +78,34 @@ def batch_size(seqlen: int, args: argparse.Namespace) -> int:
     return args.batch if args.tokens is None else args.tokens // seqlen
 
 
+def d_head_v(args: argparse.Namespace) -> int:
+    """The head dimension of V and O."""
+    return args.d_head_v or args.d_head
+
+
+def d_head_text(args: argparse.Namespace) -> str:
+    """The head dimension, or both: "192/128"."""
+    d_head, of_v = args.d_head, d_head_v(args)
+    return str(d_head) if d_head == of_v else f"{d_head}/{of_v}"
+
+
+def shapes(
+    queries: tuple[int, ...], keys: tuple[int, ...], args: argparse.Namespace
+) -> tuple[tuple[int, ...], ...]:
+    """The shapes of q, k and v, whose first axes are given."""
+    heads_kv = args.heads_kv or args.heads
+    return (
+        (*queries, args.heads, args.d_head),
+        (*keys, heads_kv, args.d_head),
+        (*keys, heads_kv, d_head_v(args)),
+    )
+
+
 def operations(seqlen: int, args: argparse.Namespace) -> float:
-    """Counts 4 batch heads seqlen_q seqlen_k d_head, half of it when causal."""
+    """Counts 2 batch heads seqlen_q seqlen_k (d_head + d_head_v), half of it when causal."""
     seqlen_q = args.seqlen_q or seqlen
-    full = 4 * batch_size(seqlen, args) * args.heads * seqlen_q * seqlen * args.d_head
+    columns = args.d_head + d_head_v(args)
+    full = 2 * batch_size(seqlen, args) * args.heads * seqlen_q * seqlen * columns
     return full / 2 if args.causal else full
 
 

@@ -135,4 +135,6 @@ def _title(args: argparse.Namespace) -> str:
     tokens = f"batch {args.batch}" if args.tokens is None else words.count(args.tokens, "token")
     gpu = device.device_info(FLASH_DEVICE_CUDA_CURRENT).name
     mask = ", causal" if args.causal else ""
-    return f"{args.set}: {tokens}, heads {args.heads}, d_head {args.d_head}{mask}, {gpu}"
+    return (
+        f"{args.set}: {tokens}, heads {args.heads}, d_head {problem.d_head_text(args)}{mask}, {gpu}"
+    )

@@ -33,4 +33,5 @@ def _bytes_read(dtype: DType, seqlen: int, args: argparse.Namespace) -> int:
     keys = seqlen if left < 0 else min(seqlen, left + args.seqlen_q)
     heads_kv = args.heads_kv or args.heads
     batch = problem.batch_size(seqlen, args)
-    return 2 * batch * keys * heads_kv * args.d_head * memory.item_sizes(dtype)[1]
+    columns = args.d_head + problem.d_head_v(args)
+    return batch * keys * heads_kv * columns * memory.item_sizes(dtype)[1]
