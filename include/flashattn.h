@@ -194,9 +194,9 @@ enum flash_op {
 /** These bits say what a kernel serves beyond full attention over equal lengths. */
 enum flash_feature {
     FLASH_FEATURE_CAUSAL = 1,
-    FLASH_FEATURE_WINDOW = 2,
+    FLASH_FEATURE_WINDOW = 2, /**< FLASH_FLAG_WINDOW, attention_chunk */
     FLASH_FEATURE_SOFTCAP = 4,
-    FLASH_FEATURE_VARLEN = 8, /**< cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k */
+    FLASH_FEATURE_VARLEN = 8, /**< cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k */
     FLASH_FEATURE_PAGED = 16, /**< flash_paging_t */
     FLASH_FEATURE_BIAS = 32   /**< alibi_slopes, flash_mask_t */
 };
@@ -715,6 +715,17 @@ typedef struct flash_forward_args {
     /* A mask or bias of any pattern. NULL: none. */
     const flash_mask_t *mask;
     int64_t d_head_v; /**< head dimension of V and O; 0: d_head */
+    /* Chunks of keys that do not see each other: query i, whose place is p = i + seqlen_k -
+     * seqlen_q, sees key j only if floor(p / attention_chunk) = floor(j / attention_chunk). A query
+     * before the first key, p < 0, sees none then. Holds beside FLASH_FLAG_CAUSAL and the window.
+     * 0: none. */
+    int64_t attention_chunk;
+    /* [batch]: the keys of sequence b begin leftpad_k[b] tokens after the start of its place in K
+     * and V, and are counted from there, for masks too. seqused_k, or the length where it is NULL,
+     * still counts from the start, so that so many keys fewer exist, at least 0. Not with a
+     * page_table. In memory of the device; a negative value is refused on the CPU, and taken for 0
+     * on a CUDA device. NULL: all 0. */
+    const int32_t *leftpad_k;
 } flash_forward_args_t;
 
 #define FLASH_FORWARD_ARGS_INIT                                                                    \
@@ -722,7 +733,7 @@ typedef struct flash_forward_args {
         FLASH_SIZEOF_(flash_forward_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,        \
             FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, FLASH_NULL_, FLASH_NULL_,  \
             FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_, FLASH_NULL_,   \
-            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, FLASH_NULL_, 0                  \
+            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, FLASH_NULL_, 0, 0, FLASH_NULL_  \
     }
 
 /**

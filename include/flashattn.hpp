@@ -195,6 +195,12 @@ class Forward {
         return *this;
     }
 
+    /** Keys of a chunk, beyond which no query sees: attention_chunk; 0: none. */
+    Forward &chunk(std::int64_t keys) {
+        args_.attention_chunk = keys;
+        return *this;
+    }
+
     /** The type of K and V, where it is not that of the call. After k() and v(). */
     Forward &kv_dtype(std::int32_t dtype) {
         args_.k.dtype = dtype;
@@ -207,6 +213,13 @@ class Forward {
     Forward &lengths(const std::int32_t *keys, std::int64_t longest) {
         args_.seqused_k = keys;
         args_.seqlen_k = longest;
+        return *this;
+    }
+
+    /** The keys of sequence b begin tokens[b] behind the start of its place: leftpad_k; [batch], in
+     * memory of the device. */
+    Forward &leftpad(const std::int32_t *tokens) {
+        args_.leftpad_k = tokens;
         return *this;
     }
 

@@ -15,7 +15,7 @@
  *     begin  = 0
  *     length = page_size, or what the sequence's length leaves of it
  *
- * In a cache of slots it has one run, in the entry of its slot.
+ * In a cache of slots it has one run, in the entry of its slot, behind the padding.
  */
 #ifndef FLASH_KERNELS_COMMON_KV_H
 #define FLASH_KERNELS_COMMON_KV_H
@@ -58,12 +58,14 @@ FLASH_HOST_DEVICE static inline int64_t flash_pages_room(const flash_pages_t *pa
     return n_ids * pages->page_size;
 }
 
-/* The sequence with no more keys than its pages hold and seqlen_k says, whatever seqused_k is. */
+/* The sequence with no more keys than its pages hold and seqlen_k says, whatever seqused_k is. A
+ * slot holds its padding too. */
 FLASH_HOST_DEVICE static inline flash_sequence_t flash_paged_sequence(const flash_params_t *p,
                                                                       int32_t batch_index) {
     flash_sequence_t s = flash_sequence(p, batch_index);
     const int64_t held = flash_pages_room(&p->pages, batch_index);
-    const int32_t room = held < p->seqlen_k ? (int32_t)held : p->seqlen_k;
+    const int32_t bound = held < p->seqlen_k ? (int32_t)held : p->seqlen_k;
+    const int32_t room = s.k_begin < bound ? bound - (int32_t)s.k_begin : 0;
     s.len_k = s.len_k < room ? s.len_k : room;
     return s;
 }
@@ -75,15 +77,16 @@ FLASH_HOST_DEVICE static inline int32_t flash_kv_page_of(const flash_pages_t *pa
 }
 
 /* The run that a key of a sequence is in. table: pages.table for K, pages.v_table for V; first_id:
- * flash_pages_first_id(). The entry is a page of the pool only if the id is one. */
+ * flash_pages_first_id(). The entry is a page of the pool only if the id is one. Only in slots do
+ * keys begin after the first token: with a table, k_begin is 0. */
 FLASH_HOST_DEVICE static inline flash_kv_run_t flash_kv_paged_run(const flash_pages_t *pages,
                                                                   const int32_t *table,
                                                                   const flash_sequence_t *s,
                                                                   int64_t first_id, int64_t key) {
     const int64_t page = flash_kv_page_of(pages, key), begin = page * pages->page_size;
     const int64_t left = s->len_k - begin;
-    const flash_kv_run_t run = {table ? flash_load_length(table, first_id + page) : first_id, 0,
-                                key - begin,
+    const flash_kv_run_t run = {table ? flash_load_length(table, first_id + page) : first_id,
+                                s->k_begin, key - begin,
                                 left < pages->page_size ? (int32_t)left : pages->page_size};
     return run;
 }

@@ -5,6 +5,8 @@
 #ifndef FLASH_KERNELS_COMMON_PARAMS_H
 #define FLASH_KERNELS_COMMON_PARAMS_H
 
+#include "common/divide.h"
+
 #include <stdint.h>
 
 /* Strides are distances in elements from one batch entry, token or head to the next. */
@@ -68,6 +70,7 @@ typedef struct flash_params {
     const int32_t *cu_seqlens_k; /* [batch + 1] or NULL */
     const int32_t *seqused_q;    /* [batch] or NULL */
     const int32_t *seqused_k;    /* [batch] or NULL */
+    const int32_t *leftpad_k;    /* [batch] or NULL; NULL with a page table */
     flash_pages_t pages;         /* with pages, stride.batch of K and V is that of a page */
     flash_scale_t k_scale;
     flash_scale_t v_scale;
@@ -80,11 +83,13 @@ typedef struct flash_params {
     int32_t seqlen_k; /* of every sequence, or the longest */
     int32_t n_heads;
     int32_t n_heads_kv;
-    int32_t group;        /* n_heads / n_heads_kv */
-    int32_t d_head;       /* of Q and K */
-    int32_t d_head_v;     /* of V and O */
-    int32_t window_left;  /* -1: unbounded; causal is window_right = 0 */
-    int32_t window_right; /* -1: unbounded */
+    int32_t group;           /* n_heads / n_heads_kv */
+    int32_t d_head;          /* of Q and K */
+    int32_t d_head_v;        /* of V and O */
+    int32_t window_left;     /* -1: unbounded; causal is window_right = 0 */
+    int32_t window_right;    /* -1: unbounded */
+    int32_t attention_chunk; /* keys; 0: none */
+    flash_divider_t by_attention_chunk;
     float softmax_scale;
     float softcap; /* 0: none */
     /* If two kernels share a batch, this one computes sequences of least_queries ... most_queries

@@ -4,23 +4,18 @@
 #ifndef FLASH_KERNELS_COMMON_SEQUENCE_H
 #define FLASH_KERNELS_COMMON_SEQUENCE_H
 
+#include "common/host_device.h"
 #include "common/params.h"
 
 #include <string.h>
 
-#ifdef __CUDACC__
-#define FLASH_HOST_DEVICE __host__ __device__
-#else
-#define FLASH_HOST_DEVICE
-#endif
-
 /* One sequence of the batch. Positions count tokens from the start of its batch entry. */
 typedef struct flash_sequence {
     int64_t q_begin; /* first query; 0 unless ragged */
-    int64_t k_begin; /* first key; 0 unless ragged */
+    int64_t k_begin; /* first key; 0 unless ragged or padded at the left */
     int32_t len_q;   /* queries: at most seqused_q if that is given; 0 if another kernel computes
                         the sequence */
-    int32_t len_k;   /* keys: seqused_k if that is given */
+    int32_t len_k;   /* keys: seqused_k if that is given, less leftpad_k */
 } flash_sequence_t;
 
 /* A half-open range of keys; empty when begin >= end. */
@@ -52,6 +47,13 @@ FLASH_HOST_DEVICE static inline int flash_computes_length(const flash_params_t *
     return flash_has_whole_batch(p) | is_in_range;
 }
 
+/* Returns the tokens before the first key of a sequence's place; there is leftpad_k. */
+FLASH_HOST_DEVICE static inline int32_t flash_leftpad(const flash_params_t *p,
+                                                      int32_t batch_index) {
+    const int32_t padding = flash_load_length(p->leftpad_k, batch_index);
+    return padding > 0 ? padding : 0;
+}
+
 FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_params_t *p,
                                                                 int32_t batch_index) {
     flash_sequence_t s = {0, 0, p->seqlen_q, p->seqlen_k};
@@ -73,12 +75,20 @@ FLASH_HOST_DEVICE static inline flash_sequence_t flash_sequence(const flash_para
         s.len_q = 0;
     if (p->seqused_k)
         s.len_k = flash_load_length(p->seqused_k, batch_index);
+    if (p->leftpad_k) {
+        const int32_t padding = flash_leftpad(p, batch_index);
+        s.k_begin += padding;
+        s.len_k = s.len_k > padding ? s.len_k - padding : 0;
+    }
     return s;
 }
 
-/* Returns the keys that query i of the sequence sees (bottom-right aligned mask). */
+/* ---- What queries see. Masks are bottom-right aligned: query i stands at key i + len_k - len_q,
+ * its place. From query to query, both ends of what they see move right or stay. ---- */
+
+/* Returns the keys that query i of the sequence sees where no chunk hides any. */
 FLASH_HOST_DEVICE static inline flash_range_t
-flash_visible_keys(const flash_params_t *p, const flash_sequence_t *s, int64_t i) {
+flash_window_keys(const flash_params_t *p, const flash_sequence_t *s, int64_t i) {
     const int64_t diagonal = i + s->len_k - s->len_q;
     int64_t begin = 0;
     int64_t end = s->len_k;
@@ -90,6 +100,33 @@ flash_visible_keys(const flash_params_t *p, const flash_sequence_t *s, int64_t i
         begin = end = 0;
     const flash_range_t range = {(int32_t)begin, (int32_t)end};
     return range;
+}
+
+/* Returns the keys of the attention chunk that a place is in. One before the first key is in none.
+ */
+FLASH_HOST_DEVICE static inline flash_range_t flash_attention_chunk_at(const flash_params_t *p,
+                                                                       int64_t place) {
+    flash_range_t chunk = {0, 0};
+    if (place >= 0) {
+        chunk.begin = flash_divide((int32_t)place, p->by_attention_chunk) * p->attention_chunk;
+        chunk.end = p->attention_chunk < INT32_MAX - chunk.begin ? chunk.begin + p->attention_chunk
+                                                                 : INT32_MAX;
+    }
+    return chunk;
+}
+
+/* Returns the keys that query i of the sequence sees. */
+FLASH_HOST_DEVICE static inline flash_range_t
+flash_visible_keys(const flash_params_t *p, const flash_sequence_t *s, int64_t i) {
+    flash_range_t keys = flash_window_keys(p, s, i);
+    if (p->attention_chunk > 0) {
+        const flash_range_t chunk = flash_attention_chunk_at(p, i + s->len_k - s->len_q);
+        keys.begin = chunk.begin > keys.begin ? chunk.begin : keys.begin;
+        keys.end = chunk.end < keys.end ? chunk.end : keys.end;
+        if (keys.end <= keys.begin) /* the query stands before the first key */
+            keys.begin = keys.end = 0;
+    }
+    return keys;
 }
 
 /* Returns the distance between heads in params->lse, in elements. */

@@ -45,8 +45,10 @@ template <flash_config_t C>
 static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_t &p,
                                                              const tile_of<C> &tile, int64_t i) {
     const flash_sequence_t sequence = sequence_of<C>(p, tile);
-    if constexpr (has_mask<C>)
+    if constexpr (has_window<C>)
         return flash_visible_keys(&p, &sequence, i);
+    else if constexpr (has_mask<C>)
+        return flash_window_keys(&p, &sequence, i);
     else
         return flash_range_t{0, sequence.len_k};
 }

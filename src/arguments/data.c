@@ -45,6 +45,16 @@ static flash_status_t check_seqused(const side_t *side, const int32_t *seqused, 
     return FLASH_SUCCESS;
 }
 
+/* Padding longer than a sequence leaves it no key. */
+static flash_status_t check_leftpad(const int32_t *leftpad, int32_t batch) {
+    for (int32_t b = 0; b < batch; b++) {
+        const int32_t padding = flash_load_length(leftpad, b);
+        FLASH_REQUIRE(padding >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                      "leftpad_k[%" PRId32 "] is %" PRId32 ": negative", b, padding);
+    }
+    return FLASH_SUCCESS;
+}
+
 /* Checks the lengths in host memory. *total_q and *total_k become the tokens of ragged tensors. */
 static flash_status_t check_lengths(const flash_params_t *p, int64_t *total_q, int64_t *total_k) {
     if (p->cu_seqlens_q)
@@ -57,7 +67,9 @@ static flash_status_t check_lengths(const flash_params_t *p, int64_t *total_q, i
     const side_t k = {"seqused_k", "keys", p->cu_seqlens_k, p->seqlen_k};
     if (p->seqused_q)
         FLASH_TRY(check_seqused(&q, p->seqused_q, p->batch));
-    return p->seqused_k ? check_seqused(&k, p->seqused_k, p->batch) : FLASH_SUCCESS;
+    if (p->seqused_k)
+        FLASH_TRY(check_seqused(&k, p->seqused_k, p->batch));
+    return p->leftpad_k ? check_leftpad(p->leftpad_k, p->batch) : FLASH_SUCCESS;
 }
 
 /* ---- Tensors ---- */
@@ -76,6 +88,7 @@ static flash_status_t check_alignments(const flash_forward_args_t *a, const flas
     FLASH_TRY(argument_check_alignment("cu_seqlens_k", a->cu_seqlens_k, sizeof *a->cu_seqlens_k));
     FLASH_TRY(argument_check_alignment("seqused_q", a->seqused_q, sizeof *a->seqused_q));
     FLASH_TRY(argument_check_alignment("seqused_k", a->seqused_k, sizeof *a->seqused_k));
+    FLASH_TRY(argument_check_alignment("leftpad_k", a->leftpad_k, sizeof *a->leftpad_k));
     FLASH_TRY(arguments_check_page_alignments(&p->pages));
     FLASH_TRY(argument_check_alignment("sinks", a->sinks, sizeof *a->sinks));
     FLASH_TRY(arguments_check_bias_alignments(p));

@@ -49,6 +49,12 @@ static flash_status_t check_window_side(const char *name, int64_t keys, bool cou
     return FLASH_SUCCESS;
 }
 
+static flash_status_t check_attention_chunk(int64_t keys) {
+    FLASH_REQUIRE(keys >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "attention_chunk is %" PRId64 ": not 0 (none) or a number of keys", keys);
+    return FLASH_SUCCESS;
+}
+
 static flash_status_t check_mask(const flash_forward_args_t *a) {
     const bool window = (a->flags & FLASH_FLAG_WINDOW) != 0;
     FLASH_REQUIRE((a->flags & ~(uint32_t)ALL_FLAGS) == 0, FLASH_ERROR_INVALID_ARGUMENT,
@@ -61,7 +67,7 @@ static flash_status_t check_mask(const flash_forward_args_t *a) {
         FLASH_ERROR_INVALID_ARGUMENT,
         "flags has FLASH_FLAG_WINDOW, and neither window_left nor window_right bounds it: "
         "both are -1");
-    return FLASH_SUCCESS;
+    return check_attention_chunk(a->attention_chunk);
 }
 
 static flash_status_t check_not_negative(const char *name, float value) {
@@ -128,15 +134,33 @@ static void set_window(flash_params_t *p, const flash_forward_args_t *a) {
     p->window_right = window_side(right, a->seqlen_q - 1, batch_invariant);
 }
 
+/* Says whether a query may stand before its sequence's first key, and would see keys there. */
+static bool sees_from_before(const flash_params_t *p) {
+    const bool stands_before =
+        problem_lengths_are_equal(p) ? p->seqlen_q > p->seqlen_k : p->seqlen_q > 1;
+    return stands_before && p->window_right != 0;
+}
+
+/* A chunk that hides no key of any sequence is none, as with windows. */
+static void set_attention_chunk(flash_params_t *p, const flash_forward_args_t *a) {
+    const bool may_drop = (a->flags & FLASH_FLAG_BATCH_INVARIANT) == 0 && !sees_from_before(p);
+    if (a->attention_chunk == 0 || (a->attention_chunk >= a->seqlen_k && may_drop))
+        return;
+    p->attention_chunk = a->attention_chunk > INT32_MAX ? INT32_MAX : (int32_t)a->attention_chunk;
+    p->by_attention_chunk = flash_divider(p->attention_chunk);
+}
+
+static int32_t needed_mask(const flash_params_t *p) {
+    if (p->window_left != UNBOUNDED || p->window_right > 0 || p->attention_chunk > 0)
+        return FLASH_FEATURE_WINDOW;
+    return p->window_right == 0 ? FLASH_FEATURE_CAUSAL : 0;
+}
+
 static int32_t needed_features(const flash_params_t *p) {
-    int32_t features = 0;
-    if (p->window_left == UNBOUNDED && p->window_right == 0)
-        features |= FLASH_FEATURE_CAUSAL;
-    else if (p->window_left != UNBOUNDED || p->window_right != UNBOUNDED)
-        features |= FLASH_FEATURE_WINDOW;
+    int32_t features = needed_mask(p);
     if (p->softcap > 0)
         features |= FLASH_FEATURE_SOFTCAP;
-    if (p->cu_seqlens_q || p->cu_seqlens_k || p->seqused_q || p->seqused_k)
+    if (!problem_lengths_are_equal(p))
         features |= FLASH_FEATURE_VARLEN;
     if (p->pages.page_size > 0)
         features |= FLASH_FEATURE_PAGED;
@@ -180,6 +204,7 @@ static void set_tensors(flash_params_t *p, const flash_forward_args_t *a) {
     p->cu_seqlens_k = a->cu_seqlens_k;
     p->seqused_q = a->seqused_q;
     p->seqused_k = a->seqused_k;
+    p->leftpad_k = a->leftpad_k;
     p->sinks = a->sinks;
 }
 
@@ -202,6 +227,7 @@ static void set_params(flash_params_t *p, const flash_forward_args_t *a) {
         a->softmax_scale > 0 ? a->softmax_scale : (float)(1.0 / sqrt((double)a->d_head));
     p->softcap = a->softcap;
     set_window(p, a);
+    set_attention_chunk(p, a);
 }
 
 static void set_problem(problem_t *problem, const flash_forward_args_t *a,

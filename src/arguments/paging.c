@@ -102,7 +102,10 @@ flash_status_t arguments_read_paging(const flash_forward_args_t *checked, flash_
     if (checked->paging == NULL)
         return FLASH_SUCCESS;
     FLASH_TRY(check_lengths(checked));
-    return arguments_read_pages(checked->paging, pages);
+    FLASH_TRY(arguments_read_pages(checked->paging, pages));
+    FLASH_REQUIRE(checked->leftpad_k == NULL || pages->table == NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "leftpad_k is given with a page_table: only keys in one piece can be padded");
+    return FLASH_SUCCESS;
 }
 
 /* ---- The arrays ---- */

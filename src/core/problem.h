@@ -45,17 +45,24 @@ static inline bool problem_has_other_d_head_v(const problem_t *problem) {
     return problem->params.d_head_v != problem->params.d_head;
 }
 
+/* Says whether all sequences of the batch have the lengths of its tensors. */
+static inline bool problem_lengths_are_equal(const flash_params_t *p) {
+    return p->cu_seqlens_q == NULL && p->cu_seqlens_k == NULL && p->seqused_q == NULL &&
+           p->seqused_k == NULL && p->leftpad_k == NULL;
+}
+
 /* Returns the most keys that a row of Q sees. */
 static inline int64_t problem_most_keys(const flash_params_t *p) {
     const int64_t window = (int64_t)p->window_left + p->window_right + 1;
     const bool bounded = p->window_left >= 0 && p->window_right >= 0;
-    return bounded && window < p->seqlen_k ? window : p->seqlen_k;
+    const int64_t most = bounded && window < p->seqlen_k ? window : p->seqlen_k;
+    return p->attention_chunk > 0 && p->attention_chunk < most ? p->attention_chunk : most;
 }
 
 /* Estimates the mean number of keys that a row of Q sees. */
 static inline int64_t problem_mean_keys(const flash_params_t *p) {
     const bool triangular = p->window_right >= 0 && p->window_left < 0;
-    return triangular ? p->seqlen_k / 2 : problem_most_keys(p);
+    return triangular ? problem_most_keys(p) / 2 : problem_most_keys(p);
 }
 
 #endif

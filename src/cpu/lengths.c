@@ -17,7 +17,8 @@ uint64_t cpu_lengths_size(const flash_params_t *p) {
     const int64_t batch = p->batch;
     return size_of(p->cu_seqlens_q, batch + 1) + size_of(p->cu_seqlens_k, batch + 1) +
            size_of(p->seqused_q, batch) + size_of(p->seqused_k, batch) +
-           size_of(p->pages.indptr, batch + 1) + size_of(p->pages.rows, batch);
+           size_of(p->leftpad_k, batch) + size_of(p->pages.indptr, batch + 1) +
+           size_of(p->pages.rows, batch);
 }
 
 static int32_t clamp(int32_t value, int64_t least, int64_t most) {
@@ -96,6 +97,14 @@ static const int32_t *copy_seqused_k(const flash_params_t *p, const cpu_totals_t
     return p->seqused_k ? to : NULL;
 }
 
+static const int32_t *copy_leftpad_k(const flash_params_t *p, char **memory) {
+    int32_t *to = take(memory, p->leftpad_k, p->batch);
+    for (int32_t b = 0; p->leftpad_k && b < p->batch; b++)
+        to[b] = clamp(flash_load_length(p->leftpad_k, b), 0,
+                      tokens_of(p->cu_seqlens_k, p->seqlen_k, b));
+    return p->leftpad_k ? to : NULL;
+}
+
 void cpu_lengths_copy(flash_params_t *p, const cpu_totals_t *totals, void *memory) {
     char *rest = memory;
     p->cu_seqlens_q = copy_cu_seqlens(p->cu_seqlens_q, p->batch, p->seqlen_q, totals->q, &rest);
@@ -104,4 +113,5 @@ void cpu_lengths_copy(flash_params_t *p, const cpu_totals_t *totals, void *memor
     p->pages.rows = copy_rows(p, totals->pages.rows, &rest);
     p->seqused_q = copy_seqused_q(p, &rest);
     p->seqused_k = copy_seqused_k(p, totals, &rest);
+    p->leftpad_k = copy_leftpad_k(p, &rest);
 }

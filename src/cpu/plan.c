@@ -114,13 +114,8 @@ static bool queries_vary(const flash_params_t *p) {
     return p->cu_seqlens_q != NULL || p->seqused_q != NULL;
 }
 
-static bool lengths_are_equal(const flash_params_t *p) {
-    return p->cu_seqlens_q == NULL && p->cu_seqlens_k == NULL && p->seqused_q == NULL &&
-           p->seqused_k == NULL;
-}
-
 static bool all_are_split(const cpu_plan_t *plan, const flash_params_t *p) {
-    return plan->max_splits > 1 && lengths_are_equal(p);
+    return plan->max_splits > 1 && problem_lengths_are_equal(p);
 }
 
 /* Counts the heads whose packed keys are kept at a time: all, or what PACKED_MAX_BYTES hold. */
@@ -139,7 +134,7 @@ static bool lie_side_by_side(const flash_strides_t *stride) {
 
 static int64_t count_turns(const cpu_plan_t *plan, const flash_params_t *p) {
     const bool in_order = lie_side_by_side(&p->k_stride) && lie_side_by_side(&p->v_stride);
-    if (plan->max_slots == 0 || !in_order || !lengths_are_equal(p))
+    if (plan->max_slots == 0 || !in_order || !problem_lengths_are_equal(p))
         return 1;
     return max64(1, (int64_t)(TURNS_MAX_BYTES / plan->packed_size));
 }
@@ -172,7 +167,7 @@ int64_t cpu_plan_whole_heads(const cpu_plan_t *plan, const flash_params_t *param
     const int64_t n_taken = n_workers * cpu_plan_turns(plan, n_workers, n_slots);
     const int64_t n_others = n_heads % n_taken;
     const bool has_slots = n_taken + n_others <= n_slots;
-    return lengths_are_equal(params) && pays_alone(params, n_workers) && has_slots &&
+    return problem_lengths_are_equal(params) && pays_alone(params, n_workers) && has_slots &&
                    plan->packed_size <= WHOLE_HEAD_MAX_BYTES
                ? n_heads - n_others
                : 0;

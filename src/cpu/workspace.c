@@ -61,8 +61,7 @@ static limits_t limits_of(const cpu_family_t *family, const flash_config_t *conf
                   .p = p,
                   .n_heads = count_heads(p),
                   .n_rows = (int64_t)p->seqlen_q * p->group,
-                  .lengths_are_equal =
-                      !p->cu_seqlens_q && !p->cu_seqlens_k && !p->seqused_q && !p->seqused_k};
+                  .lengths_are_equal = problem_lengths_are_equal(p)};
     l.cut = cpu_cut_bounds(family, config, p->n_heads_kv, l.n_rows, p->seqlen_k);
     const bool shares = cpu_way_shares(family, config, l.n_rows);
     const int64_t keys = l.lengths_are_equal ? l.cut.shared_keys : shares ? p->seqlen_k : 0;

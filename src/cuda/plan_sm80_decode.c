@@ -21,9 +21,7 @@ int64_t plan_decode_tiles(const flash_config_t *config, const flash_params_t *p)
 }
 
 bool plan_decode_host_cuts(const problem_t *problem) {
-    const flash_params_t *p = &problem->params;
-    return p->cu_seqlens_k == NULL && p->seqused_k == NULL && p->cu_seqlens_q == NULL &&
-           p->seqused_q == NULL && !problem->batch_invariant;
+    return problem_lengths_are_equal(&problem->params) && !problem->batch_invariant;
 }
 
 /* Counts the blocks that the device runs side by side. */

@@ -80,7 +80,7 @@ static int32_t bundle_tiles(int64_t tiles, int64_t blocks) {
 /* Heads go whole to teams under a mask alone: without one, tiles that follow each other read the
  * same keys at the same time. */
 static bool has_teams(const flash_config_t *config, const flash_params_t *p) {
-    const bool hides_keys = p->window_left >= 0 || p->window_right >= 0;
+    const bool hides_keys = p->window_left >= 0 || p->window_right >= 0 || p->attention_chunk > 0;
     return config->longest_first && !sm90_has_varlen(config) && hides_keys;
 }
 

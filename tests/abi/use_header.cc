@@ -100,6 +100,17 @@ static bool takes_slopes_and_masks() {
     return std::fabs(sloping - 5.0f) < 1e-5f && std::fabs(compute(call) - 3.0f) < 1e-5f;
 }
 
+/* The query stands at key 2, the first of its chunk; with a key less, at the last of the other. */
+static bool takes_chunks_and_padding() {
+    const float q[1] = {0}, k[3] = {1, 2, 3}, v[3] = {3, 6, 10};
+    const std::int32_t padding[1] = {1};
+    flashattn::Forward call;
+    call.q(q, {1, 1, 1, 1}).k(k, {1, 3, 1, 1}).v(v, {1, 3, 1, 1}).chunk(2);
+    const float alone = compute(call);
+    call.leftpad(padding);
+    return alone == 10.0f && compute(call) == 8.0f;
+}
+
 static bool refuses() {
     try {
         flashattn::Forward().workspace_size();
@@ -112,7 +123,8 @@ static bool refuses() {
 
 int main() {
     const bool good = computes() && reads_pages() && takes_scales() && takes_sinks() &&
-                      takes_slopes_and_masks() && appends() && refuses();
+                      takes_slopes_and_masks() && takes_chunks_and_padding() && appends() &&
+                      refuses();
     std::puts(good ? "right" : "wrong");
     return good ? 0 : 1;
 }

@@ -18,20 +18,24 @@ typedef struct shape {
     int64_t left, right;
     float softcap;
     int64_t nan_key; /* the key, from 1 on, whose V is NaN; 0: none */
+    int64_t chunk;   /* attention_chunk */
 } shape_t;
 
 /* The shapes have tile edges, few rows, split keys, shared keys, every mask, and hidden NaN. */
 static const shape_t SHAPES[] = {
-    {2, 3, 5, 4, 2, 8, 0, 0, 0, 0, 0},
-    {1, 65, 129, 3, 1, 24, FLASH_FLAG_CAUSAL, 0, 0, 0, 0},
-    {1, 130, 300, 4, 2, 64, FLASH_FLAG_WINDOW, 40, 7, 0, 0},
-    {1, 70, 33, 2, 2, 13, FLASH_FLAG_CAUSAL, 0, 0, 0, 0},
-    {1, 100, 100, 2, 1, 128, 0, 0, 0, 2, 0},
-    {2, 1, 1100, 8, 2, 64, 0, 0, 0, 0, 0},
-    {1, 5, 1300, 4, 1, 40, FLASH_FLAG_CAUSAL, 0, 0, 0, 0},
-    {1, 300, 600, 1, 1, 72, FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW, 90, -1, 0, 0},
-    {1, 150, 150, 2, 1, 40, FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW, 70, -1, 0, 68},
-    {1, 150, 150, 2, 1, 64, FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW, 70, -1, 0, 69},
+    {2, 3, 5, 4, 2, 8, 0, 0, 0, 0, 0, 0},
+    {1, 65, 129, 3, 1, 24, FLASH_FLAG_CAUSAL, 0, 0, 0, 0, 0},
+    {1, 130, 300, 4, 2, 64, FLASH_FLAG_WINDOW, 40, 7, 0, 0, 0},
+    {1, 70, 33, 2, 2, 13, FLASH_FLAG_CAUSAL, 0, 0, 0, 0, 0},
+    {1, 100, 100, 2, 1, 128, 0, 0, 0, 2, 0, 0},
+    {2, 1, 1100, 8, 2, 64, 0, 0, 0, 0, 0, 0},
+    {1, 5, 1300, 4, 1, 40, FLASH_FLAG_CAUSAL, 0, 0, 0, 0, 0},
+    {1, 300, 600, 1, 1, 72, FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW, 90, -1, 0, 0, 0},
+    {1, 150, 150, 2, 1, 40, FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW, 70, -1, 0, 68, 0},
+    {1, 150, 150, 2, 1, 64, FLASH_FLAG_CAUSAL | FLASH_FLAG_WINDOW, 70, -1, 0, 69, 0},
+    {1, 130, 130, 2, 1, 64, FLASH_FLAG_CAUSAL, 0, 0, 0, 70, 48},
+    {1, 60, 150, 4, 2, 40, 0, 0, 0, 0, 0, 100},
+    {2, 3, 1300, 8, 2, 64, FLASH_FLAG_CAUSAL, 0, 0, 0, 0, 1298},
 };
 enum { N_SHAPES = sizeof SHAPES / sizeof SHAPES[0] };
 
@@ -152,6 +156,7 @@ static flash_forward_args_t arguments(const shape_t *s, types_t types, buffers_t
     args.d_head = s->d_head;
     args.window_left = s->left;
     args.window_right = s->right;
+    args.attention_chunk = s->chunk;
     args.softcap = s->softcap;
     return args;
 }

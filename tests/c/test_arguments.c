@@ -105,6 +105,7 @@ typedef struct refusal {
     X(window_without_bounds,                                                                       \
       (args->flags = FLASH_FLAG_WINDOW, args->window_left = args->window_right = -1), INVALID,     \
       "neither window_left nor window_right")                                                      \
+    X(chunk_negative, args->attention_chunk = -1, INVALID, "attention_chunk is -1")                \
     X(q_dtype_unknown, args->q.dtype = 99, INVALID, "q.dtype is 99")                               \
     X(k_of_another_type, args->k.dtype = FLASH_DTYPE_BF16, FLASH_ERROR_UNSUPPORTED,                \
       "k.dtype is 2 and v.dtype is 3")                                                             \

@@ -69,6 +69,21 @@ static void used_queries_are_those_of_the_sequence(void **state) {
     assert_memory_equal(p.seqused_q, of_padded, sizeof of_padded);
 }
 
+static void padding_is_that_of_the_sequence(void **state) {
+    const cpu_totals_t totals = {TOTAL, TOTAL, {0, 0}};
+    const int32_t cu_k[] = {0, 10, 10, 13, 20}, padding[] = {11, 1, 3, -1};
+    const int32_t of_ragged[] = {10, 0, 3, 0}, of_padded[] = {SEQLEN, 1, 3, 0};
+    flash_params_t p = {
+        .cu_seqlens_k = cu_k, .leftpad_k = padding, .batch = BATCH, .seqlen_k = SEQLEN};
+    (void)state;
+    cpu_lengths_copy(&p, &totals, memory);
+    assert_memory_equal(p.leftpad_k, of_ragged, sizeof of_ragged);
+    p.cu_seqlens_k = NULL;
+    p.leftpad_k = padding;
+    cpu_lengths_copy(&p, &totals, memory);
+    assert_memory_equal(p.leftpad_k, of_padded, sizeof of_padded);
+}
+
 /* ---- Pages ---- */
 
 enum { PAGE_SIZE = 3, N_IDS = 7, N_ROWS = 2 };
@@ -320,6 +335,7 @@ int main(void) {
         cmocka_unit_test(used_keys_without_ragged_ones_are_of_the_whole_length),
         cmocka_unit_test(whatever_is_read_stays_within_the_tensors),
         cmocka_unit_test(used_queries_are_those_of_the_sequence),
+        cmocka_unit_test(padding_is_that_of_the_sequence),
         cmocka_unit_test(used_keys_are_within_their_pages),
         cmocka_unit_test(no_keys_are_used_of_a_table_without_rows),
         cmocka_unit_test(whatever_is_read_stays_within_the_pages),

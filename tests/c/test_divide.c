@@ -1,22 +1,15 @@
 /*
- * Division by a multiplication and a shift, as on the device.
+ * Division by a multiplication and a shift.
  */
 #include "kernels/common/divide.h"
 #include "support.h"
 
 enum { SMALL_DIVISORS = 4096, RANDOM_DIVISORS = 200000 };
 
-/* This is flash_divide(), with __umulhi() in C. */
-static int32_t divide(int32_t n, flash_divider_t by) {
-    const uint32_t x = (uint32_t)n;
-    const uint32_t high = (uint32_t)(((uint64_t)x * by.multiplier) >> 32);
-    return (int32_t)((high + x) >> by.shift);
-}
-
 static void check_quotient(int64_t n, int32_t d) {
     if (n < 0 || n > INT32_MAX)
         return;
-    const int32_t quotient = divide((int32_t)n, flash_divider(d));
+    const int32_t quotient = flash_divide((int32_t)n, flash_divider(d));
     if (quotient != n / d)
         fail_msg("%lld / %d gives %d", (long long)n, d, quotient);
 }

@@ -47,6 +47,22 @@ static void a_run_ends_with_the_keys_in_use(void **state) {
         check_keys(&p, &stride, b, (int64_t)b * SEQLEN);
 }
 
+/* Padding is taken from the keys in use, and a negative one for none. */
+static void keys_begin_behind_the_padding(void **state) {
+    const int32_t used[BATCH] = {SEQLEN, 4, 4}, padding[BATCH] = {3, 5, INT32_MIN};
+    const int32_t begins[BATCH + 1] = {0, 10, 17, 27}, kept[BATCH] = {7, 0, 4};
+    flash_params_t p = {
+        .batch = BATCH, .seqlen_k = SEQLEN, .seqused_k = used, .leftpad_k = padding};
+    (void)state;
+    for (int32_t b = 0; b < BATCH; b++) {
+        assert_int_equal(flash_sequence(&p, b).len_k, kept[b]);
+        check_keys(&p, &stride, b, (int64_t)b * SEQLEN + (b == 0 ? 3 : 0));
+    }
+    p.cu_seqlens_k = begins;
+    for (int32_t b = 0; b < BATCH; b++)
+        check_keys(&p, &ragged_stride, b, begins[b] + (b == 0 ? 3 : 0));
+}
+
 /* Padded and ragged batches alike find a sequence by its queries in use. */
 static void a_sequence_of_another_kernel_has_no_queries(void **state) {
     const int32_t begins[BATCH + 1] = {0, 4, 9, 15}, used[BATCH] = {4, 5, 3};
@@ -166,6 +182,28 @@ static void a_slot_is_one_run(void **state) {
     }
 }
 
+static void a_slot_holds_its_padding_too(void **state) {
+    const int32_t rows[BATCH] = {1, 0, 2}, used[BATCH] = {SEQLEN, INT32_MAX, INT32_MAX};
+    const int32_t padding[BATCH] = {4, 4, SEQLEN + 1}, kept[BATCH] = {6, 6, 0};
+    const flash_params_t p = {.batch = BATCH,
+                              .seqlen_k = SEQLEN,
+                              .seqused_k = used,
+                              .leftpad_k = padding,
+                              .pages = {.rows = rows, .page_size = SEQLEN, .n_pages = BATCH}};
+    (void)state;
+    for (int32_t b = 0; b < BATCH; b++) {
+        const flash_sequence_t s = flash_paged_sequence(&p, b);
+        assert_int_equal(s.len_k, kept[b]);
+        for (int32_t key = 0; key < s.len_k; key++) {
+            const flash_kv_run_t run =
+                flash_kv_paged_run(&p.pages, NULL, &s, flash_pages_first_id(&p.pages, b), key);
+            assert_int_equal(flash_kv_offset(&stride, &run, 0),
+                             (rows[b] * SEQLEN + padding[b] + key) * HEADS * D_HEAD);
+            assert_int_equal(flash_kv_left(&run), kept[b] - key);
+        }
+    }
+}
+
 static void lengths_are_cut_to_what_pages_hold(void **state) {
     const int32_t used[BATCH] = {INT32_MAX, 12, 13};
     const int32_t indptr[BATCH + 1] = {0, 1, 1, 3};
@@ -198,10 +236,12 @@ int main(void) {
         cmocka_unit_test(a_sequence_of_a_contiguous_cache_is_one_run),
         cmocka_unit_test(a_sequence_of_a_ragged_cache_is_one_run),
         cmocka_unit_test(a_run_ends_with_the_keys_in_use),
+        cmocka_unit_test(keys_begin_behind_the_padding),
         cmocka_unit_test(a_page_of_a_cache_is_a_run),
         cmocka_unit_test(rows_of_a_page_table_may_be_any),
         cmocka_unit_test(a_page_table_may_be_ragged),
         cmocka_unit_test(a_slot_is_one_run),
+        cmocka_unit_test(a_slot_holds_its_padding_too),
         cmocka_unit_test(lengths_are_cut_to_what_pages_hold),
         cmocka_unit_test(an_id_that_is_no_page_is_not_followed),
         cmocka_unit_test(a_sequence_of_another_kernel_has_no_queries),

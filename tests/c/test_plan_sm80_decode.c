@@ -99,6 +99,8 @@ static problem_t random_problem(uint64_t *state) {
     p->d_head = p->d_head_v = 64;
     p->window_left = uniform(state, 0, 3) ? -1 : magnitude(state, 1 << 20) - 1;
     p->window_right = uniform(state, 0, 2) - 1;
+    p->attention_chunk = uniform(state, 0, 3) ? 0 : magnitude(state, 1 << 20);
+    p->by_attention_chunk = flash_divider(p->attention_chunk > 0 ? p->attention_chunk : 1);
     randomise_lengths(state, p);
     return problem;
 }

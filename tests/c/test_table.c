@@ -324,7 +324,7 @@ static void cuda_rules(void **state) {
         {"SM90_DECODE (BF16, 128, 128, 128, 12): stages_5+varlen", "n_stages"},
         {"SM90_DECODE (BF16, 128, 64, 128, 8): stages_2+ping_pong+varlen", "B_r of 128 or more"},
         {"SM90_DECODE (BF16, 128, 128, 128, 12): stages_2+causal", "has no varlen"},
-        {"SM90_DECODE (BF16, 128, 128, 128, 12): stages_4+varlen", "297728 bytes"},
+        {"SM90_DECODE (BF16, 128, 128, 128, 12): stages_4+varlen", "297856 bytes"},
         {"SM90_MLA (E4M3, 576/512, 64, 64, 12): stages_2+varlen", "dtype"},
         {"SM90_MLA (BF16, 512/512, 64, 64, 12): stages_2+varlen", "d_head"},
         {"SM90_MLA (BF16, 576/256, 64, 64, 12): stages_2+varlen", "d_head_v"},

@@ -53,6 +53,7 @@ typedef struct lengths {
     int32_t cu_k[MOST_BATCH + 1];
     int32_t used_q[MOST_BATCH];
     int32_t used[MOST_BATCH];
+    int32_t leftpad[MOST_BATCH];
     uint8_t given;
 } lengths_t;
 
@@ -106,6 +107,17 @@ static int64_t bytes_of_mask(const flash_forward_args_t *a, int64_t queries) {
     return (a->batch * m->stride_batch + a->n_heads * m->stride_head + queries * m->stride_query +
             m->n_keys * (m->stride_key + 1)) *
            (int64_t)sizeof(float);
+}
+
+/* ---- Chunks and padding ---- */
+
+static void take_chunk_and_padding(input_t *in, lengths_t *l, flash_forward_args_t *a) {
+    const uint8_t given = take_byte(in);
+    if (given & 1)
+        a->attention_chunk = take_number(in, 20) - 1;
+    for (int i = 0; i < MOST_BATCH; i++)
+        l->leftpad[i] = given & 4 ? take_byte(in) : (int8_t)take_byte(in) % 16;
+    a->leftpad_k = given & 2 ? l->leftpad : NULL;
 }
 
 /* ---- Calls that read no data ---- */
@@ -218,6 +230,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     args.quant = take_scales(&in, &scales);
     const uint8_t value = take_byte(&in), index = take_byte(&in);
     take_bias(&in, &mask, &args);
+    take_chunk_and_padding(&in, &lengths, &args);
     if (check_shape_calls(&args) == FLASH_SUCCESS && args.struct_size == sizeof args &&
         small(&args))
         run(&args, value, index);

@@ -85,14 +85,14 @@ def _made_inputs(p: AttentionProblem) -> list[np.ndarray]:
 
 def _shared_inputs(p: AttentionProblem) -> list[np.ndarray]:
     """Returns q, k and v that are not to be changed. Those of the last problems are kept, because
-    making them takes longer than computing with them; masks, sinks and used lengths do not change
-    them."""
+    making them takes longer than computing with them; masks, sinks, used lengths and padding do
+    not change them."""
     return _made_inputs(
         replace(
             p,
-            causal=False, window_size=(-1, -1), softcap=0.0, softmax_scale=None,
-            sinks=None, seqused_q=None, seqused_k=None, k_descale=None, v_descale=None,
-            layouts=CONTIGUOUS,
+            causal=False, window_size=(-1, -1), attention_chunk=0, softcap=0.0,
+            softmax_scale=None, sinks=None, seqused_q=None, seqused_k=None, leftpad_k=None,
+            k_descale=None, v_descale=None, layouts=CONTIGUOUS,
         )
     )  # fmt: skip
 
@@ -118,7 +118,7 @@ def device_shapes(p: AttentionProblem) -> list[torch.Tensor]:
 def device_options(p: AttentionProblem) -> dict[str, object]:
     """Returns keywords of flash_attn_varlen_func, whose arrays are in device memory."""
     options = p.call_options()
-    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"):
+    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k"):
         options[name] = lengths(options[name])
     for name in ("k_descale", "v_descale", "sinks", "alibi_slopes", "attn_mask", "mask_bits"):
         if isinstance(options.get(name), np.ndarray):

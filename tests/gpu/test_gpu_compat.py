@@ -16,7 +16,7 @@ from pairwise import Row
 
 def _is_served(row: Row) -> bool:
     """Kernels on CUDA devices are of 16 bits, and read pages in chunks of 16 bytes."""
-    in_pages = row["where"] not in ("dense", "larger") or row["leftpad"]
+    in_pages = row["where"] not in ("dense", "larger")
     return row["dtype"] != "float32" and not (in_pages and row["d_head"] % 8)
 
 

@@ -42,6 +42,7 @@ class AttentionProblem:
     o_dtype: str | None = None  # likewise, beside e4m3 q's
     causal: bool = False
     window_size: tuple[int, int] = (-1, -1)
+    attention_chunk: int = 0
     softcap: float = 0.0
     softmax_scale: float | None = None
     sinks: tuple[float, ...] | None = None  # [n_heads]
@@ -50,6 +51,7 @@ class AttentionProblem:
     cu_seqlens_k: tuple[int, ...] | None = None
     seqused_q: tuple[int, ...] | None = None
     seqused_k: tuple[int, ...] | None = None
+    leftpad_k: tuple[int, ...] | None = None
     k_descale: tuple[tuple[float, ...], ...] | float | None = None  # [batch][n_heads_kv]
     v_descale: tuple[tuple[float, ...], ...] | float | None = None
     values: str = "normal"
@@ -100,6 +102,7 @@ class AttentionProblem:
         return {
             "causal": self.causal,
             "window_size": self.window_size,
+            "attention_chunk": self.attention_chunk,
             "softcap": self.softcap,
             "softmax_scale": self.softmax_scale,
             "sinks": None if self.sinks is None else np.array(self.sinks, np.float32),
@@ -108,6 +111,7 @@ class AttentionProblem:
             "cu_seqlens_k": self.cu_seqlens_k,
             "seqused_q": self.seqused_q,
             "seqused_k": self.seqused_k,
+            "leftpad_k": self.leftpad_k,
             "k_descale": self._scales(self.k_descale),
             "v_descale": self._scales(self.v_descale),
         }
@@ -191,7 +195,7 @@ def _make_call(
 def _lengths(p: AttentionProblem) -> dict[str, np.ndarray]:
     """Returns the lengths that the problem has, each in memory of its own."""
     layout = "at_begin" if p.layouts[0] == "at_begin" else "contiguous"
-    names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
+    names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k")
     values = {name: getattr(p, name) for name in names if getattr(p, name) is not None}
     return {name: arrange(np.array(x, np.int32), layout) for name, x in values.items()}
 

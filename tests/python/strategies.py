@@ -47,6 +47,7 @@ def attention_problems(draw: st.DrawFn) -> AttentionProblem:
         o_dtype=draw(st.sampled_from([q_dtype if dtype == E4M3 else dtype, "float32"])),
         causal=draw(st.booleans()),
         window_size=draw(st.one_of(st.just((-1, -1)), st.tuples(_sides(), _sides()))),
+        attention_chunk=draw(chunks()),
         softcap=draw(st.sampled_from([0.0, 0.0, 1.5, 30.0])),
         softmax_scale=draw(st.sampled_from([None, None, 0.3, 0.01])),
         sinks=draw(st.one_of(st.none(), _sinks(n_heads_kv * group))),
@@ -54,6 +55,7 @@ def attention_problems(draw: st.DrawFn) -> AttentionProblem:
         cu_seqlens_k=cu_seqlens_k,
         seqused_q=draw(_seqused(batch, seqlen_q, cu_seqlens_q)),
         seqused_k=draw(_seqused(batch, seqlen_k, cu_seqlens_k)),
+        leftpad_k=draw(st.one_of(st.none(), leftpads(batch))),
         k_descale=draw(_scales(batch, n_heads_kv)) if dtype == E4M3 else None,
         v_descale=draw(_scales(batch, n_heads_kv)) if dtype == E4M3 else None,
         values=draw(st.sampled_from(VALUES)),
@@ -77,6 +79,17 @@ def _sinks(n_heads: int) -> st.SearchStrategy[tuple[float, ...]]:
 
 def _sides() -> st.SearchStrategy[int]:
     return st.one_of(st.just(-1), st.integers(0, 5), st.integers(0, 250))
+
+
+def chunks() -> st.SearchStrategy[int]:
+    """Draws attention_chunk, which half of the problems have."""
+    return st.one_of(st.just(0), st.just(0), st.integers(1, 5), st.integers(1, 250))
+
+
+def leftpads(batch: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Draws leftpad_k, which may leave a sequence no key."""
+    one = st.one_of(st.just(0), st.integers(0, 5), st.integers(0, 250))
+    return st.tuples(*[one] * batch)
 
 
 @st.composite

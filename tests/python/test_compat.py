@@ -385,9 +385,7 @@ VALUES = torch.ones(4)
     [
         (fa2.flash_attn_func, {"dropout_p": 0.1}, "dropout_p is 0.1"),
         (fa3.flash_attn_func, {"qv": VALUES}, "qv is given"),
-        (fa3.flash_attn_func, {"attention_chunk": 64}, "attention_chunk is 64"),
         (fa3.flash_attn_with_kvcache, {"qv": VALUES}, "qv is given"),
-        (fa3.flash_attn_with_kvcache, {"attention_chunk": 64}, "attention_chunk is 64"),
     ],
 )
 def test_what_is_not_there_is_named(

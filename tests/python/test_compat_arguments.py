@@ -78,7 +78,6 @@ REFUSED: Arguments = {
     "dropout_p": 0.1,
     "qv": torch.ones(2, 9, 4, 16),
     "q_v": torch.ones(2, 3, 4, 16),
-    "attention_chunk": 4,
 }
 NEUTRAL: Arguments = {
     "deterministic": True,
@@ -96,6 +95,7 @@ CHANGES: Arguments = {
     "causal": False,
     "is_causal": False,
     "window_size": (2, 0),
+    "attention_chunk": 4,
     "window_size_left": 2,
     "window_size_right": 3,  # without a causal mask
     "softcap": 0.5,

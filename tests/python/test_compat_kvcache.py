@@ -75,11 +75,37 @@ def test_caches_that_page_tables_alone_keep_apart(new: tuple) -> None:
             assert torch.equal(x.float(), y[::2].float())
 
 
-def test_leftpad_needs_tokens_that_are_as_far_apart(cache: tuple) -> None:
+def test_leftpad_of_pages_needs_tokens_that_are_as_far_apart(cache: tuple) -> None:
     part = [x[:, :8] for x in cache]  # entries are farther apart than their size
-    assert fa2.flash_attn_with_kvcache(Q, *part, cache_seqlens=5).shape == Q.shape
-    with pytest.raises(NotImplementedError, match="cache_leftpad is given with a k_cache"):
-        fa2.flash_attn_with_kvcache(Q, *part, cache_seqlens=5, cache_leftpad=int32(1, 0, 0))
+    options = {"cache_seqlens": 5, "cache_leftpad": int32(1, 0, 2)}
+    o = fa2.flash_attn_with_kvcache(Q, *part, **options)
+    assert torch.equal(o, fa2.flash_attn_with_kvcache(Q, *cache, **options))
+    table = int32(0, 1, 2).view(3, 1)
+    with pytest.raises(NotImplementedError, match="cache_leftpad is given with pages"):
+        fa2.flash_attn_with_kvcache(Q, *part, block_table=table, **options)
+
+
+@pytest.mark.parametrize("entries", [None, (2, 0, 1)], ids=["dense", "slots"])
+def test_leftpad_of_a_cache_is_that_of_pages(cache: tuple, entries: tuple | None) -> None:
+    options = {"cache_seqlens": int32(13, 0, 16), "cache_leftpad": int32(4, 2, 15), "causal": True}
+    rows = None if entries is None else int32(*entries)
+    o = fa2.flash_attn_with_kvcache(Q, *cache, cache_batch_idx=rows, **options)
+    table = int32(*(entries or range(3))).view(3, 1)
+    in_pages = fa2.flash_attn_with_kvcache(Q, *cache, block_table=table, **options)
+    assert torch.equal(o, in_pages)
+
+
+@pytest.mark.parametrize("chunk", [5, 0, -1])
+def test_a_cache_in_chunks(cache: tuple, chunk: int) -> None:
+    lengths = int32(13, 6, 16)
+    o = fa3.flash_attn_with_kvcache(
+        Q, *cache, cache_seqlens=lengths, causal=True, attention_chunk=chunk
+    )
+    keys = (lengths - 1) // 5 * 5 if chunk > 0 else int32(0, 0, 0)
+    for b, (begin, end) in enumerate(zip(keys.tolist(), lengths.tolist())):
+        part = [x[b : b + 1, begin:end] for x in cache]
+        last = fa3.flash_attn_func(Q[b : b + 1, -1:], *part)
+        torch.testing.assert_close(o[b : b + 1, -1:], last)
 
 
 def test_leftpad_of_a_whole_cache(cache: tuple) -> None:

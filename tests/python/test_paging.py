@@ -31,6 +31,12 @@ PROBLEMS = {
     "several queries": AttentionProblem(2, 4, 2100, 8, 2, 64, "float16", causal=True),
     "heads together": AttentionProblem(1, 2, 1500, 22, 11, 128, "bfloat16", causal=True),
     "window": AttentionProblem(2, 3, 700, 4, 2, 40, "bfloat16", window_size=(333, 1)),
+    "attention chunks": AttentionProblem(
+        2, 3, 700, 4, 2, 40, "bfloat16", causal=True, attention_chunk=256
+    ),
+    "prefill in chunks": AttentionProblem(
+        2, 200, 300, 4, 2, 64, "bfloat16", causal=True, attention_chunk=96
+    ),
     "prefill": AttentionProblem(2, 200, 300, 6, 2, 64, "bfloat16", causal=True),
     "prefill fp32": AttentionProblem(1, 130, 290, 2, 1, 72, causal=True, seqused_k=(257,)),
     "prefill fp16": AttentionProblem(1, 97, 131, 2, 2, 128, "float16", window_size=(50, 20)),
@@ -151,8 +157,10 @@ def paged_problems(draw: st.DrawFn) -> PagedProblem:
         layouts = "contiguous"  # whichever comes first, tokens lie as far apart as pages
     lengths = tuple(draw(st.integers(0, p.seqlen_k)) for _ in range(p.batch))
     layouts_qkvo = (p.layouts[0], layouts, layouts, p.layouts[3])
-    p = replace(p, cu_seqlens_k=None, seqused_k=lengths, layouts=layouts_qkvo)
-    return PagedProblem(p, page_size, draw(st.sampled_from(KINDS)), draw(st.booleans()))
+    kind = draw(st.sampled_from(KINDS))
+    leftpad = p.leftpad_k if kind == "slots" else None
+    p = replace(p, cu_seqlens_k=None, seqused_k=lengths, leftpad_k=leftpad, layouts=layouts_qkvo)
+    return PagedProblem(p, page_size, kind, draw(st.booleans()))
 
 
 @settings(random_problems, max_examples=200)

@@ -55,6 +55,12 @@ PROBLEMS = {
     "ragged queries, keys in use": AttentionProblem(
         2, 40, 70, 4, 2, 64, causal=True, cu_seqlens_q=(0, 40, 41), seqused_k=(70, 33)
     ),
+    "chunks": AttentionProblem(2, 40, 70, 4, 2, 64, causal=True, attention_chunk=16),
+    "padding": AttentionProblem(2, 40, 70, 4, 2, 64, causal=True, leftpad_k=(3, 50)),
+    "ragged, chunks and padding": AttentionProblem(
+        2, 40, 70, 4, 2, 64, cu_seqlens_q=(0, 40, 41), cu_seqlens_k=(0, 70, 103), leftpad_k=(9, 0),
+        attention_chunk=30,
+    ),
     "sinks": AttentionProblem(
         2, 40, 70, 4, 2, 64, "bfloat16", causal=True, sinks=(0.5, 3.0, -2.0, 9.0)
     ),
@@ -141,7 +147,8 @@ def test_random_pages(
 ) -> None:
     used = tuple(data.draw(st.integers(0, p.seqlen_k)) for _ in range(p.batch))
     layouts = (p.layouts[0], "contiguous", "contiguous", p.layouts[3])
-    p = replace(p, cu_seqlens_k=None, seqused_k=used, layouts=layouts)
+    leftpad = p.leftpad_k if kind == "slots" else None
+    p = replace(p, cu_seqlens_k=None, seqused_k=used, leftpad_k=leftpad, layouts=layouts)
     _check_pages(PagedProblem(p, page_size, kind, v_apart), way)
 
 

@@ -42,7 +42,7 @@ def options_of(p: AttentionProblem) -> dict[str, Any]:
     """Returns keywords of flash_attn_varlen_func, with tensors for arrays and lengths."""
     options = p.call_options()
     options["out_dtype"] = torch_dtype(options["out_dtype"])
-    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"):
+    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k"):
         if options[name] is not None:
             options[name] = torch.tensor(options[name], dtype=torch.int32)
     for name in ("k_descale", "v_descale", "sinks"):

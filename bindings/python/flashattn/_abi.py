@@ -251,6 +251,8 @@ class flash_forward_args_t(_SizedStructure):
         ("alibi_stride_batch", c_int64),
         ("mask", c_void_p),
         ("d_head_v", c_int64),
+        ("attention_chunk", c_int64),
+        ("leftpad_k", c_void_p),
     ]
 
 

@@ -46,6 +46,7 @@ def flash_attn_func(
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
     softcap: float = 0.0,
     sinks: Any = None,
     alibi_slopes: Any = None,
@@ -54,6 +55,7 @@ def flash_attn_func(
     mask_keys: int | None = None,
     seqused_q: Any = None,
     seqused_k: Any = None,
+    leftpad_k: Any = None,
     page_table: Any = None,
     v_page_table: Any = None,
     page_indptr: Any = None,
@@ -77,6 +79,8 @@ def flash_attn_func(
     softmax_scale    positive; None: 1 / sqrt(d_head)
     causal           query i sees key j when j <= i + seqlen_k - seqlen_q
     window_size      (left, right): keys seen to each side of that diagonal, -1: unbounded
+    attention_chunk  with p = i + seqlen_k - seqlen_q, query i sees key j only if
+                     p // attention_chunk == j // attention_chunk; none if p < 0. 0: no chunks
     softcap          scores s become softcap * tanh(s / softcap); 0: none
     sinks            [n_heads]: one more logit per query head in the softmax, without a value:
                      O = sum_j exp(s_j) v_j / (sum_j exp(s_j) + exp(sink)). In units of scaled
@@ -94,6 +98,8 @@ def flash_attn_func(
     seqused_q        [batch] int32: only the first seqused_q[b] queries of sequence b exist; rows of
                      out and lse beyond them are not written
     seqused_k        [batch] int32: only the first seqused_k[b] keys of sequence b exist
+    leftpad_k        [batch] int32: nor do the first leftpad_k[b] keys of it, which seqused_k counts
+                     too. Masks count keys from the first that exists. Not with page_table
     page_table       [batch, pages] int32: k and v are pages that sequences share, [n_pages,
                      page_size, n_heads_kv, d_head] (v: d_head_v), and row b has the pages of
                      sequence b in order; seqused_k is required. Ids beyond a sequence's length are
@@ -130,6 +136,7 @@ def flash_attn_func(
         softmax_scale=softmax_scale,
         causal=causal,
         window_size=window_size,
+        attention_chunk=attention_chunk,
         softcap=softcap,
         sinks=sinks,
         alibi_slopes=alibi_slopes,
@@ -138,6 +145,7 @@ def flash_attn_func(
         mask_keys=mask_keys,
         seqused_q=seqused_q,
         seqused_k=seqused_k,
+        leftpad_k=leftpad_k,
         page_table=page_table,
         v_page_table=v_page_table,
         page_indptr=page_indptr,
@@ -161,6 +169,7 @@ def flash_attn_varlen_func(
     max_seqlen_k: int | None = None,
     seqused_q: Any = None,
     seqused_k: Any = None,
+    leftpad_k: Any = None,
     page_table: Any = None,
     v_page_table: Any = None,
     page_indptr: Any = None,
@@ -170,6 +179,7 @@ def flash_attn_varlen_func(
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
     softcap: float = 0.0,
     sinks: Any = None,
     alibi_slopes: Any = None,
@@ -199,6 +209,7 @@ def flash_attn_varlen_func(
                    it may be less than what a row of page_table holds
     seqused_q      [batch] int32: only the first seqused_q[b] queries of sequence b exist
     seqused_k      [batch] int32: only the first seqused_k[b] keys of sequence b exist
+    leftpad_k      [batch] int32: nor do the first leftpad_k[b] keys of it
 
     The rest is as in flash_attn_func, pages and scales too; LSE is float32 [n_heads, total_q]. A
     mask broadcasts to [n_heads, total_q, n_keys] where q is ragged. Where k is ragged or in pages,
@@ -211,6 +222,7 @@ def flash_attn_varlen_func(
         softmax_scale=softmax_scale,
         causal=causal,
         window_size=window_size,
+        attention_chunk=attention_chunk,
         softcap=softcap,
         sinks=sinks,
         alibi_slopes=alibi_slopes,
@@ -223,6 +235,7 @@ def flash_attn_varlen_func(
         max_seqlen_k=max_seqlen_k,
         seqused_q=seqused_q,
         seqused_k=seqused_k,
+        leftpad_k=leftpad_k,
         page_table=page_table,
         v_page_table=v_page_table,
         page_indptr=page_indptr,

@@ -35,6 +35,7 @@ class Problem:
         softmax_scale: float | None = None,
         causal: bool = False,
         window_size: tuple[int, int] = (-1, -1),
+        attention_chunk: int = 0,
         softcap: float = 0.0,
         sinks: Any = None,
         alibi_slopes: Any = None,
@@ -47,6 +48,7 @@ class Problem:
         max_seqlen_k: int | None = None,
         seqused_q: Any = None,
         seqused_k: Any = None,
+        leftpad_k: Any = None,
         page_table: Any = None,
         v_page_table: Any = None,
         page_indptr: Any = None,
@@ -67,6 +69,7 @@ class Problem:
             cu_seqlens_k=cu_seqlens_k,
             seqused_q=seqused_q,
             seqused_k=seqused_k,
+            leftpad_k=leftpad_k,
             page_table=page_table,
             v_page_table=v_page_table,
             page_indptr=page_indptr,
@@ -100,6 +103,7 @@ class Problem:
             softcap=_float32("softcap", softcap),
         )
         self._set_mask(causal, window_size)
+        self.args.attention_chunk = _chunk(attention_chunk)
         if batch_invariant:
             self.args.flags |= _abi.FLASH_FLAG_BATCH_INVARIANT
         if self.q.repeats or self.k.repeats or self.v.repeats:
@@ -107,7 +111,7 @@ class Problem:
         self.args.batch = self._batch_size(cu_seqlens_q, cu_seqlens_k)
         self._set_pages(page_table, v_page_table, page_indptr, page_rows)
         self._set_lengths(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-        self._set_used(seqused_q, seqused_k)
+        self._set_used(seqused_q, seqused_k, leftpad_k)
         if k_descale is not None or v_descale is not None:
             self._set_scales(q, k_descale, v_descale)
         self._set_sinks(sinks)
@@ -203,12 +207,14 @@ class Problem:
             args.seqlen_k = self._seqlen("k", self.k, self.cu_seqlens_k, max_seqlen_k)
         self._check_totals()
 
-    def _set_used(self, seqused_q: Any, seqused_k: Any) -> None:
+    def _set_used(self, seqused_q: Any, seqused_k: Any, leftpad_k: Any) -> None:
         args = self.args
         self.seqused_q = self._lengths(seqused_q, "seqused_q", args.batch)
         self.seqused_k = self._lengths(seqused_k, "seqused_k", args.batch)
+        self.leftpad_k = self._lengths(leftpad_k, "leftpad_k", args.batch)
         args.seqused_q = _address(self.seqused_q)
         args.seqused_k = _address(self.seqused_k)
+        args.leftpad_k = _address(self.leftpad_k)
 
     def _set_pages(
         self, page_table: Any, v_page_table: Any, page_indptr: Any, page_rows: Any
@@ -345,6 +351,13 @@ def _int64(name: str, value: int) -> int:
     if not -(2**63) <= value < 2**63:
         raise ValueError(f"{name} is {value}, which does not fit 64 bits")
     return value
+
+
+def _chunk(attention_chunk: int) -> int:
+    try:
+        return _int64("attention_chunk", operator.index(attention_chunk))
+    except TypeError:
+        raise ValueError(f"attention_chunk is {attention_chunk!r}: not an integer") from None
 
 
 def _scale(softmax_scale: float | None) -> float:

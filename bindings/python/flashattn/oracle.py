@@ -43,11 +43,13 @@ class Precision:
 
 @dataclass(frozen=True)
 class Mask:
-    """Holds a causal mask and a window; -1 is an unbounded side."""
+    """Holds a causal mask, a window, of which -1 is an unbounded side, and chunks of `chunk` keys,
+    0: none."""
 
     causal: bool
     window_left: int
     window_right: int
+    chunk: int = 0
 
     def visible(self, len_q: int, len_k: int) -> np.ndarray:
         """Returns [len_q, len_k]: whether query i sees key j, aligned bottom-right."""
@@ -60,6 +62,8 @@ class Mask:
             sees &= j >= diagonal - self.window_left
         if self.window_right >= 0:
             sees &= j <= diagonal + self.window_right
+        if self.chunk > 0:
+            sees &= j // self.chunk == diagonal // self.chunk
         return sees
 
 
@@ -188,6 +192,7 @@ def _attention(
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
     softcap: float = 0.0,
     sinks: np.ndarray | None = None,
     alibi_slopes: np.ndarray | None = None,
@@ -197,6 +202,7 @@ def _attention(
     cu_seqlens_k: Lengths = None,
     seqused_q: Lengths = None,
     seqused_k: Lengths = None,
+    leftpad_k: Lengths = None,
     pages: Pages | None = None,
     k_descale: Scales = None,
     v_descale: Scales = None,
@@ -206,7 +212,7 @@ def _attention(
     n_heads, d_head = q.shape[-2:]
     group = n_heads // k.shape[-2] if n_heads else 1
     scale = d_head**-0.5 if softmax_scale is None else softmax_scale
-    mask = Mask(causal, *window_size)
+    mask = Mask(causal, *window_size, attention_chunk)
     bias = Bias(alibi_slopes, attn_mask, mask_keys)
     o = np.zeros((len(precision.places), *q.shape[:-1], v.shape[-1]), precision.compute)
     lse = np.full((*q.shape[:-3], n_heads, q.shape[-3]), -np.inf, precision.compute)
@@ -220,6 +226,8 @@ def _attention(
         else:
             k_at = _tokens(b, cu_seqlens_k, _used(seqused_k, b))
             k_b, v_b = k[k_at], v[k_at]
+        if leftpad_k is not None:
+            k_b, v_b = k_b[int(leftpad_k[b]) :], v_b[int(leftpad_k[b]) :]
         lse_at = (*q_at[:-1], slice(None), q_at[-1])
         for head in range(n_heads):
             own = head // group

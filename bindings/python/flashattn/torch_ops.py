@@ -44,6 +44,7 @@ def flash_attn_func(
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
@@ -52,6 +53,7 @@ def flash_attn_func(
     mask_keys: int | None = None,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
+    leftpad_k: Tensor | None = None,
     page_table: Tensor | None = None,
     v_page_table: Tensor | None = None,
     page_indptr: Tensor | None = None,
@@ -81,18 +83,19 @@ def flash_attn_func(
         bias = alibi_slopes, attn_mask, mask_bits, mask_keys
     outputs = _outputs(out, lse, return_lse, out_dtype)
     if direct.is_possible(q, k, v):
-        mask = softmax_scale, causal, left, right, softcap, batch_invariant
-        if seqused_q is not None or seqused_k is not None:
-            used = seqused_q, seqused_k
+        mask = softmax_scale, causal, left, right, softcap, batch_invariant, attention_chunk
+        if not seqused_q is seqused_k is leftpad_k is None:
+            used = seqused_q, seqused_k, leftpad_k
         results = forward(q, k, v, mask, used, scales, sinks, None, pages, bias, outputs)
         return _results(results, outputs)
     options = (
         softmax_scale, causal, left, right, softcap, batch_invariant, k_descale, v_descale,
         sinks, seqused_q,
     )  # fmt: skip
+    last = *(bias or (None,) * 4), attention_chunk, leftpad_k
     if pages is None:
-        return _call(_ops.fwd, (q, k, v, *options, seqused_k, *(bias or ())), outputs)
-    arguments = q, k, v, seqused_k, *pages, None, *options, *(bias or ())
+        return _call(_ops.fwd, (q, k, v, *options, seqused_k, *last), outputs)
+    arguments = q, k, v, seqused_k, *pages, None, *options, *last
     return _call(_ops.decode, arguments, outputs)
 
 
@@ -107,6 +110,7 @@ def flash_attn_varlen_func(
     max_seqlen_k: int | None = None,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
+    leftpad_k: Tensor | None = None,
     page_table: Tensor | None = None,
     v_page_table: Tensor | None = None,
     page_indptr: Tensor | None = None,
@@ -116,6 +120,7 @@ def flash_attn_varlen_func(
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
@@ -143,14 +148,15 @@ def flash_attn_varlen_func(
     outputs = _outputs(out, lse, return_lse, out_dtype)
     ragged = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     if direct.is_possible(q, k, v):
-        mask = softmax_scale, causal, left, right, softcap, batch_invariant
-        if seqused_q is not None or seqused_k is not None:
-            used = seqused_q, seqused_k
+        mask = softmax_scale, causal, left, right, softcap, batch_invariant, attention_chunk
+        if not seqused_q is seqused_k is leftpad_k is None:
+            used = seqused_q, seqused_k, leftpad_k
         results = forward(q, k, v, mask, used, scales, sinks, ragged, pages, bias, outputs)
         return _results(results, outputs)
     arguments = (
         q, k, v, *ragged, *(pages or (None,) * 4), softmax_scale, causal, left, right, softcap,
-        batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k, *(bias or ()),
+        batch_invariant, k_descale, v_descale, sinks, seqused_q, seqused_k,
+        *(bias or (None,) * 4), attention_chunk, leftpad_k,
     )  # fmt: skip
     return _call(_ops.varlen_fwd, arguments, outputs)
 

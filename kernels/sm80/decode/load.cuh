@@ -86,7 +86,7 @@ static __device__ __forceinline__ kv_stream_t make_kv_stream(const sm80_decode_p
     const int32_t first = block.key_begin + part.number * C.B_c;
     const int32_t head_kv = block.first_head_kv + part.head;
     const flash_kv_run_t run = has_pages<C>
-                                   ? flash_kv_run_t{0, 0, 0, 0}
+                                   ? flash_kv_run_t{0, block.sequence.k_begin, 0, 0}
                                    : flash_kv_run(&block.sequence, block.piece.batch_index, first);
     const int64_t bytes = block.units * DECODE_UNIT_KEYS * ((int64_t)p.d_head + p.d_head_v) *
                           element_bytes<C> * p.n_heads_kv;

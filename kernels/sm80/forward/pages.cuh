@@ -12,7 +12,8 @@
 
 /* K or V of one head of one sequence, from a block of keys backwards. */
 typedef struct page_source {
-    const char *head;   /* the thread's first chunk in the head's first row of the pool */
+    const char *head;   /* the thread's first chunk in the head's first row of the pool, or in a
+                           slot's first key */
     const int32_t *ids; /* of the sequence; NULL: a cache of slots */
     const flash_pages_t *pages;
     const flash_strides_t *stride;
@@ -33,7 +34,8 @@ static __device__ __forceinline__ page_source_t make_page_source(
     const flash_params_t &p, const void *data, const flash_strides_t &stride, int32_t d_head,
     const int32_t *table, const query_tile_t &tile, int32_t first_key) {
     const int64_t first_id = flash_pages_first_id(&p.pages, tile.batch_index);
-    const int64_t first = tile.head / p.group * stride.head + copy_column<C>();
+    const int64_t first =
+        tile.head / p.group * stride.head + tile.sequence.k_begin * stride.seq + copy_column<C>();
     page_source_t source;
     source.head = (const char *)data + first * kv_element_bytes<C>;
     source.ids = table ? table + first_id : NULL;

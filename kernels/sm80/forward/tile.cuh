@@ -36,13 +36,23 @@ static __device__ __forceinline__ flash_sequence_t tile_sequence(const flash_par
         return flash_sequence_t{0, 0, p.seqlen_q, p.seqlen_k};
 }
 
+/* Returns the keys that query i of the sequence sees where no chunk hides any. */
+template <flash_config_t C>
+static __device__ __forceinline__ flash_range_t window_keys(const flash_params_t &p,
+                                                            const flash_sequence_t &s, int64_t i) {
+    if constexpr (has_mask<C>)
+        return flash_window_keys(&p, &s, i);
+    else
+        return flash_range_t{0, s.len_k};
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ flash_range_t visible_keys(const flash_params_t &p,
                                                              const flash_sequence_t &s, int64_t i) {
-    if constexpr (has_mask<C>)
+    if constexpr (has_window<C>)
         return flash_visible_keys(&p, &s, i);
     else
-        return flash_range_t{0, s.len_k};
+        return window_keys<C>(p, s, i);
 }
 
 /* Finds the blocks of keys of a tile. Both ends of the keys that a row sees move right from row to

@@ -75,7 +75,7 @@ load_paged_walk(const sm90_decode_params_t &params, const decode_block_t &block,
                 const key_walk_t &walk, const key_stream_t &to) {
     const paged_tensor_t tensor =
         find_pages<C>(params.cut.attention, params.paging, to.from, block.piece.batch_index,
-                      block.sequence.len_k, block.first_head_kv);
+                      (int32_t)block.sequence.k_begin, block.sequence.len_k, block.first_head_kv);
     if (params.paging.box_keys > 0)
         load_paged_blocks<C, T, box_loader_t>(tensor, walk, to);
     else

@@ -36,7 +36,8 @@ static __device__ __forceinline__ tma_box_t page_box(const paged_tensor_t &tenso
                                                      int32_t key) {
     const int32_t page_size = tensor.problem->pages.page_size;
     const int32_t begin = flash_divide(key, tensor.paging->by_page_size) * page_size;
-    const flash_kv_run_t run = {id, 0, key - begin, min(tensor.len_k - begin, page_size)};
+    const flash_kv_run_t run = {id, tensor.k_begin, key - begin,
+                                min(tensor.len_k - begin, page_size)};
     return is_page(tensor, id) ? run_box<C>(run, tensor.head_kv, tensor.pool.entry_tokens)
                                : tma_box_t{0, SM90_RAGGED_END, tensor.head_kv, 0};
 }

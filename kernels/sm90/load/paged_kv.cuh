@@ -25,7 +25,7 @@ static __device__ __forceinline__ void load_paged_k(const sm90_params_t &params,
                                                     const tile_of<C> &tile, ring_t &ring) {
     const flash_params_t &p = params.problem;
     const paged_tensor_t k = find_pages<C>(p, params.paging, k_pool(params, p), tile.batch_index,
-                                           tile.len_k, tile.head / p.group);
+                                           tile.k_begin, tile.len_k, tile.head / p.group);
     LOADER loader = {};
     fetch_ids<C>(k, (tile.block_end - 1) * C.B_c, loader);
 #pragma unroll 1
@@ -69,7 +69,7 @@ static __device__ __forceinline__ void
 load_paged_v(const sm90_params_t &params, const tile_of<C> &tile, int slot, v_loader_t &v_loader) {
     const flash_params_t &p = params.problem;
     const paged_tensor_t v = find_pages<C>(p, params.paging, v_pool(params, p), tile.batch_index,
-                                           tile.len_k, tile.head / p.group);
+                                           tile.k_begin, tile.len_k, tile.head / p.group);
     const int32_t first_in_o = first_block_in_o<C>(tile);
     LOADER loader = {};
     fetch_ids<C>(v, (tile.block_end - 1) * C.B_c, loader);

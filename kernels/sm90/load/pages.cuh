@@ -47,11 +47,12 @@ static __device__ __forceinline__ page_pool_t v_pool(const PARAMS &params,
 /* This is K or V of one sequence and one head. */
 typedef struct paged_tensor {
     page_pool_t pool;
-    const char *head; /* of the pool's first token */
+    const char *head; /* of the pool's first token; of a slot's first key */
     const flash_params_t *problem;
     const sm90_paging_t *paging;
     const int32_t *ids; /* of the sequence; NULL: a cache of slots */
     int32_t slot;
+    int32_t k_begin; /* first key of a slot; 0 with ids */
     int32_t len_k;
     int32_t head_kv;
 } paged_tensor_t;
@@ -60,16 +61,18 @@ template <flash_config_t C>
 static __device__ __forceinline__ paged_tensor_t find_pages(const flash_params_t &p,
                                                             const sm90_paging_t &paging,
                                                             const page_pool_t &pool,
-                                                            int32_t batch_index, int32_t len_k,
-                                                            int32_t head_kv) {
+                                                            int32_t batch_index, int32_t k_begin,
+                                                            int32_t len_k, int32_t head_kv) {
     const int64_t first_id = flash_pages_first_id(&p.pages, batch_index);
     paged_tensor_t tensor;
     tensor.pool = pool;
-    tensor.head = (const char *)pool.data + head_kv * pool.stride->head * kv_element_bytes<C>;
+    tensor.head = (const char *)pool.data +
+                  (head_kv * pool.stride->head + k_begin * pool.stride->seq) * kv_element_bytes<C>;
     tensor.problem = &p;
     tensor.paging = &paging;
     tensor.ids = pool.table ? pool.table + first_id : NULL;
     tensor.slot = (int32_t)first_id;
+    tensor.k_begin = k_begin;
     tensor.len_k = len_k;
     tensor.head_kv = head_kv;
     return tensor;

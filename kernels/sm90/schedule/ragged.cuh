@@ -72,21 +72,21 @@ static __device__ __forceinline__ batch_slice_t read_slice(const sm90_params_t &
     entries.end[lane_index()] = end;
     entries.len_q[lane_index()] = s.len_q;
     entries.len_k[lane_index()] = s.len_k;
+    entries.k_begin[lane_index()] = (int32_t)s.k_begin;
     __syncwarp();
     return batch_slice_t{first, begin, __shfl_sync(0xffffffffu, end, warp_threads - 1)};
 }
 
-/* Returns the sequence of an entry of the slice. Its lengths are read from shared memory again,
- * which takes fewer registers than to find them once more. Slices begin at multiples of their
- * size. */
+/* Returns the sequence of an entry of the slice. What is known of its keys is read from shared
+ * memory again, which takes fewer registers than to find it once more. Slices begin at multiples of
+ * their size. */
 template <flash_config_t C>
 static __device__ __forceinline__ flash_sequence_t sequence_in_slice(const flash_params_t &p,
                                                                      int32_t batch_index) {
     const slice_entries_t &entries = block_state<C>().schedule.entries;
     const int32_t lane = batch_index % warp_threads;
-    return flash_sequence_t{p.cu_seqlens_q ? p.cu_seqlens_q[batch_index] : 0,
-                            p.cu_seqlens_k ? p.cu_seqlens_k[batch_index] : 0, entries.len_q[lane],
-                            entries.len_k[lane]};
+    return flash_sequence_t{p.cu_seqlens_q ? p.cu_seqlens_q[batch_index] : 0, entries.k_begin[lane],
+                            entries.len_q[lane], entries.len_k[lane]};
 }
 
 static __device__ __forceinline__ bool has_bundle(const batch_slice_t &slice, uint32_t number) {

@@ -21,6 +21,7 @@ typedef struct slice_entries {
     uint32_t end[warp_threads]; /* number of the bundle after the entry's last */
     int32_t len_q[warp_threads];
     int32_t len_k[warp_threads];
+    int32_t k_begin[warp_threads];
 } slice_entries_t;
 
 typedef struct schedule_state {

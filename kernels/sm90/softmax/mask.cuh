@@ -9,7 +9,7 @@
 #include "sm90/tile.cuh"
 
 /* The keys of a block that the tile's first row sees are [begin, end), counted from the block's
- * first key, as far as they exist. Both ends move on by one with each row. */
+ * first key, as far as they exist. Both ends move on by one with each row. Chunks may hide more. */
 typedef struct block_mask {
     int32_t begin;
     int32_t end;
@@ -22,7 +22,7 @@ static __device__ __forceinline__ int32_t clamp_key(int64_t key) {
     return (int32_t)max(min(key, far), -far);
 }
 
-/* Computes the same as flash_visible_keys(), from uniform values alone. */
+/* Computes the same as flash_window_keys(), from uniform values alone. */
 template <flash_config_t C>
 static __device__ __forceinline__ block_mask_t find_block_mask(const flash_params_t &p,
                                                                const tile_of<C> &tile,
@@ -56,6 +56,48 @@ static __device__ __forceinline__ column_bits<COLUMNS> first_columns(int32_t n) 
     return bits;
 }
 
+/* Hides the columns of a row of which bits are not set. half: the row's number among the thread's.
+ */
+template <flash_config_t C>
+static __device__ __forceinline__ void hide_columns(score_tile<C> &s, int half,
+                                                    const column_bits<C.B_c / 4> &seen) {
+#pragma unroll
+    for (int i = 0; i < C.B_c / 4; ++i)
+        if (!(seen.words[i / 32] >> i % 32 & 1))
+            s.s[i / 2 * 4 + 2 * half + i % 2] = -INFINITY;
+}
+
+/* Returns bits that are set for the thread's columns in [begin, end), keys of the block. */
+template <flash_config_t C>
+static __device__ __forceinline__ column_bits<C.B_c / 4> columns_between(int32_t begin,
+                                                                         int32_t end) {
+    constexpr int columns = C.B_c / 4;
+    auto between = first_columns<columns>(columns_before(end));
+    const auto left = first_columns<columns>(columns_before(begin));
+#pragma unroll
+    for (int i = 0; i < (columns + 31) / 32; ++i)
+        between.words[i] &= ~left.words[i];
+    return between;
+}
+
+/* Hides the keys outside the chunks of the rows. That is a step of its own, because together with
+ * the window it takes registers that the larger kernels do not have. Rows past the last query are
+ * in its chunk: a row that sees no key of these blocks would have no reference for the others. */
+template <flash_config_t C>
+static __device__ __forceinline__ void hide_other_chunks(score_tile<C> &s,
+                                                         const flash_params_t &params,
+                                                         const tile_of<C> &tile, int32_t block) {
+    const flash_sequence_t sequence = sequence_of<C>(params, tile);
+    const int32_t first_place = tile.row_begin + sequence.len_k - sequence.len_q;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const int32_t place = min(first_place + tile_row(half), sequence.len_k - 1);
+        const flash_range_t chunk = flash_attention_chunk_at(&params, place);
+        hide_columns<C>(s, half,
+                        columns_between<C>(chunk.begin - block * C.B_c, chunk.end - block * C.B_c));
+    }
+}
+
 template <flash_config_t C>
 static __device__ __forceinline__ void mask_scores(score_tile<C> &s, const flash_params_t &params,
                                                    const tile_of<C> &tile, int32_t block) {
@@ -65,18 +107,14 @@ static __device__ __forceinline__ void mask_scores(score_tile<C> &s, const flash
     for (int half = 0; half < 2; ++half) {
         const int32_t row = tile_row(half);
         const int32_t end = min(mask.end + row, mask.existing);
-        column_bits<columns> seen = first_columns<columns>(columns_before(end));
-        if constexpr (has_window<C>) {
-            const auto left = first_columns<columns>(columns_before(mask.begin + row));
-#pragma unroll
-            for (int i = 0; i < (columns + 31) / 32; ++i)
-                seen.words[i] &= ~left.words[i];
-        }
-#pragma unroll
-        for (int i = 0; i < columns; ++i)
-            if (!(seen.words[i / 32] >> i % 32 & 1))
-                s.s[i / 2 * 4 + 2 * half + i % 2] = -INFINITY;
+        if constexpr (has_window<C>)
+            hide_columns<C>(s, half, columns_between<C>(mask.begin + row, end));
+        else
+            hide_columns<C>(s, half, first_columns<columns>(columns_before(end)));
     }
+    if constexpr (has_window<C>)
+        if (params.attention_chunk > 0)
+            hide_other_chunks<C>(s, params, tile, block);
 }
 
 #endif

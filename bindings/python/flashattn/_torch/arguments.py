@@ -9,10 +9,11 @@ from typing import Optional
 
 from torch import Tensor, dtype
 
-# Mask holds softmax_scale, causal, window_left, window_right, softcap, batch_invariant.
-Mask = tuple[Optional[float], bool, int, int, float, bool]
-# Used holds seqused_q, seqused_k.
-Used = tuple[Optional[Tensor], Optional[Tensor]]
+# Mask holds softmax_scale, causal, window_left, window_right, softcap, batch_invariant,
+# attention_chunk.
+Mask = tuple[Optional[float], bool, int, int, float, bool, int]
+# Used holds seqused_q, seqused_k, leftpad_k.
+Used = tuple[Optional[Tensor], Optional[Tensor], Optional[Tensor]]
 # Scales holds k_descale, v_descale: float32 [batch, n_heads_kv].
 Scales = tuple[Optional[Tensor], Optional[Tensor]]
 # Ragged holds cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k.

@@ -82,14 +82,14 @@ def _refuse_forward(
 ) -> None:
     """Raises what flash_attn_varlen_func would raise for these arguments before it calls the
     library. Returns where it would raise nothing."""
-    softmax_scale, causal, window_left, window_right, softcap, batch_invariant = mask
+    softmax_scale, causal, window_left, window_right, softcap, batch_invariant, chunk = mask
     out, lse, _, out_dtype = outputs
     *cu_seqlens, max_seqlen_q, max_seqlen_k = ragged or (None, None, None, None)
     *of_bias, mask_keys = bias or (None, None, None, None)
     arrays = {
         "sinks": sinks,
         **dict(zip(("alibi_slopes", "attn_mask", "mask_bits"), of_bias)),
-        **dict(zip(("seqused_q", "seqused_k"), used or ())),
+        **dict(zip(("seqused_q", "seqused_k", "leftpad_k"), used or ())),
         **dict(zip(("k_descale", "v_descale"), scales or ())),
         **dict(zip(("cu_seqlens_q", "cu_seqlens_k"), cu_seqlens)),
         **dict(zip(("page_table", "v_page_table", "page_indptr", "page_rows"), pages or ())),
@@ -102,6 +102,7 @@ def _refuse_forward(
         softmax_scale=softmax_scale,
         causal=causal,
         window_size=(window_left, window_right),
+        attention_chunk=chunk,
         softcap=softcap,
         batch_invariant=batch_invariant,
         mask_keys=mask_keys,

@@ -146,10 +146,11 @@ def _forward(
     else:
         out, lse = _outputs(q, d_head_v, outputs, index)
         of_out, of_lse = tensor_members(out, cu_q), _of_lse(lse, cu_q)
-    used_q = used_k = quant = of_sinks = 0
+    used_q = used_k = leftpad = quant = of_sinks = 0
     if used is not None:
         used_q = placement.lengths(used[0], batch, index)
         used_k = placement.lengths(used[1], batch, index)
+        leftpad = placement.lengths(used[2], batch, index)
     if scales is not None:
         placement.scales(frame, scales, batch, n_heads_kv, index)
         quant = frame.quant_address
@@ -161,7 +162,7 @@ def _forward(
         keys = seqlen_k if pages is None and not cu_k else None
         score_sizes = Sizes(batch, n_heads, q.shape[-3], keys, bool(cu_q))
         of_bias, _kept = placement.bias(bias, score_sizes, index)
-    flags, left, right, softmax_scale, softcap = _mask(mask)
+    flags, left, right, softmax_scale, softcap, chunk = _mask(mask)
     device, workspace = (_CPU, frame.workspace) if index < 0 else (_CUDA + index, _NO_WORKSPACE)
     _pack(
         frame.memory,
@@ -207,6 +208,8 @@ def _forward(
         of_sinks,
         *of_bias,
         d_head_v,
+        chunk,
+        leftpad,
     )
     if index < 0:
         frame.run_on_cpu()
@@ -309,10 +312,10 @@ def _longest(shape: torch.Size, cu_seqlens: Tensor | None, longest: int | None) 
 # ---- The mask ----
 
 
-def _mask(mask: Mask) -> tuple[int, int, int, float, float]:
-    """Returns (flags, window_left, window_right, softmax_scale, softcap). The flags always allow
-    strides of 0, since in torch they are always meant."""
-    softmax_scale, causal, left, right, softcap, batch_invariant = mask
+def _mask(mask: Mask) -> tuple[int, int, int, float, float, int]:
+    """Returns (flags, window_left, window_right, softmax_scale, softcap, attention_chunk). The
+    flags always allow strides of 0, since in torch they are always meant."""
+    softmax_scale, causal, left, right, softcap, batch_invariant, chunk = mask
     flags = _BROADCAST
     if causal:
         flags |= _CAUSAL
@@ -328,7 +331,7 @@ def _mask(mask: Mask) -> tuple[int, int, int, float, float]:
         softmax_scale = _beyond_float32(softmax_scale)
     if softcap and not _ROUNDS_TO_ZERO < softcap <= _FLOAT32_MAX:
         softcap = _beyond_float32(softcap)
-    return flags, left, right, softmax_scale, softcap
+    return flags, left, right, softmax_scale, softcap, chunk
 
 
 def _beyond_float32(value: float) -> float:

@@ -27,25 +27,27 @@ _OPTIONS = (
     "float softcap=0.0, bool batch_invariant=False, Tensor? k_descale=None, "
     "Tensor? v_descale=None, Tensor? sinks=None, Tensor? seqused_q=None"
 )
-_N_OPTIONS = 10  # in _OPTIONS
 _BIAS = (
     "Tensor? alibi_slopes=None, Tensor? attn_mask=None, Tensor? mask_bits=None, "
     "SymInt? mask_keys=None"
 )
+_LAST = "SymInt attention_chunk=0, Tensor? leftpad_k=None"
 PAGES = (
     "Tensor? page_table=None, Tensor? v_page_table=None, Tensor? page_indptr=None, "
     "Tensor? page_rows=None"
 )
 # ARGUMENTS holds the arguments of each operator, without those for its outputs.
 ARGUMENTS = {
-    "fwd": f"{_QKV}, {_OPTIONS}, Tensor? seqused_k=None, {_BIAS}",
+    "fwd": f"{_QKV}, {_OPTIONS}, Tensor? seqused_k=None, {_BIAS}, {_LAST}",
     "varlen_fwd": f"{_QKV}, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, SymInt? max_seqlen_q, "
-    f"SymInt? max_seqlen_k, {PAGES}, {_OPTIONS}, Tensor? seqused_k=None, {_BIAS}",
-    "decode": f"{_QKV}, Tensor seqused_k, {PAGES}, SymInt? max_seqlen_k=None, {_OPTIONS}, {_BIAS}",
+    f"SymInt? max_seqlen_k, {PAGES}, {_OPTIONS}, Tensor? seqused_k=None, {_BIAS}, {_LAST}",
+    "decode": f"{_QKV}, Tensor seqused_k, {PAGES}, SymInt? max_seqlen_k=None, {_OPTIONS}, {_BIAS}, "
+    f"{_LAST}",
     "combine": "Tensor o_partial, Tensor lse_partial, Tensor? sinks=None",
 }
 
 _NAMES = re.compile(r" (\w+)(?:=|,|$)")  # finds the arguments in a schema
+_AFTER_PAGES = _NAMES.findall(f"{_OPTIONS}, {_BIAS}, {_LAST}")  # of decode
 # Compilers must hand tensors over with the strides that they would have without compiling: strides
 # decide whether a call is possible at all, and how fast it is.
 TAGS = [
@@ -75,8 +77,8 @@ _Call = tuple[
 
 
 def _fwd(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> _Call:
-    options, used_k, bias = _split(options)
-    return q, k, v, *_options(*options, seqused_k=used_k), None, None, bias
+    *options, bias = _options(*options)
+    return q, k, v, *options, None, None, bias
 
 
 def _varlen_fwd(
@@ -95,8 +97,8 @@ def _varlen_fwd(
 ) -> _Call:
     ragged = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
     pages = _pages_of(page_table, v_page_table, page_indptr, page_rows)
-    options, used_k, bias = _split(options)
-    return q, k, v, *_options(*options, seqused_k=used_k), ragged, pages, bias
+    *options, bias = _options(*options)
+    return q, k, v, *options, ragged, pages, bias
 
 
 def _decode(
@@ -111,18 +113,10 @@ def _decode(
     max_seqlen_k: int | None = None,
     *options: Any,
 ) -> _Call:
-    options, bias = options[:_N_OPTIONS], _bias_of(*options[_N_OPTIONS:])
-    mask, used, scales, sinks = _options(*options, seqused_k=seqused_k)
+    *options, bias = _options(**dict(zip(_AFTER_PAGES, options)), seqused_k=seqused_k)
     ragged = None if max_seqlen_k is None else (None, None, None, max_seqlen_k)
     pages = _pages_of(page_table, v_page_table, page_indptr, page_rows)
-    return q, k, v, mask, used, scales, sinks, ragged, pages, bias
-
-
-def _split(arguments: tuple) -> tuple[tuple, Tensor | None, Bias | None]:
-    """Returns (options, seqused_k, bias) of what fwd and varlen_fwd have at their end. Arguments
-    that have their default may be missing there."""
-    options, used_k = arguments[:_N_OPTIONS], arguments[_N_OPTIONS : _N_OPTIONS + 1]
-    return options, *(used_k or (None,)), _bias_of(*arguments[_N_OPTIONS + 1 :])
+    return q, k, v, *options, ragged, pages, bias
 
 
 def _options(
@@ -137,18 +131,27 @@ def _options(
     sinks: Tensor | None = None,
     seqused_q: Tensor | None = None,
     seqused_k: Tensor | None = None,
-) -> tuple[Mask, Used | None, Scales | None, Tensor | None]:
-    mask = softmax_scale, causal, window_left, window_right, softcap, batch_invariant
-    used = None if seqused_q is seqused_k is None else (seqused_q, seqused_k)
-    scales = None if k_descale is v_descale is None else (k_descale, v_descale)
-    return mask, used, scales, sinks
-
-
-def _bias_of(
     alibi_slopes: Tensor | None = None,
     attn_mask: Tensor | None = None,
     mask_bits: Tensor | None = None,
     mask_keys: int | None = None,
+    attention_chunk: int = 0,
+    leftpad_k: Tensor | None = None,
+) -> tuple[Mask, Used | None, Scales | None, Tensor | None, Bias | None]:
+    mask = softmax_scale, causal, window_left, window_right, softcap, batch_invariant
+    used = None
+    if not seqused_q is seqused_k is leftpad_k is None:
+        used = seqused_q, seqused_k, leftpad_k
+    scales = None if k_descale is v_descale is None else (k_descale, v_descale)
+    bias = _bias_of(alibi_slopes, attn_mask, mask_bits, mask_keys)
+    return (*mask, attention_chunk), used, scales, sinks, bias
+
+
+def _bias_of(
+    alibi_slopes: Tensor | None,
+    attn_mask: Tensor | None,
+    mask_bits: Tensor | None,
+    mask_keys: int | None,
 ) -> Bias | None:
     """Returns what joins scores as a group, or None where nothing is given."""
     if alibi_slopes is None and attn_mask is None and mask_bits is None and mask_keys is None:

@@ -20,11 +20,12 @@ FORWARD = struct.Struct(
     + "QQ8x"  # workspace, workspace_size, executor
     + "QQQQ"  # paging, seqused_q, quant, sinks
     + "QqQq"  # alibi_slopes, alibi_stride_batch, mask, d_head_v
+    + "qQ"  # attention_chunk, leftpad_k
 )
 
 # WORKSPACE is workspace and workspace_size of flash_forward_args_t, which are packed by themselves.
 WORKSPACE = struct.Struct("=QQ")
-WORKSPACE_OFFSET = FORWARD.size - struct.calcsize("=QQ8xQQQQQqQq")
+WORKSPACE_OFFSET = FORWARD.size - struct.calcsize("=QQ8xQQQQQqQqqQ")
 
 # PAGING is flash_paging_t: struct_size, page_size, n_pages, page_table, page_table_stride,
 # page_indptr, page_rows, v_page_table.

@@ -21,13 +21,6 @@ def refuse_dropout(dropout_p: float) -> None:
         raise NotImplementedError(f"dropout_p is {dropout_p}: there is no dropout, pass 0.0")
 
 
-def refuse_chunks(attention_chunk: int) -> None:
-    if attention_chunk != 0:
-        raise NotImplementedError(
-            f"attention_chunk is {attention_chunk}: there is no attention in chunks, pass 0"
-        )
-
-
 def refuse_gradients(**tensors: Tensor | None) -> None:
     """Raises NotImplementedError where autograd would expect a backward pass."""
     if not torch.is_grad_enabled():
@@ -49,16 +42,21 @@ def refuse_other_v(k: Tensor, v: Tensor) -> None:
 
 
 def softmax_options(
-    softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    softcap: float,
+    attention_chunk: int = 0,
 ) -> dict[str, Any]:
     """Returns the binding's keywords for these arguments. A negative side of a window is unbounded,
-    and a softcap that is not positive means none."""
+    and a softcap or a chunk that is not positive means none."""
     left, right = window_size
     return {
         "softmax_scale": softmax_scale,
         "causal": bool(causal),
         "window_size": (max(int(left), -1), max(int(right), -1)),
         "softcap": max(softcap, 0.0),
+        "attention_chunk": max(int(attention_chunk), 0),
     }
 
 

@@ -43,22 +43,20 @@ class Cache:
             return self.k, self.v, {}
         return self.k[: self.batch], self.v[: self.batch], {}
 
-    def options_from(self, leftpad: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """Returns (k, v, keywords) for the binding to read it from leftpad on, [batch] int32: the
-        first key of each sequence. They are pools of pages of one token."""
-        n_entries, size, *_ = self.k.shape
+    def pages_of_tokens(self, leftpad: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """Returns (k, v, keywords) for the binding to read pages from leftpad on, [batch] int32:
+        the first key of each sequence. They are pools of pages of one token."""
+        n_pages, size, *_ = self.k.shape
         try:
-            k, v = (x.view(n_entries * size, 1, *x.shape[2:]) for x in (self.k, self.v))
+            k, v = (x.view(n_pages * size, 1, *x.shape[2:]) for x in (self.k, self.v))
         except RuntimeError:
             raise NotImplementedError(
-                "cache_leftpad is given with a k_cache or v_cache whose first two axes cannot be "
-                f"seen as one: shapes {tuple(self.k.shape)}, strides {self.k.stride()} and "
-                f"{self.v.stride()}"
+                "cache_leftpad is given with pages in a k_cache or v_cache whose first two axes "
+                f"cannot be seen as one: shapes {tuple(self.k.shape)}, strides {self.k.stride()} "
+                f"and {self.v.stride()}"
             ) from None
         rank = torch.arange(self.capacity, device=leftpad.device)
         position = (leftpad[:, None] + rank).clamp(0, self.capacity - 1)
         row = torch.arange(self.batch, device=leftpad.device) if self.rows is None else self.rows
-        row = row.long()[:, None]
-        if self.table is not None:
-            row, position = self.table[row, position // size].long(), position % size
-        return k, v, {"page_table": (row * size + position).to(torch.int32)}
+        page = self.table[row.long()[:, None], position // size].long()
+        return k, v, {"page_table": (page * size + position % size).to(torch.int32)}

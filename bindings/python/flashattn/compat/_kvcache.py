@@ -199,13 +199,14 @@ def _attend(
     leftpad: Tensor | None,
     options: dict[str, Any],
 ) -> Any:
-    k, v, where = cache.options() if leftpad is None else cache.options_from(leftpad)
+    k, v, where = cache.options()
     if lengths is None and where:
         shape = (queries.batch,)
         lengths = torch.full(shape, cache.capacity, dtype=torch.int32, device=k.device)
-    if leftpad is not None:
-        lengths = (lengths - leftpad).clamp(min=0)
-    options = {**options, **where, "seqused_k": lengths}
+    if leftpad is not None and cache.table is not None:
+        k, v, where = cache.pages_of_tokens(leftpad)
+        lengths, leftpad = (lengths - leftpad).clamp(min=0), None
+    options = {**options, **where, "seqused_k": lengths, "leftpad_k": leftpad}
     if queries.cu_seqlens is None:
         return attend_padded(queries.q, k, v, **options)
     return attend_ragged(
@@ -221,4 +222,5 @@ def _attend(
 def _is_ordered(options: dict[str, Any]) -> bool:
     """Returns whether queries have positions of their own: where every query sees every key,
     flash-attn gives all of them the position of the first."""
-    return options["causal"] or options["window_size"] != (-1, -1)
+    has_window = options["window_size"] != (-1, -1)
+    return options["causal"] or has_window or options["attention_chunk"] > 0

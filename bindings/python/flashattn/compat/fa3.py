@@ -4,8 +4,8 @@ Names, order and defaults of the arguments are that module's, and so are results
 (bfloat16 if q is float8_e4m3fn), or (O, LSE). A row that sees no key has O = 0 and LSE = -infinity.
 
 Arguments that change no result are taken and ignored: num_splits, pack_gqa, deterministic,
-sm_margin, scheduler_metadata. qv, attention_chunk, a d_head of V that is larger than that of K (in
-a cache: other than it), and tensors that require a gradient raise NotImplementedError.
+sm_margin, scheduler_metadata. qv, a d_head of V that is larger than that of K (in a cache: other
+than it), and tensors that require a gradient raise NotImplementedError.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from ._arguments import (
     lengths_of,
     page_table_of,
     refuse,
-    refuse_chunks,
     refuse_gradients,
     refuse_other_v,
     softmax_options,
@@ -56,13 +55,13 @@ def flash_attn_func(
     k, v               [batch, seqlen_k, n_heads_kv, d_head]; v may have a smaller d_head, which is
                        then that of O: it is copied
     q_descale, k_descale, v_descale  float32 [batch, n_heads_kv]: scales of float8_e4m3fn elements
+    attention_chunk    keys of a chunk: a query sees only those of its own; 0: none
     return_attn_probs  also return LSE, float32 [batch, n_heads, seqlen_q]
     """
     refuse(qv=qv)
-    refuse_chunks(attention_chunk)
     refuse_gradients(q=q, k=k, v=v)
     q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
-    options = softmax_options(softmax_scale, causal, window_size, softcap)
+    options = softmax_options(softmax_scale, causal, window_size, softcap, attention_chunk)
     found = attend_padded(q, k, filled_up(k, v), return_lse=return_attn_probs, **options, **scales)
     return cut(found, v.shape[-1])
 
@@ -141,7 +140,6 @@ def flash_attn_varlen_func(
     return_attn_probs  also return LSE, float32 [n_heads, total_q]
     """
     refuse(qv=qv)
-    refuse_chunks(attention_chunk)
     refuse_gradients(q=q, k=k, v=v)
     q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
     found = attend_ragged(
@@ -155,7 +153,7 @@ def flash_attn_varlen_func(
         seqused_q=contiguous_rows(seqused_q),
         seqused_k=contiguous_rows(seqused_k),
         return_lse=return_attn_probs,
-        **softmax_options(softmax_scale, causal, window_size, softcap),
+        **softmax_options(softmax_scale, causal, window_size, softcap, attention_chunk),
         **scales,
     )
     return cut(found, v.shape[-1])
@@ -218,7 +216,6 @@ def flash_attn_with_kvcache(
                         is float32 [batch, n_heads, seqlen_q], or [n_heads, total_q]
     """
     refuse(qv=qv)
-    refuse_chunks(attention_chunk)
     refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
     refuse_other_v(k_cache, v_cache)
     q, scales = decoded_query(q, k_cache, q_descale, k_descale, v_descale)
@@ -237,7 +234,7 @@ def flash_attn_with_kvcache(
         rotary_seqlens=lengths_of("rotary_seqlens", rotary_seqlens, queries.batch),
         new_scales=new_scales,
         return_lse=return_softmax_lse,
-        **softmax_options(softmax_scale, causal, window_size, softcap),
+        **softmax_options(softmax_scale, causal, window_size, softcap, attention_chunk),
         **scales,
     )
     if not return_softmax_lse:

@@ -1,0 +1,127 @@
+/*
+ * A mask's keys as kernels compute them are those of its definition, and a chunk that hides nothing
+ * is none.
+ */
+#include "arguments/forward.h"
+#include "kernels/common/sequence.h"
+#include "support.h"
+
+enum { MOST_TOKENS = 9 };
+
+static bool sees(const flash_params_t *p, int32_t place, int32_t key) {
+    const int32_t left = p->window_left, right = p->window_right, chunk = p->attention_chunk;
+    if ((left >= 0 && key < place - left) || (right >= 0 && key > place + right))
+        return false;
+    return chunk == 0 || (place >= 0 && key / chunk == place / chunk);
+}
+
+static flash_range_t expected_keys(const flash_params_t *p, int32_t place, int32_t len_k) {
+    flash_range_t keys = {0, 0};
+    for (int32_t key = 0; key < len_k; key++)
+        if (sees(p, place, key)) {
+            keys.begin = keys.end == 0 ? key : keys.begin;
+            keys.end = key + 1;
+        }
+    return keys;
+}
+
+static void check_sequence(const flash_params_t *p, int32_t len_q, int32_t len_k) {
+    const flash_sequence_t s = {.len_q = len_q, .len_k = len_k};
+    flash_range_t before = {0, 0};
+    for (int32_t i = 0; i < len_q; i++) {
+        const flash_range_t keys = flash_visible_keys(p, &s, i);
+        const flash_range_t expected = expected_keys(p, i + len_k - len_q, len_k);
+        if (keys.begin != expected.begin || keys.end != expected.end)
+            fail_msg("window %d, %d, chunk %d, query %d of %d over %d keys: %d to %d, not %d to %d",
+                     p->window_left, p->window_right, p->attention_chunk, i, len_q, len_k,
+                     keys.begin, keys.end, expected.begin, expected.end);
+        assert_true(keys.begin >= before.begin && keys.end >= before.end);
+        before = keys;
+    }
+}
+
+static void keys_are_those_of_the_definition(void **state) {
+    flash_params_t p = {.batch = 1};
+    (void)state;
+    for (p.window_left = -1; p.window_left < 4; p.window_left++)
+        for (p.window_right = -1; p.window_right < 4; p.window_right++)
+            for (p.attention_chunk = 0; p.attention_chunk < MOST_TOKENS + 2; p.attention_chunk++) {
+                p.by_attention_chunk = flash_divider(p.attention_chunk > 0 ? p.attention_chunk : 1);
+                for (int32_t len_q = 0; len_q <= MOST_TOKENS; len_q++)
+                    for (int32_t len_k = 0; len_k <= MOST_TOKENS; len_k++)
+                        check_sequence(&p, len_q, len_k);
+            }
+}
+
+static void long_chunks_do_not_overflow(void **state) {
+    const int32_t chunks[] = {1 << 30, (1 << 30) + 1, INT32_MAX - 1, INT32_MAX};
+    const flash_sequence_t s = {.len_q = 1, .len_k = INT32_MAX};
+    (void)state;
+    for (size_t i = 0; i < sizeof chunks / sizeof chunks[0]; i++) {
+        const flash_params_t p = {.window_left = -1,
+                                  .window_right = -1,
+                                  .attention_chunk = chunks[i],
+                                  .by_attention_chunk = flash_divider(chunks[i])};
+        const flash_range_t keys = flash_visible_keys(&p, &s, 0);
+        assert_int_equal(keys.begin, (INT32_MAX - 1) / chunks[i] * chunks[i]);
+        assert_int_equal(keys.end, INT32_MAX);
+    }
+}
+
+/* ---- Chunks that hide nothing ---- */
+
+typedef struct call {
+    uint32_t flags;
+    int64_t chunk, seqlen_q, seqlen_k;
+    bool has_lengths;
+    int32_t features; /* that the call needs, but for varlen */
+} call_t;
+
+static int32_t features_of(const call_t *call) {
+    static const int32_t used[1];
+    flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT, checked;
+    problem_t problem;
+    args.dtype = FLASH_DTYPE_FP32;
+    args.flags = call->flags;
+    args.attention_chunk = call->chunk;
+    args.batch = args.n_heads = args.n_heads_kv = args.d_head = 1;
+    args.seqlen_q = call->seqlen_q;
+    args.seqlen_k = call->seqlen_k;
+    args.seqused_k = call->has_lengths ? used : NULL;
+    assert_success(arguments_read(&args, &checked, &problem));
+    return problem.features & ~FLASH_FEATURE_VARLEN;
+}
+
+/* A query before the first key sees no key with a chunk, however long, and all without. */
+static void chunks_that_hide_nothing_are_dropped(void **state) {
+    enum { CAUSAL = FLASH_FLAG_CAUSAL, INVARIANT = FLASH_FLAG_BATCH_INVARIANT };
+    static const call_t calls[] = {
+        {0, 0, 8, 8, false, 0},
+        {0, 7, 8, 8, false, FLASH_FEATURE_WINDOW},
+        {0, 8, 8, 8, false, 0},
+        {0, INT64_MAX, 8, 8, false, 0},
+        {0, 8, 9, 8, false, FLASH_FEATURE_WINDOW},
+        {0, 8, 8, 8, true, FLASH_FEATURE_WINDOW},
+        {0, 8, 1, 8, true, 0},
+        {0, 7, 1, 8, true, FLASH_FEATURE_WINDOW},
+        {CAUSAL, 7, 8, 8, false, FLASH_FEATURE_WINDOW},
+        {CAUSAL, 8, 8, 8, false, FLASH_FEATURE_CAUSAL},
+        {CAUSAL, 8, 9, 8, true, FLASH_FEATURE_CAUSAL},
+        {CAUSAL | INVARIANT, INT64_MAX, 8, 8, false, FLASH_FEATURE_WINDOW},
+        {INVARIANT, 8, 1, 8, false, FLASH_FEATURE_WINDOW},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++)
+        if (features_of(&calls[i]) != calls[i].features)
+            fail_msg("call %zu has features %d, not %d", i, features_of(&calls[i]),
+                     calls[i].features);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keys_are_those_of_the_definition),
+        cmocka_unit_test(long_chunks_do_not_overflow),
+        cmocka_unit_test(chunks_that_hide_nothing_are_dropped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
