@@ -28,6 +28,7 @@ function(_flash_generate directory)
         COMMAND ${CMAKE_COMMAND} -E env PYTHONDONTWRITEBYTECODE=1
                 ${Python3_EXECUTABLE} -m codegen
                 --out ${directory} --kernels "${FLASH_KERNELS}" --families "${_families}"
+                --compiled "${FLASH_COMPILED_KERNELS}"
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
         COMMAND_ERROR_IS_FATAL ANY)
 endfunction()

@@ -55,6 +55,12 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
         metavar="NAMES",
         help="with --out: families that this build can compile (default: %(default)s)",
     )
+    parser.add_argument(
+        "--compiled",
+        metavar="SELECTION",
+        help="with --out: the rows that have kernels, for tests that only look at the table "
+        "(default: all)",
+    )
     parsed = parser.parse_args(arguments)
     if parsed.kernels is not None and (parsed.manifest or parsed.check):
         parser.error("the manifest is that of the ship set: --kernels does not apply")
@@ -81,8 +87,8 @@ def rows_to_build(selected: Iterable[Config], families: set[Arch]) -> list[Confi
     return rows
 
 
-def write_sources(directory: Path, rows: list[Config]) -> None:
-    changes = update(directory, generated_files(rows))
+def write_sources(directory: Path, rows: list[Config], compiled: list[Config]) -> None:
+    changes = update(directory, generated_files(rows, compiled))
     for sign, names in (("+", changes.added), ("-", changes.removed)):
         for name in names:
             print(f"{sign} {name}")
@@ -118,7 +124,9 @@ def run(arguments: argparse.Namespace) -> int:
         print_list(select(selection))
     else:
         families = parse_families(arguments.families)
-        write_sources(arguments.out, rows_to_build(select(selection), families))
+        rows = rows_to_build(select(selection), families)
+        compiled = rows_to_build(select(arguments.compiled or selection), families)
+        write_sources(arguments.out, rows, [row for row in compiled if row in rows])
     return 0
 
 

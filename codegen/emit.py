@@ -56,10 +56,10 @@ def with_kernels(configs: Iterable[Config]) -> list[Config]:
     return [c for c in configs if FAMILIES[Arch(c.arch)].layout.has_kernels]
 
 
-def _row(config: Config) -> str:
+def _row(config: Config, has_kernel: bool) -> str:
     name = kernel_name(config)
     family = FAMILIES[Arch(config.arch)]
-    function = f"(void (*)(void)){name}" if family.layout.has_kernels else "NULL"
+    function = f"(void (*)(void)){name}" if has_kernel else "NULL"
     return f"""\
     /* {format_config(config)} */
     {{{indented_initialiser(config, "    ")},
@@ -69,13 +69,14 @@ def _row(config: Config) -> str:
 """
 
 
-def kernel_table(configs: Sequence[Config]) -> str:
-    """Returns kernel_table.c: one row per configuration, strictly ascending."""
-    kernels = with_kernels(configs)
+def kernel_table(configs: Sequence[Config], kernels: Sequence[Config]) -> str:
+    """Returns kernel_table.c: one row per configuration, strictly ascending. Those of `kernels`
+    point to their kernels."""
     headers = sorted({wrapper_of(config).header for config in kernels})
     includes = "".join(f'#include "{header}"\n' for header in headers)
     prototypes = "".join(f"{prototype(config)};\n" for config in kernels)
-    rows = "".join(map(_row, configs))
+    has_kernel = set(kernels)
+    rows = "".join(_row(config, config in has_kernel) for config in configs)
     return f"""\
 /*
  * The kernels of this library, in ascending order of their configurations.
@@ -132,10 +133,10 @@ const int32_t tuning_table_count = {len(ascending)};
 """
 
 
-def kernels_cmake(configs: Iterable[Config]) -> str:
+def kernels_cmake(kernels: Iterable[Config]) -> str:
     """Returns kernels.cmake: each family's translation units and compiler flags."""
     paths: dict[Arch, list[str]] = {arch: [] for arch in FAMILIES}
-    for config in with_kernels(configs):
+    for config in kernels:
         path = f'    "${{CMAKE_CURRENT_LIST_DIR}}/{kernel_path(config)}"\n'
         paths[Arch(config.arch)].append(path)
     lines = [f"# {GENERATED}\n"]
@@ -147,15 +148,21 @@ def kernels_cmake(configs: Iterable[Config]) -> str:
     return "".join(lines)
 
 
-def generated_files(configs: Iterable[Config]) -> dict[str, str]:
-    """Returns the text of every generated file, by its path below the output directory."""
+def generated_files(
+    configs: Iterable[Config], compiled: Iterable[Config] | None = None
+) -> dict[str, str]:
+    """Returns the text of every generated file, by its path below the output directory.
+
+    compiled    the rows that have kernels; None: all of families that have any
+    """
     ascending = sorted(set(configs))
+    kernels = with_kernels(ascending if compiled is None else sorted(set(compiled)))
     files = {
         "config_facts.h": facts_header(),
         "config_facts.c": facts_source(),
-        "kernel_table.c": kernel_table(ascending),
-        "kernels.cmake": kernels_cmake(ascending),
+        "kernel_table.c": kernel_table(ascending, kernels),
+        "kernels.cmake": kernels_cmake(kernels),
         "tuning_table.c": tuning_table(ascending, committed_results()),
     }
-    files.update({kernel_path(c): wrapper_of(c).source(c) for c in with_kernels(ascending)})
+    files.update({kernel_path(c): wrapper_of(c).source(c) for c in kernels})
     return files

@@ -250,8 +250,8 @@ typedef struct flash_config {
  *   "SM90 (BF16, 128, 128, 128, 12): stages_3+overlap+ping_pong+persistent+fixed_reference"
  *   "AVX512 (BF16, any, 96, 128): causal+window+softcap+varlen+paged+bias"
  * The tuple is (dtype, d_head, B_r, B_c, n_warps); CPU families have no n_warps. d_head is written
- * as "192/128" where d_head_v, 128, is not 0. Any configuration
- * of known enumerators has a short form, legal or not.
+ * as "192/128" where d_head_v, 128, is not 0. Any configuration of known enumerators has a short
+ * form, legal or not.
  * Errors: INVALID_ARGUMENT (NULL, unknown arch, dtype or feature bits, a field that the family has
  * no place for), BUFFER_TOO_SMALL. text is untouched then.
  */
@@ -646,10 +646,9 @@ typedef struct flash_forward_args {
     flash_tensor_t k; /**< [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head] */
     flash_tensor_t v; /**< as k, with heads of d_head_v elements and strides of its own; it may be a
                          view of k */
-    flash_tensor_t
-        o; /**< as q, with heads of d_head_v elements and its own strides; its elements must not
-              overlap each other, nor lse or any input: kernels read Q again after they have written
-              O. Refused where the first row of one lies in the other */
+    flash_tensor_t o; /**< as q, with heads of d_head_v elements; its elements must not overlap each
+                         other, nor lse or any input: kernels read Q again after they have written
+                         O. Refused where the first row of one lies in the other */
 
     /* Logarithm of the sum of exponentials of each row's scaled scores (natural logarithm), fp32,
      * [batch, n_heads, seqlen_q], ragged: [n_heads, total_q]. NULL: not wanted. Must not overlap
@@ -860,9 +859,9 @@ FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
  * for devices that were measured. Without one, or when the family that it would otherwise take is
  * not among the results, which therefore say nothing about it, selection estimates. Problems with
  * FLASH_FLAG_BATCH_INVARIANT or with a d_head_v other than d_head, and the CPU device, never follow
- * results. Results of configurations
- * that this library does not hold are passed over, as FLASH_TRACE tells. Another kernel may round
- * differently, so that other results may change the last bits of O.
+ * results. Results of configurations that this library does not hold are passed over, as
+ * FLASH_TRACE tells. Another kernel may round differently, so that other results may change the
+ * last bits of O.
  * Errors: INVALID_ARGUMENT, with the line and the place in it (the results in force stay),
  * OUT_OF_MEMORY.
  */
@@ -1009,7 +1008,8 @@ typedef struct flash_kv_append_args {
     uint32_t flags;       /**< FLASH_FLAG_BROADCAST or 0 */
 
     /* [batch, seqlen_new, n_heads_kv, d_head], or [seqlen_new, n_heads_kv, d_head] with
-     * cu_seqlens_new. v_new.data and v.data both NULL: the cache has no V of its own. */
+     * cu_seqlens_new. v_new.data and v.data both NULL: the cache has no V of its own, or one of
+     * another head dimension, which takes a call of its own, as k_new and k. */
     flash_tensor_t k_new;
     flash_tensor_t v_new;
     /* The cache, which is written: [batch, seqlen_k, n_heads_kv, d_head], or with paging [n_pages,

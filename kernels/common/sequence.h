@@ -47,9 +47,9 @@ FLASH_HOST_DEVICE static inline int flash_computes_length(const flash_params_t *
     return flash_has_whole_batch(p) | is_in_range;
 }
 
-/* Returns the tokens before the first key of a sequence's place; there is leftpad_k. */
-FLASH_HOST_DEVICE static inline int32_t flash_leftpad(const flash_params_t *p,
-                                                      int32_t batch_index) {
+/* Returns the tokens before the first key of a sequence's place; there is leftpad_k. Inlined, it
+ * takes registers that the larger kernels do not have. */
+FLASH_HOST_DEVICE_CALLED int32_t flash_leftpad(const flash_params_t *p, int32_t batch_index) {
     const int32_t padding = flash_load_length(p->leftpad_k, batch_index);
     return padding > 0 ? padding : 0;
 }

@@ -11,7 +11,8 @@ struct flash_kernel {
     flash_config_t config;
     const char *name;
     void (*function)(void); /* a cpu_kernel_t (kernels/cpu/cpu_kernel.h) in CPU families; NULL in
-                               MIXED rows, which rows of other families compute */
+                               MIXED rows, which rows of other families compute, and
+                               in rows that a build for tests does not compile */
     const family_t *family;
 };
 

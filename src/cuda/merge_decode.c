@@ -55,7 +55,8 @@ flash_status_t merge_decode_prepare(const decode_merge_t *merge, const device_t 
     return status;
 }
 
-/* Blocks take part after part, so that a call whose sequences the device does not cut starts few. */
+/* Blocks take part after part, so that a call whose sequences the device does not cut starts few.
+ */
 enum { MERGE_BLOCKS_PER_MULTIPROCESSOR = 8 };
 
 /* From compute capability 9.0 on, the merging kernel can start before the decode kernel ends. */

@@ -107,16 +107,15 @@ static int32_t preferred_rows(const flash_params_t *p) {
     return p->group <= TILE ? TILE : 2 * TILE;
 }
 
-/* Says whether there is probably nothing to decode: the batch has one sequence, which belongs to one
- * part; or its keys are packed like its queries (those of a cache are not), and sequences of few
- * queries have few keys too; or every query head has a K/V head of its own, and the forward kernel
- * reads its packed keys as fast unless they are many (measured on an H200). */
+/* Says whether there is probably nothing to decode: the batch has one sequence, which belongs to
+ * one part; or its keys are packed like its queries (those of a cache are not), and sequences of
+ * few queries have few keys too; or every query head has a K/V head of its own, and the forward
+ * kernel reads its packed keys as fast unless they are many (measured on an H200). */
 static bool has_no_decode(const flash_params_t *p) {
     enum { MANY_KEYS = 8192 };
     const bool is_packed = p->cu_seqlens_k != NULL && p->seqused_k == NULL;
-    return p->batch < 2 ||
-           (is_packed &&
-            (p->seqlen_k <= p->seqlen_q || (p->group == 1 && p->seqlen_k <= MANY_KEYS)));
+    return p->batch < 2 || (is_packed && (p->seqlen_k <= p->seqlen_q ||
+                                          (p->group == 1 && p->seqlen_k <= MANY_KEYS)));
 }
 
 /* Batch-invariant calls compute a sequence as in any batch. */

@@ -150,6 +150,7 @@ typedef struct refusal {
       "o.stride_seq is 0 along more")                                                              \
     X(o_stride_zero_head, (args->flags = FLASH_FLAG_BROADCAST, args->o.stride_head = 0), INVALID,  \
       "o.stride_head is 0 along more")                                                             \
+    X(d_head_v_beyond_the_strides_of_o, args->d_head_v = 16, INVALID, "o overlaps itself")         \
     X(o_rows_overlap, args->o.stride_head = 7, INVALID, "o overlaps itself: stride_head is 7")     \
     X(o_batches_overlap, args->o.stride_batch = 95, INVALID, "o overlaps itself: stride_batch")    \
     X(q_reserved, args->q.reserved[0] = 1, FLASH_ERROR_UNSUPPORTED, "q.reserved")                  \

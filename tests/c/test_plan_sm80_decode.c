@@ -185,8 +185,8 @@ static void known_lengths_are_cut_to_fill_the_device(void **state) {
         check(seed, params->pieces >= 1);
         check(seed, plan.blocks == items * params->pieces);
         check(seed, plan.splits == (params->pieces > 1 ? p->batch : 0));
-        check(seed, plan.merge_parts ==
-                        plan.splits * p->n_heads * p->seqlen_q * plan.params.row_parts);
+        check(seed,
+              plan.merge_parts == plan.splits * p->n_heads * p->seqlen_q * plan.params.row_parts);
         if (params->pieces > 1) {
             check(seed, plan.blocks <= plan.slots);
             check(seed, params->heads_per_block == 1); /* a slot has the rows of one head */
@@ -389,8 +389,7 @@ static void check_cut(uint64_t seed) {
     check(seed, cut.pieces * of_sequence <= plan.blocks);
     check(seed, cut.cut_pieces * of_sequence <= plan.slots);
     check(seed, cut.cut_sequences <= plan.splits);
-    check(seed, plan.merge_parts ==
-                        plan.splits * p->n_heads * p->seqlen_q * plan.params.row_parts);
+    check(seed, plan.merge_parts == plan.splits * p->n_heads * p->seqlen_q * plan.params.row_parts);
 }
 
 static void what_blocks_cut_fits_what_the_host_made_room_for(void **state) {

@@ -184,7 +184,8 @@ static void an_absent_family_of_the_environment_is_named(void **state) {
 /* Says whether rows of other families must compute what this row serves, and none do. */
 static bool needs_rows_that_are_not_there(const flash_kernel_t *kernel, const problem_t *problem,
                                           const device_t *device) {
-    return kernel->function == NULL && select_part(problem, device, FAMILY_FORWARD_PART) == NULL;
+    return kernel->config.arch == FLASH_ARCH_MIXED &&
+           select_part(problem, device, FAMILY_FORWARD_PART) == NULL;
 }
 
 /* Each row of the table is tried for a problem that it is not for. */
@@ -203,7 +204,7 @@ static void a_row_serves_its_own_problems_only(void **state) {
         problem.params.d_head_v = cuda ? config_d_head_v(&kernel->config) : 64;
         problem.params.seqlen_q = 1; /* which decode kernels serve, too */
         set_pages(&problem);
-        if (kernel->function == NULL)
+        if (kernel->config.arch == FLASH_ARCH_MIXED)
             make_ragged(&problem);
         if (needs_rows_that_are_not_there(kernel, &problem, &all))
             continue;

@@ -40,6 +40,20 @@ def test_every_row_has_its_short_form_and_its_file(configs):
         assert f"${{CMAKE_CURRENT_LIST_DIR}}/{kernel_file(config)}" in files["kernels.cmake"]
 
 
+def test_rows_that_are_not_compiled_are_in_the_table_alone():
+    rows = select("ship arch=SM90 d_head=64 dtype=BF16")
+    compiled, others = rows[:3], rows[3:]
+    files = generated_files(rows, compiled)
+    for config in rows:
+        assert f'"{kernel_name(config)}",\n' in files["kernel_table.c"]
+    for config in compiled:
+        assert f"(void (*)(void)){kernel_name(config)},\n" in files["kernel_table.c"]
+    for config in others:
+        assert kernel_file(config) not in files
+        assert f'"{kernel_name(config)}",\n     NULL,\n' in files["kernel_table.c"]
+        assert kernel_file(config) not in files["kernels.cmake"]
+
+
 def test_lines_keep_to_the_width():
     """Kernel names and short forms are exempt, because they cannot be folded."""
     files = generated_files(ship())

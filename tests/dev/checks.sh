@@ -185,11 +185,12 @@ step_dist() {
 # Without a GPU CUDA kernels are compiled too, but in less time: those of the set pairs, which has
 # each head dimension with each class of features, several in a file, and each family for one
 # architecture. SM80 takes 8.0 and SM80_DECODE 9.0, so that every branch on __CUDA_ARCH__ is compiled.
-# Of the CPU kernels there is the reference alone.
+# The table has every row, from which the tests of the selection choose. Of the CPU kernels there is
+# the reference alone.
 CUDA_FAMILIES=arch=SM80,SM80_DECODE,SM90,SM90_DECODE,SM90_MLA,MIXED
 CUDA_WITHOUT_GPU=(-DFLASH_GROUP_CUDA_KERNELS=ON -DFLASH_CUDA_ARCHITECTURES_SM80=80-real
     -DFLASH_CUDA_ARCHITECTURES_SM80_DECODE=90-real
-    "-DFLASH_KERNELS=pairs $CUDA_FAMILIES")
+    "-DFLASH_KERNELS=ship $CUDA_FAMILIES" -DFLASH_COMPILED_KERNELS=pairs)
 
 step_cuda() {
     local folder=cuda less=()

@@ -19,8 +19,9 @@ from gpu_problems import (
     device_inputs,
     device_options,
     host_inputs,
+    mixed_rows,
+    rows,
     run,
-    runnable_rows,
     same_bits,
 )
 from memory import E4M3
@@ -68,19 +69,22 @@ def test_row_agrees_with_the_oracle(name: str, causal: bool, dtype: str, d_head:
 
 
 def test_every_row_with_windows_is_tested() -> None:
+    heads = [*((d_head, None) for d_head in (32, 64, 96, 128, 192, 256)), (192, 128)]
     tested = {
         config
         for name in ("few_rows", "square", "ragged")
-        for d_head in (32, 64, 96, 128, 192, 256)
+        for d_head, d_head_v in heads
         for dtype in ("float16", "bfloat16", E4M3)
         for config in configs_for(
-            replace(_typed(PROBLEMS[name], dtype, d_head), attention_chunk=100)
+            replace(_typed(PROBLEMS[name], dtype, d_head), attention_chunk=100, d_head_v=d_head_v)
         )
     }
-    rows = {row.config for row in runnable_rows() if row.config.features & Feature.WINDOW}
-    missing = {row for row in rows - tested if not row.features & Feature.PAGED}
+    with_windows = {
+        row.config for row in (*rows(), *mixed_rows()) if row.config.features & Feature.WINDOW
+    }
+    missing = {row for row in with_windows - tested if not row.features & Feature.PAGED}
     families = {row.arch for row in tested}
-    assert rows and not missing
+    assert with_windows and not missing
     assert families >= {Arch.SM80, Arch.SM80_DECODE, Arch.MIXED}
 
 

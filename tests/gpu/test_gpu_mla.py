@@ -42,6 +42,7 @@ PROBLEMS = {
     "causal": replace(BATCH, causal=True),
     "window": replace(BATCH, seqlen_q=5, n_heads=16, window_size=(77, 2)),
     "causal window": replace(BATCH, causal=True, window_size=(300, 0)),
+    "chunk": replace(BATCH, causal=True, seqlen_q=5, n_heads=16, attention_chunk=100),
     "softcap": replace(BATCH, causal=True, softcap=3.0),
     "sinks": replace(BATCH, sinks=tuple(i / 8 - 2.0 for i in range(40))),
     "fewer queries": replace(BATCH, causal=True, seqused_q=(2, 1, 0, 2, 1, 0, 2, 1, 2, 1)),
@@ -115,6 +116,12 @@ def _run_paged(q: PagedProblem, config: object) -> tuple[np.ndarray, np.ndarray]
 @every_problem
 def test_lengths_on_the_device(p: AttentionProblem, config: flashattn.Config) -> None:
     _check(_of_row(p, config), config)
+
+
+@every_dense_row
+def test_padding_at_the_left(config: flashattn.Config) -> None:
+    padded = replace(BATCH, causal=True, leftpad_k=(0, 0, 1, 63, 64, 128, 70, 900, 1, 500))
+    _check(_of_row(padded, config), config)
 
 
 @every_dense_row

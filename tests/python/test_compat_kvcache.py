@@ -43,6 +43,16 @@ def test_a_whole_cache_by_default(cache: tuple) -> None:
         assert torch.equal(o, function(Q, *cache, cache_batch_idx=int32(0, 1, 2)))
 
 
+def test_a_cache_whose_v_has_a_d_head_of_its_own(cache: tuple, new: tuple) -> None:
+    k_cache, v_cache = cache[0], cache[1][..., :5]
+    lengths = int32(3, 14, 1)
+    o = fa3.flash_attn_with_kvcache(Q, k_cache, v_cache, cache_seqlens=lengths)
+    whole = fa3.flash_attn_with_kvcache(Q, *cache, cache_seqlens=lengths)
+    assert torch.equal(o, whole[..., :5])
+    with pytest.raises(NotImplementedError, match="v has a d_head of 5, and k of 8"):
+        fa3.flash_attn_with_kvcache(Q, k_cache, v_cache, *new, cache_seqlens=lengths)
+
+
 def test_caches_beside_each_other_in_one_tensor(cache: tuple, new: tuple) -> None:
     both = torch.stack(cache, dim=2)  # [entries, size, 2, n_heads_kv, d_head]
     arguments = {"cache_seqlens": int32(3, 14, 0), "causal": True}

@@ -44,6 +44,19 @@ DECODERS = {
         query_pre_attn_scalar=16,
         attn_logit_softcapping=5.0,
     ),
+    "deepseek": lambda: transformers.DeepseekV3Config(  # heads of V are narrower than those of K
+        **{**SIZES, "num_key_value_heads": 4},
+        q_lora_rank=24,
+        kv_lora_rank=16,
+        qk_nope_head_dim=16,
+        qk_rope_head_dim=8,
+        v_head_dim=16,
+        first_k_dense_replace=2,
+        n_routed_experts=2,
+        num_experts_per_tok=1,
+        n_group=1,
+        topk_group=1,
+    ),
     "gpt2": lambda: transformers.GPT2Config(vocab_size=100, n_embd=64, n_layer=2, n_head=4),
 }
 # gpt-oss takes kernels of its own instead of a name with "flash".
@@ -259,6 +272,33 @@ def test_continuous_batching_by_block_tables(monkeypatch: pytest.MonkeyPatch) ->
     model.set_attn_implementation(NAME)
     assert batched(model, max_blocks_per_request=4) == expected
     assert len(calls) == model.config.num_hidden_layers * (N_NEW - 1)
+
+
+def test_new_values_that_are_narrower_than_the_pages() -> None:
+    """Caches of transformers have heads as wide for V as for K."""
+    caches = torch.randn(2, 6, 4, 2, 16)
+    q, k, v = (torch.randn(1, heads, 1, 16) for heads in (4, 2, 2))
+    v[..., 8:] = 0
+    results = []
+    for new in (v, v[..., :8]):
+        k_cache, v_cache = caches.clone()
+        out, _ = _attention.attention(
+            SimpleNamespace(is_causal=True),
+            q,
+            k,
+            new,
+            cu_seq_lens_q=torch.tensor([0, 1], dtype=torch.int32),
+            cu_seq_lens_k=torch.tensor([0, 10], dtype=torch.int32),
+            max_length_q=1,
+            max_length_k=1,
+            block_table=torch.tensor([[3, 0, 5]], dtype=torch.int32),
+            k_cache=k_cache,
+            v_cache=v_cache,
+        )
+        results.append((out, k_cache, v_cache))
+    (out, *whole), (narrow_out, *narrow) = results
+    assert torch.equal(narrow_out, out[..., :8])
+    assert all(torch.equal(a, b) for a, b in zip(whole, narrow))
 
 
 @pytest.mark.parametrize("s_aux", [None, torch.tensor([0.5, -1.0, 2.0, 0.0])], ids=["", "sinks"])

@@ -16,7 +16,7 @@ from flashattn._torch import append, combine, forward, frame  # noqa: E402
 from flashattn._torch.arguments import Unsound  # noqa: E402
 
 INDEX, STREAM, SIZE = 3, 0x7F00_1234_5678, 4096
-MASK = (0.5, True, 7, 0, 2.0, True)
+MASK = (0.5, True, 7, 0, 2.0, True, 3)
 
 
 class OnDevice:
@@ -78,11 +78,12 @@ def test_attention(library: Library) -> None:
     q, out = _on_device(2, 5, 4, 64), _on_device(2, 5, 4, 64, dtype=torch.float32)
     k, v = _on_device(9, 16, 2, 64), _on_device(9, 16, 2, 64)
     table = OnDevice(torch.full((2, 3), 77, dtype=torch.int32))  # no page: must not be looked at
-    used = OnDevice(torch.full((2,), 1000, dtype=torch.int32))
+    used, padding = (OnDevice(torch.full((2,), n, dtype=torch.int32)) for n in (1000, -5))
     lse = _on_device(4, 5, 2, dtype=torch.float32).permute(2, 0, 1)
     outputs, sinks = (out, OnDevice(lse), False, None), _on_device(4, dtype=torch.float32)
     pages = table, None, None, None
-    forward.forward(q, k, v, MASK, (None, used), None, sinks, None, pages, None, outputs)
+    used_and_padding = None, used, padding
+    forward.forward(q, k, v, MASK, used_and_padding, None, sinks, None, pages, None, outputs)
     (_, asked, _), (name, args, stream) = library.calls
     assert name == "flash_forward" and stream == STREAM + INDEX
     assert args.device == asked.device == _abi.FLASH_DEVICE_CUDA + INDEX
@@ -95,12 +96,13 @@ def test_attention(library: Library) -> None:
         args.o.data,
         args.lse,
         args.seqused_k,
+        args.leftpad_k,
         args.sinks,
-    ] == [x.data_ptr() for x in (q, k, v, out, lse, used, sinks)]
+    ] == [x.data_ptr() for x in (q, k, v, out, lse, used, padding, sinks)]
     assert (args.lse_stride_batch, args.lse_stride_head, args.lse_stride_seq) == (1, 10, 2)
     assert (args.batch, args.seqlen_q, args.seqlen_k) == (2, 5, 48) and args.paging
     assert (args.q.dtype, args.o.dtype) == (_abi.FLASH_DTYPE_BF16, _abi.FLASH_DTYPE_FP32)
-    assert (args.window_left, args.window_right) == (7, 0)
+    assert (args.window_left, args.window_right, args.attention_chunk) == (7, 0, 3)
     assert args.flags == (
         _abi.FLASH_FLAG_CAUSAL | _abi.FLASH_FLAG_WINDOW | _abi.FLASH_FLAG_BATCH_INVARIANT
         | _abi.FLASH_FLAG_BROADCAST

@@ -84,6 +84,11 @@ PROBLEMS = {
         bias=BiasCase(kind="bits", n_keys=8, from_end=True),
     ),
     "queries in use": AttentionProblem(2, 40, 70, 4, 2, 64, seqused_q=(40, 3)),
+    "narrow v": AttentionProblem(2, 40, 70, 4, 2, 48, "bfloat16", causal=True, d_head_v=32),
+    "wide v": AttentionProblem(2, 40, 70, 4, 2, 24, d_head_v=40),
+    "ragged, narrow v": AttentionProblem(
+        2, 40, 70, 4, 2, 48, cu_seqlens_q=(0, 40, 41), cu_seqlens_k=(0, 70, 103), d_head_v=32
+    ),
     "e4m3": AttentionProblem(
         2, 40, 70, 4, 2, 64, "float8_e4m3fn", "bfloat16", causal=True,
         k_descale=((0.5, 1.0), (2.0, -1.0)), v_descale=2.0,

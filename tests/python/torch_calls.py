@@ -68,7 +68,7 @@ def run(
     q, k, v = map(to_tensor, inputs or make_inputs(p))
     options = options_of(p)
     options.update({name: to_tensor(array) for name, array in (pages or {}).items()})
-    o = Guarded(tuple(q.shape), dtype_of(p.types[2]), p.layouts[3])
+    o = Guarded((*q.shape[:-1], v.shape[-1]), dtype_of(p.types[2]), p.layouts[3])
     lse = Guarded((*q.shape[:-3], q.shape[-2], q.shape[-3]), np.float32)
     options.update(out=to_tensor(o.array), lse=to_tensor(lse.array))
     call(q, k, v, way, options)

@@ -267,7 +267,8 @@ def _call(packet: Any, arguments: tuple, outputs: Outputs) -> Any:
         return overload(*arguments, out_dtype=dtype)
     like = arguments[0][0] if packet is _ops.combine else arguments[0]
     if out is None:
-        out = torch.empty(like.shape, dtype=dtype or like.dtype, device=like.device)
+        width = like.shape[-1] if packet is _ops.combine else arguments[2].shape[-1]
+        out = torch.empty(*like.shape[:-1], width, dtype=dtype or like.dtype, device=like.device)
     elif dtype is not None and out.dtype != dtype:
         raise ValueError(f"out is {out.dtype}, and out_dtype {dtype}")
     if lse is None and return_lse:

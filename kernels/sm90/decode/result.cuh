@@ -89,10 +89,9 @@ store_columns(const decode_params_t &params, const decode_block_t &block, const 
     const int column = part * laid_columns<C> + chunk * 4;
 #pragma unroll 1
     for (int row = lane / laid_chunks<C>; row < 16; row += rows_at_once<C>)
-        finish_columns<C, C.d_head>(params, block, warp_row() + row, column,
-                                    load_columns(laid_place<C>(row, chunk)),
-                                    weight_of_row(rows.softmax, row), sink_of_row<C>(rows, row),
-                                    unit);
+        finish_columns<C, C.d_head>(
+            params, block, warp_row() + row, column, load_columns(laid_place<C>(row, chunk)),
+            weight_of_row(rows.softmax, row), sink_of_row<C>(rows, row), unit);
 }
 
 template <flash_config_t C>

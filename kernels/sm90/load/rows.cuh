@@ -178,8 +178,8 @@ static __device__ __forceinline__ row_tokens<C> find_block_rows(const paged_tens
 
 /* Starts to copy the rows of a block into the stage at `shared`. */
 template <flash_config_t C, kv_tensor T>
-static __device__ __forceinline__ void
-copy_block_rows(const paged_tensor_t &tensor, const row_tokens<C> &rows, uint32_t shared) {
+static __device__ __forceinline__ void copy_block_rows(const paged_tensor_t &tensor,
+                                                       const row_tokens<C> &rows, uint32_t shared) {
     if (is_whole<C, T>(tensor, rows))
         copy_rows<C, T, true>(tensor, rows, shared);
     else

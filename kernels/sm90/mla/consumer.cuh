@@ -74,7 +74,8 @@ static __device__ __forceinline__ void finish_half_output(half_state<C> &half) {
     step<C.n_stages>(half.k);
 }
 
-/* Rescales O, unless no row of the warp has a new maximum, as is mostly so after the first blocks. */
+/* Rescales O, unless no row of the warp has a new maximum, as is mostly so after the first blocks.
+ */
 template <flash_config_t C>
 static __device__ __forceinline__ void rescale_half(half_state<C> &half) {
     if (__all_sync(0xffffffffu, half.past.factor[0] == 1.0f && half.past.factor[1] == 1.0f))
@@ -87,8 +88,7 @@ static __device__ __forceinline__ void rescale_half(half_state<C> &half) {
 /* ---- The exchange ---- */
 
 /* Hands P and its factors to consumer 1, when it has taken those of the block before. */
-template <flash_config_t C>
-static __device__ __forceinline__ void hand_on(half_state<C> &half) {
+template <flash_config_t C> static __device__ __forceinline__ void hand_on(half_state<C> &half) {
     mla_exchange<C> &to = exchange<C>();
     mla_state_t &state = mla_state<C>();
     const int thread = threadIdx.x % SM90_WARPGROUP_THREADS;
@@ -103,8 +103,7 @@ static __device__ __forceinline__ void hand_on(half_state<C> &half) {
     half.turn ^= 1;
 }
 
-template <flash_config_t C>
-static __device__ __forceinline__ void take_over(half_state<C> &half) {
+template <flash_config_t C> static __device__ __forceinline__ void take_over(half_state<C> &half) {
     const mla_exchange<C> &from = exchange<C>();
     mla_state_t &state = mla_state<C>();
     const int thread = threadIdx.x % SM90_WARPGROUP_THREADS;
@@ -182,10 +181,9 @@ static __device__ __forceinline__ void await_block(const half_state<C> &half) {
 
 /* Computes all blocks of the walk, as consumer 1. */
 template <flash_config_t C>
-static __device__ __forceinline__ void follow_walk(half_state<C> &half,
-                                                   const decode_params_t &params,
-                                                   const decode_block_t &block,
-                                                   const key_walk_t &walk) {
+static __device__ __forceinline__ void
+follow_walk(half_state<C> &half, const decode_params_t &params, const decode_block_t &block,
+            const key_walk_t &walk) {
 #pragma unroll 1
     for (int32_t n = 0; n < whole_blocks(walk); ++n) {
         take_over<C>(half);

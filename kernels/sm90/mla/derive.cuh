@@ -12,7 +12,7 @@
 template <flash_config_t C> constexpr int half_columns = C.d_head_v / 2;
 template <flash_config_t C> constexpr int half_registers = half_columns<C> / 2;
 template <flash_config_t C>
-constexpr int half_bytes = half_columns<C> / panel_elements<C> * kv_panel_bytes<C>;
+constexpr int half_bytes = half_columns<C> / panel_elements<C> *kv_panel_bytes<C>;
 
 template <flash_config_t C> constexpr int part_panels = q_panels<C> / MLA_PARTS;
 template <flash_config_t C> constexpr int part_bytes = part_panels<C> *kv_panel_bytes<C>;

@@ -40,9 +40,8 @@ static __device__ __forceinline__ void announce_parts(const ring_t &ring) {
 /* ---- A contiguous sequence ---- */
 
 template <flash_config_t C>
-static __device__ __forceinline__ void load_run(const page_pool_t &from,
-                                                const decode_block_t &block,
-                                                const key_walk_t &walk) {
+static __device__ __forceinline__ void
+load_run(const page_pool_t &from, const decode_block_t &block, const key_walk_t &walk) {
     ring_t ring = {0, 0};
 #pragma unroll 1
     for (int32_t n = 0; n < walk.blocks; ++n) {
@@ -108,9 +107,9 @@ static __device__ __forceinline__ void load_mla_keys(const sm90_decode_params_t 
                                                      const key_walk_t &walk) {
     const page_pool_t from = k_pool(params, params.cut.attention);
     if constexpr (has_pages<C>) {
-        const paged_tensor_t tensor =
-            find_pages<C>(params.cut.attention, params.paging, from, block.piece.batch_index,
-                          block.sequence.len_k, block.first_head_kv);
+        const paged_tensor_t tensor = find_pages<C>(
+            params.cut.attention, params.paging, from, block.piece.batch_index,
+            (int32_t)block.sequence.k_begin, block.sequence.len_k, block.first_head_kv);
         if (params.paging.box_keys > 0)
             load_pages<C, box_loader_t>(tensor, walk);
         else

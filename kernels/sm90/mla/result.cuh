@@ -14,8 +14,7 @@ constexpr int mla_warp_rows = 16;
 
 /* A warp has so many bytes for what it lays, in panels of sixteen rows of 32 columns. */
 constexpr int laid_panel_bytes = mla_warp_rows * SM90_PANEL_BYTES;
-template <flash_config_t C>
-constexpr int laid_bytes = half_columns<C> / 32 * laid_panel_bytes;
+template <flash_config_t C> constexpr int laid_bytes = half_columns<C> / 32 * laid_panel_bytes;
 
 /* Returns the address of a chunk of four columns, of the consumer's half, in a row of the warp. */
 template <flash_config_t C>
@@ -25,7 +24,8 @@ static __device__ __forceinline__ uint32_t half_laid_place(int row, int chunk) {
            row * SM90_PANEL_BYTES + (chunk % 8 ^ row % 8) * SM90_CHUNK_BYTES;
 }
 
-template <flash_config_t C> static __device__ __forceinline__ void lay_half(const half_output<C> &o) {
+template <flash_config_t C>
+static __device__ __forceinline__ void lay_half(const half_output<C> &o) {
 #pragma unroll
     for (int i = 0; i < half_columns<C> / 8; ++i)
 #pragma unroll
@@ -50,9 +50,9 @@ static __device__ __forceinline__ void leave_weights(const softmax_state_t &soft
 
 /* Stores the columns that the warp has laid. sink: of row lane % 16 of the warp. */
 template <flash_config_t C>
-static __device__ __forceinline__ void
-store_half(const decode_params_t &params, const decode_block_t &block, int number, float sink,
-           const score_unit_t &unit) {
+static __device__ __forceinline__ void store_half(const decode_params_t &params,
+                                                  const decode_block_t &block, int number,
+                                                  float sink, const score_unit_t &unit) {
 #pragma unroll 1
     for (int row = 0; row < mla_warp_rows; ++row) {
         const int of_tile = warp_row_of_group() + row;
@@ -61,10 +61,9 @@ store_half(const decode_params_t &params, const decode_block_t &block, int numbe
 #pragma unroll
         for (int first = 0; first < half_columns<C>; first += 4 * warp_threads) {
             const int chunk = first / 4 + (int)lane_index();
-            finish_columns<C, C.d_head_v>(params, block, of_tile,
-                                          number * half_columns<C> + chunk * 4,
-                                          load_columns(half_laid_place<C>(row, chunk)), weight,
-                                          of_row, unit);
+            finish_columns<C, C.d_head_v>(
+                params, block, of_tile, number * half_columns<C> + chunk * 4,
+                load_columns(half_laid_place<C>(row, chunk)), weight, of_row, unit);
         }
     }
 }

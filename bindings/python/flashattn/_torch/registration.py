@@ -217,7 +217,9 @@ def _shapes(name: str) -> dict[str, Callable]:
     def default(*arguments: Any, out_dtype: torch.dtype | None = None) -> Tensor:
         derivatives.refuse(names, arguments)
         first = arguments[0]
-        shape = first.shape[1:] if name == "combine" else first.shape
+        shape = first.shape[1:]
+        if name != "combine":  # O has the heads of q, and those are as wide as heads of v
+            shape = (*first.shape[:-1], arguments[2].shape[-1])
         return first.new_empty(shape, dtype=out_dtype or first.dtype)
 
     def with_lse(*arguments: Any, out_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:

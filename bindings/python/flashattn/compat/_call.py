@@ -52,7 +52,7 @@ def attend_ragged(
     n_rows = _covered_rows(q, cu_seqlens_q)
     if n_rows == q.shape[0]:
         return torch_ops.flash_attn_varlen_func(q, k, v, return_lse=return_lse, **options)
-    out = torch.zeros_like(q, memory_format=torch.contiguous_format)
+    out = q.new_zeros((*q.shape[:-1], v.shape[-1]))
     lse = torch.full((q.shape[1], q.shape[0]), -torch.inf)
     torch_ops.flash_attn_varlen_func(
         q[:n_rows], k, v, out=out[:n_rows], lse=lse[:, :n_rows], **options

@@ -4,8 +4,8 @@ Names, order and defaults of the arguments are that module's, and so are results
 (bfloat16 if q is float8_e4m3fn), or (O, LSE). A row that sees no key has O = 0 and LSE = -infinity.
 
 Arguments that change no result are taken and ignored: num_splits, pack_gqa, deterministic,
-sm_margin, scheduler_metadata. qv, a d_head of V that is larger than that of K (in a cache: other
-than it), and tensors that require a gradient raise NotImplementedError.
+sm_margin, scheduler_metadata. qv, new tokens for a cache in which the d_head of V is not that of K,
+and tensors that require a gradient raise NotImplementedError.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from ._cache import Cache
 from ._call import attend_padded, attend_ragged
 from ._kvcache import Queries, attend_cache, lengths_of_cache, new_tokens, rotary_of
 from ._scales import decoded_query
-from ._values import cut, filled_up
 
 
 def flash_attn_func(
@@ -52,8 +51,8 @@ def flash_attn_func(
     """O = softmax(softmax_scale * Q K^T, masked) V.
 
     q                  [batch, seqlen_q, n_heads, d_head]
-    k, v               [batch, seqlen_k, n_heads_kv, d_head]; v may have a smaller d_head, which is
-                       then that of O: it is copied
+    k, v               [batch, seqlen_k, n_heads_kv, d_head]; v may have a d_head of its own, which
+                       is that of O
     q_descale, k_descale, v_descale  float32 [batch, n_heads_kv]: scales of float8_e4m3fn elements
     attention_chunk    keys of a chunk: a query sees only those of its own; 0: none
     return_attn_probs  also return LSE, float32 [batch, n_heads, seqlen_q]
@@ -62,8 +61,7 @@ def flash_attn_func(
     refuse_gradients(q=q, k=k, v=v)
     q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
     options = softmax_options(softmax_scale, causal, window_size, softcap, attention_chunk)
-    found = attend_padded(q, k, filled_up(k, v), return_lse=return_attn_probs, **options, **scales)
-    return cut(found, v.shape[-1])
+    return attend_padded(q, k, v, return_lse=return_attn_probs, **options, **scales)
 
 
 def flash_attn_qkvpacked_func(
@@ -128,7 +126,7 @@ def flash_attn_varlen_func(
 
     q                  [total_q, n_heads, d_head], or padded where cu_seqlens_q is None
     k, v               [total_k, n_heads_kv, d_head], or padded where cu_seqlens_k is None; v may
-                       have a smaller d_head, as in flash_attn_func
+                       have a d_head of its own, as in flash_attn_func
     cu_seqlens_q       [batch + 1] int32: sequence b has the rows cu_seqlens_q[b] up to
                        cu_seqlens_q[b + 1] of q
     cu_seqlens_k       the same for k and v
@@ -142,10 +140,10 @@ def flash_attn_varlen_func(
     refuse(qv=qv)
     refuse_gradients(q=q, k=k, v=v)
     q, scales = decoded_query(q, k, q_descale, k_descale, v_descale)
-    found = attend_ragged(
+    return attend_ragged(
         q,
         k,
-        filled_up(k, v),
+        v,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
         max_seqlen_q=max_seqlen_q,
@@ -156,7 +154,6 @@ def flash_attn_varlen_func(
         **softmax_options(softmax_scale, causal, window_size, softcap, attention_chunk),
         **scales,
     )
-    return cut(found, v.shape[-1])
 
 
 def flash_attn_with_kvcache(
@@ -196,7 +193,8 @@ def flash_attn_with_kvcache(
     q                   [batch, seqlen_q, n_heads, d_head], or with cu_seqlens_q [total_q, n_heads,
                         d_head]
     k_cache, v_cache    [batch or more, capacity, n_heads_kv, d_head], or pages, [n_pages,
-                        page_size, n_heads_kv, d_head]; never copied
+                        page_size, n_heads_kv, d_head]; never copied. Without k and v, v_cache may
+                        have a d_head of its own
     k, v                [batch, seqlen_new, n_heads_kv, d_head], or with cu_seqlens_k_new
                         [total_new, n_heads_kv, d_head]: written to the cache behind the first
                         cache_seqlens[b] tokens of each sequence, divided by k_descale and v_descale
@@ -217,7 +215,8 @@ def flash_attn_with_kvcache(
     """
     refuse(qv=qv)
     refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
-    refuse_other_v(k_cache, v_cache)
+    if k is not None:
+        refuse_other_v(k_cache, v_cache)
     q, scales = decoded_query(q, k_cache, q_descale, k_descale, v_descale)
     new_scales = {"k_descale": k_descale, "v_descale": v_descale}
     queries = Queries(q, contiguous_rows(cu_seqlens_q), max_seqlen_q)

@@ -74,15 +74,12 @@ def attention(
     options = softmax_options(scaling, is_causal, (side, side), softcap or 0.0)
     options["sinks"] = s_aux
     q, k, v = (_as_in_autocast(x).transpose(1, 2) for x in (query, key, value))
-    d_head, d_value = q.shape[-1], v.shape[-1]
-    if d_value < d_head:
-        v = pad(v, (0, d_head - d_value))
     if is_pattern:
         q, k, v = map(contiguous_rows, (q, k, v))
         out = flash_attn_func(q, k, v, attn_mask=attention_mask, **options)
     else:
         out = _attend(q, k, v, attention_mask, kwargs, options)
-    return out[..., :d_value], None
+    return out, None
 
 
 def _attend(
@@ -139,13 +136,16 @@ def _attend_paged(
 ) -> Tensor:
     """Returns O of one new token per sequence, which is written into its page of the cache.
 
-    q, k, v         [1, sequences, heads, d_head]
+    q, k, v         [1, sequences, heads, d_head]; v may be narrower than the cache, whose heads are
+                    as wide for V as for K
     cu_seq_lens_k   int32 [sequences + 1] or more: lengths with the new tokens
     """
     n_sequences = q.shape[1]
     lengths = kwargs["cu_seq_lens_k"][: n_sequences + 1].diff().to(torch.int32)
     table = page_table_of("block_table", kwargs["block_table"])
     cache = Cache(kwargs["k_cache"], kwargs["v_cache"], table, None, n_sequences)
+    d_head_v = v.shape[-1]
+    v = pad(v, (0, max(cache.v.shape[-1] - d_head_v, 0)))
     out = attend_cache(
         Queries(q.transpose(0, 1)),
         cache,
@@ -155,7 +155,7 @@ def _attend_paged(
         leftpad=None,
         **options,
     )
-    return out.transpose(0, 1)
+    return out[..., :d_head_v].transpose(0, 1)
 
 
 def _as_in_autocast(x: Tensor) -> Tensor:

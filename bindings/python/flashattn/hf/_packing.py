@@ -60,7 +60,8 @@ class Packing:
 def attend_packed(
     q: Tensor, k: Tensor, v: Tensor, of_q: Packing, of_k: Packing, **options: Any
 ) -> Tensor:
-    """Returns O, of q's shape. The options are keywords of torch_ops.flash_attn_varlen_func.
+    """Returns O, of q's shape but for the last axis, which is v's. The options are keywords of
+    torch_ops.flash_attn_varlen_func.
 
     q      [batch, seqlen_q, n_heads, d_head], which of_q cuts into sequences
     k, v   [batch_k, seqlen_k, n_heads_kv, d_head], which of_k cuts into as many
@@ -74,4 +75,4 @@ def attend_packed(
         max_seqlen_k=of_k.longest,
         **options,
     )
-    return out.view(q.shape)
+    return out.view(*q.shape[:-1], v.shape[-1])

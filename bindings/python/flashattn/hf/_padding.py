@@ -99,7 +99,7 @@ def attend_masked(
     q, k, v = map(contiguous_rows, (q, k, v))
     if padding.is_none:
         return flash_attn_func(q, k, v, **options)
-    out = torch.zeros_like(q, memory_format=torch.contiguous_format)
+    out = q.new_zeros((*q.shape[:-1], v.shape[-1]))
     has_run = not padding.has_gaps
     if has_run and not any(padding.starts) and (q.shape[1] == k.shape[1] or not are_queries_keys):
         used = padding.device_lengths
