@@ -173,8 +173,8 @@ def test_tune_times_cold_caches_on_a_device(
 
     monkeypatch.setattr(tune.bench_cuda, "cold_median_seconds", cold_median_seconds)
     args = argparse.Namespace(
-        device="cpu", batch=2, tokens=None, seqlen_q=1, heads=2, heads_kv=1, d_head=16, causal=True,
-        window=(-1, -1), softcap=0.0, scale=None, seqused=False,
+        device="cpu", batch=2, tokens=None, seqlen_q=1, heads=2, heads_kv=1, d_head=16,
+        d_head_v=None, causal=True, window=(-1, -1), softcap=0.0, scale=None, seqused=False,
     )  # fmt: skip
     shape = tune.Shape(flashattn.DType.FP32, 16, 40, page_size, args)
     tensors, options = tune._inputs(shape)
