@@ -58,8 +58,8 @@ consume(const decode_params_t &params, const decode_block_t &block, const key_wa
     const score_unit_t unit = score_unit_of<has_softcap<C>>(params.attention);
     row_state<C> rows;
     start_rows<C>(rows);
-    copy_queries<C>(params, block, rows.number);
-    rows.sink = load_row_sink(params, block, rows.number);
+    copy_queries<C>(params, block);
+    rows.sink = load_row_sink<C>(params, block);
     named_barrier_sync(CONSUMER_BARRIER + rows.number, SM90_WARPGROUP_THREADS);
     if constexpr (q_in_registers<C>)
         load_queries<C>(rows.q);

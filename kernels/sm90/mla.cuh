@@ -20,8 +20,8 @@
 #define FLASH_KERNELS_SM90_MLA_CUH
 
 #include "common/ptx/dependent_launch.cuh"
+#include "sm90/decode/queries.cuh"
 #include "sm90/mla/load.cuh"
-#include "sm90/mla/queries.cuh"
 #include "sm90/mla/result.cuh"
 
 /* Loads the sink of the warp's row lane % 16. */
@@ -39,7 +39,8 @@ consume_half(const decode_params_t &params, const decode_block_t &block, const k
     const score_unit_t unit = score_unit_of<has_softcap<C>>(params.attention);
     const int number = consumer_number();
     half_state<C> half = {};
-    copy_mla_queries<C>(params, block);
+    copy_queries<C>(params, block);
+    meet_consumers<C>();
     const float sink = load_lane_sink(params, block);
     if (number == 0) {
         scorer_state<C> scorer = {};

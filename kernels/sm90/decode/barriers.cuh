@@ -16,10 +16,13 @@ template <flash_config_t C> static __device__ __forceinline__ void meet_consumer
     named_barrier_sync(CONSUMERS_BARRIER, consumer_threads<C>);
 }
 
+/* One warp loads K, and another V, unless V lies in K. */
+template <flash_config_t C> constexpr int loading_warps = C.arch == FLASH_ARCH_SM90_MLA ? 1 : 2;
+
 /* The warps that load K and V wait until the consumers have asked memory for Q. A ring is so much
  * to load that Q would come late, and nothing can begin without it. */
 template <flash_config_t C>
-constexpr int query_barrier_threads = consumer_threads<C> + 2 * warp_threads;
+constexpr int query_barrier_threads = consumer_threads<C> + loading_warps<C> *warp_threads;
 
 template <flash_config_t C> static __device__ __forceinline__ void announce_query_loads() {
     named_barrier_arrive(QUERIES_BARRIER, query_barrier_threads<C>);

@@ -182,7 +182,7 @@ static __device__ __forceinline__ void compute_cut_block(row_state<C> &rows, con
     hide_keys<C>(rows.s, keys, first_key);
     weigh<C>(rows, unit);
     await_v<C>(rows);
-    sanitise_v<C>(rows.o, v_tile<C>(rows.v.stage), keys, first_key);
+    sanitise_v<C>(rows.o.o, 0, v_tile<C>(rows.v.stage), keys, first_key);
     compute_output<C>(rows);
 }
 

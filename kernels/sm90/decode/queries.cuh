@@ -1,5 +1,6 @@
 /*
- * Each consumer copies its own 64 rows of Q to shared memory, swizzled as TMA would write them.
+ * The consumers copy the rows of Q to shared memory, swizzled as TMA would write them: in
+ * SM90_DECODE each its own 64.
  * Rows are packed: a row is a query and a query head of the group.
  */
 #ifndef FLASH_KERNELS_SM90_DECODE_QUERIES_CUH
@@ -14,9 +15,18 @@ constexpr int panel_chunks = SM90_PANEL_BYTES / SM90_CHUNK_BYTES;
 
 template <flash_config_t C> constexpr int row_chunks = q_panels<C> *panel_chunks;
 
-/* A thread of a consumer copies so many chunks of Q: half a row. */
-template <flash_config_t C> constexpr int thread_query_chunks = row_chunks<C> / 2;
-static_assert(2 * SM90_WARPGROUP_ROWS == SM90_WARPGROUP_THREADS, "two threads per row");
+/* So many threads copy a row of Q, each every so-manieth chunk of it. */
+template <flash_config_t C> constexpr int row_threads = consumer_threads<C> / C.B_r;
+template <flash_config_t C> constexpr int thread_query_chunks = row_chunks<C> / row_threads<C>;
+
+/* Returns the thread's number among those of the consumers, and the row that it copies. */
+static __device__ __forceinline__ int consumer_thread() {
+    return (int)threadIdx.x - SM90_WARPGROUP_THREADS;
+}
+
+template <flash_config_t C> static __device__ __forceinline__ int copied_row() {
+    return consumer_thread() / row_threads<C>;
+}
 
 /* Returns the place of a chunk of a row of the tile. */
 template <flash_config_t C>
@@ -26,16 +36,13 @@ static __device__ __forceinline__ uint32_t query_chunk_place(int row, int chunk)
            swizzled * SM90_CHUNK_BYTES;
 }
 
-/* Copies the rows of consumer `number`. Rows that do not exist, and columns past d_head, become
- * zeros. The consumer's threads meet at a named barrier before they multiply by what the others
- * have copied. */
+/* Copies the thread's part. Rows that do not exist, and columns past d_head, become zeros. Threads
+ * meet at a named barrier before they multiply by what others have copied. */
 template <flash_config_t C>
 static __device__ __forceinline__ void copy_queries(const decode_params_t &params,
-                                                    const decode_block_t &block, int number) {
+                                                    const decode_block_t &block) {
     const flash_params_t &p = params.attention;
-    const int thread = threadIdx.x % SM90_WARPGROUP_THREADS;
-    const int row = number * SM90_WARPGROUP_ROWS + thread / 2;
-    const int first = thread % 2 * thread_query_chunks<C>;
+    const int row = copied_row<C>(), first = consumer_thread() % row_threads<C>;
     const bool exists = row < block.rows;
     const head_row_t at = find_row(params, block.row_begin + (exists ? row : 0));
     const int64_t offset = row_offset(p, p.q_stride, block, block.first_head_kv, at);
@@ -43,21 +50,22 @@ static __device__ __forceinline__ void copy_queries(const decode_params_t &param
     uint4 chunks[thread_query_chunks<C>];
 #pragma unroll
     for (int i = 0; i < thread_query_chunks<C>; ++i) {
-        const bool has_column = (first + i) * chunk_elements<C> < p.d_head;
-        chunks[i] = exists && has_column ? __ldg(data + first + i) : uint4{0, 0, 0, 0};
+        const int chunk = first + i * row_threads<C>;
+        const bool has_column = chunk * chunk_elements<C> < p.d_head;
+        chunks[i] = exists && has_column ? __ldg(data + chunk) : uint4{0, 0, 0, 0};
     }
     announce_query_loads<C>();
 #pragma unroll
     for (int i = 0; i < thread_query_chunks<C>; ++i)
-        shared_store(query_chunk_place<C>(row, first + i), chunks[i]);
+        shared_store(query_chunk_place<C>(row, first + i * row_threads<C>), chunks[i]);
     async_proxy_fence();
 }
 
-/* Loads the sink of the row of which the thread copies half, in consumer `number`. */
+/* Loads the sink of the row of which the thread copies a part. */
+template <flash_config_t C>
 static __device__ __forceinline__ float load_row_sink(const decode_params_t &params,
-                                                      const decode_block_t &block, int number) {
-    const int thread = threadIdx.x % SM90_WARPGROUP_THREADS;
-    const int row = min(number * SM90_WARPGROUP_ROWS + thread / 2, block.rows - 1);
+                                                      const decode_block_t &block) {
+    const int row = min(copied_row<C>(), block.rows - 1);
     return load_sink(params.attention, block.first_head_kv,
                      find_row(params, block.row_begin + row));
 }

@@ -61,8 +61,8 @@ static __device__ __forceinline__ float sink_of_row(const row_state<C> &rows, in
     return __shfl_sync(0xffffffffu, rows.sink, 2 * row);
 }
 
-/* Stores four columns of a row of the tile. COLUMNS: of O, as the kernel sees it. */
-template <flash_config_t C, int COLUMNS>
+/* Stores four columns of a row of the tile. */
+template <flash_config_t C>
 static __device__ __forceinline__ void
 finish_columns(const decode_params_t &params, const decode_block_t &block, int row, int column,
                float4 sum, const decode_weight_t &weight, float sink, const score_unit_t &unit) {
@@ -75,7 +75,7 @@ finish_columns(const decode_params_t &params, const decode_block_t &block, int r
         return;
     }
     const int64_t partial = (int64_t)blockIdx.x * C.B_r + row;
-    *(float4 *)(params.partial_o + partial * COLUMNS + column) = sum;
+    *(float4 *)(params.partial_o + partial * d_head_v<C> + column) = sum;
     if (column == 0)
         params.partial_weights[partial] = weight;
 }
@@ -89,9 +89,9 @@ store_columns(const decode_params_t &params, const decode_block_t &block, const 
     const int column = part * laid_columns<C> + chunk * 4;
 #pragma unroll 1
     for (int row = lane / laid_chunks<C>; row < 16; row += rows_at_once<C>)
-        finish_columns<C, C.d_head>(
-            params, block, warp_row() + row, column, load_columns(laid_place<C>(row, chunk)),
-            weight_of_row(rows.softmax, row), sink_of_row<C>(rows, row), unit);
+        finish_columns<C>(params, block, warp_row() + row, column,
+                          load_columns(laid_place<C>(row, chunk)), weight_of_row(rows.softmax, row),
+                          sink_of_row<C>(rows, row), unit);
 }
 
 template <flash_config_t C>

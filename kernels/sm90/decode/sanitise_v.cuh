@@ -58,29 +58,30 @@ template <int DTYPE> static __device__ __forceinline__ float non_finite_value(ui
 
 /* Adds the infinities and NaNs of V at one key to O, in those of the thread's rows that see the
  * key. */
-template <flash_config_t C>
-static __device__ __forceinline__ void add_key(output_tile<C> &o, uint32_t tile, int key,
-                                               const bool (&seen)[2]) {
+template <flash_config_t C, int N>
+static __device__ __forceinline__ void add_key(float (&o)[N], int first_column, uint32_t tile,
+                                               int key, const bool (&seen)[2]) {
 #pragma unroll
-    for (int i = 0; i < output_registers<C>; ++i) {
-        const int column = i / 4 * 8 + tile_column() + i % 2;
+    for (int i = 0; i < N; ++i) {
+        const int column = first_column + i / 4 * 8 + tile_column() + i % 2;
         const uint32_t element = load_value<C>(tile, key, column);
         if (!is_finite<C.dtype>(element) && seen[i / 2 % 2])
-            o.o[i] += non_finite_value<C.dtype>(element);
+            o[i] += non_finite_value<C.dtype>(element);
     }
 }
 
-/* Sanitises V of a block, and completes O by what it zeroes. first_key: the first key of the block,
- * whose V is in the tile. No wgmma is under way. */
-template <flash_config_t C>
-static __device__ __forceinline__ void sanitise_v(output_tile<C> &o, uint32_t tile,
+/* Sanitises V of a block, and completes O by what it zeroes. o: accumulators of the columns from
+ * first_column on. first_key: the first key of the block, whose V is in the tile. No wgmma is under
+ * way. */
+template <flash_config_t C, int N>
+static __device__ __forceinline__ void sanitise_v(float (&o)[N], int first_column, uint32_t tile,
                                                   const row_keys_t &keys, int32_t first_key) {
     if (!has_non_finite<C>(tile))
         return;
 #pragma unroll 1
     for (int key = 0; key < C.B_c; ++key) {
         const bool seen[2] = {sees(keys, 0, first_key + key), sees(keys, 1, first_key + key)};
-        add_key<C>(o, tile, key, seen);
+        add_key<C>(o, first_column, tile, key, seen);
     }
     meet_consumers<C>();
     zero_non_finite<C>(tile);

@@ -14,11 +14,17 @@
 #define FLASH_KERNELS_SM90_MLA_CONSUMER_CUH
 
 #include "sm90/decode/consumer.cuh"
-#include "sm90/mla/sanitise_v.cuh"
+#include "sm90/mla/state.cuh"
 
-/* This is what both consumers carry from block to block. */
+/* Returns the first of the thread's two rows, which are those of the same thread of the other
+ * consumer. */
+static __device__ __forceinline__ int32_t group_row() {
+    return warp_row_of_group() + (int32_t)lane_index() / 4;
+}
+
+/* This is what both consumers carry from block to block. o: half of the columns of O. */
 template <flash_config_t C> struct half_state {
-    half_output<C> o;
+    float o[half_registers<C>];
     probability_tile<C> p;
     rescale_t past;
     ring_t k;
@@ -62,14 +68,14 @@ static __device__ __forceinline__ void issue_half_output(half_state<C> &half, in
 #pragma unroll
     for (int i = 0; i < key_steps<C>; ++i)
         wgmma<operand_dtype<C>, half_columns<C>>::template register_a<1>(
-            half.o.o, half.p.p[i], descriptor(v, i * step_bytes_down), true);
+            half.o, half.p.p[i], descriptor(v, i * step_bytes_down), true);
     wgmma_commit();
 }
 
 /* Releases the stage after PV, when it is complete. */
 template <flash_config_t C>
 static __device__ __forceinline__ void finish_half_output(half_state<C> &half) {
-    pin_accumulators(half.o.o);
+    pin_accumulators(half.o);
     release(mla_state<C>().empty[half.k.stage]);
     step<C.n_stages>(half.k);
 }
@@ -82,7 +88,7 @@ static __device__ __forceinline__ void rescale_half(half_state<C> &half) {
         return;
 #pragma unroll
     for (int i = 0; i < half_registers<C>; i += 2)
-        half.o.o[i] *= half.past.factor[i / 2 % 2], half.o.o[i + 1] *= half.past.factor[i / 2 % 2];
+        half.o[i] *= half.past.factor[i / 2 % 2], half.o[i + 1] *= half.past.factor[i / 2 % 2];
 }
 
 /* ---- The exchange ---- */
@@ -165,7 +171,7 @@ score_walk(scorer_state<C> &scorer, half_state<C> &half, const decode_params_t &
         compute_probabilities<C, true>(scorer, half, keys, first_key, unit);
         hand_on<C>(half);
         rescale_half<C>(half);
-        sanitise_half<C>(half.o, key_tile<C>(half.k.stage), keys, first_key, 0);
+        sanitise_v<C>(half.o, 0, key_tile<C>(half.k.stage), keys, first_key);
         multiply_half<C>(half, 0);
     }
 }
@@ -197,7 +203,8 @@ follow_walk(half_state<C> &half, const decode_params_t &params, const decode_blo
         take_over<C>(half);
         await_block<C>(half);
         rescale_half<C>(half);
-        sanitise_half<C>(half.o, key_tile<C>(half.k.stage), keys, nth_key<C>(walk, n), 1);
+        sanitise_v<C>(half.o, half_columns<C>, key_tile<C>(half.k.stage), keys,
+                      nth_key<C>(walk, n));
         multiply_half<C>(half, 1);
     }
 }

@@ -91,7 +91,7 @@ static __device__ __forceinline__ void load_pages(const paged_tensor_t &tensor,
     ring_t ring = {0, 0};
     LOADER loader = {};
     fetch_ids<C>(tensor, nth_key_if_any<C>(walk, 0), loader);
-    named_barrier_sync(MLA_QUERIES_BARRIER, mla_query_threads<C>);
+    await_query_loads<C>();
 #pragma unroll 1
     for (int32_t n = 0; n < walk.blocks; ++n) {
         load_paged_block<C>(tensor, nth_key<C>(walk, n), nth_key_if_any<C>(walk, n + 1), loader,
@@ -115,7 +115,7 @@ static __device__ __forceinline__ void load_mla_keys(const sm90_decode_params_t 
         else
             load_pages<C, row_loader_t>(tensor, walk);
     } else {
-        named_barrier_sync(MLA_QUERIES_BARRIER, mla_query_threads<C>);
+        await_query_loads<C>();
         if (elect_one())
             load_run<C>(from, block, walk);
     }

@@ -25,12 +25,12 @@ static __device__ __forceinline__ uint32_t half_laid_place(int row, int chunk) {
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void lay_half(const half_output<C> &o) {
+static __device__ __forceinline__ void lay_half(const float (&o)[half_registers<C>]) {
 #pragma unroll
     for (int i = 0; i < half_columns<C> / 8; ++i)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const float *pair = &o.o[i * 4 + 2 * half];
+            const float *pair = &o[i * 4 + 2 * half];
             const int row = half * 8 + (int)lane_index() / 4;
             const uint32_t address = half_laid_place<C>(row, 2 * i + tile_column() / 4);
             shared_store(address + tile_column() % 4 * (int)sizeof(float),
@@ -61,9 +61,8 @@ static __device__ __forceinline__ void store_half(const decode_params_t &params,
 #pragma unroll
         for (int first = 0; first < half_columns<C>; first += 4 * warp_threads) {
             const int chunk = first / 4 + (int)lane_index();
-            finish_columns<C, C.d_head_v>(
-                params, block, of_tile, number * half_columns<C> + chunk * 4,
-                load_columns(half_laid_place<C>(row, chunk)), weight, of_row, unit);
+            finish_columns<C>(params, block, of_tile, number * half_columns<C> + chunk * 4,
+                              load_columns(half_laid_place<C>(row, chunk)), weight, of_row, unit);
         }
     }
 }
@@ -72,8 +71,8 @@ static __device__ __forceinline__ void store_half(const decode_params_t &params,
  * before. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
-finish_half(const decode_params_t &params, const decode_block_t &block, const half_output<C> &o,
-            int number, float sink, const score_unit_t &unit) {
+finish_half(const decode_params_t &params, const decode_block_t &block,
+            const float (&o)[half_registers<C>], int number, float sink, const score_unit_t &unit) {
     static_assert(consumers<C> * warpgroup_warps * laid_bytes<C> <=
                       q_bytes<C> + C.n_stages * k_bytes<C>,
                   "laid over Q and K");

@@ -64,9 +64,4 @@ static __device__ __forceinline__ void await_part(const ring_t &k, int part) {
     wait_keys<C>(mla_state<C>().full[k.stage][part], k.parity);
 }
 
-/* The warp that loads K waits until the consumers have asked memory for Q. The barrier comes behind
- * those of decode/barriers.cuh. */
-enum { MLA_QUERIES_BARRIER = (int)CONSUMER_BARRIER + SM90_MAX_CONSUMERS };
-template <flash_config_t C> constexpr int mla_query_threads = consumer_threads<C> + warp_threads;
-
 #endif
