@@ -53,6 +53,43 @@ def test_a_cache_whose_v_has_a_d_head_of_its_own(cache: tuple, new: tuple) -> No
         fa3.flash_attn_with_kvcache(Q, k_cache, v_cache, *new, cache_seqlens=lengths)
 
 
+@pytest.fixture
+def latent() -> tuple[torch.Tensor, ...]:
+    """Returns a cache of latent attention, and q and qv."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = ((3, 40, 1, 48), (3, 2, 8, 16), (3, 2, 8, 32))
+    cache, q, qv = (torch.randn(shape, generator=generator) for shape in shapes)
+    return cache, q, qv
+
+
+@pytest.mark.parametrize("page_size", [None, 8])
+def test_a_cache_of_latent_attention(latent: tuple, page_size: int | None) -> None:
+    cache, q, qv = latent
+    k = cache.repeat_interleave(8, dim=2)
+    expected = fa3.flash_attn_with_kvcache(
+        torch.cat([qv, q], -1), k, k[..., :32].clone(), cache_seqlens=int32(40, 7, 23), causal=True
+    )
+    options = {"cache_seqlens": int32(40, 7, 23), "causal": True, "qv": qv}
+    if page_size:
+        cache = cache.view(-1, page_size, 1, 48)
+        options["page_table"] = torch.arange(15, dtype=torch.int32).view(3, 5)
+    o = fa3.flash_attn_with_kvcache(q, cache[..., 32:], cache[..., :32], **options)
+    assert o.shape == (3, 2, 8, 32)
+    np.testing.assert_allclose(o.numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_latent_attention_needs_one_cache(latent: tuple) -> None:
+    cache, q, qv = latent
+    k, v = cache[..., 32:], cache[..., :32]
+    for others in ((k.clone(), v), (k, v.clone()), (cache[..., :16], cache[..., 16:])):
+        with pytest.raises(NotImplementedError, match="qv is given, and v_cache and k_cache are"):
+            fa3.flash_attn_with_kvcache(q, *others, qv=qv)
+    with pytest.raises(NotImplementedError, match="qv is given together with rotary_cos"):
+        fa3.flash_attn_with_kvcache(q, k, v, qv=qv, rotary_cos=torch.ones(40, 4))
+    with pytest.raises(ValueError, match=r"qv is torch.float32 \(3, 2, 8, 31\)"):
+        fa3.flash_attn_with_kvcache(q, k, v, qv=qv[..., :31])
+
+
 def test_caches_beside_each_other_in_one_tensor(cache: tuple, new: tuple) -> None:
     both = torch.stack(cache, dim=2)  # [entries, size, 2, n_heads_kv, d_head]
     arguments = {"cache_seqlens": int32(3, 14, 0), "causal": True}

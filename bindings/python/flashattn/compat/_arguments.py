@@ -16,6 +16,13 @@ def refuse(**arguments: Any) -> None:
             raise NotImplementedError(f"{name} is given: libflashattn has no such feature")
 
 
+def refuse_beside_qv(**arguments: Any) -> None:
+    """Raises NotImplementedError for an argument that is given (not None) together with qv."""
+    for name, value in arguments.items():
+        if value is not None:
+            raise NotImplementedError(f"qv is given together with {name}: one of them must be None")
+
+
 def refuse_dropout(dropout_p: float) -> None:
     if dropout_p != 0:
         raise NotImplementedError(f"dropout_p is {dropout_p}: there is no dropout, pass 0.0")

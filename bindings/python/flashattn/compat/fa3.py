@@ -4,8 +4,9 @@ Names, order and defaults of the arguments are that module's, and so are results
 (bfloat16 if q is float8_e4m3fn), or (O, LSE). A row that sees no key has O = 0 and LSE = -infinity.
 
 Arguments that change no result are taken and ignored: num_splits, pack_gqa, deterministic,
-sm_margin, scheduler_metadata. qv, new tokens for a cache in which the d_head of V is not that of K,
-and tensors that require a gradient raise NotImplementedError.
+sm_margin, scheduler_metadata. qv outside of a cache of latent attention, new tokens for a cache in
+which the d_head of V is not that of K, and tensors that require a gradient raise
+NotImplementedError.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ._arguments import (
     lengths_of,
     page_table_of,
     refuse,
+    refuse_beside_qv,
     refuse_gradients,
     refuse_other_v,
     softmax_options,
@@ -26,6 +28,7 @@ from ._arguments import (
 from ._cache import Cache
 from ._call import attend_padded, attend_ragged
 from ._kvcache import Queries, attend_cache, lengths_of_cache, new_tokens, rotary_of
+from ._latent import join_latent
 from ._scales import decoded_query
 
 
@@ -199,6 +202,10 @@ def flash_attn_with_kvcache(
                         [total_new, n_heads_kv, d_head]: written to the cache behind the first
                         cache_seqlens[b] tokens of each sequence, divided by k_descale and v_descale
                         where the cache alone is of float8_e4m3fn
+    qv                  [batch, seqlen_q, n_heads, d_head of v_cache], or with cu_seqlens_q without
+                        the batch: scores are those of Q K^T + Qv V^T, as in decode of latent
+                        attention (MLA); without k, v and rotary_cos. v_cache and k_cache are
+                        neighbouring columns of one tensor, [..., d_head of v_cache + d_head]
     rotary_cos, rotary_sin  [seqlen_ro, rotary_dim / 2]: turn k, and q, to the positions p, p + 1,
                         ...; all of q to p where there is neither a causal mask nor a window
     rotary_seqlens      p, int32 [batch]; None: cache_seqlens
@@ -213,10 +220,12 @@ def flash_attn_with_kvcache(
     return_softmax_lse  return (O, LSE, and two empty tensors in the place of partial results); LSE
                         is float32 [batch, n_heads, seqlen_q], or [n_heads, total_q]
     """
-    refuse(qv=qv)
-    refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
+    refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v, qv=qv)
     if k is not None:
         refuse_other_v(k_cache, v_cache)
+    if qv is not None:
+        refuse_beside_qv(k=k, rotary_cos=rotary_cos)
+        q, k_cache = join_latent(q, k_cache, v_cache, qv)
     q, scales = decoded_query(q, k_cache, q_descale, k_descale, v_descale)
     new_scales = {"k_descale": k_descale, "v_descale": v_descale}
     queries = Queries(q, contiguous_rows(cu_seqlens_q), max_seqlen_q)
