@@ -139,3 +139,28 @@ def test_new_tokens_without_room_are_dropped() -> None:
         assert places == ([[0, page, 90 % 16], [1, page, 90 % 16]] if 90 in starts else [])
         for x, y in zip(caches, decode.caches):
             x.copy_(y)
+
+
+@pytest.mark.skipif(
+    torch.cuda.get_device_capability() != (9, 0), reason="needs compute capability 9.0"
+)
+def test_a_cache_of_latent_attention() -> None:
+    generator = torch.Generator("cuda").manual_seed(0)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device="cuda").bfloat16()
+
+    cache, q, qv = random(24, 64, 1, 576), random(3, 2, 16, 64), random(3, 2, 16, 512)
+    table = torch.randperm(24, device="cuda").to(torch.int32).view(3, 8)
+    lengths = torch.tensor([5, 512, 300], dtype=torch.int32, device="cuda")
+    with no_waiting():
+        o = fa3.flash_attn_with_kvcache(
+            q, cache[..., 512:], cache[..., :512], qv=qv, cache_seqlens=lengths, page_table=table,
+            causal=True,
+        )  # fmt: skip
+    keys = cache[table.long()].view(3, 512, 576).float()
+    scores = torch.einsum("bihd,bjd->bhij", torch.cat([qv, q], -1).float(), keys) / 576**0.5
+    last = lengths.view(3, 1, 1, 1) - 2 + torch.arange(2, device="cuda").view(2, 1)
+    scores.masked_fill_(torch.arange(512, device="cuda") > last, float("-inf"))
+    expected = torch.einsum("bhij,bjd->bihd", scores.softmax(-1), keys[..., :512])
+    torch.testing.assert_close(o.float(), expected, rtol=2e-2, atol=2e-2)
