@@ -764,14 +764,15 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
 /**
  * The bytes of workspace that flash_forward(args, kernel) uses. On the CPU device that is at the
  * present number of threads; fewer threads work with less, and one thread's share is the least that
- * is accepted. On a CUDA device decode kernels (FLASH_ARCH_SM80_DECODE, FLASH_ARCH_SM90_DECODE) and
- * FLASH_ARCH_MIXED must have all of it, and other kernels use none. Depends on sizes, types, flags
- * and on which of the pointers are NULL, never on data: args->q.data and the like may still be
- * NULL, and lengths in cu_seqlens_* and seqused_* are not read (for a pointer that will be given
- * later, pass any non-NULL value). The size suffices for a smaller batch and shorter lengths on the
- * same kernel too: ask once, for the largest. With kernel NULL few queries take other kernels on a
- * CUDA device than many, and ragged queries others than padded ones: ask for each number of queries
- * that calls have, with a batch of one and with the largest.
+ * is accepted. On a CUDA device decode kernels (FLASH_ARCH_SM80_DECODE, FLASH_ARCH_SM90_DECODE,
+ * FLASH_ARCH_SM90_MLA) and FLASH_ARCH_MIXED must have all of it, and other kernels use none.
+ * Depends on sizes, types, flags and on which of the pointers are NULL, never on data: args->q.data
+ * and the like may still be NULL (but K and V both, or neither), and lengths in cu_seqlens_* and
+ * seqused_* are not read (for a pointer that will be given later, pass any non-NULL value). The
+ * size suffices for a smaller batch and shorter lengths on the same kernel too: ask once, for the
+ * largest. With kernel NULL few queries take other kernels on a CUDA device than many, and ragged
+ * queries others than padded ones: ask for each number of queries that calls have, with a batch of
+ * one and with the largest.
  * Errors: as flash_forward(), less those about data and workspace.
  */
 FLASH_API flash_status_t flash_workspace_size(const flash_forward_args_t *args,
