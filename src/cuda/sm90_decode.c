@@ -92,7 +92,7 @@ static int32_t columns_of_decode_row(const flash_params_t *p) {
     return 2 * 256;
 }
 
-/* The same of rows of the SM90 family. */
+/* Returns the columns of K and V in the row of the SM90 family that serves a problem. */
 static int32_t columns_of_forward_row(const flash_params_t *p) {
     static const int32_t pairs[][2] = {{64, 64},   {96, 96},   {128, 128},
                                        {192, 128}, {192, 192}, {256, 256}};

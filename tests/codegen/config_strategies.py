@@ -158,7 +158,7 @@ plausible_sm90_decode_config = st.builds(
     ping_pong=st.sampled_from([0, 1]),
 ).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r, config.dtype)))
 
-# The same of the SM90_MLA family.
+# These are the same of the SM90_MLA family.
 plausible_sm90_mla_config = st.builds(
     Config,
     arch=st.just(int(Arch.SM90_MLA)),
