@@ -5,7 +5,7 @@
 #define FLASH_CUDA_FAMILY_H
 
 #include "config/family.h"
-#include "cuda/plan_sm80_decode.h"
+#include "cuda/plan_decode.h"
 
 /* The resources that a block of a kernel takes on a multiprocessor. */
 typedef struct cuda_block {

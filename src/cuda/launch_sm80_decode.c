@@ -6,7 +6,7 @@
 #include "cuda/grid.h"
 #include "cuda/launch.h"
 #include "cuda/merge_decode.h"
-#include "cuda/plan_sm80_decode.h"
+#include "cuda/plan_decode.h"
 
 static const decode_merge_t merge = {.kernel = flash_sm80_decode_combine, .parts_of_block = 1};
 
@@ -20,7 +20,7 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
 static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device, flash_stream_t stream) {
     decode_plan_t plan = plan_sm80_decode(&kernel->config, problem, device);
-    plan_sm80_decode_place(&plan, problem->workspace);
+    plan_decode_place(&plan, problem->workspace);
     const cuda_grid_t grid = {.blocks = plan.blocks,
                               .threads = decode_block_threads(&kernel->config),
                               .shared_bytes = decode_shared_bytes(&kernel->config)};

@@ -53,7 +53,7 @@ static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *pro
     const flash_config_t *config = &kernel->config;
     const cuda_block_t block = kernel->family->cuda->block(config);
     decode_plan_t plan = kernel->family->cuda->plan(config, problem, device);
-    plan_sm80_decode_place(&plan, problem->workspace);
+    plan_decode_place(&plan, problem->workspace);
     const cuda_grid_t grid = {
         .blocks = plan.blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
     sm90_decode_params_t params = {

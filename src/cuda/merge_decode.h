@@ -5,7 +5,7 @@
 #ifndef FLASH_CUDA_MERGE_DECODE_H
 #define FLASH_CUDA_MERGE_DECODE_H
 
-#include "cuda/plan_sm80_decode.h"
+#include "cuda/plan_decode.h"
 #include "flashattn.h"
 
 /* A merging kernel, of DECODE_COMBINE_WARPS warps per block. */

@@ -6,7 +6,7 @@
 #ifndef FLASH_CUDA_PLAN_ROUNDS_H
 #define FLASH_CUDA_PLAN_ROUNDS_H
 
-#include "cuda/plan_sm80_decode.h"
+#include "cuda/plan_decode.h"
 
 /* Estimated times of a kernel, in any one unit. */
 typedef struct round_times {

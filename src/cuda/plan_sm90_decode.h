@@ -1,11 +1,11 @@
 /*
- * A call of SM90_DECODE has the plan of plan_sm80_decode.h, and an estimate of its time. Both
+ * A call of SM90_DECODE has the plan of plan_decode.h, and an estimate of its time. Both
  * follow from the arguments alone, and call no device.
  */
 #ifndef FLASH_CUDA_PLAN_SM90_DECODE_H
 #define FLASH_CUDA_PLAN_SM90_DECODE_H
 
-#include "cuda/plan_sm80_decode.h"
+#include "cuda/plan_decode.h"
 
 decode_plan_t plan_sm90_decode(const flash_config_t *config, const problem_t *problem,
                                const device_t *device);

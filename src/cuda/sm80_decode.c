@@ -5,7 +5,7 @@
 #include "core/int64.h"
 #include "core/status.h"
 #include "cuda/family.h"
-#include "cuda/plan_sm80_decode.h"
+#include "cuda/plan_decode.h"
 #include "kernels/common/sequence.h"
 #include "kernels/sm80/decode_kernel.h"
 

@@ -147,7 +147,7 @@ static void the_workspace_suffices_for_smaller_calls(void **state) {
         p->seqlen_q = uniform(&random, 1, p->seqlen_q);
         p->seqlen_k = uniform(&random, 0, p->seqlen_k);
         const decode_plan_t smaller = plan_of(&c);
-        check(seed, plan_sm80_decode_workspace(&smaller) <= plan_sm80_decode_workspace(&plan));
+        check(seed, plan_decode_workspace(&smaller) <= plan_decode_workspace(&plan));
     }
 }
 
@@ -167,7 +167,7 @@ static void the_workspace_of_the_largest_tile_suffices_for_smaller_tiles(void **
         c.config.B_r = rows;
         c.problem.params.seqlen_q = queries;
         const decode_plan_t small = plan_of(&c);
-        check(seed, plan_sm80_decode_workspace(&small) <= plan_sm80_decode_workspace(&large));
+        check(seed, plan_decode_workspace(&small) <= plan_decode_workspace(&large));
     }
 }
 
@@ -425,7 +425,7 @@ static void check_places(uint64_t seed) {
     decode_plan_t plan = plan_of(&c);
     const uintptr_t begin = ((uintptr_t)1 << 40) + (uintptr_t)(seed % 512);
     const uint64_t rows = (uint64_t)plan.slots * (uint64_t)c.config.B_r;
-    plan_sm80_decode_place(&plan, (void *)begin);
+    plan_decode_place(&plan, (void *)begin);
     const sm80_decode_params_t *p = &plan.params;
     const part_t parts[] = {
         {(uintptr_t)p->partial_o, rows * (uint64_t)c.config.d_head * sizeof(float), 16},
@@ -433,7 +433,7 @@ static void check_places(uint64_t seed) {
         {(uintptr_t)p->splits, (uint64_t)plan.splits * sizeof(decode_split_t), sizeof(int32_t)},
         {(uintptr_t)p->n_splits, sizeof(int32_t), sizeof(int32_t)},
     };
-    check_parts(seed, parts, 4, (part_t){begin, plan_sm80_decode_workspace(&plan), 1});
+    check_parts(seed, parts, 4, (part_t){begin, plan_decode_workspace(&plan), 1});
 }
 
 /* Known lengths need no list of splits, which are numbered like their sequences. */

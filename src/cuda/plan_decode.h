@@ -3,8 +3,8 @@
  * kernels, and the workspace between them. Making it calls no device. If lengths are on the device,
  * nothing here depends on their bound seqlen_k, except in calls with FLASH_FLAG_BATCH_INVARIANT.
  */
-#ifndef FLASH_CUDA_PLAN_SM80_DECODE_H
-#define FLASH_CUDA_PLAN_SM80_DECODE_H
+#ifndef FLASH_CUDA_PLAN_DECODE_H
+#define FLASH_CUDA_PLAN_DECODE_H
 
 #include "core/device.h"
 #include "core/problem.h"
@@ -44,9 +44,9 @@ int64_t plan_decode_tiles(const flash_config_t *config, const flash_params_t *pa
 bool plan_decode_host_cuts(const problem_t *problem);
 
 /* Returns the bytes of workspace at any alignment; smaller batches and lengths need no more. */
-uint64_t plan_sm80_decode_workspace(const decode_plan_t *plan);
+uint64_t plan_decode_workspace(const decode_plan_t *plan);
 
 /* Points the plan's parameters into the workspace, and completes those for kernels alone. */
-void plan_sm80_decode_place(decode_plan_t *plan, void *workspace);
+void plan_decode_place(decode_plan_t *plan, void *workspace);
 
 #endif

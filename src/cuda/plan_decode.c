@@ -1,7 +1,7 @@
 /*
  * This file plans the launches of decode kernels.
  */
-#include "cuda/plan_sm80_decode.h"
+#include "cuda/plan_decode.h"
 
 #include "config/config.h"
 #include "core/int64.h"
@@ -170,7 +170,7 @@ static uint64_t split_bytes(const decode_plan_t *plan) {
     return aligned((uint64_t)plan->slots * sizeof(decode_split_t));
 }
 
-uint64_t plan_sm80_decode_workspace(const decode_plan_t *plan) {
+uint64_t plan_decode_workspace(const decode_plan_t *plan) {
     const uint64_t n_splits_and_alignment = (uint64_t)2 * WORKSPACE_ALIGNMENT;
     return output_bytes(plan) + weight_bytes(plan) + split_bytes(plan) + n_splits_and_alignment;
 }
@@ -185,7 +185,7 @@ static void set_dividers(decode_params_t *params) {
     params->by_page_size = flash_divider(page_size > 0 ? page_size : 1);
 }
 
-void plan_sm80_decode_place(decode_plan_t *plan, void *workspace) {
+void plan_decode_place(decode_plan_t *plan, void *workspace) {
     decode_params_t *params = &plan->params;
     const uint64_t begin = (uint64_t)(uintptr_t)workspace;
     char *next = (char *)workspace + (aligned(begin) - begin);
