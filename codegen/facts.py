@@ -437,7 +437,7 @@ _SM90_MLA_RULES = {
     "d_head_v": Choice((512,)),
     "B_r": Choice((64,)),
     "B_c": Choice((64,)),
-    "n_warps": Choice((12,)),
+    "n_warps": Choice((12, 16)),
     "n_stages": Choice((2,)),
 }
 _MIXED_RULES = {
@@ -462,7 +462,7 @@ FAMILIES = {
         Family(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES, ALL_FEATURES),
         Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, PAGED_FEATURES),
         Family(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, PAGED_FEATURES),
-        Family(Arch.SM90_MLA, SM90_MLA, HALF_TYPES, _SM90_MLA_RULES, PAGED_FEATURES),
+        Family(Arch.SM90_MLA, SM90_MLA, CUDA_TYPES, _SM90_MLA_RULES, PAGED_FEATURES),
         Family(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES, PAGED_FEATURES),
     )
 }

@@ -182,6 +182,9 @@ def _sm90_decode_rules(config: Config) -> Iterator[str]:
 
 
 def _sm90_mla_rules(config: Config) -> Iterator[str]:
+    n_warps = 16 if _sm90_converts(config.dtype) else 12
+    if config.n_warps != n_warps:
+        yield f"n_warps is {config.n_warps}: {n_warps} with this dtype"
     if not config.features & Feature.VARLEN:
         yield "features has no varlen: SM90_MLA kernels need it"
 

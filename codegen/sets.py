@@ -433,10 +433,10 @@ def ship_sm90_mla() -> list[Config]:
     """Returns the rows of each type, contiguous and in pages."""
     return [
         replace(
-            parse_config(f"SM90_MLA ({dtype.name}, 576/512, 64, 64, 12): stages_2"),
+            parse_config(f"SM90_MLA ({dtype.name}, 576/512, 64, 64, {n_warps}): stages_2"),
             features=features,
         )
-        for dtype in (Dtype.FP16, Dtype.BF16)
+        for dtype, n_warps in ((Dtype.FP16, 12), (Dtype.BF16, 12), (Dtype.E4M3, 16))
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
 

@@ -16,6 +16,12 @@ static __device__ __forceinline__ uint32_t larger_magnitudes(uint32_t a, uint32_
     return __vmaxu2(a, b & 0x7fff7fffu);
 }
 
+/* Does the same for the four pairs of a chunk. */
+static __device__ __forceinline__ uint32_t larger_magnitudes(uint32_t a, uint4 b) {
+    return larger_magnitudes(
+        larger_magnitudes(larger_magnitudes(larger_magnitudes(a, b.x), b.y), b.z), b.w);
+}
+
 static __device__ __forceinline__ uint32_t larger_of_pair(uint32_t magnitudes) {
     return max(magnitudes & 0xffffu, magnitudes >> 16);
 }
@@ -36,6 +42,11 @@ static __device__ __forceinline__ int fp16_exponent_of_row(uint32_t largest) {
 static __device__ __forceinline__ uint32_t fp16_from_scaled_bf16(uint32_t pair, float factor) {
     return convert_pair<FLASH_DTYPE_FP16>(__uint_as_float(pair << 16) * factor,
                                           __uint_as_float(pair & 0xffff0000u) * factor);
+}
+
+static __device__ __forceinline__ uint4 fp16_from_scaled_bf16(uint4 chunk, float factor) {
+    return {fp16_from_scaled_bf16(chunk.x, factor), fp16_from_scaled_bf16(chunk.y, factor),
+            fp16_from_scaled_bf16(chunk.z, factor), fp16_from_scaled_bf16(chunk.w, factor)};
 }
 
 #endif

@@ -43,9 +43,9 @@ static __device__ __forceinline__ void cap_each(const score_unit_t &unit, const 
         bits |= __float_as_uint(v);
         return v;
     });
-    if (warp_is_small(bits)) {
-        const tanh_polynomial_t p = scale_tanh(1.0f);
-        transform([&](float v) { return small_tanh(p, v, 0.0f); });
+    if (warp_is_below_2(bits)) {
+        const auto p = small_polynomial(1.0f);
+        transform([&](float v) { return tanh_by(p, v, 0.0f); });
     } else {
         transform([](float v) { return tanh_of(v); });
     }

@@ -8,6 +8,8 @@
  *       KV_LOAD_WARP   K by TMA         1: S = Q K^T, P = softmax(S), O += P V of half the columns
  *                                       2: O += P V of the other half
  *
+ * With K of e4m3, warpgroup 3 is the converter (mla/convert.cuh).
+ *
  * A generated wrapper gives each configuration its name:
  *
  *     static constexpr flash_config_t config = {...};
@@ -20,8 +22,9 @@
 #define FLASH_KERNELS_SM90_MLA_CUH
 
 #include "common/ptx/dependent_launch.cuh"
-#include "sm90/decode/queries.cuh"
+#include "sm90/mla/convert.cuh"
 #include "sm90/mla/load.cuh"
+#include "sm90/mla/queries.cuh"
 #include "sm90/mla/result.cuh"
 
 /* Loads the sink of the warp's row lane % 16. */
@@ -39,13 +42,13 @@ consume_half(const decode_params_t &params, const decode_block_t &block, const k
     const score_unit_t unit = score_unit_of<has_softcap<C>>(params.attention);
     const int number = consumer_number();
     half_state<C> half = {};
-    copy_queries<C>(params, block);
+    copy_mla_queries<C>(params, block);
     meet_consumers<C>();
     const float sink = load_lane_sink(params, block);
     if (number == 0) {
         scorer_state<C> scorer = {};
-        scorer.softmax = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
-        score_walk<C>(scorer, half, params, block, walk, unit);
+        start_scorer<C>(scorer);
+        score_walk<C>(scorer, half, params, block, walk, units_of_scores<C>(unit));
         finish_sums(scorer.softmax);
         leave_weights<C>(scorer.softmax);
     } else {
@@ -70,7 +73,11 @@ static __device__ __forceinline__ void sm90_mla(const sm90_decode_params_t &para
     }
     __syncthreads();
     const key_walk_t walk = find_walk<C>(params.cut, block);
-    if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
+    if (converts<C> && threadIdx.x >= first_converter<C>) {
+        release_registers<converter_registers>();
+        if constexpr (converts<C>)
+            convert_walk<C>(walk);
+    } else if (threadIdx.x >= SM90_WARPGROUP_THREADS) {
         acquire_registers<consumer_registers<C>>();
         consume_half<C>(params.cut, block, walk);
     } else {

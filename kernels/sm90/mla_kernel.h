@@ -17,9 +17,10 @@ enum {
     MLA_STATE_BYTES = 128
 };
 
-/* Returns the bytes in which one consumer hands P, factors and weights to the other. */
+/* Returns the bytes in which consumers hand P, factors and weights to each other. */
 SM90_CONSTANT int32_t mla_exchange_bytes(const flash_config_t *c) {
-    const int32_t of_row = c->B_c * sm90_element_bytes(c) + (int32_t)sizeof(decode_weight_t);
+    const int32_t of_row =
+        c->B_c * sm90_element_bytes(c) + (int32_t)(sizeof(decode_weight_t) + sizeof(float));
     return c->B_r * of_row + SM90_WARPGROUP_THREADS * 2 * (int32_t)sizeof(float);
 }
 

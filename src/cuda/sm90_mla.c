@@ -16,12 +16,16 @@
 enum {
     /* The other families serve head dimensions up to this one. */
     MOST_D_HEAD_OF_OTHERS = 256,
-    STORED_COLUMNS = 4 /* of O, at a time */
+    STORED_COLUMNS = 4, /* of O, at a time */
+    WARP_THREADS = 32
 };
 
 /* ---- Rules, as in codegen/legality.py ---- */
 
 static flash_status_t check(const flash_config_t *config) {
+    const int32_t n_warps = sm90_block_threads(config) / WARP_THREADS;
+    FLASH_REQUIRE(config->n_warps == n_warps, FLASH_ERROR_INVALID_CONFIG,
+                  "n_warps is %d: %d with this dtype", config->n_warps, n_warps);
     FLASH_REQUIRE(sm90_has_varlen(config), FLASH_ERROR_INVALID_CONFIG,
                   "features has no varlen: SM90_MLA kernels need it");
     return FLASH_SUCCESS;

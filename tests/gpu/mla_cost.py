@@ -1,8 +1,8 @@
 """Prints how fast latent attention is decoded: one K/V head of 576 columns, of which V is the first
-512, in bf16.
+512, in bf16 or e4m3.
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/gpu/mla_cost.py [--runs 30]
+        python tests/gpu/mla_cost.py [--type e4m3] [--runs 30]
 
 Each call is timed with 256 MiB written before it. The device knows the lengths, as in a cache. The
 bytes are those of K; a product counts two operations for each multiplication of Q K^T and P V.
@@ -30,8 +30,8 @@ class Case:
     seqlen_q: int = 1
 
     @property
-    def bytes(self) -> int:
-        return self.batch * self.seqlen_k * D_HEAD * 2
+    def elements(self) -> int:
+        return self.batch * self.seqlen_k * D_HEAD
 
     @property
     def operations(self) -> int:
@@ -55,14 +55,15 @@ CASES = (
     Case(32, 32768, 128),
     Case(128, 4096, 128, seqlen_q=2),
 )
+TYPES = {"bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn}
 PAGE_SIZES = (0, 64, 1)  # 0: contiguous
 
 
-def call(case: Case, page_size: int) -> Callable[[], Any]:
+def call(case: Case, page_size: int, dtype: torch.dtype) -> Callable[[], Any]:
     size = page_size or case.seqlen_k
     n_pages = case.batch * case.seqlen_k // size
     q = torch.randn(case.batch, case.seqlen_q, case.n_heads, D_HEAD, device="cuda").bfloat16()
-    k = torch.randn(n_pages, size, 1, D_HEAD, device="cuda", dtype=torch.bfloat16)
+    k = torch.randn(n_pages, size, 1, D_HEAD, device="cuda").to(dtype)
     options: dict[str, Any] = {
         "causal": True,
         "seqused_k": torch.full((case.batch,), case.seqlen_k, device="cuda").int(),
@@ -74,24 +75,28 @@ def call(case: Case, page_size: int) -> Callable[[], Any]:
     return lambda: flash_attn_func(q, k, k[..., :D_HEAD_V], **options)
 
 
-def row(case: Case, runs: int) -> str:
-    seconds = bench_cuda.cold_median_seconds([call(case, size) for size in PAGE_SIZES], runs)
+def row(case: Case, dtype: torch.dtype, runs: int) -> str:
+    calls = [call(case, size, dtype) for size in PAGE_SIZES]
+    seconds = bench_cuda.cold_median_seconds(calls, runs)
     best = min(seconds)
     times = "".join(f"{x * 1e6:10.1f}" for x in seconds)
     shape = f"{case.batch:5} x {case.seqlen_k:<6}{case.n_heads:5} heads{case.seqlen_q:3} queries"
-    rates = f"{case.bytes / best / 1e12:9.2f}{case.operations / best / 1e12:9.0f}"
+    rates = (
+        f"{case.elements * dtype.itemsize / best / 1e12:9.2f}{case.operations / best / 1e12:9.0f}"
+    )
     return shape + times + rates
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=30, help="launches of each call")
-    runs = parser.parse_args().runs
+    parser.add_argument("--type", choices=TYPES, default="bf16", help="of the cache")
+    options = parser.parse_args()
     torch.manual_seed(0)
     print(f"{torch.cuda.get_device_name()}, microseconds in a cache without pages, of 64 and of 1")
     print(f"{'':31}{'none':>10}{'64':>10}{'1':>10}{'TB/s':>9}{'TFLOP/s':>9}")
     for case in CASES:
-        print(row(case, runs), flush=True)
+        print(row(case, TYPES[options.type], options.runs), flush=True)
         torch.cuda.empty_cache()
 
 

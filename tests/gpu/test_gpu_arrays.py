@@ -138,8 +138,8 @@ def test_element_addresses_that_no_element_has() -> None:
 def test_types_and_families_that_no_row_serves() -> None:
     q, k, v = _tensors()
     _refused(NotImplementedError, "no kernel.*FP32", *(x.float() for x in (q, k, v)))
-    wide = torch.zeros(1, 8, 1, 264, dtype=torch.float16, device="cuda")
-    _refused(NotImplementedError, "no kernel.*d_head 264", wide, wide, wide)
+    wide = torch.zeros(1, 8, 1, 1024, dtype=torch.float16, device="cuda")
+    _refused(NotImplementedError, "no kernel.*d_head 1024", wide, wide, wide)
     on_cpu = next(
         r for r in flashattn.kernels() if r.config.arch == Arch.REFERENCE and r.config.dtype == 1
     )

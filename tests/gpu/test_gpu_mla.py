@@ -166,8 +166,17 @@ def test_outputs_anywhere_and_wide(config: flashattn.Config) -> None:
 @every_dense_row
 @pytest.mark.parametrize("d_head, d_head_v", [(512, 512), (568, 504), (320, 256), (264, 4)])
 def test_smaller_head_dimensions(d_head: int, d_head_v: int, config: flashattn.Config) -> None:
-    p = AttentionProblem(1, 2, 1500, 40, 1, d_head, causal=True)
+    columns = 16 if config.dtype == DType.E4M3 else 8  # of 16 bytes, as TMA needs them
+    p = AttentionProblem(1, 2, 1500, 40, 1, d_head // columns * columns, causal=True)
     _check(_of_row(p, config), config, d_head_v=d_head_v)
+
+
+@pytest.mark.parametrize("config", [c for c in DENSE if c.dtype == DType.E4M3], ids=str)
+def test_scales_of_k_and_v(config: flashattn.Config) -> None:
+    p = _of_row(replace(BATCH, causal=True, softcap=20.0), config)
+    scales = tuple((0.25 * (i + 1),) for i in range(p.batch))
+    _check(replace(p, k_descale=scales, v_descale=scales[::-1]), config)
+    _check(replace(p, k_descale=-0.5, v_descale=3.0, q_dtype="float16", o_dtype="float16"), config)
 
 
 # ---- What is not finite ----

@@ -9,11 +9,20 @@
 enum {
     CONSUMERS_BARRIER = (int)TURN_BARRIER + SM90_MAX_CONSUMERS, /* of all consumers */
     QUERIES_BARRIER,                                            /* of them and the loading warps */
+    CONVERTED_BARRIER,                                          /* of them and the converter */
     CONSUMER_BARRIER                                            /* and on, one per consumer */
 };
 
 template <flash_config_t C> static __device__ __forceinline__ void meet_consumers() {
     named_barrier_sync(CONSUMERS_BARRIER, consumer_threads<C>);
+}
+
+/* Threads of the converter and the consumers meet where these read what it has stored otherwise
+ * than by wgmma. The barrier at which each of its warps arrives would do, but racecheck does not
+ * see that it stands for all lanes. */
+template <flash_config_t C> static __device__ __forceinline__ void meet_converter() {
+    if constexpr (converts<C>)
+        named_barrier_sync(CONVERTED_BARRIER, consumer_threads<C> + SM90_WARPGROUP_THREADS);
 }
 
 /* One warp loads K, and another V, unless V lies in K. */

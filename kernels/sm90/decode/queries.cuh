@@ -36,29 +36,45 @@ static __device__ __forceinline__ uint32_t query_chunk_place(int row, int chunk)
            swizzled * SM90_CHUNK_BYTES;
 }
 
-/* Copies the thread's part. Rows that do not exist, and columns past d_head, become zeros. Threads
- * meet at a named barrier before they multiply by what others have copied. */
+/* These are the thread's chunks of its row. */
+template <flash_config_t C> struct query_chunks { uint4 of[thread_query_chunks<C>]; };
+
+/* Fetches the thread's part. Rows that do not exist, and columns past d_head, become zeros. */
 template <flash_config_t C>
-static __device__ __forceinline__ void copy_queries(const decode_params_t &params,
-                                                    const decode_block_t &block) {
+static __device__ __forceinline__ query_chunks<C> fetch_queries(const decode_params_t &params,
+                                                                const decode_block_t &block) {
     const flash_params_t &p = params.attention;
     const int row = copied_row<C>(), first = consumer_thread() % row_threads<C>;
     const bool exists = row < block.rows;
     const head_row_t at = find_row(params, block.row_begin + (exists ? row : 0));
     const int64_t offset = row_offset(p, p.q_stride, block, block.first_head_kv, at);
     const uint4 *data = (const uint4 *)((const char *)p.q + offset * element_bytes<C>);
-    uint4 chunks[thread_query_chunks<C>];
+    query_chunks<C> chunks;
 #pragma unroll
     for (int i = 0; i < thread_query_chunks<C>; ++i) {
         const int chunk = first + i * row_threads<C>;
         const bool has_column = chunk * chunk_elements<C> < p.d_head;
-        chunks[i] = exists && has_column ? __ldg(data + chunk) : uint4{0, 0, 0, 0};
+        chunks.of[i] = exists && has_column ? __ldg(data + chunk) : uint4{0, 0, 0, 0};
     }
     announce_query_loads<C>();
+    return chunks;
+}
+
+/* Stores the thread's part. Threads meet at a named barrier before they multiply by what others
+ * have stored. */
+template <flash_config_t C>
+static __device__ __forceinline__ void store_queries(const query_chunks<C> &chunks) {
+    const int row = copied_row<C>(), first = consumer_thread() % row_threads<C>;
 #pragma unroll
     for (int i = 0; i < thread_query_chunks<C>; ++i)
-        shared_store(query_chunk_place<C>(row, first + i * row_threads<C>), chunks[i]);
+        shared_store(query_chunk_place<C>(row, first + i * row_threads<C>), chunks.of[i]);
     async_proxy_fence();
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void copy_queries(const decode_params_t &params,
+                                                    const decode_block_t &block) {
+    store_queries<C>(fetch_queries<C>(params, block));
 }
 
 /* Loads the sink of the row of which the thread copies a part. */

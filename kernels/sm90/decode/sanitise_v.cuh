@@ -26,7 +26,7 @@ template <flash_config_t C> static __device__ __forceinline__ bool has_non_finit
     uint32_t sum = 0;
 #pragma unroll
     for (int i = 0; i < thread_value_chunks<C>; ++i)
-        sum = add_zero_times_chunk<C.dtype>(sum, shared_load(thread_value_chunk<C>(tile, i)));
+        sum = add_zero_times_chunk<operand_dtype<C>>(sum, shared_load(thread_value_chunk<C>(tile, i)));
     async_proxy_fence();
     return named_barrier_or(CONSUMERS_BARRIER, consumer_threads<C>, !is_pair_of_zeros(sum));
 }
@@ -35,7 +35,7 @@ template <flash_config_t C> static __device__ __forceinline__ void zero_non_fini
 #pragma unroll 1
     for (int i = 0; i < thread_value_chunks<C>; ++i) {
         const uint32_t address = thread_value_chunk<C>(tile, i);
-        shared_store(address, finite_chunk<C.dtype>(shared_load(address)));
+        shared_store(address, finite_chunk<operand_dtype<C>>(shared_load(address)));
     }
     async_proxy_fence();
 }
@@ -65,8 +65,8 @@ static __device__ __forceinline__ void add_key(float (&o)[N], int first_column, 
     for (int i = 0; i < N; ++i) {
         const int column = first_column + i / 4 * 8 + tile_column() + i % 2;
         const uint32_t element = load_value<C>(tile, key, column);
-        if (!is_finite<C.dtype>(element) && seen[i / 2 % 2])
-            o[i] += non_finite_value<C.dtype>(element);
+        if (!is_finite<operand_dtype<C>>(element) && seen[i / 2 % 2])
+            o[i] += non_finite_value<operand_dtype<C>>(element);
     }
 }
 

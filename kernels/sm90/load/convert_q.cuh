@@ -35,10 +35,7 @@ static __device__ __forceinline__ uint32_t largest_of_row(const row_chunks<C> &r
     uint32_t pair = 0;
 #pragma unroll
     for (int i = 0; i < q_panels<C>; ++i)
-        pair = larger_magnitudes(
-            larger_magnitudes(larger_magnitudes(larger_magnitudes(pair, row.of[i].x), row.of[i].y),
-                              row.of[i].z),
-            row.of[i].w);
+        pair = larger_magnitudes(pair, row.of[i]);
     uint32_t largest = larger_of_pair(pair);
 #pragma unroll
     for (int step = 1; step < 8; step *= 2)
@@ -54,8 +51,7 @@ static __device__ __forceinline__ uint32_t multiply_fp16(uint32_t pair, float fa
 /* Multiplies a chunk and makes it fp16. */
 template <bool BF16> static __device__ __forceinline__ uint4 convert_chunk(uint4 x, float factor) {
     if constexpr (BF16)
-        return {fp16_from_scaled_bf16(x.x, factor), fp16_from_scaled_bf16(x.y, factor),
-                fp16_from_scaled_bf16(x.z, factor), fp16_from_scaled_bf16(x.w, factor)};
+        return fp16_from_scaled_bf16(x, factor);
     else
         return {multiply_fp16(x.x, factor), multiply_fp16(x.y, factor), multiply_fp16(x.z, factor),
                 multiply_fp16(x.w, factor)};

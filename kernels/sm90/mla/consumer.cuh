@@ -35,7 +35,26 @@ template <flash_config_t C> struct half_state {
 template <flash_config_t C> struct scorer_state {
     score_tile<C> s;
     softmax_state_t softmax;
+    float factors[2]; /* of scores of the thread's rows, where K is converted */
 };
+
+/* Starts when Q is in shared memory. */
+template <flash_config_t C>
+static __device__ __forceinline__ void start_scorer(scorer_state<C> &scorer) {
+    scorer.softmax = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+        scorer.factors[half] =
+            converts<C> ? exchange<C>().score_factors[group_row() + 8 * half] : 1.0f;
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void apply_factors(scorer_state<C> &scorer) {
+    if constexpr (converts<C>)
+#pragma unroll
+        for (int i = 0; i < score_registers<C>; ++i)
+            scorer.s.s[i] *= scorer.factors[i / 2 % 2];
+}
 
 /* ---- Products ---- */
 
@@ -58,17 +77,30 @@ static __device__ __forceinline__ void issue_mla_scores(score_tile<C> &s, const 
     wgmma_commit();
 }
 
+template <flash_config_t C> using product_accumulators = float[product_columns<C> / 2];
+
+/* Returns the accumulators of the columns of a product. */
+template <flash_config_t C>
+static __device__ __forceinline__ product_accumulators<C> &
+accumulators_of_product(half_state<C> &half, int product) {
+    return *(product_accumulators<C> *)&half.o[product * (product_columns<C> / 2)];
+}
+
 /* Issues the consumer's half of O += P V. */
 template <flash_config_t C>
 static __device__ __forceinline__ void issue_half_output(half_state<C> &half, int number) {
     constexpr int step_bytes_down = 16 * SM90_PANEL_BYTES; /* sixteen keys */
+    constexpr int product_bytes = half_bytes<C> / half_products<C>;
     const uint32_t v = uniform(
         descriptor_low(key_tile<C>(half.k.stage) + number * half_bytes<C>, kv_panel_bytes<C>));
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < key_steps<C>; ++i)
-        wgmma<operand_dtype<C>, half_columns<C>>::template register_a<1>(
-            half.o, half.p.p[i], descriptor(v, i * step_bytes_down), true);
+#pragma unroll
+        for (int j = 0; j < half_products<C>; ++j)
+            wgmma<operand_dtype<C>, product_columns<C>>::template register_a<1>(
+                accumulators_of_product<C>(half, j), half.p.p[i],
+                descriptor(v, i * step_bytes_down + j * product_bytes), true);
     wgmma_commit();
 }
 
@@ -125,16 +157,27 @@ template <flash_config_t C> static __device__ __forceinline__ void take_over(hal
     half.turn ^= 1;
 }
 
+/* ---- Blocks that are cut ---- */
+
+/* Sanitises V of the next block, whose first key is given. */
+template <flash_config_t C>
+static __device__ __forceinline__ void sanitise_half(half_state<C> &half, int number,
+                                                     const row_keys_t &keys, int32_t first_key) {
+    meet_converter<C>();
+    sanitise_v<C>(half.o, number * half_columns<C>, key_tile<C>(half.k.stage), keys, first_key);
+}
+
 /* ---- Consumer 0 ---- */
 
 /* Computes P of the next block, whose first key is given. */
 template <flash_config_t C, bool CUT>
 static __device__ __forceinline__ void
 compute_probabilities(scorer_state<C> &scorer, half_state<C> &half, const row_keys_t &keys,
-                      int32_t first_key, const score_unit_t &unit) {
+                      int32_t first_key, const score_units<C> &unit) {
     issue_mla_scores<C>(scorer.s, half.k);
     wgmma_wait<0>();
     pin_accumulators(scorer.s.s);
+    apply_factors<C>(scorer);
     cap_scores<C, !CUT>(scorer.s, unit);
     if constexpr (CUT)
         hide_keys<C>(scorer.s, keys, first_key);
@@ -155,7 +198,7 @@ static __device__ __forceinline__ void multiply_half(half_state<C> &half, int nu
 template <flash_config_t C>
 static __device__ __forceinline__ void
 score_walk(scorer_state<C> &scorer, half_state<C> &half, const decode_params_t &params,
-           const decode_block_t &block, const key_walk_t &walk, const score_unit_t &unit) {
+           const decode_block_t &block, const key_walk_t &walk, const score_units<C> &unit) {
     const row_keys_t all = {};
 #pragma unroll 1
     for (int32_t n = 0; n < whole_blocks(walk); ++n) {
@@ -171,7 +214,7 @@ score_walk(scorer_state<C> &scorer, half_state<C> &half, const decode_params_t &
         compute_probabilities<C, true>(scorer, half, keys, first_key, unit);
         hand_on<C>(half);
         rescale_half<C>(half);
-        sanitise_v<C>(half.o, 0, key_tile<C>(half.k.stage), keys, first_key);
+        sanitise_half<C>(half, 0, keys, first_key);
         multiply_half<C>(half, 0);
     }
 }
@@ -203,8 +246,7 @@ follow_walk(half_state<C> &half, const decode_params_t &params, const decode_blo
         take_over<C>(half);
         await_block<C>(half);
         rescale_half<C>(half);
-        sanitise_v<C>(half.o, half_columns<C>, key_tile<C>(half.k.stage), keys,
-                      nth_key<C>(walk, n));
+        sanitise_half<C>(half, 1, keys, nth_key<C>(walk, n));
         multiply_half<C>(half, 1);
     }
 }

@@ -14,12 +14,21 @@ template <flash_config_t C> constexpr int half_registers = half_columns<C> / 2;
 template <flash_config_t C>
 constexpr int half_bytes = half_columns<C> / panel_elements<C> *kv_panel_bytes<C>;
 
+/* A product has so many of these columns: all, or half of them where a fourth warpgroup leaves the
+ * compiler 128 registers for a thread, in which the accumulators of all would not fit. */
+template <flash_config_t C> constexpr int half_products = converts<C> ? 2 : 1;
+template <flash_config_t C> constexpr int product_columns = half_columns<C> / half_products<C>;
+
 template <flash_config_t C> constexpr int part_panels = q_panels<C> / MLA_PARTS;
-template <flash_config_t C> constexpr int part_bytes = part_panels<C> *kv_panel_bytes<C>;
+
+/* What is loaded of a block arrives at so many barriers: part by part, or to be converted, all
+ * together. */
+template <flash_config_t C> constexpr int arrivals = converts<C> ? 1 : (int)MLA_PARTS;
 
 template <flash_config_t C> __device__ constexpr void assert_mla() {
     static_assert(C.arch == FLASH_ARCH_SM90_MLA, "a configuration of another family");
-    static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16, "dtype");
+    static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16 || converts<C>,
+                  "dtype");
     static_assert(C.d_head == 576 && C.d_head_v == 512, "d_head and d_head_v");
     static_assert(q_panels<C> % MLA_PARTS == 0, "whole panels in each part");
     static_assert(C.B_r == SM90_WARPGROUP_ROWS, "B_r: both consumers have the same rows");

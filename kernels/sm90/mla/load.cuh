@@ -12,29 +12,34 @@ template <flash_config_t C> static __device__ __forceinline__ void await_stage(c
     mbarrier_wait(shared_address(&mla_state<C>().empty[ring.stage]), ring.parity ^ 1);
 }
 
-/* Returns the barrier of a part in the ring's stage. */
+/* Returns the barrier at which a panel of what is loaded arrives. */
 template <flash_config_t C>
-static __device__ __forceinline__ uint32_t part_barrier(const ring_t &ring, int part) {
-    return shared_address(&mla_state<C>().full[ring.stage][part]);
+static __device__ __forceinline__ uint32_t arrival(const ring_t &ring, int panel) {
+    if constexpr (converts<C>)
+        return shared_address(&mla_state<C>().landed[ring.stage]);
+    else
+        return part_barrier<C>(ring, panel / part_panels<C>);
 }
 
 /* Starts to load a box of all panels. first_row: its place in the block. */
 template <flash_config_t C>
 static __device__ __forceinline__ void load_panels(const sm90_tensor_map_t *map, tma_box_t box,
                                                    const ring_t &ring, int first_row) {
-    const uint32_t shared = key_tile<C>(ring.stage) + first_row * SM90_PANEL_BYTES;
+    const uint32_t shared =
+        key_tile<C>(ring.stage) + landing_offset<C, TENSOR_K> + first_row * SM90_PANEL_BYTES;
 #pragma unroll
-    for (int i = 0; i < q_panels<C>; ++i, box.column += panel_elements<C>)
-        tma_load<true>(shared + i * kv_panel_bytes<C>, map, box,
-                       part_barrier<C>(ring, i / part_panels<C>), l2_evict_first);
+    for (int i = 0; i < landing_panels<C, TENSOR_K>; ++i, box.column += landing_columns<C>)
+        tma_load<true>(shared + i * kv_panel_bytes<C>, map, box, arrival<C>(ring, i),
+                       l2_evict_first);
 }
 
-/* Announces the bytes of all parts, in one thread. */
+/* Announces the bytes of a block, in one thread. */
 template <flash_config_t C>
-static __device__ __forceinline__ void announce_parts(const ring_t &ring) {
+static __device__ __forceinline__ void announce_block(const ring_t &ring) {
 #pragma unroll
-    for (int part = 0; part < MLA_PARTS; ++part)
-        mbarrier_arrive_expect(part_barrier<C>(ring, part), part_bytes<C>);
+    for (int part = 0; part < arrivals<C>; ++part)
+        mbarrier_arrive_expect(arrival<C>(ring, part * part_panels<C>),
+                               landing_bytes<C, TENSOR_K> / arrivals<C>);
 }
 
 /* ---- A contiguous sequence ---- */
@@ -48,7 +53,7 @@ load_run(const page_pool_t &from, const decode_block_t &block, const key_walk_t 
         const flash_kv_run_t run =
             flash_kv_run(&block.sequence, block.piece.batch_index, nth_key<C>(walk, n));
         await_stage<C>(ring);
-        announce_parts<C>(ring);
+        announce_block<C>(ring);
         load_panels<C>(from.map, run_box<C>(run, block.first_head_kv, from.entry_tokens), ring, 0);
         step<C.n_stages>(ring);
     }
@@ -65,7 +70,7 @@ static __device__ __forceinline__ void load_paged_block(const paged_tensor_t &te
     fetch_ids<C>(tensor, next_begin, loader);
     await_stage<C>(ring);
     if (lane_index() == 0)
-        announce_parts<C>(ring);
+        announce_block<C>(ring);
     __syncwarp();
     if (row < C.B_c)
         load_panels<C>(tensor.pool.map, box, ring, row);
@@ -81,8 +86,8 @@ static __device__ __forceinline__ void load_paged_block(const paged_tensor_t &te
     await_stage<C>(ring);
     copy_block_rows<C, TENSOR_K>(tensor, rows, key_tile<C>(ring.stage));
 #pragma unroll
-    for (int part = 0; part < MLA_PARTS; ++part)
-        hand_on_rows(part_barrier<C>(ring, part));
+    for (int part = 0; part < arrivals<C>; ++part)
+        hand_on_rows(arrival<C>(ring, part * part_panels<C>));
 }
 
 template <flash_config_t C, typename LOADER>

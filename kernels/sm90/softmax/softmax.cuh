@@ -39,17 +39,24 @@ static __device__ __forceinline__ void scale_to_cap(score_tile<C> &s, const scor
         s.s[i] *= inverse_cap(unit, i / 2 % 2);
 }
 
-/* Says whether the polynomial of tanh serves all arguments of the warp. */
+/* Says whether all arguments of the warp, times a factor, are below 2. */
 template <flash_config_t C>
-static __device__ __forceinline__ bool are_small(const score_tile<C> &s) {
+static __device__ __forceinline__ bool are_below_2(const score_tile<C> &s, float factor) {
     uint32_t bits[4] = {0, 0, 0, 0}; /* more than one, for the latency */
 #pragma unroll
     for (int i = 0; i < score_registers<C>; ++i)
-        bits[i / 2 % 4] |= __float_as_uint(s.s[i]);
-    return warp_is_small(bits[0] | bits[1] | bits[2] | bits[3]);
+        bits[i / 2 % 4] |= __float_as_uint(s.s[i] * factor);
+    return warp_is_below_2(bits[0] | bits[1] | bits[2] | bits[3]);
 }
 
-/* Turns scores into tanh(score / cap), in units of the cap. POLYNOMIAL: where it serves; code that
+template <flash_config_t C, int TERMS>
+static __device__ __forceinline__ void cap_by(score_tile<C> &s, const tanh_polynomial<TERMS> &p) {
+#pragma unroll
+    for (int i = 0; i < score_registers<C>; ++i)
+        s.s[i] = tanh_by(p, s.s[i], 0.0f);
+}
+
+/* Turns scores into tanh(score / cap), in units of the cap. POLYNOMIAL: where one serves; code that
  * seldom runs does without, to be shorter. */
 template <flash_config_t C, bool POLYNOMIAL>
 static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_units<C> &unit) {
@@ -57,11 +64,10 @@ static __device__ __forceinline__ void cap_scores(score_tile<C> &s, const score_
         if (!is_capped(unit))
             return;
         scale_to_cap<C>(s, unit);
-        if (POLYNOMIAL && are_small<C>(s)) {
-            const tanh_polynomial_t p = scale_tanh(1.0f);
-#pragma unroll
-            for (int i = 0; i < score_registers<C>; ++i)
-                s.s[i] = small_tanh(p, s.s[i], 0.0f);
+        if (POLYNOMIAL && are_below_2<C>(s, small_below_2)) {
+            cap_by<C>(s, small_polynomial(1.0f));
+        } else if (POLYNOMIAL && are_below_2<C>(s, middle_below_2)) {
+            cap_by<C>(s, middle_polynomial(1.0f));
         } else {
 #pragma unroll
             for (int i = 0; i < score_registers<C>; ++i)
@@ -136,8 +142,40 @@ static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_st
         }
 }
 
-/* Does the same for scores that are still to be capped, if there is a cap, in fewer operations. A
- * NaN in a row makes others of the row NaN, so each row must see all keys. */
+/* Does the same for arguments of tanh, by a polynomial for their size. shift: what is added to the
+ * capped score of each row, in the exponent of 2. */
+template <flash_config_t C, int TERMS>
+static __device__ __forceinline__ void exponentiate_by(score_tile<C> &s, softmax_state_t &state,
+                                                       const tanh_polynomial<TERMS> &p,
+                                                       const float (&shift)[2]) {
+#pragma unroll
+    for (int i = 0; i < score_registers<C>; i += 2) {
+        float *x = &s.s[i];
+        x[0] = exp2_approx(tanh_by(p, x[0], shift[i / 2 % 2]));
+        x[1] = exp2_approx(tanh_by(p, x[1], shift[i / 2 % 2]));
+        state.sum[i / 2 % 2] += x[0] + x[1];
+    }
+}
+
+/* Does the same for arguments of any size. cap: in the exponent of 2. */
+template <flash_config_t C>
+static __device__ __forceinline__ void exponentiate_any(score_tile<C> &s, softmax_state_t &state,
+                                                        float cap, const float (&shift)[2]) {
+#pragma unroll
+    for (int i = 0; i < score_registers<C>; i += 8)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float *x = &s.s[i + 2 * half], *y = x + 4;
+            tanh_of_four(x[0], x[1], y[0], y[1], cap, shift[half]);
+            x[0] = exp2_approx(x[0]), x[1] = exp2_approx(x[1]);
+            y[0] = exp2_approx(y[0]), y[1] = exp2_approx(y[1]);
+            state.sum[half] += x[0] + x[1];
+            state.sum[half] += y[0] + y[1];
+        }
+}
+
+/* Does the same for scores that are still to be capped, if there is a cap, in fewer operations than
+ * two steps take. A NaN in a row makes others of the row NaN, so each row must see all keys. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 cap_and_exponentiate(score_tile<C> &s, softmax_state_t &state, const score_units<C> &unit) {
@@ -148,28 +186,12 @@ cap_and_exponentiate(score_tile<C> &s, softmax_state_t &state, const score_units
     const float cap = log2_unit(unit, 0); /* that of all rows */
     const float shift[2] = {-log2_reference<C>(state, unit, 0), -log2_reference<C>(state, unit, 1)};
     scale_to_cap<C>(s, unit);
-    if (are_small<C>(s)) {
-        const tanh_polynomial_t p = scale_tanh(cap);
-#pragma unroll
-        for (int i = 0; i < score_registers<C>; i += 2) {
-            float *x = &s.s[i];
-            x[0] = exp2_approx(small_tanh(p, x[0], shift[i / 2 % 2]));
-            x[1] = exp2_approx(small_tanh(p, x[1], shift[i / 2 % 2]));
-            state.sum[i / 2 % 2] += x[0] + x[1];
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < score_registers<C>; i += 8)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                float *x = &s.s[i + 2 * half], *y = x + 4;
-                tanh_of_four(x[0], x[1], y[0], y[1], cap, shift[half]);
-                x[0] = exp2_approx(x[0]), x[1] = exp2_approx(x[1]);
-                y[0] = exp2_approx(y[0]), y[1] = exp2_approx(y[1]);
-                state.sum[half] += x[0] + x[1];
-                state.sum[half] += y[0] + y[1];
-            }
-    }
+    if (are_below_2<C>(s, small_below_2))
+        exponentiate_by<C>(s, state, small_polynomial(cap), shift);
+    else if (are_below_2<C>(s, middle_below_2))
+        exponentiate_by<C>(s, state, middle_polynomial(cap), shift);
+    else
+        exponentiate_any<C>(s, state, cap, shift);
 }
 
 template <flash_config_t C>

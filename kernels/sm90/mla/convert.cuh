@@ -1,0 +1,53 @@
+/*
+ * Of a cache of e4m3 the last warpgroup of a block, the converter, makes fp16: each block of keys
+ * in its stage (load/convert_block.cuh), while the consumers multiply by the other one.
+ *
+ * Shared memory limits this: for 36 KB of bytes it passes on 36 KB from TMA, 108 KB here, and 208
+ * KB to the products, of which QK^T alone take all that it has. Measured on an H200, bytes that
+ * arrive in a ring of their own, and become fp16 in a single block: 1.14 to 1.2 times the time.
+ */
+#ifndef FLASH_KERNELS_SM90_MLA_CONVERT_CUH
+#define FLASH_KERNELS_SM90_MLA_CONVERT_CUH
+
+#include "sm90/decode/walk.cuh"
+#include "sm90/load/convert_block.cuh"
+#include "sm90/mla/state.cuh"
+
+/* Counts the parts that are complete when so many panels have been converted. */
+template <flash_config_t C> __device__ constexpr int parts_of(int converted) {
+    return (2 * converted < q_panels<C> ? 2 * converted : q_panels<C>) / part_panels<C>;
+}
+
+/* Converts the warp's rows of the block that has landed in the ring's stage, and hands the parts on
+ * as they are complete. */
+template <flash_config_t C>
+static __device__ __forceinline__ void convert_parts(const ring_t &ring,
+                                                     const chunk_offsets_t &offsets) {
+#pragma unroll
+    for (int panel = 0; panel < landing_panels<C, TENSOR_K>; ++panel) {
+        convert_panel<C>(key_tile<C>(ring.stage), panel, offsets, false);
+        if (parts_of<C>(panel) == parts_of<C>(panel + 1))
+            continue;
+        async_proxy_fence();
+        __syncwarp();
+        mbarrier_arrive_once_if(part_barrier<C>(ring, parts_of<C>(panel)), true);
+    }
+}
+
+/* Converts all blocks of the walk: this is the warpgroup's whole work. NaNs stay: consumers
+ * sanitise V. */
+template <flash_config_t C>
+static __device__ __forceinline__ void convert_walk(const key_walk_t &walk) {
+    const chunk_offsets_t offsets = lane_offsets<C>();
+    ring_t ring = {0, 0};
+#pragma unroll 1
+    for (int32_t n = 0; n < walk.blocks; ++n) {
+        mbarrier_wait(shared_address(&mla_state<C>().landed[ring.stage]), ring.parity);
+        convert_parts<C>(ring, offsets);
+        if (n >= whole_blocks(walk))
+            meet_converter<C>();
+        step<C.n_stages>(ring);
+    }
+}
+
+#endif

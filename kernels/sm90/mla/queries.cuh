@@ -1,0 +1,69 @@
+/*
+ * Beside a cache of e4m3, which is multiplied as fp16, Q of bf16 becomes fp16 too. Each row is
+ * multiplied by a power of two (common/fp16_rows.cuh), by which its scores are divided when they
+ * are multiplied by K's scale.
+ */
+#ifndef FLASH_KERNELS_SM90_MLA_QUERIES_CUH
+#define FLASH_KERNELS_SM90_MLA_QUERIES_CUH
+
+#include "common/fp16_rows.cuh"
+#include "common/scale.h"
+#include "sm90/decode/queries.cuh"
+#include "sm90/mla/state.cuh"
+#include "sm90/softmax/units.cuh"
+
+/* Returns the largest magnitude of a row of bf16, by its bits, of which the threads that copy the
+ * row have parts. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t largest_of_queries(const query_chunks<C> &chunks) {
+    uint32_t pair = 0;
+#pragma unroll
+    for (int i = 0; i < thread_query_chunks<C>; ++i)
+        pair = larger_magnitudes(pair, chunks.of[i]);
+    uint32_t largest = larger_of_pair(pair);
+#pragma unroll
+    for (int step = 1; step < row_threads<C>; step *= 2)
+        largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+    return largest;
+}
+
+/* Makes fp16 of a row of bf16. Returns the exponent of its power of two. */
+template <flash_config_t C>
+static __device__ __forceinline__ int convert_queries(query_chunks<C> &chunks) {
+    const int exponent = fp16_exponent_of_row(largest_of_queries<C>(chunks));
+    const float factor = power_of_two(exponent);
+#pragma unroll
+    for (int i = 0; i < thread_query_chunks<C>; ++i)
+        chunks.of[i] = fp16_from_scaled_bf16(chunks.of[i], factor);
+    return exponent;
+}
+
+/* Copies Q as copy_queries() does, converted if K is, and leaves the factors of the scores. */
+template <flash_config_t C>
+static __device__ __forceinline__ void copy_mla_queries(const decode_params_t &params,
+                                                        const decode_block_t &block) {
+    const flash_params_t &p = params.attention;
+    query_chunks<C> chunks = fetch_queries<C>(params, block);
+    if constexpr (converts<C>) {
+        const float k_scale =
+            flash_scale_at(&p.k_scale, block.piece.batch_index, block.first_head_kv);
+        const int exponent = p.q_dtype == FLASH_DTYPE_BF16 ? convert_queries<C>(chunks) : 0;
+        if (consumer_thread() % row_threads<C> == 0)
+            exchange<C>().score_factors[copied_row<C>()] = power_of_two(-exponent) * k_scale;
+    }
+    store_queries<C>(chunks);
+}
+
+/* Returns the unit of scores that have been multiplied by their factors: that of the call. */
+template <flash_config_t C>
+static __device__ __forceinline__ score_units<C> units_of_scores(const score_unit_t &unit) {
+    if constexpr (converts<C>) {
+        const bool capped = has_softcap<C> && is_capped(unit);
+        const float of_score = capped ? unit.inverse_cap : unit.log2;
+        return row_units_t{capped, unit.log2, {of_score, of_score}};
+    } else {
+        return unit;
+    }
+}
+
+#endif
