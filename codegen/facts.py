@@ -384,7 +384,6 @@ def _cpu(
     arch: Arch,
     types: tuple[Types, ...],
     step: int = 1,
-    features: int = CPU_FEATURES,
     flags: tuple[str, ...] = (),
 ) -> Family:
     rules = {
@@ -393,7 +392,7 @@ def _cpu(
         "B_r": Range(1, 1024, step),
         "B_c": Range(1, 4096, step),
     }
-    return Family(arch, CPU, types, rules, features, flags)
+    return Family(arch, CPU, types, rules, CPU_FEATURES, flags)
 
 
 _SM80_RULES = {
@@ -452,8 +451,7 @@ FAMILIES = {
         _cpu(Arch.REFERENCE, ANY_TYPES),
         _cpu(Arch.AVX2, ANY_TYPES, flags=AVX2_FLAGS),
         _cpu(Arch.AVX512, ANY_TYPES, flags=AVX512_FLAGS),
-        # Its scores lie transposed, where no bias is added.
-        _cpu(Arch.AMX, _wide_q_and_o(*HALVES), AMX_SQUARE, PAGED_FEATURES, AMX_FLAGS),
+        _cpu(Arch.AMX, _wide_q_and_o(*HALVES), AMX_SQUARE, flags=AMX_FLAGS),
         _cpu(Arch.NEON, ANY_TYPES),
         # Products of bf16 pairs would round a Q of fp32, which the families above do not.
         _cpu(Arch.AVX512_BF16, _wide_o(Dtype.BF16), flags=AVX512_BF16_FLAGS),

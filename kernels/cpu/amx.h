@@ -22,20 +22,26 @@
  * several heads of one strip. */
 enum { AMX_BAD_MAX = AMX_ROWS_MAX / AMX_DECODE_MIN_ROWS };
 
-/* Sets the bits of the rows that see a bad key of the square that begins with `key`. */
-static inline void mark_rows(const amx_scratch_t *t, int32_t key, uint32_t bad_keys,
-                             uint32_t bad[AMX_STRIPS_MAX]) {
-    for (int64_t row = 0; row < t->n_rows; row++)
-        for (int32_t i = 0; i < AMX_SQUARE; i++)
-            if ((bad_keys >> i & 1) && t->begin[row] <= key + i && key + i < t->end[row])
-                bad[row / AMX_SQUARE] |= 1u << row % AMX_SQUARE;
+static inline bool row_sees(const amx_run_t *run, int64_t row, int32_t key) {
+    const amx_scratch_t *t = run->t;
+    const flash_range_t one = {key, key + 1};
+    return t->begin[row] <= key && key < t->end[row] &&
+           (run->bias->mask == NULL || cpu_mask_shows(run->bias, &t->bias_rows[row], one));
 }
 
-static inline void mark_rows_of_block(const amx_scratch_t *t, const amx_block_t *block, int32_t key,
-                                      int32_t end, uint32_t bad[AMX_STRIPS_MAX]) {
-    for (int64_t j = 0; j < t->keys && key < end; j++, key += AMX_SQUARE)
+/* Sets the bits of the rows that see a bad key of the square that begins with `key`. */
+static inline void mark_rows(const amx_run_t *run, int32_t key, uint32_t bad_keys) {
+    for (int64_t row = 0; row < run->t->n_rows; row++)
+        for (int32_t i = 0; i < AMX_SQUARE; i++)
+            if ((bad_keys >> i & 1) && row_sees(run, row, key + i))
+                run->bad[row / AMX_SQUARE] |= 1u << row % AMX_SQUARE;
+}
+
+static inline void mark_rows_of_block(const amx_run_t *run, const amx_block_t *block, int32_t key,
+                                      int32_t end) {
+    for (int64_t j = 0; j < run->t->keys && key < end; j++, key += AMX_SQUARE)
         if (block->bad[j] != 0)
-            mark_rows(t, key, block->bad[j], bad);
+            mark_rows(run, key, block->bad[j]);
 }
 
 ALWAYS_INLINE void recompute_row(const flash_config_t *config, const flash_params_t *p,
@@ -67,11 +73,19 @@ ALWAYS_INLINE void attend_shared(amx_run_t *run, amx_terms_t terms, flash_range_
     const int64_t end = (keys.end + t->block_keys - 1) / t->block_keys;
     for (int64_t i = first; i < end; i++) {
         const amx_block_t block = amx_block_at(t, run->packed, i);
-        mark_rows_of_block(t, &block, (int32_t)i * t->block_keys, keys.end, run->bad);
+        mark_rows_of_block(run, &block, (int32_t)i * t->block_keys, keys.end);
     }
     run->block = first;
     run->n_left = end - first;
     run_items(run, terms);
+}
+
+/* Says whether a mask hides all that the task's rows see of some keys. */
+static inline bool hides_part(const amx_run_t *run, flash_range_t keys) {
+    bool hides = run->bias->mask != NULL;
+    for (int64_t strip = 0; hides && strip < run->t->n_strips; strip++)
+        hides = hides_keys(run->t, run->bias, strip, keys);
+    return hides;
 }
 
 ALWAYS_INLINE void attend_private(amx_run_t *run, const flash_params_t *p, const cpu_task_t *task,
@@ -80,9 +94,11 @@ ALWAYS_INLINE void attend_private(amx_run_t *run, const flash_params_t *p, const
     run->packed = t->block;
     for (; keys.begin < keys.end; keys.begin += t->block_keys) {
         const flash_range_t part = {keys.begin, min32(keys.begin + t->block_keys, keys.end)};
+        if (hides_part(run, part))
+            continue;
         const amx_block_t block = amx_block_at(t, run->packed, 0);
         pack_block(t, p, task, dtype, part, &block);
-        mark_rows_of_block(t, &block, part.begin, part.end, run->bad);
+        mark_rows_of_block(run, &block, part.begin, part.end);
         run->key = part.begin;
         run->block = run->strip = 0;
         run->n_left = 1;
@@ -106,8 +122,12 @@ ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_par
     else
         pack_q(&t, p, task, dtype, bad);
     start_results(&t);
-    amx_run_t run = {
-        .t = &t, .strips = strips, .rule = softmax_rule(p), .packed = task->packed, .bad = bad};
+    amx_run_t run = {.t = &t,
+                     .strips = strips,
+                     .rule = softmax_rule(p),
+                     .bias = &p->bias,
+                     .packed = task->packed,
+                     .bad = bad};
     const unsigned control = tiles_configure();
     if (task->way == CPU_WAY_SHARED)
         attend_shared(&run, terms, keys);

@@ -13,6 +13,7 @@
 #ifndef FLASH_KERNELS_CPU_AMX_DECODE_H
 #define FLASH_KERNELS_CPU_AMX_DECODE_H
 
+#include "cpu/amx_decode/bias.h"
 #include "cpu/amx_decode/rows.h"
 #include "cpu/amx_decode/scores.h"
 #include "cpu/amx_decode/softmax.h"
@@ -51,6 +52,8 @@ ALWAYS_INLINE void decode_attend(const decode_run_t *run, int64_t head, const de
     decode_values(t, pending, &block->next.v, R);
     if (run->rule.rewrites)
         rewrite_scores(t->s, AMX_SQUARE * R, &run->rule);
+    if (run->rule.has_bias)
+        decode_add_bias(t, &run->p->bias, head, block->first, R);
     if (block->edge)
         hide_unseen_keys(t, block->edge, block->first, R);
     decode_softmax(t, &block->next, head, vec_set1(run->rule.to_log2), R);
@@ -138,8 +141,10 @@ ALWAYS_INLINE void decode_block_of_heads(const decode_run_t *run, flash_range_t 
                          : rows_in_place(task, &from_v, block, end);
     for (int32_t head = 0; head < task->n_heads; head++) {
         const decode_keys_t keys = {k, v};
-        if (LIKELY(in_place)) {
-            const decode_block_t whole = {.keys = keys, .next = keys};
+        if (p->bias.mask != NULL && decode_hides(&run->t, &p->bias, run->rows, head, block, R)) {
+            /* the block is left out */
+        } else if (LIKELY(in_place)) {
+            const decode_block_t whole = {.keys = keys, .next = keys, .first = block.begin};
             decode_attend(run, head, &whole, pending, R);
         } else if (paged) {
             *pending = decode_pages(run, head, block, end, *pending, R);
@@ -221,6 +226,8 @@ ALWAYS_INLINE void decode_padded(decode_run_t *run, head_dims_t dims, void *scra
     for (int32_t head = 0; head < task->n_heads; head++) {
         const cpu_task_t head_task = task_of_head(task, head, t->d_v);
         decode_pack_q(t, p, &head_task, t->q + head * t->d * R, R);
+        if (run->rule.has_bias)
+            find_bias_rows(p, &head_task, n_rows, t->bias_rows + head * R);
     }
     for (bool is_done = false; !is_done;) {
         decode_start(t, task->n_heads, R);

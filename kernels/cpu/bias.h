@@ -1,5 +1,6 @@
 /*
- * A mask's elements are read here, at any alignment, and join one score.
+ * A mask's elements are read here, at any alignment: they join one score, or are found to hide
+ * keys.
  */
 #ifndef FLASH_KERNELS_CPU_BIAS_H
 #define FLASH_KERNELS_CPU_BIAS_H
@@ -8,6 +9,7 @@
 #include "cpu/convert.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 static inline uint32_t cpu_mask_word(const flash_bias_t *bias, int64_t at) {
     uint32_t word;
@@ -19,6 +21,89 @@ static inline uint32_t cpu_mask_word(const flash_bias_t *bias, int64_t at) {
 static inline float cpu_add_number(float score, float number) {
     return number == -INFINITY ? -INFINITY : score + number;
 }
+
+/* ---- Keys that a mask hides ---- */
+
+/* Returns the bits of a row's columns begin ... end - 1 that are in a word. */
+static inline uint32_t cpu_bits_of_columns(int32_t begin, int32_t end, int32_t word) {
+    const int32_t first = begin - word * 32, last = end - word * 32;
+    const uint32_t from = first > 0 ? UINT32_MAX << first : UINT32_MAX;
+    return from & (last < 32 ? ~(UINT32_MAX << last) : UINT32_MAX);
+}
+
+static inline bool cpu_some_bit(const flash_bias_t *bias, const flash_bias_row_t *row,
+                                int32_t begin, int32_t end) {
+    for (int32_t word = begin / 32; word <= (end - 1) / 32; word++)
+        if (cpu_mask_word(bias, row->at + word) & cpu_bits_of_columns(begin, end, word))
+            return true;
+    return false;
+}
+
+/* Says whether one of n elements of 16 bits has other bits. */
+static inline bool cpu_some_other_16(const void *elements, int32_t n, uint16_t bits) {
+    const char *from = elements;
+    for (int32_t i = 0; i < n;) {
+        const int32_t end = n - i < 32 ? n : i + 32;
+        uint32_t others = 0;
+        for (; i < end; i++) {
+            uint16_t x;
+            memcpy(&x, from + i * (int64_t)sizeof x, sizeof x);
+            others |= x ^ bits;
+        }
+        if (others)
+            return true;
+    }
+    return false;
+}
+
+/* Does the same for elements of 32 bits. */
+static inline bool cpu_some_other_32(const void *elements, int32_t n, uint32_t bits) {
+    const char *from = elements;
+    for (int32_t i = 0; i < n;) {
+        const int32_t end = n - i < 32 ? n : i + 32;
+        uint32_t others = 0;
+        for (; i < end; i++) {
+            uint32_t x;
+            memcpy(&x, from + i * (int64_t)sizeof x, sizeof x);
+            others |= x ^ bits;
+        }
+        if (others)
+            return true;
+    }
+    return false;
+}
+
+/* Says whether one of the row's numbers in columns begin ... end - 1 is not -infinity. */
+static inline bool cpu_some_number(const flash_bias_t *bias, const flash_bias_row_t *row,
+                                   int32_t begin, int32_t end) {
+    const int64_t at = row->at + begin * bias->stride_key;
+    const void *first = element_at(bias->mask, at, bias->dtype);
+    DTYPES_KNOWN(4); /* numbers are of no other type */
+    if (bias->stride_key == 1 && bias->dtype == FLASH_DTYPE_FP32)
+        return cpu_some_other_32(first, end - begin, 0xff800000);
+    if (bias->stride_key == 1)
+        return cpu_some_other_16(first, end - begin,
+                                 bias->dtype == FLASH_DTYPE_FP16 ? 0xfc00 : 0xff80);
+    for (int32_t i = 0; i < end - begin; i++)
+        if (element_load(bias->mask, at + i * bias->stride_key, bias->dtype) != -INFINITY)
+            return true;
+    return false;
+}
+
+/* Says whether the mask leaves any of the keys visible to the row. There is a mask. */
+static inline bool cpu_mask_shows(const flash_bias_t *bias, const flash_bias_row_t *row,
+                                  flash_range_t keys) {
+    const int64_t begin = (int64_t)keys.begin - row->first_key;
+    const int64_t end = (int64_t)keys.end - row->first_key;
+    if (begin >= end)
+        return false;
+    if (begin < 0 || end > bias->n_keys)
+        return true;
+    return bias->kind == FLASH_MASK_BITS ? cpu_some_bit(bias, row, (int32_t)begin, (int32_t)end)
+                                         : cpu_some_number(bias, row, (int32_t)begin, (int32_t)end);
+}
+
+/* ---- One score ---- */
 
 /* Returns the key's score with ALiBi and the mask. */
 static inline float cpu_biased_score(const flash_bias_t *bias, const flash_bias_row_t *row,

@@ -84,12 +84,11 @@ NEVER_INLINE void pack_keys(const tile_scratch_t *t, const flash_params_t *p,
 }
 
 NEVER_INLINE void attend_packed(const tile_scratch_t *t, const flash_params_t *p,
-                                const cpu_task_t *task, flash_range_t block, int32_t B_c) {
+                                const cpu_task_t *task, flash_range_t block) {
     const values_t values = {t->v, *t->v_is_finite != 0};
     score_packed(t, block);
     softmax(t, p, task, block);
     accumulate(t, &values, block);
-    end_block(t, block, PART_BLOCKS_PACKED * B_c);
 }
 
 /* ---- A task's keys, block after block ---- */
@@ -103,7 +102,9 @@ ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t 
         const flash_range_t block = cpu_first_keys(keys, B_c);
         prefetch_results(&prefetch);
         use_packed_block(t, task->packed, block.begin / B_c);
-        attend_packed(t, p, task, block, B_c);
+        if (!skips_block(t, p, task, block))
+            attend_packed(t, p, task, block);
+        end_block(t, block, PART_BLOCKS_PACKED * B_c);
         keys.begin = block.end;
     }
 }
@@ -115,8 +116,11 @@ ALWAYS_INLINE void attend_blocks_private(const tile_scratch_t *t, const flash_pa
     while (keys.begin < keys.end) {
         const flash_range_t block = cpu_first_keys(keys, B_c);
         prefetch_results(&prefetch);
-        pack_keys(t, p, task, dtype, block);
-        attend_packed(t, p, task, block, B_c);
+        if (!skips_block(t, p, task, block)) {
+            pack_keys(t, p, task, dtype, block);
+            attend_packed(t, p, task, block);
+        }
+        end_block(t, block, PART_BLOCKS_PACKED * B_c);
         keys.begin = block.end;
     }
 }

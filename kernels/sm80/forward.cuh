@@ -22,7 +22,11 @@ static __device__ __forceinline__ bool compute_tile(const flash_params_t &params
     const query_tile_t tile = find_tile<C>(params);
     if (tile.rows <= 0)
         return false;
-    if (tile.block_begin < tile.block_end)
+    if (tile.block_begin >= tile.block_end)
+        return true;
+    if constexpr (has_bias<C>)
+        process_shown_blocks<C>(params, tile, make_score_unit<C>(params), q_shared, state);
+    else
         process_blocks<C>(params, tile, make_score_unit<C>(params), q_shared, state);
     return true;
 }

@@ -111,10 +111,6 @@ static bool machine_runs(int32_t arch) {
 
 enum { ALL_FEATURES = 63 };
 
-static int32_t features_of(int32_t cpu_arch) {
-    return cpu_arch == FLASH_ARCH_AMX ? ALL_FEATURES & ~FLASH_FEATURE_BIAS : ALL_FEATURES;
-}
-
 static void the_table_has_every_type_for_any_machine(void **state) {
     bool reference[FLASH_DTYPE_E4M3 + 1] = {false};
     (void)state;
@@ -205,7 +201,7 @@ static bool cpu_legal(const flash_config_t *c) {
         return false;
     return cpu_has_type(c->arch, c->dtype) && c->op == FLASH_OP_FORWARD && c->d_head >= 0 &&
            c->B_r >= 1 && c->B_r <= 1024 && c->B_c >= 1 && c->B_c <= 4096 && c->features >= 0 &&
-           c->features <= features_of(c->arch);
+           c->features <= ALL_FEATURES;
 }
 
 /* Checks the configuration with the arch of another CUDA family, by its status alone. */
@@ -218,11 +214,7 @@ static void check_other_cuda_family(const flash_config_t *config) {
 
 static void check_near_miss(const flash_config_t *config, int field) {
     const bool other_type = !is_cuda(config->arch) && !cpu_has_type(config->arch, config->dtype);
-    const bool other_features =
-        config->arch == FLASH_ARCH_AMX && config->features > features_of(config->arch);
-    const char *wrong = field == 0 && other_type       ? "dtype"
-                        : field == 0 && other_features ? "features"
-                                                       : FIELD_NAMES[field];
+    const char *wrong = field == 0 && other_type ? "dtype" : FIELD_NAMES[field];
     if (table_has(config))
         return;
     if (field == 0 && is_family(config->arch) && is_cuda(config->arch)) {

@@ -65,10 +65,6 @@ def test_legal_for_a_cpu_family(change):
         ({"B_c": 4097}, "B_c is 4097: not within 1 ... 4096"),
         ({"features": 64}, "features is 0x40: the AVX2 family does not have 0x40"),
         (
-            {"arch": Arch.AMX, "dtype": Dtype.BF16, "features": 33},
-            "features is 0x21: the AMX family does not have 0x20",
-        ),
-        (
             {"features": -1},
             "features is 0xffffffff: the AVX2 family does not have 0xffffffc0",
         ),

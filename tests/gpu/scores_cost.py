@@ -5,7 +5,8 @@
 
 Each case is timed with nothing, with each addition and with nothing again, in turns, launch by
 launch, with 256 MiB written before each one. "noise" is the difference between both times with
-nothing, the figures after it are ratios to their mean, and the kernel is that of the last addition.
+nothing, the figures after it are ratios to their mean, and the kernel is that of a mask. Masks of
+documents and of a prefix hide whole blocks of keys, which kernels leave out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from flashattn.cli import bench_cuda
 
 DTYPES = {"FP16": torch.float16, "BF16": torch.bfloat16}
 DRAFTS = 64  # of a tree: the last keys, of which each query sees some
+DOCUMENTS = 8  # which do not see each other
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,50 @@ CASES = (
 )
 
 
+def random_bits(queries: int, keys: int) -> torch.Tensor:
+    return torch.randint(-(2**31), 2**31, (1, 1, queries, keys // 32), device="cuda").int()
+
+
+def hiding(shown: torch.Tensor) -> torch.Tensor:
+    """Returns a mask of numbers, 0 or -infinity."""
+    return torch.zeros(shown.shape, device="cuda").masked_fill_(~shown, float("-inf")).half()
+
+
+def packed(shown: torch.Tensor) -> torch.Tensor:
+    """Returns a mask of bits."""
+    place = torch.arange(32, device="cuda")
+    words = (shown.unflatten(-1, (-1, 32)).long() << place).sum(-1)
+    return words.where(words < 2**31, words - 2**32).int()
+
+
+def documents(queries: int, keys: int) -> torch.Tensor:
+    """Returns what queries at the last keys see: each key of their own document."""
+    document = torch.arange(keys, device="cuda") * DOCUMENTS // keys
+    return (document[-queries:, None] == document)[None, None]
+
+
+def prefix(queries: int, keys: int) -> torch.Tensor:
+    """Returns what queries at the last keys see: the first quarter of the keys, and what is not
+    behind them."""
+    key = torch.arange(keys, device="cuda")
+    return ((key < keys // 4) | (key <= key[-queries:, None]))[None, None]
+
+
 def additions(case: Case) -> dict[str, dict[str, Any]]:
-    heads, queries = case.n_heads, case.seqlen_q
-    words = torch.randint(-(2**31), 2**31, (1, 1, queries, DRAFTS // 32), device="cuda")
+    """Returns the keywords of each addition. A random mask has an effect on every block, the others
+    hide some, and show some as they are."""
+    heads, queries, keys = case.n_heads, case.seqlen_q, case.seqlen_k
+    apart = documents(queries, keys)
     return {
         "softcap": {"softcap": 30.0},
         "sinks": {"sinks": torch.randn(heads, device="cuda")},
         "alibi": {"alibi_slopes": torch.rand(heads, device="cuda")},
-        "tree": {"mask_bits": words.int(), "mask_keys": DRAFTS},
-        "mask": {"attn_mask": torch.randn(1, 1, queries, case.seqlen_k, device="cuda").half()},
+        "tree": {"mask_bits": random_bits(queries, DRAFTS), "mask_keys": DRAFTS},
+        "bits": {"mask_bits": random_bits(queries, keys)},
+        "mask": {"attn_mask": torch.randn(1, 1, queries, keys, device="cuda").half()},
+        "doc": {"attn_mask": hiding(apart)},
+        "docbits": {"mask_bits": packed(apart)},
+        "prefix": {"attn_mask": hiding(prefix(queries, keys)), "causal": False},
     }
 
 
@@ -71,7 +108,7 @@ def row(case: Case, dtype: torch.dtype, runs: int) -> str:
         options["seqused_k"] = torch.full((case.batch,), case.seqlen_k, device="cuda").int()
     out = torch.empty_like(q)
     calls = [
-        lambda more=more: flash_attn_func(q, k, v, out=out, **options, **more)
+        lambda more=more: flash_attn_func(q, k, v, out=out, **{**options, **more})
         for more in ({}, *additions(case).values(), {})
     ]
     first, *own, second = bench_cuda.cold_median_seconds(calls, runs)

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from problems import AttentionProblem
 
 KINDS = ("float32", "float16", "bfloat16", "bool", "bits")
+BLOCK = 128
 
 
 @dataclass(frozen=True)
 class BiasCase:
     """Says what joins scores. Axes of the mask that `repeats` names, of "bhq", have one element;
-    `strided` masks of numbers have keys that are no neighbours."""
+    `strided` masks of numbers have keys that are no neighbours. Squares of BLOCK queries and keys
+    are hidden as a whole, too, or shown as they are: kernels leave such blocks out."""
 
     slopes: int = 0  # axes of alibi_slopes: 0 (none), 1 or 2
     kind: str | None = None  # of KINDS; None: no mask
@@ -30,6 +32,8 @@ class BiasCase:
     hidden: float = 0.3  # share of elements
     empty_rows: float = 0.1  # share of rows that hide all that they cover
     strided: bool = False
+    hidden_blocks: float = 0.0  # share of squares
+    shown_blocks: float = 0.0
     seed: int = 0
 
     def options(self, p: AttentionProblem) -> dict[str, object]:
@@ -50,10 +54,21 @@ class BiasCase:
         shape = (*rows, p.seqlen_k if self.n_keys is None else self.n_keys)
         hides = rng.random(shape) < self.hidden
         hides |= rng.random((*rows, 1)) < self.empty_rows
+        numbers = rng.standard_normal(shape)
+        if self.hidden_blocks or self.shown_blocks:
+            drawn = _squares(rng.random((*rows[:-1], *(-(-n // BLOCK) for n in shape[-2:]))), shape)
+            shown = drawn >= 1 - self.shown_blocks
+            hides = (hides & ~shown) | (drawn < self.hidden_blocks)
+            numbers[shown] = 0
         if self.kind in ("bool", "bits"):
             return ~hides
-        numbers = np.where(hides, -math.inf, rng.standard_normal(shape))
-        return numbers.astype(dtype_of(self.kind))
+        return np.where(hides, -math.inf, numbers).astype(dtype_of(self.kind))
+
+
+def _squares(drawn: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns what was drawn for each square for each of its queries and keys."""
+    n_queries, n_keys = shape[-2:]
+    return drawn.repeat(BLOCK, axis=-2).repeat(BLOCK, axis=-1)[..., :n_queries, :n_keys]
 
 
 @lru_cache(maxsize=8)  # a test takes the same ones for each kernel

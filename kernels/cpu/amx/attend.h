@@ -22,6 +22,8 @@ ALWAYS_INLINE void finish_scores(const amx_run_t *run, const amx_item_t *item,
     if (run->rule.rewrites)
         rewrite_scores(scores->s, (int64_t)(scores->last - scores->first) * AMX_OPERANDS,
                        &run->rule);
+    if (run->rule.has_bias)
+        add_bias_to_squares(run->t, run->bias, item, scores);
     if (common.begin > item->key + scores->first * AMX_SQUARE ||
         common.end < item->key + scores->last * AMX_SQUARE)
         hide_unseen(run->t, item, scores, common);

@@ -1,10 +1,12 @@
 /*
  * This file makes a sequence of items of a task's work. An item is a strip of 32 rows against a
- * block of keys; a block has an item for every strip that sees some of it.
+ * block of keys; a block has an item for every strip that sees some of it, and from which no mask
+ * hides all of that.
  */
 #ifndef FLASH_KERNELS_CPU_AMX_ITEMS_H
 #define FLASH_KERNELS_CPU_AMX_ITEMS_H
 
+#include "cpu/amx/bias.h"
 #include "cpu/amx/multiply.h"
 #include "cpu/amx/softmax.h"
 
@@ -20,6 +22,7 @@ typedef struct amx_run {
     const amx_scratch_t *t;
     const strip_keys_t *strips;
     softmax_rule_t rule;
+    const flash_bias_t *bias;
     void *packed;   /* its blocks */
     int32_t key;    /* of block 0 */
     int64_t block;  /* of the next item */
@@ -31,7 +34,8 @@ typedef struct amx_run {
     uint32_t *bad;     /* [strips], a bit for each row that is to be recomputed */
 } amx_run_t;
 
-/* Says whether the strip sees keys of the present block, and makes the item if it does. */
+/* Says whether the strip sees keys of the present block, and makes the item if it does. Squares
+ * that a mask hides at its ends are left out. */
 ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
     const amx_scratch_t *t = run->t;
     const flash_range_t any = run->strips[strip].any;
@@ -40,14 +44,18 @@ ALWAYS_INLINE bool set_item(amx_run_t *run, int64_t strip, amx_item_t *item) {
     const int32_t end = min32(any.end - key, t->block_keys);
     if (begin >= end)
         return false;
-    const int32_t first = begin / AMX_SQUARE, last = (end + AMX_SQUARE - 1) / AMX_SQUARE;
+    flash_range_t squares = {begin / AMX_SQUARE, (end + AMX_SQUARE - 1) / AMX_SQUARE};
+    if (run->bias->mask != NULL)
+        squares = shown_squares(t, run->bias, strip, key, squares);
+    if (squares.begin >= squares.end)
+        return false;
     run->buffer ^= 1;
     *item = (amx_item_t){.block = amx_block_at(t, run->packed, run->block),
                          .strip = strip,
                          .key = key,
-                         .first = first,
-                         .last = last,
-                         .n_chunks = (last - first + t->chunk - 1) / t->chunk,
+                         .first = squares.begin,
+                         .last = squares.end,
+                         .n_chunks = (squares.end - squares.begin + t->chunk - 1) / t->chunk,
                          .buffer = run->buffer,
                          .starts = !(run->started >> strip & 1)};
     run->started |= 1u << strip;

@@ -32,6 +32,7 @@
 #ifndef FLASH_KERNELS_CPU_AMX_LAYOUT_H
 #define FLASH_KERNELS_CPU_AMX_LAYOUT_H
 
+#include "common/bias.h"
 #include "common/dtype.h"
 #include "common/params.h"
 #include "cpu/cpu_scratch.h"
@@ -46,7 +47,8 @@ enum {
     AMX_OPERANDS = AMX_SQUARE * AMX_SQUARE,               /* elements of a square */
     AMX_OPERAND_BYTES = AMX_OPERANDS * 2,                 /* bf16 */
     AMX_RESULT_BYTES = AMX_OPERANDS * (int)sizeof(float), /* fp32 */
-    AMX_ROW_BYTES = 5 * (int)sizeof(float),    /* of what is kept for each row of a task */
+    /* Bytes of what is kept for each row of a task. */
+    AMX_ROW_BYTES = 5 * (int)sizeof(float) + (int)sizeof(flash_bias_row_t),
     AMX_STRIPS_MAX = AMX_ROWS_MAX / AMX_SQUARE /* squares along the rows of a task */
 };
 
@@ -125,7 +127,7 @@ static inline uint64_t amx_decode_scratch_size(const flash_config_t *config, hea
     const uint64_t q_and_o = 2 * rows * (d * 2 + d_v * sizeof(float)), lanes = rows * 2 * 64;
     const uint64_t scores = AMX_SQUARE * 16 * (sizeof(float) + 4 * 2);
     const uint64_t tails = AMX_SQUARE * (d + d_v) * 2;
-    return q_and_o + lanes + scores + tails;
+    return q_and_o + lanes + scores + tails + 2 * rows * sizeof(flash_bias_row_t);
 }
 
 #endif

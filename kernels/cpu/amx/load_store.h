@@ -21,6 +21,14 @@ ALWAYS_INLINE strip_keys_t keys_of_strip(const amx_scratch_t *t, int64_t strip) 
     return keys;
 }
 
+/* Fills the bias's row of each row. */
+static inline void find_bias_rows_of_strips(const amx_scratch_t *t, const flash_params_t *p,
+                                            const cpu_task_t *task) {
+    find_bias_rows(p, task, t->n_rows, t->bias_rows);
+    for (int64_t row = t->n_rows; row < t->n_strips * AMX_SQUARE; row++)
+        t->bias_rows[row] = t->bias_rows[t->n_rows - 1];
+}
+
 /* Fills begin and end of each row, and what each strip sees. Returns what any row sees. Rows that
  * the last strip lacks see what its last row does. */
 static inline flash_range_t find_strip_keys(const amx_scratch_t *t, const flash_params_t *p,
@@ -36,6 +44,8 @@ static inline flash_range_t find_strip_keys(const amx_scratch_t *t, const flash_
         t->begin[row] = keys.begin;
         t->end[row] = keys.end;
     }
+    if (flash_has_bias(&p->bias))
+        find_bias_rows_of_strips(t, p, task);
     for (int64_t strip = 0; strip < t->n_strips; strip++) {
         strips[strip] = keys_of_strip(t, strip);
         all.begin = min32(all.begin, strips[strip].any.begin);

@@ -14,7 +14,9 @@
 #include <string.h>
 
 /* Each query sees what the one before it does, one key further on. So a row that sees any of the
- * task's keys sees some of its first block, and has a reference maximum from there on. */
+ * task's keys sees some of its first block, and has a reference maximum from there on. If a mask
+ * hides what it would see, that is 0 until a score is far above it, and a row whose sum stays too
+ * small is computed again on vectors (decode_store()). */
 _Static_assert((int)AMX_DECODE_MAX_ROWS <= (int)AMX_SQUARE, "rows begin within one block");
 
 /* These are the task's keys that the rows of each head see. */

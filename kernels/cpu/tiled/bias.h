@@ -1,5 +1,6 @@
 /*
- * This file adds ALiBi and the mask to a row of scores of a block of keys.
+ * This file adds ALiBi and the mask to a row of scores of a block of keys, and finds blocks that
+ * the mask hides, which are left out.
  */
 #ifndef FLASH_KERNELS_CPU_TILED_BIAS_H
 #define FLASH_KERNELS_CPU_TILED_BIAS_H
@@ -116,6 +117,34 @@ NEVER_INLINE void add_bias(const flash_bias_t *bias, const flash_bias_row_t *row
         hide_by_bits(bias, row, &covered);
     else
         add_numbers(bias, row, &covered);
+}
+
+/* ---- Hidden blocks ---- */
+
+/* Says whether the mask hides all that the rows of the task's heads see of a block. Rows that share
+ * a row of the mask are looked at once where they follow each other. */
+NEVER_INLINE bool hides_block(const tile_scratch_t *t, const flash_params_t *p,
+                              const cpu_task_t *task, flash_range_t block) {
+    flash_range_t keys = {0, 0};
+    int64_t at = -1;
+    for (int64_t row = 0; row < t->n_rows; row++) {
+        const flash_bias_row_t bias = bias_row_of(t, p, task, row);
+        const flash_range_t before = keys;
+        keys.begin = max32(t->begin[row], block.begin);
+        keys.end = min32(t->end[row], block.end);
+        if (bias.at == at && keys.begin == before.begin && keys.end == before.end)
+            continue;
+        at = bias.at;
+        if (cpu_mask_shows(&p->bias, &bias, keys))
+            return false;
+    }
+    return true;
+}
+
+/* Says whether the block is left out. */
+ALWAYS_INLINE bool skips_block(const tile_scratch_t *t, const flash_params_t *p,
+                               const cpu_task_t *task, flash_range_t block) {
+    return p->bias.mask != NULL && hides_block(t, p, task, block);
 }
 
 #endif

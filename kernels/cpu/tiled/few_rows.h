@@ -224,6 +224,8 @@ ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t
             const int32_t n = min32(most, task->n_heads - head);
             const cpu_task_t part = task_of_heads(task, head, n, t->d_v);
             const tile_scratch_t rows = rows_of_heads(t, head, n);
+            if (skips_block(&rows, p, &part, block.keys))
+                continue;
             if (cpu_is_paged(p))
                 attend_pages(&rows, p, &part, dtype, &block);
             else

@@ -81,22 +81,11 @@ static __device__ __forceinline__ void add_numbers(score_tile<C> &s, const flash
         });
 }
 
-/* Says whether the mask has columns for keys of the block. */
-template <flash_config_t C>
-static __device__ __forceinline__ bool mask_covers(const flash_bias_t &bias,
-                                                   const query_tile_t &tile, int32_t block) {
-    const int64_t first = (int64_t)bias.first_key + (bias.is_last_keys ? tile.sequence.len_k : 0);
-    const int64_t begin = (int64_t)block * C.B_c;
-    return bias.mask != NULL && begin < first + bias.n_keys && begin + C.B_c > first;
-}
-
 template <flash_config_t C>
 static __device__ __forceinline__ void add_mask(score_tile<C> &s, const flash_params_t &params,
                                                 const query_tile_t &tile, int32_t block) {
     const flash_bias_t &bias = params.bias;
     DTYPES_KNOWN(4); /* numbers are of no other type */
-    if (!mask_covers<C>(bias, tile, block))
-        return;
     if (bias.kind == FLASH_MASK_BITS)
         hide_by_bits<C>(s, params, tile, block);
     else if (bias.dtype == FLASH_DTYPE_FP16)
@@ -107,15 +96,16 @@ static __device__ __forceinline__ void add_mask(score_tile<C> &s, const flash_pa
         add_numbers<C, FLASH_DTYPE_FP32>(s, params, tile, block);
 }
 
-/* Adds the bias; scores are in the exponent of 2 then. */
+/* Adds the bias; scores are in the exponent of 2 then. mask_changes: the mask is to be added. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_bias(score_tile<C> &s, const flash_params_t &params,
                                                 const query_tile_t &tile, int32_t block,
-                                                float log2_unit) {
+                                                bool mask_changes, float log2_unit) {
     scale_scores<C>(s, log2_unit);
     if (params.bias.alibi_slopes)
         add_alibi<C>(s, params, tile, block);
-    add_mask<C>(s, params, tile, block);
+    if (mask_changes)
+        add_mask<C>(s, params, tile, block);
 }
 
 #endif

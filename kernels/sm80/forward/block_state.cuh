@@ -32,6 +32,22 @@ static __device__ __forceinline__ void initialize_block_state(const query_tile_t
     state.v_sanitised = 0;
 }
 
+/* Says that the block visited first, which counts as cut, is not the tile's last one. */
+template <flash_config_t C>
+static __device__ __forceinline__ void begin_walk_at(const query_tile_t &tile, int32_t block) {
+    if (has_mask<C> && threadIdx.x == 0)
+        block_state().whole_end = min(tile.whole_end, block);
+}
+
+/* Returns the end of the blocks that each row sees whole, without the one visited first. */
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t end_of_whole_blocks(const query_tile_t &tile) {
+    if constexpr (has_bias<C>)
+        return block_state().whole_end;
+    else
+        return tile.whole_end;
+}
+
 /* Returns the last block that is visited, which has the lowest number. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t final_block(const query_tile_t &tile) {
@@ -39,6 +55,14 @@ static __device__ __forceinline__ int32_t final_block(const query_tile_t &tile) 
         return block_state().block_begin;
     else
         return tile.block_begin;
+}
+
+/* Returns the same where the tile is not at hand. Without a mask the tile sees all keys. */
+template <flash_config_t C> static __device__ __forceinline__ int32_t final_block() {
+    if constexpr (has_mask<C>)
+        return block_state().block_begin;
+    else
+        return 0;
 }
 
 /* Says whether some row may not see some key of the block. */

@@ -102,6 +102,12 @@ template <int ROWS> static __device__ __forceinline__ void step_back(row_source_
     source.pointer -= ROWS * source.row_stride;
 }
 
+/* Steps back over n blocks. */
+template <int ROWS>
+static __device__ __forceinline__ void step_over(row_source_t &source, int32_t n) {
+    source.pointer -= n * ROWS * source.row_stride;
+}
+
 /* Loads the existing elements of one chunk one by one; the rest become zeros. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint4 load_elements(const char *global, int columns) {

@@ -23,6 +23,7 @@
 #include "sm80/forward/products.cuh"
 #include "sm80/forward/queries.cuh"
 #include "sm80/forward/sanitise_v.cuh"
+#include "sm80/forward/shown_blocks.cuh"
 #include "sm80/forward/softmax.cuh"
 #include "sm80/forward/tile.cuh"
 
@@ -103,11 +104,12 @@ static __device__ __forceinline__ void reload_k(operands<C> &x, bool more) {
     load_next_k<C>(x, more);
 }
 
-/* Computes a block of keys. FIRST: it is visited first. MASKED: some row may not see all of it. */
+/* Computes a block of keys. FIRST: it is visited first. MASKED: some row may not see all of it.
+ * mask_changes: a mask of bits or numbers changes its scores. */
 template <flash_config_t C, bool FIRST, bool MASKED>
 static __device__ __forceinline__ void
 process_block(const flash_params_t &params, const score_unit_t &unit, operands<C> &x,
-              warp_state<C> &state, int32_t block, bool more) {
+              warp_state<C> &state, int32_t block, bool more, bool mask_changes = false) {
     score_tile<C> s;
     await_k<C, FIRST>(x);
     compute_scores<C>(s, x.q, x.q_at, renew<C>(x.k_at));
@@ -116,7 +118,7 @@ process_block(const flash_params_t &params, const score_unit_t &unit, operands<C
     if constexpr (has_softcap<C>)
         cap_scores<C>(s, unit);
     if constexpr (has_bias<C>)
-        add_bias<C>(s, params, find_tile<C>(params), block, unit.log2);
+        add_bias<C>(s, params, find_tile<C>(params), block, mask_changes, unit.log2);
     if constexpr (MASKED)
         mask_scores<C>(s, params, find_tile<C>(params), block);
     if constexpr (C.eager_load_blocks)
@@ -182,6 +184,58 @@ static __device__ __forceinline__ void load_first(const flash_params_t &params,
             x.factors = prepare_queries<C>(params, tile, q_shared);
         load_q_block<C>(x.q, x.q_at);
     }
+}
+
+/* Counts the blocks between two shown ones, of which the second has the lower number. */
+static __device__ __forceinline__ int32_t blocks_between(const shown_block_t &at,
+                                                         const shown_block_t &next) {
+    return number_of(at) - 1 - number_of(next);
+}
+
+/* Computes a block, and goes on to the next one that is shown, down to `final`. With eager loads K
+ * of the next block is loaded beside this one, so that it is found before; without, `final` is read
+ * again, since a register would be in use all the time. */
+template <flash_config_t C, bool FIRST>
+static __device__ __forceinline__ void
+process_from_block(const flash_params_t &params, const score_unit_t &unit, operands<C> &x,
+                   warp_state<C> &state, shown_block_t &at, int32_t final) {
+    shown_block_t next = at;
+    if constexpr (C.eager_load_blocks) {
+        next = find_shown_block<C, false>(params, number_of(at) - 1, final);
+        step_over<C.B_c>(x.k, blocks_between(at, next));
+    }
+    const bool more = number_of(next) >= final;
+    if (FIRST || is_cut<C>(number_of(at)))
+        process_block<C, FIRST, true>(params, unit, x, state, number_of(at), more,
+                                      mask_changes(at));
+    else
+        process_block<C, false, false>(params, unit, x, state, number_of(at), more,
+                                       mask_changes(at));
+    if constexpr (!C.eager_load_blocks) {
+        next = find_shown_block<C, false>(params, number_of(at) - 1, final_block<C>());
+        step_over<C.B_c>(x.k, blocks_between(at, next));
+    }
+    step_over<C.B_c>(x.v, blocks_between(at, next));
+    at = next;
+}
+
+/* Computes the blocks that a mask of bits or numbers shows, of a tile that has at least one block.
+ */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+process_shown_blocks(const flash_params_t &params, query_tile_t tile, const score_unit_t &unit,
+                     uint32_t q_shared, warp_state<C> &state) {
+    initialize_block_state<C>(tile);
+    shown_block_t at = find_shown_block<C, true>(params, tile.block_end - 1, tile.block_begin);
+    if (number_of(at) < tile.block_begin)
+        return;
+    tile.block_end = number_of(at) + 1;
+    begin_walk_at<C>(tile, number_of(at));
+    operands<C> x = make_operands<C>(params, tile, q_shared);
+    load_first<C>(params, tile, q_shared, x);
+    process_from_block<C, true>(params, unit, x, state, at, tile.block_begin);
+    while (number_of(at) >= final_block<C>())
+        process_from_block<C, false>(params, unit, x, state, at, final_block<C>());
 }
 
 /* Computes all blocks of a tile that has at least one. */

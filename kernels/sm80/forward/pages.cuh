@@ -108,4 +108,9 @@ template <int ROWS> static __device__ __forceinline__ void step_back(page_source
     source.key -= ROWS;
 }
 
+template <int ROWS>
+static __device__ __forceinline__ void step_over(page_source_t &source, int32_t n) {
+    source.key -= n * ROWS;
+}
+
 #endif

@@ -96,7 +96,7 @@ static __device__ __forceinline__ cut_keys_t find_cut_keys(const flash_params_t 
     const flash_range_t keys =
         visible_keys<C>(params, tile.sequence, (int64_t)tile.row_begin + row);
     const int64_t whole_begin = (int64_t)tile.whole_begin * C.B_c;
-    const int64_t whole_end = max((int64_t)tile.whole_end * C.B_c, whole_begin);
+    const int64_t whole_end = max((int64_t)end_of_whole_blocks<C>(tile) * C.B_c, whole_begin);
     return cut_keys_t{keys.begin, min(whole_begin, (int64_t)keys.end),
                       max(whole_end, (int64_t)keys.begin), keys.end};
 }

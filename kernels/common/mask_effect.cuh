@@ -1,0 +1,178 @@
+/*
+ * A warp finds out what a mask does to the scores of a block: whether it shows any key to any row,
+ * and whether it changes any score. Kernels leave out blocks that are hidden, and the mask where it
+ * changes nothing.
+ *
+ * Numbers are read in chunks of 16 bytes where they are neighbours and aligned. A mask that shows a
+ * key and changes a score is known after its first rows. One that hides all of a block, or nothing,
+ * is read whole.
+ */
+#ifndef FLASH_KERNELS_COMMON_MASK_EFFECT_CUH
+#define FLASH_KERNELS_COMMON_MASK_EFFECT_CUH
+
+#include "common/bias.h"
+#include "common/dtype.cuh"
+
+/* Bits of what a mask does to some scores. */
+enum { MASK_SHOWS = 1 /* some key to some row */, MASK_CHANGES = 2 /* some score */ };
+
+/* Consecutive rows of a mask, and the columns of a range of keys that it covers. */
+typedef struct mask_part {
+    int64_t at; /* elements, or words, from the mask's first one to the first row */
+    int32_t n_rows;
+    int32_t begin; /* columns */
+    int32_t end;
+} mask_part_t;
+
+/* A lane's share: bits are set in `shown` if it has seen what is not hidden, and in `changed` if it
+ * has seen what changes a score. */
+typedef struct mask_findings {
+    uint32_t shown;
+    uint32_t changed;
+} mask_findings_t;
+
+/* Returns what the lanes of the warp have found together, as bits. */
+static __device__ __forceinline__ int mask_effect_of(const mask_findings_t &found) {
+    const int shows = __any_sync(0xffffffffu, found.shown != 0) ? MASK_SHOWS : 0;
+    const int changes = __any_sync(0xffffffffu, found.changed != 0) ? MASK_CHANGES : 0;
+    return shows | changes;
+}
+
+/* ---- Bits: a word of eight rows at a time to every lane ---- */
+
+/* Returns the bits of a word whose columns are in the part. */
+static __device__ __forceinline__ uint32_t bits_of_part(const mask_part_t &part, int32_t word) {
+    const int32_t begin = part.begin - word * 32, end = part.end - word * 32;
+    const uint32_t from = begin > 0 ? 0xffffffffu << begin : 0xffffffffu;
+    return from & (end < 32 ? ~(0xffffffffu << end) : 0xffffffffu);
+}
+
+static __device__ __forceinline__ int effect_of_bits(const flash_bias_t &bias,
+                                                     const mask_part_t &part) {
+    constexpr int words_at_once = 4, rows_at_once = 8;
+    const int lane = threadIdx.x % 32;
+    mask_findings_t found = {0, 0};
+    for (int32_t word = part.begin / 32 + lane % words_at_once; word <= (part.end - 1) / 32;
+         word += words_at_once) {
+        const uint32_t bits = bits_of_part(part, word);
+        const uint32_t *words = static_cast<const uint32_t *>(bias.mask) + part.at + word;
+#pragma unroll 8
+        for (int32_t row = lane / words_at_once; row < part.n_rows; row += rows_at_once) {
+            const uint32_t x = words[row * bias.stride_query];
+            found.shown |= x & bits;
+            found.changed |= ~x & bits;
+        }
+    }
+    __syncwarp();
+    return mask_effect_of(found);
+}
+
+/* ---- Numbers: a chunk of neighbouring columns at a time to every lane ---- */
+
+template <int DTYPE> constexpr int mask_chunk_elements = 16 / dtype_size(DTYPE);
+
+/* The bits of -infinity in each element of a word, and all bits but the signs. */
+template <int DTYPE>
+constexpr uint32_t minus_infinities = DTYPE == FLASH_DTYPE_FP32   ? 0xff800000u
+                                      : DTYPE == FLASH_DTYPE_FP16 ? 0xfc00fc00u
+                                                                  : 0xff80ff80u;
+template <int DTYPE>
+constexpr uint32_t magnitudes = DTYPE == FLASH_DTYPE_FP32 ? 0x7fffffffu : 0x7fff7fffu;
+
+template <int DTYPE>
+static __device__ __forceinline__ void look_at_word(mask_findings_t &found, uint32_t word) {
+    found.shown |= word ^ minus_infinities<DTYPE>;
+    found.changed |= word & magnitudes<DTYPE>;
+}
+
+template <int DTYPE>
+static __device__ __forceinline__ void look_at_chunk(mask_findings_t &found,
+                                                     const flash_bias_t &bias, int64_t at) {
+    typedef typename dtype_traits<DTYPE>::element element;
+    const uint4 chunk =
+        *reinterpret_cast<const uint4 *>(static_cast<const element *>(bias.mask) + at);
+    look_at_word<DTYPE>(found, chunk.x);
+    look_at_word<DTYPE>(found, chunk.y);
+    look_at_word<DTYPE>(found, chunk.z);
+    look_at_word<DTYPE>(found, chunk.w);
+}
+
+/* Looks at n elements, one by one. */
+template <int DTYPE>
+static __device__ __forceinline__ void
+look_at_elements(mask_findings_t &found, const flash_bias_t &bias, int64_t at, int32_t n) {
+#pragma unroll
+    for (int i = 0; i < mask_chunk_elements<DTYPE>; ++i)
+        if (i < n) {
+            const float number = dtype_load<DTYPE>(bias.mask, at + i * bias.stride_key);
+            found.shown |= number != -INFINITY;
+            found.changed |= number != 0.0f;
+        }
+}
+
+/* Says whether all chunks from the part's first column on are neighbours and aligned. */
+template <int DTYPE>
+static __device__ __forceinline__ bool has_chunks(const flash_bias_t &bias,
+                                                  const mask_part_t &part) {
+    const uint64_t elements = (uint64_t)(part.at + part.begin) | (uint64_t)bias.stride_query;
+    return bias.stride_key == 1 && elements % mask_chunk_elements<DTYPE> == 0 &&
+           (uint64_t)bias.mask % 16 == 0;
+}
+
+/* A mask that is seen to show a key and to change a score is read no further. KEYS: columns of a
+ * part, at most. */
+template <int DTYPE, int KEYS>
+static __device__ __forceinline__ int effect_of_numbers(const flash_bias_t &bias,
+                                                        const mask_part_t &part) {
+    constexpr int elements = mask_chunk_elements<DTYPE>, row_chunks = KEYS / elements;
+    constexpr int rows_at_once = 32 / row_chunks, rows_of_round = 4 * rows_at_once;
+    static_assert(row_chunks > 0 && 32 % row_chunks == 0, "a warp has whole rows");
+    const int lane = threadIdx.x % 32;
+    const int32_t column = part.begin + lane % row_chunks * elements;
+    const int32_t columns = part.end - column; /* may be negative */
+    const bool whole = has_chunks<DTYPE>(bias, part) && columns >= elements;
+    mask_findings_t found = {0, 0};
+    int effect = 0;
+    for (int32_t first = lane / row_chunks;
+         first - lane / row_chunks < part.n_rows && effect != (MASK_SHOWS | MASK_CHANGES);
+         first += rows_of_round) {
+#pragma unroll
+        for (int32_t row = first; row < first + rows_of_round; row += rows_at_once) {
+            const int64_t at = part.at + row * bias.stride_query + column * bias.stride_key;
+            if (row < part.n_rows && whole)
+                look_at_chunk<DTYPE>(found, bias, at);
+            else if (row < part.n_rows)
+                look_at_elements<DTYPE>(found, bias, at, columns);
+        }
+        __syncwarp();
+        effect = mask_effect_of(found);
+    }
+    return effect;
+}
+
+/* ---- Any mask ---- */
+
+/* Returns what the mask does to the scores of n_rows rows from the given one on and a range of
+ * keys, at most KEYS, as bits. All lanes of a warp call it together. */
+template <int KEYS>
+static __device__ __forceinline__ int mask_effect(const flash_bias_t &bias,
+                                                  const flash_bias_row_t &row, int32_t n_rows,
+                                                  const flash_range_t &keys) {
+    DTYPES_KNOWN(4); /* numbers are of no other type */
+    const int64_t begin = (int64_t)keys.begin - row.first_key, end = begin + keys.end - keys.begin;
+    const mask_part_t part = {row.at, bias.stride_query == 0 ? 1 : n_rows,
+                              (int32_t)(begin > 0 ? begin : 0),
+                              (int32_t)(end < bias.n_keys ? end : bias.n_keys)};
+    if (bias.mask == NULL || part.begin >= part.end)
+        return MASK_SHOWS;
+    const int beside = begin < part.begin || end > part.end ? MASK_SHOWS : 0;
+    if (bias.kind == FLASH_MASK_BITS)
+        return beside | effect_of_bits(bias, part);
+    if (bias.dtype == FLASH_DTYPE_FP16)
+        return beside | effect_of_numbers<FLASH_DTYPE_FP16, KEYS>(bias, part);
+    if (bias.dtype == FLASH_DTYPE_BF16)
+        return beside | effect_of_numbers<FLASH_DTYPE_BF16, KEYS>(bias, part);
+    return beside | effect_of_numbers<FLASH_DTYPE_FP32, KEYS>(bias, part);
+}
+
+#endif
