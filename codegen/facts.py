@@ -458,10 +458,10 @@ FAMILIES = {
         _cpu(Arch.NEON_BF16, _wide_o(Dtype.BF16), flags=("-march=armv8.2-a+bf16",)),
         Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES, ALL_FEATURES),
         Family(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES, ALL_FEATURES),
-        Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, PAGED_FEATURES),
-        Family(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, PAGED_FEATURES),
+        Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, ALL_FEATURES),
+        Family(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, ALL_FEATURES),
         Family(Arch.SM90_MLA, SM90_MLA, CUDA_TYPES, _SM90_MLA_RULES, PAGED_FEATURES),
-        Family(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES, PAGED_FEATURES),
+        Family(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES, ALL_FEATURES),
     )
 }
 # The family whose short form is written without its name.

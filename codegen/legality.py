@@ -171,6 +171,8 @@ def _sm90_rules(config: Config) -> Iterator[str]:
         yield "features has varlen: it needs longest_first, which is 0"
     if config.features & Feature.PAGED and not config.features & Feature.VARLEN:
         yield "features has paged: it needs varlen, which is not there"
+    if config.features & Feature.BIAS and config.fixed_reference:
+        yield "features has bias: it needs a running maximum, but fixed_reference is 1"
     yield from _sm90_memory_rules(config)
 
 

@@ -194,6 +194,8 @@ SM90_SHIP_E4M3_TILES = (
     (128, (128, 128), TWO_STAGES_UNEVEN),
     (256, (128, 64), OVERLAPPED_UNEVEN),
 )
+# These add ALiBi and masks, contiguous and in pages, in tiles of rows for ragged batches.
+SM90_SHIP_BIAS_D_HEADS = (64, 128, 256)
 
 # These serve chunks of prompts and long drafts, contiguous and in pages.
 SM90_DECODE_SHIP_SHAPES = (
@@ -354,6 +356,16 @@ def ship_sm80() -> list[Config]:
     return aligned + paged + unaligned + converting + biased + general
 
 
+def _with_bias_of_most_rows(plain: list[Config]) -> list[Config]:
+    """Returns the rows of the largest B_r of each type and head dimension, with the bias."""
+    most_rows = {(config.dtype, config.d_head): config.B_r for config in sorted(plain)}
+    return [
+        replace(config, features=config.features | Feature.BIAS)
+        for config in plain
+        if config.B_r == most_rows[config.dtype, config.d_head]
+    ]
+
+
 def ship_sm80_decode() -> list[Config]:
     """Returns the rows of each head dimension and B_r, contiguous and in pages; and those with
     ALiBi and masks, of the larger B_r."""
@@ -368,13 +380,7 @@ def ship_sm80_decode() -> list[Config]:
         for shape, stages in of_dtype
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
-    most_rows = {(config.dtype, config.d_head): config.B_r for config in plain}
-    biased = [
-        replace(config, features=config.features | Feature.BIAS)
-        for config in plain
-        if config.B_r == most_rows[config.dtype, config.d_head]
-    ]
-    return plain + biased
+    return plain + _with_bias_of_most_rows(plain)
 
 
 def _sm90(
@@ -388,7 +394,8 @@ def _sm90(
 
 def ship_sm90() -> list[Config]:
     """Returns per head dimension a row per class of features; for e4m3 one with pages, one
-    without."""
+    without. Rows with ALiBi and masks are those with all other features, with a running
+    maximum."""
     ragged = [
         (d_head, features, tile, strategies)
         for d_head, tile, strategies in SM90_SHIP_VARLEN_TILES
@@ -410,12 +417,19 @@ def ship_sm90() -> list[Config]:
         for d_head, tile, strategies in SM90_SHIP_E4M3_TILES
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
-    return rows + converting
+    biased = [
+        replace(config, features=config.features | Feature.BIAS, fixed_reference=0)
+        for config in rows + converting
+        if config.d_head in SM90_SHIP_BIAS_D_HEADS
+        and config.features in (BASIC_FEATURES, PAGED_FEATURES)
+    ]
+    return rows + converting + biased
 
 
 def ship_sm90_decode() -> list[Config]:
-    """Returns the rows of each head dimension and B_r, contiguous and in pages."""
-    return [
+    """Returns the rows of each head dimension and B_r, contiguous and in pages; and those with
+    ALiBi and masks, of the larger B_r."""
+    plain = [
         replace(
             parse_config(
                 f"SM90_DECODE ({dtype.name}, {d_head}, {B_r}, {B_c}, {sm90_warps(B_r, dtype)}): "
@@ -427,6 +441,7 @@ def ship_sm90_decode() -> list[Config]:
         for d_head, (B_r, B_c), strategies in SM90_DECODE_SHIP_SHAPES
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
+    return plain + _with_bias_of_most_rows(plain)
 
 
 def ship_sm90_mla() -> list[Config]:
@@ -443,13 +458,17 @@ def ship_sm90_mla() -> list[Config]:
 
 def ship_mixed() -> list[Config]:
     """Returns per type and B_r, the rows of decoded sequences, a row for every head dimension,
-    contiguous and in pages. These rows have no kernels."""
+    contiguous and in pages, and with ALiBi and masks. These rows have no kernels."""
     return cartesian(
         arch=[Arch.MIXED],
         dtype=[Dtype.FP16, Dtype.BF16, Dtype.E4M3],
         d_head=[256],
         B_r=[8, 16, 32],
-        features=[BASIC_FEATURES, PAGED_FEATURES],
+        features=[
+            features | of_bias
+            for features in (BASIC_FEATURES, PAGED_FEATURES)
+            for of_bias in (0, int(Feature.BIAS))
+        ],
     )
 
 

@@ -59,7 +59,7 @@ template <flash_config_t C> struct finished_tile {
  * the next tile's QK^T is under way. sink: of the tile's head. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void
-finish_tile(finished_tile<C> &done, const flash_params_t &problem, const score_units<C> &unit,
+finish_tile(finished_tile<C> &done, const flash_params_t &problem, const softmax_units<C> &unit,
             float sink, consumer_state<C> &consumer) {
     done.sanitised = sanitises_v<C, FIXED> && v_was_sanitised<C>(consumer.assignments.stage);
     finish_output<C>(consumer);
@@ -144,9 +144,10 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
     while (true) {
         consumer.o = output_tile<C>{};
         unit = units_of_tile<C>(call_unit, consumer.q_slot);
-        const tile_of<C> tile = read_assignment<C>(consumer.assignments).tile;
-        process_blocks<C, FIXED>(params.problem, walked_tile<C>(tile, consumer.walk), unit,
-                                 consumer);
+        const auto read_tile = [&] {
+            return walked_tile<C>(read_assignment<C>(consumer.assignments).tile, consumer.walk);
+        };
+        process_blocks<C, FIXED>(params.problem, read_tile, unit, consumer);
         const assignment_of<C> next = await_following<C>(consumer.assignments);
         if (!overlaps_next(params.problem, next.tile, next.index))
             break;
@@ -159,7 +160,7 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
         pass_turn<C>(consumer);
         const float sink = load_sink_of_tile<C>(params.problem, consumer);
         wgmma_wait<starts_early<C> ? 1 : 0>();
-        finish_tile<C, FIXED>(done, params.problem, unit, sink, consumer);
+        finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(unit), sink, consumer);
         if constexpr (starts_early<C>)
             wgmma_wait<0>();
         else
@@ -174,7 +175,7 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
     pass_turn<C>(consumer);
     const float sink = load_sink_of_tile<C>(params.problem, consumer);
     wgmma_wait<0>();
-    finish_tile<C, FIXED>(done, params.problem, unit, sink, consumer);
+    finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(unit), sink, consumer);
     store_tile<C, false>(params, done, consumer);
 }
 

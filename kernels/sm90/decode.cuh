@@ -60,11 +60,12 @@ consume(const decode_params_t &params, const decode_block_t &block, const key_wa
     start_rows<C>(rows);
     copy_queries<C>(params, block);
     rows.sink = load_row_sink<C>(params, block);
+    const tile_bias<C> bias = find_tile_bias<C>(params, block, unit);
     named_barrier_sync(CONSUMER_BARRIER + rows.number, SM90_WARPGROUP_THREADS);
     if constexpr (q_in_registers<C>)
         load_queries<C>(rows.q);
-    compute_walk<C>(rows, params, block, walk, unit);
-    finish_rows<C>(params, block, rows, unit);
+    compute_walk<C>(rows, params, block, walk, bias, unit);
+    finish_rows<C>(params, block, rows, softmax_unit<C>(bias, unit));
 }
 
 template <flash_config_t C>

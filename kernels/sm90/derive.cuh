@@ -67,6 +67,8 @@ template <flash_config_t C>
 constexpr bool has_mask = has_window<C> || (C.features & FLASH_FEATURE_CAUSAL) != 0;
 template <flash_config_t C> constexpr bool has_varlen = sm90_has_varlen(&C) != 0;
 template <flash_config_t C> constexpr bool has_softcap = (C.features & FLASH_FEATURE_SOFTCAP) != 0;
+/* ALiBi and masks join the scores (softmax/bias.cuh). */
+template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATURE_BIAS) != 0;
 /* K and V lie in pages, in every problem that the kernel serves. */
 template <flash_config_t C> constexpr bool has_pages = sm90_has_pages(&C) != 0;
 
@@ -203,6 +205,7 @@ template <flash_config_t C> __device__ constexpr void assert_legal() {
     static_assert(!C.longest_first || C.persistent, "longest_first needs persistent");
     static_assert(!has_varlen<C> || C.longest_first, "varlen needs longest_first");
     static_assert(!has_pages<C> || has_varlen<C>, "paged needs varlen");
+    static_assert(!has_bias<C> || !C.fixed_reference, "bias needs a running maximum");
 }
 
 #endif

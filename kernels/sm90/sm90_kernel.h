@@ -151,12 +151,19 @@ SM90_CONSTANT int32_t sm90_consumer_registers(const flash_config_t *c) {
     return sm90_converts(c) ? 208 : sm90_consumers(c) == 3 ? 160 : 232;
 }
 
-/* The fragments of Q stay in registers where they leave 40 beside scores, probabilities and O: QK^T
- * then reads a quarter less from shared memory, and Q's slot is free for something else. Measured
- * on an H200: +2 % for full, +4 to 9 % for causal attention at d_head 128. */
+/* Counts the registers that a consumer needs beside scores, probabilities, O and fragments of Q. In
+ * decode kernels with bias the thread's two rows are of different heads. */
+SM90_CONSTANT int32_t sm90_other_registers(const flash_config_t *c) {
+    const int32_t has_bias = (c->features & FLASH_FEATURE_BIAS) != 0;
+    return c->arch == FLASH_ARCH_SM90_DECODE && has_bias ? 64 : 40;
+}
+
+/* The fragments of Q stay in registers where there is room: QK^T then reads a quarter less from
+ * shared memory, and Q's slot is free for something else. Measured on an H200: +2 % for full, +4 to
+ * 9 % for causal attention at d_head 128. */
 SM90_CONSTANT int32_t sm90_q_in_registers(const flash_config_t *c) {
     return c->B_c / 2 + c->B_c / 4 + sm90_d_head_v(c) / 2 + c->d_head / 4 <=
-           sm90_consumer_registers(c) - 40;
+           sm90_consumer_registers(c) - sm90_other_registers(c);
 }
 
 /* One load of Q brings all rows of a tile; or, where Q stays in shared memory until the tile is

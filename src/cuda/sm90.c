@@ -62,6 +62,9 @@ static flash_status_t check(const flash_config_t *config) {
                   "features has varlen: it needs longest_first, which is 0");
     FLASH_REQUIRE(!sm90_has_pages(config) || sm90_has_varlen(config), FLASH_ERROR_INVALID_CONFIG,
                   "features has paged: it needs varlen, which is not there");
+    FLASH_REQUIRE((config->features & FLASH_FEATURE_BIAS) == 0 || !config->fixed_reference,
+                  FLASH_ERROR_INVALID_CONFIG,
+                  "features has bias: it needs a running maximum, but fixed_reference is 1");
     FLASH_REQUIRE(
         sm90_shared_bytes(config) <= SM90_SHARED_BYTES_MAX, FLASH_ERROR_INVALID_CONFIG,
         "d_head %d, d_head_v %d, B_r %d, B_c %d and n_stages %d take %d bytes of shared memory: at "

@@ -140,7 +140,7 @@ plausible_sm90_config = st.builds(
     B_c=st.sampled_from([16, 64, 80, 96, 128, 176, 256]),
     d_head_v=st.sampled_from([0, 0, 0, 128]),
     n_stages=st.sampled_from([2, 2, 3, 4]),
-    features=st.sampled_from([0, 0, 1, 2, 3, 4, 7, 8]),
+    features=st.sampled_from([0, 0, 1, 2, 3, 4, 7, 8, 32]),
     **sm90_switches,
 ).map(lambda config: replace(config, n_warps=sm90_warps(config.B_r, config.dtype)))
 

@@ -222,7 +222,7 @@ def test_illegal_for_sm80_decode(change, reason):
     [
         *({"dtype": dtype} for dtype in (1, 2, 4)),
         *({"B_r": B_r} for B_r in (8, 16, 32)),
-        *({"features": features} for features in range(32) if features & 8),
+        *({"features": features} for features in range(64) if features & 8),
     ],
 )
 def test_legal_for_mixed(change):
@@ -236,7 +236,7 @@ def test_legal_for_mixed(change):
         ({"d_head": 128}, "d_head is 128: the family has no such value"),
         ({"B_r": 64}, "B_r is 64: the family has no such value"),
         ({"B_c": 16}, "B_c is 16: it means nothing to the MIXED family and must be 0"),
-        ({"features": 32}, "features is 0x20: the MIXED family does not have 0x20"),
+        ({"features": 64}, "features is 0x40: the MIXED family does not have 0x40"),
         ({"features": 16}, "features has no varlen: sequences of a batch differ in length"),
         *(
             ({field: 1}, f"{field} is 1: it means nothing to the MIXED family and must be 0")
@@ -273,6 +273,7 @@ def test_shared_memory_of_sm80_decode_is_that_of_the_kernels(root):
         {"features": 4},
         *({"features": features} for features in range(8)),
         {"features": 8 | 16},
+        *({"features": features, "fixed_reference": 0} for features in (32, 32 | 31)),
         # 232448 bytes without Q and the state have room for 388 rows of K and V: 2 * 2 * 96.
         {"d_head": 256, "B_r": 64, "n_warps": 8, "B_c": 96, "ping_pong": 0},
         *({"d_head": 192, "d_head_v": 128, "B_c": B_c} for B_c in (96, 112, 128)),
@@ -340,7 +341,11 @@ def test_legal_for_sm90(change):
             {"B_r": 64, "n_warps": 8},
             "ping_pong is 1: it needs a B_r of 128 or more, which is 64",
         ),
-        ({"features": 32}, "features is 0x20: the SM90 family does not have 0x20"),
+        ({"features": 64}, "features is 0x40: the SM90 family does not have 0x40"),
+        (
+            {"features": 32},
+            "features has bias: it needs a running maximum, but fixed_reference is 1",
+        ),
         ({"features": 17}, "features has paged: it needs varlen, which is not there"),
         (
             {"features": 12, "longest_first": 0},
@@ -425,7 +430,7 @@ def test_worth_building(change, expected):
         {"B_r": 64, "n_warps": 8, "ping_pong": 0},
         {"B_c": 64, "n_stages": 4},
         {"ping_pong": 0},
-        *({"features": features} for features in (8, 15, 24, 31)),
+        *({"features": features} for features in (8, 15, 24, 31, 63)),
     ],
 )
 def test_legal_for_sm90_decode(change):

@@ -36,6 +36,8 @@ from codegen.sets import (
 )
 from codegen.short_form import format_config, parse_config
 
+BIASED = (BASIC_FEATURES | Feature.BIAS, PAGED_FEATURES | Feature.BIAS)
+
 
 @pytest.mark.parametrize("name", SETS)
 def test_every_set_is_legal_and_without_duplicates(name):
@@ -158,8 +160,7 @@ def test_ship_decodes_every_head_dimension_with_and_without_pages(dtype, feature
     assert {c.d_head for c in rows} == {64, 128, 256}
     assert {c.d_head for c in rows if c.B_r == 8} == {64, 128, 256}
     assert {c.d_head for c in rows if c.B_r == 16} >= {64, 128}
-    biased = {BASIC_FEATURES | Feature.BIAS, PAGED_FEATURES | Feature.BIAS}
-    assert {c.features for c in ship_sm80_decode()} == {BASIC_FEATURES, PAGED_FEATURES, *biased}
+    assert {c.features for c in ship_sm80_decode()} == {BASIC_FEATURES, PAGED_FEATURES, *BIASED}
     assert set(ship_sm80_decode()) <= set(ship())
 
 
@@ -176,6 +177,8 @@ def test_ship_takes_chunks_of_every_head_dimension_with_and_without_pages(dtype,
     assert {c.d_head for c in rows if c.B_r == 64} == {64, 128, 256}
     assert {c.d_head for c in rows if c.B_r == 128} >= {64, 128}
     assert set(rows) <= set(ship())
+    biased = [c for c in ship_sm90_decode() if c.features == features | Feature.BIAS]
+    assert {(c.d_head, c.B_r) for c in biased} == {(64, 128), (128, 128), (256, 64)}
 
 
 def test_ship_decodes_latent_attention_with_and_without_pages():
@@ -190,7 +193,7 @@ def test_ship_mixes_what_it_decodes_with_and_without_pages():
     rows = ship_mixed()
     decoded = {c.dtype for c in ship_sm80_decode()}
     assert {(c.dtype, c.features, c.B_r) for c in rows} == set(
-        product(decoded, (BASIC_FEATURES, PAGED_FEATURES), (8, 16, 32))
+        product(decoded, (BASIC_FEATURES, PAGED_FEATURES, *BIASED), (8, 16, 32))
     )
     assert {c.d_head for c in rows} == {max(c.d_head for c in ship_sm80_decode())}
     assert set(rows) <= set(ship())
@@ -209,8 +212,10 @@ def test_ship_serves_full_masked_and_ragged_problems_of_sm90():
                 8 | 4 | 2 | 1,
                 8 | 1 | 16,
                 PAGED_FEATURES,
+                *(BIASED if heads[0] in (64, 128, 256) else ()),
             }
             assert all(c.longest_first == (c.features != 0) for c in rows)
+            assert all(c.fixed_reference == (c.features not in BIASED) for c in rows)
 
 
 def test_pairs_has_few_kernels_with_every_pair_of_values_of_ship():

@@ -5,8 +5,9 @@
 
 Each case is timed with nothing, with each addition and with nothing again, in turns, launch by
 launch, with 256 MiB written before each one. "noise" is the difference between both times with
-nothing, the figures after it are ratios to their mean, and the kernel is that of a mask. Masks of
-documents and of a prefix hide whole blocks of keys, which kernels leave out.
+nothing, and the figures after it are ratios to their mean: first of the rows that are selected,
+then after "80:" of SM80's, if others are selected. The kernel is that of the mask. Masks of
+documents and of a prefix hide whole blocks of keys, which some kernels leave out.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from flashattn import flash_attn_func, select_config
+from flashattn import Arch, Config, Feature, flash_attn_func, kernels, query_support, select_config
 from flashattn.cli import bench_cuda
 
 DTYPES = {"FP16": torch.float16, "BF16": torch.bfloat16}
+AGAIN = ("alibi", "mask", "docbits")  # additions that are timed with a row of SM80 too
+WIDTH = 11  # of a column
 DRAFTS = 64  # of a tree: the last keys, of which each query sees some
 DOCUMENTS = 8  # which do not see each other
 
@@ -42,6 +45,9 @@ CASES = (
     Case("prefill", 4, 4096, 4096, 8, 8, 256),
     Case("gpt-oss", 4, 4096, 4096, 64, 8, 64),
     Case("gpt-oss, window", 4, 4096, 4096, 64, 8, 64, (127, 0)),
+    Case("chunk", 4, 128, 8192, 32, 8, 128),
+    Case("chunk", 4, 128, 8192, 64, 8, 64),
+    Case("chunk", 4, 128, 8192, 16, 4, 256),
     Case("decode", 64, 1, 8192, 32, 8, 128),
     Case("decode, 4 queries", 64, 4, 8192, 32, 8, 128),
     Case("decode", 1, 1, 8192, 32, 8, 128),
@@ -96,6 +102,22 @@ def additions(case: Case) -> dict[str, dict[str, Any]]:
     }
 
 
+def biased_row_of_sm80(case: Case, selected: Config, *tensors: torch.Tensor) -> Config | None:
+    """Returns the row that a GPU without the SM90 families would take; None if it is selected."""
+    rows = [
+        row.config
+        for row in kernels()
+        if row.config.arch == Arch.SM80
+        and row.config.d_head == case.d_head
+        and row.config.features & Feature.BIAS
+        and not row.config.features & Feature.PAGED
+        and query_support(*tensors, config=row.config)
+    ]
+    if selected.arch in (Arch.SM80, Arch.SM80_DECODE) or not rows:
+        return None
+    return max(rows, key=lambda config: config.async_copy)
+
+
 def row(case: Case, dtype: torch.dtype, runs: int) -> str:
     torch.manual_seed(0)
     shapes = ((case.seqlen_q, case.n_heads), *((case.seqlen_k, case.n_heads_kv),) * 2)
@@ -107,18 +129,21 @@ def row(case: Case, dtype: torch.dtype, runs: int) -> str:
     if case.seqlen_q <= 8:  # as in a cache: the device alone knows the lengths
         options["seqused_k"] = torch.full((case.batch,), case.seqlen_k, device="cuda").int()
     out = torch.empty_like(q)
+    added = additions(case)
+    config = select_config(q, k, v, **options, **added["mask"]).config
+    of_sm80 = biased_row_of_sm80(case, config, q, k, v)
+    again = [{**added[name], "config": of_sm80} for name in AGAIN] if of_sm80 else []
     calls = [
         lambda more=more: flash_attn_func(q, k, v, out=out, **{**options, **more})
-        for more in ({}, *additions(case).values(), {})
+        for more in ({}, *added.values(), *again, {})
     ]
     first, *own, second = bench_cuda.cold_median_seconds(calls, runs)
     none = (first + second) / 2
-    config = select_config(q, k, v, **options, **additions(case)["mask"]).config
-    ratios = "".join(f"{x / none:8.3f}" for x in own)
+    ratios = "".join(f"{x / none:{WIDTH}.3f}" for x in own)
     name = f"{case.name} {case.batch} x {case.seqlen_q}, {case.n_heads}/{case.n_heads_kv}"
     return (
-        f"{name:32} {case.d_head:4} {1e6 * none:9.1f} {abs(first - second) / none:6.1%}{ratios}"
-        f"  {config}"
+        f"{name:32} {case.d_head:4} {1e6 * none:9.1f} {abs(first - second) / none:6.1%}"
+        f"{ratios:{WIDTH * (len(added) + len(AGAIN))}}  {config}"
     )
 
 
@@ -129,7 +154,9 @@ def main() -> None:
     parser.add_argument("--case", default="", help="cases whose name begins so")
     args = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, {args.dtype}")
-    names = "".join(f"{name:>8}" for name in additions(CASES[-1]))
+    names = "".join(
+        f"{name:>{WIDTH}}" for name in (*additions(CASES[-1]), *(f"80:{x}" for x in AGAIN))
+    )
     print(f"{'':32} {'d':>4} {'us':>9} {'noise':>6}{names}  kernel with a mask")
     for case in CASES:
         if case.name.startswith(args.case):

@@ -30,10 +30,13 @@ from problems import AttentionProblem
 PROBLEMS = {
     "row": AttentionProblem(2, 1, 300, 4, 2, 64),
     "few_rows": AttentionProblem(1, 3, 200, 6, 2, 64, causal=True),
-    "split": AttentionProblem(1, 2, 5000, 8, 2, 64, causal=True),
+    "split": AttentionProblem(1, 2, 2100, 4, 2, 64, causal=True),
     "block": AttentionProblem(1, 40, 130, 4, 1, 64, causal=True),
     "full": AttentionProblem(2, 130, 200, 4, 2, 64),
-    "window": AttentionProblem(1, 150, 170, 2, 2, 64, window_size=(33, 0)),
+    # Blocks of 128 keys at both sides of the diagonal, and across it.
+    "blocks": AttentionProblem(1, 200, 520, 2, 1, 64),
+    "whole_blocks": AttentionProblem(1, 200, 700, 2, 1, 64, causal=True),
+    "window": AttentionProblem(1, 150, 171, 2, 2, 64, window_size=(33, 0)),
     "softcap": AttentionProblem(1, 70, 90, 2, 1, 64, softcap=2.0, causal=True),
     "sinks": AttentionProblem(1, 40, 90, 2, 1, 64, sinks=(0.5, -1.0)),
     "ragged": AttentionProblem(
@@ -47,7 +50,8 @@ BIASES = {
     "slopes": BiasCase(slopes=1),
     "slopes_of_sequences": BiasCase(slopes=2),
     "float32": BiasCase(kind="float32"),
-    "float16": BiasCase(kind="float16", strided=True),
+    "float16": BiasCase(kind="float16"),
+    "strided": BiasCase(kind="float16", strided=True),
     "bfloat16": BiasCase(slopes=1, kind="bfloat16"),
     "bool": BiasCase(kind="bool"),
     "bits": BiasCase(kind="bits"),
@@ -156,24 +160,59 @@ def test_rows_with_bias_serve_calls_without_it(dtype: str, d_head: int) -> None:
             check(p, config)
 
 
-def test_neutral_bias_changes_little_and_hidden_scores_do_not_matter() -> None:
-    p = _typed(PROBLEMS["block"], "bfloat16", 128)
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+@pytest.mark.parametrize("kind", ["bits", "float16", "bfloat16", "float32"])
+def test_hidden_scores_do_not_matter(kind: str, poison: float) -> None:
+    """K holds what is no number where no query sees it, as far as the mask goes; V is finite."""
+    for name in ("few_rows", "blocks", "whole_blocks"):
+        p = _typed(PROBLEMS[name], "bfloat16", 128)
+        p = replace(p, bias=BiasCase(kind=kind, repeats="bhq", hidden=0.1, empty_rows=0))
+        mask = np.asarray(p.bias.options(p)["attn_mask"]).reshape(-1).astype(np.float32)
+        hidden = torch.from_numpy(mask <= (0 if kind == "bits" else -math.inf)).cuda()
+        q, k, v = device_inputs(p)
+        poisoned = k.clone()
+        poisoned[:, hidden] = poison
+        for config in configs_for(p):
+            assert same_bits(run(p, [q, poisoned, v], config), run(p, [q, k, v], config)), config
+
+
+@pytest.mark.parametrize("kind", ["bits", "bfloat16"])
+def test_rows_that_see_no_key_are_empty(kind: str) -> None:
+    for name in ("few_rows", "split", "blocks", "sinks", "ragged"):
+        p = _typed(PROBLEMS[name], "bfloat16", 128)
+        p = replace(p, bias=BiasCase(kind=kind, hidden=1.0))
+        for config in configs_for(p):
+            o, lse = run(p, config=config)
+            assert (o.astype(np.float32) == 0).all() and (lse == -math.inf).all(), config
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_least_finite_number_leaves_a_mean(dtype: torch.dtype) -> None:
+    """Masks of that number are common. Where all keys of a row have it, none is hidden."""
+    p = _typed(PROBLEMS["blocks"], "bfloat16", 64)
     q, k, v = device_inputs(p)
-    shown = torch.ones(1, 1, p.seqlen_q, p.seqlen_k, dtype=torch.bool, device="cuda")
-    shown[..., 17] = False
-    k[:, 17] = math.nan  # its score is hidden; its V is finite
-    options = device_options(p)
-    o = flashattn.flash_attn_varlen_func(q, k, v, **{**options, "attn_mask": shown})
-    assert torch.isfinite(o).all()
+    shape = (1, 1, p.seqlen_q, p.seqlen_k)
+    mask = torch.full(shape, torch.finfo(dtype).min, dtype=dtype, device="cuda")
+    expected = v.float().mean(1, keepdim=True)
+    expected = expected.repeat_interleave(p.n_heads // p.n_heads_kv, 2).expand(q.shape)
+    for config in configs_for(replace(p, bias=BIASES["float32"])):
+        if config.arch not in (Arch.SM90, Arch.SM90_DECODE):
+            continue
+        o = flashattn.flash_attn_func(q * 0, k, v, attn_mask=mask, config=config)
+        torch.testing.assert_close(o.float(), expected, atol=2e-3, rtol=2e-2)
 
 
-def test_selection_takes_rows_with_bias_for_calls_with_it_alone() -> None:
-    p = _typed(PROBLEMS["full"], "bfloat16", 128)
-    for bias in (None, BIASES["slopes"]):
-        of = replace(p, bias=bias)
-        selected = flashattn.select_config(*device_inputs(of), **device_options(of)).config
-        assert bool(selected.features & Feature.BIAS) == (bias is not None)
-    assert selected.arch == Arch.SM80
+@pytest.mark.parametrize("name", ["row", "few_rows", "split", "full", "ragged"])
+def test_selection_takes_rows_with_bias_for_calls_with_it_alone(name: str) -> None:
+    """On every device the family is that of a call without it."""
+    p = _typed(PROBLEMS[name], "bfloat16", 128)
+    plain, biased = (
+        flashattn.select_config(*device_inputs(of), **device_options(of)).config
+        for of in (p, replace(p, bias=BIASES["slopes"]))
+    )
+    assert not plain.features & Feature.BIAS
+    assert biased.features & Feature.BIAS
+    assert biased.arch == plain.arch
 
 
 def test_bits_do_not_depend_on_the_batch() -> None:

@@ -8,6 +8,7 @@ same stage of the rings of K and V, mostly because of a branch between tiles in 
 diverge. Each product then costs vector instructions.
 
 The rows of SHARED_MEMORY_IN_VECTOR may move one register in that way, a few times in each round.
+Rows with bias read their tile from shared memory in each round, and may move its words.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ SHARED_MEMORY_IN_VECTOR = re.compile(
     r"flash_fwd_sm90_(bf16|fp16)_d(192|256)_\w+_longestfirst_fixedreference_varlen"
 )
 MOST_MOVES = 3
+WITH_BIAS = re.compile(r"flash_fwd_sm90_\w+_bias")
+TILE_WORDS = 11  # of ragged_tile_t
 
 
 def is_main(loop: Loop) -> bool:
@@ -39,6 +42,8 @@ def is_main(loop: Loop) -> bool:
 
 def is_allowed(kernel: Kernel, loop: Loop) -> bool:
     moves = [x.text for x in loop.body if TO_UNIFORM in x.text]
+    if WITH_BIAS.fullmatch(kernel.name):
+        return len(moves) <= TILE_WORDS
     if not SHARED_MEMORY_IN_VECTOR.fullmatch(kernel.name):
         return not moves
     sources = {move.split()[-1] for move in moves}

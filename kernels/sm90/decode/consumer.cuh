@@ -9,6 +9,7 @@
 #ifndef FLASH_KERNELS_SM90_DECODE_CONSUMER_CUH
 #define FLASH_KERNELS_SM90_DECODE_CONSUMER_CUH
 
+#include "sm90/decode/bias.cuh"
 #include "sm90/decode/sanitise_v.cuh"
 #include "sm90/mma/products.cuh"
 #include "sm90/ptx/order.cuh"
@@ -87,18 +88,19 @@ static __device__ __forceinline__ void finish_output(row_state<C> &rows) {
     step<v_stages<C>>(rows.v);
 }
 
-/* Waits for K, and computes the scores of the next block, with softcap. */
+/* Waits for K, and computes the scores of the next block, with softcap and bias. */
 template <flash_config_t C>
-static __device__ __forceinline__ void compute_scores(row_state<C> &rows,
-                                                      const score_unit_t &unit) {
+static __device__ __forceinline__ void compute_scores(row_state<C> &rows, const tile_bias<C> &bias,
+                                                      int32_t first_key, const score_unit_t &unit) {
     await_k<C>(rows);
     issue_block_scores<C>(rows);
     wgmma_wait<0>();
     finish_scores<C>(rows);
     cap_scores<C, false>(rows.s, unit);
+    add_tile_bias<C>(rows.s, bias, first_key, unit);
 }
 
-/* Turns scores into P, when no product is under way. */
+/* Turns scores into P, when no product is under way. unit: after the bias. */
 template <flash_config_t C>
 static __device__ __forceinline__ void weigh(row_state<C> &rows, const score_unit_t &unit) {
     const rescale_t past = raise_max<C>(rows.softmax, rows.s, unit);
@@ -120,6 +122,7 @@ static __device__ __forceinline__ void compute_output(row_state<C> &rows) {
 /* Computes a block after the first, when P of the block before is still to be multiplied. */
 template <flash_config_t C>
 static __device__ __forceinline__ void next_whole_block(row_state<C> &rows,
+                                                        const tile_bias<C> &bias, int32_t first_key,
                                                         const score_unit_t &unit) {
     await_k<C>(rows);
     await_turn<C>(rows);
@@ -130,8 +133,9 @@ static __device__ __forceinline__ void next_whole_block(row_state<C> &rows,
     wgmma_wait<1>();
     finish_scores<C>(rows);
     cap_scores<C, true>(rows.s, unit);
-    const rescale_t past = raise_max<C>(rows.softmax, rows.s, unit);
-    exponentiate<C>(rows.s, rows.softmax, unit);
+    add_tile_bias<C>(rows.s, bias, first_key, unit);
+    const rescale_t past = raise_max<C>(rows.softmax, rows.s, softmax_unit<C>(bias, unit));
+    exponentiate<C>(rows.s, rows.softmax, softmax_unit<C>(bias, unit));
     complete_first(rows.softmax.sum[0], rows.softmax.sum[1], q_tile<C>(0));
     wgmma_wait<0>();
     finish_output<C>(rows);
@@ -140,17 +144,19 @@ static __device__ __forceinline__ void next_whole_block(row_state<C> &rows,
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void compute_whole_blocks(row_state<C> &rows, int32_t count,
-                                                            const score_unit_t &unit) {
+static __device__ __forceinline__ void
+compute_whole_blocks(row_state<C> &rows, const key_walk_t &walk, const tile_bias<C> &bias,
+                     const score_unit_t &unit) {
+    const int32_t count = whole_blocks(walk);
     if (count <= 0)
         return;
     if (rows.number == 1)
         pass_turn<C>(rows); /* the first one is consumer 0's */
-    compute_scores<C>(rows, unit);
-    weigh<C>(rows, unit);
+    compute_scores<C>(rows, bias, nth_key<C>(walk, 0), unit);
+    weigh<C>(rows, softmax_unit<C>(bias, unit));
 #pragma unroll 1
     for (int32_t n = 1; n < count; ++n)
-        next_whole_block<C>(rows, unit);
+        next_whole_block<C>(rows, bias, nth_key<C>(walk, n), unit);
     await_v<C>(rows);
     compute_output<C>(rows);
 }
@@ -175,12 +181,12 @@ static __device__ __forceinline__ void hide_keys(score_tile<C> &s, const row_key
 }
 
 template <flash_config_t C>
-static __device__ __forceinline__ void compute_cut_block(row_state<C> &rows, const row_keys_t &keys,
-                                                         int32_t first_key,
-                                                         const score_unit_t &unit) {
-    compute_scores<C>(rows, unit);
+static __device__ __forceinline__ void
+compute_cut_block(row_state<C> &rows, const row_keys_t &keys, const tile_bias<C> &bias,
+                  int32_t first_key, const score_unit_t &unit) {
+    compute_scores<C>(rows, bias, first_key, unit);
     hide_keys<C>(rows.s, keys, first_key);
-    weigh<C>(rows, unit);
+    weigh<C>(rows, softmax_unit<C>(bias, unit));
     await_v<C>(rows);
     sanitise_v<C>(rows.o.o, 0, v_tile<C>(rows.v.stage), keys, first_key);
     compute_output<C>(rows);
@@ -190,12 +196,12 @@ static __device__ __forceinline__ void compute_cut_block(row_state<C> &rows, con
 template <flash_config_t C>
 static __device__ __forceinline__ void
 compute_walk(row_state<C> &rows, const decode_params_t &params, const decode_block_t &block,
-             const key_walk_t &walk, const score_unit_t &unit) {
-    compute_whole_blocks<C>(rows, whole_blocks(walk), unit);
+             const key_walk_t &walk, const tile_bias<C> &bias, const score_unit_t &unit) {
+    compute_whole_blocks<C>(rows, walk, bias, unit);
     const row_keys_t keys = find_row_keys(params, block, walk, tile_row(0));
 #pragma unroll 1
     for (int32_t n = whole_blocks(walk); n < walk.blocks; ++n)
-        compute_cut_block<C>(rows, keys, nth_key<C>(walk, n), unit);
+        compute_cut_block<C>(rows, keys, bias, nth_key<C>(walk, n), unit);
 }
 
 #endif

@@ -17,6 +17,7 @@
 #include "sm90/mma/products.cuh"
 #include "sm90/mma/walk.cuh"
 #include "sm90/ptx/order.cuh"
+#include "sm90/softmax/bias.cuh"
 #include "sm90/softmax/mask.cuh"
 #include "sm90/softmax/softmax.cuh"
 
@@ -125,29 +126,74 @@ static __device__ __forceinline__ void start_tile(consumer_state<C> &consumer) {
     }
 }
 
+/* Returns the unit of the scores that the softmax sees. */
+template <flash_config_t C>
+static __device__ __forceinline__ softmax_units<C> softmax_unit(const score_units<C> &unit) {
+    if constexpr (has_bias<C>)
+        return sm90_biased_unit();
+    else
+        return unit;
+}
+
+/* Loads the slope of ALiBi that the tile's head has; 0 if there is none. */
+template <flash_config_t C>
+static __device__ __forceinline__ float load_tile_slope(const flash_params_t &params,
+                                                        const tile_of<C> &tile) {
+    const flash_bias_t &bias = params.bias;
+    if constexpr (has_bias<C>)
+        return global_load_if(
+            bias.alibi_slopes != nullptr,
+            bias.alibi_slopes + tile.batch_index * bias.alibi_stride_batch + tile.head, 0.0f);
+    return 0.0f;
+}
+
+/* Adds the bias of a block's keys; scores are in the exponent of e then. slope: that of the tile's
+ * head. Rows past the last query have the mask of that one. */
+template <flash_config_t C>
+static __device__ __forceinline__ void add_tile_bias(score_tile<C> &s, const flash_params_t &params,
+                                                     const tile_of<C> &tile, float slope,
+                                                     const score_units<C> &unit, int32_t block) {
+    if constexpr (has_bias<C>) {
+        const flash_sequence_t sequence = sequence_of<C>(params, tile);
+        const int32_t diagonal = tile.row_begin + sequence.len_k - sequence.len_q;
+        const bias_keys_t keys = find_bias_keys(params.bias, sequence.len_k, block * C.B_c,
+                                                diagonal, diagonal + C.B_r - 1);
+        const auto row_of = [&](int half) {
+            const int32_t query = min(tile.row_begin + tile_row(half), sequence.len_q - 1);
+            flash_bias_row_t row =
+                flash_bias_row(&params.bias, &sequence, tile.batch_index, tile.head, query);
+            row.slope = slope;
+            return row;
+        };
+        add_bias<C>(s, params.bias, keys, unit, row_of);
+    }
+}
+
 /* Computes P of the walk's first block, whose QK^T is done. FIXED: as in process_blocks(). */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void
 first_block(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
-            consumer_state<C> &consumer) {
+            float slope, consumer_state<C> &consumer) {
     block_state_t &state = block_state<C>();
     const int32_t block = tile.block_end - 1;
     finish_scores<C>(consumer, block == tile.block_begin);
     skip_last<C, v_stages<C>>(consumer.walk, state.v_full, state.v_empty, consumer.v);
     cap_scores<C, FIXED>(consumer.s, unit);
+    add_tile_bias<C>(consumer.s, params, tile, slope, unit, block);
     if (is_cut(tile, block))
         mask_scores<C>(consumer.s, params, tile, block);
     consumer.softmax = start_softmax<C>(consumer.s);
-    exponentiate<C>(consumer.s, consumer.softmax, unit);
+    exponentiate<C>(consumer.s, consumer.softmax, softmax_unit<C>(unit));
     round_probabilities<C>(consumer.p, consumer.s);
 }
 
 /* Computes each block after the first, when P of the block before is still to be multiplied. CUT:
- * some row may not see some key of the block. FIXED: the reference maxima stay unless it is CUT. */
+ * some row may not see some key of the block; with bias, which is much code, it is looked at
+ * whether that is so. FIXED: the reference maxima stay unless it is CUT. */
 template <flash_config_t C, bool CUT, bool FIXED>
 static __device__ __forceinline__ void
 next_block(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
-           consumer_state<C> &consumer, int32_t block) {
+           float slope, consumer_state<C> &consumer, int32_t block) {
     constexpr bool raises_max = CUT || !FIXED;
     rescale_t past;
     score_tile<C> &s = consumer.s;
@@ -169,10 +215,12 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
     finish_scores<C>(consumer, block == tile.block_begin);
     if constexpr (raises_max) {
         cap_scores<C, FIXED>(s, unit);
+        add_tile_bias<C>(s, params, tile, slope, unit, block);
         if constexpr (CUT)
-            mask_scores<C>(s, params, tile, block);
-        past = raise_max<C>(consumer.softmax, s, unit);
-        exponentiate<C>(s, consumer.softmax, unit);
+            if (!has_bias<C> || is_cut(tile, block))
+                mask_scores<C>(s, params, tile, block);
+        past = raise_max<C>(consumer.softmax, s, softmax_unit<C>(unit));
+        exponentiate<C>(s, consumer.softmax, softmax_unit<C>(unit));
     } else {
         cap_and_exponentiate<C>(s, consumer.softmax, unit);
     }
@@ -198,29 +246,38 @@ static __device__ __forceinline__ int32_t fixed_end(const tile_of<C> &tile) {
 }
 
 /* Computes all blocks of a tile that has at least one, but for PV of the last. FIXED: the reference
- * maxima stay in blocks that each row sees whole. */
-template <flash_config_t C, bool FIXED>
+ * maxima stay in blocks that each row sees whole. read_tile(): the tile as the consumer walks over
+ * it, from shared memory; with bias there are no registers to keep it from block to block. */
+template <flash_config_t C, bool FIXED, typename R>
 static __device__ __forceinline__ void
-process_blocks(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
+process_blocks(const flash_params_t &params, const R &read_tile, const score_units<C> &unit,
                consumer_state<C> &consumer) {
+    const tile_of<C> tile = read_tile();
     int32_t block = tile.block_end - 2;
-    first_block<C, FIXED>(params, tile, unit, consumer);
+    const float slope = load_tile_slope<C>(params, tile);
+    first_block<C, FIXED>(params, tile, unit, slope, consumer);
+    if constexpr (has_bias<C>) {
+#pragma unroll 1
+        for (; block >= tile.block_begin; --block)
+            next_block<C, true, FIXED>(params, read_tile(), unit, slope, consumer, block);
+        return;
+    }
     if constexpr (has_mask<C>)
 #pragma unroll 1
         for (; block >= fixed_end<C>(tile); --block)
-            next_block<C, true, FIXED>(params, tile, unit, consumer, block);
+            next_block<C, true, FIXED>(params, tile, unit, slope, consumer, block);
     const int32_t whole_begin = has_window<C> ? tile.whole_begin : tile.block_begin;
     if (block >= whole_begin) {
 #pragma unroll 1
         for (; block >= whole_begin; --block)
-            next_block<C, false, FIXED>(params, tile, unit, consumer, block);
+            next_block<C, false, FIXED>(params, tile, unit, slope, consumer, block);
         if constexpr (FIXED)
             require_reference(consumer.softmax);
     }
     if constexpr (has_window<C>)
 #pragma unroll 1
         for (; block >= tile.block_begin; --block)
-            next_block<C, true, FIXED>(params, tile, unit, consumer, block);
+            next_block<C, true, FIXED>(params, tile, unit, slope, consumer, block);
 }
 
 #endif

@@ -67,6 +67,32 @@ static __device__ __forceinline__ float global_load_if(bool wanted, const float 
     return value;
 }
 
+static __device__ __forceinline__ uint32_t global_load_if(bool wanted, const uint32_t *global,
+                                                          uint32_t otherwise) {
+    uint32_t value = otherwise;
+    asm volatile("{\n"
+                 ".reg .pred wanted;\n"
+                 "setp.ne.u32 wanted, %1, 0;\n"
+                 "@wanted ld.global.nc.u32 %0, [%2];\n"
+                 "}\n"
+                 : "+r"(value)
+                 : "r"((uint32_t)wanted), "l"(global));
+    return value;
+}
+
+static __device__ __forceinline__ uint32_t global_load_if(bool wanted, const uint16_t *global,
+                                                          uint32_t otherwise) {
+    uint32_t value = otherwise;
+    asm volatile("{\n"
+                 ".reg .pred wanted;\n"
+                 "setp.ne.u32 wanted, %1, 0;\n"
+                 "@wanted ld.global.nc.u16 %0, [%2];\n"
+                 "}\n"
+                 : "+r"(value)
+                 : "r"((uint32_t)wanted), "l"(global));
+    return value;
+}
+
 static __device__ __forceinline__ void shared_store_if(bool wanted, uint32_t shared,
                                                        uint32_t value) {
     asm volatile("{\n"

@@ -105,7 +105,7 @@ static __device__ __forceinline__ softmax_state_t start_softmax(const score_tile
 template <flash_config_t C>
 static __device__ __forceinline__ rescale_t raise_max(softmax_state_t &state,
                                                       const score_tile<C> &s,
-                                                      const score_units<C> &unit) {
+                                                      const softmax_units<C> &unit) {
     rescale_t past;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -121,14 +121,14 @@ static __device__ __forceinline__ rescale_t raise_max(softmax_state_t &state,
 /* Returns what P and the sum of a row are relative to, in the exponent of 2. */
 template <flash_config_t C>
 static __device__ __forceinline__ float log2_reference(const softmax_state_t &state,
-                                                       const score_units<C> &unit, int half) {
+                                                       const softmax_units<C> &unit, int half) {
     return fmaf(subtrahend(state.max[half]), log2_unit(unit, half), reference_margin<C>);
 }
 
 /* Turns S into P, relative to the reference maxima, and adds it, unrounded, to the sums. */
 template <flash_config_t C>
 static __device__ __forceinline__ void exponentiate(score_tile<C> &s, softmax_state_t &state,
-                                                    const score_units<C> &unit) {
+                                                    const softmax_units<C> &unit) {
     const float reference[2] = {log2_reference<C>(state, unit, 0),
                                 log2_reference<C>(state, unit, 1)};
 #pragma unroll
@@ -210,7 +210,7 @@ static __device__ __forceinline__ void finish_sums(softmax_state_t &state) {
 /* Returns the sum of a row with its sink, by which O is divided. */
 template <flash_config_t C>
 static __device__ __forceinline__ float
-sum_with_sink(const softmax_state_t &state, const score_units<C> &unit, int half, float sink) {
+sum_with_sink(const softmax_state_t &state, const softmax_units<C> &unit, int half, float sink) {
     return state.sum[half] + sink_weight(sink, log2_reference<C>(state, unit, half));
 }
 
@@ -243,7 +243,7 @@ static __device__ __forceinline__ bool failed(const softmax_state_t &state,
  * -infinity. There is no branch: see ptx/predicated.cuh. */
 template <flash_config_t C>
 static __device__ __forceinline__ float row_lse(const softmax_state_t &state,
-                                                const score_units<C> &unit) {
+                                                const softmax_units<C> &unit) {
     const bool odd = threadIdx.x % 2;
     const float max = odd ? state.max[1] : state.max[0], sum = odd ? state.sum[1] : state.sum[0];
     return (log2_approx(sum) + reference_margin<C>)*ln_2 +

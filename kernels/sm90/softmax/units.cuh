@@ -22,6 +22,11 @@ typedef struct row_units {
 template <flash_config_t C>
 using score_units = std::conditional_t<converts<C>, row_units_t, score_unit_t>;
 
+/* This is the unit of the scores that the softmax sees: that of scores with a bias, or of scores as
+ * they are where a call has none. */
+template <flash_config_t C>
+using softmax_units = std::conditional_t<has_bias<C>, score_unit_t, score_units<C>>;
+
 /* ---- What a score is worth in the exponent of 2, and of e ---- */
 
 static __device__ __forceinline__ float log2_unit(const score_unit_t &unit, int) {
@@ -35,7 +40,7 @@ static __device__ __forceinline__ float log2_unit(const row_units_t &units, int 
 /* Returns the unit of the second row, or of the first. Kernels with softcap have no register to
  * keep both units of a call over the main loop. */
 template <flash_config_t C>
-static __device__ __forceinline__ float natural_unit(const score_units<C> &unit, bool second) {
+static __device__ __forceinline__ float natural_unit(const softmax_units<C> &unit, bool second) {
     if constexpr (converts<C> || has_softcap<C>)
         return (second ? log2_unit(unit, 1) : log2_unit(unit, 0)) * ln_2;
     else

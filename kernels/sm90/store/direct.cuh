@@ -33,7 +33,7 @@ static __device__ __forceinline__ float load_sink(const flash_params_t &p, int32
  * it within a branch, for rows that saw a key (ptx/predicated.cuh). */
 template <flash_config_t C>
 static __device__ __forceinline__ void
-normalize_output(output_tile<C> &o, const softmax_state_t &state, const score_units<C> &unit,
+normalize_output(output_tile<C> &o, const softmax_state_t &state, const softmax_units<C> &unit,
                  float sink, float v_scale) {
     rescale_t inverse;
 #pragma unroll
