@@ -30,6 +30,7 @@ class Arch(IntEnum):
     NEON_BF16 = 7
     SM80 = 80
     SM80_DECODE = 81
+    SM80_MLA = 82
     SM90 = 90
     SM90_DECODE = 91
     SM90_MLA = 92
@@ -270,6 +271,13 @@ SM80_DECODE = Layout(
     shape=("B_r", "B_c", "n_warps"),
     words=(Word("stages", ("n_stages",), places=("N",)),),
 )
+SM80_MLA = Layout(
+    "sm80_mla",
+    on_cpu=False,
+    shape=("B_r", "B_c", "n_warps"),
+    words=(Word("stages", ("n_stages",), places=("N",)),),
+    has_d_head_v=True,
+)
 SM90 = Layout(
     "sm90",
     on_cpu=False,
@@ -413,6 +421,15 @@ _SM80_DECODE_RULES = {
     "n_warps": Choice((4, 8)),
     "n_stages": Range(2, 8),
 }
+_SM80_MLA_RULES = {
+    "op": FORWARD_ONLY,
+    "d_head": Choice((576,)),
+    "d_head_v": Choice((512,)),
+    "B_r": Choice((16, 32, 64)),
+    "B_c": Choice((16, 32)),
+    "n_warps": Choice((4, 8)),
+    "n_stages": Range(3, 6),
+}
 _SM90_RULES = {
     "op": FORWARD_ONLY,
     "d_head": Choice((64, 96, 128, 192, 256)),
@@ -458,6 +475,7 @@ FAMILIES = {
         _cpu(Arch.NEON_BF16, _wide_o(Dtype.BF16), flags=("-march=armv8.2-a+bf16",)),
         Family(Arch.SM80, SM80, CUDA_TYPES, _SM80_RULES, ALL_FEATURES),
         Family(Arch.SM80_DECODE, SM80_DECODE, CUDA_TYPES, _SM80_DECODE_RULES, ALL_FEATURES),
+        Family(Arch.SM80_MLA, SM80_MLA, HALF_TYPES, _SM80_MLA_RULES, PAGED_FEATURES),
         Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, ALL_FEATURES),
         Family(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, ALL_FEATURES),
         Family(Arch.SM90_MLA, SM90_MLA, CUDA_TYPES, _SM90_MLA_RULES, PAGED_FEATURES),

@@ -1,7 +1,7 @@
 """Which configurations are legal, and which are worth building.
 
 The rules of single fields are in facts.py, from which those of the library are generated. The rules
-between fields are here, and in the library in src/cuda/sm80.c, sm80_decode.c, sm90.c,
+between fields are here, and in the library in src/cuda/sm80.c, sm80_decode.c, sm80_mla.c, sm90.c,
 sm90_decode.c, sm90_mla.c and mixed.c, in the same order and the same words. A test compares the
 two.
 """
@@ -15,6 +15,10 @@ from .facts import FAMILIES, FRAGMENT, MMA_ROWS, SM80, Arch, Dtype, Family, Feat
 
 # Repeats DECODE_SHARED_BYTES_MAX of kernels/sm80/decode_kernel.h.
 SM80_DECODE_SHARED_BYTES_MAX = 226 * 1024
+
+# Repeats SM80_MLA_ROW_BYTES of kernels/sm80/mla_kernel.h.
+SM80_MLA_ROW_BYTES = 20
+FP32_BYTES = 4
 
 SM90_LOADING_WARPS = 4
 SM90_CONVERTING_WARPS = 4
@@ -89,6 +93,30 @@ def _sm80_decode_rules(config: Config) -> Iterator[str]:
     if n_bytes > SM80_DECODE_SHARED_BYTES_MAX:
         yield (
             f"d_head {config.d_head}, B_c {config.B_c}, n_warps {config.n_warps} and n_stages "
+            f"{config.n_stages} take {n_bytes} bytes of shared memory: at most "
+            f"{SM80_DECODE_SHARED_BYTES_MAX}"
+        )
+
+
+def sm80_mla_shared_bytes(config: Config) -> int:
+    """Counts the bytes of n_stages blocks of K, and of what warps exchange: for each row its scores
+    from each warp that shares it, P, and some more."""
+    size = Dtype(config.dtype).size
+    sharing = config.n_warps * MMA_ROWS // config.B_r
+    of_row = sharing * (config.B_c + 1) * FP32_BYTES + config.B_c * size + SM80_MLA_ROW_BYTES
+    return config.n_stages * config.B_c * config.d_head * size + config.B_r * of_row
+
+
+def _sm80_mla_rules(config: Config) -> Iterator[str]:
+    if config.n_warps * MMA_ROWS not in (2 * config.B_r, 4 * config.B_r):
+        yield (
+            f"n_warps is {config.n_warps}: two or four for each {MMA_ROWS} rows of B_r, which is "
+            f"{config.B_r}"
+        )
+    n_bytes = sm80_mla_shared_bytes(config)
+    if n_bytes > SM80_DECODE_SHARED_BYTES_MAX:
+        yield (
+            f"B_r {config.B_r}, B_c {config.B_c}, n_warps {config.n_warps} and n_stages "
             f"{config.n_stages} take {n_bytes} bytes of shared memory: at most "
             f"{SM80_DECODE_SHARED_BYTES_MAX}"
         )
@@ -199,6 +227,7 @@ def _mixed_rules(config: Config) -> Iterator[str]:
 RULES_AMONG_FIELDS = {
     Arch.SM80: _sm80_rules,
     Arch.SM80_DECODE: _sm80_decode_rules,
+    Arch.SM80_MLA: _sm80_mla_rules,
     Arch.SM90: _sm90_rules,
     Arch.SM90_DECODE: _sm90_decode_rules,
     Arch.SM90_MLA: _sm90_mla_rules,

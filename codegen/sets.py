@@ -135,6 +135,15 @@ SM80_DECODE_SHIP_E4M3_SHAPES = (
     ("256, 8, 16, 4", "stages_4"),
 )
 
+# SM80_MLA kernels that are installed: for few query heads, for many, and for many where a block has
+# less than 128 KB of shared memory.
+SM80_MLA_SHIP_SHAPES = (
+    # B_r, B_c, n_warps
+    ("32, 16, 4", "stages_4"),
+    ("64, 32, 8", "stages_3"),
+    ("64, 16, 8", "stages_4"),
+)
+
 # SM90 kernels that are installed, with the strategies of each in the words of the short form.
 MASKED = Feature.CAUSAL | Feature.WINDOW | Feature.SOFTCAP
 ALTERNATING = "stages_3+overlap+ping_pong+persistent+fixed_reference"
@@ -277,6 +286,23 @@ def tune_sm90() -> list[Config]:
     return [config for config in candidates if legal(config)]
 
 
+def tune_sm80_mla() -> list[Config]:
+    """Returns what tuning measures of SM80_MLA, without pages: every tile, with few stages, so that
+    two blocks fit a multiprocessor where they can."""
+    candidates = cartesian(
+        arch=[Arch.SM80_MLA],
+        dtype=[Dtype.FP16, Dtype.BF16],
+        d_head=[576],
+        d_head_v=[512],
+        B_r=[16, 32, 64],
+        B_c=[16, 32],
+        n_warps=[4, 8],
+        n_stages=[3, 4],
+        features=[BASIC_FEATURES],
+    )
+    return [config for config in candidates if legal(config)]
+
+
 def ship_cpu() -> list[Config]:
     """Returns the CPU kernels, which take any d_head and every feature of their family."""
     return [
@@ -383,6 +409,18 @@ def ship_sm80_decode() -> list[Config]:
     return plain + _with_bias_of_most_rows(plain)
 
 
+def ship_sm80_mla() -> list[Config]:
+    """Returns the rows of each type and tile, contiguous and in pages."""
+    return [
+        replace(
+            parse_config(f"SM80_MLA ({dtype.name}, 576/512, {shape}): {stages}"), features=features
+        )
+        for dtype in (Dtype.FP16, Dtype.BF16)
+        for shape, stages in SM80_MLA_SHIP_SHAPES
+        for features in (BASIC_FEATURES, PAGED_FEATURES)
+    ]
+
+
 def _sm90(
     dtype: Dtype, d_head: int | str, features: int, tile: tuple[int, int], strategies: str
 ) -> Config:
@@ -478,6 +516,7 @@ def ship() -> list[Config]:
         ship_cpu()
         + ship_sm80()
         + ship_sm80_decode()
+        + ship_sm80_mla()
         + ship_sm90()
         + ship_sm90_decode()
         + ship_sm90_mla()
@@ -514,6 +553,7 @@ def all_sets() -> tuple[Config, ...]:
         *progression_sm90(),
         *tune(),
         *tune_sm90(),
+        *tune_sm80_mla(),
         *ship(),
     }
     return tuple(sorted(config for config in named if legal(config)))
@@ -525,6 +565,7 @@ SETS = {
     "progression_sm90": progression_sm90,
     "tune": tune,
     "tune_sm90": tune_sm90,
+    "tune_sm80_mla": tune_sm80_mla,
     "ship": ship,
     "pairs": pairs,
     "all": all_sets,

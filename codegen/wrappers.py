@@ -75,10 +75,10 @@ __launch_bounds__(sm80_block_threads(&config), sm80_blocks_per_sm(&config))
 """
 
 
-def _sm80_decode_source(config: Config) -> str:
+def _few_rows_source(config: Config, header: str, blocks_per_sm: str, function: str) -> str:
     return f"""\
 /* {format_config(config)} */
-#include "sm80/decode.cuh"
+#include "{header}"
 
 namespace {kernel_name(config)}_source {{
 
@@ -86,14 +86,22 @@ static constexpr flash_config_t config =
     {indented_initialiser(config, "    ")};
 
 extern "C" __global__ void
-__launch_bounds__(decode_block_threads(&config), decode_blocks_per_sm(&config))
+__launch_bounds__(decode_block_threads(&config), {blocks_per_sm}(&config))
 {kernel_name(config)}(
     const __grid_constant__ sm80_decode_params_t params) {{
-    sm80_decode<config>(params);
+    {function}<config>(params);
 }}
 
 }}
 """
+
+
+def _sm80_decode_source(config: Config) -> str:
+    return _few_rows_source(config, "sm80/decode.cuh", "decode_blocks_per_sm", "sm80_decode")
+
+
+def _sm80_mla_source(config: Config) -> str:
+    return _few_rows_source(config, "sm80/mla.cuh", "sm80_mla_blocks_per_sm", "sm80_mla")
 
 
 def _wgmma_source(config: Config, header: str, params: str, function: str) -> str:
@@ -147,6 +155,12 @@ WRAPPERS = {
         header="sm80/decode_kernel.h",
         parameters="sm80_decode_params_t params",
         source=_sm80_decode_source,
+    ),
+    "sm80_mla": Wrapper(
+        suffix=".cu",
+        header="sm80/decode_kernel.h",
+        parameters="sm80_decode_params_t params",
+        source=_sm80_mla_source,
     ),
     "sm90": Wrapper(
         suffix=".cu",

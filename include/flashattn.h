@@ -179,6 +179,7 @@ enum flash_arch {
     FLASH_ARCH_NEON_BF16 = 7,    /**< aarch64 with FEAT_BF16; bf16 */
     FLASH_ARCH_SM80 = 80,        /**< CUDA, compute capability 8.0 and newer (mma.sync) */
     FLASH_ARCH_SM80_DECODE = 81, /**< as SM80, for few queries over many keys */
+    FLASH_ARCH_SM80_MLA = 82,    /**< as SM80, where V is the first columns of K */
     FLASH_ARCH_SM90 = 90,        /**< CUDA, compute capability 9.0 (wgmma, TMA) */
     FLASH_ARCH_SM90_DECODE = 91, /**< as SM90, for too few queries to fill the device */
     FLASH_ARCH_SM90_MLA = 92,    /**< as SM90_DECODE, where V is the first columns of K */
@@ -764,8 +765,9 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
 /**
  * The bytes of workspace that flash_forward(args, kernel) uses. On the CPU device that is at the
  * present number of threads; fewer threads work with less, and one thread's share is the least that
- * is accepted. On a CUDA device decode kernels (FLASH_ARCH_SM80_DECODE, FLASH_ARCH_SM90_DECODE,
- * FLASH_ARCH_SM90_MLA) and FLASH_ARCH_MIXED must have all of it, and other kernels use none.
+ * is accepted. On a CUDA device decode kernels (FLASH_ARCH_SM80_DECODE, FLASH_ARCH_SM80_MLA,
+ * FLASH_ARCH_SM90_DECODE, FLASH_ARCH_SM90_MLA) and FLASH_ARCH_MIXED must have all of it, and other
+ * kernels use none.
  * Depends on sizes, types, flags and on which of the pointers are NULL, never on data: args->q.data
  * and the like may still be NULL (but K and V both, or neither), and lengths in cu_seqlens_* and
  * seqused_* are not read (for a pointer that will be given later, pass any non-NULL value). The

@@ -1,8 +1,9 @@
 /*
- * A decode launch enqueues the decode kernel, then the one that merges pieces.
+ * A launch of SM80_DECODE or SM80_MLA enqueues the decode kernel, then the one that merges pieces.
  */
 #include "config/kernel_table.h"
 #include "core/status.h"
+#include "cuda/family.h"
 #include "cuda/grid.h"
 #include "cuda/launch.h"
 #include "cuda/merge_decode.h"
@@ -19,11 +20,11 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
 
 static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device, flash_stream_t stream) {
-    decode_plan_t plan = plan_sm80_decode(&kernel->config, problem, device);
+    const cuda_block_t block = kernel->family->cuda->block(&kernel->config);
+    decode_plan_t plan = kernel->family->cuda->plan(&kernel->config, problem, device);
     plan_decode_place(&plan, problem->workspace);
-    const cuda_grid_t grid = {.blocks = plan.blocks,
-                              .threads = decode_block_threads(&kernel->config),
-                              .shared_bytes = decode_shared_bytes(&kernel->config)};
+    const cuda_grid_t grid = {
+        .blocks = plan.blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
     FLASH_TRY(launch_grid(cuda_kernel_symbol(kernel), &grid, &plan.params, stream));
     return merge_decode_enqueue(&merge, &plan, device, stream);
 }

@@ -6,6 +6,7 @@
 #include "core/status.h"
 #include "cuda/family.h"
 #include "cuda/plan_decode.h"
+#include "cuda/query_rows.h"
 #include "kernels/common/sequence.h"
 #include "kernels/sm80/decode_kernel.h"
 
@@ -43,15 +44,6 @@ static cuda_block_t block(const flash_config_t *config) {
 static const cuda_family_t cuda = {
     .block = block, .tiles = plan_decode_tiles, .plan = plan_sm80_decode};
 
-/* Rows of Q, K and V are read in chunks of 16 bytes. */
-static bool chunks_aligned(const void *data, const flash_strides_t *stride, int32_t d_head,
-                           int32_t element_bytes) {
-    const uint64_t elements = (uint64_t)stride->batch | (uint64_t)stride->seq |
-                              (uint64_t)stride->head | (uint64_t)(uint32_t)d_head;
-    return (uintptr_t)data % DECODE_CHUNK_BYTES == 0 &&
-           elements % (uint64_t)(DECODE_CHUNK_BYTES / element_bytes) == 0;
-}
-
 /* The kernels count the bytes between keys in 32 bits. */
 static bool close_keys(const flash_strides_t *stride) {
     return stride->seq <= INT32_MAX / 2;
@@ -67,10 +59,9 @@ static const char *obstacle(const flash_config_t *config, const problem_t *probl
     if (problem->batch_invariant && p->cu_seqlens_q != NULL && flash_has_whole_batch(p))
         return "with FLASH_FLAG_BATCH_INVARIANT the queries of other sequences must not decide "
                "between decode and other kernels";
-    const int32_t q_bytes = dtype_size(p->q_dtype), kv_bytes = dtype_size(config->dtype);
-    if (!chunks_aligned(p->q, &p->q_stride, p->d_head, q_bytes) ||
-        !chunks_aligned(p->k, &p->k_stride, p->d_head, kv_bytes) ||
-        !chunks_aligned(p->v, &p->v_stride, p->d_head_v, kv_bytes))
+    const int32_t kv_bytes = dtype_size(config->dtype);
+    if (!query_rows_aligned(p) || !rows_aligned(p->k, &p->k_stride, p->d_head, kv_bytes) ||
+        !rows_aligned(p->v, &p->v_stride, p->d_head_v, kv_bytes))
         return "decode kernels need 16-byte aligned rows of Q, K and V";
     if (!close_keys(&p->k_stride) || !close_keys(&p->v_stride))
         return "decode kernels need strides of tokens below 2^31 bytes";

@@ -690,6 +690,105 @@ static void rows_with_pages_serve_pages_alone(void **state) {
                    FLASH_ERROR_UNSUPPORTED, "in pages alone");
 }
 
+/* ---- Latent attention ---- */
+
+/* Makes a problem of one query over many keys of 576 columns, of which V is the first 512. */
+static problem_t latent_problem(int32_t rows, int32_t features) {
+    problem_t problem = decode_problem(576, rows, features);
+    problem.params.d_head_v = 512;
+    return problem;
+}
+
+static void check_latent_choice(const device_t *device, int32_t rows, int32_t features) {
+    const problem_t problem = latent_problem(rows, features);
+    const flash_config_t *config = &selected(&problem, device)->config;
+    const bool has_long_steps = device->shared_memory_per_block > 128 * 1024;
+    assert_int_equal((config->features & FLASH_FEATURE_PAGED) != 0,
+                     (features & FLASH_FEATURE_PAGED) != 0);
+    if (device->compute_capability == 90) {
+        assert_int_equal(config->arch, FLASH_ARCH_SM90_MLA);
+        return;
+    }
+    assert_int_equal(config->arch, FLASH_ARCH_SM80_MLA);
+    assert_int_equal(config->B_r, rows <= 32 ? 32 : 64);
+    assert_int_equal(config->B_c, rows > 32 && has_long_steps ? 32 : 16);
+}
+
+static void latent_attention_has_kernels_on_every_device(void **state) {
+    static const int32_t heads[] = {1, 16, 20, 32, 33, 64, 128};
+    const device_t *const devices[] = {&ampere, &small_gpu, &hopper, &blackwell, &small_blackwell};
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t device = 0; device < sizeof devices / sizeof devices[0]; device++)
+        for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
+            for (int32_t features = 0; features < 32; features++)
+                check_latent_choice(devices[device], heads[i], features);
+}
+
+static void check_not_latent(const problem_t *problem, const char *words) {
+    const problem_t good = latent_problem(16, FLASH_FEATURE_VARLEN);
+    assert_refused(select_check(selected(&good, &ampere), problem, &ampere),
+                   FLASH_ERROR_UNSUPPORTED, words);
+}
+
+static void what_is_no_latent_attention_is_refused(void **state) {
+    const problem_t good = latent_problem(16, FLASH_FEATURE_VARLEN);
+    problem_t p;
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    p = good, p.params.v = (const void *)(uintptr_t)128, check_not_latent(&p, "first columns of K");
+    p = good, p.params.v_stride.seq += 8, check_not_latent(&p, "first columns of K");
+    p = good, p.params.d_head = 504, check_not_latent(&p, "first columns of K");
+    p = good, p.params.d_head_v = 510, check_not_latent(&p, "multiple of 4");
+    p = good, p.params.k = p.params.v = (const void *)(uintptr_t)2;
+    check_not_latent(&p, "16-byte aligned");
+    p = good, p.params.q_stride.head = 580, check_not_latent(&p, "16-byte aligned");
+    p = good, p.params.d_head = 572, check_not_latent(&p, "16-byte aligned");
+    p = latent_problem(16, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
+    assert_refused(select_check(selected(&p, &ampere), &good, &ampere), FLASH_ERROR_UNSUPPORTED,
+                   "in pages alone");
+}
+
+/* Small tensors are read faster by kernels for any K and V. */
+static void small_keys_that_are_values_too_take_other_families(void **state) {
+    const problem_t p = decode_problem(256, 16, FLASH_FEATURE_VARLEN);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    assert_int_equal(selected(&p, &ampere)->config.arch, FLASH_ARCH_SM80_DECODE);
+    assert_int_equal(selected(&p, &small_gpu)->config.arch, FLASH_ARCH_SM80);
+}
+
+static void latent_attention_that_tma_cannot_address_takes_sm80_mla(void **state) {
+    problem_t p = latent_problem(16, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    p.params.pages.n_pages = 10;
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90_MLA);
+    p.params.k_stride.batch += 8; /* no whole number of tokens */
+    p.params.v_stride.batch += 8;
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM80_MLA);
+}
+
+/* The queries of other sequences must not decide which row computes a sequence. */
+static void batch_invariant_latent_attention_takes_one_row_in_every_batch(void **state) {
+    static const int32_t on_device[4];
+    problem_t p = latent_problem(16, FLASH_FEATURE_VARLEN);
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    p.params.cu_seqlens_q = on_device;
+    p.params.seqlen_q = 4;
+    assert_int_equal(selected(&p, &ampere)->config.B_r, 64);
+    p.batch_invariant = true;
+    const flash_kernel_t *kernel = selected(&p, &ampere);
+    for (p.params.seqlen_q = 1; p.params.seqlen_q <= 3000; p.params.seqlen_q *= 7)
+        assert_ptr_equal(selected(&p, &ampere), kernel);
+}
+
 /* Makes a problem with enough rows for forward kernels to fill a device. */
 static problem_t prefill_in_pages(int32_t d_head) {
     problem_t p = decode_problem(d_head, 4, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
@@ -1258,6 +1357,11 @@ int main(void) {
         cmocka_unit_test(batch_invariant_calls_are_decoded_unless_queries_are_ragged),
         cmocka_unit_test(more_blocks_than_a_launch_takes_are_refused),
         cmocka_unit_test(rows_with_pages_serve_pages_alone),
+        cmocka_unit_test(latent_attention_has_kernels_on_every_device),
+        cmocka_unit_test(what_is_no_latent_attention_is_refused),
+        cmocka_unit_test(small_keys_that_are_values_too_take_other_families),
+        cmocka_unit_test(latent_attention_that_tma_cannot_address_takes_sm80_mla),
+        cmocka_unit_test(batch_invariant_latent_attention_takes_one_row_in_every_batch),
         cmocka_unit_test(more_rows_over_pages_take_other_families),
         cmocka_unit_test(pages_of_every_size_take_the_same_kernels),
         cmocka_unit_test(pools_that_tma_refuses_take_sm80),

@@ -85,6 +85,7 @@ static bool machine_runs(int32_t arch) {
         return true;
     case FLASH_ARCH_SM80:
     case FLASH_ARCH_SM80_DECODE:
+    case FLASH_ARCH_SM80_MLA:
     case FLASH_ARCH_MIXED:
         return compute_capability() >= 80;
     case FLASH_ARCH_SM90:
@@ -291,6 +292,19 @@ static void cuda_rules(void **state) {
         {"SM80_DECODE (FP16, 128, 16, 16, 4): stages_9", "n_stages is 9: not within 2 ... 8"},
         {"SM80_DECODE (FP16, 256, 8, 32, 4): stages_2",
          "take 262144 bytes of shared memory: at most 231424"},
+        {"SM80_MLA (E4M3, 576/512, 64, 32, 8): stages_3", "dtype"},
+        {"SM80_MLA (BF16, 512/512, 64, 32, 8): stages_3", "d_head"},
+        {"SM80_MLA (BF16, 576/256, 64, 32, 8): stages_3", "d_head_v"},
+        {"SM80_MLA (BF16, 576, 64, 32, 8): stages_3", "d_head_v"},
+        {"SM80_MLA (BF16, 576/512, 128, 32, 8): stages_3", "B_r"},
+        {"SM80_MLA (BF16, 576/512, 64, 64, 8): stages_3", "B_c"},
+        {"SM80_MLA (BF16, 576/512, 64, 32, 16): stages_3", "n_warps"},
+        {"SM80_MLA (BF16, 576/512, 64, 32, 4): stages_3",
+         "n_warps is 4: two or four for each 16 rows of B_r, which is 64"},
+        {"SM80_MLA (BF16, 576/512, 16, 32, 8): stages_3", "n_warps is 8: two or four"},
+        {"SM80_MLA (BF16, 576/512, 64, 32, 8): stages_2", "n_stages"},
+        {"SM80_MLA (BF16, 576/512, 64, 32, 8): stages_6",
+         "take 243456 bytes of shared memory: at most 231424"},
         {"MIXED (FP32, 256, 16): varlen", "dtype"},
         {"MIXED (FP16, 128, 16): varlen", "d_head"},
         {"MIXED (FP16, 256, 64): varlen", "B_r"},

@@ -14,6 +14,7 @@ from codegen.facts import (
     MIXED,
     SM80,
     SM80_DECODE,
+    SM80_MLA,
     SM90,
     SM90_DECODE,
     SM90_MLA,
@@ -71,6 +72,13 @@ sm80_decode_config = st.builds(
     features=features,
     **dict.fromkeys(("d_head", *SM80_DECODE.shape, *SM80_DECODE.counts.fields), int32),
 )
+sm80_mla_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM80_MLA)),
+    dtype=dtypes,
+    features=features,
+    **dict.fromkeys(("d_head", "d_head_v", *SM80_MLA.shape, *SM80_MLA.counts.fields), int32),
+)
 sm90_decode_config = st.builds(
     Config,
     arch=st.just(int(Arch.SM90_DECODE)),
@@ -97,6 +105,7 @@ writable_config = (
     cpu_config
     | sm80_config
     | sm80_decode_config
+    | sm80_mla_config
     | sm90_config
     | sm90_decode_config
     | sm90_mla_config
@@ -127,6 +136,20 @@ plausible_sm80_decode_config = st.builds(
     B_c=st.sampled_from([16, 32]),
     n_warps=st.sampled_from([4, 8]),
     n_stages=st.integers(2, 8),
+    features=features,
+)
+
+# The same of the SM80_MLA family. Some take more shared memory than there is.
+plausible_sm80_mla_config = st.builds(
+    Config,
+    arch=st.just(int(Arch.SM80_MLA)),
+    dtype=st.sampled_from([1, 2]),
+    d_head=st.sampled_from([576, 576, 576, 512]),
+    d_head_v=st.just(512),
+    B_r=st.sampled_from([16, 32, 64]),
+    B_c=st.sampled_from([16, 32]),
+    n_warps=st.sampled_from([4, 8]),
+    n_stages=st.integers(3, 6),
     features=features,
 )
 
@@ -190,6 +213,7 @@ def _change(config: Config, changes: dict) -> Config:
 plausible_cuda_config = (
     plausible_sm80_config
     | plausible_sm80_decode_config
+    | plausible_sm80_mla_config
     | plausible_sm90_config
     | plausible_sm90_decode_config
     | plausible_sm90_mla_config

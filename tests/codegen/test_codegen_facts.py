@@ -13,6 +13,7 @@ from codegen.facts import (
     MIXED,
     SM80,
     SM80_DECODE,
+    SM80_MLA,
     SM90,
     SM90_DECODE,
     SM90_MLA,
@@ -65,7 +66,9 @@ def test_every_field_of_a_family_has_a_rule_and_no_other_field_has():
             assert means_nothing == (name not in family.layout.fields)
 
 
-@pytest.mark.parametrize("layout", [SM80, SM80_DECODE, SM90, SM90_DECODE, SM90_MLA, MIXED])
+@pytest.mark.parametrize(
+    "layout", [SM80, SM80_DECODE, SM80_MLA, SM90, SM90_DECODE, SM90_MLA, MIXED]
+)
 def test_words_of_a_family_differ(layout):
     words = [*(word.word for word in layout.words), *(feature.word for feature in Feature)]
     assert len(set(words)) == len(words)

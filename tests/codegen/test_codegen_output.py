@@ -95,6 +95,15 @@ def test_a_kernel_of_sm90_decode_has_a_template_and_parameters_of_its_own():
     assert '#include "sm90/decode_kernel.h"\n' in files["kernel_table.c"]
 
 
+def test_a_kernel_of_sm80_mla_has_a_template_and_bounds_of_its_own():
+    config = parse_config("SM80_MLA (BF16, 576/512, 64, 32, 8): stages_3")
+    source = generated_files([config])[kernel_file(config)]
+    bounds = "decode_block_threads(&config), sm80_mla_blocks_per_sm(&config)"
+    assert '#include "sm80/mla.cuh"\n' in source
+    assert f"__launch_bounds__({bounds})\n" in source
+    assert "sm80_mla<config>(params);" in source
+
+
 def test_a_kernel_of_sm90_mla_has_a_template_of_its_own():
     config = parse_config("SM90_MLA (BF16, 576/512, 64, 64, 12): stages_2+varlen")
     source = generated_files([config])[kernel_file(config)]

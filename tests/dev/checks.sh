@@ -187,7 +187,7 @@ step_dist() {
 # architecture. SM80 takes 8.0 and SM80_DECODE 9.0, so that every branch on __CUDA_ARCH__ is compiled.
 # The table has every row, from which the tests of the selection choose. Of the CPU kernels there is
 # the reference alone.
-CUDA_FAMILIES=arch=SM80,SM80_DECODE,SM90,SM90_DECODE,SM90_MLA,MIXED
+CUDA_FAMILIES=arch=SM80,SM80_DECODE,SM80_MLA,SM90,SM90_DECODE,SM90_MLA,MIXED
 CUDA_WITHOUT_GPU=(-DFLASH_GROUP_CUDA_KERNELS=ON -DFLASH_CUDA_ARCHITECTURES_SM80=80-real
     -DFLASH_CUDA_ARCHITECTURES_SM80_DECODE=90-real
     "-DFLASH_KERNELS=ship $CUDA_FAMILIES" -DFLASH_COMPILED_KERNELS=pairs)

@@ -20,6 +20,7 @@ from problems import AttentionProblem, fill_unused, make_inputs
 
 DTYPES = ("float16", "bfloat16")
 CONTIGUOUS = ("contiguous",) * 4
+MLA_FAMILIES = (Arch.SM80_MLA, Arch.SM90_MLA)
 DECODE_ROWS = 32  # rows of a K/V head, at most, for decode kernels
 
 
@@ -36,12 +37,13 @@ def runnable_rows() -> list[Kernel]:
 
 def rows() -> list[Kernel]:
     """Returns the rows that have kernels of their own, for any K and V."""
-    return [row for row in runnable_rows() if row.config.arch not in (Arch.MIXED, Arch.SM90_MLA)]
+    others = (Arch.MIXED, *MLA_FAMILIES)
+    return [row for row in runnable_rows() if row.config.arch not in others]
 
 
 def mla_rows() -> list[Kernel]:
     """Returns the rows for a V that is the first columns of K."""
-    return [row for row in runnable_rows() if row.config.arch == Arch.SM90_MLA]
+    return [row for row in runnable_rows() if row.config.arch in MLA_FAMILIES]
 
 
 def mixed_rows() -> list[Kernel]:

@@ -2,7 +2,7 @@
 512, in bf16 or e4m3.
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/gpu/mla_cost.py [--type e4m3] [--runs 30]
+        python tests/gpu/mla_cost.py [--type e4m3] [--runs 30] [--row "SM80_MLA (BF16, ...): ..."]
 
 Each call is timed with 256 MiB written before it. The device knows the lengths, as in a cache. The
 bytes are those of K; a product counts two operations for each multiplication of Q K^T and P V.
@@ -59,7 +59,13 @@ TYPES = {"bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn}
 PAGE_SIZES = (0, 64, 1)  # 0: contiguous
 
 
-def call(case: Case, page_size: int, dtype: torch.dtype) -> Callable[[], Any]:
+def config_of(row: str | None, page_size: int) -> str | None:
+    """Returns the row with the features of the calls; None: the selected one."""
+    features = "+causal+window+softcap+varlen" + ("+paged" if page_size else "")
+    return row and row + features
+
+
+def call(case: Case, page_size: int, dtype: torch.dtype, row: str | None) -> Callable[[], Any]:
     size = page_size or case.seqlen_k
     n_pages = case.batch * case.seqlen_k // size
     q = torch.randn(case.batch, case.seqlen_q, case.n_heads, D_HEAD, device="cuda").bfloat16()
@@ -68,6 +74,7 @@ def call(case: Case, page_size: int, dtype: torch.dtype) -> Callable[[], Any]:
         "causal": True,
         "seqused_k": torch.full((case.batch,), case.seqlen_k, device="cuda").int(),
         "out": torch.empty(*q.shape[:-1], D_HEAD_V, dtype=q.dtype, device="cuda"),
+        "config": config_of(row, page_size),
     }
     if page_size:
         ids = torch.randperm(n_pages, device="cuda").int()
@@ -75,8 +82,8 @@ def call(case: Case, page_size: int, dtype: torch.dtype) -> Callable[[], Any]:
     return lambda: flash_attn_func(q, k, k[..., :D_HEAD_V], **options)
 
 
-def row(case: Case, dtype: torch.dtype, runs: int) -> str:
-    calls = [call(case, size, dtype) for size in PAGE_SIZES]
+def measure(case: Case, dtype: torch.dtype, runs: int, row: str | None) -> str:
+    calls = [call(case, size, dtype, row) for size in PAGE_SIZES]
     seconds = bench_cuda.cold_median_seconds(calls, runs)
     best = min(seconds)
     times = "".join(f"{x * 1e6:10.1f}" for x in seconds)
@@ -91,12 +98,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=30, help="launches of each call")
     parser.add_argument("--type", choices=TYPES, default="bf16", help="of the cache")
+    parser.add_argument("--row", help="configuration without features; default: selected")
     options = parser.parse_args()
     torch.manual_seed(0)
     print(f"{torch.cuda.get_device_name()}, microseconds in a cache without pages, of 64 and of 1")
     print(f"{'':31}{'none':>10}{'64':>10}{'1':>10}{'TB/s':>9}{'TFLOP/s':>9}")
     for case in CASES:
-        print(row(case, TYPES[options.type], options.runs), flush=True)
+        print(measure(case, TYPES[options.type], options.runs, options.row), flush=True)
         torch.cuda.empty_cache()
 
 

@@ -81,4 +81,24 @@ static __device__ __forceinline__ void store_row(const decode_params_t &params,
         p.lse[to.lse] = saw_none ? -INFINITY : weight.max * unit.natural + logf(weight.sum);
 }
 
+/* Stores four columns of a row of the block over the keys of its piece: of O, with its LSE, if that
+ * is the whole sequence, else of the partial result. head: of the block's K/V heads. COLUMNS: of a
+ * row of partial_o. */
+template <flash_config_t C, int COLUMNS>
+static __device__ __forceinline__ void
+store_piece_row(const decode_params_t &params, const decode_block_t &block, int head, int row,
+                int column, float4 sum, const decode_weight_t &weight, float sink,
+                const score_unit_t &unit) {
+    if (is_whole(block.piece)) {
+        const head_row_t at = find_row(params, block.row_begin + row);
+        const output_row_t to = find_output_row(params, block, block.first_head_kv + head, at);
+        store_row(params, to, column, sum, weight, sink, unit);
+        return;
+    }
+    const int64_t partial = ((int64_t)blockIdx.x * params.heads_per_block + head) * C.B_r + row;
+    *(float4 *)(params.partial_o + partial * COLUMNS + column) = sum;
+    if (column == 0)
+        params.partial_weights[partial] = weight;
+}
+
 #endif

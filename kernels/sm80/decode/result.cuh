@@ -92,16 +92,8 @@ finish_columns(const sm80_decode_params_t &params, const decode_block_t &block,
                const score_unit_t &unit) {
     const int32_t heads = params.heads_per_block;
     const merged_columns_t merged = merge_warps<C>(shared, head, heads, row, column, unit.log2);
-    if (is_whole(block.piece)) {
-        const head_row_t at = find_row(params, block.row_begin + row);
-        const output_row_t to = find_output_row(params, block, block.first_head_kv + head, at);
-        store_row(params, to, column, merged.sum, merged.weight, sinks.of[head][row], unit);
-    } else {
-        const int64_t partial = ((int64_t)blockIdx.x * heads + head) * C.B_r + row;
-        *(float4 *)(params.partial_o + partial * C.d_head + column) = merged.sum;
-        if (column == 0)
-            params.partial_weights[partial] = merged.weight;
-    }
+    store_piece_row<C, C.d_head>(params, block, head, row, column, merged.sum, merged.weight,
+                                 sinks.of[head][row], unit);
 }
 
 /* Stores the block's results. Every warp has left its own in shared memory. */

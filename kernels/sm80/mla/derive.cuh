@@ -1,0 +1,89 @@
+/*
+ * These constants follow from the configuration of an SM80_MLA kernel, which is checked at compile
+ * time, and say how shared memory is laid out:
+ *
+ *     0                                               sm80_mla_shared_bytes()
+ *     | K 0 | K 1 | K 2 | ... | mla_exchange          |
+ *       stages of B_c keys      scores, P, rows
+ *
+ * A stage has panels of 64 columns: lines of 128 bytes, one for each key, of eight chunks of 16
+ * bytes, which are swizzled so that those at the same place of eight neighbouring lines are in
+ * different banks.
+ */
+#ifndef FLASH_KERNELS_SM80_MLA_DERIVE_CUH
+#define FLASH_KERNELS_SM80_MLA_DERIVE_CUH
+
+#include "common/kv.h"
+#include "common/ptx/opaque.cuh"
+#include "sm80/mla_kernel.h"
+
+/* ---- Warps. Scores: a group of warps has the same 16 rows, and each the products of every n-th
+ * step of the contraction. O: each warp has all rows of some columns. ---- */
+
+template <flash_config_t C> constexpr int row_groups = C.B_r / SM80_MLA_ROW_GROUP;
+template <flash_config_t C> constexpr int sharing_warps = sm80_mla_sharing_warps(&C);
+template <flash_config_t C> constexpr int sharing_threads = sharing_warps<C> *DECODE_WARP_THREADS;
+
+/* These are computed anew at each call, because registers are full. */
+static __device__ __forceinline__ int warp_number() {
+    return (int)(opaque(threadIdx.x) / DECODE_WARP_THREADS);
+}
+
+static __device__ __forceinline__ int lane_number() {
+    return (int)(opaque(threadIdx.x) % DECODE_WARP_THREADS);
+}
+
+/* ---- mma tiles (m16n8k16) ---- */
+
+template <flash_config_t C> constexpr int head_steps = C.d_head / 16; /* contraction of Q K^T */
+template <flash_config_t C> constexpr int warp_steps = head_steps<C> / sharing_warps<C>;
+template <flash_config_t C> constexpr int key_tiles = C.B_c / 8;  /* columns of S */
+template <flash_config_t C> constexpr int key_steps = C.B_c / 16; /* contraction of P V */
+template <flash_config_t C> constexpr int warp_columns = C.d_head_v / C.n_warps; /* of O */
+template <flash_config_t C> constexpr int column_tiles = warp_columns<C> / 8;
+
+/* A warp turns so many tiles of S into P. Where there are fewer tiles than warps, some have none.
+ */
+template <flash_config_t C>
+constexpr int own_tiles = key_tiles<C> > sharing_warps<C> ? key_tiles<C> / sharing_warps<C> : 1;
+
+/* ---- Shared memory ---- */
+
+constexpr int panel_columns = 64;
+constexpr int line_chunks = DECODE_LINE_BYTES / DECODE_CHUNK_BYTES;
+constexpr int chunk_columns = panel_columns / line_chunks;
+template <flash_config_t C> constexpr int key_panels = C.d_head / panel_columns;
+template <flash_config_t C> constexpr int panel_bytes = C.B_c *DECODE_LINE_BYTES;
+template <flash_config_t C> constexpr int stage_bytes = sm80_mla_stage_bytes(&C);
+template <flash_config_t C> constexpr int warp_panels = warp_columns<C> / panel_columns;
+
+/* Returns the offset of a chunk of a panel's line. */
+static __device__ __forceinline__ int chunk_offset(int line, int chunk) {
+    return line * DECODE_LINE_BYTES + (chunk ^ line % line_chunks) * DECODE_CHUNK_BYTES;
+}
+
+/* This is exchanged between warps. Scores and P lie as the registers of mma do, for each lane. */
+template <flash_config_t C> struct mla_exchange {
+    float4 scores[row_groups<C>][sharing_warps<C>][key_tiles<C>][DECODE_WARP_THREADS];
+    uint4 p[row_groups<C>][key_steps<C>][DECODE_WARP_THREADS];
+    flash_range_t keys[C.B_r]; /* that the row sees in the piece */
+    float factor[C.B_r];       /* of the row's O before the next block */
+    float sink[C.B_r];
+    float max[C.B_r];                   /* at the end */
+    float sum[sharing_warps<C>][C.B_r]; /* at the end, of the keys of each warp */
+};
+
+template <flash_config_t C> constexpr bool has_pages = (C.features & FLASH_FEATURE_PAGED) != 0;
+
+template <flash_config_t C> __device__ constexpr void assert_mla() {
+    static_assert(C.arch == FLASH_ARCH_SM80_MLA, "a configuration of another family");
+    static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16, "dtype");
+    static_assert(C.d_head == 576 && C.d_head_v == 512, "d_head and d_head_v");
+    static_assert(C.B_r % SM80_MLA_ROW_GROUP == 0, "B_r");
+    static_assert(C.B_c == 16 || C.B_c == 32, "B_c");
+    static_assert(sharing_warps<C> == 2 || sharing_warps<C> == 4, "n_warps");
+    static_assert(C.n_stages >= 3, "n_stages: two in use while one is loaded");
+    static_assert(sizeof(mla_exchange<C>) == sm80_mla_exchange_bytes(&C), "as the host counts");
+}
+
+#endif

@@ -1,0 +1,132 @@
+/*
+ * All warps load the keys of a step into a stage, by asynchronous copies of 16 bytes: eight lanes
+ * copy a line of a panel, so that a warp copies 128 bytes each of four keys at a time. A thread
+ * copies chunks of one key, or of two; with pages it has loaded the page's id a step before. Keys
+ * past the walk's end and columns past d_head become zeros, and no memory is read for them.
+ */
+#ifndef FLASH_KERNELS_SM80_MLA_LOAD_CUH
+#define FLASH_KERNELS_SM80_MLA_LOAD_CUH
+
+#include "common/ptx/async_copy.cuh"
+#include "sm80/mla/walk.cuh"
+
+/* Keys that all warps copy at a time, and the warps that share their panels. */
+constexpr int warp_keys = DECODE_WARP_THREADS / line_chunks;
+template <flash_config_t C>
+constexpr int keys_together = C.B_c < C.n_warps *warp_keys ? C.B_c : C.n_warps *warp_keys;
+template <flash_config_t C> constexpr int panel_warps = C.n_warps *warp_keys / keys_together<C>;
+template <flash_config_t C> constexpr int key_passes = C.B_c / keys_together<C>;
+
+/* Where the keys of a sequence lie. */
+typedef struct key_source {
+    const char *head;   /* its first key, that of its slot, or the pool's first row */
+    const int32_t *ids; /* of its pages; NULL: none, or a cache of slots */
+    int32_t slot;
+} key_source_t;
+
+/* The ids of the pages of the thread's keys of the next step, or the slot. */
+template <flash_config_t C> struct page_ids { int32_t of[key_passes<C>]; };
+
+/* The first of the chunks that a thread copies of each step. */
+typedef struct copy_place {
+    int line; /* of a panel: a key of the step */
+    int panel;
+    int chunk; /* of a line */
+} copy_place_t;
+
+/* Finds the place anew in each step, because registers are full. */
+template <flash_config_t C> static __device__ __forceinline__ copy_place_t find_copy_place() {
+    const int warp = warp_number(), lane = lane_number();
+    return {warp / panel_warps<C> * warp_keys + lane / line_chunks, warp % panel_warps<C>,
+            lane % line_chunks};
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ key_source_t find_key_source(const sm80_decode_params_t &params,
+                                                               const decode_block_t &block) {
+    const flash_params_t &p = params.attention;
+    const int32_t batch_index = block.piece.batch_index;
+    const flash_kv_run_t run = has_pages<C> ? flash_kv_run_t{0, block.sequence.k_begin, 0, 0}
+                                            : flash_kv_run(&block.sequence, batch_index, 0);
+    const int64_t first = flash_kv_offset(&p.k_stride, &run, block.first_head_kv);
+    key_source_t source = {(const char *)p.k + first * dtype_size(C.dtype), NULL, 0};
+    if constexpr (has_pages<C>) {
+        const int64_t first_id = flash_pages_first_id(&p.pages, batch_index);
+        source.ids = p.pages.table ? p.pages.table + first_id : NULL;
+        source.slot = (int32_t)first_id;
+    }
+    return source;
+}
+
+/* ---- Pages ---- */
+
+/* Loads the ids of the pages of the thread's keys of a step, of which the first is `key`. end: of
+ * the walk. */
+template <flash_config_t C>
+static __device__ __forceinline__ void fetch_ids(page_ids<C> &ids, const key_source_t &source,
+                                                 const sm80_decode_params_t &params, int32_t key,
+                                                 int32_t end) {
+    if constexpr (has_pages<C>) {
+#pragma unroll
+        for (int i = 0; i < key_passes<C>; ++i, key += keys_together<C>) {
+            ids.of[i] = source.slot;
+            if (source.ids != NULL && key < end)
+                ids.of[i] = __ldg(source.ids + flash_divide(key, params.by_page_size));
+        }
+    }
+}
+
+/* Returns the bytes from the pool's first row to a key's; negative if there is no such row. */
+static __device__ __forceinline__ int64_t paged_key_offset(const key_source_t &source,
+                                                           const sm80_decode_params_t &params,
+                                                           int32_t key, int32_t id,
+                                                           int element_bytes) {
+    const flash_params_t &p = params.attention;
+    if (source.ids != NULL)
+        key -= flash_divide(key, params.by_page_size) * p.pages.page_size;
+    if ((uint32_t)id >= (uint32_t)p.pages.n_pages)
+        return -1;
+    return (id * p.k_stride.batch + key * p.k_stride.seq) * element_bytes;
+}
+
+/* ---- Steps ---- */
+
+/* Returns the bytes from source.head to a key; negative if there is none. */
+template <flash_config_t C>
+static __device__ __forceinline__ int64_t key_offset(const key_source_t &source,
+                                                     const sm80_decode_params_t &params,
+                                                     int32_t key, int32_t end, int32_t id) {
+    constexpr int element_bytes = dtype_size(C.dtype);
+    if (key >= end)
+        return -1;
+    if constexpr (has_pages<C>)
+        return paged_key_offset(source, params, key, id, element_bytes);
+    return key * params.attention.k_stride.seq * element_bytes;
+}
+
+/* Starts to copy the keys of a step into a stage, and fetches the ids of the next step. end: of the
+ * walk. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+load_keys(uint32_t stage, page_ids<C> &ids, const key_source_t &source,
+          const sm80_decode_params_t &params, int32_t step_key, int32_t end) {
+    const copy_place_t place = find_copy_place<C>();
+    const int32_t first_column = place.panel * panel_columns + place.chunk * chunk_columns;
+    const int32_t columns = params.attention.d_head - first_column;
+#pragma unroll
+    for (int i = 0; i < key_passes<C>; ++i) {
+        const int line = place.line + i * keys_together<C>;
+        const int64_t offset = key_offset<C>(source, params, step_key + line, end, ids.of[i]);
+        const char *const from =
+            source.head + max((long long)offset, 0ll) + first_column * dtype_size(C.dtype);
+        const uint32_t to = stage + place.panel * panel_bytes<C> + chunk_offset(line, place.chunk);
+#pragma unroll
+        for (int j = 0; j < key_panels<C>; j += panel_warps<C>)
+            if (key_panels<C> % panel_warps<C> == 0 || j + place.panel < key_panels<C>)
+                async_copy_or_zero(to + j * panel_bytes<C>, from + j * DECODE_LINE_BYTES,
+                                   offset >= 0 && j * panel_columns < columns);
+    }
+    fetch_ids<C>(ids, source, params, step_key + C.B_c + place.line, end);
+}
+
+#endif

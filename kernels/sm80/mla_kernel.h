@@ -1,0 +1,46 @@
+/*
+ * Host and device code agree on this for every SM80_MLA kernel. It is plain C, and constant
+ * expressions in CUDA C++.
+ *
+ * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm80_decode_params_t)` of
+ * decode_block_threads() threads with sm80_mla_shared_bytes() of dynamic shared memory (drawn in
+ * mla/derive.cuh). common/decode.h says which block computes what; a block has one K/V head. V is
+ * the first columns of K, so that the address and the pages of V are unused.
+ */
+#ifndef FLASH_KERNELS_SM80_MLA_KERNEL_H
+#define FLASH_KERNELS_SM80_MLA_KERNEL_H
+
+#include "sm80/decode_kernel.h"
+
+enum {
+    SM80_MLA_ROW_GROUP = 16,        /* rows of a warp's scores */
+    SM80_MLA_ROW_BYTES = 20,        /* of what a block keeps of each row, beside sums */
+    SM80_MLA_ROWS_OF_ONE_BLOCK = 64 /* with which a block takes a multiprocessor's registers */
+};
+
+/* Counts the warps that share the columns of a row group's scores. */
+DECODE_CONSTANT int32_t sm80_mla_sharing_warps(const flash_config_t *c) {
+    return c->n_warps * SM80_MLA_ROW_GROUP / c->B_r;
+}
+
+DECODE_CONSTANT int32_t sm80_mla_stage_bytes(const flash_config_t *c) {
+    return c->B_c * c->d_head * dtype_size(c->dtype);
+}
+
+/* Returns the bytes in which warps exchange scores, P, and what belongs to rows. */
+DECODE_CONSTANT int32_t sm80_mla_exchange_bytes(const flash_config_t *c) {
+    const int32_t scores_and_sums =
+        sm80_mla_sharing_warps(c) * (c->B_c + 1) * (int32_t)sizeof(float);
+    return c->B_r * (scores_and_sums + c->B_c * dtype_size(c->dtype) + SM80_MLA_ROW_BYTES);
+}
+
+DECODE_CONSTANT int32_t sm80_mla_shared_bytes(const flash_config_t *c) {
+    return c->n_stages * sm80_mla_stage_bytes(c) + sm80_mla_exchange_bytes(c);
+}
+
+/* Counts the blocks that share the registers of a multiprocessor. */
+DECODE_CONSTANT int32_t sm80_mla_blocks_per_sm(const flash_config_t *c) {
+    return c->B_r < SM80_MLA_ROWS_OF_ONE_BLOCK ? 2 : 1;
+}
+
+#endif

@@ -1,0 +1,99 @@
+"""What SM80_MLA has beyond what test_gpu_mla.py checks of every row for latent attention: prefill,
+tiles that end within a query, and what SM90_MLA cannot address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import flashattn
+import pytest
+import torch
+from device_memory import upload
+from flashattn import Arch, DType, Feature
+from gpu_problems import (
+    check_outputs,
+    device_pages,
+    expected_of,
+    host_inputs,
+    mla_rows,
+    run,
+    same_bits,
+    types_of,
+)
+from memory import dtype_of
+from paging import PagedProblem
+from problems import AttentionProblem
+
+D_HEAD, D_HEAD_V = 576, 512
+ROWS = [row.config for row in mla_rows() if row.config.arch == Arch.SM80_MLA]
+DENSE = [config for config in ROWS if not config.features & Feature.PAGED]
+PREFILL = AttentionProblem(2, 150, 330, 16, 1, D_HEAD, causal=True)
+PROBLEMS = {
+    "causal": PREFILL,
+    "full": replace(PREFILL, causal=False, seqlen_k=70),
+    "more queries than keys": replace(PREFILL, seqlen_k=90),
+    "window": replace(PREFILL, causal=False, window_size=(100, 30)),
+    "chunk": replace(PREFILL, attention_chunk=64),
+    "softcap": replace(PREFILL, softcap=2.0),
+    "ragged": AttentionProblem(
+        4, 200, 300, 10, 1, D_HEAD, causal=True, cu_seqlens_q=(0, 200, 200, 203, 260),
+        seqused_k=(300, 5, 200, 57),
+    ),
+    "two K/V heads": replace(PREFILL, n_heads=14, n_heads_kv=2),
+}  # fmt: skip
+
+pytestmark = pytest.mark.skipif(not ROWS, reason="needs compute capability 8.0 or newer")
+every_dense_row = pytest.mark.parametrize("config", DENSE, ids=str)
+every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
+
+
+def _tensors(q: torch.Tensor, k: torch.Tensor) -> list[torch.Tensor]:
+    return [q, k, k[..., :D_HEAD_V]]
+
+
+def _check(p: AttentionProblem, config: flashattn.Config | None = None) -> None:
+    q, k, _ = host_inputs(p)
+    tensors = _tensors(upload(q), upload(k))
+    expected = expected_of(q, k, k[..., :D_HEAD_V], o_dtype=dtype_of(p.types[2]), **p.options())
+    check_outputs(p, run(p, tensors, config), expected, config, f"replay: {p}")
+
+
+@every_dense_row
+@every_problem
+def test_prefill(p: AttentionProblem, config: flashattn.Config) -> None:
+    _check(replace(p, **types_of(config)), config)
+
+
+@every_dense_row
+@pytest.mark.parametrize("heads", [1, 5, 17, 33, 100])
+def test_tiles_end_within_a_query(heads: int, config: flashattn.Config) -> None:
+    p = AttentionProblem(2, 3, 520, heads, 1, D_HEAD, causal=True, seqused_k=(520, 77))
+    _check(replace(p, **types_of(config)), config)
+
+
+@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
+def test_pools_that_tma_cannot_address(dtype: DType) -> None:
+    """Pages that are no whole number of tokens apart are those of a pool without such gaps."""
+    config = next(c for c in ROWS if c.dtype == dtype and c.features & Feature.PAGED)
+    p = AttentionProblem(3, 2, 500, 16, 1, D_HEAD, causal=True, seqused_k=(500, 70, 311))
+    p = replace(p, **types_of(config))
+    (q, pool, _), where = device_pages(PagedProblem(p, 16))
+    page = pool[0].numel()
+    apart = torch.zeros(len(pool), page + 8, dtype=pool.dtype, device="cuda")[:, :page]
+    apart = apart.unflatten(1, pool.shape[1:]).copy_(pool)
+    in_pages = replace(p, seqused_k=None)
+    expected = run(in_pages, _tensors(q, pool), config, **where)
+    assert same_bits(run(in_pages, _tensors(q, apart), config, **where), expected)
+    selected = flashattn.select_config(*_tensors(q, apart), causal=True, **where)
+    assert selected.config.arch == Arch.SM80_MLA
+
+
+def test_selection_takes_fewer_rows_where_there_are_few() -> None:
+    hopper = torch.cuda.get_device_capability() == (9, 0)
+    for heads, B_r in ((16, 32), (32, 32), (33, 64), (128, 64)):
+        q = torch.empty(2, 1, heads, D_HEAD, dtype=torch.bfloat16, device="cuda")
+        k = torch.empty(2, 300, 1, D_HEAD, dtype=torch.bfloat16, device="cuda")
+        config = flashattn.select_config(*_tensors(q, k)).config
+        assert config.arch == (Arch.SM90_MLA if hopper else Arch.SM80_MLA)
+        assert hopper or config.B_r == B_r
