@@ -5,6 +5,7 @@ problems are those of the CPU tests; device_memory has their layouts.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import replace
 
 import expectation
@@ -14,11 +15,14 @@ import torch
 from device_memory import ALIGNED_LAYOUTS, Guarded, allocate, lengths, upload
 from expectation import Expected, assert_agrees
 from flashattn import Arch, DType, Feature, Kernel
-from memory import dtype_of
+from memory import E4M3, dtype_of
 from paging import PagedProblem, make_pages
 from problems import AttentionProblem, fill_unused, make_inputs
 
 DTYPES = ("float16", "bfloat16")
+# Types of K and V, and head dimensions, that reach kernels of every family.
+TYPES = (("float16", 64), ("bfloat16", 128), ("bfloat16", 256), ("float16", 96), (E4M3, 128))
+HEADS = (*((d_head, None) for d_head in (32, 64, 96, 128, 192, 256)), (192, 128))
 CONTIGUOUS = ("contiguous",) * 4
 MLA_FAMILIES = (Arch.SM80_MLA, Arch.SM90_MLA)
 DECODE_ROWS = 32  # rows of a K/V head, at most, for decode kernels
@@ -67,6 +71,14 @@ def heads_of(config: flashattn.Config, d_head_v: int | None = None) -> dict[str,
     """Returns the head dimensions of a problem as wide as the row, as AttentionProblem names them,
     or with another d_head_v."""
     return {"d_head": config.d_head, "d_head_v": d_head_v or config.d_head_v or None}
+
+
+def typed(p: AttentionProblem, dtype: str, d_head: int) -> AttentionProblem:
+    """Returns the problem in these types; K and V of e4m3 have scales."""
+    if dtype != E4M3:
+        return replace(p, dtype=dtype, d_head=d_head)
+    types = {"dtype": E4M3, "q_dtype": "bfloat16", "o_dtype": "bfloat16"}
+    return replace(p, d_head=d_head, k_descale=0.5, v_descale=-1.5, **types)
 
 
 def needs_alignment(config: flashattn.Config) -> bool:
@@ -276,6 +288,29 @@ def check_every_row(p: AttentionProblem) -> None:
     assert configs, f"no row serves {p}"
     for config in configs:
         check(p, config)
+
+
+def check_every_row_in_pages(q: PagedProblem) -> None:
+    configs = configs_for_pages(q)
+    assert configs, f"no row serves {q}"
+    for config in configs:
+        check_in_pages(q, config)
+
+
+def assert_every_row_is_reached(problems: Iterable[AttentionProblem], feature: Feature) -> None:
+    """Asserts that the problems, in every type and head dimension, are served by each row without
+    pages that has the feature."""
+    reached = {
+        config
+        for p in problems
+        for d_head, d_head_v in HEADS
+        for dtype in (*DTYPES, E4M3)
+        for config in configs_for(replace(typed(p, dtype, d_head), d_head_v=d_head_v))
+    }
+    having = {row.config for row in (*rows(), *mixed_rows()) if row.config.features & feature}
+    missing = {config for config in having - reached if not config.features & Feature.PAGED}
+    assert having and not missing
+    assert {config.arch for config in reached} >= {Arch.SM80, Arch.SM80_DECODE, Arch.MIXED}
 
 
 def same_bits(a: tuple[np.ndarray, ...], b: tuple[np.ndarray, ...]) -> bool:

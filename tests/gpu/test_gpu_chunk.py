@@ -9,23 +9,23 @@ import flashattn
 import numpy as np
 import pytest
 from device_memory import upload
-from flashattn import Arch, Feature, oracle
+from flashattn import Feature, oracle
 from gpu_problems import (
+    TYPES,
+    assert_every_row_is_reached,
     check,
     check_every_row,
-    check_in_pages,
+    check_every_row_in_pages,
     configs_for,
-    configs_for_pages,
     device_inputs,
     device_options,
     host_inputs,
-    mixed_rows,
-    rows,
     run,
     same_bits,
+    typed,
 )
-from memory import E4M3
 from paging import PagedProblem
+from pairwise import combined
 from problems import AttentionProblem
 
 BASE = AttentionProblem(2, 300, 300, 4, 2, 64)
@@ -46,61 +46,29 @@ PROBLEMS = {
     "in_use": replace(BASE, batch=3, seqused_q=(300, 3, 0), seqused_k=(0, 1, 177)),
 }  # fmt: skip
 CHUNKS = (1, 5, 64, 100, 128, 200, 299, 2**40)
-TYPES = (("float16", 64), ("bfloat16", 128), ("bfloat16", 256), ("float16", 96), (E4M3, 128))
-every_type = pytest.mark.parametrize(("dtype", "d_head"), TYPES)
-every_order = pytest.mark.parametrize("causal", [False, True], ids=["any_order", "causal"])
-every_problem = pytest.mark.parametrize("name", PROBLEMS)
+ORDERS = (False, True)  # causal or not
 
 
-def _typed(p: AttentionProblem, dtype: str, d_head: int) -> AttentionProblem:
-    if dtype != E4M3:
-        return replace(p, dtype=dtype, d_head=d_head)
-    types = {"dtype": E4M3, "q_dtype": "bfloat16", "o_dtype": "bfloat16"}
-    return replace(p, d_head=d_head, k_descale=0.5, v_descale=-1.5, **types)
-
-
-@every_type
-@every_order
-@every_problem
-def test_row_agrees_with_the_oracle(name: str, causal: bool, dtype: str, d_head: int) -> None:
-    p = replace(_typed(PROBLEMS[name], dtype, d_head), causal=causal)
-    for chunk in CHUNKS:
-        check_every_row(replace(p, attention_chunk=chunk))
+@combined(name=PROBLEMS, types=TYPES, chunk=CHUNKS)
+def test_row_agrees_with_the_oracle(name: str, types: tuple[str, int], chunk: int) -> None:
+    for causal in ORDERS:
+        p = replace(PROBLEMS[name], causal=causal, attention_chunk=chunk)
+        check_every_row(typed(p, *types))
 
 
 def test_every_row_with_windows_is_tested() -> None:
-    heads = [*((d_head, None) for d_head in (32, 64, 96, 128, 192, 256)), (192, 128)]
-    tested = {
-        config
-        for name in ("few_rows", "square", "ragged")
-        for d_head, d_head_v in heads
-        for dtype in ("float16", "bfloat16", E4M3)
-        for config in configs_for(
-            replace(_typed(PROBLEMS[name], dtype, d_head), attention_chunk=100, d_head_v=d_head_v)
-        )
-    }
-    with_windows = {
-        row.config for row in (*rows(), *mixed_rows()) if row.config.features & Feature.WINDOW
-    }
-    missing = {row for row in with_windows - tested if not row.features & Feature.PAGED}
-    families = {row.arch for row in tested}
-    assert with_windows and not missing
-    assert families >= {Arch.SM80, Arch.SM80_DECODE, Arch.MIXED}
+    problems = [PROBLEMS[name] for name in ("few_rows", "square", "ragged")]
+    assert_every_row_is_reached([replace(p, attention_chunk=100) for p in problems], Feature.WINDOW)
 
 
-@every_type
-@every_order
-@pytest.mark.parametrize("page_size", [1, 16, 19, 128])
-def test_keys_in_pages(page_size: int, causal: bool, dtype: str, d_head: int) -> None:
-    for seqlen_q in (1, 5, 70, 200):
+@combined(page_size=(1, 16, 19, 128), types=TYPES, seqlen_q=(1, 5, 70, 200))
+def test_keys_in_pages(page_size: int, types: tuple[str, int], seqlen_q: int) -> None:
+    for causal in ORDERS:
         p = AttentionProblem(3, seqlen_q, 700, 8, 2, causal=causal, attention_chunk=150)
-        p = replace(_typed(p, dtype, d_head), seqused_k=(700, 65, 190))
+        p = replace(typed(p, *types), seqused_k=(700, 65, 190))
         ragged = replace(p, cu_seqlens_q=(0, seqlen_q, seqlen_q, seqlen_q + 1))
         for q in (PagedProblem(p, page_size), PagedProblem(ragged, page_size)):
-            configs = configs_for_pages(q)
-            assert configs
-            for config in configs:
-                check_in_pages(q, config)
+            check_every_row_in_pages(q)
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])

@@ -11,11 +11,12 @@ import flashattn
 import numpy as np
 import pytest
 import torch
+from cache_checks import CACHES
 from device_memory import lengths
 from flashattn import Arch, Feature
 from flashattn._attention import workspace_size
 from flashattn._problem import Problem
-from gpu_problems import device_inputs, device_pages, heads_of, rows, run, same_bits, types_of
+from gpu_problems import device_inputs, device_pages, heads_of, rows, run, types_of
 from paging import KINDS, PagedProblem
 from problems import AttentionProblem
 
@@ -42,45 +43,25 @@ def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
     return replace(p, **heads_of(config, p.d_head_v), **types_of(config))
 
 
-def _dense_row(paged: flashattn.Config) -> flashattn.Config:
-    return replace(paged, features=paged.features & ~Feature.PAGED)
-
-
-def _run_paged(q: PagedProblem, config: object = None, **options: object) -> tuple:
-    pages, where = device_pages(q)
-    p = replace(q.p, seqused_k=None)
-    return run(p, pages, config, **{**options, **where})
-
-
 # ---- Pages ----
 
 
-@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@pytest.mark.parametrize("config", PAGED, ids=str)
 @every_problem
-def test_bits_are_those_without_pages(p: AttentionProblem, page_size: int) -> None:
-    for paged in PAGED:
-        q = PagedProblem(_of_row(p, paged), page_size)
-        assert same_bits(_run_paged(q, paged), run(q.dense, config=_dense_row(paged))), str(paged)
+def test_bits_are_those_without_pages(p: AttentionProblem, config: flashattn.Config) -> None:
+    CACHES.pages_change_no_bit(_of_row(p, config), config, PAGE_SIZES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("layout", ["contiguous", "heads_first"])
 def test_pages_may_be_found_in_any_way(kind: str, layout: str) -> None:
     p = replace(BATCH, layouts=("contiguous", layout, layout, "contiguous"))
-    expected = run(PagedProblem(BATCH, 16).dense)
-    for q in (PagedProblem(p, 16, kind), PagedProblem(p, 7, kind, v_apart=True)):
-        assert same_bits(_run_paged(q), expected)
+    CACHES.pages_are_found(p, kind)
 
 
 def test_keys_of_an_id_that_is_no_page_read_as_zeros() -> None:
     p = AttentionProblem(1, 1, 128, 4, 2, 128, "float16", seqused_k=(128,))
-    pages, where = device_pages(PagedProblem(p, 16))
-    q, k, v = device_inputs(p)
-    for bad in (-1, len(pages[1]), 2**31 - 1, -(2**31)):
-        where["page_table"][0, 3] = bad
-        k[:, 48:64] = v[:, 48:64] = 0
-        o = flashattn.flash_attn_func(*pages, **where)
-        assert torch.equal(o, flashattn.flash_attn_func(q, k, v, seqused_k=where["seqused_k"]))
+    CACHES.keys_of_no_page_read_as_zeros(p)
 
 
 def test_a_length_beyond_the_table_is_cut() -> None:
@@ -97,59 +78,18 @@ def test_a_length_beyond_the_table_is_cut() -> None:
 
 @every_problem
 def test_batch_invariant_bits(p: AttentionProblem) -> None:
-    """The bits are the same alone, in the batch, with lengths on the host, and in pages."""
-    q, k, v = device_inputs(p)
-    options = {
-        "causal": p.causal, "window_size": p.window_size, "softcap": p.softcap,
-        "batch_invariant": True, "return_lse": True,
-    }  # fmt: skip
-    o, lse = flashattn.flash_attn_func(q, k, v, seqused_k=lengths(p.seqused_k), **options)
-    pages, where = device_pages(PagedProblem(p, 16))
-    in_pages = flashattn.flash_attn_func(*pages, **options, **where)
-    assert torch.equal(in_pages[0], o) and torch.equal(in_pages[1], lse)
-    for b in range(0, p.batch, max(1, p.batch // 10)):
-        own = q[b : b + 1], k[b : b + 1, : p.seqused_k[b]], v[b : b + 1, : p.seqused_k[b]]
-        alone_o, alone_lse = flashattn.flash_attn_func(*own, **options)
-        assert torch.equal(alone_o[0], o[b]) and torch.equal(alone_lse[0], lse[b])
+    CACHES.neighbours_change_no_bit(p)
 
 
 def test_the_same_call_gives_the_same_bits() -> None:
-    first = run(BATCH)
-    assert all(same_bits(run(BATCH), first) for _ in range(20))
+    CACHES.repetition_changes_no_bit(BATCH)
 
 
 # ---- Graphs, streams and workspaces ----
 
 
-def _call_of(p: AttentionProblem, q: PagedProblem) -> tuple:
-    pages, where = device_pages(q)
-    o = torch.empty_like(pages[0])
-    lse = torch.empty(p.batch, p.n_heads, p.seqlen_q, device="cuda")
-    return pages, where, o, lse
-
-
 def test_a_graph_replays_with_other_lengths_and_pages() -> None:
-    p = replace(BATCH, seqused_k=(4097,) * BATCH.batch)
-    pages, where, o, lse = _call_of(p, PagedProblem(p, 16))
-    workspace = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
-    keywords = {**where, "out": o, "lse": lse, "workspace": workspace}
-    flashattn.flash_attn_func(*pages, **keywords)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        flashattn.flash_attn_func(*pages, **keywords)
-    random = torch.Generator().manual_seed(1)
-    n_pages = len(pages[1])
-    for i in range(1000):
-        where["seqused_k"].copy_(torch.randint(0, 4098, (p.batch,), generator=random))
-        if i % 10 == 0:
-            ids = torch.randint(0, n_pages, where["page_table"].shape, generator=random)
-            where["page_table"].copy_(ids)
-        graph.replay()
-        if i % 20 == 0:
-            replayed = o.clone(), lse.clone()
-            flashattn.flash_attn_func(*pages, **keywords)
-            bits = [x.view(torch.uint8) for x in (o, lse, *replayed)]  # pages hold NaN
-            assert torch.equal(bits[0], bits[2]) and torch.equal(bits[1], bits[3])
+    CACHES.replays_see_other_lengths_and_pages(BATCH, n_replays=1000, compare_every=20)
 
 
 def test_two_streams_with_workspaces_of_their_own() -> None:
@@ -176,21 +116,8 @@ def test_two_streams_with_workspaces_of_their_own() -> None:
 def test_a_call_stays_within_the_workspace_that_it_asks_for(
     p: AttentionProblem, invariant: bool, known: bool
 ) -> None:
-    q, k, v = device_inputs(p)
-    used = None if known else lengths(p.seqused_k)
-    options = {"causal": p.causal, "window_size": p.window_size, "batch_invariant": invariant}
-    size = workspace_size(Problem(q, k, v, seqused_k=used, **options).args, None)
-    expected = flashattn.flash_attn_func(q, k, v, seqused_k=used, **options)
-    for offset in (0, 1, 100):
-        memory = torch.full((size + 2048,), 0xAB, dtype=torch.uint8, device="cuda")
-        workspace = memory[1024 + offset : 1024 + offset + size]
-        o = flashattn.flash_attn_func(q, k, v, seqused_k=used, workspace=workspace, **options)
-        assert torch.equal(o, expected)
-        assert (memory[: 1024 + offset] == 0xAB).all()
-        assert (memory[1024 + offset + size :] == 0xAB).all()
-    both = f"workspace has {size - 1} bytes, and the call wants {size}"
-    with pytest.raises(ValueError, match=both):
-        flashattn.flash_attn_func(q, k, v, seqused_k=used, workspace=workspace[:-1], **options)
+    p = replace(p, seqused_k=None) if known else p
+    CACHES.workspace_is_enough(p, offsets=(0, 1, 100), batch_invariant=invariant)
 
 
 def test_workspace_is_small_whatever_the_lengths_are() -> None:

@@ -10,11 +10,12 @@ import flashattn
 import numpy as np
 import pytest
 import torch
+from cache_checks import CACHES
 from device_memory import upload
 from flashattn import Arch, DType, Feature
-from gpu_problems import check, device_pages, host_inputs, rows, run, same_bits
+from gpu_problems import check, host_inputs, rows, run, same_bits
 from memory import E4M3, dtype_of
-from paging import KINDS, PagedProblem
+from paging import KINDS
 from problems import AttentionProblem
 
 CONFIGS = [
@@ -76,15 +77,6 @@ def _of_row(
     p: AttentionProblem, config: flashattn.Config, types: tuple[str, str] = ("bfloat16",) * 2
 ) -> AttentionProblem:
     return replace(p, d_head=config.d_head, q_dtype=types[0], o_dtype=types[1])
-
-
-def _dense_row(paged: flashattn.Config) -> flashattn.Config:
-    return replace(paged, features=paged.features & ~Feature.PAGED)
-
-
-def _run_paged(q: PagedProblem, config: flashattn.Config) -> tuple[np.ndarray, ...]:
-    pages, where = device_pages(q)
-    return run(replace(q.p, seqused_k=None), pages, config, **where)
 
 
 def test_rows_are_there() -> None:
@@ -234,20 +226,13 @@ def test_codes_of_nan_that_are_seen_are_nan(
 def test_bits_are_those_without_pages(
     name: str, types: tuple[str, str], config: flashattn.Config
 ) -> None:
-    q = PagedProblem(_of_row(PROBLEMS[name], config, types), PAGE_SIZES[0])
-    expected = run(q.dense, config=_dense_row(config))
-    for page_size in PAGE_SIZES:
-        paged = replace(q, page_size=page_size, v_apart=page_size % 2 == 1)
-        assert same_bits(_run_paged(paged, config), expected), page_size
+    CACHES.pages_change_no_bit(_of_row(PROBLEMS[name], config, types), config, PAGE_SIZES)
 
 
 @every_paged
 @pytest.mark.parametrize("kind", KINDS)
 def test_pages_may_be_found_in_any_way(kind: str, config: flashattn.Config) -> None:
-    p = _of_row(replace(IN_USE, causal=True), config)
-    expected = run(p, config=_dense_row(config))
-    for v_apart in (False, True):
-        assert same_bits(_run_paged(PagedProblem(p, 16, kind, v_apart), config), expected)
+    CACHES.pages_are_found(_of_row(replace(IN_USE, causal=True), config), kind, config)
 
 
 # ---- Selection ----

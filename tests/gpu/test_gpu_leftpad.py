@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 from device_memory import lengths
-from flashattn import Arch, Feature, torch_ops
+from flashattn import Feature, torch_ops
 from gpu_problems import (
+    TYPES,
+    assert_every_row_is_reached,
     check,
     check_in_pages,
     configs_for,
@@ -19,12 +21,10 @@ from gpu_problems import (
     device_options,
     device_pages,
     host_inputs,
-    mixed_rows,
-    rows,
     run,
     same_bits,
+    typed,
 )
-from memory import E4M3
 from paging import PagedProblem
 from problems import AttentionProblem, fill_unused
 
@@ -47,16 +47,8 @@ PROBLEMS = {
         BASE, cu_seqlens_q=(0, 1, 131, 135), seqused_k=(300, 290, 64), leftpad_k=(40, 0, 63)
     ),
 }  # fmt: skip
-TYPES = (("float16", 64), ("bfloat16", 128), ("bfloat16", 256), ("float16", 96), (E4M3, 128))
 every_type = pytest.mark.parametrize(("dtype", "d_head"), TYPES)
 every_problem = pytest.mark.parametrize("name", PROBLEMS)
-
-
-def _typed(p: AttentionProblem, dtype: str, d_head: int) -> AttentionProblem:
-    if dtype != E4M3:
-        return replace(p, dtype=dtype, d_head=d_head)
-    types = {"dtype": E4M3, "q_dtype": "bfloat16", "o_dtype": "bfloat16"}
-    return replace(p, d_head=d_head, k_descale=0.5, v_descale=-1.5, **types)
 
 
 def _poisoned(p: AttentionProblem) -> list[np.ndarray]:
@@ -75,7 +67,7 @@ def _poisoned(p: AttentionProblem) -> list[np.ndarray]:
 @every_type
 @every_problem
 def test_row_agrees_with_the_oracle(name: str, dtype: str, d_head: int) -> None:
-    p = _typed(PROBLEMS[name], dtype, d_head)
+    p = typed(PROBLEMS[name], dtype, d_head)
     inputs = _poisoned(p)
     configs = configs_for(p)
     assert configs
@@ -84,30 +76,15 @@ def test_row_agrees_with_the_oracle(name: str, dtype: str, d_head: int) -> None:
 
 
 def test_every_row_with_lengths_is_tested() -> None:
-    heads = [*((d_head, None) for d_head in (32, 64, 96, 128, 192, 256)), (192, 128)]
-    tested = {
-        config
-        for name in ("full", "few_rows", "ragged_queries")
-        for d_head, d_head_v in heads
-        for dtype in ("float16", "bfloat16", E4M3)
-        for causal in (False, True)
-        for config in configs_for(
-            replace(_typed(PROBLEMS[name], dtype, d_head), causal=causal, d_head_v=d_head_v)
-        )
-    }
-    with_lengths = {
-        row.config for row in (*rows(), *mixed_rows()) if row.config.features & Feature.VARLEN
-    }
-    missing = {row for row in with_lengths - tested if not row.features & Feature.PAGED}
-    families = {row.arch for row in tested}
-    assert with_lengths and not missing
-    assert families >= {Arch.SM80, Arch.SM80_DECODE, Arch.MIXED}
+    problems = [PROBLEMS[name] for name in ("full", "few_rows", "ragged_queries")]
+    both_orders = [replace(p, causal=causal) for p in problems for causal in (False, True)]
+    assert_every_row_is_reached(both_orders, Feature.VARLEN)
 
 
 @every_type
 @pytest.mark.parametrize("name", ["in_use", "row", "few_rows", "no_key", "split", "ragged_queries"])
 def test_slots_have_padding_too(name: str, dtype: str, d_head: int) -> None:
-    q = PagedProblem(_typed(PROBLEMS[name], dtype, d_head), 1, "slots")
+    q = PagedProblem(typed(PROBLEMS[name], dtype, d_head), 1, "slots")
     poisoned, where = device_pages(q, _poisoned(q.dense))
     configs = configs_for_pages(q)
     assert configs

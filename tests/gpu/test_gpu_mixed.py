@@ -11,6 +11,7 @@ from itertools import accumulate
 import flashattn
 import pytest
 import torch
+from cache_checks import CACHES, dense_row
 from device_memory import lengths
 from flashattn import Arch, Feature
 from flashattn._attention import workspace_size
@@ -24,8 +25,6 @@ from gpu_problems import (
     device_pages,
     mixed_rows,
     query,
-    run,
-    same_bits,
     types_of,
 )
 from paging import KINDS, PagedProblem
@@ -98,21 +97,12 @@ def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
     if p.o_dtype:
         types["o_dtype"] = p.o_dtype
     p = replace(p, **types)
-    support = query(replace(p, layouts=("contiguous",) * 4), _dense_row(config))
+    support = query(replace(p, layouts=("contiguous",) * 4), dense_row(config))
     if not support:
         expected = "more rows" if p.n_heads // p.n_heads_kv > config.B_r else "no forward kernel"
         assert expected in support.reason
         pytest.skip(support.reason)
     return p
-
-
-def _dense_row(config: flashattn.Config) -> flashattn.Config:
-    return replace(config, features=config.features & ~Feature.PAGED)
-
-
-def _run_paged(q: PagedProblem, config: object = None, **options: object) -> tuple:
-    pages, where = device_pages(q)
-    return run(replace(q.p, seqused_k=None), pages, config, **{**options, **where})
 
 
 # ---- Results ----
@@ -131,24 +121,18 @@ def test_agrees_with_the_oracle(p: AttentionProblem, config: flashattn.Config) -
 
 
 @every_paged_row
-@pytest.mark.parametrize("page_size", PAGE_SIZES)
 @pytest.mark.parametrize("p", SAME_FORWARD_CODE.values(), ids=SAME_FORWARD_CODE)
-def test_bits_are_those_without_pages(
-    p: AttentionProblem, page_size: int, config: flashattn.Config
-) -> None:
-    q = PagedProblem(_of_row(p, config), page_size)
-    assert same_bits(_run_paged(q, config), run(q.dense, config=_dense_row(config)))
+def test_bits_are_those_without_pages(p: AttentionProblem, config: flashattn.Config) -> None:
+    CACHES.pages_change_no_bit(_of_row(p, config), config, PAGE_SIZES)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pages_may_be_found_in_any_way(kind: str) -> None:
-    expected = run(SERVING)
-    assert same_bits(_run_paged(PagedProblem(SERVING, 16, kind, v_apart=True)), expected)
+    CACHES.pages_are_found(SERVING, kind)
 
 
 def test_the_same_call_gives_the_same_bits() -> None:
-    first = run(SERVING)
-    assert all(same_bits(run(SERVING), first) for _ in range(20))
+    CACHES.repetition_changes_no_bit(SERVING)
 
 
 # ---- Selection ----
@@ -271,19 +255,7 @@ def test_a_graph_replays_with_sequences_that_change_sides() -> None:
 @pytest.mark.parametrize("invariant", [False, True])
 @pytest.mark.parametrize("name", ["decodes and chunks", "all decoded", "one long cache"])
 def test_a_call_stays_within_the_workspace_that_it_asks_for(name: str, invariant: bool) -> None:
-    p = PROBLEMS[name]
-    tensors = device_inputs(p)
-    options = {**device_options(p), "batch_invariant": invariant}
-    size = workspace_size(Problem(*tensors, **options).args, None)
-    assert size > 0
-    expected = flashattn.flash_attn_varlen_func(*tensors, **options)
-    memory = torch.full((size + 2048,), 0xAB, dtype=torch.uint8, device="cuda")
-    workspace = memory[1025 : 1025 + size]
-    o = flashattn.flash_attn_varlen_func(*tensors, workspace=workspace, **options)
-    assert torch.equal(o, expected)
-    assert (memory[:1025] == 0xAB).all() and (memory[1025 + size :] == 0xAB).all()
-    with pytest.raises(ValueError, match=f"the call wants {size}"):
-        flashattn.flash_attn_varlen_func(*tensors, workspace=workspace[:-1], **options)
+    CACHES.workspace_is_enough(PROBLEMS[name], offsets=(1,), batch_invariant=invariant)
 
 
 def test_workspace_is_small_whatever_the_lengths_are() -> None:

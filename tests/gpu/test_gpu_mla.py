@@ -5,30 +5,26 @@ finite, batch invariance, graphs and workspaces.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import flashattn
 import numpy as np
 import pytest
 import torch
-from device_memory import Guarded, lengths, upload
+from cache_checks import CacheChecks
+from device_memory import upload
 from flashattn import Arch, DType, Feature
-from flashattn._attention import workspace_size
-from flashattn._problem import Problem
-from flashattn.config import resolve
 from gpu_problems import (
     check_outputs,
-    device_options,
-    device_pages,
     expected_of,
     host_inputs,
     mla_rows,
+    run,
     same_bits,
     types_of,
 )
 from memory import dtype_of
-from paging import KINDS, PagedProblem
+from paging import KINDS
 from problems import AttentionProblem
 
 D_HEAD, D_HEAD_V = 576, 512
@@ -65,48 +61,21 @@ def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
     return replace(p, **types_of(config))
 
 
-def _dense_row(paged: flashattn.Config) -> flashattn.Config:
-    return replace(paged, features=paged.features & ~Feature.PAGED)
-
-
-def _tensors(q: torch.Tensor, k: torch.Tensor, d_head_v: int = D_HEAD_V) -> list[torch.Tensor]:
+def _tensors(
+    q: torch.Tensor, k: torch.Tensor, _: torch.Tensor | None = None, d_head_v: int = D_HEAD_V
+) -> list[torch.Tensor]:
     return [q, k, k[..., :d_head_v]]
 
 
-def _device_tensors(p: AttentionProblem) -> list[torch.Tensor]:
+CACHES = CacheChecks(_tensors, v_has_own_pages=False)
+
+
+def _check(p: AttentionProblem, config: object, d_head_v: int = D_HEAD_V) -> None:
+    """Compares a call with the oracle."""
     q, k, _ = host_inputs(p)
-    return _tensors(upload(q, p.layouts[0]), upload(k, p.layouts[1]))
-
-
-def _run(
-    p: AttentionProblem, tensors: Sequence[torch.Tensor], config: object = None, **options: object
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (O, LSE) of one call; outputs are poisoned and guarded."""
-    q, k, v = tensors
-    o = Guarded((*q.shape[:-1], v.shape[-1]), p.types[2], p.layouts[3])
-    lse = Guarded((*q.shape[:-3], q.shape[-2], q.shape[-3]), "float32")
-    flashattn.flash_attn_varlen_func(
-        q, k, v, out=o.tensor, lse=lse.tensor, config=config, **{**device_options(p), **options}
-    )
-    return o.take(), lse.take()
-
-
-def _check(
-    p: AttentionProblem,
-    config: object,
-    inputs: Sequence[np.ndarray] | None = None,
-    d_head_v: int = D_HEAD_V,
-) -> None:
-    """Compares a call with the oracle. inputs: q and k."""
-    q, k = inputs or host_inputs(replace(p, layouts=("contiguous",) * 4))[:2]
-    tensors = _tensors(upload(q, p.layouts[0]), upload(k, p.layouts[1]), d_head_v)
+    tensors = _tensors(upload(q, p.layouts[0]), upload(k, p.layouts[1]), d_head_v=d_head_v)
     expected = expected_of(q, k, k[..., :d_head_v], o_dtype=dtype_of(p.types[2]), **p.options())
-    check_outputs(p, _run(p, tensors, config), expected, config, f"replay: {p}")
-
-
-def _run_paged(q: PagedProblem, config: object) -> tuple[np.ndarray, np.ndarray]:
-    pages, where = device_pages(q)
-    return _run(replace(q.p, seqused_k=None), _tensors(*pages[:2]), config, **where)
+    check_outputs(p, run(p, tensors, config), expected, config, f"replay: {p}")
 
 
 # ---- Against the oracle ----
@@ -195,24 +164,24 @@ def test_values_that_are_not_finite_reach_only_rows_that_see_them(
         q, k, _ = host_inputs(own)
         for key, column in ((keys - 5, 3), (keys - 3, D_HEAD_V - 1), (keys - 2, D_HEAD - 1)):
             k[0, key, 0, column] = value
-        o, _ = _run(own, _tensors(upload(q), upload(k)), config)
+        o, _ = run(own, _tensors(upload(q), upload(k)), config)
         expected = expected_of(q, k, k[..., :D_HEAD_V], **own.options())
         sees_none = np.isfinite(expected.o).all(axis=-1)
         assert sees_none.any() and not sees_none.all()
         assert (np.isfinite(o.astype(np.float32)).all(axis=-1) == sees_none).all()
         clean = k.copy()
         clean[~np.isfinite(k.astype(np.float32))] = 0
-        finite, _ = _run(own, _tensors(upload(q), upload(clean)), config)
+        finite, _ = run(own, _tensors(upload(q), upload(clean)), config)
         assert (o[sees_none] == finite[sees_none]).all()
 
 
 @every_dense_row
 def test_keys_beyond_the_length_may_be_anything(config: flashattn.Config) -> None:
     p = _of_row(AttentionProblem(2, 2, 1100, 40, 1, D_HEAD, seqused_k=(70, 1000)), config)
-    tensors = _device_tensors(p)
-    expected = _run(p, tensors, config)
+    tensors = CACHES.inputs(p)
+    expected = run(p, tensors, config)
     tensors[1][0, 70:] = tensors[1][1, 1000:] = float("nan")
-    assert same_bits(_run(p, tensors, config), expected)
+    assert same_bits(run(p, tensors, config), expected)
 
 
 # ---- Pages ----
@@ -221,33 +190,19 @@ def test_keys_beyond_the_length_may_be_anything(config: flashattn.Config) -> Non
 @every_paged_row
 @every_problem
 def test_bits_are_those_without_pages(p: AttentionProblem, config: flashattn.Config) -> None:
-    dense = PagedProblem(_of_row(p, config), 1).dense
-    expected = _run(dense, _device_tensors(dense), _dense_row(config))
-    for page_size in PAGE_SIZES:
-        assert same_bits(_run_paged(PagedProblem(_of_row(p, config), page_size), config), expected)
+    CACHES.pages_change_no_bit(_of_row(p, config), config, PAGE_SIZES)
 
 
 @every_paged_row
 @pytest.mark.parametrize("kind", KINDS)
 def test_pages_may_be_found_in_any_way(kind: str, config: flashattn.Config) -> None:
-    p = _of_row(BATCH, config)
-    expected = _run(p, _device_tensors(p), _dense_row(config))
-    for page_size in (16, 7):
-        assert same_bits(_run_paged(PagedProblem(p, page_size, kind), config), expected)
+    CACHES.pages_are_found(_of_row(BATCH, config), kind, config)
 
 
 @every_paged_row
 def test_keys_of_an_id_that_is_no_page_read_as_zeros(config: flashattn.Config) -> None:
-    p = _of_row(AttentionProblem(1, 2, 512, 16, 1, D_HEAD, seqused_k=(512,)), config)
-    pages, where = device_pages(PagedProblem(p, 16))
-    q, k, v = _device_tensors(p)
-    for bad in (-1, len(pages[1]), 2**31 - 1, -(2**31)):
-        where["page_table"][0, 3] = bad
-        k[:, 48:64] = 0
-        o = flashattn.flash_attn_func(*_tensors(*pages[:2]), config=config, **where)
-        used = where["seqused_k"]
-        dense = flashattn.flash_attn_func(q, k, v, seqused_k=used, config=_dense_row(config))
-        assert torch.equal(o, dense)
+    p = AttentionProblem(1, 2, 512, 16, 1, D_HEAD, seqused_k=(512,))
+    CACHES.keys_of_no_page_read_as_zeros(_of_row(p, config), config)
 
 
 # ---- Batches ----
@@ -255,30 +210,13 @@ def test_keys_of_an_id_that_is_no_page_read_as_zeros(config: flashattn.Config) -
 
 @every_row
 def test_batch_invariant_bits(config: flashattn.Config) -> None:
-    """The bits are the same alone and in the batch."""
-    p = _of_row(replace(BATCH, causal=True, seqlen_k=5000, seqused_k=(5000, *LENGTHS[1:])), config)
-    options = {"causal": True, "batch_invariant": True, "return_lse": True}
-    q, k, v = _device_tensors(p)
-    if config.features & Feature.PAGED:
-        pages, where = device_pages(PagedProblem(p, 16))
-        tensors = _tensors(*pages[:2])
-        o, lse = flashattn.flash_attn_func(*tensors, config=config, **options, **where)
-    else:
-        used = lengths(p.seqused_k)
-        o, lse = flashattn.flash_attn_func(q, k, v, seqused_k=used, config=config, **options)
-    for b in range(p.batch):
-        own = _tensors(q[b : b + 1], k[b : b + 1, : p.seqused_k[b]])
-        alone = flashattn.flash_attn_func(*own, config=_dense_row(config), **options)
-        assert torch.equal(alone[0][0], o[b]) and torch.equal(alone[1][0], lse[b])
+    p = replace(BATCH, causal=True, seqlen_k=5000, seqused_k=(5000, *LENGTHS[1:]))
+    CACHES.neighbours_change_no_bit(_of_row(p, config), config)
 
 
 @every_row
 def test_the_same_call_gives_the_same_bits(config: flashattn.Config) -> None:
-    q = PagedProblem(_of_row(BATCH, config), 16)
-    tensors = _device_tensors(q.p)
-    is_paged = config.features & Feature.PAGED
-    found = [_run_paged(q, config) if is_paged else _run(q.p, tensors, config) for _ in range(10)]
-    assert all(same_bits(x, found[0]) for x in found)
+    CACHES.repetition_changes_no_bit(_of_row(BATCH, config), config)
 
 
 # ---- Graphs and workspaces ----
@@ -286,26 +224,8 @@ def test_the_same_call_gives_the_same_bits(config: flashattn.Config) -> None:
 
 @every_paged_row
 def test_a_graph_replays_with_other_lengths_and_pages(config: flashattn.Config) -> None:
-    p = _of_row(replace(BATCH, causal=True, seqused_k=(2100,) * BATCH.batch), config)
-    pages, where = device_pages(PagedProblem(p, 16))
-    tensors = _tensors(*pages[:2])
-    o = torch.empty(*pages[0].shape[:-1], D_HEAD_V, dtype=pages[0].dtype, device="cuda")
-    workspace = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    keywords = {**where, "out": o, "workspace": workspace, "config": config, "causal": True}
-    flashattn.flash_attn_func(*tensors, **keywords)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        flashattn.flash_attn_func(*tensors, **keywords)
-    random = torch.Generator().manual_seed(1)
-    for i in range(200):
-        where["seqused_k"].copy_(torch.randint(0, 2101, (p.batch,), generator=random))
-        if i % 10 == 0:
-            ids = torch.randint(0, len(pages[1]), where["page_table"].shape, generator=random)
-            where["page_table"].copy_(ids)
-        graph.replay()
-        replayed = o.clone()
-        flashattn.flash_attn_func(*tensors, **keywords)
-        assert torch.equal(o.view(torch.int16), replayed.view(torch.int16))  # pools have NaN
+    p = _of_row(replace(BATCH, causal=True), config)
+    CACHES.replays_see_other_lengths_and_pages(p, config)
 
 
 @every_dense_row
@@ -314,27 +234,15 @@ def test_a_graph_replays_with_other_lengths_and_pages(config: flashattn.Config) 
 def test_a_call_stays_within_the_workspace_that_it_asks_for(
     invariant: bool, known: bool, config: flashattn.Config
 ) -> None:
-    p = _of_row(BATCH, config)
-    q, k, v = _device_tensors(p)
-    used = None if known else lengths(p.seqused_k)
-    args = Problem(q, k, v, seqused_k=used, batch_invariant=invariant).args
-    size = workspace_size(args, resolve(config))
-    options = {"seqused_k": used, "batch_invariant": invariant, "config": config}
-    expected = flashattn.flash_attn_func(q, k, v, **options)
-    memory = torch.full((size + 2048,), 0xAB, dtype=torch.uint8, device="cuda")
-    workspace = memory[1024 : 1024 + size]
-    o = flashattn.flash_attn_func(q, k, v, workspace=workspace, **options)
-    assert torch.equal(o, expected)
-    assert (memory[:1024] == 0xAB).all() and (memory[1024 + size :] == 0xAB).all()
-    with pytest.raises(ValueError, match=f"workspace has {size - 1} bytes"):
-        flashattn.flash_attn_func(q, k, v, workspace=workspace[:-1], **options)
+    p = replace(BATCH, seqused_k=None) if known else BATCH
+    CACHES.workspace_is_enough(_of_row(p, config), config, batch_invariant=invariant)
 
 
 # ---- Selection ----
 
 
 def test_selection_takes_these_rows_where_v_is_in_k() -> None:
-    tensors = _device_tensors(AttentionProblem(4, 1, 300, 16, 1, D_HEAD, "bfloat16"))
+    tensors = CACHES.inputs(AttentionProblem(4, 1, 300, 16, 1, D_HEAD, "bfloat16"))
     assert flashattn.select_config(*tensors).config.arch == Arch.SM90_MLA
     q, k, v = tensors
     row = next(config for config in DENSE if config.dtype == DType.BF16)
@@ -344,6 +252,6 @@ def test_selection_takes_these_rows_where_v_is_in_k() -> None:
         flashattn.flash_attn_func(q, k, k[..., 64:], config=row)
     with pytest.raises(NotImplementedError, match="a d_head_v that is a multiple of 4"):
         flashattn.flash_attn_func(q, k, k[..., :6], config=row)
-    small = _device_tensors(AttentionProblem(4, 1, 300, 16, 1, 128, "bfloat16"))
+    small = CACHES.inputs(AttentionProblem(4, 1, 300, 16, 1, 128, "bfloat16"))
     small[2] = small[1]
     assert flashattn.select_config(*small).config.arch != Arch.SM90_MLA

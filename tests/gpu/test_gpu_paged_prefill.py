@@ -9,6 +9,7 @@ from dataclasses import replace
 import flashattn
 import pytest
 import torch
+from cache_checks import CACHES, dense_row
 from device_memory import lengths
 from flashattn import Arch, Feature
 from gpu_problems import check, device_pages, heads_of, query, rows, run, same_bits, types_of
@@ -43,10 +44,6 @@ def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
     return replace(p, **heads_of(config, p.d_head_v), **types_of(config))
 
 
-def _dense_row(paged: flashattn.Config) -> flashattn.Config:
-    return replace(paged, features=paged.features & ~Feature.PAGED)
-
-
 def _bytes(x: torch.Tensor) -> torch.Tensor:
     """Returns the same memory in a type for which torch has every function."""
     return x.view(torch.uint8) if x.dtype.itemsize == 1 else x
@@ -54,11 +51,6 @@ def _bytes(x: torch.Tensor) -> torch.Tensor:
 
 def _heads_first(pool: torch.Tensor) -> torch.Tensor:
     return _bytes(pool).transpose(1, 2).contiguous().transpose(1, 2).view(pool.dtype)
-
-
-def _run_paged(q: PagedProblem, config: object = None) -> tuple:
-    pages, where = device_pages(q)
-    return run(replace(q.p, seqused_k=None), pages, config, **where)
 
 
 def test_rows_for_pages_are_there() -> None:
@@ -71,29 +63,26 @@ def test_rows_for_pages_are_there() -> None:
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_bits_are_those_without_pages(name: str, config: flashattn.Config) -> None:
     p = _of_row(PROBLEMS[name], config)
-    if not query(p, _dense_row(config)):
+    if not query(p, dense_row(config)):
         pytest.skip("the row lacks the feature")
-    expected = run(p, config=_dense_row(config))
-    for page_size in PAGE_SIZES:
-        q = PagedProblem(p, page_size, v_apart=page_size % 2 == 1)
-        assert same_bits(_run_paged(q, config), expected), page_size
+    CACHES.pages_change_no_bit(p, config, PAGE_SIZES)
 
 
 @every_row
 def test_what_is_expected_agrees_with_the_oracle(config: flashattn.Config) -> None:
     """The rows without pages agree with the oracle, and rows with pages have their bits."""
     problems = [_of_row(p, config) for p in PROBLEMS.values()]
-    served = [p for p in problems if query(p, _dense_row(config))]
+    served = [p for p in problems if query(p, dense_row(config))]
     assert len(served) >= 3
     for p in served:
-        check(p, _dense_row(config))
+        check(p, dense_row(config))
 
 
 @every_row
 @pytest.mark.parametrize("kind", KINDS)
 def test_pages_may_be_found_in_any_way(kind: str, config: flashattn.Config) -> None:
     p = _of_row(PROBLEMS["causal"], config)
-    expected = run(p, config=_dense_row(config))
+    expected = run(p, config=dense_row(config))
     for v_apart in (False, True):
         (q, k, v), where = device_pages(PagedProblem(p, 16, kind, v_apart))
         for pools in ([k, v], [_heads_first(k), _heads_first(v)]):

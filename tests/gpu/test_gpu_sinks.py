@@ -12,6 +12,7 @@ import flashattn
 import numpy as np
 import pytest
 import torch
+from cache_checks import CACHES
 from device_memory import download, upload
 from expectation import assert_agrees
 from flashattn import Arch, Feature, flash_combine, oracle
@@ -23,12 +24,12 @@ from gpu_problems import (
     configs_for_pages,
     device_inputs,
     device_options,
-    device_pages,
     expected_of,
     host_inputs,
     rows,
     run,
     same_bits,
+    typed,
 )
 from memory import E4M3, dtype_of
 from paging import PagedProblem
@@ -93,12 +94,10 @@ def _scales(batch: int, n_heads_kv: int) -> tuple[tuple[float, ...], ...]:
 
 
 def _typed(p: AttentionProblem, dtype: str, d_head: int) -> AttentionProblem:
-    """Returns the problem in these types; K and V of e4m3 have scales."""
-    if dtype != E4M3:
-        return replace(p, dtype=dtype, d_head=d_head)
+    """Returns the problem in these types; K and V of e4m3 have scales per head."""
+    p = typed(p, dtype, d_head)
     scales = _scales(p.batch, p.n_heads_kv)
-    types = {"dtype": dtype, "q_dtype": "bfloat16", "o_dtype": "bfloat16"}
-    return replace(p, **types, d_head=d_head, k_descale=scales, v_descale=scales)
+    return replace(p, k_descale=scales, v_descale=scales) if dtype == E4M3 else p
 
 
 def _configs(p: AttentionProblem) -> list[flashattn.Config]:
@@ -264,26 +263,11 @@ def test_sinks_far_above_the_scores_take_all_weight(above: float) -> None:
 # ---- Batches, graphs, selection ----
 
 
-def _invariant(p: AttentionProblem, tensors: list, **options: object) -> tuple:
-    own = {**device_options(p), "batch_invariant": True, "return_lse": True, **options}
-    return flashattn.flash_attn_varlen_func(*tensors, **own)
-
-
 @every_dtype
 @pytest.mark.parametrize("name", ["one query", "queries", "chunk"])
 def test_batch_invariant_bits(name: str, dtype: str) -> None:
-    """The bits are the same alone, in the batch, and in pages."""
     p = _typed(ALL[name], dtype, 64)
-    p = replace(p, k_descale=None, v_descale=None)
-    q, k, v = device_inputs(p)
-    o, lse = _invariant(p, [q, k, v])
-    pages, where = device_pages(PagedProblem(p, 16))
-    in_pages = _invariant(replace(p, seqused_k=None), pages, **where)
-    assert torch.equal(in_pages[0], o) and torch.equal(in_pages[1], lse)
-    for b, keys in enumerate(p.seqused_k):
-        own = replace(p, batch=1, seqlen_k=keys, seqused_k=(keys,))
-        alone = _invariant(own, [q[b : b + 1], k[b : b + 1, :keys], v[b : b + 1, :keys]])
-        assert torch.equal(alone[0][0], o[b]) and torch.equal(alone[1][0], lse[b]), b
+    CACHES.neighbours_change_no_bit(replace(p, k_descale=None, v_descale=None))
 
 
 @pytest.mark.parametrize("name", ["causal", "split, lengths on the device", "chunk"])

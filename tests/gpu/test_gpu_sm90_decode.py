@@ -10,17 +10,13 @@ from dataclasses import replace
 import flashattn
 import numpy as np
 import pytest
-import torch
-from device_memory import lengths, upload
+from cache_checks import CACHES
+from device_memory import upload
 from flashattn import Arch, Feature
-from flashattn._attention import workspace_size
-from flashattn._problem import Problem
-from flashattn.config import resolve
 from gpu_problems import (
     assert_agrees,
     check,
     device_inputs,
-    device_pages,
     expected_of,
     heads_of,
     host_inputs,
@@ -29,7 +25,7 @@ from gpu_problems import (
     same_bits,
     types_of,
 )
-from paging import KINDS, PagedProblem
+from paging import KINDS
 from problems import AttentionProblem
 
 ROWS = [row.config for row in rows() if row.config.arch == Arch.SM90_DECODE]
@@ -60,15 +56,6 @@ every_problem = pytest.mark.parametrize("p", PROBLEMS.values(), ids=PROBLEMS)
 
 def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
     return replace(p, **heads_of(config), **types_of(config))
-
-
-def _dense_row(paged: flashattn.Config) -> flashattn.Config:
-    return replace(paged, features=paged.features & ~Feature.PAGED)
-
-
-def _run_paged(q: PagedProblem, config: object = None, **options: object) -> tuple:
-    pages, where = device_pages(q)
-    return run(replace(q.p, seqused_k=None), pages, config, **{**options, **where})
 
 
 # ---- Against the oracle ----
@@ -176,34 +163,19 @@ def test_keys_beyond_the_length_may_be_anything(config: flashattn.Config) -> Non
 @every_paged_row
 @every_problem
 def test_bits_are_those_without_pages(p: AttentionProblem, config: flashattn.Config) -> None:
-    expected = run(_of_row(PagedProblem(p, 1).dense, config), config=_dense_row(config))
-    for page_size in PAGE_SIZES:
-        q = PagedProblem(_of_row(p, config), page_size, v_apart=page_size % 2 == 1)
-        assert same_bits(_run_paged(q, config), expected), page_size
+    CACHES.pages_change_no_bit(_of_row(p, config), config, PAGE_SIZES)
 
 
 @every_paged_row
 @pytest.mark.parametrize("kind", KINDS)
 def test_pages_may_be_found_in_any_way(kind: str, config: flashattn.Config) -> None:
-    p = _of_row(BATCH, config)
-    expected = run(p, config=_dense_row(config))
-    for q in (PagedProblem(p, 16, kind), PagedProblem(p, 7, kind, v_apart=True)):
-        assert same_bits(_run_paged(q, config), expected)
+    CACHES.pages_are_found(_of_row(BATCH, config), kind, config)
 
 
 @every_paged_row
 def test_keys_of_an_id_that_is_no_page_read_as_zeros(config: flashattn.Config) -> None:
-    p = _of_row(AttentionProblem(1, 20, 512, 4, 2, seqused_k=(512,)), config)
-    pages, where = device_pages(PagedProblem(p, 16))
-    q, k, v = device_inputs(p)
-    for bad in (-1, len(pages[1]), 2**31 - 1, -(2**31)):
-        where["page_table"][0, 3] = bad
-        k[:, 48:64] = v[:, 48:64] = 0
-        o = flashattn.flash_attn_func(*pages, config=config, **where)
-        dense = flashattn.flash_attn_func(
-            q, k, v, seqused_k=where["seqused_k"], config=_dense_row(config)
-        )
-        assert torch.equal(o, dense)
+    p = AttentionProblem(1, 20, 512, 4, 2, seqused_k=(512,))
+    CACHES.keys_of_no_page_read_as_zeros(_of_row(p, config), config)
 
 
 # ---- Batches ----
@@ -211,28 +183,13 @@ def test_keys_of_an_id_that_is_no_page_read_as_zeros(config: flashattn.Config) -
 
 @every_row
 def test_batch_invariant_bits(config: flashattn.Config) -> None:
-    """The bits are the same alone and in the batch."""
-    p = _of_row(replace(BATCH, causal=True, seqlen_k=5000, seqused_k=(5000, *LENGTHS[1:])), config)
-    options = {"causal": True, "batch_invariant": True, "return_lse": True}
-    q, k, v = device_inputs(p)
-    if config.features & Feature.PAGED:
-        pages, where = device_pages(PagedProblem(p, 16))
-        o, lse = flashattn.flash_attn_func(*pages, config=config, **options, **where)
-    else:
-        used = lengths(p.seqused_k)
-        o, lse = flashattn.flash_attn_func(q, k, v, seqused_k=used, config=config, **options)
-    for b in range(p.batch):
-        own = q[b : b + 1], k[b : b + 1, : p.seqused_k[b]], v[b : b + 1, : p.seqused_k[b]]
-        alone = flashattn.flash_attn_func(*own, config=_dense_row(config), **options)
-        assert torch.equal(alone[0][0], o[b]) and torch.equal(alone[1][0], lse[b])
+    p = replace(BATCH, causal=True, seqlen_k=5000, seqused_k=(5000, *LENGTHS[1:]))
+    CACHES.neighbours_change_no_bit(_of_row(p, config), config)
 
 
 @every_row
 def test_the_same_call_gives_the_same_bits(config: flashattn.Config) -> None:
-    q = PagedProblem(_of_row(BATCH, config), 16)
-    is_paged = config.features & Feature.PAGED
-    found = [_run_paged(q, config) if is_paged else run(q.p, config=config) for _ in range(10)]
-    assert all(same_bits(x, found[0]) for x in found)
+    CACHES.repetition_changes_no_bit(_of_row(BATCH, config), config)
 
 
 # ---- Graphs and workspaces ----
@@ -240,25 +197,8 @@ def test_the_same_call_gives_the_same_bits(config: flashattn.Config) -> None:
 
 @every_paged_row
 def test_a_graph_replays_with_other_lengths_and_pages(config: flashattn.Config) -> None:
-    p = _of_row(replace(BATCH, causal=True, seqused_k=(2100,) * BATCH.batch), config)
-    pages, where = device_pages(PagedProblem(p, 16))
-    o = torch.empty_like(pages[0])
-    workspace = torch.empty(128 << 20, dtype=torch.uint8, device="cuda")
-    keywords = {**where, "out": o, "workspace": workspace, "config": config, "causal": True}
-    flashattn.flash_attn_func(*pages, **keywords)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        flashattn.flash_attn_func(*pages, **keywords)
-    random = torch.Generator().manual_seed(1)
-    for i in range(200):
-        where["seqused_k"].copy_(torch.randint(0, 2101, (p.batch,), generator=random))
-        if i % 10 == 0:
-            ids = torch.randint(0, len(pages[1]), where["page_table"].shape, generator=random)
-            where["page_table"].copy_(ids)
-        graph.replay()
-        replayed = o.clone()
-        flashattn.flash_attn_func(*pages, **keywords)
-        assert torch.equal(o.view(torch.int16), replayed.view(torch.int16))  # pools have NaN
+    p = _of_row(replace(BATCH, causal=True), config)
+    CACHES.replays_see_other_lengths_and_pages(p, config)
 
 
 @every_dense_row
@@ -267,20 +207,8 @@ def test_a_graph_replays_with_other_lengths_and_pages(config: flashattn.Config) 
 def test_a_call_stays_within_the_workspace_that_it_asks_for(
     invariant: bool, known: bool, config: flashattn.Config
 ) -> None:
-    p = _of_row(BATCH, config)
-    q, k, v = device_inputs(p)
-    used = None if known else lengths(p.seqused_k)
-    args = Problem(q, k, v, seqused_k=used, batch_invariant=invariant).args
-    size = workspace_size(args, resolve(config))
-    options = {"seqused_k": used, "batch_invariant": invariant, "config": config}
-    expected = flashattn.flash_attn_func(q, k, v, **options)
-    memory = torch.full((size + 2048,), 0xAB, dtype=torch.uint8, device="cuda")
-    workspace = memory[1024 : 1024 + size]
-    o = flashattn.flash_attn_func(q, k, v, workspace=workspace, **options)
-    assert torch.equal(o, expected)
-    assert (memory[:1024] == 0xAB).all() and (memory[1024 + size :] == 0xAB).all()
-    with pytest.raises(ValueError, match=f"workspace has {size - 1} bytes"):
-        flashattn.flash_attn_func(q, k, v, workspace=workspace[:-1], **options)
+    p = replace(BATCH, seqused_k=None) if known else BATCH
+    CACHES.workspace_is_enough(_of_row(p, config), config, batch_invariant=invariant)
 
 
 # ---- Selection ----

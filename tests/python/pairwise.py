@@ -1,14 +1,22 @@
-"""Chooses combinations of factors such that every two values of two factors meet."""
+"""Chooses combinations of factors such that every two values of two factors meet, for tests too."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations, product
+
+import pytest
 
 Row = Mapping[str, object]
 _Choice = tuple[str, int]  # the name of a factor, and the place of one of its values
 _Uses = Counter[frozenset[_Choice]]  # of pairs
+
+
+def combined(**factors: Iterable[object]) -> pytest.MarkDecorator:
+    """Parametrizes a test such that every two values of two arguments meet."""
+    rows = [tuple(row.values()) for row in pairwise({x: list(y) for x, y in factors.items()})]
+    return pytest.mark.parametrize(",".join(factors), rows, ids=str)
 
 
 def pairwise(

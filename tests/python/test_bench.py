@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from complaints import assert_complains
 from flashattn import DType
-from flashattn.cli import bench, bench_cpu_peers, extras, main, memory, plot, rates, words
+from flashattn.cli import bench, bench_cpu_peers, extras, main, memory, plot, problem, rates, words
 from flashattn.cli.timing import Timing
 
 SMALL = ["--seqlen", "16,33", "--heads", "2", "--d-head", "16", "--runs", "1"]
@@ -43,6 +43,17 @@ def test_bench_of_chosen_kernels(capsys) -> None:
     assert code == 0 and "REFERENCE" in output and "1 thread" in output
     assert "1 threads" not in output
     assert "numpy" not in output.replace("x numpy", "") and "BF16" not in output
+
+
+def test_bench_with_chunks_and_padding(capsys) -> None:
+    """numpy has chunks too; padding is for the library alone."""
+    options = [*SMALL, "--attention-chunk", "8", "dtype=FP32", "arch=REFERENCE"]
+    assert main(["bench", *options]) == 0
+    output = capsys.readouterr().out
+    assert "chunks of 8, " in output and "numpy (three steps)" in output
+    assert main(["bench", *options, "--leftpad-k", "5"]) == 0
+    output = capsys.readouterr().out
+    assert "chunks of 8, 5 keys of padding" in output and "numpy" not in output
 
 
 def test_the_title_has_the_processor_the_queries_and_the_threads(capsys) -> None:
@@ -86,6 +97,13 @@ def test_work() -> None:
     assert rates.work(DType.BF16, 100, narrow_v) == elements * 2
     window = _options(seqlen_q=5, window=(20, 0))
     assert rates.work(DType.E4M3, 100, window) == elements * 25 / 100
+    for chunk, n_keys in ((30, 10), (33, 34), (1000, 100)):  # queries 95 to 99 of 100 places
+        chunks = _options(seqlen_q=5, attention_chunk=chunk)
+        assert rates.work(DType.E4M3, 100, chunks) == elements * n_keys / 100
+    padded = _options(seqlen_q=5, leftpad_k=10, attention_chunk=30)
+    assert rates.work(DType.E4M3, 100, padded) == elements * 30 / 100  # of 90 keys, the last 30
+    assert rates.work(DType.BF16, 100, _options(leftpad_k=20)) == full * 80 / 100
+    assert rates.work(DType.BF16, 100, _options(leftpad_k=20, causal=True)) == full * 0.32
 
 
 # ---- Arguments ----
@@ -102,6 +120,9 @@ def test_work() -> None:
         (["--tokens", "7"], ["--tokens is 7: at least --seqlen, 8"]),
         (["--tokens", "64", "--batch", "2"], ["--tokens and --batch"]),
         (["--softcap", "-1", "arch=REFERENCE"], ["softcap is -1: it must be finite and"]),
+        (["--attention-chunk", "-1", "arch=REFERENCE"], ["attention_chunk is -1"]),
+        (["--leftpad-k", "-1"], ["--leftpad-k is -1: at least 0, and less than --seqlen"]),
+        (["--leftpad-k", "8"], ["--leftpad-k is 8: at least 0, and less than --seqlen"]),
         (["B_r=999"], ["no kernel"]),
         (["dtype=7up"], ["dtype=7up"]),
         (["--plot", "absent/x.png"], ["absent/x.png", "there is no folder"]),
@@ -222,7 +243,7 @@ def test_memory_that_cannot_be_read_refuses_nothing(monkeypatch, tmp_path: Path)
     assert memory.available("cpu") is None
     memory.require(1 << 60, "all that there is", "cpu")
     q = np.zeros((1, 4, 2, 16), np.float32)
-    options = {"causal": False, "window_size": (-1, -1), "softcap": 0, "softmax_scale": None}
+    options = problem.mask_options(_options())
     assert bench_cpu_peers.make_call("numpy (three steps)", q, q, q, options) is not None
 
 

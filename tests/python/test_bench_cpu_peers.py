@@ -23,7 +23,13 @@ def _inputs(peer: Contender, seqlen_q: int = 40, n_heads_kv: int = 4) -> list[np
 
 
 def _options(**changes: Any) -> dict[str, Any]:
-    plain = {"causal": False, "window_size": (-1, -1), "softcap": 0.0, "softmax_scale": None}
+    plain = {
+        "causal": False,
+        "window_size": (-1, -1),
+        "attention_chunk": 0,
+        "softcap": 0.0,
+        "softmax_scale": None,
+    }
     return {**plain, **changes}
 
 
@@ -60,7 +66,9 @@ def _check(peer: Contender, inputs: list[np.ndarray], options: dict[str, Any]) -
 
 
 @every_peer
-@pytest.mark.parametrize("changes", [{"window_size": (5, 0)}, {"softcap": 2.0}])
+@pytest.mark.parametrize(
+    "changes", [{"window_size": (5, 0)}, {"softcap": 2.0}, {"attention_chunk": 7}]
+)
 def test_peer_computes_or_declines(peer: Contender, changes: dict[str, Any]) -> None:
     q, k, v = _inputs(peer)
     call = bench_cpu_peers.make_call(peer.label, q, k, v, _options(**changes))

@@ -45,10 +45,13 @@ def test_a_seed_gives_the_same_lengths() -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [UNBOUNDED, (5, -1), (-1, 3), (0, 0), (2**62, 4)])
-def test_pairs_are_those_that_the_mask_leaves(causal: bool, window: tuple[int, int]) -> None:
-    mask = Mask(causal, *window)
+@pytest.mark.parametrize("chunk", [0, 1, 6, 33, 1000])
+def test_pairs_are_those_that_the_mask_leaves(
+    chunk: int, causal: bool, window: tuple[int, int]
+) -> None:
+    mask = Mask(causal, *window, chunk)
     expected = sum(mask.visible(q, k).sum() for q, k in zip(BATCH.lengths_q, BATCH.lengths_k))
-    assert ragged.visible_pairs(BATCH, causal, window) == expected
+    assert ragged.visible_pairs(BATCH, causal, window, chunk) == expected
 
 
 def test_causal_pairs_of_a_square() -> None:
@@ -105,6 +108,7 @@ def test_bad_lengths_are_named(capsys: pytest.CaptureFixture, lengths: str, comp
         (["--device", "cuda", "--tokens", "64"], "--tokens"),
         (["--device", "cuda", "--batch", "2"], "--batch"),
         (["--device", "cuda", "--scores", "growing"], "--scores"),
+        (["--device", "cuda", "--leftpad-k", "5"], "--leftpad-k"),
         (["--device", "cuda", "--seed", "-1"], "--seed is -1"),
     ],
 )

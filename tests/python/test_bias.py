@@ -6,20 +6,18 @@ or private, copies of pages, split keys that merge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import flashattn
 import numpy as np
 import pytest
+import task_problems
 from bias_cases import KINDS, BiasCase, packed
 from flashattn import oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import E4M3
-from paging import KINDS as PAGE_KINDS
-from paging import PagedProblem, run_paged
-from pairwise import pairwise
+from pairwise import combined
 from problems import (
     AttentionProblem,
     check,
@@ -29,29 +27,20 @@ from problems import (
     run,
 )
 from strategies import random_problems
+from task_problems import (
+    DTYPES,
+    assert_pages_change_no_bit,
+    assert_threads_change_no_bit,
+    every_dtype,
+    typed,
+)
 
 INF, NAN = float("inf"), float("nan")
 
 PROBLEMS = {
-    "one_row": AttentionProblem(2, 1, 300, 4, 2, 64),
-    "single_rows": AttentionProblem(2, 1, 301, 3, 3, 128),
-    "few_rows": AttentionProblem(1, 3, 200, 6, 2, 72, causal=True),
-    "one_block": AttentionProblem(1, 40, 130, 4, 1, 128, causal=True),
-    "many_rows": AttentionProblem(2, 150, 170, 4, 2, 64),
-    "window": AttentionProblem(1, 150, 170, 2, 2, 96, window_size=(33, 0)),
-    "softcap": AttentionProblem(1, 70, 90, 2, 1, 64, softcap=2.0, causal=True),
-    "scale": AttentionProblem(1, 40, 90, 3, 1, 32, softmax_scale=0.3),
+    **task_problems.PROBLEMS,
     "sinks": AttentionProblem(1, 40, 90, 2, 1, 32, sinks=(0.5, -1.0)),
-    "split": AttentionProblem(1, 1, 5000, 8, 2, 64),
-    "split_rows": AttentionProblem(1, 30, 5000, 4, 2, 32, causal=True),
-    "ragged": AttentionProblem(
-        3, 90, 150, 4, 2, 64, causal=True, cu_seqlens_q=(0, 1, 1, 91), cu_seqlens_k=(0, 40, 60, 210)
-    ),
-    "in_use": AttentionProblem(
-        3, 40, 100, 4, 2, 64, causal=True, seqused_q=(40, 3, 0), seqused_k=(0, 1, 77)
-    ),
 }
-DTYPES = ("float32", "float16", "bfloat16", E4M3)
 BIASES = {
     "slopes": BiasCase(slopes=1),
     "slopes_of_sequences": BiasCase(slopes=2),
@@ -64,13 +53,6 @@ BIASES = {
     "repeated": BiasCase(kind="float32", repeats="bhq"),
     "repeated_heads": BiasCase(kind="bits", repeats="h"),
 }
-every_dtype = pytest.mark.parametrize("dtype", DTYPES)
-
-
-def combined(**factors: Iterable[str]) -> pytest.MarkDecorator:
-    """Parametrizes a test such that every two values of two arguments meet."""
-    rows = [tuple(row.values()) for row in pairwise({x: list(y) for x, y in factors.items()})]
-    return pytest.mark.parametrize(",".join(factors), rows)
 
 
 def problem(name: str, dtype: str, bias: BiasCase | None) -> AttentionProblem:
@@ -78,10 +60,7 @@ def problem(name: str, dtype: str, bias: BiasCase | None) -> AttentionProblem:
     if bias is not None and bias.n_keys is not None and not bias.from_end:
         # a mask of fewer keys than a padded k has is refused
         bias = replace(bias, n_keys=bias.n_keys if p.cu_seqlens_k else None)
-    p = replace(p, dtype=dtype, bias=bias)
-    if dtype != E4M3:
-        return p
-    return replace(p, q_dtype="bfloat16", o_dtype="float32", k_descale=0.5, v_descale=-1.5)
+    return typed(replace(p, bias=bias), dtype)
 
 
 def agrees(p: AttentionProblem) -> None:
@@ -282,23 +261,13 @@ def test_documents_and_prefixes(n_heads: int) -> None:
 def test_pages_do_not_change_bits(name: str, dtype: str) -> None:
     """Pages whose table holds more keys than k had: masks of the first keys have any width."""
     for bias in (BiasCase(slopes=1, kind="float16"), BiasCase(kind="bits")):
-        p = problem(name, dtype, bias)
-        for i, config in enumerate(configs_for(p)):
-            expected = run(p, config=config)
-            paged = PagedProblem(p, 19, PAGE_KINDS[i % len(PAGE_KINDS)])
-            found = run_paged(paged, config=config)
-            assert all(a.tobytes() == b.tobytes() for a, b in zip(found, expected)), config
+        assert_pages_change_no_bit(problem(name, dtype, bias))
 
 
 @pytest.mark.parametrize("name", ["split", "split_rows", "many_rows"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_threads_do_not_change_bits(name: str, dtype: str) -> None:
-    p = problem(name, dtype, BiasCase(slopes=1, kind="float32"))
-    results = set()
-    for n_threads in (1, 2, 5):
-        flashattn.set_num_threads(n_threads)
-        results.add(tuple(x.tobytes() for x in run(p)))
-    assert len(results) == 1
+    assert_threads_change_no_bit(problem(name, dtype, BiasCase(slopes=1, kind="float32")))
 
 
 def test_what_joins_nothing_changes_little() -> None:

@@ -164,6 +164,17 @@ def test_forward(files: list[str], tmp_path: Path) -> None:
     assert (np.load(files[3]) == expected).all() and (np.load(lse) == expected_lse).all()
 
 
+def test_forward_with_chunks_and_padding(files: list[str], tmp_path: Path) -> None:
+    np.save(tmp_path / "padding.npy", np.array([0, 5]))
+    for padding in ("0,5", str(tmp_path / "padding.npy")):
+        options = ["--causal", "--attention-chunk", "4", "--leftpad-k", padding]
+        assert main(["forward", *files, *options]) == 0
+        expected = flashattn.flash_attn_func(
+            *map(np.load, files[:3]), causal=True, attention_chunk=4, leftpad_k=[0, 5]
+        )
+        assert (np.load(files[3]) == expected).all()
+
+
 def test_forward_ragged(files: list[str], tmp_path: Path) -> None:
     arrays = [np.load(path).reshape(-1, heads, 16) for path, heads in zip(files, (4, 2, 2))]
     for path, array in zip(files, arrays):
@@ -266,6 +277,9 @@ def test_forward_complains_about_files(name: str, files: list[str], capsys) -> N
         (["--scale", "0"], ["softmax_scale is 0"]),
         (["--scale", "nan"], ["softmax_scale is nan"]),
         (["--window", "-5", "0"], ["window_left is -5"]),
+        (["--attention-chunk", "-3"], ["attention_chunk is -3"]),
+        (["--leftpad-k", "0,-1"], ["leftpad_k[1] is -1"]),
+        (["--leftpad-k", "0"], ["leftpad_k has 1 values, not 2"]),
         (["--seqused-k", "3"], ["seqused_k has 1 values, not 2"]),
         (["--seqused-k", "3,x"], ["--seqused-k 3,x"]),
         (["--seqused-k", "3,99"], ["seqused_k[1] is 99"]),
@@ -371,7 +385,7 @@ def test_check(capsys) -> None:
     kernels = [k for k in runnable_kernels() if k.config.dtype == flashattn.DType.FP32]
     assert all(str(kernel.config) in output for kernel in kernels)
     assert output.endswith(f"{len(kernels)} kernels, 0 failed problems (seed 0)\n")
-    assert "causal" in output and "max error" in output
+    assert all(word in output for word in ("causal", "chunks", "leftpad_k", "max error"))
 
 
 def test_check_fails_when_a_kernel_is_wrong(capsys, monkeypatch) -> None:

@@ -13,10 +13,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 import flashattn.hf  # noqa: E402
-from flashattn.hf import _attention, _padding, _registry  # noqa: E402
+from flashattn.hf import _attention, _masks, _padding, _registry  # noqa: E402
 from flashattn.hf._masks import mask_of  # noqa: E402
 from flashattn.hf._packing import SequenceIds  # noqa: E402
-from flashattn.hf._padding import KeyMask  # noqa: E402
+from flashattn.hf._padding import ChunkMask, KeyMask  # noqa: E402
 from transformers import masking_utils  # noqa: E402
 from transformers import modeling_flash_attention_utils as loading  # noqa: E402
 
@@ -59,8 +59,8 @@ DECODERS = {
     ),
     "gpt2": lambda: transformers.GPT2Config(vocab_size=100, n_embd=64, n_layer=2, n_head=4),
 }
-# gpt-oss takes kernels of its own instead of a name with "flash".
-WITH_SINKS = "libfa"
+# For gpt-oss, which takes kernels of its own instead of a name with "flash", and for Llama 4.
+WITHOUT_FLASH = "libfa"
 ENCODERS = {
     "bert": lambda: transformers.BertConfig(**ENCODER),
     "modernbert": lambda: transformers.ModernBertConfig(
@@ -339,7 +339,8 @@ def test_new_tokens_are_written_to_the_pages_of_a_block_table(s_aux: torch.Tenso
 def test_copies_of_the_tokens_give_the_same(
     side: str, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is done on CUDA devices, and for padding between tokens."""
+    """What is done for padding between tokens, and on CUDA devices for padding to the right of a
+    cache. Padding to the left needs no copies."""
     monkeypatch.setattr(_padding, "_attend_each", _padding._attend_gathered)
     mask = padding(side).bool()
     if side == "gaps":
@@ -439,7 +440,9 @@ def test_masks() -> None:
     for other in (
         masking_utils.and_masks(window, packed),
         masking_utils.or_masks(window, masking_utils.blockwise_overlay(sequence_ids)),
-        masking_utils.chunked_causal_mask_function(3, torch.zeros(2, dtype=int)),
+        masking_utils.and_masks(
+            masking_utils.chunked_overlay(3, torch.zeros(2, dtype=int)), bidirectional
+        ),
         lambda b, h, q, k: k <= q,
     ):
         found = mask_of(**sizes, mask_function=other)
@@ -447,6 +450,26 @@ def test_masks() -> None:
         assert torch.equal(found, expected) and found.shape == (2, 1, 4, 4)
     chunks = masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=int))
     assert mask_of(**sizes, mask_function=chunks) is None
+
+
+def test_masks_of_chunks() -> None:
+    """Caches drop keys in the middle of a chunk: the rest of it counts as padding."""
+
+    def found(*sizes: int, pads: tuple[int, int], **options: object) -> torch.Tensor:
+        pattern = masking_utils.chunked_causal_mask_function(5, torch.tensor(pads))
+        return mask_of(2, *sizes, mask_function=pattern, **options)
+
+    chunks = found(7, 7, pads=(0, 0))
+    assert isinstance(chunks, ChunkMask) and chunks.chunk_size == 5 and chunks.all()
+    assert mask_of(2, 7, 7, attention_mask=chunks) is chunks
+    tokens = torch.arange(20) >= torch.tensor([[0], [3]])
+    chunks = found(1, 5, 13, 9, pads=(0, 3), attention_mask=tokens)
+    assert chunks.tolist() == [[0, 1, 1, 1, 1], [0, 0, 0, 0, 1]]  # from 10 on, and from 13 on
+    whole = found(3, 5, 12, 10, pads=(0, 3), attention_mask=tokens)  # queries 12 and 13 and 14
+    assert whole.shape == (2, 1, 3, 5)  # since query 12 sees key 10 in the second sequence
+    tokens[0, 4] = False
+    gaps = found(7, 7, pads=(0, 3), attention_mask=tokens[:, :7])
+    assert gaps.shape == (2, 1, 7, 7) and not isinstance(gaps, KeyMask)
 
 
 def attend(**options: object) -> None:
@@ -503,7 +526,7 @@ def gpt_oss() -> Iterator[torch.nn.Module]:
         pad_token_id=0,
     )
     assert config.layer_types == ["sliding_attention", "full_attention"]
-    flashattn.hf.register(WITH_SINKS)
+    flashattn.hf.register(WITHOUT_FLASH)
     torch.manual_seed(0)
     model = transformers.GptOssForCausalLM._from_config(config, attn_implementation="eager").eval()
     for name, weights in model.named_parameters():
@@ -514,14 +537,14 @@ def gpt_oss() -> Iterator[torch.nn.Module]:
     model.generation_config.pad_token_id = 0
     model.generation_config.eos_token_id = None
     yield model
-    flashattn.hf.unregister(WITH_SINKS)
+    flashattn.hf.unregister(WITHOUT_FLASH)
 
 
 @pytest.mark.parametrize("side", ["none", "left", "right"])
 def test_logits_of_gpt_oss(gpt_oss: torch.nn.Module, side: str) -> None:
     mask = padding(side)
     expected = logits(gpt_oss, mask)
-    gpt_oss.set_attn_implementation(WITH_SINKS)
+    gpt_oss.set_attn_implementation(WITHOUT_FLASH)
     assert_close(logits(gpt_oss, mask), expected)
     for layer in gpt_oss.model.layers:
         layer.self_attn.sinks.fill_(-torch.inf)
@@ -532,9 +555,71 @@ def test_logits_of_gpt_oss(gpt_oss: torch.nn.Module, side: str) -> None:
 def test_greedy_tokens_of_gpt_oss(gpt_oss: torch.nn.Module, side: str) -> None:
     mask = padding(side)
     expected = generated(gpt_oss, mask)
-    gpt_oss.set_attn_implementation(WITH_SINKS)
+    gpt_oss.set_attn_implementation(WITHOUT_FLASH)
     for cache in ("dynamic", "static"):
         assert torch.equal(generated(gpt_oss, mask, cache_implementation=cache), expected)
+
+
+# ---- Attention in chunks ----
+
+
+@pytest.fixture
+def llama4(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.nn.Module]:
+    """A model with a layer in chunks of 5 tokens and one without, for which no 4-D mask is made.
+    transformers refuses chunks to names with "flash"."""
+    config = transformers.Llama4TextConfig(
+        **SIZES,
+        intermediate_size_mlp=64,
+        head_dim=16,
+        num_local_experts=2,
+        no_rope_layer_interval=2,
+        attention_chunk_size=5,
+        floor_scale=4,
+        pad_token_id=0,
+    )
+    assert config.layer_types == ["chunked_attention", "full_attention"]
+    flashattn.hf.register(WITHOUT_FLASH)
+    torch.manual_seed(0)
+    model = transformers.Llama4ForCausalLM._from_config(config, attn_implementation="eager").eval()
+    for weights in model.parameters():
+        if weights.ndim > 1:
+            weights.normal_(0, 0.1)
+    model.generation_config.pad_token_id = 0
+    model.generation_config.eos_token_id = None
+    without_sdpa = SimpleNamespace(**{**vars(masking_utils), "sdpa_mask": None})
+    monkeypatch.setattr(_masks, "masking_utils", without_sdpa)
+    yield model
+    flashattn.hf.unregister(WITHOUT_FLASH)
+
+
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_logits_of_llama4(llama4: torch.nn.Module, side: str) -> None:
+    mask = padding(side)
+    expected = logits(llama4, mask)
+    llama4.set_attn_implementation(WITHOUT_FLASH)
+    assert_close(logits(llama4, mask), expected)
+
+
+@pytest.mark.parametrize("side", ["none", "left"])
+def test_greedy_tokens_of_llama4(llama4: torch.nn.Module, side: str) -> None:
+    """Decoding goes on past the ends of two chunks, in caches that hold less than the prompt."""
+    mask = padding(side)
+    expected = generated(llama4, mask)
+    llama4.set_attn_implementation(WITHOUT_FLASH)
+    for cache in ("dynamic", "static"):
+        assert torch.equal(generated(llama4, mask, cache_implementation=cache), expected)
+
+
+@pytest.mark.parametrize("first", [1, 4, 5, 6, 8, 12])
+def test_a_chat_with_llama4_continues_from_its_cache(llama4: torch.nn.Module, first: int) -> None:
+    mask, found = padding("left"), {}
+    for implementation in ("eager", WITHOUT_FLASH):
+        llama4.set_attn_implementation(implementation)
+        cache = transformers.DynamicCache(config=llama4.config)
+        llama4(ids[:, :first], attention_mask=mask[:, :first], cache=cache)
+        output = llama4(ids[:, first:], attention_mask=mask, cache=cache).logits
+        found[implementation] = output[mask[:, first:].bool()]
+    assert_close(found[WITHOUT_FLASH], found["eager"])
 
 
 def test_names() -> None:

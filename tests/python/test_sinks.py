@@ -18,8 +18,6 @@ from flashattn._library import last_error
 from foreign_arrays import DLPackArray
 from hypothesis import given
 from hypothesis import strategies as st
-from memory import E4M3
-from paging import KINDS, PagedProblem, run_paged
 from problems import (
     AttentionProblem,
     check,
@@ -30,30 +28,18 @@ from problems import (
     run,
 )
 from strategies import random_problems
+from task_problems import (
+    DTYPES,
+    PROBLEMS,
+    assert_pages_change_no_bit,
+    assert_threads_change_no_bit,
+    every_dtype,
+    typed,
+)
 
 INF, NAN = float("inf"), float("nan")
 
-PROBLEMS = {
-    "one_row": AttentionProblem(2, 1, 300, 4, 2, 64),
-    "single_rows": AttentionProblem(2, 1, 300, 3, 3, 128),
-    "few_rows": AttentionProblem(1, 3, 200, 6, 2, 72, causal=True),
-    "one_block": AttentionProblem(1, 40, 130, 4, 1, 128, causal=True),
-    "many_rows": AttentionProblem(2, 150, 170, 4, 2, 64),
-    "window": AttentionProblem(1, 150, 170, 2, 2, 96, window_size=(33, 0)),
-    "softcap": AttentionProblem(1, 70, 90, 2, 1, 64, softcap=2.0),
-    "scale": AttentionProblem(1, 40, 90, 3, 1, 32, softmax_scale=0.3),
-    "split": AttentionProblem(1, 1, 5000, 8, 2, 64),
-    "split_rows": AttentionProblem(1, 30, 5000, 4, 2, 32, causal=True),
-    "ragged": AttentionProblem(
-        3, 90, 150, 4, 2, 64, causal=True, cu_seqlens_q=(0, 1, 1, 91), cu_seqlens_k=(0, 40, 60, 210)
-    ),
-    "in_use": AttentionProblem(
-        3, 40, 100, 4, 2, 64, causal=True, seqused_q=(40, 3, 0), seqused_k=(0, 1, 77)
-    ),
-}
-DTYPES = ("float32", "float16", "bfloat16", E4M3)
 every_problem = pytest.mark.parametrize("name", PROBLEMS)
-every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
 def every_problem_in_a_type(first: int) -> pytest.MarkDecorator:
@@ -73,10 +59,7 @@ def with_sinks(p: AttentionProblem, *sinks: float) -> AttentionProblem:
 
 
 def problem(name: str, dtype: str) -> AttentionProblem:
-    p = replace(PROBLEMS[name], dtype=dtype)
-    if dtype != E4M3:
-        return p
-    return replace(p, q_dtype="bfloat16", o_dtype="float32", k_descale=0.5, v_descale=-1.5)
+    return typed(PROBLEMS[name], dtype)
 
 
 # ---- Values ----
@@ -193,22 +176,13 @@ def test_beside_scores_whose_maximum_grows(name: str, values: str, dtype: str) -
 @pytest.mark.parametrize("name", ["one_row", "few_rows", "one_block", "split"])
 @every_dtype
 def test_pages_do_not_change_bits(name: str, dtype: str) -> None:
-    p = with_sinks(problem(name, dtype))
-    for i, config in enumerate(configs_for(p)):
-        expected = run(p, config=config)
-        found = run_paged(PagedProblem(p, 19, KINDS[i % len(KINDS)]), config=config)
-        assert all(a.tobytes() == b.tobytes() for a, b in zip(found, expected)), config
+    assert_pages_change_no_bit(with_sinks(problem(name, dtype)))
 
 
 @pytest.mark.parametrize("name", ["split", "split_rows", "many_rows"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_threads_do_not_change_bits(name: str, dtype: str) -> None:
-    p = with_sinks(problem(name, dtype))
-    results = set()
-    for n_threads in (1, 2, 5):
-        flashattn.set_num_threads(n_threads)
-        results.add(tuple(x.tobytes() for x in run(p)))
-    assert len(results) == 1
+    assert_threads_change_no_bit(with_sinks(problem(name, dtype)))
 
 
 def test_many_heads() -> None:

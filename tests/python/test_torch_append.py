@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 
 import flashattn  # noqa: E402
 from flashattn import torch_ops  # noqa: E402
-from flashattn._torch.append_operator import kv_append  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch_append_calls import (  # noqa: E402
     E4M3,
@@ -208,7 +207,6 @@ def test_the_operator_needs_a_place_for_the_queries() -> None:
 
 def test_the_schema_has_the_arguments_of_the_functions() -> None:
     names = [argument.name for argument in ops.kv_append.default._schema.arguments]
-    assert names == list(inspect.signature(kv_append).parameters)
     assert names == list(inspect.signature(torch_ops.flash_kv_append).parameters)
     assert names == list(inspect.signature(flashattn.flash_kv_append).parameters)
 

@@ -175,6 +175,7 @@ def test_tune_times_cold_caches_on_a_device(
     args = argparse.Namespace(
         device="cpu", batch=2, tokens=None, seqlen_q=1, heads=2, heads_kv=1, d_head=16,
         d_head_v=None, causal=True, window=(-1, -1), softcap=0.0, scale=None, seqused=False,
+        attention_chunk=8, leftpad_k=0 if page_size else 5,
     )  # fmt: skip
     shape = tune.Shape(flashattn.DType.FP32, 16, 40, page_size, args)
     tensors, options = tune._inputs(shape)
@@ -192,6 +193,8 @@ def test_tune_times_cold_caches_on_a_device(
         (["--device", "cpu", "--cold"], "--cold is for CUDA devices"),
         (["--device", "cpu", "--d-head", "64,0"], "--d-head is 0"),
         (["--device", "cpu", "--seqlen", "0"], "--seqlen is 0"),
+        (["--device", "cpu", "--leftpad-k", "512"], "--leftpad-k is 512"),
+        (["--device", "cpu", "--leftpad-k", "5", "--page-size", "8"], "do not go together"),
         (["--device", "cpu", "arch=SM80"], "no kernel"),
         (["--device", "cpu", "arch=SM81"], "SM81"),
     ],

@@ -24,9 +24,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._torch import direct
-from ._torch.append_operator import kv_append
-from ._torch.arguments import NEW_O, NEW_O_AND_LSE, Outputs
+from ._torch import append_operator, direct
+from ._torch.append import append
+from ._torch.arguments import (
+    NEW_O,
+    NEW_O_AND_LSE,
+    Outputs,
+    pages_of,
+    queries_of,
+    scales_of,
+)
 from ._torch.combine import combine
 from ._torch.forward import forward, lse_shape
 from ._torch.registration import note_written
@@ -220,19 +227,32 @@ def flash_kv_append(
         if cu_seqlens_new is None and k_new.ndim == 3:
             batch = 1
         k_descale, v_descale = _scales_of(k_descale, v_descale, k_new, batch, k_new)
-    if direct.is_possible_with(*tensors, q_out):
-        call = kv_append
-    else:
-        call = _ops.kv_append
-        for name, x in zip(("k_new", "v_new", "k_cache", "v_cache", "q"), tensors):
-            if x is not None and not isinstance(x, Tensor):
-                raise TypeError(f"{name} is a {type(x).__name__}: not a torch tensor")
-    call(
-        k_new, v_new, k_cache, v_cache, seqused_k, seqused_k_out, slot_mapping, cu_seqlens_new,
-        page_table, v_page_table, page_indptr, page_rows, k_descale, v_descale, q, q_out,
-        cu_seqlens_q, rotary_cos, rotary_sin, rotary_interleaved, rotary_positions, rotary_start,
+    places = seqused_k, seqused_k_out, slot_mapping
+    pages = page_table, v_page_table, page_indptr, page_rows
+    scales = k_descale, v_descale
+    queries = q, q_out, cu_seqlens_q
+    rotary = (
+        rotary_cos, rotary_sin, rotary_interleaved, rotary_positions, rotary_start,
         rotary_q_at_start,
     )  # fmt: skip
+    if direct.is_possible_with(*tensors, q_out):
+        append(
+            *tensors[:4],
+            cu_seqlens_new,
+            places,
+            pages_of(*pages),
+            scales_of(*scales),
+            queries_of(*queries),
+            None if rotary_cos is rotary_sin is None else rotary,
+        )
+        note_written(k_cache, v_cache, seqused_k_out, q_out)
+        return q_out
+    for name, x in zip(("k_new", "v_new", "k_cache", "v_cache", "q"), tensors):
+        if x is not None and not isinstance(x, Tensor):
+            raise TypeError(f"{name} is a {type(x).__name__}: not a torch tensor")
+    append_operator.OPERATOR(
+        *tensors[:4], *places, cu_seqlens_new, *pages, *scales, *queries, *rotary
+    )
     return q_out
 
 

@@ -3,7 +3,6 @@ v_cache, seqused_k_out and q_out, and returns nothing."""
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -11,77 +10,52 @@ from torch import Tensor
 
 from . import derivatives, direct
 from .append import append
-from .registration import LIBRARY, PAGES, TAGS, note_written
+from .arguments import pages_of, queries_of, scales_of
+from .registration import LIBRARY, PAGES, TAGS, names_of, note_written
 
-ARGUMENTS = (
-    "Tensor k_new, Tensor? v_new, Tensor(a!) k_cache, Tensor(b!)? v_cache, "
-    "Tensor? seqused_k=None, Tensor(c!)? seqused_k_out=None, Tensor? slot_mapping=None, "
-    f"Tensor? cu_seqlens_new=None, {PAGES}, Tensor? k_descale=None, Tensor? v_descale=None, "
-    "Tensor? q=None, Tensor(d!)? q_out=None, Tensor? cu_seqlens_q=None, "
+_TOKENS = "Tensor k_new, Tensor? v_new, Tensor(a!) k_cache, Tensor(b!)? v_cache"
+# The other arguments, in groups: see arguments.py.
+_PLACES = "Tensor? seqused_k=None, Tensor(c!)? seqused_k_out=None, Tensor? slot_mapping=None"
+_SCALES = "Tensor? k_descale=None, Tensor? v_descale=None"
+_QUERIES = "Tensor? q=None, Tensor(d!)? q_out=None, Tensor? cu_seqlens_q=None"
+_ROTARY = (
     "Tensor? rotary_cos=None, Tensor? rotary_sin=None, bool rotary_interleaved=False, "
     "Tensor? rotary_positions=None, Tensor? rotary_start=None, bool rotary_q_at_start=False"
 )
+ARGUMENTS = (
+    f"{_TOKENS}, {_PLACES}, Tensor? cu_seqlens_new=None, {PAGES}, {_SCALES}, {_QUERIES}, {_ROTARY}"
+)
+LIBRARY.define(f"kv_append({ARGUMENTS}) -> ()", tags=TAGS)
+OPERATOR = torch.ops.flashattn.kv_append.default
+_NAMES = names_of(ARGUMENTS)
+_DEFAULTS = tuple(argument.default_value for argument in OPERATOR._schema.arguments[4:])
+_AT_Q = _NAMES.index("q")
 
 
 def kv_append(
-    k_new: Tensor,
-    v_new: Tensor | None,
-    k_cache: Tensor,
-    v_cache: Tensor | None,
-    seqused_k: Tensor | None = None,
-    seqused_k_out: Tensor | None = None,
-    slot_mapping: Tensor | None = None,
-    cu_seqlens_new: Tensor | None = None,
-    page_table: Tensor | None = None,
-    v_page_table: Tensor | None = None,
-    page_indptr: Tensor | None = None,
-    page_rows: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    q: Tensor | None = None,
-    q_out: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    rotary_cos: Tensor | None = None,
-    rotary_sin: Tensor | None = None,
-    rotary_interleaved: bool = False,
-    rotary_positions: Tensor | None = None,
-    rotary_start: Tensor | None = None,
-    rotary_q_at_start: bool = False,
+    k_new: Tensor, v_new: Tensor | None, k_cache: Tensor, v_cache: Tensor | None, *options: Any
 ) -> None:
-    """Calls append() with an operator's arguments. q needs q_out, which may be q."""
-    pages = scales = rotary = queries = None
-    if (q is None) != (q_out is None):
-        raise ValueError(
-            "q_out is given without q" if q is None else "q is given without q_out: it may be q"
-        )
-    if not page_table is v_page_table is page_indptr is page_rows is None:
-        pages = page_table, v_page_table, page_indptr, page_rows
-    if k_descale is not None or v_descale is not None:
-        scales = k_descale, v_descale
-    if rotary_cos is not None or rotary_sin is not None:
-        rotary = (
-            rotary_cos, rotary_sin, rotary_interleaved, rotary_positions, rotary_start,
-            rotary_q_at_start,
-        )  # fmt: skip
-    if q is not None:
-        queries = q, q_out, cu_seqlens_q
+    """Calls append() with an operator's arguments, of which torch leaves out the last ones that
+    have their defaults. q needs q_out, which may be q."""
+    options += _DEFAULTS[len(options) :]
+    places, cu_seqlens_new, pages, scales = options[:3], options[3], options[4:8], options[8:10]
+    queries, rotary = options[10:13], options[13:]
+    q, q_out, _ = queries
+    if q is not None and q_out is None:
+        raise ValueError("q is given without q_out: it may be q")
     append(
         k_new,
         v_new,
         k_cache,
         v_cache,
         cu_seqlens_new,
-        (seqused_k, seqused_k_out, slot_mapping),
-        pages,
-        scales,
-        queries,
-        rotary,
+        places,
+        pages_of(*pages),
+        scales_of(*scales),
+        queries_of(*queries),
+        None if rotary[0] is rotary[1] is None else rotary,
     )
-    note_written(k_cache, v_cache, seqused_k_out, q_out)
-
-
-_NAMES = list(inspect.signature(kv_append).parameters)
-_AT_Q = _NAMES.index("q")
+    note_written(k_cache, v_cache, places[1], q_out)
 
 
 def _without_data(*arguments: Any) -> None:
@@ -93,11 +67,9 @@ def _underived(keys: torch._C.DispatchKeySet, *arguments: Any) -> None:
     if direct.is_possible_with(*arguments[:4], *arguments[_AT_Q : _AT_Q + 2]):
         return kv_append(*arguments)  # which refuses gradients too
     derivatives.refuse(_NAMES, arguments)
-    return _operator.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
+    return OPERATOR.redispatch(keys & torch._C._after_autograd_keyset, *arguments)
 
 
-LIBRARY.define(f"kv_append({ARGUMENTS}) -> ()", tags=TAGS)
-_operator = torch.ops.flashattn.kv_append.default
 for _key in ("CPU", "CUDA"):
     LIBRARY.impl("kv_append", kv_append, _key)
 LIBRARY.impl("kv_append", _underived, "Autograd", with_keyset=True)

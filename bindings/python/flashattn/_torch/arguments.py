@@ -35,5 +35,42 @@ NEW_O: Outputs = (None, None, False, None)
 NEW_O_AND_LSE: Outputs = (None, None, True, None)
 
 
+def pages_of(
+    page_table: Tensor | None,
+    v_page_table: Tensor | None,
+    page_indptr: Tensor | None,
+    page_rows: Tensor | None,
+) -> Pages | None:
+    """Returns the arguments that say where pages lie as a group, or None where none is given."""
+    if page_table is v_page_table is page_indptr is page_rows is None:
+        return None
+    return page_table, v_page_table, page_indptr, page_rows
+
+
+def scales_of(k_descale: Tensor | None, v_descale: Tensor | None) -> Scales | None:
+    """Returns the scales as a group, or None where none is given."""
+    return None if k_descale is v_descale is None else (k_descale, v_descale)
+
+
+def bias_of(
+    alibi_slopes: Tensor | None,
+    attn_mask: Tensor | None,
+    mask_bits: Tensor | None,
+    mask_keys: int | None,
+) -> Bias | None:
+    """Returns what joins scores as a group, or None where nothing is given."""
+    if alibi_slopes is attn_mask is mask_bits is mask_keys is None:
+        return None
+    return alibi_slopes, attn_mask, mask_bits, mask_keys
+
+
+def queries_of(
+    q: Tensor | None, q_out: Tensor | None, cu_seqlens_q: Tensor | None
+) -> Queries | None:
+    """Returns the queries as a group, or None where there are none. append() refuses a group that
+    lacks q."""
+    return None if q is q_out is None else (q, q_out, cu_seqlens_q)
+
+
 class Unsound(ValueError):
     """A condition that a call needs does not hold; explain.py finds out which one."""

@@ -17,7 +17,19 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from . import derivatives
-from .arguments import NEW_O, NEW_O_AND_LSE, Bias, Mask, Pages, Ragged, Scales, Used
+from .arguments import (
+    NEW_O,
+    NEW_O_AND_LSE,
+    Bias,
+    Mask,
+    Pages,
+    Ragged,
+    Scales,
+    Used,
+    bias_of,
+    pages_of,
+    scales_of,
+)
 from .combine import combine
 from .forward import forward, lse_shape
 
@@ -46,8 +58,13 @@ ARGUMENTS = {
     "combine": "Tensor o_partial, Tensor lse_partial, Tensor? sinks=None",
 }
 
-_NAMES = re.compile(r" (\w+)(?:=|,|$)")  # finds the arguments in a schema
-_AFTER_PAGES = _NAMES.findall(f"{_OPTIONS}, {_BIAS}, {_LAST}")  # of decode
+
+def names_of(arguments: str) -> list[str]:
+    """Returns the names of the arguments of a schema."""
+    return re.findall(r" (\w+)(?:=|,|$)", arguments)
+
+
+_AFTER_PAGES = names_of(f"{_OPTIONS}, {_BIAS}, {_LAST}")  # of decode
 # Compilers must hand tensors over with the strides that they would have without compiling: strides
 # decide whether a call is possible at all, and how fast it is.
 TAGS = [
@@ -96,7 +113,7 @@ def _varlen_fwd(
     *options: Any,
 ) -> _Call:
     ragged = cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k
-    pages = _pages_of(page_table, v_page_table, page_indptr, page_rows)
+    pages = pages_of(page_table, v_page_table, page_indptr, page_rows)
     *options, bias = _options(*options)
     return q, k, v, *options, ragged, pages, bias
 
@@ -115,7 +132,7 @@ def _decode(
 ) -> _Call:
     *options, bias = _options(**dict(zip(_AFTER_PAGES, options)), seqused_k=seqused_k)
     ragged = None if max_seqlen_k is None else (None, None, None, max_seqlen_k)
-    pages = _pages_of(page_table, v_page_table, page_indptr, page_rows)
+    pages = pages_of(page_table, v_page_table, page_indptr, page_rows)
     return q, k, v, *options, ragged, pages, bias
 
 
@@ -142,33 +159,9 @@ def _options(
     used = None
     if not seqused_q is seqused_k is leftpad_k is None:
         used = seqused_q, seqused_k, leftpad_k
-    scales = None if k_descale is v_descale is None else (k_descale, v_descale)
-    bias = _bias_of(alibi_slopes, attn_mask, mask_bits, mask_keys)
+    scales = scales_of(k_descale, v_descale)
+    bias = bias_of(alibi_slopes, attn_mask, mask_bits, mask_keys)
     return (*mask, attention_chunk), used, scales, sinks, bias
-
-
-def _bias_of(
-    alibi_slopes: Tensor | None,
-    attn_mask: Tensor | None,
-    mask_bits: Tensor | None,
-    mask_keys: int | None,
-) -> Bias | None:
-    """Returns what joins scores as a group, or None where nothing is given."""
-    if alibi_slopes is None and attn_mask is None and mask_bits is None and mask_keys is None:
-        return None
-    return alibi_slopes, attn_mask, mask_bits, mask_keys
-
-
-def _pages_of(
-    page_table: Tensor | None,
-    v_page_table: Tensor | None,
-    page_indptr: Tensor | None,
-    page_rows: Tensor | None,
-) -> Pages | None:
-    """Returns the arguments that say where pages lie as a group, or None where none is given."""
-    if page_table is None and v_page_table is None and page_indptr is None and page_rows is None:
-        return None
-    return page_table, v_page_table, page_indptr, page_rows
 
 
 def _combine(
@@ -212,7 +205,7 @@ def note_written(*written: Tensor | None) -> None:
 def _shapes(name: str) -> dict[str, Callable]:
     """Returns what replaces each overload's kernel where tensors have no data, by the overload's
     suffix."""
-    names = _NAMES.findall(ARGUMENTS[name])
+    names = names_of(ARGUMENTS[name])
 
     def default(*arguments: Any, out_dtype: torch.dtype | None = None) -> Tensor:
         derivatives.refuse(names, arguments)
@@ -255,7 +248,7 @@ def _underived(name: str, operator: str, kernel: Callable) -> Callable:
     itself where the dispatcher would do nothing between autograd and the kernel, which the call's
     keys say; otherwise it refuses tensors that need a derivative, and hands the call on to the
     dispatcher."""
-    names = _NAMES.findall(ARGUMENTS[name])
+    names = names_of(ARGUMENTS[name])
     redispatch = operator_of(operator).redispatch
 
     def refuse(keys: torch._C.DispatchKeySet, *arguments: Any, **outputs: Any) -> Any:

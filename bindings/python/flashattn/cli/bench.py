@@ -61,6 +61,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     problem.add_shape_options(parser)
     problem.add_mask_options(parser)
+    problem.add_padding_option(parser)
     parser.add_argument("--runs", type=int, help="timed runs of each row (5, on a GPU 25)")
     parser.add_argument("--threads", type=int, help="number of CPU threads; default: the library's")
     parser.add_argument(
@@ -90,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if args.runs is None:
         args.runs = 25 if args.device == "cuda" else 5
     problem.check_at_least_one(args, "runs")
+    problem.check_padding(args)
     if args.plot:
         output_file.check(args.plot, plot.ENDINGS)
     ragged_batches = bench_ragged.batches(args)
@@ -185,7 +187,7 @@ def _measure_on_cpu(
     contender: Contender, seqlen: int, args: argparse.Namespace
 ) -> list[tuple[Contender, float]]:
     q, k, v = random_inputs(contender.dtype, *_axes(seqlen, args), args)
-    options = problem.mask_options(args)
+    options = {**problem.mask_options(args), **problem.padding_arrays(len(q), args)}
     if contender.is_peer:
         call = bench_cpu_peers.make_call(contender.label, q, k, v, options)
     else:
@@ -281,5 +283,5 @@ def _title(args: argparse.Namespace) -> str:
         where = f"{device.device_info().name}, {words.count(device.num_threads(), 'thread')}"
     return (
         f"{batch}, {queries}, heads {args.heads}/{args.heads_kv or args.heads}, d_head "
-        f"{problem.d_head_text(args)}{', causal' if args.causal else ''}, {where}"
+        f"{problem.d_head_text(args)}{problem.mask_text(args)}, {where}"
     )

@@ -12,7 +12,7 @@ import numpy as np
 from .. import device
 from ..config import DType
 from ..oracle import Mask
-from . import bench_onnxruntime, memory, torch_arrays, words
+from . import bench_onnxruntime, memory, problem, torch_arrays, words
 from .timing import Contender
 
 # Computes O, [batch, seqlen_q, n_heads, d_head], as an array of the peer's own.
@@ -51,9 +51,9 @@ def _is_installed(*modules: str) -> bool:
 
 
 def _masks_alike(q: np.ndarray, k: np.ndarray, options: dict[str, Any]) -> bool:
-    """No window, no softcap, and a causal mask only where all agree on its diagonal."""
-    plain = tuple(options["window_size"]) == (-1, -1) and not options["softcap"]
-    return plain and (not options["causal"] or q.shape[1] == k.shape[1])
+    """A plain problem, with a causal mask only where all agree on its diagonal."""
+    is_square = q.shape[1] == k.shape[1]
+    return problem.is_plain(options) and (not options["causal"] or is_square)
 
 
 def _torch_call(
@@ -105,13 +105,14 @@ def _scores_fit(q: np.ndarray, k: np.ndarray, options: dict[str, Any]) -> bool:
 def _numpy_call(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[str, Any]
 ) -> Call | None:
-    """The three steps as a numpy user would write them, in float32; None, and a line that says so,
-    where the scores do not fit in memory."""
-    if not _scores_fit(q, k, options):
+    """The three steps as a numpy user would write them, in float32; None with padding and, after a
+    line that says so, where the scores do not fit in memory."""
+    if "leftpad_k" in options or not _scores_fit(q, k, options):
         return None
     group = q.shape[2] // k.shape[2]
     scale = np.float32(options["softmax_scale"] or q.shape[-1] ** -0.5)
-    visible = Mask(options["causal"], *options["window_size"]).visible(q.shape[1], k.shape[1])
+    mask = Mask(options["causal"], *options["window_size"], options["attention_chunk"])
+    visible = mask.visible(q.shape[1], k.shape[1])
     bias = np.where(visible, np.float32(0), np.float32(-np.inf))
     softcap = np.float32(options["softcap"])
 

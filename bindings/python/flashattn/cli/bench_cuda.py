@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 from .._attention import flash_attn_func, flash_attn_varlen_func, query_support
 from ..config import DType
-from . import bench_scores, extras, memory, problem
+from . import bench_scores, extras, memory, pages, problem
 from .problem import BadInput
 from .timing import Contender
 
@@ -34,6 +34,7 @@ def measure(
 ) -> list[tuple[Contender, float]]:
     """Median seconds of the contenders (of one dtype) that serve the problem, and of the peers."""
     dtype, options = contenders[0].dtype, problem.mask_options(args)
+    options.update(pages.on_device(problem.padding_arrays(batch, args)))
     q, k, v = inputs(dtype, seqlen, batch, args)
     calls = []
     if args.scores != bench_scores.ORDINARY:
@@ -98,18 +99,22 @@ def _peer_calls(
 
 
 def _fa3_call(q: Any, k: Any, v: Any, options: dict[str, Any]) -> Call | None:
-    """Returns a call of FlashAttention-3, or None where it is not installed."""
+    """Returns a call of FlashAttention-3; None where it is not installed, or there is padding."""
     try:
         function = importlib.import_module("flash_attn_interface").flash_attn_func
     except (ImportError, AttributeError):
         return None
+    if "leftpad_k" in options:
+        return None
+    if not options["attention_chunk"]:  # which its older releases do not know
+        options = {name: x for name, x in options.items() if name != "attention_chunk"}
     return lambda: function(q, k, v, **options)
 
 
 def _torch_calls(q: Any, k: Any, v: Any, options: dict[str, Any]) -> dict[str, Call]:
     """Returns calls of scaled_dot_product_attention by its kernels, where it has the mask."""
     is_square = q.shape[1] == k.shape[1]
-    if options["softcap"] or options["window_size"] != (-1, -1):
+    if not problem.is_plain(options):
         return {}
     if options["causal"] and not is_square:  # torch aligns the mask top-left
         return {}

@@ -29,6 +29,7 @@ _OTHERS = {
     "seqlen_q": None,
     "batch": 1,
     "tokens": None,
+    "leftpad_k": 0,
     "set": None,
     "plot": None,
     "scores": bench_scores.ORDINARY,
@@ -121,7 +122,7 @@ def _measure(
 
 def _operations(batch: RaggedBatch, args: argparse.Namespace) -> int:
     """2 heads (d_head + d_head_v) for every query and key that it sees."""
-    pairs = ragged.visible_pairs(batch, args.causal, tuple(args.window))
+    pairs = ragged.visible_pairs(batch, args.causal, tuple(args.window), args.attention_chunk)
     return 2 * args.heads * (args.d_head + problem.d_head_v(args)) * pairs
 
 
@@ -156,7 +157,7 @@ def _length_options(batch: RaggedBatch) -> dict[str, Any]:
 
 def _peer_call(q: Any, k: Any, v: Any, options: dict[str, Any]) -> bench_cuda.Call | None:
     """torch's FlashAttention-2, by the operator behind its nested tensors."""
-    if options["softcap"] or options["window_size"] != (-1, -1):
+    if not problem.is_plain(options):
         return None
     forward = extras.load("torch").ops.aten._flash_attention_forward
     names = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
@@ -234,8 +235,8 @@ def _rows(results: list[_Result]) -> list[tuple[str, ...]]:
 
 def _title(args: argparse.Namespace) -> str:
     gpu = device.device_info(FLASH_DEVICE_CUDA_CURRENT).name
-    mask = ", causal" if args.causal else ""
     heads = f"{args.heads}/{args.heads_kv or args.heads}"
     return (
-        f"ragged, heads {heads}, d_head {problem.d_head_text(args)}{mask}, seed {args.seed}, {gpu}"
+        f"ragged, heads {heads}, d_head {problem.d_head_text(args)}{problem.mask_text(args)}, "
+        f"seed {args.seed}, {gpu}"
     )

@@ -43,6 +43,9 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         "lengths", 'numbers such as "0,5,9", or an .npy file of integers'
     )
     lengths.add_argument("--seqused-k", metavar="LENGTHS", help="keys of each sequence")
+    lengths.add_argument(
+        "--leftpad-k", metavar="LENGTHS", help="padding before the keys of each sequence"
+    )
     for side in ("q", "k"):
         lengths.add_argument(
             f"--cu-seqlens-{side}",
@@ -63,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     tensors = [npy.read_tensor(path, args.dtype) for path in (args.q, args.k, args.v)]
     options = problem.mask_options(args)
     options["seqused_k"] = npy.read_lengths(args.seqused_k, "--seqused-k")
+    options["leftpad_k"] = npy.read_lengths(args.leftpad_k, "--leftpad-k")
     options["config"] = args.config
     o, lse = _compute(tensors, options, _ragged_options(args), args.device)
     npy.write(args.o, o)
@@ -74,7 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_outputs(args: argparse.Namespace) -> None:
     """Before anything is read: no output may take the place of an input, or of the other one."""
-    read = [args.q, args.k, args.v, args.seqused_k, args.cu_seqlens_q, args.cu_seqlens_k]
+    lengths = [args.seqused_k, args.leftpad_k, args.cu_seqlens_q, args.cu_seqlens_k]
+    read = [args.q, args.k, args.v, *lengths]
     taken = {os.path.realpath(path): path for path in read if path}
     for path in filter(None, (args.o, args.lse)):
         output_file.check(path)

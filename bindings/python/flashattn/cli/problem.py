@@ -102,10 +102,14 @@ def shapes(
 
 
 def operations(seqlen: int, args: argparse.Namespace) -> float:
-    """Counts 2 batch heads seqlen_q seqlen_k (d_head + d_head_v), half of it when causal."""
+    """Counts 2 batch heads seqlen_q seqlen_k (d_head + d_head_v), half of it when causal. Keys that
+    are padding do not count, nor do causal queries before the others."""
+    keys = seqlen - args.leftpad_k
     seqlen_q = args.seqlen_q or seqlen
+    if args.causal and args.leftpad_k:
+        seqlen_q = min(seqlen_q, keys)
     columns = args.d_head + d_head_v(args)
-    full = 2 * batch_size(seqlen, args) * args.heads * seqlen_q * seqlen * columns
+    full = 2 * batch_size(seqlen, args) * args.heads * seqlen_q * keys * columns
     return full / 2 if args.causal else full
 
 
@@ -133,6 +137,14 @@ def add_mask_options(parser: argparse.ArgumentParser) -> None:
         help="keys that a query sees to each side of the diagonal; -1: unbounded",
     )
     group.add_argument(
+        "--attention-chunk",
+        type=int,
+        default=0,
+        metavar="N",
+        help="cut keys into chunks of N; a query sees those of its own chunk alone; 0, the "
+        "default: no chunks",
+    )
+    group.add_argument(
         "--softcap", type=float, default=0.0, help="cap of the scores; 0, the default: none"
     )
     group.add_argument("--scale", type=float, help="softmax scale; default: 1 / sqrt(d_head)")
@@ -143,9 +155,50 @@ def mask_options(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "causal": args.causal,
         "window_size": tuple(args.window),
+        "attention_chunk": args.attention_chunk,
         "softcap": args.softcap,
         "softmax_scale": args.scale,
     }
+
+
+def mask_text(args: argparse.Namespace) -> str:
+    """What a title says about the options of add_mask_options and add_padding_option: ", causal",
+    or nothing."""
+    parts = ["causal"] if args.causal else []
+    if args.attention_chunk:
+        parts.append(f"chunks of {args.attention_chunk}")
+    if args.leftpad_k:
+        parts.append(f"{words.count(args.leftpad_k, 'key')} of padding")
+    return "".join(f", {part}" for part in parts)
+
+
+def is_plain(options: dict[str, Any]) -> bool:
+    """Whether there is no mask but a causal one, no softcap and no padding, so that any library
+    may serve the problem."""
+    masks = tuple(options["window_size"]) != (-1, -1) or options["attention_chunk"]
+    return not masks and not options["softcap"] and options.get("leftpad_k") is None
+
+
+def add_padding_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--leftpad-k",
+        type=int,
+        default=0,
+        metavar="N",
+        help="the first N keys of every sequence are padding, which is said in the memory of the "
+        "device; rates do not count them (0)",
+    )
+
+
+def check_padding(args: argparse.Namespace) -> None:
+    """Refuses padding of fewer keys than none, or of all keys of a sequence."""
+    if not 0 <= args.leftpad_k < min(args.seqlen):
+        raise BadInput(f"--leftpad-k is {args.leftpad_k}: at least 0, and less than --seqlen")
+
+
+def padding_arrays(batch: int, args: argparse.Namespace) -> dict[str, np.ndarray]:
+    """The keyword of flash_attn_func that add_padding_option read; none without padding."""
+    return {"leftpad_k": np.full(batch, args.leftpad_k, np.int32)} if args.leftpad_k else {}
 
 
 def add_filter_argument(parser: argparse.ArgumentParser) -> None:

@@ -92,13 +92,17 @@ def of_one_length(batch: RaggedBatch) -> RaggedBatch:
     return RaggedBatch(name, [q] * count, [k] * count)
 
 
-def visible_pairs(batch: RaggedBatch, causal: bool, window_size: tuple[int, int]) -> int:
-    """Counts the pairs of a query and a key that it sees."""
+def visible_pairs(
+    batch: RaggedBatch, causal: bool, window_size: tuple[int, int], chunk: int = 0
+) -> int:
+    """Counts the pairs of a query and a key that it sees. chunk: keys of a chunk, 0: no chunks."""
     lengths = zip(batch.lengths_q, batch.lengths_k)
-    return sum(_visible_pairs(q, k, causal, window_size) for q, k in lengths)
+    return sum(_visible_pairs(q, k, causal, window_size, chunk) for q, k in lengths)
 
 
-def _visible_pairs(seqlen_q: int, seqlen_k: int, causal: bool, window_size: tuple[int, int]) -> int:
+def _visible_pairs(
+    seqlen_q: int, seqlen_k: int, causal: bool, window_size: tuple[int, int], chunk: int
+) -> int:
     unbounded = seqlen_q + seqlen_k
     left, right = (unbounded if side < 0 else min(side, unbounded) for side in window_size)
     if causal:
@@ -106,4 +110,7 @@ def _visible_pairs(seqlen_q: int, seqlen_k: int, causal: bool, window_size: tupl
     diagonal = np.arange(seqlen_q) + seqlen_k - seqlen_q
     begin = np.maximum(diagonal - left, 0)
     end = np.minimum(diagonal + right + 1, seqlen_k)
+    if chunk > 0:
+        own = diagonal // chunk * chunk
+        begin, end = np.maximum(begin, own), np.minimum(end, own + chunk)
     return int(np.maximum(end - begin, 0).sum())

@@ -28,9 +28,13 @@ def work(dtype: DType, seqlen: int, args: argparse.Namespace) -> float:
 
 
 def _bytes_read(dtype: DType, seqlen: int, args: argparse.Namespace) -> int:
-    """K and V, once; with a window, of the keys that some query sees."""
-    left = args.window[0]
-    keys = seqlen if left < 0 else min(seqlen, left + args.seqlen_q)
+    """K and V, once; with a window or chunks, of the keys that some query sees."""
+    keys = seqlen - args.leftpad_k
+    first_query, left, chunk = keys - args.seqlen_q, args.window[0], args.attention_chunk
+    first = max(first_query - left, 0) if left >= 0 else 0
+    if chunk > 0:
+        first = max(first, first_query // chunk * chunk)
+    keys -= first
     heads_kv = args.heads_kv or args.heads
     batch = problem.batch_size(seqlen, args)
     columns = args.d_head + problem.d_head_v(args)

@@ -39,6 +39,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
     )
     problem.add_shape_options(parser, several_d_heads=True)
     problem.add_mask_options(parser)
+    problem.add_padding_option(parser)
     _add_cache_options(parser)
     parser.add_argument(
         "--launches", type=int, default=25, help="timed launches of each kernel (25)"
@@ -103,7 +104,7 @@ class Shape:
             f"{self.dtype.name}, d_head {self.d_head}, "
             f"{words.count(args.seqlen_q or self.seqlen, 'query', 'queries')}, "
             f"{words.count(self.seqlen, 'key')}{cache}, batch {batch}, heads {heads}"
-            f"{', causal' if args.causal else ''}"
+            f"{problem.mask_text(args)}"
         )
 
 
@@ -125,6 +126,9 @@ class Ranking:
 
 def run(args: argparse.Namespace) -> int:
     problem.check_at_least_one(args, "launches", "top", *(["page_size"] if args.page_size else []))
+    problem.check_padding(args)
+    if args.page_size and args.leftpad_k:
+        raise BadInput("--leftpad-k and --page-size do not go together: pages can be left out")
     if args.device == "cuda":
         device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT)  # refuses in the library's own words
     elif args.output:
@@ -217,6 +221,7 @@ def _inputs(shape: Shape) -> tuple[list[Any], dict[str, Any]]:
         arrays = {"seqused_k": np.full(batch, seqlen, np.int32)}
     random_inputs = bench_cuda.random_inputs if is_cuda else bench.random_inputs
     tensors = random_inputs(shape.dtype, (batch, args.seqlen_q or seqlen), axes, args)
+    arrays = {**arrays, **problem.padding_arrays(batch, args)}
     where = pages.on_device(arrays) if is_cuda else arrays
     return tensors, {**problem.mask_options(args), **where}
 

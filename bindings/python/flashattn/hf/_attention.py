@@ -18,7 +18,7 @@ from ..compat._cache import Cache
 from ..compat._kvcache import Queries, attend_cache, new_tokens
 from ..torch_ops import flash_attn_func
 from ._packing import Packing, SequenceIds, attend_packed
-from ._padding import KeyMask, Padding, attend_masked
+from ._padding import ChunkMask, KeyMask, Padding, attend_masked
 
 # Some models have these arguments, which change the result; the values say what they stand for.
 _REFUSED = {
@@ -121,6 +121,8 @@ def _attend_masked(
     if mask.ndim != 2:
         raise ValueError(f"attention_mask has shape {tuple(mask.shape)}: it must have 2 or 4 axes")
     padding = mask.padding if isinstance(mask, KeyMask) else Padding(mask)
+    if isinstance(mask, ChunkMask):
+        options = {**options, "attention_chunk": mask.chunk_size}
     has_window = options["window_size"] != (-1, -1)
     if has_window and padding.has_gaps:
         raise NotImplementedError(

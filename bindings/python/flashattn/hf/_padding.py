@@ -25,6 +25,20 @@ class KeyMask(Tensor):
         return Padding(self.as_subclass(Tensor))
 
 
+class ChunkMask(KeyMask):
+    """Is a KeyMask of keys in chunks that do not see each other. Each has chunk_size keys, and the
+    first of them begins with the first token of its sequence. What torch makes of a ChunkMask lacks
+    the size, so that attention fails with it."""
+
+    chunk_size: int
+
+    @classmethod
+    def of(cls, mask: Tensor, chunk_size: int) -> ChunkMask:
+        found = mask.as_subclass(cls)
+        found.chunk_size = chunk_size
+        return found
+
+
 class Padding:
     """Holds what a mask [batch, n_keys] says, in numbers that the host knows.
 
@@ -33,6 +47,7 @@ class Padding:
     lengths         the number of tokens of each sequence
     device_lengths  the same as int32 [batch], on the mask's device
     has_gaps        a sequence has padding between its tokens
+    is_left         no token of a sequence has padding after it
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -45,6 +60,8 @@ class Padding:
         facts = torch.stack((first, self.device_lengths.long(), gaps.long())).tolist()
         self.starts, self.lengths = facts[0], facts[1]
         self.has_gaps = any(facts[2])
+        bounds = zip(self.starts, self.lengths)
+        self.is_left = not self.has_gaps and all(n in (0, n_keys - start) for start, n in bounds)
         self._ragged: dict[tuple[int, bool], Ragged] = {}
 
     @property
@@ -105,7 +122,12 @@ def attend_masked(
         used = padding.device_lengths
         lengths = {"seqused_k": used, "seqused_q": used if are_queries_keys else None}
         return flash_attn_func(q, k, v, out=out, **lengths, **options)
-    if has_run and (q.device.type == "cpu" or q.shape[0] == 1):
+    is_cpu, is_one = q.device.type == "cpu", q.shape[0] == 1
+    skips_queries = are_queries_keys and max(padding.starts) > padding.n_keys - q.shape[1]
+    if padding.is_left and not is_one and not (is_cpu and skips_queries):
+        leftpad = padding.n_keys - padding.device_lengths
+        return flash_attn_func(q, k, v, out=out, leftpad_k=leftpad, **options)
+    if has_run and (is_cpu or is_one):
         return _attend_each(q, k, v, out, padding, are_queries_keys, **options)
     return _attend_gathered(q, k, v, out, padding, are_queries_keys, **options)
 
@@ -120,7 +142,7 @@ def _attend_each(
     **options: Any,
 ) -> Tensor:
     """Calls the library for each sequence, and reads its tokens where they are. On a CPU one
-    sequence is enough to keep all threads busy."""
+    sequence is enough to keep all threads busy, and queries that are padding take no time."""
     every_query = [slice(0, q.shape[1])] * q.shape[0]
     queries = padding.runs(padding.n_keys - q.shape[1]) if are_queries_keys else every_query
     for b, (of_q, of_k) in enumerate(zip(queries, padding.runs(0))):
