@@ -172,7 +172,7 @@ static void format_refuses_what_has_no_word(void **state) {
     flash_config_t c;
     (void)state;
     c = sm80, c.arch = 0, check_format_refused(c, "arch is 0");
-    c = sm80, c.arch = 82, check_format_refused(c, "arch is 82");
+    c = sm80, c.arch = 83, check_format_refused(c, "arch is 83");
     c = sm80, c.op = 1, check_format_refused(c, "op is 1");
     c = sm80, c.dtype = 0, check_format_refused(c, "dtype is 0");
     c = sm80, c.dtype = 5, check_format_refused(c, "dtype is 5");
