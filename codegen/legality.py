@@ -100,10 +100,10 @@ def _sm80_decode_rules(config: Config) -> Iterator[str]:
 
 def sm80_mla_shared_bytes(config: Config) -> int:
     """Counts the bytes of n_stages blocks of K, and of what warps exchange: for each row its scores
-    from each warp that shares it, P, and some more."""
+    from each warp that shares it, P of two steps, and some more."""
     size = Dtype(config.dtype).size
     sharing = config.n_warps * MMA_ROWS // config.B_r
-    of_row = sharing * (config.B_c + 1) * FP32_BYTES + config.B_c * size + SM80_MLA_ROW_BYTES
+    of_row = sharing * (config.B_c + 1) * FP32_BYTES + 2 * config.B_c * size + SM80_MLA_ROW_BYTES
     return config.n_stages * config.B_c * config.d_head * size + config.B_r * of_row
 
 

@@ -86,64 +86,85 @@ static __device__ __forceinline__ void look_at_word(mask_findings_t &found, uint
 }
 
 template <int DTYPE>
-static __device__ __forceinline__ void look_at_chunk(mask_findings_t &found,
-                                                     const flash_bias_t &bias, int64_t at) {
-    typedef typename dtype_traits<DTYPE>::element element;
-    const uint4 chunk =
-        *reinterpret_cast<const uint4 *>(static_cast<const element *>(bias.mask) + at);
+static __device__ __forceinline__ void look_at_chunk(mask_findings_t &found, const uint4 &chunk) {
     look_at_word<DTYPE>(found, chunk.x);
     look_at_word<DTYPE>(found, chunk.y);
     look_at_word<DTYPE>(found, chunk.z);
     look_at_word<DTYPE>(found, chunk.w);
 }
 
-/* Looks at n elements, one by one. */
-template <int DTYPE>
-static __device__ __forceinline__ void
-look_at_elements(mask_findings_t &found, const flash_bias_t &bias, int64_t at, int32_t n) {
-#pragma unroll
-    for (int i = 0; i < mask_chunk_elements<DTYPE>; ++i)
-        if (i < n) {
-            const float number = dtype_load<DTYPE>(bias.mask, at + i * bias.stride_key);
-            found.shown |= number != -INFINITY;
-            found.changed |= number != 0.0f;
-        }
-}
+/* How a warp goes through the rows of a part of at most KEYS columns. */
+template <int DTYPE, int KEYS> struct mask_walk {
+    static constexpr int row_chunks = KEYS / mask_chunk_elements<DTYPE>;
+    static constexpr int rows_at_once = 32 / row_chunks;
+    static constexpr int steps = 4; /* of a round, whose loads are under way together */
+    static_assert(row_chunks > 0 && 32 % row_chunks == 0, "a warp has whole rows");
+};
 
-/* Says whether all chunks from the part's first column on are neighbours and aligned. */
+/* Says whether the part consists of whole chunks, which are neighbours and aligned. */
 template <int DTYPE>
 static __device__ __forceinline__ bool has_chunks(const flash_bias_t &bias,
                                                   const mask_part_t &part) {
-    const uint64_t elements = (uint64_t)(part.at + part.begin) | (uint64_t)bias.stride_query;
+    const uint64_t elements = (uint64_t)(part.at + part.begin) | (uint64_t)bias.stride_query |
+                              (uint64_t)(part.end - part.begin);
     return bias.stride_key == 1 && elements % mask_chunk_elements<DTYPE> == 0 &&
            (uint64_t)bias.mask % 16 == 0;
 }
 
-/* A mask that is seen to show a key and to change a score is read no further. KEYS: columns of a
- * part, at most. */
+/* Looks at a round of rows from `row` on, chunk by chunk. There is no branch between the loads: a
+ * lane beyond the part's end looks at its last chunk or row again. */
+template <int DTYPE, int KEYS>
+static __device__ __forceinline__ void
+look_at_chunks(mask_findings_t &found, const flash_bias_t &bias, const mask_part_t &part,
+               int32_t column, int32_t row) {
+    typedef mask_walk<DTYPE, KEYS> walk;
+    typedef typename dtype_traits<DTYPE>::element element;
+    const element *from = static_cast<const element *>(bias.mask) + part.at +
+                          min(column, part.end - mask_chunk_elements<DTYPE>);
+    uint4 chunk[walk::steps];
+#pragma unroll
+    for (int i = 0; i < walk::steps; ++i)
+        chunk[i] = *reinterpret_cast<const uint4 *>(
+            from + min(row + i * walk::rows_at_once, part.n_rows - 1) * bias.stride_query);
+#pragma unroll
+    for (int i = 0; i < walk::steps; ++i)
+        look_at_chunk<DTYPE>(found, chunk[i]);
+}
+
+/* Does the same element by element. */
+template <int DTYPE, int KEYS>
+static __device__ __forceinline__ void
+look_at_elements(mask_findings_t &found, const flash_bias_t &bias, const mask_part_t &part,
+                 int32_t column, int32_t row) {
+    typedef mask_walk<DTYPE, KEYS> walk;
+#pragma unroll 1
+    for (int i = 0; i < walk::steps; ++i, row += walk::rows_at_once)
+#pragma unroll
+        for (int j = 0; j < mask_chunk_elements<DTYPE>; ++j)
+            if (row < part.n_rows && column + j < part.end) {
+                const int64_t at = row * bias.stride_query + (column + j) * bias.stride_key;
+                const float number = dtype_load<DTYPE>(bias.mask, part.at + at);
+                found.shown |= number != -INFINITY;
+                found.changed |= number != 0.0f;
+            }
+}
+
+/* A mask that is seen to show a key and to change a score is read no further. */
 template <int DTYPE, int KEYS>
 static __device__ __forceinline__ int effect_of_numbers(const flash_bias_t &bias,
                                                         const mask_part_t &part) {
-    constexpr int elements = mask_chunk_elements<DTYPE>, row_chunks = KEYS / elements;
-    constexpr int rows_at_once = 32 / row_chunks, rows_of_round = 4 * rows_at_once;
-    static_assert(row_chunks > 0 && 32 % row_chunks == 0, "a warp has whole rows");
-    const int lane = threadIdx.x % 32;
-    const int32_t column = part.begin + lane % row_chunks * elements;
-    const int32_t columns = part.end - column; /* may be negative */
-    const bool whole = has_chunks<DTYPE>(bias, part) && columns >= elements;
+    typedef mask_walk<DTYPE, KEYS> walk;
+    const int32_t lane = threadIdx.x % 32, first_row = lane / walk::row_chunks;
+    const int32_t column = part.begin + lane % walk::row_chunks * mask_chunk_elements<DTYPE>;
+    const bool whole = has_chunks<DTYPE>(bias, part);
     mask_findings_t found = {0, 0};
     int effect = 0;
-    for (int32_t first = lane / row_chunks;
-         first - lane / row_chunks < part.n_rows && effect != (MASK_SHOWS | MASK_CHANGES);
-         first += rows_of_round) {
-#pragma unroll
-        for (int32_t row = first; row < first + rows_of_round; row += rows_at_once) {
-            const int64_t at = part.at + row * bias.stride_query + column * bias.stride_key;
-            if (row < part.n_rows && whole)
-                look_at_chunk<DTYPE>(found, bias, at);
-            else if (row < part.n_rows)
-                look_at_elements<DTYPE>(found, bias, at, columns);
-        }
+    for (int32_t row = 0; row < part.n_rows && effect != (MASK_SHOWS | MASK_CHANGES);
+         row += walk::steps * walk::rows_at_once) {
+        if (whole)
+            look_at_chunks<DTYPE, KEYS>(found, bias, part, column, row + first_row);
+        else
+            look_at_elements<DTYPE, KEYS>(found, bias, part, column, row + first_row);
         __syncwarp();
         effect = mask_effect_of(found);
     }

@@ -127,7 +127,23 @@ ALWAYS_INLINE bool decodes_in_place(const decode_run_t *run, flash_range_t block
            (!cpu_is_paged(run->p) || cpu_in_one_page(run->p, block));
 }
 
-/* Attends to a block of all heads; the task's keys end at `end`. */
+/* Attends to a block of a head, whose keys lie at `keys`, and prefetches what they say; the task's
+ * keys end at `end`. */
+ALWAYS_INLINE void decode_block_of_head(const decode_run_t *run, int32_t head, flash_range_t block,
+                                        int32_t end, const decode_keys_t *keys, bool in_place,
+                                        decode_pending_t *pending, int R) {
+    if (LIKELY(in_place)) {
+        const decode_block_t whole = {.keys = *keys, .next = *keys, .first = block.begin};
+        decode_attend(run, head, &whole, pending, R);
+    } else if (cpu_is_paged(run->p)) {
+        *pending = decode_pages(run, head, block, end, *pending, R);
+    } else {
+        *pending = decode_edge(run, head, block, keys, *pending, R);
+    }
+}
+
+/* Attends to a block of all heads, but for those from which a mask hides it; the task's keys end at
+ * `end`. */
 ALWAYS_INLINE void decode_block_of_heads(const decode_run_t *run, flash_range_t block, int32_t end,
                                          decode_pending_t *pending, int R) {
     const flash_params_t *p = run->p;
@@ -141,16 +157,8 @@ ALWAYS_INLINE void decode_block_of_heads(const decode_run_t *run, flash_range_t 
                          : rows_in_place(task, &from_v, block, end);
     for (int32_t head = 0; head < task->n_heads; head++) {
         const decode_keys_t keys = {k, v};
-        if (p->bias.mask != NULL && decode_hides(&run->t, &p->bias, run->rows, head, block, R)) {
-            /* the block is left out */
-        } else if (LIKELY(in_place)) {
-            const decode_block_t whole = {.keys = keys, .next = keys, .first = block.begin};
-            decode_attend(run, head, &whole, pending, R);
-        } else if (paged) {
-            *pending = decode_pages(run, head, block, end, *pending, R);
-        } else {
-            *pending = decode_edge(run, head, block, &keys, *pending, R);
-        }
+        if (p->bias.mask == NULL || !decode_hides(&run->t, &p->bias, run->rows, head, block, R))
+            decode_block_of_head(run, head, block, end, &keys, in_place, pending, R);
         to_next_head(&k);
         to_next_head(&v);
     }

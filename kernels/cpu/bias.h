@@ -39,35 +39,15 @@ static inline bool cpu_some_bit(const flash_bias_t *bias, const flash_bias_row_t
     return false;
 }
 
-/* Says whether one of n elements of 16 bits has other bits. */
-static inline bool cpu_some_other_16(const void *elements, int32_t n, uint16_t bits) {
-    const char *from = elements;
-    for (int32_t i = 0; i < n;) {
-        const int32_t end = n - i < 32 ? n : i + 32;
-        uint32_t others = 0;
-        for (; i < end; i++) {
-            uint16_t x;
-            memcpy(&x, from + i * (int64_t)sizeof x, sizeof x);
-            others |= x ^ bits;
-        }
-        if (others)
-            return true;
-    }
-    return false;
-}
-
-/* Does the same for elements of 32 bits. */
-static inline bool cpu_some_other_32(const void *elements, int32_t n, uint32_t bits) {
-    const char *from = elements;
-    for (int32_t i = 0; i < n;) {
-        const int32_t end = n - i < 32 ? n : i + 32;
-        uint32_t others = 0;
-        for (; i < end; i++) {
-            uint32_t x;
-            memcpy(&x, from + i * (int64_t)sizeof x, sizeof x);
-            others |= x ^ bits;
-        }
-        if (others)
+/* Says whether some of the bytes are not those of a word that is repeated; there are n, a multiple
+ * of an element's. */
+static inline bool cpu_some_other(const void *bytes, int64_t n, uint32_t word) {
+    uint32_t words[32];
+    for (int i = 0; i < 32; i++)
+        words[i] = word;
+    for (int64_t at = 0; at < n; at += (int64_t)sizeof words) {
+        const int64_t left = n - at, size = (int64_t)sizeof words;
+        if (memcmp((const char *)bytes + at, words, (size_t)(left < size ? left : size)) != 0)
             return true;
     }
     return false;
@@ -77,13 +57,13 @@ static inline bool cpu_some_other_32(const void *elements, int32_t n, uint32_t b
 static inline bool cpu_some_number(const flash_bias_t *bias, const flash_bias_row_t *row,
                                    int32_t begin, int32_t end) {
     const int64_t at = row->at + begin * bias->stride_key;
-    const void *first = element_at(bias->mask, at, bias->dtype);
     DTYPES_KNOWN(4); /* numbers are of no other type */
-    if (bias->stride_key == 1 && bias->dtype == FLASH_DTYPE_FP32)
-        return cpu_some_other_32(first, end - begin, 0xff800000);
+    const uint32_t infinities = bias->dtype == FLASH_DTYPE_FP32   ? 0xff800000
+                                : bias->dtype == FLASH_DTYPE_FP16 ? 0xfc00fc00
+                                                                  : 0xff80ff80;
     if (bias->stride_key == 1)
-        return cpu_some_other_16(first, end - begin,
-                                 bias->dtype == FLASH_DTYPE_FP16 ? 0xfc00 : 0xff80);
+        return cpu_some_other(element_at(bias->mask, at, bias->dtype),
+                              (end - begin) * element_size(bias->dtype), infinities);
     for (int32_t i = 0; i < end - begin; i++)
         if (element_load(bias->mask, at + i * bias->stride_key, bias->dtype) != -INFINITY)
             return true;

@@ -4,11 +4,11 @@
  * has one piece of a sequence's keys for a tile of B_r packed rows (queries x query heads); pieces
  * are merged by flash_sm80_decode_combine.
  *
- * The warps work in two turns, with a barrier after each, so that those of one turn are busy with
- * mma at the same time:
+ * The warps work in two turns, with a barrier after each. In the second, half of the warps begin
+ * with P and the others with O, so that the tensor cores are busy meanwhile:
  *
- *     turn 1    S of step n + 1, in parts      O += P V of step n
- *     turn 2    P of step n + 1                loads of step n + n_stages
+ *     turn 1    S of step n + 1, in parts; loads of step n + n_stages - 1
+ *     turn 2    P of step n + 1, O += P V of step n
  *
  * A generated wrapper gives each configuration its name:
  *
@@ -41,64 +41,114 @@ typedef struct block_facts {
     score_unit_t unit;
 } block_facts_t;
 
-/* Starts to load the steps of all stages; a step that the walk does not have makes a group of no
- * copies. */
+/* Starts to load the first steps into all stages; a step that the walk does not have makes a group
+ * of no copies. All page ids are fetched at the same time, with those of the step after them. */
 template <flash_config_t C>
-static __device__ __forceinline__ void fill_ring(uint32_t ring, page_ids<C> &ids,
+static __device__ __forceinline__ void fill_ring(uint32_t ring, page_ids<C> &next_ids,
                                                  const sm80_decode_params_t &params,
                                                  const block_facts_t &facts) {
     const key_walk_t &walk = facts.walk;
-    fetch_ids<C>(ids, facts.source, params, walk.begin + find_copy_place<C>().line, walk.end);
-#pragma unroll 1
+    page_ids<C> ids[C.n_stages];
+#pragma unroll
+    for (int i = 0; i < C.n_stages; ++i)
+        fetch_ids<C>(ids[i], facts.source, params, walk.begin + i * C.B_c, walk.end);
+    fetch_ids<C>(next_ids, facts.source, params, walk.begin + C.n_stages * C.B_c, walk.end);
+#pragma unroll
     for (int i = 0; i < C.n_stages; ++i) {
         const int32_t step_key = walk.begin + i * C.B_c;
-        if (step_key < walk.end)
-            load_keys<C>(ring + i * stage_bytes<C>, ids, facts.source, params, step_key, walk.end);
+        if (step_key < walk.end) {
+            const step_copies<C> copies = find_copies<C>(ring + i * stage_bytes<C>, ids[i],
+                                                         facts.source, params, step_key, walk.end);
+#pragma unroll
+            for (int n = 0; n < panel_passes<C>; ++n)
+                copy_panel<C>(copies, n);
+        }
         async_copy_commit();
     }
 }
 
-/* Computes all steps of the walk. Each round of the loop has the scores of the step that begins
- * with `key` and O of the step before, which lies in `stage`. */
+/* Computes the warp's part of the scores of the step in `stage`. Beside the products it loads the
+ * step that begins with load_key, if there is one, into load_stage. ids: of that step; of the next
+ * one after it. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+score_step(const query_fragments<C> &q, mla_exchange<C> &shared, uint32_t stage,
+           uint32_t load_stage, int32_t load_key, page_ids<C> &ids,
+           const sm80_decode_params_t &params, const block_facts_t &facts) {
+    constexpr int spread = warp_steps<C> / panel_passes<C>; /* steps of the contraction per panel */
+    score_tile<C> s;
+    if (load_key < facts.walk.end) {
+        const step_copies<C> copies =
+            find_copies<C>(load_stage, ids, facts.source, params, load_key, facts.walk.end);
+        fetch_ids<C>(ids, facts.source, params, load_key + C.B_c, facts.walk.end);
+        multiply_q_k<C>(s, q, stage, [&](int i) {
+            if (i % spread == 0 && i / spread < panel_passes<C>)
+                copy_panel<C>(copies, i / spread);
+        });
+    } else {
+        multiply_q_k<C>(s, q, stage, [](int) {});
+    }
+    leave_scores<C>(shared, s);
+}
+
+/* Adds the step that begins with a key to O. */
+template <flash_config_t C>
+static __device__ __forceinline__ void value_step(output_tile<C> &o, const mla_exchange<C> &shared,
+                                                  const key_walk_t &walk, int32_t step_key,
+                                                  int parity, uint32_t stage) {
+    if (is_cut<C>(walk, step_key))
+        sanitise_v<C>(o, shared, stage, step_key);
+    multiply_p_v<C>(o, shared, parity, stage);
+}
+
+/* Computes all steps of the walk. Each round of the loop has the scores and P of the step that
+ * begins with `key`, and O of the step before, which lies in `stage`. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 process_walk(const sm80_decode_params_t &params, const block_facts_t &facts, uint32_t ring,
              mla_exchange<C> &shared, output_tile<C> &o, softmax_state_t &state) {
     const key_walk_t &walk = facts.walk;
     page_ids<C> ids;
-    fill_ring<C>(ring, ids, params, facts);
     query_fragments<C> q;
-    load_queries<C>(q, params, facts.block);
+    load_queries<C>(q, params, facts.block); /* first: nothing can begin without it */
+    fill_ring<C>(ring, ids, params, facts);
     uint32_t stage = ring + (C.n_stages - 1) * stage_bytes<C>;
+    uint32_t free_stage = stage - stage_bytes<C>;
+    int parity = 0;
     async_copy_wait_all_but<C.n_stages - 1>();
     __syncthreads();
 #pragma unroll 1
     for (int32_t key = walk.begin; key < walk.end + C.B_c; key += C.B_c) {
-        const bool is_first = key == walk.begin;
         const uint32_t score_stage = next_stage<C>(stage, ring);
-        if (key < walk.end) {
-            score_tile<C> s;
-            multiply_q_k<C>(s, q, score_stage);
-            leave_scores<C>(shared, s);
-        }
-        if (!is_first) {
-            rescale<C>(o, shared);
-            if (is_cut<C>(walk, key - C.B_c))
-                sanitise_v<C>(o, shared, stage, key - C.B_c);
-            multiply_p_v<C>(o, shared, stage);
-        }
-        __syncthreads();
-        if (!is_first) {
-            const int32_t step_key = key + (C.n_stages - 1) * C.B_c;
-            if (step_key < walk.end)
-                load_keys<C>(stage, ids, facts.source, params, step_key, walk.end);
-            async_copy_commit();
-        }
-        stage = score_stage;
+        const int32_t load_key =
+            key < walk.begin + 2 * C.B_c ? walk.end : key + (C.n_stages - 2) * C.B_c;
         if (key < walk.end)
-            softmax_step<C>(shared, state, walk, key, facts.unit);
-        async_copy_wait_all_but<C.n_stages - 2>();
+            score_step<C>(q, shared, score_stage, free_stage, load_key, ids, params, facts);
+        if (key >= walk.begin + 2 * C.B_c)
+            async_copy_commit();
         __syncthreads();
+        float sum[2] = {0.0f, 0.0f};
+        bool has_outgrown = false;
+#pragma unroll 1
+        for (int i = 0; i < 2; ++i) {
+            const bool is_for_p = i == warp_number() / (C.n_warps / 2);
+            if (is_for_p && key < walk.end)
+                has_outgrown = exponentiate<C>(sum, shared, state, walk, key, parity, facts.unit);
+            if (!is_for_p && key > walk.begin)
+                value_step<C>(o, shared, walk, key - C.B_c, parity ^ 1, stage);
+        }
+        async_copy_wait_all_but<C.n_stages - 3>();
+        if (__syncthreads_or(has_outgrown)) {
+            raise_max<C>(state, shared, walk, key, facts.unit);
+            exponentiate<C>(sum, shared, state, walk, key, parity, facts.unit);
+            __syncthreads();
+            rescale<C>(o, shared);
+        }
+        state.sum[0] += sum[0];
+        state.sum[1] += sum[1];
+        free_stage = stage;
+        stage = score_stage;
+        parity ^= 1;
     }
 }
 

@@ -31,7 +31,8 @@ DECODE_CONSTANT int32_t sm80_mla_stage_bytes(const flash_config_t *c) {
 DECODE_CONSTANT int32_t sm80_mla_exchange_bytes(const flash_config_t *c) {
     const int32_t scores_and_sums =
         sm80_mla_sharing_warps(c) * (c->B_c + 1) * (int32_t)sizeof(float);
-    return c->B_r * (scores_and_sums + c->B_c * dtype_size(c->dtype) + SM80_MLA_ROW_BYTES);
+    const int32_t p = 2 * c->B_c * dtype_size(c->dtype); /* of two steps */
+    return c->B_r * (scores_and_sums + p + SM80_MLA_ROW_BYTES);
 }
 
 DECODE_CONSTANT int32_t sm80_mla_shared_bytes(const flash_config_t *c) {

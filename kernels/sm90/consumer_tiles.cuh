@@ -160,7 +160,8 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
         pass_turn<C>(consumer);
         const float sink = load_sink_of_tile<C>(params.problem, consumer);
         wgmma_wait<starts_early<C> ? 1 : 0>();
-        finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(unit), sink, consumer);
+        finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(params.problem, unit), sink,
+                              consumer);
         if constexpr (starts_early<C>)
             wgmma_wait<0>();
         else
@@ -175,7 +176,8 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
     pass_turn<C>(consumer);
     const float sink = load_sink_of_tile<C>(params.problem, consumer);
     wgmma_wait<0>();
-    finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(unit), sink, consumer);
+    finish_tile<C, FIXED>(done, params.problem, softmax_unit<C>(params.problem, unit), sink,
+                          consumer);
     store_tile<C, false>(params, done, consumer);
 }
 

@@ -1297,6 +1297,40 @@ static void caches_of_e4m3_go_with_types_of_q_and_o(void **state) {
     assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "q.dtype");
 }
 
+/* ---- ALiBi and masks ---- */
+
+/* Checks that a problem's family does not depend on a bias, and that its rows are for one alone. */
+static void check_choice_with_bias(const problem_t *plain, const device_t *device) {
+    const flash_config_t *without = &selected(plain, device)->config;
+    problem_t biased = *plain;
+    biased.features |= FLASH_FEATURE_BIAS;
+    const flash_config_t *with = &selected(&biased, device)->config;
+    assert_int_equal(with->arch, without->arch);
+    assert_true((with->features & FLASH_FEATURE_BIAS) != 0);
+    assert_true((without->features & FLASH_FEATURE_BIAS) == 0);
+}
+
+static void a_bias_does_not_change_the_family(void **state) {
+    const device_t *const devices[] = {&ampere, &hopper, &blackwell};
+    const int32_t paged = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED;
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t i = 0; i < sizeof devices / sizeof devices[0]; i++) {
+        const problem_t problems[] = {hopper_problem(64, 0),
+                                      hopper_problem(120, FLASH_FEATURE_CAUSAL),
+                                      hopper_problem(256, FLASH_FEATURE_SOFTCAP),
+                                      prefill_in_pages(128),
+                                      chunk_problem(1, 128, 8192, FLASH_FEATURE_CAUSAL),
+                                      chunk_problem(8, 16, 4096, paged),
+                                      decode_problem(64, 4, FLASH_FEATURE_VARLEN),
+                                      mixed_problem(128, 4, 2048, FLASH_FEATURE_CAUSAL),
+                                      mixed_problem(128, 4, 2048, paged)};
+        for (size_t j = 0; j < sizeof problems / sizeof problems[0]; j++)
+            check_choice_with_bias(&problems[j], devices[i]);
+    }
+}
+
 static void no_kernel_is_a_refusal(void **state) {
     const device_t device = {.number = FLASH_DEVICE_CPU, .isa = 0};
     const problem_t problem = problem_of(FLASH_DTYPE_FP32, 64);
@@ -1386,6 +1420,7 @@ int main(void) {
         cmocka_unit_test(caches_of_e4m3_take_every_family),
         cmocka_unit_test(caches_that_are_not_aligned_take_sm80),
         cmocka_unit_test(caches_of_e4m3_go_with_types_of_q_and_o),
+        cmocka_unit_test(a_bias_does_not_change_the_family),
         cmocka_unit_test(no_kernel_is_a_refusal),
         cmocka_unit_test(the_rows_of_a_family_and_a_type_are_together),
     };

@@ -255,7 +255,8 @@ step_amx() {
     compile amx
     run_ctest amx -L unit
     LIBRARY=build/amx run_pytest_parallel \
-        "$tests"_{determinism,paging,random_problems,sinks,table,threads,workspace}.py
+        "$tests"_{bias,determinism,hidden_blocks,paging,random_problems,sinks,table,threads}.py \
+        "$tests"_workspace.py
 }
 
 # A cancelled thread leaves marks of its frames on its stack, and gcc's runtime would meet them when

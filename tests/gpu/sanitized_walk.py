@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 
 import flashattn  # noqa: E402
 import torch  # noqa: E402
+from bias_cases import BiasCase  # noqa: E402
 from flashattn import Arch, DType, Feature  # noqa: E402
 from flashattn.cli.problem import chosen_kernels, is_cuda  # noqa: E402
 from gpu_problems import (  # noqa: E402
@@ -80,6 +81,10 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
             yield AttentionProblem(*sizes, **row, window_size=(90, 20))
         if config.features & Feature.SOFTCAP:
             yield AttentionProblem(*sizes, **row, softcap=5.0)
+        if config.features & Feature.BIAS and sizes[2] > 0:
+            for kind in ("bits", "float16"):
+                bias = BiasCase(slopes=1, kind=kind, hidden_blocks=0.5)
+                yield AttentionProblem(*sizes, **row, bias=bias)
     if is_decode:
         yield AttentionProblem(7, 2, 800, 8, 2, **row, **DECODE_LENGTHS)
         yield AttentionProblem(3, 3, 400, 8, 2, **row, cu_seqlens_q=(0, 1, 1, 4), causal=True)

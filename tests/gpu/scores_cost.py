@@ -6,8 +6,7 @@
 Each case is timed with nothing, with each addition and with nothing again, in turns, launch by
 launch, with 256 MiB written before each one. "noise" is the difference between both times with
 nothing, and the figures after it are ratios to their mean: first of the rows that are selected,
-then after "80:" of SM80's, if others are selected. The kernel is that of the mask. Masks of
-documents and of a prefix hide whole blocks of keys, which some kernels leave out.
+then after "80:" of SM80's, if others are selected. The kernel is that of the mask.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ from flashattn import Arch, Config, Feature, flash_attn_func, kernels, query_sup
 from flashattn.cli import bench_cuda
 
 DTYPES = {"FP16": torch.float16, "BF16": torch.bfloat16}
-AGAIN = ("alibi", "mask", "docbits")  # additions that are timed with a row of SM80 too
+AGAIN = ("alibi", "mask")  # additions that are timed with a row of SM80 too
 WIDTH = 11  # of a column
 DRAFTS = 64  # of a tree: the last keys, of which each query sees some
-DOCUMENTS = 8  # which do not see each other
 
 
 @dataclass(frozen=True)
@@ -55,50 +53,15 @@ CASES = (
 )
 
 
-def random_bits(queries: int, keys: int) -> torch.Tensor:
-    return torch.randint(-(2**31), 2**31, (1, 1, queries, keys // 32), device="cuda").int()
-
-
-def hiding(shown: torch.Tensor) -> torch.Tensor:
-    """Returns a mask of numbers, 0 or -infinity."""
-    return torch.zeros(shown.shape, device="cuda").masked_fill_(~shown, float("-inf")).half()
-
-
-def packed(shown: torch.Tensor) -> torch.Tensor:
-    """Returns a mask of bits."""
-    place = torch.arange(32, device="cuda")
-    words = (shown.unflatten(-1, (-1, 32)).long() << place).sum(-1)
-    return words.where(words < 2**31, words - 2**32).int()
-
-
-def documents(queries: int, keys: int) -> torch.Tensor:
-    """Returns what queries at the last keys see: each key of their own document."""
-    document = torch.arange(keys, device="cuda") * DOCUMENTS // keys
-    return (document[-queries:, None] == document)[None, None]
-
-
-def prefix(queries: int, keys: int) -> torch.Tensor:
-    """Returns what queries at the last keys see: the first quarter of the keys, and what is not
-    behind them."""
-    key = torch.arange(keys, device="cuda")
-    return ((key < keys // 4) | (key <= key[-queries:, None]))[None, None]
-
-
 def additions(case: Case) -> dict[str, dict[str, Any]]:
-    """Returns the keywords of each addition. A random mask has an effect on every block, the others
-    hide some, and show some as they are."""
-    heads, queries, keys = case.n_heads, case.seqlen_q, case.seqlen_k
-    apart = documents(queries, keys)
+    heads, queries = case.n_heads, case.seqlen_q
+    words = torch.randint(-(2**31), 2**31, (1, 1, queries, DRAFTS // 32), device="cuda")
     return {
         "softcap": {"softcap": 30.0},
         "sinks": {"sinks": torch.randn(heads, device="cuda")},
         "alibi": {"alibi_slopes": torch.rand(heads, device="cuda")},
-        "tree": {"mask_bits": random_bits(queries, DRAFTS), "mask_keys": DRAFTS},
-        "bits": {"mask_bits": random_bits(queries, keys)},
-        "mask": {"attn_mask": torch.randn(1, 1, queries, keys, device="cuda").half()},
-        "doc": {"attn_mask": hiding(apart)},
-        "docbits": {"mask_bits": packed(apart)},
-        "prefix": {"attn_mask": hiding(prefix(queries, keys)), "causal": False},
+        "tree": {"mask_bits": words.int(), "mask_keys": DRAFTS},
+        "mask": {"attn_mask": torch.randn(1, 1, queries, case.seqlen_k, device="cuda").half()},
     }
 
 
@@ -134,7 +97,7 @@ def row(case: Case, dtype: torch.dtype, runs: int) -> str:
     of_sm80 = biased_row_of_sm80(case, config, q, k, v)
     again = [{**added[name], "config": of_sm80} for name in AGAIN] if of_sm80 else []
     calls = [
-        lambda more=more: flash_attn_func(q, k, v, out=out, **{**options, **more})
+        lambda more=more: flash_attn_func(q, k, v, out=out, **options, **more)
         for more in ({}, *added.values(), *again, {})
     ]
     first, *own, second = bench_cuda.cold_median_seconds(calls, runs)

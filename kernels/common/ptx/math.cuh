@@ -24,6 +24,13 @@ static __device__ __forceinline__ float reciprocal_approx(float x) {
     return y;
 }
 
+/* Returns the larger number, or NaN if one is NaN (PTX ISA, "max", .NaN). */
+static __device__ __forceinline__ float max_nan(float x, float y) {
+    float z;
+    asm("max.NaN.f32 %0, %1, %2;\n" : "=f"(z) : "f"(x), "f"(y));
+    return z;
+}
+
 /* Returns the smaller number, or NaN if one is NaN (PTX ISA, "min", .NaN). */
 static __device__ __forceinline__ float min_nan(float x, float y) {
     float z;

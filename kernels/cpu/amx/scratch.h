@@ -13,31 +13,31 @@
 
 /* These are the parts of amx_scratch_size() bytes, each aligned to 64. A strip is 32 rows. */
 typedef struct amx_scratch {
-    uint16_t *q;      /* [strips][columns][terms.q] squares */
-    float *o;         /* [strips][v_columns] squares, not normalised */
-    float *s;         /* [chunk] squares: scores of a strip */
-    float *s_block;   /* [keys] squares: scores of a strip against a block, for raise_item() */
-    uint16_t *p[2];   /* [keys][terms.keys] squares: exp2(score - maximum) */
-    uint16_t *rows;   /* rows to transpose: amx_row_squares() */
-    float *sum;       /* [rows], of P */
-    float *maximum;   /* [rows], largest score at an earlier time, in units of log2 (softmax.h);
-                       * -infinity: none was seen */
-    float *reference; /* [rows], reference maximum: `maximum`, or 0 where that is -infinity */
-    int32_t *begin;   /* [rows], keys that the row sees: begin ... end - 1 */
-    int32_t *end;     /* [rows] */
-    flash_bias_row_t *bias_rows; /* [rows], where there is a bias */
-    uint16_t *block;             /* a block of packed keys */
-    int64_t d;                   /* of Q and K */
-    int64_t d_v;                 /* of V and O */
-    int64_t columns;             /* squares along d */
-    int64_t v_columns;           /* squares along d_v */
-    int64_t keys;                /* squares of a block */
-    int64_t block_size;          /* elements of a block of packed keys, its masks included */
+    uint16_t *q;        /* [strips][columns][terms.q] squares */
+    float *o;           /* [strips][v_columns] squares, not normalised */
+    float *s;           /* [chunk] squares: scores of a strip */
+    float *s_block;     /* [keys] squares: scores of a strip against a block, for raise_item() */
+    uint16_t *p[2];     /* [keys][terms.keys] squares: exp2(score - maximum) */
+    uint16_t *rows;     /* rows to transpose: amx_row_squares() */
+    float *sum;         /* [rows], of P */
+    float *maximum;     /* [rows], largest score at an earlier time, in units of log2 (softmax.h);
+                         * -infinity: none was seen */
+    float *reference;   /* [rows], reference maximum: `maximum`, or 0 where that is -infinity */
+    int32_t *begin;     /* [rows], keys that the row sees: begin ... end - 1 */
+    int32_t *end;       /* [rows] */
+    uint16_t *block;    /* a block of packed keys */
+    int64_t d;          /* of Q and K */
+    int64_t d_v;        /* of V and O */
+    int64_t columns;    /* squares along d */
+    int64_t v_columns;  /* squares along d_v */
+    int64_t keys;       /* squares of a block */
+    int64_t block_size; /* elements of a block of packed keys, its masks included */
     amx_terms_t terms;
     int32_t chunk;      /* squares of scores at a time */
     int32_t block_keys; /* B_c */
     int64_t n_rows;
     int64_t n_strips;
+    flash_bias_row_t *bias_rows; /* [rows], where there is a bias */
 } amx_scratch_t;
 
 ALWAYS_INLINE void *take_bytes(char **memory, int64_t size) {

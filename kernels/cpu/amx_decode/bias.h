@@ -32,8 +32,7 @@ ALWAYS_INLINE __m512i place_of_scores(int i, int R) {
     return _mm512_add_epi32(_mm512_slli_epi32(row, 5), key);
 }
 
-/* Adds what joins scores of a head and the block that begins at `key`. Rows that R adds have any.
- */
+/* Adds what joins scores of a head and the block that begins at `key`. */
 NEVER_INLINE void decode_add_bias(const decode_scratch_t *t, const flash_bias_t *bias, int64_t head,
                                   int32_t key, int R) {
     const flash_bias_row_t *rows = t->bias_rows + head * R;

@@ -17,15 +17,15 @@ typedef struct decode_scratch {
     float *sum;       /* [heads][16], of P */
     float *s;         /* [16][2][R], of keys 0 ... 15 and 16 ... 31 */
     uint16_t *p; /* [2][2][R][16][2], of keys 0 ... 15 and 16 ... 31, for even and odd columns */
-    uint16_t *k_edge;            /* [32][d], a block of keys that not all rows see (rows.h) */
-    uint16_t *v_edge;            /* [32][d_v] */
-    flash_bias_row_t *bias_rows; /* [heads][R], where there is a bias */
-    int64_t d;                   /* of Q and K */
-    int64_t d_v;                 /* of V and O */
-    int64_t columns;             /* squares along d */
-    int64_t v_columns;           /* squares along d_v */
+    uint16_t *k_edge;  /* [32][d], a block of keys that not all rows see (rows.h) */
+    uint16_t *v_edge;  /* [32][d_v] */
+    int64_t d;         /* of Q and K */
+    int64_t d_v;       /* of V and O */
+    int64_t columns;   /* squares along d */
+    int64_t v_columns; /* squares along d_v */
     int64_t n_rows;
-    bool apart; /* even and odd columns of O are computed one after the other */
+    bool apart;                  /* even and odd columns of O are computed one after the other */
+    flash_bias_row_t *bias_rows; /* [heads][R], where there is a bias */
 } decode_scratch_t;
 
 ALWAYS_INLINE decode_scratch_t decode_divide_scratch(void *memory, head_dims_t dims, int64_t n_rows,

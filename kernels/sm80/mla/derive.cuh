@@ -62,12 +62,13 @@ static __device__ __forceinline__ int chunk_offset(int line, int chunk) {
     return line * DECODE_LINE_BYTES + (chunk ^ line % line_chunks) * DECODE_CHUNK_BYTES;
 }
 
-/* This is exchanged between warps. Scores and P lie as the registers of mma do, for each lane. */
+/* This is exchanged between warps. Scores and P lie as the registers of mma do, for each lane; P of
+ * two steps. */
 template <flash_config_t C> struct mla_exchange {
     float4 scores[row_groups<C>][sharing_warps<C>][key_tiles<C>][DECODE_WARP_THREADS];
-    uint4 p[row_groups<C>][key_steps<C>][DECODE_WARP_THREADS];
+    uint4 p[2][row_groups<C>][key_steps<C>][DECODE_WARP_THREADS];
     flash_range_t keys[C.B_r]; /* that the row sees in the piece */
-    float factor[C.B_r];       /* of the row's O before the next block */
+    float factor[C.B_r];       /* of the row's O where its maximum is raised */
     float sink[C.B_r];
     float max[C.B_r];                   /* at the end */
     float sum[sharing_warps<C>][C.B_r]; /* at the end, of the keys of each warp */

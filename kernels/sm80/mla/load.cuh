@@ -24,7 +24,7 @@ typedef struct key_source {
     int32_t slot;
 } key_source_t;
 
-/* The ids of the pages of the thread's keys of the next step, or the slot. */
+/* The ids of the pages of the thread's keys of a step, or the slot. */
 template <flash_config_t C> struct page_ids { int32_t of[key_passes<C>]; };
 
 /* The first of the chunks that a thread copies of each step. */
@@ -60,13 +60,14 @@ static __device__ __forceinline__ key_source_t find_key_source(const sm80_decode
 
 /* ---- Pages ---- */
 
-/* Loads the ids of the pages of the thread's keys of a step, of which the first is `key`. end: of
- * the walk. */
+/* Loads the ids of the pages of the thread's keys of the step that begins with a key. end: of the
+ * walk. */
 template <flash_config_t C>
 static __device__ __forceinline__ void fetch_ids(page_ids<C> &ids, const key_source_t &source,
-                                                 const sm80_decode_params_t &params, int32_t key,
-                                                 int32_t end) {
+                                                 const sm80_decode_params_t &params,
+                                                 int32_t step_key, int32_t end) {
     if constexpr (has_pages<C>) {
+        int32_t key = step_key + find_copy_place<C>().line;
 #pragma unroll
         for (int i = 0; i < key_passes<C>; ++i, key += keys_together<C>) {
             ids.of[i] = source.slot;
@@ -104,29 +105,52 @@ static __device__ __forceinline__ int64_t key_offset(const key_source_t &source,
     return key * params.attention.k_stride.seq * element_bytes;
 }
 
-/* Starts to copy the keys of a step into a stage, and fetches the ids of the next step. end: of the
- * walk. */
+/* The copies of a thread for a step, before they are issued. */
+template <flash_config_t C> struct step_copies {
+    const char *from[key_passes<C>]; /* the first chunk of each key */
+    bool exists[key_passes<C>];
+    uint32_t to;
+    int32_t columns; /* from the first chunk on */
+};
+
+/* Finds the copies of the step that begins with a key. end: of the walk. */
 template <flash_config_t C>
-static __device__ __forceinline__ void
-load_keys(uint32_t stage, page_ids<C> &ids, const key_source_t &source,
-          const sm80_decode_params_t &params, int32_t step_key, int32_t end) {
+static __device__ __forceinline__ step_copies<C>
+find_copies(uint32_t stage, const page_ids<C> &ids, const key_source_t &source,
+            const sm80_decode_params_t &params, int32_t step_key, int32_t end) {
     const copy_place_t place = find_copy_place<C>();
     const int32_t first_column = place.panel * panel_columns + place.chunk * chunk_columns;
-    const int32_t columns = params.attention.d_head - first_column;
+    step_copies<C> copies;
+    copies.to = stage + place.panel * panel_bytes<C> + chunk_offset(place.line, place.chunk);
+    copies.columns = params.attention.d_head - first_column;
 #pragma unroll
     for (int i = 0; i < key_passes<C>; ++i) {
-        const int line = place.line + i * keys_together<C>;
-        const int64_t offset = key_offset<C>(source, params, step_key + line, end, ids.of[i]);
-        const char *const from =
+        const int32_t key = step_key + place.line + i * keys_together<C>;
+        const int64_t offset = key_offset<C>(source, params, key, end, ids.of[i]);
+        copies.exists[i] = offset >= 0;
+        copies.from[i] =
             source.head + max((long long)offset, 0ll) + first_column * dtype_size(C.dtype);
-        const uint32_t to = stage + place.panel * panel_bytes<C> + chunk_offset(line, place.chunk);
-#pragma unroll
-        for (int j = 0; j < key_panels<C>; j += panel_warps<C>)
-            if (key_panels<C> % panel_warps<C> == 0 || j + place.panel < key_panels<C>)
-                async_copy_or_zero(to + j * panel_bytes<C>, from + j * DECODE_LINE_BYTES,
-                                   offset >= 0 && j * panel_columns < columns);
     }
-    fetch_ids<C>(ids, source, params, step_key + C.B_c + place.line, end);
+    return copies;
+}
+
+/* The panels of which a thread copies chunks, at most. */
+template <flash_config_t C>
+constexpr int panel_passes = (key_panels<C> + panel_warps<C> - 1) / panel_warps<C>;
+
+/* Starts to copy the thread's chunks of the n-th of its panels. */
+template <flash_config_t C>
+static __device__ __forceinline__ void copy_panel(const step_copies<C> &copies, int n) {
+    const int panel = n * panel_warps<C>;
+    if (panel + panel_warps < C >> key_panels<C> &&
+        panel + find_copy_place<C>().panel >= key_panels<C>)
+        return;
+#pragma unroll
+    for (int i = 0; i < key_passes<C>; ++i)
+        async_copy_or_zero(copies.to + panel * panel_bytes<C> +
+                               i * keys_together<C> * DECODE_LINE_BYTES,
+                           copies.from[i] + panel * DECODE_LINE_BYTES,
+                           copies.exists[i] && panel * panel_columns < copies.columns);
 }
 
 #endif

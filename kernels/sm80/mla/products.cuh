@@ -64,24 +64,40 @@ template <flash_config_t C> static __device__ __forceinline__ uint32_t k_address
     return stage + chunk_offset(lane / 16 * 8 + lane % 8, 2 * score_part<C>() + lane / 8 % 2);
 }
 
-/* Computes the warp's part of the scores of a step. */
+/* K of one of the warp's steps of the contraction, as the second operand of mma. */
+template <flash_config_t C> struct key_fragments { uint32_t of[key_tiles<C> / 2][4]; };
+
+/* address: of the warp's first step. */
 template <flash_config_t C>
-static __device__ __forceinline__ void multiply_q_k(score_tile<C> &s, const query_fragments<C> &q,
-                                                    uint32_t stage) {
+static __device__ __forceinline__ void load_key_fragments(key_fragments<C> &k, uint32_t address,
+                                                          int step) {
     constexpr int steps_of_panel = panel_columns / (16 * sharing_warps<C>);
+    const uint32_t swizzled =
+        address ^ step % steps_of_panel * 2 * sharing_warps<C> * DECODE_CHUNK_BYTES;
+#pragma unroll
+    for (int n = 0; n < key_tiles<C> / 2; ++n)
+        ldmatrix_x4(k.of[n],
+                    swizzled + step / steps_of_panel * panel_bytes<C> + n * 16 * DECODE_LINE_BYTES);
+}
+
+/* Computes the warp's part of the scores of a step. beside(i) is called in each of the warp's steps
+ * of the contraction. */
+template <flash_config_t C, typename F>
+static __device__ __forceinline__ void multiply_q_k(score_tile<C> &s, const query_fragments<C> &q,
+                                                    uint32_t stage, const F &beside) {
     const uint32_t address = k_address<C>(stage);
+    key_fragments<C> k[2];
     s = {};
+    load_key_fragments<C>(k[0], address, 0);
 #pragma unroll
     for (int i = 0; i < warp_steps<C>; ++i) {
-        const uint32_t swizzled =
-            address ^ i % steps_of_panel * 2 * sharing_warps<C> * DECODE_CHUNK_BYTES;
+        if (i + 1 < warp_steps<C>)
+            load_key_fragments<C>(k[(i + 1) % 2], address, i + 1);
+        beside(i);
 #pragma unroll
-        for (int n = 0; n < key_tiles<C>; n += 2) {
-            uint32_t k[4];
-            ldmatrix_x4(k,
-                        swizzled + i / steps_of_panel * panel_bytes<C> + n * 8 * DECODE_LINE_BYTES);
-            mma_m16n8k16<C.dtype>(s.s[n], q.of[i], k[0], k[1]);
-            mma_m16n8k16<C.dtype>(s.s[n + 1], q.of[i], k[2], k[3]);
+        for (int n = 0; n < key_tiles<C>; ++n) {
+            const uint32_t(&pair)[4] = k[i % 2].of[n / 2];
+            mma_m16n8k16<C.dtype>(s.s[n], q.of[i], pair[n % 2 * 2], pair[n % 2 * 2 + 1]);
         }
     }
 }
@@ -90,24 +106,28 @@ static __device__ __forceinline__ void multiply_q_k(score_tile<C> &s, const quer
 template <flash_config_t C>
 static __device__ __forceinline__ void leave_scores(mla_exchange<C> &shared,
                                                     const score_tile<C> &s) {
+    const int group = score_group<C>(), part = score_part<C>(), lane = lane_number();
 #pragma unroll
     for (int n = 0; n < key_tiles<C>; ++n)
-        shared.scores[score_group<C>()][score_part<C>()][n][lane_number()] = {s.s[n][0], s.s[n][1],
-                                                                              s.s[n][2], s.s[n][3]};
+        shared.scores[group][part][n][lane] = {s.s[n][0], s.s[n][1], s.s[n][2], s.s[n][3]};
 }
 
-/* Adds up the scores of the warp's rows. All warps with these rows get the same bits. */
-template <flash_config_t C>
-static __device__ __forceinline__ void take_scores(score_tile<C> &s,
-                                                   const mla_exchange<C> &shared) {
-    s = {};
+/* Adds up the scores of the warp's rows in TILES tiles from the first one on. Every warp with these
+ * rows gets the same bits. */
+template <flash_config_t C, int TILES>
+static __device__ __forceinline__ void take_scores(float (&s)[TILES][4],
+                                                   const mla_exchange<C> &shared, int first) {
+    const int group = score_group<C>(), lane = lane_number();
 #pragma unroll
-    for (int part = 0; part < sharing_warps<C>; ++part)
+    for (int n = 0; n < TILES; ++n) {
+        float4 sum = shared.scores[group][0][first + n][lane];
 #pragma unroll
-        for (int n = 0; n < key_tiles<C>; ++n) {
-            const float4 x = shared.scores[score_group<C>()][part][n][lane_number()];
-            s.s[n][0] += x.x, s.s[n][1] += x.y, s.s[n][2] += x.z, s.s[n][3] += x.w;
+        for (int part = 1; part < sharing_warps<C>; ++part) {
+            const float4 x = shared.scores[group][part][first + n][lane];
+            sum = {sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w};
         }
+        s[n][0] = sum.x, s[n][1] = sum.y, s[n][2] = sum.z, s[n][3] = sum.w;
+    }
 }
 
 /* ---- O ---- */
@@ -122,16 +142,18 @@ template <flash_config_t C> static __device__ __forceinline__ uint32_t v_address
            chunk_offset(lane / 8 % 2 * 8 + lane % 8, lane / 16);
 }
 
+/* parity: of the step, whose P lies in one of two places. */
 template <flash_config_t C>
-static __device__ __forceinline__ void multiply_p_v(output_tile<C> &o,
-                                                    const mla_exchange<C> &shared, uint32_t stage) {
+static __device__ __forceinline__ void
+multiply_p_v(output_tile<C> &o, const mla_exchange<C> &shared, int parity, uint32_t stage) {
     const uint32_t address = v_address<C>(stage);
+    const int lane = lane_number();
 #pragma unroll
     for (int step = 0; step < key_steps<C>; ++step) {
         uint32_t p[row_groups<C>][4];
 #pragma unroll
         for (int m = 0; m < row_groups<C>; ++m) {
-            const uint4 x = shared.p[m][step][lane_number()];
+            const uint4 x = shared.p[parity][m][step][lane];
             p[m][0] = x.x, p[m][1] = x.y, p[m][2] = x.z, p[m][3] = x.w;
         }
 #pragma unroll

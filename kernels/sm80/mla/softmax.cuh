@@ -1,6 +1,9 @@
 /*
- * The warps with the same rows compute an online softmax of them. Each has all scores of the rows,
- * and so the same maxima, and turns its own tiles of S into P for all warps of the block.
+ * The warps with the same rows compute an online softmax of them. Each turns its own tiles of S
+ * into P, relative to maxima that all of them know, and says whether scores have outgrown these.
+ * Then, which is rare after the first steps, each raises them by all scores of the step, and
+ * computes P again. Every reference gives the same result, as long as O, the sums and P are all
+ * relative to it.
  */
 #ifndef FLASH_KERNELS_SM80_MLA_SOFTMAX_CUH
 #define FLASH_KERNELS_SM80_MLA_SOFTMAX_CUH
@@ -11,8 +14,12 @@
 #include "sm80/mla/products.cuh"
 #include "sm80/mla/walk.cuh"
 
-/* Of the two rows of the warp that a thread has scores of. Maxima are those of scores as Q K^T
- * leaves them, or of capped scores; the scale is applied in the exponent. */
+/* P stays below 2^4 relative to a maximum that lags behind. A larger limit would more often give
+ * the largest P, which weighs most, a rounding error of its own. */
+constexpr float max_growth_log2 = 4.0f;
+
+/* Of the two rows of the warp that a thread has scores of. Maxima are references, of scores as
+ * Q K^T leaves them, or of capped scores; the scale is applied in the exponent. */
 typedef struct softmax_state {
     float max[2];
     float sum[2]; /* of the thread's own columns of P, until the end */
@@ -23,26 +30,29 @@ template <flash_config_t C> static __device__ __forceinline__ int score_row() {
     return score_group<C>() * SM80_MLA_ROW_GROUP + lane_number() / 4;
 }
 
-template <flash_config_t C, typename F>
-static __device__ __forceinline__ void transform_scores(score_tile<C> &s, const F &f) {
+/* Takes the scores of TILES tiles from the first one on, as the softmax sees them. */
+template <flash_config_t C, int TILES>
+static __device__ __forceinline__ void
+take_final_scores(float (&s)[TILES][4], const mla_exchange<C> &shared, const key_walk_t &walk,
+                  int32_t step_key, int first, const score_unit_t &unit) {
+    take_scores<C>(s, shared, first);
+    cap_each(unit, [&](const auto &f) {
 #pragma unroll
-    for (int n = 0; n < key_tiles<C>; ++n)
+        for (int n = 0; n < TILES; ++n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-            s.s[n][i] = f(s.s[n][i]);
-}
-
-template <flash_config_t C>
-static __device__ __forceinline__ void mask_scores(score_tile<C> &s, const mla_exchange<C> &shared,
-                                                   int32_t step_key) {
+            for (int i = 0; i < 4; ++i)
+                s[n][i] = f(s[n][i]);
+    });
+    if (!is_cut<C>(walk, step_key))
+        return;
     const flash_range_t keys[2] = {shared.keys[score_row<C>()], shared.keys[score_row<C>() + 8]};
-    const int32_t first = step_key + lane_number() % 4 * 2;
+    const int32_t first_key = step_key + first * 8 + lane_number() % 4 * 2;
 #pragma unroll
-    for (int n = 0; n < key_tiles<C>; ++n)
+    for (int n = 0; n < TILES; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            if (!sees(keys[i / 2], first + n * 8 + i % 2))
-                s.s[n][i] = -INFINITY;
+            if (!sees(keys[i / 2], first_key + n * 8 + i % 2))
+                s[n][i] = -INFINITY;
 }
 
 /* Returns what is subtracted from scores: 0 for a row without a finite score (maximum -inf). */
@@ -50,92 +60,79 @@ static __device__ __forceinline__ float subtrahend(float max) {
     return max == -INFINITY ? 0.0f : max;
 }
 
-/* Raises the maxima to those of the step's scores. Returns the factors of what is relative to the
- * old ones. */
-template <flash_config_t C>
-static __device__ __forceinline__ float2 raise_max(softmax_state_t &state, const score_tile<C> &s,
-                                                   float log2_unit) {
-    float factor[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        float max = state.max[half];
-#pragma unroll
-        for (int n = 0; n < key_tiles<C>; ++n)
-            max = fmaxf(max, fmaxf(s.s[n][2 * half], s.s[n][2 * half + 1]));
-        max = quad_max(max);
-        factor[half] = exp2_approx((state.max[half] - subtrahend(max)) * log2_unit);
-        state.max[half] = max;
-        state.sum[half] *= factor[half];
-    }
-    return {factor[0], factor[1]};
+/* Says whether P of a score would be too large, or has no reference yet. */
+static __device__ __forceinline__ bool outgrows(float score, float max, float log2_unit) {
+    return (score - max) * log2_unit > max_growth_log2 || (max == -INFINITY && score > max);
 }
 
-/* Turns the warp's own tiles of S into P, which is summed up unrounded, and leaves P where
- * fragments of the first operand of mma take it. */
+/* Turns the warp's own tiles of S of a step into P, and leaves P where fragments of the first
+ * operand of mma take it. sum: of P of the thread's rows, unrounded. Returns whether a score has
+ * outgrown the maxima. */
 template <flash_config_t C>
-static __device__ __forceinline__ void exponentiate(mla_exchange<C> &shared, softmax_state_t &state,
-                                                    const score_tile<C> &s, float log2_unit) {
-    const float max[2] = {subtrahend(state.max[0]), subtrahend(state.max[1])};
-    const int part = score_part<C>(), group = score_group<C>(), lane = lane_number();
-    if (part * own_tiles<C> >= key_tiles<C>)
-        return;
+static __device__ __forceinline__ bool
+exponentiate(float (&sum)[2], mla_exchange<C> &shared, const softmax_state_t &state,
+             const key_walk_t &walk, int32_t step_key, int parity, const score_unit_t &unit) {
+    const int first = score_part<C>() * own_tiles<C>, group = score_group<C>();
+    sum[0] = sum[1] = 0.0f;
+    if (first >= key_tiles<C>)
+        return false;
+    float s[own_tiles<C>][4];
+    take_final_scores<C>(s, shared, walk, step_key, first, unit);
+    bool has_outgrown = false;
 #pragma unroll
     for (int n = 0; n < own_tiles<C>; ++n) {
-        float x[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            x[i] = s.s[n][i];
-#pragma unroll
-            for (int other = 1; other * own_tiles<C> < key_tiles<C>; ++other)
-                x[i] = part == other ? s.s[other * own_tiles<C> + n][i] : x[i];
-            x[i] = exp2_approx((x[i] - max[i / 2]) * log2_unit);
-            state.sum[i / 2] += x[i];
+            const float max = state.max[i / 2];
+            has_outgrown |= outgrows(s[n][i], max, unit.log2);
+            s[n][i] = exp2_approx((s[n][i] - subtrahend(max)) * unit.log2);
+            sum[i / 2] += s[n][i];
         }
-        const int tile = part * own_tiles<C> + n;
-        uint2 *const p = (uint2 *)&shared.p[group][tile / 2][lane];
-        p[tile % 2] = {convert_pair<C.dtype>(x[0], x[1]), convert_pair<C.dtype>(x[2], x[3])};
+        uint2 *const p = (uint2 *)&shared.p[parity][group][(first + n) / 2][lane_number()];
+        p[(first + n) % 2] = {convert_pair<C.dtype>(s[n][0], s[n][1]),
+                              convert_pair<C.dtype>(s[n][2], s[n][3])};
     }
+    return has_outgrown;
 }
 
-/* Computes P of a step from the scores that the warps have left, and the factors of O before. */
+/* Raises the maxima that scores of a step have outgrown, and leaves the factors of O. */
 template <flash_config_t C>
-static __device__ __forceinline__ void softmax_step(mla_exchange<C> &shared, softmax_state_t &state,
-                                                    const key_walk_t &walk, int32_t step_key,
-                                                    const score_unit_t &unit) {
-    score_tile<C> s;
-    take_scores<C>(s, shared);
-    cap_each(unit, [&](const auto &f) { transform_scores<C>(s, f); });
-    if (is_cut<C>(walk, step_key))
-        mask_scores<C>(s, shared, step_key);
-    const float2 factor = raise_max<C>(state, s, unit.log2);
-    if (score_part<C>() == 0 && lane_number() % 4 == 0) {
-        shared.factor[score_row<C>()] = factor.x;
-        shared.factor[score_row<C>() + 8] = factor.y;
+static __device__ __forceinline__ void raise_max(softmax_state_t &state, mla_exchange<C> &shared,
+                                                 const key_walk_t &walk, int32_t step_key,
+                                                 const score_unit_t &unit) {
+    float s[key_tiles<C>][4];
+    take_final_scores<C>(s, shared, walk, step_key, 0, unit);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        float max = -INFINITY;
+#pragma unroll
+        for (int n = 0; n < key_tiles<C>; ++n)
+            max = fmaxf(max, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+        max = quad_max(max);
+        max = outgrows(max, state.max[half], unit.log2) ? max : state.max[half];
+        const float factor = exp2_approx((state.max[half] - subtrahend(max)) * unit.log2);
+        state.max[half] = max;
+        state.sum[half] *= factor;
+        if (score_part<C>() == 0 && lane_number() % 4 == 0)
+            shared.factor[score_row<C>() + 8 * half] = factor;
     }
-    exponentiate<C>(shared, state, s, unit.log2);
 }
 
-/* Rescales O, unless no row has a new maximum, as is mostly so after the first steps. */
+/* Rescales O to the maxima that were raised. */
 template <flash_config_t C>
 static __device__ __forceinline__ void rescale(output_tile<C> &o, const mla_exchange<C> &shared) {
-    float factor[row_groups<C>][2];
-    bool is_same = true;
 #pragma unroll
     for (int m = 0; m < row_groups<C>; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            factor[m][half] = shared.factor[m * SM80_MLA_ROW_GROUP + half * 8 + lane_number() / 4];
-            is_same &= factor[m][half] == 1.0f;
+            const float factor =
+                shared.factor[m * SM80_MLA_ROW_GROUP + half * 8 + lane_number() / 4];
+#pragma unroll
+            for (int n = 0; n < column_tiles<C>; ++n) {
+                o.o[m][n][2 * half] *= factor;
+                o.o[m][n][2 * half + 1] *= factor;
+            }
         }
-    if (__all_sync(0xffffffffu, is_same))
-        return;
-#pragma unroll
-    for (int m = 0; m < row_groups<C>; ++m)
-#pragma unroll
-        for (int n = 0; n < column_tiles<C>; ++n)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                o.o[m][n][i] *= factor[m][i / 2];
 }
 
 #endif

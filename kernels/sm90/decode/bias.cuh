@@ -68,24 +68,44 @@ static __device__ __forceinline__ const score_unit_t &softmax_unit(const tile_bi
         return unit;
 }
 
+template <flash_config_t C>
+static __device__ __forceinline__ bias_keys_t keys_from(const tile_bias<C> &of_tile,
+                                                        int32_t first_key) {
+    return find_bias_keys(of_tile.params.attention.bias, of_tile.len_k, first_key,
+                          of_tile.first_diagonal, of_tile.last_diagonal);
+}
+
+/* Returns a function of 0 and 1, the bias's rows of the thread's two rows. */
+template <flash_config_t C>
+static __device__ __forceinline__ auto bias_rows_of(const tile_bias<C> &of_tile) {
+    return [&of_tile](int half) {
+        flash_bias_row_t row = find_bias_row<C>(of_tile.params, of_tile.block, half);
+        row.slope = of_tile.slopes[half];
+        return row;
+    };
+}
+
 /* Adds the bias of the block of keys from first_key on. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_tile_bias(score_tile<C> &s, const tile_bias<C> &of_tile,
                                                      int32_t first_key, const score_unit_t &unit) {
-    if constexpr (has_bias<C>) {
-        const flash_bias_t &bias = of_tile.params.attention.bias;
-        if (!flash_has_bias(&bias))
-            return;
-        const auto row_of = [&](int half) {
-            flash_bias_row_t row = find_bias_row<C>(of_tile.params, of_tile.block, half);
-            row.slope = of_tile.slopes[half];
-            return row;
-        };
-        add_bias<C>(s, bias,
-                    find_bias_keys(bias, of_tile.len_k, first_key, of_tile.first_diagonal,
-                                   of_tile.last_diagonal),
-                    unit, row_of);
-    }
+    if constexpr (has_bias<C>)
+        add_bias<C>(s, of_tile.params.attention.bias, keys_from<C>(of_tile, first_key), unit,
+                    bias_rows_of<C>(of_tile));
+}
+
+/* Raises the reference maxima to those of that block. unit: before the bias. */
+template <flash_config_t C>
+static __device__ __forceinline__ rescale_t raise_tile_max(softmax_state_t &state, score_tile<C> &s,
+                                                           const tile_bias<C> &of_tile,
+                                                           int32_t first_key,
+                                                           const score_unit_t &unit) {
+    if constexpr (has_bias<C>)
+        return raise_biased_max<C>(state, s, of_tile.params.attention.bias,
+                                   keys_from<C>(of_tile, first_key), of_tile.unit,
+                                   bias_rows_of<C>(of_tile));
+    else
+        return raise_max<C>(state, s, unit);
 }
 
 #endif

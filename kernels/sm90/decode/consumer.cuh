@@ -100,11 +100,12 @@ static __device__ __forceinline__ void compute_scores(row_state<C> &rows, const 
     add_tile_bias<C>(rows.s, bias, first_key, unit);
 }
 
-/* Turns scores into P, when no product is under way. unit: after the bias. */
+/* Turns the scores of the block from first_key on into P, when no product is under way. */
 template <flash_config_t C>
-static __device__ __forceinline__ void weigh(row_state<C> &rows, const score_unit_t &unit) {
-    const rescale_t past = raise_max<C>(rows.softmax, rows.s, unit);
-    exponentiate<C>(rows.s, rows.softmax, unit);
+static __device__ __forceinline__ void weigh(row_state<C> &rows, const tile_bias<C> &bias,
+                                             int32_t first_key, const score_unit_t &unit) {
+    const rescale_t past = raise_tile_max<C>(rows.softmax, rows.s, bias, first_key, unit);
+    exponentiate<C>(rows.s, rows.softmax, softmax_unit<C>(bias, unit));
     rescale_output<C>(rows.o, past);
     round_probabilities<C>(rows.p, rows.s);
 }
@@ -134,12 +135,12 @@ static __device__ __forceinline__ void next_whole_block(row_state<C> &rows,
     finish_scores<C>(rows);
     cap_scores<C, true>(rows.s, unit);
     add_tile_bias<C>(rows.s, bias, first_key, unit);
-    const rescale_t past = raise_max<C>(rows.softmax, rows.s, softmax_unit<C>(bias, unit));
+    const rescale_t past = raise_tile_max<C>(rows.softmax, rows.s, bias, first_key, unit);
     exponentiate<C>(rows.s, rows.softmax, softmax_unit<C>(bias, unit));
     complete_first(rows.softmax.sum[0], rows.softmax.sum[1], q_tile<C>(0));
     wgmma_wait<0>();
     finish_output<C>(rows);
-    rescale_output<C>(rows.o, past);
+    rescale_output_if_needed<C>(rows.o, past);
     round_probabilities<C>(rows.p, rows.s);
 }
 
@@ -153,7 +154,7 @@ compute_whole_blocks(row_state<C> &rows, const key_walk_t &walk, const tile_bias
     if (rows.number == 1)
         pass_turn<C>(rows); /* the first one is consumer 0's */
     compute_scores<C>(rows, bias, nth_key<C>(walk, 0), unit);
-    weigh<C>(rows, softmax_unit<C>(bias, unit));
+    weigh<C>(rows, bias, nth_key<C>(walk, 0), unit);
 #pragma unroll 1
     for (int32_t n = 1; n < count; ++n)
         next_whole_block<C>(rows, bias, nth_key<C>(walk, n), unit);
@@ -186,7 +187,7 @@ compute_cut_block(row_state<C> &rows, const row_keys_t &keys, const tile_bias<C>
                   int32_t first_key, const score_unit_t &unit) {
     compute_scores<C>(rows, bias, first_key, unit);
     hide_keys<C>(rows.s, keys, first_key);
-    weigh<C>(rows, softmax_unit<C>(bias, unit));
+    weigh<C>(rows, bias, first_key, unit);
     await_v<C>(rows);
     sanitise_v<C>(rows.o.o, 0, v_tile<C>(rows.v.stage), keys, first_key);
     compute_output<C>(rows);

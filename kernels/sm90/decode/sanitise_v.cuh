@@ -26,7 +26,8 @@ template <flash_config_t C> static __device__ __forceinline__ bool has_non_finit
     uint32_t sum = 0;
 #pragma unroll
     for (int i = 0; i < thread_value_chunks<C>; ++i)
-        sum = add_zero_times_chunk<operand_dtype<C>>(sum, shared_load(thread_value_chunk<C>(tile, i)));
+        sum = add_zero_times_chunk<operand_dtype<C>>(sum,
+                                                     shared_load(thread_value_chunk<C>(tile, i)));
     async_proxy_fence();
     return named_barrier_or(CONSUMERS_BARRIER, consumer_threads<C>, !is_pair_of_zeros(sum));
 }

@@ -126,13 +126,18 @@ static __device__ __forceinline__ void start_tile(consumer_state<C> &consumer) {
     }
 }
 
+/* ---- Bias ---- */
+
 /* Returns the unit of the scores that the softmax sees. */
 template <flash_config_t C>
-static __device__ __forceinline__ softmax_units<C> softmax_unit(const score_units<C> &unit) {
-    if constexpr (has_bias<C>)
+static __device__ __forceinline__ softmax_units<C> softmax_unit(const flash_params_t &params,
+                                                                const score_units<C> &unit) {
+    if constexpr (!has_bias<C>)
+        return unit;
+    else if constexpr (converts<C>)
         return sm90_biased_unit();
     else
-        return unit;
+        return sm90_unit_after_bias(params.bias, unit);
 }
 
 /* Loads the slope of ALiBi that the tile's head has; 0 if there is none. */
@@ -147,27 +152,56 @@ static __device__ __forceinline__ float load_tile_slope(const flash_params_t &pa
     return 0.0f;
 }
 
-/* Adds the bias of a block's keys; scores are in the exponent of e then. slope: that of the tile's
- * head. Rows past the last query have the mask of that one. */
+template <flash_config_t C>
+static __device__ __forceinline__ bias_keys_t keys_of_block(const flash_params_t &params,
+                                                            const tile_of<C> &tile, int32_t block) {
+    const flash_sequence_t sequence = sequence_of<C>(params, tile);
+    const int32_t diagonal = tile.row_begin + sequence.len_k - sequence.len_q;
+    return find_bias_keys(params.bias, sequence.len_k, block * C.B_c, diagonal,
+                          diagonal + C.B_r - 1);
+}
+
+/* Returns a function of 0 and 1, the bias's rows of the thread's two rows. Those past the last
+ * query have the row of that one. slope: that of the tile's head. */
+template <flash_config_t C>
+static __device__ __forceinline__ auto bias_rows_of(const flash_params_t &params,
+                                                    const tile_of<C> &tile, float slope) {
+    return [&params, &tile, slope](int half) {
+        const flash_sequence_t sequence = sequence_of<C>(params, tile);
+        const int32_t query = min(tile.row_begin + tile_row(half), sequence.len_q - 1);
+        flash_bias_row_t row =
+            flash_bias_row(&params.bias, &sequence, tile.batch_index, tile.head, query);
+        row.slope = slope;
+        return row;
+    };
+}
+
+/* Adds the bias of a block's keys, if the kernel has one. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_tile_bias(score_tile<C> &s, const flash_params_t &params,
                                                      const tile_of<C> &tile, float slope,
                                                      const score_units<C> &unit, int32_t block) {
-    if constexpr (has_bias<C>) {
-        const flash_sequence_t sequence = sequence_of<C>(params, tile);
-        const int32_t diagonal = tile.row_begin + sequence.len_k - sequence.len_q;
-        const bias_keys_t keys = find_bias_keys(params.bias, sequence.len_k, block * C.B_c,
-                                                diagonal, diagonal + C.B_r - 1);
-        const auto row_of = [&](int half) {
-            const int32_t query = min(tile.row_begin + tile_row(half), sequence.len_q - 1);
-            flash_bias_row_t row =
-                flash_bias_row(&params.bias, &sequence, tile.batch_index, tile.head, query);
-            row.slope = slope;
-            return row;
-        };
-        add_bias<C>(s, params.bias, keys, unit, row_of);
-    }
+    if constexpr (has_bias<C>)
+        add_bias<C>(s, params.bias, keys_of_block<C>(params, tile, block), unit,
+                    bias_rows_of<C>(params, tile, slope));
 }
+
+/* Raises the reference maxima to those of a block. unit: that of the call, before the bias. */
+template <flash_config_t C>
+static __device__ __forceinline__ rescale_t raise_tile_max(softmax_state_t &state, score_tile<C> &s,
+                                                           const flash_params_t &params,
+                                                           const tile_of<C> &tile, float slope,
+                                                           const score_units<C> &unit,
+                                                           int32_t block) {
+    if constexpr (has_bias<C>)
+        return raise_biased_max<C>(state, s, params.bias, keys_of_block<C>(params, tile, block),
+                                   softmax_unit<C>(params, unit),
+                                   bias_rows_of<C>(params, tile, slope));
+    else
+        return raise_max<C>(state, s, unit);
+}
+
+/* ---- Blocks ---- */
 
 /* Computes P of the walk's first block, whose QK^T is done. FIXED: as in process_blocks(). */
 template <flash_config_t C, bool FIXED>
@@ -182,8 +216,13 @@ first_block(const flash_params_t &params, const tile_of<C> &tile, const score_un
     add_tile_bias<C>(consumer.s, params, tile, slope, unit, block);
     if (is_cut(tile, block))
         mask_scores<C>(consumer.s, params, tile, block);
-    consumer.softmax = start_softmax<C>(consumer.s);
-    exponentiate<C>(consumer.s, consumer.softmax, softmax_unit<C>(unit));
+    if constexpr (has_bias<C>) {
+        consumer.softmax = softmax_state_t{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
+        raise_tile_max<C>(consumer.softmax, consumer.s, params, tile, slope, unit, block);
+    } else {
+        consumer.softmax = start_softmax<C>(consumer.s);
+    }
+    exponentiate<C>(consumer.s, consumer.softmax, softmax_unit<C>(params, unit));
     round_probabilities<C>(consumer.p, consumer.s);
 }
 
@@ -219,8 +258,8 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
         if constexpr (CUT)
             if (!has_bias<C> || is_cut(tile, block))
                 mask_scores<C>(s, params, tile, block);
-        past = raise_max<C>(consumer.softmax, s, softmax_unit<C>(unit));
-        exponentiate<C>(s, consumer.softmax, softmax_unit<C>(unit));
+        past = raise_tile_max<C>(consumer.softmax, s, params, tile, slope, unit, block);
+        exponentiate<C>(s, consumer.softmax, softmax_unit<C>(params, unit));
     } else {
         cap_and_exponentiate<C>(s, consumer.softmax, unit);
     }
@@ -230,7 +269,7 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
         finish_output<C>(consumer);
     }
     if constexpr (raises_max)
-        rescale_output<C>(consumer.o, past);
+        rescale_output_if_needed<C>(consumer.o, past);
     round_probabilities<C>(consumer.p, s);
 }
 

@@ -8,12 +8,11 @@
 
 #include "common/bias.h"
 #include "common/dtype.cuh"
-#include "common/ptx/packed_math.cuh"
 #include "sm90/ptx/in_place.cuh"
 #include "sm90/ptx/predicated.cuh"
 #include "sm90/softmax/biased_unit.cuh"
 #include "sm90/softmax/mask.cuh"
-#include "sm90/softmax/units.cuh"
+#include "sm90/softmax/softmax.cuh"
 
 /* These uniform values say how the keys of a block lie to the bias. */
 typedef struct bias_keys {
@@ -100,20 +99,34 @@ static __device__ __forceinline__ uint32_t gather_columns(uint32_t bits) {
     return (bits & 0x03030303u) * 0x01041040u >> 24;
 }
 
+/* Sets the bits of the thread's columns among the i-th 32 keys of a block. of_keys: a bit for each.
+ */
+template <flash_config_t C>
+static __device__ __forceinline__ void set_columns(column_bits<C.B_c / 4> &columns, int i,
+                                                   uint32_t of_keys) {
+    columns.words[i / 4] |= gather_columns(of_keys >> tile_column()) << i % 4 * 8;
+}
+
 /* Returns bits that are set for those of the thread's columns that the mask shows. column: of the
- * mask, at the block's first key. */
+ * mask, at the block's first key. Mostly the block begins with a word, and the mask covers it. */
 template <flash_config_t C>
 static __device__ __forceinline__ column_bits<C.B_c / 4>
 shown_columns(const uint32_t *row, int32_t column, int32_t n_keys) {
+    constexpr int words = (C.B_c + 31) / 32;
     column_bits<C.B_c / 4> shown = {};
     const int32_t first = column >> 5;
-    uint32_t word = load_mask_word(row, first, n_keys);
+    if (column >= 0 && column % 32 == 0 && column <= n_keys - 32 * words) {
 #pragma unroll
-    for (int i = 0; i < (C.B_c + 31) / 32; ++i) {
-        const uint32_t next = load_mask_word(row, first + i + 1, n_keys);
-        const uint32_t of_keys = __funnelshift_r(word, next, column);
-        shown.words[i / 4] |= gather_columns(of_keys >> tile_column()) << i % 4 * 8;
-        word = next;
+        for (int i = 0; i < words; ++i)
+            set_columns<C>(shown, i, __ldg(row + first + i));
+    } else {
+        uint32_t word = load_mask_word(row, first, n_keys);
+#pragma unroll
+        for (int i = 0; i < words; ++i) {
+            const uint32_t next = load_mask_word(row, first + i + 1, n_keys);
+            set_columns<C>(shown, i, __funnelshift_r(word, next, column));
+            word = next;
+        }
     }
     return shown;
 }
@@ -130,17 +143,6 @@ static __device__ __forceinline__ void hide_by_bits(score_tile<C> &s, const flas
 
 /* ---- Masks of numbers ---- */
 
-/* Numbers that are lower count as this one, so that they stay finite in the exponent of 2: rows may
- * have nothing but the least finite number. */
-constexpr float least_number = -0x1p127f;
-constexpr uint32_t least_bf16_pair = 0xff00ff00u;
-
-/* Adds a number to a score. A key that the mask hides has -infinity, whatever its score is. */
-static __device__ __forceinline__ void add_number(float &score, float scale, float number) {
-    score = fmaf(score, scale, -min_nan(-number, -least_number));
-    hide_if_minus_infinity(score, number);
-}
-
 /* Adds pair i of elements that lie side by side to two scores. */
 template <int DTYPE>
 static __device__ __forceinline__ void add_pair(float &low, float &high, float scale,
@@ -149,28 +151,25 @@ static __device__ __forceinline__ void add_pair(float &low, float &high, float s
 template <>
 __device__ __forceinline__ void add_pair<FLASH_DTYPE_FP16>(float &low, float &high, float scale,
                                                            const void *elements, int i) {
-    const uint32_t pair = __ldg(static_cast<const uint32_t *>(elements) + i);
-    low = fmaf(low, scale, __half2float(__ushort_as_half((uint16_t)pair)));
-    high = fmaf(high, scale, __half2float(__ushort_as_half((uint16_t)(pair >> 16))));
-    hide_if_minus_infinity<FLASH_DTYPE_FP16>(low, high, pair);
+    const float2 pair = __half22float2(__ldg(static_cast<const __half2 *>(elements) + i));
+    low = fmaf(low, scale, pair.x);
+    high = fmaf(high, scale, pair.y);
 }
 
 template <>
 __device__ __forceinline__ void add_pair<FLASH_DTYPE_BF16>(float &low, float &high, float scale,
                                                            const void *elements, int i) {
     const uint32_t pair = __ldg(static_cast<const uint32_t *>(elements) + i);
-    const uint32_t bounded = max_nan_pair<FLASH_DTYPE_BF16>(pair, least_bf16_pair);
-    low = fmaf(low, scale, __uint_as_float(bounded << 16));
-    high = fmaf(high, scale, __uint_as_float(bounded & 0xffff0000u));
-    hide_if_minus_infinity<FLASH_DTYPE_BF16>(low, high, pair);
+    low = fmaf(low, scale, __uint_as_float(pair << 16));
+    high = fmaf(high, scale, __uint_as_float(pair & 0xffff0000u));
 }
 
 template <>
 __device__ __forceinline__ void add_pair<FLASH_DTYPE_FP32>(float &low, float &high, float scale,
                                                            const void *elements, int i) {
     const float2 pair = __ldg(static_cast<const float2 *>(elements) + i);
-    add_number(low, scale, pair.x);
-    add_number(high, scale, pair.y);
+    low = fmaf(low, scale, pair.x);
+    high = fmaf(high, scale, pair.y);
 }
 
 /* Says whether the mask covers the whole block, and whether two neighbours, of which the first has
@@ -213,12 +212,14 @@ static __device__ __forceinline__ float load_number_if(bool wanted, const char *
     return dtype == FLASH_DTYPE_FP16 ? half : __uint_as_float(is_wide ? bits : bits << 16);
 }
 
-/* Adds elements of any type that may lie apart, or that the mask has for a part of the block. It
- * goes by 16 keys, to skip those that the mask does not cover; the branches also keep ptxas from
- * loading more at once than there are registers for. */
-template <flash_config_t C, typename R>
-static __device__ __forceinline__ void add_elements(score_tile<C> &s, const flash_bias_t &bias,
-                                                    const bias_keys_t &keys, const R &row_of) {
+/* Calls f(score, number) for each of the thread's scores; number: an element of any type, which may
+ * lie apart, or 0 where the mask does not cover the key. It goes by 16 keys, to pass over those
+ * that the mask does not cover; the branches also keep ptxas from loading more at once than there
+ * are registers for. */
+template <flash_config_t C, typename R, typename F>
+static __device__ __forceinline__ void for_each_number(score_tile<C> &s, const flash_bias_t &bias,
+                                                       const bias_keys_t &keys, const R &row_of,
+                                                       const F &f) {
     constexpr int group_keys = 16;
     const int32_t size = dtype_size(bias.dtype), column = (int32_t)keys.column;
     const int64_t step = bias.stride_key * size;
@@ -236,11 +237,13 @@ static __device__ __forceinline__ void add_elements(score_tile<C> &s, const flas
                 const int half = i / 4, key = first + i / 2 % 2 * 8 + i % 2;
                 const bool exists =
                     (uint32_t)(column + tile_column() + key) < (uint32_t)bias.n_keys;
-                add_number(s.s[key / 8 * 4 + 2 * half + i % 2], 1.0f,
-                           load_number_if(exists, rows[half] + key * step, bias.dtype));
+                f(s.s[key / 8 * 4 + 2 * half + i % 2],
+                  load_number_if(exists, rows[half] + key * step, bias.dtype));
             }
 }
 
+/* Adds numbers. -infinity does not hide a score yet that is NaN or infinity: they give NaN, which
+ * raise_biased_max() finds. */
 template <flash_config_t C, typename R>
 static __device__ __forceinline__ void add_numbers(score_tile<C> &s, const flash_bias_t &bias,
                                                    const bias_keys_t &keys,
@@ -248,7 +251,8 @@ static __device__ __forceinline__ void add_numbers(score_tile<C> &s, const flash
     DTYPES_KNOWN(4); /* numbers are of no other type */
     if (!has_pairs<C>(bias, keys)) {
         scale_scores<C>(s, scale);
-        add_elements<C>(s, bias, keys, row_of);
+        for_each_number<C>(s, bias, keys, row_of,
+                           [](float &score, float number) { score += number; });
     } else if (bias.dtype == FLASH_DTYPE_FP16)
         add_pairs<C, FLASH_DTYPE_FP16>(s, bias, keys, scale, row_of);
     else if (bias.dtype == FLASH_DTYPE_BF16)
@@ -266,7 +270,7 @@ static __device__ __forceinline__ bool mask_covers(const flash_bias_t &bias,
     return bias.mask != nullptr && keys.column > -C.B_c && keys.column < bias.n_keys;
 }
 
-/* Adds the bias; scores are in the exponent of e then. row_of(half): the bias's row of each of the
+/* Adds the bias; scores have the unit after it then. row_of(half): the bias's row of each of the
  * thread's two rows. */
 template <flash_config_t C, typename R>
 static __device__ __forceinline__ void add_bias(score_tile<C> &s, const flash_bias_t &bias,
@@ -275,17 +279,80 @@ static __device__ __forceinline__ void add_bias(score_tile<C> &s, const flash_bi
     const bool has_alibi = bias.alibi_slopes != nullptr;
     const bool has_mask = mask_covers<C>(bias, keys);
     const bool has_numbers = has_mask && bias.kind == FLASH_MASK_ADD;
+    const bool scales = converts<C> || sm90_bias_adds(bias);
     score_scale_t scale = {log2_unit(unit, 0) * ln_2, log2_unit(unit, 1) * ln_2};
     if (has_alibi) {
         add_alibi<C>(s, keys, scale, row_of);
         scale = {1.0f, 1.0f};
-    } else if (!has_numbers) {
+    } else if (scales && !has_numbers) {
         scale_scores<C>(s, scale);
     }
     if (has_numbers)
         add_numbers<C>(s, bias, keys, scale, row_of);
     else if (has_mask)
         hide_by_bits<C>(s, bias, keys, row_of);
+}
+
+/* ---- The reference maximum of scores with numbers ---- */
+
+/* Rows whose maximum is lower have it raised to this: it stays finite in the exponent of 2, and
+ * rows may have nothing but the least finite number. */
+constexpr float least_max = -0x1p127f;
+
+/* Returns the maximum of a row; NaN if one of its scores is NaN. */
+template <flash_config_t C>
+static __device__ __forceinline__ float row_max_nan(const score_tile<C> &s, int half) {
+    float x = max_nan(s.s[2 * half], s.s[2 * half + 1]);
+#pragma unroll
+    for (int i = 4; i < score_registers<C>; i += 4)
+        x = max_nan(x, max_nan(s.s[i + 2 * half], s.s[i + 2 * half + 1]));
+    return quad_max_nan(x);
+}
+
+static __device__ __forceinline__ bool needs_repair(float max) {
+    return !(max >= least_max) && max != -INFINITY;
+}
+
+/* Hides the keys that numbers of -infinity hide, whatever their scores are, and raises what is
+ * finite to least_max. */
+template <flash_config_t C, typename R>
+static __device__ __forceinline__ void repair_scores(score_tile<C> &s, const flash_bias_t &bias,
+                                                     const bias_keys_t &keys, const R &row_of) {
+    if (mask_covers<C>(bias, keys))
+        for_each_number<C>(s, bias, keys, row_of,
+                           [](float &score, float number) { hide_if(number == -INFINITY, score); });
+#pragma unroll
+    for (int i = 0; i < score_registers<C>; ++i)
+        raise_finite(s.s[i], least_max);
+}
+
+/* Raises the reference maxima to those of a block whose scores have their bias, with what numbers
+ * still need. That is seldom anything. */
+template <flash_config_t C, typename R>
+static __device__ __forceinline__ rescale_t
+raise_biased_max(softmax_state_t &state, score_tile<C> &s, const flash_bias_t &bias,
+                 const bias_keys_t &keys, const softmax_units<C> &unit, const R &row_of) {
+    float max[2] = {row_max_nan<C>(s, 0), row_max_nan<C>(s, 1)};
+    rescale_t past;
+    if (bias.mask != nullptr && bias.kind == FLASH_MASK_ADD &&
+        __any_sync(0xffffffffu, needs_repair(max[0]) || needs_repair(max[1]))) {
+        repair_scores<C>(s, bias, keys, row_of);
+        max[0] = row_max<C>(s, 0);
+        max[1] = row_max<C>(s, 1);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+        past.factor[half] = raise_row_max(state, half, max[half], log2_unit(unit, half));
+    return past;
+}
+
+/* Rescales O if a reference maximum of the warp has changed. With ALiBi the keys that come first
+ * mostly have the largest scores. */
+template <flash_config_t C>
+static __device__ __forceinline__ void rescale_output_if_needed(output_tile<C> &o,
+                                                                const rescale_t &past) {
+    if (!has_bias<C> || __any_sync(0xffffffffu, past.factor[0] != 1.0f || past.factor[1] != 1.0f))
+        rescale_output<C>(o, past);
 }
 
 #endif

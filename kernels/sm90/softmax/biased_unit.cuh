@@ -1,5 +1,6 @@
 /*
- * Scores that have a bias are in the exponent of e, as the bias is.
+ * Scores to which a bias adds something are in the exponent of e then, as the bias is. A mask of
+ * bits adds nothing.
  */
 #ifndef FLASH_KERNELS_SM90_SOFTMAX_BIASED_UNIT_CUH
 #define FLASH_KERNELS_SM90_SOFTMAX_BIASED_UNIT_CUH
@@ -11,10 +12,14 @@ static __device__ __forceinline__ score_unit_t sm90_biased_unit() {
     return {1.0f, log2_e, 0.0f};
 }
 
+static __device__ __forceinline__ bool sm90_bias_adds(const flash_bias_t &bias) {
+    return bias.alibi_slopes != nullptr || (bias.mask != nullptr && bias.kind == FLASH_MASK_ADD);
+}
+
 /* Returns the unit of the scores that the softmax of a call sees. unit: that of scores before. */
 static __device__ __forceinline__ score_unit_t sm90_unit_after_bias(const flash_bias_t &bias,
                                                                     const score_unit_t &unit) {
-    return flash_has_bias(&bias) ? sm90_biased_unit() : unit;
+    return sm90_bias_adds(bias) ? sm90_biased_unit() : unit;
 }
 
 #endif

@@ -101,6 +101,17 @@ static __device__ __forceinline__ softmax_state_t start_softmax(const score_tile
     return softmax_state_t{{row_max<C>(s, 0), row_max<C>(s, 1)}, {0.0f, 0.0f}};
 }
 
+/* Raises the reference maximum of a row to that of a block, and rescales its sum. Returns the
+ * factor for O. */
+static __device__ __forceinline__ float raise_row_max(softmax_state_t &state, int half,
+                                                      float of_block, float log2_unit) {
+    const float max = fmaxf(state.max[half], of_block);
+    const float factor = exp2_approx((state.max[half] - subtrahend(max)) * log2_unit);
+    state.max[half] = max;
+    state.sum[half] *= factor;
+    return factor;
+}
+
 /* Raises the reference maxima to those of the block, and rescales the sums. */
 template <flash_config_t C>
 static __device__ __forceinline__ rescale_t raise_max(softmax_state_t &state,
@@ -108,13 +119,8 @@ static __device__ __forceinline__ rescale_t raise_max(softmax_state_t &state,
                                                       const softmax_units<C> &unit) {
     rescale_t past;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const float max = fmaxf(state.max[half], row_max<C>(s, half));
-        past.factor[half] =
-            exp2_approx((state.max[half] - subtrahend(max)) * log2_unit(unit, half));
-        state.max[half] = max;
-        state.sum[half] *= past.factor[half];
-    }
+    for (int half = 0; half < 2; ++half)
+        past.factor[half] = raise_row_max(state, half, row_max<C>(s, half), log2_unit(unit, half));
     return past;
 }
 
