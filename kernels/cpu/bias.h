@@ -39,18 +39,11 @@ static inline bool cpu_some_bit(const flash_bias_t *bias, const flash_bias_row_t
     return false;
 }
 
-/* Says whether some of the bytes are not those of a word that is repeated; there are n, a multiple
- * of an element's. */
-static inline bool cpu_some_other(const void *bytes, int64_t n, uint32_t word) {
-    uint32_t words[32];
-    for (int i = 0; i < 32; i++)
-        words[i] = word;
-    for (int64_t at = 0; at < n; at += (int64_t)sizeof words) {
-        const int64_t left = n - at, size = (int64_t)sizeof words;
-        if (memcmp((const char *)bytes + at, words, (size_t)(left < size ? left : size)) != 0)
-            return true;
-    }
-    return false;
+/* Says whether one of n neighbours differs from the first bytes of `bits`: the first one does, or
+ * one differs from the one before it. */
+static inline bool cpu_some_other(const void *elements, int64_t n, int64_t size, uint32_t bits) {
+    return memcmp(elements, &bits, (size_t)size) != 0 ||
+           memcmp(elements, (const char *)elements + size, (size_t)((n - 1) * size)) != 0;
 }
 
 /* Says whether one of the row's numbers in columns begin ... end - 1 is not -infinity. */
@@ -62,8 +55,8 @@ static inline bool cpu_some_number(const flash_bias_t *bias, const flash_bias_ro
                                 : bias->dtype == FLASH_DTYPE_FP16 ? 0xfc00fc00
                                                                   : 0xff80ff80;
     if (bias->stride_key == 1)
-        return cpu_some_other(element_at(bias->mask, at, bias->dtype),
-                              (end - begin) * element_size(bias->dtype), infinities);
+        return cpu_some_other(element_at(bias->mask, at, bias->dtype), end - begin,
+                              element_size(bias->dtype), infinities);
     for (int32_t i = 0; i < end - begin; i++)
         if (element_load(bias->mask, at + i * bias->stride_key, bias->dtype) != -INFINITY)
             return true;

@@ -253,12 +253,13 @@ static __device__ __forceinline__ void add_numbers(score_tile<C> &s, const flash
         scale_scores<C>(s, scale);
         for_each_number<C>(s, bias, keys, row_of,
                            [](float &score, float number) { score += number; });
-    } else if (bias.dtype == FLASH_DTYPE_FP16)
+    } else if (bias.dtype == FLASH_DTYPE_FP16) {
         add_pairs<C, FLASH_DTYPE_FP16>(s, bias, keys, scale, row_of);
-    else if (bias.dtype == FLASH_DTYPE_BF16)
+    } else if (bias.dtype == FLASH_DTYPE_BF16) {
         add_pairs<C, FLASH_DTYPE_BF16>(s, bias, keys, scale, row_of);
-    else
+    } else {
         add_pairs<C, FLASH_DTYPE_FP32>(s, bias, keys, scale, row_of);
+    }
 }
 
 /* ---- Both ---- */
