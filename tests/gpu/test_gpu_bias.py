@@ -176,6 +176,23 @@ def test_hidden_scores_do_not_matter(kind: str, poison: float) -> None:
             assert same_bits(run(p, [q, poisoned, v], config), run(p, [q, k, v], config)), config
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_numbers_that_are_none_reach_their_rows(value: float) -> None:
+    """And no others. A number beyond the causal order does not count."""
+    for name in ("few_rows", "block", "whole_blocks"):
+        p = _typed(PROBLEMS[name], "bfloat16", 128)
+        mask = torch.zeros(1, 1, p.seqlen_q, p.seqlen_k, device="cuda")
+        mask[..., p.seqlen_q // 2, 5] = value  # seen
+        mask[..., 0, p.seqlen_k - p.seqlen_q + 1 :] = value  # not seen by query 0
+        rest = torch.arange(p.seqlen_q) != p.seqlen_q // 2
+        q, k, v = device_inputs(p)
+        for config in configs_for(replace(p, bias=BIASES["float32"])):
+            o = flashattn.flash_attn_func(q, k, v, causal=True, attn_mask=mask, config=config)
+            plain = flashattn.flash_attn_func(q, k, v, causal=True)
+            assert torch.isnan(o[:, ~rest]).all(), config
+            torch.testing.assert_close(o[:, rest], plain[:, rest], atol=2e-2, rtol=2e-2)
+
+
 @pytest.mark.parametrize("kind", ["bits", "bfloat16"])
 def test_rows_that_see_no_key_are_empty(kind: str) -> None:
     for name in ("few_rows", "split", "blocks", "sinks", "ragged"):

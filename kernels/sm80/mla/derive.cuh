@@ -22,7 +22,6 @@
 
 template <flash_config_t C> constexpr int row_groups = C.B_r / SM80_MLA_ROW_GROUP;
 template <flash_config_t C> constexpr int sharing_warps = sm80_mla_sharing_warps(&C);
-template <flash_config_t C> constexpr int sharing_threads = sharing_warps<C> *DECODE_WARP_THREADS;
 
 /* These are computed anew at each call, because registers are full. */
 static __device__ __forceinline__ int warp_number() {
