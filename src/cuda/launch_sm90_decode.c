@@ -10,6 +10,7 @@
 #include "cuda/paging_sm90.h"
 #include "cuda/tensor_map.h"
 #include "cuda/tma_tensor.h"
+#include "kernels/common/bias.h"
 #include "kernels/sm90/decode_kernel.h"
 
 enum { FEW_PARTS = 4 /* per multiprocessor */ };
@@ -17,7 +18,8 @@ enum { FEW_PARTS = 4 /* per multiprocessor */ };
 /* A warp merges a part of a row. */
 static const decode_merge_t merge_of_many = {.kernel = flash_sm90_decode_combine,
                                              .parts_of_block = DECODE_COMBINE_WARPS};
-/* A block merges a part of a row, which may have as many pieces as there are multiprocessors. */
+/* A block merges a part of a row, which may have as many pieces as there are multiprocessors. It
+ * takes scores with a bias in the unit of SM80_DECODE. */
 static const decode_merge_t merge_of_few = {.kernel = flash_sm80_decode_combine,
                                             .parts_of_block = 1};
 
@@ -26,7 +28,8 @@ static const decode_merge_t merge_of_few = {.kernel = flash_sm80_decode_combine,
 static const decode_merge_t *merge_of(const decode_plan_t *plan, const problem_t *problem,
                                       const device_t *device) {
     const bool is_few = plan->merge_parts <= FEW_PARTS * (int64_t)device->n_multiprocessors;
-    return is_few && !problem->batch_invariant ? &merge_of_few : &merge_of_many;
+    const bool serves_few = !problem->batch_invariant && !flash_has_bias(&problem->params.bias);
+    return is_few && serves_few ? &merge_of_few : &merge_of_many;
 }
 
 /* All kernels are loaded here, because loading is not allowed while a stream is captured. */

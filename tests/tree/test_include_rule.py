@@ -59,7 +59,7 @@ KERNEL_RULES = {
     "kernels/sm90/decode": rf"{sm90_folder('decode', 'mma', 'softmax', 'ptx')}"
     r"|sm90/(decode_kernel\.h|load/(kv|pages|page_boxes|rows)\.cuh)",
     "kernels/sm90/mla": rf"{sm90_folder('mla', 'decode', 'mma', 'softmax', 'ptx')}"
-    r"|sm90/mla_kernel\.h",
+    r"|sm90/(mla_kernel\.h|load/convert_block\.cuh)",
     # These put the folders together; block_state.cuh gives the schedule's state its memory.
     "kernels/sm90": rf"{DEVICE_COMMON}|{SM90_SCHEDULE}|sm90/schedule/state\.cuh"
     r"|sm90/((load|mma|softmax|store|decode|mla|ptx)/)?\w+\.(h|cuh)",
