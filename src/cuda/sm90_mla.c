@@ -8,14 +8,12 @@
 #include "cuda/plan_rounds.h"
 #include "cuda/query_rows.h"
 #include "cuda/tma_tensor.h"
+#include "cuda/v_in_k.h"
 #include "kernels/sm90/mla_kernel.h"
 
 #include <stddef.h>
-#include <string.h>
 
 enum {
-    /* The other families serve head dimensions up to this one. */
-    MOST_D_HEAD_OF_OTHERS = 256,
     STORED_COLUMNS = 4, /* of O, at a time */
     WARP_THREADS = 32
 };
@@ -52,15 +50,10 @@ static decode_plan_t plan(const flash_config_t *config, const problem_t *problem
 
 static const cuda_family_t cuda = {.block = block, .tiles = plan_decode_tiles, .plan = plan};
 
-static bool is_v_in_k(const flash_params_t *p) {
-    return p->v == p->k && memcmp(&p->v_stride, &p->k_stride, sizeof p->k_stride) == 0 &&
-           p->pages.v_table == p->pages.table;
-}
-
 static const char *obstacle(const flash_config_t *config, const problem_t *problem,
                             const device_t *device) {
     const flash_params_t *p = &problem->params;
-    if (!is_v_in_k(p))
+    if (!v_is_in_k(p))
         return "SM90_MLA kernels need V to be the first columns of K: at the same address, with "
                "the same strides and pages";
     const char *of_pages = paging_sm90_obstacle(config, p);
@@ -87,7 +80,7 @@ static bool declines(const flash_config_t *config, const problem_t *problem,
                      const device_t *device) {
     (void)config;
     (void)device;
-    return problem->params.d_head <= MOST_D_HEAD_OF_OTHERS;
+    return v_in_k_is_small(&problem->params);
 }
 
 /* Rows with the same features are the same kernel. */

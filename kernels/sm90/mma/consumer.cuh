@@ -15,9 +15,9 @@
 #define FLASH_KERNELS_SM90_MMA_CONSUMER_CUH
 
 #include "sm90/mma/products.cuh"
+#include "sm90/mma/tile_bias.cuh"
 #include "sm90/mma/walk.cuh"
 #include "sm90/ptx/order.cuh"
-#include "sm90/softmax/bias.cuh"
 #include "sm90/softmax/mask.cuh"
 #include "sm90/softmax/softmax.cuh"
 
@@ -124,81 +124,6 @@ static __device__ __forceinline__ void start_tile(consumer_state<C> &consumer) {
         async_proxy_fence(); /* of the fragments' loads and what TMA writes there next */
         release(state.q_empty[0][0]);
     }
-}
-
-/* ---- Bias ---- */
-
-/* Returns the unit of the scores that the softmax sees. */
-template <flash_config_t C>
-static __device__ __forceinline__ softmax_units<C> softmax_unit(const flash_params_t &params,
-                                                                const score_units<C> &unit) {
-    if constexpr (!has_bias<C>)
-        return unit;
-    else if constexpr (converts<C>)
-        return sm90_biased_unit();
-    else
-        return sm90_unit_after_bias(params.bias, unit);
-}
-
-/* Loads the slope of ALiBi that the tile's head has; 0 if there is none. */
-template <flash_config_t C>
-static __device__ __forceinline__ float load_tile_slope(const flash_params_t &params,
-                                                        const tile_of<C> &tile) {
-    const flash_bias_t &bias = params.bias;
-    if constexpr (has_bias<C>)
-        return global_load_if(
-            bias.alibi_slopes != nullptr,
-            bias.alibi_slopes + tile.batch_index * bias.alibi_stride_batch + tile.head, 0.0f);
-    return 0.0f;
-}
-
-template <flash_config_t C>
-static __device__ __forceinline__ bias_keys_t keys_of_block(const flash_params_t &params,
-                                                            const tile_of<C> &tile, int32_t block) {
-    const flash_sequence_t sequence = sequence_of<C>(params, tile);
-    const int32_t diagonal = tile.row_begin + sequence.len_k - sequence.len_q;
-    return find_bias_keys(params.bias, sequence.len_k, block * C.B_c, diagonal,
-                          diagonal + C.B_r - 1);
-}
-
-/* Returns a function of 0 and 1, the bias's rows of the thread's two rows. Those past the last
- * query have the row of that one. slope: that of the tile's head. */
-template <flash_config_t C>
-static __device__ __forceinline__ auto bias_rows_of(const flash_params_t &params,
-                                                    const tile_of<C> &tile, float slope) {
-    return [&params, &tile, slope](int half) {
-        const flash_sequence_t sequence = sequence_of<C>(params, tile);
-        const int32_t query = min(tile.row_begin + tile_row(half), sequence.len_q - 1);
-        flash_bias_row_t row =
-            flash_bias_row(&params.bias, &sequence, tile.batch_index, tile.head, query);
-        row.slope = slope;
-        return row;
-    };
-}
-
-/* Adds the bias of a block's keys, if the kernel has one. */
-template <flash_config_t C>
-static __device__ __forceinline__ void add_tile_bias(score_tile<C> &s, const flash_params_t &params,
-                                                     const tile_of<C> &tile, float slope,
-                                                     const score_units<C> &unit, int32_t block) {
-    if constexpr (has_bias<C>)
-        add_bias<C>(s, params.bias, keys_of_block<C>(params, tile, block), unit,
-                    bias_rows_of<C>(params, tile, slope));
-}
-
-/* Raises the reference maxima to those of a block. unit: that of the call, before the bias. */
-template <flash_config_t C>
-static __device__ __forceinline__ rescale_t raise_tile_max(softmax_state_t &state, score_tile<C> &s,
-                                                           const flash_params_t &params,
-                                                           const tile_of<C> &tile, float slope,
-                                                           const score_units<C> &unit,
-                                                           int32_t block) {
-    if constexpr (has_bias<C>)
-        return raise_biased_max<C>(state, s, params.bias, keys_of_block<C>(params, tile, block),
-                                   softmax_unit<C>(params, unit),
-                                   bias_rows_of<C>(params, tile, slope));
-    else
-        return raise_max<C>(state, s, unit);
 }
 
 /* ---- Blocks ---- */
