@@ -726,10 +726,16 @@ static void latent_attention_has_kernels_on_every_device(void **state) {
                 check_latent_choice(devices[device], heads[i], features);
 }
 
-static void check_not_latent(const problem_t *problem, const char *words) {
+static void check_not_latent_on(const device_t *device, const problem_t *problem,
+                                const char *words) {
     const problem_t good = latent_problem(16, FLASH_FEATURE_VARLEN);
-    assert_refused(select_check(selected(&good, &ampere), problem, &ampere),
-                   FLASH_ERROR_UNSUPPORTED, words);
+    assert_refused(select_check(selected(&good, device), problem, device), FLASH_ERROR_UNSUPPORTED,
+                   words);
+}
+
+static void check_not_latent(const problem_t *problem, const char *words) {
+    check_not_latent_on(&ampere, problem, words);
+    check_not_latent_on(&hopper, problem, words);
 }
 
 static void what_is_no_latent_attention_is_refused(void **state) {
@@ -743,9 +749,9 @@ static void what_is_no_latent_attention_is_refused(void **state) {
     p = good, p.params.d_head = 504, check_not_latent(&p, "first columns of K");
     p = good, p.params.d_head_v = 510, check_not_latent(&p, "multiple of 4");
     p = good, p.params.k = p.params.v = (const void *)(uintptr_t)2;
-    check_not_latent(&p, "16-byte aligned");
-    p = good, p.params.q_stride.head = 580, check_not_latent(&p, "16-byte aligned");
-    p = good, p.params.d_head = 572, check_not_latent(&p, "16-byte aligned");
+    check_not_latent_on(&ampere, &p, "16-byte aligned");
+    p = good, p.params.q_stride.head = 580, check_not_latent_on(&ampere, &p, "16-byte aligned");
+    p = good, p.params.d_head = 572, check_not_latent_on(&ampere, &p, "16-byte aligned");
     p = latent_problem(16, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
     assert_refused(select_check(selected(&p, &ampere), &good, &ampere), FLASH_ERROR_UNSUPPORTED,
                    "in pages alone");
