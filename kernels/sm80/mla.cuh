@@ -33,7 +33,7 @@ static __device__ __forceinline__ uint32_t next_stage(uint32_t stage, uint32_t r
     return stage == ring + (C.n_stages - 1) * stage_bytes<C> ? ring : stage + stage_bytes<C>;
 }
 
-/* What all threads know of the block lies in shared memory, because registers are full. */
+/* All threads know this of the block. It lies in shared memory, because registers are full. */
 typedef struct block_facts {
     decode_block_t block;
     key_walk_t walk;

@@ -84,7 +84,7 @@ static void set_default_types(flash_forward_args_t *a) {
             tensors[i]->dtype = a->dtype;
 }
 
-/* Without a head dimension of its own, V has that of K. */
+/* V has the head dimension of K, unless it has one of its own. */
 static void set_default_d_head_v(flash_forward_args_t *a) {
     if (a->d_head_v == 0)
         a->d_head_v = a->d_head;

@@ -139,7 +139,7 @@ plausible_sm80_decode_config = st.builds(
     features=features,
 )
 
-# The same of the SM80_MLA family. Some take more shared memory than there is.
+# These are the same of the SM80_MLA family. Some take more shared memory than there is.
 plausible_sm80_mla_config = st.builds(
     Config,
     arch=st.just(int(Arch.SM80_MLA)),

@@ -43,7 +43,7 @@ SIZES = ((1, 200, 330, 2, 1), (2, 130, 70, 4, 2), (1, 70, 0, 2, 2))
 DECODE_SIZES = ((1, 1, 700, 8, 2), (2, 4, 333, 8, 2), (36, 1, 70, 8, 8), (3, 7, 3, 4, 1))
 # The same for kernels of packed rows: pieces of one sequence, and tiles that end within a group.
 CHUNK_SIZES = ((1, 40, 1100, 8, 2), (2, 70, 330, 5, 1), (3, 33, 3, 4, 1), (1, 70, 0, 2, 2))
-# In these V is the first columns of K: there are few tiles of 32 or 64 rows.
+# These have a V that is the first columns of K: there are few tiles of 32 or 64 rows.
 MLA_SIZES = ((1, 1, 700, 16, 1), (2, 2, 333, 40, 1), (3, 3, 3, 8, 2), (1, 2, 0, 16, 1))
 SIZES_OF_FAMILY = {
     Arch.SM80_DECODE: DECODE_SIZES,

@@ -77,7 +77,7 @@ def _check(q: PagedProblem, inputs: list[np.ndarray] | None = None) -> None:
 
 
 def _can_be(row: Row) -> bool:
-    # Where a page has one token, tokens lie as far apart as pages whichever axis comes first.
+    # Tokens lie as far apart as pages, whichever axis comes first, if a page has one token.
     return not (row.get("page_size") == 1 and row.get("order") == "heads_first")
 
 

@@ -17,14 +17,14 @@ constexpr int keys_together = C.B_c < C.n_warps *warp_keys ? C.B_c : C.n_warps *
 template <flash_config_t C> constexpr int panel_warps = C.n_warps *warp_keys / keys_together<C>;
 template <flash_config_t C> constexpr int key_passes = C.B_c / keys_together<C>;
 
-/* Where the keys of a sequence lie. */
+/* These are the places of a sequence's keys. */
 typedef struct key_source {
     const char *head;   /* its first key, that of its slot, or the pool's first row */
     const int32_t *ids; /* of its pages; NULL: none, or a cache of slots */
     int32_t slot;
 } key_source_t;
 
-/* The ids of the pages of the thread's keys of a step, or the slot. */
+/* These are the ids of the pages of the thread's keys of a step, or the slot. */
 template <flash_config_t C> struct page_ids { int32_t of[key_passes<C>]; };
 
 /* The first of the chunks that a thread copies of each step. */

@@ -18,8 +18,8 @@
  * the largest P, which weighs most, a rounding error of its own. */
 constexpr float max_growth_log2 = 4.0f;
 
-/* Of the two rows of the warp that a thread has scores of. Maxima are references, of scores as
- * Q K^T leaves them, or of capped scores; the scale is applied in the exponent. */
+/* A thread has this of each of the two rows of which it has scores. Maxima are references, of
+ * scores as Q K^T leaves them, or of capped scores; the scale is applied in the exponent. */
 typedef struct softmax_state {
     float max[2];
     float sum[2]; /* of the thread's own columns of P, until the end */

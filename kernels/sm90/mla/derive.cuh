@@ -21,8 +21,7 @@ template <flash_config_t C> constexpr int product_columns = half_columns<C> / ha
 
 template <flash_config_t C> constexpr int part_panels = q_panels<C> / MLA_PARTS;
 
-/* What is loaded of a block arrives at so many barriers: part by part, or to be converted, all
- * together. */
+/* A block arrives at so many barriers: part by part; or at one, if it is to be converted. */
 template <flash_config_t C> constexpr int arrivals = converts<C> ? 1 : (int)MLA_PARTS;
 
 template <flash_config_t C> __device__ constexpr void assert_mla() {
