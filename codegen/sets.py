@@ -382,6 +382,16 @@ def ship_sm80() -> list[Config]:
     return aligned + paged + unaligned + converting + biased + general
 
 
+def _with_bias_of_most_rows(plain: list[Config]) -> list[Config]:
+    """Returns the rows of the largest B_r of each type and head dimension, with the bias."""
+    most_rows = {(config.dtype, config.d_head): config.B_r for config in sorted(plain)}
+    return [
+        replace(config, features=config.features | Feature.BIAS)
+        for config in plain
+        if config.B_r == most_rows[config.dtype, config.d_head]
+    ]
+
+
 def ship_sm80_decode() -> list[Config]:
     """Returns the rows of each head dimension and B_r, contiguous and in pages; and those with
     ALiBi and masks, of the larger B_r."""
@@ -396,13 +406,7 @@ def ship_sm80_decode() -> list[Config]:
         for shape, stages in of_dtype
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
-    most_rows = {(config.dtype, config.d_head): config.B_r for config in sorted(plain)}
-    biased = [
-        replace(config, features=config.features | Feature.BIAS)
-        for config in plain
-        if config.B_r == most_rows[config.dtype, config.d_head]
-    ]
-    return plain + biased
+    return plain + _with_bias_of_most_rows(plain)
 
 
 def ship_sm80_mla() -> list[Config]:
@@ -461,9 +465,9 @@ def ship_sm90() -> list[Config]:
 
 
 def ship_sm90_decode() -> list[Config]:
-    """Returns the rows of each head dimension and B_r, contiguous and in pages. Calls with ALiBi
-    and masks are left to SM90."""
-    return [
+    """Returns the rows of each head dimension and B_r, contiguous and in pages; and those with
+    ALiBi and masks, of the larger B_r."""
+    plain = [
         replace(
             parse_config(
                 f"SM90_DECODE ({dtype.name}, {d_head}, {B_r}, {B_c}, {sm90_warps(B_r, dtype)}): "
@@ -475,6 +479,7 @@ def ship_sm90_decode() -> list[Config]:
         for d_head, (B_r, B_c), strategies in SM90_DECODE_SHIP_SHAPES
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
+    return plain + _with_bias_of_most_rows(plain)
 
 
 def ship_sm90_mla() -> list[Config]:

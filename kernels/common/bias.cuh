@@ -6,6 +6,7 @@
 
 #include "common/bias.h"
 #include "common/dtype.cuh"
+#include "common/ptx/math.cuh"
 #include "common/score_unit.cuh"
 
 /* Returns the number that the mask adds to a key that it covers. */
@@ -31,9 +32,11 @@ static __device__ __forceinline__ float bias_of_key(const flash_bias_t &bias,
     return flash_bias_shows(word, &row, key) ? sum : -INFINITY;
 }
 
-/* Returns a score with its bias. A hidden key has -infinity, whatever its score is. */
+/* Returns a score with its bias. A hidden key has -infinity, whatever its score is; the least
+ * finite numbers stay finite. */
 static __device__ __forceinline__ float add_bias(float score, float log2_unit, float bias) {
-    return bias == -INFINITY ? -INFINITY : fmaf(score, log2_unit, bias * log2_e);
+    const float log2_bias = max_nan(bias * log2_e, -FLT_MAX);
+    return bias == -INFINITY ? -INFINITY : fmaf(score, log2_unit, log2_bias);
 }
 
 /* The unit of scores that have a bias. */

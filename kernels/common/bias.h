@@ -69,6 +69,15 @@ FLASH_HOST_DEVICE static inline int flash_bias_shows(uint32_t word, const flash_
     return (int)(word >> ((uint32_t)(key - row->first_key) % 32) & 1);
 }
 
+/* Returns where the effects of a tile's mask on its blocks of keys begin. */
+FLASH_HOST_DEVICE static inline int64_t flash_mask_blocks_at(const flash_mask_blocks_t *blocks,
+                                                             int32_t batch_index, int32_t head,
+                                                             int32_t tile) {
+    const int32_t entry = blocks->entries > 1 ? batch_index : 0;
+    const int32_t of_head = blocks->heads > 1 ? head : 0;
+    return (((int64_t)entry * blocks->heads + of_head) * blocks->tiles + tile) * blocks->blocks;
+}
+
 /* Returns what ALiBi adds. */
 FLASH_HOST_DEVICE static inline float flash_bias_alibi(const flash_bias_row_t *row, int32_t key) {
     const int32_t distance = key - row->diagonal;

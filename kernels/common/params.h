@@ -37,6 +37,16 @@ typedef struct flash_scale {
     int64_t stride_head;
 } flash_scale_t;
 
+/* What a mask does to the scores of each tile of rows and each block of keys, where a kernel has
+ * looked ahead of the one that computes them. All zero: none has. */
+typedef struct flash_mask_blocks {
+    uint8_t *effects; /* [entries, heads, tiles, blocks], bits as in common/mask_effect.cuh */
+    int32_t entries;  /* of the batch; 1: the mask does the same to all of them */
+    int32_t heads;    /* 1: the mask does the same to all of them */
+    int32_t tiles;    /* of the most queries that a sequence has */
+    int32_t blocks;   /* of the most keys */
+} flash_mask_blocks_t;
+
 /* This joins scaled scores: ALiBi, and a mask with a row per query and a column per key from
  * first_key on, as in flash_mask_t. All zero: nothing. */
 typedef struct flash_bias {
@@ -52,6 +62,7 @@ typedef struct flash_bias {
     int32_t kind;         /* FLASH_MASK_... */
     int32_t dtype;        /* of elements that are added */
     int32_t is_last_keys; /* 1: first_key is counted from the sequence's end, and negative */
+    flash_mask_blocks_t blocks;
 } flash_bias_t;
 
 typedef struct flash_params {

@@ -4,8 +4,11 @@
 #include "cuda/launch.h"
 
 #include "config/kernel_table.h"
+#include "core/status.h"
 #include "cuda/error.h"
 #include "cuda/scope.h"
+
+#include <inttypes.h>
 
 enum { SHARED_BYTES_BY_DEFAULT = 48 * 1024 };
 
@@ -57,6 +60,18 @@ flash_status_t cuda_needs_no_workspace(const flash_kernel_t *kernel, const probl
     (void)kernel;
     (void)problem;
     (void)device;
+    return FLASH_SUCCESS;
+}
+
+flash_status_t cuda_require_workspace(const flash_kernel_t *kernel, const problem_t *problem,
+                                      uint64_t size) {
+    if (size == 0)
+        return FLASH_SUCCESS;
+    FLASH_REQUIRE(problem->workspace_size >= size, FLASH_ERROR_WORKSPACE_TOO_SMALL,
+                  "workspace_size is %" PRIu64 ": %s needs %" PRIu64, problem->workspace_size,
+                  kernel->name, size);
+    FLASH_REQUIRE(problem->workspace != NULL, FLASH_ERROR_INVALID_ARGUMENT,
+                  "workspace is NULL: %s needs %" PRIu64 " bytes", kernel->name, size);
     return FLASH_SUCCESS;
 }
 

@@ -5,14 +5,11 @@
 
 #include "config/kernel_table.h"
 #include "core/int64.h"
-#include "core/status.h"
 #include "cuda/error.h"
 #include "cuda/family.h"
 #include "cuda/grid.h"
+#include "cuda/launch.h"
 #include "cuda/scope.h"
-
-#include <inttypes.h>
-#include <stddef.h>
 
 flash_status_t merge_decode_workspace(const flash_kernel_t *kernel, const problem_t *problem,
                                       const device_t *device, uint64_t *size) {
@@ -25,12 +22,7 @@ flash_status_t merge_decode_check_workspace(const flash_kernel_t *kernel, const 
                                             const device_t *device) {
     uint64_t size;
     FLASH_TRY(merge_decode_workspace(kernel, problem, device, &size));
-    FLASH_REQUIRE(problem->workspace_size >= size, FLASH_ERROR_WORKSPACE_TOO_SMALL,
-                  "workspace_size is %" PRIu64 ": %s needs %" PRIu64, problem->workspace_size,
-                  kernel->name, size);
-    FLASH_REQUIRE(problem->workspace != NULL, FLASH_ERROR_INVALID_ARGUMENT,
-                  "workspace is NULL: %s needs %" PRIu64 " bytes", kernel->name, size);
-    return FLASH_SUCCESS;
+    return cuda_require_workspace(kernel, problem, size);
 }
 
 static const void *symbol_of(const decode_merge_t *merge) {

@@ -1305,15 +1305,13 @@ static void caches_of_e4m3_go_with_types_of_q_and_o(void **state) {
 
 /* ---- ALiBi and masks ---- */
 
-/* Checks that a problem's family does not depend on a bias, but that SM90 serves what SM90_DECODE
- * does without one, and that rows with a bias are for calls with one alone. */
+/* Checks that a problem's family does not depend on a bias, and that its rows are for one alone. */
 static void check_choice_with_bias(const problem_t *plain, const device_t *device) {
     const flash_config_t *without = &selected(plain, device)->config;
     problem_t biased = *plain;
     biased.features |= FLASH_FEATURE_BIAS;
     const flash_config_t *with = &selected(&biased, device)->config;
-    const bool is_left_to_sm90 = without->arch == FLASH_ARCH_SM90_DECODE;
-    assert_int_equal(with->arch, is_left_to_sm90 ? FLASH_ARCH_SM90 : without->arch);
+    assert_int_equal(with->arch, without->arch);
     assert_true((with->features & FLASH_FEATURE_BIAS) != 0);
     assert_true((without->features & FLASH_FEATURE_BIAS) == 0);
 }

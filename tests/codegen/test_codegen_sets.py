@@ -179,7 +179,8 @@ def test_ship_takes_chunks_of_every_head_dimension_with_and_without_pages(dtype,
     assert {c.d_head for c in rows if c.B_r == 64} == {64, 128, 256}
     assert {c.d_head for c in rows if c.B_r == 128} >= {64, 128}
     assert set(rows) <= set(ship())
-    assert not any(c.features & Feature.BIAS for c in ship_sm90_decode())
+    biased = [c for c in ship_sm90_decode() if c.features == features | Feature.BIAS]
+    assert {(c.d_head, c.B_r) for c in biased} == {(64, 128), (128, 128), (256, 64)}
 
 
 def test_ship_decodes_latent_attention_with_and_without_pages():

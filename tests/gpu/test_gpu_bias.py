@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from bias_cases import BiasCase
-from flashattn import Arch, Feature
+from flashattn import Feature
 from gpu_problems import (
     check,
     check_every_row,
@@ -213,16 +213,13 @@ def test_the_least_finite_number_leaves_a_mean(dtype: torch.dtype) -> None:
     expected = v.float().mean(1, keepdim=True)
     expected = expected.repeat_interleave(p.n_heads // p.n_heads_kv, 2).expand(q.shape)
     for config in configs_for(replace(p, bias=BIASES["float32"])):
-        if config.arch not in (Arch.SM90, Arch.SM90_DECODE):
-            continue
         o = flashattn.flash_attn_func(q * 0, k, v, attn_mask=mask, config=config)
         torch.testing.assert_close(o.float(), expected, atol=2e-3, rtol=2e-2)
 
 
 @pytest.mark.parametrize("name", ["row", "few_rows", "split", "full", "ragged"])
 def test_selection_takes_rows_with_bias_for_calls_with_it_alone(name: str) -> None:
-    """On every device the family is that of a call without it, but that SM90 serves what
-    SM90_DECODE does without a bias."""
+    """On every device the family is that of a call without it."""
     p = _typed(PROBLEMS[name], "bfloat16", 128)
     plain, biased = (
         flashattn.select_config(*device_inputs(of), **device_options(of)).config
@@ -230,7 +227,7 @@ def test_selection_takes_rows_with_bias_for_calls_with_it_alone(name: str) -> No
     )
     assert not plain.features & Feature.BIAS
     assert biased.features & Feature.BIAS
-    assert biased.arch == (Arch.SM90 if plain.arch == Arch.SM90_DECODE else plain.arch)
+    assert biased.arch == plain.arch
 
 
 def test_bits_do_not_depend_on_the_batch() -> None:

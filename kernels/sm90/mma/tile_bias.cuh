@@ -4,6 +4,7 @@
 #ifndef FLASH_KERNELS_SM90_MMA_TILE_BIAS_CUH
 #define FLASH_KERNELS_SM90_MMA_TILE_BIAS_CUH
 
+#include "common/mask_effect.cuh"
 #include "sm90/ptx/predicated.cuh"
 #include "sm90/softmax/bias.cuh"
 #include "sm90/tile.cuh"
@@ -32,13 +33,27 @@ static __device__ __forceinline__ float load_tile_slope(const flash_params_t &pa
     return 0.0f;
 }
 
+/* Says whether the mask may change a score of a block. */
+template <flash_config_t C>
+static __device__ __forceinline__ bool mask_may_change(const flash_params_t &params,
+                                                       const tile_of<C> &tile, int32_t block) {
+    if (params.bias.blocks.effects == nullptr)
+        return true;
+    const uint8_t effect = __ldg(effects_of_tile<C>(params, tile) + block);
+    return __any_sync(0xffffffffu, effect & MASK_CHANGES);
+}
+
+/* Returns how the keys of a block lie to the bias: beside the mask where that changes nothing. */
 template <flash_config_t C>
 static __device__ __forceinline__ bias_keys_t keys_of_block(const flash_params_t &params,
                                                             const tile_of<C> &tile, int32_t block) {
     const flash_sequence_t sequence = sequence_of<C>(params, tile);
     const int32_t diagonal = tile.row_begin + sequence.len_k - sequence.len_q;
-    return find_bias_keys(params.bias, sequence.len_k, block * C.B_c, diagonal,
-                          diagonal + C.B_r - 1);
+    bias_keys_t keys =
+        find_bias_keys(params.bias, sequence.len_k, block * C.B_c, diagonal, diagonal + C.B_r - 1);
+    if (!mask_may_change<C>(params, tile, block))
+        keys.column = params.bias.n_keys;
+    return keys;
 }
 
 /* Returns a function of 0 and 1, the bias's rows of the thread's two rows. Those past the last

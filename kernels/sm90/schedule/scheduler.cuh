@@ -10,6 +10,7 @@
 #include "sm90/schedule/passes.cuh"
 #include "sm90/schedule/ragged.cuh"
 #include "sm90/schedule/rounds.cuh"
+#include "sm90/schedule/shown_blocks.cuh"
 
 /* Schedules tiles in the order of their numbers, without longest_first: block b of n has the tiles
  * b, b + n, b + 2 n and so on. */
@@ -87,8 +88,11 @@ static __device__ __forceinline__ void announce_bundle(const sm90_params_t &para
     const int32_t entry = bundle.batch_index;
     for (uint32_t number = bundle.begin; number < bundle.end; ++number, ++index) {
         const flash_sequence_t s = sequence_in_slice<C>(params.problem, entry);
-        if (is_due<C, PASS>(index))
-            announce<C>({find_tile_of_entry<C>(params, entry, s, number), index}, to);
+        if (!is_due<C, PASS>(index))
+            continue;
+        tile_of<C> tile = find_tile_of_entry<C>(params, entry, s, number);
+        leave_out_hidden_blocks<C>(params.problem, tile);
+        announce<C>({tile, index}, to);
     }
 }
 

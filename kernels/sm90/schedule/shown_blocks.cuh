@@ -1,0 +1,42 @@
+/*
+ * The scheduler leaves out the blocks of keys at both ends of a tile that the mask hides from all
+ * of its rows, where flash_sm90_mask_blocks has looked at them. Hidden blocks between shown ones
+ * stay.
+ */
+#ifndef FLASH_KERNELS_SM90_SCHEDULE_SHOWN_BLOCKS_CUH
+#define FLASH_KERNELS_SM90_SCHEDULE_SHOWN_BLOCKS_CUH
+
+#include "common/mask_effect.cuh"
+#include "sm90/tile.cuh"
+
+/* Returns how many of the blocks first, first + step and so on, at most n, are hidden before one
+ * that is shown. */
+static __device__ __forceinline__ int32_t count_hidden(const uint8_t *effects, int32_t first,
+                                                       int32_t step, int32_t n) {
+#pragma unroll 1
+    for (int32_t i = 0; i < n; i += warp_threads) {
+        const int32_t place = i + lane_index();
+        const bool shown = place < n && effects[first + place * step] & MASK_SHOWS;
+        const uint32_t lanes = __ballot_sync(0xffffffffu, shown);
+        if (lanes != 0)
+            return i + __ffs(lanes) - 1;
+    }
+    return n;
+}
+
+/* All lanes of the warp call this. */
+template <flash_config_t C>
+static __device__ __forceinline__ void leave_out_hidden_blocks(const flash_params_t &p,
+                                                               tile_of<C> &tile) {
+    if constexpr (has_bias<C>) {
+        if (p.bias.blocks.effects == nullptr || !has_blocks(tile))
+            return;
+        const uint8_t *effects = effects_of_tile<C>(p, tile);
+        tile.block_end -=
+            count_hidden(effects, tile.block_end - 1, -1, tile.block_end - tile.block_begin);
+        tile.block_begin +=
+            count_hidden(effects, tile.block_begin, 1, tile.block_end - tile.block_begin);
+    }
+}
+
+#endif

@@ -1,0 +1,112 @@
+/*
+ * SM90 calls with a mask: how many blocks a kernel looks at ahead of them, and in which workspace.
+ */
+#include "cuda/mask_blocks_sm90.h"
+#include "kernels/common/bias.h"
+#include "kernels/sm90/mask_blocks_kernel.h"
+#include "support.h"
+
+enum { BATCH = 3, HEADS = 4, QUERIES = 300, KEYS = 1000, B_R = 128, B_C = 128 };
+
+static const flash_config_t biased = {
+    .arch = FLASH_ARCH_SM90, .features = FLASH_FEATURE_BIAS, .B_r = B_R, .B_c = B_C};
+static const uint32_t words[1];
+
+/* Makes a problem whose mask covers all keys, and is one for the whole batch. */
+static flash_params_t masked(void) {
+    return (flash_params_t){.batch = BATCH,
+                            .n_heads = HEADS,
+                            .seqlen_q = QUERIES,
+                            .seqlen_k = KEYS,
+                            .bias = {.mask = words, .n_keys = KEYS}};
+}
+
+static void check_blocks(const flash_params_t *p, int32_t entries, int32_t heads) {
+    const flash_mask_blocks_t m = mask_blocks_sm90(&biased, p);
+    assert_int_equal(m.entries, entries);
+    assert_int_equal(m.heads, heads);
+    assert_int_equal(m.tiles, 3);
+    assert_int_equal(m.blocks, 8);
+    assert_null(m.effects);
+    assert_int_equal(mask_blocks_sm90_workspace(&biased, p), entries * heads * 3 * 8);
+    assert_int_equal(sm90_mask_blocks_grid(&m), entries * heads * 3 * 2);
+}
+
+static void what_is_repeated_is_looked_at_once(void **state) {
+    (void)state;
+    const int32_t lengths[BATCH] = {0};
+    flash_params_t p = masked();
+    check_blocks(&p, 1, 1);
+    p.bias.stride_head = 1;
+    check_blocks(&p, 1, HEADS);
+    p.bias.stride_batch = 1;
+    check_blocks(&p, BATCH, HEADS);
+    p.bias.stride_head = p.bias.stride_batch = 0;
+    p.seqused_k = lengths;
+    check_blocks(&p, BATCH, 1);
+}
+
+static void each_block_has_a_place_of_its_own(void **state) {
+    (void)state;
+    flash_params_t p = masked();
+    p.bias.stride_head = p.bias.stride_batch = 1;
+    const flash_mask_blocks_t m = mask_blocks_sm90(&biased, &p);
+    int64_t expected = 0;
+    for (int32_t entry = 0; entry < BATCH; entry++)
+        for (int32_t head = 0; head < HEADS; head++)
+            for (int32_t tile = 0; tile < m.tiles; tile++, expected += m.blocks)
+                assert_int_equal(flash_mask_blocks_at(&m, entry, head, tile), expected);
+    assert_int_equal(mask_blocks_sm90_workspace(&biased, &p), expected);
+}
+
+static void check_nothing_is_looked_at(const flash_config_t *config, const flash_params_t *p) {
+    assert_int_equal(mask_blocks_sm90(config, p).blocks, 0);
+    assert_int_equal(mask_blocks_sm90_workspace(config, p), 0);
+}
+
+static void nothing_is_looked_at_where_little_can_be_left_out(void **state) {
+    (void)state;
+    flash_config_t other = biased;
+    flash_params_t p = masked();
+    p.bias.mask = NULL;
+    check_nothing_is_looked_at(&biased, &p);
+    p = masked();
+    p.bias.n_keys = B_C - 1;
+    check_nothing_is_looked_at(&biased, &p);
+    p = masked();
+    p.seqlen_k = 4 * B_C;
+    check_nothing_is_looked_at(&biased, &p);
+    p = masked();
+    other.features = 0;
+    check_nothing_is_looked_at(&other, &p);
+    other = biased;
+    other.B_c = SM90_MASK_BLOCKS_MOST_KEYS + 16;
+    check_nothing_is_looked_at(&other, &p);
+}
+
+/* Calls of more blocks do without, but their workspace serves any smaller call. */
+static void the_workspace_is_bounded(void **state) {
+    (void)state;
+    enum { MOST = 64 << 20 };
+    flash_params_t p = masked();
+    p.seqlen_q = p.seqlen_k = p.bias.n_keys = 1 << 20;
+    assert_int_equal(mask_blocks_sm90(&biased, &p).blocks, 1 << 13);
+    assert_int_equal(mask_blocks_sm90_workspace(&biased, &p), MOST);
+    p.seqlen_k += 1;
+    assert_int_equal(mask_blocks_sm90(&biased, &p).blocks, 0);
+    assert_int_equal(mask_blocks_sm90_workspace(&biased, &p), MOST);
+    p.batch = p.n_heads = p.seqlen_q = p.seqlen_k = INT32_MAX - 1000;
+    p.bias.stride_head = p.bias.stride_batch = 1;
+    assert_int_equal(mask_blocks_sm90(&biased, &p).blocks, 0);
+    assert_int_equal(mask_blocks_sm90_workspace(&biased, &p), MOST);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_repeated_is_looked_at_once),
+        cmocka_unit_test(each_block_has_a_place_of_its_own),
+        cmocka_unit_test(nothing_is_looked_at_where_little_can_be_left_out),
+        cmocka_unit_test(the_workspace_is_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
