@@ -118,17 +118,18 @@ static __device__ __forceinline__ void load_q_store_o(const sm90_params_t &param
             load_q_store_o_pass<C>(params, mover, assignments);
 }
 
-template <flash_config_t C> static __device__ __forceinline__ void sanitise_v() {
+template <flash_config_t C>
+static __device__ __forceinline__ void sanitise_v(const sm90_params_t &params) {
     constexpr bool sanitises = has_mask<C> && !converts<C>;
     sanitiser_t sanitiser = {{0, 0}, 0};
     ring_t assignments = {0, 0};
     if constexpr (sanitises)
-        sanitise_pass<C, C.fixed_reference>(sanitiser, assignments);
+        sanitise_pass<C, C.fixed_reference>(params.problem, sanitiser, assignments);
     if constexpr (C.fixed_reference) {
         const bool again = await_second_pass<C>();
         if constexpr (sanitises)
             if (again)
-                sanitise_pass<C, false>(sanitiser, assignments);
+                sanitise_pass<C, false>(params.problem, sanitiser, assignments);
     }
 }
 
@@ -157,7 +158,7 @@ static __device__ __forceinline__ void produce(const sm90_params_t &params) {
     else if (warp == Q_LOAD_O_STORE_WARP)
         load_q_store_o<C>(params);
     else if constexpr (!has_pages<C>)
-        warp == KV_LOAD_WARP ? load_kv<C>(params) : sanitise_v<C>();
+        warp == KV_LOAD_WARP ? load_kv<C>(params) : sanitise_v<C>(params);
     else if (params.paging.box_keys > 0)
         load_paged<C, box_loader_t>(params, warp == KV_LOAD_WARP);
     else

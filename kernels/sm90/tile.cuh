@@ -5,7 +5,6 @@
 #ifndef FLASH_KERNELS_SM90_TILE_CUH
 #define FLASH_KERNELS_SM90_TILE_CUH
 
-#include "common/bias.h"
 #include "common/sequence.h"
 #include "sm90/derive.cuh"
 
@@ -73,14 +72,6 @@ static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p, 
 
 static __device__ __forceinline__ bool has_blocks(const query_tile_t &tile) {
     return tile.block_begin < tile.block_end;
-}
-
-/* Returns what the call's mask does to each block of keys of the tile, where that is known. */
-template <flash_config_t C>
-static __device__ __forceinline__ const uint8_t *effects_of_tile(const flash_params_t &p,
-                                                                 const tile_of<C> &tile) {
-    return p.bias.blocks.effects + flash_mask_blocks_at(&p.bias.blocks, tile.batch_index, tile.head,
-                                                        tile.row_begin / C.B_r);
 }
 
 /* Says whether a mask cuts a block: some row may not see some key of it. */

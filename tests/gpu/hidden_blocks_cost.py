@@ -1,7 +1,7 @@
-"""Prints what masks cost in SM80's prefill rows, which leave out blocks of keys that they hide.
+"""Prints what masks cost in prefill rows, which leave out blocks of keys that they hide.
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/gpu/hidden_blocks_cost.py [--dtype FP16] [--runs 25]
+        python tests/gpu/hidden_blocks_cost.py [--family SM80] [--dtype FP16] [--runs 25]
 
 Calls are causal, and all of one row, which has bias. Each mask is timed in turns with a call
 without one, launch by launch, with 256 MiB written before each one. "noise" is the difference
@@ -75,25 +75,26 @@ def masks(seqlen: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def biased_row(dtype: str, d_head: int) -> Config:
-    """Returns the row of SM80 for contiguous, aligned keys."""
+def biased_row(family: Arch, dtype: str, d_head: int) -> Config:
+    """Returns the family's row for contiguous, aligned keys."""
     return next(
         row.config
         for row in kernels()
-        if row.config.arch == Arch.SM80
+        if row.config.arch == family
         and row.config.dtype == DType[dtype]
         and row.config.d_head == d_head
-        and row.config.async_copy
+        and (row.config.async_copy or family != Arch.SM80)
         and row.config.features & Feature.BIAS
         and not row.config.features & Feature.PAGED
     )
 
 
-def line(case: Case, dtype: str, runs: int) -> str:
+def line(case: Case, family: Arch, dtype: str, runs: int) -> str:
     torch.manual_seed(0)
     shape = (case.batch, case.seqlen, case.n_heads, case.d_head)
     q, k, v = (torch.randn(shape, dtype=DTYPES[dtype], device="cuda") for _ in range(3))
-    options = {"causal": True, "config": biased_row(dtype, case.d_head), "out": torch.empty_like(q)}
+    options = {"causal": True, "out": torch.empty_like(q)}
+    options["config"] = biased_row(family, dtype, case.d_head)
     calls = [
         lambda more=more: flash_attn_func(q, k, v, **{**options, **more})
         for more in ({}, *masks(case.seqlen).values(), {})
@@ -107,14 +108,15 @@ def line(case: Case, dtype: str, runs: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--family", choices=("SM80", "SM90"), default="SM90")
     parser.add_argument("--dtype", choices=DTYPES, default="BF16")
     parser.add_argument("--runs", type=int, default=25)
     args = parser.parse_args()
-    print(f"{torch.cuda.get_device_name()}, {args.dtype}")
+    print(f"{torch.cuda.get_device_name()}, {args.family}, {args.dtype}")
     names = "".join(f"{name:>9}" for name in masks(256))
     print(f"{'':16} {'d':>4} {'us':>9} {'noise':>6}{names}")
     for case in CASES:
-        print(line(case, args.dtype, args.runs), flush=True)
+        print(line(case, Arch[args.family], args.dtype, args.runs), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Masks that hide whole blocks of keys, and show others as they are: every CUDA row that serves
-masks agrees with the float64 oracle, and those of SM80 leave the hidden blocks out."""
+masks agrees with the float64 oracle, and those of SM80 and SM90 leave the hidden blocks out."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_hidden_blocks_are_not_multiplied(
         numbers = torch.zeros(mask.shape, dtype=getattr(torch, kind), device="cuda")
         mask = numbers.masked_fill_(~mask, -math.inf)
     alone = replace(p, seqlen_k=shown[1].shape[1])
-    configs = _sm80_configs(p)
+    configs = _leaving_out(p)
     assert configs
     for config in configs:
         o, lse = run(p, [q, k, v], config, attn_mask=mask)
@@ -159,10 +159,10 @@ def test_hidden_blocks_are_not_multiplied(
         assert np.abs(lse - expected_lse).max() < 1e-3, config
 
 
-def _sm80_configs(p: AttentionProblem) -> list[flashattn.Config]:
+def _leaving_out(p: AttentionProblem) -> list[flashattn.Config]:
     """Returns the rows that leave hidden blocks out."""
     configs = configs_for(replace(p, bias=BIASES["bits"]))
-    return [config for config in configs if config.arch == Arch.SM80]
+    return [config for config in configs if config.arch in (Arch.SM80, Arch.SM90)]
 
 
 def test_nan_of_a_shown_block_stays_where_the_last_blocks_are_hidden() -> None:
@@ -174,7 +174,7 @@ def test_nan_of_a_shown_block_stays_where_the_last_blocks_are_hidden() -> None:
     v[:, 500, :, 11] = -math.inf
     mask = torch.zeros(1, 1, 150, 2000, dtype=torch.bool, device="cuda")
     mask[..., 100:1024] = True
-    for config in _sm80_configs(p):
+    for config in _leaving_out(p):
         o, _ = run(p, [q, k, v], config, attn_mask=mask)
         found = o.astype(np.float32)
         assert (found[..., 7] == np.inf).all() and (found[..., 11] == -np.inf).all()
@@ -188,7 +188,7 @@ def test_masks_of_one_meaning_give_the_same_bits() -> None:
         mask = device_options(replace(p, bias=replace(BIASES["holes"], kind="bool")))["attn_mask"]
         numbers = torch.zeros(mask.shape, device="cuda").masked_fill_(~mask, -math.inf)
         tensors = device_inputs(p)
-        for config in _sm80_configs(p):
+        for config in _leaving_out(p):
             results = [
                 run(p, tensors, config, attn_mask=given)
                 for given in (mask, numbers, numbers.half(), numbers.bfloat16())

@@ -48,21 +48,25 @@ template <flash_config_t C>
 static __device__ __forceinline__ void convert_tile(const flash_params_t &p, const tile_of<C> &tile,
                                                     int assignment_slot, bool sanitises,
                                                     converter_t &converter) {
-    const int32_t blocks = tile.block_end - tile.block_begin;
     const tile_scales_t scales = load_scales<C>(p, tile); /* they come while K does */
+    bool is_first = true, is_k = true;
+    int32_t block = tile.block_end - 1; /* whose V comes next */
 #pragma unroll 1
-    for (int32_t i = 0; i < 2 * blocks; ++i) {
-        const bool is_k = i == 0 || (i % 2 == 1 && i + 1 < 2 * blocks);
+    while (block >= tile.block_begin) {
         const landing_t next = is_k ? next_k<C>(converter.k) : next_v<C>(converter.v);
-        const bool sanitise = !is_k && sanitises && is_cut(tile, tile.block_end - (i + 1) / 2);
+        const bool sanitise = !is_k && sanitises && is_cut(tile, block);
         mbarrier_wait(next.landed, next.parity);
         const bool found = convert_block<C>(next.shared, sanitise);
         if (found && elect_one())
             *(volatile int32_t *)&conversion_state<C>().v_sanitised[assignment_slot] = 1;
         __syncwarp();
         mbarrier_arrive_once_if(next.full, true);
-        if (i == 0)
+        if (is_first)
             convert_q<C>(p, scales, assignment_slot, converter.q);
+        if (!is_k)
+            block = next_shown<C>(p, tile, block);
+        is_k = (is_first || !is_k) && block > tile.block_begin;
+        is_first = false;
     }
 }
 

@@ -8,6 +8,7 @@
 #include "sm90/block_state.cuh"
 #include "sm90/load/box.cuh"
 #include "sm90/schedule/schedule.cuh"
+#include "sm90/shown_blocks.cuh"
 
 typedef struct kv_loader {
     ring_t k;
@@ -69,8 +70,13 @@ static __device__ __forceinline__ void load_v(const sm90_params_t &params, const
  * leaves meanwhile: its stages come after v_stages_beside_o others, and are free again before this
  * tile's last block. */
 template <flash_config_t C>
-static __device__ __forceinline__ int32_t first_block_in_o(const tile_of<C> &tile) {
-    return max(tile.block_end - 1 - v_stages_beside_o<C>, tile.block_begin);
+static __device__ __forceinline__ int32_t first_block_in_o(const flash_params_t &p,
+                                                           const tile_of<C> &tile) {
+    int32_t block = tile.block_end - 1;
+#pragma unroll 1
+    for (int i = 0; i < v_stages_beside_o<C> && block > tile.block_begin; ++i)
+        block = next_shown<C>(p, tile, block);
+    return block;
 }
 
 /* Waits until the O of the tile before has left the stages of V. parity: of o_left. */
@@ -87,10 +93,12 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
                                                  const tile_of<C> &tile, kv_loader_t &loader) {
     if (tile.block_begin >= tile.block_end)
         return;
-    const int32_t first_in_o = first_block_in_o<C>(tile);
-    load_k<C>(params, tile, tile.block_end - 1, loader);
-    for (int32_t block = tile.block_end - 1; block > tile.block_begin; --block) {
-        load_k<C>(params, tile, block - 1, loader);
+    const int32_t first_in_o = first_block_in_o<C>(params.problem, tile);
+    int32_t next, block = tile.block_end - 1;
+    load_k<C>(params, tile, block, loader);
+    for (; block > tile.block_begin; block = next) {
+        next = next_shown<C>(params.problem, tile, block);
+        load_k<C>(params, tile, next, loader);
         if (block == first_in_o)
             await_output<C>(loader.o_parity);
         load_v<C, FIXED>(params, tile, block, loader);

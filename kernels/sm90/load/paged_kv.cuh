@@ -29,9 +29,9 @@ static __device__ __forceinline__ void load_paged_k(const sm90_params_t &params,
     LOADER loader = {};
     fetch_ids<C>(k, (tile.block_end - 1) * C.B_c, loader);
 #pragma unroll 1
-    for (int32_t block = tile.block_end - 1; block >= tile.block_begin; --block) {
-        load_block<C, TENSOR_K>(k, block * C.B_c, (block - 1) * C.B_c, loader,
-                                k_stage_to_fill<C>(ring));
+    for (int32_t next, block = tile.block_end - 1; block >= tile.block_begin; block = next) {
+        next = next_shown<C>(p, tile, block);
+        load_block<C, TENSOR_K>(k, block * C.B_c, next * C.B_c, loader, k_stage_to_fill<C>(ring));
         step<k_stages<C>>(ring);
     }
     finish_blocks<C>(loader);
@@ -70,15 +70,16 @@ load_paged_v(const sm90_params_t &params, const tile_of<C> &tile, int slot, v_lo
     const flash_params_t &p = params.problem;
     const paged_tensor_t v = find_pages<C>(p, params.paging, v_pool(params, p), tile.batch_index,
                                            tile.k_begin, tile.len_k, tile.head / p.group);
-    const int32_t first_in_o = first_block_in_o<C>(tile);
+    const int32_t first_in_o = first_block_in_o<C>(p, tile);
     LOADER loader = {};
     fetch_ids<C>(v, (tile.block_end - 1) * C.B_c, loader);
 #pragma unroll 1
-    for (int32_t block = tile.block_end - 1; block >= tile.block_begin; --block) {
+    for (int32_t next, block = tile.block_end - 1; block >= tile.block_begin; block = next) {
+        next = next_shown<C>(p, tile, block);
         const bool sanitised = sanitises_v<C, FIXED> && is_cut(tile, block);
         if (block == first_in_o)
             await_output<C>(v_loader.o_parity);
-        load_block<C, TENSOR_V>(v, block * C.B_c, (block - 1) * C.B_c, loader,
+        load_block<C, TENSOR_V>(v, block * C.B_c, next * C.B_c, loader,
                                 v_stage_to_fill<C>(v_loader.ring, sanitised));
         if constexpr (!converts<C> && !FIXED) {
             if (sanitised)

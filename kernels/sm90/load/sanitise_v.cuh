@@ -15,6 +15,7 @@
 #include "common/non_finite.cuh"
 #include "sm90/block_state.cuh"
 #include "sm90/schedule/schedule.cuh"
+#include "sm90/shown_blocks.cuh"
 
 typedef struct sanitiser {
     ring_t v;
@@ -68,21 +69,23 @@ static __device__ __forceinline__ void pass_block(const tile_of<C> &tile, int32_
 }
 
 template <flash_config_t C, bool FIXED>
-static __device__ __forceinline__ void sanitise_tile(const tile_of<C> &tile, sanitiser_t &sanitiser,
-                                                     int slot) {
-    for (int32_t block = tile.block_end - 1; block >= tile.block_begin; --block)
+static __device__ __forceinline__ void
+sanitise_tile(const flash_params_t &p, const tile_of<C> &tile, sanitiser_t &sanitiser, int slot) {
+    for (int32_t block = tile.block_end - 1; block >= tile.block_begin;
+         block = next_shown<C>(p, tile, block))
         pass_block<C, FIXED>(tile, block, sanitiser, slot);
 }
 
 template <flash_config_t C, bool FIXED>
-static __device__ __forceinline__ void sanitise_pass(sanitiser_t &sanitiser, ring_t &assignments) {
+static __device__ __forceinline__ void sanitise_pass(const flash_params_t &p,
+                                                     sanitiser_t &sanitiser, ring_t &assignments) {
     while (true) {
         const int slot = assignments.stage;
         const assignment_of<C> assignment = take_assignment<C>(assignments);
         if (assignment.index < 0)
             break;
         if (has_blocks(assignment.tile))
-            sanitise_tile<C, FIXED>(assignment.tile, sanitiser, slot);
+            sanitise_tile<C, FIXED>(p, assignment.tile, sanitiser, slot);
     }
 }
 

@@ -217,12 +217,12 @@ static __device__ __forceinline__ void
 process_blocks(const flash_params_t &params, const R &read_tile, const score_units<C> &unit,
                consumer_state<C> &consumer) {
     const tile_of<C> tile = read_tile();
-    int32_t block = tile.block_end - 2;
+    int32_t block = next_shown<C, true>(params, tile, tile.block_end - 1);
     const float slope = load_tile_slope<C>(params, tile);
     first_block<C, FIXED>(params, tile, unit, slope, consumer);
     if constexpr (has_bias<C>) {
 #pragma unroll 1
-        for (; block >= tile.block_begin; --block)
+        for (; block >= tile.block_begin; block = next_shown<C, true>(params, read_tile(), block))
             next_block<C, true, FIXED>(params, read_tile(), unit, slope, consumer, block);
         return;
     }

@@ -4,10 +4,9 @@
 #ifndef FLASH_KERNELS_SM90_MMA_TILE_BIAS_CUH
 #define FLASH_KERNELS_SM90_MMA_TILE_BIAS_CUH
 
-#include "common/mask_effect.cuh"
 #include "sm90/ptx/predicated.cuh"
+#include "sm90/shown_blocks.cuh"
 #include "sm90/softmax/bias.cuh"
-#include "sm90/tile.cuh"
 
 /* Returns the unit of the scores that the softmax sees. */
 template <flash_config_t C>

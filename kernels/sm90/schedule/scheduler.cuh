@@ -6,11 +6,11 @@
 #define FLASH_KERNELS_SM90_SCHEDULE_SCHEDULER_CUH
 
 #include "sm90/schedule/assignments.cuh"
+#include "sm90/schedule/narrow.cuh"
 #include "sm90/schedule/order.cuh"
 #include "sm90/schedule/passes.cuh"
 #include "sm90/schedule/ragged.cuh"
 #include "sm90/schedule/rounds.cuh"
-#include "sm90/schedule/shown_blocks.cuh"
 
 /* Schedules tiles in the order of their numbers, without longest_first: block b of n has the tiles
  * b, b + n, b + 2 n and so on. */
@@ -91,7 +91,7 @@ static __device__ __forceinline__ void announce_bundle(const sm90_params_t &para
         if (!is_due<C, PASS>(index))
             continue;
         tile_of<C> tile = find_tile_of_entry<C>(params, entry, s, number);
-        leave_out_hidden_blocks<C>(params.problem, tile);
+        narrow_tile<C>(params.problem, tile);
         announce<C>({tile, index}, to);
     }
 }

@@ -1,13 +1,11 @@
 /*
- * The scheduler leaves out the blocks of keys at both ends of a tile that the mask hides from all
- * of its rows, where flash_sm90_mask_blocks has looked at them. Hidden blocks between shown ones
- * stay.
+ * The scheduler narrows a tile to the blocks of keys from the first to the last that the mask shows
+ * to any of its rows (sm90/shown_blocks.cuh).
  */
-#ifndef FLASH_KERNELS_SM90_SCHEDULE_SHOWN_BLOCKS_CUH
-#define FLASH_KERNELS_SM90_SCHEDULE_SHOWN_BLOCKS_CUH
+#ifndef FLASH_KERNELS_SM90_SCHEDULE_NARROW_CUH
+#define FLASH_KERNELS_SM90_SCHEDULE_NARROW_CUH
 
-#include "common/mask_effect.cuh"
-#include "sm90/tile.cuh"
+#include "sm90/shown_blocks.cuh"
 
 /* Returns how many of the blocks first, first + step and so on, at most n, are hidden before one
  * that is shown. */
@@ -26,7 +24,7 @@ static __device__ __forceinline__ int32_t count_hidden(const uint8_t *effects, i
 
 /* All lanes of the warp call this. */
 template <flash_config_t C>
-static __device__ __forceinline__ void leave_out_hidden_blocks(const flash_params_t &p,
+static __device__ __forceinline__ void narrow_tile(const flash_params_t &p,
                                                                tile_of<C> &tile) {
     if constexpr (has_bias<C>) {
         if (p.bias.blocks.effects == nullptr || !has_blocks(tile))
