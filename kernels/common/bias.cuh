@@ -32,11 +32,15 @@ static __device__ __forceinline__ float bias_of_key(const flash_bias_t &bias,
     return flash_bias_shows(word, &row, key) ? sum : -INFINITY;
 }
 
-/* Returns a score with its bias. A hidden key has -infinity, whatever its score is; the least
- * finite numbers stay finite. */
+/* Returns a bias that hides no key in the exponent of 2, where the least finite numbers stay
+ * finite. */
+static __device__ __forceinline__ float log2_bias(float bias) {
+    return max_nan(bias * log2_e, -FLT_MAX);
+}
+
+/* Returns a score with its bias. A hidden key has -infinity, whatever its score is. */
 static __device__ __forceinline__ float add_bias(float score, float log2_unit, float bias) {
-    const float log2_bias = max_nan(bias * log2_e, -FLT_MAX);
-    return bias == -INFINITY ? -INFINITY : fmaf(score, log2_unit, log2_bias);
+    return bias == -INFINITY ? -INFINITY : fmaf(score, log2_unit, log2_bias(bias));
 }
 
 /* The unit of scores that have a bias. */

@@ -81,7 +81,7 @@ def test_row_agrees_with_the_oracle(name: str, bias: BiasCase, dtype: str, d_hea
 def test_every_row_with_bias_was_tested() -> None:
     tested = {
         config
-        for name in ("few_rows", "block")
+        for name in ("few_rows", "block", "ragged")
         for dtype, d_head in (*TYPES, ("float16", 32), ("float16", 192), (E4M3, 128), (E4M3, 256))
         for kind in ({dtype} if dtype == E4M3 else {"float16", "bfloat16"})
         for config in configs_for(

@@ -66,7 +66,17 @@ static __device__ __forceinline__ void hide_by_bits(score_tile<C> &s, const flas
                       });
 }
 
-/* A key that the mask hides has -infinity, whatever its score is. */
+/* Returns a score with a number of the mask; -infinity hides the key, whatever its score is. */
+template <int DTYPE>
+static __device__ __forceinline__ float with_number(float score, float number) {
+    if (number == -INFINITY)
+        return number;
+    if constexpr (DTYPE == FLASH_DTYPE_FP16) /* no number is large */
+        return fmaf(number, log2_e, score);
+    else
+        return score + log2_bias(number);
+}
+
 template <flash_config_t C, int DTYPE>
 static __device__ __forceinline__ void add_numbers(score_tile<C> &s, const flash_params_t &params,
                                                    const query_tile_t &tile, int32_t block) {
@@ -76,8 +86,8 @@ static __device__ __forceinline__ void add_numbers(score_tile<C> &s, const flash
             const int32_t column = key - row.first_key;
             if ((uint32_t)column >= (uint32_t)bias.n_keys)
                 return;
-            const float number = dtype_load<DTYPE>(bias.mask, row.at + column * bias.stride_key);
-            score = number == -INFINITY ? number : fmaf(number, log2_e, score);
+            const int64_t at = row.at + column * bias.stride_key;
+            score = with_number<DTYPE>(score, dtype_load<DTYPE>(bias.mask, at));
         });
 }
 
