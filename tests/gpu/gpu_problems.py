@@ -264,11 +264,13 @@ def check_outputs(
 
 
 def _may_round_anywhere(config: flashattn.Config | None) -> bool:
-    """Says whether the softmax may be relative to something else than the row's maximum. None
-    stands for the row that the library selects."""
-    if config is None or config.arch == Arch.MIXED:
-        return any(row.config.fixed_reference for row in rows())
-    return bool(config.fixed_reference)
+    """Says whether the softmax may be relative to something else than the row's maximum: a fixed
+    reference, or in SM80 rows one that lags behind. None stands for the row that the library
+    selects."""
+    configs = (
+        [row.config for row in rows()] if config is None or config.arch == Arch.MIXED else [config]
+    )
+    return any(c.fixed_reference or c.optimized_softmax for c in configs)
 
 
 def expected_of(
