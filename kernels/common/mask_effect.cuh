@@ -16,6 +16,24 @@
 /* Bits of what a mask does to some scores. */
 enum { MASK_SHOWS = 1 /* some key to some row */, MASK_CHANGES = 2 /* some score */ };
 
+/* A block of keys that a kernel visits: twice its number, and 1 more if the mask changes scores.
+ * The larger kernels have no register left for a second value. */
+typedef struct shown_block {
+    int32_t code;
+} shown_block_t;
+
+static __device__ __forceinline__ shown_block_t shown_block_of(int32_t number, bool mask_changes) {
+    return shown_block_t{2 * number + mask_changes};
+}
+
+static __device__ __forceinline__ int32_t number_of(const shown_block_t &block) {
+    return block.code >> 1;
+}
+
+static __device__ __forceinline__ bool mask_changes(const shown_block_t &block) {
+    return block.code & 1;
+}
+
 /* Consecutive rows of a mask, and the columns of a range of keys that it covers. */
 typedef struct mask_part {
     int64_t at; /* elements, or words, from the mask's first one to the first row */

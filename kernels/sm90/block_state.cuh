@@ -76,6 +76,7 @@ typedef struct block_state {
     uint64_t assigned[ASSIGNMENT_SLOTS];
     uint64_t taken[ASSIGNMENT_SLOTS];
     alignas(16) uint32_t assignments[ASSIGNMENT_SLOTS][ASSIGNMENT_WORDS]; /* assignment_of<C> */
+    int32_t k_blocks[2][MAX_K_STAGES];     /* with bias: see shown_blocks.cuh */
     int32_t v_sanitised[ASSIGNMENT_SLOTS]; /* 1: V of that tile had infinities or NaNs */
     uint32_t staged_o[SM90_MAX_CONSUMERS]; /* address or 0: see load/q_load_o_store.cuh */
     schedule_state_t schedule;

@@ -147,7 +147,10 @@ static __device__ __forceinline__ void compute_tiles(const sm90_params_t &params
         const auto read_tile = [&] {
             return walked_tile<C>(read_assignment<C>(consumer.assignments).tile, consumer.walk);
         };
-        process_blocks<C, FIXED>(params.problem, read_tile, unit, consumer);
+        if constexpr (has_bias<C>)
+            process_shown_blocks<C>(params.problem, read_tile, unit, consumer);
+        else
+            process_blocks<C, FIXED>(params.problem, read_tile(), unit, consumer);
         const assignment_of<C> next = await_following<C>(consumer.assignments);
         if (!overlaps_next(params.problem, next.tile, next.index))
             break;

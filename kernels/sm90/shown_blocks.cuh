@@ -1,13 +1,22 @@
 /*
  * All roles go over the same blocks of keys of a tile, from the last to the first. With bias they
  * leave out those that the mask hides from all rows, where flash_sm90_mask_blocks has looked at
- * them. The tile's first and last block are shown.
+ * them. The tile's first and last block are shown. The roles that load and convert look up which
+ * block comes next. Consumers are told by the warp that loads K, with each block.
  */
 #ifndef FLASH_KERNELS_SM90_SHOWN_BLOCKS_CUH
 #define FLASH_KERNELS_SM90_SHOWN_BLOCKS_CUH
 
 #include "common/mask_effect.cuh"
-#include "sm90/tile.cuh"
+#include "sm90/block_state.cuh"
+
+/* A block of keys: with bias it knows whether the mask changes scores. */
+template <flash_config_t C>
+using visited_block = std::conditional_t<has_bias<C>, shown_block_t, int32_t>;
+
+static __device__ __forceinline__ int32_t number_of(int32_t block) {
+    return block;
+}
 
 /* Returns what the call's mask does to each block of keys of the tile, where that is known. */
 template <flash_config_t C>
@@ -17,24 +26,61 @@ static __device__ __forceinline__ const uint8_t *effects_of_tile(const flash_par
                                                         tile.row_begin / C.B_r);
 }
 
-/* Returns the block that comes after the given one; one below the tile's first if there is none.
- * WARP: whole warps call this, and none of their lanes leaves the others. */
-template <flash_config_t C, bool WARP = false>
-static __device__ __forceinline__ int32_t next_shown(const flash_params_t &p,
-                                                     const tile_of<C> &tile, int32_t block) {
-    --block;
-    if constexpr (has_bias<C>) {
-        if (p.bias.blocks.effects == nullptr)
-            return block;
+/* Returns the first block that is shown from the given one down to the tile's first; one below that
+ * if there is none. Where nobody has looked, all are shown, and the mask may change any score. */
+template <flash_config_t C>
+static __device__ __forceinline__ visited_block<C>
+shown_from(const flash_params_t &p, const tile_of<C> &tile, int32_t block) {
+    if constexpr (!has_bias<C>) {
+        return block;
+    } else {
+        if (p.bias.blocks.effects == nullptr || block < tile.block_begin)
+            return shown_block_of(block, true);
         const uint8_t *effects = effects_of_tile<C>(p, tile);
+        uint8_t effect = __ldg(effects + block);
 #pragma unroll 1
-        for (; block > tile.block_begin; --block) {
-            const bool shown = __ldg(effects + block) & MASK_SHOWS;
-            if (WARP ? __any_sync(0xffffffffu, shown) : shown)
-                break;
-        }
+        while (block > tile.block_begin && !(effect & MASK_SHOWS))
+            effect = __ldg(effects + --block);
+        return shown_block_of(block, effect & MASK_CHANGES);
     }
-    return block;
+}
+
+/* Returns the tile's last block. */
+template <flash_config_t C>
+static __device__ __forceinline__ visited_block<C> last_shown(const flash_params_t &p,
+                                                              const tile_of<C> &tile) {
+    return shown_from<C>(p, tile, tile.block_end - 1);
+}
+
+/* Returns the block that comes after the given one. */
+template <flash_config_t C>
+static __device__ __forceinline__ visited_block<C>
+next_shown(const flash_params_t &p, const tile_of<C> &tile, const visited_block<C> &block) {
+    return shown_from<C>(p, tile, number_of(block) - 1);
+}
+
+/* ---- From the warp that loads K to the consumers. A stage has two places for its block, used in
+ * turn, so that the next one can be told before consumers have left the one before ---- */
+
+template <flash_config_t C>
+static __device__ __forceinline__ volatile int32_t &block_of_stage(const ring_t &k) {
+    return *(volatile int32_t *)&block_state<C>().k_blocks[k.parity][k.stage];
+}
+
+/* Tells which block comes to a stage, in the thread that hands it on. */
+template <flash_config_t C>
+static __device__ __forceinline__ void tell_block(const ring_t &k, const visited_block<C> &block) {
+    if constexpr (has_bias<C>)
+        block_of_stage<C>(k) = block.code;
+}
+
+/* Returns the block of a stage that has arrived; without bias the one that is given. */
+template <flash_config_t C>
+static __device__ __forceinline__ visited_block<C> told_block(const ring_t &k, int32_t otherwise) {
+    if constexpr (has_bias<C>)
+        return shown_block_t{block_of_stage<C>(k)};
+    else
+        return otherwise;
 }
 
 #endif

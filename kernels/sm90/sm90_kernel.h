@@ -35,7 +35,7 @@ enum {
     SM90_TILE_ALIGNMENT = 1024,  /* bytes: eight rows of the swizzle's pattern */
     SM90_CHUNK_BYTES = 16,       /* TMA's addresses and strides are multiples of it */
     SM90_STATE_BYTES = 2944,     /* block_state_t, behind the tiles (block_state.cuh) */
-    SM90_CONVERSION_BYTES = 256, /* more, where K and V are converted */
+    SM90_CONVERSION_BYTES = 320, /* more, where K and V are converted */
     SM90_CONVERTED_KEYS = 32,    /* a converted block has so many keys, or a multiple */
     SM90_SHARED_BYTES_MAX = 227 * 1024,
     SM90_FAILURE_BITS = 1024, /* of a block: which of its tiles the second pass computes again */

@@ -13,24 +13,6 @@
 #include "common/mask_effect.cuh"
 #include "sm80/forward/tile.cuh"
 
-/* A block that the walk visits: twice its number, and 1 more if the mask changes scores. The larger
- * kernels have no register left for a second value. */
-typedef struct shown_block {
-    int32_t code;
-} shown_block_t;
-
-static __device__ __forceinline__ shown_block_t shown_block_of(int32_t number, bool mask_changes) {
-    return shown_block_t{2 * number + mask_changes};
-}
-
-static __device__ __forceinline__ int32_t number_of(const shown_block_t &block) {
-    return block.code >> 1;
-}
-
-static __device__ __forceinline__ bool mask_changes(const shown_block_t &block) {
-    return block.code & 1;
-}
-
 /* A group consists of blocks whose numbers are the same but for the lowest bits. */
 constexpr int group_blocks = 8;
 

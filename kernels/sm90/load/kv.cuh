@@ -47,11 +47,12 @@ static __device__ __forceinline__ void load_stage(const sm90_tensor_map_t *map, 
 
 template <flash_config_t C>
 static __device__ __forceinline__ void load_k(const sm90_params_t &params, const tile_of<C> &tile,
-                                              int32_t block, kv_loader_t &loader) {
+                                              const visited_block<C> &block, kv_loader_t &loader) {
     block_state_t &state = block_state<C>();
     const int stage = loader.k.stage;
-    load_stage<C, TENSOR_K>(&params.k,
-                            key_box<C>(params.problem, tile, block * C.B_c, params.entry_tokens.k),
+    const int32_t key = number_of(block) * C.B_c;
+    tell_block<C>(loader.k, block);
+    load_stage<C, TENSOR_K>(&params.k, key_box<C>(params.problem, tile, key, params.entry_tokens.k),
                             k_tile<C>(stage), k_arrival<C>(stage), state.k_empty[stage], loader.k);
 }
 
@@ -72,11 +73,11 @@ static __device__ __forceinline__ void load_v(const sm90_params_t &params, const
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t first_block_in_o(const flash_params_t &p,
                                                            const tile_of<C> &tile) {
-    int32_t block = tile.block_end - 1;
+    visited_block<C> block = last_shown<C>(p, tile);
 #pragma unroll 1
-    for (int i = 0; i < v_stages_beside_o<C> && block > tile.block_begin; ++i)
+    for (int i = 0; i < v_stages_beside_o<C> && number_of(block) > tile.block_begin; ++i)
         block = next_shown<C>(p, tile, block);
-    return block;
+    return number_of(block);
 }
 
 /* Waits until the O of the tile before has left the stages of V. parity: of o_left. */
@@ -94,14 +95,14 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
     if (tile.block_begin >= tile.block_end)
         return;
     const int32_t first_in_o = first_block_in_o<C>(params.problem, tile);
-    int32_t next, block = tile.block_end - 1;
+    visited_block<C> next, block = last_shown<C>(params.problem, tile);
     load_k<C>(params, tile, block, loader);
-    for (; block > tile.block_begin; block = next) {
+    for (; number_of(block) > tile.block_begin; block = next) {
         next = next_shown<C>(params.problem, tile, block);
         load_k<C>(params, tile, next, loader);
-        if (block == first_in_o)
+        if (number_of(block) == first_in_o)
             await_output<C>(loader.o_parity);
-        load_v<C, FIXED>(params, tile, block, loader);
+        load_v<C, FIXED>(params, tile, number_of(block), loader);
     }
     if (tile.block_begin == first_in_o)
         await_output<C>(loader.o_parity);

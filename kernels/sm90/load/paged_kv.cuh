@@ -29,9 +29,13 @@ static __device__ __forceinline__ void load_paged_k(const sm90_params_t &params,
     LOADER loader = {};
     fetch_ids<C>(k, (tile.block_end - 1) * C.B_c, loader);
 #pragma unroll 1
-    for (int32_t next, block = tile.block_end - 1; block >= tile.block_begin; block = next) {
+    for (visited_block<C> next, block = last_shown<C>(p, tile);
+         number_of(block) >= tile.block_begin; block = next) {
         next = next_shown<C>(p, tile, block);
-        load_block<C, TENSOR_K>(k, block * C.B_c, next * C.B_c, loader, k_stage_to_fill<C>(ring));
+        if (lane_index() == 0)
+            tell_block<C>(ring, block);
+        load_block<C, TENSOR_K>(k, number_of(block) * C.B_c, number_of(next) * C.B_c, loader,
+                                k_stage_to_fill<C>(ring));
         step<k_stages<C>>(ring);
     }
     finish_blocks<C>(loader);
@@ -74,12 +78,14 @@ load_paged_v(const sm90_params_t &params, const tile_of<C> &tile, int slot, v_lo
     LOADER loader = {};
     fetch_ids<C>(v, (tile.block_end - 1) * C.B_c, loader);
 #pragma unroll 1
-    for (int32_t next, block = tile.block_end - 1; block >= tile.block_begin; block = next) {
-        next = next_shown<C>(p, tile, block);
+    for (visited_block<C> next, visited = last_shown<C>(p, tile);
+         number_of(visited) >= tile.block_begin; visited = next) {
+        const int32_t block = number_of(visited);
+        next = next_shown<C>(p, tile, visited);
         const bool sanitised = sanitises_v<C, FIXED> && is_cut(tile, block);
         if (block == first_in_o)
             await_output<C>(v_loader.o_parity);
-        load_block<C, TENSOR_V>(v, block * C.B_c, next * C.B_c, loader,
+        load_block<C, TENSOR_V>(v, block * C.B_c, number_of(next) * C.B_c, loader,
                                 v_stage_to_fill<C>(v_loader.ring, sanitised));
         if constexpr (!converts<C> && !FIXED) {
             if (sanitised)

@@ -71,9 +71,9 @@ static __device__ __forceinline__ void pass_block(const tile_of<C> &tile, int32_
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void
 sanitise_tile(const flash_params_t &p, const tile_of<C> &tile, sanitiser_t &sanitiser, int slot) {
-    for (int32_t block = tile.block_end - 1; block >= tile.block_begin;
+    for (visited_block<C> block = last_shown<C>(p, tile); number_of(block) >= tile.block_begin;
          block = next_shown<C>(p, tile, block))
-        pass_block<C, FIXED>(tile, block, sanitiser, slot);
+        pass_block<C, FIXED>(tile, number_of(block), sanitiser, slot);
 }
 
 template <flash_config_t C, bool FIXED>

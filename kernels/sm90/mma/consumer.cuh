@@ -128,36 +128,39 @@ static __device__ __forceinline__ void start_tile(consumer_state<C> &consumer) {
 
 /* ---- Blocks ---- */
 
-/* Computes P of the walk's first block, whose QK^T is done. FIXED: as in process_blocks(). */
+/* Computes P of the walk's first block, whose QK^T is done, and returns it. FIXED: as in
+ * process_blocks(). */
 template <flash_config_t C, bool FIXED>
-static __device__ __forceinline__ void
+static __device__ __forceinline__ visited_block<C>
 first_block(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
             float slope, consumer_state<C> &consumer) {
     block_state_t &state = block_state<C>();
-    const int32_t block = tile.block_end - 1;
-    finish_scores<C>(consumer, block == tile.block_begin);
+    const visited_block<C> visited = told_block<C>(consumer.k, tile.block_end - 1);
+    finish_scores<C>(consumer, number_of(visited) == tile.block_begin);
     skip_last<C, v_stages<C>>(consumer.walk, state.v_full, state.v_empty, consumer.v);
     cap_scores<C, FIXED>(consumer.s, unit);
-    add_tile_bias<C>(consumer.s, params, tile, slope, unit, block);
-    if (is_cut(tile, block))
-        mask_scores<C>(consumer.s, params, tile, block);
+    add_tile_bias<C>(consumer.s, params, tile, slope, unit, visited);
+    if (is_cut(tile, number_of(visited)))
+        mask_scores<C>(consumer.s, params, tile, number_of(visited));
     if constexpr (has_bias<C>) {
         consumer.softmax = softmax_state_t{{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
-        raise_tile_max<C>(consumer.softmax, consumer.s, params, tile, slope, unit, block);
+        raise_tile_max<C>(consumer.softmax, consumer.s, params, tile, slope, unit, visited);
     } else {
         consumer.softmax = start_softmax<C>(consumer.s);
     }
     exponentiate<C>(consumer.s, consumer.softmax, softmax_unit<C>(params, unit));
     round_probabilities<C>(consumer.p, consumer.s);
+    return visited;
 }
 
 /* Computes each block after the first, when P of the block before is still to be multiplied. CUT:
  * some row may not see some key of the block; with bias, which is much code, it is looked at
- * whether that is so. FIXED: the reference maxima stay unless it is CUT. */
+ * whether that is so. FIXED: the reference maxima stay unless it is CUT. expected: the block's
+ * number, unless the kernel has bias. Returns it. */
 template <flash_config_t C, bool CUT, bool FIXED>
-static __device__ __forceinline__ void
+static __device__ __forceinline__ visited_block<C>
 next_block(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
-           float slope, consumer_state<C> &consumer, int32_t block) {
+           float slope, consumer_state<C> &consumer, int32_t expected) {
     constexpr bool raises_max = CUT || !FIXED;
     rescale_t past;
     score_tile<C> &s = consumer.s;
@@ -170,20 +173,21 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
     await_k<C>(consumer);
     await_turn<C>(consumer);
     issue_block_scores<C>(consumer);
+    const visited_block<C> visited = told_block<C>(consumer.k, expected);
     if constexpr (C.overlap) {
         await_v<C>(consumer);
         issue_output<C>(consumer.o, consumer.p, consumer.v.stage);
         pass_turn<C>(consumer);
     }
     wgmma_wait<C.overlap ? 1 : 0>();
-    finish_scores<C>(consumer, block == tile.block_begin);
+    finish_scores<C>(consumer, number_of(visited) == tile.block_begin);
     if constexpr (raises_max) {
         cap_scores<C, FIXED>(s, unit);
-        add_tile_bias<C>(s, params, tile, slope, unit, block);
+        add_tile_bias<C>(s, params, tile, slope, unit, visited);
         if constexpr (CUT)
-            if (!has_bias<C> || is_cut(tile, block))
-                mask_scores<C>(s, params, tile, block);
-        past = raise_tile_max<C>(consumer.softmax, s, params, tile, slope, unit, block);
+            if (!has_bias<C> || is_cut(tile, number_of(visited)))
+                mask_scores<C>(s, params, tile, number_of(visited));
+        past = raise_tile_max<C>(consumer.softmax, s, params, tile, slope, unit, visited);
         exponentiate<C>(s, consumer.softmax, softmax_unit<C>(params, unit));
     } else {
         cap_and_exponentiate<C>(s, consumer.softmax, unit);
@@ -196,6 +200,7 @@ next_block(const flash_params_t &params, const tile_of<C> &tile, const score_uni
     if constexpr (raises_max)
         rescale_output_if_needed<C>(consumer.o, past);
     round_probabilities<C>(consumer.p, s);
+    return visited;
 }
 
 /* Returns where the blocks end that use a fixed reference, under a mask. Rows that see few keys of
@@ -209,39 +214,45 @@ static __device__ __forceinline__ int32_t fixed_end(const tile_of<C> &tile) {
     return max(tile.whole_end - one_more, tile.block_begin);
 }
 
-/* Computes all blocks of a tile that has at least one, but for PV of the last. FIXED: the reference
- * maxima stay in blocks that each row sees whole. read_tile(): the tile as the consumer walks over
- * it, from shared memory; with bias there are no registers to keep it from block to block. */
-template <flash_config_t C, bool FIXED, typename R>
+/* Computes all blocks of a tile that has at least one, but for PV of the last, in kernels with
+ * bias. read_tile(): the tile as the consumer walks over it, from shared memory; there are no
+ * registers to keep it from block to block. */
+template <flash_config_t C, typename R>
 static __device__ __forceinline__ void
-process_blocks(const flash_params_t &params, const R &read_tile, const score_units<C> &unit,
-               consumer_state<C> &consumer) {
-    const tile_of<C> tile = read_tile();
-    int32_t block = next_shown<C, true>(params, tile, tile.block_end - 1);
-    const float slope = load_tile_slope<C>(params, tile);
-    first_block<C, FIXED>(params, tile, unit, slope, consumer);
-    if constexpr (has_bias<C>) {
+process_shown_blocks(const flash_params_t &params, const R &read_tile, const score_units<C> &unit,
+                     consumer_state<C> &consumer) {
+    const float slope = load_tile_slope<C>(params, read_tile());
+    visited_block<C> block = first_block<C, false>(params, read_tile(), unit, slope, consumer);
 #pragma unroll 1
-        for (; block >= tile.block_begin; block = next_shown<C, true>(params, read_tile(), block))
-            next_block<C, true, FIXED>(params, read_tile(), unit, slope, consumer, block);
-        return;
-    }
+    while (__any_sync(0xffffffffu, number_of(block) > read_tile().block_begin))
+        block = next_block<C, true, false>(params, read_tile(), unit, slope, consumer, 0);
+}
+
+/* Does the same in the other kernels. FIXED: the reference maxima stay in blocks that each row sees
+ * whole. */
+template <flash_config_t C, bool FIXED>
+static __device__ __forceinline__ void
+process_blocks(const flash_params_t &params, const tile_of<C> &tile, const score_units<C> &unit,
+               consumer_state<C> &consumer) {
+    constexpr float no_slope = 0.0f;
+    int32_t block = tile.block_end - 2;
+    first_block<C, FIXED>(params, tile, unit, no_slope, consumer);
     if constexpr (has_mask<C>)
 #pragma unroll 1
         for (; block >= fixed_end<C>(tile); --block)
-            next_block<C, true, FIXED>(params, tile, unit, slope, consumer, block);
+            next_block<C, true, FIXED>(params, tile, unit, no_slope, consumer, block);
     const int32_t whole_begin = has_window<C> ? tile.whole_begin : tile.block_begin;
     if (block >= whole_begin) {
 #pragma unroll 1
         for (; block >= whole_begin; --block)
-            next_block<C, false, FIXED>(params, tile, unit, slope, consumer, block);
+            next_block<C, false, FIXED>(params, tile, unit, no_slope, consumer, block);
         if constexpr (FIXED)
             require_reference(consumer.softmax);
     }
     if constexpr (has_window<C>)
 #pragma unroll 1
         for (; block >= tile.block_begin; --block)
-            next_block<C, true, FIXED>(params, tile, unit, slope, consumer, block);
+            next_block<C, true, FIXED>(params, tile, unit, no_slope, consumer, block);
 }
 
 #endif

@@ -32,25 +32,16 @@ static __device__ __forceinline__ float load_tile_slope(const flash_params_t &pa
     return 0.0f;
 }
 
-/* Says whether the mask may change a score of a block. */
-template <flash_config_t C>
-static __device__ __forceinline__ bool mask_may_change(const flash_params_t &params,
-                                                       const tile_of<C> &tile, int32_t block) {
-    if (params.bias.blocks.effects == nullptr)
-        return true;
-    const uint8_t effect = __ldg(effects_of_tile<C>(params, tile) + block);
-    return __any_sync(0xffffffffu, effect & MASK_CHANGES);
-}
-
 /* Returns how the keys of a block lie to the bias: beside the mask where that changes nothing. */
 template <flash_config_t C>
 static __device__ __forceinline__ bias_keys_t keys_of_block(const flash_params_t &params,
-                                                            const tile_of<C> &tile, int32_t block) {
+                                                            const tile_of<C> &tile,
+                                                            const visited_block<C> &block) {
     const flash_sequence_t sequence = sequence_of<C>(params, tile);
     const int32_t diagonal = tile.row_begin + sequence.len_k - sequence.len_q;
-    bias_keys_t keys =
-        find_bias_keys(params.bias, sequence.len_k, block * C.B_c, diagonal, diagonal + C.B_r - 1);
-    if (!mask_may_change<C>(params, tile, block))
+    bias_keys_t keys = find_bias_keys(params.bias, sequence.len_k, number_of(block) * C.B_c,
+                                      diagonal, diagonal + C.B_r - 1);
+    if (!__any_sync(0xffffffffu, mask_changes(block)))
         keys.column = params.bias.n_keys;
     return keys;
 }
@@ -72,9 +63,9 @@ static __device__ __forceinline__ auto bias_rows_of(const flash_params_t &params
 
 /* Adds the bias of a block's keys, if the kernel has one. */
 template <flash_config_t C>
-static __device__ __forceinline__ void add_tile_bias(score_tile<C> &s, const flash_params_t &params,
-                                                     const tile_of<C> &tile, float slope,
-                                                     const score_units<C> &unit, int32_t block) {
+static __device__ __forceinline__ void
+add_tile_bias(score_tile<C> &s, const flash_params_t &params, const tile_of<C> &tile, float slope,
+              const score_units<C> &unit, const visited_block<C> &block) {
     if constexpr (has_bias<C>)
         add_bias<C>(s, params.bias, keys_of_block<C>(params, tile, block), unit,
                     bias_rows_of<C>(params, tile, slope));
@@ -86,7 +77,7 @@ static __device__ __forceinline__ rescale_t raise_tile_max(softmax_state_t &stat
                                                            const flash_params_t &params,
                                                            const tile_of<C> &tile, float slope,
                                                            const score_units<C> &unit,
-                                                           int32_t block) {
+                                                           const visited_block<C> &block) {
     if constexpr (has_bias<C>)
         return raise_biased_max<C>(state, s, params.bias, keys_of_block<C>(params, tile, block),
                                    softmax_unit<C>(params, unit),

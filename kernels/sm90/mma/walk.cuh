@@ -7,12 +7,10 @@
 #define FLASH_KERNELS_SM90_MMA_WALK_CUH
 
 #include "sm90/block_state.cuh"
-#include "sm90/shown_blocks.cuh"
 
 /* This says how a consumer's walk differs from the tile's. */
 typedef struct walk {
-    int32_t skipped; /* blocks that are left out with the tile's last one, which is never its only
-                        one; 0: none */
+    bool skips_last; /* leaves out the tile's last block; never its only one */
     int32_t whole_begin;
     int32_t whole_end;
 } walk_t;
@@ -27,9 +25,7 @@ static __device__ __forceinline__ walk_t find_walk(const flash_params_t &p, cons
         find_key_blocks<C>(p, seen, tile.row_begin + consumer * SM90_WARPGROUP_ROWS,
                            SM90_WARPGROUP_ROWS);
         const bool has_more = tile.block_begin + 1 < tile.block_end;
-        const bool skips_last = has_more && seen.block_end < tile.block_end;
-        const int32_t last = tile.block_end - 1;
-        return walk_t{skips_last ? last - next_shown<C, true>(p, tile, last) : 0, seen.whole_begin,
+        return walk_t{has_more && seen.block_end < tile.block_end, seen.whole_begin,
                       seen.whole_end};
     }
     return walk_t{};
@@ -39,7 +35,7 @@ static __device__ __forceinline__ walk_t find_walk(const flash_params_t &p, cons
 template <flash_config_t C>
 static __device__ __forceinline__ tile_of<C> walked_tile(tile_of<C> tile, const walk_t &walk) {
     if constexpr (walks_apart<C>) {
-        tile.block_end -= walk.skipped;
+        tile.block_end -= walk.skips_last;
         tile.whole_begin = walk.whole_begin;
         tile.whole_end = walk.whole_end;
     }
@@ -55,9 +51,9 @@ static __device__ __forceinline__ void skip_last(const walk_t &walk, const uint6
     if constexpr (walks_apart<C>) {
         ring_t next = ring;
         wait_full(full[ring.stage], ring.parity);
-        release_if(walk.skipped > 0, empty[ring.stage]);
+        release_if(walk.skips_last, empty[ring.stage]);
         step<STAGES>(next);
-        ring = walk.skipped > 0 ? next : ring;
+        ring = walk.skips_last ? next : ring;
     }
 }
 
