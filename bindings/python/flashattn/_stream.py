@@ -7,6 +7,7 @@ that do. A stream is a cudaStream_t as an integer; 0 is the default stream.
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -19,14 +20,17 @@ def of_call(**arrays: Any) -> int:
     different ones: their work has no order between them."""
     named = {name: _of_array(array) for name, array in arrays.items() if array is not None}
     stream = next((stream for stream in named.values() if stream is not None), DEFAULT)
-    check(stream, **arrays)
+    _check_named(stream, named)
     return stream
 
 
 def check(stream: int, **arrays: Any) -> None:
     """Raises ValueError for an array that names another stream than the call's."""
-    for name, array in arrays.items():
-        own = None if array is None else _of_array(array)
+    _check_named(stream, {name: _of_array(a) for name, a in arrays.items() if a is not None})
+
+
+def _check_named(stream: int, named: dict[str, int | None]) -> None:
+    for name, own in named.items():
         if own not in (None, stream):
             raise ValueError(
                 f"{name} is on the CUDA stream {own:#x}, the call on {stream:#x}: bring all of its "
@@ -34,11 +38,20 @@ def check(stream: int, **arrays: Any) -> None:
             )
 
 
+_OF_TENSORS = ("data_ptr", "stride", "new_empty", "requires_grad")
+
+
 def is_torch(array: Any) -> bool:
     """Returns whether `array` is a torch tensor, by duck type: importing torch takes seconds."""
-    return "torch" in sys.modules and all(
-        hasattr(array, name) for name in ("data_ptr", "stride", "new_empty", "requires_grad")
+    return "torch" in sys.modules and (
+        _is_tensor_type(type(array)) or all(hasattr(array, name) for name in _OF_TENSORS)
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _is_tensor_type(kind: type) -> bool:
+    """Says the same of all instances of a type. A call asks some twenty times."""
+    return all(hasattr(kind, name) for name in _OF_TENSORS)
 
 
 def _of_array(array: Any) -> int | None:
