@@ -53,7 +53,7 @@ def kernel_name(config: Config) -> str:
         "flash",
         Op(config.op).symbol,
         family.name.replace("_", ""),
-        Dtype(config.dtype).name.lower(),
+        Dtype(config.dtype).name.lower().replace("_", ""),
         f"d{config.d_head or 'any'}" + (f"v{config.d_head_v}" if config.d_head_v else ""),
         f"{config.B_r}x{config.B_c}" if config.B_c else f"{config.B_r}",
     ]

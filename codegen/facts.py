@@ -60,6 +60,7 @@ class Dtype(IntEnum):
     BF16 = 2
     FP32 = 3
     E4M3 = 4
+    LATENT_E4M3 = 5
 
     @property
     def size(self) -> int:
@@ -68,7 +69,7 @@ class Dtype(IntEnum):
 
 
 # These repeat kernels/common/dtype.h.
-DTYPE_BYTES = {Dtype.FP16: 2, Dtype.BF16: 2, Dtype.FP32: 4, Dtype.E4M3: 1}
+DTYPE_BYTES = {Dtype.FP16: 2, Dtype.BF16: 2, Dtype.FP32: 4, Dtype.E4M3: 1, Dtype.LATENT_E4M3: 1}
 
 
 class Feature(IntFlag):
@@ -335,9 +336,9 @@ def _wide_q_and_o(*types: Dtype) -> tuple[Types, ...]:
     )
 
 
-def _quantised(*types: Dtype) -> tuple[Types, ...]:
-    """K and V are of e4m3, Q is of one of the types, and O is of that type or fp32."""
-    return tuple(Types(Dtype.E4M3, q, o) for q in types for o in sorted({q, Dtype.FP32}))
+def _quantised(kv: Dtype, *types: Dtype) -> tuple[Types, ...]:
+    """K and V are of a type of 8 bits, Q is of one of the types, and O is of that type or fp32."""
+    return tuple(Types(kv, q, o) for q in types for o in sorted({q, Dtype.FP32}))
 
 
 # ---- Families ----
@@ -380,9 +381,14 @@ MMA_ROWS = 16
 FRAGMENT = 8  # columns of the contraction that a fragment covers
 HALVES = (Dtype.FP16, Dtype.BF16)
 BASIC_TYPES = (*HALVES, Dtype.FP32)  # listed, so that no family gets a new type by itself
-ANY_TYPES = (*_wide_q_and_o(*BASIC_TYPES), *_quantised(*BASIC_TYPES))
+ANY_TYPES = (
+    *_wide_q_and_o(*BASIC_TYPES),
+    *_quantised(Dtype.E4M3, *BASIC_TYPES),
+    *_quantised(Dtype.LATENT_E4M3, *BASIC_TYPES),
+)
 HALF_TYPES = _wide_o(*HALVES)
-CUDA_TYPES = (*HALF_TYPES, *_quantised(*HALVES))
+CUDA_TYPES = (*HALF_TYPES, *_quantised(Dtype.E4M3, *HALVES))
+SM90_MLA_TYPES = (*CUDA_TYPES, *_quantised(Dtype.LATENT_E4M3, Dtype.BF16))
 # legality.py bounds these counts, which depend on other fields.
 ANY_FRAGMENTS = Range(INT32_MIN, INT32_MAX)
 FORWARD_ONLY = Choice((Op.FORWARD,))
@@ -478,7 +484,7 @@ FAMILIES = {
         Family(Arch.SM80_MLA, SM80_MLA, HALF_TYPES, _SM80_MLA_RULES, PAGED_FEATURES),
         Family(Arch.SM90, SM90, CUDA_TYPES, _SM90_RULES, ALL_FEATURES),
         Family(Arch.SM90_DECODE, SM90_DECODE, HALF_TYPES, _SM90_DECODE_RULES, ALL_FEATURES),
-        Family(Arch.SM90_MLA, SM90_MLA, CUDA_TYPES, _SM90_MLA_RULES, PAGED_FEATURES),
+        Family(Arch.SM90_MLA, SM90_MLA, SM90_MLA_TYPES, _SM90_MLA_RULES, PAGED_FEATURES),
         Family(Arch.MIXED, MIXED, CUDA_TYPES, _MIXED_RULES, ALL_FEATURES),
     )
 }

@@ -123,8 +123,8 @@ def _sm80_mla_rules(config: Config) -> Iterator[str]:
 
 
 def _sm90_converts(dtype: int) -> bool:
-    """Says whether K and V become fp16 in shared memory."""
-    return dtype == Dtype.E4M3
+    """Says whether K and V become elements of 16 bits in shared memory."""
+    return dtype in (Dtype.E4M3, Dtype.LATENT_E4M3)
 
 
 def _sm90_other_warps(dtype: int) -> int:

@@ -49,9 +49,9 @@ PROGRESSION_SM90_FULL = (
 )
 PROGRESSION_SM90_SHAPE = "SM90 (BF16, 128, 128, 128, 12)"
 
-# CPU kernels that are installed. AMX and the families with products of bf16 leave e4m3 to AVX512
-# and NEON.
-CPU_TYPES = (*BASIC_TYPES, Dtype.E4M3)
+# CPU kernels that are installed. AMX and the families with products of bf16 leave types of 8 bits
+# to AVX512 and NEON.
+CPU_TYPES = (*BASIC_TYPES, Dtype.E4M3, Dtype.LATENT_E4M3)
 CPU_SHIP_TILES = (
     # arch, types, (B_r, B_c)
     (Arch.REFERENCE, CPU_TYPES, (16, 1)),
@@ -484,12 +484,13 @@ def ship_sm90_decode() -> list[Config]:
 
 def ship_sm90_mla() -> list[Config]:
     """Returns the rows of each type, contiguous and in pages."""
+    types = ((Dtype.FP16, 12), (Dtype.BF16, 12), (Dtype.E4M3, 16), (Dtype.LATENT_E4M3, 16))
     return [
         replace(
             parse_config(f"SM90_MLA ({dtype.name}, 576/512, 64, 64, {n_warps}): stages_2"),
             features=features,
         )
-        for dtype, n_warps in ((Dtype.FP16, 12), (Dtype.BF16, 12), (Dtype.E4M3, 16))
+        for dtype, n_warps in types
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
 

@@ -162,11 +162,30 @@ FLASH_API int32_t flash_abi_version(void);
 
 /** Element types; their values never change. */
 enum flash_dtype {
-    FLASH_DTYPE_FP16 = 1, /**< IEEE 754 binary16 */
-    FLASH_DTYPE_BF16 = 2, /**< bfloat16: the upper half of a binary32 */
-    FLASH_DTYPE_FP32 = 3, /**< IEEE 754 binary32 */
-    FLASH_DTYPE_E4M3 = 4  /**< 8 bits, of K and V alone: see flash_quant_t */
+    FLASH_DTYPE_FP16 = 1,       /**< IEEE 754 binary16 */
+    FLASH_DTYPE_BF16 = 2,       /**< bfloat16: the upper half of a binary32 */
+    FLASH_DTYPE_FP32 = 3,       /**< IEEE 754 binary32 */
+    FLASH_DTYPE_E4M3 = 4,       /**< 8 bits, of K and V alone: see flash_quant_t */
+    FLASH_DTYPE_LATENT_E4M3 = 5 /**< bytes of latent tokens, of K and V alone: see
+                                   FLASH_LATENT_TOKEN_BYTES */
 };
+
+/**
+ * The bytes of a token of FLASH_DTYPE_LATENT_E4M3, as engines keep the cache of DeepSeek-V3.2 (vLLM
+ * calls it fp8_ds_mla). It is K and V of multi-head latent attention at once, with scales of its
+ * own:
+ *
+ *     byte   0 ... 511   columns   0 ... 511: elements of e4m3
+ *     byte 512 ... 527   four scales, fp32; scale g belongs to columns 128 g ... 128 g + 127
+ *     byte 528 ... 655   columns 512 ... 575: bf16, without a scale (the rotary embedding)
+ *
+ * A column of e4m3 has the value scale * element. K has all columns, so that d_head is 576, and V
+ * the first 512, d_head_v. v is k: the same data, strides and pages. An element of the tensor is a
+ * byte, so that strides are in bytes; no token is closer than this to the next. The scales may be
+ * of any value, are not looked at before the call computes, and a flash_quant_t has none beside
+ * them.
+ */
+#define FLASH_LATENT_TOKEN_BYTES 656
 
 /** Kernel families: each is the code for one kind of processor. Their values never change. */
 enum flash_arch {
@@ -632,10 +651,10 @@ typedef struct flash_mask {
  * The arguments of a call that computes attention.
  *
  * Element types: K and V have one type. Q and O may be of fp32 where K and V have 16 bits, each by
- * itself, on the CPU; on CUDA devices O alone may. Beside K and V of e4m3, Q is of fp16, bf16 or
- * fp32, and O of Q's type or fp32; a call whose dtype is e4m3 names the types of both.
- * flash_query_support() answers for each call. O of fp32 is not rounded; docs/numerics.md says what
- * becomes of a Q of fp32.
+ * itself, on the CPU; on CUDA devices O alone may. Beside K and V of e4m3 or of latent tokens
+ * (FLASH_DTYPE_LATENT_E4M3), Q is of fp16, bf16 or fp32, and O of Q's type or fp32; a call whose
+ * dtype is one of these two names the types of both. flash_query_support() answers for each call. O
+ * of fp32 is not rounded; docs/numerics.md says what becomes of a Q of fp32.
  */
 typedef struct flash_forward_args {
     uint32_t struct_size; /**< sizeof(flash_forward_args_t) */
@@ -1003,6 +1022,11 @@ typedef struct flash_rotary {
  * 0, infinity included, becomes 448 or -448. New tokens of e4m3 go into a cache of e4m3 alone, are
  * taken to have its scales already, and cannot turn. A value that neither turns nor changes its
  * type keeps its bits. Q and q_out are of fp16, bf16 or fp32, each by itself.
+ *
+ * A cache of latent tokens (FLASH_DTYPE_LATENT_E4M3) is k, of d_head 576, without v and rotary.
+ * Each 128 of the first 512 columns get a scale, the largest magnitude / 448, or 1 where that is 0
+ * (NaN does not count), and become value / scale; the others become bf16. On CUDA devices tokens
+ * must lie at 16-byte aligned addresses.
  */
 typedef struct flash_kv_append_args {
     uint32_t struct_size; /**< sizeof(flash_kv_append_args_t) */

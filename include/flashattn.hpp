@@ -208,6 +208,14 @@ class Forward {
         return *this;
     }
 
+    /** A cache of latent tokens, which is K and V: {batch or pages, tokens, n_heads_kv,
+     * FLASH_LATENT_TOKEN_BYTES}. Instead of k(), v() and kv_dtype(). */
+    Forward &latent(const void *data, const Shape &s, Layout layout = Layout::bshd) {
+        k(data, s, layout).v(data, s, layout).kv_dtype(FLASH_DTYPE_LATENT_E4M3);
+        args_.d_head_v = 512;
+        return *this;
+    }
+
     /** Only the first keys[b] keys of sequence b exist, at most `longest` of each; [batch], in
      * memory of the device. After k(). */
     Forward &lengths(const std::int32_t *keys, std::int64_t longest) {

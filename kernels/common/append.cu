@@ -9,6 +9,7 @@
  */
 #include "common/append.h"
 #include "common/append_elements.cuh"
+#include "common/append_latent.cuh"
 
 static_assert(element_vector<FLASH_DTYPE_BF16>::count == APPEND_VECTOR, "the host counts on it");
 
@@ -256,4 +257,27 @@ extern "C" __global__ void __launch_bounds__(APPEND_THREADS, APPEND_BLOCKS)
 extern "C" __global__ void __launch_bounds__(APPEND_THREADS, APPEND_BLOCKS)
     flash_append_elements(const __grid_constant__ append_work_t work) {
     append_blocks<single_element>(work);
+}
+
+/* ---- Latent tokens ---- */
+
+static_assert(latent_threads == APPEND_THREADS, "a block has a token");
+
+extern "C" __global__ void __launch_bounds__(APPEND_THREADS)
+    flash_append_latent(const __grid_constant__ append_work_t work) {
+    const append_params_t &p = work.params;
+    const append_part_t &part = p.parts[APPEND_K];
+    const uint32_t n_heads = (uint32_t)part.n_heads;
+    for (uint32_t block = blockIdx.x; block < work.share_new.n_blocks; block += gridDim.x) {
+        const uint32_t number = block / n_heads, head = block - number * n_heads;
+        const append_token_t token = append_token(&p.tokens_new, p.batch, number);
+        const int64_t at = append_token_offset(&p.tokens_new, &part.from_stride, &token) +
+                           head * part.from_stride.head;
+        const int64_t place = token.exists ? find_place(p, APPEND_K, token) : -1;
+        if (place >= 0)
+            append_latent_token(
+                static_cast<const char *>(part.from) + at * dtype_size(part.from_dtype),
+                part.from_dtype, static_cast<char *>(part.to) + place + head * part.to_stride.head);
+    }
+    write_lengths(p);
 }

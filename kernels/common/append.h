@@ -219,6 +219,8 @@ typedef struct append_work {
 void flash_append_fp16(append_work_t work);
 void flash_append_bf16(append_work_t work);
 void flash_append_elements(append_work_t work);
+/* The fourth writes latent tokens; a block has a head of a token. */
+void flash_append_latent(append_work_t work);
 #endif
 
 #endif

@@ -6,6 +6,8 @@
 #include "cpu/append_row.h"
 #include "cpu/convert.h"
 
+#include <math.h>
+
 enum { AT_A_TIME = 64 }; /* elements */
 
 /* These have a loop for each type and for steps of 1, which compilers can make vectors of. */
@@ -33,7 +35,7 @@ store_as(void *data, int32_t dtype, int64_t first, int64_t step, int64_t n, cons
 /* Loads n elements from `first` on, each `step` behind the one before. e4m3 is only copied. */
 static void load(const void *data, int32_t dtype, int64_t first, int64_t step, int64_t n,
                  float *x) {
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(5);
     if (dtype == FLASH_DTYPE_FP32)
         load_as(data, FLASH_DTYPE_FP32, first, step, n, x);
     else if (dtype == FLASH_DTYPE_FP16)
@@ -43,7 +45,7 @@ static void load(const void *data, int32_t dtype, int64_t first, int64_t step, i
 }
 
 static void store(const append_row_t *row, int64_t first, int64_t step, int64_t n, float *x) {
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(5);
     if (row->to_dtype == FLASH_DTYPE_FP32)
         store_as(row->to, FLASH_DTYPE_FP32, first, step, n, x);
     else if (row->to_dtype == FLASH_DTYPE_FP16)
@@ -98,7 +100,37 @@ static void convert(const append_row_t *row, int64_t begin) {
     }
 }
 
+/* ---- Latent tokens ---- */
+
+/* Writes the columns that share a scale, and the scale, so that the largest of them becomes the
+ * largest element; NaN stays alone. Columns of zeros have a scale of 1. */
+static void append_latent_group(const append_row_t *row, int64_t group) {
+    float x[LATENT_GROUP], largest = 0;
+    load(row->from, row->from_dtype, group * LATENT_GROUP, 1, LATENT_GROUP, x);
+    for (int64_t i = 0; i < LATENT_GROUP; i++) {
+        const float magnitude = fabsf(x[i]);
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    const float quotient = largest / LATENT_LARGEST, scale = quotient > 0 ? quotient : 1;
+    for (int64_t i = 0; i < LATENT_GROUP; i++)
+        x[i] /= scale;
+    store_as((char *)row->to + group * LATENT_GROUP, FLASH_DTYPE_E4M3, 0, 1, LATENT_GROUP, x);
+    element_store((char *)row->to + LATENT_SCALES_AT, group, FLASH_DTYPE_FP32, scale);
+}
+
+static void append_latent(const append_row_t *row) {
+    float x[LATENT_ROTARY];
+    for (int64_t group = 0; group < LATENT_CODES / LATENT_GROUP; group++)
+        append_latent_group(row, group);
+    load(row->from, row->from_dtype, LATENT_CODES, 1, LATENT_ROTARY, x);
+    store_as((char *)row->to + LATENT_ROTARY_AT, FLASH_DTYPE_BF16, 0, 1, LATENT_ROTARY, x);
+}
+
 void append_row(const append_row_t *row, const append_angles_t *angles) {
+    if (row->to_dtype == FLASH_DTYPE_LATENT_E4M3) {
+        append_latent(row);
+        return;
+    }
     for (int64_t pair = 0; pair < angles->n_pairs; pair += AT_A_TIME)
         turn(row, angles, pair, count_at(pair, angles->n_pairs));
     convert(row, 2 * (int64_t)angles->n_pairs);

@@ -171,7 +171,7 @@ ALWAYS_INLINE void vec_load_e4m3(const void *from, vec_t pair[2]) {
 }
 
 ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, __m128i x) {
-    DTYPES_KNOWN(4); /* e4m3 has no halves */
+    DTYPES_KNOWN(5); /* types of 8 bits have no halves */
     if (dtype == FLASH_DTYPE_FP16)
         return _mm256_cvtph_ps(x);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
@@ -190,7 +190,7 @@ ALWAYS_INLINE __m128i vec_to_bf16(vec_t x) {
 }
 
 ALWAYS_INLINE __m128i vec_to_halves(int32_t dtype, vec_t x) {
-    DTYPES_KNOWN(4); /* nothing is stored in e4m3 */
+    DTYPES_KNOWN(5); /* nothing is stored in 8 bits */
     return dtype == FLASH_DTYPE_FP16
                ? _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
                : vec_to_bf16(x);

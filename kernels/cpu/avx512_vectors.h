@@ -175,7 +175,7 @@ ALWAYS_INLINE void vec_load_e4m3(const void *from, vec_t pair[2]) {
 }
 
 ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(5);
     if (dtype == FLASH_DTYPE_FP32)
         return _mm512_loadu_ps(from);
     if (dtype == FLASH_DTYPE_E4M3)
@@ -185,7 +185,7 @@ ALWAYS_INLINE vec_t vec_load(int32_t dtype, const void *from) {
 }
 
 ALWAYS_INLINE vec_t vec_load_first(int32_t dtype, const void *from, int n) {
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(5);
     const __mmask16 mask = (__mmask16)((1u << n) - 1);
     if (dtype == FLASH_DTYPE_FP32)
         return _mm512_maskz_loadu_ps(mask, from);
@@ -217,7 +217,7 @@ ALWAYS_INLINE void vec_join(vec_t pair[2]) {
 }
 
 ALWAYS_INLINE __m256i vec_to_halves(int32_t dtype, vec_t x) {
-    DTYPES_KNOWN(4); /* nothing is stored in e4m3 */
+    DTYPES_KNOWN(5); /* nothing is stored in 8 bits */
     return dtype == FLASH_DTYPE_FP16
                ? _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
                : vec_to_bf16(x);

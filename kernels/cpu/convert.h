@@ -6,7 +6,7 @@
 #ifndef FLASH_KERNELS_CPU_CONVERT_H
 #define FLASH_KERNELS_CPU_CONVERT_H
 
-#include "common/dtype.h"
+#include "common/latent.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -70,6 +70,9 @@ static inline float fp32_from_e4m3(uint8_t code) {
     return (code & 0x7f) == 0x7f ? fp32_from_fp16(half | 0x7e00) : fp32_from_fp16(half) * 0x1p8f;
 }
 
+/* An element of e4m3 as vectors load it (tiled/e4m3.h) times this is the element's value. */
+static const float E4M3_UNIT = 0x1p8f;
+
 /* Rounds to the nearest code, the even one of two. What is further than 448 from 0 becomes 448 or
  * -448. Below 2^-6, codes are multiples of 2^-9. It has no branches, so that loops over it can
  * become vectors. */
@@ -98,9 +101,10 @@ static inline void *element_at_mutable(void *data, int64_t index, int32_t dtype)
     return (char *)data + index * element_size(dtype);
 }
 
+/* An element of LATENT_E4M3 alone is a byte, whose value only its token knows (key_load()). */
 static inline float element_load(const void *data, int64_t index, int32_t dtype) {
     const void *element = element_at(data, index, dtype);
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(5);
     if (dtype == FLASH_DTYPE_FP32) {
         float value;
         memcpy(&value, element, sizeof value);
@@ -115,7 +119,7 @@ static inline float element_load(const void *data, int64_t index, int32_t dtype)
 
 static inline void element_store(void *data, int64_t index, int32_t dtype, float value) {
     void *element = element_at_mutable(data, index, dtype);
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(5);
     if (dtype == FLASH_DTYPE_FP32) {
         memcpy(element, &value, sizeof value);
         return;
@@ -126,6 +130,21 @@ static inline void element_store(void *data, int64_t index, int32_t dtype, float
     }
     const uint16_t half = dtype == FLASH_DTYPE_FP16 ? fp16_from_fp32(value) : bf16_from_fp32(value);
     memcpy(element, &half, sizeof half);
+}
+
+static inline float latent_scale(const void *token, int64_t column) {
+    const char *scales = (const char *)token + LATENT_SCALES_AT;
+    return element_load(scales, column / LATENT_GROUP, FLASH_DTYPE_FP32);
+}
+
+/* Returns a column of a key whose first element has this index. */
+static inline float key_load(const void *data, int64_t index, int64_t column, int32_t dtype) {
+    if (dtype != FLASH_DTYPE_LATENT_E4M3)
+        return element_load(data, index + column, dtype);
+    const char *token = (const char *)data + index;
+    if (column >= LATENT_CODES)
+        return element_load(token + LATENT_ROTARY_AT, column - LATENT_CODES, FLASH_DTYPE_BF16);
+    return element_load(token, column, FLASH_DTYPE_E4M3) * latent_scale(token, column);
 }
 
 #endif

@@ -135,7 +135,7 @@ ALWAYS_INLINE void vec_load_e4m3(const void *from, vec_t pair[2]) {
 }
 
 ALWAYS_INLINE vec_t vec_from_halves(int32_t dtype, uint16x4_t x) {
-    DTYPES_KNOWN(4); /* e4m3 has no halves */
+    DTYPES_KNOWN(5); /* types of 8 bits have no halves */
     if (dtype == FLASH_DTYPE_FP16)
         return vcvt_f32_f16(vreinterpret_f16_u16(x));
     return vreinterpretq_f32_u32(vshll_n_u16(x, 16));
@@ -151,7 +151,7 @@ ALWAYS_INLINE uint16x4_t vec_to_bf16(vec_t x) {
 }
 
 ALWAYS_INLINE uint16x4_t vec_to_halves(int32_t dtype, vec_t x) {
-    DTYPES_KNOWN(4); /* nothing is stored in e4m3 */
+    DTYPES_KNOWN(5); /* nothing is stored in 8 bits */
     return dtype == FLASH_DTYPE_FP16 ? vreinterpret_u16_f16(vcvt_f16_f32(x)) : vec_to_bf16(x);
 }
 

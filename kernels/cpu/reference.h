@@ -43,7 +43,7 @@ static inline float reference_score(const flash_params_t *p, const cpu_task_t *t
     const int64_t index = cpu_key_index(p, task, &k, key);
     float dot = 0;
     for (int64_t i = 0; i < row->d; i++)
-        dot += row->q[i] * element_load(p->k, index + i, dtype);
+        dot += row->q[i] * key_load(p->k, index, i, dtype);
     const float k_scale = flash_scale_at(&p->k_scale, task->batch_index, task->head_kv);
     const float score = dot * k_scale * p->softmax_scale;
     const float capped = p->softcap != 0 ? p->softcap * tanhf(score / p->softcap) : score;
@@ -83,7 +83,7 @@ static inline void reference_add_key(const flash_params_t *p, const cpu_task_t *
     const int64_t index = cpu_key_index(p, task, &v, key);
     row->sum += weight;
     for (int64_t i = 0; i < row->d_v; i++)
-        row->accumulator[i] += weight * element_load(p->v, index + i, dtype);
+        row->accumulator[i] += weight * key_load(p->v, index, i, dtype);
 }
 
 /* Returns the sum with the weight of the row's sink, as sum_with_sink() does, but in double. */

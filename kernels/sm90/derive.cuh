@@ -32,6 +32,10 @@ enum { KV_LOAD_WARP, SCHEDULER_WARP, Q_LOAD_O_STORE_WARP, SANITISE_WARP };
 /* The last warpgroup converts K and V of e4m3, and Q of bf16, to fp16, in place of the sanitise
  * warp, which then has nothing to do. */
 template <flash_config_t C> constexpr bool converts = sm90_converts(&C) != 0;
+/* Latent tokens are converted, but no Q: it is of the type that they become. */
+template <flash_config_t C> constexpr bool is_latent = sm90_is_latent(&C) != 0;
+/* Scores are to be multiplied by K's scale, and by the powers of two in rows of Q. */
+template <flash_config_t C> constexpr bool scales_scores = converts<C> && !is_latent<C>;
 template <flash_config_t C>
 constexpr int first_converter = block_threads<C> - SM90_WARPGROUP_THREADS;
 constexpr int converter_registers = sm90_converter_registers();
@@ -106,6 +110,11 @@ template <flash_config_t C, kv_tensor T>
 constexpr int landing_panels = sm90_landing_panels(&C, kv_columns<C, T>);
 template <flash_config_t C>
 constexpr int landing_columns = SM90_PANEL_BYTES / kv_element_bytes<C>; /* of a panel */
+/* The first byte of a panel's columns in a key; latent tokens have their scales before the last. */
+template <flash_config_t C> __device__ constexpr int landing_byte(int panel) {
+    return is_latent<C> && panel * SM90_PANEL_BYTES == LATENT_CODES ? (int)LATENT_ROTARY_AT
+                                                                    : panel * SM90_PANEL_BYTES;
+}
 template <flash_config_t C, kv_tensor T>
 constexpr int landing_bytes = landing_panels<C, T> *kv_panel_bytes<C>;
 template <flash_config_t C, kv_tensor T>

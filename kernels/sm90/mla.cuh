@@ -8,7 +8,7 @@
  *       KV_LOAD_WARP   K by TMA         1: S = Q K^T, P = softmax(S), O += P V of half the columns
  *                                       2: O += P V of the other half
  *
- * With K of e4m3, warpgroup 3 is the converter (mla/convert.cuh).
+ * With K of e4m3 or of latent tokens, warpgroup 3 is the converter (mla/convert.cuh).
  *
  * A generated wrapper gives each configuration its name:
  *
@@ -63,8 +63,11 @@ static __device__ __forceinline__ void sm90_mla(const sm90_decode_params_t &para
     static_assert(sizeof(cut_scratch<C>) <= q_bytes<C>, "the scratch lies over Q");
     decode_block_t block;
     launch_dependents();
-    if (threadIdx.x == KV_LOAD_WARP * warp_threads)
+    if (threadIdx.x == KV_LOAD_WARP * warp_threads) {
         tma_prefetch_map(&params.k);
+        if constexpr (is_latent<C>)
+            tma_prefetch_map(&params.v);
+    }
     if (!find_block<C>(params.cut, *(cut_scratch<C> *)shared_memory, block))
         return;
     if (threadIdx.x == 0) {

@@ -5,7 +5,8 @@
  * A kernel is an `extern "C" __global__ void name(const __grid_constant__ sm90_decode_params_t)` of
  * sm90_block_threads() threads with mla_shared_bytes() of dynamic shared memory (drawn in
  * mla/state.cuh). common/decode.h says which block computes what; a block has one K/V head. V is
- * the first columns of K, so that the map and the table of V are unused.
+ * the first columns of K, so that the map and the table of V are unused; but for latent tokens,
+ * where the map of V has their bytes up to the scales.
  */
 #ifndef FLASH_KERNELS_SM90_MLA_KERNEL_H
 #define FLASH_KERNELS_SM90_MLA_KERNEL_H

@@ -13,7 +13,7 @@
 #define FLASH_KERNELS_SM90_KERNEL_H
 
 #include "common/divide.h"
-#include "common/dtype.h"
+#include "common/latent.h"
 #include "common/params.h"
 #include "flashattn.h"
 
@@ -91,15 +91,21 @@ typedef struct sm90_params {
     sm90_paging_t paging;
 } sm90_params_t;
 
-/* Says whether K and V, of e4m3, become fp16 in shared memory, by a warpgroup of their own
- * (load/convert_kv.cuh). */
+/* Says whether K is of latent tokens, which SM90_MLA alone has. */
+SM90_CONSTANT int32_t sm90_is_latent(const flash_config_t *c) {
+    return c->dtype == FLASH_DTYPE_LATENT_E4M3;
+}
+
+/* Says whether K and V become elements of 16 bits in shared memory, by a warpgroup of their own
+ * (load/convert_kv.cuh): fp16, where they are of e4m3; bf16, where they are latent tokens, whose
+ * scales are in the elements then. */
 SM90_CONSTANT int32_t sm90_converts(const flash_config_t *c) {
-    return c->dtype == FLASH_DTYPE_E4M3;
+    return c->dtype == FLASH_DTYPE_E4M3 || sm90_is_latent(c);
 }
 
 /* Returns the type of the elements that are multiplied. */
 SM90_CONSTANT int32_t sm90_operand_dtype(const flash_config_t *c) {
-    return sm90_converts(c) ? FLASH_DTYPE_FP16 : c->dtype;
+    return sm90_is_latent(c) ? FLASH_DTYPE_BF16 : sm90_converts(c) ? FLASH_DTYPE_FP16 : c->dtype;
 }
 
 /* Returns the bytes of an element of every tile, and in memory of Q, and of O unless it is fp32. */

@@ -6,12 +6,13 @@
 #include "arguments/append_arrays.h"
 #include "arguments/append_rotary.h"
 #include "arguments/checks.h"
+#include "arguments/latent.h"
 #include "arguments/paging.h"
 #include "arguments/quant.h"
 #include "arguments/tensor.h"
 #include "core/status.h"
 #include "core/struct_size.h"
-#include "kernels/common/dtype.h"
+#include "kernels/common/latent.h"
 
 #include <inttypes.h>
 
@@ -57,8 +58,8 @@ static flash_status_t check_types(const flash_kv_append_args_t *a) {
         return FLASH_SUCCESS;
     FLASH_TRY(argument_check_dtype("q.dtype", a->q.dtype));
     FLASH_TRY(argument_check_dtype("q_out.dtype", a->q_out.dtype));
-    FLASH_TRY(argument_check_not_e4m3("q.dtype", a->q.dtype));
-    return argument_check_not_e4m3("q_out.dtype", a->q_out.dtype);
+    FLASH_TRY(argument_check_not_of_keys("q.dtype", a->q.dtype));
+    return argument_check_not_of_keys("q_out.dtype", a->q_out.dtype);
 }
 
 /* Requires a number of tokens, and of elements of a token, that 31 bits count. */
@@ -146,6 +147,7 @@ static shapes_t shapes_of(const flash_kv_append_args_t *a, const append_params_t
     s.k = s.q = s.k_new;
     s.k.batch = p->tokens_new.total == 0 ? 0 : paged ? p->pages.n_pages : a->batch;
     s.k.seq = s.k.longest_seq = paged ? p->pages.page_size : a->seqlen_k;
+    s.k.d_head = key_elements(a->k.dtype, a->d_head);
     s.k.element_size = dtype_size(a->k.dtype);
     s.k.is_output = true;
     s.q.batch = a->cu_seqlens_q ? 1 : a->batch;
@@ -247,9 +249,23 @@ static flash_status_t check_tensor_alignments(const flash_kv_append_args_t *a) {
     return check_tensor_alignment("q_out.data", &a->q_out);
 }
 
+/* Tokens of a latent cache are written in words. */
+static flash_status_t check_token_alignment(const flash_kv_append_args_t *a) {
+    const int64_t strides = a->k.stride_batch | a->k.stride_seq | a->k.stride_head;
+    if (a->k.dtype != FLASH_DTYPE_LATENT_E4M3)
+        return FLASH_SUCCESS;
+    FLASH_TRY(argument_check_alignment("k.data", a->k.data, LATENT_ALIGNMENT));
+    FLASH_REQUIRE(strides % LATENT_ALIGNMENT == 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "k has strides %" PRId64 ", %" PRId64 ", %" PRId64
+                  ": no multiples of %d, as CUDA devices need them for latent tokens",
+                  a->k.stride_batch, a->k.stride_seq, a->k.stride_head, LATENT_ALIGNMENT);
+    return FLASH_SUCCESS;
+}
+
 static flash_status_t check_alignments(const flash_kv_append_args_t *a, const flash_pages_t *g) {
     const int64_t id = sizeof *g->table;
     FLASH_TRY(check_tensor_alignments(a));
+    FLASH_TRY(check_token_alignment(a));
     FLASH_TRY(argument_check_alignment("cu_seqlens_new", a->cu_seqlens_new, id));
     FLASH_TRY(argument_check_alignment("cu_seqlens_q", a->cu_seqlens_q, id));
     FLASH_TRY(argument_check_alignment("seqused_k", a->seqused_k, id));
@@ -323,6 +339,7 @@ flash_status_t arguments_read_append(const flash_kv_append_args_t *args,
     set_default_types(a);
     FLASH_TRY(check_types(a));
     FLASH_TRY(check_sizes(a));
+    FLASH_TRY(arguments_check_latent_append(a, has_v(a)));
     *params = (append_params_t){.batch = (int32_t)a->batch,
                                 .tokens_new = tokens_of(a->cu_seqlens_new, a->seqlen_new, a->batch),
                                 .tokens_q = tokens_of(a->cu_seqlens_q, a->seqlen_q, a->batch)};

@@ -25,9 +25,7 @@ static flash_status_t check_struct(const flash_rotary_t *r) {
     FLASH_REQUIRE((r->flags & ~known) == 0, FLASH_ERROR_INVALID_ARGUMENT,
                   "rotary.flags is 0x%" PRIx32 ": the known ones are 0x%" PRIx32, r->flags, known);
     FLASH_REQUIRE(r->reserved32 == 0, FLASH_ERROR_UNSUPPORTED, "rotary.reserved32 is not zero");
-    FLASH_TRY(argument_check_dtype("rotary.dtype", r->dtype));
-    FLASH_REQUIRE(r->dtype != FLASH_DTYPE_E4M3, FLASH_ERROR_UNSUPPORTED,
-                  "rotary.dtype is FLASH_DTYPE_E4M3: cosines and sines are of fp16, bf16 or fp32");
+    FLASH_TRY(argument_check_numbers("rotary.dtype", r->dtype, "cosines and sines"));
     return argument_check_count("rotary.n_positions", r->n_positions);
 }
 

@@ -40,10 +40,7 @@ static flash_status_t check_kind(const flash_mask_t *m) {
                       "mask.dtype is %" PRId32 ": bits have none", m->dtype);
         return FLASH_SUCCESS;
     }
-    FLASH_TRY(argument_check_dtype("mask.dtype", m->dtype));
-    FLASH_REQUIRE(m->dtype != FLASH_DTYPE_E4M3, FLASH_ERROR_UNSUPPORTED,
-                  "mask.dtype is FLASH_DTYPE_E4M3: numbers are of fp16, bf16 or fp32");
-    return FLASH_SUCCESS;
+    return argument_check_numbers("mask.dtype", m->dtype, "numbers");
 }
 
 static flash_status_t check_stride(const char *axis, int64_t stride) {

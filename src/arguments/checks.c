@@ -25,10 +25,21 @@ flash_status_t argument_check_dtype(const char *name, int32_t dtype) {
     return FLASH_SUCCESS;
 }
 
-flash_status_t argument_check_not_e4m3(const char *name, int32_t dtype) {
+flash_status_t argument_check_not_of_keys(const char *name, int32_t dtype) {
+    DTYPES_KNOWN(5);
     FLASH_REQUIRE(dtype != FLASH_DTYPE_E4M3, FLASH_ERROR_UNSUPPORTED,
                   "%s is FLASH_DTYPE_E4M3 (%" PRId32 "): K and V alone may be of that type", name,
                   dtype);
+    FLASH_REQUIRE(dtype != FLASH_DTYPE_LATENT_E4M3, FLASH_ERROR_UNSUPPORTED,
+                  "%s is FLASH_DTYPE_LATENT_E4M3 (%" PRId32 "): K and V alone may be of that type",
+                  name, dtype);
+    return FLASH_SUCCESS;
+}
+
+flash_status_t argument_check_numbers(const char *name, int32_t dtype, const char *what) {
+    FLASH_TRY(argument_check_dtype(name, dtype));
+    FLASH_REQUIRE(dtype_size(dtype) > 1, FLASH_ERROR_UNSUPPORTED,
+                  "%s is %" PRId32 ": %s are of fp16, bf16 or fp32", name, dtype, what);
     return FLASH_SUCCESS;
 }
 

@@ -15,9 +15,13 @@ flash_status_t argument_check_count(const char *name, int64_t count);
 /* Requires one of FLASH_DTYPE_... */
 flash_status_t argument_check_dtype(const char *name, int32_t dtype);
 
-/* Requires another type than e4m3, which only K and V may have: a call whose dtype is e4m3 names
- * the types of its other tensors. Returns UNSUPPORTED. */
-flash_status_t argument_check_not_e4m3(const char *name, int32_t dtype);
+/* Requires another type than those of 8 bits, which only K and V may have: a call whose dtype is
+ * one of them names the types of its other tensors. Returns UNSUPPORTED. */
+flash_status_t argument_check_not_of_keys(const char *name, int32_t dtype);
+
+/* Requires fp16, bf16 or fp32, which numbers beside the tensors are of. what: those numbers, for
+ * the message. Returns UNSUPPORTED for another type. */
+flash_status_t argument_check_numbers(const char *name, int32_t dtype, const char *what);
 
 /* Requires data aligned to elements of `size` bytes, which CUDA kernels access whole; or NULL. */
 flash_status_t argument_check_alignment(const char *name, const void *data, int64_t size);

@@ -16,8 +16,8 @@ static flash_status_t check_shape(const flash_combine_args_t *a) {
     FLASH_TRY(argument_check_dtype("dtype", a->dtype));
     FLASH_TRY(argument_check_dtype("o_partial.dtype", a->o_partial.dtype));
     FLASH_TRY(argument_check_dtype("o.dtype", a->o.dtype));
-    FLASH_TRY(argument_check_not_e4m3("o_partial.dtype", a->o_partial.dtype));
-    FLASH_TRY(argument_check_not_e4m3("o.dtype", a->o.dtype));
+    FLASH_TRY(argument_check_not_of_keys("o_partial.dtype", a->o_partial.dtype));
+    FLASH_TRY(argument_check_not_of_keys("o.dtype", a->o.dtype));
     FLASH_REQUIRE((a->flags & ~(uint32_t)FLASH_FLAG_BROADCAST) == 0, FLASH_ERROR_INVALID_ARGUMENT,
                   "flags is 0x%" PRIx32 ": only FLASH_FLAG_BROADCAST means something here",
                   a->flags);

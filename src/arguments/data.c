@@ -11,7 +11,7 @@
 #include "arguments/sinks.h"
 #include "arguments/tensor.h"
 #include "core/status.h"
-#include "kernels/common/dtype.h"
+#include "kernels/common/latent.h"
 #include "kernels/common/sequence.h"
 
 #include <inttypes.h>
@@ -170,9 +170,11 @@ static shapes_t shapes_of(const flash_forward_args_t *a, const flash_params_t *p
     s.k.seq = k_tokens.known;
     s.k.longest_seq = k_tokens.longest;
     s.k.heads = a->n_heads_kv;
+    s.k.d_head = key_elements(a->k.dtype, a->d_head);
     s.k.element_size = dtype_size(a->k.dtype);
     s.v = s.k;
-    s.v.d_head = s.o.d_head = a->d_head_v;
+    s.v.d_head = key_elements(a->v.dtype, a->d_head_v);
+    s.o.d_head = a->d_head_v;
     s.o.element_size = dtype_size(a->o.dtype);
     s.o.is_output = true;
     return s;

@@ -6,6 +6,7 @@
 #include "arguments/bias.h"
 #include "arguments/checks.h"
 #include "arguments/executor.h"
+#include "arguments/latent.h"
 #include "arguments/paging.h"
 #include "arguments/quant.h"
 #include "core/status.h"
@@ -101,8 +102,8 @@ static flash_status_t check_types(const flash_forward_args_t *a) {
                   "k.dtype is %" PRId32 " and v.dtype is %" PRId32
                   ": no kernel here has K and V of different types",
                   a->k.dtype, a->v.dtype);
-    FLASH_TRY(argument_check_not_e4m3("q.dtype", a->q.dtype));
-    return argument_check_not_e4m3("o.dtype", a->o.dtype);
+    FLASH_TRY(argument_check_not_of_keys("q.dtype", a->q.dtype));
+    return argument_check_not_of_keys("o.dtype", a->o.dtype);
 }
 
 static flash_status_t check_shape(const flash_forward_args_t *a) {
@@ -254,6 +255,7 @@ flash_status_t arguments_read(const flash_forward_args_t *args, flash_forward_ar
     FLASH_TRY(check_shape(checked));
     FLASH_TRY(arguments_read_paging(checked, &pages));
     set_problem(problem, checked, &pages);
+    FLASH_TRY(arguments_check_latent(problem->dtype, &problem->params));
     FLASH_TRY(arguments_read_quant(checked, &problem->params));
     FLASH_TRY(arguments_read_bias(checked, &problem->params));
     if (flash_has_bias(&problem->params.bias))

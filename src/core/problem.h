@@ -8,6 +8,7 @@
 #include "kernels/common/params.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 enum { EXECUTOR_MAX_WORKERS = 4096 };
 
@@ -43,6 +44,13 @@ typedef struct problem {
 /* Says whether V and O have another head dimension than Q and K. */
 static inline bool problem_has_other_d_head_v(const problem_t *problem) {
     return problem->params.d_head_v != problem->params.d_head;
+}
+
+/* Says whether V is the first columns of K: at the same address, with the same strides and pages.
+ */
+static inline bool v_is_in_k(const flash_params_t *p) {
+    return p->v == p->k && memcmp(&p->v_stride, &p->k_stride, sizeof p->k_stride) == 0 &&
+           p->pages.v_table == p->pages.table && p->d_head_v <= p->d_head;
 }
 
 /* Says whether all sequences of the batch have the lengths of its tensors. */

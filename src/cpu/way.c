@@ -53,6 +53,8 @@ static bool wants_steps(const cpu_family_t *family, const flash_config_t *config
 
 static cpu_way_t way_in_place(const cpu_family_t *family, const flash_config_t *config,
                               const flash_params_t *params, int64_t n_rows) {
+    if (config->dtype == FLASH_DTYPE_LATENT_E4M3) /* a task decodes a block of one head */
+        return CPU_WAY_BLOCKS;
     if (family->single_row_step_bytes > 0 && config->dtype == FLASH_DTYPE_FP32 && n_rows == 1)
         return CPU_WAY_SINGLE_ROWS;
     return wants_steps(family, config, params) ? CPU_WAY_STEPS : CPU_WAY_BLOCKS;

@@ -7,7 +7,7 @@
 #include "core/status.h"
 #include "cuda/grid.h"
 #include "cuda/scope.h"
-#include "kernels/common/dtype.h"
+#include "kernels/common/latent.h"
 
 /* Says whether vectors of a tensor with these strides are aligned. */
 static bool is_aligned(const void *data, const flash_strides_t *stride, int32_t dtype) {
@@ -47,11 +47,17 @@ static bool vectors_suit(const append_params_t *p, int32_t dtype) {
     return suits;
 }
 
+static bool is_latent(const append_params_t *p) {
+    return p->parts[APPEND_K].to_dtype == FLASH_DTYPE_LATENT_E4M3;
+}
+
 typedef void append_kernel_t(append_work_t);
 
 /* Returns the kernel for a call, and how many elements it takes at once. */
 static append_kernel_t *choose_kernel(const append_params_t *p, int32_t *vector) {
     *vector = APPEND_VECTOR;
+    if (is_latent(p))
+        return flash_append_latent;
     if (vectors_suit(p, FLASH_DTYPE_BF16))
         return flash_append_bf16;
     if (vectors_suit(p, FLASH_DTYPE_FP16))
@@ -71,7 +77,15 @@ static append_share_t share_of(int64_t n_tokens, int32_t token_units) {
                             .token_units = token_units};
 }
 
+/* A block has a head of a token. */
+static append_work_t work_of_latent(const append_params_t *p) {
+    const int64_t n_blocks = p->tokens_new.total * p->parts[APPEND_K].n_heads;
+    return (append_work_t){.params = *p, .share_new = {.n_blocks = (uint32_t)n_blocks}};
+}
+
 static append_work_t work_of(const append_params_t *p, int32_t vector) {
+    if (is_latent(p))
+        return work_of_latent(p);
     const int32_t row_units = (p->d_head + 2 * vector - 1) / (2 * vector);
     const int32_t rows_new = p->parts[APPEND_K].n_heads + p->parts[APPEND_V].n_heads;
     return (append_work_t){.params = *p,

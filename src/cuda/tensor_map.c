@@ -72,6 +72,7 @@ static flash_status_t find_type(int32_t dtype, CUtensorMapDataType *type) {
         *type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
         return FLASH_SUCCESS;
     case FLASH_DTYPE_E4M3:
+    case FLASH_DTYPE_LATENT_E4M3:
         *type = CU_TENSOR_MAP_DATA_TYPE_UINT8;
         return FLASH_SUCCESS;
     default:

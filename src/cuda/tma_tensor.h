@@ -27,7 +27,8 @@ typedef struct tma_tensor {
 } tma_tensor_t;
 
 /* These describe a tensor as a kernel of the configuration sees it: K and V in elements of the
- * configuration's type, Q and O in elements of what the kernel multiplies, ragged with varlen. */
+ * configuration's type, Q and O in elements of what the kernel multiplies, ragged with varlen. Of
+ * latent tokens K is all bytes, and V those up to the end of their scales. */
 tma_tensor_t tma_tensor_q(const flash_config_t *config, const flash_params_t *p);
 tma_tensor_t tma_tensor_k(const flash_config_t *config, const flash_params_t *p);
 tma_tensor_t tma_tensor_v(const flash_config_t *config, const flash_params_t *p);

@@ -8,10 +8,6 @@
 
 #include <stdbool.h>
 
-/* Says whether V is the first columns of K: at the same address, with the same strides and pages.
- */
-bool v_is_in_k(const flash_params_t *p);
-
 /* Says whether another family serves the head dimensions, which reads small K and V faster even if
  * they are the same tensor. */
 bool v_in_k_is_small(const flash_params_t *p);

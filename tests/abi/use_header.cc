@@ -53,6 +53,21 @@ static bool takes_scales() {
     return plain == 1.5f && compute(call) == 6.0f;
 }
 
+/* A latent token whose elements are all 1, with scales of 2. */
+static bool takes_latent_tokens() {
+    unsigned char token[FLASH_LATENT_TOKEN_BYTES] = {0};
+    const float q[576] = {0}, scales[4] = {2, 2, 2, 2};
+    float o[512];
+    std::memset(token, 0x38, 512);
+    std::memcpy(token + 512, scales, sizeof scales);
+    flashattn::Forward call;
+    call.q(q, {1, 1, 1, 576}).latent(token, {1, 1, 1, FLASH_LATENT_TOKEN_BYTES});
+    call.o(o, {1, 1, 1, 512});
+    std::vector<unsigned char> workspace(static_cast<std::size_t>(call.workspace_size()) + 1);
+    call.run(workspace.data(), workspace.size());
+    return o[0] == 2.0f && o[511] == 2.0f;
+}
+
 /* A sink of ln 2 weighs as much as both keys. */
 static bool takes_sinks() {
     const float q[1] = {0}, k[2] = {1, 2}, v[2] = {3, 5}, sink[1] = {0.69314718f};
@@ -122,9 +137,9 @@ static bool refuses() {
 }
 
 int main() {
-    const bool good = computes() && reads_pages() && takes_scales() && takes_sinks() &&
-                      takes_slopes_and_masks() && takes_chunks_and_padding() && appends() &&
-                      refuses();
+    const bool good = computes() && reads_pages() && takes_scales() && takes_latent_tokens() &&
+                      takes_sinks() && takes_slopes_and_masks() && takes_chunks_and_padding() &&
+                      appends() && refuses();
     std::puts(good ? "right" : "wrong");
     return good ? 0 : 1;
 }

@@ -50,8 +50,13 @@ typedef struct buffers {
     size_t lse_count;
 } buffers_t;
 
+/* Of latent tokens, whose elements are bytes, as of e4m3. */
+static bool has_byte_elements(int32_t dtype) {
+    return dtype == FLASH_DTYPE_E4M3 || dtype == FLASH_DTYPE_LATENT_E4M3;
+}
+
 static size_t element_size(int32_t dtype) {
-    return dtype == FLASH_DTYPE_FP32 ? 4 : dtype == FLASH_DTYPE_E4M3 ? 1 : 2;
+    return dtype == FLASH_DTYPE_FP32 ? 4 : has_byte_elements(dtype) ? 1 : 2;
 }
 
 static void *allocate(size_t size) {
@@ -75,7 +80,7 @@ static void *random_tensor(size_t count, int32_t dtype, uint32_t *state) {
         const uint16_t fp16 = (uint16_t)(sign >> 16 | 0x3800u | fraction << 3);
         if (dtype == FLASH_DTYPE_FP32)
             memcpy(memory + 4 * i, &bits, 4);
-        else if (dtype == FLASH_DTYPE_E4M3)
+        else if (has_byte_elements(dtype))
             memory[i] = (unsigned char)(sign >> 24 | 0x30u | fraction >> 4);
         else
             memcpy(memory + 2 * i, dtype == FLASH_DTYPE_FP16 ? &fp16 : &bf16, 2);
@@ -88,7 +93,7 @@ static void set_nan(void *data, size_t i, int32_t dtype) {
     const float nan = NAN;
     if (dtype == FLASH_DTYPE_FP32)
         memcpy((char *)data + 4 * i, &nan, 4);
-    else if (dtype == FLASH_DTYPE_E4M3)
+    else if (has_byte_elements(dtype))
         ((char *)data)[i] = 0x7f;
     else
         memcpy((char *)data + 2 * i, &half, 2);
@@ -116,6 +121,27 @@ static float element(const void *data, size_t i, int32_t dtype) {
     return half & 0x8000 ? -magnitude : magnitude;
 }
 
+/* Makes latent tokens of random bytes: gives them scales, which bytes of e4m3 are not. The rest of
+ * their bytes are pairs that make numbers of bf16. */
+static void set_scales(unsigned char *tokens, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        for (size_t group = 0; group < 4; group++) {
+            const float scale = (group % 2 ? -0.25f : 0.5f) * (float)(1 + (i + group) % 3);
+            memcpy(tokens + i * FLASH_LATENT_TOKEN_BYTES + 512 + 4 * group, &scale, 4);
+        }
+}
+
+/* Head dimensions of K and V, and the elements from head to head. */
+typedef struct dims {
+    int64_t k, v, k_elements, v_elements;
+} dims_t;
+
+static dims_t dims_of(const shape_t *s, int32_t kv) {
+    const dims_t latent = {576, 512, FLASH_LATENT_TOKEN_BYTES, FLASH_LATENT_TOKEN_BYTES};
+    const dims_t same = {s->d_head, s->d_head, s->d_head, s->d_head};
+    return kv == FLASH_DTYPE_LATENT_E4M3 ? latent : same;
+}
+
 static flash_tensor_t tensor(void *data, int64_t seqlen, int64_t heads, int64_t d_head) {
     flash_tensor_t t = FLASH_TENSOR_INIT;
     t.data = data;
@@ -126,25 +152,29 @@ static flash_tensor_t tensor(void *data, int64_t seqlen, int64_t heads, int64_t 
 }
 
 static flash_forward_args_t arguments(const shape_t *s, types_t types, buffers_t *b) {
-    const size_t d = (size_t)s->d_head;
-    const size_t k_count = (size_t)(s->batch * s->seqlen_k * s->n_heads_kv) * d;
+    const dims_t d = dims_of(s, types.kv);
+    const size_t n_keys = (size_t)(s->batch * s->seqlen_k * s->n_heads_kv);
+    const size_t of_v = (size_t)d.v_elements;
+    const bool is_latent = types.kv == FLASH_DTYPE_LATENT_E4M3;
     flash_forward_args_t args = FLASH_FORWARD_ARGS_INIT;
     uint32_t seed = 7;
     b->lse_count = (size_t)(s->batch * s->seqlen_q * s->n_heads);
-    b->o_count = b->lse_count * d;
-    b->q = random_tensor(b->o_count, types.q, &seed);
-    b->k = random_tensor(k_count, types.kv, &seed);
-    b->v = random_tensor(k_count, types.kv, &seed);
-    for (size_t i = 0; s->nan_key > 0 && i < (size_t)s->n_heads_kv * d; i++)
-        set_nan(b->v, (size_t)(s->nan_key * s->n_heads_kv) * d + i, types.kv);
+    b->o_count = b->lse_count * (size_t)d.v;
+    b->q = random_tensor(b->lse_count * (size_t)d.k, types.q, &seed);
+    b->k = random_tensor(n_keys * (size_t)d.k_elements, types.kv, &seed);
+    b->v = is_latent ? b->k : random_tensor(n_keys * of_v, types.kv, &seed);
+    if (is_latent)
+        set_scales(b->k, n_keys);
+    for (size_t i = 0; s->nan_key > 0 && i < (size_t)s->n_heads_kv * of_v; i++)
+        set_nan(b->v, (size_t)(s->nan_key * s->n_heads_kv) * of_v + i, types.kv);
     b->o = allocate(b->o_count * element_size(types.o));
     b->lse = allocate(b->lse_count * sizeof *b->lse);
     args.dtype = types.kv;
     args.flags = s->flags;
-    args.q = tensor(b->q, s->seqlen_q, s->n_heads, s->d_head);
-    args.k = tensor(b->k, s->seqlen_k, s->n_heads_kv, s->d_head);
-    args.v = tensor(b->v, s->seqlen_k, s->n_heads_kv, s->d_head);
-    args.o = tensor(b->o, s->seqlen_q, s->n_heads, s->d_head);
+    args.q = tensor(b->q, s->seqlen_q, s->n_heads, d.k);
+    args.k = tensor(b->k, s->seqlen_k, s->n_heads_kv, d.k_elements);
+    args.v = tensor(b->v, s->seqlen_k, s->n_heads_kv, d.v_elements);
+    args.o = tensor(b->o, s->seqlen_q, s->n_heads, d.v);
     args.q.dtype = types.q;
     args.o.dtype = types.o;
     args.lse = b->lse;
@@ -153,7 +183,8 @@ static flash_forward_args_t arguments(const shape_t *s, types_t types, buffers_t
     args.seqlen_k = s->seqlen_k;
     args.n_heads = s->n_heads;
     args.n_heads_kv = s->n_heads_kv;
-    args.d_head = s->d_head;
+    args.d_head = d.k;
+    args.d_head_v = d.v;
     args.window_left = s->left;
     args.window_right = s->right;
     args.attention_chunk = s->chunk;
@@ -163,8 +194,9 @@ static flash_forward_args_t arguments(const shape_t *s, types_t types, buffers_t
 
 static void release(buffers_t *b) {
     free(b->q);
+    if (b->v != b->k)
+        free(b->v);
     free(b->k);
-    free(b->v);
     free(b->o);
     free(b->lse);
 }
@@ -200,7 +232,8 @@ static int32_t page_id(const shape_t *s, int64_t n_pages, int64_t b, int64_t i) 
 /* Copies the keys to n_pages pages per sequence, with NaN in the rest of the last one. */
 static void *in_pages(const shape_t *s, int32_t dtype, const void *keys, int64_t page_size,
                       int64_t n_pages) {
-    const size_t token = (size_t)(s->n_heads_kv * s->d_head) * element_size(dtype);
+    const size_t token =
+        (size_t)(s->n_heads_kv * dims_of(s, dtype).k_elements) * element_size(dtype);
     const size_t size = (size_t)(s->batch * n_pages * page_size) * token;
     char *pool = allocate(size);
     memset(pool, 0xff, size);
@@ -230,10 +263,10 @@ static bool same_in_pages(const shape_t *s, const flash_kernel_t *kernel, types_
     paging.n_pages = s->batch * n_pages;
     paging.page_table = table;
     paging.page_table_stride = n_pages;
-    args.k =
-        tensor(in_pages(s, types.kv, b.k, page_size, n_pages), page_size, s->n_heads_kv, s->d_head);
-    args.v =
-        tensor(in_pages(s, types.kv, b.v, page_size, n_pages), page_size, s->n_heads_kv, s->d_head);
+    args.k.data = in_pages(s, types.kv, b.k, page_size, n_pages);
+    args.v.data = b.v == b.k ? args.k.data : in_pages(s, types.kv, b.v, page_size, n_pages);
+    args.k.stride_batch = page_size * args.k.stride_seq;
+    args.v.stride_batch = page_size * args.v.stride_seq;
     args.paging = &paging;
     args.seqused_k = used;
     const bool same = call(&args, kernel) &&
@@ -241,8 +274,9 @@ static bool same_in_pages(const shape_t *s, const flash_kernel_t *kernel, types_
                       memcmp(b.lse, expected->lse, b.lse_count * sizeof *b.lse) == 0;
     if (!same)
         fprintf(stderr, "pages of %d keys change the results\n", (int)page_size);
+    if (b.v != b.k)
+        free(args.v.data);
     free(args.k.data);
-    free(args.v.data);
     free(table);
     free(used);
     release(&b);

@@ -511,7 +511,8 @@ static void use_cuda(call_t *c) {
     X(rotary_reserved, c->rotary.reserved32 = 1, UNSUPPORTED, "rotary.reserved32")                 \
     X(rotary_dtype, c->rotary.dtype = 9, INVALID, "rotary.dtype is 9")                             \
     X(rotary_e4m3, c->rotary.dtype = FLASH_DTYPE_E4M3, UNSUPPORTED,                                \
-      "rotary.dtype is FLASH_DTYPE_E4M3")                                                          \
+      "rotary.dtype is 4: cosines and sines are of fp16")                                          \
+    X(rotary_latent, c->rotary.dtype = FLASH_DTYPE_LATENT_E4M3, UNSUPPORTED, "rotary.dtype is 5")  \
     X(no_positions, c->rotary.n_positions = 0, INVALID, "rotary.n_positions is 0")                 \
     X(rotary_dim_zero, c->rotary.rotary_dim = 0, INVALID, "rotary.rotary_dim is 0")                \
     X(rotary_dim_odd, c->rotary.rotary_dim = 5, INVALID, "rotary.rotary_dim is 5")                 \

@@ -217,7 +217,9 @@ typedef struct refusal {
     X(mask_without_data, mask_of(args)->data = NULL, INVALID, "mask.data is NULL")                 \
     X(mask_dtype_unknown, mask_of(args)->dtype = 9, INVALID, "mask.dtype is 9")                    \
     X(mask_of_e4m3, mask_of(args)->dtype = FLASH_DTYPE_E4M3, FLASH_ERROR_UNSUPPORTED,              \
-      "mask.dtype is FLASH_DTYPE_E4M3")                                                            \
+      "mask.dtype is 4: numbers are of fp16, bf16 or fp32")                                        \
+    X(mask_of_latent_tokens, mask_of(args)->dtype = FLASH_DTYPE_LATENT_E4M3,                       \
+      FLASH_ERROR_UNSUPPORTED, "mask.dtype is 5: numbers are of fp16, bf16 or fp32")               \
     X(mask_bits_with_a_dtype, bits_of(args)->dtype = FLASH_DTYPE_FP32, INVALID,                    \
       "mask.dtype is 3: bits have none")                                                           \
     X(mask_bits_with_a_stride, bits_of(args)->stride_key = 1, INVALID,                             \

@@ -175,7 +175,7 @@ static void format_refuses_what_has_no_word(void **state) {
     c = sm80, c.arch = 83, check_format_refused(c, "arch is 83");
     c = sm80, c.op = 1, check_format_refused(c, "op is 1");
     c = sm80, c.dtype = 0, check_format_refused(c, "dtype is 0");
-    c = sm80, c.dtype = 5, check_format_refused(c, "dtype is 5");
+    c = sm80, c.dtype = 6, check_format_refused(c, "dtype is 6");
     c = sm80, c.features = 64, check_format_refused(c, "features");
     c = sm80, c.features = -1, check_format_refused(c, "features");
     c = sm80, c.async_copy = 2, check_format_refused(c, "async_copy");

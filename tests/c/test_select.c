@@ -9,12 +9,12 @@
 #include "select/select.h"
 #include "select/serves.h"
 
-/* Makes a problem with this type of K, V, Q and O; Q and O are never e4m3. */
+/* Makes a problem with this type of K, V, Q and O; Q and O are never of 8 bits. */
 static problem_t problem_of(int32_t dtype, int32_t features) {
     problem_t problem;
     memset(&problem, 0, sizeof problem);
     problem.dtype = dtype;
-    problem.params.q_dtype = dtype == FLASH_DTYPE_E4M3 ? FLASH_DTYPE_BF16 : dtype;
+    problem.params.q_dtype = dtype >= FLASH_DTYPE_E4M3 ? FLASH_DTYPE_BF16 : dtype;
     problem.params.o_dtype = problem.params.q_dtype;
     problem.features = features;
     problem.params.batch = problem.params.n_heads = problem.params.n_heads_kv = 1;
@@ -127,6 +127,7 @@ static void the_fastest_instruction_set_wins(void **state) {
     check_family(FLASH_DTYPE_E4M3, FLASH_ISA_AVX2, "flash_fwd_avx2_e4m3_");
     check_family(FLASH_DTYPE_E4M3, both, "flash_fwd_avx512_e4m3_");
     check_family(FLASH_DTYPE_E4M3, UINT32_MAX, "flash_fwd_avx512_e4m3_");
+    check_family(FLASH_DTYPE_LATENT_E4M3, UINT32_MAX, "flash_fwd_avx512_latente4m3_");
 }
 
 /* Products of bf16 pairs are selected only where they are fast, and never before AMX. */
@@ -215,7 +216,7 @@ static void a_row_serves_its_own_problems_only(void **state) {
         assert_success(select_check(kernel, &problem, &all));
         if (kernel->config.arch != FLASH_ARCH_REFERENCE)
             assert_refused(select_check(kernel, &problem, &none), FLASH_ERROR_UNSUPPORTED, "need");
-        problem.dtype = kernel->config.dtype % FLASH_DTYPE_E4M3 + 1;
+        problem.dtype = kernel->config.dtype % FLASH_DTYPE_LATENT_E4M3 + 1;
         assert_refused(select_check(kernel, &problem, &all), FLASH_ERROR_UNSUPPORTED, "dtype");
         problem.dtype = kernel->config.dtype;
         problem.features = 64;
@@ -1337,6 +1338,55 @@ static void a_bias_does_not_change_the_family(void **state) {
     }
 }
 
+/* ---- Latent tokens ---- */
+
+static problem_t problem_of_tokens(int32_t rows, int32_t features) {
+    problem_t problem = latent_problem(rows, features);
+    flash_strides_t stride = {.batch = 656 * 512, .seq = 656};
+    if (features & FLASH_FEATURE_PAGED)
+        stride.batch = 656 * problem.params.pages.page_size;
+    problem.dtype = FLASH_DTYPE_LATENT_E4M3;
+    problem.params.q_dtype = problem.params.o_dtype = FLASH_DTYPE_BF16;
+    problem.params.k_stride = problem.params.v_stride = stride;
+    return problem;
+}
+
+static void latent_tokens_have_kernels_on_hopper(void **state) {
+    static const int32_t heads[] = {1, 16, 33, 128};
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
+        for (int32_t features = 0; features < 32; features++) {
+            const problem_t p = problem_of_tokens(heads[i], features);
+            const flash_config_t *config = &selected(&p, &hopper)->config;
+            assert_int_equal(config->arch, FLASH_ARCH_SM90_MLA);
+            assert_int_equal(config->dtype, FLASH_DTYPE_LATENT_E4M3);
+            assert_int_equal(config->features & FLASH_FEATURE_PAGED,
+                             features & FLASH_FEATURE_PAGED);
+        }
+}
+
+static void what_hopper_cannot_do_with_latent_tokens_is_refused(void **state) {
+    const problem_t good = problem_of_tokens(16, FLASH_FEATURE_VARLEN);
+    const flash_kernel_t *kernel;
+    char reason[SELECT_REASON_SIZE];
+    problem_t p;
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    kernel = selected(&good, &hopper);
+    p = good, p.params.o_dtype = FLASH_DTYPE_FP32, assert_ptr_equal(selected(&p, &hopper), kernel);
+    p = good, p.params.q_dtype = p.params.o_dtype = FLASH_DTYPE_FP16;
+    assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "q.dtype");
+    p = good, p.params.k_stride.seq = p.params.v_stride.seq = 660;
+    assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "16 bytes");
+    p = good, p.params.k = p.params.v = (const void *)(uintptr_t)8;
+    assert_refused(select_check(kernel, &p, &hopper), FLASH_ERROR_UNSUPPORTED, "16-byte aligned");
+    assert_refused(select_kernel(&good, &ampere, &kernel, reason), FLASH_ERROR_UNSUPPORTED,
+                   "LATENT_E4M3");
+}
+
 static void no_kernel_is_a_refusal(void **state) {
     const device_t device = {.number = FLASH_DEVICE_CPU, .isa = 0};
     const problem_t problem = problem_of(FLASH_DTYPE_FP32, 64);
@@ -1352,7 +1402,7 @@ static void the_rows_of_a_family_and_a_type_are_together(void **state) {
     int32_t found = 0;
     (void)state;
     for (int32_t i = 0; i < family_list_count; i++)
-        for (int32_t dtype = FLASH_DTYPE_FP16; dtype <= FLASH_DTYPE_E4M3; dtype++) {
+        for (int32_t dtype = FLASH_DTYPE_FP16; dtype <= FLASH_DTYPE_LATENT_E4M3; dtype++) {
             const kernel_range_t rows = kernel_table_forward_rows(family_list[i], dtype);
             for (const flash_kernel_t *row = rows.begin; row < rows.end; row++) {
                 assert_ptr_equal(row->family, family_list[i]);
@@ -1427,6 +1477,8 @@ int main(void) {
         cmocka_unit_test(caches_that_are_not_aligned_take_sm80),
         cmocka_unit_test(caches_of_e4m3_go_with_types_of_q_and_o),
         cmocka_unit_test(a_bias_does_not_change_the_family),
+        cmocka_unit_test(latent_tokens_have_kernels_on_hopper),
+        cmocka_unit_test(what_hopper_cannot_do_with_latent_tokens_is_refused),
         cmocka_unit_test(no_kernel_is_a_refusal),
         cmocka_unit_test(the_rows_of_a_family_and_a_type_are_together),
     };

@@ -113,7 +113,7 @@ static bool machine_runs(int32_t arch) {
 enum { ALL_FEATURES = 63 };
 
 static void the_table_has_every_type_for_any_machine(void **state) {
-    bool reference[FLASH_DTYPE_E4M3 + 1] = {false};
+    bool reference[FLASH_DTYPE_LATENT_E4M3 + 1] = {false};
     (void)state;
     for (int32_t i = 0; i < flash_kernel_count(); i++) {
         const flash_config_t c = config_at(i);
@@ -124,6 +124,7 @@ static void the_table_has_every_type_for_any_machine(void **state) {
     assert_true(reference[FLASH_DTYPE_BF16]);
     assert_true(reference[FLASH_DTYPE_FP32]);
     assert_true(reference[FLASH_DTYPE_E4M3]);
+    assert_true(reference[FLASH_DTYPE_LATENT_E4M3]);
 }
 
 static void rows_ascend_strictly(void **state) {
@@ -182,7 +183,7 @@ static bool cpu_has_type(int32_t arch, int32_t dtype) {
     case FLASH_ARCH_AVX2:
     case FLASH_ARCH_AVX512:
     case FLASH_ARCH_NEON:
-        return dtype >= FLASH_DTYPE_FP16 && dtype <= FLASH_DTYPE_E4M3;
+        return dtype >= FLASH_DTYPE_FP16 && dtype <= FLASH_DTYPE_LATENT_E4M3;
     case FLASH_ARCH_AMX:
         return dtype == FLASH_DTYPE_FP16 || dtype == FLASH_DTYPE_BF16;
     case FLASH_ARCH_AVX512_BF16:

@@ -207,6 +207,26 @@ static void elements_of_a_cache_may_have_a_byte(void **state) {
     check_addressed(&p, 0);
 }
 
+/* K of latent tokens has all of their bytes, and V those up to the end of their scales. */
+static void tokens_are_bytes(void **state) {
+    static const flash_config_t config = {.dtype = FLASH_DTYPE_LATENT_E4M3,
+                                          .features = FLASH_FEATURE_VARLEN};
+    flash_params_t p = packed();
+    (void)state;
+    p.d_head = 576;
+    p.d_head_v = 512;
+    p.k_stride.seq = p.v_stride.seq = FLASH_LATENT_TOKEN_BYTES;
+    const tma_tensor_t k = tma_tensor_k(&config, &p), v = tma_tensor_v(&config, &p);
+    assert_int_equal(k.extent[0], 656);
+    assert_int_equal(v.extent[0], 528);
+    assert_int_equal(k.stride[1], 656);
+    assert_null(tma_tensor_obstacle(&k));
+    assert_null(tma_tensor_obstacle(&v));
+    p.k_stride.seq += 8;
+    const tma_tensor_t shifted = tma_tensor_k(&config, &p);
+    assert_non_null(strstr(tma_tensor_obstacle(&shifted), "multiples of 16 bytes"));
+}
+
 /* Rows of Q and K have d_head elements, those of V and O d_head_v. */
 static void v_and_o_have_a_head_dimension_of_their_own(void **state) {
     flash_params_t p = cached();
@@ -251,6 +271,7 @@ int main(void) {
         cmocka_unit_test(tokens_are_apart_but_not_too_far),
         cmocka_unit_test(a_tensor_without_address_and_strides_is_no_obstacle),
         cmocka_unit_test(elements_of_a_cache_may_have_a_byte),
+        cmocka_unit_test(tokens_are_bytes),
         cmocka_unit_test(v_and_o_have_a_head_dimension_of_their_own),
         cmocka_unit_test(an_empty_tensor_is_no_obstacle),
         cmocka_unit_test(pages_of_a_pool_are_whole_numbers_of_tokens_apart),

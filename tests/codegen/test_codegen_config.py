@@ -34,6 +34,7 @@ NAME = re.compile(
 
 
 ARCH_WORDS = {arch.name.lower().replace("_", ""): arch for arch in Arch}
+DTYPE_WORDS = {dtype.name.lower().replace("_", ""): dtype for dtype in Dtype}
 
 
 def read_name(name):
@@ -48,7 +49,7 @@ def read_name(name):
         values[field] = int(words[field] is not None)
     return Config(
         arch=int(ARCH_WORDS[words["arch"]]),
-        dtype=int(Dtype[words["dtype"].upper()]),
+        dtype=int(DTYPE_WORDS[words["dtype"]]),
         features=sum(int(Feature[word.upper()]) for word in words["features"].split("_")[1:]),
         **values,
     )

@@ -84,13 +84,14 @@ def test_features_are_single_bits():
 
 
 def test_every_row_serves_q_and_o_of_one_type_and_no_combination_is_listed_twice():
-    """The type is that of K and V, except for e4m3, which only K and V may have."""
+    """The type is that of K and V, except for those of 8 bits, which only K and V may have."""
+    of_keys = {Dtype.E4M3, Dtype.LATENT_E4M3}
     for family in FAMILIES.values():
         assert len(set(family.types)) == len(family.types)
-        assert all(Dtype.E4M3 not in (types.q, types.o) for types in family.types)
+        assert all(of_keys.isdisjoint((types.q, types.o)) for types in family.types)
         for dtype in family.rule("dtype").values:
             own = [types for types in family.types if types.kv == dtype and types.q == types.o]
-            assert dtype in [types.q for types in own] or (dtype == Dtype.E4M3 and own)
+            assert dtype in [types.q for types in own] or (dtype in of_keys and own)
 
 
 def test_documented_types_are_those_of_the_families(root):

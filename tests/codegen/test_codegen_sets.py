@@ -185,8 +185,9 @@ def test_ship_takes_chunks_of_every_head_dimension_with_and_without_pages(dtype,
 
 def test_ship_decodes_latent_attention_with_and_without_pages():
     rows = ship_sm90_mla()
+    types = (Dtype.FP16, Dtype.BF16, Dtype.E4M3, Dtype.LATENT_E4M3)
     assert {(c.dtype, c.features) for c in rows} == set(
-        product((Dtype.FP16, Dtype.BF16, Dtype.E4M3), (BASIC_FEATURES, PAGED_FEATURES))
+        product(types, (BASIC_FEATURES, PAGED_FEATURES))
     )
     assert set(rows) <= set(ship())
 

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 from device_memory import torch_dtype
-from flashattn import Feature
+from flashattn import Feature, latent
 from flashattn._attention import workspace_size
 from flashattn._problem import Problem
 from flashattn.config import resolve
 from gpu_problems import CONTIGUOUS, device_inputs, device_options, device_pages, run, same_bits
+from memory import LATENT
 from paging import PagedProblem
 from problems import AttentionProblem
 
@@ -139,7 +140,8 @@ class CacheChecks:
         tensors, where = self.pages(PagedProblem(longest, 16))
         q, k, v = tensors
         dtype = torch_dtype(p.types[2])
-        o = torch.empty(*q.shape[:-1], v.shape[-1], dtype=dtype, device=q.device)
+        columns = latent.CODES if p.dtype == LATENT else v.shape[-1]
+        o = torch.empty(*q.shape[:-1], columns, dtype=dtype, device=q.device)
         lse = torch.empty(p.batch, p.n_heads, p.seqlen_q, device=q.device)
         workspace = torch.empty(256 << 20, dtype=torch.uint8, device=q.device)
         keywords = {**device_options(replace(p, seqused_k=None)), **where}

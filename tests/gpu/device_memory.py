@@ -21,14 +21,21 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
     "float32": torch.float32,
     "float8_e4m3fn": torch.float8_e4m3fn,
+    "uint8": torch.uint8,  # bytes of latent tokens
+    "latent_e4m3": torch.uint8,
 }
 
 
 def upload(values: np.ndarray, layout: str = "contiguous") -> torch.Tensor:
     """Copies the values to the current CUDA device in memory of a layout, with NaN in all gaps."""
     flat, tensor = _allocate(values.shape, torch_dtype(values.dtype.name), layout)
-    flat.fill_(float("nan"))
+    fill_with_nan(flat)
     return tensor.copy_(_to_torch(values))
+
+
+def fill_with_nan(tensor: torch.Tensor) -> None:
+    """Makes all elements NaN; of bytes, latent tokens of NaN."""
+    tensor.fill_(0xFF if tensor.dtype == torch.uint8 else float("nan"))
 
 
 def allocate(shape: Sequence[int], dtype: str, layout: str) -> torch.Tensor:

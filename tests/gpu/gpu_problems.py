@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from device_memory import ALIGNED_LAYOUTS, Guarded, allocate, lengths, upload
 from expectation import Expected, assert_agrees
-from flashattn import Arch, DType, Feature, Kernel
-from memory import E4M3, dtype_of
+from flashattn import Arch, DType, Feature, Kernel, latent
+from memory import E4M3, LATENT, dtype_of
 from paging import PagedProblem, make_pages
 from problems import AttentionProblem, fill_unused, make_inputs
 
@@ -62,8 +62,9 @@ def contiguous_rows() -> list[Kernel]:
 
 def types_of(config: flashattn.Config) -> dict[str, str]:
     """Returns the types of a problem for the row, as AttentionProblem names them."""
-    if config.dtype == DType.E4M3:
-        return {"dtype": "float8_e4m3fn", "q_dtype": "bfloat16", "o_dtype": "bfloat16"}
+    if config.dtype in (DType.E4M3, DType.LATENT_E4M3):
+        dtype = E4M3 if config.dtype == DType.E4M3 else LATENT
+        return {"dtype": dtype, "q_dtype": "bfloat16", "o_dtype": "bfloat16"}
     return {"dtype": {DType.FP16: "float16", DType.BF16: "bfloat16"}[config.dtype]}
 
 
@@ -209,7 +210,8 @@ def run(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns (O, LSE) of one call; outputs are poisoned and guarded."""
     q, k, v = tensors or device_inputs(p)
-    o = Guarded((*q.shape[:-1], v.shape[-1]), p.types[2], p.layouts[3])
+    columns = latent.CODES if p.dtype == LATENT else v.shape[-1]
+    o = Guarded((*q.shape[:-1], columns), p.types[2], p.layouts[3])
     lse = Guarded((*q.shape[:-3], q.shape[-2], q.shape[-3]), "float32")
     flashattn.flash_attn_varlen_func(
         q, k, v, out=o.tensor, lse=lse.tensor, config=config, **{**device_options(p), **options}

@@ -1,8 +1,8 @@
 """Prints how fast latent attention is decoded: one K/V head of 576 columns, of which V is the first
-512, in bf16 or e4m3.
+512, in bf16, e4m3 or latent tokens of 656 bytes.
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
-        python tests/gpu/mla_cost.py [--type e4m3] [--runs 30] [--row "SM80_MLA (BF16, ...): ..."]
+        python tests/gpu/mla_cost.py [--type latent] [--runs 30] [--row "SM80_MLA (BF16, ...): ..."]
 
 Each call is timed with 256 MiB written before it. The device knows the lengths, as in a cache. The
 bytes are those of K; a product counts two operations for each multiplication of Q K^T and P V.
@@ -30,8 +30,8 @@ class Case:
     seqlen_q: int = 1
 
     @property
-    def elements(self) -> int:
-        return self.batch * self.seqlen_k * D_HEAD
+    def keys(self) -> int:
+        return self.batch * self.seqlen_k
 
     @property
     def operations(self) -> int:
@@ -55,7 +55,7 @@ CASES = (
     Case(32, 32768, 128),
     Case(128, 4096, 128, seqlen_q=2),
 )
-TYPES = {"bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn}
+TYPES = {"bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn, "latent": torch.uint8}
 PAGE_SIZES = (0, 64, 1)  # 0: contiguous
 
 
@@ -65,11 +65,21 @@ def config_of(row: str | None, page_size: int) -> str | None:
     return row and row + features
 
 
+def cache_of(n_pages: int, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Returns K [n_pages, size, 1, 576], or latent tokens, whose scales are about 1."""
+    if dtype != torch.uint8:
+        return torch.randn(n_pages, size, 1, D_HEAD, device="cuda").to(dtype)
+    cache = torch.randint(0, 256, (n_pages, size, 1, 656), device="cuda", dtype=torch.uint8)
+    cache &= 0xBF  # numbers below 2
+    cache[..., 512:528].view(torch.float32).fill_(0.8)
+    return cache
+
+
 def call(case: Case, page_size: int, dtype: torch.dtype, row: str | None) -> Callable[[], Any]:
     size = page_size or case.seqlen_k
     n_pages = case.batch * case.seqlen_k // size
     q = torch.randn(case.batch, case.seqlen_q, case.n_heads, D_HEAD, device="cuda").bfloat16()
-    k = torch.randn(n_pages, size, 1, D_HEAD, device="cuda").to(dtype)
+    k = cache_of(n_pages, size, dtype)
     options: dict[str, Any] = {
         "causal": True,
         "seqused_k": torch.full((case.batch,), case.seqlen_k, device="cuda").int(),
@@ -79,6 +89,8 @@ def call(case: Case, page_size: int, dtype: torch.dtype, row: str | None) -> Cal
     if page_size:
         ids = torch.randperm(n_pages, device="cuda").int()
         options["page_table"] = ids.view(case.batch, -1)
+    if dtype == torch.uint8:
+        return lambda: flash_attn_func(q, k, k, kv_dtype="latent_e4m3", **options)
     return lambda: flash_attn_func(q, k, k[..., :D_HEAD_V], **options)
 
 
@@ -88,9 +100,8 @@ def measure(case: Case, dtype: torch.dtype, runs: int, row: str | None) -> str:
     best = min(seconds)
     times = "".join(f"{x * 1e6:10.1f}" for x in seconds)
     shape = f"{case.batch:5} x {case.seqlen_k:<6}{case.n_heads:5} heads{case.seqlen_q:3} queries"
-    rates = (
-        f"{case.elements * dtype.itemsize / best / 1e12:9.2f}{case.operations / best / 1e12:9.0f}"
-    )
+    token_bytes = 656 if dtype == torch.uint8 else D_HEAD * dtype.itemsize
+    rates = f"{case.keys * token_bytes / best / 1e12:9.2f}{case.operations / best / 1e12:9.0f}"
     return shape + times + rates
 
 

@@ -119,6 +119,11 @@ def many_tiles(config: flashattn.Config, row: dict[str, object]) -> Iterator[Att
 def rare(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
     """Sets values that send tiles through their rare paths: scores that outgrow any reference taken
     from the last keys, and a NaN under the diagonal."""
+    if k.dtype == torch.uint8:  # a scale of some tokens grows, and a byte of others is NaN
+        unusual = k.clone()
+        unusual[..., :8, :, 512 + 3] += 3
+        unusual[..., -3:, :, 5] = 0x7F
+        return [q, unusual, unusual]
     large, some_nan = k.float(), v.float()
     large[..., :8, :, :] *= 100
     some_nan[..., -3:, :, 5] = float("nan")
@@ -132,6 +137,8 @@ def as_read(tensors: list[torch.Tensor], d_head_v: int) -> list[torch.Tensor]:
     """Returns q, k and v as a row reads them whose V is the first columns of K; d_head_v 0: V is a
     tensor of its own."""
     q, k, v = tensors
+    if k.dtype == torch.uint8:
+        return [q, k, k]
     return [q, k, k[..., :d_head_v] if d_head_v else v]
 
 

@@ -16,7 +16,8 @@ from append_cases import AppendCase, Arrays, Queries, Result, Rotary, arrays_of,
 from append_cases import expected_of as oracle_of
 from append_cases import poisoned as _nan
 from device_memory import download, torch_dtype
-from flashattn import flash_attn_func, flash_kv_append
+from flashattn import flash_attn_func, flash_kv_append, latent
+from latent_cases import new_tokens
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 needs_cuda = pytest.mark.skipif(DEVICE != "cuda", reason="without a CUDA device")
@@ -398,3 +399,26 @@ def test_steps_and_attention_are_attention_over_the_whole(dtype: str) -> None:
         for pools in (steps, whole)
     )
     assert torch.equal(o, reference)
+
+
+# ---- Latent tokens ----
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("step", [2 * 576, 2 * 576 + 1])
+def test_latent_tokens_have_the_bits_of_the_cpu(dtype: str, step: int) -> None:
+    """step: elements from token to token of k_new, which may lie anywhere."""
+    n, n_places = 300, 40 * 16
+    x = new_tokens(dtype, n)
+    slots = np.random.default_rng(5).permutation(n_places)[:n].astype(np.int64)
+    slots[7] = -1  # padding
+    expected = np.full((n_places, 2, 656), _CANARY, np.uint8)
+    kept = slots >= 0
+    expected[slots[kept]] = latent.encode(x[kept])
+    bits = torch.from_numpy(np.ascontiguousarray(x).view(f"i{x.itemsize}"))
+    flat = torch.zeros(n * step, dtype=bits.dtype, device=DEVICE)
+    k_new = flat.as_strided(x.shape, (step, 576, 1)).copy_(bits).view(torch_dtype(dtype))
+    cache = torch.full((40, 16, 2, 656), _CANARY, dtype=torch.uint8, device=DEVICE)
+    places = torch.from_numpy(slots).to(DEVICE)
+    flash_kv_append(k_new, None, cache, None, kv_dtype="latent_e4m3", slot_mapping=places)
+    assert (cache.cpu().numpy().reshape(expected.shape) == expected).all()

@@ -1,6 +1,9 @@
 """Decode of latent attention: one K/V head or few, of 576 columns, of which V is the first 512. Few
 and many query heads, masks across pieces, lengths and pages that only the device knows, what is not
 finite, batch invariance, graphs and workspaces.
+
+Latent tokens (flashattn.latent) are rounded to bf16 on the device. What is expected is computed
+from rounded tokens; the bits are also those of a cache of bf16 with the same numbers.
 """
 
 from __future__ import annotations
@@ -14,9 +17,9 @@ import numpy as np
 import pytest
 import torch
 from cache_checks import CacheChecks
-from device_memory import upload
+from device_memory import fill_with_nan, upload
 from expectation import Expected
-from flashattn import DType, Feature
+from flashattn import DType, Feature, latent
 from gpu_problems import (
     CONTIGUOUS,
     MLA_FAMILIES,
@@ -28,7 +31,7 @@ from gpu_problems import (
     same_bits,
     types_of,
 )
-from memory import dtype_of
+from memory import LATENT, dtype_of
 from paging import KINDS
 from problems import AttentionProblem
 
@@ -84,7 +87,14 @@ def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
 def _tensors(
     q: torch.Tensor, k: torch.Tensor, _: torch.Tensor | None = None, d_head_v: int = D_HEAD_V
 ) -> list[torch.Tensor]:
-    return [q, k, k[..., :d_head_v]]
+    return [q, k, k if k.dtype == torch.uint8 else k[..., :d_head_v]]
+
+
+def _numbers(p: AttentionProblem, k: np.ndarray) -> np.ndarray:
+    """Returns K as kernels multiply it: latent tokens rounded to fp32, then to bf16."""
+    if p.dtype != LATENT:
+        return k
+    return latent.decode(k).astype(np.float32).astype(dtype_of("bfloat16"))
 
 
 CACHES = CacheChecks(_tensors, v_has_own_pages=False)
@@ -93,6 +103,7 @@ CACHES = CacheChecks(_tensors, v_has_own_pages=False)
 @functools.lru_cache(maxsize=64)
 def _expected(p: AttentionProblem, d_head_v: int) -> Expected:
     q, k, _ = host_inputs(p)
+    k = _numbers(p, k)
     return expected_of(q, k, k[..., :d_head_v], o_dtype=dtype_of(p.types[2]), **p.options())
 
 
@@ -157,7 +168,7 @@ def test_outputs_anywhere_and_wide(config: flashattn.Config) -> None:
         _check(replace(_of_row(p, config), o_dtype="float32"), config)
 
 
-@every_dense_row
+@pytest.mark.parametrize("config", [c for c in DENSE if c.dtype != DType.LATENT_E4M3], ids=str)
 @pytest.mark.parametrize("d_head, d_head_v", [(512, 512), (568, 504), (320, 256), (264, 4)])
 def test_smaller_head_dimensions(d_head: int, d_head_v: int, config: flashattn.Config) -> None:
     columns = 16 if config.dtype == DType.E4M3 else 8  # of 16 bytes, as TMA needs them
@@ -173,7 +184,88 @@ def test_scales_of_k_and_v(config: flashattn.Config) -> None:
     _check(replace(p, k_descale=-0.5, v_descale=3.0, q_dtype="float16", o_dtype="float16"), config)
 
 
+# ---- Latent tokens ----
+
+LATENT_ROWS = [config for config in ROWS if config.dtype == DType.LATENT_E4M3]
+every_latent_row = pytest.mark.parametrize("config", LATENT_ROWS, ids=str)
+
+
+def _in_bf16(config: flashattn.Config) -> flashattn.Config:
+    """Returns the row that multiplies the same numbers without converting them."""
+    return replace(config, dtype=DType.BF16, n_warps=12)
+
+
+def _assert_bits_of_bf16(p: AttentionProblem, tokens: np.ndarray, config: object) -> None:
+    """Runs latent tokens [batch, seqlen_k, n_heads_kv, 656], and the same numbers in bf16."""
+    q = upload(host_inputs(p)[0])
+    found = run(p, _tensors(q, upload(tokens)), config)
+    same = replace(p, dtype="bfloat16", q_dtype=None, o_dtype=None)
+    assert same_bits(found, run(same, _tensors(q, upload(_numbers(p, tokens))), _in_bf16(config)))
+
+
+@pytest.mark.parametrize("config", [c for c in LATENT_ROWS if c in DENSE], ids=str)
+@pytest.mark.parametrize("name", ["full", "causal window", "softcap", "one long, many heads"])
+def test_bits_are_those_of_the_same_numbers_in_bf16(name: str, config: flashattn.Config) -> None:
+    p = _of_row(PROBLEMS[name], config)
+    _assert_bits_of_bf16(p, host_inputs(p)[1], config)
+
+
+@pytest.mark.parametrize("config", [c for c in LATENT_ROWS if c in DENSE], ids=str)
+def test_every_code_and_any_scale(config: flashattn.Config) -> None:
+    p = _of_row(AttentionProblem(256, 1, 1, 16, 1, D_HEAD), config)
+    tokens = host_inputs(p)[1]
+    codes = np.arange(256)[:, None] + 5 * np.arange(D_HEAD_V) & 0xFF
+    codes[(codes & 0x7F) == 0x7F] = 0
+    tokens[..., :D_HEAD_V] = codes[:, None, None]
+    scales = tokens[..., D_HEAD_V : D_HEAD_V + 16].view(np.float32)
+    scales[...] = np.random.default_rng(1).uniform(-2, 2, scales.shape)
+    scales[::5, ..., 1], scales[1::5, ..., 2], scales[2::5, ..., 3] = 0.0, -1e-30, 1e4
+    _assert_bits_of_bf16(p, tokens, config)
+
+
+@every_latent_row
+def test_chosen_tokens_are_pages_of_one(config: flashattn.Config) -> None:
+    """Sparse attention: each query has tokens of its own, by a table of pages of one token."""
+    if config not in PAGED:
+        pytest.skip("a row of pages")
+    rng = np.random.default_rng(0)
+    pool = latent.encode(rng.standard_normal((4096, 1, 1, D_HEAD)))
+    counts = (2048, 700, 1, 0, 65)
+    chosen = np.stack([rng.permutation(4096)[:2048] for _ in counts]).astype(np.int32)
+    p = AttentionProblem(len(counts), 1, 2048, 40, 1, D_HEAD, seqused_k=counts)
+    p = _of_row(p, config)
+    q = host_inputs(p)[0]
+    k = _numbers(p, pool[chosen, 0])
+    expected = expected_of(q, k, k[..., :D_HEAD_V], o_dtype=dtype_of(p.types[2]), **p.options())
+    where = {"page_table": torch.from_numpy(chosen).cuda()}
+    outputs = run(p, _tensors(upload(q), upload(pool)), config, max_seqlen_k=2048, **where)
+    check_outputs(p, outputs, expected, config, "chosen tokens")
+
+
 # ---- What is not finite ----
+
+
+def _spoil(k: np.ndarray, key: int, column: int, value: float) -> None:
+    """Sets a column of a key; of latent tokens a scale, or a column of bf16."""
+    if k.dtype != np.uint8:
+        k[0, key, 0, column] = value
+    elif column < D_HEAD_V:
+        k[..., D_HEAD_V : D_HEAD_V + 16].view(np.float32)[0, key, 0, column // 128] = value
+    else:
+        k[..., -128:].view(dtype_of("bfloat16"))[0, key, 0, column - D_HEAD_V] = value
+
+
+def _without_what_is_not_finite(k: np.ndarray) -> np.ndarray:
+    clean = k.copy()
+    if k.dtype != np.uint8:
+        clean[~np.isfinite(k.astype(np.float32))] = 0
+        return clean
+    for part in (
+        clean[..., D_HEAD_V : D_HEAD_V + 16].view(np.float32),
+        clean[..., -128:].view(dtype_of("bfloat16")),
+    ):
+        part[~np.isfinite(part.astype(np.float32))] = 0
+    return clean
 
 
 @every_dense_row
@@ -188,15 +280,15 @@ def test_values_that_are_not_finite_reach_only_rows_that_see_them(
         own = replace(p, **options)
         q, k, _ = host_inputs(own)
         for key, column in ((keys - 5, 3), (keys - 3, D_HEAD_V - 1), (keys - 2, D_HEAD - 1)):
-            k[0, key, 0, column] = value
+            _spoil(k, key, column, value)
         o, _ = run(own, _tensors(upload(q), upload(k)), config)
-        expected = expected_of(q, k, k[..., :D_HEAD_V], **own.options())
+        numbers = _numbers(own, k)
+        expected = expected_of(q, numbers, numbers[..., :D_HEAD_V], **own.options())
         sees_none = np.isfinite(expected.o).all(axis=-1)
         assert sees_none.any() and not sees_none.all()
         assert (np.isfinite(o.astype(np.float32)).all(axis=-1) == sees_none).all()
-        clean = k.copy()
-        clean[~np.isfinite(k.astype(np.float32))] = 0
-        finite, _ = run(own, _tensors(upload(q), upload(clean)), config)
+        clean = upload(_without_what_is_not_finite(k))
+        finite, _ = run(own, _tensors(upload(q), clean), config)
         assert (o[sees_none] == finite[sees_none]).all()
 
 
@@ -205,7 +297,8 @@ def test_keys_beyond_the_length_may_be_anything(config: flashattn.Config) -> Non
     p = _of_row(AttentionProblem(2, 2, 1100, 40, 1, D_HEAD, seqused_k=(70, 1000)), config)
     tensors = CACHES.inputs(p)
     expected = run(p, tensors, config)
-    tensors[1][0, 70:] = tensors[1][1, 1000:] = float("nan")
+    fill_with_nan(tensors[1][0, 70:])
+    fill_with_nan(tensors[1][1, 1000:])
     assert same_bits(run(p, tensors, config), expected)
 
 

@@ -203,7 +203,8 @@ static const struct {
 } DTYPES[] = {{FLASH_DTYPE_FP32, "fp32"},
               {FLASH_DTYPE_FP16, "fp16"},
               {FLASH_DTYPE_BF16, "bf16"},
-              {FLASH_DTYPE_E4M3, "e4m3"}};
+              {FLASH_DTYPE_E4M3, "e4m3"},
+              {FLASH_DTYPE_LATENT_E4M3, "latent_e4m3"}};
 _Static_assert(sizeof DTYPES / sizeof DTYPES[0] == N_DTYPES, "a name for each type");
 
 /* Returns 1 where the candidate failed. */

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from memory import arrange
+from memory import LATENT, arrange, nan_of
 from problems import AttentionProblem, make_inputs, run_call
 
 # The ways to find the pages of a sequence: flash_paging_t.
@@ -47,7 +47,7 @@ def _scatter(x: np.ndarray, q: PagedProblem, rng: np.random.Generator, layout: s
     size = max(q.p.seqlen_k, 1) if q.kind == "slots" else q.page_size
     n_ids = [-(-length // size) for length in q.lengths]
     places = [int(i) for i in rng.permutation(sum(n_ids) + 2)]
-    pages = np.full((len(places), size, *x.shape[2:]), np.nan).astype(x.dtype)
+    pages = np.full((len(places), size, *x.shape[2:]), nan_of(x.dtype), x.dtype)
     ids: list[list[int]] = []
     for b, length in enumerate(q.lengths):
         ids.append([places.pop() for _ in range(n_ids[b])])
@@ -88,6 +88,8 @@ def make_pages(
     seed = int(rng.integers(2**31))
     k = _scatter(inputs[1], q, np.random.default_rng(seed), layout_k)
     v = _scatter(inputs[2], q, np.random.default_rng(seed + q.v_apart), layout_v)
+    if q.p.dtype == LATENT:
+        v = k
     batch = q.p.batch
     options = {"seqused_k": np.array(q.lengths, np.int32)}
     if q.kind == "slots":

@@ -16,10 +16,11 @@ import numpy as np
 from bias_cases import BiasCase
 from expectation import Expected, assert_agrees, expected_of
 from flashattn import config as flash_config
+from flashattn import latent
 from flashattn._library import check as check_status
 from flashattn._library import library
 from flashattn._problem import Problem as CallArguments
-from memory import E4M3, Guarded, GuardedBytes, arrange, dtype_of
+from memory import E4M3, LATENT, Guarded, GuardedBytes, arrange, dtype_of
 
 # P rounded to the operands' type is noise. The relative error averages it over an output, and the
 # largest error is compared with that of the naive attention. Both need an output of some size.
@@ -38,8 +39,8 @@ class AttentionProblem:
     n_heads_kv: int = 1
     d_head: int = 64
     dtype: str = "float32"  # of k and v
-    q_dtype: str | None = None  # None: that of k and v, beside e4m3 float32
-    o_dtype: str | None = None  # likewise, beside e4m3 q's
+    q_dtype: str | None = None  # None: that of k and v, beside 8 bits float32
+    o_dtype: str | None = None  # likewise, beside 8 bits q's
     causal: bool = False
     window_size: tuple[int, int] = (-1, -1)
     attention_chunk: int = 0
@@ -62,9 +63,10 @@ class AttentionProblem:
     @property
     def types(self) -> tuple[str, str, str]:
         """Returns the types of q, of k and v, and of o."""
-        wide = "float32" if self.dtype == E4M3 else self.dtype
+        is_of_8_bits = self.dtype in (E4M3, LATENT)
+        wide = "float32" if is_of_8_bits else self.dtype
         of_q = self.q_dtype or wide
-        return of_q, self.dtype, self.o_dtype or (of_q if self.dtype == E4M3 else wide)
+        return of_q, self.dtype, self.o_dtype or (of_q if is_of_8_bits else wide)
 
     @property
     def q_shape(self) -> tuple[int, ...]:
@@ -84,12 +86,15 @@ class AttentionProblem:
 
     @property
     def k_shape(self) -> tuple[int, ...]:
+        columns = latent.TOKEN_BYTES if self.dtype == LATENT else self.d_head
         if self.cu_seqlens_k is not None:
-            return (self.cu_seqlens_k[-1], self.n_heads_kv, self.d_head)
-        return (self.batch, self.seqlen_k, self.n_heads_kv, self.d_head)
+            return (self.cu_seqlens_k[-1], self.n_heads_kv, columns)
+        return (self.batch, self.seqlen_k, self.n_heads_kv, columns)
 
     @property
     def v_shape(self) -> tuple[int, ...]:
+        if self.dtype == LATENT:
+            return self.k_shape
         return (*self.k_shape[:-1], self.d_head_v or self.d_head)
 
     def _scales(self, values: tuple[tuple[float, ...], ...] | float | None) -> object:
@@ -124,12 +129,17 @@ class AttentionProblem:
             "max_seqlen_q": None if self.cu_seqlens_q is None else self.seqlen_q,
             "max_seqlen_k": None if self.cu_seqlens_k is None else self.seqlen_k,
             "out_dtype": self.types[2],
+            **({"kv_dtype": LATENT} if self.dtype == LATENT else {}),
         }
 
 
 def make_inputs(p: AttentionProblem) -> list[np.ndarray]:
-    """Returns q, k, v: random numbers of the problem's seed, in its layouts."""
+    """Returns q, k, v: random numbers of the problem's seed, in its layouts. v of latent tokens is
+    k."""
     values = _random_values(p.q_shape, p.k_shape, p.v_shape, p.types[:2], p.values, p.seed)
+    if p.dtype == LATENT:
+        q, k = (arrange(x, layout) for x, layout in zip(values[:2], p.layouts))
+        return [q, k, k]
     return [arrange(x, layout) for x, layout in zip(values, p.layouts)]
 
 
@@ -143,9 +153,14 @@ def _random_values(
     seed: int,
 ) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
+    of_q, of_kv = map(dtype_of, types)
+    if types[1] == LATENT:
+        q, k = (rng.standard_normal((*x[:-1], latent.COLUMNS)) for x in (q_shape, k_shape))
+        _shape_values(values, q, k)
+        tokens = latent.encode(k)
+        return [q.astype(of_q), tokens, tokens]
     q, k, v = (rng.standard_normal(shape) for shape in (q_shape, k_shape, v_shape))
     _shape_values(values, q, k)
-    of_q, of_kv = map(dtype_of, types)
     return [q.astype(of_q), k.astype(of_kv), v.astype(of_kv)]
 
 
@@ -174,10 +189,19 @@ def workspace_size(p: AttentionProblem, config: str | None = None) -> int:
 def _zeros(p: AttentionProblem) -> list[np.ndarray]:
     """Returns q, k, v that take no memory."""
     of_q, of_kv, _ = map(dtype_of, p.types)
-    return [
+    q, k, v = (
         np.broadcast_to(np.zeros(shape[-1], dtype), shape)
         for dtype, shape in ((of_q, p.q_shape), (of_kv, p.k_shape), (of_kv, p.v_shape))
-    ]
+    )
+    return [q, k, k if p.dtype == LATENT else v]
+
+
+def decoded(p: AttentionProblem, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    """Returns q, k, v as numbers, which latent tokens are not."""
+    if p.dtype != LATENT:
+        return inputs
+    k = latent.decode(inputs[1])
+    return [inputs[0], k, k[..., : latent.CODES]]
 
 
 def _make_call(
@@ -280,7 +304,7 @@ def expected(
 ) -> Expected:
     """Returns what is expected of the problem, where the naive attention has P of p_dtype."""
     types = dtype_of(p_dtype), dtype_of(p.types[2])
-    return expected_of(inputs, *types, roundings, **p.options())
+    return expected_of(decoded(p, inputs), *types, roundings, **p.options())
 
 
 @lru_cache(maxsize=8)  # it is the same for most kernels
@@ -326,7 +350,7 @@ def rounds_p(p: AttentionProblem, config: str | None) -> bool:
 def p_type(p: AttentionProblem, config: str | None) -> str:
     """Returns the type of P for the largest error: that of k and v, or float32 if types differ and
     the kernel keeps P so (AMX has at most 16 bits)."""
-    if p.dtype == E4M3:
+    if p.dtype in (E4M3, LATENT):
         return "float32"
     if len(set(p.types)) == 1 or rounds_p(p, config):
         return p.dtype

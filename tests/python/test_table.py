@@ -7,7 +7,8 @@ import dataclasses
 import flashattn
 import numpy as np
 import pytest
-from memory import E4M3, dtype_of
+from flashattn import latent
+from memory import E4M3, LATENT, dtype_of
 from problems import AttentionProblem, check, cpu_kernels, run, runnable_kernels
 
 KERNELS = {str(kernel.config): kernel for kernel in cpu_kernels()}
@@ -58,8 +59,10 @@ def test_kernel_agrees_with_the_oracle(short_form: str, problem: AttentionProble
     kernel = KERNELS[short_form]
     if not kernel.is_runnable:
         pytest.skip("not on this machine")
-    dtype = {1: "float16", 2: "bfloat16", 3: "float32", 4: E4M3}[kernel.config.dtype]
-    problem = dataclasses.replace(problem, dtype=dtype)
+    names = {1: "float16", 2: "bfloat16", 3: "float32", 4: E4M3, 5: LATENT}
+    dtype = names[kernel.config.dtype]
+    dims = {"d_head": latent.COLUMNS, "d_head_v": latent.CODES} if dtype == LATENT else {}
+    problem = dataclasses.replace(problem, dtype=dtype, **dims)
     q = np.empty(problem.q_shape, dtype_of(problem.types[0]))
     k = np.empty(problem.k_shape, dtype_of(dtype))
     support = flashattn.query_support(q, k, k, config=kernel.config, **problem.call_options())

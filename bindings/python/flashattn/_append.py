@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from . import _abi, _stream, _tensor
+from . import _abi, _stream, _tensor, latent
 from ._library import check, library
 from ._paging import Paging
 from ._quant import Quant
@@ -30,6 +30,7 @@ def flash_kv_append(
     page_rows: Any = None,
     k_descale: Any = None,
     v_descale: Any = None,
+    kv_dtype: str | None = None,
     q: Any = None,
     q_out: Any = None,
     cu_seqlens_q: Any = None,
@@ -57,6 +58,9 @@ def flash_kv_append(
                        cu_seqlens_new[b + 1] of k_new and v_new
     page_table, v_page_table, page_indptr, page_rows, k_descale, v_descale
                        as in flash_attn_func; scales belong to a cache of float8_e4m3fn
+    kv_dtype           "latent_e4m3": k_cache has latent tokens, uint8 [..., 656], and k_new 576
+                       columns, without v_new, v_cache and rotary embedding; each 128 columns get
+                       the scale that makes the largest of them 448
     q                  [batch, seqlen_q, n_heads, d_head], ragged [total_q, n_heads, d_head]:
                        queries to turn
     q_out              array for them, of any type; q itself: in place; None: a new one like q
@@ -80,7 +84,7 @@ def flash_kv_append(
         q_view = _tensor.view(q, "q", stream)
         q_out = _tensor.empty(q, q_view.device, q_view.shape, q_view.dtype, "q_out")
     append = _Append(k_new, slot_mapping is not None, cu_seqlens_new, cu_seqlens_q, stream)
-    append.set_cache(v_new, k_cache, v_cache)
+    append.set_cache(v_new, k_cache, v_cache, kv_dtype)
     append.set_queries(q, q_out)
     append.set_places(seqused_k, seqused_k_out, slot_mapping)
     if any(x is not None for x in (slot_mapping, page_table, v_page_table, page_indptr, page_rows)):
@@ -143,9 +147,13 @@ class _Append:
         if cu_seqlens_new is None and self._is_flat and self._ragged_q:
             raise ValueError("cu_seqlens_q is given, and cu_seqlens_new is not")
 
-    def set_cache(self, v_new: Any, k_cache: Any, v_cache: Any) -> None:
+    def set_cache(self, v_new: Any, k_cache: Any, v_cache: Any, kv_dtype: str | None) -> None:
         new_axes = 3 if self._is_flat else 4
-        self.k = _tensor.key_view(k_cache, "k_cache", 4, self._stream)
+        _tensor.check_kv_dtype(kv_dtype)
+        if kv_dtype is None:
+            self.k = _tensor.key_view(k_cache, "k_cache", 4, self._stream)
+        else:
+            self.k = _tensor.latent_view(k_cache, "k_cache", 4, latent.COLUMNS, self._stream)
         self._check_cache("k_cache", self.k)
         self.args.k = _tensor.c_tensor(self.k)
         self.args.seqlen_k = self.k.shape[1]

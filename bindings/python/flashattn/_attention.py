@@ -9,7 +9,8 @@ contiguous.
 
 k and v have one type. q may be float32 beside a k and v of 16 bits, and so may O, which is of q's
 type unless out or out_dtype says otherwise. k and v may also be float8_e4m3fn, torch's or that of
-ml_dtypes, with scales (k_descale, v_descale), beside a q of any other type.
+ml_dtypes, with scales (k_descale, v_descale), beside a q of any other type, and so may they be
+tokens of a latent cache, which kv_dtype says.
 
 Arrays in CUDA memory (float16, bfloat16; O also float32) are computed on their device and on the
 caller's current stream: torch's where torch brought a tensor, otherwise the one that
@@ -62,6 +63,7 @@ def flash_attn_func(
     page_rows: Any = None,
     k_descale: Any = None,
     v_descale: Any = None,
+    kv_dtype: str | None = None,
     batch_invariant: bool = False,
     return_lse: bool = False,
     out: Any = None,
@@ -112,6 +114,9 @@ def flash_attn_func(
     k_descale        scale of a k of float8_e4m3fn, whose elements are multiplied by it: a number,
                      or a float32 array [batch, n_heads_kv] of any strides; None: 1
     v_descale        the same for v
+    kv_dtype         "latent_e4m3": k is an array of latent tokens, uint8 [..., 656] in place of
+                     [..., d_head], and v the same array; q has a d_head of 576, O of 512
+                     (flashattn.latent makes such arrays in CPU memory). None: the arrays say it
     batch_invariant  a sequence's output depends on its own tokens alone, bit for bit, not on the
                      batch size nor on its neighbours (CPU kernels always keep this)
     return_lse       also return the log-sum-exp, float32 [batch, n_heads, seqlen_q]
@@ -152,6 +157,7 @@ def flash_attn_func(
         page_rows=page_rows,
         k_descale=k_descale,
         v_descale=v_descale,
+        kv_dtype=kv_dtype,
         batch_invariant=batch_invariant,
         out_dtype=out_dtype,
     )
@@ -176,6 +182,7 @@ def flash_attn_varlen_func(
     page_rows: Any = None,
     k_descale: Any = None,
     v_descale: Any = None,
+    kv_dtype: str | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
@@ -242,6 +249,7 @@ def flash_attn_varlen_func(
         page_rows=page_rows,
         k_descale=k_descale,
         v_descale=v_descale,
+        kv_dtype=kv_dtype,
         batch_invariant=batch_invariant,
         out_dtype=out_dtype,
     )

@@ -10,7 +10,7 @@ import ctypes
 import operator
 from typing import Any
 
-from . import _abi, _stream, _tensor
+from . import _abi, _stream, _tensor, latent
 from ._bias import Mask, Sizes, slopes_view
 from ._paging import Paging
 from ._quant import Quant
@@ -57,8 +57,10 @@ class Problem:
         v_descale: Any = None,
         batch_invariant: bool = False,
         out_dtype: str | None = None,
+        kv_dtype: str | None = None,
     ) -> None:
         _tensor.check_dtype_name("out_dtype", out_dtype)
+        _tensor.check_kv_dtype(kv_dtype)
         self.ragged_q = cu_seqlens_q is not None
         ragged_k = cu_seqlens_k is not None
         self.stream = _stream.of_call(
@@ -84,8 +86,7 @@ class Problem:
         where = (page_table, v_page_table, page_indptr, page_rows)
         self._is_paged = any(array is not None for array in where)
         self.q = _tensor.tensor_view(q, "q", 3 if self.ragged_q else 4, self.stream)
-        self.k = _tensor.key_view(k, "k", 3 if ragged_k else 4, self.stream)
-        self.v = _tensor.key_view(v, "v", 3 if ragged_k else 4, self.stream)
+        self.k, self.v = self._keys(k, v, 3 if ragged_k else 4, kv_dtype)
         self._check_shapes()
         self.out_dtype = out_dtype
 
@@ -156,6 +157,18 @@ class Problem:
             self.args.lse = found.data
             for member, stride in _tensor.lse_strides(found, ragged=self.ragged_q).items():
                 setattr(self.args, member, stride)
+
+    def _keys(self, k: Any, v: Any, n_axes: int, kv_dtype: str | None) -> tuple[View, View]:
+        """Returns views of k and v: their columns, also where an array has whole tokens."""
+        if kv_dtype is None:
+            return (
+                _tensor.key_view(k, "k", n_axes, self.stream),
+                _tensor.key_view(v, "v", n_axes, self.stream),
+            )
+        return (
+            _tensor.latent_view(k, "k", n_axes, latent.COLUMNS, self.stream),
+            _tensor.latent_view(v, "v", n_axes, latent.CODES, self.stream),
+        )
 
     def _check_shapes(self) -> None:
         q, k, v = self.q, self.k, self.v

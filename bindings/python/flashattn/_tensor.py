@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _abi, _dlpack, _stream
+from . import _abi, _dlpack, _stream, latent
 from ._dlpack import compact_strides
 from ._stream import is_torch
 from .device import device_info, device_text
@@ -28,6 +28,8 @@ DTYPES = {
 }
 # K and V may have the types of KEY_DTYPES; they alone may be of 8 bits.
 KEY_DTYPES = {**DTYPES, "float8_e4m3fn": _abi.FLASH_DTYPE_E4M3}
+# Types of K and V that no array names: the caller does, as kv_dtype.
+KV_DTYPES = {latent.KV_DTYPE: _abi.FLASH_DTYPE_LATENT_E4M3}
 _ITEM_SIZE = {
     "float16": 2,
     "bfloat16": 2,
@@ -101,9 +103,27 @@ def key_view(array: Any, name: str, n_axes: int, stream: int = _stream.DEFAULT) 
     result = view(array, name, stream)
     if result.dtype not in KEY_DTYPES:
         raise ValueError(
-            f"{name} is {result.dtype}: not float16, bfloat16, float32 or float8_e4m3fn"
+            f"{name} is {result.dtype}: not float16, bfloat16, float32 or float8_e4m3fn, and there "
+            "is no kv_dtype"
         )
     return _check_axes(result, name, n_axes)
+
+
+def latent_view(
+    array: Any, name: str, n_axes: int, columns: int, stream: int = _stream.DEFAULT
+) -> View:
+    """Returns a view of so many columns of latent tokens, whose array [..., 656] of uint8 has
+    `n_axes` axes, the innermost one contiguous. Its strides are in bytes."""
+    result = view(array, name, stream)
+    if result.dtype != "uint8":
+        raise ValueError(f"{name} is {result.dtype}: with kv_dtype {latent.KV_DTYPE!r} it is uint8")
+    result = _check_axes(result, name, n_axes)
+    if result.shape[-1] != latent.TOKEN_BYTES:
+        raise ValueError(
+            f"{name} has shape {result.shape}: a token of kv_dtype {latent.KV_DTYPE!r}, the last "
+            f"axis, has {latent.TOKEN_BYTES} bytes"
+        )
+    return result._replace(shape=(*result.shape[:-1], columns), dtype=latent.KV_DTYPE)
 
 
 def _check_axes(result: View, name: str, n_axes: int) -> View:
@@ -247,7 +267,8 @@ def address(array: View | None) -> int | None:
 def c_tensor(array: View, *, ragged: bool = False) -> _abi.flash_tensor_t:
     """Returns the C struct of a view [batch, seq, head, d_head], ragged: [token, head, d_head]."""
     strides = _three_strides(array.strides[:-1], ragged)
-    return _abi.flash_tensor_t(array.data, *strides, dtype=KEY_DTYPES[array.dtype])
+    dtype = KEY_DTYPES.get(array.dtype) or KV_DTYPES[array.dtype]
+    return _abi.flash_tensor_t(array.data, *strides, dtype=dtype)
 
 
 def lse_strides(array: View, *, ragged: bool) -> dict[str, int]:
@@ -278,6 +299,12 @@ def check_dtype_name(keyword: str, name: str | None) -> None:
     """Raises ValueError unless `name` is None or one of DTYPES."""
     if name is not None and name not in DTYPES:
         raise ValueError(f"{keyword} is {name!r}: not one of {', '.join(DTYPES)}")
+
+
+def check_kv_dtype(name: str | None) -> None:
+    """Raises ValueError unless `name` is None or one of KV_DTYPES."""
+    if name is not None and name not in KV_DTYPES:
+        raise ValueError(f"kv_dtype is {name!r}: not {', '.join(map(repr, KV_DTYPES))}")
 
 
 def numpy_dtype(name: str) -> np.dtype:

@@ -44,6 +44,7 @@ class DType(enum.IntEnum):
     BF16 = _abi.FLASH_DTYPE_BF16
     FP32 = _abi.FLASH_DTYPE_FP32
     E4M3 = _abi.FLASH_DTYPE_E4M3
+    LATENT_E4M3 = _abi.FLASH_DTYPE_LATENT_E4M3
 
 
 class Op(enum.IntEnum):

@@ -14,9 +14,6 @@
 #include "cpu/cpu_kernel.h"
 #include "cpu/tiled/scratch.h"
 
-/* A loaded element times this is the element's value. */
-static const float E4M3_UNIT = 0x1p8f;
-
 /* Returns the problem whose softmax scale goes with loaded elements. */
 static inline flash_params_t e4m3_params(const flash_params_t *p) {
     flash_params_t scaled = *p;

@@ -7,6 +7,7 @@
 #include "cpu/tiled/copy_pages.h"
 #include "cpu/tiled/in_place_accumulate.h"
 #include "cpu/tiled/in_place_scores.h"
+#include "cpu/tiled/latent_block.h"
 #include "cpu/tiled/softmax.h"
 #include "cpu/tiled/totals.h"
 
@@ -186,6 +187,31 @@ ALWAYS_INLINE void attend_pages(const tile_scratch_t *t, const flash_params_t *p
         attend_copies(t, p, task, dtype, block, all_see);
 }
 
+/* ---- Latent tokens ---- */
+
+/* Attends to a block of decoded keys of the task's one head. `after` are the keys that follow. */
+ALWAYS_INLINE void attend_decoded(const tile_scratch_t *t, const flash_params_t *p,
+                                  const cpu_task_t *task, const in_place_block_t *block,
+                                  flash_range_t after) {
+    const flash_range_t keys = block->keys;
+    const bool all_see = rows_see(t, keys);
+    const in_place_t decoded = decode_tokens(t, p, task, keys, after);
+    score_rows(t, FLASH_DTYPE_FP32, &decoded, keys.end - keys.begin);
+    softmax_in_place(t, p, task, block, all_see);
+    accumulate_in_place(t, FLASH_DTYPE_FP32, &decoded, keys, all_see);
+}
+
+ALWAYS_INLINE void attend_latent(const tile_scratch_t *t, const flash_params_t *p,
+                                 const cpu_task_t *task, const in_place_block_t *block) {
+    const flash_range_t rest = {block->keys.end, block->end};
+    const flash_range_t after = cpu_first_keys(rest, block->keys.end - block->keys.begin);
+    for (int32_t head = 0; head < task->n_heads; head++) {
+        const tile_scratch_t of_head = rows_of_head(t, head);
+        const cpu_task_t head_task = task_of_head(task, head, t->d_v);
+        attend_decoded(&of_head, p, &head_task, block, after);
+    }
+}
+
 /* ---- All keys ---- */
 
 /* Brings the columns of O from the order of pairs.h into their own, at the end. */
@@ -226,7 +252,9 @@ ALWAYS_INLINE void attend_few_rows(const tile_scratch_t *t, const flash_params_t
             const tile_scratch_t rows = rows_of_heads(t, head, n);
             if (skips_block(&rows, p, &part, block.keys))
                 continue;
-            if (cpu_is_paged(p))
+            if (dtype == FLASH_DTYPE_LATENT_E4M3)
+                attend_latent(&rows, p, &part, &block);
+            else if (cpu_is_paged(p))
                 attend_pages(&rows, p, &part, dtype, &block);
             else
                 attend_in_place(&rows, p, &part, dtype, &block, false);

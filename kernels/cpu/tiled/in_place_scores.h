@@ -232,7 +232,7 @@ NEVER_INLINE void score_e4m3(const tile_scratch_t *t, const in_place_t *k, int32
 
 ALWAYS_INLINE void score_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *k,
                               int32_t n_keys) {
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(5); /* LATENT_E4M3 is decoded before */
     if (dtype == FLASH_DTYPE_FP32)
         score_fp32(t, k, n_keys);
     else if (dtype == FLASH_DTYPE_FP16)

@@ -178,7 +178,7 @@ NEVER_INLINE void values_e4m3(const tile_scratch_t *t, const in_place_t *v, int6
 ALWAYS_INLINE void accumulate_words_in_place(const tile_scratch_t *t, int32_t dtype,
                                              const in_place_t *v, int64_t n, int64_t row,
                                              int rows) {
-    DTYPES_KNOWN(4);
+    DTYPES_KNOWN(5); /* LATENT_E4M3 is decoded before */
     if (dtype == FLASH_DTYPE_FP32)
         values_fp32(t, v, n, row, rows);
     else if (dtype == FLASH_DTYPE_FP16)

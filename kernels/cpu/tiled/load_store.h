@@ -85,24 +85,30 @@ NEVER_INLINE void gather_q_fp32(const tile_scratch_t *t, const flash_params_t *p
     }
 }
 
-/* Loads rows of Q for keys of e4m3, which keep their own order, in place and packed. */
-ALWAYS_INLINE void gather_q_for_e4m3(const tile_scratch_t *t, const flash_params_t *p,
-                                     const cpu_task_t *task) {
+/* Says whether keys of the type go with Q and O of any type, and are multiplied in fp32. */
+ALWAYS_INLINE bool is_of_8_bits(int32_t dtype) {
+    return dtype == FLASH_DTYPE_E4M3 || dtype == FLASH_DTYPE_LATENT_E4M3;
+}
+
+/* Loads rows of Q for keys of 8 bits, which keep their own order, in place and packed. */
+ALWAYS_INLINE void gather_q_for_8_bits(const tile_scratch_t *t, const flash_params_t *p,
+                                       const cpu_task_t *task, int32_t dtype) {
     if (p->q_dtype == FLASH_DTYPE_FP16)
         gather_q_as_keys(t, p, task, FLASH_DTYPE_FP16, false);
     else if (p->q_dtype == FLASH_DTYPE_BF16)
         gather_q_as_keys(t, p, task, FLASH_DTYPE_BF16, false);
     else
-        gather_q_fp32(t, p, task, FLASH_DTYPE_E4M3, false);
-    e4m3_scale_q(t, p, task);
+        gather_q_fp32(t, p, task, dtype, false);
+    if (dtype == FLASH_DTYPE_E4M3)
+        e4m3_scale_q(t, p, task);
 }
 
 /* Loads rows of Q of a type that goes with keys of dtype; in_place as in gather_q_as_keys().
  * Families that multiply pairs of bf16 have no rows of fp32 (codegen/facts.py). */
 ALWAYS_INLINE void gather_q(const tile_scratch_t *t, const flash_params_t *p,
                             const cpu_task_t *task, int32_t dtype, bool in_place) {
-    if (dtype == FLASH_DTYPE_E4M3)
-        gather_q_for_e4m3(t, p, task);
+    if (is_of_8_bits(dtype))
+        gather_q_for_8_bits(t, p, task, dtype);
     else if (p->q_dtype == dtype)
         gather_q_as_keys(t, p, task, dtype, in_place);
     else if (!VEC_DOTS_BF16 && p->q_dtype == FLASH_DTYPE_FP32)
@@ -180,7 +186,7 @@ static inline destination_t destination_of(const tile_scratch_t *t, const flash_
 /* Stores a row of O of fp32, or of a type that goes with keys of dtype. */
 ALWAYS_INLINE void store_row_as(const tile_scratch_t *t, int32_t dtype, int64_t row, float sum,
                                 const destination_t *to) {
-    const bool any = dtype == FLASH_DTYPE_E4M3;
+    const bool any = is_of_8_bits(dtype);
     if (to->dtype == FLASH_DTYPE_FP32)
         store_row(t, FLASH_DTYPE_FP32, row, sum, to->data, to->index);
     else if (to->dtype == FLASH_DTYPE_FP16 && (any || dtype == FLASH_DTYPE_FP16))

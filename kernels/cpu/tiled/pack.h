@@ -88,7 +88,8 @@ ALWAYS_INLINE void store_square(const vec_t square[VEC_WIDTH], int64_t n, float 
 static inline void prefetch_rows(int64_t d, int32_t dtype, const tile_keys_t *keys, int64_t first,
                                  int64_t n, int64_t n_keys) {
     for (int64_t key = first; key < min64(first + n, n_keys); key++)
-        prefetch_row(element_at(keys->data, key * keys->stride, dtype), d * element_size(dtype));
+        prefetch_row(element_at(keys->data, key * keys->stride, dtype),
+                     key_elements(dtype, d) * element_size(dtype));
 }
 
 /* Packs K: panels of [d_words][c_pad], n_keys padded with zeros to whole vectors. */

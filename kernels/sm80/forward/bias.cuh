@@ -95,7 +95,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void add_mask(score_tile<C> &s, const flash_params_t &params,
                                                 const query_tile_t &tile, int32_t block) {
     const flash_bias_t &bias = params.bias;
-    DTYPES_KNOWN(4); /* numbers are of no other type */
+    DTYPES_KNOWN(5); /* numbers are of no other type */
     if (bias.kind == FLASH_MASK_BITS)
         hide_by_bits<C>(s, params, tile, block);
     else if (bias.dtype == FLASH_DTYPE_FP16)

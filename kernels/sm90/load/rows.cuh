@@ -92,6 +92,12 @@ static __device__ __forceinline__ row_tokens<C> find_rows(const paged_tensor_t &
     return rows;
 }
 
+/* Counts the columns of a row, in elements of memory; of a latent token, the bytes that land. */
+template <flash_config_t C, kv_tensor T>
+static __device__ __forceinline__ int32_t copied_columns(const flash_params_t &p) {
+    return is_latent<C> ? landing_panels<C, T> * landing_columns<C> : columns_in_memory<T>(p);
+}
+
 /* A lane copies its chunks from and to these places. */
 typedef struct lane_copy {
     const char *from;     /* the lane's first chunk of the pool's first token */
@@ -108,7 +114,7 @@ static __device__ __forceinline__ lane_copy_t lane_copy(const paged_tensor_t &te
         shared + landing_offset<C, T> + row * SM90_PANEL_BYTES + (chunk ^ row) * SM90_CHUNK_BYTES;
     return {opaque(tensor.head + chunk * SM90_CHUNK_BYTES),
             opaque(tensor.pool.token_bytes),
-            columns_in_memory<T>(*tensor.problem) -
+            copied_columns<C, T>(*tensor.problem) -
                 chunk * (SM90_CHUNK_BYTES / kv_element_bytes<C>),
             {to, to ^ half_panel_bytes}};
 }
@@ -118,13 +124,15 @@ static __device__ __forceinline__ lane_copy_t lane_copy(const paged_tensor_t &te
 template <flash_config_t C, kv_tensor T, bool WHOLE>
 static __device__ __forceinline__ void copy_row(const lane_copy_t &lane, int32_t token, int row) {
     constexpr int half_columns = half_panel_bytes / kv_element_bytes<C>;
+    constexpr auto byte_of_half = [](int half) {
+        return landing_byte<C>(half / 2) + half % 2 * half_panel_bytes;
+    };
     const char *const from = lane.from + (uint64_t)(uint32_t)token * lane.token_bytes;
 #pragma unroll
     for (int half = 0; half < 2 * landing_panels<C, T>; ++half)
-        async_copy_or_zero(lane.to[half % 2] + row * SM90_PANEL_BYTES +
-                               half / 2 * kv_panel_bytes<C>,
-                           from + half * half_panel_bytes,
-                           WHOLE || (token >= 0 && half * half_columns < lane.columns));
+        async_copy_or_zero(
+            lane.to[half % 2] + row * SM90_PANEL_BYTES + half / 2 * kv_panel_bytes<C>,
+            from + byte_of_half(half), WHOLE || (token >= 0 && half * half_columns < lane.columns));
 }
 
 /* WHOLE: as of copy_row(). */
@@ -152,9 +160,9 @@ static __device__ __forceinline__ void copy_rows(const paged_tensor_t &tensor, r
 template <flash_config_t C, kv_tensor T>
 static __device__ __forceinline__ bool is_whole(const paged_tensor_t &tensor,
                                                 const row_tokens<C> &rows) {
-    constexpr int columns = kv_columns<C, T>;
-    const bool has_columns =
-        columns_in_memory<T>(*tensor.problem) == columns && columns % landing_columns<C> == 0;
+    constexpr int most = landing_panels<C, T> * landing_columns<C>;
+    constexpr bool fills_panels = is_latent<C> || kv_columns<C, T> == most;
+    const bool has_columns = fills_panels && copied_columns<C, T>(*tensor.problem) == most;
     int32_t all = has_columns ? 0 : -1;
 #pragma unroll
     for (int i = 0; i < lane_rows<C>; ++i)

@@ -35,7 +35,7 @@ template <flash_config_t C> struct half_state {
 template <flash_config_t C> struct scorer_state {
     score_tile<C> s;
     softmax_state_t softmax;
-    float factors[2]; /* of scores of the thread's rows, where K is converted */
+    float factors[2]; /* of scores of the thread's rows, where K is of e4m3 */
 };
 
 /* Starts when Q is in shared memory. */
@@ -45,12 +45,12 @@ static __device__ __forceinline__ void start_scorer(scorer_state<C> &scorer) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
         scorer.factors[half] =
-            converts<C> ? exchange<C>().score_factors[group_row() + 8 * half] : 1.0f;
+            scales_scores<C> ? exchange<C>().score_factors[group_row() + 8 * half] : 1.0f;
 }
 
 template <flash_config_t C>
 static __device__ __forceinline__ void apply_factors(scorer_state<C> &scorer) {
-    if constexpr (converts<C>)
+    if constexpr (scales_scores<C>)
 #pragma unroll
         for (int i = 0; i < score_registers<C>; ++i)
             scorer.s.s[i] *= scorer.factors[i / 2 % 2];

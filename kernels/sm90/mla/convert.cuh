@@ -1,6 +1,7 @@
 /*
  * Of a cache of e4m3 the last warpgroup of a block, the converter, makes fp16: each block of keys
- * in its stage (load/convert_block.cuh), while the consumers multiply by the other one.
+ * in its stage (load/convert_block.cuh), while the consumers multiply by the other one. Of latent
+ * tokens it makes bf16 (mla/convert_latent.cuh).
  *
  * Shared memory limits this: for 36 KB of bytes it passes on 36 KB from TMA, 108 KB here, and 208
  * KB to the products, of which QK^T alone take all that it has. Measured on an H200, bytes that
@@ -10,12 +11,17 @@
 #define FLASH_KERNELS_SM90_MLA_CONVERT_CUH
 
 #include "sm90/decode/walk.cuh"
-#include "sm90/load/convert_block.cuh"
+#include "sm90/mla/convert_latent.cuh"
 #include "sm90/mla/state.cuh"
+
+/* So many of the panels that arrive are converted; the last one of latent tokens arrives as it is.
+ */
+template <flash_config_t C>
+constexpr int converted_panels = landing_panels<C, TENSOR_K> - (is_latent<C> ? 1 : 0);
 
 /* Counts the parts that are complete when so many panels have been converted. */
 template <flash_config_t C> __device__ constexpr int parts_of(int converted) {
-    return (2 * converted < q_panels<C> ? 2 * converted : q_panels<C>) / part_panels<C>;
+    return converted == converted_panels<C> ? (int)MLA_PARTS : 2 * converted / part_panels<C>;
 }
 
 /* Converts the warp's rows of the block that has landed in the ring's stage, and hands the parts on
@@ -23,9 +29,15 @@ template <flash_config_t C> __device__ constexpr int parts_of(int converted) {
 template <flash_config_t C>
 static __device__ __forceinline__ void convert_parts(const ring_t &ring,
                                                      const chunk_offsets_t &offsets) {
+    const uint32_t shared = key_tile<C>(ring.stage);
+    const row_scales<C> scales = load_scales<C>(shared);
+    latent_bytes<C> bytes = load_latent<C>(shared, 0, 0, offsets);
 #pragma unroll
-    for (int panel = 0; panel < landing_panels<C, TENSOR_K>; ++panel) {
-        convert_panel<C>(key_tile<C>(ring.stage), panel, offsets, false);
+    for (int panel = 0; panel < converted_panels<C>; ++panel) {
+        if constexpr (is_latent<C>)
+            convert_latent_panel<C>(shared, panel, offsets, scales, bytes);
+        else
+            convert_panel<C>(shared, panel, offsets, false);
         if (parts_of<C>(panel) == parts_of<C>(panel + 1))
             continue;
         async_proxy_fence();

@@ -21,6 +21,13 @@ template <flash_config_t C> constexpr int product_columns = half_columns<C> / ha
 
 template <flash_config_t C> constexpr int part_panels = q_panels<C> / MLA_PARTS;
 
+/* The scales of latent tokens arrive in a panel of their own, left of the others, which is free
+ * until what it is for is converted: the token's four in the first chunk of its row. */
+template <flash_config_t C>
+constexpr int latent_scales_offset = landing_offset<C, TENSOR_K> - kv_panel_bytes<C>;
+template <flash_config_t C>
+constexpr int loaded_bytes = landing_bytes<C, TENSOR_K> + (is_latent<C> ? kv_panel_bytes<C> : 0);
+
 /* A block arrives at so many barriers: part by part; or at one, if it is to be converted. */
 template <flash_config_t C> constexpr int arrivals = converts<C> ? 1 : (int)MLA_PARTS;
 

@@ -21,16 +21,28 @@ static __device__ __forceinline__ uint32_t arrival(const ring_t &ring, int panel
         return part_barrier<C>(ring, panel / part_panels<C>);
 }
 
+/* The map of K, and for latent tokens, one that ends behind their scales. */
+typedef struct key_maps {
+    const sm90_tensor_map_t *keys;
+    const sm90_tensor_map_t *scales;
+} key_maps_t;
+
 /* Starts to load a box of all panels. first_row: its place in the block. */
 template <flash_config_t C>
-static __device__ __forceinline__ void load_panels(const sm90_tensor_map_t *map, tma_box_t box,
+static __device__ __forceinline__ void load_panels(const key_maps_t &maps, tma_box_t box,
                                                    const ring_t &ring, int first_row) {
-    const uint32_t shared =
-        key_tile<C>(ring.stage) + landing_offset<C, TENSOR_K> + first_row * SM90_PANEL_BYTES;
+    const uint32_t shared = key_tile<C>(ring.stage) + first_row * SM90_PANEL_BYTES;
 #pragma unroll
-    for (int i = 0; i < landing_panels<C, TENSOR_K>; ++i, box.column += landing_columns<C>)
-        tma_load<true>(shared + i * kv_panel_bytes<C>, map, box, arrival<C>(ring, i),
+    for (int i = 0; i < landing_panels<C, TENSOR_K>; ++i) {
+        box.column = landing_byte<C>(i) / kv_element_bytes<C>;
+        tma_load<true>(shared + landing_offset<C, TENSOR_K> + i * kv_panel_bytes<C>, maps.keys, box,
+                       arrival<C>(ring, i), l2_evict_first);
+    }
+    if constexpr (is_latent<C>) {
+        box.column = LATENT_SCALES_AT;
+        tma_load<true>(shared + latent_scales_offset<C>, maps.scales, box, arrival<C>(ring, 0),
                        l2_evict_first);
+    }
 }
 
 /* Announces the bytes of a block, in one thread. */
@@ -39,14 +51,15 @@ static __device__ __forceinline__ void announce_block(const ring_t &ring) {
 #pragma unroll
     for (int part = 0; part < arrivals<C>; ++part)
         mbarrier_arrive_expect(arrival<C>(ring, part * part_panels<C>),
-                               landing_bytes<C, TENSOR_K> / arrivals<C>);
+                               loaded_bytes<C> / arrivals<C>);
 }
 
 /* ---- A contiguous sequence ---- */
 
 template <flash_config_t C>
-static __device__ __forceinline__ void
-load_run(const page_pool_t &from, const decode_block_t &block, const key_walk_t &walk) {
+static __device__ __forceinline__ void load_run(const key_maps_t &maps, int32_t entry_tokens,
+                                                const decode_block_t &block,
+                                                const key_walk_t &walk) {
     ring_t ring = {0, 0};
 #pragma unroll 1
     for (int32_t n = 0; n < walk.blocks; ++n) {
@@ -54,7 +67,7 @@ load_run(const page_pool_t &from, const decode_block_t &block, const key_walk_t 
             flash_kv_run(&block.sequence, block.piece.batch_index, nth_key<C>(walk, n));
         await_stage<C>(ring);
         announce_block<C>(ring);
-        load_panels<C>(from.map, run_box<C>(run, block.first_head_kv, from.entry_tokens), ring, 0);
+        load_panels<C>(maps, run_box<C>(run, block.first_head_kv, entry_tokens), ring, 0);
         step<C.n_stages>(ring);
     }
 }
@@ -62,9 +75,9 @@ load_run(const page_pool_t &from, const decode_block_t &block, const key_walk_t 
 /* ---- Pages, in boxes or row by row ---- */
 
 template <flash_config_t C>
-static __device__ __forceinline__ void load_paged_block(const paged_tensor_t &tensor, int32_t begin,
-                                                        int32_t next_begin, box_loader_t &loader,
-                                                        const ring_t &ring) {
+static __device__ __forceinline__ void
+load_paged_block(const paged_tensor_t &tensor, const key_maps_t &maps, int32_t begin,
+                 int32_t next_begin, box_loader_t &loader, const ring_t &ring) {
     const int32_t row = (int32_t)lane_index() * tensor.paging->box_keys;
     const tma_box_t box = page_box<C>(tensor, loader.id, begin + row);
     fetch_ids<C>(tensor, next_begin, loader);
@@ -73,17 +86,33 @@ static __device__ __forceinline__ void load_paged_block(const paged_tensor_t &te
         announce_block<C>(ring);
     __syncwarp();
     if (row < C.B_c)
-        load_panels<C>(tensor.pool.map, box, ring, row);
+        load_panels<C>(maps, box, ring, row);
     __syncwarp();
 }
 
+/* Starts to copy the scales of the lane's rows to where TMA would write them. */
 template <flash_config_t C>
-static __device__ __forceinline__ void load_paged_block(const paged_tensor_t &tensor, int32_t begin,
-                                                        int32_t next_begin, row_loader_t &loader,
-                                                        const ring_t &ring) {
+static __device__ __forceinline__ void copy_scales(const paged_tensor_t &tensor,
+                                                   const row_tokens<C> &rows, uint32_t shared) {
+#pragma unroll
+    for (int i = 0; i < lane_rows<C>; ++i) {
+        const int row = i * warp_threads + lane_row();
+        const uint32_t to =
+            shared + latent_scales_offset<C> + row * SM90_PANEL_BYTES + row % 8 * SM90_CHUNK_BYTES;
+        const uint64_t token = (uint64_t)(uint32_t)rows.of[i] * tensor.pool.token_bytes;
+        async_copy_or_zero(to, tensor.head + token + LATENT_SCALES_AT, rows.of[i] >= 0);
+    }
+}
+
+template <flash_config_t C>
+static __device__ __forceinline__ void
+load_paged_block(const paged_tensor_t &tensor, const key_maps_t &, int32_t begin,
+                 int32_t next_begin, row_loader_t &loader, const ring_t &ring) {
     const row_tokens<C> rows = find_block_rows<C>(tensor, begin);
     fetch_ids<C>(tensor, next_begin, loader);
     await_stage<C>(ring);
+    if constexpr (is_latent<C>)
+        copy_scales<C>(tensor, rows, key_tile<C>(ring.stage));
     copy_block_rows<C, TENSOR_K>(tensor, rows, key_tile<C>(ring.stage));
 #pragma unroll
     for (int part = 0; part < arrivals<C>; ++part)
@@ -92,15 +121,15 @@ static __device__ __forceinline__ void load_paged_block(const paged_tensor_t &te
 
 template <flash_config_t C, typename LOADER>
 static __device__ __forceinline__ void load_pages(const paged_tensor_t &tensor,
-                                                  const key_walk_t &walk) {
+                                                  const key_maps_t &maps, const key_walk_t &walk) {
     ring_t ring = {0, 0};
     LOADER loader = {};
     fetch_ids<C>(tensor, nth_key_if_any<C>(walk, 0), loader);
     await_query_loads<C>();
 #pragma unroll 1
     for (int32_t n = 0; n < walk.blocks; ++n) {
-        load_paged_block<C>(tensor, nth_key<C>(walk, n), nth_key_if_any<C>(walk, n + 1), loader,
-                            ring);
+        load_paged_block<C>(tensor, maps, nth_key<C>(walk, n), nth_key_if_any<C>(walk, n + 1),
+                            loader, ring);
         step<C.n_stages>(ring);
     }
 }
@@ -111,18 +140,19 @@ static __device__ __forceinline__ void load_mla_keys(const sm90_decode_params_t 
                                                      const decode_block_t &block,
                                                      const key_walk_t &walk) {
     const page_pool_t from = k_pool(params, params.cut.attention);
+    const key_maps_t maps = {&params.k, &params.v};
     if constexpr (has_pages<C>) {
         const paged_tensor_t tensor = find_pages<C>(
             params.cut.attention, params.paging, from, block.piece.batch_index,
             (int32_t)block.sequence.k_begin, block.sequence.len_k, block.first_head_kv);
         if (params.paging.box_keys > 0)
-            load_pages<C, box_loader_t>(tensor, walk);
+            load_pages<C, box_loader_t>(tensor, maps, walk);
         else
-            load_pages<C, row_loader_t>(tensor, walk);
+            load_pages<C, row_loader_t>(tensor, maps, walk);
     } else {
         await_query_loads<C>();
         if (elect_one())
-            load_run<C>(from, block, walk);
+            load_run<C>(maps, from.entry_tokens, block, walk);
     }
 }
 

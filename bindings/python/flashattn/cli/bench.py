@@ -156,10 +156,10 @@ def _own_contenders(args: argparse.Namespace) -> list[Contender]:
     on_device = problem.is_cuda if args.device == "cuda" else problem.is_cpu
     if args.filters or args.all:
         rows = problem.chosen_kernels(args.filters, runnable=True)
-        rows = [row for row in rows if on_device(row.config)]
+        rows = [row for row in rows if on_device(row.config) and problem.has_arrays(row.config)]
         problem.require_some(rows)
         return [Contender(str(k.config), DType(k.config.dtype), k.config) for k in rows]
-    dtypes = bench_cuda.DTYPES if args.device == "cuda" else DType
+    dtypes = bench_cuda.DTYPES if args.device == "cuda" else problem.NUMPY_NAME
     return [Contender(f"selected ({dtype.name})", dtype, None) for dtype in dtypes]
 
 

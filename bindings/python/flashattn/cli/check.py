@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import oracle
+from .. import latent, oracle
 from .._attention import flash_attn_func, query_support
 from ..compare import Deviation, compare
 from ..config import DType, Kernel
@@ -68,14 +68,15 @@ def _measure(
 ) -> Deviation | None:
     """None: the kernel does not serve the problem."""
     rng = np.random.default_rng(seed)
-    shapes = (q_shape, k_shape, k_shape)
-    q, k, v = (
-        rng.standard_normal(shape).astype(dtype)
-        for shape, dtype in zip(shapes, problem.numpy_dtypes(DType(kernel.config.dtype)))
-    )
-    if not query_support(q, k, v, config=kernel.config, **options):
+    if kernel.config.dtype == DType.LATENT_E4M3:
+        q, k, v, tokens = _latent_inputs(rng, q_shape, k_shape)
+        arrays, own = (q, tokens, tokens), {**options, "kv_dtype": latent.KV_DTYPE}
+    else:
+        arrays = q, k, v = _inputs(rng, DType(kernel.config.dtype), q_shape, k_shape)
+        own = options
+    if not query_support(*arrays, config=kernel.config, **own):
         return None
-    o, lse = flash_attn_func(q, k, v, config=kernel.config, return_lse=True, **options)
+    o, lse = flash_attn_func(*arrays, config=kernel.config, return_lse=True, **own)
     oracle_o, oracle_lse = oracle.attention(q, k, v, **options)
     naive_o = oracle.naive(q, k, v, p_dtype=q.dtype, **options)
     return compare(
@@ -86,3 +87,27 @@ def _measure(
         oracle_lse=oracle_lse,
         largest_score=oracle.largest_score(q, k),
     )
+
+
+def _inputs(
+    rng: np.random.Generator, dtype: DType, q_shape: tuple, k_shape: tuple
+) -> tuple[np.ndarray, ...]:
+    shapes = (q_shape, k_shape, k_shape)
+    return tuple(
+        rng.standard_normal(shape).astype(element)
+        for shape, element in zip(shapes, problem.numpy_dtypes(dtype))
+    )
+
+
+def _latent_inputs(
+    rng: np.random.Generator, q_shape: tuple, k_shape: tuple
+) -> tuple[np.ndarray, ...]:
+    """q, k and v, and the tokens that k and v are decoded from; the last axes are those of latent
+    tokens."""
+    q, x = (
+        rng.standard_normal((*shape[:-1], latent.COLUMNS), np.float32)
+        for shape in (q_shape, k_shape)
+    )
+    tokens = latent.encode(x)
+    k = latent.decode(tokens).astype(np.float32)
+    return q, k, k[..., : latent.CODES], tokens

@@ -12,7 +12,8 @@ from ..config import Arch, Config, DType, Kernel, kernels, parse_filters
 from . import words
 
 DEFAULT_SEQLEN = [512, 1024, 2048]
-# These are types of K and V; Q and O have the same type, but for e4m3, which they never have.
+# These are types of K and V that arrays name; Q and O have the same type, but for e4m3, which they
+# never have.
 NUMPY_NAME = {
     DType.FP16: "float16",
     DType.BF16: "bfloat16",
@@ -239,6 +240,11 @@ def is_cuda(config: Config) -> bool:
 
 def is_cpu(config: Config) -> bool:
     return not is_cuda(config)
+
+
+def has_arrays(config: Config) -> bool:
+    """Says whether arrays have the type of K and V themselves."""
+    return config.dtype in NUMPY_NAME
 
 
 def numpy_dtypes(dtype: DType) -> list[np.dtype]:

@@ -182,7 +182,7 @@ def _dtypes(args: argparse.Namespace) -> list[DType]:
     """The types of the rows that the filters leave."""
     on_device = problem.is_cuda if args.device == "cuda" else problem.is_cpu
     rows = problem.chosen_kernels(args.filters, runnable=True)
-    rows = [row for row in rows if on_device(row.config)]
+    rows = [row for row in rows if on_device(row.config) and problem.has_arrays(row.config)]
     problem.require_some(rows)
     return sorted({DType(row.config.dtype) for row in rows})
 
