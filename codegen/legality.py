@@ -16,8 +16,9 @@ from .facts import FAMILIES, FRAGMENT, MMA_ROWS, SM80, Arch, Dtype, Family, Feat
 # Repeats DECODE_SHARED_BYTES_MAX of kernels/sm80/decode_kernel.h.
 SM80_DECODE_SHARED_BYTES_MAX = 226 * 1024
 
-# Repeats SM80_MLA_ROW_BYTES of kernels/sm80/mla_kernel.h.
+# These repeat kernels/sm80/mla_kernel.h.
 SM80_MLA_ROW_BYTES = 20
+SM80_MLA_CONVERTED_STAGES = 2
 FP32_BYTES = 4
 
 SM90_LOADING_WARPS = 4
@@ -99,12 +100,16 @@ def _sm80_decode_rules(config: Config) -> Iterator[str]:
 
 
 def sm80_mla_shared_bytes(config: Config) -> int:
-    """Counts the bytes of n_stages blocks of K, and of what warps exchange: for each row its scores
-    from each warp that shares it, P of two steps, and some more."""
-    size = Dtype(config.dtype).size
+    """Counts the bytes of n_stages blocks of K, and of two of fp16 that blocks of e4m3 become; and
+    of what warps exchange: for each row its scores from each warp that shares it, P of two steps,
+    and some more."""
+    operand = Dtype.FP16.size
+    of_element = config.n_stages * Dtype(config.dtype).size
+    if config.dtype == Dtype.E4M3:
+        of_element += SM80_MLA_CONVERTED_STAGES * operand
     sharing = config.n_warps * MMA_ROWS // config.B_r
-    of_row = sharing * (config.B_c + 1) * FP32_BYTES + 2 * config.B_c * size + SM80_MLA_ROW_BYTES
-    return config.n_stages * config.B_c * config.d_head * size + config.B_r * of_row
+    of_row = sharing * (config.B_c + 1) * FP32_BYTES + 2 * config.B_c * operand + SM80_MLA_ROW_BYTES
+    return of_element * config.B_c * config.d_head + config.B_r * of_row
 
 
 def _sm80_mla_rules(config: Config) -> Iterator[str]:

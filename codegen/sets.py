@@ -291,7 +291,7 @@ def tune_sm80_mla() -> list[Config]:
     two blocks fit a multiprocessor where they can."""
     candidates = cartesian(
         arch=[Arch.SM80_MLA],
-        dtype=[Dtype.FP16, Dtype.BF16],
+        dtype=[Dtype.FP16, Dtype.BF16, Dtype.E4M3],
         d_head=[576],
         d_head_v=[512],
         B_r=[16, 32, 64],
@@ -415,7 +415,7 @@ def ship_sm80_mla() -> list[Config]:
         replace(
             parse_config(f"SM80_MLA ({dtype.name}, 576/512, {shape}): {stages}"), features=features
         )
-        for dtype in (Dtype.FP16, Dtype.BF16)
+        for dtype in (Dtype.FP16, Dtype.BF16, Dtype.E4M3)
         for shape, stages in SM80_MLA_SHIP_SHAPES
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]

@@ -10,6 +10,9 @@
  *     turn 1    S of step n + 1, in parts; loads of step n + n_stages - 1
  *     turn 2    P of step n + 1, O += P V of step n
  *
+ * With e4m3 the warps that have multiplied by V of step n convert step n + 2, in place of it, and
+ * load step n + 2 + n_stages (mla/convert.cuh).
+ *
  * A generated wrapper gives each configuration its name:
  *
  *     static constexpr flash_config_t config = {...};
@@ -23,6 +26,7 @@
 #define FLASH_KERNELS_SM80_MLA_CUH
 
 #include "common/ptx/dependent_launch.cuh"
+#include "sm80/mla/convert.cuh"
 #include "sm80/mla/load.cuh"
 #include "sm80/mla/result.cuh"
 #include "sm80/mla/sanitise_v.cuh"
@@ -30,7 +34,7 @@
 /* Returns the stage after this one. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t next_stage(uint32_t stage, uint32_t ring) {
-    return stage == ring + (C.n_stages - 1) * stage_bytes<C> ? ring : stage + stage_bytes<C>;
+    return stage == ring + ring_bytes<C> - stage_bytes<C> ? ring : stage + stage_bytes<C>;
 }
 
 /* All threads know this of the block. It lies in shared memory, because registers are full. */
@@ -68,8 +72,8 @@ static __device__ __forceinline__ void fill_ring(uint32_t ring, page_ids<C> &nex
 }
 
 /* Computes the warp's part of the scores of the step in `stage`. Beside the products it loads the
- * step that begins with load_key, if there is one, into load_stage. ids: of that step; of the next
- * one after it. */
+ * step that begins with load_key, if there is one, into load_stage; e4m3 is loaded elsewhere. ids:
+ * of that step; of the next one after it. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 score_step(const query_fragments<C> &q, mla_exchange<C> &shared, uint32_t stage,
@@ -77,7 +81,7 @@ score_step(const query_fragments<C> &q, mla_exchange<C> &shared, uint32_t stage,
            const sm80_decode_params_t &params, const block_facts_t &facts) {
     constexpr int spread = warp_steps<C> / panel_passes<C>; /* steps of the contraction per panel */
     score_tile<C> s;
-    if (load_key < facts.walk.end) {
+    if (!is_quantised<C> && load_key < facts.walk.end) {
         const step_copies<C> copies =
             find_copies<C>(load_stage, ids, facts.source, params, load_key, facts.walk.end);
         fetch_ids<C>(ids, facts.source, params, load_key + C.B_c, facts.walk.end);
@@ -101,6 +105,28 @@ static __device__ __forceinline__ void value_step(output_tile<C> &o, const mla_e
     multiply_p_v<C>(o, shared, parity, stage);
 }
 
+/* Loads Q, and starts to load keys. Leaves those of the first step in the first stage, as soon as
+ * all threads get there. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+begin_walk(query_fragments<C> &q, page_ids<C> &ids, landing_ring_t &landings,
+           const sm80_decode_params_t &params, const block_facts_t &facts, uint32_t ring,
+           mla_exchange<C> &shared) {
+    load_queries<C>(q, params, facts.block); /* first: nothing can begin without it */
+    if constexpr (is_quantised<C>) {
+        const key_walk_t &walk = facts.walk;
+        landings.first = ring + ring_bytes<C>;
+        fill_landings<C>(landings, params, facts.source, walk);
+        prepare_queries<C>(q, shared, params.attention, facts.block);
+        if (walk.begin < walk.end)
+            convert_step<C>(ring, landings, params, facts.source, walk, walk.begin);
+    } else {
+        fill_ring<C>(ring, ids, params, facts);
+        async_copy_wait_all_but<C.n_stages - 1>();
+    }
+    __syncthreads();
+}
+
 /* Computes all steps of the walk. Each round of the loop has the scores and P of the step that
  * begins with `key`, and O of the step before, which lies in `stage`. */
 template <flash_config_t C>
@@ -108,15 +134,13 @@ static __device__ __forceinline__ void
 process_walk(const sm80_decode_params_t &params, const block_facts_t &facts, uint32_t ring,
              mla_exchange<C> &shared, output_tile<C> &o, softmax_state_t &state) {
     const key_walk_t &walk = facts.walk;
-    page_ids<C> ids;
     query_fragments<C> q;
-    load_queries<C>(q, params, facts.block); /* first: nothing can begin without it */
-    fill_ring<C>(ring, ids, params, facts);
-    uint32_t stage = ring + (C.n_stages - 1) * stage_bytes<C>;
+    page_ids<C> ids;
+    landing_ring_t landings;
+    begin_walk<C>(q, ids, landings, params, facts, ring, shared);
+    uint32_t stage = ring + ring_bytes<C> - stage_bytes<C>;
     uint32_t free_stage = stage - stage_bytes<C>;
     int parity = 0;
-    async_copy_wait_all_but<C.n_stages - 1>();
-    __syncthreads();
 #pragma unroll 1
     for (int32_t key = walk.begin; key < walk.end + C.B_c; key += C.B_c) {
         const uint32_t score_stage = next_stage<C>(stage, ring);
@@ -124,7 +148,7 @@ process_walk(const sm80_decode_params_t &params, const block_facts_t &facts, uin
             key < walk.begin + 2 * C.B_c ? walk.end : key + (C.n_stages - 2) * C.B_c;
         if (key < walk.end)
             score_step<C>(q, shared, score_stage, free_stage, load_key, ids, params, facts);
-        if (key >= walk.begin + 2 * C.B_c)
+        if (!is_quantised<C> && key >= walk.begin + 2 * C.B_c)
             async_copy_commit();
         __syncthreads();
         float sum[2] = {0.0f, 0.0f};
@@ -136,8 +160,11 @@ process_walk(const sm80_decode_params_t &params, const block_facts_t &facts, uin
                 has_outgrown = exponentiate<C>(sum, shared, state, walk, key, parity, facts.unit);
             if (!is_for_p && key > walk.begin)
                 value_step<C>(o, shared, walk, key - C.B_c, parity ^ 1, stage);
+            if (is_quantised<C> && !is_for_p && key + C.B_c < walk.end)
+                convert_step<C>(stage, landings, params, facts.source, walk, key + C.B_c);
         }
-        async_copy_wait_all_but<C.n_stages - 3>();
+        if constexpr (!is_quantised<C>)
+            async_copy_wait_all_but<C.n_stages - 3>();
         if (__syncthreads_or(has_outgrown)) {
             raise_max<C>(state, shared, walk, key, facts.unit);
             exponentiate<C>(sum, shared, state, walk, key, parity, facts.unit);
@@ -158,7 +185,7 @@ static __device__ __forceinline__ void sm80_mla(const sm80_decode_params_t &para
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ block_facts_t facts;
     static_assert(sizeof facts <= DECODE_STATIC_SHARED_BYTES, "as the host counts");
-    mla_exchange<C> &shared = *(mla_exchange<C> *)(memory + C.n_stages * stage_bytes<C>);
+    mla_exchange<C> &shared = *(mla_exchange<C> *)(memory + sm80_mla_key_bytes(&C));
     static_assert(sizeof(cut_scratch<C>) <= sizeof shared.scores, "the scratch lies over scores");
     decode_block_t block;
     launch_dependents();

@@ -14,6 +14,8 @@
 
 enum {
     SM80_MLA_ROW_GROUP = 16,        /* rows of a warp's scores */
+    SM80_MLA_OPERAND_BYTES = 2,     /* of an element that is multiplied */
+    SM80_MLA_CONVERTED_STAGES = 2,  /* of keys that are converted before they are multiplied */
     SM80_MLA_ROW_BYTES = 20,        /* of what a block keeps of each row, beside sums */
     SM80_MLA_ROWS_OF_ONE_BLOCK = 64 /* with which a block takes a multiprocessor's registers */
 };
@@ -23,20 +25,36 @@ DECODE_CONSTANT int32_t sm80_mla_sharing_warps(const flash_config_t *c) {
     return c->n_warps * SM80_MLA_ROW_GROUP / c->B_r;
 }
 
+/* Counts the stages from which keys are multiplied. They arrive there, or are converted into them.
+ */
+DECODE_CONSTANT int32_t sm80_mla_stages(const flash_config_t *c) {
+    return c->dtype == FLASH_DTYPE_E4M3 ? SM80_MLA_CONVERTED_STAGES : c->n_stages;
+}
+
 DECODE_CONSTANT int32_t sm80_mla_stage_bytes(const flash_config_t *c) {
-    return c->B_c * c->d_head * dtype_size(c->dtype);
+    return c->B_c * c->d_head * SM80_MLA_OPERAND_BYTES;
+}
+
+/* Returns the bytes in which B_c keys arrive that are to be converted. */
+DECODE_CONSTANT int32_t sm80_mla_landing_bytes(const flash_config_t *c) {
+    return c->dtype == FLASH_DTYPE_E4M3 ? c->B_c * c->d_head * dtype_size(c->dtype) : 0;
+}
+
+/* Returns the bytes of all keys: stages, and landings behind them. */
+DECODE_CONSTANT int32_t sm80_mla_key_bytes(const flash_config_t *c) {
+    return sm80_mla_stages(c) * sm80_mla_stage_bytes(c) + c->n_stages * sm80_mla_landing_bytes(c);
 }
 
 /* Returns the bytes in which warps exchange scores, P, and what belongs to rows. */
 DECODE_CONSTANT int32_t sm80_mla_exchange_bytes(const flash_config_t *c) {
     const int32_t scores_and_sums =
         sm80_mla_sharing_warps(c) * (c->B_c + 1) * (int32_t)sizeof(float);
-    const int32_t p = 2 * c->B_c * dtype_size(c->dtype); /* of two steps */
+    const int32_t p = 2 * c->B_c * SM80_MLA_OPERAND_BYTES; /* of two steps */
     return c->B_r * (scores_and_sums + p + SM80_MLA_ROW_BYTES);
 }
 
 DECODE_CONSTANT int32_t sm80_mla_shared_bytes(const flash_config_t *c) {
-    return c->n_stages * sm80_mla_stage_bytes(c) + sm80_mla_exchange_bytes(c);
+    return sm80_mla_key_bytes(c) + sm80_mla_exchange_bytes(c);
 }
 
 /* Counts the blocks that share the registers of a multiprocessor. */

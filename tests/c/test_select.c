@@ -700,10 +700,19 @@ static problem_t latent_problem(int32_t rows, int32_t features) {
     return problem;
 }
 
-static void check_latent_choice(const device_t *device, int32_t rows, int32_t features) {
-    const problem_t problem = latent_problem(rows, features);
-    const flash_config_t *config = &selected(&problem, device)->config;
+/* Makes the same over a cache of e4m3. */
+static problem_t latent_cache(int32_t rows, int32_t features) {
+    problem_t problem = latent_problem(rows, features);
+    problem.dtype = FLASH_DTYPE_E4M3;
+    problem.params.q_dtype = problem.params.o_dtype = FLASH_DTYPE_BF16;
+    return problem;
+}
+
+static void check_latent_choice(const device_t *device, const problem_t *problem) {
+    const int32_t rows = problem->params.group, features = problem->features;
+    const flash_config_t *config = &selected(problem, device)->config;
     const bool has_long_steps = device->shared_memory_per_block > 128 * 1024;
+    assert_int_equal(config->dtype, problem->dtype);
     assert_int_equal((config->features & FLASH_FEATURE_PAGED) != 0,
                      (features & FLASH_FEATURE_PAGED) != 0);
     if (device->compute_capability == 90) {
@@ -723,8 +732,12 @@ static void latent_attention_has_kernels_on_every_device(void **state) {
         skip();
     for (size_t device = 0; device < sizeof devices / sizeof devices[0]; device++)
         for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
-            for (int32_t features = 0; features < 32; features++)
-                check_latent_choice(devices[device], heads[i], features);
+            for (int32_t features = 0; features < 32; features++) {
+                const problem_t problem = latent_problem(heads[i], features);
+                const problem_t cache = latent_cache(heads[i], features);
+                check_latent_choice(devices[device], &problem);
+                check_latent_choice(devices[device], &cache);
+            }
 }
 
 static void check_not_latent_on(const device_t *device, const problem_t *problem,
@@ -758,6 +771,23 @@ static void what_is_no_latent_attention_is_refused(void **state) {
                    "in pages alone");
 }
 
+/* Elements have one byte, so that alignment for 16 bits does not suffice. */
+static void latent_caches_of_e4m3_that_are_not_aligned_are_refused(void **state) {
+    const problem_t good = latent_cache(16, FLASH_FEATURE_VARLEN);
+    const flash_kernel_t *kernel = NULL;
+    problem_t p;
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    kernel = selected(&good, &ampere);
+    p = good, p.params.d_head = 568;
+    assert_refused(select_check(kernel, &p, &ampere), FLASH_ERROR_UNSUPPORTED, "16-byte aligned");
+    p = good, p.params.k_stride.seq += 8, p.params.v_stride.seq += 8;
+    assert_refused(select_check(kernel, &p, &ampere), FLASH_ERROR_UNSUPPORTED, "16-byte aligned");
+    p = good, p.params.d_head = 560;
+    assert_success(select_check(kernel, &p, &ampere));
+}
+
 /* Small tensors are read faster by kernels for any K and V. */
 static void small_keys_that_are_values_too_take_other_families(void **state) {
     const problem_t p = decode_problem(256, 16, FLASH_FEATURE_VARLEN);
@@ -777,6 +807,12 @@ static void latent_attention_that_tma_cannot_address_takes_sm80_mla(void **state
     assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90_MLA);
     p.params.k_stride.batch += 8; /* no whole number of tokens */
     p.params.v_stride.batch += 8;
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM80_MLA);
+    p = latent_cache(16, FLASH_FEATURE_VARLEN | FLASH_FEATURE_PAGED);
+    p.params.pages.n_pages = 10;
+    assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM90_MLA);
+    p.params.k_stride.batch += 16;
+    p.params.v_stride.batch += 16;
     assert_int_equal(selected(&p, &hopper)->config.arch, FLASH_ARCH_SM80_MLA);
 }
 
@@ -1450,6 +1486,7 @@ int main(void) {
         cmocka_unit_test(latent_attention_has_kernels_on_every_device),
         cmocka_unit_test(what_is_no_latent_attention_is_refused),
         cmocka_unit_test(small_keys_that_are_values_too_take_other_families),
+        cmocka_unit_test(latent_caches_of_e4m3_that_are_not_aligned_are_refused),
         cmocka_unit_test(latent_attention_that_tma_cannot_address_takes_sm80_mla),
         cmocka_unit_test(batch_invariant_latent_attention_takes_one_row_in_every_batch),
         cmocka_unit_test(more_rows_over_pages_take_other_families),

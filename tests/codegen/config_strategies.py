@@ -143,7 +143,7 @@ plausible_sm80_decode_config = st.builds(
 plausible_sm80_mla_config = st.builds(
     Config,
     arch=st.just(int(Arch.SM80_MLA)),
-    dtype=st.sampled_from([1, 2]),
+    dtype=st.sampled_from([1, 2, 4]),
     d_head=st.sampled_from([576, 576, 576, 512]),
     d_head_v=st.just(512),
     B_r=st.sampled_from([16, 32, 64]),

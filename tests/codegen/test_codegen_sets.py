@@ -196,7 +196,8 @@ def test_ship_has_latent_attention_of_few_and_many_heads_for_every_device():
     """A block has 99 KB on compute capability 8.6, and 163 KB on 8.0, less what is static."""
     rows = ship_sm80_mla()
     assert set(rows) <= set(ship())
-    for dtype, features in product((Dtype.FP16, Dtype.BF16), (BASIC_FEATURES, PAGED_FEATURES)):
+    dtypes = (Dtype.FP16, Dtype.BF16, Dtype.E4M3)
+    for dtype, features in product(dtypes, (BASIC_FEATURES, PAGED_FEATURES)):
         fits = [c for c in rows if (c.dtype, c.features) == (dtype, features)]
         assert {c.B_r for c in fits if sm80_mla_shared_bytes(c) <= 98 * 1024} == {32, 64}
         assert all(sm80_mla_shared_bytes(c) <= 162 * 1024 for c in fits)
@@ -207,7 +208,7 @@ def test_tuning_of_latent_attention_has_the_tiles_of_ship():
         return {(c.dtype, c.B_r, c.B_c, c.n_warps, c.n_stages) for c in rows}
 
     rows = tune_sm80_mla()
-    assert len(rows) == 2 * 4 * 2 * 2
+    assert len(rows) == 3 * 4 * 2 * 2
     assert {(c.B_r, c.n_warps) for c in rows} == {(16, 4), (32, 4), (32, 8), (64, 8)}
     assert tiles(rows) >= tiles(ship_sm80_mla())
 

@@ -72,7 +72,21 @@ def test_tiles_end_within_a_query(heads: int, config: flashattn.Config) -> None:
     _check(replace(p, **types_of(config)), config)
 
 
-@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
+@pytest.mark.parametrize("config", [c for c in DENSE if c.dtype == DType.E4M3], ids=str)
+@pytest.mark.parametrize("exponent", [60, -60])
+def test_a_power_of_two_of_q_changes_no_bit(exponent: int, config: flashattn.Config) -> None:
+    """Q of bf16 is multiplied as fp16, which has a smaller range."""
+    p = AttentionProblem(1, 2, 700, 40, 1, D_HEAD, causal=True, softmax_scale=1 / 16)
+    p = replace(p, **types_of(config))
+    q, k, _ = host_inputs(p)
+    tensors = _tensors(upload(q), upload(k))
+    expected = run(p, tensors, config)
+    scaled = replace(p, softmax_scale=p.softmax_scale / 2.0**exponent)
+    o, lse = run(scaled, [tensors[0] * 2.0**exponent, *tensors[1:]], config)
+    assert same_bits((o, lse), expected)
+
+
+@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16, DType.E4M3])
 def test_pools_that_tma_cannot_address(dtype: DType) -> None:
     """Pages that are no whole number of tokens apart are those of a pool without such gaps."""
     config = next(c for c in ROWS if c.dtype == dtype and c.features & Feature.PAGED)
@@ -80,7 +94,8 @@ def test_pools_that_tma_cannot_address(dtype: DType) -> None:
     p = replace(p, **types_of(config))
     (q, pool, _), where = device_pages(PagedProblem(p, 16))
     page = pool[0].numel()
-    apart = torch.zeros(len(pool), page + 8, dtype=pool.dtype, device="cuda")[:, :page]
+    gap = 16 // pool.itemsize
+    apart = torch.zeros(len(pool), page + gap, dtype=pool.dtype, device="cuda")[:, :page]
     apart = apart.unflatten(1, pool.shape[1:]).copy_(pool)
     in_pages = replace(p, seqused_k=None)
     expected = run(in_pages, _tensors(q, pool), config, **where)
@@ -89,11 +104,12 @@ def test_pools_that_tma_cannot_address(dtype: DType) -> None:
     assert selected.config.arch == Arch.SM80_MLA
 
 
-def test_selection_takes_fewer_rows_where_there_are_few() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_selection_takes_fewer_rows_where_there_are_few(dtype: torch.dtype) -> None:
     hopper = torch.cuda.get_device_capability() == (9, 0)
     for heads, B_r in ((16, 32), (32, 32), (33, 64), (128, 64)):
         q = torch.empty(2, 1, heads, D_HEAD, dtype=torch.bfloat16, device="cuda")
-        k = torch.empty(2, 300, 1, D_HEAD, dtype=torch.bfloat16, device="cuda")
+        k = torch.empty(2, 300, 1, D_HEAD, dtype=dtype, device="cuda")
         config = flashattn.select_config(*_tensors(q, k)).config
         assert config.arch == (Arch.SM90_MLA if hopper else Arch.SM80_MLA)
         assert hopper or config.B_r == B_r

@@ -249,8 +249,9 @@ def _local_memory(config: flashattn.Config) -> int:
 
 def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
     """Returns (least, most) bytes for Q and the blocks of K and V, two bytes per element, one of
-    e4m3. SM80_MLA has Q in registers, and warps exchange scores and P. SM90 and SM90_DECODE have
-    panels of 64 columns and barriers, and slots of O and the next Q if there is room."""
+    e4m3. SM80_MLA has Q in registers, two blocks of fp16 beside those of e4m3, and warps exchange
+    scores and P. SM90 and SM90_DECODE have panels of 64 columns and barriers, and slots of O and
+    the next Q if there is room."""
     if config.arch == Arch.SM80:
         exact = 2 * config.d_head * (config.B_r + 2 * config.B_c)
         return exact, exact
@@ -259,8 +260,9 @@ def _shared_bytes(config: flashattn.Config) -> tuple[int, int]:
         exact = n_bytes * config.d_head * config.n_warps * config.n_stages * 2 * config.B_c
         return exact, exact
     if config.arch == Arch.SM80_MLA:
-        ring = 2 * config.d_head * config.n_stages * config.B_c
-        return ring, ring + 32 * 1024
+        of_element = config.n_stages + 4 if config.dtype == DType.E4M3 else 2 * config.n_stages
+        keys = of_element * config.d_head * config.B_c
+        return keys, keys + 32 * 1024
     columns, columns_of_v = (
         -(-x // 64) * 64 for x in (config.d_head, config.d_head_v or config.d_head)
     )

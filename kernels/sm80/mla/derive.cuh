@@ -6,6 +6,9 @@
  *     | K 0 | K 1 | K 2 | ... | mla_exchange          |
  *       stages of B_c keys      scores, P, rows
  *
+ *     | K 0 | K 1 | bytes 0 | bytes 1 | ... | mla_exchange          |      of e4m3
+ *       stages      landings of B_c keys
+ *
  * A stage has panels of 64 columns: lines of 128 bytes, one for each key, of eight chunks of 16
  * bytes, which are swizzled so that those at the same place of eight neighbouring lines are in
  * different banks.
@@ -32,6 +35,12 @@ static __device__ __forceinline__ int lane_number() {
     return (int)(opaque(threadIdx.x) % DECODE_WARP_THREADS);
 }
 
+/* ---- Elements of K; Q, P and the operands of mma have 16 bits ---- */
+
+template <flash_config_t C> constexpr bool is_quantised = C.dtype == FLASH_DTYPE_E4M3;
+template <flash_config_t C>
+constexpr int mma_dtype = is_quantised<C> ? (int)FLASH_DTYPE_FP16 : C.dtype;
+
 /* ---- mma tiles (m16n8k16) ---- */
 
 template <flash_config_t C> constexpr int head_steps = C.d_head / 16; /* contraction of Q K^T */
@@ -54,6 +63,7 @@ constexpr int chunk_columns = panel_columns / line_chunks;
 template <flash_config_t C> constexpr int key_panels = C.d_head / panel_columns;
 template <flash_config_t C> constexpr int panel_bytes = C.B_c *DECODE_LINE_BYTES;
 template <flash_config_t C> constexpr int stage_bytes = sm80_mla_stage_bytes(&C);
+template <flash_config_t C> constexpr int ring_bytes = sm80_mla_stages(&C) * stage_bytes<C>;
 template <flash_config_t C> constexpr int warp_panels = warp_columns<C> / panel_columns;
 
 /* Returns the offset of a chunk of a panel's line. */
@@ -69,15 +79,19 @@ template <flash_config_t C> struct mla_exchange {
     flash_range_t keys[C.B_r]; /* that the row sees in the piece */
     float factor[C.B_r];       /* of the row's O where its maximum is raised */
     float sink[C.B_r];
-    float max[C.B_r];                   /* at the end */
-    float sum[sharing_warps<C>][C.B_r]; /* at the end, of the keys of each warp */
+    float max[C.B_r];                                 /* at the end */
+    union {                                           /* each warp has its own */
+        float score_factors[sharing_warps<C>][C.B_r]; /* of its parts of scores (queries.cuh) */
+        float sum[sharing_warps<C>][C.B_r];           /* at the end, of its keys */
+    };
 };
 
 template <flash_config_t C> constexpr bool has_pages = (C.features & FLASH_FEATURE_PAGED) != 0;
 
 template <flash_config_t C> __device__ constexpr void assert_mla() {
     static_assert(C.arch == FLASH_ARCH_SM80_MLA, "a configuration of another family");
-    static_assert(C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16, "dtype");
+    static_assert(is_quantised<C> || C.dtype == FLASH_DTYPE_FP16 || C.dtype == FLASH_DTYPE_BF16,
+                  "dtype");
     static_assert(C.d_head == 576 && C.d_head_v == 512, "d_head and d_head_v");
     static_assert(C.B_r % SM80_MLA_ROW_GROUP == 0, "B_r");
     static_assert(C.B_c == 16 || C.B_c == 32, "B_c");

@@ -1,5 +1,5 @@
 /*
- * All warps load the keys of a step into a stage, by asynchronous copies of 16 bytes: eight lanes
+ * All warps load keys of 16 bits into a stage, by asynchronous copies of 16 bytes: eight lanes
  * copy a line of a panel, so that a warp copies 128 bytes each of four keys at a time. A thread
  * copies chunks of one key, or of two; with pages it has loaded the page's id a step before. Keys
  * past the walk's end and columns past d_head become zeros, and no memory is read for them.
@@ -8,7 +8,7 @@
 #define FLASH_KERNELS_SM80_MLA_LOAD_CUH
 
 #include "common/ptx/async_copy.cuh"
-#include "sm80/mla/walk.cuh"
+#include "sm80/mla/key_source.cuh"
 
 /* Keys that all warps copy at a time, and the warps that share their panels. */
 constexpr int warp_keys = DECODE_WARP_THREADS / line_chunks;
@@ -16,13 +16,6 @@ template <flash_config_t C>
 constexpr int keys_together = C.B_c < C.n_warps *warp_keys ? C.B_c : C.n_warps *warp_keys;
 template <flash_config_t C> constexpr int panel_warps = C.n_warps *warp_keys / keys_together<C>;
 template <flash_config_t C> constexpr int key_passes = C.B_c / keys_together<C>;
-
-/* These are the places of a sequence's keys. */
-typedef struct key_source {
-    const char *head;   /* its first key, that of its slot, or the pool's first row */
-    const int32_t *ids; /* of its pages; NULL: none, or a cache of slots */
-    int32_t slot;
-} key_source_t;
 
 /* These are the ids of the pages of the thread's keys of a step, or the slot. */
 template <flash_config_t C> struct page_ids { int32_t of[key_passes<C>]; };
@@ -41,23 +34,6 @@ template <flash_config_t C> static __device__ __forceinline__ copy_place_t find_
             lane % line_chunks};
 }
 
-template <flash_config_t C>
-static __device__ __forceinline__ key_source_t find_key_source(const sm80_decode_params_t &params,
-                                                               const decode_block_t &block) {
-    const flash_params_t &p = params.attention;
-    const int32_t batch_index = block.piece.batch_index;
-    const flash_kv_run_t run = has_pages<C> ? flash_kv_run_t{0, block.sequence.k_begin, 0, 0}
-                                            : flash_kv_run(&block.sequence, batch_index, 0);
-    const int64_t first = flash_kv_offset(&p.k_stride, &run, block.first_head_kv);
-    key_source_t source = {(const char *)p.k + first * dtype_size(C.dtype), NULL, 0};
-    if constexpr (has_pages<C>) {
-        const int64_t first_id = flash_pages_first_id(&p.pages, batch_index);
-        source.ids = p.pages.table ? p.pages.table + first_id : NULL;
-        source.slot = (int32_t)first_id;
-    }
-    return source;
-}
-
 /* ---- Pages ---- */
 
 /* Loads the ids of the pages of the thread's keys of the step that begins with a key. end: of the
@@ -69,41 +45,12 @@ static __device__ __forceinline__ void fetch_ids(page_ids<C> &ids, const key_sou
     if constexpr (has_pages<C>) {
         int32_t key = step_key + find_copy_place<C>().line;
 #pragma unroll
-        for (int i = 0; i < key_passes<C>; ++i, key += keys_together<C>) {
-            ids.of[i] = source.slot;
-            if (source.ids != NULL && key < end)
-                ids.of[i] = __ldg(source.ids + flash_divide(key, params.by_page_size));
-        }
+        for (int i = 0; i < key_passes<C>; ++i, key += keys_together<C>)
+            ids.of[i] = fetch_id(source, params, key, end);
     }
 }
 
-/* Returns the bytes from the pool's first row to a key's; negative if there is no such row. */
-static __device__ __forceinline__ int64_t paged_key_offset(const key_source_t &source,
-                                                           const sm80_decode_params_t &params,
-                                                           int32_t key, int32_t id,
-                                                           int element_bytes) {
-    const flash_params_t &p = params.attention;
-    if (source.ids != NULL)
-        key -= flash_divide(key, params.by_page_size) * p.pages.page_size;
-    if ((uint32_t)id >= (uint32_t)p.pages.n_pages)
-        return -1;
-    return (id * p.k_stride.batch + key * p.k_stride.seq) * element_bytes;
-}
-
 /* ---- Steps ---- */
-
-/* Returns the bytes from source.head to a key; negative if there is none. */
-template <flash_config_t C>
-static __device__ __forceinline__ int64_t key_offset(const key_source_t &source,
-                                                     const sm80_decode_params_t &params,
-                                                     int32_t key, int32_t end, int32_t id) {
-    constexpr int element_bytes = dtype_size(C.dtype);
-    if (key >= end)
-        return -1;
-    if constexpr (has_pages<C>)
-        return paged_key_offset(source, params, key, id, element_bytes);
-    return key * params.attention.k_stride.seq * element_bytes;
-}
 
 /* The copies of a thread for a step, before they are issued. */
 template <flash_config_t C> struct step_copies {

@@ -6,54 +6,11 @@
 #ifndef FLASH_KERNELS_SM80_MLA_PRODUCTS_CUH
 #define FLASH_KERNELS_SM80_MLA_PRODUCTS_CUH
 
-#include "common/decode/rows.cuh"
 #include "common/ptx/ldmatrix.cuh"
-#include "sm80/mla/derive.cuh"
+#include "sm80/mla/queries.cuh"
 #include "sm80/ptx/mma.cuh"
 
-/* The rows whose scores the warp computes, and its number among the warps with these rows. */
-template <flash_config_t C> static __device__ __forceinline__ int score_group() {
-    return warp_number() / sharing_warps<C>;
-}
-
-template <flash_config_t C> static __device__ __forceinline__ int score_part() {
-    return warp_number() % sharing_warps<C>;
-}
-
 /* ---- S ---- */
-
-/* The warp's rows of Q in its steps of the contraction, as the first operand of mma. */
-template <flash_config_t C> struct query_fragments { uint32_t of[warp_steps<C>][4]; };
-
-static __device__ __forceinline__ uint32_t load_pair_if(const char *pointer, bool exists) {
-    return exists ? __ldg((const uint32_t *)pointer) : 0;
-}
-
-template <flash_config_t C>
-static __device__ __forceinline__ void load_queries(query_fragments<C> &q,
-                                                    const sm80_decode_params_t &params,
-                                                    const decode_block_t &block) {
-    const flash_params_t &p = params.attention;
-    const int first_column = score_part<C>() * 16 + lane_number() % 4 * 2;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        const int row = score_group<C>() * SM80_MLA_ROW_GROUP + half * 8 + lane_number() / 4;
-        const bool exists = row < block.rows;
-        const head_row_t at = find_row(params, block.row_begin + (exists ? row : 0));
-        const char *const data =
-            (const char *)p.q +
-            (row_offset(p, p.q_stride, block, block.first_head_kv, at) + first_column) *
-                dtype_size(C.dtype);
-#pragma unroll
-        for (int i = 0; i < warp_steps<C>; ++i)
-#pragma unroll
-            for (int next = 0; next < 2; ++next) {
-                const int column = i * sharing_warps<C> * 16 + next * 8;
-                q.of[i][2 * next + half] = load_pair_if(data + column * dtype_size(C.dtype),
-                                                        exists && first_column + column < p.d_head);
-            }
-    }
-}
 
 /* s[n]: the warp's 16 rows by keys n * 8 ... n * 8 + 7. */
 template <flash_config_t C> struct score_tile { float s[key_tiles<C>][4]; };
@@ -97,16 +54,31 @@ static __device__ __forceinline__ void multiply_q_k(score_tile<C> &s, const quer
 #pragma unroll
         for (int n = 0; n < key_tiles<C>; ++n) {
             const uint32_t(&pair)[4] = k[i % 2].of[n / 2];
-            mma_m16n8k16<C.dtype>(s.s[n], q.of[i], pair[n % 2 * 2], pair[n % 2 * 2 + 1]);
+            mma_m16n8k16<mma_dtype<C>>(s.s[n], q.of[i], pair[n % 2 * 2], pair[n % 2 * 2 + 1]);
         }
+    }
+}
+
+/* Scales scores, because K of e4m3 has a scale and rows of Q may have powers of two. */
+template <flash_config_t C>
+static __device__ __forceinline__ void scale_scores(score_tile<C> &s,
+                                                    const mla_exchange<C> &shared) {
+    if constexpr (is_quantised<C>) {
+        const float *const factors = shared.score_factors[score_part<C>()] + score_row<C>();
+        const float of_half[2] = {factors[0], factors[8]};
+#pragma unroll
+        for (int n = 0; n < key_tiles<C>; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                s.s[n][i] *= of_half[i / 2];
     }
 }
 
 /* Leaves the warp's part of the scores for the warps with the same rows. */
 template <flash_config_t C>
-static __device__ __forceinline__ void leave_scores(mla_exchange<C> &shared,
-                                                    const score_tile<C> &s) {
+static __device__ __forceinline__ void leave_scores(mla_exchange<C> &shared, score_tile<C> &s) {
     const int group = score_group<C>(), part = score_part<C>(), lane = lane_number();
+    scale_scores<C>(s, shared);
 #pragma unroll
     for (int n = 0; n < key_tiles<C>; ++n)
         shared.scores[group][part][n][lane] = {s.s[n][0], s.s[n][1], s.s[n][2], s.s[n][3]};
@@ -164,8 +136,8 @@ multiply_p_v(output_tile<C> &o, const mla_exchange<C> &shared, int parity, uint3
                                      step * 16 * DECODE_LINE_BYTES);
 #pragma unroll
             for (int m = 0; m < row_groups<C>; ++m) {
-                mma_m16n8k16<C.dtype>(o.o[m][n], p[m], v[0], v[1]);
-                mma_m16n8k16<C.dtype>(o.o[m][n + 1], p[m], v[2], v[3]);
+                mma_m16n8k16<mma_dtype<C>>(o.o[m][n], p[m], v[0], v[1]);
+                mma_m16n8k16<mma_dtype<C>>(o.o[m][n + 1], p[m], v[2], v[3]);
             }
         }
     }

@@ -92,7 +92,7 @@ static __device__ __forceinline__ void
 finish_block(const sm80_decode_params_t &params, const decode_block_t &block,
              const output_tile<C> &o, const softmax_state_t &state, uint32_t ring,
              mla_exchange<C> &shared, const score_unit_t &unit) {
-    static_assert(C.n_warps * laid_bytes<C> <= C.n_stages * stage_bytes<C>, "laid over the ring");
+    static_assert(C.n_warps * laid_bytes<C> <= ring_bytes<C>, "laid over the ring");
     leave_weights<C>(shared, state);
     if (threadIdx.x == 0)
         record_split(params, block);

@@ -25,11 +25,6 @@ typedef struct softmax_state {
     float sum[2]; /* of the thread's own columns of P, until the end */
 } softmax_state_t;
 
-/* Returns the first of the thread's two rows; the other is 8 below. */
-template <flash_config_t C> static __device__ __forceinline__ int score_row() {
-    return score_group<C>() * SM80_MLA_ROW_GROUP + lane_number() / 4;
-}
-
 /* Takes the scores of TILES tiles from the first one on, as the softmax sees them. */
 template <flash_config_t C, int TILES>
 static __device__ __forceinline__ void
@@ -89,8 +84,8 @@ exponentiate(float (&sum)[2], mla_exchange<C> &shared, const softmax_state_t &st
             sum[i / 2] += s[n][i];
         }
         uint2 *const p = (uint2 *)&shared.p[parity][group][(first + n) / 2][lane_number()];
-        p[(first + n) % 2] = {convert_pair<C.dtype>(s[n][0], s[n][1]),
-                              convert_pair<C.dtype>(s[n][2], s[n][3])};
+        p[(first + n) % 2] = {convert_pair<mma_dtype<C>>(s[n][0], s[n][1]),
+                              convert_pair<mma_dtype<C>>(s[n][2], s[n][3])};
     }
     return has_outgrown;
 }

@@ -1,0 +1,189 @@
+/*
+ * Keys of e4m3 land as bytes, n_stages steps ahead, and become fp16 one step before they are
+ * multiplied. A thread converts the chunks that it has itself copied, from a place that no other
+ * thread touches. So no barrier and no warp is waited for, only the thread's own copies.
+ *
+ * A warp converts the panels whose columns of V it multiplies, and no other warp reads these after
+ * their scores are complete. So it converts step n + 2 over step n as soon as it has multiplied by
+ * V of step n, and two stages are enough. The last panel belongs to K alone, and is free by then.
+ *
+ * In a pass a warp has eight keys, of which four lanes each have the 64 bytes of a panel. Accesses
+ * of shared memory are without bank conflicts: landed chunks lie in the order of the threads, and
+ * eight lanes store to different places of the lines of two neighbouring keys.
+ */
+#ifndef FLASH_KERNELS_SM80_MLA_CONVERT_CUH
+#define FLASH_KERNELS_SM80_MLA_CONVERT_CUH
+
+#include "common/ptx/async_copy.cuh"
+#include "common/ptx/e4m3.cuh"
+#include "common/ptx/shared_memory.cuh"
+#include "sm80/mla/key_source.cuh"
+
+constexpr int byte_chunk_columns = DECODE_CHUNK_BYTES; /* of e4m3 */
+constexpr int panel_byte_chunks = panel_columns / byte_chunk_columns;
+constexpr int pass_keys = DECODE_WARP_THREADS / panel_byte_chunks;
+template <flash_config_t C> constexpr int passes = C.B_c / pass_keys;
+template <flash_config_t C> constexpr int landing_bytes = sm80_mla_landing_bytes(&C);
+
+/* A thread has a chunk of each of its warp's panels in every pass. In the pass of its warp's number
+ * it has one of the last panel, too. */
+template <flash_config_t C> constexpr int own_chunks = passes<C> *warp_panels<C>;
+
+/* A thread knows this of the landings, of which it converts the oldest next. */
+typedef struct landing_ring {
+    uint32_t first;
+    uint32_t oldest;
+    int32_t id; /* of the page of the lane's key in the step that is copied next, or the slot */
+} landing_ring_t;
+
+static __device__ __forceinline__ int pass_key() {
+    return lane_number() / panel_byte_chunks;
+}
+
+static __device__ __forceinline__ int pass_chunk() {
+    return lane_number() % panel_byte_chunks;
+}
+
+/* Returns the place of the thread's i-th chunk in a landing. */
+template <flash_config_t C>
+static __device__ __forceinline__ uint32_t landed_chunk(uint32_t landing, int i) {
+    return landing + (i * decode_block_threads(&C) + (int)opaque(threadIdx.x)) * DECODE_CHUNK_BYTES;
+}
+
+/* ---- Copies ---- */
+
+/* Loads the id of the page of the lane's key: a warp has those of all keys of a step. */
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t fetch_lane_id(const sm80_decode_params_t &params,
+                                                        const key_source_t &source,
+                                                        int32_t step_key, int32_t end) {
+    if constexpr (has_pages<C>)
+        return fetch_id(source, params, step_key + lane_number() % C.B_c, end);
+    return 0;
+}
+
+/* Each lane knows where one key of a step lies, and a warp those of all. */
+typedef struct lane_keys {
+    long long offset; /* bytes from source.head to the lane's key; 0 if there is none */
+    uint32_t exist;   /* bit n: key n of the step */
+} lane_keys_t;
+
+/* Finds the keys of the step that begins with one. id: of the page of the lane's key; end: of the
+ * walk. */
+template <flash_config_t C>
+static __device__ __forceinline__ lane_keys_t find_lane_keys(const key_source_t &source,
+                                                             const sm80_decode_params_t &params,
+                                                             int32_t step_key, int32_t end,
+                                                             int32_t id) {
+    const int32_t key = step_key + lane_number() % C.B_c;
+    const long long offset = key_offset<C>(source, params, key, end, id);
+    return {max(offset, 0ll), __ballot_sync(0xffffffffu, offset >= 0)};
+}
+
+/* Starts to copy the step that begins with a key to a landing. id: of the page of the lane's key;
+ * end: of the walk. */
+template <flash_config_t C>
+static __device__ __forceinline__ void copy_step(uint32_t landing, const key_source_t &source,
+                                                 const sm80_decode_params_t &params,
+                                                 int32_t step_key, int32_t end, int32_t id) {
+    const int32_t column = pass_chunk() * byte_chunk_columns; /* of a panel */
+    const int32_t d_head = params.attention.d_head;
+    const lane_keys_t keys = find_lane_keys<C>(source, params, step_key, end, id);
+#pragma unroll
+    for (int pass = 0; pass < passes<C>; ++pass) {
+        const int key = pass * pass_keys + pass_key();
+        const char *const from = source.head + __shfl_sync(0xffffffffu, keys.offset, key);
+        const bool exists = (keys.exist >> key & 1) != 0;
+#pragma unroll
+        for (int n = 0; n < warp_panels<C>; ++n) {
+            const int32_t own = warp_number() * warp_columns<C> + n * panel_columns + column;
+            async_copy_or_zero(landed_chunk<C>(landing, pass * warp_panels<C> + n), from + own,
+                               exists && own < d_head);
+        }
+        if (warp_number() == pass)
+            async_copy_or_zero(landed_chunk<C>(landing, own_chunks<C>), from + C.d_head_v + column,
+                               exists && C.d_head_v + column < d_head);
+    }
+}
+
+/* Starts to copy the first steps to all landings; a step that the walk does not have makes a group
+ * of no copies. All page ids are fetched at the same time, with those of the step after them. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+fill_landings(landing_ring_t &ring, const sm80_decode_params_t &params, const key_source_t &source,
+              const key_walk_t &walk) {
+    int32_t ids[C.n_stages];
+#pragma unroll
+    for (int i = 0; i < C.n_stages; ++i)
+        ids[i] = fetch_lane_id<C>(params, source, walk.begin + i * C.B_c, walk.end);
+    ring.id = fetch_lane_id<C>(params, source, walk.begin + C.n_stages * C.B_c, walk.end);
+    ring.oldest = ring.first;
+#pragma unroll
+    for (int i = 0; i < C.n_stages; ++i) {
+        const int32_t step_key = walk.begin + i * C.B_c;
+        if (step_key < walk.end)
+            copy_step<C>(ring.first + i * landing_bytes<C>, source, params, step_key, walk.end,
+                         ids[i]);
+        async_copy_commit();
+    }
+}
+
+/* ---- Conversion ---- */
+
+/* Returns the place of the thread's first elements of a panel in the first pass. */
+static __device__ __forceinline__ uint32_t converted_chunk(uint32_t panel) {
+    return panel + chunk_offset(pass_key(), 2 * pass_chunk());
+}
+
+/* Stores the elements of a chunk in two, whose numbers, and so their places, differ in the lowest
+ * bit. first: the place in the first pass. */
+static __device__ __forceinline__ void store_elements(uint32_t first, int pass, uint4 bytes) {
+    const e4m3_pairs_t a = fp16_from_e4m3(bytes.x), b = fp16_from_e4m3(bytes.y);
+    const e4m3_pairs_t c = fp16_from_e4m3(bytes.z), d = fp16_from_e4m3(bytes.w);
+    const int of_pass = pass * pass_keys * DECODE_LINE_BYTES;
+    shared_store(first + of_pass, uint4{a.low, a.high, b.low, b.high});
+    shared_store((first ^ DECODE_CHUNK_BYTES) + of_pass, uint4{c.low, c.high, d.low, d.high});
+}
+
+/* Converts the thread's chunks of a landing into a stage. */
+template <flash_config_t C>
+static __device__ __forceinline__ void convert_landing(uint32_t stage, uint32_t landing) {
+    static_assert(pass_keys % line_chunks == 0, "a thread's keys have one swizzle");
+    static_assert(key_panels<C> == C.n_warps * warp_panels<C> + 1, "the last panel is K's alone");
+    static_assert(passes<C> <= C.n_warps, "a warp for each pass of the last panel");
+    const uint32_t own = converted_chunk(stage + warp_number() * warp_panels<C> * panel_bytes<C>);
+#pragma unroll
+    for (int n = 0; n < warp_panels<C>; ++n) {
+        uint4 bytes[passes<C>];
+#pragma unroll
+        for (int pass = 0; pass < passes<C>; ++pass)
+            bytes[pass] = shared_load(landed_chunk<C>(landing, pass * warp_panels<C> + n));
+#pragma unroll
+        for (int pass = 0; pass < passes<C>; ++pass)
+            store_elements(own + n * panel_bytes<C>, pass, bytes[pass]);
+    }
+    if (warp_number() < passes<C>)
+        store_elements(converted_chunk(stage + (key_panels<C> - 1) * panel_bytes<C>), warp_number(),
+                       shared_load(landed_chunk<C>(landing, own_chunks<C>)));
+}
+
+/* Converts the oldest step, which begins with a key, into a stage whose V the warp does not need
+ * any more, and starts to copy the step that takes its place. */
+template <flash_config_t C>
+static __device__ __forceinline__ void
+convert_step(uint32_t stage, landing_ring_t &ring, const sm80_decode_params_t &params,
+             const key_source_t &source, const key_walk_t &walk, int32_t step_key) {
+    constexpr uint32_t last = (C.n_stages - 1) * landing_bytes<C>;
+    const int32_t copied_key = step_key + C.n_stages * C.B_c;
+    async_copy_wait_all_but<C.n_stages - 1>();
+    __syncwarp();
+    convert_landing<C>(stage, ring.oldest);
+    if (copied_key < walk.end) {
+        copy_step<C>(ring.oldest, source, params, copied_key, walk.end, ring.id);
+        ring.id = fetch_lane_id<C>(params, source, copied_key + C.B_c, walk.end);
+    }
+    async_copy_commit();
+    ring.oldest = ring.oldest == ring.first + last ? ring.first : ring.oldest + landing_bytes<C>;
+}
+
+#endif
