@@ -230,13 +230,15 @@ def test_row_agrees_with_the_oracle(case: Case, name: str) -> None:
 def _local_memory(config: flashattn.Config) -> int:
     """Returns how many bytes of local memory a thread of a ship row may have: in SM90's loading
     warps, which have few registers beside three warpgroups that multiply, or which schedule a
-    ragged batch or read pages, and with warps that convert, where O takes half of the registers,
-    of latent tokens a few more; and a register or two where a row has softcap, or four in SM90,
-    whose rows with softcap have windows and chunks."""
+    ragged batch or read pages, more where a mask is to be looked at, and with warps that convert,
+    where O takes half of the registers, of latent tokens a few more; and a register or two where a
+    row has softcap, or four in SM90, whose rows with softcap have windows and chunks."""
     if config.arch == Arch.SM80_DECODE:
         return 0
     if config.arch == Arch.SM90 and config.dtype == DType.E4M3 and config.d_head == 256:
         return 64
+    if config.arch == Arch.SM90 and Feature.BIAS in Feature(config.features):
+        return 48
     is_crowded = config.B_r == 192 or Feature.VARLEN in Feature(config.features)
     if config.arch == Arch.SM90 and is_crowded:
         return 32 if Feature.PAGED in Feature(config.features) else 24
