@@ -8,7 +8,7 @@
 
 constexpr int32_t warp_lanes = 32;
 
-/* A block of keys of a tile. */
+/* This says which block of keys of which tile a warp looks at. */
 typedef struct mask_block {
     int32_t entry;
     int32_t head;

@@ -81,14 +81,14 @@ template <flash_config_t C, int DTYPE>
 static __device__ __forceinline__ void add_numbers(score_tile<C> &s, const flash_params_t &params,
                                                    const query_tile_t &tile, int32_t block) {
     const flash_bias_t &bias = params.bias;
-    for_each_score<C>(
-        s, params, tile, block, [&](float &score, const flash_bias_row_t &row, int32_t key) {
-            const int32_t column = key - row.first_key;
-            if ((uint32_t)column >= (uint32_t)bias.n_keys)
-                return;
-            const int64_t at = row.at + column * bias.stride_key;
-            score = with_number<DTYPE>(score, dtype_load<DTYPE>(bias.mask, at));
-        });
+    for_each_score<C>(s, params, tile, block,
+                      [&](float &score, const flash_bias_row_t &row, int32_t key) {
+                          const int32_t column = key - row.first_key;
+                          if ((uint32_t)column >= (uint32_t)bias.n_keys)
+                              return;
+                          const int64_t at = row.at + column * bias.stride_key;
+                          score = with_number<DTYPE>(score, dtype_load<DTYPE>(bias.mask, at));
+                      });
 }
 
 template <flash_config_t C>

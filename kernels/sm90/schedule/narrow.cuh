@@ -24,8 +24,7 @@ static __device__ __forceinline__ int32_t count_hidden(const uint8_t *effects, i
 
 /* All lanes of the warp call this. */
 template <flash_config_t C>
-static __device__ __forceinline__ void narrow_tile(const flash_params_t &p,
-                                                               tile_of<C> &tile) {
+static __device__ __forceinline__ void narrow_tile(const flash_params_t &p, tile_of<C> &tile) {
     if constexpr (has_bias<C>) {
         if (p.bias.blocks.effects == nullptr || !has_blocks(tile))
             return;
