@@ -222,6 +222,8 @@ def _sm90_mla_rules(config: Config) -> Iterator[str]:
         yield f"n_warps is {config.n_warps}: {n_warps} with this dtype"
     if not config.features & Feature.VARLEN:
         yield "features has no varlen: SM90_MLA kernels need it"
+    if config.features & Feature.BIAS and _sm90_converts(config.dtype):
+        yield "features has bias, which SM90_MLA kernels that convert K do not add"
 
 
 def _mixed_rules(config: Config) -> Iterator[str]:

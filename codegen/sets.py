@@ -483,9 +483,10 @@ def ship_sm90_decode() -> list[Config]:
 
 
 def ship_sm90_mla() -> list[Config]:
-    """Returns the rows of each type, contiguous and in pages."""
+    """Returns the rows of each type, contiguous and in pages, and for 16 bits those with ALiBi and
+    masks."""
     types = ((Dtype.FP16, 12), (Dtype.BF16, 12), (Dtype.E4M3, 16), (Dtype.LATENT_E4M3, 16))
-    return [
+    plain = [
         replace(
             parse_config(f"SM90_MLA ({dtype.name}, 576/512, 64, 64, {n_warps}): stages_2"),
             features=features,
@@ -493,6 +494,12 @@ def ship_sm90_mla() -> list[Config]:
         for dtype, n_warps in types
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
+    biased = [
+        replace(config, features=config.features | Feature.BIAS)
+        for config in plain
+        if config.dtype in (Dtype.FP16, Dtype.BF16)
+    ]
+    return plain + biased
 
 
 def ship_mixed() -> list[Config]:

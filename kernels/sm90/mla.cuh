@@ -48,13 +48,15 @@ consume_half(const decode_params_t &params, const decode_block_t &block, const k
     if (number == 0) {
         scorer_state<C> scorer = {};
         start_scorer<C>(scorer);
-        score_walk<C>(scorer, half, params, block, walk, units_of_scores<C>(unit));
+        score_walk<C>(scorer, half, params, block, walk, units_of_scores<C>(unit),
+                      find_tile_bias<C>(params, block, unit));
         finish_sums(scorer.softmax);
         leave_weights<C>(scorer.softmax);
     } else {
         follow_walk<C>(half, params, block, walk);
     }
-    finish_half<C>(params, block, half.o, number, sink, unit);
+    finish_half<C>(params, block, half.o, number, sink,
+                   has_bias<C> ? sm90_unit_after_bias(params.attention.bias, unit) : unit);
 }
 
 template <flash_config_t C>

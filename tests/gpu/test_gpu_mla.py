@@ -1,6 +1,6 @@
 """Decode of latent attention: one K/V head or few, of 576 columns, of which V is the first 512. Few
-and many query heads, masks across pieces, lengths and pages that only the device knows, what is not
-finite, batch invariance, graphs and workspaces.
+and many query heads, masks across pieces, ALiBi and masks of any pattern, lengths and pages that
+only the device knows, what is not finite, batch invariance, graphs and workspaces.
 
 Latent tokens (flashattn.latent) are rounded to bf16 on the device. What is expected is computed
 from rounded tokens; the bits are also those of a cache of bf16 with the same numbers.
@@ -16,10 +16,11 @@ import flashattn
 import numpy as np
 import pytest
 import torch
+from bias_cases import BiasCase
 from cache_checks import CacheChecks
 from device_memory import fill_with_nan, upload
 from expectation import Expected
-from flashattn import DType, Feature, latent
+from flashattn import Arch, DType, Feature, latent
 from gpu_problems import (
     CONTIGUOUS,
     MLA_FAMILIES,
@@ -56,6 +57,15 @@ PROBLEMS = {
         1, 3, 5000, 128, 1, D_HEAD, causal=True, seqused_k=(5000,)
     ),
 }
+BIASES = {
+    "slopes": BiasCase(slopes=2),
+    "float32": BiasCase(kind="float32"),
+    "bfloat16": BiasCase(slopes=1, kind="bfloat16", strided=True),
+    "bits": BiasCase(kind="bits"),
+    "tree": BiasCase(kind="bits", n_keys=33, from_end=True),
+    "repeated": BiasCase(kind="float16", repeats="bhq"),
+}
+BIASED_PROBLEMS = ("causal", "chunk", "softcap", "two K/V heads", "one long, many heads")
 FEW_PROBLEMS = ("causal", "softcap", "one long, few heads")
 PAGE_SIZES = (1, 3, 16, 64, 128, 192)
 
@@ -76,6 +86,9 @@ pytestmark = pytest.mark.skipif(not ROWS, reason="needs compute capability 8.0 o
 every_row = pytest.mark.parametrize("config", ROWS, ids=str)
 every_dense_row = pytest.mark.parametrize("config", DENSE, ids=str)
 every_paged_row = pytest.mark.parametrize("config", PAGED, ids=str)
+every_biased_row = pytest.mark.parametrize(
+    "config", [config for config in ROWS if config.features & Feature.BIAS], ids=str
+)
 every_dense_case = pytest.mark.parametrize("p, config", _cases(DENSE))
 every_paged_case = pytest.mark.parametrize("p, config", _cases(PAGED))
 
@@ -302,6 +315,29 @@ def test_keys_beyond_the_length_may_be_anything(config: flashattn.Config) -> Non
     assert same_bits(run(p, tensors, config), expected)
 
 
+# ---- ALiBi and masks ----
+
+
+@every_biased_row
+@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
+@pytest.mark.parametrize("name", BIASED_PROBLEMS)
+def test_alibi_and_masks(name: str, bias: BiasCase, config: flashattn.Config) -> None:
+    p = _of_row(replace(PROBLEMS[name], bias=bias), config)
+    if config.features & Feature.PAGED:
+        CACHES.pages_change_no_bit(p, config, (16, 19))
+    else:
+        _check(p, config)
+
+
+@every_biased_row
+def test_rows_that_see_no_key_are_empty(config: flashattn.Config) -> None:
+    if config.features & Feature.PAGED:
+        pytest.skip("the test has no pages")
+    p = _of_row(replace(BATCH, bias=BiasCase(kind="bits", hidden=1.0)), config)
+    o, lse = run(p, CACHES.inputs(p), config)
+    assert (o.astype(np.float32) == 0).all() and (lse == -np.inf).all()
+
+
 # ---- Pages ----
 
 
@@ -370,6 +406,10 @@ def test_selection_takes_these_rows_where_v_is_in_k() -> None:
         flashattn.flash_attn_func(q, k, k[..., 64:], config=row)
     with pytest.raises(NotImplementedError, match="a d_head_v that is a multiple of 4"):
         flashattn.flash_attn_func(q, k, k[..., :6], config=row)
+    if newest == Arch.SM90_MLA:
+        slopes = torch.ones(16, device="cuda")
+        biased = flashattn.select_config(*tensors, alibi_slopes=slopes).config
+        assert biased.features & Feature.BIAS and biased.arch == newest
     small = CACHES.inputs(AttentionProblem(4, 1, 300, 16, 1, 128, "bfloat16"))
     small[2] = small[1]
     assert flashattn.select_config(*small).config.arch not in MLA_FAMILIES

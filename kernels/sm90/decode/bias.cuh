@@ -13,6 +13,7 @@
 template <flash_config_t C, bool HAS_BIAS = has_bias<C>> struct tile_bias {};
 
 template <flash_config_t C> struct tile_bias<C, true> {
+    static_assert(!scales_scores<C>, "scores of both rows have one unit");
     const decode_params_t &params;
     const decode_block_t &block;
     score_unit_t unit; /* of the scores that the softmax sees */
@@ -60,8 +61,8 @@ static __device__ __forceinline__ tile_bias<C> find_tile_bias(const decode_param
 
 /* Returns the unit of the scores that the softmax sees. */
 template <flash_config_t C>
-static __device__ __forceinline__ const score_unit_t &softmax_unit(const tile_bias<C> &bias,
-                                                                   const score_unit_t &unit) {
+static __device__ __forceinline__ const score_units<C> &softmax_unit(const tile_bias<C> &bias,
+                                                                     const score_units<C> &unit) {
     if constexpr (has_bias<C>)
         return bias.unit;
     else
@@ -88,7 +89,7 @@ static __device__ __forceinline__ auto bias_rows_of(const tile_bias<C> &of_tile)
 /* Adds the bias of the block of keys from first_key on. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_tile_bias(score_tile<C> &s, const tile_bias<C> &of_tile,
-                                                     int32_t first_key, const score_unit_t &unit) {
+                                                     int32_t first_key, const score_units<C> &unit) {
     if constexpr (has_bias<C>)
         add_bias<C>(s, of_tile.params.attention.bias, keys_from<C>(of_tile, first_key), unit,
                     bias_rows_of<C>(of_tile));
@@ -99,7 +100,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ rescale_t raise_tile_max(softmax_state_t &state, score_tile<C> &s,
                                                            const tile_bias<C> &of_tile,
                                                            int32_t first_key,
-                                                           const score_unit_t &unit) {
+                                                           const score_units<C> &unit) {
     if constexpr (has_bias<C>)
         return raise_biased_max<C>(state, s, of_tile.params.attention.bias,
                                    keys_from<C>(of_tile, first_key), of_tile.unit,

@@ -173,16 +173,17 @@ static __device__ __forceinline__ void sanitise_half(half_state<C> &half, int nu
 template <flash_config_t C, bool CUT>
 static __device__ __forceinline__ void
 compute_probabilities(scorer_state<C> &scorer, half_state<C> &half, const row_keys_t &keys,
-                      int32_t first_key, const score_units<C> &unit) {
+                      int32_t first_key, const score_units<C> &unit, const tile_bias<C> &bias) {
     issue_mla_scores<C>(scorer.s, half.k);
     wgmma_wait<0>();
     pin_accumulators(scorer.s.s);
     apply_factors<C>(scorer);
     cap_scores<C, !CUT>(scorer.s, unit);
+    add_tile_bias<C>(scorer.s, bias, first_key, unit);
     if constexpr (CUT)
         hide_keys<C>(scorer.s, keys, first_key);
-    half.past = raise_max<C>(scorer.softmax, scorer.s, unit);
-    exponentiate<C>(scorer.s, scorer.softmax, unit);
+    half.past = raise_tile_max<C>(scorer.softmax, scorer.s, bias, first_key, unit);
+    exponentiate<C>(scorer.s, scorer.softmax, softmax_unit<C>(bias, unit));
     round_probabilities<C>(half.p, scorer.s);
 }
 
@@ -198,11 +199,12 @@ static __device__ __forceinline__ void multiply_half(half_state<C> &half, int nu
 template <flash_config_t C>
 static __device__ __forceinline__ void
 score_walk(scorer_state<C> &scorer, half_state<C> &half, const decode_params_t &params,
-           const decode_block_t &block, const key_walk_t &walk, const score_units<C> &unit) {
+           const decode_block_t &block, const key_walk_t &walk, const score_units<C> &unit,
+           const tile_bias<C> &bias) {
     const row_keys_t all = {};
 #pragma unroll 1
     for (int32_t n = 0; n < whole_blocks(walk); ++n) {
-        compute_probabilities<C, false>(scorer, half, all, 0, unit);
+        compute_probabilities<C, false>(scorer, half, all, nth_key<C>(walk, n), unit, bias);
         hand_on<C>(half);
         rescale_half<C>(half);
         multiply_half<C>(half, 0);
@@ -211,7 +213,7 @@ score_walk(scorer_state<C> &scorer, half_state<C> &half, const decode_params_t &
 #pragma unroll 1
     for (int32_t n = whole_blocks(walk); n < walk.blocks; ++n) {
         const int32_t first_key = nth_key<C>(walk, n);
-        compute_probabilities<C, true>(scorer, half, keys, first_key, unit);
+        compute_probabilities<C, true>(scorer, half, keys, first_key, unit, bias);
         hand_on<C>(half);
         rescale_half<C>(half);
         sanitise_half<C>(half, 0, keys, first_key);
