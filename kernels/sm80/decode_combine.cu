@@ -8,6 +8,7 @@
  */
 #include "common/bias.cuh"
 #include "common/decode/merge.cuh"
+#include "common/natural_bias.cuh"
 #include "common/ptx/dependent_launch.cuh"
 
 enum { PIECES_AT_ONCE = 8 };
@@ -42,11 +43,18 @@ merge_row(const decode_params_t &params, const merge_row_t &row, const decode_sp
     __syncthreads();
 }
 
+/* Returns the unit of the scores that the decode kernel's softmax has seen. */
+static __device__ __forceinline__ score_unit_t unit_of(const decode_params_t &params) {
+    const flash_bias_t &bias = params.attention.bias;
+    const score_unit_t before = score_unit_of<true>(params.attention);
+    return params.natural_bias ? natural_unit_after_bias(bias, before)
+                               : unit_after_bias(bias, before);
+}
+
 extern "C" __global__ void __launch_bounds__(DECODE_WARP_THREADS *DECODE_COMBINE_WARPS)
     flash_sm80_decode_combine(const __grid_constant__ decode_params_t params) {
     __shared__ row_sum_t sums[DECODE_COMBINE_WARPS][DECODE_WARP_THREADS];
-    const score_unit_t unit =
-        unit_after_bias(params.attention.bias, score_unit_of<true>(params.attention));
+    const score_unit_t unit = unit_of(params);
     bool complete = false;
     uint32_t index = blockIdx.x;
     merge_row_t row = find_merge_part(params, index);

@@ -56,7 +56,7 @@ consume_half(const decode_params_t &params, const decode_block_t &block, const k
         follow_walk<C>(half, params, block, walk);
     }
     finish_half<C>(params, block, half.o, number, sink,
-                   has_bias<C> ? sm90_unit_after_bias(params.attention.bias, unit) : unit);
+                   has_bias<C> ? natural_unit_after_bias(params.attention.bias, unit) : unit);
 }
 
 template <flash_config_t C>

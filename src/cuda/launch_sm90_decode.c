@@ -10,7 +10,6 @@
 #include "cuda/paging_sm90.h"
 #include "cuda/tensor_map.h"
 #include "cuda/tma_tensor.h"
-#include "kernels/common/bias.h"
 #include "kernels/sm90/decode_kernel.h"
 
 enum { FEW_PARTS = 4 /* per multiprocessor */ };
@@ -18,8 +17,7 @@ enum { FEW_PARTS = 4 /* per multiprocessor */ };
 /* A warp merges a part of a row. */
 static const decode_merge_t merge_of_many = {.kernel = flash_sm90_decode_combine,
                                              .parts_of_block = DECODE_COMBINE_WARPS};
-/* A block merges a part of a row, which may have as many pieces as there are multiprocessors. It
- * takes scores with a bias in the unit of SM80_DECODE. */
+/* A block merges a part of a row, which may have as many pieces as there are multiprocessors. */
 static const decode_merge_t merge_of_few = {.kernel = flash_sm80_decode_combine,
                                             .parts_of_block = 1};
 
@@ -28,8 +26,7 @@ static const decode_merge_t merge_of_few = {.kernel = flash_sm80_decode_combine,
 static const decode_merge_t *merge_of(const decode_plan_t *plan, const problem_t *problem,
                                       const device_t *device) {
     const bool is_few = plan->merge_parts <= FEW_PARTS * (int64_t)device->n_multiprocessors;
-    const bool serves_few = !problem->batch_invariant && !flash_has_bias(&problem->params.bias);
-    return is_few && serves_few ? &merge_of_few : &merge_of_many;
+    return is_few && !problem->batch_invariant ? &merge_of_few : &merge_of_many;
 }
 
 /* All kernels are loaded here, because loading is not allowed while a stream is captured. */
@@ -56,6 +53,7 @@ static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *pro
     const flash_config_t *config = &kernel->config;
     const cuda_block_t block = kernel->family->cuda->block(config);
     decode_plan_t plan = kernel->family->cuda->plan(config, problem, device);
+    plan.params.natural_bias = 1;
     plan_decode_place(&plan, problem->workspace);
     const cuda_grid_t grid = {
         .blocks = plan.blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};

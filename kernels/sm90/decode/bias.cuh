@@ -49,7 +49,7 @@ static __device__ __forceinline__ tile_bias<C> find_tile_bias(const decode_param
         return {
             params,
             block,
-            sm90_unit_after_bias(bias, unit),
+            natural_unit_after_bias(bias, unit),
             {find_bias_row<C>(params, block, 0).slope, find_bias_row<C>(params, block, 1).slope},
             uniform(s.len_k),
             uniform(diagonal + find_row(params, block.row_begin).query),
@@ -89,7 +89,8 @@ static __device__ __forceinline__ auto bias_rows_of(const tile_bias<C> &of_tile)
 /* Adds the bias of the block of keys from first_key on. */
 template <flash_config_t C>
 static __device__ __forceinline__ void add_tile_bias(score_tile<C> &s, const tile_bias<C> &of_tile,
-                                                     int32_t first_key, const score_units<C> &unit) {
+                                                     int32_t first_key,
+                                                     const score_units<C> &unit) {
     if constexpr (has_bias<C>)
         add_bias<C>(s, of_tile.params.attention.bias, keys_from<C>(of_tile, first_key), unit,
                     bias_rows_of<C>(of_tile));

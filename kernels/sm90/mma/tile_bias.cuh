@@ -15,9 +15,9 @@ static __device__ __forceinline__ softmax_units<C> softmax_unit(const flash_para
     if constexpr (!has_bias<C>)
         return unit;
     else if constexpr (converts<C>)
-        return sm90_biased_unit();
+        return natural_biased_unit();
     else
-        return sm90_unit_after_bias(params.bias, unit);
+        return natural_unit_after_bias(params.bias, unit);
 }
 
 /* Loads the slope of ALiBi that the tile's head has; 0 if there is none. */

@@ -6,9 +6,9 @@
 #ifndef FLASH_KERNELS_SM90_SOFTMAX_BIAS_CUH
 #define FLASH_KERNELS_SM90_SOFTMAX_BIAS_CUH
 
+#include "common/natural_bias.cuh"
 #include "sm90/ptx/in_place.cuh"
 #include "sm90/softmax/alibi.cuh"
-#include "sm90/softmax/biased_unit.cuh"
 #include "sm90/softmax/mask_bits.cuh"
 #include "sm90/softmax/mask_numbers.cuh"
 #include "sm90/softmax/softmax.cuh"
@@ -22,7 +22,7 @@ static __device__ __forceinline__ void add_bias(score_tile<C> &s, const flash_bi
     const bool has_alibi = bias.alibi_slopes != nullptr;
     const bool has_mask = mask_covers<C>(bias, keys);
     const bool has_numbers = has_mask && bias.kind == FLASH_MASK_ADD;
-    const bool scales = converts<C> || sm90_bias_adds(bias);
+    const bool scales = converts<C> || bias_adds(bias);
     score_scale_t scale = {log2_unit(unit, 0) * ln_2, log2_unit(unit, 1) * ln_2};
     if (has_alibi) {
         add_alibi<C>(s, keys, scale, row_of);
