@@ -5,7 +5,7 @@
 
 #include <inttypes.h>
 
-/* A stride of 0 is unused, or repeats a token on purpose. */
+/* A stride of 0 is unused, or repeats a token on purpose. Strides of no tokens mean nothing. */
 static flash_status_t check_stride(const char *name, int64_t stride) {
     FLASH_REQUIRE(stride <= 0 || stride >= FLASH_LATENT_TOKEN_BYTES, FLASH_ERROR_INVALID_ARGUMENT,
                   "k.%s is %" PRId64 ": a token of FLASH_DTYPE_LATENT_E4M3 has %d bytes", name,
@@ -21,9 +21,11 @@ flash_status_t arguments_check_latent(int32_t dtype, const flash_params_t *p) {
                   "d_head is %" PRId32 " and d_head_v %" PRId32
                   ": %d and %d with K and V of FLASH_DTYPE_LATENT_E4M3",
                   p->d_head, p->d_head_v, LATENT_COLUMNS, LATENT_CODES);
-    FLASH_TRY(check_stride("stride_batch", p->k_stride.batch));
-    FLASH_TRY(check_stride("stride_seq", p->k_stride.seq));
-    FLASH_TRY(check_stride("stride_head", p->k_stride.head));
+    if (p->batch > 0 && p->seqlen_k > 0) {
+        FLASH_TRY(check_stride("stride_batch", p->k_stride.batch));
+        FLASH_TRY(check_stride("stride_seq", p->k_stride.seq));
+        FLASH_TRY(check_stride("stride_head", p->k_stride.head));
+    }
     FLASH_REQUIRE(v_is_in_k(p), FLASH_ERROR_INVALID_ARGUMENT,
                   "v is not k: with FLASH_DTYPE_LATENT_E4M3 both have the same data (%p and %p), "
                   "strides and pages",

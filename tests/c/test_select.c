@@ -740,6 +740,17 @@ static void latent_attention_has_kernels_on_every_device(void **state) {
             }
 }
 
+static void latent_attention_takes_masks_on_hopper(void **state) {
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (int32_t features = 0; features < 32; features++) {
+        const problem_t p = latent_problem(16, features | FLASH_FEATURE_BIAS);
+        check_latent_choice(&hopper, &p);
+        assert_true((selected(&p, &hopper)->config.features & FLASH_FEATURE_BIAS) != 0);
+    }
+}
+
 static void check_not_latent_on(const device_t *device, const problem_t *problem,
                                 const char *words) {
     const problem_t good = latent_problem(16, FLASH_FEATURE_VARLEN);
@@ -1484,6 +1495,7 @@ int main(void) {
         cmocka_unit_test(more_blocks_than_a_launch_takes_are_refused),
         cmocka_unit_test(rows_with_pages_serve_pages_alone),
         cmocka_unit_test(latent_attention_has_kernels_on_every_device),
+        cmocka_unit_test(latent_attention_takes_masks_on_hopper),
         cmocka_unit_test(what_is_no_latent_attention_is_refused),
         cmocka_unit_test(small_keys_that_are_values_too_take_other_families),
         cmocka_unit_test(latent_caches_of_e4m3_that_are_not_aligned_are_refused),

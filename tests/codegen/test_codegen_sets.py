@@ -185,10 +185,12 @@ def test_ship_takes_chunks_of_every_head_dimension_with_and_without_pages(dtype,
 
 def test_ship_decodes_latent_attention_with_and_without_pages():
     rows = ship_sm90_mla()
-    types = (Dtype.FP16, Dtype.BF16, Dtype.E4M3, Dtype.LATENT_E4M3)
-    assert {(c.dtype, c.features) for c in rows} == set(
-        product(types, (BASIC_FEATURES, PAGED_FEATURES))
-    )
+    converted = (Dtype.E4M3, Dtype.LATENT_E4M3)
+    biased = (BASIC_FEATURES | Feature.BIAS, PAGED_FEATURES | Feature.BIAS)
+    assert {(c.dtype, c.features) for c in rows} == {
+        *product((Dtype.FP16, Dtype.BF16, *converted), (BASIC_FEATURES, PAGED_FEATURES)),
+        *product((Dtype.FP16, Dtype.BF16), biased),
+    }
     assert set(rows) <= set(ship())
 
 

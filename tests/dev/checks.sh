@@ -119,7 +119,7 @@ measure_processor_time() { # log, command...
 
 # Builds the wheel and bounds the time that it takes, in which a compiler flag or a kernel too many
 # would show. The unit is compilations of the yardstick, which a slower processor and other work
-# lengthen as much: usually 48, at most 60.
+# lengthen as much: usually 52 to 62, at most 70.
 step_wheel() {
     local yardstick
     rm -rf build/wheel
@@ -128,7 +128,7 @@ step_wheel() {
     yardstick=$((TOOK / JOBS))
     measure_processor_time "$LOGS/wheel-build.log" build_wheel
     echo "the wheel takes $TOOK hundredths of a second of processor time, the yardstick $yardstick"
-    [ "$TOOK" -le $((yardstick * 60)) ]
+    [ "$TOOK" -le $((yardstick * 70)) ]
     "$PYTHON" -m pip install --quiet --no-deps --target build/wheel/site \
         build/wheel/flashattn-*-py3-none-*.whl
     python3 tests/abi/check_exports.py include/flashattn.h \

@@ -168,6 +168,11 @@ def test_random_problems(p: AttentionProblem, data: st.DataObject) -> None:
     check(p, config=data.draw(st.sampled_from([None, *configs_for(p)]), label="config"))
 
 
+def test_strides_of_no_tokens_mean_nothing() -> None:
+    layouts = ("contiguous", "padded", "contiguous", "contiguous")
+    check(replace(PROBLEMS["decode"], seqlen_k=0, seqused_k=None, layouts=layouts))
+
+
 def test_the_oracle_takes_what_latent_decodes() -> None:
     p = PROBLEMS["decode"]
     q, k, v = decoded(p, make_inputs(p))
