@@ -119,7 +119,7 @@ measure_processor_time() { # log, command...
 
 # Builds the wheel and bounds the time that it takes, in which a compiler flag or a kernel too many
 # would show. The unit is compilations of the yardstick, which a slower processor and other work
-# lengthen as much: usually 52 to 62, at most 70.
+# lengthen as much: usually 61, at most 70.
 step_wheel() {
     local yardstick
     rm -rf build/wheel
