@@ -37,8 +37,8 @@ typedef struct flash_scale {
     int64_t stride_head;
 } flash_scale_t;
 
-/* What a mask does to the scores of each tile of rows and each block of keys, where a kernel has
- * looked ahead of the one that computes them. All zero: none has. */
+/* This says what a mask does to the scores of each tile of rows and each block of keys, if a kernel
+ * has looked ahead of the one that computes them. All zero: none has. */
 typedef struct flash_mask_blocks {
     uint8_t *effects; /* [entries, heads, tiles, blocks], bits as in common/mask_effect.cuh */
     int32_t entries;  /* of the batch; 1: the mask does the same to all of them */

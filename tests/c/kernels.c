@@ -50,7 +50,7 @@ typedef struct buffers {
     size_t lse_count;
 } buffers_t;
 
-/* Of latent tokens, whose elements are bytes, as of e4m3. */
+/* These tensors are of latent tokens, whose elements are bytes, as of e4m3. */
 static bool has_byte_elements(int32_t dtype) {
     return dtype == FLASH_DTYPE_E4M3 || dtype == FLASH_DTYPE_LATENT_E4M3;
 }
