@@ -56,7 +56,7 @@ template <flash_config_t C> struct finished_tile {
 };
 
 /* Releases the last stage of V, and takes the results out of the accumulators. There is no branch:
- * the next tile's QK^T is under way. sink: of the tile's head. */
+ * the next tile's QK^T is under way. sink: of the warp's head. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void
 finish_tile(finished_tile<C> &done, const flash_params_t &problem, const softmax_units<C> &unit,
@@ -112,11 +112,13 @@ store_tile(const sm90_params_t &params, const finished_tile<C> &done, consumer_s
     release_assignment<C>(consumer.assignments);
 }
 
-/* Loads the sink of the tile that the consumer is at, to be used when its last PV is done. */
+/* Loads the sink of the warp's head, of the tile that the consumer is at, to be used when its last
+ * PV is done. */
 template <flash_config_t C>
 static __device__ __forceinline__ float load_sink_of_tile(const flash_params_t &problem,
                                                           const consumer_state<C> &consumer) {
-    return load_sink(problem, read_assignment<C>(consumer.assignments).tile.head);
+    const tile_of<C> tile = read_assignment<C>(consumer.assignments).tile;
+    return load_sink(problem, head_of_warp<C>(problem, tile));
 }
 
 /* Says whether the last PV of a tile and the first QK^T of the next one are under way together.

@@ -73,6 +73,8 @@ template <flash_config_t C> constexpr bool has_varlen = sm90_has_varlen(&C) != 0
 template <flash_config_t C> constexpr bool has_softcap = (C.features & FLASH_FEATURE_SOFTCAP) != 0;
 /* ALiBi and masks join the scores (softmax/bias.cuh). */
 template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATURE_BIAS) != 0;
+/* Heads of a group may share tiles (tile.cuh). */
+template <flash_config_t C> constexpr bool packs_heads = sm90_packs_heads(&C) != 0;
 /* K and V lie in pages, in every problem that the kernel serves. */
 template <flash_config_t C> constexpr bool has_pages = sm90_has_pages(&C) != 0;
 
@@ -134,8 +136,9 @@ constexpr int kv_stages = T == TENSOR_K ? k_stages<C> : v_stages<C>;
 template <flash_config_t C> constexpr int q_slots = sm90_has_second_q_slot(&C) ? 2 : 1;
 
 /* Q is loaded in parts, each with its own barriers. */
+template <flash_config_t C> constexpr int q_part_rows = sm90_q_part_rows(&C);
+template <flash_config_t C> constexpr int q_parts = C.B_r / q_part_rows<C>;
 template <flash_config_t C> constexpr int q_box_rows = sm90_q_box_rows(&C);
-template <flash_config_t C> constexpr int q_parts = C.B_r / q_box_rows<C>;
 
 /* The next tile's first QK^T is issued beside this tile's last PV where the next Q is sure to be
  * there. */

@@ -91,7 +91,7 @@ static __device__ __forceinline__ void load_paged(const sm90_params_t &params, b
 
 template <flash_config_t C>
 static __device__ __forceinline__ void load_kv(const sm90_params_t &params) {
-    kv_loader_t loader = {{0, 0}, {0, 0}, 0};
+    kv_loader_t loader = {{0, 0}, {0, 0}, 0, false};
     ring_t assignments = {0, 0};
     load_kv_pass<C, C.fixed_reference>(params, loader, assignments);
     if constexpr (C.fixed_reference)

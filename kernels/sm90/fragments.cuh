@@ -41,10 +41,13 @@ static __device__ __forceinline__ int warp_row_of_group() {
     return threadIdx.x / warp_threads % warpgroup_warps * 16;
 }
 
-/* Returns the row of this thread's half 0 or 1, in the tile. */
+/* Returns the row of this thread's half 0 or 1, in the warp's sixteen and in the tile. */
+static __device__ __forceinline__ int row_of_warp(int half) {
+    return half * 8 + threadIdx.x % warp_threads / 4;
+}
+
 static __device__ __forceinline__ int tile_row(int half) {
-    const int warp = threadIdx.x / warp_threads - warpgroup_warps;
-    return warp * 16 + half * 8 + threadIdx.x % warp_threads / 4;
+    return warp_row() + row_of_warp(half);
 }
 
 /* Returns the first of the thread's two columns in eight of an accumulator. */

@@ -56,7 +56,8 @@ typedef struct sm90_entry_tokens {
     int32_t o;
 } sm90_entry_tokens_t;
 
-/* The host decides this about the schedule (schedule/schedule.cuh). Heads are query heads. */
+/* The host decides this about the schedule (schedule/schedule.cuh). Heads are query heads; those
+ * that share tiles count as one (sm90_heads()). */
 typedef struct sm90_schedule {
     /* These are the first heads of the batch, which go to teams of blocks, under longest_first
      * without varlen; each team takes whole heads. 0, or a multiple of the number of teams. */
@@ -65,7 +66,8 @@ typedef struct sm90_schedule {
     /* So many of the other heads make a section, whose K and V fit L2 together, under
      * longest_first; at least 1. With varlen a section has heads of one batch entry only. */
     int32_t section_heads;
-    int32_t bundle_tiles; /* with varlen: short tiles handed out at a time, at most; 1, 2 or 4 */
+    int32_t bundle_tiles; /* with varlen: short tiles handed out at a time, at most; 1, 2, 4 or 8 */
+    int32_t is_even;      /* with varlen: tiles take about as long, and blocks take turns */
 } sm90_schedule_t;
 
 /* This is for kernels with pages. */
@@ -78,7 +80,8 @@ typedef struct sm90_paging {
 
 /* Q and K have axes [batch, head, seq, d_head], V and O [batch, head, seq, d_head_v], innermost
  * last, or with varlen those that ptx/tma.cuh says. Their boxes are one panel of columns by
- * sm90_q_box_rows() (Q), B_c (K, V; in pages box_keys) or SM90_WARPGROUP_ROWS (O) rows of one head.
+ * sm90_q_box_rows() (Q), B_c (K, V; in pages box_keys) or SM90_WARPGROUP_ROWS (O) rows: of one head
+ * or, in Q and O, equal parts of each of the heads that share the tile.
  * Maps are unset (zeros) where a tensor has no elements, and for an O of fp32. */
 typedef struct sm90_params {
     sm90_tensor_map_t q;
@@ -172,10 +175,10 @@ SM90_CONSTANT int32_t sm90_q_in_registers(const flash_config_t *c) {
            sm90_consumer_registers(c) - sm90_other_registers(c);
 }
 
-/* One load of Q brings all rows of a tile; or, where Q stays in shared memory until the tile is
- * done, the rows of one consumer, which need not wait for the other's. Measured on an H200, d_head
- * 256: +2 % at 512 and 1,024 keys, 0 to -1 % at 8,192. */
-SM90_CONSTANT int32_t sm90_q_box_rows(const flash_config_t *c) {
+/* A part of Q, with barriers of its own, has all rows of a tile; or, where Q stays in shared memory
+ * until the tile is done, the rows of one consumer, which need not wait for the other's. Measured
+ * on an H200, d_head 256: +2 % at 512 and 1,024 keys, 0 to -1 % at 8,192. */
+SM90_CONSTANT int32_t sm90_q_part_rows(const flash_config_t *c) {
     return sm90_q_in_registers(c) ? c->B_r : SM90_WARPGROUP_ROWS;
 }
 
@@ -268,18 +271,46 @@ SM90_CONSTANT int32_t sm90_has_pages(const flash_config_t *c) {
     return (c->features & FLASH_FEATURE_PAGED) != 0;
 }
 
-/* Counts the tiles of B_r queries that a query head has. */
-SM90_CONSTANT int64_t sm90_tiles_of_head(const flash_config_t *c, int32_t seqlen_q) {
-    return ((int64_t)seqlen_q + c->B_r - 1) / c->B_r;
+/* ---- Query heads that share tiles ---- */
+
+enum { SM90_MOST_PACK_SHIFT = 2 /* so that a warp's sixteen rows are of one head */ };
+
+/* Says whether the kernel's tiles may have rows of several query heads of a group (tile.cuh): where
+ * sequences are short, or windows narrow, tiles of one head would compute mostly what nobody
+ * needs. */
+SM90_CONSTANT int32_t sm90_packs_heads(const flash_config_t *c) {
+    return c->arch == FLASH_ARCH_SM90 && (c->features & FLASH_FEATURE_BIAS) == 0 &&
+           (c->features & (FLASH_FEATURE_VARLEN | FLASH_FEATURE_WINDOW)) != 0;
 }
 
-/* Counts the tiles of a batch entry; with varlen, the most that it can have. */
-SM90_CONSTANT int64_t sm90_tiles_of_entry(const flash_config_t *c, const flash_params_t *p) {
-    return sm90_tiles_of_head(c, p->seqlen_q) * p->n_heads;
+SM90_CONSTANT int32_t sm90_pack_shift(const flash_config_t *c, const flash_params_t *p) {
+    return sm90_packs_heads(c) ? p->pack_shift : 0;
 }
 
+/* Counts the rows of a box of Q. */
+SM90_CONSTANT int32_t sm90_q_box_rows(const flash_config_t *c) {
+    return sm90_packs_heads(c) ? SM90_WARPGROUP_ROWS : sm90_q_part_rows(c);
+}
+
+/* Counts the query heads of an entry; those that share tiles count as one. */
+SM90_CONSTANT int32_t sm90_heads(const flash_config_t *c, const flash_params_t *p) {
+    return p->n_heads >> sm90_pack_shift(c, p);
+}
+
+/* Counts the tiles of a query head, or of all heads that share them. */
+SM90_CONSTANT int64_t sm90_tiles_of_head(const flash_config_t *c, const flash_params_t *p,
+                                         int32_t seqlen_q) {
+    return (((int64_t)seqlen_q << sm90_pack_shift(c, p)) + c->B_r - 1) / c->B_r;
+}
+
+SM90_CONSTANT int64_t sm90_tiles_of_entry(const flash_config_t *c, const flash_params_t *p,
+                                          int32_t seqlen_q) {
+    return sm90_tiles_of_head(c, p, seqlen_q) * sm90_heads(c, p);
+}
+
+/* Counts the tiles of a launch; with varlen, the most that it can have. */
 SM90_CONSTANT int64_t sm90_tiles(const flash_config_t *c, const flash_params_t *p) {
-    return sm90_tiles_of_entry(c, p) * p->batch;
+    return sm90_tiles_of_entry(c, p, p->seqlen_q) * p->batch;
 }
 
 /* A team takes its heads one after the other, and the tiles of each in rows of one tile per block.

@@ -1,6 +1,14 @@
 /*
- * A tile is what a block computes at a time: B_r queries of one head, against the blocks of keys
- * that any of them sees. schedule/order.cuh says which tile a number stands for.
+ * A tile is what a block computes at a time: B_r rows of queries, against the blocks of keys that
+ * any of them sees. schedule/order.cuh says which tile a number stands for.
+ *
+ * The rows are B_r queries of one head, or fewer queries of 2^pack_shift heads of a group, whose K
+ * and V are the same. Each consumer then has its own queries, head after head: with 2^2 heads
+ *
+ *     consumer 0                                  consumer 1
+ *     row   0       16      32      48            64 ...
+ *           head 0  head 1  head 2  head 3        head 0 ...
+ *           queries 0 ... 15 of each              queries 16 ... 31 of each
  */
 #ifndef FLASH_KERNELS_SM90_TILE_CUH
 #define FLASH_KERNELS_SM90_TILE_CUH
@@ -12,7 +20,7 @@
 
 typedef struct query_tile {
     int32_t batch_index;
-    int32_t head;
+    int32_t head;        /* the first one, where heads share the tile */
     int32_t row_begin;   /* first query, in its sequence */
     int32_t block_begin; /* blocks of B_c keys; empty when begin >= end */
     int32_t block_end;
@@ -69,6 +77,27 @@ static __device__ __forceinline__ void find_key_blocks(const flash_params_t &p, 
     tile.whole_begin = (int32_t)(((int64_t)last.begin + C.B_c - 1) / C.B_c);
     tile.whole_end = has_mask<C> ? max(first.end - 1, 0) / C.B_c : first.end / C.B_c;
 }
+
+/* ---- Rows and queries ---- */
+
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t pack_shift(const flash_params_t &p) {
+    return sm90_pack_shift(&C, &p);
+}
+
+/* Counts the queries that each head has in a tile. */
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t tile_queries(const flash_params_t &p) {
+    return C.B_r >> pack_shift<C>(p);
+}
+
+/* Counts the queries that each head has in a consumer's rows. */
+template <flash_config_t C>
+static __device__ __forceinline__ int32_t warpgroup_queries(const flash_params_t &p) {
+    return SM90_WARPGROUP_ROWS >> pack_shift<C>(p);
+}
+
+/* ---- Blocks of keys ---- */
 
 static __device__ __forceinline__ bool has_blocks(const query_tile_t &tile) {
     return tile.block_begin < tile.block_end;

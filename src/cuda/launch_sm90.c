@@ -20,14 +20,17 @@ static flash_status_t encode_maps(const flash_config_t *config, sm90_params_t *p
     const flash_params_t *p = &params->problem;
     const tma_tensor_t q = tma_tensor_q(config, p), k = tma_tensor_k(config, p);
     const tma_tensor_t v = tma_tensor_v(config, p), o = tma_tensor_o(config, p);
-    const int32_t box_keys = paging_sm90_box_keys(config, &params->paging);
+    const int32_t shift = sm90_pack_shift(config, p);
+    const tensor_map_box_t queries = {sm90_q_box_rows(config) >> shift, 1 << shift};
+    const tensor_map_box_t outputs = {SM90_WARPGROUP_ROWS >> shift, 1 << shift};
+    const tensor_map_box_t keys = {paging_sm90_box_keys(config, &params->paging), 1};
     params->entry_tokens = (sm90_entry_tokens_t){(int32_t)q.entry_tokens, (int32_t)k.entry_tokens,
                                                  (int32_t)v.entry_tokens, (int32_t)o.entry_tokens};
-    FLASH_TRY(tensor_map_encode(&q, p->q_dtype, sm90_q_box_rows(config), &params->q));
-    FLASH_TRY(tensor_map_encode(&k, config->dtype, box_keys, &params->k));
-    FLASH_TRY(tensor_map_encode(&v, config->dtype, box_keys, &params->v));
+    FLASH_TRY(tensor_map_encode(&q, p->q_dtype, queries, &params->q));
+    FLASH_TRY(tensor_map_encode(&k, config->dtype, keys, &params->k));
+    FLASH_TRY(tensor_map_encode(&v, config->dtype, keys, &params->v));
     return sm90_has_fp32_o(p) ? FLASH_SUCCESS
-                              : tensor_map_encode(&o, p->o_dtype, SM90_WARPGROUP_ROWS, &params->o);
+                              : tensor_map_encode(&o, p->o_dtype, outputs, &params->o);
 }
 
 /* ---- The kernel that looks at the mask ---- */
@@ -74,14 +77,14 @@ static flash_status_t enqueue_mask_blocks(const flash_config_t *config, void *wo
 static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,
                               const device_t *device, flash_stream_t stream) {
     const flash_config_t *config = &kernel->config;
-    const flash_params_t *p = &problem->params;
-    const int64_t blocks = schedule_sm90_blocks(config, p, device->n_multiprocessors);
+    const flash_params_t p = schedule_sm90_problem(config, &problem->params);
+    const int64_t blocks = schedule_sm90_blocks(config, &p, device->n_multiprocessors);
     const cuda_block_t block = kernel->family->cuda->block(config);
     const cuda_grid_t grid = {
         .blocks = blocks, .threads = block.threads, .shared_bytes = block.shared_bytes};
-    sm90_params_t params = {.problem = *p,
-                            .schedule = schedule_sm90(config, p, blocks),
-                            .paging = paging_sm90(config, p, config->B_c)};
+    sm90_params_t params = {.problem = p,
+                            .schedule = schedule_sm90(config, &p, blocks),
+                            .paging = paging_sm90(config, &p, config->B_c)};
     FLASH_TRY(encode_maps(config, &params));
     FLASH_TRY(enqueue_mask_blocks(config, problem->workspace, &params.problem, stream));
     return launch_grid(cuda_kernel_symbol(kernel), &grid, &params, stream);

@@ -41,11 +41,11 @@ static flash_status_t prepare(const flash_kernel_t *kernel, const problem_t *pro
 static flash_status_t encode_maps(const flash_config_t *config, sm90_decode_params_t *params) {
     const flash_params_t *p = &params->cut.attention;
     const tma_tensor_t k = tma_tensor_k(config, p), v = tma_tensor_v(config, p);
-    const int32_t box_keys = paging_sm90_box_keys(config, &params->paging);
+    const tensor_map_box_t keys = {paging_sm90_box_keys(config, &params->paging), 1};
     params->entry_tokens =
         (sm90_entry_tokens_t){.k = (int32_t)k.entry_tokens, .v = (int32_t)v.entry_tokens};
-    FLASH_TRY(tensor_map_encode(&k, config->dtype, box_keys, &params->k));
-    return tensor_map_encode(&v, config->dtype, box_keys, &params->v);
+    FLASH_TRY(tensor_map_encode(&k, config->dtype, keys, &params->k));
+    return tensor_map_encode(&v, config->dtype, keys, &params->v);
 }
 
 static flash_status_t enqueue(const flash_kernel_t *kernel, const problem_t *problem,

@@ -1,11 +1,14 @@
 /*
- * A launch of the SM90 family decides this about its schedule, which says which block computes
- * which tiles (kernels/sm90/schedule/schedule.cuh).
+ * A launch of the SM90 family decides this about its tiles and its schedule, which says which block
+ * computes which tiles (kernels/sm90/schedule/schedule.cuh).
  */
 #ifndef FLASH_SCHEDULE_SM90_H
 #define FLASH_SCHEDULE_SM90_H
 
 #include "kernels/sm90/sm90_kernel.h"
+
+/* Returns the problem with the decision which heads share tiles, which all of these need. */
+flash_params_t schedule_sm90_problem(const flash_config_t *config, const flash_params_t *p);
 
 /* The blocks of the grid: one per tile; persistent: one per multiprocessor, and fewer
  * where there are fewer tiles. */

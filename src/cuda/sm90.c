@@ -6,6 +6,7 @@
 #include "core/status.h"
 #include "cuda/family.h"
 #include "cuda/paging_sm90.h"
+#include "cuda/schedule_sm90.h"
 #include "cuda/tma_tensor.h"
 #include "kernels/sm90/sm90_kernel.h"
 
@@ -85,7 +86,12 @@ static cuda_block_t block(const flash_config_t *config) {
     return (cuda_block_t){sm90_block_threads(config), sm90_shared_bytes(config), 0};
 }
 
-static const cuda_family_t cuda = {.block = block, .tiles = sm90_tiles};
+static int64_t tiles(const flash_config_t *config, const flash_params_t *p) {
+    const flash_params_t packed = schedule_sm90_problem(config, p);
+    return sm90_tiles(config, &packed);
+}
+
+static const cuda_family_t cuda = {.block = block, .tiles = tiles};
 
 /* O of fp32 is stored two columns of a row at a time. */
 static const char *fp32_o_obstacle(const flash_params_t *p) {
@@ -139,7 +145,7 @@ static int64_t block_time(const flash_config_t *config) {
 static int64_t estimated_time(const flash_config_t *config, const problem_t *problem,
                               const device_t *device) {
     const int64_t n = device->n_multiprocessors;
-    const int64_t rounds = (sm90_tiles(config, &problem->params) + n - 1) / n;
+    const int64_t rounds = (tiles(config, &problem->params) + n - 1) / n;
     const int64_t keys = problem_mean_keys(&problem->params);
     const int64_t blocks = (keys + config->B_c - 1) / config->B_c + BLOCKS_AROUND_TILE;
     return rounds * blocks * block_time(config);

@@ -80,27 +80,28 @@ static flash_status_t find_type(int32_t dtype, CUtensorMapDataType *type) {
     }
 }
 
-static flash_status_t encode(const tma_tensor_t *tensor, CUtensorMapDataType type, int32_t box_rows,
-                             CUtensorMap *map) {
+static flash_status_t encode(const tma_tensor_t *tensor, CUtensorMapDataType type,
+                             tensor_map_box_t box, CUtensorMap *map) {
     const shape_t shape = shape_of(tensor);
     const cuuint32_t columns = (cuuint32_t)(SM90_PANEL_BYTES / tensor->element_bytes);
-    const cuuint32_t box[TMA_MOST_AXES] = {columns, (cuuint32_t)box_rows, 1, 1, 1};
+    const cuuint32_t extent[TMA_MOST_AXES] = {columns, (cuuint32_t)box.rows, (cuuint32_t)box.heads,
+                                              1, 1};
     const cuuint32_t step[TMA_MOST_AXES] = {1, 1, 1, 1, 1};
     const CUresult result = driver.encode(
         map, type, (cuuint32_t)tensor->n_axes, (void *)(uintptr_t)tensor->data, shape.extent,
-        shape.stride_bytes, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        shape.stride_bytes, extent, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     FLASH_REQUIRE(
         result == CUDA_SUCCESS, FLASH_ERROR_CUDA,
         "cuTensorMapEncodeTiled: error %d (%d axes; extents %d, %d, %d, %d; strides %lld, "
-        "%lld, %lld elements; boxes of %d rows)",
+        "%lld, %lld elements; boxes of %d rows of %d heads)",
         (int)result, tensor->n_axes, tensor->extent[0], tensor->extent[1], tensor->extent[2],
         tensor->extent[3], (long long)tensor->stride[1], (long long)tensor->stride[2],
-        (long long)tensor->stride[3], box_rows);
+        (long long)tensor->stride[3], box.rows, box.heads);
     return FLASH_SUCCESS;
 }
 
-flash_status_t tensor_map_encode(const tma_tensor_t *tensor, int32_t dtype, int32_t box_rows,
+flash_status_t tensor_map_encode(const tma_tensor_t *tensor, int32_t dtype, tensor_map_box_t box,
                                  sm90_tensor_map_t *map) {
     CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_UINT8;
     CUtensorMap encoded;
@@ -109,7 +110,7 @@ flash_status_t tensor_map_encode(const tma_tensor_t *tensor, int32_t dtype, int3
         return FLASH_SUCCESS;
     FLASH_TRY(find_type(dtype, &type));
     FLASH_TRY(tensor_map_prepare());
-    FLASH_TRY(encode(tensor, type, box_rows, &encoded));
+    FLASH_TRY(encode(tensor, type, box, &encoded));
     memcpy(map, &encoded, sizeof encoded);
     return FLASH_SUCCESS;
 }

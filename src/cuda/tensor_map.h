@@ -12,9 +12,15 @@
 /* Finds the driver's function, which is all that encoding needs. */
 flash_status_t tensor_map_prepare(void);
 
-/* Encodes the map of a tensor that TMA can address: boxes of one panel of columns by box_rows rows
- * of one head, swizzled over 128 bytes, with zeros beyond the tensor; all zeros if it is empty. */
-flash_status_t tensor_map_encode(const tma_tensor_t *tensor, int32_t dtype, int32_t box_rows,
+/* A box has one panel of columns of so many rows of each of so many heads, head after head. */
+typedef struct tensor_map_box {
+    int32_t rows;
+    int32_t heads;
+} tensor_map_box_t;
+
+/* Encodes the map of a tensor that TMA can address: its boxes are swizzled over 128 bytes, with
+ * zeros beyond the tensor; all zeros if it is empty. */
+flash_status_t tensor_map_encode(const tma_tensor_t *tensor, int32_t dtype, tensor_map_box_t box,
                                  sm90_tensor_map_t *map);
 
 #endif

@@ -83,7 +83,7 @@ static __device__ __forceinline__ void convert_rows(const ring_t &ring, int firs
     const int thread = threadIdx.x % SM90_WARPGROUP_THREADS;
     int8_t *exponents = conversion_state<C>().q_exponent[q_turn<C>(ring)];
 #pragma unroll 1
-    for (int row = first + thread / 8; row < first + q_box_rows<C>; row += row_sets<C> * 16) {
+    for (int row = first + thread / 8; row < first + q_part_rows<C>; row += row_sets<C> * 16) {
         const uint32_t shared =
             q_tile<C>(ring.stage) + row * SM90_PANEL_BYTES + thread % 8 * SM90_CHUNK_BYTES;
         row_chunks<C> rows[row_sets<C>];
@@ -108,7 +108,7 @@ static __device__ __forceinline__ void convert_rows(const ring_t &ring, int firs
 template <flash_config_t C>
 static __device__ __forceinline__ void clear_exponents(int turn, int first) {
     const int row = threadIdx.x % SM90_WARPGROUP_THREADS;
-    if (row < q_box_rows<C>)
+    if (row < q_part_rows<C>)
         conversion_state<C>().q_exponent[turn][first + row] = 0;
 }
 
@@ -136,7 +136,7 @@ convert_q(const flash_params_t &p, const tile_scales_t &scales, int assignment_s
     const split_scale_t k_scale = split_scale(scales.k);
 #pragma unroll 1
     for (int part = 0; part < q_parts<C>; ++part) {
-        const int first = part * q_box_rows<C>;
+        const int first = part * q_part_rows<C>;
         wait_full(state.q_landed[slot][part], ring.parity);
         if (threadIdx.x == first_converter<C>) {
             state.k_scale[q_turn<C>(ring)][part] = k_scale.magnitude;

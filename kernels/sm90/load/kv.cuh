@@ -14,6 +14,7 @@ typedef struct kv_loader {
     ring_t k;
     ring_t v;
     uint32_t o_parity; /* of o_left */
+    bool owes;
 } kv_loader_t;
 
 /* Returns the barrier that counts a block's bytes. */
@@ -67,15 +68,15 @@ static __device__ __forceinline__ void load_v(const sm90_params_t &params, const
         v_tile<C>(stage), v_arrival<C>(stage, sanitised), state.v_empty[stage], loader.v);
 }
 
-/* Returns the first block whose V may go to stages in which the O of the tile before is staged. It
- * leaves meanwhile: its stages come after v_stages_beside_o others, and are free again before this
- * tile's last block. */
+/* Returns the first block whose V may go to stages in which the O of the tile before is staged, or
+ * block_begin - 1 if there is none. O leaves meanwhile: its stages come after v_stages_beside_o
+ * others. */
 template <flash_config_t C>
 static __device__ __forceinline__ int32_t first_block_in_o(const flash_params_t &p,
                                                            const tile_of<C> &tile) {
     visited_block<C> block = last_shown<C>(p, tile);
 #pragma unroll 1
-    for (int i = 0; i < v_stages_beside_o<C> && number_of(block) > tile.block_begin; ++i)
+    for (int i = 0; i < v_stages_beside_o<C> && number_of(block) >= tile.block_begin; ++i)
         block = next_shown<C>(p, tile, block);
     return number_of(block);
 }
@@ -88,7 +89,8 @@ template <flash_config_t C> static __device__ __forceinline__ void await_output(
     }
 }
 
-/* Loads K and V in the order in which the consumers need them. */
+/* Loads K and V in the order in which the consumers need them. The O of the tile before is awaited
+ * once, in a tile of few blocks when all of these are on their way. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
                                                  const tile_of<C> &tile, kv_loader_t &loader) {
@@ -97,6 +99,7 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
     const int32_t first_in_o = first_block_in_o<C>(params.problem, tile);
     visited_block<C> next, block = last_shown<C>(params.problem, tile);
     load_k<C>(params, tile, block, loader);
+    if (loader.owes) await_output<C>(loader.o_parity);
     for (; number_of(block) > tile.block_begin; block = next) {
         next = next_shown<C>(params.problem, tile, block);
         load_k<C>(params, tile, next, loader);
@@ -107,6 +110,7 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
     if (tile.block_begin == first_in_o)
         await_output<C>(loader.o_parity);
     load_v<C, FIXED>(params, tile, tile.block_begin, loader);
+    loader.owes = tile.block_begin > first_in_o;
 }
 
 /* Loads K and V of all tiles of a pass, in one thread of the warp; tiles without blocks have

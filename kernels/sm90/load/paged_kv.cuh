@@ -95,6 +95,8 @@ load_paged_v(const sm90_params_t &params, const tile_of<C> &tile, int slot, v_lo
         step<v_stages<C>>(v_loader.ring);
     }
     finish_blocks<C>(loader);
+    if (tile.block_begin > first_in_o)
+        await_output<C>(v_loader.o_parity);
 }
 
 /* Loads V of all tiles of a pass, and sanitises it where nobody else does. */

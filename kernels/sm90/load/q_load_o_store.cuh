@@ -27,19 +27,29 @@ static __device__ __forceinline__ const uint64_t &q_arrival(int slot, int part) 
         return block_state<C>().q_full[slot][part];
 }
 
-/* Loads one of q_parts into a slot of Q, in one thread. */
+/* Loads a box of Q, with all columns, into the slot's rows from `row` on. */
 template <flash_config_t C>
-static __device__ __forceinline__ void load_part(const sm90_params_t &params,
-                                                 const tile_of<C> &tile, int part, int slot) {
-    const int32_t first_row = part * q_box_rows<C>;
-    const uint32_t barrier = shared_address(&q_arrival<C>(slot, part));
-    const uint32_t shared = q_tile<C>(slot) + first_row * SM90_PANEL_BYTES;
-    tma_box_t box = query_box<C>(tile, tile.row_begin + first_row, params.entry_tokens.q);
-    mbarrier_arrive_expect(barrier, q_bytes<C> / q_parts<C>);
+static __device__ __forceinline__ void load_box(const sm90_params_t &params, const tile_of<C> &tile,
+                                                int32_t row, uint32_t slot, uint32_t barrier) {
+    const uint32_t shared = slot + row * SM90_PANEL_BYTES;
+    const int32_t query = tile.row_begin + (row >> pack_shift<C>(params.problem));
+    tma_box_t box = query_box<C>(tile, query, params.entry_tokens.q);
 #pragma unroll
     for (int i = 0; i < q_panels<C>; ++i, box.column += panel_elements<C>)
         tma_load<has_varlen<C>>(shared + i * q_panel_bytes<C>, &params.q, box, barrier,
                                 l2_evict_first);
+}
+
+/* Loads one of q_parts into a slot of Q, in one thread. */
+template <flash_config_t C>
+static __device__ __forceinline__ void load_part(const sm90_params_t &params,
+                                                 const tile_of<C> &tile, int part, int slot) {
+    const uint32_t barrier = shared_address(&q_arrival<C>(slot, part));
+    mbarrier_arrive_expect(barrier, q_bytes<C> / q_parts<C>);
+#pragma unroll 1
+    for (int32_t row = part * q_part_rows<C>; row < (part + 1) * q_part_rows<C>;
+         row += q_box_rows<C>)
+        load_box<C>(params, tile, row, q_tile<C>(slot), barrier);
 }
 
 template <flash_config_t C>
@@ -61,9 +71,9 @@ static __device__ __forceinline__ void load_q(const sm90_params_t &params, const
 template <flash_config_t C>
 static __device__ __forceinline__ void
 store_staged(const sm90_params_t &params, const tile_of<C> &tile, int consumer, uint32_t shared) {
-    const int32_t row = tile.row_begin + consumer * SM90_WARPGROUP_ROWS;
-    tma_box_t box = query_box<C>(tile, row, params.entry_tokens.o);
-    if (shared == 0 || row >= sequence_of<C>(params.problem, tile).len_q)
+    const int32_t query = tile.row_begin + consumer * warpgroup_queries<C>(params.problem);
+    tma_box_t box = query_box<C>(tile, query, params.entry_tokens.o);
+    if (shared == 0 || query >= sequence_of<C>(params.problem, tile).len_q)
         return;
 #pragma unroll
     for (int i = 0; i < output_panels<C>; ++i, box.column += panel_elements<C>)

@@ -22,8 +22,8 @@ static __device__ __forceinline__ walk_t find_walk(const flash_params_t &p, cons
                                                    int consumer) {
     if constexpr (walks_apart<C>) {
         tile_of<C> seen = tile;
-        find_key_blocks<C>(p, seen, tile.row_begin + consumer * SM90_WARPGROUP_ROWS,
-                           SM90_WARPGROUP_ROWS);
+        const int32_t queries = warpgroup_queries<C>(p);
+        find_key_blocks<C>(p, seen, tile.row_begin + consumer * queries, queries);
         const bool has_more = tile.block_begin + 1 < tile.block_end;
         return walk_t{has_more && seen.block_end < tile.block_end, seen.whole_begin,
                       seen.whole_end};

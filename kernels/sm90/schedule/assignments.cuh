@@ -34,21 +34,29 @@ typedef struct announcer {
     bool is_state_ready;
 } announcer_t;
 
+/* Announces the assignment that one lane of the warp has; is_mine is true there. */
 template <flash_config_t C>
-static __device__ __forceinline__ void announce(const assignment_of<C> &next, announcer_t &to) {
+static __device__ __forceinline__ void announce_of_lane(const assignment_of<C> &next, bool is_mine,
+                                                        announcer_t &to) {
     block_state_t &state = block_state<C>();
     ring_t &ring = to.ring;
     if (!to.is_state_ready)
         __syncthreads();
     to.is_state_ready = true;
     mbarrier_wait(shared_address(&state.taken[ring.stage]), ring.parity ^ 1);
-    if (elect_one()) {
+    if (is_mine) {
         *(assignment_of<C> *)state.assignments[ring.stage] = next;
         state.v_sanitised[ring.stage] = 0;
         mbarrier_arrive(shared_address(&state.assigned[ring.stage]));
     }
     __syncwarp();
     step<ASSIGNMENT_SLOTS>(ring);
+}
+
+/* Announces an assignment that all lanes have. */
+template <flash_config_t C>
+static __device__ __forceinline__ void announce(const assignment_of<C> &next, announcer_t &to) {
+    announce_of_lane<C>(next, elect_one(), to);
 }
 
 /* Returns an assignment that has been awaited. It may be read again until it is released, instead

@@ -35,7 +35,7 @@ static __device__ __forceinline__ tile_position_t find_position(const sm90_param
     if constexpr (!C.longest_first)
         return tile_position_t{number / tiles, number % tiles};
     const flash_params_t &p = params.problem;
-    const uint32_t heads = (uint32_t)p.n_heads * (has_varlen<C> ? 1 : (uint32_t)p.batch);
+    const uint32_t heads = (uint32_t)sm90_heads(&C, &p) * (has_varlen<C> ? 1 : (uint32_t)p.batch);
     const uint32_t whole = has_varlen<C> ? 0 : params.schedule.whole_heads;
     const uint32_t section = number / (params.schedule.section_heads * tiles);
     const uint32_t first_head = section * params.schedule.section_heads;
@@ -46,8 +46,9 @@ static __device__ __forceinline__ tile_position_t find_position(const sm90_param
 
 /* Returns the first query of tile number `tile` of a head that has `tiles` of them. */
 template <flash_config_t C>
-static __device__ __forceinline__ int32_t first_row(uint32_t tiles, uint32_t tile) {
-    return (int32_t)((has_mask<C> ? tiles - 1 - tile : tile) * C.B_r);
+static __device__ __forceinline__ int32_t first_query(const flash_params_t &p, uint32_t tiles,
+                                                      uint32_t tile) {
+    return (int32_t)(has_mask<C> ? tiles - 1 - tile : tile) * tile_queries<C>(p);
 }
 
 template <flash_config_t C>
@@ -55,10 +56,11 @@ static __device__ __forceinline__ tile_of<C> tile_at(const sm90_params_t &params
                                                      tile_position_t position, uint32_t tiles) {
     const flash_params_t &p = params.problem;
     tile_of<C> tile;
-    tile.batch_index = (int32_t)(position.head / (uint32_t)p.n_heads);
-    tile.head = (int32_t)(position.head % (uint32_t)p.n_heads);
-    tile.row_begin = first_row<C>(tiles, position.tile);
-    find_key_blocks<C>(p, tile, tile.row_begin, C.B_r);
+    const uint32_t heads = (uint32_t)sm90_heads(&C, &p);
+    tile.batch_index = (int32_t)(position.head / heads);
+    tile.head = (int32_t)(position.head % heads) << pack_shift<C>(p);
+    tile.row_begin = first_query<C>(p, tiles, position.tile);
+    find_key_blocks<C>(p, tile, tile.row_begin, tile_queries<C>(p));
     return tile;
 }
 
@@ -66,7 +68,8 @@ static __device__ __forceinline__ tile_of<C> tile_at(const sm90_params_t &params
 template <flash_config_t C>
 static __device__ __forceinline__ tile_of<C> find_tile(const sm90_params_t &params,
                                                        uint32_t number) {
-    const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, params.problem.seqlen_q);
+    const uint32_t tiles =
+        (uint32_t)sm90_tiles_of_head(&C, &params.problem, params.problem.seqlen_q);
     return tile_at<C>(params, find_position<C>(params, number, tiles), tiles);
 }
 
@@ -77,17 +80,17 @@ static __device__ __forceinline__ tile_of<C>
 find_tile_of_entry(const sm90_params_t &params, int32_t batch_index, const flash_sequence_t &s,
                    uint32_t number) {
     const flash_params_t &p = params.problem;
-    const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, s.len_q);
+    const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, &p, s.len_q);
     const tile_position_t position = find_position<C>(params, number, tiles);
     tile_of<C> tile;
     tile.batch_index = batch_index;
-    tile.head = (int32_t)position.head;
-    tile.row_begin = first_row<C>(tiles, position.tile);
+    tile.head = (int32_t)position.head << pack_shift<C>(p);
+    tile.row_begin = first_query<C>(p, tiles, position.tile);
     tile.q_begin = (int32_t)s.q_begin;
     tile.k_begin = (int32_t)s.k_begin;
     tile.len_q = s.len_q;
     tile.len_k = s.len_k;
-    find_key_blocks<C>(p, tile, tile.row_begin, C.B_r);
+    find_key_blocks<C>(p, tile, tile.row_begin, tile_queries<C>(p));
     return tile;
 }
 

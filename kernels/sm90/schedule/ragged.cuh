@@ -43,7 +43,8 @@ template <flash_config_t C>
 static __device__ __forceinline__ int32_t tiles_of_bundle(const sm90_params_t &params,
                                                           int32_t len_k) {
     const int32_t cost = len_k / C.B_c + tile_overhead_blocks;
-    const int32_t fitting = 4 * cost <= short_bundle_blocks   ? 4
+    const int32_t fitting = 8 * cost <= short_bundle_blocks   ? 8
+                            : 4 * cost <= short_bundle_blocks ? 4
                             : 2 * cost <= short_bundle_blocks ? 2
                                                               : 1;
     return min(fitting, params.schedule.bundle_tiles);
@@ -65,7 +66,7 @@ static __device__ __forceinline__ batch_slice_t read_slice(const sm90_params_t &
             s = flash_sequence(&p, entry);
     }
     const int32_t per_bundle = tiles_of_bundle<C>(params, s.len_k);
-    const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, s.len_q) * (uint32_t)p.n_heads;
+    const uint32_t tiles = (uint32_t)sm90_tiles_of_entry(&C, &p, s.len_q);
     const uint32_t bundles = (tiles + per_bundle - 1) / per_bundle;
     const uint32_t end = begin + sum_before(bundles) + bundles;
     __syncwarp();
@@ -141,12 +142,12 @@ static __device__ __forceinline__ int32_t bundle_cost(const sm90_params_t &param
     const int32_t len_q = entries.len_q[bundle.entry], len_k = entries.len_k[bundle.entry];
     const int32_t per_bundle = tiles_of_bundle<C>(params, len_k);
     const int32_t first = (int32_t)bundle.number * per_bundle;
-    const int32_t tiles = (int32_t)sm90_tiles_of_head(&C, len_q);
+    const int32_t tiles = (int32_t)sm90_tiles_of_head(&C, &p, len_q);
     const int32_t section_tiles = tiles * params.schedule.section_heads;
     const int32_t section = (int32_t)__fdividef((float)first, (float)section_tiles);
     const int32_t rest = first - section * section_tiles;
-    const int32_t width =
-        min(p.n_heads - section * params.schedule.section_heads, params.schedule.section_heads);
+    const int32_t width = min(sm90_heads(&C, &p) - section * params.schedule.section_heads,
+                              params.schedule.section_heads);
     const int32_t tile = tiles - 1 - (int32_t)__fdividef((float)rest, (float)width);
     return per_bundle * tile_cost<C>(p, tile, len_q, len_k);
 }
@@ -208,7 +209,7 @@ static __device__ __forceinline__ tile_bundle_t find_bundle(const sm90_params_t 
     const bundle_position_t bundle = find_entry(entries, slice, number);
     const int32_t len_q = entries.len_q[bundle.entry], len_k = entries.len_k[bundle.entry];
     const uint32_t per_bundle = tiles_of_bundle<C>(params, len_k);
-    const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, len_q) * (uint32_t)p.n_heads;
+    const uint32_t tiles = (uint32_t)sm90_tiles_of_entry(&C, &p, len_q);
     const uint32_t begin = bundle.number * per_bundle;
     return tile_bundle_t{slice.first + bundle.entry, begin, min(begin + per_bundle, tiles)};
 }

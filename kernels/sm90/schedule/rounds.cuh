@@ -26,8 +26,9 @@ typedef struct tile_counts {
 template <flash_config_t C>
 static __device__ __forceinline__ tile_counts_t count_tiles(const sm90_params_t &params) {
     const flash_params_t &p = params.problem;
-    const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, p.seqlen_q);
-    const uint32_t heads = (uint32_t)p.n_heads * (uint32_t)p.batch - params.schedule.whole_heads;
+    const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, &p, p.seqlen_q);
+    const uint32_t heads =
+        (uint32_t)sm90_heads(&C, &p) * (uint32_t)p.batch - params.schedule.whole_heads;
     return tile_counts_t{tiles, tiles * heads, heads, (uint32_t)params.schedule.section_heads};
 }
 

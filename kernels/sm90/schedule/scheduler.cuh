@@ -40,7 +40,8 @@ static __device__ __forceinline__ bool begins_with_longest(uint32_t team) {
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ int32_t schedule_whole_heads(const sm90_params_t &params,
                                                                announcer_t &to) {
-    const uint32_t tiles = (uint32_t)sm90_tiles_of_head(&C, params.problem.seqlen_q);
+    const uint32_t tiles =
+        (uint32_t)sm90_tiles_of_head(&C, &params.problem, params.problem.seqlen_q);
     const uint32_t size = params.schedule.team_blocks, shift = __ffs(size) - 1;
     const uint32_t teams = gridDim.x >> shift;
     const uint32_t team = blockIdx.x >> shift, rank = blockIdx.x & (size - 1);
@@ -79,24 +80,35 @@ static __device__ __forceinline__ void schedule_longest_first(const sm90_params_
     }
 }
 
-/* Announces the tiles of a bundle. index: the index of its first tile among the tiles of the block;
- * it moves on past the last one. */
+/* Announces the tiles of a bundle, which lanes find side by side: to find one takes as long as some
+ * tiles of short sequences. With bias all lanes look at the
+ * mask of one tile. index: the index of
+ * the bundle's first tile among the tiles of the block; it moves on past the last one. */
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ void announce_bundle(const sm90_params_t &params,
                                                        const tile_bundle_t &bundle, int32_t &index,
                                                        announcer_t &to) {
-    const int32_t entry = bundle.batch_index;
-    for (uint32_t number = bundle.begin; number < bundle.end; ++number, ++index) {
-        const flash_sequence_t s = sequence_in_slice<C>(params.problem, entry);
-        if (!is_due<C, PASS>(index))
-            continue;
-        tile_of<C> tile = find_tile_of_entry<C>(params, entry, s, number);
-        narrow_tile<C>(params.problem, tile);
-        announce<C>({tile, index}, to);
+    const int32_t entry = bundle.batch_index, tiles = (int32_t)(bundle.end - bundle.begin);
+    const flash_sequence_t s = sequence_in_slice<C>(params.problem, entry);
+    if constexpr (has_bias<C>) {
+#pragma unroll 1
+        for (int32_t i = 0; i < tiles; ++i, ++index) {
+            tile_of<C> tile = find_tile_of_entry<C>(params, entry, s, bundle.begin + i);
+            narrow_tile<C>(params.problem, tile);
+            announce<C>({tile, index}, to);
+        }
+    } else {
+        const int32_t own = min((int32_t)lane_index(), tiles - 1);
+        const tile_of<C> tile = find_tile_of_entry<C>(params, entry, s, bundle.begin + own);
+#pragma unroll 1
+        for (int32_t i = 0; i < tiles; ++i, ++index)
+            if (is_due<C, PASS>(index))
+                announce_of_lane<C>({tile, index}, lane_index() == i, to);
     }
 }
 
-/* Schedules the bundles of a ragged batch. A round may reach over several slices of the batch. */
+/* Schedules the bundles of a ragged batch. A round may reach over several slices of the batch. In
+ * the first round, and in all of an even schedule, a block's rank is its number. */
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &params,
                                                        announcer_t &to) {
@@ -106,15 +118,18 @@ static __device__ __forceinline__ void schedule_ragged(const sm90_params_t &para
     int32_t index = 0;
     start_ranks(blocks);
     while (reach_bundle<C>(params, slice, first)) {
-        const uint32_t size = open_round<C>(params, slice, first, blocks);
+        const bool keeps_ranks = first == 0 || params.schedule.is_even;
+        const uint32_t size = keeps_ranks ? gridDim.x : open_round<C>(params, slice, first, blocks);
         const uint32_t rank = blocks.rank[blockIdx.x];
         do {
             if (rank < size && has_bundle(slice, first + rank))
                 announce_bundle<C, PASS>(params, find_bundle<C>(params, slice, first + rank), index,
                                          to);
-            add_bundles<C>(params, slice, first, size, blocks);
+            if (!params.schedule.is_even)
+                add_bundles<C>(params, slice, first, size, blocks);
         } while (slice.end < first + size && next_slice<C>(params, slice));
-        subtract_least(blocks);
+        if (!params.schedule.is_even)
+            subtract_least(blocks);
         first += size;
     }
 }

@@ -6,7 +6,7 @@
 
 #include "sm90/fragments.cuh"
 #include "sm90/ptx/bit_mask.cuh"
-#include "sm90/tile.cuh"
+#include "sm90/tile_rows.cuh"
 
 /* The keys of a block that the tile's first row sees are [begin, end), counted from the block's
  * first key, as far as they exist. Both ends move on by one with each row. Chunks may hide more. */
@@ -91,7 +91,7 @@ static __device__ __forceinline__ void hide_other_chunks(score_tile<C> &s,
     const int32_t first_place = tile.row_begin + sequence.len_k - sequence.len_q;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int32_t place = min(first_place + tile_row(half), sequence.len_k - 1);
+        const int32_t place = min(first_place + row_query<C>(params, half), sequence.len_k - 1);
         const flash_range_t chunk = flash_attention_chunk_at(&params, place);
         hide_columns<C>(s, half,
                         columns_between<C>(chunk.begin - block * C.B_c, chunk.end - block * C.B_c));
@@ -105,7 +105,7 @@ static __device__ __forceinline__ void mask_scores(score_tile<C> &s, const flash
     const block_mask_t mask = find_block_mask<C>(params, tile, block);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        const int32_t row = tile_row(half);
+        const int32_t row = row_query<C>(params, half);
         const int32_t end = min(mask.end + row, mask.existing);
         if constexpr (has_window<C>)
             hide_columns<C>(s, half, columns_between<C>(mask.begin + row, end));

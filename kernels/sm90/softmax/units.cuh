@@ -81,7 +81,7 @@ static __device__ __forceinline__ score_units<C> units_of_tile(const score_unit_
     if constexpr (scales_scores<C>) {
         const volatile conversion_state_t &state = conversion_state<C>();
         const int turn = q_turn<C>(q_ring) ^ q_in_registers<C>;
-        const int part = tile_row(0) / q_box_rows<C>;
+        const int part = tile_row(0) / q_part_rows<C>;
         const bool capped = has_softcap<C> && is_capped(unit);
         const float of_tile = (capped ? unit.inverse_cap : unit.log2) * state.k_scale[turn][part];
         row_units_t units = {capped, unit.log2, {}};

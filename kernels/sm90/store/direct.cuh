@@ -84,11 +84,12 @@ static __device__ __forceinline__ void transpose_in_quad(uint32_t (&w)[4]) {
     }
 }
 
-/* Returns a row of the tile's O, of such elements. */
+/* Returns the O of a query, in the head of the warp's rows, of such elements. */
 template <flash_config_t C, typename element>
 static __device__ __forceinline__ element *output_row(const flash_params_t &p,
                                                       const tile_of<C> &tile, int64_t row) {
-    return (element *)p.o + tile.batch_index * p.o_stride.batch + tile.head * p.o_stride.head +
+    return (element *)p.o + tile.batch_index * p.o_stride.batch +
+           head_of_warp<C>(p, tile) * p.o_stride.head +
            (sequence_of<C>(p, tile).q_begin + row) * p.o_stride.seq;
 }
 
@@ -116,7 +117,7 @@ static __device__ __forceinline__ void store_row(element_bits<C> *row, int32_t c
 template <flash_config_t C>
 static __device__ __forceinline__ void store_output(const flash_params_t &p, const tile_of<C> &tile,
                                                     const rounded_output<C> &o, bool wanted) {
-    const int32_t row = tile.row_begin + tile_row(0);
+    const int32_t row = tile.row_begin + row_query<C>(p, 0);
     const int32_t len_q = sequence_of<C>(p, tile).len_q;
     element_bits<C> *data = output_row<C, element_bits<C>>(p, tile, row);
     store_row<C>(data, wanted && row < len_q ? p.d_head_v : 0, 0, o);
@@ -145,7 +146,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void store_fp32_output(const flash_params_t &p,
                                                          const tile_of<C> &tile,
                                                          const output_tile<C> &o, bool wanted) {
-    const int32_t row = tile.row_begin + tile_row(0);
+    const int32_t row = tile.row_begin + row_query<C>(p, 0);
     const int32_t len_q = sequence_of<C>(p, tile).len_q;
     float *data = output_row<C, float>(p, tile, row);
     store_fp32_row<C>(data, wanted, row < len_q ? p.d_head_v : 0, 0, o);
@@ -157,7 +158,7 @@ static __device__ __forceinline__ void store_fp32_output(const flash_params_t &p
 template <flash_config_t C, typename element>
 static __device__ __forceinline__ void complete_output(const flash_params_t &p,
                                                        const tile_of<C> &tile) {
-    const int32_t first = tile.row_begin + warp_row();
+    const int32_t first = tile.row_begin + warp_query<C>(p);
     __syncwarp();
 #pragma unroll 1
     for (int32_t row = first; row < min(first + 16, sequence_of<C>(p, tile).len_q); ++row)
@@ -175,7 +176,7 @@ static __device__ __forceinline__ int64_t lse_place(const flash_params_t &p, con
         head_stride = block_state<C>().lse_head_stride;
         token += tile.q_begin;
     }
-    return tile.batch_index * p.lse_stride.batch + tile.head * head_stride +
+    return tile.batch_index * p.lse_stride.batch + head_of_warp<C>(p, tile) * head_stride +
            token * p.lse_stride.seq;
 }
 
@@ -184,7 +185,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void store_lse(const flash_params_t &p, const tile_of<C> &tile,
                                                  float lse) {
     const int half = threadIdx.x % 4;
-    const int32_t row = tile.row_begin + tile_row(half);
+    const int32_t row = tile.row_begin + row_query<C>(p, half);
     const int32_t len_q = sequence_of<C>(p, tile).len_q;
     global_store_if(p.lse && half < 2 && row < len_q, p.lse + lse_place<C>(p, tile, row), lse);
 }
