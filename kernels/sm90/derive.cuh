@@ -162,7 +162,7 @@ template <flash_config_t C> constexpr output_staging choose_staging() {
         return STAGED_ALONE;
     const bool fits_v =
         warpgroup_output_bytes<C> <= v_bytes<C> && output_v_stages<C> <= v_stages<C>;
-    if (q_in_registers<C> && !(has_mask<C> && fits_v))
+    if (q_in_registers<C> && !((has_mask<C> || has_varlen<C>)&&fits_v))
         return STAGED_IN_Q;
     return fits_v ? STAGED_IN_V : NOT_STAGED;
 }

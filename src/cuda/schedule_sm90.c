@@ -17,8 +17,7 @@
 enum {
     SECTION_TILES = 256, /* enough to even out their lengths, even if K and V then are more */
     MOST_TEAM_BLOCKS = 4,
-    MANY_BUNDLES = 32, /* of a block, from which on they may be larger */
-    FEW_BLOCKS = 4     /* of keys */
+    MANY_BUNDLES = 32 /* of a block, from which on they may be larger */
 };
 
 /* K and V of the heads that are computed at the same time take at most so many bytes, beside which
@@ -26,10 +25,26 @@ enum {
 #define SECTION_BYTES (16 * MIB)
 #define TEAM_BYTES    (20 * MIB)
 
+/* Returns how many keys a tile sees at most. */
+static int64_t most_seen(const flash_config_t *config, const flash_params_t *p) {
+    const int64_t queries = config->B_r >> sm90_pack_shift(config, p);
+    if (p->window_left < 0 || p->window_right < 0)
+        return p->seqlen_k;
+    return min64(p->seqlen_k, (int64_t)p->window_left + p->window_right + queries);
+}
+
+/* Says whether heads should share tiles: in ragged batches, whose sequences may be short, and where
+ * a window hides much of what a tile of one head would compute. */
+static bool shares_tiles(const flash_config_t *config, const flash_params_t *p) {
+    const bool has_narrow_window = p->window_left >= 0 && p->window_right >= 0 &&
+                                   (int64_t)p->window_left + p->window_right < 2 * config->B_r;
+    return sm90_packs_heads(config) && (sm90_has_varlen(config) || has_narrow_window);
+}
+
 flash_params_t schedule_sm90_problem(const flash_config_t *config, const flash_params_t *p) {
     flash_params_t packed = *p;
     packed.pack_shift = 0;
-    while (sm90_packs_heads(config) && packed.pack_shift < SM90_MOST_PACK_SHIFT &&
+    while (shares_tiles(config, p) && packed.pack_shift < SM90_MOST_PACK_SHIFT &&
            (p->group >> packed.pack_shift) % 2 == 0)
         packed.pack_shift++;
     return packed;
@@ -95,11 +110,15 @@ static int32_t bundle_tiles(int64_t tiles, int64_t blocks) {
 }
 
 /* Says whether tiles take about as long as each other, so that to rank blocks by their work would
- * take longer than it saves: all have one block of keys, or most blocks have a tile or two of few
- * blocks of keys. */
+ * take longer than it saves. In a ragged batch all tiles have few blocks of keys, and may have more
+ * where a block has one tile or two, or where heads share tiles (measured on an H200). Otherwise
+ * nearly all tiles see a window of the same size, which is a small part of the keys. */
 static bool is_even(const flash_config_t *config, const flash_params_t *p, int64_t blocks) {
+    const int64_t seen = most_seen(config, p);
     const bool has_few_tiles = sm90_tiles(config, p) <= 2 * blocks;
-    return p->seqlen_k <= (has_few_tiles ? FEW_BLOCKS : 1) * config->B_c;
+    if (!sm90_has_varlen(config))
+        return seen <= p->seqlen_k / 4;
+    return seen <= (has_few_tiles || sm90_pack_shift(config, p) > 0 ? 4 : 2) * config->B_c;
 }
 
 /* Heads go whole to teams under a mask alone: without one, tiles that follow each other read the

@@ -59,8 +59,8 @@ static __device__ __forceinline__ int32_t schedule_whole_heads(const sm90_params
     }
 }
 
-/* Schedules whole heads first, then the tiles of the other heads by the LPT schedule. This is for
- * longest_first. */
+/* Schedules whole heads first, then the tiles of the other heads by the LPT schedule, or in turn if
+ * they are even. This is for longest_first. */
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ void schedule_longest_first(const sm90_params_t &params,
                                                               announcer_t &to) {
@@ -75,14 +75,16 @@ static __device__ __forceinline__ void schedule_longest_first(const sm90_params_
             break;
         if (is_due<C, PASS>(had + number))
             announce<C>({find_tile<C>(params, number_at(r, rank)), had + number}, to);
-        add_round<C>(params.problem, counts, r, blocks);
-        rank_blocks(blocks, class_shift(params.problem.seqlen_k / C.B_c + tile_overhead_blocks));
+        if (!params.schedule.is_even) {
+            add_round<C>(params.problem, counts, r, blocks);
+            rank_blocks(blocks,
+                        class_shift(params.problem.seqlen_k / C.B_c + tile_overhead_blocks));
+        }
     }
 }
 
-/* Announces the tiles of a bundle, which lanes find side by side: to find one takes as long as some
- * tiles of short sequences. With bias all lanes look at the
- * mask of one tile. index: the index of
+/* Announces the tiles of a bundle, which lanes find side by side: to find one takes nearly as long
+ * as to compute a short one. With bias all lanes look at the mask of one tile. index: the index of
  * the bundle's first tile among the tiles of the block; it moves on past the last one. */
 template <flash_config_t C, int PASS>
 static __device__ __forceinline__ void announce_bundle(const sm90_params_t &params,
