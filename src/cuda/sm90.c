@@ -140,14 +140,22 @@ static int64_t block_time(const flash_config_t *config) {
     return (int64_t)(config->B_r + (masked ? 0 : ROWS_AROUND_BLOCK)) * config->B_c;
 }
 
+/* Estimates the blocks of keys that a tile sees. Those of a window begin and end anywhere. */
+static int64_t estimated_blocks(const flash_config_t *config, const flash_params_t *p) {
+    const int64_t keys = problem_mean_keys(p);
+    const flash_params_t packed = schedule_sm90_problem(config, p);
+    if (p->window_left < 0 || p->window_right < 0)
+        return (keys + config->B_c - 1) / config->B_c;
+    return (keys + (config->B_r >> packed.pack_shift)) / config->B_c + 1;
+}
+
 /* Estimates the time of the longest-working multiprocessor, in scores: blocks of keys are computed
  * whole. */
 static int64_t estimated_time(const flash_config_t *config, const problem_t *problem,
                               const device_t *device) {
     const int64_t n = device->n_multiprocessors;
     const int64_t rounds = (tiles(config, &problem->params) + n - 1) / n;
-    const int64_t keys = problem_mean_keys(&problem->params);
-    const int64_t blocks = (keys + config->B_c - 1) / config->B_c + BLOCKS_AROUND_TILE;
+    const int64_t blocks = estimated_blocks(config, &problem->params) + BLOCKS_AROUND_TILE;
     return rounds * blocks * block_time(config);
 }
 
