@@ -18,6 +18,7 @@ SM80_DECODE_SHARED_BYTES_MAX = 226 * 1024
 
 # These repeat kernels/sm80/mla_kernel.h.
 SM80_MLA_ROW_BYTES = 20
+SM80_MLA_BIAS_BYTES = 24
 SM80_MLA_CONVERTED_STAGES = 2
 FP32_BYTES = 4
 
@@ -109,6 +110,8 @@ def sm80_mla_shared_bytes(config: Config) -> int:
         of_element += SM80_MLA_CONVERTED_STAGES * operand
     sharing = config.n_warps * MMA_ROWS // config.B_r
     of_row = sharing * (config.B_c + 1) * FP32_BYTES + 2 * config.B_c * operand + SM80_MLA_ROW_BYTES
+    if config.features & Feature.BIAS:
+        of_row += SM80_MLA_BIAS_BYTES
     return of_element * config.B_c * config.d_head + config.B_r * of_row
 
 

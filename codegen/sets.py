@@ -411,13 +411,16 @@ def ship_sm80_decode() -> list[Config]:
 
 
 def ship_sm80_mla() -> list[Config]:
-    """Returns the rows of each type and tile, contiguous and in pages."""
+    """Returns the rows of each type and tile, contiguous and in pages, without and with ALiBi and
+    masks."""
     return [
         replace(
-            parse_config(f"SM80_MLA ({dtype.name}, 576/512, {shape}): {stages}"), features=features
+            parse_config(f"SM80_MLA ({dtype.name}, 576/512, {shape}): {stages}"),
+            features=features | bias,
         )
         for dtype in (Dtype.FP16, Dtype.BF16, Dtype.E4M3)
         for shape, stages in SM80_MLA_SHIP_SHAPES
+        for bias in (0, Feature.BIAS)
         for features in (BASIC_FEATURES, PAGED_FEATURES)
     ]
 

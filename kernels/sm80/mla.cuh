@@ -38,19 +38,19 @@ static __device__ __forceinline__ uint32_t next_stage(uint32_t stage, uint32_t r
 }
 
 /* All threads know this of the block. It lies in shared memory, because registers are full. */
-typedef struct block_facts {
+template <flash_config_t C> struct block_facts {
     decode_block_t block;
     key_walk_t walk;
     key_source_t source;
-    score_unit_t unit;
-} block_facts_t;
+    step_units<C> units;
+};
 
 /* Starts to load the first steps into all stages; a step that the walk does not have makes a group
  * of no copies. All page ids are fetched at the same time, with those of the step after them. */
 template <flash_config_t C>
 static __device__ __forceinline__ void fill_ring(uint32_t ring, page_ids<C> &next_ids,
                                                  const sm80_decode_params_t &params,
-                                                 const block_facts_t &facts) {
+                                                 const block_facts<C> &facts) {
     const key_walk_t &walk = facts.walk;
     page_ids<C> ids[C.n_stages];
 #pragma unroll
@@ -78,7 +78,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void
 score_step(const query_fragments<C> &q, mla_exchange<C> &shared, uint32_t stage,
            uint32_t load_stage, int32_t load_key, page_ids<C> &ids,
-           const sm80_decode_params_t &params, const block_facts_t &facts) {
+           const sm80_decode_params_t &params, const block_facts<C> &facts) {
     constexpr int spread = warp_steps<C> / panel_passes<C>; /* steps of the contraction per panel */
     score_tile<C> s;
     if (!is_quantised<C> && load_key < facts.walk.end) {
@@ -110,7 +110,7 @@ static __device__ __forceinline__ void value_step(output_tile<C> &o, const mla_e
 template <flash_config_t C>
 static __device__ __forceinline__ void
 begin_walk(query_fragments<C> &q, page_ids<C> &ids, landing_ring_t &landings,
-           const sm80_decode_params_t &params, const block_facts_t &facts, uint32_t ring,
+           const sm80_decode_params_t &params, const block_facts<C> &facts, uint32_t ring,
            mla_exchange<C> &shared) {
     load_queries<C>(q, params, facts.block); /* first: nothing can begin without it */
     if constexpr (is_quantised<C>) {
@@ -131,7 +131,7 @@ begin_walk(query_fragments<C> &q, page_ids<C> &ids, landing_ring_t &landings,
  * begins with `key`, and O of the step before, which lies in `stage`. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
-process_walk(const sm80_decode_params_t &params, const block_facts_t &facts, uint32_t ring,
+process_walk(const sm80_decode_params_t &params, const block_facts<C> &facts, uint32_t ring,
              mla_exchange<C> &shared, output_tile<C> &o, softmax_state_t &state) {
     const key_walk_t &walk = facts.walk;
     query_fragments<C> q;
@@ -157,7 +157,8 @@ process_walk(const sm80_decode_params_t &params, const block_facts_t &facts, uin
         for (int i = 0; i < 2; ++i) {
             const bool is_for_p = i == warp_number() / (C.n_warps / 2);
             if (is_for_p && key < walk.end)
-                has_outgrown = exponentiate<C>(sum, shared, state, walk, key, parity, facts.unit);
+                has_outgrown = exponentiate<C, false>(sum, shared, state, walk, key, parity,
+                                                      facts.units, params.attention.bias);
             if (!is_for_p && key > walk.begin)
                 value_step<C>(o, shared, walk, key - C.B_c, parity ^ 1, stage);
             if (is_quantised<C> && !is_for_p && key + C.B_c < walk.end)
@@ -166,8 +167,9 @@ process_walk(const sm80_decode_params_t &params, const block_facts_t &facts, uin
         if constexpr (!is_quantised<C>)
             async_copy_wait_all_but<C.n_stages - 3>();
         if (__syncthreads_or(has_outgrown)) {
-            raise_max<C>(state, shared, walk, key, facts.unit);
-            exponentiate<C>(sum, shared, state, walk, key, parity, facts.unit);
+            raise_max<C>(state, shared, walk, key, facts.units);
+            exponentiate<C, true>(sum, shared, state, walk, key, parity, facts.units,
+                                  params.attention.bias);
             __syncthreads();
             rescale<C>(o, shared);
         }
@@ -183,7 +185,7 @@ template <flash_config_t C>
 static __device__ __forceinline__ void sm80_mla(const sm80_decode_params_t &params) {
     assert_mla<C>();
     extern __shared__ __align__(128) unsigned char memory[];
-    __shared__ block_facts_t facts;
+    __shared__ block_facts<C> facts;
     static_assert(sizeof facts <= DECODE_STATIC_SHARED_BYTES, "as the host counts");
     mla_exchange<C> &shared = *(mla_exchange<C> *)(memory + sm80_mla_key_bytes(&C));
     static_assert(sizeof(cut_scratch<C>) <= sizeof shared.scores, "the scratch lies over scores");
@@ -196,14 +198,15 @@ static __device__ __forceinline__ void sm80_mla(const sm80_decode_params_t &para
         facts.block = block;
         facts.walk = walk;
         facts.source = find_key_source<C>(params, block);
-        facts.unit = score_unit_of<true>(params.attention);
+        find_units<C>(facts.units, params.attention);
     }
     stage_rows<C>(shared, params, block, walk);
     __syncthreads();
     output_tile<C> o = {};
     softmax_state_t state = {{-INFINITY, -INFINITY}, {0.0f, 0.0f}};
     process_walk<C>(params, facts, shared_address(memory), shared, o, state);
-    finish_block<C>(params, facts.block, o, state, shared_address(memory), shared, facts.unit);
+    finish_block<C>(params, facts.block, o, state, shared_address(memory), shared,
+                    facts.units.of[has_bias<C>]);
 }
 
 #endif

@@ -17,6 +17,7 @@ enum {
     SM80_MLA_OPERAND_BYTES = 2,     /* of an element that is multiplied */
     SM80_MLA_CONVERTED_STAGES = 2,  /* of keys that are converted before they are multiplied */
     SM80_MLA_ROW_BYTES = 20,        /* of what a block keeps of each row, beside sums */
+    SM80_MLA_BIAS_BYTES = 24,       /* of a row's bias, in kernels with bias */
     SM80_MLA_ROWS_OF_ONE_BLOCK = 64 /* with which a block takes a multiprocessor's registers */
 };
 
@@ -50,7 +51,8 @@ DECODE_CONSTANT int32_t sm80_mla_exchange_bytes(const flash_config_t *c) {
     const int32_t scores_and_sums =
         sm80_mla_sharing_warps(c) * (c->B_c + 1) * (int32_t)sizeof(float);
     const int32_t p = 2 * c->B_c * SM80_MLA_OPERAND_BYTES; /* of two steps */
-    return c->B_r * (scores_and_sums + p + SM80_MLA_ROW_BYTES);
+    const int32_t bias = (c->features & FLASH_FEATURE_BIAS) != 0 ? SM80_MLA_BIAS_BYTES : 0;
+    return c->B_r * (scores_and_sums + p + SM80_MLA_ROW_BYTES + bias);
 }
 
 DECODE_CONSTANT int32_t sm80_mla_shared_bytes(const flash_config_t *c) {

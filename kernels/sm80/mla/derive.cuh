@@ -16,6 +16,7 @@
 #ifndef FLASH_KERNELS_SM80_MLA_DERIVE_CUH
 #define FLASH_KERNELS_SM80_MLA_DERIVE_CUH
 
+#include "common/bias.h"
 #include "common/kv.h"
 #include "common/ptx/opaque.cuh"
 #include "sm80/mla_kernel.h"
@@ -71,6 +72,15 @@ static __device__ __forceinline__ int chunk_offset(int line, int chunk) {
     return line * DECODE_LINE_BYTES + (chunk ^ line % line_chunks) * DECODE_CHUNK_BYTES;
 }
 
+/* ---- Features: every kernel has causal masks, windows, softcap and lengths ---- */
+
+template <flash_config_t C> constexpr bool has_pages = (C.features & FLASH_FEATURE_PAGED) != 0;
+template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATURE_BIAS) != 0;
+
+/* The bias's row of each row of the block; kernels without bias have none. */
+template <flash_config_t C, bool HAS_BIAS = has_bias<C>> struct row_biases {};
+template <flash_config_t C> struct row_biases<C, true> { flash_bias_row_t of[C.B_r]; };
+
 /* This is exchanged between warps. Scores and P lie as the registers of mma do, for each lane; P of
  * two steps. */
 template <flash_config_t C> struct mla_exchange {
@@ -84,9 +94,8 @@ template <flash_config_t C> struct mla_exchange {
         float score_factors[sharing_warps<C>][C.B_r]; /* of its parts of scores (queries.cuh) */
         float sum[sharing_warps<C>][C.B_r];           /* at the end, of its keys */
     };
+    [[no_unique_address]] row_biases<C> biases;
 };
-
-template <flash_config_t C> constexpr bool has_pages = (C.features & FLASH_FEATURE_PAGED) != 0;
 
 template <flash_config_t C> __device__ constexpr void assert_mla() {
     static_assert(C.arch == FLASH_ARCH_SM80_MLA, "a configuration of another family");

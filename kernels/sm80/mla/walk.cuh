@@ -40,7 +40,7 @@ static __device__ __forceinline__ bool sees(const flash_range_t &keys, int32_t k
     return key >= keys.begin && key < keys.end;
 }
 
-/* Leaves what rows see, and their sinks, in shared memory. */
+/* Leaves what rows see, their sinks and their biases in shared memory. */
 template <flash_config_t C>
 static __device__ __forceinline__ void
 stage_rows(mla_exchange<C> &shared, const sm80_decode_params_t &params, const decode_block_t &block,
@@ -54,6 +54,12 @@ stage_rows(mla_exchange<C> &shared, const sm80_decode_params_t &params, const de
     keys.end = min(keys.end, walk.end);
     shared.keys[row] = keys;
     shared.sink[row] = load_sink(params.attention, block.first_head_kv, at);
+    if constexpr (has_bias<C>) {
+        const flash_params_t &p = params.attention;
+        const int64_t head = (int64_t)block.first_head_kv * p.group + at.head;
+        shared.biases.of[row] =
+            flash_bias_row(&p.bias, &block.sequence, block.piece.batch_index, head, at.query);
+    }
 }
 
 #endif
