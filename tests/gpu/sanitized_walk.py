@@ -92,7 +92,7 @@ def problems(config: flashattn.Config) -> Iterator[AttentionProblem]:
         yield AttentionProblem(7, 2, 800, 8, 2, **row, **DECODE_LENGTHS)
         yield AttentionProblem(3, 3, 400, 8, 2, **row, cu_seqlens_q=(0, 1, 1, 4), causal=True)
     elif config.features & Feature.VARLEN:
-        yield AttentionProblem(3, 91, 150, 4, 2, **row, **RAGGED)
+        yield AttentionProblem(3, 91, 150, 8, 2, **row, **RAGGED)
     if config.dtype == DType.E4M3:
         row = {**row, "q_dtype": "float16", "o_dtype": "float16"}
         scales = ((0.5, 2.0), (1.0, 0.25), (4.0, 1.0))
