@@ -9,6 +9,7 @@ from rounded tokens; the bits are also those of a cache of bf16 with the same nu
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -18,13 +19,14 @@ import pytest
 import torch
 from bias_cases import BiasCase
 from cache_checks import CacheChecks
-from device_memory import fill_with_nan, upload
+from device_memory import fill_with_nan, torch_dtype, upload
 from expectation import Expected
-from flashattn import Arch, DType, Feature, latent
+from flashattn import DType, Feature, latent
 from gpu_problems import (
     CONTIGUOUS,
     MLA_FAMILIES,
     check_outputs,
+    device_options,
     expected_of,
     host_inputs,
     mla_rows,
@@ -66,20 +68,28 @@ BIASES = {
     "repeated": BiasCase(kind="float16", repeats="bhq"),
 }
 BIASED_PROBLEMS = ("causal", "chunk", "softcap", "two K/V heads", "one long, many heads")
+FEW_BIASED_PROBLEMS = ("chunk",)
 FEW_PROBLEMS = ("causal", "softcap", "one long, few heads")
 PAGE_SIZES = (1, 3, 16, 64, 128, 192)
 
 
-def _cases(configs: Iterable[flashattn.Config]) -> list[object]:
+def _cases(
+    configs: Iterable[flashattn.Config], names: Iterable[str], few: Iterable[str]
+) -> list[object]:
     """Returns all problems for the first row of each family and type, and few for the others, which
     differ from it in their tiles alone."""
     first = {(config.arch, config.dtype): config for config in reversed(list(configs))}
     return [
-        pytest.param(p, config, id=f"{name}-{config}")
+        pytest.param(PROBLEMS[name], config, id=f"{name}-{config}")
         for config in configs
-        for name, p in PROBLEMS.items()
-        if config in first.values() or name in FEW_PROBLEMS
+        for name in names
+        if config in first.values() or name in few
     ]
+
+
+def _biased_cases(configs: Iterable[flashattn.Config]) -> list[object]:
+    biased = [config for config in configs if config.features & Feature.BIAS]
+    return _cases(biased, BIASED_PROBLEMS, FEW_BIASED_PROBLEMS)
 
 
 pytestmark = pytest.mark.skipif(not ROWS, reason="needs compute capability 8.0 or newer")
@@ -87,10 +97,13 @@ every_row = pytest.mark.parametrize("config", ROWS, ids=str)
 every_dense_row = pytest.mark.parametrize("config", DENSE, ids=str)
 every_paged_row = pytest.mark.parametrize("config", PAGED, ids=str)
 every_biased_row = pytest.mark.parametrize(
-    "config", [config for config in ROWS if config.features & Feature.BIAS], ids=str
+    "config", [config for config in DENSE if config.features & Feature.BIAS], ids=str
 )
-every_dense_case = pytest.mark.parametrize("p, config", _cases(DENSE))
-every_paged_case = pytest.mark.parametrize("p, config", _cases(PAGED))
+every_bias = pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
+every_dense_case = pytest.mark.parametrize("p, config", _cases(DENSE, PROBLEMS, FEW_PROBLEMS))
+every_paged_case = pytest.mark.parametrize("p, config", _cases(PAGED, PROBLEMS, FEW_PROBLEMS))
+every_biased_case = pytest.mark.parametrize("p, config", _biased_cases(DENSE))
+every_biased_case_in_pages = pytest.mark.parametrize("p, config", _biased_cases(PAGED))
 
 
 def _of_row(p: AttentionProblem, config: flashattn.Config) -> AttentionProblem:
@@ -318,24 +331,97 @@ def test_keys_beyond_the_length_may_be_anything(config: flashattn.Config) -> Non
 # ---- ALiBi and masks ----
 
 
-@every_biased_row
-@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
-@pytest.mark.parametrize("name", BIASED_PROBLEMS)
-def test_alibi_and_masks(name: str, bias: BiasCase, config: flashattn.Config) -> None:
-    p = _of_row(replace(PROBLEMS[name], bias=bias), config)
-    if config.features & Feature.PAGED:
-        CACHES.pages_change_no_bit(p, config, (16, 19))
-    else:
-        _check(p, config)
+@every_biased_case
+@every_bias
+def test_alibi_and_masks(bias: BiasCase, p: AttentionProblem, config: flashattn.Config) -> None:
+    _check(_of_row(replace(p, bias=bias), config), config)
+
+
+@every_biased_case_in_pages
+@every_bias
+def test_alibi_and_masks_in_pages(
+    bias: BiasCase, p: AttentionProblem, config: flashattn.Config
+) -> None:
+    CACHES.pages_change_no_bit(_of_row(replace(p, bias=bias), config), config, (16, 19))
 
 
 @every_biased_row
-def test_rows_that_see_no_key_are_empty(config: flashattn.Config) -> None:
-    if config.features & Feature.PAGED:
-        pytest.skip("the test has no pages")
-    p = _of_row(replace(BATCH, bias=BiasCase(kind="bits", hidden=1.0)), config)
+@pytest.mark.parametrize("kind", ["bits", "bfloat16"])
+def test_rows_that_see_no_key_are_empty(kind: str, config: flashattn.Config) -> None:
+    p = _of_row(replace(BATCH, bias=BiasCase(kind=kind, hidden=1.0)), config)
     o, lse = run(p, CACHES.inputs(p), config)
     assert (o.astype(np.float32) == 0).all() and (lse == -np.inf).all()
+
+
+@every_biased_row
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+@pytest.mark.parametrize("kind", ["bits", "float16", "bfloat16", "float32"])
+def test_hidden_scores_do_not_matter(kind: str, poison: float, config: flashattn.Config) -> None:
+    """K holds what is no number where the mask hides it from all queries; V is finite."""
+    bias = BiasCase(kind=kind, repeats="bhq", hidden=0.3, empty_rows=0)
+    p = _of_row(AttentionProblem(2, 2, 1100, 40, 1, D_HEAD, causal=True, bias=bias), config)
+    q, k, v = CACHES.inputs(p)
+    expected = run(p, [q, k, v], config)
+    mask = np.asarray(bias.options(p)["attn_mask"]).reshape(-1).astype(np.float32)
+    for key in np.flatnonzero(mask <= (0 if kind == "bits" else -math.inf)):
+        k[:, key, :, D_HEAD_V:].fill_(poison)
+    assert same_bits(run(p, [q, k, v], config), expected)
+
+
+@every_biased_row
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_numbers_that_are_none_reach_their_rows(value: float, config: flashattn.Config) -> None:
+    """And no others. A number beyond the causal order does not count."""
+    p = _of_row(AttentionProblem(1, 3, 900, 40, 1, D_HEAD, causal=True), config)
+    mask = torch.zeros(1, 1, p.seqlen_q, p.seqlen_k, device="cuda")
+    mask[..., 1, 5] = value  # seen
+    mask[..., 0, p.seqlen_k - 2 :] = value  # not seen
+    tensors = CACHES.inputs(p)
+    o, _ = run(p, tensors, config, attn_mask=mask)
+    plain, _ = run(p, tensors, config)
+    assert np.isnan(o[:, 1].astype(np.float32)).all()
+    rest = [0, 2]
+    np.testing.assert_allclose(
+        o[:, rest].astype(np.float32), plain[:, rest].astype(np.float32), atol=2e-2, rtol=2e-2
+    )
+
+
+@every_biased_row
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_least_finite_number_leaves_a_mean(
+    dtype: torch.dtype, config: flashattn.Config
+) -> None:
+    """Where all keys of a row have it, none is hidden."""
+    p = _of_row(AttentionProblem(2, 2, 1100, 40, 1, D_HEAD), config)
+    q, k, v = CACHES.inputs(p)
+    shape = (p.batch, 1, p.seqlen_q, p.seqlen_k)
+    mask = torch.full(shape, torch.finfo(dtype).min, dtype=dtype, device="cuda")
+    o = flashattn.flash_attn_func(q * 0, k, v, attn_mask=mask, config=config)
+    expected = v.float().mean(1, keepdim=True)
+    torch.testing.assert_close(o.float(), expected.expand(o.shape), atol=2e-3, rtol=2e-2)
+
+
+@every_biased_row
+def test_a_graph_replays_with_other_slopes_and_masks(config: flashattn.Config) -> None:
+    bias = BiasCase(slopes=1, kind="bfloat16")
+    p = _of_row(replace(BATCH, causal=True, bias=bias), config)
+    tensors, options = CACHES.inputs(p), device_options(p)
+    shape = (*tensors[0].shape[:-1], D_HEAD_V)
+    o = torch.empty(shape, dtype=torch_dtype(p.types[2]), device="cuda")
+    workspace = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    keywords = {**options, "out": o, "workspace": workspace, "config": config}
+    flashattn.flash_attn_varlen_func(*tensors, **keywords)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        flashattn.flash_attn_varlen_func(*tensors, **keywords)
+    for step in range(3):
+        options["alibi_slopes"].mul_(0.5)
+        options["attn_mask"].copy_(options["attn_mask"].roll(step + 1, -1))
+        o.fill_(math.nan)
+        graph.replay()
+        found = o.clone()
+        flashattn.flash_attn_varlen_func(*tensors, **keywords)
+        assert torch.equal(o, found)
 
 
 # ---- Pages ----
@@ -406,10 +492,9 @@ def test_selection_takes_these_rows_where_v_is_in_k() -> None:
         flashattn.flash_attn_func(q, k, k[..., 64:], config=row)
     with pytest.raises(NotImplementedError, match="a d_head_v that is a multiple of 4"):
         flashattn.flash_attn_func(q, k, k[..., :6], config=row)
-    if newest == Arch.SM90_MLA:
-        slopes = torch.ones(16, device="cuda")
-        biased = flashattn.select_config(*tensors, alibi_slopes=slopes).config
-        assert biased.features & Feature.BIAS and biased.arch == newest
+    slopes = torch.ones(16, device="cuda")
+    biased = flashattn.select_config(*tensors, alibi_slopes=slopes).config
+    assert biased.features & Feature.BIAS and biased.arch == newest
     small = CACHES.inputs(AttentionProblem(4, 1, 300, 16, 1, 128, "bfloat16"))
     small[2] = small[1]
     assert flashattn.select_config(*small).config.arch not in MLA_FAMILIES

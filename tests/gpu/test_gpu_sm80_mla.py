@@ -9,6 +9,7 @@ from dataclasses import replace
 import flashattn
 import pytest
 import torch
+from bias_cases import BiasCase
 from device_memory import upload
 from flashattn import Arch, DType, Feature
 from gpu_problems import (
@@ -42,6 +43,11 @@ PROBLEMS = {
     ),
     "two K/V heads": replace(PREFILL, n_heads=14, n_heads_kv=2),
 }  # fmt: skip
+BIASES = {
+    "float16": BiasCase(slopes=2, kind="float16"),
+    "float32": BiasCase(kind="float32", n_keys=91, from_end=True),
+    "bits": BiasCase(slopes=1, kind="bits", hidden=0.9),
+}
 
 pytestmark = pytest.mark.skipif(not ROWS, reason="needs compute capability 8.0 or newer")
 every_dense_row = pytest.mark.parametrize("config", DENSE, ids=str)
@@ -63,6 +69,13 @@ def _check(p: AttentionProblem, config: flashattn.Config | None = None) -> None:
 @every_problem
 def test_prefill(p: AttentionProblem, config: flashattn.Config) -> None:
     _check(replace(p, **types_of(config)), config)
+
+
+@pytest.mark.parametrize("config", [c for c in DENSE if c.features & Feature.BIAS], ids=str)
+@pytest.mark.parametrize("bias", BIASES.values(), ids=BIASES)
+@pytest.mark.parametrize("name", ["full", "window", "ragged"])
+def test_prefill_with_alibi_and_masks(name: str, bias: BiasCase, config: flashattn.Config) -> None:
+    _check(replace(PROBLEMS[name], bias=bias, **types_of(config)), config)
 
 
 @every_dense_row
@@ -104,12 +117,17 @@ def test_pools_that_tma_cannot_address(dtype: DType) -> None:
     assert selected.config.arch == Arch.SM80_MLA
 
 
+@pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
-def test_selection_takes_fewer_rows_where_there_are_few(dtype: torch.dtype) -> None:
+def test_selection_takes_fewer_rows_where_there_are_few(dtype: torch.dtype, has_bias: bool) -> None:
+    """SM90_MLA comes first on Hopper, but adds no bias where it converts K."""
     hopper = torch.cuda.get_device_capability() == (9, 0)
+    is_for_sm90 = hopper and not (has_bias and dtype == torch.float8_e4m3fn)
     for heads, B_r in ((16, 32), (32, 32), (33, 64), (128, 64)):
         q = torch.empty(2, 1, heads, D_HEAD, dtype=torch.bfloat16, device="cuda")
         k = torch.empty(2, 300, 1, D_HEAD, dtype=dtype, device="cuda")
-        config = flashattn.select_config(*_tensors(q, k)).config
-        assert config.arch == (Arch.SM90_MLA if hopper else Arch.SM80_MLA)
-        assert hopper or config.B_r == B_r
+        slopes = torch.ones(heads, device="cuda") if has_bias else None
+        config = flashattn.select_config(*_tensors(q, k), alibi_slopes=slopes).config
+        assert config.arch == (Arch.SM90_MLA if is_for_sm90 else Arch.SM80_MLA)
+        assert is_for_sm90 or config.B_r == B_r
+        assert bool(config.features & Feature.BIAS) == has_bias
