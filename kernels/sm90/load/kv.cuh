@@ -14,7 +14,7 @@ typedef struct kv_loader {
     ring_t k;
     ring_t v;
     uint32_t o_parity; /* of o_left */
-    bool owes;
+    bool o_is_due;     /* an O is still to be awaited: see load_tile() */
 } kv_loader_t;
 
 /* Returns the barrier that counts a block's bytes. */
@@ -89,8 +89,8 @@ template <flash_config_t C> static __device__ __forceinline__ void await_output(
     }
 }
 
-/* Loads K and V in the order in which the consumers need them. The O of the tile before is awaited
- * once, in a tile of few blocks when all of these are on their way. */
+/* Loads K and V in the order in which the consumers need them. Where no V of the tile goes to the
+ * stages of the O before it, that O is awaited in the next tile, after K. */
 template <flash_config_t C, bool FIXED>
 static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
                                                  const tile_of<C> &tile, kv_loader_t &loader) {
@@ -99,7 +99,8 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
     const int32_t first_in_o = first_block_in_o<C>(params.problem, tile);
     visited_block<C> next, block = last_shown<C>(params.problem, tile);
     load_k<C>(params, tile, block, loader);
-    if (loader.owes) await_output<C>(loader.o_parity);
+    if (loader.o_is_due)
+        await_output<C>(loader.o_parity);
     for (; number_of(block) > tile.block_begin; block = next) {
         next = next_shown<C>(params.problem, tile, block);
         load_k<C>(params, tile, next, loader);
@@ -110,7 +111,7 @@ static __device__ __forceinline__ void load_tile(const sm90_params_t &params,
     if (tile.block_begin == first_in_o)
         await_output<C>(loader.o_parity);
     load_v<C, FIXED>(params, tile, tile.block_begin, loader);
-    loader.owes = tile.block_begin > first_in_o;
+    loader.o_is_due = tile.block_begin > first_in_o;
 }
 
 /* Loads K and V of all tiles of a pass, in one thread of the warp; tiles without blocks have
