@@ -4,15 +4,17 @@ in narrow windows. Groups are of one head up to twelve, of which one, two or fou
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
 
 import flashattn
+import ml_dtypes
 import numpy as np
 import pytest
 from flashattn import Arch, Feature
 from gpu_problems import check, configs_for, device_inputs, host_inputs, run, same_bits, typed
-from memory import E4M3
+from memory import E4M3, dtype_of
 from problems import AttentionProblem
 
 GROUPS = (1, 2, 3, 4, 6, 8, 12)
@@ -111,6 +113,17 @@ def test_layouts(dtype: str, d_head: int | tuple[int, int]) -> None:
         _check(_typed(p, dtype, d_head))
 
 
+def _last_tokens(p: AttentionProblem) -> Iterator[tuple[object, object]]:
+    """Returns where the last query and key are of each sequence that has both."""
+    if p.cu_seqlens_q is None:
+        yield from (((i, -1), (i, -1)) for i in range(p.batch))
+        return
+    for i in range(p.batch):
+        queries, keys = p.cu_seqlens_q[i : i + 2], p.cu_seqlens_k[i : i + 2]
+        if queries[1] > queries[0] and keys[1] > keys[0]:
+            yield queries[1] - 1, keys[1] - 1
+
+
 @pytest.mark.parametrize("dtype, d_head", [s for s in SHAPES if s[0] != E4M3])
 @pytest.mark.parametrize("make", [lambda g: _ragged(g, causal=True), _windowed])
 @pytest.mark.parametrize("group", [4, 6])
@@ -118,25 +131,24 @@ def test_what_is_hidden_stays_hidden(
     group: int, make: object, dtype: str, d_head: int | tuple[int, int]
 ) -> None:
     """The last value of each sequence is NaN in one head: only the last queries of that group see
-    it, and the others keep their bits."""
+    it. A second pass, which other rows of their tiles go through too, may round differently."""
     p = _typed(make(group), dtype, d_head)
-    ends = np.array(p.cu_seqlens_q or (0, p.seqlen_q))
-    k_ends = np.array(p.cu_seqlens_k or (0, p.seqlen_k))
+    is_last = np.zeros(p.q_shape[:-2], bool)
+    for query, _ in _last_tokens(p):
+        is_last[query] = True
     for config in _configs(p):
-        clean = run(p, config=config)
+        clean, clean_lse = run(p, config=config)
         tensors = device_inputs(p)
-        value = tensors[2].reshape(-1, *tensors[2].shape[-2:]) if p.cu_seqlens_q else tensors[2][0]
-        for begin, end in zip(k_ends, k_ends[1:]):
-            if end > begin:
-                value[end - 1, 1, 5] = float("nan")
+        for _, key in _last_tokens(p):
+            tensors[2][key][1, 5] = float("nan")
         o, lse = run(p, tensors, config)
-        seen = o if p.cu_seqlens_q else o[0]
-        was = clean[0] if p.cu_seqlens_q else clean[0][0]
-        for begin, end, keys in zip(ends, ends[1:], np.diff(k_ends)):
-            if end > begin and keys > 0:
-                assert np.isnan(seen[end - 1, group:, 5].astype(np.float32)).all(), str(config)
-                seen[end - 1, group:, 5] = was[end - 1, group:, 5]
-        assert same_bits((o, lse), clean), str(config)
+        hidden = np.isnan(o.astype(np.float32))
+        expected = np.zeros_like(hidden)
+        expected[is_last, group:, 5] = True
+        np.testing.assert_array_equal(hidden, expected, err_msg=str(config))
+        np.testing.assert_allclose(lse, clean_lse, rtol=1e-5)
+        close = np.abs(o.astype(np.float32) - clean.astype(np.float32))[~hidden]
+        assert close.max() <= 4 * float(ml_dtypes.finfo(dtype_of(dtype)).eps) * np.abs(clean).max()
 
 
 @pytest.mark.parametrize("dtype, d_head", [("float16", 64), ("bfloat16", 128)])

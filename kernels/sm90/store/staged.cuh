@@ -27,15 +27,16 @@ static __device__ __forceinline__ uint32_t await_v_stage(const consumer_state<C>
            consumer.number % outputs_per_v_stage<C> * warpgroup_output_bytes<C>;
 }
 
-/* Waits until the shared memory is free in which this consumer's O is staged, and returns where it
- * begins. */
+/* Waits until the shared memory is free in which this consumer's O is staged, and what was handed
+ * over before is taken. Returns where it begins. Q's slot is free, because the next Q came there
+ * when the O before had left. */
 template <flash_config_t C>
 static __device__ __forceinline__ uint32_t await_o_slot(const consumer_state<C> &consumer) {
-    if constexpr (staging_of_o<C> == STAGED_IN_V)
-        return await_v_stage<C>(consumer);
     if constexpr (staging_of_o<C> == STAGED_IN_Q)
         return q_tile<C>(0) + consumer.number * SM90_WARPGROUP_ROWS * SM90_PANEL_BYTES;
     wait_full(block_state<C>().o_left, consumer.o_parity);
+    if constexpr (staging_of_o<C> == STAGED_IN_V)
+        return await_v_stage<C>(consumer);
     return v_tile<C>(v_stages<C>) + consumer.number * warpgroup_output_bytes<C>;
 }
 
