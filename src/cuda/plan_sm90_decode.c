@@ -5,6 +5,7 @@
 
 #include "core/int64.h"
 #include "cuda/plan_rounds.h"
+#include "cuda/schedule_sm90.h"
 
 enum { FORWARD_ROWS = 128 /* of a tile of the SM90 family */ };
 
@@ -40,8 +41,10 @@ int64_t estimate_sm90_decode(int32_t B_r, const problem_t *problem, const device
 
 int64_t estimate_sm90_forward(const problem_t *problem, const device_t *device) {
     const flash_params_t *p = &problem->params;
-    const int64_t tiles =
-        estimate_seen_batch(problem) * p->n_heads * divide_up(p->seqlen_q, FORWARD_ROWS);
+    const int64_t sharing = schedule_sm90_most_sharing(p);
+    const int64_t tiles_of_sequence =
+        p->n_heads / sharing * divide_up(p->seqlen_q * sharing, FORWARD_ROWS);
+    const int64_t tiles = estimate_seen_batch(problem) * tiles_of_sequence;
     const int64_t rounds = divide_up(tiles, max64(device->n_multiprocessors, 1));
     return rounds * (estimate_mean_units(p) * TIME_OF_128_ROWS + TIME_AROUND_TILE);
 }

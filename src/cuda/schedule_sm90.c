@@ -41,12 +41,20 @@ static bool shares_tiles(const flash_config_t *config, const flash_params_t *p) 
     return sm90_packs_heads(config) && (sm90_has_varlen(config) || has_narrow_window);
 }
 
+static int32_t most_pack_shift(const flash_params_t *p) {
+    int32_t shift = 0;
+    while (shift < SM90_MOST_PACK_SHIFT && (p->group >> shift) % 2 == 0)
+        shift++;
+    return shift;
+}
+
+int32_t schedule_sm90_most_sharing(const flash_params_t *p) {
+    return 1 << most_pack_shift(p);
+}
+
 flash_params_t schedule_sm90_problem(const flash_config_t *config, const flash_params_t *p) {
     flash_params_t packed = *p;
-    packed.pack_shift = 0;
-    while (shares_tiles(config, p) && packed.pack_shift < SM90_MOST_PACK_SHIFT &&
-           (p->group >> packed.pack_shift) % 2 == 0)
-        packed.pack_shift++;
+    packed.pack_shift = shares_tiles(config, p) ? most_pack_shift(p) : 0;
     return packed;
 }
 

@@ -7,6 +7,9 @@
 
 #include "kernels/sm90/sm90_kernel.h"
 
+/* Returns how many query heads of a group share tiles at most. */
+int32_t schedule_sm90_most_sharing(const flash_params_t *p);
+
 /* Returns the problem with the decision which heads share tiles, which all of these need. */
 flash_params_t schedule_sm90_problem(const flash_config_t *config, const flash_params_t *p);
 
