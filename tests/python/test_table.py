@@ -53,6 +53,16 @@ def test_table_has_runnable_kernels_of_every_type() -> None:
     assert dtypes == set(flashattn.DType)
 
 
+def with_latent_tokens(problem: AttentionProblem) -> AttentionProblem:
+    """Packed, tokens of so many columns take more memory: fewer heads are packed at a time."""
+    return dataclasses.replace(
+        problem,
+        batch=min(problem.batch, 5),
+        d_head=latent.COLUMNS,
+        d_head_v=latent.CODES,
+    )
+
+
 @pytest.mark.parametrize("short_form", KERNELS)
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_kernel_agrees_with_the_oracle(short_form: str, problem: AttentionProblem) -> None:
@@ -61,8 +71,9 @@ def test_kernel_agrees_with_the_oracle(short_form: str, problem: AttentionProble
         pytest.skip("not on this machine")
     names = {1: "float16", 2: "bfloat16", 3: "float32", 4: E4M3, 5: LATENT}
     dtype = names[kernel.config.dtype]
-    dims = {"d_head": latent.COLUMNS, "d_head_v": latent.CODES} if dtype == LATENT else {}
-    problem = dataclasses.replace(problem, dtype=dtype, **dims)
+    problem = dataclasses.replace(problem, dtype=dtype)
+    if dtype == LATENT:
+        problem = with_latent_tokens(problem)
     q = np.empty(problem.q_shape, dtype_of(problem.types[0]))
     k = np.empty(problem.k_shape, dtype_of(dtype))
     support = flashattn.query_support(q, k, k, config=kernel.config, **problem.call_options())
