@@ -87,48 +87,14 @@ step_consumers() {
     run_ctest gcc -L consumer
 }
 
-# Compiles a file that never changes, on every processor at the same time.
-compile_yardstick() {
-    local i file=build/wheel/yardstick.c
-    for ((i = 0; i < 400; i++)); do
-        echo "void f$i(float *a, const float *b, int n) {
-            for (int i = 0; i < n; i++) a[i] = a[i] * b[n - i] + b[i + $i] / a[i / 2]; }"
-    done >"$file"
-    for ((i = 0; i < JOBS; i++)); do
-        gcc -O3 -c "$file" -o "$file.$i.o" &
-    done
-    wait
-}
-
-build_wheel() {
-    env -u CMAKE_C_COMPILER_LAUNCHER "$PYTHON" -m build --wheel --no-isolation \
-        --outdir build/wheel --config-setting=cmake.define.FLASH_CUDA=OFF .
-}
-
-# Sets TOOK to the hundredths of a second of processor time that a command took; its output is in
-# the log.
-measure_processor_time() { # log, command...
-    local log=$1 TIMEFORMAT='%U %S'
-    shift
-    { time "$@" >"$log" 2>&1; } 2>"$log.time" || {
-        cat "$log"
-        return 1
-    }
-    TOOK=$(awk '{ printf "%d", ($1 + $2) * 100 }' "$log.time")
-}
-
-# Builds the wheel and bounds the time that it takes, in which a compiler flag or a kernel too many
-# would show. The unit is compilations of the yardstick, which a slower processor and other work
-# lengthen as much: usually 61, at most 70.
+# Builds a wheel that has the reference kernels alone, as the next one: step_dist builds the others
+# in the same way.
 step_wheel() {
-    local yardstick
     rm -rf build/wheel
     mkdir -p build/wheel
-    measure_processor_time "$LOGS/wheel-yardstick.log" compile_yardstick
-    yardstick=$((TOOK / JOBS))
-    measure_processor_time "$LOGS/wheel-build.log" build_wheel
-    echo "the wheel takes $TOOK hundredths of a second of processor time, the yardstick $yardstick"
-    [ "$TOOK" -le $((yardstick * 70)) ]
+    "$PYTHON" -m build --wheel --no-isolation --outdir build/wheel \
+        --config-setting=cmake.define.FLASH_CUDA=OFF \
+        --config-setting=cmake.define.FLASH_KERNELS='ship arch=REFERENCE' .
     "$PYTHON" -m pip install --quiet --no-deps --target build/wheel/site \
         build/wheel/flashattn-*-py3-none-*.whl
     python3 tests/abi/check_exports.py include/flashattn.h \
@@ -155,9 +121,45 @@ working_tree() { # index to make
     git write-tree
 }
 
-# Builds the source release of the working tree without Python, installs it, and builds a program
-# that uses it. gcc compiles the kernels at the first level of optimisation, which takes it less than
-# half of the time that it takes without any.
+# Compiles a file that never changes, on every processor at the same time.
+compile_yardstick() {
+    local i file=build/dist/yardstick.c
+    for ((i = 0; i < 400; i++)); do
+        echo "void f$i(float *a, const float *b, int n) {
+            for (int i = 0; i < n; i++) a[i] = a[i] * b[n - i] + b[i + $i] / a[i / 2]; }"
+    done >"$file"
+    for ((i = 0; i < JOBS; i++)); do
+        gcc -O3 -c "$file" -o "$file.$i.o" &
+    done
+    wait
+}
+
+# Sets TOOK to the hundredths of a second of processor time that a command took; its output is in
+# the log.
+measure_processor_time() { # log, command...
+    local log=$1 TIMEFORMAT='%U %S'
+    shift
+    { time "$@" >"$log" 2>&1; } 2>"$log.time" || {
+        cat "$log"
+        return 1
+    }
+    TOOK=$(awk '{ printf "%d", ($1 + $2) * 100 }' "$log.time")
+}
+
+# Bounds the time that a build of the whole library takes, in which a compiler flag or a kernel too
+# many would show. The unit is compilations of the yardstick, which a slower processor and other work
+# lengthen as much: usually 60, at most 70.
+build_in_time() { # build folder
+    local yardstick
+    measure_processor_time "$LOGS/dist-yardstick.log" compile_yardstick
+    yardstick=$((TOOK / JOBS))
+    measure_processor_time "$LOGS/dist-build.log" cmake --build "$1" --parallel "$JOBS"
+    echo "the build takes $TOOK hundredths of a second of processor time, the yardstick $yardstick"
+    [ "$TOOK" -le $((yardstick * 70)) ]
+}
+
+# Builds the source release of the working tree as users do, but without Python, installs it, and
+# builds a program that uses it.
 step_dist() {
     local dist=$PWD/build/dist sources
     if ! git rev-parse --quiet --verify HEAD; then
@@ -169,10 +171,10 @@ step_dist() {
     cmake -P cmake/dist.cmake "$dist" "$(working_tree "$dist/index")"
     tar -xf "$dist"/flashattn-*.tar.gz -C "$dist/unpacked"
     sources=$(echo "$dist"/unpacked/flashattn-*)
-    cmake -S "$sources" -B "$dist/build" -G Ninja -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug \
-        -DCMAKE_C_FLAGS_DEBUG=-O1 -DFLASH_CUDA=OFF -DFLASH_STATIC=OFF \
+    env -u CMAKE_C_COMPILER_LAUNCHER cmake -S "$sources" -B "$dist/build" -G Ninja \
+        -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Release -DFLASH_CUDA=OFF \
         -DCMAKE_DISABLE_FIND_PACKAGE_Python3=ON
-    cmake --build "$dist/build" --parallel "$JOBS"
+    build_in_time "$dist/build"
     cmake --install "$dist/build" --prefix "$dist/installed"
     cmake -D SOURCE_DIR="$sources/tests/consumers/find_package" -D WORK_DIR="$dist/consumer" \
         -D PREFIX="$dist/installed" -D C_COMPILER=gcc -D GENERATOR=Ninja \
@@ -314,11 +316,11 @@ fuzz() { # target [libFuzzer option...]
     return $status
 }
 
-# Fuzzers are about arguments. AMX and AVX512_BF16, which take the longest to compile, are left to
-# step_address_python, whose kernels see problems of all kinds.
+# Fuzzers are about arguments. Kernels of more instruction sets, which take long to compile, are left
+# to step_address_python, whose kernels see problems of all kinds.
 step_fuzz() {
     configure_sanitized fuzzer clang 'fuzzer;address;undefined' -DFLASH_EMULATE_AMX=OFF \
-        -DFLASH_KERNELS='ship arch=REFERENCE,AVX2,AVX512,NEON'
+        -DFLASH_KERNELS='ship arch=REFERENCE,AVX2,NEON'
     compile fuzzer
     export -f fuzz
     xargs --max-procs="$JOBS" --max-lines=1 bash -c 'fuzz "$@"' fuzz <<'END'

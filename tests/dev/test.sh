@@ -15,8 +15,8 @@ python-long     build    the others: every kernel, many lengths, threads, comman
 tree            build    include rule, documented examples, paths and links, this script
 demo            build    tests of the demo
 consumers       build    find_package, pkg-config, FetchContent, packages
-wheel           -        the wheel, its exports, the time it takes to build
-dist            -        the source release builds without Python, installs and serves a program
+wheel           -        the wheel and its exports, and one for every Linux
+dist            -        the source release builds in time without Python, installs, serves a program
 broken-nvcc     -        configuring with a CUDA compiler that fails
 cuda            -        the library with its CUDA kernels
 amx             -        AMX kernels with emulated tiles; pointers that overflow in them
