@@ -124,7 +124,7 @@ def test_families_that_multiply_bf16_leave_a_q_of_fp32_to_others() -> None:
 @every_half
 def test_workspace_suffices_for_smaller_problems(dtype: str) -> None:
     for q_dtype, o_dtype in OTHER_TYPES:
-        p = AttentionProblem(2, 300, 2000, 8, 2, 64, dtype, q_dtype, o_dtype)
+        p = AttentionProblem(2, 300, 2000, 8, 2, 16, dtype, q_dtype, o_dtype)
         for config in configs_for(p):
             size = workspace_size(p, config)
             for smaller in ((1, 300, 2000), (2, 1, 2000), (2, 40, 700), (2, 290, 10)):
