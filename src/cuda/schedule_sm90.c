@@ -119,13 +119,13 @@ static int32_t bundle_tiles(int64_t tiles, int64_t blocks) {
 
 /* Says whether tiles take about as long as each other, so that to rank blocks by their work would
  * take longer than it saves. In a ragged batch all tiles have few blocks of keys, and may have more
- * where a block has one tile or two, or where heads share tiles (measured on an H200). Otherwise
- * nearly all tiles see a window of the same size, which is a small part of the keys. */
+ * where a block has one tile or two, or where heads share tiles (measured on an H200). In
+ * other batches nearly all tiles see a narrow window, all of it. */
 static bool is_even(const flash_config_t *config, const flash_params_t *p, int64_t blocks) {
     const int64_t seen = most_seen(config, p);
     const bool has_few_tiles = sm90_tiles(config, p) <= 2 * blocks;
     if (!sm90_has_varlen(config))
-        return seen <= p->seqlen_k / 4;
+        return seen <= min64(p->seqlen_k / 4, 4 * config->B_c);
     return seen <= (has_few_tiles || sm90_pack_shift(config, p) > 0 ? 4 : 2) * config->B_c;
 }
 

@@ -140,13 +140,15 @@ static int64_t block_time(const flash_config_t *config) {
     return (int64_t)(config->B_r + (masked ? 0 : ROWS_AROUND_BLOCK)) * config->B_c;
 }
 
-/* Estimates the blocks of keys that a tile sees. Those of a window begin and end anywhere. */
+/* Estimates the blocks of keys that a tile sees. In a window its keys begin and end anywhere, so
+ * that n keys lie in 1 + (n - 1) / B_c blocks on average. */
 static int64_t estimated_blocks(const flash_config_t *config, const flash_params_t *p) {
     const int64_t keys = problem_mean_keys(p);
     const flash_params_t packed = schedule_sm90_problem(config, p);
+    const int64_t queries = config->B_r >> packed.pack_shift;
     if (p->window_left < 0 || p->window_right < 0)
         return (keys + config->B_c - 1) / config->B_c;
-    return (keys + (config->B_r >> packed.pack_shift)) / config->B_c + 1;
+    return 1 + (keys + queries - 2) / config->B_c;
 }
 
 /* Estimates the time of the longest-working multiprocessor, in scores: blocks of keys are computed
