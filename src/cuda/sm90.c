@@ -167,6 +167,17 @@ static int64_t time_at_length(const flash_config_t *config) {
     return ROWS * block_time(config) / ((int64_t)config->B_r * config->B_c);
 }
 
+/* Rows without varlen decline short queries, if heads that share tiles in rows with it have half as
+ * many. */
+static bool declines(const flash_config_t *config, const problem_t *problem,
+                     const device_t *device) {
+    flash_config_t ragged = *config;
+    ragged.features |= FLASH_FEATURE_VARLEN;
+    return !sm90_has_varlen(config) &&
+           2 * tiles(&ragged, &problem->params) <= tiles(config, &problem->params) &&
+           obstacle(&ragged, problem, device) == NULL;
+}
+
 static family_rank_t rank(const flash_config_t *config, const problem_t *problem,
                           const device_t *device) {
     const int32_t strategies = config->overlap + config->persistent + config->fixed_reference;
@@ -181,6 +192,7 @@ const family_t family_sm90 = {.facts = &family_facts_sm90,
                               .lacks = lacks,
                               .obstacle = obstacle,
                               .priority = priority,
+                              .declines = declines,
                               .rank = rank,
                               .part = FAMILY_FORWARD_PART,
                               .ops = {[FAMILY_OP_FORWARD] = &sm90_forward_ops},

@@ -106,6 +106,75 @@ static void full_attention_has_no_teams(void **state) {
     assert_int_equal(schedule_of(&config, &p).whole_heads, 0);
 }
 
+static int32_t heads_of_tile(int32_t features, int32_t group, int32_t window_left) {
+    const flash_config_t config = causal_row(64, features);
+    flash_params_t p = square(64, 4, 48, group, 4096);
+    p.window_left = window_left;
+    p = schedule_sm90_problem(&config, &p);
+    return 1 << sm90_pack_shift(&config, &p);
+}
+
+static void heads_share_tiles_in_ragged_batches_and_narrow_windows(void **state) {
+    const int32_t ragged = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN;
+    const int32_t window = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW;
+    (void)state;
+    assert_int_equal(heads_of_tile(ragged, 1, -1), 1);
+    assert_int_equal(heads_of_tile(ragged, 3, -1), 1);
+    assert_int_equal(heads_of_tile(ragged, 6, -1), 2);
+    assert_int_equal(heads_of_tile(ragged, 8, -1), 4);
+    assert_int_equal(heads_of_tile(ragged, 12, -1), 4);
+    assert_int_equal(heads_of_tile(window, 8, 127), 4);
+    assert_int_equal(heads_of_tile(window, 8, 1023), 1);
+    assert_int_equal(heads_of_tile(window, 8, -1), 1);
+    assert_int_equal(heads_of_tile(FLASH_FEATURE_CAUSAL, 8, -1), 1);
+    assert_int_equal(heads_of_tile(ragged | FLASH_FEATURE_BIAS, 8, -1), 1);
+}
+
+static void tiles_that_heads_share_are_fewer(void **state) {
+    const flash_config_t config = causal_row(128, FLASH_FEATURE_VARLEN);
+    const flash_params_t p = square(128, 3, 32, 4, 40);
+    const flash_params_t shared = schedule_sm90_problem(&config, &p);
+    (void)state;
+    assert_int_equal(sm90_tiles(&config, &p), 3 * 32);
+    assert_int_equal(sm90_tiles(&config, &shared), 3 * 8 * 2);
+    assert_int_equal(schedule_of(&config, &shared).section_heads, 8);
+}
+
+/* Returns whether so many sequences of this length are scheduled in turn. */
+static int32_t is_even(int32_t features, int32_t batch, int32_t group, int32_t length,
+                       int32_t window_left) {
+    const flash_config_t config = causal_row(64, features);
+    flash_params_t p = square(64, batch, 8, group, length);
+    p.window_left = window_left;
+    p = schedule_sm90_problem(&config, &p);
+    return schedule_of(&config, &p).is_even;
+}
+
+static void short_tiles_take_turns(void **state) {
+    const int32_t ragged = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_VARLEN;
+    const int32_t window = FLASH_FEATURE_CAUSAL | FLASH_FEATURE_WINDOW;
+    (void)state;
+    assert_int_equal(is_even(ragged, 300, 1, 256, -1), 1);
+    assert_int_equal(is_even(ragged, 300, 1, 512, -1), 0);
+    assert_int_equal(is_even(ragged, 300, 4, 512, -1), 1);
+    assert_int_equal(is_even(ragged, 8, 1, 512, -1), 1); /* two tiles a block, or fewer */
+    assert_int_equal(is_even(ragged, 300, 4, 600, -1), 0);
+    assert_int_equal(is_even(window, 4, 4, 4096, 127), 1);
+    assert_int_equal(is_even(window, 4, 4, 4096, 1023), 0);
+    assert_int_equal(is_even(window, 4, 4, 4096, -1), 0);
+    assert_int_equal(is_even(FLASH_FEATURE_CAUSAL, 300, 1, 128, -1), 0);
+}
+
+static void many_short_tiles_make_large_bundles(void **state) {
+    const flash_config_t config = causal_row(64, FLASH_FEATURE_VARLEN);
+    static const int32_t bundles[][2] = {{8, 1}, {300, 4}, {9000, 8}}; /* sequences, tiles */
+    (void)state;
+    for (size_t i = 0; i < sizeof bundles / sizeof bundles[0]; i++) {
+        const flash_params_t p = square(64, bundles[i][0], 8, 1, 100);
+        assert_int_equal(schedule_of(&config, &p).bundle_tiles, bundles[i][1]);
+    }
+}
+
 static void empty_problems_have_a_schedule(void **state) {
     const flash_config_t config = causal_row(64, FLASH_FEATURE_CAUSAL);
     flash_params_t no_keys = square(64, 200, 1, 1, 64);
@@ -149,6 +218,10 @@ int main(void) {
         cmocka_unit_test(blocks_of_one_tile_a_head_take_heads_in_pairs),
         cmocka_unit_test(ragged_batches_have_no_teams),
         cmocka_unit_test(full_attention_has_no_teams),
+        cmocka_unit_test(heads_share_tiles_in_ragged_batches_and_narrow_windows),
+        cmocka_unit_test(tiles_that_heads_share_are_fewer),
+        cmocka_unit_test(short_tiles_take_turns),
+        cmocka_unit_test(many_short_tiles_make_large_bundles),
         cmocka_unit_test(empty_problems_have_a_schedule),
         cmocka_unit_test(a_team_takes_every_tile_once_and_evenly),
     };

@@ -1197,6 +1197,49 @@ static void what_fills_the_device_is_left_to_forward_kernels(void **state) {
         }
 }
 
+/* Short queries take the rows in whose tiles query heads lie side by side, also without varlen. */
+static void short_queries_take_rows_whose_tiles_heads_share(void **state) {
+    static const int32_t cases[][2] = {/* queries, and whether their row has varlen */
+                                       {16, 1},
+                                       {64, 1},
+                                       {96, 0},
+                                       {512, 0}};
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int32_t features = 0; features < 8; features++) {
+            const problem_t p = chunk_problem(300, cases[i][0], 1024, features);
+            const flash_config_t *config = &selected(&p, &hopper)->config;
+            assert_int_equal(config->arch, FLASH_ARCH_SM90);
+            assert_int_equal((config->features & FLASH_FEATURE_VARLEN) != 0, cases[i][1]);
+        }
+}
+
+/* In narrow windows, tiles that heads share see fewer keys. */
+static void narrow_windows_take_the_row_for_them(void **state) {
+    static const int32_t cases[][3] = {/* window_left, query heads of a K/V head, B_r */
+                                       {127, 8, 192},
+                                       {255, 4, 192},
+                                       {127, 1, 128},
+                                       {511, 8, 128},
+                                       {1023, 8, 128}};
+    (void)state;
+    if (!has_cuda_kernels())
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        problem_t p = hopper_problem(64, FLASH_FEATURE_WINDOW);
+        p.params.batch = 4;
+        p.params.seqlen_q = p.params.seqlen_k = 4096;
+        p.params.n_heads = 64;
+        p.params.group = cases[i][1];
+        p.params.n_heads_kv = 64 / p.params.group;
+        p.params.window_left = cases[i][0];
+        p.params.window_right = 0;
+        assert_int_equal(selected(&p, &hopper)->config.B_r, cases[i][2]);
+    }
+}
+
 /* Rows of SM90_DECODE have one head dimension. */
 static void chunks_with_a_d_head_v_are_cut_too(void **state) {
     static const int32_t cases[][3] = {{64, 128, 128}, {128, 64, 128}, {128, 256, 256}};
@@ -1510,6 +1553,8 @@ int main(void) {
         cmocka_unit_test(the_workspace_of_a_mixed_batch_is_that_of_its_decoded_part),
         cmocka_unit_test(a_mixed_batch_without_its_workspace_is_refused),
         cmocka_unit_test(chunks_over_long_caches_are_cut_into_pieces),
+        cmocka_unit_test(short_queries_take_rows_whose_tiles_heads_share),
+        cmocka_unit_test(narrow_windows_take_the_row_for_them),
         cmocka_unit_test(chunks_with_a_d_head_v_are_cut_too),
         cmocka_unit_test(what_fills_the_device_is_left_to_forward_kernels),
         cmocka_unit_test(a_row_that_is_not_chosen_serves_all_the_same),
