@@ -199,7 +199,7 @@ def test_ship_has_latent_attention_of_few_and_many_heads_for_every_device():
     rows = ship_sm80_mla()
     assert set(rows) <= set(ship())
     dtypes = (Dtype.FP16, Dtype.BF16, Dtype.E4M3)
-    for dtype, features in product(dtypes, (BASIC_FEATURES, PAGED_FEATURES)):
+    for dtype, features in product(dtypes, (BASIC_FEATURES, PAGED_FEATURES, *BIASED)):
         fits = [c for c in rows if (c.dtype, c.features) == (dtype, features)]
         assert {c.B_r for c in fits if sm80_mla_shared_bytes(c) <= 98 * 1024} == {32, 64}
         assert all(sm80_mla_shared_bytes(c) <= 162 * 1024 for c in fits)
