@@ -3,9 +3,13 @@
 
     FLASHATTN_LIBRARY=build/release/libflashattn.so PYTHONPATH=bindings/python \
         python tests/gpu/mla_cost.py [--type latent] [--runs 30] [--row "SM80_MLA (BF16, ...): ..."]
+            [--bias tree]
 
 Each call is timed with 256 MiB written before it. The device knows the lengths, as in a cache. The
 bytes are those of K; a product counts two operations for each multiplication of Q K^T and P V.
+
+What may join scores: ALiBi, a tree of drafts (bits of the last 64 keys), or a mask of bf16 numbers
+for all keys, which heads share and sequences do not.
 """
 
 from __future__ import annotations
@@ -57,12 +61,28 @@ CASES = (
 )
 TYPES = {"bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn, "latent": torch.uint8}
 PAGE_SIZES = (0, 64, 1)  # 0: contiguous
+BIASES = ("none", "alibi", "tree", "mask")
+DRAFTS = 64
 
 
-def config_of(row: str | None, page_size: int) -> str | None:
+def config_of(row: str | None, page_size: int, bias: str) -> str | None:
     """Returns the row with the features of the calls; None: the selected one."""
     features = "+causal+window+softcap+varlen" + ("+paged" if page_size else "")
-    return row and row + features
+    return row and row + features + ("" if bias == "none" else "+bias")
+
+
+def bias_options(case: Case, bias: str) -> dict[str, Any]:
+    """Returns what joins scores; bias: of BIASES."""
+    if bias == "alibi":
+        return {"alibi_slopes": torch.rand(case.n_heads, device="cuda")}
+    if bias == "tree":
+        shape = (case.batch, 1, case.seqlen_q, DRAFTS // 32)
+        words = torch.randint(-(2**31), 2**31, shape, device="cuda")
+        return {"mask_bits": words.int(), "mask_keys": DRAFTS}
+    if bias == "mask":
+        shape = (case.batch, 1, case.seqlen_q, case.seqlen_k)
+        return {"attn_mask": torch.randn(shape, device="cuda").bfloat16()}
+    return {}
 
 
 def cache_of(n_pages: int, size: int, dtype: torch.dtype) -> torch.Tensor:
@@ -75,7 +95,9 @@ def cache_of(n_pages: int, size: int, dtype: torch.dtype) -> torch.Tensor:
     return cache
 
 
-def call(case: Case, page_size: int, dtype: torch.dtype, row: str | None) -> Callable[[], Any]:
+def call(
+    case: Case, page_size: int, dtype: torch.dtype, row: str | None, bias: str
+) -> Callable[[], Any]:
     size = page_size or case.seqlen_k
     n_pages = case.batch * case.seqlen_k // size
     q = torch.randn(case.batch, case.seqlen_q, case.n_heads, D_HEAD, device="cuda").bfloat16()
@@ -84,7 +106,8 @@ def call(case: Case, page_size: int, dtype: torch.dtype, row: str | None) -> Cal
         "causal": True,
         "seqused_k": torch.full((case.batch,), case.seqlen_k, device="cuda").int(),
         "out": torch.empty(*q.shape[:-1], D_HEAD_V, dtype=q.dtype, device="cuda"),
-        "config": config_of(row, page_size),
+        "config": config_of(row, page_size, bias),
+        **bias_options(case, bias),
     }
     if page_size:
         ids = torch.randperm(n_pages, device="cuda").int()
@@ -94,8 +117,8 @@ def call(case: Case, page_size: int, dtype: torch.dtype, row: str | None) -> Cal
     return lambda: flash_attn_func(q, k, k[..., :D_HEAD_V], **options)
 
 
-def measure(case: Case, dtype: torch.dtype, runs: int, row: str | None) -> str:
-    calls = [call(case, size, dtype, row) for size in PAGE_SIZES]
+def measure(case: Case, dtype: torch.dtype, runs: int, row: str | None, bias: str) -> str:
+    calls = [call(case, size, dtype, row, bias) for size in PAGE_SIZES]
     seconds = bench_cuda.cold_median_seconds(calls, runs)
     best = min(seconds)
     times = "".join(f"{x * 1e6:10.1f}" for x in seconds)
@@ -110,12 +133,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=30, help="launches of each call")
     parser.add_argument("--type", choices=TYPES, default="bf16", help="of the cache")
     parser.add_argument("--row", help="configuration without features; default: selected")
+    parser.add_argument("--bias", choices=BIASES, default="none", help="what joins scores")
     options = parser.parse_args()
     torch.manual_seed(0)
     print(f"{torch.cuda.get_device_name()}, microseconds in a cache without pages, of 64 and of 1")
     print(f"{'':31}{'none':>10}{'64':>10}{'1':>10}{'TB/s':>9}{'TFLOP/s':>9}")
     for case in CASES:
-        print(measure(case, TYPES[options.type], options.runs, options.row), flush=True)
+        dtype = TYPES[options.type]
+        print(measure(case, dtype, options.runs, options.row, options.bias), flush=True)
         torch.cuda.empty_cache()
 
 
