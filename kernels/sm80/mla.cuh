@@ -11,7 +11,7 @@
  *     turn 2    P of step n + 1, O += P V of step n
  *
  * With e4m3 the warps that have multiplied by V of step n convert step n + 2, in place of it, and
- * load step n + 2 + n_stages (mla/convert.cuh). ALiBi and masks belong to P (mla/bias.cuh).
+ * load step n + 2 + n_stages (mla/convert.cuh). P begins with ALiBi and masks (mla/bias.cuh).
  *
  * A generated wrapper gives each configuration its name:
  *

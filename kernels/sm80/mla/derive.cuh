@@ -56,6 +56,11 @@ template <flash_config_t C> constexpr int column_tiles = warp_columns<C> / 8;
 template <flash_config_t C>
 constexpr int own_tiles = key_tiles<C> > sharing_warps<C> ? key_tiles<C> / sharing_warps<C> : 1;
 
+/* ---- Features: every kernel has causal masks, windows, softcap and lengths ---- */
+
+template <flash_config_t C> constexpr bool has_pages = (C.features & FLASH_FEATURE_PAGED) != 0;
+template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATURE_BIAS) != 0;
+
 /* ---- Shared memory ---- */
 
 constexpr int panel_columns = 64;
@@ -71,11 +76,6 @@ template <flash_config_t C> constexpr int warp_panels = warp_columns<C> / panel_
 static __device__ __forceinline__ int chunk_offset(int line, int chunk) {
     return line * DECODE_LINE_BYTES + (chunk ^ line % line_chunks) * DECODE_CHUNK_BYTES;
 }
-
-/* ---- Features: every kernel has causal masks, windows, softcap and lengths ---- */
-
-template <flash_config_t C> constexpr bool has_pages = (C.features & FLASH_FEATURE_PAGED) != 0;
-template <flash_config_t C> constexpr bool has_bias = (C.features & FLASH_FEATURE_BIAS) != 0;
 
 /* The bias's row of each row of the block; kernels without bias have none. */
 template <flash_config_t C, bool HAS_BIAS = has_bias<C>> struct row_biases {};
