@@ -231,17 +231,18 @@ def _local_memory(config: flashattn.Config) -> int:
     """Returns how many bytes of local memory a thread of a ship row may have: in SM90's loading
     warps, which have few registers beside three warpgroups that multiply, or which schedule a
     ragged batch or read pages, more where a mask is to be looked at, and with warps that convert,
-    where O takes half of the registers, of latent tokens a few more; and a register or two where a
-    row has softcap, or four in SM90, whose rows with softcap have windows and chunks."""
+    where O takes half of the registers, of latent tokens a few more; in SM90_DECODE where it adds
+    ALiBi or a mask; and a register or two where a row has softcap, or four in SM90, whose rows with
+    softcap have windows and chunks."""
     if config.arch == Arch.SM80_DECODE:
         return 0
     if config.arch == Arch.SM90 and config.dtype == DType.E4M3 and config.d_head == 256:
-        return 64
-    if config.arch == Arch.SM90 and Feature.BIAS in Feature(config.features):
-        return 48
+        return 112
+    if Feature.BIAS in Feature(config.features) and config.arch in (Arch.SM90, Arch.SM90_DECODE):
+        return 48 if config.arch == Arch.SM90 else 32
     is_crowded = config.B_r == 192 or Feature.VARLEN in Feature(config.features)
     if config.arch == Arch.SM90 and is_crowded:
-        return 32 if Feature.PAGED in Feature(config.features) else 24
+        return 40 if config.B_r == 192 or Feature.PAGED in Feature(config.features) else 24
     if config.dtype == DType.LATENT_E4M3:
         return 16
     if Feature.SOFTCAP in Feature(config.features):
