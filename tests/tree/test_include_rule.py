@@ -29,7 +29,9 @@ FLOORS = (("core",), ("config", "arguments"), ("select",), ("cpu", "cuda"), ("ap
 
 # The folders of kernels/sm90. All may include what lies in none of them, and load/ also the
 # schedule's interface.
-SM90_SHARED = r"sm90/(sm90_kernel\.h|(derive|tile|fragments|block_state|shown_blocks)\.cuh)"
+SM90_SHARED = (
+    r"sm90/(sm90_kernel\.h|(derive|tile|tile_rows|fragments|block_state|shown_blocks)\.cuh)"
+)
 SM90_SCHEDULE = r"sm90/schedule/schedule\.cuh"
 
 
