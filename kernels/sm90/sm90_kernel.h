@@ -67,7 +67,7 @@ typedef struct sm90_schedule {
      * longest_first; at least 1. With varlen a section has heads of one batch entry only. */
     int32_t section_heads;
     int32_t bundle_tiles; /* with varlen: short tiles handed out at a time, at most; 1, 2, 4 or 8 */
-    int32_t is_even;      /* tiles take about as long, so that blocks take them in turn */
+    int32_t is_even;      /* tiles take about as long as each other: blocks take them in turn */
 } sm90_schedule_t;
 
 /* This is for kernels with pages. */

@@ -3,11 +3,12 @@
  * includes this header alone of the folder.
  *
  *     schedule_pass()                     the scheduler warp announces the block's tiles, in one
- *                                         of three schedules:
+ *                                         of these schedules:
  *                                           in turn          without longest_first
  *                                           whole heads,
  *                                           then LPT         with longest_first (ranks.cuh)
  *                                           ragged LPT       with varlen (ragged.cuh)
+ *                                         If tiles are even, LPT is in turn too.
  *     await_assignment(),
  *     read_assignment(),
  *     release_assignment(),
