@@ -1216,7 +1216,7 @@ static void short_queries_take_rows_whose_tiles_heads_share(void **state) {
         }
 }
 
-/* In narrow windows, tiles that heads share see fewer keys. */
+/* Tiles that heads share see fewer keys in narrow windows. */
 static void narrow_windows_take_the_row_for_them(void **state) {
     static const int32_t cases[][3] = {/* window_left, query heads of a K/V head, B_r */
                                        {127, 8, 192},

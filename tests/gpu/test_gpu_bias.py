@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from bias_cases import BiasCase
+from bias_graphs import check_replays
 from flashattn import Feature
 from gpu_problems import (
     MLA_FAMILIES,
@@ -140,19 +141,7 @@ def test_a_graph_replays_with_other_slopes_and_masks(name: str) -> None:
     tensors, options = device_inputs(p), device_options(p)
     o = torch.empty_like(tensors[0])
     workspace = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
-    keywords = {**options, "out": o, "workspace": workspace}
-    flashattn.flash_attn_varlen_func(*tensors, **keywords)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        flashattn.flash_attn_varlen_func(*tensors, **keywords)
-    for step in range(3):
-        options["alibi_slopes"].mul_(0.5)
-        options["attn_mask"].copy_(options["attn_mask"].roll(step + 1, -1))
-        o.fill_(math.nan)
-        graph.replay()
-        found = o.clone()
-        flashattn.flash_attn_varlen_func(*tensors, **keywords)
-        assert torch.equal(o, found)
+    check_replays(tensors, {**options, "workspace": workspace}, o)
 
 
 @every_type

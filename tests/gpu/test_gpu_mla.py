@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from bias_cases import BiasCase
+from bias_graphs import check_replays
 from cache_checks import CacheChecks
 from device_memory import fill_with_nan, torch_dtype, upload
 from expectation import Expected
@@ -410,19 +411,7 @@ def test_a_graph_replays_with_other_slopes_and_masks(config: flashattn.Config) -
     shape = (*tensors[0].shape[:-1], D_HEAD_V)
     o = torch.empty(shape, dtype=torch_dtype(p.types[2]), device="cuda")
     workspace = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    keywords = {**options, "out": o, "workspace": workspace, "config": config}
-    flashattn.flash_attn_varlen_func(*tensors, **keywords)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        flashattn.flash_attn_varlen_func(*tensors, **keywords)
-    for step in range(3):
-        options["alibi_slopes"].mul_(0.5)
-        options["attn_mask"].copy_(options["attn_mask"].roll(step + 1, -1))
-        o.fill_(math.nan)
-        graph.replay()
-        found = o.clone()
-        flashattn.flash_attn_varlen_func(*tensors, **keywords)
-        assert torch.equal(o, found)
+    check_replays(tensors, {**options, "workspace": workspace, "config": config}, o)
 
 
 # ---- Pages ----

@@ -237,12 +237,15 @@ def _local_memory(config: flashattn.Config) -> int:
     if config.arch == Arch.SM80_DECODE:
         return 0
     if config.arch == Arch.SM90 and config.dtype == DType.E4M3 and config.d_head == 256:
-        return 112
+        return 104
     if Feature.BIAS in Feature(config.features) and config.arch in (Arch.SM90, Arch.SM90_DECODE):
-        return 48 if config.arch == Arch.SM90 else 32
+        return 48 if config.arch == Arch.SM90 else 32 if config.d_head == 64 else 16
     is_crowded = config.B_r == 192 or Feature.VARLEN in Feature(config.features)
+    is_paged = Feature.PAGED in Feature(config.features)
     if config.arch == Arch.SM90 and is_crowded:
-        return 40 if config.B_r == 192 or Feature.PAGED in Feature(config.features) else 24
+        if Feature.WINDOW in Feature(config.features) and (is_paged or config.B_r == 192):
+            return 40
+        return 32 if is_paged else 24
     if config.dtype == DType.LATENT_E4M3:
         return 16
     if Feature.SOFTCAP in Feature(config.features):

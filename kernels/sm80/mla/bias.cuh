@@ -13,7 +13,7 @@
 #include "sm80/mla/queries.cuh"
 #include "sm80/mla/walk.cuh"
 
-/* What joins the scores of the warp's own tiles, in the exponent of e; -infinity hides a key. */
+/* This joins the scores of the warp's own tiles, in the exponent of e; -infinity hides a key. */
 template <flash_config_t C> struct own_biases { float of[own_tiles<C>][4]; };
 
 /* The units of scores: the first as they are until a bias joins them, the last as the softmax sees
