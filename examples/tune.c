@@ -2,7 +2,8 @@
  * Times every kernel of the library that serves a problem, as an engine does that tunes without
  * Python. This program uses the CPU device, so that it runs anywhere. On a CUDA device the tensors
  * are device memory, and the line of flash_tuning_format() for the fastest kernel of each family
- * goes, below FLASH_TUNING_HEADER, to flash_set_tuning() or into the file that FLASH_TUNING names.
+ * goes, below FLASH_TUNING_HEADER, to flash_set_tuning() or into the file that FLASHATTN_TUNING
+ * names.
  *
  *     cc examples/tune.c $(pkg-config --cflags --libs flashattn) -o tune && ./tune
  */

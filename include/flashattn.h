@@ -34,7 +34,7 @@
  *              struct_size; FLASH_ERROR_UNSUPPORTED when a non-zero field would not fit.
  *   Errors     Every function that can fail returns a flash_status_t (or NULL) and leaves a
  *              message with the failed condition and the values in flash_last_error(). Nothing
- *              aborts, exits or prints (FLASH_TRACE excepted). A refused call writes no output.
+ *              aborts, exits or prints (FLASHATTN_TRACE excepted). A refused call writes no output.
  *   Threads    Any function may be called from any thread at any time. The thread count and the
  *              parallel-for hook may change at any time: calls already running keep theirs.
  *              A thread that is cancelled (pthread_cancel()) inside a call ends when the call is
@@ -47,20 +47,21 @@
  *              leaves these, and the exception flags, as they were.
  *
  * Environment (each read once, at the first call that needs it)
- *   FLASH_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors that this process
- *                      may run on, or the CPU quota of its control group (a container's) where
- *                      that is less. flash_set_num_threads() overrides it.
- *   FLASH_CPU_ISA      highest CPU family that selection and look-up may use: reference, avx2,
- *                      avx512, avx512_bf16, amx, neon, neon_bf16, in any letter case. Default:
- *                      whatever the processor has, and avx512_bf16 only where its products are
- *                      fast.
- *   FLASH_CONFIG       the kernel to use wherever a call names none, by its short form (see
- *                      flash_config_format()); a problem that it cannot serve is refused.
- *   FLASH_TUNING       a regular file of measured results that selection on CUDA devices follows
- *                      (see flash_set_tuning()). "none": it follows no results, not even those
- *                      that are built into the library.
- *   FLASH_TRACE        1: print each distinct choice of a kernel once, to standard error.
- *   A value that cannot be understood is refused by every call that needs it.
+ *   FLASHATTN_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors that this
+ *                          process may run on, or the CPU quota of its control group (a
+ *                          container's) where that is less. flash_set_num_threads() overrides it.
+ *   FLASHATTN_CPU_ISA      highest CPU family that selection and look-up may use: reference, avx2,
+ *                          avx512, avx512_bf16, amx, neon, neon_bf16, in any letter case. Default:
+ *                          whatever the processor has, and avx512_bf16 only where its products are
+ *                          fast.
+ *   FLASHATTN_CONFIG       the kernel to use wherever a call names none, by its short form (see
+ *                          flash_config_format()); a problem that it cannot serve is refused.
+ *   FLASHATTN_TUNING       a regular file of measured results that selection on CUDA devices
+ *                          follows (see flash_set_tuning()). "none": it follows no results, not
+ *                          even those that are built into the library.
+ *   FLASHATTN_TRACE        1: print each distinct choice of a kernel once, to standard error.
+ *   A value that cannot be understood is refused by every call that needs it, and so is one under a
+ *   name of before version 0.2, which began with FLASH_.
  */
 #ifndef FLASHATTN_H
 #define FLASHATTN_H
@@ -366,7 +367,7 @@ typedef struct flash_device_info {
     int32_t device;             /**< its own number, never FLASH_DEVICE_CUDA_CURRENT */
     char name[64];              /**< the processor's own name, NUL-terminated */
     uint32_t isa;               /**< FLASH_ISA_... that the processor and the system have, less what
-                                   FLASH_CPU_ISA hides */
+                                   FLASHATTN_CPU_ISA hides */
     int32_t n_threads;          /**< CPU: threads that a call uses at most, the caller's included */
     int32_t compute_capability; /**< CUDA: 10 * major + minor, as in 90 */
     int32_t n_multiprocessors;  /**< CUDA */
@@ -390,7 +391,7 @@ FLASH_API flash_status_t flash_device_info(int32_t device, flash_device_info_t *
 FLASH_API flash_status_t flash_set_num_threads(int32_t n_threads);
 
 /** Number of CPU threads that a call started now would use at most: the hook's n_workers where one
- * is set. 0: FLASH_NUM_THREADS cannot be understood, as flash_last_error() says. */
+ * is set. 0: FLASHATTN_NUM_THREADS cannot be understood, as flash_last_error() says. */
 FLASH_API int32_t flash_num_threads(void);
 
 /** One unit of work. It is called with the argument that came with it and an index. */
@@ -770,8 +771,8 @@ typedef struct flash_forward_args {
  * Errors, all before anything is written:
  *   INVALID_ARGUMENT     a NULL pointer, a negative or overflowing size or stride, unknown flags
  *                        or types, n_heads not a multiple of n_heads_kv, lengths out of order, ...
- *   INVALID_CONFIG       FLASH_CONFIG breaks a rule of its family
- *   NOT_BUILT            FLASH_CONFIG is legal, but not in this library
+ *   INVALID_CONFIG       FLASHATTN_CONFIG breaks a rule of its family
+ *   NOT_BUILT            FLASHATTN_CONFIG is legal, but not in this library
  *   UNSUPPORTED          the kernel cannot serve this problem, or no kernel here can, or a newer
  *                        caller's field is unknown here
  *   WORKSPACE_TOO_SMALL  with both sizes
@@ -872,9 +873,10 @@ FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
                                              char *text, size_t size);
 
 /**
- * From now on selection follows these results in place of FLASH_TUNING's: FLASH_TUNING_HEADER, then
- * one result per line, in any order; '#' begins a comment. NULL: FLASH_TUNING's again. The text is
- * not kept; what was read of it is, for good, since calls in other threads may be looking at it.
+ * From now on selection follows these results in place of FLASHATTN_TUNING's: FLASH_TUNING_HEADER,
+ * then one result per line, in any order; '#' begins a comment. NULL: FLASHATTN_TUNING's again. The
+ * text is not kept; what was read of it is, for good, since calls in other threads may be looking
+ * at it.
  *
  * For a problem on a CUDA device selection takes the fastest result of a problem like it whose
  * kernel serves this one: from these, where they have any, else from those built into the library
@@ -882,7 +884,7 @@ FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
  * not among the results, which therefore say nothing about it, selection estimates. Problems with
  * FLASH_FLAG_BATCH_INVARIANT or with a d_head_v other than d_head, and the CPU device, never follow
  * results. Results of configurations that this library does not hold are passed over, as
- * FLASH_TRACE tells. Another kernel may round differently, so that other results may change the
+ * FLASHATTN_TRACE tells. Another kernel may round differently, so that other results may change the
  * last bits of O.
  * Errors: INVALID_ARGUMENT, with the line and the place in it (the results in force stay),
  * OUT_OF_MEMORY.

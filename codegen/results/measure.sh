@@ -3,7 +3,7 @@
 # (codegen/results/*.txt): where the fastest row beats the one that selection estimates by more than
 # 2 %. FLASHATTN_LIBRARY is the library, of the ship set; PYTHONPATH has the package.
 set -eu
-export FLASH_TUNING=none # estimates alone
+export FLASHATTN_TUNING=none # estimates alone
 file=$1
 rm -f "$file"
 

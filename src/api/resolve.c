@@ -1,5 +1,5 @@
 /*
- * The kernel of a call is the caller's choice, or that of FLASH_CONFIG, or the library's, which
+ * The kernel of a call is the caller's choice, or that of FLASHATTN_CONFIG, or the library's, which
  * follows measured results if there are any.
  */
 #include "api/resolve.h"
@@ -15,7 +15,7 @@
 #include "select/tuning/follow.h"
 #include "select/tuning/in_force.h"
 
-/* ---- FLASH_CONFIG ---- */
+/* ---- FLASHATTN_CONFIG ---- */
 
 static environment_variable_t variable = ENVIRONMENT_VARIABLE_INIT;
 static bool is_forced;
@@ -25,14 +25,14 @@ static flash_status_t parse(const char *value) {
     if (flash_config_parse(value, &forced) != FLASH_SUCCESS) {
         char why[480];
         status_copy_text(status_message(), why, sizeof why);
-        return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "FLASH_CONFIG: %s", why);
+        return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "FLASHATTN_CONFIG: %s", why);
     }
     is_forced = true;
     return FLASH_SUCCESS;
 }
 
 static void read_variable(void) {
-    environment_parse(&variable, "FLASH_CONFIG", parse);
+    environment_parse(&variable, "FLASHATTN_CONFIG", parse);
 }
 
 /* ---- The kernel ---- */
@@ -68,7 +68,7 @@ static flash_status_t resolve_kernel(const flash_kernel_t *kernel, resolved_t *r
     if (kernel != NULL)
         return use_kernel(kernel, "the caller's kernel", r);
     if (is_forced)
-        return use_config(&forced, "FLASH_CONFIG", r);
+        return use_config(&forced, "FLASHATTN_CONFIG", r);
     return choose(r);
 }
 

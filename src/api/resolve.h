@@ -17,13 +17,14 @@ typedef struct resolved {
     problem_t problem;
     device_t device;
     const flash_kernel_t *kernel;
-    bool traced;                     /* FLASH_TRACE is on */
+    bool traced;                     /* FLASHATTN_TRACE is on */
     bool explained;                  /* reason is filled in */
     char reason[SELECT_REASON_SIZE]; /* why this kernel was chosen */
 } resolved_t;
 
-/* Reads the arguments and finds the kernel: `kernel` unless it is NULL, else that of FLASH_CONFIG
- * if it is set, else the library's choice. It gives the reason if FLASH_TRACE is on. */
+/* Reads the arguments and finds the kernel: `kernel` unless it is NULL, else that of
+ * FLASHATTN_CONFIG if it is set, else the library's choice. It gives the reason if FLASHATTN_TRACE
+ * is on. */
 flash_status_t resolve(const flash_forward_args_t *args, const flash_kernel_t *kernel,
                        resolved_t *r);
 

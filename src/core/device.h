@@ -13,7 +13,7 @@ typedef struct device {
     int32_t number;   /* FLASH_DEVICE_CPU, or FLASH_DEVICE_CUDA + ordinal */
     uint32_t isa;     /* CPU: FLASH_ISA_... usable */
     bool amx_refused; /* CPU: the processor has AMX, but the system refuses it */
-    bool isa_absent;  /* CPU: FLASH_CPU_ISA names a family that the processor lacks */
+    bool isa_absent;  /* CPU: FLASHATTN_CPU_ISA names a family that the processor lacks */
     bool dots_pay;    /* CPU: see cpu_features_dots_pay() */
 
     int32_t ordinal; /* CUDA devices have this and all that follows */

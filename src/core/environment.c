@@ -5,14 +5,30 @@
 
 #include "core/status.h"
 
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+static bool is_set(const char *name) {
+    const char *value = getenv(name);
+    return value != NULL && *value != '\0';
+}
+
+/* Before version 0.2 the names began with FLASH_, which is everybody's. */
+static flash_status_t refuse_former_name(const char *name) {
+    char former[64];
+    snprintf(former, sizeof former, "FLASH_%s", name + strlen("FLASHATTN_"));
+    FLASH_REQUIRE(!is_set(former), FLASH_ERROR_INVALID_ARGUMENT,
+                  "the environment variable %s is set, whose name is %s now", former, name);
+    return FLASH_SUCCESS;
+}
 
 void environment_parse(environment_variable_t *variable, const char *name,
                        flash_status_t (*parse)(const char *value)) {
-    const char *value = getenv(name);
-    if (value == NULL || *value == '\0')
-        return;
-    variable->status = parse(value);
+    variable->status = refuse_former_name(name);
+    if (variable->status == FLASH_SUCCESS && is_set(name))
+        variable->status = parse(getenv(name));
     if (variable->status != FLASH_SUCCESS)
         status_copy_text(status_message(), variable->message, sizeof variable->message);
 }

@@ -1,6 +1,6 @@
 /*
- * This header reads the FLASH_* environment variables (documented in flashattn.h). Each belongs to
- * the file that parses it, and is read once, when a call first needs it.
+ * This header reads the FLASHATTN_* environment variables (documented in flashattn.h). Each belongs
+ * to the file that parses it, and is read once, when a call first needs it.
  */
 #ifndef FLASH_ENVIRONMENT_H
 #define FLASH_ENVIRONMENT_H
@@ -23,7 +23,8 @@ typedef struct environment_variable {
  * the same message at every call, when the value could not be understood. */
 flash_status_t environment_read(environment_variable_t *variable, void (*read)(void));
 
-/* Calls parse() with the value of the variable `name`, unless it is unset or empty. */
+/* Calls parse() with the value of the variable `name`, FLASHATTN_..., unless it is unset or empty.
+ * The variable is refused while FLASH_..., its former name, is set: nothing would follow that. */
 void environment_parse(environment_variable_t *variable, const char *name,
                        flash_status_t (*parse)(const char *value));
 

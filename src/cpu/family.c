@@ -27,7 +27,7 @@ static family_rank_t rank_by_tile(const flash_config_t *config, const problem_t 
 static const char *remark_on_processor(const problem_t *problem, const device_t *device) {
     (void)problem;
     if (device->isa_absent)
-        return "; the processor lacks the family that FLASH_CPU_ISA names";
+        return "; the processor lacks the family that FLASHATTN_CPU_ISA names";
     return device->amx_refused ? "; the system refused AMX's tile registers" : "";
 }
 
@@ -75,8 +75,8 @@ CPU_FAMILY(reference, lacks_nothing, priority_reference, remark_on_processor);
 /* ---- x86-64 ---- */
 
 DEFINE_LACKS(avx2, FLASH_ISA_AVX2,
-             "AVX2 kernels need a processor with AVX2, FMA and F16C that FLASH_CPU_ISA does not "
-             "hide")
+             "AVX2 kernels need a processor with AVX2, FMA and F16C that FLASHATTN_CPU_ISA does "
+             "not hide")
 DEFINE_PRIORITY(avx2, PRIORITY_AVX2)
 CPU_FAMILY(avx2, lacks_avx2, priority_avx2, remark_on_processor);
 
@@ -91,7 +91,7 @@ static const char *remark_on_pairs(const problem_t *problem, const device_t *dev
     return remark_on_processor(problem, device);
 }
 DEFINE_LACKS(avx512, FLASH_ISA_AVX512,
-             "AVX512 kernels need a processor with AVX-512 F, BW, DQ and VL that FLASH_CPU_ISA "
+             "AVX512 kernels need a processor with AVX-512 F, BW, DQ and VL that FLASHATTN_CPU_ISA "
              "does not hide")
 DEFINE_PRIORITY(avx512, PRIORITY_AVX512)
 CPU_FAMILY(avx512, lacks_avx512, priority_avx512, remark_on_pairs);
@@ -101,7 +101,7 @@ static int32_t priority_avx512_bf16(const device_t *device) {
 }
 DEFINE_LACKS(avx512_bf16, FLASH_ISA_AVX512_BF16,
              "AVX512_BF16 kernels need a processor with AVX-512 F, BW, DQ, VL and AVX512_BF16 that "
-             "FLASH_CPU_ISA does not hide")
+             "FLASHATTN_CPU_ISA does not hide")
 CPU_FAMILY(avx512_bf16, lacks_avx512_bf16, priority_avx512_bf16, remark_on_processor);
 
 static const char *lacks_amx(const device_t *device) {
@@ -111,7 +111,7 @@ static const char *lacks_amx(const device_t *device) {
                ? "the system refused this process the tile registers that AMX kernels need "
                  "(arch_prctl, ARCH_REQ_XCOMP_PERM)"
                : "AMX kernels need a processor with AMX-TILE, AMX-BF16 and AVX512_BF16 that "
-                 "FLASH_CPU_ISA does not hide";
+                 "FLASHATTN_CPU_ISA does not hide";
 }
 DEFINE_PRIORITY(amx, PRIORITY_AMX)
 CPU_FAMILY(amx, lacks_amx, priority_amx, remark_on_processor);
@@ -119,12 +119,13 @@ CPU_FAMILY(amx, lacks_amx, priority_amx, remark_on_processor);
 /* ---- AArch64 ---- */
 
 DEFINE_LACKS(neon, FLASH_ISA_NEON,
-             "NEON kernels need an AArch64 processor, and FLASH_CPU_ISA not to hide it")
+             "NEON kernels need an AArch64 processor, and FLASHATTN_CPU_ISA not to hide it")
 DEFINE_PRIORITY(neon, PRIORITY_NEON)
 CPU_FAMILY(neon, lacks_neon, priority_neon, remark_on_processor);
 
-DEFINE_LACKS(neon_bf16, FLASH_ISA_NEON_BF16,
-             "NEON_BF16 kernels need an AArch64 processor with FEAT_BF16 that FLASH_CPU_ISA does "
-             "not hide")
+DEFINE_LACKS(
+    neon_bf16, FLASH_ISA_NEON_BF16,
+    "NEON_BF16 kernels need an AArch64 processor with FEAT_BF16 that FLASHATTN_CPU_ISA does "
+    "not hide")
 DEFINE_PRIORITY(neon_bf16, PRIORITY_NEON_BF16)
 CPU_FAMILY(neon_bf16, lacks_neon_bf16, priority_neon_bf16, remark_on_processor);

@@ -10,7 +10,7 @@
 
 #include <strings.h>
 
-/* ---- FLASH_CPU_ISA ---- */
+/* ---- FLASHATTN_CPU_ISA ---- */
 
 static environment_variable_t variable = ENVIRONMENT_VARIABLE_INIT;
 static cpu_features_limit_t limit_in_force = {.isa = UINT32_MAX};
@@ -37,13 +37,13 @@ static flash_status_t parse(const char *value) {
         }
     }
     return status_fail(FLASH_ERROR_INVALID_ARGUMENT,
-                       "FLASH_CPU_ISA is \"%.64s\": not reference, avx2, avx512, avx512_bf16, "
+                       "FLASHATTN_CPU_ISA is \"%.64s\": not reference, avx2, avx512, avx512_bf16, "
                        "amx, neon or neon_bf16",
                        value);
 }
 
 static void read_variable(void) {
-    environment_parse(&variable, "FLASH_CPU_ISA", parse);
+    environment_parse(&variable, "FLASHATTN_CPU_ISA", parse);
 }
 
 flash_status_t cpu_features_limit(cpu_features_limit_t *limit) {

@@ -9,14 +9,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The limit that the user sets by FLASH_CPU_ISA. */
+/* The limit that the user sets by FLASHATTN_CPU_ISA. */
 typedef struct cpu_features_limit {
     uint32_t isa;    /* FLASH_ISA_... bits that may be used */
     uint32_t named;  /* the bit of the family that it names; 0: it is not set, or "reference" */
     bool wants_dots; /* AVX512_BF16 is named: use it whether or not it pays */
 } cpu_features_limit_t;
 
-/* Returns INVALID_ARGUMENT when FLASH_CPU_ISA cannot be understood. */
+/* Returns INVALID_ARGUMENT when FLASHATTN_CPU_ISA cannot be understood. */
 flash_status_t cpu_features_limit(cpu_features_limit_t *limit);
 
 /* Returns the FLASH_ISA_... bits that the processor has, if the system saves their registers. */

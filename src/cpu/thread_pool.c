@@ -220,7 +220,7 @@ __attribute__((destructor)) static void unload(void) {
     pool_release(pool);
 }
 
-/* ---- FLASH_NUM_THREADS ---- */
+/* ---- FLASHATTN_NUM_THREADS ---- */
 
 static environment_variable_t variable = ENVIRONMENT_VARIABLE_INIT;
 static int32_t n_threads_of_environment; /* 0: not set */
@@ -230,14 +230,14 @@ static flash_status_t parse(const char *value) {
     errno = 0;
     const long n = strtol(value, &end, 10);
     FLASH_REQUIRE(errno == 0 && *end == '\0' && n >= 1 && n <= THREAD_POOL_MAX,
-                  FLASH_ERROR_INVALID_ARGUMENT, "FLASH_NUM_THREADS is \"%.64s\": not 1 ... %d",
+                  FLASH_ERROR_INVALID_ARGUMENT, "FLASHATTN_NUM_THREADS is \"%.64s\": not 1 ... %d",
                   value, THREAD_POOL_MAX);
     n_threads_of_environment = (int32_t)n;
     return FLASH_SUCCESS;
 }
 
 static void read_variable(void) {
-    environment_parse(&variable, "FLASH_NUM_THREADS", parse);
+    environment_parse(&variable, "FLASHATTN_NUM_THREADS", parse);
 }
 
 /* ---- Threads for a call ---- */

@@ -21,7 +21,7 @@ typedef struct parallel {
 } parallel_t;
 
 /* Takes the executor's threads, or the present ones of the process; parallel_release() gives them
- * back. Returns OUT_OF_MEMORY, or INVALID_ARGUMENT for a bad FLASH_NUM_THREADS. */
+ * back. Returns OUT_OF_MEMORY, or INVALID_ARGUMENT for a bad FLASHATTN_NUM_THREADS. */
 flash_status_t parallel_acquire(const executor_t *executor, parallel_t *parallel);
 void parallel_release(parallel_t *parallel);
 

@@ -14,20 +14,20 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- FLASH_TRACE ---- */
+/* ---- FLASHATTN_TRACE ---- */
 
 static environment_variable_t variable = ENVIRONMENT_VARIABLE_INIT;
 static bool is_on;
 
 static flash_status_t parse(const char *value) {
     FLASH_REQUIRE(strcmp(value, "0") == 0 || strcmp(value, "1") == 0, FLASH_ERROR_INVALID_ARGUMENT,
-                  "FLASH_TRACE is \"%.64s\": not 0 or 1", value);
+                  "FLASHATTN_TRACE is \"%.64s\": not 0 or 1", value);
     is_on = *value == '1';
     return FLASH_SUCCESS;
 }
 
 static void read_variable(void) {
-    environment_parse(&variable, "FLASH_TRACE", parse);
+    environment_parse(&variable, "FLASHATTN_TRACE", parse);
 }
 
 flash_status_t trace_is_on(bool *on) {

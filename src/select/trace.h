@@ -1,5 +1,5 @@
 /*
- * With FLASH_TRACE=1 each distinct choice of a kernel is printed once, to standard error.
+ * With FLASHATTN_TRACE=1 each distinct choice of a kernel is printed once, to standard error.
  */
 #ifndef FLASH_TRACE_H
 #define FLASH_TRACE_H
@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-/* Says whether FLASH_TRACE is on. Returns INVALID_ARGUMENT for a bad value. */
+/* Says whether FLASHATTN_TRACE is on. Returns INVALID_ARGUMENT for a bad value. */
 flash_status_t trace_is_on(bool *on);
 
 /* Prints the choice unless it was printed before. */

@@ -152,7 +152,7 @@ static void a_long_group_is_passed_over(void **state) {
 
 static void the_default_number_of_threads_is_this_count(void **state) {
     (void)state;
-    unsetenv("FLASH_NUM_THREADS");
+    unsetenv("FLASHATTN_NUM_THREADS");
     assert_int_equal(flash_num_threads(), cpu_count(""));
 }
 

@@ -35,13 +35,13 @@ static flash_forward_args_t shape(void) {
     return args;
 }
 
-/* ---- FLASH_NUM_THREADS ---- */
+/* ---- FLASHATTN_NUM_THREADS ---- */
 
 static bool three_threads(void *argument) {
     (void)argument;
-    CHECK(setenv("FLASH_NUM_THREADS", "3", 1) == 0);
+    CHECK(setenv("FLASHATTN_NUM_THREADS", "3", 1) == 0);
     CHECK(flash_num_threads() == 3);
-    CHECK(setenv("FLASH_NUM_THREADS", "5", 1) == 0); /* too late */
+    CHECK(setenv("FLASHATTN_NUM_THREADS", "5", 1) == 0); /* too late */
     CHECK(flash_num_threads() == 3);
     CHECK(flash_set_num_threads(2) == FLASH_SUCCESS);
     CHECK(flash_num_threads() == 2);
@@ -101,14 +101,14 @@ static bool value_is_refused(void *argument) {
 
 static void bad_values(void **state) {
     variable_t variables[] = {
-        {"FLASH_NUM_THREADS", "0"},    {"FLASH_NUM_THREADS", "-1"},
-        {"FLASH_NUM_THREADS", "4097"}, {"FLASH_NUM_THREADS", "two"},
-        {"FLASH_NUM_THREADS", "2 "},   {"FLASH_NUM_THREADS", "99999999999999999999"},
-        {"FLASH_CPU_ISA", "sse2"},     {"FLASH_CPU_ISA", "avx2 "},
-        {"FLASH_CONFIG", "fastest"},   {"FLASH_CONFIG", "AVX2 (FP32, any, 64, 64): fast"},
-        {"FLASH_TRACE", "yes"},        {"FLASH_TRACE", "2"},
-        {"FLASH_TUNING", "/nowhere"},  {"FLASH_TUNING", "/"},
-        {"FLASH_TUNING", "/dev/null"}, {"FLASH_TUNING", "/dev/zero"},
+        {"FLASHATTN_NUM_THREADS", "0"},    {"FLASHATTN_NUM_THREADS", "-1"},
+        {"FLASHATTN_NUM_THREADS", "4097"}, {"FLASHATTN_NUM_THREADS", "two"},
+        {"FLASHATTN_NUM_THREADS", "2 "},   {"FLASHATTN_NUM_THREADS", "99999999999999999999"},
+        {"FLASHATTN_CPU_ISA", "sse2"},     {"FLASHATTN_CPU_ISA", "avx2 "},
+        {"FLASHATTN_CONFIG", "fastest"},   {"FLASHATTN_CONFIG", "AVX2 (FP32, any, 64, 64): fast"},
+        {"FLASHATTN_TRACE", "yes"},        {"FLASHATTN_TRACE", "2"},
+        {"FLASHATTN_TUNING", "/nowhere"},  {"FLASHATTN_TUNING", "/"},
+        {"FLASHATTN_TUNING", "/dev/null"}, {"FLASHATTN_TUNING", "/dev/zero"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
@@ -126,14 +126,60 @@ static bool empty_value_is_default(void *argument) {
 
 static void empty_values(void **state) {
     (void)state;
-    check_in_child(empty_value_is_default, "FLASH_NUM_THREADS");
-    check_in_child(empty_value_is_default, "FLASH_CPU_ISA");
-    check_in_child(empty_value_is_default, "FLASH_CONFIG");
-    check_in_child(empty_value_is_default, "FLASH_TRACE");
-    check_in_child(empty_value_is_default, "FLASH_TUNING");
+    check_in_child(empty_value_is_default, "FLASHATTN_NUM_THREADS");
+    check_in_child(empty_value_is_default, "FLASHATTN_CPU_ISA");
+    check_in_child(empty_value_is_default, "FLASHATTN_CONFIG");
+    check_in_child(empty_value_is_default, "FLASHATTN_TRACE");
+    check_in_child(empty_value_is_default, "FLASHATTN_TUNING");
 }
 
-/* ---- FLASH_CPU_ISA ---- */
+/* Every call that needs a variable is refused while its former name is set, even beside the name of
+ * now. */
+static bool former_name_is_refused(void *argument) {
+    const variable_t *variable = argument;
+    const flash_forward_args_t args = shape();
+    char former[64], message[128];
+    uint64_t size;
+    snprintf(former, sizeof former, "FLASH_%s", variable->name + strlen("FLASHATTN_"));
+    snprintf(message, sizeof message, "%s is set, whose name is %s now", former, variable->name);
+    CHECK(setenv(former, variable->value, 1) == 0);
+    CHECK(setenv(variable->name, variable->value, 1) == 0);
+    for (int i = 0; i < 2; i++) {
+        CHECK(flash_workspace_size(&args, NULL, &size) == FLASH_ERROR_INVALID_ARGUMENT);
+        CHECK(strstr(flash_last_error(), message) != NULL);
+    }
+    if (strcmp(variable->name, "FLASHATTN_NUM_THREADS") == 0)
+        CHECK(flash_num_threads() == 0 && strstr(flash_last_error(), message) != NULL);
+    return true;
+}
+
+static bool empty_former_name_is_not_set(void *argument) {
+    const variable_t *variable = argument;
+    const flash_forward_args_t args = shape();
+    char former[64];
+    uint64_t size;
+    snprintf(former, sizeof former, "FLASH_%s", variable->name + strlen("FLASHATTN_"));
+    CHECK(setenv(former, "", 1) == 0);
+    CHECK(flash_workspace_size(&args, NULL, &size) == FLASH_SUCCESS);
+    return true;
+}
+
+static void former_names(void **state) {
+    variable_t variables[] = {
+        {"FLASHATTN_NUM_THREADS", "1"},
+        {"FLASHATTN_CPU_ISA", "reference"},
+        {"FLASHATTN_CONFIG", "REFERENCE (FP32, any, 16, 1): causal"},
+        {"FLASHATTN_TRACE", "0"},
+        {"FLASHATTN_TUNING", "none"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+        check_in_child(former_name_is_refused, &variables[i]);
+        check_in_child(empty_former_name_is_not_set, &variables[i]);
+    }
+}
+
+/* ---- FLASHATTN_CPU_ISA ---- */
 
 /* Finds the configuration that a call would run, and writes the reason to reason[0 ... size). */
 static bool select_config(const flash_forward_args_t *args, flash_config_t *config, char *reason,
@@ -148,7 +194,7 @@ static bool isa_is_hidden(void *argument) {
     flash_config_t config = FLASH_CONFIG_INIT;
     flash_device_info_t info = FLASH_DEVICE_INFO_INIT;
     const bool avx2 = strcasecmp(argument, "avx2") == 0;
-    CHECK(setenv("FLASH_CPU_ISA", argument, 1) == 0);
+    CHECK(setenv("FLASHATTN_CPU_ISA", argument, 1) == 0);
     CHECK(flash_device_info(FLASH_DEVICE_CPU, &info) == FLASH_SUCCESS);
     CHECK((info.isa & ~(avx2 ? (uint32_t)FLASH_ISA_AVX2 : 0)) == 0);
     CHECK(select_config(&args, &config, NULL, 0));
@@ -227,7 +273,7 @@ static void cpu_isa(void **state) {
     check_in_child(isa_is_hidden, "Reference");
 }
 
-/* ---- FLASH_CONFIG ---- */
+/* ---- FLASHATTN_CONFIG ---- */
 
 /* The first row of the table is a reference kernel, which runs anywhere. */
 static bool config_is_forced(void *argument) {
@@ -237,7 +283,7 @@ static bool config_is_forced(void *argument) {
     (void)argument;
     CHECK(flash_kernel_config(flash_kernel_at(0), &first) == FLASH_SUCCESS);
     CHECK(flash_config_format(&first, text, sizeof text) == FLASH_SUCCESS);
-    CHECK(setenv("FLASH_CONFIG", text, 1) == 0);
+    CHECK(setenv("FLASHATTN_CONFIG", text, 1) == 0);
     args.dtype = first.dtype;
     CHECK(select_config(&args, &config, NULL, 0));
     CHECK(memcmp(&config, &first, sizeof config) == 0);
@@ -249,7 +295,7 @@ static bool config_is_forced(void *argument) {
 static bool config_is_not_built(void *argument) {
     const flash_forward_args_t args = shape();
     (void)argument;
-    CHECK(setenv("FLASH_CONFIG", "REFERENCE (FP32, any, 17, 1)", 1) == 0);
+    CHECK(setenv("FLASHATTN_CONFIG", "REFERENCE (FP32, any, 17, 1)", 1) == 0);
     CHECK(flash_query_support(&args, NULL, NULL, 0) == FLASH_ERROR_NOT_BUILT);
     return true;
 }
@@ -260,7 +306,7 @@ static void config(void **state) {
     check_in_child(config_is_not_built, NULL);
 }
 
-/* ---- FLASH_TUNING ---- */
+/* ---- FLASHATTN_TUNING ---- */
 
 /* A file of measured results with this text, and the words of the message if a call refuses it. */
 typedef struct tuning_file {
@@ -276,7 +322,7 @@ static bool file_is_read(void *argument) {
     const int file = mkstemp(path);
     const size_t length = strlen(given->text);
     CHECK(file >= 0 && write(file, given->text, length) == (ssize_t)length && close(file) == 0);
-    CHECK(setenv("FLASH_TUNING", path, 1) == 0);
+    CHECK(setenv("FLASHATTN_TUNING", path, 1) == 0);
     const flash_status_t status = flash_workspace_size(&args, NULL, &size);
     unlink(path);
     if (given->words == NULL)
@@ -296,7 +342,7 @@ static bool fifo_is_refused(void *argument) {
     alarm(20);
     CHECK(mkdtemp(folder) != NULL);
     snprintf(path, sizeof path, "%s/fifo", folder);
-    CHECK(mkfifo(path, 0600) == 0 && setenv("FLASH_TUNING", path, 1) == 0);
+    CHECK(mkfifo(path, 0600) == 0 && setenv("FLASHATTN_TUNING", path, 1) == 0);
     const flash_status_t status = flash_workspace_size(&args, NULL, &size);
     CHECK(unlink(path) == 0 && rmdir(folder) == 0);
     CHECK(status == FLASH_ERROR_INVALID_ARGUMENT);
@@ -308,7 +354,7 @@ static bool none_is_no_file(void *argument) {
     const flash_forward_args_t args = shape();
     uint64_t size;
     (void)argument;
-    CHECK(setenv("FLASH_TUNING", "none", 1) == 0);
+    CHECK(setenv("FLASHATTN_TUNING", "none", 1) == 0);
     CHECK(flash_workspace_size(&args, NULL, &size) == FLASH_SUCCESS);
     return true;
 }
@@ -320,8 +366,8 @@ static void tuning(void **state) {
          "\ncc=90 sms=132 dtype=BF16 d_head=8 features=none q=1 k=1 heads=1 "
          "ns=1: REFERENCE (BF16, any, 16, 1): causal+window+softcap+varlen+paged+bias",
          NULL},
-        {FLASH_TUNING_HEADER "\n#\ncc=90 sms=no\n", "FLASH_TUNING: line 3: expected a number"},
-        {"tuned\n", "FLASH_TUNING: line 1 is \"tuned\""},
+        {FLASH_TUNING_HEADER "\n#\ncc=90 sms=no\n", "FLASHATTN_TUNING: line 3: expected a number"},
+        {"tuned\n", "FLASHATTN_TUNING: line 1 is \"tuned\""},
     };
     (void)state;
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
@@ -330,7 +376,7 @@ static void tuning(void **state) {
     check_in_child(fifo_is_refused, NULL);
 }
 
-/* ---- FLASH_TRACE ---- */
+/* ---- FLASHATTN_TRACE ---- */
 
 /* Counts the lines that three calls, two of them alike, write to standard error. */
 static bool traced_lines(void *argument) {
@@ -339,7 +385,7 @@ static bool traced_lines(void *argument) {
     char path[] = "/tmp/flashattn-trace-XXXXXX";
     test_problem_t p;
     int n_lines = 0;
-    CHECK(setenv("FLASH_TRACE", value, 1) == 0);
+    CHECK(setenv("FLASHATTN_TRACE", value, 1) == 0);
     const int file = mkstemp(path), standard_error = dup(STDERR_FILENO);
     CHECK(file >= 0 && standard_error >= 0 && dup2(file, STDERR_FILENO) == STDERR_FILENO);
     unlink(path);
@@ -373,6 +419,7 @@ int main(void) {
         cmocka_unit_test(num_threads),
         cmocka_unit_test(bad_values),
         cmocka_unit_test(empty_values),
+        cmocka_unit_test(former_names),
         cmocka_unit_test(cpu_isa),
         cmocka_unit_test(config),
         cmocka_unit_test(tuning),
@@ -381,10 +428,10 @@ int main(void) {
         cmocka_unit_test(refused_amx),
 #endif
     };
-    unsetenv("FLASH_NUM_THREADS");
-    unsetenv("FLASH_CPU_ISA");
-    unsetenv("FLASH_CONFIG");
-    unsetenv("FLASH_TRACE");
-    unsetenv("FLASH_TUNING");
+    unsetenv("FLASHATTN_NUM_THREADS");
+    unsetenv("FLASHATTN_CPU_ISA");
+    unsetenv("FLASHATTN_CONFIG");
+    unsetenv("FLASHATTN_TRACE");
+    unsetenv("FLASHATTN_TUNING");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

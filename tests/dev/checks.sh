@@ -50,7 +50,7 @@ step_processors() {
     ! grep -qw avx512_bf16 /proc/cpuinfo || isas+=(avx512)
     ! grep -qw amx_bf16 /proc/cpuinfo || isas+=(avx512_bf16)
     for isa in "${isas[@]}"; do
-        FLASH_CPU_ISA=$isa run_ctest gcc -R '^(table|forward|combine|threads)$'
+        FLASHATTN_CPU_ISA=$isa run_ctest gcc -R '^(table|forward|combine|threads)$'
     done
 }
 

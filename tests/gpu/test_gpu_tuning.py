@@ -102,12 +102,12 @@ def test_tune_writes_what_a_later_process_follows(
     path = str(tmp_path / "results.txt")
     assert main(["tune", "--launches", "3", "--output", path, *SHAPE]) == 0
     output = capsys.readouterr().out
-    assert "TFLOP/s" in output and f"export FLASH_TUNING={path}" in output
+    assert "TFLOP/s" in output and f"export FLASHATTN_TUNING={path}" in output
     code = (
         "import torch, flashattn; q = torch.empty(1, 200, 4, 64, device='cuda', "
         "dtype=torch.bfloat16); print(flashattn.select_config(q, q, q).reason)"
     )
-    result = run_python("-c", code, FLASH_TUNING=path)
+    result = run_python("-c", code, FLASHATTN_TUNING=path)
     assert "measured: " in result.stdout and "given results" in result.stdout, result.stderr
 
 

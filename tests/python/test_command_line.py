@@ -50,9 +50,9 @@ def test_a_reader_that_stops_reading_needs_no_message() -> None:
 
 
 def test_info_refuses_a_number_of_threads_that_is_none() -> None:
-    result = run_python("-m", "flashattn", "info", FLASH_NUM_THREADS="0")
+    result = run_python("-m", "flashattn", "info", FLASHATTN_NUM_THREADS="0")
     assert result.returncode == 2 and result.stdout == ""
-    assert "FLASH_NUM_THREADS" in result.stderr and len(result.stderr.splitlines()) == 1
+    assert "FLASHATTN_NUM_THREADS" in result.stderr and len(result.stderr.splitlines()) == 1
 
 
 def test_version() -> None:

@@ -41,7 +41,7 @@ half = q.astype(ml_dtypes.bfloat16)
 call()
 print(flashattn.select_config(half, half, half).config)
 """
-    output = _python(code, FLASH_CPU_ISA=isa)
+    output = _python(code, FLASHATTN_CPU_ISA=isa)
     assert output.splitlines()[0] == "ok"
     assert output.splitlines()[1].startswith(f"{expected} ")
 
@@ -57,10 +57,10 @@ for kernel in flashattn.kernels():
         try:
             flashattn.lookup_kernel(kernel.config)
         except LookupError as error:
-            assert "FLASH_CPU_ISA" in str(error), error
+            assert "FLASHATTN_CPU_ISA" in str(error), error
 print(int(flashattn.device_info().isa))
 """,
-        FLASH_CPU_ISA="reference",
+        FLASHATTN_CPU_ISA="reference",
     )
     *rows, isa = output.splitlines()
     hidden = {f"{FAMILY[name]} False" for name in ISA[1:]}
@@ -73,8 +73,10 @@ def test_hidden_families_are_refused_by_name() -> None:
     if not hidden:
         pytest.skip("no AVX-512 here")
     config = next(k.config for k in hidden if k.config.dtype == flashattn.DType.FP32)
-    output = _python(f"call(config={str(config)!r})", FLASH_CPU_ISA="avx2")
-    assert output.startswith("NotImplementedError: flash_fwd_avx512") and "FLASH_CPU_ISA" in output
+    output = _python(f"call(config={str(config)!r})", FLASHATTN_CPU_ISA="avx2")
+    assert (
+        output.startswith("NotImplementedError: flash_fwd_avx512") and "FLASHATTN_CPU_ISA" in output
+    )
 
 
 @pytest.mark.parametrize("n_threads", ["1", "3", "4096"])
@@ -85,7 +87,7 @@ flashattn.set_num_threads(5); print(flashattn.num_threads())
 flashattn.set_num_threads(0); print(flashattn.num_threads())
 """
     expected = [f"{n_threads} {n_threads}", "5", n_threads]
-    assert _python(code, FLASH_NUM_THREADS=n_threads).splitlines() == expected
+    assert _python(code, FLASHATTN_NUM_THREADS=n_threads).splitlines() == expected
 
 
 def test_config_is_used_where_a_call_passes_none() -> None:
@@ -93,33 +95,33 @@ def test_config_is_used_where_a_call_passes_none() -> None:
         if kernel.config.dtype != flashattn.DType.FP32:
             continue
         code = "call(); s = flashattn.select_config(q, q, q); print(s.config); print(s.reason)"
-        lines = _python(code, FLASH_CONFIG=str(kernel.config)).splitlines()
-        assert lines[:2] == ["ok", str(kernel.config)] and "FLASH_CONFIG" in lines[2]
+        lines = _python(code, FLASHATTN_CONFIG=str(kernel.config)).splitlines()
+        assert lines[:2] == ["ok", str(kernel.config)] and "FLASHATTN_CONFIG" in lines[2]
 
 
 def test_config_that_cannot_serve_the_problem_is_refused() -> None:
     half = next(k.config for k in runnable_kernels() if k.config.dtype == flashattn.DType.FP16)
     single = next(k.config for k in runnable_kernels() if k.config.dtype == flashattn.DType.FP32)
-    output = _python(f"call(); call(config={str(single)!r})", FLASH_CONFIG=str(half))
+    output = _python(f"call(); call(config={str(single)!r})", FLASHATTN_CONFIG=str(half))
     refused, own = output.splitlines()
     assert refused.startswith("NotImplementedError: ") and "does not serve" in refused
     assert own == "ok"
-    output = _python("call()", FLASH_CONFIG="REFERENCE (FP32, 3, 5, 7)")
+    output = _python("call()", FLASHATTN_CONFIG="REFERENCE (FP32, 3, 5, 7)")
     assert output.startswith("NotImplementedError: ") and "without a kernel" in output
 
 
 @pytest.mark.parametrize(
     "name, value",
     [
-        ("FLASH_CPU_ISA", "avx9"),
-        ("FLASH_CPU_ISA", "AVX2 "),
-        ("FLASH_NUM_THREADS", "0"),
-        ("FLASH_NUM_THREADS", "-3"),
-        ("FLASH_NUM_THREADS", "4097"),
-        ("FLASH_NUM_THREADS", "two"),
-        ("FLASH_NUM_THREADS", "99999999999999999999"),
-        ("FLASH_CONFIG", "AVX512 (BF16"),
-        ("FLASH_TRACE", "yes"),
+        ("FLASHATTN_CPU_ISA", "avx9"),
+        ("FLASHATTN_CPU_ISA", "AVX2 "),
+        ("FLASHATTN_NUM_THREADS", "0"),
+        ("FLASHATTN_NUM_THREADS", "-3"),
+        ("FLASHATTN_NUM_THREADS", "4097"),
+        ("FLASHATTN_NUM_THREADS", "two"),
+        ("FLASHATTN_NUM_THREADS", "99999999999999999999"),
+        ("FLASHATTN_CONFIG", "AVX512 (BF16"),
+        ("FLASHATTN_TRACE", "yes"),
     ],
 )
 def test_a_value_that_cannot_be_understood_is_refused(name: str, value: str) -> None:
@@ -131,7 +133,7 @@ def test_a_value_that_cannot_be_understood_is_refused(name: str, value: str) -> 
 
 def test_trace_prints_each_choice_once() -> None:
     code = "call(); call(); call(causal=True); call(causal=True)"
-    result = run_python("-c", CALL + code, FLASH_TRACE="1")
+    result = run_python("-c", CALL + code, FLASHATTN_TRACE="1")
     assert result.stdout.split() == ["ok"] * 4
     lines = result.stderr.splitlines()
     assert len(lines) == len(set(lines)) == 2
@@ -142,9 +144,9 @@ def test_trace_prints_each_choice_once() -> None:
 
 @pytest.mark.parametrize("isa", ["amx", "neon_bf16", "NEON", "avx2", "reference"])
 def test_the_reason_names_a_family_that_the_processor_lacks(isa: str) -> None:
-    result = run_python("-c", CALL + "call()", FLASH_TRACE="1", FLASH_CPU_ISA=isa)
+    result = run_python("-c", CALL + "call()", FLASHATTN_TRACE="1", FLASHATTN_CPU_ISA=isa)
     has_it = isa == "reference" or flashattn.Isa[isa.upper()] in flashattn.device_info().isa
-    says_so = "the processor lacks the family that FLASH_CPU_ISA names" in result.stderr
+    says_so = "the processor lacks the family that FLASHATTN_CPU_ISA names" in result.stderr
     assert says_so != has_it
 
 
@@ -156,4 +158,4 @@ def _zeros():
 
 @pytest.mark.parametrize("value", ["", "0"])
 def test_no_trace_unless_asked(value: str) -> None:
-    assert run_python("-c", CALL + "call()", FLASH_TRACE=value).stderr == ""
+    assert run_python("-c", CALL + "call()", FLASHATTN_TRACE=value).stderr == ""

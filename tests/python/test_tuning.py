@@ -75,7 +75,7 @@ def test_set_tuning_refuses_with_the_place(q: np.ndarray) -> None:
     flashattn.set_tuning(None)
 
 
-# ---- FLASH_TUNING ----
+# ---- FLASHATTN_TUNING ----
 
 _CALL = """
 import numpy as np, flashattn
@@ -89,7 +89,7 @@ except ValueError as error:
 
 
 def _call(path: Path | str, **environment: str) -> tuple[str, str]:
-    result = run_python("-c", _CALL, FLASH_TUNING=str(path), **environment)
+    result = run_python("-c", _CALL, FLASHATTN_TUNING=str(path), **environment)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip(), result.stderr
 
@@ -100,7 +100,7 @@ def test_a_file_of_results_is_read(tmp_path: Path) -> None:
     assert _call(path) == ("ok", "")
     assert _call("none") == ("ok", "")
     path.write_text(f"{TUNING_HEADER}\nresults\n")
-    assert "FLASH_TUNING: line 2: expected cc=" in _call(path)[0]
+    assert "FLASHATTN_TUNING: line 2: expected cc=" in _call(path)[0]
     assert "No such file" in _call(tmp_path / "absent")[0]
     assert "Is a directory" in _call(tmp_path)[0]
 
@@ -109,7 +109,7 @@ def test_results_of_absent_kernels_are_passed_over_aloud(tmp_path: Path) -> None
     path = tmp_path / "results.txt"
     path.write_text(f"{TUNING_HEADER}\n{LINE.format(ns=1).replace('16, 1)', '17, 1)')}\n")
     assert _call(path) == ("ok", "")
-    output, trace = _call(path, FLASH_TRACE="1")
+    output, trace = _call(path, FLASHATTN_TRACE="1")
     assert output == "ok" and "line 2 passed over" in trace and "any, 17, 1" in trace
 
 

@@ -61,9 +61,9 @@ def test_the_options_of_cmake_exist() -> None:
 
 def test_the_variables_are_those_of_the_header() -> None:
     header = (ROOT / "include/flashattn.h").read_text()
-    listed = found(r"(?m)^ \*   (FLASH_[A-Z_]+) ", header)
+    listed = found(r"(?m)^ \*   (FLASHATTN_[A-Z_]+) ", header)
     section = README.split("## Environment variables")[1].split("## ")[0]
-    assert found(r"`(FLASH_[A-Z_]+)", section) == listed
+    assert found(r"`(FLASHATTN_[A-Z_]+)", section) == sorted([*listed, "FLASHATTN_LIBRARY"])
 
 
 # ---- Coming from flash-attn ----

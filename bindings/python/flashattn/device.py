@@ -101,7 +101,7 @@ def set_num_threads(n_threads: int) -> None:
 def num_threads() -> int:
     """Returns how many CPU threads a call started now would use at most.
 
-    Raises ValueError (FLASH_NUM_THREADS cannot be understood).
+    Raises ValueError (FLASHATTN_NUM_THREADS cannot be understood).
     """
     n_threads = library().flash_num_threads()
     if n_threads == 0:

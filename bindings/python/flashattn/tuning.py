@@ -2,7 +2,7 @@
 
 A tuner measures the rows that serve a problem, and writes a line for the fastest (of every family
 that it measured: a family without a line counts as not measured). It passes the lines on, headed by
-TUNING_HEADER: to set_tuning(), or as a file that the environment variable FLASH_TUNING names.
+TUNING_HEADER: to set_tuning(), or as a file that the environment variable FLASHATTN_TUNING names.
 `flashattn tune` does so. include/flashattn.h says when selection follows a result.
 """
 
@@ -75,7 +75,7 @@ def tuning_line(
 
 def set_tuning(text: str | None) -> None:
     """Makes selection follow these measured results, lines of tuning_line() below TUNING_HEADER, in
-    place of FLASH_TUNING's; None: FLASH_TUNING's again.
+    place of FLASHATTN_TUNING's; None: FLASHATTN_TUNING's again.
 
     Raises ValueError with the line that cannot be understood; the results in force stay.
     """

@@ -1,5 +1,5 @@
 /*
- * FLASH_TUNING names a file of measured results, or is "none".
+ * FLASHATTN_TUNING names a file of measured results, or is "none".
  */
 #define _POSIX_C_SOURCE 200809L /* getdelim, fdopen */
 #include "select/tuning/file.h"

@@ -1,5 +1,5 @@
 /*
- * The value of FLASH_TUNING is read here.
+ * The value of FLASHATTN_TUNING is read here.
  */
 #ifndef FLASH_TUNING_FILE_H
 #define FLASH_TUNING_FILE_H

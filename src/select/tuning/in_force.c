@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-/* ---- FLASH_TUNING ---- */
+/* ---- FLASHATTN_TUNING ---- */
 
 static environment_variable_t variable = ENVIRONMENT_VARIABLE_INIT;
 static tuning_results_t *of_environment;
@@ -25,13 +25,13 @@ static flash_status_t parse(const char *value) {
     if (tuning_read(value, traced, &of_environment) != FLASH_SUCCESS) {
         char why[448];
         status_copy_text(status_message(), why, sizeof why);
-        return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "FLASH_TUNING: %s", why);
+        return status_fail(FLASH_ERROR_INVALID_ARGUMENT, "FLASHATTN_TUNING: %s", why);
     }
     return FLASH_SUCCESS;
 }
 
 static void read_variable(void) {
-    environment_parse(&variable, "FLASH_TUNING", parse);
+    environment_parse(&variable, "FLASHATTN_TUNING", parse);
 }
 
 /* ---- The results in force ---- */

@@ -6,7 +6,7 @@
 
 #include "select/tuning/results.h"
 
-/* Finds the results in force, or NULL. Returns INVALID_ARGUMENT for a bad FLASH_TUNING. */
+/* Finds the results in force, or NULL. Returns INVALID_ARGUMENT for a bad FLASHATTN_TUNING. */
 flash_status_t tuning_in_force(const tuning_results_t **results);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * A measured result says which kernel was how fast for problems of a kind on a device. Results come
- * from the caller (flash_set_tuning(), FLASH_TUNING), and some are built into the library. format.c
- * has their text form; flashattn.h says which problems a result counts for.
+ * from the caller (flash_set_tuning(), FLASHATTN_TUNING), and some are built into the library.
+ * format.c has their text form; flashattn.h says which problems a result counts for.
  */
 #ifndef FLASH_TUNING_RESULTS_H
 #define FLASH_TUNING_RESULTS_H

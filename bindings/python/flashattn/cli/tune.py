@@ -30,8 +30,8 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
         description="Ranks every kernel of the library that serves each shape, by the median of "
         "launches that take turns; the best are measured again with more launches. With --output "
         "it writes the fastest of each family as a line of results, which the library follows "
-        "when FLASH_TUNING names the file. Results are for CUDA devices: --device cpu only prints "
-        "the ranking, since the processor alone decides which CPU kernel is chosen.",
+        "when FLASHATTN_TUNING names the file. Results are for CUDA devices: --device cpu only "
+        "prints the ranking, since the processor alone decides which CPU kernel is chosen.",
     )
     problem.add_filter_argument(parser)
     parser.add_argument(
@@ -284,5 +284,5 @@ def _write(args: argparse.Namespace, results: str, rankings: list[Ranking]) -> s
     return (
         f"{words.count(len(lines), 'result')} of {len(gained)} of "
         f"{words.count(len(rankings), 'shape')} written; "
-        f"to follow them: export FLASH_TUNING={args.output}"
+        f"to follow them: export FLASHATTN_TUNING={args.output}"
     )
