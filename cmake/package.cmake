@@ -28,10 +28,13 @@ endif()
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-# Packages of programs that use the library depend on this version or a newer one of the same ABI.
-# CPack knows this for all components only.
+# Packages of programs that use the library depend on this version, or on a newer one of the same
+# ABI; 0 is nobody's. CPack knows this for all components only.
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
+if(FLASH_ABI_VERSION EQUAL 0)
+    set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY "=")
+endif()
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libflashattn${FLASH_ABI_VERSION})
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_RUNTIME_DESCRIPTION

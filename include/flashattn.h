@@ -74,11 +74,15 @@ extern "C" {
 #endif
 
 #define FLASH_VERSION_MAJOR 0
-#define FLASH_VERSION_MINOR 1
+#define FLASH_VERSION_MINOR 2
 #define FLASH_VERSION_PATCH 0
-/** The version of the binary interface, which is the soname's number. It changes only when programs
- * that are already built could break. */
-#define FLASH_ABI_VERSION 1
+/** The version as one number that grows: 10000 * major + 100 * minor + patch. */
+#define FLASH_VERSION_NUMBER                                                                       \
+    (FLASH_VERSION_MAJOR * 10000 + FLASH_VERSION_MINOR * 100 + FLASH_VERSION_PATCH)
+/** The version of the binary interface, which is the soname's number. 0, before version 1.0: each
+ * minor version may change it. From 1 on it changes only when programs that are already built could
+ * break. docs/abi.md says what is promised. */
+#define FLASH_ABI_VERSION 0
 
 /* For the ..._INIT macros and the helpers below, in the words of each language. */
 #if defined(__cplusplus)
@@ -151,10 +155,15 @@ FLASH_API const char *flash_last_error(void);
  * that return NULL. Successful calls leave it as it is. */
 FLASH_API flash_status_t flash_last_status(void);
 
-/** Version of the loaded library, as in "0.1.0". Static storage. */
+/** Version of the loaded library, as in "0.2.0". Static storage. */
 FLASH_API const char *flash_version(void);
 
-/** FLASH_ABI_VERSION of the loaded library. */
+/** FLASH_VERSION_NUMBER of the loaded library. */
+FLASH_API int32_t flash_version_number(void);
+
+/** FLASH_ABI_VERSION of the loaded library. Who opens it by dlopen() compares this with the
+ * header's, and, while it is 0, flash_version_number() / 100 too: the dynamic linker does it for
+ * everybody else. */
 FLASH_API int32_t flash_abi_version(void);
 
 /* ---------------------------------------------------------------------------------------------

@@ -23,6 +23,10 @@ const char *flash_version(void) {
         FLASH_VERSION_PATCH);
 }
 
+int32_t flash_version_number(void) {
+    return FLASH_VERSION_NUMBER;
+}
+
 int32_t flash_abi_version(void) {
     return FLASH_ABI_VERSION;
 }

@@ -39,6 +39,7 @@ static void versions_are_those_of_the_header(void **state) {
     snprintf(version, sizeof version, "%d.%d.%d", FLASH_VERSION_MAJOR, FLASH_VERSION_MINOR,
              FLASH_VERSION_PATCH);
     assert_string_equal(flash_version(), version);
+    assert_int_equal(flash_version_number(), FLASH_VERSION_NUMBER);
     assert_int_equal(flash_abi_version(), FLASH_ABI_VERSION);
 }
 

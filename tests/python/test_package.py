@@ -7,6 +7,7 @@ import absent_device
 import flashattn
 import pytest
 from flashattn import cli
+from flashattn._library import library
 from flashattn.cli import extras
 from subprocesses import run_python
 
@@ -33,7 +34,14 @@ def test_another_library_is_refused() -> None:
 def test_another_abi_is_refused() -> None:
     code = "import flashattn; flashattn._abi.FLASH_ABI_VERSION = 7; flashattn.version()"
     result = run_python("-c", code)
-    assert re.search("ImportError: .* has ABI version 1, this package needs 7", result.stderr)
+    assert re.search("ImportError: .* has ABI version 0, this package needs 7", result.stderr)
+
+
+def test_another_minor_version_is_refused_while_the_abi_is_0() -> None:
+    code = "import flashattn; flashattn._abi.FLASH_VERSION_NUMBER += {}; flashattn.version()"
+    result = run_python("-c", code.format(100))
+    assert re.search("ImportError: .* has version 0.2, .* package needs 0.3", result.stderr)
+    assert run_python("-c", code.format(1)).returncode == 0  # another patch
 
 
 def test_import_needs_no_library_and_the_oracle_neither() -> None:
@@ -50,6 +58,8 @@ def test_version_is_the_headers() -> None:
     header = (PACKAGE.parents[2] / "include" / "flashattn.h").read_text()
     parts = re.findall(r"#define FLASH_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header)
     assert flashattn.version() == ".".join(parts)
+    major, minor, patch = map(int, parts)
+    assert library().flash_version_number() == 10000 * major + 100 * minor + patch
 
 
 def test_dunder_version_is_the_librarys() -> None:

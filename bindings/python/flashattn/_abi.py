@@ -23,7 +23,8 @@ from ctypes import (
     sizeof,
 )
 
-FLASH_ABI_VERSION = 1
+FLASH_VERSION_NUMBER = 200
+FLASH_ABI_VERSION = 0
 
 FLASH_SUCCESS = 0
 FLASH_ERROR_INVALID_ARGUMENT = 100
@@ -366,6 +367,7 @@ PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "flash_last_error": (c_char_p, []),
     "flash_last_status": (_status, []),
     "flash_version": (c_char_p, []),
+    "flash_version_number": (c_int32, []),
     "flash_abi_version": (c_int32, []),
     "flash_config_format": (_status, [_config_p, c_void_p, c_size_t]),
     "flash_config_parse": (_status, [c_char_p, _config_p]),

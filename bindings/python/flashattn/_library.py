@@ -52,12 +52,24 @@ def library() -> ctypes.CDLL:
             raise ImportError(f"{path} has no {name}: it is not this package's library") from None
         function.restype = restype
         function.argtypes = argtypes
+    _check_versions(path, loaded)
+    return loaded
+
+
+def _check_versions(path: str, loaded: ctypes.CDLL) -> None:
+    """Raises ImportError for a library of another ABI; ABI 0 is another one in each minor
+    version."""
     abi = loaded.flash_abi_version()
     if abi != _abi.FLASH_ABI_VERSION:
         raise ImportError(
             f"{path} has ABI version {abi}, this package needs {_abi.FLASH_ABI_VERSION}"
         )
-    return loaded
+    version, own = loaded.flash_version_number() // 100, _abi.FLASH_VERSION_NUMBER // 100
+    if abi == 0 and version != own:
+        raise ImportError(
+            f"{path} has version {version // 100}.{version % 100}, whose ABI may be another; this "
+            f"package needs {own // 100}.{own % 100}"
+        )
 
 
 def last_error() -> str:

@@ -110,5 +110,5 @@ def num_threads() -> int:
 
 
 def version() -> str:
-    """Returns the version of the loaded library, as in "0.1.0"."""
+    """Returns the version of the loaded library, as in "0.2.0"."""
     return library().flash_version().decode()

@@ -192,6 +192,7 @@ static void check_devices(void) {
 
 int main(void) {
     CHECK(flash_abi_version() == FLASH_ABI_VERSION);
+    CHECK(flash_version_number() >= FLASH_VERSION_NUMBER);
     check_masks();
     check_ragged();
     check_combine();

@@ -17,12 +17,13 @@
  *     flash_forward(&args, NULL, NULL);
  *
  * Conventions
- *   Layout     Q and O are [batch, seqlen_q, n_heads, d_head]; K and V are
- *              [batch, seqlen_k, n_heads_kv, d_head]; the innermost axis is contiguous, the other
- *              three have strides of their own, in elements. A ragged batch (cu_seqlens_*) has no
- *              batch axis: [total tokens, heads, d_head].
+ *   Layout     Q is [batch, seqlen_q, n_heads, d_head] and K [batch, seqlen_k, n_heads_kv, d_head];
+ *              V and O have the shapes of K and Q, with heads of d_head_v elements, which is d_head
+ *              unless a call says otherwise. The innermost axis is contiguous, the other three have
+ *              strides of their own, in elements. A ragged batch (cu_seqlens_*) has no batch axis:
+ *              [total tokens, heads, d_head].
  *   Zero       In every struct that you fill, zero means "absent" or "default". Strides and sizes
- *              are never defaulted: a batch or a length of 0 is empty, a stride of 0 on an axis
+ *              have no default: a batch or a length of 0 is empty, and a stride of 0 on an axis
  *              longer than 1 is refused unless FLASH_FLAG_BROADCAST says that it is meant. Where
  *              zero is a value like any other, a flag says that the field counts.
  *   Growth     Structs begin with struct_size and only ever grow at their end. Initialise them
@@ -33,11 +34,11 @@
  *              struct_size; FLASH_ERROR_UNSUPPORTED when a non-zero field would not fit.
  *   Errors     Every function that can fail returns a flash_status_t (or NULL) and leaves a
  *              message with the failed condition and the values in flash_last_error(). Nothing
- *              aborts, exits or prints (FLASH_TRACE excepted). A refused call writes no output.
+ *              aborts, exits or prints (FLASHATTN_TRACE excepted). A refused call writes no output.
  *   Threads    Any function may be called from any thread at any time. The thread count and the
  *              parallel-for hook may change at any time: calls already running keep theirs.
  *              A thread that is cancelled (pthread_cancel()) inside a call ends when the call is
- *              done, nothing left half done.
+ *              complete.
  *   Memory     The library keeps no pointer of yours after a call on the CPU device returns, and
  *              allocates nothing in flash_forward() after flash_prepare(); its working memory is
  *              the workspace that you pass.
@@ -46,19 +47,21 @@
  *              leaves these, and the exception flags, as they were.
  *
  * Environment (each read once, at the first call that needs it)
- *   FLASH_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors this process
- *                      may run on, or the CPU quota of its control group (a container's) where
- *                      that is less. flash_set_num_threads() overrides it.
- *   FLASH_CPU_ISA      highest CPU family that selection and look-up may use: reference, avx2,
- *                      avx512, avx512_bf16, amx, neon, neon_bf16, in any letter case. Default:
- *                      whatever the processor has, and avx512_bf16 only where its products are
- *                      fast.
- *   FLASH_CONFIG       short form of the configuration to use wherever a call passes none; a
- *                      problem that it cannot serve is refused.
- *   FLASH_TUNING       a regular file of measured results that selection on CUDA devices follows
- *                      (see flash_set_tuning()); none: not even those built into the library.
- *   FLASH_TRACE        1: print each distinct choice of a kernel once, to standard error.
- *   A value that cannot be understood is refused by every call that needs it.
+ *   FLASHATTN_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors that this
+ *                          process may run on, or the CPU quota of its control group (a
+ *                          container's) where that is less. flash_set_num_threads() overrides it.
+ *   FLASHATTN_CPU_ISA      highest CPU family that selection and look-up may use: reference, avx2,
+ *                          avx512, avx512_bf16, amx, neon, neon_bf16, in any letter case. Default:
+ *                          whatever the processor has, and avx512_bf16 only where its products are
+ *                          fast.
+ *   FLASHATTN_CONFIG       the kernel to use wherever a call names none, by its short form (see
+ *                          flash_config_format()); a problem that it cannot serve is refused.
+ *   FLASHATTN_TUNING       a regular file of measured results that selection on CUDA devices
+ *                          follows (see flash_set_tuning()). "none": it follows no results, not
+ *                          even those that are built into the library.
+ *   FLASHATTN_TRACE        1: print each distinct choice of a kernel once, to standard error.
+ *   A value that cannot be understood is refused by every call that needs it, and so is one under a
+ *   name of before version 0.2, which began with FLASH_.
  */
 #ifndef FLASHATTN_H
 #define FLASHATTN_H
@@ -71,10 +74,15 @@ extern "C" {
 #endif
 
 #define FLASH_VERSION_MAJOR 0
-#define FLASH_VERSION_MINOR 1
+#define FLASH_VERSION_MINOR 2
 #define FLASH_VERSION_PATCH 0
-/** Binary interface: the soname's number. It changes only when a built client could break. */
-#define FLASH_ABI_VERSION 1
+/** The version as one number that grows: 10000 * major + 100 * minor + patch. */
+#define FLASH_VERSION_NUMBER                                                                       \
+    (FLASH_VERSION_MAJOR * 10000 + FLASH_VERSION_MINOR * 100 + FLASH_VERSION_PATCH)
+/** The version of the binary interface, which is the soname's number. 0, before version 1.0: each
+ * minor version may change it. From 1 on it changes only when programs that are already built could
+ * break. docs/abi.md says what is promised. */
+#define FLASH_ABI_VERSION 0
 
 /* For the ..._INIT macros and the helpers below, in the words of each language. */
 #if defined(__cplusplus)
@@ -110,7 +118,7 @@ extern "C" {
 /** Result of a call: one of the FLASH_... values below; 0 is success. Values never change. */
 typedef int32_t flash_status_t;
 
-/** A call results in one of these; the hundreds say whose matter an error is. */
+/** A call results in one of these; the first digit says what kind of failure it is. */
 enum flash_status {
     FLASH_SUCCESS = 0,
 
@@ -118,13 +126,13 @@ enum flash_status {
     FLASH_ERROR_INVALID_ARGUMENT = 100,
     FLASH_ERROR_INVALID_CONFIG = 101,      /**< a configuration that breaks a rule of its family */
     FLASH_ERROR_WORKSPACE_TOO_SMALL = 102, /**< see flash_workspace_size() */
-    FLASH_ERROR_BUFFER_TOO_SMALL = 103,    /**< a text buffer */
+    FLASH_ERROR_BUFFER_TOO_SMALL = 103,    /**< a text does not fit its buffer */
 
-    /* Sound, but not by this library, build or machine. */
+    /* The call is sound, but this library, build or machine cannot serve it. */
     FLASH_ERROR_UNSUPPORTED = 200,
     FLASH_ERROR_NOT_BUILT = 201, /**< a legal configuration without a kernel in this library */
 
-    /* The machine. */
+    /* The machine failed, or lacks something. */
     FLASH_ERROR_OUT_OF_MEMORY = 300,
     FLASH_ERROR_NO_DEVICE = 301,
     FLASH_ERROR_CUDA = 302, /**< a CUDA call failed; the message has its name and CUDA's words */
@@ -133,7 +141,7 @@ enum flash_status {
     FLASH_ERROR_INTERNAL = 900
 };
 
-/** Name of a status, as in "FLASH_ERROR_UNSUPPORTED"; never NULL. Static storage. */
+/** Name of a status, as in "FLASH_ERROR_UNSUPPORTED", in static storage; never NULL. */
 FLASH_API const char *flash_status_string(flash_status_t status);
 
 /**
@@ -147,37 +155,68 @@ FLASH_API const char *flash_last_error(void);
  * that return NULL. Successful calls leave it as it is. */
 FLASH_API flash_status_t flash_last_status(void);
 
-/** Version of the loaded library, as in "0.1.0". Static storage. */
+/** Version of the loaded library, as in "0.2.0". Static storage. */
 FLASH_API const char *flash_version(void);
 
-/** FLASH_ABI_VERSION of the loaded library. */
+/** FLASH_VERSION_NUMBER of the loaded library. */
+FLASH_API int32_t flash_version_number(void);
+
+/** FLASH_ABI_VERSION of the loaded library. Who opens it by dlopen() compares this with the
+ * header's, and, while it is 0, flash_version_number() / 100 too: the dynamic linker does it for
+ * everybody else. */
 FLASH_API int32_t flash_abi_version(void);
 
 /* ---------------------------------------------------------------------------------------------
  * Kernel configurations and the kernel table
  * ------------------------------------------------------------------------------------------- */
 
-/** Element types; values never change. */
+/** Element types; their values never change. */
 enum flash_dtype {
-    FLASH_DTYPE_FP16 = 1, /**< IEEE 754 binary16 */
-    FLASH_DTYPE_BF16 = 2, /**< bfloat16: the upper half of a binary32 */
-    FLASH_DTYPE_FP32 = 3  /**< IEEE 754 binary32 */
+    FLASH_DTYPE_FP16 = 1,       /**< IEEE 754 binary16 */
+    FLASH_DTYPE_BF16 = 2,       /**< bfloat16: the upper half of a binary32 */
+    FLASH_DTYPE_FP32 = 3,       /**< IEEE 754 binary32 */
+    FLASH_DTYPE_E4M3 = 4,       /**< 8 bits, of K and V alone: see flash_quant_t */
+    FLASH_DTYPE_LATENT_E4M3 = 5 /**< bytes of latent tokens, of K and V alone: see
+                                   FLASH_LATENT_TOKEN_BYTES */
 };
 
-/** Kernel families; values never change. */
+/**
+ * The bytes of a token of FLASH_DTYPE_LATENT_E4M3, as engines keep the cache of DeepSeek-V3.2 (vLLM
+ * calls it fp8_ds_mla). It is K and V of multi-head latent attention at once, with scales of its
+ * own:
+ *
+ *     byte   0 ... 511   columns   0 ... 511: elements of e4m3
+ *     byte 512 ... 527   four scales, fp32; scale g belongs to columns 128 g ... 128 g + 127
+ *     byte 528 ... 655   columns 512 ... 575: bf16, without a scale (the rotary embedding)
+ *
+ * A column of e4m3 has the value scale * element. K has all columns, so that d_head is 576, and V
+ * the first 512, d_head_v. v is k: the same data, strides and pages. An element of the tensor is a
+ * byte, so that strides are in bytes; no token is closer than this to the next. The scales may be
+ * of any value, are not looked at before the call computes, and a flash_quant_t has none beside
+ * them.
+ */
+#define FLASH_LATENT_TOKEN_BYTES 656
+
+/** Kernel families: each is the code for one kind of processor. Their values never change. */
 enum flash_arch {
-    FLASH_ARCH_REFERENCE = 1,   /**< any CPU: scalar, every feature */
-    FLASH_ARCH_AVX2 = 2,        /**< x86-64 with AVX2, FMA and F16C */
-    FLASH_ARCH_AVX512 = 3,      /**< x86-64 with AVX-512 F, BW, DQ and VL */
-    FLASH_ARCH_AMX = 4,         /**< x86-64 with AMX-BF16 and AVX512_BF16; fp16 and bf16 */
-    FLASH_ARCH_NEON = 5,        /**< aarch64 */
-    FLASH_ARCH_AVX512_BF16 = 6, /**< x86-64 with AVX-512 as above and AVX512_BF16; bf16 */
-    FLASH_ARCH_NEON_BF16 = 7,   /**< aarch64 with FEAT_BF16; bf16 */
-    FLASH_ARCH_SM80 = 80,       /**< CUDA, compute capability 8.0 and newer (mma.sync) */
-    FLASH_ARCH_SM90 = 90        /**< CUDA, compute capability 9.0 (wgmma, TMA) */
+    FLASH_ARCH_REFERENCE = 1,    /**< any CPU: scalar, every feature */
+    FLASH_ARCH_AVX2 = 2,         /**< x86-64 with AVX2, FMA and F16C */
+    FLASH_ARCH_AVX512 = 3,       /**< x86-64 with AVX-512 F, BW, DQ and VL */
+    FLASH_ARCH_AMX = 4,          /**< x86-64 with AMX-BF16 and AVX512_BF16; fp16 and bf16 */
+    FLASH_ARCH_NEON = 5,         /**< aarch64 */
+    FLASH_ARCH_AVX512_BF16 = 6,  /**< x86-64 with AVX-512 as above and AVX512_BF16; bf16 */
+    FLASH_ARCH_NEON_BF16 = 7,    /**< aarch64 with FEAT_BF16; bf16 */
+    FLASH_ARCH_SM80 = 80,        /**< CUDA, compute capability 8.0 and newer (mma.sync) */
+    FLASH_ARCH_SM80_DECODE = 81, /**< as SM80, for few queries over many keys */
+    FLASH_ARCH_SM80_MLA = 82,    /**< as SM80, where V is the first columns of K */
+    FLASH_ARCH_SM90 = 90,        /**< CUDA, compute capability 9.0 (wgmma, TMA) */
+    FLASH_ARCH_SM90_DECODE = 91, /**< as SM90, for too few queries to fill the device */
+    FLASH_ARCH_SM90_MLA = 92,    /**< as SM90_DECODE, where V is the first columns of K */
+    FLASH_ARCH_MIXED = 100       /**< CUDA, kernels of two families above in one call: for ragged
+                                    batches of sequences with few queries and with many */
 };
 
-/** These say what a kernel computes; values never change. */
+/** These numbers say what a kernel computes. They never change. */
 enum flash_op {
     FLASH_OP_FORWARD = 0 /**< O, and LSE where it is wanted */
 };
@@ -185,66 +224,72 @@ enum flash_op {
 /** These bits say what a kernel serves beyond full attention over equal lengths. */
 enum flash_feature {
     FLASH_FEATURE_CAUSAL = 1,
-    FLASH_FEATURE_WINDOW = 2,
+    FLASH_FEATURE_WINDOW = 2, /**< FLASH_FLAG_WINDOW, attention_chunk */
     FLASH_FEATURE_SOFTCAP = 4,
-    FLASH_FEATURE_VARLEN = 8 /**< cu_seqlens_q, cu_seqlens_k, seqused_k */
+    FLASH_FEATURE_VARLEN = 8, /**< cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k */
+    FLASH_FEATURE_PAGED = 16, /**< flash_paging_t */
+    FLASH_FEATURE_BIAS = 32   /**< alibi_slopes, flash_mask_t */
 };
 
 /**
  * The key of the kernel table: one configuration, one kernel. Fields that mean nothing to a
- * family are zero there. docs/configurations.md has the rules of each family, the named sets and
- * the short form. The members are in sort order.
+ * family are zero there. docs/configurations.md has the rules of each family, the types of Q and O
+ * that its kernels take beside each of K and V, the named sets and the short form. The members are
+ * in sort order.
  */
 typedef struct flash_config {
     uint32_t struct_size;      /**< sizeof(flash_config_t) */
     int32_t arch;              /**< FLASH_ARCH_... */
     int32_t op;                /**< FLASH_OP_... */
-    int32_t dtype;             /**< FLASH_DTYPE_... of Q, K, V, O */
-    int32_t d_head;            /**< head dimension; CPU families: 0 = any */
+    int32_t dtype;             /**< FLASH_DTYPE_... of K and V; Q and O: as the family says */
+    int32_t d_head;            /**< head dimension of Q and K; CPU families: 0 = any */
     int32_t B_r;               /**< rows of Q that a block (CPU: a task) handles */
     int32_t B_c;               /**< rows of K and V that a step handles */
-    int32_t n_warps;           /**< warps a block */
+    int32_t n_warps;           /**< warps per block */
     int32_t async_copy;        /**< 1: global to shared memory by cp.async; 0: through registers */
     int32_t eager_load_blocks; /**< 1: load K and V as soon as their buffer is free */
     int32_t swizzled;          /**< 1: XOR-swizzled shared memory */
-    int32_t Q_mma_load_K_fragments; /**< fragments of 8 columns held; 0: the whole block */
+    int32_t Q_mma_load_K_fragments; /**< fragments of 8 columns held in registers; 0: all */
     int32_t K_mma_load_K_fragments;
-    int32_t V_mma_load_K_fragments;  /**< along B_c */
+    int32_t V_mma_load_K_fragments;  /**< the same, of 8 keys each */
     int32_t mma_double_buffer_loads; /**< 1: the next fragments load while these multiply */
-    int32_t optimized_softmax;       /**< 1: first K/V block peeled, fewer fp32 operations */
-    int32_t features;                /**< FLASH_FEATURE_... bits */
-    int32_t n_stages;        /**< blocks of K, and as many of V, in shared memory at a time */
+    int32_t optimized_softmax; /**< 1: own code for the first K/V block, fewer fp32 operations */
+    int32_t features;          /**< FLASH_FEATURE_... bits */
+    int32_t n_stages;          /**< blocks of K, and as many of V, in shared memory at a time */
     int32_t overlap;         /**< 1: the softmax of a block runs beside P V of the one before it */
     int32_t ping_pong;       /**< 1: warpgroups take turns on the tensor cores */
     int32_t persistent;      /**< 1: a block per multiprocessor takes tile after tile */
     int32_t longest_first;   /**< 1: tiles that see most keys first, heads in groups that fit L2 */
     int32_t fixed_reference; /**< 1: the first blocks' maximum stays the softmax's reference; a tile
                                 whose scores outgrow it is redone with a running maximum */
+    int32_t d_head_v;        /**< head dimension of V and O; 0: as d_head. Never d_head itself */
 } flash_config_t;
 
 #define FLASH_CONFIG_INIT                                                                          \
     {                                                                                              \
         FLASH_SIZEOF_(flash_config_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0                                                                                   \
+            0, 0, 0                                                                                \
     }
 
 /** A buffer of this size holds the short form of every configuration. */
 #define FLASH_CONFIG_TEXT_SIZE 256
 
 /**
- * Writes the short form of *config into text[0 ... size), NUL-terminated, as in
+ * Writes the short form of *config, NUL-terminated, into text[0 ... size). Examples:
  *   "(FP16, 128, 64, 64, 4): async+eager+swizzled+load_0_2_2_tiles+buffer+opt_softmax"
- *   "SM90 (BF16, 128, 128, 176, 12): stages_2+overlap+ping_pong+persistent+fixed_reference"
- *   "AVX512 (BF16, any, 64, 128): causal+window+softcap+varlen"
- * The tuple is (dtype, d_head, B_r, B_c, n_warps); CPU families have no n_warps. Any configuration
- * of known enumerators has a short form, legal or not.
+ *   "SM90 (BF16, 128, 128, 128, 12): stages_3+overlap+ping_pong+persistent+fixed_reference"
+ *   "AVX512 (BF16, any, 96, 128): causal+window+softcap+varlen+paged+bias"
+ * The tuple is (dtype, d_head, B_r, B_c, n_warps); CPU families have no n_warps. d_head is written
+ * as "192/128" where d_head_v, 128, is not 0. Any configuration of known enumerators has a short
+ * form, legal or not.
  * Errors: INVALID_ARGUMENT (NULL, unknown arch, dtype or feature bits, a field that the family has
  * no place for), BUFFER_TOO_SMALL. text is untouched then.
  */
 FLASH_API flash_status_t flash_config_format(const flash_config_t *config, char *text, size_t size);
 
 /**
- * Reads a short form; parse(format(c)) == c. Blanks are free, the features may come in any order.
+ * Reads a short form; parse(format(c)) == c. Blanks do not matter, nor does the order of the words
+ * after the colon.
  * Set config->struct_size before (FLASH_CONFIG_INIT). Errors: INVALID_ARGUMENT, with the place in
  * the text; *config is untouched then.
  */
@@ -268,22 +313,23 @@ FLASH_API int32_t flash_kernel_count(void);
  * NULL when the index is out of range. */
 FLASH_API const flash_kernel_t *flash_kernel_at(int32_t index);
 
-/** Fills *config (set its struct_size before). Errors: INVALID_ARGUMENT (NULL), UNSUPPORTED (a
- * non-zero field beyond config->struct_size). */
+/** Fills *config (set its struct_size before) with the configuration of a kernel. Errors:
+ * INVALID_ARGUMENT (NULL), UNSUPPORTED (a non-zero field beyond config->struct_size). */
 FLASH_API flash_status_t flash_kernel_config(const flash_kernel_t *kernel, flash_config_t *config);
 
-/** Symbol-like name, as in "flash_fwd_avx512_bf16_dany_64x128_causal_window_softcap_varlen"; NULL
- * for a NULL kernel. Static storage. */
+/** Name of a kernel, in the form of a C symbol, as in
+ * "flash_fwd_avx512_bf16_dany_96x128_causal_window_softcap_varlen_paged_bias";
+ * NULL for a NULL kernel. Static storage. */
 FLASH_API const char *flash_kernel_name(const flash_kernel_t *kernel);
 
 /** This is what a compiled kernel of a CUDA family uses on a device. */
 typedef struct flash_kernel_resources {
     uint32_t struct_size;              /**< sizeof(flash_kernel_resources_t) */
-    int32_t threads;                   /**< a block */
-    int32_t registers;                 /**< a thread */
-    int32_t local_memory;              /**< bytes a thread: spilled registers and stack */
-    int32_t shared_memory;             /**< bytes a block */
-    int32_t blocks_per_multiprocessor; /**< that run side by side */
+    int32_t threads;                   /**< per block */
+    int32_t registers;                 /**< per thread */
+    int32_t local_memory;              /**< bytes per thread: spilled registers and stack */
+    int32_t shared_memory;             /**< bytes per block */
+    int32_t blocks_per_multiprocessor; /**< blocks that it runs at the same time */
 } flash_kernel_resources_t;
 
 #define FLASH_KERNEL_RESOURCES_INIT                                                                \
@@ -292,8 +338,8 @@ typedef struct flash_kernel_resources {
 /**
  * Fills *resources (set its struct_size before) with what the kernel uses on the CUDA device
  * FLASH_DEVICE_CUDA_CURRENT or FLASH_DEVICE_CUDA + n; loads the kernel there. Errors:
- * INVALID_ARGUMENT (NULL), UNSUPPORTED (a kernel of a CPU family, which has none of these, or one
- * that cannot run on the device), NO_DEVICE, CUDA.
+ * INVALID_ARGUMENT (NULL), UNSUPPORTED (a kernel of a CPU family or of FLASH_ARCH_MIXED, which has
+ * none of these, or one that cannot run on the device), NO_DEVICE, CUDA.
  */
 FLASH_API flash_status_t flash_kernel_resources(const flash_kernel_t *kernel, int32_t device,
                                                 flash_kernel_resources_t *resources);
@@ -303,10 +349,10 @@ FLASH_API flash_status_t flash_kernel_resources(const flash_kernel_t *kernel, in
  * ------------------------------------------------------------------------------------------- */
 
 /**
- * A device: where the data lives and the kernel runs. Never switched silently. The kind of device
- * is in the upper 16 bits, the number of the device in the lower ones: CUDA device n is
- * FLASH_DEVICE_CUDA + n. The last number of a kind stands for the device that is current in the
- * calling thread.
+ * A device is where the data lies and the kernel runs; the library never takes another one instead.
+ * The kind of device is in the upper 16 bits, the number of the device in the lower ones: CUDA
+ * device n is FLASH_DEVICE_CUDA + n. The last number of a kind stands for the device that is
+ * current in the calling thread.
  */
 enum flash_device {
     FLASH_DEVICE_CPU = 0,
@@ -314,7 +360,7 @@ enum flash_device {
     FLASH_DEVICE_CUDA_CURRENT = 0x1ffff
 };
 
-/** Instruction sets of a CPU device that a kernel family stands on; a bit set. */
+/** Instruction sets of a CPU that kernel families use, as bits. */
 enum flash_isa {
     FLASH_ISA_AVX2 = 1,         /**< AVX2, FMA, F16C */
     FLASH_ISA_AVX512 = 2,       /**< AVX-512 F, BW, DQ, VL */
@@ -327,14 +373,14 @@ enum flash_isa {
 /** This is what the library found out about a device. */
 typedef struct flash_device_info {
     uint32_t struct_size;       /**< sizeof(flash_device_info_t) */
-    int32_t device;             /**< the number; of the present device where that was asked for */
+    int32_t device;             /**< its own number, never FLASH_DEVICE_CUDA_CURRENT */
     char name[64];              /**< the processor's own name, NUL-terminated */
     uint32_t isa;               /**< FLASH_ISA_... that the processor and the system have, less what
-                                   FLASH_CPU_ISA hides */
+                                   FLASHATTN_CPU_ISA hides */
     int32_t n_threads;          /**< CPU: threads that a call uses at most, the caller's included */
     int32_t compute_capability; /**< CUDA: 10 * major + minor, as in 90 */
     int32_t n_multiprocessors;  /**< CUDA */
-    int32_t shared_memory_per_block; /**< CUDA: bytes a block can have */
+    int32_t shared_memory_per_block; /**< CUDA: bytes that a block can have */
     int32_t reserved;                /**< 0 */
 } flash_device_info_t;
 
@@ -346,25 +392,25 @@ typedef struct flash_device_info {
 FLASH_API flash_status_t flash_device_info(int32_t device, flash_device_info_t *info);
 
 /**
- * Number of CPU threads that later calls use, the caller's included: 1 ... 4096, or 0 for the
- * default. Cheap; the threads start at the first call that needs them, or in flash_prepare(). Where
- * the system refuses a thread, those that there are do all the work until the number is set anew.
- * Errors: INVALID_ARGUMENT.
+ * Sets the number of CPU threads that later calls use, the caller's included: 1 ... 4096, or 0 for
+ * the default. The threads start at the first call that needs them, or in flash_prepare(). Where
+ * the system refuses a thread, those that could be started do all the work until the number is set
+ * anew. Errors: INVALID_ARGUMENT.
  */
 FLASH_API flash_status_t flash_set_num_threads(int32_t n_threads);
 
 /** Number of CPU threads that a call started now would use at most: the hook's n_workers where one
- * is set. */
+ * is set. 0: FLASHATTN_NUM_THREADS cannot be understood, as flash_last_error() says. */
 FLASH_API int32_t flash_num_threads(void);
 
-/** One unit of work: call it with the argument that came along and an index. */
+/** One unit of work. It is called with the argument that came with it and an index. */
 typedef void (*flash_task_t)(void *argument, int32_t index);
 
 /**
- * Lends the library an engine's own threads. It must call task(argument, i) exactly once for each
- * i in 0 ... n_tasks - 1, from any threads, in any order, side by side or one after the other, and
- * return when all of these calls have returned. It may be called from several threads at once. It
- * runs in the default floating-point modes, and pthread_cancel() waits until the call is done.
+ * Lends the library an engine's own threads. It must call task(argument, i) exactly once for each i
+ * in 0 ... n_tasks - 1, from any threads, in any order, at the same time or one after the other,
+ * and return when all of these calls have returned. It may be called from several threads at once.
+ * It runs in the default floating-point modes, and pthread_cancel() waits until the call is done.
  */
 typedef void (*flash_parallel_for_t)(void *context, int32_t n_tasks, flash_task_t task,
                                      void *argument);
@@ -413,7 +459,7 @@ typedef struct flash_team {
 /** Makes a team of n_threads, 1 ... 4096, the leader included. Errors: INVALID_ARGUMENT. */
 FLASH_API flash_status_t flash_team_init(flash_team_t *team, int32_t n_threads);
 
-/** Gives back what the team holds; no thread is in it. NULL: nothing. */
+/** Releases what the team holds. No thread may be in it any more. NULL is allowed. */
 FLASH_API void flash_team_destroy(flash_team_t *team);
 
 /** The run of an executor whose context is a team; for the leader's calls alone. */
@@ -429,15 +475,16 @@ FLASH_API void flash_team_finish(flash_team_t *team);
  * Attention
  * ------------------------------------------------------------------------------------------- */
 
-/** A CUDA stream: a cudaStream_t as it is. */
+/** A CUDA stream: the type is cudaStream_t's own. */
 struct CUstream_st;
 typedef struct CUstream_st *flash_stream_t;
 
 /**
- * A tensor [batch, seq, head, d_head] with contiguous innermost axis. Strides in elements, never
- * negative. data may be NULL when the tensor is empty. The memory is the caller's; inputs are only
- * read. Any alignment on the CPU; on CUDA devices that of the element, and 16-byte aligned rows for
- * the fast kernels. This struct never grows.
+ * A tensor [batch, seq, head, d_head] (V and O: d_head_v) with contiguous innermost axis. Strides
+ * are in elements, and never negative. data may be NULL when the tensor is empty. The memory is the
+ * caller's; inputs are only read. On the CPU any alignment will do; on CUDA devices that of the
+ * element is required, and the fast kernels need rows at 16-byte aligned addresses. This struct
+ * never grows.
  */
 typedef struct flash_tensor {
     void *data;
@@ -479,7 +526,7 @@ FLASH_INLINE_ flash_tensor_t flash_tensor_bhsd(void *data, int64_t n_heads, int6
     return tensor;
 }
 
-/** flash_forward_args_t.flags and flash_combine_args_t.flags */
+/** Bits of flash_forward_args_t.flags and flash_combine_args_t.flags. */
 enum flash_flag {
     /* Query i sees key j when j <= i + seqlen_k - seqlen_q (bottom-right aligned). */
     FLASH_FLAG_CAUSAL = 1,
@@ -495,7 +542,130 @@ enum flash_flag {
     FLASH_FLAG_BROADCAST = 8
 };
 
-/** These are the arguments of a call that computes attention. */
+/**
+ * K and V in pages: flash_forward_args_t.paging. K is [n_pages, page_size, n_heads_kv, d_head] and
+ * V [n_pages, page_size, n_heads_kv, d_head_v], a pool that sequences share; stride_batch is the
+ * stride of a page, stride_seq of a token in it, stride_head of a head. Key j of sequence b is
+ * token j % page_size of the page page_table[begin + j / page_size], where begin is row(b) *
+ * page_table_stride, or page_indptr[b], and row(b) is page_rows[b], or b.
+ *
+ * Without a page_table it is a cache of slots, one contiguous place per sequence: page_rows[b] is
+ * the slot of sequence b, page_size its capacity, n_pages the number of slots.
+ *
+ * seqused_k is required: the lengths. args.seqlen_k is their bound. cu_seqlens_k must be NULL. Ids
+ * beyond a sequence's length are never looked at, nor is a token of the last page beyond it.
+ *
+ * On the CPU a length beyond what the table's row holds, or an id that is no page, is refused; how
+ * many rows the table has the library cannot know. On a CUDA device, where the call cannot look,
+ * the length is cut to what the row holds, and the keys of an id that is no page read as zeros. The
+ * arrays are in memory of the device then. This struct is always in memory of the host, and is read
+ * during the call alone.
+ */
+typedef struct flash_paging {
+    uint32_t struct_size;       /**< sizeof(flash_paging_t) */
+    int32_t reserved32;         /**< 0 */
+    int64_t page_size;          /**< tokens per page, at least 1 */
+    int64_t n_pages;            /**< pages of the pool; ids are 0 ... n_pages - 1 */
+    const int32_t *page_table;  /**< ids of K's pages, and of V's unless v_page_table is given */
+    int64_t page_table_stride;  /**< ids from one row of the table to the next: what a row holds; 0
+                                     with page_indptr and without a page_table */
+    const int32_t *page_indptr; /**< [batch + 1], ascending: sequence b has the ids from
+                                     page_indptr[b] to page_indptr[b + 1]; NULL: rows */
+    const int32_t *page_rows;   /**< [batch]: row of the table, or the slot, of each sequence; NULL:
+                                     row b is that of sequence b */
+    const int32_t *v_page_table; /**< ids of V's pages, at the same places; NULL: as K's */
+} flash_paging_t;
+
+#define FLASH_PAGING_INIT                                                                          \
+    {                                                                                              \
+        FLASH_SIZEOF_(flash_paging_t), 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_, FLASH_NULL_,          \
+            FLASH_NULL_                                                                            \
+    }
+
+/**
+ * Scales of K and V of e4m3: flash_forward_args_t.quant. An element of e4m3 is a sign, 4 bits of an
+ * exponent with a bias of 7 and 3 bits of a mantissa, as OCP's OFP8 has it: the largest is 448, the
+ * smallest 2^-9, S.1111.111 is NaN, and there is no infinity.
+ *
+ * A value of K is k_scale * element, one of V v_scale * element, with a scale for each batch entry
+ * and K/V head: that at b * stride_batch + h * stride_head. Strides of 0 repeat a scale; both of 0
+ * are one scale for all. K's scale multiplies the scores before softcap, and LSE is that of the
+ * decoded K; V's multiplies O. Scales are data like K and V: of any value, and not looked at before
+ * the call computes.
+ *
+ * The arrays are fp32, in memory of the device, only read, and must not overlap O or LSE. This
+ * struct is always in memory of the host, and is read during the call alone.
+ */
+typedef struct flash_quant {
+    uint32_t struct_size;         /**< sizeof(flash_quant_t) */
+    int32_t reserved32;           /**< 0 */
+    const float *k_scale;         /**< [batch, n_heads_kv]; NULL: every scale is 1 */
+    const float *v_scale;         /**< [batch, n_heads_kv]; NULL: every scale is 1 */
+    int64_t k_scale_stride_batch; /**< in elements, never negative; 0 without the array */
+    int64_t k_scale_stride_head;
+    int64_t v_scale_stride_batch;
+    int64_t v_scale_stride_head;
+} flash_quant_t;
+
+#define FLASH_QUANT_INIT                                                                           \
+    { FLASH_SIZEOF_(flash_quant_t), 0, FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0 }
+
+/** Kinds of flash_mask_t. */
+enum flash_mask_kind {
+    FLASH_MASK_ADD = 1, /**< numbers that are added to scores; -infinity hides a key */
+    FLASH_MASK_BITS = 2 /**< bits: 1 where a query sees a key */
+};
+
+/** Bits of flash_mask_t.flags. */
+enum flash_mask_flag {
+    /* The mask covers the last n_keys keys of each sequence, however many it has: those of a tree
+     * of drafts. Column c is key seqlen_k - n_keys + c then. */
+    FLASH_MASK_LAST_KEYS = 1
+};
+
+/**
+ * A mask of any pattern, or a bias: flash_forward_args_t.mask. It has a row for each query and a
+ * column for each key that it covers. Keys that it does not cover are visible as far as it goes:
+ * causal order and windows hold beside it.
+ *
+ * Row i of head h of sequence b begins at b * stride_batch + h * stride_head + i * stride_query, in
+ * a ragged batch of queries at h * stride_head + t * stride_query for token t of Q. Strides of 0
+ * repeat the mask; none is negative. An element of FLASH_MASK_ADD is at c * stride_key behind that.
+ * FLASH_MASK_BITS has words of 32 bits, column c in word c / 32, bit c % 32 counted from the
+ * lowest, and strides in words.
+ *
+ * What is added joins the scaled score, after softcap. -infinity hides the key whatever its score
+ * is, and K may be NaN there, but V must be finite where a mask alone hides a key: it is multiplied
+ * by 0. +infinity and NaN give NaN. A row that sees no key has O = 0 and LSE = -infinity. The
+ * elements lie in memory of the device, are only read, and must not overlap O or LSE. This struct
+ * is always in memory of the host, and is read during the call alone.
+ */
+typedef struct flash_mask {
+    uint32_t struct_size; /**< sizeof(flash_mask_t) */
+    int32_t kind;         /**< FLASH_MASK_... */
+    int32_t dtype;        /**< FLASH_MASK_ADD: FLASH_DTYPE_..., fp16, bf16 or fp32; 0: the call's */
+    uint32_t flags;       /**< FLASH_MASK_LAST_KEYS or 0 */
+    const void *data;
+    int64_t stride_batch; /**< ignored for ragged queries */
+    int64_t stride_head;
+    int64_t stride_query;
+    int64_t stride_key; /**< FLASH_MASK_BITS: 0 */
+    int64_t first_key;  /**< the key of column 0; 0 with FLASH_MASK_LAST_KEYS */
+    int64_t n_keys;     /**< columns, at least 1 */
+} flash_mask_t;
+
+#define FLASH_MASK_INIT                                                                            \
+    { FLASH_SIZEOF_(flash_mask_t), 0, 0, 0, FLASH_NULL_, 0, 0, 0, 0, 0, 0 }
+
+/**
+ * The arguments of a call that computes attention.
+ *
+ * Element types: K and V have one type. Q and O may be of fp32 where K and V have 16 bits, each by
+ * itself, on the CPU; on CUDA devices O alone may. Beside K and V of e4m3 or of latent tokens
+ * (FLASH_DTYPE_LATENT_E4M3), Q is of fp16, bf16 or fp32, and O of Q's type or fp32; a call whose
+ * dtype is one of these two names the types of both. flash_query_support() answers for each call. O
+ * of fp32 is not rounded; docs/numerics.md says what becomes of a Q of fp32.
+ */
 typedef struct flash_forward_args {
     uint32_t struct_size; /**< sizeof(flash_forward_args_t) */
     int32_t device;       /**< FLASH_DEVICE_... */
@@ -504,17 +674,17 @@ typedef struct flash_forward_args {
 
     flash_tensor_t q; /**< [batch, seqlen_q, n_heads, d_head]    or [total_q, n_heads, d_head] */
     flash_tensor_t k; /**< [batch, seqlen_k, n_heads_kv, d_head] or [total_k, n_heads_kv, d_head] */
-    flash_tensor_t v; /**< as k, strides of its own */
-    flash_tensor_t o; /**< as q, strides of its own; its elements must not overlap each other, nor
-                         lse or any input: kernels read Q again after they have written O. Refused
-                         where the first row of one lies in the other */
+    flash_tensor_t v; /**< as k, with heads of d_head_v elements and strides of its own; it may be a
+                         view of k */
+    flash_tensor_t o; /**< as q, with heads of d_head_v elements; its elements must not overlap each
+                         other, nor lse or any input: kernels read Q again after they have written
+                         O. Refused where the first row of one lies in the other */
 
     /* Logarithm of the sum of exponentials of each row's scaled scores (natural logarithm), fp32,
      * [batch, n_heads, seqlen_q], ragged: [n_heads, total_q]. NULL: not wanted. Must not overlap
      * any input. A row that sees no key has O = 0 and LSE = -infinity. */
     float *lse;
-    int64_t
-        lse_stride_batch; /**< in elements; ignored for a ragged batch. All three 0: contiguous */
+    int64_t lse_stride_batch; /**< elements; ignored for a ragged batch. All three 0: contiguous */
     int64_t lse_stride_head;
     int64_t lse_stride_seq;
 
@@ -528,49 +698,90 @@ typedef struct flash_forward_args {
 
     int64_t batch;
     int64_t seqlen_q;   /**< with cu_seqlens_q: no sequence is longer */
-    int64_t seqlen_k;   /**< with cu_seqlens_k: no sequence is longer */
+    int64_t seqlen_k;   /**< with cu_seqlens_k or paging: no sequence is longer */
     int64_t n_heads;    /**< at least 1 */
     int64_t n_heads_kv; /**< at least 1, divides n_heads; query head h uses K/V head h / (n_heads /
                            n_heads_kv) */
-    int64_t d_head;     /**< at least 1 */
+    int64_t d_head;     /**< head dimension of Q and K, at least 1 */
 
     int64_t window_left;  /**< with FLASH_FLAG_WINDOW; -1: unbounded */
     int64_t window_right; /**< with FLASH_FLAG_WINDOW; -1: unbounded */
     float softmax_scale;  /**< finite, not negative; 0: 1 / sqrt(d_head) */
     float softcap;        /**< scores s become softcap * tanh(s / softcap); 0: none */
 
-    /* Memory of the device, any alignment, not shared with a call that runs at the same time;
-     * needs no clearing. See flash_workspace_size(). */
+    /* Memory of the device, any alignment, not shared with a call that runs at the same time (on a
+     * CUDA device, until the stream has passed the call); needs no clearing. See
+     * flash_workspace_size(). */
     void *workspace;
     uint64_t workspace_size; /**< bytes */
 
     /* CPU device: who runs the tasks of this call. NULL: the threads or the hook of the process. */
     const flash_executor_t *executor;
+
+    /* K and V in pages. NULL: contiguous. */
+    const flash_paging_t *paging;
+    /* [batch]: only the first seqused_q[b] queries of sequence b exist, for masks too; the rows of
+     * O and LSE beyond them are not written. In memory of the device. NULL: all. */
+    const int32_t *seqused_q;
+    /* Scales of K and V of e4m3. NULL: every scale is 1. */
+    const flash_quant_t *quant;
+
+    /* Attention sinks: [n_heads], fp32, in memory of the device, only read. NULL: none. The sink of
+     * a query head is one more logit in the softmax of each of its rows, without a key and a value:
+     *   O = sum_j exp(s_j) v_j / (sum_j exp(s_j) + exp(sink)).
+     * It is in units of scaled scores s_j (natural logarithm); softmax_scale, softcap and masks do
+     * not touch it. LSE is without it, so that partial results still merge: a caller who splits the
+     * keys gives the sinks to flash_combine() alone. A sink of -infinity changes no bit; +infinity,
+     * and one so far above a row's scores that they have no weight beside it, gives O = 0; NaN
+     * gives NaN. A row that sees no key has O = 0 whatever the sink is. Sinks are data like K and
+     * V: not looked at before the call computes. Must not overlap O or LSE. */
+    const float *sinks;
+    /* Slopes of ALiBi (Press et al., arXiv 2108.12409), fp32, in memory of the device: [n_heads],
+     * or [batch, n_heads] with a stride. slope * -|i + seqlen_k - seqlen_q - j| joins the scaled
+     * score of query i and key j, after softcap. Must not overlap O or LSE. NULL: none. */
+    const float *alibi_slopes;
+    int64_t alibi_stride_batch; /**< elements; 0: every sequence has the same slopes */
+    /* A mask or bias of any pattern. NULL: none. */
+    const flash_mask_t *mask;
+    int64_t d_head_v; /**< head dimension of V and O; 0: d_head */
+    /* Chunks of keys that do not see each other: query i, whose place is p = i + seqlen_k -
+     * seqlen_q, sees key j only if floor(p / attention_chunk) = floor(j / attention_chunk). A query
+     * before the first key, p < 0, sees none then. Holds beside FLASH_FLAG_CAUSAL and the window.
+     * 0: none. */
+    int64_t attention_chunk;
+    /* [batch]: the keys of sequence b begin leftpad_k[b] tokens after the start of its place in K
+     * and V, and are counted from there, for masks too. seqused_k, or the length where it is NULL,
+     * still counts from the start, so that so many keys fewer exist, at least 0. Not with a
+     * page_table. In memory of the device; a negative value is refused on the CPU, and taken for 0
+     * on a CUDA device. NULL: all 0. */
+    const int32_t *leftpad_k;
 } flash_forward_args_t;
 
 #define FLASH_FORWARD_ARGS_INIT                                                                    \
     {                                                                                              \
         FLASH_SIZEOF_(flash_forward_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,        \
             FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, FLASH_NULL_, FLASH_NULL_,  \
-            FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_                 \
+            FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_, FLASH_NULL_,   \
+            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, FLASH_NULL_, 0, 0, FLASH_NULL_  \
     }
 
 /**
  * Computes attention. kernel NULL lets the library choose (flash_select_kernel() tells which it
  * takes); another must serve the problem. On the CPU device the call returns when O is
  * complete, and stream is ignored. On a CUDA device every pointer in args (cu_seqlens_* and
- * seqused_k too) is memory of that device, the kernel is enqueued on stream (NULL: the default
- * stream), and the call returns at once: no allocation, no synchronisation; after flash_prepare()
- * it can be captured in a CUDA graph. The caller's current device is left as it was.
+ * seqused_* too) is memory of that device, the kernel (or its kernels, one after the other) is
+ * enqueued on stream (NULL: the default stream), and the call returns at once: no allocation, no
+ * synchronisation; after flash_prepare() it can be captured in a CUDA graph. The caller's current
+ * device is left as it was.
  *
- * Inside: scores, softmax and sums in fp32, O rounded once (docs/numerics.md). What no row sees
- * (masked keys, keys beyond seqused_k) cannot matter, NaN included.
+ * Inside: scores, softmax and sums in fp32, O rounded once, to its type (docs/numerics.md). What no
+ * row sees (masked keys, keys beyond seqused_k) cannot matter, NaN included.
  *
  * Errors, all before anything is written:
  *   INVALID_ARGUMENT     a NULL pointer, a negative or overflowing size or stride, unknown flags
  *                        or types, n_heads not a multiple of n_heads_kv, lengths out of order, ...
- *   INVALID_CONFIG       FLASH_CONFIG breaks a rule of its family
- *   NOT_BUILT            FLASH_CONFIG is legal, but not in this library
+ *   INVALID_CONFIG       FLASHATTN_CONFIG breaks a rule of its family
+ *   NOT_BUILT            FLASHATTN_CONFIG is legal, but not in this library
  *   UNSUPPORTED          the kernel cannot serve this problem, or no kernel here can, or a newer
  *                        caller's field is unknown here
  *   WORKSPACE_TOO_SMALL  with both sizes
@@ -581,20 +792,27 @@ FLASH_API flash_status_t flash_forward(const flash_forward_args_t *args,
                                        const flash_kernel_t *kernel, flash_stream_t stream);
 
 /**
- * The bytes of workspace that flash_forward(args, kernel) uses at the present number of threads;
- * fewer threads work with less, and one thread's share is the least that is accepted. Depends on
- * sizes, types, flags and on which of the pointers are NULL, never on data: args->q.data and the
- * like may still be NULL, and lengths in cu_seqlens_* and seqused_k are not read (for a pointer
- * that will be given later, pass any non-NULL value). The size suffices for a smaller batch and
- * shorter lengths on the same kernel too: ask once, for the largest.
+ * The bytes of workspace that flash_forward(args, kernel) uses. On the CPU device that is at the
+ * present number of threads; fewer threads work with less, and one thread's share is the least that
+ * is accepted. On a CUDA device decode kernels (FLASH_ARCH_SM80_DECODE, FLASH_ARCH_SM80_MLA,
+ * FLASH_ARCH_SM90_DECODE, FLASH_ARCH_SM90_MLA) and FLASH_ARCH_MIXED must have all of it, and other
+ * kernels use none.
+ * Depends on sizes, types, flags and on which of the pointers are NULL, never on data: args->q.data
+ * and the like may still be NULL (but K and V both, or neither), and lengths in cu_seqlens_* and
+ * seqused_* are not read (for a pointer that will be given later, pass any non-NULL value). The
+ * size suffices for a smaller batch and shorter lengths on the same kernel too: ask once, for the
+ * largest. With kernel NULL few queries take other kernels on a CUDA device than many, and ragged
+ * queries others than padded ones: ask for each number of queries that calls have, with a batch of
+ * one and with the largest.
  * Errors: as flash_forward(), less those about data and workspace.
  */
 FLASH_API flash_status_t flash_workspace_size(const flash_forward_args_t *args,
                                               const flash_kernel_t *kernel, uint64_t *size);
 
 /**
- * Does ahead of time what the first flash_forward(args, kernel) would do once: starts threads.
- * After it, flash_forward allocates nothing. Reads the same of args as flash_workspace_size().
+ * Does ahead of time what the first flash_forward(args, kernel) would do once: it starts threads on
+ * the CPU device, and loads the kernel on a CUDA device. After it, flash_forward() allocates
+ * nothing. Reads the same of args as flash_workspace_size(). Errors: as there.
  */
 FLASH_API flash_status_t flash_prepare(const flash_forward_args_t *args,
                                        const flash_kernel_t *kernel);
@@ -602,7 +820,8 @@ FLASH_API flash_status_t flash_prepare(const flash_forward_args_t *args,
 /**
  * The kernel that flash_forward(args, NULL) would take, into *kernel, and why, into reason[0 ...
  * reason_size), cut to fit (NULL: not wanted). An engine selects once for the problems of a layer
- * and passes the kernel to each call. Reads the same of args as flash_workspace_size().
+ * and passes the kernel to each call. Reads the same of args as flash_workspace_size(). Errors: as
+ * there.
  */
 FLASH_API flash_status_t flash_select_kernel(const flash_forward_args_t *args,
                                              const flash_kernel_t **kernel, char *reason,
@@ -630,8 +849,8 @@ FLASH_API flash_status_t flash_query_support(const flash_forward_args_t *args,
  * disposal. args is as for flash_forward(), outputs are written, and the workspace must do for each
  * kernel (the largest of their flash_workspace_size()).
  *
- * A tool for tuning, not for the way of a request: it allocates, and on a CUDA device it waits for
- * the stream.
+ * This is a tool for tuning, not a way to serve requests: it allocates, and on a CUDA device it
+ * waits for the stream.
  * Errors: as flash_forward(), of the first kernel that cannot serve; INVALID_ARGUMENT (n_kernels
  * or n_launches below 1, a NULL kernel, a stream that is capturing).
  */
@@ -650,30 +869,32 @@ FLASH_API flash_status_t flash_measure(const flash_forward_args_t *args,
  * that on args->device problems like args take the kernel that many seconds, as in
  *   "cc=90 sms=132 dtype=BF16 d_head=128 features=causal q=2048 k=2048 heads=128 ns=155020: (BF16,
  *    128, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax+causal+varlen"
- * Problems are alike when the device's compute capability and multiprocessors, the types, d_head,
- * the features that a kernel must have, and the size class are the same: the longest sequence of
- * queries (q), the most keys that one of them sees (k), and batch * n_heads (heads), each rounded
- * to a power of two. Reads the same of args as flash_workspace_size().
- * Errors: as flash_query_support(); UNSUPPORTED (the CPU device, whose kernels are chosen by the
- * processor alone; FLASH_FLAG_BATCH_INVARIANT), INVALID_ARGUMENT (seconds not positive and
- * finite), BUFFER_TOO_SMALL.
+ * Problems are alike when the device's compute capability and multiprocessors, the type of K and V,
+ * d_head, the features that a kernel must have, and the size class are the same: the longest
+ * sequence of queries (q), the most keys that one of them sees (k), and batch * n_heads (heads),
+ * each rounded to a power of two. Reads the same of args as flash_workspace_size(). Errors: as
+ * flash_query_support(); UNSUPPORTED (the CPU device, whose kernels are chosen by the processor
+ * alone; FLASH_FLAG_BATCH_INVARIANT; a d_head_v other than d_head), INVALID_ARGUMENT (seconds not
+ * positive and finite), BUFFER_TOO_SMALL.
  */
 FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
                                              const flash_kernel_t *kernel, double seconds,
                                              char *text, size_t size);
 
 /**
- * From now on selection follows these results in place of FLASH_TUNING's: FLASH_TUNING_HEADER,
- * then a result a line, in any order; '#' begins a comment. NULL: FLASH_TUNING's again. The text is
- * not kept; what was read of it is, for good, since calls in other threads may be looking at it.
+ * From now on selection follows these results in place of FLASHATTN_TUNING's: FLASH_TUNING_HEADER,
+ * then one result per line, in any order; '#' begins a comment. NULL: FLASHATTN_TUNING's again. The
+ * text is not kept; what was read of it is, for good, since calls in other threads may be looking
+ * at it.
  *
  * For a problem on a CUDA device selection takes the fastest result of a problem like it whose
  * kernel serves this one: from these, where they have any, else from those built into the library
  * for devices that were measured. Without one, or when the family that it would otherwise take is
  * not among the results, which therefore say nothing about it, selection estimates. Problems with
- * FLASH_FLAG_BATCH_INVARIANT, and the CPU device, never follow results. Results of configurations
- * that this library does not hold are passed over; FLASH_TRACE tells. Another kernel may round
- * differently, so that other results may change the last bits of O.
+ * FLASH_FLAG_BATCH_INVARIANT or with a d_head_v other than d_head, and the CPU device, never follow
+ * results. Results of configurations that this library does not hold are passed over, as
+ * FLASHATTN_TRACE tells. Another kernel may round differently, so that other results may change the
+ * last bits of O.
  * Errors: INVALID_ARGUMENT, with the line and the place in it (the results in force stay),
  * OUT_OF_MEMORY.
  */
@@ -684,8 +905,9 @@ FLASH_API flash_status_t flash_set_tuning(const char *text);
  * ------------------------------------------------------------------------------------------- */
 
 /**
- * Attention over disjoint sets of keys, computed apart (split or sharded K/V, a shared prefix),
- * merged by their LSE: lse = log(sum_i exp(lse_i)), o = sum_i exp(lse_i - lse) o_i.
+ * The arguments of a call that merges attention over disjoint sets of keys, computed apart (split
+ * or sharded K/V, a shared prefix), by their LSE: lse = log(sum_i exp(lse_i)),
+ * o = sum_i exp(lse_i - lse) o_i. With sinks o is that times 1 / (1 + exp(sink - lse)).
  */
 typedef struct flash_combine_args {
     uint32_t struct_size; /**< sizeof(flash_combine_args_t) */
@@ -705,8 +927,7 @@ typedef struct flash_combine_args {
      * strides 0: contiguous. */
     const float *lse_partial;
     const float *const *lse_partials;
-    int64_t
-        lse_partial_stride; /**< from one partial result to the next; not used with lse_partials */
+    int64_t lse_partial_stride; /**< from one to the next; not used with lse_partials */
     int64_t lse_partial_stride_batch;
     int64_t lse_partial_stride_head;
     int64_t lse_partial_stride_seq;
@@ -724,24 +945,170 @@ typedef struct flash_combine_args {
     int64_t batch;
     int64_t seqlen_q;
     int64_t n_heads; /**< at least 1 */
-    int64_t d_head;  /**< at least 1 */
+    int64_t d_head;  /**< of o: flash_forward_args_t.d_head_v where that is not 0; at least 1 */
 
     const flash_executor_t *executor; /**< as in flash_forward_args_t */
+
+    /* Attention sinks [n_heads], as in flash_forward_args_t; NULL: none. They join o once, after
+     * all partial results, which must be without them; lse is without them. Must not overlap o or
+     * lse. */
+    const float *sinks;
 } flash_combine_args_t;
 
 #define FLASH_COMBINE_ARGS_INIT                                                                    \
     {                                                                                              \
         FLASH_SIZEOF_(flash_combine_args_t), 0, 0, 0, FLASH_TENSOR_INIT, 0, FLASH_NULL_,           \
             FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, 0, 0,   \
-            0, 0, 0, FLASH_NULL_                                                                   \
+            0, 0, 0, FLASH_NULL_, FLASH_NULL_                                                      \
     }
 
 /**
- * Merges. A partial row with an LSE of -infinity saw no key: it has no weight, and its o_partial
- * is not looked at. stream as in flash_forward(). Errors, all before anything is written:
- * INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE, OUT_OF_MEMORY, CUDA.
+ * Merges partial results. A row of one with an LSE of -infinity saw no key: it has no weight, and
+ * its o_partial is not looked at. stream is as in flash_forward(). Errors, all before anything is
+ * written: INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE, OUT_OF_MEMORY, CUDA.
  */
 FLASH_API flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t stream);
+
+/* ---------------------------------------------------------------------------------------------
+ * Appending to a cache of K and V
+ * ------------------------------------------------------------------------------------------- */
+
+/** Bits of flash_rotary_t.flags. */
+enum flash_rotary_flag {
+    /* Element 2 i of a head turns with element 2 i + 1 (GPT-J). Without the flag element i turns
+     * with element i + rotary_dim / 2 (GPT-NeoX, Llama). */
+    FLASH_ROTARY_INTERLEAVED = 1,
+    /* Every query of a sequence turns to the position of its first one. */
+    FLASH_ROTARY_Q_AT_START = 2
+};
+
+/**
+ * A rotary position embedding (Su et al., arXiv 2104.09864): flash_kv_append_args_t.rotary. At
+ * position p the pair number i of a head, (x, y), becomes
+ *     (x cos[p][i] - y sin[p][i], x sin[p][i] + y cos[p][i]).
+ * The first rotary_dim elements of a head are pairs; the others stay as they are. Products and sums
+ * are of fp32, and each result is rounded once.
+ *
+ * On the CPU a position outside of 0 ... n_positions - 1 is refused; on a CUDA device, where the
+ * call cannot look, the nearest row of the tables counts. The arrays are in memory of the device;
+ * this struct is always in memory of the host, and is read during the call alone.
+ */
+typedef struct flash_rotary {
+    uint32_t struct_size; /**< sizeof(flash_rotary_t) */
+    int32_t dtype;        /**< FLASH_DTYPE_... of cos and sin: fp16, bf16 or fp32; 0: the call's */
+    uint32_t flags;       /**< FLASH_ROTARY_... */
+    int32_t reserved32;   /**< 0 */
+    const void *cos;      /**< [n_positions, rotary_dim / 2], contiguous along the last axis */
+    const void *sin;      /**< shaped as cos */
+    int64_t stride_position; /**< elements from one position to the next, in both tables */
+    int64_t n_positions;     /**< at least 1 */
+    int64_t rotary_dim;      /**< even, at least 2, at most d_head */
+    /* The position of each token, at its index in k_new; q must then have as many tokens, and the
+     * same positions. NULL: a token's position is that of its sequence's first new token, plus its
+     * own place among the new ones (or among the queries). */
+    const int64_t *positions;
+    /* [batch]: the position of the first new token, and of the first query, of each sequence.
+     * NULL: seqused_k. Not together with positions. */
+    const int32_t *start;
+} flash_rotary_t;
+
+#define FLASH_ROTARY_INIT                                                                          \
+    {                                                                                              \
+        FLASH_SIZEOF_(flash_rotary_t), 0, 0, 0, FLASH_NULL_, FLASH_NULL_, 0, 0, 0, FLASH_NULL_,    \
+            FLASH_NULL_                                                                            \
+    }
+
+/**
+ * The arguments of a call that writes new tokens of K and V into a cache, and turns them and Q to
+ * their positions on the way.
+ *
+ * Where a token goes: new token i of sequence b becomes key seqused_k[b] + i of that sequence,
+ * which paging (or the contiguous cache) finds as in flash_forward(). Or slot_mapping names a place
+ * for each token: slot s is token s % page_size of page s / page_size, and a negative one says that
+ * the token is padding, which is not written. No two tokens may have the same place.
+ *
+ * Element types: k_new and v_new have one type, and k and v have one. Values of fp16, bf16 and fp32
+ * are rounded once to the type of the cache, to the nearest element (the even one of two). Into a
+ * cache of e4m3 go value * (1 / scale), in fp32, with quant's scales; what is further than 448 from
+ * 0, infinity included, becomes 448 or -448. New tokens of e4m3 go into a cache of e4m3 alone, are
+ * taken to have its scales already, and cannot turn. A value that neither turns nor changes its
+ * type keeps its bits. Q and q_out are of fp16, bf16 or fp32, each by itself.
+ *
+ * A cache of latent tokens (FLASH_DTYPE_LATENT_E4M3) is k, of d_head 576, without v and rotary.
+ * Each 128 of the first 512 columns get a scale, the largest magnitude / 448, or 1 where that is 0
+ * (NaN does not count), and become value / scale; the others become bf16. On CUDA devices tokens
+ * must lie at 16-byte aligned addresses.
+ */
+typedef struct flash_kv_append_args {
+    uint32_t struct_size; /**< sizeof(flash_kv_append_args_t) */
+    int32_t device;       /**< FLASH_DEVICE_... */
+    int32_t dtype;        /**< FLASH_DTYPE_... of the tensors that name none */
+    uint32_t flags;       /**< FLASH_FLAG_BROADCAST or 0 */
+
+    /* [batch, seqlen_new, n_heads_kv, d_head], or [seqlen_new, n_heads_kv, d_head] with
+     * cu_seqlens_new. v_new.data and v.data both NULL: the cache has no V of its own, or one of
+     * another head dimension, which takes a call of its own, as k_new and k. */
+    flash_tensor_t k_new;
+    flash_tensor_t v_new;
+    /* The cache, which is written: [batch, seqlen_k, n_heads_kv, d_head], or with paging [n_pages,
+     * page_size, n_heads_kv, d_head]. Must not overlap any input, nor k overlap v; pools of pages
+     * may share memory as long as no page of k that is written is one of v. */
+    flash_tensor_t k;
+    flash_tensor_t v;
+
+    /* [batch, seqlen_q, n_heads, d_head], or [seqlen_q, n_heads, d_head] with cu_seqlens_q: queries
+     * that rotary turns, into q_out, or in place where q_out.data is NULL. */
+    flash_tensor_t q;
+    flash_tensor_t q_out; /**< shaped as q; apart from every other tensor, or q itself */
+
+    /* Ragged batches, as in flash_forward(): batch + 1 ascending values from 0 on, in memory of the
+     * device. Tokens of the tensor behind the last value are not looked at. */
+    const int32_t *cu_seqlens_new;
+    const int32_t *cu_seqlens_q;
+    /* [batch]: the keys that each sequence has so far. In memory of the device. Needed without
+     * slot_mapping. */
+    const int32_t *seqused_k;
+    /* [batch]: receives the keys that each sequence has then, the seqused_k of the flash_forward()
+     * that follows. In memory of the device, apart from every other array; NULL: not wanted. Not
+     * with slot_mapping. */
+    int32_t *seqused_k_out;
+    /* The slot of each token, at its index in k_new. In memory of the device. It needs paging's
+     * page_size and n_pages, without a page_table and page_rows. NULL: seqused_k says where. */
+    const int64_t *slot_mapping;
+
+    int64_t batch;
+    int64_t seqlen_new; /**< of each sequence; with cu_seqlens_new the tokens of the whole tensor */
+    int64_t seqlen_k;   /**< of the contiguous cache; with paging no sequence is longer, 0: it has
+                           room for what its pages hold */
+    int64_t seqlen_q;   /**< of each sequence; with cu_seqlens_q the tokens of the whole tensor */
+    int64_t n_heads;    /**< of Q; at least 1 where seqlen_q is not 0 */
+    int64_t n_heads_kv; /**< at least 1 */
+    int64_t d_head;     /**< at least 1 */
+
+    const flash_paging_t *paging;     /**< NULL: the cache is contiguous */
+    const flash_rotary_t *rotary;     /**< NULL: nothing turns; seqlen_q must be 0 */
+    const flash_quant_t *quant;       /**< scales of a cache of e4m3; NULL: every scale is 1 */
+    const flash_executor_t *executor; /**< as in flash_forward_args_t */
+} flash_kv_append_args_t;
+
+#define FLASH_KV_APPEND_ARGS_INIT                                                                  \
+    {                                                                                              \
+        FLASH_SIZEOF_(flash_kv_append_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,      \
+            FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,            \
+            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0,  \
+            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_                                     \
+    }
+
+/**
+ * Appends to a cache. stream is as in flash_forward(): on a CUDA device one kernel is enqueued, and
+ * the call can be captured in a CUDA graph; lengths, tables, slots, positions and scales are read
+ * when it runs. There, a token that has no place (beyond the capacity, a page id or a slot that is
+ * none) is not written, and nothing else is either in its stead; seqused_k_out counts it all the
+ * same. On the CPU it is refused.
+ * Errors, all before anything is written: INVALID_ARGUMENT, UNSUPPORTED, NO_DEVICE, OUT_OF_MEMORY,
+ * CUDA.
+ */
+FLASH_API flash_status_t flash_kv_append(const flash_kv_append_args_t *args, flash_stream_t stream);
 
 #ifdef __cplusplus
 }
