@@ -475,9 +475,9 @@ FLASH_API void flash_team_finish(flash_team_t *team);
  * Attention
  * ------------------------------------------------------------------------------------------- */
 
-/** A CUDA stream: the type is cudaStream_t's own. */
-struct CUstream_st;
-typedef struct CUstream_st *flash_stream_t;
+/** A stream of a device: on CUDA devices a cudaStream_t. NULL is the default stream there. The CPU
+ * has no streams, and a call on it takes NULL alone. */
+typedef void *flash_stream_t;
 
 /**
  * A tensor [batch, seq, head, d_head] (V and O: d_head_v) with contiguous innermost axis. Strides
@@ -768,7 +768,7 @@ typedef struct flash_forward_args {
 /**
  * Computes attention. kernel NULL lets the library choose (flash_select_kernel() tells which it
  * takes); another must serve the problem. On the CPU device the call returns when O is
- * complete, and stream is ignored. On a CUDA device every pointer in args (cu_seqlens_* and
+ * complete, and stream must be NULL. On a CUDA device every pointer in args (cu_seqlens_* and
  * seqused_* too) is memory of that device, the kernel (or its kernels, one after the other) is
  * enqueued on stream (NULL: the default stream), and the call returns at once: no allocation, no
  * synchronisation; after flash_prepare() it can be captured in a CUDA graph. The caller's current
@@ -852,7 +852,7 @@ FLASH_API flash_status_t flash_query_support(const flash_forward_args_t *args,
  * This is a tool for tuning, not a way to serve requests: it allocates, and on a CUDA device it
  * waits for the stream.
  * Errors: as flash_forward(), of the first kernel that cannot serve; INVALID_ARGUMENT (n_kernels
- * or n_launches below 1, a NULL kernel, a stream that is capturing).
+ * or n_launches below 1, a NULL kernel, a stream that is capturing, or one on the CPU device).
  */
 FLASH_API flash_status_t flash_measure(const flash_forward_args_t *args,
                                        const flash_kernel_t *const *kernels, int32_t n_kernels,

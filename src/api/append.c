@@ -18,6 +18,7 @@ flash_status_t flash_kv_append(const flash_kv_append_args_t *args, flash_stream_
     FLASH_TRY(arguments_read_append(args, &checked, &params));
     FLASH_TRY(arguments_read_executor(checked.executor, &executor));
     FLASH_TRY(device_describe(checked.device, &device));
+    FLASH_TRY(device_check_stream(&device, stream));
     return device_is_cpu(&device) ? cpu_append(&params, &executor)
                                   : cuda_append(&params, &device, stream);
 }

@@ -49,6 +49,13 @@ flash_status_t device_describe(int32_t number, device_t *device) {
     return FLASH_SUCCESS;
 }
 
+flash_status_t device_check_stream(const device_t *device, flash_stream_t stream) {
+    FLASH_REQUIRE(stream == NULL || !device_is_cpu(device), FLASH_ERROR_INVALID_ARGUMENT,
+                  "stream is %p, and device is the CPU, which has no streams: it must be NULL",
+                  stream);
+    return FLASH_SUCCESS;
+}
+
 flash_status_t flash_device_info(int32_t number, flash_device_info_t *info) {
     FLASH_CALL_SCOPE();
     device_t device = {0};

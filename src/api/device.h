@@ -10,4 +10,7 @@
 /* Describes the device with this number, or returns INVALID_ARGUMENT, UNSUPPORTED or NO_DEVICE. */
 flash_status_t device_describe(int32_t number, device_t *device);
 
+/* Refuses a stream for the CPU, which has none. */
+flash_status_t device_check_stream(const device_t *device, flash_stream_t stream);
+
 #endif

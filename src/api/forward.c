@@ -38,6 +38,7 @@ flash_status_t flash_forward(const flash_forward_args_t *args, const flash_kerne
     FLASH_CALL_SCOPE();
     resolved_t r = {0};
     FLASH_TRY(resolve(args, kernel, &r));
+    FLASH_TRY(device_check_stream(&r.device, stream));
     FLASH_TRY(arguments_check_data(&r.args, device_is_cpu(&r.device), &r.problem));
     if (!r.problem.has_output)
         return FLASH_SUCCESS;
@@ -90,6 +91,7 @@ flash_status_t flash_combine(const flash_combine_args_t *args, flash_stream_t st
     FLASH_TRY(arguments_read_combine(args, &checked));
     FLASH_TRY(arguments_read_executor(checked.executor, &executor));
     FLASH_TRY(device_describe(checked.device, &device));
+    FLASH_TRY(device_check_stream(&device, stream));
     return device_is_cpu(&device) ? cpu_combine(&checked, &executor)
                                   : cuda_combine(&checked, &device, stream);
 }
