@@ -32,7 +32,8 @@ def packaged_model() -> Path | None:
 
 
 def load_model(path: Path | None = None) -> tuple[Llama, Tokenizer]:
-    """Reads the model in the file at path, or else the installed package's."""
+    """Reads the model in the file at path, or else the installed package's. Raises ModelError for
+    whatever is wrong with it."""
     path = path or packaged_model()
     if path is None:
         raise ModelError(
@@ -41,46 +42,66 @@ def load_model(path: Path | None = None) -> tuple[Llama, Tokenizer]:
         )
     try:
         file = Gguf(path)
-        return Llama(*read_weights(file)), make_tokenizer(file.values)
-    except KeyError as error:
-        raise ModelError(f"the model {path} cannot be read: it has no value {error}") from error
-    except (GgufError, ValueError, OSError) as error:
+        sizes = read_sizes(file)
+        tokenizer = make_tokenizer(file.values)
+        n_tokens = tokenizer.get_vocab_size()
+        return Llama(sizes, *read_weights(file, sizes, n_tokens)), tokenizer
+    except (GgufError, OSError) as error:
         raise ModelError(f"the model {path} cannot be read: {error}") from error
 
 
 def read_sizes(file: Gguf) -> Sizes:
     values = file.values
-    if values["general.architecture"] != "llama":
-        raise GgufError(f"its architecture is {values['general.architecture']}, not llama")
+    architecture = values.text("general.architecture")
+    if architecture != "llama":
+        raise GgufError(f"its architecture is {architecture}, not llama")
     if "output.weight" in file.tensors:
         raise GgufError("it has output.weight, where the last layer is to be the embedding's")
-    n_heads = values["llama.attention.head_count"]
+    n_heads = values.count("llama.attention.head_count")
+    n_heads_kv = values.count("llama.attention.head_count_kv")
+    width = values.count("llama.embedding_length")
+    if n_heads % n_heads_kv:
+        raise GgufError(f"it has {n_heads} query heads: not a multiple of {n_heads_kv} K/V heads")
+    if width % (2 * n_heads):
+        raise GgufError(f"its width is {width}: not {n_heads} heads of an even number of elements")
     return Sizes(
-        n_layers=values["llama.block_count"],
+        n_layers=values.count("llama.block_count"),
         n_heads=n_heads,
-        n_heads_kv=values["llama.attention.head_count_kv"],
-        d_head=values["llama.embedding_length"] // n_heads,
-        context=values["llama.context_length"],
-        rotary_base=values["llama.rope.freq_base"],
-        epsilon=values["llama.attention.layer_norm_rms_epsilon"],
+        n_heads_kv=n_heads_kv,
+        d_head=width // n_heads,
+        context=values.count("llama.context_length"),
+        rotary_base=values.number("llama.rope.freq_base"),
+        epsilon=values.number("llama.attention.layer_norm_rms_epsilon"),
     )
 
 
-def read_weights(file: Gguf) -> tuple[Sizes, list[Layer], np.ndarray, np.ndarray]:
-    sizes = read_sizes(file)
-    layers = [read_layer(file, f"blk.{i}") for i in range(sizes.n_layers)]
-    return sizes, layers, file.tensor("output_norm.weight"), file.tensor("token_embd.weight")
+def read_weights(
+    file: Gguf, sizes: Sizes, n_tokens: int
+) -> tuple[list[Layer], np.ndarray, np.ndarray]:
+    width = sizes.n_heads * sizes.d_head
+    layers = [read_layer(file, f"blk.{i}", sizes) for i in range(sizes.n_layers)]
+    norm = file.tensor("output_norm.weight", [width])
+    return layers, norm, file.tensor("token_embd.weight", [n_tokens, width])
 
 
-def read_layer(file: Gguf, prefix: str) -> Layer:
-    def read(*names: str) -> np.ndarray:
-        return np.concatenate([file.tensor(f"{prefix}.{name}.weight") for name in names])
+def read_layer(file: Gguf, prefix: str, sizes: Sizes) -> Layer:
+    def read(name: str, *shape: int | None) -> np.ndarray:
+        return file.tensor(f"{prefix}.{name}.weight", shape)
 
+    width, of_kv = sizes.n_heads * sizes.d_head, sizes.n_heads_kv * sizes.d_head
+    gate = read("ffn_gate", None, width)
+    inner = len(gate)
     return Layer(
-        attention_norm=read("attn_norm"),
-        qkv=read("attn_q", "attn_k", "attn_v"),
-        output=read("attn_output"),
-        mlp_norm=read("ffn_norm"),
-        gate_up=read("ffn_gate", "ffn_up"),
-        down=read("ffn_down"),
+        attention_norm=read("attn_norm", width),
+        qkv=np.concatenate(
+            [
+                read("attn_q", width, width),
+                read("attn_k", of_kv, width),
+                read("attn_v", of_kv, width),
+            ]
+        ),
+        output=read("attn_output", width, width),
+        mlp_norm=read("ffn_norm", width),
+        gate_up=np.concatenate([gate, read("ffn_up", inner, width)]),
+        down=read("ffn_down", width, inner),
     )

@@ -117,6 +117,13 @@ def padded(data: bytes) -> bytes:
 
 def model_file(model: Llama) -> bytes:
     """Returns a GGUF file of the model, in float32, with a tokenizer for printable ASCII."""
+    return gguf_file(*model_parts(model))
+
+
+def model_parts(
+    model: Llama,
+) -> tuple[dict[str, Any], dict[str, tuple[tuple[int, ...], int, bytes]]]:
+    """Returns the values and the tensors of such a file, as gguf_file() takes them."""
     sizes, tensors = model.sizes, {}
 
     def add(name: str, weights: np.ndarray) -> None:
@@ -145,7 +152,7 @@ def model_file(model: Llama) -> bytes:
         "llama.attention.layer_norm_rms_epsilon": sizes.epsilon,
         **tokenizer_values(),
     }
-    return gguf_file(values, tensors)
+    return values, tensors
 
 
 def tokenizer_values() -> dict[str, Any]:
