@@ -14,8 +14,8 @@ from .emit import generated_files
 from .facts import FAMILIES, Arch
 from .manifest import manifest_text, refresh_command, stale_lines
 from .output import update, write_file
-from .selection import SelectionError, select
-from .sets import SETS, ship
+from .selection import SETS, SelectionError, select
+from .sets import ship
 from .short_form import format_config
 from .tuning import TuningError
 from .wrappers import WRAPPERS

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import re
 
+from . import sets
 from .config import Config
+from .covers import values
 from .facts import FIELDS, KNOWN_FEATURES, Arch, Dtype, Feature, Op
-from .sets import SETS
 
+SETS = {**sets.SETS, "values": values}
 ENUMERATIONS = {"arch": Arch, "op": Op, "dtype": Dtype}
 
 

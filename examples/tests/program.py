@@ -16,7 +16,7 @@ def run_demo(demo: str, *arguments: str, **environment: str) -> subprocess.Compl
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=3600,
     )
 
 

@@ -135,7 +135,7 @@ def test_the_header_is_shown_before_anything_runs():
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
+        timeout=3600,
     )
     assert result.stdout.index("model   all-MiniLM") < result.stdout.index("... warming up")
     assert "The best of 2 runs over all texts" in result.stdout

@@ -3,6 +3,8 @@
  */
 #include "support.h"
 
+#include <math.h>
+
 enum { MOST_KERNELS = 64 };
 
 /* Finds the rows that serve the problem on this machine. */
@@ -41,7 +43,7 @@ static void kernels_are_timed_and_computed(void **state) {
     provide_workspace(&p, kernels, count);
     assert_success(flash_measure(&p.args, kernels, count, 4, NULL, seconds));
     for (int32_t i = 0; i < count; i++)
-        assert_true(seconds[i] > 0 && seconds[i] < 60);
+        assert_true(seconds[i] > 0 && isfinite(seconds[i]));
     problem_check_result(&p);
     problem_check_canaries(&p);
     problem_destroy(&p);

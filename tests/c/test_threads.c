@@ -309,10 +309,8 @@ static void check_cancelled_callers(void) {
 /* A lock that stayed held would hang the program. */
 static void a_cancelled_caller_leaves_the_library_usable(void **state) {
     (void)state;
-    alarm(240);
     assert_success(flash_set_num_threads(4));
     check_cancelled_callers();
-    alarm(0);
 }
 
 /* Stops for so long that others who wait for the thread go to sleep. */
@@ -336,20 +334,20 @@ static void cancelled_threads_of_a_hook_do_their_tasks(void **state) {
     test_problem_t p;
     (void)state;
     assert_int_equal(sigaction(SIGUSR1, &action, &before), 0);
-    alarm(240);
     assert_success(flash_set_parallel_for(run_in_threads, &lender, 8));
     problem_create(&p, sizes, 7);
     for (int i = 0; i < 3 * N_CANCELS; i++)
         problem_run(&p);
     problem_destroy(&p);
     assert_int_equal(atomic_load(&lender.n_refused), 0);
-    alarm(0);
     sigaction(SIGUSR1, &before, NULL);
 }
 
 /* ---- Threads as the system sees them ---- */
 
 enum { MOST_THREADS = 64 };
+
+static int n_threads_at_start; /* before the library has any */
 
 /* The numbers of the process's threads. */
 typedef struct threads {
@@ -366,6 +364,18 @@ static threads_t list_threads(void) {
             threads.number[threads.count++] = strtol(e->d_name, NULL, 10);
     closedir(folder);
     return threads;
+}
+
+/* Returns the number of threads when the pool has none any more. A joined thread leaves /proc a
+ * moment after pthread_join() has returned. */
+static int await_end_of_pool(void) {
+    assert_success(flash_set_num_threads(1));
+    int n = list_threads().count;
+    while (n > n_threads_at_start) {
+        sched_yield();
+        n = list_threads().count;
+    }
+    return n;
 }
 
 static bool has_thread(const threads_t *threads, long number) {
@@ -397,7 +407,7 @@ static void check_that_signals_are_blocked(long thread) {
 
 static void the_pools_threads_take_no_signals(void **state) {
     (void)state;
-    assert_success(flash_set_num_threads(1));
+    await_end_of_pool();
     const threads_t before = list_threads();
     assert_success(flash_set_num_threads(4));
     check_all();
@@ -422,8 +432,7 @@ static size_t set_stack_size(size_t size) {
 
 static void a_refused_thread_is_not_asked_for_again(void **state) {
     (void)state;
-    assert_success(flash_set_num_threads(1));
-    const int n_before = list_threads().count;
+    const int n_before = await_end_of_pool();
     const size_t size = set_stack_size(SIZE_MAX / 4);
     assert_success(flash_set_num_threads(4));
     check_all();
@@ -450,5 +459,6 @@ int main(void) {
         cmocka_unit_test_teardown(the_pools_threads_take_no_signals, default_threads),
         cmocka_unit_test_teardown(a_refused_thread_is_not_asked_for_again, default_threads),
     };
+    n_threads_at_start = list_threads().count;
     return cmocka_run_group_tests(tests, compute_expected, destroy_expected);
 }

@@ -34,21 +34,29 @@ run_pytest_parallel() { # pytest argument...
     run_pytest --numprocesses "$JOBS" "$@"
 }
 
+# Only a test that hangs takes an hour.
+CTEST=(ctest --output-on-failure --no-tests=error --parallel "$JOBS" --timeout 3600)
+
 run_ctest() { # folder below build/, ctest option...
     local folder=build/$1
     shift
-    ctest --test-dir "$folder" --output-on-failure --no-tests=error --parallel "$JOBS" "$@"
+    "${CTEST[@]}" --test-dir "$folder" "$@"
 }
 
 step_unit() {
     run_ctest gcc -L unit
 }
 
+# Says whether the processor has an instruction set, under Linux's name of it.
+runs() { # name
+    grep -qw "$1" /proc/cpuinfo
+}
+
 # Runs tests as on every lesser processor: each instruction set but the highest one is tried.
 step_processors() {
     local isa isas=(reference avx2)
-    ! grep -qw avx512_bf16 /proc/cpuinfo || isas+=(avx512)
-    ! grep -qw amx_bf16 /proc/cpuinfo || isas+=(avx512_bf16)
+    ! runs avx512_bf16 || isas+=(avx512)
+    ! runs amx_bf16 || isas+=(avx512_bf16)
     for isa in "${isas[@]}"; do
         FLASHATTN_CPU_ISA=$isa run_ctest gcc -R '^(table|forward|combine|threads)$'
     done
@@ -121,45 +129,9 @@ working_tree() { # index to make
     git write-tree
 }
 
-# Compiles a file that never changes, on every processor at the same time.
-compile_yardstick() {
-    local i file=build/dist/yardstick.c
-    for ((i = 0; i < 400; i++)); do
-        echo "void f$i(float *a, const float *b, int n) {
-            for (int i = 0; i < n; i++) a[i] = a[i] * b[n - i] + b[i + $i] / a[i / 2]; }"
-    done >"$file"
-    for ((i = 0; i < JOBS; i++)); do
-        gcc -O3 -c "$file" -o "$file.$i.o" &
-    done
-    wait
-}
-
-# Sets TOOK to the hundredths of a second of processor time that a command took; its output is in
-# the log.
-measure_processor_time() { # log, command...
-    local log=$1 TIMEFORMAT='%U %S'
-    shift
-    { time "$@" >"$log" 2>&1; } 2>"$log.time" || {
-        cat "$log"
-        return 1
-    }
-    TOOK=$(awk '{ printf "%d", ($1 + $2) * 100 }' "$log.time")
-}
-
-# Bounds the time that a build of the whole library takes, in which a compiler flag or a kernel too
-# many would show. The unit is compilations of the yardstick, which a slower processor and other work
-# lengthen as much: usually 60, at most 70.
-build_in_time() { # build folder
-    local yardstick
-    measure_processor_time "$LOGS/dist-yardstick.log" compile_yardstick
-    yardstick=$((TOOK / JOBS))
-    measure_processor_time "$LOGS/dist-build.log" cmake --build "$1" --parallel "$JOBS"
-    echo "the build takes $TOOK hundredths of a second of processor time, the yardstick $yardstick"
-    [ "$TOOK" -le $((yardstick * 70)) ]
-}
-
-# Builds the source release of the working tree as users do, but without Python, installs it, and
-# builds a program that uses it.
+# Builds the source release of the working tree without Python, installs it, and builds a program that
+# uses it. The step build has compiled the same kernels as users do; with less optimisation they take
+# a fraction of the time.
 step_dist() {
     local dist=$PWD/build/dist sources
     if ! git rev-parse --quiet --verify HEAD; then
@@ -171,10 +143,10 @@ step_dist() {
     cmake -P cmake/dist.cmake "$dist" "$(working_tree "$dist/index")"
     tar -xf "$dist"/flashattn-*.tar.gz -C "$dist/unpacked"
     sources=$(echo "$dist"/unpacked/flashattn-*)
-    env -u CMAKE_C_COMPILER_LAUNCHER cmake -S "$sources" -B "$dist/build" -G Ninja \
-        -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Release -DFLASH_CUDA=OFF \
-        -DCMAKE_DISABLE_FIND_PACKAGE_Python3=ON
-    build_in_time "$dist/build"
+    cmake -S "$sources" -B "$dist/build" -G Ninja \
+        -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG=-Og \
+        -DFLASH_CUDA=OFF -DCMAKE_DISABLE_FIND_PACKAGE_Python3=ON
+    cmake --build "$dist/build" --parallel "$JOBS"
     cmake --install "$dist/build" --prefix "$dist/installed"
     cmake -D SOURCE_DIR="$sources/tests/consumers/find_package" -D WORK_DIR="$dist/consumer" \
         -D PREFIX="$dist/installed" -D C_COMPILER=gcc -D GENERATOR=Ninja \
@@ -184,15 +156,16 @@ step_dist() {
 # Builds the library with its CUDA kernels. It must load and serve the CPU with and without a GPU;
 # with one its kernels are tested too.
 #
-# Without a GPU CUDA kernels are compiled too, but in less time: those of the set pairs, which has
-# each head dimension with each class of features, several in a file, and each family for one
-# architecture. SM80 takes 8.0 and SM80_DECODE 9.0, so that every branch on __CUDA_ARCH__ is compiled.
+# Without a GPU CUDA kernels are compiled too, but in less time: those of the set values, which has
+# each head dimension, class of features, type and tactic of a family, several in a file, and each
+# family for one architecture. SM80 takes 8.0 and SM80_DECODE 9.0, so that every branch on
+# __CUDA_ARCH__ is compiled.
 # The table has every row, from which the tests of the selection choose. Of the CPU kernels there is
 # the reference alone.
 CUDA_FAMILIES=arch=SM80,SM80_DECODE,SM80_MLA,SM90,SM90_DECODE,SM90_MLA,MIXED
 CUDA_WITHOUT_GPU=(-DFLASH_GROUP_CUDA_KERNELS=ON -DFLASH_CUDA_ARCHITECTURES_SM80=80-real
     -DFLASH_CUDA_ARCHITECTURES_SM80_DECODE=90-real
-    "-DFLASH_KERNELS=ship $CUDA_FAMILIES" -DFLASH_COMPILED_KERNELS=pairs)
+    "-DFLASH_KERNELS=ship $CUDA_FAMILIES" -DFLASH_COMPILED_KERNELS=values)
 
 step_cuda() {
     local folder=cuda less=()
@@ -234,14 +207,20 @@ step_clang() {
     run_ctest clang -L unit
 }
 
-# Tests the AMX kernels with tile instructions in C, because the processor may not have them, and
-# because sanitizers do not see what they read and write.
-EMULATED_AMX=()
-[ "$(uname -m)" != x86_64 ] || EMULATED_AMX=(-DFLASH_EMULATE_AMX=ON)
+# Sanitizers see nothing in kernels that do not run, and those take longest to compile: only families
+# that the processor can run have kernels then. Those of AMX, which it may not have, are tested with
+# tile instructions in C, also because sanitizers do not see what tiles read and write.
+SANITIZED=(-DFLASH_KERNELS='ship arch=REFERENCE,AVX2,NEON,NEON_BF16')
+if runs avx512_bf16; then
+    SANITIZED=(-DFLASH_KERNELS='ship arch=REFERENCE,AVX2,AVX512,AVX512_BF16,AMX'
+        -DFLASH_EMULATE_AMX=ON)
+elif runs avx512vl; then
+    SANITIZED=(-DFLASH_KERNELS='ship arch=REFERENCE,AVX2,AVX512')
+fi
 
 configure_sanitized() { # folder, compiler, sanitizers, [CMake option...]
     configure "$1" -DCMAKE_C_COMPILER="$2" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-        -DFLASH_SANITIZE="$3" "${EMULATED_AMX[@]}" "${@:4}"
+        -DFLASH_SANITIZE="$3" "${SANITIZED[@]}" "${@:4}"
 }
 
 # Rows of other families are left out. Pointers that overflow are checked too, for which gcc takes
@@ -249,7 +228,7 @@ configure_sanitized() { # folder, compiler, sanitizers, [CMake option...]
 # step_address_python, which walks the table's reference rows too.
 step_amx() {
     local tests=tests/python/test
-    if ! grep -qw avx512_bf16 /proc/cpuinfo; then
+    if ! runs avx512_bf16; then
         echo "needs a processor with AVX512_BF16, which AMX kernels use besides tiles"
         return "$SKIPPED"
     fi
@@ -291,17 +270,15 @@ step_address_python() {
 }
 
 # Threads meet in the library, and in what kernels read and write, which is the same for all that are
-# made of kernels/cpu/tiled: AVX512 is left out, whose vectors AVX512_BF16 has too. ThreadSanitizer
+# made of kernels/cpu/tiled: of a processor's families the least has it all, and AMX. ThreadSanitizer
 # does not know every layout of memory that newer kernels of Linux choose.
 step_thread() {
-    local fixed_layout=()
+    local families=REFERENCE,AVX2,NEON fixed_layout=()
+    ! runs avx512_bf16 || families+=,AMX
     ! setarch -R true 2>/dev/null || fixed_layout=(setarch -R)
-    configure_sanitized thread gcc thread \
-        -DFLASH_KERNELS='ship arch=REFERENCE,AVX2,AVX512_BF16,AMX,NEON,NEON_BF16'
+    configure_sanitized thread gcc thread -DFLASH_KERNELS="ship arch=$families"
     compile thread kernels test_append test_threads test_executor test_countdown
-    TSAN_OPTIONS=halt_on_error=1 "${fixed_layout[@]}" \
-        ctest --test-dir build/thread --output-on-failure --no-tests=error --parallel "$JOBS" \
-        -L thread
+    TSAN_OPTIONS=halt_on_error=1 "${fixed_layout[@]}" "${CTEST[@]}" --test-dir build/thread -L thread
 }
 
 # Runs a fuzzer. Its log is the step's when it has ended, because others run at the same time.
@@ -309,7 +286,7 @@ fuzz() { # target [libFuzzer option...]
     local target=$1 log=build/fuzzer/$1.log status=0
     shift
     mkdir -p "build/corpus/$target"
-    "build/fuzzer/tests/fuzz/fuzz_$target" -max_total_time=12 -timeout=20 -print_final_stats=1 \
+    "build/fuzzer/tests/fuzz/fuzz_$target" -max_total_time=12 -timeout=3600 -print_final_stats=1 \
         -artifact_prefix="build/fuzzer/$target-" "$@" "build/corpus/$target" \
         >"$log" 2>&1 || status=$?
     cat "$log"

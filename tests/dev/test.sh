@@ -16,7 +16,7 @@ tree            build    include rule, documented examples, paths and links, thi
 demo            build    tests of the demo
 consumers       build    find_package, pkg-config, FetchContent, packages
 wheel           -        the wheel and its exports, and one for every Linux
-dist            -        the source release builds in time without Python, installs, serves a program
+dist            -        the source release builds without Python, installs, serves a program
 broken-nvcc     -        configuring with a CUDA compiler that fails
 cuda            -        the library with its CUDA kernels
 amx             -        AMX kernels with emulated tiles; pointers that overflow in them
@@ -81,6 +81,7 @@ run_step() { # name
 
 sum_up() {
     local name
+    [ ${#COSTS[@]} -lt 2 ] || print_costs | tee "$LOGS/costs.txt"
     [ ${#SKIPS[@]} -eq 0 ] || printf 'skipped: %s\n' "${SKIPS[@]}"
     for name in "${FAILED[@]}"; do
         echo "failed: $name  log: $LOGS/$name.log"

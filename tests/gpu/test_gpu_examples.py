@@ -28,7 +28,7 @@ def test_decoding_in_pages(sizes: list[str], tmp_path: Path) -> None:
     link = [shared, f"-L{toolkit / 'lib64'}", "-lcudart"]
     paths = f"-Wl,-rpath,{shared.parent}:{toolkit / 'lib64'}"
     subprocess.run(["cc", "-std=c11", *includes, *sources, "-o", program, *link, paths], check=True)
-    done = subprocess.run([program, *sizes], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([program, *sizes], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "sm80decode" in done.stdout or "sm90decode" in done.stdout
     share = re.search(r"attention has (\d+) %", done.stdout)

@@ -10,6 +10,7 @@ from typing import Any
 import flashattn
 import pytest
 import torch
+from busy_streams import run_on_a_busy_stream
 from device_memory import lengths
 from flashattn import torch_ops
 from gpu_problems import device_inputs, device_options, device_pages
@@ -18,8 +19,6 @@ from problems import AttentionProblem
 from torch_append_calls import NAMES, Call, assert_same, assert_same_bits, make_call
 from torch_append_calls import run as run_append
 from torch_calls import WAYS, Recorded, check_plain_tensors_skip_the_dispatcher
-
-SLEEP = 20_000_000  # clock cycles: longer than it takes to enqueue what follows
 
 every_way = pytest.mark.parametrize("way", WAYS)
 P = AttentionProblem(2, 200, 300, 6, 2, 128, "bfloat16", causal=True)
@@ -123,17 +122,14 @@ def test_call_waits_for_its_stream_and_not_for_the_device(name: str, way: str) -
     p = PROBLEMS[name]
     late, options = device_inputs(p), _options(p, torch_ops)
     expected = _by(way, late, options)
-    stream = torch.cuda.Stream()
     early = [torch.zeros_like(x) for x in late]
-    torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(SLEEP)
+
+    def copy_and_call() -> torch.Tensor:
         for x, y in zip(early, late):
             x.copy_(y)
-        o = _by(way, early, options)
-        assert not stream.query(), "the call waited for the device"
-    stream.synchronize()
-    assert torch.equal(o, expected)
+        return _by(way, early, options)
+
+    assert torch.equal(run_on_a_busy_stream(copy_and_call), expected)
 
 
 @every_way
@@ -175,16 +171,14 @@ def test_appending_waits_for_its_stream_and_not_for_the_device(way: str) -> None
     call["k_new"].zero_()
     call["q_out"] = torch.empty_like(call["q"])
     expected = run_append(late, way)
-    stream = torch.cuda.Stream()
-    torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(SLEEP)
+
+    def copy_and_append() -> torch.Tensor:
         call["k_new"].copy_(k_new)
-        found = run_append(call, way)
-        assert not stream.query(), "the call waited for the device"
+        return run_append(call, way)
+
+    found = run_on_a_busy_stream(copy_and_append)
     assert torch.cuda.memory_allocated() == before
-    stream.synchronize()
     assert_same_bits(found, expected)
     assert_same({**call, "q_out": None}, late)
 

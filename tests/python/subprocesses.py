@@ -11,6 +11,7 @@ import flashattn
 from flashattn._library import library
 
 _PREFIX = ("FLASH_", "FLASHATTN_")
+HANG = 3600  # seconds: only a process that hangs takes that long
 
 
 def run_python(
@@ -27,5 +28,5 @@ def run_python(
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=HANG,
     )

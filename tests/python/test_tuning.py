@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 import flashattn
@@ -38,7 +39,7 @@ def _fp32_configs() -> list[flashattn.Config]:
 def test_measure_times_each_kernel_and_computes(q: np.ndarray) -> None:
     out = np.empty_like(q)
     seconds = flashattn.measure(q, q, q, _fp32_configs(), out=out, n_launches=3, causal=True)
-    assert len(seconds) == len(_fp32_configs()) and all(0 < s < 60 for s in seconds)
+    assert len(seconds) == len(_fp32_configs()) and all(0 < s < math.inf for s in seconds)
     np.testing.assert_allclose(out, flashattn.flash_attn_func(q, q, q, causal=True), atol=1e-5)
 
 

@@ -21,7 +21,6 @@ def dev(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
     )
 
 
@@ -124,3 +123,56 @@ def test_the_demo_sees_the_torch_of_the_systems_python(tmp_path):
 def test_the_test_asks_for_what_the_debian_packages_are_made_with(tmp_path):
     words = printed_command(dev("test", PATH=bare_machine(tmp_path)))
     assert {"dpkg-dev", "file"} <= set(words[3].split())
+
+
+def in_bash(script: str, *arguments: str) -> str:
+    """Returns what a script prints that has the parts of ./dev at hand."""
+    command = ["bash", "-euc", f"cd {ROOT}; {script}", "bash", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    return done.stdout
+
+
+def test_the_costs_of_all_steps_are_printed_the_dearest_first():
+    script = ". tests/dev/progress.sh; COSTS=('12 5 Debian packages' '300 2000 cuda'); print_costs"
+    assert [line.split() for line in in_bash(script).splitlines()] == [
+        ["processor", "wall"],
+        ["30.0", "s", "200.0", "s", "cuda"],
+        ["1.2", "s", "0.5", "s", "Debian", "packages"],
+    ]
+
+
+def test_a_long_step_shows_how_far_its_build_is(tmp_path):
+    """One turn of the line: what is replaced is the pause after it."""
+    log = tmp_path / "build.log"
+    script = '. tests/dev/progress.sh; sleep() { exit; }; show_elapsed "[ 3/23] build" "$1"'
+    log.write_text("-- Configuring done\n")
+    assert "build  0:00  log:" in in_bash(script, str(log))
+    log.write_text("[1/93] Building a\n[2/93] Building b\nnote: of [7/8]\n")
+    assert "[ 3/23] build  0:00  [2/93]  log:" in in_bash(script, str(log))
+
+
+def test_the_cost_of_a_build_is_summed_by_family(tmp_path):
+    times = tmp_path / "times"
+    kernel = "CMakeFiles/flashattn_objects.dir/generated/kernels/flash_fwd_{}_dany_1x1.c.o"
+    rows = [("0.5 0.5", "build/yardstick.o"), ("1 0.5", "src/core/status.c.o")]
+    rows += [("7 1", kernel.format("avx2_fp16")), ("8 1", kernel.format("avx2_fp32"))]
+    times.write_text("".join(f"{time} {name}\n" for time, name in rows))
+    assert in_bash('. tests/dev/cost.sh; report_times "$1"', str(times)).splitlines() == [
+        "    17.0 s     2 files  kernels of AVX2",
+        "     1.5 s     1 files  the rest",
+        "    18.5 s     3 files  in all: 18 times the 1.00 s of a file that never changes",
+    ]
+
+
+def test_a_compilation_is_noted_with_its_time_and_fails_as_without(tmp_path):
+    program, notes = ROOT / "tests/dev/timed.sh", tmp_path / "notes"
+    source, result = tmp_path / "a.c", tmp_path / "a%.o"
+    source.write_text("int a;\n")
+    compiled = [program, notes, "cc", "-c", source, "-o", result]
+    assert subprocess.run(compiled).returncode == 0 and result.exists()
+    assert re.fullmatch(rf"[\d.]+ [\d.]+ {result}\n", notes.read_text())
+    source.write_text("wrong\n")
+    failed = subprocess.run(compiled, capture_output=True, text=True)
+    assert failed.returncode != 0 and "a.c:1:1: error" in failed.stderr
+    assert failed.stderr.count("user") == 0

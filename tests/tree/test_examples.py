@@ -37,7 +37,7 @@ def library() -> Path:
 
 
 def run(command: list[str | Path], **options: object) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+    result = subprocess.run(command, capture_output=True, text=True, **options)
     assert result.returncode == 0, result.stdout + result.stderr
     return result
 
@@ -106,7 +106,7 @@ def compile_cuda_program(sources: list[Path], program: Path) -> None:
 
 def run_where_there_may_be_a_gpu(command: list[str | Path], output: str) -> None:
     """Without a GPU the program says so in a line."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == 0:
         assert output in done.stdout
     else:

@@ -1,0 +1,18 @@
+"""The set that stands for all kernels where they are compiled and not run."""
+
+from codegen.covers import values, values_of
+from codegen.selection import SETS, select
+from codegen.sets import SETS as NAMED
+from codegen.sets import ship
+
+
+def test_values_has_few_kernels_with_every_value_of_ship():
+    assert set(values()) <= set(ship())
+    assert len(values()) < len(ship()) / 5
+    missing = {value for config in ship() for value in values_of(config)}
+    assert not missing.difference(*map(values_of, values()))
+
+
+def test_it_can_be_selected_by_its_name():
+    assert set(SETS) == {*NAMED, "values"}
+    assert select("values") == sorted(values())
