@@ -49,6 +49,12 @@ flash_status_t device_describe(int32_t number, device_t *device) {
     return FLASH_SUCCESS;
 }
 
+flash_status_t device_describe_for(const flash_forward_args_t *args, device_t *device) {
+    FLASH_TRY(device_describe(args->device, device));
+    device_limit(device, args->n_multiprocessors);
+    return FLASH_SUCCESS;
+}
+
 flash_status_t device_check_stream(const device_t *device, flash_stream_t stream) {
     FLASH_REQUIRE(stream == NULL || !device_is_cpu(device), FLASH_ERROR_INVALID_ARGUMENT,
                   "stream is %p, and device is the CPU, which has no streams: it must be NULL",

@@ -64,7 +64,7 @@ static flash_status_t resolve_kernel(const flash_kernel_t *kernel, resolved_t *r
     FLASH_TRY(trace_is_on(&r->traced));
     r->explained = r->explained || r->traced;
     FLASH_TRY(environment_read(&variable, read_variable));
-    FLASH_TRY(device_describe(r->args.device, &r->device));
+    FLASH_TRY(device_describe_for(&r->args, &r->device));
     if (kernel != NULL)
         return use_kernel(kernel, "the caller's kernel", r);
     if (is_forced)

@@ -57,7 +57,7 @@ flash_status_t flash_measure(const flash_forward_args_t *args, const flash_kerne
     device_t device = {0};
     FLASH_TRY(check_counts(kernels, n_kernels, n_launches, seconds));
     FLASH_TRY(arguments_read(args, &checked, &problem));
-    FLASH_TRY(device_describe(checked.device, &device));
+    FLASH_TRY(device_describe_for(&checked, &device));
     FLASH_TRY(device_check_stream(&device, stream));
     FLASH_TRY(arguments_check_data(&checked, device_is_cpu(&device), &problem));
     FLASH_TRY(check_kernels(kernels, n_kernels, &problem, &device));

@@ -43,6 +43,15 @@ flash_status_t argument_check_numbers(const char *name, int32_t dtype, const cha
     return FLASH_SUCCESS;
 }
 
+flash_status_t argument_check_reserved(const char *what, int32_t reserved32,
+                                       const uint64_t *reserved, size_t count) {
+    uint64_t any = (uint32_t)reserved32;
+    for (size_t i = 0; i < count; i++)
+        any |= reserved[i];
+    FLASH_REQUIRE(any == 0, FLASH_ERROR_UNSUPPORTED, "%s.reserved is not zero", what);
+    return FLASH_SUCCESS;
+}
+
 flash_status_t argument_check_alignment(const char *name, const void *data, int64_t size) {
     FLASH_REQUIRE((uintptr_t)data % (uintptr_t)size == 0, FLASH_ERROR_INVALID_ARGUMENT,
                   "%s is %p: not aligned to its elements of %" PRId64

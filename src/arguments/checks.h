@@ -6,6 +6,8 @@
 
 #include "flashattn.h"
 
+#include <stddef.h>
+
 /* Requires a size within 0 ... INT32_MAX. */
 flash_status_t argument_check_size(const char *name, int64_t size);
 
@@ -22,6 +24,11 @@ flash_status_t argument_check_not_of_keys(const char *name, int32_t dtype);
 /* Requires fp16, bf16 or fp32, which numbers beside the tensors are of. what: those numbers, for
  * the message. Returns UNSUPPORTED for another type. */
 flash_status_t argument_check_numbers(const char *name, int32_t dtype, const char *what);
+
+/* Requires reserved members to be 0: what a newer library may know by them, this one does not.
+ * what: the struct, for the message. Returns UNSUPPORTED. */
+flash_status_t argument_check_reserved(const char *what, int32_t reserved32,
+                                       const uint64_t *reserved, size_t count);
 
 /* Requires data aligned to elements of `size` bytes, which CUDA kernels access whole; or NULL. */
 flash_status_t argument_check_alignment(const char *name, const void *data, int64_t size);

@@ -9,6 +9,7 @@
 #include "arguments/latent.h"
 #include "arguments/paging.h"
 #include "arguments/quant.h"
+#include "core/device.h"
 #include "core/status.h"
 #include "core/struct_size.h"
 #include "kernels/common/bias.h"
@@ -106,9 +107,27 @@ static flash_status_t check_types(const flash_forward_args_t *a) {
     return argument_check_not_of_keys("o.dtype", a->o.dtype);
 }
 
+/* The CPU has threads, which an executor limits. */
+static flash_status_t check_multiprocessors(const flash_forward_args_t *a) {
+    const bool is_cuda = device_kind(a->device) == device_kind(FLASH_DEVICE_CUDA);
+    FLASH_REQUIRE(a->n_multiprocessors >= 0, FLASH_ERROR_INVALID_ARGUMENT,
+                  "n_multiprocessors is %" PRId32 ": negative", a->n_multiprocessors);
+    FLASH_REQUIRE(a->n_multiprocessors == 0 || is_cuda, FLASH_ERROR_INVALID_ARGUMENT,
+                  "n_multiprocessors is %" PRId32 ", and device is 0x%x, not a CUDA device",
+                  a->n_multiprocessors, (unsigned)a->device);
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_reserved(const flash_forward_args_t *a) {
+    return argument_check_reserved("flash_forward_args_t", a->reserved32, a->reserved,
+                                   sizeof a->reserved / sizeof a->reserved[0]);
+}
+
 static flash_status_t check_shape(const flash_forward_args_t *a) {
+    FLASH_TRY(check_reserved(a));
     FLASH_TRY(check_types(a));
     FLASH_TRY(check_sizes(a));
+    FLASH_TRY(check_multiprocessors(a));
     FLASH_TRY(check_mask(a));
     FLASH_TRY(check_not_negative("softmax_scale", a->softmax_scale));
     return check_not_negative("softcap", a->softcap);

@@ -43,7 +43,8 @@ flash_status_t arguments_read_quant(const flash_forward_args_t *checked, flash_p
     if (checked->quant == NULL)
         return FLASH_SUCCESS;
     FLASH_TRY(struct_read(&g, sizeof g, checked->quant, "flash_quant_t"));
-    FLASH_REQUIRE(g.reserved32 == 0, FLASH_ERROR_UNSUPPORTED, "quant.reserved32 is not zero");
+    FLASH_TRY(argument_check_reserved("quant", g.reserved32, g.reserved,
+                                      sizeof g.reserved / sizeof g.reserved[0]));
     params->k_scale = (flash_scale_t){g.k_scale, g.k_scale_stride_batch, g.k_scale_stride_head};
     params->v_scale = (flash_scale_t){g.v_scale, g.v_scale_stride_batch, g.v_scale_stride_head};
     FLASH_TRY(check_scale(K_SCALE, &params->k_scale, checked->k.dtype));

@@ -3,6 +3,7 @@
  */
 #include "arguments/tensor.h"
 
+#include "arguments/checks.h"
 #include "core/status.h"
 
 #include <inttypes.h>
@@ -62,11 +63,8 @@ static flash_status_t check_strides(const char *name, const axis_t axes[N_AXES],
 }
 
 static flash_status_t check_reserved(const char *name, const flash_tensor_t *tensor) {
-    uint64_t any = (uint32_t)tensor->reserved32;
-    for (size_t i = 0; i < sizeof tensor->reserved / sizeof tensor->reserved[0]; i++)
-        any |= tensor->reserved[i];
-    FLASH_REQUIRE(any == 0, FLASH_ERROR_UNSUPPORTED, "%s.reserved is not zero", name);
-    return FLASH_SUCCESS;
+    return argument_check_reserved(name, tensor->reserved32, tensor->reserved,
+                                   sizeof tensor->reserved / sizeof tensor->reserved[0]);
 }
 
 flash_status_t tensor_check_repeat(const char *name, const flash_tensor_t *tensor,

@@ -18,7 +18,7 @@ typedef struct device {
 
     int32_t ordinal; /* CUDA devices have this and all that follows */
     int32_t compute_capability;
-    int32_t n_multiprocessors;
+    int32_t n_multiprocessors;       /* that a call may use */
     int32_t shared_memory_per_block; /* bytes, the most that a kernel can ask for */
 } device_t;
 
@@ -29,6 +29,12 @@ static inline int32_t device_kind(int32_t number) {
 
 static inline bool device_is_cpu(const device_t *device) {
     return device->number == FLASH_DEVICE_CPU;
+}
+
+/* Leaves a CUDA device so many multiprocessors at most; 0: all of its own. */
+static inline void device_limit(device_t *device, int32_t n_multiprocessors) {
+    if (n_multiprocessors > 0 && n_multiprocessors < device->n_multiprocessors)
+        device->n_multiprocessors = n_multiprocessors;
 }
 
 enum { DEVICE_NAME_SIZE = 32 };

@@ -116,6 +116,15 @@ typedef struct refusal {
     X(q_of_the_other_16_bits, (args->dtype = FLASH_DTYPE_FP16, args->q.dtype = FLASH_DTYPE_BF16),  \
       FLASH_ERROR_UNSUPPORTED,                                                                     \
       "if K and V are FP16, Q and O can be: FP16 and FP16, FP16 and FP32, FP32 and FP16, FP32")    \
+    X(n_multiprocessors_negative, args->n_multiprocessors = -1, INVALID,                           \
+      "n_multiprocessors is -1: negative")                                                         \
+    X(n_multiprocessors_of_the_cpu, args->n_multiprocessors = 1, INVALID,                          \
+      "n_multiprocessors is 1, and device is 0x0, not a CUDA device")                              \
+    X(reserved32, args->reserved32 = 1, FLASH_ERROR_UNSUPPORTED, "flash_forward_args_t.reserved")  \
+    X(reserved_first, args->reserved[0] = 1, FLASH_ERROR_UNSUPPORTED,                              \
+      "flash_forward_args_t.reserved is not zero")                                                 \
+    X(reserved_last, args->reserved[5] = 1, FLASH_ERROR_UNSUPPORTED,                               \
+      "flash_forward_args_t.reserved is not zero")                                                 \
     X(softmax_scale_negative, args->softmax_scale = -0.5f, INVALID, "softmax_scale is -0.5")       \
     X(softmax_scale_nan, args->softmax_scale = NAN, INVALID, "softmax_scale is")                   \
     X(softmax_scale_infinite, args->softmax_scale = INFINITY, INVALID, "softmax_scale is inf")     \

@@ -80,12 +80,17 @@ def _in_lse(call: QuantCall) -> None:
     call.quant.v_scale = call.lse.array.ctypes.data + 8
 
 
+def _reserved(call: QuantCall) -> None:
+    call.quant.reserved[7] = 1
+
+
 # Every call sees these.
 SHAPE_REFUSALS = {
     "struct_size": (
         _set("struct_size", 0), INVALID_ARGUMENT, ["flash_quant_t.struct_size is 0"],
     ),
-    "reserved": (_set("reserved32", 1), UNSUPPORTED, ["quant.reserved32 is not zero"]),
+    "reserved32": (_set("reserved32", 1), UNSUPPORTED, ["quant.reserved is not zero"]),
+    "reserved": (_reserved, UNSUPPORTED, ["quant.reserved is not zero"]),
     "k_scale": (_other_keys, INVALID_ARGUMENT, ["quant.k_scale is given", "k.dtype is 2"]),
     "v_scale": (_v_scale_of_other_keys, INVALID_ARGUMENT, ["quant.v_scale is given"]),
     "no_array": (

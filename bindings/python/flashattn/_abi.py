@@ -199,6 +199,7 @@ class flash_quant_t(_SizedStructure):
         ("k_scale_stride_head", c_int64),
         ("v_scale_stride_batch", c_int64),
         ("v_scale_stride_head", c_int64),
+        ("reserved", c_uint64 * 8),
     ]
 
 
@@ -258,6 +259,9 @@ class flash_forward_args_t(_SizedStructure):
         ("d_head_v", c_int64),
         ("attention_chunk", c_int64),
         ("leftpad_k", c_void_p),
+        ("n_multiprocessors", c_int32),
+        ("reserved32", c_int32),
+        ("reserved", c_uint64 * 6),
     ]
 
 

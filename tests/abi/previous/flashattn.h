@@ -605,10 +605,16 @@ typedef struct flash_quant {
     int64_t k_scale_stride_head;
     int64_t v_scale_stride_batch;
     int64_t v_scale_stride_head;
+    /* 0. Room for scales of Q and O, and of each token or block of tokens of K and V. */
+    uint64_t reserved[8];
 } flash_quant_t;
 
 #define FLASH_QUANT_INIT                                                                           \
-    { FLASH_SIZEOF_(flash_quant_t), 0, FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0 }
+    {                                                                                              \
+        FLASH_SIZEOF_(flash_quant_t), 0, FLASH_NULL_, FLASH_NULL_, 0, 0, 0, 0, {                   \
+            0, 0, 0, 0, 0, 0, 0, 0                                                                 \
+        }                                                                                          \
+    }
 
 /** Kinds of flash_mask_t. */
 enum flash_mask_kind {
@@ -755,6 +761,19 @@ typedef struct flash_forward_args {
      * page_table. In memory of the device; a negative value is refused on the CPU, and taken for 0
      * on a CUDA device. NULL: all 0. */
     const int32_t *leftpad_k;
+
+    /* CUDA devices: the call is selected, planned and launched as though the device had only so
+     * many multiprocessors, for a caller who needs the others for work beside attention, such as a
+     * collective. Kernels whose blocks take tile after tile start so many blocks; those that cut
+     * sequences cut for so many. Kernels with a block for each tile still have as many blocks as
+     * tiles. Another number may change the last bits of O, as another device may. 0, and more than
+     * the device has: all. On the CPU it must be 0: an executor limits threads there. */
+    int32_t n_multiprocessors;
+    int32_t reserved32; /**< 0 */
+    /* 0. Room for dropout (its probability, seed and offset) and for positions of queries. Another
+     * type of V needs none, since a tensor has its own, nor do other scales, which flash_quant_t
+     * has room for. Backward will have a struct of its own, with a pointer to this one. */
+    uint64_t reserved[6];
 } flash_forward_args_t;
 
 #define FLASH_FORWARD_ARGS_INIT                                                                    \
@@ -762,7 +781,10 @@ typedef struct flash_forward_args {
         FLASH_SIZEOF_(flash_forward_args_t), 0, 0, 0, FLASH_TENSOR_INIT, FLASH_TENSOR_INIT,        \
             FLASH_TENSOR_INIT, FLASH_TENSOR_INIT, FLASH_NULL_, 0, 0, 0, FLASH_NULL_, FLASH_NULL_,  \
             FLASH_NULL_, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FLASH_NULL_, 0, FLASH_NULL_, FLASH_NULL_,   \
-            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, FLASH_NULL_, 0, 0, FLASH_NULL_  \
+            FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, FLASH_NULL_, 0, FLASH_NULL_, 0, 0, FLASH_NULL_, \
+            0, 0, {                                                                                \
+            0, 0, 0, 0, 0, 0                                                                       \
+        }                                                                                          \
     }
 
 /**
@@ -869,13 +891,13 @@ FLASH_API flash_status_t flash_measure(const flash_forward_args_t *args,
  * that on args->device problems like args take the kernel that many seconds, as in
  *   "cc=90 sms=132 dtype=BF16 d_head=128 features=causal q=2048 k=2048 heads=128 ns=155020: (BF16,
  *    128, 128, 64, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax+causal+varlen"
- * Problems are alike when the device's compute capability and multiprocessors, the type of K and V,
- * d_head, the features that a kernel must have, and the size class are the same: the longest
- * sequence of queries (q), the most keys that one of them sees (k), and batch * n_heads (heads),
- * each rounded to a power of two. Reads the same of args as flash_workspace_size(). Errors: as
- * flash_query_support(); UNSUPPORTED (the CPU device, whose kernels are chosen by the processor
- * alone; FLASH_FLAG_BATCH_INVARIANT; a d_head_v other than d_head), INVALID_ARGUMENT (seconds not
- * positive and finite), BUFFER_TOO_SMALL.
+ * Problems are alike when the device's compute capability, the multiprocessors that the call may
+ * use, the type of K and V, d_head, the features that a kernel must have, and the size class are
+ * the same: the longest sequence of queries (q), the most keys that one of them sees (k), and
+ * batch * n_heads (heads), each rounded to a power of two. Reads the same of args as
+ * flash_workspace_size(). Errors: as flash_query_support(); UNSUPPORTED (the CPU device, whose
+ * kernels are chosen by the processor alone; FLASH_FLAG_BATCH_INVARIANT; a d_head_v other than
+ * d_head), INVALID_ARGUMENT (seconds not positive and finite), BUFFER_TOO_SMALL.
  */
 FLASH_API flash_status_t flash_tuning_format(const flash_forward_args_t *args,
                                              const flash_kernel_t *kernel, double seconds,
