@@ -123,6 +123,38 @@ def test_scores_of_both_signs_up_to_the_largest_number(dtype: str, shape: Attent
 
 @every_dtype
 @every_shape
+@pytest.mark.parametrize("first_sign", [1, -1])
+def test_a_scaled_score_beyond_fp32_is_infinite(
+    first_sign: int, shape: AttentionProblem, dtype: str
+) -> None:
+    """Q K^T is finite. One key, then all keys, have scaled scores of 2^129 in rows of one sign, and
+    of -2^129 in the others; the other keys have scores of 0."""
+    p = replace(shape, dtype=dtype, softmax_scale=2.0**99)
+    q, k, v = make_inputs(p)
+    signs = np.where(np.arange(q[..., 0].size) % 2, -first_sign, first_sign)
+    q[...], k[...] = 0, 0
+    q[..., 0] = signs.reshape(q.shape[:-1]) * 2**15
+    above = q[..., 0] > 0
+    others = np.arange(p.seqlen_k) != 77
+    means = v[:, others].astype(np.float64).mean(axis=1).repeat(p.n_heads // p.n_heads_kv, 1)
+    expected = np.broadcast_to(means[:, None], q.shape[:-1] + v.shape[-1:])
+    for config in configs_for(p):
+        k[..., 0] = 0
+        k[:, 77, :, 0] = 2**15
+        o, lse = run(p, [q, k, v], config)
+        by_row = lse.swapaxes(1, 2)
+        assert np.isnan(o[above].astype(np.float32)).all() and np.isnan(by_row[above]).all(), config
+        np.testing.assert_allclose(o[~above].astype(np.float64), expected[~above], atol=2e-2)
+        np.testing.assert_allclose(by_row[~above], np.log(p.seqlen_k - 1), rtol=1e-5)
+        k[..., 0] = 2**15
+        o, lse = run(p, [q, k, v], config)
+        by_row = lse.swapaxes(1, 2)
+        assert np.isnan(o[above].astype(np.float32)).all() and np.isnan(by_row[above]).all(), config
+        assert (o[~above] == 0).all() and (by_row[~above] == -np.inf).all(), config
+
+
+@every_dtype
+@every_shape
 @pytest.mark.parametrize("score", [0.0, -60.0, -86.0, -100.0, -500.0])
 @pytest.mark.parametrize("comes_last", [False, True])
 def test_an_infinite_value_shows_whatever_its_weight(

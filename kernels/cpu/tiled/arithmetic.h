@@ -10,6 +10,14 @@
 static const float LOG2_E = 1.44269504088896340736f;
 static const float LN_2 = 0.69314718055994530942f;
 
+/* Returns the sum of a row's weights as its scaled scores have it. Weights are computed from scores
+ * before they are scaled, which can be finite where a scaled score is infinite: then the sum is
+ * NaN, or 0 where that is so of all scores, and they are negative. reference: the row's largest
+ * score, scaled, as far as fp32 tells it from others that large. */
+static inline float sum_of_scaled(float sum, float reference) {
+    return reference == INFINITY ? NAN : reference == -INFINITY ? 0 * sum : sum;
+}
+
 /* Returns the LSE of a row whose sum is that of exp(score - reference), both scaled; -infinity if
  * it saw no key. */
 static inline float row_lse(float reference, float sum) {

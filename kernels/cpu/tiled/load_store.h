@@ -203,9 +203,10 @@ ALWAYS_INLINE void store_rows(const tile_scratch_t *t, const flash_params_t *p,
     if (dtype == FLASH_DTYPE_E4M3)
         e4m3_scale_o(t, p, task);
     for (int64_t row = 0; row < t->n_rows; row++, r = cpu_next_row(p, task, r)) {
-        const float sum = vec_reduce_add(vec_load(FLASH_DTYPE_FP32, t->sum + row * 16));
-        const destination_t to = destination_of(t, p, task, row, r);
         const float reference = t->reference[row] * unit, sink = cpu_row_sink(p, task, r);
+        const float weights = vec_reduce_add(vec_load(FLASH_DTYPE_FP32, t->sum + row * 16));
+        const float sum = sum_of_scaled(weights, reference);
+        const destination_t to = destination_of(t, p, task, row, r);
         store_row_as(t, dtype, row, sum_with_sink(sum, sink, reference), &to);
         if (cpu_wants_lse(p, task))
             cpu_store_lse(p, task, row, r, row_lse(reference, sum));
