@@ -90,6 +90,20 @@ def test_rows_without_a_key_are_zero_and_minus_infinity() -> None:
         assert np.isfinite(lse[:, :, 130:]).all()
 
 
+@every_dtype
+@pytest.mark.parametrize("d_head", [64, 128, 256])
+@pytest.mark.parametrize("seqlen_q", [1, 40, 300])
+def test_one_key_with_a_score_of_zero_has_an_lse_of_zero(
+    seqlen_q: int, d_head: int, dtype: str
+) -> None:
+    p = AttentionProblem(1, seqlen_q, 1, 2, 1, d_head, dtype)
+    q, k, v = device_inputs(p)
+    q.zero_()
+    for config in configs_for(p):
+        _, lse = run(p, [q, k, v], config)
+        assert (lse == 0).all(), config
+
+
 # ---- Masks ----
 
 

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from flashattn.oracle import Mask
-from memory import DTYPES, arrange, dtype_of
+from memory import DTYPES, E4M3, arrange, dtype_of
 from problems import (
     AttentionProblem,
     check,
@@ -98,6 +98,17 @@ def test_rows_without_a_key_are_zero_and_minus_infinity() -> None:
         o, lse = check(p, config=config)
         assert (o[:, :5] == 0).all() and (lse[:, :, :5] == -np.inf).all()
         assert (o[:, 5:] != 0).any() and np.isfinite(lse[:, :, 5:]).all()
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, E4M3])
+@pytest.mark.parametrize("seqlen_q", [1, 5, 40, 300])
+def test_one_key_with_a_score_of_zero_has_an_lse_of_zero(seqlen_q: int, dtype: str) -> None:
+    p = AttentionProblem(1, seqlen_q, 1, 2, 1, 64, dtype)
+    q, k, v = make_inputs(p)
+    q[...] = 0
+    for config in configs_for(p):
+        _, lse = run(p, [q, k, v], config)
+        assert (lse == 0).all(), config
 
 
 # ---- Masks ----

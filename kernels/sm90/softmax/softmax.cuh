@@ -95,6 +95,10 @@ template <flash_config_t C>
 constexpr float reference_margin =
     C.fixed_reference &&operand_dtype<C> == FLASH_DTYPE_FP16 ? 6.0f : 0.0f;
 
+/* The sum of a row is as many times too small by that. */
+template <flash_config_t C>
+constexpr float reference_factor = static_cast<float>(1 << static_cast<int>(reference_margin<C>));
+
 /* Takes the reference maximum from the first block. */
 template <flash_config_t C>
 static __device__ __forceinline__ softmax_state_t start_softmax(const score_tile<C> &s) {
@@ -246,13 +250,15 @@ static __device__ __forceinline__ bool failed(const softmax_state_t &state,
 
 /* Returns LSE, the natural logarithm of the sum of exponentials, of the row whose LSE the thread
  * stores: its quad's first row in even threads, the second in odd ones. A row that saw no key has
- * -infinity. There is no branch: see ptx/predicated.cuh. */
+ * -infinity. The margin is taken out of the sum, not of its logarithm, of which log2_approx() may
+ * lose digits: one key with a score of 0 has the LSE 0. There is no branch: see
+ * ptx/predicated.cuh. */
 template <flash_config_t C>
 static __device__ __forceinline__ float row_lse(const softmax_state_t &state,
                                                 const softmax_units<C> &unit) {
     const bool odd = threadIdx.x % 2;
     const float max = odd ? state.max[1] : state.max[0], sum = odd ? state.sum[1] : state.sum[0];
-    return (log2_approx(sum) + reference_margin<C>)*ln_2 +
+    return log2_approx(sum * reference_factor<C>) * ln_2 +
            subtrahend(max) * natural_unit<C>(unit, odd);
 }
 
