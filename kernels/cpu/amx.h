@@ -67,13 +67,15 @@ ALWAYS_INLINE void recompute_rows(const flash_config_t *config, const flash_para
 
 /* ---- Tasks ---- */
 
-ALWAYS_INLINE void attend_shared(amx_run_t *run, amx_terms_t terms, flash_range_t keys) {
+ALWAYS_INLINE void attend_shared(amx_run_t *run, const cpu_task_t *task, amx_terms_t terms,
+                                 flash_range_t keys) {
     const amx_scratch_t *t = run->t;
-    const int64_t first = keys.begin / t->block_keys;
-    const int64_t end = (keys.end + t->block_keys - 1) / t->block_keys;
+    const int64_t first = keys.begin / t->block_keys - task->packed_block;
+    const int64_t end = (keys.end + t->block_keys - 1) / t->block_keys - task->packed_block;
+    run->key = task->packed_block * t->block_keys;
     for (int64_t i = first; i < end; i++) {
         const amx_block_t block = amx_block_at(t, run->packed, i);
-        mark_rows_of_block(run, &block, (int32_t)i * t->block_keys, keys.end);
+        mark_rows_of_block(run, &block, run->key + (int32_t)i * t->block_keys, keys.end);
     }
     run->block = first;
     run->n_left = end - first;
@@ -130,7 +132,7 @@ ALWAYS_INLINE void attend_in_terms(const flash_config_t *config, const flash_par
                      .bad = bad};
     const unsigned control = tiles_configure();
     if (task->way == CPU_WAY_SHARED)
-        attend_shared(&run, terms, keys);
+        attend_shared(&run, task, terms, keys);
     else
         attend_private(&run, p, task, dtype, terms, keys);
     tiles_release(control);
@@ -167,7 +169,8 @@ ALWAYS_INLINE void amx_pack(const flash_config_t *config, const flash_params_t *
                             const cpu_task_t *task, void *scratch) {
     const head_dims_t dims = row_dims(config, p);
     const amx_scratch_t t = amx_divide_scratch(scratch, config, dims, amx_terms(config, p), 0);
-    const amx_block_t block = amx_block_at(&t, task->packed, task->keys.begin / t.block_keys);
+    const int64_t index = task->keys.begin / t.block_keys - task->packed_block;
+    const amx_block_t block = amx_block_at(&t, task->packed, index);
     pack_block(&t, p, task, config->dtype, task->keys, &block);
 }
 

@@ -54,6 +54,8 @@ typedef struct cpu_task {
     int64_t partial_rows; /* from the partials of one head to those of the next */
     cpu_prefetch_t prefetch;
     void *packed; /* CPU_WAY_PACK and CPU_WAY_SHARED: K and V of this head of the sequence */
+    int32_t packed_block; /* which block of B_c keys, counted from the sequence's first key, is the
+                           * first one there */
 } cpu_task_t;
 
 /*

@@ -101,7 +101,7 @@ ALWAYS_INLINE void attend_blocks_shared(tile_scratch_t *t, const flash_params_t 
     while (keys.begin < keys.end) {
         const flash_range_t block = cpu_first_keys(keys, B_c);
         prefetch_results(&prefetch);
-        use_packed_block(t, task->packed, block.begin / B_c);
+        use_packed_block(t, task->packed, block.begin / B_c - task->packed_block);
         if (!skips_block(t, p, task, block))
             attend_packed(t, p, task, block);
         end_block(t, block, PART_BLOCKS_PACKED * B_c);
@@ -137,7 +137,7 @@ ALWAYS_INLINE void tiled_pack(const flash_config_t *config, const flash_params_t
                               const cpu_task_t *task, void *scratch) {
     const head_dims_t dims = row_dims(config, p);
     tile_scratch_t t = divide_scratch(scratch, config->B_r, config->B_c, dims, 0, 1);
-    use_packed_block(&t, task->packed, task->keys.begin / config->B_c);
+    use_packed_block(&t, task->packed, task->keys.begin / config->B_c - task->packed_block);
     pack_keys(&t, p, task, config->dtype, task->keys);
 }
 

@@ -36,6 +36,10 @@ enum {
     /* All heads of a sequence have at most so many splits. Estimated: enough for every core of a
      * large machine, and partial results stay few. */
     SPLIT_MAX_TASKS = 512,
+    /* The partial results of a head have at most so many bytes, unless it would not be split then.
+     * 272 rows of 512 columns have 120 splits. Not measured: every sequence of a batch may be as
+     * long as the longest, and has partial results of its own. */
+    SPLIT_MAX_BYTES = 64 * MIB,
     /* All heads of a sequence have at least so many splits where tasks have several blocks of B_r
      * rows. With fewer, blocks of rows that share packed keys are better (2 splits of one head are
      * 0.41 to 0.58 times as fast with 8 and 16 threads, Emerald Rapids, "Some queries and many
@@ -95,6 +99,10 @@ enum {
     /* Packed keys take at most so many bytes in all, unless a single head needs more. Not measured:
      * a process should not double its memory. */
     PACKED_MAX_BYTES = 64 * MIB,
+    /* The tasks of a head share at most so many bytes of packed keys; where all of them have more,
+     * each packs its keys for itself. Not measured: what a call asks for must not grow with a bound
+     * on lengths without end. */
+    SHARED_MAX_MIB = 1024,
     /* A head whose packed keys have at most so many bytes is packed and attended to by one worker
      * alone: a level 2 cache of 2 MB keeps them beside a task. With two threads heads of 0.5 MB are
      * 1.1 to 1.4 times as fast, those of 1 and 2 MB 0.7 to 1.0 (Emerald Rapids, "Whole heads"). */

@@ -67,8 +67,7 @@ static void finish_item(const cpu_call_t *call, int64_t head, int64_t n_tasks) {
 }
 
 static bool packs(const cpu_call_t *call, int64_t head) {
-    const cpu_cut_t cut = cut_of(call, batch_index_of(call, head));
-    return cpu_plan_n_packs(&call->plan, &cut) > 0;
+    return cut_of(call, batch_index_of(call, head)).n_packs > 0;
 }
 
 /* Waits until the slot is free, that is until the head that used it before is done; that head has
@@ -81,23 +80,22 @@ static void wait_for_slot(const cpu_call_t *call, int64_t head) {
         wait_for(call, before, 0);
 }
 
-static int64_t n_items_of_head(const cpu_call_t *call, const cpu_cut_t *cut) {
-    return cpu_plan_n_packs(&call->plan, cut) + cut->n_tasks_per_head;
+static int64_t n_items_of_head(const cpu_cut_t *cut) {
+    return cut->n_packs + cut->n_tasks_per_head;
 }
 
 /* Runs one item of a head, packing a block of keys or a task. */
 static void run_item_of_head(const cpu_call_t *call, const cpu_cut_t *cut, int64_t head,
                              int64_t item, int64_t slot, void *scratch) {
     const int32_t b = batch_index_of(call, head), head_kv = head_kv_of(call, head);
-    const int64_t n_packs = cpu_plan_n_packs(&call->plan, cut);
     cpu_task_t task;
-    if (item < n_packs) {
+    if (item < cut->n_packs) {
         task = cpu_plan_pack(&call->plan, cut, b, head_kv, item);
     } else {
-        task = cpu_plan_row_task(&call->plan, &call->params, cut, b, head_kv, item - n_packs);
+        task = cpu_plan_row_task(&call->plan, &call->params, cut, b, head_kv, item - cut->n_packs);
         wait_for(call, head, cut->n_tasks_per_head);
     }
-    if (n_packs > 0)
+    if (cut->n_packs > 0)
         task.packed = call->packed + (uint64_t)slot * call->plan.packed_size;
     call->kernel(&call->params, &task, scratch);
     finish_item(call, head, cut->n_tasks_per_head);
@@ -105,18 +103,17 @@ static void run_item_of_head(const cpu_call_t *call, const cpu_cut_t *cut, int64
 
 static void run_task(const cpu_call_t *call, const cpu_cut_t *cut, int32_t b, int64_t item,
                      void *scratch) {
-    const int64_t n_items = n_items_of_head(call, cut), index = item % n_items;
-    const int64_t n_packs = cpu_plan_n_packs(&call->plan, cut);
+    const int64_t n_items = n_items_of_head(cut), index = item % n_items;
     const int64_t head = head_index(call, b, (int32_t)(item / n_items));
-    if (index < n_packs)
+    if (index < cut->n_packs)
         wait_for_slot(call, head);
-    run_item_of_head(call, cut, head, index, n_packs > 0 ? slot_of(call, head) : 0, scratch);
+    run_item_of_head(call, cut, head, index, cut->n_packs > 0 ? slot_of(call, head) : 0, scratch);
 }
 
 /* Runs whole heads from `first` on, an item of each in turn. They all have the same items. */
 static void run_whole_heads(const cpu_call_t *call, int64_t first, int64_t worker, void *scratch) {
     const cpu_cut_t cut = cut_of(call, batch_index_of(call, first));
-    for (int64_t item = 0; item < n_items_of_head(call, &cut); item++)
+    for (int64_t item = 0; item < n_items_of_head(&cut); item++)
         for (int64_t i = 0; i < call->turns; i++)
             run_item_of_head(call, &cut, first + i, item, worker * call->turns + i, scratch);
 }
@@ -155,7 +152,7 @@ static void run_merge(const cpu_call_t *call, int64_t head) {
 static int64_t n_items_of(const cpu_call_t *call, const cpu_cut_t *cut, int32_t batch_index) {
     if (cut->n_splits > 1)
         return cpu_plan_n_split_tasks(&call->plan, &call->params, cut, batch_index);
-    return n_items_of_head(call, cut) * call->params.n_heads_kv;
+    return n_items_of_head(cut) * call->params.n_heads_kv;
 }
 
 static int64_t n_merges(const cpu_call_t *call) {
@@ -205,7 +202,7 @@ static void count_items(cpu_call_t *call) {
     call->first_item[0] = 0;
     for (int32_t b = 0; b < p->batch; b++) {
         const cpu_cut_t cut = cut_of(call, b);
-        const int64_t n_of_head = n_items_of_head(call, &cut);
+        const int64_t n_of_head = n_items_of_head(&cut);
         call->first_item[b + 1] = call->first_item[b] + n_items_of(call, &cut, b);
         for (int32_t head = 0; head < p->n_heads_kv; head++)
             atomic_init(&call->n_left[head_index(call, b, head)], n_of_head);

@@ -1,7 +1,8 @@
 /*
- * A sequence is cut into tasks for the CPU. Splits of keys, and with them the bits of the result,
- * depend on the sequence's lengths alone, not on threads or on the rest of the batch. How many rows
- * a task has does not change the result.
+ * A sequence is cut into tasks for the CPU. Splits of keys and whether tasks share packed keys, and
+ * with them the bits of the result, depend on the sequence's lengths and masks alone, not on
+ * threads or on the rest of the batch. How many rows a task has does not change the result, since
+ * rows are cut differently only where tasks share packed keys.
  */
 #ifndef FLASH_CPU_CUT_H
 #define FLASH_CPU_CUT_H
@@ -18,6 +19,7 @@ typedef struct cpu_cut {
     int64_t n_full; /* tasks of rows_per_task rows; the rest has B_r rows per task */
     int32_t B_r;
     int32_t rows_per_task;
+    int64_t n_packs;        /* blocks of keys that are packed for all tasks of a head; 0: none */
     int32_t n_splits;       /* 1: not split */
     flash_range_t keys;     /* visible to some row */
     int32_t keys_per_split; /* if n_splits > 1 */
@@ -41,7 +43,11 @@ flash_range_t cpu_cut_split_keys(const cpu_cut_t *cut, int64_t index);
  * it is not split. Neither this number nor the number of rows that are split falls as keys grow, so
  * that a workspace for the longest sequence suffices for all. */
 int32_t cpu_cut_count_splits(const cpu_family_t *family, const flash_config_t *config,
-                             int32_t n_heads_kv, int64_t n_rows, int64_t n_keys);
+                             const flash_params_t *params, int64_t n_rows, int64_t n_keys);
+
+/* Returns the most blocks of keys that are packed for all tasks of a head of any sequence. */
+int64_t cpu_cut_most_packs(const cpu_family_t *family, const flash_config_t *config,
+                           const flash_params_t *params);
 
 /* Upper bounds over all sequences of at most n_rows packed rows per K/V head and n_keys keys. */
 typedef struct cpu_cut_bounds {
@@ -51,6 +57,6 @@ typedef struct cpu_cut_bounds {
 } cpu_cut_bounds_t;
 
 cpu_cut_bounds_t cpu_cut_bounds(const cpu_family_t *family, const flash_config_t *config,
-                                int32_t n_heads_kv, int64_t n_rows, int64_t n_keys);
+                                const flash_params_t *params, int64_t n_rows, int64_t n_keys);
 
 #endif

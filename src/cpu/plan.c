@@ -78,34 +78,32 @@ cpu_task_t cpu_plan_split_task(const cpu_plan_t *plan, const flash_params_t *par
 
 /* ---- Packing ---- */
 
-int64_t cpu_plan_n_packs(const cpu_plan_t *plan, const cpu_cut_t *cut) {
-    const int64_t B_c = plan->config->B_c;
-    if (plan->max_slots == 0 || cut->n_splits > 1 || cut->keys.begin >= cut->keys.end ||
-        !cpu_way_shares(plan->family, plan->config, cut->n_rows))
-        return 0;
-    return divide_up(cut->keys.end, B_c) - cut->keys.begin / B_c;
+/* Returns the number of the first block of keys that a head's tasks share. */
+static int32_t first_block(const cpu_plan_t *plan, const cpu_cut_t *cut) {
+    return cut->keys.begin / plan->config->B_c;
 }
 
 cpu_task_t cpu_plan_pack(const cpu_plan_t *plan, const cpu_cut_t *cut, int32_t batch_index,
                          int32_t head_kv, int64_t index) {
-    const int64_t B_c = plan->config->B_c, begin = (cut->keys.begin / B_c + index) * B_c;
+    const int64_t B_c = plan->config->B_c, begin = (first_block(plan, cut) + index) * B_c;
     const flash_range_t keys = {(int32_t)begin, (int32_t)min64(begin + B_c, cut->keys.end)};
     return (cpu_task_t){.way = CPU_WAY_PACK,
                         .sequence = cut->sequence,
                         .batch_index = batch_index,
                         .head_kv = head_kv,
                         .n_heads = 1,
-                        .keys = keys};
+                        .keys = keys,
+                        .packed_block = first_block(plan, cut)};
 }
 
 cpu_task_t cpu_plan_row_task(const cpu_plan_t *plan, const flash_params_t *params,
                              const cpu_cut_t *cut, int32_t batch_index, int32_t head_kv,
                              int64_t index) {
-    const bool shared = cpu_plan_n_packs(plan, cut) > 0;
     cpu_task_t task = cpu_cut_task(params, cut, batch_index, head_kv, index);
-    task.way =
-        cpu_way(plan->family, plan->config, params, shared ? CPU_KEYS_PACKED : CPU_KEYS_ALONE,
-                task.row_end - task.row_begin, (int64_t)task.keys.end - task.keys.begin);
+    task.packed_block = first_block(plan, cut);
+    task.way = cpu_way(plan->family, plan->config, params,
+                       cut->n_packs > 0 ? CPU_KEYS_PACKED : CPU_KEYS_ALONE,
+                       task.row_end - task.row_begin, (int64_t)task.keys.end - task.keys.begin);
     return task;
 }
 
@@ -114,15 +112,25 @@ static bool queries_vary(const flash_params_t *p) {
     return p->cu_seqlens_q != NULL || p->seqused_q != NULL;
 }
 
-static bool all_are_split(const cpu_plan_t *plan, const flash_params_t *p) {
-    return plan->max_splits > 1 && problem_lengths_are_equal(p);
+/* Returns the most keys that the rows of a sequence see: of each one where lengths are equal. */
+static int64_t most_visible_keys(const flash_params_t *p) {
+    if (!problem_lengths_are_equal(p))
+        return p->seqlen_k;
+    const flash_sequence_t sequence = flash_sequence(p, 0);
+    return (int64_t)p->seqlen_k - flash_visible_keys(p, &sequence, 0).begin;
+}
+
+/* Says whether no sequence has tasks that share packed keys. */
+static bool none_shares(const cpu_plan_t *plan, const flash_params_t *p) {
+    if (plan->packed_size == 0)
+        return true;
+    return problem_lengths_are_equal(p) &&
+           cpu_cut_sequence(plan->family, plan->config, p, plan->config->B_r, 0).n_packs == 0;
 }
 
 /* Counts the heads whose packed keys are kept at a time: all, or what PACKED_MAX_BYTES hold. */
 static int64_t count_slots(const cpu_plan_t *plan, const flash_params_t *p) {
-    const int64_t n_rows = (int64_t)p->seqlen_q * p->group;
-    if (p->seqlen_k == 0 || all_are_split(plan, p) ||
-        !cpu_way_shares(plan->family, plan->config, n_rows))
+    if (none_shares(plan, p))
         return 0;
     const int64_t fitting = (int64_t)(PACKED_MAX_BYTES / plan->packed_size);
     return min64(count_heads(p), fitting > 1 ? fitting : 1);
@@ -205,7 +213,7 @@ static int32_t count_rows_per_task(const flash_params_t *p, const cpu_plan_t *pl
     const int64_t n_many = LARGE_TASKS_PER_THREAD * (int64_t)n_threads;
     const bool is_large = plan->packed_size > TURNS_MAX_BYTES;
     int32_t rows = is_large ? cpu_way_task_rows(plan->family, plan->config) : B_r;
-    if (all_are_split(plan, p) || !cpu_way_shares(plan->family, plan->config, n_rows))
+    if (none_shares(plan, p))
         return B_r;
     while (rows > B_r && n_heads * cpu_cut_count_tasks(B_r, rows, n_rows) < n_many)
         rows /= 2;
@@ -297,13 +305,13 @@ flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t 
                   params->seqlen_q, params->seqlen_k, params->d_head, params->d_head_v, obstacle);
     *plan = (cpu_plan_t){.config = config, .family = family};
     const cpu_cut_bounds_t bounds =
-        cpu_cut_bounds(family, config, params->n_heads_kv, n_rows, params->seqlen_k);
+        cpu_cut_bounds(family, config, params, n_rows, params->seqlen_k);
     plan->max_rows = min64(n_rows, cpu_way_split_rows(family, config));
     plan->max_splits =
-        cpu_cut_count_splits(family, config, params->n_heads_kv, fewest_rows, params->seqlen_k);
+        cpu_cut_count_splits(family, config, params, fewest_rows, most_visible_keys(params));
     plan->partial_rows = count_partial_rows(plan, params, &bounds);
     plan->heads_together = count_heads_together(params, plan, n_threads);
-    plan->packed_size = cpu_workspace_packed(family, config, params, params->seqlen_k);
+    plan->packed_size = cpu_workspace_packed(family, config, params, bounds.shared_keys);
     plan->rows_per_task = count_rows_per_task(params, plan, n_threads);
     plan->max_slots = count_slots(plan, params);
     plan->max_turns = count_turns(plan, params);

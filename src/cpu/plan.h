@@ -56,10 +56,7 @@ const char *cpu_plan_obstacle(const flash_config_t *config, const flash_params_t
 flash_status_t cpu_plan_make(const flash_config_t *config, const flash_params_t *params,
                              int32_t n_threads, cpu_plan_t *plan);
 
-/* Counts the packing tasks of a head, one per block of keys; 0 if its tasks share none. */
-int64_t cpu_plan_n_packs(const cpu_plan_t *plan, const cpu_cut_t *cut);
-
-/* Makes packing task `index` of a head; the caller sets `packed`. */
+/* Makes packing task `index` of the n_packs of a head; the caller sets `packed`. */
 cpu_task_t cpu_plan_pack(const cpu_plan_t *plan, const cpu_cut_t *cut, int32_t batch_index,
                          int32_t head_kv, int64_t index);
 

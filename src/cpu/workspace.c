@@ -34,10 +34,13 @@ uint64_t cpu_workspace_partials(const flash_params_t *p, int64_t rows, int64_t w
 }
 
 uint64_t cpu_workspace_packed(const cpu_family_t *family, const flash_config_t *config,
-                              const flash_params_t *params, int64_t n_keys) {
-    return family->packs ? saturating_multiply((uint64_t)divide_up(n_keys, config->B_c),
-                                               family->block_size(config, params))
-                         : 0;
+                              const flash_params_t *params, int64_t shared_keys) {
+    const int64_t B_c = config->B_c, whole = divide_up(params->seqlen_k, B_c);
+    const int64_t touched = divide_up(shared_keys, B_c) + 1; /* keys begin and end within blocks */
+    const int64_t most = cpu_cut_most_packs(family, config, params);
+    return family->packs && shared_keys > 0
+               ? (uint64_t)min64(most, min64(whole, touched)) * family->block_size(config, params)
+               : 0;
 }
 
 /* ---- What tasks need ---- */
@@ -62,10 +65,8 @@ static limits_t limits_of(const cpu_family_t *family, const flash_config_t *conf
                   .n_heads = count_heads(p),
                   .n_rows = (int64_t)p->seqlen_q * p->group,
                   .lengths_are_equal = problem_lengths_are_equal(p)};
-    l.cut = cpu_cut_bounds(family, config, p->n_heads_kv, l.n_rows, p->seqlen_k);
-    const bool shares = cpu_way_shares(family, config, l.n_rows);
-    const int64_t keys = l.lengths_are_equal ? l.cut.shared_keys : shares ? p->seqlen_k : 0;
-    l.packed = cpu_workspace_packed(family, config, p, keys);
+    l.cut = cpu_cut_bounds(family, config, p, l.n_rows, p->seqlen_k);
+    l.packed = cpu_workspace_packed(family, config, p, l.cut.shared_keys);
     return l;
 }
 
@@ -134,8 +135,7 @@ static int64_t most_tasks(const limits_t *l) {
     const int32_t B_r = l->config->B_r;
     const int32_t parts = B_r / cpu_way_least_rows(l->family, l->config);
     const int64_t n_blocks = l->n_rows / B_r * parts + (l->n_rows % B_r != 0);
-    const int64_t n_splits =
-        cpu_cut_count_splits(l->family, l->config, l->p->n_heads_kv, 1, l->p->seqlen_k);
+    const int64_t n_splits = cpu_cut_count_splits(l->family, l->config, l->p, 1, l->p->seqlen_k);
     return max64(n_blocks, n_splits);
 }
 

@@ -26,9 +26,10 @@ uint64_t cpu_workspace_left(const flash_params_t *params);
 /* Partial results: fp32 [batch, n_heads_kv, rows, width]. */
 uint64_t cpu_workspace_partials(const flash_params_t *params, int64_t rows, int64_t width);
 
-/* Packed K and V of a head with n_keys keys. */
+/* Packed K and V of a head whose tasks share at most so many keys, wherever a window lets these
+ * begin. */
 uint64_t cpu_workspace_packed(const cpu_family_t *family, const flash_config_t *config,
-                              const flash_params_t *params, int64_t n_keys);
+                              const flash_params_t *params, int64_t shared_keys);
 
 /* ---- The whole workspace, at any alignment; UINT64_MAX on overflow ---- */
 

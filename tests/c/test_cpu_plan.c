@@ -245,10 +245,11 @@ static void only_the_last_sequence_does(void **state) {
 static void more_keys_never_have_fewer_splits(void **state) {
     (void)state;
     for (int32_t n_heads = 1; n_heads <= 600; n_heads = 3 * n_heads / 2 + 1) {
+        const flash_params_t p = problem(1, 4, 70000, 1, n_heads);
         int32_t before = 1;
         for (int64_t n_keys = 1; n_keys <= 70000; n_keys++) {
             const int32_t n_splits =
-                cpu_cut_count_splits(cpu_family(ROW.arch), &ROW, n_heads, 4, n_keys);
+                cpu_cut_count_splits(cpu_family(ROW.arch), &ROW, &p, 4, n_keys);
             assert_true(n_splits >= before);
             before = n_splits;
         }
@@ -338,6 +339,64 @@ static void heads_on_tiles_are_fewer(void **state) {
     (void)state;
     assert_int_equal(plan_with(&AMX_ROW, &single, 2).heads_together, 32); /* 8 KB a key */
     assert_int_equal(plan_with(&AMX_ROW, &pairs, 2).heads_together, 16);
+}
+
+/* ---- Shared packed keys ---- */
+
+/* Returns the cut of a sequence, whose tasks may have any part of a block of rows. */
+static cpu_cut_t cut_in_parts(const flash_params_t *p, int32_t batch_index) {
+    return cpu_cut_sequence(cpu_family(ROW.arch), &ROW, p, 24, batch_index);
+}
+
+/* The sequences have as many queries and see as many keys, with others beside them and alone. */
+static void neighbours_do_not_decide_what_tasks_share(void **state) {
+    static const int32_t queries[] = {0, 100, 100, 96, 400}, keys[] = {2000, 900, 96, 2000};
+    flash_params_t all = problem(4, 200, 2000, 1, 24);
+    (void)state;
+    for (int32_t window = -1; window < 2100; window += window < 0 ? 51 : 700) {
+        int32_t cu_seqlens[5] = {0};
+        for (int32_t b = 0; b < 4; b++)
+            cu_seqlens[b + 1] = cu_seqlens[b] + queries[b + 1];
+        all.window_left = window;
+        all.cu_seqlens_q = cu_seqlens;
+        all.seqused_k = keys;
+        for (int32_t b = 0; b < 4; b++) {
+            flash_params_t alone = problem(1, queries[b + 1], keys[b], 1, 24);
+            alone.window_left = window;
+            const cpu_cut_t cut = cut_in_parts(&all, b), expected = cut_in_parts(&alone, 0);
+            assert_int_equal(cut.n_splits, expected.n_splits);
+            assert_int_equal(cut.n_packs, expected.n_packs);
+            assert_int_equal(plan_of(&alone, 4).max_slots > 0, cut.n_packs > 0);
+        }
+    }
+}
+
+/* Tasks that pack for themselves do so from the first key on that they see. */
+static void rows_are_cut_into_parts_only_where_keys_are_shared(void **state) {
+    const flash_params_t one_block = problem(1, 96, 500, 1, 2), two = problem(1, 97, 500, 1, 2);
+    const flash_params_t too_many = problem(1, 97, INT32_MAX, 1, 2);
+    (void)state;
+    assert_int_equal(cut_in_parts(&one_block, 0).n_tasks_per_head, 1);
+    assert_int_equal(cut_in_parts(&two, 0).n_tasks_per_head, 5);
+    assert_int_equal(cut_in_parts(&two, 0).n_packs, 4);
+    assert_int_equal(cut_in_parts(&too_many, 0).n_packs, 0);
+}
+
+/* A slot begins with the first block that any row of the head sees. */
+static void packed_blocks_are_counted_from_the_first_that_is_seen(void **state) {
+    flash_params_t p = problem(1, 500, 5000, 1, 2);
+    (void)state;
+    p.window_left = 100;
+    const cpu_plan_t plan = plan_of(&p, 2);
+    const cpu_cut_t cut = cpu_cut_sequence(plan.family, &ROW, &p, plan.rows_per_task, 0);
+    const int32_t first = (5000 - 500 - 100) / B_C;
+    assert_int_equal(cut.n_packs, 40 - first);
+    for (int64_t i = 0; i < cut.n_packs; i++) {
+        const cpu_task_t task = cpu_plan_pack(&plan, &cut, 0, 0, i);
+        assert_int_equal(task.packed_block, first);
+        assert_int_equal(task.keys.begin, (first + i) * B_C);
+    }
+    assert_int_equal(cpu_plan_row_task(&plan, &p, &cut, 0, 0, 0).packed_block, first);
 }
 
 /* ---- Rows of a task ---- */
@@ -561,7 +620,7 @@ static void what_cannot_be_counted_is_refused(void **state) {
         }
 }
 
-static void packed_keys_that_cannot_be_counted_are_refused(void **state) {
+static void keys_that_are_too_many_to_share_are_planned(void **state) {
     const flash_params_t p = {.batch = 1,
                               .n_heads = 1,
                               .n_heads_kv = 1,
@@ -573,7 +632,9 @@ static void packed_keys_that_cannot_be_counted_are_refused(void **state) {
     (void)state;
     for (int i = 0; i < N_ARCHS; i++) {
         const flash_config_t config = config_of(ARCHS[i]);
-        assert_int_equal(cpu_plan_obstacle(&config, &p) != NULL, cpu_family(ARCHS[i])->packs);
+        cpu_plan_t plan;
+        assert_int_equal(cpu_plan_make(&config, &p, 16, &plan), FLASH_SUCCESS);
+        assert_int_equal(plan.max_slots, 0);
     }
 }
 
@@ -634,7 +695,10 @@ int main(void) {
         cmocka_unit_test(tiles_decode_two_to_sixteen_rows_of_bf16),
         cmocka_unit_test(the_reference_goes_row_by_row),
         cmocka_unit_test(what_cannot_be_counted_is_refused),
-        cmocka_unit_test(packed_keys_that_cannot_be_counted_are_refused),
+        cmocka_unit_test(keys_that_are_too_many_to_share_are_planned),
+        cmocka_unit_test(neighbours_do_not_decide_what_tasks_share),
+        cmocka_unit_test(rows_are_cut_into_parts_only_where_keys_are_shared),
+        cmocka_unit_test(packed_blocks_are_counted_from_the_first_that_is_seen),
         cmocka_unit_test(what_can_be_counted_is_planned),
         cmocka_unit_test(split_tasks_have_every_key_of_every_head_once),
         cmocka_unit_test(splits_of_several_blocks_of_rows_have_every_key_once),

@@ -59,7 +59,7 @@ static void set_lengths(flash_params_t *p, int32_t batch, int32_t seqlen_q, int3
 /* Makes what smaller problems have in common with this one; lengths are not set. */
 static flash_params_t random_kind(const flash_config_t *config) {
     static const int32_t heads[] = {1, 2, 3, 8, 24, 32, 100, 300, 600}, groups[] = {1, 2, 4, 7, 16};
-    static const int32_t dims[] = {8, 40, 64, 128, 256};
+    static const int32_t dims[] = {8, 40, 64, 128, 256, 576};
     static const int32_t some = 0;
     flash_params_t p = {.n_heads_kv = ONE_OF(heads),
                         .group = ONE_OF(groups),
@@ -69,7 +69,8 @@ static flash_params_t random_kind(const flash_config_t *config) {
     p.o_dtype = random_bits() % 2 ? FLASH_DTYPE_FP32 : config->dtype;
     const uint32_t kind = random_bits() % 8;
     p.n_heads = p.n_heads_kv * p.group;
-    p.window_left = p.window_right = -1;
+    p.window_left = random_bits() % 2 ? -1 : random_length(5000);
+    p.window_right = -1;
     p.cu_seqlens_q = kind == 1 || kind == 2 ? &some : NULL;
     p.cu_seqlens_k = kind == 2 ? &some : NULL;
     p.seqused_k = kind == 3 ? &some : NULL;
@@ -160,6 +161,27 @@ static void a_chunk_that_is_not_split_fits_where_a_larger_one_is(void **state) {
     assert_int_equal(cpu_plan_workers(&plan, large.least), 1);
 }
 
+/* Many rows of a head share packed keys. Those of latent attention are long, and its heads many. */
+static void a_bound_on_lengths_is_not_paid_for_without_end(void **state) {
+    static const int32_t queries[] = {17, 25, 1000}, some = 0;
+    (void)state;
+    for (int i = 0; i < N_CONFIGS; i++)
+        for (size_t j = 0; j < sizeof queries / sizeof queries[0]; j++) {
+            flash_params_t p = {.n_heads = 16,
+                                .n_heads_kv = 1,
+                                .group = 16,
+                                .d_head = 576,
+                                .d_head_v = 512,
+                                .seqused_k = &some};
+            p.window_left = p.window_right = -1;
+            set_lengths(&p, 7, queries[j], 1 << 24);
+            const needs_t needs = needs_of(&CONFIGS[i], &p, 16);
+            set_lengths(&p, 7, queries[j], INT32_MAX);
+            assert_true(no_larger(needs_of(&CONFIGS[i], &p, 16), needs));
+            assert_true(needs.full < (uint64_t)6 << 30);
+        }
+}
+
 /* ---- Memory in use ---- */
 
 static cpu_plan_t random_plan(flash_params_t *p, int32_t *n_threads) {
@@ -230,6 +252,7 @@ int main(void) {
         cmocka_unit_test(what_suffices_for_a_problem_suffices_for_every_smaller_one),
         cmocka_unit_test(no_size_falls_from_one_length_to_the_next),
         cmocka_unit_test(a_chunk_that_is_not_split_fits_where_a_larger_one_is),
+        cmocka_unit_test(a_bound_on_lengths_is_not_paid_for_without_end),
         cmocka_unit_test(the_full_size_is_all_that_the_workers_gain_by),
         cmocka_unit_test(scratch_and_slots_fit_in_every_size),
     };

@@ -75,24 +75,31 @@ ALWAYS_INLINE void accumulate_keys(const tile_scratch_t *t, int32_t dtype, const
 
 #endif
 
+/* Adds P V of keys begin ... end - 1 of those that each row of a tile sees, row by row. */
+ALWAYS_INLINE void accumulate_rows(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
+                                   flash_range_t step, flash_range_t part, int64_t row, int rows) {
+    for (int64_t r = row; r < row + rows; r++) {
+        const flash_range_t seen = row_columns(t, step, r);
+        const flash_range_t keys = {max32(seen.begin, part.begin), min32(seen.end, part.end)};
+        accumulate_keys(t, dtype, v, keys, r, 1);
+    }
+}
+
 /* Adds P V of a tile of rows of one head: of all rows together over the keys that all of them see,
- * row by row over the others. */
+ * row by row over the others. Each row adds its keys in their order, wherever steps end: that
+ * depends on strides and pages, which no bit of O does. */
 ALWAYS_INLINE void accumulate_seen(const tile_scratch_t *t, int32_t dtype, const in_place_t *v,
                                    flash_range_t step, int64_t row, int rows) {
     flash_range_t common, any;
     tile_columns(t, step, row, rows, &common, &any);
     if (common.begin >= common.end) /* all keys that a row sees come before `common` then */
         common = (flash_range_t){any.end, any.end};
+    const flash_range_t before = {any.begin, common.begin}, after = {common.end, any.end};
+    if (before.begin < before.end)
+        accumulate_rows(t, dtype, v, step, before, row, rows);
     accumulate_keys(t, dtype, v, common, row, rows);
-    if (common.begin == any.begin && common.end == any.end)
-        return;
-    for (int64_t r = row; r < row + rows; r++) {
-        const flash_range_t seen = row_columns(t, step, r);
-        const flash_range_t before = {seen.begin, min32(seen.end, common.begin)};
-        const flash_range_t after = {max32(seen.begin, common.end), seen.end};
-        accumulate_keys(t, dtype, v, before, r, 1);
-        accumulate_keys(t, dtype, v, after, r, 1);
-    }
+    if (after.begin < after.end)
+        accumulate_rows(t, dtype, v, step, after, row, rows);
 }
 
 /* Adds P V of a step of keys to all rows of all heads. */
