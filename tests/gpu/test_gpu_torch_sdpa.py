@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from flashattn import sdpa
@@ -45,3 +47,13 @@ def test_gradients_are_torchs() -> None:
     x = torch.randn(1, 2, 100, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     attend(x, x, x, is_causal=True).sum().backward()
     assert bool(x.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.3, 1e-46, 1e39, math.inf, math.nan])
+def test_torch_keeps_scales_that_are_not_served(scale: float) -> None:
+    q, k, v = torch.randn(3, 2, 8, 100, 64, device="cuda", dtype=torch.bfloat16)
+    with torch.no_grad():
+        expected = attend(q, k, v, scale=scale)
+        torch.nn.attention.activate_flash_attention_impl(sdpa.NAME)
+        o = attend(q, k, v, scale=scale)
+    torch.testing.assert_close(o, expected, equal_nan=True)

@@ -4,6 +4,7 @@ kernels, gradients, compilers, and that torch gets its kernels back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -81,6 +82,51 @@ def test_torch_keeps_what_is_not_served(calls: list, what: str) -> None:
     mask = torch.zeros(33, 33).requires_grad_() if what == "mask" else None
     o = attend(q, k, v, attn_mask=mask, dropout_p=0.5 if what == "dropout" else 0.0)
     assert calls == [] and o.shape == q.shape
+
+
+# A scale that the library does not serve: not positive in float32, or not finite there.
+UNSERVED_SCALES = [0, 0.0, -0.0, -0.3, 1e-46, -1e-50, 1e39, 1e300, math.inf, -math.inf, math.nan]
+
+
+@pytest.mark.parametrize("scale", UNSERVED_SCALES)
+def test_torch_keeps_scales_that_are_not_served(calls: list, scale: float) -> None:
+    inputs = make_inputs(SIZES[0], torch.float32, "tokens")
+    o = attend(*inputs, scale=scale)
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    attend(*leaves, scale=scale).sum().backward()
+    masked = attend(*inputs, attn_mask=torch.zeros(33, 33), scale=scale)
+    assert calls == []
+    torch.nn.attention.restore_flash_attention_impl()
+    torch.testing.assert_close(o, attend(*inputs, scale=scale), equal_nan=True)
+    expected = attend(*inputs, attn_mask=torch.zeros(33, 33), scale=scale)
+    torch.testing.assert_close(masked, expected, equal_nan=True)
+    if scale == 0:
+        torch.testing.assert_close(o, inputs[2].mean(2, keepdim=True).expand_as(o))
+
+
+@pytest.mark.parametrize("scale", [1e-45, 1e-30, 3.4e38])
+def test_scales_at_the_ends_of_float32_are_served(calls: list, scale: float) -> None:
+    q, k, v = make_inputs(SIZES[0], torch.float32, "tokens")
+    q = torch.zeros_like(q) if scale > 1 else q
+    torch.testing.assert_close(attend(q, k, v, scale=scale), v.mean(2, keepdim=True).expand_as(q))
+    assert calls == [q.shape]
+
+
+@pytest.mark.parametrize("device", ["CPU", "CUDA"])
+def test_what_is_not_served_is_told_by_device(device: str) -> None:
+    q, k, v = make_inputs(SIZES[0], torch.float16, "tokens")
+    assert sdpa._is_served(q, k, v, 0.0, None, device)
+    assert sdpa._is_served(q, k, v, 0.0, 0.3, device)
+    for scale in UNSERVED_SCALES:
+        assert not sdpa._is_served(q, k, v, 0.0, scale, device)
+    assert not sdpa._is_served(*(x[..., :0] for x in (q, k, v)), 0.0, None, device)
+
+
+@pytest.mark.parametrize("scale", [None, 0.5])
+def test_torch_keeps_heads_of_no_elements(calls: list, scale: float | None) -> None:
+    x = torch.empty(2, 4, 9, 0)
+    assert attend(x, x, x, scale=scale).shape == x.shape
+    assert calls == []
 
 
 @pytest.mark.parametrize("axes", ["rows", "heads", "sequences", "keys"])

@@ -12,9 +12,9 @@ for it.
 While it is active, the library computes what torch would give to its own flash kernels: on the CPU
 with gradients, which torch's backward pass computes from O and LSE, and on CUDA devices without.
 attn_mask is served on the CPU, bool or in numbers; on CUDA devices torch does not give calls with
-one to its flash kernels. torch's kernels stay in use for dropout, types and heads that the library
-does not serve, masks that require a gradient, and on CUDA devices for tensors that require one. The
-module needs torch 2.11 or newer.
+one to its flash kernels. torch's kernels stay in use for dropout, types, heads and scales that the
+library does not serve (a scale is positive and finite in float32), masks that require a gradient,
+and on CUDA devices for tensors that require one. The module needs torch 2.11 or newer.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._torch.forward import is_scale
 from .torch_ops import flash_attn_func
 
 __all__ = ["NAME", "register"]
@@ -76,7 +77,8 @@ class _Overrides:
         attn_mask: Tensor | None = None,
         scale: float | None = None,
     ) -> tuple[Tensor, Tensor]:
-        if _is_mask_served(attn_mask) and _is_served(query, key, value, dropout_p, "CPU"):
+        served = _is_served(query, key, value, dropout_p, scale, "CPU")
+        if served and _is_mask_served(attn_mask):
             batch, n_heads, seqlen_q, _ = query.shape
             lse = query.new_empty(batch, seqlen_q, n_heads, dtype=torch.float32).transpose(1, 2)
             o = _attend(query, key, value, is_causal, scale, lse, attn_mask)
@@ -100,7 +102,7 @@ class _Overrides:
         scale: float | None = None,
     ) -> tuple[Any, ...]:
         needs_gradient = any(x.requires_grad for x in (query, key, value))
-        is_served = _is_served(query, key, value, dropout_p, "CUDA")
+        is_served = _is_served(query, key, value, dropout_p, scale, "CUDA")
         if not is_served or needs_gradient or return_debug_mask:
             arguments = query, key, value, dropout_p, is_causal, return_debug_mask
             return self._call_own("CUDA", *arguments, scale=scale)
@@ -124,14 +126,18 @@ def _kernel(operator: str, key: str) -> Any:
         return None
 
 
-def _is_served(q: Tensor, k: Tensor, v: Tensor, dropout_p: float, key: str) -> bool:
+def _is_served(
+    q: Tensor, k: Tensor, v: Tensor, dropout_p: float, scale: float | None, key: str
+) -> bool:
     d_head = q.shape[-1]
     return (
         dropout_p == 0
+        and (scale is None or is_scale(scale))
         and q.dtype in _TYPES[key]
         and k.shape[-1] == v.shape[-1] == d_head
         and k.shape[1] == v.shape[1]
         and q.shape[1] % max(k.shape[1], 1) == 0
+        and d_head > 0
         and (key == "CPU" or d_head <= _MOST_D_HEAD_ON_CUDA)
         and all(x.stride(-1) == 1 for x in (q, k, v))
     )

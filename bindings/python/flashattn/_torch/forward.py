@@ -334,6 +334,12 @@ def _mask(mask: Mask) -> tuple[int, int, int, float, float, int]:
     return flags, left, right, softmax_scale, softcap, chunk
 
 
+def is_scale(softmax_scale: float) -> bool:
+    """Returns whether the C API can say this softmax_scale: as a float32 it is positive and
+    finite."""
+    return _ROUNDS_TO_ZERO < softmax_scale <= _FLOAT32_MAX
+
+
 def _beyond_float32(value: float) -> float:
     """Returns a value that the library refuses by name: this one, or an infinity of its sign.
     Raises Unsound for one that float32 rounds to 0, since 0 means something else."""

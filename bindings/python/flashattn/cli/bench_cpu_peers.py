@@ -110,7 +110,8 @@ def _numpy_call(
     if "leftpad_k" in options or not _scores_fit(q, k, options):
         return None
     group = q.shape[2] // k.shape[2]
-    scale = np.float32(options["softmax_scale"] or q.shape[-1] ** -0.5)
+    given = options["softmax_scale"]
+    scale = np.float32(q.shape[-1] ** -0.5 if given is None else given)
     mask = Mask(options["causal"], *options["window_size"], options["attention_chunk"])
     visible = mask.visible(q.shape[1], k.shape[1])
     bias = np.where(visible, np.float32(0), np.float32(-np.inf))

@@ -60,8 +60,8 @@ def _multi_head_call(q: np.ndarray, k: np.ndarray, v: np.ndarray, options: dict[
 
 
 def _attributes(options: dict[str, Any], **numbers: int) -> dict[str, Any]:
-    scale = options["softmax_scale"]
-    return {**numbers, "scale": scale} if scale else numbers
+    scale = options["softmax_scale"]  # never 0, which would mean the default here
+    return numbers if scale is None else {**numbers, "scale": scale}
 
 
 def _rows(x: np.ndarray) -> np.ndarray:

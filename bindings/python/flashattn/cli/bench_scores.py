@@ -15,7 +15,7 @@ _WEIGHT = 8.0  # of the first column in a query that sees it grow
 def grow(q: Any, k: Any, softmax_scale: float | None, *, once: bool) -> tuple[Any, Any]:
     """Copies of torch tensors in which the first key, which kernels come to last, outweighs all
     others: for every query or, once, for the last one of a single head."""
-    scale = softmax_scale or 1 / math.sqrt(q.shape[-1])
+    scale = 1 / math.sqrt(q.shape[-1]) if softmax_scale is None else softmax_scale
     q, k = q.clone(), k.clone()
     k[..., 0] = 0
     k[:, 0, :, 0] = _GROWTH / (_WEIGHT * scale)
