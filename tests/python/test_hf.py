@@ -14,9 +14,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 import flashattn.hf  # noqa: E402
 from flashattn.hf import _attention, _masks, _padding, _registry  # noqa: E402
-from flashattn.hf._masks import mask_of  # noqa: E402
-from flashattn.hf._packing import SequenceIds  # noqa: E402
-from flashattn.hf._padding import ChunkMask, KeyMask  # noqa: E402
+from flashattn.hf._masks import PatternMask, mask_of  # noqa: E402
 from transformers import masking_utils  # noqa: E402
 from transformers import modeling_flash_attention_utils as loading  # noqa: E402
 
@@ -410,46 +408,60 @@ def test_tokens_of_an_image_see_each_other() -> None:
     options = {"attention_mask": padding("left"), "token_type_ids": is_image}
     counted = padding("left").bool()
     expected = model(text, **options).logits[counted]
-    model.set_attn_implementation(NAME)
-    assert_close(model(text, **options).logits[counted], expected)
+    with pytest.raises(
+        NotImplementedError, match="Gemma3.* is marked not to support FlashAttention"
+    ):
+        model.set_attn_implementation(NAME)
+    flashattn.hf.register(WITHOUT_FLASH)
+    try:
+        model.set_attn_implementation(WITHOUT_FLASH)
+        assert_close(model(text, **options).logits[counted], expected)
+    finally:
+        flashattn.hf.unregister(WITHOUT_FLASH)
 
 
 def test_masks() -> None:
+    """What the library is told of a mask's pattern and padding."""
     sizes = {"batch_size": 2, "q_length": 4, "kv_length": 4}
-    mask = padding("left")[:, 3:7].bool()
     window = masking_utils.sliding_window_causal_mask_function(3)
-    assert mask_of(**sizes) is None and mask_of(**sizes, mask_function=window) is None
-    assert mask_of(**sizes, attention_mask=torch.ones(2, 4, dtype=torch.bool)) is None
-    found = mask_of(**sizes, attention_mask=mask)
-    assert isinstance(found, KeyMask) and found.tolist() == mask.tolist()
-    assert mask_of(**sizes, attention_mask=found) is found
-    bidirectional = masking_utils.bidirectional_mask_function
-    assert mask_of(2, 4, 9, mask_function=bidirectional) is None
+    for pattern, sides in ((masking_utils.causal_mask_function, (-1, -1)), (window, (2, -1))):
+        for tokens in (None, torch.ones(2, 4, dtype=torch.bool)):
+            plan = mask_of(**sizes, mask_function=pattern, attention_mask=tokens).plan
+            assert plan.options == {"causal": True, "window_size": sides}
+            assert plan.padding is plan.packing is plan.lengths is None
+    padded = mask_of(**sizes, attention_mask=padding("left")[:, 3:7].bool())
+    assert isinstance(padded, PatternMask) and padded.shape == (2, 1, 4, 4)
+    assert padded.plan.padding.lengths == [2, 4] and padded.plan.padding.is_left
+    assert mask_of(**sizes, attention_mask=padded) is padded
+    plan = mask_of(2, 4, 9, mask_function=masking_utils.bidirectional_mask_function).plan
+    assert plan.options == {"causal": False, "window_size": (-1, -1)} and plan.n_keys == 9
 
-    static = mask_of(2, 1, 9, q_offset=torch.tensor(5))
-    assert static.shape == (2, 6) and static.all()
     longer = torch.ones(2, 20, dtype=torch.bool)
     longer[1, :14] = False  # key 13 is the first of a cache of 4
-    assert mask_of(2, 1, 4, 15, 13, attention_mask=longer).tolist() == [[1, 1, 1], [0, 1, 1]]
+    plan = mask_of(2, 2, 4, 14, 13, attention_mask=longer).plan
+    assert plan.n_keys == 3 and plan.padding.mask.tolist() == [[1, 1, 1], [0, 1, 1]]
 
-    sequence_ids = torch.tensor([[0, 0, 1, 1]] * 2)
+    sequence_ids = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])
     packed = masking_utils.packed_sequence_mask_function(sequence_ids)
     remapped = masking_utils.remap_positions_for_packed_sequence(window, sequence_ids)
-    function = masking_utils.and_masks(remapped, packed)
-    assert isinstance(mask_of(**sizes, mask_function=function), SequenceIds)
-    for other in (
-        masking_utils.and_masks(window, packed),
-        masking_utils.or_masks(window, masking_utils.blockwise_overlay(sequence_ids)),
-        masking_utils.and_masks(
-            masking_utils.chunked_overlay(3, torch.zeros(2, dtype=int)), bidirectional
-        ),
-        lambda b, h, q, k: k <= q,
-    ):
-        found = mask_of(**sizes, mask_function=other)
-        expected = masking_utils.sdpa_mask(**sizes, mask_function=other, allow_is_causal_skip=False)
-        assert torch.equal(found, expected) and found.shape == (2, 1, 4, 4)
-    chunks = masking_utils.chunked_causal_mask_function(4, torch.zeros(2, dtype=int))
-    assert mask_of(**sizes, mask_function=chunks) is None
+    plan = mask_of(**sizes, mask_function=masking_utils.and_masks(remapped, packed)).plan
+    assert plan.packing.cu_seqlens.tolist() == [0, 2, 4, 5, 8] and plan.packing.longest == 3
+
+
+def test_masks_of_a_static_cache() -> None:
+    """One query: what changes from token to token are the contents of tensors."""
+    position = torch.tensor(5)
+    plan = mask_of(2, 1, 9, q_offset=position).plan
+    used, leftpad = plan.lengths
+    assert used.tolist() == [6, 6] and leftpad is None and plan.n_keys == 9
+    tokens = torch.ones(2, 6, dtype=torch.bool)
+    assert mask_of(2, 1, 9, q_offset=position, attention_mask=tokens).plan.lengths[1] is None
+    tokens[0, :2] = False
+    used, leftpad = mask_of(2, 1, 9, q_offset=position, attention_mask=tokens).plan.lengths
+    assert used.tolist() == [6, 6] and leftpad.tolist() == [2, 0]
+    tokens[1, 3] = False
+    array = mask_of(2, 1, 9, q_offset=position, attention_mask=tokens)
+    assert not isinstance(array, PatternMask) and array.shape == (2, 1, 1, 9)
 
 
 def test_masks_of_chunks() -> None:
@@ -459,17 +471,19 @@ def test_masks_of_chunks() -> None:
         pattern = masking_utils.chunked_causal_mask_function(5, torch.tensor(pads))
         return mask_of(2, *sizes, mask_function=pattern, **options)
 
-    chunks = found(7, 7, pads=(0, 0))
-    assert isinstance(chunks, ChunkMask) and chunks.chunk_size == 5 and chunks.all()
-    assert mask_of(2, 7, 7, attention_mask=chunks) is chunks
+    plan = found(7, 7, pads=(0, 0)).plan
+    assert plan.options["attention_chunk"] == 5 and plan.padding is None
+    assert "attention_chunk" not in found(5, 5, pads=(0, 0)).plan.options
     tokens = torch.arange(20) >= torch.tensor([[0], [3]])
-    chunks = found(1, 5, 13, 9, pads=(0, 3), attention_mask=tokens)
-    assert chunks.tolist() == [[0, 1, 1, 1, 1], [0, 0, 0, 0, 1]]  # from 10 on, and from 13 on
-    whole = found(3, 5, 12, 10, pads=(0, 3), attention_mask=tokens)  # queries 12 and 13 and 14
-    assert whole.shape == (2, 1, 3, 5)  # since query 12 sees key 10 in the second sequence
-    tokens[0, 4] = False
-    gaps = found(7, 7, pads=(0, 3), attention_mask=tokens[:, :7])
-    assert gaps.shape == (2, 1, 7, 7) and not isinstance(gaps, KeyMask)
+    plan = found(1, 5, 13, 9, pads=(0, 3), attention_mask=tokens).plan
+    kept = [[0, 1, 1, 1, 1], [0, 0, 0, 0, 1]]  # from 10 on, and from 13 on
+    assert plan.padding.mask.tolist() == kept
+    for array in (
+        found(3, 5, 12, 10, pads=(0, 3), attention_mask=tokens),  # query 12 sees key 10
+        found(7, 7, pads=(0, 3), attention_mask=tokens[:, :7] & (torch.arange(7) != 5)),
+        found(7, 7, pads=(0, 3)),  # chunks that begin with key 3 of seven tokens
+    ):
+        assert not isinstance(array, PatternMask) and array.shape[:2] == (2, 1)
 
 
 def attend(**options: object) -> None:
@@ -643,9 +657,28 @@ def test_names() -> None:
         model.set_attn_implementation(NAME)
 
 
-def test_an_unknown_transformers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_are_marked_are_refused_to_names_with_flash() -> None:
+    original = transformers.PreTrainedModel.get_correct_attn_implementation.original
+    model = transformers.T5ForConditionalGeneration
+    config = transformers.T5Config(vocab_size=100, d_model=32, d_kv=16, d_ff=32, num_layers=1)
+    with pytest.raises(NotImplementedError, match="T5.* _supports_flash_attn is False.*'libfa'"):
+        model._from_config(config, attn_implementation=NAME)
     flashattn.hf.unregister()
-    monkeypatch.delattr(loading, "_lazy_imports")
+    assert transformers.PreTrainedModel.get_correct_attn_implementation is original
+
+
+@pytest.mark.parametrize(
+    ("owner", "function"),
+    [
+        (loading, "_lazy_imports"),
+        (transformers.PreTrainedModel, "get_correct_attn_implementation"),
+    ],
+)
+def test_an_unknown_transformers_is_refused(
+    owner: object, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flashattn.hf.unregister()
+    monkeypatch.delattr(owner, function)
     with pytest.raises(NotImplementedError, match="register another name"):
         flashattn.hf.register()
     flashattn.hf.register("libfa")

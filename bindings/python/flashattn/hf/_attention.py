@@ -8,17 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..compat._arguments import (
-    contiguous_rows,
-    page_table_of,
-    refuse_gradients,
-    softmax_options,
-)
+from ..compat._arguments import contiguous_rows, page_table_of, refuse_gradients
 from ..compat._cache import Cache
 from ..compat._kvcache import Queries, attend_cache, new_tokens
 from ..torch_ops import flash_attn_func
-from ._packing import Packing, SequenceIds, attend_packed
-from ._padding import ChunkMask, KeyMask, Padding, attend_masked
+from ._masks import PatternMask
+from ._packing import Packing, attend_packed
+from ._padding import Padding, attend_masked
 
 # Some models have these arguments, which change the result; the values say what they stand for.
 _REFUSED = {
@@ -29,7 +25,6 @@ _REFUSED = {
 }
 
 
-@torch.compiler.disable
 def attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -49,9 +44,8 @@ def attention(
     module          the layer; its is_causal counts where is_causal is None
     query           [batch, n_heads, seqlen_q, d_head]
     key, value      [batch, n_heads_kv, seqlen_k, d_head]
-    attention_mask  what mask_of() returns, or another mask: [batch, seqlen_k], or [batch, 1 or
-                    n_heads, seqlen_q, seqlen_k] of bool or of numbers that join the scores, beside
-                    which neither is_causal nor sliding_window counts
+    attention_mask  what mask_of() returns; or another mask: [batch, seqlen_k], or [batch, 1 or
+                    n_heads, seqlen_q, seqlen_k] of bool or of numbers that join the scores
     scaling         None: 1 / sqrt(d_head)
     sliding_window  how many tokens a query sees to its left, itself included; without a causal mask
                     also to its right
@@ -60,26 +54,50 @@ def attention(
     kwargs          cu_seq_lens_q, cu_seq_lens_k, max_length_q and max_length_k, or position_ids, of
                     a packed batch; of a paged cache block_table, k_cache and v_cache too
 
+    is_causal and sliding_window count where the mask is None or [batch, seqlen_k], and not what
+    mask_of() has returned: the other masks have the order and the window in them.
+
     Raises NotImplementedError for dropout, gradients, attention weights, and arguments that change
     the result in a way that the library cannot compute.
     """
-    _refuse(dropout, kwargs, query=query, key=key, value=value)
+    if dropout or kwargs:
+        _refuse(dropout, kwargs)
+    refuse_gradients(query=query, key=key, value=value)
+    options = {"softmax_scale": scaling, "softcap": softcap or 0.0, "sinks": s_aux}
+    if query.dtype is torch.float32 or key.dtype is torch.float32:
+        query, key, value = map(_as_in_autocast, (query, key, value))
+    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    if not q.stride(3) == k.stride(3) == v.stride(3) == 1:
+        q, k, v = map(contiguous_rows, (q, k, v))
+    if type(attention_mask) is PatternMask:
+        plan = attention_mask.plan
+        if plan is not None and plan.fits(query, key):
+            return plan.attend(q, k, v, options, kwargs), None
+        attention_mask = _elements_of(attention_mask, query, key)
+    if attention_mask is not None and attention_mask.ndim == 4:
+        mask = attention_mask[..., : key.shape[2]]
+        return flash_attn_func(q, k, v, attn_mask=mask, **options), None
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
-    is_pattern = attention_mask is not None and attention_mask.ndim == 4
-    if is_pattern:  # which has the causal order and the window in it
-        attention_mask = attention_mask[..., : key.shape[-2]]
-        is_causal, sliding_window = False, None
     side = -1 if sliding_window is None else sliding_window - 1
-    options = softmax_options(scaling, is_causal, (side, side), softcap or 0.0)
-    options["sinks"] = s_aux
-    q, k, v = (_as_in_autocast(x).transpose(1, 2) for x in (query, key, value))
-    if is_pattern:
-        q, k, v = map(contiguous_rows, (q, k, v))
-        out = flash_attn_func(q, k, v, attn_mask=attention_mask, **options)
-    else:
-        out = _attend(q, k, v, attention_mask, kwargs, options)
-    return out, None
+    options.update(causal=bool(is_causal), window_size=(side, side))
+    return _attend(q, k, v, attention_mask, kwargs, options), None
+
+
+def _elements_of(mask: PatternMask, query: Tensor, key: Tensor) -> Tensor:
+    """Returns the array of a mask that a model has written to, or that is for other sizes than
+    those of query and key. Raises ValueError where torch would not add it to the scores, either."""
+    if mask.plan is None:
+        return mask.elements
+    pattern = mask.pattern()
+    shape = query.shape[0], 1, query.shape[2], key.shape[2]
+    try:
+        return pattern.expand(shape)
+    except RuntimeError:
+        raise ValueError(
+            f"attention_mask is for {list(pattern.shape)}, and the scores of this layer are "
+            f"{list(shape)}: [batch, heads, queries, keys]"
+        ) from None
 
 
 def _attend(
@@ -90,29 +108,16 @@ def _attend(
     kwargs: dict[str, Any],
     options: dict[str, Any],
 ) -> Tensor:
-    if isinstance(mask, SequenceIds):
-        return attend_packed(q, k, v, mask.packing, mask.packing, **options)
     if mask is not None:
         return _attend_masked(q, k, v, mask, options)
     if kwargs.get("block_table") is not None:
         return _attend_paged(q, k, v, kwargs, options)
-    of_q = _packing_of("q", q, kwargs)
-    of_k = _packing_of("k", k, kwargs)
-    if of_q is None or of_k is None:
-        of_q = of_k = Packing.of_positions(kwargs.get("position_ids"), q, k)
+    of_q, of_k = Packing.of_arguments(q, k, kwargs)
     if of_q is None:
-        return flash_attn_func(*map(contiguous_rows, (q, k, v)), **options)
+        of_q = of_k = Packing.of_positions(kwargs.get("position_ids"), q, k)
+    if of_q is None or of_k is None:
+        return flash_attn_func(q, k, v, **options)
     return attend_packed(q, k, v, of_q, of_k, **options)
-
-
-def _packing_of(name: str, x: Tensor, kwargs: dict[str, Any]) -> Packing | None:
-    """Returns how the arguments cu_seq_lens_ and max_length_ of this name pack x [batch, seqlen,
-    heads, d_head]; None where they are not given."""
-    cu_seqlens, longest = (kwargs.get(f"{kind}_{name}") for kind in ("cu_seq_lens", "max_length"))
-    if cu_seqlens is None:
-        return None
-    n_tokens = x.shape[0] * x.shape[1]
-    return Packing(cu_seqlens.to(torch.int32), n_tokens if longest is None else int(longest))
 
 
 def _attend_masked(
@@ -120,9 +125,7 @@ def _attend_masked(
 ) -> Tensor:
     if mask.ndim != 2:
         raise ValueError(f"attention_mask has shape {tuple(mask.shape)}: it must have 2 or 4 axes")
-    padding = mask.padding if isinstance(mask, KeyMask) else Padding(mask)
-    if isinstance(mask, ChunkMask):
-        options = {**options, "attention_chunk": mask.chunk_size}
+    padding = Padding(mask)
     has_window = options["window_size"] != (-1, -1)
     if has_window and padding.has_gaps:
         raise NotImplementedError(
@@ -169,7 +172,7 @@ def _as_in_autocast(x: Tensor) -> Tensor:
     return x
 
 
-def _refuse(dropout: float, kwargs: dict[str, Any], **tensors: Tensor) -> None:
+def _refuse(dropout: float, kwargs: dict[str, Any]) -> None:
     if dropout != 0:
         raise NotImplementedError(f"dropout is {dropout}: there is none, call model.eval()")
     for name, meaning in _REFUSED.items():
@@ -182,4 +185,3 @@ def _refuse(dropout: float, kwargs: dict[str, Any], **tensors: Tensor) -> None:
             "output_attentions is True: attention weights are never formed; use "
             "attn_implementation='eager'"
         )
-    refuse_gradients(**tensors)

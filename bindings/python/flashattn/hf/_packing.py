@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..compat._call import attend_ragged
-
-
-class SequenceIds(Tensor):
-    """Holds integers [batch, seqlen]: all tokens of a sequence have the same one, and those of its
-    neighbours have others. It is never written to."""
-
-    @cached_property
-    def packing(self) -> Packing:
-        """The packing is found once for all layers of a model: the host waits for the device."""
-        ids = self.as_subclass(Tensor)
-        return Packing.of_beginnings(ids.diff(dim=1) != 0)
 
 
 @dataclass(frozen=True)
@@ -32,6 +20,12 @@ class Packing:
     longest: int
 
     @classmethod
+    def of_ids(cls, ids: Tensor) -> Packing:
+        """Returns the packing of sequences whose tokens have the same id in ids, integers [batch,
+        seqlen], and their neighbours' others."""
+        return cls.of_beginnings(ids.diff(dim=1) != 0)
+
+    @classmethod
     def of_beginnings(cls, begins: Tensor) -> Packing:
         """Returns the packing of sequences that begin where begins, bool [batch, seqlen - 1], is
         true. It lacks the first token of each row, which begins a sequence anyway."""
@@ -39,6 +33,25 @@ class Packing:
         starts = begins.flatten().nonzero().flatten()
         cu_seqlens = torch.cat((starts, starts.new_tensor([begins.numel()]))).to(torch.int32)
         return cls(cu_seqlens, int(cu_seqlens.diff().max()))
+
+    @classmethod
+    def of_arguments(
+        cls, q: Tensor, k: Tensor, kwargs: dict[str, Any]
+    ) -> tuple[Packing | None, Packing | None]:
+        """Returns how the arguments cu_seq_lens_ and max_length_ of q and k pack each of them
+        [batch, seqlen, heads, d_head]; (None, None) unless both are given."""
+        of_q, of_k = (cls._of_arguments(name, x, kwargs) for name, x in (("q", q), ("k", k)))
+        return (of_q, of_k) if of_q is not None and of_k is not None else (None, None)
+
+    @classmethod
+    def _of_arguments(cls, name: str, x: Tensor, kwargs: dict[str, Any]) -> Packing | None:
+        cu_seqlens, longest = (
+            kwargs.get(f"{kind}_{name}") for kind in ("cu_seq_lens", "max_length")
+        )
+        if cu_seqlens is None:
+            return None
+        n_tokens = x.shape[0] * x.shape[1]
+        return cls(cu_seqlens.to(torch.int32), n_tokens if longest is None else int(longest))
 
     @classmethod
     def of_positions(cls, position_ids: Tensor | None, q: Tensor, k: Tensor) -> Packing | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,30 +12,6 @@ from torch.nn.functional import pad
 from ..compat._arguments import contiguous_rows
 from ..compat._call import attend_ragged
 from ..torch_ops import flash_attn_func
-
-
-class KeyMask(Tensor):
-    """Holds bool [batch, n_keys]: which of the first n_keys keys are tokens; later keys are unused.
-    It is never written to."""
-
-    @cached_property
-    def padding(self) -> Padding:
-        """The padding is found once for all layers of a model: the host waits for the device."""
-        return Padding(self.as_subclass(Tensor))
-
-
-class ChunkMask(KeyMask):
-    """Is a KeyMask of keys in chunks that do not see each other. Each has chunk_size keys, and the
-    first of them begins with the first token of its sequence. What torch makes of a ChunkMask lacks
-    the size, so that attention fails with it."""
-
-    chunk_size: int
-
-    @classmethod
-    def of(cls, mask: Tensor, chunk_size: int) -> ChunkMask:
-        found = mask.as_subclass(cls)
-        found.chunk_size = chunk_size
-        return found
 
 
 class Padding:

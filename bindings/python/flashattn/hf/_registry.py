@@ -2,8 +2,10 @@
 
 transformers takes a name that contains "flash" for a kernel of its hub, and loads its functions
 when a model asks for the name. While such a name is registered, the function that loads them,
-modeling_flash_attention_utils._lazy_imports, is replaced by one that knows this package. Other
-names need the public interfaces alone.
+modeling_flash_attention_utils._lazy_imports, is replaced by one that knows this package, and the
+method PreTrainedModel.get_correct_attn_implementation by one that refuses such a name to models
+that are marked not to support FlashAttention, as transformers does for its own names. Other names
+need the public interfaces alone.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers import modeling_flash_attention_utils as loading
 
 from ..compat import fa2
@@ -20,6 +22,7 @@ from ._attention import attention
 from ._masks import mask_of
 
 _LOADER = "_lazy_imports"
+_CHECK = "get_correct_attn_implementation"
 _names: set[str] = set()
 
 
@@ -31,7 +34,7 @@ def register(name: str) -> None:
     if name == "eager" or name in AttentionInterface() or name in AttentionMaskInterface():
         raise ValueError(f"name is {name!r}, which transformers knows already: choose another")
     if "flash" in name:
-        _replace_loader(name)
+        _replace(name)
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, mask_of)
     _names.add(name)
@@ -45,20 +48,41 @@ def unregister(name: str) -> None:
         interface._global_mapping.pop(name, None)
     if loading._loaded_implementation == name:
         loading._loaded_implementation = None
-    loader = getattr(loading, _LOADER, None)
-    if isinstance(loader, _Loader) and not any("flash" in other for other in _names):
-        setattr(loading, _LOADER, loader.original)
+    if not any("flash" in other for other in _names):
+        for owner, function in ((loading, _LOADER), (PreTrainedModel, _CHECK)):
+            original = getattr(getattr(owner, function, None), "original", None)
+            if original is not None:
+                setattr(owner, function, original)
 
 
-def _replace_loader(name: str) -> None:
-    loader = getattr(loading, _LOADER, None)
-    if loader is None:
+def _replace(name: str) -> None:
+    """Replaces the functions of transformers that decide about names with "flash"."""
+    loader, check = getattr(loading, _LOADER, None), getattr(PreTrainedModel, _CHECK, None)
+    if loader is None or check is None:
         raise NotImplementedError(
             f"name is {name!r}: this release of transformers loads names that contain 'flash' in a "
             "way that flashattn.hf does not know; register another name, 'libfa' for one"
         )
-    if not isinstance(loader, _Loader):
+    if not hasattr(loader, "original"):
         setattr(loading, _LOADER, _Loader(loader))
+        setattr(PreTrainedModel, _CHECK, _refusing(check))
+
+
+def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the method `original`, which says whether a model may use the name of an attention,
+    with a condition more."""
+
+    def check(model: PreTrainedModel, name: str | None, *args: Any, **kwargs: Any) -> Any:
+        if name in _names and "flash" in name and not model._supports_flash_attn:
+            raise NotImplementedError(
+                f"{type(model).__name__} is marked not to support FlashAttention in transformers "
+                f"(_supports_flash_attn is False), and the name {name!r} contains 'flash': "
+                "register another name, 'libfa' for one"
+            )
+        return original(model, name, *args, **kwargs)
+
+    check.original = original  # type: ignore[attr-defined]
+    return check
 
 
 class _Loader:
