@@ -657,32 +657,35 @@ def test_names() -> None:
         model.set_attn_implementation(NAME)
 
 
-def test_models_that_are_marked_are_refused_to_names_with_flash() -> None:
+def test_models_are_refused_what_they_are_marked_not_to_support(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     original = transformers.PreTrainedModel.get_correct_attn_implementation.original
+    flashattn.hf.register(WITHOUT_FLASH)
     model = transformers.T5ForConditionalGeneration
     config = transformers.T5Config(vocab_size=100, d_model=32, d_kv=16, d_ff=32, num_layers=1)
-    with pytest.raises(NotImplementedError, match="T5.* _supports_flash_attn is False.*'libfa'"):
+    with pytest.raises(NotImplementedError, match="T5.*_supports_flash_attn is False.*'libfa'"):
         model._from_config(config, attn_implementation=NAME)
+    model._from_config(config, attn_implementation=WITHOUT_FLASH)
+    monkeypatch.setattr(model, "_supports_sdpa", False)
+    with pytest.raises(NotImplementedError, match="_supports_sdpa are False.*'eager'"):
+        model._from_config(config, attn_implementation=WITHOUT_FLASH)
     flashattn.hf.unregister()
+    assert transformers.PreTrainedModel.get_correct_attn_implementation is not original
+    flashattn.hf.unregister(WITHOUT_FLASH)
     assert transformers.PreTrainedModel.get_correct_attn_implementation is original
 
 
-@pytest.mark.parametrize(
-    ("owner", "function"),
-    [
-        (loading, "_lazy_imports"),
-        (transformers.PreTrainedModel, "get_correct_attn_implementation"),
-    ],
-)
-def test_an_unknown_transformers_is_refused(
-    owner: object, function: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_transformers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     flashattn.hf.unregister()
-    monkeypatch.delattr(owner, function)
+    monkeypatch.delattr(loading, "_lazy_imports")
     with pytest.raises(NotImplementedError, match="register another name"):
         flashattn.hf.register()
     flashattn.hf.register("libfa")
     flashattn.hf.unregister("libfa")
+    monkeypatch.delattr(transformers.PreTrainedModel, "get_correct_attn_implementation")
+    with pytest.raises(NotImplementedError, match="checks what a model supports"):
+        flashattn.hf.register("libfa")
 
 
 def test_the_package_imports_neither_torch_nor_transformers() -> None:

@@ -2,10 +2,10 @@
 
 transformers takes a name that contains "flash" for a kernel of its hub, and loads its functions
 when a model asks for the name. While such a name is registered, the function that loads them,
-modeling_flash_attention_utils._lazy_imports, is replaced by one that knows this package, and the
-method PreTrainedModel.get_correct_attn_implementation by one that refuses such a name to models
-that are marked not to support FlashAttention, as transformers does for its own names. Other names
-need the public interfaces alone.
+modeling_flash_attention_utils._lazy_imports, is replaced by one that knows this package. While any
+name is registered, the method PreTrainedModel.get_correct_attn_implementation is replaced by one
+that refuses the names to models that are marked not to support what they need, as transformers does
+for its own names.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def register(name: str) -> None:
         raise ValueError(f"name is {name!r}: it may have letters, digits, '_', '-' and '.' only")
     if name == "eager" or name in AttentionInterface() or name in AttentionMaskInterface():
         raise ValueError(f"name is {name!r}, which transformers knows already: choose another")
+    _replace_check(name)
     if "flash" in name:
-        _replace(name)
+        _replace_loader(name)
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, mask_of)
     _names.add(name)
@@ -49,40 +50,66 @@ def unregister(name: str) -> None:
     if loading._loaded_implementation == name:
         loading._loaded_implementation = None
     if not any("flash" in other for other in _names):
-        for owner, function in ((loading, _LOADER), (PreTrainedModel, _CHECK)):
-            original = getattr(getattr(owner, function, None), "original", None)
-            if original is not None:
-                setattr(owner, function, original)
+        _restore(loading, _LOADER)
+    if not _names:
+        _restore(PreTrainedModel, _CHECK)
 
 
-def _replace(name: str) -> None:
-    """Replaces the functions of transformers that decide about names with "flash"."""
-    loader, check = getattr(loading, _LOADER, None), getattr(PreTrainedModel, _CHECK, None)
-    if loader is None or check is None:
+def _restore(owner: Any, function: str) -> None:
+    original = getattr(getattr(owner, function, None), "original", None)
+    if original is not None:
+        setattr(owner, function, original)
+
+
+def _replace_loader(name: str) -> None:
+    loader = getattr(loading, _LOADER, None)
+    if loader is None:
         raise NotImplementedError(
             f"name is {name!r}: this release of transformers loads names that contain 'flash' in a "
             "way that flashattn.hf does not know; register another name, 'libfa' for one"
         )
     if not hasattr(loader, "original"):
         setattr(loading, _LOADER, _Loader(loader))
+
+
+def _replace_check(name: str) -> None:
+    check = getattr(PreTrainedModel, _CHECK, None)
+    if check is None:
+        raise NotImplementedError(
+            f"name is {name!r}: this release of transformers checks what a model supports in a way "
+            "that flashattn.hf does not know"
+        )
+    if not hasattr(check, "original"):
         setattr(PreTrainedModel, _CHECK, _refusing(check))
 
 
 def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
     """Returns the method `original`, which says whether a model may use the name of an attention,
-    with a condition more."""
+    with the condition for names of this package."""
 
     def check(model: PreTrainedModel, name: str | None, *args: Any, **kwargs: Any) -> Any:
-        if name in _names and "flash" in name and not model._supports_flash_attn:
-            raise NotImplementedError(
-                f"{type(model).__name__} is marked not to support FlashAttention in transformers "
-                f"(_supports_flash_attn is False), and the name {name!r} contains 'flash': "
-                "register another name, 'libfa' for one"
-            )
+        if name in _names and not model._supports_flash_attn:
+            _refuse_unless_plain(model, name)
         return original(model, name, *args, **kwargs)
 
     check.original = original  # type: ignore[attr-defined]
     return check
+
+
+def _refuse_unless_plain(model: PreTrainedModel, name: str) -> None:
+    """Refuses a name to a model without FlashAttention, unless the model supports the masks of bool
+    that names without "flash" get, as "sdpa" does."""
+    marked = f"{type(model).__name__} is marked not to support FlashAttention in transformers"
+    if "flash" in name:
+        raise NotImplementedError(
+            f"{marked} (_supports_flash_attn is False), and the name {name!r} contains 'flash': "
+            "register another name, 'libfa' for one"
+        )
+    if not model._supports_sdpa:
+        raise NotImplementedError(
+            f"{marked}, nor torch's attention (_supports_flash_attn and _supports_sdpa are False): "
+            "use attn_implementation='eager'"
+        )
 
 
 class _Loader:
