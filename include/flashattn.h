@@ -30,8 +30,10 @@
  *              with their ..._INIT macro. A smaller struct_size (an older header) reads as zeros
  *              where fields are missing; a larger one (a newer header) is accepted when all that
  *              this library does not know is zero, and refused with FLASH_ERROR_UNSUPPORTED
- *              otherwise. Structs that the library fills are written up to the caller's
- *              struct_size; FLASH_ERROR_UNSUPPORTED when a non-zero field would not fit.
+ *              otherwise. Structs that the library fills are written as far as they fit the
+ *              caller's struct_size: newer facts are left out. Only a flash_config_t is refused
+ *              with FLASH_ERROR_UNSUPPORTED when a non-zero field would not fit, because without
+ *              it it would be the configuration of another kernel.
  *   Errors     Every function that can fail returns a flash_status_t (or NULL) and leaves a
  *              message with the failed condition and the values in flash_last_error(). Nothing
  *              aborts, exits or prints (FLASHATTN_TRACE excepted). A refused call writes no output.

@@ -78,5 +78,5 @@ flash_status_t flash_device_info(int32_t number, flash_device_info_t *info) {
     } else {
         cuda_device_name(&device, ours.name);
     }
-    return struct_write(&ours, sizeof ours, info, "flash_device_info_t");
+    return struct_write_facts(&ours, sizeof ours, info, "flash_device_info_t");
 }

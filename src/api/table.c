@@ -77,5 +77,5 @@ flash_status_t flash_kernel_resources(const flash_kernel_t *kernel, int32_t devi
     FLASH_TRY(device_describe(device, &where));
     FLASH_TRY(check_cuda_kernel(kernel, &where));
     FLASH_TRY(cuda_resources(kernel, &where, &ours));
-    return struct_write(&ours, sizeof ours, resources, "flash_kernel_resources_t");
+    return struct_write_facts(&ours, sizeof ours, resources, "flash_kernel_resources_t");
 }

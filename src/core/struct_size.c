@@ -50,6 +50,13 @@ flash_status_t struct_read(void *ours, size_t size, const void *theirs, const ch
     return FLASH_SUCCESS;
 }
 
+static void fill(const void *ours, size_t size, void *theirs, uint32_t their_size) {
+    const size_t header = sizeof their_size;
+    const size_t common = their_size < size ? their_size : size;
+    memset((char *)theirs + header, 0, their_size - header);
+    memcpy((char *)theirs + header, (const char *)ours + header, common - header);
+}
+
 flash_status_t struct_write(const void *ours, size_t size, void *theirs, const char *type) {
     uint32_t their_size = 0;
     FLASH_TRY(check_size(theirs, type, &their_size));
@@ -59,10 +66,13 @@ flash_status_t struct_write(const void *ours, size_t size, void *theirs, const c
             "%s.struct_size is %u, and a field beyond it is not zero: the caller's header "
             "is older than the library",
             type, their_size);
+    fill(ours, size, theirs, their_size);
+    return FLASH_SUCCESS;
+}
 
-    const size_t header = sizeof their_size;
-    const size_t common = their_size < size ? their_size : size;
-    memset((char *)theirs + header, 0, their_size - header);
-    memcpy((char *)theirs + header, (const char *)ours + header, common - header);
+flash_status_t struct_write_facts(const void *ours, size_t size, void *theirs, const char *type) {
+    uint32_t their_size = 0;
+    FLASH_TRY(check_size(theirs, type, &their_size));
+    fill(ours, size, theirs, their_size);
     return FLASH_SUCCESS;
 }

@@ -12,7 +12,11 @@
  */
 flash_status_t struct_read(void *ours, size_t size, const void *theirs, const char *type);
 
-/* Fills a caller's struct up to its own struct_size, which does not change. */
+/* Fills a caller's struct up to its own struct_size, which does not change. Returns UNSUPPORTED
+ * where a field that is not zero would not fit. */
 flash_status_t struct_write(const void *ours, size_t size, void *theirs, const char *type);
+
+/* Does the same for facts, of which those that would not fit are left out. */
+flash_status_t struct_write_facts(const void *ours, size_t size, void *theirs, const char *type);
 
 #endif

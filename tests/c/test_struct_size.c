@@ -240,9 +240,31 @@ static void an_older_device_info_is_filled(void **state) {
     assert_true(whole.name[0] != '\0');
     assert_non_null(memchr(whole.name, '\0', sizeof whole.name));
 
+    /* It has no n_threads, which is not 0, nor what follows. */
+    memset(&info, 0xa5, sizeof info);
     info.struct_size = offsetof(flash_device_info_t, n_threads);
-    assert_refused(flash_device_info(FLASH_DEVICE_CPU, &info), FLASH_ERROR_UNSUPPORTED,
-                   "flash_device_info_t.struct_size");
+    assert_success(flash_device_info(FLASH_DEVICE_CPU, &info));
+    assert_int_equal(info.struct_size, offsetof(flash_device_info_t, n_threads));
+    assert_int_equal(info.device, whole.device);
+    assert_string_equal(info.name, whole.name);
+    assert_int_equal(info.isa, whole.isa);
+    assert_int_equal(info.n_threads, (int32_t)0xa5a5a5a5);
+}
+
+/* Facts that a newer header has, and this library not, are 0. */
+static void a_newer_device_info_is_filled(void **state) {
+    struct {
+        flash_device_info_t known;
+        unsigned char unknown[TAIL];
+    } info;
+    (void)state;
+    memset(&info, 0xa5, sizeof info);
+    info.known.struct_size = sizeof info;
+    assert_success(flash_device_info(FLASH_DEVICE_CPU, &info.known));
+    assert_int_equal(info.known.struct_size, sizeof info);
+    assert_int_equal(info.known.n_threads, flash_num_threads());
+    for (int i = 0; i < TAIL; i++)
+        assert_int_equal(info.unknown[i], 0);
 }
 
 int main(void) {
@@ -261,6 +283,7 @@ int main(void) {
         cmocka_unit_test(a_smaller_struct_is_filled_to_its_size),
         cmocka_unit_test(a_field_that_does_not_fit_is_refused),
         cmocka_unit_test(an_older_device_info_is_filled),
+        cmocka_unit_test(a_newer_device_info_is_filled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
