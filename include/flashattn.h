@@ -26,6 +26,8 @@
  *              have no default: a batch or a length of 0 is empty, and a stride of 0 on an axis
  *              longer than 1 is refused unless FLASH_FLAG_BROADCAST says that it is meant. Where
  *              zero is a value like any other, a flag says that the field counts.
+ *   Sizes      Batches, lengths, heads, head dimensions, pages and partial results are at most
+ *              2^31 - 1, and larger ones are refused. Strides have 64 bits.
  *   Growth     Structs begin with struct_size and only ever grow at their end. Initialise them
  *              with their ..._INIT macro. A smaller struct_size (an older header) reads as zeros
  *              where fields are missing; a larger one (a newer header) is accepted when all that
@@ -44,9 +46,16 @@
  *   Memory     The library keeps no pointer of yours after a call on the CPU device returns, and
  *              allocates nothing in flash_forward() after flash_prepare(); its working memory is
  *              the workspace that you pass.
- *   Results    The same inputs give the same bits, whatever the number of threads and whatever
+ *   Results    The same call gives the same bits from the same version of the library on the same
+ *              model of processor or GPU, whatever the number of threads and whatever
  *              floating-point modes (rounding, denormals, traps) the caller has set; a call
- *              leaves these, and the exception flags, as they were.
+ *              leaves these, and the exception flags, as they were. Another version or model may
+ *              take another kernel, and round differently.
+ *   Stability  What is marked "experimental" keeps its place: programs that use it still load, and
+ *              members, enumerators and functions stay. But a later minor version may change what
+ *              it means, or refuse it with FLASH_ERROR_UNSUPPORTED. Everything else stays as it is
+ *              (docs/abi.md).
+ *   Callbacks  A function that you pass must return: no C++ exception, no longjmp() out of it.
  *
  * Environment (each read once, at the first call that needs it)
  *   FLASHATTN_NUM_THREADS  number of CPU threads, 1 ... 4096; default: the processors that this
@@ -71,6 +80,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8
+#error "libflashattn needs pointers of 64 bits"
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -86,7 +99,9 @@ extern "C" {
  * break. docs/abi.md says what is promised. */
 #define FLASH_ABI_VERSION 0
 
-/* For the ..._INIT macros and the helpers below, in the words of each language. */
+/* For the ..._INIT macros and the helpers below, in the words of each language. Who parses this
+ * header to bind it to another one defines FLASH_NO_INLINE, which leaves out the helpers that have
+ * a body. */
 #if defined(__cplusplus)
 #define FLASH_SIZEOF_(type) static_cast<uint32_t>(sizeof(type))
 #else
@@ -178,14 +193,14 @@ enum flash_dtype {
     FLASH_DTYPE_BF16 = 2,       /**< bfloat16: the upper half of a binary32 */
     FLASH_DTYPE_FP32 = 3,       /**< IEEE 754 binary32 */
     FLASH_DTYPE_E4M3 = 4,       /**< 8 bits, of K and V alone: see flash_quant_t */
-    FLASH_DTYPE_LATENT_E4M3 = 5 /**< bytes of latent tokens, of K and V alone: see
+    FLASH_DTYPE_LATENT_E4M3 = 5 /**< experimental: bytes of latent tokens, of K and V alone; see
                                    FLASH_LATENT_TOKEN_BYTES */
 };
 
 /**
- * The bytes of a token of FLASH_DTYPE_LATENT_E4M3, as engines keep the cache of DeepSeek-V3.2 (vLLM
- * calls it fp8_ds_mla). It is K and V of multi-head latent attention at once, with scales of its
- * own:
+ * Experimental. The bytes of a token of FLASH_DTYPE_LATENT_E4M3, as engines keep the cache of
+ * DeepSeek-V3.2 (vLLM calls it fp8_ds_mla). It is K and V of multi-head latent attention at once,
+ * with scales of its own:
  *
  *     byte   0 ... 511   columns   0 ... 511: elements of e4m3
  *     byte 512 ... 527   four scales, fp32; scale g belongs to columns 128 g ... 128 g + 127
@@ -238,6 +253,10 @@ enum flash_feature {
  * family are zero there. docs/configurations.md has the rules of each family, the types of Q and O
  * that its kernels take beside each of K and V, the named sets and the short form. The members are
  * in sort order.
+ *
+ * Which kernels a library holds belongs to its version: a later one may lack a row that an earlier
+ * one had, and look-up then says NOT_BUILT. The tactics from n_stages to fixed_reference are
+ * experimental. A program that names kernels must do without them.
  */
 typedef struct flash_config {
     uint32_t struct_size;      /**< sizeof(flash_config_t) */
@@ -411,8 +430,9 @@ typedef void (*flash_task_t)(void *argument, int32_t index);
 /**
  * Lends the library an engine's own threads. It must call task(argument, i) exactly once for each i
  * in 0 ... n_tasks - 1, from any threads, in any order, at the same time or one after the other,
- * and return when all of these calls have returned. It may be called from several threads at once.
- * It runs in the default floating-point modes, and pthread_cancel() waits until the call is done.
+ * and return when all of these calls have returned. It may be called from several threads at once,
+ * and must not throw. It runs in the default floating-point modes, and pthread_cancel() waits until
+ * the call is done.
  */
 typedef void (*flash_parallel_for_t)(void *context, int32_t n_tasks, flash_task_t task,
                                      void *argument);
@@ -444,8 +464,9 @@ typedef struct flash_executor {
     { FLASH_SIZEOF_(flash_executor_t), 0, FLASH_NULL_, FLASH_NULL_ }
 
 /**
- * A team: threads that are all inside one operation already (the threads of a graph's node, of an
- * OpenMP region), of which one, the leader, makes calls and the others help.
+ * Experimental, as the functions of teams are. A team: threads that are all inside one operation
+ * already (the threads of a graph's node, of an OpenMP region), of which one, the leader, makes
+ * calls and the others help.
  *
  *     leader:   executor.run = flash_team_run; executor.context = &team; executor.n_workers = n;
  *               flash_forward(...) any number of times; flash_team_finish(&team);
@@ -505,6 +526,7 @@ typedef struct flash_tensor {
         }                                                                                          \
     }
 
+#ifndef FLASH_NO_INLINE
 /** A contiguous tensor [batch, seqlen, n_heads, d_head], as torch models keep activations; ragged:
  * [tokens, n_heads, d_head]. */
 FLASH_INLINE_ flash_tensor_t flash_tensor_bshd(void *data, int64_t seqlen, int64_t n_heads,
@@ -527,6 +549,7 @@ FLASH_INLINE_ flash_tensor_t flash_tensor_bhsd(void *data, int64_t n_heads, int6
     tensor.stride_head = seqlen * d_head;
     return tensor;
 }
+#endif
 
 /** Bits of flash_forward_args_t.flags and flash_combine_args_t.flags. */
 enum flash_flag {
@@ -882,7 +905,8 @@ FLASH_API flash_status_t flash_measure(const flash_forward_args_t *args,
                                        const flash_kernel_t *const *kernels, int32_t n_kernels,
                                        int32_t n_launches, flash_stream_t stream, double *seconds);
 
-/** The first line of measured results. */
+/** The first line of measured results. Their text is experimental: another version may have another
+ * first line, and refuse this one. */
 #define FLASH_TUNING_HEADER "flashattn tuning 1"
 
 /** A buffer of this size holds every line of measured results. */
@@ -1044,7 +1068,8 @@ typedef struct flash_rotary {
 
 /**
  * The arguments of a call that writes new tokens of K and V into a cache, and turns them and Q to
- * their positions on the way.
+ * their positions on the way. The new tokens of the whole call are at most 2^31 - 1, and so are
+ * twice the elements of a token of K.
  *
  * Where a token goes: new token i of sequence b becomes key seqused_k[b] + i of that sequence,
  * which paging (or the contiguous cache) finds as in flash_forward(). Or slot_mapping names a place

@@ -14,6 +14,10 @@
 
 #include "flashattn.h"
 
+#ifdef FLASH_NO_INLINE
+#error "flashattn.hpp needs the inline helpers of flashattn.h, which FLASH_NO_INLINE leaves out"
+#endif
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -132,6 +136,26 @@ inline flash_quant_t scale_arrays(const float *k, const float *v, std::int64_t n
     quant.v_scale_stride_batch = v == nullptr ? 0 : n_heads_kv;
     quant.v_scale_stride_head = v == nullptr ? 0 : 1;
     return quant;
+}
+
+/** A flash_parallel_for_t, which must not throw, and says so. */
+using ParallelFor = void (*)(void *context, std::int32_t n_tasks, flash_task_t task,
+                             void *argument) noexcept;
+
+/** An engine's own threads, for Forward::executor() and Append::executor(): run(context, n_tasks <=
+ * n_workers, ...) as flash_parallel_for_t says. */
+inline flash_executor_t own_threads(ParallelFor run, void *context, std::int32_t n_workers) {
+    flash_executor_t executor = FLASH_EXECUTOR_INIT;
+    executor.n_workers = n_workers;
+    executor.run = run;
+    executor.context = context;
+    return executor;
+}
+
+/** Lends the library an engine's threads for all calls: flash_set_parallel_for(). run == nullptr:
+ * the library's own again. Throws Error. */
+inline void set_parallel_for(ParallelFor run, void *context, std::int32_t n_workers) {
+    check(flash_set_parallel_for(run, context, n_workers));
 }
 
 /**
@@ -268,6 +292,20 @@ class Forward {
         return *this;
     }
 
+    /** Who runs the tasks of this call on the CPU: own_threads(), or a struct with all that
+     * flash_executor_t can say. Copies of this call share it. */
+    Forward &executor(const flash_executor_t &executor) {
+        executor_ = std::make_shared<const flash_executor_t>(executor);
+        args_.executor = executor_.get();
+        return *this;
+    }
+
+    /** The multiprocessors of a CUDA device that the call may use; 0: all. */
+    Forward &multiprocessors(std::int32_t number) {
+        args_.n_multiprocessors = number;
+        return *this;
+    }
+
     /** FLASH_DEVICE_CPU, the default, or FLASH_DEVICE_CUDA + n. */
     Forward &device(std::int32_t number) {
         args_.device = number;
@@ -314,6 +352,7 @@ class Forward {
     std::shared_ptr<const flash_paging_t> paging_; /* what args_ points to */
     std::shared_ptr<const flash_quant_t> quant_;
     std::shared_ptr<const flash_mask_t> mask_;
+    std::shared_ptr<const flash_executor_t> executor_;
 };
 
 /** Rotary embedding by contiguous tables [n_positions, rotary_dim / 2] of the call's type, for
@@ -429,6 +468,13 @@ class Append {
         return *this;
     }
 
+    /** Who runs the tasks of this call on the CPU, as in Forward. */
+    Append &executor(const flash_executor_t &executor) {
+        executor_ = std::make_shared<const flash_executor_t>(executor);
+        args_.executor = executor_.get();
+        return *this;
+    }
+
     /** FLASH_DEVICE_CPU, the default, or FLASH_DEVICE_CUDA + n. */
     Append &device(std::int32_t number) {
         args_.device = number;
@@ -453,6 +499,7 @@ class Append {
     std::shared_ptr<const flash_paging_t> paging_; /* what args_ points to */
     std::shared_ptr<const flash_rotary_t> rotary_;
     std::shared_ptr<const flash_quant_t> quant_;
+    std::shared_ptr<const flash_executor_t> executor_;
 };
 
 } // namespace flashattn

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 static bool computes() {
@@ -126,6 +127,46 @@ static bool takes_chunks_and_padding() {
     return alone == 10.0f && compute(call) == 8.0f;
 }
 
+/* Runs tasks one after the other, and counts the calls. */
+static void run_tasks(void *context, std::int32_t n_tasks, flash_task_t task,
+                      void *argument) noexcept {
+    ++*static_cast<int *>(context);
+    for (std::int32_t i = 0; i < n_tasks; i++)
+        task(argument, i);
+}
+
+using Throwing = void (*)(void *, std::int32_t, flash_task_t, void *);
+static_assert(!std::is_convertible<Throwing, flashattn::ParallelFor>::value,
+              "a function that may throw is no ParallelFor");
+
+/* Enough work to share: the process' hook runs it, then a call's own threads do. */
+static bool lends_threads() {
+    const flashattn::Shape many = {8, 64, 8, 64};
+    const std::vector<float> zeros(8 * 64 * 8 * 64);
+    std::vector<float> o(zeros.size(), 1.0f);
+    int of_process = 0, of_call = 0;
+    flashattn::Forward call;
+    call.q(zeros.data(), many).k(zeros.data(), many).v(zeros.data(), many).o(o.data(), many);
+    flashattn::set_parallel_for(run_tasks, &of_process, 2);
+    std::vector<unsigned char> workspace(static_cast<std::size_t>(call.workspace_size()));
+    call.run(workspace.data(), workspace.size());
+    call.executor(flashattn::own_threads(run_tasks, &of_call, 2));
+    call.run(workspace.data(), workspace.size());
+    flashattn::set_parallel_for(nullptr, nullptr, 0);
+    return of_process == 1 && of_call == 1 && o[0] == 0.0f;
+}
+
+/* The CPU has no multiprocessors. */
+static bool refuses_multiprocessors() {
+    try {
+        const float one[1] = {1};
+        flashattn::Forward().q(one, {1, 1, 1, 1}).k(one, {1, 1, 1, 1}).multiprocessors(4).select();
+    } catch (const flashattn::Error &error) {
+        return std::strstr(error.what(), "n_multiprocessors is 4") != nullptr;
+    }
+    return false;
+}
+
 static bool refuses() {
     try {
         flashattn::Forward().workspace_size();
@@ -139,7 +180,7 @@ static bool refuses() {
 int main() {
     const bool good = computes() && reads_pages() && takes_scales() && takes_latent_tokens() &&
                       takes_sinks() && takes_slopes_and_masks() && takes_chunks_and_padding() &&
-                      appends() && refuses();
+                      appends() && lends_threads() && refuses_multiprocessors() && refuses();
     std::puts(good ? "right" : "wrong");
     return good ? 0 : 1;
 }
