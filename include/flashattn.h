@@ -24,8 +24,9 @@
  *              [total tokens, heads, d_head].
  *   Zero       In every struct that you fill, zero means "absent" or "default". Strides and sizes
  *              have no default: a batch or a length of 0 is empty, and a stride of 0 on an axis
- *              longer than 1 is refused unless FLASH_FLAG_BROADCAST says that it is meant. Where
- *              zero is a value like any other, a flag says that the field counts.
+ *              longer than 1 is refused unless FLASH_FLAG_BROADCAST says that it is meant. Only
+ *              where its own comment gives it a meaning (LSE, masks, slopes, scales) does 0 need
+ *              no flag. Where zero is a value like any other, a flag says that the field counts.
  *   Sizes      Batches, lengths, heads, head dimensions, pages and partial results are at most
  *              2^31 - 1, and larger ones are refused. Strides have 64 bits.
  *   Growth     Structs begin with struct_size and only ever grow at their end. Initialise them
@@ -680,7 +681,8 @@ typedef struct flash_mask {
     int64_t stride_batch; /**< ignored for ragged queries */
     int64_t stride_head;
     int64_t stride_query;
-    int64_t stride_key; /**< FLASH_MASK_BITS: 0 */
+    int64_t stride_key; /**< FLASH_MASK_BITS: 0; FLASH_MASK_ADD: 0 with several columns needs
+                           FLASH_FLAG_BROADCAST */
     int64_t first_key;  /**< the key of column 0; 0 with FLASH_MASK_LAST_KEYS */
     int64_t n_keys;     /**< columns, at least 1 */
 } flash_mask_t;
@@ -965,14 +967,15 @@ typedef struct flash_combine_args {
 
     /* Partial results [n_partials][batch, seqlen_q, n_heads, d_head]: from o_partial.data on,
      * stride_partial elements from one to the next, or, where o_partials is given, from its
-     * pointers on, n_partials of them in memory of the device. The other strides are those of
-     * o_partial. */
+     * pointers on, n_partials of them in memory of the device, which must stay as they are during
+     * the call. The other strides are those of o_partial. */
     flash_tensor_t o_partial;
     int64_t stride_partial;
     const void *const *o_partials;
 
-    /* Their LSE, fp32 [n_partials][batch, n_heads, seqlen_q], in the same two ways. All four
-     * strides 0: contiguous. */
+    /* Their LSE, fp32 [n_partials][batch, n_heads, seqlen_q], in the same two ways. The strides of
+     * batch, head and seq all 0: each is contiguous, and where lse_partial_stride is 0 too, one
+     * follows the other. */
     const float *lse_partial;
     const float *const *lse_partials;
     int64_t lse_partial_stride; /**< from one to the next; not used with lse_partials */

@@ -126,7 +126,7 @@ static flash_status_t read_places(const flash_kv_append_args_t *a, append_params
     if (a->paging == NULL)
         return FLASH_SUCCESS;
     return a->slot_mapping ? arguments_read_pool(a->paging, &p->pages)
-                           : arguments_read_pages(a->paging, &p->pages);
+                           : arguments_read_pages(a->paging, p->tokens_new.total > 0, &p->pages);
 }
 
 /* ---- Tensors ---- */

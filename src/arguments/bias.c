@@ -49,18 +49,29 @@ static flash_status_t check_stride(const char *axis, int64_t stride) {
     return FLASH_SUCCESS;
 }
 
-static flash_status_t check_columns(const flash_mask_t *m) {
+/* Masks often repeat for batch entries, heads and queries, but a column that stands for all keys is
+ * more likely a stride that was forgotten. */
+static flash_status_t check_stride_key(const flash_mask_t *m, bool may_repeat) {
+    FLASH_REQUIRE(m->stride_key == 0 || m->kind == FLASH_MASK_ADD, FLASH_ERROR_INVALID_ARGUMENT,
+                  "mask.stride_key is %" PRId64 ": bits have none", m->stride_key);
+    FLASH_TRY(check_stride("key", m->stride_key));
+    FLASH_REQUIRE(m->stride_key > 0 || m->kind == FLASH_MASK_BITS || m->n_keys == 1 || may_repeat,
+                  FLASH_ERROR_INVALID_ARGUMENT,
+                  "mask.stride_key is 0 along more than one place: FLASH_FLAG_BROADCAST says that "
+                  "this is meant");
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_columns(const flash_mask_t *m, bool may_repeat) {
     FLASH_TRY(argument_check_count("mask.n_keys", m->n_keys));
     FLASH_TRY(argument_check_size("mask.first_key", m->first_key));
     FLASH_REQUIRE(
         m->first_key == 0 || !(m->flags & FLASH_MASK_LAST_KEYS), FLASH_ERROR_INVALID_ARGUMENT,
         "mask.first_key is %" PRId64 " with FLASH_MASK_LAST_KEYS: it must be 0", m->first_key);
-    FLASH_REQUIRE(m->stride_key == 0 || m->kind == FLASH_MASK_ADD, FLASH_ERROR_INVALID_ARGUMENT,
-                  "mask.stride_key is %" PRId64 ": bits have none", m->stride_key);
     FLASH_TRY(check_stride("batch", m->stride_batch));
     FLASH_TRY(check_stride("head", m->stride_head));
     FLASH_TRY(check_stride("query", m->stride_query));
-    return check_stride("key", m->stride_key);
+    return check_stride_key(m, may_repeat);
 }
 
 static void set_mask(const flash_forward_args_t *a, const flash_mask_t *m, flash_bias_t *bias) {
@@ -85,7 +96,7 @@ static flash_status_t read_mask(const flash_forward_args_t *a, flash_bias_t *bia
     if (m.dtype == 0 && m.kind == FLASH_MASK_ADD)
         m.dtype = a->dtype;
     FLASH_TRY(check_kind(&m));
-    FLASH_TRY(check_columns(&m));
+    FLASH_TRY(check_columns(&m, (a->flags & FLASH_FLAG_BROADCAST) != 0));
     set_mask(a, &m, bias);
     return FLASH_SUCCESS;
 }
@@ -147,10 +158,11 @@ flash_status_t arguments_check_bias_apart(const flash_params_t *params, int64_t 
     const flash_tensor_t slopes = slopes_of(bias), mask = mask_of(bias);
     const tensor_shape_t of_slopes = slopes_shape(params);
     tensor_shape_t of_mask = mask_shape(params, total_q);
+    const tensor_repeat_t columns = {"mask.stride_key", bias->stride_key, bias->n_keys};
     if (!flash_has_bias(bias))
         return FLASH_SUCCESS;
     FLASH_TRY(tensor_check(SLOPES, &slopes, &of_slopes));
-    FLASH_TRY(tensor_check_repeat(MASK, &mask, &of_mask, bias->stride_key, bias->n_keys));
+    FLASH_TRY(tensor_check_repeat(MASK, &mask, &of_mask, &columns));
     if (!tensor_is_empty(&of_mask)) /* the product was found not to overflow */
         of_mask.d_head += bias->stride_key * ((int64_t)bias->n_keys - 1);
     FLASH_TRY(tensor_check_apart(name, output, shape, SLOPES, &slopes, &of_slopes));

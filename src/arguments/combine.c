@@ -43,6 +43,7 @@ static tensor_shape_t shape_of(const flash_combine_args_t *a, int32_t dtype) {
 static tensor_shape_t lse_shape_of(const flash_combine_args_t *a) {
     tensor_shape_t shape = shape_of(a, FLASH_DTYPE_FP32);
     shape.d_head = 1;
+    shape.is_array = true;
     return shape;
 }
 
@@ -53,9 +54,10 @@ static flash_tensor_t lse_of(const flash_combine_args_t *a) {
                             .stride_head = a->lse_stride_head};
 }
 
-/* Returns the LSE of partial results as one tensor, without its data. */
-static flash_tensor_t lse_partial_of(const flash_combine_args_t *a) {
-    return (flash_tensor_t){.stride_batch = a->lse_partial_stride_batch,
+/* Returns the LSE of a partial result as a tensor. */
+static flash_tensor_t lse_partial_of(const flash_combine_args_t *a, const void *data) {
+    return (flash_tensor_t){.data = (void *)(uintptr_t)data,
+                            .stride_batch = a->lse_partial_stride_batch,
                             .stride_seq = a->lse_partial_stride_seq,
                             .stride_head = a->lse_partial_stride_head};
 }
@@ -90,60 +92,58 @@ static bool is_in_place(const flash_combine_args_t *a, const void *data) {
            same_strides(&a->o, &a->o_partial);
 }
 
-static flash_status_t check_partial(const flash_combine_args_t *a, const void *data) {
+/* Partial results side by side need a stride between them. Those in a list have none, and their
+ * strides are checked with the list in place of their data. */
+static flash_status_t check_partial_strides(const flash_combine_args_t *a) {
+    const tensor_shape_t shape = shape_of(a, a->o_partial.dtype), lse_shape = lse_shape_of(a);
+    const bool listed = a->o_partials != NULL, lse_listed = a->lse_partials != NULL;
+    const tensor_repeat_t o = {"stride_partial", a->stride_partial, listed ? 1 : a->n_partials};
+    const tensor_repeat_t of_lse = {"lse_partial_stride", a->lse_partial_stride,
+                                    lse_listed ? 1 : a->n_partials};
+    const flash_tensor_t lse =
+        lse_partial_of(a, lse_listed ? (const void *)a->lse_partials : a->lse_partial);
+    flash_tensor_t partial = a->o_partial;
+    if (listed)
+        partial.data = (void *)(uintptr_t)a->o_partials;
+    FLASH_TRY(tensor_check_repeat("lse_partial", &lse, &lse_shape, &of_lse));
+    return tensor_check_repeat("o_partial", &partial, &shape, &o);
+}
+
+static flash_status_t check_listed(const char *name, const void *const *list, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        FLASH_REQUIRE(list[i] != NULL, FLASH_ERROR_INVALID_ARGUMENT, "%s[%" PRId64 "] is NULL",
+                      name, i);
+    return FLASH_SUCCESS;
+}
+static const void *o_partial_at(const flash_combine_args_t *a, int64_t i) {
+    const int64_t stride = a->stride_partial * dtype_size(a->o_partial.dtype);
+    return a->o_partials ? a->o_partials[i] : (const char *)a->o_partial.data + i * stride;
+}
+
+/* o is one of the partial results, or apart from all of them. */
+static flash_status_t check_apart_from_partials(const flash_combine_args_t *a) {
     const tensor_shape_t o = shape_of(a, a->o.dtype), partial = shape_of(a, a->o_partial.dtype);
     flash_tensor_t tensor = a->o_partial;
-    tensor.data = (void *)(uintptr_t)data;
-    FLASH_TRY(tensor_check("o_partial", &tensor, &partial));
-    return is_in_place(a, data)
-               ? FLASH_SUCCESS
-               : tensor_check_apart("o", &a->o, &o, "o_partial", &tensor, &partial);
-}
-
-/* Lists of pointers are in host memory, and each pointer is checked. */
-static flash_status_t check_listed(const flash_combine_args_t *a) {
-    for (int64_t i = 0; i < a->n_partials; i++)
-        FLASH_TRY(check_partial(a, a->o_partials[i]));
-    return FLASH_SUCCESS;
-}
-
-/* o is one of the partial results side by side, or apart from all of them. */
-static flash_status_t check_side_by_side(const flash_combine_args_t *a) {
-    const tensor_shape_t partial = shape_of(a, a->o_partial.dtype);
-    FLASH_TRY(tensor_check_repeat("o_partial", &a->o_partial, &partial, a->stride_partial,
-                                  a->n_partials));
     for (int64_t i = 0; i < a->n_partials; i++) {
-        const int64_t offset = i * a->stride_partial * partial.element_size;
-        FLASH_TRY(check_partial(a, (const char *)a->o_partial.data + offset));
-    }
-    return FLASH_SUCCESS;
-}
-
-static flash_status_t check_partial_lse(const flash_combine_args_t *a) {
-    const tensor_shape_t shape = lse_shape_of(a);
-    flash_tensor_t lse = lse_partial_of(a);
-    FLASH_REQUIRE(a->lse_partials != NULL || a->lse_partial != NULL || tensor_is_empty(&shape),
-                  FLASH_ERROR_INVALID_ARGUMENT, "lse_partial is NULL");
-    if (a->lse_partials == NULL) {
-        lse.data = (void *)(uintptr_t)a->lse_partial;
-        return tensor_check_repeat("lse_partial", &lse, &shape, a->lse_partial_stride,
-                                   a->n_partials);
-    }
-    for (int64_t i = 0; a->device == FLASH_DEVICE_CPU && i < a->n_partials; i++) {
-        lse.data = (void *)(uintptr_t)a->lse_partials[i];
-        FLASH_TRY(tensor_check("lse_partial", &lse, &shape));
+        tensor.data = (void *)(uintptr_t)o_partial_at(a, i);
+        if (!is_in_place(a, tensor.data))
+            FLASH_TRY(tensor_check_apart("o", &a->o, &o, "o_partial", &tensor, &partial));
     }
     return FLASH_SUCCESS;
 }
 
 static flash_status_t check_partials(const flash_combine_args_t *a) {
     const tensor_shape_t shape = shape_of(a, a->o_partial.dtype);
+    const bool on_host = a->device == FLASH_DEVICE_CPU;
     if (a->n_partials == 0 || tensor_is_empty(&shape))
         return FLASH_SUCCESS;
-    FLASH_TRY(check_partial_lse(a));
-    if (a->o_partials == NULL)
-        return check_side_by_side(a);
-    return a->device == FLASH_DEVICE_CPU ? check_listed(a) : FLASH_SUCCESS;
+    FLASH_TRY(check_partial_strides(a));
+    if (on_host && a->o_partials != NULL)
+        FLASH_TRY(check_listed("o_partials", a->o_partials, a->n_partials));
+    if (on_host && a->lse_partials != NULL)
+        FLASH_TRY(
+            check_listed("lse_partials", (const void *const *)a->lse_partials, a->n_partials));
+    return on_host || a->o_partials == NULL ? check_apart_from_partials(a) : FLASH_SUCCESS;
 }
 
 static flash_status_t check_alignments(const flash_combine_args_t *a) {
@@ -164,28 +164,34 @@ static void set_default_types(flash_combine_args_t *a) {
         a->o.dtype = a->dtype;
 }
 
-/* Sets contiguous strides where the caller gives none. */
-static flash_status_t set_default_strides(flash_combine_args_t *a) {
-    const int64_t head = a->seqlen_q;
-    int64_t batch = 0, partial = 0;
-    FLASH_REQUIRE(!__builtin_mul_overflow(a->n_heads, head, &batch) &&
-                      !__builtin_mul_overflow(a->batch, batch, &partial),
+/* Returns the rows of LSE in a batch entry and in all of them. */
+static flash_status_t count_rows(const flash_combine_args_t *a, int64_t *batch, int64_t *all) {
+    FLASH_REQUIRE(!__builtin_mul_overflow(a->n_heads, a->seqlen_q, batch) &&
+                      !__builtin_mul_overflow(a->batch, *batch, all),
                   FLASH_ERROR_INVALID_ARGUMENT,
                   "batch %" PRId64 ", n_heads %" PRId64 " and seqlen_q %" PRId64
                   " have more rows than 64 bits count",
                   a->batch, a->n_heads, a->seqlen_q);
+    return FLASH_SUCCESS;
+}
+
+/* Sets contiguous strides where the caller gives none. A partial LSE may be contiguous by itself,
+ * at any distance from the next. */
+static flash_status_t set_default_strides(flash_combine_args_t *a) {
+    int64_t batch = 0, partial = 0;
+    FLASH_TRY(count_rows(a, &batch, &partial));
     if (!(a->lse_stride_batch | a->lse_stride_head | a->lse_stride_seq)) {
         a->lse_stride_batch = batch;
-        a->lse_stride_head = head;
+        a->lse_stride_head = a->seqlen_q;
         a->lse_stride_seq = 1;
     }
-    if (!(a->lse_partial_stride | a->lse_partial_stride_batch | a->lse_partial_stride_head |
-          a->lse_partial_stride_seq)) {
+    if (a->lse_partial_stride_batch | a->lse_partial_stride_head | a->lse_partial_stride_seq)
+        return FLASH_SUCCESS;
+    a->lse_partial_stride_batch = batch;
+    a->lse_partial_stride_head = a->seqlen_q;
+    a->lse_partial_stride_seq = 1;
+    if (a->lse_partial_stride == 0)
         a->lse_partial_stride = partial;
-        a->lse_partial_stride_batch = batch;
-        a->lse_partial_stride_head = head;
-        a->lse_partial_stride_seq = 1;
-    }
     return FLASH_SUCCESS;
 }
 

@@ -122,9 +122,11 @@ static flash_status_t check_lse(const flash_forward_args_t *a, const flash_param
     tensor_shape_t shape = s->o;
     shape.d_head = 1;
     shape.element_size = sizeof *a->lse;
+    shape.is_array = true;
     if (a->lse == NULL)
         return FLASH_SUCCESS;
-    FLASH_TRY(check_lse_stride("lse_stride_batch", a->lse_stride_batch));
+    if (a->cu_seqlens_q == NULL)
+        FLASH_TRY(check_lse_stride("lse_stride_batch", a->lse_stride_batch));
     FLASH_TRY(check_lse_stride("lse_stride_head", a->lse_stride_head));
     FLASH_TRY(check_lse_stride("lse_stride_seq", a->lse_stride_seq));
     FLASH_TRY(tensor_check("lse", &lse, &shape));

@@ -188,7 +188,9 @@ static int32_t needed_features(const flash_params_t *p) {
 }
 
 static bool has_lse_strides(const flash_forward_args_t *a) {
-    return a->lse_stride_batch != 0 || a->lse_stride_head != 0 || a->lse_stride_seq != 0;
+    const bool ragged = a->cu_seqlens_q != NULL;
+    return (a->lse_stride_batch != 0 && !ragged) || a->lse_stride_head != 0 ||
+           a->lse_stride_seq != 0;
 }
 
 /* LSE without strides is contiguous. If it is ragged, the stride of heads is the number of queries

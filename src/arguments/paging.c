@@ -44,13 +44,17 @@ static flash_status_t check_slots(const flash_paging_t *g) {
     return FLASH_SUCCESS;
 }
 
-/* A table that is addressed by page_indptr has no rows. */
-static flash_status_t check_table(const flash_paging_t *g) {
+/* A table that is addressed by page_indptr has no rows. Other rows hold at least one id, unless no
+ * sequence can have keys: on a device their lengths would be cut to nothing. */
+static flash_status_t check_table(const flash_paging_t *g, bool may_hold_none) {
     FLASH_REQUIRE(g->page_indptr == NULL || g->page_rows == NULL, FLASH_ERROR_INVALID_ARGUMENT,
                   "paging.page_indptr and paging.page_rows are given: a table has rows or not");
     FLASH_REQUIRE(g->page_indptr == NULL || g->page_table_stride == 0, FLASH_ERROR_INVALID_ARGUMENT,
                   "paging.page_table_stride is %" PRId64 " with page_indptr: it must be 0",
                   g->page_table_stride);
+    FLASH_REQUIRE(g->page_indptr != NULL || g->page_table_stride > 0 || may_hold_none,
+                  FLASH_ERROR_INVALID_ARGUMENT,
+                  "paging.page_table_stride is 0: a row of page_table holds no id then");
     return FLASH_SUCCESS;
 }
 
@@ -81,10 +85,11 @@ static flash_status_t read_paging(const flash_paging_t *paging, flash_paging_t *
     return check_sizes(g);
 }
 
-flash_status_t arguments_read_pages(const flash_paging_t *paging, flash_pages_t *pages) {
+flash_status_t arguments_read_pages(const flash_paging_t *paging, bool has_keys,
+                                    flash_pages_t *pages) {
     flash_paging_t g;
     FLASH_TRY(read_paging(paging, &g));
-    FLASH_TRY(g.page_table == NULL ? check_slots(&g) : check_table(&g));
+    FLASH_TRY(g.page_table == NULL ? check_slots(&g) : check_table(&g, !has_keys));
     *pages = pages_of(&g);
     return FLASH_SUCCESS;
 }
@@ -102,7 +107,8 @@ flash_status_t arguments_read_paging(const flash_forward_args_t *checked, flash_
     if (checked->paging == NULL)
         return FLASH_SUCCESS;
     FLASH_TRY(check_lengths(checked));
-    FLASH_TRY(arguments_read_pages(checked->paging, pages));
+    const bool has_keys = checked->batch > 0 && checked->seqlen_k > 0;
+    FLASH_TRY(arguments_read_pages(checked->paging, has_keys, pages));
     FLASH_REQUIRE(checked->leftpad_k == NULL || pages->table == NULL, FLASH_ERROR_INVALID_ARGUMENT,
                   "leftpad_k is given with a page_table: only keys in one piece can be padded");
     return FLASH_SUCCESS;

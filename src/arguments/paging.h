@@ -7,12 +7,16 @@
 #include "core/problem.h"
 #include "flashattn.h"
 
+#include <stdbool.h>
+
 /* Reads the call's paging; NULL gives all zero. Checks sizes and which arrays are given, but reads
  * no array. Returns INVALID_ARGUMENT, or UNSUPPORTED for a field of a newer caller. */
 flash_status_t arguments_read_paging(const flash_forward_args_t *checked, flash_pages_t *pages);
 
-/* Reads where the keys of each sequence lie. Errors as above. */
-flash_status_t arguments_read_pages(const flash_paging_t *paging, flash_pages_t *pages);
+/* Reads where the keys of each sequence lie. has_keys: some sequence may have keys, or gets some.
+ * Errors as above. */
+flash_status_t arguments_read_pages(const flash_paging_t *paging, bool has_keys,
+                                    flash_pages_t *pages);
 
 /* Reads a pool of pages whose tokens have numbers of their own (slots), without a table. Errors as
  * above. */

@@ -36,14 +36,19 @@ static bool add_span(int64_t *sum, int64_t stride, int64_t size) {
 }
 
 /* Computes the bytes from the first element to past the last. Returns false when they overflow. */
-static bool get_extent(const axis_t axes[N_AXES], const tensor_shape_t *shape, int64_t stride,
-                       int64_t n, int64_t *bytes) {
+static bool get_extent(const axis_t axes[N_AXES], const tensor_shape_t *shape,
+                       const tensor_repeat_t *repeat, int64_t *bytes) {
     int64_t elements = shape->d_head;
     for (int i = 0; i < N_AXES; i++)
         if (!add_span(&elements, axes[i].stride, axes[i].size))
             return false;
-    return add_span(&elements, stride, n) &&
+    return add_span(&elements, repeat->stride, repeat->n) &&
            !__builtin_mul_overflow(elements, shape->element_size, bytes);
+}
+
+/* What stands between the name of a tensor and those of its strides. */
+static const char *joint(const tensor_shape_t *shape) {
+    return shape->is_array ? "_" : ".";
 }
 
 static flash_status_t check_strides(const char *name, const axis_t axes[N_AXES],
@@ -52,13 +57,27 @@ static flash_status_t check_strides(const char *name, const axis_t axes[N_AXES],
         const bool is_seq = &axes[i] == &axes[AXIS_SEQ];
         const bool is_long = axes[i].size > 1 || (is_seq && shape->longest_seq > 1);
         FLASH_REQUIRE(axes[i].stride >= 0, FLASH_ERROR_INVALID_ARGUMENT,
-                      "%s.%s is %" PRId64 ": negative", name, axes[i].name, axes[i].stride);
-        FLASH_REQUIRE(axes[i].stride > 0 || !is_long || (shape->may_repeat && !shape->is_output),
-                      FLASH_ERROR_INVALID_ARGUMENT, "%s.%s is 0 along more than one place: %s",
-                      name, axes[i].name,
-                      shape->is_output ? "no place of an output may repeat"
-                                       : "FLASH_FLAG_BROADCAST says that this is meant");
+                      "%s%s%s is %" PRId64 ": negative", name, joint(shape), axes[i].name,
+                      axes[i].stride);
+        FLASH_REQUIRE(axes[i].stride > 0 || !is_long || !shape->is_output,
+                      FLASH_ERROR_INVALID_ARGUMENT,
+                      "%s%s%s is 0 along more than one place: no place of an output may repeat",
+                      name, joint(shape), axes[i].name);
+        FLASH_REQUIRE(axes[i].stride > 0 || !is_long || shape->may_repeat,
+                      FLASH_ERROR_INVALID_ARGUMENT,
+                      "%s%s%s is 0 along more than one place: FLASH_FLAG_BROADCAST says that this "
+                      "is meant",
+                      name, joint(shape), axes[i].name);
     }
+    return FLASH_SUCCESS;
+}
+
+static flash_status_t check_repeat_stride(const tensor_repeat_t *repeat, bool may_repeat) {
+    FLASH_REQUIRE(repeat->stride >= 0, FLASH_ERROR_INVALID_ARGUMENT, "%s is %" PRId64 ": negative",
+                  repeat->name, repeat->stride);
+    FLASH_REQUIRE(repeat->stride > 0 || repeat->n <= 1 || may_repeat, FLASH_ERROR_INVALID_ARGUMENT,
+                  "%s is 0 along more than one place: FLASH_FLAG_BROADCAST says that this is meant",
+                  repeat->name);
     return FLASH_SUCCESS;
 }
 
@@ -68,18 +87,18 @@ static flash_status_t check_reserved(const char *name, const flash_tensor_t *ten
 }
 
 flash_status_t tensor_check_repeat(const char *name, const flash_tensor_t *tensor,
-                                   const tensor_shape_t *shape, int64_t stride, int64_t n) {
+                                   const tensor_shape_t *shape, const tensor_repeat_t *repeat) {
     axis_t axes[N_AXES];
     int64_t bytes;
     get_axes(tensor, shape, axes);
     FLASH_TRY(check_reserved(name, tensor));
-    if (tensor_is_empty(shape) || n == 0)
+    if (tensor_is_empty(shape) || repeat->n == 0)
         return FLASH_SUCCESS;
-    FLASH_REQUIRE(tensor->data != NULL, FLASH_ERROR_INVALID_ARGUMENT, "%s.data is NULL", name);
+    FLASH_REQUIRE(tensor->data != NULL, FLASH_ERROR_INVALID_ARGUMENT, "%s%s is NULL", name,
+                  shape->is_array ? "" : ".data");
     FLASH_TRY(check_strides(name, axes, shape));
-    FLASH_REQUIRE(stride >= 0, FLASH_ERROR_INVALID_ARGUMENT,
-                  "the stride between partial results is %" PRId64 ": negative", stride);
-    FLASH_REQUIRE(get_extent(axes, shape, stride, n, &bytes), FLASH_ERROR_INVALID_ARGUMENT,
+    FLASH_TRY(check_repeat_stride(repeat, shape->may_repeat));
+    FLASH_REQUIRE(get_extent(axes, shape, repeat, &bytes), FLASH_ERROR_INVALID_ARGUMENT,
                   "%s overflows 64-bit offsets: strides %" PRId64 ", %" PRId64 ", %" PRId64
                   " over [%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "]",
                   name, axes[0].stride, axes[1].stride, axes[2].stride, shape->batch, shape->seq,
@@ -87,9 +106,11 @@ flash_status_t tensor_check_repeat(const char *name, const flash_tensor_t *tenso
     return FLASH_SUCCESS;
 }
 
+static const tensor_repeat_t ONCE = {.n = 1};
+
 flash_status_t tensor_check(const char *name, const flash_tensor_t *tensor,
                             const tensor_shape_t *shape) {
-    return tensor_check_repeat(name, tensor, shape, 0, 1);
+    return tensor_check_repeat(name, tensor, shape, &ONCE);
 }
 
 static void sort_by_stride(axis_t axes[N_AXES]) {
@@ -114,9 +135,9 @@ flash_status_t tensor_check_output(const char *name, const flash_tensor_t *tenso
         if (axes[i].size == 1)
             continue;
         FLASH_REQUIRE(axes[i].stride >= inside, FLASH_ERROR_INVALID_ARGUMENT,
-                      "%s overlaps itself: %s is %" PRId64 ", and a step spans %" PRId64
+                      "%s overlaps itself: %s%s%s is %" PRId64 ", and a step spans %" PRId64
                       " elements",
-                      name, axes[i].name, axes[i].stride, inside);
+                      name, name, joint(shape), axes[i].name, axes[i].stride, inside);
         inside += axes[i].stride * (axes[i].size - 1);
     }
     return FLASH_SUCCESS;
@@ -134,7 +155,7 @@ static range_t range_of(const flash_tensor_t *tensor, const tensor_shape_t *shap
     axis_t axes[N_AXES];
     int64_t bytes = 0;
     get_axes(tensor, shape, axes);
-    get_extent(axes, shape, 0, 1, &bytes);
+    get_extent(axes, shape, &ONCE, &bytes);
     return (range_t){(uintptr_t)tensor->data, (uintptr_t)tensor->data + (uintptr_t)bytes};
 }
 

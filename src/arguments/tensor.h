@@ -19,7 +19,15 @@ typedef struct tensor_shape {
     int64_t element_size; /* bytes */
     bool may_repeat;      /* strides may be 0, except in an output */
     bool is_output;
+    bool is_array; /* it is an array with members of the call's struct: "lse", "lse_stride_seq" */
 } tensor_shape_t;
+
+/* Several tensors of one shape, or columns of one, lie at equal distances. */
+typedef struct tensor_repeat {
+    const char *name; /* of the member that is the stride */
+    int64_t stride;   /* elements from one to the next */
+    int64_t n;
+} tensor_repeat_t;
 
 bool tensor_is_empty(const tensor_shape_t *shape);
 
@@ -28,9 +36,9 @@ bool tensor_is_empty(const tensor_shape_t *shape);
 flash_status_t tensor_check(const char *name, const flash_tensor_t *tensor,
                             const tensor_shape_t *shape);
 
-/* Requires the same of n such tensors, `stride` elements apart. */
+/* Requires the same of several such tensors, and of the stride between them. */
 flash_status_t tensor_check_repeat(const char *name, const flash_tensor_t *tensor,
-                                   const tensor_shape_t *shape, int64_t stride, int64_t n);
+                                   const tensor_shape_t *shape, const tensor_repeat_t *repeat);
 
 /* Requires that no two elements of the tensor share memory. */
 flash_status_t tensor_check_output(const char *name, const flash_tensor_t *tensor,

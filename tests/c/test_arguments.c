@@ -160,8 +160,8 @@ typedef struct refusal {
     X(o_stride_zero_head, (args->flags = FLASH_FLAG_BROADCAST, args->o.stride_head = 0), INVALID,  \
       "o.stride_head is 0 along more")                                                             \
     X(d_head_v_beyond_the_strides_of_o, args->d_head_v = 16, INVALID, "o overlaps itself")         \
-    X(o_rows_overlap, args->o.stride_head = 7, INVALID, "o overlaps itself: stride_head is 7")     \
-    X(o_batches_overlap, args->o.stride_batch = 95, INVALID, "o overlaps itself: stride_batch")    \
+    X(o_rows_overlap, args->o.stride_head = 7, INVALID, "o overlaps itself: o.stride_head is 7")   \
+    X(o_batches_overlap, args->o.stride_batch = 95, INVALID, "o overlaps itself: o.stride_batch")  \
     X(q_reserved, args->q.reserved[0] = 1, FLASH_ERROR_UNSUPPORTED, "q.reserved")                  \
     X(k_reserved, args->k.reserved[1] = 1, FLASH_ERROR_UNSUPPORTED, "k.reserved")                  \
     X(v_reserved, args->v.reserved[0] = 1, FLASH_ERROR_UNSUPPORTED, "v.reserved")                  \
@@ -192,7 +192,7 @@ typedef struct refusal {
       (args->cu_seqlens_k = CU_K, args->seqused_k = lengths(5, 5, 0)), INVALID,                    \
       "seqused_k[1] is 5")                                                                         \
     X(ragged_o_overlaps, (args->cu_seqlens_q = CU_Q, args->o.stride_seq = 31), INVALID,            \
-      "o overlaps itself: stride_seq is 31")                                                       \
+      "o overlaps itself: o.stride_seq is 31")                                                     \
     X(o_is_q, args->o = args->q, INVALID, "o overlaps q: o begins at ")                            \
     X(q_begins_in_o, args->q.data = at(&args->o, 191), INVALID, "o overlaps q: o begins at ")      \
     X(k_begins_in_o, args->k.data = at(&args->o, 191), INVALID, "o overlaps k: o begins at ")      \
@@ -204,10 +204,10 @@ typedef struct refusal {
     X(lse_stride_negative,                                                                         \
       (args->lse_stride_seq = 1, args->lse_stride_head = -1, args->lse_stride_batch = 8), INVALID, \
       "lse_stride_head is -1")                                                                     \
-    X(lse_stride_forgotten, args->lse_stride_seq = 1, INVALID, "lse.stride_batch is 0 along")      \
+    X(lse_stride_forgotten, args->lse_stride_seq = 1, INVALID, "lse_stride_batch is 0 along")      \
     X(lse_rows_overlap,                                                                            \
       (args->lse_stride_seq = 1, args->lse_stride_head = 2, args->lse_stride_batch = 8), INVALID,  \
-      "lse overlaps itself: stride_head is 2")                                                     \
+      "lse overlaps itself: lse_stride_head is 2")                                                 \
     X(o_begins_in_q, args->o.data = at(&args->q, 191), INVALID, "o overlaps q: o begins at ")      \
     X(ragged_o_is_q, (args->cu_seqlens_q = CU_Q, args->o = args->q), INVALID, "o overlaps q")      \
     X(sinks_begin_in_o, args->sinks = at(&args->o, 191), INVALID,                                  \
@@ -238,6 +238,8 @@ typedef struct refusal {
     X(mask_first_key_negative, mask_of(args)->first_key = -1, INVALID, "mask.first_key is -1")     \
     X(mask_first_key_from_the_end, last_keys_of(args)->first_key = 1, INVALID,                     \
       "mask.first_key is 1 with FLASH_MASK_LAST_KEYS: it must be 0")                               \
+    X(mask_stride_key_forgotten, mask_of(args)->stride_key = 0, INVALID,                           \
+      "mask.stride_key is 0 along more than one place: FLASH_FLAG_BROADCAST says")                 \
     X(mask_stride_batch_negative, mask_of(args)->stride_batch = -1, INVALID,                       \
       "mask.stride_batch is -1: negative")                                                         \
     X(mask_stride_head_negative, mask_of(args)->stride_head = -2, INVALID,                         \

@@ -210,7 +210,8 @@ typedef struct refusal {
 
 #define INVALID FLASH_ERROR_INVALID_ARGUMENT
 
-static const void *const with_null[PARTS] = {NULL, NULL, NULL};
+static const float RESULT[2 * 3 * 4 * 8];
+static const void *const with_null[PARTS] = {RESULT, NULL, RESULT};
 
 #define REFUSALS(X)                                                                                \
     X(device_negative, args->device = -1, INVALID, "device is 0xffffffff")                         \
@@ -230,7 +231,7 @@ static const void *const with_null[PARTS] = {NULL, NULL, NULL};
     X(o_partial_null, args->o_partial.data = NULL, INVALID, "o_partial.data is NULL")              \
     X(lse_partial_null, args->lse_partial = NULL, INVALID, "lse_partial is NULL")                  \
     X(o_null, args->o.data = NULL, INVALID, "o.data is NULL")                                      \
-    X(stride_partial_negative, args->stride_partial = -1, INVALID, "-1")                           \
+    X(stride_partial_negative, args->stride_partial = -1, INVALID, "stride_partial is -1: ")       \
     X(stride_partial_huge, args->stride_partial = INT64_MAX, INVALID, "o_partial overflows")       \
     X(o_partial_stride, args->o_partial.stride_seq = -1, INVALID, "o_partial.stride_seq is -1")    \
     X(o_stride, args->o.stride_seq = -1, INVALID, "o.stride_seq is -1")                            \
@@ -243,10 +244,21 @@ static const void *const with_null[PARTS] = {NULL, NULL, NULL};
     X(o_is_o_partial_of_other_strides,                                                             \
       (args->o.data = args->o_partial.data, args->o.stride_batch += 8), INVALID,                   \
       "o overlaps o_partial")                                                                      \
-    X(listed_null, args->o_partials = with_null, INVALID, "o_partial.data is NULL")                \
+    X(listed_null, args->o_partials = with_null, INVALID, "o_partials[1] is NULL")                 \
     X(listed_lse_null, args->lse_partials = (const float *const *)with_null, INVALID,              \
-      "lse_partial.data is NULL")                                                                  \
-    X(lse_strides_overlap, args->lse_stride_head = 1, INVALID, "lse.stride_batch is 0 along more") \
+      "lse_partials[1] is NULL")                                                                   \
+    X(stride_partial_forgotten, args->stride_partial = 0, INVALID, "stride_partial is 0 along")    \
+    X(lse_partial_stride_forgotten,                                                                \
+      (args->lse_partial_stride_batch = 12, args->lse_partial_stride_head = 3,                     \
+       args->lse_partial_stride_seq = 1),                                                          \
+      INVALID, "lse_partial_stride is 0 along more than one place: FLASH_FLAG_BROADCAST says")     \
+    X(lse_partial_stride_negative, args->lse_partial_stride = -1, INVALID,                         \
+      "lse_partial_stride is -1: negative")                                                        \
+    X(strides_of_listed_forgotten,                                                                 \
+      (args->o_partials = with_null, args->o_partial.stride_head = 0,                              \
+       args->device = ABSENT_CUDA_DEVICE),                                                         \
+      INVALID, "o_partial.stride_head is 0 along")                                                 \
+    X(lse_strides_overlap, args->lse_stride_head = 1, INVALID, "lse_stride_batch is 0 along more") \
     X(rows_beyond_64_bits, args->batch = args->n_heads = args->seqlen_q = INT32_MAX, INVALID,      \
       "more rows than 64 bits count")                                                              \
     X(sinks_begin_in_o, args->sinks = (const float *)args->o.data + 191, INVALID,                  \

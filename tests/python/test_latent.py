@@ -452,7 +452,7 @@ def test_a_good_append_is_taken() -> None:
             200,
         ),
         ({"d_head": 512}, "d_head is 512: 576 with k of FLASH_DTYPE_LATENT_E4M3", 100),
-        ({"k_stride_head": 600, "n_heads_kv": 2}, "k overlaps itself: stride_head is 600", 100),
+        ({"k_stride_head": 600, "n_heads_kv": 2}, "k overlaps itself: k.stride_head is 600", 100),
     ],
     ids=str,
 )

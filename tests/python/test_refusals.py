@@ -154,7 +154,7 @@ DATA_REFUSALS = [
         INVALID_ARGUMENT,
         ["o.stride_batch is 0", "no place of an output may repeat"],
     ),
-    ("lse_forgotten", _set("lse_stride_seq", 1), INVALID_ARGUMENT, ["lse.stride_batch is 0"]),
+    ("lse_forgotten", _set("lse_stride_seq", 1), INVALID_ARGUMENT, ["lse_stride_batch is 0"]),
     (
         "lse_negative",
         _both(_set("lse_stride_batch", 20), _set("lse_stride_head", -5), _set("lse_stride_seq", 1)),

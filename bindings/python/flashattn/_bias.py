@@ -78,6 +78,12 @@ class Mask:
         is_empty = 0 in self.view.shape or self.struct.n_keys == 0
         return None if is_empty else ctypes.addressof(self.struct)
 
+    @property
+    def repeats_column(self) -> bool:
+        """Says whether one column of numbers stands for several keys."""
+        struct = self.struct
+        return struct.kind == _abi.FLASH_MASK_ADD and struct.stride_key == 0 and struct.n_keys > 1
+
     def _check_type(self, name: str, *dtypes: str) -> None:
         if self.view.dtype not in dtypes:
             raise ValueError(f"{name} is {self.view.dtype}: not one of {', '.join(dtypes)}")

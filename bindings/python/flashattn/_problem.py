@@ -280,6 +280,8 @@ class Problem:
         name = "attn_mask" if mask_bits is None else "mask_bits"
         _tensor.check_same_device("q", self.q, **{name: self._bias_mask.view})
         self.args.mask = self._bias_mask.address
+        if self._bias_mask.repeats_column:
+            self.args.flags |= _abi.FLASH_FLAG_BROADCAST
 
     def _score_sizes(self) -> Sizes:
         keys_differ = self._is_paged or self.cu_seqlens_k is not None
