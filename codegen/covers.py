@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 
 from .config import Config
@@ -20,9 +21,19 @@ def values() -> tuple[Config, ...]:
     kernel is in one of these too: every type, head dimension, class of features and tactic."""
     candidates = {config: values_of(config) for config in sorted(ship())}
     missing = set().union(*candidates.values())
-    chosen = []
+    chosen: list[Config] = []
     while missing:
-        best = max(candidates, key=lambda config: len(candidates[config] & missing))
+        in_files = Counter(map(_file_of, chosen))
+        best = max(
+            candidates,
+            key=lambda config: (len(candidates[config] & missing), -in_files[_file_of(config)]),
+        )
         missing -= candidates.pop(best)
         chosen.append(best)
     return tuple(chosen)
+
+
+def _file_of(config: Config) -> tuple:
+    """What the kernels of a file have in common where FLASH_GROUP_CUDA_KERNELS joins them. Files of
+    about as many kernels end at about the same time."""
+    return config.arch, config.dtype, config.d_head, config.d_head_v

@@ -61,9 +61,11 @@ def terminal_lines(record: str) -> list[str]:
 
 
 def pieces(line: str) -> Iterator[Piece]:
-    """Divides a line at gaps of two spaces and more, and chooses colours by what it says."""
-    found = list(re.finditer(r"\S+(?: \S+)*", line))
-    own = own_columns(len(found)) if re.match(r"(tokens|\d+) {3,}", line) else ()
+    """Divides a line at gaps of two spaces and more, and a row of numbers at each, and chooses
+    colours by what it says."""
+    is_row = re.match(r"(tokens|\d+) {2,}", line)
+    found = list(re.finditer(r"\S+" if is_row else r"\S+(?: \S+)*", line))
+    own = own_columns(len(found)) if is_row else ()
     for i, match in enumerate(found):
         column, words = match.start(), match.group()
         if line.startswith(("$ ", "> ")):

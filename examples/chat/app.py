@@ -97,8 +97,8 @@ def speak(
     attention = FlashAttention(model.sizes, len(prompt_ids) + max_tokens, arrays)
     show, end = report.Speech(tokenizer), end_of_turn(tokenizer)
     answer = generate(model, prompt_ids, attention, end, max_tokens, show)
-    report.print_speed(model.sizes, answer)
-    report.print_kernel(attention.kernel(model.sizes.n_heads))
+    show.end()
+    report.print_speed(model.sizes, answer, attention.kernel(model.sizes.n_heads))
     return answer
 
 

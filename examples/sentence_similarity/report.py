@@ -1,4 +1,4 @@
-"""What the demo prints: plain text, at most 100 columns."""
+"""What the demo prints: plain text, as wide as the terminal, and at most 100 columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import flashattn
 import gpu
 import numpy as np
 from attention import Implementation, flash_kernel
-from demo_support import cpu_text, why_no_gpu
+from demo_support import columns, cpu_text, print_labelled, print_wrapped, why_no_gpu
 from measure import Measurement
 from model import Encoder
 from text import Passage
@@ -19,16 +19,15 @@ def print_header(encoder: Encoder, sequences: Sequence[Sequence[int]]) -> None:
     no_gpu = why_no_gpu()
     find_kernel = flash_kernel if no_gpu else gpu.kernel
     kernel = find_kernel(lengths, encoder.n_heads, encoder.d_head)
-    print(
-        f"model   all-MiniLM-L6-v2, {encoder.n_layers} layers, {encoder.n_heads} heads of "
-        f"{encoder.d_head}, fp32\n"
-        f"text    {len(lengths)} texts of {lengths.min()} to {lengths.max()} tokens, "
-        f"{lengths.sum()} tokens in all\n"
-        f"device  {cpu_text()}\n"
-        f"gpu     {no_gpu or gpu_use()}\n"
-        f"kernel  {kernel.config}\n"
-        f"        {kernel.reason}"
-    )
+    heads = f"{encoder.n_heads} heads of {encoder.d_head}"
+    print_labelled("model", f"all-MiniLM-L6-v2, {encoder.n_layers} layers, {heads}, fp32")
+    span = f"{lengths.min()} to {lengths.max()} tokens, {lengths.sum()} tokens in all"
+    print_labelled("text", f"{len(lengths)} texts of {span}")
+    print_labelled("device", cpu_text())
+    print_labelled("gpu", no_gpu or gpu_use())
+    family = flashattn.Arch(kernel.config.arch).name
+    dtype = flashattn.DType(kernel.config.dtype).name
+    print_labelled("kernel", f"of libflashattn's family {family}, in {dtype}")
 
 
 def gpu_use() -> str:
@@ -41,7 +40,11 @@ def print_ranking(
 ) -> None:
     """Prints a line for each query: the nearest passage and the one after it, with their
     similarities, and a mark where the nearest is not the one that the query was written for."""
-    print("\nNearest passage by the cosine of flashattn's embeddings (the next one's in brackets):")
+    print()
+    print_wrapped(
+        "Nearest passage by the cosine of flashattn's embeddings (the next one's in brackets):"
+    )
+    width = columns() - 44
     written = {p.query for p in passages if p.query}
     hits = 0
     for query, row in zip(queries, similarities):
@@ -50,7 +53,7 @@ def print_ranking(
         hits += hit
         mark = " " if hit or query not in written else "!"
         work = passages[best].title.split(",")[0]
-        print(f"{mark} {query:56.56} {row[best]:.2f} ({row[second]:.2f}) {work}")
+        print(f"{mark} {query:{width}.{width}} {row[best]:.2f} ({row[second]:.2f}) {work}")
     print(f"{hits} of {len(written)} queries find the passage that they were written for.")
 
 
@@ -58,21 +61,22 @@ def print_comparison(measured: dict[str, Measurement], baseline: Measurement, re
     attention_base, model_base = baseline.best_seconds()
     runs = "One run" if repeats == 1 else f"The best of {repeats} runs"
     print(f"\n{runs} over all texts; ratios to the first line:")
-    print(f"{'':26}{'attention':>17}{'whole model':>18}{'largest deviation of':>29}")
-    print(f"{'':26}{'ms':>9}{'ratio':>8}{'ms':>10}{'ratio':>8}{'embeddings':>15}{'attention':>14}")
+    print(f"{'':26}{'attention':>15}{'whole model':>16}{'largest deviation of':>22}")
+    print(f"{'':26}{'ms':>8}{'ratio':>7}{'ms':>9}{'ratio':>7}{'embeddings':>12}{'attention':>10}")
     for name, measurement in measured.items():
         attention, model = measurement.best_seconds()
         print(
-            f"{name:26}{attention * 1e3:9.1f}{attention_base / attention:7.1f}x"
-            f"{model * 1e3:10.0f}{model_base / model:7.1f}x"
-            f"{measurement.embedding_deviation(baseline):15.1e}"
-            f"{max(measurement.layer_deviations(baseline)):14.1e}"
+            f"{name:26}{attention * 1e3:8.1f}{attention_base / attention:6.1f}x"
+            f"{model * 1e3:9.0f}{model_base / model:6.1f}x"
+            f"{measurement.embedding_deviation(baseline):12.1e}"
+            f"{max(measurement.layer_deviations(baseline)):10.1e}"
         )
 
 
 def print_layers(measurement: Measurement, reference: Measurement) -> None:
     deviations = measurement.layer_deviations(reference)
-    print("flashattn's attention, layer by layer: " + " ".join(f"{x:.1e}" for x in deviations))
+    by_layer = " ".join(f"{x:.1e}" for x in deviations)
+    print_wrapped(f"flashattn's attention, layer by layer: {by_layer}")
 
 
 def print_verdict(failed: Sequence[Implementation]) -> None:

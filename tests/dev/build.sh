@@ -25,15 +25,15 @@ build_release() { # CMake option...
 }
 
 demo() { # [sentences], argument of the demo...
-    local cuda=OFF duration='1 minute on two idle cores' demo=chat
+    local cuda=OFF name=library demo=chat
     if [ "${1:-}" = sentences ]; then
         demo=sentence_similarity
         shift
     fi
     set_up_demo "$demo" "$@"
-    ! has_gpu || cuda=AUTO duration='minutes, with CUDA kernels'
+    ! has_gpu || cuda=AUTO name='library with CUDA kernels'
     PART='[3/3] '
-    run_logged "library ($duration)" "$LOGS/demo.log" build_release -DFLASH_CUDA=$cuda
+    run_logged "$name" "$LOGS/demo.log" build_release -DFLASH_CUDA=$cuda
     [ "$STATUS" -eq 0 ] || exit "$STATUS"
     FLASHATTN_LIBRARY=$PWD/build/release/libflashattn.so PYTHONPATH=$BINDINGS \
         exec "$PYTHON" "examples/$demo" "$@"
@@ -58,6 +58,7 @@ build() {
 }
 
 manifest() {
+    install_packages python3:python3
     python3 -m codegen --manifest codegen/ship.manifest
 }
 

@@ -95,30 +95,19 @@ step_consumers() {
     run_ctest gcc -L consumer
 }
 
-# Builds a wheel that has the reference kernels alone, as the next one: step_dist builds the others
-# in the same way.
+# Makes the wheel of ./dev wheel with the reference kernels alone, and uses it: step_dist compiles the
+# others.
 step_wheel() {
-    rm -rf build/wheel
-    mkdir -p build/wheel
-    "$PYTHON" -m build --wheel --no-isolation --outdir build/wheel \
-        --config-setting=cmake.define.FLASH_CUDA=OFF \
-        --config-setting=cmake.define.FLASH_KERNELS='ship arch=REFERENCE' .
-    "$PYTHON" -m pip install --quiet --no-deps --target build/wheel/site \
-        build/wheel/flashattn-*-py3-none-*.whl
-    python3 tests/abi/check_exports.py include/flashattn.h \
-        build/wheel/site/flashattn/libflashattn.so
-    (cd build/wheel && PYTHONPATH=$PWD/site "$PYTHON" -m flashattn info &&
-        PYTHONPATH=$PWD/site "$PYTHON" site/bin/flashattn --version)
-    check_portable_wheel
-}
-
-# Makes the wheel of ./dev wheel with a few kernels, and checks these.
-check_portable_wheel() {
-    build_portable_wheel build/wheel/portable -DFLASH_CUDA=OFF \
-        -DFLASH_KERNELS='ship arch=REFERENCE'
-    "$PYTHON" -m pip install --quiet --no-deps --target build/wheel/portable/site \
-        build/wheel/portable/*-manylinux*.whl
-    (cd build/wheel && PYTHONPATH=$PWD/portable/site "$PYTHON" -m flashattn check)
+    local site=$PWD/build/wheel/site
+    build_portable_wheel build/wheel -DFLASH_CUDA=OFF -DFLASH_KERNELS='ship arch=REFERENCE'
+    "$PYTHON" -m pip install --quiet --no-deps --target "$site" \
+        build/wheel/flashattn-*-py3-none-manylinux*.whl
+    python3 tests/abi/check_exports.py include/flashattn.h "$site/flashattn/libflashattn.so"
+    export PYTHONPATH=$site
+    cd "$site" # not where the sources of the package are
+    "$PYTHON" -m flashattn info
+    "$PYTHON" bin/flashattn --version
+    "$PYTHON" -m flashattn check
 }
 
 # Makes an object that git can archive of the working tree, with files that git does not know yet.

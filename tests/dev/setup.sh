@@ -51,7 +51,7 @@ can_install() {
 # Prints the command that installs packages, for a person to paste: with sudo for those who may use
 # it, else with root's password. (`su -`, because a user's PATH lacks programs that dpkg runs.)
 install_command() { # package...
-    local install="apt-get install -y $*"
+    local install="apt-get install -y --no-install-recommends $*"
     if command -v sudo >/dev/null && id -nG | grep -qwE 'sudo|admin|wheel'; then
         echo "sudo apt-get update && sudo $install"
     else
@@ -109,7 +109,7 @@ install_requirements() { # list [pip option...]
     if "$PYTHON" -c '' 2>/dev/null && cmp -s "$list" "$copy"; then
         return
     fi
-    run_logged "Python packages" "$LOGS/python-packages.log" \
+    run_logged "Python packages of $list" "$LOGS/python-packages.log" \
         pip_install "$list" "$copy" "$@"
     return "$STATUS"
 }

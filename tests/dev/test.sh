@@ -15,7 +15,7 @@ python-long     build    the others: every kernel, many lengths, threads, comman
 tree            build    include rule, documented examples, paths and links, this script
 demo            build    tests of the demo
 consumers       build    find_package, pkg-config, FetchContent, packages
-wheel           -        the wheel and its exports, and one for every Linux
+wheel           -        the wheel for every Linux, its exports and commands
 dist            -        the source release builds without Python, installs, serves a program
 broken-nvcc     -        configuring with a CUDA compiler that fails
 cuda            -        the library with its CUDA kernels

@@ -14,9 +14,6 @@ wheel_settings() { # -DNAME=VALUE...
     done
 }
 
-# zig keeps what it makes of glibc's sources in ZIG_GLOBAL_CACHE_DIR.
-export ZIG_GLOBAL_CACHE_DIR=$PWD/build/zig
-
 zig_cc() {
     echo "$("$PYTHON" -c 'import ziglang; print(ziglang.__path__[0])')/zig cc" \
         "-target $(uname -m)-linux-gnu.$WHEEL_GLIBC"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import pytest
 from complaints import assert_complains
 from flashattn import DType
 from flashattn.cli import bench, bench_cpu_peers, extras, main, memory, plot, problem, rates, words
-from flashattn.cli.timing import Timing
+from flashattn.cli.timing import SELECTED, Timing
 
 SMALL = ["--seqlen", "16,33", "--heads", "2", "--d-head", "16", "--runs", "1"]
 PNG = b"\x89PNG"
@@ -278,21 +279,60 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list:
 LONG = "REFERENCE (FP32, any, 16, 1): causal+window+softcap+varlen+paged+bias"
 
 
-def test_the_legend_is_beside_the_lines(figures: list) -> None:
-    timings = [_timing(label, n) for label in (LONG, "other") for n in (64, 32, 128)]
+def test_names_are_beside_the_lines_and_apart(figures: list) -> None:
+    labels = (LONG, "numpy (three steps)", "torch (SDPA, FP32)", f"{SELECTED} (FP32)")
+    timings = [_timing(x, n, is_peer=x[0] in "nt") for x in labels for n in (64, 32, 128)]
     plot.draw("x.png", timings, "title", "GB/s")
-    lines = [plot.Line(label, "-", [1, 2], [3, 4]) for label in (LONG, "other")]
+    (figure,) = figures
+    (axes,) = figure.axes
+    figure.canvas.draw()
+    names = [text.get_text().rpartition("  ")[0] for text in axes.texts]
+    assert names == [LONG, "numpy, FP32", "torch, FP32", "libflashattn, FP32"]
+    boxes = [text.get_window_extent() for text in axes.texts]
+    edge = axes.get_window_extent()
+    assert all(box.x0 >= edge.x1 and box.x1 <= figure.bbox.x1 for box in boxes)
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    assert axes.get_ylabel() == "GB/s" and list(axes.lines[0].get_xdata()) == [32, 64, 128]
+
+
+def test_a_colour_is_a_type_and_a_dash_a_library(figures: list) -> None:
+    labels = {"selected (FP16)": "FP16", "selected (BF16)": "BF16", "FA3 (FP16)": "FP16"}
+    timings = [
+        Timing(label, dtype, n, seconds=1.0, rate=1.0, is_peer=label[0] == "F")
+        for label, dtype in labels.items()
+        for n in (64, 128)
+    ]
+    plot.draw("x.png", timings, "title", "GB/s")
+    fp16, bf16, peer = figures[0].axes[0].lines
+    assert fp16.get_color() == peer.get_color() != bf16.get_color()
+    assert fp16.get_linestyle() == bf16.get_linestyle() == "-" != peer.get_linestyle()
+    assert fp16.get_label() == "libflashattn, FP16"
+
+
+def test_the_heading_names_library_version_and_machine(figures: list) -> None:
+    heading = plot.heading("a processor", "batch 1")
+    assert heading == f"libflashattn {flashattn.version()} on a processor\nbatch 1"
+    plot.draw("x.png", [_timing("a", 8)], heading, "GB/s")
+    assert figures[0].get_suptitle() == heading
+
+
+def test_the_legend_is_beside_the_panels(figures: list) -> None:
+    lines = [
+        plot.Line("libflashattn, known", "known", True, [1, 2], [3, 4]),
+        plot.Line("FA3, known", "known", False, [1, 2], [3, 4]),
+        plot.Line("libflashattn, page 1", "page 1", True, [1, 2], [3, 5]),
+    ]
     panels = [plot.Panel("first", lines), plot.Panel("second", lines)]
     plot.draw_panels("x.png", panels, "title", "keys", "GB/s")
-    for figure in figures:
-        figure.canvas.draw()
-        (legend,) = figure.legends
-        assert [text.get_text() for text in legend.get_texts()] == [LONG, "other"]
-        box = legend.get_window_extent()
-        assert not any(box.overlaps(axes.get_window_extent()) for axes in figure.axes)
-        assert all(axes.get_legend() is None for axes in figure.axes)
-    (axes,) = figures[0].axes
-    assert axes.get_ylabel() == "GB/s" and list(axes.lines[0].get_xdata()) == [32, 64, 128]
+    (figure,) = figures
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [line.label for line in lines]
+    box = legend.get_window_extent()
+    assert not any(box.overlaps(axes.get_window_extent()) for axes in figure.axes)
+    known, peer, page = figure.axes[1].lines
+    assert known.get_color() == peer.get_color() != page.get_color()
+    assert known.get_linestyle() == page.get_linestyle() == "-" != peer.get_linestyle()
 
 
 def test_one_length_makes_bars(figures: list) -> None:
@@ -300,7 +340,7 @@ def test_one_length_makes_bars(figures: list) -> None:
     (axes,) = figures[0].axes
     assert len(axes.patches) == 2 and not axes.lines and not figures[0].legends
     assert axes.get_xlabel() == "GB/s at 64 keys"
-    assert [label.get_text() for label in axes.get_yticklabels()] == [LONG, "peer"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [LONG, "peer, FP32"]
 
 
 # ---- Words ----

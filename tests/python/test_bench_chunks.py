@@ -46,7 +46,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Cal
     monkeypatch.setattr(
         clock, "cold_median_seconds", lambda calls, _: [call() + 1 for call in calls]
     )
-    monkeypatch.setattr(bench_chunks, "device_info", lambda _: SimpleNamespace(name="a GPU"))
+    monkeypatch.setattr(bench_chunks.gpu, "require", lambda _: SimpleNamespace(name="a GPU"))
     monkeypatch.setattr(bench_chunks.extras, "require", lambda *_: None)
     monkeypatch.setenv("COLUMNS", "200")
 

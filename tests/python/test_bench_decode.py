@@ -154,7 +154,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Cal
     monkeypatch.setattr(decode_times.bench_cuda, "cold_median_seconds", median_seconds)
     floors = [takes(FLOOR), takes(2 * FLOOR)]
     monkeypatch.setattr(decode_times.read_floor, "calls", lambda *_: floors)
-    monkeypatch.setattr(bench_decode, "device_info", lambda _: SimpleNamespace(name="a GPU"))
+    monkeypatch.setattr(bench_decode.gpu, "require", lambda _: SimpleNamespace(name="a GPU"))
     monkeypatch.setattr(bench_decode.extras, "require", lambda *_: None)
     monkeypatch.setenv("COLUMNS", "200")
 
@@ -259,9 +259,12 @@ def test_the_picture_has_a_panel_for_each_batch(
     assert [panel.title for panel in panels] == ["batch 1", "batch 2", "batch 3", "batch 5"]
     lines = {line.label: line for line in panels[0].lines}
     assert list(lines) == [
-        "known", "cuDNN, known", "floor", "lengths", "FA3, lengths", "page 16", "FA3, page 16"
+        "libflashattn, known", "cuDNN, known", "reading alone", "libflashattn, lengths",
+        "FA3, lengths", "libflashattn, page 16", "FA3, page 16",
     ]  # fmt: skip
-    assert list(lines["floor"].x) == [32, 64] and list(lines["known"].y) == pytest.approx([100] * 2)
+    assert list(lines["reading alone"].x) == [32, 64]
+    assert list(lines["libflashattn, known"].y) == pytest.approx([100] * 2)
+    assert [line.kind for line in lines.values()][-2:] == ["page 16"] * 2
 
 
 # ---- The floor ----

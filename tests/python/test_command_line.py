@@ -4,6 +4,8 @@ benchmarks have files of their own."""
 from __future__ import annotations
 
 import os
+import re
+import sys
 from pathlib import Path
 
 import flashattn
@@ -117,8 +119,27 @@ def test_list(capsys) -> None:
     assert main(["list"]) == 0
     output = capsys.readouterr().out
     for kernel in flashattn.kernels():
-        assert f"{kernel.config} " in output and kernel.name in output
+        assert f"{kernel.config}" in output and kernel.name not in output
     assert output.endswith(f"{len(flashattn.kernels())} kernels\n")
+
+
+def test_list_names(capsys) -> None:
+    assert main(["list", "--names"]) == 0
+    output = capsys.readouterr().out
+    assert all(f"{kernel.config}  {kernel.name}" in output for kernel in flashattn.kernels())
+
+
+def test_list_folds_lines_that_a_terminal_would_break(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["list", "--names"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    words = [word for line in lines for word in re.findall(r"[^ +]*[ +]*", line.strip())]
+    assert all(len(line) <= 40 or " " not in line.strip() for line in lines)
+    joined = "".join(words)
+    assert all(
+        str(k.config).replace(" ", "") in joined.replace(" ", "") for k in flashattn.kernels()
+    )
 
 
 def test_list_filters(capsys) -> None:
@@ -340,8 +361,19 @@ def test_forward_says_how_to_take_an_array_out_of_an_archive(files: list[str], c
 @pytest.mark.skipif(bool(flashattn.cuda_devices()), reason="for machines without a CUDA device")
 def test_forward_on_a_device_that_is_not_there(files: list[str], capsys) -> None:
     code = main(["forward", *files, "--device", "cuda"])
-    assert_complains(capsys, code, "device is the current CUDA device")
+    assert_complains(capsys, code, "--device cuda needs an NVIDIA GPU that the library can use")
     _assert_no_output(files)
+
+
+@pytest.mark.skipif(bool(flashattn.cuda_devices()), reason="for machines without a CUDA device")
+@pytest.mark.parametrize("command", ["tune", "bench-decode", "bench-chunks"])
+def test_commands_for_gpus_say_so_without_one(command: str, capsys) -> None:
+    """The user named no device: the message does not speak of one that was chosen."""
+    assert main([command]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"flashattn: {command}") and message.count("\n") == 1
+    assert "needs an NVIDIA GPU that the library can use; " in message
+    assert "device is the current" not in message or "without CUDA" not in message
 
 
 def test_forward_takes_all_that_belongs_to_a_call_to_the_device(files: list[str], capsys) -> None:
@@ -354,7 +386,7 @@ def test_forward_takes_all_that_belongs_to_a_call_to_the_device(files: list[str]
         return array
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forward.device, "device_info", lambda _: None)
+        patch.setattr(forward.gpu, "require", lambda _: None)
         patch.setattr(forward.extras, "require", lambda *_: None)
         patch.setattr(forward.torch_arrays, "to_tensor", to_tensor)
         patch.setattr(forward.torch_arrays, "to_array", lambda array: array)

@@ -210,7 +210,7 @@ def test_tune_needs_a_cuda_device(capsys: pytest.CaptureFixture) -> None:
     if flashattn.cuda_devices():
         pytest.skip("there is one")
     assert main(["tune"]) == 2
-    assert "device is the current CUDA device" in capsys.readouterr().err
+    assert "tune without --device cpu needs an NVIDIA GPU" in capsys.readouterr().err
 
 
 # ---- The file ----

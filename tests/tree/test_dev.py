@@ -32,6 +32,7 @@ def dev(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         (["test", "unit", "no-such-step"], "'no-such-step'"),
         (["build", "release"], "'release'"),
         (["docs", "html"], "'html'"),
+        (["nonsense", "--help"], "'nonsense'"),
     ],
 )
 def test_an_unknown_argument_is_refused_with_the_usage(arguments, named):
@@ -77,14 +78,59 @@ def test_a_user_without_sudo_is_given_all_packages_in_one_command(command, tmp_p
     assert words[:3] == ["su", "-", "-c"]
     update, install = words[3].split(" && ")
     assert update == "apt-get update"
-    assert {"gcc", "libc6-dev", "python3", "python3-venv"} <= set(install.split()[3:])
+    assert install.split()[:4] == ["apt-get", "install", "-y", "--no-install-recommends"]
+    assert {"gcc", "libc6-dev", "python3", "python3-venv"} <= set(install.split()[4:])
 
 
 def test_a_user_who_may_use_sudo_is_given_a_command_with_sudo(tmp_path):
     user = bare_machine(tmp_path, sudo="exit 1", id="[ $1 = -u ] && echo 1000 || echo users sudo")
     words = printed_command(dev("demo", PATH=user))
     assert words[:4] == ["sudo", "apt-get", "update", "&&"]
-    assert words[4:8] == ["sudo", "apt-get", "install", "-y"]
+    assert words[4:9] == ["sudo", "apt-get", "install", "-y", "--no-install-recommends"]
+
+
+def commands() -> list[str]:
+    return re.findall(r"(?m)^  ([a-z-]+)\b", dev("help").stdout)
+
+
+@pytest.mark.parametrize("word", ["--help", "-h"])
+def test_every_command_explains_itself_on_a_machine_with_nothing(word, tmp_path):
+    path = bare_machine(tmp_path)
+    for command in sorted(set(commands())):
+        result = dev(command, word, PATH=path)
+        assert (result.returncode, result.stderr) == (0, ""), command
+        assert result.stdout.startswith("usage: ./dev")
+
+
+@pytest.mark.parametrize(
+    "arguments, program",
+    [(["demo"], "chat/app"), (["demo", "sentences"], "sentence_similarity/demo")],
+)
+def test_the_options_of_the_demos_are_explained(arguments, program):
+    source = (ROOT / f"examples/{program}.py").read_text()
+    options = re.findall(r'add_argument\(\s*"(--[a-z]+)"', source)
+    explained = re.findall(r"(?m)^  (--[a-z]+)", dev(*arguments, "--help").stdout)
+    assert options == explained != []
+
+
+def test_the_manifest_asks_for_python(tmp_path):
+    assert "python3" in printed_command(dev("manifest", PATH=bare_machine(tmp_path)))[3]
+
+
+def test_caches_lie_in_build(tmp_path):
+    (tmp_path / "module.py").write_text("x = 1\n")
+    program = "import module, hypothesis as h; h.given(h.strategies.integers())(lambda x: None)()"
+    script = f'''
+        cd "$1"; export HOME=$1; . {ROOT}/tests/dev/caches.sh
+        "$2" -c "$3"; "$2" -m ruff check --quiet .; "$2" -m pip cache dir; "$2" -c "
+try:
+    import matplotlib.pyplot
+except ImportError:
+    pass"'''
+    command = ["bash", "-euc", script, "bash", tmp_path, sys.executable, program]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    subprocess.run(command, check=True, env=environment)
+    assert {path.name for path in tmp_path.iterdir()} == {"module.py", "build"}
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from . import (
     bench_ragged,
     bench_scores,
     extras,
+    gpu,
     memory,
     output_file,
     plot,
@@ -29,7 +30,7 @@ from . import (
     words,
 )
 from .problem import BadInput
-from .timing import Contender, Timing
+from .timing import SELECTED, Contender, Timing
 
 _PICTURE = "bench.png"
 _WARM_UP = 0.05  # seconds before the first timed run: threads, caches, clock
@@ -109,14 +110,15 @@ def run(args: argparse.Namespace) -> int:
     timings = list(_timings(console, groups, args))
     console.print(_table(timings, args))
     if args.plot:
-        plot.draw(args.plot, timings, _title(args), rates.unit(args)[0])
+        title = plot.heading(_machine(args), _problem(args))
+        plot.draw(args.plot, timings, title, rates.unit(args)[0])
         console.print(f"{args.plot} written")
     return 0
 
 
 def _prepare_device(args: argparse.Namespace) -> None:
     if args.device == "cuda":
-        device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT)  # refuses in the library's own words
+        gpu.require("--device cuda")
     elif args.scores != bench_scores.ORDINARY:
         raise BadInput(f"--scores {args.scores} is for CUDA kernels: add --device cuda")
     if args.threads is not None:
@@ -160,7 +162,7 @@ def _own_contenders(args: argparse.Namespace) -> list[Contender]:
         problem.require_some(rows)
         return [Contender(str(k.config), DType(k.config.dtype), k.config) for k in rows]
     dtypes = bench_cuda.DTYPES if args.device == "cuda" else problem.NUMPY_NAME
-    return [Contender(f"selected ({dtype.name})", dtype, None) for dtype in dtypes]
+    return [Contender(f"{SELECTED} ({dtype.name})", dtype, None) for dtype in dtypes]
 
 
 def _measure(contenders: list[Contender], seqlen: int, args: argparse.Namespace) -> list[Timing]:
@@ -271,17 +273,23 @@ def _peer_key(timing: Timing, peer: str, args: argparse.Namespace) -> tuple:
 
 
 def _title(args: argparse.Namespace) -> str:
+    return f"{_problem(args)}, {_machine(args)}"
+
+
+def _problem(args: argparse.Namespace) -> str:
     batch = f"batch {args.batch}"
     if args.tokens is not None:
         batch = words.count(args.tokens, "token")
     queries = "as many queries as keys"
     if args.seqlen_q is not None:
         queries = words.count(args.seqlen_q, "query", "queries")
-    if args.device == "cuda":
-        where = device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT).name
-    else:
-        where = f"{device.device_info().name}, {words.count(device.num_threads(), 'thread')}"
     return (
         f"{batch}, {queries}, heads {args.heads}/{args.heads_kv or args.heads}, d_head "
-        f"{problem.d_head_text(args)}{problem.mask_text(args)}, {where}"
+        f"{problem.d_head_text(args)}{problem.mask_text(args)}"
     )
+
+
+def _machine(args: argparse.Namespace) -> str:
+    if args.device == "cuda":
+        return device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT).name
+    return f"{device.device_info().name}, {words.count(device.num_threads(), 'thread')}"

@@ -8,8 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ..device import Device, device_info
-from . import bench_cuda, extras, json_file, output_file, problem, ragged, serving_calls
+from . import bench_cuda, extras, gpu, json_file, output_file, problem, ragged, serving_calls
 from .problem import BadInput
 from .ragged import RaggedBatch
 from .serving_calls import Caches, Call, Heads
@@ -113,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     chunks = _parse(args)
     if args.json:
         output_file.check(args.json)
-    name = device_info(Device.CUDA_CURRENT).name  # refuses in the library's own words
+    name = gpu.require("bench-chunks").name
     extras.require("rich", "torch")
     console = extras.console()
     rows = [row for each in chunks for row in _rows(each, args)]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import extras, mixes, plot
+from . import extras, mixes, plot, timing
 from .decode_times import OWN, PEERS, Row
 from .ragged import RaggedBatch
 from .serving_calls import Heads
+
+_FLOOR = "reading alone"
 
 
 def table(rows: list[Row], title: str) -> Any:
@@ -81,15 +83,15 @@ def panels(rows: list[Row], heads: list[Heads]) -> list[plot.Panel]:
 
 def _lines(rows: list[Row]) -> list[plot.Line]:
     rows = sorted(rows, key=lambda row: row.batch.lengths_k[0])
-    points: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    points: dict[tuple[str, str, bool], list[tuple[int, float]]] = {}
     for row in rows:
         keys = row.batch.lengths_k[0]
         for whose, seconds in row.seconds.items():
-            label = row.cache if whose == OWN else f"{whose}, {row.cache}"
-            style = "-" if whose == OWN else "--"
-            points.setdefault((label, style), []).append((keys, _rate(row, seconds)))
+            name = timing.OWN if whose == OWN else whose
+            line = (f"{name}, {row.cache}", row.cache, whose == OWN)
+            points.setdefault(line, []).append((keys, _rate(row, seconds)))
         if row.floor:
-            floor = points.setdefault(("floor", ":"), [])
+            floor = points.setdefault((_FLOOR, _FLOOR, False), [])
             if (keys, _rate(row, row.floor)) not in floor:
                 floor.append((keys, _rate(row, row.floor)))
-    return [plot.Line(label, style, *zip(*own)) for (label, style), own in points.items()]
+    return [plot.Line(*line, *zip(*own)) for line, own in points.items()]

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _abi, device
 from .._attention import flash_attn_func, flash_attn_varlen_func
-from . import extras, npy, output_file, problem, torch_arrays
+from . import extras, gpu, npy, output_file, problem, torch_arrays
 from .problem import BadInput
 
 
@@ -61,7 +60,7 @@ def add_parser(commands: argparse._SubParsersAction) -> None:
 def run(args: argparse.Namespace) -> int:
     _check_outputs(args)
     if args.device == "cuda":
-        device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT)  # refuses in the library's own words
+        gpu.require("--device cuda")
         extras.require("torch")
     tensors = [npy.read_tensor(path, args.dtype) for path in (args.q, args.k, args.v)]
     options = problem.mask_options(args)

@@ -221,15 +221,15 @@ def chosen_kernels(filters: list[str], *, runnable: bool = False) -> list[Kernel
 def require_some(rows: list[Kernel]) -> None:
     """Refuses filters that have left no row."""
     if not rows:
-        raise BadInput(f"no kernel that this machine can run matches{_without_cuda()}")
+        raise BadInput(f"no kernel that this machine can run matches{without_cuda()}")
 
 
 def count_kernels(rows: list[Kernel]) -> str:
     """ "1 kernel"; of none, why there may be none."""
-    return words.count(len(rows), "kernel") + ("" if rows else _without_cuda())
+    return words.count(len(rows), "kernel") + ("" if rows else without_cuda())
 
 
-def _without_cuda() -> str:
+def without_cuda() -> str:
     has_cuda = any(is_cuda(kernel.config) for kernel in kernels())
     return "" if has_cuda else "; this library was built without CUDA"
 

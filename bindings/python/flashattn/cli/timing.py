@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from ..config import Config, DType
 
+OWN = "libflashattn"
+SELECTED = "selected"  # the label of the library's own choice begins so
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -27,3 +30,11 @@ class Timing:
     seconds: float
     rate: float
     is_peer: bool
+
+    @property
+    def name(self) -> str:
+        """Whose kernel it is: a peer, the library, or one of its kernels by its configuration."""
+        name = self.label.partition(" (")[0]
+        if name == SELECTED:
+            return OWN
+        return name if self.is_peer else self.label

@@ -16,7 +16,7 @@ from .. import _abi, device
 from .._attention import flash_attn_func, query_support, select_config
 from ..config import Config, DType
 from ..tuning import measure, tuning_line
-from . import bench, bench_cuda, extras, pages, problem, rates, results_file, words
+from . import bench, bench_cuda, extras, gpu, pages, problem, rates, results_file, words
 from .problem import BadInput
 
 _FINALISTS = 3  # the best, which are measured again with more launches
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
     if args.page_size and args.leftpad_k:
         raise BadInput("--leftpad-k and --page-size do not go together: pages can be left out")
     if args.device == "cuda":
-        device.device_info(_abi.FLASH_DEVICE_CUDA_CURRENT)  # refuses in the library's own words
+        gpu.require("tune without --device cpu")
     elif args.output:
         raise BadInput("--output: results are for CUDA devices, kernels of the CPU follow none")
     elif args.cold:
